@@ -1,0 +1,200 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/mnet"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/wiremessage"
+)
+
+// errClosed is what a released Conn answers.
+var errClosed = errors.New("connection was released")
+
+// Conn is one checked-out connection. It is not safe for concurrent use.
+type Conn struct {
+	pool        *Pool
+	mc          *mnet.Connection
+	processor   driver.ErrorProcessor
+	secondaryOk bool
+	broken      bool
+	msg         Message // for Command; hot paths bring their own
+	zbuf        []byte
+}
+
+// Addr is the server's host:port.
+func (c *Conn) Addr() string { return c.mc.Address().String() }
+
+// Release returns the connection to the pool, or closes it when an exchange on
+// it failed half-way. Calling it twice is harmless.
+func (c *Conn) Release() {
+	if c.mc == nil {
+		return
+	}
+	if e, ok := c.mc.ReadWriteCloser.(driver.Expirable); c.broken && ok {
+		_ = e.Expire()
+	} else {
+		_ = c.mc.Close()
+	}
+	c.mc = nil
+}
+
+// Command sends cmd (without `$db`) to db and returns the reply's body, which
+// is the caller's to keep. A reply with ok:0 is a mongo.CommandError; write
+// errors are left in the body for the caller (WriteErrors).
+func (c *Conn) Command(ctx context.Context, db string, cmd bsoncore.Document) (bsoncore.Document, error) {
+	c.msg.Reset(db, cmd, c.secondaryOk)
+	return c.RoundTrip(ctx, &c.msg)
+}
+
+// Run is Command for a command given as bson.D.
+func (c *Conn) Run(ctx context.Context, db string, cmd bson.D) (bsoncore.Document, error) {
+	raw, err := bson.Marshal(cmd)
+	if err != nil {
+		return nil, fmt.Errorf("encode command: %w", err)
+	}
+	return c.Command(ctx, db, raw)
+}
+
+// RoundTrip sends a message and returns the reply's body, which is the
+// caller's to keep. Errors are as those of Command.
+func (c *Conn) RoundTrip(ctx context.Context, m *Message) (bsoncore.Document, error) {
+	if c.mc == nil {
+		return nil, errClosed
+	}
+	wm, err := c.compress(m.finish(wiremessage.NextRequestID()))
+	if err != nil {
+		return nil, err
+	}
+	if err := c.mc.Write(ctx, wm); err != nil {
+		return nil, c.fail(ctx, "write", err)
+	}
+	c.pool.bytesOut.Add(int64(len(wm)))
+	reply, err := c.mc.Read(ctx)
+	if err != nil {
+		return nil, c.fail(ctx, "read", err)
+	}
+	c.pool.bytesIn.Add(int64(len(reply)))
+	body, err := parseReply(reply)
+	if err != nil {
+		c.broken = true
+		return nil, err
+	}
+	return body, c.commandError(body)
+}
+
+func (c *Conn) compress(wm []byte) ([]byte, error) {
+	if c.mc.Compressor == nil {
+		return wm, nil
+	}
+	if len(c.mc.Description().Compression) == 0 {
+		return wm, nil
+	}
+	out, err := c.mc.CompressWireMessage(wm, c.zbuf[:0])
+	if err != nil {
+		return nil, fmt.Errorf("compress message: %w", err)
+	}
+	c.zbuf = out
+	return out, nil
+}
+
+func (c *Conn) fail(ctx context.Context, op string, err error) error {
+	c.broken = true
+	if c.processor != nil {
+		c.processor.ProcessError(err, c.mc)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return networkError(op+" "+c.Addr(), err)
+}
+
+// networkError wraps a transport failure the way the driver's public API does,
+// so that one classification serves both.
+func networkError(op string, err error) error {
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
+	return mongo.CommandError{Message: op + ": " + err.Error(), Labels: []string{driver.NetworkError}, Wrapped: err}
+}
+
+func (c *Conn) commandError(body bsoncore.Document) error {
+	okv, err := body.LookupErr("ok")
+	if err != nil {
+		return fmt.Errorf("reply without ok: %w", err)
+	}
+	if n, isNum := okv.AsInt64OK(); isNum && n == 1 {
+		return nil
+	}
+	e := mongo.CommandError{Raw: bson.Raw(body)}
+	if v, ok := body.Lookup("code").AsInt64OK(); ok {
+		e.Code = int32(v)
+	}
+	e.Name, _ = body.Lookup("codeName").StringValueOK()
+	e.Message, _ = body.Lookup("errmsg").StringValueOK()
+	if arr, ok := body.Lookup("errorLabels").ArrayOK(); ok {
+		vals, _ := arr.Values()
+		for _, v := range vals {
+			if s, ok := v.StringValueOK(); ok {
+				e.Labels = append(e.Labels, s)
+			}
+		}
+	}
+	if c.processor != nil {
+		c.processor.ProcessError(driver.Error{Code: e.Code, Message: e.Message, Name: e.Name, Labels: e.Labels}, c.mc)
+	}
+	return e
+}
+
+// parseReply returns the body of an OP_MSG reply, decompressing it if needed.
+func parseReply(wm []byte) (bsoncore.Document, error) {
+	length, _, _, op, rem, ok := wiremessage.ReadHeader(wm)
+	if !ok || int(length) != len(wm) {
+		return nil, fmt.Errorf("malformed reply header (%d bytes)", len(wm))
+	}
+	if op == wiremessage.OpCompressed {
+		var err error
+		if op, rem, err = decompress(rem); err != nil {
+			return nil, err
+		}
+	}
+	if op != wiremessage.OpMsg {
+		return nil, fmt.Errorf("reply has opcode %d, want OP_MSG", op)
+	}
+	flags, rem, ok := wiremessage.ReadMsgFlags(rem)
+	if !ok || flags&wiremessage.ChecksumPresent != 0 {
+		return nil, errors.New("malformed reply flags")
+	}
+	kind, rem, ok := wiremessage.ReadMsgSectionType(rem)
+	if !ok || kind != wiremessage.SingleDocument {
+		return nil, errors.New("reply does not start with a body section")
+	}
+	body, _, ok := wiremessage.ReadMsgSectionSingleDocument(rem)
+	if !ok {
+		return nil, errors.New("truncated reply body")
+	}
+	return body, nil
+}
+
+// maxReply bounds what a compressed reply may claim to unpack to: the server's
+// maxMessageSizeBytes.
+const maxReply = 48_000_000
+
+func decompress(rem []byte) (wiremessage.OpCode, []byte, error) {
+	op, rem, ok1 := wiremessage.ReadCompressedOriginalOpCode(rem)
+	size, rem, ok2 := wiremessage.ReadCompressedUncompressedSize(rem)
+	id, rem, ok3 := wiremessage.ReadCompressedCompressorID(rem)
+	if !ok1 || !ok2 || !ok3 || size < 0 || size > maxReply {
+		return 0, nil, errors.New("malformed compressed reply")
+	}
+	out, err := driver.DecompressPayload(rem, driver.CompressionOpts{Compressor: id, UncompressedSize: size})
+	if err != nil {
+		return 0, nil, fmt.Errorf("decompress reply: %w", err)
+	}
+	return op, out, nil
+}

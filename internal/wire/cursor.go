@@ -1,0 +1,163 @@
+package wire
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+)
+
+// Cursor walks a server cursor batch by batch on the connection that opened
+// it. It is not safe for concurrent use.
+type Cursor struct {
+	conn    *Conn
+	db      string
+	coll    string
+	id      int64
+	first   *Batch
+	getMore bsoncore.Document
+}
+
+// CursorOptions shape the getMore commands of a cursor.
+type CursorOptions struct {
+	BatchSize int           // documents a batch, 0 lets the server fill 16 MB
+	MaxTime   time.Duration // for tailable-await cursors: how long an empty batch waits
+}
+
+// Batch is one reply of a cursor. Its documents alias the reply's buffer, which
+// nothing reuses: they stay valid as long as they are referenced.
+type Batch struct {
+	docs []byte // elements of the batch array, without length and terminator
+	// Size is the bytes of all documents with their array overhead.
+	Size int
+	// Token is postBatchResumeToken, nil when the server sent none.
+	Token bson.Raw
+	// Done says that the server closed the cursor.
+	Done bool
+}
+
+// OpenCursor runs a cursor-returning command in db on this connection.
+func (c *Conn) OpenCursor(ctx context.Context, db string, cmd bson.D, o CursorOptions) (*Cursor, error) {
+	body, err := c.Run(ctx, db, cmd)
+	if err != nil {
+		return nil, err
+	}
+	cur := &Cursor{conn: c, db: db}
+	b, ns, err := cur.parse(body, "firstBatch")
+	if err != nil {
+		return nil, err
+	}
+	cur.first = b
+	if len(ns) > len(db)+1 {
+		cur.coll = ns[len(db)+1:]
+	}
+	idx, more := bsoncore.AppendDocumentStart(nil)
+	more = bsoncore.AppendInt64Element(more, "getMore", cur.id)
+	more = bsoncore.AppendStringElement(more, "collection", cur.coll)
+	if o.BatchSize > 0 {
+		more = bsoncore.AppendInt32Element(more, "batchSize", int32(o.BatchSize))
+	}
+	if o.MaxTime > 0 {
+		more = bsoncore.AppendInt64Element(more, "maxTimeMS", o.MaxTime.Milliseconds())
+	}
+	cur.getMore, err = bsoncore.AppendDocumentEnd(more, idx)
+	return cur, err
+}
+
+// Next returns the next batch, the first one from the opening reply. After a
+// batch with Done set there is no more.
+func (cur *Cursor) Next(ctx context.Context) (*Batch, error) {
+	if cur.first != nil {
+		b := cur.first
+		cur.first = nil
+		return b, nil
+	}
+	if cur.id == 0 {
+		return &Batch{Done: true}, nil
+	}
+	body, err := cur.conn.Command(ctx, cur.db, cur.getMore)
+	if err != nil {
+		cur.id = 0
+		return nil, err
+	}
+	b, _, err := cur.parse(body, "nextBatch")
+	return b, err
+}
+
+// Close kills the server cursor if it is still open. ctx bounds the attempt;
+// a failure is harmless, for the server times cursors out.
+func (cur *Cursor) Close(ctx context.Context) {
+	if cur.id == 0 || cur.conn.broken || cur.conn.mc == nil {
+		return
+	}
+	_, _ = cur.conn.Run(ctx, cur.db, bson.D{{Key: "killCursors", Value: cur.coll}, {Key: "cursors", Value: bson.A{cur.id}}})
+	cur.id = 0
+}
+
+func (cur *Cursor) parse(body bsoncore.Document, field string) (*Batch, string, error) {
+	c, ok := body.Lookup("cursor").DocumentOK()
+	if !ok {
+		return nil, "", errors.New("reply has no cursor")
+	}
+	b := &Batch{}
+	ns := ""
+	elems, err := c.Elements()
+	if err != nil {
+		return nil, "", err
+	}
+	for _, e := range elems {
+		v := e.Value()
+		switch e.Key() {
+		case "id":
+			cur.id, _ = v.AsInt64OK()
+		case "ns":
+			ns, _ = v.StringValueOK()
+		case "postBatchResumeToken":
+			if d, ok := v.DocumentOK(); ok {
+				b.Token = bson.Raw(d)
+			}
+		case field:
+			arr, ok := v.ArrayOK()
+			if !ok || len(arr) < 5 {
+				return nil, "", errors.New("reply's batch is no array")
+			}
+			b.docs = arr[4 : len(arr)-1]
+			b.Size = len(b.docs)
+		}
+	}
+	b.Done = cur.id == 0
+	return b, ns, nil
+}
+
+// Empty reports a batch without documents.
+func (b *Batch) Empty() bool { return len(b.docs) == 0 }
+
+// Each calls fn with each document's bytes in order until fn fails.
+func (b *Batch) Each(fn func(doc []byte) error) error {
+	rest := b.docs
+	for len(rest) > 0 {
+		if rest[0] != byte(bson.TypeEmbeddedDocument) {
+			return errors.New("batch element is no document")
+		}
+		i := 1
+		for i < len(rest) && rest[i] != 0 { // the array key
+			i++
+		}
+		i++
+		if i+5 > len(rest) {
+			return errors.New("truncated batch")
+		}
+		n := int(binary.LittleEndian.Uint32(rest[i:]))
+		if n < 5 || i+n > len(rest) {
+			return errors.New("batch element overruns the batch")
+		}
+		if err := fn(rest[i : i+n : i+n]); err != nil {
+			return err
+		}
+		rest = rest[i+n:]
+	}
+	return nil
+}

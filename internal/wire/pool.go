@@ -1,0 +1,66 @@
+package wire
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/session"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
+)
+
+// Pool selects servers of one deployment and hands out their connections,
+// authenticated and wrapped in TLS by the driver. It is safe for concurrent use.
+type Pool struct {
+	topo *topology.Topology
+
+	bytesIn, bytesOut atomic.Int64
+}
+
+// Open starts monitoring the deployment that opts names. It does not wait for
+// a server to answer; the first Checkout does.
+func Open(opts *options.ClientOptions) (*Pool, error) {
+	cfg, err := topology.NewConfig(opts, &session.ClusterClock{})
+	if err != nil {
+		return nil, fmt.Errorf("wire: client options: %w", err)
+	}
+	topo, err := topology.New(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("wire: topology: %w", err)
+	}
+	if err := topo.Connect(); err != nil {
+		return nil, fmt.Errorf("wire: connect: %w", err)
+	}
+	return &Pool{topo: topo}, nil
+}
+
+// Close ends monitoring and closes idle connections. Connections still checked
+// out are closed when they are released.
+func (p *Pool) Close(ctx context.Context) error {
+	return p.topo.Disconnect(ctx)
+}
+
+// Traffic returns the bytes read from and written to servers so far, as framed
+// (after compression, before TLS).
+func (p *Pool) Traffic() (in, out int64) {
+	return p.bytesIn.Load(), p.bytesOut.Load()
+}
+
+// Checkout selects a server by sel and takes a connection to it from the
+// driver's pool, dialling when none is idle. It waits for a suitable server up
+// to the client's server selection timeout.
+func (p *Pool) Checkout(ctx context.Context, sel Selector) (*Conn, error) {
+	srv, err := p.topo.SelectServer(ctx, sel.impl())
+	if err != nil {
+		return nil, networkError("select server", err)
+	}
+	mc, err := srv.Connection(ctx)
+	if err != nil {
+		return nil, networkError("open connection", err)
+	}
+	c := &Conn{pool: p, mc: mc, secondaryOk: sel.secondaryOk()}
+	c.processor, _ = srv.(driver.ErrorProcessor)
+	return c, nil
+}

@@ -1,0 +1,120 @@
+package wire
+
+import (
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"go.mongodb.org/mongo-driver/v2/tag"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/description"
+)
+
+// Selector says which member of a deployment a connection goes to.
+type Selector struct {
+	rp *readpref.ReadPref // nil means the primary
+}
+
+// Primary selects the writable member.
+func Primary() Selector { return Selector{} }
+
+// ByReadPreference selects by mode, tag sets and maximum staleness. The
+// staleness bound is checked against the primary's last write date.
+func ByReadPreference(rp *readpref.ReadPref) Selector { return Selector{rp: rp} }
+
+func (s Selector) secondaryOk() bool {
+	return s.rp != nil && s.rp.Mode() != readpref.PrimaryMode
+}
+
+func (s Selector) impl() description.ServerSelector { return serverSelector{s.rp} }
+
+type serverSelector struct{ rp *readpref.ReadPref }
+
+// SelectServer implements the driver's selection interface.
+func (s serverSelector) SelectServer(t description.Topology, candidates []description.Server) ([]description.Server, error) {
+	if t.Kind == description.TopologyKindSingle {
+		return known(candidates), nil
+	}
+	primaries := filter(candidates, func(d description.Server) bool {
+		return d.Kind == description.ServerKindRSPrimary ||
+			d.Kind == description.ServerKindMongos || d.Kind == description.ServerKindStandalone
+	})
+	if s.rp == nil {
+		return primaries, nil
+	}
+	secondaries := nearest(s.matching(filter(candidates, func(d description.Server) bool {
+		return d.Kind == description.ServerKindRSSecondary && s.fresh(d, primaries)
+	})))
+	switch s.rp.Mode() {
+	case readpref.PrimaryPreferredMode:
+		return firstNonEmpty(primaries, secondaries), nil
+	case readpref.SecondaryMode:
+		if len(primaries) > 0 && primaries[0].Kind != description.ServerKindRSPrimary {
+			return primaries, nil // mongos or standalone: no members to choose from
+		}
+		return secondaries, nil
+	case readpref.SecondaryPreferredMode:
+		return firstNonEmpty(secondaries, primaries), nil
+	case readpref.NearestMode:
+		return nearest(append(s.matching(primaries), secondaries...)), nil
+	default:
+		return primaries, nil
+	}
+}
+
+// matching keeps the servers of the first tag set that any server satisfies.
+func (s serverSelector) matching(servers []description.Server) []description.Server {
+	sets := s.rp.TagSets()
+	if len(sets) == 0 {
+		return servers
+	}
+	for _, set := range sets {
+		if m := filter(servers, func(d description.Server) bool { return hasTags(d.Tags, set) }); len(m) > 0 {
+			return m
+		}
+	}
+	return nil
+}
+
+func hasTags(have, want tag.Set) bool { return have.ContainsAll(want) }
+
+func (s serverSelector) fresh(d description.Server, primaries []description.Server) bool {
+	limit, set := s.rp.MaxStaleness()
+	if !set || len(primaries) == 0 {
+		return true
+	}
+	return primaries[0].LastWriteTime.Sub(d.LastWriteTime)+d.HeartbeatInterval <= limit
+}
+
+// nearest keeps the servers within 15 ms of the fastest, the driver's default
+// local threshold.
+func nearest(servers []description.Server) []description.Server {
+	const window = 15 * time.Millisecond
+	if len(servers) < 2 {
+		return servers
+	}
+	best := servers[0].AverageRTT
+	for _, d := range servers[1:] {
+		best = min(best, d.AverageRTT)
+	}
+	return filter(servers, func(d description.Server) bool { return d.AverageRTT <= best+window })
+}
+
+func known(servers []description.Server) []description.Server {
+	return filter(servers, func(d description.Server) bool { return d.Kind != description.Unknown })
+}
+
+func firstNonEmpty(a, b []description.Server) []description.Server {
+	if len(a) > 0 {
+		return a
+	}
+	return b
+}
+
+func filter(servers []description.Server, keep func(description.Server) bool) []description.Server {
+	var out []description.Server
+	for _, d := range servers {
+		if keep(d) {
+			out = append(out, d)
+		}
+	}
+	return out
+}
