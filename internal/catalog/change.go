@@ -1,0 +1,35 @@
+package catalog
+
+import "go.mongodb.org/mongo-driver/v2/bson"
+
+// ChangeKind names a schema change.
+type ChangeKind string
+
+// The schema changes of an oplog, after its command entries and its writes to
+// system.views are translated.
+const (
+	ChangeCreate        ChangeKind = "create"       // collection, or time-series collection
+	ChangeDrop          ChangeKind = "drop"         // collection
+	ChangeDropDatabase  ChangeKind = "dropDatabase" // what is left of a database
+	ChangeRename        ChangeKind = "renameCollection"
+	ChangeCreateIndexes ChangeKind = "createIndexes" // also commitIndexBuild
+	ChangeDropIndexes   ChangeKind = "dropIndexes"
+	ChangeCollMod       ChangeKind = "collMod"
+	ChangeView          ChangeKind = "view" // view created or redefined
+	ChangeDropView      ChangeKind = "dropView"
+	ChangeDropAllViews  ChangeKind = "dropAllViews" // system.views dropped
+)
+
+// Change is one schema change in source terms.
+type Change struct {
+	Kind ChangeKind
+	NS   string // "db.coll"; for DropDatabase and DropAllViews "db"
+	// To and DropTarget belong to a rename.
+	To         string
+	DropTarget bool
+	UUID       bson.Binary // the collection concerned (a rename's source), if told
+	// Options of create and view (as listCollections would give them), or the
+	// collMod command's fields.
+	Options bson.Raw
+	Indexes []Index // createIndexes: specs; dropIndexes: Name only
+}

@@ -1,0 +1,273 @@
+package mongo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// Kind is a deployment's shape.
+type Kind string
+
+// The shapes millrace tells apart.
+const (
+	KindReplicaSet Kind = "replica set"
+	KindStandalone Kind = "standalone"
+	KindSharded    Kind = "sharded cluster"
+)
+
+// Version is a server version, comparable by its parts.
+type Version struct{ Major, Minor, Patch int }
+
+// ParseVersion reads "6.0.5" or "6.0".
+func ParseVersion(s string) (Version, error) {
+	var v Version
+	parts := strings.SplitN(strings.SplitN(s, "-", 2)[0], ".", 3)
+	dst := []*int{&v.Major, &v.Minor, &v.Patch}
+	for i, p := range parts {
+		n, err := strconv.Atoi(p)
+		if err != nil {
+			return v, fmt.Errorf("version %q: %w", s, err)
+		}
+		*dst[i] = n
+	}
+	return v, nil
+}
+
+// AtLeast reports v >= major.minor.
+func (v Version) AtLeast(major, minor int) bool {
+	return v.Major > major || v.Major == major && v.Minor >= minor
+}
+
+// String formats as "6.0.5".
+func (v Version) String() string { return fmt.Sprintf("%d.%d.%d", v.Major, v.Minor, v.Patch) }
+
+// Info identifies a deployment.
+type Info struct {
+	Kind    Kind
+	Version Version
+	FCV     string        // feature compatibility version, "" when not readable
+	SetName string        // replica-set name
+	SetID   bson.ObjectID // replica-set id: the same set at any address
+	Hosts   []string
+}
+
+// Options shape a connection.
+type Options struct {
+	AppName string
+	// ReadPreference of data reads; nil reads the primary.
+	ReadPreference *readpref.ReadPref
+	// ServerSelectionTimeout bounds the wait for a suitable server, default 30 s.
+	ServerSelectionTimeout time.Duration
+	// MaxPoolSize bounds connections per server and pool, default 64.
+	MaxPoolSize uint64
+}
+
+// Cluster is an open deployment: the driver's client for ordinary commands and
+// a wire.Pool for the hot path. It is safe for concurrent use.
+type Cluster struct {
+	Client *driver.Client
+	Pool   *wire.Pool
+	Info   Info
+
+	uri  string
+	read *readpref.ReadPref
+}
+
+// Connect opens uri and reads the deployment's identity. Errors never carry
+// the credentials.
+func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
+	opts := options.Client().ApplyURI(uri)
+	if err := opts.Validate(); err != nil {
+		return nil, WithHint(fmt.Errorf("connection string %s: %w", Redact(uri), scrub(err, uri)),
+			"write it as mongodb://user:password@host:port/?replicaSet=name; percent-encode special characters of the password")
+	}
+	opts.SetAppName(o.AppName).SetRetryWrites(true)
+	if o.ServerSelectionTimeout > 0 {
+		opts.SetServerSelectionTimeout(o.ServerSelectionTimeout)
+	}
+	opts.SetMaxPoolSize(64)
+	if o.MaxPoolSize > 0 {
+		opts.SetMaxPoolSize(o.MaxPoolSize)
+	}
+	client, err := driver.Connect(opts)
+	if err != nil {
+		return nil, fmt.Errorf("connect %s: %w", Redact(uri), scrub(err, uri))
+	}
+	pool, err := wire.Open(opts)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("connect %s: %w", Redact(uri), scrub(err, uri)), client.Disconnect(ctx))
+	}
+	c := &Cluster{Client: client, Pool: pool, uri: uri, read: o.ReadPreference}
+	if err := c.identify(ctx); err != nil {
+		c.Close()
+		return nil, WithHint(fmt.Errorf("reach %s: %w", Redact(uri), scrub(err, uri)),
+			"check that the address, the replica-set name, TLS and the credentials are right and that a primary exists")
+	}
+	return c, nil
+}
+
+// Close disconnects. It waits a few seconds for operations under way.
+func (c *Cluster) Close() {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_ = c.Client.Disconnect(ctx)
+	_ = c.Pool.Close(ctx)
+}
+
+// Address is the connection string without credentials.
+func (c *Cluster) Address() string { return Redact(c.uri) }
+
+// Reader selects the member that data reads go to.
+func (c *Cluster) Reader() wire.Selector {
+	if c.read == nil {
+		return wire.Primary()
+	}
+	return wire.ByReadPreference(c.read)
+}
+
+// Command runs cmd on db at the primary and returns the raw reply.
+func (c *Cluster) Command(ctx context.Context, db string, cmd any) (bson.Raw, error) {
+	return c.Client.Database(db).RunCommand(ctx, cmd, options.RunCmd().SetReadPreference(readpref.Primary())).Raw()
+}
+
+type hello struct {
+	SetName   string   `bson:"setName"`
+	Msg       string   `bson:"msg"`
+	Hosts     []string `bson:"hosts"`
+	LastWrite struct {
+		OpTime         OpTime    `bson:"opTime"`
+		MajorityOpTime OpTime    `bson:"majorityOpTime"`
+		LastWriteDate  time.Time `bson:"lastWriteDate"`
+	} `bson:"lastWrite"`
+}
+
+func (c *Cluster) hello(ctx context.Context) (h hello, err error) {
+	raw, err := c.Command(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})
+	if err != nil {
+		return h, err
+	}
+	return h, bson.Unmarshal(raw, &h)
+}
+
+// identify fills Info.
+func (c *Cluster) identify(ctx context.Context) error {
+	h, err := c.hello(ctx)
+	if err != nil {
+		return err
+	}
+	c.Info.Kind, c.Info.SetName, c.Info.Hosts = KindStandalone, h.SetName, h.Hosts
+	switch {
+	case h.Msg == "isdbgrid":
+		c.Info.Kind = KindSharded
+	case h.SetName != "":
+		c.Info.Kind = KindReplicaSet
+	}
+	raw, err := c.Command(ctx, "admin", bson.D{{Key: "buildInfo", Value: 1}})
+	if err != nil {
+		return err
+	}
+	version, _ := raw.Lookup("version").StringValueOK()
+	if c.Info.Version, err = ParseVersion(version); err != nil {
+		return err
+	}
+	if raw, err := c.Command(ctx, "admin", bson.D{{Key: "getParameter", Value: 1}, {Key: "featureCompatibilityVersion", Value: 1}}); err == nil {
+		c.Info.FCV, _ = raw.Lookup("featureCompatibilityVersion", "version").StringValueOK()
+	}
+	if c.Info.Kind == KindReplicaSet {
+		if raw, err := c.Command(ctx, "admin", bson.D{{Key: "replSetGetConfig", Value: 1}}); err == nil {
+			c.Info.SetID, _ = raw.Lookup("config", "settings", "replicaSetId").ObjectIDOK()
+		}
+	}
+	return nil
+}
+
+// Positions are a replica set's replication positions as its primary states
+// them.
+type Positions struct {
+	Last     OpTime // newest write
+	Majority OpTime // newest majority-committed write
+	// LastDate is the primary's wall clock of Last.
+	LastDate time.Time
+}
+
+// Positions asks the primary where its oplog stands.
+func (c *Cluster) Positions(ctx context.Context) (Positions, error) {
+	h, err := c.hello(ctx)
+	if err != nil {
+		return Positions{}, fmt.Errorf("read replication position of %s: %w", c.Address(), err)
+	}
+	lw := h.LastWrite
+	return Positions{Last: lw.OpTime, Majority: lw.MajorityOpTime, LastDate: lw.LastWriteDate}, nil
+}
+
+// OplogWindow returns the oldest and newest positions that the oplog of the
+// member that serves reads still holds.
+func (c *Cluster) OplogWindow(ctx context.Context) (oldest, newest OpTime, err error) {
+	opl := c.Client.Database("local", options.Database().SetReadPreference(c.readPref())).Collection("oplog.rs")
+	for i, dir := range []int{1, -1} {
+		var e OpTime
+		err := opl.FindOne(ctx, bson.D{}, options.FindOne().SetSort(bson.D{{Key: "$natural", Value: dir}}).
+			SetProjection(bson.D{{Key: "ts", Value: 1}, {Key: "t", Value: 1}})).Decode(&e)
+		if err != nil {
+			return oldest, newest, fmt.Errorf("read oplog ends of %s: %w", c.Address(), err)
+		}
+		if i == 0 {
+			oldest = e
+		} else {
+			newest = e
+		}
+	}
+	return oldest, newest, nil
+}
+
+func (c *Cluster) readPref() *readpref.ReadPref {
+	if c.read == nil {
+		return readpref.Primary()
+	}
+	return c.read
+}
+
+// Redact removes user and password from a connection string.
+func Redact(uri string) string {
+	scheme, rest, ok := strings.Cut(uri, "://")
+	if !ok {
+		return "(no scheme)"
+	}
+	end := strings.IndexAny(rest, "/?")
+	if end < 0 {
+		end = len(rest)
+	}
+	hosts := rest[:end]
+	if at := strings.LastIndex(hosts, "@"); at >= 0 {
+		hosts = hosts[at+1:]
+	}
+	return scheme + "://" + hosts
+}
+
+// scrub removes the connection string and its password from an error's text,
+// for the driver quotes parts of it.
+func scrub(err error, uri string) error {
+	text := strings.ReplaceAll(err.Error(), uri, Redact(uri))
+	if u, perr := url.Parse(uri); perr == nil && u.User != nil {
+		if p, set := u.User.Password(); set && len(p) > 2 {
+			text = strings.ReplaceAll(text, p, "***")
+			text = strings.ReplaceAll(text, url.QueryEscape(p), "***")
+		}
+	}
+	if text == err.Error() {
+		return err
+	}
+	return errors.New(text)
+}

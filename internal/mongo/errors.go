@@ -1,0 +1,151 @@
+package mongo
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+)
+
+// Class says what an error means for a running job.
+type Class int
+
+const (
+	// ClassFatal errors end the job: the operator has to act.
+	ClassFatal Class = iota
+	// ClassRetry errors pass by themselves: an election, a cut, a killed cursor.
+	ClassRetry
+	// ClassDuplicate is a duplicate key.
+	ClassDuplicate
+	// ClassPath is an update whose path no longer fits the document.
+	ClassPath
+	// ClassGone is a missing collection, index or database.
+	ClassGone
+	// ClassExists is a collection, view or index that is there already.
+	ClassExists
+	// ClassCanceled is our own context ending.
+	ClassCanceled
+)
+
+// String names the class for logs, status and metrics.
+func (c Class) String() string {
+	return [...]string{"fatal", "retry", "duplicate", "path", "gone", "exists", "canceled"}[c]
+}
+
+// Server error codes that millrace acts upon (MongoDB manual, "Error Codes").
+const (
+	CodeUnauthorized         = 13
+	CodeNamespaceNotFound    = 26
+	CodeIndexNotFound        = 27
+	CodePathNotViable        = 28
+	CodeNamespaceExists      = 48
+	CodeDocumentValidation   = 121
+	CodeCappedPositionLost   = 136
+	CodeIndexOptionsConflict = 85
+	CodeIndexKeySpecsClash   = 86
+	CodeQueryPlanKilled      = 175
+	CodeDuplicateKey         = 11000
+)
+
+// passesByItself knows the codes of elections, shutdowns, killed cursors and
+// operations, full queues, lock and snapshot time-outs.
+func passesByItself(code int32) bool {
+	switch code {
+	case 6, 7, 43, 50, 64, 89, 91, 112, 134, 136, 175, 189, 202, 237, 239, 246, 251, 262,
+		290, 317, 384, 9001, 10058, 10107, 11600, 11602, 13435, 13436:
+		return true
+	}
+	return false
+}
+
+// Classify tells what err means. Errors of the driver's API and of package
+// wire are both understood; nil is not to be passed.
+func Classify(err error) Class {
+	if errors.Is(err, context.Canceled) {
+		return ClassCanceled
+	}
+	var we driver.WriteException
+	if errors.As(err, &we) {
+		for _, e := range we.WriteErrors {
+			return classifyCode(int32(e.Code))
+		}
+		if we.WriteConcernError != nil {
+			return ClassRetry // the write stands; its durability is asked again
+		}
+	}
+	var ce driver.CommandError
+	if errors.As(err, &ce) {
+		if slices.Contains(ce.Labels, "NetworkError") || slices.Contains(ce.Labels, "RetryableWriteError") ||
+			slices.Contains(ce.Labels, "TransientTransactionError") {
+			return ClassRetry
+		}
+		return classifyCode(ce.Code)
+	}
+	var ne net.Error
+	if driver.IsNetworkError(err) || driver.IsTimeout(err) || errors.As(err, &ne) || errors.Is(err, context.DeadlineExceeded) {
+		return ClassRetry
+	}
+	return ClassFatal
+}
+
+func classifyCode(code int32) Class {
+	switch code {
+	case CodeDuplicateKey:
+		return ClassDuplicate
+	case CodePathNotViable:
+		return ClassPath
+	case CodeNamespaceNotFound, CodeIndexNotFound:
+		return ClassGone
+	case CodeNamespaceExists:
+		return ClassExists
+	}
+	if passesByItself(code) {
+		return ClassRetry
+	}
+	return ClassFatal
+}
+
+// IsCode reports whether err is the server's error with the given code.
+func IsCode(err error, code int32) bool {
+	var ce driver.CommandError
+	if errors.As(err, &ce) {
+		return ce.Code == code
+	}
+	var se driver.ServerError
+	return errors.As(err, &se) && se.HasErrorCode(int(code))
+}
+
+// Hint attaches what the operator can do to an error. It is printed after the
+// error's text.
+type Hint struct {
+	Err  error
+	Text string
+}
+
+// WithHint wraps err with an operator's hint; nil stays nil.
+func WithHint(err error, text string) error {
+	if err == nil {
+		return nil
+	}
+	return &Hint{Err: err, Text: text}
+}
+
+// Error is the wrapped error's text; the hint is read with HintOf.
+func (h *Hint) Error() string { return h.Err.Error() }
+
+// Unwrap gives the wrapped error.
+func (h *Hint) Unwrap() error { return h.Err }
+
+// HintOf returns the innermost hint on err, or "".
+func HintOf(err error) string {
+	var h *Hint
+	if !errors.As(err, &h) {
+		return ""
+	}
+	if inner := HintOf(h.Err); inner != "" {
+		return inner
+	}
+	return h.Text
+}

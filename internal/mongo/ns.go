@@ -1,0 +1,26 @@
+package mongo
+
+import "strings"
+
+// SplitNS cuts "db.coll.with.dots" into database and collection.
+func SplitNS(ns string) (db, coll string) {
+	db, coll, _ = strings.Cut(ns, ".")
+	return db, coll
+}
+
+// BucketsPrefix starts the name of the collection behind a time-series
+// collection.
+const BucketsPrefix = "system.buckets."
+
+// IsInternal reports databases that belong to a server itself or to millrace's
+// own bookkeeping; they are never copied and never compared.
+func IsInternal(db string) bool {
+	switch db {
+	case "admin", "local", "config", StateDB:
+		return true
+	}
+	return false
+}
+
+// StateDB is the database on the target in which millrace keeps its jobs.
+const StateDB = "millrace"

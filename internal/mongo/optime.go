@@ -1,0 +1,80 @@
+package mongo
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// OpTime is a position in an oplog: the entry's timestamp and the election
+// term of the primary that wrote it. Timestamps alone order the entries of one
+// majority-committed history; the term tells histories apart.
+type OpTime struct {
+	TS   bson.Timestamp `bson:"ts"`
+	Term int64          `bson:"t"`
+}
+
+// IsZero reports the absent position.
+func (o OpTime) IsZero() bool { return o.TS.T == 0 && o.TS.I == 0 }
+
+// Compare orders positions by timestamp.
+func (o OpTime) Compare(p OpTime) int { return CompareTS(o.TS, p.TS) }
+
+// Before reports o < p.
+func (o OpTime) Before(p OpTime) bool { return o.Compare(p) < 0 }
+
+// Time is the wall-clock second of the position.
+func (o OpTime) Time() time.Time { return time.Unix(int64(o.TS.T), 0).UTC() }
+
+// String formats as "seconds:increment", the form ParseOpTime reads.
+func (o OpTime) String() string {
+	if o.IsZero() {
+		return "none"
+	}
+	return fmt.Sprintf("%d:%d", o.TS.T, o.TS.I)
+}
+
+// CompareTS orders two BSON timestamps.
+func CompareTS(a, b bson.Timestamp) int {
+	if c := cmp.Compare(a.T, b.T); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.I, b.I)
+}
+
+// MinOpTime returns the earlier of two positions.
+func MinOpTime(a, b OpTime) OpTime {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// MaxOpTime returns the later of two positions.
+func MaxOpTime(a, b OpTime) OpTime {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// ParseOpTime reads "seconds:increment" (as printed by String), or a time in
+// RFC 3339, which stands for the first position of that second.
+func ParseOpTime(s string) (OpTime, error) {
+	if sec, inc, ok := strings.Cut(s, ":"); ok && !strings.Contains(s, "-") {
+		t, err1 := strconv.ParseUint(sec, 10, 32)
+		i, err2 := strconv.ParseUint(inc, 10, 32)
+		if err1 == nil && err2 == nil {
+			return OpTime{TS: bson.Timestamp{T: uint32(t), I: uint32(i)}, Term: -1}, nil
+		}
+	}
+	t, err := time.Parse(time.RFC3339, s)
+	if err != nil {
+		return OpTime{}, fmt.Errorf("position %q: want seconds:increment (1700000000:1) or a time (2026-01-02T15:04:05Z)", s)
+	}
+	return OpTime{TS: bson.Timestamp{T: uint32(t.Unix())}, Term: -1}, nil
+}

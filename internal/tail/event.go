@@ -1,0 +1,82 @@
+// Package tail reads the changes of a source in order and turns them into
+// events: oplog entries today, change streams to come. Transactions are held
+// back until they commit.
+package tail
+
+import (
+	"context"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/catalog"
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Op is what an event does.
+type Op uint8
+
+// The kinds of events.
+const (
+	Insert Op = iota + 1
+	Update    // Doc is the oplog's o: a $v:2 diff, $v:1 modifiers, or a whole replacement
+	Delete
+	Schema // Change is set; everything before it comes first, everything after it later
+)
+
+// Event is one change of one document, or one schema change. Byte fields alias
+// a buffer that nothing reuses.
+type Event struct {
+	Op     Op
+	NS     string         // source namespace, e.g. "db.coll" or "db.system.buckets.x"
+	ID     bsoncore.Value // _id; unset for Schema
+	Doc    bson.Raw       // Insert: the document; Update: see Update
+	Change *catalog.Change
+	// At is the position of the oplog entry that made the event take effect:
+	// its own, or that of its transaction's commit.
+	At mongo.OpTime
+}
+
+// Position is from where a source is read, and what of it is done already.
+type Position struct {
+	// ReadFrom is the first entry to read: no transaction still open at
+	// Applied began before it.
+	ReadFrom mongo.OpTime `bson:"readFrom"`
+	// Applied is the last entry whose effect is known; events at or before it
+	// are not emitted again.
+	Applied mongo.OpTime `bson:"applied"`
+}
+
+// Batch is a run of events in source order.
+type Batch struct {
+	Events []Event
+	// Start and End bound the batch: everything after Start up to and
+	// including End has been read. A batch without events moves End only.
+	Start, End mongo.OpTime
+	// OpenTxn is the position of the first entry of the oldest transaction
+	// still open at End, zero when none is.
+	OpenTxn mongo.OpTime
+	Bytes   int // size of the entries read
+	Entries int // oplog entries read, skipped ones included
+}
+
+// Source gives the changes of a deployment in order.
+type Source interface {
+	// Run reads from pos and hands each batch to emit, in order, one at a
+	// time, until ctx ends or reading fails. An empty batch comes at least
+	// every second or so, so that End moves on an idle source. A position
+	// that the oplog no longer holds is ErrTooOld.
+	Run(ctx context.Context, pos Position, emit func(context.Context, *Batch) error) error
+	// Stats is a snapshot of what was read.
+	Stats() Stats
+}
+
+// Stats counts what a source has read since it started.
+type Stats struct {
+	Entries, Bytes, Events int64
+	// Newest is the wall clock of the newest entry seen.
+	Newest mongo.OpTime
+	// OpenTransactions and BufferedBytes belong to uncommitted transactions.
+	OpenTransactions int
+	BufferedBytes    int64
+}
