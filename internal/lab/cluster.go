@@ -1,0 +1,305 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// startTimeout bounds Start when the caller's context has no deadline. It
+	// does not count the download of a mongod.
+	startTimeout = 2 * time.Minute
+	// fetchTimeout bounds the download.
+	fetchTimeout = 15 * time.Minute
+	// portAttempts is how often Start chooses other ports when some process
+	// takes one between the choice and the use.
+	portAttempts = 5
+)
+
+// Cluster is a running cluster. Its methods may be called concurrently.
+type Cluster struct {
+	opts    Options
+	topo    topology
+	log     *slog.Logger
+	mongod  string   // path of the binary
+	env     []string // its additional environment
+	dir     string
+	tempDir *tempDir // nil when Options.Dir was given
+	tls     *TLSFiles
+	keyFile string
+	members []*Member
+}
+
+// Start starts a cluster and waits until it has a writable primary and every
+// member is primary or secondary. ctx bounds the start alone; the cluster runs
+// until Stop or until the calling process ends.
+func Start(ctx context.Context, o Options) (*Cluster, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	topo, err := parseTopology(o.Topology)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{opts: o, topo: topo, log: o.Logger}
+	if err := c.findBinary(ctx); err != nil {
+		return nil, err
+	}
+	ctx, cancel := withDefaultTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := c.start(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("lab: start cluster %s: %w", o.Name, err), c.Stop())
+	}
+	return c, nil
+}
+
+// withDefaultTimeout bounds a context that has no deadline.
+func withDefaultTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, d)
+}
+
+// findBinary finds the mongod, or fetches it.
+func (c *Cluster) findBinary(ctx context.Context) (err error) {
+	ctx, cancel := withDefaultTimeout(ctx, fetchTimeout)
+	defer cancel()
+	c.mongod, c.env, err = Mongod(ctx, c.opts.Version)
+	return err
+}
+
+// start does what Start says, except for cleaning up after an error.
+func (c *Cluster) start(ctx context.Context) error {
+	begin := time.Now()
+	if err := c.prepare(); err != nil {
+		return err
+	}
+	if err := c.launchAll(ctx); err != nil {
+		return err
+	}
+	if err := c.configure(ctx); err != nil {
+		return err
+	}
+	c.log.Info("cluster is up", "cluster", c.Name(), "members", len(c.members), "took", time.Since(begin))
+	return nil
+}
+
+// prepare makes the directory and the files that members share.
+func (c *Cluster) prepare() (err error) {
+	if c.opts.Dir == "" {
+		if c.tempDir, err = newTempDir(); err != nil {
+			return err
+		}
+		c.dir = c.tempDir.path
+	} else if c.dir, err = filepath.Abs(c.opts.Dir); err != nil {
+		return fmt.Errorf("find the data directory: %w", err)
+	} else if err = os.MkdirAll(c.dir, 0o700); err != nil {
+		return fmt.Errorf("make the data directory: %w", err)
+	}
+	if c.opts.Auth {
+		if c.keyFile, err = writeKeyFile(c.dir); err != nil {
+			return err
+		}
+	}
+	if c.opts.TLS {
+		if c.tls, err = writeTLSFiles(c.dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// launchAll starts all members, on other ports when one was taken meanwhile.
+func (c *Cluster) launchAll(ctx context.Context) error {
+	for attempt := 1; ; attempt++ {
+		err := c.placeMembers()
+		if err != nil {
+			return err
+		}
+		if err = c.launchMembers(ctx); err == nil {
+			return nil
+		}
+		if !errors.Is(err, errPortTaken) || c.opts.Port != 0 || attempt == portAttempts {
+			return err
+		}
+		c.log.Debug("a port was taken meanwhile, choosing others", "cluster", c.Name())
+		if err := c.endAll((*Member).Kill); err != nil {
+			return err
+		}
+	}
+}
+
+// placeMembers decides where members listen and keep their data, and puts the
+// proxies before them.
+func (c *Cluster) placeMembers() error {
+	n := c.topo.members
+	ports, err := choosePorts(c.opts.Port, n)
+	if err != nil {
+		return err
+	}
+	c.members = nil
+	for i, port := range ports {
+		dir := filepath.Join(c.dir, strconv.Itoa(i))
+		c.members = append(c.members, &Member{
+			Index: i, Port: port, DBPath: filepath.Join(dir, "db"), dir: dir, cluster: c,
+		})
+	}
+	return c.startProxies()
+}
+
+// launchMembers starts all members side by side.
+func (c *Cluster) launchMembers(ctx context.Context) error {
+	return c.eachMember(ctx, func(ctx context.Context, m *Member) error { return m.launch(ctx) })
+}
+
+// Stop ends all processes by their ids, waits for their ends, and removes the
+// directory if it was a temporary one. Stopping twice does no harm.
+func (c *Cluster) Stop() error {
+	end := (*Member).Kill // nobody will look at the data again
+	if c.tempDir == nil {
+		end = (*Member).Stop
+	}
+	errs := []error{c.endAll(end)}
+	if c.tempDir != nil {
+		errs = append(errs, c.tempDir.remove())
+	}
+	return errors.Join(errs...)
+}
+
+// endAll ends all members and proxies.
+func (c *Cluster) endAll(end func(*Member) error) error {
+	err := c.eachMember(context.Background(), func(_ context.Context, m *Member) error { return end(m) })
+	for _, m := range c.members {
+		if m.proxy != nil {
+			m.proxy.close()
+		}
+	}
+	return err
+}
+
+// arguments is the command line of a member.
+func (c *Cluster) arguments(m *Member) []string {
+	args := []string{
+		"--bind_ip", loopback, "--port", strconv.Itoa(m.Port), "--nounixsocket",
+		"--dbpath", m.DBPath, "--logpath", m.LogPath(), "--logappend",
+		"--wiredTigerCacheSizeGB", strconv.FormatFloat(c.opts.CacheGB, 'f', -1, 64),
+		// The diagnostic collector costs a wake-up a second and many files.
+		"--setParameter", "diagnosticDataCollectionEnabled=false",
+	}
+	if c.topo.replicaSet {
+		args = append(args, "--replSet", c.opts.Name, "--oplogSize", strconv.Itoa(c.opts.OplogMB))
+	}
+	switch {
+	case c.opts.Auth && c.topo.replicaSet:
+		args = append(args, "--keyFile", c.keyFile)
+	case c.opts.Auth:
+		args = append(args, "--auth")
+	}
+	if c.tls != nil {
+		args = append(args, c.tls.arguments()...)
+	}
+	for _, name := range sortedKeys(c.opts.SetParameters) {
+		args = append(args, "--setParameter", name+"="+c.opts.SetParameters[name])
+	}
+	return append(args, c.opts.Args...)
+}
+
+// Name of the cluster and its replica set.
+func (c *Cluster) Name() string { return c.opts.Name }
+
+// Dir is the directory that holds data, logs, key file and certificates.
+func (c *Cluster) Dir() string { return c.dir }
+
+// Members returns the members, by index.
+func (c *Cluster) Members() []*Member { return slices.Clone(c.members) }
+
+// TLSFiles returns the certificates, nil without Options.TLS.
+func (c *Cluster) TLSFiles() *TLSFiles { return c.tls }
+
+// URI is the connection string of the cluster, credentials included, through
+// the proxies if there are any.
+func (c *Cluster) URI() string {
+	params := []parameter{{"directConnection", "true"}}
+	if c.topo.replicaSet {
+		params = []parameter{{"replicaSet", c.opts.Name}}
+	}
+	return c.rootURI(c.publicHosts(), params)
+}
+
+// DirectURI is the connection string of member i alone, never through its proxy.
+func (c *Cluster) DirectURI(i int) string {
+	return c.rootURI([]string{c.members[i].Host()}, []parameter{{"directConnection", "true"}})
+}
+
+// X509URI is URI with the client certificate in place of a password; empty
+// unless the cluster has both Auth and TLS.
+func (c *Cluster) X509URI() string {
+	if !c.opts.Auth || c.tls == nil {
+		return ""
+	}
+	params := []parameter{{"directConnection", "true"}}
+	if c.topo.replicaSet {
+		params = []parameter{{"replicaSet", c.opts.Name}}
+	}
+	params = append(params, parameter{"tls", "true"}, parameter{"tlsCAFile", c.tls.CA},
+		parameter{"tlsCertificateKeyFile", c.tls.Client},
+		parameter{"authMechanism", "MONGODB-X509"}, parameter{"authSource", "$external"})
+	return buildURI("", "", c.publicHosts(), params)
+}
+
+// publicHosts are the addresses for clients.
+func (c *Cluster) publicHosts() []string {
+	var hosts []string
+	for _, m := range c.members {
+		hosts = append(hosts, m.publicHost())
+	}
+	return hosts
+}
+
+// rootURI adds what the cluster asks of its clients.
+func (c *Cluster) rootURI(hosts []string, params []parameter) string {
+	if !c.opts.Auth {
+		return c.plainURI(hosts, params)
+	}
+	params = append(params, parameter{"authSource", "admin"}, parameter{"authMechanism", "SCRAM-SHA-256"})
+	return buildURI(rootUser, rootPassword, hosts, c.withTLS(params))
+}
+
+// plainURI is a connection string without credentials.
+func (c *Cluster) plainURI(hosts []string, params []parameter) string {
+	return buildURI("", "", hosts, c.withTLS(params))
+}
+
+// withTLS adds the options for an encrypted connection, if the cluster wants one.
+func (c *Cluster) withTLS(params []parameter) []parameter {
+	if c.tls == nil {
+		return params
+	}
+	return append(params, parameter{"tls", "true"}, parameter{"tlsCAFile", c.tls.CA})
+}
+
+// lastLines returns the last n lines of a text.
+func lastLines(s string, n int) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+// sortedKeys makes a map's order certain.
+func sortedKeys(m map[string]string) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

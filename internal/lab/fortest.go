@@ -1,0 +1,35 @@
+package lab
+
+import "context"
+
+// TB is the part of testing.TB that [ForTest] needs, so that programs which
+// use this package do not link the testing package.
+type TB interface {
+	Helper()
+	Cleanup(func())
+	Failed() bool
+	Fatalf(format string, args ...any)
+	Logf(format string, args ...any)
+	Context() context.Context
+}
+
+// ForTest starts a cluster and stops it at the end of the test; when the test
+// failed, the ends of the servers' logs are logged.
+func ForTest(t TB, o Options) *Cluster {
+	t.Helper()
+	c, err := Start(t.Context(), o)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, m := range c.Members() {
+				t.Logf("log of member %d of %s (pid %d) ends with:\n%s", m.Index, c.Name(), m.Pid(), m.logTail(25))
+			}
+		}
+		if err := c.Stop(); err != nil {
+			t.Logf("%v", err)
+		}
+	})
+	return c
+}

@@ -1,0 +1,131 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+)
+
+// Member is one mongod of a cluster.
+type Member struct {
+	// Index of the member in the cluster, from 0.
+	Index int
+	// Port the mongod listens on.
+	Port int
+	// DBPath is the mongod's data directory.
+	DBPath string
+
+	cluster *Cluster
+	dir     string
+	proxy   *Proxy
+
+	mu   sync.Mutex // guards proc, and keeps Start, Stop and Kill apart
+	proc *process
+}
+
+// Host is the mongod's own host:port, never that of its proxy.
+func (m *Member) Host() string { return hostPort(m.Port) }
+
+// LogPath is the mongod's log file.
+func (m *Member) LogPath() string { return filepath.Join(m.dir, "mongod.log") }
+
+// Proxy is the fault proxy before the member, nil without Options.Proxy.
+func (m *Member) Proxy() *Proxy { return m.proxy }
+
+// publicHost is the address that clients and other members use.
+func (m *Member) publicHost() string {
+	if m.proxy != nil {
+		return m.proxy.Addr()
+	}
+	return m.Host()
+}
+
+// Pid is the process id, 0 while the member is down.
+func (m *Member) Pid() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.proc == nil || !m.proc.running() {
+		return 0
+	}
+	return m.proc.pid
+}
+
+// Kill ends the mongod with SIGKILL, as a crash does, and waits for its end.
+func (m *Member) Kill() error { return m.end((*process).kill) }
+
+// Stop shuts the mongod down cleanly and waits for its end.
+func (m *Member) Stop() error {
+	return m.end(func(p *process) error { return p.terminate(stopGrace) })
+}
+
+// end ends the process, if there is one, by the way given.
+func (m *Member) end(how func(*process) error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.proc == nil {
+		return nil
+	}
+	err := how(m.proc)
+	if !m.proc.running() {
+		m.proc = nil
+	}
+	if err != nil {
+		return fmt.Errorf("lab: end member %d of %s: %w", m.Index, m.cluster.Name(), err)
+	}
+	return nil
+}
+
+// Start starts the mongod again after Kill or Stop, on the same port and data,
+// and waits until it is a primary or secondary (or serves, when standalone).
+func (m *Member) Start(ctx context.Context) error {
+	if err := m.launch(ctx); err != nil {
+		return err
+	}
+	return m.cluster.waitMember(ctx, m.Index)
+}
+
+// launch starts the process and waits until it listens.
+func (m *Member) launch(ctx context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.proc != nil && m.proc.running() {
+		return nil
+	}
+	if err := os.MkdirAll(m.DBPath, 0o700); err != nil {
+		return fmt.Errorf("lab: make the data directory: %w", err)
+	}
+	c := m.cluster
+	p, err := startMongod(ctx, launch{
+		path: c.mongod, env: c.env, args: c.arguments(m), port: m.Port,
+		outName: filepath.Join(m.dir, "mongod.out"), detached: c.opts.detached,
+	})
+	if err != nil {
+		return m.explain(err)
+	}
+	m.proc = p
+	c.log.Debug("mongod started", "cluster", c.Name(), "member", m.Index, "port", m.Port, "pid", p.pid)
+	return nil
+}
+
+// explain adds the end of the log to the error of a mongod that did not start.
+func (m *Member) explain(err error) error {
+	if errors.Is(err, errPortTaken) {
+		return err
+	}
+	if text := m.logTail(10); text != "" {
+		return fmt.Errorf("%w; its log ends with:\n%s", err, text)
+	}
+	return err
+}
+
+// logTail returns the last lines of the log.
+func (m *Member) logTail(lines int) string {
+	data, err := os.ReadFile(m.LogPath())
+	if err != nil {
+		return ""
+	}
+	return lastLines(string(data), lines)
+}

@@ -1,0 +1,129 @@
+package lab
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+const (
+	defaultVersion  = "6.0"
+	defaultTopology = "rs:1"
+	// defaultOplogMB is the least that replSetResizeOplog accepts, so that a
+	// test may resize in both directions.
+	defaultOplogMB = 990
+	// defaultCacheGB keeps several clusters side by side on a small machine.
+	defaultCacheGB = 0.5
+	// maxVoting and maxMembers are limits of the server.
+	maxVoting  = 7
+	maxMembers = 50
+)
+
+// Options describes one cluster. The zero value is a replica set of one
+// member on free ports, without authentication, in a temporary directory.
+type Options struct {
+	// Name of the cluster and its replica set; empty is "rs" and a random suffix.
+	Name string
+	// Topology is "rs:N" for N data members or "standalone"; empty is "rs:1".
+	Topology string
+	// Version is a series ("4.2", "4.4", "5.0", "6.0") or a full version
+	// ("6.0.27"); empty is "6.0".
+	Version string
+	// Port is the first member's port, the others follow it; 0 means free ports.
+	Port int
+	// Auth creates a SCRAM-SHA-256 root user, and a key file between members.
+	Auth bool
+	// TLS makes a certificate authority, server and client certificates and
+	// refuses plain connections. With Auth, the client certificate's subject
+	// becomes a root user too (see [Cluster.X509URI]).
+	TLS bool
+	// Dir holds the data and is kept on Stop; empty means a temporary
+	// directory that Stop removes.
+	Dir string
+	// OplogMB is the size of the oplog; 0 means 990, the server's minimum for
+	// a later resize.
+	OplogMB int
+	// CacheGB is the size of WiredTiger's cache (at least 0.25); 0 means 0.5.
+	CacheGB float64
+	// SetParameters are passed on as --setParameter.
+	SetParameters map[string]string
+	// Args are further arguments for each mongod.
+	Args []string
+	// Proxy puts a fault proxy before each member (see [Proxy]).
+	Proxy bool
+	// Logger receives what happens to the cluster; nil discards it.
+	Logger *slog.Logger
+
+	// detached processes outlive the starter; set by Up.
+	detached bool
+}
+
+// topology is the parsed form of Options.Topology.
+type topology struct {
+	members    int
+	replicaSet bool
+}
+
+// parseTopology reads "rs:N" or "standalone".
+func parseTopology(s string) (topology, error) {
+	if s == "standalone" {
+		return topology{members: 1}, nil
+	}
+	count, ok := strings.CutPrefix(s, "rs:")
+	n, err := strconv.Atoi(count)
+	if !ok || err != nil || n < 1 || n > maxMembers {
+		return topology{}, fmt.Errorf("lab: topology %q is unknown; use standalone or rs:N with N from 1 to %d", s, maxMembers)
+	}
+	return topology{members: n, replicaSet: true}, nil
+}
+
+// withDefaults fills in what the caller left open.
+func (o Options) withDefaults() (Options, error) {
+	if o.Name == "" {
+		suffix, err := randomHex(4)
+		if err != nil {
+			return o, err
+		}
+		o.Name = "rs" + suffix
+	}
+	if err := checkName(o.Name); err != nil {
+		return o, err
+	}
+	if o.Topology == "" {
+		o.Topology = defaultTopology
+	}
+	if o.Version == "" {
+		o.Version = defaultVersion
+	}
+	if o.OplogMB == 0 {
+		o.OplogMB = defaultOplogMB
+	}
+	if o.CacheGB == 0 {
+		o.CacheGB = defaultCacheGB
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o, nil
+}
+
+// checkName keeps names usable as a file name and a replica-set name alike.
+func checkName(name string) error {
+	if !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`).MatchString(name) {
+		return fmt.Errorf("lab: cluster name %q is not usable; use letters, digits, - and _", name)
+	}
+	return nil
+}
+
+// randomHex returns n random bytes in hexadecimal digits.
+func randomHex(n int) (string, error) {
+	b := make([]byte, n)
+	if _, err := rand.Read(b); err != nil {
+		return "", fmt.Errorf("lab: read random bytes: %w", err)
+	}
+	return hex.EncodeToString(b), nil
+}

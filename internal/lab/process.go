@@ -1,0 +1,155 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// stopGrace is how long a clean shutdown may take before it is forced.
+const stopGrace = 60 * time.Second
+
+// process is one running child.
+type process struct {
+	pid  int
+	done chan struct{} // closed when the child has ended and was waited for
+	err  error         // how it ended; read only after done
+}
+
+// startProcess starts a command with its output in the file outName.
+//
+// The kernel ties "kill the child when the parent dies" to the thread that
+// forked, so one locked goroutine starts the child and stays with it until it
+// has ended. That goroutine ends with the child; whoever starts a process
+// ends it and waits on done.
+func startProcess(cmd *exec.Cmd, outName string, detached bool) (*process, error) {
+	out, err := os.OpenFile(outName, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close() // the child has its own copy
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = childAttr(detached)
+	p := &process{done: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		if err == nil {
+			p.pid = cmd.Process.Pid
+		}
+		started <- err
+		if err == nil {
+			p.err = cmd.Wait()
+			close(p.done)
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// running tells whether the process has not ended yet.
+func (p *process) running() bool {
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// signal sends a signal unless the process has ended.
+func (p *process) signal(sig syscall.Signal) error {
+	if !p.running() {
+		return nil
+	}
+	// Not yet waited for or just now: the pid cannot belong to another
+	// process before done is closed, but may do so right after.
+	if err := syscall.Kill(p.pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("lab: signal process %d: %w", p.pid, err)
+	}
+	return nil
+}
+
+// kill ends the process at once and waits for its end.
+func (p *process) kill() error {
+	if err := p.signal(syscall.SIGKILL); err != nil {
+		return err
+	}
+	<-p.done
+	return nil
+}
+
+// terminate asks the process to end, waits, and kills it when it does not.
+func (p *process) terminate(grace time.Duration) error {
+	if err := p.signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+		return nil
+	case <-timer.C:
+	}
+	if err := p.kill(); err != nil {
+		return err
+	}
+	return fmt.Errorf("lab: process %d did not end within %s and was killed", p.pid, grace)
+}
+
+// launch is what a mongod is started with.
+type launch struct {
+	path     string
+	env      []string
+	args     []string
+	outName  string
+	port     int
+	detached bool
+}
+
+// startMongod starts a mongod and waits until it listens.
+func startMongod(ctx context.Context, l launch) (*process, error) {
+	cmd := exec.Command(l.path, l.args...)
+	cmd.Env = append(os.Environ(), l.env...)
+	cmd.Dir = filepath.Dir(l.outName)
+	p, err := startProcess(cmd, l.outName, l.detached)
+	if err != nil {
+		return nil, fmt.Errorf("lab: start %s: %w", l.path, err)
+	}
+	err = poll(ctx, 10*time.Millisecond, func() (bool, error) {
+		if !p.running() {
+			return false, endedEarly(p, l)
+		}
+		return !portFree(l.port), nil
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lab: wait for mongod on port %d: %w", l.port, err), p.kill())
+	}
+	return p, nil
+}
+
+// exitAddressInUse is how mongod (4.2 to 6.0) exits when it cannot listen.
+const exitAddressInUse = 48
+
+// endedEarly explains the end of a mongod that never listened.
+func endedEarly(p *process, l launch) error {
+	var exit *exec.ExitError
+	if errors.As(p.err, &exit) && exit.ExitCode() == exitAddressInUse {
+		return errPortTaken
+	}
+	out, err := os.ReadFile(l.outName)
+	if err != nil {
+		out = nil
+	}
+	return fmt.Errorf("mongod ended (%w): %w", p.err, explainOutput(tailOf(string(out), 2000)))
+}

@@ -1,0 +1,253 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// statePoll is how often a member's state is asked for.
+	statePoll = 20 * time.Millisecond
+	// electionTimeoutMillis and heartbeatMillis make failover tests quick; the
+	// timeout stays well above what a loaded machine delays a heartbeat.
+	electionTimeoutMillis = 2000
+	heartbeatMillis       = 250
+)
+
+// helloReply is what a member says of its state.
+type helloReply struct {
+	SetName    string        `bson:"setName"`
+	Primary    bool          `bson:"ismaster"`
+	Secondary  bool          `bson:"secondary"`
+	ElectionID bson.ObjectID `bson:"electionId"`
+}
+
+// eachMember does something with all members side by side.
+func (c *Cluster) eachMember(ctx context.Context, do func(context.Context, *Member) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, m := range c.members {
+		group.Go(func() error { return do(ctx, m) })
+	}
+	return group.Wait()
+}
+
+// configure makes the replica set and its users and waits until all is ready.
+func (c *Cluster) configure(ctx context.Context) error {
+	if c.topo.replicaSet {
+		if err := c.initiate(ctx); err != nil {
+			return err
+		}
+	}
+	primary, err := c.Primary(ctx)
+	if err != nil {
+		return err
+	}
+	if c.opts.Auth {
+		if err := c.createUsers(ctx, primary); err != nil {
+			return err
+		}
+	}
+	return c.eachMember(ctx, func(ctx context.Context, m *Member) error { return c.waitMember(ctx, m.Index) })
+}
+
+// initiate makes the members a replica set unless their data says they are one.
+func (c *Cluster) initiate(ctx context.Context) error {
+	return c.withMember(ctx, 0, false, func(ctx context.Context, client *mongo.Client) error {
+		state, err := hello(ctx, client)
+		if err != nil {
+			return err
+		}
+		if state.SetName != "" {
+			return nil
+		}
+		err = client.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetInitiate", Value: c.setConfig()}}).Err()
+		if err != nil {
+			return fmt.Errorf("initiate replica set: %w", err)
+		}
+		return nil
+	})
+}
+
+// setConfig is the replica set's first configuration.
+func (c *Cluster) setConfig() bson.D {
+	var members bson.A
+	for _, m := range c.members {
+		member := bson.D{{Key: "_id", Value: m.Index}, {Key: "host", Value: m.publicHost()}}
+		if m.Index >= maxVoting {
+			member = append(member, bson.E{Key: "votes", Value: 0}, bson.E{Key: "priority", Value: 0})
+		}
+		members = append(members, member)
+	}
+	return bson.D{
+		{Key: "_id", Value: c.opts.Name},
+		{Key: "members", Value: members},
+		{Key: "settings", Value: bson.D{
+			{Key: "electionTimeoutMillis", Value: electionTimeoutMillis},
+			{Key: "heartbeatIntervalMillis", Value: heartbeatMillis},
+		}},
+	}
+}
+
+// createUsers makes the root users. The server lets a client on the loopback
+// interface make the first one without a password.
+func (c *Cluster) createUsers(ctx context.Context, primary int) error {
+	err := c.withMember(ctx, primary, false, func(ctx context.Context, client *mongo.Client) error {
+		return createRoot(ctx, client.Database("admin"), rootUser, bson.D{
+			{Key: "pwd", Value: rootPassword}, {Key: "mechanisms", Value: bson.A{"SCRAM-SHA-256"}},
+		})
+	})
+	if err != nil || c.tls == nil {
+		return err
+	}
+	return c.withMember(ctx, primary, true, func(ctx context.Context, client *mongo.Client) error {
+		return createRoot(ctx, client.Database("$external"), c.tls.ClientSubject, nil)
+	})
+}
+
+// createRoot makes a user with all privileges, durable on a majority.
+func createRoot(ctx context.Context, db *mongo.Database, user string, more bson.D) error {
+	cmd := append(bson.D{{Key: "createUser", Value: user}}, more...)
+	cmd = append(cmd,
+		bson.E{Key: "roles", Value: bson.A{bson.D{{Key: "role", Value: "root"}, {Key: "db", Value: "admin"}}}},
+		bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}})
+	if err := db.RunCommand(ctx, cmd).Err(); err != nil {
+		return fmt.Errorf("create the root user: %w", err)
+	}
+	return nil
+}
+
+// hello asks a member for its state, by the name that old servers know.
+func hello(ctx context.Context, client *mongo.Client) (helloReply, error) {
+	var reply helloReply
+	err := client.Database("admin").RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Decode(&reply)
+	return reply, err
+}
+
+// withMember calls do with a client of one member.
+func (c *Cluster) withMember(ctx context.Context, i int, login bool, do func(context.Context, *mongo.Client) error) (err error) {
+	uri := c.plainURI([]string{c.members[i].Host()}, []parameter{{"directConnection", "true"}})
+	if login {
+		uri = c.DirectURI(i)
+	}
+	client, err := mongo.Connect(options.Client().ApplyURI(uri))
+	if err != nil {
+		return fmt.Errorf("lab: connect to member %d of %s: %w", i, c.Name(), err)
+	}
+	// Disconnect must also end the client's goroutines after ctx has ended.
+	defer func() { err = errors.Join(err, client.Disconnect(context.WithoutCancel(ctx))) }()
+	return do(ctx, client)
+}
+
+// waitMember waits until a member is primary or secondary; the only member of
+// a set, or a standalone, must be writable.
+func (c *Cluster) waitMember(ctx context.Context, i int) error {
+	ctx, cancel := withDefaultTimeout(ctx, startTimeout)
+	defer cancel()
+	var last error
+	err := c.withMember(ctx, i, false, func(ctx context.Context, client *mongo.Client) error {
+		return poll(ctx, statePoll, func() (bool, error) {
+			if c.members[i].Pid() == 0 {
+				return false, errors.New("mongod has ended; see " + c.members[i].LogPath())
+			}
+			var state helloReply
+			state, last = hello(ctx, client)
+			return last == nil && (state.Primary || state.Secondary && len(c.members) > 1), nil
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("lab: wait for member %d of %s: %w", i, c.Name(), errors.Join(err, last))
+	}
+	return nil
+}
+
+// Primary waits for a writable primary and returns its index.
+func (c *Cluster) Primary(ctx context.Context) (int, error) {
+	i, _, err := c.waitPrimary(ctx, bson.ObjectID{})
+	return i, err
+}
+
+// waitPrimary waits for a primary whose election came after the one given.
+func (c *Cluster) waitPrimary(ctx context.Context, after bson.ObjectID) (int, bson.ObjectID, error) {
+	ctx, cancel := withDefaultTimeout(ctx, startTimeout)
+	defer cancel()
+	type found struct {
+		member   int
+		election bson.ObjectID
+	}
+	// Whoever finds the primary first ends the wait of the others.
+	searching, stop := context.WithCancel(ctx)
+	defer stop()
+	primaries := make(chan found, len(c.members))
+	err := c.eachMember(searching, func(ctx context.Context, m *Member) error {
+		return c.withMember(ctx, m.Index, false, func(ctx context.Context, client *mongo.Client) error {
+			return poll(ctx, statePoll, func() (bool, error) {
+				if m.Pid() == 0 {
+					return false, nil
+				}
+				state, err := hello(ctx, client)
+				// Election ids grow with the term, so an old primary that does
+				// not know of its end yet is not taken for the new one.
+				if err != nil || !state.Primary || bytes.Compare(state.ElectionID[:], after[:]) < 0 ||
+					(!after.IsZero() && state.ElectionID == after) {
+					return false, nil
+				}
+				primaries <- found{m.Index, state.ElectionID}
+				stop()
+				return true, nil
+			})
+		})
+	})
+	select {
+	case p := <-primaries:
+		return p.member, p.election, nil
+	default:
+		return 0, bson.ObjectID{}, fmt.Errorf("lab: wait for a primary of %s: %w", c.Name(), err)
+	}
+}
+
+// StepDown makes the primary step down and waits until a new one is writable;
+// in a set of one member that is the same member again.
+func (c *Cluster) StepDown(ctx context.Context) error {
+	if !c.topo.replicaSet {
+		return fmt.Errorf("lab: %s is no replica set and has no primary to step down", c.Name())
+	}
+	primary, election, err := c.waitPrimary(ctx, bson.ObjectID{})
+	if err != nil {
+		return err
+	}
+	// For so long the old primary stays out of elections.
+	pause := 10
+	if len(c.members) == 1 {
+		pause = 1
+	}
+	err = c.withMember(ctx, primary, true, func(ctx context.Context, client *mongo.Client) error {
+		return client.Database("admin").RunCommand(ctx, bson.D{
+			{Key: "replSetStepDown", Value: pause},
+			{Key: "secondaryCatchUpPeriodSecs", Value: pause / 2},
+			{Key: "force", Value: true},
+		}).Err()
+	})
+	// A network error is the old servers' way to say yes: they hang up.
+	if err != nil && !mongo.IsNetworkError(err) {
+		return fmt.Errorf("lab: step down the primary of %s: %w", c.Name(), err)
+	}
+	_, _, err = c.waitPrimary(ctx, election)
+	return err
+}
+
+// Connect returns a client of the whole cluster; the caller disconnects it.
+func (c *Cluster) Connect() (*mongo.Client, error) {
+	client, err := mongo.Connect(options.Client().ApplyURI(c.URI()))
+	if err != nil {
+		return nil, fmt.Errorf("lab: connect to %s: %w", c.Name(), err)
+	}
+	return client, nil
+}

@@ -1,0 +1,62 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+const (
+	tempPrefix = "millrace-lab-"
+	ownerLock  = "owner.lock"
+)
+
+// tempDir is a temporary directory whose owner holds a lock in it. A process
+// that was killed cannot remove its directory, but the kernel frees its lock,
+// so that the next one sees which directories are left over.
+type tempDir struct {
+	path   string
+	unlock func()
+}
+
+// newTempDir makes a temporary directory and removes those left over.
+func newTempDir() (*tempDir, error) {
+	removeLeftOvers()
+	path, err := os.MkdirTemp("", tempPrefix)
+	if err != nil {
+		return nil, fmt.Errorf("make a temporary directory: %w", err)
+	}
+	// The lock is taken under another name first: a lock file that can be seen
+	// is always held, unless its owner is dead.
+	hidden := filepath.Join(path, ownerLock+".new")
+	unlock, err := tryLock(hidden)
+	if err == nil {
+		err = os.Rename(hidden, filepath.Join(path, ownerLock))
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lock the temporary directory: %w", err), os.RemoveAll(path))
+	}
+	return &tempDir{path: path, unlock: unlock}, nil
+}
+
+// remove deletes the directory; a second call does nothing.
+func (d *tempDir) remove() error {
+	if err := os.RemoveAll(d.path); err != nil {
+		return fmt.Errorf("lab: remove the temporary directory: %w", err)
+	}
+	d.unlock()
+	return nil
+}
+
+// removeLeftOvers deletes temporary directories whose owner has died. It does
+// what it can: another process may be at the same, or another user own them.
+func removeLeftOvers() {
+	locks, _ := filepath.Glob(filepath.Join(os.TempDir(), tempPrefix+"*", ownerLock))
+	for _, lock := range locks {
+		if unlock, err := tryLock(lock); err == nil && unlock != nil {
+			_ = os.RemoveAll(filepath.Dir(lock))
+			unlock()
+		}
+	}
+}

@@ -1,0 +1,159 @@
+package lab
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// certificateLife is how long certificates are valid.
+const certificateLife = 30 * 24 * time.Hour
+
+// TLSFiles are the certificates of a cluster, as PEM files in its directory.
+type TLSFiles struct {
+	// CA is the certificate of the cluster's own authority.
+	CA string
+	// Server is the members' certificate and key.
+	Server string
+	// Client is a client's certificate and key.
+	Client string
+	// ClientSubject is the client certificate's subject, the name of the X.509 user.
+	ClientSubject string
+}
+
+// arguments is what a mongod is told of them.
+func (f *TLSFiles) arguments() []string {
+	return []string{
+		"--tlsMode", "requireTLS", "--tlsCAFile", f.CA, "--tlsCertificateKeyFile", f.Server,
+		"--tlsAllowConnectionsWithoutCertificates",
+	}
+}
+
+// authority signs certificates.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+// writeTLSFiles makes an authority and certificates in dir/tls, or takes those
+// that an earlier start left there.
+func writeTLSFiles(dir string) (*TLSFiles, error) {
+	dir = filepath.Join(dir, "tls")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the certificate directory: %w", err)
+	}
+	// Organisation or unit must differ from the members' own, or the server
+	// takes the client for a member and refuses to make it a user.
+	subject := pkix.Name{CommonName: "millrace client", Organization: []string{"clients"}}
+	files := &TLSFiles{
+		CA: filepath.Join(dir, "ca.pem"), Server: filepath.Join(dir, "server.pem"),
+		Client: filepath.Join(dir, "client.pem"), ClientSubject: subject.String(),
+	}
+	if _, err := os.Stat(files.Client); err == nil { // written last
+		return files, nil
+	}
+	ca, err := newAuthority(files.CA)
+	if err != nil {
+		return nil, fmt.Errorf("make the certificate authority: %w", err)
+	}
+	err = errors.Join(
+		ca.issue(files.Server, pkix.Name{CommonName: "localhost", Organization: []string{"members"}}),
+		ca.issue(files.Client, subject))
+	if err != nil {
+		return nil, fmt.Errorf("make certificates: %w", err)
+	}
+	return files, nil
+}
+
+// template is what all certificates have in common.
+func template(subject pkix.Name) (*x509.Certificate, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 100))
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	return &x509.Certificate{
+		SerialNumber: serial, Subject: subject,
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(certificateLife),
+		BasicConstraintsValid: true,
+	}, nil
+}
+
+// newAuthority makes an authority and writes its certificate.
+func newAuthority(name string) (*authority, error) {
+	cert, err := template(pkix.Name{CommonName: "millrace lab"})
+	if err != nil {
+		return nil, err
+	}
+	cert.IsCA = true
+	cert.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	ca := &authority{cert: cert, key: key}
+	return ca, ca.write(name, cert, key, false)
+}
+
+// issue makes a certificate for both ends of a connection: members are each
+// other's clients too.
+func (a *authority) issue(name string, subject pkix.Name) error {
+	cert, err := template(subject)
+	if err != nil {
+		return err
+	}
+	cert.KeyUsage = x509.KeyUsageDigitalSignature
+	cert.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	cert.IPAddresses = []net.IP{net.ParseIP(loopback)}
+	cert.DNSNames = []string{"localhost"}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	return a.write(name, cert, key, true)
+}
+
+// write signs a certificate and writes it, with its key if wanted.
+func (a *authority) write(name string, cert *x509.Certificate, key *ecdsa.PrivateKey, withKey bool) error {
+	der, err := x509.CreateCertificate(rand.Reader, cert, a.cert, key.Public(), a.key)
+	if err != nil {
+		return err
+	}
+	data := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	if withKey {
+		keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+		if err != nil {
+			return err
+		}
+		data = append(data, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})...)
+	}
+	return os.WriteFile(name, data, 0o600)
+}
+
+// writeKeyFile makes the secret by which members trust each other, or takes
+// the one that an earlier start left in the directory.
+func writeKeyFile(dir string) (string, error) {
+	name := filepath.Join(dir, "keyfile")
+	if _, err := os.Stat(name); err == nil {
+		return name, nil
+	}
+	secret := make([]byte, 48)
+	if _, err := rand.Read(secret); err != nil {
+		return "", fmt.Errorf("make the key file: %w", err)
+	}
+	if err := os.WriteFile(name, []byte(base64.StdEncoding.EncodeToString(secret)), 0o600); err != nil {
+		return "", fmt.Errorf("write the key file: %w", err)
+	}
+	return name, nil
+}
