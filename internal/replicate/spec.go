@@ -1,0 +1,69 @@
+// Package replicate runs a job: it ties catalog, copy, tail, apply and verify
+// into one state machine that survives a kill at any moment.
+package replicate
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/millrace/millrace/internal/rule"
+)
+
+// Mode says which parts of a job run.
+type Mode string
+
+// The modes of a job.
+const (
+	ModeAll         Mode = "all"         // copy, then follow
+	ModeFull        Mode = "full"        // copy only
+	ModeIncremental Mode = "incremental" // follow only
+)
+
+// OnExisting says what to do with target collections that exist already.
+type OnExisting string
+
+// The policies for target collections that exist.
+const (
+	ExistingFail  OnExisting = "fail"  // refuse before anything is written
+	ExistingMerge OnExisting = "merge" // keep them; the source's document wins on the same _id
+	ExistingDrop  OnExisting = "drop"  // drop them first
+)
+
+// Spec is everything that defines a job and how it is run. Source and Target
+// hold secrets and are never logged.
+type Spec struct {
+	// Job names the job in the target; empty derives it from source, target
+	// and rules, so that the same command resumes the same job.
+	Job            string
+	Source, Target string
+	Mode           Mode
+	// StartAt is where incremental mode begins: an optime ("sec:inc"), a time
+	// (RFC 3339) or "checkpoint".
+	StartAt string
+	// Until is "never", "caught-up" or a time (RFC 3339) after which the job
+	// finalizes.
+	Until      string
+	Rules      rule.Config
+	OnExisting OnExisting
+	// Restart forgets an earlier checkpoint of the job.
+	Restart bool
+	// AllowDowngrade permits a target older than the source.
+	AllowDowngrade bool
+	// Verify compares the clusters after finalize.
+	Verify bool
+
+	// WriteConcern that a position must have reached before it is recorded:
+	// "majority" (default) or a number.
+	WriteConcern   string
+	ReadPreference string // primary, secondary, …
+	ReadTags       string // "dc:east,rack:1;dc:west"
+
+	// Readers, Writers and Partitions bound concurrency; 0 chooses.
+	Readers, Writers, Partitions int
+	// WarnWindow is the remaining oplog window below which warnings begin.
+	WarnWindow time.Duration
+	// GiveUpAfter ends the job when one failure lasts that long; 0 is never.
+	GiveUpAfter time.Duration
+
+	Log *slog.Logger
+}
