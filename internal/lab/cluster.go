@@ -34,7 +34,7 @@ type Cluster struct {
 	dir     string
 	tempDir *tempDir // nil when Options.Dir was given
 	tls     *TLSFiles
-	keyFile string
+	keyFile *keyFile // between members; nil without Auth
 	members []*Member
 }
 
@@ -106,7 +106,7 @@ func (c *Cluster) prepare() (err error) {
 	} else if err = os.MkdirAll(c.dir, 0o700); err != nil {
 		return fmt.Errorf("make the data directory: %w", err)
 	}
-	if c.opts.Auth {
+	if c.opts.Auth && c.topo.replicaSet {
 		if c.keyFile, err = writeKeyFile(c.dir); err != nil {
 			return err
 		}
@@ -199,9 +199,13 @@ func (c *Cluster) arguments(m *Member) []string {
 	if c.topo.replicaSet {
 		args = append(args, "--replSet", c.opts.Name, "--oplogSize", strconv.Itoa(c.opts.OplogMB))
 	}
+	if versionAtLeast(c.opts.Version, 5, 0) {
+		// Else a clean shutdown lets clients drain for 15 seconds.
+		args = append(args, "--setParameter", "shutdownTimeoutMillisForSignaledShutdown=100")
+	}
 	switch {
-	case c.opts.Auth && c.topo.replicaSet:
-		args = append(args, "--keyFile", c.keyFile)
+	case c.keyFile != nil:
+		args = append(args, "--keyFile", c.keyFile.path)
 	case c.opts.Auth:
 		args = append(args, "--auth")
 	}
@@ -228,18 +232,10 @@ func (c *Cluster) TLSFiles() *TLSFiles { return c.tls }
 
 // URI is the connection string of the cluster, credentials included, through
 // the proxies if there are any.
-func (c *Cluster) URI() string {
-	params := []parameter{{"directConnection", "true"}}
-	if c.topo.replicaSet {
-		params = []parameter{{"replicaSet", c.opts.Name}}
-	}
-	return c.rootURI(c.publicHosts(), params)
-}
+func (c *Cluster) URI() string { return c.uri(c.rootLogin(), c.publicHosts(), c.discovery()) }
 
 // DirectURI is the connection string of member i alone, never through its proxy.
-func (c *Cluster) DirectURI(i int) string {
-	return c.rootURI([]string{c.members[i].Host()}, []parameter{{"directConnection", "true"}})
-}
+func (c *Cluster) DirectURI(i int) string { return c.directURI(i, c.rootLogin()) }
 
 // X509URI is URI with the client certificate in place of a password; empty
 // unless the cluster has both Auth and TLS.
@@ -247,14 +243,8 @@ func (c *Cluster) X509URI() string {
 	if !c.opts.Auth || c.tls == nil {
 		return ""
 	}
-	params := []parameter{{"directConnection", "true"}}
-	if c.topo.replicaSet {
-		params = []parameter{{"replicaSet", c.opts.Name}}
-	}
-	params = append(params, parameter{"tls", "true"}, parameter{"tlsCAFile", c.tls.CA},
-		parameter{"tlsCertificateKeyFile", c.tls.Client},
-		parameter{"authMechanism", "MONGODB-X509"}, parameter{"authSource", "$external"})
-	return buildURI("", "", c.publicHosts(), params)
+	who := login{source: "$external", mechanism: "MONGODB-X509"}
+	return c.uri(who, c.publicHosts(), append(c.discovery(), parameter{"tlsCertificateKeyFile", c.tls.Client}))
 }
 
 // publicHosts are the addresses for clients.
@@ -266,26 +256,42 @@ func (c *Cluster) publicHosts() []string {
 	return hosts
 }
 
-// rootURI adds what the cluster asks of its clients.
-func (c *Cluster) rootURI(hosts []string, params []parameter) string {
+// discovery tells a driver what kind of cluster it will find.
+func (c *Cluster) discovery() []parameter {
+	if c.topo.replicaSet {
+		return []parameter{{"replicaSet", c.opts.Name}}
+	}
+	return []parameter{{"directConnection", "true"}}
+}
+
+// rootLogin is the root user, or nobody when the cluster has no users.
+func (c *Cluster) rootLogin() login {
 	if !c.opts.Auth {
-		return c.plainURI(hosts, params)
+		return login{}
 	}
-	params = append(params, parameter{"authSource", "admin"}, parameter{"authMechanism", "SCRAM-SHA-256"})
-	return buildURI(rootUser, rootPassword, hosts, c.withTLS(params))
+	return root()
 }
 
-// plainURI is a connection string without credentials.
-func (c *Cluster) plainURI(hosts []string, params []parameter) string {
-	return buildURI("", "", hosts, c.withTLS(params))
+// systemLogin is the user that members are to each other, whose password is
+// the key file; it exists before there are any other users.
+func (c *Cluster) systemLogin() login {
+	if c.keyFile == nil {
+		return login{}
+	}
+	return login{"__system", c.keyFile.secret, "local", "SCRAM-SHA-256"}
 }
 
-// withTLS adds the options for an encrypted connection, if the cluster wants one.
-func (c *Cluster) withTLS(params []parameter) []parameter {
-	if c.tls == nil {
-		return params
+// directURI is a connection string of one member.
+func (c *Cluster) directURI(i int, who login) string {
+	return c.uri(who, []string{c.members[i].Host()}, []parameter{{"directConnection", "true"}})
+}
+
+// uri adds the options for an encrypted connection, if the cluster wants one.
+func (c *Cluster) uri(who login, hosts []string, params []parameter) string {
+	if c.tls != nil {
+		params = append(params, parameter{"tls", "true"}, parameter{"tlsCAFile", c.tls.CA})
 	}
-	return append(params, parameter{"tls", "true"}, parameter{"tlsCAFile", c.tls.CA})
+	return buildURI(who, hosts, params)
 }
 
 // lastLines returns the last n lines of a text.

@@ -99,8 +99,8 @@ func (m *Member) launch(ctx context.Context) error {
 	}
 	c := m.cluster
 	p, err := startMongod(ctx, launch{
-		path: c.mongod, env: c.env, args: c.arguments(m), port: m.Port,
-		outName: filepath.Join(m.dir, "mongod.out"), detached: c.opts.detached,
+		path: c.mongod, env: c.env, args: c.arguments(m),
+		outName: filepath.Join(m.dir, "mongod.out"), logName: m.LogPath(), detached: c.opts.detached,
 	})
 	if err != nil {
 		return m.explain(err)
@@ -112,6 +112,7 @@ func (m *Member) launch(ctx context.Context) error {
 
 // explain adds the end of the log to the error of a mongod that did not start.
 func (m *Member) explain(err error) error {
+	err = fmt.Errorf("member %d, port %d: %w", m.Index, m.Port, err)
 	if errors.Is(err, errPortTaken) {
 		return err
 	}

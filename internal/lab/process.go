@@ -1,9 +1,11 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -112,28 +114,31 @@ type launch struct {
 	path     string
 	env      []string
 	args     []string
-	outName  string
-	port     int
+	outName  string // file for what it writes before it has a log
+	logName  string
 	detached bool
 }
 
-// startMongod starts a mongod and waits until it listens.
+// startMongod starts a mongod and waits until it listens. Its log tells when:
+// a connection could be answered by another process on the same port, and to
+// try to listen there would take the port from the mongod itself.
 func startMongod(ctx context.Context, l launch) (*process, error) {
+	logged := fileSize(l.logName)
 	cmd := exec.Command(l.path, l.args...)
 	cmd.Env = append(os.Environ(), l.env...)
 	cmd.Dir = filepath.Dir(l.outName)
 	p, err := startProcess(cmd, l.outName, l.detached)
 	if err != nil {
-		return nil, fmt.Errorf("lab: start %s: %w", l.path, err)
+		return nil, fmt.Errorf("start %s: %w", l.path, err)
 	}
 	err = poll(ctx, 10*time.Millisecond, func() (bool, error) {
 		if !p.running() {
 			return false, endedEarly(p, l)
 		}
-		return !portFree(l.port), nil
+		return logSays(l.logName, logged, "waiting for connections"), nil
 	})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("lab: wait for mongod on port %d: %w", l.port, err), p.kill())
+		return nil, errors.Join(fmt.Errorf("wait for mongod to listen: %w", err), p.kill())
 	}
 	return p, nil
 }
@@ -152,4 +157,24 @@ func endedEarly(p *process, l launch) error {
 		out = nil
 	}
 	return fmt.Errorf("mongod ended (%w): %w", p.err, explainOutput(tailOf(string(out), 2000)))
+}
+
+// fileSize is the size of a file, 0 if there is none.
+func fileSize(name string) int64 {
+	info, err := os.Stat(name)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// logSays tells whether a log holds a text, in any case of letters, after the offset.
+func logSays(name string, offset int64, text string) bool {
+	f, err := os.Open(name)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.NewSectionReader(f, offset, 1<<20))
+	return err == nil && bytes.Contains(bytes.ToLower(data), []byte(text))
 }

@@ -24,10 +24,11 @@ const (
 
 // helloReply is what a member says of its state.
 type helloReply struct {
-	SetName    string        `bson:"setName"`
-	Primary    bool          `bson:"ismaster"`
-	Secondary  bool          `bson:"secondary"`
-	ElectionID bson.ObjectID `bson:"electionId"`
+	SetName     string        `bson:"setName"`
+	Primary     bool          `bson:"ismaster"`
+	Secondary   bool          `bson:"secondary"`
+	PrimaryHost string        `bson:"primary"`
+	ElectionID  bson.ObjectID `bson:"electionId"`
 }
 
 // eachMember does something with all members side by side.
@@ -46,7 +47,7 @@ func (c *Cluster) configure(ctx context.Context) error {
 			return err
 		}
 	}
-	primary, err := c.Primary(ctx)
+	primary, err := c.firstPrimary(ctx)
 	if err != nil {
 		return err
 	}
@@ -60,7 +61,7 @@ func (c *Cluster) configure(ctx context.Context) error {
 
 // initiate makes the members a replica set unless their data says they are one.
 func (c *Cluster) initiate(ctx context.Context) error {
-	return c.withMember(ctx, 0, false, func(ctx context.Context, client *mongo.Client) error {
+	return c.withMember(ctx, 0, login{}, func(ctx context.Context, client *mongo.Client) error {
 		state, err := hello(ctx, client)
 		if err != nil {
 			return err
@@ -96,10 +97,36 @@ func (c *Cluster) setConfig() bson.D {
 	}
 }
 
+// firstPrimary waits for the first primary. In a set of several members an
+// election starts only after the election timeout, so member 0 is told to
+// stand for it as soon as it can.
+func (c *Cluster) firstPrimary(ctx context.Context) (int, error) {
+	if len(c.members) == 1 {
+		return c.Primary(ctx)
+	}
+	var last error
+	err := c.withMember(ctx, 0, c.systemLogin(), func(ctx context.Context, client *mongo.Client) error {
+		return poll(ctx, statePoll, func() (bool, error) {
+			var state helloReply
+			if state, last = hello(ctx, client); last != nil || state.PrimaryHost != "" {
+				return last == nil, nil
+			}
+			// It fails while the others are not ready to vote, and when
+			// another member was faster; the state tells.
+			last = client.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetStepUp", Value: 1}}).Err()
+			return false, nil
+		})
+	})
+	if err != nil {
+		return 0, fmt.Errorf("elect member 0: %w", errors.Join(err, last))
+	}
+	return c.Primary(ctx)
+}
+
 // createUsers makes the root users. The server lets a client on the loopback
 // interface make the first one without a password.
 func (c *Cluster) createUsers(ctx context.Context, primary int) error {
-	err := c.withMember(ctx, primary, false, func(ctx context.Context, client *mongo.Client) error {
+	err := c.withMember(ctx, primary, login{}, func(ctx context.Context, client *mongo.Client) error {
 		return createRoot(ctx, client.Database("admin"), rootUser, bson.D{
 			{Key: "pwd", Value: rootPassword}, {Key: "mechanisms", Value: bson.A{"SCRAM-SHA-256"}},
 		})
@@ -107,7 +134,7 @@ func (c *Cluster) createUsers(ctx context.Context, primary int) error {
 	if err != nil || c.tls == nil {
 		return err
 	}
-	return c.withMember(ctx, primary, true, func(ctx context.Context, client *mongo.Client) error {
+	return c.withMember(ctx, primary, c.rootLogin(), func(ctx context.Context, client *mongo.Client) error {
 		return createRoot(ctx, client.Database("$external"), c.tls.ClientSubject, nil)
 	})
 }
@@ -132,12 +159,8 @@ func hello(ctx context.Context, client *mongo.Client) (helloReply, error) {
 }
 
 // withMember calls do with a client of one member.
-func (c *Cluster) withMember(ctx context.Context, i int, login bool, do func(context.Context, *mongo.Client) error) (err error) {
-	uri := c.plainURI([]string{c.members[i].Host()}, []parameter{{"directConnection", "true"}})
-	if login {
-		uri = c.DirectURI(i)
-	}
-	client, err := mongo.Connect(options.Client().ApplyURI(uri))
+func (c *Cluster) withMember(ctx context.Context, i int, who login, do func(context.Context, *mongo.Client) error) (err error) {
+	client, err := mongo.Connect(options.Client().ApplyURI(c.directURI(i, who)))
 	if err != nil {
 		return fmt.Errorf("lab: connect to member %d of %s: %w", i, c.Name(), err)
 	}
@@ -152,7 +175,7 @@ func (c *Cluster) waitMember(ctx context.Context, i int) error {
 	ctx, cancel := withDefaultTimeout(ctx, startTimeout)
 	defer cancel()
 	var last error
-	err := c.withMember(ctx, i, false, func(ctx context.Context, client *mongo.Client) error {
+	err := c.withMember(ctx, i, login{}, func(ctx context.Context, client *mongo.Client) error {
 		return poll(ctx, statePoll, func() (bool, error) {
 			if c.members[i].Pid() == 0 {
 				return false, errors.New("mongod has ended; see " + c.members[i].LogPath())
@@ -187,7 +210,7 @@ func (c *Cluster) waitPrimary(ctx context.Context, after bson.ObjectID) (int, bs
 	defer stop()
 	primaries := make(chan found, len(c.members))
 	err := c.eachMember(searching, func(ctx context.Context, m *Member) error {
-		return c.withMember(ctx, m.Index, false, func(ctx context.Context, client *mongo.Client) error {
+		return c.withMember(ctx, m.Index, login{}, func(ctx context.Context, client *mongo.Client) error {
 			return poll(ctx, statePoll, func() (bool, error) {
 				if m.Pid() == 0 {
 					return false, nil
@@ -223,24 +246,27 @@ func (c *Cluster) StepDown(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// For so long the old primary stays out of elections.
-	pause := 10
-	if len(c.members) == 1 {
-		pause = 1
-	}
-	err = c.withMember(ctx, primary, true, func(ctx context.Context, client *mongo.Client) error {
-		return client.Database("admin").RunCommand(ctx, bson.D{
-			{Key: "replSetStepDown", Value: pause},
-			{Key: "secondaryCatchUpPeriodSecs", Value: pause / 2},
-			{Key: "force", Value: true},
-		}).Err()
-	})
+	err = c.withMember(ctx, primary, c.rootLogin(), c.stepDown)
 	// A network error is the old servers' way to say yes: they hang up.
 	if err != nil && !mongo.IsNetworkError(err) {
 		return fmt.Errorf("lab: step down the primary of %s: %w", c.Name(), err)
 	}
 	_, _, err = c.waitPrimary(ctx, election)
 	return err
+}
+
+// stepDown tells a primary to step down.
+func (c *Cluster) stepDown(ctx context.Context, client *mongo.Client) error {
+	// For so long the old primary stays out of elections; the only member has
+	// to be elected again. Without force it hands over to a secondary at once.
+	pause, force := 10, false
+	if len(c.members) == 1 {
+		pause, force = 1, true
+	}
+	return client.Database("admin").RunCommand(ctx, bson.D{
+		{Key: "replSetStepDown", Value: pause}, {Key: "force", Value: force},
+		{Key: "secondaryCatchUpPeriodSecs", Value: pause - 1},
+	}).Err()
 }
 
 // Connect returns a client of the whole cluster; the caller disconnects it.

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/base64"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -139,21 +138,4 @@ func (a *authority) write(name string, cert *x509.Certificate, key *ecdsa.Privat
 		data = append(data, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})...)
 	}
 	return os.WriteFile(name, data, 0o600)
-}
-
-// writeKeyFile makes the secret by which members trust each other, or takes
-// the one that an earlier start left in the directory.
-func writeKeyFile(dir string) (string, error) {
-	name := filepath.Join(dir, "keyfile")
-	if _, err := os.Stat(name); err == nil {
-		return name, nil
-	}
-	secret := make([]byte, 48)
-	if _, err := rand.Read(secret); err != nil {
-		return "", fmt.Errorf("make the key file: %w", err)
-	}
-	if err := os.WriteFile(name, []byte(base64.StdEncoding.EncodeToString(secret)), 0o600); err != nil {
-		return "", fmt.Errorf("write the key file: %w", err)
-	}
-	return name, nil
 }
