@@ -239,7 +239,8 @@ func (c *Cluster) readPref() *readpref.ReadPref {
 	return c.read
 }
 
-// Redact removes user and password from a connection string.
+// Redact removes user and password from a connection string. When it cannot
+// tell where they end, it shows no address.
 func Redact(uri string) string {
 	scheme, rest, ok := strings.Cut(uri, "://")
 	if !ok {
@@ -250,6 +251,9 @@ func Redact(uri string) string {
 		end = len(rest)
 	}
 	hosts := rest[:end]
+	if strings.Contains(rest[end:], "@") {
+		return scheme + "://(address not shown)" // perhaps a password with an unescaped slash or question mark
+	}
 	if at := strings.LastIndex(hosts, "@"); at >= 0 {
 		hosts = hosts[at+1:]
 	}

@@ -1,0 +1,44 @@
+package mongo
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestCheckURIKeepsSecrets(t *testing.T) {
+	for _, uri := range []string{
+		"mongodb://user:sec/ret@host", "mongodb://user:sec:ret@host:1", "mongodb://user:secret@host:99999999/",
+		"mongodb://user:secret@", "mongodb://user:se%zzcret@h/", "mongodb://user:sec@ret@h/", "mongodb://u:sec?ret@h/",
+		"mongodb://u:secret@h/?authMechanism=FOO", "mongodb://u:secret@h/?tlsCAFile=/nope", "user:secret@host", "",
+		"mongodb+srv://",
+	} {
+		err := CheckURI(uri)
+		if err == nil {
+			t.Errorf("%s: no error", uri)
+			continue
+		}
+		if HintOf(err) == "" {
+			t.Errorf("%s: no hint", uri)
+		}
+		if text := err.Error() + Redact(uri); strings.Contains(text, "sec") || strings.Contains(text, "ret@") {
+			t.Errorf("%s: secret shown in %s", uri, text)
+		}
+	}
+	for _, uri := range []string{
+		"mongodb://h:1,h2:2/?replicaSet=x", "mongodb://u:p%40w@h/", "mongodb+srv://u:p@h/",
+	} {
+		if err := CheckURI(uri); err != nil {
+			t.Errorf("%s: %v", uri, err)
+		}
+	}
+}
+
+func TestHasPassword(t *testing.T) {
+	for uri, want := range map[string]bool{
+		"mongodb://u:p@h": true, "mongodb://u@h": false, "mongodb://h:1,h2:2/": false, "mongodb+srv://u:p@h/": true, "": false,
+	} {
+		if got := HasPassword(uri); got != want {
+			t.Errorf("%s: %v", uri, got)
+		}
+	}
+}
