@@ -10,7 +10,8 @@ import (
 
 // Selector says which member of a deployment a connection goes to.
 type Selector struct {
-	rp *readpref.ReadPref // nil means the primary
+	rp   *readpref.ReadPref // nil means the primary
+	addr string             // not empty: this member only
 }
 
 // Primary selects the writable member.
@@ -20,18 +21,25 @@ func Primary() Selector { return Selector{} }
 // staleness bound is checked against the primary's last write date.
 func ByReadPreference(rp *readpref.ReadPref) Selector { return Selector{rp: rp} }
 
+// ByAddress selects the member that Conn.Addr named, whatever its role: record
+// ids and other things that differ between members stay valid on it only.
+func ByAddress(addr string) Selector { return Selector{addr: addr} }
+
 func (s Selector) secondaryOk() bool {
-	return s.rp != nil && s.rp.Mode() != readpref.PrimaryMode
+	return s.addr != "" || s.rp != nil && s.rp.Mode() != readpref.PrimaryMode
 }
 
-func (s Selector) impl() description.ServerSelector { return serverSelector{s.rp} }
+func (s Selector) impl() description.ServerSelector { return serverSelector(s) }
 
-type serverSelector struct{ rp *readpref.ReadPref }
+type serverSelector Selector
 
 // SelectServer implements the driver's selection interface.
 func (s serverSelector) SelectServer(t description.Topology, candidates []description.Server) ([]description.Server, error) {
 	if t.Kind == description.TopologyKindSingle {
 		return known(candidates), nil
+	}
+	if s.addr != "" {
+		return filter(known(candidates), func(d description.Server) bool { return d.Addr.String() == s.addr }), nil
 	}
 	primaries := filter(candidates, func(d description.Server) bool {
 		return d.Kind == description.ServerKindRSPrimary ||
