@@ -160,7 +160,10 @@ func hello(ctx context.Context, client *mongo.Client) (helloReply, error) {
 
 // withMember calls do with a client of one member.
 func (c *Cluster) withMember(ctx context.Context, i int, who login, do func(context.Context, *mongo.Client) error) (err error) {
-	client, err := mongo.Connect(options.Client().ApplyURI(c.directURI(i, who)))
+	// Without the driver's streaming monitor, whose end can take ten seconds
+	// when a client is disconnected right after it was connected.
+	client, err := mongo.Connect(options.Client().ApplyURI(c.directURI(i, who)).
+		SetServerMonitoringMode(options.ServerMonitoringModePoll))
 	if err != nil {
 		return fmt.Errorf("lab: connect to member %d of %s: %w", i, c.Name(), err)
 	}
