@@ -1,0 +1,175 @@
+package config
+
+import (
+	"slices"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Common are the settings that every command of this package has.
+type Common struct {
+	ConfigFile string
+	Output     string // text or json
+	LogLevel   string
+	LogFormat  string // text or json
+}
+
+func (c *Common) bind(fs *pflag.FlagSet) {
+	fs.StringVar(&c.ConfigFile, flagConfig, "", "read settings from this YAML `file`; its keys are the names of flags")
+	fs.StringVar(&c.Output, "output", "text", "`form` of the result on standard output: text or json")
+	fs.StringVar(&c.LogLevel, "log-level", "info", "least `level` that is logged: debug, info, warn or error")
+	fs.StringVar(&c.LogFormat, "log-format", "text", "`form` of the log on standard error: text or json")
+}
+
+// Clusters are the two deployments. Both strings may hold passwords.
+type Clusters struct {
+	Source, Target string
+}
+
+func (c *Clusters) bind(fs *pflag.FlagSet) {
+	fs.StringVar(&c.Source, flagSource, "", "connection string `URI` of the source; with a password, set MILLRACE_SOURCE or a config file instead")
+	fs.StringVar(&c.Target, flagTarget, "", "connection string `URI` of the target; with a password, set MILLRACE_TARGET or a config file instead")
+}
+
+// Namespaces choose what is moved and under which name.
+type Namespaces struct {
+	Include, Exclude, Rename []string
+}
+
+func (n *Namespaces) bind(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&n.Include, "include", nil, "only namespaces that match this `pattern`: db.coll, db.*, or with globs; may be repeated")
+	fs.StringSliceVar(&n.Exclude, "exclude", nil, "not the namespaces that match this `pattern`; may be repeated")
+	fs.StringSliceVar(&n.Rename, "rename", nil, "give a database or a collection another name on the target, as `from=to`; may be repeated")
+}
+
+// Sync are the settings of `millrace sync`.
+type Sync struct {
+	Common
+	Clusters
+	Namespaces
+
+	Mode, StartAt, Until, Job string
+	Restart, DryRun           bool
+	OnExisting                string
+
+	WriteConcern, ReadPreference, ReadTags string
+	Readers, Writers, Partitions           int
+
+	WarnWindow, GiveUpAfter time.Duration
+	AllowDowngrade, Verify  bool
+
+	Report, Listen, Token string
+}
+
+// Bind registers the settings as flags with their defaults.
+func (s *Sync) Bind(fs *pflag.FlagSet) {
+	s.Clusters.bind(fs)
+	s.Namespaces.bind(fs)
+	fs.StringVar(&s.Mode, "mode", "all", "what to do: all (copy, then follow), full (copy only) or incremental (follow only); the `mode` of the job")
+	fs.StringVar(&s.StartAt, "start-at", "", "`position` where incremental mode begins: seconds:increment, a time (RFC 3339) or checkpoint")
+	fs.StringVar(&s.Until, "until", "never", "`when` to finalize and end: never (follow until told), caught-up, or a time (RFC 3339)")
+	fs.StringVar(&s.Job, "job", "", "`name` of the job; by default it follows from source, target and rules, so that the same command resumes the same job")
+	fs.BoolVar(&s.Restart, "restart", false, "forget the job's checkpoint and begin anew")
+	fs.BoolVar(&s.DryRun, "dry-run", false, "print the plan and the precheck, write nothing; exit code 2 when a check fails")
+	fs.StringVar(&s.OnExisting, "on-existing", "fail", "`policy` for target collections that exist: fail (before anything is written), merge or drop")
+	fs.StringVar(&s.WriteConcern, "write-concern", "majority", "`concern` that a position must have reached before it is recorded: majority or a number of members")
+	fs.StringVar(&s.ReadPreference, "read-preference", "primary", "members of the source to read from: primary, primaryPreferred, secondary, secondaryPreferred or nearest; a `preference`")
+	fs.StringVar(&s.ReadTags, "read-tags", "", "tag sets of the members to read from, `tags` such as dc:east,rack:1;dc:west")
+	fs.IntVar(&s.Readers, "readers", 0, "most collection slices read at once; 0 chooses")
+	fs.IntVar(&s.Writers, "writers", 0, "most insert batches under way at once; 0 chooses")
+	fs.IntVar(&s.Partitions, "partitions", 0, "parallel appliers of changes; 0 chooses")
+	fs.DurationVar(&s.WarnWindow, "warn-window", time.Hour, "warn when the source's oplog will hold the position for less than this")
+	fs.DurationVar(&s.GiveUpAfter, "give-up-after", 0, "end the job when one failure lasts this long; 0 tries for ever")
+	fs.BoolVar(&s.AllowDowngrade, "allow-downgrade", false, "permit a target that is older than the source")
+	fs.BoolVar(&s.Verify, "verify", false, "compare source and target after the job is finalized")
+	fs.StringVar(&s.Report, "report", "", "write the final report as JSON to this `file`")
+	fs.StringVar(&s.Listen, "listen", "127.0.0.1:0", "`address` of the control API, host:port; port 0 takes a free one")
+	fs.StringVar(&s.Token, flagToken, "", "secret that the control API asks for; by default a new random one; set MILLRACE_TOKEN rather than the flag")
+	s.Common.bind(fs)
+}
+
+// Verify are the settings of `millrace verify`.
+type Verify struct {
+	Common
+	Clusters
+	Namespaces
+
+	IgnoreFieldOrder        bool
+	RecheckFor              time.Duration
+	Workers, MaxDifferences int
+	Report                  string
+}
+
+// Bind registers the settings as flags with their defaults.
+func (v *Verify) Bind(fs *pflag.FlagSet) {
+	v.Clusters.bind(fs)
+	v.Namespaces.bind(fs)
+	fs.BoolVar(&v.IgnoreFieldOrder, "ignore-field-order", false, "take documents as equal that differ in the order of their fields only")
+	fs.DurationVar(&v.RecheckFor, "recheck-for", 30*time.Second, "compare a difference again for so long before it counts, for sources that are written to; 0 compares once")
+	fs.IntVar(&v.Workers, "workers", 0, "ranges compared at once; 0 chooses")
+	fs.IntVar(&v.MaxDifferences, "max-differences", 1000, "most differing documents that are listed by _id; all are counted")
+	fs.StringVar(&v.Report, "report", "", "write the report as JSON to this `file`")
+	v.Common.bind(fs)
+}
+
+// Control are the settings of the commands that talk to a running sync:
+// status, pause, resume and finalize.
+type Control struct {
+	Common
+	Address, Job, Token string
+	// Watch and Interval belong to status alone.
+	Watch    bool
+	Interval time.Duration
+}
+
+// Bind registers the settings of command as flags with their defaults.
+func (c *Control) Bind(fs *pflag.FlagSet, command string) {
+	fs.StringVar(&c.Address, "address", "", "`address` of the sync's control API, host:port, as the sync printed it")
+	fs.StringVar(&c.Job, "job", "", "`name` of the job; not needed while only one runs on this machine")
+	fs.StringVar(&c.Token, flagToken, "", "secret of the control API, for a sync on another machine; set MILLRACE_TOKEN rather than the flag")
+	if command == CommandStatus {
+		fs.BoolVar(&c.Watch, "watch", false, "show the status again and again until the sync ends")
+		fs.DurationVar(&c.Interval, "interval", time.Second, "time between two looks with --watch")
+	}
+	c.Common.bind(fs)
+}
+
+// The commands that have settings of this package.
+const (
+	CommandSync     = "sync"
+	CommandVerify   = "verify"
+	CommandStatus   = "status"
+	CommandPause    = "pause"
+	CommandResume   = "resume"
+	CommandFinalize = "finalize"
+)
+
+const (
+	flagConfig = "config"
+	flagSource = "source"
+	flagTarget = "target"
+	flagToken  = "token"
+)
+
+// secret reports settings whose value is never shown.
+func secret(name string) bool {
+	return slices.Contains([]string{flagSource, flagTarget, flagToken}, name)
+}
+
+// flagSets gives each command's settings, so that one file may serve several
+// commands.
+func flagSets() map[string]*pflag.FlagSet {
+	sets := map[string]*pflag.FlagSet{}
+	add := func(command string, bind func(*pflag.FlagSet)) {
+		fs := pflag.NewFlagSet(command, pflag.ContinueOnError)
+		bind(fs)
+		sets[command] = fs
+	}
+	add(CommandSync, new(Sync).Bind)
+	add(CommandVerify, new(Verify).Bind)
+	for _, c := range []string{CommandStatus, CommandPause, CommandResume, CommandFinalize} {
+		add(c, func(fs *pflag.FlagSet) { new(Control).Bind(fs, c) })
+	}
+	return sets
+}

@@ -1,0 +1,126 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/replicate"
+)
+
+// maxReply bounds what a client takes as a reply: the status of a job with a
+// hundred thousand collections fits.
+const maxReply = 64 << 20
+
+// Client talks to the control API of a running sync. It is safe for
+// concurrent use.
+type Client struct {
+	address, token string
+	http           *http.Client
+}
+
+// NewClient returns a client for the API at address. token may be empty where
+// none is asked for.
+func NewClient(address, token string) *Client {
+	transport := &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+		MaxIdleConnsPerHost: 1,
+		IdleConnTimeout:     30 * time.Second,
+	}
+	return &Client{address: address, token: token, http: &http.Client{Transport: transport}}
+}
+
+// Close releases idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Status asks how the job stands.
+func (c *Client) Status(ctx context.Context) (replicate.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, replyTime)
+	defer cancel()
+	return c.job(ctx, http.MethodGet, PathStatus)
+}
+
+// Pause stops the job's work until Resume and returns its status.
+func (c *Client) Pause(ctx context.Context) (replicate.Status, error) {
+	return c.job(ctx, http.MethodPost, PathPause)
+}
+
+// Resume lets a paused job go on and returns its status.
+func (c *Client) Resume(ctx context.Context) (replicate.Status, error) {
+	return c.job(ctx, http.MethodPost, PathResume)
+}
+
+// Finalize asks for the cut-over and returns the final status. It waits as
+// long as that takes; when ctx ends first, the job finalizes nevertheless.
+func (c *Client) Finalize(ctx context.Context) (replicate.Status, error) {
+	return c.job(ctx, http.MethodPost, PathFinalize)
+}
+
+// Health asks who answers at the address.
+func (c *Client) Health(ctx context.Context) (Health, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	var h Health
+	err := c.call(ctx, http.MethodGet, PathHealth, &h)
+	return h, err
+}
+
+func (c *Client) job(ctx context.Context, method, path string) (replicate.Status, error) {
+	var s replicate.Status
+	err := c.call(ctx, method, path, &s)
+	return s, err
+}
+
+func (c *Client) call(ctx context.Context, method, path string, into any) error {
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+c.address+path, nil)
+	if err != nil {
+		return fmt.Errorf("control request to %s: %w", c.address, err)
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return mongo.WithHint(fmt.Errorf("control request to %s: %w", c.address, bare(err)),
+			"check that the sync still runs and that the address is the one it printed")
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxReply))
+	if err != nil {
+		return fmt.Errorf("control reply from %s: %w", c.address, err)
+	}
+	if res.StatusCode != http.StatusOK {
+		return c.failure(res.Status, body)
+	}
+	if err := json.Unmarshal(body, into); err != nil {
+		return mongo.WithHint(fmt.Errorf("control reply from %s is not one of millrace: %w", c.address, err), "check the address")
+	}
+	return nil
+}
+
+// bare drops the method and URL that the HTTP client puts before an error.
+func bare(err error) error {
+	if inner := errors.Unwrap(err); inner != nil {
+		return inner
+	}
+	return err
+}
+
+func (c *Client) failure(status string, body []byte) error {
+	var f Failure
+	if json.Unmarshal(body, &f) != nil || f.Error == "" {
+		f.Error = status + " " + string(bytes.TrimSpace(body[:min(len(body), 200)]))
+	}
+	err := fmt.Errorf("the sync at %s: %s", c.address, f.Error)
+	if f.Hint == "" {
+		return err
+	}
+	return mongo.WithHint(err, f.Hint)
+}

@@ -1,0 +1,158 @@
+package server
+
+import (
+	"context"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// The paths of the API.
+const (
+	PathStatus   = "/api/v1/status"
+	PathPause    = "/api/v1/pause"
+	PathResume   = "/api/v1/resume"
+	PathFinalize = "/api/v1/finalize"
+	PathHealth   = "/healthz"
+)
+
+// Failure is the body of every reply that is not a success.
+type Failure struct {
+	Error string `json:"error"`
+	Hint  string `json:"hint,omitempty"`
+}
+
+// Health is the body of /healthz: who answers, without a look at the job.
+type Health struct {
+	PID int `json:"pid"`
+}
+
+func (s *Server) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+PathHealth, func(w http.ResponseWriter, _ *http.Request) {
+		reply(w, http.StatusOK, Health{PID: os.Getpid()})
+	})
+	mux.HandleFunc("GET "+PathStatus, s.guard(!s.loopback, s.status))
+	mux.HandleFunc("POST "+PathPause, s.guard(true, s.act("pause", s.job.Pause)))
+	mux.HandleFunc("POST "+PathResume, s.guard(true, s.act("resume", s.job.Resume)))
+	mux.HandleFunc("POST "+PathFinalize, s.guard(true, s.finalizeJob))
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		fail(w, http.StatusNotFound, "there is no "+r.Method+" of this path", "see "+PathStatus)
+	})
+	return s.local(http.NewCrossOriginProtection().Handler(mux))
+}
+
+// local refuses requests to a loopback server under a foreign name: a web page
+// whose name was made to point here would otherwise pass as this machine.
+func (s *Server) local(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.loopback && !loopbackName(r.Host) {
+			fail(w, http.StatusForbidden, "this address is for this machine only", "use the host and port that the sync printed")
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		next.ServeHTTP(w, r)
+	})
+}
+
+func loopbackName(hostport string) bool {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host = hostport
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil && ip.IsLoopback()
+}
+
+// guard asks for the token where needed.
+func (s *Server) guard(needed bool, next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if needed && (!ok || subtle.ConstantTimeCompare([]byte(given), []byte(s.token)) != 1) {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			fail(w, http.StatusUnauthorized, "the token is missing or wrong",
+				"run the command as the user and on the machine of the sync, or set MILLRACE_TOKEN to the sync's token")
+			return
+		}
+		next(w, r)
+	}
+}
+
+func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
+	reply(w, http.StatusOK, s.job.Status())
+}
+
+// act is a request that changes the job and replies with its new status.
+func (s *Server) act(name string, do func(context.Context) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		s.log.Info("control request", "request", name, "from", r.RemoteAddr)
+		unlimited(w)
+		if err := do(r.Context()); err != nil {
+			s.refused(w, name, err)
+			return
+		}
+		reply(w, http.StatusOK, s.job.Status())
+	}
+}
+
+// finalizeJob waits for the end, however long it takes.
+func (s *Server) finalizeJob(w http.ResponseWriter, r *http.Request) {
+	s.log.Info("control request", "request", "finalize", "from", r.RemoteAddr)
+	unlimited(w)
+	err := s.finalize.join(r.Context(), s.job.Finalize)
+	switch {
+	case r.Context().Err() != nil:
+		s.log.Info("who asked to finalize went away; finalize goes on", "from", r.RemoteAddr)
+	case err != nil:
+		s.refused(w, "finalize", err)
+	default:
+		reply(w, http.StatusOK, s.job.Status())
+	}
+}
+
+// unlimited lifts the connection's deadlines for a request that waits for the
+// job. The read deadline counts too: when it passes, the request is canceled.
+func unlimited(w http.ResponseWriter) {
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Time{})
+	_ = rc.SetWriteDeadline(time.Time{})
+}
+
+func (s *Server) refused(w http.ResponseWriter, name string, err error) {
+	s.log.Warn("control request failed", "request", name, "error", err)
+	code := http.StatusConflict
+	if errors.Is(err, context.Canceled) {
+		code = http.StatusServiceUnavailable
+	}
+	fail(w, code, err.Error(), mongo.HintOf(err))
+}
+
+func fail(w http.ResponseWriter, code int, text, hint string) {
+	reply(w, code, Failure{Error: text, Hint: hint})
+}
+
+// reply writes the whole body before returning, so that a shutdown right
+// afterwards does not cut it.
+func reply(w http.ResponseWriter, code int, body any) {
+	raw, err := json.Marshal(body)
+	if err != nil {
+		code, raw = http.StatusInternalServerError, []byte(`{"error":"the reply cannot be written as JSON"}`)
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	_, _ = w.Write(append(raw, '\n'))
+}

@@ -1,0 +1,177 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Record says where a running sync can be controlled. It holds the token and
+// is readable by its owner alone.
+type Record struct {
+	Job       string    `json:"job"`
+	PID       int       `json:"pid"`
+	Host      string    `json:"host"` // the machine: home directories may be shared
+	Address   string    `json:"address"`
+	Token     string    `json:"token"`
+	StartedAt time.Time `json:"startedAt"`
+}
+
+// Registry is the directory that holds the records of this user's running
+// syncs.
+type Registry struct {
+	Dir string
+}
+
+// NewRegistry finds the directory: millrace/run below XDG_STATE_HOME, or
+// below ~/.local/state.
+func NewRegistry(lookupEnv func(string) (string, bool)) (Registry, error) {
+	if dir, ok := lookupEnv("XDG_STATE_HOME"); ok && filepath.IsAbs(dir) {
+		return Registry{Dir: filepath.Join(dir, "millrace", "run")}, nil
+	}
+	home, ok := lookupEnv("HOME")
+	if !ok || home == "" {
+		var err error
+		if home, err = os.UserHomeDir(); err != nil {
+			return Registry{}, mongo.WithHint(fmt.Errorf("find the state directory: %w", err), "set XDG_STATE_HOME")
+		}
+	}
+	return Registry{Dir: filepath.Join(home, ".local", "state", "millrace", "run")}, nil
+}
+
+// Add records a running sync and returns what removes the record again. The
+// record appears whole or not at all.
+func (r Registry) Add(rec Record) (remove func() error, err error) {
+	if rec.Host == "" {
+		rec.Host, _ = os.Hostname()
+	}
+	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("record the running sync: %w", err)
+	}
+	raw, err := json.Marshal(rec)
+	if err != nil {
+		return nil, fmt.Errorf("record the running sync: %w", err)
+	}
+	// CreateTemp gives mode 0600.
+	tmp, err := os.CreateTemp(r.Dir, ".new-*")
+	if err != nil {
+		return nil, fmt.Errorf("record the running sync: %w", err)
+	}
+	path := filepath.Join(r.Dir, fileName(rec))
+	_, err = tmp.Write(raw)
+	if err = errors.Join(err, tmp.Close()); err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("record the running sync: %w", err), os.Remove(tmp.Name()))
+	}
+	return func() error {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the record of the sync: %w", err)
+		}
+		return nil
+	}, nil
+}
+
+func fileName(rec Record) string {
+	safe := strings.Map(func(c rune) rune {
+		if c == '-' || c == '_' || c == '.' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' {
+			return c
+		}
+		return '_'
+	}, rec.Job)
+	return strings.TrimLeft(safe[:min(len(safe), 100)], ".") + "-" + strconv.Itoa(rec.PID) + ".json"
+}
+
+// Running returns the syncs of this machine that answer, oldest first.
+// Records of processes that are gone are removed.
+func (r Registry) Running(ctx context.Context) ([]Record, error) {
+	entries, err := os.ReadDir(r.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for running syncs: %w", err)
+	}
+	host, _ := os.Hostname()
+	var out []Record
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), ".json") || !e.Type().IsRegular() {
+			continue
+		}
+		path := filepath.Join(r.Dir, e.Name())
+		rec, ok := read(path)
+		if !ok || rec.Host != host {
+			continue
+		}
+		if !alive(rec.PID) {
+			_ = os.Remove(path)
+			continue
+		}
+		if answers(ctx, rec) {
+			out = append(out, rec)
+		}
+	}
+	slices.SortFunc(out, func(a, b Record) int { return a.StartedAt.Compare(b.StartedAt) })
+	return out, ctx.Err()
+}
+
+func read(path string) (Record, bool) {
+	var rec Record
+	raw, err := os.ReadFile(path)
+	if err != nil || json.Unmarshal(raw, &rec) != nil || rec.PID <= 0 || rec.Address == "" {
+		return rec, false
+	}
+	return rec, true
+}
+
+// answers tells a sync from a process that took over its number or its port.
+func answers(ctx context.Context, rec Record) bool {
+	c := NewClient(rec.Address, "")
+	defer c.Close()
+	h, err := c.Health(ctx)
+	return err == nil && h.PID == rec.PID
+}
+
+// Find returns the running sync with the given address or job, or the only
+// one if neither is given.
+func (r Registry) Find(ctx context.Context, address, job string) (Record, error) {
+	all, err := r.Running(ctx)
+	if err != nil {
+		return Record{}, err
+	}
+	found := slices.DeleteFunc(slices.Clone(all), func(rec Record) bool {
+		return address != "" && rec.Address != address || job != "" && rec.Job != job
+	})
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) > 1:
+		return Record{}, mongo.WithHint(fmt.Errorf("%d syncs run on this machine: %s", len(found), list(found)), "choose one with --job or --address")
+	case len(all) > 0:
+		return Record{}, mongo.WithHint(errors.New("no such sync runs on this machine"), "these run: "+list(all))
+	}
+	return Record{}, mongo.WithHint(errors.New("no sync runs on this machine under this user"),
+		"for one elsewhere give --address and set MILLRACE_TOKEN to its token")
+}
+
+func list(recs []Record) string {
+	var b strings.Builder
+	for i, rec := range recs {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%s at %s", rec.Job, rec.Address)
+	}
+	return b.String()
+}
