@@ -1,0 +1,222 @@
+package delta
+
+import (
+	"fmt"
+	"strconv"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// Apply appends to dst the document that d makes of doc, byte for byte as the
+// server does. dst must not overlap doc or the update.
+//
+// A path that does not fit is left alone and counted in skipped, and the rest
+// of the update is applied: a sub diff whose target is no object (no array),
+// or is missing; a dotted $set that runs into a scalar. That happens only when
+// doc is newer than the update, and a later update then overwrites the place.
+// (A secondary writes a null there instead of leaving the old value; observed
+// on 6.0.5. A $v:1 path is left alone by the server as well.)
+//
+// On error, out is nil.
+func Apply(dst []byte, doc bson.Raw, d Delta) (out []byte, skipped int, err error) {
+	a := applier{start: len(dst)}
+	switch d.kind {
+	case Diff:
+		out, err = a.object(dst, doc, d.diff, 0)
+	case Modifiers:
+		out, err = a.modifiers(dst, doc, d)
+	default:
+		err = fmt.Errorf("%w: not parsed", ErrMalformed)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	return out, a.skipped, nil
+}
+
+// applier is one run of Apply.
+type applier struct {
+	start   int // where the result starts in the buffer
+	skipped int
+}
+
+var errBadDoc = fmt.Errorf("%w: document is no valid BSON", ErrMalformed)
+
+// object applies an object diff. Observed on 6.0.5: u changes a field in
+// place, s too; d of a missing field does nothing; u of a missing field
+// appends it; an i whose field exists already removes it and appends it, which
+// is how the server logs that a pipeline moved a field to the end. What is
+// appended comes in the order of the diff, u before i.
+func (a *applier) object(dst, doc, diff []byte, depth int) ([]byte, error) {
+	var space [inlineEntries]entry
+	x := index{list: space[:0]}
+	if err := x.load(diff); err != nil {
+		return nil, err
+	}
+	b, ok := body(doc)
+	if !ok || depth > maxDepth {
+		return nil, errBadDoc
+	}
+	dst, at := openDoc(dst)
+	left, keep := len(x.list), b // keep: elements not yet copied
+	for len(b) > 0 && left > 0 {
+		f, rest, ok := next(b)
+		if !ok {
+			return nil, errBadDoc
+		}
+		if e := x.find(f.name); e != nil && !e.seen {
+			e.seen = true
+			left--
+			dst = append(dst, keep[:len(keep)-len(b)]...)
+			var err error
+			if dst, err = a.field(dst, f, e, depth); err != nil {
+				return nil, err
+			}
+			keep = rest
+		}
+		b = rest
+	}
+	dst = append(dst, keep...)
+	return a.finish(a.appendNew(dst, &x), at)
+}
+
+// field writes what an entry makes of an existing field.
+func (a *applier) field(dst []byte, f field, e *entry, depth int) ([]byte, error) {
+	switch e.op {
+	case rankUpdate:
+		return appendValue(dst, e.typ, f.name, e.val), nil
+	case rankSub:
+		return a.sub(dst, f, e.val, depth)
+	}
+	return dst, nil // deleted, or moved to the end
+}
+
+// appendNew writes the fields that the document does not have (any more).
+func (a *applier) appendNew(dst []byte, x *index) []byte {
+	for i := range x.list {
+		e := &x.list[i]
+		switch {
+		case e.op == rankInsert, e.op == rankUpdate && !e.seen:
+			dst = appendValue(dst, e.typ, e.name, e.val)
+		case e.op == rankSub && !e.seen:
+			a.skipped++
+		}
+	}
+	return dst
+}
+
+// sub applies a sub diff to one element, or skips it if it does not fit.
+func (a *applier) sub(dst []byte, f field, diff []byte, depth int) ([]byte, error) {
+	array := isArrayDiff(diff)
+	if array && f.typ != typeArray || !array && f.typ != typeObject {
+		a.skipped++
+		return append(dst, f.raw...), nil
+	}
+	dst = appendHeader(dst, f.typ, f.name)
+	if array {
+		return a.array(dst, f.val, diff, depth+1)
+	}
+	return a.object(dst, f.val, diff, depth+1)
+}
+
+// array applies an array diff. Observed on 6.0.5: l cuts the array, or fills
+// it up with nulls; u<idx> beyond the end fills up with nulls as well.
+func (a *applier) array(dst, arr, diff []byte, depth int) ([]byte, error) {
+	d, ok := openArrayDiff(diff)
+	b, ok2 := body(arr)
+	if !ok || !ok2 || depth > maxDepth {
+		return nil, errBadDoc
+	}
+	dst, at := openDoc(dst)
+	n := 0
+	var err error
+	for c := d.changes; len(c) > 0; {
+		ch, rest, ok := nextChange(c)
+		if !ok {
+			return nil, errBadDoc
+		}
+		if dst, b, n, err = copyElements(dst, b, n, ch.idx); err != nil {
+			return nil, err
+		}
+		if dst, b, n, err = a.element(dst, b, n, ch, depth); err != nil {
+			return nil, err
+		}
+		c = rest
+	}
+	if !d.cut {
+		return a.finish(append(dst, b...), at)
+	}
+	if dst, _, n, err = copyElements(dst, b, n, d.length); err != nil {
+		return nil, err
+	}
+	if dst, err = a.pad(dst, n, d.length); err != nil {
+		return nil, err
+	}
+	return a.finish(dst, at)
+}
+
+// element applies one change; n elements are written, b holds those that follow.
+func (a *applier) element(dst, b []byte, n int, ch change, depth int) ([]byte, []byte, int, error) {
+	if n == ch.idx && len(b) > 0 {
+		f, rest, ok := next(b)
+		if !ok {
+			return nil, nil, 0, errBadDoc
+		}
+		if !ch.sub {
+			return appendValue(dst, ch.f.typ, f.name, ch.f.val), rest, n + 1, nil
+		}
+		dst, err := a.sub(dst, f, ch.f.val, depth)
+		return dst, rest, n + 1, err
+	}
+	if ch.sub {
+		a.skipped++
+		return dst, b, n, nil
+	}
+	dst, err := a.pad(dst, n, ch.idx)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	return appendElement(dst, ch.idx, ch.f.typ, ch.f.val), b, ch.idx + 1, nil
+}
+
+// copyElements copies elements until n of them are in place or none is left.
+func copyElements(dst, b []byte, n, until int) ([]byte, []byte, int, error) {
+	from := b
+	for n < until && len(b) > 0 {
+		_, rest, ok := next(b)
+		if !ok {
+			return nil, nil, 0, errBadDoc
+		}
+		b = rest
+		n++
+	}
+	return append(dst, from[:len(from)-len(b)]...), b, n, nil
+}
+
+// pad appends nulls for the indexes from n up to, not including, until.
+func (a *applier) pad(dst []byte, n, until int) ([]byte, error) {
+	// A null takes at least three bytes; refuse before building it.
+	if until > n && len(dst)-a.start+3*(until-n) > maxSize {
+		return nil, ErrTooLarge
+	}
+	for ; n < until; n++ {
+		dst = appendElement(dst, n, typeNull, nil)
+	}
+	return dst, nil
+}
+
+func appendElement(dst []byte, idx int, typ byte, val []byte) []byte {
+	dst = append(dst, typ)
+	dst = strconv.AppendInt(dst, int64(idx), 10)
+	dst = append(dst, 0)
+	return append(dst, val...)
+}
+
+// finish closes a document and holds the whole result to the size limit.
+func (a *applier) finish(dst []byte, at int) ([]byte, error) {
+	dst = closeDoc(dst, at)
+	if len(dst)-a.start > maxSize {
+		return nil, ErrTooLarge
+	}
+	return dst, nil
+}

@@ -1,0 +1,257 @@
+package delta
+
+import "go.mongodb.org/mongo-driver/v2/bson"
+
+// Compose appends to dst an update, as an oplog `o` document, that does to
+// every document what a and then b do, and returns it parsed as c; c points
+// into out. ok is false when no single update does, or when b cannot follow a
+// on any document: then dst is returned as it was, and the two stay two.
+//
+// It holds for each document on which both are valid, that is, on which the
+// server logged them. For a document newer than that, Apply of c may differ
+// from a then b in places that a later update overwrites.
+func Compose(dst []byte, a, b Delta) (out []byte, c Delta, ok bool) {
+	start := len(dst)
+	switch {
+	case a.kind != b.kind:
+		return dst, Delta{}, false
+	case a.kind == Diff:
+		out, ok = composeDiffs(dst, a.diff, b.diff)
+	case a.kind == Modifiers:
+		out, ok = composeModifiers(dst, a, b)
+	}
+	if !ok || len(out)-start > maxSize {
+		return dst[:start], Delta{}, false
+	}
+	o := out[start:len(out):len(out)]
+	c = Delta{kind: a.kind, o: o}
+	if a.kind == Diff {
+		c.diff = bson.Raw(o[diffOffset : len(o)-1])
+	}
+	return out, c, true
+}
+
+// diffOffset is where the diff document starts in {$v: int32, diff: {...}}.
+const diffOffset = 4 + (1 + 3 + 4) + (1 + 5)
+
+func composeDiffs(dst, a, b []byte) ([]byte, bool) {
+	dst, at := openDoc(dst)
+	dst = append(dst, typeInt32, '$', 'v', 0, 2, 0, 0, 0)
+	dst = append(dst, typeObject, 'd', 'i', 'f', 'f', 0)
+	dst, ok := composeObjects(dst, a, b, 0)
+	if !ok {
+		return nil, false
+	}
+	return closeDoc(dst, at), true
+}
+
+// composeSubs composes two sub diffs of the same sort.
+func composeSubs(dst, a, b []byte, depth int) ([]byte, bool) {
+	array := isArrayDiff(a)
+	if array != isArrayDiff(b) || depth > maxDepth {
+		return nil, false
+	}
+	if array {
+		return composeArrays(dst, a, b, depth)
+	}
+	return composeObjects(dst, a, b, depth)
+}
+
+// pair is two object diffs side by side. What becomes of one field:
+//
+//	a \ b    none     d      u          i      s
+//	none     none     d      u          i      s
+//	d        d        d      -          i (1)  -
+//	u        u        d      b's value  i (2)  u of s applied to a's value
+//	i        i        d (3)  b's value  i (2)  i of s applied to a's value
+//	s        s        d      u          i (2)  s of both composed
+//
+// A dash is a pair that cannot follow each other.
+//
+// (1) The field goes to the end. An i of a field that exists does just that.
+// (2) The server logs a field that a pipeline moved to the end as an i.
+// (3) Not nothing: a may have moved the field instead of making it. A d of a
+// field that is missing does no harm.
+//
+// The order of new fields is that of a, then that of b, without those that b
+// deletes or moves.
+type pair struct {
+	a, b index
+}
+
+func composeObjects(dst, a, b []byte, depth int) ([]byte, bool) {
+	var spaceA, spaceB [inlineEntries]entry
+	p := pair{a: index{list: spaceA[:0]}, b: index{list: spaceB[:0]}}
+	if p.a.load(a) != nil || p.b.load(b) != nil || !p.fits() {
+		return nil, false
+	}
+	dst, at := openDoc(dst)
+	dst = p.deletes(dst)
+	dst, ok := p.updates(dst)
+	if !ok {
+		return nil, false
+	}
+	if dst, ok = p.inserts(dst); !ok {
+		return nil, false
+	}
+	if dst, ok = p.subs(dst, depth); !ok {
+		return nil, false
+	}
+	return closeDoc(dst, at), true
+}
+
+// fits refuses the pairs that cannot follow each other: nothing but d and i
+// can meet a field that a has deleted.
+func (p *pair) fits() bool {
+	for i := range p.a.list {
+		e := &p.a.list[i]
+		if e.op != rankDelete {
+			continue
+		}
+		if f := p.b.find(e.name); f != nil && f.op != rankInsert && f.op != rankDelete {
+			return false
+		}
+	}
+	return true
+}
+
+// opOf returns what an index does to a field: a section, or 0.
+func (x *index) opOf(name []byte) uint8 {
+	if e := x.find(name); e != nil {
+		return e.op
+	}
+	return 0
+}
+
+var falseByte = []byte{0}
+
+func (p *pair) deletes(dst []byte) []byte {
+	dst, at := openField(dst, typeObject, []byte("d"))
+	empty := len(dst)
+	for i := range p.a.list {
+		if e := &p.a.list[i]; e.op == rankDelete && p.b.opOf(e.name) != rankInsert {
+			dst = appendValue(dst, typeBool, e.name, falseByte)
+		}
+	}
+	for i := range p.b.list {
+		if e := &p.b.list[i]; e.op == rankDelete && p.a.opOf(e.name) != rankDelete {
+			dst = appendValue(dst, typeBool, e.name, falseByte)
+		}
+	}
+	return closeSection(dst, at, empty)
+}
+
+func (p *pair) updates(dst []byte) ([]byte, bool) {
+	dst, at := openField(dst, typeObject, []byte("u"))
+	empty := len(dst)
+	dst, ok := p.merged(dst, rankUpdate)
+	if !ok {
+		return nil, false
+	}
+	for i := range p.b.list {
+		e := &p.b.list[i]
+		if op := p.a.opOf(e.name); e.op == rankUpdate && (op == 0 || op == rankSub) {
+			dst = appendValue(dst, e.typ, e.name, e.val)
+		}
+	}
+	return closeSection(dst, at, empty), true
+}
+
+func (p *pair) inserts(dst []byte) ([]byte, bool) {
+	dst, at := openField(dst, typeObject, []byte("i"))
+	empty := len(dst)
+	dst, ok := p.merged(dst, rankInsert)
+	if !ok {
+		return nil, false
+	}
+	for i := range p.b.list {
+		if e := &p.b.list[i]; e.op == rankInsert {
+			dst = appendValue(dst, e.typ, e.name, e.val)
+		}
+	}
+	return closeSection(dst, at, empty), true
+}
+
+// merged writes what b makes of the values of one section of a, u or i.
+func (p *pair) merged(dst []byte, op uint8) ([]byte, bool) {
+	for i := range p.a.list {
+		e := &p.a.list[i]
+		if e.op != op {
+			continue
+		}
+		f := p.b.find(e.name)
+		switch {
+		case f == nil:
+			dst = appendValue(dst, e.typ, e.name, e.val)
+		case f.op == rankUpdate:
+			dst = appendValue(dst, f.typ, f.name, f.val)
+		case f.op == rankSub:
+			var ok bool
+			if dst, ok = applyToValue(dst, e.name, e.typ, e.val, f.val); !ok {
+				return nil, false
+			}
+		}
+	}
+	return dst, true
+}
+
+func (p *pair) subs(dst []byte, depth int) ([]byte, bool) {
+	for i := range p.a.list {
+		e := &p.a.list[i]
+		if e.op != rankSub {
+			continue
+		}
+		f := p.b.find(e.name)
+		switch {
+		case f == nil:
+			dst = appendSub(dst, e)
+		case f.op == rankSub:
+			var ok bool
+			dst = appendSubHeader(dst, e.name)
+			if dst, ok = composeSubs(dst, e.val, f.val, depth+1); !ok {
+				return nil, false
+			}
+		}
+	}
+	for i := range p.b.list {
+		if e := &p.b.list[i]; e.op == rankSub && p.a.opOf(e.name) == 0 {
+			dst = appendSub(dst, e)
+		}
+	}
+	return dst, true
+}
+
+func appendSubHeader(dst, name []byte) []byte {
+	dst = append(dst, typeObject, 's')
+	dst = append(dst, name...)
+	return append(dst, 0)
+}
+
+func appendSub(dst []byte, e *entry) []byte {
+	return append(appendSubHeader(dst, e.name), e.val...)
+}
+
+// closeSection ends a section and takes it back if nothing is in it. at is
+// where its document starts, empty where its first element would.
+func closeSection(dst []byte, at, empty int) []byte {
+	if len(dst) == empty {
+		return dst[:at-len("\x03d\x00")] // each section has a name of one letter
+	}
+	return closeDoc(dst, at)
+}
+
+// applyToValue writes an element: a value after a sub diff. It must fit.
+func applyToValue(dst, name []byte, typ byte, val, diff []byte) ([]byte, bool) {
+	a := applier{start: len(dst)}
+	if isArrayDiff(diff) != (typ == typeArray) || typ != typeArray && typ != typeObject {
+		return nil, false
+	}
+	dst = appendHeader(dst, typ, name)
+	var err error
+	if typ == typeArray {
+		dst, err = a.array(dst, val, diff, 0)
+	} else {
+		dst, err = a.object(dst, val, diff, 0)
+	}
+	return dst, err == nil && a.skipped == 0
+}

@@ -1,0 +1,127 @@
+package delta
+
+// maxFill bounds the nulls that a composition writes out for a gap that b left
+// behind a's truncation; servers log no gaps, so this is for strange input.
+const maxFill = 1024
+
+// composeArrays composes two array diffs. The result has b's length, or a's
+// grown by what b appended: after a cut to n elements, an append of n.. by b is
+// the cut to the new length with these elements set.
+func composeArrays(dst, a, b []byte, depth int) ([]byte, bool) {
+	x, ok1 := openArrayDiff(a)
+	y, ok2 := openArrayDiff(b)
+	if !ok1 || !ok2 {
+		return nil, false
+	}
+	if x.cut && y.cut && y.length > x.length {
+		return nil, false // b fills up with nulls what a has cut: never logged
+	}
+	out := arrayWriter{limit: maxSize}
+	switch {
+	case y.cut:
+		out.limit = y.length
+	case x.cut:
+		out.fill, out.next = true, x.length
+	}
+	dst, at := openDoc(dst)
+	dst = append(dst, typeBool, 'a', 0, 1)
+	lengthAt := 0
+	if x.cut || y.cut {
+		dst = append(dst, typeInt32, 'l', 0, 0, 0, 0, 0)
+		lengthAt = len(dst) - 4
+	}
+	dst, ok := out.merge(dst, x, y, depth)
+	if !ok {
+		return nil, false
+	}
+	if lengthAt > 0 {
+		n := out.limit
+		if out.fill {
+			n = out.next
+		}
+		putInt32(dst[lengthAt:], n)
+	}
+	return closeDoc(dst, at), true
+}
+
+// arrayWriter writes the merged changes in ascending order of index.
+type arrayWriter struct {
+	limit int  // changes at or beyond it are cut off by b
+	fill  bool // a cuts and b does not: elements from next on must be complete
+	next  int  // with fill: the length so far
+}
+
+func (w *arrayWriter) merge(dst []byte, x, y arrayDiff, depth int) ([]byte, bool) {
+	p, q := x.changes, y.changes
+	for len(p) > 0 || len(q) > 0 {
+		var c, d change
+		var restC, restD []byte
+		ok := true
+		if len(p) > 0 {
+			c, restC, ok = nextChange(p)
+		}
+		if ok && len(q) > 0 {
+			d, restD, ok = nextChange(q)
+		}
+		if !ok {
+			return nil, false
+		}
+		switch {
+		case len(q) == 0 || len(p) > 0 && c.idx < d.idx:
+			dst, ok = w.one(dst, c, false)
+			p = restC
+		case len(p) == 0 || d.idx < c.idx:
+			dst, ok = w.one(dst, d, true)
+			q = restD
+		default:
+			dst, ok = w.both(dst, c, d, depth)
+			p, q = restC, restD
+		}
+		if !ok {
+			return nil, false
+		}
+	}
+	return dst, true
+}
+
+// one writes a change that only one side makes.
+func (w *arrayWriter) one(dst []byte, c change, fromB bool) ([]byte, bool) {
+	if c.idx >= w.limit {
+		return dst, true
+	}
+	if fromB && w.fill && c.idx >= w.next {
+		if c.sub || c.idx-w.next > maxFill {
+			return nil, false
+		}
+		for ; w.next < c.idx; w.next++ {
+			dst = appendChange(dst, 'u', w.next, typeNull, nil)
+		}
+		w.next = c.idx + 1
+	}
+	letter := byte('u')
+	if c.sub {
+		letter = 's'
+	}
+	return appendChange(dst, letter, c.idx, c.f.typ, c.f.val), true
+}
+
+// both writes what a's change c and b's change d of one element come to.
+func (w *arrayWriter) both(dst []byte, c, d change, depth int) ([]byte, bool) {
+	switch {
+	case c.idx >= w.limit:
+		return dst, true
+	case !d.sub:
+		return appendChange(dst, 'u', d.idx, d.f.typ, d.f.val), true
+	case c.sub:
+		return composeSubs(appendChange(dst, 's', d.idx, typeObject, nil), c.f.val, d.f.val, depth+1)
+	}
+	var name [24]byte
+	return applyToValue(dst, decimalName(append(name[:0], 'u'), c.idx), c.f.typ, c.f.val, d.f.val)
+}
+
+// appendChange writes u<idx> or s<idx>.
+func appendChange(dst []byte, letter byte, idx int, typ byte, val []byte) []byte {
+	dst = decimalName(append(dst, typ, letter), idx)
+	dst = append(dst, 0)
+	return append(dst, val...)
+}

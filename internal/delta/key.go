@@ -1,0 +1,214 @@
+package delta
+
+import (
+	"encoding/binary"
+	"math"
+	"math/big"
+	"math/bits"
+	"strconv"
+
+	"github.com/cespare/xxhash/v2"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+)
+
+// Classes of keys. Types that never compare equal have classes of their own.
+const (
+	keyWhole  = 'i' // a number that fits into an int64
+	keyReal   = 'r' // any other number, as the nearest double
+	keyNaN    = 'n'
+	keyString = 's' // string and symbol
+	keyObject = 'o'
+	keyArray  = 'a'
+	keyScope  = 'c' // code with scope
+	keyOther  = 'x' // the type byte and the bytes as they are
+	keyMore   = 1   // before each element of an object or array
+	keyEnd    = 0
+)
+
+// AppendKey appends a key of an _id: two ids that the server's _id index takes
+// for the same (simple collation) have equal keys.
+//
+// Observed on 6.0.5 by inserting pairs: int32, int64, double and decimal of one
+// value are the same, compared exactly (0.1 as double and as decimal differ),
+// also within objects, arrays and the scope of code; so are -0 and 0; so are
+// all NaN of both types and any payload; so are a string and a symbol. null,
+// undefined, missing, binary subtypes, field orders and names differ. The names
+// of array elements do not count.
+//
+// A key is coarser than that for decimals: one that is no int64 counts as the
+// double next to it. So equal keys of different bytes mean "possibly the same
+// document, keep the order".
+//
+// It allocates only for decimals beyond 64 bits or with a fraction. A value
+// that is no valid BSON gets a key of its bytes.
+func AppendKey(dst []byte, id bsoncore.Value) []byte {
+	return appendKey(dst, byte(id.Type), id.Data, 0)
+}
+
+// Hash is the hash of a key for partitions and maps.
+func Hash(key []byte) uint64 { return xxhash.Sum64(key) }
+
+func appendKey(dst []byte, typ byte, val []byte, depth int) []byte {
+	if n, ok := valueSize(typ, val); !ok || n != len(val) || depth > maxDepth {
+		return appendOther(dst, typ, val)
+	}
+	switch typ {
+	case typeString, typeSymbol:
+		return append(append(dst, keyString), val...)
+	case typeInt32:
+		return appendWhole(dst, int64(int32(binary.LittleEndian.Uint32(val))))
+	case typeInt64:
+		return appendWhole(dst, int64(binary.LittleEndian.Uint64(val)))
+	case typeDouble:
+		return appendReal(dst, math.Float64frombits(binary.LittleEndian.Uint64(val)))
+	case typeDecimal128:
+		return appendDecimal(dst, binary.LittleEndian.Uint64(val[8:]), binary.LittleEndian.Uint64(val))
+	case typeObject:
+		return appendElements(append(dst, keyObject), val, true, depth)
+	case typeArray:
+		return appendElements(append(dst, keyArray), val, false, depth)
+	case typeCodeScope:
+		return appendScope(dst, val, depth)
+	}
+	return appendOther(dst, typ, val)
+}
+
+// appendOther keeps a value as it is. Values within objects need a length,
+// or one could run into the next.
+func appendOther(dst []byte, typ byte, val []byte) []byte {
+	dst = append(dst, keyOther, typ)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(val)))
+	return append(dst, val...)
+}
+
+func appendWhole(dst []byte, n int64) []byte {
+	return binary.LittleEndian.AppendUint64(append(dst, keyWhole), uint64(n))
+}
+
+func appendReal(dst []byte, f float64) []byte {
+	if f != f {
+		return append(dst, keyNaN)
+	}
+	if f >= -1<<63 && f < 1<<63 && f == math.Trunc(f) {
+		return appendWhole(dst, int64(f)) // -0 becomes 0
+	}
+	return binary.LittleEndian.AppendUint64(append(dst, keyReal), math.Float64bits(f))
+}
+
+// appendElements writes the elements of an object with, of an array without
+// their names.
+func appendElements(dst, doc []byte, names bool, depth int) []byte {
+	b, ok := body(doc)
+	for ok && len(b) > 0 {
+		var f field
+		var rest []byte
+		if f, rest, ok = next(b); !ok {
+			break
+		}
+		dst = append(dst, keyMore)
+		if names {
+			dst = append(append(dst, f.name...), 0)
+		}
+		dst = appendKey(dst, f.typ, f.val, depth+1)
+		b = rest
+	}
+	if !ok { // what is left counts by its bytes
+		dst = appendOther(append(dst, keyMore), 0, b)
+	}
+	return append(dst, keyEnd)
+}
+
+// appendScope writes code with scope: length, code, scope document.
+func appendScope(dst, val []byte, depth int) []byte {
+	n, ok := valueSize(typeCode, val[4:])
+	if !ok || len(val) < 4+n {
+		return appendOther(dst, typeCodeScope, val)
+	}
+	dst = append(append(dst, keyScope), val[4:4+n]...)
+	return appendKey(dst, typeObject, val[4+n:], depth+1)
+}
+
+// The layout of a decimal128: sign, 14 bits of exponent, 113 of coefficient.
+const (
+	decimalBias     = 6176
+	decimalMaxCoefH = 0x0001ED09BEAD87C0 // high word of 10^34 - 1
+	decimalMaxCoefL = 0x378D8E63FFFFFFFF
+)
+
+// appendDecimal writes a decimal as a whole number if it is one of 64 bits,
+// else as the double next to it. What has no double goes to infinity or zero.
+func appendDecimal(dst []byte, high, low uint64) []byte {
+	negative := high>>63 == 1
+	switch top := high >> 58 & 0x1F; {
+	case top == 0x1F:
+		return append(dst, keyNaN)
+	case top == 0x1E:
+		return appendReal(dst, signed(math.Inf(1), negative))
+	}
+	exp := int(high >> 49 & 0x3FFF)
+	coefH := high & (1<<49 - 1)
+	if high>>61&3 == 3 {
+		// The other layout holds only coefficients that are out of range,
+		// and these count as zero.
+		return appendWhole(dst, 0)
+	}
+	if coefH > decimalMaxCoefH || coefH == decimalMaxCoefH && low > decimalMaxCoefL {
+		return appendWhole(dst, 0)
+	}
+	if n, ok := wholeDecimal(coefH, low, exp-decimalBias, negative); ok {
+		return appendWhole(dst, n)
+	}
+	return appendReal(dst, nearestDouble(coefH, low, exp-decimalBias, negative))
+}
+
+func signed(f float64, negative bool) float64 {
+	if negative {
+		return -f
+	}
+	return f
+}
+
+// wholeDecimal returns coefficient*10^exp if that is a whole int64.
+func wholeDecimal(high, low uint64, exp int, negative bool) (int64, bool) {
+	if high|low == 0 {
+		return 0, true
+	}
+	for exp < 0 {
+		h, l, rem := div10(high, low)
+		if rem != 0 {
+			return 0, false
+		}
+		high, low, exp = h, l, exp+1
+	}
+	for ; exp > 0; exp-- {
+		over, l := bits.Mul64(low, 10)
+		if high != 0 || over != 0 {
+			return 0, false
+		}
+		low = l
+	}
+	switch {
+	case high != 0:
+		return 0, false
+	case !negative && low <= math.MaxInt64:
+		return int64(low), true
+	case negative && low <= 1<<63:
+		return int64(-low), true
+	}
+	return 0, false
+}
+
+func div10(high, low uint64) (h, l, rem uint64) {
+	h = high / 10
+	l, rem = bits.Div64(high%10, low, 10)
+	return h, l, rem
+}
+
+func nearestDouble(high, low uint64, exp int, negative bool) float64 {
+	c := new(big.Int).SetUint64(high)
+	c.Or(c.Lsh(c, 64), new(big.Int).SetUint64(low))
+	text := c.Append(make([]byte, 0, 48), 10)
+	text = strconv.AppendInt(append(text, 'e'), int64(exp), 10)
+	f, _ := strconv.ParseFloat(string(text), 64) // beyond the range: infinity, as wanted
+	return signed(f, negative)
+}

@@ -1,0 +1,387 @@
+package delta
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"sort"
+)
+
+// modPath is one dotted path of a $v:1 update.
+type modPath struct {
+	path  []byte
+	val   []byte
+	typ   byte
+	unset bool
+}
+
+// modPaths reads the paths of a $v:1 update in the order in which the update
+// names them, $set before $unset as far as the update has it so.
+func modPaths(list []modPath, o []byte) ([]modPath, error) {
+	b, ok := body(o)
+	if !ok {
+		return nil, fmt.Errorf("%w: no valid BSON", ErrMalformed)
+	}
+	for len(b) > 0 {
+		f, rest, ok := next(b)
+		if !ok {
+			return nil, fmt.Errorf("%w: no valid BSON", ErrMalformed)
+		}
+		b = rest
+		var unset bool
+		switch string(f.name) {
+		case "$v":
+			continue
+		case "$set":
+		case "$unset":
+			unset = true
+		default:
+			if dollar(f.name) {
+				return nil, fmt.Errorf("%w: operator %s", ErrUnsupported, f.name)
+			}
+			return nil, fmt.Errorf("%w: field %q beside operators", ErrMalformed, f.name)
+		}
+		if f.typ != typeObject {
+			return nil, fmt.Errorf("%w: %s is no object", ErrMalformed, f.name)
+		}
+		var err error
+		if list, err = addPaths(list, f.val, unset); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+func addPaths(list []modPath, doc []byte, unset bool) ([]modPath, error) {
+	b, ok := body(doc)
+	if !ok {
+		return nil, fmt.Errorf("%w: no valid BSON", ErrMalformed)
+	}
+	for len(b) > 0 {
+		f, rest, ok := next(b)
+		if !ok {
+			return nil, fmt.Errorf("%w: no valid BSON", ErrMalformed)
+		}
+		list = append(list, modPath{path: f.name, val: f.val, typ: f.typ, unset: unset})
+		b = rest
+	}
+	return list, nil
+}
+
+// parseModifiers checks a $v:1 update as the server does: no empty path or
+// component (error 56), no path that is, or lies below, another (error 40).
+func parseModifiers(o []byte) (Delta, error) {
+	var space [inlineEntries]modPath
+	list, err := modPaths(space[:0], o)
+	if err != nil {
+		return Delta{}, err
+	}
+	for i := range list {
+		if err := checkPath(list[i].path); err != nil {
+			return Delta{}, err
+		}
+	}
+	if err := checkConflicts(list); err != nil {
+		return Delta{}, err
+	}
+	return Delta{kind: Modifiers, o: o}, nil
+}
+
+func checkPath(p []byte) error {
+	n := len(p)
+	if n == 0 || p[0] == '.' || p[n-1] == '.' || bytes.Contains(p, []byte("..")) {
+		return fmt.Errorf("%w: path %q has an empty field name", ErrMalformed, p)
+	}
+	if bytes.Count(p, []byte(".")) > maxDepth {
+		return fmt.Errorf("%w: path deeper than %d", ErrMalformed, maxDepth)
+	}
+	return nil
+}
+
+// checkConflicts refuses paths of which one contains the other. Sorted by
+// component, such paths are neighbours.
+func checkConflicts(list []modPath) error {
+	if len(list) < 2 {
+		return nil
+	}
+	var space [inlineEntries][]byte
+	paths := space[:0]
+	for i := range list {
+		paths = append(paths, list[i].path)
+	}
+	slices.SortFunc(paths, comparePaths)
+	for i := 1; i < len(paths); i++ {
+		if covers(paths[i-1], paths[i]) {
+			return fmt.Errorf("%w: conflicting paths %q and %q", ErrMalformed, paths[i-1], paths[i])
+		}
+	}
+	return nil
+}
+
+// comparePaths orders by component, bytes within one; a path comes before
+// those below it.
+func comparePaths(a, b []byte) int {
+	for i := 0; i < len(a) && i < len(b); i++ {
+		if a[i] == b[i] {
+			continue
+		}
+		switch {
+		case a[i] == '.':
+			return -1
+		case b[i] == '.':
+			return 1
+		case a[i] < b[i]:
+			return -1
+		}
+		return 1
+	}
+	return len(a) - len(b)
+}
+
+// covers reports whether b is a or lies below it.
+func covers(a, b []byte) bool {
+	return bytes.HasPrefix(b, a) && (len(a) == len(b) || b[len(a)] == '.')
+}
+
+// component returns the part of a path that starts at off, and whether it is
+// the last one.
+func component(p []byte, off int) (name []byte, last bool) {
+	if i := bytes.IndexByte(p[off:], '.'); i >= 0 {
+		return p[off : off+i], false
+	}
+	return p[off:], true
+}
+
+// modifiers applies a $v:1 update in one pass over the document.
+//
+// New fields are appended in the order in which the update names them. That is
+// the order of the server that logged it: 4.4.2 applies $set sorted by bytes
+// ("10" before "9") and logs it in this order. A newer server that is fed the
+// same update sorts numbers by value, so it would differ from the source.
+func (a *applier) modifiers(dst, doc []byte, d Delta) ([]byte, error) {
+	var space [inlineEntries]modPath
+	list, err := modPaths(space[:0], d.o)
+	if err != nil {
+		return nil, err
+	}
+	return a.modObject(dst, doc, list, 0)
+}
+
+// group puts paths with the same component at off side by side, in the order
+// of their first occurrence, and indexes them.
+func (x *index) group(list []modPath, off int) {
+	if !grouped(list, off) {
+		regroup(list, off)
+	}
+	for lo := 0; lo < len(list); {
+		name, last := component(list[lo].path, off)
+		hi := lo + 1
+		for !last && hi < len(list) && sameComponent(list[hi].path, name, off) {
+			hi++
+		}
+		x.list = append(x.list, entry{name: name, op: rankPaths, lo: lo, hi: hi})
+		lo = hi
+	}
+	x.seal()
+}
+
+func sameComponent(p, name []byte, off int) bool {
+	c, _ := component(p, off)
+	return string(c) == string(name)
+}
+
+// grouped reports whether equal components are neighbours already, as in every
+// update that a server has logged. Only sorted paths prove it cheaply.
+func grouped(list []modPath, off int) bool {
+	for i := 1; i < len(list); i++ {
+		if comparePaths(list[i-1].path[off:], list[i].path[off:]) >= 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// regroup is a stable sort by the first occurrence of each component.
+func regroup(list []modPath, off int) {
+	first := make(map[string]int, len(list))
+	for i := range list {
+		c, _ := component(list[i].path, off)
+		if _, ok := first[string(c)]; !ok {
+			first[string(c)] = i
+		}
+	}
+	sort.SliceStable(list, func(i, j int) bool {
+		c, _ := component(list[i].path, off)
+		d, _ := component(list[j].path, off)
+		return first[string(c)] < first[string(d)]
+	})
+}
+
+// modObject applies the paths, from off on, to an object.
+func (a *applier) modObject(dst, doc []byte, list []modPath, off int) ([]byte, error) {
+	b, ok := body(doc)
+	if !ok {
+		return nil, errBadDoc
+	}
+	var space [inlineEntries]entry
+	x := index{list: space[:0]}
+	x.group(list, off)
+	dst, at := openDoc(dst)
+	left, keep := len(x.list), b
+	for len(b) > 0 && left > 0 {
+		f, rest, ok := next(b)
+		if !ok {
+			return nil, errBadDoc
+		}
+		if e := x.find(f.name); e != nil && !e.seen {
+			e.seen = true
+			left--
+			dst = append(dst, keep[:len(keep)-len(b)]...)
+			var err error
+			if dst, err = a.modField(dst, f, list[e.lo:e.hi], off+len(e.name), false); err != nil {
+				return nil, err
+			}
+			keep = rest
+		}
+		b = rest
+	}
+	dst = append(dst, keep...)
+	var err error
+	for i := range x.list {
+		if e := &x.list[i]; !e.seen {
+			if dst, err = a.modCreate(dst, e.name, list[e.lo:e.hi], off+len(e.name)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return a.finish(dst, at)
+}
+
+// modField applies the paths of one group, which end at end or go on there, to
+// an existing element. Unsetting an array element leaves a null (observed on
+// 6.0.5).
+func (a *applier) modField(dst []byte, f field, list []modPath, end int, inArray bool) ([]byte, error) {
+	p := &list[0]
+	switch {
+	case len(p.path) == end && !p.unset:
+		return appendValue(dst, p.typ, f.name, p.val), nil
+	case len(p.path) == end && inArray:
+		return appendHeader(dst, typeNull, f.name), nil
+	case len(p.path) == end:
+		return dst, nil
+	}
+	switch f.typ {
+	case typeObject:
+		return a.modObject(appendHeader(dst, f.typ, f.name), f.val, list, end+1)
+	case typeArray:
+		return a.modArray(appendHeader(dst, f.typ, f.name), f.val, list, end+1)
+	}
+	a.skip(list)
+	return append(dst, f.raw...), nil
+}
+
+// skip counts the sets that do not fit. An unset below a scalar has nothing to
+// remove, which is no failure: the server accepts it as well.
+func (a *applier) skip(list []modPath) {
+	for i := range list {
+		if !list[i].unset {
+			a.skipped++
+		}
+	}
+}
+
+var emptyDoc = []byte{5, 0, 0, 0, 0}
+
+// modCreate appends a field that the document does not have, with all objects
+// on the way. Missing parents are always objects, also before a number
+// (observed on 6.0.5: $set "q.0" makes {q: {"0": ...}}). Unsets create nothing.
+func (a *applier) modCreate(dst, name []byte, list []modPath, end int) ([]byte, error) {
+	if !anySet(list) {
+		return dst, nil
+	}
+	if p := &list[0]; len(p.path) == end {
+		return appendValue(dst, p.typ, name, p.val), nil
+	}
+	return a.modObject(appendHeader(dst, typeObject, name), emptyDoc, list, end+1)
+}
+
+func anySet(list []modPath) bool {
+	for i := range list {
+		if !list[i].unset {
+			return true
+		}
+	}
+	return false
+}
+
+// modArray applies paths to an array: components must be indexes, others are
+// skipped; a set beyond the end fills up with nulls (observed on 6.0.5).
+func (a *applier) modArray(dst, arr []byte, list []modPath, off int) ([]byte, error) {
+	b, ok := body(arr)
+	if !ok {
+		return nil, errBadDoc
+	}
+	var space [inlineEntries]entry
+	x := index{list: space[:0]}
+	x.group(list, off)
+	a.sortIndexes(&x, list)
+	dst, at := openDoc(dst)
+	n := 0
+	var err error
+	for i := range x.list {
+		e := &x.list[i]
+		idx, _ := arrayIndex(e.name)
+		if idx < n { // "1" and "01" name the same element: the first one counts
+			a.skip(list[e.lo:e.hi])
+			continue
+		}
+		if dst, b, n, err = copyElements(dst, b, n, idx); err != nil {
+			return nil, err
+		}
+		if dst, b, n, err = a.modElement(dst, b, n, idx, list[e.lo:e.hi], off+len(e.name)); err != nil {
+			return nil, err
+		}
+	}
+	return a.finish(append(dst, b...), at)
+}
+
+// sortIndexes drops the components that are no array index and sorts the rest.
+func (a *applier) sortIndexes(x *index, list []modPath) {
+	x.lookup = nil
+	keep := x.list[:0]
+	for _, e := range x.list {
+		if _, ok := arrayIndex(e.name); ok {
+			keep = append(keep, e)
+		} else {
+			a.skip(list[e.lo:e.hi])
+		}
+	}
+	x.list = keep
+	slices.SortStableFunc(x.list, func(p, q entry) int {
+		i, _ := arrayIndex(p.name)
+		j, _ := arrayIndex(q.name)
+		return i - j
+	})
+}
+
+// modElement applies the paths of one array index; n elements are written.
+func (a *applier) modElement(dst, b []byte, n, idx int, list []modPath, end int) ([]byte, []byte, int, error) {
+	if n == idx && len(b) > 0 {
+		f, rest, ok := next(b)
+		if !ok {
+			return nil, nil, 0, errBadDoc
+		}
+		dst, err := a.modField(dst, f, list, end, true)
+		return dst, rest, n + 1, err
+	}
+	if !anySet(list) {
+		return dst, b, n, nil
+	}
+	dst, err := a.pad(dst, n, idx)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	var digits [20]byte
+	dst, err = a.modCreate(dst, decimalName(digits[:0], idx), list, end)
+	return dst, b, idx + 1, err
+}

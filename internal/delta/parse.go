@@ -1,0 +1,328 @@
+package delta
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// Errors that callers tell apart with errors.Is.
+var (
+	// ErrMalformed: the bytes are no valid update, or no valid BSON.
+	ErrMalformed = errors.New("malformed update")
+	// ErrUnsupported: a valid update in a form that millrace does not know,
+	// such as the binary diffs (section b) of newer servers.
+	ErrUnsupported = errors.New("unsupported update format")
+	// ErrTooLarge: the resulting document would exceed the server's limit.
+	ErrTooLarge = errors.New("document too large")
+)
+
+const (
+	// maxDepth bounds recursion. The server's own limit for nested documents
+	// is 180 for users and 200 inside.
+	maxDepth = 200
+	// maxSize is the largest document that the server stores: 16 MiB for
+	// users and 16 KiB of headroom inside.
+	maxSize = 16<<20 + 16<<10
+)
+
+// Kind is the form of an oplog update's `o`.
+type Kind uint8
+
+// The forms of an update.
+const (
+	// Invalid is none of the others.
+	Invalid Kind = iota
+	// Replacement is a whole document.
+	Replacement
+	// Modifiers is {$v:1, $set, $unset}, with or without $v.
+	Modifiers
+	// Diff is {$v:2, diff:{...}}.
+	Diff
+)
+
+// String names the kind for logs.
+func (k Kind) String() string {
+	switch k {
+	case Replacement:
+		return "replacement"
+	case Modifiers:
+		return "modifiers"
+	case Diff:
+		return "diff"
+	}
+	return "invalid"
+}
+
+// Delta is a parsed update, Modifiers or Diff. It is a view into the bytes
+// that it was parsed from and lives as long as they are unchanged. The zero
+// value is invalid.
+type Delta struct {
+	kind Kind
+	o    []byte // the whole `o`
+	diff []byte // Diff: the diff document
+}
+
+// Kind returns Modifiers or Diff.
+func (d Delta) Kind() Kind { return d.kind }
+
+// Raw returns the update as an oplog `o` document.
+func (d Delta) Raw() bson.Raw { return d.o }
+
+// KindOf tells the form of an oplog update without checking its content.
+//
+// A document with an _id is a replacement, whatever else it holds, also
+// {_id:1, $v:2, diff:{}}; the fields of a diff may come in any order (observed
+// on 6.0.5).
+func KindOf(o bson.Raw) Kind {
+	b, ok := body(o)
+	if !ok {
+		return Invalid
+	}
+	kind, first := Modifiers, true
+	for len(b) > 0 {
+		f, rest, ok := next(b)
+		if !ok {
+			return Invalid
+		}
+		switch {
+		case string(f.name) == "_id":
+			return Replacement
+		case first && !dollar(f.name) && string(f.name) != "diff":
+			return Replacement
+		case string(f.name) == "$v":
+			if v, ok := asInt(f); !ok || v != 1 && v != 2 {
+				return Invalid
+			} else if v == 2 {
+				kind = Diff
+			}
+		}
+		b, first = rest, false
+	}
+	if first { // an empty document replaces everything
+		return Replacement
+	}
+	return kind
+}
+
+// Parse reads an update of the Modifiers or Diff form and checks all of it, so
+// that nothing that follows can meet a malformed update. A Replacement is an
+// error here: ask KindOf first.
+func Parse(o bson.Raw) (Delta, error) {
+	switch k := KindOf(o); k {
+	case Diff:
+		return parseDiff(o)
+	case Modifiers:
+		return parseModifiers(o)
+	case Replacement:
+		return Delta{}, fmt.Errorf("%w: a replacement is no delta", ErrMalformed)
+	}
+	return Delta{}, fmt.Errorf("%w: neither $v:1 nor $v:2", ErrMalformed)
+}
+
+func parseDiff(o []byte) (Delta, error) {
+	b, _ := body(o)
+	for len(b) > 0 {
+		f, rest, ok := next(b)
+		if !ok {
+			break
+		}
+		if string(f.name) == "diff" {
+			if f.typ != typeObject {
+				break
+			}
+			if err := checkObjectDiff(f.val, 0); err != nil {
+				return Delta{}, err
+			}
+			return Delta{kind: Diff, o: o, diff: f.val}, nil
+		}
+		b = rest
+	}
+	return Delta{}, fmt.Errorf("%w: $v:2 without a diff object", ErrMalformed)
+}
+
+// isArrayDiff tells the two sorts of sub diff apart: only an array diff has a
+// section named "a", and it is the first.
+func isArrayDiff(diff []byte) bool {
+	return len(diff) > 6 && diff[4] == typeBool && diff[5] == 'a' && diff[6] == 0
+}
+
+// checkDiff checks a sub diff of either sort.
+func checkDiff(diff []byte, depth int) error {
+	if depth > maxDepth {
+		return fmt.Errorf("%w: nested deeper than %d", ErrMalformed, maxDepth)
+	}
+	if isArrayDiff(diff) {
+		return checkArrayDiff(diff, depth)
+	}
+	return checkObjectDiff(diff, depth)
+}
+
+// checkObjectDiff accepts what the server accepts: the sections in the order
+// d, u, i, s..., no field twice (observed on 6.0.5, errors 4770503, 4728000).
+func checkObjectDiff(diff []byte, depth int) error {
+	b, ok := body(diff)
+	if !ok || len(b) == 0 {
+		return fmt.Errorf("%w: empty diff", ErrMalformed)
+	}
+	var space [inlineEntries]entry
+	x := index{list: space[:0]}
+	rank := 0
+	for len(b) > 0 {
+		f, rest, ok := next(b)
+		if !ok {
+			return fmt.Errorf("%w: truncated diff", ErrMalformed)
+		}
+		r, err := sectionRank(f)
+		if err != nil {
+			return err
+		}
+		if r < rank || r == rank && r != rankSub {
+			return fmt.Errorf("%w: section %q out of order", ErrMalformed, f.name)
+		}
+		rank = r
+		if err := x.addSection(f, r); err != nil {
+			return err
+		}
+		if r == rankSub {
+			if err := checkDiff(f.val, depth+1); err != nil {
+				return err
+			}
+		}
+		b = rest
+	}
+	return x.checkUnique()
+}
+
+// The sections of an object diff in the order in which they must come.
+const (
+	rankDelete = 1 + iota
+	rankUpdate
+	rankInsert
+	rankSub
+)
+
+func sectionRank(f field) (int, error) {
+	if f.typ != typeObject {
+		return 0, fmt.Errorf("%w: section %q is no object", ErrMalformed, f.name)
+	}
+	switch string(f.name) {
+	case "d":
+		return rankDelete, nil
+	case "u":
+		return rankUpdate, nil
+	case "i":
+		return rankInsert, nil
+	case "b":
+		return 0, fmt.Errorf("%w: binary diff (section b)", ErrUnsupported)
+	}
+	if len(f.name) > 0 && f.name[0] == 's' {
+		return rankSub, nil
+	}
+	return 0, fmt.Errorf("%w: unknown section %q", ErrMalformed, f.name)
+}
+
+// checkArrayDiff accepts {a:true, l:int32, u<idx>, s<idx>...}. It also refuses
+// what a 6.0.5 server survives badly or not at all: an index at or beyond l
+// ends the server, descending indexes run it out of memory.
+func checkArrayDiff(diff []byte, depth int) error {
+	arr, ok := openArrayDiff(diff)
+	if !ok {
+		return fmt.Errorf("%w: array diff", ErrMalformed)
+	}
+	last := -1
+	for b := arr.changes; len(b) > 0; {
+		c, rest, ok := nextChange(b)
+		if !ok {
+			return fmt.Errorf("%w: array diff", ErrMalformed)
+		}
+		if c.idx <= last {
+			return fmt.Errorf("%w: array index %d after %d", ErrMalformed, c.idx, last)
+		}
+		if arr.cut && c.idx >= arr.length {
+			return fmt.Errorf("%w: array index %d beyond length %d", ErrMalformed, c.idx, arr.length)
+		}
+		if c.sub {
+			if err := checkDiff(c.f.val, depth+1); err != nil {
+				return err
+			}
+		}
+		last, b = c.idx, rest
+	}
+	return nil
+}
+
+// arrayDiff is an opened array diff.
+type arrayDiff struct {
+	cut     bool // l is there
+	length  int
+	changes []byte
+}
+
+// openArrayDiff reads the header of an array diff.
+func openArrayDiff(diff []byte) (arrayDiff, bool) {
+	b, ok := body(diff)
+	if !ok || len(b) == 0 {
+		return arrayDiff{}, false
+	}
+	f, b, ok := next(b)
+	if !ok || string(f.name) != "a" || f.typ != typeBool || f.val[0] != 1 {
+		return arrayDiff{}, false
+	}
+	if len(b) == 0 {
+		return arrayDiff{}, true
+	}
+	f, rest, ok := next(b)
+	if !ok || string(f.name) != "l" {
+		return arrayDiff{changes: b}, ok
+	}
+	if f.typ != typeInt32 { // the server takes no other number here
+		return arrayDiff{}, false
+	}
+	n := int(int32(binary.LittleEndian.Uint32(f.val)))
+	if n < 0 || n > maxSize {
+		return arrayDiff{}, false
+	}
+	return arrayDiff{cut: true, length: n, changes: rest}, true
+}
+
+// change is one u<idx> or s<idx> of an array diff.
+type change struct {
+	idx int
+	sub bool
+	f   field
+}
+
+// nextChange cuts the first change off the body of an array diff.
+func nextChange(b []byte) (change, []byte, bool) {
+	f, rest, ok := next(b)
+	if !ok || len(f.name) < 2 || f.name[0] != 'u' && f.name[0] != 's' {
+		return change{}, nil, false
+	}
+	idx, ok := arrayIndex(f.name[1:])
+	if !ok {
+		return change{}, nil, false
+	}
+	sub := f.name[0] == 's'
+	if sub && f.typ != typeObject {
+		return change{}, nil, false
+	}
+	return change{idx: idx, sub: sub, f: f}, rest, true
+}
+
+func asInt(f field) (int64, bool) {
+	switch f.typ {
+	case typeInt32:
+		return int64(int32(binary.LittleEndian.Uint32(f.val))), true
+	case typeInt64:
+		return int64(binary.LittleEndian.Uint64(f.val)), true
+	case typeDouble:
+		n, ok := doubleInt(f.val)
+		return n, ok
+	}
+	return 0, false
+}
+
+func dollar(name []byte) bool { return len(name) > 0 && name[0] == '$' }

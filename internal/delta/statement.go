@@ -1,0 +1,399 @@
+package delta
+
+import "bytes"
+
+// Form says what a statement of AppendStatement is worth.
+type Form uint8
+
+// The forms of a statement.
+const (
+	// None: there is no exact classic update. Read the document, Apply, write.
+	None Form = iota
+	// Classic: exact on every document on which the delta is valid.
+	Classic
+	// Guarded: exact if none of the fields that the delta inserts exists. Add
+	// AppendGuard's conditions to the query. If the statement then matches
+	// nothing, read, Apply and write.
+	Guarded
+)
+
+// String names the form for logs.
+func (f Form) String() string {
+	switch f {
+	case Classic:
+		return "classic"
+	case Guarded:
+		return "guarded"
+	}
+	return "none"
+}
+
+// AppendStatement appends the update document {$set, $unset, $push} that has
+// the same effect as d, byte for byte and in field order, on every document on
+// which d is valid. With None, dst is returned as it was.
+//
+// What a classic update cannot say, and why (each observed on 6.0.5):
+//
+//   - A field name with a dot, an empty one, or one with a leading dollar on
+//     the path: $set takes the dot for nesting and refuses the other two.
+//   - An i, unguarded: the server logs a pipeline that moves a field to the end
+//     as an i of the existing field, where $set changes it in place. The diff
+//     alone does not tell; hence Guarded.
+//   - Several new fields in one (sub)document in another order than the server
+//     would create them: 5.0 and newer sort by bytes, but numbers by value; 4.4
+//     and older sort by bytes only ("10" before "9"). Names have to be in
+//     order by both rules. A name that starts with a digit but is no plain
+//     number is taken as out of order beside others that start with a digit,
+//     because the newer rule is no order there ("9" < "10" < "1a" < "9").
+//   - l together with another change in the same array: $push with $slice and
+//     $set of an element conflict (error 40).
+//   - A $v:1 update with paths out of that order. They come from Compose, or
+//     from a 4.4 source with numbers in its names.
+//
+// An i is never sent as a pipeline: a pipeline update of a document that has a
+// field name twice ends a 6.0.5 server (invariant failure).
+//
+// The statement does not skip what does not fit: on a document newer than the
+// delta the server may refuse it (28 PathNotViable, 2 BadValue for $push), or
+// create a missing parent, which Apply does not; a later update removes it.
+func AppendStatement(dst []byte, d Delta) ([]byte, Form) {
+	start := len(dst)
+	form := None
+	switch d.kind {
+	case Diff:
+		dst, form = diffStatement(dst, d.diff)
+	case Modifiers:
+		dst, form = modStatement(dst, d.o)
+	}
+	if form == None {
+		return dst[:start], None
+	}
+	return dst, form
+}
+
+// AppendGuard appends, as elements of a query document that the caller has
+// open, {"path": {$exists: false}} for each field that d inserts.
+//
+// Paths through arrays may match more than the one place, so a guard can fail
+// without need; it cannot hold wrongly.
+func AppendGuard(dst []byte, d Delta) []byte {
+	if d.kind != Diff {
+		return dst
+	}
+	var space [pathSpace]byte
+	w := stmtWriter{dst: dst, path: space[:0], pass: passGuard}
+	if !w.object(d.diff) {
+		return dst
+	}
+	return w.dst
+}
+
+// pathSpace is how long a path may be without an allocation.
+const pathSpace = 128
+
+// The passes over a diff, one for each operator of the statement.
+const (
+	passSet = iota
+	passUnset
+	passPush
+	passGuard
+)
+
+// stmtWriter walks a diff and writes what belongs to one pass.
+type stmtWriter struct {
+	dst    []byte
+	path   []byte // with a trailing dot, or empty
+	pass   int
+	unset  bool // set by the first pass: the diff deletes,
+	cut    bool // truncates,
+	insert bool // inserts
+}
+
+func diffStatement(dst, diff []byte) ([]byte, Form) {
+	var space [pathSpace]byte
+	w := stmtWriter{dst: dst, path: space[:0]}
+	w.dst, _ = openDoc(dst)
+	at := len(dst)
+	if !w.operator("$set", passSet, diff) ||
+		w.unset && !w.operator("$unset", passUnset, diff) ||
+		w.cut && !w.operator("$push", passPush, diff) {
+		return dst, None
+	}
+	if len(w.dst) == at+4 { // nothing to change, and {} would replace
+		return dst, None
+	}
+	w.dst = closeDoc(w.dst, at)
+	if w.insert {
+		return w.dst, Guarded
+	}
+	return w.dst, Classic
+}
+
+// operator writes one operator, or nothing if nothing belongs to it.
+func (w *stmtWriter) operator(name string, pass int, diff []byte) bool {
+	begin := len(w.dst)
+	w.dst = append(w.dst, typeObject)
+	w.dst = append(w.dst, name...)
+	w.dst = append(w.dst, 0)
+	var at int
+	w.dst, at = openDoc(w.dst)
+	empty := len(w.dst)
+	w.pass = pass
+	if !w.object(diff) {
+		return false
+	}
+	if len(w.dst) == empty {
+		w.dst = w.dst[:begin]
+		return true
+	}
+	w.dst = closeDoc(w.dst, at)
+	return true
+}
+
+func (w *stmtWriter) object(diff []byte) bool {
+	b, ok := body(diff)
+	if !ok {
+		return false
+	}
+	for len(b) > 0 {
+		f, rest, ok := next(b)
+		if !ok || len(f.name) == 0 || !w.section(f) {
+			return false
+		}
+		b = rest
+	}
+	return true
+}
+
+func (w *stmtWriter) section(f field) bool {
+	if f.name[0] == 's' {
+		return plain(f.name[1:]) && w.sub(f.name[1:], f.val)
+	}
+	b, ok := body(f.val)
+	if !ok {
+		return false
+	}
+	switch f.name[0] {
+	case 'u':
+		return w.pass != passSet || w.sets(b, false)
+	case 'i':
+		if w.pass == passGuard {
+			return w.guards(b)
+		}
+		w.insert = w.insert || len(b) > 0
+		return w.pass != passSet || w.sets(b, true)
+	case 'd':
+		w.unset = w.unset || len(b) > 0
+		return w.pass != passUnset || w.unsets(b)
+	}
+	return false
+}
+
+// sets writes the elements of a u or i section. Those at the top are copied in
+// one piece.
+func (w *stmtWriter) sets(b []byte, ordered bool) bool {
+	section := b
+	var last []byte
+	for len(b) > 0 {
+		f, rest, ok := next(b)
+		if !ok || !plain(f.name) {
+			return false
+		}
+		if ordered && last != nil && !before(last, f.name) {
+			return false
+		}
+		if len(w.path) > 0 {
+			w.dst = append(w.dst, f.typ)
+			w.dst = append(w.dst, w.path...)
+			w.dst = append(w.dst, f.raw[1:]...)
+		}
+		last, b = f.name, rest
+	}
+	if len(w.path) == 0 {
+		w.dst = append(w.dst, section...)
+	}
+	return true
+}
+
+func (w *stmtWriter) unsets(b []byte) bool {
+	for len(b) > 0 {
+		f, rest, ok := next(b)
+		if !ok || !plain(f.name) {
+			return false
+		}
+		w.leaf(typeBool, f.name)
+		w.dst = append(w.dst, 1)
+		b = rest
+	}
+	return true
+}
+
+// existsFalse is {$exists: false}.
+var existsFalse = []byte("\x0e\x00\x00\x00\x08$exists\x00\x00\x00")
+
+func (w *stmtWriter) guards(b []byte) bool {
+	for len(b) > 0 {
+		f, rest, ok := next(b)
+		if !ok || !plain(f.name) {
+			return false
+		}
+		w.leaf(typeObject, f.name)
+		w.dst = append(w.dst, existsFalse...)
+		b = rest
+	}
+	return true
+}
+
+// leaf writes the header of an element with the full path as its name.
+func (w *stmtWriter) leaf(typ byte, name []byte) {
+	w.dst = append(w.dst, typ)
+	w.dst = append(w.dst, w.path...)
+	w.dst = append(w.dst, name...)
+	w.dst = append(w.dst, 0)
+}
+
+// sub goes down into a sub diff.
+func (w *stmtWriter) sub(name, diff []byte) bool {
+	n := len(w.path)
+	w.path = append(w.path, name...)
+	var ok bool
+	if isArrayDiff(diff) {
+		ok = w.array(diff)
+	} else {
+		w.path = append(w.path, '.')
+		ok = w.object(diff)
+	}
+	w.path = w.path[:n]
+	return ok
+}
+
+// array writes the changes of an array diff; w.path is the array's, without a
+// trailing dot.
+func (w *stmtWriter) array(diff []byte) bool {
+	d, ok := openArrayDiff(diff)
+	if !ok || d.cut && len(d.changes) > 0 {
+		return false
+	}
+	if d.cut {
+		w.cut = true
+		if w.pass == passPush {
+			w.slice(d.length)
+		}
+		return true
+	}
+	w.path = append(w.path, '.')
+	for b := d.changes; len(b) > 0; {
+		c, rest, ok := nextChange(b)
+		if !ok {
+			return false
+		}
+		name := c.f.name[1:]
+		switch {
+		case c.sub:
+			if !w.sub(name, c.f.val) {
+				return false
+			}
+		case w.pass == passSet:
+			w.leaf(c.f.typ, name)
+			w.dst = append(w.dst, c.f.val...)
+		}
+		b = rest
+	}
+	return true
+}
+
+// slice writes path: {$each: [], $slice: n}, which keeps the first n elements
+// and, for n = 0, none. It is no operation on an array that is shorter.
+func (w *stmtWriter) slice(n int) {
+	w.leaf(typeObject, nil)
+	var at int
+	w.dst, at = openDoc(w.dst)
+	w.dst = append(w.dst, "\x04$each\x00\x05\x00\x00\x00\x00\x10$slice\x00\x00\x00\x00\x00"...)
+	putInt32(w.dst[len(w.dst)-4:], n)
+	w.dst = closeDoc(w.dst, at)
+}
+
+// plain reports whether a classic update can name the field.
+func plain(name []byte) bool {
+	return len(name) > 0 && name[0] != '$' && bytes.IndexByte(name, '.') < 0
+}
+
+// before reports whether every server creates field a before field b when one
+// $set makes both.
+func before(a, b []byte) bool {
+	if bytes.Compare(a, b) >= 0 {
+		return false
+	}
+	if !isDigit(a[0]) || !isDigit(b[0]) {
+		return true
+	}
+	return number(a) && number(b) && len(a) <= len(b)
+}
+
+func isDigit(c byte) bool { return c >= '0' && c <= '9' }
+
+// number reports whether a name is a number that is written in the one way.
+func number(s []byte) bool { return allDigits(s) && (s[0] != '0' || len(s) == 1) }
+
+// modStatement leaves $v out of a $v:1 update and keeps the rest as it is.
+func modStatement(dst, o []byte) ([]byte, Form) {
+	var space [inlineEntries]modPath
+	list, err := modPaths(space[:0], o)
+	if err != nil || !anyPlainPaths(list) {
+		return dst, None
+	}
+	dst, at := openDoc(dst)
+	empty := len(dst)
+	b, _ := body(o)
+	for len(b) > 0 {
+		f, rest, ok := next(b)
+		if !ok {
+			return dst, None
+		}
+		if string(f.name) != "$v" && len(f.val) > len(emptyDoc) {
+			dst = append(dst, f.raw...)
+		}
+		b = rest
+	}
+	if len(dst) == empty {
+		return dst, None
+	}
+	return closeDoc(dst, at), Classic
+}
+
+// anyPlainPaths reports whether there are paths, all of them plain and the
+// sets in the order in which every server creates them.
+func anyPlainPaths(list []modPath) bool {
+	var last []byte
+	for i := range list {
+		p := &list[i]
+		for off := 0; off <= len(p.path); {
+			c, _ := component(p.path, off)
+			if len(c) == 0 || c[0] == '$' {
+				return false
+			}
+			off += len(c) + 1
+		}
+		if p.unset {
+			continue
+		}
+		if last != nil && !pathBefore(last, p.path) {
+			return false
+		}
+		last = p.path
+	}
+	return len(list) > 0
+}
+
+// pathBefore compares the first components that differ.
+func pathBefore(a, b []byte) bool {
+	for off := 0; off < len(a) && off < len(b); {
+		c, _ := component(a, off)
+		d, _ := component(b, off)
+		if string(c) != string(d) {
+			return before(c, d)
+		}
+		off += len(c) + 1
+	}
+	return false // conflicting paths, which Parse refuses
+}
