@@ -87,6 +87,11 @@ func (c *Cluster) start(ctx context.Context) error {
 	if err := c.launchAll(ctx); err != nil {
 		return err
 	}
+	if c.opts.launched != nil {
+		if err := c.opts.launched(c); err != nil {
+			return err
+		}
+	}
 	if err := c.configure(ctx); err != nil {
 		return err
 	}

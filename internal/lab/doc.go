@@ -3,6 +3,6 @@
 //
 // A cluster owns its processes: [Cluster.Stop] ends them by process id, and on
 // Linux the kernel ends them when the process that started them dies, whatever
-// the reason. Clusters that must outlive their starter are made by [Up] and
-// found again through a [Store].
+// the reason. Clusters that must outlive their starter are made by [Store.Up] and
+// found again by the [Store].
 package lab

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 )
 
 // Member is one mongod of a cluster.
@@ -22,8 +23,8 @@ type Member struct {
 	dir     string
 	proxy   *Proxy
 
-	mu   sync.Mutex // guards proc, and keeps Start, Stop and Kill apart
-	proc *process
+	mu   sync.Mutex              // keeps Start, Stop and Kill apart
+	proc atomic.Pointer[process] // the last one started; read without mu, which a shutdown holds for long
 }
 
 // Host is the mongod's own host:port, never that of its proxy.
@@ -45,12 +46,11 @@ func (m *Member) publicHost() string {
 
 // Pid is the process id, 0 while the member is down.
 func (m *Member) Pid() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.proc == nil || !m.proc.running() {
+	p := m.proc.Load()
+	if p == nil || !p.running() {
 		return 0
 	}
-	return m.proc.pid
+	return p.pid
 }
 
 // Kill ends the mongod with SIGKILL, as a crash does, and waits for its end.
@@ -65,14 +65,11 @@ func (m *Member) Stop() error {
 func (m *Member) end(how func(*process) error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.proc == nil {
+	p := m.proc.Load()
+	if p == nil {
 		return nil
 	}
-	err := how(m.proc)
-	if !m.proc.running() {
-		m.proc = nil
-	}
-	if err != nil {
+	if err := how(p); err != nil {
 		return fmt.Errorf("lab: end member %d of %s: %w", m.Index, m.cluster.Name(), err)
 	}
 	return nil
@@ -91,21 +88,26 @@ func (m *Member) Start(ctx context.Context) error {
 func (m *Member) launch(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.proc != nil && m.proc.running() {
+	if m.Pid() != 0 {
 		return nil
 	}
 	if err := os.MkdirAll(m.DBPath, 0o700); err != nil {
 		return fmt.Errorf("lab: make the data directory: %w", err)
 	}
 	c := m.cluster
-	p, err := startMongod(ctx, launch{
+	l := launch{
 		path: c.mongod, env: c.env, args: c.arguments(m),
 		outName: filepath.Join(m.dir, "mongod.out"), logName: m.LogPath(), detached: c.opts.detached,
-	})
+	}
+	logged := fileSize(l.logName)
+	p, err := startMongod(l)
 	if err != nil {
 		return m.explain(err)
 	}
-	m.proc = p
+	m.proc.Store(p)
+	if err := p.waitListening(ctx, l, logged); err != nil {
+		return errors.Join(m.explain(err), p.kill())
+	}
 	c.log.Debug("mongod started", "cluster", c.Name(), "member", m.Index, "port", m.Port, "pid", p.pid)
 	return nil
 }

@@ -58,8 +58,10 @@ type Options struct {
 	// Logger receives what happens to the cluster; nil discards it.
 	Logger *slog.Logger
 
-	// detached processes outlive the starter; set by Up.
+	// detached processes outlive the starter; launched is called as soon as
+	// they run, before anything can go wrong. Both are set by Store.Up.
 	detached bool
+	launched func(*Cluster) error
 }
 
 // topology is the parsed form of Options.Topology.

@@ -119,11 +119,8 @@ type launch struct {
 	detached bool
 }
 
-// startMongod starts a mongod and waits until it listens. Its log tells when:
-// a connection could be answered by another process on the same port, and to
-// try to listen there would take the port from the mongod itself.
-func startMongod(ctx context.Context, l launch) (*process, error) {
-	logged := fileSize(l.logName)
+// startMongod starts a mongod.
+func startMongod(l launch) (*process, error) {
 	cmd := exec.Command(l.path, l.args...)
 	cmd.Env = append(os.Environ(), l.env...)
 	cmd.Dir = filepath.Dir(l.outName)
@@ -131,16 +128,23 @@ func startMongod(ctx context.Context, l launch) (*process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", l.path, err)
 	}
-	err = poll(ctx, 10*time.Millisecond, func() (bool, error) {
+	return p, nil
+}
+
+// waitListening waits until a mongod listens. Its log tells, from the offset
+// on: a connection could be answered by another process on the same port, and
+// to try to listen there would take the port from the mongod itself.
+func (p *process) waitListening(ctx context.Context, l launch, logged int64) error {
+	err := poll(ctx, 10*time.Millisecond, func() (bool, error) {
 		if !p.running() {
 			return false, endedEarly(p, l)
 		}
 		return logSays(l.logName, logged, "waiting for connections"), nil
 	})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("wait for mongod to listen: %w", err), p.kill())
+		return fmt.Errorf("wait for mongod to listen: %w", err)
 	}
-	return p, nil
+	return nil
 }
 
 // exitAddressInUse is how mongod (4.2 to 6.0) exits when it cannot listen.

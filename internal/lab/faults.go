@@ -1,0 +1,69 @@
+package lab
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/Shopify/toxiproxy/v2/stream"
+)
+
+// toxicJSON is the form in which toxiproxy takes a toxic.
+func toxicJSON(name, kind string, direction stream.Direction, attributes string) io.Reader {
+	return strings.NewReader(fmt.Sprintf(
+		`{"name":%q,"type":%q,"stream":%q,"toxicity":1,"attributes":%s}`, name, kind, direction.String(), attributes))
+}
+
+// startProxies puts a proxy before each member, if the options want them.
+func (c *Cluster) startProxies() error {
+	if !c.opts.Proxy {
+		return nil
+	}
+	for _, m := range c.members {
+		// With fixed ports the proxies follow the members'.
+		port := 0
+		if c.opts.Port != 0 {
+			port = c.opts.Port + len(c.members) + m.Index
+		}
+		ports, err := choosePorts(port, 1)
+		if err != nil {
+			return err
+		}
+		if m.proxy, err = newProxy(ports[0], m.Host(), c.ownerOf); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ownerOf tells which member made a connection to a proxy.
+func (c *Cluster) ownerOf(conn net.Conn) int {
+	var pids []int
+	for _, m := range c.members {
+		pids = append(pids, m.Pid())
+	}
+	return connectionOwner(conn, pids)
+}
+
+// Isolate cuts a member off from the other members in both directions; clients
+// still reach it, and the others each other. A primary cut off so goes on for
+// some seconds without noticing, and what it writes then will roll back.
+func (c *Cluster) Isolate(i int) error { return c.isolate(i, true) }
+
+// Rejoin ends Isolate.
+func (c *Cluster) Rejoin(i int) error { return c.isolate(i, false) }
+
+func (c *Cluster) isolate(i int, yes bool) error {
+	if !c.opts.Proxy {
+		return fmt.Errorf("lab: cluster %s has no proxies; start it with Options.Proxy", c.Name())
+	}
+	for _, m := range c.members {
+		if m.Index == i {
+			continue
+		}
+		m.proxy.refuse(i, yes)
+		c.members[i].proxy.refuse(m.Index, yes)
+	}
+	return nil
+}

@@ -1,0 +1,293 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	stateSuffix = ".json"
+	lockSuffix  = ".lock"
+	dataSuffix  = ".data"
+)
+
+// State describes a cluster that outlives the process that started it.
+type State struct {
+	// Name of the cluster.
+	Name string `json:"name"`
+	// Topology as in Options.
+	Topology string `json:"topology"`
+	// Version as in Options.
+	Version string `json:"version"`
+	// URI as of Cluster.URI.
+	URI string `json:"uri"`
+	// X509URI as of Cluster.X509URI.
+	X509URI string `json:"x509_uri,omitempty"`
+	// Dir holds data, logs and certificates.
+	Dir string `json:"dir"`
+	// KeepDir says that Down leaves Dir alone.
+	KeepDir bool `json:"keep_dir"`
+	// Created is when the cluster was started.
+	Created time.Time `json:"created"`
+	// Until is when the cluster ends by itself; zero is never.
+	Until time.Time `json:"until,omitzero"`
+	// Members of the cluster.
+	Members []MemberState `json:"members"`
+	// Guard is the process that ends the cluster in time, if there is one.
+	Guard *Identity `json:"guard,omitempty"`
+}
+
+// MemberState is one member of a State.
+type MemberState struct {
+	// Host is the member's host:port.
+	Host string `json:"host"`
+	// Log is the member's log file.
+	Log string `json:"log"`
+	// Process is the member's mongod.
+	Process Identity `json:"process"`
+}
+
+// Running counts the members that run.
+func (s State) Running() int {
+	n := 0
+	for _, m := range s.Members {
+		if m.Process.Running() {
+			n++
+		}
+	}
+	return n
+}
+
+// Store keeps the states of clusters that outlive their starter, a file each,
+// and by default their data.
+type Store struct{ dir string }
+
+// NewStore returns a store in a directory, by default one in the user's cache
+// directory.
+func NewStore(dir string) (*Store, error) {
+	if dir == "" {
+		var err error
+		if dir, err = cacheDir("lab"); err != nil {
+			return nil, err
+		}
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("lab: find the state directory: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("lab: make the state directory: %w", err)
+	}
+	return &Store{dir: dir}, nil
+}
+
+// Up starts a cluster that runs on after the calling process has ended, until
+// Down. Options.Proxy is refused: a proxy lives in its process.
+func (s *Store) Up(ctx context.Context, o Options) (*State, error) {
+	if o.Proxy {
+		return nil, errors.New("lab: a cluster that outlives its starter cannot have proxies")
+	}
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := lockFile(ctx, s.path(o.Name, lockSuffix))
+	if err != nil {
+		return nil, fmt.Errorf("lab: cluster %s: %w", o.Name, err)
+	}
+	defer unlock()
+	if err := s.makeRoom(ctx, o.Name); err != nil {
+		return nil, err
+	}
+	state := &State{Name: o.Name, Topology: o.Topology, Version: o.Version, KeepDir: o.Dir != "", Created: time.Now()}
+	if o.Dir == "" {
+		o.Dir = s.path(o.Name, dataSuffix)
+	}
+	o.detached = true
+	o.launched = func(c *Cluster) error { return s.record(state, c) }
+	c, err := Start(ctx, o)
+	if err != nil {
+		return nil, errors.Join(err, s.discard(o.Name, state.KeepDir))
+	}
+	state.URI, state.X509URI = c.URI(), c.X509URI()
+	if err := s.write(state); err != nil {
+		return nil, errors.Join(err, c.Stop(), s.discard(o.Name, state.KeepDir))
+	}
+	return state, nil
+}
+
+// makeRoom refuses a name in use and clears away what a reboot or crash left.
+func (s *Store) makeRoom(ctx context.Context, name string) error {
+	old, err := s.read(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if old.Running() > 0 {
+		return fmt.Errorf("lab: cluster %s is up already; end it with: millrace lab down --name %s", name, name)
+	}
+	return s.down(ctx, old)
+}
+
+// record writes down the processes of a cluster that has just been launched.
+func (s *Store) record(state *State, c *Cluster) error {
+	state.Dir, state.URI, state.Members = c.Dir(), c.URI(), nil
+	for _, m := range c.Members() {
+		id, err := identify(m.Pid(), m.DBPath)
+		if err != nil {
+			return err
+		}
+		state.Members = append(state.Members, MemberState{Host: m.Host(), Log: m.LogPath(), Process: id})
+	}
+	return s.write(state)
+}
+
+// List returns all clusters, by name, those that no longer run included.
+func (s *Store) List() ([]State, error) {
+	files, err := filepath.Glob(s.path("*", stateSuffix))
+	if err != nil {
+		return nil, fmt.Errorf("lab: list clusters: %w", err)
+	}
+	slices.Sort(files)
+	var states []State
+	for _, file := range files {
+		state, err := s.read(strings.TrimSuffix(filepath.Base(file), stateSuffix))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // ended meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		states = append(states, *state)
+	}
+	return states, nil
+}
+
+// Down ends a cluster's processes and removes its data, unless it was started
+// with a directory of its own.
+func (s *Store) Down(ctx context.Context, name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	unlock, err := lockFile(ctx, s.path(name, lockSuffix))
+	if err != nil {
+		return fmt.Errorf("lab: cluster %s: %w", name, err)
+	}
+	defer unlock()
+	state, err := s.read(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("lab: there is no cluster %s; see: millrace lab list", name)
+	}
+	if err != nil {
+		return err
+	}
+	return s.down(ctx, state)
+}
+
+// down does Down for a caller that holds the lock.
+func (s *Store) down(ctx context.Context, state *State) error {
+	var grace time.Duration // data about to be removed need no clean shutdown
+	if state.KeepDir {
+		grace = stopGrace
+	}
+	var errs []error
+	for _, m := range state.Members {
+		errs = append(errs, m.Process.end(ctx, grace))
+	}
+	// The guard may be the caller.
+	if state.Guard != nil && state.Guard.Pid != os.Getpid() {
+		errs = append(errs, state.Guard.end(ctx, 0))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("lab: end cluster %s: %w", state.Name, err)
+	}
+	return s.discard(state.Name, state.KeepDir)
+}
+
+// SetGuard limits the life of a cluster: it starts the command, detached, which
+// is expected to call Guard for the cluster.
+func (s *Store) SetGuard(state *State, limit time.Duration, command ...string) error {
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Dir = s.dir
+	p, err := startProcess(cmd, filepath.Join(state.Dir, "guard.out"), true)
+	if err != nil {
+		return fmt.Errorf("lab: start the guard of %s: %w", state.Name, err)
+	}
+	id, err := identify(p.pid, state.Name)
+	if err != nil {
+		return errors.Join(err, p.kill())
+	}
+	state.Guard, state.Until = &id, time.Now().Add(limit)
+	return s.write(state)
+}
+
+// Guard waits for the limit and then ends the cluster.
+func (s *Store) Guard(ctx context.Context, name string, limit time.Duration) error {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return s.Down(ctx, name)
+	}
+}
+
+// path is the path of a cluster's file.
+func (s *Store) path(name, suffix string) string { return filepath.Join(s.dir, name+suffix) }
+
+// read returns a cluster's state.
+func (s *Store) read(name string) (*State, error) {
+	data, err := os.ReadFile(s.path(name, stateSuffix))
+	if err != nil {
+		return nil, fmt.Errorf("lab: read the state of %s: %w", name, err)
+	}
+	state := &State{}
+	if err := json.Unmarshal(data, state); err != nil {
+		return nil, fmt.Errorf("lab: read the state of %s: %w; remove %s", name, err, s.path(name, stateSuffix))
+	}
+	return state, nil
+}
+
+// write replaces a cluster's state as a whole.
+func (s *Store) write(state *State) error {
+	data, err := json.MarshalIndent(state, "", "  ")
+	if err != nil {
+		return fmt.Errorf("lab: write the state of %s: %w", state.Name, err)
+	}
+	tmp := s.path(state.Name, ".new")
+	if err := os.WriteFile(tmp, data, 0o600); err != nil {
+		return fmt.Errorf("lab: write the state of %s: %w", state.Name, err)
+	}
+	if err := os.Rename(tmp, s.path(state.Name, stateSuffix)); err != nil {
+		return fmt.Errorf("lab: write the state of %s: %w", state.Name, err)
+	}
+	return nil
+}
+
+// discard removes what is left of a cluster whose processes have ended. The
+// lock file stays: another process may be waiting for it.
+func (s *Store) discard(name string, keepDir bool) error {
+	var errs []error
+	if !keepDir {
+		errs = append(errs, os.RemoveAll(s.path(name, dataSuffix)))
+	}
+	if err := os.Remove(s.path(name, stateSuffix)); !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("lab: remove cluster %s: %w", name, err)
+	}
+	return nil
+}
