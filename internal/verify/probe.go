@@ -1,0 +1,158 @@
+package verify
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// probe fetches documents of one side by _id. What the server takes for the
+// same _id counts, also when the bytes differ (int32 1 and double 1.0, strings
+// that a collation holds equal): such a document comes with its own id. It
+// belongs to one goroutine.
+type probe struct {
+	e     *Engine
+	s     *side
+	found map[string][]byte // by the id asked for
+	held  int
+}
+
+func newProbe(e *Engine, s *side) *probe {
+	return &probe{e: e, s: s, found: map[string][]byte{}}
+}
+
+// get returns the document that the last fetch found for key, or nil.
+func (p *probe) get(key string) []byte { return p.found[key] }
+
+// free lets go of what the last fetch found.
+func (p *probe) free() {
+	clear(p.found)
+	p.e.c.hold(-p.held)
+	p.held = 0
+}
+
+// fetch reads the documents with the given ids, forgetting those before.
+func (p *probe) fetch(ctx context.Context, keys []string) error {
+	p.free()
+	if !p.s.exists {
+		return nil
+	}
+	conn, err := p.s.checkout(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	alone := keys
+	if !p.s.clustered { // there, $in would walk the whole collection
+		if alone, err = p.together(ctx, conn, keys); err != nil {
+			return err
+		}
+	}
+	for _, k := range alone {
+		if err := p.single(ctx, conn, k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// together fetches with one $in and returns the keys to be asked for singly.
+func (p *probe) together(ctx context.Context, conn *wire.Conn, keys []string) (alone []string, err error) {
+	in := make(bson.A, 0, len(keys))
+	wanted := make(map[string]bool, len(keys))
+	for _, k := range keys {
+		if v := idValue(k); v.Type == bson.TypeUndefined {
+			alone = append(alone, k) // refused in a $in
+		} else {
+			in = append(in, v)
+			wanted[k] = true
+		}
+	}
+	if len(in) == 0 {
+		return alone, nil
+	}
+	strangers := false
+	err = p.query(ctx, conn, bson.D{{Key: "$in", Value: in}}, func(id string, doc []byte) {
+		if !wanted[id] {
+			strangers = true
+			return
+		}
+		p.keep(id, doc)
+	})
+	if mongo.IsCode(err, codeBadValue) {
+		return keys, nil // an id that looks like an operator
+	}
+	if strangers {
+		for k := range wanted {
+			if p.found[k] == nil {
+				alone = append(alone, k)
+			}
+		}
+	}
+	return alone, err
+}
+
+const codeBadValue = 2
+
+func (p *probe) single(ctx context.Context, conn *wire.Conn, key string) error {
+	v := idValue(key)
+	cond := bson.D{{Key: "$eq", Value: v}}
+	if v.Type == bson.TypeUndefined {
+		cond = bson.D{{Key: "$type", Value: "undefined"}}
+	}
+	return p.query(ctx, conn, cond, func(id string, doc []byte) {
+		if id != key {
+			// null also finds undefined, which an index tells apart.
+			if (bson.Type(id[0]) == bson.TypeUndefined) != (v.Type == bson.TypeUndefined) || p.found[key] != nil {
+				return
+			}
+		} else if p.found[key] != nil {
+			p.e.c.hold(-len(p.found[key]))
+			p.held -= len(p.found[key])
+		}
+		p.keep(key, doc)
+	})
+}
+
+func (p *probe) keep(key string, doc []byte) {
+	p.found[key] = bytes.Clone(doc)
+	p.held += len(doc)
+	p.e.c.hold(len(doc))
+}
+
+func (p *probe) query(ctx context.Context, conn *wire.Conn, cond bson.D, fn func(id string, doc []byte)) error {
+	batch := max(p.e.limits.batch/p.s.averageSize(), 2)
+	cmd := bson.D{{Key: "find", Value: p.s.coll}, {Key: "filter", Value: bson.D{{Key: "_id", Value: cond}}},
+		{Key: "batchSize", Value: batch}}
+	if p.s.access == byIndex {
+		cmd = append(cmd, bson.E{Key: "hint", Value: bson.D{{Key: "_id", Value: 1}}})
+	}
+	cur, err := openCursor(ctx, conn, p.s, p.s.majority(cmd), batch)
+	if err != nil {
+		return err
+	}
+	defer closeCursor(ctx, cur)
+	var key []byte
+	for {
+		b, err := cur.Next(ctx)
+		if err != nil {
+			return fmt.Errorf("read %s on %s by _id: %w", p.s.ns, p.s.cluster.Address(), err)
+		}
+		err = b.Each(func(doc []byte) error {
+			var ok bool
+			if key, ok = appendID(key[:0], doc); !ok {
+				return errMalformed(p.s.ns)
+			}
+			fn(string(key), doc)
+			return nil
+		})
+		if err != nil || b.Done {
+			return err
+		}
+	}
+}

@@ -1,0 +1,265 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+)
+
+// candidate is a document that did not match while writes went on. It holds
+// no document, only what the last look saw.
+type candidate struct {
+	c    *collection
+	key  string // _id, as appendID makes it
+	size int    // of the larger document, as the scan saw it
+
+	looks   int
+	first   time.Time // of the first look
+	since   time.Time // both sides stand still since then
+	a, b    digest    // what the last look saw
+	before  digest    // the source's document before the last wait for Settled
+	changes int       // looks that saw another document than the one before
+	agree   int       // looks in a row that saw the same two documents
+}
+
+// digest stands for a document's bytes, zero for none. The seeds are drawn per
+// run; it only tells whether a document changed between two looks.
+type digest [2]uint64
+
+// rechecker looks at mismatches again until they are decided. add may be
+// called from any goroutine; run has one.
+type rechecker struct {
+	e     *Engine
+	f     *findings
+	seeds [2]maphash.Seed
+	space *semaphore.Weighted // bytes of queued candidates
+	ended chan struct{}       // no more will be added
+
+	mu     sync.Mutex
+	queued map[*collection]map[string]*candidate
+	fresh  []*candidate // added since the last round
+}
+
+func newRechecker(e *Engine, f *findings) *rechecker {
+	return &rechecker{e: e, f: f, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
+		space: semaphore.NewWeighted(int64(e.limits.queue)), ended: make(chan struct{}),
+		queued: map[*collection]map[string]*candidate{}}
+}
+
+// candidateCost is what a queued candidate takes besides its id.
+const candidateCost = 256
+
+func (r *rechecker) cost(key string) int64 {
+	return min(int64(len(key)+candidateCost), int64(r.e.limits.queue))
+}
+
+// add queues a mismatch. When the queue is full it waits, and the scan with
+// it, until older ones are decided; so nothing is ever left out.
+func (r *rechecker) add(ctx context.Context, cand candidate) error {
+	cost := r.cost(cand.key)
+	if err := r.space.Acquire(ctx, cost); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	keys := r.queued[cand.c]
+	if keys == nil {
+		keys = map[string]*candidate{}
+		r.queued[cand.c] = keys
+	}
+	if keys[cand.key] != nil {
+		r.space.Release(cost)
+		return nil
+	}
+	keys[cand.key] = &cand
+	r.fresh = append(r.fresh, &cand)
+	r.e.c.waiting.Add(1)
+	return nil
+}
+
+// noMore says that add will not be called again. Called once.
+func (r *rechecker) noMore() { close(r.ended) }
+
+// run looks at the queue round by round until noMore was called and the queue
+// is empty.
+func (r *rechecker) run(ctx context.Context) error {
+	var open []*candidate
+	pause := time.NewTicker(r.e.o.Recheck.Every)
+	defer pause.Stop()
+	ended := r.ended
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ended:
+			ended = nil
+		case <-pause.C:
+		}
+		open = append(open, r.takeFresh()...)
+		var err error
+		if open, err = r.round(ctx, open); err != nil {
+			return err
+		}
+		if ended == nil && len(open) == 0 {
+			return nil
+		}
+	}
+}
+
+func (r *rechecker) takeFresh() []*candidate {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.fresh
+	r.fresh = nil
+	return f
+}
+
+// round looks at each candidate once and returns the undecided ones.
+func (r *rechecker) round(ctx context.Context, open []*candidate) ([]*candidate, error) {
+	if len(open) == 0 {
+		return open, nil
+	}
+	if settled := r.e.o.Recheck.Settled; settled != nil {
+		if err := r.each(ctx, open, r.remember); err != nil {
+			return nil, err
+		}
+		if err := settled(ctx); err != nil {
+			return nil, fmt.Errorf("wait until the target has applied what the source holds: %w", err)
+		}
+	}
+	undecided := open[:0:len(open)]
+	err := r.each(ctx, open, func(ctx context.Context, c *collection, run []*candidate) error {
+		left, err := r.look(ctx, c, run)
+		undecided = append(undecided, left...)
+		return err
+	})
+	return undecided, err
+}
+
+// each calls fn with runs of candidates of one collection that fit into
+// memory, again when a failure passes by itself.
+func (r *rechecker) each(ctx context.Context, open []*candidate, fn func(context.Context, *collection, []*candidate) error) error {
+	for len(open) > 0 {
+		c := open[0].c
+		n := 1
+		for n < len(open) && open[n].c == c {
+			n++
+		}
+		n = chunk(n, r.e.limits.probe, func(i int) int { return open[i].size + len(open[i].key) })
+		run := open[:n:n]
+		if err := fn(ctx, c, run); err != nil {
+			return err
+		}
+		open = open[n:]
+	}
+	return nil
+}
+
+// remember notes the source's documents before a wait for Settled.
+func (r *rechecker) remember(ctx context.Context, c *collection, run []*candidate) error {
+	return r.withDocs(ctx, c, run, false, func(cand *candidate, a, _ []byte) { cand.before = r.digest(a) })
+}
+
+// look reads both sides, the source last: what it shows then and showed before
+// Settled, it showed all the time in between.
+func (r *rechecker) look(ctx context.Context, c *collection, run []*candidate) (left []*candidate, err error) {
+	now := time.Now()
+	err = r.withDocs(ctx, c, run, true, func(cand *candidate, a, b []byte) {
+		settled := a == nil && b == nil || a != nil && b != nil && r.e.o.same(a, b)
+		note, final := "", false
+		if !settled {
+			note, final = r.judge(cand, r.digest(a), r.digest(b), now)
+		}
+		if !settled && !final {
+			left = append(left, cand)
+			return
+		}
+		if settled {
+			r.e.c.settled.Add(1)
+		} else {
+			r.f.add(r.e, c, a, b, note)
+		}
+		r.f.recheck(c, settled)
+		r.forget(cand)
+	})
+	return left, err
+}
+
+// withDocs fetches the candidates' documents, the target's first if wanted,
+// and calls fn for each.
+func (r *rechecker) withDocs(ctx context.Context, c *collection, run []*candidate, both bool, fn func(cand *candidate, a, b []byte)) error {
+	keys := make([]string, len(run))
+	for i, cand := range run {
+		keys[i] = cand.key
+	}
+	src, dst := newProbe(r.e, &c.src), newProbe(r.e, &c.dst)
+	defer src.free()
+	defer dst.free()
+	err := retry(ctx, r.e.o.Log, "look again at documents of "+c.pair.SourceNS, func() error {
+		if both {
+			if err := dst.fetch(ctx, keys); err != nil {
+				return err
+			}
+		}
+		return src.fetch(ctx, keys)
+	})
+	if err != nil {
+		return err
+	}
+	for _, cand := range run {
+		fn(cand, src.get(cand.key), dst.get(cand.key))
+	}
+	return nil
+}
+
+// judge takes what a look saw of two documents that are not the same, and
+// tells whether that is final.
+func (r *rechecker) judge(cand *candidate, a, b digest, now time.Time) (note string, final bool) {
+	o := r.e.o.Recheck
+	touched := o.Settled != nil && a != cand.before // while we waited
+	if cand.looks == 0 {
+		cand.first, cand.since = now, now
+	} else if touched || a != cand.a || b != cand.b {
+		cand.since, cand.agree = now, 0
+		cand.changes++
+	}
+	if !touched {
+		cand.agree++
+	}
+	cand.looks++
+	cand.a, cand.b = a, b
+	if o.Settled != nil && cand.agree >= r.needed(cand) || o.Settled == nil && cand.agree > 1 && now.Sub(cand.since) >= o.Quiet {
+		return "", true
+	}
+	if cand.looks >= minLooks && now.Sub(cand.first) >= o.For {
+		return fmt.Sprintf("still changing after %s", o.For), true
+	}
+	return "", false
+}
+
+// minLooks keeps the time limit from deciding when each look takes long.
+const minLooks = 5
+
+// needed is how many looks in a row must show the same after the target caught
+// up. A document that was seen changing may flip between two contents faster
+// than we look, so it needs more.
+func (r *rechecker) needed(cand *candidate) int { return min(2+2*cand.changes, 12) }
+
+func (r *rechecker) forget(cand *candidate) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.queued[cand.c], cand.key)
+	r.space.Release(r.cost(cand.key))
+	r.e.c.waiting.Add(-1)
+}
+
+func (r *rechecker) digest(doc []byte) digest {
+	if doc == nil {
+		return digest{}
+	}
+	return digest{maphash.Bytes(r.seeds[0], doc), maphash.Bytes(r.seeds[1], doc)}
+}
