@@ -37,6 +37,16 @@ type Event struct {
 	At mongo.OpTime
 }
 
+// Resume is the position from which to go on when everything up to and including
+// a batch is applied.
+func (b *Batch) Resume() Position {
+	p := Position{ReadFrom: b.End, Applied: b.End}
+	if !b.OpenTxn.IsZero() {
+		p.ReadFrom = b.OpenTxn
+	}
+	return p
+}
+
 // Position is from where a source is read, and what of it is done already.
 type Position struct {
 	// ReadFrom is the first entry to read: no transaction still open at
@@ -47,14 +57,27 @@ type Position struct {
 	Applied mongo.OpTime `bson:"applied"`
 }
 
-// Batch is a run of events in source order.
+// Batch is a run of events in source order. Each batch's Start is the End of
+// the batch before.
+//
+// The operations of one oplog entry, or of one transaction, that are too many
+// for a batch come in several. All but the last have Partial set: their
+// trailing events have At after End, and End stays before the entry that made
+// them take effect until its last events are delivered. A consumer whose
+// durable position is the End of a batch of which, and before which,
+// everything is applied therefore never stands inside a transaction; after a
+// restart it gets the whole transaction again.
 type Batch struct {
 	Events []Event
 	// Start and End bound the batch: everything after Start up to and
 	// including End has been read. A batch without events moves End only.
 	Start, End mongo.OpTime
+	// Partial says that the entry after End goes on in the next batch.
+	Partial bool
 	// OpenTxn is the position of the first entry of the oldest transaction
-	// still open at End, zero when none is.
+	// still open at End, as far as it is known, zero when none is: reading
+	// must start there again (Position.ReadFrom), or at End when it is zero.
+	// It may lie before the ReadFrom of this run, and never after End.
 	OpenTxn mongo.OpTime
 	Bytes   int // size of the entries read
 	Entries int // oplog entries read, skipped ones included

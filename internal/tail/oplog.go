@@ -1,0 +1,220 @@
+package tail
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/catalog"
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Defaults of OplogOptions.
+const (
+	defaultReadAhead = 32 << 20
+	defaultBatch     = 4 << 20
+	defaultTxnBuffer = 64 << 20
+	defaultAwait     = time.Second
+)
+
+// stallAfter is how long nothing may come before the primary is asked whether
+// there was something: its no-op writer writes every ten seconds.
+const stallAfter = time.Minute
+
+// OplogOptions shape an Oplog. The zero value keeps every namespace.
+type OplogOptions struct {
+	// Keep says whether events of a source namespace are wanted. It is asked
+	// once per namespace, by the goroutine of Run; internal databases, views
+	// and schema changes are not its matter.
+	Keep func(ns string) bool
+	// ReadAheadBytes bounds what is read and not yet handed over, default
+	// 32 MB; less than 16 MB reads one reply ahead.
+	ReadAheadBytes int64
+	// BatchBytes is the size of entries after which a batch is handed over,
+	// default 4 MB. A batch may exceed it by one document.
+	BatchBytes int
+	// TxnBufferBytes bounds the operations of open transactions in memory,
+	// default 64 MB. What exceeds it is read from the oplog again at commit.
+	TxnBufferBytes int64
+	// Await is how often an idle source yields an empty batch, default 1 s.
+	Await time.Duration
+	// SkipMigrated drops writes of chunk migrations (fromMigrate). On a replica
+	// set it must be off: a rename across databases writes such entries too.
+	SkipMigrated bool
+	Log          *slog.Logger // default discards
+
+	// ParseChange and ParseViewWrite read schema changes; they default to
+	// those of package catalog. False means that an entry changes no schema.
+	ParseChange    func(ns string, ui *bson.Binary, o bson.Raw) (catalog.Change, bool, error)
+	ParseViewWrite func(op byte, db string, o, o2 bson.Raw) (catalog.Change, bool, error)
+}
+
+func (o OplogOptions) withDefaults() OplogOptions {
+	if o.ReadAheadBytes <= 0 {
+		o.ReadAheadBytes = defaultReadAhead
+	}
+	if o.BatchBytes <= 0 {
+		o.BatchBytes = defaultBatch
+	}
+	if o.TxnBufferBytes <= 0 {
+		o.TxnBufferBytes = defaultTxnBuffer
+	}
+	if o.Await <= 0 {
+		o.Await = defaultAwait
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.ParseChange == nil {
+		o.ParseChange = catalog.ParseChange
+	}
+	if o.ParseViewWrite == nil {
+		o.ParseViewWrite = catalog.ParseViewWrite
+	}
+	return o
+}
+
+// Oplog reads a replica set's oplog with majority read concern: what it emits
+// cannot be rolled back. It implements Source. Run is called by one goroutine
+// at a time; Stats by any.
+type Oplog struct {
+	cluster *mongo.Cluster
+	opt     OplogOptions
+	log     *slog.Logger
+	park    time.Duration
+
+	mu    sync.Mutex
+	stats Stats
+}
+
+// NewOplog makes a source of c's oplog, read from the member that c.Reader
+// selects.
+func NewOplog(c *mongo.Cluster, o OplogOptions) *Oplog {
+	o = o.withDefaults()
+	return &Oplog{cluster: c, opt: o, log: o.Log, park: parkAfter}
+}
+
+// Run implements Source. A ReadFrom with increment 0 is a time: reading starts
+// at the first entry at or after it. Any other must be an entry of this very
+// history (ErrTooOld, ErrRolledBack). The first batch starts at Applied.
+//
+// A cut, an election or a killed cursor ends the run with an error of
+// mongo.ClassRetry; what was read before it has been emitted by then.
+func (o *Oplog) Run(ctx context.Context, pos Position, emit func(context.Context, *Batch) error) error {
+	if pos.ReadFrom.IsZero() {
+		return errors.New("read oplog: no position to read from")
+	}
+	q := newQueue(o.opt.ReadAheadBytes)
+	r := &reader{
+		cluster: o.cluster, log: o.log, await: o.opt.Await, park: o.park,
+		queue: q, from: pos.ReadFrom,
+	}
+	readCtx, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		q.close(r.run(readCtx))
+	}()
+	a := newAssembler(o, pos, emit)
+	err := a.run(ctx, q)
+	stop()
+	<-done
+	a.fetch.close()
+	o.idle()
+	return err
+}
+
+// Stats implements Source.
+func (o *Oplog) Stats() Stats {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.stats
+}
+
+// count adds a batch to the statistics.
+func (o *Oplog) count(b *Batch, newest mongo.OpTime, txns *txnTable) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.stats.Entries += int64(b.Entries)
+	o.stats.Bytes += int64(b.Bytes)
+	o.stats.Events += int64(len(b.Events))
+	o.stats.Newest = mongo.MaxOpTime(o.stats.Newest, newest)
+	o.stats.OpenTransactions, o.stats.BufferedBytes = len(txns.open), txns.bytes
+}
+
+// idle says that no run is under way.
+func (o *Oplog) idle() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.stats.OpenTransactions, o.stats.BufferedBytes = 0, 0
+}
+
+// run consumes the queue until it fails.
+func (a *assembler) run(ctx context.Context, q *queue) error {
+	await := a.o.opt.Await
+	beat := time.Now().Add(await)
+	watch := &stallWatch{cluster: a.o.cluster, heard: time.Now()}
+	for {
+		c, ok, err := q.take(ctx, time.Until(beat))
+		if err != nil {
+			return err
+		}
+		if ok {
+			watch.heard = time.Now()
+			err = a.chunk(ctx, c)
+			q.done(c)
+		} else {
+			err = watch.check(ctx, a.seen)
+		}
+		if err != nil {
+			return err
+		}
+		if !ok || a.entries > 0 && q.empty() {
+			if err := a.flush(ctx); err != nil {
+				return err
+			}
+			beat = time.Now().Add(await)
+		}
+	}
+}
+
+func (a *assembler) chunk(ctx context.Context, c chunk) error {
+	skip := c.skip
+	return c.batch.Each(func(doc []byte) error {
+		if skip > 0 {
+			skip--
+			return nil
+		}
+		return a.entry(ctx, doc)
+	})
+}
+
+// stallWatch notices a member that answers but gets no more entries, as an
+// old primary behind a partition does.
+type stallWatch struct {
+	cluster  *mongo.Cluster
+	heard    time.Time    // when the last entry came
+	asked    time.Time    // when the primary was asked
+	expected mongo.OpTime // what it had then
+}
+
+func (w *stallWatch) check(ctx context.Context, seen mongo.OpTime) error {
+	now := time.Now()
+	if now.Sub(w.heard) < stallAfter || now.Sub(w.asked) < stallAfter/4 {
+		return nil
+	}
+	if w.asked.After(w.heard) && seen.Before(w.expected) {
+		return passing(codeCursorNotFound, "CursorNotFound", fmt.Sprintf(
+			"the oplog cursor stands at %s for %s although the primary is at %s", seen, now.Sub(w.heard).Round(time.Second), w.expected))
+	}
+	w.asked = now
+	if p, err := w.cluster.Positions(ctx); err == nil {
+		w.expected = p.Majority
+	}
+	return nil
+}
