@@ -229,7 +229,7 @@ func (w *stmtWriter) unsets(b []byte) bool {
 }
 
 // existsFalse is {$exists: false}.
-var existsFalse = []byte("\x0e\x00\x00\x00\x08$exists\x00\x00\x00")
+var existsFalse = []byte("\x0f\x00\x00\x00\x08$exists\x00\x00\x00")
 
 func (w *stmtWriter) guards(b []byte) bool {
 	for len(b) > 0 {

@@ -1,0 +1,237 @@
+package delta
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// gen makes random documents and random updates of them.
+type gen struct {
+	*rand.Rand
+	odd bool // also field names that only pipelines can write
+}
+
+func newGen(seed uint64) *gen { return &gen{Rand: rand.New(rand.NewPCG(seed, 7)), odd: true} }
+
+func pick[T any](g *gen, list ...T) T { return list[g.IntN(len(list))] }
+
+// one reports true once in n times.
+func (g *gen) one(n int) bool { return g.IntN(n) == 0 }
+
+func (g *gen) name() string {
+	if g.odd && g.one(12) {
+		return pick(g, "", "a.b", "$q", "a.", ".")
+	}
+	return pick(g, "a", "b", "c", "d", "e", "f", "g", "h", "0", "1", "9", "10", "é", "A b", "s", "u")
+}
+
+func (g *gen) value(depth int) any {
+	switch n := g.IntN(24); {
+	case n < 6 && depth > 0:
+		return g.object(g.IntN(5), depth-1)
+	case n < 12 && depth > 0:
+		out := bson.A{}
+		for range g.IntN(6) {
+			out = append(out, g.value(depth-1))
+		}
+		return out
+	case n < 15:
+		return int32(g.IntN(5))
+	}
+	return g.scalar()
+}
+
+func (g *gen) scalar() any {
+	oid := bson.ObjectID{1, byte(g.IntN(3))}
+	return pick[any](g,
+		int64(g.IntN(5)), 1.5, math.Copysign(0, -1), math.Float64frombits(0x7ff8000000000123), math.Inf(1),
+		strings.Repeat("x", g.IntN(30)), "", true, false, nil, oid, bson.DateTime(5),
+		bson.Timestamp{T: 1, I: uint32(g.IntN(3) + 1)}, bson.Binary{Subtype: 2, Data: []byte("ab")},
+		bson.Binary{Subtype: 0x80, Data: []byte{}}, bson.Regex{Pattern: "a", Options: "i"},
+		bson.DBPointer{DB: "d", Pointer: oid}, bson.JavaScript("f"), bson.Symbol("y"),
+		bson.CodeWithScope{Code: "f", Scope: bson.D{{Key: "a", Value: int32(1)}}},
+		bson.NewDecimal128(0x3040000000000000, uint64(g.IntN(3))), bson.MinKey{}, bson.MaxKey{}, bson.Undefined{})
+}
+
+func (g *gen) object(n, depth int) bson.D {
+	out := bson.D{}
+	for range n {
+		if name := g.name(); find(out, name) < 0 {
+			out = append(out, bson.E{Key: name, Value: g.value(depth)})
+		}
+	}
+	return out
+}
+
+func find(o bson.D, name string) int {
+	return slices.IndexFunc(o, func(e bson.E) bool { return e.Key == name })
+}
+
+// document is large enough for the server to prefer a diff to the whole.
+func (g *gen) document(id int32) bson.D {
+	out := bson.D{{Key: "_id", Value: id}, {Key: "pad", Value: strings.Repeat("p", 400)}}
+	return append(out, g.object(3+g.IntN(6), 3)...)
+}
+
+// mutate changes a few places of a value and returns a new one.
+func (g *gen) mutate(v any, depth int) any {
+	switch v := v.(type) {
+	case bson.D:
+		return g.mutateObject(slices.Clone(v), depth)
+	case bson.A:
+		return g.mutateArray(slices.Clone(v), depth)
+	}
+	return g.value(1)
+}
+
+func (g *gen) mutateObject(o bson.D, depth int) bson.D {
+	for range 1 + g.IntN(3) {
+		i := g.IntN(len(o) + 1)
+		fixed := i < len(o) && (o[i].Key == "_id" || o[i].Key == "pad")
+		switch n := g.IntN(10); {
+		case i == len(o) || n < 2:
+			if name := g.name(); find(o, name) < 0 {
+				o = append(o, bson.E{Key: name, Value: g.value(2)})
+			}
+		case fixed:
+		case n < 4:
+			o = slices.Delete(o, i, i+1)
+		case n < 5: // to the end
+			e := o[i]
+			o = append(slices.Delete(o, i, i+1), e)
+		case n < 9 && depth > 0:
+			o[i].Value = g.mutate(o[i].Value, depth-1)
+		default:
+			o[i].Value = g.value(2)
+		}
+	}
+	return o
+}
+
+func (g *gen) mutateArray(a bson.A, depth int) bson.A {
+	if g.one(3) && len(a) > 0 {
+		a = a[:g.IntN(len(a))]
+	}
+	for range g.IntN(3) {
+		if i := g.IntN(len(a) + 1); i == len(a) {
+			a = append(a, g.value(1))
+		} else {
+			a[i] = g.mutate(a[i], depth-1)
+		}
+	}
+	return a
+}
+
+// path returns a path into the document, mostly one that exists, and the value there.
+func (g *gen) path(o bson.D) (string, any) {
+	var path []string
+	var v any = o
+	for range 4 {
+		var name string
+		var below any
+		switch t := v.(type) {
+		case bson.D:
+			name = g.name()
+			if len(t) > 0 && !g.one(4) {
+				e := t[g.IntN(len(t))]
+				name, below = e.Key, e.Value
+			}
+		case bson.A:
+			i := g.IntN(len(t) + 2)
+			name = string(decimalName(nil, i))
+			if i < len(t) {
+				below = t[i]
+			}
+		default:
+			return strings.Join(path, "."), v
+		}
+		if name == "_id" || name == "pad" || name == "" || strings.ContainsAny(name, ".$") {
+			continue
+		}
+		path, v = append(path, name), below
+		if g.one(3) {
+			break
+		}
+	}
+	if len(path) == 0 {
+		path = []string{"z"}
+	}
+	return strings.Join(path, "."), v
+}
+
+// update returns a random update of a document and its array filters.
+func (g *gen) update(o bson.D) (u any, filters bson.A) {
+	switch n := g.IntN(20); {
+	case n < 11:
+		return g.classic(o)
+	case n < 17:
+		return bson.A{d("$replaceWith", d("$literal", g.mutateObject(slices.Clone(o), 3)))}, nil
+	case n < 18:
+		p, _ := g.path(o)
+		return bson.A{d("$set", d(p, d("$literal", g.value(2)))), d("$unset", bson.A{pick(g, "a", "b.c", "d")})}, nil
+	case n < 19:
+		return bson.A{d("$replaceWith", d("$setField", d("field", d("$literal", g.name()), "input", "$$ROOT", "value", d("$literal", g.value(1)))))}, nil
+	}
+	return g.mutateObject(g.document(o[0].Value.(int32)), 2), nil
+}
+
+// classic returns an update with operators; some are refused by the server.
+func (g *gen) classic(o bson.D) (bson.D, bson.A) {
+	ops := map[string]bson.D{}
+	var filters bson.A
+	used := []string{}
+	for range 1 + g.IntN(4) {
+		p, v := g.path(o)
+		if slices.ContainsFunc(used, func(q string) bool { return strings.HasPrefix(p, q) || strings.HasPrefix(q, p) }) {
+			continue
+		}
+		used = append(used, p)
+		op, arg := "$set", any(g.value(2))
+		a, isArray := v.(bson.A)
+		switch n := g.IntN(12); {
+		case isArray && n < 6:
+			op, arg = g.arrayOp(a)
+		case isArray && n < 7 && filters == nil:
+			p, filters = p+".$[e]", bson.A{d("e", int32(g.IntN(5)))}
+		case isArray && n < 8:
+			p += ".$[]"
+		case n == 8:
+			op, arg = "$unset", 1
+		case n == 9:
+			op, arg = "$inc", pick[any](g, int32(1), int64(1), 0.5)
+		case n == 10:
+			op, arg = "$rename", "renamed"+g.name()
+		}
+		ops[op] = append(ops[op], bson.E{Key: p, Value: arg})
+	}
+	out := bson.D{}
+	for _, op := range []string{"$set", "$unset", "$inc", "$rename", "$push", "$pop", "$pull", "$addToSet"} {
+		if ops[op] != nil {
+			out = append(out, bson.E{Key: op, Value: ops[op]})
+		}
+	}
+	return out, filters
+}
+
+func (g *gen) arrayOp(a bson.A) (string, any) {
+	switch g.IntN(5) {
+	case 0:
+		return "$pop", pick(g, 1, -1)
+	case 1:
+		return "$pull", int32(g.IntN(5))
+	case 2:
+		return "$addToSet", g.value(1)
+	}
+	push := d("$each", bson.A{g.value(1), g.value(1)}[:g.IntN(3)])
+	if g.one(2) {
+		push = append(push, bson.E{Key: "$slice", Value: g.IntN(len(a) + 2)})
+	}
+	if g.one(4) {
+		push = append(push, bson.E{Key: "$position", Value: g.IntN(3)})
+	}
+	return "$push", push
+}
