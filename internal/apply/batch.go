@@ -1,0 +1,186 @@
+package apply
+
+import (
+	"bytes"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/tail"
+)
+
+// item is an event on its way to a partition.
+type item struct {
+	ev     *tail.Event
+	seg    *segment
+	t      *target
+	hash   uint64
+	window bool // the target may be ahead of this event
+}
+
+type opKind uint8
+
+const (
+	opInsert  opKind = iota + 1 // the document is new
+	opReplace                   // the document exists and becomes doc
+	opPut                       // the document becomes doc, whether it exists or not
+	opUpdate                    // the document exists and delta applies to it
+	opDelete
+)
+
+// op is what a batch does to one document.
+type op struct {
+	kind   opKind
+	window bool
+	hash   uint64
+	id     bsoncore.Value
+	key    []byte // canonical _id, in the batch's arena
+	doc    []byte // the document; of an opUpdate its statement, once translated
+	upd    delta.Delta
+	// guarded: the statement holds only for a document without the fields it inserts
+	guarded bool
+	at      mongo.OpTime // of the latest event in it
+}
+
+// size is what the op adds to a command, roughly.
+func (o *op) size() int {
+	if o.kind == opUpdate {
+		return len(o.upd.Raw()) + len(o.id.Data) + 32
+	}
+	return len(o.doc) + len(o.id.Data) + 32
+}
+
+// nsBatch holds one operation per document of one namespace. Serial
+// namespaces keep every event, in order.
+type nsBatch struct {
+	t     *target
+	ops   []op
+	index map[uint64]int32 // document hash to position in ops
+}
+
+// ack counts the events of a segment in a batch.
+type ack struct {
+	seg *segment
+	n   int64
+}
+
+// batch collects operations of one partition until they are sent.
+type batch struct {
+	ns    map[*target]*nsBatch
+	order []*nsBatch
+	free  []*nsBatch // emptied, for reuse
+	acks  []ack
+	arena []byte // canonical keys
+	ops   int
+	bytes int
+}
+
+func newBatch() *batch { return &batch{ns: map[*target]*nsBatch{}} }
+
+func (b *batch) empty() bool { return len(b.acks) == 0 }
+
+func (b *batch) reset() {
+	for _, nb := range b.order {
+		clear(nb.ops)
+		nb.ops = nb.ops[:0]
+		clear(nb.index)
+		nb.t = nil
+	}
+	b.free = append(b.free, b.order...)
+	b.order = b.order[:0]
+	clear(b.ns)
+	clear(b.acks)
+	b.acks = b.acks[:0]
+	b.arena = b.arena[:0]
+	b.ops, b.bytes = 0, 0
+}
+
+func (b *batch) namespace(t *target) *nsBatch {
+	if nb, ok := b.ns[t]; ok {
+		return nb
+	}
+	var nb *nsBatch
+	if n := len(b.free); n > 0 {
+		nb, b.free = b.free[n-1], b.free[:n-1]
+	} else {
+		nb = &nsBatch{index: map[uint64]int32{}}
+	}
+	nb.t = t
+	b.ns[t] = nb
+	b.order = append(b.order, nb)
+	return nb
+}
+
+// add takes the item in, folding it into an earlier operation of the same
+// document. It returns false, changing nothing, when the batch has to be sent
+// first to keep the document's order.
+func (b *batch) add(it item) (ok, folded bool, err error) {
+	next, err := newOp(it)
+	if err != nil {
+		return false, false, err
+	}
+	nb := b.namespace(it.t)
+	if it.t.serial() {
+		nb.ops = append(nb.ops, next)
+		b.took(it, next.size())
+		return true, false, nil
+	}
+	start := len(b.arena)
+	b.arena = delta.AppendKey(b.arena, it.ev.ID)
+	next.key = b.arena[start:len(b.arena):len(b.arena)]
+	i, seen := nb.index[it.hash]
+	if !seen {
+		nb.index[it.hash] = int32(len(nb.ops))
+		nb.ops = append(nb.ops, next)
+		b.took(it, next.size())
+		return true, false, nil
+	}
+	prev := &nb.ops[i]
+	b.arena = b.arena[:start]
+	// Same hash but another document, or the same _id in other bytes (1 and
+	// 1.0): their order matters and cannot be expressed in one batch.
+	if !bytes.Equal(prev.key, next.key) || prev.id.Type != next.id.Type || !bytes.Equal(prev.id.Data, next.id.Data) {
+		return false, false, nil
+	}
+	was := prev.size()
+	if ok, err := fold(prev, next); !ok || err != nil {
+		return false, false, err
+	}
+	b.took(it, prev.size()-was)
+	b.ops--
+	return true, true, nil
+}
+
+func (b *batch) took(it item, size int) {
+	b.ops++
+	b.bytes += size
+	if n := len(b.acks); n > 0 && b.acks[n-1].seg == it.seg {
+		b.acks[n-1].n++
+		return
+	}
+	b.acks = append(b.acks, ack{it.seg, 1})
+}
+
+func newOp(it item) (op, error) {
+	ev := it.ev
+	o := op{id: ev.ID, hash: it.hash, window: it.window, at: ev.At}
+	switch ev.Op {
+	case tail.Insert:
+		o.kind, o.doc = opInsert, ev.Doc
+	case tail.Delete:
+		o.kind = opDelete
+	default:
+		d, err := delta.Parse(ev.Doc)
+		if err != nil {
+			return o, opError("parse update", it.t.ns, ev.ID, ev.At, err)
+		}
+		if d.Kind() == delta.Replacement {
+			o.kind, o.doc = opReplace, bson.Raw(ev.Doc)
+		} else {
+			o.kind, o.upd = opUpdate, d
+		}
+	}
+	return o, nil
+}

@@ -1,0 +1,342 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/tail"
+)
+
+// Traits are the properties of a target collection that restrict how its
+// events may be applied.
+type Traits struct {
+	Capped   bool // document order is content
+	Collated bool // _ids of different bytes can be equal
+}
+
+// Options shape an Engine.
+type Options struct {
+	// Partitions is the number of parallel writers, default 8.
+	Partitions int
+	// MaxBytes bounds the events in flight, default 64 MB.
+	MaxBytes int64
+	// BatchOps and BatchBytes bound one partition's batch, default 4000 and 4 MB.
+	BatchOps   int
+	BatchBytes int
+	// Map gives the target namespace of a source namespace, "" when it is not kept.
+	Map func(ns string) string
+	// Traits reads a target collection's traits; asked once per namespace and
+	// again after each schema change.
+	Traits func(ctx context.Context, targetNS string) (Traits, error)
+	// Schema applies a schema change. Everything before it is acknowledged, and
+	// nothing after it is sent before it returns. before is the last position
+	// that is applied whole; last says that no event of the same position
+	// follows, so that the change's own position is applied when it returns.
+	Schema func(ctx context.Context, ev *tail.Event, before mongo.OpTime, last bool) error
+	// WindowEnd is until where the target may be ahead of an event.
+	WindowEnd mongo.OpTime
+	// Overwrite takes over documents that somebody else wrote on the target
+	// (merge mode) instead of failing.
+	Overwrite bool
+	// ObserveTerm is told the election term of each acknowledged write.
+	ObserveTerm func(term int64)
+	// WriteConcern of data writes; nil is {w:1}.
+	WriteConcern bson.D
+	Log          *slog.Logger
+}
+
+func (o Options) withDefaults() Options {
+	if o.Partitions <= 0 {
+		o.Partitions = 8
+	}
+	if o.MaxBytes <= 0 {
+		o.MaxBytes = 64 << 20
+	}
+	if o.BatchOps <= 0 {
+		o.BatchOps = 4000
+	}
+	if o.BatchBytes <= 0 {
+		o.BatchBytes = 4 << 20
+	}
+	if o.WriteConcern == nil {
+		o.WriteConcern = bson.D{{Key: "w", Value: 1}}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// Stats counts what an engine did since it started.
+type Stats struct {
+	Operations    int64 // events acknowledged
+	Bytes         int64 // of the batches read
+	Folded        int64 // events merged into another of the same batch
+	Statements    int64 // operations sent
+	Rewritten     int64 // documents updated by read-modify-write
+	Parked        int64 // operations retried in order after a duplicate key
+	SkippedWindow int64 // updates of documents that are gone later, paths that no longer fit
+	Missing       int64 // deletes of documents that were not there
+	Overwritten   int64 // documents of somebody else on the target that were replaced
+	Schema        int64
+	BacklogBytes  int64
+}
+
+type counters struct {
+	operations, bytes, folded, statements, rewritten, parked, skipped, missing, overwritten, schema atomic.Int64
+}
+
+// Engine applies events to one target. Feed, Drain and Run follow one rule:
+// Run owns the workers and is called once; Feed and Drain are called by one
+// goroutine at a time; the other methods by any.
+type Engine struct {
+	dst    *mongo.Cluster
+	o      Options
+	ledger *ledger
+	n      counters
+
+	workers []*worker
+	targets map[string]*target // by source namespace; router only
+	window  atomic.Pointer[mongo.OpTime]
+
+	parkCh  chan struct{} // a worker has parked something
+	carried int           // documents parked beyond the last barrier; router only
+
+	stopped chan struct{} // closed when Run ends
+	mu      sync.Mutex
+	cause   error
+}
+
+// target is a namespace events go to. A nil *target in the cache means the
+// namespace is not kept.
+type target struct {
+	ns, db, coll string
+	capped       bool
+	collated     bool
+	seed         uint64 // hash of the name
+}
+
+func (t *target) serial() bool { return t.capped || t.collated }
+
+// New prepares an engine that starts at pos.
+func New(dst *mongo.Cluster, pos tail.Position, o Options) *Engine {
+	o = o.withDefaults()
+	e := &Engine{
+		dst: dst, o: o, ledger: newLedger(o.MaxBytes, pos), targets: map[string]*target{},
+		parkCh: make(chan struct{}, 1), stopped: make(chan struct{}),
+	}
+	e.SetWindow(o.WindowEnd)
+	for i := range o.Partitions {
+		e.workers = append(e.workers, newWorker(e, i))
+	}
+	return e
+}
+
+// Run keeps the workers running until ctx ends or one of them fails, and
+// waits for them.
+func (e *Engine) Run(ctx context.Context) error {
+	g, gctx := errgroup.WithContext(ctx)
+	for _, w := range e.workers {
+		g.Go(func() error { return w.run(gctx) })
+	}
+	err := g.Wait()
+	e.mu.Lock()
+	e.cause = err
+	e.mu.Unlock()
+	close(e.stopped)
+	return err
+}
+
+// SetWindow moves the end of the window in which the target may be ahead.
+func (e *Engine) SetWindow(end mongo.OpTime) { e.window.Store(&end) }
+
+// Applied is the position up to which everything is acknowledged, and from
+// where reading would start again.
+func (e *Engine) Applied() tail.Position { return e.ledger.current() }
+
+// Stats is a snapshot.
+func (e *Engine) Stats() Stats {
+	return Stats{
+		Operations: e.n.operations.Load(), Bytes: e.n.bytes.Load(), Folded: e.n.folded.Load(),
+		Statements: e.n.statements.Load(), Rewritten: e.n.rewritten.Load(), Parked: e.n.parked.Load(),
+		SkippedWindow: e.n.skipped.Load(), Missing: e.n.missing.Load(), Overwritten: e.n.overwritten.Load(),
+		Schema: e.n.schema.Load(), BacklogBytes: e.ledger.backlog(),
+	}
+}
+
+// Feed routes one batch. It blocks while too many bytes are in flight and
+// while a schema change is applied.
+func (e *Engine) Feed(ctx context.Context, b *tail.Batch) error {
+	select {
+	case <-e.parkCh:
+		if err := e.drain(ctx, false); err != nil {
+			return err
+		}
+	default:
+	}
+	if e.carried > 0 && e.ledger.full(b) {
+		if err := e.relieve(ctx); err != nil {
+			return err
+		}
+	}
+	seg, err := e.ledger.admit(ctx, b, e.relieve, e.parkCh)
+	if err != nil {
+		return e.failure(err)
+	}
+	e.n.bytes.Add(int64(b.Bytes))
+	if err := e.route(ctx, seg, b); err != nil {
+		return e.failure(err)
+	}
+	e.ledger.done(seg, 1)
+	return nil
+}
+
+// failure prefers the workers' error over the cancellation it caused.
+func (e *Engine) failure(err error) error {
+	select {
+	case <-e.stopped:
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.cause != nil {
+			return e.cause
+		}
+	default:
+	}
+	return err
+}
+
+func (e *Engine) route(ctx context.Context, seg *segment, b *tail.Batch) error {
+	var key [64]byte
+	window := e.window.Load()
+	for i := range b.Events {
+		ev := &b.Events[i]
+		if ev.Op == tail.Schema {
+			if err := e.schema(ctx, b, i); err != nil {
+				return err
+			}
+			window = e.window.Load()
+			continue
+		}
+		t, err := e.resolve(ctx, ev.NS)
+		if err != nil {
+			return err
+		}
+		if t == nil {
+			continue
+		}
+		h := t.seed
+		if !t.serial() {
+			h ^= delta.Hash(delta.AppendKey(key[:0], ev.ID))
+		}
+		it := item{ev: ev, seg: seg, t: t, hash: h, window: !window.Before(ev.At)}
+		if err := e.workers[h%uint64(len(e.workers))].push(ctx, it); err != nil {
+			return err
+		}
+	}
+	return e.flushChunks(ctx)
+}
+
+func (e *Engine) flushChunks(ctx context.Context) error {
+	for _, w := range e.workers {
+		if err := w.sendChunk(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// schema makes everything before the event durable, hands it on and forgets
+// what was known of namespaces.
+func (e *Engine) schema(ctx context.Context, b *tail.Batch, i int) error {
+	if err := e.Drain(ctx); err != nil {
+		return err
+	}
+	ev := &b.Events[i]
+	before := b.Start
+	for j := i - 1; j >= 0; j-- {
+		if b.Events[j].At.Before(ev.At) {
+			before = b.Events[j].At
+			break
+		}
+	}
+	last := !b.End.Before(ev.At) && (i+1 == len(b.Events) || ev.At.Before(b.Events[i+1].At))
+	e.ledger.advance(before)
+	if err := e.o.Schema(ctx, ev, before, last); err != nil {
+		return err
+	}
+	if last {
+		e.ledger.advance(ev.At)
+	}
+	e.n.schema.Add(1)
+	clear(e.targets)
+	return nil
+}
+
+// resolve maps a source namespace, nil when it is not kept.
+func (e *Engine) resolve(ctx context.Context, ns string) (*target, error) {
+	if t, ok := e.targets[ns]; ok {
+		return t, nil
+	}
+	tns := e.o.Map(ns)
+	if tns == "" {
+		e.targets[ns] = nil
+		return nil, nil
+	}
+	traits, err := e.o.Traits(ctx, tns)
+	if err != nil {
+		return nil, fmt.Errorf("read options of %s: %w", tns, err)
+	}
+	db, coll := mongo.SplitNS(tns)
+	t := &target{ns: tns, db: db, coll: coll, capped: traits.Capped, collated: traits.Collated, seed: delta.Hash([]byte(tns))}
+	e.targets[ns] = t
+	return t, nil
+}
+
+// Drain waits until everything fed so far is acknowledged, parked operations
+// included.
+func (e *Engine) Drain(ctx context.Context) error { return e.drain(ctx, true) }
+
+// drain is Drain; without must, parked documents may stay parked.
+func (e *Engine) drain(ctx context.Context, must bool) error {
+	if err := e.flushChunks(ctx); err != nil {
+		return e.failure(err)
+	}
+	replies := make(chan parkedBatch, len(e.workers))
+	for _, w := range e.workers {
+		if err := w.send(ctx, message{quiesce: replies}); err != nil {
+			return e.failure(err)
+		}
+	}
+	var parked parkedBatch
+	for range e.workers {
+		select {
+		case p := <-replies:
+			parked.add(p)
+		case <-e.stopped:
+			return e.failure(errors.New("apply workers stopped"))
+		case <-ctx.Done():
+			return e.failure(context.Cause(ctx))
+		}
+	}
+	select { // whatever was parked is in hand now
+	case <-e.parkCh:
+	default:
+	}
+	carry, err := e.settle(ctx, parked, must)
+	if err == nil {
+		err = e.carryOn(ctx, carry)
+	}
+	if err != nil {
+		return e.failure(err)
+	}
+	return nil
+}

@@ -1,0 +1,115 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// fetchDocs bounds what one round of read-modify-write holds in memory, by
+// the number of documents read at once.
+const fetchDocs = 256
+
+// rewrite applies updates that no classic statement expresses exactly, or
+// that did not fit: the document is read, the update computed here, and the
+// result written back. Only this partition writes the document.
+func (w *worker) rewrite(ctx context.Context, t *target, ops []*op) error {
+	for len(ops) > 0 {
+		n := min(fetchDocs, len(ops))
+		if err := w.rewriteSome(ctx, t, ops[:n]); err != nil {
+			return err
+		}
+		ops = ops[n:]
+	}
+	return nil
+}
+
+func (w *worker) rewriteSome(ctx context.Context, t *target, ops []*op) error {
+	docs, err := w.fetch(ctx, t, ops)
+	if err != nil {
+		return err
+	}
+	var puts []*op
+	for i, o := range ops {
+		if docs[i] == nil {
+			if !o.window {
+				return conflict("update", t.ns, o.id, o.at, "the document is not on the target")
+			}
+			w.e.n.skipped.Add(1)
+			continue
+		}
+		doc, err := w.computed(t, o, docs[i])
+		if err != nil {
+			return err
+		}
+		puts = append(puts, &op{kind: opReplace, id: o.id, hash: o.hash, key: o.key, doc: doc, at: o.at, window: o.window})
+	}
+	w.e.n.rewritten.Add(int64(len(puts)))
+	return w.updates(ctx, t, puts)
+}
+
+// computed is the document after the update. A path that does not fit is
+// left alone inside the window, for a later event sets it, and an error
+// outside.
+func (w *worker) computed(t *target, o *op, doc bson.Raw) ([]byte, error) {
+	out, skipped, err := delta.Apply(nil, doc, o.upd)
+	if err != nil {
+		return nil, opError("update", t.ns, o.id, o.at, err)
+	}
+	if skipped > 0 {
+		if !o.window {
+			return nil, conflict("update", t.ns, o.id, o.at, "the document on the target has another shape than the update expects")
+		}
+		w.e.n.skipped.Add(int64(skipped))
+	}
+	return out, nil
+}
+
+// fetch reads the operations' documents from the primary; a missing one is nil.
+func (w *worker) fetch(ctx context.Context, t *target, ops []*op) ([]bson.Raw, error) {
+	conn, err := w.connection(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ids := bson.A{}
+	where := make(map[string]int, len(ops))
+	for i, o := range ops {
+		ids = append(ids, bson.RawValue{Type: bson.Type(o.id.Type), Value: o.id.Data})
+		where[string(delta.AppendKey(nil, o.id))] = i
+	}
+	out := make([]bson.Raw, len(ops))
+	cur, err := conn.OpenCursor(ctx, t.db, bson.D{
+		{Key: "find", Value: t.coll},
+		{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}},
+	}, wire.CursorOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read documents of %s: %w", t.ns, err)
+	}
+	for {
+		b, err := cur.Next(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("read documents of %s: %w", t.ns, err)
+		}
+		err = b.Each(func(doc []byte) error {
+			id, err := bsoncore.Document(doc).LookupErr("_id")
+			if err != nil {
+				return fmt.Errorf("document of %s without _id: %w", t.ns, err)
+			}
+			if i, ok := where[string(delta.AppendKey(nil, id))]; ok {
+				out[i] = doc
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		if b.Done {
+			return out, nil
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package apply
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/tail"
+)
+
+// segment is one tail.Batch on its way to the target.
+type segment struct {
+	end, openTxn mongo.OpTime
+	bytes        int64
+	pending      atomic.Int64 // events not acknowledged, plus one while routing
+}
+
+// ledger tracks which segments are complete. Its byte limit is what bounds
+// memory: events alias the reply buffers of their batch, so bytes are given
+// back by the batch.
+type ledger struct {
+	mu       sync.Mutex
+	open     []*segment // in stream order
+	bytes    int64
+	limit    int64
+	position tail.Position
+	room     chan struct{} // signalled when a segment completes
+}
+
+func newLedger(limit int64, start tail.Position) *ledger {
+	return &ledger{limit: limit, position: start, room: make(chan struct{}, 1)}
+}
+
+// admit waits until the batch fits and registers it. One batch is always
+// admitted when nothing is open, however large. Parked operations hold their
+// bytes until they are settled: relieve does that when wakeCh says that there
+// are some.
+func (l *ledger) admit(ctx context.Context, b *tail.Batch, relieve func(context.Context) error, wakeCh <-chan struct{}) (*segment, error) {
+	for {
+		l.mu.Lock()
+		if l.fits(b) {
+			s := &segment{end: b.End, openTxn: b.OpenTxn, bytes: int64(b.Bytes)}
+			s.pending.Store(1)
+			l.open = append(l.open, s)
+			l.bytes += s.bytes
+			l.mu.Unlock()
+			return s, nil
+		}
+		l.mu.Unlock()
+		select {
+		case <-l.room:
+		case <-wakeCh:
+			if err := relieve(ctx); err != nil {
+				return nil, err
+			}
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// done acknowledges n events of a segment and moves the position over all
+// leading complete segments.
+func (l *ledger) done(s *segment, n int64) {
+	if s.pending.Add(-n) > 0 {
+		return
+	}
+	l.mu.Lock()
+	for len(l.open) > 0 && l.open[0].pending.Load() == 0 {
+		head := l.open[0]
+		l.open[0] = nil
+		l.open = l.open[1:]
+		l.bytes -= head.bytes
+		if p := positionAfter(head); !p.Applied.Before(l.position.Applied) {
+			l.position = p
+		}
+	}
+	l.mu.Unlock()
+	select {
+	case l.room <- struct{}{}:
+	default:
+	}
+}
+
+func positionAfter(s *segment) tail.Position {
+	p := tail.Position{Applied: s.end, ReadFrom: s.end}
+	if !s.openTxn.IsZero() {
+		p.ReadFrom = mongo.MinOpTime(s.end, s.openTxn)
+	}
+	return p
+}
+
+// advance sets the position after a schema change inside an open segment.
+func (l *ledger) advance(applied mongo.OpTime) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.position.Applied.Before(applied) {
+		l.position.Applied = applied // ReadFrom stays: it may only be too early
+	}
+}
+
+func (l *ledger) current() tail.Position {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.position
+}
+
+// fits reports whether there is room; the caller holds mu.
+func (l *ledger) fits(b *tail.Batch) bool {
+	return len(l.open) == 0 || l.bytes+int64(b.Bytes) <= l.limit
+}
+
+func (l *ledger) full(b *tail.Batch) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.fits(b)
+}
+
+func (l *ledger) backlog() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.bytes
+}

@@ -1,0 +1,222 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// chunkItems is how many items the router hands over at once.
+const chunkItems = 256
+
+// message is what a worker receives: items, or the wish to be told when
+// everything before is acknowledged.
+type message struct {
+	items   []item
+	quiesce chan<- parkedBatch
+	carry   *parkedBatch // documents to keep parked
+}
+
+// worker is one partition: it folds items into a batch and sends the batch
+// when it is full or nothing more is waiting.
+type worker struct {
+	e    *Engine
+	no   int
+	in   chan message
+	free chan []item // emptied chunks going back to the router
+
+	chunk []item // under construction, owned by the router
+
+	conn   *wire.Conn
+	b      *batch
+	parked parkedSet
+	msg    wire.Message
+	cmds   map[commandKey]bsoncore.Document
+	buf    []byte
+}
+
+func newWorker(e *Engine, no int) *worker {
+	return &worker{e: e, no: no, in: make(chan message, 8), free: make(chan []item, 10),
+		b: newBatch(), cmds: map[commandKey]bsoncore.Document{}}
+}
+
+// push adds an item to the chunk under construction; router only.
+func (w *worker) push(ctx context.Context, it item) error {
+	it.seg.pending.Add(1)
+	if w.chunk == nil {
+		select {
+		case w.chunk = <-w.free:
+		default:
+			w.chunk = make([]item, 0, chunkItems)
+		}
+	}
+	w.chunk = append(w.chunk, it)
+	if len(w.chunk) < chunkItems {
+		return nil
+	}
+	return w.sendChunk(ctx)
+}
+
+func (w *worker) sendChunk(ctx context.Context) error {
+	if len(w.chunk) == 0 {
+		return nil
+	}
+	c := w.chunk
+	w.chunk = nil
+	return w.send(ctx, message{items: c})
+}
+
+func (w *worker) send(ctx context.Context, m message) error {
+	select {
+	case w.in <- m:
+		return nil
+	case <-w.e.stopped:
+		return errors.New("apply workers stopped")
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (w *worker) run(ctx context.Context) error {
+	defer func() {
+		if w.conn != nil {
+			w.conn.Release()
+		}
+	}()
+	for {
+		var m message
+		select {
+		case m = <-w.in:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		for more := true; more; {
+			if err := w.take(ctx, m); err != nil {
+				return fmt.Errorf("apply, partition %d: %w", w.no, err)
+			}
+			select {
+			case m = <-w.in:
+			default:
+				more = false
+			}
+		}
+		if err := w.flush(ctx); err != nil {
+			return fmt.Errorf("apply, partition %d: %w", w.no, err)
+		}
+	}
+}
+
+func (w *worker) take(ctx context.Context, m message) error {
+	if m.quiesce != nil {
+		if err := w.flush(ctx); err != nil {
+			return err
+		}
+		m.quiesce <- w.parked.take() // buffered for all workers
+		return nil
+	}
+	if m.carry != nil {
+		w.parked.adopt(m.carry)
+		return nil
+	}
+	for _, it := range m.items {
+		if err := w.takeItem(ctx, it); err != nil {
+			return err
+		}
+	}
+	clear(m.items)
+	select {
+	case w.free <- m.items[:0]:
+	default:
+	}
+	return nil
+}
+
+func (w *worker) takeItem(ctx context.Context, it item) error {
+	if w.parked.len() > 0 {
+		if taken, err := w.parked.join(it); taken || err != nil {
+			return err
+		}
+	}
+	for {
+		ok, folded, err := w.b.add(it)
+		if err != nil {
+			return err
+		}
+		if ok {
+			if folded {
+				w.e.n.folded.Add(1)
+			}
+			break
+		}
+		if err := w.flush(ctx); err != nil {
+			return err
+		}
+		// The flush may have parked an operation of this very document.
+		if taken, err := w.parked.join(it); taken || err != nil {
+			return err
+		}
+	}
+	if w.b.ops >= w.e.o.BatchOps || w.b.bytes >= w.e.o.BatchBytes {
+		return w.flush(ctx)
+	}
+	return nil
+}
+
+// flush sends the batch and acknowledges its events, except those parked.
+func (w *worker) flush(ctx context.Context) error {
+	if w.b.empty() {
+		return nil
+	}
+	for _, nb := range w.b.order {
+		var err error
+		if nb.t.serial() {
+			err = w.writeSerial(ctx, nb)
+		} else {
+			err = w.write(ctx, nb)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if w.parked.len() > 0 {
+		// Which segments the parked operations stem from is not tracked, so
+		// the acknowledgements wait for all of them.
+		w.parked.hold(w.b.acks)
+		w.wakeRouter()
+	} else {
+		w.acknowledge(w.b.acks)
+	}
+	w.b.reset()
+	return nil
+}
+
+func (w *worker) acknowledge(acks []ack) {
+	for _, a := range acks {
+		w.e.n.operations.Add(a.n)
+		w.e.ledger.done(a.seg, a.n)
+	}
+}
+
+func (w *worker) wakeRouter() {
+	select {
+	case w.e.parkCh <- struct{}{}:
+	default:
+	}
+}
+
+// connection returns the worker's connection to the target's primary.
+func (w *worker) connection(ctx context.Context) (*wire.Conn, error) {
+	if w.conn != nil {
+		return w.conn, nil
+	}
+	c, err := w.e.dst.Pool.Checkout(ctx, wire.Primary())
+	if err != nil {
+		return nil, err
+	}
+	w.conn = c
+	return c, nil
+}

@@ -1,0 +1,364 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// Limits of one write command (MongoDB manual, "Limits and Thresholds":
+// 100,000 operations, 48,000,000 bytes a message).
+const (
+	maxCommandOps   = 100_000
+	maxCommandBytes = 40 << 20 // a 16 MB document may still follow
+)
+
+type commandKey struct {
+	name, coll string
+	ordered    bool
+}
+
+// command returns the body of a write command, made once per collection.
+func (w *worker) command(name, coll string, ordered bool) (bsoncore.Document, error) {
+	k := commandKey{name, coll, ordered}
+	if c, ok := w.cmds[k]; ok {
+		return c, nil
+	}
+	d := bson.D{{Key: name, Value: coll}, {Key: "ordered", Value: ordered}, {Key: "writeConcern", Value: w.e.o.WriteConcern}}
+	if name != "delete" {
+		// What the source accepted belongs on the target, whatever its validator says.
+		d = append(d, bson.E{Key: "bypassDocumentValidation", Value: true})
+	}
+	raw, err := bson.Marshal(d)
+	if err != nil {
+		return nil, fmt.Errorf("build %s command: %w", name, err)
+	}
+	if len(w.cmds) > 4096 {
+		clear(w.cmds)
+	}
+	w.cmds[k] = raw
+	return raw, nil
+}
+
+// sequenceName is the argument that carries a write command's operations.
+func sequenceName(command string) string {
+	switch command {
+	case "insert":
+		return "documents"
+	case "update":
+		return "updates"
+	}
+	return "deletes"
+}
+
+// sendOps runs one write command made of the given operations; each appends one
+// operation's document. It returns the reply, whose error indexes point into ops.
+func (w *worker) sendOps(ctx context.Context, name string, t *target, ops []*op, ordered bool, each func(dst []byte, o *op) []byte) (wire.WriteResult, error) {
+	total := wire.WriteResult{Term: -1}
+	for base := 0; base < len(ops); {
+		body, err := w.command(name, t.coll, ordered)
+		if err != nil {
+			return total, err
+		}
+		w.msg.Reset(t.db, body, false)
+		w.msg.StartSequence(sequenceName(name))
+		n := 0
+		for base+n < len(ops) && n < maxCommandOps && (n == 0 || w.msg.Len()+ops[base+n].size() < maxCommandBytes) {
+			o := ops[base+n]
+			w.msg.BuildDocument(func(dst []byte) []byte { return each(dst, o) })
+			n++
+		}
+		res, err := w.roundTrip(ctx, name, t.ns)
+		if err != nil {
+			return total, err
+		}
+		for _, e := range res.Errors {
+			e.Index += base
+			total.Errors = append(total.Errors, e)
+		}
+		total.N += res.N
+		base += n
+		if ordered && len(res.Errors) > 0 {
+			break
+		}
+	}
+	w.e.n.statements.Add(int64(len(ops)))
+	return total, nil
+}
+
+func (w *worker) roundTrip(ctx context.Context, name, ns string) (wire.WriteResult, error) {
+	conn, err := w.connection(ctx)
+	if err != nil {
+		return wire.WriteResult{}, err
+	}
+	reply, err := conn.RoundTrip(ctx, &w.msg)
+	if err != nil {
+		return wire.WriteResult{}, fmt.Errorf("%s into %s: %w", name, ns, err)
+	}
+	res := wire.ParseWriteResult(reply)
+	if len(res.ConcernError) > 0 {
+		return res, fmt.Errorf("%s into %s: write concern not reached: %s", name, ns, res.ConcernError.String())
+	}
+	if w.e.o.ObserveTerm != nil {
+		w.e.o.ObserveTerm(res.Term)
+	}
+	return res, nil
+}
+
+// sorted is a namespace's operations by the command that carries them.
+type sorted struct {
+	deletes, updates, guarded, rewrites, inserts []*op
+}
+
+// sort translates updates and finds each operation's command. Statements stay
+// in w.buf until the next batch.
+func (w *worker) sort(ops []op) (s sorted) {
+	w.buf = w.buf[:0]
+	for i := range ops {
+		o := &ops[i]
+		switch o.kind {
+		case opDelete:
+			s.deletes = append(s.deletes, o)
+		case opInsert:
+			s.inserts = append(s.inserts, o)
+		case opUpdate:
+			switch w.translate(o) {
+			case delta.Classic:
+				s.updates = append(s.updates, o)
+			case delta.Guarded:
+				s.guarded = append(s.guarded, o)
+			default:
+				s.rewrites = append(s.rewrites, o)
+			}
+		default:
+			s.updates = append(s.updates, o)
+		}
+	}
+	return s
+}
+
+// translate writes the update's statement behind what w.buf holds.
+func (w *worker) translate(o *op) delta.Form {
+	start := len(w.buf)
+	out, form := delta.AppendStatement(w.buf, o.upd)
+	w.buf = out
+	o.doc, o.guarded = out[start:len(out):len(out)], form == delta.Guarded
+	return form
+}
+
+// write sends a batch in which each document occurs once: deletes first, so
+// that they free unique keys, then updates, then inserts.
+func (w *worker) write(ctx context.Context, nb *nsBatch) error {
+	s := w.sort(nb.ops)
+	if err := w.deletes(ctx, nb.t, s.deletes); err != nil {
+		return err
+	}
+	if err := w.updates(ctx, nb.t, s.updates); err != nil {
+		return err
+	}
+	if err := w.guarded(ctx, nb.t, s.guarded); err != nil {
+		return err
+	}
+	if err := w.rewrite(ctx, nb.t, s.rewrites); err != nil {
+		return err
+	}
+	return w.inserts(ctx, nb.t, s.inserts)
+}
+
+// guarded sends updates that are exact only if the fields they insert are not
+// there. If any of them matched nothing they are all computed here; those that
+// did match come out the same a second time.
+func (w *worker) guarded(ctx context.Context, t *target, ops []*op) error {
+	if len(ops) == 0 {
+		return nil
+	}
+	res, err := w.sendOps(ctx, "update", t, ops, false, appendUpdate)
+	if err != nil {
+		return err
+	}
+	if res.N == int64(len(ops)) {
+		return nil
+	}
+	return w.rewrite(ctx, t, ops)
+}
+
+func (w *worker) deletes(ctx context.Context, t *target, ops []*op) error {
+	if len(ops) == 0 {
+		return nil
+	}
+	res, err := w.sendOps(ctx, "delete", t, ops, false, appendDelete)
+	if err != nil {
+		return err
+	}
+	for _, e := range res.Errors {
+		return opError("delete", t.ns, ops[e.Index].id, ops[e.Index].at, serverError(e))
+	}
+	w.e.n.missing.Add(int64(len(ops)) - res.N)
+	return nil
+}
+
+func (w *worker) updates(ctx context.Context, t *target, ops []*op) error {
+	if len(ops) == 0 {
+		return nil
+	}
+	res, err := w.sendOps(ctx, "update", t, ops, false, appendUpdate)
+	if err != nil {
+		return err
+	}
+	var again []*op
+	for _, e := range res.Errors {
+		o := ops[e.Index]
+		switch {
+		case e.Code == mongo.CodeDuplicateKey:
+			w.parked.park(t, o)
+		case misfit(e) && o.kind == opUpdate:
+			again = append(again, o)
+		default:
+			return opError(o.kind.String(), t.ns, o.id, o.at, serverError(e))
+		}
+	}
+	if missing := int64(len(ops)-len(res.Errors)) - res.N; missing > 0 {
+		if err := w.explainMissing(ctx, t, ops, missing); err != nil {
+			return err
+		}
+	}
+	return w.rewrite(ctx, t, again)
+}
+
+// explainMissing settles updates that matched no document: inside the window
+// the document is deleted by a later event; outside it is a conflict.
+func (w *worker) explainMissing(ctx context.Context, t *target, ops []*op, missing int64) error {
+	var strict []*op
+	for _, o := range ops {
+		if !o.window && o.kind != opPut {
+			strict = append(strict, o)
+		}
+	}
+	if len(strict) > 0 {
+		docs, err := w.fetch(ctx, t, strict)
+		if err != nil {
+			return err
+		}
+		for i, d := range docs {
+			if d == nil && !w.parked.has(t, strict[i]) {
+				return conflict(strict[i].kind.String(), t.ns, strict[i].id, strict[i].at, "the document is not on the target")
+			}
+		}
+	}
+	w.e.n.skipped.Add(missing)
+	return nil
+}
+
+func (w *worker) inserts(ctx context.Context, t *target, ops []*op) error {
+	if len(ops) == 0 {
+		return nil
+	}
+	res, err := w.sendOps(ctx, "insert", t, ops, false, appendInsert)
+	if err != nil {
+		return err
+	}
+	var replace []*op
+	for _, e := range res.Errors {
+		o := ops[e.Index]
+		switch {
+		case e.OnIDIndex() && (o.window || w.e.o.Overwrite):
+			o.kind = opPut
+			replace = append(replace, o)
+		case e.OnIDIndex():
+			return conflict("insert", t.ns, o.id, o.at, "a document with this _id is on the target already")
+		case e.Code == mongo.CodeDuplicateKey:
+			w.parked.park(t, o)
+		default:
+			return opError("insert", t.ns, o.id, o.at, serverError(e))
+		}
+	}
+	if got := res.N + int64(len(res.Errors)); got != int64(len(ops)) {
+		return fmt.Errorf("insert into %s: the server answered for %d of %d documents", t.ns, got, len(ops))
+	}
+	return w.updates(ctx, t, replace)
+}
+
+func serverError(e wire.WriteError) error {
+	return fmt.Errorf("%s (code %d)", e.Message, e.Code)
+}
+
+func appendInsert(dst []byte, o *op) []byte { return append(dst, o.doc...) }
+
+func appendDelete(dst []byte, o *op) []byte {
+	i, dst := bsoncore.AppendDocumentStart(dst)
+	dst = appendQuery(dst, o.id)
+	dst = bsoncore.AppendInt32Element(dst, "limit", 1)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
+	return dst
+}
+
+func appendUpdate(dst []byte, o *op) []byte {
+	i, dst := bsoncore.AppendDocumentStart(dst)
+	if o.guarded {
+		dst = appendGuardedQuery(dst, o)
+	} else {
+		dst = appendQuery(dst, o.id)
+	}
+	switch {
+	case o.kind != opUpdate && hasDollarField(o.doc):
+		dst = appendLiteralReplacement(dst, o.doc)
+	default:
+		dst = bsoncore.AppendDocumentElement(dst, "u", o.doc)
+	}
+	if o.kind == opPut {
+		dst = bsoncore.AppendBooleanElement(dst, "upsert", true)
+	}
+	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
+	return dst
+}
+
+func appendQuery(dst []byte, id bsoncore.Value) []byte {
+	qi, dst := bsoncore.AppendDocumentElementStart(dst, "q")
+	dst = bsoncore.AppendValueElement(dst, "_id", id)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, qi)
+	return dst
+}
+
+func appendGuardedQuery(dst []byte, o *op) []byte {
+	qi, dst := bsoncore.AppendDocumentElementStart(dst, "q")
+	dst = bsoncore.AppendValueElement(dst, "_id", o.id)
+	dst = delta.AppendGuard(dst, o.upd)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, qi)
+	return dst
+}
+
+// hasDollarField reports a top-level field that a classic replacement would
+// take for an operator.
+func hasDollarField(doc []byte) bool {
+	rest := doc[4:]
+	for len(rest) > 1 {
+		elem, next, ok := bsoncore.ReadElement(rest)
+		if !ok {
+			return false
+		}
+		if k := elem.KeyBytes(); len(k) > 0 && k[0] == '$' {
+			return true
+		}
+		rest = next
+	}
+	return false
+}
+
+// appendLiteralReplacement writes the replacement as a pipeline whose literal
+// the server does not interpret.
+func appendLiteralReplacement(dst, doc []byte) []byte {
+	ai, dst := bsoncore.AppendArrayElementStart(dst, "u")
+	si, dst := bsoncore.AppendDocumentElementStart(dst, "0")
+	ri, dst := bsoncore.AppendDocumentElementStart(dst, "$replaceWith")
+	dst = bsoncore.AppendDocumentElement(dst, "$literal", doc)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, ri)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, si)
+	dst, _ = bsoncore.AppendArrayEnd(dst, ai)
+	return dst
+}

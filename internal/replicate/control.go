@@ -1,0 +1,112 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+)
+
+// control carries an operator's wishes to the running job.
+type control struct {
+	finalize atomic.Bool
+
+	mu      sync.Mutex
+	paused  bool
+	changed chan struct{}           // closed and replaced at each change
+	cancel  context.CancelCauseFunc // ends the phase under way
+	done    chan struct{}           // closed when Run returns
+	err     error                   // of Run
+}
+
+func (c *control) init() {
+	c.changed = make(chan struct{})
+	c.done = make(chan struct{})
+}
+
+func (c *control) set(paused bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.paused = paused
+	close(c.changed)
+	c.changed = make(chan struct{})
+	if paused && c.cancel != nil {
+		c.cancel(errPaused)
+	}
+}
+
+// phase gives a context for one run of the phases that a pause cancels.
+func (c *control) phase(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	pctx, cancel := context.WithCancelCause(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cancel = cancel
+	if c.paused {
+		cancel(errPaused)
+	}
+	return pctx, cancel
+}
+
+// whilePaused waits until the job is not paused.
+func (c *control) whilePaused(ctx context.Context) error {
+	for {
+		c.mu.Lock()
+		paused, ch := c.paused, c.changed
+		c.mu.Unlock()
+		if !paused {
+			return nil
+		}
+		select {
+		case <-ch:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (c *control) isPaused() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.paused
+}
+
+func (c *control) finish(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.err = err
+	close(c.done)
+}
+
+// Pause stops reading and writing after a checkpoint; the job stays owned. The
+// wish survives a restart.
+func (j *Job) Pause(ctx context.Context) error {
+	j.control.set(true)
+	j.log.Info("paused by operator")
+	return ctx.Err()
+}
+
+// Resume goes on after Pause.
+func (j *Job) Resume(ctx context.Context) error {
+	j.control.set(false)
+	j.log.Info("resumed by operator")
+	return ctx.Err()
+}
+
+// Finalize asks for the cut-over and waits for it: the job drains to the
+// source's newest position, restores what was held back, compares the catalogs
+// and ends. When ctx ends first the finalization goes on.
+func (j *Job) Finalize(ctx context.Context) error {
+	if j.control.isPaused() {
+		return errors.New("finalize: the job is paused; resume it first")
+	}
+	j.control.finalize.Store(true)
+	j.log.Info("finalize requested by operator")
+	select {
+	case <-j.control.done:
+		j.control.mu.Lock()
+		defer j.control.mu.Unlock()
+		return j.control.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

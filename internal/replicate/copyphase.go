@@ -1,0 +1,221 @@
+package replicate
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/catalog"
+	"github.com/millrace/millrace/internal/checkpoint"
+	"github.com/millrace/millrace/internal/copy"
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// phaseCreating lies between pinning the catalog and the first document.
+const phaseCreating Phase = "creating"
+
+// prepare pins the start position with its catalog, or, in incremental mode,
+// sets the position that was asked for.
+func (j *Job) prepare(ctx context.Context) error {
+	if j.spec.Mode == ModeIncremental {
+		return j.prepareIncremental(ctx)
+	}
+	snap, err := catalog.Pin(ctx, j.src, j.keep)
+	if err != nil {
+		return err
+	}
+	mapped := make([]checkpoint.Mapped, len(snap.Collections))
+	for i, c := range snap.Collections {
+		mapped[i] = checkpoint.Mapped{Collection: c, Target: j.rules.Target(c.NS)}
+	}
+	if err := j.store.SaveCatalog(ctx, mapped); err != nil {
+		return err
+	}
+	j.log.Info("start position pinned", "position", snap.At, "collections", len(mapped))
+	return j.savePhase(ctx, phaseCreating, bson.E{Key: "start", Value: snap.At},
+		bson.E{Key: "applied", Value: snap.At}, bson.E{Key: "readFrom", Value: snap.At})
+}
+
+func (j *Job) prepareIncremental(ctx context.Context) error {
+	at, err := mongo.ParseOpTime(j.spec.StartAt)
+	if err != nil {
+		return fmt.Errorf("--start-at: %w", err)
+	}
+	pos, err := j.src.Positions(ctx)
+	if err != nil {
+		return err
+	}
+	// What the target holds at that position is not known exactly, so up to
+	// now it may be ahead.
+	return j.savePhase(ctx, PhaseOverlap, bson.E{Key: "start", Value: at}, bson.E{Key: "applied", Value: at},
+		bson.E{Key: "readFrom", Value: at}, bson.E{Key: "consistent", Value: pos.Last})
+}
+
+// create makes the collections and views on the target. Nothing has been
+// copied yet, so it may begin again after a crash.
+func (j *Job) create(ctx context.Context) error {
+	colls, err := j.store.LoadCatalog(ctx)
+	if err != nil {
+		return err
+	}
+	if j.spec.OnExisting == ExistingDrop {
+		for _, c := range colls {
+			if err := j.cat.Drop(ctx, c.Target); err != nil {
+				return err
+			}
+		}
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(8)
+	var views []checkpoint.Mapped
+	for _, c := range colls {
+		if c.Type == catalog.TypeView {
+			views = append(views, c)
+			continue
+		}
+		g.Go(func() error { return j.cat.Create(gctx, c.Collection, c.Target, j.rules) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	for _, c := range views { // in dependency order
+		if err := j.cat.Create(ctx, c.Collection, c.Target, j.rules); err != nil {
+			return err
+		}
+	}
+	return j.savePhase(ctx, PhaseCopying)
+}
+
+func (j *Job) copyAll(ctx context.Context, job checkpoint.Job) error {
+	colls, err := j.store.LoadCatalog(ctx)
+	if err != nil {
+		return err
+	}
+	var tasks []copy.Task
+	for _, c := range colls {
+		if c.Type != catalog.TypeView {
+			tasks = append(tasks, j.task(c.Collection, c.Target))
+		}
+	}
+	if err := j.runCopy(ctx, tasks, job.Start); err != nil {
+		return err
+	}
+	set := []bson.E{}
+	if j.src.Info.Kind == mongo.KindReplicaSet {
+		pos, err := j.src.Positions(ctx)
+		if err != nil {
+			return err
+		}
+		set = append(set, bson.E{Key: "consistent", Value: pos.Last})
+		j.log.Info("documents copied", "consistentAt", pos.Last)
+	}
+	return j.savePhase(ctx, PhaseIndexing, set...)
+}
+
+// task is the copy of one collection into the namespace that holds its
+// documents on the target.
+func (j *Job) task(c catalog.Collection, target string) copy.Task {
+	t := copy.Task{Source: c, Target: catalog.Collection{NS: target, Type: c.Type}.DataNS()}
+	if j.spec.OnExisting == ExistingMerge {
+		t.OnExisting = copy.Replace
+	}
+	return t
+}
+
+func (j *Job) runCopy(ctx context.Context, tasks []copy.Task, after mongo.OpTime) error {
+	eng := copy.New(j.src, j.dst, sliceStore{j.store}, copy.Options{
+		Readers: j.spec.Readers, Writers: j.spec.Writers, AfterClusterTime: after, Log: j.log,
+		Recreate: j.recreate,
+	})
+	j.state.setCopy(eng)
+	return eng.Run(ctx, tasks)
+}
+
+// recreate empties the target of a task that has to begin anew.
+func (j *Job) recreate(ctx context.Context, t copy.Task) error {
+	ns := j.rules.Target(t.Source.NS)
+	if err := j.cat.Drop(ctx, ns); err != nil {
+		return err
+	}
+	return j.cat.Create(ctx, t.Source, ns, j.rules)
+}
+
+// buildIndexes builds what need not wait for consistency, collections side by
+// side, then lets the tail begin.
+func (j *Job) buildIndexes(ctx context.Context, job checkpoint.Job) error {
+	colls, err := j.store.LoadCatalog(ctx)
+	if err != nil {
+		return err
+	}
+	phase := catalog.BeforeConsistent
+	if j.src.Info.Kind != mongo.KindReplicaSet {
+		phase = catalog.AfterConsistent
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(4)
+	for _, c := range colls {
+		if len(c.Indexes) > 0 && c.Type != catalog.TypeView {
+			g.Go(func() error { return j.cat.BuildIndexes(gctx, c.Target, c.Indexes, phase) })
+		}
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if j.src.Info.Kind != mongo.KindReplicaSet {
+		return j.finishCopyOnly(ctx)
+	}
+	return j.savePhase(ctx, PhaseOverlap)
+}
+
+// finishCopyOnly ends the job of a standalone source, which has no oplog.
+func (j *Job) finishCopyOnly(ctx context.Context) error {
+	if err := j.cat.RestoreTTL(ctx); err != nil {
+		return err
+	}
+	if err := j.compareCatalogs(ctx); err != nil {
+		return err
+	}
+	if err := j.savePhase(ctx, PhaseFinalized); err != nil {
+		return err
+	}
+	return errFinished
+}
+
+// sliceStore is the copy engine's store in the job's checkpoint.
+type sliceStore struct{ s *checkpoint.Store }
+
+func (s sliceStore) ObserveTerm(term int64) { s.s.ObserveTerm(term) }
+
+func (s sliceStore) LoadSlices(ctx context.Context) ([]copy.SliceState, error) {
+	raws, err := s.s.LoadSlices(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]copy.SliceState, len(raws))
+	for i, r := range raws {
+		if err := bson.Unmarshal(r, &out[i]); err != nil {
+			return nil, fmt.Errorf("decode slice: %w", err)
+		}
+	}
+	return out, nil
+}
+
+func (s sliceStore) SaveSlices(ctx context.Context, changed []copy.SliceState) error {
+	out := make([]checkpoint.Slice, len(changed))
+	for i, c := range changed {
+		raw, err := bson.Marshal(c)
+		if err != nil {
+			return fmt.Errorf("encode slice: %w", err)
+		}
+		out[i] = checkpoint.Slice{ID: slicePrefix(c.Collection) + strconv.Itoa(c.N), State: raw}
+	}
+	return s.s.SaveSlices(ctx, out)
+}
+
+func slicePrefix(uuidHex string) string { return uuidHex + "/" }
+
+func uuidHex(u bson.Binary) string { return hex.EncodeToString(u.Data) }

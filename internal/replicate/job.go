@@ -1,0 +1,186 @@
+package replicate
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/catalog"
+	"github.com/millrace/millrace/internal/checkpoint"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/rule"
+)
+
+// Job is one source replicated into one target. Run is called once; the other
+// methods are safe for concurrent use with it.
+type Job struct {
+	spec  Spec
+	id    string
+	log   *slog.Logger
+	src   *mongo.Cluster
+	dst   *mongo.Cluster
+	rules *rule.Set
+	store *checkpoint.Store
+	cat   *catalog.Target
+	until until
+
+	state   state
+	control control
+}
+
+// until is the parsed form of Spec.Until.
+type until struct {
+	caughtUp bool
+	at       time.Time // zero: no time
+}
+
+// Open parses the spec, connects both sides and reads nothing but their
+// identity. Nothing is written.
+func Open(ctx context.Context, spec Spec) (*Job, error) {
+	rules, err := rule.New(spec.Rules)
+	if err != nil {
+		return nil, err
+	}
+	u, err := parseUntil(spec.Until)
+	if err != nil {
+		return nil, err
+	}
+	rp, err := readPreference(spec.ReadPreference, spec.ReadTags)
+	if err != nil {
+		return nil, err
+	}
+	wc, err := writeConcern(spec.WriteConcern)
+	if err != nil {
+		return nil, err
+	}
+	if spec.Log == nil {
+		spec.Log = slog.New(slog.DiscardHandler)
+	}
+	src, err := mongo.Connect(ctx, spec.Source, mongo.Options{AppName: "millrace-source", ReadPreference: rp})
+	if err != nil {
+		return nil, fmt.Errorf("source: %w", err)
+	}
+	dst, err := mongo.Connect(ctx, spec.Target, mongo.Options{AppName: "millrace-target"})
+	if err != nil {
+		src.Close()
+		return nil, fmt.Errorf("target: %w", err)
+	}
+	j := &Job{spec: spec, log: spec.Log, src: src, dst: dst, rules: rules, until: u}
+	j.id = jobID(spec, src, dst, rules)
+	j.store = checkpoint.Open(dst, j.id, wc)
+	j.cat = catalog.NewTarget(dst, catalog.TargetOptions{Job: j.id, Log: spec.Log})
+	j.state.init(j)
+	j.control.init()
+	if u.caughtUp || spec.Mode == ModeFull {
+		j.control.finalize.Store(true)
+	}
+	return j, nil
+}
+
+// Close disconnects both sides. Run must have returned.
+func (j *Job) Close() {
+	j.src.Close()
+	j.dst.Close()
+}
+
+// ID is the job's name in the target.
+func (j *Job) ID() string { return j.id }
+
+// jobID derives a stable name from what makes a job: source, target and rules.
+// Replica sets are told by their ids, so that other addresses of the same set
+// are the same job.
+func jobID(spec Spec, src, dst *mongo.Cluster, rules *rule.Set) string {
+	if spec.Job != "" {
+		return spec.Job
+	}
+	h := sha256.New()
+	for _, s := range []string{identity(src), identity(dst), rules.String()} {
+		fmt.Fprintf(h, "%d:%s", len(s), s)
+	}
+	return "job-" + hex.EncodeToString(h.Sum(nil))[:12]
+}
+
+func identity(c *mongo.Cluster) string {
+	if !c.Info.SetID.IsZero() {
+		return c.Info.SetID.Hex()
+	}
+	return c.Address()
+}
+
+func parseUntil(s string) (until, error) {
+	switch s {
+	case "", "never":
+		return until{}, nil
+	case "caught-up":
+		return until{caughtUp: true}, nil
+	}
+	t, err := time.Parse(time.RFC3339, s)
+	if err != nil {
+		return until{}, fmt.Errorf("--until %q: want never, caught-up or a time (2026-01-02T15:04:05Z)", s)
+	}
+	return until{at: t}, nil
+}
+
+func writeConcern(s string) (any, error) {
+	if s == "" || s == "majority" {
+		return "majority", nil
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > 50 {
+		return nil, fmt.Errorf("--write-concern %q: want majority or a number of members from 1 to 50", s)
+	}
+	return n, nil
+}
+
+// owner names this process in the job's document.
+func owner() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return host + "/" + strconv.Itoa(os.Getpid())
+}
+
+// keep reports whether the rules keep a source namespace.
+func (j *Job) keep(ns string) bool { return j.rules.Match(ns) }
+
+// mapNS is the target namespace of a source namespace, "" when it is not kept.
+func (j *Job) mapNS(ns string) string {
+	if !j.rules.Match(ns) {
+		return ""
+	}
+	return j.rules.Target(ns)
+}
+
+// errPaused and errFinished end a phase on purpose.
+var (
+	errPaused   = errors.New("paused")
+	errFinished = errors.New("finalized")
+)
+
+// newJob is the document of a job that begins.
+func (j *Job) newJob() checkpoint.Job {
+	return checkpoint.Job{
+		Source: j.src.Address(), Target: j.dst.Address(),
+		SourceSet: j.src.Info.SetID, TargetSet: j.dst.Info.SetID,
+		Rules: j.rules.String(), Mode: string(j.spec.Mode), Phase: string(PhaseCatalog), Owner: owner(),
+	}
+}
+
+// savePhase moves the job on, with fields that belong to the step.
+func (j *Job) savePhase(ctx context.Context, p Phase, set ...bson.E) error {
+	if err := j.store.Save(ctx, append(bson.D{{Key: "phase", Value: string(p)}}, set...)); err != nil {
+		return err
+	}
+	j.state.setPhase(p)
+	return nil
+}

@@ -1,0 +1,256 @@
+package replicate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/catalog"
+	"github.com/millrace/millrace/internal/checkpoint"
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// planner collects a plan's checks.
+type planner struct {
+	j    *Job
+	plan *Plan
+	job  checkpoint.Job // the earlier checkpoint, if any
+	data int64          // bytes to copy
+}
+
+// Plan reads both sides and says what Run would do and what stands in its way.
+// Nothing is written. An error means that a side could not be read at all.
+func (j *Job) Plan(ctx context.Context) (*Plan, error) {
+	p := &planner{j: j, plan: &Plan{
+		Job: j.id, Mode: j.spec.Mode, Source: j.src.Address(), SourceInfo: describe(j.src.Info),
+		Target: j.dst.Address(), TargetInfo: describe(j.dst.Info),
+	}}
+	p.deployments()
+	p.versions()
+	if p.plan.Failed() {
+		return p.plan, nil
+	}
+	for _, step := range []func(context.Context) error{p.resume, p.collections, p.existing, p.privileges, p.window, p.space} {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	p.ok("scope", "users and roles are not copied; databases admin, config and local stay as they are")
+	return p.plan, nil
+}
+
+func describe(i mongo.Info) string {
+	s := string(i.Kind)
+	if i.SetName != "" {
+		s += " " + i.SetName
+	}
+	s += ", MongoDB " + i.Version.String()
+	if i.FCV != "" {
+		s += ", FCV " + i.FCV
+	}
+	return s
+}
+
+func (p *planner) add(level Level, name, hint, format string, args ...any) {
+	p.plan.Checks = append(p.plan.Checks, Check{Name: name, Level: level, Message: fmt.Sprintf(format, args...), Hint: hint})
+}
+
+func (p *planner) ok(name, format string, args ...any) { p.add(LevelOK, name, "", format, args...) }
+
+// deployments judges the shape of both sides.
+func (p *planner) deployments() {
+	src, dst, mode := p.j.src.Info, p.j.dst.Info, p.j.spec.Mode
+	switch {
+	case src.Kind == mongo.KindSharded:
+		p.add(LevelFail, "source", "name one shard's replica set, or wait for sharded clusters to be supported", "a sharded cluster is not supported as a source yet")
+	case src.Kind == mongo.KindStandalone && mode != ModeFull:
+		p.add(LevelFail, "source", "use --mode full, or restart the source with --replSet and initiate it", "a standalone server has no oplog: it can only be copied in full")
+	case src.Kind == mongo.KindStandalone:
+		p.add(LevelWarn, "source", "stop writes during the copy", "a standalone server: writes made during the copy may be missing or half there")
+	default:
+		p.ok("source", "%s", describe(src))
+	}
+	switch dst.Kind {
+	case mongo.KindSharded:
+		p.add(LevelFail, "target", "name a replica set", "a sharded cluster is not supported as a target yet")
+	case mongo.KindStandalone:
+		p.add(LevelFail, "target", "restart it with --replSet and initiate it", "a standalone server cannot keep a durable checkpoint")
+	default:
+		p.ok("target", "%s", describe(dst))
+	}
+	if !src.SetID.IsZero() && src.SetID == dst.SetID || src.Kind == mongo.KindStandalone && p.j.src.Address() == p.j.dst.Address() {
+		p.add(LevelFail, "identity", "check --source and --target", "source and target are the same replica set (%s)", src.SetName)
+	}
+}
+
+func (p *planner) versions() {
+	src, dst := p.j.src.Info, p.j.dst.Info
+	for _, s := range []struct {
+		name string
+		info mongo.Info
+	}{{"source", src}, {"target", dst}} {
+		if !s.info.Version.AtLeast(4, 2) {
+			p.add(LevelFail, s.name+" version", "upgrade it to 4.2 or newer", "MongoDB %s is older than 4.2", s.info.Version)
+		}
+	}
+	older := !dst.Version.AtLeast(src.Version.Major, src.Version.Minor)
+	switch {
+	case older && !p.j.spec.AllowDowngrade:
+		p.add(LevelFail, "versions", "use a target at least as new, or accept the risk with --allow-downgrade", "the target (%s) is older than the source (%s)", dst.Version, src.Version)
+	case older:
+		p.add(LevelWarn, "versions", "", "the target (%s) is older than the source (%s); features it lacks will fail", dst.Version, src.Version)
+	case fcvOlder(dst.FCV, src.FCV) && !p.j.spec.AllowDowngrade:
+		p.add(LevelFail, "feature compatibility", "run setFeatureCompatibilityVersion "+src.FCV+" on the target, or use --allow-downgrade",
+			"the target's feature compatibility version (%s) is older than the source's (%s)", dst.FCV, src.FCV)
+	default:
+		p.ok("versions", "%s to %s", src.Version, dst.Version)
+	}
+}
+
+func fcvOlder(a, b string) bool {
+	va, err1 := mongo.ParseVersion(a)
+	vb, err2 := mongo.ParseVersion(b)
+	return err1 == nil && err2 == nil && !va.AtLeast(vb.Major, vb.Minor)
+}
+
+// resume looks for an earlier checkpoint and whether it can be continued.
+func (p *planner) resume(ctx context.Context) error {
+	job, found, err := p.j.store.Load(ctx)
+	if err != nil {
+		return err
+	}
+	if !found || p.j.spec.Restart {
+		if p.j.spec.Mode == ModeIncremental {
+			if _, err := mongo.ParseOpTime(p.j.spec.StartAt); err != nil {
+				p.add(LevelFail, "start", "give the position that the target's data stand at, e.g. --start-at 1700000000:1",
+					"incremental mode of a new job needs --start-at with a position or a time (got %q)", p.j.spec.StartAt)
+			}
+		}
+		return nil
+	}
+	p.job = job
+	p.plan.Resumes, p.plan.ResumePhase = true, Phase(job.Phase)
+	switch {
+	case job.Rules != p.j.rules.String():
+		p.add(LevelFail, "rules", "use the same --include, --exclude and --rename, another --job, or --restart", "job %s was begun with other rules", p.j.id)
+	case job.SourceSet != p.j.src.Info.SetID || job.TargetSet != p.j.dst.Info.SetID:
+		p.add(LevelFail, "job", "use another --job, or --restart", "job %s was begun between other clusters", p.j.id)
+	default:
+		p.ok("resume", "continues job %s in phase %s at %s", p.j.id, job.Phase, job.Applied)
+	}
+	return nil
+}
+
+// copied reports that the copy's preparations are done, so that existing
+// target collections are our own.
+func (p *planner) copied() bool {
+	return p.plan.Resumes && p.plan.ResumePhase != PhaseCatalog
+}
+
+func (p *planner) collections(ctx context.Context) error {
+	colls, err := catalog.List(ctx, p.j.src, p.j.keep)
+	if err != nil {
+		return err
+	}
+	names := make([]string, 0, len(colls))
+	for _, c := range colls {
+		names = append(names, c.NS)
+		p.plan.Collections = append(p.plan.Collections, PlanCollection{
+			Source: c.NS, Target: p.j.rules.Target(c.NS), Type: string(c.Type), Docs: c.Count, Bytes: c.Bytes, Indexes: len(c.Indexes)})
+		p.data += c.Bytes
+	}
+	if err := p.j.rules.Collisions(names); err != nil {
+		p.add(LevelFail, "names", "change --rename or exclude one of them", "%v", err)
+	}
+	p.ok("collections", "%d, %s", len(colls), humanize.IBytes(uint64(p.data)))
+	return nil
+}
+
+func (p *planner) existing(ctx context.Context) error {
+	if p.copied() || p.j.spec.Mode == ModeIncremental {
+		return nil
+	}
+	var targets []string
+	for _, c := range p.plan.Collections {
+		targets = append(targets, c.Target)
+	}
+	have, err := p.j.cat.ListExisting(ctx, targets)
+	if err != nil {
+		return err
+	}
+	if len(have) == 0 {
+		p.ok("target collections", "none of them exists yet")
+		return nil
+	}
+	names := make([]string, 0, len(have))
+	for ns := range have {
+		names = append(names, ns)
+	}
+	slices.Sort(names)
+	list := strings.Join(names[:min(5, len(names))], ", ")
+	switch p.j.spec.OnExisting {
+	case ExistingDrop:
+		p.add(LevelWarn, "target collections", "", "%d exist and will be DROPPED: %s", len(names), list)
+	case ExistingMerge:
+		p.add(LevelWarn, "target collections", "", "%d exist and will be merged into: %s", len(names), list)
+	default:
+		p.add(LevelFail, "target collections", "drop them, or choose --on-existing merge or --on-existing drop", "%d exist already: %s", len(names), list)
+	}
+	return nil
+}
+
+// window checks that the oplog holds the position to begin from, and for how
+// long it reaches back.
+func (p *planner) window(ctx context.Context) error {
+	if p.j.src.Info.Kind != mongo.KindReplicaSet {
+		return nil
+	}
+	oldest, newest, err := p.j.src.OplogWindow(ctx)
+	if err != nil {
+		p.add(LevelFail, "oplog", "grant the user read on database local", "the source's oplog cannot be read: %v", err)
+		return nil
+	}
+	have := time.Duration(int64(newest.TS.T)-int64(oldest.TS.T)) * time.Second
+	need := p.job.ReadFrom
+	if need.IsZero() && p.j.spec.Mode == ModeIncremental {
+		need, _ = mongo.ParseOpTime(p.j.spec.StartAt)
+	}
+	switch {
+	case !need.IsZero() && need.Before(oldest):
+		p.add(LevelFail, "oplog", "begin anew with --restart and make the oplog larger (replSetResizeOplog) first",
+			"it begins at %s and no longer holds %s, from which the job would read on", oldest, need)
+	case p.j.spec.WarnWindow > 0 && have < p.j.spec.WarnWindow:
+		p.add(LevelWarn, "oplog", "the copy must end before the oplog rolls over; replSetResizeOplog makes it larger",
+			"it reaches back only %s", have)
+	default:
+		p.ok("oplog", "reaches back %s", have)
+	}
+	return nil
+}
+
+// space compares the data with the free space of the target, where the server
+// tells it (dbStats, 3.6 and newer).
+func (p *planner) space(ctx context.Context) error {
+	raw, err := p.j.dst.Command(ctx, mongo.StateDB, bson.D{{Key: "dbStats", Value: 1}})
+	if err != nil {
+		return nil
+	}
+	total, ok1 := raw.Lookup("fsTotalSize").AsFloat64OK()
+	used, ok2 := raw.Lookup("fsUsedSize").AsFloat64OK()
+	if !ok1 || !ok2 || p.copied() {
+		return nil
+	}
+	free := uint64(max(total-used, 0))
+	if uint64(p.data) > free {
+		p.add(LevelWarn, "disk", "free space on the target, or rely on compression", "the data are %s uncompressed, the target has %s free",
+			humanize.IBytes(uint64(p.data)), humanize.IBytes(free))
+		return nil
+	}
+	p.ok("disk", "%s free for %s of data (uncompressed)", humanize.IBytes(free), humanize.IBytes(uint64(p.data)))
+	return nil
+}

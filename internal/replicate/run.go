@@ -1,0 +1,214 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/checkpoint"
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// PrecheckError says that the precheck found what forbids the job; nothing was
+// written.
+type PrecheckError struct{ Plan *Plan }
+
+// Error names the checks that failed.
+func (e *PrecheckError) Error() string {
+	msg := "precheck failed"
+	for _, c := range e.Plan.Checks {
+		if c.Level == LevelFail {
+			msg += "; " + c.Name + ": " + c.Message
+		}
+	}
+	return msg
+}
+
+// Run checks, then runs the job from its checkpoint until it is finalized (nil),
+// ctx ends, or something fails that does not pass by itself.
+func (j *Job) Run(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil && ctx.Err() == nil {
+			j.state.fail(err)
+		}
+		j.control.finish(err)
+	}()
+	plan, err := j.Plan(ctx)
+	if err != nil {
+		return err
+	}
+	if plan.Failed() {
+		return &PrecheckError{Plan: plan}
+	}
+	if err := j.take(ctx); err != nil {
+		return err
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		err := j.phases(gctx)
+		if err == nil {
+			return errFinished // ends the monitor too
+		}
+		return err
+	})
+	g.Go(func() error { return j.monitor(gctx) })
+	if err = g.Wait(); errors.Is(err, errFinished) {
+		err = nil
+	}
+	return err
+}
+
+// take makes this process the owner of the job, a new one or the one that the
+// checkpoint remembers.
+func (j *Job) take(ctx context.Context) error {
+	if j.spec.Restart {
+		if err := j.store.Reset(ctx); err != nil {
+			return err
+		}
+	}
+	_, found, err := j.store.Load(ctx)
+	if err != nil {
+		return err
+	}
+	if !found {
+		return j.store.Create(ctx, j.newJob())
+	}
+	job, err := j.store.TakeOver(ctx, owner())
+	if err != nil {
+		return err
+	}
+	if job.Paused {
+		j.control.set(true)
+	}
+	j.log.Info("resuming job", "job", j.id, "phase", job.Phase, "applied", job.Applied)
+	return nil
+}
+
+// phases runs the job's phases from the checkpoint, again after each failure
+// that passes by itself.
+func (j *Job) phases(ctx context.Context) error {
+	var failingSince time.Time
+	backoff := newBackoff()
+	for {
+		if err := j.pausePoint(ctx); err != nil {
+			return err
+		}
+		began := time.Now()
+		err := j.attempt(ctx)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, errPaused):
+			continue
+		case mongo.Classify(err) != mongo.ClassRetry:
+			return err
+		}
+		if time.Since(began) > 30*time.Second {
+			failingSince, backoff = time.Time{}, newBackoff()
+		}
+		if failingSince.IsZero() {
+			failingSince = began
+		}
+		if limit := j.spec.GiveUpAfter; limit > 0 && time.Since(failingSince) > limit {
+			return fmt.Errorf("gave up after %s of failures: %w", limit, err)
+		}
+		d := backoff.next()
+		j.state.countError("retry")
+		j.state.wait("a failure to pass: " + err.Error())
+		j.log.Warn("interrupted; going back to the last checkpoint", "error", err, "retryIn", d)
+		select {
+		case <-time.After(d):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		j.state.wait("")
+	}
+}
+
+// pausePoint records a pause and waits for its end.
+func (j *Job) pausePoint(ctx context.Context) error {
+	if !j.control.isPaused() {
+		return nil
+	}
+	if err := j.store.Save(ctx, bson.D{{Key: "paused", Value: true}}); err != nil {
+		return err
+	}
+	j.state.wait("the operator to resume")
+	if err := j.control.whilePaused(ctx); err != nil {
+		return err
+	}
+	j.state.wait("")
+	return j.store.Save(ctx, bson.D{{Key: "paused", Value: false}})
+}
+
+// attempt runs phases from the durable checkpoint until the job is finished or
+// something interrupts it.
+func (j *Job) attempt(ctx context.Context) error {
+	ctx, cancel := j.control.phase(ctx)
+	defer cancel(nil)
+	j.store.Begin()
+	for {
+		job, found, err := j.store.Load(ctx)
+		if err != nil {
+			return causeOr(ctx, err)
+		}
+		if !found {
+			return fmt.Errorf("job %s vanished from the target's database %s", j.id, mongo.StateDB)
+		}
+		j.state.setPhase(Phase(job.Phase))
+		j.state.setApplied(job.Applied, job.ReadFrom)
+		err = j.step(ctx, job)
+		if errors.Is(err, errFinished) {
+			return nil
+		}
+		if err != nil {
+			return causeOr(ctx, err)
+		}
+	}
+}
+
+// step runs one phase; nil means that the next one may begin.
+func (j *Job) step(ctx context.Context, job checkpoint.Job) error {
+	switch Phase(job.Phase) {
+	case PhaseCatalog:
+		return j.prepare(ctx)
+	case phaseCreating:
+		return j.create(ctx)
+	case PhaseCopying:
+		return j.copyAll(ctx, job)
+	case PhaseIndexing:
+		return j.buildIndexes(ctx, job)
+	case PhaseOverlap, PhaseFollowing, PhaseFinalizing:
+		return j.follow(ctx, job)
+	case PhaseFinalized:
+		j.log.Info("job is finalized already", "job", j.id)
+		return errFinished
+	}
+	return fmt.Errorf("job %s is in phase %q, which this version does not know", j.id, job.Phase)
+}
+
+// causeOr prefers the reason for which ctx was canceled.
+func causeOr(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// backoff grows from half a second to 15 s, with jitter so that many jobs do
+// not come back at once.
+type backoff struct{ d time.Duration }
+
+func newBackoff() *backoff { return &backoff{d: 250 * time.Millisecond} }
+
+func (b *backoff) next() time.Duration {
+	b.d = min(2*b.d, 15*time.Second)
+	return b.d/2 + time.Duration(rand.Int64N(int64(b.d)))
+}

@@ -1,0 +1,206 @@
+package replicate
+
+import (
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/internal/apply"
+	"github.com/millrace/millrace/internal/copy"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/tail"
+)
+
+// state is what Status shows, fed by the phases and the monitor.
+type state struct {
+	mu        sync.Mutex
+	started   time.Time
+	job       string
+	source    string
+	target    string
+	phase     Phase
+	waiting   string
+	waitSince time.Time
+	err       error
+	errors    map[string]int64
+	diffs     []string
+	indexes   []IndexStatus
+
+	copyEng   *copy.Engine
+	applyEng  *apply.Engine
+	tailSrc   tail.Source
+	opsBefore int64 // of earlier apply engines of this process
+	schBefore int64
+
+	applied, readFrom mongo.OpTime // durable
+	positions         mongo.Positions
+	oldest            mongo.OpTime
+
+	samples samples
+}
+
+func (s *state) init(j *Job) {
+	s.started = time.Now()
+	s.job, s.source, s.target = j.id, j.src.Address(), j.dst.Address()
+	s.phase = PhaseStarting
+	s.errors = map[string]int64{}
+}
+
+func (s *state) setPhase(p Phase) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.phase = p
+}
+
+// wait says what the job waits for; "" ends the wait.
+func (s *state) wait(reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting == "" || reason == "" {
+		s.waitSince = time.Now()
+	}
+	s.waiting = reason
+}
+
+func (s *state) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err, s.phase = err, PhaseFailed
+}
+
+func (s *state) countError(class string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.errors[class]++
+}
+
+func (s *state) setCopy(e *copy.Engine) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.copyEng = e
+}
+
+func (s *state) setFollow(e *apply.Engine, src tail.Source) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.applyEng != nil {
+		st := s.applyEng.Stats()
+		s.opsBefore += st.Operations
+		s.schBefore += st.Schema
+	}
+	s.applyEng, s.tailSrc = e, src
+}
+
+func (s *state) setApplied(applied, readFrom mongo.OpTime) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.applied, s.readFrom = applied, readFrom
+}
+
+func (s *state) setSource(p mongo.Positions, oldest mongo.OpTime) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.positions = p
+	if !oldest.IsZero() {
+		s.oldest = oldest
+	}
+}
+
+func (s *state) setDifferences(d []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.diffs = d
+}
+
+func (s *state) setIndexes(i []IndexStatus) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.indexes = i
+}
+
+// Status is a snapshot of the job.
+func (j *Job) Status() Status {
+	s := &j.state
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := Status{
+		Job: s.job, Phase: s.phase, Paused: j.control.isPaused(), Source: s.source, Target: s.target,
+		StartedAt: s.started, Waiting: s.waiting, Errors: map[string]int64{}, Differences: s.diffs,
+		Indexes: s.indexes, Process: processStatus(),
+	}
+	if s.waiting != "" {
+		since := s.waitSince
+		st.WaitingSince = &since
+	}
+	for k, v := range s.errors {
+		st.Errors[k] = v
+	}
+	if s.err != nil {
+		st.Error, st.Hint = s.err.Error(), mongo.HintOf(s.err)
+	}
+	st.Copy = s.copyStatus()
+	st.Follow = s.followStatus()
+	s.rates(&st)
+	return st
+}
+
+// copyStatus is called with mu held, like the two below.
+func (s *state) copyStatus() CopyStatus {
+	out := CopyStatus{ETASeconds: -1}
+	if s.copyEng == nil {
+		return out
+	}
+	cs := s.copyEng.Stats()
+	out.Docs, out.Bytes = cs.Docs, cs.Bytes
+	for _, c := range cs.Collections {
+		out.DocsTotal += max(c.DocsTotal, c.Docs)
+		out.BytesTotal += max(c.BytesTotal, c.Bytes)
+		out.Collections = append(out.Collections, CollectionStatus{
+			Source: c.Source, Target: c.Target, Docs: c.Docs, DocsTotal: c.DocsTotal,
+			Bytes: c.Bytes, BytesTotal: c.BytesTotal, Done: c.Done,
+		})
+	}
+	return out
+}
+
+func (s *state) followStatus() FollowStatus {
+	out := FollowStatus{
+		Operations: s.opsBefore, SchemaChanges: s.schBefore, Applied: s.applied.String(),
+		Source: s.positions.Last.String(), LagSeconds: -1, WindowSeconds: -1,
+	}
+	if s.applyEng != nil {
+		as := s.applyEng.Stats()
+		out.Operations += as.Operations
+		out.SchemaChanges += as.Schema
+		out.Folded, out.Parked = as.Folded, as.Parked
+		out.LagSeconds = lag(s.applyEng.Applied().Applied, s.positions)
+	}
+	if s.tailSrc != nil {
+		out.OpenTransactions = s.tailSrc.Stats().OpenTransactions
+	}
+	if !s.readFrom.IsZero() && !s.oldest.IsZero() {
+		out.WindowSeconds = float64(int64(s.readFrom.TS.T) - int64(s.oldest.TS.T))
+	}
+	return out
+}
+
+// lag is how many seconds of the source's history are not applied; none are
+// missing once its newest majority write is, however long ago that was.
+func lag(applied mongo.OpTime, p mongo.Positions) float64 {
+	if applied.IsZero() || p.Last.IsZero() {
+		return -1
+	}
+	if !applied.Before(p.Majority) {
+		return 0
+	}
+	return max(float64(int64(p.Majority.TS.T)-int64(applied.TS.T)), 0.5)
+}
+
+func (s *state) rates(st *Status) {
+	docs, bytes, ops, applied, cpu := s.samples.rates()
+	st.Copy.DocsRate, st.Copy.BytesRate = docs, bytes
+	st.Follow.OperationsRate, st.Follow.BytesRate = ops, applied
+	st.Process.CPUPercent = 100 * cpu
+	if bytes > 0 && st.Copy.BytesTotal > 0 {
+		st.Copy.ETASeconds = float64(st.Copy.BytesTotal-st.Copy.Bytes) / bytes
+	}
+}

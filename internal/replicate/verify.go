@@ -1,0 +1,129 @@
+package replicate
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/catalog"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/rule"
+	"github.com/millrace/millrace/internal/verify"
+)
+
+// VerifySpec says which clusters are compared, and how. Source and Target hold
+// secrets and are never logged.
+type VerifySpec struct {
+	Source, Target string
+	Rules          rule.Config
+	// IgnoreFieldOrder lets documents differ in the order of their fields.
+	IgnoreFieldOrder bool
+	// Online rechecks differences for RecheckFor, because writes go on.
+	Online     bool
+	RecheckFor time.Duration
+	// Workers bounds the ranges compared at once, MaxDifferences those that
+	// are listed; 0 chooses.
+	Workers, MaxDifferences int
+	// Observe, when set, gets the function that tells the progress, once the
+	// comparison begins. It is safe for concurrent use, also afterwards.
+	Observe func(stats func() verify.Stats)
+	Log     *slog.Logger
+}
+
+// Verify connects to both clusters and compares what the rules keep: the
+// documents of every collection that either side has, and collections,
+// options, indexes and views. An error means that the comparison did not come
+// to its end; differences are in the report.
+func Verify(ctx context.Context, spec VerifySpec) (*verify.Report, error) {
+	rules, err := rule.New(spec.Rules)
+	if err != nil {
+		return nil, err
+	}
+	src, err := mongo.Connect(ctx, spec.Source, mongo.Options{AppName: "millrace-verify"})
+	if err != nil {
+		return nil, fmt.Errorf("source: %w", err)
+	}
+	defer src.Close()
+	dst, err := mongo.Connect(ctx, spec.Target, mongo.Options{AppName: "millrace-verify"})
+	if err != nil {
+		return nil, fmt.Errorf("target: %w", err)
+	}
+	defer dst.Close()
+	return verifyClusters(ctx, src, dst, rules, spec, verify.RecheckOptions{For: spec.RecheckFor})
+}
+
+// verifyClusters compares open clusters. Of spec it uses the options alone.
+func verifyClusters(ctx context.Context, src, dst *mongo.Cluster, rules *rule.Set, spec VerifySpec, recheck verify.RecheckOptions) (*verify.Report, error) {
+	pairs, err := verifyPairs(ctx, src, dst, rules)
+	if err != nil {
+		return nil, fmt.Errorf("verify: %w", err)
+	}
+	engine := verify.New(src, dst, verify.Options{
+		Workers: spec.Workers, IgnoreFieldOrder: spec.IgnoreFieldOrder, CapOrder: true,
+		MaxDifferences: spec.MaxDifferences, Online: spec.Online, Recheck: recheck, Log: spec.Log,
+	})
+	if spec.Observe != nil {
+		spec.Observe(engine.Stats)
+	}
+	report, err := engine.Run(ctx, pairs)
+	if err != nil {
+		return nil, err
+	}
+	diffs, err := catalog.Diff(ctx, src, dst, rules.Match, rules, catalog.DiffOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("verify: compare catalogs: %w", err)
+	}
+	for _, d := range diffs {
+		detail := strings.TrimPrefix(d.String(), d.NS+": "+d.What+": ")
+		report.AddSchema(verify.SchemaDifference{NS: d.NS, What: d.What, Detail: detail})
+	}
+	return report, nil
+}
+
+// verifyPairs lists the collections of both sides: those of the source with
+// their names on the target, then those that the target alone has. Views hold
+// no documents; the catalogs' comparison sees them.
+func verifyPairs(ctx context.Context, src, dst *mongo.Cluster, rules *rule.Set) ([]verify.Pair, error) {
+	var ofSource, ofTarget []catalog.Collection
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		ofSource, err = catalog.List(gctx, src, rules.Match)
+		return err
+	})
+	g.Go(func() (err error) {
+		ofTarget, err = catalog.List(gctx, dst, func(ns string) bool { _, ok := rules.Source(ns); return ok })
+		return err
+	})
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	return pairUp(ofSource, ofTarget, rules), nil
+}
+
+// pairUp matches by the namespaces that hold the documents, so that a
+// collection on one side and a time-series collection on the other differ.
+func pairUp(ofSource, ofTarget []catalog.Collection, rules *rule.Set) []verify.Pair {
+	var pairs []verify.Pair
+	paired := map[string]bool{}
+	for _, c := range ofSource {
+		if c.Type == catalog.TypeView {
+			continue
+		}
+		p := verify.Pair{SourceNS: c.DataNS(), TargetNS: rules.Target(c.DataNS())}
+		paired[p.TargetNS] = true
+		pairs = append(pairs, p)
+	}
+	for _, c := range ofTarget {
+		if c.Type == catalog.TypeView || paired[c.DataNS()] {
+			continue
+		}
+		if ns, ok := rules.Source(c.DataNS()); ok {
+			pairs = append(pairs, verify.Pair{SourceNS: ns, TargetNS: c.DataNS()})
+		}
+	}
+	return pairs
+}
