@@ -57,7 +57,6 @@ func (w *worker) streams(ctx context.Context, g *errgroup.Group, c *collection, 
 	open := func(s *side) *stream {
 		st := newStream(w.e)
 		batch := max(w.e.limits.batch/s.averageSize(), 2)
-
 		g.Go(func() error { return st.fill(ctx, s, s.rangeCommand(r, batch), batch) })
 		return st
 	}

@@ -1,0 +1,225 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// replica writes to a source collection and repeats each write on the target
+// after a delay, in order: a replication that lags.
+type replica struct {
+	src, dst *driver.Collection
+	delay    time.Duration
+	queue    chan op
+	written  atomic.Int64 // on the source
+	applied  atomic.Int64 // on the target, majority-committed
+	stop     context.CancelFunc
+	wg       sync.WaitGroup
+	err      error
+}
+
+type op struct {
+	at  time.Time
+	run func(context.Context, *driver.Collection) error
+}
+
+func majorityCollection(c *mongo.Cluster, ns string) *driver.Collection {
+	db, coll := mongo.SplitNS(ns)
+	return c.Client.Database(db).Collection(coll, options.Collection().SetWriteConcern(writeconcern.Majority()))
+}
+
+// startReplica writes what next gives until stopped.
+func startReplica(b *bed, delay time.Duration, next func() func(context.Context, *driver.Collection) error) *replica {
+	ctx, cancel := context.WithCancel(b.t.Context())
+	r := &replica{src: majorityCollection(b.src, b.pair.SourceNS), dst: majorityCollection(b.dst, b.pair.TargetNS),
+		delay: delay, queue: make(chan op, 100_000), stop: cancel}
+	r.wg.Go(func() {
+		defer close(r.queue)
+		for ctx.Err() == nil {
+			o := op{run: next()}
+			if err := o.run(context.WithoutCancel(ctx), r.src); err != nil {
+				r.err = err
+				return
+			}
+			o.at = time.Now()
+			r.written.Add(1)
+			r.queue <- o
+		}
+	})
+	r.wg.Go(func() {
+		for o := range r.queue {
+			select {
+			case <-time.After(time.Until(o.at.Add(delay))):
+			case <-ctx.Done(): // drain without the delay
+			}
+			if err := o.run(context.WithoutCancel(ctx), r.dst); err != nil && r.err == nil {
+				r.err = err
+			}
+			r.applied.Add(1)
+		}
+	})
+	return r
+}
+
+func (r *replica) end(t *testing.T) {
+	t.Helper()
+	r.stop()
+	r.wg.Wait()
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+}
+
+// settled waits until the target has what the source has now.
+func (r *replica) settled(ctx context.Context) error {
+	want := r.written.Load()
+	for r.applied.Load() < want {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// churn inserts, replaces, updates and deletes among n ids.
+func churn(r *rand.Rand, n int) func() func(context.Context, *driver.Collection) error {
+	return func() func(context.Context, *driver.Collection) error {
+		id := bson.D{{Key: "_id", Value: fmt.Sprintf("hot%03d", r.IntN(n))}}
+		v := r.Int64()
+		switch r.IntN(4) {
+		case 0:
+			return func(ctx context.Context, c *driver.Collection) error {
+				_, err := c.DeleteOne(ctx, id)
+				return err
+			}
+		case 1:
+			return func(ctx context.Context, c *driver.Collection) error {
+				_, err := c.ReplaceOne(ctx, id, bson.D{{Key: "v", Value: v}}, options.Replace().SetUpsert(true))
+				return err
+			}
+		}
+		return func(ctx context.Context, c *driver.Collection) error {
+			_, err := c.UpdateOne(ctx, id, bson.D{{Key: "$set", Value: bson.D{{Key: "w", Value: v % 2}}}}, options.UpdateOne().SetUpsert(true))
+			return err
+		}
+	}
+}
+
+func TestOnline(t *testing.T) {
+	c := cluster(t, "6.0", "rs:1")
+	for _, hook := range []bool{true, false} {
+		for _, differs := range []bool{false, true} {
+			t.Run(fmt.Sprintf("hook %v, differs %v", hook, differs), func(t *testing.T) {
+				t.Parallel()
+				r := seeded(t)
+				b := newBed(t, c, c)
+				want := plantAll(t, b, r, idsOf(400, makeID), map[bool]int{true: 20, false: 1 << 40}[differs], true)
+				rep := startReplica(b, 300*time.Millisecond, churn(r, 200))
+				if err := rep.waitFor(t.Context(), 300); err != nil { // so that the scan meets a lag
+					t.Fatal(err)
+				}
+				o := Options{Online: true, RangeBytes: 5000, MaxBufferedBytes: 1 << 20,
+					Recheck: RecheckOptions{Every: 30 * time.Millisecond, Quiet: 2 * time.Second, For: 30 * time.Second}}
+				if hook {
+					o.Recheck.Settled = rep.settled
+				}
+				report, st := b.run(o)
+				rep.end(t)
+				checkFound(t, report, want)
+				if st.Settled == 0 {
+					t.Error("no mismatch had to be settled: the test shows nothing")
+				}
+				t.Logf("mismatches %d, settled %d, writes %d", st.Mismatches, st.Settled, rep.written.Load())
+			})
+		}
+	}
+}
+
+func (r *replica) waitFor(ctx context.Context, n int64) error {
+	for r.written.Load() < n {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// A document that never comes to rest and never agrees counts as different
+// when the limit passes.
+func TestOnlineNeverQuiet(t *testing.T) {
+	c := cluster(t, "6.0", "rs:1")
+	b := newBed(t, c, c)
+	insert(t, c, b.pair.SourceNS, raw(t, bson.D{{Key: "_id", Value: 1}, {Key: "lost", Value: true}}))
+	insert(t, c, b.pair.TargetNS, raw(t, bson.D{{Key: "_id", Value: 1}}))
+	var n int64
+	rep := startReplica(b, 0, func() func(context.Context, *driver.Collection) error {
+		n++
+		v := n
+		return func(ctx context.Context, c *driver.Collection) error {
+			_, err := c.UpdateOne(ctx, bson.D{{Key: "_id", Value: 1}}, bson.D{{Key: "$set", Value: bson.D{{Key: "v", Value: v}}}})
+			return err
+		}
+	})
+	report, _ := b.run(Options{Online: true, Recheck: RecheckOptions{Every: 10 * time.Millisecond, For: time.Second, Quiet: 10 * time.Second}})
+	rep.end(t)
+	if report.Same || len(report.Differences) != 1 || !strings.Contains(report.Differences[0].Detail, "still changing") {
+		t.Errorf("report %+v", report)
+	}
+}
+
+// A full recheck queue holds the scan up; nothing is left out.
+func TestOnlineQueueBound(t *testing.T) {
+	c := cluster(t, "6.0", "rs:1")
+	b := newBed(t, c, c)
+	want := map[string]expectation{}
+	for i := range 2000 {
+		d := raw(t, bson.D{{Key: "_id", Value: i}})
+		k, _ := appendID(nil, d)
+		want[string(k)] = expectation{Missing, "missing"}
+		insert(t, c, b.pair.SourceNS, d)
+	}
+	o := Options{Online: true, Workers: 1, MaxBufferedBytes: 1, MaxDifferences: 5000,
+		Recheck: RecheckOptions{Every: 5 * time.Millisecond, Quiet: 10 * time.Millisecond}}
+	e := New(c, c, o)
+	if e.limits.queue/candidateCost > 1000 {
+		t.Fatal("the queue holds it all")
+	}
+	rep, _ := b.run(o)
+	checkFound(t, rep, want)
+}
+
+func TestCanceled(t *testing.T) {
+	c := cluster(t, "6.0", "rs:1")
+	b := newBed(t, c, c)
+	insert(t, c, b.pair.SourceNS, raw(t, bson.D{{Key: "_id", Value: 1}}))
+	ctx, cancel := context.WithCancel(t.Context())
+	o := Options{Online: true, Recheck: RecheckOptions{Every: time.Millisecond, Settled: func(ctx context.Context) error {
+		cancel()
+		<-ctx.Done()
+		return ctx.Err()
+	}}}
+	e := New(c, c, o)
+	if _, err := e.Run(ctx, []Pair{b.pair}); err == nil || ctx.Err() == nil {
+		t.Errorf("run ended with %v", err)
+	}
+	if s := e.Stats(); s.BufferedBytes != 0 {
+		t.Errorf("%d bytes still accounted for", s.BufferedBytes)
+	}
+}
