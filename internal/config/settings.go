@@ -106,7 +106,7 @@ func (v *Verify) Bind(fs *pflag.FlagSet) {
 	v.Clusters.bind(fs)
 	v.Namespaces.bind(fs)
 	fs.BoolVar(&v.IgnoreFieldOrder, "ignore-field-order", false, "take documents as equal that differ in the order of their fields only")
-	fs.DurationVar(&v.RecheckFor, "recheck-for", 30*time.Second, "compare a difference again for so long before it counts, for sources that are written to; 0 compares once")
+	fs.DurationVar(&v.RecheckFor, "recheck-for", time.Minute, "look at a difference again for at most this long, until both sides stand still on it; 0 compares once, for clusters that nobody writes to")
 	fs.IntVar(&v.Workers, "workers", 0, "ranges compared at once; 0 chooses")
 	fs.IntVar(&v.MaxDifferences, "max-differences", 1000, "most differing documents that are listed by _id; all are counted")
 	fs.StringVar(&v.Report, "report", "", "write the report as JSON to this `file`")

@@ -136,7 +136,7 @@ func (c *checker) start(s *Sync) {
 	switch {
 	case s.StartAt == "":
 		return
-	case s.Mode != "incremental":
+	case s.Mode == "all" || s.Mode == "full":
 		c.fail("start-at", "is for incremental mode; a copy pins its own start", "add --mode incremental or leave it out")
 	case s.StartAt == "checkpoint":
 		if s.Restart {

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/replicate"
+	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/verify"
+)
+
+// The exit codes of all commands.
+const (
+	exitOK      = 0
+	exitFailure = 1 // it was tried and failed, or verify found differences
+	exitUsage   = 2 // wrong usage, or a precheck failed: nothing was written
+)
+
+// app holds what the commands take from the world around them.
+type app struct {
+	stdout, stderr io.Writer
+	lookupEnv      func(string) (string, bool)
+	open           func(context.Context, replicate.Spec) (job, error)
+	verify         func(context.Context, replicate.VerifySpec) (*verify.Report, error)
+	// screen returns the terminal for live views, nil when there is none.
+	screen func() *screen
+}
+
+// job is a job as the commands use it.
+type job interface {
+	server.Controller
+	Plan(context.Context) (*replicate.Plan, error)
+	Run(context.Context) error
+	Close()
+}
+
+func newApp() *app {
+	return &app{
+		stdout:    os.Stdout,
+		stderr:    os.Stderr,
+		lookupEnv: os.LookupEnv,
+		open:      openJob,
+		verify:    replicate.Verify,
+		screen:    func() *screen { return newScreen(os.Stderr) },
+	}
+}
+
+// run executes one command line and returns the exit code. The error is
+// printed here and nowhere else.
+func (a *app) run(ctx context.Context, args []string) int {
+	root := a.rootCommand()
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitOK
+	}
+	code := exitUsage
+	var failed *exitError
+	if errors.As(err, &failed) {
+		code, err = failed.code, failed.err
+	} else if hint := "see " + cmd.CommandPath() + " --help"; mongo.HintOf(err) == "" {
+		err = mongo.WithHint(err, hint)
+	}
+	fmt.Fprintf(a.stderr, "millrace: %v\n", err)
+	if hint := mongo.HintOf(err); hint != "" {
+		fmt.Fprintf(a.stderr, "hint: %s\n", hint)
+	}
+	return code
+}
+
+// exitError is an error of a command that ran, with its exit code. Any other
+// error that cobra returns is one of usage.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+
+// withCode gives err an exit code; nil stays nil.
+func withCode(code int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &exitError{code: code, err: err}
+}
+
+func (a *app) rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "millrace",
+		Short: "Move and replicate MongoDB data, exactly and fast",
+		Long: strings.TrimSpace(`
+millrace copies MongoDB data between clusters, follows the changes, cuts over,
+and proves that nothing differs.
+
+Every flag can also be set in the environment, as MILLRACE_ and its name in
+capitals with underscores (MILLRACE_ON_EXISTING=merge), or in the YAML file that
+--config names, whose keys are the names of flags; settings of one command may
+stand below its name. A flag wins over the environment, the environment over
+the file. Passwords belong into the environment or the file, for other users of
+the machine can see flags.
+
+Exit codes: 0 done; 1 failed, or differences found; 2 wrong usage, or the
+precheck failed and nothing was written.`),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	root.AddCommand(
+		a.syncCommand(), a.statusCommand(), a.pauseCommand(), a.resumeCommand(), a.finalizeCommand(),
+		a.verifyCommand(), newLabCommand(), a.versionCommand(), a.docsCommand(),
+	)
+	root.InitDefaultCompletionCmd()
+	failWithCode(root)
+	return root
+}
+
+// failWithCode tells errors of running a command from those of its usage, and
+// lets a command that only groups others refuse names it does not have.
+func failWithCode(cmd *cobra.Command) {
+	if cmd.HasParent() && cmd.HasSubCommands() && !cmd.Runnable() {
+		cmd.Args = nil
+		cmd.RunE = group
+	} else if run := cmd.RunE; run != nil {
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			err := run(cmd, args)
+			var coded *exitError
+			var problems config.Problems
+			switch {
+			case err == nil, errors.As(err, &coded), errors.As(err, &problems):
+				return err
+			}
+			return withCode(exitFailure, err)
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		failWithCode(sub)
+	}
+}
+
+// group is a command without work of its own.
+func group(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	return fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
+}
+
+// inputs are where settings come from besides flags.
+func (a *app) inputs() config.Inputs {
+	return config.Inputs{LookupEnv: a.lookupEnv, ReadFile: os.ReadFile}
+}
+
+// settings completes a command's flags and checks them; validate is called
+// also after a problem, so that all problems are told at once.
+func (a *app) settings(fs *pflag.FlagSet, command string, validate func(config.Origins) error) (config.Origins, error) {
+	origins, err := config.Load(fs, command, a.inputs())
+	var problems config.Problems
+	for _, e := range []error{err, validate(origins)} {
+		var more config.Problems
+		if errors.As(e, &more) {
+			problems = append(problems, more...)
+		}
+	}
+	if len(problems) > 0 {
+		return nil, problems
+	}
+	return origins, nil
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/replicate"
+	"github.com/millrace/millrace/internal/server"
+)
+
+// controlCommand makes a command that finds a running sync and does something
+// with it.
+func (a *app) controlCommand(cmd *cobra.Command, do func(context.Context, *server.Client, *config.Control) error) *cobra.Command {
+	var s config.Control
+	name := cmd.Name()
+	s.Bind(cmd.Flags(), name)
+	cmd.Args = cobra.NoArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if _, err := a.settings(cmd.Flags(), name, s.Validate); err != nil {
+			return err
+		}
+		c, err := a.client(cmd.Context(), &s)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return do(cmd.Context(), c, &s)
+	}
+	return cmd
+}
+
+// client finds the sync that the settings mean.
+func (a *app) client(ctx context.Context, s *config.Control) (*server.Client, error) {
+	registry, err := server.NewRegistry(a.lookupEnv)
+	if err != nil && s.Address == "" {
+		return nil, err
+	}
+	rec, err := registry.Find(ctx, s.Address, s.Job)
+	switch {
+	case err == nil && s.Token == "":
+		return server.NewClient(rec.Address, rec.Token), nil
+	case err == nil:
+		return server.NewClient(rec.Address, s.Token), nil
+	case s.Address != "" && ctx.Err() == nil:
+		return server.NewClient(s.Address, s.Token), nil // on another machine, or of another user
+	}
+	return nil, err
+}
+
+// simple is a request that changes the job and tells its new status.
+func (a *app) simple(done string, call func(*server.Client, context.Context) (replicate.Status, error)) func(context.Context, *server.Client, *config.Control) error {
+	return func(ctx context.Context, c *server.Client, s *config.Control) error {
+		st, err := call(c, ctx)
+		if err != nil {
+			return err
+		}
+		if s.Output == "json" {
+			return writeJSON(a.stdout, st)
+		}
+		_, err = fmt.Fprintf(a.stdout, "%s: %s (phase %s)\n", plain(st.Job), done, st.Phase)
+		return err
+	}
+}
+
+// differencesError is the error of a job that is finalized but differs.
+func differencesError(s replicate.Status) error {
+	if len(s.Differences) == 0 {
+		return nil
+	}
+	return mongo.WithHint(errors.New("finalized, but the target differs from the source in "+plural(len(s.Differences), "thing")),
+		"millrace verify compares again and lists documents")
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/jedib0t/go-pretty/v6/text"
+)
+
+// count shortens a number of things: 950, 48.1k, 1.20M.
+func count(n float64) string {
+	switch {
+	case n < 1000:
+		return strconv.FormatFloat(n, 'f', 0, 64)
+	case n < 1e6:
+		return scaled(n/1e3) + "k"
+	case n < 1e9:
+		return scaled(n/1e6) + "M"
+	}
+	return scaled(n/1e9) + "G"
+}
+
+// size shortens a number of bytes in decimal units.
+func size(n float64) string {
+	switch {
+	case n < 1e3:
+		return strconv.FormatFloat(n, 'f', 0, 64) + " B"
+	case n < 1e6:
+		return scaled(n/1e3) + " kB"
+	case n < 1e9:
+		return scaled(n/1e6) + " MB"
+	case n < 1e12:
+		return scaled(n/1e9) + " GB"
+	}
+	return scaled(n/1e12) + " TB"
+}
+
+// scaled keeps three digits.
+func scaled(n float64) string {
+	switch {
+	case n < 10:
+		return strconv.FormatFloat(n, 'f', 2, 64)
+	case n < 100:
+		return strconv.FormatFloat(n, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(n, 'f', 0, 64)
+}
+
+// clock writes a duration as 1:02:03 or 4d 01:02:03.
+func clock(d time.Duration) string {
+	s := int64(d.Round(time.Second) / time.Second)
+	out := fmt.Sprintf("%d:%02d:%02d", s/3600%24, s/60%60, s%60)
+	if days := s / 86400; days > 0 {
+		out = fmt.Sprintf("%dd %02d:%02d:%02d", days, s/3600%24, s/60%60, s%60)
+	}
+	return out
+}
+
+// seconds writes a figure of the status: "0.4 s", "12 s", "3.2 h", "unknown"
+// when negative.
+func seconds(s float64) string {
+	switch {
+	case s < 0:
+		return "unknown"
+	case s < 10:
+		return strconv.FormatFloat(s, 'f', 1, 64) + " s"
+	case s < 120:
+		return strconv.FormatFloat(s, 'f', 0, 64) + " s"
+	case s < 7200:
+		return strconv.FormatFloat(s/60, 'f', 0, 64) + " min"
+	case s < 48*3600:
+		return strconv.FormatFloat(s/3600, 'f', 1, 64) + " h"
+	}
+	return strconv.FormatFloat(s/86400, 'f', 1, 64) + " d"
+}
+
+// share is done/total within 0 and 1. The totals are estimates of the server,
+// so that done may exceed them.
+func share(done, total int64, finished bool) float64 {
+	switch {
+	case finished:
+		return 1
+	case total <= 0:
+		return 0
+	}
+	return min(max(float64(done)/float64(total), 0), 1)
+}
+
+// plain makes text safe for a terminal: names are data of others, and control
+// characters in them would act on the screen.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '\uFFFD'
+		}
+		return r
+	}, s)
+}
+
+// width is how many columns a plain text takes.
+func width(s string) int { return text.StringWidthWithoutEscSequences(s) }
+
+// cut shortens a plain text to n columns.
+func cut(s string, n int) string {
+	if width(s) <= n {
+		return s
+	}
+	if n < 2 {
+		return text.Trim(s, max(n, 0))
+	}
+	return text.Trim(s, n-1) + "…"
+}
+
+// pad fills a plain text up to n columns, or shortens it to them.
+func pad(s string, n int) string {
+	s = cut(s, n)
+	return s + strings.Repeat(" ", max(n-width(s), 0))
+}
+
+// bar draws a share n columns wide.
+func bar(share float64, n int) string {
+	full := int(share * float64(n))
+	return strings.Repeat("█", full) + strings.Repeat("░", n-full)
+}
+
+// fit joins as many parts as fit into n columns; the first is shortened if it
+// does not fit alone.
+func fit(n int, parts ...string) string {
+	var line string
+	for i, p := range parts {
+		switch {
+		case p == "":
+		case i == 0 || line == "":
+			line = cut(p, n)
+		case width(line)+2+width(p) > n:
+			return line
+		default:
+			line += "  " + p
+		}
+	}
+	return line
+}

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/replicate"
+	"github.com/millrace/millrace/internal/server"
+)
+
+func (a *app) syncCommand() *cobra.Command {
+	var s config.Sync
+	cmd := &cobra.Command{
+		Use:   "sync --source URI --target URI",
+		Short: "Copy a cluster and follow its changes",
+		Long: `Copies what the rules keep from the source to the target, then follows the
+changes until it is told to finalize (millrace finalize, or --until).
+
+The job's checkpoint is kept in the database millrace of the target: the same
+command resumes the job where it stood, also after a crash. An interrupt stops
+it and keeps the checkpoint; a second one ends the program at once.`,
+		Example: `  # copy, follow, and cut over as soon as the target has caught up
+  millrace sync --source mongodb://a:27017 --target mongodb://b:27017 --until caught-up
+
+  # see what would be done, and whether anything stands in the way
+  millrace sync --source mongodb://a:27017 --target mongodb://b:27017 --dry-run
+
+  # two databases, one of them under another name
+  millrace sync --config sync.yaml --include 'shop.*,crm.*' --rename crm=crm2`,
+		Args: cobra.NoArgs,
+	}
+	s.Bind(cmd.Flags())
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		origins, err := a.settings(cmd.Flags(), config.CommandSync, s.Validate)
+		if err != nil {
+			return err
+		}
+		return a.sync(cmd.Context(), &s, origins)
+	}
+	return cmd
+}
+
+// sync runs one job from its precheck to its end.
+func (a *app) sync(ctx context.Context, s *config.Sync, origins config.Origins) error {
+	screen := a.screen()
+	log := newLog(a.logTo(screen), s.Common)
+	warnSecrets(log, origins, map[string]string{"source": s.Source, "target": s.Target, "token": s.Token})
+
+	spec := s.Spec()
+	spec.Log = log
+	j, err := a.open(ctx, spec)
+	if err != nil {
+		return a.beforeWriting(ctx, err)
+	}
+	defer j.Close()
+	plan, err := j.Plan(ctx)
+	if err != nil {
+		return a.beforeWriting(ctx, err)
+	}
+	if s.DryRun {
+		return a.dryRun(plan, s.Output)
+	}
+	if plan.Failed() {
+		return precheckError(plan)
+	}
+	for _, c := range plan.Checks {
+		if c.Level == replicate.LevelWarn {
+			log.Warn("precheck: "+c.Message, "check", c.Name, "hint", c.Hint)
+		}
+	}
+	began := time.Now()
+	runErr := a.runJob(ctx, s, j, plan, screen, log)
+	var refused *replicate.PrecheckError
+	if errors.As(runErr, &refused) { // something came in between
+		return precheckError(refused.Plan)
+	}
+	return a.finish(ctx, s, j, plan, began, runErr)
+}
+
+// logTo is where logs go: standard error, above the live view if there is one.
+func (a *app) logTo(s *screen) io.Writer {
+	if s == nil {
+		return a.stderr
+	}
+	return s
+}
+
+// beforeWriting gives an error that came before any write its exit code.
+func (a *app) beforeWriting(ctx context.Context, err error) error {
+	if context.Cause(ctx) != nil {
+		return withCode(exitFailure, context.Cause(ctx))
+	}
+	return withCode(exitUsage, err)
+}
+
+// runJob runs the job with its control API and its live view. It returns when
+// all three have ended.
+func (a *app) runJob(ctx context.Context, s *config.Sync, j job, plan *replicate.Plan, screen *screen, log *slog.Logger) error {
+	srv, err := server.Listen(ctx, server.Options{Address: s.Listen, Token: s.Token, Job: j, Log: log})
+	if err != nil {
+		return err
+	}
+	forget := a.record(plan.Job, srv, log)
+	defer forget()
+	log.Info("job runs", "job", plan.Job, "resumes", plan.Resumes, "control", srv.Addr())
+	if !srv.Loopback() {
+		log.Warn("the control API can be reached from other machines, and its token is not encrypted on the way",
+			"control", srv.Addr(), "hint", "listen on 127.0.0.1 and reach it through a tunnel or a TLS proxy")
+	}
+
+	// The server and the view outlive the job's context: they show how it ends.
+	around, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := srv.Serve(around); err != nil {
+			log.Error("control API ended", "error", err)
+		}
+	})
+	wg.Go(func() { watch(around, screen, log, j.Status) })
+	err = j.Run(ctx)
+	stop()
+	wg.Wait()
+	return err
+}
+
+// record lets the other commands find this sync. A job does not fail for want
+// of a record.
+func (a *app) record(name string, srv *server.Server, log *slog.Logger) (forget func()) {
+	registry, err := server.NewRegistry(a.lookupEnv)
+	var remove func() error
+	if err == nil {
+		remove, err = registry.Add(server.Record{Job: name, PID: os.Getpid(), Address: srv.Addr(), Token: srv.Token(), StartedAt: time.Now()})
+	}
+	if err != nil {
+		log.Warn("other commands cannot find this sync by itself", "error", err,
+			"hint", "set MILLRACE_TOKEN for it and for them, and give them --address "+srv.Addr())
+		return func() {}
+	}
+	return func() {
+		if err := remove(); err != nil {
+			log.Warn("a stale record stays behind", "error", err)
+		}
+	}
+}
+
+// finish tells how the job ended, in the report, on standard output and as
+// the command's error.
+func (a *app) finish(ctx context.Context, s *config.Sync, j job, plan *replicate.Plan, began time.Time, runErr error) error {
+	err := outcome(ctx, j.Status(), runErr)
+	sum := summary{
+		Version: buildVersion(), Plan: plan, Status: j.Status(),
+		Started: began, Ended: time.Now(),
+	}
+	sum.Seconds = sum.Ended.Sub(began).Seconds()
+	sum.Finalized = runErr == nil
+	if err != nil {
+		sum.Error, sum.Hint = err.Error(), mongo.HintOf(err)
+	}
+	var failed []error
+	if s.Report != "" {
+		failed = append(failed, writeJSONFile(s.Report, sum))
+	}
+	if s.Output == "json" {
+		failed = append(failed, writeJSON(a.stdout, sum))
+	} else {
+		failed = append(failed, writeSummary(a.stdout, sum))
+	}
+	if err != nil {
+		return withCode(exitFailure, err)
+	}
+	return withCode(exitFailure, errors.Join(failed...))
+}
+
+// outcome is the command's error for the way a job ended.
+func outcome(ctx context.Context, s replicate.Status, runErr error) error {
+	switch {
+	case runErr != nil && errors.Is(context.Cause(ctx), errSignal):
+		return mongo.WithHint(fmt.Errorf("%w before the job was finalized", errSignal), "its checkpoint is kept: the same command resumes it")
+	case runErr != nil:
+		return runErr
+	case len(s.Differences) > 0:
+		return mongo.WithHint(fmt.Errorf("finalized, but the target differs from the source in %d things, first: %s", len(s.Differences), plain(s.Differences[0])),
+			"the report lists them all; millrace verify compares again")
+	}
+	return nil
+}
