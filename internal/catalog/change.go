@@ -23,7 +23,12 @@ const (
 // Change is one schema change in source terms.
 type Change struct {
 	Kind ChangeKind
-	NS   string // "db.coll"; for DropDatabase and DropAllViews "db"
+	// NS is "db.coll"; for DropDatabase and DropAllViews "db". A time-series
+	// collection has its own name here, though its entries name its buckets.
+	NS string
+	// Buckets says that the entry named a system.buckets collection: index
+	// specifications are those of the buckets.
+	Buckets bool
 	// To and DropTarget belong to a rename.
 	To         string
 	DropTarget bool

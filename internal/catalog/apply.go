@@ -1,0 +1,221 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/rule"
+)
+
+// ApplyOptions say under which conditions a change is applied.
+type ApplyOptions struct {
+	Rules *rule.Set
+	// Window: the target may be ahead of the change. Indexes that refuse
+	// documents are held back, and what the change expects may be gone.
+	Window bool
+	// Maybe: the change may have been applied already, before a restart.
+	Maybe bool
+}
+
+// lenient allows that what a change expects is not there.
+func (o ApplyOptions) lenient() bool { return o.Window || o.Maybe }
+
+// Effect tells what a change did to the target.
+type Effect struct {
+	Applied bool
+	Skipped string // why not, if it was not
+	// Resync is the UUID of a source collection that came into the filter by a
+	// rename: its documents are to be copied into ResyncNS, which is not there.
+	Resync   *bson.Binary
+	ResyncNS string
+	// Dropped are the target namespaces that are gone or were replaced.
+	Dropped []string
+}
+
+func skipped(format string, args ...any) Effect {
+	return Effect{Skipped: fmt.Sprintf(format, args...)}
+}
+
+// Apply does to the target what a schema change did to the source, under the
+// rules. All changes before it must be on the target, and none after it may
+// be: the caller drains, applies, and goes on. Applied again with Maybe, a
+// change does no harm.
+func (t *Target) Apply(ctx context.Context, ch Change, o ApplyOptions) (Effect, error) {
+	effect, err := t.apply(ctx, ch, o)
+	if err != nil {
+		return effect, fmt.Errorf("apply %s of %s: %w", ch.Kind, ch.NS, err)
+	}
+	t.log.Info("schema change", "kind", ch.Kind, "ns", ch.NS, "to", ch.To, "applied", effect.Applied, "skipped", effect.Skipped)
+	return effect, nil
+}
+
+func (t *Target) apply(ctx context.Context, ch Change, o ApplyOptions) (Effect, error) {
+	switch ch.Kind {
+	case ChangeDropDatabase:
+		return t.applyDropDatabase(ctx, ch, o, func(Collection) bool { return true })
+	case ChangeDropAllViews:
+		return t.applyDropDatabase(ctx, ch, o, func(c Collection) bool { return c.Type == TypeView })
+	case ChangeRename:
+		return t.applyRename(ctx, ch, o)
+	}
+	if !o.Rules.Match(ch.NS) {
+		return skipped("excluded"), nil
+	}
+	ns := o.Rules.Target(ch.NS)
+	switch ch.Kind {
+	case ChangeCreate:
+		return t.applyCreate(ctx, ch, ns, o)
+	case ChangeDrop:
+		return Effect{Applied: true, Dropped: []string{ns}}, t.Drop(ctx, ns)
+	case ChangeCreateIndexes:
+		return t.applyCreateIndexes(ctx, ch, ns, o)
+	case ChangeDropIndexes:
+		return t.applyDropIndexes(ctx, ch, ns)
+	case ChangeCollMod:
+		return t.applyCollMod(ctx, ch, ns, o)
+	case ChangeView:
+		return t.applyView(ctx, ch, ns, o)
+	case ChangeDropView:
+		return t.applyDropView(ctx, ns)
+	}
+	return Effect{}, fmt.Errorf("kind of change not known")
+}
+
+func (t *Target) applyCreate(ctx context.Context, ch Change, ns string, o ApplyOptions) (Effect, error) {
+	coll := Collection{NS: ch.NS, Type: TypeCollection, UUID: ch.UUID, Options: ch.Options}
+	if ch.Buckets {
+		coll.Type = TypeTimeSeries
+	}
+	return Effect{Applied: true}, t.Create(ctx, coll, ns, o.Rules)
+}
+
+func (t *Target) applyCreateIndexes(ctx context.Context, ch Change, ns string, o ApplyOptions) (Effect, error) {
+	phase := Consistent
+	if o.Window {
+		phase = BeforeConsistent
+	}
+	err := t.BuildIndexes(ctx, ns, ch.Indexes, phase)
+	if IsGone(err) && o.lenient() {
+		return skipped("%s is gone on the target", ns), nil
+	}
+	return Effect{Applied: err == nil}, err
+}
+
+func (t *Target) applyDropIndexes(ctx context.Context, ch Change, ns string) (Effect, error) {
+	for _, ix := range ch.Indexes {
+		if err := t.dropIndex(ctx, ns, ix.Name); err != nil {
+			return Effect{}, err
+		}
+		name := ix.Name
+		if name == "*" {
+			if err := t.unholdIndexes(ctx, ns); err != nil {
+				return Effect{}, err
+			}
+			continue
+		}
+		if err := t.unhold(ctx, ns, name); err != nil {
+			return Effect{}, err
+		}
+	}
+	return Effect{Applied: true}, nil
+}
+
+// unholdIndexes forgets what is held back of all indexes of a collection, not
+// of the collection itself.
+func (t *Target) unholdIndexes(ctx context.Context, ns string) error {
+	held, err := t.held(ctx, bson.D{{Key: "_id.ns", Value: ns}})
+	if err != nil {
+		return err
+	}
+	for _, h := range held {
+		if h.Index == "" {
+			continue
+		}
+		if err := t.unhold(ctx, ns, h.Index); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// applyView creates a view or redefines it. A view cannot change its collation:
+// then it is made anew.
+func (t *Target) applyView(ctx context.Context, ch Change, ns string, o ApplyOptions) (Effect, error) {
+	coll := Collection{NS: ch.NS, Type: TypeView, Options: ch.Options}
+	have, ok, err := t.find(ctx, ns)
+	if err != nil {
+		return Effect{}, err
+	}
+	if !ok || have.Type != TypeView {
+		return Effect{Applied: true}, t.Create(ctx, coll, ns, o.Rules)
+	}
+	want, err := MapView(ch.NS, ch.Options, o.Rules)
+	if err != nil {
+		return Effect{}, err
+	}
+	diffs, err := diffOptions(Collection{NS: ns, Type: TypeView, Options: want}, have, DiffOptions{})
+	if err != nil || len(diffs) == 0 {
+		return Effect{Applied: err == nil}, err
+	}
+	for _, d := range diffs {
+		if d.What == "option collation" {
+			if err := t.Drop(ctx, ns); err != nil {
+				return Effect{}, err
+			}
+			return Effect{Applied: true}, t.Create(ctx, coll, ns, o.Rules)
+		}
+	}
+	db, name := mongo.SplitNS(ns)
+	_, err = t.c.Command(ctx, db, bson.D{
+		{Key: "collMod", Value: name}, {Key: "viewOn", Value: want.Lookup("viewOn")}, {Key: "pipeline", Value: want.Lookup("pipeline")},
+	})
+	return Effect{Applied: err == nil}, err
+}
+
+// applyDropView drops a view. The entry of a time-series collection looks the
+// same: what is no view stays, for the drop of its buckets follows.
+func (t *Target) applyDropView(ctx context.Context, ns string) (Effect, error) {
+	have, ok, err := t.find(ctx, ns)
+	switch {
+	case err != nil:
+		return Effect{}, err
+	case !ok:
+		return skipped("%s is gone on the target", ns), nil
+	case have.Type != TypeView:
+		return skipped("%s is no view", ns), nil
+	}
+	return Effect{Applied: true, Dropped: []string{ns}}, t.Drop(ctx, ns)
+}
+
+// applyDropDatabase drops what came from a database of the source. Its
+// collections were dropped one by one before, so hardly anything is left; and
+// other collections of the same target database are none of ours.
+func (t *Target) applyDropDatabase(ctx context.Context, ch Change, o ApplyOptions, which func(Collection) bool) (Effect, error) {
+	if !o.Rules.MatchDB(ch.NS) {
+		return skipped("excluded"), nil
+	}
+	effect := Effect{Applied: true}
+	for _, db := range o.Rules.TargetDBs(ch.NS) {
+		colls, err := listDB(ctx, t.c, db, nil, func(ns string) bool {
+			from, ok := o.Rules.Source(ns)
+			fromDB, _ := mongo.SplitNS(from)
+			return ok && fromDB == ch.NS
+		})
+		if err != nil {
+			return effect, err
+		}
+		for _, c := range colls {
+			if !which(c) {
+				continue
+			}
+			if err := t.Drop(ctx, c.NS); err != nil {
+				return effect, err
+			}
+			effect.Dropped = append(effect.Dropped, c.NS)
+		}
+	}
+	return effect, nil
+}

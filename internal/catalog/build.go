@@ -1,0 +1,254 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Phase says how far the target is.
+type Phase int
+
+const (
+	// BeforeConsistent: the data may be ahead of or behind itself, so indexes
+	// that refuse documents are held back.
+	BeforeConsistent Phase = iota
+	// Consistent: the data is that of one moment.
+	Consistent
+)
+
+// BuildIndexes builds all given indexes of a collection of the target in one
+// command, which scans the documents once, and waits for it. In phase
+// BeforeConsistent unique indexes are recorded as held back instead. Expiry is
+// held back always. Indexes that exist already are no error. targetNS names a
+// time-series collection by its own name or by that of its buckets; the
+// specifications are those of the buckets. A missing collection is an error
+// (see IsGone), never created by the way.
+func (t *Target) BuildIndexes(ctx context.Context, targetNS string, idx []Index, p Phase) error {
+	if len(idx) == 0 {
+		return nil
+	}
+	dataNS, ns, err := t.locate(ctx, targetNS)
+	if err != nil {
+		return fmt.Errorf("build indexes of %s: %w", targetNS, err)
+	}
+	var held []HeldSetting
+	var build []bson.Raw
+	for _, ix := range idx {
+		h, spec, err := t.plan(ns, ix, p)
+		if err != nil {
+			return fmt.Errorf("build indexes of %s: %w", ns, err)
+		}
+		held = append(held, h)
+		if !h.Unique {
+			build = append(build, spec)
+		}
+	}
+	if err := t.hold(ctx, held...); err != nil {
+		return err
+	}
+	return t.createIndexes(ctx, dataNS, build)
+}
+
+// errGone is the absence of a collection on the target.
+type errGone struct{ ns string }
+
+func (e errGone) Error() string { return e.ns + " does not exist on the target" }
+
+// IsGone reports that a collection was not found on the target.
+func IsGone(err error) bool {
+	var gone errGone
+	return errors.As(err, &gone)
+}
+
+// locate finds the collection that holds the documents of a namespace, and the
+// namespace's own name.
+func (t *Target) locate(ctx context.Context, targetNS string) (dataNS, ns string, err error) {
+	db, name := mongo.SplitNS(targetNS)
+	ns = db + "." + strings.TrimPrefix(name, mongo.BucketsPrefix)
+	coll, ok, err := t.find(ctx, ns)
+	switch {
+	case err != nil:
+		return "", "", err
+	case !ok:
+		return "", "", errGone{ns}
+	case coll.Type == TypeView:
+		return "", "", fmt.Errorf("%s is a view on the target", ns)
+	}
+	return coll.DataNS(), ns, nil
+}
+
+// plan decides what of an index is built now and what is held back.
+func (t *Target) plan(ns string, ix Index, p Phase) (HeldSetting, bson.Raw, error) {
+	spec, expire, err := cleanIndex(ix)
+	if err != nil {
+		return HeldSetting{}, nil, err
+	}
+	gaps := Unsupported(Collection{NS: ns, Indexes: []Index{{Name: ix.Name, Spec: ix.Spec}}}, t.c.Info.Version)
+	if len(gaps) > 0 {
+		return HeldSetting{}, nil, mongo.WithHint(errors.New(strings.Join(gaps, "; ")), "drop the index on the source, or exclude the collection")
+	}
+	h := HeldSetting{NS: ns, Index: ix.Name, Expire: expire, Spec: ix.Spec}
+	h.Unique = p == BeforeConsistent && uniqueLike(ix.Spec)
+	if expire != nil && !convertsTTL(t.c.Info.Version) {
+		spec, err = with(spec, "expireAfterSeconds", largestExpiry(time.Now().Unix()))
+	}
+	return h, spec, err
+}
+
+// createIndexes runs the one command and explains its failure.
+func (t *Target) createIndexes(ctx context.Context, dataNS string, specs []bson.Raw) error {
+	if len(specs) == 0 {
+		return nil
+	}
+	db, coll := mongo.SplitNS(dataNS)
+	start := time.Now()
+	_, err := t.c.Command(ctx, db, bson.D{{Key: "createIndexes", Value: coll}, {Key: "indexes", Value: arrayOf(specs)}})
+	if err == nil {
+		t.log.Debug("built indexes on the target", "ns", dataNS, "indexes", names(specs), "took", time.Since(start))
+		return nil
+	}
+	err = fmt.Errorf("build indexes %s of %s on the target: %w", names(specs), dataNS, err)
+	switch {
+	case mongo.Classify(err) == mongo.ClassDuplicate:
+		return mongo.WithHint(err, "two documents of the target have the key that the error names, which the source's unique index does not allow: "+
+			"documents were in the collection before, or something else writes to it; "+
+			"run millrace verify, remove what the source does not have, then resume")
+	case mongo.IsCode(err, mongo.CodeIndexOptionsConflict), mongo.IsCode(err, mongo.CodeIndexKeySpecsClash):
+		return mongo.WithHint(err, "the target has a different index with that name or key: drop it there, then resume")
+	}
+	return err
+}
+
+func names(specs []bson.Raw) string {
+	var out []string
+	for _, s := range specs {
+		out = append(out, str(s, "name"))
+	}
+	return strings.Join(out, ", ")
+}
+
+// BuildHeldUnique builds the unique indexes held back, all of a collection in
+// one command and collections side by side: to be called when the data is that
+// of one moment. After a failure or a crash it can be called again.
+func (t *Target) BuildHeldUnique(ctx context.Context) error {
+	held, err := t.held(ctx, bson.D{{Key: "unique", Value: true}})
+	if err != nil {
+		return err
+	}
+	return t.sideBySide(ctx, byNS(held), func(ctx context.Context, ns string, held []HeldSetting) error {
+		var idx []Index
+		for _, h := range held {
+			idx = append(idx, Index{Name: h.Index, Spec: h.Spec})
+		}
+		return t.buildThenRelease(ctx, ns, idx)
+	})
+}
+
+// buildThenRelease builds indexes held back and forgets that they were, in
+// this order.
+func (t *Target) buildThenRelease(ctx context.Context, ns string, idx []Index) error {
+	dataNS, ns, err := t.locate(ctx, ns)
+	if err != nil {
+		return fmt.Errorf("build unique indexes of %s: %w", ns, err)
+	}
+	var done []HeldSetting
+	var build []bson.Raw
+	for _, ix := range idx {
+		h, spec, err := t.plan(ns, ix, Consistent)
+		if err != nil {
+			return fmt.Errorf("build unique indexes of %s: %w", ns, err)
+		}
+		done, build = append(done, h), append(build, spec)
+	}
+	if err := t.createIndexes(ctx, dataNS, build); err != nil {
+		return err
+	}
+	return t.hold(ctx, done...)
+}
+
+func byNS(held []HeldSetting) map[string][]HeldSetting {
+	groups := map[string][]HeldSetting{}
+	for _, h := range held {
+		groups[h.NS] = append(groups[h.NS], h)
+	}
+	return groups
+}
+
+// RestoreTTL gives collections and indexes the expiry that was held back: the
+// last step of a job, for from now on the target removes documents by itself.
+// After a failure or a crash it can be called again.
+func (t *Target) RestoreTTL(ctx context.Context) error {
+	held, err := t.held(ctx, bson.D{{Key: "expire", Value: bson.D{{Key: "$exists", Value: true}}}})
+	if err != nil {
+		return err
+	}
+	return t.sideBySide(ctx, byNS(held), func(ctx context.Context, ns string, held []HeldSetting) error {
+		for _, h := range held {
+			if err := t.restoreOne(ctx, h); err != nil {
+				return fmt.Errorf("restore the expiry of %s (index %q) on the target: %w", ns, h.Index, err)
+			}
+			h.Expire = nil
+			if err := t.hold(ctx, h); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (t *Target) restoreOne(ctx context.Context, h HeldSetting) error {
+	db, coll := mongo.SplitNS(h.NS)
+	if h.Index == "" {
+		_, err := t.c.Command(ctx, db, bson.D{{Key: "collMod", Value: coll}, {Key: "expireAfterSeconds", Value: *h.Expire}})
+		return err
+	}
+	if h.Unique {
+		return errors.New("the index is not built yet") // a bug: BuildHeldUnique comes first
+	}
+	n, _ := seconds(*h.Expire)
+	_, err := t.c.Command(ctx, db, bson.D{{Key: "collMod", Value: coll}, {Key: "index", Value: bson.D{
+		{Key: "name", Value: h.Index}, {Key: "expireAfterSeconds", Value: n},
+	}}})
+	if err == nil || convertsTTL(t.c.Info.Version) {
+		return err
+	}
+	return t.rebuildWithTTL(ctx, h, n)
+}
+
+// rebuildWithTTL makes an index anew whose expiry collMod cannot add: an older
+// server, and an index that had none when it was built.
+func (t *Target) rebuildWithTTL(ctx context.Context, h HeldSetting, expire int64) error {
+	spec, _, err := cleanIndex(Index{Name: h.Index, Spec: h.Spec})
+	if err == nil {
+		spec, err = with(spec, "expireAfterSeconds", expire)
+	}
+	if err != nil {
+		return err
+	}
+	dataNS, _, err := t.locate(ctx, h.NS)
+	if err != nil {
+		return err
+	}
+	if err := t.dropIndex(ctx, h.NS, h.Index); err != nil {
+		return err
+	}
+	return t.createIndexes(ctx, dataNS, []bson.Raw{spec})
+}
+
+// dropIndex removes an index ("*" for all but that on _id); its absence or that
+// of the collection is no error.
+func (t *Target) dropIndex(ctx context.Context, ns, name string) error {
+	db, coll := mongo.SplitNS(ns)
+	_, err := t.c.Command(ctx, db, bson.D{{Key: "dropIndexes", Value: coll}, {Key: "index", Value: name}})
+	if err != nil && mongo.Classify(err) != mongo.ClassGone {
+		return fmt.Errorf("drop index %s of %s on the target: %w", name, ns, err)
+	}
+	return nil
+}

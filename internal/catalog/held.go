@@ -1,0 +1,143 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// heldCollection keeps the settings held back, in the target's database
+// mongo.StateDB: one document for each job, namespace and index.
+const heldCollection = "held"
+
+// HeldSetting is what the target does not have yet although the source has it.
+type HeldSetting struct {
+	NS string // target namespace
+	// Index names the index; empty for the expiry of a collection.
+	Index string
+	// Unique says that the index is not built yet because it refuses
+	// documents; Spec is then all of it.
+	Unique bool
+	// Expire is the expiry to be set, in seconds, or "off"; nil for none.
+	Expire *bson.RawValue
+	// Spec is the whole specification of the index on the source.
+	Spec bson.Raw
+}
+
+type heldID struct {
+	Job   string `bson:"job"`
+	NS    string `bson:"ns"`
+	Index string `bson:"index"`
+}
+
+type heldDoc struct {
+	ID     heldID         `bson:"_id"`
+	Unique bool           `bson:"unique"`
+	Expire *bson.RawValue `bson:"expire,omitempty"`
+	Spec   bson.Raw       `bson:"spec,omitempty"`
+}
+
+func (t *Target) heldStore() *driver.Collection {
+	return t.c.Client.Database(mongo.StateDB).Collection(heldCollection, options.Collection().SetWriteConcern(writeconcern.Majority()))
+}
+
+// Held lists what is held back for the job, by namespace and index.
+func (t *Target) Held(ctx context.Context) ([]HeldSetting, error) {
+	return t.held(ctx, bson.D{})
+}
+
+func (t *Target) held(ctx context.Context, more bson.D) ([]HeldSetting, error) {
+	filter := append(bson.D{{Key: "_id.job", Value: t.o.Job}}, more...)
+	cur, err := t.heldStore().Find(ctx, filter, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
+	var docs []heldDoc
+	if err == nil {
+		err = cur.All(ctx, &docs)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read what is held back: %w", err)
+	}
+	var out []HeldSetting
+	for _, d := range docs {
+		out = append(out, HeldSetting{NS: d.ID.NS, Index: d.ID.Index, Unique: d.Unique, Expire: d.Expire, Spec: d.Spec})
+	}
+	return out, nil
+}
+
+// heldOne reads what is held back for one index (or, with an empty name, for
+// the collection itself).
+func (t *Target) heldOne(ctx context.Context, ns, index string) (HeldSetting, bool, error) {
+	found, err := t.held(ctx, bson.D{{Key: "_id.ns", Value: ns}, {Key: "_id.index", Value: index}})
+	if err != nil || len(found) == 0 {
+		return HeldSetting{NS: ns, Index: index}, false, err
+	}
+	return found[0], true, nil
+}
+
+// hold stores settings durably; one with nothing left to hold is removed.
+func (t *Target) hold(ctx context.Context, settings ...HeldSetting) error {
+	var models []driver.WriteModel
+	for _, h := range settings {
+		id := heldID{Job: t.o.Job, NS: h.NS, Index: h.Index}
+		filter := bson.D{{Key: "_id", Value: id}}
+		if !h.Unique && h.Expire == nil {
+			models = append(models, driver.NewDeleteOneModel().SetFilter(filter))
+			continue
+		}
+		models = append(models, driver.NewReplaceOneModel().SetFilter(filter).SetUpsert(true).
+			SetReplacement(heldDoc{ID: id, Unique: h.Unique, Expire: h.Expire, Spec: h.Spec}))
+	}
+	if len(models) == 0 {
+		return nil
+	}
+	if _, err := t.heldStore().BulkWrite(ctx, models); err != nil {
+		return fmt.Errorf("record what is held back for %s: %w", settings[0].NS, err)
+	}
+	return nil
+}
+
+// holdExpiry holds the expiry of a collection back.
+func (t *Target) holdExpiry(ctx context.Context, ns string, expire bson.RawValue) error {
+	return t.hold(ctx, HeldSetting{NS: ns, Expire: &expire})
+}
+
+// unhold forgets what is held back for an index, or for all of a namespace.
+func (t *Target) unhold(ctx context.Context, ns, index string) error {
+	filter := bson.D{{Key: "_id.job", Value: t.o.Job}, {Key: "_id.ns", Value: ns}}
+	if index != "" {
+		filter = append(filter, bson.E{Key: "_id.index", Value: index})
+	}
+	if _, err := t.heldStore().DeleteMany(ctx, filter); err != nil {
+		return fmt.Errorf("forget what is held back for %s: %w", ns, err)
+	}
+	return nil
+}
+
+// moveHeld renames what is held back. Done again after a crash it goes on
+// where it stopped.
+func (t *Target) moveHeld(ctx context.Context, from, to string) error {
+	found, err := t.held(ctx, bson.D{{Key: "_id.ns", Value: from}})
+	if err != nil {
+		return err
+	}
+	for _, h := range found {
+		h.NS = to
+		if err := t.hold(ctx, h); err != nil {
+			return err
+		}
+	}
+	return t.unhold(ctx, from, "")
+}
+
+// Forget removes all that is held back for the job: for one that begins anew.
+func (t *Target) Forget(ctx context.Context) error {
+	if _, err := t.heldStore().DeleteMany(ctx, bson.D{{Key: "_id.job", Value: t.o.Job}}); err != nil {
+		return fmt.Errorf("forget what is held back: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,165 @@
+package catalog
+
+import (
+	"fmt"
+	"math"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// cleanIndex turns an index specification of any age into one that createIndexes
+// of a current server takes. The collation is always explicit, for without one
+// the index would inherit that of its collection. The expiry is returned by
+// itself.
+func cleanIndex(ix Index) (spec bson.Raw, expire *bson.RawValue, err error) {
+	spec, err = edit(ix.Spec, func(key string, v bson.RawValue) (bson.RawValue, bool, error) {
+		switch key {
+		case "unique", "sparse", "hidden", "prepareUnique":
+			// Old servers stored whatever they were given.
+			return rawValue(true), truthy(v), nil
+		case "expireAfterSeconds":
+			n, ok := seconds(v)
+			if ok {
+				v = rawValue(n)
+				expire = &v
+			}
+			return v, false, nil
+		case "key":
+			doc, err := cleanKey(v)
+			return doc, true, err
+		case "collation":
+			doc, err := portableCollation(v)
+			return doc, true, err
+		case "storageEngine":
+			return onlyWiredTiger(v)
+		}
+		return v, knownIndexField(key), nil
+	})
+	if err == nil && !has(spec, "collation") {
+		spec, err = with(spec, "collation", bson.D{{Key: "locale", Value: "simple"}})
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("index %s: %w", ix.Name, err)
+	}
+	return spec, expire, nil
+}
+
+// knownIndexField tells what createIndexes takes from what old servers stored
+// along (ns, background, dropDups, safe …). The version is left to the target.
+func knownIndexField(key string) bool {
+	switch key {
+	case "name", "partialFilterExpression", "wildcardProjection", "columnstoreProjection", "originalSpec",
+		"weights", "default_language", "language_override", "textIndexVersion",
+		"2dsphereIndexVersion", "finestIndexedLevel", "coarsestIndexedLevel", "bits", "min", "max", "bucketSize":
+		return true
+	}
+	return false
+}
+
+// cleanKey replaces the directions that old servers accepted and took for
+// ascending (true, "", null, 0) by 1.
+func cleanKey(v bson.RawValue) (bson.RawValue, error) {
+	doc, ok := v.DocumentOK()
+	if !ok {
+		return v, fmt.Errorf("its key is a %s", v.Type)
+	}
+	doc, err := edit(doc, func(_ string, v bson.RawValue) (bson.RawValue, bool, error) {
+		if !validDirection(v) {
+			v = rawValue(int32(1))
+		}
+		return v, true, nil
+	})
+	return docValue(doc), err
+}
+
+func validDirection(v bson.RawValue) bool {
+	switch v.Type {
+	case bson.TypeString:
+		return v.StringValue() != ""
+	case bson.TypeInt32, bson.TypeInt64, bson.TypeDouble:
+		f, ok := v.AsFloat64OK()
+		return ok && f != 0 && !math.IsNaN(f)
+	case bson.TypeDecimal128:
+		return true
+	}
+	return false
+}
+
+// indexKind is the plugin of an index ("text", "2dsphere", "hashed" …), "" for
+// an ordinary one.
+func indexKind(spec bson.Raw) string {
+	els, err := elements(sub(spec, "key"))
+	if err != nil {
+		return ""
+	}
+	for _, el := range els {
+		if kind, ok := el.Value().StringValueOK(); ok {
+			return kind
+		}
+	}
+	return ""
+}
+
+// uniqueLike reports indexes that refuse documents.
+func uniqueLike(spec bson.Raw) bool {
+	return truthyField(spec, "unique") || truthyField(spec, "prepareUnique")
+}
+
+// largestExpiry is the expiry that disturbs least on servers before 5.1, which
+// take none that reaches back beyond 1970 and cannot add one later.
+func largestExpiry(now int64) int64 { return min(math.MaxInt32, now-86400) }
+
+// convertsTTL reports servers whose collMod makes a plain index expire documents.
+func convertsTTL(v mongo.Version) bool { return v.AtLeast(5, 1) }
+
+// comparableIndex brings a specification into a form in which equal indexes
+// are equal.
+func comparableIndex(ix Index, o DiffOptions) (map[string]string, error) {
+	spec, expire, err := cleanIndex(ix)
+	if err != nil {
+		return nil, err
+	}
+	els, err := elements(spec)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]string{}
+	for _, el := range els {
+		v := el.Value()
+		switch el.Key() {
+		case "originalSpec":
+			continue // follows from the rest
+		case "key":
+			out["key"] = comparableKey(v.Document())
+		case "collation":
+			if str(v.Document(), "locale") != "simple" {
+				out["collation"] = v.String()
+			}
+		default:
+			out[el.Key()] = comparableNumber(v)
+		}
+	}
+	if expire != nil && !o.IgnoreTTL {
+		out["expireAfterSeconds"] = comparableNumber(*expire)
+	}
+	return out, nil
+}
+
+// comparableKey writes the key so that 1, 1.0 and NumberLong(1) are the same.
+func comparableKey(key bson.Raw) string {
+	els, _ := elements(key)
+	text := ""
+	for _, el := range els {
+		text += fmt.Sprintf("%q:%s ", el.Key(), comparableNumber(el.Value()))
+	}
+	return text
+}
+
+func comparableNumber(v bson.RawValue) string {
+	if f, ok := v.AsFloat64OK(); ok {
+		return fmt.Sprint(f)
+	}
+	return v.String()
+}

@@ -1,0 +1,291 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// listParallel bounds the catalog commands under way on a server.
+const listParallel = 8
+
+// List reads the kept collections, time-series collections and views of all
+// databases but the internal ones from the primary, each after what it reads,
+// with their indexes and the server's estimates of their sizes.
+//
+// It is no snapshot: a schema change meanwhile may show in part. See Pin.
+func List(ctx context.Context, c *mongo.Cluster, keep func(ns string) bool) ([]Collection, error) {
+	colls, err := list(ctx, c, keep)
+	if err != nil {
+		return nil, err
+	}
+	return colls, estimate(ctx, c, colls)
+}
+
+// list is List without the estimates.
+func list(ctx context.Context, c *mongo.Cluster, keep func(ns string) bool) ([]Collection, error) {
+	dbs, err := databases(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	perDB := make([][]Collection, len(dbs))
+	group, gctx := errgroup.WithContext(ctx)
+	group.SetLimit(listParallel)
+	for i, db := range dbs {
+		group.Go(func() (err error) {
+			perDB[i], err = listDB(gctx, c, db, nil, keep)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	colls := slices.Concat(perDB...)
+	if err := addIndexes(ctx, c, colls); err != nil {
+		return nil, err
+	}
+	return inOrder(colls)
+}
+
+// databases names all databases but the internal ones, sorted.
+func databases(ctx context.Context, c *mongo.Cluster) ([]string, error) {
+	raw, err := c.Command(ctx, "admin", bson.D{{Key: "listDatabases", Value: 1}, {Key: "nameOnly", Value: true}})
+	if err != nil {
+		return nil, mongo.WithHint(fmt.Errorf("list databases of %s: %w", c.Address(), err),
+			"the user needs the listDatabases privilege (role readAnyDatabase has it)")
+	}
+	var reply struct {
+		Databases []struct {
+			Name string `bson:"name"`
+		} `bson:"databases"`
+	}
+	if err := bson.Unmarshal(raw, &reply); err != nil {
+		return nil, fmt.Errorf("list databases of %s: %w", c.Address(), err)
+	}
+	var names []string
+	for _, d := range reply.Databases {
+		if !mongo.IsInternal(d.Name) {
+			names = append(names, d.Name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// listing is an entry of listCollections.
+type listing struct {
+	Name    string   `bson:"name"`
+	Type    string   `bson:"type"`
+	Options bson.Raw `bson:"options"`
+	Info    struct {
+		UUID bson.Binary `bson:"uuid"`
+	} `bson:"info"`
+	IDIndex bson.Raw `bson:"idIndex"`
+}
+
+// listDB reads the collections of one database, without indexes.
+func listDB(ctx context.Context, c *mongo.Cluster, db string, filter bson.D, keep func(ns string) bool) ([]Collection, error) {
+	entries, err := listCollections(ctx, c, db, filter)
+	if err != nil {
+		return nil, err
+	}
+	buckets := map[string]bson.Binary{}
+	for _, e := range entries {
+		if name, ok := strings.CutPrefix(e.Name, mongo.BucketsPrefix); ok {
+			buckets[name] = e.Info.UUID
+		}
+	}
+	var out []Collection
+	for _, e := range entries {
+		ns := db + "." + e.Name
+		if strings.HasPrefix(e.Name, "system.") && e.Name != "system.js" || !keep(ns) {
+			continue
+		}
+		coll := Collection{NS: ns, Type: Type(e.Type), UUID: e.Info.UUID, Options: e.Options, IDIndex: len(e.IDIndex) > 0}
+		switch coll.Type {
+		case TypeTimeSeries:
+			coll.UUID = buckets[e.Name]
+		case TypeView, TypeCollection:
+		default:
+			return nil, mongo.WithHint(fmt.Errorf("%s is a %q, which is not supported", ns, e.Type), "exclude it")
+		}
+		if len(coll.Options) == 0 {
+			coll.Options = emptyDoc()
+		}
+		out = append(out, coll)
+	}
+	return out, nil
+}
+
+func listCollections(ctx context.Context, c *mongo.Cluster, db string, filter bson.D) ([]listing, error) {
+	if filter == nil {
+		filter = bson.D{}
+	}
+	cur, err := primaryDB(c, db).ListCollections(ctx, filter)
+	var out []listing
+	if err == nil {
+		err = cur.All(ctx, &out)
+	}
+	if err != nil {
+		return nil, mongo.WithHint(fmt.Errorf("list collections of database %s of %s: %w", db, c.Address(), err),
+			"the user needs the listCollections privilege on every database (role readAnyDatabase has it)")
+	}
+	return out, nil
+}
+
+func primaryDB(c *mongo.Cluster, db string) *driver.Database {
+	return c.Client.Database(db, options.Database().SetReadPreference(readpref.Primary()))
+}
+
+// addIndexes reads the indexes of all but views.
+func addIndexes(ctx context.Context, c *mongo.Cluster, colls []Collection) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(listParallel)
+	for i := range colls {
+		if colls[i].Type == TypeView {
+			continue
+		}
+		group.Go(func() (err error) {
+			colls[i].Indexes, err = indexes(ctx, c, colls[i].DataNS())
+			return err
+		})
+	}
+	return group.Wait()
+}
+
+// indexes lists the finished indexes of a collection but for the one on _id. A
+// collection that is gone has none.
+func indexes(ctx context.Context, c *mongo.Cluster, ns string) ([]Index, error) {
+	db, coll := mongo.SplitNS(ns)
+	cmd := bson.D{{Key: "listIndexes", Value: coll}, {Key: "cursor", Value: bson.D{}}}
+	if c.Info.Version.AtLeast(4, 4) {
+		cmd = append(cmd, bson.E{Key: "includeBuildUUIDs", Value: true})
+	}
+	cur, err := primaryDB(c, db).RunCommandCursor(ctx, cmd)
+	var specs []bson.Raw
+	if err == nil {
+		err = cur.All(ctx, &specs)
+	}
+	if err != nil {
+		if mongo.Classify(err) == mongo.ClassGone {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("list indexes of %s of %s: %w", ns, c.Address(), err)
+	}
+	var out []Index
+	for _, spec := range specs {
+		if has(spec, "buildUUID") {
+			continue // its commit comes later in the oplog
+		}
+		if inner := sub(spec, "spec"); inner != nil {
+			spec = inner
+		}
+		if isIDIndex(spec) || truthyField(spec, "clustered") {
+			continue
+		}
+		out = append(out, Index{Name: str(spec, "name"), Spec: spec})
+	}
+	return out, nil
+}
+
+func truthyField(doc bson.Raw, key string) bool { return has(doc, key) && truthy(doc.Lookup(key)) }
+
+// isIDIndex recognises the index that every collection has by itself.
+func isIDIndex(spec bson.Raw) bool {
+	els, err := elements(sub(spec, "key"))
+	if err != nil || len(els) != 1 || els[0].Key() != "_id" {
+		return false
+	}
+	n, ok := els[0].Value().AsFloat64OK()
+	return ok && n > 0
+}
+
+// estimate fills in Count and Bytes from the server's own counters.
+func estimate(ctx context.Context, c *mongo.Cluster, colls []Collection) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(listParallel)
+	for i := range colls {
+		if colls[i].Type == TypeView {
+			continue
+		}
+		group.Go(func() (err error) {
+			colls[i].Count, colls[i].Bytes, err = size(ctx, c, colls[i].DataNS())
+			return err
+		})
+	}
+	return group.Wait()
+}
+
+// size asks for documents and bytes of a collection; zero when it is gone.
+func size(ctx context.Context, c *mongo.Cluster, ns string) (count, bytes int64, err error) {
+	db, coll := mongo.SplitNS(ns)
+	raw, err := c.Command(ctx, db, bson.D{
+		{Key: "aggregate", Value: coll},
+		{Key: "pipeline", Value: bson.A{
+			bson.D{{Key: "$collStats", Value: bson.D{{Key: "storageStats", Value: bson.D{}}}}},
+			bson.D{{Key: "$project", Value: bson.D{{Key: "count", Value: "$storageStats.count"}, {Key: "size", Value: "$storageStats.size"}}}},
+		}},
+		{Key: "cursor", Value: bson.D{}},
+	})
+	if err != nil {
+		if mongo.Classify(err) == mongo.ClassGone {
+			return 0, 0, nil
+		}
+		return 0, 0, fmt.Errorf("size of %s of %s: %w", ns, c.Address(), err)
+	}
+	first := sub(raw, "cursor", "firstBatch", "0")
+	if first == nil {
+		return 0, 0, nil
+	}
+	count, _ = first.Lookup("count").AsInt64OK()
+	bytes, _ = first.Lookup("size").AsInt64OK()
+	return count, bytes, nil
+}
+
+// ListOne finds a collection by the UUID that holds its documents, under the
+// name and with the options and indexes it has now; false when it is gone.
+func ListOne(ctx context.Context, c *mongo.Cluster, uuid bson.Binary) (Collection, bool, error) {
+	dbs, err := databases(ctx, c)
+	if err != nil {
+		return Collection{}, false, err
+	}
+	for _, db := range dbs {
+		coll, ok, err := findUUID(ctx, c, db, uuid)
+		if err != nil || !ok {
+			if err != nil {
+				return Collection{}, false, err
+			}
+			continue
+		}
+		one := []Collection{coll}
+		err = errors.Join(addIndexes(ctx, c, one), estimate(ctx, c, one))
+		return one[0], err == nil, err
+	}
+	return Collection{}, false, nil
+}
+
+func findUUID(ctx context.Context, c *mongo.Cluster, db string, uuid bson.Binary) (Collection, bool, error) {
+	found, err := listCollections(ctx, c, db, bson.D{{Key: "info.uuid", Value: uuid}})
+	if err != nil || len(found) == 0 {
+		return Collection{}, false, err
+	}
+	names := bson.A{found[0].Name}
+	if series, ok := strings.CutPrefix(found[0].Name, mongo.BucketsPrefix); ok {
+		names = append(names, series)
+	}
+	colls, err := listDB(ctx, c, db, bson.D{{Key: "name", Value: bson.D{{Key: "$in", Value: names}}}}, func(string) bool { return true })
+	if err != nil || len(colls) == 0 || !colls[0].UUID.Equal(uuid) {
+		return Collection{}, false, err
+	}
+	return colls[0], true, nil
+}

@@ -1,0 +1,217 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+const (
+	// pinAttempts bounds how often a listing is tried that a schema change crossed.
+	pinAttempts = 12
+	// pinPause is the wait before the second attempt; it doubles up to maxPinPause.
+	pinPause    = 100 * time.Millisecond
+	maxPinPause = 5 * time.Second
+	// commitPoll is the pause between looks at the majority position.
+	commitPoll = 10 * time.Millisecond
+)
+
+// Pin lists the kept part of the catalog exactly as it stood at a
+// majority-committed position. It lists, and reads the oplog from the majority
+// position before to the newest one after: when no schema change lies between,
+// the listing is the catalog at the former. Otherwise it lists again, and gives
+// up with an error that names the change in the way. A standalone has no
+// oplog: there the position is zero.
+func Pin(ctx context.Context, c *mongo.Cluster, keep func(ns string) bool) (Snapshot, error) {
+	if c.Info.Kind == mongo.KindStandalone {
+		colls, err := List(ctx, c, keep)
+		return Snapshot{Collections: colls}, err
+	}
+	var obstacle string
+	pause := pinPause
+	for attempt := 0; attempt < pinAttempts; attempt++ {
+		if attempt > 0 {
+			if err := sleep(ctx, pause); err != nil {
+				return Snapshot{}, err
+			}
+			pause = min(2*pause, maxPinPause)
+		}
+		var snap Snapshot
+		var err error
+		if snap, obstacle, err = tryPin(ctx, c, keep); err != nil {
+			return Snapshot{}, err
+		}
+		if obstacle == "" {
+			return snap, estimate(ctx, c, snap.Collections)
+		}
+	}
+	return Snapshot{}, mongo.WithHint(
+		fmt.Errorf("the catalog of %s changed during each of %d attempts to list it; the last time by %s", c.Address(), pinAttempts, obstacle),
+		"start when fewer collections and indexes are being created, or exclude the namespaces concerned")
+}
+
+// tryPin lists once; obstacle tells why the listing is no snapshot.
+func tryPin(ctx context.Context, c *mongo.Cluster, keep func(ns string) bool) (snap Snapshot, obstacle string, err error) {
+	// Below the majority position the oplog has no holes: what is at or before
+	// it is visible to the listing.
+	before, err := c.Positions(ctx)
+	if err != nil {
+		return snap, "", err
+	}
+	colls, err := list(ctx, c, keep)
+	if err != nil {
+		return snap, "", err
+	}
+	// Twice, for a change can be visible in the catalog an instant before the
+	// server counts it as its newest write.
+	end := before.Majority
+	for range 2 {
+		if end, err = newestCommitted(ctx, c); err != nil {
+			return snap, "", err
+		}
+	}
+	if end.Term != before.Majority.Term {
+		return snap, "an election", nil
+	}
+	obstacle, err = schemaChangeIn(ctx, c, before.Majority, end, keep)
+	return Snapshot{At: before.Majority, Collections: colls}, obstacle, err
+}
+
+// newestCommitted waits until the newest write of now is majority-committed.
+func newestCommitted(ctx context.Context, c *mongo.Cluster) (mongo.OpTime, error) {
+	p, err := c.Positions(ctx)
+	if err != nil {
+		return mongo.OpTime{}, err
+	}
+	last := p.Last
+	for p.Majority.Before(last) && p.Last.Term == last.Term {
+		if err := sleep(ctx, commitPoll); err != nil {
+			return last, fmt.Errorf("wait until %v is majority-committed on %s: %w", last, c.Address(), err)
+		}
+		if p, err = c.Positions(ctx); err != nil {
+			return last, err
+		}
+	}
+	last.Term = p.Last.Term // after an election it may never be committed
+	return last, nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+// oplogEntry is what of an entry can matter to the catalog.
+type oplogEntry struct {
+	TS bson.Timestamp `bson:"ts"`
+	Op string         `bson:"op"`
+	NS string         `bson:"ns"`
+	UI *bson.Binary   `bson:"ui"`
+	O  bson.Raw       `bson:"o"`
+	O2 bson.Raw       `bson:"o2"`
+}
+
+// schemaChangeIn describes the first schema change after from, up to to, that
+// concerns something kept; "" when there is none.
+func schemaChangeIn(ctx context.Context, c *mongo.Cluster, from, to mongo.OpTime, keep func(ns string) bool) (string, error) {
+	wrap := func(err error) error { return fmt.Errorf("read oplog of %s for schema changes: %w", c.Address(), err) }
+	oplog := c.Client.Database("local", options.Database().SetReadPreference(readpref.Primary()).
+		SetReadConcern(readconcern.Majority())).Collection("oplog.rs")
+	cur, err := oplog.Find(ctx, bson.D{
+		{Key: "ts", Value: bson.D{{Key: "$gt", Value: from.TS}, {Key: "$lte", Value: to.TS}}},
+		{Key: "$or", Value: bson.A{
+			bson.D{{Key: "op", Value: "c"}},
+			bson.D{{Key: "ns", Value: bson.Regex{Pattern: `\.system\.views$`}}},
+		}},
+	}, options.Find().SetSort(bson.D{{Key: "$natural", Value: 1}}))
+	if err != nil {
+		return "", wrap(err)
+	}
+	defer func() { _ = cur.Close(context.WithoutCancel(ctx)) }()
+	for cur.Next(ctx) {
+		var e oplogEntry
+		if err := bson.Unmarshal(cur.Current, &e); err != nil {
+			return "", wrap(err)
+		}
+		what, err := e.touches(keep)
+		if err != nil {
+			return "", wrap(fmt.Errorf("entry at %d:%d: %w", e.TS.T, e.TS.I, err))
+		}
+		if what != "" {
+			return fmt.Sprintf("%s at %d:%d", what, e.TS.T, e.TS.I), nil
+		}
+	}
+	if err := cur.Err(); err != nil {
+		return "", wrap(err)
+	}
+	return "", nil
+}
+
+// touches describes the schema change of an entry if it concerns something kept.
+func (e oplogEntry) touches(keep func(ns string) bool) (string, error) {
+	db, coll := mongo.SplitNS(e.NS)
+	var ch Change
+	var effect bool
+	var err error
+	switch {
+	case e.Op == "c" && has(e.O, "applyOps"):
+		return e.nestedTouches(keep)
+	case e.Op == "c" && (has(e.O, "commitTransaction") || has(e.O, "abortTransaction")):
+		return "", nil
+	case e.Op == "c":
+		ch, effect, err = ParseChange(e.NS, e.UI, e.O)
+	case coll == "system.views" && strings.Contains("iud", e.Op):
+		ch, effect, err = ParseViewWrite(e.Op[0], db, e.O, e.O2)
+	}
+	if err != nil || !effect || !ch.concerns(keep) {
+		return "", err
+	}
+	return string(ch.Kind) + " of " + ch.NS, nil
+}
+
+func (e oplogEntry) nestedTouches(keep func(ns string) bool) (string, error) {
+	arr, ok := e.O.Lookup("applyOps").ArrayOK()
+	if !ok {
+		return "", errors.New("malformed applyOps")
+	}
+	values, err := arr.Values()
+	if err != nil {
+		return "", err
+	}
+	for _, v := range values {
+		inner := oplogEntry{TS: e.TS}
+		if err := v.Unmarshal(&inner); err != nil {
+			return "", err
+		}
+		if what, err := inner.touches(keep); what != "" || err != nil {
+			return what, err
+		}
+	}
+	return "", nil
+}
+
+// concerns reports whether a change matters to what is kept.
+func (ch Change) concerns(keep func(ns string) bool) bool {
+	switch ch.Kind {
+	case ChangeDropDatabase, ChangeDropAllViews:
+		return true
+	case ChangeRename:
+		return keep(ch.NS) || keep(ch.To)
+	}
+	return keep(ch.NS)
+}

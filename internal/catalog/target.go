@@ -1,0 +1,211 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/rule"
+)
+
+// TargetOptions shape a Target.
+type TargetOptions struct {
+	// Job keeps the held-back settings of jobs apart.
+	Job string
+	// Log receives what is worth knowing; nil discards it.
+	Log *slog.Logger
+	// Parallel bounds index builds side by side, default 2.
+	Parallel int
+}
+
+// Target writes schema to a target deployment. Its methods may be called
+// concurrently for different namespaces; Apply wants to be alone.
+type Target struct {
+	c   *mongo.Cluster
+	o   TargetOptions
+	log *slog.Logger
+}
+
+// NewTarget prepares writing schema to c; it sends nothing yet.
+func NewTarget(c *mongo.Cluster, o TargetOptions) *Target {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Parallel <= 0 {
+		o.Parallel = 2
+	}
+	return &Target{c: c, o: o, log: o.Log}
+}
+
+// Create makes a collection, time-series collection or view on the target as it
+// is on the source, without its indexes and without its expiry, which is held
+// back until RestoreTTL. What exists already with the same options is left
+// as it is; with others, that is an error.
+func (t *Target) Create(ctx context.Context, coll Collection, targetNS string, rules *rule.Set) error {
+	wrap := func(err error) error {
+		return fmt.Errorf("create %s %s on the target: %w", coll.Type, targetNS, err)
+	}
+	if gaps := Unsupported(Collection{NS: coll.NS, Type: coll.Type, Options: coll.Options}, t.c.Info.Version); len(gaps) > 0 {
+		return mongo.WithHint(wrap(fmt.Errorf("%s", strings.Join(gaps, "; "))), "exclude it or choose a newer target")
+	}
+	options := coll.Options
+	var err error
+	if coll.Type == TypeView {
+		if options, err = MapView(coll.NS, options, rules); err != nil {
+			return wrap(err)
+		}
+	}
+	options, expire, err := createOptions(options, t.c.Info.Version)
+	if err != nil {
+		return wrap(err)
+	}
+	if expire != nil {
+		if err := t.holdExpiry(ctx, targetNS, *expire); err != nil {
+			return wrap(err)
+		}
+	}
+	db, name := mongo.SplitNS(targetNS)
+	cmd, err := command("create", name, options)
+	if err != nil {
+		return wrap(err)
+	}
+	_, err = t.c.Command(ctx, db, cmd)
+	if err == nil {
+		t.log.Debug("created on the target", "ns", targetNS, "type", coll.Type)
+		return t.dropAutomaticIndexes(ctx, coll, targetNS)
+	}
+	if mongo.Classify(err) != mongo.ClassExists {
+		return mongo.WithHint(wrap(err), "the target refuses an option of the source's collection: exclude the collection, or change the option on the source")
+	}
+	return t.checkSame(ctx, Collection{NS: targetNS, Type: coll.Type, Options: options})
+}
+
+// dropAutomaticIndexes removes the index on meta and time that servers since
+// 6.3 give a new time-series collection; the source's own list decides.
+func (t *Target) dropAutomaticIndexes(ctx context.Context, coll Collection, targetNS string) error {
+	if coll.Type != TypeTimeSeries || !t.c.Info.Version.AtLeast(6, 3) {
+		return nil
+	}
+	db, name := mongo.SplitNS(targetNS)
+	_, err := t.c.Command(ctx, db, bson.D{{Key: "dropIndexes", Value: name}, {Key: "index", Value: "*"}})
+	if err != nil {
+		return fmt.Errorf("drop the automatic index of %s on the target: %w", targetNS, err)
+	}
+	return nil
+}
+
+// checkSame compares what exists with what was to be created.
+func (t *Target) checkSame(ctx context.Context, want Collection) error {
+	have, ok, err := t.find(ctx, want.NS)
+	if err != nil {
+		return err
+	}
+	var diffs []Difference
+	switch {
+	case !ok:
+		return fmt.Errorf("create %s on the target: the server says that it exists, but does not list it", want.NS)
+	case have.Type != want.Type:
+		diffs = []Difference{{NS: want.NS, What: "type", Source: string(want.Type), Target: string(have.Type)}}
+	default:
+		if diffs, err = diffOptions(want, have, DiffOptions{IgnoreTTL: true}); err != nil {
+			return err
+		}
+	}
+	if len(diffs) == 0 {
+		return nil
+	}
+	return mongo.WithHint(fmt.Errorf("create %s %s on the target: it exists and is different: %v", want.Type, want.NS, diffs[0]),
+		"drop it, rename it, or start with --on-existing drop")
+}
+
+// find looks one namespace of the target up, without indexes.
+func (t *Target) find(ctx context.Context, ns string) (Collection, bool, error) {
+	db, name := mongo.SplitNS(ns)
+	names := bson.A{name, mongo.BucketsPrefix + name}
+	colls, err := listDB(ctx, t.c, db, bson.D{{Key: "name", Value: bson.D{{Key: "$in", Value: names}}}}, func(string) bool { return true })
+	if err != nil || len(colls) == 0 {
+		return Collection{}, false, err
+	}
+	return colls[0], true, nil
+}
+
+// findIndex looks an index of the target up by name or, when name is empty, by
+// key pattern.
+func (t *Target) findIndex(ctx context.Context, dataNS, name string, key bson.Raw) (Index, bool, error) {
+	all, err := indexes(ctx, t.c, dataNS)
+	if err != nil {
+		return Index{}, false, err
+	}
+	for _, ix := range all {
+		if ix.Name == name || name == "" && comparableKey(sub(ix.Spec, "key")) == comparableKey(key) {
+			return ix, true, nil
+		}
+	}
+	return Index{}, false, nil
+}
+
+// ListExisting tells which of the target namespaces exist, with the server's
+// estimate of their documents (0 for views).
+func (t *Target) ListExisting(ctx context.Context, targetNSs []string) (map[string]int64, error) {
+	wanted := map[string]bool{}
+	dbs := map[string]bool{}
+	for _, ns := range targetNSs {
+		db, _ := mongo.SplitNS(ns)
+		wanted[ns], dbs[db] = true, true
+	}
+	var found []Collection
+	for db := range dbs {
+		colls, err := listDB(ctx, t.c, db, nil, func(ns string) bool { return wanted[ns] })
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, colls...)
+	}
+	if err := estimate(ctx, t.c, found); err != nil {
+		return nil, err
+	}
+	out := map[string]int64{}
+	for _, c := range found {
+		out[c.NS] = c.Count
+	}
+	return out, nil
+}
+
+// Drop removes a collection, time-series collection or view of the target and
+// what was held back for it. It is no error when nothing is there.
+func (t *Target) Drop(ctx context.Context, ns string) error {
+	db, name := mongo.SplitNS(ns)
+	_, err := t.c.Command(ctx, db, bson.D{{Key: "drop", Value: name}})
+	if err != nil && mongo.Classify(err) != mongo.ClassGone {
+		return fmt.Errorf("drop %s on the target: %w", ns, err)
+	}
+	return t.unhold(ctx, ns, "")
+}
+
+// command puts a command's name before its options.
+func command(name string, arg any, options bson.Raw) (bson.D, error) {
+	cmd := bson.D{{Key: name, Value: arg}}
+	els, err := elements(options)
+	if err != nil {
+		return nil, err
+	}
+	for _, el := range els {
+		cmd = append(cmd, bson.E{Key: el.Key(), Value: el.Value()})
+	}
+	return cmd, nil
+}
+
+// sideBySide runs f for each namespace, a bounded number at once.
+func (t *Target) sideBySide(ctx context.Context, groups map[string][]HeldSetting, f func(context.Context, string, []HeldSetting) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(t.o.Parallel)
+	for ns, held := range groups {
+		group.Go(func() error { return f(ctx, ns, held) })
+	}
+	return group.Wait()
+}
