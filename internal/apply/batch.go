@@ -3,7 +3,6 @@ package apply
 import (
 	"bytes"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/delta"
@@ -172,15 +171,15 @@ func newOp(it item) (op, error) {
 	case tail.Delete:
 		o.kind = opDelete
 	default:
+		if delta.KindOf(ev.Doc) == delta.Replacement {
+			o.kind, o.doc = opReplace, ev.Doc
+			break
+		}
 		d, err := delta.Parse(ev.Doc)
 		if err != nil {
 			return o, opError("parse update", it.t.ns, ev.ID, ev.At, err)
 		}
-		if d.Kind() == delta.Replacement {
-			o.kind, o.doc = opReplace, bson.Raw(ev.Doc)
-		} else {
-			o.kind, o.upd = opUpdate, d
-		}
+		o.kind, o.upd = opUpdate, d
 	}
 	return o, nil
 }

@@ -2,6 +2,7 @@ package apply
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -126,6 +127,11 @@ func (w *worker) sort(ops []op) (s sorted) {
 		case opDelete:
 			s.deletes = append(s.deletes, o)
 		case opInsert:
+			if odd(o.doc).zeroTime {
+				o.kind = opPut
+				s.updates = append(s.updates, o)
+				continue
+			}
 			s.inserts = append(s.inserts, o)
 		case opUpdate:
 			switch w.translate(o) {
@@ -306,7 +312,7 @@ func appendUpdate(dst []byte, o *op) []byte {
 		dst = appendQuery(dst, o.id)
 	}
 	switch {
-	case o.kind != opUpdate && hasDollarField(o.doc):
+	case o.kind != opUpdate && odd(o.doc) != (oddities{}):
 		dst = appendLiteralReplacement(dst, o.doc)
 	default:
 		dst = bsoncore.AppendDocumentElement(dst, "u", o.doc)
@@ -333,21 +339,31 @@ func appendGuardedQuery(dst []byte, o *op) []byte {
 	return dst
 }
 
-// hasDollarField reports a top-level field that a classic replacement would
-// take for an operator.
-func hasDollarField(doc []byte) bool {
+// oddities are top-level fields that a plain write does not store as they are.
+type oddities struct {
+	dollar   bool // a replacement takes its name for an operator
+	zeroTime bool // insert and replacement put the present time in a zero timestamp
+}
+
+// odd looks for such fields (observed on 6.0.5; _id is exempt).
+func odd(doc []byte) (o oddities) {
 	rest := doc[4:]
 	for len(rest) > 1 {
 		elem, next, ok := bsoncore.ReadElement(rest)
 		if !ok {
-			return false
+			return o
 		}
-		if k := elem.KeyBytes(); len(k) > 0 && k[0] == '$' {
-			return true
+		k := elem.KeyBytes()
+		if len(k) > 0 && k[0] == '$' {
+			o.dollar = true
+		}
+		if rest[0] == byte(bsoncore.TypeTimestamp) && string(k) != "_id" &&
+			binary.LittleEndian.Uint64(rest[len(k)+2:]) == 0 {
+			o.zeroTime = true
 		}
 		rest = next
 	}
-	return false
+	return o
 }
 
 // appendLiteralReplacement writes the replacement as a pipeline whose literal

@@ -153,7 +153,7 @@ func (j *Job) buildIndexes(ctx context.Context, job checkpoint.Job) error {
 	}
 	phase := catalog.BeforeConsistent
 	if j.src.Info.Kind != mongo.KindReplicaSet {
-		phase = catalog.AfterConsistent
+		phase = catalog.Consistent
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)

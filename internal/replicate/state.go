@@ -152,11 +152,11 @@ func (s *state) copyStatus() CopyStatus {
 	cs := s.copyEng.Stats()
 	out.Docs, out.Bytes = cs.Docs, cs.Bytes
 	for _, c := range cs.Collections {
-		out.DocsTotal += max(c.DocsTotal, c.Docs)
-		out.BytesTotal += max(c.BytesTotal, c.Bytes)
+		out.DocsTotal += max(c.TotalDocs, c.Docs)
+		out.BytesTotal += max(c.TotalBytes, c.Bytes)
 		out.Collections = append(out.Collections, CollectionStatus{
-			Source: c.Source, Target: c.Target, Docs: c.Docs, DocsTotal: c.DocsTotal,
-			Bytes: c.Bytes, BytesTotal: c.BytesTotal, Done: c.Done,
+			Source: c.Source, Target: c.Target, Docs: c.Docs, DocsTotal: c.TotalDocs,
+			Bytes: c.Bytes, BytesTotal: c.TotalBytes, Done: c.State == copy.StateDone || c.State == copy.StateDropped,
 		})
 	}
 	return out
