@@ -239,9 +239,8 @@ func (f *follower) schema(ctx context.Context, ev *tail.Event, before mongo.OpTi
 	if err != nil {
 		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
 	}
-	f.j.log.Info("schema change", "kind", ev.Change.Kind, "ns", ev.Change.NS, "to", ev.Change.To, "position", ev.At, "effect", effect.String())
 	if effect.Resync != nil {
-		if err := f.resync(ctx, effect, maybe); err != nil {
+		if err := f.resync(ctx, effect); err != nil {
 			return err
 		}
 	}
@@ -263,32 +262,32 @@ func (j *Job) concerns(ch *catalog.Change) bool {
 
 // resync copies a collection that a rename brought inside the filter, as it is
 // on the source now; until the tail has passed that moment the target is ahead.
-func (f *follower) resync(ctx context.Context, effect catalog.Effect, again bool) error {
+func (f *follower) resync(ctx context.Context, effect catalog.Effect) error {
 	j := f.j
 	coll, found, err := catalog.ListOne(ctx, j.src, *effect.Resync)
 	if err != nil {
 		return err
 	}
 	if !found {
-		j.log.Info("the renamed collection is gone from the source; its drop follows", "target", effect.ResyncTarget)
+		j.log.Info("the renamed collection is gone from the source; its drop follows", "target", effect.ResyncNS)
 		return nil
 	}
-	if !again { // progress of an earlier copy of the same collection does not count
-		if err := j.store.DropSlices(ctx, slicePrefix(uuidHex(*effect.Resync))); err != nil {
-			return err
-		}
+	// Progress of an earlier copy of the same collection does not count: what
+	// the target had of it is gone.
+	if err := j.store.DropSlices(ctx, slicePrefix(uuidHex(*effect.Resync))); err != nil {
+		return err
 	}
 	pos, err := j.src.Positions(ctx)
 	if err != nil {
 		return err
 	}
-	if err := j.cat.Create(ctx, coll, effect.ResyncTarget, j.rules); err != nil {
+	if err := j.cat.Create(ctx, coll, effect.ResyncNS, j.rules); err != nil {
 		return err
 	}
-	if err := j.runCopy(ctx, []copy.Task{j.task(coll, effect.ResyncTarget)}, pos.Majority); err != nil {
+	if err := j.runCopy(ctx, []copy.Task{j.task(coll, effect.ResyncNS)}, pos.Majority); err != nil {
 		return err
 	}
-	if err := j.cat.BuildIndexes(ctx, effect.ResyncTarget, coll.Indexes, catalog.BeforeConsistent); err != nil {
+	if err := j.cat.BuildIndexes(ctx, effect.ResyncNS, coll.Indexes, catalog.BeforeConsistent); err != nil {
 		return err
 	}
 	if pos, err = j.src.Positions(ctx); err != nil {
