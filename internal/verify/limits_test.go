@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -12,7 +13,7 @@ import (
 // What waits for a partner is bounded, however lopsided the sides are.
 func TestMemoryBound(t *testing.T) {
 	c := cluster(t, "6.0", "rs:1")
-	const docs, bound = 20_000, 16 << 20
+	const docs, bound = 4_000, 4 << 20
 	pad := bytes.Repeat([]byte{'x'}, 10_000)
 	b := newBed(t, c, c)
 	for i := 0; i < docs; i += 1000 {
@@ -46,14 +47,12 @@ func fed(e *Engine, docs [][]byte) *stream {
 		size += len(d)
 	}
 	if len(docs) > 0 {
-		st.pages <- &page{docs: bytes2(docs), size: size}
+		st.pages <- &page{docs: slices.Clone(docs), size: size}
 		e.c.hold(size)
 	}
 	close(st.pages)
 	return st
 }
-
-func bytes2(d [][]byte) [][]byte { return append([][]byte(nil), d...) }
 
 func manyDocs(t testing.TB, n int) [][]byte {
 	docs := make([][]byte, n)

@@ -189,12 +189,13 @@ func TestOnlineQueueBound(t *testing.T) {
 	c := cluster(t, "6.0", "rs:1")
 	b := newBed(t, c, c)
 	want := map[string]expectation{}
-	for i := range 2000 {
-		d := raw(t, bson.D{{Key: "_id", Value: i}})
-		k, _ := appendID(nil, d)
+	docs := make([]bson.Raw, 1500)
+	for i := range docs {
+		docs[i] = raw(t, bson.D{{Key: "_id", Value: i}})
+		k, _ := appendID(nil, docs[i])
 		want[string(k)] = expectation{Missing, "missing"}
-		insert(t, c, b.pair.SourceNS, d)
 	}
+	insert(t, c, b.pair.SourceNS, docs...)
 	o := Options{Online: true, Workers: 1, MaxBufferedBytes: 1, MaxDifferences: 5000,
 		Recheck: RecheckOptions{Every: 5 * time.Millisecond, Quiet: 10 * time.Millisecond}}
 	e := New(c, c, o)

@@ -1,0 +1,217 @@
+package verify
+
+import (
+	"math"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Servers of different versions and shapes.
+func TestAcrossVersions(t *testing.T) {
+	target := cluster(t, "6.0", "rs:1")
+	for _, tc := range []struct{ version, topology string }{{"4.2", "rs:1"}, {"4.4", "standalone"}, {"5.0", "rs:1"}} {
+		t.Run(tc.version+" "+tc.topology, func(t *testing.T) {
+			r := seeded(t)
+			b := newBed(t, cluster(t, tc.version, tc.topology), target)
+			want := plantAll(t, b, r, idsOf(700, makeID), 8, true)
+			rep, _ := b.run(Options{RangeBytes: 2000})
+			checkFound(t, rep, want)
+			back := *b
+			back.src, back.dst = b.dst, b.src
+			back.pair = Pair{b.pair.TargetNS, b.pair.SourceNS}
+			if rep, _ := back.run(Options{RangeBytes: 2000}); rep.Count != int64(len(want)) {
+				t.Errorf("the other way round %d differences, want %d", rep.Count, len(want))
+			}
+		})
+	}
+}
+
+// bucketIDs are the ids of a time-series collection's buckets, by server.
+func fillTimeSeries(t *testing.T, c *mongo.Cluster, db string) []bson.RawValue {
+	t.Helper()
+	_, err := c.Command(t.Context(), db, bson.D{{Key: "create", Value: "c"}, {Key: "timeseries", Value: bson.D{{Key: "timeField", Value: "t"}, {Key: "metaField", Value: "m"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var docs []bson.Raw
+	for i := range 300 {
+		docs = append(docs, raw(t, bson.D{{Key: "t", Value: bson.DateTime(1_700_000_000_000 + int64(i)*60_000)}, {Key: "m", Value: i % 60}, {Key: "v", Value: i}}))
+	}
+	insert(t, c, db+".c", docs...)
+	s, err := describe(t.Context(), c, db+".system.buckets.c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []bson.RawValue
+	for _, k := range readRange(t, &s, bounds{}) {
+		ids = append(ids, idValue(k))
+	}
+	return ids
+}
+
+func TestTimeSeriesBuckets(t *testing.T) {
+	for _, version := range []string{"5.0", "6.0"} {
+		t.Run(version, func(t *testing.T) {
+			src, dst := cluster(t, version, "rs:1"), cluster(t, "6.0", "rs:1")
+			b := newBed(t, src, dst)
+			sdb, _ := mongo.SplitNS(b.pair.SourceNS)
+			tdb, _ := mongo.SplitNS(b.pair.TargetNS)
+			b.pair = Pair{sdb + ".system.buckets.c", tdb + ".system.buckets.c"}
+			ids := fillTimeSeries(t, src, sdb)
+			if len(ids) < 60 {
+				t.Fatalf("only %d buckets", len(ids))
+			}
+			copyBuckets(t, src, dst, sdb, tdb, ids[5], ids[len(ids)-1])
+			want := map[string]expectation{}
+			for _, id := range []bson.RawValue{ids[5], ids[len(ids)-1]} {
+				want[string([]byte{byte(id.Type)})+string(id.Value)] = expectation{Missing, "bucket"}
+			}
+			rep, st := b.run(Options{RangeBytes: 1000})
+			checkFound(t, rep, want)
+			if st.Ranges < 5 {
+				t.Errorf("%d ranges", st.Ranges)
+			}
+		})
+	}
+}
+
+// copyBuckets writes all buckets but those left out.
+func copyBuckets(t *testing.T, src, dst *mongo.Cluster, sdb, tdb string, without ...bson.RawValue) {
+	t.Helper()
+	_, err := dst.Command(t.Context(), tdb, bson.D{{Key: "create", Value: "c"}, {Key: "timeseries", Value: bson.D{{Key: "timeField", Value: "t"}, {Key: "metaField", Value: "m"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cur, err := src.Client.Database(sdb).Collection("system.buckets.c").Find(t.Context(), bson.D{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var docs []bson.Raw
+next:
+	for cur.Next(t.Context()) {
+		for _, w := range without {
+			if sameValue(w, cur.Current.Lookup("_id")) {
+				continue next
+			}
+		}
+		docs = append(docs, append(bson.Raw(nil), cur.Current...))
+	}
+	insert(t, dst, tdb+".system.buckets.c", docs...)
+}
+
+// A collection without an _id index; 4.2 allows one in database local only.
+func TestWithoutIDIndex(t *testing.T) {
+	old := cluster(t, "4.2", "rs:1")
+	r := seeded(t)
+	b := newBed(t, old, cluster(t, "6.0", "rs:1"))
+	b.pair.SourceNS = "local.noid"
+	if _, err := old.Command(t.Context(), "local", bson.D{{Key: "create", Value: "noid"}, {Key: "autoIndexId", Value: false}}); err != nil {
+		t.Fatal(err)
+	}
+	want := plantAll(t, b, r, idsOf(300, makeID), 8, true)
+	rep, _ := b.run(Options{RangeBytes: 1000})
+	checkFound(t, rep, want)
+	if s, err := describe(t.Context(), old, "local.noid"); err != nil || s.access != bySort {
+		t.Errorf("access %d, %v", s.access, err)
+	}
+}
+
+// Sides whose orders differ are compared in one range, and nothing is invented.
+func TestCollationsDiffer(t *testing.T) {
+	c := cluster(t, "6.0", "rs:1")
+	b := newBed(t, c, c)
+	b.createOn(c, b.pair.TargetNS, bson.E{Key: "collation", Value: bson.D{{Key: "locale", Value: "en"}, {Key: "numericOrdering", Value: true}}})
+	r := seeded(t)
+	want := plantAll(t, b, r, idsOf(500, func(i int) any { return makeID(i*14 + 3) }), 10, true)
+	rep, _ := b.run(Options{RangeBytes: 1000, MaxBufferedBytes: 1})
+	checkFound(t, rep, want)
+}
+
+func TestCappedOrder(t *testing.T) {
+	c := cluster(t, "6.0", "rs:1")
+	for name, tc := range map[string]struct {
+		target []int
+		kinds  []Kind
+	}{
+		"same":             {[]int{1, 2, 3, 4, 5, 6}, nil},
+		"missing ones":     {[]int{1, 3, 4, 6}, []Kind{Missing, Missing}},
+		"extra, rolled on": {[]int{3, 4, 7, 5, 6}, []Kind{Missing, Missing, Extra}},
+		"swapped":          {[]int{1, 2, 4, 3, 5, 6}, []Kind{Order}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, c, c)
+			b.create(bson.E{Key: "capped", Value: true}, bson.E{Key: "size", Value: 1 << 20})
+			for _, i := range []int{1, 2, 3, 4, 5, 6} {
+				insert(t, c, b.pair.SourceNS, raw(t, bson.D{{Key: "_id", Value: i}}))
+			}
+			for _, i := range tc.target {
+				insert(t, c, b.pair.TargetNS, raw(t, bson.D{{Key: "_id", Value: i}}))
+			}
+			rep, _ := b.run(Options{CapOrder: true})
+			got := map[Kind]int{}
+			for _, d := range rep.Differences {
+				got[d.Kind]++
+			}
+			for _, k := range tc.kinds {
+				got[k]--
+			}
+			for k, n := range got {
+				if n != 0 {
+					t.Errorf("%d too many of %s: %+v", n, k, rep.Differences)
+				}
+			}
+		})
+	}
+}
+
+// A cursor that the server loses, and an election, cost a retry of the range.
+func TestRetriesRange(t *testing.T) {
+	c := cluster(t, "6.0", "rs:1")
+	r := seeded(t)
+	b := newBed(t, c, c)
+	want := plantAll(t, b, r, idsOf(1000, makeID), 30, true)
+	_, err := c.Command(t.Context(), "admin", bson.D{{Key: "configureFailPoint", Value: "failCommand"},
+		{Key: "mode", Value: bson.D{{Key: "times", Value: 3}}},
+		{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"getMore"}}, {Key: "errorCode", Value: 43},
+			{Key: "namespace", Value: b.pair.TargetNS}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rep, _ := b.run(Options{MaxBufferedBytes: 1})
+	checkFound(t, rep, want)
+	if col := rep.Collections[0]; col.SourceDocs == 0 || col.SourceDocs > 1000 {
+		t.Errorf("%d source documents: tries that failed count", col.SourceDocs)
+	}
+}
+
+func TestViewIsRefused(t *testing.T) {
+	c := cluster(t, "6.0", "rs:1")
+	b := newBed(t, c, c)
+	b.createOn(c, b.pair.SourceNS, bson.E{Key: "viewOn", Value: "x"}, bson.E{Key: "pipeline", Value: bson.A{}})
+	_, err := New(c, c, Options{}).Run(t.Context(), []Pair{b.pair})
+	if mongo.HintOf(err) == "" {
+		t.Errorf("error %v without a hint", err)
+	}
+}
+
+func TestChooseIsDistinct(t *testing.T) {
+	var ids []bson.RawValue
+	for _, v := range []int32{1, 1, 1, 2, 2, 3} {
+		t, data, _ := bson.MarshalValue(v)
+		ids = append(ids, bson.RawValue{Type: bson.Type(t), Value: data})
+	}
+	for n := range 10 {
+		cuts := choose(ids, n)
+		for i := 1; i < len(cuts); i++ {
+			if cuts[i].Int32() <= cuts[i-1].Int32() {
+				t.Errorf("%d: %v", n, cuts)
+			}
+		}
+	}
+	if got := choose(nil, math.MaxInt8); len(got) != 0 {
+		t.Error(got)
+	}
+}
