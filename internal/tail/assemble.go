@@ -332,6 +332,9 @@ func (a *assembler) change(c catalog.Change, ok bool, err error, at mongo.OpTime
 	return nil
 }
 
+// unsent reports that the consumer does not know of everything read.
+func (a *assembler) unsent() bool { return a.entries > 0 || a.start.Before(a.end) }
+
 // flush hands everything read to the consumer.
 func (a *assembler) flush(ctx context.Context) error { return a.send(ctx, false) }
 

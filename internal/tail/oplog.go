@@ -174,7 +174,7 @@ func (a *assembler) run(ctx context.Context, q *queue) error {
 		if err != nil {
 			return err
 		}
-		if !ok || a.entries > 0 && q.empty() {
+		if !ok || a.unsent() && q.empty() {
 			if err := a.flush(ctx); err != nil {
 				return err
 			}
