@@ -1,0 +1,163 @@
+package copy
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+)
+
+// recordIDName is the element that showRecordId appends to a document: type
+// int64, name, value; 19 bytes before the document's terminator. It is asked
+// for with projected _ids only: in a whole document it overwrites a field of
+// that name.
+const (
+	recordIDName = "\x12$recordId\x00"
+	recordIDSize = len(recordIDName) + 8
+)
+
+var errNoRecordID = errors.New("document does not end with $recordId")
+
+// recordID reads the record id that showRecordId appended.
+func recordID(doc []byte) (int64, error) {
+	at := len(doc) - 1 - recordIDSize
+	if at < 4 || string(doc[at:at+len(recordIDName)]) != recordIDName {
+		return 0, errNoRecordID
+	}
+	return int64(binary.LittleEndian.Uint64(doc[at+len(recordIDName):])), nil
+}
+
+// tokenRecord reads the record id of a resume token: the last record that a
+// cursor in record order has given; 0 when the token names none.
+func tokenRecord(token bson.Raw) int64 {
+	rid, _ := token.Lookup("$recordId").AsInt64OK()
+	return rid
+}
+
+// idOf returns a document's _id; a document without one gives the zero value.
+func idOf(doc []byte) bsoncore.Value {
+	if len(doc) > 9 && string(doc[5:9]) == "_id\x00" { // servers store _id first
+		if v, _, ok := bsoncore.ReadValue(doc[9:], bsoncore.Type(doc[4])); ok {
+			return v
+		}
+	}
+	v, err := bsoncore.Document(doc).LookupErr("_id")
+	if err != nil {
+		return bsoncore.Value{}
+	}
+	return v
+}
+
+// idText shows an _id in errors.
+func idText(doc []byte) string {
+	const enough = 200
+	s := idOf(doc).String()
+	if len(s) > enough {
+		s = s[:enough] + "…"
+	}
+	return s
+}
+
+// mark is a position: a document's _id, before it the record id where record
+// ids count.
+func mark(strategy Strategy, rid int64, id bsoncore.Value) bson.Raw {
+	i, d := bsoncore.AppendDocumentStart(make([]byte, 0, len(id.Data)+32))
+	if strategy == ByRecord {
+		d = bsoncore.AppendInt64Element(d, "r", rid)
+	}
+	d = bsoncore.AppendValueElement(d, "_id", id)
+	d, _ = bsoncore.AppendDocumentEnd(d, i)
+	return d
+}
+
+// markRecord reads a mark's record id; 0, which no record has, for an absent mark.
+func markRecord(m bson.Raw) int64 {
+	if len(m) == 0 {
+		return 0
+	}
+	n, _ := m.Lookup("r").AsInt64OK()
+	return n
+}
+
+// markID reads a mark's _id.
+func markID(m bson.Raw) bsoncore.Value {
+	v, err := bsoncore.Document(m).LookupErr("_id")
+	if err != nil {
+		return bsoncore.Value{}
+	}
+	return v
+}
+
+func sameValue(a, b bsoncore.Value) bool { return a.Type == b.Type && bytes.Equal(a.Data, b.Data) }
+
+// hasZeroTimestamp reports a top-level field other than _id that is a zero
+// timestamp: an insert would replace it by the present time.
+func hasZeroTimestamp(doc []byte) (bool, error) {
+	i, end := 4, len(doc)-1
+	for i < end {
+		t := bson.Type(doc[i])
+		i++
+		n := bytes.IndexByte(doc[i:end], 0)
+		if n < 0 {
+			return false, errors.New("malformed document: unterminated field name")
+		}
+		name := doc[i : i+n]
+		i += n + 1
+		size := valueSize(t, doc[i:end])
+		if size < 0 || size > end-i {
+			return false, fmt.Errorf("malformed document: field %q of type %s overruns it", name, t)
+		}
+		if t == bson.TypeTimestamp && binary.LittleEndian.Uint64(doc[i:]) == 0 && string(name) != "_id" {
+			return true, nil
+		}
+		i += size
+	}
+	return false, nil
+}
+
+// valueSize is the length of the value at the start of b, -1 when unknown.
+// Format: bsonspec.org.
+func valueSize(t bson.Type, b []byte) int {
+	prefixed := func(extra int) int {
+		if len(b) < 4 {
+			return -1
+		}
+		return int(binary.LittleEndian.Uint32(b)) + extra
+	}
+	switch t {
+	case bson.TypeDouble, bson.TypeDateTime, bson.TypeTimestamp, bson.TypeInt64:
+		return 8
+	case bson.TypeInt32:
+		return 4
+	case bson.TypeObjectID:
+		return 12
+	case bson.TypeBoolean:
+		return 1
+	case bson.TypeDecimal128:
+		return 16
+	case bson.TypeNull, bson.TypeUndefined, bson.TypeMinKey, bson.TypeMaxKey:
+		return 0
+	case bson.TypeString, bson.TypeJavaScript, bson.TypeSymbol:
+		return prefixed(4)
+	case bson.TypeEmbeddedDocument, bson.TypeArray, bson.TypeCodeWithScope:
+		return prefixed(0)
+	case bson.TypeBinary:
+		return prefixed(5)
+	case bson.TypeDBPointer:
+		return prefixed(16)
+	case bson.TypeRegex:
+		first := bytes.IndexByte(b, 0)
+		second := -1
+		if first >= 0 {
+			second = bytes.IndexByte(b[first+1:], 0)
+		}
+		if second < 0 {
+			return -1
+		}
+		return first + second + 2
+	}
+	return -1
+}

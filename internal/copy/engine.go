@@ -1,0 +1,193 @@
+package copy
+
+import (
+	"context"
+	"encoding/hex"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/catalog"
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Policy says what happens to a document whose _id the target has already.
+type Policy int
+
+const (
+	// KeepTarget skips the document: the target's is an earlier copy of ours,
+	// which the replay of the oplog makes right.
+	KeepTarget Policy = iota
+	// Replace puts the source's document in its place.
+	Replace
+)
+
+// Task is one collection to copy.
+type Task struct {
+	// Source is read by its UUID in the database of its DataNS, so a rename
+	// does not disturb.
+	Source catalog.Collection
+	// Target is the existing namespace that takes the documents: of a
+	// time-series collection its system.buckets collection.
+	Target     string
+	OnExisting Policy
+}
+
+// Options shape an Engine. Zero values choose defaults.
+type Options struct {
+	Readers int // cursors on the source, default one a core, at least 2
+	Writers int // connections that insert, default 4 to 16 by cores
+
+	BatchBytes       int64 // of one cursor reply and insert, default 4 MB
+	MaxBufferedBytes int64 // of all replies in flight, default 64 MB
+	SliceBytes       int64 // wished size of a slice, default 256 MB
+	SmallBytes       int64 // collections below are one slice, default 16 MB
+
+	// AfterClusterTime makes each read one of majority read concern after this
+	// position; zero, for a standalone source, reads without a read concern.
+	AfterClusterTime mongo.OpTime
+	WriteConcern     bson.Raw      // of inserts, default {w: 1}
+	SaveEvery        time.Duration // between saves of slice states, default 1 s
+	Log              *slog.Logger  // default: discards
+
+	MaxDocsPerSec, MaxBytesPerSec int64 // 0 is unlimited; SetLimits changes them
+
+	// Recreate empties the target of a task whose copy has to begin anew
+	// (order is content and the position was lost). Without it that is an error.
+	Recreate func(ctx context.Context, t Task) error
+}
+
+func (o Options) withDefaults() Options {
+	cores := runtime.GOMAXPROCS(0)
+	orInt := func(p *int, v int) {
+		if *p <= 0 {
+			*p = v
+		}
+	}
+	orBytes := func(p *int64, v int64) {
+		if *p <= 0 {
+			*p = v
+		}
+	}
+	orInt(&o.Readers, min(max(cores, 2), 16))
+	orInt(&o.Writers, min(max(cores, 4), 16))
+	orBytes(&o.BatchBytes, 4<<20)
+	orBytes(&o.MaxBufferedBytes, 64<<20)
+	orBytes(&o.SliceBytes, 256<<20)
+	orBytes(&o.SmallBytes, 16<<20)
+	if o.SaveEvery <= 0 {
+		o.SaveEvery = time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if len(o.WriteConcern) == 0 {
+		o.WriteConcern = bson.Raw(bsoncore.NewDocumentBuilder().AppendInt32("w", 1).Build())
+	}
+	return o
+}
+
+// Engine copies collections.
+type Engine struct {
+	src, dst *mongo.Cluster
+	store    Store
+	opts     Options
+	throttle throttle
+	count    counters
+	// noRecords is set when the source turned out not to read in record order.
+	noRecords atomic.Bool
+
+	mu       sync.Mutex
+	colls    []*collection // of the latest Run
+	inFlight *budget
+}
+
+// New makes an engine that copies from src to dst and keeps progress in store.
+func New(src, dst *mongo.Cluster, store Store, o Options) *Engine {
+	e := &Engine{src: src, dst: dst, store: store, opts: o.withDefaults()}
+	e.SetLimits(o.MaxDocsPerSec, o.MaxBytesPerSec)
+	return e
+}
+
+// SetLimits changes the throttle; 0 is unlimited. It holds from the next chunk on.
+func (e *Engine) SetLimits(docsPerSec, bytesPerSec int64) {
+	e.throttle.docs.Store(docsPerSec)
+	e.throttle.bytes.Store(bytesPerSec)
+}
+
+// Run copies what the store does not hold as done and returns nil when every
+// slice of every task is done and saved. An error leaves what is durable to
+// the next Run; mongo.Classify tells whether it passes by itself.
+func (e *Engine) Run(ctx context.Context, tasks []Task) error {
+	states, err := e.store.LoadSlices(ctx)
+	if err != nil {
+		return err
+	}
+	plans, generation := newestPlans(states)
+	r := newRun(e)
+	for _, t := range tasks {
+		if t.Source.Type == catalog.TypeView {
+			continue
+		}
+		c := newCollection(t, e.opts)
+		c.plan, c.generation = plans[c.uuid], generation[c.uuid]
+		r.colls = append(r.colls, c)
+	}
+	e.mu.Lock()
+	e.colls, e.inFlight = r.colls, r.budget
+	e.mu.Unlock()
+	return r.run(ctx)
+}
+
+// collection is one task under way.
+type collection struct {
+	Task
+	uuid       string // hex
+	sourceDB   string
+	targetDB   string
+	insert     bsoncore.Document // the insert command
+	strategy   Strategy
+	plan       []SliceState // as loaded; nil when there is none to go on from
+	generation int64
+	measured   bool // its size was asked for
+
+	mu            sync.Mutex
+	planned, left int // slices: of the plan, and not done yet
+	state         CollectionState
+	docs, bytes   int64 // on the target
+	totalDocs     int64 // estimates
+	totalBytes    int64
+}
+
+func newCollection(t Task, o Options) *collection {
+	c := &collection{Task: t, uuid: hex.EncodeToString(t.Source.UUID.Data), state: StateWaiting,
+		totalDocs: t.Source.Count, totalBytes: t.Source.Bytes}
+	c.sourceDB, _ = mongo.SplitNS(t.Source.DataNS())
+	var coll string
+	c.targetDB, coll = mongo.SplitNS(t.Target)
+	c.insert = bsoncore.NewDocumentBuilder().
+		AppendString("insert", coll).
+		AppendBoolean("ordered", c.serial()).
+		AppendBoolean("bypassDocumentValidation", true).
+		AppendDocument("writeConcern", bsoncore.Document(o.WriteConcern)).
+		Build()
+	return c
+}
+
+// serial reports a collection that must be inserted in order, once.
+func (c *collection) serial() bool {
+	return c.Source.Capped() || !c.Source.IDIndex && !c.Source.Clustered()
+}
+
+// docSize is the expected size of a document, 0 when unknown.
+func (c *collection) docSize() int64 {
+	if c.Source.Count <= 0 || c.Source.Bytes <= 0 {
+		return 0
+	}
+	return max(c.Source.Bytes/c.Source.Count, 1)
+}

@@ -1,0 +1,395 @@
+package copy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+const (
+	oversample = 8    // sampled boundaries a slice
+	candidates = 8    // of which this many are kept to fall back to
+	maxSlices  = 4096 // of one collection
+	maxSample  = 4096 // unless that were under two a slice
+)
+
+// collection plans a collection and has its slices read: one slice by this
+// reader at once, several through the schedule.
+func (r *reader) collection(ctx context.Context, c *collection) error {
+	plan, err := r.plan(ctx, c)
+	if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+		plan, err = r.fresh(c, ByID, nil), nil // its one slice finds the collection gone
+	}
+	if err != nil {
+		return fmt.Errorf("plan the copy of %s: %w", c.Source.NS, err)
+	}
+	ss := c.adopt(r.run, plan)
+	if len(ss) == 1 {
+		return r.slice(ctx, ss[0])
+	}
+	for _, s := range ss {
+		r.run.jobs.push(job{size: s.size(), run: func(ctx context.Context, rd *reader) error { return rd.slice(ctx, s) }})
+	}
+	return nil
+}
+
+// adopt makes a plan the collection's own and returns its unfinished slices.
+func (c *collection) adopt(r *run, plan []SliceState) []*slice {
+	var ss []*slice
+	var docs, bytes int64
+	for _, st := range plan {
+		docs += st.Docs
+		bytes += st.Bytes
+		if !st.Done {
+			ss = append(ss, newSlice(r, c, st))
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.plan, c.generation = plan, plan[0].Plan
+	c.strategy, c.state = plan[0].Strategy, StateCopying
+	c.planned, c.left = len(plan), len(ss)
+	c.docs, c.bytes = docs, bytes
+	return ss
+}
+
+// plan goes on with the collection's saved plan where that holds, else makes
+// a new one.
+func (r *reader) plan(ctx context.Context, c *collection) ([]SliceState, error) {
+	if c.serial() {
+		return r.planSerial(ctx, c)
+	}
+	if len(c.plan) > 0 {
+		ok, err := r.holds(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			return c.plan, nil
+		}
+		r.e.opts.Log.Warn("record ids of the source member have changed since the copy began; the collection is read again",
+			"collection", c.Source.NS, "member", r.run.node)
+		c.plan = nil
+	}
+	strategy := r.strategy(c)
+	if c.Source.Bytes > r.e.opts.SmallBytes && c.Source.Count <= 0 && !c.measured {
+		if err := r.measure(ctx, c); err != nil {
+			return nil, err
+		}
+	}
+	if c.Source.Bytes <= r.e.opts.SmallBytes {
+		return r.fresh(c, strategy, nil), nil
+	}
+	bounds, strategy, err := r.bounds(ctx, c, strategy)
+	if err != nil {
+		return nil, err
+	}
+	return r.fresh(c, strategy, bounds), nil
+}
+
+// planSerial makes the one slice of an ordered collection. That it has begun is
+// saved before anything is written, for what was begun is not resumed.
+func (r *reader) planSerial(ctx context.Context, c *collection) ([]SliceState, error) {
+	if c.generation > 0 {
+		if err := r.recreate(ctx, c); err != nil {
+			return nil, err
+		}
+	}
+	plan := r.fresh(c, Serial, nil)
+	return plan, r.run.saveStates(ctx, plan)
+}
+
+func (r *reader) recreate(ctx context.Context, c *collection) error {
+	if r.e.opts.Recreate == nil {
+		return mongo.WithHint(fmt.Errorf("%s has to be copied anew, but its target %s cannot be emptied", c.Source.NS, c.Target),
+			"drop the target collection and start the job again with --restart")
+	}
+	r.e.count.restarted.Add(1)
+	if err := r.e.opts.Recreate(ctx, c.Task); err != nil {
+		return fmt.Errorf("empty %s to copy it anew: %w", c.Target, err)
+	}
+	return nil
+}
+
+// strategy is the best one that the source can serve.
+func (r *reader) strategy(c *collection) Strategy {
+	info := r.e.src.Info
+	switch {
+	case c.Source.Clustered() && info.Version.AtLeast(6, 0):
+		return ByID
+	case c.Source.Clustered():
+		return ByKey
+	case info.Kind == mongo.KindSharded || !info.Version.AtLeast(4, 4) || r.e.noRecords.Load():
+		return ByID
+	}
+	return ByRecord
+}
+
+// fresh makes the states of a new plan, cut at bounds (ascending).
+func (r *reader) fresh(c *collection, strategy Strategy, bounds []bound) []SliceState {
+	plan := make([]SliceState, len(bounds)+1)
+	for i := range plan {
+		st := SliceState{
+			Collection: c.uuid, N: i, Of: len(plan), Plan: c.generation + 1,
+			NS: c.Target, Strategy: strategy,
+		}
+		if strategy == ByRecord {
+			st.Node = r.run.node
+		}
+		if i > 0 {
+			st.Lower, st.Back = bounds[i-1].at, bounds[i-1].back
+		}
+		if i < len(bounds) {
+			st.Upper = bounds[i].at
+		}
+		plan[i] = st
+	}
+	return plan
+}
+
+// bound is where one slice ends and the next begins.
+type bound struct {
+	at   bson.Raw
+	back []int64
+}
+
+// bounds cuts a large collection. The strategy changes to ByID when the source
+// refuses record order.
+func (r *reader) bounds(ctx context.Context, c *collection, strategy Strategy) ([]bound, Strategy, error) {
+	n := r.sliceCount(c)
+	if n < 2 {
+		return nil, strategy, nil
+	}
+	name, err := r.currentName(ctx, c, strategy)
+	if strategy == ByRecord && refused(err) {
+		r.e.noRecords.Store(true)
+		strategy = ByID
+		name, err = r.currentName(ctx, c, strategy)
+	}
+	if err != nil || name == "" {
+		return nil, strategy, err
+	}
+	ids, err := r.sample(ctx, c, name, min(n*oversample, max(maxSample, 2*n)))
+	if err != nil || len(ids) == 0 {
+		return nil, strategy, err
+	}
+	marks := make([]bson.Raw, len(ids))
+	if strategy == ByRecord {
+		if marks, err = r.locate(ctx, c, ids); err != nil {
+			return nil, strategy, err
+		}
+		slices.SortFunc(marks, func(a, b bson.Raw) int { return cmp.Compare(markRecord(a), markRecord(b)) })
+	} else {
+		for i, id := range ids {
+			marks[i] = mark(strategy, 0, id)
+		}
+	}
+	return cut(marks, n), strategy, nil
+}
+
+// sliceCount is how many slices a collection deserves: enough for readers to
+// share and to lose little in a crash, none too small to be worth a cursor.
+func (r *reader) sliceCount(c *collection) int {
+	o := r.e.opts
+	n := max(c.Source.Bytes/o.SliceBytes, min(int64(o.Readers)*4, c.Source.Bytes/o.SmallBytes))
+	// A sample above 5 % of the documents would read the whole collection.
+	return int(max(min(n, maxSlices, c.Source.Count/(25*2)), 1))
+}
+
+// cut picks n-1 of the marks, evenly.
+func cut(marks []bson.Raw, n int) []bound {
+	n = min(n, len(marks)+1)
+	var out []bound
+	last := -1
+	for i := 1; i < n; i++ {
+		at := i * len(marks) / n
+		if at == last {
+			continue
+		}
+		last = at
+		b := bound{at: marks[at]}
+		for j := at - 1; j >= 0 && j >= at-candidates; j-- {
+			if rid := markRecord(marks[j]); rid != 0 {
+				b.back = append(b.back, rid)
+			}
+		}
+		out = append(out, b)
+	}
+	return out
+}
+
+// currentName asks what the collection is called now, for aggregate takes no
+// UUID; "" when it is empty. It also finds out whether the source can read in
+// record order.
+func (r *reader) currentName(ctx context.Context, c *collection, strategy Strategy) (string, error) {
+	cmd := r.find(c, bson.D{{Key: "limit", Value: 1}, {Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}})
+	if strategy == ByRecord {
+		cmd = append(cmd, recordOrder()...)
+	}
+	body, err := r.conn.Run(ctx, c.sourceDB, cmd)
+	if err != nil {
+		return "", err
+	}
+	ns, _ := bson.Raw(body).Lookup("cursor", "ns").StringValueOK()
+	_, name := mongo.SplitNS(ns)
+	return name, nil
+}
+
+// sample returns about size random _ids in the order of the _id index. They
+// need not exist when they are used.
+func (r *reader) sample(ctx context.Context, c *collection, name string, size int) ([]bsoncore.Value, error) {
+	size = int(max(min(int64(size), c.Source.Count/25), 2))
+	cmd := bson.D{
+		{Key: "aggregate", Value: name},
+		{Key: "pipeline", Value: bson.A{
+			bson.D{{Key: "$sample", Value: bson.D{{Key: "size", Value: size}}}},
+			bson.D{{Key: "$project", Value: bson.D{{Key: "_id", Value: 1}}}},
+			bson.D{{Key: "$sort", Value: bson.D{{Key: "_id", Value: 1}}}},
+		}},
+		{Key: "cursor", Value: bson.D{{Key: "batchSize", Value: size}}},
+	}
+	var ids []bsoncore.Value
+	err := r.each(ctx, c, cmd, func(doc []byte) error {
+		id := idOf(doc)
+		// Bounds at the very ends are refused; equal neighbours are one bound.
+		if id.Type == 0 || id.Type == bsoncore.TypeMinKey || id.Type == bsoncore.TypeMaxKey ||
+			len(ids) > 0 && sameValue(id, ids[len(ids)-1]) {
+			return nil
+		}
+		ids = append(ids, id)
+		return nil
+	})
+	var ce driver.CommandError
+	if errors.As(err, &ce) && mongo.Classify(err) == mongo.ClassFatal && ce.Code != mongo.CodeUnauthorized {
+		// A sample that fails costs parallelism, not the copy.
+		r.e.opts.Log.Warn("no sample; the collection is copied as one slice", "collection", c.Source.NS, "error", err)
+		return nil, nil
+	}
+	return ids, err
+}
+
+// locate finds the record ids of the documents that still have these _ids.
+func (r *reader) locate(ctx context.Context, c *collection, ids []bsoncore.Value) ([]bson.Raw, error) {
+	const perQuery = 1000 // so that large _ids fit into a command
+	var marks []bson.Raw
+	for part := range slices.Chunk(ids, perQuery) {
+		found, err := r.locateSome(ctx, c, part)
+		if err != nil {
+			return nil, err
+		}
+		marks = append(marks, found...)
+	}
+	return marks, nil
+}
+
+func (r *reader) locateSome(ctx context.Context, c *collection, ids []bsoncore.Value) ([]bson.Raw, error) {
+	in := make(bson.A, len(ids))
+	for i, id := range ids {
+		in[i] = bson.RawValue{Type: bson.Type(id.Type), Value: id.Data}
+	}
+	cmd := r.find(c, bson.D{
+		{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: in}}}}},
+		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}},
+		{Key: "showRecordId", Value: true}, {Key: "batchSize", Value: len(ids) + 1},
+	})
+	var marks []bson.Raw
+	err := r.each(ctx, c, cmd, func(doc []byte) error {
+		rid, err := recordID(doc)
+		if err != nil {
+			return err
+		}
+		marks = append(marks, mark(ByRecord, rid, idOf(doc)))
+		return nil
+	})
+	return marks, err
+}
+
+// holds reports whether a saved plan can be gone on with. Record ids are
+// checked against the documents that were seen at them: a member that was
+// rebuilt under the same address has others.
+func (r *reader) holds(ctx context.Context, c *collection) (bool, error) {
+	if c.plan[0].Strategy != ByRecord {
+		return true, nil
+	}
+	if c.plan[0].Node != r.run.node {
+		return false, nil
+	}
+	want, ids := anchors(c.plan)
+	if len(want) == 0 {
+		return true, nil
+	}
+	marks, err := r.locate(ctx, c, ids)
+	if err != nil {
+		return false, err
+	}
+	for _, m := range marks {
+		if rid, ok := want[string(markID(m).Data)]; ok && rid != markRecord(m) {
+			return false, nil
+		}
+	}
+	return len(marks) > 0, nil
+}
+
+// anchors are record ids that unfinished slices depend on, by the bytes of the
+// _id seen there.
+func anchors(plan []SliceState) (map[string]int64, []bsoncore.Value) {
+	const enough = 200
+	want := map[string]int64{}
+	var ids []bsoncore.Value
+	for _, st := range plan {
+		if st.Done || len(ids) > enough {
+			continue
+		}
+		for _, m := range []bson.Raw{st.Lower, st.Upper, st.Position} {
+			if len(m) > 0 {
+				id := markID(m)
+				want[string(id.Data)] = markRecord(m)
+				ids = append(ids, id)
+			}
+		}
+	}
+	return want, ids
+}
+
+// each runs a cursor command and hands over its documents.
+func (r *reader) each(ctx context.Context, c *collection, cmd bson.D, fn func(doc []byte) error) error {
+	cur, err := r.conn.OpenCursor(ctx, c.sourceDB, cmd, wire.CursorOptions{})
+	if err != nil {
+		return err
+	}
+	defer r.close(ctx, cur)
+	for {
+		b, err := cur.Next(ctx)
+		if err != nil {
+			return err
+		}
+		if err := b.Each(fn); err != nil {
+			return err
+		}
+		if b.Done {
+			return nil
+		}
+	}
+}
+
+// refused reports a command whose form the server does not take.
+func refused(err error) bool {
+	var ce driver.CommandError
+	if !errors.As(err, &ce) {
+		return false
+	}
+	switch ce.Code {
+	case 2, 9, 59, 115, 40415: // BadValue, FailedToParse, CommandNotFound, CommandNotSupported, unknown field
+		return true
+	}
+	return false
+}

@@ -1,0 +1,149 @@
+package copy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// reader takes jobs and reads on one connection to the run's member.
+type reader struct {
+	run  *run
+	e    *Engine
+	conn *wire.Conn
+}
+
+func (r *reader) work(ctx context.Context) error {
+	conn, err := r.e.src.Pool.Checkout(ctx, wire.ByAddress(r.run.node))
+	if err != nil {
+		return fmt.Errorf("copy: connect to the source: %w", err)
+	}
+	defer conn.Release()
+	r.conn = conn
+	for {
+		j, ok := r.run.jobs.pop(ctx)
+		if !ok {
+			return ctx.Err()
+		}
+		err := j.run(ctx, r)
+		r.run.jobs.finished()
+		if err != nil {
+			r.e.count.failed(err)
+			return err
+		}
+	}
+}
+
+// close ends a cursor that may be open, even when ctx has ended.
+func (r *reader) close(ctx context.Context, cur *wire.Cursor) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	cur.Close(ctx)
+}
+
+// Errors that a scan ends with and that slice acts upon.
+const (
+	codeCursorNotFound = 43
+	codeKeyNotFound    = 211 // $_resumeAfter names a record that was deleted
+)
+
+// errLarge ends the scan of a collection of unknown size that turned out to be
+// no small one, before anything of it was sent.
+var errLarge = errors.New("collection is larger than one batch")
+
+// slice reads one slice to its end. It opens the cursor again where the server
+// ended it for a reason that does not end the copy: a rename, a time-out, the
+// place to start from deleted.
+func (r *reader) slice(ctx context.Context, s *slice) error {
+	sc := r.newScan(s)
+	const patience = 5
+	for idle := 0; ; idle++ {
+		before := sc.sent
+		err := sc.read(ctx)
+		if sc.sent > before {
+			idle = 0
+		}
+		switch {
+		case err == nil:
+			s.end(false)
+			return nil
+		case mongo.IsCode(err, mongo.CodeNamespaceNotFound):
+			s.end(true)
+			return nil
+		case mongo.IsCode(err, codeKeyNotFound) && sc.stepBack():
+			idle = 0
+		case mongo.IsCode(err, mongo.CodeCappedPositionLost) && s.st.Strategy == Serial:
+			return r.restart(ctx, s)
+		case idle < patience && (mongo.IsCode(err, mongo.CodeQueryPlanKilled) || mongo.IsCode(err, codeCursorNotFound)):
+			r.e.count.reopened.Add(1)
+			if s.st.Strategy == Serial && sc.sent > 0 {
+				return r.restart(ctx, s)
+			}
+		case sc.sent == 0 && s.st.Strategy == ByRecord && s.st.Of == 1 && refused(err):
+			r.e.noRecords.Store(true)
+			s.c.plan = nil
+			return r.collection(ctx, s.c)
+		case errors.Is(err, errLarge):
+			if err := r.measure(ctx, s.c); err != nil {
+				return err
+			}
+			return r.collection(ctx, s.c)
+		default:
+			return fmt.Errorf("read %s (slice %d of %d): %w", s.c.Source.NS, s.st.N+1, s.st.Of, err)
+		}
+		r.e.opts.Log.Debug("cursor opened again", "collection", s.c.Source.NS, "slice", s.st.N, "cause", err)
+	}
+}
+
+// restart begins an ordered collection anew after its position was lost: what
+// was sent is on the target or in no one's hands, for ordered slices send one
+// chunk at a time.
+func (r *reader) restart(ctx context.Context, s *slice) error {
+	r.e.opts.Log.Info("the source overtook the copy of an ordered collection; it begins anew", "collection", s.c.Source.NS)
+	return r.collection(ctx, s.c)
+}
+
+// measure asks for the size of a collection that came without estimates.
+func (r *reader) measure(ctx context.Context, c *collection) error {
+	c.measured, c.plan = true, nil
+	name, err := r.currentName(ctx, c, ByID)
+	if err != nil || name == "" {
+		return err
+	}
+	body, err := r.conn.Run(ctx, c.sourceDB, bson.D{{Key: "collStats", Value: name}})
+	if err != nil {
+		return fmt.Errorf("size of %s: %w", c.Source.NS, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.Source.Bytes, _ = bson.Raw(body).Lookup("size").AsInt64OK()
+	var ok bool
+	if c.Source.Count, ok = bson.Raw(body).Lookup("count").AsInt64OK(); !ok {
+		c.Source.Count, _ = bson.Raw(body).Lookup("timeseries", "bucketCount").AsInt64OK()
+	}
+	c.totalDocs, c.totalBytes = c.Source.Count, c.Source.Bytes
+	return nil
+}
+
+// find starts a find of the collection by UUID with the run's read concern.
+func (r *reader) find(c *collection, more bson.D) bson.D {
+	cmd := append(bson.D{{Key: "find", Value: c.Source.UUID}}, more...)
+	if at := r.e.opts.AfterClusterTime; !at.IsZero() {
+		cmd = append(cmd, bson.E{Key: "readConcern", Value: bson.D{
+			{Key: "level", Value: "majority"}, {Key: "afterClusterTime", Value: at.TS}}})
+	}
+	return cmd
+}
+
+func recordOrder() bson.D {
+	return bson.D{
+		{Key: "hint", Value: bson.D{{Key: "$natural", Value: 1}}},
+		{Key: "$_requestResumeToken", Value: true},
+	}
+}

@@ -1,0 +1,213 @@
+package copy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// run is one Run under way.
+type run struct {
+	e      *Engine
+	node   string // address of the member that is read
+	colls  []*collection
+	jobs   *schedule
+	budget *budget
+	chunks chan *chunk
+
+	mu         sync.Mutex
+	dirty      []*slice
+	saveFailed bool
+}
+
+func newRun(e *Engine) *run {
+	return &run{
+		e: e, jobs: newSchedule(), budget: newBudget(e.opts.MaxBufferedBytes),
+		// The budget bounds what waits here; the capacity only saves wake-ups.
+		chunks: make(chan *chunk, 256),
+	}
+}
+
+// run has readers end when no job is left, writers when readers have ended,
+// the saver when writers have.
+func (r *run) run(ctx context.Context) error {
+	for _, c := range r.colls {
+		if !c.finished() {
+			r.jobs.push(job{size: c.Source.Bytes, run: func(ctx context.Context, rd *reader) error { return rd.collection(ctx, c) }})
+		}
+	}
+	if r.jobs.open == 0 {
+		return nil
+	}
+	if err := r.chooseNode(ctx); err != nil {
+		return err
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	written := make(chan struct{})
+	g.Go(func() error { return r.save(gctx, written) })
+	g.Go(func() error {
+		defer close(written)
+		return r.transfer(gctx)
+	})
+	err := g.Wait()
+	if err != nil {
+		r.lastSave(ctx)
+	}
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// transfer reads and writes until all jobs are done.
+func (r *run) transfer(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		defer close(r.chunks)
+		readers, ctx := errgroup.WithContext(ctx)
+		for range r.e.opts.Readers {
+			readers.Go(func() error { return (&reader{run: r, e: r.e}).work(ctx) })
+		}
+		return readers.Wait()
+	})
+	for range r.e.opts.Writers {
+		g.Go(func() error { return newWriter(r).work(ctx) })
+	}
+	return g.Wait()
+}
+
+// chooseNode picks the member to read: the one that unfinished record-order
+// plans belong to while it can be reached, else any that the reader selects.
+func (r *run) chooseNode(ctx context.Context) error {
+	for _, c := range r.colls {
+		if len(c.plan) > 0 && !allDone(c.plan) && c.plan[0].Node != "" {
+			node := c.plan[0].Node
+			short, cancel := context.WithTimeout(ctx, 3*time.Second)
+			conn, err := r.e.src.Pool.Checkout(short, wire.ByAddress(node))
+			cancel()
+			if err == nil {
+				conn.Release()
+				r.node = node
+				return nil
+			}
+			r.e.opts.Log.Warn("the source member that the copy was reading cannot be reached; its unfinished collections are read again from another",
+				"member", node, "error", err)
+			break
+		}
+	}
+	conn, err := r.e.src.Pool.Checkout(ctx, r.e.src.Reader())
+	if err != nil {
+		return fmt.Errorf("copy: connect to the source: %w", err)
+	}
+	r.node = conn.Addr()
+	conn.Release()
+	return nil
+}
+
+// unsaved queues a slice for the saver.
+func (r *run) unsaved(s *slice) {
+	r.mu.Lock()
+	r.dirty = append(r.dirty, s)
+	r.mu.Unlock()
+}
+
+// save makes progress durable until all is written, and then once more.
+func (r *run) save(ctx context.Context, written <-chan struct{}) error {
+	tick := time.NewTicker(r.e.opts.SaveEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-written:
+			if ctx.Err() != nil { // transfer failed; its error counts
+				return ctx.Err()
+			}
+			return r.saveDirty(ctx)
+		case <-tick.C:
+			if err := r.saveDirty(ctx); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (r *run) saveDirty(ctx context.Context) error {
+	r.mu.Lock()
+	dirty := r.dirty
+	r.dirty = nil
+	r.mu.Unlock()
+	states := make([]SliceState, 0, len(dirty))
+	for _, s := range dirty {
+		if st := s.snapshot(); s.c.current(st.Plan) {
+			states = append(states, st)
+		}
+	}
+	if len(states) == 0 {
+		return nil
+	}
+	return r.saveStates(ctx, states)
+}
+
+func (r *run) saveStates(ctx context.Context, states []SliceState) error {
+	if err := r.e.store.SaveSlices(ctx, states); err != nil {
+		r.mu.Lock()
+		r.saveFailed = true
+		r.mu.Unlock()
+		return fmt.Errorf("copy: save the progress of %d slices: %w", len(states), err)
+	}
+	return nil
+}
+
+// lastSave keeps what a run that ends early has done, if that is quickly
+// possible. A failed save is final: it may have told that writes are lost.
+func (r *run) lastSave(ctx context.Context) {
+	const patience = 5 * time.Second
+	if r.saveFailed {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	if err := r.saveDirty(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		r.e.opts.Log.Warn("progress of the last moments was not saved and is copied again", "error", err)
+	}
+}
+
+// current reports that a plan has not been superseded.
+func (c *collection) current(plan int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.generation == plan
+}
+
+// finished takes over a plan of which every slice is done.
+func (c *collection) finished() bool {
+	if len(c.plan) == 0 || !allDone(c.plan) {
+		return false
+	}
+	c.state = StateDone
+	c.planned = len(c.plan)
+	for _, st := range c.plan {
+		c.docs += st.Docs
+		c.bytes += st.Bytes
+		if st.Dropped {
+			c.state = StateDropped
+		}
+	}
+	return true
+}
+
+func allDone(plan []SliceState) bool {
+	for _, st := range plan {
+		if !st.Done {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,169 @@
+package copy
+
+import (
+	"sync"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// slice is a slice under way. Its reader numbers chunks; writers acknowledge
+// them in any order; the position moves over unbroken runs only.
+type slice struct {
+	c   *collection
+	run *run
+
+	mu      sync.Mutex
+	st      SliceState
+	trail   []int64 // record ids of recent positions, newest first
+	sent    int
+	acked   int // chunks 0 … acked-1 are acknowledged
+	early   map[int]progress
+	ended   bool // the reader has sent all
+	unsaved bool
+}
+
+// progress is what an acknowledged chunk adds.
+type progress struct {
+	position    bson.Raw
+	docs, bytes int64
+}
+
+// trailLength bounds how many earlier positions are kept to fall back to.
+const trailLength = 6
+
+func newSlice(r *run, c *collection, st SliceState) *slice {
+	return &slice{c: c, run: r, st: st, early: map[int]progress{}}
+}
+
+// size is what is left to read, roughly, for the schedule.
+func (s *slice) size() int64 {
+	return max(s.c.Source.Bytes/int64(max(s.st.Of, 1))-s.st.Bytes, 0)
+}
+
+// number gives the next chunk its place in the slice.
+func (s *slice) number() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sent++
+	return s.sent - 1
+}
+
+// ack records that chunk n is on the target.
+func (s *slice) ack(n int, p progress) {
+	s.c.add(p.docs, p.bytes)
+	s.mu.Lock()
+	s.early[n] = p
+	for {
+		p, ok := s.early[s.acked]
+		if !ok {
+			break
+		}
+		delete(s.early, s.acked)
+		s.acked++
+		s.advance(p)
+	}
+	s.touched()
+}
+
+// advance moves the position; the caller holds s.mu.
+func (s *slice) advance(p progress) {
+	if old := markRecord(s.st.Position); old != 0 {
+		s.trail = append([]int64{old}, s.trail[:min(len(s.trail), trailLength-1)]...)
+	}
+	s.st.Position = p.position
+	s.st.Docs += p.docs
+	s.st.Bytes += p.bytes
+}
+
+// end tells that the reader has sent everything; dropped that the collection
+// is gone.
+func (s *slice) end(dropped bool) {
+	s.mu.Lock()
+	s.ended = true
+	s.st.Dropped = dropped
+	s.touched()
+}
+
+// touched marks the slice for saving, and done when it is; it unlocks s.mu.
+func (s *slice) touched() {
+	done := s.ended && s.acked == s.sent && !s.st.Done
+	if done {
+		s.st.Done = true
+	}
+	first := !s.unsaved
+	s.unsaved = true
+	dropped := s.st.Dropped
+	s.mu.Unlock()
+	if first {
+		s.run.unsaved(s)
+	}
+	if done {
+		s.c.sliceDone(s.run, dropped)
+	}
+}
+
+// snapshot is the state to save; from then on the slice counts as saved.
+func (s *slice) snapshot() SliceState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unsaved = false
+	st := s.st
+	st.Back = s.back()
+	return st
+}
+
+// back lists fallback record ids, newest first; the caller holds s.mu.
+func (s *slice) back() []int64 {
+	const most = trailLength + 1 + candidates
+	out := append(make([]int64, 0, most), s.trail...)
+	if lower := markRecord(s.st.Lower); lower != 0 && len(s.st.Position) > 0 {
+		out = append(out, lower)
+	}
+	for _, r := range s.st.Back {
+		if len(out) == most {
+			break
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// start is where reading begins: the position, or else the lower bound.
+func (s *slice) start() (from bson.Raw, back []int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.st.Position) > 0 {
+		return s.st.Position, s.back()
+	}
+	return s.st.Lower, s.back()
+}
+
+// add counts documents that reached the target.
+func (c *collection) add(docs, bytes int64) {
+	c.mu.Lock()
+	c.docs += docs
+	c.bytes += bytes
+	c.mu.Unlock()
+}
+
+// sliceDone counts a finished slice and ends the collection with the last.
+func (c *collection) sliceDone(r *run, dropped bool) {
+	c.mu.Lock()
+	c.left--
+	if dropped {
+		c.state = StateDropped
+	} else if c.left == 0 && c.state != StateDropped {
+		c.state = StateDone
+	}
+	over, state, docs, bytes := c.left == 0, c.state, c.docs, c.bytes
+	c.mu.Unlock()
+	if !over {
+		return
+	}
+	if state == StateDropped {
+		r.e.opts.Log.Info("collection vanished from the source during its copy; the oplog replays the drop",
+			"collection", c.Source.NS, "uuid", c.uuid)
+		return
+	}
+	r.e.opts.Log.Debug("collection copied", "collection", c.Source.NS, "documents", docs, "bytes", bytes)
+}

@@ -1,0 +1,108 @@
+package copy
+
+import (
+	"sync/atomic"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// CollectionState is how far a collection's copy is.
+type CollectionState string
+
+// The states of a collection.
+const (
+	StateWaiting CollectionState = "waiting"
+	StateCopying CollectionState = "copying"
+	StateDone    CollectionState = "done"
+	StateDropped CollectionState = "dropped" // vanished from the source
+)
+
+// CollectionStats is a collection's progress. Documents and bytes are those
+// acknowledged by the target, in this run and before.
+type CollectionStats struct {
+	Source, Target        string
+	State                 CollectionState
+	Strategy              Strategy // "" until planned
+	Docs, Bytes           int64
+	TotalDocs, TotalBytes int64 // the source's estimates
+	Slices, SlicesDone    int
+}
+
+// Stats is a snapshot of an engine. Counters below the totals are since New.
+type Stats struct {
+	Collections           []CollectionStats
+	Docs, Bytes           int64
+	TotalDocs, TotalBytes int64
+	Slices, SlicesDone    int
+
+	Duplicates    int64 // documents the target had already, skipped
+	Replaced      int64 // documents the target had already, replaced
+	Exact         int64 // documents with zero timestamps, written by update instead of insert
+	Reopened      int64 // cursors opened again after the server ended them
+	Restarted     int64 // collections begun anew because their position was lost
+	Buffered      int64 // bytes in flight now
+	InsertBatches int64
+	Errors        map[string]int64 // by mongo.Class
+}
+
+type counters struct {
+	duplicates, replaced, exact, reopened, restarted, batches atomic.Int64
+
+	fatal, retry, duplicate, other atomic.Int64
+}
+
+// failed counts an error by its class.
+func (n *counters) failed(err error) {
+	switch mongo.Classify(err) {
+	case mongo.ClassCanceled:
+	case mongo.ClassFatal:
+		n.fatal.Add(1)
+	case mongo.ClassRetry:
+		n.retry.Add(1)
+	case mongo.ClassDuplicate:
+		n.duplicate.Add(1)
+	default:
+		n.other.Add(1)
+	}
+}
+
+// Stats returns the progress of the latest Run.
+func (e *Engine) Stats() Stats {
+	e.mu.Lock()
+	colls, inFlight := e.colls, e.inFlight
+	e.mu.Unlock()
+	n := &e.count
+	s := Stats{
+		Collections: make([]CollectionStats, len(colls)),
+		Duplicates:  n.duplicates.Load(), Replaced: n.replaced.Load(), Exact: n.exact.Load(),
+		Reopened: n.reopened.Load(), Restarted: n.restarted.Load(), InsertBatches: n.batches.Load(),
+		Errors: map[string]int64{
+			mongo.ClassFatal.String(): n.fatal.Load(), mongo.ClassRetry.String(): n.retry.Load(),
+			mongo.ClassDuplicate.String(): n.duplicate.Load(), "other": n.other.Load(),
+		},
+	}
+	if inFlight != nil {
+		s.Buffered = inFlight.inFlight()
+	}
+	for i, c := range colls {
+		cs := c.stats()
+		s.Collections[i] = cs
+		s.Docs += cs.Docs
+		s.Bytes += cs.Bytes
+		s.TotalDocs += cs.TotalDocs
+		s.TotalBytes += cs.TotalBytes
+		s.Slices += cs.Slices
+		s.SlicesDone += cs.SlicesDone
+	}
+	return s
+}
+
+func (c *collection) stats() CollectionStats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return CollectionStats{
+		Source: c.Source.NS, Target: c.Target, State: c.state, Strategy: c.strategy,
+		Docs: c.docs, Bytes: c.bytes, TotalDocs: c.totalDocs, TotalBytes: c.totalBytes,
+		Slices: c.planned, SlicesDone: c.planned - c.left,
+	}
+}

@@ -1,0 +1,199 @@
+package copy
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// chunk is one cursor reply on its way to the target.
+type chunk struct {
+	s        *slice
+	n        int // its place in the slice
+	batch    *wire.Batch
+	from     int // index in the batch of the first of docs documents
+	docs     int // they are neighbours
+	bytes    int64
+	held     int64 // bytes of the budget
+	position []byte
+	done     chan struct{} // serial slices: closed when written
+}
+
+// each calls fn with the chunk's documents, which alias the reply.
+func (ch *chunk) each(fn func(i int, doc []byte) error) error {
+	i := -1 - ch.from
+	return ch.batch.Each(func(doc []byte) error {
+		i++
+		if i < 0 || i >= ch.docs {
+			return nil
+		}
+		return fn(i, doc)
+	})
+}
+
+// writer inserts chunks over one connection to the target's primary.
+type writer struct {
+	run  *run
+	e    *Engine
+	conn *wire.Conn
+	msg  wire.Message
+}
+
+// keepMessage is the largest message buffer that a writer keeps.
+const keepMessage = 8 << 20
+
+func newWriter(r *run) *writer { return &writer{run: r, e: r.e} }
+
+func (w *writer) work(ctx context.Context) error {
+	conn, err := w.e.dst.Pool.Checkout(ctx, wire.Primary())
+	if err != nil {
+		return fmt.Errorf("copy: connect to the target: %w", err)
+	}
+	defer conn.Release()
+	w.conn = conn
+	for {
+		select {
+		case ch, ok := <-w.run.chunks:
+			if !ok {
+				return nil
+			}
+			if err := w.write(ctx, ch); err != nil {
+				w.e.count.failed(err)
+				return fmt.Errorf("copy %s to %s: %w", ch.s.c.Source.NS, ch.s.c.Target, err)
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// write puts a chunk on the target and acknowledges it.
+func (w *writer) write(ctx context.Context, ch *chunk) error {
+	var err error
+	if ch.done != nil {
+		err = w.insertInOrder(ctx, ch)
+	} else {
+		err = w.insert(ctx, ch)
+	}
+	if err != nil {
+		return err
+	}
+	w.e.count.batches.Add(1)
+	ch.s.ack(ch.n, progress{position: ch.position, docs: int64(ch.docs), bytes: ch.bytes})
+	w.run.budget.adjust(-ch.held)
+	if ch.done != nil {
+		close(ch.done)
+	}
+	return nil
+}
+
+// insert sends the chunk as one unordered insert. Documents that an insert
+// would change are set aside and written exactly.
+func (w *writer) insert(ctx context.Context, ch *chunk) error {
+	c := ch.s.c
+	var aside [][]byte
+	var skipped []int // their indexes in the chunk
+	w.begin(c)
+	err := ch.each(func(i int, doc []byte) error {
+		zero, err := hasZeroTimestamp(doc)
+		if err != nil {
+			return fmt.Errorf("_id %s: %w", idText(doc), err)
+		}
+		if zero {
+			aside, skipped = append(aside, doc), append(skipped, i)
+			return nil
+		}
+		w.msg.AppendDocument(doc)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if w.msg.Docs() > 0 {
+		if err := w.sendInsert(ctx, ch, skipped); err != nil {
+			return err
+		}
+	}
+	w.e.count.exact.Add(int64(len(aside)))
+	return w.upsert(ctx, c, aside)
+}
+
+func (w *writer) sendInsert(ctx context.Context, ch *chunk, skipped []int) error {
+	sent := int64(w.msg.Docs())
+	res, err := w.roundTrip(ctx)
+	if err != nil {
+		return err
+	}
+	if res.N+int64(len(res.Errors)) != sent {
+		return fmt.Errorf("insert of %d documents was answered with %d inserted and %d errors", sent, res.N, len(res.Errors))
+	}
+	if len(res.Errors) == 0 {
+		return nil
+	}
+	return w.resolve(ctx, ch, res.Errors, skipped)
+}
+
+func (w *writer) begin(c *collection) {
+	if w.msg.Len() > keepMessage {
+		w.msg = wire.Message{}
+	}
+	w.msg.Reset(c.targetDB, c.insert, false)
+	w.msg.StartSequence("documents")
+}
+
+// insertInOrder writes a serial chunk: runs of documents with ordered inserts,
+// those that an insert would change one by one in between.
+func (w *writer) insertInOrder(ctx context.Context, ch *chunk) error {
+	c := ch.s.c
+	flush := func() error {
+		if w.msg.Docs() == 0 {
+			return nil
+		}
+		sent := int64(w.msg.Docs())
+		res, err := w.roundTrip(ctx)
+		if err != nil {
+			return err
+		}
+		if len(res.Errors) > 0 {
+			return writeFailed(res.Errors[0], nil)
+		}
+		if res.N != sent {
+			return fmt.Errorf("insert of %d documents was answered with %d inserted", sent, res.N)
+		}
+		w.begin(c)
+		return nil
+	}
+	w.begin(c)
+	err := ch.each(func(_ int, doc []byte) error {
+		zero, err := hasZeroTimestamp(doc)
+		if err != nil || !zero {
+			w.msg.AppendDocument(doc)
+			return err
+		}
+		if err := flush(); err != nil {
+			return err
+		}
+		w.e.count.exact.Add(1)
+		if err := w.upsert(ctx, c, [][]byte{doc}); err != nil {
+			return err
+		}
+		w.begin(c)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return flush()
+}
+
+// roundTrip sends the message and reads the write result.
+func (w *writer) roundTrip(ctx context.Context) (wire.WriteResult, error) {
+	body, err := w.conn.RoundTrip(ctx, &w.msg)
+	if err != nil {
+		return wire.WriteResult{}, err
+	}
+	res := wire.ParseWriteResult(body)
+	w.e.store.ObserveTerm(res.Term)
+	return res, concernFailed(res)
+}
