@@ -34,7 +34,10 @@ func (c *checker) namespaces(n Namespaces) {
 // written.
 func (c *checker) rules(setting string, r rule.Config) {
 	if _, err := rule.New(r); err != nil {
-		what, how, _ := strings.Cut(err.Error(), "; ")
+		what, how, ok := strings.Cut(err.Error(), "; ")
+		if !ok {
+			how = "leave out one of the rules"
+		}
 		c.fail(setting, "cannot be used: "+what, how)
 	}
 }

@@ -47,7 +47,11 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusNotFound, "there is no "+r.Method+" of this path", "see "+PathStatus)
 	})
-	return s.local(http.NewCrossOriginProtection().Handler(mux))
+	origin := http.NewCrossOriginProtection()
+	origin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fail(w, http.StatusForbidden, "a web page of another origin may not do this", "use the millrace command")
+	}))
+	return s.local(origin.Handler(mux))
 }
 
 // local refuses requests to a loopback server under a foreign name: a web page

@@ -22,8 +22,8 @@ const (
 	maxHeader = 16 << 10
 	// replyTime is how long a reply may take, except that of finalize.
 	replyTime = 10 * time.Second
-	// farewell is how long Serve waits for replies under way at its end.
-	farewell = 5 * time.Second
+	// defaultFarewell is how long Serve waits for replies under way at its end.
+	defaultFarewell = 5 * time.Second
 )
 
 // Controller is what the server controls: a job. Its methods are called from
@@ -52,6 +52,8 @@ type Server struct {
 	loopback bool
 	listener net.Listener
 	finalize finalizing
+	// farewell is defaultFarewell, deadline replyTime, shorter in tests.
+	farewell, deadline time.Duration
 }
 
 // Listen opens the address. Nothing is answered before Serve; Close is needed
@@ -61,7 +63,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, mongo.WithHint(fmt.Errorf("listen for control: %w", err), "choose another address with --listen; port 0 takes a free one")
 	}
-	s := &Server{job: o.Job, log: o.Log, token: o.Token, listener: l}
+	s := &Server{job: o.Job, log: o.Log, token: o.Token, listener: l, farewell: defaultFarewell, deadline: replyTime}
 	if s.token == "" {
 		s.token = rand.Text()
 	}
@@ -92,9 +94,9 @@ func (s *Server) Serve(ctx context.Context) error {
 	s.finalize.ctx = finalizeCtx
 	hs := &http.Server{
 		Handler:           s.handler(),
-		ReadHeaderTimeout: replyTime,
-		ReadTimeout:       replyTime,
-		WriteTimeout:      replyTime,
+		ReadHeaderTimeout: s.deadline,
+		ReadTimeout:       s.deadline,
+		WriteTimeout:      s.deadline,
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
@@ -117,7 +119,7 @@ func (s *Server) Serve(ctx context.Context) error {
 }
 
 func (s *Server) shutdown(hs *http.Server) error {
-	ctx, cancel := context.WithTimeout(context.Background(), farewell)
+	ctx, cancel := context.WithTimeout(context.Background(), s.farewell)
 	defer cancel()
 	if err := hs.Shutdown(ctx); err != nil {
 		s.log.Debug("control connections cut at the end", "error", err)

@@ -1,0 +1,163 @@
+package config
+
+import (
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/internal/replicate"
+)
+
+func valid(t *testing.T) *Sync {
+	t.Helper()
+	var s Sync
+	s.Bind(pflag.NewFlagSet("sync", pflag.ContinueOnError))
+	s.Source, s.Target = "mongodb://a:1/?replicaSet=x", "mongodb+srv://u:p@b/"
+	return &s
+}
+
+func TestValidateSync(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		change  func(*Sync)
+		setting string // "" when all is well
+	}{
+		{"defaults", func(*Sync) {}, ""},
+		{"no source", func(s *Sync) { s.Source = "" }, "source"},
+		{"wrong scheme", func(s *Sync) { s.Target = "http://b" }, "target"},
+		{"unescaped password", func(s *Sync) { s.Source = "mongodb://u:a/b@h" }, "source"},
+		{"mode", func(s *Sync) { s.Mode = "ful" }, "mode"},
+		{"start of a copy", func(s *Sync) { s.StartAt = "1:1" }, "start-at"},
+		{"start", func(s *Sync) { s.Mode, s.StartAt = "incremental", "1700000000:1" }, ""},
+		{"start as time", func(s *Sync) { s.Mode, s.StartAt = "incremental", "2026-01-02T15:04:05Z" }, ""},
+		{"start as nonsense", func(s *Sync) { s.Mode, s.StartAt = "incremental", "now" }, "start-at"},
+		{"start at a forgotten checkpoint", func(s *Sync) { s.Mode, s.StartAt, s.Restart = "incremental", "checkpoint", true }, "start-at"},
+		{"until time", func(s *Sync) { s.Until = "2026-01-02T15:04:05+02:00" }, ""},
+		{"until nonsense", func(s *Sync) { s.Until = "later" }, "until"},
+		{"until time of a copy", func(s *Sync) { s.Mode, s.Until = "full", "2026-01-02T15:04:05Z" }, "until"},
+		{"until caught up of a copy", func(s *Sync) { s.Mode, s.Until = "full", "caught-up" }, ""},
+		{"job", func(s *Sync) { s.Job = "orders-2026.v1" }, ""},
+		{"job path", func(s *Sync) { s.Job = "../x" }, "job"},
+		{"existing", func(s *Sync) { s.OnExisting = "overwrite" }, "on-existing"},
+		{"write concern number", func(s *Sync) { s.WriteConcern = "3" }, ""},
+		{"write concern zero", func(s *Sync) { s.WriteConcern = "0" }, "write-concern"},
+		{"read preference", func(s *Sync) { s.ReadPreference = "second" }, "read-preference"},
+		{"tags", func(s *Sync) { s.ReadPreference, s.ReadTags = "nearest", "dc:east,rack:1;dc:west" }, ""},
+		{"tags of the primary", func(s *Sync) { s.ReadTags = "dc:east" }, "read-tags"},
+		{"tags without value", func(s *Sync) { s.ReadPreference, s.ReadTags = "nearest", "dc" }, "read-tags"},
+		{"readers", func(s *Sync) { s.Readers = -1 }, "readers"},
+		{"window", func(s *Sync) { s.WarnWindow = -time.Second }, "warn-window"},
+		{"report in a directory that is not", func(s *Sync) { s.Report = "/no/such/dir/r.json" }, "report"},
+		{"report is a directory", func(s *Sync) { s.Report = "." }, "report"},
+		{"listen", func(s *Sync) { s.Listen = "localhost" }, "listen"},
+		{"listen port", func(s *Sync) { s.Listen = "127.0.0.1:70000" }, "listen"},
+		{"listen on all", func(s *Sync) { s.Listen = ":0" }, ""},
+		{"token", func(s *Sync) { s.Token = "short" }, "token"},
+		{"include", func(s *Sync) { s.Include = []string{"a.b", ".x"} }, "include"},
+		{"rename", func(s *Sync) { s.Rename = []string{"a"} }, "rename"},
+		{"renames that contradict", func(s *Sync) { s.Rename = []string{"a=b", "a=c"} }, "rename"},
+		{"output", func(s *Sync) { s.Output = "xml" }, "output"},
+		{"log level", func(s *Sync) { s.LogLevel = "loud" }, "log-level"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := valid(t)
+			c.change(s)
+			expect(t, s.Validate(nil), c.setting)
+		})
+	}
+}
+
+// expect wants exactly one problem, that of the setting, with a remedy.
+func expect(t *testing.T, err error, setting string) {
+	t.Helper()
+	if setting == "" {
+		if err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	var p Problems
+	if !errors.As(err, &p) || len(p) != 1 || p[0].Setting != setting {
+		t.Fatalf("want a problem of %s, got %v", setting, err)
+	}
+	if p[0].How == "" || p[0].What == "" {
+		t.Errorf("no remedy in %v", p[0])
+	}
+}
+
+func TestValidateOthers(t *testing.T) {
+	v := Verify{Common: Common{Output: "json", LogLevel: "info", LogFormat: "text"}, Clusters: Clusters{Source: "mongodb://a", Target: "mongodb://b"}}
+	expect(t, v.Validate(nil), "")
+	v.Workers = -1
+	expect(t, v.Validate(nil), "workers")
+
+	c := Control{Common: v.Common}
+	expect(t, c.Validate(nil), "")
+	c.Address = "nowhere"
+	expect(t, c.Validate(nil), "address")
+	c = Control{Common: v.Common, Watch: true}
+	expect(t, c.Validate(nil), "interval")
+}
+
+func TestEverythingWrongIsTold(t *testing.T) {
+	s := valid(t)
+	s.Source, s.Mode, s.Readers, s.Output = "", "x", -1, "y"
+	var p Problems
+	if !errors.As(s.Validate(Origins{"mode": {Kind: FromEnvironment, Name: "MILLRACE_MODE"}}), &p) || len(p) != 4 {
+		t.Fatalf("%v", p)
+	}
+	if !strings.Contains(p.Error(), "environment MILLRACE_MODE") {
+		t.Errorf("origin missing in %s", p)
+	}
+}
+
+func TestSpec(t *testing.T) {
+	s, _, err := load(t, []string{"--source=mongodb://a", "--target=mongodb://b", "--include=x.*", "--rename=x=y", "--until=caught-up",
+		"--on-existing=merge", "--read-preference=nearest", "--partitions=7", "--give-up-after=5m"}, nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := s.Spec()
+	if spec.Source != "mongodb://a" || spec.Mode != replicate.ModeAll || spec.Until != "caught-up" || spec.OnExisting != replicate.ExistingMerge ||
+		spec.ReadPreference != "nearest" || spec.Partitions != 7 || spec.GiveUpAfter != 5*time.Minute || spec.WriteConcern != "majority" ||
+		len(spec.Rules.Include) != 1 || len(spec.Rules.Rename) != 1 {
+		t.Errorf("%+v", spec)
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	modes := func(path string) (uint32, error) {
+		switch filepath.Base(path) {
+		case "open.yaml":
+			return 0o644, nil
+		case "closed.yaml":
+			return 0o600, nil
+		}
+		return 0, fs.ErrNotExist
+	}
+	secrets := map[string]string{"source": "mongodb://u:hidden@h", "target": "mongodb://h"}
+	for _, c := range []struct {
+		origin Origin
+		want   int
+	}{
+		{Origin{Kind: FromFlag, Name: "source"}, 1},
+		{Origin{Kind: FromEnvironment, Name: "MILLRACE_SOURCE"}, 0},
+		{Origin{Kind: FromFile, Name: "open.yaml", Line: 1}, 1},
+		{Origin{Kind: FromFile, Name: "closed.yaml", Line: 1}, 0},
+	} {
+		got := Warnings(Origins{"source": c.origin, "target": {Kind: FromFlag, Name: "target"}}, secrets, modes)
+		if len(got) != c.want {
+			t.Errorf("%v: %v", c.origin, got)
+		}
+		for _, p := range got {
+			if strings.Contains(p.String(), "hidden") {
+				t.Errorf("secret shown: %s", p)
+			}
+		}
+	}
+}

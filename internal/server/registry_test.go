@@ -1,0 +1,164 @@
+package server
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+func registry(t *testing.T) Registry {
+	t.Helper()
+	r, err := NewRegistry(func(name string) (string, bool) { return filepath.Join(t.TempDir(), name), name == "XDG_STATE_HOME" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// add records a server of this process as the sync of a job.
+func add(t *testing.T, r Registry, job string, s *Server) func() error {
+	t.Helper()
+	remove, err := r.Add(Record{Job: job, PID: os.Getpid(), Address: s.Addr(), Token: s.Token(), StartedAt: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return remove
+}
+
+func TestRegistryFinds(t *testing.T) {
+	r := registry(t)
+	if _, err := r.Find(t.Context(), "", ""); err == nil || mongo.HintOf(err) == "" {
+		t.Fatalf("empty: %v", err)
+	}
+	a, _ := running(t, &fakeJob{}, "127.0.0.1:0")
+	b, _ := running(t, &fakeJob{}, "127.0.0.1:0")
+	removeA := add(t, r, "orders", a)
+	if rec, err := r.Find(t.Context(), "", ""); err != nil || rec.Token != a.Token() || rec.Address != a.Addr() {
+		t.Fatalf("the only one: %+v, %v", rec, err)
+	}
+	add(t, r, "users/../x", b)
+	if _, err := r.Find(t.Context(), "", ""); err == nil || !strings.Contains(err.Error(), "2 syncs") {
+		t.Errorf("one of two: %v", err)
+	}
+	if rec, err := r.Find(t.Context(), "", "orders"); err != nil || rec.Address != a.Addr() {
+		t.Errorf("by job: %+v, %v", rec, err)
+	}
+	if rec, err := r.Find(t.Context(), b.Addr(), ""); err != nil || rec.Token != b.Token() {
+		t.Errorf("by address: %+v, %v", rec, err)
+	}
+	if _, err := r.Find(t.Context(), "", "other"); err == nil || !strings.Contains(mongo.HintOf(err), "orders") {
+		t.Errorf("no such job: %v", err)
+	}
+	if err := removeA(); err != nil {
+		t.Fatal(err)
+	}
+	if err := removeA(); err != nil {
+		t.Errorf("removed twice: %v", err)
+	}
+	if rec, err := r.Find(t.Context(), "", ""); err != nil || rec.Address != b.Addr() {
+		t.Errorf("the one left: %+v, %v", rec, err)
+	}
+}
+
+func TestRegistryKeepsTheTokenSecret(t *testing.T) {
+	r := registry(t)
+	s, _ := running(t, &fakeJob{}, "127.0.0.1:0")
+	add(t, r, "orders", s)
+	entries, err := os.ReadDir(r.Dir)
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("%v, %v", entries, err)
+	}
+	file, err := entries[0].Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.Stat(r.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if file.Mode().Perm() != 0o600 || dir.Mode().Perm() != 0o700 {
+		t.Errorf("file %v, directory %v", file.Mode(), dir.Mode())
+	}
+}
+
+func TestRegistryIgnoresTheStale(t *testing.T) {
+	r := registry(t)
+	ended := exec.Command(os.Args[0], "-test.run=^$")
+	if err := ended.Run(); err != nil {
+		t.Fatal(err)
+	}
+	s, stop := running(t, &fakeJob{}, "127.0.0.1:0")
+	for _, rec := range []Record{
+		{Job: "dead", PID: ended.Process.Pid, Address: s.Addr()},
+		{Job: "number-taken-over", PID: os.Getppid(), Address: s.Addr()},
+		{Job: "elsewhere", PID: os.Getpid(), Address: s.Addr(), Host: "another-machine"},
+	} {
+		if _, err := r.Add(rec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range map[string]string{"broken-1.json": "{", "empty-2.json": "", "note.txt": "x"} {
+		if err := os.WriteFile(filepath.Join(r.Dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if recs, err := r.Running(t.Context()); err != nil || len(recs) != 0 {
+		t.Fatalf("%+v, %v", recs, err)
+	}
+	if _, err := os.Stat(filepath.Join(r.Dir, fileName(Record{Job: "dead", PID: ended.Process.Pid}))); !os.IsNotExist(err) {
+		t.Errorf("the record of the dead stays: %v", err)
+	}
+	add(t, r, "silent", s)
+	if recs, err := r.Running(t.Context()); err != nil || len(recs) != 1 {
+		t.Fatalf("%+v, %v", recs, err)
+	}
+	stop()
+	if recs, err := r.Running(t.Context()); err != nil || len(recs) != 0 {
+		t.Fatalf("one that no longer answers: %+v, %v", recs, err)
+	}
+}
+
+func TestRegistryDir(t *testing.T) {
+	for _, c := range []struct {
+		env  map[string]string
+		want string
+	}{
+		{map[string]string{"XDG_STATE_HOME": "/s", "HOME": "/h"}, "/s/millrace/run"},
+		{map[string]string{"XDG_STATE_HOME": "relative", "HOME": "/h"}, "/h/.local/state/millrace/run"},
+		{map[string]string{"HOME": "/h"}, "/h/.local/state/millrace/run"},
+	} {
+		r, err := NewRegistry(func(n string) (string, bool) { v, ok := c.env[n]; return v, ok })
+		if err != nil || r.Dir != c.want {
+			t.Errorf("%q, want %q (%v)", r.Dir, c.want, err)
+		}
+	}
+}
+
+func TestFileNameStaysInItsDirectory(t *testing.T) {
+	for _, job := range []string{"../../etc/x", "a/b", ".hidden", "ä b", strings.Repeat("x", 500), ""} {
+		name := fileName(Record{Job: job, PID: 7})
+		if filepath.Base(name) != name || strings.HasPrefix(name, ".") || len(name) > 255 || !strings.HasSuffix(name, "-7.json") {
+			t.Errorf("%q gives %q", job, name)
+		}
+	}
+}
+
+func TestRecordIsWholeJSON(t *testing.T) {
+	r := registry(t)
+	s, _ := running(t, &fakeJob{}, "127.0.0.1:0")
+	add(t, r, "orders", s)
+	raw, err := os.ReadFile(filepath.Join(r.Dir, fileName(Record{Job: "orders", PID: os.Getpid()})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rec Record
+	if err := json.Unmarshal(raw, &rec); err != nil || rec.Host == "" || rec.Token != s.Token() {
+		t.Errorf("%+v, %v", rec, err)
+	}
+}

@@ -1,0 +1,340 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/replicate"
+)
+
+// fakeJob stands for a job: only its control is needed here.
+type fakeJob struct {
+	mu        sync.Mutex
+	paused    bool
+	phase     replicate.Phase
+	finalizes int
+	finalize  func(context.Context) error
+}
+
+func (f *fakeJob) Status() replicate.Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return replicate.Status{Job: "orders", Phase: f.phase, Paused: f.paused}
+}
+
+func (f *fakeJob) set(paused bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.paused == paused {
+		return mongo.WithHint(errors.New("it is so already"), "look first")
+	}
+	f.paused = paused
+	return nil
+}
+
+func (f *fakeJob) Pause(context.Context) error  { return f.set(true) }
+func (f *fakeJob) Resume(context.Context) error { return f.set(false) }
+
+func (f *fakeJob) Finalize(ctx context.Context) error {
+	f.mu.Lock()
+	f.finalizes++
+	f.mu.Unlock()
+	if err := f.finalize(ctx); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.phase = replicate.PhaseFinalized
+	return nil
+}
+
+// A finalize may take longer than any other reply, as often as it is asked for.
+func TestFinalizeHasNoDeadline(t *testing.T) {
+	job := &fakeJob{finalize: func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(300 * time.Millisecond):
+			return errors.New("not yet")
+		}
+	}}
+	s, err := Listen(t.Context(), Options{Address: "127.0.0.1:0", Job: job, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.deadline = 50 * time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx) }()
+	c := client(t, s, s.Token())
+	for range 2 {
+		if _, err := c.Finalize(t.Context()); err == nil || !strings.Contains(err.Error(), "not yet") {
+			t.Errorf("%v", err)
+		}
+		if _, err := c.Status(t.Context()); err != nil {
+			t.Errorf("on the same connection: %v", err)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// running serves the job until the test or stop ends it.
+func running(t *testing.T, job Controller, address string) (s *Server, stop func()) {
+	t.Helper()
+	s, err := Listen(t.Context(), Options{Address: address, Job: job, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return s, stop
+}
+
+func client(t *testing.T, s *Server, token string) *Client {
+	t.Helper()
+	_, port, _ := strings.Cut(s.Addr(), "]:")
+	address := s.Addr()
+	if port != "" { // all interfaces
+		address = "127.0.0.1:" + port
+	}
+	c := NewClient(address, token)
+	t.Cleanup(c.Close)
+	return c
+}
+
+func TestControl(t *testing.T) {
+	s, _ := running(t, &fakeJob{phase: replicate.PhaseFollowing}, "127.0.0.1:0")
+	c := client(t, s, s.Token())
+	ctx := t.Context()
+	st, err := c.Status(ctx)
+	if err != nil || st.Job != "orders" || st.Phase != replicate.PhaseFollowing {
+		t.Fatalf("%+v, %v", st, err)
+	}
+	if st, err = c.Pause(ctx); err != nil || !st.Paused {
+		t.Fatalf("%+v, %v", st, err)
+	}
+	if _, err = c.Pause(ctx); err == nil || mongo.HintOf(err) != "look first" || !strings.Contains(err.Error(), "it is so already") {
+		t.Fatalf("%v, hint %q", err, mongo.HintOf(err))
+	}
+	if st, err = c.Resume(ctx); err != nil || st.Paused {
+		t.Fatalf("%+v, %v", st, err)
+	}
+	if h, err := c.Health(ctx); err != nil || h.PID == 0 {
+		t.Fatalf("%+v, %v", h, err)
+	}
+}
+
+func TestWhoMayAsk(t *testing.T) {
+	local, _ := running(t, &fakeJob{}, "127.0.0.1:0")
+	open, _ := running(t, &fakeJob{}, "0.0.0.0:0")
+	for _, c := range []struct {
+		name   string
+		s      *Server
+		method string
+		path   string
+		header map[string]string
+		host   string
+		want   int
+	}{
+		{"look on loopback", local, "GET", PathStatus, nil, "", 200},
+		{"change without token", local, "POST", PathPause, nil, "", 401},
+		{"change with a wrong token", local, "POST", PathPause, map[string]string{"Authorization": "Bearer wrong"}, "", 401},
+		{"change with the token", local, "POST", PathPause, map[string]string{"Authorization": "Bearer " + local.Token()}, "", 200},
+		{"foreign name for loopback", local, "GET", PathStatus, nil, "evil.example:80", 403},
+		{"foreign name with the token", local, "POST", PathPause, map[string]string{"Authorization": "Bearer " + local.Token()}, "evil.example", 403},
+		{"localhost", local, "GET", PathStatus, nil, "localhost:1", 200},
+		{"another web page", local, "POST", PathResume, map[string]string{"Authorization": "Bearer " + local.Token(), "Origin": "https://evil.example"}, "", 403},
+		{"a form of another page", local, "POST", PathResume, map[string]string{"Sec-Fetch-Site": "cross-site"}, "", 403},
+		{"get of an action", local, "GET", PathPause, nil, "", 404},
+		{"no such path", local, "GET", "/", nil, "", 404},
+		{"health on loopback", local, "GET", PathHealth, nil, "", 200},
+		{"look from outside without token", open, "GET", PathStatus, nil, "", 401},
+		{"look from outside with the token", open, "GET", PathStatus, map[string]string{"Authorization": "Bearer " + open.Token()}, "db.example:7000", 200},
+		{"health from outside", open, "GET", PathHealth, nil, "", 200},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, port, _ := strings.Cut(strings.ReplaceAll(c.s.Addr(), "[::]", ""), ":")
+			req, err := http.NewRequestWithContext(t.Context(), c.method, "http://127.0.0.1:"+port+c.path, bytes.NewReader([]byte("{}")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for k, v := range c.header {
+				req.Header.Set(k, v)
+			}
+			req.Host = c.host
+			res, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer res.Body.Close()
+			if res.StatusCode != c.want {
+				t.Errorf("%d, want %d", res.StatusCode, c.want)
+			}
+			var f Failure
+			if err := json.NewDecoder(res.Body).Decode(&f); c.want >= 400 && (err != nil || f.Error == "") {
+				t.Errorf("the refusal is not JSON: %+v, %v", f, err)
+			}
+		})
+	}
+}
+
+func TestLongHeaderIsRefused(t *testing.T) {
+	s, _ := running(t, &fakeJob{}, "127.0.0.1:0")
+	req, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+s.Addr()+PathStatus, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-Long", strings.Repeat("x", 4*maxHeader))
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("%d", res.StatusCode)
+	}
+}
+
+// The outcome of finalize reaches who asked, although the server is told to
+// end in the same moment.
+func TestFinalizeRepliesBeforeTheEnd(t *testing.T) {
+	release := make(chan struct{})
+	job := &fakeJob{finalize: func(context.Context) error { <-release; return nil }}
+	s, stop := running(t, job, "127.0.0.1:0")
+	c := client(t, s, s.Token())
+	type answer struct {
+		st  replicate.Status
+		err error
+	}
+	answers := make(chan answer, 2)
+	for range 2 { // the second joins the first
+		go func() {
+			st, err := c.Finalize(t.Context())
+			answers <- answer{st, err}
+		}()
+	}
+	waitFor(t, func() bool { s.finalize.mu.Lock(); defer s.finalize.mu.Unlock(); return s.finalize.run != nil })
+	stopped := make(chan struct{})
+	go func() { stop(); close(stopped) }()
+	close(release)
+	first := <-answers
+	if first.err != nil || first.st.Phase != replicate.PhaseFinalized {
+		t.Fatalf("%+v, %v", first.st, first.err)
+	}
+	<-answers // it may have come after the end
+	<-stopped
+	job.mu.Lock()
+	defer job.mu.Unlock()
+	if job.finalizes != 1 {
+		t.Errorf("finalized %d times", job.finalizes)
+	}
+}
+
+func TestFinalizeGoesOnWithoutTheClient(t *testing.T) {
+	started, release := make(chan struct{}), make(chan struct{})
+	job := &fakeJob{finalize: func(ctx context.Context) error {
+		close(started)
+		<-release
+		return ctx.Err()
+	}}
+	s, _ := running(t, job, "127.0.0.1:0")
+	c := client(t, s, s.Token())
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() { _, err := c.Finalize(ctx); gone <- err }()
+	<-started
+	cancel()
+	if err := <-gone; err == nil {
+		t.Fatal("the client did not notice that it left")
+	}
+	close(release)
+	waitFor(t, func() bool { return job.Status().Phase == replicate.PhaseFinalized })
+	if st, err := c.Finalize(t.Context()); err != nil || st.Phase != replicate.PhaseFinalized {
+		t.Fatalf("asked again: %+v, %v", st, err)
+	}
+}
+
+func TestFailedFinalizeMayBeAskedAgain(t *testing.T) {
+	fails := true
+	job := &fakeJob{finalize: func(context.Context) error {
+		if fails {
+			fails = false
+			return mongo.WithHint(errors.New("paused"), "resume it first")
+		}
+		return nil
+	}}
+	s, _ := running(t, job, "127.0.0.1:0")
+	c := client(t, s, s.Token())
+	if _, err := c.Finalize(t.Context()); err == nil || mongo.HintOf(err) != "resume it first" {
+		t.Fatalf("%v", err)
+	}
+	if _, err := c.Finalize(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A finalize that hangs does not keep the server from ending.
+func TestEndGivesUpFinalize(t *testing.T) {
+	started := make(chan struct{})
+	job := &fakeJob{finalize: func(ctx context.Context) error { close(started); <-ctx.Done(); return ctx.Err() }}
+	s, stop := running(t, job, "127.0.0.1:0")
+	c := client(t, s, s.Token())
+	s.farewell = 10 * time.Millisecond // read at the end only
+	gone := make(chan error, 1)
+	go func() { _, err := c.Finalize(t.Context()); gone <- err }()
+	<-started
+	stop()
+	if err := <-gone; err == nil {
+		t.Error("finalize succeeded")
+	}
+}
+
+func TestClientAgainstSomethingElse(t *testing.T) {
+	l, err := Listen(t.Context(), Options{Address: "127.0.0.1:0", Job: &fakeJob{}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c := NewClient(address, "secret-token")
+	defer c.Close()
+	if _, err := c.Status(t.Context()); err == nil || mongo.HintOf(err) == "" || strings.Contains(err.Error(), "secret-token") {
+		t.Errorf("%v", err)
+	}
+	if _, err := Listen(t.Context(), Options{Address: "256.0.0.1:1", Log: slog.New(slog.DiscardHandler)}); err == nil || mongo.HintOf(err) == "" {
+		t.Errorf("%v", err)
+	}
+}
+
+func waitFor(t *testing.T, what func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !what() {
+		if time.Now().After(deadline) {
+			t.Fatal("it never came true")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
