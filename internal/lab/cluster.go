@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -33,6 +32,8 @@ type Cluster struct {
 	env     []string // its additional environment
 	dir     string
 	tempDir *tempDir // nil when Options.Dir was given
+	layout  *layout
+	kept    bool // the layout comes from an earlier start
 	tls     *TLSFiles
 	keyFile *keyFile // between members; nil without Auth
 	members []*Member
@@ -42,7 +43,24 @@ type Cluster struct {
 // member is primary or secondary. ctx bounds the start alone; the cluster runs
 // until Stop or until the calling process ends.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
-	o, err := o.withDefaults()
+	c, err := newCluster(o)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.findBinary(ctx); err != nil {
+		return nil, err
+	}
+	ctx, cancel := withDefaultTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := c.start(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("lab: start cluster %s: %w", c.Name(), err), c.Stop())
+	}
+	return c, nil
+}
+
+// newCluster checks the options and starts nothing yet.
+func newCluster(o Options) (*Cluster, error) {
+	o, found, err := o.resolve()
 	if err != nil {
 		return nil, err
 	}
@@ -50,16 +68,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{opts: o, topo: topo, log: o.Logger}
-	if err := c.findBinary(ctx); err != nil {
-		return nil, err
-	}
-	ctx, cancel := withDefaultTimeout(ctx, startTimeout)
-	defer cancel()
-	if err := c.start(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("lab: start cluster %s: %w", o.Name, err), c.Stop())
-	}
-	return c, nil
+	return &Cluster{opts: o, topo: topo, log: o.Logger, layout: found, kept: found != nil}, nil
 }
 
 // withDefaultTimeout bounds a context that has no deadline.
@@ -93,6 +102,10 @@ func (c *Cluster) start(ctx context.Context) error {
 		}
 	}
 	if err := c.configure(ctx); err != nil {
+		return err
+	}
+	// Not before: a layout says that the cluster is complete.
+	if err := c.layout.save(c.dir); err != nil {
 		return err
 	}
 	c.log.Info("cluster is up", "cluster", c.Name(), "members", len(c.members), "took", time.Since(begin))
@@ -134,7 +147,7 @@ func (c *Cluster) launchAll(ctx context.Context) error {
 		if err = c.launchMembers(ctx); err == nil {
 			return nil
 		}
-		if !errors.Is(err, errPortTaken) || c.opts.Port != 0 || attempt == portAttempts {
+		if !errors.Is(err, errPortTaken) || c.opts.Port != 0 || c.kept || attempt == portAttempts {
 			return err
 		}
 		c.log.Debug("a port was taken meanwhile, choosing others", "cluster", c.Name())
@@ -146,14 +159,15 @@ func (c *Cluster) launchAll(ctx context.Context) error {
 
 // placeMembers decides where members listen and keep their data, and puts the
 // proxies before them.
-func (c *Cluster) placeMembers() error {
-	n := c.topo.members
-	ports, err := choosePorts(c.opts.Port, n)
-	if err != nil {
-		return err
+func (c *Cluster) placeMembers() (err error) {
+	if !c.kept {
+		c.layout, err = newLayout(c.opts.Name, c.topo.members, c.opts.Port, c.opts.Proxy)
+		if err != nil {
+			return err
+		}
 	}
 	c.members = nil
-	for i, port := range ports {
+	for i, port := range c.layout.Ports {
 		dir := filepath.Join(c.dir, strconv.Itoa(i))
 		c.members = append(c.members, &Member{
 			Index: i, Port: port, DBPath: filepath.Join(dir, "db"), dir: dir, cluster: c,
@@ -297,12 +311,6 @@ func (c *Cluster) uri(who login, hosts []string, params []parameter) string {
 		params = append(params, parameter{"tls", "true"}, parameter{"tlsCAFile", c.tls.CA})
 	}
 	return buildURI(who, hosts, params)
-}
-
-// lastLines returns the last n lines of a text.
-func lastLines(s string, n int) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
 // sortedKeys makes a map's order certain.

@@ -2,35 +2,14 @@ package lab
 
 import (
 	"fmt"
-	"io"
 	"net"
-	"strings"
-
-	"github.com/Shopify/toxiproxy/v2/stream"
 )
 
-// toxicJSON is the form in which toxiproxy takes a toxic.
-func toxicJSON(name, kind string, direction stream.Direction, attributes string) io.Reader {
-	return strings.NewReader(fmt.Sprintf(
-		`{"name":%q,"type":%q,"stream":%q,"toxicity":1,"attributes":%s}`, name, kind, direction.String(), attributes))
-}
-
 // startProxies puts a proxy before each member, if the options want them.
-func (c *Cluster) startProxies() error {
-	if !c.opts.Proxy {
-		return nil
-	}
-	for _, m := range c.members {
-		// With fixed ports the proxies follow the members'.
-		port := 0
-		if c.opts.Port != 0 {
-			port = c.opts.Port + len(c.members) + m.Index
-		}
-		ports, err := choosePorts(port, 1)
-		if err != nil {
-			return err
-		}
-		if m.proxy, err = newProxy(ports[0], m.Host(), c.ownerOf); err != nil {
+func (c *Cluster) startProxies() (err error) {
+	for i, port := range c.layout.Proxies {
+		m := c.members[i]
+		if m.proxy, err = newProxy(port, m.Host(), c.ownerOf); err != nil {
 			return err
 		}
 	}

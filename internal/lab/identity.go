@@ -39,6 +39,9 @@ func (id Identity) Running() bool {
 // end asks the process to end and waits; it kills it when it does not end
 // within grace, and at once when grace is 0.
 func (id Identity) end(ctx context.Context, grace time.Duration) error {
+	if !id.Running() {
+		return nil
+	}
 	if grace > 0 {
 		if err := id.signal(syscall.SIGTERM); err != nil {
 			return err

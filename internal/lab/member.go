@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 )
@@ -124,11 +126,15 @@ func (m *Member) explain(err error) error {
 	return err
 }
 
-// logTail returns the last lines of the log.
+// logTail returns the last lines of the log, without those about connections
+// that came and went.
 func (m *Member) logTail(lines int) string {
 	data, err := os.ReadFile(m.LogPath())
 	if err != nil {
 		return ""
 	}
-	return lastLines(string(data), lines)
+	telling := slices.DeleteFunc(strings.Split(strings.TrimSpace(string(data)), "\n"), func(line string) bool {
+		return strings.Contains(line, `"s":"I",  "c":"NETWORK"`) || strings.Contains(line, " I  NETWORK ")
+	})
+	return strings.Join(telling[max(0, len(telling)-lines):], "\n")
 }

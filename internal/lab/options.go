@@ -41,8 +41,8 @@ type Options struct {
 	// refuses plain connections. With Auth, the client certificate's subject
 	// becomes a root user too (see [Cluster.X509URI]).
 	TLS bool
-	// Dir holds the data and is kept on Stop; empty means a temporary
-	// directory that Stop removes.
+	// Dir holds the data and is kept on Stop, so that a later Start with the
+	// same options continues; empty means a temporary directory that Stop removes.
 	Dir string
 	// OplogMB is the size of the oplog; 0 means 990, the server's minimum for
 	// a later resize.
@@ -83,7 +83,24 @@ func parseTopology(s string) (topology, error) {
 	return topology{members: n, replicaSet: true}, nil
 }
 
-// withDefaults fills in what the caller left open.
+// resolve fills in what the caller left open, from the cluster that the
+// directory holds, if there is one, and else from the defaults.
+func (o Options) resolve() (Options, *layout, error) {
+	if o.Topology == "" {
+		o.Topology = defaultTopology
+	}
+	found, err := readLayout(o.Dir)
+	if err != nil {
+		return o, nil, err
+	}
+	if o, err = found.adopt(o); err != nil {
+		return o, nil, err
+	}
+	o, err = o.withDefaults()
+	return o, found, err
+}
+
+// withDefaults sets the defaults.
 func (o Options) withDefaults() (Options, error) {
 	if o.Name == "" {
 		suffix, err := randomHex(4)
@@ -94,9 +111,6 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if err := checkName(o.Name); err != nil {
 		return o, err
-	}
-	if o.Topology == "" {
-		o.Topology = defaultTopology
 	}
 	if o.Version == "" {
 		o.Version = defaultVersion

@@ -40,10 +40,11 @@ func (c *Cluster) eachMember(ctx context.Context, do func(context.Context, *Memb
 	return group.Wait()
 }
 
-// configure makes the replica set and its users and waits until all is ready.
+// configure makes the replica set and its users, unless an earlier start did,
+// and waits until all is ready.
 func (c *Cluster) configure(ctx context.Context) error {
-	if c.topo.replicaSet {
-		if err := c.initiate(ctx); err != nil {
+	if c.topo.replicaSet && !c.kept {
+		if err := c.withMember(ctx, 0, login{}, c.initiate); err != nil {
 			return err
 		}
 	}
@@ -51,7 +52,7 @@ func (c *Cluster) configure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.opts.Auth {
+	if c.opts.Auth && !c.kept {
 		if err := c.createUsers(ctx, primary); err != nil {
 			return err
 		}
@@ -59,22 +60,13 @@ func (c *Cluster) configure(ctx context.Context) error {
 	return c.eachMember(ctx, func(ctx context.Context, m *Member) error { return c.waitMember(ctx, m.Index) })
 }
 
-// initiate makes the members a replica set unless their data says they are one.
-func (c *Cluster) initiate(ctx context.Context) error {
-	return c.withMember(ctx, 0, login{}, func(ctx context.Context, client *mongo.Client) error {
-		state, err := hello(ctx, client)
-		if err != nil {
-			return err
-		}
-		if state.SetName != "" {
-			return nil
-		}
-		err = client.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetInitiate", Value: c.setConfig()}}).Err()
-		if err != nil {
-			return fmt.Errorf("initiate replica set: %w", err)
-		}
-		return nil
-	})
+// initiate makes the members a replica set.
+func (c *Cluster) initiate(ctx context.Context, client *mongo.Client) error {
+	err := client.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetInitiate", Value: c.setConfig()}}).Err()
+	if err != nil {
+		return fmt.Errorf("initiate replica set: %w", err)
+	}
+	return nil
 }
 
 // setConfig is the replica set's first configuration.

@@ -96,7 +96,7 @@ func (s *Store) Up(ctx context.Context, o Options) (*State, error) {
 	if o.Proxy {
 		return nil, errors.New("lab: a cluster that outlives its starter cannot have proxies")
 	}
-	o, err := o.withDefaults()
+	o, _, err := o.resolve()
 	if err != nil {
 		return nil, err
 	}
