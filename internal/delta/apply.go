@@ -49,27 +49,27 @@ var errBadDoc = fmt.Errorf("%w: document is no valid BSON", ErrMalformed)
 // appended comes in the order of the diff, u before i.
 func (a *applier) object(dst, doc, diff []byte, depth int) ([]byte, error) {
 	var space [inlineEntries]entry
-	x := index{list: space[:0]}
-	if err := x.load(diff); err != nil {
+	list, err := diffEntries(space[:0], diff)
+	if err != nil {
 		return nil, err
 	}
+	x := indexOf(list)
 	b, ok := body(doc)
 	if !ok || depth > maxDepth {
 		return nil, errBadDoc
 	}
 	dst, at := openDoc(dst)
-	left, keep := len(x.list), b // keep: elements not yet copied
+	left, keep := len(list), b // keep: elements not yet copied
 	for len(b) > 0 && left > 0 {
 		f, rest, ok := next(b)
 		if !ok {
 			return nil, errBadDoc
 		}
-		if e := x.find(f.name); e != nil && !e.seen {
-			e.seen = true
+		if i := x.find(f.name); i >= 0 && !list[i].seen {
+			list[i].seen = true
 			left--
 			dst = append(dst, keep[:len(keep)-len(b)]...)
-			var err error
-			if dst, err = a.field(dst, f, e, depth); err != nil {
+			if dst, err = a.field(dst, f, &list[i], depth); err != nil {
 				return nil, err
 			}
 			keep = rest
@@ -77,7 +77,7 @@ func (a *applier) object(dst, doc, diff []byte, depth int) ([]byte, error) {
 		b = rest
 	}
 	dst = append(dst, keep...)
-	return a.finish(a.appendNew(dst, &x), at)
+	return a.finish(a.appendNew(dst, list), at)
 }
 
 // field writes what an entry makes of an existing field.
@@ -92,9 +92,9 @@ func (a *applier) field(dst []byte, f field, e *entry, depth int) ([]byte, error
 }
 
 // appendNew writes the fields that the document does not have (any more).
-func (a *applier) appendNew(dst []byte, x *index) []byte {
-	for i := range x.list {
-		e := &x.list[i]
+func (a *applier) appendNew(dst []byte, list []entry) []byte {
+	for i := range list {
+		e := &list[i]
 		switch {
 		case e.op == rankInsert, e.op == rankUpdate && !e.seen:
 			dst = appendValue(dst, e.typ, e.name, e.val)

@@ -81,8 +81,13 @@ type pair struct {
 
 func composeObjects(dst, a, b []byte, depth int) ([]byte, bool) {
 	var spaceA, spaceB [inlineEntries]entry
-	p := pair{a: index{list: spaceA[:0]}, b: index{list: spaceB[:0]}}
-	if p.a.load(a) != nil || p.b.load(b) != nil || !p.fits() {
+	listA, err1 := diffEntries(spaceA[:0], a)
+	listB, err2 := diffEntries(spaceB[:0], b)
+	if err1 != nil || err2 != nil {
+		return nil, false
+	}
+	p := pair{a: indexOf(listA), b: indexOf(listB)}
+	if !p.fits() {
 		return nil, false
 	}
 	dst, at := openDoc(dst)
@@ -108,7 +113,8 @@ func (p *pair) fits() bool {
 		if e.op != rankDelete {
 			continue
 		}
-		if f := p.b.find(e.name); f != nil && f.op != rankInsert && f.op != rankDelete {
+		switch p.b.opOf(e.name) {
+		case rankUpdate, rankSub:
 			return false
 		}
 	}
@@ -117,8 +123,8 @@ func (p *pair) fits() bool {
 
 // opOf returns what an index does to a field: a section, or 0.
 func (x *index) opOf(name []byte) uint8 {
-	if e := x.find(name); e != nil {
-		return e.op
+	if i := x.find(name); i >= 0 {
+		return x.list[i].op
 	}
 	return 0
 }
@@ -179,13 +185,15 @@ func (p *pair) merged(dst []byte, op uint8) ([]byte, bool) {
 		if e.op != op {
 			continue
 		}
-		f := p.b.find(e.name)
-		switch {
-		case f == nil:
+		at := p.b.find(e.name)
+		if at < 0 {
 			dst = appendValue(dst, e.typ, e.name, e.val)
-		case f.op == rankUpdate:
+			continue
+		}
+		switch f := &p.b.list[at]; f.op {
+		case rankUpdate:
 			dst = appendValue(dst, f.typ, f.name, f.val)
-		case f.op == rankSub:
+		case rankSub:
 			var ok bool
 			if dst, ok = applyToValue(dst, e.name, e.typ, e.val, f.val); !ok {
 				return nil, false
@@ -201,11 +209,12 @@ func (p *pair) subs(dst []byte, depth int) ([]byte, bool) {
 		if e.op != rankSub {
 			continue
 		}
-		f := p.b.find(e.name)
-		switch {
-		case f == nil:
+		at := p.b.find(e.name)
+		if at < 0 {
 			dst = appendSub(dst, e)
-		case f.op == rankSub:
+			continue
+		}
+		if f := &p.b.list[at]; f.op == rankSub {
 			var ok bool
 			dst = appendSubHeader(dst, e.name)
 			if dst, ok = composeSubs(dst, e.val, f.val, depth+1); !ok {

@@ -1,6 +1,10 @@
 package delta
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/cespare/xxhash/v2"
+)
 
 // inlineEntries is how many changes of one (sub)document need no allocation.
 const inlineEntries = 16
@@ -9,107 +13,113 @@ const inlineEntries = 16
 type entry struct {
 	name   []byte
 	val    []byte
+	lo, hi int32 // rankPaths: the range of dotted paths below this name
 	typ    byte
 	op     uint8 // rank of the section, or rankPaths
 	seen   bool  // the document has the field
-	lo, hi int   // rankPaths: the range of dotted paths below this name
 }
 
 // rankPaths marks an entry that stands for a group of dotted $v:1 paths.
 const rankPaths = rankSub + 1
 
-// index finds entries by name: linear while there are few, by map beyond.
-type index struct {
-	list   []entry
-	lookup map[string]int
-}
-
 // addSection adds the fields of one section of an object diff.
-func (x *index) addSection(f field, rank int) error {
+//
+// Lists are passed and returned, never stored through a pointer: that is what
+// lets the compiler keep their inline space on the stack.
+func addSection(list []entry, f field, rank int) ([]entry, error) {
 	if rank == rankSub {
-		x.list = append(x.list, entry{name: f.name[1:], val: f.val, typ: f.typ, op: rankSub})
-		return nil
+		return append(list, entry{name: f.name[1:], val: f.val, typ: f.typ, op: rankSub}), nil
 	}
 	b, ok := body(f.val)
 	if !ok {
-		return fmt.Errorf("%w: section %q", ErrMalformed, f.name)
+		return nil, fmt.Errorf("%w: section %q", ErrMalformed, f.name)
 	}
 	for len(b) > 0 {
 		g, rest, ok := next(b)
 		if !ok {
-			return fmt.Errorf("%w: section %q", ErrMalformed, f.name)
+			return nil, fmt.Errorf("%w: section %q", ErrMalformed, f.name)
 		}
-		x.list = append(x.list, entry{name: g.name, val: g.val, typ: g.typ, op: uint8(rank)})
+		list = append(list, entry{name: g.name, val: g.val, typ: g.typ, op: uint8(rank)})
 		b = rest
 	}
-	return nil
+	return list, nil
 }
 
-// load fills the index from a checked object diff.
-func (x *index) load(diff []byte) error {
+// diffEntries lists the changes of a checked object diff.
+func diffEntries(list []entry, diff []byte) ([]entry, error) {
 	b, ok := body(diff)
 	if !ok {
-		return fmt.Errorf("%w: diff", ErrMalformed)
+		return nil, fmt.Errorf("%w: diff", ErrMalformed)
 	}
 	for len(b) > 0 {
 		f, rest, ok := next(b)
 		if !ok {
-			return fmt.Errorf("%w: diff", ErrMalformed)
+			return nil, fmt.Errorf("%w: diff", ErrMalformed)
 		}
 		rank, err := sectionRank(f)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if err := x.addSection(f, rank); err != nil {
-			return err
+		if list, err = addSection(list, f, rank); err != nil {
+			return nil, err
 		}
 		b = rest
 	}
-	x.seal()
-	return nil
+	return list, nil
 }
 
-// seal builds the map of a large index; call it once the list is complete.
-func (x *index) seal() {
-	if len(x.list) <= inlineEntries {
-		return
-	}
-	x.lookup = make(map[string]int, len(x.list))
-	for i := range x.list {
-		x.lookup[string(x.list[i].name)] = i
-	}
+// index finds entries by name: linear while there are few, by hash beyond.
+type index struct {
+	list  []entry
+	table []int32 // place in list + 1, at the hash of the name or after it
 }
 
-// find returns the entry of a name, or nil.
-func (x *index) find(name []byte) *entry {
-	if x.lookup != nil {
-		if i, ok := x.lookup[string(name)]; ok {
-			return &x.list[i]
-		}
-		return nil
+// indexOf makes the index of a complete list.
+func indexOf(list []entry) index {
+	if len(list) <= inlineEntries {
+		return index{list: list}
 	}
-	for i := range x.list {
-		if string(x.list[i].name) == string(name) {
-			return &x.list[i]
+	size := 1
+	for size < 2*len(list) {
+		size *= 2
+	}
+	x := index{list: list, table: make([]int32, size)}
+	for i := range list {
+		at := xxhash.Sum64(list[i].name) & uint64(size-1)
+		for x.table[at] != 0 {
+			at = (at + 1) & uint64(size-1)
+		}
+		x.table[at] = int32(i + 1)
+	}
+	return x
+}
+
+// find returns the place of a name in the list, of the first one if there are
+// several, or -1.
+func (x *index) find(name []byte) int {
+	if x.table == nil {
+		for i := range x.list {
+			if string(x.list[i].name) == string(name) {
+				return i
+			}
+		}
+		return -1
+	}
+	mask := uint64(len(x.table) - 1)
+	for at := xxhash.Sum64(name) & mask; x.table[at] != 0; at = (at + 1) & mask {
+		if i := int(x.table[at] - 1); string(x.list[i].name) == string(name) {
+			return i
 		}
 	}
-	return nil
+	return -1
 }
 
 // checkUnique refuses a field that is changed twice.
-func (x *index) checkUnique() error {
-	x.seal()
-	if x.lookup != nil {
-		if len(x.lookup) != len(x.list) {
-			return fmt.Errorf("%w: a field is changed twice", ErrMalformed)
-		}
-		return nil
-	}
-	for i := range x.list {
-		for j := range i {
-			if string(x.list[i].name) == string(x.list[j].name) {
-				return fmt.Errorf("%w: field %q is changed twice", ErrMalformed, x.list[i].name)
-			}
+func checkUnique(list []entry) error {
+	x := indexOf(list)
+	for i := range list {
+		if x.find(list[i].name) != i {
+			return fmt.Errorf("%w: field %q is changed twice", ErrMalformed, list[i].name)
 		}
 	}
 	return nil

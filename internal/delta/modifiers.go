@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
-	"sort"
 )
 
 // modPath is one dotted path of a $v:1 update.
@@ -168,8 +167,8 @@ func (a *applier) modifiers(dst, doc []byte, d Delta) ([]byte, error) {
 }
 
 // group puts paths with the same component at off side by side, in the order
-// of their first occurrence, and indexes them.
-func (x *index) group(list []modPath, off int) {
+// of their first occurrence, and lists the groups.
+func group(groups []entry, list []modPath, off int) []entry {
 	if !grouped(list, off) {
 		regroup(list, off)
 	}
@@ -179,10 +178,10 @@ func (x *index) group(list []modPath, off int) {
 		for !last && hi < len(list) && sameComponent(list[hi].path, name, off) {
 			hi++
 		}
-		x.list = append(x.list, entry{name: name, op: rankPaths, lo: lo, hi: hi})
+		groups = append(groups, entry{name: name, op: rankPaths, lo: int32(lo), hi: int32(hi)})
 		lo = hi
 	}
-	x.seal()
+	return groups
 }
 
 func sameComponent(p, name []byte, off int) bool {
@@ -210,10 +209,10 @@ func regroup(list []modPath, off int) {
 			first[string(c)] = i
 		}
 	}
-	sort.SliceStable(list, func(i, j int) bool {
-		c, _ := component(list[i].path, off)
-		d, _ := component(list[j].path, off)
-		return first[string(c)] < first[string(d)]
+	slices.SortStableFunc(list, func(p, q modPath) int {
+		c, _ := component(p.path, off)
+		d, _ := component(q.path, off)
+		return first[string(c)] - first[string(d)]
 	})
 }
 
@@ -224,20 +223,21 @@ func (a *applier) modObject(dst, doc []byte, list []modPath, off int) ([]byte, e
 		return nil, errBadDoc
 	}
 	var space [inlineEntries]entry
-	x := index{list: space[:0]}
-	x.group(list, off)
+	groups := group(space[:0], list, off)
+	x := indexOf(groups)
 	dst, at := openDoc(dst)
-	left, keep := len(x.list), b
+	left, keep := len(groups), b
+	var err error
 	for len(b) > 0 && left > 0 {
 		f, rest, ok := next(b)
 		if !ok {
 			return nil, errBadDoc
 		}
-		if e := x.find(f.name); e != nil && !e.seen {
+		if i := x.find(f.name); i >= 0 && !groups[i].seen {
+			e := &groups[i]
 			e.seen = true
 			left--
 			dst = append(dst, keep[:len(keep)-len(b)]...)
-			var err error
 			if dst, err = a.modField(dst, f, list[e.lo:e.hi], off+len(e.name), false); err != nil {
 				return nil, err
 			}
@@ -246,9 +246,8 @@ func (a *applier) modObject(dst, doc []byte, list []modPath, off int) ([]byte, e
 		b = rest
 	}
 	dst = append(dst, keep...)
-	var err error
-	for i := range x.list {
-		if e := &x.list[i]; !e.seen {
+	for i := range groups {
+		if e := &groups[i]; !e.seen {
 			if dst, err = a.modCreate(dst, e.name, list[e.lo:e.hi], off+len(e.name)); err != nil {
 				return nil, err
 			}
@@ -322,14 +321,12 @@ func (a *applier) modArray(dst, arr []byte, list []modPath, off int) ([]byte, er
 		return nil, errBadDoc
 	}
 	var space [inlineEntries]entry
-	x := index{list: space[:0]}
-	x.group(list, off)
-	a.sortIndexes(&x, list)
+	groups := a.sortIndexes(group(space[:0], list, off), list)
 	dst, at := openDoc(dst)
 	n := 0
 	var err error
-	for i := range x.list {
-		e := &x.list[i]
+	for i := range groups {
+		e := &groups[i]
 		idx, _ := arrayIndex(e.name)
 		if idx < n { // "1" and "01" name the same element: the first one counts
 			a.skip(list[e.lo:e.hi])
@@ -346,22 +343,21 @@ func (a *applier) modArray(dst, arr []byte, list []modPath, off int) ([]byte, er
 }
 
 // sortIndexes drops the components that are no array index and sorts the rest.
-func (a *applier) sortIndexes(x *index, list []modPath) {
-	x.lookup = nil
-	keep := x.list[:0]
-	for _, e := range x.list {
+func (a *applier) sortIndexes(groups []entry, list []modPath) []entry {
+	keep := groups[:0]
+	for _, e := range groups {
 		if _, ok := arrayIndex(e.name); ok {
 			keep = append(keep, e)
 		} else {
 			a.skip(list[e.lo:e.hi])
 		}
 	}
-	x.list = keep
-	slices.SortStableFunc(x.list, func(p, q entry) int {
+	slices.SortStableFunc(keep, func(p, q entry) int {
 		i, _ := arrayIndex(p.name)
 		j, _ := arrayIndex(q.name)
 		return i - j
 	})
+	return keep
 }
 
 // modElement applies the paths of one array index; n elements are written.

@@ -168,7 +168,7 @@ func checkObjectDiff(diff []byte, depth int) error {
 		return fmt.Errorf("%w: empty diff", ErrMalformed)
 	}
 	var space [inlineEntries]entry
-	x := index{list: space[:0]}
+	list := space[:0]
 	rank := 0
 	for len(b) > 0 {
 		f, rest, ok := next(b)
@@ -183,7 +183,7 @@ func checkObjectDiff(diff []byte, depth int) error {
 			return fmt.Errorf("%w: section %q out of order", ErrMalformed, f.name)
 		}
 		rank = r
-		if err := x.addSection(f, r); err != nil {
+		if list, err = addSection(list, f, r); err != nil {
 			return err
 		}
 		if r == rankSub {
@@ -193,7 +193,7 @@ func checkObjectDiff(diff []byte, depth int) error {
 		}
 		b = rest
 	}
-	return x.checkUnique()
+	return checkUnique(list)
 }
 
 // The sections of an object diff in the order in which they must come.

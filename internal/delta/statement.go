@@ -11,7 +11,7 @@ const (
 	None Form = iota
 	// Classic: exact on every document on which the delta is valid.
 	Classic
-	// Guarded: exact if none of the fields that the delta inserts exists. Add
+	// Guarded: exact if the document has, or has not, certain fields. Add
 	// AppendGuard's conditions to the query. If the statement then matches
 	// nothing, read, Apply and write.
 	Guarded
@@ -47,8 +47,9 @@ func (f Form) String() string {
 //     because the newer rule is no order there ("9" < "10" < "1a" < "9").
 //   - l together with another change in the same array: $push with $slice and
 //     $set of an element conflict (error 40).
-//   - A $v:1 update with paths out of that order. They come from Compose, or
-//     from a 4.4 source with numbers in its names.
+//   - A $v:1 update with sets out of that order: from Compose, or from a 4.4
+//     source with numbers in its names. If all of them are top-level fields, it
+//     is exact when these exist, and Guarded.
 //
 // An i is never sent as a pipeline: a pipeline update of a document that has a
 // field name twice ends a 6.0.5 server (invariant failure).
@@ -71,18 +72,23 @@ func AppendStatement(dst []byte, d Delta) ([]byte, Form) {
 	return dst, form
 }
 
-// AppendGuard appends, as elements of a query document that the caller has
-// open, {"path": {$exists: false}} for each field that d inserts.
+// AppendGuard appends the conditions of a Guarded statement, as elements of a
+// query document that the caller has open: {"path": {$exists: false}} for each
+// field that a Diff inserts, {"field": {$exists: true}} for each that Modifiers
+// set.
 //
 // Paths through arrays may match more than the one place, so a guard can fail
 // without need; it cannot hold wrongly.
 func AppendGuard(dst []byte, d Delta) []byte {
+	if d.kind == Modifiers {
+		return modGuard(dst, d.o)
+	}
 	if d.kind != Diff {
 		return dst
 	}
 	var space [pathSpace]byte
-	w := stmtWriter{dst: dst, path: space[:0], pass: passGuard}
-	if !w.object(d.diff) {
+	w := stmtWriter{dst: dst, pass: passGuard}
+	if !w.object(space[:0], d.diff) {
 		return dst
 	}
 	return w.dst
@@ -99,10 +105,11 @@ const (
 	passGuard
 )
 
-// stmtWriter walks a diff and writes what belongs to one pass.
+// stmtWriter walks a diff and writes what belongs to one pass. The path of the
+// current place is passed down, empty or with a dot at its end; kept in here,
+// it could not stay on the stack.
 type stmtWriter struct {
 	dst    []byte
-	path   []byte // with a trailing dot, or empty
 	pass   int
 	unset  bool // set by the first pass: the diff deletes,
 	cut    bool // truncates,
@@ -110,8 +117,7 @@ type stmtWriter struct {
 }
 
 func diffStatement(dst, diff []byte) ([]byte, Form) {
-	var space [pathSpace]byte
-	w := stmtWriter{dst: dst, path: space[:0]}
+	w := stmtWriter{dst: dst}
 	w.dst, _ = openDoc(dst)
 	at := len(dst)
 	if !w.operator("$set", passSet, diff) ||
@@ -139,7 +145,8 @@ func (w *stmtWriter) operator(name string, pass int, diff []byte) bool {
 	w.dst, at = openDoc(w.dst)
 	empty := len(w.dst)
 	w.pass = pass
-	if !w.object(diff) {
+	var space [pathSpace]byte
+	if !w.object(space[:0], diff) {
 		return false
 	}
 	if len(w.dst) == empty {
@@ -150,14 +157,14 @@ func (w *stmtWriter) operator(name string, pass int, diff []byte) bool {
 	return true
 }
 
-func (w *stmtWriter) object(diff []byte) bool {
+func (w *stmtWriter) object(path, diff []byte) bool {
 	b, ok := body(diff)
 	if !ok {
 		return false
 	}
 	for len(b) > 0 {
 		f, rest, ok := next(b)
-		if !ok || len(f.name) == 0 || !w.section(f) {
+		if !ok || len(f.name) == 0 || !w.section(path, f) {
 			return false
 		}
 		b = rest
@@ -165,9 +172,9 @@ func (w *stmtWriter) object(diff []byte) bool {
 	return true
 }
 
-func (w *stmtWriter) section(f field) bool {
+func (w *stmtWriter) section(path []byte, f field) bool {
 	if f.name[0] == 's' {
-		return plain(f.name[1:]) && w.sub(f.name[1:], f.val)
+		return plain(f.name[1:]) && w.sub(path, f.name[1:], f.val)
 	}
 	b, ok := body(f.val)
 	if !ok {
@@ -175,23 +182,23 @@ func (w *stmtWriter) section(f field) bool {
 	}
 	switch f.name[0] {
 	case 'u':
-		return w.pass != passSet || w.sets(b, false)
+		return w.pass != passSet || w.sets(path, b, false)
 	case 'i':
 		if w.pass == passGuard {
-			return w.guards(b)
+			return w.guards(path, b)
 		}
 		w.insert = w.insert || len(b) > 0
-		return w.pass != passSet || w.sets(b, true)
+		return w.pass != passSet || w.sets(path, b, true)
 	case 'd':
 		w.unset = w.unset || len(b) > 0
-		return w.pass != passUnset || w.unsets(b)
+		return w.pass != passUnset || w.unsets(path, b)
 	}
 	return false
 }
 
 // sets writes the elements of a u or i section. Those at the top are copied in
 // one piece.
-func (w *stmtWriter) sets(b []byte, ordered bool) bool {
+func (w *stmtWriter) sets(path, b []byte, ordered bool) bool {
 	section := b
 	var last []byte
 	for len(b) > 0 {
@@ -202,26 +209,26 @@ func (w *stmtWriter) sets(b []byte, ordered bool) bool {
 		if ordered && last != nil && !before(last, f.name) {
 			return false
 		}
-		if len(w.path) > 0 {
+		if len(path) > 0 {
 			w.dst = append(w.dst, f.typ)
-			w.dst = append(w.dst, w.path...)
+			w.dst = append(w.dst, path...)
 			w.dst = append(w.dst, f.raw[1:]...)
 		}
 		last, b = f.name, rest
 	}
-	if len(w.path) == 0 {
+	if len(path) == 0 {
 		w.dst = append(w.dst, section...)
 	}
 	return true
 }
 
-func (w *stmtWriter) unsets(b []byte) bool {
+func (w *stmtWriter) unsets(path, b []byte) bool {
 	for len(b) > 0 {
 		f, rest, ok := next(b)
 		if !ok || !plain(f.name) {
 			return false
 		}
-		w.leaf(typeBool, f.name)
+		w.leaf(path, typeBool, f.name)
 		w.dst = append(w.dst, 1)
 		b = rest
 	}
@@ -231,13 +238,13 @@ func (w *stmtWriter) unsets(b []byte) bool {
 // existsFalse is {$exists: false}.
 var existsFalse = []byte("\x0f\x00\x00\x00\x08$exists\x00\x00\x00")
 
-func (w *stmtWriter) guards(b []byte) bool {
+func (w *stmtWriter) guards(path, b []byte) bool {
 	for len(b) > 0 {
 		f, rest, ok := next(b)
 		if !ok || !plain(f.name) {
 			return false
 		}
-		w.leaf(typeObject, f.name)
+		w.leaf(path, typeObject, f.name)
 		w.dst = append(w.dst, existsFalse...)
 		b = rest
 	}
@@ -245,31 +252,24 @@ func (w *stmtWriter) guards(b []byte) bool {
 }
 
 // leaf writes the header of an element with the full path as its name.
-func (w *stmtWriter) leaf(typ byte, name []byte) {
+func (w *stmtWriter) leaf(path []byte, typ byte, name []byte) {
 	w.dst = append(w.dst, typ)
-	w.dst = append(w.dst, w.path...)
+	w.dst = append(w.dst, path...)
 	w.dst = append(w.dst, name...)
 	w.dst = append(w.dst, 0)
 }
 
 // sub goes down into a sub diff.
-func (w *stmtWriter) sub(name, diff []byte) bool {
-	n := len(w.path)
-	w.path = append(w.path, name...)
-	var ok bool
+func (w *stmtWriter) sub(path, name, diff []byte) bool {
+	path = append(path, name...)
 	if isArrayDiff(diff) {
-		ok = w.array(diff)
-	} else {
-		w.path = append(w.path, '.')
-		ok = w.object(diff)
+		return w.array(path, diff)
 	}
-	w.path = w.path[:n]
-	return ok
+	return w.object(append(path, '.'), diff)
 }
 
-// array writes the changes of an array diff; w.path is the array's, without a
-// trailing dot.
-func (w *stmtWriter) array(diff []byte) bool {
+// array writes the changes of an array diff; path has no dot at its end.
+func (w *stmtWriter) array(path, diff []byte) bool {
 	d, ok := openArrayDiff(diff)
 	if !ok || d.cut && len(d.changes) > 0 {
 		return false
@@ -277,11 +277,11 @@ func (w *stmtWriter) array(diff []byte) bool {
 	if d.cut {
 		w.cut = true
 		if w.pass == passPush {
-			w.slice(d.length)
+			w.slice(path, d.length)
 		}
 		return true
 	}
-	w.path = append(w.path, '.')
+	path = append(path, '.')
 	for b := d.changes; len(b) > 0; {
 		c, rest, ok := nextChange(b)
 		if !ok {
@@ -290,11 +290,11 @@ func (w *stmtWriter) array(diff []byte) bool {
 		name := c.f.name[1:]
 		switch {
 		case c.sub:
-			if !w.sub(name, c.f.val) {
+			if !w.sub(path, name, c.f.val) {
 				return false
 			}
 		case w.pass == passSet:
-			w.leaf(c.f.typ, name)
+			w.leaf(path, c.f.typ, name)
 			w.dst = append(w.dst, c.f.val...)
 		}
 		b = rest
@@ -304,8 +304,8 @@ func (w *stmtWriter) array(diff []byte) bool {
 
 // slice writes path: {$each: [], $slice: n}, which keeps the first n elements
 // and, for n = 0, none. It is no operation on an array that is shorter.
-func (w *stmtWriter) slice(n int) {
-	w.leaf(typeObject, nil)
+func (w *stmtWriter) slice(path []byte, n int) {
+	w.leaf(path, typeObject, nil)
 	var at int
 	w.dst, at = openDoc(w.dst)
 	w.dst = append(w.dst, "\x04$each\x00\x05\x00\x00\x00\x00\x10$slice\x00\x00\x00\x00\x00"...)
@@ -334,66 +334,3 @@ func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
 // number reports whether a name is a number that is written in the one way.
 func number(s []byte) bool { return allDigits(s) && (s[0] != '0' || len(s) == 1) }
-
-// modStatement leaves $v out of a $v:1 update and keeps the rest as it is.
-func modStatement(dst, o []byte) ([]byte, Form) {
-	var space [inlineEntries]modPath
-	list, err := modPaths(space[:0], o)
-	if err != nil || !anyPlainPaths(list) {
-		return dst, None
-	}
-	dst, at := openDoc(dst)
-	empty := len(dst)
-	b, _ := body(o)
-	for len(b) > 0 {
-		f, rest, ok := next(b)
-		if !ok {
-			return dst, None
-		}
-		if string(f.name) != "$v" && len(f.val) > len(emptyDoc) {
-			dst = append(dst, f.raw...)
-		}
-		b = rest
-	}
-	if len(dst) == empty {
-		return dst, None
-	}
-	return closeDoc(dst, at), Classic
-}
-
-// anyPlainPaths reports whether there are paths, all of them plain and the
-// sets in the order in which every server creates them.
-func anyPlainPaths(list []modPath) bool {
-	var last []byte
-	for i := range list {
-		p := &list[i]
-		for off := 0; off <= len(p.path); {
-			c, _ := component(p.path, off)
-			if len(c) == 0 || c[0] == '$' {
-				return false
-			}
-			off += len(c) + 1
-		}
-		if p.unset {
-			continue
-		}
-		if last != nil && !pathBefore(last, p.path) {
-			return false
-		}
-		last = p.path
-	}
-	return len(list) > 0
-}
-
-// pathBefore compares the first components that differ.
-func pathBefore(a, b []byte) bool {
-	for off := 0; off < len(a) && off < len(b); {
-		c, _ := component(a, off)
-		d, _ := component(b, off)
-		if string(c) != string(d) {
-			return before(c, d)
-		}
-		off += len(c) + 1
-	}
-	return false // conflicting paths, which Parse refuses
-}

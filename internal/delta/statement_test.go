@@ -54,8 +54,9 @@ var stmtCases = []stmtCase{
 	{"modifiers without $v", nested, d("$set", d("a", 2)), Classic, d("$set", d("a", 2))},
 	{"modifiers, empty $set", nested, v1("$set", d(), "$unset", d("a", true)), Classic, d("$unset", d("a", true))},
 	{"modifiers, elements", nested, v1("$set", d("r.0", 2, "r.2.x", 1, "r.5", 1)), Classic, d("$set", d("r.0", 2, "r.2.x", 1, "r.5", 1))},
+	{"modifiers out of order", nested, v1("$set", d("o", 2, "a", 2), "$unset", d("r.0", true)), Guarded, d("$set", d("o", 2, "a", 2), "$unset", d("r.0", true))},
+	{"new fields out of order", d("_id", 1, "n", 1), v1("$set", d("n", 2, "m", 2)), Guarded, d("$set", d("n", 2, "m", 2))},
 	{"modifiers, 4.4's order", nested, v1("$set", d("o.10", 2, "o.9", 2)), None, nil},
-	{"modifiers out of order", nested, v1("$set", d("n", 2, "m", 2)), None, nil},
 	{"modifiers out of order below", nested, v1("$set", d("o.n", 2, "o.m", 2, "z", 1)), None, nil},
 	{"modifiers, dollar", nested, v1("$set", d("o.$n", 2)), None, nil},
 	{"no modifiers", nested, v1(), None, nil},
@@ -76,6 +77,17 @@ func TestStatement(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", show(got), show(raw(c.want)))
 			}
 		})
+	}
+}
+
+func TestGuardOfModifiers(t *testing.T) {
+	yes := d("$exists", true)
+	want := raw(d("n", yes, "m", yes))
+	if got := raw(guard(mustParse(t, raw(v1("$set", d("n", 2, "m", 2), "$unset", d("z", true)))))); !bytes.Equal(got, want) {
+		t.Errorf("got  %s\nwant %s", show(got), show(want))
+	}
+	if got := guard(mustParse(t, raw(v1("$set", d("m", 2, "n", 2))))); len(got) > 0 {
+		t.Errorf("a classic statement has the guard %v", got)
 	}
 }
 
