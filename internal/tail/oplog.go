@@ -136,6 +136,9 @@ func (o *Oplog) Stats() Stats {
 	return o.stats
 }
 
+// lastRead is the newest position handed over.
+func (o *Oplog) lastRead() mongo.OpTime { return o.Stats().Newest }
+
 // count adds a batch to the statistics.
 func (o *Oplog) count(b *Batch, newest mongo.OpTime, txns *txnTable) {
 	o.mu.Lock()

@@ -1,0 +1,97 @@
+package tail
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+
+	"github.com/millrace/millrace/internal/lab"
+)
+
+// failPoint sets a fail point on one member.
+func failPoint(t *testing.T, uri string, fp ...bson.E) {
+	t.Helper()
+	cl, err := driver.Connect(options.Client().ApplyURI(uri))
+	ok(t, err)
+	defer func() { _ = cl.Disconnect(context.WithoutCancel(t.Context())) }()
+	ok(t, cl.Database("admin").RunCommand(t.Context(), append(bson.D{{Key: "configureFailPoint", Value: "stopReplProducer"}}, fp...)).Err())
+}
+
+// TestMajority stops replication on both secondaries: what the primary takes
+// meanwhile with w:1 may roll back and must not be emitted.
+func TestMajority(t *testing.T) {
+	o := testServer("")
+	o.Topology = "rs:3"
+	srv := lab.ForTest(t, o)
+	c := connect(t, srv.URI())
+	coll := c.Client.Database("maj").Collection("c", options.Collection().SetWriteConcern(writeconcern.W1()))
+	_, err := coll.InsertOne(t.Context(), doc(1))
+	ok(t, err)
+	start := position(t, c)
+	primary, err := srv.Primary(t.Context())
+	ok(t, err)
+	replicate := func(on bool) {
+		for i := range 3 {
+			if i != primary {
+				failPoint(t, srv.DirectURI(i), bson.E{Key: "mode", Value: map[bool]string{true: "off", false: "alwaysOn"}[on]})
+			}
+		}
+	}
+	replicate(false)
+	// The producers stop after what they are just fetching.
+	for i := 2; ; i++ {
+		_, err = coll.InsertOne(t.Context(), doc(i))
+		ok(t, err)
+		p, err := c.Positions(t.Context())
+		ok(t, err)
+		time.Sleep(300 * time.Millisecond)
+		q, err := c.Positions(t.Context())
+		ok(t, err)
+		if q.Majority == p.Majority && q.Majority.Before(q.Last) {
+			break
+		}
+	}
+	_, err = coll.InsertOne(t.Context(), doc("late"))
+	ok(t, err)
+	held, err := c.Positions(t.Context())
+	ok(t, err)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	beats := 0
+	var released time.Time
+	err = NewOplog(c, OplogOptions{Keep: only("maj"), Await: 100 * time.Millisecond}).Run(ctx, from(start), func(_ context.Context, b *Batch) error {
+		if released.IsZero() && held.Majority.Before(b.End) {
+			p, err := c.Positions(ctx)
+			if err != nil {
+				return err
+			}
+			if p.Majority.Before(b.End) {
+				t.Errorf("end %s beyond the majority's %s", b.End, p.Majority)
+			}
+		}
+		for _, ev := range b.Events {
+			if released.IsZero() && ev.ID.String() == `"late"` {
+				t.Error("a write was emitted that may roll back")
+			}
+			if ev.ID.String() == `"late"` {
+				t.Log("emitted", time.Since(released), "after replication was let go")
+				return errReached
+			}
+		}
+		if beats++; beats == 10 {
+			released = time.Now()
+			replicate(true)
+		}
+		return nil
+	})
+	if !errors.Is(err, errReached) {
+		t.Fatal(err)
+	}
+}
