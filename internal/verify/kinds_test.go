@@ -1,7 +1,10 @@
 package verify
 
 import (
+	"bytes"
+	"log/slog"
 	"math"
+	"strings"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -180,8 +183,12 @@ func TestRetriesRange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rep, _ := b.run(Options{MaxBufferedBytes: 1})
+	var log bytes.Buffer
+	rep, _ := b.run(Options{MaxBufferedBytes: 1, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	checkFound(t, rep, want)
+	if n := strings.Count(log.String(), "try again"); n != 3 {
+		t.Errorf("%d retries, want 3: the test shows nothing\n%s", n, &log)
+	}
 	if col := rep.Collections[0]; col.SourceDocs == 0 || col.SourceDocs > 1000 {
 		t.Errorf("%d source documents: tries that failed count", col.SourceDocs)
 	}

@@ -13,7 +13,7 @@ import (
 // What waits for a partner is bounded, however lopsided the sides are.
 func TestMemoryBound(t *testing.T) {
 	c := cluster(t, "6.0", "rs:1")
-	const docs, bound = 4_000, 4 << 20
+	const docs, bound = 2_000, 2 << 20
 	pad := bytes.Repeat([]byte{'x'}, 10_000)
 	b := newBed(t, c, c)
 	for i := 0; i < docs; i += 1000 {
