@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"os"
 	"strconv"
 	"testing"
@@ -324,6 +323,7 @@ func testHistories(t *testing.T, s *server) {
 	g := newGen(seed(t))
 	hist := s.histories(g, 250, 16)
 	checkSteps(t, hist)
+	checkWindows(t, g, hist)
 	folds := fold(t, g, hist)
 	checkFoldsOnServer(t, s, folds)
 	checkStatements(t, s, append(single(hist), folds...))
@@ -350,6 +350,64 @@ func checkSteps(t *testing.T, hist [][]step) {
 		}
 	}
 	t.Logf("updates: %v", kinds)
+}
+
+// checkWindows replays a history from an early update on, on a later document:
+// in the end it is the last one, byte for byte, one by one and folded.
+func checkWindows(t *testing.T, g *gen, hist [][]step) {
+	skips := 0
+	for _, steps := range hist {
+		for range 4 {
+			if len(steps) < 2 {
+				break
+			}
+			late := g.IntN(len(steps))
+			early := g.IntN(late + 1)
+			for _, folding := range []bool{false, true} {
+				got, skipped, err := replay(steps[late].before, steps[early:], folding)
+				skips += skipped
+				if want := steps[len(steps)-1].after; err != nil || !bytes.Equal(got, want) {
+					t.Errorf("replay from %d on the document of %d, folding %v: %v\ngot  %s\nwant %s", early, late, folding, err, show(got), show(want))
+				}
+			}
+		}
+	}
+	t.Logf("windows: %d paths skipped", skips)
+}
+
+// replay applies updates one after the other, or composed as far as possible.
+func replay(doc bson.Raw, steps []step, folding bool) (bson.Raw, int, error) {
+	skips := 0
+	var pending Delta
+	flush := func() error {
+		if pending.Kind() == Invalid {
+			return nil
+		}
+		out, skipped, err := Apply(nil, doc, pending)
+		doc, pending = out, Delta{}
+		skips += skipped
+		return err
+	}
+	for _, st := range steps {
+		if KindOf(st.o) == Replacement {
+			doc, pending = st.o, Delta{}
+			continue
+		}
+		dl, err := Parse(st.o)
+		if err != nil {
+			return nil, skips, err
+		}
+		if _, c, ok := Compose(nil, pending, dl); ok && folding {
+			pending = c
+			continue
+		}
+		if err := flush(); err != nil {
+			return nil, skips, err
+		}
+		pending = dl
+	}
+	err := flush()
+	return doc, skips, err
 }
 
 // folded is an update with the documents before and after it.
@@ -537,11 +595,10 @@ func TestServer44(t *testing.T) {
 			g.odd = false
 			hist := old.histories(g, 250, 16)
 			checkSteps(t, hist)
+			checkWindows(t, g, hist)
 			folds := fold(t, g, hist)
 			checkStatements(t, old, append(single(hist), folds...))
 			checkStatements(t, startServer(t, ""), append(single(hist), folds...))
 		})
 	}
 }
-
-var _ = fmt.Sprint
