@@ -114,7 +114,11 @@ func newLabDownCommand() *cobra.Command {
 		Short: "End clusters and remove their data",
 		Long: `End clusters that lab up has started, and remove their data unless they were
 started with --dir. Processes are ended by their ids, after a check that they
-still are the ones that were started.`,
+still are the ones that were started.
+
+--all ends every cluster of this user on this machine, those that other shells
+and programs have started included. Use --name where others may be at work, or
+keep clusters apart by setting XDG_CACHE_HOME for lab up, list and down.`,
 		Example: `  millrace lab down --name src
   millrace lab down --all`,
 		Args: cobra.NoArgs,
@@ -127,7 +131,7 @@ still are the ones that were started.`,
 		},
 	}
 	cmd.Flags().StringVar(&name, "name", "", "name of the cluster")
-	cmd.Flags().BoolVar(&all, "all", false, "all clusters")
+	cmd.Flags().BoolVar(&all, "all", false, "all clusters of this user, also those that others have started")
 	cmd.MarkFlagsOneRequired("name", "all")
 	cmd.MarkFlagsMutuallyExclusive("name", "all")
 	return cmd
