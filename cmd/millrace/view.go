@@ -62,15 +62,14 @@ func (v *viewer) copying() {
 	}
 	done := afterCopy(v.s.Phase)
 	p := copyShare(c, done)
-	figures := fmt.Sprintf("%3.0f%%  %s docs, %s", p*100, count(float64(c.Docs)), size(float64(c.Bytes)))
-	parts := []string{label("copy") + v.bar(p) + figures}
+	parts := []string{label("copy") + v.bar(p) + fmt.Sprintf("%3.0f%%", p*100)}
 	if !done {
-		parts = append(parts, count(c.DocsRate)+" docs/s", size(c.BytesRate)+"/s")
 		if c.ETASeconds >= 0 {
 			parts = append(parts, "ETA "+clock(time.Duration(c.ETASeconds*float64(time.Second))))
 		}
+		parts = append(parts, count(c.DocsRate)+" docs/s", size(c.BytesRate)+"/s")
 	}
-	v.add(parts...)
+	v.add(append(parts, count(float64(c.Docs))+" docs", size(float64(c.Bytes)))...)
 }
 
 // copyShare goes by bytes, which cost the time, where they are known.
@@ -90,9 +89,9 @@ func afterCopy(p replicate.Phase) bool {
 	return false
 }
 
-// bar takes a third of the line, nothing of a narrow one.
+// bar takes a fifth of the line, nothing of a narrow one.
 func (v *viewer) bar(p float64) string {
-	n := min(v.columns/3, 30)
+	n := min(v.columns/5, 30)
 	if v.columns < 40 {
 		return ""
 	}

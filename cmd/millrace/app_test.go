@@ -1,0 +1,465 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/replicate"
+	"github.com/millrace/millrace/internal/verify"
+)
+
+// output is standard output or error that several goroutines write to.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// fakeJob stands for the engine where only the commands are looked at.
+type fakeJob struct {
+	plan    replicate.Plan
+	planErr error
+	runErr  error
+	differ  []string
+
+	started   chan struct{} // closed when Run begins
+	finalized chan struct{} // closed by Finalize; nil ends Run at once
+
+	mu     sync.Mutex
+	phase  replicate.Phase
+	paused bool
+	closed bool
+}
+
+func newFakeJob() *fakeJob {
+	return &fakeJob{plan: replicate.Plan{Job: "orders", Mode: replicate.ModeAll, Checks: []replicate.Check{{Name: "versions", Level: replicate.LevelOK, Message: "fine"}}},
+		phase: replicate.PhaseFollowing, started: make(chan struct{}), finalized: make(chan struct{})}
+}
+
+func (f *fakeJob) Plan(context.Context) (*replicate.Plan, error) { return &f.plan, f.planErr }
+
+func (f *fakeJob) Run(ctx context.Context) error {
+	close(f.started)
+	if f.runErr != nil {
+		return f.runErr
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-f.finalized:
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.phase = replicate.PhaseFinalized
+	return nil
+}
+
+func (f *fakeJob) Status() replicate.Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := replicate.Status{Job: "orders", Phase: f.phase, Paused: f.paused, Follow: replicate.FollowStatus{Applied: "7:1", Source: "7:1"}}
+	if f.phase == replicate.PhaseFinalized {
+		s.Differences = f.differ
+	}
+	return s
+}
+
+func (f *fakeJob) Pause(context.Context) error  { return f.set(true) }
+func (f *fakeJob) Resume(context.Context) error { return f.set(false) }
+
+func (f *fakeJob) set(paused bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.paused = paused
+	return nil
+}
+
+func (f *fakeJob) Finalize(ctx context.Context) error {
+	close(f.finalized)
+	for f.Status().Phase != replicate.PhaseFinalized {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return nil
+}
+
+func (f *fakeJob) Close() { f.mu.Lock(); defer f.mu.Unlock(); f.closed = true }
+
+// bench is a command line in a world of its own.
+type bench struct {
+	t              *testing.T
+	app            *app
+	stdout, stderr *output
+	env            map[string]string
+	spec           replicate.Spec
+}
+
+func newBench(t *testing.T, j *fakeJob) *bench {
+	t.Helper()
+	b := &bench{t: t, env: map[string]string{"XDG_STATE_HOME": t.TempDir()}}
+	b.app = &app{
+		lookupEnv: func(name string) (string, bool) { v, ok := b.env[name]; return v, ok },
+		screen:    func() *screen { return nil },
+		open: func(_ context.Context, spec replicate.Spec) (job, error) {
+			b.spec = spec
+			if j == nil {
+				return nil, mongo.WithHint(errors.New("source: nobody answers"), "start it")
+			}
+			return j, nil
+		},
+	}
+	return b
+}
+
+// run executes a command line and returns its exit code; what it printed is
+// in stdout and stderr.
+func (b *bench) run(ctx context.Context, args ...string) int {
+	a := *b.app
+	b.stdout, b.stderr = new(output), new(output)
+	a.stdout, a.stderr = b.stdout, b.stderr
+	return a.run(ctx, args)
+}
+
+// other runs a second command while the first is under way.
+func (b *bench) other(args ...string) (code int, stdout, stderr string) {
+	second := &bench{t: b.t, app: b.app}
+	code = second.run(b.t.Context(), args...)
+	return code, second.stdout.String(), second.stderr.String()
+}
+
+func uris() []string { return []string{"sync", "--source=mongodb://a", "--target=mongodb://b"} }
+
+func with(args ...string) []string { return append(uris(), args...) }
+
+func TestUsageErrors(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"sink"}, []string{`millrace: unknown command "sink"`, "hint: see millrace --help"}},
+		{[]string{"lab", "sink"}, []string{`unknown command "sink" for "millrace lab"`}},
+		{[]string{"sync", "--frobnicate"}, []string{"unknown flag", "hint: see millrace sync --help"}},
+		{[]string{"sync", "surplus"}, []string{"unknown command"}},
+		{[]string{"sync", "--readers=x"}, []string{"invalid argument"}},
+		{[]string{"sync"}, []string{"2 settings", "source is missing", "MILLRACE_SOURCE", "target is missing"}},
+		{with("--mode=x", "--until=y"), []string{`mode "x"`, `until "y"`}},
+		{[]string{"verify", "--source=mongodb://a"}, []string{"target is missing", "hint: see millrace verify --help"}},
+		{[]string{"status", "--interval=1ns", "--watch"}, []string{"interval"}},
+		{[]string{"version", "--output=xml"}, []string{"xml"}},
+	} {
+		b := newBench(t, nil)
+		if code := b.run(t.Context(), c.args...); code != exitUsage {
+			t.Errorf("%v: code %d", c.args, code)
+		}
+		for _, w := range c.want {
+			if !strings.Contains(b.stderr.String(), w) {
+				t.Errorf("%v: %q is not in\n%s", c.args, w, b.stderr)
+			}
+		}
+		if n := strings.Count(b.stderr.String(), "millrace: "); n != 1 {
+			t.Errorf("%v: told %d times", c.args, n)
+		}
+	}
+}
+
+func TestSyncThatCannotConnect(t *testing.T) {
+	b := newBench(t, nil)
+	if code := b.run(t.Context(), uris()...); code != exitUsage {
+		t.Errorf("code %d", code)
+	}
+	if got := b.stderr.String(); got != "millrace: source: nobody answers\nhint: start it\n" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestSettingsReachTheJob(t *testing.T) {
+	b := newBench(t, newFakeJob())
+	file := filepath.Join(t.TempDir(), "sync.yaml")
+	if err := os.WriteFile(file, []byte("target: mongodb://u:hidden@b\nsync:\n  include: [x.*]\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b.env["MILLRACE_SOURCE"] = "mongodb://u:hidden@a"
+	if code := b.run(t.Context(), "sync", "--config="+file, "--dry-run", "--job=orders"); code != exitOK {
+		t.Fatalf("code %d: %s", code, b.stderr)
+	}
+	if b.spec.Source != "mongodb://u:hidden@a" || b.spec.Target != "mongodb://u:hidden@b" || b.spec.Rules.Include[0] != "x.*" || b.spec.Log == nil {
+		t.Errorf("%+v", b.spec)
+	}
+	if got := b.stderr.String(); !strings.Contains(got, "chmod 600") || strings.Contains(got, "hidden") {
+		t.Errorf("%s", got)
+	}
+}
+
+func TestPasswordInFlagIsWarnedOf(t *testing.T) {
+	b := newBench(t, newFakeJob())
+	if code := b.run(t.Context(), "sync", "--source=mongodb://u:hidden@a", "--target=mongodb://b", "--dry-run"); code != exitOK {
+		t.Fatalf("code %d", code)
+	}
+	if got := b.stderr.String(); !strings.Contains(got, "MILLRACE_SOURCE") || strings.Contains(got, "hidden") || strings.Contains(b.stdout.String(), "hidden") {
+		t.Errorf("%s", got)
+	}
+}
+
+func failing() *fakeJob {
+	j := newFakeJob()
+	j.plan.Checks = append(j.plan.Checks,
+		replicate.Check{Name: "target collections", Level: replicate.LevelFail, Message: "shop.users exists", Hint: "use --on-existing"},
+		replicate.Check{Name: "privileges", Level: replicate.LevelFail, Message: "may not write", Hint: "grant a role"})
+	return j
+}
+
+func TestDryRun(t *testing.T) {
+	j := newFakeJob()
+	j.plan.Collections = []replicate.PlanCollection{{Source: "shop.users", Target: "shop2.users", Type: "collection", Docs: 12, Bytes: 3400, Indexes: 2}}
+	b := newBench(t, j)
+	if code := b.run(t.Context(), with("--dry-run")...); code != exitOK {
+		t.Errorf("code %d", code)
+	}
+	for _, w := range []string{"orders", "shop.users", "shop2.users", "12", "3.40 kB", "versions", "fine"} {
+		if !strings.Contains(b.stdout.String(), w) {
+			t.Errorf("%q is not in\n%s", w, b.stdout)
+		}
+	}
+	b = newBench(t, failing())
+	if code := b.run(t.Context(), with("--dry-run", "--output=json")...); code != exitUsage {
+		t.Errorf("code %d", code)
+	}
+	var p replicate.Plan
+	if err := json.Unmarshal([]byte(b.stdout.String()), &p); err != nil || len(p.Checks) != 3 {
+		t.Errorf("%v: %s", err, b.stdout)
+	}
+	if !strings.Contains(b.stderr.String(), "2 checks failed") {
+		t.Errorf("%s", b.stderr)
+	}
+}
+
+func TestFailedPrecheckRunsNothing(t *testing.T) {
+	j := failing()
+	b := newBench(t, j)
+	if code := b.run(t.Context(), uris()...); code != exitUsage {
+		t.Errorf("code %d", code)
+	}
+	for _, w := range []string{"shop.users exists", "hint: use --on-existing", "may not write", "hint: grant a role", "nothing was written"} {
+		if !strings.Contains(b.stderr.String(), w) {
+			t.Errorf("%q is not in\n%s", w, b.stderr)
+		}
+	}
+	select {
+	case <-j.started:
+		t.Error("the job ran")
+	default:
+	}
+	if !j.closed {
+		t.Error("the job stays open")
+	}
+}
+
+func TestPrecheckThatFailsInBetween(t *testing.T) {
+	j := newFakeJob()
+	j.runErr = &replicate.PrecheckError{Plan: &failing().plan}
+	b := newBench(t, j)
+	if code := b.run(t.Context(), uris()...); code != exitUsage || b.stdout.String() != "" {
+		t.Errorf("code %d, %s", code, b.stdout)
+	}
+}
+
+// start runs a sync until the returned function says how it ended.
+func start(t *testing.T, ctx context.Context, b *bench, j *fakeJob, args ...string) (wait func() int) {
+	t.Helper()
+	codes := make(chan int, 1)
+	go func() { codes <- b.run(ctx, args...) }()
+	select {
+	case <-j.started:
+	case code := <-codes:
+		t.Fatalf("ended early with %d: %s", code, b.stderr)
+	}
+	return func() int { return <-codes }
+}
+
+func TestControlOfARunningSync(t *testing.T) {
+	j := newFakeJob()
+	b := newBench(t, j)
+	report := filepath.Join(t.TempDir(), "report.json")
+	wait := start(t, t.Context(), b, j, with("--report="+report, "--output=json")...)
+
+	if code, out, stderr := b.other("status"); code != exitOK || !strings.Contains(out, "following") {
+		t.Errorf("status: %d %s %s", code, out, stderr)
+	}
+	if code, out, _ := b.other("pause"); code != exitOK || !strings.Contains(out, "orders: paused") {
+		t.Errorf("pause: %d %s", code, out)
+	}
+	if code, out, _ := b.other("status", "--output=json", "--job=orders"); code != exitOK || !strings.Contains(out, `"paused": true`) {
+		t.Errorf("status: %d %s", code, out)
+	}
+	if code, out, _ := b.other("resume", "--output=json"); code != exitOK || !strings.Contains(out, `"paused": false`) {
+		t.Errorf("resume: %d %s", code, out)
+	}
+	if code, _, stderr := b.other("status", "--job=users"); code != exitFailure || !strings.Contains(stderr, "orders at 127.0.0.1:") {
+		t.Errorf("another job: %d %s", code, stderr)
+	}
+	if code, out, stderr := b.other("finalize"); code != exitOK || !strings.Contains(out, "orders: finalized at 7:1") {
+		t.Errorf("finalize: %d %s %s", code, out, stderr)
+	}
+	if code := wait(); code != exitOK {
+		t.Errorf("sync: %d %s", code, b.stderr)
+	}
+	for name, text := range map[string]string{"standard output": b.stdout.String(), "report": read(t, report)} {
+		var sum summary
+		if err := json.Unmarshal([]byte(text), &sum); err != nil || !sum.Finalized || sum.Status.Phase != replicate.PhaseFinalized || sum.Plan == nil {
+			t.Errorf("%s: %v\n%s", name, err, text)
+		}
+	}
+	if code, _, stderr := b.other("status"); code != exitFailure || !strings.Contains(stderr, "no sync runs") {
+		t.Errorf("status after the end: %d %s", code, stderr)
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+func TestDifferencesAreAFailure(t *testing.T) {
+	j := newFakeJob()
+	j.differ = []string{"shop.users: index a_1: missing"}
+	b := newBench(t, j)
+	wait := start(t, t.Context(), b, j, uris()...)
+	if code, out, stderr := b.other("finalize"); code != exitFailure || !strings.Contains(out, "index a_1") || !strings.Contains(stderr, "differs") {
+		t.Errorf("finalize: %d %s %s", code, out, stderr)
+	}
+	if code := wait(); code != exitFailure || !strings.Contains(b.stdout.String(), "differs: shop.users: index a_1: missing") {
+		t.Errorf("sync: %d %s", code, b.stdout)
+	}
+}
+
+func TestSignalKeepsTheCheckpoint(t *testing.T) {
+	j := newFakeJob()
+	b := newBench(t, j)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	wait := start(t, ctx, b, j, uris()...)
+	cancel(errSignal)
+	if code := wait(); code != exitFailure || !strings.Contains(b.stderr.String(), "hint: its checkpoint is kept") {
+		t.Errorf("code %d: %s", code, b.stderr)
+	}
+	if !strings.Contains(b.stdout.String(), "ended in phase following") {
+		t.Errorf("no summary: %s", b.stdout)
+	}
+	entries, err := os.ReadDir(filepath.Join(b.env["XDG_STATE_HOME"], "millrace", "run"))
+	if err != nil || len(entries) != 0 {
+		t.Errorf("a record stays: %v, %v", entries, err)
+	}
+}
+
+func TestRunThatFails(t *testing.T) {
+	j := newFakeJob()
+	j.runErr = mongo.WithHint(errors.New("the position fell out of the oplog"), "begin anew with --restart")
+	b := newBench(t, j)
+	if code := b.run(t.Context(), with("--output=json")...); code != exitFailure {
+		t.Errorf("code %d", code)
+	}
+	var sum summary
+	if err := json.Unmarshal([]byte(b.stdout.String()), &sum); err != nil || sum.Finalized || sum.Hint != "begin anew with --restart" {
+		t.Errorf("%v: %s", err, b.stdout)
+	}
+	if !strings.HasSuffix(b.stderr.String(), "millrace: the position fell out of the oplog\nhint: begin anew with --restart\n") {
+		t.Errorf("%s", b.stderr)
+	}
+}
+
+func TestBusyAddressWritesNothing(t *testing.T) {
+	j, k := newFakeJob(), newFakeJob()
+	b := newBench(t, j)
+	wait := start(t, t.Context(), b, j, with("--listen=127.0.0.1:0")...)
+	_, out, _ := b.other("status", "--output=json")
+	_, stderr, _ := strings.Cut(b.stderr.String(), "control=")
+	address, _, _ := strings.Cut(stderr, "\n")
+	second := newBench(t, k)
+	if code := second.run(t.Context(), with("--listen="+address)...); code != exitFailure || !strings.Contains(second.stderr.String(), "--listen") {
+		t.Errorf("code %d: %s%s", code, second.stderr, out)
+	}
+	select {
+	case <-k.started:
+		t.Error("the second job ran")
+	default:
+	}
+	if code, _, _ := b.other("finalize", "--address="+address); code != exitOK {
+		t.Errorf("finalize by address: %d", code)
+	}
+	wait()
+}
+
+func TestVerifyCommand(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		report verify.Report
+		err    error
+		code   int
+		want   []string
+	}{
+		{"same", verify.Report{Same: true, Collections: []verify.Collection{{NS: "a.b", TargetNS: "a.b", SourceDocs: 7, TargetDocs: 7}}}, nil, exitOK, []string{"a.b", "nothing differs"}},
+		{"different", verify.Report{Count: 30, Differences: []verify.Difference{{NS: "a.b", Kind: verify.Missing}},
+			Schema: []verify.SchemaDifference{{NS: "a.b", What: "index x_1", Detail: "source has it"}}}, nil, exitFailure,
+			[]string{"missing: a.b", "index x_1", "and 29 documents more", "millrace: the clusters differ: 30 documents, 1 difference"}},
+		{"failed", verify.Report{}, mongo.WithHint(errors.New("cut off"), "again"), exitFailure, []string{"millrace: cut off", "hint: again"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBench(t, nil)
+			b.app.verify = func(_ context.Context, s replicate.VerifySpec) (*verify.Report, error) {
+				if !s.Online || s.RecheckFor != time.Minute || s.Workers != 3 {
+					t.Errorf("%+v", s)
+				}
+				s.Observe(func() verify.Stats { return verify.Stats{} })
+				return &c.report, c.err
+			}
+			if code := b.run(t.Context(), "verify", "--source=mongodb://a", "--target=mongodb://b", "--workers=3"); code != c.code {
+				t.Errorf("code %d", code)
+			}
+			for _, w := range c.want {
+				if !strings.Contains(b.stdout.String()+b.stderr.String(), w) {
+					t.Errorf("%q is not in\n%s%s", w, b.stdout, b.stderr)
+				}
+			}
+		})
+	}
+}
+
+func TestVersion(t *testing.T) {
+	b := newBench(t, nil)
+	if code := b.run(t.Context(), "version"); code != exitOK || !strings.HasPrefix(b.stdout.String(), "millrace ") {
+		t.Errorf("%d %s", code, b.stdout)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	b := newBench(t, nil)
+	if code := b.run(t.Context(), "completion", "bash"); code != exitOK || !strings.Contains(b.stdout.String(), "millrace") {
+		t.Errorf("%d", code)
+	}
+}
