@@ -44,6 +44,9 @@ type Options struct {
 	Schema func(ctx context.Context, ev *tail.Event, before mongo.OpTime, last bool) error
 	// WindowEnd is until where the target may be ahead of an event.
 	WindowEnd mongo.OpTime
+	// CappedStarts are, by target namespace, positions up to which inserts into
+	// capped collections are on the target already, or rolled off.
+	CappedStarts map[string]mongo.OpTime
 	// Overwrite takes over documents that somebody else wrote on the target
 	// (merge mode) instead of failing.
 	Overwrite bool
@@ -122,7 +125,8 @@ type target struct {
 	ns, db, coll string
 	capped       bool
 	collated     bool
-	seed         uint64 // hash of the name
+	seed         uint64       // hash of the name
+	start        mongo.OpTime // inserts up to here are skipped
 }
 
 func (t *target) serial() bool { return t.capped || t.collated }
@@ -158,6 +162,18 @@ func (e *Engine) Run(ctx context.Context) error {
 
 // SetWindow moves the end of the window in which the target may be ahead.
 func (e *Engine) SetWindow(end mongo.OpTime) { e.window.Store(&end) }
+
+// Renamed tells that a target collection has another name now, or none.
+// Called from Options.Schema.
+func (e *Engine) Renamed(from, to string) {
+	delete(e.o.CappedStarts, to)
+	if at, ok := e.o.CappedStarts[from]; ok {
+		delete(e.o.CappedStarts, from)
+		if to != "" {
+			e.o.CappedStarts[to] = at
+		}
+	}
+}
 
 // Applied is the position up to which everything is acknowledged, and from
 // where reading would start again.
@@ -233,6 +249,10 @@ func (e *Engine) route(ctx context.Context, seg *segment, b *tail.Batch) error {
 		if t == nil {
 			continue
 		}
+		if ev.Op == tail.Insert && !t.start.Before(ev.At) {
+			e.n.skipped.Add(1)
+			continue
+		}
 		h := t.seed
 		if !t.serial() {
 			h ^= delta.Hash(delta.AppendKey(key[:0], ev.ID))
@@ -296,7 +316,8 @@ func (e *Engine) resolve(ctx context.Context, ns string) (*target, error) {
 		return nil, fmt.Errorf("read options of %s: %w", tns, err)
 	}
 	db, coll := mongo.SplitNS(tns)
-	t := &target{ns: tns, db: db, coll: coll, capped: traits.Capped, collated: traits.Collated, seed: delta.Hash([]byte(tns))}
+	t := &target{ns: tns, db: db, coll: coll, capped: traits.Capped, collated: traits.Collated, seed: delta.Hash([]byte(tns)),
+		start: e.o.CappedStarts[tns]}
 	e.targets[ns] = t
 	return t, nil
 }

@@ -95,7 +95,7 @@ func (w *worker) writeOne(ctx context.Context, t *target, o *op) error {
 	if err := w.updates(ctx, t, []*op{o}); err != nil {
 		return err
 	}
-	if p := w.parked.take(); len(p.ops) > 0 { // nothing is reordered here: no second chance
+	if w.parked.has(t, o) { // nothing is reordered here: no second chance
 		return conflict(o.kind.String(), t.ns, o.id, o.at, "duplicate key on a unique index")
 	}
 	return nil
