@@ -14,14 +14,14 @@ type worker struct {
 	rc *rechecker
 }
 
-// do compares a task, again if a failure passes by itself.
+// do compares a task.
 func (w *worker) do(ctx context.Context, t task) error {
-	err := retry(ctx, w.e.o.Log, "compare a range of "+t.c.pair.SourceNS, func() error {
-		if t.natural {
-			return w.order(ctx, t.c)
-		}
-		return w.compare(ctx, t)
-	})
+	err := error(nil)
+	if t.digest {
+		err = w.digestTask(ctx, t.c)
+	} else {
+		err = w.rangeTask(ctx, t)
+	}
 	if err != nil {
 		return err
 	}
@@ -30,6 +30,28 @@ func (w *worker) do(ctx context.Context, t task) error {
 		t.c.finish()
 	}
 	return nil
+}
+
+// rangeTask compares a range or a natural order, again if a failure passes by
+// itself.
+func (w *worker) rangeTask(ctx context.Context, t task) error {
+	return w.slot(ctx, func() error {
+		return retry(ctx, w.e.o.Log, "compare a range of "+t.c.pair.SourceNS, func() error {
+			if t.natural {
+				return w.order(ctx, t.c)
+			}
+			return w.compare(ctx, t)
+		})
+	})
+}
+
+// slot runs fn as one of Options.Workers.
+func (w *worker) slot(ctx context.Context, fn func() error) error {
+	if err := w.e.slots.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer w.e.slots.Release(1)
+	return fn()
 }
 
 // compare streams both sides of a range and joins them.
@@ -212,10 +234,8 @@ func (j *join) settle(ctx context.Context, left bool) error {
 			if !left {
 				mine, theirs = theirs, mine
 			}
-			if !(mine != nil && theirs != nil && j.w.e.o.same(mine, theirs)) {
-				if err := j.w.mismatch(ctx, j.c, mine, theirs); err != nil {
-					return err
-				}
+			if err := j.w.settlePair(ctx, j.c, mine, theirs); err != nil {
+				return err
 			}
 		}
 		keys = keys[n:]

@@ -22,6 +22,8 @@ func TestAcrossVersions(t *testing.T) {
 			want := plantAll(t, b, r, idsOf(700, makeID), 8, true)
 			rep, _ := b.run(Options{RangeBytes: 2000})
 			checkFound(t, rep, want)
+			rep, _ = b.run(Options{RangeBytes: 2000, Method: Digest})
+			checkFound(t, rep, want)
 			back := *b
 			back.src, back.dst = b.dst, b.src
 			back.pair = Pair{b.pair.TargetNS, b.pair.SourceNS}
@@ -73,6 +75,8 @@ func TestTimeSeriesBuckets(t *testing.T) {
 				want[string([]byte{byte(id.Type)})+string(id.Value)] = expectation{Missing, "bucket"}
 			}
 			rep, st := b.run(Options{RangeBytes: 1000})
+			checkFound(t, rep, want)
+			rep, _ = b.run(Options{RangeBytes: 1000, Method: Digest})
 			checkFound(t, rep, want)
 			if st.Ranges < 5 {
 				t.Errorf("%d ranges", st.Ranges)
@@ -171,7 +175,13 @@ func TestCappedOrder(t *testing.T) {
 }
 
 // A cursor that the server loses, and an election, cost a retry of the range.
-func TestRetriesRange(t *testing.T) {
+func TestRetries(t *testing.T) {
+	for _, m := range []Method{Ranges, Digest} {
+		t.Run(string(m), func(t *testing.T) { testRetries(t, m) })
+	}
+}
+
+func testRetries(t *testing.T, m Method) {
 	c := cluster(t, "6.0", "rs:1")
 	r := seeded(t)
 	b := newBed(t, c, c)
@@ -184,7 +194,7 @@ func TestRetriesRange(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	rep, _ := b.run(Options{MaxBufferedBytes: 1, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	rep, _ := b.run(Options{Method: m, MaxBufferedBytes: 1, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	checkFound(t, rep, want)
 	if n := strings.Count(log.String(), "try again"); n != 3 {
 		t.Errorf("%d retries, want 3: the test shows nothing\n%s", n, &log)

@@ -122,9 +122,13 @@ func churn(r *rand.Rand, n int) func() func(context.Context, *driver.Collection)
 
 func TestOnline(t *testing.T) {
 	c := cluster(t, "6.0", "rs:1")
-	for _, hook := range []bool{true, false} {
-		for _, differs := range []bool{false, true} {
-			t.Run(fmt.Sprintf("hook %v, differs %v", hook, differs), func(t *testing.T) {
+	for i := range 8 {
+		hook, differs, method := i&1 > 0, i&2 > 0, Ranges
+		if i&4 > 0 {
+			method = Digest
+		}
+		{
+			t.Run(fmt.Sprintf("%s, hook %v, differs %v", method, hook, differs), func(t *testing.T) {
 				t.Parallel()
 				r := seeded(t)
 				b := newBed(t, c, c)
@@ -133,7 +137,7 @@ func TestOnline(t *testing.T) {
 				if err := rep.waitFor(t.Context(), 300); err != nil { // so that the scan meets a lag
 					t.Fatal(err)
 				}
-				o := Options{Online: true, RangeBytes: 5000, MaxBufferedBytes: 1 << 20,
+				o := Options{Online: true, Method: method, RangeBytes: 5000, MaxBufferedBytes: 1 << 20,
 					Recheck: RecheckOptions{Every: 30 * time.Millisecond, Quiet: 2 * time.Second, For: 30 * time.Second}}
 				if hook {
 					o.Recheck.Settled = rep.settled

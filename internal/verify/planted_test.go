@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -285,6 +286,7 @@ func TestPlantedDifferences(t *testing.T) {
 		return makeID(i)
 	}
 	objectID := func(i int) any { return makeID(i*14 + 4) }
+	digests := Options{Method: Digest, Workers: 2, RangeBytes: 2000}
 	clustered := bson.E{Key: "clusteredIndex", Value: bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "unique", Value: true}}}
 	collated := bson.E{Key: "collation", Value: bson.D{{Key: "locale", Value: "de"}, {Key: "strength", Value: 2}}}
 	tests := []struct {
@@ -300,6 +302,13 @@ func TestPlantedDifferences(t *testing.T) {
 		{"nearly everything differs", tiny, idsOf(400, makeID), 2, nil},
 		{"nothing differs", small, idsOf(1500, makeID), math.MaxInt, nil},
 		{"object ids", small, idsOf(1000, objectID), 10, nil},
+		{"digests", digests, idsOf(1500, makeID), 12, nil},
+		{"digests, one difference", digests, idsOf(1500, makeID), 1000, nil},
+		{"digests, nothing differs", digests, idsOf(1500, makeID), math.MaxInt, nil},
+		{"digests, collated", digests, idsOf(1000, noSymbol), 20, []bson.E{collated}},
+		{"digests, clustered", digests, idsOf(700, makeID), 20, []bson.E{clustered}},
+		{"digests, capped", digests, idsOf(700, makeID), 20, []bson.E{{Key: "capped", Value: true}, {Key: "size", Value: 8 << 20}}},
+		{"digests, too much differs", Options{Method: Digest, MaxBufferedBytes: 1, RangeBytes: 2000}, idsOf(700, makeID), 2, nil},
 		{"clustered", small, idsOf(700, makeID), 10, []bson.E{clustered}},
 		{"clustered, object ids", small, idsOf(500, objectID), 10, []bson.E{clustered}},
 		{"collated", small, idsOf(1000, noSymbol), 10, []bson.E{collated}},
@@ -314,6 +323,9 @@ func TestPlantedDifferences(t *testing.T) {
 			want := plantAll(t, b, r, tc.ids, tc.every, !tc.o.IgnoreFieldOrder)
 			rep, st := b.run(tc.o)
 			checkFound(t, rep, want)
+			if col := rep.Collections[0]; col.Method != tc.o.Method && !strings.Contains(tc.name, "too much") && tc.o.Method != "" {
+				t.Errorf("compared by %s", col.Method)
+			}
 			t.Logf("%d ranges, %d planted, peak %d bytes", st.Ranges, len(want), st.PeakBytes)
 		})
 	}

@@ -6,7 +6,9 @@ import (
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
 )
@@ -76,25 +78,52 @@ func (p *probe) together(ctx context.Context, conn *wire.Conn, keys []string) (a
 	if len(in) == 0 {
 		return alone, nil
 	}
-	strangers := false
+	others := map[string]int{} // how many ids, wanted or found, share a canonical key
 	err = p.query(ctx, conn, bson.D{{Key: "$in", Value: in}}, func(id string, doc []byte) {
-		if !wanted[id] {
-			strangers = true
+		if wanted[id] {
+			p.keep(id, doc)
 			return
 		}
-		p.keep(id, doc)
+		others[canonicalID(id)]++
 	})
 	if mongo.IsCode(err, codeBadValue) {
 		return keys, nil // an id that looks like an operator
 	}
-	if strangers {
-		for k := range wanted {
-			if p.found[k] == nil {
-				alone = append(alone, k)
-			}
+	if err != nil || len(p.found) == len(wanted) {
+		return alone, err
+	}
+	return append(alone, p.ambiguous(wanted, others)...), nil
+}
+
+// ambiguous are the keys without a document of exactly that id, for which
+// another found document may stand in: the server might hold their ids equal.
+func (p *probe) ambiguous(wanted map[string]bool, others map[string]int) (alone []string) {
+	for k := range wanted {
+		others[canonicalID(k)]++
+	}
+	for k := range wanted {
+		if p.found[k] == nil && (others[canonicalID(k)] > 1 || p.s.folds(k)) {
+			alone = append(alone, k)
 		}
 	}
-	return alone, err
+	return alone
+}
+
+// canonicalID is the same for ids that an index without collation holds equal.
+func canonicalID(key string) string {
+	return string(delta.AppendKey(nil, bsoncore.Value{Type: bsoncore.Type(key[0]), Data: []byte(key[1:])}))
+}
+
+// folds reports whether the collation may hold another id equal to this one.
+func (s *side) folds(key string) bool {
+	if len(s.collation) == 0 {
+		return false
+	}
+	switch bson.Type(key[0]) {
+	case bson.TypeString, bson.TypeSymbol, bson.TypeEmbeddedDocument, bson.TypeArray:
+		return true
+	}
+	return false
 }
 
 const codeBadValue = 2

@@ -21,6 +21,7 @@ type collection struct {
 
 	sourceDocs, targetDocs   atomic.Int64
 	sourceBytes, targetBytes atomic.Int64
+	method                   Method
 	ranges                   int
 }
 
@@ -28,7 +29,8 @@ type collection struct {
 type task struct {
 	c       *collection
 	b       bounds
-	natural bool
+	natural bool // order of a capped collection
+	digest  bool // the whole collection by digests
 }
 
 func newCollection(e *Engine, p Pair) *collection { return &collection{e: e, pair: p} }
@@ -54,6 +56,21 @@ func (c *collection) tasks(ctx context.Context) ([]task, error) {
 	}
 	c.e.c.estDocs.Add(c.src.docs + c.dst.docs)
 	c.e.c.estBytes.Add(c.src.bytes + c.dst.bytes)
+	var tasks []task
+	if c.digestible() {
+		tasks = []task{{c: c, digest: true}}
+		c.method, c.ranges = Digest, 1
+	} else if tasks, err = c.rangeTasks(ctx); err != nil {
+		return nil, err
+	}
+	if c.e.o.CapOrder && c.src.capped && c.dst.capped {
+		tasks = append(tasks, task{c: c, natural: true})
+	}
+	return tasks, nil
+}
+
+// rangeTasks cuts the collection into ranges of _id.
+func (c *collection) rangeTasks(ctx context.Context) ([]task, error) {
 	cuts, err := c.cuts(ctx)
 	if err != nil {
 		return nil, err
@@ -68,10 +85,7 @@ func (c *collection) tasks(ctx context.Context) ([]task, error) {
 	if prev != nil {
 		tasks = append(tasks, task{c: c, b: bounds{maxKey: true}})
 	}
-	c.ranges = len(tasks)
-	if c.e.o.CapOrder && c.src.capped && c.dst.capped {
-		tasks = append(tasks, task{c: c, natural: true})
-	}
+	c.method, c.ranges = Ranges, len(tasks)
 	return tasks, nil
 }
 

@@ -59,6 +59,7 @@ type SchemaDifference struct {
 type Collection struct {
 	NS          string        `json:"ns"`
 	TargetNS    string        `json:"targetNs"`
+	Method      Method        `json:"method"` // how it was compared in the end
 	SourceDocs  int64         `json:"sourceDocs"`
 	TargetDocs  int64         `json:"targetDocs"`
 	SourceBytes int64         `json:"sourceBytes"`
@@ -219,7 +220,7 @@ func (f *findings) report(begin time.Time, online bool, cols []*collection) *Rep
 			NS: c.pair.SourceNS, TargetNS: c.pair.TargetNS,
 			SourceDocs: c.sourceDocs.Load(), TargetDocs: c.targetDocs.Load(),
 			SourceBytes: c.sourceBytes.Load(), TargetBytes: c.targetBytes.Load(),
-			Ranges: c.ranges, Differences: t.differences, Rechecked: t.rechecked, Settled: t.settled,
+			Method: c.method, Ranges: c.ranges, Differences: t.differences, Rechecked: t.rechecked, Settled: t.settled,
 			Duration: time.Unix(0, c.ended.Load()).Sub(c.began),
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/millrace/millrace/internal/mongo"
 )
@@ -21,6 +22,8 @@ type Pair struct {
 
 // Options shape a run. The zero value compares offline with sensible limits.
 type Options struct {
+	// Method is how documents are compared; default Ranges.
+	Method Method
 	// Workers is how many ranges are compared at a time, each with one
 	// connection a side; default 4.
 	Workers int
@@ -95,6 +98,7 @@ type Engine struct {
 	o        Options
 	c        counters
 	limits   limits
+	slots    *semaphore.Weighted // comparisons at a time
 }
 
 // limits share MaxBufferedBytes among those who hold documents: per worker two
@@ -111,7 +115,7 @@ type limits struct {
 func New(src, dst *mongo.Cluster, o Options) *Engine {
 	o = o.withDefaults()
 	share := int(o.MaxBufferedBytes) / (o.Workers + 1)
-	return &Engine{src: src, dst: dst, o: o, limits: limits{
+	return &Engine{src: src, dst: dst, o: o, slots: semaphore.NewWeighted(int64(o.Workers)), limits: limits{
 		batch:   max(min(share/8, 4<<20), 16<<10),
 		pending: max(share/4, 16<<10),
 		probe:   max(min(share/8, 4<<20), 16<<10),
