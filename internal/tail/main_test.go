@@ -24,7 +24,9 @@ var sharedURI string
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
 func runTests(m *testing.M) int {
-	c, err := lab.Start(context.Background(), testServer(""))
+	o := testServer("")
+	o.CacheGB = 1 // one test has a transaction of 64 MB
+	c, err := lab.Start(context.Background(), o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -26,6 +26,7 @@ func failPoint(t *testing.T, uri string, fp ...bson.E) {
 // TestMajority stops replication on both secondaries: what the primary takes
 // meanwhile with w:1 may roll back and must not be emitted.
 func TestMajority(t *testing.T) {
+	t.Parallel()
 	o := testServer("")
 	o.Topology = "rs:3"
 	srv := lab.ForTest(t, o)
