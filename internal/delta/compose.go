@@ -1,7 +1,5 @@
 package delta
 
-import "go.mongodb.org/mongo-driver/v2/bson"
-
 // Compose appends to dst an update, as an oplog `o` document, that does to
 // every document what a and then b do, and returns it parsed as c; c points
 // into out. ok is false when no single update does, or when b cannot follow a
@@ -23,38 +21,53 @@ func Compose(dst []byte, a, b Delta) (out []byte, c Delta, ok bool) {
 	if !ok || len(out)-start > maxSize {
 		return dst[:start], Delta{}, false
 	}
-	o := out[start:len(out):len(out)]
-	c = Delta{kind: a.kind, o: o}
 	if a.kind == Diff {
-		c.diff = bson.Raw(o[diffOffset : len(o)-1])
+		return out, diffDelta(out[start:]), true
 	}
-	return out, c, true
+	return out, Delta{kind: a.kind, o: out[start:len(out):len(out)]}, true
 }
 
 // diffOffset is where the diff document starts in {$v: int32, diff: {...}}.
 const diffOffset = 4 + (1 + 3 + 4) + (1 + 5)
 
-func composeDiffs(dst, a, b []byte) ([]byte, bool) {
+// openDiff starts {$v: 2, diff: ...} up to where the diff document comes.
+func openDiff(dst []byte) ([]byte, int) {
 	dst, at := openDoc(dst)
 	dst = append(dst, typeInt32, '$', 'v', 0, 2, 0, 0, 0)
-	dst = append(dst, typeObject, 'd', 'i', 'f', 'f', 0)
-	dst, ok := composeObjects(dst, a, b, 0)
+	return append(dst, typeObject, 'd', 'i', 'f', 'f', 0), at
+}
+
+// diffDelta views what was begun with openDiff.
+func diffDelta(o []byte) Delta {
+	o = o[:len(o):len(o)]
+	return Delta{kind: Diff, o: o, diff: o[diffOffset : len(o)-1]}
+}
+
+func composeDiffs(dst, a, b []byte) ([]byte, bool) {
+	dst, at := openDiff(dst)
+	dst, ok := composeObjects(dst, a, b, frame{start: at})
 	if !ok {
 		return nil, false
 	}
 	return closeDoc(dst, at), true
 }
 
+// frame is where a composition is: where its output starts, by which its size
+// is bounded, and how deep it has gone down.
+type frame struct{ start, depth int }
+
+func (f frame) deeper() frame { return frame{f.start, f.depth + 1} }
+
 // composeSubs composes two sub diffs of the same sort.
-func composeSubs(dst, a, b []byte, depth int) ([]byte, bool) {
+func composeSubs(dst, a, b []byte, at frame) ([]byte, bool) {
 	array := isArrayDiff(a)
-	if array != isArrayDiff(b) || depth > maxDepth {
+	if array != isArrayDiff(b) || at.depth > maxDepth {
 		return nil, false
 	}
 	if array {
-		return composeArrays(dst, a, b, depth)
+		return composeArrays(dst, a, b, at)
 	}
-	return composeObjects(dst, a, b, depth)
+	return composeObjects(dst, a, b, at)
 }
 
 // pair is two object diffs side by side. What becomes of one field:
@@ -77,20 +90,21 @@ func composeSubs(dst, a, b []byte, depth int) ([]byte, bool) {
 // deletes or moves.
 type pair struct {
 	a, b index
+	at   frame
 }
 
-func composeObjects(dst, a, b []byte, depth int) ([]byte, bool) {
+func composeObjects(dst, a, b []byte, at frame) ([]byte, bool) {
 	var spaceA, spaceB [inlineEntries]entry
 	listA, err1 := diffEntries(spaceA[:0], a)
 	listB, err2 := diffEntries(spaceB[:0], b)
 	if err1 != nil || err2 != nil {
 		return nil, false
 	}
-	p := pair{a: indexOf(listA), b: indexOf(listB)}
+	p := pair{a: indexOf(listA), b: indexOf(listB), at: at}
 	if !p.fits() {
 		return nil, false
 	}
-	dst, at := openDoc(dst)
+	dst, begin := openDoc(dst)
 	dst = p.deletes(dst)
 	dst, ok := p.updates(dst)
 	if !ok {
@@ -99,11 +113,17 @@ func composeObjects(dst, a, b []byte, depth int) ([]byte, bool) {
 	if dst, ok = p.inserts(dst); !ok {
 		return nil, false
 	}
-	if dst, ok = p.subs(dst, depth); !ok {
+	if dst, ok = p.subs(dst); !ok {
 		return nil, false
 	}
-	return closeDoc(dst, at), true
+	if len(dst) == begin+4 { // empty sections only; an empty diff is an error
+		dst = append(dst, emptyDeletes...)
+	}
+	return closeDoc(dst, begin), true
 }
+
+// emptyDeletes is an empty section d.
+var emptyDeletes = []byte("\x03d\x00\x05\x00\x00\x00\x00")
 
 // fits refuses the pairs that cannot follow each other: nothing but d and i
 // can meet a field that a has deleted.
@@ -195,7 +215,7 @@ func (p *pair) merged(dst []byte, op uint8) ([]byte, bool) {
 			dst = appendValue(dst, f.typ, f.name, f.val)
 		case rankSub:
 			var ok bool
-			if dst, ok = applyToValue(dst, e.name, e.typ, e.val, f.val); !ok {
+			if dst, ok = applyToValue(dst, e.name, e.typ, e.val, f.val, p.at); !ok {
 				return nil, false
 			}
 		}
@@ -203,7 +223,7 @@ func (p *pair) merged(dst []byte, op uint8) ([]byte, bool) {
 	return dst, true
 }
 
-func (p *pair) subs(dst []byte, depth int) ([]byte, bool) {
+func (p *pair) subs(dst []byte) ([]byte, bool) {
 	for i := range p.a.list {
 		e := &p.a.list[i]
 		if e.op != rankSub {
@@ -217,7 +237,7 @@ func (p *pair) subs(dst []byte, depth int) ([]byte, bool) {
 		if f := &p.b.list[at]; f.op == rankSub {
 			var ok bool
 			dst = appendSubHeader(dst, e.name)
-			if dst, ok = composeSubs(dst, e.val, f.val, depth+1); !ok {
+			if dst, ok = composeSubs(dst, e.val, f.val, p.at.deeper()); !ok {
 				return nil, false
 			}
 		}
@@ -250,8 +270,8 @@ func closeSection(dst []byte, at, empty int) []byte {
 }
 
 // applyToValue writes an element: a value after a sub diff. It must fit.
-func applyToValue(dst, name []byte, typ byte, val, diff []byte) ([]byte, bool) {
-	a := applier{start: len(dst)}
+func applyToValue(dst, name []byte, typ byte, val, diff []byte, at frame) ([]byte, bool) {
+	a := applier{start: at.start}
 	if isArrayDiff(diff) != (typ == typeArray) || typ != typeArray && typ != typeObject {
 		return nil, false
 	}

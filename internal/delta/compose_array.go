@@ -7,7 +7,7 @@ const maxFill = 1024
 // composeArrays composes two array diffs. The result has b's length, or a's
 // grown by what b appended: after a cut to n elements, an append of n.. by b is
 // the cut to the new length with these elements set.
-func composeArrays(dst, a, b []byte, depth int) ([]byte, bool) {
+func composeArrays(dst, a, b []byte, at frame) ([]byte, bool) {
 	x, ok1 := openArrayDiff(a)
 	y, ok2 := openArrayDiff(b)
 	if !ok1 || !ok2 {
@@ -16,21 +16,21 @@ func composeArrays(dst, a, b []byte, depth int) ([]byte, bool) {
 	if x.cut && y.cut && y.length > x.length {
 		return nil, false // b fills up with nulls what a has cut: never logged
 	}
-	out := arrayWriter{limit: maxSize}
+	out := arrayWriter{at: at, limit: maxSize}
 	switch {
 	case y.cut:
 		out.limit = y.length
 	case x.cut:
 		out.fill, out.next = true, x.length
 	}
-	dst, at := openDoc(dst)
+	dst, begin := openDoc(dst)
 	dst = append(dst, typeBool, 'a', 0, 1)
 	lengthAt := 0
 	if x.cut || y.cut {
 		dst = append(dst, typeInt32, 'l', 0, 0, 0, 0, 0)
 		lengthAt = len(dst) - 4
 	}
-	dst, ok := out.merge(dst, x, y, depth)
+	dst, ok := out.merge(dst, x, y)
 	if !ok {
 		return nil, false
 	}
@@ -41,17 +41,18 @@ func composeArrays(dst, a, b []byte, depth int) ([]byte, bool) {
 		}
 		putInt32(dst[lengthAt:], n)
 	}
-	return closeDoc(dst, at), true
+	return closeDoc(dst, begin), true
 }
 
 // arrayWriter writes the merged changes in ascending order of index.
 type arrayWriter struct {
+	at    frame
 	limit int  // changes at or beyond it are cut off by b
 	fill  bool // a cuts and b does not: elements from next on must be complete
 	next  int  // with fill: the length so far
 }
 
-func (w *arrayWriter) merge(dst []byte, x, y arrayDiff, depth int) ([]byte, bool) {
+func (w *arrayWriter) merge(dst []byte, x, y arrayDiff) ([]byte, bool) {
 	p, q := x.changes, y.changes
 	for len(p) > 0 || len(q) > 0 {
 		var c, d change
@@ -74,7 +75,7 @@ func (w *arrayWriter) merge(dst []byte, x, y arrayDiff, depth int) ([]byte, bool
 			dst, ok = w.one(dst, d, true)
 			q = restD
 		default:
-			dst, ok = w.both(dst, c, d, depth)
+			dst, ok = w.both(dst, c, d)
 			p, q = restC, restD
 		}
 		if !ok {
@@ -106,17 +107,17 @@ func (w *arrayWriter) one(dst []byte, c change, fromB bool) ([]byte, bool) {
 }
 
 // both writes what a's change c and b's change d of one element come to.
-func (w *arrayWriter) both(dst []byte, c, d change, depth int) ([]byte, bool) {
+func (w *arrayWriter) both(dst []byte, c, d change) ([]byte, bool) {
 	switch {
 	case c.idx >= w.limit:
 		return dst, true
 	case !d.sub:
 		return appendChange(dst, 'u', d.idx, d.f.typ, d.f.val), true
 	case c.sub:
-		return composeSubs(appendChange(dst, 's', d.idx, typeObject, nil), c.f.val, d.f.val, depth+1)
+		return composeSubs(appendChange(dst, 's', d.idx, typeObject, nil), c.f.val, d.f.val, w.at.deeper())
 	}
 	var name [24]byte
-	return applyToValue(dst, decimalName(append(name[:0], 'u'), c.idx), c.f.typ, c.f.val, d.f.val)
+	return applyToValue(dst, decimalName(append(name[:0], 'u'), c.idx), c.f.typ, c.f.val, d.f.val, w.at)
 }
 
 // appendChange writes u<idx> or s<idx>.

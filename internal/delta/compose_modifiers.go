@@ -23,15 +23,21 @@ func composeModifiers(dst []byte, a, b Delta) ([]byte, bool) {
 	}
 	dst, at := openDoc(dst)
 	dst = append(dst, typeInt32, '$', 'v', 0, 1, 0, 0, 0)
-	dst, ok := composeSets(dst, p, q)
+	dst, ok := composeSets(dst, p, q, at)
 	if !ok {
 		return nil, false
 	}
 	return closeDoc(composeUnsets(dst, p, q), at), true
 }
 
+// maxPairs bounds the work on two $v:1 updates with very many paths.
+const maxPairs = 1 << 20
+
 // modsFit refuses what one $v:1 update cannot express.
 func modsFit(p, q []modPath) bool {
+	if len(p)*len(q) > maxPairs {
+		return false
+	}
 	for i := range q {
 		b := &q[i]
 		if ambiguous(b.path) {
@@ -77,7 +83,7 @@ func ambiguous(path []byte) bool {
 	return false
 }
 
-func composeSets(dst []byte, p, q []modPath) ([]byte, bool) {
+func composeSets(dst []byte, p, q []modPath, start int) ([]byte, bool) {
 	dst, at := openField(dst, typeObject, []byte("$set"))
 	empty := len(dst)
 	for i := range p {
@@ -85,7 +91,7 @@ func composeSets(dst []byte, p, q []modPath) ([]byte, bool) {
 			continue
 		}
 		var ok bool
-		if dst, ok = composeSet(dst, p[:i], &p[i], q); !ok {
+		if dst, ok = composeSet(dst, p[:i], &p[i], q, start); !ok {
 			return nil, false
 		}
 	}
@@ -99,7 +105,7 @@ func composeSets(dst []byte, p, q []modPath) ([]byte, bool) {
 }
 
 // composeSet writes what q makes of a's set; before are a's earlier paths.
-func composeSet(dst []byte, before []modPath, a *modPath, q []modPath) ([]byte, bool) {
+func composeSet(dst []byte, before []modPath, a *modPath, q []modPath, start int) ([]byte, bool) {
 	for i := range q {
 		b := &q[i]
 		if !covers(b.path, a.path) {
@@ -113,7 +119,7 @@ func composeSet(dst []byte, before []modPath, a *modPath, q []modPath) ([]byte, 
 	if !anyBelow(q, a.path) {
 		return appendValue(dst, a.typ, a.path, a.val), true
 	}
-	return applyBelow(dst, a, q)
+	return applyBelow(dst, a, q, start)
 }
 
 // coveredSet reports whether a set in list is at or below path.
@@ -147,7 +153,7 @@ func anyBelow(q []modPath, path []byte) bool {
 }
 
 // applyBelow writes a's set with the value that q's paths below it make of it.
-func applyBelow(dst []byte, a *modPath, q []modPath) ([]byte, bool) {
+func applyBelow(dst []byte, a *modPath, q []modPath, start int) ([]byte, bool) {
 	if a.typ != typeObject && a.typ != typeArray {
 		return nil, false
 	}
@@ -157,7 +163,7 @@ func applyBelow(dst []byte, a *modPath, q []modPath) ([]byte, bool) {
 			below = append(below, q[i])
 		}
 	}
-	run := applier{start: len(dst)}
+	run := applier{start: start}
 	dst = appendHeader(dst, a.typ, a.path)
 	var err error
 	if a.typ == typeArray {

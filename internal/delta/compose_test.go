@@ -19,6 +19,8 @@ func fill(l int32, kv ...any) bson.D { return append(d("a", true, "l", l), d(kv.
 func elems(kv ...any) bson.D { return append(d("a", true), d(kv...)...) }
 
 var composeCases = []composeCase{
+	{"nothing", v2("u", d()), v2("i", d(), "so", d("u", d())), v2("so", d("u", d()))},
+	{"nothing at all", v2("u", d()), v2("i", d()), v2("d", d())},
 	{"different fields", v2("u", d("a", 1)), v2("u", d("b", 2)), v2("u", d("a", 1, "b", 2))},
 	{"same field", v2("u", d("a", 1, "b", 1)), v2("u", d("a", 2)), v2("u", d("a", 2, "b", 1))},
 	{"delete over update", v2("u", d("a", 1)), v2("d", d("a", false)), v2("d", d("a", false))},

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -40,6 +41,8 @@ func TestServer(t *testing.T) {
 		{"statements", testStatements},
 		{"order of new fields", testFieldOrder},
 		{"histories", testHistories},
+		{"replay", testReplayOnServer},
+		{"timestamps", testTimestamps},
 		{"keys", testKeysOnServer},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, &server{t, s.client, s.db}) })
@@ -272,6 +275,9 @@ func (s *server) histories(g *gen, docs, rounds int) [][]step {
 	out := make([][]step, docs)
 	state := s.all(coll)
 	var last bson.Timestamp
+	for _, l := range s.oplog("t.histories") { // of an earlier call
+		last = l.ts
+	}
 	for range rounds {
 		s.update(coll, g.updates(state))
 		now := s.all(coll)
@@ -548,6 +554,117 @@ func guard(dl Delta) bson.D {
 		panic(err)
 	}
 	return out
+}
+
+// testReplayOnServer replays histories on later documents as a job does:
+// statements first; what they refuse or their guard holds back is read, applied
+// and written. In the end the documents are the last ones.
+func testReplayOnServer(t *testing.T, s *server) {
+	g := newGen(seed(t))
+	hist := s.histories(g, 120, 10)
+	var docs []bson.Raw
+	var todo [][]step
+	for id, steps := range hist {
+		late := g.IntN(len(steps))
+		docs = append(docs, withID(steps[late].before, id))
+		todo = append(todo, steps[g.IntN(late+1):])
+	}
+	coll := s.fresh("replay", docs...)
+	rewritten := 0
+	for len(slices.Concat(todo...)) > 0 {
+		stmts, ids := bson.A{}, []int{}
+		var rewrite []int
+		for id, steps := range todo {
+			if len(steps) == 0 {
+				continue
+			}
+			if stmt := statementOf(id, steps[0].o); stmt != nil {
+				stmts, ids = append(stmts, stmt), append(ids, id)
+			} else {
+				rewrite = append(rewrite, id)
+			}
+		}
+		for i := range s.update(coll, stmts) {
+			rewrite = append(rewrite, ids[i])
+		}
+		rewritten += len(rewrite)
+		s.rewrite(coll, rewrite, todo)
+		for id := range todo {
+			todo[id] = todo[id][min(1, len(todo[id])):]
+		}
+	}
+	t.Logf("%d rewritten", rewritten)
+	got := s.all(coll)
+	for id, steps := range hist {
+		if want := steps[len(steps)-1].after; !bytes.Equal(got[int32(id)], want) {
+			t.Errorf("document %d:\ngot  %s\nwant %s", id, show(got[int32(id)]), show(want))
+		}
+	}
+}
+
+// statementOf returns an update statement, nil if there is none that needs no
+// answer: a guarded one may match nothing, which a batch does not tell.
+func statementOf(id int, o bson.Raw) bson.D {
+	dl, err := Parse(o)
+	if err != nil {
+		return nil
+	}
+	u, form := AppendStatement(nil, dl)
+	if form != Classic {
+		return nil
+	}
+	return d("q", d("_id", int32(id)), "u", bson.Raw(u))
+}
+
+// rewrite reads, applies and writes the next step of some documents.
+func (s *server) rewrite(coll *mongo.Collection, ids []int, todo [][]step) {
+	s.t.Helper()
+	state, ops := s.all(coll), bson.A{}
+	for _, id := range ids {
+		doc, o := state[int32(id)], todo[id][0].o
+		if KindOf(o) == Replacement {
+			doc = o
+		} else if out, _, err := Apply(nil, doc, mustParse(s.t, o)); err != nil {
+			s.t.Fatal(err)
+		} else {
+			doc = out
+		}
+		ops = append(ops, d("op", "u", "ns", "t."+coll.Name(), "o2", d("_id", int32(id)), "o", doc))
+	}
+	if len(ops) == 0 {
+		return
+	}
+	if err := s.client.Database("admin").RunCommand(s.ctx(), d("applyOps", ops)).Err(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// testTimestamps: a server fills in empty timestamps on insert and
+// replacement; the repair, as a statement and as a diff, puts them back.
+func testTimestamps(t *testing.T, s *server) {
+	empty := bson.Timestamp{}
+	doc := raw(d("_id", int32(0), "a", empty, "b", 1, "c", empty, "o", d("t", empty)))
+	_, dl, ok := AppendTimestampRepair([]byte("x"), doc)
+	if !ok {
+		t.Fatal("no repair")
+	}
+	coll := s.fresh("timestamps", doc, withID(doc, 1))
+	if got := s.all(coll)[0]; bytes.Equal(got, doc) {
+		t.Error("the insert kept the empty timestamps")
+	}
+	u, form := AppendStatement(nil, dl)
+	if failed := s.update(coll, arr{d("q", d("_id", int32(0)), "u", bson.Raw(u))}); len(failed) > 0 || form != Classic {
+		t.Fatal(form, failed)
+	}
+	op := d("op", "u", "ns", "t.timestamps", "o2", d("_id", int32(1)), "o", dl.Raw())
+	if err := s.client.Database("admin").RunCommand(s.ctx(), d("applyOps", arr{op})).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for id, got := range s.all(coll) {
+		if want := withID(doc, int(id)); !bytes.Equal(got, want) {
+			t.Errorf("got %s, want %s", show(got), show(want))
+		}
+	}
 }
 
 // testFieldOrder: in which order $set creates fields, by the rule of before.

@@ -1,0 +1,37 @@
+package delta
+
+import "go.mongodb.org/mongo-driver/v2/bson"
+
+// AppendTimestampRepair appends an update, as an oplog `o` document, that puts
+// back the empty timestamps of doc, Timestamp(0, 0), after doc was written as a
+// whole; ok is false, and dst as it was, if it has none.
+//
+// A server replaces them by its clock, in top-level fields other than _id, on
+// insert, on replacement, and on applyOps of both; it keeps them in $set, in
+// pipelines and in an applyOps diff (observed on 4.4.2 and 6.0.5).
+func AppendTimestampRepair(dst []byte, doc bson.Raw) (out []byte, d Delta, ok bool) {
+	start := len(dst)
+	b, valid := body(doc)
+	if !valid {
+		return dst, Delta{}, false
+	}
+	dst, at := openDiff(dst)
+	dst, diffAt := openDoc(dst)
+	dst, section := openField(dst, typeObject, []byte("u"))
+	empty := len(dst)
+	for len(b) > 0 {
+		f, rest, valid := next(b)
+		if !valid {
+			return dst[:start], Delta{}, false
+		}
+		if f.typ == typeTimestamp && string(f.val) == "\x00\x00\x00\x00\x00\x00\x00\x00" && string(f.name) != "_id" {
+			dst = append(dst, f.raw...)
+		}
+		b = rest
+	}
+	if len(dst) == empty {
+		return dst[:start], Delta{}, false
+	}
+	dst = closeDoc(closeDoc(closeDoc(dst, section), diffAt), at)
+	return dst, diffDelta(dst[start:]), true
+}
