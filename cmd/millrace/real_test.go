@@ -1,0 +1,249 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/replicate"
+	"github.com/millrace/millrace/internal/server"
+)
+
+// asProgram makes this test's binary behave as the program.
+const asProgram = "MILLRACE_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// program is the real program on a pair of real clusters.
+type program struct {
+	t              *testing.T
+	source, target string
+	env            []string
+	state          string
+}
+
+func newProgram(t *testing.T, source, target string) *program {
+	state := t.TempDir()
+	return &program{t: t, source: source, target: target, state: state,
+		env: append(os.Environ(), asProgram+"=1", "XDG_STATE_HOME="+state, "MILLRACE_SOURCE="+source, "MILLRACE_TARGET="+target)}
+}
+
+// command prepares a run that is killed at the end of the test, should it
+// still be there.
+func (p *program) command(args ...string) (cmd *exec.Cmd, stdout, stderr *output) {
+	cmd = exec.CommandContext(p.t.Context(), os.Args[0], args...)
+	stdout, stderr = new(output), new(output)
+	cmd.Env, cmd.Stdout, cmd.Stderr = p.env, stdout, stderr
+	return cmd, stdout, stderr
+}
+
+// run waits for the program's end.
+func (p *program) run(args ...string) (code int, stdout, stderr string) {
+	p.t.Helper()
+	cmd, out, errs := p.command(args...)
+	err := cmd.Run()
+	if cmd.ProcessState == nil {
+		p.t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+}
+
+// status of the one running sync.
+func (p *program) status() (replicate.Status, bool) {
+	rec, err := server.Registry{Dir: filepath.Join(p.state, "millrace", "run")}.Find(p.t.Context(), "", "")
+	if err != nil {
+		return replicate.Status{}, false
+	}
+	c := server.NewClient(rec.Address, rec.Token)
+	defer c.Close()
+	s, err := c.Status(p.t.Context())
+	return s, err == nil
+}
+
+func (p *program) waitFor(what string, stderr *output, ok func(replicate.Status) bool) {
+	p.t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	var last replicate.Status
+	for {
+		s, running := p.status()
+		if running && ok(s) {
+			return
+		}
+		if time.Now().After(deadline) {
+			p.t.Fatalf("no %s; last status %+v\n%s", what, last, stderr)
+		}
+		last = s
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func connect(t *testing.T, uri string) *driver.Client {
+	t.Helper()
+	c, err := driver.Connect(options.Client().ApplyURI(uri))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Disconnect(context.Background()) })
+	return c
+}
+
+func insert(t *testing.T, c *driver.Client, db string, from, to int) {
+	t.Helper()
+	docs := make([]any, 0, to-from)
+	for i := from; i < to; i++ {
+		docs = append(docs, bson.D{{Key: "_id", Value: i}, {Key: "text", Value: strings.Repeat("x", 100)}})
+	}
+	if _, err := c.Database(db).Collection("orders").InsertMany(t.Context(), docs); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The program itself on real servers.
+func TestOnRealServers(t *testing.T) {
+	source, target := lab.ForTest(t, lab.Options{}).URI(), lab.ForTest(t, lab.Options{}).URI()
+	t.Run("existing target", func(t *testing.T) { existingTarget(t, newProgram(t, source, target)) })
+	t.Run("cut-over", func(t *testing.T) { planToCutOver(t, newProgram(t, source, target)) })
+}
+
+// planToCutOver is the whole way of an operator.
+func planToCutOver(t *testing.T, p *program) {
+	source := connect(t, p.source)
+	insert(t, source, "shop", 0, 5000)
+
+	code, out, stderr := p.run("sync", "--dry-run", "--output=json", "--include=shop", "--rename=shop=store")
+	var plan replicate.Plan
+	if err := json.Unmarshal([]byte(out), &plan); code != exitOK || err != nil || len(plan.Collections) != 1 || plan.Collections[0].Target != "store.orders" {
+		t.Fatalf("dry run: %d %v\n%s%s", code, err, out, stderr)
+	}
+
+	// An interrupt keeps the checkpoint, the same command goes on from it.
+	sync, _, errs := p.command("sync", "--include=shop.*", "--rename=shop=store")
+	if err := sync.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p.waitFor("following", errs, func(s replicate.Status) bool { return s.Phase == replicate.PhaseFollowing })
+	if err := sync.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	_ = sync.Wait()
+	if code := sync.ProcessState.ExitCode(); code != exitFailure || !strings.Contains(errs.String(), "the same command resumes it") {
+		t.Fatalf("interrupted: %d\n%s", code, errs)
+	}
+
+	insert(t, source, "shop", 5000, 6000)
+	sync, report, errs := p.command("sync", "--include=shop.*", "--rename=shop=store", "--output=json")
+	if err := sync.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p.waitFor("following", errs, func(s replicate.Status) bool { return s.Phase == replicate.PhaseFollowing })
+	insert(t, source, "shop", 6000, 7000)
+	if code, out, stderr := p.run("status"); code != exitOK || !strings.Contains(out, "following") {
+		t.Errorf("status: %d\n%s%s", code, out, stderr)
+	}
+	if code, out, stderr := p.run("finalize"); code != exitOK || !strings.Contains(out, "finalized at") {
+		t.Errorf("finalize: %d\n%s%s", code, out, stderr)
+	}
+	if err := sync.Wait(); err != nil {
+		t.Fatalf("sync: %v\n%s", err, errs)
+	}
+	var sum summary
+	if err := json.Unmarshal([]byte(report.String()), &sum); err != nil || !sum.Finalized || !sum.Plan.Resumes {
+		t.Errorf("summary: %v\n%s", err, report)
+	}
+	verifyBothWays(t, p, connect(t, p.target))
+}
+
+// verifyBothWays expects no difference, makes some and expects them.
+func verifyBothWays(t *testing.T, p *program, target *driver.Client) {
+	t.Helper()
+	if code, out, stderr := p.run("verify", "--include=shop.*", "--rename=shop=store"); code != exitOK || !strings.Contains(out, "nothing differs") || !strings.Contains(out, "7000") {
+		t.Errorf("verify: %d\n%s%s", code, out, stderr)
+	}
+	store := target.Database("store")
+	if _, err := store.Collection("orders").DeleteOne(t.Context(), bson.D{{Key: "_id", Value: 17}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Collection("more").InsertOne(t.Context(), bson.D{{Key: "_id", Value: "surplus"}}); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "verify.json")
+	code, out, stderr := p.run("verify", "--include=shop.*", "--rename=shop=store", "--recheck-for=0", "--report="+file)
+	if code != exitFailure {
+		t.Errorf("verify: %d\n%s%s", code, out, stderr)
+	}
+	for _, w := range []string{"missing: shop.orders", "extra: shop.more", "surplus", "millrace: the clusters differ: 2 documents"} {
+		if !strings.Contains(out+stderr, w) {
+			t.Errorf("%q is not in\n%s%s", w, out, stderr)
+		}
+	}
+	if raw := read(t, file); !json.Valid([]byte(raw)) || !bytes.Contains([]byte(raw), []byte("surplus")) {
+		t.Errorf("report: %s", raw)
+	}
+}
+
+// existingTarget holds data already and is refused before anything is written.
+func existingTarget(t *testing.T, p *program) {
+	insert(t, connect(t, p.source), "crm", 0, 10)
+	target := connect(t, p.target)
+	insert(t, target, "crm", 0, 1)
+	code, out, stderr := p.run("sync", "--include=crm.*", "--until=caught-up")
+	if code != exitUsage || !strings.Contains(stderr, "crm.orders") || !strings.Contains(stderr, "--on-existing") || out != "" {
+		t.Errorf("%d\n%s%s", code, out, stderr)
+	}
+	names, err := target.ListDatabaseNames(t.Context(), bson.D{{Key: "name", Value: "millrace"}})
+	if err != nil || len(names) != 0 {
+		t.Errorf("something was written: %v, %v", names, err)
+	}
+	if code, _, stderr := p.run("sync", "--include=crm.*", "--until=caught-up", "--on-existing=drop"); code != exitOK {
+		t.Errorf("drop: %d\n%s", code, stderr)
+	}
+	if code, _, stderr := p.run("verify", "--include=crm.*"); code != exitOK {
+		t.Errorf("verify: %d\n%s", code, stderr)
+	}
+}
+
+// The second signal ends a program that does not end by itself.
+func TestSecondSignalEndsAtOnce(t *testing.T) {
+	// Nobody answers at the address: the connection keeps the first signal's
+	// context busy, or ends at once; both are fine, but it must end.
+	p := newProgram(t, "mongodb://127.0.0.1:1/?replicaSet=x", "mongodb://127.0.0.1:1/?replicaSet=x")
+	cmd, _, stderr := p.command("sync")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(ended) }()
+	for i := 0; ; i++ {
+		select {
+		case <-ended:
+			if code := cmd.ProcessState.ExitCode(); code != exitFailure && code != -1 {
+				t.Errorf("code %d: %s", code, stderr)
+			}
+			return
+		case <-time.After(200 * time.Millisecond):
+			if i > 100 {
+				t.Fatal(fmt.Errorf("it does not end: %s", stderr))
+			}
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+		}
+	}
+}
