@@ -121,6 +121,9 @@ func (a *assembler) command(ctx context.Context, e *entry, live bool) error {
 		}
 		return a.applyOps(ctx, c.ops, e.at, 0)
 	case "commitTransaction":
+		if e.prev.IsZero() {
+			return fmt.Errorf("%w: a commit that names no prepared entry", errMalformed)
+		}
 		return a.commit(ctx, e, nil, live)
 	case "abortTransaction":
 		a.txns.drop(e.txn)

@@ -81,6 +81,8 @@ func TestMalformedEntries(t *testing.T) {
 		"update of no id": oplogEntry(t, 2, "u", "d.c", doc(1)),
 		"delete of no id": oplogEntry(t, 2, "d", "d.c", bson.D{{Key: "x", Value: 1}}),
 		"no time":         raw(t, bson.D{{Key: "op", Value: "n"}}),
+		"commit of nothing": oplogEntry(t, 2, "c", "admin.$cmd", bson.D{{Key: "commitTransaction", Value: 1}},
+			bson.E{Key: "lsid", Value: doc(1)}, bson.E{Key: "txnNumber", Value: int64(1)}),
 		"unknown command": oplogEntry(t, 2, "c", "d.$cmd", bson.D{{Key: "frobnicate", Value: 1}}),
 	} {
 		if err := offline(discard, OplogOptions{}).entry(t.Context(), doc); err == nil {

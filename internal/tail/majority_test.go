@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // failPoint sets a fail point on one member.
@@ -95,4 +96,55 @@ func TestMajority(t *testing.T) {
 	if !errors.Is(err, errReached) {
 		t.Fatal(err)
 	}
+	testElection(t, srv, c)
+}
+
+// testElection goes on over a change of primary from the last batch's position,
+// as a job does.
+func testElection(t *testing.T, srv *lab.Cluster, c *mongo.Cluster) {
+	coll := c.Client.Database("maj").Collection("c")
+	pos := from(position(t, c))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var got []*Batch
+	const last = 20
+	done := make(chan error, 1)
+	go func() {
+		for i := range last + 1 {
+			if i == last/2 {
+				if err := srv.StepDown(ctx); err != nil {
+					done <- err
+					return
+				}
+			}
+			if _, err := coll.InsertOne(ctx, doc(1000+i)); err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	for {
+		err := NewOplog(c, OplogOptions{Keep: only("maj")}).Run(ctx, pos, func(_ context.Context, b *Batch) error {
+			got = append(got, b)
+			pos = b.Resume()
+			if n := len(b.Events); n > 0 && b.Events[n-1].ID.String() == `{"$numberInt":"1020"}` {
+				return errReached
+			}
+			return nil
+		})
+		if errors.Is(err, errReached) {
+			break
+		}
+		t.Log("run ended:", err)
+		if mongo.Classify(err) != mongo.ClassRetry {
+			t.Fatal(err)
+		}
+	}
+	ok(t, <-done)
+	var ids []int
+	for i := range last + 1 {
+		ids = append(ids, 1000+i)
+	}
+	equal(t, heads(events(got)), inserted("maj", ids...))
 }

@@ -16,7 +16,7 @@ func writeAllKinds(t *testing.T, c *mongo.Cluster, db string) []string {
 	ctx := t.Context()
 	d := c.Client.Database(db)
 	coll := d.Collection("c")
-	v2 := c.Info.Version.AtLeast(5, 0) // as the driver's client, updates are diffs since then
+	v2 := c.Info.Version.AtLeast(5, 0) // updates are diffs since then
 	diff := func(v1, diff string) string {
 		if v2 {
 			return diff
@@ -62,7 +62,7 @@ func writeAllKinds(t *testing.T, c *mongo.Cluster, db string) []string {
 	}}}).Err())
 	add("insert "+db+".c 10 {\"_id\":10}", "update "+db+".c 10 {\"$v\":1,\"$set\":{\"x\":1}}", "delete "+db+".c 10")
 
-	must[*driver.InsertOneResult](t)(c.Client.Database(db + "_other").Collection("c").InsertOne(ctx, doc(1)))
+	must[*driver.InsertOneResult](t)(c.Client.Database(db+"_other").Collection("c").InsertOne(ctx, doc(1)))
 	must[*driver.InsertOneResult](t)(c.Client.Database("millrace").Collection("c").InsertOne(ctx, doc(1)))
 	ok(t, d.CreateView(ctx, "v", "c", bson.A{}))
 	add("schema view " + db + ".v")

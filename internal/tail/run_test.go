@@ -87,6 +87,29 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// A member that gets nothing while the primary goes on is given up; an idle
+// source is not.
+func TestStall(t *testing.T) {
+	c := connect(t, sharedURI)
+	now := position(t, c)
+	long := time.Now().Add(-2 * stallAfter)
+	behind := now
+	behind.TS.T -= 10
+	for _, tc := range []struct {
+		seen mongo.OpTime
+		want mongo.Class
+	}{{now, -1}, {behind, mongo.ClassRetry}} {
+		w := &stallWatch{cluster: c, heard: long}
+		ok(t, w.check(t.Context(), tc.seen)) // only asks
+		ok(t, w.check(t.Context(), tc.seen)) // too early to judge
+		w.asked, w.expected = w.asked.Add(-stallAfter/2), now
+		err := w.check(t.Context(), tc.seen)
+		if got := err != nil; got != (tc.want >= 0) || got && mongo.Classify(err) != tc.want {
+			t.Errorf("seen %s: %v", tc.seen, err)
+		}
+	}
+}
+
 // A consumer that takes long loses its cursor on purpose and nothing else.
 func TestParkedReader(t *testing.T) {
 	c := connect(t, sharedURI)
