@@ -35,20 +35,21 @@ func (t *Target) applyCollMod(ctx context.Context, ch Change, ns string, o Apply
 	if err == nil {
 		rest, err = without(rest, "index")
 	}
-	if err != nil || len(rest) <= len(emptyDoc()) {
-		return Effect{Applied: err == nil}, err
-	}
 	// What create leaves out as a default must be sent here: it switches off.
-	if has(ch.Options, "recordPreImages") && !t.c.Info.Version.AtLeast(7, 0) {
+	if err == nil && has(ch.Options, "recordPreImages") && !t.c.Info.Version.AtLeast(7, 0) {
 		rest, err = with(rest, "recordPreImages", truthyField(ch.Options, "recordPreImages"))
 	}
-	if err != nil {
-		return Effect{}, err
+	if err != nil || len(rest) <= len(emptyDoc()) {
+		return Effect{Applied: err == nil}, err
 	}
 	return Effect{Applied: true}, t.collMod(ctx, ns, rest)
 }
 
 func (t *Target) collMod(ctx context.Context, ns string, options bson.Raw) error {
+	options, err := t.keepPreImages(ctx, ns, options)
+	if err != nil {
+		return err
+	}
 	db, coll := mongo.SplitNS(ns)
 	cmd, err := command("collMod", coll, options)
 	if err != nil {
@@ -59,6 +60,19 @@ func (t *Target) collMod(ctx context.Context, ns string, options bson.Raw) error
 			"the target refuses an option of the source's collection: change it on the source and start the job again with --restart, or exclude the collection")
 	}
 	return nil
+}
+
+// keepPreImages repeats recordPreImages where it is on: some servers (seen on
+// 5.0.4 and 6.0.5) switch it off by any collMod that does not mention it.
+func (t *Target) keepPreImages(ctx context.Context, ns string, options bson.Raw) (bson.Raw, error) {
+	if has(options, "recordPreImages") || t.c.Info.Version.AtLeast(7, 0) {
+		return options, nil
+	}
+	coll, _, err := t.find(ctx, ns)
+	if err != nil || !truthyField(coll.Options, "recordPreImages") {
+		return options, err
+	}
+	return with(options, "recordPreImages", true)
 }
 
 // errIndexGone is the absence of an index on the target.

@@ -204,18 +204,22 @@ func (t *Target) RestoreTTL(ctx context.Context) error {
 }
 
 func (t *Target) restoreOne(ctx context.Context, h HeldSetting) error {
-	db, coll := mongo.SplitNS(h.NS)
 	if h.Index == "" {
-		_, err := t.c.Command(ctx, db, bson.D{{Key: "collMod", Value: coll}, {Key: "expireAfterSeconds", Value: *h.Expire}})
-		return err
+		mod, err := with(emptyDoc(), "expireAfterSeconds", *h.Expire)
+		if err != nil {
+			return err
+		}
+		return t.collMod(ctx, h.NS, mod)
 	}
 	if h.Unique {
 		return errors.New("the index is not built yet") // a bug: BuildHeldUnique comes first
 	}
 	n, _ := seconds(*h.Expire)
-	_, err := t.c.Command(ctx, db, bson.D{{Key: "collMod", Value: coll}, {Key: "index", Value: bson.D{
-		{Key: "name", Value: h.Index}, {Key: "expireAfterSeconds", Value: n},
-	}}})
+	mod, err := with(emptyDoc(), "index", bson.D{{Key: "name", Value: h.Index}, {Key: "expireAfterSeconds", Value: n}})
+	if err != nil {
+		return err
+	}
+	err = t.collMod(ctx, h.NS, mod)
 	if err == nil || convertsTTL(t.c.Info.Version) {
 		return err
 	}

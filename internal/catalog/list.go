@@ -99,10 +99,10 @@ func listDB(ctx context.Context, c *mongo.Cluster, db string, filter bson.D, kee
 	if err != nil {
 		return nil, err
 	}
-	buckets := map[string]bson.Binary{}
+	buckets := map[string]listing{}
 	for _, e := range entries {
 		if name, ok := strings.CutPrefix(e.Name, mongo.BucketsPrefix); ok {
-			buckets[name] = e.Info.UUID
+			buckets[name] = e
 		}
 	}
 	var out []Collection
@@ -114,7 +114,8 @@ func listDB(ctx context.Context, c *mongo.Cluster, db string, filter bson.D, kee
 		coll := Collection{NS: ns, Type: Type(e.Type), UUID: e.Info.UUID, Options: e.Options, IDIndex: len(e.IDIndex) > 0}
 		switch coll.Type {
 		case TypeTimeSeries:
-			coll.UUID = buckets[e.Name]
+			coll.UUID = buckets[e.Name].Info.UUID
+			coll.MixedSchema = !c.Info.Version.AtLeast(5, 2) || mixedSchema(buckets[e.Name].Options)
 		case TypeView, TypeCollection:
 		default:
 			return nil, mongo.WithHint(fmt.Errorf("%s is a %q, which is not supported", ns, e.Type), "exclude it")
@@ -126,6 +127,14 @@ func listDB(ctx context.Context, c *mongo.Cluster, db string, filter bson.D, kee
 	}
 	return out, nil
 }
+
+// mixedSchema reads a flag that late 6.0 and newer servers keep among the
+// storage engine's options.
+func mixedSchema(options bson.Raw) bool {
+	return strings.Contains(str(options, "storageEngine", "wiredTiger", "configString"), mixedSchemaFlag+"=true")
+}
+
+const mixedSchemaFlag = "timeseriesBucketsMayHaveMixedSchemaData"
 
 func listCollections(ctx context.Context, c *mongo.Cluster, db string, filter bson.D) ([]listing, error) {
 	if filter == nil {
@@ -232,8 +241,8 @@ func size(ctx context.Context, c *mongo.Cluster, ns string) (count, bytes int64,
 	raw, err := c.Command(ctx, db, bson.D{
 		{Key: "aggregate", Value: coll},
 		{Key: "pipeline", Value: bson.A{
-			bson.D{{Key: "$collStats", Value: bson.D{{Key: "storageStats", Value: bson.D{}}}}},
-			bson.D{{Key: "$project", Value: bson.D{{Key: "count", Value: "$storageStats.count"}, {Key: "size", Value: "$storageStats.size"}}}},
+			bson.D{{Key: "$collStats", Value: bson.D{{Key: "storageStats", Value: bson.D{}}, {Key: "count", Value: bson.D{}}}}},
+			bson.D{{Key: "$project", Value: bson.D{{Key: "count", Value: 1}, {Key: "size", Value: "$storageStats.size"}}}},
 		}},
 		{Key: "cursor", Value: bson.D{}},
 	})

@@ -229,10 +229,7 @@ func (r *replica) entry(e oplogEntry) (effects []Effect) {
 	var effect bool
 	var err error
 	switch {
-	case mongo.IsInternal(db):
-		if e.Op != "c" || !has(e.O, "applyOps") {
-			return nil
-		}
+	case e.Op == "c" && has(e.O, "applyOps"):
 		var o struct {
 			ApplyOps []oplogEntry `bson:"applyOps"`
 		}
@@ -243,11 +240,12 @@ func (r *replica) entry(e oplogEntry) (effects []Effect) {
 			effects = append(effects, r.entry(inner)...)
 		}
 		return effects
+	case e.Op == "c" && (has(e.O, "commitTransaction") || has(e.O, "abortTransaction")):
 	case e.Op == "c":
 		ch, effect, err = ParseChange(e.NS, e.UI, e.O)
 	case coll == "system.views" && e.Op != "n":
 		ch, effect, err = ParseViewWrite(e.Op[0], db, e.O, e.O2)
-	case e.Op == "i" && r.rules.Match(e.NS):
+	case e.Op == "i" && only(r.rules, r.dbs...)(e.NS):
 		r.insert(e)
 	}
 	if err != nil {

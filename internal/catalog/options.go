@@ -3,6 +3,7 @@ package catalog
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -61,16 +62,34 @@ func portableCollation(v bson.RawValue) (bson.RawValue, error) {
 	return docValue(doc), err
 }
 
-// onlyWiredTiger drops the options of storage engines that no longer exist.
+// onlyWiredTiger drops the options of storage engines that no longer exist, and
+// what a server keeps among those of WiredTiger for itself (app_metadata).
 func onlyWiredTiger(v bson.RawValue) (bson.RawValue, bool, error) {
-	doc := sub(bson.Raw(v.Value), "wiredTiger")
-	if v.Type != bson.TypeEmbeddedDocument || doc == nil {
+	doc, ok := v.DocumentOK()
+	config := withoutMetadata(str(doc, "wiredTiger", "configString"))
+	if !ok || config == "" {
 		return v, false, nil
 	}
-	out, err := edit(bson.Raw(v.Value), func(key string, v bson.RawValue) (bson.RawValue, bool, error) {
-		return v, key == "wiredTiger", nil
-	})
-	return docValue(out), len(doc) > 5, err
+	return rawValue(bson.D{{Key: "wiredTiger", Value: bson.D{{Key: "configString", Value: config}}}}), true, nil
+}
+
+// withoutMetadata cuts app_metadata=(…) out of a list of settings.
+func withoutMetadata(config string) string {
+	const start = "app_metadata=("
+	at := strings.Index(config, start)
+	if at < 0 {
+		return config
+	}
+	end, depth := at+len(start), 1
+	for ; end < len(config) && depth > 0; end++ {
+		switch config[end] {
+		case '(':
+			depth++
+		case ')':
+			depth--
+		}
+	}
+	return strings.Trim(strings.TrimSuffix(config[:at], ",")+config[end:], ",")
 }
 
 // Unsupported names what of a collection a server of the version cannot hold,

@@ -77,7 +77,7 @@ func (t *Target) Create(ctx context.Context, coll Collection, targetNS string, r
 	_, err = t.c.Command(ctx, db, cmd)
 	if err == nil {
 		t.log.Debug("created on the target", "ns", targetNS, "type", coll.Type)
-		return t.dropAutomaticIndexes(ctx, coll, targetNS)
+		return t.finishTimeSeries(ctx, coll, targetNS)
 	}
 	if mongo.Classify(err) != mongo.ClassExists {
 		return mongo.WithHint(wrap(err), "the target refuses an option of the source's collection: exclude the collection, or change the option on the source")
@@ -85,13 +85,26 @@ func (t *Target) Create(ctx context.Context, coll Collection, targetNS string, r
 	return t.checkSame(ctx, Collection{NS: targetNS, Type: coll.Type, Options: options})
 }
 
-// dropAutomaticIndexes removes the index on meta and time that servers since
-// 6.3 give a new time-series collection; the source's own list decides.
-func (t *Target) dropAutomaticIndexes(ctx context.Context, coll Collection, targetNS string) error {
-	if coll.Type != TypeTimeSeries || !t.c.Info.Version.AtLeast(6, 3) {
+// finishTimeSeries makes a new time-series collection ready for the buckets of
+// the source.
+func (t *Target) finishTimeSeries(ctx context.Context, coll Collection, targetNS string) error {
+	if coll.Type != TypeTimeSeries {
 		return nil
 	}
 	db, name := mongo.SplitNS(targetNS)
+	if coll.MixedSchema && t.c.Info.Version.AtLeast(5, 2) {
+		// Without the mark such servers trust the minimum and maximum of a
+		// bucket more than old buckets deserve.
+		if _, err := t.c.Command(ctx, db, bson.D{{Key: "collMod", Value: name}, {Key: mixedSchemaFlag, Value: true}}); err != nil {
+			t.log.Warn("the target cannot mark a time-series collection as one whose buckets may hold mixed types; update the server to its latest patch release if queries with $lt or $gt on measurements of mixed types matter",
+				"ns", targetNS, "error", err)
+		}
+	}
+	if !t.c.Info.Version.AtLeast(6, 3) {
+		return nil
+	}
+	// Such servers add an index on meta and time by themselves; the source's
+	// own list decides.
 	_, err := t.c.Command(ctx, db, bson.D{{Key: "dropIndexes", Value: name}, {Key: "index", Value: "*"}})
 	if err != nil {
 		return fmt.Errorf("drop the automatic index of %s on the target: %w", targetNS, err)

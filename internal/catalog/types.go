@@ -28,6 +28,9 @@ type Collection struct {
 	// Options as listCollections gives them (capped, validator, collation,
 	// clusteredIndex, timeseries, viewOn, pipeline …), never nil.
 	Options bson.Raw
+	// MixedSchema says that the buckets of a time-series collection may hold
+	// measurements of several types in one field, as servers before 5.2 made them.
+	MixedSchema bool
 	// Indexes in listIndexes' order without the _id index and without builds
 	// still under way.
 	Indexes []Index
