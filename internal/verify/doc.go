@@ -8,6 +8,10 @@
 // called a difference before it was looked up by _id on the other side; so the
 // order in which documents arrive costs time at most, never truth.
 //
+// A second method, Digest, reads both sides in storage order and compares sums
+// of hashes first; only documents of groups that differ are then compared byte
+// for byte.
+//
 // While writes go on, a mismatch is looked at again until the two sides agree,
 // or stand still without agreeing, or a time limit passes.
 package verify

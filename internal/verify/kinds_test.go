@@ -2,6 +2,7 @@ package verify
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"math"
 	"strings"
@@ -34,7 +35,7 @@ func TestAcrossVersions(t *testing.T) {
 	}
 }
 
-// bucketIDs are the ids of a time-series collection's buckets, by server.
+// fillTimeSeries makes a time-series collection and returns its buckets' ids.
 func fillTimeSeries(t *testing.T, c *mongo.Cluster, db string) []bson.RawValue {
 	t.Helper()
 	_, err := c.Command(t.Context(), db, bson.D{{Key: "create", Value: "c"}, {Key: "timeseries", Value: bson.D{{Key: "timeField", Value: "t"}, {Key: "metaField", Value: "m"}}}})
@@ -114,14 +115,16 @@ func TestWithoutIDIndex(t *testing.T) {
 	old := cluster(t, "4.2", "rs:1")
 	r := seeded(t)
 	b := newBed(t, old, cluster(t, "6.0", "rs:1"))
-	b.pair.SourceNS = "local.noid"
-	if _, err := old.Command(t.Context(), "local", bson.D{{Key: "create", Value: "noid"}, {Key: "autoIndexId", Value: false}}); err != nil {
+	_, name := mongo.SplitNS(b.pair.TargetNS)
+	name += fmt.Sprintf("%08x", r.Uint32())
+	b.pair.SourceNS = "local." + name
+	if _, err := old.Command(t.Context(), "local", bson.D{{Key: "create", Value: name}, {Key: "autoIndexId", Value: false}}); err != nil {
 		t.Fatal(err)
 	}
 	want := plantAll(t, b, r, idsOf(300, makeID), 8, true)
 	rep, _ := b.run(Options{RangeBytes: 1000})
 	checkFound(t, rep, want)
-	if s, err := describe(t.Context(), old, "local.noid"); err != nil || s.access != bySort {
+	if s, err := describe(t.Context(), old, b.pair.SourceNS); err != nil || s.access != bySort {
 		t.Errorf("access %d, %v", s.access, err)
 	}
 }

@@ -76,9 +76,10 @@ type bed struct {
 func newBed(t testing.TB, src, dst *mongo.Cluster) *bed {
 	db := fmt.Sprintf("v%08x", rand.Uint32())
 	b := &bed{t: t, src: src, dst: dst, pair: Pair{db + "_s.c", db + "_t.c"}}
+	own := b.pair // the test may set another
 	t.Cleanup(func() {
-		b.drop(src, b.pair.SourceNS)
-		b.drop(dst, b.pair.TargetNS)
+		b.drop(src, own.SourceNS)
+		b.drop(dst, own.TargetNS)
 	})
 	return b
 }

@@ -3,6 +3,7 @@ package verify
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -127,31 +128,36 @@ func TestOnline(t *testing.T) {
 		if i&4 > 0 {
 			method = Digest
 		}
-		{
-			t.Run(fmt.Sprintf("%s, hook %v, differs %v", method, hook, differs), func(t *testing.T) {
-				t.Parallel()
-				r := seeded(t)
-				b := newBed(t, c, c)
-				want := plantAll(t, b, r, idsOf(400, makeID), map[bool]int{true: 20, false: 1 << 40}[differs], true)
-				rep := startReplica(b, 300*time.Millisecond, churn(r, 200))
-				if err := rep.waitFor(t.Context(), 300); err != nil { // so that the scan meets a lag
-					t.Fatal(err)
-				}
-				o := Options{Online: true, Method: method, RangeBytes: 5000, MaxBufferedBytes: 1 << 20,
-					Recheck: RecheckOptions{Every: 30 * time.Millisecond, Quiet: 2 * time.Second, For: 30 * time.Second}}
-				if hook {
-					o.Recheck.Settled = rep.settled
-				}
-				report, st := b.run(o)
-				rep.end(t)
-				checkFound(t, report, want)
-				if st.Settled == 0 {
-					t.Error("no mismatch had to be settled: the test shows nothing")
-				}
-				t.Logf("mismatches %d, settled %d, writes %d", st.Mismatches, st.Settled, rep.written.Load())
-			})
-		}
+		t.Run(fmt.Sprintf("%s, hook %v, differs %v", method, hook, differs), func(t *testing.T) {
+			t.Parallel()
+			testOnline(t, newBed(t, c, c), method, hook, differs)
+		})
 	}
+}
+
+func testOnline(t *testing.T, b *bed, method Method, hook, differs bool) {
+	r := seeded(t)
+	every := math.MaxInt
+	if differs {
+		every = 20
+	}
+	want := plantAll(t, b, r, idsOf(400, makeID), every, true)
+	rep := startReplica(b, 300*time.Millisecond, churn(r, 200))
+	if err := rep.waitFor(t.Context(), 200); err != nil { // so that the scan meets a lag
+		t.Fatal(err)
+	}
+	o := Options{Online: true, Method: method, RangeBytes: 5000, MaxBufferedBytes: 1 << 20,
+		Recheck: RecheckOptions{Every: 30 * time.Millisecond, Quiet: 2 * time.Second, For: time.Minute}}
+	if hook {
+		o.Recheck.Settled = rep.settled
+	}
+	report, st := b.run(o)
+	rep.end(t)
+	checkFound(t, report, want)
+	if st.Settled == 0 {
+		t.Error("no mismatch had to be settled: the test shows nothing")
+	}
+	t.Logf("mismatches %d, settled %d, writes %d", st.Mismatches, st.Settled, rep.written.Load())
 }
 
 func (r *replica) waitFor(ctx context.Context, n int64) error {
