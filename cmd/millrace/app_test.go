@@ -337,6 +337,57 @@ func TestControlOfARunningSync(t *testing.T) {
 	}
 }
 
+func TestWatchedToTheEnd(t *testing.T) {
+	j := newFakeJob()
+	b := newBench(t, j)
+	wait := start(t, t.Context(), b, j, uris()...)
+	watcher := &bench{t: t, app: b.app}
+	watched := make(chan int, 1)
+	watcher.stdout, watcher.stderr = new(output), new(output)
+	a := *b.app
+	a.stdout, a.stderr = watcher.stdout, watcher.stderr
+	go func() {
+		watched <- a.run(t.Context(), []string{"status", "--watch", "--interval=100ms", "--output=json"})
+	}()
+	for strings.Count(watcher.stdout.String(), "\n") < 2 {
+		time.Sleep(time.Millisecond)
+	}
+	// While it finalizes, the watcher sees its phase or its end.
+	if code, _, stderr := b.other("finalize"); code != exitOK {
+		t.Errorf("finalize: %d %s", code, stderr)
+	}
+	if code := wait(); code != exitOK {
+		t.Errorf("sync: %d", code)
+	}
+	code := <-watched
+	for line := range strings.Lines(watcher.stdout.String()) {
+		var st replicate.Status
+		if err := json.Unmarshal([]byte(line), &st); err != nil {
+			t.Errorf("%v: %s", err, line)
+		}
+	}
+	if code == exitFailure && !strings.Contains(watcher.stderr.String(), "last seen in phase") {
+		t.Errorf("watch: %d %s", code, watcher.stderr)
+	}
+}
+
+func TestSyncOnATerminal(t *testing.T) {
+	j := newFakeJob()
+	b := newBench(t, j)
+	m := newTerminal(t, 60, 15)
+	b.app.screen = m.screen
+	wait := start(t, t.Context(), b, j, uris()...)
+	if code, _, stderr := (&bench{t: t, app: &app{lookupEnv: b.app.lookupEnv, screen: func() *screen { return nil }}}).other("finalize"); code != exitOK {
+		t.Errorf("finalize: %d %s", code, stderr)
+	}
+	if code := wait(); code != exitOK {
+		t.Errorf("sync: %d", code)
+	}
+	if got := m.all(); !strings.Contains(got, "job runs") || strings.Contains(got, "orders: following") {
+		t.Errorf("the block stays, or the log is lost:\n%s", got)
+	}
+}
+
 func read(t *testing.T, path string) string {
 	t.Helper()
 	raw, err := os.ReadFile(path)

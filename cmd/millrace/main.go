@@ -7,13 +7,16 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 )
 
-func main() {
+func main() { os.Exit(run()) }
+
+func run() int {
 	ctx, stop := signals()
 	defer stop()
-	os.Exit(newApp().run(ctx, os.Args[1:]))
+	return newApp().run(ctx, os.Args[1:])
 }
 
 // errSignal is why the program's context ended after a signal.
@@ -22,16 +25,30 @@ var errSignal = errors.New("stopped by a signal")
 // signals returns a context that ends at the first interrupt or termination
 // signal; the second ends the program at once. What is durable by then stays:
 // nothing is lost by it but time.
-func signals() (context.Context, func()) {
+func signals() (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	caught := make(chan os.Signal, 2)
 	signal.Notify(caught, os.Interrupt, syscall.SIGTERM)
-	go func() {
-		<-caught
-		cancel(errSignal)
-		<-caught
-		fmt.Fprintln(os.Stderr, "millrace: stopped at once by a second signal")
-		os.Exit(exitFailure)
-	}()
-	return ctx, func() { signal.Stop(caught); cancel(nil) }
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		select {
+		case <-caught:
+			cancel(errSignal)
+		case <-done:
+			return
+		}
+		select {
+		case <-caught:
+			fmt.Fprintln(os.Stderr, "millrace: stopped at once by a second signal")
+			os.Exit(exitFailure)
+		case <-done:
+		}
+	})
+	return ctx, func() {
+		signal.Stop(caught)
+		close(done)
+		wg.Wait()
+		cancel(nil)
+	}
 }

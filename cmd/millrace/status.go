@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/replicate"
 	"github.com/millrace/millrace/internal/server"
 )
@@ -65,8 +66,9 @@ func (a *app) watchStatus(ctx context.Context, c *server.Client, s *config.Contr
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return nil // the operator has seen enough
-		case err != nil && ends(last.Phase):
-			return lastWord(last)
+		case err != nil && last.Phase != "":
+			return mongo.WithHint(fmt.Errorf("the sync has ended or cannot be reached any more; last seen in phase %s: %w", last.Phase, err),
+				"how it ended, it told on its own output and in its report")
 		case err != nil:
 			return err
 		}

@@ -72,7 +72,7 @@ func average(n, seconds float64, unit func(float64) string) string {
 	if n == 0 || seconds < 0.001 {
 		return ""
 	}
-	return " (" + unit(n/seconds) + "/s)"
+	return " (" + unit(n/seconds) + "/s on average)"
 }
 
 func writeDifferences(b *strings.Builder, differences []string) {

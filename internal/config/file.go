@@ -13,7 +13,7 @@ import (
 )
 
 // maxFile bounds a configuration file; a larger one is a wrong path.
-const maxFile = 1 << 20
+const maxFile = 256 << 10
 
 // entry is one setting found in a file.
 type entry struct {
