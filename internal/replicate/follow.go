@@ -45,11 +45,15 @@ func (j *Job) follow(ctx context.Context, job checkpoint.Job) error {
 	if err := f.openWindow(ctx); err != nil {
 		return err
 	}
+	capped, err := j.cappedStarts(ctx, job.Applied, f.windowEnd)
+	if err != nil {
+		return err
+	}
 	pos := tail.Position{Applied: job.Applied, ReadFrom: job.ReadFrom}
 	f.saved = pos
 	f.eng = apply.New(j.dst, pos, apply.Options{
 		Partitions: j.spec.Partitions, Map: j.mapNS, Traits: j.traits, Schema: f.schema,
-		WindowEnd: f.windowEnd, Overwrite: j.spec.OnExisting == ExistingMerge,
+		WindowEnd: f.windowEnd, CappedStarts: capped, Overwrite: j.spec.OnExisting == ExistingMerge,
 		ObserveTerm: j.store.ObserveTerm, Log: j.log,
 	})
 	f.src = tail.NewOplog(j.src, tail.OplogOptions{Keep: j.keep, Log: j.log})
@@ -239,6 +243,7 @@ func (f *follower) schema(ctx context.Context, ev *tail.Event, before mongo.OpTi
 	if err != nil {
 		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
 	}
+	f.moveNames(ev.Change, effect)
 	if effect.Resync != nil {
 		if err := f.resync(ctx, effect); err != nil {
 			return err
@@ -251,6 +256,17 @@ func (f *follower) schema(ctx context.Context, ev *tail.Event, before mongo.OpTi
 	pos.Applied = ev.At
 	f.saved = pos
 	return f.j.store.Save(ctx, append(positions(pos), bson.E{Key: "intent", Value: mongo.OpTime{}}))
+}
+
+// moveNames keeps what the engine knows by name true after a change.
+func (f *follower) moveNames(ch *catalog.Change, effect catalog.Effect) {
+	if ch.Kind == catalog.ChangeRename && effect.Applied && effect.Resync == nil {
+		f.eng.Renamed(f.j.rules.Target(ch.NS), f.j.rules.Target(ch.To))
+		return
+	}
+	for _, ns := range effect.Dropped {
+		f.eng.Renamed(ns, "")
+	}
 }
 
 // concerns reports whether a schema change can touch anything that is kept.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os/exec"
 	"sync"
 	"testing"
 	"time"
@@ -27,8 +26,8 @@ func TestKillInEachPhase(t *testing.T) {
 	dst := lab.ForTest(t, lab.Options{})
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	bin := buildMillrace(t)
-	sc, dc := client(t, src.URI()), client(t, dst.URI())
+	bin := test.BuildMillrace(t, raceFlag()...)
+	sc, dc := test.Connect(t, src.URI()), test.Connect(t, dst.URI())
 
 	loadCrashData(t, sc.Database("crash"))
 	churn := startChurn(t, sc.Database("crash"), seed)
@@ -36,21 +35,21 @@ func TestKillInEachPhase(t *testing.T) {
 	args := []string{"sync", "--source", src.URI(), "--target", dst.URI(), "--include", "crash.*", "--job", "crash", "--until"}
 	r := rand.New(rand.NewPCG(seed, 7))
 	for _, phase := range []string{"catalog", "creating", "copying", "copying", "indexing", "overlap", "following", "following", "following"} {
-		p := startProcess(t, bin, append(args, "never")...)
-		awaitPhase(t, dc, phase, p)
+		p := test.Start(t, bin, append(args, "never")...)
+		p.AwaitPhase(dc, "crash", phase)
 		select { // somewhere inside the phase
 		case <-time.After(time.Duration(r.IntN(700)) * time.Millisecond):
-		case <-p.done:
+		case <-p.Done():
 		}
-		p.kill(t)
+		p.Kill()
 	}
 	churn.stop()
-	p := startProcess(t, bin, append(args, "caught-up")...)
-	awaitPhase(t, dc, "finalizing", p)
-	p.kill(t)
-	p = startProcess(t, bin, append(args, "caught-up")...)
-	if err := p.wait(t.Context()); err != nil {
-		t.Fatalf("last run: %v\n%s", err, p.output())
+	p := test.Start(t, bin, append(args, "caught-up")...)
+	p.AwaitPhase(dc, "crash", "finalizing")
+	p.Kill()
+	p = test.Start(t, bin, append(args, "caught-up")...)
+	if err := p.Wait(2 * time.Minute); err != nil {
+		t.Fatalf("last run: %v\n%s", err, p.Output())
 	}
 	t.Logf("%d operations written meanwhile", churn.ops)
 	diffs, err := test.Compare(t.Context(), sc, dc, test.CompareOptions{})
@@ -224,124 +223,10 @@ func churnTxn(ctx context.Context, db *driver.Database, r *rand.Rand, n int) err
 	return err
 }
 
-// process is a running millrace.
-type process struct {
-	cmd  *exec.Cmd
-	out  *lockedBuffer
-	done chan struct{}
-	err  error
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (p *process) output() string {
-	p.out.mu.Lock()
-	defer p.out.mu.Unlock()
-	return p.out.b.String()
-}
-
-func startProcess(t *testing.T, bin string, args ...string) *process {
-	t.Helper()
-	p := &process{cmd: exec.Command(bin, args...), out: &lockedBuffer{}, done: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
-	p.cmd.Env = append(p.cmd.Environ(), "XDG_STATE_HOME="+t.TempDir())
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		p.err = p.cmd.Wait()
-		close(p.done)
-	}()
-	t.Cleanup(func() {
-		_ = p.cmd.Process.Kill()
-		<-p.done
-	})
-	return p
-}
-
-func (p *process) kill(t *testing.T) {
-	t.Helper()
-	select {
-	case <-p.done:
-		if p.err != nil {
-			t.Fatalf("millrace ended by itself: %v\n%s", p.err, p.output())
-		}
-		return // finished before the kill
-	default:
-	}
-	_ = p.cmd.Process.Kill()
-	<-p.done
-}
-
-func (p *process) wait(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
-	select {
-	case <-p.done:
-		return p.err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// awaitPhase waits until the checkpoint says that the job is in the phase, or
-// past it.
-func awaitPhase(t *testing.T, dst *driver.Client, phase string, p *process) {
-	t.Helper()
-	order := map[string]int{"catalog": 0, "creating": 1, "copying": 2, "indexing": 3, "overlap": 4, "following": 5, "finalizing": 6, "finalized": 7}
-	deadline := time.Now().Add(90 * time.Second)
-	for time.Now().Before(deadline) {
-		var job struct{ Phase string }
-		err := dst.Database("millrace").Collection("jobs").FindOne(t.Context(), bson.D{}).Decode(&job)
-		if err == nil && order[job.Phase] >= order[phase] {
-			if job.Phase != phase {
-				t.Logf("wanted to kill in %s, the job is in %s", phase, job.Phase)
-			}
-			return
-		}
-		select {
-		case <-p.done:
-			if p.err != nil {
-				t.Fatalf("millrace ended before phase %s: %v\n%s", phase, p.err, p.output())
-			}
-			return
-		case <-time.After(2 * time.Millisecond):
-		}
-	}
-	t.Fatalf("phase %s was not reached\n%s", phase, p.output())
-}
-
-func client(t *testing.T, uri string) *driver.Client {
-	t.Helper()
-	c, err := driver.Connect(options.Client().ApplyURI(uri))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Disconnect(context.Background()) })
-	return c
-}
-
-// buildMillrace builds the program under test, with the race detector when the
-// test has it.
-func buildMillrace(t *testing.T) string {
-	t.Helper()
-	bin := t.TempDir() + "/millrace"
-	args := []string{"build", "-o", bin}
+// raceFlag builds the program under test as the test itself is built.
+func raceFlag() []string {
 	if raceEnabled {
-		args = append(args, "-race")
+		return []string{"-race"}
 	}
-	out, err := exec.Command("go", append(args, "github.com/millrace/millrace/cmd/millrace")...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("build millrace: %v\n%s", err, out)
-	}
-	return bin
+	return nil
 }

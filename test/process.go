@@ -1,0 +1,186 @@
+package test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+)
+
+// BuildMillrace builds the program under test into a temporary directory.
+func BuildMillrace(t *testing.T, args ...string) string {
+	t.Helper()
+	bin := t.TempDir() + "/millrace"
+	args = append([]string{"build", "-o", bin}, args...)
+	out, err := exec.CommandContext(t.Context(), "go", append(args, "github.com/millrace/millrace/cmd/millrace")...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("build millrace: %v\n%s", err, out)
+	}
+	return bin
+}
+
+// Process is a running millrace. It is killed at the end of the test.
+type Process struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	out  lockedBuffer
+	done chan struct{}
+	err  error
+	peak int64
+}
+
+// Start runs the program with its own state directory.
+func Start(t *testing.T, bin string, args ...string) *Process {
+	t.Helper()
+	p := &Process{t: t, cmd: exec.Command(bin, args...), done: make(chan struct{})} //nolint:noctx // ended by Kill
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
+	p.cmd.Env = append(os.Environ(), "XDG_STATE_HOME="+t.TempDir())
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		p.watch()
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	})
+	return p
+}
+
+// watch waits for the process and keeps its peak memory.
+func (p *Process) watch() {
+	p.err = p.cmd.Wait()
+	if u, ok := p.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
+		p.peak = u.Maxrss << 10 // Linux counts in KiB
+	}
+}
+
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Output is what the process has printed so far.
+func (p *Process) Output() string { return p.out.String() }
+
+// Peak is the largest resident memory in bytes, after the end.
+func (p *Process) Peak() int64 { return p.peak }
+
+// CPU is the processor time used, after the end.
+func (p *Process) CPU() time.Duration {
+	return p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()
+}
+
+// Kill sends SIGKILL and waits. A process that failed before is fatal.
+func (p *Process) Kill() {
+	p.t.Helper()
+	select {
+	case <-p.done:
+		if p.err != nil {
+			p.t.Fatalf("millrace ended by itself: %v\n%s", p.err, p.Output())
+		}
+	default:
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	}
+}
+
+// Interrupt asks for a graceful end and waits for it.
+func (p *Process) Interrupt() {
+	p.t.Helper()
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.done:
+	case <-time.After(30 * time.Second):
+		p.t.Fatalf("millrace did not end on SIGTERM\n%s", p.Output())
+	}
+}
+
+// Wait waits for the end and returns how it ended.
+func (p *Process) Wait(limit time.Duration) error {
+	select {
+	case <-p.done:
+		return p.err
+	case <-time.After(limit):
+		return fmt.Errorf("still running after %s\n%s", limit, p.Output())
+	}
+}
+
+// phaseOrder numbers the phases of a checkpoint.
+func phaseOrder(phase string) int {
+	for i, p := range []string{"catalog", "creating", "copying", "indexing", "overlap", "following", "finalizing", "finalized"} {
+		if p == phase {
+			return i
+		}
+	}
+	return -1
+}
+
+// AwaitPhase waits until the checkpoint of a job says that it is in the phase
+// or past it, or the process has ended well.
+func (p *Process) AwaitPhase(target *mongo.Client, job, phase string) {
+	p.t.Helper()
+	deadline := time.Now().Add(2 * time.Minute)
+	for time.Now().Before(deadline) {
+		var doc struct{ Phase string }
+		err := target.Database("millrace").Collection("jobs").FindOne(p.t.Context(), bson.D{{Key: "_id", Value: job}}).Decode(&doc)
+		if err == nil && phaseOrder(doc.Phase) >= phaseOrder(phase) {
+			if doc.Phase != phase {
+				p.t.Logf("waited for phase %s, the job is in %s", phase, doc.Phase)
+			}
+			return
+		}
+		select {
+		case <-p.done:
+			if p.err != nil {
+				p.t.Fatalf("millrace ended before phase %s: %v\n%s", phase, p.err, p.Output())
+			}
+			return
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+	p.t.Fatalf("phase %s was not reached\n%s", phase, p.Output())
+}
+
+// Connect opens a client that is closed at the end of the test.
+func Connect(t *testing.T, uri string) *mongo.Client {
+	t.Helper()
+	c, err := mongo.Connect(options.Client().ApplyURI(uri))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Disconnect(context.Background()) })
+	return c
+}
+
+// Megabytes shows a size for logs.
+func Megabytes(n int64) string { return strconv.FormatInt(n>>20, 10) + " MB" }
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// String is what was written so far.
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.ToValidUTF8(l.b.String(), "?")
+}
