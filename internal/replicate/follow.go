@@ -106,7 +106,7 @@ func (f *follower) emit(ctx context.Context, b *tail.Batch) error {
 	if err := f.eng.Feed(ctx, b); err != nil {
 		return err
 	}
-	if f.phase == PhaseOverlap && !f.eng.Applied().Applied.Before(f.job.Consistent) {
+	if f.phase == PhaseOverlap && !f.eng.Applied().Applied.Before(mongo.MaxOpTime(f.job.Consistent, f.windowEnd)) {
 		if err := f.becomeConsistent(ctx); err != nil {
 			return err
 		}
@@ -239,7 +239,9 @@ func (f *follower) schema(ctx context.Context, ev *tail.Event, before mongo.OpTi
 	}
 	maybe := f.intent == ev.At
 	effect, err := f.j.cat.Apply(ctx, *ev.Change, catalog.ApplyOptions{
-		Window: !f.windowEnd.Before(ev.At) || f.phase == PhaseOverlap, Maybe: maybe, Rules: f.j.rules})
+		// After a restart the target is not ahead of a schema change: none is
+		// passed without a checkpoint.
+		Window: !f.job.Consistent.Before(ev.At), Maybe: maybe, Rules: f.j.rules})
 	if err != nil {
 		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
 	}
