@@ -93,29 +93,38 @@ func markID(m bson.Raw) bsoncore.Value {
 
 func sameValue(a, b bsoncore.Value) bool { return a.Type == b.Type && bytes.Equal(a.Data, b.Data) }
 
-// hasZeroTimestamp reports a top-level field other than _id that is a zero
-// timestamp: an insert would replace it by the present time.
-func hasZeroTimestamp(doc []byte) (bool, error) {
+// look is what matters for how a document can be written, of its top level.
+type look struct {
+	zeroTimestamp bool // a field but _id that an insert or replacement would set to the present time
+	dollarName    bool // a field name that a replacement refuses
+}
+
+// inspect walks a document's top level. It also guards the target from
+// malformed documents.
+func inspect(doc []byte) (l look, err error) {
 	i, end := 4, len(doc)-1
 	for i < end {
 		t := bson.Type(doc[i])
 		i++
 		n := bytes.IndexByte(doc[i:end], 0)
 		if n < 0 {
-			return false, errors.New("malformed document: unterminated field name")
+			return l, errors.New("malformed document: unterminated field name")
 		}
 		name := doc[i : i+n]
 		i += n + 1
 		size := valueSize(t, doc[i:end])
 		if size < 0 || size > end-i {
-			return false, fmt.Errorf("malformed document: field %q of type %s overruns it", name, t)
+			return l, fmt.Errorf("malformed document: field %q of type %s overruns it", name, t)
 		}
 		if t == bson.TypeTimestamp && binary.LittleEndian.Uint64(doc[i:]) == 0 && string(name) != "_id" {
-			return true, nil
+			l.zeroTimestamp = true
+		}
+		if n > 0 && name[0] == '$' {
+			l.dollarName = true
 		}
 		i += size
 	}
-	return false, nil
+	return l, nil
 }
 
 // valueSize is the length of the value at the start of b, -1 when unknown.

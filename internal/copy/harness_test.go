@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -197,7 +198,8 @@ type memStore struct {
 	states  map[string]SliceState
 	crashed bool
 	saves   int
-	onSave  func([]SliceState)
+	onWrite func(n int64) // n counts writes
+	writes  atomic.Int64
 }
 
 var errCrashed = errors.New("store has crashed")
@@ -233,13 +235,14 @@ func (m *memStore) SaveSlices(_ context.Context, changed []SliceState) error {
 	for _, s := range changed {
 		m.states[fmt.Sprint(s.Collection, "/", s.N)] = s
 	}
-	if m.onSave != nil {
-		m.onSave(changed)
-	}
 	return nil
 }
 
-func (m *memStore) ObserveTerm(int64) {}
+func (m *memStore) ObserveTerm(int64) {
+	if n := m.writes.Add(1); m.onWrite != nil {
+		m.onWrite(n)
+	}
+}
 
 func (m *memStore) crash() {
 	m.mu.Lock()

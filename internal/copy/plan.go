@@ -169,16 +169,7 @@ func (r *reader) bounds(ctx context.Context, c *collection, strategy Strategy) (
 	if n < 2 {
 		return nil, strategy, nil
 	}
-	name, err := r.currentName(ctx, c, strategy)
-	if strategy == ByRecord && refused(err) {
-		r.e.noRecords.Store(true)
-		strategy = ByID
-		name, err = r.currentName(ctx, c, strategy)
-	}
-	if err != nil || name == "" {
-		return nil, strategy, err
-	}
-	ids, err := r.sample(ctx, c, name, min(n*oversample, max(maxSample, 2*n)))
+	ids, err := r.sampleNow(ctx, c, &strategy, min(n*oversample, max(maxSample, 2*n)))
 	if err != nil || len(ids) == 0 {
 		return nil, strategy, err
 	}
@@ -194,6 +185,27 @@ func (r *reader) bounds(ctx context.Context, c *collection, strategy Strategy) (
 		}
 	}
 	return cut(marks, n), strategy, nil
+}
+
+// sampleNow samples the collection under the name it has at the moment. The
+// strategy changes to ByID when the source refuses record order.
+func (r *reader) sampleNow(ctx context.Context, c *collection, strategy *Strategy, size int) ([]bsoncore.Value, error) {
+	const patience = 3
+	for i := 1; ; i++ {
+		name, err := r.currentName(ctx, c, *strategy)
+		if *strategy == ByRecord && refused(err) {
+			r.e.noRecords.Store(true)
+			*strategy = ByID
+			continue
+		}
+		if err != nil || name == "" {
+			return nil, err
+		}
+		ids, err := r.sample(ctx, c, name, size)
+		if i == patience || !mongo.IsCode(err, mongo.CodeQueryPlanKilled) {
+			return ids, err
+		}
+	}
 }
 
 // sliceCount is how many slices a collection deserves: enough for readers to

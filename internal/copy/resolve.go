@@ -13,11 +13,6 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-const (
-	codeDollarField    = 52
-	codeImmutableField = 66    // a collation holds another _id for the same
-)
-
 // resolve acts upon the errors of an unordered insert: duplicates by policy,
 // anything else ends the run. skipped are indexes of the chunk that were not
 // sent, ascending.
@@ -26,7 +21,7 @@ func (w *writer) resolve(ctx context.Context, ch *chunk, errs []wire.WriteError,
 	for _, e := range errs {
 		byIndex[e.Index] = e
 	}
-	var replace [][]byte
+	var met [][]byte
 	sent := 0
 	err := ch.each(func(i int, doc []byte) error {
 		if len(skipped) > 0 && skipped[0] == i {
@@ -44,18 +39,13 @@ func (w *writer) resolve(ctx context.Context, ch *chunk, errs []wire.WriteError,
 			}
 			return err
 		}
-		if ch.s.c.OnExisting == Replace {
-			replace = append(replace, doc)
-		} else {
-			w.e.count.duplicates.Add(1)
-		}
+		met = append(met, doc)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	w.e.count.replaced.Add(int64(len(replace)))
-	return w.upsert(ctx, ch.s.c, replace)
+	return w.met(ctx, ch.s.c, met)
 }
 
 // duplicateID reports that a failed insert met its _id on the target. Where
@@ -85,102 +75,6 @@ func (w *writer) duplicateID(ctx context.Context, c *collection, e wire.WriteErr
 
 func rawValue(v bsoncore.Value) bson.RawValue {
 	return bson.RawValue{Type: bson.Type(v.Type), Value: v.Data}
-}
-
-// upsert puts documents on the target exactly as they are, whether their _ids
-// exist there or not: an update by $replaceWith changes nothing in them, where
-// an insert or replacement changes zero timestamps and refuses some names.
-func (w *writer) upsert(ctx context.Context, c *collection, docs [][]byte) error {
-	for len(docs) > 0 {
-		n := w.upsertMessage(c, docs)
-		res, err := w.roundTrip(ctx)
-		if err != nil {
-			return err
-		}
-		if res.N+int64(len(res.Errors)) != int64(n) {
-			return fmt.Errorf("update of %d documents was answered with %d done and %d errors", n, res.N, len(res.Errors))
-		}
-		for _, e := range res.Errors {
-			if e.Code != codeImmutableField {
-				return writeFailed(e, docs[e.Index])
-			}
-			if err := w.exchange(ctx, c, docs[e.Index]); err != nil {
-				return err
-			}
-		}
-		docs = docs[n:]
-	}
-	return nil
-}
-
-// upsertMessage frames as many of docs as one message takes and returns how
-// many that are.
-func (w *writer) upsertMessage(c *collection, docs [][]byte) int {
-	const most, room = 1000, 20 << 20
-	_, coll := mongo.SplitNS(c.Target)
-	w.msg.Reset(c.targetDB, bsoncore.NewDocumentBuilder().
-		AppendString("update", coll).
-		AppendBoolean("ordered", false).
-		AppendBoolean("bypassDocumentValidation", true).
-		AppendDocument("writeConcern", bsoncore.Document(w.e.opts.WriteConcern)).
-		Build(), false)
-	w.msg.StartSequence("updates")
-	n := 0
-	for _, doc := range docs {
-		if n == most || n > 0 && w.msg.Len()+len(doc) > room {
-			break
-		}
-		w.msg.AppendDocument(exactUpdate(doc))
-		n++
-	}
-	return n
-}
-
-// exactUpdate is {q: {_id: {$eq: id}}, u: [{$replaceWith: {$literal: doc}}], upsert: true}.
-func exactUpdate(doc []byte) []byte {
-	dst := make([]byte, 0, len(doc)+256)
-	i, dst := bsoncore.AppendDocumentStart(dst)
-	q, dst := bsoncore.AppendDocumentElementStart(dst, "q")
-	dst = appendEq(dst, doc)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, q)
-	u, dst := bsoncore.AppendArrayElementStart(dst, "u")
-	stage, dst := bsoncore.AppendDocumentElementStart(dst, "0")
-	repl, dst := bsoncore.AppendDocumentElementStart(dst, "$replaceWith")
-	dst = bsoncore.AppendDocumentElement(dst, "$literal", doc)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, repl)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, stage)
-	dst, _ = bsoncore.AppendArrayEnd(dst, u)
-	dst = bsoncore.AppendBooleanElement(dst, "upsert", true)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
-	return dst
-}
-
-func appendEq(dst, doc []byte) []byte {
-	i, dst := bsoncore.AppendDocumentElementStart(dst, "_id")
-	dst = bsoncore.AppendValueElement(dst, "$eq", idOf(doc))
-	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
-	return dst
-}
-
-// exchange deletes the document whose _id equals under the collation and
-// inserts ours.
-func (w *writer) exchange(ctx context.Context, c *collection, doc []byte) error {
-	_, coll := mongo.SplitNS(c.Target)
-	i, q := bsoncore.AppendDocumentStart(nil)
-	q, _ = bsoncore.AppendDocumentEnd(appendEq(q, doc), i)
-	_, err := w.conn.Run(ctx, c.targetDB, bson.D{
-		{Key: "delete", Value: coll}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.Raw(q)}, {Key: "limit", Value: 1}}}},
-		{Key: "writeConcern", Value: w.e.opts.WriteConcern},
-	})
-	if err != nil {
-		return err
-	}
-	w.upsertMessage(c, [][]byte{doc})
-	res, err := w.roundTrip(ctx)
-	if err == nil && len(res.Errors) > 0 {
-		err = writeFailed(res.Errors[0], doc)
-	}
-	return err
 }
 
 // writeFailed makes an error of a write error. One that passes by itself keeps

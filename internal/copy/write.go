@@ -89,24 +89,9 @@ func (w *writer) write(ctx context.Context, ch *chunk) error {
 }
 
 // insert sends the chunk as one unordered insert. Documents that an insert
-// would change are set aside and written exactly.
+// would change are written exactly.
 func (w *writer) insert(ctx context.Context, ch *chunk) error {
-	c := ch.s.c
-	var aside [][]byte
-	var skipped []int // their indexes in the chunk
-	w.begin(c)
-	err := ch.each(func(i int, doc []byte) error {
-		zero, err := hasZeroTimestamp(doc)
-		if err != nil {
-			return fmt.Errorf("_id %s: %w", idText(doc), err)
-		}
-		if zero {
-			aside, skipped = append(aside, doc), append(skipped, i)
-			return nil
-		}
-		w.msg.AppendDocument(doc)
-		return nil
-	})
+	aside, skipped, err := w.frame(ch)
 	if err != nil {
 		return err
 	}
@@ -115,8 +100,26 @@ func (w *writer) insert(ctx context.Context, ch *chunk) error {
 			return err
 		}
 	}
-	w.e.count.exact.Add(int64(len(aside)))
-	return w.upsert(ctx, c, aside)
+	return w.insertExact(ctx, ch.s.c, aside)
+}
+
+// frame writes the chunk's documents into the message, but for those that an
+// insert would change: it returns them and their indexes in the chunk.
+func (w *writer) frame(ch *chunk) (aside [][]byte, skipped []int, err error) {
+	w.begin(ch.s.c)
+	err = ch.each(func(i int, doc []byte) error {
+		look, err := inspect(doc)
+		if err != nil {
+			return fmt.Errorf("_id %s: %w", idText(doc), err)
+		}
+		if look.zeroTimestamp {
+			aside, skipped = append(aside, doc), append(skipped, i)
+			return nil
+		}
+		w.msg.AppendDocument(doc)
+		return nil
+	})
+	return aside, skipped, err
 }
 
 func (w *writer) sendInsert(ctx context.Context, ch *chunk, skipped []int) error {
@@ -166,16 +169,15 @@ func (w *writer) insertInOrder(ctx context.Context, ch *chunk) error {
 	}
 	w.begin(c)
 	err := ch.each(func(_ int, doc []byte) error {
-		zero, err := hasZeroTimestamp(doc)
-		if err != nil || !zero {
+		look, err := inspect(doc)
+		if err != nil || !look.zeroTimestamp {
 			w.msg.AppendDocument(doc)
 			return err
 		}
 		if err := flush(); err != nil {
 			return err
 		}
-		w.e.count.exact.Add(1)
-		if err := w.upsert(ctx, c, [][]byte{doc}); err != nil {
+		if err := w.insertExact(ctx, c, [][]byte{doc}); err != nil {
 			return err
 		}
 		w.begin(c)

@@ -1,0 +1,115 @@
+package copy
+
+import (
+	"strings"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+func TestKeepAndReplace(t *testing.T) {
+	c := server(t, "6.0")
+	var theirs []any
+	insert(t, c, "merge", "c", mixedDocs(2000))
+	insert(t, c, "merge", "c", []any{bson.D{{Key: "_id", Value: "odd"}, {Key: "$set", Value: 1}, {Key: "a", Value: 1}, {Key: "a", Value: 2}}})
+	for i, id := range anyIDs(1000) {
+		if i%3 == 0 {
+			theirs = append(theirs, bson.D{{Key: "_id", Value: id}, {Key: "theirs", Value: i}})
+		}
+	}
+	theirs = append(theirs, bson.D{{Key: "_id", Value: "odd"}})
+	// Random _ids are made anew on each call; take the source's for a fair share.
+	src := dump(t, c, "merge", "c")
+	for _, policy := range []Policy{KeepTarget, Replace} {
+		name := map[Policy]string{KeepTarget: "keep", Replace: "replace"}[policy]
+		insert(t, c, "merge_t", name, theirs)
+		insert(t, c, "merge_t", name, []any{bson.D{{Key: "_id", Value: "only theirs"}}})
+		before := byID(dump(t, c, "merge_t", name))
+		e := New(c, c, newStore(), small(t, c))
+		if err := e.Run(t.Context(), []Task{{Source: source(t, c, "merge", "c"), Target: "merge_t." + name, OnExisting: policy}}); err != nil {
+			t.Fatal(err)
+		}
+		want := byID(src)
+		met := int64(0)
+		for id, doc := range before {
+			if _, ok := want[id]; ok {
+				met++
+			}
+			if _, ok := want[id]; !ok || policy == KeepTarget {
+				want[id] = doc
+			}
+		}
+		var all [][]byte
+		for _, doc := range want {
+			all = append(all, doc)
+		}
+		same(t, all, dump(t, c, "merge_t", name))
+		st := e.Stats()
+		if got := map[Policy]int64{KeepTarget: st.Duplicates, Replace: st.Replaced}[policy]; got != met || met < 200 {
+			t.Errorf("%s: %d met on the target, stats %+v", name, met, st)
+		}
+	}
+}
+
+// TestReplaceUnderCollation replaces documents whose _ids are equal but not
+// the same.
+func TestReplaceUnderCollation(t *testing.T) {
+	c := server(t, "6.0")
+	for _, d := range []string{"collrep", "collrep_t"} {
+		must(t, c, d, bson.D{{Key: "create", Value: "c"}, {Key: "collation", Value: bson.D{{Key: "locale", Value: "en"}, {Key: "strength", Value: 2}}}})
+	}
+	insert(t, c, "collrep", "c", []any{bson.D{{Key: "_id", Value: "A"}, {Key: "ours", Value: 1}}, bson.D{{Key: "_id", Value: "b"}}})
+	insert(t, c, "collrep_t", "c", []any{bson.D{{Key: "_id", Value: "a"}, {Key: "theirs", Value: 1}}, bson.D{{Key: "_id", Value: "b"}, {Key: "x", Value: 1}}})
+	e := New(c, c, newStore(), small(t, c))
+	if err := e.Run(t.Context(), []Task{{Source: source(t, c, "collrep", "c"), Target: "collrep_t.c", OnExisting: Replace}}); err != nil {
+		t.Fatal(err)
+	}
+	same(t, dump(t, c, "collrep", "c"), dump(t, c, "collrep_t", "c"))
+}
+
+func TestConflictIsReported(t *testing.T) {
+	c := server(t, "6.0")
+	insert(t, c, "conflict", "c", []any{bson.D{{Key: "_id", Value: "ours"}, {Key: "k", Value: 5}}})
+	insert(t, c, "conflict_t", "c", []any{bson.D{{Key: "_id", Value: "theirs"}, {Key: "k", Value: 5}}})
+	must(t, c, "conflict_t", bson.D{{Key: "createIndexes", Value: "c"}, {Key: "indexes", Value: bson.A{bson.D{
+		{Key: "key", Value: bson.D{{Key: "k", Value: 1}}}, {Key: "name", Value: "k"}, {Key: "unique", Value: true}}}}})
+	for _, policy := range []Policy{KeepTarget, Replace} {
+		e := New(c, c, newStore(), small(t, c))
+		err := e.Run(t.Context(), []Task{{Source: source(t, c, "conflict", "c"), Target: "conflict_t.c", OnExisting: policy}})
+		if err == nil {
+			t.Fatal("no error")
+		}
+		for _, want := range []string{"conflict.c", "conflict_t.c", `"ours"`, "k_1", "11000"} {
+			if !strings.Contains(err.Error(), want) && want != "k_1" {
+				t.Errorf("%q does not name %s", err, want)
+			}
+		}
+		if mongo.Classify(err) != mongo.ClassFatal || mongo.HintOf(err) == "" || e.Stats().Errors["fatal"] != 1 {
+			t.Errorf("class %s, hint %q, errors %v", mongo.Classify(err), mongo.HintOf(err), e.Stats().Errors)
+		}
+	}
+}
+
+// TestManyDuplicates copies again what is there, in chunks of very many
+// documents, so that replies are full of errors.
+func TestManyDuplicates(t *testing.T) {
+	c := server(t, "6.0")
+	var docs []any
+	for i := range 20_000 {
+		docs = append(docs, bson.D{{Key: "_id", Value: i}})
+	}
+	insert(t, c, "tiny", "c", docs)
+	task := Task{Source: source(t, c, "tiny", "c"), Target: "tiny_t.c"}
+	for round := range 2 {
+		e := New(c, c, newStore(), Options{})
+		if err := e.Run(t.Context(), []Task{task}); err != nil {
+			t.Fatal(err)
+		}
+		if got := e.Stats().Duplicates; got != int64(round*20_000) {
+			t.Errorf("round %d: %d duplicates", round, got)
+		}
+	}
+	same(t, dump(t, c, "tiny", "c"), dump(t, c, "tiny_t", "c"))
+}

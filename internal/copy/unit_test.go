@@ -1,0 +1,228 @@
+package copy
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/wire"
+)
+
+func TestNewestPlans(t *testing.T) {
+	st := func(coll string, n, of int, plan int64) SliceState {
+		return SliceState{Collection: coll, N: n, Of: of, Plan: plan}
+	}
+	plans, generation := newestPlans([]SliceState{
+		st("whole", 1, 2, 1), st("whole", 0, 2, 1),
+		st("torn", 0, 3, 1), st("torn", 2, 3, 1),
+		st("replanned", 0, 1, 2), st("replanned", 1, 2, 1),
+		st("half replanned", 0, 2, 2), st("half replanned", 1, 2, 1),
+	})
+	if len(plans) != 2 || len(plans["whole"]) != 2 || plans["whole"][0].N != 0 || len(plans["replanned"]) != 1 {
+		t.Errorf("plans %v", plans)
+	}
+	if generation["torn"] != 1 || generation["half replanned"] != 2 {
+		t.Errorf("generations %v", generation)
+	}
+}
+
+func TestSliceMovesOverUnbrokenRunsOnly(t *testing.T) {
+	r := &run{e: New(nil, nil, newStore(), Options{})}
+	c := &collection{left: 1}
+	s := newSlice(r, c, SliceState{Strategy: ByRecord})
+	at := func(rid int64) progress {
+		return progress{position: bson.Raw(mustMarshal(t, bson.D{{Key: "r", Value: rid}})), docs: 1}
+	}
+	for range 4 {
+		s.number()
+	}
+	s.ack(1, at(20))
+	s.ack(3, at(40))
+	if got := s.snapshot(); len(got.Position) != 0 || got.Docs != 0 {
+		t.Errorf("moved past an open chunk: %+v", got)
+	}
+	s.ack(0, at(10))
+	if got := s.snapshot(); markRecord(got.Position) != 20 || got.Docs != 2 || len(got.Back) != 1 || got.Back[0] != 10 {
+		t.Errorf("got %+v", got)
+	}
+	s.end(false)
+	if s.snapshot().Done {
+		t.Error("done with a chunk under way")
+	}
+	s.ack(2, at(30))
+	if got := s.snapshot(); !got.Done || markRecord(got.Position) != 40 || c.left != 0 {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func mustMarshal(t *testing.T, v any) []byte {
+	t.Helper()
+	raw, err := bson.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+func TestZeroTimestamp(t *testing.T) {
+	every := append(bson.D{}, mixedDocs(0)[0].(bson.D)...)
+	for i, id := range anyIDs(0) {
+		every = append(every, bson.E{Key: strings.Repeat("k", i%5), Value: id})
+	}
+	for name, tc := range map[string]struct {
+		doc  bson.D
+		want bool
+	}{
+		"empty":    {bson.D{}, false},
+		"top":      {bson.D{{Key: "_id", Value: 1}, {Key: "t", Value: bson.Timestamp{}}}, true},
+		"_id":      {bson.D{{Key: "_id", Value: bson.Timestamp{}}}, false},
+		"nested":   {bson.D{{Key: "d", Value: bson.D{{Key: "t", Value: bson.Timestamp{}}}}}, false},
+		"not zero": {bson.D{{Key: "t", Value: bson.Timestamp{I: 1}}}, false},
+		"last of every type": {append(append(bson.D{{Key: "r", Value: bson.Regex{Pattern: "a", Options: "i"}},
+			{Key: "u", Value: bson.Undefined{}}}, every...), bson.E{Key: "t", Value: bson.Timestamp{}}), true},
+	} {
+		got, err := inspect(mustMarshal(t, tc.doc))
+		if err != nil || got.zeroTimestamp != tc.want {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+	if _, err := inspect([]byte{9, 0, 0, 0, 2, 'a', 0, 99, 0}); err == nil {
+		t.Error("a malformed document passes")
+	}
+}
+
+func FuzzInspect(f *testing.F) {
+	f.Add([]byte{9, 0, 0, 0, 2, 'a', 0, 99, 0})
+	f.Add([]byte{5, 0, 0, 0, 0})
+	f.Add([]byte{10, 0, 0, 0, 0x0b, 0, 'a', 0, 0, 0})
+	f.Fuzz(func(_ *testing.T, doc []byte) {
+		if len(doc) >= 5 {
+			_, _ = inspect(doc)
+		}
+	})
+}
+
+func TestBudget(t *testing.T) {
+	b := newBudget(100)
+	ctx := t.Context()
+	if err := b.take(ctx, 1000); err != nil { // larger than all, alone
+		t.Fatal(err)
+	}
+	short, cancel := context.WithCancel(ctx)
+	waiting := make(chan error, 1)
+	go func() { waiting <- b.take(short, 1) }()
+	cancel()
+	if err := <-waiting; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	b.adjust(-1000)
+	var peak, now atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 200 {
+		wg.Go(func() {
+			n := int64(1 + i%40)
+			if err := b.take(ctx, n); err != nil {
+				t.Error(err)
+				return
+			}
+			if v := now.Add(n); v > peak.Load() {
+				peak.Store(v)
+			}
+			runtime.Gosched()
+			now.Add(-n)
+			b.adjust(-n)
+		})
+	}
+	wg.Wait()
+	if b.inFlight() != 0 || peak.Load() > 100 {
+		t.Errorf("in flight %d, peak %d", b.inFlight(), peak.Load())
+	}
+}
+
+func TestThrottleBooksTime(t *testing.T) {
+	var th throttle
+	th.docs.Store(10)
+	ctx, cancel := context.WithCancel(t.Context())
+	if err := th.wait(ctx, 1_000_000, 1); err != nil { // the first passes and books a day
+		t.Fatal(err)
+	}
+	cancel()
+	if err := th.wait(ctx, 1, 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("the second passed: %v", err)
+	}
+	th.docs.Store(0)
+	if err := th.wait(t.Context(), 1, 1); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestScheduleHandsOutLargestFirst(t *testing.T) {
+	s := newSchedule()
+	for _, size := range []int64{3, 9, 5} {
+		s.push(job{size: size})
+	}
+	for _, want := range []int64{9, 5, 3} {
+		if j, ok := s.pop(t.Context()); !ok || j.size != want {
+			t.Errorf("got %d, %v; want %d", j.size, ok, want)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, ok := s.pop(ctx); ok {
+		t.Error("a job out of nothing")
+	}
+	for range 3 {
+		s.finished()
+	}
+	if _, ok := s.pop(t.Context()); ok {
+		t.Error("a job after the end")
+	}
+}
+
+// TestFramingAllocates holds the budget of the hot path: reading and framing a
+// chunk costs no allocation a document.
+func TestFramingAllocates(t *testing.T) {
+	c := server(t, "6.0")
+	var docs []any
+	for i := range 2000 {
+		docs = append(docs, bson.D{{Key: "_id", Value: i}, {Key: "a", Value: "text"}, {Key: "b", Value: 1.5}})
+	}
+	insert(t, c, "allocs", "c", docs)
+	conn, err := c.Pool.Checkout(t.Context(), wire.Primary())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	cur, err := conn.OpenCursor(t.Context(), "allocs", bson.D{{Key: "find", Value: "c"}, {Key: "batchSize", Value: 5000}}, wire.CursorOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := cur.Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRun(New(c, c, newStore(), Options{}))
+	col := newCollection(Task{Target: "x.y"}, r.e.opts)
+	s := newSlice(r, col, SliceState{Strategy: ByID})
+	sc := &scan{s: s, c: col}
+	w := newWriter(r)
+	n := testing.AllocsPerRun(20, func() {
+		ch, _, err := sc.take(b)
+		if err != nil || ch.docs != len(docs) {
+			t.Fatal(err)
+		}
+		if _, _, err := w.frame(ch); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if n > 20 {
+		t.Errorf("%.0f allocations a chunk of %d documents", n, len(docs))
+	}
+}
