@@ -123,7 +123,7 @@ func composeObjects(dst, a, b []byte, at frame) ([]byte, bool) {
 }
 
 // emptyDeletes is an empty section d.
-var emptyDeletes = []byte("\x03d\x00\x05\x00\x00\x00\x00")
+const emptyDeletes = "\x03d\x00\x05\x00\x00\x00\x00"
 
 // fits refuses the pairs that cannot follow each other: nothing but d and i
 // can meet a field that a has deleted.
@@ -149,26 +149,24 @@ func (x *index) opOf(name []byte) uint8 {
 	return 0
 }
 
-var falseByte = []byte{0}
-
 func (p *pair) deletes(dst []byte) []byte {
-	dst, at := openField(dst, typeObject, []byte("d"))
+	dst, at := openField(dst, "d")
 	empty := len(dst)
 	for i := range p.a.list {
 		if e := &p.a.list[i]; e.op == rankDelete && p.b.opOf(e.name) != rankInsert {
-			dst = appendValue(dst, typeBool, e.name, falseByte)
+			dst = append(appendHeader(dst, typeBool, e.name), 0)
 		}
 	}
 	for i := range p.b.list {
 		if e := &p.b.list[i]; e.op == rankDelete && p.a.opOf(e.name) != rankDelete {
-			dst = appendValue(dst, typeBool, e.name, falseByte)
+			dst = append(appendHeader(dst, typeBool, e.name), 0)
 		}
 	}
 	return closeSection(dst, at, empty)
 }
 
 func (p *pair) updates(dst []byte) ([]byte, bool) {
-	dst, at := openField(dst, typeObject, []byte("u"))
+	dst, at := openField(dst, "u")
 	empty := len(dst)
 	dst, ok := p.merged(dst, rankUpdate)
 	if !ok {
@@ -184,7 +182,7 @@ func (p *pair) updates(dst []byte) ([]byte, bool) {
 }
 
 func (p *pair) inserts(dst []byte) ([]byte, bool) {
-	dst, at := openField(dst, typeObject, []byte("i"))
+	dst, at := openField(dst, "i")
 	empty := len(dst)
 	dst, ok := p.merged(dst, rankInsert)
 	if !ok {

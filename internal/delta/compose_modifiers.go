@@ -84,7 +84,7 @@ func ambiguous(path []byte) bool {
 }
 
 func composeSets(dst []byte, p, q []modPath, start int) ([]byte, bool) {
-	dst, at := openField(dst, typeObject, []byte("$set"))
+	dst, at := openField(dst, "$set")
 	empty := len(dst)
 	for i := range p {
 		if p[i].unset {
@@ -174,19 +174,17 @@ func applyBelow(dst []byte, a *modPath, q []modPath, start int) ([]byte, bool) {
 	return dst, err == nil && run.skipped == 0
 }
 
-var trueByte = []byte{1}
-
 func composeUnsets(dst []byte, p, q []modPath) []byte {
-	dst, at := openField(dst, typeObject, []byte("$unset"))
+	dst, at := openField(dst, "$unset")
 	empty := len(dst)
 	for i := range p {
 		if p[i].unset && !covered(q, p[i].path) {
-			dst = appendValue(dst, typeBool, p[i].path, trueByte)
+			dst = append(appendHeader(dst, typeBool, p[i].path), 1)
 		}
 	}
 	for i := range q {
 		if q[i].unset && !setAbove(p, q[i].path) {
-			dst = appendValue(dst, typeBool, q[i].path, trueByte)
+			dst = append(appendHeader(dst, typeBool, q[i].path), 1)
 		}
 	}
 	return closeOperator(dst, at, empty)

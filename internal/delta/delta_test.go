@@ -55,7 +55,7 @@ func show(b []byte) string {
 		if !ok {
 			return fmt.Sprintf("<%x>", b)
 		}
-		v := fmt.Sprintf("%s", bsoncore.Value{Type: bsoncore.Type(f.typ), Data: f.val})
+		v := bsoncore.Value{Type: bsoncore.Type(f.typ), Data: f.val}.String()
 		switch f.typ {
 		case typeObject:
 			v = show(f.val)

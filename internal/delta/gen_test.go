@@ -190,7 +190,7 @@ func (g *gen) classic(o bson.D) (bson.D, bson.A) {
 			continue
 		}
 		used = append(used, p)
-		op, arg := "$set", any(g.value(2))
+		op, arg := "$set", g.value(2)
 		a, isArray := v.(bson.A)
 		switch n := g.IntN(12); {
 		case isArray && n < 6:

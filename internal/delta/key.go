@@ -139,10 +139,10 @@ const (
 // else as the double next to it. What has no double goes to infinity or zero.
 func appendDecimal(dst []byte, high, low uint64) []byte {
 	negative := high>>63 == 1
-	switch top := high >> 58 & 0x1F; {
-	case top == 0x1F:
+	switch high >> 58 & 0x1F {
+	case 0x1F:
 		return append(dst, keyNaN)
-	case top == 0x1E:
+	case 0x1E:
 		return appendReal(dst, signed(math.Inf(1), negative))
 	}
 	exp := int(high >> 49 & 0x3FFF)

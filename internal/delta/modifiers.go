@@ -289,7 +289,8 @@ func (a *applier) skip(list []modPath) {
 	}
 }
 
-var emptyDoc = []byte{5, 0, 0, 0, 0}
+// emptyDoc is {}.
+const emptyDoc = "\x05\x00\x00\x00\x00"
 
 // modCreate appends a field that the document does not have, with all objects
 // on the way. Missing parents are always objects, also before a number
@@ -301,7 +302,7 @@ func (a *applier) modCreate(dst, name []byte, list []modPath, end int) ([]byte, 
 	if p := &list[0]; len(p.path) == end {
 		return appendValue(dst, p.typ, name, p.val), nil
 	}
-	return a.modObject(appendHeader(dst, typeObject, name), emptyDoc, list, end+1)
+	return a.modObject(appendHeader(dst, typeObject, name), []byte(emptyDoc), list, end+1)
 }
 
 func anySet(list []modPath) bool {

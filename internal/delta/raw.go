@@ -130,9 +130,11 @@ func openDoc(dst []byte) ([]byte, int) {
 	return append(dst, 0, 0, 0, 0), len(dst)
 }
 
-// openField writes the header of an element that holds a document.
-func openField(dst []byte, typ byte, name []byte) ([]byte, int) {
-	return openDoc(appendHeader(dst, typ, name))
+// openField starts an element that holds an object.
+func openField(dst []byte, name string) ([]byte, int) {
+	dst = append(dst, typeObject)
+	dst = append(dst, name...)
+	return openDoc(append(dst, 0))
 }
 
 // closeDoc terminates the document that starts at start and sets its length.

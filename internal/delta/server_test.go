@@ -327,7 +327,7 @@ func seed(t *testing.T) uint64 {
 // bytes.
 func testHistories(t *testing.T, s *server) {
 	g := newGen(seed(t))
-	hist := s.histories(g, 250, 16)
+	hist := s.histories(g, 160, 12)
 	checkSteps(t, hist)
 	checkWindows(t, g, hist)
 	folds := fold(t, g, hist)
@@ -561,7 +561,7 @@ func guard(dl Delta) bson.D {
 // and written. In the end the documents are the last ones.
 func testReplayOnServer(t *testing.T, s *server) {
 	g := newGen(seed(t))
-	hist := s.histories(g, 120, 10)
+	hist := s.histories(g, 80, 8)
 	var docs []bson.Raw
 	var todo [][]step
 	for id, steps := range hist {

@@ -7,7 +7,14 @@ type Form uint8
 
 // The forms of a statement.
 const (
-	// None: there is no exact classic update. Read the document, Apply, write.
+	// None: there is no exact classic update. Either read the document, Apply
+	// and write it, or send Raw through applyOps to a server that knows $v:2
+	// (observed on 6.0.5: exact, also for what Compose made; 4.4.2 refuses it).
+	//
+	// To write a whole document, mind that a replacement by the update command
+	// refuses top-level names with a leading dollar (error 52; applyOps with op
+	// "u" and the document as o takes them), and that both fill in empty
+	// timestamps (see AppendTimestampRepair).
 	None Form = iota
 	// Classic: exact on every document on which the delta is valid.
 	Classic
@@ -138,11 +145,8 @@ func diffStatement(dst, diff []byte) ([]byte, Form) {
 // operator writes one operator, or nothing if nothing belongs to it.
 func (w *stmtWriter) operator(name string, pass int, diff []byte) bool {
 	begin := len(w.dst)
-	w.dst = append(w.dst, typeObject)
-	w.dst = append(w.dst, name...)
-	w.dst = append(w.dst, 0)
 	var at int
-	w.dst, at = openDoc(w.dst)
+	w.dst, at = openField(w.dst, name)
 	empty := len(w.dst)
 	w.pass = pass
 	var space [pathSpace]byte
@@ -236,7 +240,7 @@ func (w *stmtWriter) unsets(path, b []byte) bool {
 }
 
 // existsFalse is {$exists: false}.
-var existsFalse = []byte("\x0f\x00\x00\x00\x08$exists\x00\x00\x00")
+const existsFalse = "\x0f\x00\x00\x00\x08$exists\x00\x00\x00"
 
 func (w *stmtWriter) guards(path, b []byte) bool {
 	for len(b) > 0 {

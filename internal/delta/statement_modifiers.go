@@ -88,7 +88,7 @@ func pathBefore(a, b []byte) bool {
 }
 
 // existsTrue is {$exists: true}.
-var existsTrue = []byte("\x0f\x00\x00\x00\x08$exists\x00\x01\x00")
+const existsTrue = "\x0f\x00\x00\x00\x08$exists\x00\x01\x00"
 
 func modGuard(dst, o []byte) []byte {
 	var space [inlineEntries]modPath
@@ -98,7 +98,7 @@ func modGuard(dst, o []byte) []byte {
 	}
 	for i := range list {
 		if !list[i].unset {
-			dst = appendValue(dst, typeObject, list[i].path, existsTrue)
+			dst = append(appendHeader(dst, typeObject, list[i].path), existsTrue...)
 		}
 	}
 	return dst

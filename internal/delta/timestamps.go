@@ -17,7 +17,7 @@ func AppendTimestampRepair(dst []byte, doc bson.Raw) (out []byte, d Delta, ok bo
 	}
 	dst, at := openDiff(dst)
 	dst, diffAt := openDoc(dst)
-	dst, section := openField(dst, typeObject, []byte("u"))
+	dst, section := openField(dst, "u")
 	empty := len(dst)
 	for len(b) > 0 {
 		f, rest, valid := next(b)
