@@ -56,6 +56,7 @@ func (a *app) sync(ctx context.Context, s *config.Sync, origins config.Origins) 
 	log := newLog(a.logTo(screen), s.Common)
 	warnSecrets(log, origins, map[string]string{"source": s.Source, "target": s.Target, "token": s.Token})
 
+	log.Info("connecting", "source", mongo.Redact(s.Source), "target", mongo.Redact(s.Target))
 	spec := s.Spec()
 	spec.Log = log
 	j, err := a.open(ctx, spec)

@@ -48,6 +48,7 @@ func (a *app) verifyClusters(ctx context.Context, s *config.Verify, origins conf
 	screen := a.screen()
 	log := newLog(a.logTo(screen), s.Common)
 	warnSecrets(log, origins, map[string]string{"source": s.Source, "target": s.Target})
+	log.Info("connecting", "source", mongo.Redact(s.Source), "target", mongo.Redact(s.Target))
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup
