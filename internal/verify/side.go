@@ -123,8 +123,9 @@ func (s *side) majority(cmd bson.D) bson.D {
 }
 
 // bounds is a range of _id: from min, or the beginning, up to but without max,
-// or to the end. A server given min but no max stops before MaxKey (seen on 4.2
-// to 6.0), so a document with that _id is a range of its own, maxKey.
+// or to the end. Given min but no max, a server stops before a document whose
+// _id is MaxKey if it walks an index and includes it if the collection is
+// clustered; so MaxKey bounds the last range, and is a range of its own.
 type bounds struct {
 	min, max *bson.RawValue
 	maxKey   bool
@@ -156,10 +157,10 @@ func (s *side) rangeCommand(b bounds, batch int) bson.D {
 		if b.min != nil {
 			f = append(f, bson.E{Key: "$gte", Value: *b.min})
 		}
-		if b.max != nil {
+		if b.max != nil && b.max.Type != bson.TypeMaxKey { // ids are ObjectIDs
 			f = append(f, bson.E{Key: "$lt", Value: *b.max})
 		}
-		if b.maxKey { // ids are ObjectIDs: an empty range, cheap to find empty
+		if b.maxKey { // an empty range, cheap to find empty
 			f = bson.D{{Key: "$gt", Value: lastObjectID()}}
 		}
 		if len(f) > 0 {
