@@ -243,6 +243,10 @@ func (w *worker) settlePass(ctx context.Context, todo []settled) ([]settled, err
 		if s.doc == nil {
 			name, each, o.kind = "delete", appendDelete, opDelete
 		}
+		if s.doc != nil && hasDollarField(s.doc) {
+			left = append(left, s) // only the transaction can write it
+			continue
+		}
 		res, err := w.sendOps(ctx, name, s.t, []*op{o}, true, each)
 		if err != nil {
 			return nil, err
@@ -252,6 +256,11 @@ func (w *worker) settlePass(ctx context.Context, todo []settled) ([]settled, err
 				return nil, opError(o.kind.String(), s.t.ns, s.id, s.at(), serverError(we))
 			}
 			left = append(left, s)
+		}
+		if s.doc != nil && len(res.Errors) == 0 {
+			if err := w.repair(ctx, s.t, []*op{o}); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return left, nil
@@ -280,10 +289,25 @@ func (e *Engine) settleTogether(ctx context.Context, todo []settled) error {
 			if err := e.inTxn(ctx, s, "insert", bson.A{bson.Raw(s.doc)}); err != nil {
 				return nil, err
 			}
+			if err := e.repairInTxn(ctx, s); err != nil {
+				return nil, err
+			}
 		}
 		return nil, nil
 	}, txn)
 	return err
+}
+
+func (e *Engine) repairInTxn(ctx context.Context, s settled) error {
+	_, d, ok := delta.AppendTimestampRepair(nil, s.doc)
+	if !ok {
+		return nil
+	}
+	u, form := delta.AppendStatement(nil, d)
+	if form == delta.None {
+		return nil
+	}
+	return e.inTxn(ctx, s, "update", bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: rawID(s.id)}}}, {Key: "u", Value: bson.Raw(u)}}})
 }
 
 func (e *Engine) inTxn(ctx context.Context, s settled, name string, ops bson.A) error {

@@ -11,9 +11,9 @@ import (
 
 // segment is one tail.Batch on its way to the target.
 type segment struct {
-	end, openTxn mongo.OpTime
-	bytes        int64
-	pending      atomic.Int64 // events not acknowledged, plus one while routing
+	resume  tail.Position // once it and all before it are applied
+	bytes   int64
+	pending atomic.Int64 // events not acknowledged, plus one while routing
 }
 
 // ledger tracks which segments are complete. Its byte limit is what bounds
@@ -40,7 +40,7 @@ func (l *ledger) admit(ctx context.Context, b *tail.Batch, relieve func(context.
 	for {
 		l.mu.Lock()
 		if l.fits(b) {
-			s := &segment{end: b.End, openTxn: b.OpenTxn, bytes: int64(b.Bytes)}
+			s := &segment{resume: b.Resume(), bytes: int64(b.Bytes)}
 			s.pending.Store(1)
 			l.open = append(l.open, s)
 			l.bytes += s.bytes
@@ -72,7 +72,7 @@ func (l *ledger) done(s *segment, n int64) {
 		l.open[0] = nil
 		l.open = l.open[1:]
 		l.bytes -= head.bytes
-		if p := positionAfter(head); !p.Applied.Before(l.position.Applied) {
+		if p := head.resume; !p.Applied.Before(l.position.Applied) {
 			l.position = p
 		}
 	}
@@ -81,14 +81,6 @@ func (l *ledger) done(s *segment, n int64) {
 	case l.room <- struct{}{}:
 	default:
 	}
-}
-
-func positionAfter(s *segment) tail.Position {
-	p := tail.Position{Applied: s.end, ReadFrom: s.end}
-	if !s.openTxn.IsZero() {
-		p.ReadFrom = mongo.MinOpTime(s.end, s.openTxn)
-	}
-	return p
 }
 
 // advance sets the position after a schema change inside an open segment.

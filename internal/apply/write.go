@@ -2,7 +2,6 @@ package apply
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -127,11 +126,6 @@ func (w *worker) sort(ops []op) (s sorted) {
 		case opDelete:
 			s.deletes = append(s.deletes, o)
 		case opInsert:
-			if odd(o.doc).zeroTime {
-				o.kind = opPut
-				s.updates = append(s.updates, o)
-				continue
-			}
 			s.inserts = append(s.inserts, o)
 		case opUpdate:
 			switch w.translate(o) {
@@ -210,8 +204,9 @@ func (w *worker) deletes(ctx context.Context, t *target, ops []*op) error {
 }
 
 func (w *worker) updates(ctx context.Context, t *target, ops []*op) error {
-	if len(ops) == 0 {
-		return nil
+	ops, err := w.dollars(ctx, t, ops)
+	if err != nil || len(ops) == 0 {
+		return err
 	}
 	res, err := w.sendOps(ctx, "update", t, ops, false, appendUpdate)
 	if err != nil {
@@ -233,6 +228,9 @@ func (w *worker) updates(ctx context.Context, t *target, ops []*op) error {
 		if err := w.explainMissing(ctx, t, ops, missing); err != nil {
 			return err
 		}
+	}
+	if err := w.repair(ctx, t, ops); err != nil {
+		return err
 	}
 	return w.rewrite(ctx, t, again)
 }
@@ -287,6 +285,9 @@ func (w *worker) inserts(ctx context.Context, t *target, ops []*op) error {
 	if got := res.N + int64(len(res.Errors)); got != int64(len(ops)) {
 		return fmt.Errorf("insert into %s: the server answered for %d of %d documents", t.ns, got, len(ops))
 	}
+	if err := w.repair(ctx, t, ops); err != nil {
+		return err
+	}
 	return w.updates(ctx, t, replace)
 }
 
@@ -311,12 +312,7 @@ func appendUpdate(dst []byte, o *op) []byte {
 	} else {
 		dst = appendQuery(dst, o.id)
 	}
-	switch {
-	case o.kind != opUpdate && odd(o.doc) != (oddities{}):
-		dst = appendLiteralReplacement(dst, o.doc)
-	default:
-		dst = bsoncore.AppendDocumentElement(dst, "u", o.doc)
-	}
+	dst = bsoncore.AppendDocumentElement(dst, "u", o.doc)
 	if o.kind == opPut {
 		dst = bsoncore.AppendBooleanElement(dst, "upsert", true)
 	}
@@ -336,45 +332,5 @@ func appendGuardedQuery(dst []byte, o *op) []byte {
 	dst = bsoncore.AppendValueElement(dst, "_id", o.id)
 	dst = delta.AppendGuard(dst, o.upd)
 	dst, _ = bsoncore.AppendDocumentEnd(dst, qi)
-	return dst
-}
-
-// oddities are top-level fields that a plain write does not store as they are.
-type oddities struct {
-	dollar   bool // a replacement takes its name for an operator
-	zeroTime bool // insert and replacement put the present time in a zero timestamp
-}
-
-// odd looks for such fields (observed on 6.0.5; _id is exempt).
-func odd(doc []byte) (o oddities) {
-	rest := doc[4:]
-	for len(rest) > 1 {
-		elem, next, ok := bsoncore.ReadElement(rest)
-		if !ok {
-			return o
-		}
-		k := elem.KeyBytes()
-		if len(k) > 0 && k[0] == '$' {
-			o.dollar = true
-		}
-		if rest[0] == byte(bsoncore.TypeTimestamp) && string(k) != "_id" &&
-			binary.LittleEndian.Uint64(rest[len(k)+2:]) == 0 {
-			o.zeroTime = true
-		}
-		rest = next
-	}
-	return o
-}
-
-// appendLiteralReplacement writes the replacement as a pipeline whose literal
-// the server does not interpret.
-func appendLiteralReplacement(dst, doc []byte) []byte {
-	ai, dst := bsoncore.AppendArrayElementStart(dst, "u")
-	si, dst := bsoncore.AppendDocumentElementStart(dst, "0")
-	ri, dst := bsoncore.AppendDocumentElementStart(dst, "$replaceWith")
-	dst = bsoncore.AppendDocumentElement(dst, "$literal", doc)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, ri)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, si)
-	dst, _ = bsoncore.AppendArrayEnd(dst, ai)
 	return dst
 }

@@ -30,9 +30,11 @@ type Job struct {
 	UpdatedAt time.Time `bson:"updatedAt"`
 
 	// Fence is raised by each process that takes the job over; a save by an
-	// older owner fails.
-	Fence int64  `bson:"fence"`
-	Owner string `bson:"owner"`
+	// older owner fails. Beat is raised by each save: while it moves, the owner
+	// lives. A zero Owner has let the job go.
+	Fence int64 `bson:"fence"`
+	Beat  int64 `bson:"beat"`
+	Owner Owner `bson:"owner"`
 
 	// Start is P0, Consistent P1 (zero before the copy ended).
 	Start      mongo.OpTime `bson:"start"`

@@ -37,9 +37,10 @@ type Store struct {
 	job string
 	wc  any // write concern a save waits for
 
-	mu    sync.Mutex
-	fence int64
-	terms termRange
+	mu     sync.Mutex
+	fence  int64
+	terms  termRange
+	proven time.Time // when ownership was last known to hold
 
 	saveMu sync.Mutex // one save at a time, so that positions never go back
 }
@@ -94,28 +95,15 @@ func (s *Store) Load(ctx context.Context) (job Job, found bool, err error) {
 
 // Create writes a new job and makes this process its owner.
 func (s *Store) Create(ctx context.Context, job Job) error {
-	job.ID, job.Version, job.Fence = s.job, FormatVersion, 1
+	began := time.Now()
+	job.ID, job.Version, job.Fence, job.Owner = s.job, FormatVersion, 1, ThisProcess()
 	job.CreatedAt = time.Now().UTC()
 	job.UpdatedAt = job.CreatedAt
 	if _, err := s.db.Collection("jobs").InsertOne(ctx, job); err != nil {
 		return fmt.Errorf("create job %s: %w", s.job, err)
 	}
-	s.own(1)
+	s.own(1, began)
 	return nil
-}
-
-// TakeOver makes this process the owner of an existing job and returns it. A
-// process that owned it before fails at its next save.
-func (s *Store) TakeOver(ctx context.Context, owner string) (Job, error) {
-	var job Job
-	err := s.db.Collection("jobs").FindOneAndUpdate(ctx, bson.D{{Key: "_id", Value: s.job}},
-		bson.D{{Key: "$inc", Value: bson.D{{Key: "fence", Value: int64(1)}}}, {Key: "$set", Value: bson.D{{Key: "owner", Value: owner}}}},
-		options.FindOneAndUpdate().SetReturnDocument(options.After)).Decode(&job)
-	if err != nil {
-		return job, fmt.Errorf("take over job %s: %w", s.job, err)
-	}
-	s.own(job.Fence)
-	return job, nil
 }
 
 // Begin forgets the terms seen so far. It is called where a run starts over
@@ -126,10 +114,10 @@ func (s *Store) Begin() {
 	s.terms = termRange{}
 }
 
-func (s *Store) own(fence int64) {
+func (s *Store) own(fence int64, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.fence, s.terms = fence, termRange{}
+	s.fence, s.terms, s.proven = fence, termRange{}, at
 }
 
 // Save sets fields of the job. It returns when they, and all data writes
@@ -142,37 +130,64 @@ func (s *Store) Save(ctx context.Context, set bson.D) error {
 
 func (s *Store) save(ctx context.Context, set bson.D) error {
 	s.mu.Lock()
-	fence, terms := s.fence, s.terms
+	terms := s.terms
 	s.terms = termRange{}
 	s.mu.Unlock()
 
-	set = append(set[:len(set):len(set)], bson.E{Key: "updatedAt", Value: time.Now().UTC()})
+	term, err := s.write(ctx, set)
+	if err == nil && terms.seen && (terms.min != term || terms.max != term) {
+		err = fmt.Errorf("save checkpoint of job %s: %w", s.job, errTermChanged(terms.min, term))
+	}
+	if err != nil {
+		// What was written before stays unproven: no later save may claim it.
+		s.mu.Lock()
+		s.terms = termRange{seen: true, min: -1, max: -1}
+		s.mu.Unlock()
+	}
+	return err
+}
+
+// Beat proves ownership without claiming anything of the data. It fails with
+// ErrFenced when ownership is lost.
+func (s *Store) Beat(ctx context.Context) error {
+	_, err := s.write(ctx, nil)
+	return err
+}
+
+// write sets fields of the job as its owner and returns the primary's term.
+func (s *Store) write(ctx context.Context, set bson.D) (term int64, err error) {
+	s.mu.Lock()
+	fence := s.fence
+	s.mu.Unlock()
+	began := time.Now()
+	set = append(set[:len(set):len(set)], bson.E{Key: "updatedAt", Value: began.UTC()})
 	raw, err := s.c.Command(ctx, mongo.StateDB, bson.D{
 		{Key: "update", Value: "jobs"},
 		{Key: "updates", Value: bson.A{bson.D{
 			{Key: "q", Value: bson.D{{Key: "_id", Value: s.job}, {Key: "fence", Value: fence}}},
-			{Key: "u", Value: bson.D{{Key: "$set", Value: set}}},
+			{Key: "u", Value: bson.D{{Key: "$set", Value: set}, {Key: "$inc", Value: bson.D{{Key: "beat", Value: int64(1)}}}}},
 		}}},
 		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: s.wc}}},
 	})
 	if err != nil {
-		return fmt.Errorf("save checkpoint of job %s: %w", s.job, err)
+		return 0, fmt.Errorf("save checkpoint of job %s: %w", s.job, err)
 	}
 	res := wire.ParseWriteResult([]byte(raw))
 	switch {
 	case len(res.Errors) > 0:
-		return fmt.Errorf("save checkpoint of job %s: %s (code %d)", s.job, res.Errors[0].Message, res.Errors[0].Code)
+		return 0, fmt.Errorf("save checkpoint of job %s: %s (code %d)", s.job, res.Errors[0].Message, res.Errors[0].Code)
 	case len(res.ConcernError) > 0:
 		msg, _ := res.ConcernError.Lookup("errmsg").StringValueOK()
-		return fmt.Errorf("save checkpoint of job %s: %w", s.job,
+		return 0, fmt.Errorf("save checkpoint of job %s: %w", s.job,
 			driver.CommandError{Message: "write concern not reached: " + msg, Labels: []string{"RetryableWriteError"}})
 	case res.N == 0:
-		return mongo.WithHint(fmt.Errorf("save checkpoint of job %s: %w", s.job, ErrFenced),
+		return 0, mongo.WithHint(fmt.Errorf("save checkpoint of job %s: %w", s.job, ErrFenced),
 			"stop the other process first, or let this one go")
-	case terms.seen && (terms.min != res.Term || terms.max != res.Term):
-		return fmt.Errorf("save checkpoint of job %s: %w", s.job, errTermChanged(terms.min, res.Term))
 	}
-	return nil
+	s.mu.Lock()
+	s.proven = began
+	s.mu.Unlock()
+	return res.Term, nil
 }
 
 // Reset removes everything known of the job.

@@ -232,6 +232,19 @@ func (c *Cluster) OplogWindow(ctx context.Context) (oldest, newest OpTime, err e
 	return oldest, newest, nil
 }
 
+// OplogFull reports that the oplog has begun to lose entries, or is about to: a
+// young one reaches back only to its set's beginning, however short that is.
+// Unknown counts as full.
+func (c *Cluster) OplogFull(ctx context.Context) bool {
+	raw, err := c.Command(ctx, "local", bson.D{{Key: "collStats", Value: "oplog.rs"}})
+	if err != nil {
+		return true
+	}
+	size, ok1 := raw.Lookup("size").AsFloat64OK()
+	limit, ok2 := raw.Lookup("maxSize").AsFloat64OK()
+	return !ok1 || !ok2 || size > 0.8*limit
+}
+
 func (c *Cluster) readPref() *readpref.ReadPref {
 	if c.read == nil {
 		return readpref.Primary()

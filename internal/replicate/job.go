@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"strconv"
 	"time"
 
@@ -76,6 +75,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	j := &Job{spec: spec, log: spec.Log, src: src, dst: dst, rules: rules, until: u}
 	j.id = jobID(spec, src, dst, rules)
 	j.store = checkpoint.Open(dst, j.id, wc)
+	dst.Pool.SetGuard(j.store.Owned)
 	j.cat = catalog.NewTarget(dst, catalog.TargetOptions{Job: j.id, Log: spec.Log})
 	j.state.init(j)
 	j.control.init()
@@ -140,15 +140,6 @@ func writeConcern(s string) (any, error) {
 	return n, nil
 }
 
-// owner names this process in the job's document.
-func owner() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return host + "/" + strconv.Itoa(os.Getpid())
-}
-
 // keep reports whether the rules keep a source namespace.
 func (j *Job) keep(ns string) bool { return j.rules.Match(ns) }
 
@@ -171,7 +162,7 @@ func (j *Job) newJob() checkpoint.Job {
 	return checkpoint.Job{
 		Source: j.src.Address(), Target: j.dst.Address(),
 		SourceSet: j.src.Info.SetID, TargetSet: j.dst.Info.SetID,
-		Rules: j.rules.String(), Mode: string(j.spec.Mode), Phase: string(PhaseCatalog), Owner: owner(),
+		Rules: j.rules.String(), Mode: string(j.spec.Mode), Phase: string(PhaseCatalog),
 	}
 }
 

@@ -62,12 +62,12 @@ func (j *Job) watchSource(ctx context.Context, n int, warned *time.Time) error {
 	if oldest.IsZero() {
 		return nil
 	}
-	return j.checkWindow(oldest, warned)
+	return j.checkWindow(ctx, oldest, warned)
 }
 
 // checkWindow fails as soon as the oplog has lost what the job still needs,
 // and warns before.
-func (j *Job) checkWindow(oldest mongo.OpTime, warned *time.Time) error {
+func (j *Job) checkWindow(ctx context.Context, oldest mongo.OpTime, warned *time.Time) error {
 	s := &j.state
 	s.mu.Lock()
 	need, phase := s.readFrom, s.phase
@@ -80,13 +80,10 @@ func (j *Job) checkWindow(oldest mongo.OpTime, warned *time.Time) error {
 			"begin anew with --restart, after making the oplog larger (replSetResizeOplog) or the copy shorter")
 	}
 	left := time.Duration(int64(need.TS.T)-int64(oldest.TS.T)) * time.Second
-	if w := j.spec.WarnWindow; w > 0 && left < w && time.Since(*warned) > time.Minute {
-		// A young source has a short oplog that has lost nothing yet.
-		if oldest.TS.T+60 < need.TS.T {
-			*warned = time.Now()
-			j.log.Warn("the oplog window is getting short", "remaining", left, "warnBelow", w,
-				"hint", "make the source's oplog larger (replSetResizeOplog) or ease the load")
-		}
+	if w := j.spec.WarnWindow; w > 0 && left < w && time.Since(*warned) > time.Minute && j.src.OplogFull(ctx) {
+		*warned = time.Now()
+		j.log.Warn("the oplog window is getting short", "remaining", left, "warnBelow", w,
+			"hint", "make the source's oplog larger (replSetResizeOplog) or ease the load")
 	}
 	return nil
 }

@@ -224,25 +224,13 @@ func (p *planner) window(ctx context.Context) error {
 	case !need.IsZero() && need.Before(oldest):
 		p.add(LevelFail, "oplog", "begin anew with --restart and make the oplog larger (replSetResizeOplog) first",
 			"it begins at %s and no longer holds %s, from which the job would read on", oldest, need)
-	case p.j.spec.WarnWindow > 0 && have < p.j.spec.WarnWindow && p.oplogFull(ctx):
+	case p.j.spec.WarnWindow > 0 && have < p.j.spec.WarnWindow && p.j.src.OplogFull(ctx):
 		p.add(LevelWarn, "oplog", "the copy must end before the oplog rolls over; replSetResizeOplog makes it larger",
 			"it reaches back only %s", have)
 	default:
 		p.ok("oplog", "reaches back %s", have)
 	}
 	return nil
-}
-
-// oplogFull reports that the oplog has begun to lose entries; a young one
-// reaches back only to its set's beginning. Unknown counts as full.
-func (p *planner) oplogFull(ctx context.Context) bool {
-	raw, err := p.j.src.Command(ctx, "local", bson.D{{Key: "collStats", Value: "oplog.rs"}})
-	if err != nil {
-		return true
-	}
-	size, ok1 := raw.Lookup("size").AsFloat64OK()
-	limit, ok2 := raw.Lookup("maxSize").AsFloat64OK()
-	return !ok1 || !ok2 || size > 0.8*limit
 }
 
 // space compares the data with the free space of the target, where the server

@@ -57,10 +57,41 @@ func (j *Job) Run(ctx context.Context) (err error) {
 		return err
 	})
 	g.Go(func() error { return j.monitor(gctx) })
+	g.Go(func() error { return j.heartbeat(gctx) })
 	if err = g.Wait(); errors.Is(err, errFinished) {
 		err = nil
 	}
+	j.letGo(ctx)
 	return err
+}
+
+// heartbeat proves to other processes that the job has an owner, and to this
+// one that it still is. While the target does not answer, the phases wait.
+func (j *Job) heartbeat(ctx context.Context) error {
+	t := time.NewTicker(checkpoint.BeatEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if err := j.store.Beat(ctx); err != nil {
+			if ctx.Err() == nil && mongo.Classify(err) != mongo.ClassRetry {
+				return err
+			}
+		}
+	}
+}
+
+// letGo tells that the job has no owner, so that the next process need not
+// wait to be sure.
+func (j *Job) letGo(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+	defer cancel()
+	if err := j.store.Release(ctx); err != nil {
+		j.log.Debug("job not released", "error", err)
+	}
 }
 
 // take makes this process the owner of the job, a new one or the one that the
@@ -78,10 +109,14 @@ func (j *Job) take(ctx context.Context) error {
 	if !found {
 		return j.store.Create(ctx, j.newJob())
 	}
-	job, err := j.store.TakeOver(ctx, owner())
+	job, err := j.store.TakeOver(ctx, func(o checkpoint.Owner) {
+		j.state.wait("the last owner of the job, " + o.String() + ", to be known dead")
+		j.log.Info("waiting to learn whether the job's last owner still lives", "owner", o.String())
+	})
 	if err != nil {
 		return err
 	}
+	j.state.wait("")
 	if job.Paused {
 		j.control.set(true)
 	}

@@ -17,7 +17,12 @@ type Pool struct {
 	topo *topology.Topology
 
 	bytesIn, bytesOut atomic.Int64
+	guard             atomic.Pointer[func() error]
 }
+
+// SetGuard has every exchange ask fn first; an error of it is returned and
+// nothing is sent.
+func (p *Pool) SetGuard(fn func() error) { p.guard.Store(&fn) }
 
 // Open starts monitoring the deployment that opts names. It does not wait for
 // a server to answer; the first Checkout does.
