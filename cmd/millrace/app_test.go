@@ -410,6 +410,27 @@ func TestDifferencesAreAFailure(t *testing.T) {
 	}
 }
 
+func TestVerifyAfterSync(t *testing.T) {
+	for _, same := range []bool{true, false} {
+		j := newFakeJob()
+		close(j.finalized)
+		b := newBench(t, j)
+		b.app.verify = func(_ context.Context, s replicate.VerifySpec) (*verify.Report, error) {
+			if s.Source != "mongodb://a" || !s.Online || s.Rules.Include[0] != "x" {
+				t.Errorf("%+v", s)
+			}
+			return &verify.Report{Same: same, Count: 3}, nil
+		}
+		code := b.run(t.Context(), with("--verify", "--include=x", "--until=caught-up")...)
+		if want := map[bool]int{true: exitOK, false: exitFailure}[same]; code != want {
+			t.Errorf("same %v: code %d, %s", same, code, b.stderr)
+		}
+		if strings.Contains(b.stdout.String(), "nothing differs") != same || strings.Contains(b.stderr.String(), "the clusters differ: 3 documents") == same {
+			t.Errorf("same %v:\n%s%s", same, b.stdout, b.stderr)
+		}
+	}
+}
+
 func TestSignalKeepsTheCheckpoint(t *testing.T) {
 	j := newFakeJob()
 	b := newBench(t, j)

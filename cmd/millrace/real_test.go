@@ -213,7 +213,7 @@ func existingTarget(t *testing.T, p *program) {
 	if err != nil || len(names) != 0 {
 		t.Errorf("something was written: %v, %v", names, err)
 	}
-	if code, _, stderr := p.run("sync", "--include=crm.*", "--until=caught-up", "--on-existing=drop"); code != exitOK {
+	if code, _, stderr := p.run("sync", "--include=crm.*", "--until=caught-up", "--on-existing=drop", "--verify"); code != exitOK {
 		t.Errorf("drop: %d\n%s", code, stderr)
 	}
 	if code, _, stderr := p.run("verify", "--include=crm.*"); code != exitOK {

@@ -13,6 +13,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 
 	"github.com/millrace/millrace/internal/replicate"
+	"github.com/millrace/millrace/internal/verify"
 )
 
 // summary is how a sync ended: what --output json prints and --report holds.
@@ -26,6 +27,9 @@ type summary struct {
 	Hint      string           `json:"hint,omitempty"`
 	Status    replicate.Status `json:"status"`
 	Plan      *replicate.Plan  `json:"plan,omitempty"`
+	Verify    *verify.Report   `json:"verify,omitempty"`
+
+	err error // the command's
 }
 
 // maxListed bounds lists in text output; JSON has them whole.
@@ -56,8 +60,10 @@ func writeSummary(w io.Writer, sum summary) error {
 	b.WriteString(t.Render())
 	b.WriteByte('\n')
 	writeDifferences(&b, s.Differences)
-	_, err := io.WriteString(w, b.String())
-	return err
+	if _, err := io.WriteString(w, b.String()); err != nil || sum.Verify == nil {
+		return err
+	}
+	return writeVerified(w, sum.Verify)
 }
 
 func ended(sum summary) string {

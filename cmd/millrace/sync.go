@@ -85,7 +85,11 @@ func (a *app) sync(ctx context.Context, s *config.Sync, origins config.Origins) 
 	if errors.As(runErr, &refused) { // something came in between
 		return precheckError(refused.Plan)
 	}
-	return a.finish(ctx, s, j, plan, began, runErr)
+	sum := summarize(ctx, j.Status(), plan, began, runErr)
+	if s.Verify && runErr == nil {
+		a.verifyAfter(ctx, s, screen, log, &sum)
+	}
+	return a.finish(s, sum)
 }
 
 // logTo is where logs go: standard error, above the live view if there is one.
@@ -155,18 +159,33 @@ func (a *app) record(name string, srv *server.Server, log *slog.Logger) (forget 
 	}
 }
 
+// summarize tells how the job ended.
+func summarize(ctx context.Context, st replicate.Status, plan *replicate.Plan, began time.Time, runErr error) summary {
+	sum := summary{Version: buildVersion(), Finalized: runErr == nil, Plan: plan, Status: st, Started: began, Ended: time.Now()}
+	sum.Seconds = sum.Ended.Sub(began).Seconds()
+	sum.err = outcome(ctx, st, runErr)
+	return sum
+}
+
+// verifyAfter compares the clusters after the cut-over. Differences are looked
+// at again for a while, because documents may just be expiring on both sides.
+func (a *app) verifyAfter(ctx context.Context, s *config.Sync, screen *screen, log *slog.Logger, sum *summary) {
+	report, err := a.compare(ctx, screen, log, replicate.VerifySpec{
+		Source: s.Source, Target: s.Target, Rules: s.Rules(), Online: true, RecheckFor: 30 * time.Second,
+	})
+	if err == nil {
+		sum.Verify, err = report, verifiedError(report)
+	}
+	if sum.err == nil {
+		sum.err = err
+	}
+}
+
 // finish tells how the job ended, in the report, on standard output and as
 // the command's error.
-func (a *app) finish(ctx context.Context, s *config.Sync, j job, plan *replicate.Plan, began time.Time, runErr error) error {
-	err := outcome(ctx, j.Status(), runErr)
-	sum := summary{
-		Version: buildVersion(), Plan: plan, Status: j.Status(),
-		Started: began, Ended: time.Now(),
-	}
-	sum.Seconds = sum.Ended.Sub(began).Seconds()
-	sum.Finalized = runErr == nil
-	if err != nil {
-		sum.Error, sum.Hint = err.Error(), mongo.HintOf(err)
+func (a *app) finish(s *config.Sync, sum summary) error {
+	if sum.err != nil {
+		sum.Error, sum.Hint = sum.err.Error(), mongo.HintOf(sum.err)
 	}
 	var failed []error
 	if s.Report != "" {
@@ -177,8 +196,8 @@ func (a *app) finish(ctx context.Context, s *config.Sync, j job, plan *replicate
 	} else {
 		failed = append(failed, writeSummary(a.stdout, sum))
 	}
-	if err != nil {
-		return withCode(exitFailure, err)
+	if sum.err != nil {
+		return withCode(exitFailure, sum.err)
 	}
 	return withCode(exitFailure, errors.Join(failed...))
 }

@@ -49,26 +49,33 @@ func (a *app) verifyClusters(ctx context.Context, s *config.Verify, origins conf
 	log := newLog(a.logTo(screen), s.Common)
 	warnSecrets(log, origins, map[string]string{"source": s.Source, "target": s.Target})
 	log.Info("connecting", "source", mongo.Redact(s.Source), "target", mongo.Redact(s.Target))
-	watching, stop := context.WithCancel(ctx)
-	defer stop()
-	var wg sync.WaitGroup
-	report, err := a.verify(ctx, replicate.VerifySpec{
+	report, err := a.compare(ctx, screen, log, replicate.VerifySpec{
 		Source: s.Source, Target: s.Target, Rules: s.Rules(),
 		IgnoreFieldOrder: s.IgnoreFieldOrder, Online: s.RecheckFor > 0, RecheckFor: s.RecheckFor,
-		Workers: s.Workers, MaxDifferences: s.MaxDifferences, Log: log,
-		Observe: func(stats func() verify.Stats) {
-			wg.Go(func() { watchVerify(watching, screen, log, time.Now(), stats) })
-		},
+		Workers: s.Workers, MaxDifferences: s.MaxDifferences,
 	})
-	stop()
-	wg.Wait()
 	if err != nil {
-		if ctx.Err() != nil {
-			return fmt.Errorf("%w before everything was compared", context.Cause(ctx))
-		}
 		return err
 	}
 	return a.tellVerified(s, report)
+}
+
+// compare compares two clusters and shows the progress.
+func (a *app) compare(ctx context.Context, screen *screen, log *slog.Logger, spec replicate.VerifySpec) (*verify.Report, error) {
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	var wg sync.WaitGroup
+	spec.Log = log
+	spec.Observe = func(stats func() verify.Stats) {
+		wg.Go(func() { watchVerify(watching, screen, log, time.Now(), stats) })
+	}
+	report, err := a.verify(ctx, spec)
+	stop()
+	wg.Wait()
+	if err != nil && ctx.Err() != nil {
+		return nil, fmt.Errorf("%w before everything was compared", context.Cause(ctx))
+	}
+	return report, err
 }
 
 // tellVerified writes the report; differences are the command's error.
@@ -85,15 +92,20 @@ func (a *app) tellVerified(s *config.Verify, r *verify.Report) error {
 	if err := errors.Join(failed...); err != nil {
 		return err
 	}
-	if r.Same {
-		return nil
-	}
-	err := fmt.Errorf("the clusters differ: %s, %s of collections, indexes or options",
-		plural(int(r.Count), "document"), plural(len(r.Schema), "difference"))
-	if s.Report == "" && s.Output != "json" && (r.Count > maxListed || len(r.Schema) > maxListed) {
+	err := verifiedError(r)
+	if err != nil && s.Report == "" && s.Output != "json" && (r.Count > maxListed || len(r.Schema) > maxListed) {
 		return mongo.WithHint(err, "--report file.json lists up to --max-differences documents")
 	}
 	return err
+}
+
+// verifiedError is the error of clusters that differ.
+func verifiedError(r *verify.Report) error {
+	if r.Same {
+		return nil
+	}
+	return fmt.Errorf("the clusters differ: %s, %s of collections, indexes or options",
+		plural(int(r.Count), "document"), plural(len(r.Schema), "difference"))
 }
 
 func writeVerified(w io.Writer, r *verify.Report) error {

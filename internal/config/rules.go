@@ -42,8 +42,8 @@ func (c *checker) rules(setting string, r rule.Config) {
 	}
 }
 
-// Spec is the job that the settings describe, without a logger. The settings
-// have to be valid.
+// Spec is the job that the settings describe, without a logger; --verify is the
+// command's own. The settings have to be valid.
 func (s *Sync) Spec() replicate.Spec {
 	return replicate.Spec{
 		Job:            s.Job,
@@ -56,7 +56,6 @@ func (s *Sync) Spec() replicate.Spec {
 		OnExisting:     replicate.OnExisting(s.OnExisting),
 		Restart:        s.Restart,
 		AllowDowngrade: s.AllowDowngrade,
-		Verify:         s.Verify,
 		WriteConcern:   s.WriteConcern,
 		ReadPreference: s.ReadPreference,
 		ReadTags:       s.ReadTags,
