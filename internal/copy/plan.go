@@ -344,15 +344,17 @@ func (r *reader) holds(ctx context.Context, c *collection) (bool, error) {
 		return false, err
 	}
 	for _, m := range marks {
-		if rid, ok := want[string(markID(m).Data)]; ok && rid != markRecord(m) {
+		if rid, ok := want[idKey(markID(m))]; ok && rid != markRecord(m) {
 			return false, nil
 		}
 	}
 	return len(marks) > 0, nil
 }
 
-// anchors are record ids that unfinished slices depend on, by the bytes of the
-// _id seen there.
+func idKey(id bsoncore.Value) string { return string(rune(id.Type)) + string(id.Data) }
+
+// anchors are record ids that unfinished slices depend on, by the _id seen
+// there.
 func anchors(plan []SliceState) (map[string]int64, []bsoncore.Value) {
 	const enough = 200
 	want := map[string]int64{}
@@ -364,7 +366,7 @@ func anchors(plan []SliceState) (map[string]int64, []bsoncore.Value) {
 		for _, m := range []bson.Raw{st.Lower, st.Upper, st.Position} {
 			if len(m) > 0 {
 				id := markID(m)
-				want[string(id.Data)] = markRecord(m)
+				want[idKey(id)] = markRecord(m)
 				ids = append(ids, id)
 			}
 		}

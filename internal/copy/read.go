@@ -79,11 +79,11 @@ func (r *reader) slice(ctx context.Context, s *slice) error {
 		case mongo.IsCode(err, codeKeyNotFound) && sc.stepBack():
 			idle = 0
 		case mongo.IsCode(err, mongo.CodeCappedPositionLost) && s.st.Strategy == Serial:
-			return r.restart(ctx, s)
+			return r.restart(ctx, sc)
 		case idle < patience && (mongo.IsCode(err, mongo.CodeQueryPlanKilled) || mongo.IsCode(err, codeCursorNotFound)):
 			r.e.count.reopened.Add(1)
 			if s.st.Strategy == Serial && sc.sent > 0 {
-				return r.restart(ctx, s)
+				return r.restart(ctx, sc)
 			}
 		case sc.sent == 0 && s.st.Strategy == ByRecord && s.st.Of == 1 && refused(err):
 			r.e.noRecords.Store(true)
@@ -101,12 +101,14 @@ func (r *reader) slice(ctx context.Context, s *slice) error {
 	}
 }
 
-// restart begins an ordered collection anew after its position was lost: what
-// was sent is on the target or in no one's hands, for ordered slices send one
-// chunk at a time.
-func (r *reader) restart(ctx context.Context, s *slice) error {
-	r.e.opts.Log.Info("the source overtook the copy of an ordered collection; it begins anew", "collection", s.c.Source.NS)
-	return r.collection(ctx, s.c)
+// restart begins an ordered collection anew after its position was lost and
+// what was sent has arrived.
+func (r *reader) restart(ctx context.Context, sc *scan) error {
+	if err := sc.settle(ctx); err != nil {
+		return err
+	}
+	r.e.opts.Log.Info("the source overtook the copy of an ordered collection; it begins anew", "collection", sc.c.Source.NS)
+	return r.collection(ctx, sc.c)
 }
 
 // measure asks for the size of a collection that came without estimates.

@@ -7,8 +7,10 @@ import (
 	"sync"
 	"time"
 
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -46,6 +48,9 @@ func (r *run) run(ctx context.Context) error {
 		return nil
 	}
 	if err := r.chooseNode(ctx); err != nil {
+		return err
+	}
+	if err := r.awaitPosition(ctx); err != nil {
 		return err
 	}
 	g, gctx := errgroup.WithContext(ctx)
@@ -108,6 +113,31 @@ func (r *run) chooseNode(ctx context.Context) error {
 	r.node = conn.Addr()
 	conn.Release()
 	return nil
+}
+
+// awaitPosition waits until the member has heard of the position after which
+// everything is read; a secondary refuses a cluster time ahead of its own.
+func (r *run) awaitPosition(ctx context.Context) error {
+	const codeInvalidOptions = 72
+	conn, err := r.e.src.Pool.Checkout(ctx, wire.ByAddress(r.node))
+	if err != nil {
+		return fmt.Errorf("copy: connect to the source: %w", err)
+	}
+	defer conn.Release()
+	rd := &reader{run: r, e: r.e, conn: conn}
+	for range 100 {
+		_, err := rd.currentName(ctx, r.colls[0], ByID)
+		if err == nil || ctx.Err() != nil || !mongo.IsCode(err, codeInvalidOptions) {
+			return ctx.Err() // other errors concern the collection, not the position
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return driver.CommandError{Code: codeInvalidOptions, Labels: []string{"RetryableWriteError"},
+		Message: fmt.Sprintf("copy: source member %s has not reached position %s", r.node, r.e.opts.AfterClusterTime)}
 }
 
 // unsaved queues a slice for the saver.

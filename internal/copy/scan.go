@@ -1,7 +1,6 @@
 package copy
 
 import (
-	"bytes"
 	"context"
 	"errors"
 
@@ -36,6 +35,8 @@ type scan struct {
 	reply   int64 // expected bytes of a reply
 	sent    int   // chunks
 	largest bool  // the last document's _id is MaxKey
+
+	pending <-chan struct{} // Serial: closed when the last chunk is written
 }
 
 func (r *reader) newScan(s *slice) *scan {
@@ -194,7 +195,7 @@ func (c *collection) unmeasured() bool {
 func (sc *scan) take(b *wire.Batch) (ch *chunk, over bool, err error) {
 	ch = &chunk{s: sc.s, batch: b}
 	rid := int64(0)
-	var until []byte // the slice ends in this batch, after this _id if it is there
+	var until bsoncore.Value // the slice ends in this batch, after this _id if it is there
 	if sc.s.st.Strategy == ByRecord {
 		rid = tokenRecord(b.Token)
 		switch {
@@ -203,7 +204,7 @@ func (sc *scan) take(b *wire.Batch) (ch *chunk, over bool, err error) {
 		case rid != 0 && rid <= sc.floor:
 			return ch, false, nil
 		case sc.upper != 0 && rid >= sc.upper:
-			over, until = true, markID(sc.s.st.Upper).Data
+			over, until = true, markID(sc.s.st.Upper)
 		}
 	}
 	last, err := sc.count(ch, until)
@@ -212,9 +213,11 @@ func (sc *scan) take(b *wire.Batch) (ch *chunk, over bool, err error) {
 	}
 	id := idOf(last)
 	sc.largest = id.Type == bsoncore.TypeMaxKey && sc.s.st.Strategy == ByID
-	ch.position = mark(sc.s.st.Strategy, rid, id)
-	if over {
+	switch {
+	case over:
 		ch.position = sc.s.st.Upper
+	case rid != 0 || sc.s.st.Strategy != ByRecord:
+		ch.position = mark(sc.s.st.Strategy, rid, id)
 	}
 	sc.floor = max(sc.floor, rid)
 	return ch, over, nil
@@ -222,7 +225,7 @@ func (sc *scan) take(b *wire.Batch) (ch *chunk, over bool, err error) {
 
 // count sets the chunk's extent: all of the batch, but for a first document
 // that was sent before and those after the _id until.
-func (sc *scan) count(ch *chunk, until []byte) (last []byte, err error) {
+func (sc *scan) count(ch *chunk, until bsoncore.Value) (last []byte, err error) {
 	i := -1
 	ended := false
 	err = ch.batch.Each(func(doc []byte) error {
@@ -242,20 +245,24 @@ func (sc *scan) count(ch *chunk, until []byte) (last []byte, err error) {
 		ch.docs++
 		ch.bytes += int64(len(doc))
 		last = doc
-		ended = until != nil && bytes.Equal(idOf(doc).Data, until)
+		ended = until.Type != 0 && sameValue(idOf(doc), until)
 		return nil
 	})
 	return last, err
 }
 
-// send hands a chunk to the writers. A serial slice waits until it is written.
+// send hands a chunk to the writers, in a serial slice when the one before it
+// is written.
 func (sc *scan) send(ctx context.Context, ch *chunk) error {
 	if err := sc.r.e.throttle.wait(ctx, int64(ch.docs), ch.bytes); err != nil {
 		return err
 	}
-	serial := sc.s.st.Strategy == Serial
-	if serial {
+	if sc.s.st.Strategy == Serial {
+		if err := sc.settle(ctx); err != nil {
+			return err
+		}
 		ch.done = make(chan struct{})
+		sc.pending = ch.done
 	}
 	ch.n = sc.s.number()
 	select {
@@ -265,14 +272,20 @@ func (sc *scan) send(ctx context.Context, ch *chunk) error {
 	}
 	sc.sent++
 	sc.moved(ch)
-	if serial {
-		select {
-		case <-ch.done:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
 	return nil
+}
+
+// settle waits until the last chunk of a serial slice is written.
+func (sc *scan) settle(ctx context.Context) error {
+	if sc.pending == nil {
+		return nil
+	}
+	select {
+	case <-sc.pending:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // moved lets a cursor that has to be opened again begin after the chunk.

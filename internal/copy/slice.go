@@ -67,10 +67,12 @@ func (s *slice) ack(n int, p progress) {
 
 // advance moves the position; the caller holds s.mu.
 func (s *slice) advance(p progress) {
-	if old := markRecord(s.st.Position); old != 0 {
-		s.trail = append([]int64{old}, s.trail[:min(len(s.trail), trailLength-1)]...)
+	if len(p.position) > 0 {
+		if old := markRecord(s.st.Position); old != 0 {
+			s.trail = append([]int64{old}, s.trail[:min(len(s.trail), trailLength-1)]...)
+		}
+		s.st.Position = p.position
 	}
-	s.st.Position = p.position
 	s.st.Docs += p.docs
 	s.st.Bytes += p.bytes
 }

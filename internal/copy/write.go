@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -15,8 +17,8 @@ type chunk struct {
 	from     int // index in the batch of the first of docs documents
 	docs     int // they are neighbours
 	bytes    int64
-	held     int64 // bytes of the budget
-	position []byte
+	held     int64         // bytes of the budget
+	position bson.Raw      // nil when the reply gave none
 	done     chan struct{} // serial slices: closed when written
 }
 
