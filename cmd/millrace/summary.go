@@ -37,13 +37,14 @@ const maxListed = 20
 
 func writeSummary(w io.Writer, sum summary) error {
 	s := sum.Status
+	copying := s.PhaseSeconds[replicate.PhaseCopying]
 	t := newTable(plain(s.Job), ended(sum))
 	t.AppendRows([]table.Row{
 		{"duration", clock(time.Duration(sum.Seconds * float64(time.Second)))},
 		{"collections", len(s.Copy.Collections)},
-		{"documents copied", fmt.Sprintf("%d%s", s.Copy.Docs, average(float64(s.Copy.Docs), sum.Seconds, count))},
-		{"size copied", size(float64(s.Copy.Bytes)) + average(float64(s.Copy.Bytes), sum.Seconds, size)},
-		{"changes applied", fmt.Sprintf("%d%s", s.Follow.Operations, average(float64(s.Follow.Operations), sum.Seconds, count))},
+		{"documents copied", fmt.Sprintf("%d%s", s.Copy.Docs, average(float64(s.Copy.Docs), copying, count))},
+		{"size copied", size(float64(s.Copy.Bytes)) + average(float64(s.Copy.Bytes), copying, size)},
+		{"changes applied", s.Follow.Operations},
 		{"schema changes", s.Follow.SchemaChanges},
 	})
 	if s.Follow.Applied != "" {
@@ -52,7 +53,7 @@ func writeSummary(w io.Writer, sum summary) error {
 	if e := errorCounts(s.Errors); e != "" {
 		t.AppendRow(table.Row{"errors met", e})
 	}
-	t.AppendRow(table.Row{"millrace itself", fmt.Sprintf("%.1f s of CPU, %s of memory", s.Process.CPUSeconds, size(float64(s.Process.Resident)))})
+	t.AppendRow(table.Row{"millrace itself", fmt.Sprintf("%.1f s of CPU, at most %s of memory", s.Process.CPUSeconds, size(float64(s.Process.Peak)))})
 	if sum.Finalized {
 		t.AppendRow(table.Row{"differences", len(s.Differences)})
 	}
@@ -73,7 +74,7 @@ func ended(sum summary) string {
 	return "ended in phase " + string(sum.Status.Phase)
 }
 
-// average adds a rate over the whole run to a figure.
+// average adds the rate over so many seconds to a figure.
 func average(n, seconds float64, unit func(float64) string) string {
 	if n == 0 || seconds < 0.001 {
 		return ""

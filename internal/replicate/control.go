@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // control carries an operator's wishes to the running job.
@@ -97,7 +99,7 @@ func (j *Job) Resume(ctx context.Context) error {
 // and ends. When ctx ends first the finalization goes on.
 func (j *Job) Finalize(ctx context.Context) error {
 	if j.control.isPaused() {
-		return errors.New("finalize: the job is paused; resume it first")
+		return mongo.WithHint(errors.New("finalize: the job is paused"), "resume it first (millrace resume)")
 	}
 	j.control.finalize.Store(true)
 	j.log.Info("finalize requested by operator")

@@ -256,8 +256,12 @@ func (f *follower) schema(ctx context.Context, ev *tail.Event, before mongo.OpTi
 	}
 	f.intent = mongo.OpTime{}
 	pos.Applied = ev.At
+	if err := f.j.store.Save(ctx, append(positions(pos), bson.E{Key: "intent", Value: mongo.OpTime{}})); err != nil {
+		return err
+	}
 	f.saved = pos
-	return f.j.store.Save(ctx, append(positions(pos), bson.E{Key: "intent", Value: mongo.OpTime{}}))
+	f.j.state.setApplied(pos.Applied, pos.ReadFrom)
+	return nil
 }
 
 // moveNames keeps what the engine knows by name true after a change.

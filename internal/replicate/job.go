@@ -19,7 +19,7 @@ import (
 )
 
 // Job is one source replicated into one target. Run is called once; the other
-// methods are safe for concurrent use with it.
+// methods are safe for concurrent use with it, except Plan, which comes before.
 type Job struct {
 	spec  Spec
 	id    string
@@ -30,6 +30,7 @@ type Job struct {
 	store *checkpoint.Store
 	cat   *catalog.Target
 	until until
+	plan  *Plan // the latest one
 
 	state   state
 	control control

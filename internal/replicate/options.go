@@ -27,6 +27,10 @@ func readPreference(mode, tags string) (*readpref.ReadPref, error) {
 	var sets []tag.Set
 	for _, part := range strings.Split(tags, ";") {
 		var set tag.Set
+		if strings.TrimSpace(part) == "" { // the set that any member satisfies
+			sets = append(sets, set)
+			continue
+		}
 		for _, kv := range strings.Split(part, ",") {
 			k, v, ok := strings.Cut(strings.TrimSpace(kv), ":")
 			if !ok {

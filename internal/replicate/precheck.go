@@ -40,6 +40,7 @@ func (j *Job) Plan(ctx context.Context) (*Plan, error) {
 			return nil, err
 		}
 	}
+	j.plan = p.plan
 	p.ok("scope", "users and roles are not copied; databases admin, config and local stay as they are")
 	return p.plan, nil
 }

@@ -10,15 +10,13 @@ import (
 
 // processStatus reads what this process uses from the operating system.
 func processStatus() ProcessStatus {
-	return ProcessStatus{PID: os.Getpid(), CPUSeconds: cpuSeconds(), Resident: resident()}
-}
-
-func cpuSeconds() float64 {
+	s := ProcessStatus{PID: os.Getpid(), Resident: resident()}
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err == nil {
+		s.CPUSeconds = (time.Duration(u.Utime.Nano()) + time.Duration(u.Stime.Nano())).Seconds()
+		s.Peak = u.Maxrss << 10 // getrusage(2): kilobytes
 	}
-	return (time.Duration(u.Utime.Nano()) + time.Duration(u.Stime.Nano())).Seconds()
+	return s
 }
 
 // resident reads the second field of /proc/self/statm (proc(5): resident

@@ -38,9 +38,11 @@ func (j *Job) Run(ctx context.Context) (err error) {
 		}
 		j.control.finish(err)
 	}()
-	plan, err := j.Plan(ctx)
-	if err != nil {
-		return err
+	plan := j.plan
+	if plan == nil {
+		if plan, err = j.Plan(ctx); err != nil {
+			return err
+		}
 	}
 	if plan.Failed() {
 		return &PrecheckError{Plan: plan}

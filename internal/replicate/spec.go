@@ -49,8 +49,6 @@ type Spec struct {
 	Restart bool
 	// AllowDowngrade permits a target older than the source.
 	AllowDowngrade bool
-	// Verify compares the clusters after finalize.
-	Verify bool
 
 	// WriteConcern that a position must have reached before it is recorded:
 	// "majority" (default) or a number.

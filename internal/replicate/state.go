@@ -1,6 +1,7 @@
 package replicate
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -18,6 +19,8 @@ type state struct {
 	source    string
 	target    string
 	phase     Phase
+	entered   time.Time         // when phase began
+	spent     map[Phase]float64 // seconds in earlier phases
 	waiting   string
 	waitSince time.Time
 	err       error
@@ -41,14 +44,21 @@ type state struct {
 func (s *state) init(j *Job) {
 	s.started = time.Now()
 	s.job, s.source, s.target = j.id, j.src.Address(), j.dst.Address()
-	s.phase = PhaseStarting
+	s.phase, s.entered, s.spent = PhaseStarting, s.started, map[Phase]float64{}
 	s.errors = map[string]int64{}
 }
 
 func (s *state) setPhase(p Phase) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.phase = p
+	s.enter(p)
+}
+
+// enter is called with mu held.
+func (s *state) enter(p Phase) {
+	now := time.Now()
+	s.spent[s.phase] += now.Sub(s.entered).Seconds()
+	s.phase, s.entered = p, now
 }
 
 // wait says what the job waits for; "" ends the wait.
@@ -64,7 +74,8 @@ func (s *state) wait(reason string) {
 func (s *state) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.err, s.phase = err, PhaseFailed
+	s.err = err
+	s.enter(PhaseFailed)
 }
 
 func (s *state) countError(class string) {
@@ -124,16 +135,16 @@ func (j *Job) Status() Status {
 	defer s.mu.Unlock()
 	st := Status{
 		Job: s.job, Phase: s.phase, Paused: j.control.isPaused(), Source: s.source, Target: s.target,
-		StartedAt: s.started, Waiting: s.waiting, Errors: map[string]int64{}, Differences: s.diffs,
+		StartedAt: s.started, Waiting: s.waiting, Errors: map[string]int64{}, PhaseSeconds: map[Phase]float64{}, Differences: s.diffs,
 		Indexes: s.indexes, Process: processStatus(),
 	}
 	if s.waiting != "" {
 		since := s.waitSince
 		st.WaitingSince = &since
 	}
-	for k, v := range s.errors {
-		st.Errors[k] = v
-	}
+	maps.Copy(st.Errors, s.errors)
+	maps.Copy(st.PhaseSeconds, s.spent)
+	st.PhaseSeconds[s.phase] += time.Since(s.entered).Seconds()
 	if s.err != nil {
 		st.Error, st.Hint = s.err.Error(), mongo.HintOf(s.err)
 	}

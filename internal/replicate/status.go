@@ -27,6 +27,8 @@ type Status struct {
 	Source    string    `json:"source"` // without credentials
 	Target    string    `json:"target"`
 	StartedAt time.Time `json:"startedAt"` // of this process
+	// PhaseSeconds is how long each phase took so far in this process.
+	PhaseSeconds map[Phase]float64 `json:"phaseSeconds"`
 	// Waiting says in an operator's words what the job waits for, and since when.
 	Waiting      string     `json:"waiting,omitempty"`
 	WaitingSince *time.Time `json:"waitingSince,omitempty"`
@@ -99,4 +101,5 @@ type ProcessStatus struct {
 	CPUSeconds float64 `json:"cpuSeconds"`
 	CPUPercent float64 `json:"cpuPercent"` // of one core, 10-second average
 	Resident   int64   `json:"residentBytes"`
+	Peak       int64   `json:"peakResidentBytes"`
 }
