@@ -113,21 +113,29 @@ func TestSchemaChangesFollow(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
+			// All cases live side by side, each in a database of its own.
+			var cases []ddlCase
+			var dbs []string
+			var config rule.Config
 			for _, c := range ddlCases() {
-				if !runnable(since{c.major, c.minor, ""}) {
-					continue
-				}
-				t.Run(c.name, func(t *testing.T) {
+				if runnable(since{c.major, c.minor, ""}) {
 					db := newDB()
-					r := newReplica(t, newRules(t, v.config(db)), db, db+"x")
-					r.run(db, c.before)
-					r.copy()
-					r.window, r.twice = v.window, v.twice
-					r.run(db, c.after)
-					r.follow()
-					r.finish()
-				})
+					cases, dbs = append(cases, c), append(dbs, db, db+"x")
+					config.Rename = append(config.Rename, v.config(db).Rename...)
+					t.Logf("%s is %q", db, c.name)
+				}
 			}
+			r := newReplica(t, newRules(t, config), dbs...)
+			for i, c := range cases {
+				r.run(dbs[2*i], c.before)
+			}
+			r.copy()
+			r.window, r.twice = v.window, v.twice
+			for i, c := range cases {
+				r.run(dbs[2*i], c.after)
+			}
+			r.follow()
+			r.finish()
 		})
 	}
 }

@@ -36,11 +36,13 @@ type heldID struct {
 	Index string `bson:"index"`
 }
 
+// heldDoc keeps the specification as bytes, for servers before 5.0 refuse
+// documents with the names in it that start with a dollar sign.
 type heldDoc struct {
 	ID     heldID         `bson:"_id"`
 	Unique bool           `bson:"unique"`
 	Expire *bson.RawValue `bson:"expire,omitempty"`
-	Spec   bson.Raw       `bson:"spec,omitempty"`
+	Spec   []byte         `bson:"spec,omitempty"`
 }
 
 func (t *Target) heldStore() *driver.Collection {

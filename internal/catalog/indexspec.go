@@ -37,6 +37,9 @@ func cleanIndex(ix Index) (spec bson.Raw, expire *bson.RawValue, err error) {
 		}
 		return v, knownIndexField(key), nil
 	})
+	if err == nil && compound(spec) {
+		expire = nil // it never expired anything, and no server takes it any more
+	}
 	if err == nil && !has(spec, "collation") {
 		spec, err = with(spec, "collation", bson.D{{Key: "locale", Value: "simple"}})
 	}
@@ -100,6 +103,12 @@ func indexKind(spec bson.Raw) string {
 		}
 	}
 	return ""
+}
+
+// compound reports an index of several fields.
+func compound(spec bson.Raw) bool {
+	els, err := elements(sub(spec, "key"))
+	return err == nil && len(els) > 1
 }
 
 // uniqueLike reports indexes that refuse documents.

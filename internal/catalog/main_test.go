@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -251,7 +252,11 @@ func (r *replica) entry(e oplogEntry) (effects []Effect) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if !effect || !ch.concerns(only(r.rules, r.dbs...)) {
+	chDB, _ := mongo.SplitNS(ch.NS)
+	if ch.Kind == ChangeRename && !ch.concerns(only(r.rules, r.dbs...)) {
+		return nil
+	}
+	if !effect || !slices.Contains(r.dbs, chDB) && ch.Kind != ChangeRename {
 		return nil
 	}
 	got, err := r.target.Apply(r.t.Context(), ch, ApplyOptions{Rules: r.rules, Window: r.window})

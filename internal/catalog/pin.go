@@ -208,7 +208,9 @@ func (e oplogEntry) nestedTouches(keep func(ns string) bool) (string, error) {
 // concerns reports whether a change matters to what is kept.
 func (ch Change) concerns(keep func(ns string) bool) bool {
 	switch ch.Kind {
-	case ChangeDropDatabase, ChangeDropAllViews:
+	case ChangeDropDatabase:
+		return false // the drops of its collections come before it
+	case ChangeDropAllViews:
 		return true
 	case ChangeRename:
 		return keep(ch.NS) || keep(ch.To)
