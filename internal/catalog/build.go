@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -97,7 +98,8 @@ func (t *Target) plan(ns string, ix Index, p Phase) (HeldSetting, bson.Raw, erro
 	h := HeldSetting{NS: ns, Index: ix.Name, Expire: expire, Spec: ix.Spec}
 	h.Unique = p == BeforeConsistent && uniqueLike(ix.Spec)
 	if expire != nil && !convertsTTL(t.c.Info.Version) {
-		spec, err = with(spec, "expireAfterSeconds", largestExpiry(time.Now().Unix()))
+		n, _ := seconds(*expire)
+		spec, err = with(spec, "expireAfterSeconds", heldExpiry(n))
 	}
 	return h, spec, err
 }
@@ -107,9 +109,18 @@ func (t *Target) createIndexes(ctx context.Context, dataNS string, specs []bson.
 	if len(specs) == 0 {
 		return nil
 	}
-	db, coll := mongo.SplitNS(dataNS)
 	start := time.Now()
-	_, err := t.c.Command(ctx, db, bson.D{{Key: "createIndexes", Value: coll}, {Key: "indexes", Value: arrayOf(specs)}})
+	err := t.runCreateIndexes(ctx, dataNS, specs)
+	if mongo.IsCode(err, mongo.CodeIndexOptionsConflict) {
+		// Perhaps only in the expiry that one got already.
+		missing, ferr := t.missing(ctx, dataNS, specs)
+		if ferr != nil {
+			return ferr
+		}
+		if len(missing) < len(specs) {
+			return t.createIndexes(ctx, dataNS, missing)
+		}
+	}
 	if err == nil {
 		t.log.Debug("built indexes on the target", "ns", dataNS, "indexes", names(specs), "took", time.Since(start))
 		return nil
@@ -124,6 +135,37 @@ func (t *Target) createIndexes(ctx context.Context, dataNS string, specs []bson.
 		return mongo.WithHint(err, "the target has a different index with that name or key: drop it there, then resume")
 	}
 	return err
+}
+
+func (t *Target) runCreateIndexes(ctx context.Context, dataNS string, specs []bson.Raw) error {
+	db, coll := mongo.SplitNS(dataNS)
+	_, err := t.c.Command(ctx, db, bson.D{{Key: "createIndexes", Value: coll}, {Key: "indexes", Value: arrayOf(specs)}})
+	return err
+}
+
+// missing returns the specifications that the collection has no index of, one
+// that expires at another time aside.
+func (t *Target) missing(ctx context.Context, dataNS string, specs []bson.Raw) ([]bson.Raw, error) {
+	have, err := indexes(ctx, t.c, dataNS)
+	if err != nil {
+		return nil, err
+	}
+	var out []bson.Raw
+	for _, spec := range specs {
+		ix := Index{Name: str(spec, "name"), Spec: spec}
+		at := slices.IndexFunc(have, func(h Index) bool { return h.Name == ix.Name })
+		if at >= 0 {
+			diffs, err := diffIndexes(Collection{Indexes: []Index{ix}}, Collection{Indexes: []Index{have[at]}}, DiffOptions{IgnoreTTL: true})
+			if err != nil {
+				return nil, err
+			}
+			if len(diffs) == 0 {
+				continue
+			}
+		}
+		out = append(out, spec)
+	}
+	return out, nil
 }
 
 func names(specs []bson.Raw) string {

@@ -3,6 +3,8 @@ package catalog
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -116,9 +118,10 @@ func uniqueLike(spec bson.Raw) bool {
 	return truthyField(spec, "unique") || truthyField(spec, "prepareUnique")
 }
 
-// largestExpiry is the expiry that disturbs least on servers before 5.1, which
-// take none that reaches back beyond 1970 and cannot add one later.
-func largestExpiry(now int64) int64 { return min(math.MaxInt32, now-86400) }
+// heldExpiry stands in for an expiry on servers before 5.1, whose collMod cannot
+// add one later: larger than any in use, but not beyond 1970, which those
+// servers refuse, and the same at every attempt.
+func heldExpiry(real int64) int64 { return max(real, 1_600_000_000) }
 
 // convertsTTL reports servers whose collMod makes a plain index expire documents.
 func convertsTTL(v mongo.Version) bool { return v.AtLeast(5, 1) }
@@ -146,6 +149,8 @@ func comparableIndex(ix Index, o DiffOptions) (map[string]string, error) {
 			if str(v.Document(), "locale") != "simple" {
 				out["collation"] = v.String()
 			}
+		case "wildcardProjection", "columnstoreProjection":
+			out[el.Key()] = comparableProjection(v)
 		default:
 			out[el.Key()] = comparableNumber(v)
 		}
@@ -154,6 +159,28 @@ func comparableIndex(ix Index, o DiffOptions) (map[string]string, error) {
 		out["expireAfterSeconds"] = comparableNumber(*expire)
 	}
 	return out, nil
+}
+
+// comparableProjection writes a projection as sorted paths: some servers (seen
+// on 5.0) nest dotted paths and add that _id is left out.
+func comparableProjection(v bson.RawValue) string {
+	var paths []string
+	var walk func(prefix string, doc bson.Raw)
+	walk = func(prefix string, doc bson.Raw) {
+		els, _ := elements(doc)
+		for _, el := range els {
+			path := prefix + el.Key()
+			if inner, ok := el.Value().DocumentOK(); ok {
+				walk(path+".", inner)
+			} else if on := truthy(el.Value()); on || path != "_id" {
+				paths = append(paths, fmt.Sprintf("%s:%v", path, on))
+			}
+		}
+	}
+	doc, _ := v.DocumentOK()
+	walk("", doc)
+	slices.Sort(paths)
+	return strings.Join(paths, " ")
 }
 
 // comparableKey writes the key so that 1, 1.0 and NumberLong(1) are the same.

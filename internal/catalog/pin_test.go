@@ -199,6 +199,23 @@ func TestBuildNeverCreates(t *testing.T) {
 	}
 }
 
+// TestBuildAfterRestore: a build that is done again after the expiry was
+// restored finds its index.
+func TestBuildAfterRestore(t *testing.T) {
+	db := newDB()
+	r := newReplica(t, newRules(t, rule.Config{}), db)
+	r.run(db, []string{seed, `{"createIndexes":"c","indexes":[{"key":{"t":1},"name":"t","expireAfterSeconds":3600},{"key":{"a":1},"name":"a"}]}`})
+	r.copy()
+	r.finish()
+	do(t, dst, db, `{"delete":"c","deletes":[{"q":{},"limit":0}]}`)
+	r.copy()
+	r.finish()
+	err := r.target.BuildIndexes(t.Context(), db+".c", []Index{{Name: "a", Spec: js(t, `{"v":2,"key":{"other":1},"name":"a"}`)}}, Consistent)
+	if err == nil || mongo.HintOf(err) == "" {
+		t.Errorf("another index of that name: %v", err)
+	}
+}
+
 // TestLegacyIndexSpecs: what servers of long ago stored, current ones take.
 func TestLegacyIndexSpecs(t *testing.T) {
 	db := newDB()
