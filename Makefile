@@ -1,0 +1,65 @@
+# millrace: `make` lists what there is.
+SHELL := /bin/bash
+GO ?= go
+BIN := bin
+GOFILES := cmd demo internal test
+
+# golangci-lint is compiled once for a user, not once for a clone.
+LINT_VERSION := v2.15.0
+TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/millrace/tools
+LINT := $(TOOLS)/golangci-lint-$(LINT_VERSION)
+
+# Where git does not answer, Go cannot note the commit and would refuse to build.
+VCS := $(if $(shell git rev-parse HEAD 2>/dev/null),,-buildvcs=false)
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+
+.PHONY: build
+build: ## Build bin/millrace
+	$(GO) build -trimpath $(VCS) -o $(BIN)/millrace ./cmd/millrace
+
+# Built, not `go run`: so a signal reaches the demo, which then ends its servers.
+.PHONY: demo
+demo: build ## Two real replica sets: load, copy under writes, cut over, verify
+	$(GO) build $(VCS) -o $(BIN)/demo ./demo
+	$(BIN)/demo --millrace $(BIN)/millrace
+
+.PHONY: test
+test: build ## All tests, with the race detector, on real mongod processes
+	$(GO) test -race -timeout 20m ./...
+
+.PHONY: lint
+lint: $(LINT) ## Formatting, vet, linters, import direction
+	@bad=$$(gofmt -l $(GOFILES)); test -z "$$bad" || { echo "run gofmt -w on:"; echo "$$bad"; exit 1; }
+	$(GO) vet ./...
+	$(LINT) run ./...
+
+$(LINT):
+	@mkdir -p $(TOOLS)
+	@echo "Compiling golangci-lint $(LINT_VERSION), this once: minutes on a small machine"
+	dir=$$(mktemp -d $(TOOLS)/install-XXXXXX) && trap 'rm -rf "$$dir"' EXIT && \
+	GOBIN=$$dir GOFLAGS= $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) && \
+	mv "$$dir/golangci-lint" $@
+
+.PHONY: docs
+docs: build ## Write the command reference in docs/cli
+	$(BIN)/millrace docs --dir docs/cli
+
+.PHONY: docs-check
+docs-check: build ## Fail when docs/cli is not what the commands say
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && $(BIN)/millrace docs --dir "$$dir" && \
+	diff -ru docs/cli "$$dir" || { echo "docs/cli is out of date: run make docs and commit"; exit 1; }
+
+.PHONY: matrix
+matrix: ## The scenarios between all neighbouring server versions, and 4.2 to 6.0
+	@for pair in 4.2:4.4 4.4:5.0 5.0:6.0 4.2:6.0; do \
+		echo "== $${pair%:*} to $${pair#*:}"; \
+		MILLRACE_TEST_SOURCE=$${pair%:*} MILLRACE_TEST_TARGET=$${pair#*:} \
+			$(GO) test -timeout 60m ./test ./internal/catalog || failed="$$failed $$pair"; \
+	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+
+.PHONY: clean
+clean: ## Remove what was built
+	rm -rf $(BIN)
