@@ -99,6 +99,7 @@ func (r *replica) run(db string, cmds []string) {
 // what its oplog says, each change a second time as after a restart, and all of it
 // under renames and within the window too.
 func TestSchemaChangesFollow(t *testing.T) {
+	t.Parallel()
 	variants := []struct {
 		name   string
 		config func(db string) rule.Config
@@ -142,6 +143,7 @@ func TestSchemaChangesFollow(t *testing.T) {
 
 // TestFilterEdges: changes that cross the edge of what is kept.
 func TestFilterEdges(t *testing.T) {
+	t.Parallel()
 	cases := []struct {
 		name          string
 		before, after []string
@@ -177,6 +179,7 @@ func TestFilterEdges(t *testing.T) {
 
 // TestDropDatabaseSparesOthers: what shares the target database stays.
 func TestDropDatabaseSparesOthers(t *testing.T) {
+	t.Parallel()
 	db := newDB()
 	rules := newRules(t, rule.Config{Rename: []string{db + "=" + db + "to", db + "x.a=" + db + "to.a2"}})
 	r := newReplica(t, rules, db, db+"x")
@@ -194,6 +197,7 @@ func TestDropDatabaseSparesOthers(t *testing.T) {
 // TestRenameInterrupted: a crash after the rename and before what is held back
 // followed.
 func TestRenameInterrupted(t *testing.T) {
+	t.Parallel()
 	db := newDB()
 	r := newReplica(t, newRules(t, rule.Config{}), db)
 	r.run(db, []string{seed, `{"createIndexes":"c","indexes":[{"key":{"u":1},"name":"u","unique":true,"sparse":true},{"key":{"t":1},"name":"t","expireAfterSeconds":3600}]}`})

@@ -17,6 +17,7 @@ import (
 // TestPinUnderChanges: what is pinned, plus the schema changes after its
 // position, is the catalog, however many changes go on meanwhile.
 func TestPinUnderChanges(t *testing.T) {
+	t.Parallel()
 	db := newDB()
 	rules := newRules(t, rule.Config{Exclude: []string{db + ".noise"}})
 	r := newReplica(t, rules, db)
@@ -57,6 +58,7 @@ func TestPinUnderChanges(t *testing.T) {
 }
 
 func TestPinNamesTheObstacle(t *testing.T) {
+	t.Parallel()
 	db := newDB()
 	newReplica(t, newRules(t, rule.Config{}), db)
 	from, err := newestCommitted(t.Context(), src)
@@ -89,6 +91,7 @@ func TestPinNamesTheObstacle(t *testing.T) {
 // TestCreateInsideTransaction: since 4.4 a transaction can create collections
 // and indexes; its entry holds them among its operations.
 func TestCreateInsideTransaction(t *testing.T) {
+	t.Parallel()
 	if !src.Info.Version.AtLeast(4, 4) {
 		t.Skip("the source cannot")
 	}
@@ -162,6 +165,7 @@ func TestUnfinishedBuildIsNotListed(t *testing.T) {
 
 // TestDuplicateIsExplained: a unique index that the data does not allow.
 func TestDuplicateIsExplained(t *testing.T) {
+	t.Parallel()
 	db := newDB()
 	r := newReplica(t, newRules(t, rule.Config{}), db)
 	r.run(db, []string{seed, `{"createIndexes":"c","indexes":[{"key":{"a":1},"name":"au","unique":true}]}`})
@@ -180,6 +184,7 @@ func TestDuplicateIsExplained(t *testing.T) {
 }
 
 func TestBuildNeverCreates(t *testing.T) {
+	t.Parallel()
 	db := newDB()
 	r := newReplica(t, newRules(t, rule.Config{}), db)
 	spec := Index{Name: "a", Spec: js(t, `{"v":2,"key":{"a":1},"name":"a"}`)}
@@ -202,6 +207,7 @@ func TestBuildNeverCreates(t *testing.T) {
 // TestBuildAfterRestore: a build that is done again after the expiry was
 // restored finds its index.
 func TestBuildAfterRestore(t *testing.T) {
+	t.Parallel()
 	db := newDB()
 	r := newReplica(t, newRules(t, rule.Config{}), db)
 	r.run(db, []string{seed, `{"createIndexes":"c","indexes":[{"key":{"t":1},"name":"t","expireAfterSeconds":3600},{"key":{"a":1},"name":"a"}]}`})
@@ -218,6 +224,7 @@ func TestBuildAfterRestore(t *testing.T) {
 
 // TestLegacyIndexSpecs: what servers of long ago stored, current ones take.
 func TestLegacyIndexSpecs(t *testing.T) {
+	t.Parallel()
 	db := newDB()
 	r := newReplica(t, newRules(t, rule.Config{}), db)
 	do(t, dst, db, `{"create":"c"}`)

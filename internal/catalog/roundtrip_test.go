@@ -80,6 +80,7 @@ func makeEveryKind(t *testing.T, db string) {
 }
 
 func TestEveryKindRoundTrips(t *testing.T) {
+	t.Parallel()
 	for _, rename := range []bool{false, true} {
 		db := newDB()
 		var c rule.Config
@@ -106,6 +107,7 @@ func TestEveryKindRoundTrips(t *testing.T) {
 }
 
 func TestCreateIsIdempotent(t *testing.T) {
+	t.Parallel()
 	db := newDB()
 	rules := newRules(t, rule.Config{})
 	r := newReplica(t, rules, db)
@@ -139,6 +141,7 @@ func TestCreateIsIdempotent(t *testing.T) {
 }
 
 func TestListOrderAndEstimates(t *testing.T) {
+	t.Parallel()
 	db := newDB()
 	rules := newRules(t, rule.Config{})
 	newReplica(t, rules, db)
@@ -184,6 +187,7 @@ func TestListOrderAndEstimates(t *testing.T) {
 }
 
 func TestDiffFindsPlantedDifferences(t *testing.T) {
+	t.Parallel()
 	db := newDB()
 	rules := newRules(t, rule.Config{})
 	r := newReplica(t, rules, db)
