@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -128,7 +129,8 @@ func (r *fileReader) parse(raw []byte) (doc *ast.MappingNode, ok bool) {
 // syntaxError takes line and message from a parser's error, but not the
 // excerpt of the file, which may hold a password.
 func syntaxError(err error) (int, string) {
-	if e, ok := err.(yaml.Error); ok && e.GetToken() != nil && e.GetToken().Position != nil {
+	var e yaml.Error
+	if errors.As(err, &e) && e.GetToken() != nil && e.GetToken().Position != nil {
 		what := "is not YAML"
 		if m := e.GetMessage(); !strings.ContainsAny(m, "@/") {
 			what += ": " + m

@@ -124,15 +124,15 @@ type Control struct {
 }
 
 // Bind registers the settings of command as flags with their defaults.
-func (c *Control) Bind(fs *pflag.FlagSet, command string) {
-	fs.StringVar(&c.Address, "address", "", "`address` of the sync's control API, host:port, as the sync printed it")
-	fs.StringVar(&c.Job, "job", "", "`name` of the job; not needed while only one runs on this machine")
-	fs.StringVar(&c.Token, flagToken, "", "secret of the control API, for a sync on another machine; set MILLRACE_TOKEN rather than the flag")
+func (s *Control) Bind(fs *pflag.FlagSet, command string) {
+	fs.StringVar(&s.Address, "address", "", "`address` of the sync's control API, host:port, as the sync printed it")
+	fs.StringVar(&s.Job, "job", "", "`name` of the job; not needed while only one runs on this machine")
+	fs.StringVar(&s.Token, flagToken, "", "secret of the control API, for a sync on another machine; set MILLRACE_TOKEN rather than the flag")
 	if command == CommandStatus {
-		fs.BoolVar(&c.Watch, "watch", false, "show the status again and again until the sync ends")
-		fs.DurationVar(&c.Interval, "interval", time.Second, "time between two looks with --watch")
+		fs.BoolVar(&s.Watch, "watch", false, "show the status again and again until the sync ends")
+		fs.DurationVar(&s.Interval, "interval", time.Second, "time between two looks with --watch")
 	}
-	c.Common.bind(fs)
+	s.Common.bind(fs)
 }
 
 // The commands that have settings of this package.

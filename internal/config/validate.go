@@ -32,9 +32,9 @@ func (c *checker) oneOf(setting, value string, allowed ...string) {
 	c.fail(setting, fmt.Sprintf("%q is unknown", value), how)
 }
 
-func (c *checker) atLeast(setting string, value, least int) {
-	if value < least {
-		c.fail(setting, fmt.Sprintf("%d is too small", value), fmt.Sprintf("use %d or more", least))
+func (c *checker) notBelowZero(setting string, value int) {
+	if value < 0 {
+		c.fail(setting, fmt.Sprintf("%d is too small", value), "use 0 or more")
 	}
 }
 
@@ -120,9 +120,9 @@ func (s *Sync) Validate(o Origins) error {
 	c.oneOf("on-existing", s.OnExisting, "fail", "merge", "drop")
 	c.writeConcern(s.WriteConcern)
 	c.reading(s)
-	c.atLeast("readers", s.Readers, 0)
-	c.atLeast("writers", s.Writers, 0)
-	c.atLeast("partitions", s.Partitions, 0)
+	c.notBelowZero("readers", s.Readers)
+	c.notBelowZero("writers", s.Writers)
+	c.notBelowZero("partitions", s.Partitions)
 	c.notNegative("warn-window", s.WarnWindow)
 	c.notNegative("give-up-after", s.GiveUpAfter)
 	c.report(s.Report)
@@ -200,8 +200,8 @@ func (v *Verify) Validate(o Origins) error {
 	c.clusters(v.Clusters)
 	c.namespaces(v.Namespaces)
 	c.notNegative("recheck-for", v.RecheckFor)
-	c.atLeast("workers", v.Workers, 0)
-	c.atLeast("max-differences", v.MaxDifferences, 0)
+	c.notBelowZero("workers", v.Workers)
+	c.notBelowZero("max-differences", v.MaxDifferences)
 	c.report(v.Report)
 	c.common(v.Common)
 	return c.problems.orNil()

@@ -100,7 +100,7 @@ func source(t testing.TB, c *mongo.Cluster, db, name string) catalog.Collection 
 		t.Fatalf("%s.%s: %d collections", db, name, len(vals))
 	}
 	d := vals[0].Document()
-	col := catalog.Collection{NS: db + "." + name, Type: catalog.TypeCollection, IDIndex: true, Options: bson.Raw(d.Lookup("options").Document())}
+	col := catalog.Collection{NS: db + "." + name, Type: catalog.TypeCollection, IDIndex: true, Options: d.Lookup("options").Document()}
 	data := name
 	if typ, _ := d.Lookup("type").StringValueOK(); typ == "timeseries" {
 		buckets := source(t, c, db, mongo.BucketsPrefix+name)

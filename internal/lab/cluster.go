@@ -218,7 +218,7 @@ func (c *Cluster) arguments(m *Member) []string {
 	if c.topo.replicaSet {
 		args = append(args, "--replSet", c.opts.Name, "--oplogSize", strconv.Itoa(c.opts.OplogMB))
 	}
-	if versionAtLeast(c.opts.Version, 5, 0) {
+	if atLeast5(c.opts.Version) {
 		// Else a clean shutdown lets clients drain for 15 seconds.
 		args = append(args, "--setParameter", "shutdownTimeoutMillisForSignaledShutdown=100")
 	}

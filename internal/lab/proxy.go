@@ -48,7 +48,7 @@ func newProxy(port int, upstream string, owner func(net.Conn) int) (*Proxy, erro
 	}
 	p := &Proxy{
 		listener: listener, upstream: upstream, owner: owner,
-		buffers:  sync.Pool{New: func() any { return make([]byte, chunkSize) }},
+		buffers:  sync.Pool{New: func() any { b := make([]byte, chunkSize); return &b }},
 		cutPeers: map[int]bool{}, pairs: map[*pair]bool{},
 	}
 	p.faults.Store(&faults{changed: make(chan struct{})})

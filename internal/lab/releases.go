@@ -85,10 +85,10 @@ func findRelease(version string) (release, bool) {
 	return release{}, false
 }
 
-// versionAtLeast compares a version, given as series or in full, with a series.
-func versionAtLeast(version string, major, minor int) bool {
-	var have [2]int
-	// checkVersion has seen to it that there are two numbers.
-	_, _ = fmt.Sscanf(version, "%d.%d", &have[0], &have[1])
-	return have[0] > major || have[0] == major && have[1] >= minor
+// atLeast5 reports a version, given as series or in full, of 5.0 or newer.
+func atLeast5(version string) bool {
+	var major int
+	// checkVersion has seen to it that there is a number.
+	_, _ = fmt.Sscanf(version, "%d.", &major)
+	return major >= 5
 }

@@ -79,7 +79,7 @@ type shaper struct {
 func (s *shaper) read() {
 	defer close(s.queue)
 	for {
-		buf := s.proxy.buffers.Get().([]byte)
+		buf := *s.proxy.buffers.Get().(*[]byte)
 		n, err := s.src.Read(buf)
 		if n > 0 {
 			select {
@@ -101,7 +101,7 @@ func (s *shaper) write() {
 		if !s.deliver(c) {
 			return
 		}
-		s.proxy.buffers.Put(c.buf)
+		s.proxy.buffers.Put(&c.buf)
 	}
 }
 

@@ -50,8 +50,8 @@ func TestVersions(t *testing.T) {
 			t.Errorf("checkVersion(%q) accepts it", bad)
 		}
 	}
-	if !versionAtLeast("5.0", 5, 0) || !versionAtLeast("10.1.2", 5, 0) || versionAtLeast("4.4.2", 5, 0) {
-		t.Error("versionAtLeast compares wrongly")
+	if !atLeast5("5.0") || !atLeast5("10.1.2") || atLeast5("4.4.2") {
+		t.Error("atLeast5 compares wrongly")
 	}
 }
 

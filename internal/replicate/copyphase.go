@@ -146,7 +146,7 @@ func (j *Job) recreate(ctx context.Context, t copy.Task) error {
 
 // buildIndexes builds what need not wait for consistency, collections side by
 // side, then lets the tail begin.
-func (j *Job) buildIndexes(ctx context.Context, job checkpoint.Job) error {
+func (j *Job) buildIndexes(ctx context.Context) error {
 	colls, err := j.store.LoadCatalog(ctx)
 	if err != nil {
 		return err

@@ -221,7 +221,7 @@ func (j *Job) step(ctx context.Context, job checkpoint.Job) error {
 	case PhaseCopying:
 		return j.copyAll(ctx, job)
 	case PhaseIndexing:
-		return j.buildIndexes(ctx, job)
+		return j.buildIndexes(ctx)
 	case PhaseOverlap, PhaseFollowing, PhaseFinalizing:
 		return j.follow(ctx, job)
 	case PhaseFinalized:

@@ -107,8 +107,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	select {
 	case err = <-served:
 	case <-ctx.Done():
-		err = s.shutdown(hs)
-		<-served
+		err = errors.Join(s.shutdown(hs), <-served)
 	}
 	giveUp()
 	s.finalize.wait()

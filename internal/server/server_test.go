@@ -200,7 +200,7 @@ func TestWhoMayAsk(t *testing.T) {
 
 func TestLongHeaderIsRefused(t *testing.T) {
 	s, _ := running(t, &fakeJob{}, "127.0.0.1:0")
-	req, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+s.Addr()+PathStatus, nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.Addr()+PathStatus, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ type worker struct {
 
 // do compares a task.
 func (w *worker) do(ctx context.Context, t task) error {
-	err := error(nil)
+	var err error
 	if t.digest {
 		err = w.digestTask(ctx, t.c)
 	} else {

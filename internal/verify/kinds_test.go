@@ -221,7 +221,7 @@ func TestChooseIsDistinct(t *testing.T) {
 	var ids []bson.RawValue
 	for _, v := range []int32{1, 1, 1, 2, 2, 3} {
 		t, data, _ := bson.MarshalValue(v)
-		ids = append(ids, bson.RawValue{Type: bson.Type(t), Value: data})
+		ids = append(ids, bson.RawValue{Type: t, Value: data})
 	}
 	for n := range 10 {
 		cuts := choose(ids, n)
