@@ -1,0 +1,420 @@
+// Package test holds the scenarios that run across all packages: whole jobs
+// between real clusters, judged by a comparison of its own.
+package test
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"golang.org/x/sync/errgroup"
+)
+
+// CompareOptions say what is compared and which name it has on the target. The
+// zero value compares everything but the servers' own databases and that of
+// millrace.
+type CompareOptions struct {
+	// Source tells which source namespaces must be on the target.
+	Source func(ns string) bool
+	// Target tells which target namespaces must come from the source.
+	Target func(ns string) bool
+	// Name is the target name of a source namespace; system.buckets
+	// collections are asked for under their own names.
+	Name func(ns string) string
+}
+
+// Difference is one way in which the target differs.
+type Difference struct {
+	// NS is the source's namespace, or the target's where it alone has it.
+	NS, What string
+}
+
+// String is the difference with its namespace.
+func (d Difference) String() string { return d.NS + ": " + d.What }
+
+// Compare reads two clusters on which nothing is written and lists how the
+// target differs from the source: collections, types, options, indexes, views,
+// and every document byte for byte, in the order of _id or, in capped
+// collections, of insertion. It shares no code with millrace, so that it can
+// judge it. At most a few differences of each collection are listed.
+func Compare(ctx context.Context, source, target *mongo.Client, o CompareOptions) ([]Difference, error) {
+	all := func(string) bool { return true }
+	if o.Source == nil {
+		o.Source = all
+	}
+	if o.Target == nil {
+		o.Target = all
+	}
+	if o.Name == nil {
+		o.Name = func(ns string) string { return ns }
+	}
+	want, err := catalogOf(ctx, source, o.Source)
+	if err != nil {
+		return nil, fmt.Errorf("source: %w", err)
+	}
+	have, err := catalogOf(ctx, target, o.Target)
+	if err != nil {
+		return nil, fmt.Errorf("target: %w", err)
+	}
+	c := comparison{source: source, target: target, name: o.Name}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(4)
+	for _, ns := range slices.Sorted(maps.Keys(want)) {
+		w, name := want[ns], o.Name(ns)
+		h, ok := have[name]
+		delete(have, name)
+		if !ok {
+			c.add(ns, "%s is not on the target (as %s)", w.Type, name)
+			continue
+		}
+		g.Go(func() error { return c.collection(gctx, w, h) })
+	}
+	for _, ns := range slices.Sorted(maps.Keys(have)) {
+		c.add(ns, "%s is on the target alone", have[ns].Type)
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(c.found, func(x, y Difference) int { return strings.Compare(x.String(), y.String()) })
+	return c.found, nil
+}
+
+// entry is what listCollections tells of a namespace.
+type entry struct {
+	Name    string   `bson:"name"`
+	Type    string   `bson:"type"`
+	Options bson.Raw `bson:"options"`
+	IDIndex bson.Raw `bson:"idIndex"`
+	db      string
+}
+
+func (e entry) ns() string { return e.db + "." + e.Name }
+
+func (e entry) capped() bool {
+	v, err := e.Options.LookupErr("capped")
+	return err == nil && v.Type == bson.TypeBoolean && v.Boolean()
+}
+
+func catalogOf(ctx context.Context, c *mongo.Client, keep func(string) bool) (map[string]entry, error) {
+	dbs, err := c.ListDatabaseNames(ctx, bson.D{})
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]entry{}
+	for _, db := range dbs {
+		switch db {
+		case "admin", "config", "local", "millrace":
+			continue
+		}
+		cur, err := c.Database(db).ListCollections(ctx, bson.D{})
+		if err != nil {
+			return nil, err
+		}
+		var entries []entry
+		if err := cur.All(ctx, &entries); err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			e.db = db
+			if e.Name != "system.views" && e.Name != "system.profile" && keep(e.ns()) {
+				out[e.ns()] = e
+			}
+		}
+	}
+	return out, nil
+}
+
+type comparison struct {
+	source, target *mongo.Client
+	name           func(string) string
+	mu             sync.Mutex
+	found          []Difference
+}
+
+func (c *comparison) add(ns, format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.found = append(c.found, Difference{ns, fmt.Sprintf(format, args...)})
+}
+
+func (c *comparison) collection(ctx context.Context, w, h entry) error {
+	if w.Type != h.Type {
+		c.add(w.ns(), "type %s on the source, %s on the target", w.Type, h.Type)
+		return nil
+	}
+	c.fields(w.ns(), "option ", c.options(w, true), c.options(h, false))
+	switch w.Type {
+	case "view":
+		return nil
+	case "timeseries": // its buckets have an entry of their own
+		return c.indexes(ctx, w, h)
+	}
+	c.fields(w.ns(), "_id index, ", indexFields(w.IDIndex), indexFields(h.IDIndex))
+	if err := c.indexes(ctx, w, h); err != nil {
+		return err
+	}
+	return c.documents(ctx, w, h)
+}
+
+// fields compares two sets of named values.
+func (c *comparison) fields(ns, what string, want, have map[string]string) {
+	all := maps.Clone(want)
+	maps.Copy(all, have)
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		w, inSource := want[key]
+		h, inTarget := have[key]
+		switch {
+		case !inTarget:
+			c.add(ns, "%s%s: %s on the source, nothing on the target", what, key, w)
+		case !inSource:
+			c.add(ns, "%s%s: nothing on the source, %s on the target", what, key, h)
+		case w != h:
+			c.add(ns, "%s%s: %s on the source, %s on the target", what, key, w, h)
+		}
+	}
+}
+
+// options are a collection's options by name. A source's view names the
+// collections as they are called on the target.
+func (c *comparison) options(e entry, renamed bool) map[string]string {
+	out := map[string]string{}
+	els, _ := e.Options.Elements()
+	for _, el := range els {
+		v := el.Value()
+		if renamed && e.Type == "view" && (el.Key() == "viewOn" || el.Key() == "pipeline") {
+			v = c.mapView(e.db, el.Key(), v)
+		}
+		out[el.Key()] = text(v)
+	}
+	return out
+}
+
+// mapView renames the collections that a view's definition names.
+func (c *comparison) mapView(db, key string, v bson.RawValue) bson.RawValue {
+	var walk func(path string, x any) any
+	walk = func(path string, x any) any {
+		switch x := x.(type) {
+		case string:
+			switch path {
+			case "viewOn", "$lookup.from", "$graphLookup.from", "$unionWith", "$unionWith.coll":
+				_, coll, _ := strings.Cut(c.name(db+"."+x), ".")
+				return coll
+			}
+		case bson.D:
+			for i := range x {
+				below := x[i].Key
+				if path != "" && below[:min(1, len(below))] != "$" {
+					below = path + "." + below
+				}
+				x[i].Value = walk(below, x[i].Value)
+			}
+		case bson.A:
+			for i := range x {
+				x[i] = walk("", x[i])
+			}
+		}
+		return x
+	}
+	var x any
+	if err := v.Unmarshal(&x); err != nil {
+		return v
+	}
+	t, b, err := bson.MarshalValue(walk(key, x))
+	if err != nil {
+		return v
+	}
+	return bson.RawValue{Type: t, Value: b}
+}
+
+func (c *comparison) indexes(ctx context.Context, w, h entry) error {
+	want, err := indexesOf(ctx, c.source, w)
+	if err != nil {
+		return fmt.Errorf("indexes of source %s: %w", w.ns(), err)
+	}
+	have, err := indexesOf(ctx, c.target, h)
+	if err != nil {
+		return fmt.Errorf("indexes of target %s: %w", h.ns(), err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if have[name] == nil {
+			c.add(w.ns(), "index %s is not on the target: %v", name, want[name])
+			continue
+		}
+		c.fields(w.ns(), "index "+name+", ", want[name], have[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(have)) {
+		if want[name] == nil {
+			c.add(w.ns(), "index %s is on the target alone: %v", name, have[name])
+		}
+	}
+	return nil
+}
+
+func indexesOf(ctx context.Context, client *mongo.Client, e entry) (map[string]map[string]string, error) {
+	cur, err := client.Database(e.db).Collection(e.Name).Indexes().List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = cur.Close(ctx) }()
+	out := map[string]map[string]string{}
+	for cur.Next(ctx) {
+		fields := indexFields(cur.Current)
+		out[fields["name"]] = fields
+	}
+	return out, cur.Err()
+}
+
+// indexFields are an index's settings by name, without those that say nothing
+// about it: the namespace and the way of building in which old servers wrote
+// it down, the version of the format on disk, and what is off.
+func indexFields(spec bson.Raw) map[string]string {
+	out := map[string]string{}
+	els, _ := spec.Elements()
+	for _, el := range els {
+		v := el.Value()
+		switch el.Key() {
+		case "ns", "background", "v":
+		case "unique", "sparse", "hidden", "prepareUnique":
+			if on, isBool := v.BooleanOK(); on || !isBool {
+				out[el.Key()] = text(v)
+			}
+		default:
+			out[el.Key()] = text(v)
+		}
+	}
+	return out
+}
+
+// text is a value for people that differs if the value differs in any byte,
+// but for the type of a number that stands alone.
+func text(v bson.RawValue) string {
+	if f, ok := v.AsFloat64OK(); ok {
+		return fmt.Sprint(f)
+	}
+	return v.String()
+}
+
+// maxListed is how many documents of a collection are listed as different.
+const maxListed = 3
+
+// documents compares the documents pairwise, in order. Only where they begin
+// to differ all are read into memory, to tell how.
+func (c *comparison) documents(ctx context.Context, w, h entry) error {
+	open := func(client *mongo.Client, e entry) (*mongo.Cursor, error) {
+		order := bson.E{Key: "sort", Value: bson.D{{Key: "_id", Value: 1}}}
+		if e.capped() {
+			order = bson.E{Key: "hint", Value: bson.D{{Key: "$natural", Value: 1}}}
+		}
+		return client.Database(e.db).RunCommandCursor(ctx, bson.D{{Key: "find", Value: e.Name}, order, {Key: "allowDiskUse", Value: true}})
+	}
+	ws, err := open(c.source, w)
+	if err != nil {
+		return fmt.Errorf("documents of source %s: %w", w.ns(), err)
+	}
+	defer func() { _ = ws.Close(ctx) }()
+	hs, err := open(c.target, h)
+	if err != nil {
+		return fmt.Errorf("documents of target %s: %w", h.ns(), err)
+	}
+	defer func() { _ = hs.Close(ctx) }()
+	n := 0
+	for {
+		more, moreToo := ws.Next(ctx), hs.Next(ctx)
+		if err := firstError(ws.Err(), hs.Err()); err != nil {
+			return fmt.Errorf("documents of %s: %w", w.ns(), err)
+		}
+		if !more && !moreToo {
+			return nil
+		}
+		if !more || !moreToo || !bytes.Equal(ws.Current, hs.Current) {
+			break
+		}
+		n++
+	}
+	want, wantOrder, err := rest(ctx, ws)
+	if err != nil {
+		return err
+	}
+	have, haveOrder, err := rest(ctx, hs)
+	if err != nil {
+		return err
+	}
+	c.differing(w, n, want, have)
+	if len(want) == len(have) && !slices.Equal(wantOrder, haveOrder) {
+		c.add(w.ns(), "the order differs after %d documents: %s on the source, %s on the target",
+			n, strings.Join(first(wantOrder), ", "), strings.Join(first(haveOrder), ", "))
+	}
+	return nil
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rest collects the documents from the cursor's current one on, by _id.
+func rest(ctx context.Context, cur *mongo.Cursor) (docs map[string]bson.Raw, order []string, err error) {
+	docs = map[string]bson.Raw{}
+	for ok := cur.Current != nil; ok; ok = cur.Next(ctx) {
+		id := cur.Current.Lookup("_id").String()
+		docs[id] = bytes.Clone(cur.Current)
+		order = append(order, id)
+	}
+	return docs, order, cur.Err()
+}
+
+func (c *comparison) differing(e entry, same int, want, have map[string]bson.Raw) {
+	var missing, extra, changed []string
+	for _, id := range slices.Sorted(maps.Keys(want)) {
+		h, ok := have[id]
+		switch {
+		case !ok:
+			missing = append(missing, id)
+		case !bytes.Equal(h, want[id]):
+			changed = append(changed, "\n"+firstDifference(want[id], h))
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(have)) {
+		if _, ok := want[id]; !ok {
+			extra = append(extra, id)
+		}
+	}
+	for _, x := range []struct {
+		what string
+		ids  []string
+	}{{"not on the target", missing}, {"on the target alone", extra}, {"different", changed}} {
+		if len(x.ids) > 0 {
+			c.add(e.ns(), "%d documents are %s (the first %d are the same): %s", len(x.ids), x.what, same, strings.Join(first(x.ids), ", "))
+		}
+	}
+}
+
+func first(list []string) []string { return list[:min(len(list), maxListed)] }
+
+// firstDifference shows two documents around the first byte that differs.
+func firstDifference(want, have bson.Raw) string {
+	at := 0
+	for at < min(len(want), len(have)) && (at < 4 || want[at] == have[at]) { // the length comes first
+		at++
+	}
+	show := func(doc bson.Raw) string {
+		s := doc.String()
+		if len(s) > 600 {
+			s = s[:600] + "…"
+		}
+		lo, hi := max(0, min(at-16, len(doc))), min(at+16, len(doc))
+		return fmt.Sprintf("%s (%d bytes, at %d: %s)", s, len(doc), at, hex.EncodeToString(doc[lo:hi]))
+	}
+	return "  source " + show(want) + "\n  target " + show(have)
+}

@@ -1,0 +1,394 @@
+package test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/replicate"
+	"github.com/millrace/millrace/internal/rule"
+)
+
+// scenario is something that a user's cluster may hold, and what happens to it.
+type scenario struct {
+	name string
+	// since is the first version, as in "5.0", that has the feature; empty
+	// is every one.
+	since string
+	// setup is what exists before, change what happens then. Each may be nil.
+	// Neither reads with find, which is held up while a job copies.
+	setup, change func(*site)
+	// exclude and rename are rules of the job. DB stands for the name of the
+	// scenario's database.
+	exclude, rename []string
+	// check looks at both sides at the end, further than the comparison.
+	check func(source, target *site)
+	// only names the ways in which the scenario is run, all when empty.
+	only []string
+}
+
+// The ways in which every scenario is run.
+const (
+	// wayCopy: all of it is there before the job starts.
+	wayCopy = "copy"
+	// wayChange: the change happens while the job follows the source.
+	wayChange = "change"
+	// wayEarly: the change happens when the catalog is pinned, and before the
+	// first document is copied.
+	wayEarly = "early"
+	// wayLate: the change happens when the scenario's documents are copied,
+	// and before the copy has ended.
+	wayLate = "late"
+)
+
+func ways() []string { return []string{wayCopy, wayChange, wayEarly, wayLate} }
+
+// scenarios are all of them, by subject.
+func scenarios() []scenario {
+	return slices.Concat(typeScenarios(), idScenarios(), updateScenarios(), writeScenarios(), kindScenarios(), cappedScenarios(), seriesScenarios(),
+		viewScenarios(), indexScenarios(), indexChangeScenarios(), ddlScenarios(), renameScenarios(), filterScenarios(),
+		mappingScenarios(), txnScenarios(), uniqueScenarios())
+}
+
+// TestScenarios runs every scenario in every way: those of one way together,
+// in one job, each in databases of its own. A scenario that ends the job is
+// found by the namespace in the error or else by halving, and the others are
+// run without it. A single one: -run 'TestScenarios/change/rename_chain$'.
+func TestScenarios(t *testing.T) {
+	for _, w := range [][]string{{wayCopy}, {wayChange}, {wayEarly, wayLate}} {
+		var cases []*trial
+		for _, way := range w {
+			for _, sc := range scenarios() {
+				if selected(way, sc.name) && sc.runs(way) {
+					cases = append(cases, newTrial(way, sc))
+				}
+			}
+		}
+		if len(cases) > 0 {
+			runTogether(t, cases)
+		}
+		for _, way := range w {
+			t.Run(way, func(t *testing.T) {
+				for _, c := range cases {
+					if c.way == way {
+						t.Run(c.sc.name, func(t *testing.T) { c.report(t) })
+					}
+				}
+			})
+		}
+	}
+}
+
+// runs tells whether the scenario exists on the clusters at hand and in this way.
+func (sc scenario) runs(way string) bool {
+	if len(sc.only) > 0 && !slices.Contains(sc.only, way) {
+		return false
+	}
+	if sc.since == "" {
+		return true
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(sc.since, "%d.%d", &major, &minor); err != nil {
+		panic(err)
+	}
+	return shared.sourceVer.AtLeast(major, minor) && shared.targetVer.AtLeast(major, minor)
+}
+
+// selected tells whether -run asks for a subtest, before it is run.
+func selected(way, name string) bool {
+	f := flag.Lookup("test.run")
+	if f == nil || f.Value.String() == "" {
+		return true
+	}
+	parts := strings.Split(f.Value.String(), "/")
+	for i, s := range []string{"TestScenarios", way, name} {
+		if i >= len(parts) {
+			return true
+		}
+		if re, err := regexp.Compile(parts[i]); err == nil && !re.MatchString(s) {
+			return false
+		}
+	}
+	return true
+}
+
+// trial is one scenario in one way.
+type trial struct {
+	way string
+	sc  scenario
+	// base is the main database's name, n makes it new at each run.
+	base string
+	errs []error
+}
+
+func newTrial(way string, sc scenario) *trial {
+	return &trial{way: way, sc: sc, base: way[:1] + "_" + sc.name}
+}
+
+func (c *trial) report(t *testing.T) {
+	for _, err := range c.errs {
+		t.Error(err)
+	}
+}
+
+func (c *trial) failed(err error) { c.errs = append(c.errs, err) }
+
+func (c *trial) site(ctx context.Context, client *mongo.Client) *site {
+	return &site{ctx: ctx, client: client, base: c.base}
+}
+
+// owns tells whether a namespace belongs to the scenario.
+func (c *trial) owns(ns string) bool {
+	db, _, _ := strings.Cut(ns, ".")
+	return db == c.base || strings.HasPrefix(db, c.base+"-")
+}
+
+func (c *trial) rules(list []string) []string {
+	var out []string
+	for _, r := range list {
+		out = append(out, strings.ReplaceAll(r, "DB", c.base))
+	}
+	return out
+}
+
+// runTogether runs scenarios in one job; after a failure of the job the ones
+// left, anew.
+func runTogether(t *testing.T, cases []*trial) {
+	for len(cases) > 0 {
+		cleanUp(t, cases)
+		left, err := runJob(t, cases)
+		cases = left
+		if err == nil {
+			break
+		}
+		guilty := blame(cases, err)
+		if len(guilty) == 0 && len(cases) > 1 {
+			cleanUp(t, cases)
+			runTogether(t, cases[:len(cases)/2])
+			runTogether(t, cases[len(cases)/2:])
+			return
+		}
+		if len(guilty) == 0 {
+			guilty = cases
+		}
+		for _, c := range guilty {
+			c.failed(err)
+		}
+		cleanUp(t, cases)
+		cases = slices.DeleteFunc(slices.Clone(cases), func(c *trial) bool { return slices.Contains(guilty, c) })
+	}
+	cleanUp(t, cases)
+}
+
+// blame finds the scenarios that an error names.
+func blame(cases []*trial, err error) []*trial {
+	text, _, _ := strings.Cut(err.Error(), "\nthe job's log")
+	var out []*trial
+	for _, c := range cases {
+		re := regexp.MustCompile(`(^|[^a-z0-9_])` + regexp.QuoteMeta(c.base) + `[-.]`)
+		if re.MatchString(text) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// runJob runs the scenarios in one job and compares each. It returns those
+// that are not done when the job failed, with its error.
+func runJob(t *testing.T, cases []*trial) ([]*trial, error) {
+	ctx := t.Context()
+	way := cases[0].way
+	began := time.Now()
+	lap := func(what string) { took(t, way, what, began); began = time.Now() }
+	cases = each(ctx, cases, "setup", func(c *trial, s *site) {
+		if c.sc.setup != nil {
+			c.sc.setup(s)
+		}
+	})
+	lap("setup")
+	change := func(cases []*trial) []*trial {
+		lap("start")
+		defer lap("change")
+		return each(ctx, cases, "change", func(c *trial, s *site) {
+			if c.sc.change != nil {
+				c.sc.change(s)
+			}
+		})
+	}
+	spec := replicate.Spec{Job: "scenarios-" + bson.NewObjectID().Hex(), Rules: rules(cases), Readers: 8}
+	if way == wayCopy {
+		cases = change(cases)
+		spec.Until = "caught-up"
+	}
+	if len(cases) == 0 {
+		return nil, nil
+	}
+	var job *running
+	var err error
+	switch way {
+	case wayCopy:
+		if job, err = startJob(t, spec); err == nil {
+			err = job.wait()
+		}
+	case wayChange:
+		if job, err = startJob(t, spec); err == nil {
+			err = job.reach(replicate.PhaseFollowing)
+		}
+		if err == nil {
+			cases = change(cases)
+			err = job.finalize(ctx)
+		}
+	default:
+		job, cases, err = duringCopy(t, spec, cases, change)
+	}
+	if job != nil {
+		job.stop()
+	}
+	if err != nil {
+		if rest := differing(cases, job, err); rest != nil {
+			return rest, err
+		}
+	}
+	lap("job")
+	compareAll(ctx, cases)
+	lap("comparison")
+	return nil, nil
+}
+
+// differing returns the cases if the error is one that ended the job. What
+// finalize merely found to differ, the comparison finds too.
+func differing(cases []*trial, job *running, err error) []*trial {
+	if job == nil || job.err != nil {
+		return cases
+	}
+	guilty := blame(cases, err)
+	for _, c := range guilty {
+		var lines []string
+		for _, l := range strings.Split(err.Error(), "\n") {
+			if strings.Contains(l, c.base) {
+				lines = append(lines, l)
+			}
+		}
+		c.failed(fmt.Errorf("finalize: %s", strings.Join(lines, "\n")))
+	}
+	if len(guilty) == 0 {
+		return cases
+	}
+	return nil
+}
+
+// rules are those of all scenarios together.
+func rules(cases []*trial) rule.Config {
+	var r rule.Config
+	for _, c := range cases {
+		r.Include = append(r.Include, c.base, c.base+"-*")
+		r.Exclude = append(r.Exclude, c.rules(c.sc.exclude)...)
+		r.Rename = append(r.Rename, c.rules(c.sc.rename)...)
+	}
+	r.Include = append(r.Include, ballast)
+	return r
+}
+
+// each runs a step of every scenario on the source, several at once, and
+// returns those that did it.
+func each(ctx context.Context, cases []*trial, what string, step func(*trial, *site)) []*trial {
+	var mu sync.Mutex
+	var out []*trial
+	var g errgroup.Group
+	g.SetLimit(8)
+	for _, c := range cases {
+		g.Go(func() error {
+			err := attempt(func() { step(c, c.site(ctx, shared.sourceDB)) })
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				c.failed(fmt.Errorf("the scenario itself fails, in its %s: %w", what, err))
+				return nil
+			}
+			out = append(out, c)
+			return nil
+		})
+	}
+	_ = g.Wait()
+	slices.SortFunc(out, func(x, y *trial) int { return strings.Compare(x.base, y.base) })
+	return out
+}
+
+// compareAll compares the scenarios' databases.
+func compareAll(ctx context.Context, cases []*trial) {
+	of := func(ns string) *trial {
+		for _, c := range cases {
+			if c.owns(ns) {
+				return c
+			}
+		}
+		return nil
+	}
+	config := rules(cases)
+	diffs, err := Compare(ctx, shared.sourceDB, shared.targetDB, CompareOptions{
+		Source: func(ns string) bool { return of(ns) != nil && !excluded(config.Exclude, ns) },
+		Target: func(ns string) bool { return of(ns) != nil },
+		Name:   newNames(config.Rename).target,
+	})
+	for _, diff := range diffs {
+		of(diff.NS).failed(errors.New(diff.String()))
+	}
+	for _, c := range cases {
+		if err != nil {
+			c.failed(fmt.Errorf("compare: %w", err))
+		}
+		if c.sc.check == nil {
+			continue
+		}
+		err := attempt(func() { c.sc.check(c.site(ctx, shared.sourceDB), c.site(ctx, shared.targetDB)) })
+		if err != nil {
+			c.failed(err)
+		}
+	}
+}
+
+// excluded tells whether a pattern, in which * is the only wildcard, excludes a
+// collection, or the time-series collection of which it holds the buckets.
+func excluded(patterns []string, ns string) bool {
+	ns = strings.Replace(ns, "."+bucketsPrefix, ".", 1)
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		re := "^" + strings.ReplaceAll(regexp.QuoteMeta(p), `\*`, ".*") + "$"
+		return regexp.MustCompile(re).MatchString(ns)
+	})
+}
+
+// cleanUp drops the scenarios' databases on both sides.
+func cleanUp(t *testing.T, cases []*trial) {
+	var g errgroup.Group
+	g.SetLimit(8)
+	for _, client := range []*mongo.Client{shared.sourceDB, shared.targetDB} {
+		dbs, err := client.ListDatabaseNames(t.Context(), bson.D{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, db := range dbs {
+			if slices.ContainsFunc(cases, func(c *trial) bool { return c.owns(db + ".") }) || db == ballast {
+				g.Go(func() error { return client.Database(db).Drop(t.Context()) })
+			}
+		}
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// took logs how long a part of a run took.
+func took(t *testing.T, way, what string, since time.Time) {
+	t.Logf("%s: %s took %s", way, what, time.Since(since).Round(time.Millisecond))
+}
