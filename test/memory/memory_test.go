@@ -32,8 +32,8 @@ func TestMemoryStaysBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long")
 	}
-	src := lab.ForTest(t, lab.Options{OplogMB: 3000, CacheGB: 1})
-	dst := lab.ForTest(t, lab.Options{OplogMB: 990, CacheGB: 1})
+	src := lab.ForTest(t, lab.Options{OplogMB: 3000, CacheGB: 4})
+	dst := lab.ForTest(t, lab.Options{OplogMB: 990, CacheGB: 4})
 	bin := test.BuildMillrace(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
