@@ -172,53 +172,6 @@ func addIndexes(ctx context.Context, c *mongo.Cluster, colls []Collection) error
 	return group.Wait()
 }
 
-// indexes lists the finished indexes of a collection but for the one on _id. A
-// collection that is gone has none.
-func indexes(ctx context.Context, c *mongo.Cluster, ns string) ([]Index, error) {
-	db, coll := mongo.SplitNS(ns)
-	cmd := bson.D{{Key: "listIndexes", Value: coll}, {Key: "cursor", Value: bson.D{}}}
-	if c.Info.Version.AtLeast(4, 4) {
-		cmd = append(cmd, bson.E{Key: "includeBuildUUIDs", Value: true})
-	}
-	cur, err := primaryDB(c, db).RunCommandCursor(ctx, cmd)
-	var specs []bson.Raw
-	if err == nil {
-		err = cur.All(ctx, &specs)
-	}
-	if err != nil {
-		if mongo.Classify(err) == mongo.ClassGone {
-			return nil, nil
-		}
-		return nil, fmt.Errorf("list indexes of %s of %s: %w", ns, c.Address(), err)
-	}
-	var out []Index
-	for _, spec := range specs {
-		if has(spec, "buildUUID") {
-			continue // its commit comes later in the oplog
-		}
-		if inner := sub(spec, "spec"); inner != nil {
-			spec = inner
-		}
-		if isIDIndex(spec) || truthyField(spec, "clustered") {
-			continue
-		}
-		out = append(out, Index{Name: str(spec, "name"), Spec: spec})
-	}
-	return out, nil
-}
-
-func truthyField(doc bson.Raw, key string) bool { return has(doc, key) && truthy(doc.Lookup(key)) }
-
-// isIDIndex recognises the index that every collection has by itself.
-func isIDIndex(spec bson.Raw) bool {
-	els, err := elements(sub(spec, "key"))
-	if err != nil || len(els) != 1 || els[0].Key() != "_id" {
-		return false
-	}
-	n, ok := els[0].Value().AsFloat64OK()
-	return ok && n > 0
-}
-
 // estimate fills in Count and Bytes from the server's own counters.
 func estimate(ctx context.Context, c *mongo.Cluster, colls []Collection) error {
 	group, ctx := errgroup.WithContext(ctx)

@@ -112,6 +112,13 @@ func TestMapView(t *testing.T) {
 	if _, err := MapView("a.v", js(t, `{"viewOn":"far","pipeline":[]}`), rules); err == nil || mongo.HintOf(err) == "" {
 		t.Errorf("base in another database: %v", err)
 	}
+	err = CheckRules([]Collection{
+		{NS: "a.v", Type: TypeView, Options: js(t, `{"viewOn":"far","pipeline":[]}`)},
+		{NS: "a.y", Type: TypeCollection}, {NS: "b.y", Type: TypeCollection},
+	}, rules)
+	if err == nil || !strings.Contains(err.Error(), "view a.v") || !strings.Contains(err.Error(), "b.y") {
+		t.Errorf("all problems at once: %v", err)
+	}
 }
 
 func TestUnsupported(t *testing.T) {

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -45,6 +46,22 @@ func MapView(ns string, options bson.Raw, rules *rule.Set) (bson.Raw, error) {
 
 // mapper gives the new full name of the collection ref, which is in refDB.
 type mapper func(refDB, ref string) (string, error)
+
+// CheckRules finds what the rules would do to the collections that a target
+// cannot hold: names that collide or that a server refuses, and views parted
+// from what they read. All problems are in one error.
+func CheckRules(colls []Collection, rules *rule.Set) error {
+	var names []string
+	var errs []error
+	for _, c := range colls {
+		names = append(names, c.NS)
+		if c.Type == TypeView {
+			_, err := MapView(c.NS, c.Options, rules)
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(append(errs, rules.Collisions(names))...)
+}
 
 func mapView(db string, options bson.Raw, f mapper) (bson.Raw, error) {
 	return edit(options, func(key string, v bson.RawValue) (bson.RawValue, bool, error) {

@@ -3,6 +3,7 @@ package catalog
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -13,7 +14,7 @@ import (
 // its present stage.
 type BuildProgress struct {
 	NS          string
-	Stage       string // the server's words
+	Stage       string // the server's words, e.g. "scanning collection"
 	Done, Total int64
 }
 
@@ -36,7 +37,9 @@ func (t *Target) Progress(ctx context.Context) ([]BuildProgress, error) {
 	}
 	var out []BuildProgress
 	for _, op := range ops {
-		p := BuildProgress{NS: str(op, "ns"), Stage: str(op, "msg")}
+		// "Index Build: scanning collection Index Build: scanning collection: 894/200000 0%"
+		stage, _, _ := strings.Cut(strings.TrimPrefix(str(op, "msg"), "Index Build: "), " Index Build")
+		p := BuildProgress{NS: str(op, "ns"), Stage: stage}
 		if coll := str(op, "command", "createIndexes"); coll != "" && str(op, "command", "$db") != "" {
 			p.NS = str(op, "command", "$db") + "." + coll
 		}
