@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"golang.org/x/sync/errgroup"
 )
 
 // writers change the source until stop.
@@ -31,7 +33,7 @@ type writers struct {
 
 // pause lies between two rounds of a writer, so that a machine with two cores
 // has something left for the copy.
-const pause = 4 * time.Millisecond
+const pause = 10 * time.Millisecond
 
 // startWriters starts all of them. An operation under way is always finished:
 // stop never leaves one whose outcome is unknown.
@@ -222,7 +224,7 @@ func (w *writers) measure(ctx context.Context, r *rand.Rand, n int) error {
 
 // changeSchema does another thing about every second.
 func (w *writers) changeSchema(ctx context.Context, _ *rand.Rand, n int) error {
-	const every = 250 // rounds
+	const every = 100 // rounds
 	if n%every != every/5 {
 		return nil
 	}
@@ -273,14 +275,16 @@ func writeBurst(ctx context.Context, client *mongo.Client) (burst, error) {
 		changes = append(changes, mongo.NewUpdateOneModel().SetFilter(bson.D{{Key: "_id", Value: 5000 + i}}).
 			SetUpdate(bson.D{{Key: "$set", Value: bson.D{{Key: "burst", Value: i}}}}))
 	}
-	write := func(coll string, models []mongo.WriteModel) error {
-		_, err := shop.Collection(coll).BulkWrite(ctx, models, options.BulkWrite().SetOrdered(false))
-		return err
+	g, gctx := errgroup.WithContext(ctx)
+	const parts = 3
+	for coll, models := range map[string][]mongo.WriteModel{"orders": models, "users": changes} {
+		for part := range slices.Chunk(models, len(models)/parts+1) {
+			g.Go(func() error {
+				_, err := shop.Collection(coll).BulkWrite(gctx, part, options.BulkWrite().SetOrdered(false))
+				return err
+			})
+		}
 	}
-	var wg sync.WaitGroup
-	var errs [2]error
-	wg.Go(func() { errs[0] = write("orders", models) })
-	wg.Go(func() { errs[1] = write("users", changes) })
-	wg.Wait()
-	return burst{operations: inserts + updates + deletes, took: time.Since(began)}, errors.Join(errs[:]...)
+	err := g.Wait()
+	return burst{operations: inserts + updates + deletes, took: time.Since(began)}, err
 }
