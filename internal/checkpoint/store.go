@@ -190,9 +190,9 @@ func (s *Store) write(ctx context.Context, set bson.D) (term int64, err error) {
 	return res.Term, nil
 }
 
-// Reset removes everything known of the job.
+// Reset removes the job with its slices and catalog.
 func (s *Store) Reset(ctx context.Context) error {
-	for _, coll := range []string{"slices", "collections", "held"} {
+	for _, coll := range []string{"slices", "collections"} {
 		if _, err := s.db.Collection(coll).DeleteMany(ctx, bson.D{{Key: "job", Value: s.job}}); err != nil {
 			return fmt.Errorf("reset job %s: %s: %w", s.job, coll, err)
 		}

@@ -158,14 +158,17 @@ func (p *planner) collections(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	names := make([]string, 0, len(colls))
+	var lacks []string
 	for _, c := range colls {
-		names = append(names, c.NS)
+		lacks = append(lacks, catalog.Unsupported(c, p.j.dst.Info.Version)...)
 		p.plan.Collections = append(p.plan.Collections, PlanCollection{
 			Source: c.NS, Target: p.j.rules.Target(c.NS), Type: string(c.Type), Docs: c.Count, Bytes: c.Bytes, Indexes: len(c.Indexes)})
 		p.data += c.Bytes
 	}
-	if err := p.j.rules.Collisions(names); err != nil {
+	if len(lacks) > 0 {
+		p.add(LevelFail, "features", "use a newer target, or exclude these", "the target cannot hold %d things: %s", len(lacks), strings.Join(lacks[:min(5, len(lacks))], "; "))
+	}
+	if err := catalog.CheckRules(colls, p.j.rules); err != nil {
 		p.add(LevelFail, "names", "change --rename or exclude one of them", "%v", err)
 	}
 	p.ok("collections", "%d, %s", len(colls), humanize.IBytes(uint64(p.data)))

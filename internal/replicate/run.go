@@ -100,6 +100,9 @@ func (j *Job) letGo(ctx context.Context) {
 // checkpoint remembers.
 func (j *Job) take(ctx context.Context) error {
 	if j.spec.Restart {
+		if err := j.cat.Forget(ctx); err != nil {
+			return err
+		}
 		if err := j.store.Reset(ctx); err != nil {
 			return err
 		}
