@@ -35,8 +35,13 @@ func (j *Job) Plan(ctx context.Context) (*Plan, error) {
 	if p.plan.Failed() {
 		return p.plan, nil
 	}
-	for _, step := range []func(context.Context) error{p.resume, p.collections, p.existing, p.privileges, p.window, p.space} {
-		if err := step(ctx); err != nil {
+	for _, step := range []func(context.Context) error{p.resume, p.collections, p.privileges, p.existing, p.window, p.space} {
+		err := step(ctx)
+		if mongo.IsCode(err, mongo.CodeUnauthorized) {
+			p.unauthorized(err)
+			return p.plan, nil
+		}
+		if err != nil {
 			return nil, err
 		}
 	}

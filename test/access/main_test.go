@@ -120,7 +120,9 @@ func reset(t *testing.T) {
 }
 
 // rules of all jobs here: what does not fit them comes and goes by renames.
-func rules() rule.Config { return rule.Config{Include: []string{"acc*"}, Exclude: []string{"acc.out*"}} }
+func rules() rule.Config {
+	return rule.Config{Include: []string{"acc*"}, Exclude: []string{"acc.out*"}}
+}
 
 // job runs a whole job between two users: the copy of everything, all changes
 // while following, the cut-over, and verification.
