@@ -266,7 +266,7 @@ func indexesOf(ctx context.Context, client *mongo.Client, e entry) (map[string]m
 	out := map[string]map[string]string{}
 	for cur.Next(ctx) {
 		fields := indexFields(cur.Current)
-		out[fields["name"]] = fields
+		out[strings.Trim(fields["name"], `"`)] = fields
 	}
 	return out, cur.Err()
 }

@@ -5,21 +5,25 @@ import (
 	"strings"
 	"testing"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-
 	"github.com/millrace/millrace/internal/replicate"
 )
 
-// ballast is a small database of whose copy the tests decide the end.
+// ballast is a database with the collections that are copied first, because it
+// is the largest, and last: of these copies the tests decide the end.
 const ballast = "ballast"
 
 // duringCopy runs the changes of the early ones when the catalog is pinned and
-// nothing is copied yet, and those of the late ones when everything but the
-// ballast is.
+// nothing is copied yet, and those of the late ones when everything is but the
+// ballast and the empty ones.
 func duringCopy(t *testing.T, spec replicate.Spec, cases []*trial, change func([]*trial) []*trial) (*running, []*trial, error) {
 	ctx := t.Context()
 	b := &site{ctx: ctx, client: shared.sourceDB, base: ballast}
-	if err := attempt(func() { b.insert("b", d("_id", 1)) }); err != nil {
+	err := attempt(func() {
+		b.insert("first", bigDoc(1, maxDocument, "x"))
+		b.insert("first", bigDoc(2, maxDocument, "x"))
+		b.insert("last", d("_id", nil)) // no document is smaller
+	})
+	if err != nil {
 		return nil, cases, err
 	}
 	var early, late []*trial
@@ -30,48 +34,57 @@ func duringCopy(t *testing.T, spec replicate.Spec, cases []*trial, change func([
 			late = append(late, c)
 		}
 	}
+	holdFinds(ctx, t, b.ns("first"))
+	defer holdFinds(context.WithoutCancel(ctx), t, "") // whatever happens
+	spec.Readers = 1                                   // is held up by the one find
 	job, err := startJob(t, spec)
 	if err != nil {
 		return nil, cases, err
 	}
-	// From here on each exit lets the finds go.
-	defer holdFinds(context.WithoutCancel(ctx), t, "off", "")
-	if err := job.reach("creating"); err != nil {
+	if err := job.reach(replicate.PhaseCopying); err != nil {
 		return job, cases, err
 	}
-	holdFinds(ctx, t, "alwaysOn", "")
 	early = change(early)
-	holdFinds(ctx, t, "alwaysOn", b.ns("b"))
+	stillCopying(t, job, "early")
+	holdFinds(ctx, t, b.ns("last"))
 	err = job.until("copy of all but the ballast", func(s replicate.Status) bool {
 		left := 0
 		for _, c := range s.Copy.Collections {
-			if !c.Done && !strings.HasPrefix(c.Source, ballast+".") {
+			if !c.Done && c.BytesTotal > 0 && !strings.HasPrefix(c.Source, ballast+".") {
 				left++
 			}
 		}
 		return s.Phase == replicate.PhaseCopying && len(s.Copy.Collections) > 0 && left == 0
 	})
+	cases = append(early, late...)
 	if err != nil {
-		return job, append(early, late...), err
+		return job, cases, err
 	}
 	late = change(late)
-	if p := job.Status().Phase; p != replicate.PhaseCopying {
-		t.Errorf("the copy was over (phase %s) before the late changes were", p)
-	}
-	holdFinds(ctx, t, "off", "")
 	cases = append(early, late...)
+	stillCopying(t, job, "late")
+	holdFinds(ctx, t, "")
 	if err := job.reach(replicate.PhaseFollowing); err != nil {
 		return job, cases, err
 	}
 	return job, cases, job.finalize(ctx)
 }
 
-// holdFinds lets the source's finds of a namespace (all finds if it is empty)
-// wait before their first document while the mode is "alwaysOn".
-func holdFinds(ctx context.Context, t *testing.T, mode, ns string) {
-	cmd := d("configureFailPoint", "waitInFindBeforeMakingBatch", "mode", mode)
+// stillCopying makes sure that the test does what it says.
+func stillCopying(t *testing.T, job *running, what string) {
+	t.Helper()
+	if p := job.Status().Phase; p != replicate.PhaseCopying {
+		t.Errorf("the copy was over (phase %s) before the %s changes were", p, what)
+	}
+}
+
+// holdFinds lets the source's finds of a namespace wait before their first
+// document, those of no namespace if it is empty. Finds held up keep a lock
+// that stops commands which need the whole server.
+func holdFinds(ctx context.Context, t *testing.T, ns string) {
+	cmd := d("configureFailPoint", "waitInFindBeforeMakingBatch", "mode", "off")
 	if ns != "" {
-		cmd = append(cmd, bson.E{Key: "data", Value: d("nss", ns)})
+		cmd = d("configureFailPoint", "waitInFindBeforeMakingBatch", "mode", "alwaysOn", "data", d("nss", ns))
 	}
 	if err := shared.sourceDB.Database("admin").RunCommand(ctx, cmd).Err(); err != nil {
 		t.Errorf("hold finds: %v", err)

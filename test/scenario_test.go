@@ -27,7 +27,8 @@ type scenario struct {
 	// is every one.
 	since string
 	// setup is what exists before, change what happens then. Each may be nil.
-	// Neither reads with find, which is held up while a job copies.
+	// Neither runs a command that needs the whole server for itself, which
+	// would wait for a find that is held up while a job copies.
 	setup, change func(*site)
 	// exclude and rename are rules of the job. DB stands for the name of the
 	// scenario's database.
