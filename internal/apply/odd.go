@@ -30,7 +30,7 @@ func (w *worker) dollars(ctx context.Context, t *target, ops []*op) ([]*op, erro
 			continue
 		}
 		p := &parkedOp{t: t, hash: o.hash, id: o.id, steps: []op{*o}}
-		if err := w.e.settleTogether(ctx, []settled{{p, o.doc}}); err != nil {
+		if err := w.settleTogether(ctx, []settled{{p, o.doc}}); err != nil {
 			return nil, err
 		}
 	}

@@ -149,7 +149,7 @@ func (e *Engine) settle(ctx context.Context, b parkedBatch, must bool) (carry pa
 			todo = left
 			continue
 		}
-		err = e.settleTogether(ctx, left)
+		err = w.settleTogether(ctx, left)
 		var refused *ConflictError
 		if errors.As(err, &refused) && !must && allInWindow(left) {
 			for _, s := range left {
@@ -268,13 +268,18 @@ func (w *worker) settlePass(ctx context.Context, todo []settled) ([]settled, err
 
 // settleTogether deletes and inserts the documents in one transaction, so that
 // a crash in between leaves them as they were.
-func (e *Engine) settleTogether(ctx context.Context, todo []settled) error {
+func (w *worker) settleTogether(ctx context.Context, todo []settled) error {
+	e := w.e
 	sess, err := e.dst.Client.StartSession()
 	if err != nil {
 		return fmt.Errorf("start session: %w", err)
 	}
 	defer sess.EndSession(ctx)
-	txn := options.Transaction().SetReadConcern(readconcern.Local()).SetWriteConcern(writeconcern.Majority())
+	if err := w.observeTerm(ctx); err != nil {
+		return err
+	}
+	// Like all data it becomes durable with the next checkpoint.
+	txn := options.Transaction().SetReadConcern(readconcern.Local()).SetWriteConcern(writeconcern.W1())
 	_, err = sess.WithTransaction(ctx, func(ctx context.Context) (any, error) {
 		for _, s := range todo {
 			if err := e.inTxn(ctx, s, "delete", bson.A{bson.D{
@@ -295,7 +300,31 @@ func (e *Engine) settleTogether(ctx context.Context, todo []settled) error {
 		}
 		return nil, nil
 	}, txn)
-	return err
+	if err != nil {
+		return err
+	}
+	return w.observeTerm(ctx)
+}
+
+// observeTerm notes the primary's present term. The driver does not tell under
+// which one a transaction committed; with the terms before and after it noted,
+// a checkpoint cannot miss a change between.
+func (w *worker) observeTerm(ctx context.Context) error {
+	if w.e.o.ObserveTerm == nil {
+		return nil
+	}
+	conn, err := w.connection(ctx)
+	if err != nil {
+		return err
+	}
+	reply, err := conn.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})
+	if err != nil {
+		return fmt.Errorf("read the target's term: %w", err)
+	}
+	if t, ok := reply.Lookup("lastWrite", "opTime", "t").AsInt64OK(); ok {
+		w.e.o.ObserveTerm(t)
+	}
+	return nil
 }
 
 func (e *Engine) repairInTxn(ctx context.Context, s settled) error {

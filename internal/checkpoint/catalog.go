@@ -3,9 +3,9 @@ package checkpoint
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/catalog"
 )
@@ -48,8 +48,7 @@ func (s *Store) SaveCatalog(ctx context.Context, colls []Mapped) error {
 
 // LoadCatalog returns the catalog that SaveCatalog wrote, in its order.
 func (s *Store) LoadCatalog(ctx context.Context) ([]Mapped, error) {
-	cur, err := s.db.Collection("collections").Find(ctx, bson.D{{Key: "job", Value: s.job}},
-		options.Find().SetSort(bson.D{{Key: "order", Value: 1}}).SetAllowDiskUse(true))
+	cur, err := s.db.Collection("collections").Find(ctx, bson.D{{Key: "job", Value: s.job}})
 	if err != nil {
 		return nil, fmt.Errorf("load catalog of job %s: %w", s.job, err)
 	}
@@ -57,6 +56,8 @@ func (s *Store) LoadCatalog(ctx context.Context) ([]Mapped, error) {
 	if err := cur.All(ctx, &docs); err != nil {
 		return nil, fmt.Errorf("load catalog of job %s: %w", s.job, err)
 	}
+	// Sorted here: the server bounds what it sorts in memory.
+	slices.SortFunc(docs, func(a, b collectionDoc) int { return a.Order - b.Order })
 	out := make([]Mapped, len(docs))
 	for i, d := range docs {
 		out[i] = Mapped{Collection: d.Collection, Target: d.Target}

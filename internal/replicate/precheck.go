@@ -89,9 +89,18 @@ func (p *planner) deployments() {
 	default:
 		p.ok("target", "%s", describe(dst))
 	}
-	if !src.SetID.IsZero() && src.SetID == dst.SetID || src.Kind == mongo.KindStandalone && p.j.src.Address() == p.j.dst.Address() {
+	if src.Kind == mongo.KindReplicaSet && (src.SetID.IsZero() || dst.SetID.IsZero()) {
+		p.add(LevelWarn, "identity", "grant clusterMonitor, or the action replSetGetConfig, on both sides",
+			"a user may not read the replica set's configuration: the sets are told apart by their addresses")
+	}
+	if !src.SetID.IsZero() && src.SetID == dst.SetID || overlap(src.Hosts, dst.Hosts) || src.Kind == mongo.KindStandalone && p.j.src.Address() == p.j.dst.Address() {
 		p.add(LevelFail, "identity", "check --source and --target", "source and target are the same replica set (%s)", src.SetName)
 	}
+}
+
+// overlap reports a member that both sets name.
+func overlap(a, b []string) bool {
+	return slices.ContainsFunc(a, func(h string) bool { return slices.Contains(b, h) })
 }
 
 func (p *planner) versions() {

@@ -44,17 +44,17 @@ func (p privilege) has(action string) bool {
 
 // readActions and writeActions are what a job does on the source and on the
 // databases of the target.
-func readActions() []string { return []string{"find", "listCollections", "listIndexes"} }
+func readActions() []string { return []string{"find", "listCollections", "listIndexes", "collStats"} }
 
 func writeActions() []string {
 	return []string{"find", "insert", "update", "remove", "createCollection", "createIndex", "dropCollection",
-		"dropIndex", "collMod", "listCollections", "listIndexes", "bypassDocumentValidation"}
+		"dropIndex", "convertToCapped", "collMod", "listCollections", "listIndexes", "bypassDocumentValidation"}
 }
 
 // The built-in roles that suffice (docs/operations.md).
 const (
 	sourceRoles = "readAnyDatabase and clusterMonitor"
-	targetRoles = "readWriteAnyDatabase and restore"
+	targetRoles = "readWriteAnyDatabase, restore and clusterMonitor"
 )
 
 // unauthorized notes that a side refused even to be looked at.
