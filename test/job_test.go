@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/millrace/millrace/internal/lab"
 	millmongo "github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/replicate"
@@ -224,3 +226,6 @@ func connect(t *testing.T, c *lab.Cluster) *millmongo.Cluster {
 
 // rulesOf are the rules of a job for all databases with a prefix.
 func rulesOf(prefix string) rule.Config { return rule.Config{Include: []string{prefix + "*"}} }
+
+// newJob names a job that no earlier run of a test has begun.
+func newJob(name string) string { return name + "-" + bson.NewObjectID().Hex() }

@@ -227,7 +227,7 @@ func runJob(t *testing.T, cases []*trial) ([]*trial, error) {
 			}
 		})
 	}
-	spec := replicate.Spec{Job: "scenarios-" + bson.NewObjectID().Hex(), Rules: rules(cases), Readers: 8}
+	spec := replicate.Spec{Job: newJob("scenarios"), Rules: rules(cases), Readers: 8}
 	if way == wayCopy {
 		cases = change(cases)
 		spec.Until = "caught-up"
