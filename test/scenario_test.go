@@ -53,7 +53,6 @@ const (
 	wayLate = "late"
 )
 
-func ways() []string { return []string{wayCopy, wayChange, wayEarly, wayLate} }
 
 // scenarios are all of them, by subject.
 func scenarios() []scenario {
