@@ -53,7 +53,6 @@ const (
 	wayLate = "late"
 )
 
-
 // scenarios are all of them, by subject.
 func scenarios() []scenario {
 	return slices.Concat(typeScenarios(), idScenarios(), updateScenarios(), writeScenarios(), kindScenarios(), cappedScenarios(), seriesScenarios(),
@@ -260,7 +259,8 @@ func runJob(t *testing.T, cases []*trial) ([]*trial, error) {
 			return rest, err
 		}
 	}
-	lap("job")
+	f := job.Status().Follow
+	lap(fmt.Sprintf("job (%d operations, %d schema changes)", f.Operations, f.SchemaChanges))
 	compareAll(ctx, cases)
 	lap("comparison")
 	return nil, nil

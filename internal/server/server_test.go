@@ -63,7 +63,7 @@ func TestFinalizeHasNoDeadline(t *testing.T) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(300 * time.Millisecond):
+		case <-time.After(1200 * time.Millisecond):
 			return errors.New("not yet")
 		}
 	}}
@@ -71,7 +71,7 @@ func TestFinalizeHasNoDeadline(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.deadline = 50 * time.Millisecond
+	s.deadline = 500 * time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx) }()
