@@ -312,7 +312,7 @@ func (c *comparison) documents(ctx context.Context, w, h entry) error {
 		if e.capped() {
 			order = bson.E{Key: "hint", Value: bson.D{{Key: "$natural", Value: 1}}}
 		}
-		return client.Database(e.db).RunCommandCursor(ctx, bson.D{{Key: "find", Value: e.Name}, order, {Key: "allowDiskUse", Value: true}})
+		return client.Database(e.db).RunCommandCursor(ctx, bson.D{{Key: "find", Value: e.Name}, order})
 	}
 	ws, err := open(c.source, w)
 	if err != nil {

@@ -66,7 +66,7 @@ acc   4.2 {"update":"valid","updates":[{"q":{"_id":1},"u":{"$set":{"m":1}}}],"by
 acc   4.2 {"insert":"system.js","documents":[{"_id":"g","value":{"$code":"function(){return 2}"}}]}
 acc   4.2 {"delete":"system.js","deletes":[{"q":{"_id":"f"},"limit":1}]}
 acc   5.0 {"insert":"series","documents":[{"t":{"$date":"2026-01-01T00:02:00Z"},"m":1,"v":2},{"t":{"$date":"2026-01-01T00:03:00Z"},"m":3}]}
-acc   5.0 {"delete":"series","deletes":[{"q":{"m":2},"limit":0}]}
+acc   6.0 {"delete":"series","deletes":[{"q":{"m":2},"limit":0}]}
 acc   5.0 {"collMod":"series","expireAfterSeconds":370000000}
 acc   5.0 {"createIndexes":"series","indexes":[{"key":{"m":-1},"name":"m"}]}
 acc   5.0 {"dropIndexes":"series","index":"mt"}
