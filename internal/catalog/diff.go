@@ -47,14 +47,14 @@ type DiffOptions struct {
 // Diff compares the kept collections, time-series collections and views of a
 // source with a target: their types, options, indexes and definitions.
 func Diff(ctx context.Context, src, dst *mongo.Cluster, keep func(ns string) bool, rules *rule.Set, o DiffOptions) ([]Difference, error) {
-	source, err := list(ctx, src, keep)
+	source, err := list(ctx, src, Scope{NS: keep, DB: rules.MatchDB})
 	if err != nil {
 		return nil, err
 	}
-	target, err := list(ctx, dst, func(ns string) bool {
+	target, err := list(ctx, dst, Scope{DB: rules.MatchTargetDB, NS: func(ns string) bool {
 		from, ok := rules.Source(ns)
 		return ok && keep(from)
-	})
+	}})
 	if err != nil {
 		return nil, err
 	}

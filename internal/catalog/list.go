@@ -19,13 +19,22 @@ import (
 // listParallel bounds the catalog commands under way on a server.
 const listParallel = 8
 
-// List reads the kept collections, time-series collections and views of all
+// Scope is which namespaces matter.
+type Scope struct {
+	// NS tells whether a namespace does.
+	NS func(ns string) bool
+	// DB tells whether anything of a database could. The others are not looked
+	// into: the user may have no right to. Nil looks into all.
+	DB func(db string) bool
+}
+
+// List reads the collections, time-series collections and views in scope of all
 // databases but the internal ones from the primary, each after what it reads,
 // with their indexes and the server's estimates of their sizes.
 //
 // It is no snapshot: a schema change meanwhile may show in part. See Pin.
-func List(ctx context.Context, c *mongo.Cluster, keep func(ns string) bool) ([]Collection, error) {
-	colls, err := list(ctx, c, keep)
+func List(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection, error) {
+	colls, err := list(ctx, c, scope)
 	if err != nil {
 		return nil, err
 	}
@@ -33,17 +42,20 @@ func List(ctx context.Context, c *mongo.Cluster, keep func(ns string) bool) ([]C
 }
 
 // list is List without the estimates.
-func list(ctx context.Context, c *mongo.Cluster, keep func(ns string) bool) ([]Collection, error) {
+func list(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection, error) {
 	dbs, err := databases(ctx, c)
 	if err != nil {
 		return nil, err
+	}
+	if scope.DB != nil {
+		dbs = slices.DeleteFunc(dbs, func(db string) bool { return !scope.DB(db) })
 	}
 	perDB := make([][]Collection, len(dbs))
 	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(listParallel)
 	for i, db := range dbs {
 		group.Go(func() (err error) {
-			perDB[i], err = listDB(gctx, c, db, nil, keep)
+			perDB[i], err = listDB(gctx, c, db, nil, scope.NS)
 			return err
 		})
 	}
@@ -215,7 +227,8 @@ func size(ctx context.Context, c *mongo.Cluster, ns string) (count, bytes int64,
 }
 
 // ListOne finds a collection by the UUID that holds its documents, under the
-// name and with the options and indexes it has now; false when it is gone.
+// name and with the options and indexes it has now; false when it is gone, or
+// in a database that the user may not list.
 func ListOne(ctx context.Context, c *mongo.Cluster, uuid bson.Binary) (Collection, bool, error) {
 	dbs, err := databases(ctx, c)
 	if err != nil {
@@ -223,10 +236,10 @@ func ListOne(ctx context.Context, c *mongo.Cluster, uuid bson.Binary) (Collectio
 	}
 	for _, db := range dbs {
 		coll, ok, err := findUUID(ctx, c, db, uuid)
-		if err != nil || !ok {
-			if err != nil {
-				return Collection{}, false, err
-			}
+		if err != nil && !mongo.IsCode(err, mongo.CodeUnauthorized) {
+			return Collection{}, false, err
+		}
+		if !ok {
 			continue
 		}
 		one := []Collection{coll}

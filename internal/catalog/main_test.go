@@ -179,7 +179,7 @@ func newReplica(t *testing.T, rules *rule.Set, dbs ...string) *replica {
 // copy does the full copy.
 func (r *replica) copy() {
 	r.t.Helper()
-	snap, err := Pin(r.t.Context(), src, only(r.rules, r.dbs...))
+	snap, err := Pin(r.t.Context(), src, Scope{NS: only(r.rules, r.dbs...)})
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -25,15 +25,15 @@ const (
 	commitPoll = 10 * time.Millisecond
 )
 
-// Pin lists the kept part of the catalog exactly as it stood at a
+// Pin lists the part of the catalog in scope exactly as it stood at a
 // majority-committed position. It lists, and reads the oplog from the majority
 // position before to the newest one after: when no schema change lies between,
 // the listing is the catalog at the former. Otherwise it lists again, and gives
 // up with an error that names the change in the way. A standalone has no
 // oplog: there the position is zero.
-func Pin(ctx context.Context, c *mongo.Cluster, keep func(ns string) bool) (Snapshot, error) {
+func Pin(ctx context.Context, c *mongo.Cluster, scope Scope) (Snapshot, error) {
 	if c.Info.Kind == mongo.KindStandalone {
-		colls, err := List(ctx, c, keep)
+		colls, err := List(ctx, c, scope)
 		return Snapshot{Collections: colls}, err
 	}
 	var obstacle string
@@ -47,7 +47,7 @@ func Pin(ctx context.Context, c *mongo.Cluster, keep func(ns string) bool) (Snap
 		}
 		var snap Snapshot
 		var err error
-		if snap, obstacle, err = tryPin(ctx, c, keep); err != nil {
+		if snap, obstacle, err = tryPin(ctx, c, scope); err != nil {
 			return Snapshot{}, err
 		}
 		if obstacle == "" {
@@ -60,14 +60,14 @@ func Pin(ctx context.Context, c *mongo.Cluster, keep func(ns string) bool) (Snap
 }
 
 // tryPin lists once; obstacle tells why the listing is no snapshot.
-func tryPin(ctx context.Context, c *mongo.Cluster, keep func(ns string) bool) (snap Snapshot, obstacle string, err error) {
+func tryPin(ctx context.Context, c *mongo.Cluster, scope Scope) (snap Snapshot, obstacle string, err error) {
 	// Below the majority position the oplog has no holes: what is at or before
 	// it is visible to the listing.
 	before, err := c.Positions(ctx)
 	if err != nil {
 		return snap, "", err
 	}
-	colls, err := list(ctx, c, keep)
+	colls, err := list(ctx, c, scope)
 	if err != nil {
 		return snap, "", err
 	}
@@ -82,7 +82,7 @@ func tryPin(ctx context.Context, c *mongo.Cluster, keep func(ns string) bool) (s
 	if end.Term != before.Majority.Term {
 		return snap, "an election", nil
 	}
-	obstacle, err = schemaChangeIn(ctx, c, before.Majority, end, keep)
+	obstacle, err = schemaChangeIn(ctx, c, before.Majority, end, scope.NS)
 	return Snapshot{At: before.Majority, Collections: colls}, obstacle, err
 }
 

@@ -70,7 +70,7 @@ func (j *Job) newestOfCapped(ctx context.Context) (map[string]bson.RawValue, err
 	}
 	out := map[string]bson.RawValue{}
 	for _, db := range dbs {
-		if mongo.IsInternal(db) {
+		if !j.rules.MatchTargetDB(db) {
 			continue
 		}
 		names, err := j.dst.Client.Database(db).ListCollectionNames(ctx, bson.D{{Key: "options.capped", Value: true}})

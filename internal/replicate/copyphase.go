@@ -24,7 +24,7 @@ func (j *Job) prepare(ctx context.Context) error {
 	if j.spec.Mode == ModeIncremental {
 		return j.prepareIncremental(ctx)
 	}
-	snap, err := catalog.Pin(ctx, j.src, j.keep)
+	snap, err := catalog.Pin(ctx, j.src, j.scope())
 	if err != nil {
 		return err
 	}

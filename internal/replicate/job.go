@@ -144,6 +144,9 @@ func writeConcern(s string) (any, error) {
 // keep reports whether the rules keep a source namespace.
 func (j *Job) keep(ns string) bool { return j.rules.Match(ns) }
 
+// scope is what of the source the rules keep.
+func (j *Job) scope() catalog.Scope { return catalog.Scope{NS: j.keep, DB: j.rules.MatchDB} }
+
 // mapNS is the target namespace of a source namespace, "" when it is not kept.
 func (j *Job) mapNS(ns string) string {
 	if !j.rules.Match(ns) {

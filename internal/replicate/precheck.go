@@ -168,7 +168,7 @@ func (p *planner) copied() bool {
 }
 
 func (p *planner) collections(ctx context.Context) error {
-	colls, err := catalog.List(ctx, p.j.src, p.j.keep)
+	colls, err := catalog.List(ctx, p.j.src, p.j.scope())
 	if err != nil {
 		return err
 	}

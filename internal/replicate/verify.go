@@ -91,11 +91,14 @@ func verifyPairs(ctx context.Context, src, dst *mongo.Cluster, rules *rule.Set) 
 	var ofSource, ofTarget []catalog.Collection
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
-		ofSource, err = catalog.List(gctx, src, rules.Match)
+		ofSource, err = catalog.List(gctx, src, catalog.Scope{NS: rules.Match, DB: rules.MatchDB})
 		return err
 	})
 	g.Go(func() (err error) {
-		ofTarget, err = catalog.List(gctx, dst, func(ns string) bool { _, ok := rules.Source(ns); return ok })
+		ofTarget, err = catalog.List(gctx, dst, catalog.Scope{DB: rules.MatchTargetDB, NS: func(ns string) bool {
+			_, ok := rules.Source(ns)
+			return ok
+		}})
 		return err
 	})
 	if err := g.Wait(); err != nil {

@@ -98,6 +98,27 @@ func (s *Set) MatchDB(db string) bool {
 	return len(s.include) == 0 || slices.ContainsFunc(s.include, func(p pattern) bool { return p.db.matches(db) })
 }
 
+// MatchTargetDB reports whether anything that is kept could be in the database
+// on the target.
+func (s *Set) MatchTargetDB(db string) bool {
+	if mongo.IsInternal(db) || db == "" {
+		return false
+	}
+	if s == nil {
+		return true
+	}
+	for from, to := range s.colls {
+		if toDB, _ := mongo.SplitNS(to); toDB == db && s.Match(from) {
+			return true
+		}
+	}
+	if slices.ContainsFunc(s.dbSources[db], s.MatchDB) {
+		return true
+	}
+	_, renamed := s.dbs[db]
+	return !renamed && s.MatchDB(db)
+}
+
 // Target is the name of the source namespace ns on the target. A
 // system.buckets collection moves with its time-series collection.
 func (s *Set) Target(ns string) string {

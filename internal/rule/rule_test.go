@@ -105,6 +105,22 @@ func TestRename(t *testing.T) {
 	}
 }
 
+func TestMatchTargetDB(t *testing.T) {
+	s := mustNew(t, Config{Include: []string{"shop*", "crm.*", "log.a"}, Exclude: []string{"shop_old"},
+		Rename: []string{"shop=store", "crm.people=hr.staff", "other=elsewhere", "log.b=logs.b"}})
+	for db, want := range map[string]bool{
+		"store": true, "hr": true, "crm": true, "shop2": true, "log": true, // by their own names, or renamed
+		"shop": false, "shop_old": false, "elsewhere": false, "other": false, "logs": false, "x": false, "admin": false, "millrace": false, "": false,
+	} {
+		if got := s.MatchTargetDB(db); got != want {
+			t.Errorf("MatchTargetDB(%q) = %v", db, got)
+		}
+	}
+	if all := (*Set)(nil); !all.MatchTargetDB("x") || all.MatchTargetDB("local") {
+		t.Error("nil keeps all but internal databases")
+	}
+}
+
 func TestSwap(t *testing.T) {
 	s := mustNew(t, Config{Rename: []string{"a=b", "b=a"}})
 	if s.Target("a.x") != "b.x" || s.Target("b.x") != "a.x" {
