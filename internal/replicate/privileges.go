@@ -3,52 +3,36 @@ package replicate
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
-
-	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/catalog"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// privilege is one entry of connectionStatus' authenticatedUserPrivileges.
-type privilege struct {
-	Resource struct {
-		DB         *string `bson:"db"`
-		Collection *string `bson:"collection"`
-		Buckets    *string `bson:"system_buckets"` // of time-series collections
-		Cluster    bool    `bson:"cluster"`
-		Any        bool    `bson:"anyResource"`
-	} `bson:"resource"`
-	Actions []string `bson:"actions"`
-}
+// What a job does, found by taking each action away (test/access).
 
-// covers reports whether the privilege reaches a whole database (any of its
-// collections that are not system collections).
-func (p privilege) covers(db string) bool {
-	r := p.Resource
-	if r.Any {
-		return true
-	}
-	if r.DB == nil || r.Collection == nil || *r.Collection != "" {
-		return false
-	}
-	return *r.DB == "" || *r.DB == db
-}
+// readActions are needed on what holds a collection's documents on the source.
+func readActions() []string { return []string{"find", "listIndexes", "collStats"} }
 
-// has reports whether the privilege allows an action.
-func (p privilege) has(action string) bool {
-	return slices.Contains(p.Actions, action) || slices.Contains(p.Actions, "anyAction")
-}
-
-// readActions and writeActions are what a job does on the source and on the
-// databases of the target.
-func readActions() []string { return []string{"find", "listCollections", "listIndexes", "collStats"} }
-
+// writeActions are needed on a collection of the target, for what it may become
+// too. A view needs the creation, change and drop alone.
 func writeActions() []string {
-	return []string{"find", "insert", "update", "remove", "createCollection", "createIndex", "dropCollection",
-		"dropIndex", "convertToCapped", "collMod", "listCollections", "listIndexes", "bypassDocumentValidation"}
+	return []string{"find", "insert", "update", "remove", "bypassDocumentValidation", "createCollection", "convertToCapped",
+		"collMod", "dropCollection", "createIndex", "dropIndex", "listIndexes", "collStats"}
+}
+
+func viewActions() []string { return []string{"createCollection", "collMod", "dropCollection"} }
+
+// seriesActions are needed on a time-series collection, bucketActions on its
+// buckets.
+func seriesActions() []string { return append(viewActions(), "dropIndex") }
+
+func bucketActions() []string {
+	return []string{"find", "insert", "update", "remove", "bypassDocumentValidation", "createIndex", "listIndexes", "collStats"}
+}
+
+func systemJSActions() []string {
+	return []string{"find", "insert", "update", "remove", "bypassDocumentValidation", "listIndexes", "collStats"}
 }
 
 // The built-in roles that suffice (docs/operations.md).
@@ -57,106 +41,138 @@ const (
 	targetRoles = "readWriteAnyDatabase, restore and clusterMonitor"
 )
 
-// unauthorized notes that a side refused even to be looked at.
-func (p *planner) unauthorized(err error) {
-	if strings.Contains(err.Error(), mongo.StateDB) {
-		p.add(LevelFail, "target privileges", "grant the roles "+targetRoles, "%v", err)
+func rolesHint(side, roles string) string {
+	return fmt.Sprintf("grant the %s's user the roles %s, or exactly the actions that docs/operations.md lists", side, roles)
+}
+
+// needs collects what a user must be allowed to do, and is not.
+type needs struct {
+	have  grants
+	lacks []string
+	seen  map[string]bool
+}
+
+func (n *needs) on(ns string, actions ...string) {
+	missing := n.have.missing(ns, actions)
+	if len(missing) == 0 || n.seen[ns] {
 		return
 	}
-	p.add(LevelFail, "source privileges", "grant the roles "+sourceRoles, "%v", err)
+	n.seen[ns] = true
+	n.lacks = append(n.lacks, strings.Join(missing, ", ")+" on "+ns)
 }
+
+// text names the first of what is missing.
+func (n *needs) text() string {
+	const most = 4
+	shown := n.lacks[:min(most, len(n.lacks))]
+	text := "the user lacks " + strings.Join(shown, "; ")
+	if more := len(n.lacks) - len(shown); more > 0 {
+		text += fmt.Sprintf("; and more on %d other resources", more)
+	}
+	return text
+}
+
+// probe is the name of a collection that might be created while the job runs.
+const probe = "millrace-probe"
 
 // privileges checks that the users may do what the job will do.
 func (p *planner) privileges(ctx context.Context) error {
-	var srcDBs, dstDBs []string
-	for _, c := range p.plan.Collections {
-		s, _ := mongo.SplitNS(c.Source)
-		t, _ := mongo.SplitNS(c.Target)
-		srcDBs, dstDBs = append(srcDBs, s), append(dstDBs, t)
-	}
-	dstDBs = append(dstDBs, mongo.StateDB)
-	if err := p.side(ctx, p.j.src, "source", srcDBs, readActions(), []string{"useUUID"}, sourceRoles); err != nil {
+	if err := p.sourcePrivileges(ctx); err != nil {
 		return err
 	}
-	return p.side(ctx, p.j.dst, "target", dstDBs, writeActions(), nil, targetRoles)
+	return p.targetPrivileges(ctx)
 }
 
-// systemCollections names the sorts of system collections that the plan has and
-// that privileges on a database do not reach.
-func (p *planner) systemCollections() (buckets, js bool) {
-	for _, c := range p.plan.Collections {
-		_, name := mongo.SplitNS(c.Source)
-		buckets = buckets || c.Type == string(catalog.TypeTimeSeries)
-		js = js || name == "system.js"
-	}
-	return buckets, js
-}
-
-// lacksOnSystem says which write to a system collection is not allowed, "" if
-// all are.
-func (p *planner) lacksOnSystem(have []privilege) string {
-	const action = "bypassDocumentValidation"
-	buckets, js := p.systemCollections()
-	may := func(match func(privilege) bool) bool {
-		return slices.ContainsFunc(have, func(p privilege) bool { return (p.Resource.Any || match(p)) && p.has(action) })
-	}
-	switch {
-	case buckets && !may(func(p privilege) bool { return p.Resource.Buckets != nil }):
-		return action + " on the buckets of time-series collections"
-	case js && !may(func(p privilege) bool {
-		return p.Resource.Collection != nil && *p.Resource.Collection == "system.js"
-	}):
-		return action + " on system.js"
-	}
-	return ""
-}
-
-func (p *planner) side(ctx context.Context, c *mongo.Cluster, name string, dbs, actions, onCluster []string, roles string) error {
-	raw, err := c.Command(ctx, "admin", bson.D{{Key: "connectionStatus", Value: 1}, {Key: "showPrivileges", Value: true}})
+func (p *planner) sourcePrivileges(ctx context.Context) error {
+	have, err := grantsOf(ctx, p.j.src)
 	if err != nil {
-		return fmt.Errorf("read privileges on the %s: %w", name, err)
+		return err
 	}
-	var status struct {
-		AuthInfo struct {
-			Users      []bson.Raw  `bson:"authenticatedUsers"`
-			Privileges []privilege `bson:"authenticatedUserPrivileges"`
-		} `bson:"authInfo"`
+	n := &needs{have: have, seen: map[string]bool{}}
+	// Collections are copied by UUID. Without listDatabases the server leaves
+	// out databases that the user may not read, and nobody would notice.
+	n.on(onCluster, "useUUID", "listDatabases")
+	if p.j.src.Info.Kind == mongo.KindReplicaSet {
+		n.on("local.oplog.rs", "find")
 	}
-	if err := bson.Unmarshal(raw, &status); err != nil {
-		return fmt.Errorf("read privileges on the %s: %w", name, err)
-	}
-	if len(status.AuthInfo.Users) == 0 {
-		return nil // no authentication: connecting would have failed where it is required
-	}
-	for _, a := range onCluster {
-		if !slices.ContainsFunc(status.AuthInfo.Privileges, func(p privilege) bool {
-			return (p.Resource.Cluster || p.Resource.Any) && p.has(a)
-		}) {
-			p.add(LevelFail, name+" privileges", "grant the roles "+roles, "the user lacks %s on the cluster", a)
-			return nil
+	later := &needs{have: have, seen: map[string]bool{}}
+	for _, c := range p.plan.Collections {
+		db, _ := mongo.SplitNS(c.Source)
+		n.on(db+"."+probe, "listCollections")
+		if c.Type != string(catalog.TypeView) {
+			n.on(dataNS(c.Source, c.Type), readActions()...)
+		}
+		if p.j.keep(db + "." + probe) {
+			later.on(db+"."+probe, readActions()...)
+			p.laterSeries(later, p.j.src, db, readActions())
 		}
 	}
-	slices.Sort(dbs)
-	for _, db := range slices.Compact(dbs) {
-		if lacks := missing(status.AuthInfo.Privileges, db, actions); len(lacks) > 0 {
-			p.add(LevelFail, name+" privileges", "grant the roles "+roles, "the user lacks %s on database %s", strings.Join(lacks, ", "), db)
-			return nil
-		}
-	}
-	if lacks := p.lacksOnSystem(status.AuthInfo.Privileges); name == "target" && lacks != "" {
-		p.add(LevelFail, name+" privileges", "grant the roles "+roles, "the user lacks %s", lacks)
-		return nil
-	}
-	p.ok(name+" privileges", "sufficient")
+	p.judge("source", sourceRoles, n, later)
 	return nil
 }
 
-func missing(have []privilege, db string, actions []string) []string {
-	var out []string
-	for _, a := range actions {
-		if !slices.ContainsFunc(have, func(p privilege) bool { return p.covers(db) && p.has(a) }) {
-			out = append(out, a)
+func (p *planner) targetPrivileges(ctx context.Context) error {
+	have, err := grantsOf(ctx, p.j.dst)
+	if err != nil {
+		return err
+	}
+	n := &needs{have: have, seen: map[string]bool{}}
+	n.on(mongo.StateDB+".jobs", "find", "insert", "update", "remove")
+	later := &needs{have: have, seen: map[string]bool{}}
+	for _, c := range p.plan.Collections {
+		db, name := mongo.SplitNS(c.Target)
+		n.on(db+"."+probe, "listCollections")
+		switch {
+		case c.Type == string(catalog.TypeView):
+			n.on(c.Target, viewActions()...)
+		case c.Type == string(catalog.TypeTimeSeries):
+			n.on(c.Target, seriesActions()...)
+			n.on(dataNS(c.Target, c.Type), bucketActions()...)
+		case name == "system.js":
+			n.on(c.Target, systemJSActions()...)
+		default:
+			n.on(c.Target, writeActions()...)
+		}
+		if src, ok := p.j.rules.Source(db + "." + probe); ok && p.j.keep(src) {
+			later.on(db+"."+probe, writeActions()...)
+			p.laterSeries(later, p.j.dst, db, bucketActions())
 		}
 	}
-	return out
+	p.judge("target", targetRoles, n, later)
+	return nil
+}
+
+// laterSeries looks at a time-series collection that might be created.
+func (p *planner) laterSeries(later *needs, c *mongo.Cluster, db string, actions []string) {
+	if p.j.src.Info.Version.AtLeast(5, 0) && c.Info.Version.AtLeast(5, 0) {
+		later.on(db+"."+mongo.BucketsPrefix+probe, actions...)
+	}
+}
+
+// judge turns what is missing into checks: for what there is a failure, for
+// what there may be a warning.
+func (p *planner) judge(side, roles string, now, later *needs) {
+	switch name := side + " privileges"; {
+	case len(now.lacks) > 0:
+		p.add(LevelFail, name, rolesHint(side, roles), "%s", now.text())
+	case len(later.lacks) > 0:
+		p.add(LevelWarn, name, rolesHint(side, roles), "enough for what there is; a collection created later could stop the job: %s", later.text())
+	default:
+		p.ok(name, "sufficient")
+	}
+}
+
+// unauthorized notes that a side refused even to be looked at.
+func (p *planner) unauthorized(err error) {
+	side, roles := "source", sourceRoles
+	if strings.Contains(err.Error(), p.j.dst.Address()) || strings.Contains(err.Error(), "job "+p.j.id) {
+		side, roles = "target", targetRoles
+	}
+	text, _, _ := strings.Cut(err.Error(), " to execute command")
+	p.add(LevelFail, side+" privileges", rolesHint(side, roles), "%s", text)
+}
+
+// dataNS is the namespace that holds a collection's documents.
+func dataNS(ns, kind string) string {
+	return catalog.Collection{NS: ns, Type: catalog.Type(kind)}.DataNS()
 }

@@ -1,7 +1,6 @@
 package access
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"strings"
@@ -48,6 +47,7 @@ acc   4.2 {"insert":"inside","documents":[{"_id":1}]}
 acc_2 4.2 {"insert":"c","documents":[{"_id":1}]}
 acc_3 4.2 {"insert":"c","documents":[{"_id":1}]}
 acc_3 4.2 {"create":"v","viewOn":"c","pipeline":[]}
+other 4.2 {"insert":"c","documents":[{"_id":1}]}
 `
 
 // changeCommands do everything that a job has to follow.
@@ -125,11 +125,14 @@ func change(ctx context.Context, c *driver.Client) error {
 	return err
 }
 
+// bigBytes is above the size from which collections are cut.
+const bigBytes = 36 << 20
+
 // bigCollection makes one that is copied in several slices, whose bounds are sampled.
 func bigCollection(ctx context.Context, db *driver.Database) error {
-	pad := string(bytes.Repeat([]byte("x"), 100<<10))
+	pad := strings.Repeat("x", 100<<10)
 	var docs []any
-	for i := range 360 {
+	for i := range bigBytes / len(pad) {
 		docs = append(docs, bson.D{{Key: "_id", Value: i}, {Key: "pad", Value: pad}})
 	}
 	_, err := db.Collection("big").InsertMany(ctx, docs, options.InsertMany().SetOrdered(false))

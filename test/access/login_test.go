@@ -1,30 +1,45 @@
 package access
 
-import "testing"
+import (
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
 
 // TestPasswords runs a job with users and passwords whose characters mean
 // something in a connection string.
-func TestPasswords(t *testing.T) {
-	log, err := job(t, shared.source.URI(), shared.target.URI())
-	finished(t, log, err)
-}
+func TestPasswords(t *testing.T) { succeeds(t, shared.source.URI(), shared.target.URI()) }
 
 // TestCertificates runs a job with X.509 users.
-func TestCertificates(t *testing.T) {
-	log, err := job(t, shared.source.X509URI(), shared.target.X509URI())
-	finished(t, log, err)
+func TestCertificates(t *testing.T) { succeeds(t, shared.source.X509URI(), shared.target.X509URI()) }
+
+// TestCompressors runs jobs with the compressors that servers know, and wants
+// the documents to have gone through them.
+func TestCompressors(t *testing.T) {
+	for _, c := range []struct{ source, target string }{{"zstd", "snappy"}, {"zlib", "zlib"}} {
+		t.Run(c.source+" to "+c.target, func(t *testing.T) {
+			sent, received := sourceSide().compressed(t, c.source, "compressor", "bytesIn"), targetSide().compressed(t, c.target, "decompressor", "bytesOut")
+			succeeds(t, shared.source.URI()+"&compressors="+c.source, shared.target.URI()+"&compressors="+c.target)
+			sent = sourceSide().compressed(t, c.source, "compressor", "bytesIn") - sent
+			received = targetSide().compressed(t, c.target, "decompressor", "bytesOut") - received
+			if sent < bigBytes || received < bigBytes {
+				t.Errorf("the source compressed %d bytes, the target received %d compressed, want %d each", sent, received, bigBytes)
+			}
+		})
+	}
 }
 
-// finished fails the test unless a job ended well and the target is the same.
-func finished(t *testing.T, log string, err error) {
+// compressed is a counter of a server: uncompressed bytes that went through a
+// compressor.
+func (s side) compressed(t *testing.T, name, direction, counter string) int64 {
 	t.Helper()
+	raw, err := s.client.Database("admin").RunCommand(t.Context(), bson.D{{Key: "serverStatus", Value: 1}}).Raw()
 	if err != nil {
-		t.Fatalf("%v\n%s", err, log)
+		t.Fatal(err)
 	}
-	for _, d := range same(t) {
-		t.Error(d)
+	n, ok := raw.Lookup("network", "compression", name, direction, counter).AsInt64OK()
+	if !ok {
+		t.Fatalf("the server does not tell how much %s compressed", name)
 	}
-	if t.Failed() {
-		t.Log(log)
-	}
+	return n
 }

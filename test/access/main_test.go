@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/url"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/replicate"
 	"github.com/millrace/millrace/internal/rule"
 	"github.com/millrace/millrace/test"
@@ -97,7 +99,7 @@ func (a account) uri(c *lab.Cluster) string {
 	return "mongodb://" + escape(a.name) + ":" + escape(a.password) + "@" + rest
 }
 
-// reset empties both sides and loads the source.
+// reset empties both sides.
 func reset(t *testing.T) {
 	t.Helper()
 	var g errgroup.Group
@@ -119,58 +121,98 @@ func reset(t *testing.T) {
 	}
 }
 
-// rules of all jobs here: what does not fit them comes and goes by renames.
+// rules of most jobs here: what does not fit them comes and goes by renames.
 func rules() rule.Config {
 	return rule.Config{Include: []string{"acc*"}, Exclude: []string{"acc.out*"}}
 }
 
-// job runs a whole job between two users: the copy of everything, all changes
-// while following, the cut-over, and verification.
-func job(t *testing.T, source, target string) (log string, err error) {
+// spec is a job between two users.
+func spec(source, target string, log io.Writer) replicate.Spec {
+	return replicate.Spec{
+		Source: source, Target: target, Mode: replicate.ModeAll, Rules: rules(), OnExisting: replicate.ExistingFail,
+		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelInfo})),
+	}
+}
+
+// load empties both sides and loads the source.
+func load(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
 	reset(t)
-	if err := setup(ctx, shared.sourceDB); err != nil {
+	if err := setup(t.Context(), shared.sourceDB); err != nil {
 		t.Fatal(err)
 	}
-	var out strings.Builder
-	defer func() { log = out.String() }()
-	j, err := replicate.Open(ctx, replicate.Spec{
-		Source: source, Target: target, Mode: replicate.ModeAll, Rules: rules(),
-		OnExisting: replicate.ExistingFail, Log: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelInfo})),
-	})
+	// On the target, too, there may be what is no business of the job.
+	if _, err := shared.targetDB.Database("other").Collection("d").InsertOne(t.Context(), bson.D{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wholeJob runs the copy of everything, all changes while following, and the
+// cut-over.
+func wholeJob(t *testing.T, s replicate.Spec) error {
+	t.Helper()
+	load(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	j, err := replicate.Open(ctx, s)
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer j.Close()
 	done := make(chan error, 1)
 	go func() { done <- j.Run(ctx) }()
+	defer func() {
+		cancel()
+		<-done
+	}()
 	for j.Status().Phase != replicate.PhaseFollowing {
 		select {
 		case err := <-done:
-			return "", fmt.Errorf("the job ended in phase %s: %w", j.Status().Phase, err)
+			done <- err
+			return fmt.Errorf("the job ended in phase %s: %w", j.Status().Phase, err)
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
 	if err := change(ctx, shared.sourceDB); err != nil {
-		cancel()
-		<-done
 		t.Fatal(err)
 	}
-	err = j.Finalize(ctx)
-	cancel()
-	<-done
-	return "", err
+	return j.Finalize(ctx)
 }
 
-// same compares what a job was to keep.
-func same(t *testing.T) []test.Difference {
+// succeeds runs a whole job between two users, which must end with an identical
+// target, and returns its log.
+func succeeds(t *testing.T, source, target string) string {
 	t.Helper()
-	keep := func(ns string) bool { return strings.HasPrefix(ns, "acc") && !strings.HasPrefix(ns, "acc.out") }
-	diffs, err := test.Compare(t.Context(), shared.sourceDB, shared.targetDB, test.CompareOptions{Source: keep})
+	var log strings.Builder
+	if err := wholeJob(t, spec(source, target, &log)); err != nil {
+		t.Fatalf("%v (hint: %s)\n%s", err, mongo.HintOf(err), log.String())
+	}
+	same(t, func(string) bool { return true })
+	report, err := replicate.Verify(t.Context(), replicate.VerifySpec{Source: source, Target: target, Rules: rules()})
+	if err != nil {
+		t.Errorf("verify: %v", err)
+	} else if !report.Same {
+		t.Error("verify finds differences")
+	}
+	if t.Failed() {
+		t.Log(log.String())
+	}
+	return log.String()
+}
+
+// same wants the target to have what a job was to keep.
+func same(t *testing.T, keep func(ns string) bool) {
+	t.Helper()
+	diffs, err := test.Compare(t.Context(), shared.sourceDB, shared.targetDB, test.CompareOptions{
+		Source: func(ns string) bool {
+			return strings.HasPrefix(ns, "acc") && !strings.HasPrefix(ns, "acc.out") && keep(ns)
+		},
+		Target: func(ns string) bool { return !strings.HasPrefix(ns, "other.") },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return diffs
+	for _, d := range diffs {
+		t.Error(d)
+	}
 }
