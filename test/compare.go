@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -284,6 +285,11 @@ func indexFields(spec bson.Raw) map[string]string {
 		case "unique", "sparse", "hidden", "prepareUnique":
 			if on, isBool := v.BooleanOK(); on || !isBool {
 				out[el.Key()] = text(v)
+			}
+		case "expireAfterSeconds": // servers count whole ones
+			out[el.Key()] = text(v)
+			if f, ok := v.AsFloat64OK(); ok {
+				out[el.Key()] = fmt.Sprint(math.Trunc(f))
 			}
 		default:
 			out[el.Key()] = text(v)

@@ -148,7 +148,9 @@ func mergeChange(s *site) {
 	s.aggregate("c", d("$match", d("n", d("$lt", 5))), d("$merge", d("into", "other", "whenMatched", "replace")))
 	s.aggregate("c", d("$match", d("n", d("$lt", 9))), d("$merge", d("into", "other", "whenMatched", a(d("$set", d("piped", "$$new.n"))))))
 	s.aggregate("c", d("$merge", d("into", d("db", s.name("x"), "coll", "merged"), "whenNotMatched", "insert")))
-	s.aggregate("other", d("$set", d("self", 1)), d("$merge", "other"))
+	if shared.sourceVer.AtLeast(4, 4) {
+		s.aggregate("other", d("$set", d("self", 1)), d("$merge", "other"))
+	}
 }
 
 func collModChange(s *site) {
@@ -477,7 +479,7 @@ func mapDropChange(s *site) {
 func mapViewsSetup(s *site) {
 	docsSetup(s)
 	s.create("v", "viewOn", "c", "pipeline", a(d("$match", d("n", 1)), d("$lookup", d("from", "c", "localField", "n", "foreignField", "n", "as", "j"))))
-	s.create("w", "viewOn", "other", "pipeline", a(d("$unionWith", "c"), d("$unionWith", d("coll", "c", "pipeline", a(d("$match", d("c", "c")))))))
+	s.create("w", "viewOn", "other", "pipeline", a(unionWith("c", "c"), unionWith("c", d("coll", "c", "pipeline", a(d("$match", d("c", "c")))))))
 }
 
 func mapViewsChange(s *site) {

@@ -37,6 +37,8 @@ type scenario struct {
 	check func(source, target *site)
 	// only names the ways in which the scenario is run, all when empty.
 	only []string
+	// alone: nothing else happens on the source meanwhile.
+	alone bool
 }
 
 // The ways in which every scenario is run.
@@ -307,20 +309,28 @@ func each(ctx context.Context, cases []*trial, what string, step func(*trial, *s
 	var out []*trial
 	var g errgroup.Group
 	g.SetLimit(8)
-	for _, c := range cases {
-		g.Go(func() error {
-			err := attempt(func() { step(c, c.site(ctx, shared.sourceDB)) })
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				c.failed(fmt.Errorf("the scenario itself fails, in its %s: %w", what, err))
-				return nil
-			}
-			out = append(out, c)
+	one := func(c *trial) error {
+		err := attempt(func() { step(c, c.site(ctx, shared.sourceDB)) })
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			c.failed(fmt.Errorf("the scenario itself fails, in its %s: %w", what, err))
 			return nil
-		})
+		}
+		out = append(out, c)
+		return nil
+	}
+	for _, c := range cases {
+		if !c.sc.alone {
+			g.Go(func() error { return one(c) })
+		}
 	}
 	_ = g.Wait()
+	for _, c := range cases {
+		if c.sc.alone {
+			_ = one(c)
+		}
+	}
 	slices.SortFunc(out, func(x, y *trial) int { return strings.Compare(x.base, y.base) })
 	return out
 }

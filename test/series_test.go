@@ -181,13 +181,22 @@ func viewScenarios() []scenario {
 	}
 }
 
+// unionWith adds the documents of a collection, as the stage's argument says;
+// on servers before 4.4, which have no such stage, a join names it.
+func unionWith(coll string, arg any) bson.D {
+	if shared.sourceVer.AtLeast(4, 4) {
+		return d("$unionWith", arg)
+	}
+	return d("$lookup", d("from", coll, "localField", "_id", "foreignField", "_id", "as", "u"))
+}
+
 func viewsSetup(s *site) {
 	s.fill("c", 20, func(i int) bson.D { return d("_id", i, "n", i%5) })
 	s.create("v", "viewOn", "c", "pipeline", a(d("$match", d("n", d("$gt", 2.0))), d("$project", d("n", 1))))
 	s.create("plain", "viewOn", "c", "pipeline", a())
 	s.create("collated", "viewOn", "c", "pipeline", a(d("$sort", d("n", 1))), "collation", d("locale", "de"))
 	s.create("of_nothing", "viewOn", "not there", "pipeline", a())
-	s.create("joined", "viewOn", "c", "pipeline", a(d("$lookup", d("from", "other", "localField", "n", "foreignField", "_id", "as", "o")), d("$unionWith", "plain")))
+	s.create("joined", "viewOn", "c", "pipeline", a(d("$lookup", d("from", "other", "localField", "n", "foreignField", "_id", "as", "o")), unionWith("plain", "plain")))
 	s.create("system_like", "viewOn", "c", "pipeline", a(d("$group", d("_id", "$n", "count", d("$sum", 1)))))
 }
 
@@ -202,7 +211,7 @@ func viewsOnViewsSetup(s *site) {
 	s.insert("c", d("_id", 1))
 	s.create("z1", "viewOn", "c", "pipeline", a(d("$match", d("a", 1))))
 	s.create("a2", "viewOn", "z1", "pipeline", a(d("$match", d("b", 1))))
-	s.create("m3", "viewOn", "a2", "pipeline", a(d("$unionWith", d("coll", "z1", "pipeline", a()))))
+	s.create("m3", "viewOn", "a2", "pipeline", a(unionWith("z1", d("coll", "z1", "pipeline", a()))))
 }
 
 func viewsOnViewsChange(s *site) {

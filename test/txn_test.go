@@ -17,12 +17,14 @@ func txnScenarios() []scenario {
 		{name: "txn_many_operations", setup: docsSetup, change: txnManyChange},
 		{name: "txn_creates", since: "4.4", setup: docsSetup, change: txnCreatesChange},
 		{name: "txn_interleaved", setup: docsSetup, change: txnInterleavedChange},
-		{name: "txn_prepared", setup: docsSetup, change: txnPreparedChange},
-		{name: "txn_prepared_large", setup: docsSetup, change: txnPreparedLargeChange},
+		// What needs the whole server waits for a prepared transaction, and
+		// everything else for that; before 6.0 many a schema change does.
+		{name: "txn_prepared", setup: docsSetup, change: txnPreparedChange, alone: true},
+		{name: "txn_prepared_large", setup: docsSetup, change: txnPreparedLargeChange, alone: true},
 		{name: "txn_around_ddl", setup: docsSetup, change: txnAroundChange},
 		{name: "txn_unique_swap", setup: docsSetup, change: txnSwapChange},
-		// Not during the copy: it waits for finds, which are held up there.
-		{name: "apply_ops", setup: docsSetup, change: applyOpsChange, only: []string{wayCopy, wayChange}},
+		// It waits for finds too, which are held up during the copy.
+		{name: "apply_ops", setup: docsSetup, change: applyOpsChange, only: []string{wayCopy, wayChange}, alone: true},
 	}
 }
 
