@@ -291,11 +291,36 @@ func indexFields(spec bson.Raw) map[string]string {
 			if f, ok := v.AsFloat64OK(); ok {
 				out[el.Key()] = fmt.Sprint(math.Trunc(f))
 			}
+		case "wildcardProjection":
+			var paths []string
+			flatten(&paths, "", v)
+			slices.Sort(paths)
+			out[el.Key()] = strings.Join(paths, ", ")
 		default:
 			out[el.Key()] = text(v)
 		}
 	}
 	return out
+}
+
+// flatten lists the paths of a projection with what is said of each. 5.0 nests
+// dotted paths and adds that _id is left out, which others leave to be known.
+func flatten(paths *[]string, prefix string, v bson.RawValue) {
+	doc, nested := v.DocumentOK()
+	if !nested {
+		on, isBool := v.BooleanOK()
+		if n, isNumber := v.AsFloat64OK(); isNumber {
+			on, isBool = n != 0, true
+		}
+		if on || !isBool || prefix != "_id" {
+			*paths = append(*paths, fmt.Sprintf("%s: %v", prefix, on))
+		}
+		return
+	}
+	els, _ := doc.Elements()
+	for _, el := range els {
+		flatten(paths, strings.TrimPrefix(prefix+"."+el.Key(), "."), el.Value())
+	}
 }
 
 // text is a value for people that differs if the value differs in any byte,

@@ -13,7 +13,7 @@ func seriesScenarios() []scenario {
 		{name: "series_granularities", setup: granularitiesSetup, change: granularitiesChange},
 		{name: "series_without_meta", setup: noMetaSetup, change: noMetaChange},
 		{name: "series_buckets", setup: bucketsSetup, change: bucketsChange},
-		{name: "series_deletes", setup: bucketsSetup, change: seriesDeletesChange},
+		{name: "series_deletes", since: "6.0", setup: bucketsSetup, change: seriesDeletesChange},
 		{name: "series_indexes", since: "6.0", setup: seriesIndexesSetup, change: seriesIndexesChange},
 		{name: "series_ttl", setup: seriesTTLSetup, change: seriesTTLChange},
 		{name: "series_recreated", setup: noMetaSetup, change: seriesRecreatedChange},

@@ -73,11 +73,14 @@ func (j *Job) newestOfCapped(ctx context.Context) (map[string]bson.RawValue, err
 		if !j.rules.MatchTargetDB(db) {
 			continue
 		}
-		names, err := j.dst.Client.Database(db).ListCollectionNames(ctx, bson.D{{Key: "options.capped", Value: true}})
+		// Not ListCollectionNames: asked for names only, the server has no
+		// options to filter by and finds nothing.
+		specs, err := j.dst.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "options.capped", Value: true}})
 		if err != nil {
 			return nil, fmt.Errorf("list capped collections of %s: %w", db, err)
 		}
-		for _, name := range names {
+		for _, spec := range specs {
+			name := spec.Name
 			if src, ok := j.rules.Source(db + "." + name); !ok || !j.keep(src) {
 				continue
 			}
