@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -80,6 +81,9 @@ func (s *site) db() *mongo.Database { return s.client.Database(s.base) }
 
 func (s *site) coll(name string) *mongo.Collection { return s.db().Collection(name) }
 
+// commandTimeout turns a server that hangs into a failure that names the command.
+const commandTimeout = 2 * time.Minute
+
 // run runs a command on the scenario's database. Errors of single writes count.
 func (s *site) run(cmd bson.D) bson.Raw {
 	r, err := s.try(cmd)
@@ -89,7 +93,9 @@ func (s *site) run(cmd bson.D) bson.Raw {
 
 // try is run for commands that may fail.
 func (s *site) try(cmd bson.D) (bson.Raw, error) {
-	r, err := s.db().RunCommand(s.ctx, cmd).Raw()
+	ctx, cancel := context.WithTimeout(s.ctx, commandTimeout)
+	defer cancel()
+	r, err := s.db().RunCommand(ctx, cmd).Raw()
 	if err == nil {
 		if v, lookupErr := r.LookupErr("writeErrors"); lookupErr == nil {
 			err = fmt.Errorf("%s", v)
