@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/internal/checkpoint"
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/replicate"
 	"github.com/millrace/millrace/internal/rule"
 )
@@ -102,6 +103,45 @@ func TestJob(t *testing.T) {
 	t.Run("incremental", func(t *testing.T) { testIncremental(t, s) })
 	t.Run("window lost", func(t *testing.T) { testWindowLost(t, s) })
 	t.Run("full", func(t *testing.T) { testFull(t, s) })
+	t.Run("capped", func(t *testing.T) { testCappedStarts(t, s) })
+}
+
+// testCappedStarts: what a capped collection of the target holds need not be
+// inserted again. 4.4 would lose the oldest document with each attempt.
+func testCappedStarts(t *testing.T, s servers) {
+	j := open(t, s.spec("capped"))
+	from := lastOp(t, s.srcDB)
+	for _, c := range []*driver.Client{s.srcDB, s.targetC} {
+		db := c.Database("capped")
+		if err := db.CreateCollection(t.Context(), "c", options.CreateCollection().SetCapped(true).SetSizeInBytes(4096)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.Collection("c").InsertMany(t.Context(), []any{bson.D{{Key: "_id", Value: 1}}, bson.D{{Key: "_id", Value: 2}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := lastOp(t, s.srcDB)
+	if _, err := s.srcDB.Database("capped").Collection("c").InsertOne(t.Context(), bson.D{{Key: "_id", Value: "later"}}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := replicate.CappedStarts(j, t.Context(), from, lastOp(t, s.srcDB))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 1 || got["capped.c"] != want {
+		t.Errorf("starts are %v, want capped.c: %v", got, want)
+	}
+}
+
+// lastOp is the position of the newest operation that is no heartbeat.
+func lastOp(t *testing.T, c *driver.Client) (at mongo.OpTime) {
+	t.Helper()
+	err := c.Database("local").Collection("oplog.rs").FindOne(t.Context(), bson.D{{Key: "op", Value: bson.D{{Key: "$ne", Value: "n"}}}},
+		options.FindOne().SetSort(bson.D{{Key: "$natural", Value: -1}})).Decode(&at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
 }
 
 func testPrecheck(t *testing.T, s servers) {
