@@ -118,7 +118,7 @@ precheck failed and nothing was written.`),
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.AddCommand(
-		a.syncCommand(), a.statusCommand(), a.pauseCommand(), a.resumeCommand(), a.finalizeCommand(),
+		a.syncCommand(), a.statusCommand(), a.pauseCommand(), a.resumeCommand(), a.throttleCommand(), a.finalizeCommand(),
 		a.verifyCommand(), newLabCommand(), a.versionCommand(), a.docsCommand(),
 	)
 	root.InitDefaultCompletionCmd()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/replicate"
 	"github.com/millrace/millrace/internal/verify"
 )
@@ -48,6 +49,7 @@ type fakeJob struct {
 	mu     sync.Mutex
 	phase  replicate.Phase
 	paused bool
+	limits pace.Rates
 	closed bool
 }
 
@@ -91,6 +93,13 @@ func (f *fakeJob) set(paused bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.paused = paused
+	return nil
+}
+
+func (f *fakeJob) SetLimits(_ context.Context, r pace.Rates) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.limits = r
 	return nil
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/replicate"
 	"github.com/millrace/millrace/internal/server"
 )
@@ -112,6 +113,9 @@ func writeStatus(w io.Writer, s replicate.Status) error {
 	}
 	t.AppendRows(copyRows(s))
 	t.AppendRows(followRows(s))
+	if s.Limits != (pace.Rates{}) {
+		t.AppendRow(table.Row{"throttled to", limitsText(s.Limits)})
+	}
 	if s.Waiting != "" {
 		t.AppendRow(table.Row{"waiting for", plain(s.Waiting)})
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/replicate"
 )
 
@@ -52,6 +53,9 @@ func (v *viewer) head(now time.Time) {
 	v.add(plain(s.Job)+": "+phase, elapsed, fmt.Sprintf("cpu %.0f%%", s.Process.CPUPercent), size(float64(s.Process.Resident)))
 	if s.Source != "" {
 		v.add(label("") + plain(s.Source) + " → " + plain(s.Target))
+	}
+	if s.Limits != (pace.Rates{}) {
+		v.add(label("throttled") + limitsText(s.Limits))
 	}
 }
 

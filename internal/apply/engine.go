@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/tail"
 )
 
@@ -50,6 +51,8 @@ type Options struct {
 	// Overwrite takes over documents that somebody else wrote on the target
 	// (merge mode) instead of failing.
 	Overwrite bool
+	// Limit holds the events back; nil is none.
+	Limit *pace.Limiter
 	// ObserveTerm is told the election term of each acknowledged write.
 	ObserveTerm func(term int64)
 	// WriteConcern of data writes; nil is {w:1}.
@@ -234,6 +237,11 @@ func (e *Engine) route(ctx context.Context, seg *segment, b *tail.Batch) error {
 	var key [64]byte
 	window := e.window.Load()
 	for i := range b.Events {
+		if i%paced == 0 && e.o.Limit.Limited() {
+			if err := e.hold(ctx, b, min(paced, len(b.Events)-i)); err != nil {
+				return err
+			}
+		}
 		ev := &b.Events[i]
 		if ev.Op == tail.Schema {
 			if err := e.schema(ctx, b, i); err != nil {
@@ -263,6 +271,18 @@ func (e *Engine) route(ctx context.Context, seg *segment, b *tail.Batch) error {
 		}
 	}
 	return e.flushChunks(ctx)
+}
+
+// paced is how many events pass at once under a limit.
+const paced = 100
+
+// hold waits for the turn of n events. What was routed before them is not held
+// back with them.
+func (e *Engine) hold(ctx context.Context, b *tail.Batch, n int) error {
+	if err := e.flushChunks(ctx); err != nil {
+		return err
+	}
+	return e.o.Limit.Wait(ctx, int64(n), int64(b.Bytes)*int64(n)/int64(len(b.Events)))
 }
 
 func (e *Engine) flushChunks(ctx context.Context) error {

@@ -62,6 +62,7 @@ func (s *Sync) Spec() replicate.Spec {
 		Readers:        s.Readers,
 		Writers:        s.Writers,
 		Partitions:     s.Partitions,
+		Limits:         s.rates(),
 		WarnWindow:     s.WarnWindow,
 		GiveUpAfter:    s.GiveUpAfter,
 	}

@@ -1,10 +1,15 @@
 package config
 
 import (
+	"fmt"
+	"math"
 	"slices"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/internal/pace"
 )
 
 // Common are the settings that every command of this package has.
@@ -56,6 +61,7 @@ type Sync struct {
 	WriteConcern, ReadPreference, ReadTags string
 	Readers, Writers, Partitions           int
 
+	Limits
 	WarnWindow, GiveUpAfter time.Duration
 	AllowDowngrade, Verify  bool
 
@@ -79,6 +85,7 @@ func (s *Sync) Bind(fs *pflag.FlagSet) {
 	fs.IntVar(&s.Readers, "readers", 0, "most collection slices read at once; 0 chooses")
 	fs.IntVar(&s.Writers, "writers", 0, "most insert batches under way at once; 0 chooses")
 	fs.IntVar(&s.Partitions, "partitions", 0, "parallel appliers of changes; 0 chooses")
+	s.Limits.bind(fs)
 	fs.DurationVar(&s.WarnWindow, "warn-window", time.Hour, "warn when the source's oplog will hold the position for less than this")
 	fs.DurationVar(&s.GiveUpAfter, "give-up-after", 0, "end the job when one failure lasts this long; 0 tries for ever")
 	fs.BoolVar(&s.AllowDowngrade, "allow-downgrade", false, "permit a target that is older than the source")
@@ -87,6 +94,31 @@ func (s *Sync) Bind(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Listen, "listen", "127.0.0.1:0", "`address` of the control API, host:port; port 0 takes a free one")
 	fs.StringVar(&s.Token, flagToken, "", "secret that the control API asks for; by default a new random one; set MILLRACE_TOKEN rather than the flag")
 	s.Common.bind(fs)
+}
+
+// Limits hold a job back.
+type Limits struct {
+	MaxRateDocs  int64
+	MaxRateBytes string // "50MB", "8MiB", "0"
+}
+
+func (l *Limits) bind(fs *pflag.FlagSet) {
+	fs.Int64Var(&l.MaxRateDocs, flagRateDocs, 0, "most documents copied, or changes applied, in a second; 0 is unlimited")
+	fs.StringVar(&l.MaxRateBytes, flagRateBytes, "0", "most `bytes` copied, or of changes applied, in a second, such as 50MB or 8MiB; 0 is unlimited")
+}
+
+// rates are the limits; the settings have to be valid.
+func (l *Limits) rates() pace.Rates {
+	bytes, _ := parseBytes(l.MaxRateBytes)
+	return pace.Rates{Docs: l.MaxRateDocs, Bytes: bytes}
+}
+
+func parseBytes(text string) (int64, error) {
+	n, err := humanize.ParseBytes(text)
+	if err != nil || n > math.MaxInt64 {
+		return 0, fmt.Errorf("%q is no amount of bytes", text)
+	}
+	return int64(n), nil
 }
 
 // Verify are the settings of `millrace verify`.
@@ -114,23 +146,32 @@ func (v *Verify) Bind(fs *pflag.FlagSet) {
 }
 
 // Control are the settings of the commands that talk to a running sync:
-// status, pause, resume and finalize.
+// status, pause, resume, throttle and finalize.
 type Control struct {
 	Common
 	Address, Job, Token string
 	// Watch and Interval belong to status alone.
 	Watch    bool
 	Interval time.Duration
+	// Limits belong to throttle alone; one that is nil was not given.
+	Limits struct{ Docs, Bytes *int64 }
+
+	command string
+	limits  Limits
 }
 
 // Bind registers the settings of command as flags with their defaults.
 func (s *Control) Bind(fs *pflag.FlagSet, command string) {
+	s.command = command
 	fs.StringVar(&s.Address, "address", "", "`address` of the sync's control API, host:port, as the sync printed it")
 	fs.StringVar(&s.Job, "job", "", "`name` of the job; not needed while only one runs on this machine")
 	fs.StringVar(&s.Token, flagToken, "", "secret of the control API, for a sync on another machine; set MILLRACE_TOKEN rather than the flag")
 	if command == CommandStatus {
 		fs.BoolVar(&s.Watch, "watch", false, "show the status again and again until the sync ends")
 		fs.DurationVar(&s.Interval, "interval", time.Second, "time between two looks with --watch")
+	}
+	if command == CommandThrottle {
+		s.limits.bind(fs)
 	}
 	s.Common.bind(fs)
 }
@@ -142,6 +183,7 @@ const (
 	CommandStatus   = "status"
 	CommandPause    = "pause"
 	CommandResume   = "resume"
+	CommandThrottle = "throttle"
 	CommandFinalize = "finalize"
 )
 
@@ -150,6 +192,9 @@ const (
 	flagSource = "source"
 	flagTarget = "target"
 	flagToken  = "token"
+
+	flagRateDocs  = "max-rate-docs"
+	flagRateBytes = "max-rate-bytes"
 )
 
 // secret reports settings whose value is never shown.
@@ -168,7 +213,7 @@ func flagSets() map[string]*pflag.FlagSet {
 	}
 	add(CommandSync, new(Sync).Bind)
 	add(CommandVerify, new(Verify).Bind)
-	for _, c := range []string{CommandStatus, CommandPause, CommandResume, CommandFinalize} {
+	for _, c := range []string{CommandStatus, CommandPause, CommandResume, CommandThrottle, CommandFinalize} {
 		add(c, func(fs *pflag.FlagSet) { new(Control).Bind(fs, c) })
 	}
 	return sets

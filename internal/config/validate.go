@@ -87,6 +87,33 @@ func (c *checker) report(path string) {
 	}
 }
 
+func (c *checker) limits(l Limits) {
+	if l.MaxRateDocs < 0 {
+		c.fail(flagRateDocs, fmt.Sprintf("%d is below zero", l.MaxRateDocs), "0 is unlimited")
+	}
+	if _, err := parseBytes(l.MaxRateBytes); err != nil {
+		c.fail(flagRateBytes, err.Error(), "write for example 50MB or 8MiB; 0 is unlimited")
+	}
+}
+
+// given notes which limits throttle was given; one is the least.
+func (c *checker) given(s *Control) {
+	if s.command != CommandThrottle {
+		return
+	}
+	c.limits(s.limits)
+	rates := s.limits.rates()
+	if _, ok := c.origins[flagRateDocs]; ok {
+		s.Limits.Docs = &rates.Docs
+	}
+	if _, ok := c.origins[flagRateBytes]; ok {
+		s.Limits.Bytes = &rates.Bytes
+	}
+	if s.Limits.Docs == nil && s.Limits.Bytes == nil {
+		c.fail(flagRateDocs, "and "+flagRateBytes+" are both missing", "give the limit that is to change; 0 lifts it")
+	}
+}
+
 func (c *checker) address(setting, value string) {
 	host, port, err := net.SplitHostPort(value)
 	if err != nil {
@@ -123,6 +150,7 @@ func (s *Sync) Validate(o Origins) error {
 	c.notBelowZero("readers", s.Readers)
 	c.notBelowZero("writers", s.Writers)
 	c.notBelowZero("partitions", s.Partitions)
+	c.limits(s.Limits)
 	c.notNegative("warn-window", s.WarnWindow)
 	c.notNegative("give-up-after", s.GiveUpAfter)
 	c.report(s.Report)
@@ -218,6 +246,7 @@ func (s *Control) Validate(o Origins) error {
 	if s.Watch && s.Interval < 100*time.Millisecond {
 		c.fail("interval", s.Interval.String()+" is too short", "use 100ms or more")
 	}
+	c.given(s)
 	c.common(s.Common)
 	return c.problems.orNil()
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/replicate"
 )
 
@@ -51,6 +52,9 @@ func TestValidateSync(t *testing.T) {
 		{"tags of the primary", func(s *Sync) { s.ReadTags = "dc:east" }, "read-tags"},
 		{"tags without value", func(s *Sync) { s.ReadPreference, s.ReadTags = "nearest", "dc" }, "read-tags"},
 		{"readers", func(s *Sync) { s.Readers = -1 }, "readers"},
+		{"rates", func(s *Sync) { s.MaxRateDocs, s.MaxRateBytes = 10, "50 MiB" }, ""},
+		{"rate of documents", func(s *Sync) { s.MaxRateDocs = -1 }, "max-rate-docs"},
+		{"rate of bytes", func(s *Sync) { s.MaxRateBytes = "fast" }, "max-rate-bytes"},
 		{"window", func(s *Sync) { s.WarnWindow = -time.Second }, "warn-window"},
 		{"report in a directory that is not", func(s *Sync) { s.Report = "/no/such/dir/r.json" }, "report"},
 		{"report is a directory", func(s *Sync) { s.Report = "." }, "report"},
@@ -118,13 +122,13 @@ func TestEverythingWrongIsTold(t *testing.T) {
 
 func TestSpec(t *testing.T) {
 	s, _, err := load(t, []string{"--source=mongodb://a", "--target=mongodb://b", "--include=x.*", "--rename=x=y", "--until=caught-up",
-		"--on-existing=merge", "--read-preference=nearest", "--partitions=7", "--give-up-after=5m"}, nil, "")
+		"--on-existing=merge", "--read-preference=nearest", "--partitions=7", "--give-up-after=5m", "--max-rate-bytes=8MiB"}, nil, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	spec := s.Spec()
 	if spec.Source != "mongodb://a" || spec.Mode != replicate.ModeAll || spec.Until != "caught-up" || spec.OnExisting != replicate.ExistingMerge ||
-		spec.ReadPreference != "nearest" || spec.Partitions != 7 || spec.GiveUpAfter != 5*time.Minute || spec.WriteConcern != "majority" ||
+		spec.ReadPreference != "nearest" || spec.Partitions != 7 || spec.GiveUpAfter != 5*time.Minute || spec.WriteConcern != "majority" || spec.Limits != (pace.Rates{Bytes: 8 << 20}) ||
 		len(spec.Rules.Include) != 1 || len(spec.Rules.Rename) != 1 {
 		t.Errorf("%+v", spec)
 	}

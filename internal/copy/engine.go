@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/internal/catalog"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 )
 
 // Policy says what happens to a document whose _id the target has already.
@@ -55,7 +56,7 @@ type Options struct {
 	SaveEvery        time.Duration // between saves of slice states, default 1 s
 	Log              *slog.Logger  // default: discards
 
-	MaxDocsPerSec, MaxBytesPerSec int64 // 0 is unlimited; SetLimits changes them
+	Limit *pace.Limiter // nil is none
 
 	// Recreate empties the target of a task whose copy has to begin anew
 	// (order is content and the position was lost). Without it that is an error.
@@ -97,7 +98,6 @@ type Engine struct {
 	src, dst *mongo.Cluster
 	store    Store
 	opts     Options
-	throttle throttle
 	count    counters
 	// noRecords is set when the source turned out not to read in record order.
 	noRecords atomic.Bool
@@ -109,15 +109,7 @@ type Engine struct {
 
 // New makes an engine that copies from src to dst and keeps progress in store.
 func New(src, dst *mongo.Cluster, store Store, o Options) *Engine {
-	e := &Engine{src: src, dst: dst, store: store, opts: o.withDefaults()}
-	e.SetLimits(o.MaxDocsPerSec, o.MaxBytesPerSec)
-	return e
-}
-
-// SetLimits changes the throttle; 0 is unlimited. It holds from the next chunk on.
-func (e *Engine) SetLimits(docsPerSec, bytesPerSec int64) {
-	e.throttle.docs.Store(docsPerSec)
-	e.throttle.bytes.Store(bytesPerSec)
+	return &Engine{src: src, dst: dst, store: store, opts: o.withDefaults()}
 }
 
 // Run copies what the store does not hold as done and returns nil when every

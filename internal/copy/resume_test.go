@@ -15,6 +15,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 )
 
 // seed is random, printed, and taken from MILLRACE_TEST_SEED to repeat a run.
@@ -216,13 +217,13 @@ func TestOtherRecordIDs(t *testing.T) {
 // lifts the limit and waits for the end.
 func slowly(t *testing.T, src, dst *mongo.Cluster, o Options, store *memStore, tasks ...Task) (e *Engine, let func() error) {
 	t.Helper()
-	o.MaxDocsPerSec = 500
+	o.Limit = pace.New(pace.Rates{Docs: 500})
 	e = New(src, dst, store, o)
 	done := make(chan error, 1)
 	go func() { done <- e.Run(t.Context(), tasks) }()
 	waitFor(t, "first documents", func() bool { return e.Stats().Docs > 0 })
 	return e, func() error {
-		e.SetLimits(0, 0)
+		o.Limit.Set(pace.Rates{})
 		return <-done
 	}
 }

@@ -254,7 +254,7 @@ func (sc *scan) count(ch *chunk, until bsoncore.Value) (last []byte, err error) 
 // send hands a chunk to the writers, in a serial slice when the one before it
 // is written.
 func (sc *scan) send(ctx context.Context, ch *chunk) error {
-	if err := sc.r.e.throttle.wait(ctx, int64(ch.docs), ch.bytes); err != nil {
+	if err := sc.r.e.opts.Limit.Wait(ctx, int64(ch.docs), ch.bytes); err != nil {
 		return err
 	}
 	if sc.s.st.Strategy == Serial {

@@ -146,23 +146,6 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-func TestThrottleBooksTime(t *testing.T) {
-	var th throttle
-	th.docs.Store(10)
-	ctx, cancel := context.WithCancel(t.Context())
-	if err := th.wait(ctx, 1_000_000, 1); err != nil { // the first passes and books a day
-		t.Fatal(err)
-	}
-	cancel()
-	if err := th.wait(ctx, 1, 1); !errors.Is(err, context.Canceled) {
-		t.Errorf("the second passed: %v", err)
-	}
-	th.docs.Store(0)
-	if err := th.wait(t.Context(), 1, 1); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestScheduleHandsOutLargestFirst(t *testing.T) {
 	s := newSchedule()
 	for _, size := range []int64{3, 9, 5} {

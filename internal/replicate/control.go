@@ -3,10 +3,12 @@ package replicate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 )
 
 // control carries an operator's wishes to the running job.
@@ -92,6 +94,17 @@ func (j *Job) Resume(ctx context.Context) error {
 	j.control.set(false)
 	j.log.Info("resumed by operator")
 	return ctx.Err()
+}
+
+// SetLimits changes how fast the job copies and applies, at once. They last
+// as long as this process.
+func (j *Job) SetLimits(_ context.Context, r pace.Rates) error {
+	if r.Docs < 0 || r.Bytes < 0 {
+		return mongo.WithHint(fmt.Errorf("limits: %d documents and %d bytes a second are no rates", r.Docs, r.Bytes), "0 is unlimited")
+	}
+	j.limit.Set(r)
+	j.log.Info("limits changed by operator", "docs_per_second", r.Docs, "bytes_per_second", r.Bytes)
+	return nil
 }
 
 // Finalize asks for the cut-over and waits for it: the job drains to the

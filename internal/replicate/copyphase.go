@@ -129,7 +129,7 @@ func (j *Job) task(c catalog.Collection, target string) copy.Task {
 func (j *Job) runCopy(ctx context.Context, tasks []copy.Task, after mongo.OpTime) error {
 	eng := copy.New(j.src, j.dst, sliceStore{j.store}, copy.Options{
 		Readers: j.spec.Readers, Writers: j.spec.Writers, AfterClusterTime: after, Log: j.log,
-		Recreate: j.recreate,
+		Recreate: j.recreate, Limit: j.limit,
 	})
 	j.state.setCopy(eng)
 	return eng.Run(ctx, tasks)

@@ -54,7 +54,7 @@ func (j *Job) follow(ctx context.Context, job checkpoint.Job) error {
 	f.eng = apply.New(j.dst, pos, apply.Options{
 		Partitions: j.spec.Partitions, Map: j.mapNS, Traits: j.traits, Schema: f.schema,
 		WindowEnd: f.windowEnd, CappedStarts: capped, Overwrite: j.spec.OnExisting == ExistingMerge,
-		ObserveTerm: j.store.ObserveTerm, Log: j.log,
+		Limit: j.limit, ObserveTerm: j.store.ObserveTerm, Log: j.log,
 	})
 	f.src = tail.NewOplog(j.src, tail.OplogOptions{Keep: j.keep, Log: j.log})
 	j.state.setFollow(f.eng, f.src)

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/catalog"
 	"github.com/millrace/millrace/internal/checkpoint"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/rule"
 )
 
@@ -34,6 +35,7 @@ type Job struct {
 
 	state   state
 	control control
+	limit   *pace.Limiter
 }
 
 // until is the parsed form of Spec.Until.
@@ -73,7 +75,8 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 		src.Close()
 		return nil, fmt.Errorf("target: %w", err)
 	}
-	j := &Job{spec: spec, log: spec.Log, src: src, dst: dst, rules: rules, until: u}
+	j := &Job{spec: spec, log: spec.Log, src: src, dst: dst, rules: rules, until: u,
+		limit: pace.New(spec.Limits)}
 	j.id = jobID(spec, src, dst, rules)
 	j.store = checkpoint.Open(dst, j.id, wc)
 	dst.Pool.SetGuard(j.store.Owned)

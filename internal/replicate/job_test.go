@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/checkpoint"
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/replicate"
 	"github.com/millrace/millrace/internal/rule"
 )
@@ -100,6 +101,7 @@ func TestJob(t *testing.T) {
 	t.Run("existing collections", func(t *testing.T) { testExisting(t, s) })
 	t.Run("takeover", func(t *testing.T) { testTakeOver(t, s) })
 	t.Run("pause", func(t *testing.T) { testPause(t, s) })
+	t.Run("throttle", func(t *testing.T) { testThrottle(t, s) })
 	t.Run("incremental", func(t *testing.T) { testIncremental(t, s) })
 	t.Run("window lost", func(t *testing.T) { testWindowLost(t, s) })
 	t.Run("full", func(t *testing.T) { testFull(t, s) })
@@ -291,6 +293,44 @@ func testPause(t *testing.T, s servers) {
 	}
 	if st := j.Status(); st.Phase != replicate.PhaseFinalized || len(st.Differences) != 0 {
 		t.Errorf("after finalize: %s, %v", st.Phase, st.Differences)
+	}
+}
+
+// testThrottle: a copy and changes that would take days pass when the limit goes.
+func testThrottle(t *testing.T, s servers) {
+	insert(t, s.srcDB, "slow", 5000)
+	spec := s.spec("slow")
+	spec.Until, spec.Limits = "", pace.Rates{Bytes: 1}
+	j := open(t, spec)
+	ended := make(chan error, 1)
+	go func() { ended <- j.Run(t.Context()) }()
+	await(t, "the copy begins", func() bool { return j.Status().Phase == replicate.PhaseCopying && count(t, s.targetC, "slow") > 0 })
+	if n := count(t, s.targetC, "slow"); n == 5000 {
+		t.Error("the copy was not held back")
+	}
+	set := func(r pace.Rates) {
+		if err := j.SetLimits(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(pace.Rates{})
+	await(t, "the job follows", func() bool { return j.Status().Phase == replicate.PhaseFollowing })
+	set(pace.Rates{Docs: 1})
+	insert(t, s.srcDB, "slow", 1000)
+	await(t, "changes arrive", func() bool { return count(t, s.targetC, "slow") > 5000 })
+	if n := count(t, s.targetC, "slow"); n == 6000 {
+		t.Error("the changes were not held back")
+	}
+	set(pace.Rates{})
+	await(t, "all changes arrive", func() bool { return count(t, s.targetC, "slow") == 6000 })
+	if err := j.SetLimits(t.Context(), pace.Rates{Docs: -1}); err == nil {
+		t.Error("a negative rate was taken")
+	}
+	if err := j.Finalize(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 

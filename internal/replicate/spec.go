@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/rule"
 )
 
@@ -58,6 +59,8 @@ type Spec struct {
 
 	// Readers, Writers and Partitions bound concurrency; 0 chooses.
 	Readers, Writers, Partitions int
+	// Limits hold copy and apply back until SetLimits changes them.
+	Limits pace.Rates
 	// WarnWindow is the remaining oplog window below which warnings begin.
 	WarnWindow time.Duration
 	// GiveUpAfter ends the job when one failure lasts that long; 0 is never.

@@ -1,6 +1,10 @@
 package replicate
 
-import "time"
+import (
+	"time"
+
+	"github.com/millrace/millrace/internal/pace"
+)
 
 // Phase is where a job stands.
 type Phase string
@@ -21,12 +25,13 @@ const (
 // Status is a snapshot of a job for people and machines. Durations are in
 // seconds, sizes in bytes; rates are 10-second averages per second.
 type Status struct {
-	Job       string    `json:"job"`
-	Phase     Phase     `json:"phase"`
-	Paused    bool      `json:"paused"`
-	Source    string    `json:"source"` // without credentials
-	Target    string    `json:"target"`
-	StartedAt time.Time `json:"startedAt"` // of this process
+	Job       string     `json:"job"`
+	Phase     Phase      `json:"phase"`
+	Paused    bool       `json:"paused"`
+	Limits    pace.Rates `json:"limits"` // 0 is unlimited
+	Source    string     `json:"source"` // without credentials
+	Target    string     `json:"target"`
+	StartedAt time.Time  `json:"startedAt"` // of this process
 	// PhaseSeconds is how long each phase took so far in this process.
 	PhaseSeconds map[Phase]float64 `json:"phaseSeconds"`
 	// Waiting says in an operator's words what the job waits for, and since when.

@@ -57,6 +57,18 @@ func (c *Client) Resume(ctx context.Context) (replicate.Status, error) {
 	return c.job(ctx, http.MethodPost, PathResume)
 }
 
+// Limits are new rates, per second, 0 for unlimited; nil stays what it is.
+type Limits struct {
+	Docs  *int64 `json:"docsPerSecond,omitempty"`
+	Bytes *int64 `json:"bytesPerSecond,omitempty"`
+}
+
+// SetLimits changes how fast the job works and returns its status.
+func (c *Client) SetLimits(ctx context.Context, l Limits) (s replicate.Status, err error) {
+	err = c.call(ctx, http.MethodPatch, PathLimits, l, &s)
+	return s, err
+}
+
 // Finalize asks for the cut-over and returns the final status. It waits as
 // long as that takes; when ctx ends first, the job finalizes nevertheless.
 func (c *Client) Finalize(ctx context.Context) (replicate.Status, error) {
@@ -68,18 +80,27 @@ func (c *Client) Health(ctx context.Context) (Health, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	var h Health
-	err := c.call(ctx, http.MethodGet, PathHealth, &h)
+	err := c.call(ctx, http.MethodGet, PathHealth, nil, &h)
 	return h, err
 }
 
 func (c *Client) job(ctx context.Context, method, path string) (replicate.Status, error) {
 	var s replicate.Status
-	err := c.call(ctx, method, path, &s)
+	err := c.call(ctx, method, path, nil, &s)
 	return s, err
 }
 
-func (c *Client) call(ctx context.Context, method, path string, into any) error {
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+c.address+path, nil)
+// call sends what as the body, nothing if it is nil.
+func (c *Client) call(ctx context.Context, method, path string, what, into any) error {
+	var sent io.Reader
+	if what != nil {
+		text, err := json.Marshal(what)
+		if err != nil {
+			return fmt.Errorf("control request to %s: %w", c.address, err)
+		}
+		sent = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+c.address+path, sent)
 	if err != nil {
 		return fmt.Errorf("control request to %s: %w", c.address, err)
 	}

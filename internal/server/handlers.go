@@ -20,6 +20,7 @@ const (
 	PathStatus   = "/api/v1/status"
 	PathPause    = "/api/v1/pause"
 	PathResume   = "/api/v1/resume"
+	PathLimits   = "/api/v1/limits"
 	PathFinalize = "/api/v1/finalize"
 	PathHealth   = "/healthz"
 )
@@ -43,6 +44,7 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("GET "+PathStatus, s.guard(!s.loopback, s.status))
 	mux.HandleFunc("POST "+PathPause, s.guard(true, s.act("pause", s.job.Pause)))
 	mux.HandleFunc("POST "+PathResume, s.guard(true, s.act("resume", s.job.Resume)))
+	mux.HandleFunc("PATCH "+PathLimits, s.guard(true, s.limits))
 	mux.HandleFunc("POST "+PathFinalize, s.guard(true, s.finalizeJob))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusNotFound, "there is no "+r.Method+" of this path", "see "+PathStatus)
@@ -108,6 +110,18 @@ func (s *Server) act(name string, do func(context.Context) error) http.HandlerFu
 		}
 		reply(w, http.StatusOK, s.job.Status())
 	}
+}
+
+// limits takes new rates as the body; one that is not named stays.
+func (s *Server) limits(w http.ResponseWriter, r *http.Request) {
+	rates := s.job.Status().Limits
+	body := json.NewDecoder(r.Body)
+	body.DisallowUnknownFields()
+	if err := body.Decode(&rates); err != nil {
+		fail(w, http.StatusBadRequest, "the body is no limits: "+err.Error(), `send {"docsPerSecond": 1000, "bytesPerSecond": 0}`)
+		return
+	}
+	s.act("limits", func(ctx context.Context) error { return s.job.SetLimits(ctx, rates) })(w, r)
 }
 
 // finalizeJob waits for the end, however long it takes.

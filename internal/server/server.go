@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/replicate"
 )
 
@@ -32,6 +33,7 @@ type Controller interface {
 	Status() replicate.Status
 	Pause(context.Context) error
 	Resume(context.Context) error
+	SetLimits(context.Context, pace.Rates) error
 	// Finalize returns when the job is finalized, or says why it is not.
 	Finalize(context.Context) error
 }

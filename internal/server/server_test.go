@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/replicate"
 )
 
@@ -20,6 +21,7 @@ import (
 type fakeJob struct {
 	mu        sync.Mutex
 	paused    bool
+	limits    pace.Rates
 	phase     replicate.Phase
 	finalizes int
 	finalize  func(context.Context) error
@@ -28,7 +30,7 @@ type fakeJob struct {
 func (f *fakeJob) Status() replicate.Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return replicate.Status{Job: "orders", Phase: f.phase, Paused: f.paused}
+	return replicate.Status{Job: "orders", Phase: f.phase, Paused: f.paused, Limits: f.limits}
 }
 
 func (f *fakeJob) set(paused bool) error {
@@ -43,6 +45,13 @@ func (f *fakeJob) set(paused bool) error {
 
 func (f *fakeJob) Pause(context.Context) error  { return f.set(true) }
 func (f *fakeJob) Resume(context.Context) error { return f.set(false) }
+
+func (f *fakeJob) SetLimits(_ context.Context, r pace.Rates) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.limits = r
+	return nil
+}
 
 func (f *fakeJob) Finalize(ctx context.Context) error {
 	f.mu.Lock()
@@ -137,6 +146,13 @@ func TestControl(t *testing.T) {
 		t.Fatalf("%v, hint %q", err, mongo.HintOf(err))
 	}
 	if st, err = c.Resume(ctx); err != nil || st.Paused {
+		t.Fatalf("%+v, %v", st, err)
+	}
+	docs, none := int64(7), int64(0)
+	if st, err = c.SetLimits(ctx, Limits{Docs: &docs, Bytes: &docs}); err != nil || st.Limits != (pace.Rates{Docs: 7, Bytes: 7}) {
+		t.Fatalf("%+v, %v", st, err)
+	}
+	if st, err = c.SetLimits(ctx, Limits{Bytes: &none}); err != nil || st.Limits != (pace.Rates{Docs: 7}) {
 		t.Fatalf("%+v, %v", st, err)
 	}
 	if h, err := c.Health(ctx); err != nil || h.PID == 0 {

@@ -1,0 +1,95 @@
+// Package pace holds work to rates that an operator may change at any time.
+package pace
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Rates are what may pass in a second; 0 is unlimited.
+type Rates struct {
+	Docs  int64 `json:"docsPerSecond"`
+	Bytes int64 `json:"bytesPerSecond"`
+}
+
+// Limiter lets work pass at no more than its rates. It is safe for concurrent
+// use; a nil one limits nothing.
+type Limiter struct {
+	limited atomic.Bool // so that the usual case costs no lock
+
+	mu      sync.Mutex
+	rates   Rates
+	next    time.Time     // when the next piece may pass
+	changed chan struct{} // closed and replaced by Set
+}
+
+// New makes a limiter.
+func New(r Rates) *Limiter {
+	l := &Limiter{changed: make(chan struct{})}
+	l.Set(r)
+	return l
+}
+
+// Set changes the rates at once: what waits for its turn at the old ones passes.
+func (l *Limiter) Set(r Rates) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rates, l.next = r, time.Time{}
+	l.limited.Store(r != Rates{})
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// Rates are the present ones.
+func (l *Limiter) Rates() Rates {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.rates
+}
+
+// Limited tells whether Wait may wait.
+func (l *Limiter) Limited() bool { return l != nil && l.limited.Load() }
+
+// Wait lets a piece of work pass and books the time that it takes at the
+// present rates, for which the next one waits. The only error is ctx's.
+func (l *Limiter) Wait(ctx context.Context, docs, bytes int64) error {
+	if !l.Limited() {
+		return nil
+	}
+	delay, changed := l.book(docs, bytes)
+	if delay <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-changed:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// book takes a turn: how long it is away, and what tells that the rates changed.
+func (l *Limiter) book(docs, bytes int64) (time.Duration, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if l.next.Before(now) {
+		l.next = now
+	}
+	delay := l.next.Sub(now)
+	l.next = l.next.Add(max(cost(docs, l.rates.Docs), cost(bytes, l.rates.Bytes)))
+	return delay, l.changed
+}
+
+// cost is the time that n takes at a rate.
+func cost(n, rate int64) time.Duration {
+	if rate <= 0 {
+		return 0
+	}
+	return time.Duration(float64(n) / float64(rate) * float64(time.Second))
+}

@@ -1,0 +1,53 @@
+package pace
+
+import (
+	"context"
+	"errors"
+	"testing"
+)
+
+func TestWaitBooksTime(t *testing.T) {
+	l := New(Rates{Docs: 10})
+	ctx, cancel := context.WithCancel(t.Context())
+	if err := l.Wait(ctx, 1_000_000, 1); err != nil { // the first passes and books a day
+		t.Fatal(err)
+	}
+	cancel()
+	if err := l.Wait(ctx, 1, 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("the second passed: %v", err)
+	}
+}
+
+func TestSetLetsPass(t *testing.T) {
+	l := New(Rates{Bytes: 1})
+	if err := l.Wait(t.Context(), 1, 1_000_000); err != nil {
+		t.Fatal(err)
+	}
+	waited := make(chan error, 1)
+	go func() { waited <- l.Wait(t.Context(), 1, 1) }()
+	l.Set(Rates{})
+	if err := <-waited; err != nil {
+		t.Fatal(err)
+	}
+	if l.Limited() {
+		t.Error("no rate, but limited")
+	}
+	if err := l.Wait(t.Context(), 1<<40, 1<<40); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestNilLimitsNothing(t *testing.T) {
+	var l *Limiter
+	if err := l.Wait(t.Context(), 1, 1); err != nil || l.Limited() {
+		t.Error(err)
+	}
+}
+
+func TestCostIsTheSlowerOfBoth(t *testing.T) {
+	l := New(Rates{Docs: 100, Bytes: 1000})
+	l.book(1, 100_000) // 10 ms of documents, 100 s of bytes
+	if delay, _ := l.book(1, 1); delay.Seconds() < 90 {
+		t.Errorf("the next waits %v, want 100 s", delay)
+	}
+}
