@@ -254,3 +254,17 @@ func TestLegacyIndexSpecs(t *testing.T) {
 		t.Errorf("%d built of %d: %v, %v", len(built), len(idx), diffs, err)
 	}
 }
+
+// TestSizeOfWhatIsGone: a collection may be dropped between being listed and
+// being measured; each version says so with another code.
+func TestSizeOfWhatIsGone(t *testing.T) {
+	t.Parallel()
+	db := newDB()
+	do(t, src, db, `{"create":"other"}`)
+	if count, bytes, err := size(t.Context(), src, db+".gone"); err != nil || count != 0 || bytes != 0 {
+		t.Errorf("%d documents, %d bytes, %v", count, bytes, err)
+	}
+	if builds, err := buildsUnderWay(t.Context(), src, db+".gone"); err != nil || len(builds) != 0 {
+		t.Errorf("builds %v, %v", builds, err)
+	}
+}

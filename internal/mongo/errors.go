@@ -47,6 +47,10 @@ const (
 	CodeIndexKeySpecsClash   = 86
 	CodeQueryPlanKilled      = 175
 	CodeDuplicateKey         = 11000
+
+	// What $collStats says of a collection that is gone, up to 4.4.
+	codeNoStorageStats = 40280
+	codeNoCount        = 40481
 )
 
 // passesByItself knows the codes of elections, shutdowns, killed cursors and
@@ -96,7 +100,7 @@ func classifyCode(code int32) Class {
 		return ClassDuplicate
 	case CodePathNotViable:
 		return ClassPath
-	case CodeNamespaceNotFound, CodeIndexNotFound:
+	case CodeNamespaceNotFound, CodeIndexNotFound, codeNoStorageStats, codeNoCount:
 		return ClassGone
 	case CodeNamespaceExists:
 		return ClassExists
