@@ -41,7 +41,7 @@ func newAssembler(o *Oplog, pos Position, emit func(context.Context, *Batch) err
 		applied: !exact(pos.Applied) || pos.Applied.Before(pos.ReadFrom),
 		ns:      newNamespaces(o.opt.Keep),
 		txns:    newTxnTable(o.opt.TxnBufferBytes),
-		fetch:   &fetcher{cluster: o.cluster},
+		fetch:   &fetcher{cluster: o.cluster, spool: o.opt.Spool},
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/spool"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -18,6 +19,8 @@ import (
 type fetcher struct {
 	cluster *mongo.Cluster
 	conn    *wire.Conn
+	spool   *spool.Spool // nil is none
+	record  spool.Record // the one read last
 }
 
 func (f *fetcher) close() {
@@ -30,6 +33,9 @@ func (f *fetcher) close() {
 // entry reads the entry at a position. With bare set only what links a
 // transaction's entries is read.
 func (f *fetcher) entry(ctx context.Context, at mongo.OpTime, bare bool) (entry, error) {
+	if e, found, err := f.spooled(at); found || err != nil {
+		return e, err
+	}
 	if f.conn == nil {
 		conn, err := f.cluster.Pool.Checkout(ctx, wire.ByReadPreference(readpref.PrimaryPreferred()))
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/internal/catalog"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/spool"
 )
 
 // Defaults of OplogOptions.
@@ -46,7 +47,12 @@ type OplogOptions struct {
 	// SkipMigrated drops writes of chunk migrations (fromMigrate). On a replica
 	// set it must be off: a rename across databases writes such entries too.
 	SkipMigrated bool
-	Log          *slog.Logger // default discards
+	// Spool, when it holds the position to read from, is read before the
+	// oplog; Drained is called once all of it was, so that whoever fills it
+	// stops. What comes into it before Drained returns is read too.
+	Spool   *spool.Spool
+	Drained func()
+	Log     *slog.Logger // default discards
 
 	// ParseChange and ParseViewWrite read schema changes; they default to
 	// those of package catalog. False means that an entry changes no schema.
@@ -110,14 +116,15 @@ func (o *Oplog) Run(ctx context.Context, pos Position, emit func(context.Context
 		return errors.New("read oplog: no position to read from")
 	}
 	q := newQueue(o.opt.ReadAheadBytes)
-	r := &reader{
-		cluster: o.cluster, log: o.log, await: o.opt.Await, park: o.park,
-		queue: q, from: pos.ReadFrom,
-	}
+	r := o.reader(q, pos.ReadFrom)
 	readCtx, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		if err := o.spooled(readCtx, r); err != nil {
+			q.close(err)
+			return
+		}
 		q.close(r.run(readCtx))
 	}()
 	a := newAssembler(o, pos, emit)
@@ -127,6 +134,10 @@ func (o *Oplog) Run(ctx context.Context, pos Position, emit func(context.Context
 	a.fetch.close()
 	o.idle()
 	return err
+}
+
+func (o *Oplog) reader(to sink, from mongo.OpTime) *reader {
+	return &reader{cluster: o.cluster, log: o.log, await: o.opt.Await, park: o.park, sink: to, from: from}
 }
 
 // Stats implements Source.

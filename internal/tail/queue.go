@@ -69,13 +69,14 @@ func (q *queue) waitRoom(ctx context.Context, patience time.Duration) (bool, err
 	}
 }
 
-// put adds a chunk; waitRoom comes first.
-func (q *queue) put(c chunk) {
+// put adds a chunk; waitRoom comes first. It does not fail.
+func (q *queue) put(c chunk) error {
 	q.mu.Lock()
 	q.chunks = append(q.chunks, c)
 	q.used += int64(c.batch.Size)
 	q.mu.Unlock()
 	signal(q.items)
+	return nil
 }
 
 // close says that nothing more comes, and why.

@@ -29,13 +29,21 @@ const (
 // is room again.
 var errParked = errors.New("parked")
 
-// reader reads the oplog ahead into a queue. It runs in one goroutine.
+// sink takes what a reader reads.
+type sink interface {
+	// waitRoom waits until a reply of full size may be put, at most for
+	// patience (0 is for ever); then it returns false.
+	waitRoom(ctx context.Context, patience time.Duration) (bool, error)
+	put(c chunk) error
+}
+
+// reader reads the oplog ahead into a sink. It runs in one goroutine.
 type reader struct {
 	cluster *mongo.Cluster
 	log     *slog.Logger
 	await   time.Duration
 	park    time.Duration
-	queue   *queue
+	sink    sink
 
 	from    mongo.OpTime // where the next cursor starts
 	skip    int          // 1 when the entry at from was delivered before
@@ -50,7 +58,7 @@ func (r *reader) run(ctx context.Context) error {
 			return err
 		}
 		r.log.Debug("oplog cursor closed until the target has caught up", "position", r.from)
-		if _, err := r.queue.waitRoom(ctx, 0); err != nil {
+		if _, err := r.sink.waitRoom(ctx, 0); err != nil {
 			return err
 		}
 	}
@@ -74,7 +82,7 @@ func (r *reader) stream(ctx context.Context) error {
 	}()
 	r.started = false
 	for {
-		ok, err := r.queue.waitRoom(ctx, r.park)
+		ok, err := r.sink.waitRoom(ctx, r.park)
 		if err != nil {
 			return err
 		}
@@ -173,8 +181,7 @@ func (r *reader) deliver(ctx context.Context, conn *wire.Conn, b *wire.Batch) er
 		return err
 	}
 	r.from, r.skip = e.at, 1
-	r.queue.put(chunk{batch: b, skip: skip})
-	return nil
+	return r.sink.put(chunk{batch: b, skip: skip})
 }
 
 // verifyStart checks that the cursor starts where it was told to.

@@ -1,6 +1,7 @@
 package tail
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/spool"
 )
 
 // filler makes documents so big that few fit an oplog entry.
@@ -222,6 +224,8 @@ func TestResumeAnywhere(t *testing.T) {
 	if len(lines) < 60 {
 		t.Fatalf("only %d events", len(lines))
 	}
+	whole := fillSpool(t, c, start, end)
+	half := fillSpool(t, c, start, all[len(all)/2].End)
 	open := 0
 	for i, b := range all {
 		if !b.OpenTxn.IsZero() {
@@ -231,14 +235,39 @@ func TestResumeAnywhere(t *testing.T) {
 			continue
 		}
 		want := after(lines, all, b.End)
-		for _, pos := range []Position{b.Resume(), from(b.End)} {
-			got := read(t, c, OplogOptions{Keep: only(db), BatchBytes: 1 << (8 + i%8), TxnBufferBytes: int64(1 + i%3*4000)}, pos, end)
+		for n, pos := range []Position{b.Resume(), from(b.End), b.Resume(), b.Resume()} {
+			got := read(t, c, OplogOptions{Keep: only(db), BatchBytes: 1 << (8 + i%8), TxnBufferBytes: int64(1 + i%3*4000),
+				Spool: []*spool.Spool{nil, nil, whole, half}[n]}, pos, end)
 			equal(t, withAt(got), want)
 		}
 	}
 	if open == 0 {
 		t.Error("no position lies inside a transaction")
 	}
+}
+
+// fillSpool reads the oplog into a spool until a position is in it, in two
+// goes.
+func fillSpool(t *testing.T, c *mongo.Cluster, from, until mongo.OpTime) *spool.Spool {
+	t.Helper()
+	s, err := spool.Open(t.TempDir(), spool.Options{SegmentBytes: 4096})
+	ok(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	o := NewOplog(c, OplogOptions{})
+	for !Spooled(s, until) {
+		ctx, stop := context.WithCancel(t.Context())
+		changed := s.Changed()
+		done := make(chan error, 1)
+		go func() { done <- o.Fill(ctx, from, s) }()
+		select {
+		case <-changed:
+		case err := <-done:
+			t.Fatal(err)
+		}
+		stop()
+		<-done
+	}
+	return s
 }
 
 // randomHistory interleaves plain writes with transactions of every fate. All

@@ -135,6 +135,10 @@ func (cur *Cursor) parse(body bsoncore.Document, field string) (*Batch, string, 
 // Empty reports a batch without documents.
 func (b *Batch) Empty() bool { return len(b.docs) == 0 }
 
+// BatchOf makes a batch of elements: for each document the type byte 3, a key
+// (which does not matter and may be empty) with its terminator, the document.
+func BatchOf(elements []byte) *Batch { return &Batch{docs: elements, Size: len(elements)} }
+
 // Each calls fn with each document's bytes in order until fn fails.
 func (b *Batch) Each(fn func(doc []byte) error) error {
 	rest := b.docs

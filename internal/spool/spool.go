@@ -1,0 +1,312 @@
+package spool
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// ErrDamaged says that the spool holds a record that was changed after it was
+// written.
+var ErrDamaged = errors.New("spool is damaged")
+
+// ErrFull says that a record does not fit into the spool's bounds now.
+var ErrFull = errors.New("spool is full")
+
+// Options shape a Spool.
+type Options struct {
+	// MaxBytes bounds the spool on disk; 0 is 1 GB. A record that finds the
+	// spool empty always fits.
+	MaxBytes int64
+	// SegmentBytes is the size after which a segment is complete, default 64
+	// MB. Disk is given back in whole segments.
+	SegmentBytes int64
+}
+
+// Spool is an open spool. One goroutine appends, others may read, trim and ask
+// at the same time.
+type Spool struct {
+	dir string
+	opt Options
+
+	mu       sync.Mutex
+	segments []*segment // oldest first
+	bytes    int64
+	file     *os.File      // of the newest segment, nil before the first append
+	changed  chan struct{} // closed and replaced by each append
+}
+
+// segment is a file of records. Its fields are guarded by the spool's mutex.
+type segment struct {
+	number      uint64
+	first, last uint64
+	size        int64
+}
+
+const suffix = ".spool"
+
+// Open opens the spool in dir, which is made if there is none, and cuts off
+// what a crash tore. Only one process may have a spool open.
+func Open(dir string, o Options) (*Spool, error) {
+	if o.MaxBytes <= 0 {
+		o.MaxBytes = 1 << 30
+	}
+	if o.SegmentBytes <= 0 {
+		o.SegmentBytes = 64 << 20
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("open spool: %w", err)
+	}
+	s := &Spool{dir: dir, opt: o, changed: make(chan struct{})}
+	numbers, err := s.list()
+	if err != nil {
+		return nil, fmt.Errorf("open spool: %w", err)
+	}
+	for i, n := range numbers {
+		if err := s.load(n, i == len(numbers)-1); err != nil {
+			return nil, fmt.Errorf("open spool %s: %w", dir, err)
+		}
+	}
+	return s, nil
+}
+
+// list reads the numbers of the segments on disk in order.
+func (s *Spool) list() ([]uint64, error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	var out []uint64
+	for _, e := range entries {
+		name, ours := strings.CutSuffix(e.Name(), suffix)
+		if n, err := strconv.ParseUint(name, 10, 64); ours && err == nil {
+			out = append(out, n)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// load scans a segment. Of the newest one the torn end is cut off.
+func (s *Spool) load(number uint64, newest bool) error {
+	f, err := os.OpenFile(s.path(number), os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	g := &segment{number: number}
+	for {
+		r, err := readRecord(f, g.size, info.Size())
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if errors.Is(err, errTorn) && newest {
+			if err := f.Truncate(g.size); err != nil {
+				return err
+			}
+			break
+		}
+		if err == nil && s.end() >= r.First && (g.size > 0 || len(s.segments) > 0) {
+			err = fmt.Errorf("key %d does not grow", r.First)
+		}
+		if err != nil {
+			return fmt.Errorf("%w: segment %d at byte %d: %w", ErrDamaged, number, g.size, err)
+		}
+		if g.size == 0 {
+			g.first = r.First
+			s.segments = append(s.segments, g)
+		}
+		g.last = r.Last
+		g.size += r.size()
+	}
+	if g.size == 0 { // nothing of it was whole
+		return os.Remove(s.path(number))
+	}
+	s.bytes += g.size
+	return nil
+}
+
+func (s *Spool) path(number uint64) string {
+	return filepath.Join(s.dir, fmt.Sprintf("%016d%s", number, suffix))
+}
+
+// end is the last key, 0 when there is none.
+func (s *Spool) end() uint64 {
+	if len(s.segments) == 0 {
+		return 0
+	}
+	return s.segments[len(s.segments)-1].last
+}
+
+// Bounds are the keys of the oldest and the newest entry; false when the spool
+// is empty.
+func (s *Spool) Bounds() (first, last uint64, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bytes == 0 {
+		return 0, 0, false
+	}
+	return s.segments[0].first, s.end(), true
+}
+
+// Bytes is what the spool holds on disk.
+func (s *Spool) Bytes() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.bytes
+}
+
+// Room tells whether a payload of n bytes fits now.
+func (s *Spool) Room(n int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fits(n + headerSize)
+}
+
+func (s *Spool) fits(n int64) bool { return s.bytes == 0 || s.bytes+n <= s.opt.MaxBytes }
+
+// Append adds a record, whose keys must lie behind all others. It is not
+// durable before Sync. After an error the spool is as it was before.
+func (s *Spool) Append(r Record) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case len(r.Payload) > maxPayload:
+		return fmt.Errorf("spool: a record of %d bytes is larger than any reply", len(r.Payload))
+	case r.Last < r.First || len(s.segments) > 0 && r.First <= s.end():
+		return fmt.Errorf("spool: keys %d to %d do not follow %d", r.First, r.Last, s.end())
+	case !s.fits(r.size()):
+		return ErrFull
+	}
+	if err := s.roll(r); err != nil {
+		return fmt.Errorf("spool: %w", err)
+	}
+	g := s.segments[len(s.segments)-1]
+	var head [headerSize]byte
+	r.header(&head)
+	if _, err := s.file.WriteAt(head[:], g.size); err != nil {
+		return fmt.Errorf("spool: %w", err)
+	}
+	if _, err := s.file.WriteAt(r.Payload, g.size+headerSize); err != nil {
+		return fmt.Errorf("spool: %w", err)
+	}
+	if g.size == 0 {
+		g.first = r.First
+	}
+	g.last = r.Last
+	g.size += r.size()
+	s.bytes += r.size()
+	close(s.changed)
+	s.changed = make(chan struct{})
+	return nil
+}
+
+// roll makes sure that the newest segment is open and has room for r.
+func (s *Spool) roll(r Record) error {
+	n := len(s.segments)
+	if s.file != nil && (s.segments[n-1].size == 0 || s.segments[n-1].size+r.size() <= s.opt.SegmentBytes) {
+		return nil
+	}
+	if err := s.closeFile(); err != nil {
+		return err
+	}
+	number := uint64(1)
+	if n > 0 {
+		number = s.segments[n-1].number + 1
+	}
+	f, err := os.OpenFile(s.path(number), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	s.file = f
+	s.segments = append(s.segments, &segment{number: number, first: r.First, last: s.end()})
+	return syncDir(s.dir)
+}
+
+// closeFile makes the newest segment durable; the next append opens another.
+func (s *Spool) closeFile() error {
+	if s.file == nil {
+		return nil
+	}
+	err := errors.Join(s.file.Sync(), s.file.Close())
+	s.file = nil
+	return err
+}
+
+// Sync makes what was appended durable.
+func (s *Spool) Sync() error {
+	s.mu.Lock()
+	f := s.file
+	s.mu.Unlock()
+	if f == nil {
+		return nil
+	}
+	if err := f.Sync(); err != nil && !errors.Is(err, os.ErrClosed) { // closed ones were synced
+		return fmt.Errorf("spool: %w", err)
+	}
+	return nil
+}
+
+// Trim gives back the segments whose entries all lie before key.
+func (s *Spool) Trim(key uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.segments) > 1 && s.segments[0].last < key {
+		if err := s.drop(); err != nil {
+			return fmt.Errorf("spool: %w", err)
+		}
+	}
+	return nil
+}
+
+// drop removes the oldest segment.
+func (s *Spool) drop() error {
+	g := s.segments[0]
+	if err := os.Remove(s.path(g.number)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	s.segments = s.segments[1:]
+	s.bytes -= g.size
+	return nil
+}
+
+// Close closes the files; what was appended is durable then.
+func (s *Spool) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closeFile()
+}
+
+// Remove deletes the spool's files and, when nothing else is in it, its
+// directory. Nothing may use the spool any more.
+func (s *Spool) Remove() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.closeFile()
+	for len(s.segments) > 0 && err == nil {
+		err = s.drop()
+	}
+	if err != nil {
+		return fmt.Errorf("spool: %w", err)
+	}
+	_ = os.Remove(s.dir) // somebody else's files may be in it
+	return nil
+}
+
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
