@@ -170,13 +170,17 @@ func followRows(s replicate.Status) []table.Row {
 	if f.Applied == "" {
 		return nil
 	}
-	return []table.Row{
+	rows := []table.Row{
 		{"changes", fmt.Sprintf("%s applied, %s/s, %s/s, %d schema changes", count(float64(f.Operations)), count(f.OperationsRate), size(f.BytesRate), f.SchemaChanges)},
 		{"behind", seconds(f.LagSeconds)},
 		{"oplog window", seconds(f.WindowSeconds)},
 		{"durable up to", f.Applied + " of " + f.Source},
 		{"open transactions", f.OpenTransactions},
 	}
+	if f.SpoolBytes > 0 {
+		rows = append(rows, table.Row{"spooled", size(float64(f.SpoolBytes))})
+	}
+	return rows
 }
 
 func collectionsTable(cs []replicate.CollectionStatus) table.Writer {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -59,6 +60,11 @@ func (a *app) sync(ctx context.Context, s *config.Sync, origins config.Origins) 
 	log.Info("connecting", "source", mongo.Redact(s.Source), "target", mongo.Redact(s.Target))
 	spec := s.Spec()
 	spec.Log = log
+	if spec.SpoolDir == "" {
+		if dir, err := server.StateDir(a.lookupEnv); err == nil {
+			spec.SpoolDir = filepath.Join(dir, "spool")
+		}
+	}
 	j, err := a.open(ctx, spec)
 	if err != nil {
 		return a.beforeWriting(ctx, err)

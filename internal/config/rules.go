@@ -45,6 +45,7 @@ func (c *checker) rules(setting string, r rule.Config) {
 // Spec is the job that the settings describe, without a logger; --verify is the
 // command's own. The settings have to be valid.
 func (s *Sync) Spec() replicate.Spec {
+	spoolBytes, _ := parseBytes(s.SpoolMax)
 	return replicate.Spec{
 		Job:            s.Job,
 		Source:         s.Source,
@@ -63,6 +64,8 @@ func (s *Sync) Spec() replicate.Spec {
 		Writers:        s.Writers,
 		Partitions:     s.Partitions,
 		Limits:         s.rates(),
+		SpoolDir:       s.SpoolDir,
+		SpoolBytes:     spoolBytes,
 		WarnWindow:     s.WarnWindow,
 		GiveUpAfter:    s.GiveUpAfter,
 	}

@@ -62,6 +62,7 @@ type Sync struct {
 	Readers, Writers, Partitions           int
 
 	Limits
+	SpoolDir, SpoolMax      string // SpoolMax is an amount of bytes, "0" is none
 	WarnWindow, GiveUpAfter time.Duration
 	AllowDowngrade, Verify  bool
 
@@ -86,7 +87,9 @@ func (s *Sync) Bind(fs *pflag.FlagSet) {
 	fs.IntVar(&s.Writers, "writers", 0, "most insert batches under way at once; 0 chooses")
 	fs.IntVar(&s.Partitions, "partitions", 0, "parallel appliers of changes; 0 chooses")
 	s.Limits.bind(fs)
-	fs.DurationVar(&s.WarnWindow, "warn-window", time.Hour, "warn when the source's oplog will hold the position for less than this")
+	fs.StringVar(&s.SpoolDir, "spool-dir", "", "`directory` on local disk for changes that the source's oplog may forget before the copy is done; by default millrace/spool below $XDG_STATE_HOME or ~/.local/state")
+	fs.StringVar(&s.SpoolMax, "spool-max", "10GB", "most `bytes` of such changes to keep; 0 keeps none")
+	fs.DurationVar(&s.WarnWindow, "warn-window", time.Hour, "warn, and during a copy begin to spool, when the source's oplog will hold the position for less than this")
 	fs.DurationVar(&s.GiveUpAfter, "give-up-after", 0, "end the job when one failure lasts this long; 0 tries for ever")
 	fs.BoolVar(&s.AllowDowngrade, "allow-downgrade", false, "permit a target that is older than the source")
 	fs.BoolVar(&s.Verify, "verify", false, "compare source and target after the job is finalized")

@@ -91,8 +91,12 @@ func (c *checker) limits(l Limits) {
 	if l.MaxRateDocs < 0 {
 		c.fail(flagRateDocs, fmt.Sprintf("%d is below zero", l.MaxRateDocs), "0 is unlimited")
 	}
-	if _, err := parseBytes(l.MaxRateBytes); err != nil {
-		c.fail(flagRateBytes, err.Error(), "write for example 50MB or 8MiB; 0 is unlimited")
+	c.bytes(flagRateBytes, l.MaxRateBytes, "0 is unlimited")
+}
+
+func (c *checker) bytes(setting, text, zero string) {
+	if _, err := parseBytes(text); err != nil {
+		c.fail(setting, err.Error(), "write for example 50MB or 8MiB; "+zero)
 	}
 }
 
@@ -151,6 +155,7 @@ func (s *Sync) Validate(o Origins) error {
 	c.notBelowZero("writers", s.Writers)
 	c.notBelowZero("partitions", s.Partitions)
 	c.limits(s.Limits)
+	c.bytes("spool-max", s.SpoolMax, "0 keeps none")
 	c.notNegative("warn-window", s.WarnWindow)
 	c.notNegative("give-up-after", s.GiveUpAfter)
 	c.report(s.Report)

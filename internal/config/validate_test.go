@@ -55,6 +55,8 @@ func TestValidateSync(t *testing.T) {
 		{"rates", func(s *Sync) { s.MaxRateDocs, s.MaxRateBytes = 10, "50 MiB" }, ""},
 		{"rate of documents", func(s *Sync) { s.MaxRateDocs = -1 }, "max-rate-docs"},
 		{"rate of bytes", func(s *Sync) { s.MaxRateBytes = "fast" }, "max-rate-bytes"},
+		{"spool", func(s *Sync) { s.SpoolMax = "0" }, ""},
+		{"size of the spool", func(s *Sync) { s.SpoolMax = "much" }, "spool-max"},
 		{"window", func(s *Sync) { s.WarnWindow = -time.Second }, "warn-window"},
 		{"report in a directory that is not", func(s *Sync) { s.Report = "/no/such/dir/r.json" }, "report"},
 		{"report is a directory", func(s *Sync) { s.Report = "." }, "report"},

@@ -21,7 +21,7 @@ type Limiter struct {
 
 	mu      sync.Mutex
 	rates   Rates
-	next    time.Time     // when the next piece may pass
+	next    time.Time     // until when the rates are used up
 	changed chan struct{} // closed and replaced by Set
 }
 
@@ -52,8 +52,11 @@ func (l *Limiter) Rates() Rates {
 // Limited tells whether Wait may wait.
 func (l *Limiter) Limited() bool { return l != nil && l.limited.Load() }
 
-// Wait lets a piece of work pass and books the time that it takes at the
-// present rates, for which the next one waits. The only error is ctx's.
+// burst is how far work may run ahead of the rates.
+const burst = time.Second
+
+// Wait lets a piece of work pass when the present rates allow it, less a burst
+// of a second. The only error is ctx's.
 func (l *Limiter) Wait(ctx context.Context, docs, bytes int64) error {
 	if !l.Limited() {
 		return nil
@@ -73,7 +76,8 @@ func (l *Limiter) Wait(ctx context.Context, docs, bytes int64) error {
 	return nil
 }
 
-// book takes a turn: how long it is away, and what tells that the rates changed.
+// book takes the time that a piece needs: how long it has to wait, and what
+// tells that the rates changed.
 func (l *Limiter) book(docs, bytes int64) (time.Duration, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,9 +85,8 @@ func (l *Limiter) book(docs, bytes int64) (time.Duration, <-chan struct{}) {
 	if l.next.Before(now) {
 		l.next = now
 	}
-	delay := l.next.Sub(now)
 	l.next = l.next.Add(max(cost(docs, l.rates.Docs), cost(bytes, l.rates.Bytes)))
-	return delay, l.changed
+	return l.next.Sub(now) - burst, l.changed
 }
 
 // cost is the time that n takes at a rate.

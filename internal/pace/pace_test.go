@@ -9,25 +9,28 @@ import (
 func TestWaitBooksTime(t *testing.T) {
 	l := New(Rates{Docs: 10})
 	ctx, cancel := context.WithCancel(t.Context())
-	if err := l.Wait(ctx, 1_000_000, 1); err != nil { // the first passes and books a day
+	if err := l.Wait(ctx, 10, 1); err != nil { // a second's worth passes at once
 		t.Fatal(err)
 	}
 	cancel()
-	if err := l.Wait(ctx, 1, 1); !errors.Is(err, context.Canceled) {
-		t.Errorf("the second passed: %v", err)
+	if err := l.Wait(ctx, 1_000_000, 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("a day's worth passed: %v", err)
 	}
 }
 
 func TestSetLetsPass(t *testing.T) {
 	l := New(Rates{Bytes: 1})
-	if err := l.Wait(t.Context(), 1, 1_000_000); err != nil {
-		t.Fatal(err)
-	}
+	_, changed := l.book(1, 1_000_000)
 	waited := make(chan error, 1)
 	go func() { waited <- l.Wait(t.Context(), 1, 1) }()
 	l.Set(Rates{})
 	if err := <-waited; err != nil {
 		t.Fatal(err)
+	}
+	select {
+	case <-changed:
+	default:
+		t.Error("who waited before was not told")
 	}
 	if l.Limited() {
 		t.Error("no rate, but limited")

@@ -56,7 +56,7 @@ func (j *Job) follow(ctx context.Context, job checkpoint.Job) error {
 		WindowEnd: f.windowEnd, CappedStarts: capped, Overwrite: j.spec.OnExisting == ExistingMerge,
 		Limit: j.limit, ObserveTerm: j.store.ObserveTerm, Log: j.log,
 	})
-	f.src = tail.NewOplog(j.src, tail.OplogOptions{Keep: j.keep, Log: j.log})
+	f.src = tail.NewOplog(j.src, tail.OplogOptions{Keep: j.keep, Log: j.log, Spool: j.spooler.handOver(), Drained: j.spooler.stop})
 	j.state.setFollow(f.eng, f.src)
 	return f.run(ctx, pos)
 }
@@ -218,7 +218,7 @@ func (f *follower) save(ctx context.Context) error {
 	}
 	f.saved = pos
 	f.j.state.setApplied(pos.Applied, pos.ReadFrom)
-	return nil
+	return f.j.spooler.passed(pos.ReadFrom)
 }
 
 func positions(p tail.Position) bson.D {

@@ -36,6 +36,7 @@ type Job struct {
 	state   state
 	control control
 	limit   *pace.Limiter
+	spooler *spooler
 }
 
 // until is the parsed form of Spec.Until.
@@ -79,6 +80,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 		limit: pace.New(spec.Limits)}
 	j.id = jobID(spec, src, dst, rules)
 	j.store = checkpoint.Open(dst, j.id, wc)
+	j.spooler = newSpooler(j)
 	dst.Pool.SetGuard(j.store.Owned)
 	j.cat = catalog.NewTarget(dst, catalog.TargetOptions{Job: j.id, Log: spec.Log})
 	j.state.init(j)

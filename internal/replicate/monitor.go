@@ -43,7 +43,7 @@ func (j *Job) sample() {
 }
 
 // watchSource reads the source's position each second and the ends of its
-// oplog each tenth. A source that does not answer now is no failure here: the
+// oplog each fifth. A source that does not answer now is no failure here: the
 // phases meet it too.
 func (j *Job) watchSource(ctx context.Context, n int, warned *time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -53,7 +53,7 @@ func (j *Job) watchSource(ctx context.Context, n int, warned *time.Time) error {
 		return nil
 	}
 	var oldest mongo.OpTime
-	if n%10 == 0 {
+	if n%5 == 0 {
 		if oldest, _, err = j.src.OplogWindow(ctx); err != nil {
 			oldest = mongo.OpTime{}
 		}
@@ -75,16 +75,22 @@ func (j *Job) checkWindow(ctx context.Context, oldest mongo.OpTime, warned *time
 	if need.IsZero() || phase == PhaseFinalized {
 		return nil
 	}
+	need = j.spooler.end(need)
 	if need.Before(oldest) {
 		return mongo.WithHint(fmt.Errorf("the source's oplog now begins at %s and no longer holds position %s, from which this job reads on", oldest, need),
 			"begin anew with --restart, after making the oplog larger (replSetResizeOplog) or the copy shorter")
 	}
 	left := time.Duration(int64(need.TS.T)-int64(oldest.TS.T)) * time.Second
-	if w := j.spec.WarnWindow; w > 0 && left < w && time.Since(*warned) > time.Minute && j.src.OplogFull(ctx) {
-		*warned = time.Now()
-		j.log.Warn("the oplog window is getting short", "remaining", left, "warnBelow", w,
-			"hint", "make the source's oplog larger (replSetResizeOplog) or ease the load")
+	w := j.spec.WarnWindow
+	if w <= 0 || left >= w || time.Since(*warned) < time.Minute || !j.src.OplogFull(ctx) {
+		return nil
 	}
+	if j.spooler.covers(phase == PhaseCopying || phase == PhaseIndexing) {
+		return nil
+	}
+	*warned = time.Now()
+	j.log.Warn("the oplog window is getting short", "remaining", left, "warnBelow", w,
+		"hint", "make the source's oplog larger (replSetResizeOplog) or ease the load")
 	return nil
 }
 

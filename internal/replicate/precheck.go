@@ -239,6 +239,9 @@ func (p *planner) window(ctx context.Context) error {
 		need, _ = mongo.ParseOpTime(p.j.spec.StartAt)
 	}
 	switch {
+	case !need.IsZero() && need.Before(oldest) && p.j.spooler.mayHold():
+		p.add(LevelWarn, "oplog", "leave the spool's directory alone",
+			"it begins at %s and no longer holds %s, from which the job would read on; the spool may", oldest, need)
 	case !need.IsZero() && need.Before(oldest):
 		p.add(LevelFail, "oplog", "begin anew with --restart and make the oplog larger (replSetResizeOplog) first",
 			"it begins at %s and no longer holds %s, from which the job would read on", oldest, need)

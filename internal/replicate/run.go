@@ -63,6 +63,9 @@ func (j *Job) Run(ctx context.Context) (err error) {
 	if err = g.Wait(); errors.Is(err, errFinished) {
 		err = nil
 	}
+	if closeErr := j.spooler.close(err == nil); closeErr != nil {
+		j.log.Warn("the spool could not be closed", "error", closeErr)
+	}
 	j.letGo(ctx)
 	return err
 }
@@ -194,7 +197,9 @@ func (j *Job) attempt(ctx context.Context) error {
 	ctx, cancel := j.control.phase(ctx)
 	defer cancel(nil)
 	j.store.Begin()
-	for {
+	endSpool := func() {}
+	defer func() { endSpool() }()
+	for n := 0; ; n++ {
 		job, found, err := j.store.Load(ctx)
 		if err != nil {
 			return causeOr(ctx, err)
@@ -204,6 +209,9 @@ func (j *Job) attempt(ctx context.Context) error {
 		}
 		j.state.setPhase(Phase(job.Phase))
 		j.state.setApplied(job.Applied, job.ReadFrom)
+		if n == 0 {
+			endSpool = j.spooler.begin(ctx, job)
+		}
 		err = j.step(ctx, job)
 		if errors.Is(err, errFinished) {
 			return nil

@@ -61,6 +61,10 @@ type Spec struct {
 	Readers, Writers, Partitions int
 	// Limits hold copy and apply back until SetLimits changes them.
 	Limits pace.Rates
+	// SpoolDir is where changes are kept that the oplog may forget before the
+	// copy is done, SpoolBytes how much of them; without either none are.
+	SpoolDir   string
+	SpoolBytes int64
 	// WarnWindow is the remaining oplog window below which warnings begin.
 	WarnWindow time.Duration
 	// GiveUpAfter ends the job when one failure lasts that long; 0 is never.

@@ -150,6 +150,10 @@ func (j *Job) Status() Status {
 	}
 	st.Copy = s.copyStatus()
 	st.Follow = s.followStatus()
+	st.Follow.SpoolBytes = j.spooler.bytes()
+	if need := j.spooler.end(s.readFrom); !need.IsZero() && !s.oldest.IsZero() {
+		st.Follow.WindowSeconds = float64(int64(need.TS.T) - int64(s.oldest.TS.T))
+	}
 	s.rates(&st)
 	return st
 }
@@ -187,9 +191,6 @@ func (s *state) followStatus() FollowStatus {
 	}
 	if s.tailSrc != nil {
 		out.OpenTransactions = s.tailSrc.Stats().OpenTransactions
-	}
-	if !s.readFrom.IsZero() && !s.oldest.IsZero() {
-		out.WindowSeconds = float64(int64(s.readFrom.TS.T) - int64(s.oldest.TS.T))
 	}
 	return out
 }

@@ -93,11 +93,13 @@ type FollowStatus struct {
 	LagSeconds float64 `json:"lagSeconds"`
 	// WindowSeconds is how much older the applied position may get before the
 	// source's oplog no longer holds it; -1 unknown.
-	WindowSeconds    float64 `json:"windowSeconds"`
-	OpenTransactions int     `json:"openTransactions"`
-	SchemaChanges    int64   `json:"schemaChanges"`
-	Folded           int64   `json:"folded"` // operations merged into others
-	Parked           int64   `json:"parked"` // operations retried in order
+	WindowSeconds float64 `json:"windowSeconds"`
+	// SpoolBytes is what is kept on local disk of the changes to come.
+	SpoolBytes       int64 `json:"spoolBytes"`
+	OpenTransactions int   `json:"openTransactions"`
+	SchemaChanges    int64 `json:"schemaChanges"`
+	Folded           int64 `json:"folded"` // operations merged into others
+	Parked           int64 `json:"parked"` // operations retried in order
 }
 
 // ProcessStatus is what millrace itself uses.

@@ -33,20 +33,26 @@ type Registry struct {
 	Dir string
 }
 
-// NewRegistry finds the directory: millrace/run below XDG_STATE_HOME, or
-// below ~/.local/state.
+// NewRegistry finds the directory: run below that of StateDir.
 func NewRegistry(lookupEnv func(string) (string, bool)) (Registry, error) {
+	dir, err := StateDir(lookupEnv)
+	return Registry{Dir: filepath.Join(dir, "run")}, err
+}
+
+// StateDir is where millrace keeps what belongs to this machine and user:
+// millrace below XDG_STATE_HOME, or below ~/.local/state.
+func StateDir(lookupEnv func(string) (string, bool)) (string, error) {
 	if dir, ok := lookupEnv("XDG_STATE_HOME"); ok && filepath.IsAbs(dir) {
-		return Registry{Dir: filepath.Join(dir, "millrace", "run")}, nil
+		return filepath.Join(dir, "millrace"), nil
 	}
 	home, ok := lookupEnv("HOME")
 	if !ok || home == "" {
 		var err error
 		if home, err = os.UserHomeDir(); err != nil {
-			return Registry{}, mongo.WithHint(fmt.Errorf("find the state directory: %w", err), "set XDG_STATE_HOME")
+			return "", mongo.WithHint(fmt.Errorf("find the state directory: %w", err), "set XDG_STATE_HOME")
 		}
 	}
-	return Registry{Dir: filepath.Join(home, ".local", "state", "millrace", "run")}, nil
+	return filepath.Join(home, ".local", "state", "millrace"), nil
 }
 
 // Add records a running sync and returns what removes the record again. The

@@ -27,7 +27,12 @@ type Options struct {
 	// SegmentBytes is the size after which a segment is complete, default 64
 	// MB. Disk is given back in whole segments.
 	SegmentBytes int64
+	// Owner names whose records these are. Those of another are removed.
+	Owner string
 }
+
+// ErrHeld says that another process has the spool open.
+var ErrHeld = errors.New("another process holds the spool")
 
 // Spool is an open spool. One goroutine appends, others may read, trim and ask
 // at the same time.
@@ -38,6 +43,7 @@ type Spool struct {
 	mu       sync.Mutex
 	segments []*segment // oldest first
 	bytes    int64
+	unlock   func() error
 	file     *os.File      // of the newest segment, nil before the first append
 	changed  chan struct{} // closed and replaced by each append
 }
@@ -49,11 +55,15 @@ type segment struct {
 	size        int64
 }
 
-const suffix = ".spool"
+const (
+	suffix    = ".spool"
+	ownerFile = "owner"
+	lockName  = "lock"
+)
 
 // Open opens the spool in dir, which is made if there is none, and cuts off
-// what a crash tore. Only one process may have a spool open.
-func Open(dir string, o Options) (*Spool, error) {
+// what a crash tore. A spool that another process has open is ErrHeld.
+func Open(dir string, o Options) (_ *Spool, err error) {
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = 1 << 30
 	}
@@ -64,6 +74,17 @@ func Open(dir string, o Options) (*Spool, error) {
 		return nil, fmt.Errorf("open spool: %w", err)
 	}
 	s := &Spool{dir: dir, opt: o, changed: make(chan struct{})}
+	if s.unlock, err = lock(filepath.Join(dir, lockName)); err != nil {
+		return nil, fmt.Errorf("open spool %s: %w", dir, err)
+	}
+	defer func() {
+		if err != nil {
+			_ = s.unlock()
+		}
+	}()
+	if err := s.own(); err != nil {
+		return nil, fmt.Errorf("open spool %s: %w", dir, err)
+	}
 	numbers, err := s.list()
 	if err != nil {
 		return nil, fmt.Errorf("open spool: %w", err)
@@ -74,6 +95,38 @@ func Open(dir string, o Options) (*Spool, error) {
 		}
 	}
 	return s, nil
+}
+
+// Exists tells whether dir holds segments, whosever.
+func Exists(dir string) bool {
+	numbers, err := (&Spool{dir: dir}).list()
+	return err == nil && len(numbers) > 0
+}
+
+// own removes what belongs to another owner and writes down ours. The name is
+// there, whole, before the first segment is.
+func (s *Spool) own() error {
+	name := filepath.Join(s.dir, ownerFile)
+	was, err := os.ReadFile(name)
+	if err == nil && string(was) == s.opt.Owner {
+		return nil
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	numbers, err := s.list()
+	if err != nil {
+		return err
+	}
+	for _, n := range numbers {
+		if err := os.Remove(s.path(n)); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(name, []byte(s.opt.Owner), 0o600); err != nil {
+		return err
+	}
+	return syncDir(s.dir)
 }
 
 // list reads the numbers of the segments on disk in order.
@@ -284,7 +337,7 @@ func (s *Spool) drop() error {
 func (s *Spool) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.closeFile()
+	return errors.Join(s.closeFile(), s.unlock())
 }
 
 // Remove deletes the spool's files and, when nothing else is in it, its
@@ -299,8 +352,10 @@ func (s *Spool) Remove() error {
 	if err != nil {
 		return fmt.Errorf("spool: %w", err)
 	}
+	_ = os.Remove(filepath.Join(s.dir, ownerFile))
+	_ = os.Remove(filepath.Join(s.dir, lockName))
 	_ = os.Remove(s.dir) // somebody else's files may be in it
-	return nil
+	return s.unlock()
 }
 
 func syncDir(path string) error {

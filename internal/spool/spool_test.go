@@ -187,8 +187,34 @@ func TestDamageIsTold(t *testing.T) {
 	if !errors.Is(err, ErrDamaged) {
 		t.Errorf("read: %v", err)
 	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := Open(dir, Options{}); !errors.Is(err, ErrDamaged) {
 		t.Errorf("opened: %v", err)
+	}
+}
+
+func TestOwnerAndLock(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir, Options{Owner: "a"})
+	fill(t, s, 1, 3, 10)
+	if _, err := Open(dir, Options{Owner: "a"}); !errors.Is(err, ErrHeld) {
+		t.Errorf("opened twice: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, dir, Options{Owner: "a"})
+	if got := keys(t, s.From(0)); len(got) != 3 {
+		t.Errorf("after closing: %v", got)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, dir, Options{Owner: "b"})
+	if got := keys(t, s.From(0)); len(got) != 0 {
+		t.Errorf("another owner's: %v", got)
 	}
 }
 
@@ -206,6 +232,9 @@ func FuzzOpen(f *testing.F) {
 	f.Add(bytes.Repeat([]byte{0xff}, 100))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, ownerFile), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
 		if err := os.WriteFile(filepath.Join(dir, "0000000000000001"+suffix), raw, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -19,6 +19,9 @@ import (
 // machine went down.
 const spoolSyncEvery = time.Second
 
+// SpoolRoom is what a spool must have room for to take the next entries.
+const SpoolRoom = 2 * maxReply
+
 // spoolKey is an entry's key in a spool.
 func spoolKey(at mongo.OpTime) uint64 { return uint64(at.TS.T)<<32 | uint64(at.TS.I) }
 
@@ -68,7 +71,7 @@ func (k *spoolSink) waitRoom(ctx context.Context, patience time.Duration) (bool,
 	const look = 200 * time.Millisecond // room comes in whole segments
 	t := time.NewTicker(look)
 	defer t.Stop()
-	for waited := time.Duration(0); !k.s.Room(2 * maxReply); waited += look {
+	for waited := time.Duration(0); !k.s.Room(SpoolRoom); waited += look {
 		if patience > 0 && waited >= patience {
 			return false, nil
 		}
