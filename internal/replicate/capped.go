@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/tail"
 )
 
 // cappedStarts finds, for each capped collection of the target, up to which
@@ -31,6 +32,17 @@ func (j *Job) cappedStarts(ctx context.Context, from, until mongo.OpTime) (map[s
 			bySource[src] = ns
 		}
 	}
+	starts := map[string]mongo.OpTime{}
+	found := func(ns string, at mongo.OpTime, id bson.RawValue) {
+		if ns := bySource[ns]; ns != "" && newest[ns].Equal(id) {
+			starts[ns] = at
+		}
+	}
+	if s := j.spooler.source(); tail.Spooled(s, from) { // the oplog may begin later
+		if err := tail.SpooledInserts(s, from, until, found); err != nil {
+			return nil, fmt.Errorf("look for inserts into capped collections: %w", err)
+		}
+	}
 	cur, err := j.src.Client.Database("local", options.Database().SetReadConcern(readconcern.Majority())).Collection("oplog.rs").
 		Find(ctx, bson.D{
 			{Key: "ts", Value: bson.D{{Key: "$gt", Value: from.TS}, {Key: "$lte", Value: until.TS}}},
@@ -39,7 +51,6 @@ func (j *Job) cappedStarts(ctx context.Context, from, until mongo.OpTime) (map[s
 	if err != nil {
 		return nil, fmt.Errorf("look for inserts into capped collections: %w", err)
 	}
-	starts := map[string]mongo.OpTime{}
 	var e struct {
 		mongo.OpTime `bson:",inline"`
 		NS           string `bson:"ns"`
@@ -51,9 +62,7 @@ func (j *Job) cappedStarts(ctx context.Context, from, until mongo.OpTime) (map[s
 		if err := cur.Decode(&e); err != nil {
 			return nil, fmt.Errorf("look for inserts into capped collections: %w", err)
 		}
-		if ns := bySource[e.NS]; newest[ns].Equal(e.O.ID) {
-			starts[ns] = e.OpTime
-		}
+		found(e.NS, e.OpTime, e.O.ID)
 	}
 	if err := cur.Err(); err != nil {
 		return nil, fmt.Errorf("look for inserts into capped collections: %w", err)

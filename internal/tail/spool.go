@@ -211,3 +211,26 @@ func (f *fetcher) spooled(at mongo.OpTime) (found entry, ok bool, err error) {
 	}
 	return found, ok, err
 }
+
+// SpooledInserts calls fn for each plain insert that s holds after a position
+// up to another, in order. The id aliases memory that nothing reuses.
+func SpooledInserts(s *spool.Spool, after, until mongo.OpTime, fn func(ns string, at mongo.OpTime, id bson.RawValue)) error {
+	rd := s.From(spoolKey(after))
+	defer rd.Close()
+	for {
+		rec, ok, err := rd.Next()
+		if err != nil || !ok || spoolKey(until) < rec.First {
+			return err
+		}
+		err = wire.BatchOf(rec.Payload).Each(func(doc []byte) error {
+			e, err := parseEntry(doc)
+			if err == nil && string(e.op) == "i" && after.Before(e.at) && !until.Before(e.at) {
+				fn(string(e.ns), e.at, e.o.Lookup("_id"))
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+}

@@ -226,6 +226,7 @@ func TestResumeAnywhere(t *testing.T) {
 	}
 	whole := fillSpool(t, c, start, end)
 	half := fillSpool(t, c, start, all[len(all)/2].End)
+	checkInserts(t, c, db+".c", whole, start, all[len(all)/2].End)
 	open := 0
 	for i, b := range all {
 		if !b.OpenTxn.IsZero() {
@@ -243,6 +244,26 @@ func TestResumeAnywhere(t *testing.T) {
 	}
 	if open == 0 {
 		t.Error("no position lies inside a transaction")
+	}
+}
+
+// checkInserts compares the plain inserts that a spool holds with those of the
+// oplog.
+func checkInserts(t *testing.T, c *mongo.Cluster, ns string, s *spool.Spool, after, until mongo.OpTime) {
+	t.Helper()
+	var got []mongo.OpTime
+	ok(t, SpooledInserts(s, after, until, func(in string, at mongo.OpTime, id bson.RawValue) {
+		if in == ns && id.Type != 0 {
+			got = append(got, at)
+		}
+	}))
+	cur, err := c.Client.Database("local").Collection("oplog.rs").Find(t.Context(), bson.D{{Key: "op", Value: "i"}, {Key: "ns", Value: ns},
+		{Key: "ts", Value: bson.D{{Key: "$gt", Value: after.TS}, {Key: "$lte", Value: until.TS}}}})
+	ok(t, err)
+	var want []mongo.OpTime
+	ok(t, cur.All(t.Context(), &want))
+	if !slices.Equal(got, want) || len(want) == 0 {
+		t.Errorf("inserts at %v, want %v", got, want)
 	}
 }
 
