@@ -59,7 +59,7 @@ const (
 func scenarios() []scenario {
 	return slices.Concat(typeScenarios(), idScenarios(), updateScenarios(), writeScenarios(), kindScenarios(), cappedScenarios(), seriesScenarios(),
 		viewScenarios(), indexScenarios(), indexChangeScenarios(), ddlScenarios(), renameScenarios(), filterScenarios(),
-		mappingScenarios(), txnScenarios(), uniqueScenarios())
+		mappingScenarios(), txnScenarios(), uniqueScenarios(), knownLossScenarios())
 }
 
 // TestScenarios runs every scenario in every way: those of one way together,

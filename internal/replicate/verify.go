@@ -107,16 +107,19 @@ func verifyPairs(ctx context.Context, src, dst *mongo.Cluster, rules *rule.Set) 
 	return pairUp(ofSource, ofTarget, rules), nil
 }
 
-// pairUp matches by the namespaces that hold the documents, so that a
-// collection on one side and a time-series collection on the other differ.
+// pairUp matches by the namespaces that hold the documents. A collection whose
+// name on the other side means a view or a time-series collection has nothing to
+// be paired with: that they are of different types is for the catalogs'
+// comparison to say.
 func pairUp(ofSource, ofTarget []catalog.Collection, rules *rule.Set) []verify.Pair {
 	var pairs []verify.Pair
+	source, target := virtual(ofSource), virtual(ofTarget)
 	paired := map[string]bool{}
 	for _, c := range ofSource {
-		if c.Type == catalog.TypeView {
+		p := verify.Pair{SourceNS: c.DataNS(), TargetNS: rules.Target(c.DataNS())}
+		if c.Type == catalog.TypeView || target[p.TargetNS] {
 			continue
 		}
-		p := verify.Pair{SourceNS: c.DataNS(), TargetNS: rules.Target(c.DataNS())}
 		paired[p.TargetNS] = true
 		pairs = append(pairs, p)
 	}
@@ -124,9 +127,21 @@ func pairUp(ofSource, ofTarget []catalog.Collection, rules *rule.Set) []verify.P
 		if c.Type == catalog.TypeView || paired[c.DataNS()] {
 			continue
 		}
-		if ns, ok := rules.Source(c.DataNS()); ok {
+		if ns, ok := rules.Source(c.DataNS()); ok && !source[ns] {
 			pairs = append(pairs, verify.Pair{SourceNS: ns, TargetNS: c.DataNS()})
 		}
 	}
 	return pairs
+}
+
+// virtual are the names under which no documents are kept: of views, and of
+// time-series collections, whose documents are in their buckets.
+func virtual(list []catalog.Collection) map[string]bool {
+	out := map[string]bool{}
+	for _, c := range list {
+		if c.Type != catalog.TypeCollection {
+			out[c.NS] = true
+		}
+	}
+	return out
 }

@@ -19,11 +19,17 @@ func TestPairUp(t *testing.T) {
 		{NS: "shop.view", Type: catalog.TypeView},
 		{NS: "shop.weather", Type: catalog.TypeTimeSeries},
 		{NS: "shop.mixed", Type: catalog.TypeTimeSeries},
+		{NS: "shop.viewed", Type: catalog.TypeCollection},
+		{NS: "shop.unviewed", Type: catalog.TypeView},
+		{NS: "shop.series", Type: catalog.TypeCollection},
 	}, []catalog.Collection{
 		{NS: "store.orders", Type: catalog.TypeCollection},
 		{NS: "store.weather", Type: catalog.TypeTimeSeries},
 		{NS: "store.mixed", Type: catalog.TypeCollection},
 		{NS: "store.extra", Type: catalog.TypeCollection},
+		{NS: "store.viewed", Type: catalog.TypeView},
+		{NS: "store.unviewed", Type: catalog.TypeCollection},
+		{NS: "store.series", Type: catalog.TypeTimeSeries},
 		{NS: "store.extraView", Type: catalog.TypeView},
 		{NS: "crm.extra", Type: catalog.TypeTimeSeries},
 	}, rules)
@@ -31,8 +37,8 @@ func TestPairUp(t *testing.T) {
 		{SourceNS: "shop.orders", TargetNS: "store.orders"},
 		{SourceNS: "shop.system.buckets.weather", TargetNS: "store.system.buckets.weather"},
 		{SourceNS: "shop.system.buckets.mixed", TargetNS: "store.system.buckets.mixed"},
-		{SourceNS: "shop.mixed", TargetNS: "store.mixed"},
 		{SourceNS: "shop.extra", TargetNS: "store.extra"},
+		{SourceNS: "shop.system.buckets.series", TargetNS: "store.system.buckets.series"},
 		{SourceNS: "crm.system.buckets.extra", TargetNS: "crm.system.buckets.extra"},
 	}
 	if !slices.Equal(got, want) {

@@ -171,15 +171,27 @@ func plants() []plant {
 	}
 }
 
-// retype is an _id of the same value in another type, if the type has one.
+// retype is an _id that an index holds equal but whose bytes differ, if there is
+// one.
 func retype(v bson.RawValue) (any, bool) {
 	switch v.Type {
+	case bson.TypeEmbeddedDocument:
+		if n, ok := v.Document().Lookup("a").Int32OK(); ok {
+			return bson.D{{Key: "a", Value: float64(n)}, {Key: "l", Value: v.Document().Lookup("l")}}, true
+		}
+	case bson.TypeDecimal128:
+		if hi, lo := v.Decimal128().GetBytes(); lo < 1<<60 { // one more digit, the exponent one less
+			return bson.NewDecimal128(hi-1<<49, lo*10), true
+		}
 	case bson.TypeInt32:
 		return float64(v.Int32()), true
 	case bson.TypeInt64:
 		return float64(v.Int64()), true
 	case bson.TypeDouble:
 		f := v.Double()
+		if math.IsNaN(f) {
+			return bson.RawValue{Type: bson.TypeDouble, Value: nan(77).Data}, true
+		}
 		if f == math.Trunc(f) && math.Abs(f) < 1e6 {
 			return int32(f), true
 		}
