@@ -33,6 +33,17 @@ test: build ## All tests on real mongod processes, with the race detector where 
 	$(GO) test -race -count=1 -timeout 15m ./test/access ./test/crash
 	$(GO) test -count=1 -timeout 15m ./test ./test/memory
 
+# How long each target is fuzzed.
+FUZZTIME ?= 30s
+.PHONY: fuzz
+fuzz: ## Damaged bytes for everything that reads bytes from outside, FUZZTIME=30s each
+	@for pkg in $$(grep -rl --include='*_test.go' '^func Fuzz' $(GOFILES) | xargs -n1 dirname | sort -u); do \
+		for target in $$(grep -ho '^func Fuzz[A-Za-z0-9_]*' $$pkg/*_test.go | cut -d' ' -f2); do \
+			echo "== $$pkg $$target"; \
+			$(GO) test ./$$pkg -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) || failed="$$failed $$pkg:$$target"; \
+		done; \
+	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+
 .PHONY: lint
 lint: $(LINT) ## Formatting, vet, linters, import direction
 	@bad=$$(gofmt -l $(GOFILES)); test -z "$$bad" || { echo "run gofmt -w on:"; echo "$$bad"; exit 1; }

@@ -3,6 +3,7 @@ package catalog
 import (
 	"cmp"
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -29,6 +30,10 @@ var counter atomic.Int64
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	flag.Parse()
+	if flag.Lookup("test.fuzz").Value.String() != "" {
+		return m.Run() // in many processes, none of which needs a server
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	var group errgroup.Group

@@ -255,9 +255,9 @@ func (c *Cluster) readPref() *readpref.ReadPref {
 // Redact removes user and password from a connection string. When it cannot
 // tell where they end, it shows no address.
 func Redact(uri string) string {
-	scheme, rest, ok := strings.Cut(uri, "://")
-	if !ok {
-		return "(no scheme)"
+	scheme, rest, _ := strings.Cut(uri, "://")
+	if scheme != "mongodb" && scheme != "mongodb+srv" {
+		return "(no scheme)" // what stands in its place may be a password
 	}
 	end := strings.IndexAny(rest, "/?")
 	if end < 0 {

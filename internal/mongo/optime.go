@@ -3,6 +3,7 @@ package mongo
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -68,13 +69,16 @@ func ParseOpTime(s string) (OpTime, error) {
 	if sec, inc, ok := strings.Cut(s, ":"); ok && !strings.Contains(s, "-") {
 		t, err1 := strconv.ParseUint(sec, 10, 32)
 		i, err2 := strconv.ParseUint(inc, 10, 32)
-		if err1 == nil && err2 == nil {
+		if err1 == nil && err2 == nil && t+i > 0 {
 			return OpTime{TS: bson.Timestamp{T: uint32(t), I: uint32(i)}, Term: -1}, nil
 		}
 	}
 	t, err := time.Parse(time.RFC3339, s)
 	if err != nil {
 		return OpTime{}, fmt.Errorf("position %q: want seconds:increment (1700000000:1) or a time (2026-01-02T15:04:05Z)", s)
+	}
+	if t.Unix() <= 0 || t.Unix() > math.MaxUint32 {
+		return OpTime{}, fmt.Errorf("position %q: no oplog holds that time", s)
 	}
 	return OpTime{TS: bson.Timestamp{T: uint32(t.Unix())}, Term: -1}, nil
 }

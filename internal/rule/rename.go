@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/millrace/millrace/internal/mongo"
 )
@@ -55,6 +56,9 @@ func splitRename(text string) (from, to string, err error) {
 // unescapeSides cuts at the one = that is not escaped.
 func unescapeSides(text string) ([2]string, error) {
 	var sides [2]strings.Builder
+	if !utf8.ValidString(text) {
+		return [2]string{}, errors.New("it is not valid text")
+	}
 	side, escaped := 0, false
 	for _, r := range text {
 		switch {

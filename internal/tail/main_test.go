@@ -3,6 +3,7 @@ package tail
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -24,6 +25,10 @@ var sharedURI string
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
 func runTests(m *testing.M) int {
+	flag.Parse()
+	if flag.Lookup("test.fuzz").Value.String() != "" {
+		return m.Run() // in many processes, none of which needs a server
+	}
 	o := testServer("")
 	o.CacheGB = 1 // one test has a transaction of 64 MB
 	c, err := lab.Start(context.Background(), o)

@@ -25,6 +25,7 @@ type Conn struct {
 	broken      bool
 	msg         Message // for Command; hot paths bring their own
 	zbuf        []byte
+	unpack      unpacker
 }
 
 // Addr is the server's host:port.
@@ -85,7 +86,7 @@ func (c *Conn) RoundTrip(ctx context.Context, m *Message) (bsoncore.Document, er
 		return nil, c.fail(ctx, "read", err)
 	}
 	c.pool.bytesIn.Add(int64(len(reply)))
-	body, err := parseReply(reply)
+	body, err := c.unpack.reply(reply)
 	if err != nil {
 		c.broken = true
 		return nil, err
@@ -154,52 +155,4 @@ func (c *Conn) commandError(body bsoncore.Document) error {
 		c.processor.ProcessError(driver.Error{Code: e.Code, Message: e.Message, Name: e.Name, Labels: e.Labels}, c.mc)
 	}
 	return e
-}
-
-// parseReply returns the body of an OP_MSG reply, decompressing it if needed.
-func parseReply(wm []byte) (bsoncore.Document, error) {
-	length, _, _, op, rem, ok := wiremessage.ReadHeader(wm)
-	if !ok || int(length) != len(wm) {
-		return nil, fmt.Errorf("malformed reply header (%d bytes)", len(wm))
-	}
-	if op == wiremessage.OpCompressed {
-		var err error
-		if op, rem, err = decompress(rem); err != nil {
-			return nil, err
-		}
-	}
-	if op != wiremessage.OpMsg {
-		return nil, fmt.Errorf("reply has opcode %d, want OP_MSG", op)
-	}
-	flags, rem, ok := wiremessage.ReadMsgFlags(rem)
-	if !ok || flags&wiremessage.ChecksumPresent != 0 {
-		return nil, errors.New("malformed reply flags")
-	}
-	kind, rem, ok := wiremessage.ReadMsgSectionType(rem)
-	if !ok || kind != wiremessage.SingleDocument {
-		return nil, errors.New("reply does not start with a body section")
-	}
-	body, _, ok := wiremessage.ReadMsgSectionSingleDocument(rem)
-	if !ok {
-		return nil, errors.New("truncated reply body")
-	}
-	return body, nil
-}
-
-// maxReply bounds what a compressed reply may claim to unpack to: the server's
-// maxMessageSizeBytes.
-const maxReply = 48_000_000
-
-func decompress(rem []byte) (wiremessage.OpCode, []byte, error) {
-	op, rem, ok1 := wiremessage.ReadCompressedOriginalOpCode(rem)
-	size, rem, ok2 := wiremessage.ReadCompressedUncompressedSize(rem)
-	id, rem, ok3 := wiremessage.ReadCompressedCompressorID(rem)
-	if !ok1 || !ok2 || !ok3 || size < 0 || size > maxReply {
-		return 0, nil, errors.New("malformed compressed reply")
-	}
-	out, err := driver.DecompressPayload(rem, driver.CompressionOpts{Compressor: id, UncompressedSize: size})
-	if err != nil {
-		return 0, nil, fmt.Errorf("decompress reply: %w", err)
-	}
-	return op, out, nil
 }
