@@ -8,6 +8,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 // recordIDName is the element that showRecordId appends to a document: type
@@ -112,8 +114,8 @@ func inspect(doc []byte) (l look, err error) {
 		}
 		name := doc[i : i+n]
 		i += n + 1
-		size := valueSize(t, doc[i:end])
-		if size < 0 || size > end-i {
+		size, ok := bsonraw.ValueSize(t, doc[i:end])
+		if !ok {
 			return l, fmt.Errorf("malformed document: field %q of type %s overruns it", name, t)
 		}
 		if t == bson.TypeTimestamp && binary.LittleEndian.Uint64(doc[i:]) == 0 && string(name) != "_id" {
@@ -125,48 +127,4 @@ func inspect(doc []byte) (l look, err error) {
 		i += size
 	}
 	return l, nil
-}
-
-// valueSize is the length of the value at the start of b, -1 when unknown.
-// Format: bsonspec.org.
-func valueSize(t bson.Type, b []byte) int {
-	prefixed := func(extra int) int {
-		if len(b) < 4 {
-			return -1
-		}
-		return int(binary.LittleEndian.Uint32(b)) + extra
-	}
-	switch t {
-	case bson.TypeDouble, bson.TypeDateTime, bson.TypeTimestamp, bson.TypeInt64:
-		return 8
-	case bson.TypeInt32:
-		return 4
-	case bson.TypeObjectID:
-		return 12
-	case bson.TypeBoolean:
-		return 1
-	case bson.TypeDecimal128:
-		return 16
-	case bson.TypeNull, bson.TypeUndefined, bson.TypeMinKey, bson.TypeMaxKey:
-		return 0
-	case bson.TypeString, bson.TypeJavaScript, bson.TypeSymbol:
-		return prefixed(4)
-	case bson.TypeEmbeddedDocument, bson.TypeArray, bson.TypeCodeWithScope:
-		return prefixed(0)
-	case bson.TypeBinary:
-		return prefixed(5)
-	case bson.TypeDBPointer:
-		return prefixed(16)
-	case bson.TypeRegex:
-		first := bytes.IndexByte(b, 0)
-		second := -1
-		if first >= 0 {
-			second = bytes.IndexByte(b[first+1:], 0)
-		}
-		if second < 0 {
-			return -1
-		}
-		return first + second + 2
-	}
-	return -1
 }

@@ -5,6 +5,10 @@ import (
 	"encoding/binary"
 	"math"
 	"strconv"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 // BSON type bytes, as in bsonspec.org.
@@ -40,13 +44,10 @@ type field struct {
 	raw  []byte // type, name, zero and value
 }
 
-// body returns the elements of a document without length and terminator.
-func body(doc []byte) ([]byte, bool) {
-	if len(doc) < 5 || int64(binary.LittleEndian.Uint32(doc)) != int64(len(doc)) || doc[len(doc)-1] != 0 {
-		return nil, false
-	}
-	return doc[4 : len(doc)-1], true
-}
+func body(doc []byte) ([]byte, bool) { return bsonraw.Body(doc) }
+
+// valueSize returns how many bytes at the start of b are a value of type t.
+func valueSize(t byte, b []byte) (int, bool) { return bsonraw.ValueSize(bson.Type(t), b) }
 
 // next cuts the first element off a body; it must not be called with an empty one.
 func next(b []byte) (f field, rest []byte, ok bool) {
@@ -64,65 +65,6 @@ func next(b []byte) (f field, rest []byte, ok bool) {
 	}
 	end := start + n
 	return field{typ: b[0], name: b[1 : z+1], val: b[start:end], raw: b[:end]}, b[end:], true
-}
-
-// valueSize returns how many bytes at the start of b are a value of type t.
-func valueSize(t byte, b []byte) (int, bool) {
-	switch t {
-	case typeUndefined, typeNull, typeMaxKey, typeMinKey:
-		return 0, true
-	case typeBool:
-		return fixed(1, b)
-	case typeInt32:
-		return fixed(4, b)
-	case typeDouble, typeDate, typeTimestamp, typeInt64:
-		return fixed(8, b)
-	case typeObjectID:
-		return fixed(12, b)
-	case typeDecimal128:
-		return fixed(16, b)
-	case typeString, typeCode, typeSymbol:
-		return prefixed(b, 1, 4)
-	case typeBinary:
-		return prefixed(b, 0, 5)
-	case typeDBPointer:
-		return prefixed(b, 1, 16)
-	case typeObject, typeArray:
-		return prefixed(b, 5, 0)
-	case typeCodeScope:
-		return prefixed(b, 14, 0)
-	case typeRegex:
-		return twoStrings(b)
-	}
-	return 0, false
-}
-
-func fixed(n int, b []byte) (int, bool) { return n, len(b) >= n }
-
-// prefixed sizes a value that starts with an int32 length of at least least;
-// extra bytes are not counted in that length.
-func prefixed(b []byte, least, extra int64) (int, bool) {
-	if len(b) < 4 {
-		return 0, false
-	}
-	n := int64(int32(binary.LittleEndian.Uint32(b)))
-	if n < least || n+extra > int64(len(b)) {
-		return 0, false
-	}
-	return int(n + extra), true
-}
-
-// twoStrings sizes a regular expression: pattern and options.
-func twoStrings(b []byte) (int, bool) {
-	p := bytes.IndexByte(b, 0)
-	if p < 0 {
-		return 0, false
-	}
-	o := bytes.IndexByte(b[p+1:], 0)
-	if o < 0 {
-		return 0, false
-	}
-	return p + 1 + o + 1, true
 }
 
 // openDoc reserves the length of a document and returns where it is.

@@ -6,6 +6,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/catalog"
 	"github.com/millrace/millrace/internal/mongo"
 )
@@ -213,7 +214,7 @@ func (a *assembler) applyOps(ctx context.Context, ops []byte, at mongo.OpTime, d
 	if depth > maxNesting {
 		return fmt.Errorf("%w: applyOps nested too deeply", errMalformed)
 	}
-	rest, ok := body(ops)
+	rest, ok := bsonraw.Body(ops)
 	if !ok {
 		return errMalformed
 	}

@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -40,7 +41,7 @@ type txnID struct {
 // parseEntry reads the fields that matter in one pass.
 func parseEntry(doc []byte) (entry, error) {
 	e := entry{at: mongo.OpTime{Term: -1}}
-	rest, ok := body(doc)
+	rest, ok := bsonraw.Body(doc)
 	if !ok {
 		return e, errMalformed
 	}
@@ -100,7 +101,7 @@ func document(f element) (bson.Raw, bool) {
 	if f.typ != bson.TypeEmbeddedDocument {
 		return nil, false
 	}
-	_, ok := body(f.val)
+	_, ok := bsonraw.Body(f.val)
 	return bson.Raw(f.val), ok
 }
 
@@ -116,7 +117,7 @@ func opTime(f element) (o mongo.OpTime, ok bool) {
 		return o, false
 	}
 	o.Term = -1
-	rest, ok := body(f.val)
+	rest, ok := bsonraw.Body(f.val)
 	for ok && len(rest) > 0 {
 		var g element
 		if g, rest, ok = next(rest); !ok {
@@ -134,7 +135,7 @@ func opTime(f element) (o mongo.OpTime, ok bool) {
 
 // id finds _id in a document; the zero value means that it has none.
 func id(doc bson.Raw) (bsoncore.Value, bool) {
-	rest, ok := body(doc)
+	rest, ok := bsonraw.Body(doc)
 	for ok && len(rest) > 0 {
 		var f element
 		if f, rest, ok = next(rest); ok && string(f.key) == "_id" {
@@ -153,7 +154,7 @@ type command struct {
 }
 
 func parseCommand(o bson.Raw) (c command, err error) {
-	rest, ok := body(o)
+	rest, ok := bsonraw.Body(o)
 	if !ok || len(rest) == 0 {
 		return c, fmt.Errorf("%w: command without a name", errMalformed)
 	}

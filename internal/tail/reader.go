@@ -8,6 +8,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
 )
@@ -217,7 +218,7 @@ func same(a, b mongo.OpTime) bool {
 // beginsSet knows the entry with which a replica set's history begins; an
 // oplog that still holds it is complete.
 func beginsSet(e entry) bool {
-	rest, ok := body(e.o)
+	rest, ok := bsonraw.Body(e.o)
 	if !ok || len(rest) == 0 || string(e.op) != "n" {
 		return false
 	}

@@ -1,0 +1,82 @@
+// Package bsonraw finds its way through BSON without decoding it: no
+// allocations, no copies, and nothing read past the bytes it is given.
+//
+// Format: bsonspec.org.
+package bsonraw
+
+import (
+	"bytes"
+	"encoding/binary"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// Body returns the elements of a document or array, without its length and
+// terminator; false when doc is not as long as it says or not terminated.
+func Body(doc []byte) ([]byte, bool) {
+	if len(doc) < 5 || int64(binary.LittleEndian.Uint32(doc)) != int64(len(doc)) || doc[len(doc)-1] != 0 {
+		return nil, false
+	}
+	return doc[4 : len(doc)-1], true
+}
+
+// ValueSize returns how many bytes at the start of b are a value of type t;
+// false when they are none, or more than b has. The inside of documents and
+// arrays is not looked at.
+func ValueSize(t bson.Type, b []byte) (int, bool) {
+	switch t {
+	case bson.TypeUndefined, bson.TypeNull, bson.TypeMaxKey, bson.TypeMinKey:
+		return 0, true
+	case bson.TypeBoolean:
+		return fixed(1, b)
+	case bson.TypeInt32:
+		return fixed(4, b)
+	case bson.TypeDouble, bson.TypeDateTime, bson.TypeTimestamp, bson.TypeInt64:
+		return fixed(8, b)
+	case bson.TypeObjectID:
+		return fixed(12, b)
+	case bson.TypeDecimal128:
+		return fixed(16, b)
+	case bson.TypeString, bson.TypeJavaScript, bson.TypeSymbol:
+		return prefixed(b, 1, 4)
+	case bson.TypeBinary:
+		return prefixed(b, 0, 5)
+	case bson.TypeDBPointer:
+		return prefixed(b, 1, 16)
+	case bson.TypeEmbeddedDocument, bson.TypeArray:
+		return prefixed(b, 5, 0)
+	case bson.TypeCodeWithScope:
+		return prefixed(b, 14, 0)
+	case bson.TypeRegex:
+		return twoStrings(b)
+	}
+	return 0, false
+}
+
+func fixed(n int, b []byte) (int, bool) { return n, len(b) >= n }
+
+// prefixed sizes a value that starts with an int32 length of at least least;
+// extra bytes are not counted in that length.
+func prefixed(b []byte, least, extra int64) (int, bool) {
+	if len(b) < 4 {
+		return 0, false
+	}
+	n := int64(int32(binary.LittleEndian.Uint32(b)))
+	if n < least || n+extra > int64(len(b)) {
+		return 0, false
+	}
+	return int(n + extra), true
+}
+
+// twoStrings sizes a regular expression: pattern and options.
+func twoStrings(b []byte) (int, bool) {
+	p := bytes.IndexByte(b, 0)
+	if p < 0 {
+		return 0, false
+	}
+	o := bytes.IndexByte(b[p+1:], 0)
+	if o < 0 {
+		return 0, false
+	}
+	return p + 1 + o + 1, true
+}

@@ -1,0 +1,84 @@
+package bsonraw
+
+import (
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+)
+
+// samples are one value of each type.
+func samples() map[bson.Type][]byte {
+	doc := bsoncore.BuildDocument(nil, bsoncore.AppendInt32Element(nil, "x", 1))
+	return map[bson.Type][]byte{
+		bson.TypeDouble: make([]byte, 8), bson.TypeString: bsoncore.AppendString(nil, "häß"), bson.TypeEmbeddedDocument: doc, bson.TypeArray: doc,
+		bson.TypeBinary: bsoncore.AppendBinary(nil, 2, []byte("abc")), bson.TypeUndefined: nil, bson.TypeObjectID: make([]byte, 12),
+		bson.TypeBoolean: {1}, bson.TypeDateTime: make([]byte, 8), bson.TypeNull: nil, bson.TypeRegex: bsoncore.AppendRegex(nil, "^a", "im"),
+		bson.TypeDBPointer: bsoncore.AppendDBPointer(nil, "d.c", bson.ObjectID{}), bson.TypeJavaScript: bsoncore.AppendString(nil, ""),
+		bson.TypeSymbol: bsoncore.AppendString(nil, "s"), bson.TypeCodeWithScope: bsoncore.AppendCodeWithScope(nil, "", bsoncore.BuildDocument(nil, nil)),
+		bson.TypeInt32: make([]byte, 4), bson.TypeTimestamp: make([]byte, 8), bson.TypeInt64: make([]byte, 8),
+		bson.TypeDecimal128: make([]byte, 16), bson.TypeMinKey: nil, bson.TypeMaxKey: nil,
+	}
+}
+
+// A value has its size whatever follows it, and none when a byte is missing.
+func TestValueSize(t *testing.T) {
+	all := samples()
+	for typ, v := range all {
+		if n, ok := ValueSize(typ, append(v[:len(v):len(v)], 0xff, 0)); !ok || n != len(v) {
+			t.Errorf("%s: %d, %v, want %d", typ, n, ok, len(v))
+		}
+		for i := range v {
+			if n, ok := ValueSize(typ, v[:i]); ok {
+				t.Errorf("%s cut at %d of %d has %d bytes", typ, i, len(v), n)
+			}
+		}
+	}
+	for typ := range 256 {
+		_, want := all[bson.Type(typ)]
+		if _, ok := ValueSize(bson.Type(typ), make([]byte, 100)); ok && !want {
+			t.Errorf("type %#x is not one", typ)
+		}
+	}
+	for _, length := range []string{"\xff\xff\xff\xff", "\x00\x00\x00\x80", "\xff\xff\xff\x7f", "\x00\x00\x00\x00"} {
+		for _, typ := range []bson.Type{bson.TypeString, bson.TypeEmbeddedDocument, bson.TypeArray, bson.TypeDBPointer, bson.TypeCodeWithScope} {
+			if n, ok := ValueSize(typ, []byte(length+"0123456789abcdefghij")); ok {
+				t.Errorf("%s of length %x has %d bytes", typ, length, n)
+			}
+		}
+	}
+}
+
+func TestBody(t *testing.T) {
+	for s, want := range map[string]bool{
+		"": false, "\x05\x00\x00\x00": false, "\x05\x00\x00\x00\x00": true, "\x05\x00\x00\x00\x01": false, "\x06\x00\x00\x00\x00": false,
+		"\x05\x00\x00\x80\x00": false, "\x08\x00\x00\x00\x0aa\x00\x00": true,
+	} {
+		if b, ok := Body([]byte(s)); ok != want || ok && len(b) != len(s)-5 {
+			t.Errorf("%q: %q, %v", s, b, ok)
+		}
+	}
+}
+
+// FuzzValueSize: a size never exceeds the bytes that there are, depends on
+// nothing behind the value, and is what the driver finds too.
+func FuzzValueSize(f *testing.F) {
+	for typ, v := range samples() {
+		f.Add(byte(typ), append(v[:len(v):len(v)], 7))
+	}
+	f.Fuzz(func(t *testing.T, typ byte, b []byte) {
+		n, ok := ValueSize(bson.Type(typ), b)
+		if !ok {
+			return
+		}
+		if n < 0 || n > len(b) {
+			t.Fatalf("type %#x: %d of %d bytes", typ, n, len(b))
+		}
+		if again, ok := ValueSize(bson.Type(typ), b[:n]); !ok || again != n {
+			t.Errorf("type %#x: %d bytes, without the rest %d, %v", typ, n, again, ok)
+		}
+		if v, rest, ok := bsoncore.ReadValue(b, bsoncore.Type(typ)); ok && (len(v.Data) != n || len(rest) != len(b)-n) {
+			t.Errorf("type %#x: %d bytes, the driver says %d", typ, n, len(v.Data))
+		}
+	})
+}
