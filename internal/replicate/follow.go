@@ -103,10 +103,10 @@ func ignore(err, what error) error {
 // emit takes a batch from the source. Between batches the job may change its
 // phase.
 func (f *follower) emit(ctx context.Context, b *tail.Batch) error {
-	if err := f.eng.Feed(ctx, b); err != nil {
+	if err := f.eng.Feed(ctx, b); err != nil || b.Partial { // what is half there is no position
 		return err
 	}
-	if f.phase == PhaseOverlap && !f.eng.Applied().Applied.Before(mongo.MaxOpTime(f.job.Consistent, f.windowEnd)) {
+	if f.phase == PhaseOverlap && !b.End.Before(mongo.MaxOpTime(f.job.Consistent, f.windowEnd)) {
 		if err := f.becomeConsistent(ctx); err != nil {
 			return err
 		}

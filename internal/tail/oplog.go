@@ -23,6 +23,10 @@ const (
 	defaultAwait     = time.Second
 )
 
+// maxBeat is the time between empty batches: how late a consumer may learn that
+// it has caught up.
+const maxBeat = 100 * time.Millisecond
+
 // stallAfter is how long nothing may come before the primary is asked whether
 // there was something: its no-op writer writes every ten seconds.
 const stallAfter = time.Minute
@@ -42,7 +46,8 @@ type OplogOptions struct {
 	// TxnBufferBytes bounds the operations of open transactions in memory,
 	// default 64 MB. What exceeds it is read from the oplog again at commit.
 	TxnBufferBytes int64
-	// Await is how often an idle source yields an empty batch, default 1 s.
+	// Await is how long a cursor waits for entries, default 1 s. An idle
+	// source yields an empty batch as often, and at least every 100 ms.
 	Await time.Duration
 	// SkipMigrated drops writes of chunk migrations (fromMigrate). On a replica
 	// set it must be off: a rename across databases writes such entries too.
@@ -170,8 +175,8 @@ func (o *Oplog) idle() {
 
 // run consumes the queue until it fails.
 func (a *assembler) run(ctx context.Context, q *queue) error {
-	await := a.o.opt.Await
-	beat := time.Now().Add(await)
+	every := min(a.o.opt.Await, maxBeat)
+	beat := time.Now() // at once, for whoever waits for no more than the start
 	watch := &stallWatch{cluster: a.o.cluster, heard: time.Now()}
 	for {
 		c, ok, err := q.take(ctx, time.Until(beat))
@@ -192,7 +197,7 @@ func (a *assembler) run(ctx context.Context, q *queue) error {
 			if err := a.flush(ctx); err != nil {
 				return err
 			}
-			beat = time.Now().Add(await)
+			beat = time.Now().Add(every)
 		}
 	}
 }
