@@ -53,6 +53,19 @@ const (
 	codeNoCount        = 40481
 )
 
+// RefusesDocument knows the codes by which a server says that it does not store
+// a document, or not with the indexes that it has: names, depth, size, values
+// that cannot be indexed. Codes of the server's or the user's state are not
+// among them.
+func RefusesDocument(code int32) bool {
+	switch code {
+	case 2, 9, 14, 15, 28, 40, 52, 53, 54, 55, 56, 57, 66, CodeDocumentValidation, 171,
+		10334, 16755, 16766, 17261, 17262, 17280, 17419, 17420:
+		return true
+	}
+	return false
+}
+
 // passesByItself knows the codes of elections, shutdowns, killed cursors and
 // operations, full queues, lock and snapshot time-outs.
 func passesByItself(code int32) bool {

@@ -1,0 +1,159 @@
+package deadletter
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Duplicate is what a server tells of a duplicate key.
+type Duplicate struct {
+	Pattern bson.Raw // the index's keys
+	Value   bson.Raw // what collided
+	// hex names fields whose value is a sort key of the index's collation.
+	collated bool
+	message  string
+}
+
+// ParseDuplicate reads a write error's entry or a failed command's reply.
+func ParseDuplicate(raw bson.Raw) Duplicate {
+	var d Duplicate
+	d.Pattern, _ = raw.Lookup("keyPattern").DocumentOK()
+	d.Value, _ = raw.Lookup("keyValue").DocumentOK()
+	d.message, _ = raw.Lookup("errmsg").StringValueOK()
+	_, d.collated = raw.Lookup("collation").DocumentOK()
+	d.collated = d.collated || strings.Contains(d.message, " collation: {")
+	return d
+}
+
+// Index is the name of the index as the server's message has it, or "".
+func (d Duplicate) Index() string {
+	_, rest, ok := strings.Cut(d.message, " index: ")
+	if !ok {
+		return ""
+	}
+	for _, end := range []string{" collation: ", " dup key: "} {
+		if i := strings.Index(rest, end); i >= 0 {
+			rest = rest[:i]
+		}
+	}
+	return rest
+}
+
+// Holders returns up to limit documents of a target namespace, but for the one
+// whose _id is except, that have the key. doc is a document that has it, for
+// under a collation a server does not tell the key in readable form; with a
+// collation and without doc, none are found. spec is the index's specification
+// where the target does not have the index yet, else nil.
+func Holders(ctx context.Context, c *mongo.Cluster, ns string, d Duplicate, spec bson.Raw, doc []byte, except *bsoncore.Value, limit int64) ([]bson.Raw, error) {
+	if len(d.Pattern) == 0 || len(d.Value) == 0 {
+		return nil, nil
+	}
+	if spec == nil {
+		var err error
+		if spec, err = findIndex(ctx, c, ns, d); err != nil {
+			return nil, err
+		}
+	}
+	filter, ok := keyFilter(d, doc)
+	if !ok {
+		return nil, nil
+	}
+	and := bson.A{filter}
+	if p, ok := spec.Lookup("partialFilterExpression").DocumentOK(); ok {
+		and = append(and, p)
+	}
+	if sparse, ok := spec.Lookup("sparse").BooleanOK(); ok && sparse {
+		and = append(and, anyExists(d.Pattern))
+	}
+	if except != nil {
+		and = append(and, bson.D{{Key: "_id", Value: bson.D{{Key: "$ne", Value: bson.RawValue{Type: bson.Type(except.Type), Value: except.Data}}}}})
+	}
+	db, name := mongo.SplitNS(ns)
+	find := bson.D{{Key: "find", Value: name}, {Key: "filter", Value: bson.D{{Key: "$and", Value: and}}}, {Key: "limit", Value: limit}}
+	if collation, ok := spec.Lookup("collation").DocumentOK(); ok {
+		find = append(find, bson.E{Key: "collation", Value: collation})
+	} else {
+		find = append(find, bson.E{Key: "collation", Value: bson.D{{Key: "locale", Value: "simple"}}})
+	}
+	cur, err := c.Client.Database(db).RunCommandCursor(ctx, find)
+	if err != nil {
+		return nil, fmt.Errorf("find what holds a key of %s: %w", ns, err)
+	}
+	defer cur.Close(ctx)
+	var out []bson.Raw
+	for cur.Next(ctx) {
+		out = append(out, bytes.Clone(cur.Current))
+	}
+	if err := cur.Err(); err != nil {
+		return nil, fmt.Errorf("find what holds a key of %s: %w", ns, err)
+	}
+	return out, nil
+}
+
+// findIndex returns the unique index's specification, empty when there is none
+// of the name yet: one whose build failed.
+func findIndex(ctx context.Context, c *mongo.Cluster, ns string, d Duplicate) (bson.Raw, error) {
+	db, name := mongo.SplitNS(ns)
+	cur, err := c.Client.Database(db).Collection(name).Indexes().List(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list indexes of %s: %w", ns, err)
+	}
+	defer cur.Close(ctx)
+	found := bson.Raw(bsoncore.NewDocumentBuilder().Build())
+	for cur.Next(ctx) {
+		if n, _ := cur.Current.Lookup("name").StringValueOK(); n == d.Index() {
+			found = bytes.Clone(cur.Current)
+		}
+	}
+	return found, cur.Err()
+}
+
+// keyFilter matches documents that have the key. Equality also matches an
+// element of an array, as the index does.
+func keyFilter(d Duplicate, doc []byte) (bson.D, bool) {
+	filter := bson.D{}
+	elems, err := d.Value.Elements()
+	if err != nil {
+		return nil, false
+	}
+	for _, e := range elems {
+		v := e.Value()
+		if d.collated {
+			var ok bool
+			if v, ok = plainValue(doc, e.Key()); !ok {
+				return nil, false
+			}
+		}
+		filter = append(filter, bson.E{Key: e.Key(), Value: bson.D{{Key: "$eq", Value: v}}})
+	}
+	return filter, len(filter) > 0
+}
+
+// plainValue is the value at a path without arrays in it; absent is null, as
+// in an index.
+func plainValue(doc []byte, path string) (bson.RawValue, bool) {
+	if len(doc) == 0 {
+		return bson.RawValue{}, false
+	}
+	v, err := bson.Raw(doc).LookupErr(strings.Split(path, ".")...)
+	if err != nil {
+		return bson.RawValue{Type: bson.TypeNull}, true
+	}
+	return v, v.Type != bson.TypeArray
+}
+
+func anyExists(pattern bson.Raw) bson.D {
+	or := bson.A{}
+	elems, _ := pattern.Elements()
+	for _, e := range elems {
+		or = append(or, bson.D{{Key: e.Key(), Value: bson.D{{Key: "$exists", Value: true}}}})
+	}
+	return bson.D{{Key: "$or", Value: or}}
+}
