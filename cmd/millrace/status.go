@@ -116,6 +116,10 @@ func writeStatus(w io.Writer, s replicate.Status) error {
 	if s.Limits != (pace.Rates{}) {
 		t.AppendRow(table.Row{"throttled to", limitsText(s.Limits)})
 	}
+	if c := conflictText(s.Conflicts); c != "" {
+		t.AppendRow(table.Row{"conflicts", c})
+		t.AppendRow(table.Row{"dead letters", plain(s.Conflicts.Where)})
+	}
 	if s.Waiting != "" {
 		t.AppendRow(table.Row{"waiting for", plain(s.Waiting)})
 	}
@@ -138,6 +142,20 @@ func writeStatus(w io.Writer, s replicate.Status) error {
 	writeDifferences(&b, s.Differences)
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// conflictText counts what the target refused and what was removed from it.
+func conflictText(c replicate.ConflictStatus) string {
+	var parts []string
+	for _, p := range []struct {
+		n    int64
+		what string
+	}{{c.Open, "not on the target"}, {c.Undecided, "undecided"}, {c.Settled, "settled"}, {c.Removed, "removed from the target"}} {
+		if p.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 func phaseText(s replicate.Status) string {

@@ -50,6 +50,10 @@ func writeSummary(w io.Writer, sum summary) error {
 	if s.Follow.Applied != "" {
 		t.AppendRow(table.Row{"durable up to", s.Follow.Applied})
 	}
+	if c := conflictText(s.Conflicts); c != "" {
+		t.AppendRow(table.Row{"conflicts", c})
+		t.AppendRow(table.Row{"dead letters", plain(s.Conflicts.Where)})
+	}
 	if e := errorCounts(s.Errors); e != "" {
 		t.AppendRow(table.Row{"errors met", e})
 	}

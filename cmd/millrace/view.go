@@ -180,6 +180,9 @@ func (v *viewer) trouble() []string {
 	if s.Waiting != "" {
 		out = append(out, fit(v.columns, label("waiting")+plain(s.Waiting)))
 	}
+	if text := conflictText(s.Conflicts); text != "" {
+		out = append(out, fit(v.columns, label("conflicts")+text, plain(s.Conflicts.Where)))
+	}
 	if text := errorCounts(s.Errors); text != "" {
 		out = append(out, fit(v.columns, label("errors")+text))
 	}

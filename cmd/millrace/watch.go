@@ -66,6 +66,9 @@ func progress(s replicate.Status) []slog.Attr {
 	if s.Waiting != "" {
 		out = append(out, slog.String("waiting", s.Waiting))
 	}
+	if c := conflictText(s.Conflicts); c != "" {
+		out = append(out, slog.String("conflicts", c))
+	}
 	if e := errorCounts(s.Errors); e != "" {
 		out = append(out, slog.String("errors", e))
 	}

@@ -2,15 +2,16 @@ package apply
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/deadletter"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
@@ -53,6 +54,13 @@ type Options struct {
 	Overwrite bool
 	// Limit holds the events back; nil is none.
 	Limit *pace.Limiter
+	// OnConflict says what becomes of documents that the target refuses, which
+	// Letters keep. Without Letters each refusal is an error.
+	OnConflict deadletter.Policy
+	Letters    *deadletter.Store
+	// Reread reads a document from the source by the name that its collection
+	// has on the target.
+	Reread func(ctx context.Context, targetNS string, id bsoncore.Value) (Reread, error)
 	// ObserveTerm is told the election term of each acknowledged write.
 	ObserveTerm func(term int64)
 	// WriteConcern of data writes; nil is {w:1}.
@@ -116,6 +124,7 @@ type Engine struct {
 
 	parkCh  chan struct{} // a worker has parked something
 	carried int           // documents parked beyond the last barrier; router only
+	fed     mongo.OpTime  // end of the last batch that was routed whole; router only
 
 	stopped chan struct{} // closed when Run ends
 	mu      sync.Mutex
@@ -134,12 +143,20 @@ type target struct {
 
 func (t *target) serial() bool { return t.capped || t.collated }
 
+// hash chooses the partition of a document's events.
+func (t *target) hash(id bsoncore.Value) uint64 {
+	if t.serial() {
+		return t.seed
+	}
+	return t.seed ^ delta.Hash(delta.AppendKey(nil, id))
+}
+
 // New prepares an engine that starts at pos.
 func New(dst *mongo.Cluster, pos tail.Position, o Options) *Engine {
 	o = o.withDefaults()
 	e := &Engine{
 		dst: dst, o: o, ledger: newLedger(o.MaxBytes, pos), targets: map[string]*target{},
-		parkCh: make(chan struct{}, 1), stopped: make(chan struct{}),
+		parkCh: make(chan struct{}, 1), stopped: make(chan struct{}), fed: pos.Applied,
 	}
 	e.SetWindow(o.WindowEnd)
 	for i := range o.Partitions {
@@ -202,6 +219,9 @@ func (e *Engine) Feed(ctx context.Context, b *tail.Batch) error {
 		}
 	default:
 	}
+	if err := e.decide(ctx); err != nil {
+		return err
+	}
 	if e.carried > 0 && e.ledger.full(b) {
 		if err := e.relieve(ctx); err != nil {
 			return err
@@ -216,6 +236,7 @@ func (e *Engine) Feed(ctx context.Context, b *tail.Batch) error {
 		return e.failure(err)
 	}
 	e.ledger.done(seg, 1)
+	e.fed = b.End
 	return nil
 }
 
@@ -331,53 +352,20 @@ func (e *Engine) resolve(ctx context.Context, ns string) (*target, error) {
 		e.targets[ns] = nil
 		return nil, nil
 	}
-	traits, err := e.o.Traits(ctx, tns)
+	t, err := e.newTarget(ctx, tns)
 	if err != nil {
-		return nil, fmt.Errorf("read options of %s: %w", tns, err)
+		return nil, err
 	}
-	db, coll := mongo.SplitNS(tns)
-	t := &target{ns: tns, db: db, coll: coll, capped: traits.Capped, collated: traits.Collated, seed: delta.Hash([]byte(tns)),
-		start: e.o.CappedStarts[tns]}
 	e.targets[ns] = t
 	return t, nil
 }
 
-// Drain waits until everything fed so far is acknowledged, parked operations
-// included.
-func (e *Engine) Drain(ctx context.Context) error { return e.drain(ctx, true) }
-
-// drain is Drain; without must, parked documents may stay parked.
-func (e *Engine) drain(ctx context.Context, must bool) error {
-	if err := e.flushChunks(ctx); err != nil {
-		return e.failure(err)
-	}
-	replies := make(chan parkedBatch, len(e.workers))
-	for _, w := range e.workers {
-		if err := w.send(ctx, message{quiesce: replies}); err != nil {
-			return e.failure(err)
-		}
-	}
-	var parked parkedBatch
-	for range e.workers {
-		select {
-		case p := <-replies:
-			parked.add(p)
-		case <-e.stopped:
-			return e.failure(errors.New("apply workers stopped"))
-		case <-ctx.Done():
-			return e.failure(context.Cause(ctx))
-		}
-	}
-	select { // whatever was parked is in hand now
-	case <-e.parkCh:
-	default:
-	}
-	carry, err := e.settle(ctx, parked, must)
-	if err == nil {
-		err = e.carryOn(ctx, carry)
-	}
+func (e *Engine) newTarget(ctx context.Context, ns string) (*target, error) {
+	traits, err := e.o.Traits(ctx, ns)
 	if err != nil {
-		return e.failure(err)
+		return nil, fmt.Errorf("read options of %s: %w", ns, err)
 	}
-	return nil
+	db, coll := mongo.SplitNS(ns)
+	return &target{ns: ns, db: db, coll: coll, capped: traits.Capped, collated: traits.Collated, seed: delta.Hash([]byte(ns)),
+		start: e.o.CappedStarts[ns]}, nil
 }

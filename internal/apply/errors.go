@@ -18,6 +18,9 @@ type ConflictError struct {
 	ID     string // extended JSON
 	At     mongo.OpTime
 	Reason string
+	// Index is the unique index and Other the _id of the document that holds
+	// the key, in extended JSON, where they are known.
+	Index, Other string
 }
 
 // Error names the operation, namespace, _id, position and reason.
@@ -27,7 +30,7 @@ func (c *ConflictError) Error() string {
 
 func conflict(opName, ns string, id bsoncore.Value, at mongo.OpTime, reason string) error {
 	return mongo.WithHint(&ConflictError{Op: opName, NS: ns, ID: idString(id), At: at, Reason: reason},
-		"something else writes on the target, or the target was changed before the job: stop that writer, compare with `millrace verify`, and begin anew with --restart")
+		hintForeign)
 }
 
 func opError(what, ns string, id bsoncore.Value, at mongo.OpTime, err error) error {

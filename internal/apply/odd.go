@@ -5,7 +5,9 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/deadletter"
 	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // Two sorts of top-level fields are not stored as a plain write has them
@@ -29,9 +31,17 @@ func (w *worker) dollars(ctx context.Context, t *target, ops []*op) ([]*op, erro
 		if !odd {
 			continue
 		}
-		p := &parkedOp{t: t, hash: o.hash, id: o.id, steps: []op{*o}}
-		if err := w.settleTogether(ctx, []settled{{p, o.doc}}); err != nil {
+		s := settled{parkedOp: &parkedOp{t: t, hash: o.hash, id: o.id, steps: []op{*o}}, doc: o.doc, at: o.at}
+		_, refused, err := w.settleTogether(ctx, []settled{s})
+		switch {
+		case err != nil:
 			return nil, err
+		case refused != nil && refused.cause == deadletter.CauseKey: // perhaps a mere reordering
+			w.parked.park(t, o)
+		case refused != nil && w.e.lenient():
+			w.parked.parkRefused(t, o, refused)
+		case refused != nil:
+			return nil, w.stopError(ctx, s, refused)
 		}
 	}
 	return plain, nil
@@ -53,9 +63,10 @@ func hasDollarField(doc []byte) bool {
 }
 
 // repair puts zero timestamps back into the documents just written. After a
-// crash in between both writes happen again.
-func (w *worker) repair(ctx context.Context, t *target, ops []*op) error {
-	var repairs []*op
+// crash in between both writes happen again. It returns those for which that
+// meets a duplicate key: the key with the present time was free.
+func (w *worker) repair(ctx context.Context, t *target, ops []*op) (duplicate []*op, err error) {
+	var repairs, written []*op
 	for _, o := range ops {
 		if o.kind == opUpdate {
 			continue
@@ -68,11 +79,30 @@ func (w *worker) repair(ctx context.Context, t *target, ops []*op) error {
 		if w.translate(r) == delta.None {
 			continue
 		}
-		repairs = append(repairs, r)
+		repairs, written = append(repairs, r), append(written, o)
 	}
 	if len(repairs) == 0 {
-		return nil
+		return nil, nil
 	}
-	_, err := w.sendOps(ctx, "update", t, repairs, false, appendUpdate)
+	res, err := w.sendOps(ctx, "update", t, repairs, false, appendUpdate)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range res.Errors {
+		o := written[e.Index]
+		if e.Code != mongo.CodeDuplicateKey {
+			return nil, opError("restore a zero timestamp", t.ns, o.id, o.at, serverError(e))
+		}
+		duplicate = append(duplicate, o)
+	}
+	return duplicate, nil
+}
+
+// repairOrPark is repair that parks duplicates.
+func (w *worker) repairOrPark(ctx context.Context, t *target, ops []*op) error {
+	duplicate, err := w.repair(ctx, t, ops)
+	for _, o := range duplicate {
+		w.parked.park(t, o)
+	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/deadletter"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/wire"
 )
@@ -38,7 +39,10 @@ func (w *worker) rewriteSome(ctx context.Context, t *target, ops []*op) error {
 	for i, o := range ops {
 		if docs[i] == nil {
 			if !o.window {
-				return conflict("update", t.ns, o.id, o.at, "the document is not on the target")
+				if err := w.lost(t, o, deadletter.CauseMissing, textMissing); err != nil {
+					return err
+				}
+				continue
 			}
 			w.e.n.skipped.Add(1)
 			continue
@@ -47,6 +51,9 @@ func (w *worker) rewriteSome(ctx context.Context, t *target, ops []*op) error {
 		if err != nil {
 			return err
 		}
+		if doc == nil {
+			continue // parked
+		}
 		puts = append(puts, &op{kind: opReplace, id: o.id, hash: o.hash, key: o.key, doc: doc, at: o.at, window: o.window})
 	}
 	w.e.n.rewritten.Add(int64(len(puts)))
@@ -54,8 +61,8 @@ func (w *worker) rewriteSome(ctx context.Context, t *target, ops []*op) error {
 }
 
 // computed is the document after the update. A path that does not fit is
-// left alone inside the window, for a later event sets it, and an error
-// outside.
+// left alone inside the window, for a later event sets it, and a conflict
+// outside; no document means that it is parked.
 func (w *worker) computed(t *target, o *op, doc bson.Raw) ([]byte, error) {
 	out, skipped, err := delta.Apply(nil, doc, o.upd)
 	if err != nil {
@@ -63,7 +70,7 @@ func (w *worker) computed(t *target, o *op, doc bson.Raw) ([]byte, error) {
 	}
 	if skipped > 0 {
 		if !o.window {
-			return nil, conflict("update", t.ns, o.id, o.at, "the document on the target has another shape than the update expects")
+			return nil, w.lost(t, o, deadletter.CauseShape, textShape)
 		}
 		w.e.n.skipped.Add(int64(skipped))
 	}

@@ -3,7 +3,9 @@ package apply
 import (
 	"context"
 
+	"github.com/millrace/millrace/internal/deadletter"
 	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // writeSerial applies the events of a capped or collated collection one after
@@ -55,6 +57,13 @@ func (w *worker) insertInOrder(ctx context.Context, t *target, ops []*op) error 
 			if err := w.replaceCollated(ctx, t, o); err != nil {
 				return err
 			}
+		case e.OnIDIndex():
+			if err := w.lost(t, o, deadletter.CauseID, textTaken); err != nil {
+				return err
+			}
+		case e.Code == mongo.CodeDuplicateKey && w.e.o.Letters != nil:
+			w.parkDuplicate(t, o, e) // to be judged at the barrier
+		case w.parkRefusal(t, o, e):
 		default:
 			return conflict("insert", t.ns, o.id, o.at, serverError(e).Error())
 		}
@@ -66,10 +75,14 @@ func (w *worker) insertInOrder(ctx context.Context, t *target, ops []*op) error 
 // replaceCollated replaces a document whose _id is equal under the collation
 // but may differ in bytes, which no update can change.
 func (w *worker) replaceCollated(ctx context.Context, t *target, o *op) error {
-	if _, err := w.sendOps(ctx, "delete", t, []*op{o}, true, appendDelete); err != nil {
+	res, err := w.sendOps(ctx, "delete", t, []*op{o}, true, appendDelete)
+	if err != nil {
 		return err
 	}
-	res, err := w.sendOps(ctx, "insert", t, []*op{o}, true, appendInsert)
+	for _, e := range res.Errors {
+		return opError("delete", t.ns, o.id, o.at, serverError(e))
+	}
+	res, err = w.sendOps(ctx, "insert", t, []*op{o}, true, appendInsert)
 	if err != nil {
 		return err
 	}
@@ -95,7 +108,7 @@ func (w *worker) writeOne(ctx context.Context, t *target, o *op) error {
 	if err := w.updates(ctx, t, []*op{o}); err != nil {
 		return err
 	}
-	if w.parked.has(t, o) { // nothing is reordered here: no second chance
+	if w.e.o.Letters == nil && w.parked.has(t, o) { // nothing is reordered here: no second chance
 		return conflict(o.kind.String(), t.ns, o.id, o.at, "duplicate key on a unique index")
 	}
 	return nil

@@ -141,6 +141,10 @@ func (w *worker) takeItem(ctx context.Context, it item) error {
 			return err
 		}
 	}
+	if w.e.o.Letters.Disputed(it.t.ns, it.ev.ID) {
+		w.wakeRouter()
+		return w.parked.parkItem(it)
+	}
 	for {
 		ok, folded, err := w.b.add(it)
 		if err != nil {

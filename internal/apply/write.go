@@ -5,8 +5,10 @@ import (
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/deadletter"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
@@ -225,11 +227,12 @@ func (w *worker) updates(ctx context.Context, t *target, ops []*op) error {
 		o := ops[e.Index]
 		switch {
 		case e.Code == mongo.CodeDuplicateKey:
-			w.parked.park(t, o)
+			w.parkDuplicate(t, o, e)
 		case misfit(e) && o.kind == opUpdate:
 			again = append(again, o)
+		case w.parkRefusal(t, o, e):
 		default:
-			return opError(o.kind.String(), t.ns, o.id, o.at, serverError(e))
+			return writeError(o.kind.String(), t.ns, o, e)
 		}
 	}
 	if missing := int64(len(ops)-len(res.Errors)) - res.N; missing > 0 {
@@ -237,7 +240,7 @@ func (w *worker) updates(ctx context.Context, t *target, ops []*op) error {
 			return err
 		}
 	}
-	if err := w.repair(ctx, t, ops); err != nil {
+	if err := w.repairOrPark(ctx, t, ops); err != nil {
 		return err
 	}
 	return w.rewrite(ctx, t, again)
@@ -258,8 +261,11 @@ func (w *worker) explainMissing(ctx context.Context, t *target, ops []*op, missi
 			return err
 		}
 		for i, d := range docs {
-			if d == nil && !w.parked.has(t, strict[i]) {
-				return conflict(strict[i].kind.String(), t.ns, strict[i].id, strict[i].at, "the document is not on the target")
+			if d != nil || w.parked.has(t, strict[i]) {
+				continue
+			}
+			if err := w.lost(t, strict[i], deadletter.CauseMissing, textMissing); err != nil {
+				return err
 			}
 		}
 	}
@@ -283,23 +289,72 @@ func (w *worker) inserts(ctx context.Context, t *target, ops []*op) error {
 			o.kind = opPut
 			replace = append(replace, o)
 		case e.OnIDIndex():
-			return conflict("insert", t.ns, o.id, o.at, "a document with this _id is on the target already")
+			if err := w.lost(t, o, deadletter.CauseID, textTaken); err != nil {
+				return err
+			}
 		case e.Code == mongo.CodeDuplicateKey:
-			w.parked.park(t, o)
+			w.parkDuplicate(t, o, e)
+		case w.parkRefusal(t, o, e):
 		default:
-			return opError("insert", t.ns, o.id, o.at, serverError(e))
+			return writeError("insert", t.ns, o, e)
 		}
 	}
 	if got := res.N + int64(len(res.Errors)); got != int64(len(ops)) {
 		return fmt.Errorf("insert into %s: the server answered for %d of %d documents", t.ns, got, len(ops))
 	}
-	if err := w.repair(ctx, t, ops); err != nil {
+	if err := w.repairOrPark(ctx, t, ops); err != nil {
 		return err
 	}
 	return w.updates(ctx, t, replace)
 }
 
+const textTaken = "a document with this _id is on the target already"
+
+// lost is a document that is not what it has to be: parked to be handled by
+// policy, or the end of the job.
+func (w *worker) lost(t *target, o *op, cause deadletter.Cause, text string) error {
+	if !w.e.lenient() || w.no < 0 {
+		return conflict(o.kind.String(), t.ns, o.id, o.at, text)
+	}
+	w.parked.parkRefused(t, o, &refusal{cause: cause, text: text})
+	return nil
+}
+
+// parkDuplicate parks an operation that meets a duplicate key. A capped
+// collection takes nothing later: there it is judged as it is.
+func (w *worker) parkDuplicate(t *target, o *op, e wire.WriteError) {
+	var r *refusal
+	if t.capped {
+		r = refusedBy(e)
+	}
+	w.parked.parkRefused(t, o, r)
+}
+
+// parkRefusal parks an operation that the server refuses because of its
+// document, unless that ends the job.
+func (w *worker) parkRefusal(t *target, o *op, e wire.WriteError) bool {
+	r := refusedBy(e)
+	if r == nil || !w.e.lenient() || w.no < 0 {
+		return false
+	}
+	w.parked.parkRefused(t, o, r)
+	return true
+}
+
+// writeError ends the job over one operation.
+func writeError(what, ns string, o *op, e wire.WriteError) error {
+	err := opError(what, ns, o.id, o.at, serverError(e))
+	if refusedBy(e) != nil {
+		err = mongo.WithHint(err, hintRefused)
+	}
+	return err
+}
+
+// serverError keeps the class of an error that passes by itself.
 func serverError(e wire.WriteError) error {
+	if ce := (driver.CommandError{Code: e.Code, Message: e.Message}); mongo.Classify(ce) == mongo.ClassRetry {
+		return ce
+	}
 	return fmt.Errorf("%s (code %d)", e.Message, e.Code)
 }
 

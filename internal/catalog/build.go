@@ -104,6 +104,20 @@ func (t *Target) plan(ns string, ix Index, p Phase) (HeldSetting, bson.Raw, erro
 	return h, spec, err
 }
 
+// IndexConflict says that documents of the target have a key in common that a
+// unique index does not allow.
+type IndexConflict struct {
+	NS    string     // of the documents
+	Specs []bson.Raw // of all indexes that were to be built
+	Err   error      // the server's
+}
+
+// Error is the server's, with the namespace and the indexes' names.
+func (c *IndexConflict) Error() string { return c.Err.Error() }
+
+// Unwrap gives the server's error.
+func (c *IndexConflict) Unwrap() error { return c.Err }
+
 // createIndexes runs the one command and explains its failure.
 func (t *Target) createIndexes(ctx context.Context, dataNS string, specs []bson.Raw) error {
 	if len(specs) == 0 {
@@ -128,6 +142,7 @@ func (t *Target) createIndexes(ctx context.Context, dataNS string, specs []bson.
 	err = fmt.Errorf("build indexes %s of %s on the target: %w", names(specs), dataNS, err)
 	switch {
 	case mongo.Classify(err) == mongo.ClassDuplicate:
+		err = &IndexConflict{NS: dataNS, Specs: specs, Err: err}
 		return mongo.WithHint(err, "two documents of the target have the key that the error names, which the source's unique index does not allow: "+
 			"documents were in the collection before, or something else writes to it; "+
 			"run millrace verify, remove what the source does not have, then resume")

@@ -55,6 +55,7 @@ func (s *Sync) Spec() replicate.Spec {
 		Until:          s.Until,
 		Rules:          s.Rules(),
 		OnExisting:     replicate.OnExisting(s.OnExisting),
+		OnConflict:     replicate.OnConflict(s.OnConflict),
 		Restart:        s.Restart,
 		AllowDowngrade: s.AllowDowngrade,
 		WriteConcern:   s.WriteConcern,

@@ -56,7 +56,7 @@ type Sync struct {
 
 	Mode, StartAt, Until, Job string
 	Restart, DryRun           bool
-	OnExisting                string
+	OnExisting, OnConflict    string
 
 	WriteConcern, ReadPreference, ReadTags string
 	Readers, Writers, Partitions           int
@@ -80,6 +80,7 @@ func (s *Sync) Bind(fs *pflag.FlagSet) {
 	fs.BoolVar(&s.Restart, "restart", false, "forget the job's checkpoint and begin anew")
 	fs.BoolVar(&s.DryRun, "dry-run", false, "print the plan and the precheck, write nothing; exit code 2 when a check fails")
 	fs.StringVar(&s.OnExisting, "on-existing", "fail", "`policy` for target collections that exist: fail (before anything is written), merge or drop")
+	fs.StringVar(&s.OnConflict, "on-conflict", "stop", "`policy` for a document that the target refuses: stop, skip (leave the target as it is) or overwrite (remove what stands in the way); what is skipped or removed is kept in millrace.deadletters on the target")
 	fs.StringVar(&s.WriteConcern, "write-concern", "majority", "`concern` that a position must have reached before it is recorded: majority or a number of members")
 	fs.StringVar(&s.ReadPreference, "read-preference", "primary", "`preference` for members of the source to read from: primary, primaryPreferred, secondary, secondaryPreferred or nearest")
 	fs.StringVar(&s.ReadTags, "read-tags", "", "`tags` of the members to read from, such as dc:east,rack:1;dc:west; the first set that a member has counts")

@@ -149,6 +149,7 @@ func (s *Sync) Validate(o Origins) error {
 	c.until(s)
 	c.job(s.Job)
 	c.oneOf("on-existing", s.OnExisting, "fail", "merge", "drop")
+	c.oneOf("on-conflict", s.OnConflict, "stop", "skip", "overwrite")
 	c.writeConcern(s.WriteConcern)
 	c.reading(s)
 	c.notBelowZero("readers", s.Readers)

@@ -28,6 +28,16 @@ const (
 	Replace
 )
 
+// Refusal is a document that the target does not take.
+type Refusal struct {
+	Target  string // namespace
+	ID      bsoncore.Value
+	Doc     []byte
+	Code    int32
+	Message string
+	Raw     bson.Raw // the server's whole answer about it
+}
+
 // Task is one collection to copy.
 type Task struct {
 	// Source is read by its UUID in the database of its DataNS, so a rename
@@ -57,6 +67,13 @@ type Options struct {
 	Log              *slog.Logger  // default: discards
 
 	Limit *pace.Limiter // nil is none
+
+	// Refused is told of a document that the target refuses for good, because
+	// of a unique index or of what it contains. It is called by several
+	// goroutines; the document is its to use until it returns. True means that
+	// the copy goes on without the document. Without it, or with false, such a
+	// document is an error.
+	Refused func(ctx context.Context, r Refusal) (bool, error)
 
 	// Recreate empties the target of a task whose copy has to begin anew
 	// (order is content and the position was lost). Without it that is an error.

@@ -41,7 +41,7 @@ func (w *writer) met(ctx context.Context, c *collection, docs [][]byte) error {
 		if e.Code == codeImmutableField {
 			return w.exchange(ctx, c, doc)
 		}
-		return writeFailed(e, doc)
+		return w.refused(ctx, c, e, doc)
 	})
 }
 
@@ -53,11 +53,14 @@ func (w *writer) insertExact(ctx context.Context, c *collection, docs [][]byte) 
 	var found [][]byte
 	err := w.update(ctx, c, docs, exactInsert, func(e wire.WriteError, doc []byte) error {
 		dup, err := w.duplicateID(ctx, c, e, doc)
-		if err == nil && !dup {
-			err = writeFailed(e, doc)
+		switch {
+		case err != nil:
+			return err
+		case !dup:
+			return w.refused(ctx, c, e, doc)
 		}
 		found = append(found, doc)
-		return err
+		return nil
 	})
 	if err != nil || len(found) == 0 {
 		return err
@@ -71,14 +74,22 @@ func (w *writer) exchange(ctx context.Context, c *collection, doc []byte) error 
 	_, coll := mongo.SplitNS(c.Target)
 	i, q := bsoncore.AppendDocumentStart(nil)
 	q, _ = bsoncore.AppendDocumentEnd(appendEq(q, doc), i)
-	_, err := w.conn.Run(ctx, c.targetDB, bson.D{
+	body, err := w.conn.Run(ctx, c.targetDB, bson.D{
 		{Key: "delete", Value: coll}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.Raw(q)}, {Key: "limit", Value: 1}}}},
 		{Key: "writeConcern", Value: w.e.opts.WriteConcern},
 	})
 	if err != nil {
 		return err
 	}
-	return w.update(ctx, c, [][]byte{doc}, exactInsert, writeFailed)
+	res := wire.ParseWriteResult(body)
+	w.e.store.ObserveTerm(res.Term)
+	for _, e := range res.Errors {
+		return writeFailed(e, doc)
+	}
+	if err := concernFailed(res); err != nil {
+		return err
+	}
+	return w.update(ctx, c, [][]byte{doc}, exactInsert, func(e wire.WriteError, doc []byte) error { return w.refused(ctx, c, e, doc) })
 }
 
 // update sends one update statement a document, made by statement, and hands

@@ -35,7 +35,7 @@ func (w *writer) resolve(ctx context.Context, ch *chunk, errs []wire.WriteError,
 		}
 		if dup, err := w.duplicateID(ctx, ch.s.c, e, doc); err != nil || !dup {
 			if err == nil {
-				err = writeFailed(e, doc)
+				err = w.refused(ctx, ch.s.c, e, doc)
 			}
 			return err
 		}
@@ -46,6 +46,20 @@ func (w *writer) resolve(ctx context.Context, ch *chunk, errs []wire.WriteError,
 		return err
 	}
 	return w.met(ctx, ch.s.c, met)
+}
+
+// refused hands a document on that the target refuses because of what it is.
+// Other errors, and a document that nobody takes, end the run.
+func (w *writer) refused(ctx context.Context, c *collection, e wire.WriteError, doc []byte) error {
+	if w.e.opts.Refused == nil || e.Code != mongo.CodeDuplicateKey && !mongo.RefusesDocument(e.Code) {
+		return writeFailed(e, doc)
+	}
+	taken, err := w.e.opts.Refused(ctx, Refusal{Target: c.Target, ID: idOf(doc), Doc: doc, Code: e.Code, Message: e.Message, Raw: e.Raw})
+	if err == nil && !taken {
+		err = writeFailed(e, doc)
+	}
+	w.e.count.refused.Add(1)
+	return err
 }
 
 // duplicateID reports that a failed insert met its _id on the target. Where

@@ -35,6 +35,7 @@ type Stats struct {
 	TotalDocs, TotalBytes int64
 	Slices, SlicesDone    int
 
+	Refused       int64 // documents that the target did not take
 	Duplicates    int64 // documents the target had already, skipped
 	Replaced      int64 // documents the target had already, replaced
 	Exact         int64 // documents with zero timestamps, written by update instead of insert
@@ -46,7 +47,7 @@ type Stats struct {
 }
 
 type counters struct {
-	duplicates, replaced, exact, reopened, restarted, batches atomic.Int64
+	refused, duplicates, replaced, exact, reopened, restarted, batches atomic.Int64
 
 	fatal, retry, duplicate, other atomic.Int64
 }
@@ -74,7 +75,7 @@ func (e *Engine) Stats() Stats {
 	n := &e.count
 	s := Stats{
 		Collections: make([]CollectionStats, len(colls)),
-		Duplicates:  n.duplicates.Load(), Replaced: n.replaced.Load(), Exact: n.exact.Load(),
+		Refused:     n.refused.Load(), Duplicates: n.duplicates.Load(), Replaced: n.replaced.Load(), Exact: n.exact.Load(),
 		Reopened: n.reopened.Load(), Restarted: n.restarted.Load(), InsertBatches: n.batches.Load(),
 		Errors: map[string]int64{
 			mongo.ClassFatal.String(): n.fatal.Load(), mongo.ClassRetry.String(): n.retry.Load(),

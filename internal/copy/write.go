@@ -151,44 +151,57 @@ func (w *writer) begin(c *collection) {
 // those that an insert would change one by one in between.
 func (w *writer) insertInOrder(ctx context.Context, ch *chunk) error {
 	c := ch.s.c
+	var run [][]byte
 	flush := func() error {
-		if w.msg.Docs() == 0 {
-			return nil
-		}
-		sent := int64(w.msg.Docs())
-		res, err := w.roundTrip(ctx)
-		if err != nil {
-			return err
-		}
-		if len(res.Errors) > 0 {
-			return writeFailed(res.Errors[0], nil)
-		}
-		if res.N != sent {
-			return fmt.Errorf("insert of %d documents was answered with %d inserted", sent, res.N)
-		}
-		w.begin(c)
-		return nil
+		err := w.insertRun(ctx, c, run)
+		run = run[:0]
+		return err
 	}
-	w.begin(c)
 	err := ch.each(func(_ int, doc []byte) error {
 		look, err := inspect(doc)
 		if err != nil || !look.zeroTimestamp {
-			w.msg.AppendDocument(doc)
+			run = append(run, doc)
 			return err
 		}
 		if err := flush(); err != nil {
 			return err
 		}
-		if err := w.insertExact(ctx, c, [][]byte{doc}); err != nil {
-			return err
-		}
-		w.begin(c)
-		return nil
+		return w.insertExact(ctx, c, [][]byte{doc})
 	})
 	if err != nil {
 		return err
 	}
 	return flush()
+}
+
+// insertRun inserts documents in order, going on behind one that the target
+// refuses if that is handled.
+func (w *writer) insertRun(ctx context.Context, c *collection, docs [][]byte) error {
+	for len(docs) > 0 {
+		w.begin(c)
+		for _, doc := range docs {
+			w.msg.AppendDocument(doc)
+		}
+		res, err := w.roundTrip(ctx)
+		if err != nil {
+			return err
+		}
+		if len(res.Errors) == 0 {
+			if res.N != int64(len(docs)) {
+				return fmt.Errorf("insert of %d documents was answered with %d inserted", len(docs), res.N)
+			}
+			return nil
+		}
+		e := res.Errors[0]
+		if e.Index < 0 || e.Index >= len(docs) {
+			return writeFailed(e, nil)
+		}
+		if err := w.refused(ctx, c, e, docs[e.Index]); err != nil {
+			return err
+		}
+		docs = docs[e.Index+1:]
+	}
+	return nil
 }
 
 // roundTrip sends the message and reads the write result.

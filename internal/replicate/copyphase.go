@@ -119,17 +119,15 @@ func (j *Job) copyAll(ctx context.Context, job checkpoint.Job) error {
 // task is the copy of one collection into the namespace that holds its
 // documents on the target.
 func (j *Job) task(c catalog.Collection, target string) copy.Task {
-	t := copy.Task{Source: c, Target: catalog.Collection{NS: target, Type: c.Type}.DataNS()}
-	if j.spec.OnExisting == ExistingMerge {
-		t.OnExisting = copy.Replace
-	}
-	return t
+	// Also what only an earlier attempt can have written is replaced: it is the
+	// same, or older, or somebody else's.
+	return copy.Task{Source: c, Target: catalog.Collection{NS: target, Type: c.Type}.DataNS(), OnExisting: copy.Replace}
 }
 
 func (j *Job) runCopy(ctx context.Context, tasks []copy.Task, after mongo.OpTime) error {
 	eng := copy.New(j.src, j.dst, sliceStore{j.store}, copy.Options{
 		Readers: j.spec.Readers, Writers: j.spec.Writers, AfterClusterTime: after, Log: j.log,
-		Recreate: j.recreate, Limit: j.limit,
+		Recreate: j.recreate, Refused: j.copyRefused(after), Limit: j.limit,
 	})
 	j.state.setCopy(eng)
 	return eng.Run(ctx, tasks)
@@ -173,6 +171,9 @@ func (j *Job) buildIndexes(ctx context.Context) error {
 
 // finishCopyOnly ends the job of a standalone source, which has no oplog.
 func (j *Job) finishCopyOnly(ctx context.Context) error {
+	if err := j.decideAfterCopy(ctx); err != nil {
+		return err
+	}
 	if err := j.cat.RestoreTTL(ctx); err != nil {
 		return err
 	}

@@ -1,4 +1,17 @@
 package replicate
 
+import "github.com/millrace/millrace/internal/mongo"
+
 // CappedStarts gives tests what follow asks before it begins.
 var CappedStarts = (*Job).cappedStarts
+
+// Applied is the position that is applied, durable or not; zero while the job
+// does not follow.
+func Applied(j *Job) mongo.OpTime {
+	j.state.mu.Lock()
+	defer j.state.mu.Unlock()
+	if j.state.applyEng == nil || j.state.phase != PhaseFollowing {
+		return mongo.OpTime{}
+	}
+	return j.state.applyEng.Applied().Applied
+}

@@ -51,11 +51,7 @@ func (j *Job) follow(ctx context.Context, job checkpoint.Job) error {
 	}
 	pos := tail.Position{Applied: job.Applied, ReadFrom: job.ReadFrom}
 	f.saved = pos
-	f.eng = apply.New(j.dst, pos, apply.Options{
-		Partitions: j.spec.Partitions, Map: j.mapNS, Traits: j.traits, Schema: f.schema,
-		WindowEnd: f.windowEnd, CappedStarts: capped, Overwrite: j.spec.OnExisting == ExistingMerge,
-		Limit: j.limit, ObserveTerm: j.store.ObserveTerm, Log: j.log,
-	})
+	f.eng = j.newApply(pos, apply.Options{Schema: f.schema, WindowEnd: f.windowEnd, CappedStarts: capped})
 	f.src = tail.NewOplog(j.src, tail.OplogOptions{Keep: j.keep, Log: j.log, Spool: j.spooler.handOver(), Drained: j.spooler.stop})
 	j.state.setFollow(f.eng, f.src)
 	return f.run(ctx, pos)
@@ -117,7 +113,8 @@ func (f *follower) emit(ctx context.Context, b *tail.Batch) error {
 	if err := f.wantFinal(ctx); err != nil {
 		return err
 	}
-	if !f.finalAt.IsZero() && !b.End.Before(f.finalAt) {
+	// What conflicts made millrace read from the source may be newer.
+	if !f.finalAt.IsZero() && !b.End.Before(mongo.MaxOpTime(f.finalAt, f.j.letters.Until())) {
 		return f.finalize(ctx)
 	}
 	return nil
@@ -132,7 +129,7 @@ func (f *follower) becomeConsistent(ctx context.Context) error {
 	if err := f.save(ctx); err != nil {
 		return err
 	}
-	if err := f.j.cat.BuildHeldUnique(ctx); err != nil {
+	if err := f.untangled(ctx, func() error { return f.j.cat.BuildHeldUnique(ctx) }); err != nil {
 		return err
 	}
 	f.phase = PhaseFollowing
@@ -167,13 +164,14 @@ func (f *follower) wantFinal(ctx context.Context) error {
 
 // finalize drains, restores what was held back and says what differs.
 func (f *follower) finalize(ctx context.Context) error {
+	f.j.letters.RetryAll()
 	if err := f.eng.Drain(ctx); err != nil {
 		return err
 	}
 	if err := f.save(ctx); err != nil {
 		return err
 	}
-	if err := f.j.cat.BuildHeldUnique(ctx); err != nil {
+	if err := f.untangled(ctx, func() error { return f.j.cat.BuildHeldUnique(ctx) }); err != nil {
 		return err
 	}
 	if err := f.j.cat.RestoreTTL(ctx); err != nil {
@@ -238,14 +236,21 @@ func (f *follower) schema(ctx context.Context, ev *tail.Event, before mongo.OpTi
 		return err
 	}
 	maybe := f.intent == ev.At
-	effect, err := f.j.cat.Apply(ctx, *ev.Change, catalog.ApplyOptions{
-		// After a restart the target is not ahead of a schema change: none is
-		// passed without a checkpoint.
-		Window: !f.job.Consistent.Before(ev.At), Maybe: maybe, Rules: f.j.rules})
+	var effect catalog.Effect
+	err := f.untangled(ctx, func() (err error) {
+		effect, err = f.j.cat.Apply(ctx, *ev.Change, catalog.ApplyOptions{
+			// After a restart the target is not ahead of a schema change: none is
+			// passed without a checkpoint.
+			Window: !f.job.Consistent.Before(ev.At), Maybe: maybe, Rules: f.j.rules})
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
 	}
 	f.moveNames(ev.Change, effect)
+	if err := f.j.moveLetters(ctx, ev, effect); err != nil {
+		return err
+	}
 	if effect.Resync != nil {
 		if err := f.resync(ctx, effect); err != nil {
 			return err

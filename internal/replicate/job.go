@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/internal/catalog"
 	"github.com/millrace/millrace/internal/checkpoint"
+	"github.com/millrace/millrace/internal/deadletter"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/rule"
@@ -30,8 +31,10 @@ type Job struct {
 	rules *rule.Set
 	store *checkpoint.Store
 	cat   *catalog.Target
-	until until
-	plan  *Plan // the latest one
+	// letters are the documents that the target refuses.
+	letters *deadletter.Store
+	until   until
+	plan    *Plan // the latest one
 
 	state   state
 	control control
@@ -64,6 +67,9 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	if err != nil {
 		return nil, err
 	}
+	if spec.OnConflict == "" {
+		spec.OnConflict = ConflictStop
+	}
 	if spec.Log == nil {
 		spec.Log = slog.New(slog.DiscardHandler)
 	}
@@ -82,6 +88,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	j.store = checkpoint.Open(dst, j.id, wc)
 	j.spooler = newSpooler(j)
 	dst.Pool.SetGuard(j.store.Owned)
+	j.letters = deadletter.New(dst, j.id, j.store.ObserveTerm)
 	j.cat = catalog.NewTarget(dst, catalog.TargetOptions{Job: j.id, Log: spec.Log})
 	j.state.init(j)
 	j.control.init()

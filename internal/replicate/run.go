@@ -106,6 +106,9 @@ func (j *Job) take(ctx context.Context) error {
 		if err := j.cat.Forget(ctx); err != nil {
 			return err
 		}
+		if err := j.letters.Reset(ctx); err != nil {
+			return err
+		}
 		if err := j.store.Reset(ctx); err != nil {
 			return err
 		}
@@ -197,6 +200,9 @@ func (j *Job) attempt(ctx context.Context) error {
 	ctx, cancel := j.control.phase(ctx)
 	defer cancel(nil)
 	j.store.Begin()
+	if err := j.letters.Load(ctx, j.spec.OnConflict != ConflictStop); err != nil {
+		return causeOr(ctx, err)
+	}
 	endSpool := func() {}
 	defer func() { endSpool() }()
 	for n := 0; ; n++ {

@@ -46,6 +46,9 @@ type Spec struct {
 	Until      string
 	Rules      rule.Config
 	OnExisting OnExisting
+	// OnConflict says what becomes of a document that the target refuses; it
+	// may change from one run of a job to the next. Empty is ConflictStop.
+	OnConflict OnConflict
 	// Restart forgets an earlier checkpoint of the job.
 	Restart bool
 	// AllowDowngrade permits a target older than the source.

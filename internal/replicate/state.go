@@ -150,6 +150,7 @@ func (j *Job) Status() Status {
 	}
 	st.Copy = s.copyStatus()
 	st.Follow = s.followStatus()
+	st.Conflicts = j.conflictStatus()
 	st.Follow.SpoolBytes = j.spooler.bytes()
 	if need := j.spooler.end(s.readFrom); !need.IsZero() && !s.oldest.IsZero() {
 		st.Follow.WindowSeconds = float64(int64(need.TS.T) - int64(s.oldest.TS.T))

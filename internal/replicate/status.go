@@ -43,7 +43,9 @@ type Status struct {
 	Copy    CopyStatus    `json:"copy"`
 	Indexes []IndexStatus `json:"indexes,omitempty"`
 	Follow  FollowStatus  `json:"follow"`
-	Process ProcessStatus `json:"process"`
+	// Conflicts are about documents that the target refused.
+	Conflicts ConflictStatus `json:"conflicts"`
+	Process   ProcessStatus  `json:"process"`
 
 	// Errors counts write and read errors met so far by class.
 	Errors map[string]int64 `json:"errors"`
@@ -100,6 +102,18 @@ type FollowStatus struct {
 	SchemaChanges    int64 `json:"schemaChanges"`
 	Folded           int64 `json:"folded"` // operations merged into others
 	Parked           int64 `json:"parked"` // operations retried in order
+}
+
+// ConflictStatus counts the documents that the target refused, and those
+// removed from it to make room, in all runs of the job.
+type ConflictStatus struct {
+	Policy    string `json:"policy"`
+	Undecided int64  `json:"undecided"` // may turn out to be no conflicts
+	Open      int64  `json:"open"`      // the target lacks them, or their newest state
+	Settled   int64  `json:"settled"`   // reached the target later, or are gone from the source
+	Removed   int64  `json:"removed"`   // of somebody else, taken off the target
+	// Where the documents are kept; empty when there are none.
+	Where string `json:"where,omitempty"`
 }
 
 // ProcessStatus is what millrace itself uses.

@@ -1,0 +1,138 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/apply"
+	"github.com/millrace/millrace/internal/catalog"
+	"github.com/millrace/millrace/internal/copy"
+	"github.com/millrace/millrace/internal/deadletter"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/tail"
+)
+
+// OnConflict says what becomes of a document that the target refuses.
+type OnConflict = deadletter.Policy
+
+// The policies for documents that the target refuses.
+const (
+	ConflictStop      = deadletter.Stop
+	ConflictSkip      = deadletter.Skip
+	ConflictOverwrite = deadletter.Overwrite
+)
+
+// mostAside bounds the documents that the copy sets aside when a conflict is to
+// stop the job: some may be none, but so many are real.
+const mostAside = 1000
+
+// newApply makes the engine that applies changes, with what it needs to know
+// about conflicts.
+func (j *Job) newApply(pos tail.Position, o apply.Options) *apply.Engine {
+	o.Partitions, o.Map, o.Traits = j.spec.Partitions, j.mapNS, j.traits
+	o.Overwrite = j.spec.OnExisting == ExistingMerge
+	o.OnConflict, o.Letters, o.Reread = j.spec.OnConflict, j.letters, j.reread
+	o.ObserveTerm, o.Log, o.Limit = j.store.ObserveTerm, j.log, j.limit
+	return apply.New(j.dst, pos, o)
+}
+
+// copyRefused decides about a document that the target refuses during the copy.
+// A duplicate key is judged later: the document that holds the key may give it
+// up when the changes made during the copy are applied.
+func (j *Job) copyRefused(at mongo.OpTime) func(context.Context, copy.Refusal) (bool, error) {
+	return func(ctx context.Context, r copy.Refusal) (bool, error) {
+		l := deadletter.Letter{NS: r.Target, State: deadletter.Undecided, Cause: deadletter.CauseKey, DocID: r.ID, Doc: r.Doc, At: at,
+			Reason: r.Message, Code: r.Code}
+		stop := j.spec.OnConflict != ConflictSkip && j.spec.OnConflict != ConflictOverwrite
+		if r.Code != mongo.CodeDuplicateKey {
+			if stop {
+				return false, nil
+			}
+			l.State, l.Cause = deadletter.Open, deadletter.CauseRefused
+		} else {
+			l.Index = deadletter.ParseDuplicate(r.Raw).Index()
+			if stop && j.letters.Stats().Undecided >= mostAside {
+				return false, nil
+			}
+		}
+		isNew := !j.letters.Disputed(l.NS, l.DocID)
+		if err := j.letters.Write(ctx, l); err != nil {
+			return false, err
+		}
+		if isNew {
+			j.log.Warn("the target refuses a document; it is set aside", "ns", l.NS, "_id", j.idText(r.ID), "index", l.Index, "reason", r.Message,
+				"in", mongo.StateDB+"."+deadletter.Collection)
+		}
+		return true, nil
+	}
+}
+
+func (j *Job) idText(id bsoncore.Value) string {
+	return bson.RawValue{Type: bson.Type(id.Type), Value: id.Data}.String()
+}
+
+// reread reads a document from the source by its collection's name on the
+// target.
+func (j *Job) reread(ctx context.Context, targetNS string, id bsoncore.Value) (apply.Reread, error) {
+	var out apply.Reread
+	ns, ok := j.rules.Source(targetNS)
+	if !ok {
+		return out, nil
+	}
+	before, err := j.src.Positions(ctx)
+	if err != nil {
+		return out, err
+	}
+	db, coll := mongo.SplitNS(ns)
+	doc, err := j.src.Client.Database(db, options.Database().SetReadConcern(readconcern.Majority()).SetReadPreference(readpref.Primary())).
+		Collection(coll).FindOne(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: bson.RawValue{Type: bson.Type(id.Type), Value: id.Data}}}}}).Raw()
+	if errors.Is(err, driver.ErrNoDocuments) {
+		return out, nil
+	}
+	if err != nil {
+		return out, fmt.Errorf("read from %s: %w", ns, err)
+	}
+	after, err := j.src.Positions(ctx)
+	if err != nil {
+		return out, err
+	}
+	return apply.Reread{Doc: doc, From: before.Majority, Until: after.Last}, nil
+}
+
+// moveLetters has dead letters follow a schema change.
+func (j *Job) moveLetters(ctx context.Context, ev *tail.Event, effect catalog.Effect) error {
+	ch := ev.Change
+	if ch.Kind == catalog.ChangeRename && effect.Applied && effect.Resync == nil && j.keep(ch.NS) && j.keep(ch.To) {
+		return j.letters.Moved(ctx, j.rules.Target(ch.NS), j.rules.Target(ch.To), ev.At)
+	}
+	for _, ns := range effect.Dropped {
+		db, coll := mongo.SplitNS(ns)
+		if err := errors.Join(j.letters.Dropped(ctx, ns), j.letters.Dropped(ctx, db+"."+mongo.BucketsPrefix+coll)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// decideAfterCopy judges what the copy of a standalone source has set aside:
+// no changes follow that could settle it.
+func (j *Job) decideAfterCopy(ctx context.Context) error {
+	return j.newApply(tail.Position{}, apply.Options{}).Conclude(ctx)
+}
+
+func (j *Job) conflictStatus() ConflictStatus {
+	s := j.letters.Stats()
+	out := ConflictStatus{Policy: string(j.spec.OnConflict), Undecided: s.Undecided, Open: s.Open, Settled: s.Settled, Removed: s.Removed}
+	if s != (deadletter.Stats{}) {
+		out.Where = fmt.Sprintf("%s.%s on the target, job %q", mongo.StateDB, deadletter.Collection, j.id)
+	}
+	return out
+}
