@@ -3,8 +3,7 @@ package apply
 import (
 	"context"
 
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
-
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/deadletter"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
@@ -49,15 +48,12 @@ func (w *worker) dollars(ctx context.Context, t *target, ops []*op) ([]*op, erro
 
 // hasDollarField reports a top-level field whose name begins with a dollar.
 func hasDollarField(doc []byte) bool {
-	for rest := doc[4:]; len(rest) > 1; {
-		elem, next, ok := bsoncore.ReadElement(rest)
-		if !ok {
-			return false
-		}
-		if k := elem.KeyBytes(); len(k) > 0 && k[0] == '$' {
+	rest, ok := bsonraw.Body(doc)
+	for ok && len(rest) > 0 {
+		var e bsonraw.Element
+		if e, rest, ok = bsonraw.Next(rest); ok && len(e.Name) > 0 && e.Name[0] == '$' {
 			return true
 		}
-		rest = next
 	}
 	return false
 }

@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/deadletter"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/wire"
@@ -103,11 +104,12 @@ func (w *worker) fetch(ctx context.Context, t *target, ops []*op) ([]bson.Raw, e
 			return nil, fmt.Errorf("read documents of %s: %w", t.ns, err)
 		}
 		err = b.Each(func(doc []byte) error {
-			id, err := bsoncore.Document(doc).LookupErr("_id")
-			if err != nil {
-				return fmt.Errorf("document of %s without _id: %w", t.ns, err)
+			id, ok := bsonraw.Field(doc, "_id")
+			if !ok {
+				return fmt.Errorf("a document of %s is malformed or has no _id", t.ns)
 			}
-			if i, ok := where[string(delta.AppendKey(nil, id))]; ok {
+			key := delta.AppendKey(nil, bsoncore.Value{Type: bsoncore.Type(id.Type), Data: id.Value})
+			if i, ok := where[string(key)]; ok {
 				out[i] = doc
 			}
 			return nil

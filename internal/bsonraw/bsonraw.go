@@ -20,6 +20,75 @@ func Body(doc []byte) ([]byte, bool) {
 	return doc[4 : len(doc)-1], true
 }
 
+// Element is one field of a document: views into the document's bytes.
+type Element struct {
+	Type        bson.Type
+	Name, Value []byte
+}
+
+// Next cuts the first element off a Body; false when it is malformed or there is
+// none.
+func Next(b []byte) (e Element, rest []byte, ok bool) {
+	if len(b) < 2 {
+		return e, nil, false
+	}
+	z := bytes.IndexByte(b[1:], 0)
+	if z < 0 {
+		return e, nil, false
+	}
+	start := z + 2
+	e.Type, e.Name = bson.Type(b[0]), b[1:z+1]
+	n, ok := ValueSize(e.Type, b[start:])
+	if !ok {
+		return e, nil, false
+	}
+	end := start + n
+	e.Value = b[start:end:end]
+	return e, b[end:], true
+}
+
+// Field finds the first field of a name at the top level of a document.
+func Field(doc []byte, name string) (Element, bool) {
+	rest, ok := Body(doc)
+	for ok && len(rest) > 0 {
+		var e Element
+		if e, rest, ok = Next(rest); ok && string(e.Name) == name {
+			return e, true
+		}
+	}
+	return Element{}, false
+}
+
+// MaxDepth is deeper than documents of a server are nested (about 200).
+const MaxDepth = 250
+
+// Valid reports that the elements of a document, and of the documents and arrays
+// in it down to depth levels (1 is its own alone), keep within it. The driver's
+// lookups end the program on some documents that are not valid (a string whose
+// length is near 2 GB). With a depth of MaxDepth a document nested more deeply
+// is not valid.
+func Valid(doc []byte, depth int) bool { return valid(doc, depth, depth == MaxDepth) }
+
+func valid(doc []byte, depth int, whole bool) bool {
+	if depth == 0 {
+		return !whole
+	}
+	rest, ok := Body(doc)
+	for ok && len(rest) > 0 {
+		var e Element
+		if e, rest, ok = Next(rest); !ok {
+			return false
+		}
+		switch e.Type {
+		case bson.TypeEmbeddedDocument, bson.TypeArray:
+			if (whole || depth > 1) && !valid(e.Value, depth-1, whole) {
+				return false
+			}
+		}
+	}
+	return ok
+}
+
 // ValueSize returns how many bytes at the start of b are a value of type t;
 // false when they are none, or more than b has. The inside of documents and
 // arrays is not looked at.

@@ -1,6 +1,8 @@
 package bsonraw
 
 import (
+	"bytes"
+	"encoding/binary"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -60,6 +62,66 @@ func TestBody(t *testing.T) {
 	}
 }
 
+func TestFieldAndValid(t *testing.T) {
+	inner := bsoncore.BuildDocument(nil, bsoncore.AppendInt32Element(nil, "x", 1))
+	doc := bsoncore.BuildDocument(nil, bsoncore.AppendStringElement(nil, "a", "b"), bsoncore.AppendDocumentElement(nil, "d", inner), bsoncore.AppendNullElement(nil, "a"))
+	if e, ok := Field(doc, "a"); !ok || e.Type != bson.TypeString || len(e.Value) != 6 {
+		t.Errorf("%+v, %v", e, ok)
+	}
+	if _, ok := Field(doc, "x"); ok {
+		t.Error("a field of an inner document is found")
+	}
+	bad := []byte("\x0d\x00\x00\x00\x02\x00\xff\xff\xff\x7f\x00\x00\x00") // a string of 2 GB
+	if _, ok := Field(bad, ""); ok || Valid(bad, 1) || Valid(bad, MaxDepth) {
+		t.Error("a string of 2 GB has room")
+	}
+	around := bsoncore.BuildDocument(nil, bsoncore.AppendDocumentElement(nil, "d", bad))
+	if !Valid(doc, 1) || !Valid(doc, MaxDepth) || !Valid(around, 1) || Valid(around, 2) || Valid(around, MaxDepth) {
+		t.Error("a depth counts wrongly")
+	}
+	deep := inner
+	for range MaxDepth {
+		deep = bsoncore.BuildDocument(nil, bsoncore.AppendDocumentElement(nil, "a", deep))
+	}
+	if Valid(deep, MaxDepth) || !Valid(deep, MaxDepth-1) {
+		t.Error("a document nested too deeply is valid, or one is judged below its depth")
+	}
+}
+
+// FuzzValid: the driver gets along with what is valid.
+func FuzzValid(f *testing.F) {
+	var all []byte
+	for typ, v := range samples() {
+		all = bsoncore.AppendValueElement(all, typ.String(), bsoncore.Value{Type: bsoncore.Type(typ), Data: v})
+	}
+	f.Add(bsoncore.BuildDocument(nil, all))
+	f.Add([]byte("\x0d\x00\x00\x00\x02\x00\xff\xff\xff\x7f\x00\x00\x00"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if b = bytes.Clone(b); len(b) > 4 { // past the first check
+			binary.LittleEndian.PutUint32(b, uint32(len(b)))
+			b[len(b)-1] = 0
+		}
+		Field(b, "x")
+		if !Valid(b, MaxDepth) {
+			return
+		}
+		var walk func(doc bson.Raw)
+		walk = func(doc bson.Raw) {
+			els, err := doc.Elements()
+			if err != nil {
+				t.Errorf("%x: %v", doc, err)
+			}
+			for _, e := range els {
+				if d, ok := e.Value().DocumentOK(); ok {
+					walk(d)
+				}
+			}
+			_ = doc.Lookup("x", "y")
+		}
+		walk(b)
+	})
+}
+
 // FuzzValueSize: a size never exceeds the bytes that there are, depends on
 // nothing behind the value, and is what the driver finds too.
 func FuzzValueSize(f *testing.F) {
@@ -77,7 +139,7 @@ func FuzzValueSize(f *testing.F) {
 		if again, ok := ValueSize(bson.Type(typ), b[:n]); !ok || again != n {
 			t.Errorf("type %#x: %d bytes, without the rest %d, %v", typ, n, again, ok)
 		}
-		if v, rest, ok := bsoncore.ReadValue(b, bsoncore.Type(typ)); ok && (len(v.Data) != n || len(rest) != len(b)-n) {
+		if v, rest, ok := bsoncore.ReadValue(b[:n], bsoncore.Type(typ)); ok && (len(v.Data) != n || len(rest) != 0) {
 			t.Errorf("type %#x: %d bytes, the driver says %d", typ, n, len(v.Data))
 		}
 	})

@@ -1,6 +1,8 @@
 package catalog
 
 import (
+	"bytes"
+	"encoding/binary"
 	"strings"
 	"testing"
 
@@ -37,7 +39,8 @@ func commandSeeds(t testing.TB) [][]byte {
 		}
 		out = append(out, b)
 	}
-	return append(out, nil, []byte{5, 0, 0, 0, 0}, []byte{0xff, 0xff, 0xff, 0x7f, 0}, []byte{4, 0, 0, 0})
+	return append(out, nil, []byte{5, 0, 0, 0, 0}, []byte{0xff, 0xff, 0xff, 0x7f, 0}, []byte{4, 0, 0, 0},
+		[]byte("\x0d\x00\x00\x00\x02\x00\xff\xff\xff\x7f\x00\x00\x00")) // a string of 2 GB
 }
 
 // use does with a change what applying and comparing it does before a server
@@ -77,6 +80,10 @@ func FuzzParseChange(f *testing.F) {
 		f.Add("d.$cmd", o)
 	}
 	f.Fuzz(func(t *testing.T, ns string, o []byte) {
+		if o = bytes.Clone(o); len(o) > 4 { // past the first check
+			binary.LittleEndian.PutUint32(o, uint32(len(o)))
+			o[len(o)-1] = 0
+		}
 		ch, effect, err := ParseChange(ns, nil, o)
 		db, _ := mongo.SplitNS(ns)
 		if err != nil {
@@ -85,7 +92,7 @@ func FuzzParseChange(f *testing.F) {
 			}
 			return
 		}
-		if !effect {
+		if !effect || db == "" {
 			return
 		}
 		if ch.Kind == "" || ch.NS == "" || ch.Kind != ChangeRename && !strings.HasPrefix(ch.NS, db) {

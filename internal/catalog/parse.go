@@ -7,6 +7,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -20,6 +21,9 @@ func ParseChange(ns string, ui *bson.Binary, o bson.Raw) (Change, bool, error) {
 	db, _ := mongo.SplitNS(ns)
 	if mongo.IsInternal(db) {
 		return Change{}, false, nil
+	}
+	if !bsonraw.Valid(o, bsonraw.MaxDepth) {
+		return Change{}, false, fmt.Errorf("oplog command on %s: malformed document", ns)
 	}
 	els, err := elements(o)
 	if err != nil || len(els) == 0 {
@@ -176,6 +180,11 @@ func droppedNames(o bson.Raw) ([]Index, error) {
 func ParseViewWrite(op byte, db string, o, o2 bson.Raw) (Change, bool, error) {
 	if mongo.IsInternal(db) {
 		return Change{}, false, nil
+	}
+	for _, doc := range []bson.Raw{o, o2} {
+		if len(doc) > 0 && !bsonraw.Valid(doc, bsonraw.MaxDepth) {
+			return Change{}, false, fmt.Errorf("write to %s.system.views: malformed document", db)
+		}
 	}
 	ns := str(o, "_id")
 	if ns == "" {

@@ -35,22 +35,27 @@ func recordID(doc []byte) (int64, error) {
 // tokenRecord reads the record id of a resume token: the last record that a
 // cursor in record order has given; 0 when the token names none.
 func tokenRecord(token bson.Raw) int64 {
-	rid, _ := token.Lookup("$recordId").AsInt64OK()
+	rid, _ := field(token, "$recordId").AsInt64OK()
 	return rid
 }
 
 // idOf returns a document's _id; a document without one gives the zero value.
 func idOf(doc []byte) bsoncore.Value {
 	if len(doc) > 9 && string(doc[5:9]) == "_id\x00" { // servers store _id first
-		if v, _, ok := bsoncore.ReadValue(doc[9:], bsoncore.Type(doc[4])); ok {
-			return v
+		if n, ok := bsonraw.ValueSize(bson.Type(doc[4]), doc[9:]); ok {
+			return bsoncore.Value{Type: bsoncore.Type(doc[4]), Data: doc[9 : 9+n]}
 		}
 	}
-	v, err := bsoncore.Document(doc).LookupErr("_id")
-	if err != nil {
+	return field(doc, "_id")
+}
+
+// field finds a field at the top level; the zero value when there is none.
+func field(doc []byte, name string) bsoncore.Value {
+	e, ok := bsonraw.Field(doc, name)
+	if !ok {
 		return bsoncore.Value{}
 	}
-	return v
+	return bsoncore.Value{Type: bsoncore.Type(e.Type), Data: e.Value}
 }
 
 // idText shows an _id in errors.
@@ -77,21 +82,12 @@ func mark(strategy Strategy, rid int64, id bsoncore.Value) bson.Raw {
 
 // markRecord reads a mark's record id; 0, which no record has, for an absent mark.
 func markRecord(m bson.Raw) int64 {
-	if len(m) == 0 {
-		return 0
-	}
-	n, _ := m.Lookup("r").AsInt64OK()
+	n, _ := field(m, "r").AsInt64OK()
 	return n
 }
 
 // markID reads a mark's _id.
-func markID(m bson.Raw) bsoncore.Value {
-	v, err := bsoncore.Document(m).LookupErr("_id")
-	if err != nil {
-		return bsoncore.Value{}
-	}
-	return v
-}
+func markID(m bson.Raw) bsoncore.Value { return field(m, "_id") }
 
 func sameValue(a, b bsoncore.Value) bool { return a.Type == b.Type && bytes.Equal(a.Data, b.Data) }
 

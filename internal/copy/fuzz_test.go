@@ -46,7 +46,8 @@ func FuzzSliceState(f *testing.F) {
 // FuzzDocument: the bytes of a document as a server sends it.
 func FuzzDocument(f *testing.F) {
 	id := bsoncore.Value{Type: bsoncore.TypeString, Data: bsoncore.AppendString(nil, "x")}
-	for _, b := range [][]byte{mark(ByID, 0, id), mark(ByRecord, 1, id), nil, {5, 0, 0, 0, 0}} {
+	for _, b := range [][]byte{mark(ByID, 0, id), mark(ByRecord, 1, id), nil, {5, 0, 0, 0, 0},
+		[]byte("\x10\x00\x00\x00\x02_id\x00\xff\xff\xff\x7f\x00\x00\x00")} { // a string of 2 GB
 		f.Add(b)
 	}
 	f.Fuzz(func(_ *testing.T, b []byte) {

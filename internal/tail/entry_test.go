@@ -3,6 +3,7 @@ package tail
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"strings"
 	"testing"
@@ -208,6 +209,10 @@ func FuzzEntry(f *testing.F) {
 		bson.E{Key: "prevOpTime", Value: bson.D{{Key: "ts", Value: bson.Timestamp{}}, {Key: "t", Value: int64(-1)}}})))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		n := 0
+		if data = bytes.Clone(data); len(data) > 4 { // past the first check
+			binary.LittleEndian.PutUint32(data, uint32(len(data)))
+			data[len(data)-1] = 0
+		}
 		a := offline(func(_ context.Context, b *Batch) error { n += len(b.Events); return nil }, OplogOptions{BatchBytes: 100})
 		if e, err := parseEntry(data); err == nil && string(e.op) == "c" && !e.prev.IsZero() {
 			return // would ask a server for the rest

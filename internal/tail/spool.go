@@ -225,7 +225,8 @@ func SpooledInserts(s *spool.Spool, after, until mongo.OpTime, fn func(ns string
 		err = wire.BatchOf(rec.Payload).Each(func(doc []byte) error {
 			e, err := parseEntry(doc)
 			if err == nil && string(e.op) == "i" && after.Before(e.at) && !until.Before(e.at) {
-				fn(string(e.ns), e.at, e.o.Lookup("_id"))
+				v, _ := id(e.o)
+				fn(string(e.ns), e.at, bson.RawValue{Type: bson.Type(v.Type), Value: v.Data})
 			}
 			return err
 		})

@@ -6,6 +6,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 // same compares two documents as the options say.
@@ -53,8 +55,12 @@ func cutElement(src []byte) (e element, rest []byte, ok bool) {
 	if end < 0 {
 		return e, nil, false
 	}
-	v, rest, ok := bsoncore.ReadValue(src[2+end:], bsoncore.Type(src[0]))
-	return element{src[1 : 1+end], v}, rest, ok
+	n, ok := bsonraw.ValueSize(bson.Type(src[0]), src[2+end:])
+	if !ok {
+		return e, nil, false
+	}
+	v := bsoncore.Value{Type: bsoncore.Type(src[0]), Data: src[2+end : 2+end+n]}
+	return element{src[1 : 1+end], v}, src[2+end+n:], true
 }
 
 // sameFields compares two documents without regard to the order of fields, at

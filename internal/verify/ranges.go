@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 // collection is a pair at work.
@@ -143,8 +145,8 @@ func sample(ctx context.Context, s *side, n int) ([]bson.RawValue, error) {
 			return nil, fmt.Errorf("sample %s on %s: %w", s.ns, s.cluster.Address(), err)
 		}
 		err = b.Each(func(doc []byte) error {
-			v, err := bson.Raw(doc).LookupErr("_id")
-			if err != nil {
+			v, ok := bsonraw.Field(doc, "_id")
+			if !ok {
 				return errMalformed(s.ns)
 			}
 			ids = append(ids, bson.RawValue{Type: v.Type, Value: bytes.Clone(v.Value)})

@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
 )
@@ -201,17 +201,17 @@ func errMalformed(ns string) error {
 func appendID(dst, doc []byte) ([]byte, bool) {
 	// Servers store _id first; anything else takes the long way.
 	if len(doc) > 9 && doc[5] == '_' && doc[6] == 'i' && doc[7] == 'd' && doc[8] == 0 {
-		v, _, ok := bsoncore.ReadValue(doc[9:], bsoncore.Type(doc[4]))
+		n, ok := bsonraw.ValueSize(bson.Type(doc[4]), doc[9:])
 		if !ok {
 			return dst, false
 		}
-		return append(append(dst, doc[4]), v.Data...), true
+		return append(append(dst, doc[4]), doc[9:9+n]...), true
 	}
-	v, err := bsoncore.Document(doc).LookupErr("_id")
-	if err != nil {
+	e, ok := bsonraw.Field(doc, "_id")
+	if !ok {
 		return dst, false
 	}
-	return append(append(dst, byte(v.Type)), v.Data...), true
+	return append(append(dst, byte(e.Type)), e.Value...), true
 }
 
 // idValue is the _id behind a key made by appendID.

@@ -8,6 +8,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 // Cursor walks a server cursor batch by batch on the connection that opened
@@ -116,7 +118,7 @@ func (cur *Cursor) parse(body bsoncore.Document, field string) (*Batch, string, 
 		case "ns":
 			ns, _ = v.StringValueOK()
 		case "postBatchResumeToken":
-			if d, ok := v.DocumentOK(); ok {
+			if d, ok := v.DocumentOK(); ok && bsonraw.Valid(d, bsonraw.MaxDepth) {
 				b.Token = bson.Raw(d)
 			}
 		case field:

@@ -3,6 +3,8 @@ package wire
 import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 // WriteError is one entry of a write command's writeErrors.
@@ -53,7 +55,7 @@ func ParseWriteResult(body bsoncore.Document) WriteResult {
 		case "writeErrors":
 			r.Errors = parseWriteErrors(v)
 		case "writeConcernError":
-			if d, ok := v.DocumentOK(); ok {
+			if d, ok := v.DocumentOK(); ok && bsonraw.Valid(d, bsonraw.MaxDepth) {
 				r.ConcernError = bson.Raw(d)
 			}
 		case "opTime":
@@ -76,8 +78,8 @@ func parseWriteErrors(v bsoncore.Value) []WriteError {
 	out := make([]WriteError, 0, len(vals))
 	for _, v := range vals {
 		d, ok := v.DocumentOK()
-		if !ok {
-			continue
+		if !ok || !bsonraw.Valid(d, bsonraw.MaxDepth) {
+			d = bsoncore.Document{5, 0, 0, 0, 0} // still an error
 		}
 		e := WriteError{Raw: bson.Raw(d)}
 		if n, ok := d.Lookup("index").AsInt64OK(); ok {

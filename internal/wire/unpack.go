@@ -8,11 +8,17 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/wiremessage"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 // maxReply bounds what a compressed reply may unpack to: the server's
 // maxMessageSizeBytes.
 const maxReply = 48_000_000
+
+// replyDepth is how deep a reply is checked: its own fields and those of its
+// cursor, but no document of a batch.
+const replyDepth = 2
 
 // unpacker reads replies. It is not safe for concurrent use.
 type unpacker struct {
@@ -46,6 +52,9 @@ func (u *unpacker) reply(wm []byte) (bsoncore.Document, error) {
 	body, _, ok := wiremessage.ReadMsgSectionSingleDocument(rem)
 	if !ok {
 		return nil, errors.New("truncated reply body")
+	}
+	if !bsonraw.Valid(body, replyDepth) {
+		return nil, errors.New("malformed reply body")
 	}
 	return body, nil
 }
