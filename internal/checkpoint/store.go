@@ -77,9 +77,17 @@ func (s *Store) ObserveTerm(term int64) {
 	s.terms.max = max(s.terms.max, term)
 }
 
-// Load reads the job's document; found is false when the job is unknown.
+// loadTime bounds a read that waits for a majority.
+const loadTime = 20 * time.Second
+
+// Load reads the job's document; found is false when the job is unknown. It is
+// a linearizable read: what a Note has set is seen, and what is seen no
+// failover takes back.
 func (s *Store) Load(ctx context.Context) (job Job, found bool, err error) {
-	err = s.db.Collection("jobs").FindOne(ctx, bson.D{{Key: "_id", Value: s.job}}).Decode(&job)
+	ctx, cancel := context.WithTimeout(ctx, loadTime)
+	defer cancel()
+	jobs := s.db.Collection("jobs", options.Collection().SetReadConcern(readconcern.Linearizable()))
+	err = jobs.FindOne(ctx, bson.D{{Key: "_id", Value: s.job}}).Decode(&job)
 	if errors.Is(err, driver.ErrNoDocuments) {
 		return job, false, nil
 	}
@@ -128,13 +136,34 @@ func (s *Store) Save(ctx context.Context, set bson.D) error {
 	return s.save(ctx, set)
 }
 
+// Note is Save without the wait for the write concern: what it sets is there
+// after a crash of this process, and lost by a failover of the target only
+// together with all writes that came later. It proves nothing of the data
+// writes before it; the next Save still has to.
+func (s *Store) Note(ctx context.Context, set bson.D) error {
+	s.saveMu.Lock()
+	defer s.saveMu.Unlock()
+	term, err := s.write(ctx, set, 1)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	terms := s.terms
+	s.mu.Unlock()
+	if terms.seen && (terms.min != term || terms.max != term) {
+		return fmt.Errorf("save checkpoint of job %s: %w", s.job, errTermChanged(terms.min, term))
+	}
+	s.ObserveTerm(term)
+	return nil
+}
+
 func (s *Store) save(ctx context.Context, set bson.D) error {
 	s.mu.Lock()
 	terms := s.terms
 	s.terms = termRange{}
 	s.mu.Unlock()
 
-	term, err := s.write(ctx, set)
+	term, err := s.write(ctx, set, s.wc)
 	if err == nil && terms.seen && (terms.min != term || terms.max != term) {
 		err = fmt.Errorf("save checkpoint of job %s: %w", s.job, errTermChanged(terms.min, term))
 	}
@@ -150,12 +179,12 @@ func (s *Store) save(ctx context.Context, set bson.D) error {
 // Beat proves ownership without claiming anything of the data. It fails with
 // ErrFenced when ownership is lost.
 func (s *Store) Beat(ctx context.Context) error {
-	_, err := s.write(ctx, nil)
+	_, err := s.write(ctx, nil, s.wc)
 	return err
 }
 
 // write sets fields of the job as its owner and returns the primary's term.
-func (s *Store) write(ctx context.Context, set bson.D) (term int64, err error) {
+func (s *Store) write(ctx context.Context, set bson.D, w any) (term int64, err error) {
 	s.mu.Lock()
 	fence := s.fence
 	s.mu.Unlock()
@@ -167,7 +196,7 @@ func (s *Store) write(ctx context.Context, set bson.D) (term int64, err error) {
 			{Key: "q", Value: bson.D{{Key: "_id", Value: s.job}, {Key: "fence", Value: fence}}},
 			{Key: "u", Value: bson.D{{Key: "$set", Value: set}, {Key: "$inc", Value: bson.D{{Key: "beat", Value: int64(1)}}}}},
 		}}},
-		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: s.wc}}},
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: w}}},
 	})
 	if err != nil {
 		return 0, fmt.Errorf("save checkpoint of job %s: %w", s.job, err)

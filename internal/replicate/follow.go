@@ -223,8 +223,11 @@ func positions(p tail.Position) bson.D {
 	return bson.D{{Key: "applied", Value: p.Applied}, {Key: "readFrom", Value: p.ReadFrom}}
 }
 
-// schema applies one schema change between two checkpoints: the first says
-// that it is about to happen, the second that it did.
+// schema applies one schema change after a note that it is about to happen.
+// The note precedes it in the target's history, so no failover loses the one
+// without the other, and needs no majority. Nor does what follows: a restart
+// finds the note and applies the change once more as one that may have
+// happened.
 func (f *follower) schema(ctx context.Context, ev *tail.Event, before mongo.OpTime, last bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -232,7 +235,7 @@ func (f *follower) schema(ctx context.Context, ev *tail.Event, before mongo.OpTi
 		return nil
 	}
 	pos := f.eng.Applied()
-	if err := f.j.store.Save(ctx, append(positions(pos), bson.E{Key: "intent", Value: ev.At})); err != nil {
+	if err := f.j.store.Note(ctx, append(positions(pos), bson.E{Key: "intent", Value: ev.At})); err != nil {
 		return err
 	}
 	maybe := f.intent == ev.At
@@ -260,7 +263,10 @@ func (f *follower) schema(ctx context.Context, ev *tail.Event, before mongo.OpTi
 		return nil
 	}
 	f.intent = mongo.OpTime{}
-	pos.Applied = ev.At
+	if effect.Resync == nil {
+		return nil
+	}
+	pos.Applied = ev.At // so that the copy is not made again
 	if err := f.j.store.Save(ctx, append(positions(pos), bson.E{Key: "intent", Value: mongo.OpTime{}})); err != nil {
 		return err
 	}

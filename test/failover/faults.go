@@ -1,0 +1,193 @@
+// Package failover holds the faults that may strike the clusters and the
+// network while a job runs, and the tests that a job survives each of them.
+package failover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/lab"
+)
+
+// Fault is something bad that happens to a cluster. Strike makes it happen and
+// Heal ends it; both wait until it is so.
+type Fault struct {
+	Name   string
+	Strike func(context.Context) error
+	Heal   func(context.Context) error
+}
+
+// Of are the faults of a cluster of three members with proxies before them
+// (lab.Options.Proxy). side, source or target, goes into their names.
+func Of(side string, c *lab.Cluster) []Fault {
+	f := faults{c: c}
+	all := []Fault{
+		{"step-down", c.StepDown, f.nothing},
+		{"primary killed", f.killPrimary, f.startAll},
+		{"all members stopped", f.stopAll, f.startAll},
+		{"majority lost", f.stopSecondaries, f.startAll},
+		{"connections reset", f.each((*lab.Proxy).Reset), f.nothing},
+		{"network cut", f.each((*lab.Proxy).Cut), f.each((*lab.Proxy).Restore)},
+		{"network silent", f.each((*lab.Proxy).Stall), f.each((*lab.Proxy).Restore)},
+		{"slow network", f.each(func(p *lab.Proxy) { p.Latency(80*time.Millisecond, 40*time.Millisecond); p.Bandwidth(2000) }), f.each((*lab.Proxy).Restore)},
+		{"sessions and cursors killed", f.killSessions, f.nothing},
+		{"primary isolated", f.isolatePrimary, f.rejoin},
+	}
+	for i := range all {
+		all[i].Name = side + ": " + all[i].Name
+	}
+	return all
+}
+
+// faults remembers what it did to a cluster. It belongs to one goroutine.
+type faults struct {
+	c        *lab.Cluster
+	isolated int
+}
+
+func (f *faults) nothing(context.Context) error { return nil }
+
+func (f *faults) each(do func(*lab.Proxy)) func(context.Context) error {
+	return func(context.Context) error {
+		for _, m := range f.c.Members() {
+			do(m.Proxy())
+		}
+		return nil
+	}
+}
+
+func (f *faults) killPrimary(ctx context.Context) error {
+	i, err := f.c.Primary(ctx)
+	if err != nil {
+		return err
+	}
+	return f.c.Members()[i].Kill()
+}
+
+func (f *faults) stopAll(context.Context) error {
+	var g errgroup.Group
+	for _, m := range f.c.Members() {
+		g.Go(m.Stop)
+	}
+	return g.Wait()
+}
+
+func (f *faults) stopSecondaries(ctx context.Context) error {
+	primary, err := f.c.Primary(ctx)
+	if err != nil {
+		return err
+	}
+	var g errgroup.Group
+	for i, m := range f.c.Members() {
+		if i != primary {
+			g.Go(m.Kill)
+		}
+	}
+	return g.Wait()
+}
+
+// startAll starts the members that are down and waits for a primary.
+func (f *faults) startAll(ctx context.Context) error {
+	var g errgroup.Group
+	for _, m := range f.c.Members() {
+		if m.Pid() == 0 {
+			g.Go(func() error { return m.Start(ctx) })
+		}
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	_, err := f.c.Primary(ctx)
+	return err
+}
+
+// killSessions ends every session, cursor and operation of clients.
+func (f *faults) killSessions(ctx context.Context) error {
+	for i := range f.c.Members() {
+		err := OnMember(ctx, f.c, i, func(client *mongo.Client) error {
+			admin := client.Database("admin")
+			if err := admin.RunCommand(ctx, bson.D{{Key: "killAllSessions", Value: bson.A{}}}).Err(); err != nil {
+				return err
+			}
+			return killCursors(ctx, admin)
+		})
+		if err != nil {
+			return fmt.Errorf("kill the sessions of member %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// killCursors ends idle cursors, those without a session among them.
+func killCursors(ctx context.Context, admin *mongo.Database) error {
+	cur, err := admin.Aggregate(ctx, bson.A{
+		bson.D{{Key: "$currentOp", Value: bson.D{{Key: "idleCursors", Value: true}, {Key: "allUsers", Value: true}}}},
+		bson.D{{Key: "$match", Value: bson.D{{Key: "cursor.cursorId", Value: bson.D{{Key: "$exists", Value: true}}}}}},
+	})
+	if err != nil {
+		return err
+	}
+	var ops []struct {
+		NS     string `bson:"ns"`
+		Cursor struct {
+			ID int64 `bson:"cursorId"`
+		} `bson:"cursor"`
+	}
+	if err := cur.All(ctx, &ops); err != nil {
+		return err
+	}
+	for _, op := range ops {
+		for i := range op.NS {
+			if op.NS[i] != '.' {
+				continue
+			}
+			// A cursor that is gone meanwhile is as good as killed.
+			_ = admin.Client().Database(op.NS[:i]).RunCommand(ctx, bson.D{{Key: "killCursors", Value: op.NS[i+1:]}, {Key: "cursors", Value: bson.A{op.Cursor.ID}}}).Err()
+			break
+		}
+	}
+	return nil
+}
+
+// isolatePrimary cuts the primary off from the other members, so that what it
+// still takes will be rolled back, and waits until another is elected.
+func (f *faults) isolatePrimary(ctx context.Context) error {
+	i, err := f.c.Primary(ctx)
+	if err != nil {
+		return err
+	}
+	f.isolated = i
+	if err := f.c.Isolate(i); err != nil {
+		return err
+	}
+	for {
+		now, err := f.c.Primary(ctx)
+		if err == nil && now != i {
+			return nil
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		}
+	}
+}
+
+func (f *faults) rejoin(context.Context) error { return f.c.Rejoin(f.isolated) }
+
+// OnMember runs do with a client of one member alone.
+func OnMember(ctx context.Context, c *lab.Cluster, i int, do func(*mongo.Client) error) error {
+	client, err := mongo.Connect(options.Client().ApplyURI(c.DirectURI(i)))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Disconnect(context.WithoutCancel(ctx)) }()
+	return do(client)
+}
