@@ -66,20 +66,37 @@ func (c *Churn) Stop() {
 // Operations is how many writes were done.
 func (c *Churn) Operations() int64 { return c.ops.Load() }
 
+// ChurnOptions shape StartChurn.
+type ChurnOptions struct {
+	Seed uint64
+	// SchemaEvery is the pause after each schema change, default 20 ms. A
+	// target of several members takes longer for one than a source for the
+	// next, when none is made.
+	SchemaEvery time.Duration
+	// Expected tells which errors do not fail the test; nil is none.
+	Expected func(error) bool
+}
+
 // StartChurn lets several writers work on what LoadChurn made: every sort of
 // write, traded unique keys, a capped collection, schema changes, transactions.
-// An error of which expected is false fails the test.
-func StartChurn(t *testing.T, db *mongo.Database, seed uint64, expected func(error) bool) *Churn {
+func StartChurn(t *testing.T, db *mongo.Database, o ChurnOptions) *Churn {
 	t.Helper()
+	if o.SchemaEvery == 0 {
+		o.SchemaEvery = 20 * time.Millisecond
+	}
+	schema := func(ctx context.Context, db *mongo.Database, r *rand.Rand, n int) error {
+		defer time.Sleep(o.SchemaEvery)
+		return churnSchema(ctx, db, r, n)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	c := &Churn{cancel: cancel}
 	t.Cleanup(c.Stop)
-	for i, write := range []func(context.Context, *mongo.Database, *rand.Rand, int) error{churnBig, churnBig, churnUnique, churnLog, churnSchema, churnTxn} {
+	for i, write := range []func(context.Context, *mongo.Database, *rand.Rand, int) error{churnBig, churnBig, churnUnique, churnLog, schema, churnTxn} {
 		c.wg.Go(func() {
-			r := rand.New(rand.NewPCG(seed, uint64(i)))
+			r := rand.New(rand.NewPCG(o.Seed, uint64(i)))
 			for n := 0; ctx.Err() == nil; n++ {
 				err := write(ctx, db, r, n)
-				if err != nil && ctx.Err() == nil && !expected(err) {
+				if err != nil && ctx.Err() == nil && (o.Expected == nil || !o.Expected(err)) {
 					t.Errorf("writer %d: %v", i, err)
 					return
 				}
@@ -161,7 +178,6 @@ func churnSchema(ctx context.Context, db *mongo.Database, r *rand.Rand, n int) e
 	if errors.As(err, &ce) { // no such collection or index, same name twice
 		return nil
 	}
-	time.Sleep(20 * time.Millisecond)
 	return err
 }
 

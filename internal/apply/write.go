@@ -109,8 +109,8 @@ func (w *worker) roundTrip(ctx context.Context, name, ns string) (wire.WriteResu
 		return wire.WriteResult{}, fmt.Errorf("%s into %s: %w", name, ns, err)
 	}
 	res := wire.ParseWriteResult(reply)
-	if len(res.ConcernError) > 0 {
-		return res, fmt.Errorf("%s into %s: write concern not reached: %s", name, ns, res.ConcernError.String())
+	if err := mongo.WriteInterrupted(res); err != nil {
+		return res, fmt.Errorf("%s into %s: %w", name, ns, err)
 	}
 	if w.e.o.ObserveTerm != nil {
 		w.e.o.ObserveTerm(res.Term)

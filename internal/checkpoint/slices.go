@@ -72,6 +72,9 @@ func (s *Store) writeSlices(ctx context.Context, slices []Slice) error {
 		return fmt.Errorf("save slices of job %s: %w", s.job, err)
 	}
 	res := wire.ParseWriteResult([]byte(raw))
+	if err := mongo.WriteInterrupted(res); err != nil {
+		return fmt.Errorf("save slices of job %s: %w", s.job, err)
+	}
 	if len(res.Errors) > 0 {
 		return fmt.Errorf("save slices of job %s: %s (code %d)", s.job, res.Errors[0].Message, res.Errors[0].Code)
 	}

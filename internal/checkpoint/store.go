@@ -202,13 +202,12 @@ func (s *Store) write(ctx context.Context, set bson.D, w any) (term int64, err e
 		return 0, fmt.Errorf("save checkpoint of job %s: %w", s.job, err)
 	}
 	res := wire.ParseWriteResult([]byte(raw))
+	if err := mongo.WriteInterrupted(res); err != nil {
+		return 0, fmt.Errorf("save checkpoint of job %s: %w", s.job, err)
+	}
 	switch {
 	case len(res.Errors) > 0:
 		return 0, fmt.Errorf("save checkpoint of job %s: %s (code %d)", s.job, res.Errors[0].Message, res.Errors[0].Code)
-	case len(res.ConcernError) > 0:
-		msg, _ := res.ConcernError.Lookup("errmsg").StringValueOK()
-		return 0, fmt.Errorf("save checkpoint of job %s: %w", s.job,
-			driver.CommandError{Message: "write concern not reached: " + msg, Labels: []string{"RetryableWriteError"}})
 	case res.N == 0:
 		return 0, mongo.WithHint(fmt.Errorf("save checkpoint of job %s: %w", s.job, ErrFenced),
 			"stop the other process first, or let this one go")

@@ -83,11 +83,11 @@ func (w *writer) exchange(ctx context.Context, c *collection, doc []byte) error 
 	}
 	res := wire.ParseWriteResult(body)
 	w.e.store.ObserveTerm(res.Term)
+	if err := mongo.WriteInterrupted(res); err != nil {
+		return err
+	}
 	for _, e := range res.Errors {
 		return writeFailed(e, doc)
-	}
-	if err := concernFailed(res); err != nil {
-		return err
 	}
 	return w.update(ctx, c, [][]byte{doc}, exactInsert, func(e wire.WriteError, doc []byte) error { return w.refused(ctx, c, e, doc) })
 }

@@ -111,14 +111,3 @@ func writeFailed(e wire.WriteError, doc []byte) error {
 	}
 	return err
 }
-
-// concernFailed makes an error of a write concern error: the writes stand, yet
-// not as durably as asked.
-func concernFailed(res wire.WriteResult) error {
-	if len(res.ConcernError) == 0 {
-		return nil
-	}
-	code, _ := res.ConcernError.Lookup("code").AsInt64OK()
-	text, _ := res.ConcernError.Lookup("errmsg").StringValueOK()
-	return driver.CommandError{Code: int32(code), Message: "write concern: " + text, Labels: []string{"RetryableWriteError"}}
-}

@@ -6,6 +6,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -212,5 +213,5 @@ func (w *writer) roundTrip(ctx context.Context) (wire.WriteResult, error) {
 	}
 	res := wire.ParseWriteResult(body)
 	w.e.store.ObserveTerm(res.Term)
-	return res, concernFailed(res)
+	return res, mongo.WriteInterrupted(res)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"time"
 
@@ -196,11 +195,11 @@ func (s *Store) run(ctx context.Context, cmds []bson.D) error {
 // writeFailed is the first write error of a reply.
 func writeFailed(body bsoncore.Document) error {
 	res := wire.ParseWriteResult(body)
+	if err := mongo.WriteInterrupted(res); err != nil {
+		return err
+	}
 	for _, e := range res.Errors {
 		return driver.CommandError{Code: e.Code, Message: e.Message, Raw: e.Raw}
-	}
-	if len(res.ConcernError) > 0 {
-		return errors.New("write concern: " + res.ConcernError.String())
 	}
 	return nil
 }

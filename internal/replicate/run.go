@@ -156,8 +156,10 @@ func (j *Job) phases(ctx context.Context) error {
 		case mongo.Classify(err) != mongo.ClassRetry:
 			return err
 		}
-		if time.Since(began) > 30*time.Second {
+		if ran := time.Since(began); ran > 30*time.Second {
 			failingSince, backoff = time.Time{}, newBackoff()
+		} else if ran > 5*time.Second {
+			backoff = newBackoff() // it works at times: a long pause would not help
 		}
 		if failingSince.IsZero() {
 			failingSince = began

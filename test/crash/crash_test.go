@@ -20,7 +20,7 @@ func TestKillInEachPhase(t *testing.T) {
 	sc, dc := test.Connect(t, src.URI()), test.Connect(t, dst.URI())
 
 	test.LoadChurn(t, sc.Database("crash"))
-	churn := test.StartChurn(t, sc.Database("crash"), seed, func(err error) bool { return false })
+	churn := test.StartChurn(t, sc.Database("crash"), test.ChurnOptions{Seed: seed})
 
 	args := []string{"sync", "--source", src.URI(), "--target", dst.URI(), "--include", "crash.*", "--job", "crash", "--until"}
 	r := rand.New(rand.NewPCG(seed, 7))
