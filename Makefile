@@ -31,7 +31,7 @@ demo: build ## Two real replica sets: load, copy under writes, cut over, verify
 test: build ## All tests on real mongod processes, with the race detector where it is bearable
 	$(GO) test -race -timeout 15m ./cmd/... ./internal/... ./demo/...
 	$(GO) test -race -count=1 -timeout 15m ./test/access ./test/crash
-	$(GO) test -count=1 -timeout 15m ./test ./test/memory
+	$(GO) test -count=1 -timeout 15m ./test ./test/memory ./test/failover
 
 # How long each target is fuzzed.
 FUZZTIME ?= 30s
@@ -65,6 +65,12 @@ docs: build ## Write the command reference in docs/cli
 docs-check: build ## Fail when docs/cli is not what the commands say
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && $(BIN)/millrace docs --dir "$$dir" && \
 	diff -ru docs/cli "$$dir" || { echo "docs/cli is out of date: run make docs and commit"; exit 1; }
+
+SOAK ?= 30m
+
+.PHONY: soak
+soak: ## Writers, faults and kills drawn from seeds, for SOAK (30m)
+	MILLRACE_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -run TestSoak ./test/failover
 
 .PHONY: matrix
 matrix: ## The scenarios between all neighbouring server versions, and 4.2 to 6.0

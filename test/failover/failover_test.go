@@ -115,6 +115,11 @@ func (b *bench) await(ctx context.Context, p *test.Process, after string, do fun
 	}
 }
 
+// faults are those of both sides.
+func (b *bench) faults() []Fault {
+	return append(Of("source", b.source, database), Of("target", b.target, "")...)
+}
+
 // suffer lets a fault strike for a while.
 func (b *bench) suffer(f Fault, r *rand.Rand) {
 	b.t.Helper()
@@ -135,10 +140,16 @@ func (b *bench) finish(p *test.Process) {
 	b.churn.Stop()
 	p.Interrupt()
 	p = b.start("--until", "caught-up")
-	if err := p.Wait(3 * time.Minute); err != nil {
+	if err := p.Wait(5 * time.Minute); err != nil {
 		b.t.Fatalf("the last run: %v\n%s", err, p.Output())
 	}
 	b.t.Logf("%d operations written meanwhile", b.churn.Operations())
+	b.compare()
+}
+
+// compare wants no difference.
+func (b *bench) compare() {
+	b.t.Helper()
 	ours := func(ns string) bool { return strings.HasPrefix(ns, database+".") }
 	diffs, err := test.Compare(b.t.Context(), b.sc, b.tc, test.CompareOptions{Source: ours, Target: ours})
 	if err != nil {
@@ -165,7 +176,7 @@ func TestFaultsWhileFollowing(t *testing.T) {
 	p := b.start("--until", "never")
 	p.AwaitPhase(b.tc, "faults", "following")
 	b.mark(p, "start")
-	all := append(Of("source", b.source), Of("target", b.target)...)
+	all := b.faults()
 	r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	for _, f := range some(all, 7) {
 		b.suffer(f, r)
@@ -179,7 +190,7 @@ func TestFaultsWhileCopying(t *testing.T) {
 	b := newBench(t)
 	r := rand.New(rand.NewPCG(b.seed, 2))
 	p := b.start("--until", "never", "--max-rate-bytes", "2MB")
-	all := append(Of("source", b.source), Of("target", b.target)...)
+	all := b.faults()
 	r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	for _, f := range some(all, 4) {
 		p.AwaitPhase(b.tc, "faults", "copying")

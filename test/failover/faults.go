@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/lab"
@@ -25,9 +26,11 @@ type Fault struct {
 }
 
 // Of are the faults of a cluster of three members with proxies before them
-// (lab.Options.Proxy). side, source or target, goes into their names.
-func Of(side string, c *lab.Cluster) []Fault {
-	f := faults{c: c}
+// (lab.Options.Proxy). side, source or target, goes into their names. Into
+// database lose, unless it is empty, an isolated primary takes writes that are
+// rolled back.
+func Of(side string, c *lab.Cluster, lose string) []Fault {
+	f := &faults{c: c, lose: lose}
 	all := []Fault{
 		{"step-down", c.StepDown, f.nothing},
 		{"primary killed", f.killPrimary, f.startAll},
@@ -49,6 +52,7 @@ func Of(side string, c *lab.Cluster) []Fault {
 // faults remembers what it did to a cluster. It belongs to one goroutine.
 type faults struct {
 	c        *lab.Cluster
+	lose     string // the database of writes that are to be rolled back
 	isolated int
 }
 
@@ -167,6 +171,11 @@ func (f *faults) isolatePrimary(ctx context.Context) error {
 	if err := f.c.Isolate(i); err != nil {
 		return err
 	}
+	if f.lose != "" {
+		if err := f.writeLost(ctx, i); err != nil {
+			return err
+		}
+	}
 	for {
 		now, err := f.c.Primary(ctx)
 		if err == nil && now != i {
@@ -178,6 +187,20 @@ func (f *faults) isolatePrimary(ctx context.Context) error {
 			return errors.Join(ctx.Err(), err)
 		}
 	}
+}
+
+// writeLost writes to a primary that does not know yet that it is none any more.
+// No target may ever have these documents.
+func (f *faults) writeLost(ctx context.Context, i int) error {
+	return OnMember(ctx, f.c, i, func(client *mongo.Client) error {
+		coll := client.Database(f.lose).Collection("lost", options.Collection().SetWriteConcern(writeconcern.W1()))
+		for range 10 {
+			if _, err := coll.InsertOne(ctx, bson.D{{Key: "lost", Value: true}}); err != nil {
+				return fmt.Errorf("write to the isolated primary: %w", err)
+			}
+		}
+		return nil
+	})
 }
 
 func (f *faults) rejoin(context.Context) error { return f.c.Rejoin(f.isolated) }
