@@ -31,7 +31,8 @@ demo: build ## Two real replica sets: load, copy under writes, cut over, verify
 test: build ## All tests on real mongod processes, with the race detector where it is bearable
 	$(GO) test -race -timeout 15m ./cmd/... ./internal/... ./demo/...
 	$(GO) test -race -count=1 -timeout 15m ./test/access ./test/crash
-	$(GO) test -count=1 -timeout 15m ./test ./test/memory ./test/failover
+	$(GO) test -count=1 -p 2 -timeout 15m ./test ./test/failover
+	$(GO) test -count=1 -timeout 15m ./test/memory
 
 # How long each target is fuzzed.
 FUZZTIME ?= 30s

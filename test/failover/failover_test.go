@@ -178,7 +178,7 @@ func TestFaultsWhileFollowing(t *testing.T) {
 	b.mark(p, "start")
 	all := b.faults()
 	r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	for _, f := range some(all, 7) {
+	for _, f := range some(all, 6) {
 		b.suffer(f, r)
 		b.mark(p, f.Name)
 	}
@@ -192,7 +192,7 @@ func TestFaultsWhileCopying(t *testing.T) {
 	p := b.start("--until", "never", "--max-rate-bytes", "2MB")
 	all := b.faults()
 	r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	for _, f := range some(all, 4) {
+	for _, f := range some(all, 3) {
 		p.AwaitPhase(b.tc, "faults", "copying")
 		t.Log(f.Name)
 		b.suffer(f, r)
