@@ -61,6 +61,8 @@ type Options struct {
 	// Reread reads a document from the source by the name that its collection
 	// has on the target.
 	Reread func(ctx context.Context, targetNS string, id bsoncore.Value) (Reread, error)
+	// Transactions of the target; nil starts a session for each.
+	Transactions *mongo.Transactions
 	// ObserveTerm is told the election term of each acknowledged write.
 	ObserveTerm func(term int64)
 	// WriteConcern of data writes; nil is {w:1}.

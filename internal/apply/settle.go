@@ -7,9 +7,6 @@ import (
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
-	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
 	"github.com/millrace/millrace/internal/deadletter"
 	"github.com/millrace/millrace/internal/delta"
@@ -315,17 +312,18 @@ func (w *worker) settleTogether(ctx context.Context, todo []settled) (at int, r 
 // inTransaction runs fn in a transaction on the target and observes the terms
 // around it. Like all data it becomes durable with the next checkpoint.
 func (w *worker) inTransaction(ctx context.Context, fn func(context.Context) error) error {
-	sess, err := w.e.dst.Client.StartSession()
-	if err != nil {
-		return fmt.Errorf("start session: %w", err)
+	txn := w.e.o.Transactions
+	if txn == nil {
+		var err error
+		if txn, err = w.e.dst.NewTransactions(); err != nil {
+			return err
+		}
+		defer txn.End(ctx)
 	}
-	defer sess.EndSession(ctx)
 	if err := w.observeTerm(ctx); err != nil {
 		return err
 	}
-	txn := options.Transaction().SetReadConcern(readconcern.Local()).SetWriteConcern(writeconcern.W1())
-	_, err = sess.WithTransaction(ctx, func(ctx context.Context) (any, error) { return nil, fn(ctx) }, txn)
-	if err != nil {
+	if err := txn.Run(ctx, fn); err != nil {
 		return err
 	}
 	return w.observeTerm(ctx)

@@ -38,7 +38,7 @@ func (e *Engine) Untangle(ctx context.Context, ns, index string, docs []bson.Raw
 		return err
 	}
 	if len(ours) > 1 || len(theirs) == 0 || len(ours) == 0 && e.o.OnConflict == deadletter.Skip {
-		return stop
+		return &UndecidedError{stop}
 	}
 	t, err := e.newTarget(ctx, ns)
 	if err != nil {
@@ -59,6 +59,16 @@ func (e *Engine) Untangle(ctx context.Context, ns, index string, docs []bson.Raw
 	}
 	return w.withdraw(ctx, t, ours[0], theirs[0], c)
 }
+
+// UndecidedError is a conflict of which it cannot be told which document is in
+// the way: the source has gone on since. Later it may be clear.
+type UndecidedError struct{ Err error }
+
+// Error is the conflict's.
+func (u *UndecidedError) Error() string { return u.Err.Error() }
+
+// Unwrap gives the conflict.
+func (u *UndecidedError) Unwrap() error { return u.Err }
 
 // tell separates the document that is as the source has it from those that
 // the source does not have, or not like that.

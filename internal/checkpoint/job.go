@@ -47,6 +47,8 @@ type Job struct {
 	// Intent is the position of a schema change that is being applied: after a
 	// crash it may or may not have happened.
 	Intent mongo.OpTime `bson:"intent"`
+	// Session is that of the owner's transactions on the target.
+	Session bson.Raw `bson:"session,omitempty"`
 	// Paused survives a restart.
 	Paused bool `bson:"paused"`
 	// Resyncs are collections that have to be copied again because a rename

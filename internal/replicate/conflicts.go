@@ -40,6 +40,7 @@ func (j *Job) newApply(pos tail.Position, o apply.Options) *apply.Engine {
 	o.Partitions, o.Map, o.Traits = j.spec.Partitions, j.mapNS, j.traits
 	o.Overwrite = j.spec.OnExisting == ExistingMerge
 	o.OnConflict, o.Letters, o.Reread = j.spec.OnConflict, j.letters, j.reread
+	o.Transactions = j.txn
 	o.ObserveTerm, o.Log, o.Limit = j.store.ObserveTerm, j.log, j.limit
 	return apply.New(j.dst, pos, o)
 }

@@ -31,8 +31,10 @@ type Job struct {
 	rules *rule.Set
 	store *checkpoint.Store
 	cat   *catalog.Target
+	txn   *mongo.Transactions // on the target
 	// letters are the documents that the target refuses.
 	letters *deadletter.Store
+	unclear int // conflicts that could not be judged yet; phases only
 	until   until
 	plan    *Plan // the latest one
 
@@ -88,6 +90,10 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	j.store = checkpoint.Open(dst, j.id, wc)
 	j.spooler = newSpooler(j)
 	dst.Pool.SetGuard(j.store.Owned)
+	if j.txn, err = dst.NewTransactions(); err != nil {
+		j.Close()
+		return nil, fmt.Errorf("target: %w", err)
+	}
 	j.letters = deadletter.New(dst, j.id, j.store.ObserveTerm)
 	j.cat = catalog.NewTarget(dst, catalog.TargetOptions{Job: j.id, Log: spec.Log})
 	j.state.init(j)
@@ -100,6 +106,11 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 
 // Close disconnects both sides. Run must have returned.
 func (j *Job) Close() {
+	if j.txn != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		j.txn.End(ctx)
+	}
 	j.src.Close()
 	j.dst.Close()
 }

@@ -118,7 +118,9 @@ func (j *Job) take(ctx context.Context) error {
 		return err
 	}
 	if !found {
-		return j.store.Create(ctx, j.newJob())
+		job := j.newJob()
+		job.Session = j.txn.SessionID()
+		return j.store.Create(ctx, job)
 	}
 	job, err := j.store.TakeOver(ctx, func(o checkpoint.Owner) {
 		j.state.wait("the last owner of the job, " + o.String() + ", to be known dead")
@@ -128,11 +130,25 @@ func (j *Job) take(ctx context.Context) error {
 		return err
 	}
 	j.state.wait("")
+	if err := j.takeSession(ctx, job.Session); err != nil {
+		return err
+	}
 	if job.Paused {
 		j.control.set(true)
 	}
 	j.log.Info("resuming job", "job", j.id, "phase", job.Phase, "applied", job.Applied)
 	return nil
+}
+
+// takeSession ends a transaction that the last owner may have left open, which
+// would hold up the writes of this one.
+func (j *Job) takeSession(ctx context.Context, last bson.Raw) error {
+	if len(last) > 0 {
+		if err := j.dst.KillSession(ctx, last); err != nil {
+			j.log.Warn("a transaction of the job's last owner may hold up writes for a minute", "error", err)
+		}
+	}
+	return j.store.Save(ctx, bson.D{{Key: "session", Value: j.txn.SessionID()}})
 }
 
 // phases runs the job's phases from the checkpoint, again after each failure

@@ -10,6 +10,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/millrace/millrace/internal/apply"
 	"github.com/millrace/millrace/internal/catalog"
 	"github.com/millrace/millrace/internal/deadletter"
 	"github.com/millrace/millrace/internal/mongo"
@@ -18,6 +19,10 @@ import (
 // mostDuplicates bounds the keys that one index build may stumble over, each of
 // which costs a scan.
 const mostDuplicates = 1000
+
+// mostUnclear bounds how often the job goes back to its checkpoint because it
+// cannot tell which of two documents is in the way.
+const mostUnclear = 5
 
 // untangled runs something that builds unique indexes on the drained target,
 // again after each duplicate key that the policy on conflicts settles.
@@ -58,7 +63,14 @@ func (f *follower) untangle(ctx context.Context, ic *catalog.IndexConflict) erro
 	if err != nil {
 		return err
 	}
-	return f.eng.Untangle(ctx, ic.NS, dup.Index(), docs, ic.Error())
+	err = f.eng.Untangle(ctx, ic.NS, dup.Index(), docs, ic.Error())
+	var unclear *apply.UndecidedError
+	if errors.As(err, &unclear) && j.unclear < mostUnclear {
+		// From the checkpoint the job first catches up with the source.
+		j.unclear++
+		return driver.CommandError{Message: err.Error(), Labels: []string{"RetryableWriteError"}}
+	}
+	return err
 }
 
 // equalUnder finds documents with one key of an index, where the server does

@@ -68,10 +68,8 @@ func (c *Conn) RoundTrip(ctx context.Context, m *Message) (bsoncore.Document, er
 	if c.mc == nil {
 		return nil, errClosed
 	}
-	if guard := c.pool.guard.Load(); guard != nil {
-		if err := (*guard)(); err != nil {
-			return nil, err
-		}
+	if err := c.pool.Allowed(); err != nil {
+		return nil, err
 	}
 	wm, err := c.compress(m.finish(wiremessage.NextRequestID()))
 	if err != nil {

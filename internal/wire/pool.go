@@ -24,6 +24,14 @@ type Pool struct {
 // nothing is sent.
 func (p *Pool) SetGuard(fn func() error) { p.guard.Store(&fn) }
 
+// Allowed asks the guard, if there is one.
+func (p *Pool) Allowed() error {
+	if guard := p.guard.Load(); guard != nil {
+		return (*guard)()
+	}
+	return nil
+}
+
 // Open starts monitoring the deployment that opts names. It does not wait for
 // a server to answer; the first Checkout does.
 func Open(opts *options.ClientOptions) (*Pool, error) {
