@@ -1,7 +1,10 @@
 package copy
 
 import (
+	"context"
+	"maps"
 	"strings"
+	"sync"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -112,4 +115,49 @@ func TestManyDuplicates(t *testing.T) {
 		}
 	}
 	same(t, dump(t, c, "tiny", "c"), dump(t, c, "tiny_t", "c"))
+}
+
+// TestEveryErrorOfABatch: documents of one unordered batch fail for different
+// reasons. Duplicate _ids must not hide the others.
+func TestEveryErrorOfABatch(t *testing.T) {
+	c := server(t, "6.0")
+	var docs, theirs []any
+	for i := range 100 {
+		docs = append(docs, bson.D{{Key: "_id", Value: i}, {Key: "k", Value: i}})
+		if i%2 == 0 {
+			theirs = append(theirs, bson.D{{Key: "_id", Value: i}, {Key: "k", Value: i}})
+		}
+	}
+	docs[31] = bson.D{{Key: "_id", Value: 31}, {Key: "k", Value: 31}, {Key: "p", Value: bson.A{1, 2}}, {Key: "q", Value: bson.A{1, 2}}}
+	insert(t, c, "batch", "c", docs)
+	insert(t, c, "batch_t", "c", append(theirs, bson.D{{Key: "_id", Value: "theirs"}, {Key: "k", Value: 51}}))
+	must(t, c, "batch_t", bson.D{{Key: "createIndexes", Value: "c"}, {Key: "indexes", Value: bson.A{
+		bson.D{{Key: "key", Value: bson.D{{Key: "k", Value: 1}}}, {Key: "name", Value: "k"}, {Key: "unique", Value: true}},
+		bson.D{{Key: "key", Value: bson.D{{Key: "p", Value: 1}, {Key: "q", Value: 1}}}, {Key: "name", Value: "pq"}}}}})
+	for _, policy := range []Policy{KeepTarget, Replace} {
+		task := []Task{{Source: source(t, c, "batch", "c"), Target: "batch_t.c", OnExisting: policy}}
+		if err := New(c, c, newStore(), small(t, c)).Run(t.Context(), task); err == nil || mongo.HintOf(err) == "" && !strings.Contains(err.Error(), "171") {
+			t.Errorf("no error, or one without help: %v", err)
+		}
+		var mu sync.Mutex
+		met := map[string]int32{}
+		o := small(t, c)
+		o.Refused = func(_ context.Context, r Refusal) (bool, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			met[r.ID.String()] = r.Code
+			return true, nil
+		}
+		e := New(c, c, newStore(), o)
+		if err := e.Run(t.Context(), task); err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]int32{`{"$numberInt":"31"}`: 171, `{"$numberInt":"51"}`: mongo.CodeDuplicateKey}
+		if !maps.Equal(met, want) || e.Stats().Refused != 2 {
+			t.Errorf("refused: %v, want %v", met, want)
+		}
+		if n := len(dump(t, c, "batch_t", "c")); n != 99 {
+			t.Errorf("%d documents on the target", n)
+		}
+	}
 }
