@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/deadletter"
@@ -350,11 +349,7 @@ func writeError(what, ns string, o *op, e wire.WriteError) error {
 	return err
 }
 
-// serverError keeps the class of an error that passes by itself.
 func serverError(e wire.WriteError) error {
-	if ce := (driver.CommandError{Code: e.Code, Message: e.Message}); mongo.Classify(ce) == mongo.ClassRetry {
-		return ce
-	}
 	return fmt.Errorf("%s (code %d)", e.Message, e.Code)
 }
 

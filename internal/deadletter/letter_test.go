@@ -42,7 +42,9 @@ func TestEmbeddable(t *testing.T) {
 }
 
 func TestLetterID(t *testing.T) {
-	id := func(v any) bsoncore.Value { return bsoncore.Document(raw(t, bson.D{{Key: "_id", Value: v}})).Lookup("_id") }
+	id := func(v any) bsoncore.Value {
+		return bsoncore.Document(raw(t, bson.D{{Key: "_id", Value: v}})).Lookup("_id")
+	}
 	at := mongo.OpTime{TS: bson.Timestamp{T: 7, I: 1}}
 	base := Letter{NS: "a.b", DocID: id(1), At: at, State: Open}
 	seen := map[string]string{letterID("j", base): "base"}

@@ -182,24 +182,16 @@ func (s *Store) run(ctx context.Context, cmds []bson.D) error {
 		if err != nil {
 			return err
 		}
-		if err := writeFailed(body); err != nil {
+		res := wire.ParseWriteResult(body)
+		if err := mongo.WriteInterrupted(res); err != nil {
 			return err
 		}
-		if s.observe != nil {
-			s.observe(wire.ParseWriteResult(body).Term)
+		for _, e := range res.Errors {
+			return driver.CommandError{Code: e.Code, Message: e.Message, Raw: e.Raw}
 		}
-	}
-	return nil
-}
-
-// writeFailed is the first write error of a reply.
-func writeFailed(body bsoncore.Document) error {
-	res := wire.ParseWriteResult(body)
-	if err := mongo.WriteInterrupted(res); err != nil {
-		return err
-	}
-	for _, e := range res.Errors {
-		return driver.CommandError{Code: e.Code, Message: e.Message, Raw: e.Raw}
+		if s.observe != nil {
+			s.observe(res.Term)
+		}
 	}
 	return nil
 }
