@@ -64,6 +64,7 @@ func (c *clusters) start(ctx context.Context) error {
 		g.Go(func() (err error) {
 			*cluster, err = lab.Start(gctx, lab.Options{Name: name, Version: version, CacheGB: 1, SetParameters: map[string]string{
 				"enableTestCommands": "1", "ttlMonitorEnabled": "false", "ttlMonitorSleepSecs": "1",
+				"transactionLifetimeLimitSeconds": "600", // a lock of a test holds on a busy machine too
 			}})
 			if err != nil {
 				return err
