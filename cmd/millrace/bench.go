@@ -1,0 +1,181 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/internal/bench"
+)
+
+// benchSettings are the flags of `millrace bench`.
+type benchSettings struct {
+	scale, output, report string
+	peers                 []string
+	options               bench.Options
+}
+
+// benchCommand is `millrace bench`.
+func (a *app) benchCommand() *cobra.Command {
+	var s benchSettings
+	cmd := &cobra.Command{
+		Use:   "bench SCENARIO… | all",
+		Short: "Measure millrace against what the servers allow, and against other tools",
+		Long: `Measures scenarios on real servers. Each is measured round after round in turn:
+its ceiling (lean code that does the least work anybody has to ask of the
+servers), millrace as a process of its own, and other tools whose programs are
+given. Printed are medians over the rounds, and what exactly was measured.
+
+Servers are started on this machine for the time of a scenario. With
+--source-uri and --target-uri the given clusters are used: the bench drops and
+fills their database mrbench, so never give it clusters in use.
+
+A small scale shows that everything works; its figures mean little, for the
+start of a process weighs more than the work. Measure on a machine that does
+nothing else.`,
+		Example: `  millrace bench list
+  millrace bench full-one --scale small
+  millrace bench full-one incr-backlog --rounds 5 --peer mongodump=/usr/bin/mongodump --report bench.html --output html
+  millrace bench all --scale medium --report results.json --output json`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s.options.Scenarios = args
+			return a.bench(cmd, &s)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&s.scale, "scale", "small", "`size` of the work: small, medium (a million documents) or large (ten million)")
+	f.IntVar(&s.options.Rounds, "rounds", 3, "rounds of each contender")
+	f.StringArrayVar(&s.peers, "peer", nil, "a tool that takes part, as `name=program`; may be repeated; "+bench.PeerNames())
+	f.StringVar(&s.options.Servers.Source, "source-uri", "", "connection string `URI` of a source to use instead of servers started here; its database mrbench is dropped")
+	f.StringVar(&s.options.Servers.Target, "target-uri", "", "connection string `URI` of a target to use instead of servers started here; its database mrbench is dropped")
+	f.StringVar(&s.options.Servers.Version, "mongod", "6.0", "version of the servers started here")
+	f.StringVar(&s.options.Servers.SourceTopology, "source-topology", "rs:1", "members of the source started here")
+	f.StringVar(&s.options.Servers.TargetTopology, "target-topology", "rs:1", "members of the target started here")
+	f.StringArrayVar(&s.options.MillraceArgs, "millrace-arg", nil, "an `argument` more for the millrace sync that is measured, such as --write-concern=1; may be repeated")
+	f.StringVar(&s.options.Millrace, "millrace", "", "the millrace `program` to measure; by default this one")
+	f.StringVarP(&s.output, "output", "o", "text", "`form` of the result: text, json or html")
+	f.StringVar(&s.report, "report", "", "write the result to this `file` instead of standard output, and a table to standard output")
+	cmd.AddCommand(newBenchListCommand())
+	return cmd
+}
+
+func newBenchListCommand() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the scenarios",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkLabOutput(output, "text", "json"); err != nil {
+				return err
+			}
+			if output == "json" {
+				return writeJSON(cmd.OutOrStdout(), bench.Scenarios())
+			}
+			t := table.NewWriter()
+			t.SetStyle(table.StyleLight)
+			t.AppendHeader(table.Row{"scenario", "work", "ceiling"})
+			t.SetColumnConfigs([]table.ColumnConfig{{Number: 2, WidthMax: 60}, {Number: 3, WidthMax: 60}})
+			for _, s := range bench.Scenarios() {
+				t.AppendRow(table.Row{s.Name, s.Work, s.Ceiling})
+			}
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), t.Render())
+			return err
+		},
+	}
+	addLabOutputFlag(cmd, &output, "text or json")
+	return cmd
+}
+
+// bench checks the flags, measures and writes the result.
+func (a *app) bench(cmd *cobra.Command, s *benchSettings) (err error) {
+	if err := s.complete(); err != nil {
+		return withCode(exitUsage, err)
+	}
+	s.options.Version = buildVersion()
+	s.options.Command = "millrace bench " + strings.Join(s.shown(), " ")
+	s.options.Progress = func(line string) { fmt.Fprintln(a.stderr, plain(line)) }
+	report, err := bench.Run(cmd.Context(), s.options)
+	if report == nil {
+		return withCode(exitUsage, err)
+	}
+	return withCode(exitFailure, errors.Join(err, a.writeBench(s, report)))
+}
+
+// complete checks what cobra does not.
+func (s *benchSettings) complete() (err error) {
+	if err := checkLabOutput(s.output, "text", "json", "html"); err != nil {
+		return err
+	}
+	if s.options.Scale, err = bench.ParseScale(s.scale); err != nil {
+		return err
+	}
+	for _, p := range s.peers {
+		peer, err := bench.ParsePeer(p)
+		if err != nil {
+			return err
+		}
+		s.options.Peers = append(s.options.Peers, peer)
+	}
+	if (s.options.Servers.Source == "") != (s.options.Servers.Target == "") {
+		return errors.New("--source-uri and --target-uri belong together")
+	}
+	if s.options.Millrace == "" {
+		s.options.Millrace, err = os.Executable()
+	}
+	return err
+}
+
+// shown is the command line for the report, without addresses, which may hold
+// passwords, and without directories.
+func (s *benchSettings) shown() []string {
+	args := append([]string{}, s.options.Scenarios...)
+	args = append(args, "--scale "+s.scale, fmt.Sprintf("--rounds %d", s.options.Rounds))
+	for _, p := range s.options.Peers {
+		if p.Command == "" {
+			args = append(args, "--peer "+p.Name)
+			continue
+		}
+		args = append(args, "--peer "+p.Name+"="+filepath.Base(p.Command))
+	}
+	if s.options.Servers.Source != "" {
+		return append(args, "--source-uri … --target-uri …")
+	}
+	args = append(args, "--mongod "+s.options.Servers.Version, "--source-topology "+s.options.Servers.SourceTopology,
+		"--target-topology "+s.options.Servers.TargetTopology)
+	for _, m := range s.options.MillraceArgs {
+		args = append(args, "--millrace-arg "+m)
+	}
+	return args
+}
+
+// writeBench writes the report where and how it is wanted.
+func (a *app) writeBench(s *benchSettings, r *bench.Report) (err error) {
+	write := func(w io.Writer) error {
+		switch s.output {
+		case "json":
+			return writeJSON(w, r)
+		case "html":
+			return bench.WriteHTML(w, r)
+		}
+		return bench.WriteText(w, r)
+	}
+	if s.report == "" {
+		return write(a.stdout)
+	}
+	f, err := os.Create(s.report)
+	if err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	if err := errors.Join(write(f), f.Close()); err != nil {
+		return fmt.Errorf("write report %s: %w", s.report, err)
+	}
+	return bench.WriteText(a.stdout, r)
+}

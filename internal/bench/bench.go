@@ -1,0 +1,257 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Options say what is measured.
+type Options struct {
+	// Scenarios by name; "all" stands for all of them.
+	Scenarios []string
+	Scale     Scale
+	// Rounds each contender has; at least 1.
+	Rounds  int
+	Servers Servers
+	Peers   []Peer
+	// Millrace is the program that is measured, and MillraceArgs what its sync
+	// is given beyond what the scenario needs.
+	Millrace     string
+	MillraceArgs []string
+	// Version and Command go into the report.
+	Version, Command string
+	// Progress is told in a line what is being done; nil is silent.
+	Progress func(line string)
+	Log      *slog.Logger
+}
+
+// bench is one run.
+type bench struct {
+	o      Options
+	report *Report
+	dir    string // for the files of tools
+}
+
+// Run measures and returns what it found, also when it ends with an error
+// half-way. A contender that fails is in the report with its error and does
+// not end the run; a ceiling that fails does.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	if o.Rounds < 1 {
+		return nil, fmt.Errorf("%d rounds are too few; measure at least 1", o.Rounds)
+	}
+	chosen, err := choice(o.Scenarios)
+	if err != nil {
+		return nil, err
+	}
+	if o.Progress == nil {
+		o.Progress = func(string) {}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if err := checkPeers(o.Peers); err != nil {
+		return nil, err
+	}
+	b := &bench{o: o, report: &Report{
+		Version: o.Version, Command: o.Command, Started: time.Now(), Machine: thisMachine(), Scale: o.Scale, Rounds: o.Rounds, Cases: []Case{},
+	}}
+	err = b.inDirectory(func() error {
+		for _, s := range chosen {
+			if err := s.run(ctx, b, s); err != nil {
+				return fmt.Errorf("scenario %s: %w", s.name, err)
+			}
+		}
+		return nil
+	})
+	b.report.Ended = time.Now()
+	return b.report, err
+}
+
+// choice gives the scenarios of these names.
+func choice(names []string) ([]scenario, error) {
+	all := scenarios()
+	if slices.Contains(names, "all") {
+		return all, nil
+	}
+	var chosen []scenario
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(s scenario) bool { return s.name == name })
+		if i < 0 {
+			var known []string
+			for _, s := range all {
+				known = append(known, s.name)
+			}
+			return nil, fmt.Errorf("scenario %q is unknown; there are %s", name, strings.Join(known, ", "))
+		}
+		chosen = append(chosen, all[i])
+	}
+	return chosen, nil
+}
+
+func (b *bench) say(format string, args ...any) { b.o.Progress(fmt.Sprintf(format, args...)) }
+
+// contender is one way to do the work of a case.
+type contender struct {
+	name string
+	kind Kind
+	how  string
+	// prepare makes source and target as they have to be; it is not measured.
+	prepare func(ctx context.Context) error
+	// run does the work.
+	run func(ctx context.Context, m *meter) error
+	// check says whether the work was done; nil asks nothing.
+	check func(ctx context.Context) error
+}
+
+// meter takes the measures of a round. Its methods may be called concurrently.
+type meter struct {
+	mu    sync.Mutex
+	round Round
+	pids  []int
+}
+
+// runs tells of a process of the tool.
+func (m *meter) runs(pid int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pids = append(m.pids, pid)
+}
+
+func (m *meter) processes() []int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.pids)
+}
+
+// used adds processor time of the tool.
+func (m *meter) used(seconds float64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.round.ToolCPU += seconds
+}
+
+// value notes a figure.
+func (m *meter) value(name string, v float64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.round.Values == nil {
+		m.round.Values = map[string]float64{}
+	}
+	m.round.Values[name] = v
+}
+
+// note notes a duration that lies within the round.
+func (m *meter) note(part string, seconds float64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.round.Parts == nil {
+		m.round.Parts = map[string]float64{}
+	}
+	m.round.Parts[part] = seconds
+}
+
+// took sets the round's time, where it is not that of run.
+func (m *meter) took(seconds float64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.round.Seconds = seconds
+}
+
+// part does and times one part of a ceiling; the parts are the round's time.
+func (m *meter) part(name string, work func() error) error {
+	cpu, began := ownCPU(), time.Now()
+	if err := work(); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	took := time.Since(began).Seconds()
+	m.note(name, took)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.round.Seconds += took
+	m.round.ToolCPU += ownCPU() - cpu
+	return nil
+}
+
+// compete runs all contenders, round after round, and adds the case.
+func (b *bench) compete(ctx context.Context, st *site, c Case, all []contender) error {
+	c.Servers = st.describe()
+	for _, x := range all {
+		c.Contenders = append(c.Contenders, Contender{Name: x.name, Kind: x.kind, How: x.how, Rounds: []Round{}})
+	}
+	defer func() {
+		c.summarize()
+		b.report.Cases = append(b.report.Cases, c)
+	}()
+	for round := range b.o.Rounds {
+		for i, x := range all {
+			out := &c.Contenders[i]
+			if out.Error != "" {
+				continue
+			}
+			r, err := measure(ctx, st, x)
+			if err == nil {
+				b.say("%s  round %d  %s: %.2f s", c.Name(), round+1, x.name, r.Seconds)
+				out.Rounds = append(out.Rounds, r)
+				continue
+			}
+			err = fmt.Errorf("%s, round %d, %s: %w", c.Name(), round+1, x.name, err)
+			if ctx.Err() != nil || x.kind != KindPeer {
+				return err
+			}
+			out.Error = err.Error()
+			b.say("%v", err)
+		}
+	}
+	return nil
+}
+
+// measure has one contender do the work once.
+func measure(ctx context.Context, st *site, x contender) (Round, error) {
+	if err := x.prepare(ctx); err != nil {
+		return Round{}, fmt.Errorf("prepare: %w", err)
+	}
+	s0, err := st.source.usage(ctx)
+	if err != nil {
+		return Round{}, err
+	}
+	t0, err := st.target.usage(ctx)
+	if err != nil {
+		return Round{}, err
+	}
+	m := &meter{}
+	w := watch(ctx, st.target, m.processes)
+	began := time.Now()
+	err = x.run(ctx, m)
+	took := time.Since(began).Seconds()
+	series, peak, watched := w.stop()
+	if err = errors.Join(err, watched); err != nil {
+		return Round{}, err
+	}
+	s1, err := st.source.usage(ctx)
+	if err != nil {
+		return Round{}, err
+	}
+	t1, err := st.target.usage(ctx)
+	if err != nil {
+		return Round{}, err
+	}
+	if x.check != nil {
+		if err := x.check(ctx); err != nil {
+			return Round{}, fmt.Errorf("the work is not done: %w", err)
+		}
+	}
+	r := m.round
+	if r.Seconds == 0 {
+		r.Seconds = took
+	}
+	source, target := s1.minus(s0), t1.minus(t0)
+	r.SourceCPU, r.TargetCPU, r.SourceSent, r.TargetReceived = source.cpu, target.cpu, source.out, target.in
+	r.Peak, r.Series = peak, series
+	return r, nil
+}

@@ -1,0 +1,112 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// child is a running program.
+type child struct {
+	name string
+	cmd  *exec.Cmd
+	out  tail
+	done chan struct{} // closed when it has ended
+	err  error         // how; read after done
+}
+
+// startChild starts a program with more in its environment. It is told to end
+// when ctx ends, and waited for by wait or stop.
+func startChild(ctx context.Context, env []string, name string, args ...string) (*child, error) {
+	c := &child{name: filepath.Base(name), done: make(chan struct{})}
+	c.cmd = exec.CommandContext(ctx, name, args...)
+	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGTERM) }
+	c.cmd.WaitDelay = 10 * time.Second
+	c.cmd.Env = append(c.cmd.Environ(), env...)
+	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.out
+	if err := c.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	go func() {
+		defer close(c.done)
+		c.err = c.cmd.Wait()
+	}()
+	return c, nil
+}
+
+func (c *child) pid() int { return c.cmd.Process.Pid }
+
+// cpu is the processor time used, after the end.
+func (c *child) cpu() float64 {
+	return (c.cmd.ProcessState.UserTime() + c.cmd.ProcessState.SystemTime()).Seconds()
+}
+
+// wait waits for the end; an error says what the program said last.
+func (c *child) wait() error {
+	<-c.done
+	if c.err != nil {
+		return fmt.Errorf("%s: %w; it said:\n%s", c.name, c.err, c.out.String())
+	}
+	return nil
+}
+
+// stop asks a program to end that does not end by itself, and waits for it.
+// An end that came before is an error.
+func (c *child) stop() error {
+	select {
+	case <-c.done:
+		return fmt.Errorf("%s ended by itself (%w); it said:\n%s", c.name, errOr(c.err, "exit 0"), c.out.String())
+	default:
+	}
+	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("end %s: %w", c.name, err)
+	}
+	select {
+	case <-c.done:
+	case <-time.After(10 * time.Second):
+		_ = c.cmd.Process.Kill()
+		<-c.done
+	}
+	return nil
+}
+
+func errOr(err error, text string) error {
+	if err == nil {
+		return errors.New(text)
+	}
+	return err
+}
+
+// tail keeps the end of what is written to it. It is safe for concurrent use.
+type tail struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+const tailSize = 4000
+
+// Write implements io.Writer.
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.b.Write(p)
+	if over := t.b.Len() - tailSize; over > tailSize {
+		t.b.Next(over)
+	}
+	return len(p), nil
+}
+
+// String is what is kept.
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.b.Bytes()
+	return strings.ToValidUTF8(string(s[max(len(s)-tailSize, 0):]), "?")
+}

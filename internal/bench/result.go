@@ -1,0 +1,175 @@
+package bench
+
+import "time"
+
+// Report is the outcome of a run of the bench.
+type Report struct {
+	Version string    `json:"version"` // of millrace
+	Started time.Time `json:"started"`
+	Ended   time.Time `json:"ended"`
+	Machine Machine   `json:"machine"`
+	Scale   Scale     `json:"scale"`
+	Rounds  int       `json:"rounds"`
+	// Command is the bench's own command line.
+	Command string `json:"command"`
+	Cases   []Case `json:"cases"`
+}
+
+// Machine is where the bench ran.
+type Machine struct {
+	Processor string `json:"processor"`
+	Cores     int    `json:"cores"` // usable by the bench
+	MemoryMB  int64  `json:"memoryMB"`
+	System    string `json:"system"`
+}
+
+// Case is one measured piece of work. A scenario has one or several.
+type Case struct {
+	Scenario string `json:"scenario"`
+	// Variant tells the cases of a scenario apart, empty when it has one.
+	Variant string `json:"variant,omitempty"`
+	Work    string `json:"work"`    // what had to be done
+	Ceiling string `json:"ceiling"` // what the ceiling is
+	Servers string `json:"servers"`
+	// Unit is what Count counts: documents or operations.
+	Unit  string `json:"unit"`
+	Count int    `json:"count"`
+	Bytes int    `json:"bytes"`
+
+	Contenders []Contender `json:"contenders"`
+	// Notes say what else was found out, such as the settings tried.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// Name of the case: scenario and variant.
+func (c *Case) Name() string {
+	if c.Variant == "" {
+		return c.Scenario
+	}
+	return c.Scenario + "/" + c.Variant
+}
+
+// ceiling is the case's ceiling, the fastest if there are several ways, nil
+// when it has none.
+func (c *Case) ceiling() *Contender {
+	var best *Contender
+	for i := range c.Contenders {
+		x := &c.Contenders[i]
+		if x.Kind == KindCeiling && len(x.Rounds) > 0 && (best == nil || x.Seconds.Median < best.Seconds.Median) {
+			best = x
+		}
+	}
+	return best
+}
+
+// Kind says what a contender is.
+type Kind string
+
+// The kinds of contenders.
+const (
+	KindCeiling  Kind = "ceiling"
+	KindMillrace Kind = "millrace"
+	KindPeer     Kind = "peer"
+	// KindReference is measured to compare with, but is no limit.
+	KindReference Kind = "reference"
+)
+
+// Contender is what one way to do the work has shown.
+type Contender struct {
+	Name string `json:"name"`
+	Kind Kind   `json:"kind"`
+	// How is the command that ran, or the settings of a ceiling.
+	How string `json:"how"`
+	// Error says why there are fewer rounds than there should be.
+	Error  string  `json:"error,omitempty"`
+	Rounds []Round `json:"rounds"`
+
+	Seconds Stat `json:"seconds"`
+	// Rate is documents or operations a second.
+	Rate Stat `json:"rate"`
+	// OfCeiling is the ceiling's time divided by this one's, round by round:
+	// 1 is as fast as the ceiling. Zero where that makes no sense.
+	OfCeiling Stat `json:"ofCeiling"`
+	ToolCPU   Stat `json:"toolCPUSeconds"`
+	// Peak is the largest resident memory of the tool's processes in bytes.
+	Peak Stat `json:"peakResidentBytes"`
+	// CPUEach is microseconds of the tool's processor time per document or
+	// operation.
+	CPUEach Stat `json:"toolCPUMicrosEach"`
+	// Values are figures of this scenario alone, with their units in their
+	// names.
+	Values map[string]Stat `json:"values,omitempty"`
+}
+
+// Round is one measurement. CPU is in seconds; that of servers is of all
+// members and includes whatever else they did meanwhile.
+type Round struct {
+	Seconds   float64 `json:"seconds"`
+	ToolCPU   float64 `json:"toolCPUSeconds"`
+	SourceCPU float64 `json:"sourceCPUSeconds"`
+	TargetCPU float64 `json:"targetCPUSeconds"`
+	Peak      int64   `json:"peakResidentBytes"`
+	// SourceSent and TargetReceived are bytes as the servers count them.
+	SourceSent     int64 `json:"sourceSentBytes"`
+	TargetReceived int64 `json:"targetReceivedBytes"`
+	// Parts are the durations that Seconds is made of, or that lie within it.
+	Parts map[string]float64 `json:"parts,omitempty"`
+	// Values are other figures, by name and unit.
+	Values map[string]float64 `json:"values,omitempty"`
+	Series []Point            `json:"series,omitempty"`
+}
+
+// summarize computes all statistics of a case from its rounds.
+func (c *Case) summarize() {
+	for i := range c.Contenders {
+		c.Contenders[i].summarize(c.Count)
+	}
+	top := c.ceiling()
+	if top == nil {
+		return
+	}
+	for i := range c.Contenders {
+		x := &c.Contenders[i]
+		var ratios []float64
+		for r := range min(len(x.Rounds), len(top.Rounds)) {
+			if s := x.Rounds[r].Seconds; s > 0 && top.Rounds[r].Seconds > 0 {
+				ratios = append(ratios, top.Rounds[r].Seconds/s)
+			}
+		}
+		x.OfCeiling = newStat(ratios)
+	}
+}
+
+func (x *Contender) summarize(count int) {
+	figure := func(of func(Round) float64) Stat {
+		var v []float64
+		for _, r := range x.Rounds {
+			v = append(v, of(r))
+		}
+		return newStat(v)
+	}
+	x.Seconds = figure(func(r Round) float64 { return r.Seconds })
+	x.ToolCPU = figure(func(r Round) float64 { return r.ToolCPU })
+	x.Peak = figure(func(r Round) float64 { return float64(r.Peak) })
+	if count > 0 {
+		x.Rate = figure(func(r Round) float64 { return per(float64(count), r.Seconds) })
+		x.CPUEach = figure(func(r Round) float64 { return r.ToolCPU / float64(count) * 1e6 })
+	}
+	x.Values = nil
+	for _, r := range x.Rounds {
+		for name := range r.Values {
+			if x.Values == nil {
+				x.Values = map[string]Stat{}
+			}
+			x.Values[name] = figure(func(r Round) float64 { return r.Values[name] })
+		}
+	}
+}
+
+// per is n/seconds, 0 for no time.
+func per(n, seconds float64) float64 {
+	if seconds <= 0 {
+		return 0
+	}
+	return n / seconds
+}

@@ -1,0 +1,42 @@
+package bench
+
+import (
+	"fmt"
+	"time"
+)
+
+// Scale is how much work a scenario does.
+type Scale struct {
+	Name string `json:"name"`
+	// Factor multiplies numbers of documents and operations; 1 is a million
+	// documents in full-one.
+	Factor float64 `json:"factor"`
+	// Duration of what is measured over time: live writes, latency, idle.
+	Duration time.Duration `json:"durationNanos"`
+}
+
+// ParseScale knows small (a smoke run), medium (the size that results are
+// quoted for) and large.
+func ParseScale(name string) (Scale, error) {
+	switch name {
+	case "small":
+		return Scale{Name: name, Factor: 0.1, Duration: 5 * time.Second}, nil
+	case "medium":
+		return Scale{Name: name, Factor: 1, Duration: 30 * time.Second}, nil
+	case "large":
+		return Scale{Name: name, Factor: 10, Duration: 60 * time.Second}, nil
+	}
+	return Scale{}, fmt.Errorf("scale %q is unknown; use small, medium or large", name)
+}
+
+// of scales a number of things that is given for medium.
+func (s Scale) of(medium int) int { return max(int(float64(medium)*s.Factor), 100) }
+
+// oplogMB is room for so many operations of so many bytes each, twice over.
+func oplogMB(operations, bytesEach int) int {
+	const least = 990 // what the server takes
+	return max(2*operations*bytesEach>>20, least)
+}
+
+// cacheGB is a server's cache that holds so many bytes easily.
+func cacheGB(bytes int) float64 { return max(0.5, 2.5*float64(bytes)/(1<<30)) }

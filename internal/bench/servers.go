@@ -1,0 +1,65 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+)
+
+// open gives the scenario its clusters.
+func (b *bench) open(ctx context.Context, n needs) (*site, error) {
+	return openSite(ctx, b.o.Servers, n, b.o.Log)
+}
+
+func joinClose(err error, st *site) error { return errors.Join(err, st.close()) }
+
+// inDirectory gives the run a directory of its own for its time.
+func (b *bench) inDirectory(do func() error) (err error) {
+	if b.dir, err = os.MkdirTemp("", "millrace-bench-"); err != nil {
+		return fmt.Errorf("make a directory: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
+	return do()
+}
+
+// delay holds back each answer of a cluster with proxies.
+func (s *side) delay(rtt time.Duration) {
+	for _, m := range s.lab.Members() {
+		m.Proxy().Latency(rtt, 0)
+	}
+}
+
+// restart stops the servers cleanly and starts them again, with empty caches.
+func (s *side) restart(ctx context.Context) error {
+	s.disconnect()
+	for _, m := range s.lab.Members() {
+		if m.Pid() == 0 {
+			continue
+		}
+		if err := m.Stop(); err != nil {
+			return err
+		}
+		if err := m.Start(ctx); err != nil {
+			return err
+		}
+	}
+	return s.connect(ctx)
+}
+
+// describe tells versions and sizes of the clusters.
+func (st *site) describe() string {
+	return "source " + st.source.describe() + "; target " + st.target.describe()
+}
+
+func (s *side) describe() string {
+	text := "mongod " + s.Info.Version.String() + " " + string(s.Info.Kind)
+	if n := len(s.Info.Hosts); n > 1 {
+		text += " of " + itoa(n)
+	}
+	if s.lab == nil {
+		return text + ", given"
+	}
+	return text + ", cache " + s.cache + " GB"
+}

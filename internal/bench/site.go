@@ -1,0 +1,215 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// dataDB holds everything that is measured, and markers for its end.
+const dataDB = "mrbench"
+
+// needs is what a scenario asks of its clusters.
+type needs struct {
+	sourceCacheGB, targetCacheGB float64
+	oplogMB                      int
+	targetProxy                  bool // a proxy before the target
+	ownServers                   bool // servers are stopped and started
+	member                       bool // a second member of the source, stopped until it is measured
+}
+
+// Servers say where scenarios run: on given clusters, or on lab clusters.
+type Servers struct {
+	// Source and Target are connection strings; both or none.
+	Source, Target string
+	// Version and the topologies are those of lab clusters.
+	Version                        string
+	SourceTopology, TargetTopology string
+}
+
+// given reports that the bench did not start the clusters.
+func (s Servers) given() bool { return s.Source != "" }
+
+// side is one cluster with what the bench needs of it.
+type side struct {
+	*mongo.Cluster                // as tools reach it
+	uri            string         // the same, credentials included
+	direct         *mongo.Cluster // past the proxy, for what is not measured
+	lab            *lab.Cluster   // nil when given
+	nodes          []*mongo.Cluster
+	cache          string // GB, of a lab's members
+}
+
+// site is a pair of clusters.
+type site struct {
+	source, target *side
+}
+
+// openSite starts or connects the clusters.
+func openSite(ctx context.Context, s Servers, n needs, log *slog.Logger) (*site, error) {
+	if s.given() && (n.targetProxy || n.ownServers || n.member) {
+		return nil, mongo.WithHint(errors.New("this measurement stops servers or puts a proxy before them, which is not done to given clusters"),
+			"run it without --source and --target, on lab clusters")
+	}
+	st := &site{source: &side{uri: s.Source}, target: &side{uri: s.Target}}
+	source := lab.Options{Version: s.Version, Topology: s.SourceTopology, CacheGB: n.sourceCacheGB, OplogMB: n.oplogMB, Logger: log}
+	if n.member {
+		source.Topology = "rs:2"
+	}
+	target := lab.Options{Version: s.Version, Topology: s.TargetTopology, CacheGB: n.targetCacheGB, Proxy: n.targetProxy, Logger: log}
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return st.source.open(gctx, s.given(), source) })
+	g.Go(func() error { return st.target.open(gctx, s.given(), target) })
+	if err := g.Wait(); err != nil {
+		return nil, errors.Join(err, st.close())
+	}
+	return st, nil
+}
+
+func (s *side) open(ctx context.Context, given bool, o lab.Options) (err error) {
+	s.cache = strconv.FormatFloat(o.CacheGB, 'f', 2, 64)
+	if !given {
+		if s.lab, err = lab.Start(ctx, o); err != nil {
+			return err
+		}
+		s.uri = s.lab.URI()
+	}
+	return s.connect(ctx)
+}
+
+// connect opens the connections, again after a server was started again.
+func (s *side) connect(ctx context.Context) (err error) {
+	s.disconnect()
+	o := mongo.Options{AppName: "millrace bench", MaxPoolSize: 128}
+	if s.Cluster, err = mongo.Connect(ctx, s.uri, o); err != nil {
+		return err
+	}
+	s.direct = s.Cluster
+	if s.lab == nil {
+		s.nodes = []*mongo.Cluster{s.Cluster}
+		return nil
+	}
+	for i, m := range s.lab.Members() {
+		if m.Pid() == 0 {
+			continue
+		}
+		node, err := mongo.Connect(ctx, s.lab.DirectURI(i), o)
+		if err != nil {
+			return err
+		}
+		s.nodes = append(s.nodes, node)
+	}
+	if len(s.lab.Members()) == 1 {
+		s.direct = s.nodes[0]
+	}
+	return nil
+}
+
+func (s *side) disconnect() {
+	for _, n := range s.nodes {
+		if n != s.Cluster {
+			n.Close()
+		}
+	}
+	if s.Cluster != nil {
+		s.Cluster.Close()
+	}
+	s.Cluster, s.direct, s.nodes = nil, nil, nil
+}
+
+func (s *side) close() error {
+	s.disconnect()
+	if s.lab == nil {
+		return nil
+	}
+	return s.lab.Stop()
+}
+
+func (st *site) close() error { return errors.Join(st.source.close(), st.target.close()) }
+
+// clear removes what an earlier contender left, and lets the server write what
+// is left to write, so that the next one starts as the first did.
+func (s *side) clear(ctx context.Context) error {
+	if err := s.drop(ctx); err != nil {
+		return err
+	}
+	return s.settle(ctx)
+}
+
+func (s *side) drop(ctx context.Context) error {
+	_, err := s.direct.Command(ctx, dataDB, bson.D{{Key: "dropDatabase", Value: 1},
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}})
+	if err != nil {
+		return fmt.Errorf("drop %s of %s: %w", dataDB, s.Address(), err)
+	}
+	return nil
+}
+
+// settle has the server take a checkpoint.
+func (s *side) settle(ctx context.Context) error {
+	if _, err := s.direct.Command(ctx, "admin", bson.D{{Key: "fsync", Value: 1}}); err != nil {
+		return fmt.Errorf("checkpoint %s: %w", s.Address(), err)
+	}
+	return nil
+}
+
+// create makes collections, with indexes if any are given.
+func (s *side) create(ctx context.Context, collections int, indexes []index) error {
+	for c := range collections {
+		if _, err := s.direct.Command(ctx, dataDB, bson.D{{Key: "create", Value: collection(c)}}); err != nil {
+			return fmt.Errorf("create %s.%s: %w", dataDB, collection(c), err)
+		}
+		if err := s.index(ctx, c, indexes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// index is a secondary index on one field.
+type index struct {
+	field  string
+	unique bool
+}
+
+func (s *side) index(ctx context.Context, c int, indexes []index) error {
+	if len(indexes) == 0 {
+		return nil
+	}
+	var specs bson.A
+	for _, ix := range indexes {
+		spec := bson.D{{Key: "key", Value: bson.D{{Key: ix.field, Value: 1}}}, {Key: "name", Value: ix.field + "_1"}}
+		if ix.unique {
+			spec = append(spec, bson.E{Key: "unique", Value: true})
+		}
+		specs = append(specs, spec)
+	}
+	if _, err := s.direct.Command(ctx, dataDB, bson.D{{Key: "createIndexes", Value: collection(c)}, {Key: "indexes", Value: specs}}); err != nil {
+		return fmt.Errorf("index %s.%s: %w", dataDB, collection(c), err)
+	}
+	return nil
+}
+
+// collection is the name of the collection of a number.
+func collection(c int) string { return "c" + itoa(c) }
+
+// count is the number of documents in the first collections, by their metadata.
+func (s *side) count(ctx context.Context, collections int) (n int64, err error) {
+	for c := range collections {
+		raw, err := s.direct.Command(ctx, dataDB, bson.D{{Key: "count", Value: collection(c)}})
+		if err != nil {
+			return 0, err
+		}
+		one, _ := raw.Lookup("n").AsInt64OK()
+		n += one
+	}
+	return n, nil
+}

@@ -1,0 +1,159 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+)
+
+// WriteText writes a report as tables for a terminal.
+func WriteText(w io.Writer, r *Report) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "millrace %s, scale %s, %d rounds\n%s\n", r.Version, r.Scale.Name, r.Rounds, r.Machine)
+	for i := range r.Cases {
+		writeCase(&b, &r.Cases[i])
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// String describes the machine in a line.
+func (m Machine) String() string {
+	return fmt.Sprintf("%s, %d cores, %d MB of memory, %s", m.Processor, m.Cores, m.MemoryMB, m.System)
+}
+
+func writeCase(b *strings.Builder, c *Case) {
+	fmt.Fprintf(b, "\n%s: %s\nceiling: %s\nservers: %s\n", c.Name(), c.Work, c.Ceiling, c.Servers)
+	header, rows := c.table()
+	t := table.NewWriter()
+	t.SetStyle(table.StyleLight)
+	t.Style().Format.Header = text.FormatDefault
+	h := table.Row{}
+	for _, x := range header {
+		h = append(h, x)
+	}
+	t.AppendHeader(h)
+	var config []table.ColumnConfig
+	for i := range header[1:] {
+		config = append(config, table.ColumnConfig{Number: i + 2, Align: text.AlignRight, AlignHeader: text.AlignRight})
+	}
+	t.SetColumnConfigs(config)
+	for _, r := range rows {
+		row := table.Row{}
+		for _, x := range r {
+			row = append(row, x)
+		}
+		t.AppendRow(row)
+	}
+	b.WriteString(t.Render() + "\n")
+	for _, x := range c.Contenders {
+		fmt.Fprintf(b, "  %s: %s\n", x.Name, x.How)
+		if x.Error != "" {
+			fmt.Fprintf(b, "    failed: %s\n", x.Error)
+		}
+	}
+	for _, n := range c.Notes {
+		fmt.Fprintf(b, "  note: %s\n", n)
+	}
+}
+
+// table is a case's figures, medians over the rounds, for all forms of output.
+func (c *Case) table() (header []string, rows [][]string) {
+	header = []string{"", "time", "min-max", "of ceiling", "rate", "MB/s", "CPU tool", "source", "target", "us each", "peak", "sent", "received"}
+	values := c.valueNames()
+	header = append(header, values...)
+	for i := range c.Contenders {
+		x := &c.Contenders[i]
+		of := func(f func(Round) float64) float64 {
+			var v []float64
+			for _, r := range x.Rounds {
+				v = append(v, f(r))
+			}
+			return median(v)
+		}
+		mb := func(n float64) string { return figure(n/1e6) + " MB" }
+		row := []string{
+			x.Name, figure(x.Seconds.Median) + " s", figure(x.Seconds.Min) + "-" + figure(x.Seconds.Max),
+			blank(x.OfCeiling.Median), blank(x.Rate.Median),
+			blank(per(float64(c.Bytes)/1e6, x.Seconds.Median)),
+			figure(x.ToolCPU.Median) + " s",
+			figure(of(func(r Round) float64 { return r.SourceCPU })) + " s",
+			figure(of(func(r Round) float64 { return r.TargetCPU })) + " s",
+			blank(x.CPUEach.Median), peakText(x),
+			mb(of(func(r Round) float64 { return float64(r.SourceSent) })),
+			mb(of(func(r Round) float64 { return float64(r.TargetReceived) })),
+		}
+		for _, v := range values {
+			s, ok := x.Values[v]
+			if !ok {
+				row = append(row, "")
+				continue
+			}
+			row = append(row, figure(s.Median))
+		}
+		if len(x.Rounds) == 0 {
+			row = append([]string{x.Name, "failed"}, make([]string, len(header)-2)...)
+		}
+		rows = append(rows, row)
+	}
+	return header, rows
+}
+
+// valueNames are the scenario's own figures.
+func (c *Case) valueNames() []string {
+	var names []string
+	for _, x := range c.Contenders {
+		for n := range x.Values {
+			if !slices.Contains(names, n) {
+				names = append(names, n)
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func peakText(x *Contender) string {
+	if x.Peak.Median == 0 {
+		return ""
+	}
+	return figure(x.Peak.Median/1e6) + " MB"
+}
+
+// blank is figure, but nothing for zero.
+func blank(n float64) string {
+	if n == 0 {
+		return ""
+	}
+	return figure(n)
+}
+
+// figure writes a number with three digits, or as a whole number.
+func figure(n float64) string {
+	abs := max(n, -n)
+	switch {
+	case abs >= 100:
+		return grouped(int64(n + 0.5))
+	case abs >= 10:
+		return strconv.FormatFloat(n, 'f', 1, 64)
+	case abs >= 1:
+		return strconv.FormatFloat(n, 'f', 2, 64)
+	}
+	return strconv.FormatFloat(n, 'f', 3, 64)
+}
+
+// grouped writes 1234567 as 1,234,567.
+func grouped(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	digits := len(strings.TrimPrefix(s, "-"))
+	for i := digits - 3; i > 0; i -= 3 {
+		at := len(s) - digits + i
+		s = s[:at] + "," + s[at:]
+	}
+	return s
+}
