@@ -28,6 +28,8 @@ func Scenarios() []ScenarioInfo {
 
 const copyCeiling = "time to read it alone + time to insert it alone from memory, each at its best settings"
 
+const backlogCeiling = "time to read the oplog alone + time to apply the folded operations alone from memory, each at its best settings"
+
 func scenarios() []scenario {
 	return []scenario{
 		{"full-one", "copy one collection of 1 KB documents with hashed string _ids", copyCeiling, fullOne},
@@ -37,5 +39,9 @@ func scenarios() []scenario {
 		{"full-indexed", "copy one collection with 1, 3, 5 and 10 secondary indexes", copyCeiling + "; indexes before or after, whichever is faster", fullIndexed},
 		{"full-mixed-ids", "copy one collection with _ids of eight BSON types", copyCeiling, fullMixed},
 		{"full-wan", "copy with 40 ms round trip to the target", "insert alone from memory over the same link, at its best settings", fullWAN},
+		{"incr-backlog", "drain a backlog of 70 % inserts and 30 % zipfian updates of 1 KB documents", backlogCeiling, incrBacklog},
+		{"incr-small", "drain inserts, updates and deletes of 140-byte documents in ten collections", backlogCeiling, incrSmall},
+		{"incr-hot", "drain updates of ten documents", backlogCeiling, incrHot},
+		{"incr-unique", "drain a backlog on a collection with two unique secondary indexes, and without", backlogCeiling, incrUnique},
 	}
 }
