@@ -102,7 +102,7 @@ func hand(ctx context.Context, to chan<- []op, chunk []op) error {
 // writeFrom writes chunks over one connection. In a chunk inserts come first
 // and deletes last, which keeps the order of each document's operations.
 func (w workload) writeFrom(ctx context.Context, to *side, chunks <-chan []op) error {
-	wr, err := newWriter(ctx, to)
+	wr, err := newWriter(ctx, to, 1)
 	if err != nil {
 		return err
 	}

@@ -114,6 +114,8 @@ type meter struct {
 	mu    sync.Mutex
 	round Round
 	pids  []int
+	// source and target are set where only a part of the round counts.
+	source, target *serverUsage
 }
 
 // runs tells of a process of the tool.
@@ -161,6 +163,45 @@ func (m *meter) took(seconds float64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.round.Seconds = seconds
+}
+
+// during measures do alone, not what came before it in the round: its time, the
+// servers' work and that of the tool's processes.
+func (m *meter) during(ctx context.Context, st *site, do func() error) error {
+	s0, err := st.source.usage(ctx)
+	if err != nil {
+		return err
+	}
+	t0, err := st.target.usage(ctx)
+	if err != nil {
+		return err
+	}
+	cpu, began := processCPU(m.processes()), time.Now()
+	if err := do(); err != nil {
+		return err
+	}
+	took, used := time.Since(began).Seconds(), processCPU(m.processes())-cpu
+	s1, err := st.source.usage(ctx)
+	if err != nil {
+		return err
+	}
+	t1, err := st.target.usage(ctx)
+	if err != nil {
+		return err
+	}
+	source, target := s1.minus(s0), t1.minus(t0)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.source, m.target = &source, &target
+	m.round.Seconds, m.round.ToolCPU = took, used
+	return nil
+}
+
+// done notes how many operations were done.
+func (m *meter) done(n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.round.Done = n
 }
 
 // part does and times one part of a ceiling; the parts are the round's time.
@@ -251,6 +292,9 @@ func measure(ctx context.Context, st *site, x contender) (Round, error) {
 		r.Seconds = took
 	}
 	source, target := s1.minus(s0), t1.minus(t0)
+	if m.source != nil {
+		source, target = *m.source, *m.target
+	}
 	r.SourceCPU, r.TargetCPU, r.SourceSent, r.TargetReceived = source.cpu, target.cpu, source.out, target.in
 	r.Peak, r.Series = peak, series
 	return r, nil

@@ -12,10 +12,9 @@ const foldWindow = 64 << 20
 
 // incrCase is a backlog that has to be drained.
 type incrCase struct {
-	variant  string
-	load     workload
-	indexes  []index
-	unfolded bool // apply without folding is measured too
+	variant string
+	load    workload
+	indexes []index
 }
 
 func incrBacklog(ctx context.Context, b *bench, s scenario) error {
@@ -27,7 +26,7 @@ func incrSmall(ctx context.Context, b *bench, s scenario) error {
 }
 
 func incrHot(ctx context.Context, b *bench, s scenario) error {
-	return b.incr(ctx, s, incrCase{load: workload{shape: ycsb(), collections: 1, operations: b.o.Scale.of(1_000_000), hot: 10}, unfolded: true})
+	return b.incr(ctx, s, incrCase{load: workload{shape: ycsb(), collections: 1, operations: b.o.Scale.of(1_000_000), hot: 10}})
 }
 
 func incrUnique(ctx context.Context, b *bench, s scenario) error {
@@ -148,10 +147,8 @@ func (w *incrWork) contenders() []contender {
 			"read the oplog: "+w.read.String()+"; apply, folded within "+kib(foldWindow)+" of oplog"),
 		w.ceiling("all folded", KindReference, newPlan(w.load.fold(w.load.ops(), 0), w.write.connections),
 			"the same, everything folded together as with boundless memory"),
-	}
-	if w.unfolded {
-		all = append(all, w.ceiling("unfolded", KindReference, w.load.unfolded(w.write.connections, 1000),
-			"the same, each operation by itself; a document that comes again ends a command"))
+		w.ceiling("unfolded", KindReference, w.load.unfolded(w.write.connections, 1000),
+			"the same, each operation by itself; a document that comes again ends a command"),
 	}
 	all = append(all, w.follow())
 	for _, p := range w.o.Peers {

@@ -68,7 +68,7 @@ func insert(ctx context.Context, to *side, d dataset, s settings) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for range s.connections {
 		g.Go(func() error {
-			w, err := newWriter(ctx, to)
+			w, err := newWriter(ctx, to, 1)
 			if err != nil {
 				return err
 			}
@@ -91,24 +91,25 @@ func insert(ctx context.Context, to *side, d dataset, s settings) error {
 
 // writer sends write commands over one connection.
 type writer struct {
-	conn *wire.Conn
-	msg  wire.Message
-	body map[string]bsoncore.Document
+	conn    *wire.Conn
+	concern any // w of the write concern
+	msg     wire.Message
+	body    map[string]bsoncore.Document
 }
 
-func newWriter(ctx context.Context, to *side) (*writer, error) {
+func newWriter(ctx context.Context, to *side, concern any) (*writer, error) {
 	conn, err := to.Pool.Checkout(ctx, wire.Primary())
 	if err != nil {
 		return nil, err
 	}
-	return &writer{conn: conn, body: map[string]bsoncore.Document{}}, nil
+	return &writer{conn: conn, concern: concern, body: map[string]bsoncore.Document{}}, nil
 }
 
 // begin starts a command on a collection.
 func (w *writer) begin(name, coll string, ordered bool, sequence string) error {
 	body, ok := w.body[name+coll]
 	if !ok {
-		d := bson.D{{Key: name, Value: coll}, {Key: "ordered", Value: ordered}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}}
+		d := bson.D{{Key: name, Value: coll}, {Key: "ordered", Value: ordered}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: w.concern}}}}
 		if name != "delete" {
 			d = append(d, bson.E{Key: "bypassDocumentValidation", Value: true})
 		}

@@ -34,3 +34,5 @@ func (b *bench) hasPeer(name string) bool {
 
 // PeerNames lists the tools that are known.
 func PeerNames() string { return "known: secondary" }
+
+func (b *bench) peerFollower(*site, Peer) (follower, bool) { return follower{}, false }

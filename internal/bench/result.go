@@ -35,6 +35,9 @@ type Case struct {
 	Unit  string `json:"unit"`
 	Count int    `json:"count"`
 	Bytes int    `json:"bytes"`
+	// RatioOf is the value that OfCeiling compares, small being good; empty
+	// compares the rates.
+	RatioOf string `json:"ratioOf,omitempty"`
 
 	Contenders []Contender `json:"contenders"`
 	// Notes say what else was found out, such as the settings tried.
@@ -87,8 +90,8 @@ type Contender struct {
 	Seconds Stat `json:"seconds"`
 	// Rate is documents or operations a second.
 	Rate Stat `json:"rate"`
-	// OfCeiling is the ceiling's time divided by this one's, round by round:
-	// 1 is as fast as the ceiling. Zero where that makes no sense.
+	// OfCeiling is this one's rate divided by the ceiling's, round by round: 1
+	// is as fast as the ceiling. Zero where that makes no sense.
 	OfCeiling Stat `json:"ofCeiling"`
 	ToolCPU   Stat `json:"toolCPUSeconds"`
 	// Peak is the largest resident memory of the tool's processes in bytes.
@@ -104,7 +107,9 @@ type Contender struct {
 // Round is one measurement. CPU is in seconds; that of servers is of all
 // members and includes whatever else they did meanwhile.
 type Round struct {
-	Seconds   float64 `json:"seconds"`
+	Seconds float64 `json:"seconds"`
+	// Done is how many operations were done, 0 for the case's Count.
+	Done      int     `json:"done,omitempty"`
 	ToolCPU   float64 `json:"toolCPUSeconds"`
 	SourceCPU float64 `json:"sourceCPUSeconds"`
 	TargetCPU float64 `json:"targetCPUSeconds"`
@@ -132,12 +137,28 @@ func (c *Case) summarize() {
 		x := &c.Contenders[i]
 		var ratios []float64
 		for r := range min(len(x.Rounds), len(top.Rounds)) {
-			if s := x.Rounds[r].Seconds; s > 0 && top.Rounds[r].Seconds > 0 {
-				ratios = append(ratios, top.Rounds[r].Seconds/s)
+			if ratio := c.ratio(x.Rounds[r], top.Rounds[r]); ratio > 0 {
+				ratios = append(ratios, ratio)
 			}
 		}
 		x.OfCeiling = newStat(ratios)
 	}
+}
+
+// ratio is how near a round comes to that of the ceiling.
+func (c *Case) ratio(x, top Round) float64 {
+	if c.RatioOf != "" {
+		return per(top.Values[c.RatioOf], x.Values[c.RatioOf])
+	}
+	return per(x.rate(c.Count), top.rate(c.Count))
+}
+
+// rate is operations a second; count is how many where the round does not say.
+func (r Round) rate(count int) float64 {
+	if r.Done > 0 {
+		count = r.Done
+	}
+	return per(float64(count), r.Seconds)
 }
 
 func (x *Contender) summarize(count int) {
@@ -151,10 +172,8 @@ func (x *Contender) summarize(count int) {
 	x.Seconds = figure(func(r Round) float64 { return r.Seconds })
 	x.ToolCPU = figure(func(r Round) float64 { return r.ToolCPU })
 	x.Peak = figure(func(r Round) float64 { return float64(r.Peak) })
-	if count > 0 {
-		x.Rate = figure(func(r Round) float64 { return per(float64(count), r.Seconds) })
-		x.CPUEach = figure(func(r Round) float64 { return r.ToolCPU / float64(count) * 1e6 })
-	}
+	x.Rate = figure(func(r Round) float64 { return r.rate(count) })
+	x.CPUEach = figure(func(r Round) float64 { return per(r.ToolCPU*1e6, r.rate(count)*r.Seconds) })
 	x.Values = nil
 	for _, r := range x.Rounds {
 		for name := range r.Values {

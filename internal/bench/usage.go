@@ -54,6 +54,29 @@ func ownCPU() float64 {
 	return (time.Duration(u.Utime.Nano()) + time.Duration(u.Stime.Nano())).Seconds()
 }
 
+// processCPU is the processor time that running processes have used, in
+// seconds, as exact as the kernel's clock ticks (proc(5): utime and stime).
+func processCPU(pids []int) (seconds float64) {
+	const ticks = 100 // USER_HZ of Linux
+	for _, pid := range pids {
+		raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+		if err != nil {
+			continue
+		}
+		fields := strings.Fields(string(raw[bytes.LastIndexByte(raw, ')')+1:]))
+		if len(fields) < 13 {
+			continue
+		}
+		for _, f := range fields[11:13] {
+			n, err := strconv.ParseInt(f, 10, 64)
+			if err == nil {
+				seconds += float64(n) / ticks
+			}
+		}
+	}
+	return seconds
+}
+
 // memory reads the resident set of a process and its peak (VmRSS and VmHWM of
 // proc(5)) in bytes. The peak that wait4 and getrusage tell is no use: it
 // includes that of the parent before exec.

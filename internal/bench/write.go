@@ -46,7 +46,7 @@ func (w workload) apply(ctx context.Context, to *side, p plan, batchBytes int) e
 	g, ctx := errgroup.WithContext(ctx)
 	for _, windows := range p {
 		g.Go(func() error {
-			wr, err := newWriter(ctx, to)
+			wr, err := newWriter(ctx, to, 1)
 			if err != nil {
 				return err
 			}

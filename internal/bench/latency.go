@@ -1,0 +1,225 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/wire"
+)
+
+const (
+	writesPerSecond = 100
+	p50, p99, pMax  = "p50 ms", "p99 ms", "max ms"
+	// lookEvery is the pause between two looks at the target, and so the error
+	// of a latency.
+	lookEvery = 200 * time.Microsecond
+)
+
+// latency measures how long a write takes to become visible. Followers give
+// nothing that can roll back, so that much depends on when the source takes a
+// write for durable: where nobody waits for it, that is the next flush of its
+// journal, every 100 ms.
+func latency(ctx context.Context, b *bench, s scenario) (err error) {
+	st, c, err := b.openFollowed(ctx, s, "", 990)
+	if err != nil {
+		return err
+	}
+	defer func() { err = joinClose(err, st) }()
+	c.RatioOf = p50
+	n := int(b.o.Scale.Duration.Seconds() * writesPerSecond)
+	for _, concern := range []any{"majority", 1} {
+		c.Variant = fmt.Sprintf("w-%v", concern)
+		c.Work = fmt.Sprintf("%d inserts of 1 KB documents with write concern %v, one each 10 ms; timed from before the insert is sent", n, concern)
+		if err := b.latencyOf(ctx, st, c, n, concern); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bench) latencyOf(ctx context.Context, st *site, c Case, n int, concern any) error {
+	prepare := func(ctx context.Context) error { return st.restartFollowing(ctx) }
+	all := []contender{{
+		name: "ceiling", kind: KindCeiling, how: "change stream of the driver on the source", prepare: prepare,
+		run: func(ctx context.Context, m *meter) error { return timeWrites(ctx, st, m, n, concern, changeStream(st)) },
+	}}
+	for _, f := range b.followers(st) {
+		all = append(all, contender{
+			name: f.name, kind: f.kind, how: f.how + "; seen by a find on the target every " + lookEvery.String(), prepare: prepare,
+			run: func(ctx context.Context, m *meter) error {
+				return following(ctx, st, f, m, func(ctx context.Context) error { return timeWrites(ctx, st, m, n, concern, lookOnTarget(st)) })
+			},
+		})
+	}
+	return b.compete(ctx, st, c, all)
+}
+
+// clock notes when each document, by its _id from 0, was sent and seen.
+type clock struct {
+	mu         sync.Mutex
+	sent, seen []time.Time
+}
+
+// observer waits for documents until all have come and notes when. It calls
+// ready as soon as it would see one.
+type observer func(ctx context.Context, c *clock, ready func()) error
+
+// timeWrites inserts documents at an even pace and notes how long they take.
+func timeWrites(ctx context.Context, st *site, m *meter, n int, concern any, observe observer) error {
+	c := &clock{sent: make([]time.Time, n), seen: make([]time.Time, n)}
+	err := m.during(ctx, st, func() error {
+		g, ctx := errgroup.WithContext(ctx)
+		ready := make(chan struct{})
+		g.Go(func() error { return observe(ctx, c, sync.OnceFunc(func() { close(ready) })) })
+		g.Go(func() error {
+			select {
+			case <-ready:
+				return c.write(ctx, st.source, concern)
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		return g.Wait()
+	})
+	if err != nil {
+		return err
+	}
+	var ms []float64
+	for i := range n {
+		ms = append(ms, c.seen[i].Sub(c.sent[i]).Seconds()*1000)
+	}
+	slices.Sort(ms)
+	m.value(p50, percentile(ms, 0.5))
+	m.value(p99, percentile(ms, 0.99))
+	m.value(pMax, percentile(ms, 1))
+	m.done(n)
+	return nil
+}
+
+// write inserts the documents, one each ten milliseconds.
+func (c *clock) write(ctx context.Context, to *side, concern any) error {
+	w, err := newWriter(ctx, to, concern)
+	if err != nil {
+		return err
+	}
+	defer w.conn.Release()
+	pad := bson.Binary{Data: newNoise()[:1024]}
+	began := time.Now()
+	for i := range c.sent {
+		if wait := time.Until(began.Add(time.Duration(i) * time.Second / writesPerSecond)); wait > 0 && !tick(ctx, wait) {
+			return ctx.Err()
+		}
+		doc, err := bson.Marshal(bson.D{{Key: "_id", Value: i}, {Key: "pad", Value: pad}})
+		if err != nil {
+			return err
+		}
+		if err := w.begin("insert", collection(0), false, "documents"); err != nil {
+			return err
+		}
+		w.msg.AppendDocument(doc)
+		c.mu.Lock()
+		c.sent[i] = time.Now()
+		c.mu.Unlock()
+		if err := w.send(ctx, "insert"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// saw notes a document that has come.
+func (c *clock) saw(id bson.RawValue) error {
+	i, ok := id.AsInt64OK()
+	if !ok || i < 0 || i >= int64(len(c.seen)) {
+		return fmt.Errorf("unexpected document %s", id)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.seen[i] = time.Now()
+	return nil
+}
+
+// changeStream sees documents as the source's change stream gives them.
+func changeStream(st *site) observer {
+	return func(ctx context.Context, c *clock, ready func()) error {
+		cs, err := st.source.Client.Database(dataDB).Collection(collection(0)).Watch(ctx, bson.A{}, options.ChangeStream())
+		if err != nil {
+			return fmt.Errorf("watch the source: %w", err)
+		}
+		defer cs.Close(context.WithoutCancel(ctx))
+		ready()
+		for range c.seen {
+			if !cs.Next(ctx) {
+				return fmt.Errorf("change stream: %w", errOr(cs.Err(), "ended"))
+			}
+			if err := c.saw(cs.Current.Lookup("documentKey", "_id")); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// lookOnTarget sees documents as soon as a find on the target returns them.
+// They come in the order of their _ids or not: what is missing is asked for.
+func lookOnTarget(st *site) observer {
+	return func(ctx context.Context, c *clock, ready func()) error {
+		conn, err := st.target.direct.Pool.Checkout(ctx, wire.Primary())
+		if err != nil {
+			return err
+		}
+		defer conn.Release()
+		ready()
+		next := 0
+		for next < len(c.seen) {
+			raw, err := conn.Run(ctx, dataDB, bson.D{
+				{Key: "find", Value: collection(0)}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: next}}}}},
+				{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "hint", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "singleBatch", Value: true},
+			})
+			if err != nil {
+				return fmt.Errorf("look on the target: %w", err)
+			}
+			if err := c.sawAll(bson.Raw(raw)); err != nil {
+				return err
+			}
+			next = c.firstMissing(next)
+			if !tick(ctx, lookEvery) {
+				return context.Cause(ctx)
+			}
+		}
+		return nil
+	}
+}
+
+// sawAll notes the documents of a reply that are new.
+func (c *clock) sawAll(reply bson.Raw) error {
+	docs, _ := reply.Lookup("cursor", "firstBatch").ArrayOK()
+	values, err := docs.Values()
+	if err != nil {
+		return err
+	}
+	for _, v := range values {
+		id := v.Document().Lookup("_id")
+		if i, ok := id.AsInt64OK(); ok && i >= 0 && i < int64(len(c.seen)) && !c.seen[i].IsZero() {
+			continue
+		}
+		if err := c.saw(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *clock) firstMissing(from int) int {
+	for from < len(c.seen) && !c.seen[from].IsZero() {
+		from++
+	}
+	return from
+}
