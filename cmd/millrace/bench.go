@@ -11,14 +11,14 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
-	"github.com/millrace/millrace/internal/bench"
+	benchmark "github.com/millrace/millrace/internal/bench"
 )
 
 // benchSettings are the flags of `millrace bench`.
 type benchSettings struct {
 	scale, output, report string
 	peers                 []string
-	options               bench.Options
+	options               benchmark.Options
 }
 
 // benchCommand is `millrace bench`.
@@ -52,7 +52,7 @@ nothing else.`,
 	f := cmd.Flags()
 	f.StringVar(&s.scale, "scale", "small", "`size` of the work: small, medium (a million documents) or large (ten million)")
 	f.IntVar(&s.options.Rounds, "rounds", 3, "rounds of each contender")
-	f.StringArrayVar(&s.peers, "peer", nil, "a tool that takes part, as `name=program`; may be repeated; "+bench.PeerNames())
+	f.StringArrayVar(&s.peers, "peer", nil, "a tool that takes part, as `name=program`; may be repeated; "+benchmark.PeerNames())
 	f.StringVar(&s.options.Servers.Source, "source-uri", "", "connection string `URI` of a source to use instead of servers started here; its database mrbench is dropped")
 	f.StringVar(&s.options.Servers.Target, "target-uri", "", "connection string `URI` of a target to use instead of servers started here; its database mrbench is dropped")
 	f.StringVar(&s.options.Servers.Version, "mongod", "6.0", "version of the servers started here")
@@ -77,13 +77,13 @@ func newBenchListCommand() *cobra.Command {
 				return err
 			}
 			if output == "json" {
-				return writeJSON(cmd.OutOrStdout(), bench.Scenarios())
+				return writeJSON(cmd.OutOrStdout(), benchmark.Scenarios())
 			}
 			t := table.NewWriter()
 			t.SetStyle(table.StyleLight)
 			t.AppendHeader(table.Row{"scenario", "work", "ceiling"})
 			t.SetColumnConfigs([]table.ColumnConfig{{Number: 2, WidthMax: 60}, {Number: 3, WidthMax: 60}})
-			for _, s := range bench.Scenarios() {
+			for _, s := range benchmark.Scenarios() {
 				t.AppendRow(table.Row{s.Name, s.Work, s.Ceiling})
 			}
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), t.Render())
@@ -102,7 +102,7 @@ func (a *app) bench(cmd *cobra.Command, s *benchSettings) (err error) {
 	s.options.Version = buildVersion()
 	s.options.Command = "millrace bench " + strings.Join(s.shown(), " ")
 	s.options.Progress = func(line string) { fmt.Fprintln(a.stderr, plain(line)) }
-	report, err := bench.Run(cmd.Context(), s.options)
+	report, err := benchmark.Run(cmd.Context(), s.options)
 	if report == nil {
 		return withCode(exitUsage, err)
 	}
@@ -114,11 +114,11 @@ func (s *benchSettings) complete() (err error) {
 	if err := checkLabOutput(s.output, "text", "json", "html"); err != nil {
 		return err
 	}
-	if s.options.Scale, err = bench.ParseScale(s.scale); err != nil {
+	if s.options.Scale, err = benchmark.ParseScale(s.scale); err != nil {
 		return err
 	}
 	for _, p := range s.peers {
-		peer, err := bench.ParsePeer(p)
+		peer, err := benchmark.ParsePeer(p)
 		if err != nil {
 			return err
 		}
@@ -139,11 +139,11 @@ func (s *benchSettings) shown() []string {
 	args := append([]string{}, s.options.Scenarios...)
 	args = append(args, "--scale "+s.scale, fmt.Sprintf("--rounds %d", s.options.Rounds))
 	for _, p := range s.options.Peers {
-		if p.Command == "" {
+		if p.Program == "" {
 			args = append(args, "--peer "+p.Name)
 			continue
 		}
-		args = append(args, "--peer "+p.Name+"="+filepath.Base(p.Command))
+		args = append(args, "--peer "+p.Name+"="+filepath.Base(p.Program))
 	}
 	if s.options.Servers.Source != "" {
 		return append(args, "--source-uri … --target-uri …")
@@ -157,15 +157,15 @@ func (s *benchSettings) shown() []string {
 }
 
 // writeBench writes the report where and how it is wanted.
-func (a *app) writeBench(s *benchSettings, r *bench.Report) (err error) {
+func (a *app) writeBench(s *benchSettings, r *benchmark.Report) (err error) {
 	write := func(w io.Writer) error {
 		switch s.output {
 		case "json":
 			return writeJSON(w, r)
 		case "html":
-			return bench.WriteHTML(w, r)
+			return benchmark.WriteHTML(w, r)
 		}
-		return bench.WriteText(w, r)
+		return benchmark.WriteText(w, r)
 	}
 	if s.report == "" {
 		return write(a.stdout)
@@ -177,5 +177,5 @@ func (a *app) writeBench(s *benchSettings, r *bench.Report) (err error) {
 	if err := errors.Join(write(f), f.Close()); err != nil {
 		return fmt.Errorf("write report %s: %w", s.report, err)
 	}
-	return bench.WriteText(a.stdout, r)
+	return benchmark.WriteText(a.stdout, r)
 }

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,22 +24,45 @@ type child struct {
 	err  error         // how; read after done
 }
 
-// startChild starts a program with more in its environment. It is told to end
-// when ctx ends, and waited for by wait or stop.
-func startChild(ctx context.Context, env []string, name string, args ...string) (*child, error) {
-	c := &child{name: filepath.Base(name), done: make(chan struct{})}
-	c.cmd = exec.CommandContext(ctx, name, args...)
+// program is what is started.
+type program struct {
+	name          string
+	args          []string
+	env           []string // beyond that of the bench
+	stdin, stdout *os.File // nil is nothing, and what the child remembers
+}
+
+// startChild starts a program whose end wait or stop wait for. It is told to
+// end when ctx ends.
+func startChild(ctx context.Context, p program) (*child, error) {
+	c := &child{name: filepath.Base(p.name), done: make(chan struct{})}
+	c.cmd = exec.CommandContext(ctx, p.name, p.args...)
 	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGTERM) }
 	c.cmd.WaitDelay = 10 * time.Second
-	c.cmd.Env = append(c.cmd.Environ(), env...)
+	c.cmd.Env = append(c.cmd.Environ(), p.env...)
 	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.out
-	if err := c.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
+	if p.stdin != nil {
+		c.cmd.Stdin = p.stdin
 	}
+	if p.stdout != nil {
+		c.cmd.Stdout = p.stdout
+	}
+	c.cmd.SysProcAttr = childAttr()
+	started := make(chan error)
+	// The kernel ties the end of a child to that of the thread that made it.
 	go func() {
-		defer close(c.done)
-		c.err = c.cmd.Wait()
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := c.cmd.Start()
+		started <- err
+		if err == nil {
+			c.err = c.cmd.Wait()
+			close(c.done)
+		}
 	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", p.name, err)
+	}
 	return c, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -29,7 +30,7 @@ func (b *bench) followers(st *site) []follower {
 			if err != nil {
 				return nil, nil, err
 			}
-			return func() error { return b.stopFollower(c) }, c.done, nil
+			return c.stop, c.done, nil
 		},
 	}}
 	for _, p := range b.o.Peers {
@@ -40,35 +41,41 @@ func (b *bench) followers(st *site) []follower {
 	return all
 }
 
-// stopFollower ends a tool that runs until it is told.
-func (b *bench) stopFollower(c *child) error { return c.stop() }
+// following runs do while a tool follows the source and has caught up.
+func following(ctx context.Context, st *site, f follower, m *meter, do func(context.Context) error) error {
+	return running(ctx, f, m, func(ctx context.Context) error {
+		if err := caughtUp(ctx, st); err != nil {
+			return err
+		}
+		return do(ctx)
+	})
+}
 
-// following runs do while a tool follows the source.
-func following(ctx context.Context, st *site, f follower, m *meter, do func(context.Context) error) (err error) {
+// running starts a tool, runs do and ends the tool. The context of do ends when
+// the tool does.
+func running(ctx context.Context, f follower, m *meter, do func(context.Context) error) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop, ended, err := f.start(ctx, m)
 	if err != nil {
 		return err
 	}
-	quit := make(chan struct{})
-	defer close(quit)
-	go func() {
+	var wg sync.WaitGroup
+	wg.Go(func() {
 		select {
 		case <-ended:
 			cancel(errEnded)
-		case <-quit:
+		case <-ctx.Done():
 		}
-	}()
+	})
 	defer func() {
 		if errors.Is(context.Cause(ctx), errEnded) {
 			err = nil // stop says why
 		}
+		cancel(nil)
+		wg.Wait()
 		err = errors.Join(err, stop())
 	}()
-	if err := caughtUp(ctx, st); err != nil {
-		return err
-	}
 	return do(ctx)
 }
 

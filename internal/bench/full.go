@@ -68,7 +68,7 @@ func fullIndexed(ctx context.Context, b *bench, s scenario) error {
 func (b *bench) full(ctx context.Context, s scenario, f fullCase) (err error) {
 	n := needs{
 		sourceCacheGB: cacheGB(f.data.bytes()), targetCacheGB: cacheGB(f.data.bytes() * (2 + len(f.indexes)) / 2),
-		targetProxy: f.rtt > 0, ownServers: f.cold, member: b.hasPeer("secondary"),
+		targetProxy: f.rtt > 0, ownServers: f.cold, member: b.hasPeer(peerSecondary),
 	}
 	if f.cold {
 		n.sourceCacheGB = f.cacheGB
@@ -272,5 +272,3 @@ func (w *fullWork) sync(context.Context) contender {
 		check: w.complete,
 	}
 }
-
-func (w *fullWork) peer(Peer) (contender, bool) { return contender{}, false }

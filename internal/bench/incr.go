@@ -3,6 +3,8 @@ package bench
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 )
 
@@ -46,6 +48,8 @@ type incrWork struct {
 	read  oplogReading
 	write settings
 	final []change // everything folded together
+	// behind keeps the files of a secondary from before the backlog.
+	behind string
 }
 
 // incr measures how fast a backlog is drained.
@@ -53,7 +57,7 @@ func (b *bench) incr(ctx context.Context, s scenario, f incrCase) (err error) {
 	bytes := f.load.operations * f.load.shape.size
 	n := needs{
 		sourceCacheGB: cacheGB(2 * bytes), targetCacheGB: cacheGB(2 * bytes),
-		oplogMB: oplogMB(f.load.operations, f.load.shape.size+200), member: b.hasPeer("secondary"),
+		oplogMB: oplogMB(f.load.operations, f.load.shape.size+200), member: b.hasPeer(peerSecondary),
 	}
 	b.say("%s: starting servers", s.name)
 	st, err := b.open(ctx, n)
@@ -85,6 +89,12 @@ func (w *incrWork) begin(ctx context.Context, c *Case) (err error) {
 	}
 	if err := w.source.create(ctx, w.load.collections, w.indexes); err != nil {
 		return err
+	}
+	if w.hasPeer(peerSecondary) {
+		w.behind = filepath.Join(w.dir, "behind-"+c.Variant)
+		if err := os.CopyFS(w.behind, os.DirFS(w.source.spare().DBPath)); err != nil {
+			return fmt.Errorf("keep the secondary's files: %w", err)
+		}
 	}
 	w.bench.say("%s: writing %s", c.Name(), w.load.describe())
 	if w.span, err = w.load.write(ctx, w.source); err != nil {
@@ -185,4 +195,10 @@ func (w *incrWork) follow() contender {
 	}
 }
 
-func (w *incrWork) peer(Peer) (contender, bool) { return contender{}, false }
+// peer is a peer's way to drain a backlog; false when it has none.
+func (w *incrWork) peer(p Peer) (contender, bool) {
+	if p.Name == peerSecondary {
+		return w.catchUp(), true
+	}
+	return contender{}, false
+}

@@ -28,7 +28,7 @@ func (b *bench) clusterEnv(st *site) []string {
 
 // startMillrace starts millrace as a process of its own.
 func (b *bench) startMillrace(ctx context.Context, st *site, m *meter, args []string) (*child, error) {
-	c, err := startChild(ctx, b.clusterEnv(st), b.o.Millrace, args...)
+	c, err := startChild(ctx, program{name: b.o.Millrace, args: args, env: b.clusterEnv(st)})
 	if err != nil {
 		return nil, err
 	}

@@ -1,28 +1,77 @@
 package bench
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// The peers that there are adapters for.
+const (
+	peerDump      = "mongodump"
+	peerPCSM      = "pcsm"
+	peerSecondary = "secondary"
 )
 
 // Peer is another tool that takes part.
 type Peer struct {
 	Name    string
-	Command string // the tool's program
+	Program string // its path; empty for secondary, which is the server itself
 }
 
-// ParsePeer reads name=command.
-func ParsePeer(s string) (Peer, error) {
-	name, command, _ := strings.Cut(s, "=")
-	p := Peer{Name: name, Command: command}
-	return p, checkPeers([]Peer{p})
+// PeerNames lists the tools that are known, for help texts.
+func PeerNames() string {
+	return "known: mongodump (with mongorestore beside it), pcsm, secondary (the server's own, without a program)"
 }
+
+// ParsePeer reads name=program and checks that the program is there.
+func ParsePeer(s string) (Peer, error) {
+	name, program, _ := strings.Cut(s, "=")
+	p := Peer{Name: name, Program: program}
+	return p, p.check()
+}
+
+func (p Peer) check() error {
+	switch p.Name {
+	case peerSecondary:
+		if p.Program != "" {
+			return fmt.Errorf("peer %s is the server itself and takes no program", p.Name)
+		}
+		return nil
+	case peerDump, peerPCSM:
+	default:
+		return mongo.WithHint(fmt.Errorf("peer %q is unknown", p.Name), PeerNames())
+	}
+	programs := []string{p.Program}
+	if p.Name == peerDump {
+		programs = append(programs, p.restore())
+	}
+	for _, program := range programs {
+		if _, err := exec.LookPath(program); err != nil || program == "" {
+			return mongo.WithHint(fmt.Errorf("peer %s: there is no program %q", p.Name, program),
+				"give its path: --peer "+p.Name+"=/path/to/program")
+		}
+	}
+	return nil
+}
+
+// restore is the mongorestore that belongs to a mongodump.
+func (p Peer) restore() string { return filepath.Join(filepath.Dir(p.Program), "mongorestore") }
 
 func checkPeers(peers []Peer) error {
 	for _, p := range peers {
-		if !slices.Contains([]string{"secondary"}, p.Name) {
-			return fmt.Errorf("peer %q is unknown", p.Name)
+		if err := p.check(); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -32,7 +81,147 @@ func (b *bench) hasPeer(name string) bool {
 	return slices.ContainsFunc(b.o.Peers, func(p Peer) bool { return p.Name == name })
 }
 
-// PeerNames lists the tools that are known.
-func PeerNames() string { return "known: secondary" }
+// peer is a peer's way to do a copy; false when it has none.
+func (w *fullWork) peer(p Peer) (contender, bool) {
+	x := contender{
+		name: p.Name, kind: KindPeer, check: w.complete,
+		prepare: func(ctx context.Context) error {
+			if err := w.chill(ctx); err != nil {
+				return err
+			}
+			return w.target.clear(ctx)
+		},
+	}
+	switch {
+	case p.Name == peerDump:
+		x.how = dumpCommand
+		x.run = func(ctx context.Context, m *meter) error { return w.dump(ctx, w.site, m, p) }
+		return x, true
+	case p.Name == peerSecondary && w.rtt == 0 && !w.cold:
+		return w.initialSync(), true
+	}
+	f, ok := w.peerFollower(w.site, p)
+	if !ok {
+		return contender{}, false
+	}
+	x.how = f.how + "; until the target has all documents and indexes"
+	x.run = func(ctx context.Context, m *meter) error { return w.copyBy(ctx, f, m) }
+	return x, true
+}
 
-func (b *bench) peerFollower(*site, Peer) (follower, bool) { return follower{}, false }
+// copyBy has a follower copy and stops the clock when everything is there. What
+// shows afterwards that it follows does not count.
+func (w *fullWork) copyBy(ctx context.Context, f follower, m *meter) error {
+	began := time.Now()
+	return running(ctx, f, m, func(ctx context.Context) error {
+		for {
+			done, err := w.arrived(ctx)
+			if err != nil {
+				return err
+			}
+			if done {
+				break
+			}
+			if !tick(ctx, 20*time.Millisecond) {
+				return context.Cause(ctx)
+			}
+		}
+		m.took(time.Since(began).Seconds())
+		m.used(processCPU(m.processes()))
+		mark := bson.NewObjectID()
+		if err := setMarker(ctx, w.source, mark); err != nil {
+			return err
+		}
+		err := awaitMarker(ctx, w.target, mark)
+		m.note("following", time.Since(began).Seconds())
+		return err
+	})
+}
+
+// arrived reports that the target has all documents and no index is missing or
+// being built.
+func (w *fullWork) arrived(ctx context.Context) (bool, error) {
+	n, err := w.target.count(ctx, w.data.collections)
+	if err != nil || n < int64(w.data.docs) {
+		return false, err
+	}
+	for c := range w.data.collections {
+		built, err := w.target.built(ctx, c)
+		if err != nil || built < 1+len(w.indexes) {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// built is the number of complete indexes of a collection.
+func (s *side) built(ctx context.Context, c int) (n int, err error) {
+	raw, err := s.direct.Command(ctx, dataDB, bson.D{{Key: "listIndexes", Value: collection(c)}})
+	if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	list, _ := raw.Lookup("cursor", "firstBatch").ArrayOK()
+	values, err := list.Values()
+	for _, v := range values {
+		if _, err := v.Document().LookupErr("buildUUID"); err != nil {
+			n++
+		}
+	}
+	return n, err
+}
+
+// peerFollower is a peer's way to follow; false when it has none.
+func (b *bench) peerFollower(st *site, p Peer) (follower, bool) {
+	if p.Name == peerPCSM {
+		return b.pcsm(st, p), true
+	}
+	return follower{}, false
+}
+
+const dumpCommand = "mongodump --db=" + dataDB + " --archive | mongorestore --archive --numInsertionWorkersPerCollection=8"
+
+// dump pipes mongodump into mongorestore.
+func (b *bench) dump(ctx context.Context, st *site, m *meter, p Peer) (err error) {
+	from, err := b.uriFile("dump.yaml", st.source.uri)
+	if err != nil {
+		return err
+	}
+	to, err := b.uriFile("restore.yaml", st.target.uri)
+	if err != nil {
+		return err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("make a pipe: %w", err)
+	}
+	read, err := startChild(ctx, program{name: p.Program, stdout: w, args: []string{"--config=" + from, "--db=" + dataDB, "--archive"}})
+	w.Close() // the child has its own copy
+	if err != nil {
+		r.Close()
+		return err
+	}
+	m.runs(read.pid())
+	write, err := startChild(ctx, program{name: p.restore(), stdin: r, args: []string{"--config=" + to, "--archive", "--numInsertionWorkersPerCollection=8"}})
+	r.Close()
+	if err != nil {
+		return errors.Join(err, read.stop())
+	}
+	m.runs(write.pid())
+	if err := errors.Join(read.wait(), write.wait()); err != nil {
+		return err
+	}
+	m.used(read.cpu() + write.cpu())
+	return nil
+}
+
+// uriFile keeps a connection string out of the list of processes.
+func (b *bench) uriFile(name, uri string) (string, error) {
+	path := filepath.Join(b.dir, name)
+	if err := os.WriteFile(path, []byte("uri: "+uri+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("write configuration: %w", err)
+	}
+	return path, nil
+}

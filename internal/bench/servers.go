@@ -10,7 +10,14 @@ import (
 
 // open gives the scenario its clusters.
 func (b *bench) open(ctx context.Context, n needs) (*site, error) {
-	return openSite(ctx, b.o.Servers, n, b.o.Log)
+	st, err := openSite(ctx, b.o.Servers, n, b.o.Log)
+	if err != nil || !n.member {
+		return st, err
+	}
+	if err := st.source.retire(ctx); err != nil {
+		return nil, joinClose(err, st)
+	}
+	return st, nil
 }
 
 func joinClose(err error, st *site) error { return errors.Join(err, st.close()) }
