@@ -99,8 +99,7 @@ func hand(ctx context.Context, to chan<- []op, chunk []op) error {
 	}
 }
 
-// writeFrom writes chunks over one connection. In a chunk inserts come first
-// and deletes last, which keeps the order of each document's operations.
+// writeFrom writes chunks over one connection.
 func (w workload) writeFrom(ctx context.Context, to *side, chunks <-chan []op) error {
 	wr, err := newWriter(ctx, to, 1)
 	if err != nil {
@@ -123,20 +122,10 @@ func (w workload) writeFrom(ctx context.Context, to *side, chunks <-chan []op) e
 }
 
 func (w workload) writeChunk(ctx context.Context, wr *writer, chunk []op) error {
-	for _, kind := range []opKind{opInsert, opUpdate, opDelete} {
-		for coll := range w.collections {
-			var same []change
-			for _, o := range chunk {
-				if o.kind == kind && int(o.key)%w.collections == coll {
-					c := change{kind: kind, key: o.key}
-					c.take(o)
-					same = append(same, c)
-				}
-			}
-			if err := w.send(ctx, wr, kind, coll, same, 4<<20); err != nil {
-				return err
-			}
-		}
+	changes := make([]change, len(chunk))
+	for i, o := range chunk {
+		changes[i] = change{kind: o.kind, key: o.key}
+		changes[i].take(o)
 	}
-	return nil
+	return w.window(ctx, wr, changes, 4<<20)
 }

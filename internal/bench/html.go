@@ -1,6 +1,40 @@
 package bench
 
-import "io"
+import (
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+)
+
+//go:embed page.html
+var page string
 
 // WriteHTML writes a report as one page with charts that needs nothing else.
-func WriteHTML(w io.Writer, r *Report) error { return WriteText(w, r) }
+func WriteHTML(w io.Writer, r *Report) error {
+	t, err := template.New("page").Parse(page)
+	if err != nil {
+		return fmt.Errorf("read the page's template: %w", err)
+	}
+	type view struct {
+		*Case
+		Header []string
+		Rows   [][]string
+		Charts []template.HTML
+	}
+	var cases []view
+	for i := range r.Cases {
+		c := &r.Cases[i]
+		v := view{Case: c}
+		v.Header, v.Rows = c.table()
+		charts, err := c.charts()
+		if err != nil {
+			return fmt.Errorf("draw %s: %w", c.Name(), err)
+		}
+		for _, svg := range charts {
+			v.Charts = append(v.Charts, template.HTML(svg)) //nolint:gosec // drawn here, names in it are escaped
+		}
+		cases = append(cases, v)
+	}
+	return t.Execute(w, map[string]any{"Report": r, "Cases": cases, "Ended": r.Ended.UTC().Format("2006-01-02 15:04 UTC")})
+}

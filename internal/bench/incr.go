@@ -157,8 +157,8 @@ func (w *incrWork) contenders() []contender {
 			"read the oplog: "+w.read.String()+"; apply, folded within "+kib(foldWindow)+" of oplog"),
 		w.ceiling("all folded", KindReference, newPlan(w.load.fold(w.load.ops(), 0), w.write.connections),
 			"the same, everything folded together as with boundless memory"),
-		w.ceiling("unfolded", KindReference, w.load.unfolded(w.write.connections, 1000),
-			"the same, each operation by itself; a document that comes again ends a command"),
+		w.ceiling("unfolded", KindReference, w.load.unfolded(w.write.connections),
+			"the same, each operation by itself, in order"),
 	}
 	all = append(all, w.follow())
 	for _, p := range w.o.Peers {

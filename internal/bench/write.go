@@ -39,9 +39,10 @@ func (p plan) statements() (n int) {
 	return n
 }
 
-// apply writes a plan: for each window deletes, updates and inserts, each
-// collection's in commands of up to batchBytes. Nothing in a window has an
-// order; a connection does one window after the other.
+// apply writes a plan: for each window inserts, updates and deletes, each
+// collection's in commands of up to batchBytes. That keeps the order of a
+// document's operations, if there are several in a window. A connection does one
+// window after the other.
 func (w workload) apply(ctx context.Context, to *side, p plan, batchBytes int) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, windows := range p {
@@ -63,7 +64,7 @@ func (w workload) apply(ctx context.Context, to *side, p plan, batchBytes int) e
 }
 
 func (w workload) window(ctx context.Context, wr *writer, changes []change, batchBytes int) error {
-	for _, kind := range []opKind{opDelete, opUpdate, opInsert} {
+	for _, kind := range []opKind{opInsert, opUpdate, opDelete} {
 		for coll := range w.collections {
 			var same []change
 			for _, c := range changes {
@@ -174,33 +175,22 @@ func (w workload) appendUpdate(dst []byte, c *change) []byte {
 	return dst
 }
 
-// unfolded makes a plan that does each operation by itself: windows of
-// operations on different documents that have no folding in them, at most so
-// many in one.
-func (w workload) unfolded(connections, most int) plan {
+// unfolded makes a plan that does each operation by itself, those of one
+// document in order.
+func (w workload) unfolded(connections int) plan {
+	const together = 1000 // operations of a connection
 	p := make(plan, connections)
-	type open struct {
-		changes []change
-		keys    map[uint32]bool
-	}
-	parts := make([]open, connections)
+	parts := make([][]change, connections)
 	for o := range w.ops() {
 		i := int(mix(uint64(o.key)) % uint64(connections))
-		x := &parts[i]
-		if x.keys == nil || x.keys[o.key] || len(x.changes) == most {
-			if len(x.changes) > 0 {
-				p[i] = append(p[i], x.changes)
-			}
-			*x = open{keys: map[uint32]bool{}}
-		}
 		c := change{kind: o.kind, key: o.key}
 		c.take(o)
-		x.changes, x.keys[o.key] = append(x.changes, c), true
-	}
-	for i, x := range parts {
-		if len(x.changes) > 0 {
-			p[i] = append(p[i], x.changes)
+		if parts[i] = append(parts[i], c); len(parts[i]) == together {
+			p[i], parts[i] = append(p[i], parts[i]), nil
 		}
+	}
+	for i, part := range parts {
+		p[i] = append(p[i], part)
 	}
 	return p
 }
