@@ -11,24 +11,27 @@ import (
 
 // charts draws a case as SVG: the rates, or what else is compared, and the
 // course of a round over time.
-func (c *Case) charts() ([]string, error) {
-	var all []string
-	for _, draw := range []func() (string, error){c.bars, c.course, c.memoryCourse} {
-		svg, err := draw()
+func (c *Case) charts() ([]drawing, error) {
+	var all []drawing
+	for _, draw := range []func() (drawing, error){c.bars, c.course, c.memoryCourse} {
+		d, err := draw()
 		if err != nil {
 			return nil, err
 		}
-		if svg != "" {
-			all = append(all, svg)
+		if d.svg != "" {
+			all = append(all, d)
 		}
 	}
 	return all, nil
 }
 
+// drawing is a chart with its title; svg is empty when there is nothing to draw.
+type drawing struct{ title, svg string }
+
 const chartWidth, chartHeight = 560, 300
 
 // bars compares the contenders by what makes the case's ratio.
-func (c *Case) bars() (string, error) {
+func (c *Case) bars() (drawing, error) {
 	title, of := c.Unit+" a second", func(x *Contender) float64 { return x.Rate.Median }
 	if c.RatioOf != "" {
 		title, of = c.RatioOf, func(x *Contender) float64 { return x.Values[c.RatioOf].Median }
@@ -38,35 +41,36 @@ func (c *Case) bars() (string, error) {
 	for i := range c.Contenders {
 		x := &c.Contenders[i]
 		if v := of(x); v > 0 {
-			bars = append(bars, chart.Value{Label: html.EscapeString(x.Name), Value: v})
+			color := chart.GetDefaultColor(i)
+			bars = append(bars, chart.Value{Label: html.EscapeString(x.Name), Value: v, Style: chart.Style{FillColor: color, StrokeColor: color}})
 			most = max(most, v)
 		}
 	}
 	if len(bars) == 0 {
-		return "", nil
+		return drawing{}, nil
 	}
 	b := chart.BarChart{
-		Title: html.EscapeString(title), Width: chartWidth, Height: chartHeight, BarWidth: 60, Bars: bars,
-		Background: chart.Style{Padding: chart.Box{Top: 45, Left: 10, Right: 10, Bottom: 10}},
+		Width: chartWidth, Height: chartHeight, BarWidth: 60, Bars: bars,
+		Background: chart.Style{Padding: chart.Box{Top: 10, Left: 10, Right: 10, Bottom: 30}},
 		YAxis:      chart.YAxis{Range: &chart.ContinuousRange{Min: 0, Max: most * 1.05}, ValueFormatter: tickLabel},
 	}
-	return render(b.Render)
+	return render(title, b.Render)
 }
 
 // course draws documents changed on the target over time, in each contender's
 // median round.
-func (c *Case) course() (string, error) {
+func (c *Case) course() (drawing, error) {
 	return c.lines("changed on the target a second, 10 s average, over seconds", false, func(p Point) float64 { return p.Rate })
 }
 
 // memoryCourse draws the resident memory of the tools over time.
-func (c *Case) memoryCourse() (string, error) {
+func (c *Case) memoryCourse() (drawing, error) {
 	return c.lines("resident memory of the tool, MB, over seconds", true, func(p Point) float64 { return float64(p.Resident) / 1e6 })
 }
 
 // lines draws a figure of all contenders over time; with tools, of those alone
 // that are processes of their own.
-func (c *Case) lines(title string, tools bool, of func(Point) float64) (string, error) {
+func (c *Case) lines(title string, tools bool, of func(Point) float64) (drawing, error) {
 	var series []chart.Series
 	var most float64
 	for i := range c.Contenders {
@@ -83,16 +87,17 @@ func (c *Case) lines(title string, tools bool, of func(Point) float64) (string, 
 		series = append(series, s)
 	}
 	if len(series) == 0 || most == 0 {
-		return "", nil
+		return drawing{}, nil
 	}
 	ch := chart.Chart{
-		Title: title, TitleStyle: chart.Style{FontSize: 12}, Width: chartWidth, Height: chartHeight, Series: series,
-		Background: chart.Style{Padding: chart.Box{Top: 45, Left: 10, Right: 10, Bottom: 10}},
+		Width: chartWidth, Height: chartHeight, Series: series,
+		Background: chart.Style{Padding: chart.Box{Top: 40, Left: 10, Right: 10, Bottom: 10}},
 		XAxis:      chart.XAxis{ValueFormatter: tickLabel},
 		YAxis:      chart.YAxis{Range: &chart.ContinuousRange{Min: 0, Max: most * 1.05}, ValueFormatter: tickLabel},
 	}
+	ch.YAxisSecondary.Style = chart.Hidden()
 	ch.Elements = []chart.Renderable{chart.LegendThin(&ch)}
-	return render(ch.Render)
+	return render(title, ch.Render)
 }
 
 // medianRound is the round whose time is nearest to the median.
@@ -112,8 +117,8 @@ func tickLabel(v any) string {
 	return figure(f)
 }
 
-func render(draw func(chart.RendererProvider, io.Writer) error) (string, error) {
+func render(title string, draw func(chart.RendererProvider, io.Writer) error) (drawing, error) {
 	var b bytes.Buffer
 	err := draw(chart.SVG, &b)
-	return b.String(), err
+	return drawing{title, b.String()}, err
 }

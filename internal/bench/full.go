@@ -135,7 +135,7 @@ func (w *fullWork) calibrate(ctx context.Context, c *Case) (err error) {
 	if w.rtt == 0 {
 		b.say("%s: finding the best way to read", c.Name())
 		var note string
-		w.read, note, err = choose(ctx, readings(w.data, w.source.Info.Version.AtLeast(4, 4)), func(ctx context.Context, r reading) (time.Duration, error) {
+		w.read, note, err = choose(ctx, w.data.docs, readings(w.data, w.source.Info.Version.AtLeast(4, 4)), func(ctx context.Context, r reading) (time.Duration, error) {
 			began := time.Now()
 			err := readAll(ctx, w.source, w.data, r)
 			return time.Since(began), err
@@ -152,7 +152,7 @@ func (w *fullWork) calibrate(ctx context.Context, c *Case) (err error) {
 		connections = []int{8, 16, 32, 64}
 	}
 	var note string
-	w.write, note, err = choose(ctx, grid(connections, []int{128 << 10, 512 << 10, 2 << 20}), func(ctx context.Context, s settings) (time.Duration, error) {
+	w.write, note, err = choose(ctx, part.docs, grid(connections, []int{128 << 10, 512 << 10, 2 << 20}), func(ctx context.Context, s settings) (time.Duration, error) {
 		if err := w.empty(ctx, nil); err != nil {
 			return 0, err
 		}

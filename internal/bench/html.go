@@ -10,6 +10,12 @@ import (
 //go:embed page.html
 var page string
 
+// figureView is a chart on the page.
+type figureView struct {
+	Title string
+	SVG   template.HTML
+}
+
 // WriteHTML writes a report as one page with charts that needs nothing else.
 func WriteHTML(w io.Writer, r *Report) error {
 	t, err := template.New("page").Parse(page)
@@ -20,7 +26,7 @@ func WriteHTML(w io.Writer, r *Report) error {
 		*Case
 		Header []string
 		Rows   [][]string
-		Charts []template.HTML
+		Charts []figureView
 	}
 	var cases []view
 	for i := range r.Cases {
@@ -31,8 +37,8 @@ func WriteHTML(w io.Writer, r *Report) error {
 		if err != nil {
 			return fmt.Errorf("draw %s: %w", c.Name(), err)
 		}
-		for _, svg := range charts {
-			v.Charts = append(v.Charts, template.HTML(svg)) //nolint:gosec // drawn here, names in it are escaped
+		for _, d := range charts {
+			v.Charts = append(v.Charts, figureView{d.title, template.HTML(d.svg)}) // drawn here, names in it are escaped
 		}
 		cases = append(cases, v)
 	}

@@ -110,7 +110,7 @@ func (w *incrWork) begin(ctx context.Context, c *Case) (err error) {
 func (w *incrWork) calibrate(ctx context.Context, c *Case) (err error) {
 	w.bench.say("%s: finding the best ways to read and to apply", c.Name())
 	var note string
-	w.read, note, err = choose(ctx, oplogReadings(), func(ctx context.Context, r oplogReading) (time.Duration, error) {
+	w.read, note, err = choose(ctx, w.load.operations, oplogReadings(), func(ctx context.Context, r oplogReading) (time.Duration, error) {
 		began := time.Now()
 		err := w.readOplog(ctx, r)
 		return time.Since(began), err
@@ -120,7 +120,7 @@ func (w *incrWork) calibrate(ctx context.Context, c *Case) (err error) {
 	}
 	c.Notes = append(c.Notes, "reading the oplog, all of it: "+note)
 	n := trialSize(w.load.operations)
-	w.write, note, err = choose(ctx, grid([]int{2, 4, 8, 16}, []int{128 << 10, 512 << 10, 2 << 20}), func(ctx context.Context, s settings) (time.Duration, error) {
+	w.write, note, err = choose(ctx, n, grid([]int{2, 4, 8, 16}, []int{128 << 10, 512 << 10, 2 << 20}), func(ctx context.Context, s settings) (time.Duration, error) {
 		if err := w.empty(ctx); err != nil {
 			return 0, err
 		}

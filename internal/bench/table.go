@@ -150,9 +150,8 @@ func figure(n float64) string {
 // grouped writes 1234567 as 1,234,567.
 func grouped(n int64) string {
 	s := strconv.FormatInt(n, 10)
-	digits := len(strings.TrimPrefix(s, "-"))
-	for i := digits - 3; i > 0; i -= 3 {
-		at := len(s) - digits + i
+	sign := len(s) - len(strings.TrimPrefix(s, "-"))
+	for at := len(s) - 3; at > sign; at -= 3 {
 		s = s[:at] + "," + s[at:]
 	}
 	return s

@@ -34,7 +34,7 @@ func verify(ctx context.Context, b *bench, s scenario) (err error) {
 		return g.Wait()
 	}
 	b.say("%s: finding the best way to read", s.name)
-	way, note, err := choose(ctx, readings(d, st.source.Info.Version.AtLeast(4, 4)), func(ctx context.Context, r reading) (time.Duration, error) {
+	way, note, err := choose(ctx, d.docs, readings(d, st.source.Info.Version.AtLeast(4, 4)), func(ctx context.Context, r reading) (time.Duration, error) {
 		began := time.Now()
 		err := both(ctx, r)
 		return time.Since(began), err

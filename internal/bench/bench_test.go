@@ -1,0 +1,202 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/lab"
+)
+
+// tiny shows that a scenario works, and nothing of speed.
+func tiny() Scale { return Scale{Name: "tiny", Factor: 0.002, Duration: 300 * time.Millisecond} }
+
+// shared is what the tests of the package use together.
+var shared struct {
+	once           sync.Once
+	dir            string
+	source, target *lab.Cluster
+	err            error
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	for _, c := range []*lab.Cluster{shared.source, shared.target} {
+		if c != nil {
+			_ = c.Stop()
+		}
+	}
+	if shared.dir != "" {
+		_ = os.RemoveAll(shared.dir)
+	}
+	os.Exit(code)
+}
+
+// servers are two clusters and a millrace to measure.
+func servers(t *testing.T) (Servers, string) {
+	t.Helper()
+	shared.once.Do(func() {
+		var wg sync.WaitGroup
+		var errs [3]error
+		wg.Go(func() { shared.source, errs[0] = lab.Start(t.Context(), lab.Options{}) })
+		wg.Go(func() { shared.target, errs[1] = lab.Start(t.Context(), lab.Options{}) })
+		shared.dir, shared.err = os.MkdirTemp("", "millrace-bench-test-")
+		wg.Go(func() {
+			out, err := exec.Command("go", "build", "-o", shared.dir+"/millrace", "../../cmd/millrace").CombinedOutput()
+			if err != nil {
+				t.Logf("%s", out)
+			}
+			errs[2] = err
+		})
+		wg.Wait()
+		for _, err := range errs {
+			if err != nil {
+				shared.err = err
+			}
+		}
+	})
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return Servers{Source: shared.source.URI(), Target: shared.target.URI()}, shared.dir + "/millrace"
+}
+
+// measureTiny runs scenarios once and checks that each contender has worked.
+func measureTiny(t *testing.T, o Options) *Report {
+	t.Helper()
+	given, program := servers(t)
+	if o.Servers.Version == "" {
+		o.Servers = given
+	}
+	o.Scale, o.Rounds, o.Millrace = tiny(), 1, program
+	o.Progress = func(line string) { t.Log(line) }
+	r, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Cases) == 0 {
+		t.Fatal("no cases")
+	}
+	for _, c := range r.Cases {
+		if c.ceiling() == nil {
+			t.Errorf("%s has no ceiling", c.Name())
+		}
+		for _, x := range c.Contenders {
+			if len(x.Rounds) != 1 || x.Error != "" || x.How == "" || x.Seconds.Median <= 0 {
+				t.Errorf("%s: %s: %+v", c.Name(), x.Name, x)
+			}
+			if x.Kind == KindMillrace && (x.Peak.Median == 0 || x.Rounds[0].TargetCPU <= 0) {
+				t.Errorf("%s: no memory of millrace or no CPU of the target: %+v", c.Name(), x.Rounds[0])
+			}
+		}
+	}
+	return r
+}
+
+func TestScenarios(t *testing.T) {
+	t.Parallel() // it mostly waits for servers
+	for _, s := range Scenarios() {
+		switch s.Name {
+		case "full-cold", "full-wan": // they need servers of their own
+			continue
+		}
+		t.Run(s.Name, func(t *testing.T) { measureTiny(t, Options{Scenarios: []string{s.Name}}) })
+	}
+}
+
+func TestScenariosWithServersOfTheirOwn(t *testing.T) {
+	t.Parallel() // it mostly waits for servers
+	measureTiny(t, Options{Scenarios: []string{"full-cold", "full-wan"}, Servers: Servers{Version: "6.0"}})
+}
+
+func TestSecondaryAsPeer(t *testing.T) {
+	t.Parallel() // it mostly waits for servers
+	r := measureTiny(t, Options{
+		Scenarios: []string{"full-one", "incr-backlog"}, Servers: Servers{Version: "6.0"}, Peers: []Peer{{Name: peerSecondary}},
+	})
+	for _, c := range r.Cases {
+		if last := c.Contenders[len(c.Contenders)-1]; last.Name != peerSecondary {
+			t.Errorf("%s has no secondary: %+v", c.Name(), last)
+		}
+	}
+}
+
+func TestGivenClustersAreNotStopped(t *testing.T) {
+	given, program := servers(t)
+	for _, name := range []string{"full-cold", "full-wan"} {
+		_, err := Run(t.Context(), Options{Scenarios: []string{name}, Scale: tiny(), Rounds: 1, Millrace: program, Servers: given})
+		if err == nil || !strings.Contains(err.Error(), "given clusters") {
+			t.Errorf("%s on given clusters: %v", name, err)
+		}
+	}
+}
+
+// TestCeilingThatDidNotDoTheWork ends the run.
+func TestCeilingThatDidNotDoTheWork(t *testing.T) {
+	given, _ := servers(t)
+	_, err := Run(t.Context(), Options{Scenarios: []string{"full-one"}, Scale: tiny(), Rounds: 1, Millrace: "/bin/true", Servers: given})
+	if err == nil {
+		t.Error("a millrace that copies nothing was measured")
+	}
+}
+
+func TestUsage(t *testing.T) {
+	if _, err := Run(t.Context(), Options{Scenarios: []string{"full-none"}, Rounds: 1}); err == nil || !strings.Contains(err.Error(), "full-one") {
+		t.Errorf("unknown scenario: %v", err)
+	}
+	if _, err := Run(t.Context(), Options{Scenarios: []string{"all"}}); err == nil {
+		t.Error("no rounds")
+	}
+	if _, err := ParseScale("huge"); err == nil {
+		t.Error("unknown scale")
+	}
+	for _, p := range []string{"nobody=/bin/true", "pcsm", "pcsm=/no/such/program", "mongodump=/bin/true", "secondary=/bin/true"} {
+		if _, err := ParsePeer(p); err == nil {
+			t.Errorf("peer %q is taken", p)
+		}
+	}
+	if p, err := ParsePeer("secondary"); err != nil || p.Name != peerSecondary {
+		t.Errorf("secondary: %v", err)
+	}
+}
+
+func TestReport(t *testing.T) {
+	series := []Point{{0, 0, 1e6}, {0.5, 10, 2e6}, {1, 20, 3e6}}
+	r := &Report{Scale: tiny(), Rounds: 1, Cases: []Case{{
+		Scenario: "full-one", Work: "<b>", Unit: "documents", Count: 10,
+		Contenders: []Contender{
+			{Name: "ceiling", Kind: KindCeiling, Rounds: []Round{{Seconds: 1, Series: series}}},
+			{Name: "<millrace>", Kind: KindMillrace, Rounds: []Round{{Seconds: 2, Series: series, Values: map[string]float64{"x ms": 3}}}},
+			{Name: "peer", Kind: KindPeer, Error: "it broke"},
+		},
+	}}}
+	r.Cases[0].summarize()
+	var text, page, raw bytes.Buffer
+	if err := WriteText(&text, r); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteHTML(&page, r); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.NewEncoder(&raw).Encode(r); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"full-one", "0.500", "it broke", "x ms"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("text lacks %q:\n%s", want, &text)
+		}
+	}
+	if n := strings.Count(page.String(), "<svg"); n != 3 {
+		t.Errorf("%d charts, want 3", n)
+	}
+	for _, bad := range []string{"<b>", "<millrace>", "<script", "<link", "src=", "url("} {
+		if strings.Contains(page.String(), bad) {
+			t.Errorf("page has %q", bad)
+		}
+	}
+}
