@@ -26,6 +26,16 @@ demo: build ## Two real replica sets: load, copy under writes, cut over, verify
 	$(GO) build $(VCS) -o $(BIN)/demo ./demo
 	$(BIN)/demo --millrace $(BIN)/millrace
 
+# SCENARIOS, SCALE, ROUNDS and PEERS choose what is measured, for example
+#   make bench SCALE=medium PEERS='--peer secondary --peer pcsm=/path/to/pcsm'
+SCENARIOS ?= all
+SCALE ?= small
+ROUNDS ?= 3
+.PHONY: bench
+bench: build ## Measure against the ceilings; results in bin/bench.json and bin/bench.html
+	$(BIN)/millrace bench $(SCENARIOS) --scale $(SCALE) --rounds $(ROUNDS) $(PEERS) --output json --report $(BIN)/bench.json
+	$(BIN)/millrace bench show $(BIN)/bench.json --output html > $(BIN)/bench.html
+
 # -count=1 where millrace runs as a process: Go's test cache does not see it change.
 .PHONY: test
 test: build ## All tests on real mongod processes, with the race detector where it is bearable

@@ -10,6 +10,7 @@ require (
 	github.com/klauspost/compress v1.17.6
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.10
+	github.com/wcharczuk/go-chart/v2 v2.1.2
 	go.mongodb.org/mongo-driver/v2 v2.8.2
 	golang.org/x/sync v0.24.0
 	golang.org/x/sys v0.49.0
@@ -21,7 +22,6 @@ require (
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/mattn/go-runewidth v0.0.16 // indirect
 	github.com/rivo/uniseg v0.4.7 // indirect
-	github.com/wcharczuk/go-chart/v2 v2.1.2 // indirect
 	github.com/xdg-go/pbkdf2 v1.0.0 // indirect
 	github.com/xdg-go/scram v1.2.0 // indirect
 	github.com/xdg-go/stringprep v1.0.4 // indirect

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -62,7 +63,7 @@ nothing else.`,
 	f.StringVar(&s.options.Millrace, "millrace", "", "the millrace `program` to measure; by default this one")
 	f.StringVarP(&s.output, "output", "o", "text", "`form` of the result: text, json or html")
 	f.StringVar(&s.report, "report", "", "write the result to this `file` instead of standard output, and a table to standard output")
-	cmd.AddCommand(newBenchListCommand())
+	cmd.AddCommand(newBenchListCommand(), newBenchShowCommand())
 	return cmd
 }
 
@@ -92,6 +93,43 @@ func newBenchListCommand() *cobra.Command {
 	}
 	addLabOutputFlag(cmd, &output, "text or json")
 	return cmd
+}
+
+func newBenchShowCommand() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:     "show FILE",
+		Short:   "Show a JSON report of a bench as a table or a page",
+		Example: `  millrace bench show results.json --output html > results.html`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkLabOutput(output, "text", "json", "html"); err != nil {
+				return err
+			}
+			raw, err := os.ReadFile(args[0])
+			if err != nil {
+				return fmt.Errorf("read report: %w", err)
+			}
+			var r benchmark.Report
+			if err := json.Unmarshal(raw, &r); err != nil {
+				return fmt.Errorf("read report %s: %w", args[0], err)
+			}
+			return writeBenchAs(cmd.OutOrStdout(), output, &r)
+		},
+	}
+	addLabOutputFlag(cmd, &output, "text, json or html")
+	return cmd
+}
+
+// writeBenchAs writes a report in one of its forms.
+func writeBenchAs(w io.Writer, form string, r *benchmark.Report) error {
+	switch form {
+	case "json":
+		return writeJSON(w, r)
+	case "html":
+		return benchmark.WriteHTML(w, r)
+	}
+	return benchmark.WriteText(w, r)
 }
 
 // bench checks the flags, measures and writes the result.
@@ -158,23 +196,14 @@ func (s *benchSettings) shown() []string {
 
 // writeBench writes the report where and how it is wanted.
 func (a *app) writeBench(s *benchSettings, r *benchmark.Report) (err error) {
-	write := func(w io.Writer) error {
-		switch s.output {
-		case "json":
-			return writeJSON(w, r)
-		case "html":
-			return benchmark.WriteHTML(w, r)
-		}
-		return benchmark.WriteText(w, r)
-	}
 	if s.report == "" {
-		return write(a.stdout)
+		return writeBenchAs(a.stdout, s.output, r)
 	}
 	f, err := os.Create(s.report)
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
-	if err := errors.Join(write(f), f.Close()); err != nil {
+	if err := errors.Join(writeBenchAs(f, s.output, r), f.Close()); err != nil {
 		return fmt.Errorf("write report %s: %w", s.report, err)
 	}
 	return benchmark.WriteText(a.stdout, r)

@@ -91,8 +91,8 @@ func (w *fullWork) initialSync() contender {
 					return false, err
 				}
 				if !done {
-					began, err = syncBegan(ctx, c, began)
-					return false, err
+					began = syncBegan(ctx, c, began)
+					return false, nil
 				}
 				if began.IsZero() {
 					return false, errors.New("the initial sync was over before its begin was seen")
@@ -110,18 +110,18 @@ func (w *fullWork) initialSync() contender {
 
 // syncBegan is when a member began its initial sync, by its own clock, which is
 // ours too; known is what was known before.
-func syncBegan(ctx context.Context, c *mongo.Cluster, known time.Time) (time.Time, error) {
+func syncBegan(ctx context.Context, c *mongo.Cluster, known time.Time) time.Time {
 	if !known.IsZero() {
-		return known, nil
+		return known
 	}
 	raw, err := c.Command(ctx, "admin", bson.D{{Key: "replSetGetStatus", Value: 1}, {Key: "initialSync", Value: 1}})
 	if err != nil {
-		return known, nil //nolint:nilerr // it is in no replica set yet
+		return known // it is in no replica set yet
 	}
 	if ms, ok := raw.Lookup("initialSyncStatus", "initialSyncStart").DateTimeOK(); ok {
-		return time.UnixMilli(ms), nil
+		return time.UnixMilli(ms)
 	}
-	return known, nil
+	return known
 }
 
 // catchUp is the server's own secondary that was down while the backlog was
