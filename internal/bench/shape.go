@@ -31,10 +31,7 @@ const noiseSize = 16 << 20
 
 func newNoise() []byte {
 	b := make([]byte, noiseSize)
-	r := rand.NewPCG(20, 26)
-	for i := 0; i+8 <= len(b); i += 8 {
-		binary.LittleEndian.PutUint64(b[i:], r.Uint64())
-	}
+	_, _ = rand.NewChaCha8([32]byte{20, 26}).Read(b) // never fails
 	return b
 }
 
