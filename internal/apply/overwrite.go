@@ -92,6 +92,11 @@ func (w *worker) replace(ctx context.Context, s settled, holders []bson.Raw) (*r
 			return err
 		}
 		letters = append(letters, returning...)
+		if s.letter == nil && s.refused != nil && s.refused.cause == deadletter.CauseMissing {
+			l := s.asLetter(s.refused) // for the record
+			l.State = deadletter.Settled
+			letters = append(letters, l)
+		}
 		return w.post(ctx, s, letters)
 	})
 	var refused refusedError

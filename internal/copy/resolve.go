@@ -109,5 +109,8 @@ func writeFailed(e wire.WriteError, doc []byte) error {
 	case codeDollarField:
 		return mongo.WithHint(err, "the target's version does not store this field name; use a target of the source's version or newer")
 	}
+	if mongo.RefusesDocument(e.Code) {
+		return mongo.WithHint(err, "the target's indexes or version do not take the document: change the index, or go on without it with --on-conflict skip")
+	}
 	return err
 }

@@ -16,7 +16,7 @@ import (
 type Duplicate struct {
 	Pattern bson.Raw // the index's keys
 	Value   bson.Raw // what collided
-	// hex names fields whose value is a sort key of the index's collation.
+	// collated: text in Value is a sort key of the index's collation.
 	collated bool
 	message  string
 }
@@ -60,6 +60,9 @@ func Holders(ctx context.Context, c *mongo.Cluster, ns string, d Duplicate, spec
 		if spec, err = findIndex(ctx, c, ns, d); err != nil {
 			return nil, err
 		}
+	}
+	if _, ok := spec.Lookup("collation").DocumentOK(); ok {
+		d.collated = true // 4.2 does not say so
 	}
 	filter, ok := keyFilter(d, doc)
 	if !ok {

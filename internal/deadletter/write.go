@@ -90,8 +90,8 @@ func (s *Store) Noted(l Letter) {
 	defer s.mu.Unlock()
 	key := keyOf(l.DocID)
 	old := s.disputes[l.NS][key]
-	if l.State == Removed {
-		s.stats.Removed++
+	if l.State == Removed || l.State == Settled && old == nil {
+		s.stats.count(l.State, 1)
 		return
 	}
 	if old != nil {

@@ -11,6 +11,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/replicate"
@@ -199,20 +200,21 @@ func TestConflicts(t *testing.T) {
 		t.Run(string(policy), func(t *testing.T) {
 			t.Parallel()
 			for name, test := range map[string]func(*testing.T, servers, replicate.OnConflict){
-				"key taken":   testKeyTaken,
-				"id taken":    testIDTaken,
-				"lost":        testLost,
-				"refused":     testRefused,
-				"copy":        testCopyConflict,
-				"unique":      testHeldUnique,
-				"large":       testLargeLetter,
-				"renamed":     testLetterRenamed,
-				"traded":      testTradedInCopy,
-				"new index":   testNewUnique,
-				"collation":   testCollatedKey,
-				"two holders": testTwoHolders,
-				"capped":      testCappedConflict,
-				"serial":      testSerialConflict,
+				"key taken":    testKeyTaken,
+				"id taken":     testIDTaken,
+				"lost":         testLost,
+				"refused":      testRefused,
+				"copy":         testCopyConflict,
+				"copy refused": testCopyRefused,
+				"unique":       testHeldUnique,
+				"large":        testLargeLetter,
+				"renamed":      testLetterRenamed,
+				"traded":       testTradedInCopy,
+				"new index":    testNewUnique,
+				"collation":    testCollatedKey,
+				"two holders":  testTwoHolders,
+				"capped":       testCappedConflict,
+				"serial":       testSerialConflict,
 			} {
 				t.Run(name, func(t *testing.T) { t.Parallel(); test(t, s, policy) })
 			}
@@ -658,9 +660,11 @@ func testLargeLetter(t *testing.T, s servers, policy replicate.OnConflict) {
 		t.Errorf("the parts are not the document: %d bytes", len(got))
 	}
 	if policy == replicate.ConflictSkip {
-		c.set(c.src, 10, bson.D{{Key: "pad", Value: "short"}, {Key: "sub", Value: bson.D{{Key: "x", Value: bson.D{{Key: "$in", Value: 1}}}}}})
+		c.set(c.src, 10, bson.D{{Key: "pad", Value: "short"}})
+		_, err := c.src.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 10}},
+			bson.D{{Key: "$set", Value: bson.D{{Key: "sub", Value: bson.D{{Key: "x", Value: bson.D{{Key: "$in", Value: 1}}}}}}}})
 		c.caughtUp()
-		if all = c.letters(); !bytes.Equal(c.parts(all[0]), c.on(c.src, 10)) {
+		if all = c.letters(); err == nil && !bytes.Equal(c.parts(all[0]), c.on(c.src, 10)) {
 			t.Errorf("letter: %+v", all)
 		}
 		c.set(c.src, 10, bson.D{{Key: "k", Value: 11}})
@@ -771,4 +775,63 @@ func testSerialConflict(t *testing.T, s servers, policy replicate.OnConflict) {
 	c.caughtUp()
 	c.same(3)
 	c.end()
+}
+
+// testCopyRefused: a document that the target's own index does not take.
+func testCopyRefused(t *testing.T, s servers, policy replicate.OnConflict) {
+	c := newConflicted(t, s, "copyrefused", policy)
+	c.spec.OnExisting = replicate.ExistingMerge
+	c.must(c.dst.Indexes().CreateOne(t.Context(), driver.IndexModel{Keys: bson.D{{Key: "p", Value: 1}, {Key: "q", Value: 1}}}))
+	c.insert(c.src, bson.D{{Key: "_id", Value: 1}, {Key: "p", Value: bson.A{1, 2}}, {Key: "q", Value: bson.A{1, 2}}}, bson.D{{Key: "_id", Value: 2}})
+	c.run()
+	if policy == replicate.ConflictStop {
+		wantError(t, c.fails(), c.db+".c", `{"$numberInt":"1"}`, "parallel arrays")
+		return
+	}
+	c.caughtUp()
+	c.same(2)
+	c.oneLetter("open", "refused", c.on(c.src, 1))
+	c.set(c.src, 1, bson.D{{Key: "p", Value: 1}})
+	c.caughtUp()
+	c.same(1)
+	c.oneLetter("settled", "refused", nil)
+	c.end()
+}
+
+// TestConflictsFromStandalone: no changes follow that could settle what the
+// copy met.
+func TestConflictsFromStandalone(t *testing.T) {
+	s := servers{src: lab.ForTest(t, lab.Options{Topology: "standalone"}), dst: lab.ForTest(t, lab.Options{})}
+	s.srcDB, s.targetC = connect(t, s.src.URI()), connect(t, s.dst.URI())
+	for _, policy := range []replicate.OnConflict{replicate.ConflictStop, replicate.ConflictSkip, replicate.ConflictOverwrite} {
+		c := newConflicted(t, s, "alone", policy)
+		c.spec.OnExisting, c.spec.Mode, c.spec.Until = replicate.ExistingMerge, replicate.ModeFull, ""
+		c.insert(c.src, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 1}}, bson.D{{Key: "_id", Value: 2}, {Key: "k", Value: 2}})
+		c.insert(c.dst, bson.D{{Key: "_id", Value: "f"}, {Key: "k", Value: 1}})
+		there := c.on(c.dst, "f")
+		for _, coll := range []*driver.Collection{c.src, c.dst} {
+			c.must(coll.Indexes().CreateOne(t.Context(), uniqueOn("k")))
+		}
+		c.run()
+		if policy == replicate.ConflictStop {
+			wantError(t, c.fails(), c.db+".c", `{"$numberInt":"1"}`, "k_1", `"f"`)
+			continue
+		}
+		if err := <-c.ended; err != nil {
+			t.Fatal(err)
+		}
+		c.same(2)
+		if policy == replicate.ConflictSkip {
+			c.oneLetter("open", "key", c.on(c.src, 1))
+			continue
+		}
+		c.same(1)
+		found := false
+		for _, l := range c.letters() {
+			found = found || l.State == "removed" && bytes.Equal(l.Document, there)
+		}
+		if !found {
+			t.Errorf("letters: %+v", c.letters())
+		}
+	}
 }

@@ -29,16 +29,18 @@ type servers struct {
 func start(t *testing.T) servers {
 	t.Helper()
 	s := servers{src: lab.ForTest(t, lab.Options{}), dst: lab.ForTest(t, lab.Options{})}
-	connect := func(uri string) *driver.Client {
-		c, err := driver.Connect(options.Client().ApplyURI(uri))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Disconnect(context.Background()) })
-		return c
-	}
-	s.srcDB, s.targetC = connect(s.src.URI()), connect(s.dst.URI())
+	s.srcDB, s.targetC = connect(t, s.src.URI()), connect(t, s.dst.URI())
 	return s
+}
+
+func connect(t *testing.T, uri string) *driver.Client {
+	t.Helper()
+	c, err := driver.Connect(options.Client().ApplyURI(uri))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Disconnect(context.Background()) })
+	return c
 }
 
 func (s servers) spec(db string) replicate.Spec {
