@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,6 +54,9 @@ func writeCase(b *strings.Builder, c *Case) {
 	b.WriteString(t.Render() + "\n")
 	for _, x := range c.Contenders {
 		fmt.Fprintf(b, "  %s: %s\n", x.Name, x.How)
+		if parts := x.Parts(); parts != "" {
+			fmt.Fprintf(b, "    of which: %s\n", parts)
+		}
 		if x.Error != "" {
 			fmt.Fprintf(b, "    failed: %s\n", x.Error)
 		}
@@ -102,6 +106,22 @@ func (c *Case) table() (header []string, rows [][]string) {
 		rows = append(rows, row)
 	}
 	return header, rows
+}
+
+// Parts are the medians of the durations within the rounds, the longest first.
+func (x *Contender) Parts() string {
+	parts := map[string][]float64{}
+	for _, r := range x.Rounds {
+		for name, s := range r.Parts {
+			parts[name] = append(parts[name], s)
+		}
+	}
+	names := slices.SortedFunc(maps.Keys(parts), func(a, b string) int { return cmpFloat(median(parts[b]), median(parts[a])) })
+	var told []string
+	for _, name := range names {
+		told = append(told, name+" "+figure(median(parts[name]))+" s")
+	}
+	return strings.Join(told, ", ")
 }
 
 // valueNames are the scenario's own figures.

@@ -16,7 +16,29 @@ func processStatus() ProcessStatus {
 		s.CPUSeconds = (time.Duration(u.Utime.Nano()) + time.Duration(u.Stime.Nano())).Seconds()
 		s.Peak = u.Maxrss << 10 // getrusage(2): kilobytes
 	}
+	if peak := peakResident(); peak > 0 {
+		s.Peak = peak
+	}
 	return s
+}
+
+// peakResident reads VmHWM (proc(5)); 0 where that does not exist. The peak of
+// getrusage includes that of the process that started this one, before exec.
+func peakResident() int64 {
+	raw, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := bytes.Cut(raw, []byte("VmHWM:"))
+	fields := bytes.Fields(rest)
+	if len(fields) == 0 {
+		return 0
+	}
+	kb, err := strconv.ParseInt(string(fields[0]), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return kb << 10
 }
 
 // resident reads the second field of /proc/self/statm (proc(5): resident
