@@ -127,6 +127,11 @@ func only(rules *rule.Set, dbs ...string) func(string) bool {
 	}
 }
 
+// scopeOf is what of the databases the rules keep: tests share the servers.
+func scopeOf(rules *rule.Set, dbs ...string) Scope {
+	return Scope{NS: only(rules, dbs...), DB: func(db string) bool { return slices.Contains(dbs, db) }}
+}
+
 // copyDocs copies the documents of a collection from the source.
 func copyDocs(t *testing.T, coll Collection, rules *rule.Set) {
 	t.Helper()
@@ -184,7 +189,7 @@ func newReplica(t *testing.T, rules *rule.Set, dbs ...string) *replica {
 // copy does the full copy.
 func (r *replica) copy() {
 	r.t.Helper()
-	snap, err := Pin(r.t.Context(), src, Scope{NS: only(r.rules, r.dbs...)})
+	snap, err := Pin(r.t.Context(), src, scopeOf(r.rules, r.dbs...))
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -258,7 +263,7 @@ func (r *replica) entry(e oplogEntry) (effects []Effect) {
 		r.t.Fatal(err)
 	}
 	chDB, _ := mongo.SplitNS(ch.NS)
-	if ch.Kind == ChangeRename && !ch.concerns(only(r.rules, r.dbs...)) {
+	if ch.Kind == ChangeRename && !ch.concerns(scopeOf(r.rules, r.dbs...)) {
 		return nil
 	}
 	if !effect || !slices.Contains(r.dbs, chDB) && ch.Kind != ChangeRename {

@@ -82,7 +82,7 @@ func tryPin(ctx context.Context, c *mongo.Cluster, scope Scope) (snap Snapshot, 
 	if end.Term != before.Majority.Term {
 		return snap, "an election", nil
 	}
-	obstacle, err = schemaChangeIn(ctx, c, before.Majority, end, scope.NS)
+	obstacle, err = schemaChangeIn(ctx, c, before.Majority, end, scope)
 	return Snapshot{At: before.Majority, Collections: colls}, obstacle, err
 }
 
@@ -127,8 +127,8 @@ type oplogEntry struct {
 }
 
 // schemaChangeIn describes the first schema change after from, up to to, that
-// concerns something kept; "" when there is none.
-func schemaChangeIn(ctx context.Context, c *mongo.Cluster, from, to mongo.OpTime, keep func(ns string) bool) (string, error) {
+// concerns something in scope; "" when there is none.
+func schemaChangeIn(ctx context.Context, c *mongo.Cluster, from, to mongo.OpTime, scope Scope) (string, error) {
 	wrap := func(err error) error { return fmt.Errorf("read oplog of %s for schema changes: %w", c.Address(), err) }
 	oplog := c.Client.Database("local", options.Database().SetReadPreference(readpref.Primary()).
 		SetReadConcern(readconcern.Majority())).Collection("oplog.rs")
@@ -148,7 +148,7 @@ func schemaChangeIn(ctx context.Context, c *mongo.Cluster, from, to mongo.OpTime
 		if err := bson.Unmarshal(cur.Current, &e); err != nil {
 			return "", wrap(err)
 		}
-		what, err := e.touches(keep)
+		what, err := e.touches(scope)
 		if err != nil {
 			return "", wrap(fmt.Errorf("entry at %d:%d: %w", e.TS.T, e.TS.I, err))
 		}
@@ -162,15 +162,15 @@ func schemaChangeIn(ctx context.Context, c *mongo.Cluster, from, to mongo.OpTime
 	return "", nil
 }
 
-// touches describes the schema change of an entry if it concerns something kept.
-func (e oplogEntry) touches(keep func(ns string) bool) (string, error) {
+// touches describes the schema change of an entry if it concerns something in scope.
+func (e oplogEntry) touches(scope Scope) (string, error) {
 	db, coll := mongo.SplitNS(e.NS)
 	var ch Change
 	var effect bool
 	var err error
 	switch {
 	case e.Op == "c" && has(e.O, "applyOps"):
-		return e.nestedTouches(keep)
+		return e.nestedTouches(scope)
 	case e.Op == "c" && (has(e.O, "commitTransaction") || has(e.O, "abortTransaction")):
 		return "", nil
 	case e.Op == "c":
@@ -178,13 +178,13 @@ func (e oplogEntry) touches(keep func(ns string) bool) (string, error) {
 	case coll == "system.views" && strings.Contains("iud", e.Op):
 		ch, effect, err = ParseViewWrite(e.Op[0], db, e.O, e.O2)
 	}
-	if err != nil || !effect || !ch.concerns(keep) {
+	if err != nil || !effect || !ch.concerns(scope) {
 		return "", err
 	}
 	return string(ch.Kind) + " of " + ch.NS, nil
 }
 
-func (e oplogEntry) nestedTouches(keep func(ns string) bool) (string, error) {
+func (e oplogEntry) nestedTouches(scope Scope) (string, error) {
 	arr, ok := e.O.Lookup("applyOps").ArrayOK()
 	if !ok {
 		return "", errors.New("malformed applyOps")
@@ -198,22 +198,22 @@ func (e oplogEntry) nestedTouches(keep func(ns string) bool) (string, error) {
 		if err := v.Unmarshal(&inner); err != nil {
 			return "", err
 		}
-		if what, err := inner.touches(keep); what != "" || err != nil {
+		if what, err := inner.touches(scope); what != "" || err != nil {
 			return what, err
 		}
 	}
 	return "", nil
 }
 
-// concerns reports whether a change matters to what is kept.
-func (ch Change) concerns(keep func(ns string) bool) bool {
+// concerns reports whether a change matters to what is in scope.
+func (ch Change) concerns(scope Scope) bool {
 	switch ch.Kind {
 	case ChangeDropDatabase:
 		return false // the drops of its collections come before it
 	case ChangeDropAllViews:
-		return true
+		return scope.DB == nil || scope.DB(ch.NS)
 	case ChangeRename:
-		return keep(ch.NS) || keep(ch.To)
+		return scope.NS(ch.NS) || scope.NS(ch.To)
 	}
-	return keep(ch.NS)
+	return scope.NS(ch.NS)
 }

@@ -112,7 +112,7 @@ func TestCreateIsIdempotent(t *testing.T) {
 	rules := newRules(t, rule.Config{})
 	r := newReplica(t, rules, db)
 	makeEveryKind(t, db)
-	snap, err := Pin(t.Context(), src, Scope{NS: only(rules, db)})
+	snap, err := Pin(t.Context(), src, scopeOf(rules, db))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestListOrderAndEstimates(t *testing.T) {
 	rules := newRules(t, rule.Config{})
 	newReplica(t, rules, db)
 	makeEveryKind(t, db)
-	colls, err := List(t.Context(), src, Scope{NS: only(rules, db)})
+	colls, err := List(t.Context(), src, scopeOf(rules, db))
 	if err != nil {
 		t.Fatal(err)
 	}
