@@ -176,6 +176,9 @@ func indexChangeScenarios() []scenario {
 		{name: "index_ttl_changed", setup: ttlChangedSetup, change: ttlChangedChange},
 		{name: "index_becomes_ttl", since: "6.0", setup: becomesTTLSetup, change: becomesTTLChange},
 		{name: "indexes_then_rename_and_drop", setup: dropIndexSetup, change: indexRenameChange},
+		{name: "index_dropped_then_misfits", setup: pickySetup, change: dropPickyChange},
+		{name: "index_come_and_gone", change: pickyComeAndGone},
+		{name: "index_refuses_mixtures", setup: pickySetup, change: mixturesChange},
 	}
 }
 
@@ -307,4 +310,53 @@ func indexRenameChange(s *site) {
 	s.create("c")
 	s.index("c", d("b", 1), "unique", true)
 	s.insert("c", d("_id", 1, "b", 1))
+}
+
+// Indexes that refuse some documents.
+func pickyIndexes(s *site) {
+	s.index("c", d("a", 1, "b", 1), "name", "arrays")
+	s.index("c", d("geo", "2dsphere"), "name", "geo")
+	s.index("c", d("flat", "2d"), "name", "flat")
+	s.index("c", d("h", "hashed"), "name", "hashed")
+	s.index("c", d("t", "text", "z", 1), "name", "text")
+	s.index("c", d("n", 1), "name", "plain")
+}
+
+func pickySetup(s *site) {
+	pickyIndexes(s)
+	s.fill("c", 20, func(i int) bson.D { return d("_id", i, "a", i, "b", i, "geo", a(i, i), "h", i, "t", "word", "z", i, "n", i) })
+}
+
+func misfits(s *site) {
+	s.insert("c", d("_id", "arrays", "a", a(1, 2), "b", a(1, 2)), d("_id", "geo", "geo", "nowhere"), d("_id", "flat", "flat", a(1000, 1)),
+		d("_id", "hashed", "h", a(1, 2)), d("_id", "text", "t", "word", "language", "klingon"), d("_id", "text too", "t", "word", "z", a(1, 2)))
+}
+
+// A copy finds the misfits when the indexes that it knows of are to be built.
+func dropPickyChange(s *site) {
+	for _, name := range []string{"arrays", "geo", "flat", "hashed", "text"} {
+		s.dropIndexes("c", name)
+	}
+	misfits(s)
+	s.index("c", d("b", 1), "name", "arrays")
+}
+
+func pickyComeAndGone(s *site) {
+	s.insert("c", d("_id", 0, "n", 5))
+	pickyIndexes(s)
+	s.dropIndexes("c", "*")
+	misfits(s)
+	s.index("c", d("n", 1), "name", "plain")
+}
+
+// Every state of a document fits, but not the last one with an earlier change
+// in it. The schema changes keep the changes from being folded.
+func mixturesChange(s *site) {
+	for i := range 3 {
+		s.set("c", i, d("$set", d("b", a(1, 2), "with", i)))
+		s.create(fmt.Sprint("then", i))
+		s.set("c", i, d("$set", d("b", 1, "x", i)))
+		s.create(fmt.Sprint("later", i))
+		s.set("c", i, d("$set", d("a", a(3, 4))))
+	}
 }

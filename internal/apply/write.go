@@ -330,10 +330,12 @@ func (w *worker) parkDuplicate(t *target, o *op, e wire.WriteError) {
 }
 
 // parkRefusal parks an operation that the server refuses because of its
-// document, unless that ends the job.
+// document, unless that ends the job. Inside the window an index may refuse a
+// mixture of old and new values that the source never had.
 func (w *worker) parkRefusal(t *target, o *op, e wire.WriteError) bool {
 	r := refusedBy(e)
-	if r == nil || !w.e.lenient() || w.no < 0 {
+	inWindow := o.window && !t.capped
+	if r == nil || !w.e.lenient() && !inWindow || w.no < 0 {
 		return false
 	}
 	w.parked.parkRefused(t, o, r)

@@ -94,7 +94,7 @@ func (t *Target) modIndex(ctx context.Context, ns, dataNS string, mod bson.Raw, 
 	if err != nil {
 		return err
 	}
-	if !built && !(isHeld && held.Unique) {
+	if !built && !(isHeld && held.Unbuilt) {
 		return fmt.Errorf("index %s of %s: %w", name, ns, errIndexGone{})
 	}
 	if !isHeld {
@@ -141,8 +141,8 @@ func (t *Target) modIndexSetting(ctx context.Context, h *HeldSetting, key string
 	default:
 		return fmt.Errorf("setting %s is not known", key)
 	}
-	if h.Unique || key != "hidden" && truthy(v) && o.Window {
-		return t.holdUnique(ctx, h)
+	if h.Unbuilt || key != "hidden" && truthy(v) && o.Window {
+		return t.holdUnbuilt(ctx, h)
 	}
 	mod, err := with(emptyDoc(), "index", bson.D{{Key: "name", Value: h.Index}, {Key: key, Value: truthy(v)}})
 	if err != nil {
@@ -154,15 +154,15 @@ func (t *Target) modIndexSetting(ctx context.Context, h *HeldSetting, key string
 	return t.hold(ctx, *h) // keep the specification true
 }
 
-// holdUnique holds an index back that exists already, in a state in which it
+// holdUnbuilt holds an index back that exists already, in a state in which it
 // refuses nothing: it is dropped, and built when the data is consistent.
-func (t *Target) holdUnique(ctx context.Context, h *HeldSetting) error {
-	already := h.Unique
-	h.Unique = uniqueLike(h.Spec)
-	if err := t.hold(ctx, *h); err != nil || already && h.Unique {
+func (t *Target) holdUnbuilt(ctx context.Context, h *HeldSetting) error {
+	already := h.Unbuilt
+	h.Unbuilt = uniqueLike(h.Spec)
+	if err := t.hold(ctx, *h); err != nil || already && h.Unbuilt {
 		return err
 	}
-	if h.Unique {
+	if h.Unbuilt {
 		return t.dropIndex(ctx, h.NS, h.Index)
 	}
 	return t.BuildIndexes(ctx, h.NS, []Index{{Name: h.Index, Spec: h.Spec}}, BeforeConsistent)

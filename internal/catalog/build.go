@@ -26,8 +26,9 @@ const (
 
 // BuildIndexes builds all given indexes of a collection of the target in one
 // command, which scans the documents once, and waits for it. In phase
-// BeforeConsistent unique indexes are recorded as held back instead. Expiry is
-// held back always. Indexes that exist already are no error. targetNS names a
+// BeforeConsistent unique indexes are recorded as held back instead, and so are
+// all of the call when a document refuses one of them: it may be ahead of the
+// source's next change, which drops the index. Expiry is held back always. Indexes that exist already are no error. targetNS names a
 // time-series collection by its own name or by that of its buckets; the
 // specifications are those of the buckets. A missing collection is an error
 // (see IsGone), never created by the way.
@@ -47,14 +48,22 @@ func (t *Target) BuildIndexes(ctx context.Context, targetNS string, idx []Index,
 			return fmt.Errorf("build indexes of %s: %w", ns, err)
 		}
 		held = append(held, h)
-		if !h.Unique {
+		if !h.Unbuilt {
 			build = append(build, spec)
 		}
 	}
 	if err := t.hold(ctx, held...); err != nil {
 		return err
 	}
-	return t.createIndexes(ctx, dataNS, build)
+	err = t.createIndexes(ctx, dataNS, build)
+	if p == BeforeConsistent && mongo.Unindexable(err) {
+		t.log.Info("documents do not fit the indexes yet: they are built when the target is consistent", "ns", dataNS, "indexes", names(build), "reason", err)
+		for i := range held {
+			held[i].Unbuilt = true
+		}
+		return t.hold(ctx, held...)
+	}
+	return err
 }
 
 // errGone is the absence of a collection on the target.
@@ -96,7 +105,7 @@ func (t *Target) plan(ns string, ix Index, p Phase) (HeldSetting, bson.Raw, erro
 		return HeldSetting{}, nil, mongo.WithHint(errors.New(strings.Join(gaps, "; ")), "drop the index on the source, or exclude the collection")
 	}
 	h := HeldSetting{NS: ns, Index: ix.Name, Expire: expire, Spec: ix.Spec}
-	h.Unique = p == BeforeConsistent && uniqueLike(ix.Spec)
+	h.Unbuilt = p == BeforeConsistent && uniqueLike(ix.Spec)
 	if expire != nil && !convertsTTL(t.c.Info.Version) {
 		n, _ := seconds(*expire)
 		spec, err = with(spec, "expireAfterSeconds", heldExpiry(n))
@@ -191,11 +200,11 @@ func names(specs []bson.Raw) string {
 	return strings.Join(out, ", ")
 }
 
-// BuildHeldUnique builds the unique indexes held back, all of a collection in
+// BuildHeld builds the indexes held back, all of a collection in
 // one command and collections side by side: to be called when the data is that
 // of one moment. After a failure or a crash it can be called again.
-func (t *Target) BuildHeldUnique(ctx context.Context) error {
-	held, err := t.held(ctx, bson.D{{Key: "unique", Value: true}})
+func (t *Target) BuildHeld(ctx context.Context) error {
+	held, err := t.held(ctx, bson.D{{Key: "unbuilt", Value: true}})
 	if err != nil {
 		return err
 	}
@@ -213,14 +222,14 @@ func (t *Target) BuildHeldUnique(ctx context.Context) error {
 func (t *Target) buildThenRelease(ctx context.Context, ns string, idx []Index) error {
 	dataNS, ns, err := t.locate(ctx, ns)
 	if err != nil {
-		return fmt.Errorf("build unique indexes of %s: %w", ns, err)
+		return fmt.Errorf("build the indexes held back of %s: %w", ns, err)
 	}
 	var done []HeldSetting
 	var build []bson.Raw
 	for _, ix := range idx {
 		h, spec, err := t.plan(ns, ix, Consistent)
 		if err != nil {
-			return fmt.Errorf("build unique indexes of %s: %w", ns, err)
+			return fmt.Errorf("build the indexes held back of %s: %w", ns, err)
 		}
 		done, build = append(done, h), append(build, spec)
 	}
@@ -268,8 +277,8 @@ func (t *Target) restoreOne(ctx context.Context, h HeldSetting) error {
 		}
 		return t.collMod(ctx, h.NS, mod)
 	}
-	if h.Unique {
-		return errors.New("the index is not built yet") // a bug: BuildHeldUnique comes first
+	if h.Unbuilt {
+		return errors.New("the index is not built yet") // a bug: BuildHeld comes first
 	}
 	n, _ := seconds(*h.Expire)
 	mod, err := with(emptyDoc(), "index", bson.D{{Key: "name", Value: h.Index}, {Key: "expireAfterSeconds", Value: n}})

@@ -21,9 +21,9 @@ type HeldSetting struct {
 	NS string // target namespace
 	// Index names the index; empty for the expiry of a collection.
 	Index string
-	// Unique says that the index is not built yet because it refuses
+	// Unbuilt says that the index is not built yet because it refuses
 	// documents; Spec is then all of it.
-	Unique bool
+	Unbuilt bool
 	// Expire is the expiry to be set, in seconds, or "off"; nil for none.
 	Expire *bson.RawValue
 	// Spec is the whole specification of the index on the source.
@@ -39,10 +39,10 @@ type heldID struct {
 // heldDoc keeps the specification as bytes, for servers before 5.0 refuse
 // documents with the names in it that start with a dollar sign.
 type heldDoc struct {
-	ID     heldID         `bson:"_id"`
-	Unique bool           `bson:"unique"`
-	Expire *bson.RawValue `bson:"expire,omitempty"`
-	Spec   []byte         `bson:"spec,omitempty"`
+	ID      heldID         `bson:"_id"`
+	Unbuilt bool           `bson:"unbuilt"`
+	Expire  *bson.RawValue `bson:"expire,omitempty"`
+	Spec    []byte         `bson:"spec,omitempty"`
 }
 
 func (t *Target) heldStore() *driver.Collection {
@@ -66,7 +66,7 @@ func (t *Target) held(ctx context.Context, more bson.D) ([]HeldSetting, error) {
 	}
 	var out []HeldSetting
 	for _, d := range docs {
-		out = append(out, HeldSetting{NS: d.ID.NS, Index: d.ID.Index, Unique: d.Unique, Expire: d.Expire, Spec: d.Spec})
+		out = append(out, HeldSetting{NS: d.ID.NS, Index: d.ID.Index, Unbuilt: d.Unbuilt, Expire: d.Expire, Spec: d.Spec})
 	}
 	return out, nil
 }
@@ -87,12 +87,12 @@ func (t *Target) hold(ctx context.Context, settings ...HeldSetting) error {
 	for _, h := range settings {
 		id := heldID{Job: t.o.Job, NS: h.NS, Index: h.Index}
 		filter := bson.D{{Key: "_id", Value: id}}
-		if !h.Unique && h.Expire == nil {
+		if !h.Unbuilt && h.Expire == nil {
 			models = append(models, driver.NewDeleteOneModel().SetFilter(filter))
 			continue
 		}
 		models = append(models, driver.NewReplaceOneModel().SetFilter(filter).SetUpsert(true).
-			SetReplacement(heldDoc{ID: id, Unique: h.Unique, Expire: h.Expire, Spec: h.Spec}))
+			SetReplacement(heldDoc{ID: id, Unbuilt: h.Unbuilt, Expire: h.Expire, Spec: h.Spec}))
 	}
 	if len(models) == 0 {
 		return nil

@@ -309,7 +309,7 @@ func (r *replica) insert(e oplogEntry) {
 func (r *replica) finish() {
 	r.t.Helper()
 	ctx := r.t.Context()
-	if err := r.target.BuildHeldUnique(ctx); err != nil {
+	if err := r.target.BuildHeld(ctx); err != nil {
 		r.t.Error(err)
 	}
 	if err := r.target.RestoreTTL(ctx); err != nil {

@@ -170,12 +170,12 @@ func TestDuplicateIsExplained(t *testing.T) {
 	r.run(db, []string{seed, `{"createIndexes":"c","indexes":[{"key":{"a":1},"name":"au","unique":true}]}`})
 	r.copy()
 	do(t, dst, db, `{"insert":"c","documents":[{"_id":99,"a":1}]}`)
-	err := r.target.BuildHeldUnique(t.Context())
+	err := r.target.BuildHeld(t.Context())
 	if err == nil || mongo.HintOf(err) == "" || !strings.Contains(err.Error(), db+".c") || !strings.Contains(err.Error(), "au") {
 		t.Fatalf("error: %v, hint: %s", err, mongo.HintOf(err))
 	}
 	held, err := r.target.Held(t.Context())
-	if err != nil || len(held) != 1 || !held[0].Unique {
+	if err != nil || len(held) != 1 || !held[0].Unbuilt {
 		t.Errorf("held back after the failure: %+v, %v", held, err)
 	}
 	do(t, dst, db, `{"delete":"c","deletes":[{"q":{"_id":99},"limit":1}]}`)
@@ -243,7 +243,7 @@ func TestLegacyIndexSpecs(t *testing.T) {
 	if err := r.target.BuildIndexes(t.Context(), db+".c", idx, BeforeConsistent); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(r.target.BuildHeldUnique(t.Context()), r.target.RestoreTTL(t.Context())); err != nil {
+	if err := errors.Join(r.target.BuildHeld(t.Context()), r.target.RestoreTTL(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	built, err := indexes(t.Context(), dst, db+".c")

@@ -127,7 +127,7 @@ func TestCreateIsIdempotent(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if err := r.target.BuildHeldUnique(t.Context()); err != nil {
+		if err := r.target.BuildHeld(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}

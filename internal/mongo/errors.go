@@ -19,8 +19,6 @@ const (
 	ClassRetry
 	// ClassDuplicate is a duplicate key.
 	ClassDuplicate
-	// ClassPath is an update whose path no longer fits the document.
-	ClassPath
 	// ClassGone is a missing collection, index or database.
 	ClassGone
 	// ClassExists is a collection, view or index that is there already.
@@ -31,7 +29,7 @@ const (
 
 // String names the class for logs, status and metrics.
 func (c Class) String() string {
-	return [...]string{"fatal", "retry", "duplicate", "path", "gone", "exists", "canceled"}[c]
+	return [...]string{"fatal", "retry", "duplicate", "gone", "exists", "canceled"}[c]
 }
 
 // Server error codes that millrace acts upon (MongoDB manual, "Error Codes").
@@ -39,7 +37,6 @@ const (
 	CodeUnauthorized         = 13
 	CodeNamespaceNotFound    = 26
 	CodeIndexNotFound        = 27
-	CodePathNotViable        = 28
 	CodeNamespaceExists      = 48
 	CodeDocumentValidation   = 121
 	CodeCappedPositionLost   = 136
@@ -59,11 +56,28 @@ const (
 // among them.
 func RefusesDocument(code int32) bool {
 	switch code {
-	case 2, 9, 14, 15, 28, 40, 52, 53, 54, 55, 56, 57, 66, CodeDocumentValidation, 171,
-		10334, 16755, 16766, 17261, 17262, 17280, 17419, 17420:
+	case 2, 9, 14, 15, 28, 40, 52, 53, 54, 55, 56, 57, 66, CodeDocumentValidation, 10334, 17419, 17420:
+		return true
+	}
+	return unindexable(code)
+}
+
+// unindexable knows the codes by which servers (4.2 to 6.0, tried) say that a
+// document's values do not fit an index: parallel arrays, an array in a text
+// index's other field, geometry, an array in a hashed one, languages, numbers as
+// field names, and keys too large for servers before 4.2.
+func unindexable(code int32) bool {
+	switch code {
+	case 171, 201, 13026, 13027, 13068, 16746, 16755, 16766, 17261, 17262, 17280:
 		return true
 	}
 	return false
+}
+
+// Unindexable reports that an index was not built because of a document.
+func Unindexable(err error) bool {
+	var ce driver.CommandError
+	return errors.As(err, &ce) && unindexable(ce.Code)
 }
 
 // passesByItself knows the codes of elections, shutdowns, killed cursors and
@@ -111,8 +125,6 @@ func classifyCode(code int32) Class {
 	switch code {
 	case CodeDuplicateKey:
 		return ClassDuplicate
-	case CodePathNotViable:
-		return ClassPath
 	case CodeNamespaceNotFound, CodeIndexNotFound, codeNoStorageStats, codeNoCount:
 		return ClassGone
 	case CodeNamespaceExists:

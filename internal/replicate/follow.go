@@ -129,7 +129,7 @@ func (f *follower) becomeConsistent(ctx context.Context) error {
 	if err := f.save(ctx); err != nil {
 		return err
 	}
-	if err := f.untangled(ctx, func() error { return f.j.cat.BuildHeldUnique(ctx) }); err != nil {
+	if err := f.untangled(ctx, func() error { return f.j.cat.BuildHeld(ctx) }); err != nil {
 		return err
 	}
 	f.phase = PhaseFollowing
@@ -171,7 +171,7 @@ func (f *follower) finalize(ctx context.Context) error {
 	if err := f.save(ctx); err != nil {
 		return err
 	}
-	if err := f.untangled(ctx, func() error { return f.j.cat.BuildHeldUnique(ctx) }); err != nil {
+	if err := f.untangled(ctx, func() error { return f.j.cat.BuildHeld(ctx) }); err != nil {
 		return err
 	}
 	if err := f.j.cat.RestoreTTL(ctx); err != nil {
