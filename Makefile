@@ -81,6 +81,7 @@ SOAK ?= 30m
 
 .PHONY: soak
 soak: ## Writers, faults and kills drawn from seeds, for SOAK (30m)
+	MILLRACE_TEST_ROUNDS=100 $(GO) test -count=1 -timeout 0 -run TestEquivalence ./internal/apply
 	MILLRACE_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -run TestSoak ./test/failover
 
 .PHONY: matrix

@@ -324,7 +324,9 @@ func pickyIndexes(s *site) {
 
 func pickySetup(s *site) {
 	pickyIndexes(s)
-	s.fill("c", 20, func(i int) bson.D { return d("_id", i, "a", i, "b", i, "geo", a(i, i), "h", i, "t", "word", "z", i, "n", i) })
+	s.fill("c", 20, func(i int) bson.D {
+		return d("_id", i, "a", i, "b", i, "geo", a(i, i), "h", i, "t", "word", "z", i, "n", i)
+	})
 }
 
 func misfits(s *site) {

@@ -50,7 +50,9 @@ var errReached = errors.New("reached")
 // replay applies the source's changes after from, up to and including to.
 func (p pair) replay(t *testing.T, from, to mongo.OpTime, o apply.Options) (apply.Stats, error) {
 	t.Helper()
-	o.Map = func(ns string) string { return ns }
+	if o.Map == nil {
+		o.Map = func(ns string) string { return ns }
+	}
 	if o.Traits == nil {
 		o.Traits = func(context.Context, string) (apply.Traits, error) { return apply.Traits{}, nil }
 	}
@@ -86,38 +88,29 @@ func (p pair) replay(t *testing.T, from, to mongo.OpTime, o apply.Options) (appl
 // same compares a collection byte for byte.
 func (p pair) same(t *testing.T, db, coll string) {
 	t.Helper()
-	read := func(c *mongo.Cluster) map[string]bson.Raw {
-		cur, err := c.Client.Database(db).Collection(coll).Find(t.Context(), bson.D{}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		out := map[string]bson.Raw{}
-		for cur.Next(t.Context()) {
-			out[cur.Current.Lookup("_id").String()] = bytes.Clone(cur.Current)
-		}
-		if cur.Err() != nil {
-			t.Fatal(cur.Err())
-		}
-		return out
-	}
-	src, dst := read(p.src), read(p.dst)
+	src, dst := contents(t, p.src, db, coll), contents(t, p.dst, db, coll)
+	sameContents(t, db+"."+coll, src, dst)
+}
+
+func sameContents(t *testing.T, name string, src, dst map[string]bson.Raw) {
+	t.Helper()
 	bad := 0
 	for id, want := range src {
 		if got := dst[id]; !bytes.Equal(want, got) {
 			if bad++; bad < 4 {
-				t.Errorf("%s.%s %s:\nsource %s\ntarget %s", db, coll, id, want, got)
+				t.Errorf("%s %s:\nsource %s\ntarget %s", name, id, want, got)
 			}
 		}
 	}
 	for id := range dst {
 		if src[id] == nil {
 			if bad++; bad < 4 {
-				t.Errorf("%s.%s %s is only on the target", db, coll, id)
+				t.Errorf("%s %s is only on the target", name, id)
 			}
 		}
 	}
 	if bad > 0 {
-		t.Errorf("%s.%s: %d of %d documents differ", db, coll, bad, len(src))
+		t.Errorf("%s: %d of %d documents differ", name, bad, len(src))
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/delta/deltatest"
 )
 
 // composeCase: want nil means that no single update does it.
@@ -109,16 +111,16 @@ func (g *gen) diff(o bson.D, depth int) bson.D {
 		case n == 0:
 			del = append(del, bson.E{Key: e.Key, Value: false})
 		case n < 3:
-			upd = append(upd, bson.E{Key: e.Key, Value: g.value(2)})
+			upd = append(upd, bson.E{Key: e.Key, Value: g.Value(2)})
 		case n == 3:
-			ins = append(ins, bson.E{Key: e.Key, Value: g.value(2)})
+			ins = append(ins, bson.E{Key: e.Key, Value: g.Value(2)})
 		case n < 8 && sub != nil:
 			subs = append(subs, bson.E{Key: "s" + e.Key, Value: sub})
 		}
 	}
 	for range g.IntN(3) {
-		if name := g.name(); find(o, name) < 0 && find(ins, name) < 0 {
-			ins = append(ins, bson.E{Key: name, Value: g.value(2)})
+		if name := g.Name(); deltatest.Find(o, name) < 0 && deltatest.Find(ins, name) < 0 {
+			ins = append(ins, bson.E{Key: name, Value: g.Value(2)})
 		}
 	}
 	g.Shuffle(len(ins), func(i, j int) { ins[i], ins[j] = ins[j], ins[i] })
@@ -150,16 +152,16 @@ func (g *gen) subDiff(v any, depth int) bson.D {
 func (g *gen) arrayDiff(a bson.A, depth int) bson.D {
 	out := d("a", true)
 	end := len(a) + g.IntN(3)
-	if g.one(2) && len(a) > 0 {
+	if g.One(2) && len(a) > 0 {
 		end = g.IntN(len(a))
 		out = append(out, bson.E{Key: "l", Value: int32(end)})
 	}
 	for i := range end {
 		name := string(decimalName(nil, i))
 		switch {
-		case i >= len(a) || g.one(4):
-			out = append(out, bson.E{Key: "u" + name, Value: g.value(1)})
-		case g.one(2):
+		case i >= len(a) || g.One(4):
+			out = append(out, bson.E{Key: "u" + name, Value: g.Value(1)})
+		case g.One(2):
 			if sub := g.subDiff(a[i], depth); sub != nil {
 				out = append(out, bson.E{Key: "s" + name, Value: sub})
 			}
@@ -174,7 +176,7 @@ func TestComposeProperty(t *testing.T) {
 	g := newGen(seed(t))
 	pairs, refused := 0, 0
 	for range 200 {
-		first := raw(g.document(1))
+		first := raw(g.Document(1))
 		doc, pending := slices.Clone(first), Delta{}
 		for range 6 {
 			var o bson.D
@@ -214,3 +216,8 @@ func TestComposeProperty(t *testing.T) {
 		t.Errorf("%d of %d valid pairs refused", refused, pairs)
 	}
 }
+
+// gen also makes diffs that no server wrote.
+type gen struct{ *deltatest.Gen }
+
+func newGen(seed uint64) *gen { return &gen{deltatest.New(seed)} }

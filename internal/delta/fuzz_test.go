@@ -6,6 +6,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/delta/deltatest"
 )
 
 // updateSeeds is a short corpus of updates, good and bad.
@@ -73,20 +75,20 @@ func TestCorrupted(t *testing.T) {
 	g := newGen(seed(t))
 	seeds := updateSeeds()
 	for range 30 {
-		o := g.diff(g.document(1), 3)
+		o := g.diff(g.Document(1), 3)
 		seeds = append(seeds, raw(d("$v", int32(2), "diff", o)))
 	}
-	docs := []bson.Raw{raw(rr), raw(nested), raw(g.document(1)), raw(abc)}
+	docs := []bson.Raw{raw(rr), raw(nested), raw(g.Document(1)), raw(abc)}
 	for range 20000 {
-		o := bytes.Clone(pick(g, seeds...))
-		doc := bytes.Clone(pick(g, docs...))
+		o := bytes.Clone(deltatest.Pick(g.Gen, seeds...))
+		doc := bytes.Clone(deltatest.Pick(g.Gen, docs...))
 		target := &o
-		if g.one(3) {
+		if g.One(3) {
 			target = &doc
 		}
 		for range 1 + g.IntN(2) {
 			if n := len(*target); n > 0 {
-				(*target)[g.IntN(n)] = pick(g, 0, 1, 2, 3, 4, 5, 8, 15, 16, 's', 'u', '.', '$', '0', '1', 0x7f, 0xff, byte(g.IntN(256)))
+				(*target)[g.IntN(n)] = deltatest.Pick(g.Gen, 0, 1, 2, 3, 4, 5, 8, 15, 16, 's', 'u', '.', '$', '0', '1', 0x7f, 0xff, byte(g.IntN(256)))
 			}
 		}
 		checkUpdate(t, doc, o)

@@ -269,7 +269,7 @@ func (s *server) histories(g *gen, docs, rounds int) [][]step {
 	s.t.Helper()
 	var first []bson.Raw
 	for i := range docs {
-		first = append(first, raw(g.document(int32(i))))
+		first = append(first, raw(g.Document(int32(i))))
 	}
 	coll := s.fresh("histories", first...)
 	out := make([][]step, docs)
@@ -298,7 +298,7 @@ func (g *gen) updates(state map[int32]bson.Raw) bson.A {
 		if err := bson.Unmarshal(state[id], &doc); err != nil {
 			panic(err)
 		}
-		u, filters := g.update(doc)
+		u, filters := g.Update(doc)
 		stmt := d("q", d("_id", id), "u", u)
 		if filters != nil {
 			stmt = append(stmt, bson.E{Key: "arrayFilters", Value: filters})
@@ -460,7 +460,7 @@ func fold(t *testing.T, g *gen, hist [][]step) []folded {
 			}
 			f = folded{f.before, st.after, c, f.n + 1}
 			checkFold(t, f, steps[i-f.n+1:i+1])
-			if g.one(3) { // a fold of several lengths
+			if g.One(3) { // a fold of several lengths
 				out = append(out, f)
 				f = folded{}
 			}
@@ -709,7 +709,7 @@ func TestServer44(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			old := startServer(t, version)
 			g := newGen(seed(t))
-			g.odd = false
+			g.Odd = false
 			hist := old.histories(g, 250, 16)
 			checkSteps(t, hist)
 			checkWindows(t, g, hist)

@@ -1,42 +1,57 @@
-package delta
+// Package deltatest makes random documents, and random updates of them, for
+// tests of what applies the oplog's updates.
+package deltatest
 
 import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// gen makes random documents and random updates of them.
-type gen struct {
+// Gen makes random documents and random updates of them. It belongs to one goroutine.
+type Gen struct {
 	*rand.Rand
-	odd bool // also field names that only pipelines can write
+	Odd bool // also field names that only pipelines can write
 }
 
-func newGen(seed uint64) *gen { return &gen{Rand: rand.New(rand.NewPCG(seed, 7)), odd: true} }
+// New makes the same things for the same seed.
+func New(seed uint64) *Gen { return &Gen{Rand: rand.New(rand.NewPCG(seed, 7)), Odd: true} }
 
-func pick[T any](g *gen, list ...T) T { return list[g.IntN(len(list))] }
-
-// one reports true once in n times.
-func (g *gen) one(n int) bool { return g.IntN(n) == 0 }
-
-func (g *gen) name() string {
-	if g.odd && g.one(12) {
-		return pick(g, "", "a.b", "$q", "a.", ".")
+func d(kv ...any) bson.D {
+	var out bson.D
+	for i := 0; i < len(kv); i += 2 {
+		out = append(out, bson.E{Key: kv[i].(string), Value: kv[i+1]})
 	}
-	return pick(g, "a", "b", "c", "d", "e", "f", "g", "h", "0", "1", "9", "10", "é", "A b", "s", "u")
+	return out
 }
 
-func (g *gen) value(depth int) any {
+// Pick chooses one of the list.
+func Pick[T any](g *Gen, list ...T) T { return list[g.IntN(len(list))] }
+
+// One reports true once in n times.
+func (g *Gen) One(n int) bool { return g.IntN(n) == 0 }
+
+// Name is one of a few field names.
+func (g *Gen) Name() string {
+	if g.Odd && g.One(12) {
+		return Pick(g, "", "a.b", "$q", "a.", ".")
+	}
+	return Pick(g, "a", "b", "c", "d", "e", "f", "g", "h", "0", "1", "9", "10", "é", "A b", "s", "u")
+}
+
+// Value is of any type, nested up to depth times.
+func (g *Gen) Value(depth int) any {
 	switch n := g.IntN(24); {
 	case n < 6 && depth > 0:
 		return g.object(g.IntN(5), depth-1)
 	case n < 12 && depth > 0:
 		out := bson.A{}
 		for range g.IntN(6) {
-			out = append(out, g.value(depth-1))
+			out = append(out, g.Value(depth-1))
 		}
 		return out
 	case n < 15:
@@ -45,9 +60,9 @@ func (g *gen) value(depth int) any {
 	return g.scalar()
 }
 
-func (g *gen) scalar() any {
+func (g *Gen) scalar() any {
 	oid := bson.ObjectID{1, byte(g.IntN(3))}
-	return pick[any](g,
+	return Pick[any](g,
 		int64(g.IntN(5)), 1.5, math.Copysign(0, -1), math.Float64frombits(0x7ff8000000000123), math.Inf(1),
 		strings.Repeat("x", g.IntN(30)), "", true, false, nil, oid, bson.DateTime(5),
 		bson.Timestamp{T: 1, I: uint32(g.IntN(3) + 1)}, bson.Binary{Subtype: 2, Data: []byte("ab")},
@@ -57,45 +72,46 @@ func (g *gen) scalar() any {
 		bson.NewDecimal128(0x3040000000000000, uint64(g.IntN(3))), bson.MinKey{}, bson.MaxKey{}, bson.Undefined{})
 }
 
-func (g *gen) object(n, depth int) bson.D {
+func (g *Gen) object(n, depth int) bson.D {
 	out := bson.D{}
 	for range n {
-		if name := g.name(); find(out, name) < 0 {
-			out = append(out, bson.E{Key: name, Value: g.value(depth)})
+		if name := g.Name(); Find(out, name) < 0 {
+			out = append(out, bson.E{Key: name, Value: g.Value(depth)})
 		}
 	}
 	return out
 }
 
-func find(o bson.D, name string) int {
+// Find is the index of a field, or -1.
+func Find(o bson.D, name string) int {
 	return slices.IndexFunc(o, func(e bson.E) bool { return e.Key == name })
 }
 
-// document is large enough for the server to prefer a diff to the whole.
-func (g *gen) document(id int32) bson.D {
+// Document is large enough for the server to prefer a diff to the whole.
+func (g *Gen) Document(id int32) bson.D {
 	out := bson.D{{Key: "_id", Value: id}, {Key: "pad", Value: strings.Repeat("p", 400)}}
 	return append(out, g.object(3+g.IntN(6), 3)...)
 }
 
 // mutate changes a few places of a value and returns a new one.
-func (g *gen) mutate(v any, depth int) any {
+func (g *Gen) mutate(v any, depth int) any {
 	switch v := v.(type) {
 	case bson.D:
 		return g.mutateObject(slices.Clone(v), depth)
 	case bson.A:
 		return g.mutateArray(slices.Clone(v), depth)
 	}
-	return g.value(1)
+	return g.Value(1)
 }
 
-func (g *gen) mutateObject(o bson.D, depth int) bson.D {
+func (g *Gen) mutateObject(o bson.D, depth int) bson.D {
 	for range 1 + g.IntN(3) {
 		i := g.IntN(len(o) + 1)
 		fixed := i < len(o) && (o[i].Key == "_id" || o[i].Key == "pad")
 		switch n := g.IntN(10); {
 		case i == len(o) || n < 2:
-			if name := g.name(); find(o, name) < 0 {
-				o = append(o, bson.E{Key: name, Value: g.value(2)})
+			if name := g.Name(); Find(o, name) < 0 {
+				o = append(o, bson.E{Key: name, Value: g.Value(2)})
 			}
 		case fixed:
 		case n < 4:
@@ -106,19 +122,19 @@ func (g *gen) mutateObject(o bson.D, depth int) bson.D {
 		case n < 9 && depth > 0:
 			o[i].Value = g.mutate(o[i].Value, depth-1)
 		default:
-			o[i].Value = g.value(2)
+			o[i].Value = g.Value(2)
 		}
 	}
 	return o
 }
 
-func (g *gen) mutateArray(a bson.A, depth int) bson.A {
-	if g.one(3) && len(a) > 0 {
+func (g *Gen) mutateArray(a bson.A, depth int) bson.A {
+	if g.One(3) && len(a) > 0 {
 		a = a[:g.IntN(len(a))]
 	}
 	for range g.IntN(3) {
 		if i := g.IntN(len(a) + 1); i == len(a) {
-			a = append(a, g.value(1))
+			a = append(a, g.Value(1))
 		} else {
 			a[i] = g.mutate(a[i], depth-1)
 		}
@@ -127,7 +143,7 @@ func (g *gen) mutateArray(a bson.A, depth int) bson.A {
 }
 
 // path returns a path into the document, mostly one that exists, and the value there.
-func (g *gen) path(o bson.D) (string, any) {
+func (g *Gen) path(o bson.D) (string, any) {
 	var path []string
 	var v any = o
 	for range 4 {
@@ -135,14 +151,14 @@ func (g *gen) path(o bson.D) (string, any) {
 		var below any
 		switch t := v.(type) {
 		case bson.D:
-			name = g.name()
-			if len(t) > 0 && !g.one(4) {
+			name = g.Name()
+			if len(t) > 0 && !g.One(4) {
 				e := t[g.IntN(len(t))]
 				name, below = e.Key, e.Value
 			}
 		case bson.A:
 			i := g.IntN(len(t) + 2)
-			name = string(decimalName(nil, i))
+			name = strconv.Itoa(i)
 			if i < len(t) {
 				below = t[i]
 			}
@@ -153,7 +169,7 @@ func (g *gen) path(o bson.D) (string, any) {
 			continue
 		}
 		path, v = append(path, name), below
-		if g.one(3) {
+		if g.One(3) {
 			break
 		}
 	}
@@ -163,8 +179,8 @@ func (g *gen) path(o bson.D) (string, any) {
 	return strings.Join(path, "."), v
 }
 
-// update returns a random update of a document and its array filters.
-func (g *gen) update(o bson.D) (u any, filters bson.A) {
+// Update returns a random update of a document and its array filters.
+func (g *Gen) Update(o bson.D) (u any, filters bson.A) {
 	switch n := g.IntN(20); {
 	case n < 11:
 		return g.classic(o)
@@ -172,15 +188,15 @@ func (g *gen) update(o bson.D) (u any, filters bson.A) {
 		return bson.A{d("$replaceWith", d("$literal", g.mutateObject(slices.Clone(o), 3)))}, nil
 	case n < 18:
 		p, _ := g.path(o)
-		return bson.A{d("$set", d(p, d("$literal", g.value(2)))), d("$unset", bson.A{pick(g, "a", "b.c", "d")})}, nil
+		return bson.A{d("$set", d(p, d("$literal", g.Value(2)))), d("$unset", bson.A{Pick(g, "a", "b.c", "d")})}, nil
 	case n < 19:
-		return bson.A{d("$replaceWith", d("$setField", d("field", d("$literal", g.name()), "input", "$$ROOT", "value", d("$literal", g.value(1)))))}, nil
+		return bson.A{d("$replaceWith", d("$setField", d("field", d("$literal", g.Name()), "input", "$$ROOT", "value", d("$literal", g.Value(1)))))}, nil
 	}
-	return g.mutateObject(g.document(o[0].Value.(int32)), 2), nil
+	return g.mutateObject(g.Document(o[0].Value.(int32)), 2), nil
 }
 
 // classic returns an update with operators; some are refused by the server.
-func (g *gen) classic(o bson.D) (bson.D, bson.A) {
+func (g *Gen) classic(o bson.D) (bson.D, bson.A) {
 	ops := map[string]bson.D{}
 	var filters bson.A
 	used := []string{}
@@ -190,7 +206,7 @@ func (g *gen) classic(o bson.D) (bson.D, bson.A) {
 			continue
 		}
 		used = append(used, p)
-		op, arg := "$set", g.value(2)
+		op, arg := "$set", g.Value(2)
 		a, isArray := v.(bson.A)
 		switch n := g.IntN(12); {
 		case isArray && n < 6:
@@ -202,9 +218,9 @@ func (g *gen) classic(o bson.D) (bson.D, bson.A) {
 		case n == 8:
 			op, arg = "$unset", 1
 		case n == 9:
-			op, arg = "$inc", pick[any](g, int32(1), int64(1), 0.5)
+			op, arg = "$inc", Pick[any](g, int32(1), int64(1), 0.5)
 		case n == 10:
-			op, arg = "$rename", "renamed"+g.name()
+			op, arg = "$rename", "renamed"+g.Name()
 		}
 		ops[op] = append(ops[op], bson.E{Key: p, Value: arg})
 	}
@@ -217,20 +233,20 @@ func (g *gen) classic(o bson.D) (bson.D, bson.A) {
 	return out, filters
 }
 
-func (g *gen) arrayOp(a bson.A) (string, any) {
+func (g *Gen) arrayOp(a bson.A) (string, any) {
 	switch g.IntN(5) {
 	case 0:
-		return "$pop", pick(g, 1, -1)
+		return "$pop", Pick(g, 1, -1)
 	case 1:
 		return "$pull", int32(g.IntN(5))
 	case 2:
-		return "$addToSet", g.value(1)
+		return "$addToSet", g.Value(1)
 	}
-	push := d("$each", bson.A{g.value(1), g.value(1)}[:g.IntN(3)])
-	if g.one(2) {
+	push := d("$each", bson.A{g.Value(1), g.Value(1)}[:g.IntN(3)])
+	if g.One(2) {
 		push = append(push, bson.E{Key: "$slice", Value: g.IntN(len(a) + 2)})
 	}
-	if g.one(4) {
+	if g.One(4) {
 		push = append(push, bson.E{Key: "$position", Value: g.IntN(3)})
 	}
 	return "$push", push
