@@ -1,0 +1,284 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/topology"
+)
+
+// topologySettings are the flags that the commands below topology share.
+type topologySettings struct {
+	uri     string
+	timeout time.Duration
+	output  string
+}
+
+const flagURI = "uri"
+
+func (s *topologySettings) bind(fs *pflag.FlagSet, outputs string) {
+	fs.StringVar(&s.uri, flagURI, "", "connection string `URI` of the replica set; with a password, set MILLRACE_URI instead")
+	fs.DurationVar(&s.timeout, "timeout", 3*time.Second, "how long one member may take to answer")
+	fs.StringVarP(&s.output, "output", "o", "text", "`form` of the result: "+outputs)
+}
+
+// open prepares an observer; the connection string may come from the environment.
+func (a *app) openSet(s *topologySettings) (*topology.Observer, error) {
+	uri := s.uri
+	if uri == "" {
+		uri, _ = a.lookupEnv(config.EnvName(flagURI))
+	}
+	if uri == "" {
+		return nil, withCode(exitUsage, mongo.WithHint(fmt.Errorf("no replica set is given"), "use --uri or set MILLRACE_URI"))
+	}
+	o, err := topology.Open(uri, s.timeout)
+	return o, withCode(exitUsage, err)
+}
+
+// topologyCommand is `millrace topology`.
+func (a *app) topologyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "topology",
+		Short: "Show, plan and hold the replication tree of a replica set",
+		Long: `In a large replica set it matters who fetches the oplog from whom. If all fetch
+from the primary, it pays for each of them; if they chain as they like, a write
+of majority concern waits for long paths. millrace plans a tree in between,
+brings the members into it, and keeps them there.`,
+		Example: `  millrace topology show --uri mongodb://a,b,c/?replicaSet=rs
+  millrace topology show --watch`,
+		Args: cobra.NoArgs,
+	}
+	cmd.AddCommand(a.topologyShowCommand())
+	return cmd
+}
+
+func (a *app) topologyShowCommand() *cobra.Command {
+	var s topologySettings
+	var watching bool
+	var interval time.Duration
+	cmd := &cobra.Command{
+		Use:   "show --uri URI",
+		Short: "Show the replication tree as it is",
+		Long: `Shows each member with its source, lag and role. Members are asked themselves
+where they can be reached; of the others, the newest heartbeat that some member
+has of them is shown with its age. Lag is measured against the position of the
+primary a moment before.`,
+		Example: `  millrace topology show --uri mongodb://a,b,c/?replicaSet=rs
+  millrace topology show --watch --interval 1s
+  millrace topology show --output dot | dot -Tsvg > tree.svg`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkLabOutput(s.output, "text", "json", "dot"); err != nil {
+				return withCode(exitUsage, err)
+			}
+			if interval < 100*time.Millisecond {
+				return withCode(exitUsage, fmt.Errorf("--interval %s is too short; use 100ms or more", interval))
+			}
+			o, err := a.openSet(&s)
+			if err != nil {
+				return err
+			}
+			defer o.Close()
+			if watching {
+				return a.watchSet(cmd.Context(), o, &s, interval)
+			}
+			set, err := o.Observe(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return writeSet(a.stdout, set, s.output)
+		},
+	}
+	s.bind(cmd.Flags(), "text, json or dot")
+	cmd.Flags().BoolVar(&watching, "watch", false, "show it again and again until interrupted")
+	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "how often with --watch")
+	return cmd
+}
+
+// watchSet redraws the tree on a terminal, and elsewhere writes one form after
+// the other, JSON as one line each.
+func (a *app) watchSet(ctx context.Context, o *topology.Observer, s *topologySettings, interval time.Duration) error {
+	var screen *screen
+	if s.output == "text" {
+		if screen = a.screen(); screen != nil {
+			defer screen.clear()
+		}
+	}
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		set, err := o.Observe(ctx)
+		if ctx.Err() != nil {
+			return nil // an interrupt is how a watch ends
+		}
+		if err := a.showOnce(screen, set, err, s.output); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// showOnce shows one observation, or why there is none at the moment.
+func (a *app) showOnce(screen *screen, set *topology.Set, failed error, output string) error {
+	var b strings.Builder
+	if failed != nil {
+		b.WriteString("not seen: " + plain(failed.Error()) + "\n")
+	} else if output == "json" {
+		return json.NewEncoder(a.stdout).Encode(set)
+	} else if err := writeSet(&b, set, output); err != nil {
+		return err
+	}
+	if screen == nil {
+		_, err := io.WriteString(a.stdout, b.String())
+		return err
+	}
+	screen.draw(func(columns, rows int) []string {
+		lines := strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
+		for i := range lines {
+			lines[i] = cut(lines[i], columns)
+		}
+		return lines[:min(len(lines), rows)]
+	})
+	return nil
+}
+
+// writeSet writes the set in one of its forms.
+func writeSet(w io.Writer, set *topology.Set, output string) error {
+	switch output {
+	case "json":
+		return writeJSON(w, set)
+	case "dot":
+		return topology.WriteDOT(w, set, set.Tree())
+	}
+	head := plain(set.Name) + fmt.Sprintf(": %s, term %d, configuration %d, chaining %s\n", plural(len(set.Members), "member"),
+		set.Term, set.ConfigVersion, onOff(set.Chaining))
+	_, err := io.WriteString(w, head+setTable(set).Render()+"\n"+strings.Join(setNotes(set), ""))
+	return err
+}
+
+func onOff(b bool) string {
+	if b {
+		return "on"
+	}
+	return "off"
+}
+
+// setTable is the tree with the facts of each member beside it.
+func setTable(set *topology.Set) table.Writer {
+	t := newTable("member", "state", "role", "lag", "durable lag", "ping to source", "since", "source since", "CPU", "tags")
+	for _, l := range topology.Lines(set, set.Tree()) {
+		m := set.Member(l.Host)
+		ping := ""
+		if ms, ok := m.Ping[m.Source]; ok {
+			ping = strconv.FormatFloat(ms, 'f', -1, 64) + " ms"
+		}
+		t.AppendRow(table.Row{l.Prefix + plain(m.Host), stateText(m), role(m), lagText(m, m.LagApplied), lagText(m, m.LagDurable),
+			ping, ago(set.At, m.Since), ago(set.At, m.SourceSince), cpuText(m.CPU), tagText(m.Tags)})
+	}
+	alignRight(t, 4, 5, 6, 7, 8, 9)
+	t.SuppressEmptyColumns()
+	return t
+}
+
+func stateText(m *topology.Member) string {
+	s := strings.ToLower(plain(m.State))
+	if !m.Healthy {
+		s = "down"
+	}
+	switch {
+	case m.Asked:
+		return s
+	case m.AgeSeconds < 0:
+		return s + " (not heard of)"
+	}
+	return s + fmt.Sprintf(" (heard %s ago)", seconds(m.AgeSeconds))
+}
+
+// role is what the configuration makes of a member.
+func role(m *topology.Member) string {
+	var parts []string
+	switch {
+	case m.Arbiter:
+		return "arbiter"
+	case m.Votes == 0:
+		parts = append(parts, "no vote")
+	default:
+		parts = append(parts, "voter")
+	}
+	if m.Hidden {
+		parts = append(parts, "hidden")
+	}
+	if m.DelaySeconds > 0 {
+		parts = append(parts, fmt.Sprintf("delayed %d s", m.DelaySeconds))
+	}
+	if m.NoIndexes {
+		parts = append(parts, "no indexes")
+	}
+	if m.Priority != 1 && m.Votes > 0 {
+		parts = append(parts, "priority "+strconv.FormatFloat(m.Priority, 'f', -1, 64))
+	}
+	if m.Override != nil && *m.Override {
+		parts = append(parts, "may chain")
+	}
+	return strings.Join(parts, ", ")
+}
+
+func lagText(m *topology.Member, lag float64) string {
+	if m.Arbiter || m.State == topology.StatePrimary || !m.Healthy {
+		return ""
+	}
+	return seconds(lag)
+}
+
+func cpuText(cores float64) string {
+	if cores < 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.2f cores", cores)
+}
+
+func ago(now, then time.Time) string {
+	if then.IsZero() || !then.Before(now) {
+		return ""
+	}
+	return seconds(now.Sub(then).Seconds())
+}
+
+func tagText(tags map[string]string) string {
+	var parts []string
+	for k, v := range tags {
+		parts = append(parts, plain(k)+"="+plain(v))
+	}
+	slices.Sort(parts)
+	return cut(strings.Join(parts, " "), 40)
+}
+
+// setNotes are what does not fit into the table.
+func setNotes(set *topology.Set) []string {
+	var notes []string
+	if set.Primary() == nil {
+		notes = append(notes, "note: there is no primary at the moment\n")
+	}
+	for _, m := range set.Members {
+		if m.Error != "" {
+			notes = append(notes, fmt.Sprintf("note: %s was not asked: %s\n", plain(m.Host), plain(cut(m.Error, 200))))
+		}
+	}
+	return notes
+}

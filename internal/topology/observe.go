@@ -1,0 +1,213 @@
+package topology
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// defaultTimeout bounds one member's answer: a member that is down must not
+// hold up the view of the others.
+const defaultTimeout = 3 * time.Second
+
+// Observer reads replica sets. It asks each member itself where it can be
+// reached. Its methods are not to be called concurrently.
+type Observer struct {
+	opts    *options.ClientOptions // as the connection string says
+	uri     string
+	timeout time.Duration
+	seeds   []string
+	clients map[string]*driver.Client
+	sources map[string]seenSource
+	cpu     map[string]cpuSample
+	primary string // the last one seen
+}
+
+type seenSource struct {
+	source string
+	since  time.Time
+}
+
+// cpuSample is a server's processor time at a moment.
+type cpuSample struct {
+	at      time.Time
+	seconds float64
+}
+
+// Open prepares an observer of the replica set behind uri; timeout bounds each
+// member's answer, 0 is 3 seconds. Nothing is connected yet.
+func Open(uri string, timeout time.Duration) (*Observer, error) {
+	if err := mongo.CheckURI(uri); err != nil {
+		return nil, err
+	}
+	opts := options.Client().ApplyURI(uri)
+	if err := opts.Validate(); err != nil {
+		return nil, mongo.WithHint(fmt.Errorf("connection string %s cannot be used", mongo.Redact(uri)),
+			"write it as mongodb://user:password@host:port/?replicaSet=name; percent-encode special characters of the password")
+	}
+	if timeout <= 0 {
+		timeout = defaultTimeout
+	}
+	return &Observer{
+		opts: opts, uri: uri, timeout: timeout, seeds: slices.Clone(opts.Hosts),
+		clients: map[string]*driver.Client{}, sources: map[string]seenSource{}, cpu: map[string]cpuSample{},
+	}, nil
+}
+
+// Close disconnects from all members.
+func (o *Observer) Close() {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, c := range o.clients {
+		wg.Go(func() { _ = c.Disconnect(ctx) })
+	}
+	wg.Wait()
+}
+
+// client returns a client of one member alone.
+func (o *Observer) client(host string) (*driver.Client, error) {
+	if c := o.clients[host]; c != nil {
+		return c, nil
+	}
+	// Of the connection string only what it takes to get in: a direct connection
+	// to one member has no set, and an SRV record would lead elsewhere.
+	opts := options.Client().SetHosts([]string{host}).SetDirect(true).SetAppName("millrace topology").
+		SetServerSelectionTimeout(o.timeout).SetConnectTimeout(o.timeout).SetMaxPoolSize(12).
+		SetServerMonitoringMode(options.ServerMonitoringModePoll)
+	opts.Auth, opts.TLSConfig, opts.Compressors, opts.ServerAPIOptions = o.opts.Auth, o.opts.TLSConfig, o.opts.Compressors, o.opts.ServerAPIOptions
+	c, err := driver.Connect(opts)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", host, err)
+	}
+	o.clients[host] = c
+	return c, nil
+}
+
+// Observe reads the set. Members that do not answer are described by what the
+// others have heard of them. It fails when no member answers.
+func (o *Observer) Observe(ctx context.Context) (*Set, error) {
+	first, err := o.discover(ctx)
+	if err != nil {
+		return nil, err
+	}
+	views := map[string]*view{}
+	// The primary first: what the others have applied is then never compared
+	// with a position older than their own answer needs.
+	primary := first.status.primary()
+	if primary != "" {
+		views[primary] = o.askHost(ctx, primary)
+	}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	clients := map[string]*driver.Client{} // made first: the observer's map is not for concurrent use
+	for _, m := range first.config.Members {
+		c, err := o.client(m.Host)
+		switch {
+		case err != nil:
+			views[m.Host] = &view{err: err}
+		case m.Host != primary:
+			clients[m.Host] = c
+		}
+	}
+	for host, c := range clients {
+		wg.Go(func() {
+			v := o.ask(ctx, c)
+			mu.Lock()
+			defer mu.Unlock()
+			views[host] = v
+		})
+	}
+	wg.Wait()
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	set := o.assemble(first, views)
+	o.remember(set)
+	return set, nil
+}
+
+// discovery is what some member says of the whole set.
+type discovery struct {
+	config *setConfig
+	status *status
+}
+
+// discover asks one member after another, the last primary first, for the
+// configuration.
+func (o *Observer) discover(ctx context.Context) (*discovery, error) {
+	hosts := slices.Clone(o.seeds)
+	for h := range o.clients {
+		if !slices.Contains(hosts, h) {
+			hosts = append(hosts, h)
+		}
+	}
+	slices.SortStableFunc(hosts, func(a, b string) int { return boolRank(b == o.primary) - boolRank(a == o.primary) })
+	var failed []error
+	for _, h := range hosts {
+		d, err := o.discoverFrom(ctx, h)
+		if err == nil {
+			return d, nil
+		}
+		failed = append(failed, fmt.Errorf("ask %s: %w", h, err))
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+	}
+	return nil, mongo.WithHint(fmt.Errorf("no member of %s describes its replica set: %w", mongo.Redact(o.uri), errors.Join(failed...)),
+		"the address has to be that of a replica set; the user needs the role clusterMonitor, and clusterManager to change anything")
+}
+
+func (o *Observer) discoverFrom(ctx context.Context, host string) (*discovery, error) {
+	c, err := o.client(host)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	config, err := readConfig(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	status, err := readStatus(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return &discovery{config, status}, nil
+}
+
+// remember keeps what the next observation is compared with.
+func (o *Observer) remember(s *Set) {
+	o.primary = ""
+	if p := s.Primary(); p != nil {
+		o.primary = p.Host
+	}
+	for i := range s.Members {
+		m := &s.Members[i]
+		was, known := o.sources[m.Host]
+		if m.Source == "" {
+			delete(o.sources, m.Host)
+			continue
+		}
+		if !known || was.source != m.Source {
+			was = seenSource{m.Source, s.At}
+			o.sources[m.Host] = was
+		}
+		m.SourceSince = was.since
+	}
+}
+
+func boolRank(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
