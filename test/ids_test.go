@@ -6,6 +6,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/test/history"
 )
 
 // idScenarios hold what an _id can be.
@@ -29,7 +31,7 @@ func ids() []any {
 		// not allowed
 		"array": true, "array_empty": true, "regex": true, "regex_plain": true, "undefined": true,
 	}
-	for name, v := range ordered(values()) {
+	for name, v := range ordered(history.Values()) {
 		if !equal[name] {
 			out = append(out, v)
 		}
@@ -112,7 +114,7 @@ func equalIDs() [][]any {
 		check(err)
 		return v
 	}
-	v := values()
+	v := history.Values()
 	return [][]any{
 		{int32(1), 1.0, int64(1), dec("1"), dec("1.000")},
 		{int32(0), v["minus_zero"], dec("-0"), dec("0E+3"), int64(0)},

@@ -28,6 +28,8 @@ type running struct {
 	done   chan struct{}
 	err    error // of Run, once done is closed
 	log    *logTail
+	// patience bounds the wait for any one thing.
+	patience time.Duration
 }
 
 // startJob runs a job between the shared clusters, or those that spec names.
@@ -50,7 +52,7 @@ func startJob(t *testing.T, spec replicate.Spec) (*running, error) {
 		cancel()
 		return nil, err
 	}
-	r := &running{Job: j, cancel: cancel, done: make(chan struct{}), log: tail}
+	r := &running{Job: j, cancel: cancel, done: make(chan struct{}), log: tail, patience: patience}
 	go func() {
 		defer close(r.done)
 		r.err = j.Run(ctx)
@@ -83,7 +85,7 @@ func (r *running) reach(p replicate.Phase) error {
 
 // until waits for a condition of the job's status.
 func (r *running) until(what string, reached func(replicate.Status) bool) error {
-	deadline := time.After(patience)
+	deadline := time.After(r.patience)
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -98,7 +100,7 @@ func (r *running) until(what string, reached func(replicate.Status) bool) error 
 			}
 			return r.failed(fmt.Errorf("the job ended before %s: %w", what, r.err))
 		case <-deadline:
-			return r.failed(fmt.Errorf("no %s within %s; the job is in phase %s, waits for %q", what, patience, s.Phase, s.Waiting))
+			return r.failed(fmt.Errorf("no %s within %s; the job is in phase %s, waits for %q", what, r.patience, s.Phase, s.Waiting))
 		case <-tick.C:
 		}
 	}
@@ -118,7 +120,7 @@ func (r *running) caughtUp(ctx context.Context, source *millmongo.Cluster) error
 
 // finalize cuts over and waits for the job's end.
 func (r *running) finalize(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
 	if err := r.Finalize(ctx); err != nil {
 		return r.failed(fmt.Errorf("finalize: %w", err))
@@ -132,7 +134,7 @@ func (r *running) wait() error {
 	select {
 	case <-r.done:
 		return r.ended()
-	case <-time.After(2 * patience):
+	case <-time.After(2 * r.patience):
 		return r.failed(fmt.Errorf("the job did not end; it is in phase %s", r.Status().Phase))
 	}
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/replicate"
+
+	"github.com/millrace/millrace/test/history"
 )
 
 // knownLossScenarios hold ways to lose data that other scenarios do not hold
@@ -49,13 +51,13 @@ func replacementChange(s *site) {
 
 // The _ids that a comparison bracketed by type, or a range over strings, misses.
 func endIDsSetup(s *site) {
-	s.insert("c", d("_id", bson.MinKey{}), d("_id", values()["nan"]), d("_id", ""), d("_id", "\x00"), d("_id", "\xf4\x8f\xbf\xbf"), d("_id", bson.MaxKey{}))
+	s.insert("c", d("_id", bson.MinKey{}), d("_id", history.Values()["nan"]), d("_id", ""), d("_id", "\x00"), d("_id", "\xf4\x8f\xbf\xbf"), d("_id", bson.MaxKey{}))
 	s.fill("c", 3000, func(i int) bson.D { return d("_id", fmt.Sprintf("%04d", i)) })
 }
 
 func endIDsChange(s *site) {
 	s.update("c", d(), d("$set", d("x", 1)), "multi", true)
-	for _, id := range []any{bson.MinKey{}, values()["nan"], "", "\xf4\x8f\xbf\xbf", bson.MaxKey{}} {
+	for _, id := range []any{bson.MinKey{}, history.Values()["nan"], "", "\xf4\x8f\xbf\xbf", bson.MaxKey{}} {
 		s.remove("c", d("_id", d("$eq", id)))
 		s.insert("c", d("_id", id, "again", true))
 	}

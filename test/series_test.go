@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/test/history"
 )
 
 // seriesScenarios hold time-series collections, compared by their buckets.
@@ -158,13 +160,13 @@ func seriesCollModChange(s *site) {
 
 func seriesValuesSetup(s *site) {
 	s.series("c", "metaField", "m")
-	for name, v := range ordered(values()) {
+	for name, v := range ordered(history.Values()) {
 		s.insert("c", d("t", at(1), "m", "same", "v", v, "name", name))
 	}
 }
 
 func seriesValuesChange(s *site) {
-	for name, v := range ordered(values()) {
+	for name, v := range ordered(history.Values()) {
 		s.insert("c", d("t", at(2), "m", "same", "v", v, "name", name), d("t", at(2), "m", d("k", name), "w", v))
 	}
 }

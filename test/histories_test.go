@@ -1,0 +1,291 @@
+package test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/replicate"
+	"github.com/millrace/millrace/internal/rule"
+	"github.com/millrace/millrace/test/history"
+)
+
+// The parts of a history, around a job.
+const (
+	before    = iota // the job
+	copying          // the copy, held back
+	between          // the copy goes on, indexes are built, the changes meanwhile are applied
+	following        // and then the cut-over
+	parts
+)
+
+// histories is how many histories TestHistories runs by default.
+const histories = 8
+
+// TestHistories runs random histories on the source before, during and after
+// the copy, several jobs side by side. MILLRACE_TEST_HISTORIES says how many,
+// MILLRACE_TEST_SEED is the first one's seed. One that fails is written to a
+// file and shrunk for MILLRACE_TEST_SHRINK (2m); MILLRACE_TEST_HISTORY is such
+// a file, to be run again (and shrunk if MILLRACE_TEST_SHRINK says so).
+func TestHistories(t *testing.T) {
+	if name := os.Getenv("MILLRACE_TEST_HISTORY"); name != "" {
+		h, err := history.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if os.Getenv("MILLRACE_TEST_SHRINK") == "" {
+			t.Setenv("MILLRACE_TEST_SHRINK", "0s")
+		}
+		runHistory(t, "replayed", h)
+		return
+	}
+	n := int(number(t, "MILLRACE_TEST_HISTORIES", histories))
+	seed := number(t, "MILLRACE_TEST_SEED", uint64(time.Now().UnixNano()))
+	room := make(chan struct{}, 3)
+	for i := range n {
+		t.Run(fmt.Sprint(seed+uint64(i)), func(t *testing.T) {
+			t.Parallel()
+			room <- struct{}{}
+			defer func() { <-room }()
+			runHistory(t, fmt.Sprint("history", i), generate(seed+uint64(i)))
+		})
+	}
+}
+
+// number is a number from the environment.
+func number(t *testing.T, name string, otherwise uint64) uint64 {
+	t.Helper()
+	s := os.Getenv(name)
+	if s == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// generate makes a history for the clusters at hand.
+func generate(seed uint64) history.History {
+	return history.Generate(history.Options{
+		Seed: seed, Writers: 1 + int(seed%4), Parts: []int{20 + int(seed%30), 20 + int(seed%70), 40, 80 + int(seed%90)},
+		Since: func(major, minor int) bool {
+			return shared.sourceVer.AtLeast(major, minor) && shared.targetVer.AtLeast(major, minor)
+		},
+	})
+}
+
+// runHistory plays a history. If it fails, what is left of it by shrinking is
+// printed, and how to run it again.
+func runHistory(t *testing.T, base string, h history.History) {
+	t.Helper()
+	p := newPlayer(t, base, patience)
+	err := p.play(h)
+	s := p.stats
+	t.Logf("seed %d: %d steps, %d of them refused %v, %d left out; job %+v, free %t", h.Seed, s.Done, s.Refusals(), s.Refused, s.Left, h.Job, h.Free)
+	if err == nil {
+		return
+	}
+	t.Errorf("seed %d: %v\n%s", h.Seed, err, saved(h))
+	if os.Getenv("MILLRACE_TEST_SHRINK") != "0s" {
+		small, tried := shrink(t, base, h, err)
+		var lines strings.Builder
+		for _, s := range small.Steps {
+			fmt.Fprintf(&lines, "%.2000s\n", s)
+		}
+		t.Errorf("seed %d: %d of %d steps fail as well (%d tried):\n%s%s", h.Seed, len(small.Steps), len(h.Steps), tried, &lines, saved(small))
+	}
+}
+
+// saved writes a history to a file that stays, and tells how to run it.
+func saved(h history.History) string {
+	f, err := os.CreateTemp("", fmt.Sprintf("millrace-history-%d-%d-*", h.Seed, len(h.Steps)))
+	if err != nil {
+		return err.Error()
+	}
+	if err := errors.Join(h.Write(f), f.Close()); err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("again: MILLRACE_TEST_HISTORY=%s go test -count=1 -run TestHistories$ ./test", f.Name())
+}
+
+// shrink looks for fewer steps that fail in the same way, when they are run one
+// after the other.
+func shrink(t *testing.T, base string, h history.History, err error) (history.History, int) {
+	t.Helper()
+	long := 2 * time.Minute
+	if s := os.Getenv("MILLRACE_TEST_SHRINK"); s != "" {
+		var bad error
+		if long, bad = time.ParseDuration(s); bad != nil {
+			t.Fatal(bad)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), long)
+	defer cancel()
+	h.Free = false
+	var n atomic.Int64
+	s := history.Shrinker{Parallel: 3, Fails: func(ctx context.Context, steps []history.Step) bool {
+		p := newPlayer(t, fmt.Sprint(base, "s", n.Add(1)), 20*time.Second)
+		p.ctx = ctx
+		again := h
+		again.Steps = steps
+		return wayOf(p.play(again)) == wayOf(err)
+	}}
+	h.Steps = s.Shrink(ctx, h.Steps)
+	return h, s.Tried
+}
+
+// wayOf is the way in which a history failed.
+func wayOf(err error) string {
+	var diffs differences
+	var job jobError
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &diffs):
+		return "differs"
+	case errors.As(err, &job):
+		return "job"
+	}
+	return "source"
+}
+
+// differences are those that the comparison found.
+type differences []Difference
+
+func (d differences) Error() string {
+	var lines []string
+	for _, diff := range d {
+		lines = append(lines, diff.String())
+	}
+	return strings.Join(lines, "\n")
+}
+
+// jobError is what ended the job, or that it does not go on.
+type jobError struct{ error }
+
+// player plays histories around a job.
+type player struct {
+	t        *testing.T
+	ctx      context.Context
+	base     string
+	patience time.Duration
+	spec     replicate.Spec
+	job      *running
+	stats    history.Stats
+}
+
+func newPlayer(t *testing.T, base string, patience time.Duration) *player {
+	return &player{t: t, ctx: t.Context(), base: base, patience: patience}
+}
+
+// play runs a history from its beginning and compares the clusters at the end.
+func (p *player) play(h history.History) (err error) {
+	p.dropAll()
+	defer p.dropAll()
+	defer func() {
+		if p.job != nil {
+			p.job.stop()
+		}
+	}()
+	p.spec = replicate.Spec{Job: newJob(p.base), Rules: rule.Config{Include: []string{p.base, p.base + "-*"}},
+		Partitions: h.Job.Partitions, Readers: h.Job.Readers, Writers: h.Job.Writers, Limits: pace.Rates{Docs: h.Job.Docs, Bytes: h.Job.Bytes}}
+	r := &history.Runner{Client: shared.sourceDB, Database: p.base, Hook: p.hook}
+	defer func() {
+		err = errors.Join(err, r.Close(context.WithoutCancel(p.ctx)))
+		p.stats = r.Stats()
+	}()
+	for part := range parts {
+		if err := p.prepare(part); err != nil {
+			return jobError{err}
+		}
+		var steps []history.Step
+		for _, s := range h.Steps {
+			if s.Part == part {
+				steps = append(steps, s)
+			}
+		}
+		run := r.Ordered
+		if h.Free {
+			run = r.Free
+		}
+		if err := run(p.ctx, steps); err != nil {
+			return err
+		}
+	}
+	if err := r.Close(p.ctx); err != nil {
+		return err
+	}
+	if err := p.job.finalize(p.ctx); err != nil && p.job.err != nil {
+		return jobError{err}
+	}
+	return p.compare()
+}
+
+// prepare brings the job to where a part begins.
+func (p *player) prepare(part int) error {
+	switch part {
+	case copying:
+		if err := p.start(); err != nil {
+			return err
+		}
+		return p.job.reach(replicate.PhaseCopying)
+	case between:
+		p.spec.Limits = pace.Rates{}
+		return p.job.SetLimits(p.ctx, p.spec.Limits)
+	case following:
+		return p.job.reach(replicate.PhaseFollowing)
+	}
+	return nil
+}
+
+func (p *player) start() (err error) {
+	if p.job, err = startJob(p.t, p.spec); err == nil {
+		p.job.patience = p.patience
+	}
+	return err
+}
+
+// hook does the steps that are not for the source.
+func (p *player) hook(ctx context.Context, s history.Step) error {
+	switch {
+	case s.Do == history.Target:
+		return history.Command(ctx, shared.targetDB, p.base, s)
+	case s.Do == history.Restart && p.job != nil:
+		p.job.stop()
+		if p.job.err != nil && !errors.Is(p.job.err, context.Canceled) {
+			return jobError{p.job.failed(p.job.err)}
+		}
+		if err := p.start(); err != nil {
+			return jobError{err}
+		}
+	}
+	return nil
+}
+
+func (p *player) compare() error {
+	ours := func(ns string) bool { return strings.HasPrefix(ns, p.base+".") || strings.HasPrefix(ns, p.base+"-") }
+	diffs, err := Compare(p.ctx, shared.sourceDB, shared.targetDB, CompareOptions{Source: ours, Target: ours})
+	if err == nil && len(diffs) > 0 {
+		return differences(diffs)
+	}
+	return err
+}
+
+func (p *player) dropAll() {
+	for _, c := range []*mongo.Client{shared.sourceDB, shared.targetDB} {
+		for _, db := range []string{p.base, history.Name(p.base, "x")} {
+			_ = c.Database(db).Drop(context.WithoutCancel(p.ctx))
+		}
+	}
+}

@@ -1,0 +1,233 @@
+package history
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// Options shape what is generated.
+type Options struct {
+	Seed    uint64
+	Writers int
+	// Parts are the numbers of steps in each part, from part 0.
+	Parts []int
+	// Since tells whether both servers are at least of a version; nil is none
+	// newer than 4.2.
+	Since func(major, minor int) bool
+	// NoCapped leaves capped collections out: after a kill a server's counts
+	// of them are off, so that the servers roll them off differently.
+	NoCapped bool
+	// NoFreeOrder leaves histories of writers side by side out.
+	NoFreeOrder bool
+}
+
+// Generate makes a history. The same options make the same one.
+func Generate(o Options) History {
+	g := NewGenerator(o)
+	h := History{Seed: o.Seed, Job: g.settings(), Free: !o.NoFreeOrder && g.one(5)}
+	h.Steps = g.Setup()
+	for part, n := range o.Parts {
+		for i := range n {
+			writer := g.r.IntN(o.Writers)
+			if part > 0 && i > 0 && g.restarts > 0 && g.one(80) {
+				g.restarts--
+				h.Steps = append(h.Steps, Step{Part: part, Do: Restart})
+			}
+			s := g.Next(writer)
+			s.Part = part
+			h.Steps = append(h.Steps, s)
+		}
+	}
+	return h
+}
+
+// Generator makes steps from a seed. It is not safe for concurrent use.
+type Generator struct {
+	r        *rand.Rand
+	o        Options
+	values   []bson.RawValue
+	kinds    []kind
+	total    int // weight of all kinds
+	queues   map[int][]Step
+	n        int // numbers what is written
+	txns     int
+	hot      int // documents that most writes are for
+	size     int // documents of the larger collections
+	bigTxns  int // that may still come
+	restarts int
+}
+
+// kind is a sort of thing that writers do, and how often.
+type kind struct {
+	name   string
+	weight int
+	do     func() []Step
+}
+
+// NewGenerator makes a generator. Which kinds of steps it makes and how often
+// differs from seed to seed, so that rare combinations come up often in some.
+func NewGenerator(o Options) *Generator {
+	g := &Generator{r: rand.New(rand.NewPCG(o.Seed, 0x6d696c6c)), o: o, queues: map[int][]Step{}}
+	values := Values()
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		g.values = append(g.values, values[name])
+	}
+	g.hot = 1 + g.r.IntN(8)
+	g.size = []int{20, 200, 1000, 3000}[g.r.IntN(4)]
+	g.restarts = g.r.IntN(3)
+	if g.one(12) {
+		g.bigTxns = 2
+	}
+	for _, k := range g.allKinds() {
+		k.weight *= []int{0, 1, 1, 2, 6}[g.r.IntN(5)]
+		if k.weight > 0 {
+			g.kinds = append(g.kinds, k)
+			g.total += k.weight
+		}
+	}
+	if g.total == 0 {
+		g.kinds = g.allKinds()[:1]
+		g.total = g.kinds[0].weight
+	}
+	return g
+}
+
+func (g *Generator) allKinds() []kind {
+	all := []kind{
+		{"update", 40, g.update},
+		{"hot", 60, g.hotUpdate},
+		{"reborn", 20, g.reborn},
+		{"insert", 20, g.insert},
+		{"delete", 15, g.delete},
+		{"replace", 15, g.replace},
+		{"bulk", 10, g.bulk},
+		{"multi", 8, g.multi},
+		{"findAndModify", 10, g.findAndModify},
+		{"unique", 25, g.unique},
+		{"folded", 15, g.folded},
+		{"txn", 8, g.transaction},
+		{"moving", 15, g.moving},
+		{"extra", 25, g.extra},
+		{"schema", 12, g.schema},
+		{"index", 10, g.index},
+		{"odd", 8, g.odd},
+	}
+	if !g.o.NoCapped {
+		all = append(all, kind{"capped", 20, g.capped})
+	}
+	if g.since(5, 0) {
+		all = append(all, kind{"series", 15, g.series})
+	}
+	return all
+}
+
+// Setup makes the collections that the steps are for.
+func (g *Generator) Setup() []Step {
+	steps := []Step{
+		fillStep("plain", 0, g.size, g.r.IntN(300)),
+		fillStep("hot", 0, g.hot, 10),
+		fillStep("unique", 0, 40, 0),
+		fillStep("moving", 0, g.size/2, 0),
+		fillStep("txn1", 0, 60, 0),
+		run(d("createIndexes", "unique", "indexes", a(d("key", d("k", 1), "name", "k_1", "unique", true)))),
+		run(d("createIndexes", "plain", "indexes", a(d("key", d("n", 1), "name", "n_1"), d("key", d("v", 1), "name", "v_1")))),
+		run(d("create", "txn2")),
+		run(d("create", "folded", "collation", d("locale", "en", "strength", 2))),
+	}
+	if !g.o.NoCapped {
+		create := d("create", "capped", "capped", true, "size", 4096+g.r.IntN(30000))
+		if g.one(2) {
+			create = append(create, bson.E{Key: "max", Value: 1 + g.r.IntN(40)})
+		}
+		steps = append(steps, run(create), fillStep("capped", 0, 50, g.r.IntN(300)))
+	}
+	if g.since(5, 0) {
+		steps = append(steps, run(d("create", "series", "timeseries", d("timeField", "t", "metaField", "m"))))
+	}
+	return steps
+}
+
+// Next is the writer's next step.
+func (g *Generator) Next(writer int) Step {
+	for len(g.queues[writer]) == 0 {
+		g.queues[writer] = g.draw()
+	}
+	s := g.queues[writer][0]
+	g.queues[writer] = g.queues[writer][1:]
+	s.Writer = writer
+	return s
+}
+
+// draw chooses a kind by its weight.
+func (g *Generator) draw() []Step {
+	g.n++
+	p := g.r.IntN(g.total)
+	for _, k := range g.kinds {
+		if p -= k.weight; p < 0 {
+			return k.do()
+		}
+	}
+	return nil
+}
+
+func (g *Generator) settings() Settings {
+	s := Settings{Partitions: []int{0, 1, 2, 3, 16}[g.r.IntN(5)], Readers: 1 + g.r.IntN(4), Writers: 1 + g.r.IntN(4)}
+	if g.one(2) {
+		s.Docs = int64(1 + g.r.IntN(2*g.size))
+	} else {
+		s.Bytes = int64(1000 + g.r.IntN(300*g.size))
+	}
+	return s
+}
+
+func (g *Generator) since(major, minor int) bool { return g.o.Since != nil && g.o.Since(major, minor) }
+
+// one is true once in n times.
+func (g *Generator) one(n int) bool { return g.r.IntN(n) == 0 }
+
+func pick[T any](g *Generator, list ...T) T { return list[g.r.IntN(len(list))] }
+
+// d makes a document of names and values in turn.
+func d(pairs ...any) bson.D {
+	out := make(bson.D, 0, len(pairs)/2)
+	for i := 0; i < len(pairs); i += 2 {
+		out = append(out, bson.E{Key: pairs[i].(string), Value: pairs[i+1]})
+	}
+	return out
+}
+
+// a makes an array.
+func a(values ...any) bson.A { return append(bson.A{}, values...) }
+
+func raw(doc any) bson.Raw {
+	b, err := bson.Marshal(doc)
+	if err != nil {
+		panic(fmt.Errorf("generated what is no document: %w", err))
+	}
+	return b
+}
+
+func run(cmd bson.D) Step { return Step{Cmd: raw(cmd)} }
+
+func list(steps ...Step) []Step { return steps }
+
+func fillStep(coll string, from, to, pad int) Step {
+	return Step{Do: Fill, Cmd: raw(Filling{coll, from, to, pad})}
+}
+
+func inserting(coll string, docs ...any) Step {
+	return run(d("insert", coll, "documents", bson.A(docs)))
+}
+
+// updating changes one document, or more by options.
+func updating(coll string, filter, update any, options ...any) Step {
+	return run(d("update", coll, "updates", a(append(d("q", filter, "u", update), d(options...)...))))
+}
+
+func deleting(coll string, filter any, limit int) Step {
+	return run(d("delete", coll, "deletes", a(d("q", filter, "limit", limit))))
+}

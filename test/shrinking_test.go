@@ -1,0 +1,46 @@
+package test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/test/history"
+)
+
+// A difference planted among the steps of a history, which only two of them
+// together make, is found, and little more than these two is left.
+func TestHistoriesShrink(t *testing.T) {
+	h := generate(7)
+	h.Free = false
+	h.Steps = slices.DeleteFunc(h.Steps, func(s history.Step) bool { return s.Part != before && len(s.String())%3 > 0 }) // a short one
+	plant := func(part int, do history.Action, cmd bson.D) {
+		i, _ := slices.BinarySearchFunc(h.Steps, part+1, func(s history.Step, part int) int { return s.Part - part })
+		h.Steps = slices.Insert(h.Steps, i, history.Step{Part: part, Do: do, Cmd: raw(cmd)})
+	}
+	filter := d("_id", "guilty")
+	plant(before, history.Run, d("insert", "plain", "documents", a(d("_id", "innocent"), append(filter, d("a", 1, "b", 2)...))))
+	plant(following, history.Target, d("update", "plain", "updates", a(d("q", filter, "u", d("$set", d("by", "somebody", "else", 1))))))
+	err := newPlayer(t, "planted", patience).play(h)
+	if wayOf(err) != "differs" || !strings.Contains(err.Error(), "guilty") {
+		t.Fatalf("what was planted was not found: %v", err)
+	}
+	t.Setenv("MILLRACE_TEST_SHRINK", "25s")
+	small, tried := shrink(t, "planted", h, err)
+	t.Logf("%d steps of %d are left after %d tries: %v", len(small.Steps), len(h.Steps), tried, small.Steps)
+	if len(small.Steps) > 4 {
+		t.Errorf("%d steps of %d are left", len(small.Steps), len(h.Steps))
+	}
+	for _, part := range []string{"insert", "update"} {
+		if !slices.ContainsFunc(small.Steps, func(s history.Step) bool {
+			return strings.Contains(s.String(), `{"`+part) && strings.Contains(s.String(), "guilty")
+		}) {
+			t.Errorf("the guilty %s is not left: %v", part, small.Steps)
+		}
+	}
+	if err := newPlayer(t, "planted", patience).play(small); wayOf(err) != "differs" {
+		t.Errorf("what is left does not fail: %v", err)
+	}
+}
