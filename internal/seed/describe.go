@@ -1,0 +1,340 @@
+package seed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Level of a check.
+type Level string
+
+// The levels; a failed check keeps the copy from starting.
+const (
+	LevelOK   Level = "ok"
+	LevelWarn Level = "warn"
+	LevelFail Level = "fail"
+)
+
+// Check is one thing that was looked at before anything was done.
+type Check struct {
+	Name    string `json:"name"`
+	Level   Level  `json:"level"`
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+// Plan says what would be done, and whether anything stands in the way.
+type Plan struct {
+	Way    Way     `json:"way"`
+	Why    string  `json:"why"`
+	Origin Origin  `json:"origin"`
+	Files  int     `json:"files"`
+	Bytes  int64   `json:"bytes"`
+	Checks []Check `json:"checks"`
+}
+
+func (p *Plan) add(level Level, name, message, hint string) {
+	p.Checks = append(p.Checks, Check{name, level, message, hint})
+}
+
+// Err is the first failed check, with its hint.
+func (p *Plan) Err() error {
+	for _, c := range p.Checks {
+		if c.Level == LevelFail {
+			return mongo.WithHint(fmt.Errorf("seed: %s: %s", c.Name, c.Message), c.Hint)
+		}
+	}
+	return nil
+}
+
+// SourceOptions name the member to copy.
+type SourceOptions struct {
+	// URI is a connection string of this one member; empty is a member that is
+	// shut down.
+	URI    string
+	DBPath string
+	Way    Way // empty chooses
+	// AllowPrimary and YesBlockAllWrites both have to be set to lock a primary.
+	AllowPrimary, YesBlockAllWrites bool
+}
+
+// Inspect looks at a member and chooses the way.
+func Inspect(ctx context.Context, o SourceOptions) (*Plan, error) {
+	p := &Plan{}
+	if err := p.inspectFiles(o.DBPath); err != nil {
+		return nil, err
+	}
+	if o.URI == "" {
+		if o.Way != "" && o.Way != WayStopped {
+			return nil, fmt.Errorf("seed: way %s needs the address of the member", o.Way)
+		}
+		p.Way, p.Why = WayStopped, "no address of the member was given, so it has to be shut down"
+		p.Origin.State = "stopped"
+		p.inspectStopped(o.DBPath)
+		return p, nil
+	}
+	if o.Way == WayStopped {
+		return nil, mongo.WithHint(errors.New("seed: a stopped member has no address"), "leave out its address, or choose another way")
+	}
+	m, err := connectMember(ctx, o.URI, "millrace-seed")
+	if err != nil {
+		return nil, err
+	}
+	defer m.close()
+	if err := p.inspectServer(ctx, m, o); err != nil {
+		return nil, err
+	}
+	p.choose(ctx, m, o)
+	return p, nil
+}
+
+// inspectFiles reads what the data directory says of itself.
+func (p *Plan) inspectFiles(dir string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return mongo.WithHint(fmt.Errorf("seed: open the source's data directory: %w", err), "name the mongod's dbPath, and run as a user that may read it")
+	}
+	defer root.Close()
+	raw, err := root.ReadFile(storageFile)
+	if err != nil {
+		return mongo.WithHint(fmt.Errorf("seed: %s is no data directory: %w", dir, err), "name the dbPath of a mongod with the WiredTiger engine")
+	}
+	if poisoned(root) {
+		return mongo.WithHint(fmt.Errorf("seed: %s is itself a copy that was not completed", dir), "complete it, or copy another member")
+	}
+	doc := bson.Raw(raw)
+	if doc.Validate() != nil {
+		return fmt.Errorf("seed: %s of %s cannot be read", storageFile, dir)
+	}
+	if engine, _ := doc.Lookup("storage", "engine").StringValueOK(); engine != "wiredTiger" {
+		p.add(LevelFail, "storage engine", fmt.Sprintf("the source uses %q", engine), "only WiredTiger's files can be copied")
+	}
+	opts := &p.Origin.Storage
+	opts.DirectoryPerDB, _ = doc.Lookup("storage", "options", "directoryPerDB").BooleanOK()
+	opts.DirectoryForIndexes, _ = doc.Lookup("storage", "options", "directoryForIndexes").BooleanOK()
+	files, _, err := listFiles(root)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		p.Bytes += f.Size
+	}
+	p.Files = len(files)
+	if _, err := root.Stat("key.store"); err == nil {
+		p.add(LevelFail, "encryption", "the source is encrypted at rest", "its keys are not copied; this is not supported")
+	}
+	return nil
+}
+
+func (p *Plan) inspectStopped(dir string) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return // inspectFiles has just opened it
+	}
+	defer root.Close()
+	lock, err := lockDirectory(root, false)
+	if err != nil {
+		p.add(LevelFail, "source state", err.Error(), "shut the mongod down cleanly, or give its address to copy it while it runs")
+		return
+	}
+	defer lock.Close()
+	if info, err := lock.Stat(); err == nil && info.Size() > 0 {
+		p.add(LevelWarn, "source state", "the member was not shut down cleanly", "the copy recovers as the member itself would")
+	}
+}
+
+// inspectServer asks the running member.
+func (p *Plan) inspectServer(ctx context.Context, m *member, o SourceOptions) error {
+	h, err := m.hello(ctx)
+	if err != nil {
+		return err
+	}
+	p.Origin.Host, p.Origin.SetName = h.Me, h.SetName
+	switch {
+	case h.SetName == "":
+		p.Origin.State = "standalone"
+		p.add(LevelFail, "source state", "the source is no member of a replica set", "millrace sync copies from a standalone server")
+	case h.Primary:
+		p.Origin.State = "PRIMARY"
+	case h.Secondary:
+		p.Origin.State = "SECONDARY"
+	default:
+		p.add(LevelFail, "source state", "the source is neither primary nor secondary", "wait until it is, or copy another member")
+	}
+	status, err := m.run(ctx, bson.D{{Key: "serverStatus", Value: 1}})
+	if err != nil {
+		return mongo.WithHint(fmt.Errorf("seed: ask the member for its status: %w", err), "the user needs the role clusterMonitor")
+	}
+	p.Origin.Version, _ = status.Lookup("version").StringValueOK()
+	if engine, _ := status.Lookup("storageEngine", "name").StringValueOK(); engine != "wiredTiger" {
+		p.add(LevelFail, "storage engine", fmt.Sprintf("the source uses %q", engine), "only WiredTiger's files can be copied")
+	}
+	p.samePlace(status, o.DBPath)
+	p.backupRuns(ctx, m, status)
+	p.inspectOptions(ctx, m)
+	if fcv, err := m.run(ctx, bson.D{{Key: "getParameter", Value: 1}, {Key: "featureCompatibilityVersion", Value: 1}}); err == nil {
+		p.Origin.FCV, _ = fcv.Lookup("featureCompatibilityVersion", "version").StringValueOK()
+	}
+	if h.SetName != "" {
+		p.inspectReplication(ctx, m)
+	}
+	return nil
+}
+
+// samePlace makes sure that the directory is the one that this mongod uses.
+func (p *Plan) samePlace(status bson.Raw, dir string) {
+	pid, ok := status.Lookup("pid").AsInt64OK()
+	raw, err := os.ReadFile(filepath.Join(dir, "mongod.lock"))
+	if err != nil || !ok {
+		p.add(LevelWarn, "data directory", "it cannot be told whether the directory is the member's", "make sure that it is")
+		return
+	}
+	if text := strings.TrimSpace(string(raw)); text != strconv.FormatInt(pid, 10) {
+		p.add(LevelFail, "data directory", fmt.Sprintf("the member's process is %d, the directory belongs to %q", pid, text),
+			"name the dbPath of the member whose address is given, and run on its machine (in its container)")
+	}
+}
+
+func (p *Plan) backupRuns(ctx context.Context, m *member, status bson.Raw) {
+	op, err := m.run(ctx, bson.D{{Key: "currentOp", Value: 1}, {Key: "fsync", Value: true}})
+	if err != nil {
+		p.add(LevelFail, "privileges", "the member does not tell what it does: "+err.Error(), "the user needs the role hostManager, or backup and clusterMonitor")
+		return
+	}
+	if locked, _ := op.Lookup("fsyncLock").BooleanOK(); locked {
+		p.add(LevelFail, "other backups", "the member is locked", "another backup runs, or left its lock behind: db.fsyncUnlock()")
+	}
+	if open, _ := status.Lookup("storageEngine", "backupCursorOpen").BooleanOK(); open {
+		p.add(LevelFail, "other backups", "a backup cursor is open on the member", "wait for that backup to end")
+	}
+}
+
+func (p *Plan) inspectOptions(ctx context.Context, m *member) {
+	raw, err := m.run(ctx, bson.D{{Key: "getCmdLineOpts", Value: 1}})
+	if err != nil {
+		return // storage.bson said the rest
+	}
+	p.Origin.Storage.Compressor, _ = raw.Lookup("parsed", "storage", "wiredTiger", "collectionConfig", "blockCompressor").StringValueOK()
+	if on, _ := raw.Lookup("parsed", "security", "enableEncryption").BooleanOK(); on {
+		p.add(LevelFail, "encryption", "the source is encrypted at rest", "its keys are not copied; this is not supported")
+	}
+}
+
+// inspectReplication looks at lag, delay and the oplog's window.
+func (p *Plan) inspectReplication(ctx context.Context, m *member) {
+	if raw, err := m.run(ctx, bson.D{{Key: "replSetGetStatus", Value: 1}}); err == nil {
+		p.lag(raw)
+	}
+	if raw, err := m.run(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}); err == nil {
+		p.delay(raw)
+	}
+	oldest, newest := m.oplogEnd(ctx, 1), m.oplogEnd(ctx, -1)
+	p.Origin.Oplog = newest
+	if newest.IsZero() || oldest.IsZero() {
+		return
+	}
+	p.Origin.WindowSecs = newest.Time().Sub(oldest.Time()).Seconds()
+}
+
+// oplogEnd is the oldest (1) or newest (-1) position of the member's oplog.
+func (m *member) oplogEnd(ctx context.Context, direction int) mongo.OpTime {
+	var e mongo.OpTime
+	_ = m.client.Database("local").Collection("oplog.rs").FindOne(ctx, bson.D{},
+		options.FindOne().SetSort(bson.D{{Key: "$natural", Value: direction}}).
+			SetProjection(bson.D{{Key: "ts", Value: 1}, {Key: "t", Value: 1}})).Decode(&e)
+	return e
+}
+
+type setStatus struct {
+	Members []struct {
+		Self  bool         `bson:"self"`
+		Name  string       `bson:"name"`
+		State string       `bson:"stateStr"`
+		Op    mongo.OpTime `bson:"optime"`
+		Date  time.Time    `bson:"optimeDate"`
+	} `bson:"members"`
+}
+
+func (p *Plan) lag(raw bson.Raw) {
+	var st setStatus
+	if bson.Unmarshal(raw, &st) != nil {
+		return
+	}
+	var newest, own time.Time
+	for _, m := range st.Members {
+		if m.Self {
+			own = m.Date
+		}
+		if m.Date.After(newest) {
+			newest = m.Date
+		}
+	}
+	p.Origin.LagSecs = max(newest.Sub(own).Seconds(), 0)
+	if p.Origin.LagSecs > 60 {
+		p.add(LevelWarn, "lag", fmt.Sprintf("the source is %.0f s behind", p.Origin.LagSecs), "the new member begins as far behind; copy one that is not")
+	}
+}
+
+func (p *Plan) delay(raw bson.Raw) {
+	var c struct {
+		Config struct {
+			Members []struct {
+				Host  string `bson:"host"`
+				Delay int64  `bson:"secondaryDelaySecs"`
+				Slave int64  `bson:"slaveDelay"`
+			} `bson:"members"`
+		} `bson:"config"`
+	}
+	if bson.Unmarshal(raw, &c) != nil {
+		return
+	}
+	for _, m := range c.Config.Members {
+		if d := max(m.Delay, m.Slave); m.Host == p.Origin.Host && d > 0 {
+			p.add(LevelFail, "delay", fmt.Sprintf("the source is delayed by %d s", d), "copy a member without delay")
+		}
+	}
+}
+
+// choose picks the way and says why.
+func (p *Plan) choose(ctx context.Context, m *member, o SourceOptions) {
+	var refused error
+	if o.Way == "" || o.Way == WayCursor {
+		if refused = tryCursor(ctx, m); refused == nil {
+			p.Way, p.Why = WayCursor, "the server has $backupCursor, which locks nothing"
+			return
+		}
+	}
+	if o.Way == WayCursor {
+		p.Way, p.Why = WayCursor, "asked for"
+		p.add(LevelFail, "way", "the server has no $backupCursor: "+refused.Error(), "choose --way fsync-lock, or leave the choice to millrace")
+		return
+	}
+	p.Way, p.Why = WayLock, "asked for"
+	if refused != nil {
+		p.Why = "the server has no $backupCursor (" + refused.Error() + ")"
+	}
+	if p.Origin.State == "PRIMARY" && (!o.AllowPrimary || !o.YesBlockAllWrites) {
+		p.add(LevelFail, "source state", "the source is the primary: while it is locked nothing can be written to the whole set",
+			"name a secondary, best a hidden one; or give both --allow-primary and --yes-block-all-writes")
+	}
+}
+
+// tryCursor opens a backup cursor and closes it at once.
+func tryCursor(ctx context.Context, m *member) error {
+	cur, err := m.admin.Aggregate(ctx, bson.A{bson.D{{Key: "$backupCursor", Value: bson.D{}}}})
+	if err != nil {
+		return err
+	}
+	return cur.Close(ctx)
+}

@@ -1,0 +1,44 @@
+//go:build unix
+
+package seed
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// lockDirectory takes the lock that a mongod takes on its data directory, so
+// that none runs on it meanwhile. Closing the file gives it back.
+func lockDirectory(root *os.Root, create bool) (*os.File, error) {
+	flags := os.O_RDWR
+	if create {
+		flags |= os.O_CREATE
+	}
+	f, err := root.OpenFile("mongod.lock", flags, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("seed: open the lock of %s: %w", root.Name(), err)
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		return f, nil
+	}
+	_ = f.Close()
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, mongo.WithHint(fmt.Errorf("seed: %s is in use by a mongod or another seed", root.Name()), "end it first")
+	}
+	return nil, fmt.Errorf("seed: lock %s: %w", root.Name(), err)
+}
+
+// freeBytes is the room on the file system of a directory.
+func freeBytes(dir string) (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, fmt.Errorf("seed: ask for the free space of %s: %w", dir, err)
+	}
+	return int64(st.Bavail) * int64(st.Bsize), nil
+}

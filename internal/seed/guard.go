@@ -1,0 +1,278 @@
+package seed
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// GuardRequest is the first line that a guardian reads on its standard input.
+// The end of the input tells it to let go.
+type GuardRequest struct {
+	URI string `json:"uri"`
+	// App names the guardian's operations on the server.
+	App string `json:"app"`
+	// LimitSeconds is the longest the lock may be held.
+	LimitSeconds float64 `json:"limitSeconds"`
+	// Primary permits to lock a primary: nothing can be written meanwhile.
+	Primary bool `json:"primary"`
+}
+
+// guardReply is a line that a guardian writes.
+type guardReply struct {
+	Locked   bool    `json:"locked,omitempty"`
+	Released bool    `json:"released,omitempty"`
+	InTime   bool    `json:"inTime,omitempty"` // released when asked to, not by the limit
+	Seconds  float64 `json:"seconds,omitempty"`
+	Error    string  `json:"error,omitempty"`
+	Hint     string  `json:"hint,omitempty"`
+}
+
+const (
+	// lockWait bounds the wait for the lock itself: the server waits for
+	// operations under way, and makes others wait meanwhile.
+	lockWait = 30 * time.Second
+	// unlockPause is the time between two attempts to let go.
+	unlockPause   = 500 * time.Millisecond
+	codeNotLocked = 20 // IllegalOperation: fsyncUnlock called when not locked
+)
+
+// Guard is the guardian process: it locks a member, says so, and lets go when
+// its input ends, because its parent is done or gone, or when the limit is
+// over. It must run in a process of its own that no signal to the parent
+// reaches. The lock belongs to the server, not to a connection; so the
+// guardian does not end before it knows that the server is not locked by it.
+func Guard(ctx context.Context, in io.Reader, out io.Writer) error {
+	lines := bufio.NewReader(in)
+	line, err := lines.ReadBytes('\n')
+	if err != nil {
+		return fmt.Errorf("seed: the guardian was told nothing: %w", err)
+	}
+	var q GuardRequest
+	if err := json.Unmarshal(line, &q); err != nil {
+		return errors.New("seed: the guardian was told nothing that it understands")
+	}
+	gone := make(chan struct{})
+	go func() { // ends with the input, which the process's end closes too
+		defer close(gone)
+		_, _ = io.Copy(io.Discard, lines)
+	}()
+	tell := json.NewEncoder(out)
+	err = guard(ctx, q, gone, func(r guardReply) { _ = tell.Encode(r) }) // a parent that is gone reads nothing
+	if err != nil {
+		_ = tell.Encode(guardReply{Error: err.Error(), Hint: mongo.HintOf(err)})
+	}
+	return err
+}
+
+func guard(ctx context.Context, q GuardRequest, gone <-chan struct{}, tell func(guardReply)) error {
+	m, err := connectMember(ctx, q.URI, q.App)
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	if err := m.lockable(ctx, q.Primary); err != nil {
+		return err
+	}
+	if err := m.lock(ctx, gone); err != nil {
+		return errors.Join(err, m.letGo())
+	}
+	began := time.Now()
+	// A step up between the look and the lock.
+	if err := m.stillLockable(ctx, q.Primary); err != nil {
+		return errors.Join(err, m.letGo())
+	}
+	tell(guardReply{Locked: true})
+	limit := time.NewTimer(time.Duration(q.LimitSeconds * float64(time.Second)))
+	defer limit.Stop()
+	inTime := false
+	select {
+	case <-gone:
+		inTime = true
+	case <-limit.C:
+	case <-ctx.Done():
+	}
+	if err := m.letGo(); err != nil {
+		return err
+	}
+	tell(guardReply{Released: true, InTime: inTime, Seconds: time.Since(began).Seconds()})
+	return nil
+}
+
+// member is a direct connection to the one mongod that is copied.
+type member struct {
+	client *driver.Client
+	admin  *driver.Database
+	app    string // names our operations on the server
+	// process identifies the run of the mongod; a restarted one is not locked.
+	process bson.Raw
+}
+
+// connectMember connects to the member that uri names, alone.
+func connectMember(ctx context.Context, uri, app string) (*member, error) {
+	m := &member{app: app}
+	// One connection, open from before the lock: while a member is locked, to
+	// log in anew may have to wait.
+	client, err := driver.Connect(options.Client().ApplyURI(uri).SetDirect(true).SetAppName(m.app).
+		SetMaxPoolSize(2).SetServerSelectionTimeout(10 * time.Second).SetRetryReads(false).SetRetryWrites(false))
+	if err != nil {
+		return nil, errors.New("seed: the connection string cannot be used")
+	}
+	m.client, m.admin = client, client.Database("admin")
+	hello, err := m.hello(ctx)
+	if err != nil {
+		m.close()
+		return nil, mongo.WithHint(fmt.Errorf("seed: connect to %s: %w", mongo.Redact(uri), err), "name one member, as mongodb://host:port")
+	}
+	m.process = hello.Topology.Process
+	return m, nil
+}
+
+func (m *member) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_ = m.client.Disconnect(ctx)
+}
+
+type helloReply struct {
+	Primary   bool   `bson:"ismaster"`
+	Secondary bool   `bson:"secondary"`
+	SetName   string `bson:"setName"`
+	Me        string `bson:"me"`
+	Hosts     []string
+	Who       string `bson:"primary"`
+	Topology  struct {
+		Process bson.Raw `bson:"processId"`
+	} `bson:"-"`
+}
+
+func (m *member) hello(ctx context.Context) (helloReply, error) {
+	var h helloReply
+	raw, err := m.run(ctx, bson.D{{Key: "isMaster", Value: 1}})
+	if err != nil {
+		return h, err
+	}
+	if err := bson.Unmarshal(raw, &h); err != nil {
+		return h, err
+	}
+	if v, err := raw.LookupErr("topologyVersion", "processId"); err == nil {
+		h.Topology.Process = append(bson.Raw(nil), v.Value...)
+	}
+	return h, nil
+}
+
+func (m *member) run(ctx context.Context, cmd bson.D) (bson.Raw, error) {
+	return m.admin.RunCommand(ctx, cmd).Raw()
+}
+
+// lockable refuses a member that must not be locked, or is already.
+func (m *member) lockable(ctx context.Context, primary bool) error {
+	if err := m.stillLockable(ctx, primary); err != nil {
+		return err
+	}
+	raw, err := m.run(ctx, bson.D{{Key: "currentOp", Value: 1}, {Key: "fsync", Value: true}})
+	if err != nil {
+		return mongo.WithHint(fmt.Errorf("seed: look for a lock: %w", err), "the user needs the role hostManager, or backup and clusterMonitor")
+	}
+	if locked, _ := raw.Lookup("fsyncLock").BooleanOK(); locked {
+		return mongo.WithHint(errors.New("seed: the member is locked already"), "another backup runs, or left its lock behind: db.fsyncUnlock()")
+	}
+	return nil
+}
+
+func (m *member) stillLockable(ctx context.Context, primary bool) error {
+	h, err := m.hello(ctx)
+	if err != nil {
+		return fmt.Errorf("seed: ask the member for its state: %w", err)
+	}
+	if h.Primary && !primary {
+		return mongo.WithHint(errors.New("seed: the member is a primary: locked, nothing can be written to the whole set"),
+			"name a secondary, best a hidden one; or give both --allow-primary and --yes-block-all-writes")
+	}
+	return nil
+}
+
+// lock takes the lock. Its error leaves it open whether it was taken.
+func (m *member) lock(ctx context.Context, gone <-chan struct{}) error {
+	ctx, cancel := context.WithTimeout(ctx, lockWait)
+	defer cancel()
+	done := make(chan struct{})
+	defer close(done)
+	go func() { // ends with the lock command
+		select {
+		case <-gone:
+			cancel()
+		case <-done:
+		}
+	}()
+	if _, err := m.run(ctx, bson.D{{Key: "fsync", Value: 1}, {Key: "lock", Value: true}}); err != nil {
+		return mongo.WithHint(fmt.Errorf("seed: lock the member: %w", err), "the user needs the role hostManager or backup")
+	}
+	return nil
+}
+
+// letGo unlocks until the server says that it is not locked by us any more. It
+// gives up only when the server's process is another one.
+func (m *member) letGo() error {
+	for {
+		done, err := m.tryUnlock()
+		if done {
+			return err
+		}
+		time.Sleep(unlockPause) // the guardian has nothing else to do, and nobody to ask
+	}
+}
+
+// tryUnlock tells whether the lock is gone for certain.
+func (m *member) tryUnlock() (bool, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if h, err := m.hello(ctx); err == nil && m.process != nil && string(h.Topology.Process) != string(m.process) {
+		return true, nil // started anew
+	}
+	if m.pending(ctx) {
+		return false, nil // the lock may be taken yet
+	}
+	_, err := m.run(ctx, bson.D{{Key: "fsyncUnlock", Value: 1}})
+	switch {
+	case err == nil, mongo.IsCode(err, codeNotLocked):
+		return true, nil
+	case mongo.IsCode(err, mongo.CodeUnauthorized):
+		return true, mongo.WithHint(fmt.Errorf("seed: the member stays locked: %w", err), "run db.fsyncUnlock() as a user who may")
+	}
+	return false, nil
+}
+
+// pending ends a lock command of ours that is still under way.
+func (m *member) pending(ctx context.Context) bool {
+	raw, err := m.run(ctx, bson.D{{Key: "currentOp", Value: 1}, {Key: "appName", Value: m.app}, {Key: "command.fsync", Value: bson.D{{Key: "$exists", Value: true}}}})
+	if err != nil {
+		return false
+	}
+	ops, ok := raw.Lookup("inprog").ArrayOK()
+	if !ok {
+		return false
+	}
+	values, err := ops.Values()
+	if err != nil || len(values) == 0 {
+		return false
+	}
+	for _, v := range values {
+		if op, ok := v.DocumentOK(); ok {
+			if id, err := op.LookupErr("opid"); err == nil {
+				_, _ = m.run(ctx, bson.D{{Key: "killOp", Value: 1}, {Key: "op", Value: id}})
+			}
+		}
+	}
+	return true
+}

@@ -1,0 +1,154 @@
+package seed
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os/exec"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Guardian is a Freezer that has another process hold the lock, so that it is
+// let go even if this one is killed.
+type Guardian struct {
+	// Command starts the guardian: a program and its arguments. It runs Guard.
+	Command []string
+	Request GuardRequest
+	Log     *slog.Logger
+}
+
+// Freeze starts a guardian and waits until it holds the lock.
+func (g *Guardian) Freeze(ctx context.Context) (Thaw, error) {
+	id, err := randomID()
+	if err != nil {
+		return nil, err
+	}
+	q := g.Request
+	q.App = "millrace-seed-" + id
+	cmd := exec.Command(g.Command[0], g.Command[1:]...) //nolint:noctx // it has to outlive the context: it lets go by itself
+	cmd.SysProcAttr = apart()
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("seed: start the guardian of the lock: %w", err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("seed: start the guardian of the lock: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("seed: start the guardian of the lock: %w", err)
+	}
+	t := &guardedLock{cmd: cmd, in: in, log: g.Log, request: q, lost: make(chan struct{}), locked: make(chan struct{}), done: make(chan struct{})}
+	go t.listen(out)
+	line, err := json.Marshal(q)
+	if err == nil {
+		_, err = in.Write(append(line, '\n'))
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("seed: tell the guardian: %w", err), t.Release())
+	}
+	select {
+	case <-t.locked:
+		return t, nil
+	case <-t.done:
+		return nil, errors.Join(t.Release(), context.Cause(ctx))
+	case <-ctx.Done():
+		return nil, errors.Join(ctx.Err(), t.Release())
+	}
+}
+
+// guardedLock is a lock that a guardian holds.
+type guardedLock struct {
+	cmd     *exec.Cmd
+	in      io.Closer
+	log     *slog.Logger
+	request GuardRequest
+
+	locked, lost, done chan struct{}
+	once               sync.Once
+
+	mu      sync.Mutex
+	holds   bool // the guardian said so
+	last    guardReply
+	told    bool // how it ended
+	waitErr error
+}
+
+// Lost implements Thaw.
+func (t *guardedLock) Lost() <-chan struct{} { return t.lost }
+
+// listen reads what the guardian says until it has ended.
+func (t *guardedLock) listen(out io.Reader) {
+	defer close(t.done)
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		var r guardReply
+		if json.Unmarshal(lines.Bytes(), &r) != nil {
+			continue
+		}
+		t.mu.Lock()
+		if r.Locked {
+			t.holds = true
+			close(t.locked)
+		} else {
+			t.last, t.told = r, true
+		}
+		t.mu.Unlock()
+		if !r.Locked {
+			t.once.Do(func() { close(t.lost) })
+		}
+	}
+	err := t.cmd.Wait()
+	t.once.Do(func() { close(t.lost) })
+	t.mu.Lock()
+	t.waitErr = err
+	t.mu.Unlock()
+}
+
+// Release lets the member go on and waits until it does. A guardian that was
+// killed is stood in for.
+func (t *guardedLock) Release() error {
+	early := false
+	select {
+	case <-t.lost:
+		early = true
+	default:
+	}
+	_ = t.in.Close() // closed already if the guardian is gone
+	<-t.done
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.told && t.last.Error != "":
+		return mongo.WithHint(errors.New(t.last.Error), t.last.Hint)
+	case t.told && t.last.Released && !early && t.last.InTime:
+		return nil
+	case t.told && t.last.Released:
+		return mongo.WithHint(fmt.Errorf("seed: the lock was let go after its limit of %.1f s", t.last.Seconds),
+			"allow more with --lock-limit; nothing that was copied is lost, the next attempt uses it")
+	}
+	return errors.Join(errors.New("seed: the guardian of the lock was killed"), t.standIn())
+}
+
+// standIn lets go in place of a guardian that was killed.
+func (t *guardedLock) standIn() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	defer cancel()
+	m, err := connectMember(ctx, t.request.URI, t.request.App)
+	if err != nil {
+		return mongo.WithHint(fmt.Errorf("seed: the member may still be locked: %w", err), "run db.fsyncUnlock() on it")
+	}
+	defer m.close()
+	m.process = nil
+	if done, err := m.tryUnlock(); err != nil || !done {
+		return mongo.WithHint(errors.Join(errors.New("seed: the member may still be locked"), err), "run db.fsyncUnlock() on it")
+	}
+	return nil
+}

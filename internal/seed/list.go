@@ -1,0 +1,78 @@
+package seed
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+)
+
+// stamp tells whether a file may have changed. The change time cannot be set
+// by a program, so that equal stamps mean an untouched file; but two changes
+// within one tick of the kernel's clock look alike, which is why a stamp counts
+// only when it was older than settle at the moment it was taken.
+type stamp struct {
+	size, mtime, ctime int64
+	inode              uint64
+	taken              time.Time
+}
+
+// settle is far above the tick of any kernel's clock.
+const settle = 2 * time.Second
+
+// unchangedSince tells whether nothing was written since the earlier stamp.
+func (s stamp) unchangedSince(earlier stamp) bool {
+	if earlier.taken.IsZero() || s.size != earlier.size || s.mtime != earlier.mtime ||
+		s.ctime != earlier.ctime || s.inode != earlier.inode {
+		return false
+	}
+	newest := time.Unix(0, max(earlier.mtime, earlier.ctime))
+	return earlier.taken.Sub(newest) > settle
+}
+
+func stampOf(info fs.FileInfo, now time.Time) stamp {
+	s := stamp{size: info.Size(), mtime: info.ModTime().UnixNano(), taken: now}
+	var ok bool
+	if s.ctime, s.inode, ok = identity(info); !ok {
+		s.taken = time.Time{} // never trusted
+	}
+	return s
+}
+
+// listFiles lists the files of a data directory that a copy needs.
+func listFiles(root *os.Root) ([]File, map[string]stamp, error) {
+	var files []File
+	stamps := map[string]stamp{}
+	err := fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // it went between two looks
+		}
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if p == "diagnostic.data" || p == "_tmp" || p == "rollback" {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !d.Type().IsRegular() || !wanted(p) {
+			return nil
+		}
+		info, err := root.Stat(p)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		files = append(files, File{Path: p, Size: info.Size()})
+		stamps[p] = stampOf(info, time.Now())
+		return nil
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("seed: list %s: %w", root.Name(), err)
+	}
+	return files, stamps, nil
+}

@@ -1,0 +1,238 @@
+package seed
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+const (
+	// BlockSize is the unit, in bytes, that is compared by checksum and copied
+	// again: large enough that 1 TB has 32 MB of checksums, small enough that a
+	// few scattered writes do not copy everything again.
+	BlockSize = 256 << 10
+	// rangeBlocks is how many blocks are read by one request.
+	rangeBlocks = 16
+	// maxFiles bounds what a manifest may claim.
+	maxFiles = 4 << 20
+	// maxFileSize is the largest file taken seriously, 64 TiB.
+	maxFileSize = 64 << 40
+)
+
+// Way is how the source is made to stand still.
+type Way string
+
+// The ways, in the order of preference.
+const (
+	// WayCursor is $backupCursor: the member works on, nothing is locked.
+	WayCursor Way = "backup-cursor"
+	// WayLock is fsyncLock on a secondary or hidden member.
+	WayLock Way = "fsync-lock"
+	// WayStopped is a member that is shut down.
+	WayStopped Way = "stopped"
+)
+
+// Sum is a block's checksum; 0 is an unknown one.
+type Sum uint64
+
+// sumOf is never 0.
+func sumOf(b []byte) Sum {
+	if s := xxhash.Sum64(b); s != 0 {
+		return Sum(s)
+	}
+	return 1
+}
+
+// Storage is what the new member's mongod has to be started with.
+type Storage struct {
+	DirectoryPerDB      bool   `json:"directoryPerDB"`
+	DirectoryForIndexes bool   `json:"directoryForIndexes"`
+	Compressor          string `json:"blockCompressor,omitempty"`
+}
+
+// Origin is the member that is copied, as it stood when the round began.
+type Origin struct {
+	Host    string       `json:"host,omitempty"`
+	SetName string       `json:"setName,omitempty"`
+	Version string       `json:"version,omitempty"`
+	FCV     string       `json:"featureCompatibility,omitempty"`
+	State   string       `json:"state,omitempty"` // PRIMARY, SECONDARY, stopped
+	LagSecs float64      `json:"lagSeconds"`
+	Storage Storage      `json:"storage"`
+	Oplog   mongo.OpTime `json:"-"`
+	// WindowSecs is the time that the set's oplog holds; 0 is unknown.
+	WindowSecs float64 `json:"oplogWindowSeconds"`
+}
+
+// File is one file of the source; Path is relative, with slashes.
+type File struct {
+	Path string `json:"path"`
+	Size int64  `json:"size"`
+}
+
+// Manifest opens a round.
+type Manifest struct {
+	Round  string `json:"round"`
+	Puller string `json:"puller"`
+	Way    Way    `json:"way"`
+	Why    string `json:"why"` // why this way
+	Origin Origin `json:"origin"`
+	Files  []File `json:"files"`
+	Bytes  int64  `json:"bytes"`
+}
+
+// FinalFile is a file as the frozen source holds it.
+type FinalFile struct {
+	File
+	// Same tells that nothing changed since the round first read the file.
+	Same bool `json:"same"`
+	// Sums are the checksums of its blocks unless Same.
+	Sums []Sum `json:"sums,omitempty"`
+}
+
+// Final closes a round: what the files hold at one moment.
+type Final struct {
+	Files       []FinalFile `json:"files"`
+	Bytes       int64       `json:"bytes"`
+	LockSeconds float64     `json:"lockSeconds"`
+	// ChangedBytes were put aside under the lock.
+	ChangedBytes int64 `json:"changedBytes"`
+}
+
+// ReadRequest asks for Count blocks of a file from block First on. Have holds
+// the checksums of what the puller has, 0 for what it has not.
+type ReadRequest struct {
+	Round  string `json:"round"`
+	Puller string `json:"puller"`
+	Path   string `json:"path"`
+	First  int64  `json:"first"`
+	Have   []Sum  `json:"have"`
+}
+
+// Block is one block of a reply.
+type Block struct {
+	Index int64
+	Sum   Sum
+	// Same tells that the puller has it; Data is nil then.
+	Same bool
+	Data []byte // valid during the callback
+}
+
+// Source is where files come from: an Agent, or a Client of one.
+type Source interface {
+	// Join opens a round or joins the one that is open.
+	Join(ctx context.Context) (*Manifest, error)
+	// Read gives blocks in order; fewer than asked for where the file ends.
+	Read(ctx context.Context, r ReadRequest, fn func(Block) error) error
+	// Freeze says that this puller has read everything once, waits for the
+	// others, and returns what the files hold at one moment.
+	Freeze(ctx context.Context, round, puller string) (*Final, error)
+	// Leave tells that this puller needs nothing more.
+	Leave(ctx context.Context, round, puller string) error
+}
+
+// blocksOf is the number of blocks of a file.
+func blocksOf(size int64) int64 { return (size + BlockSize - 1) / BlockSize }
+
+// checkPath accepts the names of files that make up a WiredTiger data
+// directory, and nothing else. Names come from another machine.
+func checkPath(p string) error {
+	if p == "" || len(p) > 1024 || path.Clean(p) != p || path.IsAbs(p) || strings.Contains(p, `\`) ||
+		strings.ContainsRune(p, 0) || strings.HasPrefix(p, "..") || !wanted(p) {
+		return fmt.Errorf("seed: %q is no file of a data directory", p)
+	}
+	return nil
+}
+
+// wanted picks what a copy needs. Locks, diagnostic data, logs, files of
+// rollbacks and of index builds stay behind.
+func wanted(p string) bool {
+	dir, name := path.Split(p)
+	if dir == "journal/" {
+		return strings.HasPrefix(name, "WiredTigerLog.")
+	}
+	for part := range strings.SplitSeq(dir, "/") {
+		switch part {
+		case "diagnostic.data", "_tmp", "rollback", "journal":
+			return false
+		}
+	}
+	if strings.HasSuffix(name, ".wt") {
+		return true
+	}
+	if dir != "" {
+		return false
+	}
+	switch name {
+	case "WiredTiger", "WiredTiger.turtle", "WiredTiger.backup", "WiredTiger.basecfg", storageFile:
+		return true
+	}
+	return false
+}
+
+// storageFile says how the data directory was made; a mongod reads it first.
+const storageFile = "storage.bson"
+
+// checkFile checks a file that the other side names.
+func checkFile(f File) error {
+	if err := checkPath(f.Path); err != nil {
+		return err
+	}
+	if f.Size < 0 || f.Size > maxFileSize {
+		return fmt.Errorf("seed: %s cannot have %d bytes", f.Path, f.Size)
+	}
+	return nil
+}
+
+// checkManifest checks what the other side sent.
+func (m *Manifest) check() error {
+	if m.Round == "" || m.Puller == "" || len(m.Files) == 0 || len(m.Files) > maxFiles {
+		return fmt.Errorf("seed: a manifest of %d files in round %q is none", len(m.Files), m.Round)
+	}
+	seen := make(map[string]bool, len(m.Files))
+	for _, f := range m.Files {
+		if err := checkFile(f); err != nil {
+			return err
+		}
+		if seen[f.Path] {
+			return fmt.Errorf("seed: the manifest names %s twice", f.Path)
+		}
+		seen[f.Path] = true
+	}
+	return nil
+}
+
+// check checks what the other side sent.
+func (f *Final) check() error {
+	if len(f.Files) == 0 || len(f.Files) > maxFiles {
+		return fmt.Errorf("seed: a final state of %d files is none", len(f.Files))
+	}
+	seen := make(map[string]bool, len(f.Files))
+	for _, x := range f.Files {
+		if err := checkFile(x.File); err != nil {
+			return err
+		}
+		if seen[x.Path] || !x.Same && int64(len(x.Sums)) != blocksOf(x.Size) {
+			return fmt.Errorf("seed: the final state of %s makes no sense", x.Path)
+		}
+		seen[x.Path] = true
+	}
+	if !seen[storageFile] {
+		return mongo.WithHint(fmt.Errorf("seed: the source has no %s", storageFile), "give the data directory of a mongod with the WiredTiger engine")
+	}
+	return nil
+}
+
+// appendSums and parseSums write checksums as bytes.
+func appendSums(b []byte, sums []Sum) []byte {
+	for _, s := range sums {
+		b = binary.LittleEndian.AppendUint64(b, uint64(s))
+	}
+	return b
+}

@@ -1,0 +1,403 @@
+package seed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// startMember starts the new member, adds it to the set if asked, and waits
+// until it has caught up. The mongod runs on after this process.
+func startMember(ctx context.Context, o Options, res *Result) error {
+	m := o.Member
+	o.Pull.Stats.enter(PhaseMember, 0)
+	began := time.Now()
+	out, err := os.OpenFile(m.LogPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("seed: open the output of the new member: %w", err)
+	}
+	defer out.Close()
+	cmd := exec.Command(m.Command[0], m.Command[1:]...) //nolint:noctx // it runs on
+	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = out, out, apart()
+	if err := cmd.Start(); err != nil {
+		return mongo.WithHint(fmt.Errorf("seed: start the new member: %w", err), "the copy is complete: start it by hand")
+	}
+	res.Pid = cmd.Process.Pid
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }() // ends with the mongod or with this process
+	run, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() { // ends with the mongod or with this process
+		select {
+		case err := <-ended:
+			if err != nil || !slices.Contains(m.Command, "--fork") {
+				cancel(mongo.WithHint(fmt.Errorf("seed: the new member ended: %w; its output ends with: %s", errOr(err), tailOf(m.LogPath)), "the copy is complete: start it by hand"))
+			}
+		case <-run.Done():
+		}
+	}()
+	err = follow(run, o, res, began)
+	if cause := context.Cause(run); err != nil && cause != nil {
+		return errors.Join(cause, err)
+	}
+	return err
+}
+
+func errOr(err error) error {
+	if err == nil {
+		return errors.New("without an error")
+	}
+	return err
+}
+
+// follow waits for the started mongod and makes it what was asked for.
+func follow(ctx context.Context, o Options, res *Result, began time.Time) error {
+	address := o.Member.Join
+	if o.Member.NewSet != "" {
+		address = o.Member.NewSetHost
+	}
+	if address == "" {
+		return nil // nobody said where it listens
+	}
+	res.Member = address
+	c, err := awaitServer(ctx, o.Member, address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Disconnect(context.WithoutCancel(ctx)) }()
+	res.StartSeconds = time.Since(began).Seconds()
+	o.Pull.Stats.enter(PhaseCatchUp, 0)
+	began = time.Now()
+	if o.Member.NewSet != "" {
+		err = initiate(ctx, c, o.Member.NewSet, address)
+	} else {
+		err = join(ctx, c, o.Member)
+	}
+	res.CatchUpSeconds = time.Since(began).Seconds()
+	return err
+}
+
+// awaitServer connects to the new mongod as soon as it answers.
+func awaitServer(ctx context.Context, o MemberOptions, address string) (*driver.Client, error) {
+	opts := options.Client()
+	if o.SetURI != "" {
+		opts.ApplyURI(o.SetURI) // for its users and TLS
+	}
+	opts.SetHosts([]string{address}).SetDirect(true).SetServerSelectionTimeout(2 * time.Second).SetAppName("millrace-seed")
+	opts.ReplicaSet = nil
+	c, err := driver.Connect(opts)
+	if err != nil {
+		return nil, errors.New("seed: the connection string cannot be used")
+	}
+	err = until(ctx, 100*time.Millisecond, func() (bool, error) {
+		// Not authenticated: users may not be there yet.
+		return c.Database("admin").RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Err() == nil, nil
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("seed: wait for the new member at %s: %w", address, err), c.Disconnect(context.WithoutCancel(ctx)))
+	}
+	return c, nil
+}
+
+// until calls check until it says true, fails, or ctx ends.
+func until(ctx context.Context, every time.Duration, check func() (bool, error)) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		if ok, err := check(); ok || err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// initiate makes the started mongod a set of its own.
+func initiate(ctx context.Context, c *driver.Client, name, address string) error {
+	cfg := bson.D{{Key: "_id", Value: name}, {Key: "members", Value: bson.A{bson.D{{Key: "_id", Value: 0}, {Key: "host", Value: address}}}}}
+	err := c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetInitiate", Value: cfg}}).Err()
+	if err != nil {
+		return mongo.WithHint(fmt.Errorf("seed: initiate the set %s: %w", name, err), "the copy is ready: initiate it by hand")
+	}
+	return until(ctx, 100*time.Millisecond, func() (bool, error) {
+		raw, err := c.Database("admin").RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Raw()
+		if err != nil {
+			return false, nil //nolint:nilerr // connections end when a set begins
+		}
+		primary, _ := raw.Lookup("ismaster").BooleanOK()
+		return primary, nil
+	})
+}
+
+// join adds the new member to the set: without a vote and a chance to be
+// elected until it is a secondary that has caught up.
+func join(ctx context.Context, c *driver.Client, o MemberOptions) error {
+	set, err := connectSet(ctx, o.SetURI)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = set.Disconnect(context.WithoutCancel(ctx)) }()
+	if err := addMember(ctx, set, o.Join, o.Hidden); err != nil {
+		return err
+	}
+	wait, cancel := context.WithTimeoutCause(ctx, o.CatchUp, mongo.WithHint(
+		fmt.Errorf("seed: the new member was added, but was no secondary after %s", o.CatchUp),
+		"see its log and rs.status(); it has no vote yet"))
+	defer cancel()
+	if err := awaitSecondary(wait, c, set, o.Join); err != nil {
+		return err
+	}
+	if o.Votes == 0 && o.Priority == 0 {
+		return nil
+	}
+	return reconfigure(ctx, set, func(cfg *replConfig) error {
+		m := cfg.find(o.Join)
+		if m == nil {
+			return fmt.Errorf("seed: %s is no member any more", o.Join)
+		}
+		if o.Votes > 0 && cfg.voters() >= 7 {
+			return mongo.WithHint(errors.New("seed: the set has seven voting members already"), "the new one stays without a vote")
+		}
+		set1(m, "votes", int32(min(o.Votes, 1)))
+		set1(m, "priority", o.Priority)
+		return nil
+	})
+}
+
+// connectSet connects to the whole set, of which one member may be named.
+func connectSet(ctx context.Context, uri string) (*driver.Client, error) {
+	opts := options.Client().ApplyURI(uri).SetServerSelectionTimeout(10 * time.Second)
+	opts.SetDirect(len(opts.Hosts) == 1)
+	one, err := driver.Connect(opts)
+	if err != nil {
+		return nil, errors.New("seed: the connection string cannot be used")
+	}
+	var h helloReply
+	err = one.Database("admin").RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Decode(&h)
+	_ = one.Disconnect(context.WithoutCancel(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("seed: connect to %s: %w", mongo.Redact(uri), err)
+	}
+	opts = options.Client().ApplyURI(uri).SetDirect(false).SetHosts(h.Hosts).SetReplicaSet(h.SetName).
+		SetServerSelectionTimeout(30 * time.Second).SetAppName("millrace-seed")
+	c, err := driver.Connect(opts)
+	if err != nil {
+		return nil, fmt.Errorf("seed: connect to the set %s: %w", h.SetName, err)
+	}
+	return c, nil
+}
+
+// replConfig is a set's configuration; what is not known here is kept.
+type replConfig struct{ doc bson.D }
+
+func (c *replConfig) list() []*bson.D {
+	var out []*bson.D
+	for i := range c.doc {
+		if c.doc[i].Key != "members" {
+			continue
+		}
+		a, _ := c.doc[i].Value.(bson.A)
+		for j := range a {
+			switch m := a[j].(type) {
+			case bson.D:
+				p := &m
+				a[j] = p
+				out = append(out, p)
+			case *bson.D:
+				out = append(out, m)
+			}
+		}
+	}
+	return out
+}
+
+func (c *replConfig) find(host string) *bson.D {
+	for _, m := range c.list() {
+		if h, _ := get1(m, "host").(string); h == host {
+			return m
+		}
+	}
+	return nil
+}
+
+func (c *replConfig) voters() int {
+	n := 0
+	for _, m := range c.list() {
+		if fmt.Sprint(get1(m, "votes")) != "0" {
+			n++
+		}
+	}
+	return n
+}
+
+func get1(d *bson.D, key string) any {
+	for _, e := range *d {
+		if e.Key == key {
+			return e.Value
+		}
+	}
+	return nil
+}
+
+func set1(d *bson.D, key string, v any) {
+	for i := range *d {
+		if (*d)[i].Key == key {
+			(*d)[i].Value = v
+			return
+		}
+	}
+	*d = append(*d, bson.E{Key: key, Value: v})
+}
+
+// addMember adds a member without vote and priority, unless it is there.
+func addMember(ctx context.Context, set *driver.Client, host string, hidden bool) error {
+	return reconfigure(ctx, set, func(cfg *replConfig) error {
+		if cfg.find(host) != nil {
+			return errUnchanged
+		}
+		next := int64(0)
+		for _, m := range cfg.list() {
+			if id, ok := asInt(get1(m, "_id")); ok {
+				next = max(next, id+1)
+			}
+		}
+		m := bson.D{{Key: "_id", Value: int32(next)}, {Key: "host", Value: host}, {Key: "votes", Value: int32(0)}, {Key: "priority", Value: 0.0}}
+		if hidden {
+			m = append(m, bson.E{Key: "hidden", Value: true})
+		}
+		for i := range cfg.doc {
+			if cfg.doc[i].Key == "members" {
+				a, _ := cfg.doc[i].Value.(bson.A)
+				cfg.doc[i].Value = append(a, m)
+			}
+		}
+		return nil
+	})
+}
+
+func asInt(v any) (int64, bool) {
+	switch n := v.(type) {
+	case int32:
+		return int64(n), true
+	case int64:
+		return n, true
+	case float64:
+		return int64(n), true
+	}
+	return 0, false
+}
+
+// errUnchanged ends a reconfiguration that is not needed.
+var errUnchanged = errors.New("nothing to change") //nolint:gochecknoglobals // a sentinel
+
+// codeConfigChanging and the others are told while another configuration is
+// still being taken over.
+const (
+	codeConfigInProgress   = 109   // ConfigurationInProgress
+	codeNewConfigOutdated  = 103   // NewReplicaSetConfigurationIncompatible: a version that is not newer
+	codeConfigNotCommitted = 308   // CurrentConfigNotCommittedYet
+	codeNotPrimary         = 10107 // NotWritablePrimary
+)
+
+// reconfigure changes the set's configuration, again while another change is
+// under way.
+func reconfigure(ctx context.Context, set *driver.Client, change func(*replConfig) error) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	var last error
+	err := until(ctx, 200*time.Millisecond, func() (bool, error) {
+		err := tryReconfigure(ctx, set, change)
+		switch {
+		case err == nil, errors.Is(err, errUnchanged):
+			return true, nil
+		case mongo.IsCode(err, codeConfigInProgress), mongo.IsCode(err, codeConfigNotCommitted), mongo.IsCode(err, codeNotPrimary),
+			mongo.IsCode(err, codeNewConfigOutdated) && strings.Contains(err.Error(), "version"):
+			last = err
+			return false, nil
+		}
+		return false, err
+	})
+	if err != nil {
+		return mongo.WithHint(fmt.Errorf("seed: change the set's configuration: %w", errors.Join(err, last)), "the user needs the role clusterManager")
+	}
+	return nil
+}
+
+func tryReconfigure(ctx context.Context, set *driver.Client, change func(*replConfig) error) error {
+	var reply struct {
+		Config bson.D `bson:"config"`
+	}
+	admin := set.Database("admin")
+	if err := admin.RunCommand(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}).Decode(&reply); err != nil {
+		return err
+	}
+	cfg := &replConfig{doc: reply.Config}
+	if err := change(cfg); err != nil {
+		return err
+	}
+	for i := range cfg.doc {
+		if cfg.doc[i].Key == "version" {
+			v, _ := asInt(cfg.doc[i].Value)
+			cfg.doc[i].Value = v + 1
+		}
+	}
+	return admin.RunCommand(ctx, bson.D{{Key: "replSetReconfig", Value: cfg.doc}}).Err()
+}
+
+// awaitSecondary waits until the member is a secondary that has applied what
+// the primary had when it became one.
+func awaitSecondary(ctx context.Context, c, set *driver.Client, host string) error {
+	var goal mongo.OpTime
+	var seen string
+	err := until(ctx, 100*time.Millisecond, func() (bool, error) {
+		var st setStatus
+		if c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetStatus", Value: 1}}).Decode(&st) != nil {
+			return false, nil // it learns of the set by its first heartbeat
+		}
+		for _, m := range st.Members {
+			if !m.Self {
+				continue
+			}
+			seen = m.State
+			if m.State != "SECONDARY" {
+				return false, nil
+			}
+			if goal.IsZero() {
+				goal = primaryPosition(ctx, set)
+			}
+			return !goal.IsZero() && !m.Op.Before(goal), nil
+		}
+		return false, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for %s (last seen as %q): %w", host, seen, err)
+	}
+	return nil
+}
+
+func primaryPosition(ctx context.Context, set *driver.Client) mongo.OpTime {
+	var st setStatus
+	if set.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetStatus", Value: 1}}).Decode(&st) != nil {
+		return mongo.OpTime{}
+	}
+	for _, m := range st.Members {
+		if m.State == "PRIMARY" {
+			return m.Op
+		}
+	}
+	return mongo.OpTime{}
+}

@@ -1,0 +1,161 @@
+package seed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// makeIndependent makes a copy forget the set that it comes from. What came
+// after the last checkpoint is in the oplog of the copy alone: so the oplog is
+// applied first, and only then `local` is dropped. It returns the position up
+// to which the copy holds everything.
+func makeIndependent(ctx context.Context, o Options, s Storage) (mongo.OpTime, error) {
+	// A mark that says how far this got: the steps cannot be told apart by the
+	// files.
+	mark := filepath.Join(o.Pull.DBPath, newSetMark)
+	if err := os.WriteFile(mark, []byte("millrace seed makes this copy a replica set of its own\n"), 0o600); err != nil {
+		return mongo.OpTime{}, fmt.Errorf("seed: %w", explain(err))
+	}
+	var at mongo.OpTime
+	err := withPrivateMongod(ctx, o, s, []string{"recoverFromOplogAsStandalone=true", "takeUnstableCheckpointOnShutdown=true"},
+		func(ctx context.Context, c *driver.Client) (err error) {
+			at, err = newestPosition(ctx, c)
+			return err
+		})
+	if err != nil {
+		return at, fmt.Errorf("seed: apply the oplog to the copy: %w", err)
+	}
+	err = withPrivateMongod(ctx, o, s, nil, func(ctx context.Context, c *driver.Client) error {
+		return c.Database("local").Drop(ctx)
+	})
+	if err != nil {
+		return at, fmt.Errorf("seed: remove the old set's oplog and configuration from the copy: %w", err)
+	}
+	return at, os.Remove(mark)
+}
+
+const newSetMark = "millrace-new-set"
+
+func newestPosition(ctx context.Context, c *driver.Client) (mongo.OpTime, error) {
+	var at mongo.OpTime
+	err := c.Database("local").Collection("oplog.rs").FindOne(ctx, bson.D{},
+		options.FindOne().SetSort(bson.D{{Key: "$natural", Value: -1}}).
+			SetProjection(bson.D{{Key: "ts", Value: 1}, {Key: "t", Value: 1}})).Decode(&at)
+	if err != nil {
+		return at, fmt.Errorf("read the end of the oplog: %w", err)
+	}
+	return at, nil
+}
+
+// withPrivateMongod runs fn on a standalone mongod that listens on a socket in
+// a private directory only: nobody else can write to the copy meanwhile. It is
+// shut down cleanly, for the checkpoint at the end is what counts.
+func withPrivateMongod(ctx context.Context, o Options, s Storage, params []string, fn func(context.Context, *driver.Client) error) error {
+	dir, err := os.MkdirTemp("", "millrace-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	socket := filepath.Join(dir, "s.sock")
+	args := []string{"--dbpath", o.Pull.DBPath, "--bind_ip", socket, "--unixSocketPrefix", dir, "--logpath", filepath.Join(dir, "log")}
+	if s.DirectoryPerDB {
+		args = append(args, "--directoryperdb")
+	}
+	if s.DirectoryForIndexes {
+		args = append(args, "--wiredTigerDirectoryForIndexes")
+	}
+	for _, p := range params {
+		args = append(args, "--setParameter", p)
+	}
+	cmd := exec.Command(o.Member.mongod(), args...) //nolint:noctx // shut down below, never killed while it may write its checkpoint
+	cmd.SysProcAttr = apart()
+	var said strings.Builder
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Start(); err != nil {
+		return mongo.WithHint(fmt.Errorf("start %s: %w", o.Member.mongod(), err), "name the mongod with --mongod")
+	}
+	ended := make(chan struct{})
+	var exit error
+	go func() { // ends with the mongod, which this function waits for
+		exit = cmd.Wait()
+		close(ended)
+	}()
+	err = callPrivate(ctx, socket, ended, fn)
+	if e := cmd.Process.Signal(syscall.SIGTERM); e != nil && !errors.Is(e, os.ErrProcessDone) {
+		err = errors.Join(err, e)
+	}
+	<-ended
+	if exit != nil {
+		err = errors.Join(err, fmt.Errorf("mongod ended (%w): %s %s", exit, strings.TrimSpace(said.String()), tailOf(filepath.Join(dir, "log"))))
+	}
+	return err
+}
+
+// callPrivate waits for the socket and runs fn.
+func callPrivate(ctx context.Context, socket string, ended <-chan struct{}, fn func(context.Context, *driver.Client) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	over := make(chan struct{})
+	defer close(over)
+	go func() { // ends with this function
+		select {
+		case <-ended:
+			cancel(errors.New("mongod ended"))
+		case <-over:
+		}
+	}()
+	// Recovery may take long: mongod listens when it is done.
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if _, err := os.Stat(socket); err == nil {
+			break
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	c, err := driver.Connect(options.Client().SetHosts([]string{socket}).SetDirect(true).SetServerSelectionTimeout(30 * time.Second))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Disconnect(context.WithoutCancel(ctx)) }()
+	if err := fn(ctx, c); err != nil {
+		return errors.Join(err, context.Cause(ctx))
+	}
+	return nil
+}
+
+func (o MemberOptions) mongod() string {
+	switch {
+	case o.Mongod != "":
+		return o.Mongod
+	case len(o.Command) > 0:
+		return o.Command[0]
+	}
+	return "mongod"
+}
+
+// tailOf is the end of a log.
+func tailOf(name string) string {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return ""
+	}
+	return string(b[max(0, len(b)-2000):])
+}

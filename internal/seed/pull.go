@@ -1,0 +1,416 @@
+package seed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// PullOptions describe the new member's directory.
+type PullOptions struct {
+	DBPath  string
+	Workers int // ranges under way at once, default 4
+	// Check refuses a source before anything is written; nil accepts all.
+	Check func(*Manifest) error
+	Stats *Stats
+	Log   *slog.Logger
+}
+
+// Report tells what a copy did.
+type Report struct {
+	Way          Way     `json:"way"`
+	Origin       Origin  `json:"origin"`
+	Files        int     `json:"files"`
+	Bytes        int64   `json:"bytes"`        // of all files
+	CopiedBytes  int64   `json:"copiedBytes"`  // written in the first pass
+	AgainBytes   int64   `json:"againBytes"`   // written again, as they stood under the lock
+	ChangedBytes int64   `json:"changedBytes"` // put aside by the agent under the lock
+	CopySeconds  float64 `json:"copySeconds"`
+	LockSeconds  float64 `json:"lockSeconds"`
+	// FreezeSeconds is the wait for the frozen state, the lock included.
+	FreezeSeconds float64 `json:"freezeSeconds"`
+	FinishSeconds float64 `json:"finishSeconds"` // changed blocks, fsync
+	Resumed       bool    `json:"resumed"`
+}
+
+// Pull copies a member's files into an empty directory, or completes a copy
+// that was interrupted. Until it returns nil, no mongod starts on the
+// directory.
+func Pull(ctx context.Context, src Source, o PullOptions) (*Report, error) {
+	o.Workers = orDefault(o.Workers, 4)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Stats == nil {
+		o.Stats = &Stats{}
+	}
+	p := &pull{o: o, src: src, stats: o.Stats}
+	if err := p.openTarget(); err != nil {
+		return nil, err
+	}
+	err := p.run(ctx)
+	return &p.report, errors.Join(err, p.close())
+}
+
+// pull is one run of Pull.
+type pull struct {
+	o      PullOptions
+	src    Source
+	stats  *Stats
+	root   *os.Root
+	lock   *os.File
+	files  map[string]*targetFile
+	report Report
+}
+
+func (p *pull) close() error {
+	var errs []error
+	for _, f := range p.files {
+		errs = append(errs, f.close())
+	}
+	if p.lock != nil {
+		errs = append(errs, p.lock.Close())
+	}
+	return errors.Join(append(errs, p.root.Close())...)
+}
+
+// openTarget takes an empty directory, or one that holds an incomplete copy.
+func (p *pull) openTarget() error {
+	if err := os.MkdirAll(p.o.DBPath, 0o700); err != nil {
+		return fmt.Errorf("seed: make the new data directory: %w", err)
+	}
+	root, err := os.OpenRoot(p.o.DBPath)
+	if err != nil {
+		return fmt.Errorf("seed: open the new data directory: %w", err)
+	}
+	p.root = root
+	if p.report.Resumed, err = claim(root); err == nil {
+		p.lock, err = lockDirectory(root, true)
+	}
+	if err != nil {
+		return errors.Join(err, root.Close())
+	}
+	return p.poison()
+}
+
+// claim accepts an empty directory, and one of an incomplete copy.
+func claim(root *os.Root) (resumes bool, err error) {
+	if poisoned(root) {
+		return true, nil
+	}
+	entries, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
+		return false, fmt.Errorf("seed: look into %s: %w", root.Name(), err)
+	}
+	for _, e := range entries {
+		// What a start that failed before the first byte leaves, and what a
+		// new file system has.
+		if name := e.Name(); name != "mongod.lock" && name != "lost+found" && name != storageTemp {
+			return false, mongo.WithHint(fmt.Errorf("seed: %s is not empty: it holds %s", root.Name(), name),
+				"give an empty directory; what is there is never overwritten")
+		}
+	}
+	return false, nil
+}
+
+const storageTemp = "storage.bson.millrace"
+
+func (p *pull) poison() error {
+	if p.report.Resumed {
+		return nil
+	}
+	err := writeRootFile(p.root, storageTemp, []byte(poisonText))
+	if err == nil {
+		err = p.root.Rename(storageTemp, storageFile)
+	}
+	if err == nil {
+		err = syncDir(p.root, ".")
+	}
+	if err != nil {
+		return mongo.WithHint(fmt.Errorf("seed: mark the new data directory as incomplete: %w", err), "see to it that millrace may write there")
+	}
+	return nil
+}
+
+func (p *pull) run(ctx context.Context) error {
+	for attempt := 1; ; attempt++ {
+		err := p.round(ctx)
+		if !errors.Is(err, errNoRound) || attempt == 3 {
+			return err
+		}
+		p.o.Log.Warn("the agent forgot the round; beginning another one with what is there", "attempt", attempt)
+	}
+}
+
+// round copies once through: the files while the source works, then what
+// changed.
+func (p *pull) round(ctx context.Context) (err error) {
+	m, err := p.src.Join(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { // also when it failed: others need not wait for this one
+		leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		_ = p.src.Leave(leaving, m.Round, m.Puller)
+	}()
+	if err := m.check(); err != nil {
+		return err
+	}
+	if p.o.Check != nil {
+		if err := p.o.Check(m); err != nil {
+			return err
+		}
+	}
+	p.report.Way, p.report.Origin = m.Way, m.Origin
+	if err := p.room(m); err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := p.firstPass(ctx, m); err != nil {
+		return err
+	}
+	p.report.CopySeconds += time.Since(began).Seconds()
+	began = time.Now()
+	p.stats.enter(PhaseFreeze, 0)
+	final, err := p.src.Freeze(ctx, m.Round, m.Puller)
+	if err != nil {
+		return err
+	}
+	if err := final.check(); err != nil {
+		return err
+	}
+	p.report.FreezeSeconds += time.Since(began).Seconds()
+	began = time.Now()
+	p.report.LockSeconds, p.report.ChangedBytes = final.LockSeconds, final.ChangedBytes
+	if err := p.secondPass(ctx, m, final); err != nil {
+		return err
+	}
+	err = p.complete(ctx, final)
+	p.report.FinishSeconds = time.Since(began).Seconds()
+	return err
+}
+
+// room refuses a copy that cannot fit.
+func (p *pull) room(m *Manifest) error {
+	free, err := freeBytes(p.o.DBPath)
+	if err != nil {
+		return err
+	}
+	var there int64
+	for _, f := range m.Files {
+		if info, err := p.root.Stat(f.Path); err == nil {
+			there += min(info.Size(), f.Size)
+		}
+	}
+	if need := m.Bytes - there; free < need+need/50 {
+		return mongo.WithHint(fmt.Errorf("seed: the copy needs %d MB, %s has %d MB free", need>>20, p.o.DBPath, free>>20), "make room, or choose another directory")
+	}
+	return nil
+}
+
+// firstPass reads every file once.
+func (p *pull) firstPass(ctx context.Context, m *Manifest) error {
+	p.stats.enter(PhaseCopy, m.Bytes)
+	if p.files == nil {
+		p.files = map[string]*targetFile{}
+	}
+	outer := ctx
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(p.o.Workers)
+	for _, f := range m.Files {
+		if ctx.Err() != nil {
+			break
+		}
+		t, err := p.target(f.Path)
+		if err != nil {
+			return errors.Join(err, g.Wait())
+		}
+		// At least one block is asked for: the file may have grown meanwhile.
+		for first := int64(0); first < max(blocksOf(f.Size), 1) && ctx.Err() == nil; first += rangeBlocks {
+			n := min(rangeBlocks, max(blocksOf(f.Size), 1)-first)
+			g.Go(func() error { return p.fetchRange(ctx, m, t, first, n) })
+		}
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return outer.Err()
+}
+
+// target opens the copy of a file, or makes it.
+func (p *pull) target(name string) (*targetFile, error) {
+	if t := p.files[name]; t != nil {
+		return t, nil
+	}
+	local := name
+	if name == storageFile {
+		local = storageTemp // the real one comes last
+	}
+	if dir := path.Dir(name); dir != "." {
+		if err := p.root.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("seed: make %s: %w", dir, err)
+		}
+	}
+	t := &targetFile{root: p.root, name: local}
+	p.files[name] = t
+	return t, nil
+}
+
+// fetchRange fetches blocks; what is there already is offered by checksum.
+func (p *pull) fetchRange(ctx context.Context, m *Manifest, t *targetFile, first, n int64) error {
+	have, err := t.sums(first, n)
+	if err != nil {
+		return err
+	}
+	return p.fetch(ctx, m, t, first, have, &p.report.CopiedBytes)
+}
+
+// fetch reads a range and writes what is new of it.
+func (p *pull) fetch(ctx context.Context, m *Manifest, t *targetFile, first int64, have []Sum, written *int64) error {
+	name := t.name
+	if name == storageTemp {
+		name = storageFile
+	}
+	q := ReadRequest{Round: m.Round, Puller: m.Puller, Path: name, First: first, Have: have}
+	err := p.src.Read(ctx, q, func(b Block) error {
+		if b.Index < first || b.Index >= first+int64(len(have)) || len(b.Data) > BlockSize {
+			return fmt.Errorf("seed: the agent sent block %d of %s unasked", b.Index, name)
+		}
+		if b.Same {
+			if b.Sum != have[b.Index-first] {
+				return fmt.Errorf("seed: the agent claims that block %d of %s is there", b.Index, name)
+			}
+			p.stats.pass(BlockSize)
+			return nil
+		}
+		if sumOf(b.Data) != b.Sum {
+			return mongo.WithHint(fmt.Errorf("seed: block %d of %s arrived damaged", b.Index, name), "run it again: what arrived whole is used")
+		}
+		if err := t.write(b); err != nil {
+			return err
+		}
+		p.stats.pass(int64(len(b.Data)))
+		p.stats.add(written, int64(len(b.Data)))
+		return nil
+	})
+	return err
+}
+
+// secondPass brings every file to the state of the frozen moment.
+func (p *pull) secondPass(ctx context.Context, m *Manifest, final *Final) error {
+	var todo int64
+	for _, f := range final.Files {
+		if !f.Same {
+			todo += f.Size
+		}
+	}
+	p.stats.enter(PhaseAgain, todo)
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(p.o.Workers)
+	for _, f := range final.Files {
+		if f.Same {
+			if p.files[f.Path] == nil {
+				_ = g.Wait()
+				return fmt.Errorf("seed: the agent calls %s unchanged, which it never sent", f.Path)
+			}
+			continue
+		}
+		t, err := p.target(f.Path)
+		if err != nil {
+			return errors.Join(err, g.Wait())
+		}
+		g.Go(func() error { return p.again(ctx, m, t, f) })
+	}
+	return g.Wait()
+}
+
+// again fetches the blocks of one file that are not as they have to be.
+func (p *pull) again(ctx context.Context, m *Manifest, t *targetFile, f FinalFile) error {
+	blocks := blocksOf(f.Size)
+	if err := t.resize(f.Size); err != nil {
+		return err
+	}
+	for first := int64(0); first < blocks; first += rangeBlocks {
+		n := min(rangeBlocks, blocks-first)
+		have, err := t.sums(first, n)
+		if err != nil {
+			return err
+		}
+		if slices.Equal(have, f.Sums[first:first+n]) {
+			p.stats.pass(n * BlockSize)
+			continue
+		}
+		if err := p.fetch(ctx, m, t, first, have, &p.report.AgainBytes); err != nil {
+			return err
+		}
+		if have, err = t.sums(first, n); err != nil {
+			return err
+		}
+		if !slices.Equal(have, f.Sums[first:first+n]) {
+			return mongo.WithHint(fmt.Errorf("seed: %s is not as it stood under the lock", f.Path), "run it again: what is there will be used")
+		}
+	}
+	return nil
+}
+
+// complete makes everything durable and the directory startable, as its last
+// step.
+func (p *pull) complete(ctx context.Context, final *Final) error {
+	p.stats.enter(PhaseSync, 0)
+	keep := map[string]bool{}
+	p.report.Files, p.report.Bytes = len(final.Files), final.Bytes
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(p.o.Workers)
+	for _, f := range final.Files {
+		keep[f.Path] = true
+		t := p.files[f.Path]
+		g.Go(func() error {
+			if gctx.Err() != nil {
+				return gctx.Err()
+			}
+			return t.finish(f.Size)
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if err := p.removeOthers(keep); err != nil {
+		return err
+	}
+	if err := syncTree(p.root); err != nil {
+		return err
+	}
+	if err := p.root.Rename(storageTemp, storageFile); err != nil {
+		return fmt.Errorf("seed: complete the copy: %w", err)
+	}
+	return syncDir(p.root, ".")
+}
+
+// removeOthers removes what is not part of the copy: files that the source
+// dropped meanwhile, and what is left of an earlier attempt.
+func (p *pull) removeOthers(keep map[string]bool) error {
+	files, _, err := listFiles(p.root)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if keep[f.Path] {
+			continue
+		}
+		if err := p.root.Remove(f.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("seed: remove what the source does not have any more: %w", err)
+		}
+	}
+	return nil
+}

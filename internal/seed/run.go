@@ -1,0 +1,141 @@
+package seed
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
+)
+
+// ServeOptions are what an agent needs besides the member.
+type ServeOptions struct {
+	SourceOptions
+	// Guard is the command of the guardian process.
+	Guard []string
+	// LockLimit is the longest time the member may be locked.
+	LockLimit time.Duration
+	SpoolDir  string // default: a new temporary directory
+	Pullers   int
+	Workers   int
+	Limit     *pace.Limiter
+	Log       *slog.Logger
+}
+
+// OpenAgent makes an agent for a plan. The returned function closes it.
+func OpenAgent(plan *Plan, o ServeOptions) (*Agent, func() error, error) {
+	if err := plan.Err(); err != nil {
+		return nil, nil, err
+	}
+	spool, remove := o.SpoolDir, func() error { return nil }
+	if spool == "" {
+		dir, err := os.MkdirTemp("", "millrace-seed-")
+		if err != nil {
+			return nil, nil, err
+		}
+		spool, remove = dir, func() error { return os.RemoveAll(dir) }
+	}
+	a := AgentOptions{DBPath: o.DBPath, Way: plan.Way, Why: plan.Why, SpoolDir: spool,
+		Pullers: o.Pullers, Workers: o.Workers, Limit: o.Limit, Log: o.Log}
+	a.Describe = func(ctx context.Context) (Origin, error) {
+		again, err := Inspect(ctx, o.SourceOptions) // it may be a primary by now
+		if plan.Way == WayStopped {
+			return plan.Origin, nil // its lock is ours
+		}
+		if err == nil {
+			err = again.Err()
+		}
+		if err != nil {
+			return Origin{}, err
+		}
+		return again.Origin, nil
+	}
+	if plan.Way == WayLock {
+		a.Freezer = &Guardian{Command: o.Guard, Log: o.Log, Request: GuardRequest{
+			URI: o.URI, LimitSeconds: o.LockLimit.Seconds(), Primary: o.AllowPrimary && o.YesBlockAllWrites}}
+	}
+	agent, err := NewAgent(a)
+	if err != nil {
+		return nil, nil, errors.Join(err, remove())
+	}
+	return agent, func() error { return errors.Join(agent.Close(), remove()) }, nil
+}
+
+// MemberOptions say what becomes of the copy.
+type MemberOptions struct {
+	// Command starts the new member; empty leaves that to the operator.
+	Command []string
+	// Join is the new member's address as the others see it; empty does not
+	// add it to the set.
+	Join       string
+	Votes      int
+	Priority   float64
+	Hidden     bool
+	SetURI     string // any connection string of the set
+	CatchUp    time.Duration
+	NewSet     string // name of the new replica set; empty is a member of the same one
+	NewSetHost string // its only member's address
+	Mongod     string // program for the recovery of a new set
+	LogPath    string // where the started mongod's output goes
+}
+
+// Options are a whole seeding.
+type Options struct {
+	Pull   PullOptions
+	Member MemberOptions
+}
+
+// Result tells what was done.
+type Result struct {
+	Report
+	// Position is where a new set stands: what comes after it on the old set is
+	// not in the copy.
+	Position       string  `json:"position,omitempty"`
+	RecoverSeconds float64 `json:"recoverSeconds,omitempty"`
+	StartSeconds   float64 `json:"startSeconds,omitempty"`
+	CatchUpSeconds float64 `json:"catchUpSeconds,omitempty"`
+	Pid            int     `json:"pid,omitempty"`
+	Member         string  `json:"member,omitempty"`
+	Seconds        float64 `json:"seconds"`
+}
+
+// Run copies and then makes a member, or a new set, of the copy as asked.
+func Run(ctx context.Context, src Source, o Options) (*Result, error) {
+	began := time.Now()
+	if o.Pull.Stats == nil {
+		o.Pull.Stats = &Stats{}
+	}
+	res := &Result{}
+	defer func() { res.Seconds = time.Since(began).Seconds() }()
+	report, err := Pull(ctx, src, o.Pull)
+	if report != nil {
+		res.Report = *report
+	}
+	if err != nil {
+		return res, err
+	}
+	if o.Member.LogPath == "" {
+		o.Member.LogPath = filepath.Clean(o.Pull.DBPath) + ".out"
+	}
+	return res, makeMember(ctx, o, res)
+}
+
+func makeMember(ctx context.Context, o Options, res *Result) error {
+	if o.Member.NewSet != "" {
+		o.Pull.Stats.enter(PhaseRecover, 0)
+		began := time.Now()
+		at, err := makeIndependent(ctx, o, res.Origin.Storage)
+		if err != nil {
+			return mongo.WithHint(err, "the files are complete, but still those of a member of the old set: do not start them as another set")
+		}
+		res.Position, res.RecoverSeconds = at.String(), time.Since(began).Seconds()
+	}
+	if len(o.Member.Command) == 0 {
+		return nil
+	}
+	return startMember(ctx, o, res)
+}

@@ -1,0 +1,112 @@
+package seed
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/lab"
+)
+
+// openAgent opens an agent as the command does.
+func openAgent(t *testing.T, o ServeOptions) *Agent {
+	t.Helper()
+	o.Guard = guardCommand()
+	if o.LockLimit == 0 {
+		o.LockLimit = 30 * time.Second
+	}
+	plan, err := Inspect(t.Context(), o.SourceOptions)
+	must(t, err)
+	t.Logf("plan: %s, %s", plan.Way, plan.Why)
+	for _, c := range plan.Checks {
+		t.Logf("%s %s: %s", c.Level, c.Name, c.Message)
+	}
+	a, closeAgent, err := OpenAgent(plan, o)
+	must(t, err)
+	t.Cleanup(func() {
+		if err := closeAgent(); err != nil {
+			t.Error(err)
+		}
+	})
+	return a
+}
+
+// joined seeds a member and compares it with the primary.
+func seedAndCompare(t *testing.T, c *lab.Cluster, version string, src Source, stop func() int, db string) *Result {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "new")
+	port := freePort(t)
+	host := "127.0.0.1:" + strconv.Itoa(port)
+	p, err := c.Primary(t.Context())
+	must(t, err)
+	pid := 0
+	endLater(t, &pid)
+	res, err := Run(t.Context(), src, Options{
+		Pull: PullOptions{DBPath: dir},
+		Member: MemberOptions{Command: memberCommand(t, version, c.Name(), dir, port), Join: host, Votes: 1, Priority: 1,
+			SetURI: c.DirectURI(p), CatchUp: time.Minute},
+	})
+	if res != nil {
+		pid = res.Pid
+	}
+	if err != nil {
+		out, _ := os.ReadFile(dir + ".out")
+		t.Fatalf("%v\n%s", err, out[max(0, len(out)-3000):])
+	}
+	defer removeMember(t, c.URI(), host)
+	t.Logf("%+v", *res)
+	if n := stop(); n == 0 {
+		t.Error("nothing was written meanwhile")
+	}
+	member := connect(t, "mongodb://"+host+"/?directConnection=true")
+	primary := connect(t, c.URI())
+	var want string
+	eventually(t, "the new member has the same content", func() bool {
+		want = hashes(t, primary, db)
+		return want == hashes(t, member, db)
+	})
+	raw, err := member.Database("admin").RunCommand(t.Context(), bson.D{{Key: "serverStatus", Value: 1}}).Raw()
+	must(t, err)
+	if v, err := raw.LookupErr("metrics", "repl", "initialSync", "completed"); err != nil || v.AsInt64() != 0 {
+		t.Errorf("logical initial syncs: %v, %v", v, err)
+	}
+	return res
+}
+
+func TestLockedSecondaryBecomesMember(t *testing.T) {
+	c := threeMembers(t)
+	s := secondary(t, c)
+	d := fill(t, c.URI(), "locked", 3, 2000)
+	stop := writer(t, d)
+	a := openAgent(t, ServeOptions{SourceOptions: SourceOptions{URI: c.DirectURI(s.Index), DBPath: s.DBPath}})
+	res := seedAndCompare(t, c, "6.0", a, stop, "locked")
+	if res.Way != WayLock || res.LockSeconds <= 0 {
+		t.Errorf("%+v", res)
+	}
+	if isLocked(t, c.DirectURI(s.Index)) {
+		t.Error("the source is still locked")
+	}
+}
+
+func TestStoppedMemberIsCopied(t *testing.T) {
+	c := threeMembers(t)
+	s := secondary(t, c)
+	d := fill(t, c.URI(), "stopped", 2, 2000)
+	must(t, s.Stop())
+	stop := writer(t, d)
+	a := openAgent(t, ServeOptions{SourceOptions: SourceOptions{DBPath: s.DBPath}})
+	res := seedAndCompare(t, c, "6.0", a, stop, "stopped")
+	if res.Way != WayStopped || res.AgainBytes != 0 {
+		t.Errorf("%+v", res)
+	}
+	must(t, a.held.Close()) // as the agent's end does
+	a.held = nil
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	must(t, s.Start(ctx))
+}

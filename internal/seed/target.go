@@ -1,0 +1,226 @@
+package seed
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// targetFile is a file of the copy. It is safe for concurrent use on different
+// ranges.
+type targetFile struct {
+	root *os.Root
+	name string
+
+	mu   sync.Mutex
+	file *os.File
+	size int64
+	sum  []Sum // by block; 0 is not known yet
+}
+
+// open opens the file when it is first needed. f.mu is held.
+func (f *targetFile) open() error {
+	if f.file != nil {
+		return nil
+	}
+	file, err := f.root.OpenFile(f.name, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("seed: make %s: %w", f.name, explain(err))
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return errors.Join(err, file.Close())
+	}
+	f.file, f.size = file, info.Size()
+	return nil
+}
+
+func (f *targetFile) close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.file == nil {
+		return nil
+	}
+	err := f.file.Close()
+	f.file = nil
+	return err
+}
+
+// sums are the checksums of what is there: remembered, or read from the file
+// if an earlier run left it.
+func (f *targetFile) sums(first, n int64) ([]Sum, error) {
+	f.mu.Lock()
+	err := f.open()
+	file, size := f.file, f.size
+	have := make([]Sum, n)
+	for i := range have {
+		if at := first + int64(i); at < int64(len(f.sum)) {
+			have[i] = f.sum[at]
+		}
+	}
+	f.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	var buf []byte
+	for i := range have {
+		at := first + int64(i)
+		if have[i] != 0 || at*BlockSize >= size {
+			continue
+		}
+		if buf == nil {
+			buf = make([]byte, BlockSize)
+		}
+		got, err := readBlock(file, at, buf)
+		if err != nil {
+			return nil, err
+		}
+		if got > 0 {
+			have[i] = sumOf(buf[:got])
+			f.remember(at, have[i])
+		}
+	}
+	return have, nil
+}
+
+func (f *targetFile) remember(index int64, s Sum) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for int64(len(f.sum)) <= index {
+		f.sum = append(f.sum, 0)
+	}
+	f.sum[index] = s
+}
+
+// write writes a block. Zeros beyond the present end stay a hole.
+func (f *targetFile) write(b Block) error {
+	f.mu.Lock()
+	err := f.open()
+	file := f.file
+	at := b.Index * BlockSize
+	hole := at >= f.size && isZero(b.Data)
+	f.size = max(f.size, at+int64(len(b.Data)))
+	f.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if !hole {
+		if _, err := file.WriteAt(b.Data, at); err != nil {
+			return fmt.Errorf("seed: write %s: %w", f.name, explain(err))
+		}
+	}
+	f.remember(b.Index, b.Sum)
+	return nil
+}
+
+// resize cuts or lengthens the file; the checksum of a block whose length
+// changes is forgotten.
+func (f *targetFile) resize(size int64) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.open(); err != nil {
+		return err
+	}
+	if err := f.file.Truncate(size); err != nil {
+		return fmt.Errorf("seed: set the size of %s: %w", f.name, explain(err))
+	}
+	if f.size != size {
+		for i := min(f.size, size) / BlockSize; i < int64(len(f.sum)); i++ {
+			f.sum[i] = 0
+		}
+	}
+	f.size = size
+	return nil
+}
+
+// finish makes the file durable at its size.
+func (f *targetFile) finish(size int64) error {
+	if err := f.resize(size); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	err := f.file.Sync()
+	if e := f.file.Close(); err == nil {
+		err = e
+	}
+	f.file = nil
+	if err != nil {
+		return fmt.Errorf("seed: make %s durable: %w", f.name, explain(err))
+	}
+	return nil
+}
+
+func isZero(b []byte) bool {
+	for len(b) >= 8 {
+		if b[0]|b[1]|b[2]|b[3]|b[4]|b[5]|b[6]|b[7] != 0 {
+			return false
+		}
+		b = b[8:]
+	}
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// explain adds what the operator can do.
+func explain(err error) error {
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return mongo.WithHint(err, "make room and run it again: what is there will be used")
+	case errors.Is(err, syscall.EMFILE):
+		return mongo.WithHint(err, "allow more open files (ulimit -n)")
+	}
+	return err
+}
+
+func writeRootFile(root *os.Root, name string, b []byte) error {
+	f, err := root.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err == nil {
+		err = f.Sync()
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	return err
+}
+
+func syncDir(root *os.Root, name string) error {
+	d, err := root.Open(name)
+	if err != nil {
+		return err
+	}
+	err = d.Sync()
+	if e := d.Close(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return fmt.Errorf("seed: make the directory %s durable: %w", name, err)
+	}
+	return nil
+}
+
+// syncTree makes all directories durable.
+func syncTree(root *os.Root) error {
+	return fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return err
+		}
+		if p == "lost+found" {
+			return fs.SkipDir
+		}
+		return syncDir(root, p)
+	})
+}
