@@ -189,6 +189,10 @@ const (
 	CommandResume   = "resume"
 	CommandThrottle = "throttle"
 	CommandFinalize = "finalize"
+
+	CommandSeedLocal = "seed-local"
+	CommandSeedServe = "seed-serve"
+	CommandSeedPull  = "seed-pull"
 )
 
 const (
@@ -203,7 +207,7 @@ const (
 
 // secret reports settings whose value is never shown.
 func secret(name string) bool {
-	return slices.Contains([]string{flagSource, flagTarget, flagToken}, name)
+	return slices.Contains([]string{flagSource, flagTarget, flagToken, flagFromURI, flagSeedURI, flagSetURI}, name)
 }
 
 // flagSets gives each command's settings, so that one file may serve several
@@ -219,6 +223,9 @@ func flagSets() map[string]*pflag.FlagSet {
 	add(CommandVerify, new(Verify).Bind)
 	for _, c := range []string{CommandStatus, CommandPause, CommandResume, CommandThrottle, CommandFinalize} {
 		add(c, func(fs *pflag.FlagSet) { new(Control).Bind(fs, c) })
+	}
+	for _, c := range []string{CommandSeedLocal, CommandSeedServe, CommandSeedPull} {
+		add(c, func(fs *pflag.FlagSet) { new(Seed).Bind(fs, c) })
 	}
 	return sets
 }

@@ -42,6 +42,8 @@ type Agent struct {
 	opts AgentOptions
 	root *os.Root
 	held *os.File // mongod.lock of a stopped member
+	// zeros is a block of zeros, to be compared with.
+	zeros []byte
 
 	mu     sync.Mutex
 	rounds map[string]*round
@@ -65,7 +67,7 @@ func NewAgent(o AgentOptions) (*Agent, error) {
 	if err != nil {
 		return nil, mongo.WithHint(fmt.Errorf("seed: open the source's data directory: %w", err), "name the mongod's dbPath, and run as a user that may read it")
 	}
-	a := &Agent{opts: o, root: root, rounds: map[string]*round{}}
+	a := &Agent{opts: o, root: root, zeros: make([]byte, BlockSize), rounds: map[string]*round{}}
 	if err := a.prepare(); err != nil {
 		return nil, errors.Join(err, a.Close())
 	}
@@ -197,7 +199,7 @@ func (a *Agent) Freeze(ctx context.Context, id, puller string) (*Final, error) {
 func (a *Agent) Leave(_ context.Context, id, puller string) error {
 	r, err := a.round(id)
 	if err != nil {
-		return nil // it has left
+		return nil //nolint:nilerr // the round has ended
 	}
 	if !r.leave(puller) {
 		return nil

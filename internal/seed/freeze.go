@@ -96,7 +96,7 @@ func (r *round) compare(ctx context.Context, aside *spool) (*Final, map[string]*
 		g.Go(func() error {
 			sums, err := r.compareFile(gctx, f, known, aside)
 			final.Files[i].Sums = sums
-			known.final = sums
+			known.final, known.size = sums, f.Size
 			return err
 		})
 	}
@@ -131,8 +131,8 @@ func (r *round) compareFile(ctx context.Context, f File, known *roundFile, aside
 			return nil, fmt.Errorf("seed: %s became shorter under the lock", f.Path)
 		}
 		sums[i] = sumOf(buf[:n])
-		if known.held(int64(i), sums[i]) {
-			continue
+		if known.held(int64(i), sums[i]) || isZero(buf[:n]) {
+			continue // nobody needs it, or its checksum says everything
 		}
 		if err := aside.add(f.Path, int64(i), buf[:n]); err != nil {
 			return nil, err

@@ -2,7 +2,6 @@ package seed
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"path"
 	"strings"
@@ -227,12 +226,4 @@ func (f *Final) check() error {
 		return mongo.WithHint(fmt.Errorf("seed: the source has no %s", storageFile), "give the data directory of a mongod with the WiredTiger engine")
 	}
 	return nil
-}
-
-// appendSums and parseSums write checksums as bytes.
-func appendSums(b []byte, sums []Sum) []byte {
-	for _, s := range sums {
-		b = binary.LittleEndian.AppendUint64(b, uint64(s))
-	}
-	return b
 }

@@ -366,7 +366,7 @@ func awaitSecondary(ctx context.Context, c, set *driver.Client, host string) err
 	err := until(ctx, 100*time.Millisecond, func() (bool, error) {
 		var st setStatus
 		if c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetStatus", Value: 1}}).Decode(&st) != nil {
-			return false, nil // it learns of the set by its first heartbeat
+			return false, nil //nolint:nilerr // it learns of the set by its first heartbeat
 		}
 		for _, m := range st.Members {
 			if !m.Self {

@@ -54,6 +54,7 @@ type roundFile struct {
 	served []Sum  // by block: what pullers hold, 0 when nobody does
 	mixed  []bool // nil, or by block: pullers hold different states
 	final  []Sum  // by block, once frozen; nil when nothing changed
+	size   int64  // once frozen
 }
 
 func newRound(a *Agent, origin Origin) (*round, error) {
@@ -351,7 +352,14 @@ func (f *roundFile) readFrozen(ctx context.Context, a *Agent, aside *spool, q Re
 	return nil
 }
 
+// length is the length of a block of the frozen file.
+func (f *roundFile) length(index int64) int64 { return min(BlockSize, f.size-index*BlockSize) }
+
 func (f *roundFile) frozenBlock(a *Agent, aside *spool, path string, index int64, buf []byte) (int, error) {
+	if n := f.length(index); f.final[index] == sumOf(a.zeros[:n]) {
+		clear(buf[:n])
+		return int(n), nil
+	}
 	if aside != nil {
 		if n, ok, err := aside.read(path, index, buf); ok || err != nil {
 			return n, err
