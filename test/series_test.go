@@ -15,6 +15,7 @@ func seriesScenarios() []scenario {
 		{name: "series_granularities", setup: granularitiesSetup, change: granularitiesChange},
 		{name: "series_without_meta", setup: noMetaSetup, change: noMetaChange},
 		{name: "series_buckets", setup: bucketsSetup, change: bucketsChange},
+		{name: "series_new_fields", setup: newFieldsSetup, change: newFieldsChange},
 		{name: "series_deletes", since: "6.0", setup: bucketsSetup, change: seriesDeletesChange},
 		{name: "series_indexes", since: "6.0", setup: seriesIndexesSetup, change: seriesIndexesChange},
 		{name: "series_ttl", setup: seriesTTLSetup, change: seriesTTLChange},
@@ -52,6 +53,23 @@ func granularitiesChange(s *site) {
 		s.fillFrom(g, 200, 300, func(i int) bson.D { return d("t", at(i*97), "m", d("sensor", i%3), "v", i) })
 		s.series("new_"+g, "metaField", "m", "granularity", g)
 		s.insert("new_"+g, d("t", at(0), "m", 1, "v", 1))
+	}
+}
+
+// The minimum and maximum of a bucket get new fields in the order of the
+// measurement, which the oplog tells as if they were there already.
+func newFieldsSetup(s *site) {
+	s.series("c", "metaField", "m")
+	for m := range 8 {
+		s.insert("c", d("t", at(m), "m", m, "v", d("x", 1)))
+	}
+}
+
+func newFieldsChange(s *site) {
+	for m := range 8 {
+		s.insert("c", d("t", at(m+1), "m", m, "v", d("c", 7, "a", 8.0)))
+		s.insert("c", d("t", at(m+2), "m", m, "w", 1, "b", d("z", d("y", 1, "x", 1)), "v", d("z", 1, "b", 2)))
+		s.insert("c", d("t", at(m+2), "m", m, "b", d("z", d("d", 1, "c", 1), "a", 2)))
 	}
 }
 

@@ -52,6 +52,9 @@ func (f Form) String() string {
 //     order by both rules. A name that starts with a digit but is no plain
 //     number is taken as out of order beside others that start with a digit,
 //     because the newer rule is no order there ("9" < "10" < "1a" < "9").
+//   - A u of several fields out of that order that are not there, which only
+//     diffs of time-series buckets hold (control.min and max), and never in an
+//     array, where a guard could hold for another place; hence Guarded, or None.
 //   - l together with another change in the same array: $push with $slice and
 //     $set of an element conflict (error 40).
 //   - A $v:1 update with sets out of that order: from Compose, or from a 4.4
@@ -81,8 +84,8 @@ func AppendStatement(dst []byte, d Delta) ([]byte, Form) {
 
 // AppendGuard appends the conditions of a Guarded statement, as elements of a
 // query document that the caller has open: {"path": {$exists: false}} for each
-// field that a Diff inserts, {"field": {$exists: true}} for each that Modifiers
-// set.
+// field that a Diff inserts, {"path": {$exists: true}} for each that it sets
+// out of order, or that Modifiers set.
 //
 // Paths through arrays may match more than the one place, so a guard can fail
 // without need; it cannot hold wrongly.
@@ -118,9 +121,11 @@ const (
 type stmtWriter struct {
 	dst    []byte
 	pass   int
+	arrays int  // around the current place
 	unset  bool // set by the first pass: the diff deletes,
 	cut    bool // truncates,
-	insert bool // inserts
+	insert bool // inserts,
+	loose  bool // sets fields out of order
 }
 
 func diffStatement(dst, diff []byte) ([]byte, Form) {
@@ -136,7 +141,7 @@ func diffStatement(dst, diff []byte) ([]byte, Form) {
 		return dst, None
 	}
 	w.dst = closeDoc(w.dst, at)
-	if w.insert {
+	if w.insert || w.loose {
 		return w.dst, Guarded
 	}
 	return w.dst, Classic
@@ -186,10 +191,13 @@ func (w *stmtWriter) section(path []byte, f field) bool {
 	}
 	switch f.name[0] {
 	case 'u':
+		if w.pass == passGuard && !sorted(b) {
+			return w.guards(path, b, existsTrue)
+		}
 		return w.pass != passSet || w.sets(path, b, false)
 	case 'i':
 		if w.pass == passGuard {
-			return w.guards(path, b)
+			return w.guards(path, b, existsFalse)
 		}
 		w.insert = w.insert || len(b) > 0
 		return w.pass != passSet || w.sets(path, b, true)
@@ -210,8 +218,11 @@ func (w *stmtWriter) sets(path, b []byte, ordered bool) bool {
 		if !ok || !plain(f.name) {
 			return false
 		}
-		if ordered && last != nil && !before(last, f.name) {
-			return false
+		if last != nil && !before(last, f.name) {
+			if ordered || w.arrays > 0 {
+				return false
+			}
+			w.loose = true
 		}
 		if len(path) > 0 {
 			w.dst = append(w.dst, f.typ)
@@ -222,6 +233,20 @@ func (w *stmtWriter) sets(path, b []byte, ordered bool) bool {
 	}
 	if len(path) == 0 {
 		w.dst = append(w.dst, section...)
+	}
+	return true
+}
+
+// sorted reports whether the elements of a section are in the order in which
+// every server creates them.
+func sorted(b []byte) bool {
+	var last []byte
+	for len(b) > 0 {
+		f, rest, ok := next(b)
+		if !ok || last != nil && !before(last, f.name) {
+			return false
+		}
+		last, b = f.name, rest
 	}
 	return true
 }
@@ -242,14 +267,14 @@ func (w *stmtWriter) unsets(path, b []byte) bool {
 // existsFalse is {$exists: false}.
 const existsFalse = "\x0f\x00\x00\x00\x08$exists\x00\x00\x00"
 
-func (w *stmtWriter) guards(path, b []byte) bool {
+func (w *stmtWriter) guards(path, b []byte, condition string) bool {
 	for len(b) > 0 {
 		f, rest, ok := next(b)
 		if !ok || !plain(f.name) {
 			return false
 		}
 		w.leaf(path, typeObject, f.name)
-		w.dst = append(w.dst, existsFalse...)
+		w.dst = append(w.dst, condition...)
 		b = rest
 	}
 	return true
@@ -267,7 +292,10 @@ func (w *stmtWriter) leaf(path []byte, typ byte, name []byte) {
 func (w *stmtWriter) sub(path, name, diff []byte) bool {
 	path = append(path, name...)
 	if isArrayDiff(diff) {
-		return w.array(path, diff)
+		w.arrays++
+		ok := w.array(path, diff)
+		w.arrays--
+		return ok
 	}
 	return w.object(append(path, '.'), diff)
 }

@@ -36,6 +36,8 @@ var stmtCases = []stmtCase{
 	{"insert in both orders", nested, v2("i", d("B", 1, "b", 1, "n", 1, "é", 1), "so", d("i", d("10", 1, "50", 1, "a", 1))), Guarded,
 		d("$set", d("B", 1, "b", 1, "n", 1, "é", 1, "o.10", 1, "o.50", 1, "o.a", 1))},
 	{"insert out of order", nested, v2("i", d("n", 1, "b", 1)), None, nil},
+	{"set out of order", nested, v2("u", d("o", 2, "a", 2)), Guarded, d("$set", d("o", 2, "a", 2))},
+	{"set out of order in an array", nested, v2("sr", d("a", true, "s2", d("u", d("x", 2, "b", 2)))), None, nil},
 	{"insert mixed digits", nested, v2("i", d("10", 1, "1a", 1)), None, nil},
 	{"insert zeros", nested, v2("i", d("01", 1, "1", 1)), None, nil},
 	{"number in an object", d("_id", 1, "o", d("0", 1)), v2("so", d("u", d("0", 5))), Classic, d("$set", d("o.0", 5))},
@@ -93,8 +95,9 @@ func TestGuardOfModifiers(t *testing.T) {
 
 func TestGuard(t *testing.T) {
 	no := d("$exists", false)
-	o := v2("u", d("a", 2), "i", d("n", 1, "z", 1), "so", d("i", d("k", 1)), "sr", d("a", true, "s2", d("i", d("y", 1))))
-	want := raw(d("n", no, "z", no, "o.k", no, "r.2.y", no))
+	o := v2("u", d("a", 2), "i", d("n", 1, "z", 1), "so", d("u", d("c", 1, "b", 1), "i", d("k", 1)), "sr", d("a", true, "s2", d("i", d("y", 1))))
+	yes := d("$exists", true)
+	want := raw(d("n", no, "z", no, "o.c", yes, "o.b", yes, "o.k", no, "r.2.y", no))
 	if got := raw(guard(mustParse(t, raw(o)))); !bytes.Equal(got, want) {
 		t.Errorf("got  %s\nwant %s", show(got), show(want))
 	}
@@ -113,6 +116,13 @@ func testStatements(t *testing.T, s *server) {
 		list = append(list, folded{raw(c.doc), after, dl, 1})
 	}
 	moved := d("_id", 1, "n", 7, "a", 1, "o", d("k", 7, "x", 1), "r", arr{d("y", 7, "x", 1)})
+	// A u of fields that are not there, as in a time-series bucket.
+	dl := mustParse(t, raw(v2("so", d("u", d("c", 1, "b", 1)))))
+	after, _, err := Apply(nil, raw(moved), dl)
+	if want := raw(d("_id", 1, "n", 7, "a", 1, "o", d("k", 7, "x", 1, "c", 1, "b", 1), "r", arr{d("y", 7, "x", 1)})); err != nil || !bytes.Equal(after, want) {
+		t.Fatal(show(after), err)
+	}
+	list = append(list, folded{raw(moved), after, dl, 1})
 	for _, o := range []bson.D{v2("i", d("n", 1)), v2("so", d("i", d("k", 1))), v2("sr", d("a", true, "s0", d("i", d("y", 1))))} {
 		dl := mustParse(t, raw(o))
 		after, _, err := Apply(nil, raw(moved), dl)
