@@ -295,6 +295,7 @@ func cappedScenarios() []scenario {
 		{name: "capped_mixed_sizes", setup: cappedMixedSetup, change: cappedMixedChange},
 		{name: "capped_resized", since: "6.0", setup: cappedCountSetup, change: cappedResizeChange},
 		{name: "convert_to_capped", setup: manySmall, change: convertChange},
+		{name: "convert_clustered_to_capped", since: "6.0", setup: convertClusteredSetup, change: convertClusteredChange},
 		{name: "clone_as_capped", setup: manySmall, change: cloneCappedChange},
 	}
 }
@@ -377,6 +378,24 @@ func convertChange(s *site) {
 	s.insert("c", d("_id", "after"))
 	s.fill("c", 30, func(i int) bson.D { return d("_id", fmt.Sprint(i), "pad", pad(100)) })
 	s.index("c", d("x", 1))
+}
+
+// A server makes clustered capped collections in this way only.
+func convertClusteredSetup(s *site) {
+	for _, c := range []string{"c", "later"} {
+		s.create(c, "clusteredIndex", d("key", d("_id", 1), "unique", true, "name", "clustered"))
+		s.fill(c, 100, func(i int) bson.D { return d("_id", i, "pad", pad(100)) })
+	}
+	s.run(d("convertToCapped", "c", "size", 8192))
+	s.fillFrom("c", 100, 140, func(i int) bson.D { return d("_id", i, "pad", pad(100)) })
+}
+
+func convertClusteredChange(s *site) {
+	s.run(d("convertToCapped", "later", "size", 8192))
+	for _, c := range []string{"c", "later"} {
+		s.fillFrom(c, 140, 190, func(i int) bson.D { return d("_id", i, "pad", pad(100)) })
+		s.set(c, 185, d("$set", d("n", 1)))
+	}
 }
 
 func cloneCappedChange(s *site) {

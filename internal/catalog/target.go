@@ -69,6 +69,9 @@ func (t *Target) Create(ctx context.Context, coll Collection, targetNS string, r
 			return wrap(err)
 		}
 	}
+	if truthyField(options, "capped") && has(options, "clusteredIndex") {
+		return t.createCappedClustered(ctx, coll, targetNS, options)
+	}
 	db, name := mongo.SplitNS(targetNS)
 	cmd, err := command("create", name, options)
 	if err != nil {
@@ -81,6 +84,27 @@ func (t *Target) Create(ctx context.Context, coll Collection, targetNS string, r
 	}
 	if mongo.Classify(err) != mongo.ClassExists {
 		return mongo.WithHint(wrap(err), "the target refuses an option of the source's collection: exclude the collection, or change the option on the source")
+	}
+	return t.checkSame(ctx, Collection{NS: targetNS, Type: coll.Type, Options: options})
+}
+
+// createCappedClustered makes what a server refuses to create, and yet makes of
+// a clustered collection by convertToCapped (6.0).
+func (t *Target) createCappedClustered(ctx context.Context, coll Collection, targetNS string, options bson.Raw) error {
+	plain, err := without(options, "capped", "size", "max")
+	if err != nil {
+		return err
+	}
+	have, ok, err := t.find(ctx, targetNS)
+	if err == nil && (!ok || !have.Capped()) {
+		err = t.Create(ctx, Collection{NS: coll.NS, Type: coll.Type, Options: plain}, targetNS, nil)
+		if err == nil {
+			db, name := mongo.SplitNS(targetNS)
+			_, err = t.c.Command(ctx, db, bson.D{{Key: "convertToCapped", Value: name}, {Key: "size", Value: options.Lookup("size")}})
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("create capped clustered collection %s on the target: %w", targetNS, err)
 	}
 	return t.checkSame(ctx, Collection{NS: targetNS, Type: coll.Type, Options: options})
 }
