@@ -262,9 +262,11 @@ func (p *player) hook(ctx context.Context, s history.Step) error {
 	case s.Do == history.Target:
 		return history.Command(ctx, shared.targetDB, p.base, s)
 	case s.Do == history.Restart && p.job != nil:
-		p.job.stop()
-		if p.job.err != nil && !errors.Is(p.job.err, context.Canceled) {
+		select {
+		case <-p.job.done: // by itself
 			return jobError{p.job.failed(p.job.err)}
+		default:
+			p.job.stop()
 		}
 		if err := p.start(); err != nil {
 			return jobError{err}
@@ -286,6 +288,53 @@ func (p *player) dropAll() {
 	for _, c := range []*mongo.Client{shared.sourceDB, shared.targetDB} {
 		for _, db := range []string{p.base, history.Name(p.base, "x")} {
 			_ = c.Database(db).Drop(context.WithoutCancel(p.ctx))
+		}
+	}
+}
+
+// A step that waits for an open transaction does not hold up the others; one
+// that nobody ends is aborted.
+func TestHistoryRunsBesideOpenTransactions(t *testing.T) {
+	p := newPlayer(t, "beside", patience)
+	p.dropAll()
+	defer p.dropAll()
+	step := func(writer, txn int, do history.Action, cmd ...any) history.Step {
+		return history.Step{Writer: writer, Txn: txn, Do: do, Cmd: raw(d(cmd...))}
+	}
+	set := func(writer, txn, id int, by string) history.Step {
+		return step(writer, txn, history.Run, "update", "c", "updates", a(d("q", d("_id", id), "u", d("$set", d("by", by)))))
+	}
+	steps := []history.Step{
+		step(0, 0, history.Fill, "fill", "c", "from", 0, "to", 10, "pad", 0),
+		set(0, 1, 1, "committed"), set(1, 0, 1, "waits"), set(2, 0, 2, "free"), set(1, 0, 2, "waits too"), step(0, 1, history.Commit),
+		set(0, 2, 3, "aborted"), set(1, 0, 3, "waits"), set(0, 0, 4, "ends the transaction"),
+		set(2, 3, 5, "left open"), set(0, 0, 5, "waits"),
+		set(1, 4, 6, "refused"), step(1, 4, history.Run, "insert", "c", "documents", a(d("_id", 1))), set(1, 4, 7, "left out"), step(1, 4, history.Commit),
+	}
+	for _, free := range []bool{false, true} {
+		r := &history.Runner{Client: shared.sourceDB, Database: "beside"}
+		run := r.Ordered
+		if free {
+			run = r.Free
+		}
+		if err := errors.Join(run(t.Context(), steps), r.Close(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		s := r.Stats()
+		if free {
+			continue // who comes first is not known
+		}
+		if s.Left != 2 || s.Refusals() != 1 || s.Refused[11000] != 1 {
+			t.Errorf("%+v", s)
+		}
+		for id, by := range map[int]string{1: "waits", 2: "waits too", 3: "waits", 4: "ends the transaction", 5: "waits", 6: "", 7: ""} {
+			var doc struct{ By any }
+			if err := shared.sourceDB.Database("beside").Collection("c").FindOne(t.Context(), d("_id", id)).Decode(&doc); err != nil {
+				t.Fatal(err)
+			}
+			if got := fmt.Sprint(doc.By); got != by && by != "" || by == "" && got != "0" {
+				t.Errorf("document %d was changed by %q, not %q", id, got, by)
+			}
 		}
 	}
 }

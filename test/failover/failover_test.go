@@ -81,7 +81,7 @@ func uri(c *lab.Cluster) string {
 
 func (b *bench) start(more ...string) *test.Process {
 	b.t.Helper()
-	args := []string{"sync", "--source", uri(b.source), "--target", uri(b.target), "--include", database + ".*", "--job", "faults"}
+	args := []string{"sync", "--source", uri(b.source), "--target", uri(b.target), "--include", database + ".*", "--include", database + "-x.*", "--job", "faults"}
 	return test.Start(b.t, b.bin, append(args, more...)...)
 }
 
@@ -156,7 +156,9 @@ func (b *bench) finish(p *test.Process) {
 // compare wants no difference.
 func (b *bench) compare() {
 	b.t.Helper()
-	ours := func(ns string) bool { return strings.HasPrefix(ns, database+".") }
+	ours := func(ns string) bool {
+		return strings.HasPrefix(ns, database+".") || strings.HasPrefix(ns, database+"-x.")
+	}
 	diffs, err := test.Compare(b.t.Context(), b.sc, b.tc, test.CompareOptions{Source: ours, Target: ours})
 	if err != nil {
 		b.t.Fatal(err)

@@ -1,6 +1,7 @@
 package failover
 
 import (
+	"context"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/history"
 )
 
 // tally is what a soak did.
@@ -36,6 +38,7 @@ func TestSoak(t *testing.T) {
 
 func soakRound(t *testing.T, done *tally, long time.Duration) {
 	b := newBench(t)
+	histories := b.writeHistories()
 	r := rand.New(rand.NewPCG(b.seed, 3))
 	p := b.start(append(settings(r), "--until", "never", "--max-rate-bytes", "8MB")...)
 	all := b.faults()
@@ -53,13 +56,40 @@ func soakRound(t *testing.T, done *tally, long time.Duration) {
 			done.marks++
 		}
 	}
+	steps := histories()
 	b.finish(p)
-	done.operations += b.churn.Operations()
+	done.operations += b.churn.Operations() + steps.Done
 	done.comparisons++
-	v := test.Start(t, b.bin, "verify", "--source", uri(b.source), "--target", uri(b.target), "--include", database+".*")
+	v := test.Start(t, b.bin, "verify", "--source", uri(b.source), "--target", uri(b.target), "--include", database+".*", "--include", database+"-x.*")
 	if err := v.Wait(2 * time.Minute); err != nil {
 		t.Errorf("seed %d: verify: %v\n%s", b.seed, err, v.Output())
 	}
+}
+
+// writeHistories lets three more writers do random steps (test/history), and
+// returns what ends them. Capped collections are left out as in newBench.
+func (b *bench) writeHistories() (end func() history.Stats) {
+	b.t.Helper()
+	r := &history.Runner{Client: b.sc, Database: database, Tolerate: func(error) bool { return true }}
+	o := history.Options{Seed: b.seed, Writers: 3, NoCapped: true, Since: func(major, _ int) bool { return major <= 6 }}
+	if err := r.Ordered(b.t.Context(), history.NewGenerator(o).Setup()); err != nil {
+		b.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(b.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := r.Endless(ctx, o, history.Pace{Step: 2 * time.Millisecond, Schema: 500 * time.Millisecond}); err != nil {
+			b.t.Errorf("seed %d: %v", b.seed, err)
+		}
+	}()
+	end = func() history.Stats {
+		cancel()
+		<-done
+		return r.Stats()
+	}
+	b.t.Cleanup(func() { end() })
+	return end
 }
 
 // settings are drawn anew for each process of a job.

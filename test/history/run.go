@@ -16,6 +16,8 @@ import (
 const (
 	// commandTimeout turns a server that hangs into an error that names the step.
 	commandTimeout = 2 * time.Minute
+	// abortTimeout is for a server that is gone.
+	abortTimeout = 5 * time.Second
 	// held is how long a step is waited for that may have to wait for an open
 	// transaction, before the next ones are started.
 	held = 30 * time.Millisecond
@@ -158,9 +160,7 @@ func (r *Runner) open() (n int) {
 func (r *Runner) enqueue(ctx context.Context, steps ...Step) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.writers == nil {
-		r.writers, r.moved, r.stats.Refused = map[int]*writer{}, make(chan struct{}), map[int]int64{}
-	}
+	r.init()
 	for _, s := range steps {
 		w := r.writers[s.Writer]
 		if w == nil {
@@ -175,6 +175,13 @@ func (r *Runner) enqueue(ctx context.Context, steps ...Step) {
 			w.running = true
 			go r.work(ctx, w)
 		}
+	}
+}
+
+// init makes what steps need. The caller holds mu.
+func (r *Runner) init() {
+	if r.writers == nil {
+		r.writers, r.moved, r.stats.Refused = map[int]*writer{}, make(chan struct{}), map[int]int64{}
 	}
 }
 
@@ -276,8 +283,15 @@ func (r *Runner) abortIdle(ctx context.Context) {
 	}
 	r.mu.Unlock()
 	for _, w := range idle {
-		_, _ = r.end(context.WithoutCancel(ctx), w, Abort)
+		r.abort(ctx, w)
 	}
+}
+
+// abort ends the writer's transaction, if the server lets it.
+func (r *Runner) abort(ctx context.Context, w *writer) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTimeout)
+	defer cancel()
+	_, _ = r.end(ctx, w, Abort)
 }
 
 // step runs one step. left tells that its transaction was over.
@@ -309,7 +323,7 @@ func (r *Runner) step(ctx context.Context, w *writer, s Step) (left bool, err er
 		err = Command(ctx, r.Client, r.Database, s)
 	}
 	if err != nil && w.txn != 0 { // the server has aborted it
-		_, _ = r.end(context.WithoutCancel(ctx), w, Abort)
+		r.abort(ctx, w)
 	}
 	return false, err
 }

@@ -142,6 +142,22 @@ func fromExtJSON(b []byte) (bson.Raw, error) {
 	return bson.Marshal(d)
 }
 
+// Schema tells whether the step changes collections or indexes.
+func (s Step) Schema() bool {
+	if s.Do != Run || len(s.Cmd) == 0 {
+		return false
+	}
+	e, err := s.Cmd.IndexErr(0)
+	if err != nil {
+		return false
+	}
+	switch e.Key() {
+	case "insert", "update", "delete", "findAndModify":
+		return false
+	}
+	return true
+}
+
 // String is the step's line.
 func (s Step) String() string {
 	b, err := s.MarshalJSON()
