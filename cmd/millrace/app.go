@@ -58,7 +58,7 @@ func newApp() *app {
 // printed here and nowhere else.
 func (a *app) run(ctx context.Context, args []string) int {
 	root := a.rootCommand()
-	root.SetArgs(args)
+	root.SetArgs(javaFlags(args))
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitOK
@@ -119,7 +119,7 @@ precheck failed and nothing was written.`),
 	root.SetErr(a.stderr)
 	root.AddCommand(
 		a.syncCommand(), a.statusCommand(), a.pauseCommand(), a.resumeCommand(), a.throttleCommand(), a.finalizeCommand(),
-		a.verifyCommand(), a.seedCommand(), a.topologyCommand(), a.benchCommand(), newLabCommand(), a.versionCommand(), a.docsCommand(),
+		a.verifyCommand(), a.seedCommand(), a.topologyCommand(), a.ycsbCommand(), a.benchCommand(), newLabCommand(), a.versionCommand(), a.docsCommand(),
 	)
 	root.InitDefaultCompletionCmd()
 	failWithCode(root)

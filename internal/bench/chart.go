@@ -1,12 +1,9 @@
 package bench
 
 import (
-	"bytes"
-	"html"
-	"io"
 	"slices"
 
-	chart "github.com/wcharczuk/go-chart/v2"
+	"github.com/millrace/millrace/internal/plot"
 )
 
 // charts draws a case as SVG: the rates, or what else is compared, and the
@@ -28,33 +25,19 @@ func (c *Case) charts() ([]drawing, error) {
 // drawing is a chart with its title; svg is empty when there is nothing to draw.
 type drawing struct{ title, svg string }
 
-const chartWidth, chartHeight = 560, 300
-
 // bars compares the contenders by what makes the case's ratio.
 func (c *Case) bars() (drawing, error) {
 	title, of := c.Unit+" a second", func(x *Contender) float64 { return x.Rate.Median }
 	if c.RatioOf != "" {
 		title, of = c.RatioOf, func(x *Contender) float64 { return x.Values[c.RatioOf].Median }
 	}
-	var bars []chart.Value
-	var most float64
+	var bars []plot.Bar
 	for i := range c.Contenders {
 		x := &c.Contenders[i]
-		if v := of(x); v > 0 {
-			color := chart.GetDefaultColor(i)
-			bars = append(bars, chart.Value{Label: html.EscapeString(x.Name), Value: v, Style: chart.Style{FillColor: color, StrokeColor: color}})
-			most = max(most, v)
-		}
+		bars = append(bars, plot.Bar{Name: x.Name, Value: of(x)})
 	}
-	if len(bars) == 0 {
-		return drawing{}, nil
-	}
-	b := chart.BarChart{
-		Width: chartWidth, Height: chartHeight, BarWidth: 60, Bars: bars,
-		Background: chart.Style{Padding: chart.Box{Top: 10, Left: 10, Right: 10, Bottom: 30}},
-		YAxis:      chart.YAxis{Range: &chart.ContinuousRange{Min: 0, Max: most * 1.05}, ValueFormatter: tickLabel},
-	}
-	return render(title, b.Render)
+	svg, err := plot.Bars(bars)
+	return drawing{title, svg}, err
 }
 
 // course draws documents changed on the target over time, in each contender's
@@ -71,33 +54,20 @@ func (c *Case) memoryCourse() (drawing, error) {
 // lines draws a figure of all contenders over time; with tools, of those alone
 // that are processes of their own.
 func (c *Case) lines(title string, tools bool, of func(Point) float64) (drawing, error) {
-	var series []chart.Series
-	var most float64
+	var lines []plot.Line
 	for i := range c.Contenders {
 		x := &c.Contenders[i]
+		line := plot.Line{Name: x.Name}
 		points := x.medianRound().Series
-		if len(points) < 3 || tools && (x.Kind == KindCeiling || x.Kind == KindReference) {
-			continue
+		if len(points) >= 3 && !(tools && (x.Kind == KindCeiling || x.Kind == KindReference)) {
+			for _, p := range points {
+				line.X, line.Y = append(line.X, p.Seconds), append(line.Y, of(p))
+			}
 		}
-		s := chart.ContinuousSeries{Name: html.EscapeString(x.Name), Style: chart.Style{StrokeWidth: 2, StrokeColor: chart.GetDefaultColor(i)}}
-		for _, p := range points {
-			s.XValues, s.YValues = append(s.XValues, p.Seconds), append(s.YValues, of(p))
-			most = max(most, of(p))
-		}
-		series = append(series, s)
+		lines = append(lines, line)
 	}
-	if len(series) == 0 || most == 0 {
-		return drawing{}, nil
-	}
-	ch := chart.Chart{
-		Width: chartWidth, Height: chartHeight, Series: series,
-		Background: chart.Style{Padding: chart.Box{Top: 40, Left: 10, Right: 10, Bottom: 10}},
-		XAxis:      chart.XAxis{ValueFormatter: tickLabel},
-		YAxis:      chart.YAxis{Range: &chart.ContinuousRange{Min: 0, Max: most * 1.05}, ValueFormatter: tickLabel},
-	}
-	ch.YAxisSecondary.Style = chart.Hidden()
-	ch.Elements = []chart.Renderable{chart.LegendThin(&ch)}
-	return render(title, ch.Render)
+	svg, err := plot.Lines(lines)
+	return drawing{title, svg}, err
 }
 
 // medianRound is the round whose time is nearest to the median.
@@ -107,18 +77,4 @@ func (x *Contender) medianRound() Round {
 	}
 	distance := func(r Round) float64 { return max(r.Seconds-x.Seconds.Median, x.Seconds.Median-r.Seconds) }
 	return slices.MinFunc(x.Rounds, func(a, b Round) int { return cmpFloat(distance(a), distance(b)) })
-}
-
-func tickLabel(v any) string {
-	f, ok := v.(float64)
-	if !ok {
-		return ""
-	}
-	return figure(f)
-}
-
-func render(title string, draw func(chart.RendererProvider, io.Writer) error) (drawing, error) {
-	var b bytes.Buffer
-	err := draw(chart.SVG, &b)
-	return drawing{title, b.String()}, err
 }

@@ -3,7 +3,6 @@ package bench
 import (
 	"encoding/binary"
 	"math"
-	"math/rand/v2"
 	"strconv"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -23,24 +22,6 @@ type shape struct {
 	id     func(s *shape, dst []byte, key uint32) []byte
 	body   func(s *shape, dst []byte, key uint32, version []uint32) []byte
 	field  func(s *shape, dst []byte, key uint32, field int, version uint32) []byte
-}
-
-// noiseSize is larger than the second-level cache of a core, so that contents
-// do not repeat within what a server compresses together.
-const noiseSize = 16 << 20
-
-func newNoise() []byte {
-	b := make([]byte, noiseSize)
-	_, _ = rand.NewChaCha8([32]byte{20, 26}).Read(b) // never fails
-	return b
-}
-
-// mix is a bijection of 64-bit numbers that looks random (splitmix64).
-func mix(x uint64) uint64 {
-	x += 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
 }
 
 // bytes are n random bytes that belong to a field of a document.

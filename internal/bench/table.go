@@ -5,7 +5,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -151,28 +150,4 @@ func blank(n float64) string {
 		return ""
 	}
 	return figure(n)
-}
-
-// figure writes a number with three digits, or as a whole number.
-func figure(n float64) string {
-	abs := max(n, -n)
-	switch {
-	case abs >= 100:
-		return grouped(int64(n + 0.5))
-	case abs >= 10:
-		return strconv.FormatFloat(n, 'f', 1, 64)
-	case abs >= 1:
-		return strconv.FormatFloat(n, 'f', 2, 64)
-	}
-	return strconv.FormatFloat(n, 'f', 3, 64)
-}
-
-// grouped writes 1234567 as 1,234,567.
-func grouped(n int64) string {
-	s := strconv.FormatInt(n, 10)
-	sign := len(s) - len(strings.TrimPrefix(s, "-"))
-	for at := len(s) - 3; at > sign; at -= 3 {
-		s = s[:at] + "," + s[at:]
-	}
-	return s
 }

@@ -1,0 +1,262 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/internal/ycsb"
+)
+
+// envYCSBURL is where the address comes from when no property names it.
+const envYCSBURL = "MILLRACE_YCSB_URL"
+
+// ycsbSettings are the flags of `millrace ycsb load` and `run`.
+type ycsbSettings struct {
+	files, properties    []string
+	threads              int
+	target               float64
+	status               bool
+	label, output, chart string
+	seed                 uint64
+}
+
+// ycsbCommand is `millrace ycsb`.
+func (a *app) ycsbCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "ycsb",
+		Short: "Load and measure a server with the workloads of YCSB",
+		Long: `Loads and measures a server with the workloads of the Yahoo! Cloud Serving
+Benchmark. Workload files, properties, flags (-threads and --threads alike), keys
+and lines of output are those of the Java tool; docs/ycsb.md says what is not.
+
+The server is named by -p mongodb.url=…, in a workload file, or in the
+environment as ` + envYCSBURL + ` (a password is seen by others in a flag). The
+database of the address is used, or ycsb when it has none.`,
+		Example: `  millrace ycsb load mongodb -s -P workloads/workloada -p recordcount=100000 -threads 8
+  millrace ycsb run mongodb -s -P workloads/workloada -p operationcount=1000000 -threads 32 -target 20000
+  millrace ycsb matrix --threads 8,32 -p recordcount=100000`,
+		Args: cobra.NoArgs,
+	}
+	cmd.AddCommand(a.ycsbPhaseCommand(ycsb.Load), a.ycsbPhaseCommand(ycsb.Run), a.ycsbMatrixCommand())
+	return cmd
+}
+
+func (a *app) ycsbPhaseCommand(phase ycsb.Phase) *cobra.Command {
+	var s ycsbSettings
+	cmd := &cobra.Command{
+		Use:       string(phase) + " mongodb",
+		ValidArgs: []string{"mongodb", "mongodb-async"},
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		RunE:      func(cmd *cobra.Command, _ []string) error { return a.ycsbPhase(cmd.Context(), cmd.Flags(), phase, &s) },
+	}
+	if phase == ycsb.Load {
+		cmd.Short = "Insert the records of a workload"
+		cmd.Long = `Inserts the records of a workload. A load that was stopped says how to go on.`
+		cmd.Example = `  millrace ycsb load mongodb -s -P workloads/workloada -p recordcount=1000000 -p batchsize=100 -threads 4
+  millrace ycsb load mongodb -P workloads/workloada -p insertstart=400000 -p insertcount=600000 -p recordcount=1000000 -p mongodb.upsert=true`
+	} else {
+		cmd.Short = "Run the operations of a workload and measure them"
+		cmd.Long = `Runs the operations of a workload and measures them. With -target, latency is
+also given from the moment at which an operation was due (Intended-READ and so
+on), so that a server that stalls cannot hide the operations it kept waiting.`
+		cmd.Example = `  millrace ycsb run mongodb -s -P workloads/workloadb -p operationcount=1000000 -threads 16
+  millrace ycsb run mongodb -P workloads/workloada -p maxexecutiontime=60 -p operationcount=0 -target 5000 --output json --chart run.html`
+	}
+	f := cmd.Flags()
+	s.common(f)
+	f.IntVar(&s.threads, "threads", 0, "`number` of threads, each with one operation at a time (property threadcount)")
+	f.Float64Var(&s.target, "target", 0, "operations a second of all threads together, 0 for as many as possible (property target)")
+	f.BoolVarP(&s.status, "status", "s", false, "write a status line to standard error every 10 s (property status.interval)")
+	f.StringVarP(&s.label, "label", "l", "", "`text` in each status line")
+	f.StringVarP(&s.output, "output", "o", "text", "`form` of the result: text (the lines of YCSB) or json")
+	f.StringVar(&s.chart, "chart", "", "write a page with charts over time to this `file`")
+	f.Uint64Var(&s.seed, "seed", 0, "`seed` of all that is drawn, 0 for another one each time")
+	return cmd
+}
+
+// common are the flags of all commands that read a workload.
+func (s *ycsbSettings) common(f *pflag.FlagSet) {
+	f.StringArrayVarP(&s.files, "file", "P", nil, "workload `file` with properties; may be repeated. workloada to workloadf are built in")
+	f.StringArrayVarP(&s.properties, "property", "p", nil, "a property, `name=value`, that wins over files; may be repeated")
+}
+
+// read puts the properties together.
+func (s *ycsbSettings) read(lookupEnv func(string) (string, bool)) (ycsb.Properties, error) {
+	p := ycsb.Properties{}
+	for _, file := range s.files {
+		if err := p.ReadFile(file); err != nil {
+			return nil, err
+		}
+	}
+	for _, one := range s.properties {
+		if err := p.Set(one); err != nil {
+			return nil, err
+		}
+	}
+	if url, ok := lookupEnv(envYCSBURL); ok && url != "" && p["mongodb.url"] == "" {
+		p["mongodb.url"] = url
+	}
+	return p, nil
+}
+
+func (a *app) ycsbPhase(ctx context.Context, f *pflag.FlagSet, phase ycsb.Phase, s *ycsbSettings) (err error) {
+	if err := checkLabOutput(s.output, "text", "json"); err != nil {
+		return withCode(exitUsage, err)
+	}
+	p, err := s.read(a.lookupEnv)
+	if err != nil {
+		return withCode(exitUsage, err)
+	}
+	if f.Changed("threads") {
+		p["threadcount"] = strconv.Itoa(s.threads)
+	}
+	if f.Changed("target") {
+		p["target"] = strconv.FormatFloat(s.target, 'g', -1, 64)
+	}
+	o := ycsb.Options{Phase: phase, Properties: p, Label: s.label, Seed: s.seed, Log: slog.New(slog.NewTextHandler(a.stderr, nil))}
+	if s.status {
+		o.Status = a.stderr
+	}
+	if s.output == "text" {
+		o.Raw = a.stdout
+	}
+	report, err := ycsb.Execute(ctx, o)
+	if report == nil {
+		return withCode(exitFailure, err)
+	}
+	if report.Resume != nil && err == nil {
+		fmt.Fprintf(a.stderr, "millrace: the load ended early; %s\n", report.Resume.Hint())
+	}
+	if err == nil && report.Operations > 0 && report.Failed >= report.Operations {
+		err = fmt.Errorf("all operations failed, the first with: %s", plain(report.FirstError))
+	}
+	return withCode(exitFailure, errors.Join(err, a.writeYCSB(s, p["exportfile"], report)))
+}
+
+// writeYCSB writes the result where it is wanted.
+func (a *app) writeYCSB(s *ycsbSettings, file string, r *ycsb.Report) error {
+	write := func(w io.Writer) error {
+		if s.output == "json" {
+			return writeJSON(w, r)
+		}
+		return ycsb.WriteText(w, r)
+	}
+	var err error
+	if file != "" {
+		err = writeFile(file, write)
+	} else {
+		err = write(a.stdout)
+	}
+	if s.chart != "" {
+		err = errors.Join(err, writeFile(s.chart, func(w io.Writer) error { return ycsb.WriteHTML(w, r) }))
+	}
+	return err
+}
+
+// writeFile makes a file of what write writes.
+func writeFile(path string, write func(io.Writer) error) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("write result: %w", err)
+	}
+	if err := errors.Join(write(f), f.Close()); err != nil {
+		return fmt.Errorf("write result %s: %w", path, err)
+	}
+	return nil
+}
+
+func (a *app) ycsbMatrixCommand() *cobra.Command {
+	var s ycsbSettings
+	var o ycsb.MatrixOptions
+	var mixes []string
+	cmd := &cobra.Command{
+		Use:   "matrix",
+		Short: "Measure mixes of reads and writes with numbers of threads",
+		Long: `Measures each mix of reads and updates with each number of threads: throughput,
+read average latency (RAL) and write average latency (WAL), in microseconds.
+Records that are missing are loaded first. Properties choose the server, the
+records and the distribution, as in load and run.`,
+		Example: `  millrace ycsb matrix -p mongodb.url=mongodb://localhost:27017/ycsb?w=majority -p recordcount=100000 --threads 8,32
+  millrace ycsb matrix -P workloads/workloada --read-write 100:0,50:50,0:100 --threads 16 --each 30s --rounds 3 --chart matrix.html`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if err := checkLabOutput(s.output, "text", "json", "html"); err != nil {
+				return withCode(exitUsage, err)
+			}
+			if o.Properties, err = s.read(a.lookupEnv); err != nil {
+				return withCode(exitUsage, err)
+			}
+			for _, m := range mixes {
+				mix, err := ycsb.ParseMix(m)
+				if err != nil {
+					return withCode(exitUsage, err)
+				}
+				o.Mixes = append(o.Mixes, mix)
+			}
+			if len(o.Threads) == 0 || len(o.Mixes) == 0 || slices.Min(o.Threads) < 1 || o.Rounds < 1 || o.Each < time.Second {
+				return withCode(exitUsage, errors.New("--read-write, --threads and --rounds want at least one, --each at least 1s"))
+			}
+			o.Seed = s.seed
+			o.Progress = func(line string) { fmt.Fprintln(a.stderr, plain(line)) }
+			m, err := ycsb.RunMatrix(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			return a.writeMatrix(&s, m)
+		},
+	}
+	f := cmd.Flags()
+	s.common(f)
+	f.StringSliceVar(&mixes, "read-write", []string{"100:0", "95:5", "50:50", "5:95", "0:100"}, "`mixes` of reads and updates")
+	f.IntSliceVar(&o.Threads, "threads", []int{1, 8, 32}, "`numbers` of threads")
+	f.DurationVar(&o.Each, "each", 10*time.Second, "how long a cell is measured, in whole seconds")
+	f.DurationVar(&o.WarmUp, "warm-up", 3*time.Second, "how long the server is warmed up before; 0 for not at all")
+	f.IntVar(&o.Rounds, "rounds", 1, "rounds; a cell is the median of its rounds")
+	f.StringVarP(&s.output, "output", "o", "text", "`form` of the result: text, json or html")
+	f.StringVar(&s.chart, "chart", "", "write a page with the table and charts to this `file`")
+	f.Uint64Var(&s.seed, "seed", 0, "`seed` of all that is drawn, 0 for another one each time")
+	return cmd
+}
+
+func (a *app) writeMatrix(s *ycsbSettings, m *ycsb.Matrix) (err error) {
+	switch s.output {
+	case "json":
+		err = writeJSON(a.stdout, m)
+	case "html":
+		err = ycsb.WriteMatrixHTML(a.stdout, m)
+	default:
+		err = ycsb.WriteMatrixText(a.stdout, m)
+	}
+	if s.chart != "" {
+		err = errors.Join(err, writeFile(s.chart, func(w io.Writer) error { return ycsb.WriteMatrixHTML(w, m) }))
+	}
+	return err
+}
+
+// javaFlags lets the long flags of the Java tool stand with one dash, as they
+// do there, in arguments of `millrace ycsb`.
+func javaFlags(args []string) []string {
+	if len(args) == 0 || args[0] != "ycsb" {
+		return args
+	}
+	args = slices.Clone(args)
+	for i, arg := range args[1:] {
+		name, _, _ := strings.Cut(arg, "=")
+		switch name {
+		case "-threads", "-target", "-label":
+			args[i+1] = "-" + arg
+		}
+	}
+	return args
+}

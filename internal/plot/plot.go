@@ -1,0 +1,126 @@
+// Package plot draws figures of reports as SVG that a page can hold as it is.
+package plot
+
+import (
+	"bytes"
+	"html"
+	"io"
+	"strconv"
+	"strings"
+
+	chart "github.com/wcharczuk/go-chart/v2"
+)
+
+// Bar is one bar of a chart.
+type Bar struct {
+	Name  string
+	Value float64
+}
+
+// Line is one line of a chart. A line without points only keeps its colour.
+type Line struct {
+	Name string
+	X, Y []float64
+}
+
+const width, height = 560, 300
+
+// Bars draws bars that begin at 0, in the colours of Lines; those of value 0
+// are left out. It is "" when there is nothing to draw.
+func Bars(all []Bar) (string, error) {
+	var bars []chart.Value
+	var most float64
+	for i, b := range all {
+		if b.Value > 0 {
+			color := chart.GetDefaultColor(i)
+			bars = append(bars, chart.Value{Label: html.EscapeString(b.Name), Value: b.Value, Style: chart.Style{FillColor: color, StrokeColor: color}})
+			most = max(most, b.Value)
+		}
+	}
+	if len(bars) == 0 {
+		return "", nil
+	}
+	b := chart.BarChart{
+		Width: width, Height: height, BarWidth: 60, Bars: bars,
+		Background: chart.Style{Padding: chart.Box{Top: 10, Left: 10, Right: 10, Bottom: 30}},
+		YAxis:      chart.YAxis{Range: &chart.ContinuousRange{Min: 0, Max: most * 1.05}, ValueFormatter: tickLabel},
+	}
+	return render(b.Render)
+}
+
+// Lines draws lines over numbers, from 0 up. With names, the numbers are
+// places of names on the axis, from 0. It is "" when there is nothing to draw.
+func Lines(all []Line, names ...string) (string, error) {
+	var series []chart.Series
+	var most float64
+	for i, l := range all {
+		if len(l.X) == 0 {
+			continue
+		}
+		style := chart.Style{StrokeWidth: 2, StrokeColor: chart.GetDefaultColor(i)}
+		if len(names) > 0 {
+			style.DotWidth, style.DotColor = 3, style.StrokeColor
+		}
+		series = append(series, chart.ContinuousSeries{Name: html.EscapeString(l.Name), Style: style, XValues: l.X, YValues: l.Y})
+		for _, y := range l.Y {
+			most = max(most, y)
+		}
+	}
+	if len(series) == 0 || most == 0 {
+		return "", nil
+	}
+	ch := chart.Chart{
+		Width: width, Height: height, Series: series,
+		Background: chart.Style{Padding: chart.Box{Top: 40, Left: 10, Right: 10, Bottom: 10}},
+		XAxis:      chart.XAxis{ValueFormatter: tickLabel},
+		YAxis:      chart.YAxis{Range: &chart.ContinuousRange{Min: 0, Max: most * 1.05}, ValueFormatter: tickLabel},
+	}
+	for i, name := range names {
+		ch.XAxis.Ticks = append(ch.XAxis.Ticks, chart.Tick{Value: float64(i), Label: html.EscapeString(name)})
+	}
+	if len(names) > 0 {
+		ch.XAxis.Range = &chart.ContinuousRange{Min: -0.2, Max: float64(len(names)) - 0.8}
+	}
+	ch.YAxisSecondary.Style = chart.Hidden()
+	ch.Elements = []chart.Renderable{chart.LegendThin(&ch)}
+	return render(ch.Render)
+}
+
+func tickLabel(v any) string {
+	f, ok := v.(float64)
+	if !ok {
+		return ""
+	}
+	return Figure(f)
+}
+
+func render(draw func(chart.RendererProvider, io.Writer) error) (string, error) {
+	var b bytes.Buffer
+	err := draw(chart.SVG, &b)
+	return b.String(), err
+}
+
+// Figure writes a number with three digits, or as a whole number in groups of
+// three.
+func Figure(n float64) string {
+	abs := max(n, -n)
+	switch {
+	case abs >= 100:
+		return Grouped(int64(n + 0.5))
+	case abs >= 10:
+		return strconv.FormatFloat(n, 'f', 1, 64)
+	case abs >= 1:
+		return strconv.FormatFloat(n, 'f', 2, 64)
+	}
+	return strconv.FormatFloat(n, 'f', 3, 64)
+}
+
+// Grouped writes 1234567 as 1,234,567.
+func Grouped(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	sign := len(s) - len(strings.TrimPrefix(s, "-"))
+	for at := len(s) - 3; at > sign; at -= 3 {
+		s = s[:at] + "," + s[at:]
+	}
+	return s
+}

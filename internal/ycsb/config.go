@@ -1,0 +1,334 @@
+package ycsb
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Phase is what a run does.
+type Phase string
+
+// The phases of YCSB.
+const (
+	Load Phase = "load" // inserts the records
+	Run  Phase = "run"  // works on them
+)
+
+// DefaultURL is the server that is used when mongodb.url is not set.
+const DefaultURL = "mongodb://localhost:27017/ycsb?w=1"
+
+const (
+	defaultDatabase = "ycsb"
+	defaultTable    = "usertable"
+)
+
+// config is a run's properties, read and checked.
+type config struct {
+	phase Phase
+
+	url, database, table string
+	read                 *readpref.ReadPref
+	concern              *writeconcern.WriteConcern // nil leaves it to the server
+	readLevel            string                     // read concern, "" leaves it to the server
+	upsert               bool
+	batch                int
+
+	records, operations       int64
+	insertStart, insertCount  int64
+	threads                   int
+	target                    float64       // operations a second of all threads, 0 is unlimited
+	limit                     time.Duration // of the run, 0 is none
+	retries                   int64
+	retryAfter                time.Duration
+	statusEvery               time.Duration
+	keys                      keys
+	fields                    []string
+	fieldLength               numbers
+	longestField              int64
+	readAll, writeAll, verify bool
+	requests                  string
+	zipfRanks                 int64 // 0: as many as records
+	hotData, hotOps           float64
+	expPercentile, expFrac    float64
+	scanLength                numbers
+	weights                   [kinds]float64
+
+	measure measureConfig
+}
+
+// measureConfig is what is measured and how it is written.
+type measureConfig struct {
+	kind         string // hdrhistogram, raw, histogram, timeseries
+	op, intended bool
+	percentiles  []float64
+	rawFile      string
+	exportFile   string
+	exporter     string // text, json, jsonarray
+	buckets      int    // of a histogram, each a millisecond
+	granularity  time.Duration
+}
+
+// parse reads the properties of a phase. The error lists all that is wrong.
+func parse(p Properties, phase Phase) (*config, error) {
+	r := &reader{p: p}
+	c := &config{phase: phase}
+	if class := r.text("workload", ""); class != "" && class[strings.LastIndex(class, ".")+1:] != "CoreWorkload" {
+		r.fail("workload", "CoreWorkload, which is the only one there is")
+	}
+	c.server(r)
+	c.amount(r)
+	c.record(r)
+	c.mix(r)
+	c.distribution(r)
+	c.measures(r)
+	if err := errors.Join(r.problems...); err != nil {
+		return nil, mongo.WithHint(err, "properties are described in docs/ycsb.md")
+	}
+	return c, nil
+}
+
+// server reads where to and how.
+func (c *config) server(r *reader) {
+	c.url = r.text("mongodb.url", DefaultURL)
+	if !strings.Contains(c.url, "://") {
+		c.url = "mongodb://" + c.url // host:port was allowed once
+	}
+	if err := mongo.CheckURI(c.url); err != nil {
+		r.problems = append(r.problems, fmt.Errorf("property mongodb.url: %w", err))
+		return
+	}
+	c.database = databaseOf(c.url)
+	if c.database == "" || c.database == "admin" {
+		c.database = cmp.Or(r.text("mongodb.database", ""), defaultDatabase)
+	}
+	c.table = r.text("table", defaultTable)
+	c.upsert = r.flag("mongodb.upsert", false)
+	c.batch = int(max(r.count("mongodb.batchsize", r.count("batchsize", 1)), 1))
+
+	o := options.Client().ApplyURI(c.url)
+	c.concern, c.read = o.WriteConcern, o.ReadPreference
+	if o.ReadConcern != nil {
+		c.readLevel = o.ReadConcern.Level
+	}
+	c.oldServerProperties(r)
+}
+
+// databaseOf is the path of a connection string.
+func databaseOf(uri string) string {
+	_, rest, _ := strings.Cut(uri, "://")
+	rest, _, _ = strings.Cut(rest, "?")
+	_, path, _ := strings.Cut(rest, "/")
+	if db, err := url.PathUnescape(path); err == nil {
+		return db
+	}
+	return path
+}
+
+// oldServerProperties are what was said by properties before it was said in
+// the connection string, which wins.
+func (c *config) oldServerProperties(r *reader) {
+	if name := r.text("mongodb.writeConcern", ""); name != "" && c.concern == nil {
+		yes := true
+		switch strings.ToLower(name) {
+		case "errors_ignored", "unacknowledged":
+			c.concern = writeconcern.Unacknowledged()
+		case "acknowledged", "safe":
+			c.concern = writeconcern.W1()
+		case "journaled":
+			c.concern = &writeconcern.WriteConcern{W: 1, Journal: &yes}
+		case "replica_acknowledged":
+			c.concern = &writeconcern.WriteConcern{W: 2}
+		case "majority":
+			c.concern = writeconcern.Majority()
+		default:
+			r.fail("mongodb.writeConcern", "errors_ignored, unacknowledged, acknowledged, journaled, replica_acknowledged or majority")
+		}
+	}
+	if name := r.text("mongodb.readPreference", ""); name != "" && c.read == nil {
+		mode, err := readpref.ModeFromString(strings.ReplaceAll(name, "_", ""))
+		if err == nil {
+			c.read, err = readpref.New(mode)
+		}
+		if err != nil {
+			r.fail("mongodb.readPreference", "primary, primary_preferred, secondary, secondary_preferred or nearest")
+		}
+	}
+}
+
+// amount reads how much is done, how fast and by how many.
+func (c *config) amount(r *reader) {
+	c.records = r.count("recordcount", 1000)
+	c.operations = r.count("operationcount", 1000)
+	c.insertStart = r.count("insertstart", 0)
+	c.insertCount = r.count("insertcount", max(c.records-c.insertStart, 0))
+	if c.insertStart+c.insertCount > c.records {
+		r.problems = append(r.problems, fmt.Errorf("recordcount=%d is less than insertstart and insertcount together, %d", c.records, c.insertStart+c.insertCount))
+	}
+	if c.insertCount == 0 {
+		r.problems = append(r.problems, errors.New("there are no records: recordcount is not more than insertstart"))
+	}
+	c.limit = time.Duration(r.count("maxexecutiontime", 0)) * time.Second
+	if c.phase == Load {
+		c.operations = c.insertCount
+	} else if c.operations == 0 {
+		c.operations = math.MaxInt64
+		if c.limit == 0 {
+			r.fail("operationcount", "a number above 0, or maxexecutiontime with it")
+		}
+	}
+	c.threads = int(r.count("threadcount", 1))
+	if c.threads < 1 || c.threads > maxThreads {
+		r.fail("threadcount", "a number from 1 to "+strconv.Itoa(maxThreads))
+	}
+	c.target = r.float("target", 0)
+	c.retries = r.count("core_workload_insertion_retry_limit", 0)
+	c.retryAfter = time.Duration(r.float("core_workload_insertion_retry_interval", 3) * float64(time.Second))
+	c.statusEvery = time.Duration(max(r.count("status.interval", 10), 1)) * time.Second
+}
+
+const maxThreads = 10_000
+
+// record reads what a record looks like.
+func (c *config) record(r *reader) {
+	c.keys = keys{ordered: r.oneOf("insertorder", "hashed", "hashed", "ordered") == "ordered", pad: int(min(r.count("zeropadding", 1), 100))}
+	n, prefix := r.count("fieldcount", 10), r.text("fieldnameprefix", "field")
+	if n < 1 || n > 10_000 {
+		r.fail("fieldcount", "a number from 1 to 10000")
+		n = 1
+	}
+	for i := range n {
+		c.fields = append(c.fields, prefix+strconv.FormatInt(i, 10))
+	}
+	length, least := r.count("fieldlength", 100), r.count("minfieldlength", 1)
+	c.longestField = length
+	switch r.oneOf("fieldlengthdistribution", "constant", "constant", "uniform", "zipfian", "histogram") {
+	case "constant":
+		c.fieldLength = constant(length)
+	case "uniform":
+		c.fieldLength = uniform{min(least, length), length}
+	case "zipfian":
+		c.fieldLength = offset{newZipfian(max(length-least+1, 1), newHarmonic(zipfTheta)), min(least, length)}
+	case "histogram":
+		h, err := readHistogram(r.text("fieldlengthhistogram", "hist.txt"))
+		if err != nil {
+			r.problems = append(r.problems, err)
+			return
+		}
+		c.fieldLength, c.longestField = h, h.longest()
+	}
+	const most = 16 << 20 // of a document
+	if c.longestField > most/n {
+		r.problems = append(r.problems, fmt.Errorf("%d fields of %d bytes make a document larger than a server takes, 16 MB", n, c.longestField))
+	}
+	c.readAll, c.writeAll = r.flag("readallfields", true), r.flag("writeallfields", false)
+	if c.verify = r.flag("dataintegrity", false); c.verify {
+		if _, fixed := c.fieldLength.(constant); !fixed {
+			r.fail("dataintegrity", "fieldlengthdistribution=constant with it")
+		}
+	}
+}
+
+func (h *histogram) longest() (n int64) {
+	for _, l := range h.lengths {
+		n = max(n, l)
+	}
+	return n
+}
+
+// offset adds a number to another generator's.
+type offset struct {
+	*zipfian
+	low int64
+}
+
+func (o offset) next(r *rand.Rand) int64 { return o.low + o.zipfian.next(r) }
+
+// mix reads the weights of operations.
+func (c *config) mix(r *reader) {
+	c.weights = [kinds]float64{
+		opRead: r.float("readproportion", 0.95), opUpdate: r.float("updateproportion", 0.05), opInsert: r.float("insertproportion", 0),
+		opScan: r.float("scanproportion", 0), opModify: r.float("readmodifywriteproportion", 0),
+	}
+	var sum float64
+	for _, w := range c.weights {
+		sum += w
+	}
+	if sum == 0 {
+		r.problems = append(r.problems, errors.New("all proportions are 0: there is nothing to do"))
+	}
+	low, high := r.count("minscanlength", 1), r.count("maxscanlength", 1000)
+	low = min(max(low, 1), max(high, 1))
+	high = max(high, low)
+	if r.oneOf("scanlengthdistribution", "uniform", "uniform", "zipfian") == "zipfian" {
+		c.scanLength = offset{newZipfian(high-low+1, newHarmonic(zipfTheta)), low}
+	} else {
+		c.scanLength = uniform{low, high}
+	}
+}
+
+// distribution reads how records are chosen.
+func (c *config) distribution(r *reader) {
+	c.requests = r.oneOf("requestdistribution", "uniform", "uniform", "zipfian", "latest", "hotspot", "sequential", "exponential")
+	c.hotData, c.hotOps = r.float("hotspotdatafraction", 0.2), r.float("hotspotopnfraction", 0.8)
+	c.expPercentile, c.expFrac = r.float("exponential.percentile", 95), r.float("exponential.frac", 0.8571428571)
+	if c.hotData > 1 || c.hotOps > 1 {
+		r.fail("hotspotdatafraction", "fractions from 0 to 1, here and in hotspotopnfraction")
+	}
+	if c.expPercentile <= 0 || c.expPercentile >= 100 || c.expFrac <= 0 {
+		r.fail("exponential.percentile", "a number between 0 and 100, and exponential.frac above 0")
+	}
+	c.zipfRanks = scrambledRanks
+	if r.oneOf("millrace.zipfian.over", "ycsb", "ycsb", "records") == "records" {
+		c.zipfRanks = 0
+	}
+}
+
+// measures reads what is measured and written.
+func (c *config) measures(r *reader) {
+	m := &c.measure
+	m.kind = r.oneOf("measurementtype", "hdrhistogram", "hdrhistogram", "raw", "histogram", "timeseries", "hdrhistogram+histogram", "hdrhistogram+raw")
+	fallback := "op"
+	if c.target > 0 {
+		fallback = "both"
+	}
+	interval := r.oneOf("measurement.interval", fallback, "op", "intended", "both")
+	m.op, m.intended = interval != "intended", interval != "op" && c.target > 0
+	if !m.intended {
+		m.op = true
+	}
+	for _, s := range strings.Split(r.text("hdrhistogram.percentiles", "95,99"), ",") {
+		f, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
+		if err != nil || f < 0 || f > 100 {
+			r.fail("hdrhistogram.percentiles", "numbers from 0 to 100 with commas")
+			break
+		}
+		m.percentiles = append(m.percentiles, f)
+	}
+	m.rawFile, m.exportFile = r.text("measurement.raw.output_file", ""), r.text("exportfile", "")
+	m.buckets = int(min(max(r.count("histogram.buckets", 1000), 1), 100_000))
+	m.granularity = time.Duration(max(r.count("timeseries.granularity", 1000), 1)) * time.Millisecond
+	exporter := r.text("exporter", "")
+	switch exporter = exporter[strings.LastIndex(exporter, ".")+1:]; exporter {
+	case "", "TextMeasurementsExporter":
+		m.exporter = "text"
+	case "JSONMeasurementsExporter":
+		m.exporter = "json"
+	case "JSONArrayMeasurementsExporter":
+		m.exporter = "jsonarray"
+	default:
+		r.fail("exporter", "TextMeasurementsExporter, JSONMeasurementsExporter or JSONArrayMeasurementsExporter")
+	}
+}

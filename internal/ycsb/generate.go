@@ -1,0 +1,232 @@
+package ycsb
+
+import (
+	"bufio"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+)
+
+// numbers draws whole numbers. A generator may be shared by goroutines; the
+// source of randomness is the caller's own.
+type numbers interface {
+	next(r *rand.Rand) int64
+}
+
+// constant always draws the same number.
+type constant int64
+
+func (c constant) next(*rand.Rand) int64 { return int64(c) }
+
+// uniform draws evenly from low to high, both included.
+type uniform struct{ low, high int64 }
+
+func (u uniform) next(r *rand.Rand) int64 { return u.low + r.Int64N(u.high-u.low+1) }
+
+// sequential counts from low to high and begins again.
+type sequential struct {
+	low, high int64
+	n         atomic.Int64
+}
+
+func (s *sequential) next(*rand.Rand) int64 {
+	return s.low + (s.n.Add(1)-1)%(s.high-s.low+1)
+}
+
+// zipfTheta is YCSB's zipfian constant.
+const zipfTheta = 0.99
+
+// harmonic gives the generalized harmonic numbers, the sums of i^-theta for i
+// from 1 to n: the head term by term, the rest by the formula of Euler and
+// Maclaurin, whose error is far below that of adding so many floats.
+type harmonic struct{ theta, head float64 }
+
+const harmonicHead = 1000
+
+func newHarmonic(theta float64) harmonic {
+	h := harmonic{theta: theta}
+	for i := 1; i <= harmonicHead; i++ {
+		h.head += math.Pow(float64(i), -theta)
+	}
+	return h
+}
+
+func (h harmonic) sum(n int64) float64 {
+	if n <= harmonicHead {
+		var s float64
+		for i := int64(1); i <= n; i++ {
+			s += math.Pow(float64(i), -h.theta)
+		}
+		return s
+	}
+	const m = harmonicHead
+	x := float64(n)
+	between := (math.Pow(x, 1-h.theta) - math.Pow(m, 1-h.theta)) / (1 - h.theta)
+	fx, fm := math.Pow(x, -h.theta), math.Pow(m, -h.theta)
+	return h.head + between + (fx-fm)/2 - h.theta/12*(fx/x-fm/m)
+}
+
+// zipfian draws ranks from 0 to n-1, rank i with a probability in proportion
+// to (i+1)^-theta.
+//
+// Algorithm: Gray et al., SIGMOD 1994, figure 5 and section 3.2.
+type zipfian struct {
+	n                       int64
+	alpha, zeta, eta, first float64
+}
+
+func newZipfian(n int64, h harmonic) *zipfian {
+	z := &zipfian{n: n, alpha: 1 / (1 - h.theta), zeta: h.sum(n), first: 1 + math.Pow(0.5, h.theta)}
+	z.eta = (1 - math.Pow(2/float64(n), 1-h.theta)) / (1 - h.sum(2)/z.zeta)
+	return z
+}
+
+// rank is that of an even random u from 0 to 1.
+func (z *zipfian) rank(u float64) int64 {
+	uz := u * z.zeta
+	switch {
+	case uz < 1 || z.n == 1:
+		return 0
+	case uz < z.first || z.n == 2:
+		return 1
+	}
+	return min(int64(float64(z.n)*math.Pow(z.eta*u-z.eta+1, z.alpha)), z.n-1)
+}
+
+func (z *zipfian) next(r *rand.Rand) int64 { return z.rank(r.Float64()) }
+
+// scrambled spreads the ranks of a zipfian over the numbers from low on, by
+// their hash.
+type scrambled struct {
+	ranks      *zipfian
+	low, count int64
+}
+
+// scrambledRanks is how many ranks YCSB draws from, whatever the number of
+// records (its issue 1305): many of them share a record then, so that its
+// zipfian is flatter than one over the records alone. Results can be compared
+// only when both do the same.
+const scrambledRanks = 10_000_000_000
+
+func (s scrambled) next(r *rand.Rand) int64 { return s.low + hash(s.ranks.next(r))%s.count }
+
+// latest draws zipfian from the newest record backwards.
+type latest struct {
+	harmonic harmonic
+	low      int64
+	newest   func() int64
+	ranks    atomic.Pointer[zipfian] // for the number of records there were last
+}
+
+func (l *latest) next(r *rand.Rand) int64 {
+	newest := l.newest()
+	n := newest - l.low + 1
+	z := l.ranks.Load()
+	if z == nil || z.n != n {
+		z = newZipfian(n, l.harmonic)
+		l.ranks.Store(z)
+	}
+	return newest - z.next(r)
+}
+
+// hotspot draws a share of all numbers evenly from the first part of a range,
+// and the others evenly from the rest.
+type hotspot struct {
+	low, hot, cold int64 // the sizes of both parts
+	share          float64
+}
+
+func newHotspot(low, high int64, data, share float64) hotspot {
+	n := high - low + 1
+	hot := min(int64(float64(n)*data), n)
+	return hotspot{low: low, hot: hot, cold: n - hot, share: share}
+}
+
+func (h hotspot) next(r *rand.Rand) int64 {
+	if h.cold == 0 || h.hot > 0 && r.Float64() < h.share {
+		return h.low + r.Int64N(h.hot)
+	}
+	return h.low + h.hot + r.Int64N(h.cold)
+}
+
+// exponential draws from the newest record backwards, with an exponentially
+// falling probability of the given mean.
+type exponential struct {
+	low    int64
+	mean   float64
+	newest func() int64
+}
+
+// newExponential is one in which percentile percent of all numbers come from
+// the newest so many records.
+func newExponential(low int64, percentile, records float64, newest func() int64) *exponential {
+	return &exponential{low: low, mean: records / -math.Log(1-percentile/100), newest: newest}
+}
+
+func (e *exponential) next(r *rand.Rand) int64 {
+	newest := e.newest()
+	for {
+		if n := newest - int64(r.ExpFloat64()*e.mean); n >= e.low {
+			return n
+		}
+	}
+}
+
+// histogram draws lengths with given weights.
+type histogram struct {
+	lengths []int64
+	upto    []float64 // running sums of the weights
+}
+
+// readHistogram reads a file of lines "number count" after a first line
+// "BlockSize size": a value falls in block number with the weight count, and
+// is number+1 times the block size long.
+func readHistogram(path string) (*histogram, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read histogram of field lengths: %w", err)
+	}
+	defer f.Close()
+	h, block, sum := &histogram{}, int64(0), 0.0
+	for s := bufio.NewScanner(f); s.Scan(); {
+		cols := strings.Fields(s.Text())
+		if len(cols) != 2 {
+			continue
+		}
+		n, err := strconv.ParseInt(cols[1], 10, 64)
+		if err != nil || n < 0 {
+			return nil, fmt.Errorf("histogram %s: %q is no count", path, cols[1])
+		}
+		if cols[0] == "BlockSize" {
+			block = n
+			continue
+		}
+		at, err := strconv.ParseInt(cols[0], 10, 64)
+		if err != nil || block == 0 {
+			return nil, fmt.Errorf("histogram %s: line %q; want a first line \"BlockSize size\", then \"number count\"", path, s.Text())
+		}
+		sum += float64(n)
+		h.lengths, h.upto = append(h.lengths, (at+1)*block), append(h.upto, sum)
+	}
+	if sum == 0 {
+		return nil, fmt.Errorf("histogram %s is empty", path)
+	}
+	return h, nil
+}
+
+func (h *histogram) next(r *rand.Rand) int64 { return h.lengths[pick(h.upto, r.Float64())] }
+
+// pick finds the part of running sums that a share u of the whole falls in.
+func pick(upto []float64, u float64) int {
+	at := u * upto[len(upto)-1]
+	for i, limit := range upto {
+		if at < limit {
+			return i
+		}
+	}
+	return len(upto) - 1
+}
