@@ -60,7 +60,8 @@ type config struct {
 	longestField              int64
 	readAll, writeAll, verify bool
 	requests                  string
-	zipfRanks                 int64 // 0: as many as records
+	zipfRanks                 int64   // 0: as many as records
+	theta                     float64 // of zipfian and latest requests
 	hotData, hotOps           float64
 	expPercentile, expFrac    float64
 	scanLength                numbers
@@ -140,7 +141,7 @@ func databaseOf(uri string) string {
 // oldServerProperties are what was said by properties before it was said in
 // the connection string, which wins.
 func (c *config) oldServerProperties(r *reader) {
-	if name := r.text("mongodb.writeConcern", ""); name != "" && c.concern == nil {
+	if name := r.text("mongodb.writeConcern", ""); name != "" && (c.concern == nil || c.url == DefaultURL) {
 		yes := true
 		switch strings.ToLower(name) {
 		case "errors_ignored", "unacknowledged":
@@ -289,6 +290,9 @@ func (c *config) distribution(r *reader) {
 	}
 	if c.expPercentile <= 0 || c.expPercentile >= 100 || c.expFrac <= 0 {
 		r.fail("exponential.percentile", "a number between 0 and 100, and exponential.frac above 0")
+	}
+	if c.theta = r.float("millrace.zipfian.constant", zipfTheta); c.theta <= 0 || c.theta >= 1 {
+		r.fail("millrace.zipfian.constant", "a number between 0 and 1")
 	}
 	c.zipfRanks = scrambledRanks
 	if r.oneOf("millrace.zipfian.over", "ycsb", "ycsb", "records") == "records" {

@@ -56,7 +56,7 @@ func (s *records) appendFields(dst []byte, r *rand.Rand, key []byte) []byte {
 
 // value is n bytes of a field.
 func (s *records) value(r *rand.Rand, key []byte, field, n int) []byte {
-	at := uint64(0)
+	var at uint64
 	if s.fixed {
 		at = Scatter(xxhash.Sum64(key) + uint64(field)*0x9e3779b97f4a7c15)
 	} else {

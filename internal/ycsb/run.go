@@ -152,10 +152,12 @@ func (r *run) note(err error) {
 
 // execute runs the threads and, beside them, the collector.
 func (r *run) execute(ctx context.Context) (*Report, error) {
+	before := usage()
+	r.began = time.Now()
 	stop, end := context.WithCancel(ctx)
 	defer end()
 	if r.limit > 0 {
-		stop, end = context.WithTimeout(stop, r.limit)
+		stop, end = context.WithDeadline(stop, r.began.Add(r.limit))
 		defer end()
 	}
 	// Operations outlive the wish to stop, so that none is cut in the middle.
@@ -163,8 +165,6 @@ func (r *run) execute(ctx context.Context) (*Report, error) {
 	defer abort()
 	defer context.AfterFunc(stop, func() { time.AfterFunc(grace, abort) })()
 
-	before := usage()
-	r.began = time.Now()
 	g, stop := errgroup.WithContext(stop)
 	for i, t := range r.threads {
 		g.Go(func() error { return t.loop(stop, ops, newPacer(r.target, i, len(r.threads), r.began)) })

@@ -16,19 +16,19 @@ import (
 
 // store is a thread's way to the collection. It is used by one goroutine.
 type store struct {
-	pool            *wire.Pool
-	reader, writer  link
-	db, table       string
-	readConcern     bsoncore.Document // nil: none
-	insertCommand   bsoncore.Document
-	updateCommand   bsoncore.Document
-	records         *records
-	rand            *rand.Rand
-	cmd, doc, field []byte
-	msg, batch      wire.Message
-	batchSize       int
-	upsert          bool
-	acknowledged    bool
+	pool           *wire.Pool
+	reader, writer link
+	db, table      string
+	readConcern    bsoncore.Document // nil: none
+	insertCommand  bsoncore.Document
+	updateCommand  bsoncore.Document
+	records        *records
+	rand           *rand.Rand
+	cmd, doc       []byte
+	msg, batch     wire.Message
+	batchSize      int
+	upsert         bool
+	acknowledged   bool
 }
 
 // link is a connection to a member that suits.

@@ -37,7 +37,7 @@ func WriteText(w io.Writer, r *Report) error {
 			if array && i > 0 {
 				fmt.Fprint(b, ",\n")
 			}
-			b.Write(raw)
+			fmt.Fprintf(b, "%s", raw)
 			if !array {
 				fmt.Fprintln(b)
 			}

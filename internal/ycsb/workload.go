@@ -39,9 +39,9 @@ func (c *workload) chooser() numbers {
 		if ranks == 0 {
 			ranks = count
 		}
-		return scrambled{newZipfian(ranks, newHarmonic(zipfTheta)), low, count}
+		return scrambled{newZipfian(ranks, newHarmonic(c.theta)), low, count}
 	case "latest":
-		return &latest{harmonic: newHarmonic(zipfTheta), low: low, newest: newest}
+		return &latest{harmonic: newHarmonic(c.theta), low: low, newest: newest}
 	case "hotspot":
 		return newHotspot(low, high, c.hotData, c.hotOps)
 	case "sequential":

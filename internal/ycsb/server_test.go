@@ -1,0 +1,450 @@
+package ycsb
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// shared is the server of the package's tests, which use databases of their own.
+var shared struct {
+	once    sync.Once
+	lab     *lab.Cluster
+	cluster *mongo.Cluster
+	noise   []byte
+	err     error
+	dbs     atomic.Int64
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if shared.cluster != nil {
+		shared.cluster.Close()
+	}
+	if shared.lab != nil {
+		_ = shared.lab.Stop()
+	}
+	os.Exit(code)
+}
+
+// bed is a database on the server.
+type bed struct {
+	*testing.T
+	props Properties
+	coll  *driver.Collection
+}
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	shared.once.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		shared.noise = NewNoise()
+		if shared.lab, shared.err = lab.Start(ctx, lab.Options{Version: "6.0", SetParameters: map[string]string{"enableTestCommands": "1"}}); shared.err == nil {
+			shared.cluster, shared.err = mongo.Connect(ctx, shared.lab.URI(), mongo.Options{AppName: "test"})
+		}
+	})
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	db := fmt.Sprintf("y%d", shared.dbs.Add(1))
+	url := strings.Replace(shared.lab.URI(), "/?", "/"+db+"?w=1&", 1)
+	return &bed{t, Properties{"mongodb.url": url, "recordcount": "300", "operationcount": "800", "threadcount": "3", "requestdistribution": "zipfian"},
+		shared.cluster.Client.Database(db).Collection("usertable")}
+}
+
+func (b *bed) do(phase Phase, pairs ...string) *Report {
+	b.Helper()
+	r, err := Execute(b.Context(), Options{Phase: phase, Properties: b.props.With(pairs...), Noise: shared.noise})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return r
+}
+
+func (b *bed) count() int64 {
+	b.Helper()
+	n, err := b.coll.CountDocuments(b.Context(), bson.D{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
+
+// returned checks how many operations of a name ended in a way.
+func (b *bed) returned(r *Report, name, status string, want int64) {
+	b.Helper()
+	s := r.Find(name)
+	if s == nil || s.Returns[status] != want {
+		b.Errorf("%s: %+v, want %d %s; first error: %s", name, s, want, status, r.FirstError)
+	}
+}
+
+func TestLoadWritesTheRecords(t *testing.T) {
+	b := newBed(t)
+	b.returned(b.do(Load), "INSERT", "OK", 300)
+	if b.count() != 300 {
+		t.Fatalf("%d documents", b.count())
+	}
+	raw, err := b.coll.FindOne(t.Context(), bson.D{{Key: "_id", Value: "user6284781860667377211"}}).Raw()
+	if err != nil {
+		t.Fatal(err)
+	}
+	elems, _ := raw.Elements()
+	if len(elems) != 11 {
+		t.Fatalf("fields: %s", raw)
+	}
+	for i, e := range elems[1:] {
+		subtype, data, ok := e.Value().BinaryOK()
+		if e.Key() != "field"+strconv.Itoa(i) || !ok || subtype != 0 || len(data) != 100 {
+			t.Errorf("field %d: %s", i, e)
+		}
+	}
+}
+
+func TestRecordsAsTheyAreDescribed(t *testing.T) {
+	b := newBed(t)
+	b.do(Load, "fieldcount", "2", "fieldnameprefix", "f", "fieldlengthdistribution", "uniform", "minfieldlength", "5", "fieldlength", "9",
+		"insertorder", "ordered", "zeropadding", "6", "table", "other")
+	cur, err := b.coll.Database().Collection("other").Find(t.Context(), bson.D{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var docs []struct {
+		ID string      `bson:"_id"`
+		F0 bson.Binary `bson:"f0"`
+		F1 bson.Binary `bson:"f1"`
+	}
+	if err := cur.All(t.Context(), &docs); err != nil || len(docs) != 300 {
+		t.Fatalf("%d documents, %v", len(docs), err)
+	}
+	lengths := map[int]bool{}
+	for _, d := range docs {
+		if !regexp.MustCompile(`^user000[0-2]\d\d$`).MatchString(d.ID) {
+			t.Errorf("key %s", d.ID)
+		}
+		lengths[len(d.F0.Data)], lengths[len(d.F1.Data)] = true, true
+	}
+	if len(lengths) != 5 || !lengths[5] || !lengths[9] {
+		t.Errorf("lengths %v", lengths)
+	}
+}
+
+func TestBatchesAndUpserts(t *testing.T) {
+	b := newBed(t)
+	r := b.do(Load, "batchsize", "7", "threadcount", "2")
+	s := r.Find("INSERT")
+	if s == nil || s.Returns["OK"]+s.Returns["BATCHED_OK"] != 300 || s.Returns["BATCHED_OK"] < 250 || b.count() != 300 {
+		t.Fatalf("%+v; %d documents", s, b.count())
+	}
+	// Again over what is there, partly: upserts do not mind.
+	b.returned(b.do(Load, "recordcount", "350", "mongodb.upsert", "true"), "INSERT", "OK", 350)
+	b.do(Load, "recordcount", "400", "mongodb.upsert", "true", "mongodb.batchsize", "50")
+	if b.count() != 400 {
+		t.Errorf("%d documents, want 400", b.count())
+	}
+	b.do(Load, "recordcount", "500", "insertstart", "400")
+	if b.count() != 500 {
+		t.Errorf("%d documents, want 500", b.count())
+	}
+}
+
+func TestLoadStopsAndSaysHowToGoOn(t *testing.T) {
+	b := newBed(t)
+	b.do(Load, "insertstart", "120", "insertcount", "1")
+	for _, batch := range []string{"1", "16"} {
+		r, err := Execute(t.Context(), Options{Phase: Load, Properties: b.props.With("batchsize", batch, "insertstart", "100"), Noise: shared.noise})
+		if err == nil || !strings.Contains(mongo.HintOf(err), "insertstart=") || r.Resume == nil {
+			t.Fatalf("batch %s: %v, hint %q", batch, err, mongo.HintOf(err))
+		}
+		if r.Resume.InsertStart > 120 || r.Resume.InsertStart+r.Resume.InsertCount != 300 {
+			t.Errorf("batch %s: %+v", batch, r.Resume)
+		}
+		r = b.do(Load, "insertstart", strconv.FormatInt(r.Resume.InsertStart, 10), "insertcount", strconv.FormatInt(r.Resume.InsertCount, 10), "mongodb.upsert", "true")
+		if r.Resume != nil || b.count() != 200 {
+			t.Errorf("batch %s: after the rest, %d documents, %+v", batch, b.count(), r.Resume)
+		}
+		if _, err := b.coll.DeleteMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$ne", Value: string(keys{}.append(nil, 120))}}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestLoadTriesAgain(t *testing.T) {
+	b := newBed(t)
+	fail := bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: 3}}},
+		{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"insert"}}, {Key: "closeConnection", Value: true}, {Key: "appName", Value: "millrace ycsb"}}}}
+	if _, err := shared.cluster.Command(t.Context(), "admin", fail); err != nil {
+		t.Fatal(err)
+	}
+	b.returned(b.do(Load, "core_workload_insertion_retry_limit", "5", "core_workload_insertion_retry_interval", "0.05"), "INSERT", "OK", 300)
+	if b.count() != 300 {
+		t.Errorf("%d documents", b.count())
+	}
+}
+
+func TestCoreWorkloads(t *testing.T) {
+	b := newBed(t)
+	b.do(Load)
+	for _, w := range []string{"a", "b", "c", "f", "e", "d"} {
+		p := Properties{}
+		if err := p.ReadFile("workload" + w); err != nil {
+			t.Fatal(err)
+		}
+		for k, v := range b.props {
+			p[k] = v
+		}
+		p["requestdistribution"] = map[bool]string{true: "latest", false: "zipfian"}[w == "d"]
+		if w == "d" {
+			p["recordcount"] = strconv.FormatInt(b.count(), 10) // workload e has inserted some
+		}
+		before := b.count()
+		r, err := Execute(t.Context(), Options{Phase: Run, Properties: p, Noise: shared.noise})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Operations != 800 || r.Failed != 0 {
+			t.Errorf("workload %s: %d operations, %d failed: %s", w, r.Operations, r.Failed, r.FirstError)
+		}
+		var inserted int64
+		if s := r.Find("INSERT"); s != nil {
+			inserted = s.Returns["OK"]
+		}
+		if b.count() != before+inserted || (w == "d" || w == "e") != (inserted > 0) {
+			t.Errorf("workload %s: %d documents more, %d inserted", w, b.count()-before, inserted)
+		}
+		if w == "f" && (r.Find("READ").Operations != 800 || r.Find("READ-MODIFY-WRITE").Operations != r.Find("UPDATE").Operations) {
+			t.Errorf("workload f: %+v", r.Series)
+		}
+	}
+}
+
+func TestUpdatesAndReadsOfFields(t *testing.T) {
+	b := newBed(t)
+	b.do(Load)
+	for _, writeAll := range []bool{false, true} {
+		var before bson.Raw
+		one := bson.D{{Key: "_id", Value: string(keys{}.append(nil, 0))}}
+		before, _ = b.coll.FindOne(t.Context(), one).Raw()
+		b.do(Run, "recordcount", "1", "operationcount", "1", "threadcount", "1", "readproportion", "0", "updateproportion", "1", "writeallfields", strconv.FormatBool(writeAll))
+		after, err := b.coll.FindOne(t.Context(), one).Raw()
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := 0
+		for i := range 10 {
+			if !bytes.Equal(before.Lookup("field"+strconv.Itoa(i)).Value, after.Lookup("field"+strconv.Itoa(i)).Value) {
+				changed++
+			}
+		}
+		if want := map[bool]int{false: 1, true: 10}[writeAll]; changed != want || len(before) != len(after) {
+			t.Errorf("writeallfields=%v: %d fields changed, want %d", writeAll, changed, want)
+		}
+	}
+	// A read of one field brings one back.
+	c, err := parse(b.props.With("readallfields", "false"), Run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorkload(c, shared.noise)
+	s, err := newStore(shared.cluster.Pool, c, w.content, random(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	doc, st, err := s.read(t.Context(), time.Now(), w.keys.append(nil, 5), 3)
+	if elems, _ := doc.Elements(); st != statusOK || err != nil || len(elems) != 2 || elems[1].Key() != "field3" {
+		t.Errorf("%s, %v, %v", doc, st, err)
+	}
+	if _, st, err := s.read(t.Context(), time.Now(), []byte("nobody"), -1); st != statusNotFound || err != nil {
+		t.Errorf("a record that is not there: %v, %v", st, err)
+	}
+	if st, err := s.update(t.Context(), time.Now(), []byte("nobody"), 0); st != statusNotFound || err != nil {
+		t.Errorf("update of a record that is not there: %v, %v", st, err)
+	}
+	if st, err := s.scan(t.Context(), time.Now(), []byte("v"), 5, -1); st != statusNotFound || err != nil {
+		t.Errorf("scan behind the last: %v, %v", st, err)
+	}
+}
+
+func TestScanOfMoreThanAReply(t *testing.T) {
+	b := newBed(t)
+	b.props = b.props.With("recordcount", "12", "fieldcount", "1", "fieldlength", "2500000", "insertorder", "ordered", "zeropadding", "3")
+	b.do(Load)
+	r := b.do(Run, "readproportion", "0", "updateproportion", "0", "scanproportion", "1", "operationcount", "3", "minscanlength", "12", "maxscanlength", "12", "requestdistribution", "sequential")
+	b.returned(r, "SCAN", "OK", 3)
+}
+
+func TestDataIntegrity(t *testing.T) {
+	b := newBed(t)
+	b.props = b.props.With("dataintegrity", "true")
+	b.do(Load)
+	r := b.do(Run, "readproportion", "0.5", "updateproportion", "0.5")
+	b.returned(r, "VERIFY", "OK", r.Find("READ").Operations)
+	id := bson.D{{Key: "_id", Value: string(keys{}.append(nil, 0))}}
+	if _, err := b.coll.UpdateOne(t.Context(), id, bson.D{{Key: "$set", Value: bson.D{{Key: "field4", Value: bson.Binary{Data: make([]byte, 100)}}}}}); err != nil {
+		t.Fatal(err)
+	}
+	b.returned(b.do(Run, "recordcount", "1", "operationcount", "9", "readproportion", "1", "updateproportion", "0"), "VERIFY", "UNEXPECTED_STATE", 9)
+}
+
+func TestMissingRecordsAndErrors(t *testing.T) {
+	b := newBed(t)
+	r := b.do(Run, "operationcount", "50")
+	if r.Failed != 50 || r.Find("READ-FAILED") == nil || r.Find("READ").Returns["NOT_FOUND"] == 0 {
+		t.Errorf("%+v", r.Series)
+	}
+	b.do(Load)
+	r = b.do(Run, "mongodb.url", strings.Replace(b.props["mongodb.url"], "w=1", "w=nowhere", 1), "readproportion", "0", "updateproportion", "1", "operationcount", "5")
+	b.returned(r, "UPDATE", "ERROR", 5)
+	if !strings.Contains(r.FirstError, "nowhere") {
+		t.Errorf("first error: %s", r.FirstError)
+	}
+}
+
+// TestLines reads the result as a parser of the Java tool's output does.
+func TestLines(t *testing.T) {
+	b := newBed(t)
+	var out, status, raw bytes.Buffer
+	b.do(Load)
+	r, err := Execute(t.Context(), Options{Phase: Run, Properties: b.props.With("measurementtype", "hdrhistogram+raw", "hdrhistogram.percentiles", "50,95,99,99.9", "target", "3000"),
+		Noise: shared.noise, Status: &status, Raw: &raw})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteText(&out, r); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, line := range strings.Split(strings.TrimSpace(out.String()), "\n") {
+		parts := strings.Split(line, ", ")
+		if len(parts) != 3 || !strings.HasPrefix(parts[0], "[") || !strings.HasSuffix(parts[0], "]") {
+			t.Fatalf("line %q", line)
+		}
+		v, err := strconv.ParseFloat(parts[2], 64)
+		if err != nil {
+			t.Fatalf("line %q: %v", line, err)
+		}
+		got[parts[0]+parts[1]] = v
+	}
+	for _, name := range []string{"[OVERALL]RunTime(ms)", "[OVERALL]Throughput(ops/sec)", "[TOTAL_GCs]Count", "[READ]Operations", "[READ]AverageLatency(us)",
+		"[READ]MinLatency(us)", "[READ]MaxLatency(us)", "[READ]50thPercentileLatency(us)", "[READ]95thPercentileLatency(us)", "[READ]99thPercentileLatency(us)",
+		"[READ]99.9PercentileLatency(us)", "[READ]Return=OK", "[UPDATE]Operations", "[UPDATE]Return=OK", "[CLEANUP]Operations", "[Intended-READ]99thPercentileLatency(us)"} {
+		if _, ok := got[name]; !ok {
+			t.Errorf("no line %s in\n%s", name, out.String())
+		}
+	}
+	if got["[READ]Operations"]+got["[UPDATE]Operations"] != 800 || got["[Intended-READ]AverageLatency(us)"] < got["[READ]AverageLatency(us)"] {
+		t.Errorf("%v", got)
+	}
+	if lines := strings.Count(raw.String(), "\n"); lines < 1600 {
+		t.Errorf("%d raw lines", lines)
+	}
+	if !regexp.MustCompile(`(?m)^READ latency raw data: op, timestamp\(ms\), latency\(us\)$`).MatchString(raw.String()) || !regexp.MustCompile(`(?m)^READ,\d{13},\d+$`).MatchString(raw.String()) {
+		t.Errorf("raw: %.300s", raw.String())
+	}
+	if !strings.Contains(status.String(), "800 operations; ") {
+		t.Errorf("status: %s", status.String())
+	}
+}
+
+func TestMeasurementTypes(t *testing.T) {
+	b := newBed(t)
+	b.do(Load)
+	for kind, want := range map[string]string{"histogram": "[READ], >20, ", "timeseries": "[READ], AverageLatency(us), "} {
+		r := b.do(Run, "measurementtype", kind, "histogram.buckets", "20", "timeseries.granularity", "50")
+		var out bytes.Buffer
+		if err := WriteText(&out, r); err != nil || !strings.Contains(out.String(), want) {
+			t.Errorf("%s: %v\n%s", kind, err, out.String())
+		}
+		if kind == "timeseries" && !regexp.MustCompile(`(?m)^\[READ\], \d+, \d+\.\d+$`).MatchString(out.String()) {
+			t.Errorf("%s:\n%s", kind, out.String())
+		}
+	}
+}
+
+func TestTargetIsKept(t *testing.T) {
+	b := newBed(t)
+	b.do(Load)
+	r := b.do(Run, "target", "1000", "operationcount", "1000")
+	if r.Throughput > 1050 { // never faster; how much slower is up to the machine
+		t.Errorf("%.0f operations a second", r.Throughput)
+	}
+}
+
+func TestLimitOfTime(t *testing.T) {
+	b := newBed(t)
+	b.do(Load)
+	r := b.do(Run, "operationcount", "0", "maxexecutiontime", "1")
+	if r.Seconds < 1 || r.Operations == 0 || r.Failed != 0 || r.Interrupted {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestInterruption(t *testing.T) {
+	b := newBed(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(300*time.Millisecond, cancel)
+	r, err := Execute(ctx, Options{Phase: Load, Properties: b.props.With("recordcount", "100000000"), Noise: shared.noise})
+	if err != nil || !r.Interrupted || r.Resume == nil || r.Failed != 0 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if n := b.count(); n < r.Resume.InsertStart || n > r.Resume.InsertStart+3 {
+		t.Errorf("%d documents, to go on from %d", n, r.Resume.InsertStart)
+	}
+}
+
+func TestHTML(t *testing.T) {
+	b := newBed(t)
+	b.do(Load)
+	r := b.do(Run, "timeseries.granularity", "20", "target", "5000")
+	var page bytes.Buffer
+	if err := WriteHTML(&page, r); err != nil || strings.Count(page.String(), "<svg") != 3 || strings.Contains(page.String(), "ZgotmplZ") {
+		t.Errorf("%v: %d charts of %d points", err, strings.Count(page.String(), "<svg"), len(r.Course))
+	}
+}
+
+func TestMatrix(t *testing.T) {
+	b := newBed(t)
+	var told []string
+	m, err := RunMatrix(t.Context(), MatrixOptions{Properties: b.props, Mixes: []Mix{{100, 0}, {50, 50}}, Threads: []int{1, 2}, Each: time.Second, Rounds: 1,
+		Progress: func(line string) { told = append(told, line) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.count() != 300 || len(told) != 5 || len(m.Cells) != 4 {
+		t.Fatalf("%d documents; %q; %+v", b.count(), told, m.Cells)
+	}
+	for _, c := range m.Cells {
+		if c.Throughput <= 0 || c.Failed != 0 || (c.RAL > 0) != (c.Mix.Read > 0) || (c.WAL > 0) != (c.Mix.Write > 0) {
+			t.Errorf("cell %+v", c)
+		}
+		// With one operation under way, latencies are what its time is made of.
+		if r, w := c.Mix.Read/(c.Mix.Read+c.Mix.Write), c.Mix.Write/(c.Mix.Read+c.Mix.Write); c.Threads == 1 {
+			if busy := c.Throughput * (r*c.RAL + w*c.WAL) / 1e6; !(busy > 0 && busy < 1.05) {
+				t.Errorf("cell %+v: a thread is busy for %.2f of its time", c, busy)
+			}
+		}
+	}
+	var text, page bytes.Buffer
+	if err := WriteMatrixText(&text, m); err != nil || !strings.Contains(text.String(), "RAL µs") || !strings.Contains(text.String(), "50:50") {
+		t.Errorf("%v\n%s", err, text.String())
+	}
+	if err := WriteMatrixHTML(&page, m); err != nil || strings.Count(page.String(), "<svg") != 3 {
+		t.Errorf("%v: %d charts", err, strings.Count(page.String(), "<svg"))
+	}
+}
