@@ -1,0 +1,180 @@
+package topology
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Policy says what a plan gives weight to.
+type Policy string
+
+const (
+	// PolicyBalanced puts the voters that make the majority directly under the
+	// primary and every other member under the nearest suitable secondary.
+	PolicyBalanced Policy = "balanced"
+	// PolicyLatency puts all voters, and others while the primary has room,
+	// directly under the primary.
+	PolicyLatency Policy = "latency"
+	// PolicyFanOut loads no member more than it must, at the price of depth.
+	PolicyFanOut Policy = "fan-out"
+)
+
+const (
+	// maxAutoFanOut is as far as a fan-out is raised to make a set fit.
+	maxAutoFanOut = 16
+	// latencyRoom is how many members the primary serves by PolicyLatency even
+	// if there are fewer voters.
+	latencyRoom = 8
+)
+
+// PlanOptions shape a plan; the zero value is the balanced policy.
+type PlanOptions struct {
+	Policy Policy
+	// FanOut is how many members may fetch from one secondary; 0 chooses the
+	// least that relieves the primary.
+	FanOut int
+	// PrimaryFanOut is how many may fetch from the primary beyond those that
+	// have to; 0 follows from the policy.
+	PrimaryFanOut int
+	// Depth is how many fetches may lie between the primary and a member; 0
+	// follows from the policy.
+	Depth int
+	// Spare is how many voters more than the majority needs are put directly
+	// under the primary.
+	Spare int
+	// ZoneTag is the tag that tells members' zones; empty finds it.
+	ZoneTag string
+	// Avoid are hosts that must not be sources.
+	Avoid []string
+}
+
+// Plan is a tree for a set.
+type Plan struct {
+	Set      string   `json:"set"`
+	Primary  string   `json:"primary"`
+	Policy   Policy   `json:"policy"`
+	FanOut   int      `json:"fanOut"`
+	Depth    int      `json:"depth"` // limit; the deepest seat may lie above
+	ZoneTag  string   `json:"zoneTag,omitempty"`
+	Majority int      `json:"majority"` // members that acknowledge a majority write, the primary included
+	Seats    []Seat   `json:"seats"`    // sources before those who fetch from them
+	Left     []Left   `json:"left,omitempty"`
+	Notes    []string `json:"notes,omitempty"`
+}
+
+// Seat is the place of one secondary in a plan.
+type Seat struct {
+	Host   string `json:"host"`
+	Source string `json:"source"`
+	Depth  int    `json:"depth"` // 1 is directly under the primary
+	// Second is the source to take when Source is lost; it does not depend on
+	// Source. It is empty only under a primary that is the one possible source.
+	Second  string `json:"second,omitempty"`
+	Current string `json:"current,omitempty"` // the source at the moment
+	Why     string `json:"why"`
+}
+
+// Changed says that the member has to move.
+func (s *Seat) Changed() bool { return s.Source != s.Current }
+
+// Left is a member that the plan leaves alone.
+type Left struct {
+	Host string `json:"host"`
+	Why  string `json:"why"`
+}
+
+// Tree returns the source of each seated member, by host.
+func (p *Plan) Tree() map[string]string {
+	tree := map[string]string{}
+	for _, s := range p.Seats {
+		tree[s.Host] = s.Source
+	}
+	return tree
+}
+
+// Changes returns the seats that differ from the set, in the order in which
+// they are to be taken: top down, so that no circle arises on the way.
+func (p *Plan) Changes() []Seat {
+	return slices.DeleteFunc(slices.Clone(p.Seats), func(s Seat) bool { return !s.Changed() })
+}
+
+// Seat returns a member's seat, nil when the plan leaves it alone.
+func (p *Plan) Seat(host string) *Seat {
+	i := slices.IndexFunc(p.Seats, func(s Seat) bool { return s.Host == host })
+	if i < 0 {
+		return nil
+	}
+	return &p.Seats[i]
+}
+
+// MakePlan returns a tree for the set. It is a pure function: the same set and
+// options give the same tree, and a set that already has it needs no change.
+func MakePlan(set *Set, o PlanOptions) (*Plan, error) {
+	o, err := o.complete()
+	if err != nil {
+		return nil, err
+	}
+	if set.Primary() == nil {
+		return nil, mongo.WithHint(errors.New("the set has no primary, so there is nothing to plan"), "wait for the election")
+	}
+	if o.FanOut > 0 {
+		return newPlanner(set, o).plan(), nil
+	}
+	for o.FanOut = o.leastFanOut(); ; o.FanOut++ {
+		p := newPlanner(set, o)
+		plan := p.plan()
+		if p.overflow == 0 || o.FanOut == maxAutoFanOut {
+			return plan, nil
+		}
+	}
+}
+
+// complete checks the options and fills in what follows from the policy.
+func (o PlanOptions) complete() (PlanOptions, error) {
+	if o.Policy == "" {
+		o.Policy = PolicyBalanced
+	}
+	if o.FanOut < 0 || o.Depth < 0 || o.Spare < 0 || o.PrimaryFanOut < 0 {
+		return o, errors.New("fan-out, depth and spare voters cannot be negative")
+	}
+	depth := 0
+	switch o.Policy {
+	case PolicyBalanced:
+		depth = 3
+	case PolicyLatency:
+		depth = 2
+	case PolicyFanOut:
+		depth = 5
+	default:
+		return o, fmt.Errorf("policy %q is unknown; use %s, %s or %s", o.Policy, PolicyBalanced, PolicyLatency, PolicyFanOut)
+	}
+	if o.Depth == 0 {
+		o.Depth = depth
+	}
+	return o, nil
+}
+
+func (o PlanOptions) leastFanOut() int {
+	if o.Policy == PolicyFanOut {
+		return 2
+	}
+	return 3
+}
+
+// majority is how many members that hold data and vote acknowledge a write of
+// majority concern, the primary included.
+func majority(set *Set) int {
+	votes, data := 0, 0
+	for _, m := range set.Members {
+		if m.Votes > 0 {
+			votes++
+			if m.holdsData() {
+				data++
+			}
+		}
+	}
+	return min(votes/2+1, data)
+}

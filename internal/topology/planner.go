@@ -1,0 +1,317 @@
+package topology
+
+import (
+	"cmp"
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+)
+
+// planner builds one plan.
+type planner struct {
+	set     *Set
+	o       PlanOptions
+	primary *Member
+	zoneTag string
+	avoid   map[string]bool
+
+	depth    map[string]int
+	load     map[string]int // members that fetch from it
+	source   map[string]string
+	why      map[string]string
+	placed   []*Member // in order of placement; sources come first
+	limit    int       // of the primary
+	overflow int       // members under the primary beyond its limit
+	left     []Left
+	notes    []string
+}
+
+func newPlanner(set *Set, o PlanOptions) *planner {
+	p := &planner{set: set, o: o, primary: set.Primary(), zoneTag: cmp.Or(o.ZoneTag, findZoneTag(set)), avoid: map[string]bool{},
+		depth: map[string]int{}, load: map[string]int{}, source: map[string]string{}, why: map[string]string{}}
+	for _, h := range o.Avoid {
+		p.avoid[h] = true
+	}
+	p.depth[p.primary.Host] = 0
+	return p
+}
+
+// findZoneTag finds the tag by which operators tell data centres apart.
+func findZoneTag(set *Set) string {
+	for _, tag := range []string{"zone", "az", "dc", "datacenter", "data_center", "region"} {
+		values := map[string]bool{}
+		for _, m := range set.Members {
+			if v := m.Tags[tag]; v != "" {
+				values[v] = true
+			}
+		}
+		if len(values) > 1 {
+			return tag
+		}
+	}
+	return ""
+}
+
+// plan seats the members one after the other: first the voters that make the
+// majority, then whoever can be a source for more, leaves last.
+func (p *planner) plan() *Plan {
+	members := p.seatable()
+	core := p.core(members)
+	p.limit = p.primaryLimit(members, len(core))
+	for _, m := range core {
+		p.place(m, p.primary, "makes the majority")
+	}
+	rest := slices.DeleteFunc(members, func(m *Member) bool { return slices.Contains(core, m) })
+	slices.SortStableFunc(rest, p.order)
+	for _, m := range rest {
+		src := p.choose(m)
+		p.place(m, src, p.reason(m, src))
+	}
+	return p.result()
+}
+
+// seatable are the members that can be told whom to fetch from.
+func (p *planner) seatable() []*Member {
+	var out []*Member
+	for i := range p.set.Members {
+		m := &p.set.Members[i]
+		why := ""
+		switch {
+		case m.Host == p.primary.Host, m.Arbiter:
+			continue
+		case m.InitialSync:
+			why = "is in its initial sync, which a change of source would start again"
+		case !m.Healthy:
+			why = "is down"
+		case m.State != StateSecondary:
+			why = "is " + strings.ToLower(m.State)
+		}
+		if why != "" {
+			p.left = append(p.left, Left{m.Host, why})
+			continue
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// core are the voters that make the majority together with the primary: those
+// that can serve others first, then the nearest. Where they are now does not
+// count: one that is under the primary for want of room elsewhere would push
+// another out, and so on with each plan.
+func (p *planner) core(members []*Member) []*Member {
+	need := majority(p.set) + p.o.Spare
+	if p.primary.Votes > 0 {
+		need--
+	}
+	voters := slices.DeleteFunc(slices.Clone(members), func(m *Member) bool { return m.Votes == 0 || m.DelaySeconds > 0 })
+	slices.SortStableFunc(voters, func(a, b *Member) int {
+		return cmp.Or(boolRank(!p.inner(a))-boolRank(!p.inner(b)), p.near(a, b, p.primary),
+			boolRank(p.set.MayChain(a))-boolRank(p.set.MayChain(b)), a.ID-b.ID)
+	})
+	if short := need - p.o.Spare - len(voters); short > 0 {
+		p.notes = append(p.notes, fmt.Sprintf("%d voters too few are up to make the majority", short))
+	}
+	return voters[:min(max(need, 0), len(voters))]
+}
+
+// primaryLimit is how many members the primary serves.
+func (p *planner) primaryLimit(members []*Member, core int) int {
+	limit := core
+	switch {
+	case p.o.PrimaryFanOut > 0:
+		limit = p.o.PrimaryFanOut
+	case p.o.Policy == PolicyLatency:
+		for _, m := range members {
+			if m.Votes > 0 {
+				limit++
+			}
+		}
+		limit = max(limit-core, latencyRoom)
+	}
+	return max(limit, core, 1)
+}
+
+// order is the order of placement of members outside the core: voters first,
+// for others may fetch from them but not the other way round.
+func (p *planner) order(a, b *Member) int {
+	return cmp.Or(boolRank(a.Votes == 0)-boolRank(b.Votes == 0), boolRank(!p.inner(a))-boolRank(!p.inner(b)),
+		p.near(a, b, p.primary), a.ID-b.ID)
+}
+
+// inner says that the plan may let others fetch from a secondary.
+func (p *planner) inner(m *Member) bool { return m.Inner() && !p.avoid[m.Host] }
+
+// canFeed says that the server lets member m fetch from src: a voter does not
+// fetch from a member without a vote.
+func (p *planner) canFeed(src, m *Member) bool {
+	if src.Host == m.Host {
+		return false
+	}
+	if src.Host == p.primary.Host {
+		return true
+	}
+	return p.inner(src) && p.set.MayChain(m) && (m.Votes == 0 || src.Votes > 0)
+}
+
+// choose finds the source of a member among those that are seated.
+func (p *planner) choose(m *Member) *Member {
+	var best *Member
+	if p.opensZone(m) {
+		best = p.secondary(m, p.o.Depth-1) // leaves room below it
+	}
+	if best == nil {
+		best = p.secondary(m, p.o.Depth)
+	}
+	room := p.load[p.primary.Host] < p.limit
+	switch {
+	case best == nil:
+		if !room {
+			p.overflow++
+		}
+		return p.primary
+	case room && (p.o.Policy == PolicyLatency || p.better(m, p.primary, best)):
+		return p.primary
+	}
+	return best
+}
+
+// secondary finds the best secondary for a member that is to be at most depth
+// deep; nil is none.
+func (p *planner) secondary(m *Member, depth int) (best *Member) {
+	for _, s := range p.placed {
+		if p.canFeed(s, m) && p.load[s.Host] < p.o.FanOut && p.depth[s.Host] < depth && (best == nil || p.better(m, s, best)) {
+			best = s
+		}
+	}
+	return best
+}
+
+// opensZone says that a member is the first of its zone, so that the others of
+// the zone will want to fetch from it.
+func (p *planner) opensZone(m *Member) bool {
+	if p.zoneTag == "" || !p.inner(m) {
+		return false
+	}
+	for _, s := range p.placed {
+		if p.inner(s) && p.zoneStep(s, m) == 0 {
+			return false
+		}
+	}
+	return p.zoneStep(p.primary, m) != 0
+}
+
+// better says that member m should rather fetch from a than from b.
+func (p *planner) better(m, a, b *Member) bool {
+	distance := p.near(a, b, m)
+	depth := p.depth[a.Host] - p.depth[b.Host]
+	load := p.load[a.Host] - p.load[b.Host]
+	stay := boolRank(m.Source == b.Host) - boolRank(m.Source == a.Host)
+	if p.o.Policy == PolicyFanOut {
+		return cmp.Or(p.zoneStep(a, m)-p.zoneStep(b, m), load, depth, distance, stay, a.ID-b.ID) < 0
+	}
+	return cmp.Or(distance, depth, stay, load, a.ID-b.ID) < 0
+}
+
+// near compares how far a and b are from a member: by zone, then by round trip
+// in steps of doubling, for smaller differences are noise.
+func (p *planner) near(a, b, from *Member) int {
+	return cmp.Or(p.zoneStep(a, from)-p.zoneStep(b, from), p.pingStep(a, from)-p.pingStep(b, from))
+}
+
+func (p *planner) zoneStep(a, b *Member) int {
+	if p.zoneTag == "" {
+		return 0
+	}
+	return boolRank(a.Tags[p.zoneTag] != b.Tags[p.zoneTag])
+}
+
+func (p *planner) pingStep(a, b *Member) int {
+	ms, ok := p.set.pingBetween(a, b)
+	if !ok || a == b {
+		return 0
+	}
+	return bits.Len(uint(max(ms, 0)) / 2)
+}
+
+func (p *planner) reason(m, src *Member) string {
+	switch {
+	case src.Host == p.primary.Host && !p.set.MayChain(m):
+		return "chaining is off"
+	case src.Host == p.primary.Host && p.load[src.Host] >= p.limit:
+		return "no secondary has room for it"
+	case src.Host == p.primary.Host:
+		return "the primary has room"
+	case p.zoneTag != "" && p.zoneStep(m, src) == 0:
+		return "nearest in its zone"
+	}
+	return "nearest with room"
+}
+
+func (p *planner) place(m, src *Member, why string) {
+	p.source[m.Host], p.why[m.Host] = src.Host, why
+	p.depth[m.Host] = p.depth[src.Host] + 1
+	p.load[src.Host]++
+	p.placed = append(p.placed, m)
+}
+
+// result puts the seats in order of their depth.
+func (p *planner) result() *Plan {
+	plan := &Plan{Set: p.set.Name, Primary: p.primary.Host, Policy: p.o.Policy, FanOut: p.o.FanOut, Depth: p.o.Depth,
+		ZoneTag: p.zoneTag, Majority: majority(p.set), Left: p.left, Notes: p.notes}
+	if !p.set.Chaining {
+		plan.Notes = append(plan.Notes, "chaining is off in the set's configuration: only members started with enableOverrideClusterChainingSetting can be chained; see millrace topology chaining on")
+	}
+	if p.overflow > 0 {
+		plan.Notes = append(plan.Notes, fmt.Sprintf("%d members more than wanted are under the primary: no secondary has room for them within the limits", p.overflow))
+	}
+	seconds := p.seconds()
+	slices.SortStableFunc(p.placed, func(a, b *Member) int { return p.depth[a.Host] - p.depth[b.Host] })
+	for _, m := range p.placed {
+		plan.Seats = append(plan.Seats, Seat{Host: m.Host, Source: p.source[m.Host], Depth: p.depth[m.Host],
+			Second: seconds[m.Host], Current: m.Source, Why: p.why[m.Host]})
+	}
+	return plan
+}
+
+// seconds finds for each member the source to take when its own is lost. It
+// never hangs below the lost one nor below the member itself, and no secondary
+// gets more than the fan-out allows by the loss of one.
+func (p *planner) seconds() map[string]string {
+	out := map[string]string{}
+	extra := map[[2]string]int{} // by the lost source and the one that takes over
+	for _, m := range p.placed {
+		src := p.source[m.Host]
+		var best *Member
+		for _, s := range p.placed {
+			lost := src != p.primary.Host && p.below(s.Host, src)
+			full := p.load[s.Host]+extra[[2]string{src, s.Host}] >= p.o.FanOut
+			deep := p.depth[s.Host]+1 > max(p.depth[m.Host], p.o.Depth) // its own followers go down with it
+			if s.Host == src || lost || full || deep || p.below(s.Host, m.Host) || !p.canFeed(s, m) {
+				continue
+			}
+			if best == nil || p.better(m, s, best) {
+				best = s
+			}
+		}
+		switch {
+		case best != nil:
+			out[m.Host] = best.Host
+			extra[[2]string{src, best.Host}]++
+		case src != p.primary.Host:
+			out[m.Host] = p.primary.Host
+		}
+	}
+	return out
+}
+
+// below says that a host is another or hangs below it.
+func (p *planner) below(host, top string) bool {
+	for ; host != ""; host = p.source[host] {
+		if host == top {
+			return true
+		}
+	}
+	return false
+}
