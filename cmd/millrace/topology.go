@@ -60,7 +60,7 @@ brings the members into it, and keeps them there.`,
   millrace topology show --watch`,
 		Args: cobra.NoArgs,
 	}
-	cmd.AddCommand(a.topologyShowCommand())
+	cmd.AddCommand(a.topologyShowCommand(), a.topologyPlanCommand(), a.topologyWhatIfCommand())
 	return cmd
 }
 

@@ -79,7 +79,7 @@ func chooses(set *Set, m *Member, joined []*Member, r *rand.Rand) *Member {
 		if s.State != StatePrimary && (!s.Inner() || !set.MayChain(m) || m.Votes > 0 && s.Votes == 0) {
 			continue
 		}
-		ms, _ := set.pingBetween(m, s)
+		ms := set.network(m, s)
 		if len(nearest) == 0 || ms < best {
 			nearest, best = nearest[:0], ms
 		}

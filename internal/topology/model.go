@@ -134,10 +134,22 @@ func pathOf(set *Set, tree map[string]string, primary *Member, host string) (hop
 		if src == nil || hops > float64(len(set.Members)) {
 			return 0, 0, false
 		}
-		ms, _ := set.pingBetween(m, src)
-		hops, rtt, host = hops+1, rtt+ms, src.Host
+		hops, rtt, host = hops+1, rtt+set.network(m, src), src.Host
 	}
 	return hops, rtt, true
+}
+
+// oneSite is the round trip up to which members count as in one data centre:
+// servers measure whole milliseconds, and the fitted hop has that much in it.
+const oneSite = 2
+
+// network is the round trip between two members in milliseconds, as far as it
+// is more than a data centre's own.
+func (s *Set) network(a, b *Member) float64 {
+	if ms, ok := s.pingBetween(a, b); ok && ms > oneSite {
+		return ms
+	}
+	return 0
 }
 
 func sign(f float64) int {
