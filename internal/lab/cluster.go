@@ -173,7 +173,7 @@ func (c *Cluster) placeMembers() (err error) {
 			Index: i, Port: port, DBPath: filepath.Join(dir, "db"), dir: dir, cluster: c,
 		})
 	}
-	return c.startProxies()
+	return errors.Join(c.startDisks(), c.startProxies())
 }
 
 // launchMembers starts all members side by side.
@@ -201,6 +201,9 @@ func (c *Cluster) endAll(end func(*Member) error) error {
 	for _, m := range c.members {
 		if m.proxy != nil {
 			m.proxy.close()
+		}
+		if m.disk != nil {
+			err = errors.Join(err, m.disk.close())
 		}
 	}
 	return err

@@ -24,6 +24,7 @@ type Member struct {
 	cluster *Cluster
 	dir     string
 	proxy   *Proxy
+	disk    *Disk
 
 	mu   sync.Mutex              // keeps Start, Stop and Kill apart
 	proc atomic.Pointer[process] // the last one started; read without mu, which a shutdown holds for long

@@ -3,6 +3,7 @@ package lab
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"regexp"
@@ -55,6 +56,10 @@ type Options struct {
 	Args []string
 	// Proxy puts a fault proxy before each member (see [Proxy]).
 	Proxy bool
+	// DiskMB gives each member a file system of its own, in memory, for its
+	// data (see [Disk]); 0 means the directory's. The error is ErrNoDisk where
+	// there can be none. The data are gone after Stop, so Dir must be empty.
+	DiskMB int
 	// Logger receives what happens to the cluster; nil discards it.
 	Logger *slog.Logger
 
@@ -120,6 +125,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.CacheGB == 0 {
 		o.CacheGB = defaultCacheGB
+	}
+	if o.DiskMB != 0 && o.Dir != "" {
+		return o, errors.New("lab: data on small disks cannot be kept; leave Dir empty")
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
