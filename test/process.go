@@ -3,6 +3,7 @@ package test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,6 +17,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/replicate"
 )
 
 // BuildMillrace builds the program under test into a temporary directory.
@@ -33,6 +36,7 @@ func BuildMillrace(t *testing.T, args ...string) string {
 // Process is a running millrace. It is killed at the end of the test.
 type Process struct {
 	t    *testing.T
+	bin  string
 	cmd  *exec.Cmd
 	out  lockedBuffer
 	done chan struct{}
@@ -43,7 +47,7 @@ type Process struct {
 // Start runs the program with its own state directory.
 func Start(t *testing.T, bin string, args ...string) *Process {
 	t.Helper()
-	p := &Process{t: t, cmd: exec.Command(bin, args...), done: make(chan struct{})} //nolint:noctx // ended by Kill
+	p := &Process{t: t, bin: bin, cmd: exec.Command(bin, args...), done: make(chan struct{})} //nolint:noctx // ended by Kill
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
 	p.cmd.Env = append(os.Environ(), "XDG_STATE_HOME="+t.TempDir())
 	if err := p.cmd.Start(); err != nil {
@@ -59,6 +63,35 @@ func Start(t *testing.T, bin string, args ...string) *Process {
 	})
 	return p
 }
+
+// Command runs another command of the program, such as status, that finds this
+// process. It returns what that printed.
+func (p *Process) Command(ctx context.Context, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, p.bin, args...)
+	cmd.Env = p.cmd.Env
+	out, err := cmd.Output()
+	if err != nil {
+		return out, fmt.Errorf("millrace %s: %w", strings.Join(args, " "), err)
+	}
+	return out, nil
+}
+
+// Status is what the process says of its job; its zero value while the process
+// does not answer.
+func (p *Process) Status(ctx context.Context) (s replicate.Status) {
+	p.t.Helper()
+	out, err := p.Command(ctx, "status", "--output", "json")
+	if err == nil {
+		err = json.Unmarshal(out, &s)
+	}
+	if err != nil {
+		p.t.Logf("no status: %v", err)
+	}
+	return s
+}
+
+// ExitCode is that of the process, after its end.
+func (p *Process) ExitCode() int { return p.cmd.ProcessState.ExitCode() }
 
 // watch waits for the process and keeps its peak memory.
 func (p *Process) watch() {

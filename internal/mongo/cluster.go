@@ -1,6 +1,7 @@
 package mongo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -110,7 +111,7 @@ func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 		return nil, errors.Join(fmt.Errorf("connect %s: %w", Redact(uri), scrub(err, uri)), client.Disconnect(ctx))
 	}
 	c := &Cluster{Client: client, Pool: pool, uri: uri, read: o.ReadPreference}
-	if err := c.identify(ctx); err != nil {
+	if err := c.identifyPatiently(ctx, cmp.Or(o.ServerSelectionTimeout, 30*time.Second)); err != nil {
 		c.Close()
 		return nil, WithHint(fmt.Errorf("reach %s: %w", Redact(uri), scrub(err, uri)),
 			"check that the address, the replica-set name, TLS and the credentials are right and that a primary exists")
@@ -161,6 +162,22 @@ func (c *Cluster) hello(ctx context.Context) (h hello, err error) {
 	return h, bson.Unmarshal(raw, &h)
 }
 
+// identifyPatiently tries again what an election or a cut interrupted, for no
+// longer than a suitable server is waited for.
+func (c *Cluster) identifyPatiently(ctx context.Context, patience time.Duration) error {
+	for began := time.Now(); ; {
+		err := c.identify(ctx)
+		if err == nil || Classify(err) != ClassRetry || time.Since(began) > patience {
+			return err
+		}
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
 // identify fills Info.
 func (c *Cluster) identify(ctx context.Context) error {
 	h, err := c.hello(ctx)
@@ -182,15 +199,32 @@ func (c *Cluster) identify(ctx context.Context) error {
 	if c.Info.Version, err = ParseVersion(version); err != nil {
 		return err
 	}
-	if raw, err := c.Command(ctx, "admin", bson.D{{Key: "getParameter", Value: 1}, {Key: "featureCompatibilityVersion", Value: 1}}); err == nil {
-		c.Info.FCV, _ = raw.Lookup("featureCompatibilityVersion", "version").StringValueOK()
+	raw, err = c.permitted(ctx, bson.D{{Key: "getParameter", Value: 1}, {Key: "featureCompatibilityVersion", Value: 1}})
+	if err != nil {
+		return err
 	}
+	c.Info.FCV, _ = raw.Lookup("featureCompatibilityVersion", "version").StringValueOK()
 	if c.Info.Kind == KindReplicaSet {
-		if raw, err := c.Command(ctx, "admin", bson.D{{Key: "replSetGetConfig", Value: 1}}); err == nil {
-			c.Info.SetID, _ = raw.Lookup("config", "settings", "replicaSetId").ObjectIDOK()
+		if raw, err = c.permitted(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}); err != nil {
+			return err
 		}
+		c.Info.SetID, _ = raw.Lookup("config", "settings", "replicaSetId").ObjectIDOK()
 	}
 	return nil
+}
+
+// permitted runs a command that not every user may run, or every server knows:
+// its reply is empty then. A failure that passes by itself is an error, for a
+// set whose id was not read would be taken for another.
+func (c *Cluster) permitted(ctx context.Context, cmd bson.D) (bson.Raw, error) {
+	raw, err := c.Command(ctx, "admin", cmd)
+	if err == nil {
+		return raw, nil
+	}
+	if Classify(err) == ClassRetry || ctx.Err() != nil {
+		return nil, err
+	}
+	return nil, nil
 }
 
 // Positions are a replica set's replication positions as its primary states

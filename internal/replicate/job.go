@@ -36,7 +36,10 @@ type Job struct {
 	letters *deadletter.Store
 	unclear int // conflicts that could not be judged yet; phases only
 	until   until
-	plan    *Plan // the latest one
+	// pauseNoted says that the checkpoint may say paused; phases only.
+	pauseNoted bool
+	answeredAt time.Time // when both sides answered in this attempt; phases only
+	plan       *Plan     // the latest one
 
 	state   state
 	control control

@@ -78,7 +78,7 @@ func (j *Job) checkWindow(ctx context.Context, oldest mongo.OpTime, warned *time
 	need = j.spooler.end(need)
 	if need.Before(oldest) {
 		return mongo.WithHint(fmt.Errorf("the source's oplog now begins at %s and no longer holds position %s, from which this job reads on", oldest, need),
-			"begin anew with --restart, after making the oplog larger (replSetResizeOplog) or the copy shorter")
+			"make the oplog larger (replSetResizeOplog) or the copy shorter, then begin anew with --restart and --on-existing drop")
 	}
 	left := time.Duration(int64(need.TS.T)-int64(oldest.TS.T)) * time.Second
 	w := j.spec.WarnWindow

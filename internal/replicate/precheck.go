@@ -23,9 +23,21 @@ type planner struct {
 	data int64          // bytes to copy
 }
 
+// planPatience is for how long Plan tries again what passes by itself.
+const planPatience = time.Minute
+
 // Plan reads both sides and says what Run would do and what stands in its way.
-// Nothing is written. An error means that a side could not be read at all.
-func (j *Job) Plan(ctx context.Context) (*Plan, error) {
+// Nothing is written. An error means that a side could not be read at all, or
+// not for a minute.
+func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
+	err = j.patiently(ctx, planPatience, func() (err error) {
+		plan, err = j.planOnce(ctx)
+		return err
+	})
+	return plan, err
+}
+
+func (j *Job) planOnce(ctx context.Context) (*Plan, error) {
 	p := &planner{j: j, plan: &Plan{
 		Job: j.id, Mode: j.spec.Mode, Source: j.src.Address(), SourceInfo: describe(j.src.Info),
 		Target: j.dst.Address(), TargetInfo: describe(j.dst.Info),
@@ -229,6 +241,9 @@ func (p *planner) window(ctx context.Context) error {
 		return nil
 	}
 	oldest, newest, err := p.j.src.OplogWindow(ctx)
+	if err != nil && mongo.Classify(err) == mongo.ClassRetry {
+		return err
+	}
 	if err != nil {
 		p.add(LevelFail, "oplog", "grant the user read on database local", "the source's oplog cannot be read: %v", err)
 		return nil
@@ -243,7 +258,7 @@ func (p *planner) window(ctx context.Context) error {
 		p.add(LevelWarn, "oplog", "leave the spool's directory alone",
 			"it begins at %s and no longer holds %s, from which the job would read on; the spool may", oldest, need)
 	case !need.IsZero() && need.Before(oldest):
-		p.add(LevelFail, "oplog", "begin anew with --restart and make the oplog larger (replSetResizeOplog) first",
+		p.add(LevelFail, "oplog", "make the oplog larger (replSetResizeOplog), then begin anew with --restart and --on-existing drop",
 			"it begins at %s and no longer holds %s, from which the job would read on", oldest, need)
 	case p.j.spec.WarnWindow > 0 && have < p.j.spec.WarnWindow && p.j.src.OplogFull(ctx):
 		p.add(LevelWarn, "oplog", "the copy must end before the oplog rolls over; replSetResizeOplog makes it larger",

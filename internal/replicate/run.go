@@ -47,7 +47,8 @@ func (j *Job) Run(ctx context.Context) (err error) {
 	if plan.Failed() {
 		return &PrecheckError{Plan: plan}
 	}
-	if err := j.take(ctx); err != nil {
+	// Restarted amid a failure, it waits for its end as one that runs does.
+	if err := j.patiently(ctx, j.spec.GiveUpAfter, func() error { return j.take(ctx) }); err != nil {
 		return err
 	}
 	g, gctx := errgroup.WithContext(ctx)
@@ -154,62 +155,106 @@ func (j *Job) takeSession(ctx context.Context, last bson.Raw) error {
 // phases runs the job's phases from the checkpoint, again after each failure
 // that passes by itself.
 func (j *Job) phases(ctx context.Context) error {
+	return j.patiently(ctx, j.spec.GiveUpAfter, func() error {
+		for {
+			err := j.pausePoint(ctx)
+			if err == nil {
+				err = j.attempt(ctx)
+			}
+			if !errors.Is(err, errPaused) || ctx.Err() != nil {
+				return err
+			}
+		}
+	})
+}
+
+// patiently tries again what fails in a way that passes by itself, with growing
+// pauses, and says so in the status. It gives up when that goes on for longer
+// than limit; 0 is never.
+func (j *Job) patiently(ctx context.Context, limit time.Duration, try func() error) error {
 	var failingSince time.Time
 	backoff := newBackoff()
 	for {
-		if err := j.pausePoint(ctx); err != nil {
-			return err
-		}
 		began := time.Now()
-		err := j.attempt(ctx)
+		j.answeredAt = time.Time{}
+		err := try()
 		switch {
 		case err == nil:
+			j.state.wait("")
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case errors.Is(err, errPaused):
-			continue
 		case mongo.Classify(err) != mongo.ClassRetry:
 			return err
 		}
-		if ran := time.Since(began); ran > 30*time.Second {
+		switch ran := j.ran(); {
+		case ran > worksAfter:
 			failingSince, backoff = time.Time{}, newBackoff()
-		} else if ran > 5*time.Second {
+		case ran > 5*time.Second:
 			backoff = newBackoff() // it works at times: a long pause would not help
 		}
 		if failingSince.IsZero() {
-			failingSince = began
+			failingSince = began.Add(j.ran())
 		}
-		if limit := j.spec.GiveUpAfter; limit > 0 && time.Since(failingSince) > limit {
+		if limit > 0 && time.Since(failingSince) > limit {
 			return fmt.Errorf("gave up after %s of failures: %w", limit, err)
 		}
 		d := backoff.next()
 		j.state.countError("retry")
 		j.state.wait("a failure to pass: " + err.Error())
-		j.log.Warn("interrupted; going back to the last checkpoint", "error", err, "retryIn", d)
+		j.log.Warn("interrupted; trying again from the last checkpoint", "error", err, "retryIn", d)
 		select {
 		case <-time.After(d):
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		j.state.wait("")
 	}
+}
+
+// worksAfter is how long after both sides answered an attempt counts as one
+// that worked. It is longer than a member is waited for.
+const worksAfter = 45 * time.Second
+
+// ran is how long ago both sides answered in this attempt, 0 if they did not.
+func (j *Job) ran() time.Duration {
+	if j.answeredAt.IsZero() {
+		return 0
+	}
+	return time.Since(j.answeredAt)
 }
 
 // pausePoint records a pause and waits for its end.
 func (j *Job) pausePoint(ctx context.Context) error {
-	if !j.control.isPaused() {
+	if j.control.isPaused() {
+		j.pauseNoted = true
+		if err := j.store.Save(ctx, bson.D{{Key: "paused", Value: true}}); err != nil {
+			return err
+		}
+		j.state.wait("the operator to resume")
+		if err := j.control.whilePaused(ctx); err != nil {
+			return err
+		}
+		j.state.wait("")
+	}
+	if !j.pauseNoted {
 		return nil
 	}
-	if err := j.store.Save(ctx, bson.D{{Key: "paused", Value: true}}); err != nil {
+	if err := j.store.Save(ctx, bson.D{{Key: "paused", Value: false}}); err != nil {
 		return err
 	}
-	j.state.wait("the operator to resume")
-	if err := j.control.whilePaused(ctx); err != nil {
+	j.pauseNoted = false
+	return nil
+}
+
+// answered ends the wait for a failure to pass: the target has been read, and
+// now the source answers too.
+func (j *Job) answered(ctx context.Context) error {
+	if _, err := j.src.Positions(ctx); err != nil {
 		return err
 	}
+	j.answeredAt = time.Now()
 	j.state.wait("")
-	return j.store.Save(ctx, bson.D{{Key: "paused", Value: false}})
+	return nil
 }
 
 // attempt runs phases from the durable checkpoint until the job is finished or
@@ -234,6 +279,9 @@ func (j *Job) attempt(ctx context.Context) error {
 		j.state.setPhase(Phase(job.Phase))
 		j.state.setApplied(job.Applied, job.ReadFrom)
 		if n == 0 {
+			if err := j.answered(ctx); err != nil {
+				return causeOr(ctx, err)
+			}
 			endSpool = j.spooler.begin(ctx, job)
 		}
 		err = j.step(ctx, job)
