@@ -61,7 +61,7 @@ func (l *Limiter) Wait(ctx context.Context, docs, bytes int64) error {
 	if !l.Limited() {
 		return nil
 	}
-	delay, changed := l.book(docs, bytes)
+	delay, price, changed := l.book(docs, bytes)
 	if delay <= 0 {
 		return nil
 	}
@@ -71,22 +71,34 @@ func (l *Limiter) Wait(ctx context.Context, docs, bytes int64) error {
 	case <-timer.C:
 	case <-changed:
 	case <-ctx.Done():
+		l.giveBack(price, changed)
 		return ctx.Err()
 	}
 	return nil
 }
 
-// book takes the time that a piece needs: how long it has to wait, and what
-// tells that the rates changed.
-func (l *Limiter) book(docs, bytes int64) (time.Duration, <-chan struct{}) {
+// giveBack returns the time of a piece that will not be worked on, so that the
+// next attempt at it does not wait for this one. Set has returned all of it.
+func (l *Limiter) giveBack(price time.Duration, since <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if since == l.changed {
+		l.next = l.next.Add(-price)
+	}
+}
+
+// book takes the time that a piece needs: how long it has to wait, what it
+// took, and what tells that the rates changed.
+func (l *Limiter) book(docs, bytes int64) (delay, price time.Duration, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
 	if l.next.Before(now) {
 		l.next = now
 	}
-	l.next = l.next.Add(max(cost(docs, l.rates.Docs), cost(bytes, l.rates.Bytes)))
-	return l.next.Sub(now) - burst, l.changed
+	price = max(cost(docs, l.rates.Docs), cost(bytes, l.rates.Bytes))
+	l.next = l.next.Add(price)
+	return l.next.Sub(now) - burst, price, l.changed
 }
 
 // cost is the time that n takes at a rate.

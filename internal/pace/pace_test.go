@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 func TestWaitBooksTime(t *testing.T) {
@@ -20,7 +22,7 @@ func TestWaitBooksTime(t *testing.T) {
 
 func TestSetLetsPass(t *testing.T) {
 	l := New(Rates{Bytes: 1})
-	_, changed := l.book(1, 1_000_000)
+	_, _, changed := l.book(1, 1_000_000)
 	waited := make(chan error, 1)
 	go func() { waited <- l.Wait(t.Context(), 1, 1) }()
 	l.Set(Rates{})
@@ -50,7 +52,28 @@ func TestNilLimitsNothing(t *testing.T) {
 func TestCostIsTheSlowerOfBoth(t *testing.T) {
 	l := New(Rates{Docs: 100, Bytes: 1000})
 	l.book(1, 100_000) // 10 ms of documents, 100 s of bytes
-	if delay, _ := l.book(1, 1); delay.Seconds() < 90 {
+	if delay, _, _ := l.book(1, 1); delay.Seconds() < 90 {
 		t.Errorf("the next waits %v, want 100 s", delay)
 	}
+}
+
+// TestGivesBack: work that was called off takes nothing from what comes next.
+func TestGivesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(Rates{Bytes: 1000})
+		began := time.Now()
+		for range 10 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			if err := l.Wait(ctx, 1, 60_000); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("a minute's work passed in a millisecond: %v", err)
+			}
+			cancel()
+		}
+		if err := l.Wait(t.Context(), 1, 2000); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("waited %s behind work that was called off", took)
+		}
+	})
 }

@@ -190,7 +190,7 @@ func (j *Job) patiently(ctx context.Context, limit time.Duration, try func() err
 		switch ran := j.ran(); {
 		case ran > worksAfter:
 			failingSince, backoff = time.Time{}, newBackoff()
-		case ran > 5*time.Second:
+		case ran > time.Second:
 			backoff = newBackoff() // it works at times: a long pause would not help
 		}
 		if failingSince.IsZero() {

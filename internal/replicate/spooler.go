@@ -26,9 +26,12 @@ type spooler struct {
 	s       *spool.Spool // nil while there is none
 	cancel  func()       // ends the filling; nil while nobody fills
 	filling chan struct{}
+	stuckAt int64 // the spool's size when its disk was found full; less than 0 if it was not
 }
 
-func newSpooler(j *Job) *spooler { return &spooler{j: j, wanted: make(chan struct{}, 1)} }
+func newSpooler(j *Job) *spooler {
+	return &spooler{j: j, wanted: make(chan struct{}, 1), stuckAt: -1}
+}
 
 func (p *spooler) enabled() bool { return p.j.spec.SpoolDir != "" && p.j.spec.SpoolBytes > 0 }
 
@@ -36,7 +39,7 @@ func (p *spooler) enabled() bool { return p.j.spec.SpoolDir != "" && p.j.spec.Sp
 // to disk and there is room for more. With begin set that is made so if it can.
 func (p *spooler) covers(begin bool) bool {
 	p.mu.Lock()
-	s, done := p.s, p.filling
+	s, done, stuckAt := p.s, p.filling, p.stuckAt
 	p.mu.Unlock()
 	if done == nil {
 		return false
@@ -47,7 +50,7 @@ func (p *spooler) covers(begin bool) bool {
 	default:
 	}
 	if s != nil {
-		return s.Room(tail.SpoolRoom)
+		return s.Bytes() != stuckAt && s.Room(tail.SpoolRoom)
 	}
 	if begin {
 		p.wake()
@@ -158,20 +161,37 @@ func (p *spooler) run(ctx context.Context, job checkpoint.Job) error {
 }
 
 // fill reads the oplog into the spool until ctx ends, again after each failure
-// that passes by itself.
+// that passes by itself. A full disk is one: room may be made on it.
 func (p *spooler) fill(ctx context.Context, from mongo.OpTime, s *spool.Spool) error {
 	src := tail.NewOplog(p.j.src, tail.OplogOptions{Log: p.j.log})
 	for backoff := newBackoff(); ; {
 		err := src.Fill(ctx, from, s)
-		if ctx.Err() != nil || mongo.Classify(err) != mongo.ClassRetry {
+		full := errors.Is(err, spool.ErrNoSpace)
+		if ctx.Err() != nil || !full && mongo.Classify(err) != mongo.ClassRetry {
 			return errors.Join(err, s.Sync())
 		}
-		p.j.log.Debug("filling the spool was interrupted", "error", err)
+		if full {
+			p.stuck(s.Bytes(), err)
+		} else {
+			p.j.log.Debug("filling the spool was interrupted", "error", err)
+		}
 		select {
 		case <-time.After(backoff.next()):
 		case <-ctx.Done():
 			return s.Sync()
 		}
+	}
+}
+
+// stuck notes that the spool's disk is full, and says so once for each size.
+func (p *spooler) stuck(size int64, err error) {
+	p.mu.Lock()
+	was := p.stuckAt
+	p.stuckAt = size
+	p.mu.Unlock()
+	if was != size {
+		p.j.log.Warn("the disk of the spool is full; until there is room, the oplog has to hold the changes",
+			"error", err, "hint", "make room in "+p.j.spec.SpoolDir)
 	}
 }
 

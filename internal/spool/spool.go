@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 )
 
 // ErrDamaged says that the spool holds a record that was changed after it was
@@ -18,6 +19,10 @@ var ErrDamaged = errors.New("spool is damaged")
 
 // ErrFull says that a record does not fit into the spool's bounds now.
 var ErrFull = errors.New("spool is full")
+
+// ErrNoSpace says that the disk, or a quota on it, has no room for a record. The
+// spool is as it was before, and the record may be appended again later.
+var ErrNoSpace = errors.New("no space left on the disk of the spool")
 
 // Options shape a Spool.
 type Options struct {
@@ -248,10 +253,10 @@ func (s *Spool) Append(r Record) error {
 	var head [headerSize]byte
 	r.header(&head)
 	if _, err := s.file.WriteAt(head[:], g.size); err != nil {
-		return fmt.Errorf("spool: %w", err)
+		return fmt.Errorf("spool: %w", noSpace(err))
 	}
 	if _, err := s.file.WriteAt(r.Payload, g.size+headerSize); err != nil {
-		return fmt.Errorf("spool: %w", err)
+		return fmt.Errorf("spool: %w", noSpace(err))
 	}
 	if g.size == 0 {
 		g.first = r.First
@@ -262,6 +267,15 @@ func (s *Spool) Append(r Record) error {
 	close(s.changed)
 	s.changed = make(chan struct{})
 	return nil
+}
+
+// noSpace adds ErrNoSpace to what a full disk causes. Not for a failed sync: what
+// was appended before may be lost then.
+func noSpace(err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return fmt.Errorf("%w: %w", ErrNoSpace, err)
+	}
+	return err
 }
 
 // roll makes sure that the newest segment is open and has room for r.
@@ -279,7 +293,7 @@ func (s *Spool) roll(r Record) error {
 	}
 	f, err := os.OpenFile(s.path(number), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return err
+		return noSpace(err)
 	}
 	s.file = f
 	s.segments = append(s.segments, &segment{number: number, first: r.First, last: s.end()})

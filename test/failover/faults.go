@@ -23,25 +23,34 @@ type Fault struct {
 	Name   string
 	Strike func(context.Context) error
 	Heal   func(context.Context) error
+	// Stops says that no job can go on while it lasts.
+	Stops bool
 }
 
 // Of are the faults of a cluster of three members with proxies before them
-// (lab.Options.Proxy). side, source or target, goes into their names. Into
+// (lab.Options.Proxy), those of their disks among them if they are small ones
+// (lab.Options.DiskMB). side, source or target, goes into their names. Into
 // database lose, unless it is empty, an isolated primary takes writes that are
 // rolled back.
 func Of(side string, c *lab.Cluster, lose string) []Fault {
 	f := &faults{c: c, lose: lose}
 	all := []Fault{
-		{"step-down", c.StepDown, f.nothing},
-		{"primary killed", f.killPrimary, f.startAll},
-		{"all members stopped", f.stopAll, f.startAll},
-		{"majority lost", f.stopSecondaries, f.startAll},
-		{"connections reset", f.each((*lab.Proxy).Reset), f.nothing},
-		{"network cut", f.each((*lab.Proxy).Cut), f.each((*lab.Proxy).Restore)},
-		{"network silent", f.each((*lab.Proxy).Stall), f.each((*lab.Proxy).Restore)},
-		{"slow network", f.each(func(p *lab.Proxy) { p.Latency(80*time.Millisecond, 40*time.Millisecond); p.Bandwidth(2000) }), f.each((*lab.Proxy).Restore)},
-		{"sessions and cursors killed", f.killSessions, f.nothing},
-		{"primary isolated", f.isolatePrimary, f.rejoin},
+		{Name: "step-down", Strike: c.StepDown, Heal: f.nothing},
+		{Name: "primary killed", Strike: f.killPrimary, Heal: f.startAll},
+		{Name: "all members stopped", Strike: f.stopAll, Heal: f.startAll, Stops: true},
+		{Name: "majority lost", Strike: f.stopSecondaries, Heal: f.startAll, Stops: true},
+		{Name: "connections reset", Strike: f.each((*lab.Proxy).Reset), Heal: f.nothing},
+		{Name: "network cut", Strike: f.each((*lab.Proxy).Cut), Heal: f.each((*lab.Proxy).Restore), Stops: true},
+		{Name: "network silent", Strike: f.each((*lab.Proxy).Stall), Heal: f.each((*lab.Proxy).Restore)},
+		{Name: "slow network", Strike: f.each(func(p *lab.Proxy) { p.Latency(80*time.Millisecond, 40*time.Millisecond); p.Bandwidth(2000) }), Heal: f.each((*lab.Proxy).Restore)},
+		{Name: "sessions and cursors killed", Strike: f.killSessions, Heal: f.nothing},
+		{Name: "primary isolated", Strike: f.isolatePrimary, Heal: f.rejoin},
+		{Name: "a member moved", Strike: f.moveOne, Heal: f.nothing},
+		{Name: "all members moved", Strike: f.moveAll, Heal: f.nothing},
+	}
+	if c.Members()[0].Disk() != nil {
+		all = append(all, Fault{Name: "disks full", Strike: f.fillAll, Heal: f.freeAll, Stops: true},
+			Fault{Name: "disk of the primary full", Strike: f.fillPrimary, Heal: f.freeAll})
 	}
 	for i := range all {
 		all[i].Name = side + ": " + all[i].Name
@@ -54,6 +63,7 @@ type faults struct {
 	c        *lab.Cluster
 	lose     string // the database of writes that are to be rolled back
 	isolated int
+	moved    int // members that moved so far
 }
 
 func (f *faults) nothing(context.Context) error { return nil }

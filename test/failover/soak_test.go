@@ -2,8 +2,12 @@ package failover
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"math"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,9 +18,23 @@ import (
 
 // tally is what a soak did.
 type tally struct {
-	rounds, marks, comparisons, kills int
-	operations                        int64
-	faults                            map[string]int
+	rounds, marks, kills, killsAtFaults, rolls, comparisons, differences int
+	operations, steps, refused                                           int64
+	faults                                                               map[string]int
+}
+
+// String is a report of several lines.
+func (n tally) String() string {
+	var s strings.Builder
+	total := 0
+	for _, name := range slices.Sorted(maps.Keys(n.faults)) {
+		total += n.faults[name]
+		fmt.Fprintf(&s, "  %4d × %s\n", n.faults[name], name)
+	}
+	return fmt.Sprintf("histories %d, operations %d, of them random steps %d (%d refused by the server)\n"+
+		"faults %d, kills of millrace %d, of them at the same time as a fault %d, oplogs rolled past the job %d, waits until caught up %d\n"+
+		"comparisons %d, differences %d\nfaults by kind:\n%s",
+		n.rounds, n.operations, n.steps, n.refused, total, n.kills, n.killsAtFaults, n.rolls, n.marks, n.comparisons, n.differences, s.String())
 }
 
 // TestSoak goes on for MILLRACE_SOAK (such as 30m): in each round new clusters,
@@ -29,42 +47,68 @@ func TestSoak(t *testing.T) {
 		t.Skip("MILLRACE_SOAK says for how long; see make soak")
 	}
 	done := tally{faults: map[string]int{}}
-	for began := time.Now(); time.Since(began) < long && !t.Failed(); done.rounds++ {
+	for began := time.Now(); time.Since(began) < long && !t.Failed(); {
 		t.Run("round", func(t *testing.T) { soakRound(t, &done, min(long-time.Since(began), 5*time.Minute)) })
-		t.Logf("after %s: %d rounds, %d operations, %d kills, %d marks, %d comparisons, faults %v", time.Since(began).Round(time.Second),
-			done.rounds+1, done.operations, done.kills, done.marks, done.comparisons, done.faults)
+		t.Logf("after %s:\n%s", time.Since(began).Round(time.Second), done)
 	}
 }
 
 func soakRound(t *testing.T, done *tally, long time.Duration) {
-	b := newBench(t)
+	b := newBench(t, 500*time.Millisecond)
 	histories := b.writeHistories()
 	r := rand.New(rand.NewPCG(b.seed, 3))
-	p := b.start(append(settings(r), "--until", "never", "--max-rate-bytes", "8MB")...)
+	p := b.start(settings(r)...)
 	all := b.faults()
+	roll := never
+	if r.IntN(2) == 0 {
+		roll = time.Duration(r.Int64N(int64(long)))
+	}
 	for began := time.Now(); time.Since(began) < long; {
 		f := all[r.IntN(len(all))]
-		if r.IntN(3) == 0 {
+		switch n := r.IntN(8); {
+		case time.Since(began) > roll:
+			t.Logf("%-40s", "the oplog rolls past the job")
+			p = b.rollPast(p, settings(r)...)
+			done.rolls++
+			done.kills++
+			roll = never
+		case n < 2:
+			t.Logf("%-40s", f.Name+", killed")
+			p = b.sufferKilled(p, f, r, settings(r)...)
+			done.faults[f.Name]++
+			done.kills++
+			done.killsAtFaults++
+		case n == 2:
 			p.Kill()
 			done.kills++
-			p = b.start(append(settings(r), "--until", "never")...)
+			p = b.start(settings(r)...)
+		default:
+			t.Logf("%-40s", f.Name)
+			b.suffer(f, r)
+			done.faults[f.Name]++
 		}
-		b.suffer(f, r)
-		done.faults[f.Name]++
 		if r.IntN(2) == 0 { // else the next comes while it has not caught up
+			b.unleash(p, f.Name)
 			b.mark(p, f.Name)
 			done.marks++
 		}
 	}
 	steps := histories()
-	b.finish(p)
+	done.differences += b.finish(p)
+	done.rounds++
+	done.steps += steps.Done
+	done.refused += steps.Refusals()
 	done.operations += b.churn.Operations() + steps.Done
-	done.comparisons++
 	v := test.Start(t, b.bin, "verify", "--source", uri(b.source), "--target", uri(b.target), "--include", database+".*", "--include", database+"-x.*")
 	if err := v.Wait(2 * time.Minute); err != nil {
 		t.Errorf("seed %d: verify: %v\n%s", b.seed, err, v.Output())
+		done.differences++
 	}
+	done.comparisons += 2
 }
+
+// never is later than any round.
+const never = time.Duration(math.MaxInt64)
 
 // writeHistories lets three more writers do random steps (test/history), and
 // returns what ends them. Capped collections are left out as in newBench.
@@ -92,9 +136,10 @@ func (b *bench) writeHistories() (end func() history.Stats) {
 	return end
 }
 
-// settings are drawn anew for each process of a job.
+// settings are drawn anew for each process of a job. A slow copy is struck by
+// more than one fault.
 func settings(r *rand.Rand) []string {
-	return strings.Fields([]string{
-		"", "--partitions 1", "--partitions 3 --write-concern 2", "--read-preference secondaryPreferred", "--readers 1 --writers 2", "--spool-max 0",
-	}[r.IntN(6)])
+	drawn := []string{"", "--partitions 1", "--partitions 3 --write-concern 2", "--read-preference secondaryPreferred", "--readers 1 --writers 2", "--spool-max 0"}[r.IntN(6)] +
+		[]string{"", " --max-rate-bytes 8MB", " --max-rate-bytes 1MB", " --max-rate-bytes 500KB"}[r.IntN(4)]
+	return append(strings.Fields(drawn), "--until", "never")
 }
