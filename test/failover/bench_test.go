@@ -2,6 +2,7 @@ package failover
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -236,6 +237,9 @@ func (b *bench) sufferKilled(p *test.Process, f Fault, r *rand.Rand, args ...str
 	}()
 	err := f.Strike(ctx)
 	<-killed
+	if b.t.Failed() {
+		b.t.FailNow()
+	}
 	if err != nil {
 		b.t.Fatalf("%s: %v", f.Name, err)
 	}
@@ -258,6 +262,9 @@ func (b *bench) rollPast(p *test.Process, args ...string) *test.Process {
 	ctx, cancel := context.WithTimeout(b.t.Context(), 3*time.Minute)
 	defer cancel()
 	position := b.position(ctx)
+	if position.IsZero() {
+		return b.start(args...) // it has none yet
+	}
 	err := Flood(ctx, b.sc, func(ctx context.Context) (bool, error) {
 		for i := range b.source.Members() {
 			if oldest, err := OldestEntry(ctx, b.source, i); err != nil || !position.Before(oldest) {
@@ -286,7 +293,7 @@ func (b *bench) rollPast(p *test.Process, args ...string) *test.Process {
 	return b.start(append(args, "--restart", "--on-existing", "drop")...)
 }
 
-// position is where the job would read on.
+// position is where the job would read on, zero when that is not settled yet.
 func (b *bench) position(ctx context.Context) bson.Timestamp {
 	b.t.Helper()
 	var job struct {
@@ -294,7 +301,8 @@ func (b *bench) position(ctx context.Context) bson.Timestamp {
 			TS bson.Timestamp `bson:"ts"`
 		} `bson:"readFrom"`
 	}
-	if err := b.tc.Database("millrace").Collection("jobs").FindOne(ctx, bson.D{{Key: "_id", Value: "faults"}}).Decode(&job); err != nil {
+	err := b.tc.Database("millrace").Collection("jobs").FindOne(ctx, bson.D{{Key: "_id", Value: "faults"}}).Decode(&job)
+	if err != nil && !errors.Is(err, mongo.ErrNoDocuments) {
 		b.t.Fatal(err)
 	}
 	return job.ReadFrom.TS
