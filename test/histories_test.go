@@ -198,15 +198,15 @@ func (p *player) play(h history.History) (err error) {
 			p.job.stop()
 		}
 	}()
-	p.spec = replicate.Spec{Job: newJob(p.base), Rules: rule.Config{Include: []string{p.base, p.base + "-*"}},
-		Partitions: h.Job.Partitions, Readers: h.Job.Readers, Writers: h.Job.Writers, Limits: pace.Rates{Docs: h.Job.Docs, Bytes: h.Job.Bytes}}
+	p.spec = replicate.Spec{Job: newJob(p.base),
+		Rules: rule.Config{Include: []string{p.base, p.base + "-*"}, Exclude: p.named(h.Job.Exclude), Rename: p.named(h.Job.Rename)}, Partitions: h.Job.Partitions, Readers: h.Job.Readers, Writers: h.Job.Writers, Limits: pace.Rates{Docs: h.Job.Docs, Bytes: h.Job.Bytes}}
 	r := &history.Runner{Client: shared.sourceDB, Database: p.base, Hook: p.hook}
 	defer func() {
 		err = errors.Join(err, r.Close(context.WithoutCancel(p.ctx)))
 		p.stats = r.Stats()
 	}()
 	for part := range parts {
-		if err := p.prepare(part); err != nil {
+		if err := p.prepare(part, h.Job.Held); err != nil {
 			return jobError{err}
 		}
 		var steps []history.Step
@@ -226,6 +226,9 @@ func (p *player) play(h history.History) (err error) {
 	if err := r.Close(p.ctx); err != nil {
 		return err
 	}
+	if err := p.limit(pace.Rates{}); err != nil {
+		return err
+	}
 	if err := p.job.finalize(p.ctx); err != nil && p.job.err != nil {
 		return jobError{err}
 	}
@@ -233,7 +236,7 @@ func (p *player) play(h history.History) (err error) {
 }
 
 // prepare brings the job to where a part begins.
-func (p *player) prepare(part int) error {
+func (p *player) prepare(part int, held bool) error {
 	switch part {
 	case copying:
 		if err := p.start(); err != nil {
@@ -241,12 +244,30 @@ func (p *player) prepare(part int) error {
 		}
 		return p.job.reach(replicate.PhaseCopying)
 	case between:
-		p.spec.Limits = pace.Rates{}
-		return p.job.SetLimits(p.ctx, p.spec.Limits)
+		return p.limit(pace.Rates{})
 	case following:
-		return p.job.reach(replicate.PhaseFollowing)
+		if err := p.job.reach(replicate.PhaseFollowing); err != nil {
+			return err
+		}
+		if held {
+			return p.limit(pace.Rates{Docs: 1})
+		}
 	}
 	return nil
+}
+
+// limit changes the rates of the job, also for its next start.
+func (p *player) limit(r pace.Rates) error {
+	p.spec.Limits = r
+	return p.job.SetLimits(p.ctx, r)
+}
+
+// named puts the database's name into rules.
+func (p *player) named(rules []string) (out []string) {
+	for _, r := range rules {
+		out = append(out, strings.ReplaceAll(r, "DB", p.base))
+	}
+	return out
 }
 
 func (p *player) start() (err error) {
@@ -277,7 +298,10 @@ func (p *player) hook(ctx context.Context, s history.Step) error {
 
 func (p *player) compare() error {
 	ours := func(ns string) bool { return strings.HasPrefix(ns, p.base+".") || strings.HasPrefix(ns, p.base+"-") }
-	diffs, err := Compare(p.ctx, shared.sourceDB, shared.targetDB, CompareOptions{Source: ours, Target: ours})
+	diffs, err := Compare(p.ctx, shared.sourceDB, shared.targetDB, CompareOptions{
+		Source: func(ns string) bool { return ours(ns) && !excluded(p.spec.Rules.Exclude, ns) },
+		Target: ours, Name: newNames(p.spec.Rules.Rename).target,
+	})
 	if err == nil && len(diffs) > 0 {
 		return differences(diffs)
 	}
@@ -286,8 +310,8 @@ func (p *player) compare() error {
 
 func (p *player) dropAll() {
 	for _, c := range []*mongo.Client{shared.sourceDB, shared.targetDB} {
-		for _, db := range []string{p.base, history.Name(p.base, "x")} {
-			_ = c.Database(db).Drop(context.WithoutCancel(p.ctx))
+		for _, db := range history.Databases() {
+			_ = c.Database(history.Name(p.base, db)).Drop(context.WithoutCancel(p.ctx))
 		}
 	}
 }

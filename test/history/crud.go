@@ -64,12 +64,15 @@ func (g *Generator) replace() []Step {
 }
 
 func (g *Generator) bulk() []Step {
-	coll := pick(g, "plain", "hot", "moving")
+	coll, id, n := pick(g, "plain", "moving"), g.id, 1+g.r.IntN(12)
+	if g.one(2) {
+		coll, id, n = "hot", func() any { return g.r.IntN(g.hot) }, 1+g.r.IntN(40)
+	}
 	var docs, updates, deletes bson.A
-	for range 1 + g.r.IntN(12) {
-		docs = append(docs, withID(g.id(), g.document()))
-		updates = append(updates, d("q", d("_id", g.id()), "u", g.change(), "upsert", g.one(4)))
-		deletes = append(deletes, d("q", d("_id", g.id()), "limit", 1))
+	for range n {
+		docs = append(docs, withID(id(), g.document()))
+		updates = append(updates, d("q", d("_id", id()), "u", g.change(), "upsert", g.one(4)))
+		deletes = append(deletes, d("q", d("_id", id()), "limit", 1))
 	}
 	switch g.r.IntN(3) {
 	case 0:
@@ -127,6 +130,36 @@ func (g *Generator) unique() []Step {
 		return list(updating("unique", d("_id", i), a(d("$set", d("k", d("$ifNull", a("$by", j)), "o", d("$literal", g.value(2)))))))
 	}
 	return list(deleting("unique", d("k", i), 1))
+}
+
+// keys writes to a collection whose unique indexes see only some documents.
+func (g *Generator) keys() []Step {
+	id, n := g.r.IntN(14), g.r.IntN(6)
+	var set bson.D
+	for _, f := range []string{"x", "y", "w", "z", "q"} {
+		switch {
+		case g.one(2):
+		case f == "z":
+			set = append(set, bson.E{Key: f, Value: fmt.Sprintf(pick(g, "Z%d", "z%d"), g.r.IntN(8))})
+		case f == "q":
+			set = append(set, bson.E{Key: f, Value: a(d("k", g.r.IntN(30)), d("k", g.r.IntN(30)))})
+		default:
+			set = append(set, bson.E{Key: f, Value: g.r.IntN(8)})
+		}
+	}
+	set = append(set, bson.E{Key: "by", Value: g.n})
+	unset := updating("keys", d("_id", id), d("$unset", d(pick(g, "x", "y", "w", "z", "q"), 1), "$set", d("by", g.n)))
+	switch g.r.IntN(6) {
+	case 0:
+		return list(deleting("keys", d("_id", id), 1))
+	case 1:
+		return list(unset)
+	case 2:
+		return list(updating("keys", d("_id", id), set, "upsert", true))
+	case 3:
+		return g.inTransaction(unset, updating("keys", d("_id", n), d("$set", set)), updating("keys", d("_id", id), d("$set", d("x", n, "w", n)), "upsert", true))
+	}
+	return list(updating("keys", d("_id", id), d("$set", set), "upsert", g.one(2)))
 }
 
 // folded writes to a collection that ignores the case of an _id.

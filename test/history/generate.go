@@ -108,6 +108,7 @@ func (g *Generator) allKinds() []kind {
 		{"multi", 8, g.multi},
 		{"findAndModify", 10, g.findAndModify},
 		{"unique", 25, g.unique},
+		{"keys", 15, g.keys},
 		{"folded", 15, g.folded},
 		{"txn", 8, g.transaction},
 		{"moving", 15, g.moving},
@@ -135,6 +136,8 @@ func (g *Generator) Setup() []Step {
 		fillStep("txn1", 0, 60, 0),
 		run(d("createIndexes", "unique", "indexes", a(d("key", d("k", 1), "name", "k_1", "unique", true)))),
 		run(d("createIndexes", "plain", "indexes", a(d("key", d("n", 1), "name", "n_1"), d("key", d("v", 1), "name", "v_1")))),
+		fillStep("keys", 0, 12, 0),
+		run(d("createIndexes", "keys", "indexes", a(g.keyIndexes()...))),
 		run(d("create", "txn2")),
 		run(d("create", "folded", "collation", d("locale", "en", "strength", 2))),
 	}
@@ -149,6 +152,19 @@ func (g *Generator) Setup() []Step {
 		steps = append(steps, run(d("create", "series", "timeseries", d("timeField", "t", "metaField", "m"))))
 	}
 	return steps
+}
+
+// keyIndexes are unique indexes of several kinds over the same few fields.
+func (g *Generator) keyIndexes() []any {
+	all := []any{
+		d("key", d("x", 1), "name", "x", "unique", true, "sparse", true),
+		d("key", d("x", 1, "y", -1), "name", "x_y", "unique", true, "partialFilterExpression", d("y", d("$gt", 2))),
+		d("key", d("w", 1), "name", "w", "unique", true, "partialFilterExpression", d("w", d("$exists", true))),
+		d("key", d("z", 1), "name", "z", "unique", true, "sparse", true, "collation", d("locale", "en", "strength", 2)),
+		d("key", d("q.k", 1), "name", "q", "unique", true, "sparse", true),
+	}
+	g.r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all[:1+g.r.IntN(len(all))]
 }
 
 // Next is the writer's next step.
@@ -176,6 +192,12 @@ func (g *Generator) draw() []Step {
 
 func (g *Generator) settings() Settings {
 	s := Settings{Partitions: []int{0, 1, 2, 3, 16}[g.r.IntN(5)], Readers: 1 + g.r.IntN(4), Writers: 1 + g.r.IntN(4)}
+	s.Held = g.one(2)
+	if g.one(3) {
+		s.Exclude = pick(g, nil, nil, []string{"DB.extra1"}, []string{"DB-x.*"}, []string{"DB.txn1", "DB-x.extra0"}, []string{"DB.moved", "DB.v1"})
+		s.Rename = pick(g, nil, []string{"DB=DB-to"}, []string{"DB-x=DB-y"}, []string{"DB.extra0=DB.other0"}, []string{"DB.moving=DB-y.moving", "DB.extra2=DB-x.other2"},
+			[]string{"DB=DB-to", "DB.extra1=DB-y.extra1"})
+	}
 	if g.one(2) {
 		s.Docs = int64(1 + g.r.IntN(2*g.size))
 	} else {

@@ -36,7 +36,7 @@ func TestFilesKeepHistories(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(got.Steps) != len(h.Steps) || got.Seed != h.Seed || got.Free != h.Free || got.Job != h.Job {
+		if len(got.Steps) != len(h.Steps) || got.Seed != h.Seed || got.Free != h.Free || !reflect.DeepEqual(got.Job, h.Job) {
 			t.Fatalf("read %d steps of %d, %+v", len(got.Steps), len(h.Steps), got.Job)
 		}
 		for i, s := range h.Steps {

@@ -56,7 +56,7 @@ func (g *Generator) extra() []Step {
 func (g *Generator) index() []Step {
 	db, c := g.db(), g.spare()
 	if g.one(3) {
-		db, c = "", pick(g, "plain", "hot", "unique", "moving", "txn1", "folded", "capped")
+		db, c = "", pick(g, "plain", "hot", "unique", "keys", "moving", "txn1", "folded", "capped")
 	}
 	switch g.r.IntN(6) {
 	case 0:

@@ -67,7 +67,17 @@ type Settings struct {
 	// Docs and Bytes a second hold the copy back while part 1 is run.
 	Docs  int64 `json:"docs,omitempty"`
 	Bytes int64 `json:"bytes,omitempty"`
+	// Held holds the changes back while part 3 is run, so that many are
+	// applied at once.
+	Held bool `json:"held,omitempty"`
+	// Exclude and Rename are the job's rules. DB stands for the history's
+	// database; what is renamed goes to others of it, see Databases.
+	Exclude []string `json:"exclude,omitempty"`
+	Rename  []string `json:"rename,omitempty"`
 }
+
+// Databases are those that a history has on either side, see Name.
+func Databases() []string { return []string{"", other, "to", "y"} }
 
 // History is what several writers do, in one order of all steps.
 type History struct {
