@@ -92,7 +92,8 @@ func runHistory(t *testing.T, base string, h history.History) {
 	p := newPlayer(t, base, patience)
 	err := p.play(h)
 	s := p.stats
-	t.Logf("seed %d: %d steps, %d of them refused %v, %d left out; job %+v, free %t", h.Seed, s.Done, s.Refusals(), s.Refused, s.Left, h.Job, h.Free)
+	t.Logf("seed %d: %d steps, %d of them refused %v, %d left out; job %+v, free %t; %d operations, %d folded, %d parked",
+		h.Seed, s.Done, s.Refusals(), s.Refused, s.Left, h.Job, h.Free, p.follow.Operations, p.follow.Folded, p.follow.Parked)
 	if err == nil {
 		return
 	}
@@ -183,6 +184,7 @@ type player struct {
 	spec     replicate.Spec
 	job      *running
 	stats    history.Stats
+	follow   replicate.FollowStatus
 }
 
 func newPlayer(t *testing.T, base string, patience time.Duration) *player {
@@ -229,7 +231,9 @@ func (p *player) play(h history.History) (err error) {
 	if err := p.limit(pace.Rates{}); err != nil {
 		return err
 	}
-	if err := p.job.finalize(p.ctx); err != nil && p.job.err != nil {
+	err = p.job.finalize(p.ctx)
+	p.follow = p.job.Status().Follow
+	if err != nil && p.job.err != nil {
 		return jobError{err}
 	}
 	return p.compare()
