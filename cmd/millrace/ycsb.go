@@ -133,7 +133,7 @@ func (a *app) ycsbPhase(ctx context.Context, f *pflag.FlagSet, phase ycsb.Phase,
 	}
 	report, err := ycsb.Execute(ctx, o)
 	if report == nil {
-		return withCode(exitFailure, err)
+		return withCode(ycsbCode(err), err)
 	}
 	if report.Resume != nil && err == nil {
 		fmt.Fprintf(a.stderr, "millrace: the load ended early; %s\n", report.Resume.Hint())
@@ -142,6 +142,14 @@ func (a *app) ycsbPhase(ctx context.Context, f *pflag.FlagSet, phase ycsb.Phase,
 		err = fmt.Errorf("all operations failed, the first with: %s", plain(report.FirstError))
 	}
 	return withCode(exitFailure, errors.Join(err, a.writeYCSB(s, p["exportfile"], report)))
+}
+
+// ycsbCode is the exit code of a run without a result.
+func ycsbCode(err error) int {
+	if errors.Is(err, ycsb.ErrProperties) {
+		return exitUsage
+	}
+	return exitFailure
 }
 
 // writeYCSB writes the result where it is wanted.
@@ -211,7 +219,7 @@ records and the distribution, as in load and run.`,
 			o.Progress = func(line string) { fmt.Fprintln(a.stderr, plain(line)) }
 			m, err := ycsb.RunMatrix(cmd.Context(), o)
 			if err != nil {
-				return err
+				return withCode(ycsbCode(err), err)
 			}
 			return a.writeMatrix(&s, m)
 		},

@@ -82,6 +82,9 @@ type measureConfig struct {
 	granularity  time.Duration
 }
 
+// ErrProperties is the error of properties that cannot be used; nothing was done.
+var ErrProperties = errors.New("properties cannot be used")
+
 // parse reads the properties of a phase. The error lists all that is wrong.
 func parse(p Properties, phase Phase) (*config, error) {
 	r := &reader{p: p}
@@ -96,7 +99,7 @@ func parse(p Properties, phase Phase) (*config, error) {
 	c.distribution(r)
 	c.measures(r)
 	if err := errors.Join(r.problems...); err != nil {
-		return nil, mongo.WithHint(err, "properties are described in docs/ycsb.md")
+		return nil, mongo.WithHint(fmt.Errorf("%w:\n%w", ErrProperties, err), "properties are described in docs/ycsb.md")
 	}
 	return c, nil
 }

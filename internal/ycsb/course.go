@@ -30,19 +30,18 @@ type course struct {
 	opened time.Duration // when the window was
 }
 
-// tick looks whether the window is wide enough for a point.
+// tick looks whether the window is wide enough for a point. The last one may be
+// narrower, but what little remains of a run gives no rate worth showing.
 func (c *course) tick(since time.Duration, last bool) {
 	wide := since - c.opened
-	if wide < c.each-c.each/10 && !last || wide <= 0 {
+	if wide < c.each-c.each/10 && !last || wide <= 0 || last && wide < c.each/4 && len(c.points) > 0 {
 		return
 	}
 	p := Point{Seconds: since.Seconds(), Latency: map[string]PointLatency{}}
-	var ops int64
 	for s, t := range c.window.all {
 		p.Latency[s.String()] = PointLatency{t.count, t.mean(), t.percentile(95), t.percentile(99), t.most}
 	}
-	ops = operationsOf(&c.window.returns)
-	p.Throughput = float64(ops) / wide.Seconds()
+	p.Throughput = float64(operationsOf(&c.window.returns)) / wide.Seconds()
 	c.points = append(c.points, p)
 	c.window.reset()
 	c.opened = since

@@ -122,8 +122,8 @@ func RunMatrix(ctx context.Context, o MatrixOptions) (*Matrix, error) {
 				key := cellKey(mix, threads)
 				cells[key] = append(cells[key], rep)
 				one := cellOf(mix, threads, []*Report{rep})
-				o.Progress(fmt.Sprintf("round %d, %d threads, %s: %s operations/s, read %s µs, write %s µs", round+1, threads, mix,
-					plot.Figure(one.Throughput), plot.Figure(one.RAL), plot.Figure(one.WAL)))
+				o.Progress(fmt.Sprintf("round %d, %s, %s: %s operations/s, RAL %s µs, WAL %s µs", round+1, several(int64(threads), "thread"), mix,
+					plot.Figure(one.Throughput), figureOr(one.RAL, "-"), figureOr(one.WAL, "-")))
 				m.Address, m.Database, m.Collection, m.Distribution = rep.Address, rep.Database, rep.Collection, rep.Distribution
 				m.WriteConcern, m.ReadPreference = rep.WriteConcern, rep.ReadPreference
 			}
@@ -193,12 +193,7 @@ func cellOf(mix Mix, threads int, rounds []*Report) Cell {
 
 func (m *Matrix) table() (header []string, rows [][]string) {
 	header = []string{"threads", "read:write", "operations/s", "RAL µs", "WAL µs", "read p99", "write p99", "client CPU µs", "failed"}
-	blank := func(v float64) string {
-		if v == 0 {
-			return ""
-		}
-		return plot.Figure(v)
-	}
+	blank := func(v float64) string { return figureOr(v, "") }
 	for _, c := range m.Cells {
 		rows = append(rows, []string{strconv.Itoa(c.Threads), c.Mix.String(), plot.Figure(c.Throughput), blank(c.RAL), blank(c.WAL),
 			blank(float64(c.ReadP99)), blank(float64(c.WriteP99)), plot.Figure(c.ClientCPU), blank(float64(c.Failed))})
@@ -206,11 +201,19 @@ func (m *Matrix) table() (header []string, rows [][]string) {
 	return header, rows
 }
 
+// figureOr is a figure, or something else for 0.
+func figureOr(v float64, zero string) string {
+	if v == 0 {
+		return zero
+	}
+	return plot.Figure(v)
+}
+
 func (m *Matrix) facts() []string {
 	r := Report{WriteConcern: m.WriteConcern, ReadPreference: m.ReadPreference}
 	return []string{
 		fmt.Sprintf("%s, %s.%s, %s records, %s requests, %s", m.Address, m.Database, m.Collection, plot.Grouped(m.Records), m.Distribution, r.concernText()),
-		fmt.Sprintf("%s s a cell, medians of %d rounds; RAL and WAL: average latency of reads and of writes (updates)", plot.Figure(m.EachSeconds), m.Rounds),
+		fmt.Sprintf("%s s a cell, medians of %s; RAL and WAL: average latency of reads and of writes (updates)", plot.Figure(m.EachSeconds), several(int64(m.Rounds), "round")),
 	}
 }
 
@@ -273,7 +276,7 @@ func WriteMatrixHTML(w io.Writer, m *Matrix) error {
 func (m *Matrix) lines(names []string, of func(Cell) float64) []plot.Line {
 	var all []plot.Line
 	for _, c := range m.Cells {
-		name := strconv.Itoa(c.Threads) + " threads"
+		name := several(int64(c.Threads), "thread")
 		at := slices.IndexFunc(all, func(l plot.Line) bool { return l.Name == name })
 		if at < 0 {
 			at = len(all)

@@ -43,12 +43,12 @@ func TestMain(m *testing.M) {
 
 // bed is a database on the server.
 type bed struct {
-	*testing.T
+	testing.TB
 	props Properties
 	coll  *driver.Collection
 }
 
-func newBed(t *testing.T) *bed {
+func newBed(t testing.TB) *bed {
 	t.Helper()
 	shared.once.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
