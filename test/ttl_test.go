@@ -2,6 +2,7 @@ package test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -186,5 +187,40 @@ func passes(t *testing.T, client *mongo.Client, n int64) {
 		if time.Now().After(deadline) {
 			t.Fatal("the server does not look for expired documents")
 		}
+	}
+}
+
+// Servers before 6.0 take an index that expires documents of a capped
+// collection, though it expires none; newer ones refuse it. A job that meets
+// one on its way ends in order and tells.
+func TestExpiryOfCappedCollection(t *testing.T) {
+	if shared.sourceVer.AtLeast(6, 0) || !shared.targetVer.AtLeast(6, 0) {
+		t.Skip("needs a source before 6.0 and a target that is not")
+	}
+	src := &site{ctx: t.Context(), client: shared.sourceDB, base: "ttlcapped"}
+	dst := &site{ctx: t.Context(), client: shared.targetDB, base: "ttlcapped"}
+	defer func() { _, _ = src.db().Drop(t.Context()), dst.db().Drop(t.Context()) }()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(attempt(func() { src.create("c", "capped", true, "size", 8192) }))
+	spec := replicate.Spec{Job: newJob("ttlcapped"), Rules: rulesOf("ttlcapped")}
+	job, err := startJob(t, spec)
+	must(err)
+	must(job.reach(replicate.PhaseFollowing))
+	must(attempt(func() { src.index("c", d("a", 1), "expireAfterSeconds", 60) }))
+	if err := job.finalize(t.Context()); job.err != nil || err == nil || !strings.Contains(err.Error(), "expireAfterSeconds") {
+		t.Errorf("the job ended with %v, %v", job.err, err)
+	}
+	job.stop()
+	must(dst.db().Drop(t.Context()))
+	spec.Job = newJob("ttlcapped")
+	job, err = startJob(t, spec)
+	must(err)
+	if err := job.wait(); err == nil || !strings.Contains(err.Error(), "a_1 expires documents of a capped collection") {
+		t.Errorf("the precheck says %v", err)
 	}
 }

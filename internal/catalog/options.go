@@ -113,6 +113,9 @@ func Unsupported(coll Collection, v mongo.Version) []string {
 		need(truthyField(ix.Spec, "hidden"), 4, 4, "hidden index "+ix.Name)
 		need(truthyField(ix.Spec, "prepareUnique"), 6, 0, "prepareUnique of index "+ix.Name)
 		need(kind == "columnstore", 99, 0, "columnstore index "+ix.Name)
+		if coll.Capped() && has(ix.Spec, "expireAfterSeconds") && v.AtLeast(6, 0) {
+			out = append(out, fmt.Sprintf("%s: index %s expires documents of a capped collection: version 6.0 and newer have no such index, and older ones do not expire any by it", coll.NS, ix.Name))
+		}
 		if kind == "geoHaystack" && v.AtLeast(5, 0) {
 			out = append(out, fmt.Sprintf("%s: geoHaystack index %s: version 5.0 and newer have none", coll.NS, ix.Name))
 		}

@@ -131,6 +131,16 @@ func TestUnsupported(t *testing.T) {
 	}
 }
 
+func TestUnsupportedExpiryOfCapped(t *testing.T) {
+	coll := Collection{NS: "d.c", Type: TypeCollection, Options: js(t, `{"capped":true,"size":4096}`),
+		Indexes: []Index{{Name: "a", Spec: js(t, `{"key":{"a":1},"expireAfterSeconds":60}`)}, {Name: "b", Spec: js(t, `{"key":{"b":1}}`)}}}
+	for v, want := range map[mongo.Version]int{{Major: 5, Minor: 0}: 0, {Major: 6, Minor: 0}: 1} {
+		if got := Unsupported(coll, v); len(got) != want {
+			t.Errorf("%v: %v", v, got)
+		}
+	}
+}
+
 func TestWithoutMetadata(t *testing.T) {
 	for in, want := range map[string]string{
 		"": "", "block_compressor=zlib": "block_compressor=zlib", "app_metadata=(a=(b,c),d=true)": "",
