@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/ycsb"
 )
 
@@ -82,6 +83,10 @@ on), so that a server that stalls cannot hide the operations it kept waiting.`
 	f.StringVarP(&s.output, "output", "o", "text", "`form` of the result: text (the lines of YCSB) or json")
 	f.StringVar(&s.chart, "chart", "", "write a page with charts over time to this `file`")
 	f.Uint64Var(&s.seed, "seed", 0, "`seed` of all that is drawn, 0 for another one each time")
+	for _, java := range []string{"cp", "jvm-args"} { // a script may give them
+		f.String(java, "", "has no meaning here")
+		_ = f.MarkHidden(java)
+	}
 	return cmd
 }
 
@@ -135,7 +140,10 @@ func (a *app) ycsbPhase(ctx context.Context, f *pflag.FlagSet, phase ycsb.Phase,
 	if report == nil {
 		return withCode(ycsbCode(err), err)
 	}
-	if report.Resume != nil && err == nil {
+	if report.Interrupted && err == nil {
+		err = context.Cause(ctx)
+	}
+	if report.Resume != nil && mongo.HintOf(err) == "" {
 		fmt.Fprintf(a.stderr, "millrace: the load ended early; %s\n", report.Resume.Hint())
 	}
 	if err == nil && report.Operations > 0 && report.Failed >= report.Operations {
@@ -262,7 +270,7 @@ func javaFlags(args []string) []string {
 	for i, arg := range args[1:] {
 		name, _, _ := strings.Cut(arg, "=")
 		switch name {
-		case "-threads", "-target", "-label":
+		case "-threads", "-target", "-label", "-cp", "-jvm-args":
 			args[i+1] = "-" + arg
 		}
 	}

@@ -52,7 +52,7 @@ func TestYCSBScript(t *testing.T) {
 	if !strings.Contains(b.stderr.String(), " sec: 200 operations; ") {
 		t.Errorf("status: %s", b.stderr)
 	}
-	if code := b.run(t.Context(), "ycsb", "run", "mongodb-async", "-P", file, "-threads", "2", "-p", "operationcount=300"); code != exitOK || !strings.Contains(b.stdout.String(), "[OVERALL], RunTime(ms), ") {
+	if code := b.run(t.Context(), "ycsb", "run", "mongodb-async", "-P", file, "-threads", "2", "-jvm-args", "-Xmx1g", "-cp=x.jar", "-p", "operationcount=300"); code != exitOK || !strings.Contains(b.stdout.String(), "[OVERALL], RunTime(ms), ") {
 		t.Errorf("run: %d\n%s%s", code, b.stdout, b.stderr)
 	}
 	code := b.run(t.Context(), "ycsb", "run", "mongodb", "-P", file, "--output", "json", "--chart", chart)

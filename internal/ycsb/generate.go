@@ -169,11 +169,10 @@ func newExponential(low int64, percentile, records float64, newest func() int64)
 
 func (e *exponential) next(r *rand.Rand) int64 {
 	newest := e.newest()
-	for {
-		if n := newest - int64(r.ExpFloat64()*e.mean); n >= e.low {
-			return n
-		}
-	}
+	// The inverse of the distribution, cut off behind the first record: the same
+	// as drawing again what lies there.
+	within := -math.Expm1(-float64(newest-e.low+1) / e.mean)
+	return max(newest-int64(-math.Log1p(-r.Float64()*within)*e.mean), e.low)
 }
 
 // histogram draws lengths with given weights.

@@ -216,6 +216,23 @@ func TestRequestsOfAllDistributions(t *testing.T) {
 	}
 }
 
+// A run that inserts a thousand times as many records as there are has records
+// to work on at once.
+func TestRecordsThatAreStillToCome(t *testing.T) {
+	c, err := parse(Properties{"requestdistribution": "zipfian", "recordcount": "10", "operationcount": "1000000000", "insertproportion": "1", "readproportion": "1"}, Run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, r, got := newWorkload(c, nil), random(t), map[int64]int{}
+	for range 2000 {
+		got[w.record(r)]++
+	}
+	inRange(t, got, 0, 9)
+	if len(got) != 10 {
+		t.Errorf("drew %v", got)
+	}
+}
+
 func TestMixOfOperations(t *testing.T) {
 	// Weights, not shares.
 	c, err := parse(Properties{"readproportion": "5", "updateproportion": "3", "insertproportion": "1", "scanproportion": "1"}, Run)

@@ -197,6 +197,23 @@ func TestLoadTriesAgain(t *testing.T) {
 	}
 }
 
+// A connection that breaks costs the operation under way, and no other.
+func TestRunGoesOnAfterErrors(t *testing.T) {
+	b := newBed(t)
+	b.do(Load)
+	for _, data := range []bson.D{{{Key: "closeConnection", Value: true}}, {{Key: "errorCode", Value: 112}}} {
+		data = append(data, bson.E{Key: "failCommands", Value: bson.A{"update"}}, bson.E{Key: "appName", Value: "millrace ycsb"})
+		fail := bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: 4}}}, {Key: "data", Value: data}}
+		if _, err := shared.cluster.Command(t.Context(), "admin", fail); err != nil {
+			t.Fatal(err)
+		}
+		r := b.do(Run, "readproportion", "0", "updateproportion", "1")
+		if r.Failed < 4 || r.Find("UPDATE").Returns["OK"]+r.Failed != 800 || r.Failed > 20 || r.FirstError == "" {
+			t.Errorf("%v: %+v", data, r.Series)
+		}
+	}
+}
+
 func TestCoreWorkloads(t *testing.T) {
 	b := newBed(t)
 	b.do(Load)

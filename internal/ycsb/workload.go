@@ -79,13 +79,16 @@ type evenly struct {
 
 func (e evenly) next(r *rand.Rand) int64 { return e.low + r.Int64N(e.newest()-e.low+1) }
 
-// record draws the number of a record that is there.
+// record draws the number of a record that is there. Where nearly all records
+// are still to come, it stops trying and folds the number into those there are.
 func (c *workload) record(r *rand.Rand) int64 {
-	for {
+	const tries = 64
+	for range tries {
 		if n := c.chosen.next(r); n <= c.inserts.newest.Load() {
 			return n
 		}
 	}
+	return c.insertStart + (c.chosen.next(r)-c.insertStart)%(c.inserts.newest.Load()-c.insertStart+1)
 }
 
 // operation draws what to do.
