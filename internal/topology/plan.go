@@ -140,7 +140,7 @@ func (o PlanOptions) complete() (PlanOptions, error) {
 	if o.FanOut < 0 || o.Depth < 0 || o.Spare < 0 || o.PrimaryFanOut < 0 {
 		return o, errors.New("fan-out, depth and spare voters cannot be negative")
 	}
-	depth := 0
+	var depth int
 	switch o.Policy {
 	case PolicyBalanced:
 		depth = 3

@@ -214,6 +214,9 @@ func (p *planner) better(m, a, b *Member) bool {
 	return cmp.Or(distance, depth, stay, load, a.ID-b.ID) < 0
 }
 
+// noise is by how many milliseconds the round trips of a busy data centre vary.
+const noise = 8
+
 // near compares how far a and b are from a member: by zone, then by round trip
 // in steps of doubling, for smaller differences are noise.
 func (p *planner) near(a, b, from *Member) int {
@@ -232,7 +235,7 @@ func (p *planner) pingStep(a, b *Member) int {
 	if !ok || a == b {
 		return 0
 	}
-	return bits.Len(uint(max(ms, 0)) / 2)
+	return bits.Len(uint(max(ms, 0)) / noise)
 }
 
 func (p *planner) reason(m, src *Member) string {

@@ -124,11 +124,6 @@ func (s *Set) pingBetween(a, b *Member) (ms float64, ok bool) {
 // holdsData says that the member replicates.
 func (m *Member) holdsData() bool { return !m.Arbiter }
 
-// serving says that the member is up and has data that can be fetched.
-func (m *Member) serving() bool {
-	return m.Healthy && (m.State == StatePrimary || m.State == StateSecondary)
-}
-
 // Inner says that others may fetch from the member: a secondary that is up,
 // visible, not delayed and complete.
 func (m *Member) Inner() bool {
