@@ -16,7 +16,7 @@ const (
 	// noteWriters and noteTime make a burst of notes dense enough that a new
 	// source is ahead of a member at the moment when it connects: the server
 	// drops a source that has nothing newer, which on an idle set none has.
-	noteWriters = 6
+	noteWriters = 3
 	noteTime    = 100 * time.Millisecond
 )
 
@@ -70,7 +70,8 @@ func (o *Observer) Notes(ctx context.Context, primary string) error {
 		wg.Go(func() {
 			for time.Now().Before(end) && failed[i] == nil {
 				failed[i] = c.Database("admin").RunCommand(ctx, bson.D{{Key: "appendOplogNote", Value: 1},
-					{Key: "data", Value: bson.D{{Key: "millrace", Value: "topology"}}}}).Err()
+					{Key: "data", Value: bson.D{{Key: "millrace", Value: "topology"}}},
+					{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}, {Key: "j", Value: false}}}}).Err()
 			}
 		})
 	}

@@ -101,7 +101,7 @@ func (o *Observer) SetChaining(ctx context.Context, set *Set, on bool) error {
 	if version != set.ConfigVersion {
 		return mongo.WithHint(fmt.Errorf("the configuration of %s changed from version %d to %d meanwhile", set.Name, set.ConfigVersion, version), "try again")
 	}
-	err = admin.RunCommand(ctx, bson.D{{Key: "replSetReconfig", Value: config}, {Key: "maxTimeMS", Value: 10000}}).Err()
+	err = admin.RunCommand(ctx, bson.D{{Key: "replSetReconfig", Value: config}}).Err()
 	if err != nil {
 		return mongo.WithHint(fmt.Errorf("reconfigure %s: %w", set.Name, err),
 			"the user needs the role clusterManager; the set needs a majority of its voters")

@@ -69,6 +69,7 @@ type Controller struct {
 
 	mu    sync.Mutex
 	stats Stats
+	plan  *Plan
 }
 
 // attempts are those to move one member.
@@ -100,6 +101,14 @@ func (c *Controller) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.stats
+}
+
+// Plan returns the tree that is held at the moment, nil before the first; it
+// is not to be changed. It may be called at any time.
+func (c *Controller) Plan() *Plan {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.plan
 }
 
 func (c *Controller) count(change func(*Stats)) {

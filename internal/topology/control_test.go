@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"testing"
 	"time"
@@ -61,21 +62,21 @@ func writer(t *testing.T, c *lab.Cluster) (refused func() []error) {
 	}
 }
 
-// agrees says that the set has the tree that a plan for it would have now.
-func agrees(t *testing.T, s *Set) bool {
-	if s.Primary() == nil {
+// agrees says that every member is up and where the plan of ctl wants it.
+func agrees(s *Set, ctl *Controller) bool {
+	plan := ctl.Plan()
+	if p := s.Primary(); p == nil || plan == nil || plan.Primary != p.Host || len(plan.Seats) != len(s.Members)-1 {
 		return false
 	}
-	for _, m := range s.Members {
-		if m.State != StatePrimary && m.State != StateSecondary {
-			return false
-		}
-	}
-	plan, err := MakePlan(s, PlanOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(plan.Changes()) == 0
+	return maps.Equal(s.Tree(), plan.Tree()) && checkPlan(s, PlanOptions{}, plan) == nil
+}
+
+// heals waits until the set has its planned tree: within 15 seconds.
+func heals(t *testing.T, o *Observer, what string, ok func(*Set) bool) {
+	t.Helper()
+	began := time.Now()
+	eventuallyWithin(t, o, 15*time.Second, what, ok)
+	t.Logf("healed in %v", time.Since(began).Round(time.Millisecond))
 }
 
 // The way of an operator on a real set: apply, show agrees, hold heals drift,
@@ -95,7 +96,7 @@ func TestControl(t *testing.T) {
 		t.Fatal(err)
 	}
 	set, err := o.Observe(ctx)
-	if err != nil || !agrees(t, set) {
+	if err != nil || !agrees(set, ctl) {
 		t.Fatalf("after apply: %v\n%s", err, picture(set, plan))
 	}
 
@@ -113,30 +114,27 @@ func TestControl(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, o, "the drift", func(s *Set) bool { return s.Member(seat.Host).Source != seat.Source })
-		began := time.Now()
-		eventually(t, o, "the member back", func(s *Set) bool { return agrees(t, s) })
-		t.Logf("healed in %v", time.Since(began))
+		heals(t, o, "the member back", func(s *Set) bool { return agrees(s, hold) })
 	})
 	t.Run("restart", func(t *testing.T) {
 		m := member(c, plan.Seats[0].Host) // an inner node
 		if err := m.Stop(); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, o, "it down", func(s *Set) bool { return !s.Member(m.Host()).Healthy })
+		set := eventually(t, o, "it down", func(s *Set) bool { return !s.Member(m.Host()).Healthy })
+		if m := set.Member(m.Host()); m == nil || m.Asked || m.Error == "" || m.Inner() || m.AgeSeconds < 0 {
+			t.Errorf("the member that is down: %+v", m)
+		}
 		if err := m.Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		began := time.Now()
-		eventually(t, o, "the planned tree", func(s *Set) bool { return agrees(t, s) })
-		t.Logf("healed in %v", time.Since(began))
+		heals(t, o, "the planned tree", func(s *Set) bool { return agrees(s, hold) })
 	})
 	t.Run("election", func(t *testing.T) {
 		if err := c.StepDown(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		began := time.Now()
-		eventually(t, o, "a tree under the new primary", func(s *Set) bool { return agrees(t, s) && s.Primary().Host != plan.Primary })
-		t.Logf("healed in %v", time.Since(began))
+		heals(t, o, "a tree under the new primary", func(s *Set) bool { return agrees(s, hold) && s.Primary().Host != plan.Primary })
 	})
 	stop(stopped)
 	if err := <-held; !errors.Is(err, stopped) {
@@ -161,4 +159,84 @@ func member(c *lab.Cluster, host string) *lab.Member {
 		}
 	}
 	return nil
+}
+
+// Chaining is switched by a new configuration that keeps all the rest.
+func TestChaining(t *testing.T) {
+	c := labSet(t)
+	o := open(t, c)
+	set := eventually(t, o, "a primary", func(s *Set) bool {
+		return s.Primary() != nil && len(s.Tree()) == 4 && s.Chaining
+	})
+	p, _, err := FitPublished()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range CheckChaining(set, false, p) {
+		if f.Stops {
+			t.Errorf("%+v", f)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := o.SetChaining(ctx, set, false); err != nil {
+		t.Fatal(err)
+	}
+	off := eventually(t, o, "all under the primary", func(s *Set) bool {
+		return s.Primary() != nil && children(s.Tree())[s.Primary().Host] == 4
+	})
+	if off.Chaining || off.ConfigVersion != set.ConfigVersion+1 || len(off.Members) != 5 || off.ID != set.ID {
+		t.Errorf("%+v", off)
+	}
+	if err := o.SetChaining(ctx, &Set{Members: off.Members, ConfigVersion: set.ConfigVersion}, true); err == nil {
+		t.Error("an outdated observation is good enough")
+	}
+	if err := o.SetChaining(ctx, off, true); err != nil {
+		t.Error(err)
+	}
+	bad := *off
+	bad.Members = []Member{{Host: "a", Votes: 1, State: StatePrimary, Healthy: true}, {Host: "b", Votes: 1}, {Host: "c", Healthy: true, State: StateStartup2, InitialSync: true}}
+	stops := 0
+	for _, f := range CheckChaining(&bad, true, p) {
+		if f.Stops {
+			stops++
+		}
+	}
+	if stops != 2 {
+		t.Errorf("%d findings stop", stops)
+	}
+}
+
+// A memory survives, the first one counts, and it leads to a tree that can be.
+func TestMemory(t *testing.T) {
+	dir := t.TempDir()
+	set := zoned(5, 0, 0, 0, 0, 0)
+	set.Name, set.ID = "a/../b", ""
+	for i := 1; i < 5; i++ {
+		set.Members[i].Source = set.Members[i-1].Host
+	}
+	was, err := Remember(set).Save(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set.Members[2].Source = set.Members[0].Host
+	again, err := Remember(set).Save(dir)
+	if err != nil || again.Tree["m2:1"] != "m1:1" || again.Primary != was.Primary {
+		t.Errorf("%v %+v", err, again)
+	}
+	if n := len(again.plan(set).Changes()); n != 1 {
+		t.Errorf("%d changes lead back", n)
+	}
+	// Another primary: who was under the old one comes under it.
+	set.Members[0].State, set.Members[1].State = StateSecondary, StatePrimary
+	tree := again.plan(set).Tree()
+	if err := checkTree(set, tree); err != nil || tree["m2:1"] != "m1:1" || tree["m3:1"] != "m2:1" {
+		t.Errorf("%v %v", err, tree)
+	}
+	if err := again.Forget(dir); err != nil {
+		t.Error(err)
+	}
+	if m, err := LoadMemory(dir, set.Name, set.ID); m != nil || err != nil {
+		t.Errorf("%+v %v", m, err)
+	}
 }

@@ -51,50 +51,67 @@ func Published() []Cell {
 // rather than written down: nothing but the table and the model decide.
 func FitPublished() (Params, []Cell, error) {
 	cells := Published()
-	p, err := Fit(cells)
+	shapes := cellShapes(cells)
+	p, err := fit(cells, shapes)
 	if err != nil {
 		return p, nil, err
 	}
 	for i := range cells {
 		c := &cells[i]
-		c.Model = p.cell(*c)
+		c.Model = p.cell(*c, shapes[i])
 		c.Error = relative(c.Model, c.OpsPerSecond)
 	}
 	return p, cells, nil
 }
 
 // cell predicts one cell.
-func (p Params) cell(c Cell) float64 {
-	out := p.predict(cellShape(c))
+func (p Params) cell(c Cell, s shape) float64 {
+	out := p.predict(s)
 	if c.Majority {
 		return out.Majority
 	}
 	return out.W1
 }
 
-// cellShape is the tree of a cell: everyone under the primary, or as members
+// cellShapes are the trees of cells: everyone under the primary, or as members
 // choose. The published network is one data centre.
-func cellShape(c Cell) shape {
-	set := Hypothetical(Hypothesis{Members: c.Members, Zones: 1})
-	if c.Chaining {
-		return automatic(set, 1)
+func cellShapes(cells []Cell) []shape {
+	type key struct {
+		members  int
+		chaining bool
 	}
-	return shapeOf(set, DirectTree(set), 1)
+	known := map[key]shape{}
+	var out []shape
+	for _, c := range cells {
+		k := key{c.Members, c.Chaining}
+		s, ok := known[k]
+		if !ok {
+			set := Hypothetical(Hypothesis{Members: c.Members, Zones: 1})
+			if c.Chaining {
+				s = automatic(set, 1)
+			} else {
+				s = shapeOf(set, DirectTree(set), 1)
+			}
+			known[k] = s
+		}
+		out = append(out, s)
+	}
+	return out
 }
 
 // unknowns are the parameters that are fitted: write, serve, report and hop.
 const unknowns = 4
 
-// Fit finds the parameters whose predictions deviate least from the cells. The
+// fit finds the parameters whose predictions deviate least from the cells. The
 // time of one write, one over its rate, is linear in the parameters:
 //
 //	1/X = write + serve·d [+ report·d + hop·hops for majority]
 //
 // so that the least squares of its relative deviations have one solution.
-func Fit(cells []Cell) (Params, error) {
+func fit(cells []Cell, shapes []shape) (Params, error) {
 	var normal [unknowns][unknowns + 1]float64
-	for _, c := range cells {
-		s := cellShape(c)
+	for n, c := range cells {
+		s := shapes[n]
 		row := [unknowns]float64{1, s.direct, 0, 0}
 		if c.Majority {
 			row[2], row[3] = s.direct, s.hops

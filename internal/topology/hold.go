@@ -3,7 +3,6 @@ package topology
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
@@ -98,7 +97,10 @@ func (h *holding) replan(set *Set) (ready bool, err error) {
 		a.failed = 0
 		h.tries[host] = a
 	}
-	h.count(func(s *Stats) { s.Plans++ })
+	h.mu.Lock()
+	h.Controller.plan = plan
+	h.stats.Plans++
+	h.mu.Unlock()
 	h.log.Info("planned", "primary", plan.Primary, "members", len(plan.Seats), "changes", len(plan.Changes()), "left", len(plan.Left))
 	return true, nil
 }
@@ -135,8 +137,11 @@ func (h *holding) move(ctx context.Context, set *Set, m *Member, want string) er
 	}
 	// The member is asked once more: an initial sync would start again.
 	source, state, err := h.cluster.Source(ctx, m.Host)
-	if err != nil || state != StateSecondary {
-		return nil // seen in the next round
+	if err != nil {
+		h.log.Debug("a member does not answer", "member", m.Host, "error", err)
+	}
+	if state != StateSecondary {
+		return ctx.Err() // seen again in the next round
 	}
 	began := time.Now()
 	h.last = began
@@ -147,7 +152,7 @@ func (h *holding) move(ctx context.Context, set *Set, m *Member, want string) er
 		return ctx.Err()
 	}
 	h.notes(ctx, set.Primary().Host)
-	ok, err := h.settled(ctx, m.Host, want)
+	ok, err := h.settled(ctx, m.Host, source, want)
 	switch {
 	case err != nil:
 		return err
@@ -182,7 +187,7 @@ func (h *holding) succeeded(host string, first bool) {
 func (h *holding) failed(host, want string) {
 	a := h.tries[host]
 	a.failed++
-	a.next = time.Now().Add(min(retryFirst<<min(a.failed-1, 10), retryMost))
+	a.next = time.Now().Add(min(retryFirst<<min(max(a.failed-3, 0), 10), retryMost))
 	h.tries[host] = a
 	if a.failed == patience {
 		if seat := h.plan.Seat(host); seat.Second != "" {
@@ -205,17 +210,21 @@ func (h *holding) notes(ctx context.Context, primary string) {
 	}
 }
 
-// settled waits until the member has fetched from the source for a while.
-func (h *holding) settled(ctx context.Context, host, want string) (bool, error) {
+// settled waits until the member has fetched from the source for a while. A
+// third source says that the member has dropped the one that is wanted.
+func (h *holding) settled(ctx context.Context, host, was, want string) (bool, error) {
 	var since time.Time
 	for deadline := time.Now().Add(settle); ; {
-		source, _, err := h.cluster.Source(ctx, host)
+		source, state, err := h.cluster.Source(ctx, host)
 		now := time.Now()
 		switch {
 		case ctx.Err() != nil:
 			return false, context.Cause(ctx)
-		case err != nil:
-			return false, nil // it is down; the next round sees it
+		case state == "":
+			h.log.Debug("a member does not answer", "member", host, "error", err)
+			return false, nil // the next round sees it
+		case source != want && source != was && source != "":
+			return false, nil
 		case source != want:
 			since = time.Time{}
 		case since.IsZero():
@@ -230,58 +239,4 @@ func (h *holding) settled(ctx context.Context, host, want string) (bool, error) 
 			return false, err
 		}
 	}
-}
-
-// Memory is the tree of a set before it was changed.
-type Memory struct {
-	Set     string            `json:"set"`
-	ID      string            `json:"id"`
-	At      time.Time         `json:"at"`
-	Primary string            `json:"primary"`
-	Tree    map[string]string `json:"tree"`
-}
-
-// Remember notes the tree that a set has.
-func Remember(set *Set) *Memory {
-	m := &Memory{Set: set.Name, ID: set.ID, At: set.At, Tree: set.Tree()}
-	if p := set.Primary(); p != nil {
-		m.Primary = p.Host
-	}
-	return m
-}
-
-// plan leads back to the remembered tree. Who was under the primary comes under
-// the one of today; who cannot have its old source any more is left alone, and
-// the server chooses for it.
-func (m *Memory) plan(set *Set) *Plan {
-	plan := &Plan{Set: set.Name, Policy: "as it was"}
-	primary := set.Primary()
-	if primary == nil {
-		return plan
-	}
-	plan.Primary = primary.Host
-	tree := map[string]string{}
-	for _, mem := range set.Members {
-		src := m.Tree[mem.Host]
-		if src == m.Primary || set.Member(src) == nil || src == mem.Host {
-			src = primary.Host
-		}
-		if _, known := m.Tree[mem.Host]; known && mem.Host != primary.Host && mem.State == StateSecondary && mem.Healthy {
-			tree[mem.Host] = src
-		}
-	}
-	for host, src := range tree {
-		hops, _, ok := pathOf(set, tree, primary, host)
-		if s := set.Member(src); !ok || !s.Healthy || s.State != StatePrimary && s.State != StateSecondary {
-			continue
-		}
-		plan.Seats = append(plan.Seats, Seat{Host: host, Source: src, Depth: int(hops), Current: set.Member(host).Source, Why: "as it was"})
-	}
-	slices.SortFunc(plan.Seats, func(a, b Seat) int {
-		if a.Depth != b.Depth {
-			return a.Depth - b.Depth
-		}
-		return strings.Compare(a.Host, b.Host)
-	})
-	return plan
 }

@@ -57,7 +57,12 @@ func open(t *testing.T, c *lab.Cluster) *Observer {
 // eventually waits until the set is as ok wants it.
 func eventually(t *testing.T, o *Observer, what string, ok func(*Set) bool) *Set {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	return eventuallyWithin(t, o, 30*time.Second, what, ok)
+}
+
+func eventuallyWithin(t *testing.T, o *Observer, limit time.Duration, what string, ok func(*Set) bool) *Set {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	var last *Set
 	for {

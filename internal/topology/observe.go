@@ -81,7 +81,7 @@ func (o *Observer) client(host string) (*driver.Client, error) {
 	// Of the connection string only what it takes to get in: a direct connection
 	// to one member has no set, and an SRV record would lead elsewhere.
 	opts := options.Client().SetHosts([]string{host}).SetDirect(true).SetAppName("millrace topology").
-		SetServerSelectionTimeout(o.timeout).SetConnectTimeout(o.timeout).SetMaxPoolSize(12).
+		SetServerSelectionTimeout(o.timeout).SetConnectTimeout(o.timeout).SetMaxPoolSize(noteWriters + 4).
 		SetServerMonitoringMode(options.ServerMonitoringModePoll)
 	opts.Auth, opts.TLSConfig, opts.Compressors, opts.ServerAPIOptions = o.opts.Auth, o.opts.TLSConfig, o.opts.Compressors, o.opts.ServerAPIOptions
 	c, err := driver.Connect(opts)

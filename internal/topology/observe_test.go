@@ -28,27 +28,6 @@ func TestObserve(t *testing.T) {
 	if err := WriteDOT(&dot, set, set.Tree()); err != nil || strings.Count(dot.String(), "->") != 4 {
 		t.Errorf("%v\n%s", err, dot.String())
 	}
-
-	// A member that is down is described by what the others say.
-	var down string
-	for _, m := range c.Members() {
-		if m.Host() != set.Primary().Host {
-			down = m.Host()
-			if err := m.Stop(); err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if err := m.Start(t.Context()); err != nil {
-					t.Error(err)
-				}
-			}()
-			break
-		}
-	}
-	set = eventually(t, o, "one member down", func(s *Set) bool { m := s.Member(down); return !m.Healthy && s.Primary() != nil })
-	if m := set.Member(down); m.Asked || m.Error == "" || m.Source != "" || m.Inner() {
-		t.Errorf("the member that is down: %+v", m)
-	}
 }
 
 // A circle, which a set can have for a moment, is drawn and ends.

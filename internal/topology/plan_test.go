@@ -200,7 +200,7 @@ func TestPlanProperties(t *testing.T) {
 	}
 	t.Logf("seed %d; repeat with -topology.seed=%d", seed, seed)
 	r := rand.New(rand.NewPCG(seed, 1))
-	for i := range 1000 {
+	for i := range 400 {
 		set, o := randomSet(r, 3+r.IntN(48)), randomOptions(r)
 		plan, err := MakePlan(set, o)
 		if err != nil {

@@ -167,7 +167,7 @@ func (p *planner) choose(m *Member) *Member {
 	room := p.load[p.primary.Host] < p.limit
 	switch {
 	case best == nil:
-		if !room {
+		if !room && p.set.MayChain(m) {
 			p.overflow++
 		}
 		return p.primary

@@ -111,13 +111,14 @@ func (s *Set) Tree() map[string]string {
 // lets the member fetch from another secondary.
 func (s *Set) MayChain(m *Member) bool { return s.Chaining || m.Override != nil && *m.Override }
 
-// pingBetween is the round trip between two members in milliseconds, as either
-// of them measured it; ok is false when neither did.
+// pingBetween is the round trip between two members in milliseconds, the
+// shorter one if both measured it, for a busy server adds to it; ok is false
+// when neither did.
 func (s *Set) pingBetween(a, b *Member) (ms float64, ok bool) {
-	if ms, ok = a.Ping[b.Host]; ok {
-		return ms, true
+	ms, ok = a.Ping[b.Host]
+	if back, known := b.Ping[a.Host]; known && (!ok || back < ms) {
+		return back, true
 	}
-	ms, ok = b.Ping[a.Host]
 	return ms, ok
 }
 

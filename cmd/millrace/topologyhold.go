@@ -1,0 +1,365 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/topology"
+)
+
+// restoreTime bounds how long an interrupted hold restores.
+const restoreTime = 30 * time.Second
+
+// actSettings are the flags of the commands that change a set.
+type actSettings struct {
+	topologySettings
+	yes       bool
+	within    time.Duration
+	interval  time.Duration
+	noNotes   bool
+	logLevel  string
+	logFormat string
+}
+
+func (s *actSettings) bindAct(fs *pflag.FlagSet, within time.Duration) {
+	s.bind(fs, "text or json")
+	fs.BoolVar(&s.yes, "yes", false, "do it; without this flag it is only said what would be done")
+	fs.DurationVar(&s.within, "within", within, "how long it may take")
+	fs.StringVar(&s.logLevel, "log-level", "info", "least `level` that is logged: debug, info, warn or error")
+	fs.StringVar(&s.logFormat, "log-format", "text", "`form` of the log on standard error: text or json")
+}
+
+func (s *actSettings) bindNotes(fs *pflag.FlagSet) {
+	fs.BoolVar(&s.noNotes, "no-notes", false, "write no notes into the oplog; in a set without writes a change then takes long, for a member keeps a new source only if that is ahead of it")
+}
+
+// check validates the flags.
+func (s *actSettings) check() error {
+	if err := checkLabOutput(s.output, "text", "json"); err != nil {
+		return withCode(exitUsage, err)
+	}
+	var level slog.Level
+	if level.UnmarshalText([]byte(s.logLevel)) != nil {
+		return withCode(exitUsage, fmt.Errorf("--log-level %q is unknown; use debug, info, warn or error", s.logLevel))
+	}
+	if s.logFormat != "text" && s.logFormat != "json" {
+		return withCode(exitUsage, fmt.Errorf("--log-format %q is unknown; use text or json", s.logFormat))
+	}
+	return nil
+}
+
+// acting is what the commands that change a set work with.
+type acting struct {
+	a        *app
+	s        *actSettings
+	observer *topology.Observer
+	set      *topology.Set
+	dir      string // of memories
+	log      *slog.Logger
+	control  *topology.Controller
+}
+
+// act opens the set and looks at it.
+func (a *app) act(ctx context.Context, s *actSettings, o topology.PlanOptions) (*acting, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	dir, err := server.StateDir(a.lookupEnv)
+	if err != nil {
+		return nil, err
+	}
+	observer, err := a.openSet(&s.topologySettings)
+	if err != nil {
+		return nil, err
+	}
+	set, err := observer.Observe(ctx)
+	if err != nil {
+		observer.Close()
+		return nil, err
+	}
+	log := newLog(a.stderr, config.Common{LogLevel: s.logLevel, LogFormat: s.logFormat})
+	return &acting{a: a, s: s, observer: observer, set: set, dir: filepath.Join(dir, "topology"), log: log,
+		control: topology.NewController(observer, topology.ControlOptions{Plan: o, Interval: s.interval, NoNotes: s.noNotes, Log: log})}, nil
+}
+
+// dryRun shows the plan and what to do to have it.
+func (t *acting) dryRun(o topology.PlanOptions) error {
+	params, _, err := topology.FitPublished()
+	if err != nil {
+		return err
+	}
+	plan, err := topology.MakePlan(t.set, o)
+	if err != nil {
+		return withCode(exitUsage, err)
+	}
+	if err := writePlanned(t.a.stdout, t.set, plan, params, t.s.output); err != nil {
+		return err
+	}
+	t.untouched()
+	return nil
+}
+
+func (t *acting) untouched() {
+	fmt.Fprintln(t.a.stderr, "dry run: nothing was changed; give --yes to do it")
+}
+
+func (a *app) topologyApplyCommand() *cobra.Command {
+	var s actSettings
+	var o topology.PlanOptions
+	cmd := &cobra.Command{
+		Use:   "apply --uri URI --yes",
+		Short: "Bring the set into the planned tree, once",
+		Long: `Tells the members, sources before those who fetch from them, whom to fetch from,
+until all do. Without --yes it shows the plan and changes nothing.
+
+Nothing is stored in the cluster: members choose for themselves again when they
+restart, when their source is lost and after an election. topology hold keeps
+the tree, topology release leads back to the one before.
+
+The user needs the roles clusterMonitor and clusterManager.`,
+		Example: `  millrace topology apply --uri mongodb://a,b,c/?replicaSet=rs
+  millrace topology apply --policy balanced --yes`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			t, err := a.act(cmd.Context(), &s, o)
+			if err != nil {
+				return err
+			}
+			defer t.observer.Close()
+			if !s.yes {
+				return t.dryRun(o)
+			}
+			if _, err := topology.Remember(t.set).Save(t.dir); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeoutCause(cmd.Context(), s.within, fmt.Errorf("%s are over", s.within))
+			defer cancel()
+			if _, err := t.control.Apply(ctx); err != nil {
+				return err
+			}
+			return t.show(cmd.Context())
+		},
+	}
+	s.bindAct(cmd.Flags(), 2*time.Minute)
+	s.bindNotes(cmd.Flags())
+	bindPlan(cmd.Flags(), &o)
+	return cmd
+}
+
+// show writes the set as it is now.
+func (t *acting) show(ctx context.Context) error {
+	set, err := t.observer.Observe(ctx)
+	if err != nil {
+		return err
+	}
+	return writeSet(t.a.stdout, set, t.s.output)
+}
+
+func (a *app) topologyHoldCommand() *cobra.Command {
+	var s actSettings
+	var o topology.PlanOptions
+	var keep bool
+	cmd := &cobra.Command{
+		Use:   "hold --uri URI --yes",
+		Short: "Keep the set in the planned tree until interrupted",
+		Long: `Applies the plan and keeps it: members that drift, restart or lose their source
+are brought back, and a new plan is made when a member fails or returns, when
+another primary is elected and when the configuration changes. A member in its
+initial sync is left alone. Without --yes it shows the plan and changes nothing.
+
+On an interrupt the members go back under the sources that they had before,
+unless --keep is given. Run one hold for a set, not two.`,
+		Example: `  millrace topology hold --uri mongodb://a,b,c/?replicaSet=rs --yes
+  millrace topology hold --policy latency --interval 5s --keep --yes`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if s.interval < 100*time.Millisecond {
+				return withCode(exitUsage, fmt.Errorf("--interval %s is too short; use 100ms or more", s.interval))
+			}
+			t, err := a.act(cmd.Context(), &s, o)
+			if err != nil {
+				return err
+			}
+			defer t.observer.Close()
+			if !s.yes {
+				return t.dryRun(o)
+			}
+			return t.hold(cmd.Context(), keep)
+		},
+	}
+	s.bindAct(cmd.Flags(), restoreTime)
+	cmd.Flags().Lookup("within").Usage = "how long restoring may take at the end"
+	s.bindNotes(cmd.Flags())
+	cmd.Flags().DurationVar(&s.interval, "interval", time.Second, "how often the set is looked at")
+	cmd.Flags().BoolVar(&keep, "keep", false, "leave the members where they are at the end")
+	bindPlan(cmd.Flags(), &o)
+	return cmd
+}
+
+// hold holds until an interrupt, which is its good end.
+func (t *acting) hold(ctx context.Context, keep bool) error {
+	was, err := topology.Remember(t.set).Save(t.dir)
+	if err != nil {
+		return err
+	}
+	err = t.control.Hold(ctx)
+	stats := t.control.Stats()
+	t.log.Info("hold ends", "plans", stats.Plans, "commands", stats.Commands, "settled", stats.Settled)
+	if ctx.Err() == nil {
+		return err
+	}
+	if keep {
+		return nil
+	}
+	return t.restore(context.WithoutCancel(ctx), was)
+}
+
+// restore leads back to the tree before, and forgets it.
+func (t *acting) restore(ctx context.Context, was *topology.Memory) error {
+	t.log.Info("restoring the tree as it was", "at", was.At.Format(time.RFC3339))
+	ctx, cancel := context.WithTimeoutCause(ctx, t.s.within, fmt.Errorf("%s are over", t.s.within))
+	defer cancel()
+	if err := t.control.Restore(ctx, was); err != nil {
+		return mongo.WithHint(err, "millrace topology release tries again")
+	}
+	return was.Forget(t.dir)
+}
+
+func (a *app) topologyReleaseCommand() *cobra.Command {
+	var s actSettings
+	cmd := &cobra.Command{
+		Use:   "release --uri URI --yes",
+		Short: "Lead the set back to the tree that it had before apply or hold",
+		Long: `Brings the members back under the sources that they had before the first apply
+or hold of this user on this machine, where these can still be sources. Members
+that were under the primary come under the one of today. From then on they
+choose for themselves. Without --yes it says what it knows and changes nothing.`,
+		Example: `  millrace topology release --uri mongodb://a,b,c/?replicaSet=rs --yes`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			t, err := a.act(cmd.Context(), &s, topology.PlanOptions{})
+			if err != nil {
+				return err
+			}
+			defer t.observer.Close()
+			was, err := topology.LoadMemory(t.dir, t.set.Name, t.set.ID)
+			switch {
+			case err != nil:
+				return err
+			case was == nil:
+				fmt.Fprintln(a.stderr, "nothing to release: no tree of this set is noted on this machine")
+				return nil
+			case !s.yes:
+				if err := writeMemory(a, t.set, was, s.output); err != nil {
+					return err
+				}
+				t.untouched()
+				return nil
+			}
+			if err := t.restore(cmd.Context(), was); err != nil {
+				return err
+			}
+			return t.show(cmd.Context())
+		},
+	}
+	s.bindAct(cmd.Flags(), 2*time.Minute)
+	s.bindNotes(cmd.Flags())
+	return cmd
+}
+
+func writeMemory(a *app, set *topology.Set, was *topology.Memory, output string) error {
+	if output == "json" {
+		return writeJSON(a.stdout, was)
+	}
+	t := newTable("member", "now under", "was under")
+	for _, m := range set.Members {
+		if src, known := was.Tree[m.Host]; known || m.Source != "" {
+			t.AppendRow([]any{plain(m.Host), plain(m.Source), plain(src)})
+		}
+	}
+	_, err := fmt.Fprintf(a.stdout, "%s as it was %s ago\n%s\n", plain(set.Name), ago(set.At, was.At), t.Render())
+	return err
+}
+
+func (a *app) topologyChainingCommand() *cobra.Command {
+	var s actSettings
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "chaining on|off --uri URI --yes",
+		Short: "Switch chaining by a new configuration, after checks",
+		Long: `Sets chainingAllowed in the set's configuration, if the checks allow it: there
+is a primary, a majority of the voters is up, no member is in its initial sync,
+and the configuration is the one that was checked. With chaining off,
+replSetSyncFrom has no effect but on members that were started with
+enableOverrideClusterChainingSetting, and no tree can be held.
+
+Without --yes it says what the checks find and changes nothing.`,
+		Example: `  millrace topology chaining off --uri mongodb://a,b,c/?replicaSet=rs
+  millrace topology chaining on --yes`,
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		ValidArgs: []string{"on", "off"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			t, err := a.act(cmd.Context(), &s, topology.PlanOptions{})
+			if err != nil {
+				return err
+			}
+			defer t.observer.Close()
+			return t.chaining(cmd.Context(), args[0] == "on", force)
+		},
+	}
+	s.bindAct(cmd.Flags(), 30*time.Second)
+	cmd.Flags().BoolVar(&force, "force", false, "do it although a check speaks against it")
+	return cmd
+}
+
+// chaining checks and, if wanted, switches.
+func (t *acting) chaining(ctx context.Context, on, force bool) error {
+	if t.set.Chaining == on {
+		fmt.Fprintf(t.a.stderr, "chaining is %s already\n", onOff(on))
+		return nil
+	}
+	params, _, err := topology.FitPublished()
+	if err != nil {
+		return err
+	}
+	findings := topology.CheckChaining(t.set, on, params)
+	stops := false
+	for _, f := range findings {
+		mark := "note"
+		if f.Stops {
+			mark, stops = "STOP", true
+		}
+		if t.s.output == "text" {
+			fmt.Fprintf(t.a.stdout, "%s: %s\n", mark, plain(f.What))
+		}
+	}
+	if t.s.output == "json" {
+		if err := writeJSON(t.a.stdout, findings); err != nil {
+			return err
+		}
+	}
+	if stops && !force {
+		return withCode(exitUsage, mongo.WithHint(errors.New("a check speaks against it; nothing was changed"), "--force does it nevertheless"))
+	}
+	if !t.s.yes {
+		t.untouched()
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, t.s.within, fmt.Errorf("%s are over", t.s.within))
+	defer cancel()
+	if err := t.observer.SetChaining(ctx, t.set, on); err != nil {
+		return err
+	}
+	t.log.Info("chaining switched", "set", t.set.Name, "chaining", onOff(on), "configuration", t.set.ConfigVersion+1)
+	return nil
+}

@@ -1,0 +1,128 @@
+package topology
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Memory is the tree of a set before it was changed.
+type Memory struct {
+	Set     string            `json:"set"`
+	ID      string            `json:"id"`
+	At      time.Time         `json:"at"`
+	Primary string            `json:"primary"`
+	Tree    map[string]string `json:"tree"`
+}
+
+// Remember notes the tree that a set has.
+func Remember(set *Set) *Memory {
+	m := &Memory{Set: set.Name, ID: set.ID, At: set.At, Tree: set.Tree()}
+	if p := set.Primary(); p != nil {
+		m.Primary = p.Host
+	}
+	return m
+}
+
+// plan leads back to the remembered tree. Who was under the primary comes under
+// the one of today; who cannot have its old source any more is left alone, and
+// the server chooses for it.
+func (m *Memory) plan(set *Set) *Plan {
+	plan := &Plan{Set: set.Name, Policy: "as it was"}
+	primary := set.Primary()
+	if primary == nil {
+		return plan
+	}
+	plan.Primary = primary.Host
+	tree := map[string]string{}
+	for _, mem := range set.Members {
+		src := m.Tree[mem.Host]
+		if src == m.Primary || set.Member(src) == nil || src == mem.Host {
+			src = primary.Host
+		}
+		if _, known := m.Tree[mem.Host]; known && mem.Host != primary.Host && mem.State == StateSecondary && mem.Healthy {
+			tree[mem.Host] = src
+		}
+	}
+	for host, src := range tree {
+		hops, _, ok := pathOf(set, tree, primary, host)
+		if s := set.Member(src); !ok || !s.Healthy || s.State != StatePrimary && s.State != StateSecondary {
+			continue
+		}
+		plan.Seats = append(plan.Seats, Seat{Host: host, Source: src, Depth: int(hops), Current: set.Member(host).Source, Why: "as it was"})
+	}
+	slices.SortFunc(plan.Seats, func(a, b Seat) int {
+		if a.Depth != b.Depth {
+			return a.Depth - b.Depth
+		}
+		return strings.Compare(a.Host, b.Host)
+	})
+	return plan
+}
+
+// Save keeps the memory in a directory, unless one of the same set is there
+// already: what counts is how the set was before the first change. It returns
+// the memory that is kept.
+func (m *Memory) Save(dir string) (*Memory, error) {
+	if kept, err := LoadMemory(dir, m.Set, m.ID); err != nil || kept != nil {
+		return kept, err
+	}
+	raw, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("note the tree of %s: %w", m.Set, err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("note the tree of %s: %w", m.Set, err)
+	}
+	path := memoryPath(dir, m.Set, m.ID)
+	if err := errors.Join(os.WriteFile(path+".new", raw, 0o600), os.Rename(path+".new", path)); err != nil {
+		return nil, fmt.Errorf("note the tree of %s: %w", m.Set, err)
+	}
+	return m, nil
+}
+
+// LoadMemory reads what was kept of a set; nil is nothing.
+func LoadMemory(dir, set, id string) (*Memory, error) {
+	raw, err := os.ReadFile(memoryPath(dir, set, id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var m Memory
+	if err == nil {
+		err = json.Unmarshal(raw, &m)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the noted tree of %s: %w", set, err)
+	}
+	return &m, nil
+}
+
+// Forget removes what was kept of a set, if anything was.
+func (m *Memory) Forget(dir string) error {
+	err := os.Remove(memoryPath(dir, m.Set, m.ID))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("forget the noted tree of %s: %w", m.Set, err)
+	}
+	return nil
+}
+
+// memoryPath is named by the set's id, which no other set has. Names come from
+// a server and must not lead out of the directory.
+func memoryPath(dir, set, id string) string {
+	name := id
+	if name == "" {
+		name = strings.Map(func(r rune) rune {
+			if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
+				return r
+			}
+			return '_'
+		}, set)
+	}
+	return filepath.Join(dir, name+".json")
+}
