@@ -1,0 +1,35 @@
+package plot
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestNothingToDraw(t *testing.T) {
+	if svg, err := Bars([]Bar{{"a", 0}}); svg != "" || err != nil {
+		t.Errorf("%q, %v", svg, err)
+	}
+	if svg, err := Lines([]Line{{Name: "a"}}); svg != "" || err != nil {
+		t.Errorf("%q, %v", svg, err)
+	}
+}
+
+// What is drawn goes into a page as it is.
+func TestNamesAreEscaped(t *testing.T) {
+	bars, err := Bars([]Bar{{"<b>", 1}, {"c", 2}})
+	if err != nil || !strings.Contains(bars, "&lt;b&gt;") || strings.Contains(bars, "<b>") {
+		t.Errorf("%v: %s", err, bars)
+	}
+	lines, err := Lines([]Line{{"<b>", []float64{0, 1}, []float64{3, 4}}}, "<x>", "y")
+	if err != nil || !strings.Contains(lines, "&lt;b&gt;") || !strings.Contains(lines, "&lt;x&gt;") || strings.Contains(lines, "<b>") || strings.Contains(lines, "<x>") {
+		t.Errorf("%v: %s", err, lines)
+	}
+}
+
+func TestFigure(t *testing.T) {
+	for n, want := range map[float64]string{0: "0.000", 0.1234: "0.123", 1.234: "1.23", 12.34: "12.3", 123.4: "123", 1234567: "1,234,567", -5: "-5.00"} {
+		if got := Figure(n); got != want {
+			t.Errorf("%v: %s, want %s", n, got, want)
+		}
+	}
+}
