@@ -51,7 +51,7 @@ func scaled(n float64) string {
 
 // clock writes a duration as 1:02:03 or 4d 01:02:03.
 func clock(d time.Duration) string {
-	s := int64(d.Round(time.Second) / time.Second)
+	s := max(0, int64(d.Round(time.Second)/time.Second)) // the wall clock may have been set back
 	out := fmt.Sprintf("%d:%02d:%02d", s/3600%24, s/60%60, s%60)
 	if days := s / 86400; days > 0 {
 		out = fmt.Sprintf("%dd %02d:%02d:%02d", days, s/3600%24, s/60%60, s%60)

@@ -28,6 +28,15 @@ const (
 	leaseLost = lease + 2*time.Second
 )
 
+// never is before any moment that Store.now tells, by more than a lease.
+const never = -1000 * time.Hour
+
+// stopwatch is a clock that nobody sets. It stands while the machine sleeps.
+func stopwatch() func() time.Duration {
+	began := time.Now()
+	return func() time.Duration { return time.Since(began) }
+}
+
 // ErrRunning means that another process runs the job.
 var ErrRunning = errors.New("another millrace process runs this job")
 
@@ -92,7 +101,7 @@ func (s *Store) TakeOver(ctx context.Context, waiting func(Owner)) (Job, error) 
 			return job, err
 		}
 	}
-	began := time.Now()
+	began := s.now()
 	err = s.db.Collection("jobs").FindOneAndUpdate(ctx,
 		bson.D{{Key: "_id", Value: s.job}, {Key: "fence", Value: job.Fence}, {Key: "beat", Value: job.Beat}},
 		bson.D{{Key: "$inc", Value: bson.D{{Key: "fence", Value: int64(1)}}}, {Key: "$set", Value: bson.D{{Key: "owner", Value: ThisProcess()}}}},
@@ -112,7 +121,8 @@ func (s *Store) running(o Owner) error {
 }
 
 // watchBeat waits as long as a lease lasts and fails when the owner gave a
-// sign of life meanwhile. Only this process's clock is used.
+// sign of life meanwhile. Only this process's clock is used, without the time
+// in which the machine sleeps.
 func (s *Store) watchBeat(ctx context.Context, job Job) error {
 	for began := time.Now(); time.Since(began) < leaseLost; {
 		select {
@@ -139,7 +149,7 @@ func (s *Store) watchBeat(ctx context.Context, job Job) error {
 // passes with the next save that succeeds.
 func (s *Store) Owned() error {
 	s.mu.Lock()
-	since := time.Since(s.proven)
+	since := s.now() - s.proven
 	s.mu.Unlock()
 	if since <= lease {
 		return nil

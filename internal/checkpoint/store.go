@@ -36,11 +36,14 @@ type Store struct {
 	db  *driver.Database
 	job string
 	wc  any // write concern a save waits for
+	// now tells how much time passed between two calls. It may not follow the
+	// wall clock.
+	now func() time.Duration
 
 	mu     sync.Mutex
 	fence  int64
 	terms  termRange
-	proven time.Time // when ownership was last known to hold
+	proven time.Duration // when ownership was last known to hold
 
 	saveMu sync.Mutex // one save at a time, so that positions never go back
 }
@@ -57,7 +60,7 @@ func Open(c *mongo.Cluster, job string, w any) *Store {
 	db := c.Client.Database(mongo.StateDB, options.Database().
 		SetReadConcern(readconcern.Majority()).SetReadPreference(readpref.Primary()).
 		SetWriteConcern(writeconcern.Majority()))
-	return &Store{c: c, db: db, job: job, wc: w}
+	return &Store{c: c, db: db, job: job, wc: w, now: newClock(), proven: never}
 }
 
 // ObserveTerm notes the election term under which a data write was
@@ -103,7 +106,7 @@ func (s *Store) Load(ctx context.Context) (job Job, found bool, err error) {
 
 // Create writes a new job and makes this process its owner.
 func (s *Store) Create(ctx context.Context, job Job) error {
-	began := time.Now()
+	began := s.now()
 	job.ID, job.Version, job.Fence, job.Owner = s.job, FormatVersion, 1, ThisProcess()
 	job.CreatedAt = time.Now().UTC()
 	job.UpdatedAt = job.CreatedAt
@@ -122,7 +125,7 @@ func (s *Store) Begin() {
 	s.terms = termRange{}
 }
 
-func (s *Store) own(fence int64, at time.Time) {
+func (s *Store) own(fence int64, at time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fence, s.terms, s.proven = fence, termRange{}, at
@@ -188,8 +191,8 @@ func (s *Store) write(ctx context.Context, set bson.D, w any) (term int64, err e
 	s.mu.Lock()
 	fence := s.fence
 	s.mu.Unlock()
-	began := time.Now()
-	set = append(set[:len(set):len(set)], bson.E{Key: "updatedAt", Value: began.UTC()})
+	began := s.now()
+	set = append(set[:len(set):len(set)], bson.E{Key: "updatedAt", Value: time.Now().UTC()})
 	raw, err := s.c.Command(ctx, mongo.StateDB, bson.D{
 		{Key: "update", Value: "jobs"},
 		{Key: "updates", Value: bson.A{bson.D{

@@ -129,7 +129,7 @@ func testOwner(t *testing.T, c *mongo.Cluster) {
 		t.Errorf("the owner was refused: %v", err)
 	}
 	first.mu.Lock()
-	first.proven = time.Now().Add(-lease - time.Second)
+	first.proven = first.now() - lease - time.Second
 	first.mu.Unlock()
 	if err := first.Owned(); err == nil || mongo.Classify(err) != mongo.ClassRetry {
 		t.Errorf("an owner unconfirmed for longer than its lease: %v", err)
