@@ -102,8 +102,21 @@ func uri(c *lab.Cluster) string {
 
 func (b *bench) start(more ...string) *test.Process {
 	b.t.Helper()
-	args := []string{"sync", "--source", uri(b.source), "--target", uri(b.target), "--include", database + ".*", "--include", database + "-x.*", "--job", "faults"}
+	args := []string{"sync", "--source", uri(b.source), "--target", uri(b.target), "--include", database + ".*", "--include", database + "-x.*"}
 	return test.Start(b.t, b.bin, append(args, more...)...)
+}
+
+// awaitPhase waits until the job is in a phase. Its name is derived from the
+// replica sets' ids, whatever their addresses.
+func (b *bench) awaitPhase(p *test.Process, phase string) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Minute)
+	defer cancel()
+	var job struct {
+		ID string `bson:"_id"`
+	}
+	b.await(ctx, p, "start", func() error { return b.tc.Database("millrace").Collection("jobs").FindOne(ctx, bson.D{}).Decode(&job) })
+	p.AwaitPhase(b.tc, job.ID, phase)
 }
 
 // mark waits until a write to the source has arrived on the target.
@@ -301,7 +314,7 @@ func (b *bench) position(ctx context.Context) bson.Timestamp {
 			TS bson.Timestamp `bson:"ts"`
 		} `bson:"readFrom"`
 	}
-	err := b.tc.Database("millrace").Collection("jobs").FindOne(ctx, bson.D{{Key: "_id", Value: "faults"}}).Decode(&job)
+	err := b.tc.Database("millrace").Collection("jobs").FindOne(ctx, bson.D{}).Decode(&job)
 	if err != nil && !errors.Is(err, mongo.ErrNoDocuments) {
 		b.t.Fatal(err)
 	}
@@ -336,6 +349,9 @@ func (b *bench) finish(p *test.Process) (differences int) {
 		b.t.Fatalf("the last run: %v\n%s", err, p.Output())
 	}
 	b.t.Logf("%d operations written meanwhile", b.churn.Operations())
+	if n, err := b.tc.Database("millrace").Collection("jobs").CountDocuments(b.t.Context(), bson.D{}); n != 1 || err != nil {
+		b.t.Errorf("there are %d jobs (%v), not one", n, err)
+	}
 	return b.compare()
 }
 

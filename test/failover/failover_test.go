@@ -3,6 +3,7 @@ package failover
 import (
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -22,13 +23,23 @@ func seed(t *testing.T) uint64 {
 	return n
 }
 
-// some are n of the faults, drawn, or all with MILLRACE_TEST_FAULTS=all.
-func some(all []Fault, r *rand.Rand, n int) []Fault {
+// some are the faults named, where the machine can have them, and n others that
+// are drawn; or all with MILLRACE_TEST_FAULTS=all.
+func some(all []Fault, r *rand.Rand, n int, named ...string) []Fault {
 	r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	if os.Getenv("MILLRACE_TEST_FAULTS") == "all" {
 		return all
 	}
-	return all[:n]
+	var out []Fault
+	for _, f := range all {
+		if slices.Contains(named, f.Name) {
+			out = append(out, f)
+		} else if n > 0 {
+			out = append(out, f)
+			n--
+		}
+	}
+	return out
 }
 
 // TestFaultsWhileFollowing lets faults drawn from the seed strike either side while a job
@@ -37,13 +48,13 @@ func TestFaultsWhileFollowing(t *testing.T) {
 	b := newBench(t, 500*time.Millisecond)
 	r := rand.New(rand.NewPCG(b.seed, 1))
 	p := b.start("--until", "never")
-	p.AwaitPhase(b.tc, "faults", "following")
+	b.awaitPhase(p, "following")
 	b.mark(p, "start")
-	for _, f := range some(b.faults(), r, 4) {
+	for _, f := range some(b.faults(), r, 3, "target: all members moved") {
 		b.sufferWaiting(p, f, r)
 		b.mark(p, f.Name)
 	}
-	for _, f := range some(b.faults(), r, 1) {
+	for _, f := range some(b.faults(), r, 0, "source: all members moved") {
 		p = b.sufferKilled(p, f, r, "--until", "never")
 		b.mark(p, f.Name+", killed")
 	}
@@ -63,7 +74,7 @@ func TestFaultsWhileCopying(t *testing.T) {
 	slow := []string{"--until", "never", "--max-rate-bytes", rate, "--readers", "1", "--writers", "1"}
 	p := b.start(slow...)
 	b.copies(p, "start")
-	for _, f := range some(b.faults(), r, 2) {
+	for _, f := range some(b.faults(), r, 0, "target: majority lost", "target: disks full") {
 		b.sufferWaiting(p, f, r)
 		b.copies(p, f.Name)
 	}
@@ -72,7 +83,7 @@ func TestFaultsWhileCopying(t *testing.T) {
 		b.copies(p, f.Name+", killed")
 	}
 	b.unleash(p, "all faults")
-	p.AwaitPhase(b.tc, "faults", "following")
+	b.awaitPhase(p, "following")
 	b.mark(p, "the copy")
 	b.finish(p)
 }
