@@ -28,7 +28,8 @@ type servers struct {
 
 func start(t *testing.T) servers {
 	t.Helper()
-	s := servers{src: lab.ForTest(t, lab.Options{}), dst: lab.ForTest(t, lab.Options{})}
+	o := lab.Options{SetParameters: map[string]string{"enableTestCommands": "1"}}
+	s := servers{src: lab.ForTest(t, o), dst: lab.ForTest(t, o)}
 	s.srcDB, s.targetC = connect(t, s.src.URI()), connect(t, s.dst.URI())
 	return s
 }
@@ -108,6 +109,7 @@ func TestJob(t *testing.T) {
 	t.Run("window lost", func(t *testing.T) { testWindowLost(t, s) })
 	t.Run("full", func(t *testing.T) { testFull(t, s) })
 	t.Run("capped", func(t *testing.T) { testCappedStarts(t, s) })
+	t.Run("start amid failures", func(t *testing.T) { testStartAmidFailures(t, s) })
 }
 
 // testCappedStarts: what a capped collection of the target holds need not be

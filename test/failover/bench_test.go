@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -58,11 +59,15 @@ func newBench(t *testing.T, schemaEvery time.Duration) *bench {
 	return b
 }
 
-// loadBulk makes a copy take a while.
+// loadBulk makes a held copy take longer than the faults.
 func (b *bench) loadBulk() {
 	b.t.Helper()
 	pad := make([]byte, 2000)
-	for n := range 40 {
+	thousands := 40
+	if os.Getenv("MILLRACE_TEST_FAULTS") == "all" {
+		thousands = 200
+	}
+	for n := range thousands {
 		docs := make([]any, 1000)
 		for i := range docs {
 			docs[i] = bson.D{{Key: "_id", Value: n*len(docs) + i}, {Key: "pad", Value: pad}}

@@ -67,11 +67,7 @@ func TestFaultsWhileCopying(t *testing.T) {
 	b := newBench(t, 4*time.Second)
 	r := rand.New(rand.NewPCG(b.seed, 2))
 	b.loadBulk()
-	rate := "1500KB" // so that the copy would take longer than the faults
-	if os.Getenv("MILLRACE_TEST_FAULTS") == "all" {
-		rate = "300KB"
-	}
-	slow := []string{"--until", "never", "--max-rate-bytes", rate, "--readers", "1", "--writers", "1"}
+	slow := []string{"--until", "never", "--max-rate-bytes", "1500KB", "--readers", "1", "--writers", "1"}
 	p := b.start(slow...)
 	b.copies(p, "start")
 	for _, f := range some(b.faults(), r, 0, "target: majority lost", "target: disks full") {
