@@ -29,7 +29,12 @@ func (r *reader) collection(ctx context.Context, c *collection) error {
 	if err != nil {
 		return fmt.Errorf("plan the copy of %s: %w", c.Source.NS, err)
 	}
+	fresh := plan[0].Plan != c.generation
 	ss := c.adopt(r.run, plan)
+	if fresh && len(plan) > 1 {
+		// What one of them has done counts only when the states of all are there.
+		r.run.queue(ss)
+	}
 	if len(ss) == 1 {
 		return r.slice(ctx, ss[0])
 	}

@@ -147,6 +147,16 @@ func (r *run) unsaved(s *slice) {
 	r.mu.Unlock()
 }
 
+// queue has slices saved that nobody works on yet.
+func (r *run) queue(ss []*slice) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range ss {
+		s.unsaved = true
+	}
+	r.dirty = append(r.dirty, ss...)
+}
+
 // save makes progress durable until all is written, and then once more.
 func (r *run) save(ctx context.Context, written <-chan struct{}) error {
 	tick := time.NewTicker(r.e.opts.SaveEvery)
