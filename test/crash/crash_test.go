@@ -1,12 +1,16 @@
 package crash
 
 import (
+	"context"
 	"math/rand/v2"
 	"testing"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/history"
 )
 
 // TestKillInEachPhase kills millrace with SIGKILL in each phase while the
@@ -22,7 +26,9 @@ func TestKillInEachPhase(t *testing.T) {
 	test.LoadChurn(t, sc.Database("crash"))
 	churn := test.StartChurn(t, sc.Database("crash"), test.ChurnOptions{Seed: seed})
 
-	args := []string{"sync", "--source", src.URI(), "--target", dst.URI(), "--include", "crash.*", "--job", "crash", "--until"}
+	histories := writeHistories(t, sc, seed)
+
+	args := []string{"sync", "--source", src.URI(), "--target", dst.URI(), "--include", "crash.*", "--include", "crash-x.*", "--job", "crash", "--until"}
 	r := rand.New(rand.NewPCG(seed, 7))
 	for _, phase := range []string{"catalog", "creating", "copying", "copying", "indexing", "overlap", "following", "following", "following"} {
 		p := test.Start(t, bin, append(args, "never")...)
@@ -34,6 +40,7 @@ func TestKillInEachPhase(t *testing.T) {
 		p.Kill()
 	}
 	churn.Stop()
+	steps := histories()
 	p := test.Start(t, bin, append(args, "caught-up")...)
 	p.AwaitPhase(dc, "crash", "finalizing")
 	p.Kill()
@@ -41,7 +48,7 @@ func TestKillInEachPhase(t *testing.T) {
 	if err := p.Wait(2 * time.Minute); err != nil {
 		t.Fatalf("last run: %v\n%s", err, p.Output())
 	}
-	t.Logf("%d operations written meanwhile", churn.Operations())
+	t.Logf("%d operations and %d steps of histories written meanwhile", churn.Operations(), steps.Done)
 	diffs, err := test.Compare(t.Context(), sc, dc, test.CompareOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -49,6 +56,32 @@ func TestKillInEachPhase(t *testing.T) {
 	for _, d := range diffs {
 		t.Errorf("seed %d: %s", seed, d)
 	}
+}
+
+// writeHistories lets two more writers do random steps (test/history), and
+// returns what ends them.
+func writeHistories(t *testing.T, source *mongo.Client, seed uint64) (end func() history.Stats) {
+	t.Helper()
+	r := &history.Runner{Client: source, Database: "crash"}
+	o := history.Options{Seed: seed, Writers: 2, Since: func(major, _ int) bool { return major <= 6 }}
+	if err := r.Ordered(t.Context(), history.NewGenerator(o).Setup()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := r.Endless(ctx, o, history.Pace{Step: 2 * time.Millisecond, Schema: 100 * time.Millisecond}); err != nil {
+			t.Errorf("seed %d: %v", seed, err)
+		}
+	}()
+	end = func() history.Stats {
+		cancel()
+		<-done
+		return r.Stats()
+	}
+	t.Cleanup(func() { end() })
+	return end
 }
 
 // raceFlag builds the program under test as the test itself is built.

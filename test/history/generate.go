@@ -197,10 +197,10 @@ func (g *Generator) draw() []Step {
 func (g *Generator) settings() Settings {
 	s := Settings{Partitions: []int{0, 1, 2, 3, 16}[g.r.IntN(5)], Readers: 1 + g.r.IntN(4), Writers: 1 + g.r.IntN(4)}
 	s.Held = g.one(2)
-	if g.one(3) {
+	if g.one(3) { // no view may come to read another database
 		s.Exclude = pick(g, nil, nil, []string{"DB.extra1"}, []string{"DB-x.*"}, []string{"DB.txn1", "DB-x.extra0"}, []string{"DB.moved", "DB.v1"})
-		s.Rename = pick(g, nil, []string{"DB=DB-to"}, []string{"DB-x=DB-y"}, []string{"DB.extra0=DB.other0"}, []string{"DB.moving=DB-y.moving", "DB.extra2=DB-x.other2"},
-			[]string{"DB=DB-to", "DB.extra1=DB-y.extra1"})
+		s.Rename = pick(g, nil, []string{"DB=DB-to"}, []string{"DB-x=DB-y"}, []string{"DB.extra0=DB.other0"}, []string{"DB.moving=DB-y.moving", "DB.txn1=DB-x.other1"},
+			[]string{"DB=DB-to", "DB.extra1=DB-to.other1", "DB.moved=DB-y.moved"})
 	}
 	if g.one(2) {
 		s.Docs = int64(1 + g.r.IntN(2*g.size))
