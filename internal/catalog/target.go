@@ -82,7 +82,11 @@ func (t *Target) Create(ctx context.Context, coll Collection, targetNS string, r
 		t.log.Debug("created on the target", "ns", targetNS, "type", coll.Type)
 		return t.finishTimeSeries(ctx, coll, targetNS)
 	}
-	if mongo.Classify(err) != mongo.ClassExists {
+	switch mongo.Classify(err) {
+	case mongo.ClassExists:
+	case mongo.ClassRetry:
+		return wrap(err)
+	default:
 		return mongo.WithHint(wrap(err), "the target refuses an option of the source's collection: exclude the collection, or change the option on the source")
 	}
 	return t.checkSame(ctx, Collection{NS: targetNS, Type: coll.Type, Options: options})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"strings"
 
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 )
@@ -15,7 +16,8 @@ type Class int
 const (
 	// ClassFatal errors end the job: the operator has to act.
 	ClassFatal Class = iota
-	// ClassRetry errors pass by themselves: an election, a cut, a killed cursor.
+	// ClassRetry errors pass by themselves: an election, a cut, a killed
+	// cursor, or a full disk when somebody frees it.
 	ClassRetry
 	// ClassDuplicate is a duplicate key.
 	ClassDuplicate
@@ -91,6 +93,13 @@ func passesByItself(code int32) bool {
 	return false
 }
 
+// diskFull reports that a server's disk has no room for what a command makes,
+// such as the files of a collection; it has again when somebody frees some.
+func diskFull(ce driver.CommandError) bool {
+	const unknownError, outOfDiskSpace = 8, 14031
+	return ce.Code == outOfDiskSpace || ce.Code == unknownError && strings.Contains(ce.Message, "No space left on device")
+}
+
 // Classify tells what err means. Errors of the driver's API and of package
 // wire are both understood; nil is not to be passed.
 func Classify(err error) Class {
@@ -110,6 +119,9 @@ func Classify(err error) Class {
 	if errors.As(err, &ce) {
 		if slices.Contains(ce.Labels, "NetworkError") || slices.Contains(ce.Labels, "RetryableWriteError") ||
 			slices.Contains(ce.Labels, "TransientTransactionError") {
+			return ClassRetry
+		}
+		if diskFull(ce) {
 			return ClassRetry
 		}
 		return classifyCode(ce.Code)
