@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/seed"
 )
 
@@ -30,7 +31,7 @@ What is copied in the end joins the set, or becomes a replica set of its own.
 Until a copy is complete no mongod starts on it; the same command completes it.`,
 		Args: cobra.NoArgs,
 	}
-	cmd.AddCommand(a.seedLocalCommand(), a.seedGuardCommand())
+	cmd.AddCommand(a.seedLocalCommand(), a.seedServeCommand(), a.seedPullCommand(), a.seedGuardCommand())
 	return cmd
 }
 
@@ -113,11 +114,7 @@ func (a *app) seedLocal(ctx context.Context, s *config.Seed, origins config.Orig
 	if s.DryRun {
 		return a.tellSeedPlan(s, plan)
 	}
-	for _, c := range plan.Checks {
-		if c.Level == seed.LevelWarn {
-			log.Warn("precheck: "+c.Message, "check", c.Name, "hint", c.Hint)
-		}
-	}
+	warnSeedPlan(log, plan)
 	agent, closeAgent, err := openSeedAgent(s, plan, log)
 	if err != nil {
 		return a.beforeWriting(ctx, err)
@@ -130,8 +127,12 @@ func (a *app) seedLocal(ctx context.Context, s *config.Seed, origins config.Orig
 // seed copies from src and tells how it went.
 func (a *app) seed(ctx context.Context, s *config.Seed, src seed.Source, command []string, screen *screen, log *slog.Logger) error {
 	stats := &seed.Stats{}
+	var limit *pace.Limiter
+	if s.From != "" { // on one machine the agent holds to it
+		limit = s.Limiter()
+	}
 	o := seed.Options{
-		Pull: seed.PullOptions{DBPath: s.TargetDBPath, Workers: s.Workers, Stats: stats, Log: log},
+		Pull: seed.PullOptions{DBPath: s.TargetDBPath, Workers: s.Workers, Stats: stats, Log: log, Limit: limit},
 		Member: seed.MemberOptions{Command: command, Join: s.Join, Votes: s.JoinVotes, Priority: s.JoinPriority, Hidden: s.JoinHidden,
 			SetURI: s.SetURI, CatchUp: s.CatchUp, NewSet: s.NewSet, NewSetHost: s.NewSetHost, Mongod: s.Mongod},
 	}

@@ -188,11 +188,7 @@ func (a *Agent) Read(ctx context.Context, q ReadRequest, fn func(Block) error) e
 
 // Freeze implements Source.
 func (a *Agent) Freeze(ctx context.Context, id, puller string) (*Final, error) {
-	r, err := a.round(id)
-	if err != nil {
-		return nil, err
-	}
-	return r.freeze(ctx, puller)
+	return a.freezeWithin(ctx, id, puller, 0)
 }
 
 // Leave implements Source.

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 )
 
 // PullOptions describe the new member's directory.
@@ -22,6 +23,7 @@ type PullOptions struct {
 	Workers int // ranges under way at once, default 4
 	// Check refuses a source before anything is written; nil accepts all.
 	Check func(*Manifest) error
+	Limit *pace.Limiter
 	Stats *Stats
 	Log   *slog.Logger
 }
@@ -239,7 +241,14 @@ func (p *pull) firstPass(ctx context.Context, m *Manifest) error {
 		// At least one block is asked for: the file may have grown meanwhile.
 		for first := int64(0); first < max(blocksOf(f.Size), 1) && ctx.Err() == nil; first += rangeBlocks {
 			n := min(rangeBlocks, max(blocksOf(f.Size), 1)-first)
-			g.Go(func() error { return p.fetchRange(ctx, m, t, first, n) })
+			whole := first == 0 && n == max(blocksOf(f.Size), 1)
+			g.Go(func() error {
+				err := p.fetchRange(ctx, m, t, first, n)
+				if whole { // there may be more such files than a process may open
+					err = errors.Join(err, t.close())
+				}
+				return err
+			})
 		}
 	}
 	if err := g.Wait(); err != nil {
@@ -300,6 +309,9 @@ func (p *pull) fetch(ctx context.Context, m *Manifest, t *targetFile, first int6
 		if err := t.write(b); err != nil {
 			return err
 		}
+		if err := p.o.Limit.Wait(ctx, 1, int64(len(b.Data))); err != nil {
+			return err
+		}
 		p.stats.pass(int64(len(b.Data)))
 		p.stats.add(written, int64(len(b.Data)))
 		return nil
@@ -330,7 +342,7 @@ func (p *pull) secondPass(ctx context.Context, m *Manifest, final *Final) error 
 		if err != nil {
 			return errors.Join(err, g.Wait())
 		}
-		g.Go(func() error { return p.again(ctx, m, t, f) })
+		g.Go(func() error { return errors.Join(p.again(ctx, m, t, f), t.close()) })
 	}
 	return g.Wait()
 }

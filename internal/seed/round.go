@@ -159,8 +159,10 @@ func (r *round) end() error {
 }
 
 // freeze waits until all pullers have read everything once, and freezes the
-// member for them; the first one that finds all ready does the work.
-func (r *round) freeze(ctx context.Context, id string) (*Final, error) {
+// member for them; the first one that finds all ready does the work. A patience
+// of 0 has no end.
+func (r *round) freeze(ctx context.Context, id string, patience time.Duration) (*Final, error) {
+	giveUp := time.Now().Add(patience)
 	done, err := r.enter(id)
 	if err != nil {
 		return nil, err
@@ -182,6 +184,9 @@ func (r *round) freeze(ctx context.Context, id string) (*Final, error) {
 		case mine:
 			r.settle(r.runFreeze(ctx))
 			continue
+		}
+		if patience > 0 && time.Now().After(giveUp) {
+			return nil, errNotYet
 		}
 		timer := time.NewTimer(time.Second) // a silent puller ends by time alone
 		select {

@@ -1,0 +1,217 @@
+package seed
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// maxReply bounds a manifest, in bytes; that of 100,000 files has some 10 MB.
+const maxReply = 1 << 30
+
+// ClientOptions say how to reach an agent.
+type ClientOptions struct {
+	URL   string // https://host:port
+	Token string
+	CA    string // file with the authority of the agent's certificate; empty is the system's
+	Zstd  bool
+	// Patience is how long a network that does not work is waited for; default
+	// five minutes.
+	Patience time.Duration
+	Log      *slog.Logger
+}
+
+// Client is an agent on another machine. It is safe for concurrent use.
+type Client struct {
+	o      ClientOptions
+	http   *http.Client
+	unpack *zstd.Decoder
+}
+
+// NewClient makes a client; it does not connect yet.
+func NewClient(o ClientOptions) (*Client, error) {
+	if o.Patience <= 0 {
+		o.Patience = 5 * time.Minute
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	o.URL = strings.TrimRight(o.URL, "/")
+	conf := &tls.Config{MinVersion: tls.VersionTLS12}
+	if o.CA != "" {
+		pem, err := os.ReadFile(o.CA)
+		if err != nil {
+			return nil, fmt.Errorf("seed: read the agent's certificate authority: %w", err)
+		}
+		conf.RootCAs = x509.NewCertPool()
+		if !conf.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("seed: %s holds no certificate", o.CA)
+		}
+	}
+	unpack, err := zstd.NewReader(nil, zstd.WithDecoderMaxMemory(4*BlockSize))
+	if err != nil {
+		return nil, err
+	}
+	return &Client{o: o, unpack: unpack, http: &http.Client{
+		Transport: &http.Transport{TLSClientConfig: conf, MaxIdleConnsPerHost: 16, ResponseHeaderTimeout: 5 * time.Minute,
+			TLSHandshakeTimeout: 15 * time.Second, DisableCompression: true},
+		// A redirect would carry the token elsewhere.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
+
+// Close closes idle connections.
+func (c *Client) Close() {
+	c.http.CloseIdleConnections()
+	c.unpack.Close()
+}
+
+// Join implements Source.
+func (c *Client) Join(ctx context.Context) (*Manifest, error) {
+	var m Manifest
+	_, err := c.ask(ctx, "join", struct{}{}, &m)
+	return &m, err
+}
+
+// Freeze implements Source.
+func (c *Client) Freeze(ctx context.Context, round, puller string) (*Final, error) {
+	for {
+		var f Final
+		status, err := c.ask(ctx, "freeze", turnRequest{round, puller}, &f)
+		if err != nil {
+			return nil, err
+		}
+		if status != http.StatusAccepted {
+			return &f, nil
+		}
+	}
+}
+
+// Leave implements Source.
+func (c *Client) Leave(ctx context.Context, round, puller string) error {
+	_, err := c.ask(ctx, "leave", turnRequest{round, puller}, &struct{}{})
+	return err
+}
+
+// Read implements Source. What a cut left out is asked for again.
+func (c *Client) Read(ctx context.Context, r ReadRequest, fn func(Block) error) error {
+	return c.patiently(ctx, func() error {
+		resp, err := c.post(ctx, "read", readRequest{r, c.o.Zstd})
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		var own error // fn's error is no matter of the network
+		err = readFrames(resp.Body, r.First, len(r.Have), c.unpack, func(b Block) error {
+			own = fn(b)
+			return own
+		})
+		if own != nil {
+			return &finalError{own}
+		}
+		return err
+	})
+}
+
+// finalError is not tried again.
+type finalError struct{ err error }
+
+func (e *finalError) Error() string { return e.err.Error() }
+func (e *finalError) Unwrap() error { return e.err }
+
+func (c *Client) ask(ctx context.Context, what string, q, into any) (status int, err error) {
+	err = c.patiently(ctx, func() error {
+		resp, err := c.post(ctx, what, q)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		status = resp.StatusCode
+		if err := json.NewDecoder(io.LimitReader(resp.Body, maxReply)).Decode(into); err != nil {
+			return fmt.Errorf("seed: the agent's reply cannot be read: %w", err)
+		}
+		return nil
+	})
+	return status, err
+}
+
+// post sends a request; a reply that is an error becomes one.
+func (c *Client) post(ctx context.Context, what string, q any) (*http.Response, error) {
+	body, err := json.Marshal(q)
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.o.URL+"/v1/"+what, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if c.o.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.o.Token)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusAccepted {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	var told errorReply
+	if json.NewDecoder(io.LimitReader(resp.Body, 64<<10)).Decode(&told) != nil || told.Error == "" {
+		told.Error = resp.Status
+	}
+	return nil, &remoteError{text: told.Error, hint: told.Hint, status: resp.StatusCode}
+}
+
+// patiently tries again while the network does not work.
+func (c *Client) patiently(ctx context.Context, try func() error) error {
+	giveUp := time.Now().Add(c.o.Patience)
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
+		err := try()
+		var told *remoteError
+		var own *finalError
+		switch {
+		case err == nil:
+			return nil
+		case errors.As(err, &own):
+			return own.err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.As(err, &told):
+			return mongo.WithHint(err, told.hint)
+		case certificate(err):
+			return mongo.WithHint(fmt.Errorf("seed: the agent's certificate is not accepted: %w", err), "name its authority with --tls-ca")
+		case time.Now().After(giveUp):
+			return mongo.WithHint(fmt.Errorf("seed: reach the agent: %w", err), "see that it runs and can be reached; the same command goes on with what is there")
+		}
+		c.o.Log.Warn("the agent cannot be reached, trying again", "error", err)
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+	}
+}
+
+// certificate tells errors that no patience mends.
+func certificate(err error) bool {
+	var verification *tls.CertificateVerificationError
+	return errors.As(err, &verification)
+}

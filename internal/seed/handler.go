@@ -1,0 +1,197 @@
+package seed
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+const (
+	// maxRequest is the largest request, in bytes.
+	maxRequest = 16 << 10
+	// freezePatience is how long one request waits for the frozen state; the
+	// puller asks again.
+	freezePatience = 20 * time.Second
+	// readDeadline bounds one reply of blocks: a puller that takes nothing
+	// holds no handler for ever.
+	readDeadline = 10 * time.Minute
+)
+
+// turnRequest names a puller of a round.
+type turnRequest struct {
+	Round  string `json:"round"`
+	Puller string `json:"puller"`
+}
+
+// readRequest is ReadRequest over the network.
+type readRequest struct {
+	ReadRequest
+	Zstd bool `json:"zstd"`
+}
+
+// errorReply is the body of a reply that is none.
+type errorReply struct {
+	Error string `json:"error"`
+	Hint  string `json:"hint,omitempty"`
+}
+
+// NewHandler serves an agent over HTTP: what its manifests name, and nothing
+// else. With a token, every request has to carry it.
+func NewHandler(a *Agent, token string) (http.Handler, error) {
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest))
+	if err != nil {
+		return nil, err
+	}
+	h := &handler{agent: a, compress: enc}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/join", h.join)
+	mux.HandleFunc("POST /v1/read", h.read)
+	mux.HandleFunc("POST /v1/freeze", h.freeze)
+	mux.HandleFunc("POST /v1/leave", h.leave)
+	return guardHandler(mux, token), nil
+}
+
+type handler struct {
+	agent    *Agent
+	compress *zstd.Encoder
+}
+
+// guardHandler refuses strangers. JSON is asked for because no web page can
+// make a browser send that to another origin unasked.
+func guardHandler(next http.Handler, token string) http.Handler {
+	want := sha256.Sum256([]byte("Bearer " + token))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got := sha256.Sum256([]byte(r.Header.Get("Authorization")))
+		switch {
+		case token != "" && subtle.ConstantTimeCompare(got[:], want[:]) != 1:
+			reply(w, http.StatusUnauthorized, errorReply{"the token is wrong, or there is none", "give the agent's --token-file to the puller"})
+		case !strings.HasPrefix(r.Header.Get("Content-Type"), "application/json"):
+			reply(w, http.StatusUnsupportedMediaType, errorReply{Error: "want JSON"})
+		default:
+			r.Body = http.MaxBytesReader(w, r.Body, maxRequest)
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+func reply(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v) // the puller is gone, or will ask again
+}
+
+func refuse(w http.ResponseWriter, err error) {
+	status := http.StatusConflict
+	if errors.Is(err, errNoRound) {
+		status = http.StatusGone
+	}
+	reply(w, status, errorReply{err.Error(), mongo.HintOf(err)})
+}
+
+// decode reads a request; it answers a bad one itself.
+func decode(w http.ResponseWriter, r *http.Request, v any) bool {
+	if err := json.NewDecoder(r.Body).Decode(v); err != nil {
+		reply(w, http.StatusBadRequest, errorReply{Error: "the request cannot be read"})
+		return false
+	}
+	return true
+}
+
+func (h *handler) join(w http.ResponseWriter, r *http.Request) {
+	m, err := h.agent.Join(r.Context())
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	reply(w, http.StatusOK, m)
+}
+
+func (h *handler) freeze(w http.ResponseWriter, r *http.Request) {
+	var q turnRequest
+	if !decode(w, r, &q) {
+		return
+	}
+	final, err := h.agent.freezeWithin(r.Context(), q.Round, q.Puller, freezePatience)
+	switch {
+	case errors.Is(err, errNotYet):
+		reply(w, http.StatusAccepted, struct{}{})
+	case err != nil:
+		refuse(w, err)
+	default:
+		reply(w, http.StatusOK, final)
+	}
+}
+
+func (h *handler) leave(w http.ResponseWriter, r *http.Request) {
+	var q turnRequest
+	if !decode(w, r, &q) {
+		return
+	}
+	if err := h.agent.Leave(r.Context(), q.Round, q.Puller); err != nil {
+		refuse(w, err)
+		return
+	}
+	reply(w, http.StatusOK, struct{}{})
+}
+
+func (h *handler) read(w http.ResponseWriter, r *http.Request) {
+	var q readRequest
+	if !decode(w, r, &q) {
+		return
+	}
+	if _, err := h.agent.round(q.Round); err != nil { // before the reply begins
+		refuse(w, err)
+		return
+	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readDeadline))
+	w.Header().Set("Content-Type", "application/octet-stream")
+	fw := &frameWriter{w: bufio.NewWriterSize(w, 64<<10)}
+	if q.Zstd {
+		fw.compress = h.compress
+	}
+	err := h.agent.Read(r.Context(), q.ReadRequest, fw.block)
+	if err != nil {
+		text := err.Error()
+		_ = fw.frame(frameError, 0, len(text), []byte(text))
+	} else {
+		_ = fw.frame(frameEnd, 0, 0, nil)
+	}
+	_ = fw.w.Flush() // a puller that is gone asks again
+}
+
+// errNotYet tells that a wait was over before the frozen state was there.
+var errNotYet = errors.New("seed: not yet") //nolint:gochecknoglobals // a sentinel
+
+// freezeWithin is Freeze with a limit to the wait for other pullers. The
+// freeze itself is not cut short by it.
+func (a *Agent) freezeWithin(ctx context.Context, id, puller string, patience time.Duration) (*Final, error) {
+	r, err := a.round(id)
+	if err != nil {
+		return nil, err
+	}
+	return r.freeze(ctx, puller, patience)
+}
+
+// remoteError is an error that the agent told.
+type remoteError struct {
+	text, hint string
+	status     int
+}
+
+func (e *remoteError) Error() string { return fmt.Sprintf("agent: %s", e.text) }
+
+// Is recognises a round that the agent does not know.
+func (e *remoteError) Is(target error) bool {
+	return target == errNoRound && e.status == http.StatusGone
+}
