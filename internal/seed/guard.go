@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
+	"syscall"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -43,7 +45,10 @@ const (
 	// operations under way, and makes others wait meanwhile.
 	lockWait = 30 * time.Second
 	// unlockPause is the time between two attempts to let go.
-	unlockPause   = 500 * time.Millisecond
+	unlockPause = 200 * time.Millisecond
+	// refusedFor is how long nobody has to listen until the mongod counts as
+	// ended.
+	refusedFor    = 3 * time.Second
 	codeNotLocked = 20 // IllegalOperation: fsyncUnlock called when not locked
 )
 
@@ -222,35 +227,55 @@ func (m *member) lock(ctx context.Context, gone <-chan struct{}) error {
 }
 
 // letGo unlocks until the server says that it is not locked by us any more. It
-// gives up only when the server's process is another one.
+// gives up only when the server's process is another one, or when there is none:
+// a mongod that is locked listens, so refused connections mean that it ended,
+// and the lock with it.
 func (m *member) letGo() error {
+	var refused time.Time // since when
 	for {
 		done, err := m.tryUnlock()
 		if done {
 			return err
 		}
+		switch {
+		case !connectionRefused(err):
+			refused = time.Time{}
+		case refused.IsZero():
+			refused = time.Now()
+		case time.Since(refused) > refusedFor:
+			return errors.New("seed: the member ended while it was locked")
+		}
 		time.Sleep(unlockPause) // the guardian has nothing else to do, and nobody to ask
 	}
 }
 
-// tryUnlock tells whether the lock is gone for certain.
+func connectionRefused(err error) bool {
+	return err != nil && (errors.Is(err, syscall.ECONNREFUSED) || strings.Contains(err.Error(), "connection refused"))
+}
+
+// tryUnlock tells whether the lock is gone for certain; the error of one that
+// may not be is why.
 func (m *member) tryUnlock() (bool, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if h, err := m.hello(ctx); err == nil && m.process != nil && string(h.Topology.Process) != string(m.process) {
+	h, err := m.hello(ctx)
+	if err != nil {
+		return false, err
+	}
+	if m.process != nil && string(h.Topology.Process) != string(m.process) {
 		return true, nil // started anew
 	}
 	if m.pending(ctx) {
 		return false, nil // the lock may be taken yet
 	}
-	_, err := m.run(ctx, bson.D{{Key: "fsyncUnlock", Value: 1}})
+	_, err = m.run(ctx, bson.D{{Key: "fsyncUnlock", Value: 1}})
 	switch {
 	case err == nil, mongo.IsCode(err, codeNotLocked):
 		return true, nil
 	case mongo.IsCode(err, mongo.CodeUnauthorized):
 		return true, mongo.WithHint(fmt.Errorf("seed: the member stays locked: %w", err), "run db.fsyncUnlock() as a user who may")
 	}
-	return false, nil
+	return false, err
 }
 
 // pending ends a lock command of ours that is still under way.

@@ -64,6 +64,9 @@ func (g *Guardian) Freeze(ctx context.Context) (Thaw, error) {
 	}
 }
 
+// releaseWait is how long the guardian's end is waited for.
+const releaseWait = 30 * time.Second
+
 // guardedLock is a lock that a guardian holds.
 type guardedLock struct {
 	cmd     *exec.Cmd
@@ -122,7 +125,14 @@ func (t *guardedLock) Release() error {
 	default:
 	}
 	_ = t.in.Close() // closed already if the guardian is gone
-	<-t.done
+	timer := time.NewTimer(releaseWait)
+	defer timer.Stop()
+	select {
+	case <-t.done:
+	case <-timer.C:
+		return mongo.WithHint(errors.New("seed: the member cannot be reached to let it go; the guardian process goes on trying"),
+			"if the member is up and locked, run db.fsyncUnlock() on it")
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {

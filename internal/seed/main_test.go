@@ -37,6 +37,9 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if uri := os.Getenv(holdEnv); uri != "" {
+		hold(uri)
+	}
 	code := m.Run()
 	if shared.cluster != nil {
 		if err := shared.cluster.Stop(); err != nil {
