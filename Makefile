@@ -41,7 +41,7 @@ bench: build ## Measure against the ceilings; results in bin/bench.json and bin/
 test: build ## All tests on real mongod processes, with the race detector where it is bearable
 	$(GO) test -race -timeout 15m ./cmd/... ./internal/... ./demo/...
 	$(GO) test -race -count=1 -timeout 15m ./test/access ./test/crash
-	$(GO) test -count=1 -p 2 -timeout 15m ./test ./test/failover
+	$(GO) test -count=1 -p 2 -timeout 15m ./test ./test/failover ./test/seed
 	$(GO) test -count=1 -timeout 15m ./test/memory
 
 # How long each target is fuzzed.

@@ -42,8 +42,11 @@ type guardReply struct {
 
 const (
 	// lockWait bounds the wait for the lock itself: the server waits for
-	// operations under way, and makes others wait meanwhile.
-	lockWait = 30 * time.Second
+	// operations under way, and makes others wait meanwhile. On 6.0.5 a lock
+	// that met the end of an index build was seen to wait for more than 30 s.
+	lockWait = 5 * time.Second
+	// buildWait is how long index builds are waited for before the lock.
+	buildWait = 5 * time.Minute
 	// unlockPause is the time between two attempts to let go.
 	unlockPause = 200 * time.Millisecond
 	// refusedFor is how long nobody has to listen until the mongod counts as
@@ -87,6 +90,9 @@ func guard(ctx context.Context, q GuardRequest, gone <-chan struct{}, tell func(
 	}
 	defer m.close()
 	if err := m.lockable(ctx, q.Primary); err != nil {
+		return err
+	}
+	if err := m.awaitIndexBuilds(ctx, gone); err != nil {
 		return err
 	}
 	if err := m.lock(ctx, gone); err != nil {
@@ -207,6 +213,32 @@ func (m *member) stillLockable(ctx context.Context, primary bool) error {
 	return nil
 }
 
+// awaitIndexBuilds waits until the member builds no index: a lock then waits for
+// the build, and what is replicated waits for the lock.
+func (m *member) awaitIndexBuilds(ctx context.Context, gone <-chan struct{}) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, buildWait, mongo.WithHint(
+		fmt.Errorf("seed: the member has been building indexes for %s", buildWait), "seed when no index is being built"))
+	defer cancel()
+	return until(ctx, 100*time.Millisecond, func() (bool, error) {
+		select {
+		case <-gone:
+			return false, errors.New("seed: the guardian's parent is gone")
+		default:
+		}
+		raw, err := m.run(ctx, bson.D{{Key: "currentOp", Value: 1}, {Key: "active", Value: true},
+			{Key: "desc", Value: bson.D{{Key: "$regex", Value: "^IndexBuild"}}}})
+		if err != nil {
+			return false, fmt.Errorf("seed: look for index builds: %w", err)
+		}
+		ops, ok := raw.Lookup("inprog").ArrayOK()
+		if !ok {
+			return true, nil
+		}
+		values, err := ops.Values()
+		return err == nil && len(values) == 0, err
+	})
+}
+
 // lock takes the lock. Its error leaves it open whether it was taken.
 func (m *member) lock(ctx context.Context, gone <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, lockWait)
@@ -265,13 +297,12 @@ func (m *member) tryUnlock() (bool, error) {
 	if m.process != nil && string(h.Topology.Process) != string(m.process) {
 		return true, nil // started anew
 	}
-	if m.pending(ctx) {
-		return false, nil // the lock may be taken yet
-	}
+	// A lock command under way may take the lock yet; to unlock helps it end.
+	pending := m.pending(ctx)
 	_, err = m.run(ctx, bson.D{{Key: "fsyncUnlock", Value: 1}})
 	switch {
 	case err == nil, mongo.IsCode(err, codeNotLocked):
-		return true, nil
+		return !pending, nil
 	case mongo.IsCode(err, mongo.CodeUnauthorized):
 		return true, mongo.WithHint(fmt.Errorf("seed: the member stays locked: %w", err), "run db.fsyncUnlock() as a user who may")
 	}
