@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +29,8 @@ type Observer struct {
 	clients map[string]*driver.Client
 	sources map[string]seenSource
 	cpu     map[string]cpuSample
-	primary string // the last one seen
+	primary string          // the last one seen
+	silent  map[string]bool // did not answer the last time
 }
 
 type seenSource struct {
@@ -58,7 +60,7 @@ func Open(uri string, timeout time.Duration) (*Observer, error) {
 	}
 	return &Observer{
 		opts: opts, uri: uri, timeout: timeout, seeds: slices.Clone(opts.Hosts),
-		clients: map[string]*driver.Client{}, sources: map[string]seenSource{}, cpu: map[string]cpuSample{},
+		clients: map[string]*driver.Client{}, sources: map[string]seenSource{}, cpu: map[string]cpuSample{}, silent: map[string]bool{},
 	}, nil
 }
 
@@ -119,8 +121,9 @@ func (o *Observer) Observe(ctx context.Context) (*Set, error) {
 		}
 	}
 	for host, c := range clients {
+		limit := o.patience(host)
 		wg.Go(func() {
-			v := o.ask(ctx, c)
+			v := o.ask(ctx, c, limit)
 			mu.Lock()
 			defer mu.Unlock()
 			views[host] = v
@@ -130,9 +133,22 @@ func (o *Observer) Observe(ctx context.Context) (*Set, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
+	for host, v := range views {
+		o.silent[host] = v.err != nil
+	}
 	set := o.assemble(first, views)
 	o.remember(set)
 	return set, nil
+}
+
+// patience is how long a member may take to answer. One that was silent the
+// last time is given less, so that a member that is down does not slow down
+// every look at the others.
+func (o *Observer) patience(host string) time.Duration {
+	if o.silent[host] {
+		return max(o.timeout/8, 100*time.Millisecond)
+	}
+	return o.timeout
 }
 
 // discovery is what some member says of the whole set.
@@ -150,10 +166,13 @@ func (o *Observer) discover(ctx context.Context) (*discovery, error) {
 			hosts = append(hosts, h)
 		}
 	}
-	slices.SortStableFunc(hosts, func(a, b string) int { return boolRank(b == o.primary) - boolRank(a == o.primary) })
+	slices.SortStableFunc(hosts, func(a, b string) int {
+		return cmp.Or(boolRank(o.silent[a])-boolRank(o.silent[b]), boolRank(b == o.primary)-boolRank(a == o.primary))
+	})
 	var failed []error
 	for _, h := range hosts {
 		d, err := o.discoverFrom(ctx, h)
+		o.silent[h] = err != nil
 		if err == nil {
 			return d, nil
 		}
@@ -171,7 +190,7 @@ func (o *Observer) discoverFrom(ctx context.Context, host string) (*discovery, e
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	ctx, cancel := context.WithTimeout(ctx, o.patience(host))
 	defer cancel()
 	config, err := readConfig(ctx, c)
 	if err != nil {

@@ -117,12 +117,12 @@ func (o *Observer) askHost(ctx context.Context, host string) *view {
 	if err != nil {
 		return &view{err: err}
 	}
-	return o.ask(ctx, c)
+	return o.ask(ctx, c, o.patience(host))
 }
 
 // ask asks a member for all that it knows of itself and the others.
-func (o *Observer) ask(ctx context.Context, c *driver.Client) *view {
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+func (o *Observer) ask(ctx context.Context, c *driver.Client, limit time.Duration) *view {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	s, err := readStatus(ctx, c)
 	if err != nil {

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/topology"
+)
+
+// The commands of topology on a real set, as an operator uses them.
+func TestTopology(t *testing.T) {
+	c := lab.ForTest(t, lab.Options{Topology: "rs:3", CacheGB: 0.25})
+	p := newProgram(t, "", "")
+	p.env = append(p.env, "MILLRACE_URI="+c.URI())
+	must := func(args ...string) (stdout, stderr string) {
+		t.Helper()
+		code, stdout, stderr := p.run(append([]string{"topology"}, args...)...)
+		if code != exitOK {
+			t.Fatalf("topology %v: exit code %d\n%s%s", args, code, stdout, stderr)
+		}
+		return stdout, stderr
+	}
+	show := func() (set topology.Set) {
+		t.Helper()
+		out, _ := must("show", "--output=json")
+		if err := json.Unmarshal([]byte(out), &set); err != nil || len(set.Members) != 3 || set.Primary() == nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return set
+	}
+	// A new set's members look for their sources for a while.
+	for deadline := time.Now().Add(time.Minute); ; {
+		if set := show(); len(set.Tree()) == 2 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the members find no sources")
+		}
+	}
+	if out, _ := must("show"); !strings.Contains(out, "primary") || !strings.Contains(out, "─ "+c.Members()[1].Host()) {
+		t.Errorf("show says\n%s", out)
+	}
+	before := show()
+	if out, errs := must("apply"); !strings.Contains(errs, "dry run") || !strings.Contains(out, "makes the majority") {
+		t.Errorf("a dry run says\n%s%s", out, errs)
+	}
+	out, _ := must("plan", "--output=json")
+	var plan topology.Plan
+	if err := json.Unmarshal([]byte(out), &plan); err != nil || len(plan.Seats) != 2 {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	must("apply", "--yes")
+	set := show()
+	for _, s := range plan.Seats {
+		if src := set.Member(s.Host).Source; src != s.Source {
+			t.Errorf("%s is under %s, planned under %s", s.Host, src, s.Source)
+		}
+	}
+	if out, _ := must("release"); !strings.Contains(out, "was under") {
+		t.Errorf("release would\n%s", out)
+	}
+	must("release", "--yes")
+	if _, errs := must("release", "--yes"); !strings.Contains(errs, "nothing to release") {
+		t.Error(errs)
+	}
+	now := show()
+	for _, m := range before.Members {
+		if m.Source != "" && now.Member(m.Host).Source != m.Source {
+			t.Errorf("%s is under %s, was under %s", m.Host, now.Member(m.Host).Source, m.Source)
+		}
+	}
+	must("chaining", "off", "--yes")
+	if show().Chaining {
+		t.Error("chaining is still on")
+	}
+	if _, errs := must("chaining", "off", "--yes"); !strings.Contains(errs, "already") {
+		t.Error(errs)
+	}
+}
+
+// What needs no server, and what is refused.
+func TestTopologyUsage(t *testing.T) {
+	p := newProgram(t, "", "")
+	for _, c := range []struct {
+		code int
+		args string
+		says string
+	}{
+		{exitOK, "what-if --members 50 --zones 3", "balanced"},
+		{exitOK, "what-if --published", "14785"},
+		{exitOK, "what-if --members 7 --output json", "prediction"},
+		{exitUsage, "what-if --members 51", "51 members"},
+		{exitUsage, "what-if --cores 0", "--cores"},
+		{exitUsage, "show", "MILLRACE_URI"},
+		{exitUsage, "show --uri nonsense", "mongodb://"},
+		{exitUsage, "show --uri mongodb://a --output svg", "svg"},
+		{exitUsage, "show --uri mongodb://a --interval 1ms", "interval"},
+		{exitUsage, "chaining maybe --uri mongodb://a", "maybe"},
+		{exitUsage, "hold --uri mongodb://a --log-level loud", "loud"},
+		{exitFailure, "show --uri mongodb://u:secret@127.0.0.1:1 --timeout 200ms", "127.0.0.1:1"},
+	} {
+		code, out, errs := p.run(append([]string{"topology"}, strings.Fields(c.args)...)...)
+		if code != c.code || !strings.Contains(out+errs, c.says) || strings.Contains(out+errs, "secret") {
+			t.Errorf("topology %s: exit code %d\n%s%s", c.args, code, out, errs)
+		}
+	}
+}
