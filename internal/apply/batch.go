@@ -63,6 +63,8 @@ type nsBatch struct {
 type ack struct {
 	seg *segment
 	n   int64
+	// released: the memory of the events is needed no more.
+	released bool
 }
 
 // batch collects operations of one partition until they are sent.
@@ -155,11 +157,16 @@ func (b *batch) add(it item) (ok, folded bool, err error) {
 func (b *batch) took(it item, size int) {
 	b.ops++
 	b.bytes += size
-	if n := len(b.acks); n > 0 && b.acks[n-1].seg == it.seg {
-		b.acks[n-1].n++
+	b.ack(it.seg, 1, false)
+}
+
+// ack counts n events that wait for the batch.
+func (b *batch) ack(seg *segment, n int64, released bool) {
+	if last := len(b.acks) - 1; last >= 0 && b.acks[last].seg == seg && b.acks[last].released == released {
+		b.acks[last].n += n
 		return
 	}
-	b.acks = append(b.acks, ack{it.seg, 1})
+	b.acks = append(b.acks, ack{seg, n, released})
 }
 
 func newOp(it item) (op, error) {

@@ -34,6 +34,9 @@ type Options struct {
 	// BatchOps and BatchBytes bound one partition's batch, default 4000 and 4 MB.
 	BatchOps   int
 	BatchBytes int
+	// HoldBytes bounds the updates that one partition holds back over batches
+	// while a backlog lasts, default 4 MB; negative holds none back.
+	HoldBytes int
 	// Map gives the target namespace of a source namespace, "" when it is not kept.
 	Map func(ns string) string
 	// Traits reads a target collection's traits; asked once per namespace and
@@ -83,6 +86,9 @@ func (o Options) withDefaults() Options {
 	if o.BatchBytes <= 0 {
 		o.BatchBytes = 4 << 20
 	}
+	if o.HoldBytes == 0 {
+		o.HoldBytes = 4 << 20
+	}
 	if o.WriteConcern == nil {
 		o.WriteConcern = bson.D{{Key: "w", Value: 1}}
 	}
@@ -94,7 +100,7 @@ func (o Options) withDefaults() Options {
 
 // Stats counts what an engine did since it started.
 type Stats struct {
-	Operations    int64 // events acknowledged
+	Operations    int64 // events on the target, or folded into an update that is held back
 	Bytes         int64 // of the batches read
 	Folded        int64 // events merged into another of the same batch
 	Statements    int64 // operations sent
@@ -123,6 +129,7 @@ type Engine struct {
 	workers []*worker
 	targets map[string]*target // by source namespace; router only
 	window  atomic.Pointer[mongo.OpTime]
+	behind  atomic.Bool // more has been read than was fed
 
 	parkCh  chan struct{} // a worker has parked something
 	carried int           // documents parked beyond the last barrier; router only
@@ -141,6 +148,9 @@ type target struct {
 	collated     bool
 	seed         uint64       // hash of the name
 	start        mongo.OpTime // inserts up to here are skipped
+	// contested: documents of it were parked, so that order matters and
+	// nothing is held back.
+	contested atomic.Bool
 }
 
 func (t *target) serial() bool { return t.capped || t.collated }
@@ -234,9 +244,11 @@ func (e *Engine) Feed(ctx context.Context, b *tail.Batch) error {
 		return e.failure(err)
 	}
 	e.n.bytes.Add(int64(b.Bytes))
+	e.behind.Store(b.More)
 	if err := e.route(ctx, seg, b); err != nil {
 		return e.failure(err)
 	}
+	e.ledger.release(seg, 1)
 	e.ledger.done(seg, 1)
 	e.fed = b.End
 	return nil

@@ -68,8 +68,8 @@ func (w *wild) run(t *testing.T) {
 	from := w.p.position(t)
 	w.write(t)
 	to := w.p.position(t)
-	one := apply.Options{Partitions: 1, BatchOps: 1}
-	many := apply.Options{Partitions: 2 + w.g.IntN(8), BatchOps: 1 + w.g.IntN(3000)}
+	one := apply.Options{Partitions: 1, BatchOps: 1, HoldBytes: -1}
+	many := apply.Options{Partitions: 2 + w.g.IntN(8), BatchOps: 1 + w.g.IntN(300), HoldBytes: 1 << w.g.IntN(20)}
 	for _, c := range []struct {
 		name string
 		o    apply.Options

@@ -55,6 +55,7 @@ func (s *parkedSet) parkRefused(t *target, o *op, r *refusal) {
 	if s.has(t, o) {
 		return
 	}
+	t.contested.Store(true)
 	p := &parkedOp{t: t, hash: o.hash, id: o.id, steps: []op{*o}, refused: r}
 	s.byKey[parkKey(t, o.id)] = p
 	s.batch.ops = append(s.batch.ops, p)
@@ -67,7 +68,7 @@ func (s *parkedSet) parkItem(it item) error {
 		return err
 	}
 	s.park(it.t, &o)
-	s.hold([]ack{{it.seg, 1}})
+	s.hold([]ack{{seg: it.seg, n: 1}})
 	return nil
 }
 
@@ -91,7 +92,7 @@ func (s *parkedSet) join(it item) (bool, error) {
 		return false, err
 	}
 	p.steps = append(p.steps, o)
-	s.hold([]ack{{it.seg, 1}})
+	s.hold([]ack{{seg: it.seg, n: 1}})
 	return true, nil
 }
 

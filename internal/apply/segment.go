@@ -14,6 +14,13 @@ type segment struct {
 	resume  tail.Position // once it and all before it are applied
 	bytes   int64
 	pending atomic.Int64 // events not acknowledged, plus one while routing
+	inUse   atomic.Int64 // events whose memory is needed, plus one while routing
+}
+
+// expect counts an event that will be released and done.
+func (s *segment) expect() {
+	s.pending.Add(1)
+	s.inUse.Add(1)
 }
 
 // ledger tracks which segments are complete. Its byte limit is what bounds
@@ -41,7 +48,7 @@ func (l *ledger) admit(ctx context.Context, b *tail.Batch, relieve func(context.
 		l.mu.Lock()
 		if l.fits(b) {
 			s := &segment{resume: b.Resume(), bytes: int64(b.Bytes)}
-			s.pending.Store(1)
+			s.expect()
 			l.open = append(l.open, s)
 			l.bytes += s.bytes
 			l.mu.Unlock()
@@ -60,6 +67,24 @@ func (l *ledger) admit(ctx context.Context, b *tail.Batch, relieve func(context.
 	}
 }
 
+// release says that the memory of n events of a segment is needed no more.
+func (l *ledger) release(s *segment, n int64) {
+	if s.inUse.Add(-n) > 0 {
+		return
+	}
+	l.mu.Lock()
+	l.bytes -= s.bytes
+	l.mu.Unlock()
+	l.signal()
+}
+
+func (l *ledger) signal() {
+	select {
+	case l.room <- struct{}{}:
+	default:
+	}
+}
+
 // done acknowledges n events of a segment and moves the position over all
 // leading complete segments.
 func (l *ledger) done(s *segment, n int64) {
@@ -71,16 +96,12 @@ func (l *ledger) done(s *segment, n int64) {
 		head := l.open[0]
 		l.open[0] = nil
 		l.open = l.open[1:]
-		l.bytes -= head.bytes
 		if p := head.resume; !p.Applied.Before(l.position.Applied) {
 			l.position = p
 		}
 	}
 	l.mu.Unlock()
-	select {
-	case l.room <- struct{}{}:
-	default:
-	}
+	l.signal()
 }
 
 // advance sets the position after a schema change inside an open segment.
@@ -100,7 +121,7 @@ func (l *ledger) current() tail.Position {
 
 // fits reports whether there is room; the caller holds mu.
 func (l *ledger) fits(b *tail.Batch) bool {
-	return len(l.open) == 0 || l.bytes+int64(b.Bytes) <= l.limit
+	return l.bytes == 0 || l.bytes+int64(b.Bytes) <= l.limit
 }
 
 func (l *ledger) full(b *tail.Batch) bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
@@ -32,7 +33,9 @@ type worker struct {
 	chunk []item // under construction, owned by the router
 
 	conn   *wire.Conn
+	timer  *time.Timer
 	b      *batch
+	held   held
 	parked parkedSet
 	msg    wire.Message
 	cmds   map[commandKey]bsoncore.Document
@@ -41,12 +44,18 @@ type worker struct {
 
 func newWorker(e *Engine, no int) *worker {
 	return &worker{e: e, no: no, in: make(chan message, 8), free: make(chan []item, 10),
-		b: newBatch(), cmds: map[commandKey]bsoncore.Document{}}
+		timer: stoppedTimer(), b: newBatch(), held: held{batch: newBatch()}, cmds: map[commandKey]bsoncore.Document{}}
+}
+
+func stoppedTimer() *time.Timer {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return t
 }
 
 // push adds an item to the chunk under construction; router only.
 func (w *worker) push(ctx context.Context, it item) error {
-	it.seg.pending.Add(1)
+	it.seg.expect()
 	if w.chunk == nil {
 		select {
 		case w.chunk = <-w.free:
@@ -88,23 +97,16 @@ func (w *worker) run(ctx context.Context) error {
 		}
 	}()
 	for {
-		var m message
-		select {
-		case m = <-w.in:
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		m, ok, err := w.await(ctx)
+		switch {
+		case err != nil:
+			return err
+		case ok:
+			err = w.take(ctx, m)
+		default:
+			err = w.flush(ctx)
 		}
-		for more := true; more; {
-			if err := w.take(ctx, m); err != nil {
-				return fmt.Errorf("apply, partition %d: %w", w.no, err)
-			}
-			select {
-			case m = <-w.in:
-			default:
-				more = false
-			}
-		}
-		if err := w.flush(ctx); err != nil {
+		if err != nil {
 			return fmt.Errorf("apply, partition %d: %w", w.no, err)
 		}
 	}
@@ -112,7 +114,7 @@ func (w *worker) run(ctx context.Context) error {
 
 func (w *worker) take(ctx context.Context, m message) error {
 	if m.quiesce != nil {
-		if err := w.flush(ctx); err != nil {
+		if err := w.flushAll(ctx); err != nil {
 			return err
 		}
 		m.quiesce <- w.parked.take() // buffered for all workers
@@ -146,7 +148,7 @@ func (w *worker) takeItem(ctx context.Context, it item) error {
 		return w.parked.parkItem(it)
 	}
 	for {
-		ok, folded, err := w.b.add(it)
+		ok, folded, err := w.fold(it)
 		if err != nil {
 			return err
 		}
@@ -156,7 +158,7 @@ func (w *worker) takeItem(ctx context.Context, it item) error {
 			}
 			break
 		}
-		if err := w.flush(ctx); err != nil {
+		if err := w.flushAll(ctx); err != nil {
 			return err
 		}
 		// The flush may have parked an operation of this very document.
@@ -170,12 +172,80 @@ func (w *worker) takeItem(ctx context.Context, it item) error {
 	return nil
 }
 
-// flush sends the batch and acknowledges its events, except those parked.
-func (w *worker) flush(ctx context.Context) error {
-	if w.b.empty() {
-		return nil
+// fold takes an item into a held update or into the batch. ok is false when
+// all in hand has to be sent first.
+func (w *worker) fold(it item) (ok, folded bool, err error) {
+	if !w.held.empty() {
+		joined, ok, err := w.held.join(it)
+		if joined {
+			w.release(it.seg, 1)
+		}
+		if joined || !ok || err != nil {
+			return ok, joined, err
+		}
 	}
-	for _, nb := range w.b.order {
+	return w.b.add(it)
+}
+
+// flush sends the batch, its updates perhaps later.
+func (w *worker) flush(ctx context.Context) error {
+	if w.holding() && !w.held.due(w.e.o.HoldBytes) {
+		for _, nb := range w.b.order {
+			if !nb.t.serial() && !nb.t.contested.Load() {
+				w.held.split(nb)
+			}
+		}
+		if w.held.ops > 0 {
+			return w.flushBeside(ctx)
+		}
+	}
+	return w.flushAll(ctx)
+}
+
+// flushBeside sends the batch while updates are held back, with which the
+// acknowledgements of its events wait.
+func (w *worker) flushBeside(ctx context.Context) error {
+	if err := w.writeBatch(ctx, w.b); err != nil {
+		return err
+	}
+	for _, a := range w.b.acks {
+		w.release(a.seg, a.n)
+		w.held.ack(a.seg, a.n, true)
+	}
+	w.b.reset()
+	if w.parked.len() > 0 {
+		return w.flushAll(ctx)
+	}
+	return nil
+}
+
+// flushAll sends the batch and what is held back, and acknowledges their
+// events, except those parked.
+func (w *worker) flushAll(ctx context.Context) error {
+	for _, b := range []*batch{w.b, w.held.batch} {
+		if err := w.writeBatch(ctx, b); err != nil {
+			return err
+		}
+	}
+	for _, a := range [][]ack{w.b.acks, w.held.acks} {
+		if w.parked.len() == 0 {
+			w.acknowledge(a)
+			continue
+		}
+		// Which segments the parked operations stem from is not tracked, so
+		// the acknowledgements wait for all of them.
+		w.parked.hold(a)
+	}
+	if w.parked.len() > 0 {
+		w.wakeRouter()
+	}
+	w.b.reset()
+	w.held.sent()
+	return nil
+}
+
+func (w *worker) writeBatch(ctx context.Context, b *batch) error {
+	for _, nb := range b.order {
 		var err error
 		if nb.t.serial() {
 			err = w.writeSerial(ctx, nb)
@@ -186,23 +256,23 @@ func (w *worker) flush(ctx context.Context) error {
 			return err
 		}
 	}
-	if w.parked.len() > 0 {
-		// Which segments the parked operations stem from is not tracked, so
-		// the acknowledgements wait for all of them.
-		w.parked.hold(w.b.acks)
-		w.wakeRouter()
-	} else {
-		w.acknowledge(w.b.acks)
-	}
-	w.b.reset()
 	return nil
 }
 
+// acknowledge says that events are on the target.
 func (w *worker) acknowledge(acks []ack) {
 	for _, a := range acks {
-		w.e.n.operations.Add(a.n)
+		if !a.released {
+			w.release(a.seg, a.n)
+		}
 		w.e.ledger.done(a.seg, a.n)
 	}
+}
+
+// release says that nothing points into the memory of n events any more.
+func (w *worker) release(seg *segment, n int64) {
+	w.e.n.operations.Add(n)
+	w.e.ledger.release(seg, n)
 }
 
 func (w *worker) wakeRouter() {

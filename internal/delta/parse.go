@@ -1,6 +1,7 @@
 package delta
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -67,6 +68,15 @@ type Delta struct {
 
 // Kind returns Modifiers or Diff.
 func (d Delta) Kind() Kind { return d.kind }
+
+// Clone is the update in memory of its own.
+func (d Delta) Clone() Delta {
+	c, err := Parse(bytes.Clone(d.o))
+	if err != nil {
+		panic(err) // it was parsed before
+	}
+	return c
+}
 
 // Raw returns the update as an oplog `o` document.
 func (d Delta) Raw() bson.Raw { return d.o }

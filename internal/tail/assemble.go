@@ -70,7 +70,7 @@ func (a *assembler) entry(ctx context.Context, doc []byte) error {
 		a.end = e.at
 	}
 	if a.pending >= a.o.opt.BatchBytes {
-		return a.flush(ctx)
+		return a.flushFull(ctx)
 	}
 	return nil
 }
@@ -340,14 +340,19 @@ func (a *assembler) change(c catalog.Change, ok bool, err error, at mongo.OpTime
 func (a *assembler) unsent() bool { return a.entries > 0 || a.start.Before(a.end) }
 
 // flush hands everything read to the consumer.
-func (a *assembler) flush(ctx context.Context) error { return a.send(ctx, false) }
+func (a *assembler) flush(ctx context.Context) error { return a.send(ctx, Batch{}) }
+
+// flushFull hands over a full batch after which there is more.
+func (a *assembler) flushFull(ctx context.Context) error { return a.send(ctx, Batch{More: true}) }
 
 // flushPart hands over what there is of an entry that goes on.
-func (a *assembler) flushPart(ctx context.Context) error { return a.send(ctx, true) }
+func (a *assembler) flushPart(ctx context.Context) error {
+	return a.send(ctx, Batch{More: true, Partial: true})
+}
 
-func (a *assembler) send(ctx context.Context, partial bool) error {
+func (a *assembler) send(ctx context.Context, how Batch) error {
 	b := &Batch{
-		Events: a.events, Start: a.start, End: a.end, Partial: partial,
+		Events: a.events, Start: a.start, End: a.end, Partial: how.Partial, More: how.More,
 		OpenTxn: a.openTxn(), Bytes: a.bytes, Entries: a.entries,
 	}
 	a.capacity = min(len(a.events)+len(a.events)/8+1, 1<<16)

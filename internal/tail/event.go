@@ -74,6 +74,9 @@ type Batch struct {
 	Start, End mongo.OpTime
 	// Partial says that the entry after End goes on in the next batch.
 	Partial bool
+	// More says that entries after End have been read already: the consumer is
+	// behind the source.
+	More bool
 	// OpenTxn is the position of the first entry of the oldest transaction
 	// still open at End, as far as it is known, zero when none is: reading
 	// must start there again (Position.ReadFrom), or at End when it is zero.

@@ -1,0 +1,160 @@
+package apply
+
+import (
+	"bytes"
+	"context"
+	"time"
+
+	"github.com/millrace/millrace/internal/delta"
+)
+
+const (
+	// holdFor bounds how long an update is held back, and with it how much a
+	// restart replays.
+	holdFor = 5 * time.Second
+	// opOverhead is roughly what an operation takes in memory beside its bytes.
+	opOverhead = 256
+	// foldWorth is the share of updates, one in so many, that have to fold for
+	// holding them back to be worth it; else it is not tried for holdPause flushes.
+	foldWorth = 8
+	holdPause = 64
+	// linger is how long a partition waits for more during a backlog before it
+	// sends what it has.
+	linger = 10 * time.Millisecond
+)
+
+// held are updates that a partition keeps back over batches while a backlog
+// lasts, folded: a server pays for each version of a document that is changed
+// often, far more than for a change of one that is not. They own their bytes,
+// so that the batches they came in do not stay in memory for them; the
+// positions of those do not count as applied before they are sent.
+type held struct {
+	*batch
+	since  time.Time
+	joined int // events folded into them
+	pause  int // flushes until it is tried again
+}
+
+// join folds an event into a held update of its document. ok is false when the
+// held have to be sent first to keep the document's order.
+func (h *held) join(it item) (joined, ok bool, err error) {
+	nb := h.ns[it.t]
+	if nb == nil {
+		return false, true, nil
+	}
+	i, seen := nb.index[it.hash]
+	if !seen {
+		return false, true, nil
+	}
+	prev := &nb.ops[i]
+	start := len(h.arena)
+	h.arena = delta.AppendKey(h.arena, it.ev.ID)
+	same := bytes.Equal(prev.key, h.arena[start:]) && prev.id.Type == it.ev.ID.Type && bytes.Equal(prev.id.Data, it.ev.ID.Data)
+	h.arena = h.arena[:start]
+	if !same {
+		return false, false, nil
+	}
+	next, err := newOp(it)
+	if err != nil {
+		return false, false, err
+	}
+	was := prev.size()
+	if ok, err := fold(prev, next); !ok || err != nil {
+		return false, false, err
+	}
+	if prev.kind != opUpdate {
+		prev.doc = bytes.Clone(prev.doc) // of an update it is new already
+	}
+	h.bytes += prev.size() - was
+	h.joined++
+	h.ack(it.seg, 1, true)
+	return true, true, nil
+}
+
+// keep takes an update over; false when another document has its hash.
+func (h *held) keep(t *target, o *op) bool {
+	nb := h.namespace(t)
+	if _, taken := nb.index[o.hash]; taken {
+		return false
+	}
+	if h.ops == 0 {
+		h.since = time.Now()
+	}
+	k := *o
+	start := len(h.arena)
+	h.arena = append(h.arena, o.key...)
+	k.key = h.arena[start:len(h.arena):len(h.arena)]
+	k.id.Data = bytes.Clone(o.id.Data)
+	k.upd = o.upd.Clone()
+	nb.index[o.hash] = int32(len(nb.ops))
+	nb.ops = append(nb.ops, k)
+	h.ops++
+	h.bytes += k.size() + opOverhead
+	return true
+}
+
+// split moves a batch's updates to the held ones.
+func (h *held) split(nb *nsBatch) {
+	now := nb.ops[:0]
+	for i := range nb.ops {
+		if o := &nb.ops[i]; o.kind != opUpdate || !h.keep(nb.t, o) {
+			now = append(now, *o)
+		}
+	}
+	clear(nb.ops[len(now):])
+	nb.ops = now
+}
+
+// due tells that the held are to be sent.
+func (h *held) due(limit int) bool {
+	return h.ops > 0 && (h.bytes >= limit || time.Since(h.since) >= holdFor)
+}
+
+// sent forgets them.
+func (h *held) sent() {
+	if h.joined*foldWorth < h.ops {
+		h.pause = holdPause
+	}
+	h.joined = 0
+	h.reset()
+}
+
+// holding tells whether updates are to be held back now.
+func (w *worker) holding() bool {
+	if w.held.pause > 0 {
+		w.held.pause--
+		return false
+	}
+	return w.e.o.HoldBytes > 0 && w.e.behind.Load() && w.parked.len() == 0
+}
+
+// await waits for the next message, or until what the partition has in hand is
+// to be sent: during a backlog a little later than at once.
+func (w *worker) await(ctx context.Context) (m message, ok bool, err error) {
+	select {
+	case m = <-w.in:
+		return m, true, nil
+	default:
+	}
+	if w.b.empty() && w.held.empty() {
+		select {
+		case m = <-w.in:
+			return m, true, nil
+		case <-ctx.Done():
+			return m, false, context.Cause(ctx)
+		}
+	}
+	if !w.e.behind.Load() {
+		return m, false, nil
+	}
+	w.timer.Reset(linger)
+	defer w.timer.Stop()
+	select {
+	case m = <-w.in:
+		return m, true, nil
+	case <-w.timer.C:
+		return m, false, nil
+	case <-ctx.Done():
+		return m, false, context.Cause(ctx)
+	}
+}
