@@ -129,7 +129,7 @@ type Engine struct {
 	workers []*worker
 	targets map[string]*target // by source namespace; router only
 	window  atomic.Pointer[mongo.OpTime]
-	behind  atomic.Bool // more has been read than was fed
+	behind  atomic.Bool // more was read than is fed, and nothing holds it back
 
 	parkCh  chan struct{} // a worker has parked something
 	carried int           // documents parked beyond the last barrier; router only
@@ -244,7 +244,7 @@ func (e *Engine) Feed(ctx context.Context, b *tail.Batch) error {
 		return e.failure(err)
 	}
 	e.n.bytes.Add(int64(b.Bytes))
-	e.behind.Store(b.More)
+	e.behind.Store(b.More && !e.o.Limit.Limited()) // a limit is for the target, too
 	if err := e.route(ctx, seg, b); err != nil {
 		return e.failure(err)
 	}
