@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -111,17 +112,23 @@ func (b *bench) start(more ...string) *test.Process {
 	return test.Start(b.t, b.bin, append(args, more...)...)
 }
 
-// awaitPhase waits until the job is in a phase. Its name is derived from the
-// replica sets' ids, whatever their addresses.
-func (b *bench) awaitPhase(p *test.Process, phase string) {
+// awaitPhase waits until the job is in a phase or past it. Its name is derived
+// from the replica sets' ids, whatever their addresses.
+func (b *bench) awaitPhase(p *test.Process, phase replicate.Phase) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Minute)
+	order := []replicate.Phase{replicate.PhaseCopying, replicate.PhaseIndexing, replicate.PhaseOverlap, replicate.PhaseFollowing}
+	reached := order[slices.Index(order, phase):]
+	// A copy that was held for long has much to catch up with.
+	ctx, cancel := context.WithTimeout(b.t.Context(), 10*time.Minute)
 	defer cancel()
-	var job struct {
-		ID string `bson:"_id"`
-	}
-	b.await(ctx, p, "start", func() error { return b.tc.Database("millrace").Collection("jobs").FindOne(ctx, bson.D{}).Decode(&job) })
-	p.AwaitPhase(b.tc, job.ID, phase)
+	b.await(ctx, p, "wait for phase "+string(phase), func() error {
+		var job struct{ Phase replicate.Phase }
+		err := b.tc.Database("millrace").Collection("jobs").FindOne(ctx, bson.D{}).Decode(&job)
+		if err == nil && !slices.Contains(reached, job.Phase) {
+			err = fmt.Errorf("the job is in phase %q", job.Phase)
+		}
+		return err
+	})
 }
 
 // mark waits until a write to the source has arrived on the target.
@@ -308,7 +315,16 @@ func (b *bench) rollPast(p *test.Process, args ...string) *test.Process {
 		b.t.Errorf("the target was %s and is %s", before, after)
 	}
 	_ = b.sc.Database(ballast).Drop(ctx)
-	return b.start(append(args, "--restart", "--on-existing", "drop")...)
+	p = b.start(append(args, "--restart", "--on-existing", "drop")...)
+	// Until it copies, each start has to say so again.
+	b.await(ctx, p, "the oplog rolled past the job", func() error {
+		if now := b.position(ctx); now.IsZero() || now == position {
+			return fmt.Errorf("the job has not begun anew from %v", position)
+		}
+		return nil
+	})
+	b.awaitPhase(p, replicate.PhaseCopying)
+	return p
 }
 
 // position is where the job would read on, zero when that is not settled yet.

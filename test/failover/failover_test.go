@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/internal/replicate"
 )
 
 // seed is that of MILLRACE_TEST_SEED, or a new one.
@@ -48,7 +50,7 @@ func TestFaultsWhileFollowing(t *testing.T) {
 	b := newBench(t, 500*time.Millisecond)
 	r := rand.New(rand.NewPCG(b.seed, 1))
 	p := b.start("--until", "never")
-	b.awaitPhase(p, "following")
+	b.awaitPhase(p, replicate.PhaseFollowing)
 	b.mark(p, "start")
 	for _, f := range some(b.faults(), r, 3, "target: all members moved") {
 		b.sufferWaiting(p, f, r)
@@ -79,7 +81,7 @@ func TestFaultsWhileCopying(t *testing.T) {
 		b.copies(p, f.Name+", killed")
 	}
 	b.unleash(p, "all faults")
-	b.awaitPhase(p, "following")
+	b.awaitPhase(p, replicate.PhaseFollowing)
 	b.mark(p, "the copy")
 	b.finish(p)
 }
