@@ -76,7 +76,7 @@ func (s *Seed) Bind(fs *pflag.FlagSet, command string) {
 }
 
 func (s *Seed) bindSource(fs *pflag.FlagSet) {
-	fs.StringVar(&s.Way, "way", "auto", "how the member is made to stand still: auto, backup-cursor, fsync-lock or stopped")
+	fs.StringVar(&s.Way, "way", "auto", "how the member is made to stand still: auto, fsync-lock or stopped")
 	fs.DurationVar(&s.LockLimit, "lock-limit", time.Minute, "longest time that fsyncLock may last; the lock is let go after it, whatever happens")
 	fs.BoolVar(&s.AllowPrimary, "allow-primary", false, "permit to lock a primary, together with --yes-block-all-writes")
 	fs.BoolVar(&s.YesBlockAllWrites, "yes-block-all-writes", false, "yes, while the primary is locked nothing can be written to the whole set")
@@ -135,7 +135,7 @@ func (s *Seed) Validate(origins Origins, args []string) error {
 }
 
 func (c *checker) seedSource(s *Seed) {
-	c.oneOf("way", s.Way, "auto", "backup-cursor", "fsync-lock", "stopped")
+	c.oneOf("way", s.Way, "auto", "fsync-lock", "stopped")
 	uri, dir := flagFromURI, "from-dbpath"
 	if s.command == CommandSeedServe {
 		uri, dir = flagSeedURI, flagSeedDBPath

@@ -308,21 +308,9 @@ func (p *Plan) delay(raw bson.Raw) {
 
 // choose picks the way and says why.
 func (p *Plan) choose(ctx context.Context, m *member, o SourceOptions) {
-	var refused error
-	if o.Way == "" || o.Way == WayCursor {
-		if refused = tryCursor(ctx, m); refused == nil {
-			p.Way, p.Why = WayCursor, "the server has $backupCursor, which locks nothing"
-			return
-		}
-	}
-	if o.Way == WayCursor {
-		p.Way, p.Why = WayCursor, "asked for"
-		p.add(LevelFail, "way", "the server has no $backupCursor: "+refused.Error(), "choose --way fsync-lock, or leave the choice to millrace")
-		return
-	}
 	p.Way, p.Why = WayLock, "asked for"
-	if refused != nil {
-		p.Why = "the server has no $backupCursor (" + refused.Error() + ")"
+	if o.Way == "" {
+		p.Why = whyNoCursor(ctx, m)
 	}
 	if p.Origin.State == "PRIMARY" && (!o.AllowPrimary || !o.YesBlockAllWrites) {
 		p.add(LevelFail, "source state", "the source is the primary: while it is locked nothing can be written to the whole set",
@@ -330,11 +318,15 @@ func (p *Plan) choose(ctx context.Context, m *member, o SourceOptions) {
 	}
 }
 
-// tryCursor opens a backup cursor and closes it at once.
-func tryCursor(ctx context.Context, m *member) error {
+// whyNoCursor tells why the member has to be locked: no server is asked for a
+// backup cursor yet, and most have none.
+func whyNoCursor(ctx context.Context, m *member) string {
 	cur, err := m.admin.Aggregate(ctx, bson.A{bson.D{{Key: "$backupCursor", Value: bson.D{}}}})
 	if err != nil {
-		return err
+		return "the server has no $backupCursor (" + err.Error() + ")"
 	}
-	return cur.Close(ctx)
+	if err := cur.Close(ctx); err != nil {
+		return "a $backupCursor could not be closed (" + err.Error() + ")"
+	}
+	return "the server has $backupCursor, which millrace does not use yet"
 }

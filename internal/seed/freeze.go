@@ -147,9 +147,6 @@ func (r *round) stoodStill(before map[string]stamp) error {
 	if err != nil {
 		return err
 	}
-	if r.agent.opts.Way == WayCursor {
-		return nil // the files go on; their manifest tells what counts
-	}
 	for _, f := range list {
 		if inJournal(f.Path) {
 			continue

@@ -27,10 +27,8 @@ const (
 // Way is how the source is made to stand still.
 type Way string
 
-// The ways, in the order of preference.
+// The ways.
 const (
-	// WayCursor is $backupCursor: the member works on, nothing is locked.
-	WayCursor Way = "backup-cursor"
 	// WayLock is fsyncLock on a secondary or hidden member.
 	WayLock Way = "fsync-lock"
 	// WayStopped is a member that is shut down.

@@ -5,12 +5,14 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // openAgent opens an agent as the command does.
@@ -109,4 +111,32 @@ func TestStoppedMemberIsCopied(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	must(t, s.Start(ctx))
+}
+
+func TestPlanSaysWhatStandsInTheWay(t *testing.T) {
+	c := threeMembers(t)
+	s := secondary(t, c)
+	p, err := c.Primary(t.Context())
+	must(t, err)
+	primary := c.Members()[p]
+	plan, err := Inspect(t.Context(), SourceOptions{URI: c.DirectURI(s.Index), DBPath: s.DBPath})
+	must(t, err)
+	if plan.Err() != nil || plan.Way != WayLock || !strings.Contains(plan.Why, "no $backupCursor") {
+		t.Errorf("a secondary: %+v", plan)
+	}
+	for name, o := range map[string]SourceOptions{
+		"the primary":              {URI: c.DirectURI(p), DBPath: primary.DBPath},
+		"asked for once":           {URI: c.DirectURI(p), DBPath: primary.DBPath, AllowPrimary: true},
+		"another member's files":   {URI: c.DirectURI(s.Index), DBPath: primary.DBPath},
+		"a running one as stopped": {DBPath: s.DBPath},
+	} {
+		plan, err := Inspect(t.Context(), o)
+		must(t, err)
+		if err := plan.Err(); err == nil || mongo.HintOf(err) == "" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := Inspect(t.Context(), SourceOptions{DBPath: t.TempDir()}); err == nil {
+		t.Error("an empty directory is taken for a member's")
+	}
 }
