@@ -29,7 +29,7 @@ func TestHistoriesShrink(t *testing.T) {
 	if wayOf(err) != "differs" || !strings.Contains(err.Error(), "guilty") {
 		t.Fatalf("what was planted was not found: %v", err)
 	}
-	t.Setenv("MILLRACE_TEST_SHRINK", "25s")
+	t.Setenv("MILLRACE_TEST_SHRINK", "5m")
 	small, tried := shrink(t, "planted", h, err)
 	t.Logf("%d steps of %d are left after %d tries: %v", len(small.Steps), len(h.Steps), tried, small.Steps)
 	if len(small.Steps) > 4 {
