@@ -120,15 +120,20 @@ func MakePlan(set *Set, o PlanOptions) (*Plan, error) {
 	if set.Primary() == nil {
 		return nil, mongo.WithHint(errors.New("the set has no primary, so there is nothing to plan"), "wait for the election")
 	}
-	if o.FanOut > 0 {
-		return newPlanner(set, o).plan(), nil
+	fixed := o.FanOut > 0
+	if !fixed {
+		o.FanOut = o.leastFanOut()
 	}
-	for o.FanOut = o.leastFanOut(); ; o.FanOut++ {
+	for ; ; o.FanOut++ {
 		p := newPlanner(set, o)
 		plan := p.plan()
-		if p.overflow == 0 || o.FanOut == maxAutoFanOut {
-			return plan, nil
+		if !fixed && p.overflow > 0 && o.FanOut < maxAutoFanOut {
+			continue
 		}
+		if kept := p.keep(); kept != nil {
+			return kept, nil
+		}
+		return plan, nil
 	}
 }
 

@@ -302,3 +302,27 @@ func TestPlanRefuses(t *testing.T) {
 		t.Error("a set without a primary is planned")
 	}
 }
+
+// Round trips that vary move nobody who is well placed.
+func TestPlanIsCalm(t *testing.T) {
+	set := zoned(7, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2)
+	plan, err := MakePlan(set, PlanOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range set.Members {
+		set.Members[i].Source = plan.Tree()[set.Members[i].Host]
+	}
+	r := rand.New(rand.NewPCG(1, 1))
+	for range 100 {
+		for _, m := range set.Members {
+			for host, ms := range m.Ping {
+				m.Ping[host] = max(0, float64(int(ms)/30*30+r.IntN(12)))
+			}
+		}
+		again, err := MakePlan(set, PlanOptions{})
+		if err != nil || len(again.Changes()) != 0 {
+			t.Fatalf("%v: %+v", err, again.Changes())
+		}
+	}
+}
