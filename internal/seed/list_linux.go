@@ -1,8 +1,12 @@
 package seed
 
 import (
+	"errors"
 	"io/fs"
+	"os"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // identity is a file's change time in nanoseconds and its inode.
@@ -12,4 +16,17 @@ func identity(info fs.FileInfo) (ctime int64, inode uint64, ok bool) {
 		return 0, 0, false
 	}
 	return st.Ctim.Nano(), st.Ino, true
+}
+
+// nextData is the first offset from at on that holds anything but a hole; size
+// when none does.
+func nextData(f *os.File, at, size int64) int64 {
+	next, err := f.Seek(at, unix.SEEK_DATA)
+	switch {
+	case errors.Is(err, syscall.ENXIO):
+		return size
+	case err != nil:
+		return at // not told: read it
+	}
+	return next
 }
