@@ -87,7 +87,7 @@ func Unindexable(err error) bool {
 func passesByItself(code int32) bool {
 	switch code {
 	case 6, 7, 43, 50, 64, 89, 91, 112, 134, 136, 175, 189, 202, 237, 239, 246, 251, 262,
-		290, 317, 384, 9001, 10058, 10107, 11600, 11602, 13435, 13436:
+		290, 317, 384, 9001, 10058, 10107, 11600, 11601, 11602, 13435, 13436:
 		return true
 	}
 	return false
