@@ -136,7 +136,7 @@ func (b *bench) mark(p *test.Process, after string) {
 	b.t.Helper()
 	b.marks++
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(b.t.Context(), 5*time.Minute)
 	defer cancel()
 	id := bson.D{{Key: "_id", Value: fmt.Sprint("mark", b.marks)}}
 	source := b.sc.Database(database).Collection("marks", options.Collection().SetWriteConcern(writeconcern.Majority()))

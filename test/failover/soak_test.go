@@ -54,7 +54,7 @@ func TestSoak(t *testing.T) {
 }
 
 func soakRound(t *testing.T, done *tally, long time.Duration) {
-	b := newBench(t, 500*time.Millisecond)
+	b := newBench(t, soakSchema)
 	histories := b.writeHistories()
 	r := rand.New(rand.NewPCG(b.seed, 3))
 	p := b.start(settings(r)...)
@@ -107,6 +107,11 @@ func soakRound(t *testing.T, done *tally, long time.Duration) {
 	done.comparisons += 2
 }
 
+// soakSchema is the pause of either kind of writers between schema changes: a
+// target of three members on two processors takes half a second for one, and
+// has to catch up after each fault.
+const soakSchema = 2 * time.Second
+
 // never is later than any round.
 const never = time.Duration(math.MaxInt64)
 
@@ -123,7 +128,7 @@ func (b *bench) writeHistories() (end func() history.Stats) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := r.Endless(ctx, o, history.Pace{Step: 2 * time.Millisecond, Schema: 500 * time.Millisecond}); err != nil {
+		if err := r.Endless(ctx, o, history.Pace{Step: 2 * time.Millisecond, Schema: soakSchema}); err != nil {
 			b.t.Errorf("seed %d: %v", b.seed, err)
 		}
 	}()
