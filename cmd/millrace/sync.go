@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -53,6 +54,7 @@ it and keeps the checkpoint; a second one ends the program at once.`,
 
 // sync runs one job from its precheck to its end.
 func (a *app) sync(ctx context.Context, s *config.Sync, origins config.Origins) error {
+	a.limitMemory()
 	screen := a.screen()
 	log := newLog(a.logTo(screen), s.Common)
 	warnSecrets(log, origins, map[string]string{"source": s.Source, "target": s.Target, "token": s.Token})
@@ -96,6 +98,18 @@ func (a *app) sync(ctx context.Context, s *config.Sync, origins config.Origins) 
 		a.verifyAfter(ctx, s, screen, log, &sum)
 	}
 	return a.finish(s, sum)
+}
+
+// memoryLimit is where the collector begins to work harder. All queues are
+// bounded well below it; what is above them is garbage that has not been
+// collected yet, and reused memory costs less than what the system gives anew.
+const memoryLimit = 240 << 20
+
+// limitMemory leaves a limit from the environment as it is.
+func (a *app) limitMemory() {
+	if v, ok := a.lookupEnv("GOMEMLIMIT"); !ok || v == "" {
+		debug.SetMemoryLimit(memoryLimit)
+	}
 }
 
 // logTo is where logs go: standard error, above the live view if there is one.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -29,7 +31,7 @@ type Traits struct {
 type Options struct {
 	// Partitions is the number of parallel writers, default 8.
 	Partitions int
-	// MaxBytes bounds the events in flight, default 64 MB.
+	// MaxBytes bounds the events in flight, default 32 MB.
 	MaxBytes int64
 	// BatchOps and BatchBytes bound one partition's batch, default 4000 and 4 MB.
 	BatchOps   int
@@ -78,7 +80,7 @@ func (o Options) withDefaults() Options {
 		o.Partitions = 8
 	}
 	if o.MaxBytes <= 0 {
-		o.MaxBytes = 64 << 20
+		o.MaxBytes = 32 << 20
 	}
 	if o.BatchOps <= 0 {
 		o.BatchOps = 4000
@@ -129,7 +131,8 @@ type Engine struct {
 	workers []*worker
 	targets map[string]*target // by source namespace; router only
 	window  atomic.Pointer[mongo.OpTime]
-	behind  atomic.Bool // more was read than is fed, and nothing holds it back
+	behind  atomic.Int64 // until when a backlog is assumed, as nanoseconds since began
+	began   time.Time
 
 	parkCh  chan struct{} // a worker has parked something
 	carried int           // documents parked beyond the last barrier; router only
@@ -168,7 +171,7 @@ func New(dst *mongo.Cluster, pos tail.Position, o Options) *Engine {
 	o = o.withDefaults()
 	e := &Engine{
 		dst: dst, o: o, ledger: newLedger(o.MaxBytes, pos), targets: map[string]*target{},
-		parkCh: make(chan struct{}, 1), stopped: make(chan struct{}), fed: pos.Applied,
+		parkCh: make(chan struct{}, 1), stopped: make(chan struct{}), fed: pos.Applied, began: time.Now(),
 	}
 	e.SetWindow(o.WindowEnd)
 	for i := range o.Partitions {
@@ -239,14 +242,20 @@ func (e *Engine) Feed(ctx context.Context, b *tail.Batch) error {
 			return err
 		}
 	}
+	backlog := b.More && !e.o.Limit.Limited() // a limit is for the target, too
+	if backlog {
+		e.behind.Store(math.MaxInt64) // while this waits for room
+	}
 	seg, err := e.ledger.admit(ctx, b, e.relieve, e.parkCh)
 	if err != nil {
 		return e.failure(err)
 	}
 	e.n.bytes.Add(int64(b.Bytes))
-	e.behind.Store(b.More && !e.o.Limit.Limited()) // a limit is for the target, too
 	if err := e.route(ctx, seg, b); err != nil {
 		return e.failure(err)
+	}
+	if backlog {
+		e.behind.Store(int64(time.Since(e.began) + backlogLasts))
 	}
 	e.ledger.release(seg, 1)
 	e.ledger.done(seg, 1)

@@ -11,13 +11,16 @@ import (
 const (
 	// holdFor bounds how long an update is held back, and with it how much a
 	// restart replays.
-	holdFor = 5 * time.Second
+	holdFor = 10 * time.Second
 	// opOverhead is roughly what an operation takes in memory beside its bytes.
 	opOverhead = 256
 	// foldWorth is the share of updates, one in so many, that have to fold for
 	// holding them back to be worth it; else it is not tried for holdPause flushes.
 	foldWorth = 8
 	holdPause = 64
+	// backlogLasts is how long one is assumed after a batch that had more behind
+	// it: a source gives its entries in portions.
+	backlogLasts = 300 * time.Millisecond
 	// linger is how long a partition waits for more during a backlog before it
 	// sends what it has.
 	linger = 10 * time.Millisecond
@@ -119,13 +122,16 @@ func (h *held) sent() {
 	h.reset()
 }
 
+// backlogged tells whether the target is behind the source.
+func (e *Engine) backlogged() bool { return int64(time.Since(e.began)) < e.behind.Load() }
+
 // holding tells whether updates are to be held back now.
 func (w *worker) holding() bool {
 	if w.held.pause > 0 {
 		w.held.pause--
 		return false
 	}
-	return w.e.o.HoldBytes > 0 && w.e.behind.Load() && w.parked.len() == 0
+	return w.e.o.HoldBytes > 0 && w.e.backlogged() && w.parked.len() == 0
 }
 
 // await waits for the next message, or until what the partition has in hand is
@@ -144,7 +150,7 @@ func (w *worker) await(ctx context.Context) (m message, ok bool, err error) {
 			return m, false, context.Cause(ctx)
 		}
 	}
-	if !w.e.behind.Load() {
+	if !w.e.backlogged() {
 		return m, false, nil
 	}
 	w.timer.Reset(linger)
