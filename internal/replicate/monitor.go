@@ -50,6 +50,7 @@ func (j *Job) watchSource(ctx context.Context, n int, warned *time.Time) error {
 	defer cancel()
 	pos, err := j.src.Positions(ctx)
 	if err != nil {
+		j.state.sourceSilent(err)
 		return nil
 	}
 	var oldest mongo.OpTime

@@ -37,6 +37,8 @@ type state struct {
 	applied, readFrom mongo.OpTime // durable
 	positions         mongo.Positions
 	oldest            mongo.OpTime
+	asked             time.Time // when positions were got
+	unasked           error     // why they are older than that
 
 	samples samples
 }
@@ -110,11 +112,25 @@ func (s *state) setApplied(applied, readFrom mongo.OpTime) {
 func (s *state) setSource(p mongo.Positions, oldest mongo.OpTime) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.positions = p
+	s.positions, s.asked, s.unasked = p, time.Now(), nil
 	if !oldest.IsZero() {
 		s.oldest = oldest
 	}
 }
+
+// sourceSilent notes that the source's primary does not say where it stands.
+func (s *state) sourceSilent(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unasked = err
+}
+
+// silentAfter is how long the source's position may be unknown before the lag is.
+const silentAfter = 5 * time.Second
+
+// blind reports that the source's position is not known. A member of a set that
+// has lost its majority goes on to serve its oplog, and nothing seems amiss.
+func (s *state) blind() bool { return s.unasked != nil && time.Since(s.asked) > silentAfter }
 
 func (s *state) setDifferences(d []string) {
 	s.mu.Lock()
@@ -138,8 +154,11 @@ func (j *Job) Status() Status {
 		StartedAt: s.started, Waiting: s.waiting, Errors: map[string]int64{}, PhaseSeconds: map[Phase]float64{}, Differences: s.diffs,
 		Indexes: s.indexes, Process: processStatus(),
 	}
-	if s.waiting != "" {
-		since := s.waitSince
+	since := s.waitSince
+	if s.waiting == "" && s.blind() {
+		st.Waiting, since = "the source's primary to say where it stands: "+s.unasked.Error(), s.asked
+	}
+	if st.Waiting != "" {
 		st.WaitingSince = &since
 	}
 	maps.Copy(st.Errors, s.errors)
@@ -188,7 +207,9 @@ func (s *state) followStatus() FollowStatus {
 		out.Operations += as.Operations
 		out.SchemaChanges += as.Schema
 		out.Folded, out.Parked = as.Folded, as.Parked
-		out.LagSeconds = lag(s.applyEng.Applied().Applied, s.positions)
+		if !s.blind() {
+			out.LagSeconds = lag(s.applyEng.Applied().Applied, s.positions)
+		}
 	}
 	if s.tailSrc != nil {
 		out.OpenTransactions = s.tailSrc.Stats().OpenTransactions

@@ -23,8 +23,8 @@ type Fault struct {
 	Name   string
 	Strike func(context.Context) error
 	Heal   func(context.Context) error
-	// Stops says that no job can go on while it lasts. A source that lost its
-	// majority can still be read; it only has nothing new.
+	// Stops says that no job can go on while it lasts, or know how far it is
+	// behind, so that its status has to say what is waited for.
 	Stops bool
 }
 
@@ -39,7 +39,7 @@ func Of(side string, c *lab.Cluster, lose string) []Fault {
 		{Name: "step-down", Strike: c.StepDown, Heal: f.nothing},
 		{Name: "primary killed", Strike: f.killPrimary, Heal: f.startAll},
 		{Name: "all members stopped", Strike: f.stopAll, Heal: f.startAll, Stops: true},
-		{Name: "majority lost", Strike: f.stopSecondaries, Heal: f.startAll, Stops: side == "target"},
+		{Name: "majority lost", Strike: f.stopSecondaries, Heal: f.startAll, Stops: true},
 		{Name: "connections reset", Strike: f.each((*lab.Proxy).Reset), Heal: f.nothing},
 		{Name: "network cut", Strike: f.each((*lab.Proxy).Cut), Heal: f.each((*lab.Proxy).Restore), Stops: true},
 		{Name: "network silent", Strike: f.each((*lab.Proxy).Stall), Heal: f.each((*lab.Proxy).Restore)},
