@@ -147,7 +147,7 @@ func fcvOlder(a, b string) bool {
 
 // resume looks for an earlier checkpoint and whether it can be continued.
 func (p *planner) resume(ctx context.Context) error {
-	job, found, err := p.j.store.Load(ctx)
+	job, found, err := p.j.store.Reload(ctx)
 	if err != nil {
 		return err
 	}

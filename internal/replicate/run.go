@@ -114,7 +114,7 @@ func (j *Job) take(ctx context.Context) error {
 			return err
 		}
 	}
-	_, found, err := j.store.Load(ctx)
+	_, found, err := j.store.Reload(ctx) // what follows is a majority write
 	if err != nil {
 		return err
 	}
@@ -269,7 +269,11 @@ func (j *Job) attempt(ctx context.Context) error {
 	endSpool := func() {}
 	defer func() { endSpool() }()
 	for n := 0; ; n++ {
-		job, found, err := j.store.Load(ctx)
+		load := j.store.Reload
+		if n == 0 {
+			load = j.store.Load
+		}
+		job, found, err := load(ctx)
 		if err != nil {
 			return causeOr(ctx, err)
 		}
