@@ -24,14 +24,15 @@ func fold(prev *op, next op) (bool, error) {
 		prev.doc, prev.upd = next.doc, delta.Delta{}
 	case opUpdate:
 		if prev.kind == opUpdate {
-			_, d, ok := delta.Compose(nil, prev.upd, next.upd)
+			a, b := prev.upd, next.upd
+			_, d, ok := delta.Compose(make([]byte, 0, len(a.Raw())+len(b.Raw())), a, b)
 			if !ok {
 				return false, nil
 			}
 			prev.upd = d
 			break
 		}
-		doc, skipped, err := delta.Apply(nil, prev.doc, next.upd)
+		doc, skipped, err := delta.Apply(make([]byte, 0, len(prev.doc)+len(next.upd.Raw())), prev.doc, next.upd)
 		if err != nil {
 			return false, err
 		}
