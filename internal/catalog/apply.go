@@ -18,6 +18,41 @@ type ApplyOptions struct {
 	Window bool
 	// Maybe: the change may have been applied already, before a restart.
 	Maybe bool
+	// Existing says what becomes of a collection of the target where the source
+	// makes one and had none.
+	Existing Existing
+}
+
+// Existing is what becomes of a collection that only the target has.
+type Existing int
+
+const (
+	// KeepExisting takes it for the source's.
+	KeepExisting Existing = iota
+	// RefuseExisting is an error.
+	RefuseExisting
+	// DropExisting drops it.
+	DropExisting
+)
+
+// makeWay deals with a collection of the target that stands where the source
+// is about to make one: it was there before the job, or somebody else made it.
+func (t *Target) makeWay(ctx context.Context, ns string, o ApplyOptions) error {
+	if o.Maybe || o.Existing == KeepExisting {
+		return nil
+	}
+	if _, there, err := t.find(ctx, ns); err != nil || !there {
+		return err
+	}
+	if o.Existing == DropExisting && !o.Rules.Ambiguous(ns) {
+		t.log.Warn("dropping what the target has where the source makes a collection", "ns", ns)
+		return t.Drop(ctx, ns)
+	}
+	return existsAlready(fmt.Errorf("%s exists on the target", ns), ns)
+}
+
+func existsAlready(err error, ns string) error {
+	return mongo.WithHint(err, ns+" exists on the target although it did not on the source: drop it there, then resume")
 }
 
 // lenient allows that what a change expects is not there.
@@ -88,6 +123,9 @@ func (t *Target) applyCreate(ctx context.Context, ch Change, ns string, o ApplyO
 	coll := Collection{NS: ch.NS, Type: TypeCollection, UUID: ch.UUID, Options: ch.Options}
 	if ch.Buckets {
 		coll.Type = TypeTimeSeries
+	}
+	if err := t.makeWay(ctx, ns, o); err != nil {
+		return Effect{}, err
 	}
 	return Effect{Applied: true}, t.Create(ctx, coll, ns, o.Rules)
 }

@@ -37,7 +37,7 @@ func (t *Target) renameIn(ctx context.Context, ch Change, to string, o ApplyOpti
 		effect.Dropped = []string{to}
 		return effect, t.Drop(ctx, to)
 	}
-	return effect, nil
+	return effect, t.makeWay(ctx, to, o)
 }
 
 func (t *Target) renameKept(ctx context.Context, ch Change, from, to string, o ApplyOptions) (Effect, error) {
@@ -78,6 +78,11 @@ func (t *Target) rename(ctx context.Context, ch Change, from, to string, o Apply
 	if dropTarget {
 		effect.Dropped = append(effect.Dropped, to)
 	}
+	if !dropTarget && o.Existing == DropExisting {
+		if err := t.makeWay(ctx, to, o); err != nil {
+			return effect, err
+		}
+	}
 	if err := t.unhold(ctx, to, ""); err != nil {
 		return effect, err
 	}
@@ -86,7 +91,7 @@ func (t *Target) rename(ctx context.Context, ch Change, from, to string, o Apply
 	})
 	if err != nil {
 		if mongo.Classify(err) == mongo.ClassExists {
-			err = mongo.WithHint(err, to+" exists on the target although it did not on the source: drop it there, then resume")
+			err = existsAlready(err, to)
 		}
 		return effect, errors.Join(fmt.Errorf("rename %s to %s on the target: %w", from, to, err))
 	}

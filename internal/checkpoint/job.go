@@ -24,6 +24,8 @@ type Job struct {
 	TargetSet bson.ObjectID `bson:"targetSet"`
 	Rules     string        `bson:"rules"`
 	Mode      string        `bson:"mode"`
+	// OnExisting is the policy for the target's collections with which it began.
+	OnExisting string `bson:"onExisting,omitempty"`
 
 	Phase     string    `bson:"phase"`
 	CreatedAt time.Time `bson:"createdAt"`

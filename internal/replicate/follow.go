@@ -223,6 +223,19 @@ func positions(p tail.Position) bson.D {
 	return bson.D{{Key: "applied", Value: p.Applied}, {Key: "readFrom", Value: p.ReadFrom}}
 }
 
+// existing is what becomes of collections of the target that the source is about
+// to make. A target that was filled by other means may be ahead, and have them.
+func (f *follower) existing(at mongo.OpTime) catalog.Existing {
+	ahead := f.job.Mode == string(ModeIncremental) && !f.job.Consistent.Before(at)
+	switch {
+	case ahead || f.j.spec.OnExisting == ExistingMerge:
+		return catalog.KeepExisting
+	case f.j.spec.OnExisting == ExistingDrop:
+		return catalog.DropExisting
+	}
+	return catalog.RefuseExisting
+}
+
 // schema applies one schema change after a note that it is about to happen.
 // The note precedes it in the target's history, so no failover loses the one
 // without the other, and needs no majority. Nor does what follows: a restart
@@ -244,7 +257,7 @@ func (f *follower) schema(ctx context.Context, ev *tail.Event, before mongo.OpTi
 		effect, err = f.j.cat.Apply(ctx, *ev.Change, catalog.ApplyOptions{
 			// After a restart the target is not ahead of a schema change: none is
 			// passed without a checkpoint.
-			Window: !f.job.Consistent.Before(ev.At), Maybe: maybe, Rules: f.j.rules})
+			Window: !f.job.Consistent.Before(ev.At), Maybe: maybe, Rules: f.j.rules, Existing: f.existing(ev.At)})
 		return err
 	})
 	if err != nil {

@@ -192,7 +192,7 @@ func (j *Job) newJob() checkpoint.Job {
 	return checkpoint.Job{
 		Source: j.src.Address(), Target: j.dst.Address(),
 		SourceSet: j.src.Info.SetID, TargetSet: j.dst.Info.SetID,
-		Rules: j.rules.String(), Mode: string(j.spec.Mode), Phase: string(PhaseCatalog),
+		Rules: j.rules.String(), Mode: string(j.spec.Mode), OnExisting: string(j.spec.OnExisting), Phase: string(PhaseCatalog),
 	}
 }
 

@@ -131,6 +131,9 @@ func (j *Job) take(ctx context.Context) error {
 		return err
 	}
 	j.state.wait("")
+	if (j.spec.OnExisting == "" || j.spec.OnExisting == ExistingFail) && job.OnExisting != "" {
+		j.spec.OnExisting = OnExisting(job.OnExisting) // what it began with
+	}
 	if err := j.takeSession(ctx, job.Session); err != nil {
 		return err
 	}

@@ -192,6 +192,18 @@ func (s *Set) Source(targetNS string) (string, bool) {
 	return "", false
 }
 
+// Ambiguous reports that more than one kept source namespace can have this name
+// on the target.
+func (s *Set) Ambiguous(targetNS string) bool {
+	n := map[string]bool{}
+	for _, ns := range s.sources(targetNS) {
+		if s.Match(ns) && s.Target(ns) == targetNS {
+			n[ns] = true
+		}
+	}
+	return len(n) > 1
+}
+
 // sources are the names that might map to targetNS.
 func (s *Set) sources(targetNS string) []string {
 	if s == nil {
