@@ -91,7 +91,7 @@ func (w *wild) run(t *testing.T) {
 			t.Fatalf("%s: %v", c.name, err)
 		}
 		t.Logf("%s: %d operations, %d folded, %d statements, %d rewritten, %d skipped", c.name, st.Operations, st.Folded, st.Statements, st.Rewritten, st.SkippedWindow)
-		if folds := st.Folded > 0; folds != (c.o.BatchOps > 1) {
+		if folds := st.Folded > 0; folds != (c.o.Partitions > 1) {
 			t.Errorf("%s: %d operations folded", c.name, st.Folded)
 		}
 		sameContents(t, c.name, contents(t, w.p.src, w.db, "c"), contents(t, w.p.dst, w.db, c.name))
