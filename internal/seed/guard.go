@@ -51,8 +51,16 @@ const (
 	unlockPause = 200 * time.Millisecond
 	// refusedFor is how long nobody has to listen until the mongod counts as
 	// ended.
-	refusedFor    = 3 * time.Second
-	codeNotLocked = 20 // IllegalOperation: fsyncUnlock called when not locked
+	refusedFor = 3 * time.Second
+	// stableWait is how long a member may take until it can make a checkpoint.
+	stableWait = time.Minute
+	// codeCommandFailed is what a lock that failed without a trace replies: its
+	// checkpoint was refused, and it let go of what it held.
+	codeCommandFailed = 125
+	// codeNotLocked is IllegalOperation. Servers up to 6.0 give this error no
+	// code (observed), only notLockedText.
+	codeNotLocked = 20
+	notLockedText = "fsyncUnlock called when not locked"
 )
 
 // Guard is the guardian process: it locks a member, says so, and lets go when
@@ -95,8 +103,8 @@ func guard(ctx context.Context, q GuardRequest, gone <-chan struct{}, tell func(
 	if err := m.awaitIndexBuilds(ctx, gone); err != nil {
 		return err
 	}
-	if err := m.lock(ctx, gone); err != nil {
-		return errors.Join(err, m.letGo())
+	if err := m.lockWhenStable(ctx, gone); err != nil {
+		return err
 	}
 	began := time.Now()
 	// A step up between the look and the lock.
@@ -239,7 +247,32 @@ func (m *member) awaitIndexBuilds(ctx context.Context, gone <-chan struct{}) err
 	})
 }
 
-// lock takes the lock. Its error leaves it open whether it was taken.
+// lockWhenStable takes the lock. A member that has just ended its initial sync
+// refuses it until it has a stable timestamp ("Cannot take checkpoints when the
+// stable timestamp is less than the initial data timestamp"), which is waited
+// for. After an error the member is not locked by us.
+func (m *member) lockWhenStable(ctx context.Context, gone <-chan struct{}) error {
+	var last error
+	wait, cancel := context.WithTimeout(ctx, stableWait)
+	defer cancel()
+	err := until(wait, 200*time.Millisecond, func() (bool, error) {
+		last = m.lock(ctx, gone)
+		if last == nil {
+			return true, nil
+		}
+		if mongo.IsCode(last, codeCommandFailed) {
+			return false, nil
+		}
+		return false, errors.Join(last, m.letGo())
+	})
+	if err != nil && last != nil && wait.Err() != nil {
+		return last
+	}
+	return err
+}
+
+// lock takes the lock. Its error leaves it open whether it was taken, unless it
+// is codeCommandFailed.
 func (m *member) lock(ctx context.Context, gone <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
@@ -301,12 +334,17 @@ func (m *member) tryUnlock() (bool, error) {
 	pending := m.pending(ctx)
 	_, err = m.run(ctx, bson.D{{Key: "fsyncUnlock", Value: 1}})
 	switch {
-	case err == nil, mongo.IsCode(err, codeNotLocked):
+	case err == nil, notLocked(err):
 		return !pending, nil
 	case mongo.IsCode(err, mongo.CodeUnauthorized):
 		return true, mongo.WithHint(fmt.Errorf("seed: the member stays locked: %w", err), "run db.fsyncUnlock() as a user who may")
 	}
 	return false, err
+}
+
+func notLocked(err error) bool {
+	var reply driver.CommandError
+	return mongo.IsCode(err, codeNotLocked) || errors.As(err, &reply) && reply.Message == notLockedText
 }
 
 // pending ends a lock command of ours that is still under way.
