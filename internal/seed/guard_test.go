@@ -105,6 +105,20 @@ func TestWhatMustNotBeLocked(t *testing.T) {
 	}
 }
 
+// A lock that was refused leaves nothing to let go, and the guardian has to
+// see that: its end depends on it.
+func TestNothingToLetGo(t *testing.T) {
+	for _, version := range []string{"4.2", "4.4", "5.0", "6.0"} {
+		c := lab.ForTest(t, lab.Options{Topology: "rs:1", Version: version})
+		m, err := connectMember(t.Context(), c.DirectURI(0), "millrace-seed-test")
+		must(t, err)
+		defer m.close()
+		if done, err := m.tryUnlock(); !done || err != nil {
+			t.Errorf("%s: %v, %v", version, done, err)
+		}
+	}
+}
+
 // The member is killed while it is locked.
 func TestLockedMemberIsKilled(t *testing.T) {
 	c := lab.ForTest(t, lab.Options{Topology: "rs:1"})
