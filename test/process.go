@@ -90,6 +90,9 @@ func (p *Process) Status(ctx context.Context) (s replicate.Status) {
 	return s
 }
 
+// Pid is the process id.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
 // ExitCode is that of the process, after its end.
 func (p *Process) ExitCode() int { return p.cmd.ProcessState.ExitCode() }
 

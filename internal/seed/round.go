@@ -44,6 +44,7 @@ type puller struct {
 	ready bool
 	busy  int // requests under way
 	seen  time.Time
+	cut   bool // its last request was cut: it may be gone
 }
 
 // roundFile is what the round knows of a file.
@@ -105,8 +106,8 @@ func (r *round) join() (*Manifest, error) {
 	return m, nil
 }
 
-// enter notes a request of a puller; the returned function notes its end.
-func (r *round) enter(id string) (leave func(), err error) {
+// enter notes a request of a puller; the returned function notes how it ended.
+func (r *round) enter(id string) (leave func(error), err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.pullers[id]
@@ -114,11 +115,11 @@ func (r *round) enter(id string) (leave func(), err error) {
 		return nil, errNoRound
 	}
 	p.busy++
-	return func() {
+	return func(err error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		p.busy--
-		p.seen = time.Now()
+		p.seen, p.cut = time.Now(), err != nil
 	}, nil
 }
 
@@ -131,12 +132,17 @@ func (r *round) leave(id string) bool {
 	return len(r.pullers) == 0
 }
 
+// cutPart of the limit is what a puller gets that was cut off: if it lives, it
+// tries again within seconds, and if it was killed, others wait for it.
+const cutPart = 12
+
 // idle drops silent pullers and tells whether none is left.
 func (r *round) idle(limit time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, p := range r.pullers {
-		if p.busy == 0 && time.Since(p.seen) > limit {
+		silent := time.Since(p.seen)
+		if p.busy == 0 && (silent > limit || p.cut && silent > limit/cutPart) {
 			delete(r.pullers, id)
 			r.signal()
 		}
@@ -167,7 +173,7 @@ func (r *round) freeze(ctx context.Context, id string, patience time.Duration) (
 	if err != nil {
 		return nil, err
 	}
-	defer done()
+	defer func() { done(ctx.Err()) }()
 	r.mu.Lock()
 	if p := r.pullers[id]; p != nil && !p.ready {
 		p.ready = true
@@ -250,12 +256,12 @@ func (r *round) settle(final *Final, err error) {
 
 // read reads blocks: out of what was put aside under the lock, else from the
 // file itself.
-func (r *round) read(ctx context.Context, q ReadRequest, fn func(Block) error) error {
+func (r *round) read(ctx context.Context, q ReadRequest, fn func(Block) error) (err error) {
 	done, err := r.enter(q.Puller)
 	if err != nil {
 		return err
 	}
-	defer done()
+	defer func() { done(err) }()
 	f := r.files[q.Path] // nothing but what the manifest names is ever opened
 	r.mu.Lock()
 	frozen, aside := r.state == roundFrozen, r.spool

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -128,10 +127,9 @@ func TestCloneIsFollowed(t *testing.T) {
 			churn := test.StartChurn(t, sc.Database("clone"), test.ChurnOptions{Seed: number})
 			m := secondary(t, src)
 			dir, host := filepath.Join(t.TempDir(), "clone"), "127.0.0.1:"+freePort(t)
-			r := seed(t, bin, "--from-uri", src.DirectURI(m.Index), "--from-dbpath", m.DBPath, "--to-dbpath", dir,
-				"--as-new-set", "clone", "--new-set-host", host, "--start", "--",
-				mongod(t, version), "--replSet", "clone", "--bind_ip", "127.0.0.1", "--port", host[strings.Index(host, ":")+1:],
-				"--nounixsocket", "--dbpath", dir, "--wiredTigerCacheSizeGB", "0.25")
+			r := seed(t, bin, append([]string{"--from-uri", src.DirectURI(m.Index), "--from-dbpath", m.DBPath, "--to-dbpath", dir,
+				"--as-new-set", "clone", "--new-set-host", host, "--start", "--", mongod(t, version)},
+				memberFlags("clone", dir, host[strings.Index(host, ":")+1:])...)...)
 			dst := "mongodb://" + host + "/?replicaSet=clone"
 			dc := test.Connect(t, dst)
 			unlike(t, sc, dc)
@@ -161,62 +159,6 @@ func unlike(t *testing.T, source, clone *driver.Client) {
 	if id(source) == id(clone) {
 		t.Error("the clone has its source's replica set id")
 	}
-}
-
-// TestKilledAtRandomMoments kills millrace with SIGKILL while it copies and
-// locks: the source is let go each time, no mongod starts on what there is, and
-// the last run completes it.
-func TestKilledAtRandomMoments(t *testing.T) {
-	src := lab.ForTest(t, lab.Options{Topology: "rs:3"})
-	number := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", number)
-	r := rand.New(rand.NewPCG(number, 5))
-	bin := test.BuildMillrace(t)
-	sc := test.Connect(t, src.URI())
-	fill(t, sc.Database("kill"))
-	stop := write(t, sc.Database("kill"))
-	m := secondary(t, src)
-	uri := src.DirectURI(m.Index)
-	dir := filepath.Join(t.TempDir(), "new")
-	args := []string{"--from-uri", uri, "--from-dbpath", m.DBPath, "--to-dbpath", dir}
-	program := mongod(t, "6.0")
-	locked := 0
-	for i := range 6 {
-		p := test.Start(t, bin, append([]string{"seed", "local", "--max-rate-bytes", "80MB"}, args...)...)
-		if i%2 == 0 { // in the middle of the lock
-			held := false
-			for !held {
-				select {
-				case <-p.Done():
-					held = true
-				default:
-					held = isLocked(t, uri)
-				}
-			}
-		} else {
-			select {
-			case <-p.Done():
-			case <-time.After(time.Duration(100+r.IntN(900)) * time.Millisecond):
-			}
-		}
-		if i%2 == 0 && isLocked(t, uri) {
-			locked++
-		}
-		p.Kill()
-		eventually(t, "the source is let go", func() bool { return !isLocked(t, uri) })
-		if b, err := os.ReadFile(filepath.Join(dir, "storage.bson")); err == nil && strings.Contains(string(b), "not complete") {
-			refuses(t, program, dir)
-		} else if err == nil { // it was quicker than the kill
-			must(t, os.RemoveAll(dir))
-		}
-	}
-	t.Logf("killed %d times under the lock", locked)
-	port := freePort(t)
-	seed(t, bin, append(args, "--join", "127.0.0.1:"+port, "--start", "--", program, "--replSet", src.Name(),
-		"--bind_ip", "127.0.0.1", "--port", port, "--nounixsocket", "--dbpath", dir, "--wiredTigerCacheSizeGB", "0.25")...)
-	stop()
-	nc := test.Connect(t, "mongodb://127.0.0.1:"+port+"/?directConnection=true")
-	eventually(t, "the new member has the same content", func() bool { return hash(t, sc, "kill") == hash(t, nc, "kill") })
 }
 
 // write inserts and updates until stopped.
@@ -264,13 +206,19 @@ func fill(t *testing.T, d *driver.Database) {
 	}
 }
 
-// refuses starts a mongod on an incomplete copy.
-func refuses(t *testing.T, program, dir string) {
+// refuses starts a mongod on an incomplete copy, as a member of its set.
+func refuses(t *testing.T, program, set, dir string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, program, "--dbpath", dir, "--port", freePort(t), "--bind_ip", "127.0.0.1", "--nounixsocket").CombinedOutput()
+	out, err := exec.CommandContext(ctx, program, memberFlags(set, dir, freePort(t))...).CombinedOutput()
 	if err == nil || ctx.Err() != nil || !strings.Contains(string(out), "28661") {
 		t.Fatalf("a mongod on an incomplete copy: %v, %v\n%s", err, ctx.Err(), out[max(0, len(out)-2000):])
 	}
+}
+
+// memberFlags are those of a new member.
+func memberFlags(set, dir, port string) []string {
+	return []string{"--replSet", set, "--bind_ip", "127.0.0.1", "--port", port, "--nounixsocket", "--dbpath", dir,
+		"--wiredTigerCacheSizeGB", "0.25", "--setParameter", "diagnosticDataCollectionEnabled=false"}
 }

@@ -1,0 +1,231 @@
+package seed
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/test"
+)
+
+// number reads a number from the environment.
+func number[T int | uint64](t *testing.T, name string, otherwise T) T {
+	t.Helper()
+	s := os.Getenv(name)
+	if s == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(s, 10, 63)
+	must(t, err)
+	return T(n)
+}
+
+// TestKilledAtRandomMoments kills the agent, the puller, the guardian and the
+// source's mongod with SIGKILL while files are copied or the source is locked:
+// the source is let go each time, no mongod starts on what there is, the same
+// command again completes it, and the last copy becomes a member. More rounds:
+// MILLRACE_TEST_ROUNDS; the same moments again, as far as that goes:
+// MILLRACE_TEST_SEED.
+func TestKilledAtRandomMoments(t *testing.T) {
+	g := newGround(t, "6.0", "rs:3")
+	from := number(t, "MILLRACE_TEST_SEED", uint64(time.Now().UnixNano()))
+	t.Logf("MILLRACE_TEST_SEED=%d", from)
+	r := rand.New(rand.NewPCG(from, 5))
+	db := test.Connect(t, g.set.URI()).Database("kill")
+	fill(t, db)
+	stop := write(t, db)
+	order := r.Perm(len(victims()))
+	for i := range number(t, "MILLRACE_TEST_ROUNDS", len(victims())) {
+		k := &killing{ground: g, victim: victims()[order[i%len(order)]], dir: filepath.Join(t.TempDir(), "new")}
+		k.moment = moment(r.IntN(3))
+		if k.victim == victimGuardian {
+			k.moment = moment(r.IntN(2))
+		}
+		k.after = time.Duration(50+r.IntN(1500)) * time.Millisecond
+		k.run()
+	}
+	agent, dir := g.serve(), filepath.Join(t.TempDir(), "last")
+	n := g.newcomer(dir)
+	g.joined(n)
+	stop()
+	g.same(n, "kill")
+	agent.Interrupt()
+}
+
+type victim string
+
+const (
+	victimAgent    victim = "agent"
+	victimPuller   victim = "puller"
+	victimBoth     victim = "agent and puller"
+	victimGuardian victim = "guardian"
+	victimSource   victim = "source"
+)
+
+func victims() []victim {
+	return []victim{victimAgent, victimPuller, victimBoth, victimGuardian, victimSource}
+}
+
+// moment is when somebody is killed.
+type moment int
+
+const (
+	underLock   moment = iota
+	locking            // a guardian is there
+	afterAWhile        // any time
+)
+
+func (m moment) String() string {
+	return []string{"under the lock", "at the guardian's begin", "after"}[m]
+}
+
+// killing is one copy in which somebody is killed.
+type killing struct {
+	*ground
+	victim victim
+	moment moment
+	after  time.Duration // for afterAWhile
+	dir    string
+
+	agent, puller *test.Process
+	guardian      int // its process, when there was one
+}
+
+func (k *killing) run() {
+	t := k.t
+	t.Helper()
+	k.agent = k.serve("--max-rate-bytes", "60MB")
+	k.puller = k.pull(k.dir)
+	locked := k.await()
+	k.kill()
+	if k.victim == victimSource {
+		must(t, k.member.Start(t.Context()))
+	}
+	eventually(t, "the source is let go", func() bool { return !k.locked() })
+	eventually(t, "the guardian has ended", func() bool { return k.guardian == 0 || syscall.Kill(k.guardian, 0) != nil })
+	how := k.complete()
+	t.Logf("%s killed %s %s (locked: %t), %s", k.victim, k.moment, k.after, locked, how)
+	k.agent.Interrupt()
+	must(t, os.RemoveAll(k.dir))
+}
+
+// await waits for the moment; it tells whether the source was locked then.
+func (k *killing) await() bool {
+	began := time.Now()
+	for {
+		k.guardian = guardianOf(k.agent.Pid())
+		select {
+		case <-k.puller.Done(): // it was quicker
+			return false
+		default:
+		}
+		switch {
+		case k.moment == underLock && k.guardian != 0 && k.locked():
+			return true
+		case k.moment == locking && k.guardian != 0, k.moment == afterAWhile && time.Since(began) > k.after:
+			return k.guardian != 0 && k.locked()
+		}
+		time.Sleep(4 * time.Millisecond) // a lock lasts longer
+	}
+}
+
+func (k *killing) kill() {
+	t := k.t
+	t.Helper()
+	if k.victim == victimAgent || k.victim == victimBoth {
+		k.agent.Kill()
+	}
+	if k.victim == victimPuller || k.victim == victimBoth {
+		k.puller.Kill()
+	}
+	if k.victim == victimGuardian && k.guardian != 0 {
+		_ = syscall.Kill(k.guardian, syscall.SIGKILL) // it may have ended
+	}
+	if k.victim == victimSource {
+		must(t, k.member.Kill())
+	}
+}
+
+// complete has the copy completed, and tells how that went.
+func (k *killing) complete() string {
+	t := k.t
+	t.Helper()
+	switch k.victim {
+	case victimAgent:
+		// The puller lives on and waits for an agent; a copy that is whole
+		// needs none any more.
+		k.agent = k.serve()
+	case victimBoth:
+		k.agent = k.serve()
+	}
+	how := "the puller went on"
+	select {
+	case <-k.puller.Done():
+		how = "the puller had ended"
+	default:
+	}
+	err := k.puller.Wait(60 * time.Second)
+	if half(k.dir) {
+		if err == nil {
+			t.Fatalf("the puller calls a half copy complete\n%s", k.puller.Output())
+		}
+		refuses(t, k.program, k.set.Name(), k.dir)
+		began := time.Now()
+		again := k.pull(k.dir)
+		if err := again.Wait(60 * time.Second); err != nil {
+			t.Fatalf("again: %v\n%s\nagent: %s", err, again.Output(), k.agent.Output())
+		}
+		how = fmt.Sprintf("again in %.1f s", time.Since(began).Seconds())
+	} else if err != nil && k.victim != victimPuller && k.victim != victimBoth {
+		t.Fatalf("nothing is left to complete, but the puller failed: %v\n%s", err, k.puller.Output())
+	}
+	if half(k.dir) {
+		t.Fatal("the copy is still marked as a half one")
+	}
+	return how
+}
+
+// half tells whether a directory holds a copy that is not complete.
+func half(dir string) bool {
+	b, err := os.ReadFile(filepath.Join(dir, "storage.bson"))
+	return err == nil && strings.Contains(string(b), "not complete")
+}
+
+// locked asks the source, which may be down.
+func (k *killing) locked() bool {
+	raw, err := k.source.RunCommand(k.t.Context(), bson.D{{Key: "currentOp", Value: 1}, {Key: "fsync", Value: true}}).Raw()
+	if err != nil {
+		return false
+	}
+	locked, _ := raw.Lookup("fsyncLock").BooleanOK()
+	return locked
+}
+
+// guardianOf is the process id of an agent's guardian, 0 when it has none.
+func guardianOf(agent int) int {
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, name := range stats {
+		raw, err := os.ReadFile(name)
+		if err != nil {
+			continue
+		}
+		fields := bytes.Fields(raw[bytes.LastIndexByte(raw, ')')+1:])
+		if len(fields) < 2 || string(fields[0]) == "Z" || string(fields[1]) != strconv.Itoa(agent) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+		if err == nil {
+			return pid
+		}
+	}
+	return 0
+}
