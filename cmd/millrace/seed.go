@@ -27,6 +27,7 @@ func (a *app) seedCommand() *cobra.Command {
 
 The member is locked only for as long as it takes to find what changed during the
 copy; a process of its own holds the lock and lets go whatever happens to millrace.
+Where the server has $backupCursor nothing is locked (untested on a real server).
 What is copied in the end joins the set, or becomes a replica set of its own.
 Until a copy is complete no mongod starts on it; the same command completes it.`,
 		Args: cobra.NoArgs,
@@ -100,7 +101,7 @@ func openSeedAgent(s *config.Seed, plan *seed.Plan, log *slog.Logger) (*seed.Age
 		return nil, nil, fmt.Errorf("find this program, to start the guardian of the lock: %w", err)
 	}
 	return seed.OpenAgent(plan, seed.ServeOptions{SourceOptions: seedSource(s), Guard: []string{self, "seed", "guard"},
-		LockLimit: s.LockLimit, SpoolDir: s.SpoolDir, Pullers: s.Pullers, Workers: s.Workers, Limit: s.Limiter(), Log: log})
+		LockLimit: s.LockLimit, MaxBehind: s.MaxBehind, SpoolDir: s.SpoolDir, Pullers: s.Pullers, Workers: s.Workers, Limit: s.Limiter(), Log: log})
 }
 
 func (a *app) seedLocal(ctx context.Context, s *config.Seed, origins config.Origins, command []string) (err error) {
@@ -185,6 +186,9 @@ func seededText(s *config.Seed, r *seed.Result) string {
 	if r.Way == seed.WayLock {
 		fmt.Fprintf(&b, "  locked       %.2f s, %s changed meanwhile\n", r.LockSeconds, size(float64(r.ChangedBytes)))
 		fmt.Fprintf(&b, "  second pass  %s in %s\n", size(float64(r.AgainBytes)), seconds(r.FinishSeconds))
+	}
+	if r.Way == seed.WayCursor {
+		fmt.Fprintf(&b, "  extended     by %s of journal, in %s\n", size(float64(r.AgainBytes)), seconds(r.FreezeSeconds+r.FinishSeconds))
 	}
 	if r.Position != "" {
 		fmt.Fprintf(&b, "  recovered    %s\n", seconds(r.RecoverSeconds))

@@ -19,7 +19,7 @@ type Seed struct {
 
 	// The member that is copied.
 	SourceURI, SourceDBPath, Way    string
-	LockLimit                       time.Duration
+	LockLimit, MaxBehind            time.Duration
 	AllowPrimary, YesBlockAllWrites bool
 	SpoolDir                        string
 	// The agent.
@@ -76,7 +76,8 @@ func (s *Seed) Bind(fs *pflag.FlagSet, command string) {
 }
 
 func (s *Seed) bindSource(fs *pflag.FlagSet) {
-	fs.StringVar(&s.Way, "way", "auto", "how the member is made to stand still: auto, fsync-lock or stopped")
+	fs.StringVar(&s.Way, "way", "auto", "how the files are made to hold one moment: auto (backup-cursor where the server has it), backup-cursor, fsync-lock or stopped")
+	fs.DurationVar(&s.MaxBehind, "max-behind", 10*time.Second, "backup-cursor: add the journal until the copy is no further behind the member than this")
 	fs.DurationVar(&s.LockLimit, "lock-limit", time.Minute, "longest time that fsyncLock may last; the lock is let go after it, whatever happens")
 	fs.BoolVar(&s.AllowPrimary, "allow-primary", false, "permit to lock a primary, together with --yes-block-all-writes")
 	fs.BoolVar(&s.YesBlockAllWrites, "yes-block-all-writes", false, "yes, while the primary is locked nothing can be written to the whole set")
@@ -135,7 +136,7 @@ func (s *Seed) Validate(origins Origins, args []string) error {
 }
 
 func (c *checker) seedSource(s *Seed) {
-	c.oneOf("way", s.Way, "auto", "fsync-lock", "stopped")
+	c.oneOf("way", s.Way, "auto", "backup-cursor", "fsync-lock", "stopped")
 	uri, dir := flagFromURI, "from-dbpath"
 	if s.command == CommandSeedServe {
 		uri, dir = flagSeedURI, flagSeedDBPath
@@ -147,6 +148,7 @@ func (c *checker) seedSource(s *Seed) {
 	if s.LockLimit < time.Second {
 		c.fail("lock-limit", s.LockLimit.String()+" is too short", "use a second or more")
 	}
+	c.notNegative("max-behind", s.MaxBehind)
 	if s.AllowPrimary != s.YesBlockAllWrites {
 		c.fail("allow-primary", "is half of what is needed", "give both --allow-primary and --yes-block-all-writes, or, better, copy a secondary")
 	}

@@ -21,6 +21,10 @@ type AgentOptions struct {
 	Way     Way
 	Why     string
 	Freezer Freezer
+	// Pinner pins the files for WayCursor, and takes the Freezer's place then.
+	Pinner Pinner
+	// MaxBehind is how far behind the member a copy of pinned files may be.
+	MaxBehind time.Duration
 	// Describe tells of the member when a round begins; nil knows nothing.
 	Describe func(context.Context) (Origin, error)
 	// SpoolDir holds what changed, until every puller has it. It needs room
@@ -45,7 +49,11 @@ type Agent struct {
 	// zeros is a block of zeros, to be compared with.
 	zeros []byte
 
+	joining sync.Mutex     // one at a time looks at the member and pins its files
+	pins    sync.WaitGroup // that are watched
+
 	mu     sync.Mutex
+	closed bool
 	rounds map[string]*round
 	open   *round // the one that may be joined
 }
@@ -101,12 +109,13 @@ func orDefault(n, d int) int {
 func (a *Agent) Close() error {
 	a.mu.Lock()
 	rounds := a.rounds
-	a.rounds, a.open = map[string]*round{}, nil
+	a.rounds, a.open, a.closed = map[string]*round{}, nil, true
 	a.mu.Unlock()
 	var errs []error
 	for _, r := range rounds {
 		errs = append(errs, r.end())
 	}
+	a.pins.Wait()
 	if a.held != nil {
 		errs = append(errs, a.held.Close())
 	}
@@ -118,6 +127,11 @@ func (a *Agent) Join(ctx context.Context) (*Manifest, error) {
 	if r := a.joinable(); r != nil {
 		return r.join()
 	}
+	a.joining.Lock()
+	defer a.joining.Unlock()
+	if r := a.joinable(); r != nil { // somebody was quicker
+		return r.join()
+	}
 	var origin Origin
 	if a.opts.Describe != nil {
 		var err error
@@ -125,16 +139,22 @@ func (a *Agent) Join(ctx context.Context) (*Manifest, error) {
 			return nil, err
 		}
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.open != nil && a.open.takesMore() { // somebody was quicker
-		return a.open.join()
-	}
-	r, err := newRound(a, origin)
+	r, err := newRound(ctx, a, origin)
 	if err != nil {
 		return nil, err
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		if r.pin != nil {
+			err = r.pin.Release()
+		}
+		return nil, errors.Join(errNoRound, err)
+	}
 	a.rounds[r.id], a.open = r, r
+	if r.pin != nil {
+		a.pins.Go(r.watchPin)
+	}
 	return r.join()
 }
 

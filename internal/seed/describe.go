@@ -67,6 +67,8 @@ type SourceOptions struct {
 	Way    Way // empty chooses
 	// AllowPrimary and YesBlockAllWrites both have to be set to lock a primary.
 	AllowPrimary, YesBlockAllWrites bool
+
+	chosen bool // Way was found to work before: no backup cursor is opened to see
 }
 
 // Inspect looks at a member and chooses the way.
@@ -257,6 +259,9 @@ func (m *member) oplogEnd(ctx context.Context, direction int) mongo.OpTime {
 }
 
 type setStatus struct {
+	Optimes struct {
+		Committed mongo.OpTime `bson:"lastCommittedOpTime"`
+	} `bson:"optimes"`
 	Members []struct {
 		Self  bool         `bson:"self"`
 		Name  string       `bson:"name"`
@@ -304,29 +309,4 @@ func (p *Plan) delay(raw bson.Raw) {
 			p.add(LevelFail, "delay", fmt.Sprintf("the source is delayed by %d s", d), "copy a member without delay")
 		}
 	}
-}
-
-// choose picks the way and says why.
-func (p *Plan) choose(ctx context.Context, m *member, o SourceOptions) {
-	p.Way, p.Why = WayLock, "asked for"
-	if o.Way == "" {
-		p.Why = whyNoCursor(ctx, m)
-	}
-	if p.Origin.State == "PRIMARY" && (!o.AllowPrimary || !o.YesBlockAllWrites) {
-		p.add(LevelFail, "source state", "the source is the primary: while it is locked nothing can be written to the whole set",
-			"name a secondary, best a hidden one; or give both --allow-primary and --yes-block-all-writes")
-	}
-}
-
-// whyNoCursor tells why the member has to be locked: no server is asked for a
-// backup cursor yet, and most have none.
-func whyNoCursor(ctx context.Context, m *member) string {
-	cur, err := m.admin.Aggregate(ctx, bson.A{bson.D{{Key: "$backupCursor", Value: bson.D{}}}})
-	if err != nil {
-		return "the server has no $backupCursor (" + err.Error() + ")"
-	}
-	if err := cur.Close(ctx); err != nil {
-		return "a $backupCursor could not be closed (" + err.Error() + ")"
-	}
-	return "the server has $backupCursor, which millrace does not use yet"
 }

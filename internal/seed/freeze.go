@@ -13,6 +13,14 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
+// closing finds out what the files hold at one moment.
+func (r *round) closing(ctx context.Context) (*Final, error) {
+	if r.pin != nil {
+		return r.runExtend(ctx)
+	}
+	return r.runFreeze(ctx)
+}
+
 // runFreeze makes the member stand still and finds out what its files hold
 // then. Under the lock only files that changed are read, and what the pullers
 // do not hold is put aside, so that the lock does not wait for any network.
@@ -136,7 +144,7 @@ func (r *round) compareFile(ctx context.Context, f File, known *roundFile, aside
 			return nil, err
 		}
 		if want := min(BlockSize, f.Size-int64(i)*BlockSize); int64(n) != want {
-			return nil, fmt.Errorf("seed: %s became shorter under the lock", f.Path)
+			return nil, fmt.Errorf("seed: %s became shorter while it was compared", f.Path)
 		}
 		sums[i] = sumOf(buf[:n])
 		if known.held(int64(i), sums[i]) || isZero(buf[:n]) {

@@ -29,6 +29,8 @@ type Way string
 
 // The ways.
 const (
+	// WayCursor is $backupCursor, where the server has it.
+	WayCursor Way = "backup-cursor"
 	// WayLock is fsyncLock on a secondary or hidden member.
 	WayLock Way = "fsync-lock"
 	// WayStopped is a member that is shut down.

@@ -21,6 +21,8 @@ type round struct {
 	files  map[string]*roundFile
 	list   []File
 	began  time.Time
+	pin    Pin           // of WayCursor
+	over   chan struct{} // closed with the round
 
 	mu      sync.Mutex
 	pullers map[string]*puller
@@ -29,6 +31,8 @@ type round struct {
 	failed  error
 	changed chan struct{} // closed and replaced when pullers or state change
 	spool   *spool
+
+	closeOnce sync.Once // of over
 }
 
 type roundState int
@@ -50,6 +54,9 @@ type puller struct {
 // roundFile is what the round knows of a file.
 type roundFile struct {
 	first stamp // before the round read anything of it
+	// bounded tells that bound bytes count, however long the file gets.
+	bounded bool
+	bound   int64
 
 	mu     sync.Mutex
 	served []Sum  // by block: what pullers hold, 0 when nobody does
@@ -58,17 +65,21 @@ type roundFile struct {
 	size   int64  // once frozen
 }
 
-func newRound(a *Agent, origin Origin) (*round, error) {
+func newRound(ctx context.Context, a *Agent, origin Origin) (*round, error) {
 	id, err := randomID()
 	if err != nil {
 		return nil, err
+	}
+	r := &round{id: id, agent: a, origin: origin, files: map[string]*roundFile{},
+		began: time.Now(), pullers: map[string]*puller{}, changed: make(chan struct{}), over: make(chan struct{})}
+	if a.opts.Way == WayCursor {
+		return r, r.pinFiles(ctx)
 	}
 	list, stamps, err := listFiles(a.root)
 	if err != nil {
 		return nil, err
 	}
-	r := &round{id: id, agent: a, origin: origin, list: list, files: make(map[string]*roundFile, len(list)),
-		began: time.Now(), pullers: map[string]*puller{}, changed: make(chan struct{})}
+	r.list = list
 	for _, f := range list {
 		r.files[f.Path] = &roundFile{first: stamps[f.Path]}
 	}
@@ -156,6 +167,7 @@ func (r *round) end() error {
 	defer r.mu.Unlock()
 	r.state = roundEnded
 	r.signal()
+	r.closeOnce.Do(func() { close(r.over) })
 	if r.spool == nil {
 		return nil
 	}
@@ -188,7 +200,7 @@ func (r *round) freeze(ctx context.Context, id string, patience time.Duration) (
 		case final != nil:
 			return final, nil
 		case mine:
-			r.settle(r.runFreeze(ctx))
+			r.settle(r.closing(ctx))
 			continue
 		}
 		if patience > 0 && time.Now().After(giveUp) {
@@ -269,7 +281,7 @@ func (r *round) read(ctx context.Context, q ReadRequest, fn func(Block) error) (
 	if f == nil || q.First < 0 || q.First > maxFileSize/BlockSize || len(q.Have) == 0 || len(q.Have) > rangeBlocks {
 		return fmt.Errorf("seed: no such blocks: %s from %d", q.Path, q.First)
 	}
-	if frozen && r.agent.opts.Way == WayLock {
+	if frozen && r.agent.opts.Way != WayStopped {
 		return f.readFrozen(ctx, r.agent, aside, q, fn)
 	}
 	return f.readLive(ctx, r.agent, q, fn)
@@ -278,7 +290,7 @@ func (r *round) read(ctx context.Context, q ReadRequest, fn func(Block) error) (
 // readLive reads from the file, and notes what was given away.
 func (f *roundFile) readLive(ctx context.Context, a *Agent, q ReadRequest, fn func(Block) error) error {
 	file, err := a.root.Open(q.Path)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) && !f.bounded {
 		return nil // it is not in the final state either
 	}
 	if err != nil {
@@ -288,6 +300,9 @@ func (f *roundFile) readLive(ctx context.Context, a *Agent, q ReadRequest, fn fu
 	buf := make([]byte, BlockSize)
 	for i, have := range q.Have {
 		n, err := readBlock(file, q.First+int64(i), buf)
+		if err == nil && f.bounded {
+			n, err = f.within(q, q.First+int64(i), n)
+		}
 		if err != nil || n == 0 {
 			return err
 		}
@@ -303,6 +318,16 @@ func (f *roundFile) readLive(ctx context.Context, a *Agent, q ReadRequest, fn fu
 		}
 	}
 	return nil
+}
+
+// within cuts a block to what counts, all of which has to be there: nobody looks
+// at the file again.
+func (f *roundFile) within(q ReadRequest, index int64, n int) (int, error) {
+	want := int(max(min(BlockSize, f.bound-index*BlockSize), 0))
+	if n < want {
+		return 0, fmt.Errorf("seed: %s became shorter while a backup cursor was open", q.Path)
+	}
+	return want, nil
 }
 
 // readBlock reads a block, which the end of the file may cut short.

@@ -19,6 +19,8 @@ type ServeOptions struct {
 	Guard []string
 	// LockLimit is the longest time the member may be locked.
 	LockLimit time.Duration
+	// MaxBehind is how far behind the member a copy by WayCursor may be.
+	MaxBehind time.Duration
 	SpoolDir  string // default: a new temporary directory
 	Pullers   int
 	Workers   int
@@ -40,9 +42,11 @@ func OpenAgent(plan *Plan, o ServeOptions) (*Agent, func() error, error) {
 		spool, remove = dir, func() error { return os.RemoveAll(dir) }
 	}
 	a := AgentOptions{DBPath: o.DBPath, Way: plan.Way, Why: plan.Why, SpoolDir: spool,
-		Pullers: o.Pullers, Workers: o.Workers, Limit: o.Limit, Log: o.Log}
+		Pullers: o.Pullers, MaxBehind: o.MaxBehind, Workers: o.Workers, Limit: o.Limit, Log: o.Log}
 	a.Describe = func(ctx context.Context) (Origin, error) {
-		again, err := Inspect(ctx, o.SourceOptions) // it may be a primary by now
+		now := o.SourceOptions
+		now.Way, now.chosen = plan.Way, true
+		again, err := Inspect(ctx, now) // it may be a primary by now
 		if plan.Way == WayStopped {
 			return plan.Origin, nil // its lock is ours
 		}
@@ -54,7 +58,10 @@ func OpenAgent(plan *Plan, o ServeOptions) (*Agent, func() error, error) {
 		}
 		return again.Origin, nil
 	}
-	if plan.Way == WayLock {
+	switch plan.Way {
+	case WayCursor:
+		a.Pinner = &BackupCursor{URI: o.URI, Log: o.Log}
+	case WayLock:
 		a.Freezer = &Guardian{Command: o.Guard, Log: o.Log, Request: GuardRequest{
 			URI: o.URI, LimitSeconds: o.LockLimit.Seconds(), Primary: o.AllowPrimary && o.YesBlockAllWrites}}
 	}
