@@ -29,6 +29,7 @@ type program struct {
 	name          string
 	args          []string
 	env           []string // beyond that of the bench
+	dir           string   // where it runs; empty is where the bench does
 	stdin, stdout *os.File // nil is nothing, and what the child remembers
 }
 
@@ -39,6 +40,7 @@ func startChild(ctx context.Context, p program) (*child, error) {
 	c.cmd = exec.CommandContext(ctx, p.name, p.args...)
 	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGTERM) }
 	c.cmd.WaitDelay = 10 * time.Second
+	c.cmd.Dir = p.dir
 	c.cmd.Env = append(c.cmd.Environ(), p.env...)
 	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.out
 	if p.stdin != nil {

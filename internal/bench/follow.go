@@ -110,15 +110,20 @@ func setMarker(ctx context.Context, source *side, mark bson.ObjectID) error {
 // awaitMarker waits until a marker is on the target.
 func awaitMarker(ctx context.Context, target *side, mark bson.ObjectID) error {
 	for {
-		n, err := target.direct.Client.Database(dataDB).Collection(markers).CountDocuments(ctx, bson.D{{Key: "_id", Value: mark}})
-		if err == nil && n > 0 {
-			return nil
-		}
-		if err != nil && ctx.Err() == nil {
-			return fmt.Errorf("look for a marker: %w", err)
+		there, err := hasMarker(ctx, target, mark)
+		if there || err != nil && ctx.Err() == nil {
+			return err
 		}
 		if !tick(ctx, 10*time.Millisecond) {
 			return fmt.Errorf("wait for a marker: %w", context.Cause(ctx))
 		}
 	}
+}
+
+func hasMarker(ctx context.Context, target *side, mark bson.ObjectID) (bool, error) {
+	n, err := target.direct.Client.Database(dataDB).Collection(markers).CountDocuments(ctx, bson.D{{Key: "_id", Value: mark}})
+	if err != nil {
+		return false, fmt.Errorf("look for a marker: %w", err)
+	}
+	return n > 0, nil
 }

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
 // foldWindow is how much of the oplog the ceiling folds together: about what a
@@ -197,8 +199,41 @@ func (w *incrWork) follow() contender {
 
 // peer is a peer's way to drain a backlog; false when it has none.
 func (w *incrWork) peer(p Peer) (contender, bool) {
-	if p.Name == peerSecondary {
+	switch p.Name {
+	case peerSecondary:
 		return w.catchUp(), true
+	case peerMongoShake:
+		f := w.mongoShake(w.site, p, mongoShakeTime(w.span.from.Time().Add(time.Second)))
+		return contender{
+			name: p.Name, kind: KindPeer, how: f.how + "; until the target has everything",
+			prepare: w.empty, check: w.complete,
+			run: func(ctx context.Context, m *meter) error { return w.drainBy(ctx, f, m) },
+		}, true
 	}
 	return contender{}, false
+}
+
+// drainBy has a follower drain the backlog and stops the clock when everything
+// is there: a marker that came after it, the right number of documents, and in
+// those that are looked at what they should hold. A tool of several workers may
+// bring the marker first.
+func (w *incrWork) drainBy(ctx context.Context, f follower, m *meter) error {
+	began := time.Now()
+	return running(ctx, f, m, func(ctx context.Context) error {
+		mark := bson.NewObjectID()
+		if err := setMarker(ctx, w.source, mark); err != nil {
+			return err
+		}
+		err := awaitAll(ctx, func(ctx context.Context) (bool, int64, error) {
+			n, err := w.target.count(ctx, w.load.collections)
+			if err != nil || n != int64(len(w.final)) {
+				return false, n, err
+			}
+			marked, err := hasMarker(ctx, w.target, mark)
+			return marked && w.complete(ctx) == nil, n, err
+		})
+		m.took(time.Since(began).Seconds())
+		m.used(processCPU(m.processes()))
+		return err
+	})
 }

@@ -18,9 +18,11 @@ import (
 
 // The peers that there are adapters for.
 const (
-	peerDump      = "mongodump"
-	peerPCSM      = "pcsm"
-	peerSecondary = "secondary"
+	peerDsync      = "dsync"
+	peerDump       = "mongodump"
+	peerMongoShake = "mongoshake"
+	peerPCSM       = "pcsm"
+	peerSecondary  = "secondary"
 )
 
 // Peer is another tool that takes part.
@@ -31,7 +33,7 @@ type Peer struct {
 
 // PeerNames lists the tools that are known, for help texts.
 func PeerNames() string {
-	return "known: mongodump (with mongorestore beside it), pcsm, secondary (the server's own, without a program)"
+	return "known: dsync, mongodump (with mongorestore beside it), mongoshake (its collector), pcsm, secondary (the server's own, without a program)"
 }
 
 // ParsePeer reads name=program and checks that the program is there.
@@ -48,7 +50,7 @@ func (p Peer) check() error {
 			return fmt.Errorf("peer %s is the server itself and takes no program", p.Name)
 		}
 		return nil
-	case peerDump, peerPCSM:
+	case peerDsync, peerDump, peerMongoShake, peerPCSM:
 	default:
 		return mongo.WithHint(fmt.Errorf("peer %q is unknown", p.Name), PeerNames())
 	}
@@ -99,6 +101,8 @@ func (w *fullWork) peer(p Peer) (contender, bool) {
 		return x, true
 	case p.Name == peerSecondary && w.rtt == 0 && !w.cold:
 		return w.initialSync(), true
+	case p.Name == peerDsync && len(w.indexes) > 0:
+		return contender{}, false // it copies none
 	}
 	f, ok := w.peerFollower(w.site, p)
 	if !ok {
@@ -112,19 +116,15 @@ func (w *fullWork) peer(p Peer) (contender, bool) {
 // copyBy has a follower copy and stops the clock when everything is there. What
 // shows afterwards that it follows does not count.
 func (w *fullWork) copyBy(ctx context.Context, f follower, m *meter) error {
+	// The markers' collection is made before: some tools end at a schema change
+	// during their copy.
+	if err := setMarker(ctx, w.source, bson.NewObjectID()); err != nil {
+		return err
+	}
 	began := time.Now()
 	return running(ctx, f, m, func(ctx context.Context) error {
-		for {
-			done, err := w.arrived(ctx)
-			if err != nil {
-				return err
-			}
-			if done {
-				break
-			}
-			if !tick(ctx, 20*time.Millisecond) {
-				return context.Cause(ctx)
-			}
+		if err := awaitAll(ctx, w.arrived); err != nil {
+			return err
 		}
 		m.took(time.Since(began).Seconds())
 		m.used(processCPU(m.processes()))
@@ -138,20 +138,45 @@ func (w *fullWork) copyBy(ctx context.Context, f follower, m *meter) error {
 	})
 }
 
+// stalled is how long a peer may bring nothing new before it is given up: some
+// lose documents, and would be waited for without end.
+const stalled = time.Minute
+
+// awaitAll waits until everything is there. look also tells what is there yet,
+// as a number that changes while work goes on.
+func awaitAll(ctx context.Context, look func(context.Context) (done bool, have int64, err error)) error {
+	last, since := int64(-1), time.Now()
+	for {
+		done, have, err := look(ctx)
+		if done || err != nil {
+			return err
+		}
+		if have != last {
+			last, since = have, time.Now()
+		}
+		if time.Since(since) > stalled {
+			return fmt.Errorf("the target has %d documents, not all, and got no more for %s", have, stalled)
+		}
+		if !tick(ctx, 20*time.Millisecond) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
 // arrived reports that the target has all documents and no index is missing or
 // being built.
-func (w *fullWork) arrived(ctx context.Context) (bool, error) {
+func (w *fullWork) arrived(ctx context.Context) (bool, int64, error) {
 	n, err := w.target.count(ctx, w.data.collections)
 	if err != nil || n < int64(w.data.docs) {
-		return false, err
+		return false, n, err
 	}
 	for c := range w.data.collections {
 		built, err := w.target.built(ctx, c)
 		if err != nil || built < 1+len(w.indexes) {
-			return false, err
+			return false, n, err
 		}
 	}
-	return true, nil
+	return true, n, nil
 }
 
 // built is the number of complete indexes of a collection.
@@ -175,8 +200,13 @@ func (s *side) built(ctx context.Context, c int) (n int, err error) {
 
 // peerFollower is a peer's way to follow; false when it has none.
 func (b *bench) peerFollower(st *site, p Peer) (follower, bool) {
-	if p.Name == peerPCSM {
+	switch p.Name {
+	case peerPCSM:
 		return b.pcsm(st, p), true
+	case peerMongoShake:
+		return b.mongoShake(st, p, ""), true
+	case peerDsync:
+		return b.dsync(st, p), true
 	}
 	return follower{}, false
 }
