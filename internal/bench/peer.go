@@ -39,6 +39,13 @@ func PeerNames() string {
 // ParsePeer reads name=program and checks that the program is there.
 func ParsePeer(s string) (Peer, error) {
 	name, program, _ := strings.Cut(s, "=")
+	if strings.Contains(program, string(filepath.Separator)) {
+		abs, err := filepath.Abs(program) // it may be run elsewhere
+		if err != nil {
+			return Peer{}, fmt.Errorf("peer %s: %w", name, err)
+		}
+		program = abs
+	}
 	p := Peer{Name: name, Program: program}
 	return p, p.check()
 }
