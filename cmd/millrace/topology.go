@@ -80,10 +80,10 @@ has of them is shown with its age. Lag is measured against the position of the
 primary a moment before.`,
 		Example: `  millrace topology show --uri mongodb://a,b,c/?replicaSet=rs
   millrace topology show --watch --interval 1s
-  millrace topology show --output dot | dot -Tsvg > tree.svg`,
+  millrace topology show --output svg > tree.svg`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkLabOutput(s.output, "text", "json", "dot"); err != nil {
+			if err := checkLabOutput(s.output, "text", "json", "dot", "svg"); err != nil {
 				return withCode(exitUsage, err)
 			}
 			if interval < 100*time.Millisecond {
@@ -104,7 +104,7 @@ primary a moment before.`,
 			return writeSet(a.stdout, set, s.output)
 		},
 	}
-	s.bind(cmd.Flags(), "text, json or dot")
+	s.bind(cmd.Flags(), "text, json, dot or svg")
 	cmd.Flags().BoolVar(&watching, "watch", false, "show it again and again until interrupted")
 	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "how often with --watch")
 	return cmd
@@ -168,6 +168,8 @@ func writeSet(w io.Writer, set *topology.Set, output string) error {
 		return writeJSON(w, set)
 	case "dot":
 		return topology.WriteDOT(w, set, set.Tree())
+	case "svg":
+		return topology.WriteSVG(w, set, set.Tree())
 	}
 	head := plain(set.Name) + fmt.Sprintf(": %s, term %d, configuration %d, chaining %s\n", plural(len(set.Members), "member"),
 		set.Term, set.ConfigVersion, onOff(set.Chaining))

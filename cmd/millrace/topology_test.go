@@ -111,7 +111,7 @@ func TestTopologyUsage(t *testing.T) {
 		{exitUsage, "what-if --cores 0", "--cores"},
 		{exitUsage, "show", "MILLRACE_URI"},
 		{exitUsage, "show --uri nonsense", "mongodb://"},
-		{exitUsage, "show --uri mongodb://a --output svg", "svg"},
+		{exitUsage, "show --uri mongodb://a --output png", "png"},
 		{exitUsage, "show --uri mongodb://a --interval 1ms", "interval"},
 		{exitUsage, "chaining maybe --uri mongodb://a", "maybe"},
 		{exitUsage, "hold --uri mongodb://a --log-level loud", "loud"},

@@ -70,7 +70,7 @@ machine. Trust the comparison of its rows, not its absolute figures.`,
   millrace topology plan --policy latency --fan-out 4 --output json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkLabOutput(s.output, "text", "json", "dot"); err != nil {
+			if err := checkLabOutput(s.output, "text", "json", "dot", "svg"); err != nil {
 				return withCode(exitUsage, err)
 			}
 			params, _, err := m.params()
@@ -93,7 +93,7 @@ machine. Trust the comparison of its rows, not its absolute figures.`,
 			return writePlanned(a.stdout, set, plan, params, s.output)
 		},
 	}
-	s.bind(cmd.Flags(), "text, json or dot")
+	s.bind(cmd.Flags(), "text, json, dot or svg")
 	bindPlan(cmd.Flags(), &o)
 	m.bind(cmd.Flags())
 	return cmd
@@ -115,6 +115,8 @@ func writePlanned(w io.Writer, set *topology.Set, plan *topology.Plan, p topolog
 		}{plan, effect})
 	case "dot":
 		return topology.WriteDOT(w, set, plan.Tree())
+	case "svg":
+		return topology.WriteSVG(w, set, plan.Tree())
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: policy %s, fan-out %d, depth %d, majority of %d\n", plain(set.Name), plan.Policy, plan.FanOut, plan.Depth, plan.Majority)

@@ -28,6 +28,12 @@ func DirectTree(set *Set) map[string]string {
 // fixed seed, so that the answer is always the same.
 func PredictAutomatic(set *Set, p Params) Prediction { return p.predict(automatic(set, p.HopMillis)) }
 
+// AutomaticTree draws one tree of those that members choose themselves. The same
+// seed draws the same tree.
+func AutomaticTree(set *Set, seed uint64) map[string]string {
+	return randomTree(set, rand.New(rand.NewPCG(seed, seed)))
+}
+
 func automatic(set *Set, hop float64) shape {
 	r := rand.New(rand.NewPCG(6, 6))
 	var sum shape
