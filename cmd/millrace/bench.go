@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -43,6 +44,7 @@ nothing else.`,
 		Example: `  millrace bench list
   millrace bench full-one --scale small
   millrace bench full-one incr-backlog --rounds 5 --peer mongodump=/usr/bin/mongodump --report bench.html --output html
+  millrace bench topology --nodes 3,7 --write-concern 1,majority --scale medium --rounds 2
   millrace bench all --scale medium --report results.json --output json`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -60,6 +62,10 @@ nothing else.`,
 	f.StringVar(&s.options.Servers.SourceTopology, "source-topology", "rs:1", "members of the source started here")
 	f.StringVar(&s.options.Servers.TargetTopology, "target-topology", "rs:1", "members of the target started here")
 	f.StringArrayVar(&s.options.MillraceArgs, "millrace-arg", nil, "an `argument` more for the millrace sync that is measured, such as --write-concern=1; may be repeated")
+	f.IntSliceVar(&s.options.Topology.Nodes, "nodes", []int{3}, "members of the sets that the scenario topology measures, each 3 to 50")
+	f.StringSliceVar(&s.options.Topology.WriteConcerns, "write-concern", []string{"1", "majority"}, "write concerns that the scenario topology measures")
+	f.IntVar(&s.options.Topology.Clients, "clients", 32, "clients that write at once in the scenario topology")
+	f.IntVar(&s.options.Topology.PrimaryCores, "primary-cores", 1, "processors that the primary has to itself in the scenario topology; 0 shares all")
 	f.StringVar(&s.options.Millrace, "millrace", "", "the millrace `program` to measure; by default this one")
 	f.StringVarP(&s.output, "output", "o", "text", "`form` of the result: text, json or html")
 	f.StringVar(&s.report, "report", "", "write the result to this `file` instead of standard output, and a table to standard output")
@@ -188,6 +194,11 @@ func (s *benchSettings) shown() []string {
 	}
 	args = append(args, "--mongod "+s.options.Servers.Version, "--source-topology "+s.options.Servers.SourceTopology,
 		"--target-topology "+s.options.Servers.TargetTopology)
+	if slices.Contains(s.options.Scenarios, "topology") {
+		o := s.options.Topology
+		args = append(args, "--nodes "+strings.Trim(strings.ReplaceAll(fmt.Sprint(o.Nodes), " ", ","), "[]"), "--write-concern "+strings.Join(o.WriteConcerns, ","),
+			fmt.Sprintf("--clients %d --primary-cores %d", o.Clients, o.PrimaryCores))
+	}
 	for _, m := range s.options.MillraceArgs {
 		args = append(args, "--millrace-arg "+m)
 	}

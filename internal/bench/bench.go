@@ -20,6 +20,8 @@ type Options struct {
 	Rounds  int
 	Servers Servers
 	Peers   []Peer
+	// Topology is for the scenario of that name.
+	Topology TopologyOptions
 	// Millrace is the program that is measured, and MillraceArgs what its sync
 	// is given beyond what the scenario needs.
 	Millrace     string

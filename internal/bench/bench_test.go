@@ -102,7 +102,7 @@ func TestScenarios(t *testing.T) {
 	t.Parallel() // it mostly waits for servers
 	for _, s := range Scenarios() {
 		switch s.Name {
-		case "full-cold", "full-wan": // they need servers of their own
+		case "full-cold", "full-wan", "topology": // they need servers of their own
 			continue
 		}
 		t.Run(s.Name, func(t *testing.T) { measureTiny(t, Options{Scenarios: []string{s.Name}}) })

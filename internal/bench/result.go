@@ -1,6 +1,10 @@
 package bench
 
-import "time"
+import (
+	"time"
+
+	"github.com/millrace/millrace/internal/topology"
+)
 
 // Report is the outcome of a run of the bench.
 type Report struct {
@@ -39,6 +43,9 @@ type Case struct {
 	// compares the rates.
 	RatioOf string `json:"ratioOf,omitempty"`
 
+	// Columns of the table, by their headings; none is the usual ones.
+	Columns []string `json:"columns,omitempty"`
+
 	Contenders []Contender `json:"contenders"`
 	// Notes say what else was found out, such as the settings tried.
 	Notes []string `json:"notes,omitempty"`
@@ -58,11 +65,20 @@ func (c *Case) ceiling() *Contender {
 	var best *Contender
 	for i := range c.Contenders {
 		x := &c.Contenders[i]
-		if x.Kind == KindCeiling && len(x.Rounds) > 0 && (best == nil || x.Seconds.Median < best.Seconds.Median) {
+		if x.Kind == KindCeiling && len(x.Rounds) > 0 && (best == nil || x.better(best)) {
 			best = x
 		}
 	}
 	return best
+}
+
+// better compares what two ways to do the same work have shown: the time that
+// they took, or, where that was given, what they did in it.
+func (x *Contender) better(y *Contender) bool {
+	if x.Rounds[0].Done > 0 && y.Rounds[0].Done > 0 {
+		return x.Rate.Median > y.Rate.Median
+	}
+	return x.Seconds.Median < y.Seconds.Median
 }
 
 // Kind says what a contender is.
@@ -122,6 +138,10 @@ type Round struct {
 	// Values are other figures, by name and unit.
 	Values map[string]float64 `json:"values,omitempty"`
 	Series []Point            `json:"series,omitempty"`
+	// Tree is the replication tree at the end and Members how far each was
+	// behind, where that is measured.
+	Tree    *topology.Set `json:"tree,omitempty"`
+	Members []MemberLag   `json:"members,omitempty"`
 }
 
 // summarize computes all statistics of a case from its rounds.

@@ -46,6 +46,7 @@ func scenarios() []scenario {
 		{"incr-live", "follow writes of 1 KB documents at 50, 80 and 100 % of what the source takes", "the source without a follower, at the same pace", incrLive},
 		{"latency", "from a write on the source until it is visible on the target, 100 writes a second", "until a change stream on the source gives it", latency},
 		{"idle", "follow a source on which nothing happens", "the servers without a follower", idle},
+		{"topology", "insert into replica sets with chaining off, on, and planned", treeCeiling, topologies},
 		{"verify", "compare the data of full-one with an equal target", "read both sides at the same time, each at its best settings", verify},
 	}
 }

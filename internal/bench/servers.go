@@ -57,6 +57,9 @@ func (s *side) restart(ctx context.Context) error {
 
 // describe tells versions and sizes of the clusters.
 func (st *site) describe() string {
+	if st.source == st.target {
+		return st.source.describe()
+	}
 	return "source " + st.source.describe() + "; target " + st.target.describe()
 }
 

@@ -59,6 +59,10 @@ func writeCase(b *strings.Builder, c *Case) {
 		if x.Error != "" {
 			fmt.Fprintf(b, "    failed: %s\n", x.Error)
 		}
+		r := x.medianRound()
+		for _, line := range r.treePicture() {
+			fmt.Fprintf(b, "    %s\n", line)
+		}
 	}
 	for _, n := range c.Notes {
 		fmt.Fprintf(b, "  note: %s\n", n)
@@ -67,7 +71,7 @@ func writeCase(b *strings.Builder, c *Case) {
 
 // table is a case's figures, medians over the rounds, for all forms of output.
 func (c *Case) table() (header []string, rows [][]string) {
-	header = []string{"", "time", "min-max", "of ceiling", "rate", "MB/s", "CPU tool", "source", "target", "us each", "peak", "sent", "received"}
+	header = []string{"", "time", "min-max", "of ceiling", "rate", "rates", "MB/s", "CPU tool", "source", "target", "us each", "peak", "sent", "received"}
 	values := c.valueNames()
 	header = append(header, values...)
 	for i := range c.Contenders {
@@ -82,7 +86,7 @@ func (c *Case) table() (header []string, rows [][]string) {
 		mb := func(n float64) string { return figure(n/1e6) + " MB" }
 		row := []string{
 			x.Name, figure(x.Seconds.Median) + " s", figure(x.Seconds.Min) + "-" + figure(x.Seconds.Max),
-			blank(x.OfCeiling.Median), blank(x.Rate.Median),
+			blank(x.OfCeiling.Median), blank(x.Rate.Median), figure(x.Rate.Min) + "-" + figure(x.Rate.Max),
 			blank(per(float64(c.Bytes)/1e6, x.Seconds.Median)),
 			figure(x.ToolCPU.Median) + " s",
 			figure(of(func(r Round) float64 { return r.SourceCPU })) + " s",
@@ -104,7 +108,31 @@ func (c *Case) table() (header []string, rows [][]string) {
 		}
 		rows = append(rows, row)
 	}
-	return header, rows
+	return c.chosen(header, rows)
+}
+
+// chosen leaves those columns that the case wants.
+func (c *Case) chosen(header []string, rows [][]string) ([]string, [][]string) {
+	columns := c.Columns
+	if len(columns) == 0 {
+		columns = slices.DeleteFunc(slices.Clone(header[1:]), func(h string) bool { return h == "rates" })
+	}
+	out := make([][]string, len(rows))
+	head := header[:1:1]
+	for i := range rows {
+		out[i] = rows[i][:1:1]
+	}
+	for _, name := range columns {
+		at := slices.Index(header, name)
+		if at < 0 {
+			continue
+		}
+		head = append(head, name)
+		for i := range rows {
+			out[i] = append(out[i], rows[i][at])
+		}
+	}
+	return head, out
 }
 
 // Parts are the medians of the durations within the rounds, the longest first.

@@ -1,0 +1,221 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/topology"
+)
+
+// TopologyOptions shape the scenario topology; the zero value is complete.
+type TopologyOptions struct {
+	// Nodes are the sizes of the sets, 3 to 50 members; none is 3.
+	Nodes []int
+	// WriteConcerns are "1" and "majority"; none is both.
+	WriteConcerns []string
+	// Clients that write at once, each waiting for its write; 0 is 32.
+	Clients int
+	// PrimaryCores is how many processors the primary has to itself, as if on
+	// a machine of its own; 0 has all servers share all.
+	PrimaryCores int
+}
+
+func (o TopologyOptions) complete() (TopologyOptions, error) {
+	if len(o.Nodes) == 0 {
+		o.Nodes = []int{3}
+	}
+	if len(o.WriteConcerns) == 0 {
+		o.WriteConcerns = []string{"1", "majority"}
+	}
+	o.Clients = cmp.Or(o.Clients, 32)
+	for _, n := range o.Nodes {
+		if n < 3 || n > 50 {
+			return o, fmt.Errorf("a set of %d members cannot be measured; use 3 to 50", n)
+		}
+	}
+	for _, w := range o.WriteConcerns {
+		if w != "1" && w != "majority" {
+			return o, fmt.Errorf("write concern %q cannot be measured; use 1 or majority", w)
+		}
+	}
+	if o.Clients < 1 || o.PrimaryCores < 0 {
+		return o, errors.New("clients have to be above zero, and the primary's cores not below")
+	}
+	return o, nil
+}
+
+// The figures of the scenario topology.
+const (
+	writeAverage = "avg ms"
+	writeP99     = "p99 ms"
+	primaryCPU   = "primary CPU %"
+	lagRunning   = "lag running s"
+	lagAtEnd     = "lag end s"
+	underPrimary = "direct"
+	treeDepth    = "depth"
+	sourcesMoved = "moved"
+	modelRate    = "model rate"
+	modelOf      = "model of ceiling"
+	modelCPU     = "model CPU %"
+)
+
+const treeCeiling = "the better of chaining off and chaining on, the two that MongoDB offers"
+
+// topologies measures replica sets with chaining off, on, and planned.
+func topologies(ctx context.Context, b *bench, s scenario) error {
+	o, err := b.o.Topology.complete()
+	if err != nil {
+		return err
+	}
+	if b.o.Servers.given() {
+		return mongo.WithHint(errors.New("this measurement reconfigures replica sets, which is not done to given clusters"),
+			"run it without --source-uri and --target-uri")
+	}
+	params, _, err := topology.FitPublished()
+	if err != nil {
+		return err
+	}
+	for _, n := range o.Nodes {
+		if err := b.treesOf(ctx, s, o, params, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// treesOf measures sets of n members.
+func (b *bench) treesOf(ctx context.Context, s scenario, o TopologyOptions, p topology.Params, n int) (err error) {
+	b.say("%s: starting %d servers", s.name, n)
+	f, err := b.openForest(ctx, o, p, n)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.close()) }()
+	for _, concern := range o.WriteConcerns {
+		c := Case{
+			Scenario: s.name, Variant: itoa(n) + "-w" + concern, Ceiling: s.ceiling, Unit: "inserts",
+			Work: fmt.Sprintf("YCSB load (inserts of 1 KB records) for %s by %d clients, write concern %s, on a set of %s",
+				f.duration, o.Clients, concern, f.roles()),
+			Columns: []string{"of ceiling", "rate", "rates", writeAverage, writeP99, primaryCPU, lagRunning, lagAtEnd, underPrimary, treeDepth,
+				sourcesMoved, modelRate, modelOf, modelCPU},
+			Notes: f.notes(),
+		}
+		if err := b.compete(ctx, f.st, c, f.contenders(concern)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// contenders are the three ways to arrange the set.
+func (f *forest) contenders(concern string) []contender {
+	off := contender{name: "chaining off", kind: KindCeiling, how: "chainingAllowed: false; all fetch from the primary",
+		prepare: func(ctx context.Context) error { return f.prepare(ctx, f.direct) },
+		run:     func(ctx context.Context, m *meter) error { return f.measure(ctx, m, concern, false) }}
+	on := contender{name: "chaining on", kind: KindCeiling,
+		how:     "chainingAllowed: true; a tree drawn by the rules by which members choose, another one each round, told once with replSetSyncFrom",
+		prepare: func(ctx context.Context) error { return f.prepare(ctx, f.chained) }, run: off.run}
+	planned := contender{name: "planned", kind: KindMillrace, how: "millrace topology apply, then hold, policy balanced; the hold runs within the bench",
+		prepare: func(ctx context.Context) error { return f.prepare(ctx, f.planned) },
+		run:     func(ctx context.Context, m *meter) error { return f.measure(ctx, m, concern, true) }}
+	return []contender{off, on, planned}
+}
+
+// notes say what the figures are worth.
+func (f *forest) notes() []string {
+	notes := []string{
+		"lag running: the median over time of the member that is furthest behind at that time, end: of that member when the last write was acknowledged; direct: members under the primary; moved: members that changed their source during the measurement",
+		"model: of costs fitted to published figures of another machine, for the tree that was measured; its rate is for as many cores as the primary has here, of ceiling compares with the better of its own predictions for chaining off and on. Trust the ratio, not the rate",
+		"on one machine all round trips are alike, and members left to themselves take the first member that is ahead, which is nearly always the primary; that is why the trees of chaining on are drawn",
+		"the servers share one disk and the memory's bandwidth; nothing of the network between hosts is in the figures",
+	}
+	all := len(f.primaryOn) + len(f.othersOn)
+	if len(f.primaryOn) == 0 {
+		return append(notes, fmt.Sprintf("%d servers and the load share %d processors: what the secondaries use is taken from the primary, so that each tree has the same work to do and the differences shrink", f.n, all))
+	}
+	return append(notes, fmt.Sprintf("the primary has %d of %d processors to itself; %d secondaries, the load and the bench share the other %d. Where those are full, writes of majority concern wait for secondaries that would have machines of their own, lag grows, and members that lag spare the primary work that it would have",
+		len(f.primaryOn), all, f.n-1, len(f.othersOn)))
+}
+
+// roles tells who is in the set.
+func (f *forest) roles() string {
+	text := fmt.Sprintf("%d: a primary, %s, a hidden voter", f.n, plural(f.voters-2, "other voter"))
+	if f.n > f.voters {
+		text += fmt.Sprintf(", %d without a vote", f.n-f.voters)
+	}
+	return text
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return itoa(n) + " " + what + "s"
+}
+
+// treeTime is how long one measurement takes.
+func treeTime(s Scale) time.Duration {
+	switch s.Name {
+	case "small":
+		return 3 * time.Second
+	case "medium":
+		return 8 * time.Second
+	case "large":
+		return 30 * time.Second
+	}
+	return time.Second
+}
+
+// MemberLag is how far a member was behind the primary, in seconds.
+type MemberLag struct {
+	Member string  `json:"member"` // m and its number in the configuration
+	Median float64 `json:"median"` // while the load ran
+	Most   float64 `json:"most"`
+	End    float64 `json:"end"` // when the last write was acknowledged
+}
+
+// treePicture is the tree of a round as text, with the lag of each member.
+func (r *Round) treePicture() []string {
+	if r.Tree == nil {
+		return nil
+	}
+	var lines []string
+	for _, l := range topology.Lines(r.Tree, r.Tree.Tree()) {
+		m := r.Tree.Member(l.Host)
+		text := l.Prefix + m.Host
+		switch {
+		case m.State == topology.StatePrimary:
+			text += " primary"
+		case m.Hidden:
+			text += " hidden voter"
+		case m.Votes > 0:
+			text += " voter"
+		default:
+			text += " no vote"
+		}
+		i := slices.IndexFunc(r.Members, func(x MemberLag) bool { return x.Member == m.Host })
+		if i >= 0 {
+			x := r.Members[i]
+			text += fmt.Sprintf(", lag %s s, most %s s, end %s s", figure(x.Median), figure(x.Most), figure(x.End))
+		}
+		lines = append(lines, text)
+	}
+	return lines
+}
+
+// picture draws the tree of the median round.
+func (x *Contender) picture() (drawing, error) {
+	r := x.medianRound()
+	if r.Tree == nil {
+		return drawing{}, nil
+	}
+	var b strings.Builder
+	err := topology.WriteSVG(&b, r.Tree, r.Tree.Tree())
+	return drawing{x.Name + ": the tree at the end of the median round", b.String()}, err
+}

@@ -1,0 +1,230 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/internal/topology"
+	load "github.com/millrace/millrace/internal/ycsb"
+)
+
+const (
+	// treeWithin bounds how long a set may take to get into a tree, and to
+	// catch up.
+	treeWithin = 2 * time.Minute
+	lagEvery   = 500 * time.Millisecond
+	// warmClients write while members are told to move: a source that has
+	// nothing new is not kept.
+	warmClients = 4
+)
+
+// prepare empties the set and brings it into a tree.
+func (f *forest) prepare(ctx context.Context, arrange func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, treeWithin, fmt.Errorf("%s are over", treeWithin))
+	defer cancel()
+	if err := f.side.clear(ctx); err != nil {
+		return err
+	}
+	if err := f.caughtUp(ctx); err != nil {
+		return err
+	}
+	if err := f.whileWriting(ctx, arrange); err != nil {
+		return err
+	}
+	if err := f.caughtUp(ctx); err != nil {
+		return err
+	}
+	return f.samePrimary(ctx)
+}
+
+// whileWriting does something while a few clients write, and warms the servers.
+func (f *forest) whileWriting(ctx context.Context, do func(context.Context) error) error {
+	writing, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := f.load(writing, "warm", "1", warmClients, treeWithin)
+		ended <- err
+	}()
+	least := time.After(f.duration / 2)
+	err := do(ctx)
+	if err == nil {
+		select {
+		case <-least:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+	}
+	stop()
+	if werr := <-ended; err == nil && ctx.Err() == nil && writing.Err() == nil {
+		err = werr
+	}
+	return err
+}
+
+// load inserts records of YCSB into a table until the time is over.
+func (f *forest) load(ctx context.Context, table, concern string, clients int, d time.Duration) (*load.Report, error) {
+	uri := strings.Replace(f.side.uri, "/?", "/"+dataDB+"?", 1) + "&w=" + concern
+	return load.Execute(ctx, load.Options{Phase: load.Load, Noise: f.noise, Properties: load.Properties{
+		"mongodb.url": uri, "table": table, "recordcount": "1000000000",
+		"maxexecutiontime": itoa(int(d.Seconds())), "threadcount": itoa(clients),
+	}})
+}
+
+// until looks at the set until it is as it should be.
+func (f *forest) until(ctx context.Context, what string, ok func(*topology.Set) bool) error {
+	for {
+		set, err := f.observer.Observe(ctx)
+		if err == nil && set.Primary() != nil && ok(set) {
+			return nil
+		}
+		if !tick(ctx, 100*time.Millisecond) {
+			return errors.Join(fmt.Errorf("waiting for %s: %w", what, context.Cause(ctx)), err)
+		}
+	}
+}
+
+func (f *forest) caughtUp(ctx context.Context) error {
+	return f.until(ctx, "all members to have what the primary has", func(s *topology.Set) bool {
+		return !slices.ContainsFunc(s.Members, func(m topology.Member) bool { return m.State != topology.StatePrimary && m.LagApplied != 0 })
+	})
+}
+
+// samePrimary fails after an election: another server was measured then than
+// the one that has its own processors.
+func (f *forest) samePrimary(ctx context.Context) error {
+	i, err := f.side.lab.Primary(ctx)
+	if err != nil {
+		return err
+	}
+	if i != f.primary {
+		return fmt.Errorf("member %d was elected in the place of member %d; the machine is too busy to measure", i, f.primary)
+	}
+	return nil
+}
+
+func (f *forest) chain(ctx context.Context, on bool) (*topology.Set, error) {
+	set, err := f.observer.Observe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.observer.SetChaining(ctx, set, on); err != nil {
+		return nil, err
+	}
+	return f.observer.Observe(ctx)
+}
+
+// direct switches chaining off.
+func (f *forest) direct(ctx context.Context) error {
+	if _, err := f.chain(ctx, false); err != nil {
+		return err
+	}
+	return f.until(ctx, "all members to fetch from the primary", func(s *topology.Set) bool {
+		return len(s.Tree()) == f.n-1 && !slices.ContainsFunc(s.Members, func(m topology.Member) bool { return m.Source != "" && m.Source != s.Primary().Host })
+	})
+}
+
+// chained switches chaining on and makes a tree as members choose it.
+func (f *forest) chained(ctx context.Context) error {
+	set, err := f.chain(ctx, true)
+	if err != nil {
+		return err
+	}
+	f.draws++
+	if set.Primary() == nil {
+		return errors.New("there is no primary")
+	}
+	tree := topology.AutomaticTree(set, f.draws)
+	was := &topology.Memory{Set: set.Name, Primary: set.Primary().Host, Tree: tree}
+	return topology.NewController(f.observer, topology.ControlOptions{Log: f.log}).Restore(ctx, was)
+}
+
+// planned makes the tree that millrace plans.
+func (f *forest) planned(ctx context.Context) error {
+	if _, err := f.chain(ctx, true); err != nil {
+		return err
+	}
+	_, err := topology.NewController(f.observer, topology.ControlOptions{Log: f.log}).Apply(ctx)
+	return err
+}
+
+// measure takes the figures of one round.
+func (f *forest) measure(ctx context.Context, m *meter, concern string, hold bool) (err error) {
+	before, err := f.observer.Observe(ctx)
+	if err != nil {
+		return err
+	}
+	if hold {
+		defer f.hold(ctx)()
+	}
+	lags := f.watchLag(ctx)
+	pid := []int{f.side.lab.Members()[f.primary].Pid()}
+	cpu, began := processCPU(pid), time.Now()
+	rep, err := f.load(ctx, "usertable", concern, f.o.Clients, f.duration)
+	took, used := time.Since(began).Seconds(), processCPU(pid)-cpu
+	after, lerr := lags.stop()
+	if err := errors.Join(err, lerr, ctx.Err()); err != nil {
+		return err
+	}
+	if err := f.samePrimary(ctx); err != nil {
+		return err
+	}
+	if rep.Failed > 0 {
+		return fmt.Errorf("%d writes failed, the first with: %s", rep.Failed, rep.FirstError)
+	}
+	m.took(rep.Seconds)
+	m.done(int(rep.Operations))
+	m.used(rep.Client.CPUSeconds)
+	if s := rep.Find("INSERT"); s != nil {
+		m.value(writeAverage, s.Average/1000)
+		m.value(writeP99, float64(s.P99)/1000)
+	}
+	m.value(primaryCPU, 100*used/took/f.params.Cores)
+	f.shape(m, concern, before, after)
+	f.lag(m, lags, after)
+	return nil
+}
+
+// hold runs a hold until it is told to end.
+func (f *forest) hold(ctx context.Context) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := topology.NewController(f.holder, topology.ControlOptions{Log: f.log}).Hold(ctx); ctx.Err() == nil {
+			f.log.Warn("the hold has ended", "error", err)
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// shape notes the tree and what the model expects of it.
+func (f *forest) shape(m *meter, concern string, before, after *topology.Set) {
+	was, is, moved := before.Tree(), after.Tree(), 0
+	for host, src := range is {
+		if was[host] != src {
+			moved++
+		}
+	}
+	m.value(sourcesMoved, float64(moved))
+	mine := topology.Predict(after, is, f.params)
+	m.value(underPrimary, mine.Direct)
+	m.value(treeDepth, mine.Depth)
+	may := *after // what the members would choose if they were let
+	may.Chaining = true
+	off, on := topology.Predict(after, topology.DirectTree(after), f.params), topology.PredictAutomatic(&may, f.params)
+	rate, best, cpu := mine.W1, max(off.W1, on.W1), mine.CPUW1
+	if concern == "majority" {
+		rate, best, cpu = mine.Majority, max(off.Majority, on.Majority), mine.CPUMajority
+	}
+	m.value(modelRate, rate)
+	m.value(modelOf, per(rate, best))
+	m.value(modelCPU, 100*cpu)
+}
