@@ -45,6 +45,7 @@ nothing else.`,
   millrace bench full-one --scale small
   millrace bench full-one incr-backlog --rounds 5 --peer mongodump=/usr/bin/mongodump --report bench.html --output html
   millrace bench topology --nodes 3,7 --write-concern 1,majority --scale medium --rounds 2
+  millrace bench seed --scale medium --output html --report seed.html
   millrace bench all --scale medium --report results.json --output json`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -199,6 +199,13 @@ func (m *meter) during(ctx context.Context, st *site, do func() error) error {
 	return nil
 }
 
+// newMember notes the processor time of a server that was started in the round.
+func (m *meter) newMember(cpu float64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.target = &serverUsage{cpu: cpu}
+}
+
 // done notes how many operations were done.
 func (m *meter) done(n int) {
 	m.mu.Lock()
@@ -295,7 +302,10 @@ func measure(ctx context.Context, st *site, x contender) (Round, error) {
 	}
 	source, target := s1.minus(s0), t1.minus(t0)
 	if m.source != nil {
-		source, target = *m.source, *m.target
+		source = *m.source
+	}
+	if m.target != nil {
+		target = *m.target
 	}
 	r.SourceCPU, r.TargetCPU, r.SourceSent, r.TargetReceived = source.cpu, target.cpu, source.out, target.in
 	r.Peak, r.Series = peak, series

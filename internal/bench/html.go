@@ -37,10 +37,23 @@ func WriteHTML(w io.Writer, r *Report) error {
 		if err != nil {
 			return fmt.Errorf("draw %s: %w", c.Name(), err)
 		}
-		for _, d := range charts {
-			v.Charts = append(v.Charts, figureView{d.title, template.HTML(d.svg)}) // drawn here, names in it are escaped
-		}
+		v.Charts = views(charts)
 		cases = append(cases, v)
 	}
-	return t.Execute(w, map[string]any{"Report": r, "Cases": cases, "Ended": r.Ended.UTC().Format("2006-01-02 15:04 UTC")})
+	g := r.growth()
+	charts, err := g.charts()
+	if err != nil {
+		return fmt.Errorf("draw the growth: %w", err)
+	}
+	header, rows := g.table()
+	return t.Execute(w, map[string]any{"Report": r, "Cases": cases, "Ended": r.Ended.UTC().Format("2006-01-02 15:04 UTC"),
+		"Growth": len(g) > 0, "GrowthHeader": header, "GrowthRows": rows, "GrowthCharts": views(charts)})
+}
+
+func views(charts []drawing) []figureView {
+	var all []figureView
+	for _, d := range charts {
+		all = append(all, figureView{d.title, template.HTML(d.svg)}) // drawn here, names in it are escaped
+	}
+	return all
 }

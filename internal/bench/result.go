@@ -39,6 +39,9 @@ type Case struct {
 	Unit  string `json:"unit"`
 	Count int    `json:"count"`
 	Bytes int    `json:"bytes"`
+	// Collections and Indexes in each are the case's place in a matrix.
+	Collections int `json:"collections,omitempty"`
+	Indexes     int `json:"indexes,omitempty"`
 	// RatioOf is the value that OfCeiling compares, small being good; empty
 	// compares the rates.
 	RatioOf string `json:"ratioOf,omitempty"`

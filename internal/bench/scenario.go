@@ -47,6 +47,7 @@ func scenarios() []scenario {
 		{"latency", "from a write on the source until it is visible on the target, 100 writes a second", "until a change stream on the source gives it", latency},
 		{"idle", "follow a source on which nothing happens", "the servers without a follower", idle},
 		{"topology", "insert into replica sets with chaining off, on, and planned", treeCeiling, topologies},
+		{"seed", "a new replica-set member while light writes go on: 1, 2, 5, 10 indexes on one collection; 1, 10, 100 collections of 5 indexes", "the files copied once under fsyncLock, no mongod started on them", seedFiles},
 		{"verify", "compare the data of full-one with an equal target", "read both sides at the same time, each at its best settings", verify},
 	}
 }

@@ -162,7 +162,7 @@ func (s *side) spareRun(ctx context.Context, mt *meter, done func(context.Contex
 		mt.used(processCPU([]int{m.Pid()}))
 		err = errors.Join(err, m.Stop())
 	}()
-	c, err := s.reach(ctx)
+	c, err := reach(ctx, s.lab.DirectURI(spare))
 	if err != nil {
 		return err
 	}
@@ -179,10 +179,10 @@ func (s *side) spareRun(ctx context.Context, mt *meter, done func(context.Contex
 	}
 }
 
-// reach connects to the second member as soon as it answers.
-func (s *side) reach(ctx context.Context) (*mongo.Cluster, error) {
+// reach connects to a member as soon as it answers.
+func reach(ctx context.Context, uri string) (*mongo.Cluster, error) {
 	for {
-		c, err := mongo.Connect(ctx, s.lab.DirectURI(spare), mongo.Options{AppName: "millrace bench", ServerSelectionTimeout: 200 * time.Millisecond})
+		c, err := mongo.Connect(ctx, uri, mongo.Options{AppName: "millrace bench", ServerSelectionTimeout: 200 * time.Millisecond})
 		if err == nil {
 			return c, nil
 		}

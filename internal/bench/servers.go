@@ -57,7 +57,7 @@ func (s *side) restart(ctx context.Context) error {
 
 // describe tells versions and sizes of the clusters.
 func (st *site) describe() string {
-	if st.source == st.target {
+	if st.source == st.target || st.target.Cluster == nil {
 		return st.source.describe()
 	}
 	return "source " + st.source.describe() + "; target " + st.target.describe()

@@ -18,6 +18,10 @@ func WriteText(w io.Writer, r *Report) error {
 	for i := range r.Cases {
 		writeCase(&b, &r.Cases[i])
 	}
+	if g := r.growth(); len(g) > 0 {
+		b.WriteString("\nhow both ways to a new member grow:\n")
+		writeTable(&b, g.table)
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -29,7 +33,27 @@ func (m Machine) String() string {
 
 func writeCase(b *strings.Builder, c *Case) {
 	fmt.Fprintf(b, "\n%s: %s\nceiling: %s\nservers: %s\n", c.Name(), c.Work, c.Ceiling, c.Servers)
-	header, rows := c.table()
+	writeTable(b, c.table)
+	for _, x := range c.Contenders {
+		fmt.Fprintf(b, "  %s: %s\n", x.Name, x.How)
+		if parts := x.Parts(); parts != "" {
+			fmt.Fprintf(b, "    of which: %s\n", parts)
+		}
+		if x.Error != "" {
+			fmt.Fprintf(b, "    failed: %s\n", x.Error)
+		}
+		r := x.medianRound()
+		for _, line := range r.treePicture() {
+			fmt.Fprintf(b, "    %s\n", line)
+		}
+	}
+	for _, n := range c.Notes {
+		fmt.Fprintf(b, "  note: %s\n", n)
+	}
+}
+
+func writeTable(b *strings.Builder, of func() ([]string, [][]string)) {
+	header, rows := of()
 	t := table.NewWriter()
 	t.SetStyle(table.StyleLight)
 	t.Style().Format.Header = text.FormatDefault
@@ -51,22 +75,6 @@ func writeCase(b *strings.Builder, c *Case) {
 		t.AppendRow(row)
 	}
 	b.WriteString(t.Render() + "\n")
-	for _, x := range c.Contenders {
-		fmt.Fprintf(b, "  %s: %s\n", x.Name, x.How)
-		if parts := x.Parts(); parts != "" {
-			fmt.Fprintf(b, "    of which: %s\n", parts)
-		}
-		if x.Error != "" {
-			fmt.Fprintf(b, "    failed: %s\n", x.Error)
-		}
-		r := x.medianRound()
-		for _, line := range r.treePicture() {
-			fmt.Fprintf(b, "    %s\n", line)
-		}
-	}
-	for _, n := range c.Notes {
-		fmt.Fprintf(b, "  note: %s\n", n)
-	}
 }
 
 // table is a case's figures, medians over the rounds, for all forms of output.

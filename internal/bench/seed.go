@@ -1,0 +1,268 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// seedCase is one place of the matrix.
+type seedCase struct{ collections, indexes int }
+
+func (c seedCase) String() string { return itoa(c.collections) + "x" + itoa(c.indexes) }
+
+// seedMatrix varies the indexes of one collection, and the collections of five
+// indexes each.
+func seedMatrix() []seedCase {
+	return []seedCase{{1, 1}, {1, 2}, {1, 5}, {1, 10}, {10, 5}, {100, 5}}
+}
+
+// The contenders of the scenario.
+const (
+	seedOnePass = "one pass under the lock"
+	seedTwoPass = "millrace seed"
+	seedLogical = "logical initial sync"
+	valueLocked = "locked s"
+	valueCopied = "copied MB"
+	valueAgain  = "changed MB"
+)
+
+// seedFiles measures how long a set takes to have a new member.
+func seedFiles(ctx context.Context, b *bench, s scenario) error {
+	if b.o.Servers.given() {
+		return mongo.WithHint(errors.New("this measurement copies the files of servers and adds members, which is not done to given clusters"),
+			"run it without --source and --target, on lab clusters")
+	}
+	for _, c := range seedMatrix() {
+		if err := b.seed(ctx, s, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// seed measures one case: a set of two members under light writes gets a third.
+func (b *bench) seed(ctx context.Context, s scenario, sc seedCase) (err error) {
+	data := dataset{ycsb(), b.o.Scale.of(seedDocs), sc.collections}
+	var indexes []index
+	for i := range sc.indexes {
+		indexes = append(indexes, index{field: "field" + itoa(i)})
+	}
+	c := Case{
+		Scenario: s.name, Variant: sc.String(), Ceiling: s.ceiling, Unit: "documents", Count: data.docs, Bytes: data.bytes(),
+		Collections: sc.collections, Indexes: sc.indexes,
+		Work: "a new member for a set that holds " + data.describe() + ", " + itoa(sc.indexes) + " secondary indexes on 100-byte fields in each, " +
+			lightText + ", until it is SECONDARY and has applied what the primary had then",
+	}
+	b.say("%s: starting servers", c.Name())
+	w := &seedWork{bench: b, data: data, indexes: indexes, cacheGB: cacheGB(data.bytes() * (2 + sc.indexes) / 2)}
+	w.site = &site{source: &side{}, target: &side{}}
+	defer func() { err = joinClose(err, w.site) }()
+	err = w.source.open(ctx, false, lab.Options{Version: b.o.Servers.Version, Topology: "rs:2", CacheGB: w.cacheGB,
+		OplogMB: oplogMB(data.docs, data.shape.size), Logger: b.o.Log})
+	if err != nil {
+		return err
+	}
+	b.say("%s: loading %s", c.Name(), data.describe())
+	if err := w.source.load(ctx, data, indexes); err != nil {
+		return err
+	}
+	if err := w.chooseMember(ctx); err != nil {
+		return err
+	}
+	load := startLight(ctx, w.source, data)
+	err = b.compete(ctx, w.site, c, []contender{w.onePass(), w.twoPasses(), w.logical()})
+	err = errors.Join(err, load.stop(), w.dismiss(context.WithoutCancel(ctx)))
+	if err == nil {
+		b.report.Cases[len(b.report.Cases)-1].noteSeed()
+	}
+	return err
+}
+
+// seedDocs is the number of documents at medium scale.
+const seedDocs = 250_000
+
+// seedWork is a seedCase on its servers.
+type seedWork struct {
+	*bench
+	*site
+	data    dataset
+	indexes []index
+	cacheGB float64
+	from    int // the member whose files are copied: the secondary
+	new     *newcomer
+}
+
+// chooseMember finds the secondary.
+func (w *seedWork) chooseMember(ctx context.Context) error {
+	primary, err := w.source.lab.Primary(ctx)
+	w.from = 1 - primary
+	return err
+}
+
+func (w *seedWork) member() *lab.Member { return w.source.lab.Members()[w.from] }
+
+// prepare takes the last round's member away, and has both members take a
+// checkpoint, so that each round begins alike.
+func (w *seedWork) prepare(ctx context.Context) error {
+	if err := w.dismiss(ctx); err != nil {
+		return err
+	}
+	if err := w.caughtUp(ctx, w.source.nodes[w.from]); err != nil {
+		return err
+	}
+	for _, n := range w.source.nodes {
+		if err := (&side{direct: n, Cluster: n}).settle(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// onePass copies the files under one lock, as is done by hand.
+func (w *seedWork) onePass() contender {
+	return contender{
+		name: seedOnePass, kind: KindCeiling,
+		how:     "fsyncLock of the secondary, its files copied once (4 ranges of 8 MiB at a time, holes kept), fsyncUnlock, fsync of the copy; no mongod is started on it",
+		prepare: w.prepare,
+		run: func(ctx context.Context, m *meter) error {
+			to := filepath.Join(w.dir, "copy")
+			defer os.RemoveAll(to)
+			var copied int64
+			err := m.part("copy under the lock", func() (err error) {
+				return w.locked(ctx, func() error {
+					copied, err = copyFiles(ctx, w.member().DBPath, to)
+					return err
+				})
+			})
+			if err != nil {
+				return err
+			}
+			m.value(valueLocked, m.round.Seconds)
+			m.value(valueCopied, float64(copied)/1e6)
+			return m.part("fsync", func() error { return syncFiles(to) })
+		},
+	}
+}
+
+// twoPasses is millrace.
+func (w *seedWork) twoPasses() contender {
+	how := []string{"seed", "local", "--from-uri", "(the secondary)", "--start", "--join", "(its address)", "--join-votes", "0", "--join-priority", "0", "--", "mongod …"}
+	return contender{
+		name: seedTwoPass, kind: KindMillrace, how: w.commandLine(how), prepare: w.prepare, check: w.complete,
+		run: func(ctx context.Context, m *meter) error {
+			n, err := w.announce(ctx)
+			if err != nil {
+				return err
+			}
+			report := n.dir + ".json"
+			args := []string{"seed", "local", "--from-uri", w.source.lab.DirectURI(w.from), "--from-dbpath", w.member().DBPath, "--to-dbpath", n.dir,
+				"--set-uri", w.source.uri, "--start", "--join", n.host, "--join-votes", "0", "--join-priority", "0",
+				"--report", report, "--output", "json", "--log-level", "warn", "--", n.program}
+			c, err := startChild(ctx, program{name: w.o.Millrace, args: append(args, n.args...), env: append(n.env, "XDG_STATE_HOME="+w.dir)})
+			if err != nil {
+				return err
+			}
+			m.runs(c.pid())
+			ended := c.wait()
+			err = errors.Join(ended, n.adopt(report, m))
+			m.used(c.cpu())
+			m.newMember(processCPU([]int{n.pid}))
+			return err
+		},
+	}
+}
+
+// logical is the server's own way: an empty member copies documents and builds
+// indexes.
+func (w *seedWork) logical() contender {
+	return contender{
+		name: seedLogical, kind: KindPeer, prepare: w.prepare, check: w.complete,
+		how: "a mongod is started on an empty directory and added to the set as soon as it listens, without vote and priority",
+		run: func(ctx context.Context, m *meter) error {
+			n, err := w.announce(ctx)
+			if err != nil {
+				return err
+			}
+			if err := m.part("start", func() error { return n.start(ctx) }); err != nil {
+				return err
+			}
+			if err := m.part("add", func() error { return w.add(ctx, n.host) }); err != nil {
+				return err
+			}
+			err = m.part("initial sync", func() error {
+				c, err := reach(ctx, n.uri())
+				if err != nil {
+					return err
+				}
+				defer c.Close()
+				return w.caughtUp(ctx, c)
+			})
+			m.round.ToolCPU = 0 // that of the bench, which only waits
+			m.newMember(processCPU([]int{n.pid}))
+			return err
+		},
+	}
+}
+
+// complete checks the new member's documents and indexes.
+func (w *seedWork) complete(ctx context.Context) error {
+	c, err := reach(ctx, w.new.uri())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if ok, err := isSecondary(ctx, c); err != nil || !ok {
+		return errors.Join(errors.New("the new member is no secondary"), err)
+	}
+	n, err := (&side{direct: c}).count(ctx, w.data.collections)
+	if err != nil {
+		return err
+	}
+	if n != int64(w.data.docs) {
+		return fmt.Errorf("the new member has %d of %d documents", n, w.data.docs)
+	}
+	for i := range w.data.collections {
+		n, err := indexCount(ctx, c, collection(i))
+		if err != nil || n != len(w.indexes)+1 {
+			return errors.Join(fmt.Errorf("%s of the new member has %d indexes, not %d", collection(i), n, len(w.indexes)+1), err)
+		}
+	}
+	return nil
+}
+
+// noteSeed tells the two comparisons that the scenario is for.
+func (c *Case) noteSeed() {
+	faster, _ := c.against(seedLogical, seedTwoPass)
+	c.Notes = append(c.Notes, "logical initial sync takes "+figure(faster.Median)+" times as long as millrace seed ("+figure(faster.Min)+"-"+figure(faster.Max)+")")
+	_, lock := c.against(seedTwoPass, seedOnePass)
+	c.Notes = append(c.Notes, "the lock of two passes is "+strconv.FormatFloat(lock.Median*100, 'f', 1, 64)+" % of that of one pass")
+}
+
+// against is how many times as long x took as y, and how many times as long it
+// locked, over the rounds.
+func (c *Case) against(x, y string) (time, locked Stat) {
+	a, b := c.contender(x), c.contender(y)
+	var times, locks []float64
+	for i := range min(len(a.Rounds), len(b.Rounds)) {
+		times = append(times, per(a.Rounds[i].Seconds, b.Rounds[i].Seconds))
+		locks = append(locks, per(a.Rounds[i].Values[valueLocked], b.Rounds[i].Values[valueLocked]))
+	}
+	return newStat(times), newStat(locks)
+}
+
+// contender finds one by name; one without rounds when there is none.
+func (c *Case) contender(name string) *Contender {
+	for i := range c.Contenders {
+		if c.Contenders[i].Name == name {
+			return &c.Contenders[i]
+		}
+	}
+	return &Contender{}
+}
