@@ -87,7 +87,7 @@ func (a *app) seedGuardCommand() *cobra.Command {
 
 // seedSource is the member that the settings name.
 func seedSource(s *config.Seed) seed.SourceOptions {
-	o := seed.SourceOptions{URI: s.SourceURI, DBPath: s.SourceDBPath, AllowPrimary: s.AllowPrimary, YesBlockAllWrites: s.YesBlockAllWrites}
+	o := seed.SourceOptions{URI: s.SourceURI, DBPath: s.SourceDBPath, AllowPrimary: s.AllowPrimary, YesBlockAllWrites: s.YesBlockAllWrites, Rate: s.Rate()}
 	if s.Way != "auto" {
 		o.Way = seed.Way(s.Way)
 	}
@@ -113,6 +113,7 @@ func (a *app) seedLocal(ctx context.Context, s *config.Seed, origins config.Orig
 		return a.beforeWriting(ctx, err)
 	}
 	if s.DryRun {
+		seed.CheckMember(ctx, plan, seedTarget(s, command))
 		return a.tellSeedPlan(s, plan)
 	}
 	warnSeedPlan(log, plan)
@@ -125,6 +126,15 @@ func (a *app) seedLocal(ctx context.Context, s *config.Seed, origins config.Orig
 	return a.seed(ctx, s, agent, command, screen, log)
 }
 
+// seedTarget is the new member that the settings name.
+func seedTarget(s *config.Seed, command []string) seed.Options {
+	return seed.Options{
+		Pull: seed.PullOptions{DBPath: s.TargetDBPath, Workers: s.Workers},
+		Member: seed.MemberOptions{Command: command, Join: s.Join, Votes: s.JoinVotes, Priority: s.JoinPriority, Hidden: s.JoinHidden,
+			SetURI: s.SetURI, CatchUp: s.CatchUp, NewSet: s.NewSet, NewSetHost: s.NewSetHost, Mongod: s.Mongod},
+	}
+}
+
 // seed copies from src and tells how it went.
 func (a *app) seed(ctx context.Context, s *config.Seed, src seed.Source, command []string, screen *screen, log *slog.Logger) error {
 	stats := &seed.Stats{}
@@ -132,11 +142,8 @@ func (a *app) seed(ctx context.Context, s *config.Seed, src seed.Source, command
 	if s.From != "" { // on one machine the agent holds to it
 		limit = s.Limiter()
 	}
-	o := seed.Options{
-		Pull: seed.PullOptions{DBPath: s.TargetDBPath, Workers: s.Workers, Stats: stats, Log: log, Limit: limit},
-		Member: seed.MemberOptions{Command: command, Join: s.Join, Votes: s.JoinVotes, Priority: s.JoinPriority, Hidden: s.JoinHidden,
-			SetURI: s.SetURI, CatchUp: s.CatchUp, NewSet: s.NewSet, NewSetHost: s.NewSetHost, Mongod: s.Mongod},
-	}
+	o := seedTarget(s, command)
+	o.Pull.Stats, o.Pull.Log, o.Pull.Limit = stats, log, limit
 	if o.Member.SetURI == "" {
 		o.Member.SetURI = s.SourceURI
 	}

@@ -242,6 +242,11 @@ func (c *checker) hostPort(setting, value string) {
 
 // Limiter holds a copy to the rate of the settings, which have to be valid.
 func (s *Seed) Limiter() *pace.Limiter {
+	return pace.New(pace.Rates{Bytes: s.Rate()})
+}
+
+// Rate is that rate in bytes a second; 0 is none.
+func (s *Seed) Rate() int64 {
 	bytes, _ := parseBytes(s.MaxRateBytes)
-	return pace.New(pace.Rates{Bytes: bytes})
+	return bytes
 }

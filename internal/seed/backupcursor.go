@@ -290,7 +290,7 @@ func (c *backupCursor) keepAlive(every time.Duration) {
 		select {
 		case <-c.stop:
 			cancel()
-			_ = <-asked // cut
+			<-asked //nolint:errcheck // it was cut
 			return
 		case err = <-asked:
 		}

@@ -67,6 +67,8 @@ type SourceOptions struct {
 	Way    Way // empty chooses
 	// AllowPrimary and YesBlockAllWrites both have to be set to lock a primary.
 	AllowPrimary, YesBlockAllWrites bool
+	// Rate is the limit of the copy in bytes a second, for estimates; 0 is none.
+	Rate int64
 
 	chosen bool // Way was found to work before: no backup cursor is opened to see
 }
@@ -190,6 +192,7 @@ func (p *Plan) inspectServer(ctx context.Context, m *member, o SourceOptions) er
 	}
 	if h.SetName != "" {
 		p.inspectReplication(ctx, m)
+		p.window(ctx, m, o.Rate)
 	}
 	return nil
 }

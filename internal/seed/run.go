@@ -116,6 +116,21 @@ func Run(ctx context.Context, src Source, o Options) (*Result, error) {
 	if o.Pull.Stats == nil {
 		o.Pull.Stats = &Stats{}
 	}
+	if o.Pull.Log == nil {
+		o.Pull.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Pull.Check == nil {
+		o.Pull.Check = func(m *Manifest) error {
+			p := &Plan{Way: m.Way, Origin: m.Origin, Files: len(m.Files), Bytes: m.Bytes}
+			p.checkPrograms(ctx, o) // the copy itself looks at its directory
+			for _, c := range p.Checks {
+				if c.Level == LevelWarn {
+					o.Pull.Log.Warn("precheck: "+c.Message, "check", c.Name, "hint", c.Hint)
+				}
+			}
+			return p.Err()
+		}
+	}
 	res := &Result{}
 	defer func() { res.Seconds = time.Since(began).Seconds() }()
 	report, err := Pull(ctx, src, o.Pull)

@@ -1,0 +1,174 @@
+package seed
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// saying is a mongod that says a version and options.
+func saying(t *testing.T, version, config string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "mongod")
+	must(t, os.WriteFile(name, []byte("#!/bin/sh\ncase \"$*\" in *--version) echo 'db version v"+version+"';; *) cat <<E\n"+config+"\nE\nesac\n"), 0o700))
+	return name
+}
+
+func TestVersionsAreCompared(t *testing.T) {
+	for _, c := range []struct {
+		source, fcv, started string
+		want                 Level
+	}{
+		{"6.0.5", "6.0", "6.0.27", LevelOK},
+		{"6.0.27", "6.0", "6.0.5", LevelOK},
+		{"6.0.5", "6.0", "5.0.4", LevelFail},
+		{"6.0.5", "5.0", "5.0.4", LevelFail},
+		{"5.0.4", "5.0", "6.0.5", LevelWarn},
+		{"5.0.4", "4.4", "6.0.5", LevelFail},
+		{"4.4.2", "4.4", "5.0.4", LevelWarn},
+		{"4.2.6", "4.2", "6.0.5", LevelFail},
+		{"6.0.6-5", "6.0", "7.0.2", LevelWarn},
+		{"7.0.2", "7.0", "10.0.1", LevelFail},
+		{"5.0.4", "", "6.0.5", LevelFail},
+		{"", "", "6.0.5", LevelWarn},
+		{"6.0.5", "6.0", "nothing", LevelWarn},
+	} {
+		p := &Plan{Origin: Origin{Version: c.source, FCV: c.fcv}}
+		p.checkVersion(t.Context(), []string{saying(t, c.started, "")})
+		got := LevelOK
+		for _, x := range p.Checks {
+			if got = x.Level; x.Hint == "" {
+				t.Errorf("%+v: no hint", c)
+			}
+		}
+		if got != c.want {
+			t.Errorf("%+v: %s, %+v", c, got, p.Checks)
+		}
+	}
+}
+
+// What the mongod says of its own options is compared, wherever they come from.
+func TestStartCommandIsCompared(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(t.TempDir(), "mongod.conf")
+	must(t, os.WriteFile(file, []byte("storage: {dbPath: "+dir+", directoryPerDB: true}\nreplication: {replSetName: rs}\n"), 0o600))
+	real := mongod(t, "6.0")
+	flags := []string{"--dbpath", dir, "--replSet", "rs", "--fork", "--logpath", filepath.Join(t.TempDir(), "log")}
+	for _, c := range []struct {
+		name    string
+		command []string
+		storage Storage
+		newSet  string
+		level   Level
+		says    string
+	}{
+		{name: "the same", command: append([]string{real}, flags...), level: LevelOK},
+		{name: "behind a helper", command: append([]string{"env", "A=b", real}, flags...), level: LevelOK},
+		{name: "from a file", command: []string{real, "-f", file}, storage: Storage{DirectoryPerDB: true}, level: LevelOK},
+		{name: "other layout, from a file", command: []string{real, "-f", file}, level: LevelFail, says: "directoryPerDB is true"},
+		{name: "index directories", command: append([]string{real}, flags...), storage: Storage{DirectoryForIndexes: true}, level: LevelFail, says: "directoryForIndexes is false"},
+		{name: "compressor", command: append([]string{real, "--wiredTigerCollectionBlockCompressor", "zstd"}, flags...), level: LevelWarn, says: "zstd"},
+		{name: "compressor of the source", command: append([]string{real}, flags...), storage: Storage{Compressor: "zlib"}, level: LevelWarn, says: "zlib"},
+		{name: "directory", command: []string{real, "--dbpath", t.TempDir(), "--replSet", "rs"}, level: LevelFail, says: "dbPath"},
+		{name: "no directory", command: []string{real, "--replSet", "rs"}, level: LevelFail, says: "dbPath"},
+		{name: "set", command: []string{real, "--dbpath", dir, "--replSet", "other"}, level: LevelFail, says: `"other"`},
+		{name: "no set", command: []string{real, "--dbpath", dir}, level: LevelFail, says: "replica set"},
+		{name: "new set", command: append([]string{real}, flags...), newSet: "stage", level: LevelFail, says: "stage"},
+		{name: "no mongod", command: []string{"/etc/init.d/db", "start"}, level: LevelWarn, says: "no mongod is to be seen"},
+		{name: "unknown option", command: []string{real, "--nonsense"}, level: LevelWarn, says: "does not tell its options"},
+		{name: "encrypted", command: []string{saying(t, "6.0.5", "storage: {dbPath: "+dir+"}\nsecurity: {enableEncryption: true}\nreplication: {replSet: rs}")}, level: LevelFail, says: "encrypts"},
+		{name: "engine", command: []string{saying(t, "6.0.5", "storage: {dbPath: "+dir+", engine: inMemory}\nreplication: {replSet: rs}")}, level: LevelFail, says: "inMemory"},
+	} {
+		p := &Plan{Origin: Origin{Version: "6.0.5", FCV: "6.0", SetName: "rs", Storage: c.storage}}
+		p.checkPrograms(t.Context(), Options{Pull: PullOptions{DBPath: dir}, Member: MemberOptions{Command: c.command, NewSet: c.newSet}})
+		got := Check{Level: LevelOK}
+		if len(p.Checks) > 0 {
+			got = p.Checks[0]
+		}
+		if got.Level != c.level || !strings.Contains(got.Message, c.says) || got.Level != LevelOK && got.Hint == "" || len(p.Checks) > 1 {
+			t.Errorf("%s: %+v", c.name, p.Checks)
+		}
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("a mongod was started: %v, %v", entries, err)
+	}
+}
+
+// A command that cannot work is refused before anything is copied.
+func TestWrongCommandIsRefusedBeforeTheCopy(t *testing.T) {
+	dir := fakeMember(t)
+	to := filepath.Join(t.TempDir(), "to")
+	a := fakeAgent(t, dir, AgentOptions{Way: WayLock, Freezer: &changingFreezer{}})
+	a.opts.Describe = nil
+	_, err := Run(t.Context(), a, Options{Pull: PullOptions{DBPath: to}, Member: MemberOptions{
+		Command: []string{saying(t, "6.0.5", "storage: {dbPath: /elsewhere}\nreplication: {replSet: rs}")}}})
+	if err == nil || !strings.Contains(err.Error(), "/elsewhere") || mongo.HintOf(err) == "" {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(to, "index-2.wt")); err == nil {
+		t.Error("it was copied")
+	}
+}
+
+func TestTargetIsChecked(t *testing.T) {
+	used := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(used, "x"), nil, 0o600))
+	for _, c := range []struct {
+		dir   string
+		bytes int64
+		want  []string
+	}{
+		{filepath.Join(t.TempDir(), "a", "b"), 1000, nil},
+		{filepath.Join(t.TempDir(), "a", "b"), 1 << 60, []string{"free space"}},
+		{used, 1000, []string{"target directory"}},
+	} {
+		p := &Plan{Bytes: c.bytes}
+		CheckMember(t.Context(), p, Options{Pull: PullOptions{DBPath: c.dir}})
+		var got []string
+		for _, x := range p.Checks {
+			got = append(got, x.Name)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: %+v", c.dir, p.Checks)
+		}
+	}
+}
+
+func TestOplogWindowIsCompared(t *testing.T) {
+	p := &Plan{Bytes: 1 << 40}
+	p.compareWindow(24*3600, 0)
+	p.compareWindow(4*3600, 1<<30)
+	if len(p.Checks) != 0 {
+		t.Errorf("%+v", p.Checks)
+	}
+	p.compareWindow(4*3600, 0)
+	p.compareWindow(24*3600, 10<<20)
+	if len(p.Checks) != 2 || p.Checks[0].Level != LevelWarn || p.Checks[0].Hint == "" {
+		t.Errorf("%+v", p.Checks)
+	}
+}
+
+func TestLagAndDelayAreSeen(t *testing.T) {
+	now := time.Now()
+	status, err := bson.Marshal(bson.D{{Key: "members", Value: bson.A{
+		bson.D{{Key: "self", Value: true}, {Key: "optimeDate", Value: now.Add(-2 * time.Minute)}}, bson.D{{Key: "optimeDate", Value: now}}}}})
+	must(t, err)
+	p := &Plan{Origin: Origin{Host: "b:1"}}
+	p.lag(status)
+	for _, field := range []string{"secondaryDelaySecs", "slaveDelay"} { // since 5.0, and before
+		config, err := bson.Marshal(bson.D{{Key: "config", Value: bson.D{{Key: "members", Value: bson.A{
+			bson.D{{Key: "host", Value: "a:1"}, {Key: field, Value: int64(9)}}, bson.D{{Key: "host", Value: "b:1"}, {Key: field, Value: int64(3600)}}}}}}})
+		must(t, err)
+		p.delay(config)
+	}
+	if len(p.Checks) != 3 || p.Checks[0].Level != LevelWarn || p.Checks[1].Level != LevelFail || p.Checks[2].Level != LevelFail || !strings.Contains(p.Checks[2].Message, "3600") {
+		t.Errorf("%+v", p.Checks)
+	}
+}
