@@ -27,6 +27,7 @@ type actSettings struct {
 	within    time.Duration
 	interval  time.Duration
 	noNotes   bool
+	holds     bool // the command keeps on
 	logLevel  string
 	logFormat string
 }
@@ -81,6 +82,9 @@ func (a *app) act(ctx context.Context, s *actSettings, o topology.PlanOptions) (
 	observer, err := a.openSet(&s.topologySettings)
 	if err != nil {
 		return nil, err
+	}
+	if s.holds && s.yes {
+		observer.Announce()
 	}
 	set, err := observer.Observe(ctx)
 	if err != nil {
@@ -139,6 +143,9 @@ The user needs the roles clusterMonitor and clusterManager.`,
 			if !s.yes {
 				return t.dryRun(o)
 			}
+			if err := t.observer.CheckAlone(cmd.Context(), t.set); err != nil {
+				return err
+			}
 			if _, err := topology.Remember(t.set).Save(t.dir); err != nil {
 				return err
 			}
@@ -178,7 +185,10 @@ another primary is elected and when the configuration changes. A member in its
 initial sync is left alone. Without --yes it shows the plan and changes nothing.
 
 On an interrupt the members go back under the sources that they had before,
-unless --keep is given. Run one hold for a set, not two.`,
+unless --keep is given.
+
+While a hold is connected to a set, another hold, apply and release refuse to
+work on it.`,
 		Example: `  millrace topology hold --uri mongodb://a,b,c/?replicaSet=rs --yes
   millrace topology hold --policy latency --interval 5s --keep --yes`,
 		Args: cobra.NoArgs,
@@ -197,6 +207,7 @@ unless --keep is given. Run one hold for a set, not two.`,
 			return t.hold(cmd.Context(), keep)
 		},
 	}
+	s.holds = true
 	s.bindAct(cmd.Flags(), restoreTime)
 	cmd.Flags().Lookup("within").Usage = "how long restoring may take at the end"
 	s.bindNotes(cmd.Flags())
@@ -208,6 +219,9 @@ unless --keep is given. Run one hold for a set, not two.`,
 
 // hold holds until an interrupt, which is its good end.
 func (t *acting) hold(ctx context.Context, keep bool) error {
+	if err := t.observer.CheckAlone(ctx, t.set); err != nil {
+		return err
+	}
 	was, err := topology.Remember(t.set).Save(t.dir)
 	if err != nil {
 		return err
@@ -265,6 +279,9 @@ choose for themselves. Without --yes it says what it knows and changes nothing.`
 				}
 				t.untouched()
 				return nil
+			}
+			if err := t.observer.CheckAlone(cmd.Context(), t.set); err != nil {
+				return err
 			}
 			if err := t.restore(cmd.Context(), was); err != nil {
 				return err

@@ -16,6 +16,8 @@ type cluster interface {
 	Source(ctx context.Context, host string) (source, state string, err error)
 	SyncFrom(ctx context.Context, host, source string) error
 	Notes(ctx context.Context, primary string) error
+	Rivals(ctx context.Context, hosts []string) ([]string, error)
+	Name() string
 }
 
 const (
@@ -142,10 +144,14 @@ func (c *Controller) Apply(ctx context.Context) (*Plan, error) {
 
 // Hold keeps the set in the planned tree until ctx ends: when members drift,
 // restart or are lost, when another primary is elected, when the configuration
-// changes. It returns the error that ended ctx, or that of a first look.
+// changes. It returns the error that ended ctx, that of a first look, or ErrHeld
+// when it sees a hold that was there before it.
 func (c *Controller) Hold(ctx context.Context) error {
 	h := holding{Controller: c}
 	for {
+		if err := h.alone(ctx); err != nil {
+			return err
+		}
 		agrees, err := h.round(ctx)
 		switch {
 		case ctx.Err() != nil:

@@ -15,6 +15,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // logTo shows a controller's log with the test's.
@@ -102,12 +103,27 @@ func TestControl(t *testing.T) {
 
 	holdCtx, stop := context.WithCancelCause(t.Context())
 	held := make(chan error, 1)
+	if err := o.CheckAlone(t.Context(), set); err != nil {
+		t.Errorf("nobody holds the set: %v", err)
+	}
 	holder := open(t, c)
+	holder.Announce()
 	hold := NewController(holder, ControlOptions{Interval: 300 * time.Millisecond, Log: testLog(t)})
 	go func() { held <- hold.Hold(holdCtx) }()
 	stopped := errors.New("enough")
 	defer stop(stopped)
 
+	t.Run("another hold", func(t *testing.T) {
+		eventually(t, o, "the hold to be known", func(s *Set) bool { return errors.Is(o.CheckAlone(t.Context(), s), ErrHeld) })
+		later := open(t, c)
+		later.Announce()
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		err := NewController(later, ControlOptions{Log: testLog(t)}).Hold(ctx)
+		if !errors.Is(err, ErrHeld) || mongo.HintOf(err) == "" {
+			t.Errorf("a second hold ended with %v", err)
+		}
+	})
 	t.Run("drift", func(t *testing.T) {
 		seat := plan.Seats[len(plan.Seats)-1] // a chained one goes under the primary
 		if err := o.SyncFrom(t.Context(), seat.Host, plan.Primary); err != nil {
@@ -140,6 +156,8 @@ func TestControl(t *testing.T) {
 	if err := <-held; !errors.Is(err, stopped) {
 		t.Errorf("hold ended with %v", err)
 	}
+	holder.Close()
+	eventually(t, o, "nobody to hold the set", func(s *Set) bool { return o.CheckAlone(t.Context(), s) == nil })
 	if s := hold.Stats(); s.Settled == 0 || s.Plans < 2 {
 		t.Errorf("%+v", s)
 	}

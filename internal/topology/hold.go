@@ -3,6 +3,7 @@ package topology
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -15,7 +16,8 @@ type holding struct {
 	signature string // of the set that the plan was made for
 	changed   string // signature seen last, when it is another
 	agreed    bool
-	fixed     bool // the plan is not to be made anew
+	fixed     bool      // the plan is not to be made anew
+	looked    time.Time // for other holds
 }
 
 // signature is what a plan depends on, but for round trips, which vary.
@@ -67,6 +69,25 @@ func (h *holding) round(ctx context.Context) (agrees bool, err error) {
 		}
 	}
 	return agrees, nil
+}
+
+// alone looks from time to time whether another hold works on the set. The one
+// whose name comes first stays, so that not both of two end.
+func (h *holding) alone(ctx context.Context) error {
+	if h.set == nil || time.Since(h.looked) < rivalsEvery {
+		return nil
+	}
+	h.looked = time.Now()
+	rivals, err := h.cluster.Rivals(ctx, reachable(h.set))
+	if err != nil {
+		h.log.Debug("other holds cannot be seen", "error", err)
+		return nil
+	}
+	me := h.cluster.Name()
+	for _, r := range rivals {
+		h.log.Warn("another hold works on the set", "hold", r)
+	}
+	return held(h.set.Name, slices.DeleteFunc(rivals, func(r string) bool { return since(r) > since(me) }))
 }
 
 func (h *holding) primary() string {

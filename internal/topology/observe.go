@@ -24,6 +24,7 @@ const defaultTimeout = 3 * time.Second
 type Observer struct {
 	opts    *options.ClientOptions // as the connection string says
 	uri     string
+	app     string // name of the connections
 	timeout time.Duration
 	seeds   []string
 	clients map[string]*driver.Client
@@ -59,7 +60,7 @@ func Open(uri string, timeout time.Duration) (*Observer, error) {
 		timeout = defaultTimeout
 	}
 	return &Observer{
-		opts: opts, uri: uri, timeout: timeout, seeds: slices.Clone(opts.Hosts),
+		opts: opts, uri: uri, app: appName, timeout: timeout, seeds: slices.Clone(opts.Hosts),
 		clients: map[string]*driver.Client{}, sources: map[string]seenSource{}, cpu: map[string]cpuSample{}, silent: map[string]bool{},
 	}, nil
 }
@@ -82,7 +83,7 @@ func (o *Observer) client(host string) (*driver.Client, error) {
 	}
 	// Of the connection string only what it takes to get in: a direct connection
 	// to one member has no set, and an SRV record would lead elsewhere.
-	opts := options.Client().SetHosts([]string{host}).SetDirect(true).SetAppName("millrace topology").
+	opts := options.Client().SetHosts([]string{host}).SetDirect(true).SetAppName(o.app).
 		SetServerSelectionTimeout(o.timeout).SetConnectTimeout(o.timeout).SetMaxPoolSize(noteWriters + 4).
 		SetServerMonitoringMode(options.ServerMonitoringModePoll)
 	opts.Auth, opts.TLSConfig, opts.Compressors, opts.ServerAPIOptions = o.opts.Auth, o.opts.TLSConfig, o.opts.Compressors, o.opts.ServerAPIOptions
