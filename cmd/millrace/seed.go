@@ -129,7 +129,7 @@ func (a *app) seedLocal(ctx context.Context, s *config.Seed, origins config.Orig
 // seedTarget is the new member that the settings name.
 func seedTarget(s *config.Seed, command []string) seed.Options {
 	return seed.Options{
-		Pull: seed.PullOptions{DBPath: s.TargetDBPath, Workers: s.Workers},
+		Pull: seed.PullOptions{DBPath: s.TargetDBPath, Workers: s.Workers, NoClone: s.NoReflink},
 		Member: seed.MemberOptions{Command: command, Join: s.Join, Votes: s.JoinVotes, Priority: s.JoinPriority, Hidden: s.JoinHidden,
 			SetURI: s.SetURI, CatchUp: s.CatchUp, NewSet: s.NewSet, NewSetHost: s.NewSetHost, Mongod: s.Mongod},
 	}
@@ -189,7 +189,11 @@ func (a *app) tellSeeded(s *config.Seed, res *seed.Result, err error) error {
 func seededText(s *config.Seed, r *seed.Result) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "copied %s in %s by %s, in %.1f s\n", size(float64(r.Bytes)), plural(r.Files, "file"), r.Way, r.Seconds)
-	fmt.Fprintf(&b, "  first pass   %s in %s\n", size(float64(r.CopiedBytes)), seconds(r.CopySeconds))
+	if r.ClonedBytes > 0 {
+		fmt.Fprintf(&b, "  cloned       %s, which share their blocks with the source, in %s\n", size(float64(r.ClonedBytes)), seconds(r.FreezeSeconds))
+	} else {
+		fmt.Fprintf(&b, "  first pass   %s in %s\n", size(float64(r.CopiedBytes)), seconds(r.CopySeconds))
+	}
 	if r.Way == seed.WayLock {
 		fmt.Fprintf(&b, "  locked       %.2f s, %s changed meanwhile\n", r.LockSeconds, size(float64(r.ChangedBytes)))
 		fmt.Fprintf(&b, "  second pass  %s in %s\n", size(float64(r.AgainBytes)), seconds(r.FinishSeconds))

@@ -30,7 +30,7 @@ type Seed struct {
 	Compress                  bool
 	Workers                   int
 	MaxRateBytes              string
-	DryRun                    bool
+	DryRun, NoReflink         bool
 	Report                    string
 	// The new member.
 	Start                      bool
@@ -68,6 +68,7 @@ func (s *Seed) Bind(fs *pflag.FlagSet, command string) {
 		fs.StringVar(&s.SetURI, flagSetURI, "", "connection string `URI` of the set to join, if --from-uri is not given; with a password, set MILLRACE_SET_URI or a config file instead")
 		s.bindSource(fs)
 		fs.BoolVar(&s.DryRun, "dry-run", false, "show the plan and the precheck, and copy nothing")
+		fs.BoolVar(&s.NoReflink, "no-reflink", false, "copy also where the file system lets both directories share blocks (XFS, btrfs)")
 		s.bindTarget(fs)
 	}
 	fs.IntVar(&s.Workers, "workers", 4, "ranges read, or files compared, at once")

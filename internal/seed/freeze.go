@@ -57,7 +57,17 @@ func (r *round) runFreeze(ctx context.Context) (*Final, error) {
 
 // frozenState reads the state while the member stands still. The error of a
 // freeze that was lost meanwhile comes from Release.
-func (r *round) frozenState(ctx context.Context, aside *spool, thaw Thaw) (*Final, map[string]*roundFile, error) {
+func (r *round) frozenState(ctx context.Context, aside *spool, thaw Thaw) (final *Final, files map[string]*roundFile, err error) {
+	err = whileFrozen(ctx, thaw, func(ctx context.Context) error {
+		final, files, err = r.compare(ctx, aside)
+		return err
+	})
+	return final, files, err
+}
+
+// whileFrozen calls work with a context that ends when the member no longer
+// stands still.
+func whileFrozen(ctx context.Context, thaw Thaw, work func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	watch := make(chan struct{})
@@ -70,10 +80,10 @@ func (r *round) frozenState(ctx context.Context, aside *spool, thaw Thaw) (*Fina
 		}
 		return nil
 	})
-	final, files, err := r.compare(ctx, aside)
+	err := work(ctx)
 	close(watch)
 	_ = g.Wait() // it returns nil
-	return final, files, err
+	return err
 }
 
 // errThawed ends work under a lock that no longer holds.

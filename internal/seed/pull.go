@@ -23,9 +23,11 @@ type PullOptions struct {
 	Workers int // ranges under way at once, default 4
 	// Check refuses a source before anything is written; nil accepts all.
 	Check func(*Manifest) error
-	Limit *pace.Limiter
-	Stats *Stats
-	Log   *slog.Logger
+	// NoClone copies also where files could share their blocks.
+	NoClone bool
+	Limit   *pace.Limiter
+	Stats   *Stats
+	Log     *slog.Logger
 }
 
 // Report tells what a copy did.
@@ -35,6 +37,7 @@ type Report struct {
 	Files        int     `json:"files"`
 	Bytes        int64   `json:"bytes"`        // of all files
 	CopiedBytes  int64   `json:"copiedBytes"`  // written in the first pass
+	ClonedBytes  int64   `json:"clonedBytes"`  // shared with the source instead
 	AgainBytes   int64   `json:"againBytes"`   // written again, as they stood under the lock
 	ChangedBytes int64   `json:"changedBytes"` // put aside by the agent under the lock
 	CopySeconds  float64 `json:"copySeconds"`
@@ -178,22 +181,14 @@ func (p *pull) round(ctx context.Context) (err error) {
 	if err := p.room(m); err != nil {
 		return err
 	}
-	began := time.Now()
-	if err := p.firstPass(ctx, m); err != nil {
-		return err
-	}
-	p.report.CopySeconds += time.Since(began).Seconds()
-	began = time.Now()
-	p.stats.enter(PhaseFreeze, 0)
-	final, err := p.src.Freeze(ctx, m.Round, m.Puller)
+	final, err := p.passes(ctx, m)
 	if err != nil {
 		return err
 	}
 	if err := final.check(); err != nil {
 		return err
 	}
-	p.report.FreezeSeconds += time.Since(began).Seconds()
-	began = time.Now()
+	began := time.Now()
 	p.report.LockSeconds, p.report.ChangedBytes = final.LockSeconds, final.ChangedBytes
 	if err := p.secondPass(ctx, m, final); err != nil {
 		return err
@@ -201,6 +196,25 @@ func (p *pull) round(ctx context.Context) (err error) {
 	err = p.complete(ctx, final)
 	p.report.FinishSeconds = time.Since(began).Seconds()
 	return err
+}
+
+// passes takes the files, and then the moment that they are to hold.
+func (p *pull) passes(ctx context.Context, m *Manifest) (*Final, error) {
+	began := time.Now()
+	final, cloned, err := p.clone(ctx, m)
+	if cloned || err != nil {
+		p.report.FreezeSeconds += time.Since(began).Seconds()
+		return final, err
+	}
+	if err := p.firstPass(ctx, m); err != nil {
+		return nil, err
+	}
+	p.report.CopySeconds += time.Since(began).Seconds()
+	began = time.Now()
+	p.stats.enter(PhaseFreeze, 0)
+	final, err = p.src.Freeze(ctx, m.Round, m.Puller)
+	p.report.FreezeSeconds += time.Since(began).Seconds()
+	return final, err
 }
 
 // room refuses a copy that cannot fit.
@@ -371,57 +385,6 @@ func (p *pull) again(ctx context.Context, m *Manifest, t *targetFile, f FinalFil
 		}
 		if !slices.Equal(have, f.Sums[first:first+n]) {
 			return mongo.WithHint(fmt.Errorf("seed: %s is not as it stood under the lock", f.Path), "run it again: what is there will be used")
-		}
-	}
-	return nil
-}
-
-// complete makes everything durable and the directory startable, as its last
-// step.
-func (p *pull) complete(ctx context.Context, final *Final) error {
-	p.stats.enter(PhaseSync, 0)
-	keep := map[string]bool{}
-	p.report.Files, p.report.Bytes = len(final.Files), final.Bytes
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(p.o.Workers)
-	for _, f := range final.Files {
-		keep[f.Path] = true
-		t := p.files[f.Path]
-		g.Go(func() error {
-			if gctx.Err() != nil {
-				return gctx.Err()
-			}
-			return t.finish(f.Size)
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	if err := p.removeOthers(keep); err != nil {
-		return err
-	}
-	if err := syncTree(p.root); err != nil {
-		return err
-	}
-	if err := p.root.Rename(storageTemp, storageFile); err != nil {
-		return fmt.Errorf("seed: complete the copy: %w", err)
-	}
-	return syncDir(p.root, ".")
-}
-
-// removeOthers removes what is not part of the copy: files that the source
-// dropped meanwhile, and what is left of an earlier attempt.
-func (p *pull) removeOthers(keep map[string]bool) error {
-	files, _, err := listFiles(p.root)
-	if err != nil {
-		return err
-	}
-	for _, f := range files {
-		if keep[f.Path] {
-			continue
-		}
-		if err := p.root.Remove(f.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("seed: remove what the source does not have any more: %w", err)
 		}
 	}
 	return nil

@@ -12,6 +12,7 @@ type Phase string
 const (
 	PhaseStart   Phase = "starting"
 	PhaseCopy    Phase = "copying"
+	PhaseClone   Phase = "cloning"
 	PhaseFreeze  Phase = "freezing the source"
 	PhaseAgain   Phase = "copying what changed"
 	PhaseSync    Phase = "making durable"

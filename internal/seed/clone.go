@@ -1,0 +1,201 @@
+package seed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// errCannotClone tells that two directories are not on one file system that
+// lets files share blocks.
+var errCannotClone = errors.New("seed: the file system cannot clone files") //nolint:gochecknoglobals // a sentinel
+
+// cloner is a Source whose files are on this machine.
+type cloner interface {
+	// Clone takes the place of the first pass and of Freeze: make opens the
+	// copy of a file. Its error is errCannotClone, before the member was made
+	// to stand still, where files have to be copied.
+	Clone(ctx context.Context, round, puller string, make func(path string) (*os.File, error)) (*Final, error)
+}
+
+// Clone has the files share their blocks with the copy. What is locked is
+// locked for the moment that this takes, for nothing is read and compared.
+func (a *Agent) Clone(ctx context.Context, id, puller string, create func(string) (*os.File, error)) (*Final, error) {
+	r, err := a.round(id)
+	if err != nil {
+		return nil, err
+	}
+	done, err := r.enter(puller)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { done(ctx.Err()) }()
+	if err := a.clone(storageFile, create); err != nil { // whether it can be done at all
+		return nil, err
+	}
+	if r.pin != nil {
+		if err := r.cloneAll(ctx, r.list, create); err != nil {
+			return nil, err
+		}
+		return r.freeze(ctx, puller, 0)
+	}
+	r.mu.Lock()
+	if r.state != roundCopying || len(r.pullers) > 1 || a.opts.Pullers > 1 {
+		r.mu.Unlock()
+		return nil, errCannotClone // others hold what was read
+	}
+	r.state = roundFreezing
+	r.mu.Unlock()
+	final, err := r.cloneFrozen(ctx, create)
+	r.settle(final, err)
+	return final, err
+}
+
+// cloneFrozen makes the member stand still and clones its files.
+func (r *round) cloneFrozen(ctx context.Context, create func(string) (*os.File, error)) (*Final, error) {
+	a := r.agent
+	if err := r.flush(ctx); err != nil {
+		return nil, err
+	}
+	thaw, err := a.opts.Freezer.Freeze(ctx)
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	final := &Final{}
+	err = whileFrozen(ctx, thaw, func(ctx context.Context) error {
+		list, stamps, err := listFiles(a.root)
+		if err != nil {
+			return err
+		}
+		for _, f := range list {
+			final.Files = append(final.Files, FinalFile{File: f, Same: true})
+			final.Bytes += f.Size
+		}
+		if err := r.cloneAll(ctx, list, create); err != nil {
+			return err
+		}
+		return r.stoodStill(stamps)
+	})
+	if e := thaw.Release(); e != nil {
+		err = errors.Join(err, e)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if a.opts.Way == WayLock {
+		final.LockSeconds = time.Since(began).Seconds()
+		a.opts.Log.Info("the source was locked and works again", "seconds", final.LockSeconds)
+	}
+	return final, nil
+}
+
+// flush writes out what the kernel holds of the files: a clone would wait for
+// that, under the lock.
+func (r *round) flush(ctx context.Context) error {
+	for _, f := range r.list {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		file, err := r.agent.root.Open(f.Path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = errors.Join(file.Sync(), file.Close())
+		}
+		if err != nil {
+			return fmt.Errorf("seed: write out %s: %w", f.Path, err)
+		}
+	}
+	return nil
+}
+
+func (r *round) cloneAll(ctx context.Context, list []File, create func(string) (*os.File, error)) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(r.agent.opts.Workers)
+	for _, f := range list {
+		g.Go(func() error {
+			if gctx.Err() != nil {
+				return context.Cause(gctx)
+			}
+			return r.agent.clone(f.Path, create)
+		})
+	}
+	return g.Wait()
+}
+
+func (a *Agent) clone(name string, create func(string) (*os.File, error)) error {
+	from, err := a.root.Open(name)
+	if err != nil {
+		return fmt.Errorf("seed: open %s: %w", name, err)
+	}
+	defer from.Close()
+	to, err := create(name)
+	if err != nil {
+		return err
+	}
+	err = cloneFile(to, from)
+	if e := to.Close(); err == nil {
+		err = e
+	}
+	return err
+}
+
+// clone is the first pass by shared blocks; it reports whether it was possible.
+func (p *pull) clone(ctx context.Context, m *Manifest) (*Final, bool, error) {
+	c, ok := p.src.(cloner)
+	if !ok || p.o.NoClone {
+		return nil, false, nil
+	}
+	p.stats.enter(PhaseClone, 0)
+	for _, f := range p.files { // what was known of them holds no more
+		if err := f.close(); err != nil {
+			return nil, false, err
+		}
+	}
+	p.files = map[string]*targetFile{}
+	final, err := c.Clone(ctx, m.Round, m.Puller, p.create)
+	if errors.Is(err, errCannotClone) {
+		p.o.NoClone = true
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	for _, f := range final.Files {
+		if _, err := p.target(f.Path); err != nil {
+			return nil, false, err
+		}
+		if f.Same {
+			p.report.ClonedBytes += f.Size
+		}
+	}
+	return final, true, nil
+}
+
+// create makes an empty file of the copy.
+func (p *pull) create(name string) (*os.File, error) {
+	if err := checkPath(name); err != nil {
+		return nil, err
+	}
+	if name == storageFile {
+		name = storageTemp
+	}
+	if dir := path.Dir(name); dir != "." {
+		if err := p.root.MkdirAll(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, fmt.Errorf("seed: make %s: %w", dir, err)
+		}
+	}
+	f, err := p.root.OpenFile(name, os.O_CREATE|os.O_RDWR|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("seed: make %s: %w", name, explain(err))
+	}
+	return f, nil
+}
