@@ -163,10 +163,9 @@ func (f *forest) measure(ctx context.Context, m *meter, concern string, hold boo
 		defer f.hold(ctx)()
 	}
 	lags := f.watchLag(ctx)
-	pid := []int{f.side.lab.Members()[f.primary].Pid()}
-	cpu, began := processCPU(pid), time.Now()
+	cpu, began := f.memberCPU(), time.Now()
 	rep, err := f.load(ctx, "usertable", concern, f.o.Clients, f.duration)
-	took, used := time.Since(began).Seconds(), processCPU(pid)-cpu
+	took, used := time.Since(began).Seconds(), f.memberCPU()
 	after, lerr := lags.stop()
 	if err := errors.Join(err, lerr, ctx.Err()); err != nil {
 		return err
@@ -184,10 +183,54 @@ func (f *forest) measure(ctx context.Context, m *meter, concern string, hold boo
 		m.value(writeAverage, s.Average/1000)
 		m.value(writeP99, float64(s.P99)/1000)
 	}
-	m.value(primaryCPU, 100*used/took/f.params.Cores)
+	for i := range used {
+		used[i] -= cpu[i]
+	}
+	m.value(primaryCPU, 100*used[f.primary]/took/f.params.Cores)
+	f.each(m, after, used, float64(rep.Operations))
 	f.shape(m, concern, before, after)
 	f.lag(m, lags, after)
 	return nil
+}
+
+// memberCPU is the processor time that each member has used, in seconds.
+func (f *forest) memberCPU() (seconds []float64) {
+	for _, m := range f.side.lab.Members() {
+		seconds = append(seconds, processCPU([]int{m.Pid()}))
+	}
+	return seconds
+}
+
+// each notes the processor time of members for one write, by their place.
+func (f *forest) each(m *meter, set *topology.Set, used []float64, writes float64) {
+	below := map[string]int{}
+	most := 0
+	for _, src := range set.Tree() {
+		below[src]++
+	}
+	for _, x := range set.Members {
+		if x.State == topology.StateSecondary {
+			most = max(most, below[x.Host])
+		}
+	}
+	var leaves, inner []float64
+	for _, x := range set.Members {
+		us := 1e6 * per(used[x.ID], writes)
+		switch {
+		case x.State != topology.StateSecondary:
+		case below[x.Host] == 0:
+			leaves = append(leaves, us)
+		case below[x.Host] == most:
+			inner = append(inner, us)
+		}
+	}
+	m.value(primaryEach, 1e6*per(used[f.primary], writes))
+	if len(leaves) > 0 {
+		m.value(leafEach, median(leaves))
+	}
+	if len(inner) > 0 {
+		m.value(innerEach, median(inner))
+	}
 }
 
 // hold runs a hold until it is told to end.
