@@ -58,6 +58,7 @@ const (
 	primaryEach  = "primary us"
 	innerEach    = "inner us"
 	leafEach     = "leaf us"
+	followedRate = "followed rate"
 	lagRunning   = "lag running s"
 	lagAtEnd     = "lag end s"
 	underPrimary = "direct"
@@ -105,7 +106,7 @@ func (b *bench) treesOf(ctx context.Context, s scenario, o TopologyOptions, p to
 			Scenario: s.name, Variant: itoa(n) + "-w" + concern, Ceiling: s.ceiling, Unit: "inserts",
 			Work: fmt.Sprintf("YCSB load (inserts of 1 KB records) for %s by %d clients, write concern %s, on a set of %s",
 				f.duration, o.Clients, concern, f.roles()),
-			Columns: []string{"of ceiling", "rate", "rates", writeAverage, writeP99, primaryCPU, primaryEach, innerEach, leafEach, lagRunning, lagAtEnd, underPrimary, treeDepth,
+			Columns: []string{"of ceiling", "rate", "rates", followedRate, writeAverage, writeP99, primaryCPU, primaryEach, innerEach, leafEach, lagRunning, lagAtEnd, underPrimary, treeDepth,
 				sourcesMoved, modelRate, modelOf, modelCPU},
 			Notes: f.notes(),
 		}
@@ -133,6 +134,7 @@ func (f *forest) contenders(concern string) []contender {
 // notes say what the figures are worth.
 func (f *forest) notes() []string {
 	notes := []string{
+		"followed rate: what the member furthest behind had at the end, a second. Where it is far below the rate, the rate was won by not replicating",
 		"us: processor time for one write, of the primary, of the secondary with the most and with none below it (medians over such members); it hardly depends on what else the machine does",
 		"lag running: the median over time of the member that is furthest behind at that time, end: of that member when the last write was acknowledged; direct: members under the primary; moved: members that changed their source during the measurement",
 		"model: of costs fitted to published figures of another machine, for the tree that was measured; its rate is for as many cores as the primary has here, of ceiling compares with the better of its own predictions for chaining off and on. Trust the ratio, not the rate",

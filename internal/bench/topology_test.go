@@ -37,7 +37,7 @@ func TestTopology(t *testing.T) {
 		}
 		v := x.Values
 		switch {
-		case len(x.Rounds) != 1, x.Rate.Median <= 0, v[writeAverage].Median <= 0, v[primaryCPU].Median <= 0, v[modelRate].Median <= 0:
+		case len(x.Rounds) != 1, x.Rate.Median <= 0, v[writeAverage].Median <= 0, v[primaryCPU].Median <= 0, v[followedRate].Median <= 0, v[primaryEach].Median <= 0, v[modelRate].Median <= 0:
 			t.Errorf("%+v", x)
 		case x.Name != "chaining on" && v[underPrimary].Median != direct:
 			t.Errorf("%s: %v members under the primary", x.Name, v[underPrimary])

@@ -190,6 +190,7 @@ func (f *forest) measure(ctx context.Context, m *meter, concern string, hold boo
 	f.each(m, after, used, float64(rep.Operations))
 	f.shape(m, concern, before, after)
 	f.lag(m, lags, after)
+	m.value(followedRate, per(float64(rep.Operations), rep.Seconds)*max(1-m.round.Values[lagAtEnd]/rep.Seconds, 0))
 	return nil
 }
 

@@ -43,6 +43,7 @@ func automatic(set *Set, hop float64) shape {
 		sum.direct += s.direct
 		sum.depth += s.depth
 		sum.fanOut += s.fanOut
+		sum.members += s.members
 		ways = append(ways, s)
 	}
 	slices.SortFunc(ways, func(a, b shape) int {
@@ -52,7 +53,7 @@ func automatic(set *Set, hop float64) shape {
 		return sign(a.hops*hop + a.rtt - b.hops*hop - b.rtt)
 	})
 	median := ways[len(ways)/2]
-	return shape{direct: sum.direct / autoSamples, depth: sum.depth / autoSamples, fanOut: sum.fanOut / autoSamples,
+	return shape{direct: sum.direct / autoSamples, depth: sum.depth / autoSamples, fanOut: sum.fanOut / autoSamples, members: sum.members / autoSamples,
 		hops: median.hops, rtt: median.rtt, impossible: median.impossible}
 }
 

@@ -14,7 +14,35 @@ const (
 	// assumedThreads is not published. The table fixes only how the hop relates
 	// to it, so that a network's round trip weighs less with more clients.
 	assumedThreads = 32
+	// loadWeight is what a published share of the processors counts for against
+	// a throughput. Only ranges were published: which of their ends belongs to
+	// which size is a guess, so that they settle what throughput leaves open.
+	loadWeight = 0.3
+	// applyShare is what applying a write costs a secondary, of what writing it
+	// costs the primary. It is not published: of secondaries that nobody fetches
+	// from, millrace bench topology has measured 57 to 71 µs where the primary
+	// took about 190 (mongod 6.0.5).
+	applyShare = 0.3
 )
+
+// Load is a published share of the primary's processors under write concern
+// majority.
+type Load struct {
+	Members  int     `json:"members"`
+	Chaining bool    `json:"chaining"`
+	Share    float64 `json:"share"`
+	Model    float64 `json:"model"`
+}
+
+// PublishedLoad are the ends of the published ranges. With chaining off, 65 to
+// 94 %, they are taken for the smallest and the largest set; with chaining on,
+// 56 to 65 %, all sizes are taken for the middle.
+func PublishedLoad() []Load {
+	return []Load{
+		{Members: 3, Share: 0.65}, {Members: 15, Share: 0.94},
+		{Members: 3, Chaining: true, Share: 0.605}, {Members: 7, Chaining: true, Share: 0.605}, {Members: 15, Chaining: true, Share: 0.605},
+	}
+}
 
 // Cell is one published throughput.
 type Cell struct {
@@ -52,7 +80,7 @@ func Published() []Cell {
 func FitPublished() (Params, []Cell, error) {
 	cells := Published()
 	shapes := cellShapes(cells)
-	p, err := fit(cells, shapes)
+	p, err := fit(cells, shapes, PublishedLoad())
 	if err != nil {
 		return p, nil, err
 	}
@@ -99,40 +127,69 @@ func cellShapes(cells []Cell) []shape {
 	return out
 }
 
-// unknowns are the parameters that are fitted: write, serve, report and hop.
-const unknowns = 4
+// unknowns are the parameters that are fitted: write, serve, wake, report and hop.
+const unknowns = 5
 
-// fit finds the parameters whose predictions deviate least from the cells. The
-// time of one write, one over its rate, is linear in the parameters:
+// costs are what a write takes of the primary's processors, as factors of the
+// unknowns.
+func costs(s shape, majority bool) [unknowns]float64 {
+	if majority {
+		return [unknowns]float64{1, s.direct, 1, s.members, 0}
+	}
+	return [unknowns]float64{1, s.direct, 0, 0, 0}
+}
+
+// normal are the normal equations of a least-squares fit.
+type normal [unknowns][unknowns + 1]float64
+
+// add adds an equation whose right side is 1.
+func (n *normal) add(row [unknowns]float64, weight float64) {
+	for i := range row {
+		for j := range row {
+			n[i][j] += weight * weight * row[i] * row[j]
+		}
+		n[i][unknowns] += weight * weight * row[i]
+	}
+}
+
+// fit finds the parameters whose predictions deviate least from the cells, and
+// from what these cells are known to have loaded the primary with. The time of
+// one write, one over its rate X, and the processor time that it takes are
+// linear in the parameters:
 //
-//	1/X = write + serve·d [+ report·d + hop·hops for majority]
+//	1/X             = (write + serve·direct [+ wake + report·members]) / cores [+ hop·hops]
+//	cores · share/X =  write + serve·direct  + wake + report·members
 //
-// so that the least squares of its relative deviations have one solution.
-func fit(cells []Cell, shapes []shape) (Params, error) {
-	var normal [unknowns][unknowns + 1]float64
-	for n, c := range cells {
-		s := shapes[n]
-		row := [unknowns]float64{1, s.direct, 0, 0}
+// so that the least squares of the relative deviations have one solution.
+func fit(cells []Cell, shapes []shape, loads []Load) (Params, error) {
+	const full = publishedCores * publishedCeiling
+	var n normal
+	for i, c := range cells {
+		row := costs(shapes[i], c.Majority)
+		for j := range row {
+			row[j] *= c.OpsPerSecond / 1e6 / full // relative to what was measured
+		}
 		if c.Majority {
-			row[2], row[3] = s.direct, s.hops
+			row[unknowns-1] = shapes[i].hops * c.OpsPerSecond / 1e6
 		}
-		for i := range row {
-			row[i] *= c.OpsPerSecond / 1e6 // microseconds, relative to what was measured
-		}
-		for i := range row {
-			for j := range row {
-				normal[i][j] += row[i] * row[j]
+		n.add(row, 1)
+		for _, l := range loads {
+			if !c.Majority || l.Members != c.Members || l.Chaining != c.Chaining {
+				continue
 			}
-			normal[i][unknowns] += row[i]
+			row := costs(shapes[i], true)
+			for j := range row {
+				row[j] *= c.OpsPerSecond / 1e6 / publishedCores / l.Share
+			}
+			n.add(row, loadWeight)
 		}
 	}
-	x, err := solve(normal)
+	x, err := solve(n)
 	if err != nil {
 		return Params{}, err
 	}
-	full := publishedCores * publishedCeiling
 	p := Params{Cores: publishedCores, Ceiling: publishedCeiling, Threads: assumedThreads,
-		WriteCPU: x[0] * full, ServeCPU: x[1] * full, ReportCPU: x[2] * full, HopMillis: x[3] * assumedThreads / 1000}
+		WriteCPU: x[0], ServeCPU: x[1], WakeCPU: x[2], ReportCPU: x[3], HopMillis: x[4] * assumedThreads / 1000, ApplyCPU: applyShare * x[0]}
 	for _, v := range x {
 		if v < 0 {
 			return p, fmt.Errorf("the cells lead to a cost below nothing: %+v", p)
@@ -142,7 +199,7 @@ func fit(cells []Cell, shapes []shape) (Params, error) {
 }
 
 // solve is Gaussian elimination with pivots.
-func solve(a [unknowns][unknowns + 1]float64) (x [unknowns]float64, err error) {
+func solve(a normal) (x [unknowns]float64, err error) {
 	for i := range unknowns {
 		pivot := i
 		for r := i + 1; r < unknowns; r++ {

@@ -18,9 +18,15 @@ type Params struct {
 	WriteCPU float64 `json:"writeMicros"`
 	// ServeCPU is the oplog entry served to one member that fetches it.
 	ServeCPU float64 `json:"serveMicros"`
-	// ReportCPU is what a member costs beyond that while clients wait for a
-	// majority: its reports of progress, and its fetches of few entries each.
+	// WakeCPU is what it takes that a client waits for a majority: its thread put
+	// to sleep and woken, and the point that a majority has reached moved on.
+	WakeCPU float64 `json:"wakeMicros"`
+	// ReportCPU is what each member of the set costs beyond that while clients
+	// wait for a majority: its reports of progress, which reach the primary also
+	// from members that do not fetch from it.
 	ReportCPU float64 `json:"reportMicros"`
+	// ApplyCPU is a secondary's own time to fetch and apply a write at w:1.
+	ApplyCPU float64 `json:"applyMicros"`
 	// HopMillis is the time, not the processor's, that a write takes to be
 	// fetched, applied and reported on by one member on its way, the network of
 	// one data centre included.
@@ -35,6 +41,9 @@ type Prediction struct {
 	// and members take at these rates.
 	CPUW1       float64 `json:"cpuW1"`
 	CPUMajority float64 `json:"cpuMajority"`
+	// CPUInner is the same at w:1 of the secondary with the most members under
+	// it, on a machine like the primary's. Near 1 it lags, and they with it.
+	CPUInner float64 `json:"cpuInnerW1"`
 	// Direct is how many members fetch from the primary: a mean for the tree
 	// that members choose themselves.
 	Direct float64 `json:"direct"`
@@ -48,6 +57,7 @@ type Prediction struct {
 // shape is what the model needs to know of a tree.
 type shape struct {
 	direct, depth, fanOut float64
+	members               float64 // that replicate
 	hops                  float64 // to the voter that completes the majority
 	rtt                   float64 // milliseconds of network on its way
 	impossible            bool    // no majority is reachable
@@ -64,11 +74,12 @@ func Predict(set *Set, tree map[string]string, p Params) Prediction {
 func (p Params) predict(s shape) Prediction {
 	full := p.Cores * p.Ceiling
 	w1 := p.WriteCPU + p.ServeCPU*s.direct
-	both := w1 + p.ReportCPU*s.direct
+	both := w1 + p.WakeCPU + p.ReportCPU*s.members
 	wait := s.hops*p.HopMillis + s.rtt
 	out := Prediction{Direct: s.direct, Depth: s.depth, FanOut: s.fanOut, WaitMillis: wait}
 	out.W1 = 1e6 * full / w1
 	out.CPUW1 = p.Ceiling
+	out.CPUInner = out.W1 * (p.ApplyCPU + p.ServeCPU*s.fanOut) / 1e6 / p.Cores
 	if s.impossible {
 		return out
 	}
@@ -102,6 +113,7 @@ func shapeOf(set *Set, tree map[string]string, hop float64) shape {
 			continue
 		}
 		s.depth = max(s.depth, hops)
+		s.members++
 		if m.Votes > 0 {
 			voters = append(voters, way{hops, rtt + float64(m.DelaySeconds)*1000})
 		}
