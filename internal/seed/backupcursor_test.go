@@ -149,6 +149,26 @@ func TestBackupCursorIsLost(t *testing.T) {
 	}
 }
 
+// A cursor that is gone is noticed by the sign of life, and ends the round: what
+// is read after that would be worth nothing.
+func TestLostBackupCursorEndsTheRound(t *testing.T) {
+	dir := fakeMember(t)
+	s := newStub(t, dir)
+	a := pinningAgent(t, s, dir, AgentOptions{})
+	m, err := a.Join(t.Context())
+	must(t, err)
+	s.closeCursor()
+	q := ReadRequest{Round: m.Round, Puller: m.Puller, Path: "index-2.wt", Have: make([]Sum, 1)}
+	eventually(t, "the round ends", func() bool {
+		return errors.Is(a.Read(t.Context(), q, func(Block) error { return nil }), errNoRound)
+	})
+	again, err := a.Join(t.Context())
+	must(t, err)
+	if again.Round == m.Round || !s.isOpen() {
+		t.Errorf("round %s, open %v", again.Round, s.isOpen())
+	}
+}
+
 // Whatever becomes of the pullers, the cursor is closed.
 func TestBackupCursorIsClosed(t *testing.T) {
 	dir := fakeMember(t)
@@ -209,7 +229,7 @@ func TestBackupCursorErrors(t *testing.T) {
 	for want, f := range map[string]bson.D{
 		"another backup runs": failure(50886, "Location50886", "The existing backup cursor must be closed before $backupCursor can succeed."),
 		"fsyncUnlock":         failure(50885, "Location50885", "The node is currently fsyncLocked."),
-		"role backup":         failure(13, "Unauthorized", "not authorized"),
+		"a role that":         failure(13, "Unauthorized", "not authorized"),
 		"fsync-lock":          failure(codeNoSuchStage, "Location40324", "Unrecognized pipeline stage name: '$backupCursor'"),
 	} {
 		s := newStub(t, dir)

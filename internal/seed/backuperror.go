@@ -35,7 +35,7 @@ func cursorError(err error) error {
 	case mongo.IsCode(err, codeCheckpointTookPlace), mongo.IsCode(err, codeCursorNotNow):
 		return mongo.WithHint(wrapped, "checkpoints kept getting in the way, or the member cannot make one now: try again later, or use --way fsync-lock")
 	case mongo.IsCode(err, mongo.CodeUnauthorized):
-		return mongo.WithHint(wrapped, "the user needs the role backup (or clusterManager, on some servers root), or use --way fsync-lock")
+		return mongo.WithHint(wrapped, "give the user a role that may run $backupCursor (see the server's documentation), or use --way fsync-lock")
 	}
 	return mongo.WithHint(wrapped, "use --way fsync-lock")
 }

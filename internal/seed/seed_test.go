@@ -129,6 +129,7 @@ func TestPlanSaysWhatStandsInTheWay(t *testing.T) {
 		"asked for once":           {URI: c.DirectURI(p), DBPath: primary.DBPath, AllowPrimary: true},
 		"another member's files":   {URI: c.DirectURI(s.Index), DBPath: primary.DBPath},
 		"a running one as stopped": {DBPath: s.DBPath},
+		"a cursor there is not":    {URI: c.DirectURI(s.Index), DBPath: s.DBPath, Way: WayCursor},
 	} {
 		plan, err := Inspect(t.Context(), o)
 		must(t, err)
