@@ -1,7 +1,6 @@
 package mongo
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,7 +68,8 @@ type Options struct {
 	AppName string
 	// ReadPreference of data reads; nil reads the primary.
 	ReadPreference *readpref.ReadPref
-	// ServerSelectionTimeout bounds the wait for a suitable server, default 30 s.
+	// ServerSelectionTimeout bounds the wait for a suitable server; default is
+	// what the connection string says, else 30 s.
 	ServerSelectionTimeout time.Duration
 	// MaxPoolSize bounds connections per server and pool, default 64.
 	MaxPoolSize uint64
@@ -111,7 +111,11 @@ func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 		return nil, errors.Join(fmt.Errorf("connect %s: %w", Redact(uri), scrub(err, uri)), client.Disconnect(ctx))
 	}
 	c := &Cluster{Client: client, Pool: pool, uri: uri, read: o.ReadPreference}
-	if err := c.identifyPatiently(ctx, cmp.Or(o.ServerSelectionTimeout, 30*time.Second)); err != nil {
+	patience := 30 * time.Second
+	if opts.ServerSelectionTimeout != nil {
+		patience = *opts.ServerSelectionTimeout
+	}
+	if err := c.identifyPatiently(ctx, patience); err != nil {
 		c.Close()
 		return nil, WithHint(fmt.Errorf("reach %s: %w", Redact(uri), scrub(err, uri)),
 			"check that the address, the replica-set name, TLS and the credentials are right and that a primary exists")

@@ -219,6 +219,14 @@ func (p *spooler) bytes() int64 {
 	return 0
 }
 
+// reaches is the last change that is kept, zero when none is.
+func (p *spooler) reaches() mongo.OpTime {
+	if s := p.source(); s != nil {
+		return tail.SpoolEnd(s)
+	}
+	return mongo.OpTime{}
+}
+
 // passed gives back what the job, reading from a position on, needs no more.
 func (p *spooler) passed(readFrom mongo.OpTime) error {
 	p.mu.Lock()

@@ -171,6 +171,9 @@ func (j *Job) Status() Status {
 	st.Follow = s.followStatus()
 	st.Conflicts = j.conflictStatus()
 	st.Follow.SpoolBytes = j.spooler.bytes()
+	if to := j.spooler.reaches(); !to.IsZero() {
+		st.Follow.SpooledTo = to.String()
+	}
 	if need := j.spooler.end(s.readFrom); !need.IsZero() && !s.oldest.IsZero() {
 		st.Follow.WindowSeconds = float64(int64(need.TS.T) - int64(s.oldest.TS.T))
 	}

@@ -97,11 +97,13 @@ type FollowStatus struct {
 	// source's oplog no longer holds it; -1 unknown.
 	WindowSeconds float64 `json:"windowSeconds"`
 	// SpoolBytes is what is kept on local disk of the changes to come.
-	SpoolBytes       int64 `json:"spoolBytes"`
-	OpenTransactions int   `json:"openTransactions"`
-	SchemaChanges    int64 `json:"schemaChanges"`
-	Folded           int64 `json:"folded"` // operations merged into others
-	Parked           int64 `json:"parked"` // operations retried in order
+	SpoolBytes int64 `json:"spoolBytes"`
+	// SpooledTo is how far they reach; empty when none are kept.
+	SpooledTo        string `json:"spooledTo,omitempty"`
+	OpenTransactions int    `json:"openTransactions"`
+	SchemaChanges    int64  `json:"schemaChanges"`
+	Folded           int64  `json:"folded"` // operations merged into others
+	Parked           int64  `json:"parked"` // operations retried in order
 }
 
 // ConflictStatus counts the documents that the target refused, and those

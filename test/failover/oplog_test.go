@@ -10,9 +10,11 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/lab"
+	millrace "github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/test"
 )
 
@@ -71,27 +73,39 @@ func (s *small) change(n int) {
 }
 
 // roll floods the oplog until it has forgotten all that was there before.
-func (s *small) roll() {
+func (s *small) roll() { s.rollBeside(func() {}) }
+
+// rollSpooled does so no faster than a process can spool it.
+func (s *small) rollSpooled(p *test.Process) { s.rollBeside(func() { s.spooledUpTo(p) }) }
+
+func (s *small) rollBeside(each func()) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 	defer cancel()
-	var newest struct {
-		LastWrite struct {
-			OpTime struct {
-				TS bson.Timestamp `bson:"ts"`
-			} `bson:"opTime"`
-		} `bson:"lastWrite"`
-	}
-	if err := s.sc.Database("admin").RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Decode(&newest); err != nil {
-		s.t.Fatal(err)
-	}
+	newest := s.newest()
+	each()
 	err := Flood(ctx, s.sc, func(ctx context.Context) (bool, error) {
+		each()
 		oldest, err := OldestEntry(ctx, s.source, 0)
-		return newest.LastWrite.OpTime.TS.Before(oldest), err
+		return newest.Before(oldest), err
 	})
 	if err != nil {
 		s.t.Fatal(err)
 	}
+}
+
+// newest is the last write in the oplog; others than writes may follow it.
+func (s *small) newest() bson.Timestamp {
+	s.t.Helper()
+	var newest struct {
+		TS bson.Timestamp `bson:"ts"`
+	}
+	err := s.sc.Database("local").Collection("oplog.rs").FindOne(s.t.Context(), bson.D{{Key: "op", Value: bson.D{{Key: "$ne", Value: "n"}}}},
+		options.FindOne().SetSort(bson.D{{Key: "$natural", Value: -1}})).Decode(&newest)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return newest.TS
 }
 
 // await waits until a process says something.
@@ -180,7 +194,7 @@ func TestOplogRolled(t *testing.T) {
 // job goes on and says so; when there is room again, the spool goes on too, and
 // the oplog may forget the start of the copy.
 func TestSpoolDiskFull(t *testing.T) {
-	disk, end, err := lab.NewDisk(t.TempDir(), 64)
+	disk, end, err := lab.NewDisk(t.TempDir(), 512)
 	if err != nil {
 		t.Skip(err)
 	}
@@ -209,8 +223,7 @@ func TestSpoolDiskFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.change(2)
-	s.spooledUpTo(p)
-	s.roll()
+	s.rollSpooled(p)
 	if _, err := p.Command(t.Context(), "throttle", "--max-rate-bytes", "0"); err != nil {
 		t.Fatal(err)
 	}
@@ -247,13 +260,14 @@ func (s *small) floodUntil(p *test.Process, text string) {
 // spooledUpTo waits until the spool has taken in what was written so far.
 func (s *small) spooledUpTo(p *test.Process) {
 	s.t.Helper()
-	before := p.Status(s.t.Context()).Follow.SpoolBytes
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		if now := p.Status(s.t.Context()).Follow.SpoolBytes; now > before {
+	newest := s.newest()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		to, err := millrace.ParseOpTime(p.Status(s.t.Context()).Follow.SpooledTo)
+		if err == nil && !to.TS.Before(newest) {
 			return
 		}
 		if time.Now().After(deadline) {
-			s.t.Fatalf("the spool does not go on\n%s", p.Output())
+			s.t.Fatalf("the spool reaches %v, not %v\n%s", to, newest, p.Output())
 		}
 	}
 }
