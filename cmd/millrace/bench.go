@@ -67,6 +67,7 @@ nothing else.`,
 	f.StringSliceVar(&s.options.Topology.WriteConcerns, "write-concern", []string{"1", "majority"}, "write concerns that the scenario topology measures")
 	f.IntVar(&s.options.Topology.Clients, "clients", 32, "clients that write at once in the scenario topology")
 	f.IntVar(&s.options.Topology.PrimaryCores, "primary-cores", 1, "processors that the primary has to itself in the scenario topology; 0 shares all")
+	f.DurationVar(&s.options.Topology.LinkRTT, "link-rtt", 0, "round trip between members in the scenario topology, as if each had a host of its own")
 	f.StringVar(&s.options.Millrace, "millrace", "", "the millrace `program` to measure; by default this one")
 	f.StringVarP(&s.output, "output", "o", "text", "`form` of the result: text, json or html")
 	f.StringVar(&s.report, "report", "", "write the result to this `file` instead of standard output, and a table to standard output")
@@ -198,7 +199,7 @@ func (s *benchSettings) shown() []string {
 	if slices.Contains(s.options.Scenarios, "topology") {
 		o := s.options.Topology
 		args = append(args, "--nodes "+strings.Trim(strings.ReplaceAll(fmt.Sprint(o.Nodes), " ", ","), "[]"), "--write-concern "+strings.Join(o.WriteConcerns, ","),
-			fmt.Sprintf("--clients %d --primary-cores %d", o.Clients, o.PrimaryCores))
+			fmt.Sprintf("--clients %d --primary-cores %d --link-rtt %s", o.Clients, o.PrimaryCores, o.LinkRTT))
 	}
 	for _, m := range s.options.MillraceArgs {
 		args = append(args, "--millrace-arg "+m)

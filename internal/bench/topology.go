@@ -24,6 +24,9 @@ type TopologyOptions struct {
 	// PrimaryCores is how many processors the primary has to itself, as if on
 	// a machine of its own; 0 has all servers share all.
 	PrimaryCores int
+	// LinkRTT is the round trip between any two members, as if each were on a
+	// host of its own; 0 is that of the loopback interface.
+	LinkRTT time.Duration
 }
 
 func (o TopologyOptions) complete() (TopologyOptions, error) {
@@ -44,8 +47,8 @@ func (o TopologyOptions) complete() (TopologyOptions, error) {
 			return o, fmt.Errorf("write concern %q cannot be measured; use 1 or majority", w)
 		}
 	}
-	if o.Clients < 1 || o.PrimaryCores < 0 {
-		return o, errors.New("clients have to be above zero, and the primary's cores not below")
+	if o.Clients < 1 || o.PrimaryCores < 0 || o.LinkRTT < 0 {
+		return o, errors.New("clients have to be above zero, and the primary's cores and the round trip not below")
 	}
 	return o, nil
 }
@@ -139,7 +142,12 @@ func (f *forest) notes() []string {
 		"lag running: the median over time of the member that is furthest behind at that time, end: of that member when the last write was acknowledged; direct: members under the primary; moved: members that changed their source during the measurement",
 		"model: of costs fitted to published figures of another machine, for the tree that was measured; its rate is for as many cores as the primary has here, of ceiling compares with the better of its own predictions for chaining off and on. Trust the ratio, not the rate",
 		"on one machine all round trips are alike, and members left to themselves take the first member that is ahead, which is nearly always the primary; that is why the trees of chaining on are drawn",
-		"the servers share one disk and the memory's bandwidth; nothing of the network between hosts is in the figures",
+		"the servers share one disk and the memory's bandwidth",
+	}
+	if f.o.LinkRTT > 0 {
+		notes = append(notes, fmt.Sprintf("%s between any two members: all that they send each other goes through a proxy in the bench, which costs processor time beside that of the servers", f.o.LinkRTT))
+	} else {
+		notes = append(notes, "nothing of the network between hosts is in the figures")
 	}
 	all := len(f.primaryOn) + len(f.othersOn)
 	if len(f.primaryOn) == 0 {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A set of three is measured in its three trees, and the report has the
@@ -18,7 +19,7 @@ func TestTopology(t *testing.T) {
 	}
 	r, err := Run(t.Context(), Options{
 		Scenarios: []string{"topology"}, Scale: tiny(), Rounds: 1, Servers: Servers{Version: "6.0"},
-		Topology: TopologyOptions{WriteConcerns: []string{"majority"}, Clients: 4},
+		Topology: TopologyOptions{WriteConcerns: []string{"majority"}, Clients: 4, LinkRTT: time.Millisecond},
 		Progress: func(line string) { t.Log(line) },
 	})
 	if err != nil {

@@ -51,7 +51,7 @@ func (f *forest) whileWriting(ctx context.Context, do func(context.Context) erro
 		_, err := f.load(writing, "warm", "1", warmClients, treeWithin)
 		ended <- err
 	}()
-	least := time.After(f.duration / 2)
+	least := time.After(min(f.duration/2, 2*time.Second))
 	err := do(ctx)
 	if err == nil {
 		select {
@@ -69,7 +69,7 @@ func (f *forest) whileWriting(ctx context.Context, do func(context.Context) erro
 
 // load inserts records of YCSB into a table until the time is over.
 func (f *forest) load(ctx context.Context, table, concern string, clients int, d time.Duration) (*load.Report, error) {
-	uri := strings.Replace(f.side.uri, "/?", "/"+dataDB+"?", 1) + "&w=" + concern
+	uri := strings.Replace(f.side.lab.DirectURI(f.primary), "/?", "/"+dataDB+"?", 1) + "&w=" + concern
 	return load.Execute(ctx, load.Options{Phase: load.Load, Noise: f.noise, Properties: load.Properties{
 		"mongodb.url": uri, "table": table, "recordcount": "1000000000",
 		"maxexecutiontime": itoa(int(d.Seconds())), "threadcount": itoa(clients),

@@ -58,7 +58,7 @@ func (b *bench) openForest(ctx context.Context, o TopologyOptions, p topology.Pa
 	case n <= 7:
 		cache = 0.5
 	}
-	if err := s.open(ctx, false, lab.Options{Version: b.o.Servers.Version, Topology: "rs:" + itoa(n), CacheGB: cache, Logger: b.o.Log}); err != nil {
+	if err := s.open(ctx, false, lab.Options{Version: b.o.Servers.Version, Topology: "rs:" + itoa(n), CacheGB: cache, PeerLatency: o.LinkRTT, Logger: b.o.Log}); err != nil {
 		return f, err
 	}
 	if f.primary, err = s.lab.Primary(ctx); err != nil {

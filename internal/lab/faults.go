@@ -9,7 +9,7 @@ import (
 func (c *Cluster) startProxies() (err error) {
 	for i, port := range c.layout.Proxies {
 		m := c.members[i]
-		if m.proxy, err = newProxy(port, m.Host(), c.ownerOf); err != nil {
+		if m.proxy, err = newProxy(port, m.Host(), c.ownerOf, c.opts.PeerLatency); err != nil {
 			return err
 		}
 	}

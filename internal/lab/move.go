@@ -58,7 +58,7 @@ func (c *Cluster) readdress(m *Member) (err error) {
 	if m.proxy != nil {
 		m.proxy.close()
 		c.layout.Proxies[m.Index] = ports[1]
-		if m.proxy, err = newProxy(ports[1], m.Host(), c.ownerOf); err != nil {
+		if m.proxy, err = newProxy(ports[1], m.Host(), c.ownerOf, c.opts.PeerLatency); err != nil {
 			return err
 		}
 	}

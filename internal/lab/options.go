@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 )
 
 const (
@@ -56,6 +57,10 @@ type Options struct {
 	Args []string
 	// Proxy puts a fault proxy before each member (see [Proxy]).
 	Proxy bool
+	// PeerLatency delays each answer of a member to another by so much, as if
+	// they were on hosts far apart; it implies Proxy. All that members send each
+	// other then goes through this process.
+	PeerLatency time.Duration
 	// DiskMB gives each member a file system of its own, in memory, for its
 	// data (see [Disk]); 0 means the directory's. The error is ErrNoDisk where
 	// there can be none. The data are gone after Stop, so Dir must be empty.
@@ -125,6 +130,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.CacheGB == 0 {
 		o.CacheGB = defaultCacheGB
+	}
+	if o.PeerLatency > 0 {
+		o.Proxy = true
 	}
 	if o.DiskMB != 0 && o.Dir != "" {
 		return o, errors.New("lab: data on small disks cannot be kept; leave Dir empty")

@@ -20,12 +20,14 @@ const client = -1
 // drivers take the addresses from its configuration; members reach each other
 // through the proxies too. So that a fault hits clients alone, the proxy asks
 // the kernel (Linux) who made a connection and passes those of the cluster's
-// own members through as they are; [Cluster.Isolate] cuts those. Elsewhere
+// own members through as they are, but for Options.PeerLatency;
+// [Cluster.Isolate] cuts those. Elsewhere
 // than on Linux all connections count as clients'.
 type Proxy struct {
 	listener net.Listener
 	upstream string
 	owner    func(net.Conn) int // index of the member that made it, or client
+	peers    time.Duration      // latency between members; set before the first connects
 	buffers  sync.Pool
 	faults   atomic.Pointer[faults] // replaced under mu
 	wg       sync.WaitGroup         // the accept loop and everything that serves a connection
@@ -38,7 +40,7 @@ type Proxy struct {
 }
 
 // newProxy listens on a port and forwards to upstream.
-func newProxy(port int, upstream string, owner func(net.Conn) int) (*Proxy, error) {
+func newProxy(port int, upstream string, owner func(net.Conn) int, peers time.Duration) (*Proxy, error) {
 	listener, err := net.Listen("tcp", hostPort(port))
 	if errors.Is(err, syscall.EADDRINUSE) {
 		err = errPortTaken
@@ -47,7 +49,7 @@ func newProxy(port int, upstream string, owner func(net.Conn) int) (*Proxy, erro
 		return nil, fmt.Errorf("listen for the proxy of %s: %w", upstream, err)
 	}
 	p := &Proxy{
-		listener: listener, upstream: upstream, owner: owner,
+		listener: listener, upstream: upstream, owner: owner, peers: peers,
 		buffers:  sync.Pool{New: func() any { b := make([]byte, chunkSize); return &b }},
 		cutPeers: map[int]bool{}, pairs: map[*pair]bool{},
 	}
@@ -168,7 +170,7 @@ func (p *Proxy) serve(conn net.Conn) {
 		return
 	}
 	defer p.forget(pr)
-	if peer == client {
+	if peer == client || p.peers > 0 {
 		p.shape(pr)
 		return
 	}

@@ -18,6 +18,12 @@ import (
 // echo is a server that sends back what it gets, and a proxy before it.
 func echo(t *testing.T) *Proxy {
 	t.Helper()
+	return echoTo(t, client, 0)
+}
+
+// echoTo is echo for a peer, with a latency between members.
+func echoTo(t *testing.T, peer int, latency time.Duration) *Proxy {
+	t.Helper()
 	l, err := net.Listen("tcp", hostPort(0))
 	must(t, err)
 	done := make(chan struct{})
@@ -34,7 +40,7 @@ func echo(t *testing.T) *Proxy {
 			}()
 		}
 	}()
-	p, err := newProxy(0, l.Addr().String(), func(net.Conn) int { return client })
+	p, err := newProxy(0, l.Addr().String(), func(net.Conn) int { return peer }, latency)
 	must(t, err)
 	t.Cleanup(func() {
 		p.close()
@@ -42,6 +48,18 @@ func echo(t *testing.T) *Proxy {
 		<-done
 	})
 	return p
+}
+
+// The latency between members is theirs alone, and the only fault they have.
+func TestPeerLatency(t *testing.T) {
+	const latency = 50 * time.Millisecond
+	p := echoTo(t, 1, latency)
+	p.Stall() // for clients
+	began := time.Now()
+	must(t, roundTrip(dial(t, p), 100))
+	if took := time.Since(began); took < latency {
+		t.Errorf("a member's round trip took %v", took)
+	}
 }
 
 // dial connects to a proxy.

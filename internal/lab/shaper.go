@@ -105,6 +105,14 @@ func (s *shaper) write() {
 	}
 }
 
+// faults are those of the connection: a member's has but its latency.
+func (s *shaper) faults() *faults {
+	if s.pair.peer != client {
+		return &faults{latency: s.proxy.peers}
+	}
+	return s.proxy.faults.Load()
+}
+
 // deliver writes one chunk; false means that the connection has ended.
 func (s *shaper) deliver(c chunk) bool {
 	due := func(f *faults) time.Time {
@@ -118,7 +126,7 @@ func (s *shaper) deliver(c chunk) bool {
 	}
 	for data := c.buf[:c.n]; len(data) > 0; {
 		n := len(data)
-		if rate := s.proxy.faults.Load().rate; rate > 0 {
+		if rate := s.faults().rate; rate > 0 {
 			n = min(n, max(1, rate*int(pieceTime/time.Millisecond)/1000))
 		}
 		begin := time.Now()
@@ -146,7 +154,7 @@ func transferTime(n, rate int) time.Duration {
 // connection has ended.
 func (s *shaper) wait(until func(*faults) time.Time) bool {
 	for {
-		f := s.proxy.faults.Load()
+		f := s.faults()
 		left := time.Until(until(f))
 		if left <= 0 && !f.stalled {
 			return true
