@@ -138,7 +138,7 @@ func (f *forest) contenders(concern string) []contender {
 func (f *forest) notes() []string {
 	notes := []string{
 		"followed rate: what the member furthest behind had at the end, a second. Where it is far below the rate, the rate was won by not replicating",
-		"us: processor time for one write, of the primary, of the secondary with the most and with none below it (medians over such members); it hardly depends on what else the machine does",
+		"us: processor time for one write, of the primary, of the secondary with the most and with none below it (medians over such members); it depends less than the rate on what else the machine does, but grows where few writes share a batch",
 		"lag running: the median over time of the member that is furthest behind at that time, end: of that member when the last write was acknowledged; direct: members under the primary; moved: members that changed their source during the measurement",
 		"model: of costs fitted to published figures of another machine, for the tree that was measured; its rate is for as many cores as the primary has here, of ceiling compares with the better of its own predictions for chaining off and on. Trust the ratio, not the rate",
 		"on one machine all round trips are alike, and members left to themselves take the first member that is ahead, which is nearly always the primary; that is why the trees of chaining on are drawn",
