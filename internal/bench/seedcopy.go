@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -33,12 +34,14 @@ func (w *seedWork) locked(ctx context.Context, do func() error) error {
 
 const (
 	copyRange   = 8 << 20
+	copyBlock   = 1 << 20
 	copyWorkers = 4
 )
 
 // copyFiles copies a data directory as it is, and returns how many bytes that
 // are not zeros.
 func copyFiles(ctx context.Context, from, to string) (int64, error) {
+	buffers := sync.Pool{New: func() any { b := make([]byte, copyBlock); return &b }}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(copyWorkers)
 	copied := make(chan int64, copyWorkers)
@@ -63,7 +66,9 @@ func copyFiles(ctx context.Context, from, to string) (int64, error) {
 		}
 		for at := int64(0); at < size && ctx.Err() == nil; at += copyRange {
 			g.Go(func() error {
-				n, err := copyPart(filepath.Join(from, name), filepath.Join(to, name), at)
+				buf, _ := buffers.Get().(*[]byte)
+				defer buffers.Put(buf)
+				n, err := copyPart(filepath.Join(from, name), filepath.Join(to, name), at, *buf)
 				copied <- n
 				return err
 			})
@@ -89,7 +94,7 @@ func eachFile(dir string, do func(name string, size int64) error) error {
 	})
 }
 
-func copyPart(from, to string, at int64) (n int64, err error) {
+func copyPart(from, to string, at int64, buf []byte) (n int64, err error) {
 	in, err := os.Open(from)
 	if err != nil {
 		return 0, err
@@ -100,24 +105,30 @@ func copyPart(from, to string, at int64) (n int64, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
-	const block = 1 << 20
-	buf, zeros := make([]byte, block), make([]byte, block)
-	for end := at + copyRange; at < end; at += block {
+	for end := at + copyRange; at < end; at += copyBlock {
 		got, err := in.ReadAt(buf, at)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return n, err
 		}
-		if !bytes.Equal(buf[:got], zeros[:got]) {
+		if !isZero(buf[:got]) {
 			if _, err := out.WriteAt(buf[:got], at); err != nil {
 				return n, err
 			}
 			n += int64(got)
 		}
-		if got < block {
+		if got < copyBlock {
 			return n, nil
 		}
 	}
 	return n, nil
+}
+
+// isZero looks at the ends first: data differ there.
+func isZero(b []byte) bool {
+	if len(b) == 0 || b[0] != 0 || b[len(b)-1] != 0 {
+		return len(b) == 0
+	}
+	return bytes.Count(b, []byte{0}) == len(b)
 }
 
 // syncFiles makes a copy durable.

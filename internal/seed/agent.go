@@ -48,6 +48,8 @@ type Agent struct {
 	held *os.File // mongod.lock of a stopped member
 	// zeros is a block of zeros, to be compared with.
 	zeros []byte
+	// blocks are buffers of BlockSize: there may be very many small files.
+	blocks sync.Pool
 
 	joining sync.Mutex     // one at a time looks at the member and pins its files
 	pins    sync.WaitGroup // that are watched
@@ -76,6 +78,7 @@ func NewAgent(o AgentOptions) (*Agent, error) {
 		return nil, mongo.WithHint(fmt.Errorf("seed: open the source's data directory: %w", err), "name the mongod's dbPath, and run as a user that may read it")
 	}
 	a := &Agent{opts: o, root: root, zeros: make([]byte, BlockSize), rounds: map[string]*round{}}
+	a.blocks.New = func() any { b := make([]byte, BlockSize); return &b }
 	if err := a.prepare(); err != nil {
 		return nil, errors.Join(err, a.Close())
 	}

@@ -136,7 +136,9 @@ func (r *round) compareFile(ctx context.Context, f File, known *roundFile, aside
 	}
 	defer file.Close()
 	sums := make([]Sum, blocksOf(f.Size))
-	buf := make([]byte, BlockSize)
+	block, _ := r.agent.blocks.Get().(*[]byte)
+	defer r.agent.blocks.Put(block)
+	buf := *block
 	zero, data := sumOf(r.agent.zeros), int64(-1)
 	for i := range sums {
 		if at := int64(i) * BlockSize; data < at {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"slices"
@@ -88,8 +89,22 @@ func follow(ctx context.Context, o Options, res *Result, began time.Time) error 
 	return err
 }
 
+// soon is the time between two looks at something that takes a second or two.
+const soon = 20 * time.Millisecond
+
 // awaitServer connects to the new mongod as soon as it answers.
 func awaitServer(ctx context.Context, o MemberOptions, address string) (*driver.Client, error) {
+	// A driver that has met a refused connection looks again every 500 ms only.
+	err := until(ctx, soon, func() (bool, error) {
+		conn, err := (&net.Dialer{Timeout: 2 * time.Second}).DialContext(ctx, "tcp", address)
+		if err != nil {
+			return false, nil //nolint:nilerr // it does not listen yet
+		}
+		return true, conn.Close()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("seed: wait for the new member at %s: %w", address, err)
+	}
 	opts := options.Client()
 	if o.SetURI != "" {
 		opts.ApplyURI(o.SetURI) // for its users and TLS
@@ -100,7 +115,7 @@ func awaitServer(ctx context.Context, o MemberOptions, address string) (*driver.
 	if err != nil {
 		return nil, errors.New("seed: the connection string cannot be used")
 	}
-	err = until(ctx, 100*time.Millisecond, func() (bool, error) {
+	err = until(ctx, soon, func() (bool, error) {
 		// Not authenticated: users may not be there yet.
 		return c.Database("admin").RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Err() == nil, nil
 	})
@@ -363,7 +378,7 @@ func tryReconfigure(ctx context.Context, set *driver.Client, change func(*replCo
 func awaitSecondary(ctx context.Context, c, set *driver.Client, host string) error {
 	var goal mongo.OpTime
 	var seen string
-	err := until(ctx, 100*time.Millisecond, func() (bool, error) {
+	err := until(ctx, soon, func() (bool, error) {
 		var st setStatus
 		if c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetStatus", Value: 1}}).Decode(&st) != nil {
 			return false, nil //nolint:nilerr // it learns of the set by its first heartbeat

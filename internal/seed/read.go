@@ -42,7 +42,9 @@ func (f *roundFile) readLive(ctx context.Context, a *Agent, q ReadRequest, fn fu
 		return fmt.Errorf("seed: open %s: %w", q.Path, err)
 	}
 	defer file.Close()
-	buf := make([]byte, BlockSize)
+	block, _ := a.blocks.Get().(*[]byte)
+	defer a.blocks.Put(block)
+	buf := *block
 	for i, have := range q.Have {
 		n, err := readBlock(file, q.First+int64(i), buf)
 		if err == nil && f.bounded {
@@ -110,7 +112,9 @@ func (f *roundFile) held(index int64, s Sum) bool {
 
 // readFrozen reads the state of the frozen moment.
 func (f *roundFile) readFrozen(ctx context.Context, a *Agent, aside *spool, q ReadRequest, fn func(Block) error) error {
-	buf := make([]byte, BlockSize)
+	block, _ := a.blocks.Get().(*[]byte)
+	defer a.blocks.Put(block)
+	buf := *block
 	for i, have := range q.Have {
 		index := q.First + int64(i)
 		if index >= int64(len(f.final)) {
