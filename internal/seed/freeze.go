@@ -111,12 +111,11 @@ func (r *round) compare(ctx context.Context, aside *spool) (*Final, map[string]*
 			final.Files[i].Same = true
 			continue
 		}
-		g.Go(func() error {
-			sums, err := r.compareFile(gctx, f, known, aside)
-			final.Files[i].Sums = sums
-			known.final, known.size = sums, f.Size
-			return err
-		})
+		known.final, known.size = make([]Sum, blocksOf(f.Size)), f.Size
+		final.Files[i].Sums = known.final
+		for first := 0; first < len(known.final) && gctx.Err() == nil; first += compareBlocks { // one large file must not keep one worker alone busy
+			g.Go(func() error { return r.compareRange(gctx, f, known, first, aside) })
+		}
 	}
 	if err := g.Wait(); err != nil {
 		if errors.Is(context.Cause(ctx), errThawed) {
@@ -128,19 +127,23 @@ func (r *round) compare(ctx context.Context, aside *spool) (*Final, map[string]*
 	return final, files, r.stoodStill(stamps)
 }
 
-// compareFile hashes a file and puts aside what pullers do not hold.
-func (r *round) compareFile(ctx context.Context, f File, known *roundFile, aside *spool) ([]Sum, error) {
+// compareBlocks is how many blocks a worker compares at a time.
+const compareBlocks = 128
+
+// compareRange hashes compareBlocks of a file from first on, and puts aside
+// what pullers do not hold.
+func (r *round) compareRange(ctx context.Context, f File, known *roundFile, first int, aside *spool) error {
 	file, err := r.agent.root.Open(f.Path)
 	if err != nil {
-		return nil, fmt.Errorf("seed: open %s: %w", f.Path, err)
+		return fmt.Errorf("seed: open %s: %w", f.Path, err)
 	}
 	defer file.Close()
-	sums := make([]Sum, blocksOf(f.Size))
 	block, _ := r.agent.blocks.Get().(*[]byte)
 	defer r.agent.blocks.Put(block)
 	buf := *block
 	zero, data := sumOf(r.agent.zeros), int64(-1)
-	for i := range sums {
+	sums := known.final
+	for i := first; i < min(first+compareBlocks, len(sums)); i++ {
 		if at := int64(i) * BlockSize; data < at {
 			data = nextData(file, at, f.Size)
 		}
@@ -149,24 +152,24 @@ func (r *round) compareFile(ctx context.Context, f File, known *roundFile, aside
 			continue
 		}
 		if ctx.Err() != nil {
-			return nil, ctx.Err()
+			return ctx.Err()
 		}
 		n, err := readBlock(file, int64(i), buf)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if want := min(BlockSize, f.Size-int64(i)*BlockSize); int64(n) != want {
-			return nil, fmt.Errorf("seed: %s became shorter while it was compared", f.Path)
+			return fmt.Errorf("seed: %s became shorter while it was compared", f.Path)
 		}
 		sums[i] = sumOf(buf[:n])
 		if known.held(int64(i), sums[i]) || isZero(buf[:n]) {
 			continue // nobody needs it, or its checksum says everything
 		}
 		if err := aside.add(f.Path, int64(i), buf[:n]); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return sums, nil
+	return nil
 }
 
 // stoodStill makes sure that nobody wrote while the files were read.

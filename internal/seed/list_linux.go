@@ -18,6 +18,12 @@ func identity(info fs.FileInfo) (ctime int64, inode uint64, ok bool) {
 	return st.Ctim.Nano(), st.Ino, true
 }
 
+// startWriting has the kernel begin to write a range to disk, so that the fsync
+// at the end finds little to do. It is a hint only.
+func startWriting(f *os.File, at, length int64) {
+	_ = unix.SyncFileRange(int(f.Fd()), at, length, unix.SYNC_FILE_RANGE_WRITE)
+}
+
 // nextData is the first offset from at on that holds anything but a hole; size
 // when none does.
 func nextData(f *os.File, at, size int64) int64 {

@@ -213,8 +213,13 @@ func (r *round) putJournalAside(ctx context.Context, list []File, added map[stri
 			}
 			// What the server tells is a size of that moment, or none.
 			known.size = max(f.Size, info.Size())
-			known.final, err = r.compareFile(gctx, File{Path: f.Path, Size: known.size}, known, aside)
-			return err
+			known.final = make([]Sum, blocksOf(known.size))
+			for first := 0; first < len(known.final); first += compareBlocks {
+				if err := r.compareRange(gctx, File{Path: f.Path, Size: known.size}, known, first, aside); err != nil {
+					return err
+				}
+			}
+			return nil
 		})
 	}
 	return g.Wait()

@@ -296,7 +296,9 @@ func (p *pull) fetchRange(ctx context.Context, m *Manifest, t *targetFile, first
 	if err != nil {
 		return err
 	}
-	return p.fetch(ctx, m, t, first, have, &p.report.CopiedBytes)
+	err = p.fetch(ctx, m, t, first, have, &p.report.CopiedBytes)
+	t.startWriting(first, n)
+	return err
 }
 
 // fetch reads a range and writes what is new of it.

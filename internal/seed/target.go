@@ -118,6 +118,16 @@ func (f *targetFile) write(b Block) error {
 	return nil
 }
 
+// startWriting has a range written to disk while others are copied.
+func (f *targetFile) startWriting(first, n int64) {
+	f.mu.Lock()
+	file := f.file
+	f.mu.Unlock()
+	if file != nil {
+		startWriting(file, first*BlockSize, n*BlockSize)
+	}
+}
+
 // resize cuts or lengthens the file; the checksum of a block whose length
 // changes is forgotten.
 func (f *targetFile) resize(size int64) error {
