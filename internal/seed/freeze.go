@@ -113,7 +113,7 @@ func (r *round) compare(ctx context.Context, aside *spool) (*Final, map[string]*
 		}
 		known.final, known.size = make([]Sum, blocksOf(f.Size)), f.Size
 		final.Files[i].Sums = known.final
-		for first := 0; first < len(known.final) && gctx.Err() == nil; first += compareBlocks { // one large file must not keep one worker alone busy
+		for first := 0; first < len(known.final); first += compareBlocks { // one large file must not keep one worker alone busy
 			g.Go(func() error { return r.compareRange(gctx, f, known, first, aside) })
 		}
 	}
