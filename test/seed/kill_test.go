@@ -1,7 +1,6 @@
 package seed
 
 import (
-	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -103,7 +102,7 @@ type killing struct {
 func (k *killing) run() {
 	t := k.t
 	t.Helper()
-	k.agent = k.serve("--max-rate-bytes", "60MB")
+	k.agent = k.serve("--max-rate-bytes", "120MB")
 	k.puller = k.pull(k.dir)
 	locked := k.await()
 	k.kill()
@@ -212,19 +211,16 @@ func (k *killing) locked() bool {
 
 // guardianOf is the process id of an agent's guardian, 0 when it has none.
 func guardianOf(agent int) int {
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, name := range stats {
+	threads, _ := filepath.Glob("/proc/" + strconv.Itoa(agent) + "/task/*/children")
+	for _, name := range threads {
 		raw, err := os.ReadFile(name)
 		if err != nil {
 			continue
 		}
-		fields := bytes.Fields(raw[bytes.LastIndexByte(raw, ')')+1:])
-		if len(fields) < 2 || string(fields[0]) == "Z" || string(fields[1]) != strconv.Itoa(agent) {
-			continue
-		}
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name)))
-		if err == nil {
-			return pid
+		for _, child := range strings.Fields(string(raw)) {
+			if pid, err := strconv.Atoi(child); err == nil {
+				return pid
+			}
 		}
 	}
 	return 0

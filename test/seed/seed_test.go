@@ -24,6 +24,34 @@ import (
 	"github.com/millrace/millrace/test"
 )
 
+// built is the program under test, built once.
+var built struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if built.dir != "" {
+		_ = os.RemoveAll(built.dir)
+	}
+	os.Exit(code)
+}
+
+func millrace(t *testing.T) string {
+	t.Helper()
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "millrace-seed-test-"); built.err == nil {
+			var out []byte
+			out, built.err = exec.Command("go", "build", "-o", built.dir+"/millrace", "github.com/millrace/millrace/cmd/millrace").CombinedOutput()
+			t.Logf("%s", out)
+		}
+	})
+	must(t, built.err)
+	return built.dir + "/millrace"
+}
+
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -116,7 +144,7 @@ func TestCloneIsFollowed(t *testing.T) {
 	if os.Getenv("MILLRACE_TEST_MATRIX") != "" {
 		versions = append(versions, "4.2", "4.4", "5.0")
 	}
-	bin := test.BuildMillrace(t)
+	bin := millrace(t)
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			src := lab.ForTest(t, lab.Options{Topology: "rs:3", Version: version})
@@ -161,13 +189,16 @@ func unlike(t *testing.T, source, clone *driver.Client) {
 	}
 }
 
-// write inserts and updates until stopped.
+// write inserts and updates until stopped, some hundred a second.
 func write(t *testing.T, d *driver.Database) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
+		pace := time.NewTicker(2 * time.Millisecond)
+		defer pace.Stop()
 		for n := 0; ctx.Err() == nil; n++ {
+			<-pace.C
 			_, err := d.Collection("c0").InsertOne(ctx, bson.D{{Key: "_id", Value: 1_000_000 + n}, {Key: "a", Value: fmt.Sprint(n)}})
 			if err == nil {
 				_, err = d.Collection("c1").UpdateOne(ctx, bson.D{{Key: "_id", Value: n % 10_000}}, bson.D{{Key: "$set", Value: bson.D{{Key: "a", Value: fmt.Sprint(n)}}}})
