@@ -65,7 +65,11 @@ func (st *site) describe() string {
 
 func (s *side) describe() string {
 	text := "mongod " + s.Info.Version.String() + " " + string(s.Info.Kind)
-	if n := len(s.Info.Hosts); n > 1 {
+	n := len(s.Info.Hosts) // without hidden members and those that cannot be elected
+	if s.lab != nil {
+		n = len(s.lab.Members())
+	}
+	if n > 1 {
 		text += " of " + itoa(n)
 	}
 	if s.lab == nil {

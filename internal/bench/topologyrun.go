@@ -139,7 +139,7 @@ func (f *forest) chained(ctx context.Context) error {
 	if set.Primary() == nil {
 		return errors.New("there is no primary")
 	}
-	tree := topology.AutomaticTree(set, f.draws)
+	tree := topology.AutomaticTree(f.level(set), f.draws)
 	was := &topology.Memory{Set: set.Name, Primary: set.Primary().Host, Tree: tree}
 	return topology.NewController(f.observer, topology.ControlOptions{Log: f.log}).Restore(ctx, was)
 }
@@ -249,6 +249,21 @@ func (f *forest) hold(ctx context.Context) (end func()) {
 	}
 }
 
+// level is the set with the round trips that its members really have. Those
+// that busy servers on one machine measure say who is busy, not who is near.
+func (f *forest) level(set *topology.Set) *topology.Set {
+	out := *set
+	out.Members = slices.Clone(set.Members)
+	for i := range out.Members {
+		m := &out.Members[i]
+		m.Ping = map[string]float64{}
+		for _, other := range set.Members {
+			m.Ping[other.Host] = float64(f.o.LinkRTT) / float64(time.Millisecond)
+		}
+	}
+	return &out
+}
+
 // shape notes the tree and what the model expects of it.
 func (f *forest) shape(m *meter, concern string, before, after *topology.Set) {
 	was, is, moved := before.Tree(), after.Tree(), 0
@@ -258,6 +273,7 @@ func (f *forest) shape(m *meter, concern string, before, after *topology.Set) {
 		}
 	}
 	m.value(sourcesMoved, float64(moved))
+	after = f.level(after)
 	mine := topology.Predict(after, is, f.params)
 	m.value(underPrimary, mine.Direct)
 	m.value(treeDepth, mine.Depth)
