@@ -36,13 +36,21 @@ bench: build ## Measure against the ceilings; results in bin/bench.json and bin/
 	$(BIN)/millrace bench $(SCENARIOS) --scale $(SCALE) --rounds $(ROUNDS) $(PEERS) --output json --report $(BIN)/bench.json
 	$(BIN)/millrace bench show $(BIN)/bench.json --output html > $(BIN)/bench.html
 
-# -count=1 where millrace runs as a process: Go's test cache does not see it change.
+# Servers start, elect and wait more than they compute: both halves go side by
+# side, and end sooner than one after the other.
 .PHONY: test
 test: build ## All tests on real mongod processes, with the race detector where it is bearable
+	@$(MAKE) --no-print-directory --output-sync=line -j2 test-packages test-processes
+
+.PHONY: test-packages
+test-packages:
 	$(GO) test -race -timeout 15m ./cmd/... ./internal/... ./demo/...
-	$(GO) test -race -count=1 -timeout 15m ./test/access ./test/crash
-	$(GO) test -count=1 -p 2 -timeout 15m ./test ./test/failover ./test/seed
-	$(GO) test -count=1 -timeout 15m ./test/memory
+
+# -count=1: millrace runs as a process, and Go's test cache does not see it change.
+.PHONY: test-processes
+test-processes:
+	$(GO) test -p 1 -count=1 -timeout 15m ./test ./test/failover ./test/seed ./test/memory
+	$(GO) test -p 1 -race -count=1 -timeout 15m ./test/access ./test/crash
 
 # How long each target is fuzzed.
 FUZZTIME ?= 30s
