@@ -23,7 +23,7 @@ func (r *Report) growth() growth {
 
 // table compares the ways, medians over the rounds; ratios are those of rounds.
 func (g growth) table() (header []string, rows [][]string) {
-	header = []string{"collections", "indexes each", seedLogical, seedTwoPass, "times as fast", "of which the new mongod's start", "locked, one pass", "two passes", "of it"}
+	header = []string{"collections", "indexes each", seedLogical, seedTwoPass, "times as fast", "of which the new mongod's start", "locked, one pass", "two passes", "of it", "source stalled, one pass", "two passes"}
 	for _, c := range g {
 		seed, logical, one := c.contender(seedTwoPass), c.contender(seedLogical), c.contender(seedOnePass)
 		faster, _ := c.against(seedLogical, seedTwoPass)
@@ -32,6 +32,7 @@ func (g growth) table() (header []string, rows [][]string) {
 			itoa(c.Collections), itoa(c.Indexes), figure(logical.Seconds.Median) + " s", figure(seed.Seconds.Median) + " s", figure(faster.Median),
 			figure(seed.part("start")) + " s", figure(one.Values[valueLocked].Median) + " s", figure(seed.Values[valueLocked].Median) + " s",
 			strconv.FormatFloat(lock.Median*100, 'f', 1, 64) + " %",
+			figure(one.Values[valueStall].Median) + " s", figure(seed.Values[valueStall].Median) + " s",
 		})
 	}
 	return header, rows

@@ -32,6 +32,11 @@ func TestSeed(t *testing.T) {
 			t.Errorf("%s: %+v", x.Name, x)
 		}
 	}
+	for _, x := range c.Contenders {
+		if x.Values[valueStall].Median <= 0 {
+			t.Errorf("%s: no stall is measured", x.Name)
+		}
+	}
 	two, one := c.contender(seedTwoPass), c.contender(seedOnePass)
 	if two.Values[valueLocked].Median <= 0 || one.Values[valueLocked].Median <= 0 || two.Rounds[0].TargetCPU <= 0 || two.part("start") <= 0 {
 		t.Errorf("%+v\n%+v", one, two)

@@ -15,21 +15,54 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/mongo"
 )
 
-// locked does something while the secondary is locked.
-func (w *seedWork) locked(ctx context.Context, do func() error) error {
+// locked does something while the secondary is locked. The time counts from the
+// server's word that it is locked to its word that it is not, as millrace counts.
+func (w *seedWork) locked(ctx context.Context, m *meter, do func() error) error {
 	node := w.source.nodes[w.from]
 	if _, err := node.Command(ctx, "admin", bson.D{{Key: "fsync", Value: 1}, {Key: "lock", Value: true}}); err != nil {
 		return fmt.Errorf("lock the secondary: %w", err)
 	}
+	began := time.Now()
 	err := do()
 	release, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	if _, e := node.Command(release, "admin", bson.D{{Key: "fsyncUnlock", Value: 1}}); e != nil {
 		err = errors.Join(err, fmt.Errorf("unlock the secondary: %w", e))
 	}
+	m.value(valueLocked, time.Since(began).Seconds())
 	return err
+}
+
+// stalls measures, while something runs, how long at most the secondary applied
+// nothing: whatever the reason, and for all ways alike. The load's writes are
+// 10 ms apart, and so is the least that it finds.
+func (w *seedWork) stalls(run func(context.Context, *meter) error) func(context.Context, *meter) error {
+	return func(ctx context.Context, m *meter) error {
+		watching, stop := context.WithCancel(ctx)
+		var wg sync.WaitGroup
+		var longest time.Duration
+		wg.Go(func() {
+			var last mongo.OpTime
+			for since := time.Now(); tick(watching, 2*time.Millisecond); {
+				p, err := w.source.nodes[w.from].Positions(watching)
+				if err == nil && p.Last != last {
+					if !last.IsZero() {
+						longest = max(longest, time.Since(since))
+					}
+					last, since = p.Last, time.Now()
+				}
+			}
+		})
+		err := run(ctx, m)
+		stop()
+		wg.Wait()
+		m.value(valueStall, longest.Seconds())
+		return err
+	}
 }
 
 const (
