@@ -95,7 +95,7 @@ func (w *seedWork) contenders() []contender {
 }
 
 // seedDocs is the number of documents at medium scale.
-const seedDocs = 250_000
+const seedDocs = 200_000
 
 // seedWork is a seedCase on its servers.
 type seedWork struct {
