@@ -31,9 +31,9 @@ func number[T int | uint64](t *testing.T, name string, otherwise T) T {
 // TestKilledAtRandomMoments kills the agent, the puller, the guardian and the
 // source's mongod with SIGKILL while files are copied or the source is locked:
 // the source is let go each time, no mongod starts on what there is, the same
-// command again completes it, and the last copy becomes a member. More rounds:
-// MILLRACE_TEST_ROUNDS; the same moments again, as far as that goes:
-// MILLRACE_TEST_SEED.
+// command again completes it, and a copy during which the source was killed
+// becomes a member. More rounds: MILLRACE_TEST_ROUNDS; the same moments again, as
+// far as that goes: MILLRACE_TEST_SEED.
 func TestKilledAtRandomMoments(t *testing.T) {
 	g := newGround(t, "6.0", "rs:3")
 	from := number(t, "MILLRACE_TEST_SEED", uint64(time.Now().UnixNano()))
@@ -52,12 +52,18 @@ func TestKilledAtRandomMoments(t *testing.T) {
 		k.after = time.Duration(50+r.IntN(1500)) * time.Millisecond
 		k.run()
 	}
-	agent, dir := g.serve(), filepath.Join(t.TempDir(), "last")
-	n := g.newcomer(dir)
+	last := &killing{ground: g, victim: victimSource, moment: underLock, dir: filepath.Join(t.TempDir(), "last")}
+	locked := last.strike()
+	err := last.puller.Wait(60 * time.Second)
+	if !half(last.dir) { // it was quicker
+		must(t, os.RemoveAll(last.dir))
+	}
+	t.Logf("last: source killed (locked: %t), puller: %v", locked, err)
+	n := g.newcomer(last.dir)
 	g.joined(n)
 	stop()
 	g.same(n, "kill")
-	agent.Interrupt()
+	last.agent.Interrupt()
 }
 
 type victim string
@@ -99,7 +105,9 @@ type killing struct {
 	guardian      int // its process, when there was one
 }
 
-func (k *killing) run() {
+// strike begins a copy and kills the victim; it tells whether the source was
+// locked then. A source that was killed runs again when it returns.
+func (k *killing) strike() bool {
 	t := k.t
 	t.Helper()
 	k.agent = k.serve("--max-rate-bytes", "120MB")
@@ -109,6 +117,13 @@ func (k *killing) run() {
 	if k.victim == victimSource {
 		must(t, k.member.Start(t.Context()))
 	}
+	return locked
+}
+
+func (k *killing) run() {
+	t := k.t
+	t.Helper()
+	locked := k.strike()
 	eventually(t, "the source is let go", func() bool { return !k.locked() })
 	eventually(t, "the guardian has ended", func() bool { return k.guardian == 0 || syscall.Kill(k.guardian, 0) != nil })
 	how := k.complete()
