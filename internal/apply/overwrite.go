@@ -223,11 +223,11 @@ func (e *Engine) inTxn(ctx context.Context, t *target, id bsoncore.Value, at mon
 	return opError("write in transaction", t.ns, id, at, err)
 }
 
-// firstError is the server's word in an error of the driver; one that the
-// driver tries again by itself is none.
+// firstError is the server's word in an error of the driver; one that is tried
+// again is none.
 func firstError(err error) wire.WriteError {
 	var le driver.LabeledError
-	if errors.As(err, &le) && le.HasErrorLabel("TransientTransactionError") {
+	if errors.As(err, &le) && le.HasErrorLabel("TransientTransactionError") || mongo.Classify(err) == mongo.ClassRetry {
 		return wire.WriteError{}
 	}
 	var we driver.WriteException

@@ -93,11 +93,23 @@ func passesByItself(code int32) bool {
 	return false
 }
 
-// diskFull reports that a server's disk has no room for what a command makes,
-// such as the files of a collection; it has again when somebody frees some.
-func diskFull(ce driver.CommandError) bool {
-	const unknownError, outOfDiskSpace = 8, 14031
-	return ce.Code == outOfDiskSpace || ce.Code == unknownError && strings.Contains(ce.Message, "No space left on device")
+// diskFull reports that a server's disk has no room for what a command writes or
+// makes, such as the files of a collection; it has again when somebody frees
+// some. A write may fail with the operating system's number for it as the code,
+// which is PathNotViable otherwise (observed with 6.0); the texts of that end
+// with a value in braces.
+func diskFull(code int32, message string) bool {
+	const unknownError, enospc, outOfDiskSpace = 8, 28, 14031
+	const text = "No space left on device"
+	switch code {
+	case outOfDiskSpace:
+		return true
+	case unknownError:
+		return strings.Contains(message, text)
+	case enospc:
+		return strings.HasSuffix(message, text)
+	}
+	return false
 }
 
 // Classify tells what err means. Errors of the driver's API and of package
@@ -108,12 +120,15 @@ func Classify(err error) Class {
 	}
 	var we driver.WriteException
 	if errors.As(err, &we) {
-		for _, e := range we.WriteErrors {
-			return classifyCode(int32(e.Code))
+		return classifyWrites(we.WriteErrors, we.WriteConcernError)
+	}
+	var be driver.BulkWriteException
+	if errors.As(err, &be) {
+		all := make(driver.WriteErrors, len(be.WriteErrors))
+		for i, e := range be.WriteErrors {
+			all[i] = e.WriteError
 		}
-		if we.WriteConcernError != nil {
-			return ClassRetry // the write stands; its durability is asked again
-		}
+		return classifyWrites(all, be.WriteConcernError)
 	}
 	var ce driver.CommandError
 	if errors.As(err, &ce) {
@@ -121,10 +136,7 @@ func Classify(err error) Class {
 			slices.Contains(ce.Labels, "TransientTransactionError") {
 			return ClassRetry
 		}
-		if diskFull(ce) {
-			return ClassRetry
-		}
-		return classifyCode(ce.Code)
+		return classifyCode(ce.Code, ce.Message)
 	}
 	var ne net.Error
 	if driver.IsNetworkError(err) || driver.IsTimeout(err) || errors.As(err, &ne) || errors.Is(err, context.DeadlineExceeded) {
@@ -133,7 +145,18 @@ func Classify(err error) Class {
 	return ClassFatal
 }
 
-func classifyCode(code int32) Class {
+// classifyWrites goes by the first of the errors.
+func classifyWrites(failed driver.WriteErrors, concern *driver.WriteConcernError) Class {
+	for _, e := range failed {
+		return classifyCode(int32(e.Code), e.Message)
+	}
+	if concern != nil {
+		return ClassRetry // the writes stand; their durability is asked again
+	}
+	return ClassFatal
+}
+
+func classifyCode(code int32, message string) Class {
 	switch code {
 	case CodeDuplicateKey:
 		return ClassDuplicate
@@ -142,7 +165,7 @@ func classifyCode(code int32) Class {
 	case CodeNamespaceExists:
 		return ClassExists
 	}
-	if passesByItself(code) {
+	if passesByItself(code) || diskFull(code, message) {
 		return ClassRetry
 	}
 	return ClassFatal

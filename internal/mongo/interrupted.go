@@ -7,12 +7,13 @@ import (
 )
 
 // WriteInterrupted is the error of a write command that was answered, but cut
-// short by what passes by itself, such as an election in its middle: the server
-// tells that as an error of one of the writes, or as one of the write concern.
+// short by what passes by itself, such as an election in its middle or a full
+// disk: the server tells that as an error of one of the writes, or as one of the
+// write concern.
 // It is of ClassRetry; nil means that the reply stands as it is.
 func WriteInterrupted(res wire.WriteResult) error {
 	for _, e := range res.Errors {
-		if passesByItself(e.Code) {
+		if passesByItself(e.Code) || diskFull(e.Code, e.Message) {
 			return driver.CommandError{Code: e.Code, Message: e.Message, Raw: e.Raw}
 		}
 	}

@@ -17,9 +17,12 @@ func TestWriteInterrupted(t *testing.T) {
 		res         wire.WriteResult
 		interrupted bool
 	}{
-		"all well":      {wire.WriteResult{N: 3}, false},
-		"duplicate":     {wire.WriteResult{Errors: []wire.WriteError{{Code: CodeDuplicateKey}}}, false},
-		"not primary":   {wire.WriteResult{Errors: []wire.WriteError{{Code: CodeDuplicateKey}, {Index: 1, Code: 10107}}}, true},
+		"all well":    {wire.WriteResult{N: 3}, false},
+		"duplicate":   {wire.WriteResult{Errors: []wire.WriteError{{Code: CodeDuplicateKey}}}, false},
+		"not primary": {wire.WriteResult{Errors: []wire.WriteError{{Code: CodeDuplicateKey}, {Index: 1, Code: 10107}}}, true},
+		"full disk":   {wire.WriteResult{Errors: []wire.WriteError{{Code: 28, Message: "No space left on device"}}}, true},
+		"path": {wire.WriteResult{Errors: []wire.WriteError{{Code: 28,
+			Message: "Cannot create field 'b' in element {a: \"No space left on device\"}"}}}, false},
 		"write concern": {wire.WriteResult{ConcernError: concern}, true},
 	} {
 		err := WriteInterrupted(c.res)
