@@ -69,7 +69,7 @@ nothing else.`,
 	f.IntVar(&s.options.Topology.PrimaryCores, "primary-cores", 1, "processors that the primary has to itself in the scenario topology; 0 shares all")
 	f.DurationVar(&s.options.Topology.LinkRTT, "link-rtt", 0, "round trip between members in the scenario topology, as if each had a host of its own")
 	f.StringVar(&s.options.Millrace, "millrace", "", "the millrace `program` to measure; by default this one")
-	f.StringVarP(&s.output, "output", "o", "text", "`form` of the result: text, json or html")
+	f.StringVarP(&s.output, "output", "o", "text", "`form` of the result: text, json, html or markdown (a line a case)")
 	f.StringVar(&s.report, "report", "", "write the result to this `file` instead of standard output, and a table to standard output")
 	cmd.AddCommand(newBenchListCommand(), newBenchShowCommand())
 	return cmd
@@ -111,7 +111,7 @@ func newBenchShowCommand() *cobra.Command {
 		Example: `  millrace bench show results.json --output html > results.html`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkLabOutput(output, "text", "json", "html"); err != nil {
+			if err := checkLabOutput(output, benchForms()...); err != nil {
 				return err
 			}
 			raw, err := os.ReadFile(args[0])
@@ -125,9 +125,11 @@ func newBenchShowCommand() *cobra.Command {
 			return writeBenchAs(cmd.OutOrStdout(), output, &r)
 		},
 	}
-	addLabOutputFlag(cmd, &output, "text, json or html")
+	addLabOutputFlag(cmd, &output, "text, json, html or markdown")
 	return cmd
 }
+
+func benchForms() []string { return []string{"text", "json", "html", "markdown"} }
 
 // writeBenchAs writes a report in one of its forms.
 func writeBenchAs(w io.Writer, form string, r *benchmark.Report) error {
@@ -136,6 +138,8 @@ func writeBenchAs(w io.Writer, form string, r *benchmark.Report) error {
 		return writeJSON(w, r)
 	case "html":
 		return benchmark.WriteHTML(w, r)
+	case "markdown":
+		return benchmark.WriteMarkdown(w, r)
 	}
 	return benchmark.WriteText(w, r)
 }
@@ -157,7 +161,7 @@ func (a *app) bench(cmd *cobra.Command, s *benchSettings) (err error) {
 
 // complete checks what cobra does not.
 func (s *benchSettings) complete() (err error) {
-	if err := checkLabOutput(s.output, "text", "json", "html"); err != nil {
+	if err := checkLabOutput(s.output, benchForms()...); err != nil {
 		return err
 	}
 	if s.options.Scale, err = benchmark.ParseScale(s.scale); err != nil {
