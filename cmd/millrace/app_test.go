@@ -50,6 +50,7 @@ type fakeJob struct {
 	phase  replicate.Phase
 	paused bool
 	limits pace.Rates
+	loads  pace.Loads
 	closed bool
 }
 
@@ -79,7 +80,7 @@ func (f *fakeJob) Run(ctx context.Context) error {
 func (f *fakeJob) Status() replicate.Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := replicate.Status{Job: "orders", Phase: f.phase, Paused: f.paused, Follow: replicate.FollowStatus{Applied: "7:1", Source: "7:1"}}
+	s := replicate.Status{Job: "orders", Phase: f.phase, Paused: f.paused, Load: replicate.LoadStatus{Loads: f.loads}, Follow: replicate.FollowStatus{Applied: "7:1", Source: "7:1"}}
 	if f.phase == replicate.PhaseFinalized {
 		s.Differences = f.differ
 	}
@@ -100,6 +101,13 @@ func (f *fakeJob) SetLimits(_ context.Context, r pace.Rates) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.limits = r
+	return nil
+}
+
+func (f *fakeJob) SetLoads(_ context.Context, l pace.Loads) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.loads = l
 	return nil
 }
 

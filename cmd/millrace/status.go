@@ -116,6 +116,9 @@ func writeStatus(w io.Writer, s replicate.Status) error {
 	if s.Limits != (pace.Rates{}) {
 		t.AppendRow(table.Row{"throttled to", limitsText(s.Limits)})
 	}
+	if l := loadText(s.Load); l != "" {
+		t.AppendRow(table.Row{"load", l})
+	}
 	if c := conflictText(s.Conflicts); c != "" {
 		t.AppendRow(table.Row{"conflicts", c})
 		t.AppendRow(table.Row{"dead letters", plain(s.Conflicts.Where)})

@@ -57,6 +57,9 @@ func (v *viewer) head(now time.Time) {
 	if s.Limits != (pace.Rates{}) {
 		v.add(label("throttled") + limitsText(s.Limits))
 	}
+	if l := loadText(s.Load); l != "" {
+		v.add(label("load") + l)
+	}
 }
 
 func (v *viewer) copying() {

@@ -59,6 +59,8 @@ type Options struct {
 	Overwrite bool
 	// Limit holds the events back; nil is none.
 	Limit *pace.Limiter
+	// Gate bounds the exchanges with the target under way; nil is none.
+	Gate *pace.Gate
 	// OnConflict says what becomes of documents that the target refuses, which
 	// Letters keep. Without Letters each refusal is an error.
 	OnConflict deadletter.Policy

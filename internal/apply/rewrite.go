@@ -91,18 +91,23 @@ func (w *worker) fetch(ctx context.Context, t *target, ops []*op) ([]bson.Raw, e
 		where[string(delta.AppendKey(nil, o.id))] = i
 	}
 	out := make([]bson.Raw, len(ops))
+	pass, err := w.e.o.Gate.Enter(ctx)
+	if err != nil {
+		return nil, err
+	}
 	cur, err := conn.OpenCursor(ctx, t.db, bson.D{
 		{Key: "find", Value: t.coll},
 		{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}},
 	}, wire.CursorOptions{})
+	w.e.o.Gate.Leave(pass, 0)
+	if err != nil {
+		return nil, fmt.Errorf("read documents of %s: %w", t.ns, err)
+	}
+	b, err := cur.Next(ctx) // came with the reply
 	if err != nil {
 		return nil, fmt.Errorf("read documents of %s: %w", t.ns, err)
 	}
 	for {
-		b, err := cur.Next(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("read documents of %s: %w", t.ns, err)
-		}
 		err = b.Each(func(doc []byte) error {
 			id, ok := bsonraw.Field(doc, "_id")
 			if !ok {
@@ -120,5 +125,19 @@ func (w *worker) fetch(ctx context.Context, t *target, ops []*op) ([]bson.Raw, e
 		if b.Done {
 			return out, nil
 		}
+		if b, err = w.next(ctx, cur); err != nil {
+			return nil, fmt.Errorf("read documents of %s: %w", t.ns, err)
+		}
 	}
+}
+
+// next asks a cursor for one more batch.
+func (w *worker) next(ctx context.Context, cur *wire.Cursor) (*wire.Batch, error) {
+	pass, err := w.e.o.Gate.Enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b, err := cur.Next(ctx)
+	w.e.o.Gate.Leave(pass, 0)
+	return b, err
 }

@@ -103,7 +103,12 @@ func (w *worker) roundTrip(ctx context.Context, name, ns string) (wire.WriteResu
 	if err != nil {
 		return wire.WriteResult{}, err
 	}
+	pass, err := w.e.o.Gate.Enter(ctx)
+	if err != nil {
+		return wire.WriteResult{}, err
+	}
 	reply, err := conn.RoundTrip(ctx, &w.msg)
+	w.e.o.Gate.Leave(pass, int64(w.msg.Len()))
 	if err != nil {
 		return wire.WriteResult{}, fmt.Errorf("%s into %s: %w", name, ns, err)
 	}

@@ -65,6 +65,7 @@ func (s *Sync) Spec() replicate.Spec {
 		Writers:        s.Writers,
 		Partitions:     s.Partitions,
 		Limits:         s.rates(),
+		Loads:          s.loads(),
 		SpoolDir:       s.SpoolDir,
 		SpoolBytes:     spoolBytes,
 		WarnWindow:     s.WarnWindow,

@@ -62,6 +62,7 @@ type Sync struct {
 	Readers, Writers, Partitions           int
 
 	Limits
+	Loads
 	SpoolDir, SpoolMax      string // SpoolMax is an amount of bytes, "0" is none
 	WarnWindow, GiveUpAfter time.Duration
 	AllowDowngrade, Verify  bool
@@ -88,6 +89,7 @@ func (s *Sync) Bind(fs *pflag.FlagSet) {
 	fs.IntVar(&s.Writers, "writers", 0, "most insert batches under way at once; 0 chooses")
 	fs.IntVar(&s.Partitions, "partitions", 0, "parallel appliers of changes; 0 chooses")
 	s.Limits.bind(fs)
+	s.Loads.bind(fs)
 	fs.StringVar(&s.SpoolDir, "spool-dir", "", "`directory` on local disk for changes that the source's oplog may forget before the copy is done; by default millrace/spool below $XDG_STATE_HOME or ~/.local/state")
 	fs.StringVar(&s.SpoolMax, "spool-max", "10GB", "most `bytes` of such changes to keep; 0 keeps none")
 	fs.DurationVar(&s.WarnWindow, "warn-window", time.Hour, "warn, and during a copy begin to spool, when the source's oplog will hold the position for less than this")
@@ -115,6 +117,21 @@ func (l *Limits) bind(fs *pflag.FlagSet) {
 func (l *Limits) rates() pace.Rates {
 	bytes, _ := parseBytes(l.MaxRateBytes)
 	return pace.Rates{Docs: l.MaxRateDocs, Bytes: bytes}
+}
+
+// Loads are how much a job may ask of each side.
+type Loads struct{ SourceLoad, TargetLoad string }
+
+func (l *Loads) bind(fs *pflag.FlagSet) {
+	fs.StringVar(&l.SourceLoad, flagSourceLoad, string(pace.Normal),
+		"`load` that the source may bear: low (one read at a time, and as long a pause after each as it took), normal (as many as this machine has cores) or max (more, as far as the copy gets faster)")
+	fs.StringVar(&l.TargetLoad, flagTargetLoad, string(pace.Normal),
+		"`load` that the target may bear: low (one write at a time, and as long a pause after each as it took), normal (by the cores of this machine) or max (more, as far as the copy gets faster)")
+}
+
+// loads are the settings, which have to be valid.
+func (l *Loads) loads() pace.Loads {
+	return pace.Loads{Source: pace.Load(l.SourceLoad), Target: pace.Load(l.TargetLoad)}
 }
 
 func parseBytes(text string) (int64, error) {
@@ -157,11 +174,15 @@ type Control struct {
 	// Watch and Interval belong to status alone.
 	Watch    bool
 	Interval time.Duration
-	// Limits belong to throttle alone; one that is nil was not given.
-	Limits struct{ Docs, Bytes *int64 }
+	// Limits belong to throttle alone; one that is nil or empty was not given.
+	Limits struct {
+		Docs, Bytes    *int64
+		Source, Target pace.Load
+	}
 
 	command string
 	limits  Limits
+	loads   Loads
 }
 
 // Bind registers the settings of command as flags with their defaults.
@@ -176,6 +197,7 @@ func (s *Control) Bind(fs *pflag.FlagSet, command string) {
 	}
 	if command == CommandThrottle {
 		s.limits.bind(fs)
+		s.loads.bind(fs)
 	}
 	s.Common.bind(fs)
 }
@@ -203,6 +225,9 @@ const (
 
 	flagRateDocs  = "max-rate-docs"
 	flagRateBytes = "max-rate-bytes"
+
+	flagSourceLoad = "source-load"
+	flagTargetLoad = "target-load"
 )
 
 // secret reports settings whose value is never shown.

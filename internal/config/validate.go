@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 )
 
 // checker collects the problems of one command's settings.
@@ -94,6 +95,12 @@ func (c *checker) limits(l Limits) {
 	c.bytes(flagRateBytes, l.MaxRateBytes, "0 is unlimited")
 }
 
+func (c *checker) loads(l Loads) {
+	for _, s := range []struct{ setting, value string }{{flagSourceLoad, l.SourceLoad}, {flagTargetLoad, l.TargetLoad}} {
+		c.oneOf(s.setting, s.value, string(pace.Low), string(pace.Normal), string(pace.Max))
+	}
+}
+
 func (c *checker) bytes(setting, text, zero string) {
 	if _, err := parseBytes(text); err != nil {
 		c.fail(setting, err.Error(), "write for example 50MB or 8MiB; "+zero)
@@ -106,6 +113,7 @@ func (c *checker) given(s *Control) {
 		return
 	}
 	c.limits(s.limits)
+	c.loads(s.loads)
 	rates := s.limits.rates()
 	if _, ok := c.origins[flagRateDocs]; ok {
 		s.Limits.Docs = &rates.Docs
@@ -113,8 +121,16 @@ func (c *checker) given(s *Control) {
 	if _, ok := c.origins[flagRateBytes]; ok {
 		s.Limits.Bytes = &rates.Bytes
 	}
-	if s.Limits.Docs == nil && s.Limits.Bytes == nil {
-		c.fail(flagRateDocs, "and "+flagRateBytes+" are both missing", "give the limit that is to change; 0 lifts it")
+	loads := s.loads.loads()
+	if _, ok := c.origins[flagSourceLoad]; ok {
+		s.Limits.Source = loads.Source
+	}
+	if _, ok := c.origins[flagTargetLoad]; ok {
+		s.Limits.Target = loads.Target
+	}
+	if l := &s.Limits; l.Docs == nil && l.Bytes == nil && l.Source == "" && l.Target == "" {
+		c.fail(flagRateDocs, "is missing, and so are "+flagRateBytes+", "+flagSourceLoad+" and "+flagTargetLoad,
+			"give what is to change; a limit of 0 lifts it")
 	}
 }
 
@@ -156,6 +172,7 @@ func (s *Sync) Validate(o Origins) error {
 	c.notBelowZero("writers", s.Writers)
 	c.notBelowZero("partitions", s.Partitions)
 	c.limits(s.Limits)
+	c.loads(s.Loads)
 	c.bytes("spool-max", s.SpoolMax, "0 keeps none")
 	c.notNegative("warn-window", s.WarnWindow)
 	c.notNegative("give-up-after", s.GiveUpAfter)

@@ -51,8 +51,10 @@ type Task struct {
 
 // Options shape an Engine. Zero values choose defaults.
 type Options struct {
-	Readers int // cursors on the source, default one a core, at least 2
-	Writers int // connections that insert, default 4 to 16 by cores
+	// Readers is cursors on the source, default one a core, at least 2; Writers
+	// connections that insert, default 4 to 16 by cores. Without a number the
+	// gates may let there be more, where their load is pace.Max.
+	Readers, Writers int
 
 	BatchBytes       int64 // of one cursor reply and insert, default 4 MB
 	MaxBufferedBytes int64 // of all replies in flight, default 64 MB
@@ -67,6 +69,8 @@ type Options struct {
 	Log              *slog.Logger  // default: discards
 
 	Limit *pace.Limiter // nil is none
+	// SourceGate and TargetGate bound the exchanges under way; nil is none.
+	SourceGate, TargetGate *pace.Gate
 
 	// Refused is told of a document that the target refuses for good, because
 	// of a unique index or of what it contains. It is called by several
@@ -78,13 +82,16 @@ type Options struct {
 	// Recreate empties the target of a task whose copy has to begin anew
 	// (order is content and the position was lost). Without it that is an error.
 	Recreate func(ctx context.Context, t Task) error
+
+	mostReaders, mostWriters int // to which the gates may let them grow
 }
 
 func (o Options) withDefaults() Options {
 	cores := runtime.GOMAXPROCS(0)
-	orInt := func(p *int, v int) {
+	workers := func(p, most *int, v int) {
+		*most = *p
 		if *p <= 0 {
-			*p = v
+			*p, *most = v, max(v, pace.MostAtOnce)
 		}
 	}
 	orBytes := func(p *int64, v int64) {
@@ -92,8 +99,8 @@ func (o Options) withDefaults() Options {
 			*p = v
 		}
 	}
-	orInt(&o.Readers, min(max(cores, 2), 16))
-	orInt(&o.Writers, min(max(cores, 4), 16))
+	workers(&o.Readers, &o.mostReaders, min(max(cores, 2), 16))
+	workers(&o.Writers, &o.mostWriters, min(max(cores, 4), 16))
 	orBytes(&o.BatchBytes, 4<<20)
 	orBytes(&o.MaxBufferedBytes, 64<<20)
 	orBytes(&o.SliceBytes, 256<<20)

@@ -74,7 +74,7 @@ func (w *writer) exchange(ctx context.Context, c *collection, doc []byte) error 
 	_, coll := mongo.SplitNS(c.Target)
 	i, q := bsoncore.AppendDocumentStart(nil)
 	q, _ = bsoncore.AppendDocumentEnd(appendEq(q, doc), i)
-	body, err := w.conn.Run(ctx, c.targetDB, bson.D{
+	body, err := w.command(ctx, c.targetDB, bson.D{
 		{Key: "delete", Value: coll}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.Raw(q)}, {Key: "limit", Value: 1}}}},
 		{Key: "writeConcern", Value: w.e.opts.WriteConcern},
 	})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
@@ -17,10 +18,16 @@ type reader struct {
 	run  *run
 	e    *Engine
 	conn *wire.Conn
+	// reserve is one more than there have to be.
+	reserve bool
 }
 
 func (r *reader) work(ctx context.Context) error {
 	conn, err := r.e.src.Pool.Checkout(ctx, wire.ByAddress(r.run.node))
+	if err != nil && r.reserve && ctx.Err() == nil {
+		r.run.unmanned("source", err)
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("copy: connect to the source: %w", err)
 	}
@@ -38,6 +45,52 @@ func (r *reader) work(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// command runs one command.
+func (r *reader) command(ctx context.Context, db string, cmd bson.D) (bsoncore.Document, error) {
+	pass, err := r.e.opts.SourceGate.Enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	body, err := r.conn.Run(ctx, db, cmd)
+	r.e.opts.SourceGate.Leave(pass, int64(len(body)))
+	return body, err
+}
+
+// open runs a cursor-returning command and gives its first batch.
+func (r *reader) open(ctx context.Context, db string, cmd bson.D, o wire.CursorOptions) (*wire.Cursor, *wire.Batch, error) {
+	pass, err := r.e.opts.SourceGate.Enter(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	cur, err := r.conn.OpenCursor(ctx, db, cmd, o)
+	if err != nil {
+		r.e.opts.SourceGate.Leave(pass, 0)
+		return nil, nil, err
+	}
+	b, err := cur.Next(ctx) // came with the reply
+	if err != nil {
+		r.e.opts.SourceGate.Leave(pass, 0)
+		return nil, nil, err
+	}
+	r.e.opts.SourceGate.Leave(pass, int64(b.Size))
+	return cur, b, nil
+}
+
+// next asks a cursor for one more batch.
+func (r *reader) next(ctx context.Context, cur *wire.Cursor) (*wire.Batch, error) {
+	pass, err := r.e.opts.SourceGate.Enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b, err := cur.Next(ctx)
+	if err != nil {
+		r.e.opts.SourceGate.Leave(pass, 0)
+		return nil, err
+	}
+	r.e.opts.SourceGate.Leave(pass, int64(b.Size))
+	return b, nil
 }
 
 // close ends a cursor that may be open, even when ctx has ended.
@@ -118,7 +171,7 @@ func (r *reader) measure(ctx context.Context, c *collection) error {
 	if err != nil || name == "" {
 		return err
 	}
-	body, err := r.conn.Run(ctx, c.sourceDB, bson.D{{Key: "collStats", Value: name}})
+	body, err := r.command(ctx, c.sourceDB, bson.D{{Key: "collStats", Value: name}})
 	if err != nil {
 		return fmt.Errorf("size of %s: %w", c.Source.NS, err)
 	}

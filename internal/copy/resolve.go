@@ -76,7 +76,7 @@ func (w *writer) duplicateID(ctx context.Context, c *collection, e wire.WriteErr
 		}
 	}
 	_, coll := mongo.SplitNS(c.Target)
-	body, err := w.conn.Run(ctx, c.targetDB, bson.D{
+	body, err := w.command(ctx, c.targetDB, bson.D{
 		{Key: "find", Value: coll}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: rawValue(idOf(doc))}}}}},
 		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "limit", Value: 1},
 	})

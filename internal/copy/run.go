@@ -75,16 +75,25 @@ func (r *run) transfer(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		defer close(r.chunks)
-		readers, ctx := errgroup.WithContext(ctx)
-		for range r.e.opts.Readers {
-			readers.Go(func() error { return (&reader{run: r, e: r.e}).work(ctx) })
-		}
-		return readers.Wait()
+		o := &r.e.opts
+		return crew{gate: o.SourceGate, base: o.Readers, most: o.mostReaders,
+			work:    func(ctx context.Context) error { return (&reader{run: r, e: r.e}).work(ctx) },
+			reserve: func(ctx context.Context) error { return (&reader{run: r, e: r.e, reserve: true}).work(ctx) },
+		}.run(ctx)
 	})
-	for range r.e.opts.Writers {
-		g.Go(func() error { return newWriter(r).work(ctx) })
-	}
+	g.Go(func() error {
+		o := &r.e.opts
+		return crew{gate: o.TargetGate, base: o.Writers, most: o.mostWriters,
+			work:    func(ctx context.Context) error { return newWriter(r).work(ctx) },
+			reserve: func(ctx context.Context) error { w := newWriter(r); w.reserve = true; return w.work(ctx) },
+		}.run(ctx)
+	})
 	return g.Wait()
+}
+
+// unmanned tells that a reserve goes on without one who got no connection.
+func (r *run) unmanned(side string, err error) {
+	r.e.opts.Log.Warn("no further connection; the copy goes on with those it has", "side", side, "error", err)
 }
 
 // chooseNode picks the member to read: the one that unfinished record-order

@@ -42,7 +42,7 @@ func (r *reader) currentName(ctx context.Context, c *collection, strategy Strate
 	if strategy == ByRecord {
 		cmd = append(cmd, recordOrder()...)
 	}
-	body, err := r.conn.Run(ctx, c.sourceDB, cmd)
+	body, err := r.command(ctx, c.sourceDB, cmd)
 	if err != nil {
 		return "", err
 	}
@@ -122,21 +122,20 @@ func (r *reader) locateSome(ctx context.Context, c *collection, ids []bsoncore.V
 
 // each runs a cursor command and hands over its documents.
 func (r *reader) each(ctx context.Context, c *collection, cmd bson.D, fn func(doc []byte) error) error {
-	cur, err := r.conn.OpenCursor(ctx, c.sourceDB, cmd, wire.CursorOptions{})
+	cur, b, err := r.open(ctx, c.sourceDB, cmd, wire.CursorOptions{})
 	if err != nil {
 		return err
 	}
 	defer r.close(ctx, cur)
 	for {
-		b, err := cur.Next(ctx)
-		if err != nil {
-			return err
-		}
 		if err := b.Each(fn); err != nil {
 			return err
 		}
 		if b.Done {
 			return nil
+		}
+		if b, err = r.next(ctx, cur); err != nil {
+			return err
 		}
 	}
 }

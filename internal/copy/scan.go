@@ -50,12 +50,26 @@ func (r *reader) newScan(s *slice) *scan {
 	sc.first = len(s.st.Position) > 0 && s.st.Strategy != ByRecord
 	sc.largest = s.st.Strategy == ByID && markID(s.st.Position).Type == bsoncore.TypeMaxKey
 	if size := s.c.docSize(); size > 0 {
-		sc.batch = int(min(max(r.e.opts.BatchBytes/size, 1), maxBatchDocs))
+		sc.batch = int(min(max(r.batchBytes()/size, 1), maxBatchDocs))
 		sc.reply = int64(sc.batch) * size * 5 / 4
 	}
 	const little = 64 << 10
 	sc.reply = min(sc.reply, s.c.Source.Bytes+little, maxReply)
 	return sc
+}
+
+// batchBytes is the wished size of a reply: less where so many are under way
+// that the budget would not hold them.
+func (r *reader) batchBytes() int64 {
+	const least = 512 << 10
+	o := &r.e.opts
+	_, reads := o.SourceGate.Load()
+	_, writes := o.TargetGate.Load()
+	if reads <= o.Readers && writes <= o.Writers {
+		return o.BatchBytes
+	}
+	share := o.MaxBufferedBytes / int64(max(reads, o.Readers)+max(writes, o.Writers))
+	return min(o.BatchBytes, max(share, least))
 }
 
 // stepBack takes the next place to start from; false when there is none left
@@ -140,24 +154,23 @@ func (sc *scan) cursor(ctx context.Context, cmd bson.D) error {
 	if err := sc.r.run.budget.take(ctx, held); err != nil {
 		return err
 	}
-	cur, err := sc.r.conn.OpenCursor(ctx, sc.c.sourceDB, cmd, wire.CursorOptions{BatchSize: sc.batch})
+	cur, b, err := sc.r.open(ctx, sc.c.sourceDB, cmd, wire.CursorOptions{BatchSize: sc.batch})
 	if err != nil {
 		sc.r.run.budget.adjust(-held)
 		return err
 	}
 	defer sc.r.close(ctx, cur)
 	for {
-		b, err := cur.Next(ctx)
-		if err != nil {
-			sc.r.run.budget.adjust(-held)
-			return err
-		}
 		over, err := sc.batchRead(ctx, b, held)
 		if err != nil || over {
 			return err
 		}
 		held = sc.reply
 		if err := sc.r.run.budget.take(ctx, held); err != nil {
+			return err
+		}
+		if b, err = sc.r.next(ctx, cur); err != nil {
+			sc.r.run.budget.adjust(-held)
 			return err
 		}
 	}

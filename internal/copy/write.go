@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
@@ -41,6 +42,8 @@ type writer struct {
 	e    *Engine
 	conn *wire.Conn
 	msg  wire.Message
+	// reserve is one more than there have to be.
+	reserve bool
 }
 
 // keepMessage is the largest message buffer that a writer keeps.
@@ -50,6 +53,10 @@ func newWriter(r *run) *writer { return &writer{run: r, e: r.e} }
 
 func (w *writer) work(ctx context.Context) error {
 	conn, err := w.e.dst.Pool.Checkout(ctx, wire.Primary())
+	if err != nil && w.reserve && ctx.Err() == nil {
+		w.run.unmanned("target", err)
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("copy: connect to the target: %w", err)
 	}
@@ -207,11 +214,27 @@ func (w *writer) insertRun(ctx context.Context, c *collection, docs [][]byte) er
 
 // roundTrip sends the message and reads the write result.
 func (w *writer) roundTrip(ctx context.Context) (wire.WriteResult, error) {
+	pass, err := w.e.opts.TargetGate.Enter(ctx)
+	if err != nil {
+		return wire.WriteResult{}, err
+	}
 	body, err := w.conn.RoundTrip(ctx, &w.msg)
+	w.e.opts.TargetGate.Leave(pass, int64(w.msg.Len()))
 	if err != nil {
 		return wire.WriteResult{}, err
 	}
 	res := wire.ParseWriteResult(body)
 	w.e.store.ObserveTerm(res.Term)
 	return res, mongo.WriteInterrupted(res)
+}
+
+// command runs one command.
+func (w *writer) command(ctx context.Context, db string, cmd bson.D) (bsoncore.Document, error) {
+	pass, err := w.e.opts.TargetGate.Enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	body, err := w.conn.Run(ctx, db, cmd)
+	w.e.opts.TargetGate.Leave(pass, int64(len(body)))
+	return body, err
 }

@@ -41,7 +41,7 @@ func (j *Job) newApply(pos tail.Position, o apply.Options) *apply.Engine {
 	o.Overwrite = j.spec.OnExisting == ExistingMerge
 	o.OnConflict, o.Letters, o.Reread = j.spec.OnConflict, j.letters, j.reread
 	o.Transactions = j.txn
-	o.ObserveTerm, o.Log, o.Limit = j.store.ObserveTerm, j.log, j.limit
+	o.ObserveTerm, o.Log, o.Limit, o.Gate = j.store.ObserveTerm, j.log, j.limit, j.dstGate
 	return apply.New(j.dst, pos, o)
 }
 

@@ -107,6 +107,24 @@ func (j *Job) SetLimits(_ context.Context, r pace.Rates) error {
 	return nil
 }
 
+// SetLoads changes how much the job asks of each side, at once. They last as
+// long as this process.
+func (j *Job) SetLoads(_ context.Context, l pace.Loads) error {
+	if err := l.Check(); err != nil {
+		return err
+	}
+	j.srcGate.SetLoad(l.Source)
+	j.dstGate.SetLoad(l.Target)
+	j.log.Info("loads changed by operator", "source", l.Source, "target", l.Target)
+	return nil
+}
+
+func (j *Job) loadStatus() (s LoadStatus) {
+	s.Source, s.SourceAtOnce = j.srcGate.Load()
+	s.Target, s.TargetAtOnce = j.dstGate.Load()
+	return s
+}
+
 // Finalize asks for the cut-over and waits for it: the job drains to the
 // source's newest position, restores what was held back, compares the catalogs
 // and ends. When ctx ends first the finalization goes on.

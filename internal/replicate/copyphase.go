@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/checkpoint"
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 )
 
 // phaseCreating lies between pinning the catalog and the first document.
@@ -127,7 +128,7 @@ func (j *Job) task(c catalog.Collection, target string) copy.Task {
 func (j *Job) runCopy(ctx context.Context, tasks []copy.Task, after mongo.OpTime) error {
 	eng := copy.New(j.src, j.dst, sliceStore{j.store}, copy.Options{
 		Readers: j.spec.Readers, Writers: j.spec.Writers, AfterClusterTime: after, Log: j.log,
-		Recreate: j.recreate, Refused: j.copyRefused(after), Limit: j.limit,
+		Recreate: j.recreate, Refused: j.copyRefused(after), Limit: j.limit, SourceGate: j.srcGate, TargetGate: j.dstGate,
 	})
 	j.state.setCopy(eng)
 	return eng.Run(ctx, tasks)
@@ -155,6 +156,9 @@ func (j *Job) buildIndexes(ctx context.Context) error {
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)
+	if load, _ := j.dstGate.Load(); load == pace.Low {
+		g.SetLimit(1)
+	}
 	for _, c := range colls {
 		if len(c.Indexes) > 0 && c.Type != catalog.TypeView {
 			g.Go(func() error { return j.cat.BuildIndexes(gctx, c.Target, c.Indexes, phase) })

@@ -44,7 +44,9 @@ type Job struct {
 	state   state
 	control control
 	limit   *pace.Limiter
-	spooler *spooler
+	// srcGate and dstGate bound the exchanges with each side.
+	srcGate, dstGate *pace.Gate
+	spooler          *spooler
 }
 
 // until is the parsed form of Spec.Until.
@@ -88,7 +90,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 		return nil, fmt.Errorf("target: %w", err)
 	}
 	j := &Job{spec: spec, log: spec.Log, src: src, dst: dst, rules: rules, until: u,
-		limit: pace.New(spec.Limits)}
+		limit: pace.New(spec.Limits), srcGate: pace.NewGate(spec.Loads.Source), dstGate: pace.NewGate(spec.Loads.Target)}
 	j.id = jobID(spec, src, dst, rules)
 	j.store = checkpoint.Open(dst, j.id, wc)
 	j.spooler = newSpooler(j)

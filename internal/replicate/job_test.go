@@ -105,6 +105,8 @@ func TestJob(t *testing.T) {
 	t.Run("takeover", func(t *testing.T) { testTakeOver(t, s) })
 	t.Run("pause", func(t *testing.T) { testPause(t, s) })
 	t.Run("throttle", func(t *testing.T) { testThrottle(t, s) })
+	t.Run("loads", func(t *testing.T) { testLoads(t, s) })
+	t.Run("loads of a copy", func(t *testing.T) { testLoadsOfCopy(t, s) })
 	t.Run("incremental", func(t *testing.T) { testIncremental(t, s) })
 	t.Run("window lost", func(t *testing.T) { testWindowLost(t, s) })
 	t.Run("full", func(t *testing.T) { testFull(t, s) })

@@ -64,6 +64,9 @@ type Spec struct {
 	Readers, Writers, Partitions int
 	// Limits hold copy and apply back until SetLimits changes them.
 	Limits pace.Rates
+	// Loads are what copy and apply may ask of each side until SetLoads changes
+	// them; empty is pace.Normal.
+	Loads pace.Loads
 	// SpoolDir is where changes are kept that the oplog may forget before the
 	// copy is done, SpoolBytes how much of them; without either none are.
 	SpoolDir   string

@@ -150,7 +150,7 @@ func (j *Job) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := Status{
-		Job: s.job, Phase: s.phase, Paused: j.control.isPaused(), Limits: j.limit.Rates(), Source: s.source, Target: s.target,
+		Job: s.job, Phase: s.phase, Paused: j.control.isPaused(), Limits: j.limit.Rates(), Load: j.loadStatus(), Source: s.source, Target: s.target,
 		StartedAt: s.started, Waiting: s.waiting, Errors: map[string]int64{}, PhaseSeconds: map[Phase]float64{}, Differences: s.diffs,
 		Indexes: s.indexes, Process: processStatus(),
 	}

@@ -29,6 +29,7 @@ type Status struct {
 	Phase     Phase      `json:"phase"`
 	Paused    bool       `json:"paused"`
 	Limits    pace.Rates `json:"limits"` // 0 is unlimited
+	Load      LoadStatus `json:"load"`
 	Source    string     `json:"source"` // without credentials
 	Target    string     `json:"target"`
 	StartedAt time.Time  `json:"startedAt"` // of this process
@@ -51,6 +52,14 @@ type Status struct {
 	Errors map[string]int64 `json:"errors"`
 	// Differences from the source that finalize found; empty when none.
 	Differences []string `json:"differences,omitempty"`
+}
+
+// LoadStatus is how much the job may ask of each side, and how many operations
+// that lets be under way there at once, 0 when it is as many as there are workers.
+type LoadStatus struct {
+	pace.Loads
+	SourceAtOnce int `json:"sourceAtOnce"`
+	TargetAtOnce int `json:"targetAtOnce"`
 }
 
 // CopyStatus is the progress of the full copy.

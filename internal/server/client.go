@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/replicate"
 )
 
@@ -57,13 +58,16 @@ func (c *Client) Resume(ctx context.Context) (replicate.Status, error) {
 	return c.job(ctx, http.MethodPost, PathResume)
 }
 
-// Limits are new rates, per second, 0 for unlimited; nil stays what it is.
+// Limits are new rates, per second, 0 for unlimited, and new loads; what is
+// nil or empty stays what it is.
 type Limits struct {
-	Docs  *int64 `json:"docsPerSecond,omitempty"`
-	Bytes *int64 `json:"bytesPerSecond,omitempty"`
+	Docs   *int64    `json:"docsPerSecond,omitempty"`
+	Bytes  *int64    `json:"bytesPerSecond,omitempty"`
+	Source pace.Load `json:"sourceLoad,omitempty"`
+	Target pace.Load `json:"targetLoad,omitempty"`
 }
 
-// SetLimits changes how fast the job works and returns its status.
+// SetLimits changes how fast the job works and what it asks of both sides, and returns its status.
 func (c *Client) SetLimits(ctx context.Context, l Limits) (s replicate.Status, err error) {
 	err = c.call(ctx, http.MethodPatch, PathLimits, l, &s)
 	return s, err

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 )
 
 // The paths of the API.
@@ -112,16 +113,36 @@ func (s *Server) act(name string, do func(context.Context) error) http.HandlerFu
 	}
 }
 
-// limits takes new rates as the body; one that is not named stays.
+// limits takes new rates and loads as the body; one that is not named stays.
 func (s *Server) limits(w http.ResponseWriter, r *http.Request) {
-	rates := s.job.Status().Limits
+	st := s.job.Status()
+	wish := struct {
+		pace.Rates
+		pace.Loads
+	}{st.Limits, st.Load.OrNormal()}
 	body := json.NewDecoder(r.Body)
 	body.DisallowUnknownFields()
-	if err := body.Decode(&rates); err != nil {
-		fail(w, http.StatusBadRequest, "the body is no limits: "+err.Error(), `send {"docsPerSecond": 1000, "bytesPerSecond": 0}`)
+	err := body.Decode(&wish)
+	if err == nil {
+		err = wish.Check()
+	}
+	if err != nil {
+		fail(w, http.StatusBadRequest, "the body is no limits: "+err.Error(),
+			`send {"docsPerSecond": 1000, "bytesPerSecond": 0, "sourceLoad": "low", "targetLoad": "max"}`)
 		return
 	}
-	s.act("limits", func(ctx context.Context) error { return s.job.SetLimits(ctx, rates) })(w, r)
+	s.act("limits", func(ctx context.Context) error {
+		reloaded := wish.Loads != st.Load.OrNormal()
+		if reloaded {
+			if err := s.job.SetLoads(ctx, wish.Loads); err != nil {
+				return err
+			}
+		}
+		if reloaded && wish.Rates == st.Limits {
+			return nil
+		}
+		return s.job.SetLimits(ctx, wish.Rates)
+	})(w, r)
 }
 
 // finalizeJob waits for the end, however long it takes.

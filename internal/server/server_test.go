@@ -22,6 +22,7 @@ type fakeJob struct {
 	mu        sync.Mutex
 	paused    bool
 	limits    pace.Rates
+	loads     pace.Loads
 	phase     replicate.Phase
 	finalizes int
 	finalize  func(context.Context) error
@@ -30,7 +31,7 @@ type fakeJob struct {
 func (f *fakeJob) Status() replicate.Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return replicate.Status{Job: "orders", Phase: f.phase, Paused: f.paused, Limits: f.limits}
+	return replicate.Status{Job: "orders", Phase: f.phase, Paused: f.paused, Limits: f.limits, Load: replicate.LoadStatus{Loads: f.loads}}
 }
 
 func (f *fakeJob) set(paused bool) error {
@@ -50,6 +51,13 @@ func (f *fakeJob) SetLimits(_ context.Context, r pace.Rates) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.limits = r
+	return nil
+}
+
+func (f *fakeJob) SetLoads(_ context.Context, l pace.Loads) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.loads = l
 	return nil
 }
 
@@ -154,6 +162,15 @@ func TestControl(t *testing.T) {
 	}
 	if st, err = c.SetLimits(ctx, Limits{Bytes: &none}); err != nil || st.Limits != (pace.Rates{Docs: 7}) {
 		t.Fatalf("%+v, %v", st, err)
+	}
+	if st, err = c.SetLimits(ctx, Limits{Source: pace.Low}); err != nil || st.Load.Source != pace.Low || st.Limits != (pace.Rates{Docs: 7}) {
+		t.Fatalf("%+v, %v", st, err)
+	}
+	if st, err = c.SetLimits(ctx, Limits{Target: pace.Max}); err != nil || st.Load.Loads != (pace.Loads{Source: pace.Low, Target: pace.Max}) {
+		t.Fatalf("%+v, %v", st, err)
+	}
+	if _, err = c.SetLimits(ctx, Limits{Target: "heavy"}); err == nil || !strings.Contains(err.Error(), `load "heavy" is unknown`) {
+		t.Fatal(err)
 	}
 	if h, err := c.Health(ctx); err != nil || h.PID == 0 {
 		t.Fatalf("%+v, %v", h, err)

@@ -1,0 +1,122 @@
+package pace
+
+import "time"
+
+// sample is what was measured over one interval; none has throughput 0.
+type sample struct {
+	throughput float64       // bytes a second
+	latency    time.Duration // of one operation, mean
+}
+
+const (
+	gain        = 1.05 // less is noise
+	surge       = 1.2  // of throughput without a step of ours: things have changed
+	firstHold   = 4    // intervals between a step in vain and the next
+	longestHold = 60
+)
+
+// climber looks for the number of operations at once beyond which throughput
+// does not grow. It takes a step, looks at what it brought, and takes it back
+// if that was nothing; then it holds for a while. Steps down are tried too: the
+// fewest that bring the most are wanted.
+type climber struct {
+	least, most int
+
+	limit  int
+	usual  sample // at limit, or, during a step, at from
+	from   int    // where the step under way began; 0: none is
+	coarse bool   // until a step was in vain
+	down   bool   // the next step tries fewer
+	hold   int    // intervals left until the next step
+	pause  int    // the length of the next hold
+}
+
+func newClimber(least, most int) *climber {
+	return &climber{least: least, most: max(least, most), limit: least, coarse: true, pause: firstHold}
+}
+
+// next is the limit for the interval after the one that s was measured in.
+func (c *climber) next(s sample) int {
+	switch {
+	case s.throughput <= 0:
+		c.takeBack() // nothing to tell by
+	case c.from != 0:
+		c.judge(s)
+	default:
+		c.watch(s)
+	}
+	return c.limit
+}
+
+// judge ends the step under way.
+func (c *climber) judge(s sample) {
+	up := c.limit > c.from
+	worth := s.throughput > c.usual.throughput*gain
+	if !up {
+		worth = s.throughput*gain > c.usual.throughput
+	}
+	if !worth {
+		c.takeBack()
+		c.hold, c.pause = c.pause, min(c.pause*2, longestHold)
+		c.coarse, c.down = false, up
+		return
+	}
+	c.from, c.usual = 0, s
+	if up {
+		c.pause = firstHold
+	}
+	c.down = !up
+	c.step()
+}
+
+func (c *climber) takeBack() {
+	if c.from != 0 {
+		c.limit, c.from = c.from, 0
+	}
+}
+
+// watch looks on between two steps.
+func (c *climber) watch(s sample) {
+	before := c.usual
+	c.usual = s
+	if before.throughput > 0 {
+		c.usual = sample{throughput: (3*before.throughput + s.throughput) / 4, latency: (3*before.latency + s.latency) / 4}
+		switch {
+		case s.latency > 2*before.latency && s.throughput <= before.throughput*gain && c.limit > c.least:
+			c.limit, c.usual = c.fewer(), s
+			c.hold = c.pause
+			return
+		case s.throughput > before.throughput*surge:
+			c.hold, c.pause, c.down = 0, firstHold, false
+		}
+	}
+	if c.hold > 0 {
+		c.hold--
+		return
+	}
+	c.step()
+}
+
+// step begins a step, if there is somewhere to go.
+func (c *climber) step() {
+	to := c.more()
+	if c.down {
+		to = c.fewer()
+	}
+	if to == c.limit {
+		c.down = !c.down
+		c.hold, c.pause = c.pause, min(c.pause*2, longestHold)
+		return
+	}
+	c.from, c.limit = c.limit, to
+}
+
+func (c *climber) more() int {
+	by := c.limit / 4
+	if c.coarse {
+		by = c.limit / 2
+	}
+	return min(c.limit+max(by, 1), c.most)
+}
+
+func (c *climber) fewer() int { return max(c.limit-max(c.limit/4, 1), c.least) }

@@ -1,0 +1,242 @@
+package pace
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// longestRest bounds the pause after one operation, so that a stall of the
+// server is not answered with another one.
+const longestRest = 5 * time.Second
+
+// Gate bounds how many operations are under way at once on one side, first
+// come first served. What is between Enter and Leave must be one exchange with
+// the server and wait for nothing else. It is safe for concurrent use; a nil
+// one bounds nothing.
+type Gate struct {
+	wide atomic.Bool // nothing is bounded: the usual case costs no lock
+
+	mu       sync.Mutex
+	load     Load
+	limit    int // of operations under way, 0 for none
+	under    int // operations that are counted
+	first    *waiter
+	last     *waiter
+	free     *waiter       // to be used again
+	rested   time.Time     // under Low: when the next may begin
+	changed  chan struct{} // closed and replaced with each change
+	steering steering
+	done     work
+}
+
+// work is what has left the gate while it bounded something.
+type work struct {
+	ops, bytes int64
+	busy       time.Duration // sum over operations
+}
+
+// waiter is an operation that waits for its turn.
+type waiter struct {
+	ready   chan struct{} // holds one
+	granted bool
+	next    *waiter
+}
+
+// Pass is the permission for one operation.
+type Pass struct{ began time.Time }
+
+// NewGate makes a gate; an empty load is Normal.
+func NewGate(l Load) *Gate {
+	if l == "" {
+		l = Normal
+	}
+	g := &Gate{load: l, changed: make(chan struct{})}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.adjust()
+	return g
+}
+
+// SetLoad changes the load at once; operations under way end as they began.
+func (g *Gate) SetLoad(l Load) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.load = l
+	g.adjust()
+}
+
+// Load is the present one, and how many operations it lets be under way at
+// once, 0 when it does not say.
+func (g *Gate) Load() (l Load, limit int) {
+	if g == nil {
+		return Normal, 0
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.load, g.limit
+}
+
+// adjust draws the limit from load and steering and tells who waits; the
+// caller holds mu.
+func (g *Gate) adjust() {
+	switch g.load {
+	case Low:
+		g.limit = 1
+	case Max:
+		g.limit = g.steering.limit
+	default:
+		g.limit = 0
+		if g.steering.grown { // there are more workers than Normal has
+			g.limit = g.steering.base
+		}
+	}
+	if g.load != Low {
+		g.rested = time.Time{}
+	}
+	g.wide.Store(g.limit == 0)
+	g.grant()
+	close(g.changed)
+	g.changed = make(chan struct{})
+}
+
+// Enter waits for the turn of an operation, which must be given back with
+// Leave. The only error is ctx's.
+func (g *Gate) Enter(ctx context.Context) (Pass, error) {
+	if g == nil || g.wide.Load() {
+		return Pass{}, nil
+	}
+	if err := g.await(ctx); err != nil {
+		return Pass{}, err
+	}
+	if err := g.rest(ctx); err != nil {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.under--
+		g.grant()
+		return Pass{}, err
+	}
+	return Pass{began: time.Now()}, nil
+}
+
+// Leave ends an operation that moved so many bytes.
+func (g *Gate) Leave(p Pass, bytes int64) {
+	if p.began.IsZero() {
+		return
+	}
+	now := time.Now()
+	took := now.Sub(p.began)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.under--
+	g.done.ops++
+	g.done.bytes += bytes
+	g.done.busy += took
+	if g.load == Low {
+		g.rested = now.Add(min(took, longestRest))
+	}
+	g.grant()
+}
+
+// await takes one of the places.
+func (g *Gate) await(ctx context.Context) error {
+	g.mu.Lock()
+	if g.first == nil && g.room() {
+		g.under++
+		g.mu.Unlock()
+		return nil
+	}
+	w := g.enqueue()
+	g.mu.Unlock()
+	var err error
+	select {
+	case <-w.ready:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err != nil && w.granted {
+		<-w.ready
+		g.under--
+		g.grant()
+	} else if err != nil {
+		g.unlink(w)
+	}
+	w.granted, w.next, g.free = false, g.free, w
+	return err
+}
+
+// rest waits under Low until the pause after the last operation is over.
+func (g *Gate) rest(ctx context.Context) error {
+	for {
+		g.mu.Lock()
+		until, changed := g.rested, g.changed
+		g.mu.Unlock()
+		if until.IsZero() {
+			return nil
+		}
+		pause := time.Until(until)
+		if pause <= 0 {
+			return nil
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-changed:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+		timer.Stop()
+	}
+}
+
+// The rest is called with mu held.
+
+func (g *Gate) room() bool { return g.limit == 0 || g.under < g.limit }
+
+func (g *Gate) enqueue() *waiter {
+	w := g.free
+	if w == nil {
+		w = &waiter{ready: make(chan struct{}, 1)}
+	} else {
+		g.free, w.next = w.next, nil
+	}
+	if g.first == nil {
+		g.first = w
+	} else {
+		g.last.next = w
+	}
+	g.last = w
+	return w
+}
+
+func (g *Gate) unlink(w *waiter) {
+	var before *waiter
+	for at := g.first; at != w; at = at.next {
+		before = at
+	}
+	if before == nil {
+		g.first = w.next
+	} else {
+		before.next = w.next
+	}
+	if g.last == w {
+		g.last = before
+	}
+}
+
+func (g *Gate) grant() {
+	for g.first != nil && g.room() {
+		w := g.first
+		g.first = w.next
+		if g.first == nil {
+			g.last = nil
+		}
+		g.under++
+		w.granted = true
+		w.ready <- struct{}{}
+	}
+}

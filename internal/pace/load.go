@@ -1,0 +1,45 @@
+package pace
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Load is how much a side of a job is asked to bear.
+type Load string
+
+// The loads, from the least to the most.
+const (
+	Low    Load = "low"    // one operation at a time, and as long a pause after each as it took
+	Normal Load = "normal" // as many at once as there are workers
+	Max    Load = "max"    // more workers, as far as that brings more
+)
+
+// check says what is wrong with a load that somebody wishes for.
+func (l Load) check() error {
+	switch l {
+	case Low, Normal, Max:
+		return nil
+	}
+	return fmt.Errorf("load %q is unknown; use %s, %s or %s", string(l), Low, Normal, Max)
+}
+
+// Loads are those of both sides of a job.
+type Loads struct {
+	Source Load `json:"sourceLoad"`
+	Target Load `json:"targetLoad"`
+}
+
+// Check says what is wrong with loads that somebody wishes for.
+func (l Loads) Check() error { return errors.Join(l.Source.check(), l.Target.check()) }
+
+// OrNormal puts Normal for what is empty.
+func (l Loads) OrNormal() Loads {
+	if l.Source == "" {
+		l.Source = Normal
+	}
+	if l.Target == "" {
+		l.Target = Normal
+	}
+	return l
+}

@@ -1,0 +1,106 @@
+package pace
+
+import (
+	"context"
+	"time"
+)
+
+// MostAtOnce is how many operations Max lets be under way at once on a side.
+const MostAtOnce = 32
+
+// steering is the part of a gate that Steer moves.
+type steering struct {
+	base  int  // workers of Normal; 0: nobody steers
+	limit int  // of Max
+	grown bool // there are more workers than base
+}
+
+// steerEvery is the time over which throughput is measured.
+const steerEvery = time.Second
+
+// Steer looks for the number of operations at once that brings most while the
+// load is Max, from base, the workers that there are under Normal, up to most.
+// It returns when ctx ends; one may steer a gate at a time.
+func (g *Gate) Steer(ctx context.Context, base, most int) {
+	if g == nil {
+		return
+	}
+	g.steer(steering{base: base, limit: base})
+	defer g.steer(steering{})
+	tick := time.NewTicker(steerEvery)
+	defer tick.Stop()
+	var c *climber
+	var before work
+	at := time.Now()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		g.mu.Lock()
+		load, now := g.load, g.done
+		g.mu.Unlock()
+		s := measure(before, now, time.Since(at))
+		before, at = now, time.Now()
+		switch {
+		case load != Max:
+			c = nil
+			g.open(base)
+		case c == nil: // what was measured began under another load
+			c = newClimber(base, most)
+		default:
+			g.open(c.next(s))
+		}
+	}
+}
+
+// measure is what went through between two moments.
+func measure(from, to work, span time.Duration) sample {
+	ops := to.ops - from.ops
+	if ops <= 0 || span <= 0 {
+		return sample{}
+	}
+	return sample{throughput: float64(to.bytes-from.bytes) / span.Seconds(), latency: (to.busy - from.busy) / time.Duration(ops)}
+}
+
+func (g *Gate) steer(s steering) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.steering = s
+	g.adjust()
+}
+
+func (g *Gate) open(limit int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.steering.limit != limit {
+		g.steering.limit = limit
+		g.adjust()
+	}
+}
+
+// Reaches waits until Max lets n operations be under way at once, so that an
+// nth worker has something to do. False says that over was closed, or ctx
+// ended, before.
+func (g *Gate) Reaches(ctx context.Context, n int, over <-chan struct{}) bool {
+	if g == nil {
+		return false
+	}
+	for {
+		g.mu.Lock()
+		reached, changed := g.load == Max && g.steering.limit >= n, g.changed
+		g.steering.grown = g.steering.grown || reached && n > g.steering.base
+		g.mu.Unlock()
+		if reached {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-over:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
