@@ -334,6 +334,15 @@ func TestControlOfARunningSync(t *testing.T) {
 	if code, out, _ := b.other("resume", "--output=json"); code != exitOK || !strings.Contains(out, `"paused": false`) {
 		t.Errorf("resume: %d %s", code, out)
 	}
+	if code, out, _ := b.other("throttle", "--source-load=low"); code != exitOK || !strings.Contains(out, "no limit; load: source low, target normal (phase following)") {
+		t.Errorf("throttle: %d %s", code, out)
+	}
+	if code, out, _ := b.other("status"); code != exitOK || !strings.Contains(out, "source low, target normal") {
+		t.Errorf("status: %d %s", code, out)
+	}
+	if code, _, stderr := b.other("throttle", "--target-load=heavy"); code == exitOK || !strings.Contains(stderr, "target-load") {
+		t.Errorf("throttle: %d %s", code, stderr)
+	}
 	if code, _, stderr := b.other("status", "--job=users"); code != exitFailure || !strings.Contains(stderr, "orders at 127.0.0.1:") {
 		t.Errorf("another job: %d %s", code, stderr)
 	}
