@@ -36,24 +36,20 @@ bench: build ## Measure against the ceilings; results in bin/bench.json and bin/
 	$(BIN)/millrace bench $(SCENARIOS) --scale $(SCALE) --rounds $(ROUNDS) $(PEERS) --output json --report $(BIN)/bench.json
 	$(BIN)/millrace bench show $(BIN)/bench.json --output html > $(BIN)/bench.html
 
-# Servers start, elect and wait more than they compute: three parts go side by
+# Servers start, elect and wait more than they compute: both halves go side by
 # side, and end sooner than one after the other.
 .PHONY: test
 test: build ## All tests on real mongod processes, with the race detector where it is bearable
-	@$(MAKE) --no-print-directory -j3 test-packages test-scenarios test-faults
+	@$(MAKE) --no-print-directory -j2 test-packages test-processes
 
 .PHONY: test-packages
 test-packages:
 	$(GO) test -race -timeout 20m ./cmd/... ./internal/... ./demo/...
 
 # -count=1: millrace runs as a process, and Go's test cache does not see it change.
-.PHONY: test-scenarios
-test-scenarios:
-	$(GO) test -p 1 -count=1 -timeout 20m ./test ./test/memory
-
-.PHONY: test-faults
-test-faults:
-	$(GO) test -p 1 -count=1 -timeout 20m ./test/failover ./test/seed
+.PHONY: test-processes
+test-processes:
+	$(GO) test -p 1 -count=1 -timeout 20m ./test ./test/failover ./test/seed ./test/memory
 	$(GO) test -p 1 -race -count=1 -timeout 20m ./test/access ./test/crash
 
 # How long each target is fuzzed.

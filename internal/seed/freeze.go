@@ -25,6 +25,21 @@ func (r *round) closing(ctx context.Context) (*Final, error) {
 // then. Under the lock only files that changed are read, and what the pullers
 // do not hold is put aside, so that the lock does not wait for any network.
 func (r *round) runFreeze(ctx context.Context) (*Final, error) {
+	for attempt := 1; ; attempt++ {
+		final, err := r.freezeOnce(ctx)
+		if !errors.Is(err, errWritten) || attempt == freezeAttempts || ctx.Err() != nil {
+			return final, err
+		}
+		r.agent.opts.Log.Info("the member's files changed under the lock; it is locked once more", "error", err)
+	}
+}
+
+// freezeAttempts is how often a member is locked until its files stand still. A
+// checkpoint of the server that began before the lock may end after it (seen
+// once with 6.0.5 on a busy disk, as a change of WiredTiger.turtle).
+const freezeAttempts = 3
+
+func (r *round) freezeOnce(ctx context.Context) (*Final, error) {
 	a := r.agent
 	aside, err := newSpool(a.opts.SpoolDir, r.id)
 	if err != nil {
@@ -88,6 +103,9 @@ func whileFrozen(ctx context.Context, thaw Thaw, work func(context.Context) erro
 
 // errThawed ends work under a lock that no longer holds.
 var errThawed = errors.New("seed: the source no longer stands still") //nolint:gochecknoglobals // a sentinel
+
+// errWritten is a file that changed although the source stood still.
+var errWritten = errors.New("written to while the member stood still") //nolint:gochecknoglobals // a sentinel
 
 func (r *round) compare(ctx context.Context, aside *spool) (*Final, map[string]*roundFile, error) {
 	a := r.agent
@@ -184,13 +202,13 @@ func (r *round) stoodStill(before map[string]stamp) error {
 		}
 		b, a := before[f.Path], after[f.Path]
 		if b.size != a.size || b.mtime != a.mtime || b.inode != a.inode {
-			return mongo.WithHint(fmt.Errorf("seed: %s was written to while the member stood still", f.Path),
+			return mongo.WithHint(fmt.Errorf("seed: %s was %w", f.Path, errWritten),
 				"see that nothing but this member's mongod uses the directory, and try again")
 		}
 	}
 	for path := range before {
 		if _, ok := after[path]; !ok && !inJournal(path) {
-			return fmt.Errorf("seed: %s went while the member stood still", path)
+			return fmt.Errorf("seed: %s is gone: %w", path, errWritten)
 		}
 	}
 	return nil
