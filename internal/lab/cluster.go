@@ -34,6 +34,7 @@ type Cluster struct {
 	tempDir *tempDir // nil when Options.Dir was given
 	layout  *layout
 	kept    bool // the layout comes from an earlier start
+	leases  leases
 	tls     *TLSFiles
 	keyFile *keyFile // between members; nil without Auth
 	members []*Member
@@ -161,7 +162,7 @@ func (c *Cluster) launchAll(ctx context.Context) error {
 // proxies before them.
 func (c *Cluster) placeMembers() (err error) {
 	if !c.kept {
-		c.layout, err = newLayout(c.opts.Name, c.topo.members, c.opts.Port, c.opts.Proxy)
+		c.layout, err = newLayout(&c.leases, c.opts.Name, c.topo.members, c.opts.Port, c.opts.Proxy)
 		if err != nil {
 			return err
 		}
@@ -189,6 +190,7 @@ func (c *Cluster) Stop() error {
 		end = (*Member).Stop
 	}
 	errs := []error{c.endAll(end)}
+	c.leases.release()
 	if c.tempDir != nil {
 		errs = append(errs, c.tempDir.remove())
 	}

@@ -55,3 +55,18 @@ func (id Identity) signal(sig syscall.Signal) error {
 	}
 	return nil
 }
+
+// exited tells whether the process, which was seen before, has no thread left.
+// A zombie counts as exited (pidfd_open(2): readable when it terminates).
+func (id Identity) exited() bool {
+	fd, err := unix.PidfdOpen(id.Pid, 0)
+	if err != nil {
+		return errors.Is(err, unix.ESRCH)
+	}
+	defer unix.Close(fd)
+	if started, err := startTime(id.Pid); err != nil || started != id.Started {
+		return true // the number is another process's by now
+	}
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	return err == nil && n == 1
+}

@@ -15,3 +15,5 @@ func startTime(int) (uint64, error) { return 0, errOnlyLinux }
 func hasArgument(int, string) bool { return false }
 
 func (id Identity) signal(syscall.Signal) error { return errOnlyLinux }
+
+func (id Identity) exited() bool { return true }

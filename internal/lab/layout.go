@@ -59,12 +59,12 @@ func (l *layout) adopt(o Options) (Options, error) {
 
 // newLayout chooses ports for a new cluster; with a fixed port the proxies
 // follow the members.
-func newLayout(name string, members, port int, proxy bool) (*layout, error) {
+func newLayout(held *leases, name string, members, port int, proxy bool) (*layout, error) {
 	n := members
 	if proxy {
 		n *= 2
 	}
-	ports, err := choosePorts(port, n)
+	ports, err := held.choose(port, n)
 	if err != nil {
 		return nil, err
 	}

@@ -50,7 +50,7 @@ func (c *Cluster) readdress(m *Member) (err error) {
 	if m.proxy != nil {
 		n = 2
 	}
-	ports, err := freePorts(n)
+	ports, err := m.cluster.leases.free(n)
 	if err != nil {
 		return err
 	}

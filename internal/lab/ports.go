@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
+	"path/filepath"
 	"strconv"
 )
 
@@ -19,24 +21,51 @@ const (
 	highestPort = 32000
 )
 
-// freePorts returns n different ports that nothing listens on right now.
-func freePorts(n int) ([]int, error) {
+// leases keeps ports for a process of the lab while what listened on them is
+// down: another lab on the machine, another test binary say, chooses others.
+// The kernel ends the leases of a process that died. Ports that somebody asked
+// for by number are not leased. Not for concurrent use.
+type leases struct{ unlocks []func() }
+
+// release gives all ports back.
+func (l *leases) release() {
+	for _, unlock := range l.unlocks {
+		unlock()
+	}
+	l.unlocks = nil
+}
+
+// free leases n ports that nothing listens on right now.
+func (l *leases) free(n int) ([]int, error) {
+	dir, err := cacheDir("ports")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("lab: make the directory of port leases: %w", err)
+	}
 	var ports []int
-	taken := map[int]bool{}
 	for range 50 * (n + 1) {
 		if len(ports) == n {
-			return ports, nil
+			break
 		}
-		p := lowestPort + rand.IntN(highestPort-lowestPort)
-		if !taken[p] && portFree(p) {
-			ports = append(ports, p)
+		port := lowestPort + rand.IntN(highestPort-lowestPort)
+		unlock, err := tryLock(filepath.Join(dir, strconv.Itoa(port)))
+		if err != nil {
+			return nil, fmt.Errorf("lab: lease port %d: %w", port, err)
 		}
-		taken[p] = true
+		if unlock == nil {
+			continue
+		}
+		l.unlocks = append(l.unlocks, unlock)
+		if portFree(port) {
+			ports = append(ports, port)
+		}
 	}
-	if len(ports) == n {
-		return ports, nil
+	if len(ports) < n {
+		return nil, fmt.Errorf("lab: found no %d free ports between %d and %d", n, lowestPort, highestPort)
 	}
-	return nil, fmt.Errorf("lab: found no %d free ports between %d and %d", n, lowestPort, highestPort)
+	return ports, nil
 }
 
 // portFree tells whether a port can be listened on.
@@ -54,10 +83,10 @@ func hostPort(port int) string { return net.JoinHostPort(loopback, strconv.Itoa(
 // errPortTaken means that another process took the port before mongod could.
 var errPortTaken = errors.New("port is taken")
 
-// choosePorts returns n ports: consecutive ones from first, or free ones.
-func choosePorts(first, n int) ([]int, error) {
+// choose returns n ports: consecutive ones from first, or free ones.
+func (l *leases) choose(first, n int) ([]int, error) {
 	if first == 0 {
-		return freePorts(n)
+		return l.free(n)
 	}
 	var ports []int
 	for p := first; p < first+n; p++ {

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -75,6 +76,11 @@ func TestUpAfterCrashAndKeptDirectory(t *testing.T) {
 	must(t, err)
 	mustInsert(t, connect(t, state.URI), 1)
 	must(t, state.Members[0].Process.end(t.Context(), 0)) // as a crash does
+	if l, err := net.Listen("tcp", state.Members[0].Host); err != nil {
+		t.Errorf("the port is not free right after the end: %v", err)
+	} else {
+		must(t, l.Close())
+	}
 	again, err := s.Up(t.Context(), o)
 	must(t, err)
 	if again.URI != state.URI {
