@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/replicate"
 	"github.com/millrace/millrace/internal/verify"
 )
@@ -55,7 +56,7 @@ type fakeJob struct {
 }
 
 func newFakeJob() *fakeJob {
-	return &fakeJob{plan: replicate.Plan{Job: "orders", Mode: replicate.ModeAll, Checks: []replicate.Check{{Name: "versions", Level: replicate.LevelOK, Message: "fine"}}},
+	return &fakeJob{plan: replicate.Plan{Job: "orders", Mode: replicate.ModeAll, Checks: precheck.List{{Name: "versions", Level: precheck.OK, Message: "fine"}}},
 		phase: replicate.PhaseFollowing, started: make(chan struct{}), finalized: make(chan struct{})}
 }
 
@@ -243,8 +244,8 @@ func TestPasswordInFlagIsWarnedOf(t *testing.T) {
 func failing() *fakeJob {
 	j := newFakeJob()
 	j.plan.Checks = append(j.plan.Checks,
-		replicate.Check{Name: "target collections", Level: replicate.LevelFail, Message: "shop.users exists", Hint: "use --on-existing"},
-		replicate.Check{Name: "privileges", Level: replicate.LevelFail, Message: "may not write", Hint: "grant a role"})
+		precheck.Check{Name: "target collections", Level: precheck.Fail, Message: "shop.users exists", Hint: "use --on-existing"},
+		precheck.Check{Name: "privileges", Level: precheck.Fail, Message: "may not write", Hint: "grant a role"})
 	return j
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -9,7 +8,6 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 
-	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/replicate"
 )
 
@@ -24,42 +22,7 @@ func (a *app) dryRun(p *replicate.Plan, output string) error {
 	if err != nil {
 		return err
 	}
-	if n := failedChecks(p); n > 0 {
-		return withCode(exitUsage, fmt.Errorf("%s failed; nothing was written", plural(n, "check")))
-	}
-	return nil
-}
-
-// precheckError names every failed check with what can be done.
-func precheckError(p *replicate.Plan) error {
-	var failed []replicate.Check
-	for _, c := range p.Checks {
-		if c.Level == replicate.LevelFail {
-			failed = append(failed, c)
-		}
-	}
-	if len(failed) == 1 {
-		return withCode(exitUsage, mongo.WithHint(fmt.Errorf("precheck %s: %s; nothing was written", failed[0].Name, failed[0].Message), failed[0].Hint))
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d checks failed; nothing was written", len(failed))
-	for _, c := range failed {
-		fmt.Fprintf(&b, "\n  %s: %s", c.Name, c.Message)
-		if c.Hint != "" {
-			fmt.Fprintf(&b, "\n    hint: %s", c.Hint)
-		}
-	}
-	return withCode(exitUsage, errors.New(b.String()))
-}
-
-func failedChecks(p *replicate.Plan) int {
-	n := 0
-	for _, c := range p.Checks {
-		if c.Level == replicate.LevelFail {
-			n++
-		}
-	}
-	return n
+	return checksFailed(p.Checks)
 }
 
 func writePlan(w io.Writer, p *replicate.Plan) error {
@@ -78,7 +41,7 @@ func writePlan(w io.Writer, p *replicate.Plan) error {
 	}
 	t.AppendFooter(table.Row{plural(len(p.Collections), "collection"), "", "", docs, size(float64(bytes)), ""})
 	alignRight(t, 4, 5, 6)
-	fmt.Fprintf(&b, "%s\n\n%s\n", t.Render(), checksTable(p).Render())
+	fmt.Fprintf(&b, "%s\n\n%s\n", t.Render(), checksTable(p.Checks))
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -91,18 +54,6 @@ func resumes(p *replicate.Plan) string {
 		return ", resumes"
 	}
 	return ", resumes in phase " + string(p.ResumePhase)
-}
-
-func checksTable(p *replicate.Plan) table.Writer {
-	t := newTable("check", "result", "what", "hint")
-	for _, c := range p.Checks {
-		t.AppendRow(table.Row{c.Name, c.Level, plain(c.Message), plain(c.Hint)})
-	}
-	t.SetColumnConfigs([]table.ColumnConfig{
-		{Number: 3, WidthMax: 60, WidthMaxEnforcer: text.WrapSoft},
-		{Number: 4, WidthMax: 50, WidthMaxEnforcer: text.WrapSoft},
-	})
-	return t
 }
 
 // newTable is a table in the style of all output.

@@ -116,7 +116,7 @@ func (a *app) seedLocal(ctx context.Context, s *config.Seed, origins config.Orig
 		seed.CheckMember(ctx, plan, seedTarget(s, command))
 		return a.tellSeedPlan(s, plan)
 	}
-	warnSeedPlan(log, plan)
+	plan.Checks.LogWarnings(log)
 	agent, closeAgent, err := openSeedAgent(s, plan, log)
 	if err != nil {
 		return a.beforeWriting(ctx, err)
@@ -227,22 +227,19 @@ func seededText(s *config.Seed, r *seed.Result) string {
 // tellSeedPlan writes the plan; a failed check is the command's error.
 func (a *app) tellSeedPlan(s *config.Seed, p *seed.Plan) error {
 	if s.Output == "json" {
-		return errors.Join(writeJSON(a.stdout, p), withCode(exitUsage, p.Err()))
+		return errors.Join(writeJSON(a.stdout, p), checksFailed(p.Checks))
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "way      %s: %s\n", p.Way, plain(p.Why))
 	fmt.Fprintf(&b, "source   %s %s, version %s, %s behind\n", plain(p.Origin.Host), p.Origin.State, plain(p.Origin.Version), seconds(p.Origin.LagSecs))
 	fmt.Fprintf(&b, "size     %s in %s\n", size(float64(p.Bytes)), plural(p.Files, "file"))
-	for _, c := range p.Checks {
-		fmt.Fprintf(&b, "%-8s %s: %s\n", c.Level, c.Name, plain(c.Message))
-		if c.Hint != "" {
-			fmt.Fprintf(&b, "         %s\n", c.Hint)
-		}
+	if len(p.Checks) > 0 {
+		fmt.Fprintf(&b, "\n%s\n", checksTable(p.Checks))
 	}
 	if _, err := io.WriteString(a.stdout, b.String()); err != nil {
 		return err
 	}
-	return withCode(exitUsage, p.Err())
+	return checksFailed(p.Checks)
 }
 
 // watchSeed shows the progress until ctx ends.

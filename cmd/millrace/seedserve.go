@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -108,7 +107,7 @@ func (a *app) seedServe(ctx context.Context, s *config.Seed, origins config.Orig
 	if err != nil {
 		return a.beforeWriting(ctx, err)
 	}
-	warnSeedPlan(log, plan)
+	plan.Checks.LogWarnings(log)
 	agent, closeAgent, err := openSeedAgent(s, plan, log)
 	if err != nil {
 		return a.beforeWriting(ctx, err)
@@ -125,14 +124,6 @@ func (a *app) seedServe(ctx context.Context, s *config.Seed, origins config.Orig
 	log.Info("serving", "address", listener.Addr().String(), "tls", s.TLSCert != "", "way", plan.Way, "why", plan.Why,
 		"files", plan.Files, "size", size(float64(plan.Bytes)))
 	return serveSeed(ctx, s, listener, handler)
-}
-
-func warnSeedPlan(log *slog.Logger, plan *seed.Plan) {
-	for _, c := range plan.Checks {
-		if c.Level == seed.LevelWarn {
-			log.Warn("precheck: "+c.Message, "check", c.Name, "hint", c.Hint)
-		}
-	}
 }
 
 // serveSeed serves until ctx ends, which is this command's proper end.

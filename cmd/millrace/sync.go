@@ -79,19 +79,15 @@ func (a *app) sync(ctx context.Context, s *config.Sync, origins config.Origins) 
 	if s.DryRun {
 		return a.dryRun(plan, s.Output)
 	}
-	if plan.Failed() {
-		return precheckError(plan)
+	if plan.Checks.Failed() {
+		return precheckError(plan.Checks)
 	}
-	for _, c := range plan.Checks {
-		if c.Level == replicate.LevelWarn {
-			log.Warn("precheck: "+c.Message, "check", c.Name, "hint", c.Hint)
-		}
-	}
+	plan.Checks.LogWarnings(log)
 	began := time.Now()
 	runErr := a.runJob(ctx, s, j, plan, screen, log)
 	var refused *replicate.PrecheckError
 	if errors.As(runErr, &refused) { // something came in between
-		return precheckError(refused.Plan)
+		return precheckError(refused.Plan.Checks)
 	}
 	sum := summarize(ctx, j.Status(), plan, began, runErr)
 	if s.Verify && runErr == nil {

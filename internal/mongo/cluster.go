@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -26,32 +25,6 @@ const (
 	KindStandalone Kind = "standalone"
 	KindSharded    Kind = "sharded cluster"
 )
-
-// Version is a server version, comparable by its parts.
-type Version struct{ Major, Minor, Patch int }
-
-// ParseVersion reads "6.0.5" or "6.0".
-func ParseVersion(s string) (Version, error) {
-	var v Version
-	parts := strings.SplitN(strings.SplitN(s, "-", 2)[0], ".", 3)
-	dst := []*int{&v.Major, &v.Minor, &v.Patch}
-	for i, p := range parts {
-		n, err := strconv.Atoi(p)
-		if err != nil {
-			return v, fmt.Errorf("version %q: %w", s, err)
-		}
-		*dst[i] = n
-	}
-	return v, nil
-}
-
-// AtLeast reports v >= major.minor.
-func (v Version) AtLeast(major, minor int) bool {
-	return v.Major > major || v.Major == major && v.Minor >= minor
-}
-
-// String formats as "6.0.5".
-func (v Version) String() string { return fmt.Sprintf("%d.%d.%d", v.Major, v.Minor, v.Patch) }
 
 // Info identifies a deployment.
 type Info struct {

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/replicate"
 	"github.com/millrace/millrace/internal/rule"
 )
@@ -88,7 +89,7 @@ func failing(t *testing.T, j *replicate.Job) string {
 	}
 	var out []string
 	for _, c := range p.Checks {
-		if c.Level == replicate.LevelFail {
+		if c.Level == precheck.Fail {
 			if c.Hint == "" {
 				t.Errorf("check %q fails without a hint", c.Name)
 			}

@@ -1,5 +1,7 @@
 package replicate
 
+import "github.com/millrace/millrace/internal/precheck"
+
 // Plan is what a job would do, and what stands in its way.
 type Plan struct {
 	Job         string           `json:"job"`
@@ -11,7 +13,7 @@ type Plan struct {
 	Target      string           `json:"target"`
 	TargetInfo  string           `json:"targetInfo"`
 	Collections []PlanCollection `json:"collections"`
-	Checks      []Check          `json:"checks"`
+	Checks      precheck.List    `json:"checks"`
 }
 
 // PlanCollection is one namespace of a plan.
@@ -22,32 +24,4 @@ type PlanCollection struct {
 	Docs    int64  `json:"docs"`
 	Bytes   int64  `json:"bytes"`
 	Indexes int    `json:"indexes"`
-}
-
-// Level is the outcome of a check.
-type Level string
-
-// The outcomes of a check.
-const (
-	LevelOK   Level = "ok"
-	LevelWarn Level = "warn"
-	LevelFail Level = "fail"
-)
-
-// Check is one line of the precheck.
-type Check struct {
-	Name    string `json:"name"`
-	Level   Level  `json:"level"`
-	Message string `json:"message"`
-	Hint    string `json:"hint,omitempty"`
-}
-
-// Failed reports whether any check forbids the job.
-func (p *Plan) Failed() bool {
-	for _, c := range p.Checks {
-		if c.Level == LevelFail {
-			return true
-		}
-	}
-	return false
 }

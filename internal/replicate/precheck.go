@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/catalog"
 	"github.com/millrace/millrace/internal/checkpoint"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/precheck"
 )
 
 // planner collects a plan's checks.
@@ -44,7 +45,7 @@ func (j *Job) planOnce(ctx context.Context) (*Plan, error) {
 	}}
 	p.deployments()
 	p.versions()
-	if p.plan.Failed() {
+	if p.plan.Checks.Failed() {
 		return p.plan, nil
 	}
 	for _, step := range []func(context.Context) error{p.resume, p.collections, p.privileges, p.existing, p.window, p.space} {
@@ -74,39 +75,39 @@ func describe(i mongo.Info) string {
 	return s
 }
 
-func (p *planner) add(level Level, name, hint, format string, args ...any) {
-	p.plan.Checks = append(p.plan.Checks, Check{Name: name, Level: level, Message: fmt.Sprintf(format, args...), Hint: hint})
+func (p *planner) add(level precheck.Level, name, hint, format string, args ...any) {
+	p.plan.Checks.Add(level, name, fmt.Sprintf(format, args...), hint)
 }
 
-func (p *planner) ok(name, format string, args ...any) { p.add(LevelOK, name, "", format, args...) }
+func (p *planner) ok(name, format string, args ...any) { p.add(precheck.OK, name, "", format, args...) }
 
 // deployments judges the shape of both sides.
 func (p *planner) deployments() {
 	src, dst, mode := p.j.src.Info, p.j.dst.Info, p.j.spec.Mode
 	switch {
 	case src.Kind == mongo.KindSharded:
-		p.add(LevelFail, "source", "name one shard's replica set, or wait for sharded clusters to be supported", "a sharded cluster is not supported as a source yet")
+		p.add(precheck.Fail, "source", "name one shard's replica set, or wait for sharded clusters to be supported", "a sharded cluster is not supported as a source yet")
 	case src.Kind == mongo.KindStandalone && mode != ModeFull:
-		p.add(LevelFail, "source", "use --mode full, or restart the source with --replSet and initiate it", "a standalone server has no oplog: it can only be copied in full")
+		p.add(precheck.Fail, "source", "use --mode full, or restart the source with --replSet and initiate it", "a standalone server has no oplog: it can only be copied in full")
 	case src.Kind == mongo.KindStandalone:
-		p.add(LevelWarn, "source", "stop writes during the copy", "a standalone server: writes made during the copy may be missing or half there")
+		p.add(precheck.Warn, "source", "stop writes during the copy", "a standalone server: writes made during the copy may be missing or half there")
 	default:
 		p.ok("source", "%s", describe(src))
 	}
 	switch dst.Kind {
 	case mongo.KindSharded:
-		p.add(LevelFail, "target", "name a replica set", "a sharded cluster is not supported as a target yet")
+		p.add(precheck.Fail, "target", "name a replica set", "a sharded cluster is not supported as a target yet")
 	case mongo.KindStandalone:
-		p.add(LevelFail, "target", "restart it with --replSet and initiate it", "a standalone server cannot keep a durable checkpoint")
+		p.add(precheck.Fail, "target", "restart it with --replSet and initiate it", "a standalone server cannot keep a durable checkpoint")
 	default:
 		p.ok("target", "%s", describe(dst))
 	}
 	if src.Kind == mongo.KindReplicaSet && (src.SetID.IsZero() || dst.SetID.IsZero()) {
-		p.add(LevelWarn, "identity", "grant clusterMonitor, or the action replSetGetConfig, on both sides",
+		p.add(precheck.Warn, "identity", "grant clusterMonitor, or the action replSetGetConfig, on both sides",
 			"a user may not read the replica set's configuration: the sets are told apart by their addresses")
 	}
 	if !src.SetID.IsZero() && src.SetID == dst.SetID || overlap(src.Hosts, dst.Hosts) || src.Kind == mongo.KindStandalone && p.j.src.Address() == p.j.dst.Address() {
-		p.add(LevelFail, "identity", "check --source and --target", "source and target are the same replica set (%s)", src.SetName)
+		p.add(precheck.Fail, "identity", "check --source and --target", "source and target are the same replica set (%s)", src.SetName)
 	}
 }
 
@@ -122,17 +123,17 @@ func (p *planner) versions() {
 		info mongo.Info
 	}{{"source", src}, {"target", dst}} {
 		if !s.info.Version.AtLeast(4, 2) {
-			p.add(LevelFail, s.name+" version", "upgrade it to 4.2 or newer", "MongoDB %s is older than 4.2", s.info.Version)
+			p.add(precheck.Fail, s.name+" version", "upgrade it to 4.2 or newer", "MongoDB %s is older than 4.2", s.info.Version)
 		}
 	}
-	older := !dst.Version.AtLeast(src.Version.Major, src.Version.Minor)
+	older := dst.Version.OlderThan(src.Version)
 	switch {
 	case older && !p.j.spec.AllowDowngrade:
-		p.add(LevelFail, "versions", "use a target at least as new, or accept the risk with --allow-downgrade", "the target (%s) is older than the source (%s)", dst.Version, src.Version)
+		p.add(precheck.Fail, "versions", "use a target at least as new, or accept the risk with --allow-downgrade", "the target (%s) is older than the source (%s)", dst.Version, src.Version)
 	case older:
-		p.add(LevelWarn, "versions", "", "the target (%s) is older than the source (%s); features it lacks will fail", dst.Version, src.Version)
+		p.add(precheck.Warn, "versions", "", "the target (%s) is older than the source (%s); features it lacks will fail", dst.Version, src.Version)
 	case fcvOlder(dst.FCV, src.FCV) && !p.j.spec.AllowDowngrade:
-		p.add(LevelFail, "feature compatibility", "run setFeatureCompatibilityVersion "+src.FCV+" on the target, or use --allow-downgrade",
+		p.add(precheck.Fail, "feature compatibility", "run setFeatureCompatibilityVersion "+src.FCV+" on the target, or use --allow-downgrade",
 			"the target's feature compatibility version (%s) is older than the source's (%s)", dst.FCV, src.FCV)
 	default:
 		p.ok("versions", "%s to %s", src.Version, dst.Version)
@@ -142,7 +143,7 @@ func (p *planner) versions() {
 func fcvOlder(a, b string) bool {
 	va, err1 := mongo.ParseVersion(a)
 	vb, err2 := mongo.ParseVersion(b)
-	return err1 == nil && err2 == nil && !va.AtLeast(vb.Major, vb.Minor)
+	return err1 == nil && err2 == nil && va.OlderThan(vb)
 }
 
 // resume looks for an earlier checkpoint and whether it can be continued.
@@ -154,7 +155,7 @@ func (p *planner) resume(ctx context.Context) error {
 	if !found || p.j.spec.Restart {
 		if p.j.spec.Mode == ModeIncremental {
 			if _, err := mongo.ParseOpTime(p.j.spec.StartAt); err != nil {
-				p.add(LevelFail, "start", "give the position that the target's data stand at, e.g. --start-at 1700000000:1",
+				p.add(precheck.Fail, "start", "give the position that the target's data stand at, e.g. --start-at 1700000000:1",
 					"incremental mode of a new job needs --start-at with a position or a time (got %q)", p.j.spec.StartAt)
 			}
 		}
@@ -164,9 +165,9 @@ func (p *planner) resume(ctx context.Context) error {
 	p.plan.Resumes, p.plan.ResumePhase = true, Phase(job.Phase)
 	switch {
 	case job.Rules != p.j.rules.String():
-		p.add(LevelFail, "rules", "use the same --include, --exclude and --rename, another --job, or --restart", "job %s was begun with other rules", p.j.id)
+		p.add(precheck.Fail, "rules", "use the same --include, --exclude and --rename, another --job, or --restart", "job %s was begun with other rules", p.j.id)
 	case job.SourceSet != p.j.src.Info.SetID || job.TargetSet != p.j.dst.Info.SetID:
-		p.add(LevelFail, "job", "use another --job, or --restart", "job %s was begun between other clusters", p.j.id)
+		p.add(precheck.Fail, "job", "use another --job, or --restart", "job %s was begun between other clusters", p.j.id)
 	default:
 		p.ok("resume", "continues job %s in phase %s at %s", p.j.id, job.Phase, job.Applied)
 	}
@@ -192,10 +193,10 @@ func (p *planner) collections(ctx context.Context) error {
 		p.data += c.Bytes
 	}
 	if len(lacks) > 0 {
-		p.add(LevelFail, "features", "use a newer target, or exclude these", "the target cannot hold %d things: %s", len(lacks), strings.Join(lacks[:min(5, len(lacks))], "; "))
+		p.add(precheck.Fail, "features", "use a newer target, or exclude these", "the target cannot hold %d things: %s", len(lacks), strings.Join(lacks[:min(5, len(lacks))], "; "))
 	}
 	if err := catalog.CheckRules(colls, p.j.rules); err != nil {
-		p.add(LevelFail, "names", "change --rename or exclude one of them", "%v", err)
+		p.add(precheck.Fail, "names", "change --rename or exclude one of them", "%v", err)
 	}
 	p.ok("collections", "%d, %s", len(colls), humanize.IBytes(uint64(p.data)))
 	return nil
@@ -225,11 +226,11 @@ func (p *planner) existing(ctx context.Context) error {
 	list := strings.Join(names[:min(5, len(names))], ", ")
 	switch p.j.spec.OnExisting {
 	case ExistingDrop:
-		p.add(LevelWarn, "target collections", "", "%d exist and will be DROPPED: %s", len(names), list)
+		p.add(precheck.Warn, "target collections", "", "%d exist and will be DROPPED: %s", len(names), list)
 	case ExistingMerge:
-		p.add(LevelWarn, "target collections", "", "%d exist and will be merged into: %s", len(names), list)
+		p.add(precheck.Warn, "target collections", "", "%d exist and will be merged into: %s", len(names), list)
 	default:
-		p.add(LevelFail, "target collections", "drop them, or choose --on-existing merge or --on-existing drop", "%d exist already: %s", len(names), list)
+		p.add(precheck.Fail, "target collections", "drop them, or choose --on-existing merge or --on-existing drop", "%d exist already: %s", len(names), list)
 	}
 	return nil
 }
@@ -245,7 +246,7 @@ func (p *planner) window(ctx context.Context) error {
 		return err
 	}
 	if err != nil {
-		p.add(LevelFail, "oplog", "grant the user read on database local", "the source's oplog cannot be read: %v", err)
+		p.add(precheck.Fail, "oplog", "grant the user read on database local", "the source's oplog cannot be read: %v", err)
 		return nil
 	}
 	have := time.Duration(int64(newest.TS.T)-int64(oldest.TS.T)) * time.Second
@@ -255,13 +256,13 @@ func (p *planner) window(ctx context.Context) error {
 	}
 	switch {
 	case !need.IsZero() && need.Before(oldest) && p.j.spooler.mayHold():
-		p.add(LevelWarn, "oplog", "leave the spool's directory alone",
+		p.add(precheck.Warn, "oplog", "leave the spool's directory alone",
 			"it begins at %s and no longer holds %s, from which the job would read on; the spool may", oldest, need)
 	case !need.IsZero() && need.Before(oldest):
-		p.add(LevelFail, "oplog", "make the oplog larger (replSetResizeOplog), then begin anew with --restart and --on-existing drop",
+		p.add(precheck.Fail, "oplog", "make the oplog larger (replSetResizeOplog), then begin anew with --restart and --on-existing drop",
 			"it begins at %s and no longer holds %s, from which the job would read on", oldest, need)
 	case p.j.spec.WarnWindow > 0 && have < p.j.spec.WarnWindow && p.j.src.OplogFull(ctx):
-		p.add(LevelWarn, "oplog", "the copy must end before the oplog rolls over; replSetResizeOplog makes it larger",
+		p.add(precheck.Warn, "oplog", "the copy must end before the oplog rolls over; replSetResizeOplog makes it larger",
 			"it reaches back only %s", have)
 	default:
 		p.ok("oplog", "reaches back %s", have)
@@ -283,7 +284,7 @@ func (p *planner) space(ctx context.Context) error {
 	}
 	free := uint64(max(total-used, 0))
 	if uint64(p.data) > free {
-		p.add(LevelWarn, "disk", "free space on the target, or rely on compression", "the data are %s uncompressed, the target has %s free",
+		p.add(precheck.Warn, "disk", "free space on the target, or rely on compression", "the data are %s uncompressed, the target has %s free",
 			humanize.IBytes(uint64(p.data)), humanize.IBytes(free))
 		return nil
 	}

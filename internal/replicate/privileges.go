@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace/internal/catalog"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/precheck"
 )
 
 // What a job does, found by taking each action away (test/access).
@@ -154,9 +155,9 @@ func (p *planner) laterSeries(later *needs, c *mongo.Cluster, db string, actions
 func (p *planner) judge(side, roles string, now, later *needs) {
 	switch name := side + " privileges"; {
 	case len(now.lacks) > 0:
-		p.add(LevelFail, name, rolesHint(side, roles), "%s", now.text())
+		p.add(precheck.Fail, name, rolesHint(side, roles), "%s", now.text())
 	case len(later.lacks) > 0:
-		p.add(LevelWarn, name, rolesHint(side, roles), "enough for what there is; a collection created later could stop the job: %s", later.text())
+		p.add(precheck.Warn, name, rolesHint(side, roles), "enough for what there is; a collection created later could stop the job: %s", later.text())
 	default:
 		p.ok(name, "sufficient")
 	}
@@ -169,7 +170,7 @@ func (p *planner) unauthorized(err error) {
 		side, roles = "target", targetRoles
 	}
 	text, _, _ := strings.Cut(err.Error(), " to execute command")
-	p.add(LevelFail, side+" privileges", rolesHint(side, roles), "%s", text)
+	p.add(precheck.Fail, side+" privileges", rolesHint(side, roles), "%s", text)
 }
 
 // dataNS is the namespace that holds a collection's documents.

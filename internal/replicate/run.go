@@ -19,15 +19,10 @@ import (
 type PrecheckError struct{ Plan *Plan }
 
 // Error names the checks that failed.
-func (e *PrecheckError) Error() string {
-	msg := "precheck failed"
-	for _, c := range e.Plan.Checks {
-		if c.Level == LevelFail {
-			msg += "; " + c.Name + ": " + c.Message
-		}
-	}
-	return msg
-}
+func (e *PrecheckError) Error() string { return e.Unwrap().Error() }
+
+// Unwrap is the plan's own error, with its hint.
+func (e *PrecheckError) Unwrap() error { return e.Plan.Checks.Err() }
 
 // Run checks, then runs the job from its checkpoint until it is finalized (nil),
 // ctx ends, or something fails that does not pass by itself.
@@ -44,7 +39,7 @@ func (j *Job) Run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if plan.Failed() {
+	if plan.Checks.Failed() {
 		return &PrecheckError{Plan: plan}
 	}
 	// Restarted amid a failure, it waits for its end as one that runs does.

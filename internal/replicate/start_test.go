@@ -21,7 +21,7 @@ func testStartAmidFailures(t *testing.T, s servers) {
 	}
 	cut(t, s.srcDB, "millrace-source", 3, "find", "listDatabases")
 	cut(t, s.targetC, "millrace-target", 5, "find", "dbStats")
-	if plan, err := j.Plan(t.Context()); err != nil || plan.Failed() {
+	if plan, err := j.Plan(t.Context()); err != nil || plan.Checks.Failed() {
 		t.Fatalf("%+v, %v", plan, err)
 	}
 	cut(t, s.targetC, "millrace-target", 5, "find", "insert", "update")

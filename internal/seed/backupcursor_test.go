@@ -280,10 +280,10 @@ func TestPlanChoosesBackupCursor(t *testing.T) {
 		}
 		p, err := Inspect(t.Context(), SourceOptions{URI: s.uri(), DBPath: dir, Way: c.asked})
 		must(t, err)
-		if p.Way != c.want || !strings.Contains(p.Why, c.why) || (p.Err() != nil) != c.refused || s.isOpen() {
-			t.Errorf("%s: way %s (%s), %v, open %v", c.name, p.Way, p.Why, p.Err(), s.isOpen())
+		if p.Way != c.want || !strings.Contains(p.Why, c.why) || (p.Checks.Err() != nil) != c.refused || s.isOpen() {
+			t.Errorf("%s: way %s (%s), %v, open %v", c.name, p.Way, p.Why, p.Checks.Err(), s.isOpen())
 		}
-		if p.Err() != nil && mongo.HintOf(p.Err()) == "" {
+		if p.Checks.Err() != nil && mongo.HintOf(p.Checks.Err()) == "" {
 			t.Errorf("%s: no hint", c.name)
 		}
 	}

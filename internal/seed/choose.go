@@ -6,6 +6,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/precheck"
 )
 
 // choose picks the way and says why.
@@ -15,12 +16,12 @@ func (p *Plan) choose(ctx context.Context, m *member, o SourceOptions) {
 		p.tryCursor(ctx, m, o)
 	}
 	if p.Way == WayCursor {
-		p.add(LevelWarn, "backup cursor", "millrace's use of $backupCursor is untested on a real server: it follows the documentation, and was tested against an imitation",
+		p.add(precheck.Warn, "backup cursor", "millrace's use of $backupCursor is untested on a real server: it follows the documentation, and was tested against an imitation",
 			"verify the new member (millrace verify), or choose --way fsync-lock")
 		return
 	}
 	if p.Origin.State == "PRIMARY" && (!o.AllowPrimary || !o.YesBlockAllWrites) {
-		p.add(LevelFail, "source state", "the source is the primary: while it is locked nothing can be written to the whole set",
+		p.add(precheck.Fail, "source state", "the source is the primary: while it is locked nothing can be written to the whole set",
 			"name a secondary, best a hidden one; or give both --allow-primary and --yes-block-all-writes")
 	}
 }
@@ -39,10 +40,10 @@ func (p *Plan) tryCursor(ctx context.Context, m *member, o SourceOptions) {
 	case cursorIsOpen(err), cursorIsLocked(err):
 		p.Way, p.Why = WayCursor, has+" (untested on a real server)"
 		told := cursorError(err)
-		p.add(LevelFail, "other backups", told.Error(), mongo.HintOf(told))
+		p.add(precheck.Fail, "other backups", told.Error(), mongo.HintOf(told))
 	case o.Way == WayCursor:
 		told := cursorError(err)
-		p.add(LevelFail, "backup cursor", told.Error(), mongo.HintOf(told))
+		p.add(precheck.Fail, "backup cursor", told.Error(), mongo.HintOf(told))
 	case mongo.IsCode(err, codeNoSuchStage), mongo.IsCode(err, codeCommandNotFound), mongo.IsCode(err, codeCommandNotSupported):
 		p.Way, p.Why = WayLock, "the server has no $backupCursor ("+err.Error()+")"
 	default:

@@ -14,48 +14,21 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/precheck"
 )
-
-// Level of a check.
-type Level string
-
-// The levels; a failed check keeps the copy from starting.
-const (
-	LevelOK   Level = "ok"
-	LevelWarn Level = "warn"
-	LevelFail Level = "fail"
-)
-
-// Check is one thing that was looked at before anything was done.
-type Check struct {
-	Name    string `json:"name"`
-	Level   Level  `json:"level"`
-	Message string `json:"message"`
-	Hint    string `json:"hint,omitempty"`
-}
 
 // Plan says what would be done, and whether anything stands in the way.
 type Plan struct {
-	Way    Way     `json:"way"`
-	Why    string  `json:"why"`
-	Origin Origin  `json:"origin"`
-	Files  int     `json:"files"`
-	Bytes  int64   `json:"bytes"`
-	Checks []Check `json:"checks"`
+	Way    Way           `json:"way"`
+	Why    string        `json:"why"`
+	Origin Origin        `json:"origin"`
+	Files  int           `json:"files"`
+	Bytes  int64         `json:"bytes"`
+	Checks precheck.List `json:"checks"`
 }
 
-func (p *Plan) add(level Level, name, message, hint string) {
-	p.Checks = append(p.Checks, Check{name, level, message, hint})
-}
-
-// Err is the first failed check, with its hint.
-func (p *Plan) Err() error {
-	for _, c := range p.Checks {
-		if c.Level == LevelFail {
-			return mongo.WithHint(fmt.Errorf("seed: %s: %s", c.Name, c.Message), c.Hint)
-		}
-	}
-	return nil
+func (p *Plan) add(level precheck.Level, name, message, hint string) {
+	p.Checks.Add(level, name, message, hint)
 }
 
 // SourceOptions name the member to copy.
@@ -122,7 +95,7 @@ func (p *Plan) inspectFiles(dir string) error {
 		return fmt.Errorf("seed: %s of %s cannot be read", storageFile, dir)
 	}
 	if engine, _ := doc.Lookup("storage", "engine").StringValueOK(); engine != "wiredTiger" {
-		p.add(LevelFail, "storage engine", fmt.Sprintf("the source uses %q", engine), "only WiredTiger's files can be copied")
+		p.add(precheck.Fail, "storage engine", fmt.Sprintf("the source uses %q", engine), "only WiredTiger's files can be copied")
 	}
 	opts := &p.Origin.Storage
 	opts.DirectoryPerDB, _ = doc.Lookup("storage", "options", "directoryPerDB").BooleanOK()
@@ -136,7 +109,7 @@ func (p *Plan) inspectFiles(dir string) error {
 	}
 	p.Files = len(files)
 	if _, err := root.Stat("key.store"); err == nil {
-		p.add(LevelFail, "encryption", "the source is encrypted at rest", "its keys are not copied; this is not supported")
+		p.add(precheck.Fail, "encryption", "the source is encrypted at rest", "its keys are not copied; this is not supported")
 	}
 	return nil
 }
@@ -149,12 +122,12 @@ func (p *Plan) inspectStopped(dir string) {
 	defer root.Close()
 	lock, err := lockDirectory(root, false)
 	if err != nil {
-		p.add(LevelFail, "source state", err.Error(), "shut the mongod down cleanly, or give its address to copy it while it runs")
+		p.add(precheck.Fail, "source state", err.Error(), "shut the mongod down cleanly, or give its address to copy it while it runs")
 		return
 	}
 	defer lock.Close()
 	if info, err := lock.Stat(); err == nil && info.Size() > 0 {
-		p.add(LevelWarn, "source state", "the member was not shut down cleanly", "the copy recovers as the member itself would")
+		p.add(precheck.Warn, "source state", "the member was not shut down cleanly", "the copy recovers as the member itself would")
 	}
 }
 
@@ -168,13 +141,13 @@ func (p *Plan) inspectServer(ctx context.Context, m *member, o SourceOptions) er
 	switch {
 	case h.SetName == "":
 		p.Origin.State = "standalone"
-		p.add(LevelFail, "source state", "the source is no member of a replica set", "millrace sync copies from a standalone server")
+		p.add(precheck.Fail, "source state", "the source is no member of a replica set", "millrace sync copies from a standalone server")
 	case h.Primary:
 		p.Origin.State = "PRIMARY"
 	case h.Secondary:
 		p.Origin.State = "SECONDARY"
 	default:
-		p.add(LevelFail, "source state", "the source is neither primary nor secondary", "wait until it is, or copy another member")
+		p.add(precheck.Fail, "source state", "the source is neither primary nor secondary", "wait until it is, or copy another member")
 	}
 	status, err := m.run(ctx, bson.D{{Key: "serverStatus", Value: 1}})
 	if err != nil {
@@ -182,7 +155,7 @@ func (p *Plan) inspectServer(ctx context.Context, m *member, o SourceOptions) er
 	}
 	p.Origin.Version, _ = status.Lookup("version").StringValueOK()
 	if engine, _ := status.Lookup("storageEngine", "name").StringValueOK(); engine != "wiredTiger" {
-		p.add(LevelFail, "storage engine", fmt.Sprintf("the source uses %q", engine), "only WiredTiger's files can be copied")
+		p.add(precheck.Fail, "storage engine", fmt.Sprintf("the source uses %q", engine), "only WiredTiger's files can be copied")
 	}
 	p.samePlace(status, o.DBPath)
 	p.backupRuns(ctx, m, status)
@@ -202,11 +175,11 @@ func (p *Plan) samePlace(status bson.Raw, dir string) {
 	pid, ok := status.Lookup("pid").AsInt64OK()
 	raw, err := os.ReadFile(filepath.Join(dir, "mongod.lock"))
 	if err != nil || !ok {
-		p.add(LevelWarn, "data directory", "it cannot be told whether the directory is the member's", "make sure that it is")
+		p.add(precheck.Warn, "data directory", "it cannot be told whether the directory is the member's", "make sure that it is")
 		return
 	}
 	if text := strings.TrimSpace(string(raw)); text != strconv.FormatInt(pid, 10) {
-		p.add(LevelFail, "data directory", fmt.Sprintf("the member's process is %d, the directory belongs to %q", pid, text),
+		p.add(precheck.Fail, "data directory", fmt.Sprintf("the member's process is %d, the directory belongs to %q", pid, text),
 			"name the dbPath of the member whose address is given, and run on its machine (in its container)")
 	}
 }
@@ -214,14 +187,14 @@ func (p *Plan) samePlace(status bson.Raw, dir string) {
 func (p *Plan) backupRuns(ctx context.Context, m *member, status bson.Raw) {
 	op, err := m.run(ctx, bson.D{{Key: "currentOp", Value: 1}, {Key: "fsync", Value: true}})
 	if err != nil {
-		p.add(LevelFail, "privileges", "the member does not tell what it does: "+err.Error(), "the user needs the role hostManager, or backup and clusterMonitor")
+		p.add(precheck.Fail, "privileges", "the member does not tell what it does: "+err.Error(), "the user needs the role hostManager, or backup and clusterMonitor")
 		return
 	}
 	if locked, _ := op.Lookup("fsyncLock").BooleanOK(); locked {
-		p.add(LevelFail, "other backups", "the member is locked", "another backup runs, or left its lock behind: db.fsyncUnlock()")
+		p.add(precheck.Fail, "other backups", "the member is locked", "another backup runs, or left its lock behind: db.fsyncUnlock()")
 	}
 	if open, _ := status.Lookup("storageEngine", "backupCursorOpen").BooleanOK(); open {
-		p.add(LevelFail, "other backups", "a backup cursor is open on the member", "wait for that backup to end")
+		p.add(precheck.Fail, "other backups", "a backup cursor is open on the member", "wait for that backup to end")
 	}
 }
 
@@ -232,7 +205,7 @@ func (p *Plan) inspectOptions(ctx context.Context, m *member) {
 	}
 	p.Origin.Storage.Compressor, _ = raw.Lookup("parsed", "storage", "wiredTiger", "collectionConfig", "blockCompressor").StringValueOK()
 	if on, _ := raw.Lookup("parsed", "security", "enableEncryption").BooleanOK(); on {
-		p.add(LevelFail, "encryption", "the source is encrypted at rest", "its keys are not copied; this is not supported")
+		p.add(precheck.Fail, "encryption", "the source is encrypted at rest", "its keys are not copied; this is not supported")
 	}
 }
 
@@ -290,7 +263,7 @@ func (p *Plan) lag(raw bson.Raw) {
 	}
 	p.Origin.LagSecs = max(newest.Sub(own).Seconds(), 0)
 	if p.Origin.LagSecs > 60 {
-		p.add(LevelWarn, "lag", fmt.Sprintf("the source is %.0f s behind", p.Origin.LagSecs), "the new member begins as far behind; copy one that is not")
+		p.add(precheck.Warn, "lag", fmt.Sprintf("the source is %.0f s behind", p.Origin.LagSecs), "the new member begins as far behind; copy one that is not")
 	}
 }
 
@@ -309,7 +282,7 @@ func (p *Plan) delay(raw bson.Raw) {
 	}
 	for _, m := range c.Config.Members {
 		if d := max(m.Delay, m.Slave); m.Host == p.Origin.Host && d > 0 {
-			p.add(LevelFail, "delay", fmt.Sprintf("the source is delayed by %d s", d), "copy a member without delay")
+			p.add(precheck.Fail, "delay", fmt.Sprintf("the source is delayed by %d s", d), "copy a member without delay")
 		}
 	}
 }

@@ -10,11 +10,13 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/precheck"
 )
 
 // CheckMember adds to a plan what is known of the new member before anything is
@@ -40,7 +42,7 @@ func (p *Plan) checkTarget(dir string) {
 	if root, err := os.OpenRoot(dir); err == nil {
 		defer root.Close()
 		if _, err := claim(root); err != nil {
-			p.add(LevelFail, "target directory", err.Error(), "give an empty directory; what is there is never overwritten")
+			p.add(precheck.Fail, "target directory", err.Error(), "give an empty directory; what is there is never overwritten")
 			return
 		}
 		files, _, _ := listFiles(root) // a directory that cannot be listed holds nothing to use again
@@ -53,7 +55,7 @@ func (p *Plan) checkTarget(dir string) {
 		return // the copy looks again
 	}
 	if need := p.Bytes - there; free < need+need/50 {
-		p.add(LevelFail, "free space", fmt.Sprintf("the copy needs %d MB, %s has %d MB free", need>>20, dir, free>>20), "make room, or choose another directory")
+		p.add(precheck.Fail, "free space", fmt.Sprintf("the copy needs %d MB, %s has %d MB free", need>>20, dir, free>>20), "make room, or choose another directory")
 	}
 }
 
@@ -116,7 +118,7 @@ func ask(ctx context.Context, command []string) (string, error) {
 func (p *Plan) checkCommand(ctx context.Context, o Options) {
 	head := program(o.Member.Command)
 	if head == nil {
-		p.add(LevelWarn, "start command", "no mongod is to be seen in it, so that its version and options are not compared", "see that both are the source's")
+		p.add(precheck.Warn, "start command", "no mongod is to be seen in it, so that its version and options are not compared", "see that both are the source's")
 		return
 	}
 	if !p.checkVersion(ctx, head) {
@@ -129,7 +131,7 @@ func (p *Plan) checkCommand(ctx context.Context, o Options) {
 		err = yaml.Unmarshal([]byte(out), &c)
 	}
 	if err != nil { // its text may hold secrets
-		p.add(LevelWarn, "start command", "the mongod does not tell its options, so that they are not compared", "see that it starts with them, and that they are the source's")
+		p.add(precheck.Warn, "start command", "the mongod does not tell its options, so that they are not compared", "see that it starts with them, and that they are the source's")
 		return
 	}
 	p.compare(c, o)
@@ -138,19 +140,19 @@ func (p *Plan) checkCommand(ctx context.Context, o Options) {
 func (p *Plan) compare(c mongodConfig, o Options) {
 	const name = "start command"
 	if dir := c.Storage.DBPath; !sameDirectory(dir, o.Pull.DBPath) {
-		p.add(LevelFail, name, fmt.Sprintf("its dbPath is %q, the copy goes to %q", dir, o.Pull.DBPath), "give --dbpath of the new directory after --")
+		p.add(precheck.Fail, name, fmt.Sprintf("its dbPath is %q, the copy goes to %q", dir, o.Pull.DBPath), "give --dbpath of the new directory after --")
 	}
 	if e := c.Storage.Engine; e != "" && e != "wiredTiger" {
-		p.add(LevelFail, name, fmt.Sprintf("its storage engine is %q", e), "the files are WiredTiger's")
+		p.add(precheck.Fail, name, fmt.Sprintf("its storage engine is %q", e), "the files are WiredTiger's")
 	}
 	if c.Security.EnableEncryption {
-		p.add(LevelFail, name, "it encrypts its files, the source does not", "leave out --enableEncryption")
+		p.add(precheck.Fail, name, "it encrypts its files, the source does not", "leave out --enableEncryption")
 	}
 	s := p.Origin.Storage
 	p.same("directoryPerDB", s.DirectoryPerDB, c.Storage.DirectoryPerDB, "--directoryperdb")
 	p.same("directoryForIndexes", s.DirectoryForIndexes, c.Storage.WiredTiger.EngineConfig.DirectoryForIndexes, "--wiredTigerDirectoryForIndexes")
 	if a, b := compressor(s.Compressor), compressor(c.Storage.WiredTiger.CollectionConfig.BlockCompressor); a != b && p.Origin.State != "stopped" {
-		p.add(LevelWarn, name, fmt.Sprintf("new collections are compressed with %s, on the source with %s", b, a), "what is copied stays readable; give --wiredTigerCollectionBlockCompressor "+a+" for the same")
+		p.add(precheck.Warn, name, fmt.Sprintf("new collections are compressed with %s, on the source with %s", b, a), "what is copied stays readable; give --wiredTigerCollectionBlockCompressor "+a+" for the same")
 	}
 	set, _, _ := strings.Cut(c.Replication.ReplSet+c.Replication.ReplSetName, "/")
 	want := p.Origin.SetName
@@ -158,7 +160,7 @@ func (p *Plan) compare(c mongodConfig, o Options) {
 		want = o.Member.NewSet
 	}
 	if set == "" || want != "" && set != want {
-		p.add(LevelFail, name, fmt.Sprintf("its replica set is %q, not %q", set, want), "give --replSet "+want+" after --")
+		p.add(precheck.Fail, name, fmt.Sprintf("its replica set is %q, not %q", set, want), "give --replSet "+want+" after --")
 	}
 }
 
@@ -172,7 +174,7 @@ func (p *Plan) same(option string, source, started bool, flag string) {
 	if source {
 		hint = "add " + flag
 	}
-	p.add(LevelFail, "start command", fmt.Sprintf("%s is %v, the source's files were made with %v", option, started, source), hint)
+	p.add(precheck.Fail, "start command", fmt.Sprintf("%s is %v, the source's files were made with %v", option, started, source), hint)
 }
 
 func compressor(s string) string {
@@ -204,25 +206,30 @@ func sameDirectory(a, b string) bool {
 func (p *Plan) checkVersion(ctx context.Context, program []string) bool {
 	const name = "version"
 	out, err := ask(ctx, append(slices.Clone(program), "--version"))
+	var started mongo.Version
 	version := versionIn(out)
-	if err != nil || version == "" {
-		p.add(LevelWarn, name, program[len(program)-1]+" does not tell its version", "see that it can be started, and is of the source's version")
+	if err == nil {
+		started, err = mongo.ParseVersion(version)
+	}
+	if err != nil {
+		p.add(precheck.Warn, name, program[len(program)-1]+" does not tell its version", "see that it can be started, and is of the source's version")
 		return false
 	}
-	if p.Origin.Version == "" {
-		p.add(LevelWarn, name, "the version of a source without address is not known; the new member's is "+version, "see that they are the same")
+	source, err := mongo.ParseVersion(p.Origin.Version)
+	if err != nil {
+		p.add(precheck.Warn, name, "the version of a source without address is not known; the new member's is "+version, "see that they are the same")
 		return true
 	}
-	source, started := series(p.Origin.Version), series(version)
-	fcv := series(p.Origin.FCV)
+	fcv, err := mongo.ParseVersion(p.Origin.FCV)
+	known := err == nil
 	switch {
-	case started == source:
-	case older(started, source):
-		p.add(LevelFail, name, fmt.Sprintf("the new member's mongod is %s, the source's %s", version, p.Origin.Version), "start a mongod of the source's version; files are not read by older ones")
-	case fcv != "" && (fcv == started || fcv == before(started)):
-		p.add(LevelWarn, name, fmt.Sprintf("the new member's mongod is %s, newer than the source's %s", version, p.Origin.Version), "members may differ during an upgrade only")
+	case started.Series() == source.Series():
+	case started.OlderThan(source):
+		p.add(precheck.Fail, name, fmt.Sprintf("the new member's mongod is %s, the source's %s", version, p.Origin.Version), "start a mongod of the source's version; files are not read by older ones")
+	case known && (fcv == started.Series() || fcv == started.PreviousSeries()):
+		p.add(precheck.Warn, name, fmt.Sprintf("the new member's mongod is %s, newer than the source's %s", version, p.Origin.Version), "members may differ during an upgrade only")
 	default:
-		p.add(LevelFail, name, fmt.Sprintf("the new member's mongod is %s, too new for the source's %s with feature compatibility %q", version, p.Origin.Version, p.Origin.FCV),
+		p.add(precheck.Fail, name, fmt.Sprintf("the new member's mongod is %s, too new for the source's %s with feature compatibility %q", version, p.Origin.Version, p.Origin.FCV),
 			"start a mongod of the source's version")
 	}
 	return true
@@ -235,44 +242,4 @@ func versionIn(out string) string {
 		return ""
 	}
 	return m[1]
-}
-
-// series is major and minor version.
-func series(version string) string {
-	parts := strings.SplitN(version, ".", 3)
-	if len(parts) < 2 {
-		return ""
-	}
-	return parts[0] + "." + parts[1]
-}
-
-// older compares two series.
-func older(a, b string) bool {
-	number := func(s string) int {
-		major, minor, _ := strings.Cut(s, ".")
-		x, errX := strconv.Atoi(major)
-		y, errY := strconv.Atoi(minor)
-		if errX != nil || errY != nil {
-			return 0
-		}
-		return x*100 + y
-	}
-	return number(a) < number(b)
-}
-
-// before is the series before: its files, and its feature compatibility, are
-// what a mongod takes besides its own.
-func before(series string) string {
-	switch series {
-	case "4.4":
-		return "4.2"
-	case "5.0":
-		return "4.4"
-	}
-	major, _, _ := strings.Cut(series, ".")
-	n, err := strconv.Atoi(major)
-	if err != nil || n < 6 {
-		return ""
-	}
-	return strconv.Itoa(n-1) + ".0"
 }

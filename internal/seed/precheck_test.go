@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/precheck"
 )
 
 // saying is a mongod that says a version and options.
@@ -24,25 +25,25 @@ func saying(t *testing.T, version, config string) string {
 func TestVersionsAreCompared(t *testing.T) {
 	for _, c := range []struct {
 		source, fcv, started string
-		want                 Level
+		want                 precheck.Level
 	}{
-		{"6.0.5", "6.0", "6.0.27", LevelOK},
-		{"6.0.27", "6.0", "6.0.5", LevelOK},
-		{"6.0.5", "6.0", "5.0.4", LevelFail},
-		{"6.0.5", "5.0", "5.0.4", LevelFail},
-		{"5.0.4", "5.0", "6.0.5", LevelWarn},
-		{"5.0.4", "4.4", "6.0.5", LevelFail},
-		{"4.4.2", "4.4", "5.0.4", LevelWarn},
-		{"4.2.6", "4.2", "6.0.5", LevelFail},
-		{"6.0.6-5", "6.0", "7.0.2", LevelWarn},
-		{"7.0.2", "7.0", "10.0.1", LevelFail},
-		{"5.0.4", "", "6.0.5", LevelFail},
-		{"", "", "6.0.5", LevelWarn},
-		{"6.0.5", "6.0", "nothing", LevelWarn},
+		{"6.0.5", "6.0", "6.0.27", precheck.OK},
+		{"6.0.27", "6.0", "6.0.5", precheck.OK},
+		{"6.0.5", "6.0", "5.0.4", precheck.Fail},
+		{"6.0.5", "5.0", "5.0.4", precheck.Fail},
+		{"5.0.4", "5.0", "6.0.5", precheck.Warn},
+		{"5.0.4", "4.4", "6.0.5", precheck.Fail},
+		{"4.4.2", "4.4", "5.0.4", precheck.Warn},
+		{"4.2.6", "4.2", "6.0.5", precheck.Fail},
+		{"6.0.6-5", "6.0", "7.0.2", precheck.Warn},
+		{"7.0.2", "7.0", "10.0.1", precheck.Fail},
+		{"5.0.4", "", "6.0.5", precheck.Fail},
+		{"", "", "6.0.5", precheck.Warn},
+		{"6.0.5", "6.0", "nothing", precheck.Warn},
 	} {
 		p := &Plan{Origin: Origin{Version: c.source, FCV: c.fcv}}
 		p.checkVersion(t.Context(), []string{saying(t, c.started, "")})
-		got := LevelOK
+		got := precheck.OK
 		for _, x := range p.Checks {
 			if got = x.Level; x.Hint == "" {
 				t.Errorf("%+v: no hint", c)
@@ -66,33 +67,33 @@ func TestStartCommandIsCompared(t *testing.T) {
 		command []string
 		storage Storage
 		newSet  string
-		level   Level
+		level   precheck.Level
 		says    string
 	}{
-		{name: "the same", command: append([]string{real}, flags...), level: LevelOK},
-		{name: "behind a helper", command: append([]string{"env", "A=b", real}, flags...), level: LevelOK},
-		{name: "from a file", command: []string{real, "-f", file}, storage: Storage{DirectoryPerDB: true}, level: LevelOK},
-		{name: "other layout, from a file", command: []string{real, "-f", file}, level: LevelFail, says: "directoryPerDB is true"},
-		{name: "index directories", command: append([]string{real}, flags...), storage: Storage{DirectoryForIndexes: true}, level: LevelFail, says: "directoryForIndexes is false"},
-		{name: "compressor", command: append([]string{real, "--wiredTigerCollectionBlockCompressor", "zstd"}, flags...), level: LevelWarn, says: "zstd"},
-		{name: "compressor of the source", command: append([]string{real}, flags...), storage: Storage{Compressor: "zlib"}, level: LevelWarn, says: "zlib"},
-		{name: "directory", command: []string{real, "--dbpath", t.TempDir(), "--replSet", "rs"}, level: LevelFail, says: "dbPath"},
-		{name: "no directory", command: []string{real, "--replSet", "rs"}, level: LevelFail, says: "dbPath"},
-		{name: "set", command: []string{real, "--dbpath", dir, "--replSet", "other"}, level: LevelFail, says: `"other"`},
-		{name: "no set", command: []string{real, "--dbpath", dir}, level: LevelFail, says: "replica set"},
-		{name: "new set", command: append([]string{real}, flags...), newSet: "stage", level: LevelFail, says: "stage"},
-		{name: "no mongod", command: []string{"/etc/init.d/db", "start"}, level: LevelWarn, says: "no mongod is to be seen"},
-		{name: "unknown option", command: []string{real, "--nonsense"}, level: LevelWarn, says: "does not tell its options"},
-		{name: "encrypted", command: []string{saying(t, "6.0.5", "storage: {dbPath: "+dir+"}\nsecurity: {enableEncryption: true}\nreplication: {replSet: rs}")}, level: LevelFail, says: "encrypts"},
-		{name: "engine", command: []string{saying(t, "6.0.5", "storage: {dbPath: "+dir+", engine: inMemory}\nreplication: {replSet: rs}")}, level: LevelFail, says: "inMemory"},
+		{name: "the same", command: append([]string{real}, flags...), level: precheck.OK},
+		{name: "behind a helper", command: append([]string{"env", "A=b", real}, flags...), level: precheck.OK},
+		{name: "from a file", command: []string{real, "-f", file}, storage: Storage{DirectoryPerDB: true}, level: precheck.OK},
+		{name: "other layout, from a file", command: []string{real, "-f", file}, level: precheck.Fail, says: "directoryPerDB is true"},
+		{name: "index directories", command: append([]string{real}, flags...), storage: Storage{DirectoryForIndexes: true}, level: precheck.Fail, says: "directoryForIndexes is false"},
+		{name: "compressor", command: append([]string{real, "--wiredTigerCollectionBlockCompressor", "zstd"}, flags...), level: precheck.Warn, says: "zstd"},
+		{name: "compressor of the source", command: append([]string{real}, flags...), storage: Storage{Compressor: "zlib"}, level: precheck.Warn, says: "zlib"},
+		{name: "directory", command: []string{real, "--dbpath", t.TempDir(), "--replSet", "rs"}, level: precheck.Fail, says: "dbPath"},
+		{name: "no directory", command: []string{real, "--replSet", "rs"}, level: precheck.Fail, says: "dbPath"},
+		{name: "set", command: []string{real, "--dbpath", dir, "--replSet", "other"}, level: precheck.Fail, says: `"other"`},
+		{name: "no set", command: []string{real, "--dbpath", dir}, level: precheck.Fail, says: "replica set"},
+		{name: "new set", command: append([]string{real}, flags...), newSet: "stage", level: precheck.Fail, says: "stage"},
+		{name: "no mongod", command: []string{"/etc/init.d/db", "start"}, level: precheck.Warn, says: "no mongod is to be seen"},
+		{name: "unknown option", command: []string{real, "--nonsense"}, level: precheck.Warn, says: "does not tell its options"},
+		{name: "encrypted", command: []string{saying(t, "6.0.5", "storage: {dbPath: "+dir+"}\nsecurity: {enableEncryption: true}\nreplication: {replSet: rs}")}, level: precheck.Fail, says: "encrypts"},
+		{name: "engine", command: []string{saying(t, "6.0.5", "storage: {dbPath: "+dir+", engine: inMemory}\nreplication: {replSet: rs}")}, level: precheck.Fail, says: "inMemory"},
 	} {
 		p := &Plan{Origin: Origin{Version: "6.0.5", FCV: "6.0", SetName: "rs", Storage: c.storage}}
 		p.checkPrograms(t.Context(), Options{Pull: PullOptions{DBPath: dir}, Member: MemberOptions{Command: c.command, NewSet: c.newSet}})
-		got := Check{Level: LevelOK}
+		got := precheck.Check{Level: precheck.OK}
 		if len(p.Checks) > 0 {
 			got = p.Checks[0]
 		}
-		if got.Level != c.level || !strings.Contains(got.Message, c.says) || got.Level != LevelOK && got.Hint == "" || len(p.Checks) > 1 {
+		if got.Level != c.level || !strings.Contains(got.Message, c.says) || got.Level != precheck.OK && got.Hint == "" || len(p.Checks) > 1 {
 			t.Errorf("%s: %+v", c.name, p.Checks)
 		}
 	}
@@ -150,7 +151,7 @@ func TestOplogWindowIsCompared(t *testing.T) {
 	}
 	p.compareWindow(4*3600, 0)
 	p.compareWindow(24*3600, 10<<20)
-	if len(p.Checks) != 2 || p.Checks[0].Level != LevelWarn || p.Checks[0].Hint == "" {
+	if len(p.Checks) != 2 || p.Checks[0].Level != precheck.Warn || p.Checks[0].Hint == "" {
 		t.Errorf("%+v", p.Checks)
 	}
 }
@@ -168,7 +169,7 @@ func TestLagAndDelayAreSeen(t *testing.T) {
 		must(t, err)
 		p.delay(config)
 	}
-	if len(p.Checks) != 3 || p.Checks[0].Level != LevelWarn || p.Checks[1].Level != LevelFail || p.Checks[2].Level != LevelFail || !strings.Contains(p.Checks[2].Message, "3600") {
+	if len(p.Checks) != 3 || p.Checks[0].Level != precheck.Warn || p.Checks[1].Level != precheck.Fail || p.Checks[2].Level != precheck.Fail || !strings.Contains(p.Checks[2].Message, "3600") {
 		t.Errorf("%+v", p.Checks)
 	}
 }

@@ -30,7 +30,7 @@ type ServeOptions struct {
 
 // OpenAgent makes an agent for a plan. The returned function closes it.
 func OpenAgent(plan *Plan, o ServeOptions) (*Agent, func() error, error) {
-	if err := plan.Err(); err != nil {
+	if err := plan.Checks.Err(); err != nil {
 		return nil, nil, err
 	}
 	spool, remove := o.SpoolDir, func() error { return nil }
@@ -51,7 +51,7 @@ func OpenAgent(plan *Plan, o ServeOptions) (*Agent, func() error, error) {
 			return plan.Origin, nil // its lock is ours
 		}
 		if err == nil {
-			err = again.Err()
+			err = again.Checks.Err()
 		}
 		if err != nil {
 			return Origin{}, err
@@ -123,12 +123,8 @@ func Run(ctx context.Context, src Source, o Options) (*Result, error) {
 		o.Pull.Check = func(m *Manifest) error {
 			p := &Plan{Way: m.Way, Origin: m.Origin, Files: len(m.Files), Bytes: m.Bytes}
 			p.checkPrograms(ctx, o) // the copy itself looks at its directory
-			for _, c := range p.Checks {
-				if c.Level == LevelWarn {
-					o.Pull.Log.Warn("precheck: "+c.Message, "check", c.Name, "hint", c.Hint)
-				}
-			}
-			return p.Err()
+			p.Checks.LogWarnings(o.Pull.Log)
+			return p.Checks.Err()
 		}
 	}
 	res := &Result{}

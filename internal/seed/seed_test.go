@@ -121,7 +121,7 @@ func TestPlanSaysWhatStandsInTheWay(t *testing.T) {
 	primary := c.Members()[p]
 	plan, err := Inspect(t.Context(), SourceOptions{URI: c.DirectURI(s.Index), DBPath: s.DBPath})
 	must(t, err)
-	if plan.Err() != nil || plan.Way != WayLock || !strings.Contains(plan.Why, "no $backupCursor") {
+	if plan.Checks.Err() != nil || plan.Way != WayLock || !strings.Contains(plan.Why, "no $backupCursor") {
 		t.Errorf("a secondary: %+v", plan)
 	}
 	for name, o := range map[string]SourceOptions{
@@ -133,7 +133,7 @@ func TestPlanSaysWhatStandsInTheWay(t *testing.T) {
 	} {
 		plan, err := Inspect(t.Context(), o)
 		must(t, err)
-		if err := plan.Err(); err == nil || mongo.HintOf(err) == "" {
+		if err := plan.Checks.Err(); err == nil || mongo.HintOf(err) == "" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/precheck"
 )
 
 // assumedRate is the speed of a copy, in bytes a second, where no limit is set:
@@ -34,7 +36,7 @@ func (p *Plan) compareWindow(window float64, rate int64) {
 		rate = assumedRate
 	}
 	if takes := float64(p.Bytes) / float64(rate); takes > window/2 {
-		p.add(LevelWarn, "oplog window", fmt.Sprintf("the oplog holds about %.0f s of the present writes, the copy takes about %.0f s at %d MB a second", window, takes, max(rate>>20, 1)),
+		p.add(precheck.Warn, "oplog window", fmt.Sprintf("the oplog holds about %.0f s of the present writes, the copy takes about %.0f s at %d MB a second", window, takes, max(rate>>20, 1)),
 			"make the oplog larger (replSetResizeOplog) or the copy faster; with a lock or a backup cursor only the time after it counts")
 	}
 }

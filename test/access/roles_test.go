@@ -12,6 +12,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/replicate"
 	"github.com/millrace/millrace/internal/rule"
 )
@@ -196,7 +197,7 @@ func refusal(t *testing.T, s replicate.Spec, what string) string {
 	}
 	var found []string
 	for _, c := range plan.Checks {
-		if c.Level == replicate.LevelFail && (strings.HasSuffix(c.Name, " privileges") || c.Name == "oplog") {
+		if c.Level == precheck.Fail && (strings.HasSuffix(c.Name, " privileges") || c.Name == "oplog") {
 			found = append(found, c.Message)
 			if c.Hint == "" {
 				t.Errorf("without %s there is no hint", what)

@@ -1,0 +1,81 @@
+// Package precheck is what is looked at before anything is done: checks, their
+// outcomes, and what a list of them amounts to.
+package precheck
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Level is the outcome of a check.
+type Level string
+
+// The outcomes; a failed check keeps the work from being begun.
+const (
+	OK   Level = "ok"
+	Warn Level = "warn"
+	Fail Level = "fail"
+)
+
+// Check is one thing that was looked at.
+type Check struct {
+	Name    string `json:"name"`
+	Level   Level  `json:"level"`
+	Message string `json:"message"`
+	// Hint is what an operator can do about it.
+	Hint string `json:"hint,omitempty"`
+}
+
+// List are checks in the order in which they were made. It is not safe for
+// concurrent use.
+type List []Check
+
+// Add adds a check.
+func (l *List) Add(level Level, name, message, hint string) {
+	*l = append(*l, Check{Name: name, Level: level, Message: message, Hint: hint})
+}
+
+// Of returns the checks with an outcome.
+func (l List) Of(level Level) List {
+	var out List
+	for _, c := range l {
+		if c.Level == level {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// Failed reports whether any check forbids the work.
+func (l List) Failed() bool { return len(l.Of(Fail)) > 0 }
+
+// Err names every failed check with what can be done; nil if there is none.
+func (l List) Err() error {
+	failed := l.Of(Fail)
+	switch len(failed) {
+	case 0:
+		return nil
+	case 1:
+		return mongo.WithHint(fmt.Errorf("precheck %s: %s", failed[0].Name, failed[0].Message), failed[0].Hint)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d checks failed:", len(failed))
+	for _, c := range failed {
+		fmt.Fprintf(&b, "\n  %s: %s", c.Name, c.Message)
+		if c.Hint != "" {
+			fmt.Fprintf(&b, "\n    hint: %s", c.Hint)
+		}
+	}
+	return errors.New(b.String())
+}
+
+// LogWarnings logs the checks that call for attention and forbid nothing.
+func (l List) LogWarnings(log *slog.Logger) {
+	for _, c := range l.Of(Warn) {
+		log.Warn("precheck: "+c.Message, "check", c.Name, "hint", c.Hint)
+	}
+}
