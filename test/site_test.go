@@ -10,6 +10,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/millrace/millrace/test/history"
 )
 
 // site is where a scenario works: its databases on one cluster, with shorthands
@@ -47,17 +49,10 @@ func check(err error) {
 
 func fail(format string, args ...any) { panic(failure{fmt.Errorf(format, args...)}) }
 
-// d makes a document of names and values in turn.
-func d(pairs ...any) bson.D {
-	out := make(bson.D, 0, len(pairs)/2)
-	for i := 0; i < len(pairs); i += 2 {
-		out = append(out, bson.E{Key: pairs[i].(string), Value: pairs[i+1]})
-	}
-	return out
-}
-
-// a makes an array.
-func a(values ...any) bson.A { return append(bson.A{}, values...) }
+// d makes a document of names and values in turn, a an array; scenarios are full
+// of both.
+func d(pairs ...any) bson.D  { return history.D(pairs...) }
+func a(values ...any) bson.A { return history.A(values...) }
 
 func raw(doc any) bson.Raw {
 	b, err := bson.Marshal(doc)

@@ -215,7 +215,7 @@ func TestNormalHoldsTheGrown(t *testing.T) {
 }
 
 func TestLoadsAreChecked(t *testing.T) {
-	if err := (Loads{Source: Low}).OrNormal().Check(); err != nil {
+	if err := (Loads{Source: Low, Target: Normal}).Check(); err != nil {
 		t.Error(err)
 	}
 	if err := (Loads{Source: Low}).Check(); err == nil {

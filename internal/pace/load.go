@@ -32,14 +32,3 @@ type Loads struct {
 
 // Check says what is wrong with loads that somebody wishes for.
 func (l Loads) Check() error { return errors.Join(l.Source.check(), l.Target.check()) }
-
-// OrNormal puts Normal for what is empty.
-func (l Loads) OrNormal() Loads {
-	if l.Source == "" {
-		l.Source = Normal
-	}
-	if l.Target == "" {
-		l.Target = Normal
-	}
-	return l
-}

@@ -115,11 +115,13 @@ func (s *Server) act(name string, do func(context.Context) error) http.HandlerFu
 
 // limits takes new rates and loads as the body; one that is not named stays.
 func (s *Server) limits(w http.ResponseWriter, r *http.Request) {
-	st := s.job.Status()
-	wish := struct {
+	type limits struct {
 		pace.Rates
 		pace.Loads
-	}{st.Limits, st.Load.OrNormal()}
+	}
+	st := s.job.Status()
+	now := limits{st.Limits, st.Load.Loads}
+	wish := now
 	body := json.NewDecoder(r.Body)
 	body.DisallowUnknownFields()
 	err := body.Decode(&wish)
@@ -132,16 +134,15 @@ func (s *Server) limits(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.act("limits", func(ctx context.Context) error {
-		reloaded := wish.Loads != st.Load.OrNormal()
-		if reloaded {
+		if wish.Loads != now.Loads {
 			if err := s.job.SetLoads(ctx, wish.Loads); err != nil {
 				return err
 			}
 		}
-		if reloaded && wish.Rates == st.Limits {
-			return nil
+		if wish.Rates != now.Rates {
+			return s.job.SetLimits(ctx, wish.Rates)
 		}
-		return s.job.SetLimits(ctx, wish.Rates)
+		return nil
 	})(w, r)
 }
 

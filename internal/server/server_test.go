@@ -140,7 +140,7 @@ func client(t *testing.T, s *Server, token string) *Client {
 }
 
 func TestControl(t *testing.T) {
-	s, _ := running(t, &fakeJob{phase: replicate.PhaseFollowing}, "127.0.0.1:0")
+	s, _ := running(t, &fakeJob{phase: replicate.PhaseFollowing, loads: pace.Loads{Source: pace.Normal, Target: pace.Normal}}, "127.0.0.1:0")
 	c := client(t, s, s.Token())
 	ctx := t.Context()
 	st, err := c.Status(ctx)
@@ -166,7 +166,7 @@ func TestControl(t *testing.T) {
 	if st, err = c.SetLimits(ctx, Limits{Source: pace.Low}); err != nil || st.Load.Source != pace.Low || st.Limits != (pace.Rates{Docs: 7}) {
 		t.Fatalf("%+v, %v", st, err)
 	}
-	if st, err = c.SetLimits(ctx, Limits{Target: pace.Max}); err != nil || st.Load.Loads != (pace.Loads{Source: pace.Low, Target: pace.Max}) {
+	if st, err = c.SetLimits(ctx, Limits{Target: pace.Max}); err != nil || st.Load.Loads != (pace.Loads{Source: pace.Low, Target: pace.Max}) || st.Limits != (pace.Rates{Docs: 7}) {
 		t.Fatalf("%+v, %v", st, err)
 	}
 	if _, err = c.SetLimits(ctx, Limits{Target: "heavy"}); err == nil || !strings.Contains(err.Error(), `load "heavy" is unknown`) {

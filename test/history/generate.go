@@ -138,22 +138,22 @@ func (g *Generator) Setup() []Step {
 		fillStep("unique", 0, 40, 0),
 		fillStep("moving", 0, g.size/2, 0),
 		fillStep("txn1", 0, 60, 0),
-		run(d("createIndexes", "unique", "indexes", a(d("key", d("k", 1), "name", "k_1", "unique", true)))),
-		run(d("createIndexes", "plain", "indexes", a(d("key", d("n", 1), "name", "n_1"), d("key", d("v", 1), "name", "v_1")))),
+		run(D("createIndexes", "unique", "indexes", A(D("key", D("k", 1), "name", "k_1", "unique", true)))),
+		run(D("createIndexes", "plain", "indexes", A(D("key", D("n", 1), "name", "n_1"), D("key", D("v", 1), "name", "v_1")))),
 		fillStep("keys", 0, 12, 0),
-		run(d("createIndexes", "keys", "indexes", a(g.keyIndexes()...))),
-		run(d("create", "txn2")),
-		run(d("create", "folded", "collation", d("locale", "en", "strength", 2))),
+		run(D("createIndexes", "keys", "indexes", A(g.keyIndexes()...))),
+		run(D("create", "txn2")),
+		run(D("create", "folded", "collation", D("locale", "en", "strength", 2))),
 	}
 	if !g.o.NoCapped {
-		create := d("create", "capped", "capped", true, "size", 4096+g.r.IntN(30000))
+		create := D("create", "capped", "capped", true, "size", 4096+g.r.IntN(30000))
 		if g.one(2) {
 			create = append(create, bson.E{Key: "max", Value: 1 + g.r.IntN(40)})
 		}
 		steps = append(steps, run(create), fillStep("capped", 0, 50, g.r.IntN(300)))
 	}
 	if g.since(5, 0) {
-		steps = append(steps, run(d("create", "series", "timeseries", d("timeField", "t", "metaField", "m"))))
+		steps = append(steps, run(D("create", "series", "timeseries", D("timeField", "t", "metaField", "m"))))
 	}
 	return steps
 }
@@ -161,11 +161,11 @@ func (g *Generator) Setup() []Step {
 // keyIndexes are unique indexes of several kinds over the same few fields.
 func (g *Generator) keyIndexes() []any {
 	all := []any{
-		d("key", d("x", 1), "name", "x", "unique", true, "sparse", true),
-		d("key", d("x", 1, "y", -1), "name", "x_y", "unique", true, "partialFilterExpression", d("y", d("$gt", 2))),
-		d("key", d("w", 1), "name", "w", "unique", true, "partialFilterExpression", d("w", d("$exists", true))),
-		d("key", d("z", 1), "name", "z", "unique", true, "sparse", true, "collation", d("locale", "en", "strength", 2)),
-		d("key", d("q.k", 1), "name", "q", "unique", true, "sparse", true),
+		D("key", D("x", 1), "name", "x", "unique", true, "sparse", true),
+		D("key", D("x", 1, "y", -1), "name", "x_y", "unique", true, "partialFilterExpression", D("y", D("$gt", 2))),
+		D("key", D("w", 1), "name", "w", "unique", true, "partialFilterExpression", D("w", D("$exists", true))),
+		D("key", D("z", 1), "name", "z", "unique", true, "sparse", true, "collation", D("locale", "en", "strength", 2)),
+		D("key", D("q.k", 1), "name", "q", "unique", true, "sparse", true),
 	}
 	g.r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return all[:1+g.r.IntN(len(all))]
@@ -217,18 +217,6 @@ func (g *Generator) one(n int) bool { return g.r.IntN(n) == 0 }
 
 func pick[T any](g *Generator, list ...T) T { return list[g.r.IntN(len(list))] }
 
-// d makes a document of names and values in turn.
-func d(pairs ...any) bson.D {
-	out := make(bson.D, 0, len(pairs)/2)
-	for i := 0; i < len(pairs); i += 2 {
-		out = append(out, bson.E{Key: pairs[i].(string), Value: pairs[i+1]})
-	}
-	return out
-}
-
-// a makes an array.
-func a(values ...any) bson.A { return append(bson.A{}, values...) }
-
 func raw(doc any) bson.Raw {
 	b, err := bson.Marshal(doc)
 	if err != nil {
@@ -246,14 +234,14 @@ func fillStep(coll string, from, to, pad int) Step {
 }
 
 func inserting(coll string, docs ...any) Step {
-	return run(d("insert", coll, "documents", bson.A(docs)))
+	return run(D("insert", coll, "documents", bson.A(docs)))
 }
 
 // updating changes one document, or more by options.
 func updating(coll string, filter, update any, options ...any) Step {
-	return run(d("update", coll, "updates", a(append(d("q", filter, "u", update), d(options...)...))))
+	return run(D("update", coll, "updates", A(append(D("q", filter, "u", update), D(options...)...))))
 }
 
 func deleting(coll string, filter any, limit int) Step {
-	return run(d("delete", coll, "deletes", a(d("q", filter, "limit", limit))))
+	return run(D("delete", coll, "deletes", A(D("q", filter, "limit", limit))))
 }

@@ -25,7 +25,7 @@ func TestFilesKeepHistories(t *testing.T) {
 	for seed := range uint64(30) {
 		h := Generate(Options{Seed: seed, Writers: 3, Parts: []int{30, 100}, Since: newest})
 		for name, v := range Values() {
-			h.Steps = append(h.Steps, inserting("c", d("_id", name, "v", v, "v", a(v, d("", v)))))
+			h.Steps = append(h.Steps, inserting("c", D("_id", name, "v", v, "v", A(v, D("", v)))))
 		}
 		h.Steps = append(h.Steps, Step{Do: Restart, Part: 1}, Step{Do: Commit, Txn: 3, Writer: 2})
 		name := t.TempDir() + "/history"
@@ -75,18 +75,18 @@ func TestGenerateMakesEverything(t *testing.T) {
 }
 
 func TestNamesOfDatabases(t *testing.T) {
-	s := run(d("renameCollection", "DB.a", "to", "DB-x.b", "dropTarget", true))
+	s := run(D("renameCollection", "DB.a", "to", "DB-x.b", "dropTarget", true))
 	cmd, db, err := s.resolve("base")
-	if want := d("renameCollection", "base.a", "to", "base-x.b", "dropTarget", true); err != nil || db != "admin" || !reflect.DeepEqual(cmd, want) {
+	if want := D("renameCollection", "base.a", "to", "base-x.b", "dropTarget", true); err != nil || db != "admin" || !reflect.DeepEqual(cmd, want) {
 		t.Error(cmd, db, err)
 	}
-	s = run(d("aggregate", "c", "pipeline", a(d("$merge", d("into", d("db", "DB-x", "coll", "DB"))))))
+	s = run(D("aggregate", "c", "pipeline", A(D("$merge", D("into", D("db", "DB-x", "coll", "DB"))))))
 	s.DB = "x"
 	cmd, db, err = s.resolve("base")
-	if want := d("aggregate", "c", "pipeline", a(d("$merge", d("into", d("db", "base-x", "coll", "DB"))))); err != nil || db != "base-x" || !reflect.DeepEqual(cmd, want) {
+	if want := D("aggregate", "c", "pipeline", A(D("$merge", D("into", D("db", "base-x", "coll", "DB"))))); err != nil || db != "base-x" || !reflect.DeepEqual(cmd, want) {
 		t.Error(cmd, db, err)
 	}
-	s = inserting("c", d("to", "DB.a"))
+	s = inserting("c", D("to", "DB.a"))
 	if cmd, db, err := s.resolve("base"); err != nil || db != "base" || !bytes.Equal(cmd.(bson.Raw), s.Cmd) {
 		t.Error(cmd, db, err)
 	}

@@ -37,7 +37,7 @@ func TestShrinkFindsTheGuiltySteps(t *testing.T) {
 		at := 0
 		for _, name := range guilty {
 			at += r.IntN(len(h.Steps) - at)
-			s := inserting(pick(&Generator{r: r}, "plain", "hot"), d("_id", 1, "x", a(1, 2, d("y", name, "z", strings.Repeat("z", 50))), "w", 1))
+			s := inserting(pick(&Generator{r: r}, "plain", "hot"), D("_id", 1, "x", A(1, 2, D("y", name, "z", strings.Repeat("z", 50))), "w", 1))
 			h.Steps = append(h.Steps[:at], append([]Step{s}, h.Steps[at:]...)...)
 			at++
 		}

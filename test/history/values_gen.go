@@ -78,7 +78,7 @@ func has(doc bson.D, name string) bool {
 
 // document is one without its _id.
 func (g *Generator) document() bson.D {
-	out := d("n", g.r.IntN(50), "by", g.n)
+	out := D("n", g.r.IntN(50), "by", g.n)
 	for _, e := range g.nested(3) {
 		if !has(out, e.Key) {
 			out = append(out, e)
@@ -90,7 +90,7 @@ func (g *Generator) document() bson.D {
 	return out
 }
 
-func withID(id any, doc bson.D) bson.D { return append(d("_id", id), doc...) }
+func withID(id any, doc bson.D) bson.D { return append(D("_id", id), doc...) }
 
 // id is one of those there were at first, or another, of any type. Some are
 // equal but of other bytes.
@@ -102,7 +102,7 @@ func (g *Generator) id() any {
 	case 1:
 		return float64(n)
 	case 2:
-		return d("a", n)
+		return D("a", n)
 	case 3:
 		return int64(n)
 	case 4:
@@ -132,7 +132,7 @@ func (g *Generator) change() any {
 	case 1, 2:
 		return g.pipeline()
 	case 3:
-		return d("$set", d("by", g.n, "v", g.array(2), "o", g.nested(2)))
+		return D("$set", D("by", g.n, "v", g.array(2), "o", g.nested(2)))
 	}
 	out := bson.D{}
 	for range 1 + g.r.IntN(3) {
@@ -147,12 +147,12 @@ func (g *Generator) change() any {
 // operator is one of an update's.
 func (g *Generator) operator() bson.E {
 	p := g.path()
-	e := func(op string, v any) bson.E { return bson.E{Key: op, Value: d(p, v)} }
+	e := func(op string, v any) bson.E { return bson.E{Key: op, Value: D(p, v)} }
 	switch g.r.IntN(20) {
 	case 0, 1, 2, 3:
 		return e("$set", g.value(3))
 	case 4:
-		return bson.E{Key: "$set", Value: d(g.name(), g.value(2), "by", g.n, g.name()+"."+g.name(), g.value(1))}
+		return bson.E{Key: "$set", Value: D(g.name(), g.value(2), "by", g.n, g.name()+"."+g.name(), g.value(1))}
 	case 5, 6:
 		return e("$unset", 1)
 	case 7:
@@ -166,7 +166,7 @@ func (g *Generator) operator() bson.E {
 	case 13:
 		return e("$pop", pick(g, 1, -1))
 	case 14:
-		return e("$addToSet", d("$each", g.array(1)))
+		return e("$addToSet", D("$each", g.array(1)))
 	case 15:
 		return e("$rename", g.path())
 	case 16:
@@ -174,9 +174,9 @@ func (g *Generator) operator() bson.E {
 	case 17:
 		return e("$pullAll", g.array(0))
 	case 18:
-		return e("$bit", d("xor", 5))
+		return e("$bit", D("xor", 5))
 	}
-	return e("$currentDate", d("$type", pick(g, "date", "timestamp")))
+	return e("$currentDate", D("$type", pick(g, "date", "timestamp")))
 }
 
 // pushed is what is pushed, and how.
@@ -184,7 +184,7 @@ func (g *Generator) pushed() any {
 	if g.one(3) {
 		return g.value(2)
 	}
-	out := d("$each", g.array(1))
+	out := D("$each", g.array(1))
 	if g.one(2) {
 		out = append(out, bson.E{Key: "$slice", Value: g.r.IntN(9) - 4})
 	}
@@ -208,33 +208,33 @@ func (g *Generator) pipeline() bson.A {
 
 func (g *Generator) stage() bson.D {
 	f := g.name()
-	arr := func(e any) bson.D { return d("$cond", a(d("$isArray", a("$"+f)), e, d("$literal", g.array(1)))) }
+	arr := func(e any) bson.D { return D("$cond", A(D("$isArray", A("$"+f)), e, D("$literal", g.array(1)))) }
 	doc := func(e any) bson.D {
-		return d("$cond", a(d("$eq", a(d("$type", "$"+f), "object")), e, d("$literal", g.nested(1))))
+		return D("$cond", A(D("$eq", A(D("$type", "$"+f), "object")), e, D("$literal", g.nested(1))))
 	}
 	switch g.r.IntN(12) {
 	case 0:
-		return d("$set", d(f, arr(d("$slice", a("$"+f, 1+g.r.IntN(4)))), "by", g.n))
+		return D("$set", D(f, arr(D("$slice", A("$"+f, 1+g.r.IntN(4)))), "by", g.n))
 	case 1:
-		return d("$set", d(f, arr(d("$concatArrays", a("$"+f, d("$literal", g.array(1)))))))
+		return D("$set", D(f, arr(D("$concatArrays", A("$"+f, D("$literal", g.array(1)))))))
 	case 2:
-		return d("$set", d(f, arr(d("$reverseArray", "$"+f))))
+		return D("$set", D(f, arr(D("$reverseArray", "$"+f))))
 	case 3:
-		return d("$set", d(f, doc(d("$mergeObjects", a("$"+f, d("$literal", g.nested(2)))))))
+		return D("$set", D(f, doc(D("$mergeObjects", A("$"+f, D("$literal", g.nested(2)))))))
 	case 4:
-		return d("$unset", f)
+		return D("$unset", f)
 	case 5:
-		return d("$replaceWith", d("$mergeObjects", a(d("_id", "$_id", "n", "$n"), d("$literal", g.document()))))
+		return D("$replaceWith", D("$mergeObjects", A(D("_id", "$_id", "n", "$n"), D("$literal", g.document()))))
 	case 6:
-		return d("$set", d(f, "$"+g.name(), "by", g.n)) // moves values about
+		return D("$set", D(f, "$"+g.name(), "by", g.n)) // moves values about
 	case 7:
-		return d("$set", d(f+"."+g.name(), d("$literal", g.value(1))))
+		return D("$set", D(f+"."+g.name(), D("$literal", g.value(1))))
 	case 8:
-		return d("$set", d(f, arr(d("$map", d("input", "$"+f, "in", d("x", "$$this", "n", g.n))))))
+		return D("$set", D(f, arr(D("$map", D("input", "$"+f, "in", D("x", "$$this", "n", g.n))))))
 	case 9:
-		return d("$set", d(f, arr(d("$concatArrays", a(d("$slice", a("$"+f, 2)), a(d("a", g.n)))))))
+		return D("$set", D(f, arr(D("$concatArrays", A(D("$slice", A("$"+f, 2)), A(D("a", g.n)))))))
 	case 10:
-		return d("$project", d(f, 0))
+		return D("$project", D(f, 0))
 	}
-	return d("$set", d(f, d("$literal", g.value(3))))
+	return D("$set", D(f, D("$literal", g.value(3))))
 }
