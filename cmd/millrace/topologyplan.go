@@ -25,7 +25,8 @@ func bindLimits(fs *pflag.FlagSet, o *topology.PlanOptions) {
 	fs.IntVar(&o.FanOut, "fan-out", 0, "most members that fetch from one secondary; 0 takes the least that relieves the primary")
 	fs.IntVar(&o.PrimaryFanOut, "primary-fan-out", 0, "most members that fetch from the primary, but for those that make the majority; 0 follows from the policy")
 	fs.IntVar(&o.Depth, "depth", 0, "most fetches between the primary and a member; 0 follows from the policy: balanced 3, latency 2, fan-out 5")
-	fs.IntVar(&o.Spare, "spare-voters", 0, "voters directly under the primary beyond those that make the majority")
+	fs.IntVar(&o.Spare, "spare-voters", 0, "voters directly under the primary beyond those that writes wait for")
+	fs.StringVar(&o.WriteConcern, "write-concern", "", "`concern` of most writes: majority, or how many members they wait for, 1 being the primary alone; by default the plan suits all")
 }
 
 // modelSettings are the flags of predictions.
@@ -60,7 +61,8 @@ func (a *app) topologyPlanCommand() *cobra.Command {
 		Short: "Plan a better tree, and say what it would change",
 		Long: `Plans a tree for the set as it is and changes nothing. The voters that make the
 majority come directly under the primary, the others under the nearest suitable
-secondary, with bounded fan-out and depth. Hidden, delayed and incomplete
+secondary, with bounded fan-out and depth. Where writes wait for nobody
+(--write-concern 1), one voter alone does. Hidden, delayed and incomplete
 members are never sources, and each member has a second choice for the case that
 its source is lost.
 
@@ -265,8 +267,8 @@ func writeFit(w io.Writer, p topology.Params, cells []topology.Cell, output stri
 	alignRight(t, 1, 4, 5, 6)
 	_, err := fmt.Fprintf(w, `%s
 processor time of the primary for one write: %.0f µs, and %.1f µs for each member under it;
-if clients wait for a majority, %.0f µs more, and %.1f µs for each member of the set;
+if clients wait for a majority, %.0f %% of the primary's processors more, but at most %.0f µs for one write (measured, not published);
 a secondary takes %.0f µs to apply it (measured, not published), a hop takes %.1f ms with %.0f clients.
-`, t.Render(), p.WriteCPU, p.ServeCPU, p.WakeCPU, p.ReportCPU, p.ApplyCPU, p.HopMillis, p.Threads)
+`, t.Render(), p.WriteCPU, p.ServeCPU, 100*p.MajorityShare, p.WakeCPU, p.ApplyCPU, p.HopMillis, p.Threads)
 	return err
 }

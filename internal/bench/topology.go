@@ -120,18 +120,42 @@ func (b *bench) treesOf(ctx context.Context, s scenario, o TopologyOptions, p to
 	return nil
 }
 
-// contenders are the three ways to arrange the set.
+// contenders are the ways to arrange the set: the two that MongoDB offers, and
+// planned, for any write concern and for the one that is measured.
 func (f *forest) contenders(concern string) []contender {
 	off := contender{name: "chaining off", kind: KindCeiling, how: "chainingAllowed: false; all fetch from the primary",
 		prepare: func(ctx context.Context) error { return f.prepare(ctx, f.direct) },
-		run:     func(ctx context.Context, m *meter) error { return f.measure(ctx, m, concern, false) }}
+		run:     func(ctx context.Context, m *meter) error { return f.measure(ctx, m, concern, nil) }}
+	draws := 0
 	on := contender{name: "chaining on", kind: KindCeiling,
-		how:     "chainingAllowed: true; a tree drawn by the rules by which members choose, another one each round, told once with replSetSyncFrom",
-		prepare: func(ctx context.Context) error { return f.prepare(ctx, f.chained) }, run: off.run}
-	planned := contender{name: "planned", kind: KindMillrace, how: "millrace topology apply, then hold, policy balanced; the hold runs within the bench",
-		prepare: func(ctx context.Context) error { return f.prepare(ctx, f.planned) },
-		run:     func(ctx context.Context, m *meter) error { return f.measure(ctx, m, concern, true) }}
-	return []contender{off, on, planned}
+		how: "chainingAllowed: true; a tree of those that members choose by their rules, told once with replSetSyncFrom: by the model the median one in the first round, then the quartiles, and so on",
+		prepare: func(ctx context.Context) error {
+			draws++
+			return f.prepare(ctx, func(ctx context.Context) error { return f.chained(ctx, concern == topology.Majority, spread(draws)) })
+		}, run: off.run}
+	all := []contender{off, on, f.plannedFor("planned", "millrace topology apply, then hold, policy balanced; the hold runs within the bench", concern, topology.PlanOptions{})}
+	if concern == "1" && f.n > 3 {
+		all = append(all, f.plannedFor("planned for w:1", "the same with --write-concern 1", concern, topology.PlanOptions{WriteConcern: concern}))
+	}
+	return all
+}
+
+// plannedFor is a contender with a tree that millrace plans and holds.
+func (f *forest) plannedFor(name, how, concern string, o topology.PlanOptions) contender {
+	return contender{name: name, kind: KindMillrace, how: how,
+		prepare: func(ctx context.Context) error {
+			return f.prepare(ctx, func(ctx context.Context) error { return f.planned(ctx, o) })
+		},
+		run: func(ctx context.Context, m *meter) error { return f.measure(ctx, m, concern, &o) }}
+}
+
+// spread are numbers between 0 and 1, of which those from 1 up to any n lie
+// evenly: 1/2, 1/4, 3/4, 1/8, 5/8 and so on.
+func spread(n int) (share float64) {
+	for step := 0.5; n > 0; n, step = n/2, step/2 {
+		share += step * float64(n%2)
+	}
+	return share
 }
 
 // notes say what the figures are worth.
@@ -141,7 +165,7 @@ func (f *forest) notes() []string {
 		"us: processor time for one write, of the primary, of the secondary with the most and with none below it (medians over such members); it depends less than the rate on what else the machine does, but grows where few writes share a batch",
 		"lag running: the median over time of the member that is furthest behind at that time, end: of that member when the last write was acknowledged; direct: members under the primary; moved: members that changed their source during the measurement",
 		"model: of costs fitted to published figures of another machine, for the tree that was measured; its rate is for as many cores as the primary has here, of ceiling compares with the better of its own predictions for chaining off and on. Trust the ratio, not the rate",
-		"on one machine all round trips are alike, and members left to themselves take the first member that is ahead, which is nearly always the primary; that is why the trees of chaining on are drawn",
+		"on one machine all round trips are alike, and members left to themselves take the first member that is ahead, which is nearly always the primary; that is why the trees of chaining on are drawn, and spread over what can be drawn",
 		"the servers share one disk and the memory's bandwidth",
 	}
 	if f.o.LinkRTT > 0 {

@@ -71,3 +71,14 @@ func TestTopologyOptions(t *testing.T) {
 		}
 	}
 }
+
+// However many rounds there are, the trees that are drawn are spread.
+func TestSpread(t *testing.T) {
+	var got []float64
+	for i := range 7 {
+		got = append(got, spread(i+1))
+	}
+	if want := []float64{0.5, 0.25, 0.75, 0.125, 0.625, 0.375, 0.875}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}

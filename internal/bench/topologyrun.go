@@ -129,38 +129,38 @@ func (f *forest) direct(ctx context.Context) error {
 	})
 }
 
-// chained switches chaining on and makes a tree as members choose it.
-func (f *forest) chained(ctx context.Context) error {
+// chained switches chaining on and makes a tree as members choose it, the one
+// at a share in the order of their rates.
+func (f *forest) chained(ctx context.Context, majority bool, share float64) error {
 	set, err := f.chain(ctx, true)
 	if err != nil {
 		return err
 	}
-	f.draws++
 	if set.Primary() == nil {
 		return errors.New("there is no primary")
 	}
-	tree := topology.AutomaticTree(f.level(set), f.draws)
+	tree := topology.AutomaticTree(f.level(set), majority, share, f.params)
 	was := &topology.Memory{Set: set.Name, Primary: set.Primary().Host, Tree: tree}
 	return topology.NewController(f.observer, topology.ControlOptions{Log: f.log}).Restore(ctx, was)
 }
 
 // planned makes the tree that millrace plans.
-func (f *forest) planned(ctx context.Context) error {
+func (f *forest) planned(ctx context.Context, o topology.PlanOptions) error {
 	if _, err := f.chain(ctx, true); err != nil {
 		return err
 	}
-	_, err := topology.NewController(f.observer, topology.ControlOptions{Log: f.log}).Apply(ctx)
+	_, err := topology.NewController(f.observer, topology.ControlOptions{Plan: o, Log: f.log}).Apply(ctx)
 	return err
 }
 
-// measure takes the figures of one round.
-func (f *forest) measure(ctx context.Context, m *meter, concern string, hold bool) (err error) {
+// measure takes the figures of one round, with a hold of a plan if there is one.
+func (f *forest) measure(ctx context.Context, m *meter, concern string, hold *topology.PlanOptions) (err error) {
 	before, err := f.observer.Observe(ctx)
 	if err != nil {
 		return err
 	}
-	if hold {
-		defer f.hold(ctx)()
+	if hold != nil {
+		defer f.hold(ctx, *hold)()
 	}
 	lags := f.watchLag(ctx)
 	cpu, began := f.memberCPU(), time.Now()
@@ -235,11 +235,11 @@ func (f *forest) each(m *meter, set *topology.Set, used []float64, writes float6
 }
 
 // hold runs a hold until it is told to end.
-func (f *forest) hold(ctx context.Context) (end func()) {
+func (f *forest) hold(ctx context.Context, o topology.PlanOptions) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := topology.NewController(f.holder, topology.ControlOptions{Log: f.log}).Hold(ctx); ctx.Err() == nil {
+		if err := topology.NewController(f.holder, topology.ControlOptions{Plan: o, Log: f.log}).Hold(ctx); ctx.Err() == nil {
 			f.log.Warn("the hold has ended", "error", err)
 		}
 	})

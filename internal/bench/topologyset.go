@@ -36,7 +36,6 @@ type forest struct {
 	// primaryOn and othersOn are the processors that the primary has to itself
 	// and those of all others; primaryOn is empty when all share all.
 	primaryOn, othersOn []int
-	draws               uint64 // trees drawn so far
 }
 
 const mostVoters = 7

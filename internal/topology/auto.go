@@ -6,7 +6,10 @@ import (
 )
 
 // autoSamples is how many trees stand for the ones that members choose.
-const autoSamples = 2001
+const (
+	autoSamples   = 2001
+	automaticSeed = 6
+)
 
 // DirectTree puts every member that replicates under the primary: the tree of
 // a set with chaining off.
@@ -28,14 +31,32 @@ func DirectTree(set *Set) map[string]string {
 // fixed seed, so that the answer is always the same.
 func PredictAutomatic(set *Set, p Params) Prediction { return p.predict(automatic(set, p.HopMillis)) }
 
-// AutomaticTree draws one tree of those that members choose themselves. The same
-// seed draws the same tree.
-func AutomaticTree(set *Set, seed uint64) map[string]string {
-	return randomTree(set, rand.New(rand.NewPCG(seed, seed)))
+// AutomaticTree is one of the trees that members choose themselves: of those
+// drawn, the one at a share from 0 to 1 in their order, the slowest first, as
+// the model predicts them for writes that wait for a majority, or do not; 0.5 is the median one. Shares
+// that are spread evenly stand for all of them better than as many draws.
+func AutomaticTree(set *Set, waits bool, share float64, p Params) map[string]string {
+	type drawn struct {
+		tree map[string]string
+		rate float64
+	}
+	r := rand.New(rand.NewPCG(automaticSeed, automaticSeed))
+	var all []drawn
+	for range autoSamples {
+		tree := randomTree(set, r)
+		out := Predict(set, tree, p)
+		rate := out.W1
+		if waits {
+			rate = out.Majority
+		}
+		all = append(all, drawn{tree, rate})
+	}
+	slices.SortStableFunc(all, func(a, b drawn) int { return sign(a.rate - b.rate) })
+	return all[min(max(int(share*autoSamples), 0), autoSamples-1)].tree
 }
 
 func automatic(set *Set, hop float64) shape {
-	r := rand.New(rand.NewPCG(6, 6))
+	r := rand.New(rand.NewPCG(automaticSeed, automaticSeed))
 	var sum shape
 	var ways []shape
 	for range autoSamples {
@@ -43,7 +64,6 @@ func automatic(set *Set, hop float64) shape {
 		sum.direct += s.direct
 		sum.depth += s.depth
 		sum.fanOut += s.fanOut
-		sum.members += s.members
 		ways = append(ways, s)
 	}
 	slices.SortFunc(ways, func(a, b shape) int {
@@ -53,7 +73,7 @@ func automatic(set *Set, hop float64) shape {
 		return sign(a.hops*hop + a.rtt - b.hops*hop - b.rtt)
 	})
 	median := ways[len(ways)/2]
-	return shape{direct: sum.direct / autoSamples, depth: sum.depth / autoSamples, fanOut: sum.fanOut / autoSamples, members: sum.members / autoSamples,
+	return shape{direct: sum.direct / autoSamples, depth: sum.depth / autoSamples, fanOut: sum.fanOut / autoSamples,
 		hops: median.hops, rtt: median.rtt, impossible: median.impossible}
 }
 

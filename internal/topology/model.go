@@ -18,13 +18,13 @@ type Params struct {
 	WriteCPU float64 `json:"writeMicros"`
 	// ServeCPU is the oplog entry served to one member that fetches it.
 	ServeCPU float64 `json:"serveMicros"`
-	// WakeCPU is what it takes that a client waits for a majority: its thread put
-	// to sleep and woken, and the point that a majority has reached moved on.
-	WakeCPU float64 `json:"wakeMicros"`
-	// ReportCPU is what each member of the set costs beyond that while clients
-	// wait for a majority: its reports of progress, which reach the primary also
-	// from members that do not fetch from it.
-	ReportCPU float64 `json:"reportMicros"`
+	// MajorityShare is the share of the primary's processors that goes into
+	// following the progress of all members and waking clients while these wait
+	// for a majority. It does not grow with the rate, for where more is written,
+	// more writes share a report; but it is no more than WakeCPU for each write,
+	// what one takes that shares none.
+	MajorityShare float64 `json:"majorityShare"`
+	WakeCPU       float64 `json:"wakeMicros"`
 	// ApplyCPU is a secondary's own time to fetch and apply a write at w:1.
 	ApplyCPU float64 `json:"applyMicros"`
 	// HopMillis is the time, not the processor's, that a write takes to be
@@ -57,7 +57,6 @@ type Prediction struct {
 // shape is what the model needs to know of a tree.
 type shape struct {
 	direct, depth, fanOut float64
-	members               float64 // that replicate
 	hops                  float64 // to the voter that completes the majority
 	rtt                   float64 // milliseconds of network on its way
 	impossible            bool    // no majority is reachable
@@ -70,11 +69,11 @@ func Predict(set *Set, tree map[string]string, p Params) Prediction {
 
 // predict follows the pessimistic bound of closed queueing networks: each
 // write finds the others of all clients before it at the primary, and then
-// waits for its majority.
+// waits for its majority. Of the two bounds of what majority costs the primary
+// the lesser holds, which is the one that leaves the higher rate.
 func (p Params) predict(s shape) Prediction {
 	full := p.Cores * p.Ceiling
 	w1 := p.WriteCPU + p.ServeCPU*s.direct
-	both := w1 + p.WakeCPU + p.ReportCPU*s.members
 	wait := s.hops*p.HopMillis + s.rtt
 	out := Prediction{Direct: s.direct, Depth: s.depth, FanOut: s.fanOut, WaitMillis: wait}
 	out.W1 = 1e6 * full / w1
@@ -83,8 +82,10 @@ func (p Params) predict(s shape) Prediction {
 	if s.impossible {
 		return out
 	}
-	out.Majority = 1e6 / (both/full + 1000*wait/p.Threads)
-	out.CPUMajority = out.Majority * both / 1e6 / p.Cores
+	each := w1/full + 1000*wait/p.Threads
+	shared, alone := 1e6*(1-p.MajorityShare/p.Ceiling)/each, 1e6/(each+p.WakeCPU/full)
+	out.Majority = max(shared, alone)
+	out.CPUMajority = out.Majority*w1/1e6/p.Cores + min(p.MajorityShare, out.Majority*p.WakeCPU/1e6/p.Cores)
 	return out
 }
 
@@ -113,7 +114,6 @@ func shapeOf(set *Set, tree map[string]string, hop float64) shape {
 			continue
 		}
 		s.depth = max(s.depth, hops)
-		s.members++
 		if m.Votes > 0 {
 			voters = append(voters, way{hops, rtt + float64(m.DelaySeconds)*1000})
 		}

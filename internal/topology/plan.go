@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/millrace/millrace/internal/mongo"
 )
@@ -21,6 +22,9 @@ const (
 	// PolicyFanOut loads no member more than it must, at the price of depth.
 	PolicyFanOut Policy = "fan-out"
 )
+
+// Majority is the write concern that waits for a majority.
+const Majority = "majority"
 
 const (
 	// maxAutoFanOut is as far as a fan-out is raised to make a set fit.
@@ -45,6 +49,11 @@ type PlanOptions struct {
 	// Spare is how many voters more than the majority needs are put directly
 	// under the primary.
 	Spare int
+	// WriteConcern is what most writes of the workload wait for: "majority", or
+	// how many members, the primary included, as in "1". That many voters come
+	// directly under the primary, at least one. Empty is a workload of any
+	// concern, which "majority" suits.
+	WriteConcern string
 	// ZoneTag is the tag that tells members' zones; empty finds it.
 	ZoneTag string
 	// Avoid are hosts that must not be sources.
@@ -53,16 +62,18 @@ type PlanOptions struct {
 
 // Plan is a tree for a set.
 type Plan struct {
-	Set      string   `json:"set"`
-	Primary  string   `json:"primary"`
-	Policy   Policy   `json:"policy"`
-	FanOut   int      `json:"fanOut"`
-	Depth    int      `json:"depth"` // limit; the deepest seat may lie above
-	ZoneTag  string   `json:"zoneTag,omitempty"`
-	Majority int      `json:"majority"` // members that acknowledge a majority write, the primary included
-	Seats    []Seat   `json:"seats"`    // sources before those who fetch from them
-	Left     []Left   `json:"left,omitempty"`
-	Notes    []string `json:"notes,omitempty"`
+	Set      string `json:"set"`
+	Primary  string `json:"primary"`
+	Policy   Policy `json:"policy"`
+	FanOut   int    `json:"fanOut"`
+	Depth    int    `json:"depth"` // limit; the deepest seat may lie above
+	ZoneTag  string `json:"zoneTag,omitempty"`
+	Majority int    `json:"majority"` // members that acknowledge a majority write, the primary included
+	// WriteConcern is what the tree was planned for; empty is any.
+	WriteConcern string   `json:"writeConcern,omitempty"`
+	Seats        []Seat   `json:"seats"` // sources before those who fetch from them
+	Left         []Left   `json:"left,omitempty"`
+	Notes        []string `json:"notes,omitempty"`
 }
 
 // Seat is the place of one secondary in a plan.
@@ -145,6 +156,11 @@ func (o PlanOptions) complete() (PlanOptions, error) {
 	if o.FanOut < 0 || o.Depth < 0 || o.Spare < 0 || o.PrimaryFanOut < 0 {
 		return o, errors.New("fan-out, depth and spare voters cannot be negative")
 	}
+	if o.WriteConcern != "" && o.WriteConcern != Majority {
+		if n, err := strconv.Atoi(o.WriteConcern); err != nil || n < 1 || n > maxMembers {
+			return o, fmt.Errorf("nothing can be planned for write concern %q; use %s or a number from 1 to %d", o.WriteConcern, Majority, maxMembers)
+		}
+	}
 	var depth int
 	switch o.Policy {
 	case PolicyBalanced:
@@ -160,6 +176,15 @@ func (o PlanOptions) complete() (PlanOptions, error) {
 		o.Depth = depth
 	}
 	return o, nil
+}
+
+// acknowledge is how many members, the primary included, have a write when the
+// clients of the workload go on.
+func (o PlanOptions) acknowledge(set *Set) int {
+	if n, err := strconv.Atoi(o.WriteConcern); err == nil {
+		return n
+	}
+	return majority(set)
 }
 
 func (o PlanOptions) leastFanOut() int {

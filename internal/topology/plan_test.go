@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 	"time"
 )
@@ -78,6 +79,7 @@ func randomOptions(r *rand.Rand) PlanOptions {
 	if r.IntN(4) == 0 {
 		o.Spare = r.IntN(3)
 	}
+	o.WriteConcern = []string{"", Majority, "1", "2", "5"}[r.IntN(5)]
 	return o
 }
 
@@ -156,8 +158,11 @@ func checkPlan(set *Set, o PlanOptions, p *Plan) error {
 		}
 	}
 	need := p.Majority - set.Primary().Votes
+	if n, err := strconv.Atoi(o.WriteConcern); err == nil {
+		need = n - set.Primary().Votes
+	}
 	if direct < min(need, votersUp) {
-		return fmt.Errorf("%d voters are directly under the primary, the majority needs %d", direct, need)
+		return fmt.Errorf("%d voters are directly under the primary, writes wait for %d", direct, need)
 	}
 	return checkLosses(set, p, load)
 }
@@ -280,6 +285,18 @@ func TestPlanCrossesZonesOnce(t *testing.T) {
 	}
 }
 
+// Where writes wait for nobody one voter relieves the primary of all others.
+func TestPlanForOne(t *testing.T) {
+	set := zoned(7, 0, 0, 0, 0, 0, 0, 0)
+	plan, err := MakePlan(set, PlanOptions{WriteConcern: "1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := children(plan.Tree()); n["m0:1"] != 1 || plan.Seats[0].Why != "feeds the others" || plan.FanOut != 3 {
+		t.Errorf("%v\n%s", n, picture(set, plan))
+	}
+}
+
 func TestPlanWithoutChaining(t *testing.T) {
 	set := zoned(5, 0, 0, 0, 0, 0)
 	set.Chaining = false
@@ -292,7 +309,7 @@ func TestPlanWithoutChaining(t *testing.T) {
 // Voters in the middle of an election, unknown policies and negative limits are refused.
 func TestPlanRefuses(t *testing.T) {
 	set := zoned(3, 0, 0, 0)
-	for _, o := range []PlanOptions{{Policy: "best"}, {FanOut: -1}, {Depth: -1}} {
+	for _, o := range []PlanOptions{{Policy: "best"}, {FanOut: -1}, {Depth: -1}, {WriteConcern: "0"}, {WriteConcern: "all"}} {
 		if _, err := MakePlan(set, o); err == nil {
 			t.Errorf("%+v is accepted", o)
 		}

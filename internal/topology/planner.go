@@ -53,14 +53,14 @@ func findZoneTag(set *Set) string {
 	return ""
 }
 
-// plan seats the members one after the other: first the voters that make the
-// majority, then whoever can be a source for more, leaves last.
+// plan seats the members one after the other: first the voters that writes wait
+// for, then whoever can be a source for more, leaves last.
 func (p *planner) plan() *Plan {
 	members := p.seatable()
 	core := p.core(members)
 	p.limit = p.primaryLimit(members, len(core))
 	for _, m := range core {
-		p.place(m, p.primary, "makes the majority")
+		p.place(m, p.primary, p.coreReason())
 	}
 	rest := slices.DeleteFunc(members, func(m *Member) bool { return slices.Contains(core, m) })
 	slices.SortStableFunc(rest, p.order)
@@ -96,24 +96,31 @@ func (p *planner) seatable() []*Member {
 	return out
 }
 
-// core are the voters that make the majority together with the primary: those
-// that can serve others first, then the nearest. Where they are now does not
-// count: one that is under the primary for want of room elsewhere would push
-// another out, and so on with each plan.
+// core are the voters that writes wait for besides the primary: those that can
+// serve others first, then the nearest. Where they are now does not count: one
+// that is under the primary for want of room elsewhere would push another out,
+// and so on with each plan. There is at least one, whom all others hang below.
 func (p *planner) core(members []*Member) []*Member {
-	need := majority(p.set) + p.o.Spare
-	if p.primary.Votes > 0 {
-		need--
-	}
+	need := max(p.o.acknowledge(p.set)-min(p.primary.Votes, 1), 1) + p.o.Spare
 	voters := slices.DeleteFunc(slices.Clone(members), func(m *Member) bool { return m.Votes == 0 || m.DelaySeconds > 0 })
 	slices.SortStableFunc(voters, func(a, b *Member) int {
 		return cmp.Or(boolRank(!p.inner(a))-boolRank(!p.inner(b)), p.near(a, b, p.primary),
 			boolRank(p.set.MayChain(a))-boolRank(p.set.MayChain(b)), a.ID-b.ID)
 	})
-	if short := need - p.o.Spare - len(voters); short > 0 {
+	if short := majority(p.set) - min(p.primary.Votes, 1) - len(voters); short > 0 {
 		p.notes = append(p.notes, fmt.Sprintf("%d voters too few are up to make the majority", short))
 	}
-	return voters[:min(max(need, 0), len(voters))]
+	return voters[:min(need, len(voters))]
+}
+
+func (p *planner) coreReason() string {
+	switch p.o.acknowledge(p.set) {
+	case majority(p.set):
+		return "makes the majority"
+	case 1:
+		return "feeds the others"
+	}
+	return "acknowledges writes"
 }
 
 // primaryLimit is how many members the primary serves.
@@ -262,7 +269,7 @@ func (p *planner) place(m, src *Member, why string) {
 // result puts the seats in order of their depth.
 func (p *planner) result() *Plan {
 	plan := &Plan{Set: p.set.Name, Primary: p.primary.Host, Policy: p.o.Policy, FanOut: p.o.FanOut, Depth: p.o.Depth,
-		ZoneTag: p.zoneTag, Majority: majority(p.set), Left: p.left, Notes: p.notes}
+		ZoneTag: p.zoneTag, Majority: majority(p.set), WriteConcern: p.o.WriteConcern, Left: p.left, Notes: p.notes}
 	if !p.set.Chaining {
 		plan.Notes = append(plan.Notes, "chaining is off in the set's configuration: only members started with enableOverrideClusterChainingSetting can be chained; see millrace topology chaining on")
 	}

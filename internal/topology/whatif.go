@@ -79,7 +79,8 @@ type Outcome struct {
 }
 
 // Compare predicts chaining off, chaining on, and the plan of each policy.
-// What o says besides its policy holds for all plans.
+// What o says besides its policy holds for all plans. If it names no write
+// concern, there is also the balanced plan for writes that wait for nobody.
 func Compare(set *Set, o PlanOptions, p Params) ([]Outcome, error) {
 	out := []Outcome{
 		{Name: "chaining off", Prediction: Predict(set, DirectTree(set), p)},
@@ -92,6 +93,14 @@ func Compare(set *Set, o PlanOptions, p Params) ([]Outcome, error) {
 			return nil, err
 		}
 		out = append(out, Outcome{string(policy), Predict(set, plan.Tree(), p), plan})
+	}
+	if o.WriteConcern == "" {
+		o.Policy, o.WriteConcern = PolicyBalanced, "1"
+		plan, err := MakePlan(set, o)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, Outcome{"balanced for w:1", Predict(set, plan.Tree(), p), plan})
 	}
 	return out, nil
 }
