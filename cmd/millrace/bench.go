@@ -67,6 +67,7 @@ nothing else.`,
 	f.StringSliceVar(&s.options.Topology.WriteConcerns, "write-concern", []string{"1", "majority"}, "write concerns that the scenario topology measures")
 	f.IntVar(&s.options.Topology.Clients, "clients", 32, "clients that write at once in the scenario topology")
 	f.IntVar(&s.options.Topology.PrimaryCores, "primary-cores", 1, "processors that the primary has to itself in the scenario topology; 0 shares all")
+	f.Float64Var(&s.options.Topology.PrimaryShare, "primary-share", 1, "part of these processors that it may use, such as 0.4, so that it is full before the others are, as on hosts of their own; below 1 needs root and Linux")
 	f.DurationVar(&s.options.Topology.LinkRTT, "link-rtt", 0, "round trip between members in the scenario topology, as if each had a host of its own")
 	f.StringVar(&s.options.Millrace, "millrace", "", "the millrace `program` to measure; by default this one")
 	f.StringVarP(&s.output, "output", "o", "text", "`form` of the result: text, json, html or markdown (a line a case)")
@@ -203,7 +204,7 @@ func (s *benchSettings) shown() []string {
 	if slices.Contains(s.options.Scenarios, "topology") {
 		o := s.options.Topology
 		args = append(args, "--nodes "+strings.Trim(strings.ReplaceAll(fmt.Sprint(o.Nodes), " ", ","), "[]"), "--write-concern "+strings.Join(o.WriteConcerns, ","),
-			fmt.Sprintf("--clients %d --primary-cores %d --link-rtt %s", o.Clients, o.PrimaryCores, o.LinkRTT))
+			fmt.Sprintf("--clients %d --primary-cores %d --primary-share %g --link-rtt %s", o.Clients, o.PrimaryCores, o.PrimaryShare, o.LinkRTT))
 	}
 	for _, m := range s.options.MillraceArgs {
 		args = append(args, "--millrace-arg "+m)

@@ -1,8 +1,11 @@
 package bench
 
 import (
+	"errors"
+	"io/fs"
 	"os/exec"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -30,5 +33,40 @@ func TestBindProcess(t *testing.T) {
 	}
 	if err := bindProcess(1<<22+1, all); err == nil {
 		t.Error("a process that there is not is bound")
+	}
+}
+
+// A process that would use a whole processor gets a part of one, as far as this
+// machine lets control groups be made.
+func TestLimitProcess(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", "while :; do :; done")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := cmd.Process.Pid
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	release, err := limitProcess(pid, 0.1)
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, errors.ErrUnsupported) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EROFS) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, began := processCPU([]int{pid}), time.Now()
+	for time.Since(began) < 500*time.Millisecond {
+		tick(t.Context(), 50*time.Millisecond)
+	}
+	// A busy machine gives it less.
+	if used, most := processCPU([]int{pid})-before, 0.2*time.Since(began).Seconds(); used > most {
+		t.Errorf("it has used %.3f s, a tenth allows about %.3f", used, most/2)
+	}
+	if err := release(); err != nil {
+		t.Error(err)
+	}
+	if err := release(); err != nil { // nothing is left to take back
+		t.Error(err)
 	}
 }

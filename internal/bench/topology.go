@@ -24,6 +24,10 @@ type TopologyOptions struct {
 	// PrimaryCores is how many processors the primary has to itself, as if on
 	// a machine of its own; 0 has all servers share all.
 	PrimaryCores int
+	// PrimaryShare is the part of these that it may use, above 0 and up to 1; 0
+	// is 1. Where the others have too few processors for their work, it makes
+	// all hosts as much smaller as it takes for the primary to be full first.
+	PrimaryShare float64
 	// LinkRTT is the round trip between any two members, as if each were on a
 	// host of its own; 0 is that of the loopback interface.
 	LinkRTT time.Duration
@@ -36,7 +40,7 @@ func (o TopologyOptions) complete() (TopologyOptions, error) {
 	if len(o.WriteConcerns) == 0 {
 		o.WriteConcerns = []string{"1", "majority"}
 	}
-	o.Clients = cmp.Or(o.Clients, 32)
+	o.Clients, o.PrimaryShare = cmp.Or(o.Clients, 32), cmp.Or(o.PrimaryShare, 1)
 	for _, n := range o.Nodes {
 		if n < 3 || n > 50 {
 			return o, fmt.Errorf("a set of %d members cannot be measured; use 3 to 50", n)
@@ -49,6 +53,9 @@ func (o TopologyOptions) complete() (TopologyOptions, error) {
 	}
 	if o.Clients < 1 || o.PrimaryCores < 0 || o.LinkRTT < 0 {
 		return o, errors.New("clients have to be above zero, and the primary's cores and the round trip not below")
+	}
+	if o.PrimaryShare < 0.01 || o.PrimaryShare > 1 || o.PrimaryShare < 1 && o.PrimaryCores == 0 {
+		return o, errors.New("the primary's share has to be from 0.01 to 1, of processors that it has to itself")
 	}
 	return o, nil
 }
@@ -176,6 +183,9 @@ func (f *forest) notes() []string {
 	all := len(f.primaryOn) + len(f.othersOn)
 	if len(f.primaryOn) == 0 {
 		return append(notes, fmt.Sprintf("%d servers and the load share %d processors: what the secondaries use is taken from the primary, so that each tree has the same work to do and the differences shrink", f.n, all))
+	}
+	if f.o.PrimaryShare < 1 {
+		notes = append(notes, fmt.Sprintf("the primary may use %.0f %% of its processors, as if on a smaller machine, and is paused for the rest of each few milliseconds; primary CPU is of what it may use", 100*f.o.PrimaryShare))
 	}
 	return append(notes, fmt.Sprintf("the primary has %d of %d processors to itself; %d secondaries, the load and the bench share the other %d. Where those are full, writes of majority concern wait for secondaries that would have machines of their own, lag grows, and members that lag spare the primary work that it would have",
 		len(f.primaryOn), all, f.n-1, len(f.othersOn)))

@@ -65,7 +65,7 @@ func TestTopology(t *testing.T) {
 
 // Sizes and concerns that make no sense are refused before anything starts.
 func TestTopologyOptions(t *testing.T) {
-	for _, o := range []TopologyOptions{{Nodes: []int{2}}, {Nodes: []int{51}}, {WriteConcerns: []string{"2"}}, {Clients: -1}, {PrimaryCores: -1}} {
+	for _, o := range []TopologyOptions{{Nodes: []int{2}}, {Nodes: []int{51}}, {WriteConcerns: []string{"2"}}, {Clients: -1}, {PrimaryCores: -1}, {PrimaryCores: 1, PrimaryShare: 1.5}, {PrimaryShare: 0.5}} {
 		if _, err := o.complete(); err == nil {
 			t.Errorf("%+v is taken", o)
 		}

@@ -36,6 +36,7 @@ type forest struct {
 	// primaryOn and othersOn are the processors that the primary has to itself
 	// and those of all others; primaryOn is empty when all share all.
 	primaryOn, othersOn []int
+	unlimit             func() error // takes the primary's limit back
 }
 
 const mostVoters = 7
@@ -85,7 +86,11 @@ func (f *forest) close() error {
 	if len(f.primaryOn) > 0 {
 		err = bindProcess(os.Getpid(), slices.Concat(f.primaryOn, f.othersOn))
 	}
-	return errors.Join(err, f.side.close())
+	err = errors.Join(err, f.side.close())
+	if f.unlimit != nil {
+		err = errors.Join(err, f.unlimit())
+	}
+	return err
 }
 
 // configure hides the last voter, keeps the primary in its place, and takes
@@ -122,7 +127,8 @@ func (f *forest) configure(ctx context.Context) error {
 	return nil
 }
 
-// bind gives the primary processors of its own, as far as there are enough.
+// bind gives the primary processors of its own, as far as there are enough, and
+// limits it to its share of them.
 func (f *forest) bind() error {
 	all, err := processors()
 	if err != nil || f.o.PrimaryCores == 0 || len(all) <= f.o.PrimaryCores {
@@ -144,7 +150,11 @@ func (f *forest) bind() error {
 			return err
 		}
 	}
-	return nil
+	if f.o.PrimaryShare < 1 {
+		f.params.Cores *= f.o.PrimaryShare
+		f.unlimit, err = limitProcess(f.side.lab.Members()[f.primary].Pid(), f.params.Cores)
+	}
+	return err
 }
 
 // lagSamples are how far members were behind, by host.
