@@ -4,6 +4,10 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // fullCase is a copy of a dataset.
@@ -189,6 +193,9 @@ func (w *fullWork) contenders(ctx context.Context) []contender {
 		all = append(all, w.ceiling("ceiling, indexes after", nil, w.indexes), w.ceiling("ceiling, indexes before", w.indexes, nil))
 	default:
 		all = append(all, w.ceiling("ceiling", nil, nil))
+		if w.target.lab != nil && !w.cold {
+			all = append(all, w.withoutOplog())
+		}
 	}
 	all = append(all, w.sync(ctx))
 	for _, p := range w.o.Peers {
@@ -246,6 +253,39 @@ func (w *fullWork) insertOnly() contender {
 		},
 		check: w.complete,
 	}
+}
+
+// withoutOplog inserts where the server writes no oplog, as a member in its
+// initial sync does not either: no client of a replica set can be that cheap.
+func (w *fullWork) withoutOplog() contender {
+	return contender{
+		name: "no oplog", kind: KindReference,
+		how: "insert alone, into the database " + unreplicatedDB + ", whose writes make no oplog entries: " + w.write.String(),
+		prepare: func(ctx context.Context) error {
+			if err := w.target.drop(ctx); err != nil {
+				return err
+			}
+			if err := w.dropUnreplicated(ctx); err != nil {
+				return err
+			}
+			return w.target.settle(ctx)
+		},
+		run: func(ctx context.Context, m *meter) error {
+			return m.part("insert", func() error { return insertInto(ctx, w.target, unreplicatedDB, w.data, w.write) })
+		},
+		check: w.dropUnreplicated,
+	}
+}
+
+// dropUnreplicated removes what withoutOplog inserted.
+func (w *fullWork) dropUnreplicated(ctx context.Context) error {
+	for c := range w.data.collections {
+		_, err := w.target.direct.Command(ctx, unreplicatedDB, bson.D{{Key: "drop", Value: collection(c)}})
+		if err != nil && !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+			return fmt.Errorf("drop %s.%s: %w", unreplicatedDB, collection(c), err)
+		}
+	}
+	return nil
 }
 
 // complete checks the number of documents on the target.

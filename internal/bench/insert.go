@@ -41,6 +41,10 @@ type dataset struct {
 	collections int
 }
 
+// unreplicatedDB is the database whose writes a server does not put into its
+// oplog.
+const unreplicatedDB = "local"
+
 func (d dataset) bytes() int { return d.docs * d.shape.size }
 
 func (d dataset) describe() string {
@@ -61,6 +65,10 @@ func (d dataset) part(docs int) dataset {
 // w:1, no sessions, documents made right into the command's buffer. Each
 // command goes to one collection.
 func insert(ctx context.Context, to *side, d dataset, s settings) error {
+	return insertInto(ctx, to, dataDB, d, s)
+}
+
+func insertInto(ctx context.Context, to *side, db string, d dataset, s settings) error {
 	batch := max(s.batchBytes/d.shape.size, 1)
 	perColl := (d.docs + d.collections - 1) / d.collections
 	batches := (perColl + batch - 1) / batch * d.collections
@@ -73,6 +81,7 @@ func insert(ctx context.Context, to *side, d dataset, s settings) error {
 				return err
 			}
 			defer w.conn.Release()
+			w.db = db
 			for {
 				b := int(next.Add(1)) - 1
 				if b >= batches {
@@ -92,6 +101,7 @@ func insert(ctx context.Context, to *side, d dataset, s settings) error {
 // writer sends write commands over one connection.
 type writer struct {
 	conn    *wire.Conn
+	db      string
 	concern any // w of the write concern
 	msg     wire.Message
 	body    map[string]bsoncore.Document
@@ -102,7 +112,7 @@ func newWriter(ctx context.Context, to *side, concern any) (*writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &writer{conn: conn, concern: concern, body: map[string]bsoncore.Document{}}, nil
+	return &writer{conn: conn, db: dataDB, concern: concern, body: map[string]bsoncore.Document{}}, nil
 }
 
 // begin starts a command on a collection.
@@ -120,7 +130,7 @@ func (w *writer) begin(name, coll string, ordered bool, sequence string) error {
 		body = raw
 		w.body[name+coll] = body
 	}
-	w.msg.Reset(dataDB, body, false)
+	w.msg.Reset(w.db, body, false)
 	w.msg.StartSequence(sequence)
 	return nil
 }
