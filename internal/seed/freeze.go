@@ -45,12 +45,24 @@ func (r *round) freezeOnce(ctx context.Context) (*Final, error) {
 	if err != nil {
 		return nil, err
 	}
+	began := time.Now()
+	caught, err := r.catchUp(ctx, aside)
+	if err == nil && r.idle(a.opts.Idle) {
+		err = errNoRound // whoever this was for is gone: do not lock for nobody
+	}
+	if err != nil {
+		return nil, errors.Join(err, aside.remove())
+	}
+	times := LockTimes{CatchUp: time.Since(began).Seconds(), CaughtBytes: caught}
+	began = time.Now()
 	thaw, err := a.opts.Freezer.Freeze(ctx)
 	if err != nil {
 		return nil, errors.Join(err, aside.remove())
 	}
-	began := time.Now()
+	times.Take = time.Since(began).Seconds()
+	began = time.Now()
 	final, files, err := r.frozenState(ctx, aside, thaw)
+	releasing := time.Now()
 	if e := thaw.Release(); e != nil {
 		err = errors.Join(err, e)
 	}
@@ -58,16 +70,32 @@ func (r *round) freezeOnce(ctx context.Context) (*Final, error) {
 		return nil, errors.Join(err, aside.remove())
 	}
 	if a.opts.Way == WayLock {
-		final.LockSeconds = time.Since(began).Seconds()
-		a.opts.Log.Info("the source was locked and works again", "seconds", final.LockSeconds, "changedBytes", final.ChangedBytes)
+		final.noteLock(times, time.Since(began), time.Since(releasing), thaw)
+		a.opts.Log.Info("the source was locked and works again", "seconds", final.LockSeconds, "changedBytes", final.ChangedBytes,
+			"comparedBytes", final.Lock.ComparedBytes)
+		a.opts.Log.Debug("the time of the lock", "seconds", final.LockSeconds, "phases", final.Lock)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.state == roundEnded {
+		return nil, errors.Join(errNoRound, aside.remove())
+	}
 	for path, f := range files {
 		r.files[path] = f
 	}
 	r.spool = aside
 	return final, nil
+}
+
+// noteLock notes how long the member was locked: as its holder says, from the
+// server's word that it is locked to its word that it is not; else as seen here.
+func (f *Final) noteLock(before LockTimes, locked, release time.Duration, thaw Thaw) {
+	f.Lock.CatchUp, f.Lock.CaughtBytes, f.Lock.Take = before.CatchUp, before.CaughtBytes, before.Take
+	f.Lock.Release, f.LockSeconds = release.Seconds(), locked.Seconds()
+	if told, ok := thaw.(interface{ lockedSeconds() float64 }); ok && told.lockedSeconds() > 0 {
+		f.LockSeconds = told.lockedSeconds()
+		f.Lock.Release = max(f.LockSeconds-f.Lock.List-f.Lock.Compare-f.Lock.Check, 0)
+	}
 }
 
 // frozenState reads the state while the member stands still. The error of a
@@ -106,89 +134,6 @@ var errThawed = errors.New("seed: the source no longer stands still") //nolint:g
 
 // errWritten is a file that changed although the source stood still.
 var errWritten = errors.New("written to while the member stood still") //nolint:gochecknoglobals // a sentinel
-
-func (r *round) compare(ctx context.Context, aside *spool) (*Final, map[string]*roundFile, error) {
-	a := r.agent
-	list, stamps, err := listFiles(a.root)
-	if err != nil {
-		return nil, nil, err
-	}
-	final := &Final{Files: make([]FinalFile, len(list))}
-	files := make(map[string]*roundFile, len(list))
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(a.opts.Workers)
-	for i, f := range list {
-		known := r.files[f.Path]
-		if known == nil {
-			known = &roundFile{}
-		}
-		files[f.Path] = known
-		final.Files[i] = FinalFile{File: f}
-		final.Bytes += f.Size
-		if a.opts.Way != WayLock || stamps[f.Path].unchangedSince(known.first) {
-			final.Files[i].Same = true
-			continue
-		}
-		known.final, known.size = make([]Sum, blocksOf(f.Size)), f.Size
-		final.Files[i].Sums = known.final
-		for first := 0; first < len(known.final); first += compareBlocks { // one large file must not keep one worker alone busy
-			g.Go(func() error { return r.compareRange(gctx, f, known, first, aside) })
-		}
-	}
-	if err := g.Wait(); err != nil {
-		if errors.Is(context.Cause(ctx), errThawed) {
-			err = errThawed
-		}
-		return nil, nil, err
-	}
-	final.ChangedBytes = aside.size()
-	return final, files, r.stoodStill(stamps)
-}
-
-// compareBlocks is how many blocks a worker compares at a time.
-const compareBlocks = 128
-
-// compareRange hashes compareBlocks of a file from first on, and puts aside
-// what pullers do not hold.
-func (r *round) compareRange(ctx context.Context, f File, known *roundFile, first int, aside *spool) error {
-	file, err := r.agent.root.Open(f.Path)
-	if err != nil {
-		return fmt.Errorf("seed: open %s: %w", f.Path, err)
-	}
-	defer file.Close()
-	block, _ := r.agent.blocks.Get().(*[]byte)
-	defer r.agent.blocks.Put(block)
-	buf := *block
-	zero, data := sumOf(r.agent.zeros), int64(-1)
-	sums := known.final
-	for i := first; i < min(first+compareBlocks, len(sums)); i++ {
-		if at := int64(i) * BlockSize; data < at {
-			data = nextData(file, at, f.Size)
-		}
-		if end := int64(i+1) * BlockSize; data >= end && end <= f.Size {
-			sums[i] = zero // the journal's preallocated end is 100 MB of this
-			continue
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		n, err := readBlock(file, int64(i), buf)
-		if err != nil {
-			return err
-		}
-		if want := min(BlockSize, f.Size-int64(i)*BlockSize); int64(n) != want {
-			return fmt.Errorf("seed: %s became shorter while it was compared", f.Path)
-		}
-		sums[i] = sumOf(buf[:n])
-		if known.held(int64(i), sums[i]) || isZero(buf[:n]) {
-			continue // nobody needs it, or its checksum says everything
-		}
-		if err := aside.add(f.Path, int64(i), buf[:n]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // stoodStill makes sure that nobody wrote while the files were read.
 func (r *round) stoodStill(before map[string]stamp) error {

@@ -47,6 +47,8 @@ const (
 	lockWait = 5 * time.Second
 	// buildWait is how long index builds are waited for before the lock.
 	buildWait = 5 * time.Minute
+	// unlockOwnWait is how long a server that works may take to unlock.
+	unlockOwnWait = 2 * time.Second
 	// unlockPause is the time between two attempts to let go.
 	unlockPause = 200 * time.Millisecond
 	// refusedFor is how long nobody has to listen until the mongod counts as
@@ -121,10 +123,15 @@ func guard(ctx context.Context, q GuardRequest, gone <-chan struct{}, tell func(
 	case <-limit.C:
 	case <-ctx.Done():
 	}
-	if err := m.letGo(); err != nil {
-		return err
+	err = m.unlockOwn()
+	seconds := time.Since(began).Seconds()
+	if err != nil {
+		if err := m.letGo(); err != nil {
+			return err
+		}
+		seconds = time.Since(began).Seconds()
 	}
-	tell(guardReply{Released: true, InTime: inTime, Seconds: time.Since(began).Seconds()})
+	tell(guardReply{Released: true, InTime: inTime, Seconds: seconds})
 	return nil
 }
 
@@ -289,6 +296,22 @@ func (m *member) lock(ctx context.Context, gone <-chan struct{}) error {
 		return mongo.WithHint(fmt.Errorf("seed: lock the member: %w", err), "the user needs the role hostManager or backup")
 	}
 	return nil
+}
+
+// unlockOwn takes away a lock that this server's process granted: nothing of it
+// is under way any more, so that there is nothing else to ask for. Where that
+// does not work at once, letGo sees to the rest.
+func (m *member) unlockOwn() error {
+	ctx, cancel := context.WithTimeout(context.Background(), unlockOwnWait)
+	defer cancel()
+	h, err := m.hello(ctx)
+	if err == nil && m.process != nil && string(h.Topology.Process) != string(m.process) {
+		return errors.New("seed: the server was started anew")
+	}
+	if err == nil {
+		_, err = m.run(ctx, bson.D{{Key: "fsyncUnlock", Value: 1}})
+	}
+	return err
 }
 
 // letGo unlocks until the server says that it is not locked by us any more. It

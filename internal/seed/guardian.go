@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -64,6 +66,24 @@ func (g *Guardian) Freeze(ctx context.Context) (Thaw, error) {
 	}
 }
 
+// settleWait bounds a checkpoint before the lock.
+const settleWait = 5 * time.Minute
+
+// Settle has the member take a checkpoint while it works.
+func (g *Guardian) Settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, settleWait)
+	defer cancel()
+	m, err := connectMember(ctx, g.Request.URI, "millrace-seed")
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	if _, err := m.run(ctx, bson.D{{Key: "fsync", Value: 1}}); err != nil {
+		return fmt.Errorf("seed: have the member take a checkpoint: %w", err)
+	}
+	return nil
+}
+
 // releaseWait is how long the guardian's end is waited for.
 const releaseWait = 30 * time.Second
 
@@ -82,6 +102,13 @@ type guardedLock struct {
 	last    guardReply
 	told    bool // how it ended
 	waitErr error
+}
+
+// lockedSeconds is what the guardian says, once it has let go; else 0.
+func (t *guardedLock) lockedSeconds() float64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.last.Seconds
 }
 
 // Lost implements Thaw.

@@ -18,8 +18,12 @@ type stamp struct {
 	taken              time.Time
 }
 
-// settle is far above the tick of any kernel's clock.
-const settle = 2 * time.Second
+// settle is far above the tick of any kernel's clock where a file system keeps
+// fractions of seconds, settleCoarse above the two seconds of one that keeps none.
+const (
+	settle       = 100 * time.Millisecond
+	settleCoarse = 3 * time.Second
+)
 
 // unchangedSince tells whether nothing was written since the earlier stamp.
 func (s stamp) unchangedSince(earlier stamp) bool {
@@ -27,8 +31,12 @@ func (s stamp) unchangedSince(earlier stamp) bool {
 		s.ctime != earlier.ctime || s.inode != earlier.inode {
 		return false
 	}
+	wait := settle
+	if earlier.mtime%1e9 == 0 || earlier.ctime%1e9 == 0 {
+		wait = settleCoarse
+	}
 	newest := time.Unix(0, max(earlier.mtime, earlier.ctime))
-	return earlier.taken.Sub(newest) > settle
+	return earlier.taken.Sub(newest) > wait
 }
 
 func stampOf(info fs.FileInfo, now time.Time) stamp {

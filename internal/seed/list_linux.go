@@ -24,6 +24,16 @@ func startWriting(f *os.File, at, length int64) {
 	_ = unix.SyncFileRange(int(f.Fd()), at, length, unix.SYNC_FILE_RANGE_WRITE)
 }
 
+// nextHole is where the data end that begin at an offset; at when that is not
+// told, so that it is asked for each block.
+func nextHole(f *os.File, at int64) int64 {
+	next, err := f.Seek(at, unix.SEEK_HOLE)
+	if err != nil {
+		return at
+	}
+	return next
+}
+
 // nextData is the first offset from at on that holds anything but a hole; size
 // when none does.
 func nextData(f *os.File, at, size int64) int64 {

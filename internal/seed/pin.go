@@ -215,7 +215,7 @@ func (r *round) putJournalAside(ctx context.Context, list []File, added map[stri
 			known.size = max(f.Size, info.Size())
 			known.final = make([]Sum, blocksOf(known.size))
 			for first := 0; first < len(known.final); first += compareBlocks {
-				if err := r.compareRange(gctx, File{Path: f.Path, Size: known.size}, known, first, aside); err != nil {
+				if err := r.compareRange(gctx, File{Path: f.Path, Size: known.size}, known, known.final, first, aside); err != nil {
 					return err
 				}
 			}

@@ -42,6 +42,8 @@ type Report struct {
 	ChangedBytes int64   `json:"changedBytes"` // put aside by the agent under the lock
 	CopySeconds  float64 `json:"copySeconds"`
 	LockSeconds  float64 `json:"lockSeconds"`
+	// Lock is what LockSeconds consist of.
+	Lock LockTimes `json:"lock,omitzero"`
 	// FreezeSeconds is the wait for the frozen state, the lock included.
 	FreezeSeconds float64 `json:"freezeSeconds"`
 	FinishSeconds float64 `json:"finishSeconds"` // changed blocks, fsync
@@ -189,7 +191,7 @@ func (p *pull) round(ctx context.Context) (err error) {
 		return err
 	}
 	began := time.Now()
-	p.report.LockSeconds, p.report.ChangedBytes = final.LockSeconds, final.ChangedBytes
+	p.report.LockSeconds, p.report.ChangedBytes, p.report.Lock = final.LockSeconds, final.ChangedBytes, final.Lock
 	if err := p.secondPass(ctx, m, final); err != nil {
 		return err
 	}

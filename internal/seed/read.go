@@ -19,8 +19,8 @@ func (r *round) read(ctx context.Context, q ReadRequest, fn func(Block) error) (
 		return err
 	}
 	defer func() { done(err) }()
-	f := r.files[q.Path] // nothing but what the manifest names is ever opened
 	r.mu.Lock()
+	f := r.files[q.Path] // nothing but what the manifest names is ever opened
 	frozen, aside := r.state == roundFrozen, r.spool
 	r.mu.Unlock()
 	if f == nil || q.First < 0 || q.First > maxFileSize/BlockSize || len(q.Have) == 0 || len(q.Have) > rangeBlocks {
@@ -146,7 +146,7 @@ func (f *roundFile) frozenBlock(a *Agent, aside *spool, path string, index int64
 		return int(n), nil
 	}
 	if aside != nil {
-		if n, ok, err := aside.read(path, index, buf); ok || err != nil {
+		if n, ok, err := aside.read(path, index, f.final[index], buf); ok || err != nil {
 			return n, err
 		}
 	}

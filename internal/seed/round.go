@@ -48,6 +48,10 @@ type puller struct {
 // roundFile is what the round knows of a file.
 type roundFile struct {
 	first stamp // before the round read anything of it
+	// caught is from before it was last summed up without a lock, to sums. Both
+	// belong to whoever freezes the round.
+	caught stamp
+	sums   []Sum
 	// bounded tells that bound bytes count, however long the file gets.
 	bounded bool
 	bound   int64

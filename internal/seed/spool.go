@@ -28,6 +28,7 @@ type blockKey struct {
 type extent struct {
 	at     int64
 	length int32
+	sum    Sum
 }
 
 func newSpool(dir, id string) (*spool, error) {
@@ -35,14 +36,18 @@ func newSpool(dir, id string) (*spool, error) {
 	if err != nil {
 		return nil, mongo.WithHint(fmt.Errorf("seed: make a file for what changes during the copy: %w", err), "give a directory with room as --spool-dir")
 	}
+	// Without a name it is gone with the process, however that ends. Where a
+	// file in use keeps its name, remove takes it away.
+	_ = os.Remove(f.Name())
 	return &spool{file: f, index: map[blockKey]extent{}}, nil
 }
 
-func (s *spool) add(path string, index int64, b []byte) error {
+// add puts a block aside; it takes the place of what was put aside of it before.
+func (s *spool) add(path string, index int64, sum Sum, b []byte) error {
 	s.mu.Lock()
 	at := s.end
 	s.end += int64(len(b))
-	s.index[blockKey{path, index}] = extent{at, int32(len(b))}
+	s.index[blockKey{path, index}] = extent{at, int32(len(b)), sum}
 	s.mu.Unlock()
 	if _, err := s.file.WriteAt(b, at); err != nil {
 		return mongo.WithHint(fmt.Errorf("seed: put changed blocks aside: %w", err), "give a directory with more room as --spool-dir")
@@ -50,11 +55,19 @@ func (s *spool) add(path string, index int64, b []byte) error {
 	return nil
 }
 
-func (s *spool) read(path string, index int64, buf []byte) (n int, ok bool, err error) {
+// holds tells whether a block was put aside as it is now.
+func (s *spool) holds(path string, index int64, sum Sum) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.index[blockKey{path, index}].sum == sum
+}
+
+// read gives a block of that checksum, if it was put aside.
+func (s *spool) read(path string, index int64, sum Sum, buf []byte) (n int, ok bool, err error) {
 	s.mu.Lock()
 	e, ok := s.index[blockKey{path, index}]
 	s.mu.Unlock()
-	if !ok {
+	if !ok || e.sum != sum {
 		return 0, false, nil
 	}
 	n, err = s.file.ReadAt(buf[:e.length], e.at)

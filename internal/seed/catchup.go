@@ -1,0 +1,83 @@
+package seed
+
+import (
+	"context"
+)
+
+// settler is a Freezer that can have the member write out what it holds. What a
+// member changed since its last checkpoint, up to a minute of writes, is in no
+// file yet: the lock's own checkpoint would write it, and all of it would have to
+// be put aside under the lock.
+type settler interface {
+	Settle(ctx context.Context) error
+}
+
+const (
+	// catchUpPasses bounds the passes without a lock.
+	catchUpPasses = 3
+	// caughtUp is so little in a pass, in bytes, that another one does not
+	// shorten the lock.
+	caughtUp = 32 << 20
+)
+
+// catchUp goes over the files before the lock, as often as it helps, and puts
+// aside what changed since pullers read them: under the lock the same blocks are
+// summed up again, but few are new. It returns the bytes put aside.
+func (r *round) catchUp(ctx context.Context, aside *spool) (int64, error) {
+	a := r.agent
+	if a.opts.Way != WayLock {
+		return 0, nil
+	}
+	last := int64(0)
+	for pass := range catchUpPasses {
+		if s, ok := a.opts.Freezer.(settler); ok {
+			if err := s.Settle(ctx); err != nil {
+				if ctx.Err() != nil {
+					return 0, ctx.Err()
+				}
+				a.opts.Log.Warn("the member took no checkpoint before the lock, which may last longer", "error", err)
+			}
+		}
+		before := aside.size()
+		if err := r.catchUpOnce(ctx, aside); err != nil {
+			return 0, err
+		}
+		added := aside.size() - before
+		a.opts.Log.Debug("caught up with the member", "pass", pass+1, "changedBytes", added)
+		if added < caughtUp || pass > 0 && added > last/2 {
+			break
+		}
+		last = added
+	}
+	return aside.size(), nil
+}
+
+func (r *round) catchUpOnce(ctx context.Context, aside *spool) error {
+	l, err := r.listing()
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	for path, known := range l.files { // also those that are new
+		if r.files[path] == nil {
+			r.files[path] = known
+		}
+	}
+	r.mu.Unlock()
+	var read []*comparison
+	for _, f := range l.list {
+		known := l.files[f.Path]
+		if !r.same(f, l) && !l.stamps[f.Path].unchangedSince(known.caught) {
+			read = append(read, &comparison{File: f, known: known, sums: make([]Sum, blocksOf(f.Size)), live: true})
+		}
+	}
+	if err := r.compareFiles(ctx, read, aside); err != nil {
+		return err
+	}
+	for _, c := range read {
+		if c.known.caught, c.known.sums = l.stamps[c.Path], c.sums; c.torn.Load() {
+			c.known.caught = stamp{}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+package seed
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// A member whose files change under the lock is locked again, a few times.
+func TestFilesThatChangeUnderTheLock(t *testing.T) {
+	for _, c := range []struct {
+		times, locks int
+		fails        bool
+	}{{1, 2, false}, {2, 3, false}, {9, freezeAttempts, true}} {
+		dir := fakeMember(t)
+		freezer := &changingFreezer{}
+		a := fakeAgent(t, dir, AgentOptions{Way: WayLock, Freezer: freezer})
+		n := 0
+		a.compared = func() {
+			if n++; n <= c.times {
+				appendTo(t, dir, "WiredTiger.turtle", "a checkpoint that began before the lock")
+			}
+		}
+		to := filepath.Join(t.TempDir(), "to")
+		must(t, os.WriteFile(filepath.Join(dir, "WiredTiger.turtle"), []byte("turtle"), 0o600))
+		_, err := Pull(t.Context(), a, PullOptions{DBPath: to, NoClone: true})
+		if c.fails != errors.Is(err, errWritten) || freezer.n != c.locks {
+			t.Errorf("changed %d times: %v after %d locks", c.times, err, freezer.n)
+		}
+		if err == nil {
+			sameFiles(t, dir, to)
+		}
+	}
+}
+
+// What was put aside before the lock counts if it is the same under it; what
+// changed once more is put aside anew.
+func TestBlocksThatChangeTwice(t *testing.T) {
+	dir := fakeMember(t)
+	write := func(at int64, text string) {
+		f, err := os.OpenFile(filepath.Join(dir, "index-2.wt"), os.O_WRONLY, 0)
+		must(t, err)
+		_, err = f.WriteAt([]byte(text), at)
+		must(t, err)
+		must(t, f.Close())
+	}
+	freezer := &settlingFreezer{}
+	freezer.settle = func() { // after the first pass
+		write(3*BlockSize, "once")
+		write(5*BlockSize, "the first time")
+	}
+	freezer.change = func() { write(5*BlockSize, "the second time") } // just before the lock
+	a := fakeAgent(t, dir, AgentOptions{Way: WayLock, Freezer: freezer})
+	to := filepath.Join(t.TempDir(), "to")
+	report, err := Pull(t.Context(), a, PullOptions{DBPath: to, NoClone: true})
+	must(t, err)
+	sameFiles(t, dir, to)
+	if report.Lock.CaughtBytes != 2*BlockSize || report.ChangedBytes != BlockSize || report.AgainBytes != 2*BlockSize {
+		t.Errorf("%+v", report)
+	}
+}
+
+type settlingFreezer struct {
+	changingFreezer
+	settle func()
+}
+
+func (f *settlingFreezer) Settle(context.Context) error {
+	f.settle()
+	return nil
+}
+
+// A stamp is believed when it is old enough for its file system's clock.
+func TestStampsAreBelieved(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for _, c := range []struct {
+		before   time.Duration // the last change, before the stamp was taken
+		believed bool
+	}{{50 * time.Millisecond, false}, {150*time.Millisecond + 1, true}, {time.Second, false}, {2 * time.Second, false}, {4 * time.Second, true}} {
+		at := now.Add(-c.before).UnixNano()
+		s := stamp{size: 1, mtime: at, ctime: at, inode: 7, taken: now}
+		if got := s.unchangedSince(s); got != c.believed {
+			t.Errorf("changed %s before: believed %v", c.before, got)
+		}
+	}
+	at := now.Add(-time.Minute).UnixNano()
+	s := stamp{size: 1, mtime: at, ctime: at, inode: 7, taken: now}
+	for _, other := range []stamp{{2, at, at, 7, now}, {1, at + 1, at, 7, now}, {1, at, at + 1, 7, now}, {1, at, at, 8, now}} {
+		if other.unchangedSince(s) {
+			t.Errorf("%+v is taken for unchanged", other)
+		}
+	}
+}
