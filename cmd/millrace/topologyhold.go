@@ -85,6 +85,7 @@ func (a *app) act(ctx context.Context, s *actSettings, o topology.PlanOptions) (
 	}
 	if s.holds && s.yes {
 		observer.Announce()
+		observer.Lean()
 	}
 	set, err := observer.Observe(ctx)
 	if err != nil {

@@ -68,6 +68,7 @@ func (b *bench) openForest(ctx context.Context, o TopologyOptions, p topology.Pa
 		if *to, err = topology.Open(s.uri, 10*time.Second); err != nil {
 			return f, err
 		}
+		(*to).Lean()
 	}
 	if err := f.configure(ctx); err != nil {
 		return f, err

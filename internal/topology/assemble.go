@@ -52,7 +52,7 @@ func configured(c memberConfig) Member {
 // answered fills in what the member says of itself.
 func (m *Member) answered(v *view) {
 	s := v.status
-	m.Asked, m.Healthy, m.Override, m.Version = true, true, v.override, v.version
+	m.Asked, m.Healthy, m.Override, m.Version = true, true, v.facts.override, v.facts.version
 	m.Source = cmp.Or(s.SyncHost, s.SyncTo)
 	m.Applied, m.Durable = s.OpTimes.Applied, s.OpTimes.Durable
 	m.appliedAt, m.durableAt = wallTime(s.OpTimes.AppliedAt, m.Applied), wallTime(s.OpTimes.DurableAt, m.Durable)

@@ -32,6 +32,8 @@ type Observer struct {
 	cpu     map[string]cpuSample
 	primary string          // the last one seen
 	silent  map[string]bool // did not answer the last time
+	facts   map[string]facts
+	lean    bool // asks for no more than a tree needs
 }
 
 type seenSource struct {
@@ -61,9 +63,13 @@ func Open(uri string, timeout time.Duration) (*Observer, error) {
 	}
 	return &Observer{
 		opts: opts, uri: uri, app: appName, timeout: timeout, seeds: slices.Clone(opts.Hosts),
-		clients: map[string]*driver.Client{}, sources: map[string]seenSource{}, cpu: map[string]cpuSample{}, silent: map[string]bool{},
+		clients: map[string]*driver.Client{}, sources: map[string]seenSource{}, cpu: map[string]cpuSample{}, silent: map[string]bool{}, facts: map[string]facts{},
 	}, nil
 }
+
+// Lean makes the observer ask members for no more than a tree needs, so that
+// looking often costs little: their processor time stays unknown.
+func (o *Observer) Lean() { o.lean = true }
 
 // Close disconnects from all members.
 func (o *Observer) Close() {
@@ -107,7 +113,7 @@ func (o *Observer) Observe(ctx context.Context) (*Set, error) {
 	// with a position older than their own answer needs.
 	primary := first.status.primary()
 	if primary != "" {
-		views[primary] = o.askHost(ctx, primary)
+		views[primary] = o.askHost(ctx, primary, first)
 	}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -122,9 +128,9 @@ func (o *Observer) Observe(ctx context.Context) (*Set, error) {
 		}
 	}
 	for host, c := range clients {
-		limit := o.patience(host)
+		q := question{client: c, limit: o.patience(host), known: o.facts[host], cpu: !o.lean}
 		wg.Go(func() {
-			v := o.ask(ctx, c, limit)
+			v := q.ask(ctx)
 			mu.Lock()
 			defer mu.Unlock()
 			views[host] = v
@@ -136,6 +142,9 @@ func (o *Observer) Observe(ctx context.Context) (*Set, error) {
 	}
 	for host, v := range views {
 		o.silent[host] = v.err != nil
+		if v.err == nil {
+			o.facts[host] = v.facts
+		}
 	}
 	set := o.assemble(first, views)
 	o.remember(set)
@@ -154,6 +163,7 @@ func (o *Observer) patience(host string) time.Duration {
 
 // discovery is what some member says of the whole set.
 type discovery struct {
+	host   string // the member
 	config *setConfig
 	status *status
 }
@@ -201,7 +211,7 @@ func (o *Observer) discoverFrom(ctx context.Context, host string) (*discovery, e
 	if err != nil {
 		return nil, err
 	}
-	return &discovery{config, status}, nil
+	return &discovery{host, config, status}, nil
 }
 
 // remember keeps what the next observation is compared with.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestObserve(t *testing.T) {
@@ -27,6 +28,47 @@ func TestObserve(t *testing.T) {
 	var dot bytes.Buffer
 	if err := WriteDOT(&dot, set, set.Tree()); err != nil || strings.Count(dot.String(), "->") != 4 {
 		t.Errorf("%v\n%s", err, dot.String())
+	}
+}
+
+// A lean observer asks for the processor time once at most, and forgets nothing.
+func TestObserveLean(t *testing.T) {
+	o := open(t, labSet(t))
+	o.Lean()
+	for range 2 {
+		if _, err := o.Observe(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set, err := o.Observe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range set.Members {
+		if !m.Asked || m.CPU >= 0 || m.Version == "" || m.Override == nil {
+			t.Errorf("member %+v", m)
+		}
+	}
+}
+
+// What is known of a server holds until it is started again.
+func TestFacts(t *testing.T) {
+	began := time.Unix(1000, 0)
+	f := facts{uptime: 60, started: began}
+	for _, c := range []struct {
+		uptime  int64
+		started time.Time
+		same    bool
+	}{
+		{60, began, true}, {61, began.Add(time.Second), true}, {61, began.Add(-time.Second), true},
+		{59, began, false}, {61, began.Add(time.Minute), false}, {3600, began.Add(3 * time.Second), false},
+	} {
+		if f.of(c.uptime, c.started) != c.same {
+			t.Errorf("%+v", c)
+		}
+	}
+	if (facts{}).of(0, time.Time{}) {
+		t.Error("nothing is known of it")
 	}
 }
 

@@ -1,7 +1,9 @@
 package topology
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -104,33 +106,85 @@ func (s *status) of(host string) *memberStatus {
 
 // view is one member's own answer.
 type view struct {
-	status   *status
-	override *bool
-	version  string
-	cpu      float64 // seconds of processor time, -1 unknown
-	err      error
+	status *status
+	facts  facts
+	cpu    float64 // seconds of processor time, -1 unknown
+	err    error
 }
 
-// askHost asks a member by its address.
-func (o *Observer) askHost(ctx context.Context, host string) *view {
+// facts are what a server is asked once, for it cannot change while it runs.
+type facts struct {
+	uptime   int64 // seconds, when last asked
+	started  time.Time
+	override *bool
+	version  string
+}
+
+// startNoise is how far off a start is that is computed from whole seconds.
+const startNoise = 2 * time.Second
+
+// of says that these are the facts of the server that has answered, which was
+// not started again since.
+func (f facts) of(uptime int64, started time.Time) bool {
+	return !f.started.IsZero() && uptime >= f.uptime && started.Sub(f.started).Abs() <= startNoise
+}
+
+// question is what one member is to be asked. It may be asked beside others.
+type question struct {
+	client *driver.Client
+	limit  time.Duration
+	status *status // its answer, where it has been asked already
+	known  facts
+	cpu    bool // its processor time is wanted
+}
+
+// askHost asks a member by its address, but for what it has told already.
+func (o *Observer) askHost(ctx context.Context, host string, told *discovery) *view {
 	c, err := o.client(host)
 	if err != nil {
 		return &view{err: err}
 	}
-	return o.ask(ctx, c, o.patience(host))
+	q := question{client: c, limit: o.patience(host), known: o.facts[host], cpu: !o.lean}
+	if told.host == host {
+		q.status = told.status
+	}
+	return q.ask(ctx)
 }
 
-// ask asks a member for all that it knows of itself and the others.
-func (o *Observer) ask(ctx context.Context, c *driver.Client, limit time.Duration) *view {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+// ask asks for all that a member knows of itself and the others.
+func (q question) ask(ctx context.Context) *view {
+	ctx, cancel := context.WithTimeout(ctx, q.limit)
 	defer cancel()
-	s, err := readStatus(ctx, c)
-	if err != nil {
-		return &view{err: err}
+	s := q.status
+	if s == nil {
+		var err error
+		if s, err = readStatus(ctx, q.client); err != nil {
+			return &view{err: err}
+		}
 	}
-	v := &view{status: s, cpu: -1}
-	admin := c.Database("admin")
+	v := &view{status: s, cpu: -1, facts: q.known}
+	var uptime int64
+	for _, m := range s.Members {
+		if m.Self {
+			uptime = m.Uptime
+		}
+	}
+	started := s.Date.Add(-time.Duration(uptime) * time.Second)
+	fresh := !q.known.of(uptime, started)
 	// What follows is good to know but not needed: rights may be missing.
+	if fresh {
+		v.facts = readFacts(ctx, q.client, started)
+	}
+	v.facts.uptime = uptime
+	if fresh || q.cpu {
+		version, cpu := readServer(ctx, q.client)
+		v.facts.version, v.cpu = cmp.Or(version, v.facts.version), cpu
+	}
+	return v
+}
+
+// readServer asks for the version and the processor time used, -1 if unknown.
+func readServer(ctx context.Context, c *driver.Client) (version string, cpu float64) {
 	var server struct {
 		Version string `bson:"version"`
 		Extra   struct {
@@ -142,17 +196,24 @@ func (o *Observer) ask(ctx context.Context, c *driver.Client, limit time.Duratio
 	for _, name := range []string{"asserts", "connections", "locks", "metrics", "network", "opcounters", "opLatencies", "wiredTiger", "repl", "mirroredReads"} {
 		sections = append(sections, bson.E{Key: name, Value: 0})
 	}
-	if err := admin.RunCommand(ctx, sections).Decode(&server); err == nil {
-		v.version = server.Version
-		if us := server.Extra.User + server.Extra.System; us > 0 {
-			v.cpu = float64(us) / 1e6
-		}
+	if err := c.Database("admin").RunCommand(ctx, sections).Decode(&server); err != nil {
+		return "", -1
 	}
+	if us := server.Extra.User + server.Extra.System; us > 0 {
+		return server.Version, float64(us) / 1e6
+	}
+	return server.Version, -1
+}
+
+// readFacts asks whether the member may chain although the set may not; what
+// servers that do not know the parameter say is an answer, too.
+func readFacts(ctx context.Context, c *driver.Client, started time.Time) facts {
 	var parameter struct {
 		Override *bool `bson:"enableOverrideClusterChainingSetting"`
 	}
-	if err := admin.RunCommand(ctx, bson.D{{Key: "getParameter", Value: 1}, {Key: "enableOverrideClusterChainingSetting", Value: 1}}).Decode(&parameter); err == nil {
-		v.override = parameter.Override
+	err := c.Database("admin").RunCommand(ctx, bson.D{{Key: "getParameter", Value: 1}, {Key: "enableOverrideClusterChainingSetting", Value: 1}}).Decode(&parameter)
+	if answer := (driver.CommandError{}); err != nil && !errors.As(err, &answer) {
+		return facts{} // to be asked again
 	}
-	return v
+	return facts{started: started, override: parameter.Override}
 }
