@@ -1,6 +1,10 @@
 package delta
 
-import "go.mongodb.org/mongo-driver/v2/bson"
+import (
+	"bytes"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
 
 // AppendTimestampRepair appends an update, as an oplog `o` document, that puts
 // back the empty timestamps of doc, Timestamp(0, 0), after doc was written as a
@@ -10,6 +14,11 @@ import "go.mongodb.org/mongo-driver/v2/bson"
 // insert, on replacement, and on applyOps of both; it keeps them in $set, in
 // pipelines and in an applyOps diff (observed on 4.4.2 and 6.0.5).
 func AppendTimestampRepair(dst []byte, doc bson.Raw) (out []byte, d Delta, ok bool) {
+	// The end of the field's name and its value. Nearly no document holds so many
+	// zeros, and to look for them is a tenth of the cost of walking the fields.
+	if !bytes.Contains(doc, []byte("\x00\x00\x00\x00\x00\x00\x00\x00\x00")) {
+		return dst, Delta{}, false
+	}
 	start := len(dst)
 	b, valid := body(doc)
 	if !valid {
