@@ -356,7 +356,8 @@ func before(a, b []byte) bool {
 	if bytes.Compare(a, b) >= 0 {
 		return false
 	}
-	if !isDigit(a[0]) || !isDigit(b[0]) {
+	// Names may be empty; an empty one is before all others.
+	if len(a) == 0 || !isDigit(a[0]) || !isDigit(b[0]) {
 		return true
 	}
 	return number(a) && number(b) && len(a) <= len(b)
