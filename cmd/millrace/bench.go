@@ -105,29 +105,47 @@ func newBenchListCommand() *cobra.Command {
 }
 
 func newBenchShowCommand() *cobra.Command {
-	var output string
+	var output, picture string
 	cmd := &cobra.Command{
-		Use:     "show FILE",
-		Short:   "Show a JSON report of a bench as a table or a page",
-		Example: `  millrace bench show results.json --output html > results.html`,
-		Args:    cobra.ExactArgs(1),
+		Use:   "show FILE...",
+		Short: "Show JSON reports of benches of one machine as a table, a page or a picture",
+		Example: `  millrace bench show results.json --output html > results.html
+  millrace bench show results.json --output svg --case full-one > full-one.svg`,
+		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkLabOutput(output, benchForms()...); err != nil {
+			if err := checkLabOutput(output, append(benchForms(), "svg")...); err != nil {
 				return err
 			}
-			raw, err := os.ReadFile(args[0])
+			r, err := readBench(args)
 			if err != nil {
-				return fmt.Errorf("read report: %w", err)
+				return err
 			}
-			var r benchmark.Report
-			if err := json.Unmarshal(raw, &r); err != nil {
-				return fmt.Errorf("read report %s: %w", args[0], err)
+			if output == "svg" {
+				return benchmark.WriteSVG(cmd.OutOrStdout(), r, picture)
 			}
-			return writeBenchAs(cmd.OutOrStdout(), output, &r)
+			return writeBenchAs(cmd.OutOrStdout(), output, r)
 		},
 	}
-	addLabOutputFlag(cmd, &output, "text, json, html or markdown")
+	addLabOutputFlag(cmd, &output, "text, json, html, markdown or svg")
+	cmd.Flags().StringVar(&picture, "case", "", "with svg: draw the contenders of this case; by default millrace's share of each ceiling")
 	return cmd
+}
+
+// readBench reads reports as one.
+func readBench(files []string) (*benchmark.Report, error) {
+	var all []*benchmark.Report
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("read report: %w", err)
+		}
+		var r benchmark.Report
+		if err := json.Unmarshal(raw, &r); err != nil {
+			return nil, fmt.Errorf("read report %s: %w", file, err)
+		}
+		all = append(all, &r)
+	}
+	return benchmark.Join(all)
 }
 
 func benchForms() []string { return []string{"text", "json", "html", "markdown"} }

@@ -3,6 +3,7 @@ package bench
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -198,5 +199,37 @@ func TestReport(t *testing.T) {
 		if strings.Contains(page.String(), bad) {
 			t.Errorf("page has %q", bad)
 		}
+	}
+}
+
+func TestPictures(t *testing.T) {
+	of := func(name string, ratio float64) Case {
+		return Case{Scenario: name, Contenders: []Contender{
+			{Name: "ceiling", Kind: KindCeiling, Rate: Stat{Median: 10}, OfCeiling: Stat{Median: 1}},
+			{Name: "millrace", Kind: KindMillrace, Rate: Stat{Median: 10 * ratio}, OfCeiling: Stat{Median: ratio}},
+		}}
+	}
+	one, other := &Report{Rounds: 3, Cases: []Case{of("full-one", 0.5)}}, &Report{Rounds: 2, Cases: []Case{of("idle", 0.9)}}
+	r, err := Join([]*Report{one, other})
+	if err != nil || len(r.Cases) != 2 || r.Rounds != 2 || len(one.Cases) != 1 {
+		t.Fatalf("Join = %+v, %v", r, err)
+	}
+	for name, want := range map[string][]string{"": {"full-one", "idle"}, "idle": {"ceiling", "millrace"}} {
+		var b strings.Builder
+		if err := WriteSVG(&b, r, name); err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range want {
+			if !strings.Contains(b.String(), w) {
+				t.Errorf("the picture of %q lacks %q", name, w)
+			}
+		}
+	}
+	if err := WriteSVG(io.Discard, r, "full"); err == nil || !strings.Contains(err.Error(), "it has full-one, idle") {
+		t.Errorf("an unknown case: %v", err)
+	}
+	other.Machine.Cores = 2
+	if _, err := Join([]*Report{one, other}); err == nil {
+		t.Error("reports of different machines are joined")
 	}
 }

@@ -26,7 +26,8 @@ type Line struct {
 const width, height = 560, 300
 
 // Bars draws bars that begin at 0, in the colours of Lines; those of value 0
-// are left out. It is "" when there is nothing to draw.
+// are left out, and many make the picture wider. It is "" when there is nothing
+// to draw.
 func Bars(all []Bar) (string, error) {
 	var bars []chart.Value
 	var most float64
@@ -41,7 +42,7 @@ func Bars(all []Bar) (string, error) {
 		return "", nil
 	}
 	b := chart.BarChart{
-		Width: width, Height: height, BarWidth: 60, Bars: bars,
+		Width: max(width, len(bars)*100), Height: height, BarWidth: 60, Bars: bars,
 		Background: chart.Style{Padding: chart.Box{Top: 10, Left: 10, Right: 10, Bottom: 30}},
 		YAxis:      chart.YAxis{Range: &chart.ContinuousRange{Min: 0, Max: most * 1.05}, ValueFormatter: tickLabel},
 	}
