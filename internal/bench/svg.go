@@ -57,7 +57,7 @@ func Join(reports []*Report) (*Report, error) {
 	all := *reports[0]
 	for _, r := range reports[1:] {
 		if r.Machine != all.Machine || r.Scale != all.Scale {
-			return nil, fmt.Errorf("the reports are not of one machine and scale: %s, %s; %s, %s", all.Machine, all.Scale, r.Machine, r.Scale)
+			return nil, fmt.Errorf("the reports are not of one machine and scale: %s, %s; %s, %s", all.Machine, all.Scale.Name, r.Machine, r.Scale.Name)
 		}
 		all.Cases = append(all.Cases, r.Cases...)
 		all.Rounds = min(all.Rounds, r.Rounds)
