@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,12 +37,10 @@ func limitProcess(pid int, processors float64) (release func() error, err error)
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, mongo.WithHint(fmt.Errorf("limit the processors of process %d: %w", pid, err), "control groups take root to make; without them use --primary-share 1")
 	}
-	least := 1000.0 // microseconds, of what the kernel takes
-	period := int(max(least/processors, least))
-	quota := strconv.Itoa(int(float64(period) * processors))
-	files := [][2]string{{"cpu.cfs_period_us", strconv.Itoa(period)}, {"cpu.cfs_quota_us", quota}}
+	quota, period := quotaOf(processors)
+	files := [][2]string{{"cpu.cfs_period_us", period}, {"cpu.cfs_quota_us", quota}}
 	if two {
-		files = [][2]string{{"cpu.max", quota + " " + strconv.Itoa(period)}}
+		files = [][2]string{{"cpu.max", quota + " " + period}}
 	}
 	for _, f := range append(files, [2]string{"cgroup.procs", strconv.Itoa(pid)}) {
 		if err := writeGroup(dir, f[0], f[1]); err != nil {
@@ -49,6 +48,14 @@ func limitProcess(pid int, processors float64) (release func() error, err error)
 		}
 	}
 	return release, nil
+}
+
+// quotaOf is the least time and the period in which a process may use it, in
+// microseconds, that the kernel takes: neither may be below a millisecond.
+func quotaOf(processors float64) (quota, period string) {
+	const least = 1000
+	every := max(math.Ceil(least/processors), least)
+	return strconv.Itoa(int(max(math.Round(every*processors), least))), strconv.Itoa(int(every))
 }
 
 func writeGroup(dir, file, text string) error {
