@@ -55,7 +55,7 @@ type Agent struct {
 	blocks sync.Pool
 
 	joining sync.Mutex     // one at a time looks at the member and pins its files
-	pins    sync.WaitGroup // that are watched
+	work    sync.WaitGroup // pins that are watched, freezes
 
 	mu     sync.Mutex
 	closed bool
@@ -122,7 +122,7 @@ func (a *Agent) Close() error {
 	for _, r := range rounds {
 		errs = append(errs, r.end())
 	}
-	a.pins.Wait()
+	a.work.Wait()
 	if a.held != nil {
 		errs = append(errs, a.held.Close())
 	}
@@ -160,7 +160,7 @@ func (a *Agent) Join(ctx context.Context) (*Manifest, error) {
 	}
 	a.rounds[r.id], a.open = r, r
 	if r.pin != nil {
-		a.pins.Go(r.watchPin)
+		a.work.Go(r.watchPin)
 	}
 	return r.join()
 }
@@ -216,6 +216,15 @@ func (a *Agent) Read(ctx context.Context, q ReadRequest, fn func(Block) error) e
 // Freeze implements Source.
 func (a *Agent) Freeze(ctx context.Context, id, puller string) (*Final, error) {
 	return a.freezeWithin(ctx, id, puller, 0)
+}
+
+// stay returns when the round ends, ctx ends, or after a while.
+func (a *Agent) stay(ctx context.Context, id, puller string, limit time.Duration) error {
+	r, err := a.round(id)
+	if err != nil {
+		return err
+	}
+	return r.stay(ctx, puller, limit)
 }
 
 // Leave implements Source.

@@ -101,6 +101,16 @@ func (c *Client) Freeze(ctx context.Context, round, puller string) (*Final, erro
 	}
 }
 
+// Stay tells the agent that this puller is there, until ctx ends: an agent whose
+// puller is killed sees the connection end.
+func (c *Client) Stay(ctx context.Context, round, puller string) error {
+	for {
+		if _, err := c.ask(ctx, "stay", turnRequest{round, puller}, &struct{}{}); err != nil {
+			return err
+		}
+	}
+}
+
 // Leave implements Source.
 func (c *Client) Leave(ctx context.Context, round, puller string) error {
 	_, err := c.ask(ctx, "leave", turnRequest{round, puller}, &struct{}{})

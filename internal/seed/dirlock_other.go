@@ -4,6 +4,7 @@ package seed
 
 import (
 	"errors"
+	"io/fs"
 	"math"
 	"os"
 )
@@ -13,3 +14,9 @@ func lockDirectory(*os.Root, bool) (*os.File, error) {
 }
 
 func freeBytes(string) (int64, error) { return math.MaxInt64, nil }
+
+// tryLock is not known here.
+func tryLock(*os.File) error { return errors.ErrUnsupported }
+
+// ownedByUs is not known here.
+func ownedByUs(fs.FileInfo) bool { return false }

@@ -5,7 +5,9 @@ package seed
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -23,7 +25,7 @@ func lockDirectory(root *os.Root, create bool) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("seed: open the lock of %s: %w", root.Name(), err)
 	}
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	err = tryLock(f)
 	if err == nil {
 		return f, nil
 	}
@@ -32,6 +34,16 @@ func lockDirectory(root *os.Root, create bool) (*os.File, error) {
 		return nil, mongo.WithHint(fmt.Errorf("seed: %s is in use by a mongod or another seed", root.Name()), "end it first")
 	}
 	return nil, fmt.Errorf("seed: lock %s: %w", root.Name(), err)
+}
+
+// tryLock takes a lock on a file that lasts until it is closed, by children that
+// have it open too.
+func tryLock(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
+
+// ownedByUs tells whether a file belongs to the user whom this process runs as.
+func ownedByUs(info fs.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(st.Uid) == os.Geteuid()
 }
 
 // freeBytes is the room on the file system of a directory.

@@ -23,6 +23,9 @@ const (
 	// freezePatience is how long one request waits for the frozen state; the
 	// puller asks again.
 	freezePatience = 20 * time.Second
+	// stayPatience is how long a request that tells that a puller is there is
+	// held open; the puller asks again.
+	stayPatience = 20 * time.Second
 	// readDeadline bounds one reply of blocks: a puller that takes nothing
 	// holds no handler for ever.
 	readDeadline = 10 * time.Minute
@@ -58,6 +61,7 @@ func NewHandler(a *Agent, token string) (http.Handler, error) {
 	mux.HandleFunc("POST /v1/join", h.join)
 	mux.HandleFunc("POST /v1/read", h.read)
 	mux.HandleFunc("POST /v1/freeze", h.freeze)
+	mux.HandleFunc("POST /v1/stay", h.stay)
 	mux.HandleFunc("POST /v1/leave", h.leave)
 	return guardHandler(mux, token), nil
 }
@@ -131,6 +135,19 @@ func (h *handler) freeze(w http.ResponseWriter, r *http.Request) {
 	default:
 		reply(w, http.StatusOK, final)
 	}
+}
+
+// stay is held open: its end tells that a puller was killed or cut off.
+func (h *handler) stay(w http.ResponseWriter, r *http.Request) {
+	var q turnRequest
+	if !decode(w, r, &q) {
+		return
+	}
+	if err := h.agent.stay(r.Context(), q.Round, q.Puller, stayPatience); err != nil {
+		refuse(w, err)
+		return
+	}
+	reply(w, http.StatusOK, struct{}{})
 }
 
 func (h *handler) leave(w http.ResponseWriter, r *http.Request) {

@@ -360,25 +360,3 @@ func (s *damagingSource) Read(ctx context.Context, r ReadRequest, fn func(Block)
 		return fn(b)
 	})
 }
-
-// A puller that was killed keeps nobody waiting for as long as a silent one.
-func TestPullerThatWasCutIsNotWaitedFor(t *testing.T) {
-	a := fakeAgent(t, fakeMember(t), AgentOptions{Idle: cutPart * time.Second}) // a second for who was cut
-	gone, err := a.Join(t.Context())
-	must(t, err)
-	next, err := a.Join(t.Context())
-	must(t, err)
-	cut := errors.New("connection reset")
-	q := ReadRequest{Round: gone.Round, Puller: gone.Puller, Path: "WiredTiger.wt", Have: make([]Sum, 1)}
-	if err := a.Read(t.Context(), q, func(Block) error { return cut }); !errors.Is(err, cut) {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
-	defer cancel()
-	if _, err := a.Freeze(ctx, next.Round, next.Puller); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.Freeze(ctx, gone.Round, gone.Puller); !errors.Is(err, errNoRound) {
-		t.Errorf("the one that is gone: %v", err)
-	}
-}

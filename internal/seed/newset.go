@@ -63,12 +63,13 @@ func newestPosition(ctx context.Context, c *driver.Client) (mongo.OpTime, error)
 // withPrivateMongod runs fn on a standalone mongod that listens on a socket in
 // a private directory only: nobody else can write to the copy meanwhile. It is
 // shut down cleanly, for the checkpoint at the end is what counts.
-func withPrivateMongod(ctx context.Context, o Options, s Storage, params []string, fn func(context.Context, *driver.Client) error) error {
-	dir, err := os.MkdirTemp("", "millrace-")
+func withPrivateMongod(ctx context.Context, o Options, s Storage, params []string, fn func(context.Context, *driver.Client) error) (err error) {
+	private, err := newScratch()
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, private.remove()) }()
+	dir := private.dir
 	socket := filepath.Join(dir, "s.sock")
 	args := []string{"--dbpath", o.Pull.DBPath, "--bind_ip", socket, "--unixSocketPrefix", dir, "--logpath", filepath.Join(dir, "log")}
 	if s.DirectoryPerDB {
@@ -82,6 +83,7 @@ func withPrivateMongod(ctx context.Context, o Options, s Storage, params []strin
 	}
 	cmd := exec.Command(o.Member.mongod(), args...) //nolint:noctx // shut down below, never killed while it may write its checkpoint
 	cmd.SysProcAttr = apart()
+	cmd.ExtraFiles = []*os.File{private.owner} // it may outlive this process
 	var said strings.Builder
 	cmd.Stdout, cmd.Stderr = &said, &said
 	if err := cmd.Start(); err != nil {

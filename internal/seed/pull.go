@@ -166,7 +166,9 @@ func (p *pull) round(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	staying := p.stay(ctx, m)
 	defer func() { // also when it failed: others need not wait for this one
+		staying()
 		leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
 		_ = p.src.Leave(leaving, m.Round, m.Puller)

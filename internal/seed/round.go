@@ -41,6 +41,7 @@ const (
 type puller struct {
 	ready bool
 	busy  int // requests under way
+	stays int // requests that only tell that it is there
 	seen  time.Time
 	cut   bool // its last request was cut: it may be gone
 }
@@ -175,8 +176,8 @@ func (r *round) end() error {
 }
 
 // freeze waits until all pullers have read everything once, and freezes the
-// member for them; the first one that finds all ready does the work. A patience
-// of 0 has no end.
+// member for them; the first one that finds all ready begins. A patience of 0 has
+// no end.
 func (r *round) freeze(ctx context.Context, id string, patience time.Duration) (*Final, error) {
 	giveUp := time.Now().Add(patience)
 	done, err := r.enter(id)
@@ -191,15 +192,9 @@ func (r *round) freeze(ctx context.Context, id string, patience time.Duration) (
 	}
 	r.mu.Unlock()
 	for {
-		mine, changed, final, err := r.turn()
-		switch {
-		case err != nil:
-			return nil, err
-		case final != nil:
-			return final, nil
-		case mine:
-			r.settle(r.closing(ctx))
-			continue
+		changed, final, err := r.turn()
+		if err != nil || final != nil {
+			return final, err
 		}
 		if patience > 0 && time.Now().After(giveUp) {
 			return nil, errNotYet
@@ -217,36 +212,55 @@ func (r *round) freeze(ctx context.Context, id string, patience time.Duration) (
 	}
 }
 
-// turn tells what a ready puller has to do: take the result, freeze the
-// member itself, or wait.
-func (r *round) turn() (mine bool, changed <-chan struct{}, final *Final, err error) {
+// close freezes the member. It belongs to the round, not to the request that it
+// began with: it may take longer than a request may, and a puller that was cut
+// finds its result when it comes back. It ends with the round.
+func (r *round) close() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() { // ends with close
+		select {
+		case <-r.over:
+			cancel()
+		case <-ended:
+		}
+	}()
+	r.settle(r.closing(ctx))
+}
+
+// turn tells what a ready puller has to do: take the result, or wait. It begins
+// the freeze when all are ready.
+func (r *round) turn() (changed <-chan struct{}, final *Final, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch r.state {
 	case roundFrozen:
-		return false, nil, r.final, nil
+		return nil, r.final, nil
 	case roundEnded:
 		if r.failed != nil {
-			return false, nil, nil, r.failed
+			return nil, nil, r.failed
 		}
-		return false, nil, nil, errNoRound
+		return nil, nil, errNoRound
 	case roundFreezing:
-		return false, r.changed, nil, nil
+		return r.changed, nil, nil
 	}
 	if len(r.pullers) < r.agent.opts.Pullers {
-		return false, r.changed, nil, nil
+		return r.changed, nil, nil
 	}
 	for _, p := range r.pullers {
 		if !p.ready {
-			return false, r.changed, nil, nil
+			return r.changed, nil, nil
 		}
 	}
 	r.state = roundFreezing
-	return true, nil, nil, nil
+	r.agent.work.Go(r.close) // with r.mu held: an agent that closes ends the round first
+	return r.changed, nil, nil
 }
 
-// settle notes how freezing ended. A puller whose own request was cut lets
-// another one try again.
+// settle notes how freezing ended. Where a clone was cut another puller tries
+// again.
 func (r *round) settle(final *Final, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -2,7 +2,6 @@ package seed
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -21,7 +20,7 @@ type ServeOptions struct {
 	LockLimit time.Duration
 	// MaxBehind is how far behind the member a copy by WayCursor may be.
 	MaxBehind time.Duration
-	SpoolDir  string // default: a new temporary directory
+	SpoolDir  string // default: that of temporary files; nothing in it has a name
 	Pullers   int
 	Workers   int
 	Limit     *pace.Limiter
@@ -33,13 +32,9 @@ func OpenAgent(plan *Plan, o ServeOptions) (*Agent, func() error, error) {
 	if err := plan.Checks.Err(); err != nil {
 		return nil, nil, err
 	}
-	spool, remove := o.SpoolDir, func() error { return nil }
+	spool := o.SpoolDir
 	if spool == "" {
-		dir, err := os.MkdirTemp("", "millrace-seed-")
-		if err != nil {
-			return nil, nil, err
-		}
-		spool, remove = dir, func() error { return os.RemoveAll(dir) }
+		spool = os.TempDir()
 	}
 	a := AgentOptions{DBPath: o.DBPath, Way: plan.Way, Why: plan.Why, SpoolDir: spool,
 		Pullers: o.Pullers, MaxBehind: o.MaxBehind, Workers: o.Workers, Limit: o.Limit, Log: o.Log}
@@ -67,9 +62,9 @@ func OpenAgent(plan *Plan, o ServeOptions) (*Agent, func() error, error) {
 	}
 	agent, err := NewAgent(a)
 	if err != nil {
-		return nil, nil, errors.Join(err, remove())
+		return nil, nil, err
 	}
-	return agent, func() error { return errors.Join(agent.Close(), remove()) }, nil
+	return agent, agent.Close, nil
 }
 
 // MemberOptions say what becomes of the copy.

@@ -1,0 +1,61 @@
+package seed
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// Only a directory of ours whose owner is dead is swept.
+func TestScratchOfTheDeadIsSwept(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	there := func(dir string) bool { _, err := os.Lstat(dir); return err == nil }
+	alive, err := newScratch()
+	must(t, err)
+	dead, err := newScratch()
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(dead.dir, "log"), []byte("x"), 0o600))
+	must(t, dead.owner.Close()) // as a process's end does
+	foreign := filepath.Join(os.TempDir(), scratchPrefix+"foreign")
+	must(t, os.Mkdir(foreign, 0o700))
+	outside := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(outside, ownerFile), nil, 0o600))
+	link := filepath.Join(os.TempDir(), scratchPrefix+"link")
+	must(t, os.Symlink(outside, link))
+	next, err := newScratch()
+	must(t, err)
+	if there(dead.dir) {
+		t.Error("what a dead process left is still there")
+	}
+	for _, dir := range []string{alive.dir, foreign, link, filepath.Join(outside, ownerFile), next.dir} {
+		if !there(dir) {
+			t.Errorf("%s was removed", dir)
+		}
+	}
+	for _, s := range []*scratch{alive, next} {
+		must(t, s.remove())
+		if there(s.dir) {
+			t.Errorf("%s is still there", s.dir)
+		}
+	}
+}
+
+// A spool has no name, so that nothing is left of it after a kill.
+func TestSpoolHasNoName(t *testing.T) {
+	dir := t.TempDir()
+	s, err := newSpool(dir, "x")
+	must(t, err)
+	entries, err := os.ReadDir(dir)
+	must(t, err)
+	if len(entries) > 0 {
+		t.Errorf("%v", entries)
+	}
+	block := []byte("a block")
+	must(t, s.add("a.wt", 3, sumOf(block), block))
+	buf := make([]byte, BlockSize)
+	n, ok, err := s.read("a.wt", 3, sumOf(block), buf)
+	if err != nil || !ok || string(buf[:n]) != string(block) || s.holds("a.wt", 3, 1) || !s.holds("a.wt", 3, sumOf(block)) {
+		t.Errorf("%q, %v, %v", buf[:n], ok, err)
+	}
+	must(t, s.remove())
+}
