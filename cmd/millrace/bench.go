@@ -69,6 +69,7 @@ nothing else.`,
 	f.IntVar(&s.options.Topology.PrimaryCores, "primary-cores", 1, "processors that the primary has to itself in the scenario topology; 0 shares all")
 	f.Float64Var(&s.options.Topology.PrimaryShare, "primary-share", 1, "part of these processors that it may use, such as 0.4, so that it is full before the others are, as on hosts of their own; below 1 needs root and Linux")
 	f.DurationVar(&s.options.Topology.LinkRTT, "link-rtt", 0, "round trip between members in the scenario topology, as if each had a host of its own")
+	f.StringSliceVar(&s.options.Cells, "cells", nil, "`cells` of the matrix that the scenario seed measures, as collections x indexes: 1x5,100x5; by default all")
 	f.StringVar(&s.options.Millrace, "millrace", "", "the millrace `program` to measure; by default this one")
 	f.StringVarP(&s.output, "output", "o", "text", "`form` of the result: text, json, html or markdown (a line a case)")
 	f.StringVar(&s.report, "report", "", "write the result to this `file` instead of standard output, and a table to standard output")

@@ -22,6 +22,9 @@ type Options struct {
 	Peers   []Peer
 	// Topology is for the scenario of that name.
 	Topology TopologyOptions
+	// Cells of the matrix that the scenario seed measures, as "collections x
+	// indexes" without blanks; empty is all of it.
+	Cells []string
 	// Millrace is the program that is measured, and MillraceArgs what its sync
 	// is given beyond what the scenario needs.
 	Millrace     string

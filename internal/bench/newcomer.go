@@ -87,7 +87,6 @@ func (n *newcomer) adopt(report string, m *meter) error {
 		Result struct {
 			Pid           int
 			CopySeconds   float64
-			FreezeSeconds float64
 			LockSeconds   float64
 			FinishSeconds float64
 			StartSeconds  float64
@@ -95,6 +94,11 @@ func (n *newcomer) adopt(report string, m *meter) error {
 			Bytes         int64
 			CopiedBytes   int64
 			ChangedBytes  int64
+			Lock          struct {
+				CatchUpSeconds, TakeSeconds, ListSeconds, CompareSeconds, CheckSeconds, ReleaseSeconds float64
+
+				CaughtBytes, ComparedBytes int64
+			}
 		}
 	}
 	if err := json.Unmarshal(raw, &r); err != nil {
@@ -102,12 +106,20 @@ func (n *newcomer) adopt(report string, m *meter) error {
 	}
 	n.pid = r.Result.Pid
 	m.note("copy", r.Result.CopySeconds)
-	m.note("freeze", r.Result.FreezeSeconds)
+	lock := r.Result.Lock
+	m.note("catch up before the lock", lock.CatchUpSeconds)
+	m.note("take the lock", lock.TakeSeconds)
+	m.note("locked: list", lock.ListSeconds)
+	m.note("locked: compare", lock.CompareSeconds)
+	m.note("locked: check", lock.CheckSeconds)
+	m.note("locked: unlock", lock.ReleaseSeconds)
 	m.note("second pass and fsync", r.Result.FinishSeconds)
 	m.note("start", r.Result.StartSeconds)
 	m.note("catch up", r.Result.CatchUp)
 	m.value(valueLocked, r.Result.LockSeconds)
 	m.value(valueCopied, float64(r.Result.CopiedBytes)/1e6)
+	m.value(valueCaught, float64(lock.CaughtBytes)/1e6)
+	m.value(valueCompared, float64(lock.ComparedBytes)/1e6)
 	m.value(valueAgain, float64(r.Result.ChangedBytes)/1e6)
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
@@ -23,15 +24,39 @@ func seedMatrix() []seedCase {
 	return []seedCase{{1, 1}, {1, 2}, {1, 5}, {1, 10}, {10, 5}, {100, 5}}
 }
 
+// seedCells are the places named as 1x5, five indexes on one collection; all of
+// the matrix if none is.
+func seedCells(names []string) ([]seedCase, error) {
+	if len(names) == 0 {
+		return seedMatrix(), nil
+	}
+	var cells []seedCase
+	for _, name := range names {
+		var c seedCase
+		collections, indexes, _ := strings.Cut(name, "x")
+		var errs [2]error
+		c.collections, errs[0] = strconv.Atoi(collections)
+		c.indexes, errs[1] = strconv.Atoi(indexes)
+		if errors.Join(errs[:]...) != nil || c.collections < 1 || c.indexes < 0 || c.indexes > ycsbFields || c.collections > 1000 {
+			return nil, mongo.WithHint(fmt.Errorf("cell %q cannot be measured", name),
+				"name cells as collections x indexes, such as 1x5: 1 to 1000 collections, up to "+itoa(ycsbFields)+" indexes")
+		}
+		cells = append(cells, c)
+	}
+	return cells, nil
+}
+
 // The contenders of the scenario.
 const (
-	seedOnePass = "one pass under the lock"
-	seedTwoPass = "millrace seed"
-	seedLogical = "logical initial sync"
-	valueLocked = "locked s"
-	valueCopied = "copied MB"
-	valueAgain  = "changed MB"
-	valueStall  = "source stalled s"
+	seedOnePass   = "one pass under the lock"
+	seedTwoPass   = "millrace seed"
+	seedLogical   = "logical initial sync"
+	valueLocked   = "locked s"
+	valueCopied   = "copied MB"
+	valueCaught   = "caught up with MB"
+	valueAgain    = "changed MB"
+	valueCompared = "compared MB"
+	valueStall    = "source stalled s"
 )
 
 // seedFiles measures how long a set takes to have a new member.
@@ -40,7 +65,11 @@ func seedFiles(ctx context.Context, b *bench, s scenario) error {
 		return mongo.WithHint(errors.New("this measurement copies the files of servers and adds members, which is not done to given clusters"),
 			"run it without --source and --target, on lab clusters")
 	}
-	for _, c := range seedMatrix() {
+	cells, err := seedCells(b.o.Cells)
+	if err != nil {
+		return err
+	}
+	for _, c := range cells {
 		if err := b.seed(ctx, s, c); err != nil {
 			return err
 		}

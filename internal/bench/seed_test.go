@@ -108,3 +108,19 @@ func TestCopyFiles(t *testing.T) {
 		}
 	}
 }
+
+func TestSeedCells(t *testing.T) {
+	all, err := seedCells(nil)
+	if err != nil || len(all) != len(seedMatrix()) {
+		t.Errorf("%v, %v", all, err)
+	}
+	got, err := seedCells([]string{"1x5", "100x0"})
+	if err != nil || len(got) != 2 || got[0] != (seedCase{1, 5}) || got[1] != (seedCase{100, 0}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, bad := range []string{"", "5", "x", "0x1", "1x-1", "1x11", "1x5x2", "9999x1", "1 x 5"} {
+		if _, err := seedCells([]string{bad}); err == nil {
+			t.Errorf("%q is accepted", bad)
+		}
+	}
+}

@@ -54,6 +54,7 @@ func (r *round) freezeOnce(ctx context.Context) (*Final, error) {
 		return nil, errors.Join(err, aside.remove())
 	}
 	times := LockTimes{CatchUp: time.Since(began).Seconds(), CaughtBytes: caught}
+	aside.hold()
 	began = time.Now()
 	thaw, err := a.opts.Freezer.Freeze(ctx)
 	if err != nil {
@@ -66,11 +67,15 @@ func (r *round) freezeOnce(ctx context.Context) (*Final, error) {
 	if e := thaw.Release(); e != nil {
 		err = errors.Join(err, e)
 	}
+	locked, release := time.Since(began), time.Since(releasing)
+	if err == nil {
+		err = aside.flush()
+	}
 	if err != nil {
 		return nil, errors.Join(err, aside.remove())
 	}
 	if a.opts.Way == WayLock {
-		final.noteLock(times, time.Since(began), time.Since(releasing), thaw)
+		final.noteLock(times, locked, release, thaw)
 		a.opts.Log.Info("the source was locked and works again", "seconds", final.LockSeconds, "changedBytes", final.ChangedBytes,
 			"comparedBytes", final.Lock.ComparedBytes)
 		a.opts.Log.Debug("the time of the lock", "seconds", final.LockSeconds, "phases", final.Lock)

@@ -1,9 +1,12 @@
 package seed
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // Only a directory of ours whose owner is dead is swept.
@@ -58,4 +61,34 @@ func TestSpoolHasNoName(t *testing.T) {
 		t.Errorf("%q, %v, %v", buf[:n], ok, err)
 	}
 	must(t, s.remove())
+}
+
+// What is held in memory and what does not fit there are read alike.
+func TestSpoolHoldsInMemory(t *testing.T) {
+	s, err := newSpool(t.TempDir(), "x")
+	must(t, err)
+	defer s.remove()
+	block := func(i int) []byte { return bytes.Repeat([]byte{byte(i), byte(i >> 8)}, 1000+i*5) }
+	add := func(i int) { must(t, s.add("a.wt", int64(i), sumOf(block(i)), block(i))) }
+	add(0)
+	s.hold()
+	s.held = s.held[:100_000]
+	const n = 60
+	var g errgroup.Group
+	for i := 1; i < n; i++ {
+		g.Go(func() error { return s.add("a.wt", int64(i), sumOf(block(i)), block(i)) })
+	}
+	must(t, g.Wait())
+	if s.to <= s.from || s.end < 130_000 {
+		t.Errorf("held from %d to %d of %d", s.from, s.to, s.end)
+	}
+	must(t, s.flush())
+	add(n)
+	buf := make([]byte, BlockSize)
+	for i := range n + 1 {
+		got, ok, err := s.read("a.wt", int64(i), sumOf(block(i)), buf)
+		if err != nil || !ok || !bytes.Equal(buf[:got], block(i)) {
+			t.Errorf("block %d: %d bytes, %v, %v", i, got, ok, err)
+		}
+	}
 }

@@ -18,6 +18,44 @@ type spool struct {
 	mu    sync.Mutex
 	end   int64
 	index map[blockKey]extent
+	// held is what is not in the file yet, from one offset up to another; what
+	// does not fit as a whole is in the file. nil when all is.
+	held     []byte
+	from, to int64
+}
+
+// holdBytes is how much is held in memory under a lock.
+const holdBytes = 64 << 20
+
+// hold has the next bytes kept in memory until flush: to write them to a file
+// would take longer than to read them. What is more goes to the file.
+func (s *spool) hold() {
+	b := make([]byte, holdBytes)
+	for i := 0; i < len(b); i += os.Getpagesize() {
+		b[i] = 1 // the system gives the memory now, not under the lock
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held, s.from, s.to = b, s.end, s.end
+}
+
+// flush writes what is held; blocks can be read again after it.
+func (s *spool) flush() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	held, from := s.held[:s.to-s.from], s.from
+	s.held, s.from, s.to = nil, 0, 0
+	if len(held) == 0 {
+		return nil
+	}
+	if _, err := s.file.WriteAt(held, from); err != nil {
+		return noRoomAside(err)
+	}
+	return nil
+}
+
+func noRoomAside(err error) error {
+	return mongo.WithHint(fmt.Errorf("seed: put changed blocks aside: %w", err), "give a directory with more room as --spool-dir")
 }
 
 type blockKey struct {
@@ -48,9 +86,17 @@ func (s *spool) add(path string, index int64, sum Sum, b []byte) error {
 	at := s.end
 	s.end += int64(len(b))
 	s.index[blockKey{path, index}] = extent{at, int32(len(b)), sum}
+	var held []byte
+	if s.end <= s.from+int64(len(s.held)) {
+		held, s.to = s.held[at-s.from:], s.end
+	}
 	s.mu.Unlock()
+	if held != nil {
+		copy(held, b)
+		return nil
+	}
 	if _, err := s.file.WriteAt(b, at); err != nil {
-		return mongo.WithHint(fmt.Errorf("seed: put changed blocks aside: %w", err), "give a directory with more room as --spool-dir")
+		return noRoomAside(err)
 	}
 	return nil
 }
