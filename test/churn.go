@@ -73,6 +73,9 @@ type ChurnOptions struct {
 	// target of several members takes longer for one than a source for the
 	// next, when none is made.
 	SchemaEvery time.Duration
+	// Pause is that of each writer after each write, default 1 ms, which leaves
+	// the servers room for the copy.
+	Pause time.Duration
 	// Expected tells which errors do not fail the test; nil is none.
 	Expected func(error) bool
 }
@@ -83,6 +86,9 @@ func StartChurn(t *testing.T, db *mongo.Database, o ChurnOptions) *Churn {
 	t.Helper()
 	if o.SchemaEvery == 0 {
 		o.SchemaEvery = 20 * time.Millisecond
+	}
+	if o.Pause == 0 {
+		o.Pause = time.Millisecond
 	}
 	schema := func(ctx context.Context, db *mongo.Database, r *rand.Rand, n int) error {
 		defer time.Sleep(o.SchemaEvery)
@@ -103,7 +109,7 @@ func StartChurn(t *testing.T, db *mongo.Database, o ChurnOptions) *Churn {
 				if err == nil {
 					c.ops.Add(1)
 				}
-				time.Sleep(time.Millisecond) // leaves the servers room for the copy
+				time.Sleep(o.Pause)
 			}
 		})
 	}

@@ -3,10 +3,10 @@ package test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,11 +19,16 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/replicate"
+	"github.com/millrace/millrace/internal/server"
 )
 
-// BuildMillrace builds the program under test into a temporary directory.
+// BuildMillrace builds the program under test into a temporary directory. Without
+// arguments it is MILLRACE_TEST_PROGRAM, where that is set: make test builds it.
 func BuildMillrace(t *testing.T, args ...string) string {
 	t.Helper()
+	if bin := os.Getenv("MILLRACE_TEST_PROGRAM"); bin != "" && len(args) == 0 {
+		return bin
+	}
 	bin := t.TempDir() + "/millrace"
 	args = append([]string{"build", "-o", bin}, args...)
 	out, err := exec.CommandContext(t.Context(), "go", append(args, "github.com/millrace/millrace/cmd/millrace")...).CombinedOutput()
@@ -35,13 +40,14 @@ func BuildMillrace(t *testing.T, args ...string) string {
 
 // Process is a running millrace. It is killed at the end of the test.
 type Process struct {
-	t    *testing.T
-	bin  string
-	cmd  *exec.Cmd
-	out  lockedBuffer
-	done chan struct{}
-	err  error
-	peak int64
+	t       *testing.T
+	bin     string
+	cmd     *exec.Cmd
+	running server.Registry // where it says how to reach it
+	out     lockedBuffer
+	done    chan struct{}
+	err     error
+	peak    int64
 }
 
 // Start runs the program with its own state directory.
@@ -49,7 +55,9 @@ func Start(t *testing.T, bin string, args ...string) *Process {
 	t.Helper()
 	p := &Process{t: t, bin: bin, cmd: exec.Command(bin, args...), done: make(chan struct{})} //nolint:noctx // ended by Kill
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
-	p.cmd.Env = append(os.Environ(), "XDG_STATE_HOME="+t.TempDir())
+	state := t.TempDir()
+	p.cmd.Env = append(os.Environ(), "XDG_STATE_HOME="+state)
+	p.running = server.Registry{Dir: filepath.Join(state, "millrace", "run")}
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -77,15 +85,16 @@ func (p *Process) Command(ctx context.Context, args ...string) ([]byte, error) {
 }
 
 // Status is what the process says of its job; its zero value while the process
-// does not answer.
+// does not answer. Tests ask often: no command is started for it.
 func (p *Process) Status(ctx context.Context) (s replicate.Status) {
-	p.t.Helper()
-	out, err := p.Command(ctx, "status", "--output", "json")
-	if err == nil {
-		err = json.Unmarshal(out, &s)
-	}
+	rec, err := p.running.Find(ctx, "", "")
 	if err != nil {
 		return replicate.Status{} // it starts or ends
+	}
+	c := server.NewClient(rec.Address, rec.Token)
+	defer c.Close()
+	if s, err = c.Status(ctx); err != nil {
+		return replicate.Status{}
 	}
 	return s
 }

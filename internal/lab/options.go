@@ -44,7 +44,8 @@ type Options struct {
 	// becomes a root user too (see [Cluster.X509URI]).
 	TLS bool
 	// Dir holds the data and is kept on Stop, so that a later Start with the
-	// same options continues; empty means a temporary directory that Stop removes.
+	// same options continues; empty means a temporary directory that Stop removes,
+	// below MILLRACE_LAB_DIR if the environment has it.
 	Dir string
 	// OplogMB is the size of the oplog; 0 means 990, the server's minimum for
 	// a later resize.

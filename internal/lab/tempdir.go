@@ -20,10 +20,19 @@ type tempDir struct {
 	unlock func()
 }
 
+// parent is the directory of the temporary ones: MILLRACE_LAB_DIR, such as one
+// in memory, where servers wait for no disk, or else the system's.
+func parent() string {
+	if dir := os.Getenv("MILLRACE_LAB_DIR"); dir != "" {
+		return dir
+	}
+	return os.TempDir()
+}
+
 // newTempDir makes a temporary directory and removes those left over.
 func newTempDir() (*tempDir, error) {
 	removeLeftOvers()
-	path, err := os.MkdirTemp("", tempPrefix)
+	path, err := os.MkdirTemp(parent(), tempPrefix)
 	if err != nil {
 		return nil, fmt.Errorf("make a temporary directory: %w", err)
 	}
@@ -52,7 +61,7 @@ func (d *tempDir) remove() error {
 // removeLeftOvers deletes temporary directories whose owner has died. It does
 // what it can: another process may be at the same, or another user own them.
 func removeLeftOvers() {
-	locks, _ := filepath.Glob(filepath.Join(os.TempDir(), tempPrefix+"*", ownerLock))
+	locks, _ := filepath.Glob(filepath.Join(parent(), tempPrefix+"*", ownerLock))
 	for _, lock := range locks {
 		if unlock, err := tryLock(lock); err == nil && unlock != nil {
 			_ = os.RemoveAll(filepath.Dir(lock))

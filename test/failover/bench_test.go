@@ -39,9 +39,14 @@ const database = "churned"
 // oplogMB is the size of the source's oplog, which is flooded at times.
 const oplogMB = 600
 
+// unhurried is the pause of writers in tests: a fault lasts seconds, in which they
+// still write hundreds of times, and six servers and as many proxies have to
+// carry each write.
+const unhurried = 5 * time.Millisecond
+
 // newBench starts all but the job. Every so often a schema change is made, which
 // takes a target of three members up to half a second.
-func newBench(t *testing.T, schemaEvery time.Duration) *bench {
+func newBench(t *testing.T, schemaEvery, pause time.Duration) *bench {
 	t.Helper()
 	b := &bench{t: t, seed: seed(t), bin: test.BuildMillrace(t)}
 	b.startClusters()
@@ -55,7 +60,7 @@ func newBench(t *testing.T, schemaEvery time.Duration) *bench {
 		t.Fatal(err)
 	}
 	b.churn = test.StartChurn(t, b.sc.Database(database), test.ChurnOptions{
-		Seed: b.seed, SchemaEvery: schemaEvery, Expected: func(error) bool { return true },
+		Seed: b.seed, SchemaEvery: schemaEvery, Pause: pause, Expected: func(error) bool { return true },
 	})
 	return b
 }

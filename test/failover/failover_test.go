@@ -47,7 +47,7 @@ func some(all []Fault, r *rand.Rand, n int, named ...string) []Fault {
 // TestFaultsWhileFollowing lets faults drawn from the seed strike either side while a job
 // follows; it goes on by itself each time. Then millrace is killed at the same time.
 func TestFaultsWhileFollowing(t *testing.T) {
-	b := newBench(t, 500*time.Millisecond)
+	b := newBench(t, 500*time.Millisecond, unhurried)
 	r := rand.New(rand.NewPCG(b.seed, 1))
 	p := b.start("--until", "never")
 	b.awaitPhase(p, replicate.PhaseFollowing)
@@ -66,7 +66,7 @@ func TestFaultsWhileFollowing(t *testing.T) {
 // TestFaultsWhileCopying does the same during a copy that is held back until all
 // have struck.
 func TestFaultsWhileCopying(t *testing.T) {
-	b := newBench(t, 4*time.Second)
+	b := newBench(t, 4*time.Second, unhurried)
 	r := rand.New(rand.NewPCG(b.seed, 2))
 	b.loadBulk()
 	slow := []string{"--until", "never", "--max-rate-bytes", "1500KB", "--readers", "1", "--writers", "1"}

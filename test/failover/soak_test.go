@@ -54,7 +54,7 @@ func TestSoak(t *testing.T) {
 }
 
 func soakRound(t *testing.T, done *tally, long time.Duration) {
-	b := newBench(t, soakSchema)
+	b := newBench(t, soakSchema, 0)
 	histories := b.writeHistories()
 	r := rand.New(rand.NewPCG(b.seed, 3))
 	p := b.start(settings(r)...)

@@ -40,7 +40,7 @@ type ground struct {
 func newGround(t *testing.T, version, topology string) *ground {
 	t.Helper()
 	set := lab.ForTest(t, lab.Options{Topology: topology, Version: version})
-	g := &ground{t: t, bin: millrace(t), program: mongod(t, version), set: set, member: secondary(t, set), port: freePort(t)}
+	g := &ground{t: t, bin: test.BuildMillrace(t), program: mongod(t, version), set: set, member: secondary(t, set), port: freePort(t)}
 	g.pem, g.token = certificate(t), filepath.Join(t.TempDir(), "token")
 	g.source = test.Connect(t, g.uri()).Database("admin")
 	must(t, os.WriteFile(g.token, []byte("a token of more than sixteen characters\n"), 0o600))

@@ -24,34 +24,6 @@ import (
 	"github.com/millrace/millrace/test"
 )
 
-// built is the program under test, built once.
-var built struct {
-	once sync.Once
-	dir  string
-	err  error
-}
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if built.dir != "" {
-		_ = os.RemoveAll(built.dir)
-	}
-	os.Exit(code)
-}
-
-func millrace(t *testing.T) string {
-	t.Helper()
-	built.once.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("", "millrace-seed-test-"); built.err == nil {
-			var out []byte
-			out, built.err = exec.Command("go", "build", "-o", built.dir+"/millrace", "github.com/millrace/millrace/cmd/millrace").CombinedOutput()
-			t.Logf("%s", out)
-		}
-	})
-	must(t, built.err)
-	return built.dir + "/millrace"
-}
-
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -144,7 +116,7 @@ func TestCloneIsFollowed(t *testing.T) {
 	if os.Getenv("MILLRACE_TEST_MATRIX") != "" {
 		versions = append(versions, "4.2", "4.4", "5.0")
 	}
-	bin := millrace(t)
+	bin := test.BuildMillrace(t)
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			src := lab.ForTest(t, lab.Options{Topology: "rs:3", Version: version})
