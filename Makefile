@@ -39,8 +39,6 @@ bench: build ## Measure against the ceilings; results in bin/bench.json and bin/
 	$(BIN)/millrace bench $(SCENARIOS) --scale $(SCALE) --rounds $(ROUNDS) $(PEERS) --output json --report $(BIN)/bench.json
 	$(BIN)/millrace bench show $(BIN)/bench.json --output html > $(BIN)/bench.html
 
-# Servers start, elect and wait more than they compute: both halves go side by
-# side, and end sooner than one after the other.
 # The tests' servers keep their data in memory where there is plenty: what is
 # made to be thrown away waits for no disk at each schema change.
 PLENTY = $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 8000000' | grep -q . && \
@@ -48,6 +46,8 @@ PLENTY = $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 800
 test test-packages test-processes: export MILLRACE_LAB_DIR ?= $(PLENTY)
 test test-processes: export MILLRACE_TEST_PROGRAM = $(CURDIR)/$(BIN)/millrace
 
+# Servers start, elect and wait more than they compute: both halves go side by
+# side, and end sooner than one after the other.
 .PHONY: test
 test: build ## All tests on real mongod processes, with the race detector where it is bearable
 	@$(MAKE) --no-print-directory -j2 test-packages test-processes
