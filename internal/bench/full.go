@@ -262,7 +262,7 @@ func (w *fullWork) withoutOplog() contender {
 		name: "no oplog", kind: KindReference,
 		how: "insert alone, into the database " + unreplicatedDB + ", whose writes make no oplog entries: " + w.write.String(),
 		prepare: func(ctx context.Context) error {
-			if err := w.target.drop(ctx); err != nil {
+			if err := w.target.clear(ctx); err != nil {
 				return err
 			}
 			if err := w.dropUnreplicated(ctx); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
@@ -141,7 +142,59 @@ func (s *side) clear(ctx context.Context) error {
 	if err := s.drop(ctx); err != nil {
 		return err
 	}
+	if err := s.forget(ctx); err != nil {
+		return err
+	}
 	return s.settle(ctx)
+}
+
+// historyWindow is the server's default, in seconds, of how long it can still
+// serve reads of the past (minSnapshotHistoryWindowInSeconds, 5.0 and newer).
+const historyWindow = 300
+
+// forget waits until what was dropped is gone. For reads of the past a server
+// keeps dropped collections for minutes, in its cache and on its disk, and goes
+// on writing them: the next contender would pay for the one before. Servers that
+// were given are left alone.
+func (s *side) forget(ctx context.Context) (err error) {
+	if s.lab == nil || !s.Info.Version.AtLeast(5, 0) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := s.keepHistory(ctx, 0); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.keepHistory(context.WithoutCancel(ctx), historyWindow)) }()
+	for {
+		status, err := s.direct.Command(ctx, "admin", bson.D{{Key: "serverStatus", Value: 1}})
+		if err != nil {
+			return fmt.Errorf("ask %s for what it still has to drop: %w", s.Address(), err)
+		}
+		if n, ok := status.Lookup("storageEngine", "dropPendingIdents").AsInt64OK(); !ok || n == 0 {
+			return nil
+		}
+		// The past ends at a checkpoint after a newer write.
+		_, err = s.direct.Command(ctx, "admin", bson.D{{Key: "appendOplogNote", Value: 1}, {Key: "data", Value: bson.D{{Key: "msg", Value: "millrace bench"}}}})
+		if err == nil {
+			err = s.settle(ctx)
+		}
+		if err != nil {
+			return fmt.Errorf("have %s forget what was dropped: %w", s.Address(), err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s to forget what was dropped: %w", s.Address(), ctx.Err())
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+func (s *side) keepHistory(ctx context.Context, seconds int) error {
+	if _, err := s.direct.Command(ctx, "admin", bson.D{{Key: "setParameter", Value: 1}, {Key: "minSnapshotHistoryWindowInSeconds", Value: seconds}}); err != nil {
+		return fmt.Errorf("set minSnapshotHistoryWindowInSeconds of %s: %w", s.Address(), err)
+	}
+	return nil
 }
 
 func (s *side) drop(ctx context.Context) error {
