@@ -57,6 +57,7 @@ type fakeJob struct {
 
 func newFakeJob() *fakeJob {
 	return &fakeJob{plan: replicate.Plan{Job: "orders", Mode: replicate.ModeAll, Checks: precheck.List{{Name: "versions", Level: precheck.OK, Message: "fine"}}},
+		loads: pace.Loads{Source: pace.Normal, Target: pace.Normal},
 		phase: replicate.PhaseFollowing, started: make(chan struct{}), finalized: make(chan struct{})}
 }
 
