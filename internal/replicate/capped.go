@@ -1,15 +1,18 @@
 package replicate
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 
+	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/tail"
 )
@@ -24,60 +27,117 @@ func (j *Job) cappedStarts(ctx context.Context, from, until mongo.OpTime) (map[s
 	if err != nil || len(newest) == 0 {
 		return nil, err
 	}
-	var sources bson.A
-	bySource := map[string]string{}
-	for ns := range newest {
+	var sources, ids bson.A
+	ends := map[string]*cappedEnd{} // by source namespace
+	for ns, doc := range newest {
 		if src, ok := j.rules.Source(ns); ok {
-			sources = append(sources, src)
-			bySource[src] = ns
+			sources, ids = append(sources, src), append(ids, doc.Lookup("_id"))
+			ends[src] = &cappedEnd{target: ns, doc: doc}
 		}
 	}
-	starts := map[string]mongo.OpTime{}
-	found := func(ns string, at mongo.OpTime, id bson.RawValue) {
-		if ns := bySource[ns]; ns != "" && newest[ns].Equal(id) {
-			starts[ns] = at
+	see := func(op, ns string, at mongo.OpTime, o, o2 bson.Raw) {
+		if end := ends[ns]; end != nil {
+			end.see(op, at, o, o2)
 		}
 	}
 	if s := j.spooler.source(); tail.Spooled(s, from) { // the oplog may begin later
-		if err := tail.SpooledInserts(s, from, until, found); err != nil {
+		if err := tail.SpooledWrites(s, from, until, see); err != nil {
 			return nil, fmt.Errorf("look for inserts into capped collections: %w", err)
 		}
 	}
-	cur, err := j.src.Client.Database("local", options.Database().SetReadConcern(readconcern.Majority())).Collection("oplog.rs").
-		Find(ctx, bson.D{
-			{Key: "ts", Value: bson.D{{Key: "$gt", Value: from.TS}, {Key: "$lte", Value: until.TS}}},
-			{Key: "op", Value: "i"}, {Key: "ns", Value: bson.D{{Key: "$in", Value: sources}}},
-		}, options.Find().SetProjection(bson.D{{Key: "ns", Value: 1}, {Key: "ts", Value: 1}, {Key: "t", Value: 1}, {Key: "o._id", Value: 1}}))
-	if err != nil {
+	if err := j.oplogOf(ctx, from, until, sources, ids, see); err != nil {
 		return nil, fmt.Errorf("look for inserts into capped collections: %w", err)
 	}
-	var e struct {
-		mongo.OpTime `bson:",inline"`
-		NS           string `bson:"ns"`
-		O            struct {
-			ID bson.RawValue `bson:"_id"`
-		} `bson:"o"`
-	}
-	for cur.Next(ctx) {
-		if err := cur.Decode(&e); err != nil {
-			return nil, fmt.Errorf("look for inserts into capped collections: %w", err)
+	starts := map[string]mongo.OpTime{}
+	for _, end := range ends {
+		if end.found {
+			starts[end.target] = end.start
 		}
-		found(e.NS, e.OpTime, e.O.ID)
-	}
-	if err := cur.Err(); err != nil {
-		return nil, fmt.Errorf("look for inserts into capped collections: %w", err)
 	}
 	return starts, nil
 }
 
-// newestOfCapped reads the _id of the last document of each capped collection
-// of the target that is ours.
-func (j *Job) newestOfCapped(ctx context.Context) (map[string]bson.RawValue, error) {
+// oplogOf calls see for the plain operations on documents of some _ids.
+func (j *Job) oplogOf(ctx context.Context, from, until mongo.OpTime, sources, ids bson.A, see func(op, ns string, at mongo.OpTime, o, o2 bson.Raw)) error {
+	some := bson.D{{Key: "$in", Value: ids}}
+	cur, err := j.src.Client.Database("local", options.Database().SetReadConcern(readconcern.Majority())).Collection("oplog.rs").
+		Find(ctx, bson.D{
+			{Key: "ts", Value: bson.D{{Key: "$gt", Value: from.TS}, {Key: "$lte", Value: until.TS}}},
+			{Key: "ns", Value: bson.D{{Key: "$in", Value: sources}}},
+			{Key: "$or", Value: bson.A{bson.D{{Key: "o._id", Value: some}}, bson.D{{Key: "o2._id", Value: some}}}},
+		})
+	if err != nil {
+		return err
+	}
+	for cur.Next(ctx) {
+		var e struct {
+			mongo.OpTime `bson:",inline"`
+			Op           string   `bson:"op"`
+			NS           string   `bson:"ns"`
+			O            bson.Raw `bson:"o"`
+			O2           bson.Raw `bson:"o2"`
+		}
+		if err := cur.Decode(&e); err != nil {
+			return errors.Join(err, cur.Close(ctx))
+		}
+		see(e.Op, e.NS, e.OpTime, slices.Clone(e.O), slices.Clone(e.O2))
+	}
+	return cur.Err()
+}
+
+// cappedEnd follows the newest document of a capped collection through the
+// oplog. Its _id does not tell when it was inserted: it may have been deleted and
+// inserted again since, or the collection made anew, and to start behind that
+// would lose what lies between. What the document holds tells.
+type cappedEnd struct {
+	target string   // namespace
+	doc    bson.Raw // on the target
+	now    bson.Raw // with the same _id on the source; nil when unknown
+	at     mongo.OpTime
+	start  mongo.OpTime // when it was inserted
+	found  bool
+}
+
+// see takes the next operation on the collection.
+func (c *cappedEnd) see(op string, at mongo.OpTime, o, o2 bson.Raw) {
+	id := c.doc.Lookup("_id")
+	switch {
+	case op == "i" && o.Lookup("_id").Equal(id):
+		c.now, c.at = o, at
+	case op == "u" && c.now != nil && o2.Lookup("_id").Equal(id):
+		c.now = updated(c.now, o)
+	case op == "d" && o.Lookup("_id").Equal(id):
+		c.now = nil
+	}
+	if !c.found && c.now != nil && bytes.Equal(c.now, c.doc) {
+		c.start, c.found = c.at, true
+	}
+}
+
+// updated applies an oplog update; nil if it cannot be applied.
+func updated(doc, o bson.Raw) bson.Raw {
+	if delta.KindOf(o) == delta.Replacement {
+		return o
+	}
+	d, err := delta.Parse(o)
+	if err != nil {
+		return nil
+	}
+	out, _, err := delta.Apply(nil, doc, d)
+	if err != nil {
+		return nil
+	}
+	return out
+}
+
+// newestOfCapped reads the last document of each capped collection of the target
+// that is ours.
+func (j *Job) newestOfCapped(ctx context.Context) (map[string]bson.Raw, error) {
 	dbs, err := j.dst.Client.ListDatabaseNames(ctx, bson.D{})
 	if err != nil {
 		return nil, fmt.Errorf("list databases of the target: %w", err)
 	}
-	out := map[string]bson.RawValue{}
+	out := map[string]bson.Raw{}
 	for _, db := range dbs {
 		if !j.rules.MatchTargetDB(db) {
 			continue
@@ -94,14 +154,14 @@ func (j *Job) newestOfCapped(ctx context.Context) (map[string]bson.RawValue, err
 				continue
 			}
 			raw, err := j.dst.Client.Database(db).Collection(name).FindOne(ctx, bson.D{},
-				options.FindOne().SetSort(bson.D{{Key: "$natural", Value: -1}}).SetProjection(bson.D{{Key: "_id", Value: 1}})).Raw()
+				options.FindOne().SetSort(bson.D{{Key: "$natural", Value: -1}})).Raw()
 			if errors.Is(err, driver.ErrNoDocuments) {
 				continue
 			}
 			if err != nil {
 				return nil, fmt.Errorf("read newest document of %s.%s: %w", db, name, err)
 			}
-			out[db+"."+name] = raw.Lookup("_id")
+			out[db+"."+name] = raw
 		}
 	}
 	return out, nil

@@ -112,6 +112,7 @@ func TestJob(t *testing.T) {
 	t.Run("window lost", func(t *testing.T) { testWindowLost(t, s) })
 	t.Run("full", func(t *testing.T) { testFull(t, s) })
 	t.Run("capped", func(t *testing.T) { testCappedStarts(t, s) })
+	t.Run("capped, replaced", func(t *testing.T) { testCappedStartOfReplaced(t, s) })
 	t.Run("start amid failures", func(t *testing.T) { testStartAmidFailures(t, s) })
 }
 
@@ -139,6 +140,58 @@ func testCappedStarts(t *testing.T, s servers) {
 	}
 	if len(got) != 1 || got["capped.c"] != want {
 		t.Errorf("starts are %v, want capped.c: %v", got, want)
+	}
+}
+
+// testCappedStartOfReplaced: the newest document of the target is the one that
+// was inserted first, not the one that took its _id later; and it is found
+// although it was changed since.
+func testCappedStartOfReplaced(t *testing.T, s servers) {
+	j := open(t, s.spec("recapped"))
+	from := lastOp(t, s.srcDB)
+	src, dst := s.srcDB.Database("recapped").Collection("c"), s.targetC.Database("recapped").Collection("c")
+	for _, c := range []*driver.Collection{src, dst} {
+		if err := c.Database().CreateCollection(t.Context(), "c", options.CreateCollection().SetCapped(true).SetSizeInBytes(4096)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.InsertMany(t.Context(), []any{bson.D{{Key: "_id", Value: 1}, {Key: "n", Value: 1}}, bson.D{{Key: "_id", Value: 2}, {Key: "n", Value: 1}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := lastOp(t, s.srcDB)
+	check := func(when string) {
+		t.Helper()
+		got, err := replicate.CappedStarts(j, t.Context(), from, lastOp(t, s.srcDB))
+		if err != nil || len(got) != 1 || got["recapped.c"] != want {
+			t.Errorf("%s: starts are %v, %v, want recapped.c: %v", when, got, err, want)
+		}
+	}
+	change := func(n int, colls ...*driver.Collection) {
+		t.Helper()
+		for _, c := range colls {
+			if _, err := c.UpdateByID(t.Context(), 2, bson.D{{Key: "$set", Value: bson.D{{Key: "n", Value: n}}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	change(7, src, dst)
+	check("changed on both sides")
+	change(8, src)
+	check("changed again on the source")
+	if _, err := src.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 3}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := src.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: 2}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := src.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 2}, {Key: "n", Value: 9}}); err != nil {
+		t.Fatal(err)
+	}
+	check("deleted and inserted again on the source")
+	from = lastOp(t, s.srcDB)
+	from.TS.I-- // the last insert alone
+	if got, err := replicate.CappedStarts(j, t.Context(), from, lastOp(t, s.srcDB)); err != nil || len(got) != 0 {
+		t.Errorf("only the later insert in sight: %v, %v", got, err)
 	}
 }
 

@@ -212,9 +212,9 @@ func (f *fetcher) spooled(at mongo.OpTime) (found entry, ok bool, err error) {
 	return found, ok, err
 }
 
-// SpooledInserts calls fn for each plain insert that s holds after a position
-// up to another, in order. The id aliases memory that nothing reuses.
-func SpooledInserts(s *spool.Spool, after, until mongo.OpTime, fn func(ns string, at mongo.OpTime, id bson.RawValue)) error {
+// SpooledWrites calls fn for each plain operation that s holds after a position
+// up to another, in order. What it gets aliases memory that nothing reuses.
+func SpooledWrites(s *spool.Spool, after, until mongo.OpTime, fn func(op, ns string, at mongo.OpTime, o, o2 bson.Raw)) error {
 	rd := s.From(spoolKey(after))
 	defer rd.Close()
 	for {
@@ -224,9 +224,8 @@ func SpooledInserts(s *spool.Spool, after, until mongo.OpTime, fn func(ns string
 		}
 		err = wire.BatchOf(rec.Payload).Each(func(doc []byte) error {
 			e, err := parseEntry(doc)
-			if err == nil && string(e.op) == "i" && after.Before(e.at) && !until.Before(e.at) {
-				v, _ := id(e.o)
-				fn(string(e.ns), e.at, bson.RawValue{Type: bson.Type(v.Type), Value: v.Data})
+			if err == nil && after.Before(e.at) && !until.Before(e.at) {
+				fn(string(e.op), string(e.ns), e.at, e.o, e.o2)
 			}
 			return err
 		})

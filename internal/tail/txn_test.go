@@ -252,8 +252,8 @@ func TestResumeAnywhere(t *testing.T) {
 func checkInserts(t *testing.T, c *mongo.Cluster, ns string, s *spool.Spool, after, until mongo.OpTime) {
 	t.Helper()
 	var got []mongo.OpTime
-	ok(t, SpooledInserts(s, after, until, func(in string, at mongo.OpTime, id bson.RawValue) {
-		if in == ns && id.Type != 0 {
+	ok(t, SpooledWrites(s, after, until, func(op, in string, at mongo.OpTime, o, _ bson.Raw) {
+		if op == "i" && in == ns && o.Lookup("_id").Type != 0 {
 			got = append(got, at)
 		}
 	}))
