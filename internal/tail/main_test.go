@@ -30,7 +30,7 @@ func runTests(m *testing.M) int {
 		return m.Run() // in many processes, none of which needs a server
 	}
 	o := testServer("")
-	o.CacheGB = 1 // one test has a transaction of 64 MB
+	o.CacheGB = 2 // one test has a transaction of 64 MB, beside those that others leave open
 	c, err := lab.Start(context.Background(), o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
