@@ -255,6 +255,10 @@ func (w *fullWork) insertOnly() contender {
 	}
 }
 
+// unreplicatedDB is the database whose writes a server does not put into its
+// oplog.
+const unreplicatedDB = "local"
+
 // withoutOplog inserts where the server writes no oplog, as a member in its
 // initial sync does not either: no client of a replica set can be that cheap.
 func (w *fullWork) withoutOplog() contender {
@@ -262,18 +266,15 @@ func (w *fullWork) withoutOplog() contender {
 		name: "no oplog", kind: KindReference,
 		how: "insert alone, into the database " + unreplicatedDB + ", whose writes make no oplog entries: " + w.write.String(),
 		prepare: func(ctx context.Context) error {
-			if err := w.target.clear(ctx); err != nil {
+			if err := w.dropUnreplicated(ctx); err != nil { // of a round that failed
 				return err
 			}
-			if err := w.dropUnreplicated(ctx); err != nil {
-				return err
-			}
-			return w.target.settle(ctx)
+			return w.target.clear(ctx)
 		},
 		run: func(ctx context.Context, m *meter) error {
 			return m.part("insert", func() error { return insertInto(ctx, w.target, unreplicatedDB, w.data, w.write) })
 		},
-		check: w.dropUnreplicated,
+		check: w.dropUnreplicated, // how many were inserted has been seen to; nobody else drops them
 	}
 }
 

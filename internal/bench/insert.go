@@ -41,10 +41,6 @@ type dataset struct {
 	collections int
 }
 
-// unreplicatedDB is the database whose writes a server does not put into its
-// oplog.
-const unreplicatedDB = "local"
-
 func (d dataset) bytes() int { return d.docs * d.shape.size }
 
 func (d dataset) describe() string {
