@@ -217,17 +217,17 @@ func (r *round) freeze(ctx context.Context, id string, patience time.Duration) (
 // finds its result when it comes back. It ends with the round.
 func (r *round) close() {
 	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	ended := make(chan struct{})
-	defer close(ended)
-	go func() { // ends with close
+	var wg sync.WaitGroup
+	wg.Go(func() {
 		select {
 		case <-r.over:
 			cancel()
-		case <-ended:
+		case <-ctx.Done():
 		}
-	}()
+	})
 	r.settle(r.closing(ctx))
+	cancel()
+	wg.Wait()
 }
 
 // turn tells what a ready puller has to do: take the result, or wait. It begins
