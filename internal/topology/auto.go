@@ -5,9 +5,10 @@ import (
 	"slices"
 )
 
-// autoSamples is how many trees stand for the ones that members choose.
 const (
-	autoSamples   = 2001
+	// autoSamples is how many trees stand for the ones that members choose.
+	autoSamples = 2001
+	// automaticSeed draws them, so that the answer is always the same.
 	automaticSeed = 6
 )
 
