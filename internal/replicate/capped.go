@@ -23,17 +23,13 @@ import (
 // come to stand behind newer documents. Keyed by target namespace; a
 // collection whose newest document is older than from is not in it.
 func (j *Job) cappedStarts(ctx context.Context, from, until mongo.OpTime) (map[string]mongo.OpTime, error) {
-	newest, err := j.newestOfCapped(ctx)
-	if err != nil || len(newest) == 0 {
+	ends, err := j.cappedEnds(ctx)
+	if err != nil || len(ends) == 0 {
 		return nil, err
 	}
 	var sources, ids bson.A
-	ends := map[string]*cappedEnd{} // by source namespace
-	for ns, doc := range newest {
-		if src, ok := j.rules.Source(ns); ok {
-			sources, ids = append(sources, src), append(ids, doc.Lookup("_id"))
-			ends[src] = &cappedEnd{target: ns, doc: doc}
-		}
+	for src, end := range ends {
+		sources, ids = append(sources, src), append(ids, end.doc.Lookup("_id"))
 	}
 	see := func(op, ns string, at mongo.OpTime, o, o2 bson.Raw) {
 		if end := ends[ns]; end != nil {
@@ -92,14 +88,20 @@ func (j *Job) oplogOf(ctx context.Context, from, until mongo.OpTime, sources, id
 type cappedEnd struct {
 	target string   // namespace
 	doc    bson.Raw // on the target
+	seen   mongo.OpTime
 	now    bson.Raw // with the same _id on the source; nil when unknown
 	at     mongo.OpTime
 	start  mongo.OpTime // when it was inserted
 	found  bool
 }
 
-// see takes the next operation on the collection.
+// see takes the next operation on the collection; one that it has seen, in the
+// spool and again in the oplog, says nothing new.
 func (c *cappedEnd) see(op string, at mongo.OpTime, o, o2 bson.Raw) {
+	if !c.seen.Before(at) {
+		return
+	}
+	c.seen = at
 	id := c.doc.Lookup("_id")
 	switch {
 	case op == "i" && o.Lookup("_id").Equal(id):
@@ -130,14 +132,14 @@ func updated(doc, o bson.Raw) bson.Raw {
 	return out
 }
 
-// newestOfCapped reads the last document of each capped collection of the target
-// that is ours.
-func (j *Job) newestOfCapped(ctx context.Context) (map[string]bson.Raw, error) {
+// cappedEnds reads the last document of each capped collection of the target that
+// is ours, keyed by source namespace.
+func (j *Job) cappedEnds(ctx context.Context) (map[string]*cappedEnd, error) {
 	dbs, err := j.dst.Client.ListDatabaseNames(ctx, bson.D{})
 	if err != nil {
 		return nil, fmt.Errorf("list databases of the target: %w", err)
 	}
-	out := map[string]bson.Raw{}
+	out := map[string]*cappedEnd{}
 	for _, db := range dbs {
 		if !j.rules.MatchTargetDB(db) {
 			continue
@@ -150,7 +152,8 @@ func (j *Job) newestOfCapped(ctx context.Context) (map[string]bson.Raw, error) {
 		}
 		for _, spec := range specs {
 			name := spec.Name
-			if src, ok := j.rules.Source(db + "." + name); !ok || !j.keep(src) {
+			src, ok := j.rules.Source(db + "." + name)
+			if !ok || !j.keep(src) {
 				continue
 			}
 			raw, err := j.dst.Client.Database(db).Collection(name).FindOne(ctx, bson.D{},
@@ -161,7 +164,7 @@ func (j *Job) newestOfCapped(ctx context.Context) (map[string]bson.Raw, error) {
 			if err != nil {
 				return nil, fmt.Errorf("read newest document of %s.%s: %w", db, name, err)
 			}
-			out[db+"."+name] = raw
+			out[src] = &cappedEnd{target: db + "." + name, doc: raw}
 		}
 	}
 	return out, nil
