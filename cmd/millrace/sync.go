@@ -108,6 +108,15 @@ func (a *app) limitMemory() {
 	}
 }
 
+// spareCollector lets garbage grow to several times what is in use: that of a
+// command that reads much and keeps little is replies that were walked.
+func (a *app) spareCollector() {
+	a.limitMemory()
+	if v, ok := a.lookupEnv("GOGC"); !ok || v == "" {
+		debug.SetGCPercent(400)
+	}
+}
+
 // logTo is where logs go: standard error, above the live view if there is one.
 func (a *app) logTo(s *screen) io.Writer {
 	if s == nil {

@@ -24,13 +24,17 @@ func (a *app) verifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify --source URI --target URI",
 		Short: "Prove that two clusters hold the same data",
-		Long: `Compares every document that the rules keep byte for byte, and collections,
-options, indexes and views. While writes go on, a difference is looked at again
-until both sides stand still on that document.
+		Long: `Compares every document that the rules keep, and collections, options, indexes
+and views. Documents are read in the order of their storage and compared by sums
+of 128-bit hashes with random seeds, and byte for byte where those differ;
+--method ranges compares all of them byte for byte, which takes several times as
+long. While writes go on, a difference is looked at again until both sides stand
+still on that document.
 
 Exit code 0 when nothing differs, 1 when something does.`,
 		Example: `  millrace verify --source mongodb://a:27017 --target mongodb://b:27017
-  millrace verify --config sync.yaml --report differences.json`,
+  millrace verify --config sync.yaml --report differences.json
+  millrace verify --method ranges --config sync.yaml`,
 		Args: cobra.NoArgs,
 	}
 	s.Bind(cmd.Flags())
@@ -45,12 +49,13 @@ Exit code 0 when nothing differs, 1 when something does.`,
 }
 
 func (a *app) verifyClusters(ctx context.Context, s *config.Verify, origins config.Origins) error {
+	a.spareCollector()
 	screen := a.screen()
 	log := newLog(a.logTo(screen), s.Common)
 	warnSecrets(log, origins, map[string]string{"source": s.Source, "target": s.Target})
 	log.Info("connecting", "source", mongo.Redact(s.Source), "target", mongo.Redact(s.Target))
 	report, err := a.compare(ctx, screen, log, replicate.VerifySpec{
-		Source: s.Source, Target: s.Target, Rules: s.Rules(),
+		Source: s.Source, Target: s.Target, Rules: s.Rules(), Method: verify.Method(s.Method),
 		IgnoreFieldOrder: s.IgnoreFieldOrder, Online: s.RecheckFor > 0, RecheckFor: s.RecheckFor,
 		Workers: s.Workers, MaxDifferences: s.MaxDifferences,
 	})

@@ -102,7 +102,8 @@ func (b *bench) full(ctx context.Context, s scenario, f fullCase) (err error) {
 	return b.compete(ctx, st, c, w.contenders(ctx))
 }
 
-// load fills a cleared cluster.
+// load fills a cleared cluster. Every write waits for all members: none can fall
+// behind what the oplog holds.
 func (s *side) load(ctx context.Context, d dataset, indexes []index) error {
 	if err := s.clear(ctx); err != nil {
 		return err
@@ -110,7 +111,7 @@ func (s *side) load(ctx context.Context, d dataset, indexes []index) error {
 	if err := s.create(ctx, d.collections, nil); err != nil {
 		return err
 	}
-	if err := insert(ctx, s, d, settings{4, 1 << 20}); err != nil {
+	if err := insert(ctx, s, d, settings{4, 1 << 20, len(s.nodes)}); err != nil {
 		return fmt.Errorf("load the source: %w", err)
 	}
 	for c := range d.collections {

@@ -20,6 +20,7 @@ import (
 type settings struct {
 	connections int
 	batchBytes  int
+	members     int // that each write waits for; 0 is 1
 }
 
 func (s settings) String() string {
@@ -58,7 +59,7 @@ func (d dataset) part(docs int) dataset {
 }
 
 // insert writes a dataset from memory: unordered inserts without validation,
-// w:1, no sessions, documents made right into the command's buffer. Each
+// w:1 unless settings say more, no sessions, documents made right into the command's buffer. Each
 // command goes to one collection.
 func insert(ctx context.Context, to *side, d dataset, s settings) error {
 	return insertInto(ctx, to, dataDB, d, s)
@@ -72,7 +73,7 @@ func insertInto(ctx context.Context, to *side, db string, d dataset, s settings)
 	g, ctx := errgroup.WithContext(ctx)
 	for range s.connections {
 		g.Go(func() error {
-			w, err := newWriter(ctx, to, 1)
+			w, err := newWriter(ctx, to, max(s.members, 1))
 			if err != nil {
 				return err
 			}
@@ -226,7 +227,7 @@ func grid(connections, batchBytes []int) []settings {
 	var all []settings
 	for _, c := range connections {
 		for _, b := range batchBytes {
-			all = append(all, settings{c, b})
+			all = append(all, settings{connections: c, batchBytes: b})
 		}
 	}
 	return all

@@ -45,7 +45,7 @@ func (w *seedWork) announce(ctx context.Context) (*newcomer, error) {
 	}
 	n.args = []string{"--bind_ip", "127.0.0.1", "--port", port, "--nounixsocket", "--dbpath", n.dir, "--logpath", n.dir + ".log",
 		"--wiredTigerCacheSizeGB", strconv.FormatFloat(w.cacheGB, 'f', -1, 64), "--replSet", w.source.lab.Name(),
-		"--oplogSize", itoa(oplogMB(w.data.docs, w.data.shape.size)), "--setParameter", "diagnosticDataCollectionEnabled=false"}
+		"--oplogSize", itoa(seedOplogMB(w.data)), "--setParameter", "diagnosticDataCollectionEnabled=false"}
 	return n, nil
 }
 

@@ -95,7 +95,7 @@ func (b *bench) seed(ctx context.Context, s scenario, sc seedCase) (err error) {
 	w.site = &site{source: &side{}, target: &side{}}
 	defer func() { err = joinClose(err, w.site) }()
 	err = w.source.open(ctx, false, lab.Options{Version: b.o.Servers.Version, Topology: "rs:2", CacheGB: w.cacheGB,
-		OplogMB: oplogMB(data.docs, data.shape.size), Logger: b.o.Log})
+		OplogMB: seedOplogMB(data), Logger: b.o.Log})
 	if err != nil {
 		return err
 	}
@@ -125,6 +125,14 @@ func (w *seedWork) contenders() []contender {
 
 // seedDocs is the number of documents at medium scale.
 const seedDocs = 200_000
+
+// seedOplogMB is a tenth of the data. A set that has grown over the years holds
+// far more data than oplog; one that was loaded a minute ago would have as much
+// oplog as data, which a seed has to copy and an initial sync has not.
+func seedOplogMB(d dataset) int {
+	const least = 100
+	return max(d.bytes()/10>>20, least)
+}
 
 // seedWork is a seedCase on its servers.
 type seedWork struct {

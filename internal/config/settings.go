@@ -149,6 +149,7 @@ type Verify struct {
 	Namespaces
 
 	IgnoreFieldOrder        bool
+	Method                  string
 	RecheckFor              time.Duration
 	Workers, MaxDifferences int
 	Report                  string
@@ -159,8 +160,9 @@ func (v *Verify) Bind(fs *pflag.FlagSet) {
 	v.Clusters.bind(fs)
 	v.Namespaces.bind(fs)
 	fs.BoolVar(&v.IgnoreFieldOrder, "ignore-field-order", false, "take documents as equal that differ in the order of their fields only")
+	fs.StringVar(&v.Method, "method", "auto", "how documents are compared: digest, ranges (byte for byte, in the order of _id), or auto, which is digest for all but small collections")
 	fs.DurationVar(&v.RecheckFor, "recheck-for", time.Minute, "look at a difference again for at most this long, until both sides stand still on it; 0 compares once, for clusters that nobody writes to")
-	fs.IntVar(&v.Workers, "workers", 0, "ranges compared at once; 0 chooses")
+	fs.IntVar(&v.Workers, "workers", 0, "ranges compared at once, each with one connection a side; 0 chooses")
 	fs.IntVar(&v.MaxDifferences, "max-differences", 1000, "most differing documents that are listed by _id; all are counted")
 	fs.StringVar(&v.Report, "report", "", "write the report as JSON to this `file`")
 	v.Common.bind(fs)

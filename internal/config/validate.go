@@ -250,6 +250,7 @@ func (v *Verify) Validate(o Origins) error {
 	c := checker{origins: o}
 	c.clusters(v.Clusters)
 	c.namespaces(v.Namespaces)
+	c.oneOf("method", v.Method, "auto", "ranges", "digest")
 	c.notNegative("recheck-for", v.RecheckFor)
 	c.notBelowZero("workers", v.Workers)
 	c.notBelowZero("max-differences", v.MaxDifferences)

@@ -20,6 +20,8 @@ import (
 type VerifySpec struct {
 	Source, Target string
 	Rules          rule.Config
+	// Method is how documents are compared; empty chooses.
+	Method verify.Method
 	// IgnoreFieldOrder lets documents differ in the order of their fields.
 	IgnoreFieldOrder bool
 	// Online rechecks differences for RecheckFor, because writes go on.
@@ -63,7 +65,7 @@ func verifyClusters(ctx context.Context, src, dst *mongo.Cluster, rules *rule.Se
 		return nil, fmt.Errorf("verify: %w", err)
 	}
 	engine := verify.New(src, dst, verify.Options{
-		Workers: spec.Workers, IgnoreFieldOrder: spec.IgnoreFieldOrder, CapOrder: true,
+		Method: spec.Method, Workers: spec.Workers, IgnoreFieldOrder: spec.IgnoreFieldOrder, CapOrder: true,
 		MaxDifferences: spec.MaxDifferences, Online: spec.Online, Recheck: recheck, Log: spec.Log,
 	})
 	if spec.Observe != nil {

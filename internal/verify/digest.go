@@ -3,10 +3,11 @@ package verify
 import (
 	"context"
 	"errors"
-	"hash/maphash"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 
+	"github.com/zeebo/xxh3"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -17,11 +18,13 @@ type Method string
 
 // The methods.
 const (
+	// Auto is Digest for all but the small collections.
+	Auto Method = "auto"
 	// Ranges streams both sides in _id order and compares the bytes. On random
 	// ids the servers fetch documents at random.
 	Ranges Method = "ranges"
-	// Digest reads both sides in the order of their storage, which is about
-	// twice as fast in memory and many times on disk, and compares sums of
+	// Digest reads both sides in the order of their storage, which is several
+	// times as fast in memory and many times on disk, and compares sums of
 	// 128-bit hashes (random seeds, drawn per collection and run) of groups of
 	// documents; documents of groups that differ are then compared byte for
 	// byte. Two documents that differ go unnoticed with a probability in the
@@ -35,14 +38,37 @@ var errTooDifferent = errors.New("too much differs for digests")
 
 // table holds the sums of one side: a document belongs to the group that the
 // hash of its _id chooses. Sums do not depend on the order of documents, so
-// any number of readers may add concurrently.
+// any number of readers may add to it. It is read when all have.
 type table struct {
+	mu     sync.Mutex
 	groups []group
-	docs   atomic.Int64
-	bytes  atomic.Int64
+	docs   int64
+	bytes  int64
 }
 
-type group struct{ x, y, n atomic.Uint64 }
+type group struct{ x, y, n uint64 }
+
+// summand is what a document adds to its group.
+type summand struct {
+	group uint32
+	x, y  uint64
+}
+
+// add takes a page's documents. One lock for all of them, not an atomic
+// addition for each: those would wait for memory one after the other.
+func (t *table) add(page []summand, bytes int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range page {
+		s := &page[i]
+		g := &t.groups[s.group]
+		g.x += s.x
+		g.y += s.y
+		g.n++
+	}
+	t.docs += int64(len(page))
+	t.bytes += bytes
+}
 
 // groupCost is a group's size in bytes.
 const groupCost = 24
@@ -51,14 +77,16 @@ const groupCost = 24
 type digester struct {
 	w        *worker
 	c        *collection
-	seeds    [3]maphash.Seed // of the group, and of the two halves of the digest
+	seed     uint64 // of all hashes
 	src, dst table
 	mask     uint64
+	readers  int // of a side, at most
+	room     int // bytes for each of the tables together and the suspects
 }
 
 // digest compares a collection by digests, or returns errTooDifferent.
-func (w *worker) digest(ctx context.Context, c *collection) error {
-	d := newDigester(w, c)
+func (w *worker) digest(ctx context.Context, c *collection, readers int) error {
+	d := newDigester(w, c, readers)
 	defer w.e.c.hold(-2 * groupCost * len(d.src.groups))
 	w.e.c.hold(2 * groupCost * len(d.src.groups))
 	cuts, err := d.slices(ctx)
@@ -73,94 +101,96 @@ func (w *worker) digest(ctx context.Context, c *collection) error {
 	}
 	differing, docs := d.compare()
 	if differing > 0 {
-		if int64(docs) > max(d.src.docs.Load(), d.dst.docs.Load())/2+1000 {
+		if int64(docs) > max(d.src.docs, d.dst.docs)/2+1000 {
 			return errTooDifferent
 		}
 		if err := d.lookInto(ctx, cuts); err != nil {
 			return err
 		}
 	}
-	c.sourceDocs.Add(d.src.docs.Load())
-	c.targetDocs.Add(d.dst.docs.Load())
-	c.sourceBytes.Add(d.src.bytes.Load())
-	c.targetBytes.Add(d.dst.bytes.Load())
+	c.sourceDocs.Add(d.src.docs)
+	c.targetDocs.Add(d.dst.docs)
+	c.sourceBytes.Add(d.src.bytes)
+	c.targetBytes.Add(d.dst.bytes)
 	return nil
 }
 
-func newDigester(w *worker, c *collection) *digester {
+// groupDocs is how many documents of a side share a group, where memory allows.
+// Fewer would make tables that no processor's cache holds.
+const groupDocs = 16
+
+// newDigester makes the tables as fine as the memory of so many workers allows:
+// half of what they may hold of documents without a partner, the suspects have
+// the rest.
+func newDigester(w *worker, c *collection, readers int) *digester {
+	d := &digester{w: w, c: c, readers: readers, room: readers * w.e.limits.pending / 2, seed: rand.Uint64()}
 	n := 256
-	for n*2*groupCost*2 <= w.e.limits.pending && int64(n)*2 < max(c.src.docs, c.dst.docs) {
+	for n*2*groupCost*2 <= d.room && int64(n)*groupDocs < max(c.src.docs, c.dst.docs) {
 		n *= 2
 	}
-	d := &digester{w: w, c: c, mask: uint64(n - 1)}
-	for i := range d.seeds {
-		d.seeds[i] = maphash.MakeSeed()
-	}
+	d.mask = uint64(n - 1)
 	d.src.groups, d.dst.groups = make([]group, n), make([]group, n)
 	return d
 }
 
-// sideCuts are the record ids that part each side for several readers.
-type sideCuts struct{ src, dst []int64 }
-
-// slicesPerSide is how many readers share a side of a large collection.
-const slicesPerSide = 2
+// sideCuts part each side for several readers.
+type sideCuts struct{ src, dst []cut }
 
 func (d *digester) slices(ctx context.Context) (c sideCuts, err error) {
-	if c.src, err = recordCuts(ctx, &d.c.src, d.w.e.o.RangeBytes); err != nil {
-		return c, err
-	}
-	c.dst, err = recordCuts(ctx, &d.c.dst, d.w.e.o.RangeBytes)
-	return c, err
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		c.src, err = recordCuts(ctx, &d.c.src, min(d.readers, d.w.e.readersOf(&d.c.src)))
+		return err
+	})
+	g.Go(func() (err error) {
+		c.dst, err = recordCuts(ctx, &d.c.dst, min(d.readers, d.w.e.readersOf(&d.c.dst)))
+		return err
+	})
+	return c, g.Wait()
 }
 
 // sum reads a whole side into its table.
-func (d *digester) sum(ctx context.Context, s *side, t *table, cuts []int64, progress *atomic.Int64) error {
-	return eachSlice(ctx, cuts, func(ctx context.Context, sl slice) error {
-		return d.w.scanSlice(ctx, s, sl, false, func(docs []sliced) error {
-			bytes := int64(0)
-			var key []byte
-			for _, doc := range docs {
-				var ok bool
-				if key, ok = appendID(key[:0], doc.doc); !ok {
-					return errMalformed(s.ns)
-				}
-				g := &t.groups[maphash.Bytes(d.seeds[0], key)&d.mask]
-				g.x.Add(maphash.Bytes(d.seeds[1], doc.content))
-				g.y.Add(maphash.Bytes(d.seeds[2], doc.content))
-				g.n.Add(1)
-				bytes += int64(len(doc.content) + 5)
-			}
-			t.docs.Add(int64(len(docs)))
-			t.bytes.Add(bytes)
-			progress.Add(int64(len(docs)))
-			d.w.e.c.bytes.Add(bytes)
+func (d *digester) sum(ctx context.Context, s *side, t *table, cuts []cut, progress *atomic.Int64) error {
+	return eachSlice(ctx, cuts, d.readers, func(ctx context.Context, sl slice) error {
+		var page []summand
+		var bytes int64
+		return d.w.scanSlice(ctx, s, sl, false, func(doc, key []byte) error {
+			h := xxh3.Hash128Seed(doc, d.seed)
+			page = append(page, summand{d.group(key), h.Hi, h.Lo})
+			bytes += int64(len(doc))
 			return nil
+		}, func() {
+			t.add(page, bytes)
+			progress.Add(int64(len(page)))
+			d.w.e.c.bytes.Add(bytes)
+			page, bytes = page[:0], 0
 		})
 	})
 }
+
+// group is the one that a document belongs to, by the key of its _id.
+func (d *digester) group(key []byte) uint32 { return uint32(xxh3.HashSeed(key, d.seed) & d.mask) }
 
 // compare counts the groups that differ, and their documents on both sides.
 func (d *digester) compare() (differing int, docs uint64) {
 	for i := range d.src.groups {
 		if d.differs(i) {
 			differing++
-			docs += d.src.groups[i].n.Load() + d.dst.groups[i].n.Load()
+			docs += d.src.groups[i].n + d.dst.groups[i].n
 		}
 	}
 	return differing, docs
 }
 
 func (d *digester) differs(i int) bool {
-	a, b := &d.src.groups[i], &d.dst.groups[i]
-	return a.x.Load() != b.x.Load() || a.y.Load() != b.y.Load() || a.n.Load() != b.n.Load()
+	return d.src.groups[i] != d.dst.groups[i]
 }
 
 // lookInto finds the ids of both sides that belong to differing groups, by
 // reading ids alone, and compares those documents. A document that differed
 // and still does is there on one side at least.
 func (d *digester) lookInto(ctx context.Context, cuts sideCuts) error {
-	ids := suspects{limit: d.w.e.limits.pending, ids: map[string]bool{}}
+	ids := suspects{limit: d.room, ids: map[string]bool{}}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.collect(gctx, &d.c.src, cuts.src, &ids) })
 	g.Go(func() error { return d.collect(gctx, &d.c.dst, cuts.dst, &ids) })
@@ -197,24 +227,14 @@ func (s *suspects) add(key []byte) error {
 	return nil
 }
 
-func (d *digester) collect(ctx context.Context, s *side, cuts []int64, ids *suspects) error {
-	return eachSlice(ctx, cuts, func(ctx context.Context, sl slice) error {
-		return d.w.scanSlice(ctx, s, sl, true, func(docs []sliced) error {
-			var key []byte
-			for _, doc := range docs {
-				var ok bool
-				if key, ok = appendID(key[:0], doc.doc); !ok {
-					return errMalformed(s.ns)
-				}
-				if !d.differs(int(maphash.Bytes(d.seeds[0], key) & d.mask)) {
-					continue
-				}
-				if err := ids.add(key); err != nil {
-					return err
-				}
+func (d *digester) collect(ctx context.Context, s *side, cuts []cut, ids *suspects) error {
+	return eachSlice(ctx, cuts, d.readers, func(ctx context.Context, sl slice) error {
+		return d.w.scanSlice(ctx, s, sl, true, func(_, key []byte) error {
+			if !d.differs(int(d.group(key))) {
+				return nil
 			}
-			return nil
-		})
+			return ids.add(key)
+		}, func() {})
 	})
 }
 
@@ -249,16 +269,25 @@ func (w *worker) settlePair(ctx context.Context, c *collection, a, b []byte) err
 	return w.mismatch(ctx, c, a, b)
 }
 
+// digestLeast is the size in bytes from which on Auto takes digests: what a
+// worker reads of a smaller collection it can as well compare.
+const digestLeast = 1 << 20
+
 // digestible reports whether the collection can be compared by digests.
 func (c *collection) digestible() bool {
-	return c.e.o.Method == Digest && !c.e.o.IgnoreFieldOrder && c.src.access != bySort && c.dst.access != bySort
+	o := &c.e.o
+	if o.Method == Ranges || o.Method == Auto && max(c.src.bytes, c.dst.bytes) < digestLeast {
+		return false
+	}
+	return !o.IgnoreFieldOrder && c.src.access != bySort && c.dst.access != bySort
 }
 
-// digestTask compares by digests and falls back to ranges, which then share
-// the workers' slots.
+// digestTask compares by digests, with as many readers a side as the larger one
+// takes, and falls back to ranges, which then share the workers' slots.
 func (w *worker) digestTask(ctx context.Context, c *collection) error {
-	err := w.slot(ctx, func() error {
-		return retry(ctx, w.e.o.Log, "compare "+c.pair.SourceNS, func() error { return w.digest(ctx, c) })
+	readers := max(w.e.readersOf(&c.src), w.e.readersOf(&c.dst))
+	err := w.slots(ctx, readers, func() error {
+		return retry(ctx, w.e.o.Log, "compare "+c.pair.SourceNS, func() error { return w.digest(ctx, c, readers) })
 	})
 	if err == nil || ctx.Err() != nil {
 		return err

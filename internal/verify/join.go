@@ -35,7 +35,7 @@ func (w *worker) do(ctx context.Context, t task) error {
 // rangeTask compares a range or a natural order, again if a failure passes by
 // itself.
 func (w *worker) rangeTask(ctx context.Context, t task) error {
-	return w.slot(ctx, func() error {
+	return w.slots(ctx, 1, func() error {
 		return retry(ctx, w.e.o.Log, "compare a range of "+t.c.pair.SourceNS, func() error {
 			if t.natural {
 				return w.order(ctx, t.c)
@@ -45,12 +45,12 @@ func (w *worker) rangeTask(ctx context.Context, t task) error {
 	})
 }
 
-// slot runs fn as one of Options.Workers.
-func (w *worker) slot(ctx context.Context, fn func() error) error {
-	if err := w.e.slots.Acquire(ctx, 1); err != nil {
+// slots runs fn as n of Options.Workers.
+func (w *worker) slots(ctx context.Context, n int, fn func() error) error {
+	if err := w.e.slots.Acquire(ctx, int64(n)); err != nil {
 		return err
 	}
-	defer w.e.slots.Release(1)
+	defer w.e.slots.Release(int64(n))
 	return fn()
 }
 

@@ -1,110 +1,143 @@
 package verify
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
+	"fmt"
 	"slices"
-	"sync"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/wire"
 )
 
+// cut is a document at which a collection is parted in the order of its
+// storage: the last one of its slice.
+type cut struct {
+	record int64
+	id     string // as appendID makes it
+}
+
 // slice is a part of a collection in the order of its storage: the records
-// after `after` (0: from the beginning) up to `until` (0: to the end).
+// after `after` (0: from the beginning) up to `until` (nil: to the end). Where
+// the document at its end has been deleted it gives a few more, which the next
+// slice gives as well: then their groups differ and are looked into.
 type slice struct {
-	after, until int64
-	parted       bool // record ids are known and asked for
+	after  int64
+	until  *cut
+	parted bool // one of several
 }
 
-// sliced is a document of a slice.
-type sliced struct {
-	doc     []byte // as read, perhaps with a record id at its end
-	content []byte // its fields' bytes, without length, record id and terminator
-}
-
-// eachSlice calls fn for the parts between cuts, side by side.
-func eachSlice(ctx context.Context, cuts []int64, fn func(context.Context, slice) error) error {
+// eachSlice calls fn for the parts between cuts, so many at a time.
+func eachSlice(ctx context.Context, cuts []cut, readers int, fn func(context.Context, slice) error) error {
 	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(readers)
 	prev := int64(0)
-	for _, c := range cuts {
-		sl := slice{prev, c, true}
+	for i := range cuts {
+		sl := slice{prev, &cuts[i], true}
 		g.Go(func() error { return fn(ctx, sl) })
-		prev = c
+		prev = cuts[i].record
 	}
-	g.Go(func() error { return fn(ctx, slice{prev, 0, len(cuts) > 0}) })
+	g.Go(func() error { return fn(ctx, slice{prev, nil, len(cuts) > 0}) })
 	return g.Wait()
 }
 
-// recordCuts parts a large collection by record ids, where the server lets a
-// scan begin after one (4.4, not through mongos, not clustered).
-func recordCuts(ctx context.Context, s *side, least int64) ([]int64, error) {
-	if !s.exists || s.access != byIndex || s.clustered || s.bytes < slicesPerSide*least ||
+// readersOf is how many readers share a side: at most one for each range's worth
+// of bytes, and one where the server lets no scan begin in the middle (before
+// 4.4, through mongos, of a clustered collection).
+func (e *Engine) readersOf(s *side) int {
+	if !s.exists || s.access != byIndex || s.clustered ||
 		!s.cluster.Info.Version.AtLeast(4, 4) || s.cluster.Info.Kind == mongo.KindSharded {
+		return 1
+	}
+	return int(max(min(s.bytes/e.o.RangeBytes, int64(e.o.Workers)), 1))
+}
+
+const (
+	// slicesPerReader keeps all readers busy to the end, although slices are
+	// not of the same size. A slice costs half a reply that is not its own.
+	slicesPerReader = 4
+	samplesPerSlice = 20
+)
+
+// recordCuts parts a side for so many readers.
+func recordCuts(ctx context.Context, s *side, readers int) ([]cut, error) {
+	if readers < 2 {
 		return nil, nil
 	}
-	ids, err := sample(ctx, s, slicesPerSide*samplesPerRange)
+	n := readers * slicesPerReader
+	ids, err := sample(ctx, s, n*samplesPerSlice)
 	if err != nil {
 		return nil, err
 	}
-	records, err := recordIDs(ctx, s, ids)
-	if err != nil || len(records) < slicesPerSide {
+	found, err := locate(ctx, s, ids)
+	if err != nil {
 		return nil, err
 	}
-	slices.Sort(records)
-	var cuts []int64
-	for i := 1; i < slicesPerSide; i++ {
-		cuts = append(cuts, records[i*len(records)/slicesPerSide])
+	slices.SortFunc(found, func(a, b cut) int { return int(min(max(a.record-b.record, -1), 1)) })
+	found = slices.CompactFunc(found, func(a, b cut) bool { return a.record == b.record })
+	if len(found) < n {
+		return nil, nil
 	}
-	return slices.Compact(cuts), nil
+	var cuts []cut
+	for i := 1; i < n; i++ {
+		cuts = append(cuts, found[i*len(found)/n])
+	}
+	return cuts, nil
 }
 
-// recordIDs looks up where documents are stored.
-func recordIDs(ctx context.Context, s *side, ids []bson.RawValue) ([]int64, error) {
+// locate finds where documents are stored, those that still exist.
+func locate(ctx context.Context, s *side, ids []bson.RawValue) ([]cut, error) {
+	in := make(bson.A, 0, len(ids))
+	for _, id := range ids {
+		if id.Type != bson.TypeUndefined { // refused in a $in
+			in = append(in, id)
+		}
+	}
 	conn, err := s.checkout(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Release()
-	var records []int64
-	for _, id := range ids {
-		cur, err := openCursor(ctx, conn, s, bson.D{{Key: "find", Value: s.coll},
-			{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: id}}}}},
-			{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}},
-			{Key: "showRecordId", Value: true}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true}}, 0)
-		if err != nil {
-			return nil, err
-		}
+	// Of whole documents showRecordId would overwrite a field of that name.
+	cur, err := openCursor(ctx, conn, s, s.majority(bson.D{{Key: "find", Value: s.coll},
+		{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: in}}}}},
+		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}},
+		{Key: "showRecordId", Value: true}, {Key: "batchSize", Value: len(in) + 1}}), 0)
+	if err != nil {
+		return nil, err
+	}
+	defer closeCursor(ctx, cur)
+	var found []cut
+	for {
 		b, err := cur.Next(ctx)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("locate documents of %s on %s: %w", s.ns, s.cluster.Address(), err)
 		}
 		err = b.Each(func(doc []byte) error {
-			if n, ok := recordID(doc); ok {
-				records = append(records, n)
+			key, ok := appendID(nil, doc)
+			if rid := recordID(doc); ok && rid != 0 {
+				found = append(found, cut{rid, string(key)})
 			}
 			return nil
 		})
-		if err != nil {
-			return nil, err
+		if err != nil || b.Done {
+			return found, err
 		}
 	}
-	return records, nil
 }
 
-// recordIDSize is what showRecordId appends before a document's terminator:
-// type, "$recordId" and an int64.
-const recordIDSize = 1 + 10 + 8
-
-func recordID(doc []byte) (int64, bool) {
-	at := len(doc) - 1 - recordIDSize
-	if at < 4 || doc[at] != byte(bson.TypeInt64) || !bytes.Equal(doc[at+1:at+11], []byte("$recordId\x00")) {
-		return 0, false
+// recordID reads the record id of a resume token, or what showRecordId gave; 0
+// when there is none.
+func recordID(doc []byte) int64 {
+	e, ok := bsonraw.Field(doc, "$recordId")
+	if !ok {
+		return 0
 	}
-	return int64(binary.LittleEndian.Uint64(doc[at+11:])), true
+	n, _ := bson.RawValue{Type: e.Type, Value: e.Value}.AsInt64OK()
+	return n
 }
 
 // command reads the slice, or its ids alone.
@@ -115,65 +148,77 @@ func (sl slice) command(s *side, idsOnly bool, batch int) bson.D {
 		cmd = append(cmd, bson.E{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}})
 	}
 	if sl.parted {
-		cmd = append(cmd, bson.E{Key: "showRecordId", Value: true}, bson.E{Key: "$_requestResumeToken", Value: true})
-		if sl.after > 0 {
-			cmd = append(cmd, bson.E{Key: "$_resumeAfter", Value: bson.D{{Key: "$recordId", Value: sl.after}}})
-		}
+		cmd = append(cmd, bson.E{Key: "$_requestResumeToken", Value: true})
+	}
+	if sl.after > 0 {
+		cmd = append(cmd, bson.E{Key: "$_resumeAfter", Value: bson.D{{Key: "$recordId", Value: sl.after}}})
 	}
 	return s.majority(cmd)
 }
 
-// scanSlice reads a slice and hands its documents on, page by page.
-func (w *worker) scanSlice(ctx context.Context, s *side, sl slice, idsOnly bool, fn func([]sliced) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	st := newStream(w.e)
-	var reader sync.WaitGroup
-	defer func() {
-		cancel() // the slice may end before its cursor does
-		reader.Wait()
-		st.drop()
-	}()
+// scanSlice reads a slice. It calls each for every document with its key, and
+// end after each reply; both get what is valid during the call.
+func (w *worker) scanSlice(ctx context.Context, s *side, sl slice, idsOnly bool, each func(doc, key []byte) error, end func()) error {
+	if !s.exists {
+		return nil
+	}
+	conn, err := s.checkout(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
 	size := s.averageSize()
 	if idsOnly {
 		size = min(size, 64)
 	}
-	batch := max(w.e.limits.batch/slicesPerSide/size, 2)
-	reader.Go(func() { _ = st.fill(ctx, s, sl.command(s, idsOnly, batch), batch) })
-	var page []sliced
+	batch := max(w.e.limits.scan/size, 2)
+	cur, err := openCursor(ctx, conn, s, sl.command(s, idsOnly, batch), batch)
+	if err != nil {
+		return err
+	}
+	defer closeCursor(ctx, cur) // the slice may end before it does
 	for {
-		docs, err := st.page(ctx)
-		if err != nil || docs == nil {
+		b, err := cur.Next(ctx)
+		if err != nil {
+			return fmt.Errorf("read %s on %s: %w", s.ns, s.cluster.Address(), err)
+		}
+		w.e.c.hold(b.Size)
+		over, err := sl.walk(s, b, each)
+		w.e.c.hold(-b.Size)
+		end()
+		if err != nil || over || b.Done {
 			return err
 		}
-		page = page[:0]
-		ended := false
-		for _, doc := range docs {
-			d := sliced{doc: doc, content: doc[4 : len(doc)-1]}
-			if sl.parted {
-				id, ok := recordID(doc)
-				if !ok {
-					return errMalformed(s.ns)
-				}
-				if ended = sl.until > 0 && id > sl.until; ended {
-					break
-				}
-				d.content = doc[4 : len(doc)-1-recordIDSize]
+		if w.e.o.Throttle != nil {
+			if err := w.e.o.Throttle(ctx, b.Size); err != nil {
+				return err
 			}
-			page = append(page, d)
-		}
-		if err := fn(page); err != nil || ended {
-			return err
 		}
 	}
 }
 
-// page returns the next reply's documents, nil at the end. They are valid
-// until the next call.
-func (st *stream) page(ctx context.Context) ([][]byte, error) {
-	head, err := st.peek(ctx)
-	if err != nil || head == nil {
-		return nil, err
+// walk calls each for the documents of a reply that belong to the slice; over
+// tells that it ends with them.
+func (sl slice) walk(s *side, b *wire.Batch, each func(doc, key []byte) error) (over bool, err error) {
+	if sl.until != nil {
+		at := recordID(b.Token)
+		if at == 0 && !b.Done {
+			return false, fmt.Errorf("read %s on %s: a reply in record order has no resume token", s.ns, s.cluster.Address())
+		}
+		over = b.Done || at >= sl.until.record
 	}
-	st.next = len(st.cur.docs)
-	return st.cur.docs, nil
+	ended := false
+	var key []byte
+	err = b.Each(func(doc []byte) error {
+		if ended {
+			return nil
+		}
+		var ok bool
+		if key, ok = appendID(key[:0], doc); !ok {
+			return errMalformed(s.ns)
+		}
+		ended = over && string(key) == sl.until.id
+		return each(doc, key)
+	})
+	return over, err
 }

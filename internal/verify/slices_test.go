@@ -7,6 +7,9 @@ import (
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/wire"
 )
 
 // newWorker is a worker of an engine whose findings are at hand.
@@ -17,19 +20,16 @@ func newWorker(e *Engine) (*worker, *findings) {
 
 // sliceIDs reads the slices between cuts and returns their ids, slice by slice,
 // in the order of storage.
-func sliceIDs(t *testing.T, w *worker, s *side, cuts []int64) [][]string {
+func sliceIDs(t *testing.T, w *worker, s *side, cuts []cut) [][]string {
 	t.Helper()
 	var mu sync.Mutex
 	found := map[int64][]string{}
-	err := eachSlice(t.Context(), cuts, func(ctx context.Context, sl slice) error {
+	err := eachSlice(t.Context(), cuts, 3, func(ctx context.Context, sl slice) error {
 		var ids []string
-		err := w.scanSlice(ctx, s, sl, true, func(page []sliced) error {
-			for _, doc := range page {
-				key, _ := appendID(nil, doc.doc)
-				ids = append(ids, string(key))
-			}
+		err := w.scanSlice(ctx, s, sl, true, func(_, key []byte) error {
+			ids = append(ids, string(key))
 			return nil
-		})
+		}, func() {})
 		mu.Lock()
 		defer mu.Unlock()
 		found[sl.after] = ids
@@ -40,7 +40,7 @@ func sliceIDs(t *testing.T, w *worker, s *side, cuts []int64) [][]string {
 	}
 	out := [][]string{found[0]}
 	for _, c := range cuts {
-		out = append(out, found[c])
+		out = append(out, found[c.record])
 	}
 	return out
 }
@@ -64,17 +64,9 @@ func TestRecordSlices(t *testing.T) {
 	if _, err := col.tasks(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	var cuts []int64
-	for range 10 { // each gives few
-		more, err := recordCuts(t.Context(), &col.src, e.o.RangeBytes)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cuts = append(cuts, more...)
-	}
-	slices.Sort(cuts)
-	if cuts = slices.Compact(cuts); len(cuts) < 3 {
-		t.Fatalf("only %d cuts", len(cuts))
+	cuts, err := recordCuts(t.Context(), &col.src, 2)
+	if err != nil || len(cuts) != 7 {
+		t.Fatalf("cuts %v, error %v", cuts, err)
 	}
 	insert(t, c, b.pair.SourceNS, docs[800:]...) // the end moves after the cutting
 
@@ -105,12 +97,11 @@ func TestRecordSlices(t *testing.T) {
 	}
 	r.Shuffle(len(target), func(i, j int) { target[i], target[j] = target[j], target[i] })
 	insert(t, c, b.pair.TargetNS, target...)
-	var err error
 	if col.dst, err = describe(t.Context(), c, b.pair.TargetNS); err != nil {
 		t.Fatal(err)
 	}
 
-	d := newDigester(w, col)
+	d := newDigester(w, col, 1)
 	if err := d.sum(t.Context(), &col.src, &d.src, cuts, &e.c.sourceDocs); err != nil {
 		t.Fatal(err)
 	}
@@ -124,5 +115,89 @@ func TestRecordSlices(t *testing.T) {
 	for range 3 { // with cuts of its own
 		rep, _ := b.run(Options{Method: Digest, RangeBytes: 2000})
 		checkFound(t, rep, want)
+	}
+}
+
+// A slice whose last document was deleted after the cutting gives the rest of
+// the reply too: some documents twice, none never.
+func TestSliceWithoutItsEnd(t *testing.T) {
+	s := &side{cluster: &mongo.Cluster{}}
+	var elements []byte
+	var keys []string
+	for i := range 5 {
+		raw, err := bson.Marshal(bson.D{{Key: "_id", Value: i}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		elements = append(append(elements, byte(bson.TypeEmbeddedDocument), 0), raw...)
+		k, _ := appendID(nil, raw)
+		keys = append(keys, string(k))
+	}
+	reply := func(record int64, last bool) *wire.Batch {
+		b := wire.BatchOf(elements)
+		b.Done = last
+		if record != 0 {
+			token, err := bson.Marshal(bson.D{{Key: "$recordId", Value: record}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.Token = token
+		}
+		return b
+	}
+	tests := []struct {
+		name string
+		sl   slice
+		b    *wire.Batch
+		docs int
+		over bool
+	}{
+		{"no end", slice{}, reply(50, false), 5, false},
+		{"before the end", slice{until: &cut{51, keys[2]}}, reply(50, false), 5, false},
+		{"the end within", slice{until: &cut{48, keys[2]}}, reply(50, false), 3, true},
+		{"the end is last", slice{until: &cut{50, keys[4]}}, reply(50, false), 5, true},
+		{"the end deleted", slice{until: &cut{48, "gone"}}, reply(50, false), 5, true},
+		{"the last reply", slice{until: &cut{48, keys[1]}}, reply(0, true), 2, true},
+		{"the last reply, the end deleted", slice{until: &cut{60, "gone"}}, reply(50, true), 5, true},
+	}
+	for _, tt := range tests {
+		var got []string
+		over, err := tt.sl.walk(s, tt.b, func(_, key []byte) error {
+			got = append(got, string(key))
+			return nil
+		})
+		if err != nil || !slices.Equal(got, keys[:tt.docs]) || over != tt.over {
+			t.Errorf("%s: %q, over %v, error %v; want %q, %v", tt.name, got, over, err, keys[:tt.docs], tt.over)
+		}
+	}
+	if _, err := (slice{until: &cut{48, keys[1]}}).walk(s, reply(0, false), func(_, _ []byte) error { return nil }); err == nil {
+		t.Error("a reply without a resume token was taken")
+	}
+}
+
+// Small collections are compared by ranges, others by digests.
+func TestAuto(t *testing.T) {
+	c := cluster(t, "6.0", "rs:1")
+	for size, want := range map[int]Method{digestLeast / 4: Ranges, digestLeast * 2: Digest} {
+		b := newBed(t, c, c)
+		pad := make([]byte, size/100)
+		for _, ns := range []string{b.pair.SourceNS, b.pair.TargetNS} {
+			var docs []bson.Raw
+			for i := range 100 {
+				raw, err := bson.Marshal(bson.D{{Key: "_id", Value: i}, {Key: "pad", Value: pad}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				docs = append(docs, raw)
+			}
+			if ns == b.pair.TargetNS {
+				docs = docs[:99]
+			}
+			insert(t, c, ns, docs...)
+		}
+		rep, _ := b.run(Options{})
+		if len(rep.Collections) != 1 || rep.Collections[0].Method != want || rep.Count != 1 {
+			t.Errorf("%d bytes: %d differences, collections %+v; want 1 by %s", size, rep.Count, rep.Collections, want)
+		}
 	}
 }

@@ -22,10 +22,10 @@ type Pair struct {
 
 // Options shape a run. The zero value compares offline with sensible limits.
 type Options struct {
-	// Method is how documents are compared; default Ranges.
+	// Method is how documents are compared; default Auto.
 	Method Method
 	// Workers is how many ranges are compared at a time, each with one
-	// connection a side; default 4.
+	// connection a side; default 6.
 	Workers int
 	// RangeBytes is the size of a range as the source estimates it; default 32 MiB.
 	RangeBytes int64
@@ -72,7 +72,10 @@ type RecheckOptions struct {
 }
 
 func (o Options) withDefaults() Options {
-	setDefault(&o.Workers, 4)
+	if o.Method == "" {
+		o.Method = Auto
+	}
+	setDefault(&o.Workers, 6)
 	setDefault(&o.RangeBytes, 32<<20)
 	setDefault(&o.MaxBufferedBytes, 128<<20)
 	setDefault(&o.MaxDifferences, 1000)
@@ -106,6 +109,7 @@ type Engine struct {
 // partner, and those fetched by _id.
 type limits struct {
 	batch   int // bytes asked for in one reply
+	scan    int // the same where nothing is read ahead
 	pending int // documents of a worker that wait for a partner
 	probe   int // documents fetched by _id at a time
 	queue   int // the recheck queue
@@ -117,6 +121,7 @@ func New(src, dst *mongo.Cluster, o Options) *Engine {
 	share := int(o.MaxBufferedBytes) / (o.Workers + 1)
 	return &Engine{src: src, dst: dst, o: o, slots: semaphore.NewWeighted(int64(o.Workers)), limits: limits{
 		batch:   max(min(share/8, 4<<20), 16<<10),
+		scan:    max(min(share/4, 3<<20), 16<<10),
 		pending: max(share/4, 16<<10),
 		probe:   max(min(share/8, 4<<20), 16<<10),
 		queue:   max(share/2, 64<<10),
