@@ -54,7 +54,7 @@ nothing else.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&s.scale, "scale", "small", "`size` of the work: small, medium (a million documents) or large (ten million)")
+	f.StringVar(&s.scale, "scale", "small", "`size` of the work: small, medium (a million documents), large (ten million), or how many times medium")
 	f.IntVar(&s.options.Rounds, "rounds", 3, "rounds of each contender")
 	f.StringArrayVar(&s.peers, "peer", nil, "a tool that takes part, as `name=program`; may be repeated; "+benchmark.PeerNames())
 	f.StringVar(&s.options.Servers.Source, "source-uri", "", "connection string `URI` of a source to use instead of servers started here; its database mrbench is dropped")

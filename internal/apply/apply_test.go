@@ -57,6 +57,15 @@ func (p pair) replay(t *testing.T, from, to mongo.OpTime, o apply.Options) (appl
 		o.Traits = func(context.Context, string) (apply.Traits, error) { return apply.Traits{}, nil }
 	}
 	o.Schema = func(context.Context, *tail.Event, mongo.OpTime, bool) error { return nil }
+	txn, err := p.dst.NewTransactions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer txn.End(t.Context())
+	o.Transactions = txn
+	if o.TogetherOps == 0 {
+		o.TogetherOps = 2
+	}
 	pos := tail.Position{ReadFrom: from, Applied: from}
 	eng := apply.New(p.dst, pos, o)
 	g, ctx := errgroup.WithContext(t.Context())
@@ -78,7 +87,7 @@ func (p pair) replay(t *testing.T, from, to mongo.OpTime, o apply.Options) (appl
 			return errReached
 		})
 	})
-	err := g.Wait()
+	err = g.Wait()
 	if errors.Is(err, errReached) {
 		err = nil
 	}

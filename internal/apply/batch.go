@@ -27,6 +27,7 @@ const (
 	opPut                       // the document becomes doc, whether it exists or not
 	opUpdate                    // the document exists and delta applies to it
 	opDelete
+	opDeletes // several documents go, those that the query doc matches
 )
 
 // op is what a batch does to one document.

@@ -39,6 +39,9 @@ type Options struct {
 	// HoldBytes bounds the updates that one partition holds back over batches
 	// while a backlog lasts, default 4 MB; negative holds none back.
 	HoldBytes int
+	// TogetherOps is from how many updates of a batch on they are sent in
+	// transactions, which cost some exchanges more; default 64.
+	TogetherOps int
 	// Map gives the target namespace of a source namespace, "" when it is not kept.
 	Map func(ns string) string
 	// Traits reads a target collection's traits; asked once per namespace and
@@ -68,7 +71,8 @@ type Options struct {
 	// Reread reads a document from the source by the name that its collection
 	// has on the target.
 	Reread func(ctx context.Context, targetNS string, id bsoncore.Value) (Reread, error)
-	// Transactions of the target; nil starts a session for each.
+	// Transactions of the target; nil starts a session for each, and sends
+	// no batches in transactions.
 	Transactions *mongo.Transactions
 	// ObserveTerm is told the election term of each acknowledged write.
 	ObserveTerm func(term int64)
@@ -93,6 +97,9 @@ func (o Options) withDefaults() Options {
 	if o.HoldBytes == 0 {
 		o.HoldBytes = 4 << 20
 	}
+	if o.TogetherOps <= 0 {
+		o.TogetherOps = 64
+	}
 	if o.WriteConcern == nil {
 		o.WriteConcern = bson.D{{Key: "w", Value: 1}}
 	}
@@ -108,6 +115,7 @@ type Stats struct {
 	Bytes         int64 // of the batches read
 	Folded        int64 // events merged into another of the same batch
 	Statements    int64 // operations sent
+	Together      int64 // of those, updates sent in transactions
 	Rewritten     int64 // documents updated by read-modify-write
 	Parked        int64 // operations retried in order after a duplicate key
 	SkippedWindow int64 // updates of documents that are gone later, paths that no longer fit
@@ -118,7 +126,7 @@ type Stats struct {
 }
 
 type counters struct {
-	operations, bytes, folded, statements, rewritten, parked, skipped, missing, overwritten, schema atomic.Int64
+	operations, bytes, folded, statements, together, rewritten, parked, skipped, missing, overwritten, schema atomic.Int64
 }
 
 // Engine applies events to one target. Feed, Drain and Run follow one rule:
@@ -186,9 +194,13 @@ func New(dst *mongo.Cluster, pos tail.Position, o Options) *Engine {
 // waits for them.
 func (e *Engine) Run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
-	for _, w := range e.workers {
-		g.Go(func() error { return w.run(gctx) })
-	}
+	g.Go(func() error {
+		e.openSessions(gctx)
+		for _, w := range e.workers {
+			g.Go(func() error { return w.run(gctx) })
+		}
+		return nil
+	})
 	err := g.Wait()
 	e.mu.Lock()
 	e.cause = err
@@ -220,7 +232,7 @@ func (e *Engine) Applied() tail.Position { return e.ledger.current() }
 func (e *Engine) Stats() Stats {
 	return Stats{
 		Operations: e.n.operations.Load(), Bytes: e.n.bytes.Load(), Folded: e.n.folded.Load(),
-		Statements: e.n.statements.Load(), Rewritten: e.n.rewritten.Load(), Parked: e.n.parked.Load(),
+		Statements: e.n.statements.Load(), Together: e.n.together.Load(), Rewritten: e.n.rewritten.Load(), Parked: e.n.parked.Load(),
 		SkippedWindow: e.n.skipped.Load(), Missing: e.n.missing.Load(), Overwritten: e.n.overwritten.Load(),
 		Schema: e.n.schema.Load(), BacklogBytes: e.ledger.backlog(),
 	}

@@ -38,9 +38,14 @@ func TestEquivalence(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	together := int64(0)
 	for round := range rounds {
 		w := newWild(p, seed+uint64(round), round)
 		t.Run(fmt.Sprint("seed ", w.seed), w.run)
+		together += w.together
+	}
+	if together == 0 && rounds > 1 {
+		t.Error("no updates were sent in transactions")
 	}
 }
 
@@ -51,6 +56,7 @@ type wild struct {
 	g         *deltatest.Gen
 	db        string
 	copyStart mongo.OpTime
+	together  int64              // updates sent in transactions
 	torn      map[int32]bson.Raw // documents as read at different moments after copyStart
 }
 
@@ -69,7 +75,7 @@ func (w *wild) run(t *testing.T) {
 	w.write(t)
 	to := w.p.position(t)
 	one := apply.Options{Partitions: 1, BatchOps: 1, HoldBytes: -1}
-	many := apply.Options{Partitions: 2 + w.g.IntN(8), BatchOps: 1 + w.g.IntN(300), HoldBytes: 1 << w.g.IntN(20)}
+	many := apply.Options{Partitions: 2 + w.g.IntN(8), BatchOps: 20 + w.g.IntN(300), HoldBytes: 1 << w.g.IntN(20), TogetherOps: 1 + w.g.IntN(4)}
 	for _, c := range []struct {
 		name string
 		o    apply.Options
@@ -90,7 +96,8 @@ func (w *wild) run(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
-		t.Logf("%s: %d operations, %d folded, %d statements, %d rewritten, %d skipped", c.name, st.Operations, st.Folded, st.Statements, st.Rewritten, st.SkippedWindow)
+		w.together += st.Together
+		t.Logf("%s: %d operations, %d folded, %d statements, %d in transactions, %d rewritten, %d skipped", c.name, st.Operations, st.Folded, st.Statements, st.Together, st.Rewritten, st.SkippedWindow)
 		if folds := st.Folded > 0; folds != (c.o.Partitions > 1) {
 			t.Errorf("%s: %d operations folded", c.name, st.Folded)
 		}

@@ -54,7 +54,7 @@ func (k opKind) String() string {
 		return "replace"
 	case opUpdate:
 		return "update"
-	case opDelete:
+	case opDelete, opDeletes:
 		return "delete"
 	}
 	return "operation"

@@ -37,6 +37,7 @@ type worker struct {
 	b      *batch
 	held   held
 	parked parkedSet
+	txn    batchTxn
 	msg    wire.Message
 	cmds   map[commandKey]bsoncore.Document
 	buf    []byte

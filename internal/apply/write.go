@@ -203,7 +203,11 @@ func (w *worker) deletes(ctx context.Context, t *target, ops []*op) error {
 	if len(ops) == 0 {
 		return nil
 	}
-	res, err := w.sendOps(ctx, "delete", t, ops, false, appendDelete)
+	statements := ops
+	if !t.capped && w.e.dst.Info.Kind != mongo.KindSharded {
+		statements = w.deleteTogether(ops)
+	}
+	res, err := w.sendOps(ctx, "delete", t, statements, false, appendDelete)
 	if err != nil {
 		return err
 	}
@@ -211,7 +215,7 @@ func (w *worker) deletes(ctx context.Context, t *target, ops []*op) error {
 		if t.capped && e.Code == codeIllegalOperation {
 			continue
 		}
-		return opError("delete", t.ns, ops[e.Index].id, ops[e.Index].at, serverError(e))
+		return opError("delete", t.ns, statements[e.Index].id, statements[e.Index].at, serverError(e))
 	}
 	w.e.n.missing.Add(int64(len(ops)) - res.N)
 	return nil
@@ -222,7 +226,7 @@ func (w *worker) updates(ctx context.Context, t *target, ops []*op) error {
 	if err != nil || len(ops) == 0 {
 		return err
 	}
-	res, err := w.sendOps(ctx, "update", t, ops, false, appendUpdate)
+	res, err := w.sendUpdates(ctx, t, ops)
 	if err != nil {
 		return err
 	}
@@ -362,10 +366,18 @@ func serverError(e wire.WriteError) error {
 
 func appendInsert(dst []byte, o *op) []byte { return append(dst, o.doc...) }
 
+// appendDelete makes the statement of one delete, or of several that
+// deleteTogether has made one.
 func appendDelete(dst []byte, o *op) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
-	dst = appendQuery(dst, o.id)
-	dst = bsoncore.AppendInt32Element(dst, "limit", 1)
+	limit := int32(1)
+	if o.kind == opDeletes {
+		limit = 0
+		dst = bsoncore.AppendDocumentElement(dst, "q", o.doc)
+	} else {
+		dst = appendQuery(dst, o.id)
+	}
+	dst = bsoncore.AppendInt32Element(dst, "limit", limit)
 	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
 	return dst
 }

@@ -153,6 +153,14 @@ func TestUsage(t *testing.T) {
 	if _, err := Run(t.Context(), Options{Scenarios: []string{"all"}}); err == nil {
 		t.Error("no rounds")
 	}
+	if s, err := ParseScale("2.5"); err != nil || s.of(1000) != 2500 {
+		t.Errorf("scale 2.5: %+v, %v", s, err)
+	}
+	for _, bad := range []string{"-1", "0", "NaN", "Inf", "1001"} {
+		if _, err := ParseScale(bad); err == nil {
+			t.Errorf("scale %s was accepted", bad)
+		}
+	}
 	if _, err := ParseScale("huge"); err == nil {
 		t.Error("unknown scale")
 	}

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -16,7 +17,7 @@ type Scale struct {
 }
 
 // ParseScale knows small (a smoke run), medium (the size that results are
-// quoted for) and large.
+// quoted for) and large, and numbers: so many times medium.
 func ParseScale(name string) (Scale, error) {
 	switch name {
 	case "small":
@@ -26,7 +27,11 @@ func ParseScale(name string) (Scale, error) {
 	case "large":
 		return Scale{Name: name, Factor: 10, Duration: 60 * time.Second}, nil
 	}
-	return Scale{}, fmt.Errorf("scale %q is unknown; use small, medium or large", name)
+	const most = 1000
+	if f, err := strconv.ParseFloat(name, 64); err == nil && f > 0 && f <= most {
+		return Scale{Name: name, Factor: f, Duration: 30 * time.Second}, nil
+	}
+	return Scale{}, fmt.Errorf("scale %q is unknown; use small, medium, large, or a number of times medium up to %d", name, most)
 }
 
 // of scales a number of things that is given for medium.

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 )
@@ -106,6 +108,9 @@ func (b *bench) seed(ctx context.Context, s scenario, sc seedCase) (err error) {
 	if err := w.chooseMember(ctx); err != nil {
 		return err
 	}
+	if err := w.shrinkOplog(ctx); err != nil {
+		return err
+	}
 	load := startLight(ctx, w.source, data)
 	err = b.compete(ctx, w.site, c, w.contenders())
 	err = errors.Join(err, load.stop(), w.dismiss(context.WithoutCancel(ctx)))
@@ -150,6 +155,18 @@ func (w *seedWork) chooseMember(ctx context.Context) error {
 	primary, err := w.source.lab.Primary(ctx)
 	w.from = 1 - primary
 	return err
+}
+
+// shrinkOplog gives back what the oplog's file took while the set was loaded
+// faster than the server forgets.
+func (w *seedWork) shrinkOplog(ctx context.Context) error {
+	if !w.source.Info.Version.AtLeast(4, 4) {
+		return nil // takes it of no oplog
+	}
+	if _, err := w.source.nodes[w.from].Command(ctx, "local", bson.D{{Key: "compact", Value: "oplog.rs"}}); err != nil {
+		return fmt.Errorf("compact the oplog: %w", err)
+	}
+	return nil
 }
 
 func (w *seedWork) member() *lab.Member { return w.source.lab.Members()[w.from] }

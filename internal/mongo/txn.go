@@ -1,8 +1,10 @@
 package mongo
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
@@ -16,11 +18,18 @@ import (
 // session can end what a killed process left open: else the documents in it
 // stay locked for a minute or more (the server's
 // transactionLifetimeLimitSeconds). It is safe for concurrent use.
+//
+// Beside its own session it names others, for transactions that their users run
+// over the wire package. Whoever knows its session can end those, too.
 type Transactions struct {
-	turn chan struct{}
-	sess *driver.Session
-	c    *Cluster
+	turn   chan struct{}
+	sess   *driver.Session
+	c      *Cluster
+	number atomic.Int64
 }
+
+// batchSessions is how many sessions there are beside a Transactions' own.
+const batchSessions = 64
 
 // NewTransactions starts a session; End gives it back.
 func (c *Cluster) NewTransactions() (*Transactions, error) {
@@ -57,10 +66,53 @@ func (t *Transactions) Run(ctx context.Context, fn func(context.Context) error) 
 	return err
 }
 
-// KillSession ends what a session of the same user has open at the primary.
+// Batch is the n-th session beside its own, nil when there are not so many. One
+// transaction at a time may run in it.
+func (t *Transactions) Batch(n int) bson.Raw { return batchSession(t.sess.ID(), n) }
+
+// Number is a txnNumber that none of the sessions has had.
+func (t *Transactions) Number() int64 { return t.number.Add(1) }
+
+// KillBatches ends what is open in the sessions beside its own.
+func (t *Transactions) KillBatches(ctx context.Context) error {
+	return t.c.killSessions(ctx, allBatchSessions(t.sess.ID()))
+}
+
+// KillSession ends what the Transactions of this session and the same user have
+// open at the primary.
 func (c *Cluster) KillSession(ctx context.Context, id bson.Raw) error {
-	if _, err := c.Command(ctx, "admin", bson.D{{Key: "killSessions", Value: bson.A{id}}}); err != nil {
-		return fmt.Errorf("end the last owner's transaction: %w", err)
+	if err := c.killSessions(ctx, append(allBatchSessions(id), id)); err != nil {
+		return fmt.Errorf("end the last owner's transactions: %w", err)
 	}
 	return nil
+}
+
+func (c *Cluster) killSessions(ctx context.Context, ids bson.A) error {
+	_, err := c.Command(ctx, "admin", bson.D{{Key: "killSessions", Value: ids}})
+	return err
+}
+
+func allBatchSessions(id bson.Raw) (all bson.A) {
+	for n := range batchSessions {
+		if b := batchSession(id, n); b != nil {
+			all = append(all, b)
+		}
+	}
+	return all
+}
+
+// batchSession derives a session id: the UUID of another with n+1 added to its
+// last byte, which nobody else draws.
+func batchSession(id bson.Raw, n int) bson.Raw {
+	_, uuid, ok := id.Lookup("id").BinaryOK()
+	if !ok || len(uuid) != 16 || n < 0 || n >= batchSessions {
+		return nil
+	}
+	uuid = bytes.Clone(uuid)
+	uuid[15] += byte(n + 1)
+	raw, err := bson.Marshal(bson.D{{Key: "id", Value: bson.Binary{Subtype: bson.TypeBinaryUUID, Data: uuid}}})
+	if err != nil {
+		return nil
+	}
+	return raw
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -62,6 +63,10 @@ func Pull(ctx context.Context, src Source, o PullOptions) (*Report, error) {
 		o.Stats = &Stats{}
 	}
 	p := &pull{o: o, src: src, stats: o.Stats}
+	p.buffers.New = func() any {
+		b := directBuffer(BlockSize)
+		return &b
+	}
 	if err := p.openTarget(); err != nil {
 		return nil, err
 	}
@@ -71,13 +76,15 @@ func Pull(ctx context.Context, src Source, o PullOptions) (*Report, error) {
 
 // pull is one run of Pull.
 type pull struct {
-	o      PullOptions
-	src    Source
-	stats  *Stats
-	root   *os.Root
-	lock   *os.File
-	files  map[string]*targetFile
-	report Report
+	o     PullOptions
+	src   Source
+	stats *Stats
+	root  *os.Root
+	lock  *os.File
+	files map[string]*targetFile
+	// buffers are as many as blocks are written at once.
+	buffers sync.Pool
+	report  Report
 }
 
 func (p *pull) close() error {
@@ -289,7 +296,7 @@ func (p *pull) target(name string) (*targetFile, error) {
 			return nil, fmt.Errorf("seed: make %s: %w", dir, err)
 		}
 	}
-	t := &targetFile{root: p.root, name: local}
+	t := &targetFile{root: p.root, name: local, buffers: &p.buffers}
 	p.files[name] = t
 	return t, nil
 }

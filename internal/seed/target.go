@@ -14,13 +14,17 @@ import (
 // targetFile is a file of the copy. It is safe for concurrent use on different
 // ranges.
 type targetFile struct {
-	root *os.Root
-	name string
+	root    *os.Root
+	name    string
+	buffers *sync.Pool // of *[]byte, for direct writes of a block
 
-	mu   sync.Mutex
-	file *os.File
-	size int64
-	sum  []Sum // by block; 0 is not known yet
+	mu        sync.Mutex
+	file      *os.File
+	direct    *os.File       // the same, past the page cache; nil where that is refused
+	buffered  bool           // it was refused
+	allocated map[int64]bool // ranges that have their blocks
+	size      int64
+	sum       []Sum // by block; 0 is not known yet
 }
 
 // open opens the file when it is first needed. f.mu is held.
@@ -40,15 +44,47 @@ func (f *targetFile) open() error {
 	return nil
 }
 
+// directly gives the file to write a block to past the page cache, nil when
+// that cannot be done. f.mu is held.
+func (f *targetFile) directly(b Block) *os.File {
+	if f.buffered || len(b.Data)%directAlign != 0 {
+		return nil
+	}
+	if f.direct == nil {
+		var err error
+		if f.direct, err = openDirect(f.root, f.name); err != nil {
+			f.direct, f.buffered = nil, true
+			return nil
+		}
+		f.allocated = map[int64]bool{}
+	}
+	const length = rangeBlocks * BlockSize
+	if r := b.Index / rangeBlocks; !f.allocated[r] {
+		if err := preallocate(f.file, r*length, length); err != nil {
+			f.buffered = true
+			return nil
+		}
+		f.allocated[r] = true
+	}
+	return f.direct
+}
+
 func (f *targetFile) close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.file == nil {
-		return nil
+	return f.closeFiles()
+}
+
+// closeFiles closes what is open. f.mu is held.
+func (f *targetFile) closeFiles() error {
+	var errs []error
+	for _, file := range []*os.File{f.direct, f.file} {
+		if file != nil {
+			errs = append(errs, file.Close())
+		}
 	}
-	err := f.file.Close()
-	f.file = nil
-	return err
+	f.file, f.direct = nil, nil
+	return errors.Join(errs...)
 }
 
 // sums are the checksums of what is there: remembered, or read from the file
@@ -105,12 +141,16 @@ func (f *targetFile) write(b Block) error {
 	at := b.Index * BlockSize
 	hole := at >= f.size && isZero(b.Data)
 	f.size = max(f.size, at+int64(len(b.Data)))
+	var direct *os.File
+	if err == nil && !hole {
+		direct = f.directly(b)
+	}
 	f.mu.Unlock()
 	if err != nil {
 		return err
 	}
 	if !hole {
-		if _, err := file.WriteAt(b.Data, at); err != nil {
+		if err := f.writeAt(file, direct, b.Data, at); err != nil {
 			return fmt.Errorf("seed: write %s: %w", f.name, explain(err))
 		}
 	}
@@ -118,10 +158,31 @@ func (f *targetFile) write(b Block) error {
 	return nil
 }
 
+// writeAt writes past the page cache if it may, and through it where the file
+// system then does not take it.
+func (f *targetFile) writeAt(file, direct *os.File, data []byte, at int64) error {
+	if direct != nil {
+		buf, _ := f.buffers.Get().(*[]byte)
+		defer f.buffers.Put(buf)
+		_, err := direct.WriteAt((*buf)[:copy(*buf, data)], at)
+		if !errors.Is(err, syscall.EINVAL) {
+			return err
+		}
+		f.mu.Lock()
+		f.buffered = true
+		f.mu.Unlock()
+	}
+	_, err := file.WriteAt(data, at)
+	return err
+}
+
 // startWriting has a range written to disk while others are copied.
 func (f *targetFile) startWriting(first, n int64) {
 	f.mu.Lock()
 	file := f.file
+	if f.direct != nil && !f.buffered {
+		file = nil // there is nothing in the page cache
+	}
 	f.mu.Unlock()
 	if file != nil {
 		startWriting(file, first*BlockSize, n*BlockSize)
@@ -155,12 +216,7 @@ func (f *targetFile) finish(size int64) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	err := f.file.Sync()
-	if e := f.file.Close(); err == nil {
-		err = e
-	}
-	f.file = nil
-	if err != nil {
+	if err := errors.Join(f.file.Sync(), f.closeFiles()); err != nil {
 		return fmt.Errorf("seed: make %s durable: %w", f.name, explain(err))
 	}
 	return nil

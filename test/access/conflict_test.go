@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/replicate"
 	"github.com/millrace/millrace/internal/rule"
+	"github.com/millrace/millrace/internal/wire"
 )
 
 // TestConflictsWithLeastPrivileges: finding, removing and keeping what is in
@@ -121,5 +122,23 @@ func TestEndingTransactions(t *testing.T) {
 	close(hold)
 	if err := <-ended; !errors.Is(err, again) {
 		t.Errorf("the transaction was not ended: %v", err)
+	}
+
+	// The same in a session of its batches, which the driver knows nothing of.
+	conn, err := dead.Pool.Checkout(t.Context(), wire.Primary())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	begun := bson.D{{Key: "update", Value: "c"}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "u", Value: change}}}},
+		{Key: "lsid", Value: txn.Batch(3)}, {Key: "txnNumber", Value: txn.Number()}, {Key: "startTransaction", Value: true}, {Key: "autocommit", Value: false}}
+	if _, err := conn.Run(t.Context(), "acc", begun); err != nil {
+		t.Fatal(err)
+	}
+	if err := next.KillSession(t.Context(), txn.SessionID()); err != nil {
+		t.Error(err)
+	}
+	if _, err := next.Client.Database("acc").Collection("c").UpdateOne(ctx, bson.D{{Key: "_id", Value: 1}}, change); err != nil {
+		t.Errorf("the document is still held: %v", err)
 	}
 }
