@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
@@ -24,11 +25,14 @@ import (
 // nothing else.
 const (
 	togetherMost = 500
+	// togetherNear is how long an exchange that does nothing may take: with a
+	// target far away the exchanges of transactions cost more than they save.
+	togetherNear = 20 * time.Millisecond
 	// togetherBytes keeps a transaction's entries far below the 16 MB that one
 	// oplog entry holds.
 	togetherBytes = 2 << 20
-	// togetherPause is how many batches are sent plainly after one that no
-	// transaction took.
+	// togetherPause is how many batches are sent plainly where transactions do
+	// not take them, or take too long.
 	togetherPause = 64
 )
 
@@ -53,39 +57,47 @@ func (w *worker) mayTogether(t *target, n int) bool {
 // sendUpdates sends updates of different documents, in transactions if it may.
 // The reply is that of plain unordered updates.
 func (w *worker) sendUpdates(ctx context.Context, t *target, ops []*op) (wire.WriteResult, error) {
-	total := wire.WriteResult{Term: -1}
-	if w.mayTogether(t, len(ops)) {
-		if err := w.observeTerm(ctx); err != nil {
-			return total, err
-		}
-		done := 0
-		for len(ops)-done >= w.e.o.TogetherOps && w.txn.pause == 0 {
-			n := togetherChunk(ops[done:])
-			matched, ok, err := w.transact(ctx, t, ops[done:done+n])
-			if err != nil {
-				return total, err
-			}
-			if !ok {
-				w.txn.pause = togetherPause
-				break
-			}
-			total.N += matched
-			done += n
-		}
-		// Under which term they committed is not told: it did not change in
-		// between, or the next checkpoint fails.
-		if err := w.observeTerm(ctx); err != nil || done == len(ops) {
-			return total, err
-		}
-		rest, err := w.sendOps(ctx, "update", t, ops[done:], false, appendUpdate)
-		for _, e := range rest.Errors {
-			e.Index += done
-			total.Errors = append(total.Errors, e)
-		}
-		total.N += rest.N
-		return total, err
+	if !w.mayTogether(t, len(ops)) {
+		return w.sendOps(ctx, "update", t, ops, false, appendUpdate)
 	}
-	return w.sendOps(ctx, "update", t, ops, false, appendUpdate)
+	done, matched, err := w.sendTogether(ctx, t, ops)
+	if err != nil || done == len(ops) {
+		return wire.WriteResult{Term: -1, N: matched}, err
+	}
+	res, err := w.sendOps(ctx, "update", t, ops[done:], false, appendUpdate)
+	for i := range res.Errors {
+		res.Errors[i].Index += done
+	}
+	res.N += matched
+	return res, err
+}
+
+// sendTogether sends as many of the updates in transactions as can be, from the
+// first on.
+func (w *worker) sendTogether(ctx context.Context, t *target, ops []*op) (done int, matched int64, err error) {
+	// Under which term a transaction commits is not told. With those before
+	// and after it noted, a checkpoint cannot miss a change between.
+	began := time.Now()
+	if err := w.observeTerm(ctx); err != nil {
+		return 0, 0, err
+	}
+	if time.Since(began) > togetherNear {
+		w.txn.pause = togetherPause
+		return 0, 0, nil
+	}
+	for len(ops)-done >= w.e.o.TogetherOps {
+		n := togetherChunk(ops[done:])
+		m, ok, err := w.transact(ctx, t, ops[done:done+n])
+		if err != nil {
+			return done, matched, err
+		}
+		if !ok {
+			w.txn.pause = togetherPause
+			break
+		}
+		done, matched = done+n, matched+m
+	}
+	return done, matched, w.observeTerm(ctx)
 }
 
 // togetherChunk is how many of ops go into one transaction.

@@ -25,10 +25,18 @@ func (r *round) closing(ctx context.Context) (*Final, error) {
 // then. Under the lock only files that changed are read, and what the pullers
 // do not hold is put aside, so that the lock does not wait for any network.
 func (r *round) runFreeze(ctx context.Context) (*Final, error) {
+	aside, err := newSpool(r.agent.opts.SpoolDir, r.id)
+	if err != nil {
+		return nil, err
+	}
 	for attempt := 1; ; attempt++ {
-		final, err := r.freezeOnce(ctx)
+		// What one attempt has put aside the next one counts on.
+		final, err := r.freezeOnce(ctx, aside)
+		if err == nil {
+			return final, nil
+		}
 		if !errors.Is(err, errWritten) || attempt == freezeAttempts || ctx.Err() != nil {
-			return final, err
+			return nil, errors.Join(err, aside.remove())
 		}
 		r.agent.opts.Log.Info("the member's files changed under the lock; it is locked once more", "error", err)
 	}
@@ -39,26 +47,22 @@ func (r *round) runFreeze(ctx context.Context) (*Final, error) {
 // once with 6.0.5 on a busy disk, as a change of WiredTiger.turtle).
 const freezeAttempts = 3
 
-func (r *round) freezeOnce(ctx context.Context) (*Final, error) {
+func (r *round) freezeOnce(ctx context.Context, aside *spool) (*Final, error) {
 	a := r.agent
-	aside, err := newSpool(a.opts.SpoolDir, r.id)
-	if err != nil {
-		return nil, err
-	}
 	began := time.Now()
 	caught, err := r.catchUp(ctx, aside)
 	if err == nil && r.idle(a.opts.Idle) {
 		err = errNoRound // whoever this was for is gone: do not lock for nobody
 	}
 	if err != nil {
-		return nil, errors.Join(err, aside.remove())
+		return nil, err
 	}
 	times := LockTimes{CatchUp: time.Since(began).Seconds(), CaughtBytes: caught}
 	aside.hold()
 	began = time.Now()
 	thaw, err := a.opts.Freezer.Freeze(ctx)
 	if err != nil {
-		return nil, errors.Join(err, aside.remove())
+		return nil, err
 	}
 	times.Take = time.Since(began).Seconds()
 	began = time.Now()
@@ -68,11 +72,8 @@ func (r *round) freezeOnce(ctx context.Context) (*Final, error) {
 		err = errors.Join(err, e)
 	}
 	locked, release := time.Since(began), time.Since(releasing)
-	if err == nil {
-		err = aside.flush()
-	}
-	if err != nil {
-		return nil, errors.Join(err, aside.remove())
+	if err = errors.Join(err, aside.flush()); err != nil {
+		return nil, err
 	}
 	if a.opts.Way == WayLock {
 		final.noteLock(times, locked, release, thaw)
@@ -83,7 +84,7 @@ func (r *round) freezeOnce(ctx context.Context) (*Final, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state == roundEnded {
-		return nil, errors.Join(errNoRound, aside.remove())
+		return nil, errNoRound
 	}
 	for path, f := range files {
 		r.files[path] = f

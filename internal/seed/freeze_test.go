@@ -73,6 +73,69 @@ func (f *settlingFreezer) Settle(context.Context) error {
 	return nil
 }
 
+// What was put aside before a lock under which files changed counts for the next
+// lock: a file that did not change in between is not read again.
+func TestBlocksPutAsideOutliveALock(t *testing.T) {
+	dir := fakeMember(t)
+	write := func(text string) {
+		f, err := os.OpenFile(filepath.Join(dir, "index-2.wt"), os.O_WRONLY, 0)
+		must(t, err)
+		_, err = f.WriteAt([]byte(text), 3*BlockSize)
+		must(t, err)
+		must(t, f.Close())
+	}
+	freezer := &releasingFreezer{}
+	freezer.settle = func() { // after the first pass
+		if freezer.n == 0 {
+			write("once")
+			time.Sleep(2 * settle) // else its stamp is not believed
+		}
+	}
+	freezer.released = func() {
+		if freezer.n == 2 {
+			write("thereafter")
+		}
+	}
+	a := fakeAgent(t, dir, AgentOptions{Way: WayLock, Freezer: freezer})
+	must(t, os.WriteFile(filepath.Join(dir, "WiredTiger.turtle"), []byte("turtle"), 0o600))
+	n := 0
+	a.compared = func() {
+		if n++; n == 1 {
+			appendTo(t, dir, "WiredTiger.turtle", "a checkpoint that began before the lock")
+		}
+	}
+	to := filepath.Join(t.TempDir(), "to")
+	_, err := Pull(t.Context(), a, PullOptions{DBPath: to, NoClone: true})
+	must(t, err)
+	got, err := os.ReadFile(filepath.Join(to, "index-2.wt"))
+	must(t, err)
+	if text := string(got[3*BlockSize:][:4]); freezer.n != 2 || text != "once" {
+		t.Errorf("after %d locks the copy holds %q", freezer.n, text)
+	}
+}
+
+// releasingFreezer calls released when the member works again.
+type releasingFreezer struct {
+	settlingFreezer
+	released func()
+}
+
+func (f *releasingFreezer) Freeze(ctx context.Context) (Thaw, error) {
+	thaw, err := f.settlingFreezer.Freeze(ctx)
+	return releasedThaw{thaw, f.released}, err
+}
+
+type releasedThaw struct {
+	Thaw
+	released func()
+}
+
+func (t releasedThaw) Release() error {
+	err := t.Thaw.Release()
+	t.released()
+	return err
+}
+
 // A stamp is believed when it is old enough for its file system's clock.
 func TestStampsAreBelieved(t *testing.T) {
 	now := time.Unix(1000, 0)
