@@ -22,13 +22,14 @@ const (
 
 // catchUp goes over the files before the lock, as often as it helps, and puts
 // aside what changed since pullers read them: under the lock the same blocks are
-// summed up again, but few are new. It returns the bytes put aside.
+// summed up again, but few are new. What changes while a pass reads is left to
+// the next one or to the lock, so that a pass helps that reads for less time than
+// the one before. It returns the bytes put aside.
 func (r *round) catchUp(ctx context.Context, aside *spool) (int64, error) {
 	a := r.agent
 	if a.opts.Way != WayLock {
 		return 0, nil
 	}
-	last := int64(0)
 	for pass := range catchUpPasses {
 		if s, ok := a.opts.Freezer.(settler); ok {
 			if err := s.Settle(ctx); err != nil {
@@ -39,23 +40,31 @@ func (r *round) catchUp(ctx context.Context, aside *spool) (int64, error) {
 			}
 		}
 		before := aside.size()
-		if err := r.catchUpOnce(ctx, aside); err != nil {
+		read, err := r.catchUpOnce(ctx, aside)
+		if err != nil {
 			return 0, err
 		}
 		added := aside.size() - before
-		a.opts.Log.Debug("caught up with the member", "pass", pass+1, "changedBytes", added)
-		if added < caughtUp || pass > 0 && added > last/2 {
+		a.opts.Log.Debug("caught up with the member", "pass", pass+1, "readBytes", read, "changedBytes", added)
+		if added < caughtUp {
 			break
 		}
-		last = added
+		_, next, err := r.outdated()
+		if err != nil {
+			return 0, err
+		}
+		if bytesOf(next) > read/2 {
+			break
+		}
 	}
 	return aside.size(), nil
 }
 
-func (r *round) catchUpOnce(ctx context.Context, aside *spool) error {
-	l, err := r.listing()
+// catchUpOnce reads the files that changed, and returns how much that was.
+func (r *round) catchUpOnce(ctx context.Context, aside *spool) (int64, error) {
+	l, read, err := r.outdated()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	r.mu.Lock()
 	for path, known := range l.files { // also those that are new
@@ -64,6 +73,23 @@ func (r *round) catchUpOnce(ctx context.Context, aside *spool) error {
 		}
 	}
 	r.mu.Unlock()
+	if err := r.compareFiles(ctx, read, aside); err != nil {
+		return 0, err
+	}
+	for _, c := range read {
+		if c.known.caught, c.known.sums = l.stamps[c.Path], c.sums; c.torn.Load() {
+			c.known.caught = stamp{}
+		}
+	}
+	return bytesOf(read), nil
+}
+
+// outdated are the files that were written to since they were caught up with.
+func (r *round) outdated() (*listing, []*comparison, error) {
+	l, err := r.listing()
+	if err != nil {
+		return nil, nil, err
+	}
 	var read []*comparison
 	for _, f := range l.list {
 		known := l.files[f.Path]
@@ -71,13 +97,12 @@ func (r *round) catchUpOnce(ctx context.Context, aside *spool) error {
 			read = append(read, &comparison{File: f, known: known, sums: make([]Sum, blocksOf(f.Size)), live: true})
 		}
 	}
-	if err := r.compareFiles(ctx, read, aside); err != nil {
-		return err
+	return l, read, nil
+}
+
+func bytesOf(list []*comparison) (n int64) {
+	for _, c := range list {
+		n += c.Size
 	}
-	for _, c := range read {
-		if c.known.caught, c.known.sums = l.stamps[c.Path], c.sums; c.torn.Load() {
-			c.known.caught = stamp{}
-		}
-	}
-	return nil
+	return n
 }
