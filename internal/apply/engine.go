@@ -33,7 +33,7 @@ type Options struct {
 	Partitions int
 	// MaxBytes bounds the events in flight, default 32 MB.
 	MaxBytes int64
-	// BatchOps and BatchBytes bound one partition's batch, default 16000 and 4 MB.
+	// BatchOps and BatchBytes bound one partition's batch, default 4000 and 4 MB.
 	BatchOps   int
 	BatchBytes int
 	// HoldBytes bounds the updates that one partition holds back over batches
@@ -89,7 +89,7 @@ func (o Options) withDefaults() Options {
 		o.MaxBytes = 32 << 20
 	}
 	if o.BatchOps <= 0 {
-		o.BatchOps = 16_000
+		o.BatchOps = 4000
 	}
 	if o.BatchBytes <= 0 {
 		o.BatchBytes = 4 << 20
