@@ -24,7 +24,10 @@ type targetFile struct {
 	buffered  bool           // it was refused
 	allocated map[int64]bool // ranges that have their blocks
 	size      int64
-	sum       []Sum // by block; 0 is not known yet
+	// found is how much of it was there when it was opened, or given its size:
+	// what lies beyond is written by this run, which knows its checksums.
+	found int64
+	sum   []Sum // by block; 0 is not known yet
 }
 
 // open opens the file when it is first needed. f.mu is held.
@@ -40,7 +43,7 @@ func (f *targetFile) open() error {
 	if err != nil {
 		return errors.Join(err, file.Close())
 	}
-	f.file, f.size = file, info.Size()
+	f.file, f.size, f.found = file, info.Size(), info.Size()
 	return nil
 }
 
@@ -88,11 +91,11 @@ func (f *targetFile) closeFiles() error {
 }
 
 // sums are the checksums of what is there: remembered, or read from the file
-// if an earlier run left it.
+// if an earlier run left it. A block that others are about to write is not read.
 func (f *targetFile) sums(first, n int64) ([]Sum, error) {
 	f.mu.Lock()
 	err := f.open()
-	file, size := f.file, f.size
+	file, found := f.file, f.found
 	have := make([]Sum, n)
 	for i := range have {
 		if at := first + int64(i); at < int64(len(f.sum)) {
@@ -106,7 +109,7 @@ func (f *targetFile) sums(first, n int64) ([]Sum, error) {
 	var buf []byte
 	for i := range have {
 		at := first + int64(i)
-		if have[i] != 0 || at*BlockSize >= size {
+		if have[i] != 0 || at*BlockSize >= found {
 			continue
 		}
 		if buf == nil {
@@ -205,7 +208,7 @@ func (f *targetFile) resize(size int64) error {
 			f.sum[i] = 0
 		}
 	}
-	f.size = size
+	f.size, f.found = size, size
 	return nil
 }
 
