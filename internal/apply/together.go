@@ -134,7 +134,7 @@ func (w *worker) transact(ctx context.Context, t *target, ops []*op) (matched in
 	}
 	if err := w.endTransaction(ctx, "commitTransaction", t, number); err != nil {
 		if aborted(err) {
-			return 0, false, nil
+			return 0, false, w.endTransaction(ctx, "abortTransaction", t, number)
 		}
 		return 0, false, err
 	}
@@ -168,11 +168,13 @@ func answered(err error) bool {
 	return errors.As(err, &ce) && !ce.HasErrorLabel("NetworkError")
 }
 
-// aborted reports a commit that certainly did not happen.
+// aborted reports a commit that certainly did not happen: the server calls an
+// error transient when the whole transaction may be sent again (transactions
+// specification). A WriteConflict at the commit of updates alone was seen.
 func aborted(err error) bool {
 	var ce driver.CommandError
 	return errors.As(err, &ce) && ce.HasErrorLabel("TransientTransactionError") && !ce.HasErrorLabel("NetworkError") &&
-		!ce.HasErrorLabel("UnknownTransactionCommitResult") && ce.Code == mongo.CodeNoSuchTransaction
+		!ce.HasErrorLabel("UnknownTransactionCommitResult")
 }
 
 // openSessions gives the workers their sessions, if the target knows

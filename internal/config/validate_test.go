@@ -100,8 +100,11 @@ func expect(t *testing.T, err error, setting string) {
 }
 
 func TestValidateOthers(t *testing.T) {
-	v := Verify{Common: Common{Output: "json", LogLevel: "info", LogFormat: "text"}, Clusters: Clusters{Source: "mongodb://a", Target: "mongodb://b"}}
+	v := Verify{Common: Common{Output: "json", LogLevel: "info", LogFormat: "text"}, Clusters: Clusters{Source: "mongodb://a", Target: "mongodb://b"}, Method: "auto"}
 	expect(t, v.Validate(nil), "")
+	v.Method = "guess"
+	expect(t, v.Validate(nil), "method")
+	v.Method = "ranges"
 	v.Workers = -1
 	expect(t, v.Validate(nil), "workers")
 

@@ -45,7 +45,6 @@ const (
 	CodeIndexOptionsConflict = 85
 	CodeIndexKeySpecsClash   = 86
 	CodeQueryPlanKilled      = 175
-	CodeNoSuchTransaction    = 251
 	CodeDuplicateKey         = 11000
 
 	// What $collStats says of a collection that is gone, up to 4.4.
