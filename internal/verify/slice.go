@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -25,9 +26,8 @@ type cut struct {
 // the document at its end has been deleted it gives a few more, which the next
 // slice gives as well: then their groups differ and are looked into.
 type slice struct {
-	after  int64
-	until  *cut
-	parted bool // one of several
+	after int64
+	until *cut
 }
 
 // eachSlice calls fn for the parts between cuts, so many at a time.
@@ -36,11 +36,11 @@ func eachSlice(ctx context.Context, cuts []cut, readers int, fn func(context.Con
 	g.SetLimit(readers)
 	prev := int64(0)
 	for i := range cuts {
-		sl := slice{prev, &cuts[i], true}
+		sl := slice{prev, &cuts[i]}
 		g.Go(func() error { return fn(ctx, sl) })
 		prev = cuts[i].record
 	}
-	g.Go(func() error { return fn(ctx, slice{prev, nil, len(cuts) > 0}) })
+	g.Go(func() error { return fn(ctx, slice{prev, nil}) })
 	return g.Wait()
 }
 
@@ -76,7 +76,7 @@ func recordCuts(ctx context.Context, s *side, readers int) ([]cut, error) {
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(found, func(a, b cut) int { return int(min(max(a.record-b.record, -1), 1)) })
+	slices.SortFunc(found, func(a, b cut) int { return cmp.Compare(a.record, b.record) })
 	found = slices.CompactFunc(found, func(a, b cut) bool { return a.record == b.record })
 	if len(found) < n {
 		return nil, nil
@@ -147,7 +147,7 @@ func (sl slice) command(s *side, idsOnly bool, batch int) bson.D {
 	if idsOnly {
 		cmd = append(cmd, bson.E{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}})
 	}
-	if sl.parted {
+	if sl.after > 0 || sl.until != nil {
 		cmd = append(cmd, bson.E{Key: "$_requestResumeToken", Value: true})
 	}
 	if sl.after > 0 {
@@ -159,42 +159,18 @@ func (sl slice) command(s *side, idsOnly bool, batch int) bson.D {
 // scanSlice reads a slice. It calls each for every document with its key, and
 // end after each reply; both get what is valid during the call.
 func (w *worker) scanSlice(ctx context.Context, s *side, sl slice, idsOnly bool, each func(doc, key []byte) error, end func()) error {
-	if !s.exists {
-		return nil
-	}
-	conn, err := s.checkout(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Release()
 	size := s.averageSize()
 	if idsOnly {
 		size = min(size, 64)
 	}
 	batch := max(w.e.limits.scan/size, 2)
-	cur, err := openCursor(ctx, conn, s, sl.command(s, idsOnly, batch), batch)
-	if err != nil {
-		return err
-	}
-	defer closeCursor(ctx, cur) // the slice may end before it does
-	for {
-		b, err := cur.Next(ctx)
-		if err != nil {
-			return fmt.Errorf("read %s on %s: %w", s.ns, s.cluster.Address(), err)
-		}
+	return w.e.eachReply(ctx, s, sl.command(s, idsOnly, batch), batch, func(b *wire.Batch) (over bool, err error) {
 		w.e.c.hold(b.Size)
-		over, err := sl.walk(s, b, each)
+		over, err = sl.walk(s, b, each)
 		w.e.c.hold(-b.Size)
 		end()
-		if err != nil || over || b.Done {
-			return err
-		}
-		if w.e.o.Throttle != nil {
-			if err := w.e.o.Throttle(ctx, b.Size); err != nil {
-				return err
-			}
-		}
-	}
+		return over, err
+	})
 }
 
 // walk calls each for the documents of a reply that belong to the slice; over

@@ -59,6 +59,12 @@ func (st *stream) fill(ctx context.Context, s *side, cmd bson.D, batch int) erro
 }
 
 func (st *stream) read(ctx context.Context, s *side, cmd bson.D, batch int) error {
+	return st.e.eachReply(ctx, s, cmd, batch, func(b *wire.Batch) (bool, error) { return false, st.send(ctx, b) })
+}
+
+// eachReply runs a command that reads documents of a side and hands over its
+// replies, until fn says that it is over.
+func (e *Engine) eachReply(ctx context.Context, s *side, cmd bson.D, batch int, fn func(b *wire.Batch) (over bool, err error)) error {
 	if !s.exists {
 		return nil
 	}
@@ -77,11 +83,11 @@ func (st *stream) read(ctx context.Context, s *side, cmd bson.D, batch int) erro
 		if err != nil {
 			return fmt.Errorf("read %s on %s: %w", s.ns, s.cluster.Address(), err)
 		}
-		if err := st.send(ctx, b); err != nil || b.Done {
+		if over, err := fn(b); err != nil || over || b.Done {
 			return err
 		}
-		if st.e.o.Throttle != nil {
-			if err := st.e.o.Throttle(ctx, b.Size); err != nil {
+		if e.o.Throttle != nil {
+			if err := e.o.Throttle(ctx, b.Size); err != nil {
 				return err
 			}
 		}
