@@ -73,6 +73,9 @@ func (r *round) catchUpOnce(ctx context.Context, aside *spool) (int64, error) {
 		}
 	}
 	r.mu.Unlock()
+	for _, c := range read {
+		c.sums = make([]Sum, blocksOf(c.Size))
+	}
 	if err := r.compareFiles(ctx, read, aside); err != nil {
 		return 0, err
 	}
@@ -84,7 +87,8 @@ func (r *round) catchUpOnce(ctx context.Context, aside *spool) (int64, error) {
 	return bytesOf(read), nil
 }
 
-// outdated are the files that were written to since they were caught up with.
+// outdated are the files that were written to since they were caught up with, to
+// be compared.
 func (r *round) outdated() (*listing, []*comparison, error) {
 	l, err := r.listing()
 	if err != nil {
@@ -94,7 +98,7 @@ func (r *round) outdated() (*listing, []*comparison, error) {
 	for _, f := range l.list {
 		known := l.files[f.Path]
 		if !r.same(f, l) && !l.stamps[f.Path].unchangedSince(known.caught) {
-			read = append(read, &comparison{File: f, known: known, sums: make([]Sum, blocksOf(f.Size)), live: true})
+			read = append(read, &comparison{File: f, known: known, live: true})
 		}
 	}
 	return l, read, nil
