@@ -173,7 +173,7 @@ func answered(err error) bool {
 // specification). A WriteConflict at the commit of updates alone was seen.
 func aborted(err error) bool {
 	var ce driver.CommandError
-	return errors.As(err, &ce) && ce.HasErrorLabel("TransientTransactionError") && !ce.HasErrorLabel("NetworkError") &&
+	return answered(err) && errors.As(err, &ce) && ce.HasErrorLabel("TransientTransactionError") &&
 		!ce.HasErrorLabel("UnknownTransactionCommitResult")
 }
 
