@@ -28,8 +28,8 @@ func (r *reader) sampleNow(ctx context.Context, c *collection, strategy *Strateg
 			return nil, err
 		}
 		ids, err := r.sample(ctx, c, name, size)
-		if i == patience || !mongo.IsCode(err, mongo.CodeQueryPlanKilled) {
-			return ids, err
+		if i == patience || !mongo.IsCode(err, mongo.CodeQueryPlanKilled) && !mongo.IsCode(err, mongo.CodeSampleFailed) {
+			return r.withoutSample(c, ids, err)
 		}
 	}
 }
@@ -75,9 +75,14 @@ func (r *reader) sample(ctx context.Context, c *collection, name string, size in
 		ids = append(ids, id)
 		return nil
 	})
+	return ids, err
+}
+
+// withoutSample makes a refused sample an empty one: that costs parallelism, not
+// the copy.
+func (r *reader) withoutSample(c *collection, ids []bsoncore.Value, err error) ([]bsoncore.Value, error) {
 	var ce driver.CommandError
 	if errors.As(err, &ce) && mongo.Classify(err) == mongo.ClassFatal && ce.Code != mongo.CodeUnauthorized {
-		// A sample that fails costs parallelism, not the copy.
 		r.e.opts.Log.Warn("no sample; the collection is copied as one slice", "collection", c.Source.NS, "error", err)
 		return nil, nil
 	}

@@ -46,6 +46,9 @@ const (
 	CodeIndexKeySpecsClash   = 86
 	CodeQueryPlanKilled      = 175
 	CodeDuplicateKey         = 11000
+	// CodeSampleFailed is $sample's: its random cursor went on meeting the same
+	// documents. Trying again helps mostly, as the message says.
+	CodeSampleFailed = 28799
 
 	// What $collStats says of a collection that is gone, up to 4.4.
 	codeNoStorageStats = 40280

@@ -189,13 +189,7 @@ func testRetries(t *testing.T, m Method) {
 	r := seeded(t)
 	b := newBed(t, c, c)
 	want := plantAll(t, b, r, idsOf(1000, makeID), 30, true)
-	_, err := c.Command(t.Context(), "admin", bson.D{{Key: "configureFailPoint", Value: "failCommand"},
-		{Key: "mode", Value: bson.D{{Key: "times", Value: 3}}},
-		{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"getMore"}}, {Key: "errorCode", Value: 43},
-			{Key: "namespace", Value: b.pair.TargetNS}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	failCommand(t, c, "getMore", b.pair.TargetNS, 43, 3)
 	var log bytes.Buffer
 	rep, _ := b.run(Options{Method: m, MaxBufferedBytes: 1, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	checkFound(t, rep, want)
@@ -204,6 +198,39 @@ func testRetries(t *testing.T, m Method) {
 	}
 	if col := rep.Collections[0]; col.SourceDocs == 0 || col.SourceDocs > 1000 {
 		t.Errorf("%d source documents: tries that failed count", col.SourceDocs)
+	}
+}
+
+// failCommand makes so many commands of a collection fail with a code.
+func failCommand(t *testing.T, c *mongo.Cluster, name, ns string, code, times int) {
+	t.Helper()
+	_, err := c.Command(t.Context(), "admin", bson.D{{Key: "configureFailPoint", Value: "failCommand"},
+		{Key: "mode", Value: bson.D{{Key: "times", Value: times}}},
+		{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{name}}, {Key: "errorCode", Value: code},
+			{Key: "namespace", Value: ns}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A server that cannot draw a sample is asked again; if it never can, the
+// collection is compared in one piece.
+func TestSampleFails(t *testing.T) {
+	c := cluster(t, "6.0", "rs:1")
+	r := seeded(t)
+	b := newBed(t, c, c)
+	want := plantAll(t, b, r, idsOf(1000, makeID), 30, true)
+	larger := b.pair.SourceNS
+	if size := func(ns string) int64 { s, _ := describe(t.Context(), c, ns); return s.bytes }; size(b.pair.TargetNS) > size(larger) {
+		larger = b.pair.TargetNS
+	}
+	for _, tc := range []struct{ times, ranges int }{{2, 0}, {5, 1}} {
+		failCommand(t, c, "aggregate", larger, mongo.CodeSampleFailed, tc.times)
+		rep, st := b.run(Options{Method: Ranges, RangeBytes: 2000})
+		checkFound(t, rep, want)
+		if tc.ranges != 0 && st.Ranges != int64(tc.ranges) || tc.ranges == 0 && st.Ranges < 20 {
+			t.Errorf("%d failures: %d ranges", tc.times, st.Ranges)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -335,6 +336,7 @@ func TestPlantedDifferences(t *testing.T) {
 			b := newBed(t, c, c)
 			b.create(tc.options...)
 			want := plantAll(t, b, r, tc.ids, tc.every, !tc.o.IgnoreFieldOrder)
+			tc.o.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
 			rep, st := b.run(tc.o)
 			checkFound(t, rep, want)
 			if col := rep.Collections[0]; col.Method != tc.o.Method && !strings.Contains(tc.name, "too much") && tc.o.Method != "" {

@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // collection is a pair at work.
@@ -119,8 +120,20 @@ func (c *collection) cuts(ctx context.Context) ([]bson.RawValue, error) {
 	return choose(ids, int(n)), nil
 }
 
-// sample returns random _ids in the server's order.
+// sample returns random _ids in the server's order, none where the server does
+// not succeed in drawing them.
 func sample(ctx context.Context, s *side, n int) ([]bson.RawValue, error) {
+	const patience = 5
+	for range patience {
+		ids, err := draw(ctx, s, n)
+		if !mongo.IsCode(err, mongo.CodeSampleFailed) {
+			return ids, err
+		}
+	}
+	return nil, nil
+}
+
+func draw(ctx context.Context, s *side, n int) ([]bson.RawValue, error) {
 	conn, err := s.checkout(ctx)
 	if err != nil {
 		return nil, err

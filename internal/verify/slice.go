@@ -101,10 +101,11 @@ func locate(ctx context.Context, s *side, ids []bson.RawValue) ([]cut, error) {
 		return nil, err
 	}
 	defer conn.Release()
-	// Of whole documents showRecordId would overwrite a field of that name.
+	// With a field that the index does not hold, the ids come from the documents:
+	// an index gives back any NaN as one and the same.
 	cur, err := openCursor(ctx, conn, s, s.majority(bson.D{{Key: "find", Value: s.coll},
 		{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: in}}}}},
-		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}},
+		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}, {Key: "\x01", Value: 1}}},
 		{Key: "showRecordId", Value: true}, {Key: "batchSize", Value: len(in) + 1}}), 0)
 	if err != nil {
 		return nil, err

@@ -45,6 +45,40 @@ func sliceIDs(t *testing.T, w *worker, s *side, cuts []cut) [][]string {
 	return out
 }
 
+// What locate returns is met again by a scan, byte for byte, whatever the _id.
+func TestLocate(t *testing.T) {
+	c := cluster(t, "6.0", "rs:1")
+	b := newBed(t, c, c)
+	var docs []bson.Raw
+	var ids []bson.RawValue
+	for _, id := range idsOf(140, makeID) {
+		if id == nil {
+			continue // a null makes the server fetch the documents anyway
+		}
+		doc := raw(t, bson.D{{Key: "_id", Value: id}})
+		docs, ids = append(docs, doc), append(ids, doc.Lookup("_id"))
+	}
+	insert(t, c, b.pair.SourceNS, docs...)
+	s, err := describe(t.Context(), c, b.pair.SourceNS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := locate(t.Context(), &s, ids)
+	if err != nil || len(found) != len(docs) {
+		t.Fatalf("%d of %d documents found, error %v", len(found), len(docs), err)
+	}
+	want := map[string]bool{}
+	for _, d := range docs {
+		k, _ := appendID(nil, d)
+		want[string(k)] = true
+	}
+	for _, f := range found {
+		if !want[f.id] {
+			t.Errorf("_id %s at record %d is none that was inserted", idValue(f.id), f.record)
+		}
+	}
+}
+
 // Slices in record order hold every document once, those included that come to
 // the collection's end after it was cut; a difference on the first and on the
 // last document of every slice is found.
