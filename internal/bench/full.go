@@ -211,7 +211,7 @@ func (w *fullWork) contenders(ctx context.Context) []contender {
 func (w *fullWork) ceiling(name string, before, after []index) contender {
 	how := "read: " + w.read.String() + "; insert: " + w.write.String()
 	if len(after) > 0 {
-		how += "; then one createIndexes of all"
+		how += "; then createIndexes, at most three at once"
 	}
 	return contender{
 		name: name, kind: KindCeiling, how: how,

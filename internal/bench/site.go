@@ -233,10 +233,22 @@ type index struct {
 	unique bool
 }
 
+// index builds indexes of a collection in as many commands at once as a server
+// works on by default: one command uses one processor.
 func (s *side) index(ctx context.Context, c int, indexes []index) error {
-	if len(indexes) == 0 {
-		return nil
+	const atOnce = 3
+	g, ctx := errgroup.WithContext(ctx)
+	for first := range min(atOnce, len(indexes)) {
+		var part []index
+		for i := first; i < len(indexes); i += atOnce {
+			part = append(part, indexes[i])
+		}
+		g.Go(func() error { return s.createIndexes(ctx, c, part) })
 	}
+	return g.Wait()
+}
+
+func (s *side) createIndexes(ctx context.Context, c int, indexes []index) error {
 	var specs bson.A
 	for _, ix := range indexes {
 		spec := bson.D{{Key: "key", Value: bson.D{{Key: ix.field, Value: 1}}}, {Key: "name", Value: ix.field + "_1"}}

@@ -24,46 +24,56 @@ const (
 	Consistent
 )
 
-// BuildIndexes builds all given indexes of a collection of the target in one
-// command, which scans the documents once, and waits for it. In phase
+// BuildIndexes builds all given indexes of a collection of the target, in one
+// command or, if it is large, in a few at once, and waits for them. In phase
 // BeforeConsistent unique indexes are recorded as held back instead, and so are
-// all of the call when a document refuses one of them: it may be ahead of the
-// source's next change, which drops the index. Expiry is held back always. Indexes that exist already are no error. targetNS names a
-// time-series collection by its own name or by that of its buckets; the
-// specifications are those of the buckets. A missing collection is an error
-// (see IsGone), never created by the way.
+// all of a command when a document refuses one of them: it may be ahead of the
+// source's next change, which drops the index. Expiry is held back always. Indexes
+// that exist already are no error. targetNS names a time-series collection by its
+// own name or by that of its buckets; the specifications are those of the
+// buckets. A missing collection is an error (see IsGone), never created by the way.
 func (t *Target) BuildIndexes(ctx context.Context, targetNS string, idx []Index, p Phase) error {
-	if len(idx) == 0 {
+	return t.build(ctx, Build{NS: targetNS, Indexes: idx}, p, mostParts)
+}
+
+func (t *Target) build(ctx context.Context, b Build, p Phase, commands int) error {
+	if len(b.Indexes) == 0 {
 		return nil
 	}
-	dataNS, ns, err := t.locate(ctx, targetNS)
+	dataNS, ns, err := t.locate(ctx, b.NS)
 	if err != nil {
-		return fmt.Errorf("build indexes of %s: %w", targetNS, err)
+		return fmt.Errorf("build indexes of %s: %w", b.NS, err)
 	}
-	var held []HeldSetting
-	var build []bson.Raw
-	for _, ix := range idx {
+	var all, now []HeldSetting
+	var specs []bson.Raw // of now
+	for _, ix := range b.Indexes {
 		h, spec, err := t.plan(ns, ix, p)
 		if err != nil {
 			return fmt.Errorf("build indexes of %s: %w", ns, err)
 		}
-		held = append(held, h)
+		all = append(all, h)
 		if !h.Unbuilt {
-			build = append(build, spec)
+			now, specs = append(now, h), append(specs, spec)
 		}
 	}
-	if err := t.hold(ctx, held...); err != nil {
+	if err := t.hold(ctx, all...); err != nil {
 		return err
 	}
-	err = t.createIndexes(ctx, dataNS, build)
-	if p == BeforeConsistent && mongo.Unindexable(err) {
-		t.log.Info("documents do not fit the indexes yet: they are built when the target is consistent", "ns", dataNS, "indexes", names(build), "reason", err)
+	n, err := t.parts(ctx, dataNS, len(specs), commands)
+	if err != nil {
+		return err
+	}
+	return inParts(now, specs, n, func(held []HeldSetting, specs []bson.Raw) error {
+		err := t.createIndexes(ctx, dataNS, specs)
+		if p == Consistent || !mongo.Unindexable(err) {
+			return err
+		}
+		t.log.Info("documents do not fit the indexes yet: they are built when the target is consistent", "ns", dataNS, "indexes", names(specs), "reason", err)
 		for i := range held {
 			held[i].Unbuilt = true
 		}
 		return t.hold(ctx, held...)
-	}
-	return err
+	})
 }
 
 // errGone is the absence of a collection on the target.
@@ -200,43 +210,58 @@ func names(specs []bson.Raw) string {
 	return strings.Join(out, ", ")
 }
 
-// BuildHeld builds the indexes held back, all of a collection in
-// one command and collections side by side: to be called when the data is that
-// of one moment. After a failure or a crash it can be called again.
+// BuildHeld builds the indexes held back, of collections side by side: to be
+// called when the data is that of one moment. After a failure or a crash it can be
+// called again.
 func (t *Target) BuildHeld(ctx context.Context) error {
 	held, err := t.held(ctx, bson.D{{Key: "unbuilt", Value: true}})
 	if err != nil {
 		return err
 	}
-	return t.sideBySide(ctx, byNS(held), func(ctx context.Context, ns string, held []HeldSetting) error {
-		var idx []Index
+	var builds []Build
+	for ns, held := range byNS(held) {
+		b := Build{NS: ns}
 		for _, h := range held {
-			idx = append(idx, Index{Name: h.Index, Spec: h.Spec})
+			b.Indexes = append(b.Indexes, Index{Name: h.Index, Spec: h.Spec})
 		}
-		return t.buildThenRelease(ctx, ns, idx)
-	})
+		dataNS, _, err := t.locate(ctx, ns)
+		if err == nil {
+			_, b.Bytes, err = size(ctx, t.c, dataNS)
+		}
+		if err != nil {
+			return fmt.Errorf("build the indexes held back of %s: %w", ns, err)
+		}
+		builds = append(builds, b)
+	}
+	return eachBuild(ctx, builds, t.o.Parallel, t.buildThenRelease)
 }
 
 // buildThenRelease builds indexes held back and forgets that they were, in
 // this order.
-func (t *Target) buildThenRelease(ctx context.Context, ns string, idx []Index) error {
-	dataNS, ns, err := t.locate(ctx, ns)
+func (t *Target) buildThenRelease(ctx context.Context, b Build, commands int) error {
+	dataNS, ns, err := t.locate(ctx, b.NS)
 	if err != nil {
-		return fmt.Errorf("build the indexes held back of %s: %w", ns, err)
+		return fmt.Errorf("build the indexes held back of %s: %w", b.NS, err)
 	}
 	var done []HeldSetting
-	var build []bson.Raw
-	for _, ix := range idx {
+	var specs []bson.Raw
+	for _, ix := range b.Indexes {
 		h, spec, err := t.plan(ns, ix, Consistent)
 		if err != nil {
 			return fmt.Errorf("build the indexes held back of %s: %w", ns, err)
 		}
-		done, build = append(done, h), append(build, spec)
+		done, specs = append(done, h), append(specs, spec)
 	}
-	if err := t.createIndexes(ctx, dataNS, build); err != nil {
+	n, err := t.parts(ctx, dataNS, len(specs), commands)
+	if err != nil {
 		return err
 	}
-	return t.hold(ctx, done...)
+	return inParts(done, specs, n, func(done []HeldSetting, specs []bson.Raw) error {
+		if err := t.createIndexes(ctx, dataNS, specs); err != nil {
+			return err
+		}
+		return t.hold(ctx, done...)
+	})
 }
 
 func byNS(held []HeldSetting) map[string][]HeldSetting {

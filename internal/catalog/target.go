@@ -19,7 +19,8 @@ type TargetOptions struct {
 	Job string
 	// Log receives what is worth knowing; nil discards it.
 	Log *slog.Logger
-	// Parallel bounds index builds side by side, default 2.
+	// Parallel bounds commands under way at once where many collections are
+	// changed, default DefaultBuilds.
 	Parallel int
 }
 
@@ -37,7 +38,7 @@ func NewTarget(c *mongo.Cluster, o TargetOptions) *Target {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Parallel <= 0 {
-		o.Parallel = 2
+		o.Parallel = DefaultBuilds
 	}
 	return &Target{c: c, o: o, log: o.Log}
 }

@@ -154,17 +154,17 @@ func (j *Job) buildIndexes(ctx context.Context) error {
 	if j.src.Info.Kind != mongo.KindReplicaSet {
 		phase = catalog.Consistent
 	}
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(4)
+	commands := catalog.DefaultBuilds
 	if load, _ := j.dstGate.Load(); load == pace.Low {
-		g.SetLimit(1)
+		commands = 1
 	}
+	var builds []catalog.Build
 	for _, c := range colls {
 		if len(c.Indexes) > 0 && c.Type != catalog.TypeView {
-			g.Go(func() error { return j.cat.BuildIndexes(gctx, c.Target, c.Indexes, phase) })
+			builds = append(builds, catalog.Build{NS: c.Target, Indexes: c.Indexes, Bytes: c.Bytes})
 		}
 	}
-	if err := g.Wait(); err != nil {
+	if err := j.cat.BuildAll(ctx, builds, phase, commands); err != nil {
 		return err
 	}
 	if j.src.Info.Kind != mongo.KindReplicaSet {
