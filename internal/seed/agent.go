@@ -46,13 +46,8 @@ type Agent struct {
 	opts AgentOptions
 	root *os.Root
 	held *os.File // mongod.lock of a stopped member
-	// zeros is a block of zeros, to be compared with, and zero its checksum.
-	zeros []byte
-	zero  Sum
 	// compared is for tests: it is called under the lock, after the comparison.
 	compared func()
-	// blocks are buffers of BlockSize: there may be very many small files.
-	blocks sync.Pool
 
 	joining sync.Mutex     // one at a time looks at the member and pins its files
 	work    sync.WaitGroup // pins that are watched, freezes
@@ -80,9 +75,7 @@ func NewAgent(o AgentOptions) (*Agent, error) {
 	if err != nil {
 		return nil, mongo.WithHint(fmt.Errorf("seed: open the source's data directory: %w", err), "name the mongod's dbPath, and run as a user that may read it")
 	}
-	a := &Agent{opts: o, root: root, zeros: make([]byte, BlockSize), rounds: map[string]*round{}}
-	a.zero = sumOf(a.zeros)
-	a.blocks.New = func() any { b := make([]byte, BlockSize); return &b }
+	a := &Agent{opts: o, root: root, rounds: map[string]*round{}}
 	if err := a.prepare(); err != nil {
 		return nil, errors.Join(err, a.Close())
 	}

@@ -74,7 +74,7 @@ func (r *round) catchUpOnce(ctx context.Context, aside *spool) (int64, error) {
 	}
 	r.mu.Unlock()
 	for _, c := range read {
-		c.sums = make([]Sum, blocksOf(c.Size))
+		c.sums = make([]Sum, r.blocks.size.blocks(c.Size))
 	}
 	if err := r.compareFiles(ctx, read, aside); err != nil {
 		return 0, err

@@ -62,7 +62,7 @@ func NewClient(o ClientOptions) (*Client, error) {
 			return nil, fmt.Errorf("seed: %s holds no certificate", o.CA)
 		}
 	}
-	unpack, err := zstd.NewReader(nil, zstd.WithDecoderMaxMemory(4*BlockSize))
+	unpack, err := zstd.NewReader(nil, zstd.WithDecoderMaxMemory(4*uint64(largestBlock)))
 	if err != nil {
 		return nil, err
 	}

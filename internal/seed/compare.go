@@ -62,7 +62,7 @@ func (r *round) compare(ctx context.Context, aside *spool) (*Final, map[string]*
 		if known.size = f.Size; l.stamps[f.Path].unchangedSince(known.caught) {
 			known.final = known.sums
 		} else {
-			known.final = make([]Sum, blocksOf(f.Size))
+			known.final = make([]Sum, r.blocks.size.blocks(f.Size))
 			read = append(read, &comparison{File: f, known: known, sums: known.final})
 			final.Lock.ComparedBytes += f.Size
 		}
@@ -104,7 +104,7 @@ func (r *round) compareFiles(ctx context.Context, list []*comparison, aside *spo
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(r.agent.opts.Workers, runtime.GOMAXPROCS(0)))
 	for _, c := range list {
-		for first := 0; first < len(c.sums); first += compareBlocks { // one large file must not keep one worker alone busy
+		for first := 0; first < len(c.sums); first += r.blocks.compared() { // one large file must not keep one worker alone busy
 			g.Go(func() error {
 				err := r.compareRange(ctx, c.File, c.known, c.sums, first, aside)
 				if c.live && (errors.Is(err, errShorter) || errors.Is(err, fs.ErrNotExist)) {
@@ -118,13 +118,13 @@ func (r *round) compareFiles(ctx context.Context, list []*comparison, aside *spo
 	return g.Wait()
 }
 
-// compareBlocks is how many blocks a worker compares at a time.
-const compareBlocks = 64
+// compared is how many blocks a worker compares at a time: 16 MB.
+func (b *blocks) compared() int { return int(4 * b.size.perRange()) }
 
 // errShorter is a file that ends before its listed size.
 var errShorter = errors.New("became shorter while it was compared") //nolint:gochecknoglobals // a sentinel
 
-// compareRange sums up compareBlocks of a file from first on, and puts aside
+// compareRange sums up so many blocks of a file from first on, and puts aside
 // what pullers do not hold.
 func (r *round) compareRange(ctx context.Context, f File, known *roundFile, sums []Sum, first int, aside *spool) error {
 	file, err := r.agent.root.Open(f.Path)
@@ -132,18 +132,18 @@ func (r *round) compareRange(ctx context.Context, f File, known *roundFile, sums
 		return fmt.Errorf("seed: open %s: %w", f.Path, err)
 	}
 	defer file.Close()
-	block, _ := r.agent.blocks.Get().(*[]byte)
-	defer r.agent.blocks.Put(block)
-	buf := *block
+	buf, free := r.blocks.buffer()
+	defer free()
+	size := int64(r.blocks.size)
 	data, hole := int64(-1), int64(-1) // the next data, and where they end
-	for i := first; i < min(first+compareBlocks, len(sums)); i++ {
-		at, end := int64(i)*BlockSize, int64(i+1)*BlockSize
+	for i := first; i < min(first+r.blocks.compared(), len(sums)); i++ {
+		at, end := int64(i)*size, int64(i+1)*size
 		if hole <= at {
 			data = nextData(file, at, f.Size)
 			hole = nextHole(file, data)
 		}
 		if data >= end && end <= f.Size {
-			sums[i] = r.agent.zero // the journal's preallocated end is 100 MB of this
+			sums[i] = r.blocks.zero // the journal's preallocated end is 100 MB of this
 			continue
 		}
 		if ctx.Err() != nil {
@@ -153,7 +153,7 @@ func (r *round) compareRange(ctx context.Context, f File, known *roundFile, sums
 		if err != nil {
 			return err
 		}
-		if want := min(BlockSize, f.Size-at); int64(n) != want {
+		if want := min(size, f.Size-at); int64(n) != want {
 			return fmt.Errorf("seed: %s %w", f.Path, errShorter)
 		}
 		sums[i] = sumOf(buf[:n])

@@ -49,16 +49,16 @@ func TestBlocksThatChangeTwice(t *testing.T) {
 	}
 	freezer := &settlingFreezer{}
 	freezer.settle = func() { // after the first pass
-		write(3*BlockSize, "once")
-		write(5*BlockSize, "the first time")
+		write(3*int64(smallestBlock), "once")
+		write(5*int64(smallestBlock), "the first time")
 	}
-	freezer.change = func() { write(5*BlockSize, "the second time") } // just before the lock
+	freezer.change = func() { write(5*int64(smallestBlock), "the second time") } // just before the lock
 	a := fakeAgent(t, dir, AgentOptions{Way: WayLock, Freezer: freezer})
 	to := filepath.Join(t.TempDir(), "to")
 	report, err := Pull(t.Context(), a, PullOptions{DBPath: to, NoClone: true})
 	must(t, err)
 	sameFiles(t, dir, to)
-	if report.Lock.CaughtBytes != 2*BlockSize || report.ChangedBytes != BlockSize || report.AgainBytes != 2*BlockSize {
+	if report.Lock.CaughtBytes != 2*int64(smallestBlock) || report.ChangedBytes != int64(smallestBlock) || report.AgainBytes != 2*int64(smallestBlock) {
 		t.Errorf("%+v", report)
 	}
 }
@@ -80,7 +80,7 @@ func TestBlocksPutAsideOutliveALock(t *testing.T) {
 	write := func(text string) {
 		f, err := os.OpenFile(filepath.Join(dir, "index-2.wt"), os.O_WRONLY, 0)
 		must(t, err)
-		_, err = f.WriteAt([]byte(text), 3*BlockSize)
+		_, err = f.WriteAt([]byte(text), 3*int64(smallestBlock))
 		must(t, err)
 		must(t, f.Close())
 	}
@@ -109,7 +109,7 @@ func TestBlocksPutAsideOutliveALock(t *testing.T) {
 	must(t, err)
 	got, err := os.ReadFile(filepath.Join(to, "index-2.wt"))
 	must(t, err)
-	if text := string(got[3*BlockSize:][:4]); freezer.n != 2 || text != "once" {
+	if text := string(got[3*int64(smallestBlock):][:4]); freezer.n != 2 || text != "once" {
 		t.Errorf("after %d locks the copy holds %q", freezer.n, text)
 	}
 }

@@ -26,7 +26,7 @@ func fakeMember(t *testing.T) string {
 		must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
 		must(t, os.WriteFile(filepath.Join(dir, name), b, 0o600))
 	}
-	noise := make([]byte, 3*BlockSize+77)
+	noise := make([]byte, 3*smallestBlock+77)
 	for i := range noise {
 		noise[i] = byte(i * i >> 7)
 	}
@@ -34,8 +34,8 @@ func fakeMember(t *testing.T) string {
 	write("WiredTiger.wt", []byte("turtles"))
 	write("empty.wt", nil)
 	write("db/collection-1.wt", noise)
-	write("index-2.wt", append(make([]byte, 20*BlockSize), noise...))
-	write("journal/WiredTigerLog.0000000001", append(noise[:5000:5000], make([]byte, 4*BlockSize)...))
+	write("index-2.wt", append(make([]byte, 20*smallestBlock), noise...))
+	write("journal/WiredTigerLog.0000000001", append(noise[:5000:5000], make([]byte, 4*smallestBlock)...))
 	write("mongod.lock", nil)
 	write("secret.pem", []byte("not for you"))
 	write("diagnostic.data/metrics", []byte("no"))
@@ -228,9 +228,9 @@ func TestSeveralPullersShareARound(t *testing.T) {
 		must(t, os.Remove(filepath.Join(dir, "empty.wt")))
 		f, err := os.OpenFile(filepath.Join(dir, "index-2.wt"), os.O_WRONLY, 0)
 		must(t, err)
-		_, err = f.WriteAt([]byte("changed"), 5*BlockSize+9)
+		_, err = f.WriteAt([]byte("changed"), int64(5*smallestBlock+9))
 		must(t, err)
-		must(t, f.Truncate(21*BlockSize+5))
+		must(t, f.Truncate(int64(21*smallestBlock+5)))
 		must(t, f.Close())
 	}
 	o := serve(t, a, "a token of some length", nil)

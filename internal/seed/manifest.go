@@ -12,12 +12,8 @@ import (
 )
 
 const (
-	// BlockSize is the unit, in bytes, that is compared by checksum and copied
-	// again: large enough that 1 TB has 32 MB of checksums, small enough that a
-	// few scattered writes do not copy everything again.
-	BlockSize = 256 << 10
-	// rangeBlocks is how many blocks are read by one request.
-	rangeBlocks = 16
+	// rangeBytes is how much of a file is read by one request.
+	rangeBytes = 4 << 20
 	// maxFiles bounds what a manifest may claim.
 	maxFiles = 4 << 20
 	// maxFileSize is the largest file taken seriously, 64 TiB.
@@ -83,8 +79,11 @@ type Manifest struct {
 	Way    Way    `json:"way"`
 	Why    string `json:"why"` // why this way
 	Origin Origin `json:"origin"`
-	Files  []File `json:"files"`
-	Bytes  int64  `json:"bytes"`
+	// BlockSize is the unit of the round's checksums and requests.
+	BlockSize blockSize `json:"blockSize"`
+
+	Files []File `json:"files"`
+	Bytes int64  `json:"bytes"`
 }
 
 // FinalFile is a file as the frozen source holds it.
@@ -157,8 +156,38 @@ type Source interface {
 	Leave(ctx context.Context, round, puller string) error
 }
 
-// blocksOf is the number of blocks of a file.
-func blocksOf(size int64) int64 { return (size + BlockSize - 1) / BlockSize }
+// blockSize is the unit, in bytes, that is compared by checksum and copied again.
+// A checkpoint rewrites single pages all over a file, 32 KB of most, so that
+// small blocks copy less again; each costs the agent 24 bytes of memory.
+type blockSize int64
+
+const (
+	smallestBlock blockSize = 64 << 10
+	largestBlock  blockSize = stretchBytes
+	// manyBlocks is how many there may be before larger ones are taken: 256 GB
+	// of the smallest.
+	manyBlocks = 4 << 20
+)
+
+// blockSizeOf chooses the size for a copy of so many bytes.
+func blockSizeOf(bytes int64) blockSize {
+	b := smallestBlock
+	for b < largestBlock && b.blocks(bytes) > manyBlocks {
+		b *= 2
+	}
+	return b
+}
+
+// valid tells sizes that blockSizeOf may give.
+func (b blockSize) valid() bool {
+	return b >= smallestBlock && b <= largestBlock && b&(b-1) == 0
+}
+
+// blocks is the number of blocks of a file.
+func (b blockSize) blocks(size int64) int64 { return (size + int64(b) - 1) / int64(b) }
+
+// perRange is how many blocks one request reads.
+func (b blockSize) perRange() int64 { return rangeBytes / int64(b) }
 
 // checkPath accepts the names of files that make up a WiredTiger data
 // directory, and nothing else. Names come from another machine.
@@ -215,6 +244,9 @@ func (m *Manifest) check() error {
 	if m.Round == "" || m.Puller == "" || len(m.Files) == 0 || len(m.Files) > maxFiles {
 		return fmt.Errorf("seed: a manifest of %d files in round %q is none", len(m.Files), m.Round)
 	}
+	if !m.BlockSize.valid() {
+		return fmt.Errorf("seed: the manifest names blocks of %d bytes", m.BlockSize)
+	}
 	seen := make(map[string]bool, len(m.Files))
 	for _, f := range m.Files {
 		if err := checkFile(f); err != nil {
@@ -229,7 +261,7 @@ func (m *Manifest) check() error {
 }
 
 // check checks what the other side sent.
-func (f *Final) check() error {
+func (f *Final) check(b blockSize) error {
 	if len(f.Files) == 0 || len(f.Files) > maxFiles {
 		return fmt.Errorf("seed: a final state of %d files is none", len(f.Files))
 	}
@@ -238,7 +270,7 @@ func (f *Final) check() error {
 		if err := checkFile(x.File); err != nil {
 			return err
 		}
-		if seen[x.Path] || !x.Same && int64(len(x.Sums)) != blocksOf(x.Size) {
+		if seen[x.Path] || !x.Same && int64(len(x.Sums)) != b.blocks(x.Size) {
 			return fmt.Errorf("seed: the final state of %s makes no sense", x.Path)
 		}
 		seen[x.Path] = true

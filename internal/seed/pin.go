@@ -39,9 +39,11 @@ func (r *round) pinFiles(ctx context.Context) error {
 		return err
 	}
 	r.pin = pin
-	if r.list, err = r.agent.pinned(pin.Files()); err != nil {
+	list, err := r.agent.pinned(pin.Files())
+	if err != nil {
 		return errors.Join(err, pin.Release())
 	}
+	r.setList(list)
 	for _, f := range r.list {
 		r.files[f.Path] = &roundFile{bounded: true, bound: f.Size}
 	}
@@ -213,8 +215,8 @@ func (r *round) putJournalAside(ctx context.Context, list []File, added map[stri
 			}
 			// What the server tells is a size of that moment, or none.
 			known.size = max(f.Size, info.Size())
-			known.final = make([]Sum, blocksOf(known.size))
-			for first := 0; first < len(known.final); first += compareBlocks {
+			known.final = make([]Sum, r.blocks.size.blocks(known.size))
+			for first := 0; first < len(known.final); first += r.blocks.compared() {
 				if err := r.compareRange(gctx, File{Path: f.Path, Size: known.size}, known, known.final, first, aside); err != nil {
 					return err
 				}

@@ -64,7 +64,7 @@ func Pull(ctx context.Context, src Source, o PullOptions) (*Report, error) {
 	}
 	p := &pull{o: o, src: src, stats: o.Stats}
 	p.buffers.New = func() any {
-		b := directBuffer(BlockSize)
+		b := directBuffer(stretchBytes)
 		return &b
 	}
 	if err := p.openTarget(); err != nil {
@@ -81,8 +81,9 @@ type pull struct {
 	stats *Stats
 	root  *os.Root
 	lock  *os.File
+	block blockSize // of the round
 	files map[string]*targetFile
-	// buffers are as many as blocks are written at once.
+	// buffers are as many as stretches are written at once.
 	buffers sync.Pool
 	report  Report
 }
@@ -189,6 +190,9 @@ func (p *pull) round(ctx context.Context) (err error) {
 		}
 	}
 	p.report.Way, p.report.Origin = m.Way, m.Origin
+	if err := p.unit(m.BlockSize); err != nil {
+		return err
+	}
 	if err := p.room(m); err != nil {
 		return err
 	}
@@ -196,7 +200,7 @@ func (p *pull) round(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := final.check(); err != nil {
+	if err := final.check(m.BlockSize); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -207,6 +211,20 @@ func (p *pull) round(ctx context.Context) (err error) {
 	err = p.complete(ctx, final)
 	p.report.FinishSeconds = time.Since(began).Seconds()
 	return err
+}
+
+// unit makes the round's blocks this run's: what was known of others says
+// nothing.
+func (p *pull) unit(size blockSize) error {
+	if p.block == size {
+		return nil
+	}
+	var errs []error
+	for _, f := range p.files {
+		errs = append(errs, f.close())
+	}
+	p.block, p.files = size, map[string]*targetFile{}
+	return errors.Join(errs...)
 }
 
 // passes takes the files, and then the moment that they are to hold.
@@ -249,9 +267,6 @@ func (p *pull) room(m *Manifest) error {
 // firstPass reads every file once.
 func (p *pull) firstPass(ctx context.Context, m *Manifest) error {
 	p.stats.enter(PhaseCopy, m.Bytes)
-	if p.files == nil {
-		p.files = map[string]*targetFile{}
-	}
 	outer := ctx
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(p.o.Workers)
@@ -264,9 +279,10 @@ func (p *pull) firstPass(ctx context.Context, m *Manifest) error {
 			return errors.Join(err, g.Wait())
 		}
 		// At least one block is asked for: the file may have grown meanwhile.
-		for first := int64(0); first < max(blocksOf(f.Size), 1) && ctx.Err() == nil; first += rangeBlocks {
-			n := min(rangeBlocks, max(blocksOf(f.Size), 1)-first)
-			whole := first == 0 && n == max(blocksOf(f.Size), 1)
+		blocks := max(p.block.blocks(f.Size), 1)
+		for first := int64(0); first < blocks && ctx.Err() == nil; first += p.block.perRange() {
+			n := min(p.block.perRange(), blocks-first)
+			whole := first == 0 && n == blocks
 			g.Go(func() error {
 				err := p.fetchRange(ctx, m, t, first, n)
 				if whole { // there may be more such files than a process may open
@@ -296,7 +312,7 @@ func (p *pull) target(name string) (*targetFile, error) {
 			return nil, fmt.Errorf("seed: make %s: %w", dir, err)
 		}
 	}
-	t := &targetFile{root: p.root, name: local, buffers: &p.buffers}
+	t := &targetFile{root: p.root, name: local, block: int64(p.block), buffers: &p.buffers}
 	p.files[name] = t
 	return t, nil
 }
@@ -318,22 +334,23 @@ func (p *pull) fetch(ctx context.Context, m *Manifest, t *targetFile, first int6
 	if name == storageTemp {
 		name = storageFile
 	}
+	s := stretch{f: t}
 	q := ReadRequest{Round: m.Round, Puller: m.Puller, Path: name, First: first, Have: have}
 	err := p.src.Read(ctx, q, func(b Block) error {
-		if b.Index < first || b.Index >= first+int64(len(have)) || len(b.Data) > BlockSize {
+		if b.Index < first || b.Index >= first+int64(len(have)) || int64(len(b.Data)) > t.block {
 			return fmt.Errorf("seed: the agent sent block %d of %s unasked", b.Index, name)
 		}
 		if b.Same {
 			if b.Sum != have[b.Index-first] {
 				return fmt.Errorf("seed: the agent claims that block %d of %s is there", b.Index, name)
 			}
-			p.stats.pass(BlockSize)
+			p.stats.pass(t.block)
 			return nil
 		}
 		if sumOf(b.Data) != b.Sum {
 			return mongo.WithHint(fmt.Errorf("seed: block %d of %s arrived damaged", b.Index, name), "run it again: what arrived whole is used")
 		}
-		if err := t.write(b); err != nil {
+		if err := s.add(b); err != nil {
 			return err
 		}
 		if err := p.o.Limit.Wait(ctx, 1, int64(len(b.Data))); err != nil {
@@ -343,7 +360,7 @@ func (p *pull) fetch(ctx context.Context, m *Manifest, t *targetFile, first int6
 		p.stats.add(written, int64(len(b.Data)))
 		return nil
 	})
-	return err
+	return errors.Join(err, s.end())
 }
 
 // secondPass brings every file to the state of the frozen moment.
@@ -376,18 +393,18 @@ func (p *pull) secondPass(ctx context.Context, m *Manifest, final *Final) error 
 
 // again fetches the blocks of one file that are not as they have to be.
 func (p *pull) again(ctx context.Context, m *Manifest, t *targetFile, f FinalFile) error {
-	blocks := blocksOf(f.Size)
+	blocks := p.block.blocks(f.Size)
 	if err := t.resize(f.Size); err != nil {
 		return err
 	}
-	for first := int64(0); first < blocks; first += rangeBlocks {
-		n := min(rangeBlocks, blocks-first)
+	for first := int64(0); first < blocks; first += p.block.perRange() {
+		n := min(p.block.perRange(), blocks-first)
 		have, err := t.sums(first, n)
 		if err != nil {
 			return err
 		}
 		if slices.Equal(have, f.Sums[first:first+n]) {
-			p.stats.pass(n * BlockSize)
+			p.stats.pass(n * t.block)
 			continue
 		}
 		if err := p.fetch(ctx, m, t, first, have, &p.report.AgainBytes); err != nil {

@@ -23,17 +23,18 @@ func (r *round) read(ctx context.Context, q ReadRequest, fn func(Block) error) (
 	f := r.files[q.Path] // nothing but what the manifest names is ever opened
 	frozen, aside := r.state == roundFrozen, r.spool
 	r.mu.Unlock()
-	if f == nil || q.First < 0 || q.First > maxFileSize/BlockSize || len(q.Have) == 0 || len(q.Have) > rangeBlocks {
+	if f == nil || q.First < 0 || q.First > r.blocks.size.blocks(maxFileSize) || len(q.Have) == 0 || int64(len(q.Have)) > r.blocks.size.perRange() {
 		return fmt.Errorf("seed: no such blocks: %s from %d", q.Path, q.First)
 	}
 	if frozen && r.agent.opts.Way != WayStopped {
-		return f.readFrozen(ctx, r.agent, aside, q, fn)
+		return r.readFrozen(ctx, f, aside, q, fn)
 	}
-	return f.readLive(ctx, r.agent, q, fn)
+	return r.readLive(ctx, f, q, fn)
 }
 
 // readLive reads from the file, and notes what was given away.
-func (f *roundFile) readLive(ctx context.Context, a *Agent, q ReadRequest, fn func(Block) error) error {
+func (r *round) readLive(ctx context.Context, f *roundFile, q ReadRequest, fn func(Block) error) error {
+	a := r.agent
 	file, err := a.root.Open(q.Path)
 	if errors.Is(err, fs.ErrNotExist) && !f.bounded {
 		return nil // it is not in the final state either
@@ -42,13 +43,12 @@ func (f *roundFile) readLive(ctx context.Context, a *Agent, q ReadRequest, fn fu
 		return fmt.Errorf("seed: open %s: %w", q.Path, err)
 	}
 	defer file.Close()
-	block, _ := a.blocks.Get().(*[]byte)
-	defer a.blocks.Put(block)
-	buf := *block
+	buf, free := r.blocks.buffer()
+	defer free()
 	for i, have := range q.Have {
 		n, err := readBlock(file, q.First+int64(i), buf)
 		if err == nil && f.bounded {
-			n, err = f.within(q, q.First+int64(i), n)
+			n, err = f.within(q, r.blocks.size, q.First+int64(i), n)
 		}
 		if err != nil || n == 0 {
 			return err
@@ -69,19 +69,20 @@ func (f *roundFile) readLive(ctx context.Context, a *Agent, q ReadRequest, fn fu
 
 // within cuts a block to what counts, all of which has to be there: nobody looks
 // at the file again.
-func (f *roundFile) within(q ReadRequest, index int64, n int) (int, error) {
-	want := int(max(min(BlockSize, f.bound-index*BlockSize), 0))
+func (f *roundFile) within(q ReadRequest, size blockSize, index int64, n int) (int, error) {
+	want := int(max(min(int64(size), f.bound-index*int64(size)), 0))
 	if n < want {
 		return 0, fmt.Errorf("seed: %s became shorter while a backup cursor was open", q.Path)
 	}
 	return want, nil
 }
 
-// readBlock reads a block, which the end of the file may cut short.
+// readBlock reads a block into buf, which has its size; the end of the file may
+// cut it short.
 func readBlock(f *os.File, index int64, buf []byte) (int, error) {
-	n, err := f.ReadAt(buf[:BlockSize], index*BlockSize)
+	n, err := f.ReadAt(buf, index*int64(len(buf)))
 	if err != nil && !errors.Is(err, io.EOF) {
-		return 0, fmt.Errorf("seed: read %s at %d: %w", f.Name(), index*BlockSize, err)
+		return 0, fmt.Errorf("seed: read %s at %d: %w", f.Name(), index*int64(len(buf)), err)
 	}
 	return n, nil
 }
@@ -111,10 +112,9 @@ func (f *roundFile) held(index int64, s Sum) bool {
 }
 
 // readFrozen reads the state of the frozen moment.
-func (f *roundFile) readFrozen(ctx context.Context, a *Agent, aside *spool, q ReadRequest, fn func(Block) error) error {
-	block, _ := a.blocks.Get().(*[]byte)
-	defer a.blocks.Put(block)
-	buf := *block
+func (r *round) readFrozen(ctx context.Context, f *roundFile, aside *spool, q ReadRequest, fn func(Block) error) error {
+	buf, free := r.blocks.buffer()
+	defer free()
 	for i, have := range q.Have {
 		index := q.First + int64(i)
 		if index >= int64(len(f.final)) {
@@ -123,11 +123,11 @@ func (f *roundFile) readFrozen(ctx context.Context, a *Agent, aside *spool, q Re
 		b := Block{Index: index, Sum: f.final[index]}
 		if b.Sum == have {
 			b.Same = true
-		} else if n, err := f.frozenBlock(a, aside, q.Path, index, buf); err != nil {
+		} else if n, err := r.frozenBlock(f, aside, q.Path, index, buf); err != nil {
 			return err
 		} else if b.Data = buf[:n]; sumOf(b.Data) != b.Sum {
 			return mongo.WithHint(fmt.Errorf("seed: block %d of %s has changed since the member was locked", index, q.Path), "begin again: what is there will be used")
-		} else if err := a.opts.Limit.Wait(ctx, 1, int64(n)); err != nil {
+		} else if err := r.agent.opts.Limit.Wait(ctx, 1, int64(n)); err != nil {
 			return err
 		}
 		if err := fn(b); err != nil {
@@ -137,11 +137,9 @@ func (f *roundFile) readFrozen(ctx context.Context, a *Agent, aside *spool, q Re
 	return nil
 }
 
-// length is the length of a block of the frozen file.
-func (f *roundFile) length(index int64) int64 { return min(BlockSize, f.size-index*BlockSize) }
-
-func (f *roundFile) frozenBlock(a *Agent, aside *spool, path string, index int64, buf []byte) (int, error) {
-	if n := f.length(index); f.final[index] == sumOf(a.zeros[:n]) {
+func (r *round) frozenBlock(f *roundFile, aside *spool, path string, index int64, buf []byte) (int, error) {
+	size := int64(r.blocks.size)
+	if n := min(size, f.size-index*size); f.final[index] == sumOf(r.blocks.zeros[:n]) {
 		clear(buf[:n])
 		return int(n), nil
 	}
@@ -150,7 +148,7 @@ func (f *roundFile) frozenBlock(a *Agent, aside *spool, path string, index int64
 			return n, err
 		}
 	}
-	file, err := a.root.Open(path)
+	file, err := r.agent.root.Open(path)
 	if err != nil {
 		return 0, fmt.Errorf("seed: open %s: %w", path, err)
 	}

@@ -14,6 +14,8 @@ type round struct {
 	origin Origin
 	files  map[string]*roundFile
 	list   []File
+	bytes  int64 // of list
+	blocks *blocks
 	began  time.Time
 	pin    Pin           // of WayCursor
 	over   chan struct{} // closed with the round
@@ -78,11 +80,20 @@ func newRound(ctx context.Context, a *Agent, origin Origin) (*round, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.list = list
+	r.setList(list)
 	for _, f := range list {
 		r.files[f.Path] = &roundFile{first: stamps[f.Path]}
 	}
 	return r, nil
+}
+
+// setList gives the round the files that its manifest names.
+func (r *round) setList(list []File) {
+	r.list = list
+	for _, f := range list {
+		r.bytes += f.Size
+	}
+	r.blocks = newBlocks(blockSizeOf(r.bytes))
 }
 
 // signal wakes who waits for pullers or the state. r.mu is held.
@@ -109,10 +120,8 @@ func (r *round) join() (*Manifest, error) {
 	}
 	r.pullers[id] = &puller{seen: time.Now()}
 	r.signal()
-	m := &Manifest{Round: r.id, Puller: id, Way: r.agent.opts.Way, Why: r.agent.opts.Why, Origin: r.origin, Files: r.list}
-	for _, f := range r.list {
-		m.Bytes += f.Size
-	}
+	m := &Manifest{Round: r.id, Puller: id, Way: r.agent.opts.Way, Why: r.agent.opts.Why, Origin: r.origin,
+		BlockSize: r.blocks.size, Files: r.list, Bytes: r.bytes}
 	return m, nil
 }
 

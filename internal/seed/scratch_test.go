@@ -55,7 +55,7 @@ func TestSpoolHasNoName(t *testing.T) {
 	}
 	block := []byte("a block")
 	must(t, s.add("a.wt", 3, sumOf(block), block))
-	buf := make([]byte, BlockSize)
+	buf := make([]byte, smallestBlock)
 	n, ok, err := s.read("a.wt", 3, sumOf(block), buf)
 	if err != nil || !ok || string(buf[:n]) != string(block) || s.holds("a.wt", 3, 1) || !s.holds("a.wt", 3, sumOf(block)) {
 		t.Errorf("%q, %v, %v", buf[:n], ok, err)
@@ -84,7 +84,7 @@ func TestSpoolHoldsInMemory(t *testing.T) {
 	}
 	must(t, s.flush())
 	add(n)
-	buf := make([]byte, BlockSize)
+	buf := make([]byte, smallestBlock)
 	for i := range n + 1 {
 		got, ok, err := s.read("a.wt", int64(i), sumOf(block(i)), buf)
 		if err != nil || !ok || !bytes.Equal(buf[:got], block(i)) {

@@ -16,7 +16,8 @@ import (
 type targetFile struct {
 	root    *os.Root
 	name    string
-	buffers *sync.Pool // of *[]byte, for direct writes of a block
+	block   int64      // bytes
+	buffers *sync.Pool // of *[]byte of stretchBytes, for direct writes
 
 	mu        sync.Mutex
 	file      *os.File
@@ -47,10 +48,10 @@ func (f *targetFile) open() error {
 	return nil
 }
 
-// directly gives the file to write a block to past the page cache, nil when
-// that cannot be done. f.mu is held.
-func (f *targetFile) directly(b Block) *os.File {
-	if f.buffered || len(b.Data)%directAlign != 0 {
+// directly gives the file to write so many bytes to past the page cache, nil
+// when that cannot be done. f.mu is held.
+func (f *targetFile) directly(at int64, n int) *os.File {
+	if f.buffered || n%directAlign != 0 {
 		return nil
 	}
 	if f.direct == nil {
@@ -61,9 +62,8 @@ func (f *targetFile) directly(b Block) *os.File {
 		}
 		f.allocated = map[int64]bool{}
 	}
-	const length = rangeBlocks * BlockSize
-	if r := b.Index / rangeBlocks; !f.allocated[r] {
-		if err := preallocate(f.file, r*length, length); err != nil {
+	if r := at / rangeBytes; !f.allocated[r] {
+		if err := preallocate(f.file, r*rangeBytes, rangeBytes); err != nil {
 			f.buffered = true
 			return nil
 		}
@@ -109,11 +109,11 @@ func (f *targetFile) sums(first, n int64) ([]Sum, error) {
 	var buf []byte
 	for i := range have {
 		at := first + int64(i)
-		if have[i] != 0 || at*BlockSize >= found {
+		if have[i] != 0 || at*f.block >= found {
 			continue
 		}
 		if buf == nil {
-			buf = make([]byte, BlockSize)
+			buf = make([]byte, f.block)
 		}
 		got, err := readBlock(file, at, buf)
 		if err != nil {
@@ -136,49 +136,6 @@ func (f *targetFile) remember(index int64, s Sum) {
 	f.sum[index] = s
 }
 
-// write writes a block. Zeros beyond the present end stay a hole.
-func (f *targetFile) write(b Block) error {
-	f.mu.Lock()
-	err := f.open()
-	file := f.file
-	at := b.Index * BlockSize
-	hole := at >= f.size && isZero(b.Data)
-	f.size = max(f.size, at+int64(len(b.Data)))
-	var direct *os.File
-	if err == nil && !hole {
-		direct = f.directly(b)
-	}
-	f.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	if !hole {
-		if err := f.writeAt(file, direct, b.Data, at); err != nil {
-			return fmt.Errorf("seed: write %s: %w", f.name, explain(err))
-		}
-	}
-	f.remember(b.Index, b.Sum)
-	return nil
-}
-
-// writeAt writes past the page cache if it may, and through it where the file
-// system then does not take it.
-func (f *targetFile) writeAt(file, direct *os.File, data []byte, at int64) error {
-	if direct != nil {
-		buf, _ := f.buffers.Get().(*[]byte)
-		defer f.buffers.Put(buf)
-		_, err := direct.WriteAt((*buf)[:copy(*buf, data)], at)
-		if !errors.Is(err, syscall.EINVAL) {
-			return err
-		}
-		f.mu.Lock()
-		f.buffered = true
-		f.mu.Unlock()
-	}
-	_, err := file.WriteAt(data, at)
-	return err
-}
-
 // startWriting has a range written to disk while others are copied.
 func (f *targetFile) startWriting(first, n int64) {
 	f.mu.Lock()
@@ -188,7 +145,7 @@ func (f *targetFile) startWriting(first, n int64) {
 	}
 	f.mu.Unlock()
 	if file != nil {
-		startWriting(file, first*BlockSize, n*BlockSize)
+		startWriting(file, first*f.block, n*f.block)
 	}
 }
 
@@ -204,7 +161,7 @@ func (f *targetFile) resize(size int64) error {
 		return fmt.Errorf("seed: set the size of %s: %w", f.name, explain(err))
 	}
 	if f.size != size {
-		for i := min(f.size, size) / BlockSize; i < int64(len(f.sum)); i++ {
+		for i := min(f.size, size) / f.block; i < int64(len(f.sum)); i++ {
 			f.sum[i] = 0
 		}
 	}

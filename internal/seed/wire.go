@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -63,7 +64,7 @@ func (w *frameWriter) block(b Block) error {
 func readFrames(r io.Reader, first int64, count int, unpack *zstd.Decoder, fn func(Block) error) error {
 	in := bufio.NewReaderSize(r, 64<<10)
 	var head [frameHead]byte
-	buf, data := make([]byte, BlockSize), make([]byte, 0, BlockSize)
+	var buf, data []byte
 	for i := 0; ; i++ {
 		if _, err := io.ReadFull(in, head[:]); err != nil {
 			return fmt.Errorf("seed: the agent's reply was cut: %w", err)
@@ -73,9 +74,10 @@ func readFrames(r io.Reader, first int64, count int, unpack *zstd.Decoder, fn fu
 		if kind == frameEnd {
 			return nil
 		}
-		if i >= count && kind != frameError || length > BlockSize {
+		if i >= count && kind != frameError || length > int64(largestBlock) {
 			return errors.New("seed: the agent's reply makes no sense")
 		}
+		buf = slices.Grow(buf[:0], int(length))
 		if kind != frameSame && kind != frameZero {
 			if _, err := io.ReadFull(in, buf[:length]); err != nil {
 				return fmt.Errorf("seed: the agent's reply was cut: %w", err)
@@ -91,7 +93,7 @@ func readFrames(r io.Reader, first int64, count int, unpack *zstd.Decoder, fn fu
 			b.Data = buf[:length]
 		case frameZstd:
 			var err error
-			if data, err = unpack.DecodeAll(buf[:length], data[:0]); err != nil || len(data) > BlockSize {
+			if data, err = unpack.DecodeAll(buf[:length], data[:0]); err != nil || int64(len(data)) > int64(largestBlock) {
 				return fmt.Errorf("seed: the agent's reply cannot be unpacked: %w", errOr(err))
 			}
 			b.Data = data
