@@ -95,7 +95,7 @@ func (n *newcomer) adopt(report string, m *meter) error {
 			CopiedBytes   int64
 			ChangedBytes  int64
 			Lock          struct {
-				CatchUpSeconds, TakeSeconds, ListSeconds, CompareSeconds, CheckSeconds, ReleaseSeconds float64
+				CatchUpSeconds, SettleSeconds, TakeSeconds, ListSeconds, CompareSeconds, CheckSeconds, ReleaseSeconds float64
 
 				CaughtBytes, ComparedBytes int64
 			}
@@ -108,6 +108,7 @@ func (n *newcomer) adopt(report string, m *meter) error {
 	m.note("copy", r.Result.CopySeconds)
 	lock := r.Result.Lock
 	m.note("catch up before the lock", lock.CatchUpSeconds)
+	m.note("catch up before the lock: checkpoint", lock.SettleSeconds)
 	m.note("take the lock", lock.TakeSeconds)
 	m.note("locked: list", lock.ListSeconds)
 	m.note("locked: compare", lock.CompareSeconds)

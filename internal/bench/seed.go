@@ -105,10 +105,7 @@ func (b *bench) seed(ctx context.Context, s scenario, sc seedCase) (err error) {
 	if err := w.source.load(ctx, data, indexes); err != nil {
 		return err
 	}
-	if err := w.chooseMember(ctx); err != nil {
-		return err
-	}
-	if err := w.shrinkOplog(ctx); err != nil {
+	if err := w.age(ctx); err != nil {
 		return err
 	}
 	load := startLight(ctx, w.source, data)
@@ -150,6 +147,33 @@ type seedWork struct {
 	new     *newcomer
 }
 
+// age makes of a set that was loaded a minute ago one as it is after weeks: the
+// oplog's file gives back what it took while the set was loaded faster than the
+// server forgets, and pages are in the caches as they are on disk. A page that was
+// filled in memory has megabytes, of which each update has much written again (130
+// MB a checkpoint in place of 27).
+func (w *seedWork) age(ctx context.Context) error {
+	if err := w.chooseMember(ctx); err != nil {
+		return err
+	}
+	if err := w.shrinkOplog(ctx); err != nil {
+		return err
+	}
+	if err := w.source.restart(ctx); err != nil {
+		return err
+	}
+	for _, n := range w.source.nodes {
+		for c := range w.data.collections {
+			_, err := n.Command(ctx, dataDB, bson.D{{Key: "aggregate", Value: collection(c)}, {Key: "cursor", Value: bson.D{}},
+				{Key: "pipeline", Value: bson.A{bson.D{{Key: "$match", Value: bson.D{{Key: "none", Value: 1}}}}}}})
+			if err != nil {
+				return fmt.Errorf("read %s into the cache: %w", collection(c), err)
+			}
+		}
+	}
+	return w.chooseMember(ctx)
+}
+
 // chooseMember finds the secondary.
 func (w *seedWork) chooseMember(ctx context.Context) error {
 	primary, err := w.source.lab.Primary(ctx)
@@ -157,8 +181,7 @@ func (w *seedWork) chooseMember(ctx context.Context) error {
 	return err
 }
 
-// shrinkOplog gives back what the oplog's file took while the set was loaded
-// faster than the server forgets.
+// shrinkOplog gives back what the oplog's file does not need.
 func (w *seedWork) shrinkOplog(ctx context.Context) error {
 	if !w.source.Info.Version.AtLeast(4, 4) {
 		return nil // takes it of no oplog

@@ -9,7 +9,7 @@ type blocks struct {
 	// zeros is a block of zeros, to be compared with, and zero its checksum.
 	zeros []byte
 	zero  Sum
-	// buffers hold a block each: there may be very many small files.
+	// buffers hold a chunk each: there may be very many small files.
 	buffers sync.Pool
 }
 
@@ -17,13 +17,16 @@ func newBlocks(size blockSize) *blocks {
 	b := &blocks{size: size, zeros: make([]byte, size)}
 	b.zero = sumOf(b.zeros)
 	b.buffers.New = func() any {
-		buf := make([]byte, size)
+		buf := make([]byte, max(int(size), chunkBytes))
 		return &buf
 	}
 	return b
 }
 
-// buffer lends room for a block; free takes it back.
+// perChunk is how many blocks are read at once.
+func (b *blocks) perChunk() int { return max(chunkBytes/int(b.size), 1) }
+
+// buffer lends room for a chunk; free takes it back.
 func (b *blocks) buffer() (buf []byte, free func()) {
 	p, _ := b.buffers.Get().(*[]byte)
 	return *p, func() { b.buffers.Put(p) }

@@ -2,6 +2,7 @@ package seed
 
 import (
 	"context"
+	"time"
 )
 
 // settler is a Freezer that can have the member write out what it holds. What a
@@ -22,42 +23,49 @@ const (
 
 // catchUp goes over the files before the lock, as often as it helps, and puts
 // aside what changed since pullers read them: under the lock the same blocks are
-// summed up again, but few are new. What changes while a pass reads is left to
-// the next one or to the lock, so that a pass helps that reads for less time than
-// the one before. It returns the bytes put aside.
-func (r *round) catchUp(ctx context.Context, aside *spool) (int64, error) {
+// summed up again, but few are new. What changes during a pass is left to the next
+// one or to the lock, so that another pass helps where the last one took much less
+// time than it made up for.
+func (r *round) catchUp(ctx context.Context, aside *spool) (times LockTimes, err error) {
 	a := r.agent
 	if a.opts.Way != WayLock {
-		return 0, nil
+		return times, nil
 	}
+	begun, since := time.Now(), r.began
 	for pass := range catchUpPasses {
-		if s, ok := a.opts.Freezer.(settler); ok {
-			if err := s.Settle(ctx); err != nil {
-				if ctx.Err() != nil {
-					return 0, ctx.Err()
-				}
-				a.opts.Log.Warn("the member took no checkpoint before the lock, which may last longer", "error", err)
-			}
+		began, before := time.Now(), aside.size()
+		if err := r.settled(ctx); err != nil {
+			return times, err
 		}
-		before := aside.size()
+		settle := time.Since(began)
+		times.Settle += settle.Seconds()
 		read, err := r.catchUpOnce(ctx, aside)
 		if err != nil {
-			return 0, err
+			return times, err
 		}
 		added := aside.size() - before
-		a.opts.Log.Debug("caught up with the member", "pass", pass+1, "readBytes", read, "changedBytes", added)
-		if added < caughtUp {
+		took, madeUpFor := time.Since(began), began.Sub(since)
+		a.opts.Log.Debug("caught up with the member", "pass", pass+1, "settle", settle, "took", took, "readBytes", read, "changedBytes", added)
+		if added < caughtUp || took > madeUpFor/2 {
 			break
 		}
-		_, next, err := r.outdated()
-		if err != nil {
-			return 0, err
-		}
-		if bytesOf(next) > read/2 {
-			break
-		}
+		since = began
 	}
-	return aside.size(), nil
+	times.CatchUp, times.CaughtBytes = time.Since(begun).Seconds(), aside.size()
+	return times, nil
+}
+
+// settled has the member write out what it holds, if that can be done.
+func (r *round) settled(ctx context.Context) error {
+	s, ok := r.agent.opts.Freezer.(settler)
+	if !ok {
+		return nil
+	}
+	err := s.Settle(ctx)
+	if err != nil && ctx.Err() == nil {
+		r.agent.opts.Log.Warn("the member took no checkpoint before the lock, which may last longer", "error", err)
+	}
+	return ctx.Err()
 }
 
 // catchUpOnce reads the files that changed, and returns how much that was.

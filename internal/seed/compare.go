@@ -136,31 +136,50 @@ func (r *round) compareRange(ctx context.Context, f File, known *roundFile, sums
 	defer free()
 	size := int64(r.blocks.size)
 	data, hole := int64(-1), int64(-1) // the next data, and where they end
-	for i := first; i < min(first+r.blocks.compared(), len(sums)); i++ {
-		at, end := int64(i)*size, int64(i+1)*size
+	last := min(first+r.blocks.compared(), len(sums))
+	for i := first; i < last; i += r.blocks.perChunk() {
+		chunk := sums[i:min(i+r.blocks.perChunk(), last)]
+		at := int64(i) * size
+		end := at + int64(len(chunk))*size
 		if hole <= at {
 			data = nextData(file, at, f.Size)
 			hole = nextHole(file, data)
 		}
 		if data >= end && end <= f.Size {
-			sums[i] = r.blocks.zero // the journal's preallocated end is 100 MB of this
+			for k := range chunk {
+				chunk[k] = r.blocks.zero // the journal's preallocated end is 100 MB of this
+			}
 			continue
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		n, err := readBlock(file, int64(i), buf)
+		n, err := readAt(file, at, buf[:end-at])
 		if err != nil {
 			return err
 		}
-		if want := min(size, f.Size-at); int64(n) != want {
+		if int64(n) != min(end, f.Size)-at {
 			return fmt.Errorf("seed: %s %w", f.Path, errShorter)
 		}
-		sums[i] = sumOf(buf[:n])
-		if known.held(int64(i), sums[i]) || aside.holds(f.Path, int64(i), sums[i]) || isZero(buf[:n]) {
+		if err := r.compareChunk(f.Path, known, i, chunk, buf[:n], aside); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compareChunk sums up the blocks of what was read, and puts aside what nobody
+// holds.
+func (r *round) compareChunk(path string, known *roundFile, first int, sums []Sum, data []byte, aside *spool) error {
+	for k := range sums {
+		b := data[:min(int(r.blocks.size), len(data))]
+		data = data[len(b):]
+		sums[k] = sumOf(b)
+		i := int64(first + k)
+		if known.held(i, sums[k]) || aside.holds(path, i, sums[k]) || isZero(b) {
 			continue // nobody needs it, it is there already, or its checksum says everything
 		}
-		if err := aside.add(f.Path, int64(i), sums[i], buf[:n]); err != nil {
+		if err := aside.add(path, i, sums[k], b); err != nil {
 			return err
 		}
 	}

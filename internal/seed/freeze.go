@@ -49,17 +49,15 @@ const freezeAttempts = 3
 
 func (r *round) freezeOnce(ctx context.Context, aside *spool) (*Final, error) {
 	a := r.agent
-	began := time.Now()
-	caught, err := r.catchUp(ctx, aside)
+	times, err := r.catchUp(ctx, aside)
 	if err == nil && r.idle(a.opts.Idle) {
 		err = errNoRound // whoever this was for is gone: do not lock for nobody
 	}
 	if err != nil {
 		return nil, err
 	}
-	times := LockTimes{CatchUp: time.Since(began).Seconds(), CaughtBytes: caught}
 	aside.hold()
-	began = time.Now()
+	began := time.Now()
 	thaw, err := a.opts.Freezer.Freeze(ctx)
 	if err != nil {
 		return nil, err
@@ -96,7 +94,7 @@ func (r *round) freezeOnce(ctx context.Context, aside *spool) (*Final, error) {
 // noteLock notes how long the member was locked: as its holder says, from the
 // server's word that it is locked to its word that it is not; else as seen here.
 func (f *Final) noteLock(before LockTimes, locked, release time.Duration, thaw Thaw) {
-	f.Lock.CatchUp, f.Lock.CaughtBytes, f.Lock.Take = before.CatchUp, before.CaughtBytes, before.Take
+	f.Lock.Settle, f.Lock.CatchUp, f.Lock.CaughtBytes, f.Lock.Take = before.Settle, before.CatchUp, before.CaughtBytes, before.Take
 	f.Lock.Release, f.LockSeconds = release.Seconds(), locked.Seconds()
 	if told, ok := thaw.(interface{ lockedSeconds() float64 }); ok && told.lockedSeconds() > 0 {
 		f.LockSeconds = told.lockedSeconds()

@@ -14,6 +14,8 @@ import (
 const (
 	// rangeBytes is how much of a file is read by one request.
 	rangeBytes = 4 << 20
+	// chunkBytes is how much of it is read at once, a block at least.
+	chunkBytes = 256 << 10
 	// maxFiles bounds what a manifest may claim.
 	maxFiles = 4 << 20
 	// maxFileSize is the largest file taken seriously, 64 TiB.
@@ -108,9 +110,11 @@ type Final struct {
 // LockTimes tell what the time under a lock went into, and what was done before
 // it to keep it short. Times are in seconds.
 type LockTimes struct {
-	// CatchUp is the time of the passes without a lock that came before it, the
-	// checkpoints that they began with included; they put CaughtBytes aside.
+	// CatchUp is the time of the passes without a lock that came before it;
+	// they put CaughtBytes aside. Of it, the checkpoints that they began with
+	// took Settle.
 	CatchUp     float64 `json:"catchUpSeconds"`
+	Settle      float64 `json:"settleSeconds"`
 	CaughtBytes int64   `json:"caughtBytes"`
 	// Take is from the start of the guardian to its word that the member is
 	// locked; most of it is the server's checkpoint, before which it works.
@@ -157,15 +161,16 @@ type Source interface {
 }
 
 // blockSize is the unit, in bytes, that is compared by checksum and copied again.
-// A checkpoint rewrites single pages all over a file, 32 KB of most, so that
-// small blocks copy less again; each costs the agent 24 bytes of memory.
+// A checkpoint rewrites single pages all over a file, 16 or 32 KB each: of 27 MB
+// that one changed, blocks of 16 KB copy 45 MB again, 64 KB 104, 256 KB 309 (6.0.5,
+// 600 updates in 600 files). Each costs the agent 24 bytes of memory.
 type blockSize int64
 
 const (
-	smallestBlock blockSize = 64 << 10
+	smallestBlock blockSize = 16 << 10
 	largestBlock  blockSize = stretchBytes
-	// manyBlocks is how many there may be before larger ones are taken: 256 GB
-	// of the smallest.
+	// manyBlocks is how many there may be before larger ones are taken: 64 GB of
+	// the smallest.
 	manyBlocks = 4 << 20
 )
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 
 	"github.com/millrace/millrace/internal/mongo"
 )
@@ -45,44 +46,54 @@ func (r *round) readLive(ctx context.Context, f *roundFile, q ReadRequest, fn fu
 	defer file.Close()
 	buf, free := r.blocks.buffer()
 	defer free()
-	for i, have := range q.Have {
-		n, err := readBlock(file, q.First+int64(i), buf)
+	size := int(r.blocks.size)
+	index := q.First
+	for chunk := range slices.Chunk(q.Have, r.blocks.perChunk()) {
+		at := index * int64(size)
+		n, err := readAt(file, at, buf[:len(chunk)*size])
 		if err == nil && f.bounded {
-			n, err = f.within(q, r.blocks.size, q.First+int64(i), n)
+			n, err = f.within(q, at, len(chunk)*size, n)
 		}
-		if err != nil || n == 0 {
+		if err != nil {
 			return err
 		}
-		b := Block{Index: q.First + int64(i), Sum: sumOf(buf[:n]), Data: buf[:n]}
-		f.note(b.Index, b.Sum)
-		if b.Sum == have {
-			b.Same, b.Data = true, nil
-		} else if err := a.opts.Limit.Wait(ctx, 1, int64(n)); err != nil {
-			return err
+		for data, i := buf[:n], 0; len(data) > 0; i++ {
+			b := Block{Index: index + int64(i), Data: data[:min(size, len(data))]}
+			data = data[len(b.Data):]
+			b.Sum = sumOf(b.Data)
+			f.note(b.Index, b.Sum)
+			if b.Sum == chunk[i] {
+				b.Same, b.Data = true, nil
+			} else if err := a.opts.Limit.Wait(ctx, 1, int64(len(b.Data))); err != nil {
+				return err
+			}
+			if err := fn(b); err != nil {
+				return err
+			}
 		}
-		if err := fn(b); err != nil {
-			return err
+		if n < len(chunk)*size {
+			return nil // the file ends here
 		}
+		index += int64(len(chunk))
 	}
 	return nil
 }
 
-// within cuts a block to what counts, all of which has to be there: nobody looks
-// at the file again.
-func (f *roundFile) within(q ReadRequest, size blockSize, index int64, n int) (int, error) {
-	want := int(max(min(int64(size), f.bound-index*int64(size)), 0))
+// within cuts what was read of a file to what counts, all of which has to be
+// there: nobody looks at the file again.
+func (f *roundFile) within(q ReadRequest, at int64, length, n int) (int, error) {
+	want := int(max(min(int64(length), f.bound-at), 0))
 	if n < want {
 		return 0, fmt.Errorf("seed: %s became shorter while a backup cursor was open", q.Path)
 	}
 	return want, nil
 }
 
-// readBlock reads a block into buf, which has its size; the end of the file may
-// cut it short.
-func readBlock(f *os.File, index int64, buf []byte) (int, error) {
-	n, err := f.ReadAt(buf, index*int64(len(buf)))
+// readAt fills buf; the end of the file may cut it short.
+func readAt(f *os.File, at int64, buf []byte) (int, error) {
+	n, err := f.ReadAt(buf, at)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return 0, fmt.Errorf("seed: read %s at %d: %w", f.Name(), index*int64(len(buf)), err)
+		return 0, fmt.Errorf("seed: read %s at %d: %w", f.Name(), at, err)
 	}
 	return n, nil
 }
@@ -153,5 +164,5 @@ func (r *round) frozenBlock(f *roundFile, aside *spool, path string, index int64
 		return 0, fmt.Errorf("seed: open %s: %w", path, err)
 	}
 	defer file.Close()
-	return readBlock(file, index, buf)
+	return readAt(file, index*size, buf[:size])
 }

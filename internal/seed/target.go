@@ -115,7 +115,7 @@ func (f *targetFile) sums(first, n int64) ([]Sum, error) {
 		if buf == nil {
 			buf = make([]byte, f.block)
 		}
-		got, err := readBlock(file, at, buf)
+		got, err := readAt(file, at*f.block, buf)
 		if err != nil {
 			return nil, err
 		}
