@@ -37,7 +37,8 @@ type Options struct {
 	BatchOps   int
 	BatchBytes int
 	// HoldBytes bounds the updates that one partition holds back over batches
-	// while a backlog lasts, default 4 MB; negative holds none back.
+	// while a backlog lasts, default 4 MB; negative holds none back. With small
+	// inserts among them it is four times as much.
 	HoldBytes int
 	// TogetherOps is from how many updates of a batch on they are sent in
 	// transactions, which cost some exchanges more; default 64.

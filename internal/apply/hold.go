@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// holdFor bounds how long an update is held back, and with it how much a
+	// holdFor bounds how long an operation is held back, and with it how much a
 	// restart replays.
 	holdFor = 10 * time.Second
 	// opOverhead is roughly what an operation takes in memory beside its bytes.
@@ -18,6 +18,18 @@ const (
 	// holding them back to be worth it; else it is not tried for holdPause flushes.
 	foldWorth = 8
 	holdPause = 64
+	// insertWorth is the share of inserts that updates have to meet: an update
+	// costs the target several times as much as an insert, and to hold an insert
+	// back costs next to nothing.
+	insertWorth = 16
+	// smallInsert is up to what size in bytes inserts are held back: of larger ones
+	// too few fit.
+	smallInsert = 512
+	// moreWithInserts is how many times as much is held with them: what folds grows
+	// with the square of what is held. Of 1,000,000 operations on documents of 140
+	// bytes, half of them inserts, 169,000 folded without inserts, 279,000 with twice
+	// the room and 400,000 with four times, which halved the time.
+	moreWithInserts = 4
 	// backlogLasts is how long one is assumed after a batch that had more behind
 	// it: a source gives its entries in portions.
 	backlogLasts = 300 * time.Millisecond
@@ -28,14 +40,18 @@ const (
 
 // held are updates that a partition keeps back over batches while a backlog
 // lasts, folded: a server pays for each version of a document that is changed
-// often, far more than for a change of one that is not. They own their bytes,
+// often, far more than for a change of one that is not. Where updates mostly meet
+// documents that are new, these are kept back too. They own their bytes,
 // so that the batches they came in do not stay in memory for them; the
 // positions of those do not count as applied before they are sent.
 type held struct {
 	*batch
-	since  time.Time
-	joined int // events folded into them
-	pause  int // flushes until it is tried again
+	since   time.Time
+	joined  int // events folded into updates
+	inserts int // of the operations
+	met     int // events folded into inserts
+	pause   int // flushes until it is tried again
+	alone   int // flushes until inserts are held back again
 }
 
 // join folds an event into a held update of its document. ok is false when the
@@ -61,20 +77,29 @@ func (h *held) join(it item) (joined, ok bool, err error) {
 	if err != nil {
 		return false, false, err
 	}
-	was := prev.size()
+	was, met := prev.size(), prev.kind == opInsert
 	if ok, err := fold(prev, next); !ok || err != nil {
 		return false, false, err
 	}
-	if prev.kind != opUpdate {
+	if next.kind != opUpdate {
 		prev.doc = bytes.Clone(prev.doc) // of an update it is new already
 	}
 	h.bytes += prev.size() - was
-	h.joined++
+	if met {
+		h.met++
+	} else {
+		h.joined++
+	}
 	h.ack(it.seg, 1, true)
 	return true, true, nil
 }
 
-// keep takes an update over; false when another document has its hash.
+// takes tells what is kept back.
+func (h *held) takes(o *op) bool {
+	return o.kind == opUpdate || o.kind == opInsert && h.alone == 0 && len(o.doc) <= smallInsert
+}
+
+// keep takes an operation over; false when another document has its hash.
 func (h *held) keep(t *target, o *op) bool {
 	nb := h.namespace(t)
 	if _, taken := nb.index[o.hash]; taken {
@@ -88,7 +113,12 @@ func (h *held) keep(t *target, o *op) bool {
 	h.arena = append(h.arena, o.key...)
 	k.key = h.arena[start:len(h.arena):len(h.arena)]
 	k.id.Data = bytes.Clone(o.id.Data)
-	k.upd = o.upd.Clone()
+	if o.kind == opUpdate {
+		k.upd = o.upd.Clone()
+	} else {
+		k.doc = bytes.Clone(o.doc)
+		h.inserts++
+	}
 	nb.index[o.hash] = int32(len(nb.ops))
 	nb.ops = append(nb.ops, k)
 	h.ops++
@@ -96,11 +126,11 @@ func (h *held) keep(t *target, o *op) bool {
 	return true
 }
 
-// split moves a batch's updates to the held ones.
+// split moves what is kept back from a batch to the held.
 func (h *held) split(nb *nsBatch) {
 	now := nb.ops[:0]
 	for i := range nb.ops {
-		if o := &nb.ops[i]; o.kind != opUpdate || !h.keep(nb.t, o) {
+		if o := &nb.ops[i]; !h.takes(o) || !h.keep(nb.t, o) {
 			now = append(now, *o)
 		}
 	}
@@ -110,15 +140,24 @@ func (h *held) split(nb *nsBatch) {
 
 // due tells that the held are to be sent.
 func (h *held) due(limit int) bool {
+	if h.inserts > 0 {
+		limit *= moreWithInserts
+	}
 	return h.ops > 0 && (h.bytes >= limit || time.Since(h.since) >= holdFor)
 }
 
 // sent forgets them.
 func (h *held) sent() {
-	if h.joined*foldWorth < h.ops {
-		h.pause = holdPause
+	if h.ops > 0 {
+		inserts := h.met*insertWorth > h.inserts
+		if h.inserts > 0 && !inserts {
+			h.alone = holdPause
+		}
+		if !inserts && h.joined*foldWorth < h.ops-h.inserts {
+			h.pause = holdPause
+		}
 	}
-	h.joined = 0
+	h.joined, h.met, h.inserts = 0, 0, 0
 	h.reset()
 }
 
@@ -127,6 +166,7 @@ func (e *Engine) backlogged() bool { return int64(time.Since(e.began)) < e.behin
 
 // holding tells whether updates are to be held back now.
 func (w *worker) holding() bool {
+	w.held.alone = max(w.held.alone-1, 0)
 	if w.held.pause > 0 {
 		w.held.pause--
 		return false

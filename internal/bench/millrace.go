@@ -53,7 +53,7 @@ func (b *bench) runMillrace(ctx context.Context, st *site, m *meter, args []stri
 	return phases(report, m)
 }
 
-// phases notes how long millrace says its phases took.
+// phases notes how long millrace says its phases took, and what it folded.
 func phases(report string, m *meter) error {
 	raw, err := os.ReadFile(report)
 	if err != nil {
@@ -62,6 +62,9 @@ func phases(report string, m *meter) error {
 	var r struct {
 		Status struct {
 			PhaseSeconds map[string]float64 `json:"phaseSeconds"`
+			Follow       struct {
+				Folded int64 `json:"folded"`
+			} `json:"follow"`
 		} `json:"status"`
 	}
 	if err := json.Unmarshal(raw, &r); err != nil {
@@ -69,6 +72,9 @@ func phases(report string, m *meter) error {
 	}
 	for phase, s := range r.Status.PhaseSeconds {
 		m.note(phase, s)
+	}
+	if n := r.Status.Follow.Folded; n > 0 {
+		m.value("operations folded", float64(n))
 	}
 	return nil
 }

@@ -88,6 +88,9 @@ func (j *Job) create(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := j.indexEarly(ctx, colls); err != nil {
+		return err
+	}
 	return j.savePhase(ctx, PhaseCopying)
 }
 
