@@ -146,11 +146,14 @@ func TestControl(t *testing.T) {
 		}
 		heals(t, o, "the planned tree", func(s *Set) bool { return agrees(s, hold) })
 	})
-	t.Run("election", func(t *testing.T) {
-		if err := c.StepDown(t.Context()); err != nil {
-			t.Fatal(err)
+	t.Run("elections", func(t *testing.T) {
+		for range 3 {
+			was := hold.Plan().Primary
+			if err := c.StepDown(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			heals(t, o, "a tree under the new primary", func(s *Set) bool { return agrees(s, hold) && s.Primary().Host != was })
 		}
-		heals(t, o, "a tree under the new primary", func(s *Set) bool { return agrees(s, hold) && s.Primary().Host != plan.Primary })
 	})
 	stop(stopped)
 	if err := <-held; !errors.Is(err, stopped) {
@@ -167,6 +170,24 @@ func TestControl(t *testing.T) {
 	}
 	for _, err := range refused() {
 		t.Errorf("a write was refused: %v", err)
+	}
+}
+
+// A primary that has stepped down since it was seen takes no notes; the next
+// one does.
+func TestNotesPass(t *testing.T) {
+	o := open(t, labSet(t))
+	set := eventually(t, o, "a primary", func(s *Set) bool { return s.Primary() != nil && len(s.Tree()) == 4 })
+	h := holding{Controller: NewController(o, ControlOptions{Log: testLog(t)})}
+	for host := range set.Tree() { // a secondary
+		if err := o.Notes(t.Context(), host); err == nil {
+			t.Fatal("a secondary takes notes")
+		}
+		h.notes(t.Context(), host)
+		break
+	}
+	if h.noNotes {
+		t.Error("notes are given up")
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // holding is one run of a controller.
@@ -113,11 +115,14 @@ func (h *holding) replan(set *Set) (ready bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	h.plan, h.signature, h.changed = plan, sig, ""
 	for host, a := range h.tries {
 		a.failed = 0
+		if h.plan != nil && h.plan.Primary != plan.Primary {
+			a = attempts{} // to follow an election is no drift
+		}
 		h.tries[host] = a
 	}
+	h.plan, h.signature, h.changed = plan, sig, ""
 	h.mu.Lock()
 	h.Controller.plan = plan
 	h.stats.Plans++
@@ -220,14 +225,20 @@ func (h *holding) failed(host, want string) {
 }
 
 // notes makes the new source be ahead of the member, unless the operator does
-// not want them or the user may not write them.
+// not want them or the user may not write them. Another failure passes: the
+// primary may have stepped down since it was seen.
 func (h *holding) notes(ctx context.Context, primary string) {
 	if h.noNotes {
 		return
 	}
-	if err := h.cluster.Notes(ctx, primary); err != nil && ctx.Err() == nil {
+	err := h.cluster.Notes(ctx, primary)
+	switch {
+	case err == nil || ctx.Err() != nil:
+	case mongo.IsCode(err, mongo.CodeUnauthorized):
 		h.noNotes = true
-		h.log.Warn("no notes are written, so that changes in a set without writes take long", "error", err)
+		h.log.Warn("no notes are written, so that changes in a set with few writes take long", "error", err)
+	default:
+		h.log.Debug("no note was written", "error", err)
 	}
 }
 
