@@ -40,30 +40,22 @@ func (t *Target) build(ctx context.Context, b Build, p Phase, commands int) erro
 	if len(b.Indexes) == 0 {
 		return nil
 	}
-	dataNS, ns, err := t.locate(ctx, b.NS)
+	dataNS, all, err := t.planAll(ctx, b, p)
 	if err != nil {
 		return fmt.Errorf("build indexes of %s: %w", b.NS, err)
 	}
-	var all, now []HeldSetting
-	var specs []bson.Raw // of now
-	for _, ix := range b.Indexes {
-		h, spec, err := t.plan(ns, ix, p)
-		if err != nil {
-			return fmt.Errorf("build indexes of %s: %w", ns, err)
-		}
-		all = append(all, h)
-		if !h.Unbuilt {
-			now, specs = append(now, h), append(specs, spec)
+	var held []HeldSetting
+	var now []planned
+	for _, x := range all {
+		held = append(held, x.HeldSetting)
+		if !x.Unbuilt {
+			now = append(now, x)
 		}
 	}
-	if err := t.hold(ctx, all...); err != nil {
+	if err := t.hold(ctx, held...); err != nil {
 		return err
 	}
-	n, err := t.parts(ctx, dataNS, len(specs), commands)
-	if err != nil {
-		return err
-	}
-	return inParts(now, specs, n, func(held []HeldSetting, specs []bson.Raw) error {
+	return t.inParts(ctx, dataNS, b, now, commands, func(held []HeldSetting, specs []bson.Raw) error {
 		err := t.createIndexes(ctx, dataNS, specs)
 		if p == Consistent || !mongo.Unindexable(err) {
 			return err
@@ -74,6 +66,29 @@ func (t *Target) build(ctx context.Context, b Build, p Phase, commands int) erro
 		}
 		return t.hold(ctx, held...)
 	})
+}
+
+// planned is an index with what is kept of it.
+type planned struct {
+	HeldSetting
+	spec bson.Raw // to build
+}
+
+// planAll decides about all indexes of a build, and finds the collection that
+// they belong to.
+func (t *Target) planAll(ctx context.Context, b Build, p Phase) (dataNS string, all []planned, err error) {
+	dataNS, ns, err := t.locate(ctx, b.NS)
+	if err != nil {
+		return "", nil, err
+	}
+	for _, ix := range b.Indexes {
+		h, spec, err := t.plan(ns, ix, p)
+		if err != nil {
+			return "", nil, err
+		}
+		all = append(all, planned{h, spec})
+	}
+	return dataNS, all, nil
 }
 
 // errGone is the absence of a collection on the target.
@@ -137,7 +152,7 @@ func (c *IndexConflict) Error() string { return c.Err.Error() }
 // Unwrap gives the server's error.
 func (c *IndexConflict) Unwrap() error { return c.Err }
 
-// createIndexes runs the one command and explains its failure.
+// createIndexes runs one command and explains its failure.
 func (t *Target) createIndexes(ctx context.Context, dataNS string, specs []bson.Raw) error {
 	if len(specs) == 0 {
 		return nil
@@ -239,24 +254,11 @@ func (t *Target) BuildHeld(ctx context.Context) error {
 // buildThenRelease builds indexes held back and forgets that they were, in
 // this order.
 func (t *Target) buildThenRelease(ctx context.Context, b Build, commands int) error {
-	dataNS, ns, err := t.locate(ctx, b.NS)
+	dataNS, all, err := t.planAll(ctx, b, Consistent)
 	if err != nil {
 		return fmt.Errorf("build the indexes held back of %s: %w", b.NS, err)
 	}
-	var done []HeldSetting
-	var specs []bson.Raw
-	for _, ix := range b.Indexes {
-		h, spec, err := t.plan(ns, ix, Consistent)
-		if err != nil {
-			return fmt.Errorf("build the indexes held back of %s: %w", ns, err)
-		}
-		done, specs = append(done, h), append(specs, spec)
-	}
-	n, err := t.parts(ctx, dataNS, len(specs), commands)
-	if err != nil {
-		return err
-	}
-	return inParts(done, specs, n, func(done []HeldSetting, specs []bson.Raw) error {
+	return t.inParts(ctx, dataNS, b, all, commands, func(done []HeldSetting, specs []bson.Raw) error {
 		if err := t.createIndexes(ctx, dataNS, specs); err != nil {
 			return err
 		}

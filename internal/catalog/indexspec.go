@@ -118,6 +118,18 @@ func uniqueLike(spec bson.Raw) bool {
 	return truthyField(spec, "unique") || truthyField(spec, "prepareUnique")
 }
 
+// TakesAll reports indexes that no document is refused by: those in the order of
+// a single field.
+func (ix Index) TakesAll() bool {
+	key, _ := ix.Spec.Lookup("key").DocumentOK()
+	fields, err := key.Elements()
+	if uniqueLike(ix.Spec) || err != nil || len(fields) != 1 || strings.Contains(fields[0].Key(), "$") {
+		return false
+	}
+	_, ordered := fields[0].Value().AsInt64OK()
+	return ordered
+}
+
 // heldExpiry stands in for an expiry on servers before 5.1, whose collMod cannot
 // add one later: larger than any in use, but not beyond 1970, which those
 // servers refuse, and the same at every attempt.

@@ -31,7 +31,7 @@ const (
 type Build struct {
 	NS      string // on the target
 	Indexes []Index
-	Bytes   int64 // of its documents, roughly
+	Bytes   int64 // of its documents, roughly; 0 is unknown
 }
 
 func (b Build) work() int64 { return max(b.Bytes, 1) * int64(len(b.Indexes)) }
@@ -83,31 +83,39 @@ func shares(builds []Build, commands int) []int {
 	return out
 }
 
-// parts is how many commands build indexes of a collection, of those that it may
-// have.
-func (t *Target) parts(ctx context.Context, dataNS string, indexes, most int) (int, error) {
-	n := min(indexes, most, mostParts)
+// parts is how many commands build so many indexes of a collection, of those that
+// it may have.
+func (t *Target) parts(ctx context.Context, dataNS string, bytes int64, indexes, most int) (n int, err error) {
+	n = min(indexes, most, mostParts)
 	if n < 2 || !t.c.Info.Version.AtLeast(4, 4) { // older ones build under locks
 		return 1, nil
 	}
-	_, bytes, err := size(ctx, t.c, dataNS)
+	if bytes == 0 { // nobody told
+		_, bytes, err = size(ctx, t.c, dataNS)
+	}
 	if err != nil || bytes < partBytes {
 		return 1, err
 	}
 	return n, nil
 }
 
-// inParts runs build for the indexes in so many parts at once. A part that fails
-// does not end the others: what they built stays.
-func inParts(held []HeldSetting, specs []bson.Raw, n int, build func([]HeldSetting, []bson.Raw) error) error {
+// inParts runs build for the indexes of b that are built now, in so many parts at
+// once as they are worth. A part that fails does not end the others: what they
+// built stays.
+func (t *Target) inParts(ctx context.Context, dataNS string, b Build, now []planned, commands int,
+	build func([]HeldSetting, []bson.Raw) error) error {
+	n, err := t.parts(ctx, dataNS, b.Bytes, len(now), commands)
+	if err != nil {
+		return err
+	}
 	var g errgroup.Group
 	for first := range n {
-		var h []HeldSetting
-		var s []bson.Raw
-		for i := first; i < len(specs); i += n {
-			h, s = append(h, held[i]), append(s, specs[i])
+		var held []HeldSetting
+		var specs []bson.Raw
+		for i := first; i < len(now); i += n {
+			held, specs = append(held, now[i].HeldSetting), append(specs, now[i].spec)
 		}
-		g.Go(func() error { return build(h, s) })
+		g.Go(func() error { return build(held, specs) })
 	}
 	return g.Wait()
 }

@@ -3,7 +3,6 @@ package replicate
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -64,7 +63,7 @@ func earlyIndex(colls []checkpoint.Mapped, r room) (*checkpoint.Mapped, string) 
 		return nil, "there are none"
 	case len(largest.Indexes) > 1 || float64(work) < most*float64(all):
 		return nil, "they are built side by side, each by a processor"
-	case largest.Type != catalog.TypeCollection || !takesAll(largest.Indexes[0].Spec):
+	case largest.Type != catalog.TypeCollection || !largest.Indexes[0].TakesAll():
 		return nil, fmt.Sprintf("%q of %s might refuse documents that are ahead of their indexes", largest.Indexes[0].Name, largest.Target)
 	case r.processors < processors:
 		return nil, fmt.Sprintf("the target has fewer than %d processors to spare, or does not tell", processors)
@@ -72,21 +71,6 @@ func earlyIndex(colls []checkpoint.Mapped, r room) (*checkpoint.Mapped, string) 
 		return nil, fmt.Sprintf("%d MB of %s do not stay in half of the target's cache of %d MB", largest.Bytes>>20, largest.Target, r.cacheBytes>>20)
 	}
 	return largest, "it is the only one of most of the data, and one build would use one of the target's processors"
-}
-
-// takesAll tells indexes that take every document: those in the order of a
-// single field.
-func takesAll(spec bson.Raw) bool {
-	if unique, _ := spec.Lookup("unique").BooleanOK(); unique {
-		return false
-	}
-	key, _ := spec.Lookup("key").DocumentOK()
-	fields, err := key.Elements()
-	if err != nil || len(fields) != 1 || strings.Contains(fields[0].Key(), "$") {
-		return false
-	}
-	_, ordered := fields[0].Value().AsInt64OK()
-	return ordered
 }
 
 // targetRoom asks the target's primary; what it does not tell is 0.

@@ -155,12 +155,9 @@ func (p *pull) clone(ctx context.Context, m *Manifest) (*Final, bool, error) {
 		return nil, false, nil
 	}
 	p.stats.enter(PhaseClone, 0)
-	for _, f := range p.files { // what was known of them holds no more
-		if err := f.close(); err != nil {
-			return nil, false, err
-		}
+	if err := p.forget(); err != nil {
+		return nil, false, err
 	}
-	p.files = map[string]*targetFile{}
 	final, err := c.Clone(ctx, m.Round, m.Puller, p.create)
 	if errors.Is(err, errCannotClone) {
 		p.o.NoClone = true

@@ -219,11 +219,17 @@ func (p *pull) unit(size blockSize) error {
 	if p.block == size {
 		return nil
 	}
+	p.block = size
+	return p.forget()
+}
+
+// forget closes the files; what was known of them holds no more.
+func (p *pull) forget() error {
 	var errs []error
 	for _, f := range p.files {
 		errs = append(errs, f.close())
 	}
-	p.block, p.files = size, map[string]*targetFile{}
+	p.files = map[string]*targetFile{}
 	return errors.Join(errs...)
 }
 
