@@ -71,7 +71,7 @@ func fullIndexed(ctx context.Context, b *bench, s scenario) error {
 // full measures the copy of a dataset.
 func (b *bench) full(ctx context.Context, s scenario, f fullCase) (err error) {
 	n := needs{
-		sourceCacheGB: cacheGB(f.data.bytes()), targetCacheGB: cacheGB(f.data.bytes() * (2 + len(f.indexes)) / 2),
+		sourceCacheGB: b.cacheGB(f.data.bytes()), targetCacheGB: b.cacheGB(f.data.bytes() * (2 + len(f.indexes)) / 2),
 		targetProxy: f.rtt > 0, ownServers: f.cold, member: b.hasPeer(peerSecondary),
 	}
 	if f.cold {
@@ -140,15 +140,16 @@ func (w *fullWork) calibrate(ctx context.Context, c *Case) (err error) {
 	if w.rtt == 0 {
 		b.say("%s: finding the best way to read", c.Name())
 		var note string
-		w.read, note, err = choose(ctx, w.data.docs, readings(w.data, w.source.Info.Version.AtLeast(4, 4)), func(ctx context.Context, r reading) (time.Duration, error) {
+		part := w.data.part(mostRead)
+		w.read, note, err = choose(ctx, part.docs, readings(w.data, w.source.Info.Version.AtLeast(4, 4)), func(ctx context.Context, r reading) (time.Duration, error) {
 			began := time.Now()
-			err := readAll(ctx, w.source, w.data, r)
+			err := readAll(ctx, w.source, part, r)
 			return time.Since(began), err
 		})
 		if err != nil {
 			return err
 		}
-		c.Notes = append(c.Notes, "reading, all of it: "+note)
+		c.Notes = append(c.Notes, fmt.Sprintf("reading, %d documents: %s", part.docs, note))
 	}
 	b.say("%s: finding the best way to insert", c.Name())
 	part := w.data.part(trialSize(w.data.docs))

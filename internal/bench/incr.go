@@ -58,7 +58,7 @@ type incrWork struct {
 func (b *bench) incr(ctx context.Context, s scenario, f incrCase) (err error) {
 	bytes := f.load.operations * f.load.shape.size
 	n := needs{
-		sourceCacheGB: cacheGB(2 * bytes), targetCacheGB: cacheGB(2 * bytes),
+		sourceCacheGB: b.cacheGB(2 * bytes), targetCacheGB: b.cacheGB(2 * bytes),
 		oplogMB: oplogMB(f.load.operations, f.load.shape.size+200), member: b.hasPeer(peerSecondary),
 	}
 	b.say("%s: starting servers", s.name)
@@ -112,15 +112,17 @@ func (w *incrWork) begin(ctx context.Context, c *Case) (err error) {
 func (w *incrWork) calibrate(ctx context.Context, c *Case) (err error) {
 	w.bench.say("%s: finding the best ways to read and to apply", c.Name())
 	var note string
+	part := w.span.head(float64(mostRead) / float64(w.load.operations))
+	entries := int64(0)
 	w.read, note, err = choose(ctx, w.load.operations, oplogReadings(), func(ctx context.Context, r oplogReading) (time.Duration, error) {
 		began := time.Now()
-		err := w.readOplog(ctx, r)
+		entries, err = readOplog(ctx, w.source, part, r)
 		return time.Since(began), err
 	})
 	if err != nil {
 		return err
 	}
-	c.Notes = append(c.Notes, "reading the oplog, all of it: "+note)
+	c.Notes = append(c.Notes, fmt.Sprintf("reading %d entries of the oplog: %s", entries, note))
 	n := trialSize(w.load.operations)
 	w.write, note, err = choose(ctx, n, grid([]int{2, 4, 8, 16}, []int{128 << 10, 512 << 10, 2 << 20}), func(ctx context.Context, s settings) (time.Duration, error) {
 		if err := w.empty(ctx); err != nil {

@@ -233,5 +233,11 @@ func grid(connections, batchBytes []int) []settings {
 	return all
 }
 
-// trialSize is how much of the data settings are tried on.
-func trialSize(docs int) int { return max(docs/10, min(docs, 20_000)) }
+const (
+	// mostRead and mostWritten are on how much settings are tried at most.
+	mostRead    = 1_000_000
+	mostWritten = 200_000
+)
+
+// trialSize is how much of the data settings of writes are tried on.
+func trialSize(docs int) int { return min(max(docs/10, min(docs, 20_000)), mostWritten) }

@@ -38,6 +38,15 @@ type span struct {
 	marks    []mongo.OpTime
 }
 
+// head is about that share of the span, from its beginning.
+func (s span) head(share float64) span {
+	n := int(share * float64(len(s.marks)))
+	if n >= len(s.marks) {
+		return s
+	}
+	return span{from: s.from, to: s.marks[n], marks: s.marks[:n]}
+}
+
 // cut divides the span into n parts, fewer if there are not enough marks.
 func (s span) cut(n int) []span {
 	var parts []span

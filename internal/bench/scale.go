@@ -43,5 +43,13 @@ func oplogMB(operations, bytesEach int) int {
 	return max(2*operations*bytesEach>>20, least)
 }
 
-// cacheGB is a server's cache that holds so many bytes easily.
-func cacheGB(bytes int) float64 { return max(0.5, 2.5*float64(bytes)/(1<<30)) }
+// cacheGB is a server's cache that holds so many bytes easily, if a third of
+// the machine's memory can: the servers of both sides share it, and the page
+// cache wants some.
+func (b *bench) cacheGB(bytes int) float64 {
+	easily := max(0.5, 2.5*float64(bytes)/(1<<30))
+	if mb := b.report.Machine.MemoryMB; mb > 0 {
+		easily = min(easily, float64(mb)/3/1024)
+	}
+	return easily
+}

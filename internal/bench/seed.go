@@ -93,7 +93,7 @@ func (b *bench) seed(ctx context.Context, s scenario, sc seedCase) (err error) {
 			lightText + ", until it is SECONDARY and has applied what the primary had then",
 	}
 	b.say("%s: starting servers", c.Name())
-	w := &seedWork{bench: b, data: data, indexes: indexes, cacheGB: cacheGB(data.bytes() * (2 + sc.indexes) / 2)}
+	w := &seedWork{bench: b, data: data, indexes: indexes, cacheGB: b.cacheGB(data.bytes() * (2 + sc.indexes) / 2)}
 	w.site = &site{source: &side{}, target: &side{}}
 	defer func() { err = joinClose(err, w.site) }()
 	err = w.source.open(ctx, false, lab.Options{Version: b.o.Servers.Version, Topology: "rs:2", CacheGB: w.cacheGB,

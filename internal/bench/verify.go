@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -11,7 +12,7 @@ import (
 func verify(ctx context.Context, b *bench, s scenario) (err error) {
 	d := dataset{ycsb(), b.o.Scale.of(1_000_000), 1}
 	b.say("%s: starting servers", s.name)
-	st, err := b.open(ctx, needs{sourceCacheGB: cacheGB(d.bytes()), targetCacheGB: cacheGB(d.bytes())})
+	st, err := b.open(ctx, needs{sourceCacheGB: b.cacheGB(d.bytes()), targetCacheGB: b.cacheGB(d.bytes())})
 	if err != nil {
 		return err
 	}
@@ -26,7 +27,7 @@ func verify(ctx context.Context, b *bench, s scenario) (err error) {
 			return err
 		}
 	}
-	both := func(ctx context.Context, r reading) error {
+	both := func(ctx context.Context, d dataset, r reading) error {
 		g, ctx := errgroup.WithContext(ctx)
 		for _, side := range []*side{st.source, st.target} {
 			g.Go(func() error { return readAll(ctx, side, d, r) })
@@ -34,22 +35,23 @@ func verify(ctx context.Context, b *bench, s scenario) (err error) {
 		return g.Wait()
 	}
 	b.say("%s: finding the best way to read", s.name)
-	way, note, err := choose(ctx, d.docs, readings(d, st.source.Info.Version.AtLeast(4, 4)), func(ctx context.Context, r reading) (time.Duration, error) {
+	part := d.part(mostRead)
+	way, note, err := choose(ctx, part.docs, readings(d, st.source.Info.Version.AtLeast(4, 4)), func(ctx context.Context, r reading) (time.Duration, error) {
 		began := time.Now()
-		err := both(ctx, r)
+		err := both(ctx, part, r)
 		return time.Since(began), err
 	})
 	if err != nil {
 		return err
 	}
-	c.Notes = append(c.Notes, "reading both sides: "+note)
+	c.Notes = append(c.Notes, fmt.Sprintf("reading %d documents of both sides: %s", part.docs, note))
 	nothing := func(context.Context) error { return nil }
 	args := []string{"verify", "--include", dataDB + ".*", "--output", "json", "--log-level", "warn"}
 	return b.compete(ctx, st, c, []contender{
 		{
 			name: "ceiling", kind: KindCeiling, how: "read, on each side: " + way.String(), prepare: nothing,
 			run: func(ctx context.Context, m *meter) error {
-				return m.part("read", func() error { return both(ctx, way) })
+				return m.part("read", func() error { return both(ctx, d, way) })
 			},
 		},
 		{
