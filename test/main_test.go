@@ -62,7 +62,7 @@ func (c *clusters) start(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	start := func(name, version string, cluster **lab.Cluster, client **mongo.Client, ver *millmongo.Version) {
 		g.Go(func() (err error) {
-			*cluster, err = lab.Start(gctx, lab.Options{Name: name, Version: version, CacheGB: 1, SetParameters: map[string]string{
+			*cluster, err = lab.Start(gctx, lab.Options{Name: name, Version: version, CacheGB: 1, LeanJournal: true, SetParameters: map[string]string{
 				"enableTestCommands": "1", "ttlMonitorEnabled": "false", "ttlMonitorSleepSecs": "1",
 				"transactionLifetimeLimitSeconds": "600", // a lock of a test holds on a busy machine too
 			}})

@@ -44,8 +44,8 @@ func servers(t *testing.T) (Servers, string) {
 	shared.once.Do(func() {
 		var wg sync.WaitGroup
 		var errs [3]error
-		wg.Go(func() { shared.source, errs[0] = lab.Start(t.Context(), lab.Options{}) })
-		wg.Go(func() { shared.target, errs[1] = lab.Start(t.Context(), lab.Options{}) })
+		wg.Go(func() { shared.source, errs[0] = lab.Start(t.Context(), lab.Options{LeanJournal: true}) })
+		wg.Go(func() { shared.target, errs[1] = lab.Start(t.Context(), lab.Options{LeanJournal: true}) })
 		shared.dir, shared.err = os.MkdirTemp("", "millrace-bench-test-")
 		wg.Go(func() {
 			out, err := exec.Command("go", "build", "-o", shared.dir+"/millrace", "../../cmd/millrace").CombinedOutput()

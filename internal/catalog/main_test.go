@@ -41,7 +41,7 @@ func run(m *testing.M) int {
 	for i, cluster := range []**mongo.Cluster{&src, &dst} {
 		version := cmp.Or(os.Getenv([]string{"MILLRACE_TEST_SOURCE", "MILLRACE_TEST_TARGET"}[i]), "6.0")
 		group.Go(func() (err error) {
-			if labs[i], err = lab.Start(ctx, lab.Options{Version: version, SetParameters: map[string]string{"enableTestCommands": "1"}}); err != nil {
+			if labs[i], err = lab.Start(ctx, lab.Options{Version: version, LeanJournal: true, SetParameters: map[string]string{"enableTestCommands": "1"}}); err != nil {
 				return err
 			}
 			*cluster, err = mongo.Connect(ctx, labs[i].URI(), mongo.Options{AppName: "test"})

@@ -55,7 +55,7 @@ func server(t testing.TB, version string) *mongo.Cluster {
 		return s.c
 	}
 	ctx := context.Background()
-	l, err := lab.Start(ctx, lab.Options{Version: version})
+	l, err := lab.Start(ctx, lab.Options{Version: version, LeanJournal: true})
 	if err != nil {
 		t.Fatalf("start %s: %v", version, err)
 	}

@@ -223,6 +223,9 @@ func (c *Cluster) arguments(m *Member) []string {
 	if c.topo.replicaSet {
 		args = append(args, "--replSet", c.opts.Name, "--oplogSize", strconv.Itoa(c.opts.OplogMB))
 	}
+	if c.opts.LeanJournal {
+		args = append(args, "--wiredTigerEngineConfigString", "log=(prealloc=false,file_max=10MB)")
+	}
 	if atLeast5(c.opts.Version) {
 		// Else a clean shutdown lets clients drain for 15 seconds.
 		args = append(args, "--setParameter", "shutdownTimeoutMillisForSignaledShutdown=100")

@@ -13,10 +13,11 @@ type TB interface {
 	Context() context.Context
 }
 
-// ForTest starts a cluster and stops it at the end of the test; when the test
-// failed, the ends of the servers' logs are logged.
+// ForTest starts a cluster, with a lean journal, and stops it at the end of the
+// test; when the test failed, the ends of the servers' logs are logged.
 func ForTest(t TB, o Options) *Cluster {
 	t.Helper()
+	o.LeanJournal = true
 	c, err := Start(t.Context(), o)
 	if err != nil {
 		t.Fatalf("%v", err)

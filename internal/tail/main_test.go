@@ -44,7 +44,7 @@ func runTests(m *testing.M) int {
 // testServer describes a server on which transactions can be prepared and
 // failures be provoked.
 func testServer(version string) lab.Options {
-	return lab.Options{Version: version, SetParameters: map[string]string{
+	return lab.Options{Version: version, LeanJournal: true, SetParameters: map[string]string{
 		"enableTestCommands": "1", "ttlMonitorSleepSecs": "1",
 	}}
 }
@@ -95,7 +95,7 @@ func read(t testing.TB, c *mongo.Cluster, o OplogOptions, pos Position, until mo
 
 func readOr(t testing.TB, o *Oplog, pos Position, until mongo.OpTime) ([]*Batch, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var bs []*Batch
 	err := o.Run(ctx, pos, func(_ context.Context, b *Batch) error {

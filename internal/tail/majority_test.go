@@ -64,7 +64,7 @@ func TestMajority(t *testing.T) {
 	held, err := c.Positions(t.Context())
 	ok(t, err)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	beats := 0
 	var released time.Time

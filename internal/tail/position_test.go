@@ -106,7 +106,7 @@ func TestStartInTheFuture(t *testing.T) {
 	t.Parallel()
 	c := connect(t, sharedURI)
 	future := mongo.OpTime{TS: bson.Timestamp{T: uint32(time.Now().Unix()) + 2}, Term: -1}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	empty := 0
 	err := NewOplog(c, OplogOptions{Await: 10 * time.Millisecond, Keep: only("future")}).Run(ctx, from(future), func(ctx context.Context, b *Batch) error {

@@ -216,7 +216,7 @@ func TestChaining(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if err := o.SetChaining(ctx, set, false); err != nil {
 		t.Fatal(err)

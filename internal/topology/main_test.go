@@ -35,7 +35,7 @@ func labSet(t *testing.T) *lab.Cluster {
 	theSet.mu.Lock()
 	defer theSet.mu.Unlock()
 	if theSet.cluster == nil {
-		c, err := lab.Start(t.Context(), lab.Options{Topology: "rs:5", CacheGB: 0.25})
+		c, err := lab.Start(t.Context(), lab.Options{Topology: "rs:5", CacheGB: 0.25, LeanJournal: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +57,7 @@ func open(t *testing.T, c *lab.Cluster) *Observer {
 // eventually waits until the set is as ok wants it.
 func eventually(t *testing.T, o *Observer, what string, ok func(*Set) bool) *Set {
 	t.Helper()
-	return eventuallyWithin(t, o, 30*time.Second, what, ok)
+	return eventuallyWithin(t, o, time.Minute, what, ok)
 }
 
 func eventuallyWithin(t *testing.T, o *Observer, limit time.Duration, what string, ok func(*Set) bool) *Set {

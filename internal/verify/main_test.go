@@ -52,7 +52,7 @@ func cluster(t testing.TB, version, topology string) *mongo.Cluster {
 	if c := shared.open[key]; c != nil {
 		return c
 	}
-	l, err := lab.Start(context.Background(), lab.Options{Version: version, Topology: topology,
+	l, err := lab.Start(context.Background(), lab.Options{Version: version, Topology: topology, LeanJournal: true,
 		SetParameters: map[string]string{"enableTestCommands": "1"}})
 	if err != nil {
 		t.Fatal(err)

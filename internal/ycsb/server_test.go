@@ -54,7 +54,7 @@ func newBed(t testing.TB) *bed {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		shared.noise = NewNoise()
-		if shared.lab, shared.err = lab.Start(ctx, lab.Options{Version: "6.0", SetParameters: map[string]string{"enableTestCommands": "1"}}); shared.err == nil {
+		if shared.lab, shared.err = lab.Start(ctx, lab.Options{Version: "6.0", LeanJournal: true, SetParameters: map[string]string{"enableTestCommands": "1"}}); shared.err == nil {
 			shared.cluster, shared.err = mongo.Connect(ctx, shared.lab.URI(), mongo.Options{AppName: "test"})
 		}
 	})

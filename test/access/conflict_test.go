@@ -114,7 +114,7 @@ func TestEndingTransactions(t *testing.T) {
 	if err := next.KillSession(t.Context(), txn.SessionID()); err != nil {
 		t.Error(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	defer cancel()
 	if _, err := next.Client.Database("acc").Collection("c").UpdateOne(ctx, bson.D{{Key: "_id", Value: 1}}, change); err != nil {
 		t.Errorf("the document is still held: %v", err)

@@ -59,7 +59,7 @@ func (s *sides) start(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	start := func(cluster **lab.Cluster, client **driver.Client) {
 		g.Go(func() (err error) {
-			if *cluster, err = lab.Start(gctx, lab.Options{Auth: true, TLS: true, Version: os.Getenv("MILLRACE_TEST_VERSION")}); err != nil {
+			if *cluster, err = lab.Start(gctx, lab.Options{Auth: true, TLS: true, LeanJournal: true, Version: os.Getenv("MILLRACE_TEST_VERSION")}); err != nil {
 				return err
 			}
 			*client, err = driver.Connect(options.Client().ApplyURI((*cluster).URI()))

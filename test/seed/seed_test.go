@@ -212,7 +212,7 @@ func fill(t *testing.T, d *driver.Database) {
 // refuses starts a mongod on an incomplete copy, as a member of its set.
 func refuses(t *testing.T, program, set, dir string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, program, memberFlags(set, dir, freePort(t))...).CombinedOutput()
 	if err == nil || ctx.Err() != nil || !strings.Contains(string(out), "28661") {
