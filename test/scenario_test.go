@@ -183,6 +183,9 @@ func runTogether(t *testing.T, cases []*trial) {
 			cleanUp(t, cases)
 			runTogether(t, cases[:len(cases)/2])
 			runTogether(t, cases[len(cases)/2:])
+			if !slices.ContainsFunc(cases, func(c *trial) bool { return len(c.errs) > 0 }) {
+				t.Errorf("a job of %d scenarios failed, those of its halves did not: %v", len(cases), err)
+			}
 			return
 		}
 		if len(guilty) == 0 {

@@ -42,7 +42,7 @@ const oplogMB = 600
 // unhurried is the pause of writers in tests: a fault lasts seconds, in which they
 // still write hundreds of times, and six servers and as many proxies have to
 // carry each write.
-const unhurried = 5 * time.Millisecond
+const unhurried = 15 * time.Millisecond
 
 // newBench starts all but the job. Every so often a schema change is made, which
 // takes a target of three members up to half a second.
