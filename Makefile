@@ -43,24 +43,28 @@ bench: build ## Measure against the ceilings; results in bin/bench.json and bin/
 # made to be thrown away waits for no disk at each schema change.
 PLENTY = $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 8000000' | grep -q . && \
 	awk '/^MemAvailable/ && $$2 > 12000000 {print "/dev/shm"}' /proc/meminfo)
-test test-packages test-processes: export MILLRACE_LAB_DIR ?= $(PLENTY)
-test test-processes: export MILLRACE_TEST_PROGRAM = $(CURDIR)/$(BIN)/millrace
+test test-packages test-scenarios test-faults: export MILLRACE_LAB_DIR ?= $(PLENTY)
+test test-scenarios test-faults: export MILLRACE_TEST_PROGRAM = $(CURDIR)/$(BIN)/millrace
 
-# Servers start, elect and wait more than they compute: both halves go side by
+# Servers start, elect and wait more than they compute: the parts go side by
 # side, and end sooner than one after the other.
 .PHONY: test
 test: build ## All tests on real mongod processes, with the race detector where it is bearable
-	@$(MAKE) --no-print-directory -j2 test-packages test-processes
+	@$(MAKE) --no-print-directory -j3 test-scenarios test-faults test-packages
 
 .PHONY: test-packages
 test-packages:
 	$(GO) test -race -timeout 20m $$($(GO) list ./cmd/... ./internal/... ./demo/... ./test/history | grep -v /internal/bench$$)
 
 # -count=1: millrace runs as a process, and Go's test cache does not see it change.
-.PHONY: test-processes
-test-processes: build
-	$(GO) test -p 1 -count=1 -timeout 20m ./test ./test/failover ./test/seed ./internal/bench
+.PHONY: test-scenarios
+test-scenarios: build
+	$(GO) test -p 1 -count=1 -timeout 20m ./test ./internal/bench
 	MILLRACE_LAB_DIR= $(GO) test -count=1 -timeout 20m ./test/memory
+
+.PHONY: test-faults
+test-faults: build
+	$(GO) test -p 1 -count=1 -timeout 20m ./test/failover ./test/seed
 	$(GO) test -p 1 -race -count=1 -timeout 20m ./test/access ./test/crash
 
 # How long each target is fuzzed.
