@@ -142,10 +142,10 @@ func (c *Cluster) prepare() (err error) {
 func (c *Cluster) launchAll(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
 		err := c.placeMembers()
-		if err != nil {
-			return err
+		if err == nil {
+			err = c.launchMembers(ctx)
 		}
-		if err = c.launchMembers(ctx); err == nil {
+		if err == nil {
 			return nil
 		}
 		if !errors.Is(err, errPortTaken) || c.opts.Port != 0 || c.kept || attempt == portAttempts {

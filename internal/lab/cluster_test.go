@@ -216,6 +216,34 @@ func TestManyAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
+// What looks taken only because a process is being started is listened on.
+func TestListenWhileProcessesStart(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var starting sync.WaitGroup
+	starting.Go(func() {
+		for ctx.Err() == nil {
+			_ = exec.CommandContext(ctx, "true").Run()
+		}
+	})
+	defer starting.Wait()
+	defer cancel()
+	var l leases
+	defer l.release()
+	ports, err := l.free(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2000 {
+		on, err := listen(ports[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := on.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestFixedPortTaken(t *testing.T) {
 	t.Parallel()
 	c := ForTest(t, Options{Topology: "standalone"})

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
+	"time"
 )
 
 // loopback is the only address that anything in the lab listens on.
@@ -75,6 +77,19 @@ func portFree(port int) bool {
 		return false
 	}
 	return l.Close() == nil
+}
+
+// listen listens on a port that was free a moment ago. A process that is just
+// being started holds copies of this one's sockets until it runs, of those that
+// were closed meanwhile too.
+func listen(port int) (net.Listener, error) {
+	const long, again = time.Second, 5 * time.Millisecond
+	for end := time.Now().Add(long); ; time.Sleep(again) {
+		l, err := net.Listen("tcp", hostPort(port))
+		if !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(end) {
+			return l, err
+		}
+	}
 }
 
 // hostPort is the loopback address with a port.

@@ -41,7 +41,7 @@ type Proxy struct {
 
 // newProxy listens on a port and forwards to upstream.
 func newProxy(port int, upstream string, owner func(net.Conn) int, peers time.Duration) (*Proxy, error) {
-	listener, err := net.Listen("tcp", hostPort(port))
+	listener, err := listen(port)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		err = errPortTaken
 	}
