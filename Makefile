@@ -47,10 +47,12 @@ test test-packages test-scenarios test-faults: export MILLRACE_LAB_DIR ?= $(PLEN
 test test-scenarios test-faults: export MILLRACE_TEST_PROGRAM = $(CURDIR)/$(BIN)/millrace
 
 # Servers start, elect and wait more than they compute: the parts go side by
-# side, and end sooner than one after the other.
+# side, and end sooner than one after the other. On two processors three at once
+# are more than servers stand without elections.
+PARTS ?= $(shell test $$(nproc) -ge 4 && echo 3 || echo 2)
 .PHONY: test
 test: build ## All tests on real mongod processes, with the race detector where it is bearable
-	@$(MAKE) --no-print-directory -j3 test-scenarios test-faults test-packages
+	@$(MAKE) --no-print-directory -j$(PARTS) test-scenarios test-faults test-packages
 
 .PHONY: test-packages
 test-packages:

@@ -62,7 +62,7 @@ type backupCursor struct {
 
 // Pin opens a cursor.
 func (b *BackupCursor) Pin(ctx context.Context) (Pin, error) {
-	pool, err := wire.Open(options.Client().ApplyURI(b.URI).SetDirect(true).SetAppName("millrace-seed").SetServerSelectionTimeout(10 * time.Second))
+	pool, err := wire.Open(options.Client().ApplyURI(b.URI).SetDirect(true).SetAppName("millrace-seed").SetServerSelectionTimeout(selectionWait))
 	if err != nil {
 		return nil, errors.New("seed: the connection string cannot be used")
 	}

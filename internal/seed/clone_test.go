@@ -1,12 +1,15 @@
 package seed
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/lab"
 )
@@ -94,5 +97,26 @@ func TestLockedSecondaryIsCloned(t *testing.T) {
 	}
 	if isLocked(t, c.DirectURI(s.Index)) {
 		t.Error("the source is still locked")
+	}
+}
+
+// A mongod that recovers for long has its socket long before it listens on it.
+func TestLongRecoveryIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	script := filepath.Join(dir, "mongod.sh")
+	stop := `for a; do case $a in */s.sock) s=$a;; esac; done
+(until [ -S "$s" ]; do sleep 0.01; done; kill -STOP $$; sleep 33; kill -CONT $$) >/dev/null 2>&1 &
+exec ` + mongod(t, "6.0") + ` "$@"
+`
+	must(t, os.WriteFile(script, []byte("#!/bin/sh\n"+stop), 0o700))
+	o := Options{Pull: PullOptions{DBPath: filepath.Join(dir, "db")}, Member: MemberOptions{Mongod: script}}
+	must(t, os.Mkdir(o.Pull.DBPath, 0o700))
+	began := time.Now()
+	must(t, withPrivateMongod(t.Context(), o, Storage{}, nil, func(ctx context.Context, c *driver.Client) error {
+		return c.Ping(ctx, nil)
+	}))
+	if took := time.Since(began); took < selectionWait {
+		t.Errorf("nothing was waited for: %v", took)
 	}
 }

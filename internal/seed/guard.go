@@ -150,7 +150,7 @@ func connectMember(ctx context.Context, uri, app string) (*member, error) {
 	// One connection, open from before the lock: while a member is locked, to
 	// log in anew may have to wait.
 	client, err := driver.Connect(options.Client().ApplyURI(uri).SetDirect(true).SetAppName(m.app).
-		SetMaxPoolSize(2).SetServerSelectionTimeout(10 * time.Second).SetRetryReads(false).SetRetryWrites(false))
+		SetMaxPoolSize(2).SetServerSelectionTimeout(selectionWait).SetRetryReads(false).SetRetryWrites(false))
 	if err != nil {
 		return nil, errors.New("seed: the connection string cannot be used")
 	}

@@ -195,7 +195,7 @@ func join(ctx context.Context, c *driver.Client, o MemberOptions) error {
 
 // connectSet connects to the whole set, of which one member may be named.
 func connectSet(ctx context.Context, uri string) (*driver.Client, error) {
-	opts := options.Client().ApplyURI(uri).SetServerSelectionTimeout(10 * time.Second)
+	opts := options.Client().ApplyURI(uri).SetServerSelectionTimeout(selectionWait)
 	opts.SetDirect(len(opts.Hosts) == 1)
 	one, err := driver.Connect(opts)
 	if err != nil {

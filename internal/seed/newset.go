@@ -106,7 +106,7 @@ func withPrivateMongod(ctx context.Context, o Options, s Storage, params []strin
 	return err
 }
 
-// callPrivate waits for the socket and runs fn.
+// callPrivate waits until a mongod answers on the socket and runs fn.
 func callPrivate(ctx context.Context, socket string, ended <-chan struct{}, fn func(context.Context, *driver.Client) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -119,28 +119,29 @@ func callPrivate(ctx context.Context, socket string, ended <-chan struct{}, fn f
 		case <-over:
 		}
 	}()
-	// Recovery may take long: mongod listens when it is done.
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if _, err := os.Stat(socket); err == nil {
-			break
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	c, err := driver.Connect(options.Client().SetHosts([]string{socket}).SetDirect(true).SetServerSelectionTimeout(30 * time.Second))
+	c, err := driver.Connect(options.Client().SetHosts([]string{socket}).SetDirect(true).
+		SetHeartbeatInterval(500 * time.Millisecond).SetServerSelectionTimeout(selectionWait))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = c.Disconnect(context.WithoutCancel(ctx)) }()
+	if err := awaitAnswer(ctx, c); err != nil {
+		return err
+	}
 	if err := fn(ctx, c); err != nil {
 		return errors.Join(err, context.Cause(ctx))
 	}
 	return nil
+}
+
+// selectionWait is how long an operation looks for its mongod, which may share
+// its processors with much else.
+const selectionWait = 30 * time.Second
+
+// awaitAnswer waits as long as recovery takes, a replay of hours of oplog
+// perhaps: the socket is there before that, but nobody listens on it.
+func awaitAnswer(ctx context.Context, c *driver.Client) error {
+	return until(ctx, 50*time.Millisecond, func() (bool, error) { return c.Ping(ctx, nil) == nil, nil })
 }
 
 func (o MemberOptions) mongod() string {
