@@ -180,6 +180,10 @@ func (t *Target) createIndexes(ctx context.Context, dataNS string, specs []bson.
 		return mongo.WithHint(err, "two documents of the target have the key that the error names, which the source's unique index does not allow: "+
 			"documents were in the collection before, or something else writes to it; "+
 			"run millrace verify, remove what the source does not have, then resume")
+	case mongo.Unindexable(err):
+		return mongo.WithHint(err, "the target has a document that the index cannot take, and the source's index took all of the source: "+
+			"documents were in the collection before, or something else writes to it; "+
+			"run millrace verify, remove what the source does not have, then resume")
 	case mongo.IsCode(err, mongo.CodeIndexOptionsConflict), mongo.IsCode(err, mongo.CodeIndexKeySpecsClash):
 		return mongo.WithHint(err, "the target has a different index with that name or key: drop it there, then resume")
 	}
