@@ -113,16 +113,15 @@ func (w *incrWork) calibrate(ctx context.Context, c *Case) (err error) {
 	w.bench.say("%s: finding the best ways to read and to apply", c.Name())
 	var note string
 	part := w.span.head(float64(mostRead) / float64(w.load.operations))
-	entries := int64(0)
 	w.read, note, err = choose(ctx, w.load.operations, oplogReadings(), func(ctx context.Context, r oplogReading) (time.Duration, error) {
 		began := time.Now()
-		entries, err = readOplog(ctx, w.source, part, r)
+		_, err := readOplog(ctx, w.source, part, r)
 		return time.Since(began), err
 	})
 	if err != nil {
 		return err
 	}
-	c.Notes = append(c.Notes, fmt.Sprintf("reading %d entries of the oplog: %s", entries, note))
+	c.Notes = append(c.Notes, fmt.Sprintf("reading the oplog of about %d operations: %s", min(w.load.operations, mostRead), note))
 	n := trialSize(w.load.operations)
 	w.write, note, err = choose(ctx, n, grid([]int{2, 4, 8, 16}, []int{128 << 10, 512 << 10, 2 << 20}), func(ctx context.Context, s settings) (time.Duration, error) {
 		if err := w.empty(ctx); err != nil {

@@ -34,7 +34,8 @@ type Build struct {
 	Bytes   int64 // of its documents, roughly; 0 is unknown
 }
 
-func (b Build) work() int64 { return max(b.Bytes, 1) * int64(len(b.Indexes)) }
+// Work is what builds are compared by.
+func (b Build) Work() int64 { return max(b.Bytes, 1) * int64(len(b.Indexes)) }
 
 // BuildAll builds indexes as BuildIndexes does, of many collections, at most so
 // many commands at once. The largest begin; one that is most of the work gets
@@ -48,7 +49,7 @@ func (t *Target) BuildAll(ctx context.Context, builds []Build, p Phase, commands
 // eachBuild calls build for each, with its share of the commands.
 func eachBuild(ctx context.Context, builds []Build, commands int, build func(context.Context, Build, int) error) error {
 	builds = slices.Clone(builds)
-	slices.SortStableFunc(builds, func(a, b Build) int { return cmp.Compare(b.work(), a.work()) })
+	slices.SortStableFunc(builds, func(a, b Build) int { return cmp.Compare(b.Work(), a.Work()) })
 	shares := shares(builds, commands)
 	slots := semaphore.NewWeighted(int64(commands))
 	g, gctx := errgroup.WithContext(ctx)
@@ -73,11 +74,11 @@ func eachBuild(ctx context.Context, builds []Build, commands int, build func(con
 func shares(builds []Build, commands int) []int {
 	var all float64
 	for _, b := range builds {
-		all += float64(b.work())
+		all += float64(b.Work())
 	}
 	out := make([]int, len(builds))
 	for i, b := range builds {
-		share := int(float64(commands)*float64(b.work())/all + 0.5)
+		share := int(float64(commands)*float64(b.Work())/all + 0.5)
 		out[i] = max(min(share, mostParts, commands, len(b.Indexes)), 1)
 	}
 	return out

@@ -53,7 +53,7 @@ func earlyIndex(colls []checkpoint.Mapped, r room) (*checkpoint.Mapped, string) 
 		if c.Type == catalog.TypeView || len(c.Indexes) == 0 {
 			continue
 		}
-		w := max(c.Bytes, 1) * int64(len(c.Indexes))
+		w := catalog.Build{Bytes: c.Bytes, Indexes: c.Indexes}.Work()
 		if all += w; w > work {
 			largest, work = c, w
 		}
