@@ -34,14 +34,16 @@ const (
 type op struct {
 	kind   opKind
 	window bool
-	hash   uint64
-	id     bsoncore.Value
-	key    []byte // canonical _id, in the batch's arena
-	doc    []byte // the document; of an opUpdate its statement, once translated
-	upd    delta.Delta
+	// owned: doc, of an opUpdate upd, is in the batch's memory and may be written over
+	owned bool
 	// guarded: the statement holds only for a document without the fields it inserts
 	guarded bool
-	at      mongo.OpTime // of the latest event in it
+
+	hash uint64
+	id   bsoncore.Value
+	doc  []byte // the document; of an opUpdate its statement, once translated
+	upd  delta.Delta
+	at   mongo.OpTime // of the latest event in it
 }
 
 // size is what the op adds to a command, roughly.
@@ -52,12 +54,51 @@ func (o *op) size() int {
 	return len(o.doc) + len(o.id.Data) + 32
 }
 
+// room is what a new doc or upd may be written over, nil for none.
+func (o *op) room() []byte {
+	switch {
+	case !o.owned:
+		return nil
+	case o.kind == opUpdate:
+		return o.upd.Raw()
+	}
+	return o.doc
+}
+
+// clone is the operation in memory of its own, before it is translated.
+func (o *op) clone() op {
+	c := *o
+	c.owned, c.id.Data = false, bytes.Clone(o.id.Data)
+	if c.doc = bytes.Clone(o.doc); o.kind == opUpdate {
+		c.doc, c.upd = nil, o.upd.In(bytes.Clone(o.upd.Raw()))
+	}
+	return c
+}
+
 // nsBatch holds one operation per document of one namespace. Serial
 // namespaces keep every event, in order.
 type nsBatch struct {
 	t     *target
 	ops   []op
-	index map[uint64]int32 // document hash to position in ops
+	index table // positions in ops by document hash
+}
+
+// find returns the operation that has the hash of an item's document. same is
+// false where that is another document, or the same _id in other bytes (1 and
+// 1.0): their order matters and cannot be expressed in one batch.
+func (nb *nsBatch) find(it item) (prev *op, same bool) {
+	i, ok := nb.index.find(it.hash, nb.ops)
+	if !ok {
+		return nil, false
+	}
+	prev = &nb.ops[i]
+	return prev, prev.id.Type == it.ev.ID.Type && bytes.Equal(prev.id.Data, it.ev.ID.Data)
+}
+
+// add takes in an operation whose hash it does not have.
+func (nb *nsBatch) add(o op) {
+	nb.ops = append(nb.ops, o)
+	nb.index.add(len(nb.ops)-1, nb.ops)
 }
 
 // ack counts the events of a segment in a batch.
@@ -74,7 +115,7 @@ type batch struct {
 	order []*nsBatch
 	free  []*nsBatch // emptied, for reuse
 	acks  []ack
-	arena []byte // canonical keys
+	mem   memory
 	ops   int
 	bytes int
 }
@@ -87,7 +128,7 @@ func (b *batch) reset() {
 	for _, nb := range b.order {
 		clear(nb.ops)
 		nb.ops = nb.ops[:0]
-		clear(nb.index)
+		nb.index.reset()
 		nb.t = nil
 	}
 	b.free = append(b.free, b.order...)
@@ -95,7 +136,7 @@ func (b *batch) reset() {
 	clear(b.ns)
 	clear(b.acks)
 	b.acks = b.acks[:0]
-	b.arena = b.arena[:0]
+	b.mem.reset()
 	b.ops, b.bytes = 0, 0
 }
 
@@ -107,7 +148,7 @@ func (b *batch) namespace(t *target) *nsBatch {
 	if n := len(b.free); n > 0 {
 		nb, b.free = b.free[n-1], b.free[:n-1]
 	} else {
-		nb = &nsBatch{index: map[uint64]int32{}}
+		nb = &nsBatch{}
 	}
 	nb.t = t
 	b.ns[t] = nb
@@ -129,25 +170,17 @@ func (b *batch) add(it item) (ok, folded bool, err error) {
 		b.took(it, next.size())
 		return true, false, nil
 	}
-	start := len(b.arena)
-	b.arena = delta.AppendKey(b.arena, it.ev.ID)
-	next.key = b.arena[start:len(b.arena):len(b.arena)]
-	i, seen := nb.index[it.hash]
-	if !seen {
-		nb.index[it.hash] = int32(len(nb.ops))
-		nb.ops = append(nb.ops, next)
+	prev, same := nb.find(it)
+	if prev == nil {
+		nb.add(next)
 		b.took(it, next.size())
 		return true, false, nil
 	}
-	prev := &nb.ops[i]
-	b.arena = b.arena[:start]
-	// Same hash but another document, or the same _id in other bytes (1 and
-	// 1.0): their order matters and cannot be expressed in one batch.
-	if !bytes.Equal(prev.key, next.key) || prev.id.Type != next.id.Type || !bytes.Equal(prev.id.Data, next.id.Data) {
+	if !same {
 		return false, false, nil
 	}
 	was := prev.size()
-	if ok, err := fold(prev, next); !ok || err != nil {
+	if ok, err := fold(prev, next, &b.mem); !ok || err != nil {
 		return false, false, err
 	}
 	b.took(it, prev.size()-was)
@@ -179,15 +212,13 @@ func newOp(it item) (op, error) {
 	case tail.Delete:
 		o.kind = opDelete
 	default:
-		if delta.KindOf(ev.Doc) == delta.Replacement {
-			o.kind, o.doc = opReplace, ev.Doc
-			break
-		}
-		d, err := delta.Parse(ev.Doc)
+		d, kind, err := delta.Read(ev.Doc)
 		if err != nil {
 			return o, opError("parse update", it.t.ns, ev.ID, ev.At, err)
 		}
-		o.kind, o.upd = opUpdate, d
+		if o.kind, o.upd = opUpdate, d; kind == delta.Replacement {
+			o.kind, o.doc = opReplace, ev.Doc
+		}
 	}
 	return o, nil
 }

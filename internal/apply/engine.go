@@ -266,14 +266,16 @@ func (e *Engine) Feed(ctx context.Context, b *tail.Batch) error {
 		return e.failure(err)
 	}
 	e.n.bytes.Add(int64(b.Bytes))
-	if err := e.route(ctx, seg, b); err != nil {
+	routed, err := e.route(ctx, seg, b)
+	if err != nil {
 		return e.failure(err)
 	}
 	if backlog {
 		e.behind.Store(int64(time.Since(e.began) + backlogLasts))
 	}
-	e.ledger.release(seg, 1)
-	e.ledger.done(seg, 1)
+	rest := 1 + int64(len(b.Events)-routed)
+	e.ledger.release(seg, rest)
+	e.ledger.done(seg, rest)
 	e.fed = b.End
 	return nil
 }
@@ -292,26 +294,27 @@ func (e *Engine) failure(err error) error {
 	return err
 }
 
-func (e *Engine) route(ctx context.Context, seg *segment, b *tail.Batch) error {
+// route hands the events of a batch to the workers; routed is how many.
+func (e *Engine) route(ctx context.Context, seg *segment, b *tail.Batch) (routed int, err error) {
 	var key [64]byte
 	window := e.window.Load()
 	for i := range b.Events {
 		if i%paced == 0 && e.o.Limit.Limited() {
 			if err := e.hold(ctx, b, min(paced, len(b.Events)-i)); err != nil {
-				return err
+				return routed, err
 			}
 		}
 		ev := &b.Events[i]
 		if ev.Op == tail.Schema {
 			if err := e.schema(ctx, b, i); err != nil {
-				return err
+				return routed, err
 			}
 			window = e.window.Load()
 			continue
 		}
 		t, err := e.resolve(ctx, ev.NS)
 		if err != nil {
-			return err
+			return routed, err
 		}
 		if t == nil {
 			continue
@@ -326,10 +329,11 @@ func (e *Engine) route(ctx context.Context, seg *segment, b *tail.Batch) error {
 		}
 		it := item{ev: ev, seg: seg, t: t, hash: h, window: !window.Before(ev.At)}
 		if err := e.workers[h%uint64(len(e.workers))].push(ctx, it); err != nil {
-			return err
+			return routed, err
 		}
+		routed++
 	}
-	return e.flushChunks(ctx)
+	return routed, e.flushChunks(ctx)
 }
 
 // paced is how many events pass at once under a limit.

@@ -6,7 +6,7 @@ import (
 
 // fold makes prev do what prev and then next do. It returns false, changing
 // nothing, where that cannot be expressed as one operation.
-func fold(prev *op, next op) (bool, error) {
+func fold(prev *op, next op, m *memory) (bool, error) {
 	if !foldable(prev, &next) {
 		return false, nil
 	}
@@ -14,36 +14,45 @@ func fold(prev *op, next op) (bool, error) {
 	case opDelete:
 		// Deleting what was never inserted is harmless, and a document that
 		// was there before the insert (inside the window) goes too.
-		prev.kind, prev.doc, prev.upd = opDelete, nil, delta.Delta{}
+		prev.kind, prev.doc, prev.upd, prev.owned = opDelete, nil, delta.Delta{}, false
 	case opInsert:
-		prev.kind, prev.doc = opPut, next.doc
+		prev.kind, prev.doc, prev.owned = opPut, next.doc, false
 	case opReplace, opPut:
 		if prev.kind == opUpdate {
 			prev.kind = opReplace
 		}
-		prev.doc, prev.upd = next.doc, delta.Delta{}
+		prev.doc, prev.upd, prev.owned = next.doc, delta.Delta{}, false
 	case opUpdate:
-		if prev.kind == opUpdate {
-			a, b := prev.upd, next.upd
-			_, d, ok := delta.Compose(make([]byte, 0, len(a.Raw())+len(b.Raw())), a, b)
-			if !ok {
-				return false, nil
-			}
-			prev.upd = d
-			break
-		}
-		doc, skipped, err := delta.Apply(make([]byte, 0, len(prev.doc)+len(next.upd.Raw())), prev.doc, next.upd)
-		if err != nil {
+		if ok, err := prev.update(next.upd, m); !ok || err != nil {
 			return false, err
 		}
-		if skipped > 0 {
-			return false, nil // not what the source did: let the target decide
-		}
-		prev.doc = doc
 	}
 	prev.window = prev.window && next.window
 	prev.at = next.at
 	return true, nil
+}
+
+// update makes o do d as well, in memory of m. It returns false, changing
+// nothing, where one operation cannot.
+func (o *op) update(d delta.Delta, m *memory) (bool, error) {
+	if o.kind == opUpdate {
+		out, both, ok := delta.Compose(m.scratch[:0], o.upd, d)
+		if !ok {
+			return false, nil
+		}
+		o.upd, o.owned = both.In(m.place(o.room(), both.Raw())), true
+		m.result(out)
+		return true, nil
+	}
+	out, skipped, err := delta.Apply(m.scratch[:0], o.doc, d)
+	if err != nil {
+		return false, err
+	}
+	if skipped == 0 { // else it is not what the source did: let the target decide
+		o.doc, o.owned = m.place(o.room(), out), true
+	}
+	m.result(out)
+	return skipped == 0, nil
 }
 
 // foldable excludes successions that a source cannot have produced, except

@@ -1,11 +1,8 @@
 package apply
 
 import (
-	"bytes"
 	"context"
 	"time"
-
-	"github.com/millrace/millrace/internal/delta"
 )
 
 const (
@@ -61,28 +58,20 @@ func (h *held) join(it item) (joined, ok bool, err error) {
 	if nb == nil {
 		return false, true, nil
 	}
-	i, seen := nb.index[it.hash]
-	if !seen {
-		return false, true, nil
-	}
-	prev := &nb.ops[i]
-	start := len(h.arena)
-	h.arena = delta.AppendKey(h.arena, it.ev.ID)
-	same := bytes.Equal(prev.key, h.arena[start:]) && prev.id.Type == it.ev.ID.Type && bytes.Equal(prev.id.Data, it.ev.ID.Data)
-	h.arena = h.arena[:start]
-	if !same {
-		return false, false, nil
+	prev, same := nb.find(it)
+	if prev == nil || !same {
+		return false, prev == nil, nil
 	}
 	next, err := newOp(it)
 	if err != nil {
 		return false, false, err
 	}
 	was, met := prev.size(), prev.kind == opInsert
-	if ok, err := fold(prev, next); !ok || err != nil {
+	if ok, err := fold(prev, next, &h.mem); !ok || err != nil {
 		return false, false, err
 	}
-	if next.kind != opUpdate {
-		prev.doc = bytes.Clone(prev.doc) // of an update it is new already
+	if !prev.owned && prev.doc != nil {
+		prev.doc, prev.owned = h.mem.place(nil, prev.doc), true
 	}
 	h.bytes += prev.size() - was
 	if met {
@@ -102,25 +91,21 @@ func (h *held) takes(o *op) bool {
 // keep takes an operation over; false when another document has its hash.
 func (h *held) keep(t *target, o *op) bool {
 	nb := h.namespace(t)
-	if _, taken := nb.index[o.hash]; taken {
+	if _, taken := nb.index.find(o.hash, nb.ops); taken {
 		return false
 	}
 	if h.ops == 0 {
 		h.since = time.Now()
 	}
 	k := *o
-	start := len(h.arena)
-	h.arena = append(h.arena, o.key...)
-	k.key = h.arena[start:len(h.arena):len(h.arena)]
-	k.id.Data = bytes.Clone(o.id.Data)
+	k.owned, k.id.Data = true, h.mem.copy(o.id.Data)
 	if o.kind == opUpdate {
-		k.upd = o.upd.Clone()
+		k.upd = o.upd.In(h.mem.copy(o.upd.Raw()))
 	} else {
-		k.doc = bytes.Clone(o.doc)
+		k.doc = h.mem.copy(o.doc)
 		h.inserts++
 	}
-	nb.index[o.hash] = int32(len(nb.ops))
-	nb.ops = append(nb.ops, k)
+	nb.add(k)
 	h.ops++
 	h.bytes += k.size() + opOverhead
 	return true
@@ -183,6 +168,10 @@ func (w *worker) await(ctx context.Context) (m message, ok bool, err error) {
 	default:
 	}
 	if w.b.empty() && w.held.empty() {
+		if !w.e.backlogged() {
+			w.b.mem.trim()
+			w.held.mem.trim()
+		}
 		select {
 		case m = <-w.in:
 			return m, true, nil

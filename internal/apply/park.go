@@ -56,7 +56,8 @@ func (s *parkedSet) parkRefused(t *target, o *op, r *refusal) {
 		return
 	}
 	t.contested.Store(true)
-	p := &parkedOp{t: t, hash: o.hash, id: o.id, steps: []op{*o}, refused: r}
+	step := o.clone() // the batch's memory is used again
+	p := &parkedOp{t: t, hash: o.hash, id: step.id, steps: []op{step}, refused: r}
 	s.byKey[parkKey(t, o.id)] = p
 	s.batch.ops = append(s.batch.ops, p)
 }

@@ -55,7 +55,7 @@ func (w *worker) rewriteSome(ctx context.Context, t *target, ops []*op) error {
 		if doc == nil {
 			continue // parked
 		}
-		puts = append(puts, &op{kind: opReplace, id: o.id, hash: o.hash, key: o.key, doc: doc, at: o.at, window: o.window})
+		puts = append(puts, &op{kind: opReplace, id: o.id, hash: o.hash, doc: doc, at: o.at, window: o.window})
 	}
 	w.e.n.rewritten.Add(int64(len(puts)))
 	return w.updates(ctx, t, puts)

@@ -13,14 +13,14 @@ import (
 type segment struct {
 	resume  tail.Position // once it and all before it are applied
 	bytes   int64
-	pending atomic.Int64 // events not acknowledged, plus one while routing
-	inUse   atomic.Int64 // events whose memory is needed, plus one while routing
+	pending atomic.Int64 // events not acknowledged, and those that are not to be routed plus one while routing
+	inUse   atomic.Int64 // events whose memory is needed, likewise
 }
 
-// expect counts an event that will be released and done.
-func (s *segment) expect() {
-	s.pending.Add(1)
-	s.inUse.Add(1)
+// expect counts what will be released and done.
+func (s *segment) expect(n int64) {
+	s.pending.Add(n)
+	s.inUse.Add(n)
 }
 
 // ledger tracks which segments are complete. Its byte limit is what bounds
@@ -48,7 +48,7 @@ func (l *ledger) admit(ctx context.Context, b *tail.Batch, relieve func(context.
 		l.mu.Lock()
 		if l.fits(b) {
 			s := &segment{resume: b.Resume(), bytes: int64(b.Bytes)}
-			s.expect()
+			s.expect(1 + int64(len(b.Events)))
 			l.open = append(l.open, s)
 			l.bytes += s.bytes
 			l.mu.Unlock()

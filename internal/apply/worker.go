@@ -37,6 +37,8 @@ type worker struct {
 	b      *batch
 	held   held
 	parked parkedSet
+	freed  ack   // events folded into held ones, whose release is counted together
+	folded int64 // likewise
 	txn    batchTxn
 	msg    wire.Message
 	cmds   map[commandKey]bsoncore.Document
@@ -56,7 +58,6 @@ func stoppedTimer() *time.Timer {
 
 // push adds an item to the chunk under construction; router only.
 func (w *worker) push(ctx context.Context, it item) error {
-	it.seg.expect()
 	if w.chunk == nil {
 		select {
 		case w.chunk = <-w.free:
@@ -130,6 +131,7 @@ func (w *worker) take(ctx context.Context, m message) error {
 			return err
 		}
 	}
+	w.count()
 	clear(m.items)
 	select {
 	case w.free <- m.items[:0]:
@@ -155,7 +157,7 @@ func (w *worker) takeItem(ctx context.Context, it item) error {
 		}
 		if ok {
 			if folded {
-				w.e.n.folded.Add(1)
+				w.folded++
 			}
 			break
 		}
@@ -179,7 +181,11 @@ func (w *worker) fold(it item) (ok, folded bool, err error) {
 	if !w.held.empty() {
 		joined, ok, err := w.held.join(it)
 		if joined {
-			w.release(it.seg, 1)
+			if w.freed.seg != it.seg {
+				w.count()
+				w.freed.seg = it.seg
+			}
+			w.freed.n++
 		}
 		if joined || !ok || err != nil {
 			return ok, joined, err
@@ -274,6 +280,16 @@ func (w *worker) acknowledge(acks []ack) {
 func (w *worker) release(seg *segment, n int64) {
 	w.e.n.operations.Add(n)
 	w.e.ledger.release(seg, n)
+}
+
+// count passes on what was counted since it was last called: for each event by
+// itself the workers would wait for one another's counters.
+func (w *worker) count() {
+	if w.freed.n > 0 {
+		w.release(w.freed.seg, w.freed.n)
+	}
+	w.e.n.folded.Add(w.folded)
+	w.freed, w.folded = ack{}, 0
 }
 
 func (w *worker) wakeRouter() {

@@ -32,7 +32,7 @@ func Next(b []byte) (e Element, rest []byte, ok bool) {
 	if len(b) < 2 {
 		return e, nil, false
 	}
-	z := bytes.IndexByte(b[1:], 0)
+	z := NameLen(b[1:])
 	if z < 0 {
 		return e, nil, false
 	}
@@ -45,6 +45,23 @@ func Next(b []byte) (e Element, rest []byte, ok bool) {
 	end := start + n
 	e.Value = b[start:end:end]
 	return e, b[end:], true
+}
+
+// NameLen is the length of the name, without its terminator, that b starts with;
+// -1 when it does not end in b.
+func NameLen(b []byte) int {
+	// Most names are a few bytes: looking at them takes less than a call does.
+	short := b[:min(len(b), 8)]
+	for i, c := range short {
+		if c == 0 {
+			return i
+		}
+	}
+	n := bytes.IndexByte(b[len(short):], 0)
+	if n < 0 {
+		return -1
+	}
+	return len(short) + n
 }
 
 // Field finds the first field of a name at the top level of a document.

@@ -22,7 +22,7 @@ func Apply(dst []byte, doc bson.Raw, d Delta) (out []byte, skipped int, err erro
 	a := applier{start: len(dst)}
 	switch d.kind {
 	case Diff:
-		out, err = a.object(dst, doc, d.diff, 0)
+		out, err = a.object(dst, doc, d.diff(), 0)
 	case Modifiers:
 		out, err = a.modifiers(dst, doc, d)
 	default:

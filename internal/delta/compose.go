@@ -14,7 +14,7 @@ func Compose(dst []byte, a, b Delta) (out []byte, c Delta, ok bool) {
 	case a.kind != b.kind:
 		return dst, Delta{}, false
 	case a.kind == Diff:
-		out, ok = composeDiffs(dst, a.diff, b.diff)
+		out, ok = composeDiffs(dst, a.diff(), b.diff())
 	case a.kind == Modifiers:
 		out, ok = composeModifiers(dst, a, b)
 	}
@@ -39,8 +39,7 @@ func openDiff(dst []byte) ([]byte, int) {
 
 // diffDelta views what was begun with openDiff.
 func diffDelta(o []byte) Delta {
-	o = o[:len(o):len(o)]
-	return Delta{kind: Diff, o: o, diff: o[diffOffset : len(o)-1]}
+	return Delta{kind: Diff, o: o[:len(o):len(o)], at: diffOffset}
 }
 
 func composeDiffs(dst, a, b []byte) ([]byte, bool) {

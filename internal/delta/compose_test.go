@@ -94,7 +94,7 @@ func TestCompose(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", show(out[len(prefix):]), show(raw(c.want)))
 			}
 			again := mustParse(t, out[len(prefix):])
-			if got.Kind() != again.Kind() || !bytes.Equal(got.Raw(), again.Raw()) || !bytes.Equal(got.diff, again.diff) {
+			if got.Kind() != again.Kind() || !bytes.Equal(got.Raw(), again.Raw()) || !bytes.Equal(got.diff(), again.diff()) {
 				t.Errorf("the returned delta is not the parsed output")
 			}
 		})

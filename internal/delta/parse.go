@@ -1,7 +1,6 @@
 package delta
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -61,21 +60,24 @@ func (k Kind) String() string {
 // that it was parsed from and lives as long as they are unchanged. The zero
 // value is invalid.
 type Delta struct {
-	kind Kind
 	o    []byte // the whole `o`
-	diff []byte // Diff: the diff document
+	at   int32  // Diff: where in it the diff document starts
+	kind Kind
+}
+
+// diff is the diff document of a Diff.
+func (d Delta) diff() []byte {
+	b := d.o[d.at:]
+	return b[:binary.LittleEndian.Uint32(b)]
 }
 
 // Kind returns Modifiers or Diff.
 func (d Delta) Kind() Kind { return d.kind }
 
-// Clone is the update in memory of its own.
-func (d Delta) Clone() Delta {
-	c, err := Parse(bytes.Clone(d.o))
-	if err != nil {
-		panic(err) // it was parsed before
-	}
-	return c
+// In is the update as a view into a copy of its bytes, Raw.
+func (d Delta) In(copied []byte) Delta {
+	d.o = copied
+	return d
 }
 
 // Raw returns the update as an oplog `o` document.
@@ -121,15 +123,25 @@ func KindOf(o bson.Raw) Kind {
 // that nothing that follows can meet a malformed update. A Replacement is an
 // error here: ask KindOf first.
 func Parse(o bson.Raw) (Delta, error) {
-	switch k := KindOf(o); k {
-	case Diff:
-		return parseDiff(o)
-	case Modifiers:
-		return parseModifiers(o)
-	case Replacement:
-		return Delta{}, fmt.Errorf("%w: a replacement is no delta", ErrMalformed)
+	d, k, err := Read(o)
+	if err == nil && k == Replacement {
+		err = fmt.Errorf("%w: a replacement is no delta", ErrMalformed)
 	}
-	return Delta{}, fmt.Errorf("%w: neither $v:1 nor $v:2", ErrMalformed)
+	return d, err
+}
+
+// Read is KindOf and, of what is no Replacement, Parse.
+func Read(o bson.Raw) (d Delta, k Kind, err error) {
+	switch k = KindOf(o); k {
+	case Diff:
+		d, err = parseDiff(o)
+	case Modifiers:
+		d, err = parseModifiers(o)
+	case Replacement:
+	default:
+		err = fmt.Errorf("%w: neither $v:1 nor $v:2", ErrMalformed)
+	}
+	return d, k, err
 }
 
 func parseDiff(o []byte) (Delta, error) {
@@ -140,13 +152,14 @@ func parseDiff(o []byte) (Delta, error) {
 			break
 		}
 		if string(f.name) == "diff" {
+			at := len(o) - len(rest) - 1 - len(f.val)
 			if f.typ != typeObject {
 				break
 			}
 			if err := checkObjectDiff(f.val, 0); err != nil {
 				return Delta{}, err
 			}
-			return Delta{kind: Diff, o: o, diff: f.val}, nil
+			return Delta{kind: Diff, o: o, at: int32(at)}, nil
 		}
 		b = rest
 	}

@@ -1,7 +1,6 @@
 package delta
 
 import (
-	"bytes"
 	"encoding/binary"
 	"math"
 	"strconv"
@@ -54,7 +53,7 @@ func next(b []byte) (f field, rest []byte, ok bool) {
 	if len(b) < 2 {
 		return field{}, nil, false
 	}
-	z := bytes.IndexByte(b[1:], 0)
+	z := bsonraw.NameLen(b[1:])
 	if z < 0 {
 		return field{}, nil, false
 	}

@@ -72,7 +72,7 @@ func AppendStatement(dst []byte, d Delta) ([]byte, Form) {
 	form := None
 	switch d.kind {
 	case Diff:
-		dst, form = diffStatement(dst, d.diff)
+		dst, form = diffStatement(dst, d.diff())
 	case Modifiers:
 		dst, form = modStatement(dst, d.o)
 	}
@@ -98,7 +98,7 @@ func AppendGuard(dst []byte, d Delta) []byte {
 	}
 	var space [pathSpace]byte
 	w := stmtWriter{dst: dst, pass: passGuard}
-	if !w.object(space[:0], d.diff) {
+	if !w.object(space[:0], d.diff()) {
 		return dst
 	}
 	return w.dst

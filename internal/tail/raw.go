@@ -1,7 +1,6 @@
 package tail
 
 import (
-	"bytes"
 	"encoding/binary"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -19,7 +18,7 @@ type element struct {
 // next cuts the first element off; ok is false when it is malformed. b must
 // not be empty.
 func next(b []byte) (e element, rest []byte, ok bool) {
-	k := bytes.IndexByte(b[1:], 0)
+	k := bsonraw.NameLen(b[1:])
 	if k < 0 {
 		return e, nil, false
 	}
