@@ -38,6 +38,8 @@ type op struct {
 	owned bool
 	// guarded: the statement holds only for a document without the fields it inserts
 	guarded bool
+	// lasting: doc certainly holds no timestamp that the server replaces
+	lasting bool
 
 	hash uint64
 	id   bsoncore.Value

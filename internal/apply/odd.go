@@ -64,7 +64,7 @@ func hasDollarField(doc []byte) bool {
 func (w *worker) repair(ctx context.Context, t *target, ops []*op) (duplicate []*op, err error) {
 	var repairs, written []*op
 	for _, o := range ops {
-		if o.kind == opUpdate {
+		if o.kind == opUpdate || o.lasting {
 			continue
 		}
 		_, d, ok := delta.AppendTimestampRepair(nil, o.doc)

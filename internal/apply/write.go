@@ -3,6 +3,7 @@ package apply
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -74,11 +75,10 @@ func (w *worker) sendOps(ctx context.Context, name string, t *target, ops []*op,
 		}
 		w.msg.Reset(t.db, body, false)
 		w.msg.StartSequence(sequenceName(name))
-		n := 0
-		for base+n < len(ops) && n < maxCommandOps && (n == 0 || w.msg.Len()+ops[base+n].size() < maxCommandBytes) {
-			o := ops[base+n]
+		n, size := commandOps(ops[base:])
+		w.msg.Grow(size)
+		for _, o := range ops[base : base+n] {
 			w.msg.BuildDocument(func(dst []byte) []byte { return each(dst, o) })
-			n++
 		}
 		res, err := w.roundTrip(ctx, name, t.ns)
 		if err != nil {
@@ -96,6 +96,18 @@ func (w *worker) sendOps(ctx context.Context, name string, t *target, ops []*op,
 	}
 	w.e.n.statements.Add(int64(len(ops)))
 	return total, nil
+}
+
+// commandOps is how many of ops go into one command, and how large they are, roughly.
+func commandOps(ops []*op) (n, size int) {
+	for _, o := range ops[:min(len(ops), maxCommandOps)] {
+		s := o.size()
+		if n > 0 && size+s > maxCommandBytes {
+			break
+		}
+		n, size = n+1, size+s
+	}
+	return n, size
 }
 
 func (w *worker) roundTrip(ctx context.Context, name, ns string) (wire.WriteResult, error) {
@@ -130,7 +142,11 @@ type sorted struct {
 // sort translates updates and finds each operation's command. Statements stay
 // in w.buf until the next batch.
 func (w *worker) sort(ops []op) (s sorted) {
-	w.buf = w.buf[:0]
+	size := 0
+	for i := range ops {
+		size += len(ops[i].upd.Raw())
+	}
+	w.buf = slices.Grow(w.buf[:0], size)
 	for i := range ops {
 		o := &ops[i]
 		switch o.kind {
@@ -364,7 +380,12 @@ func serverError(e wire.WriteError) error {
 	return fmt.Errorf("%s (code %d)", e.Message, e.Code)
 }
 
-func appendInsert(dst []byte, o *op) []byte { return append(dst, o.doc...) }
+func appendInsert(dst []byte, o *op) []byte {
+	start := len(dst)
+	dst = append(dst, o.doc...)
+	o.lasting = !delta.MayHoldEmptyTimestamp(dst[start:])
+	return dst
+}
 
 // appendDelete makes the statement of one delete, or of several that
 // deleteTogether has made one.

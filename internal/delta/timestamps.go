@@ -12,9 +12,7 @@ import (
 // insert, on replacement, and on applyOps of both; it keeps them in $set, in
 // pipelines and in an applyOps diff (observed on 4.4.2 and 6.0.5).
 func AppendTimestampRepair(dst []byte, doc bson.Raw) (out []byte, d Delta, ok bool) {
-	// The end of the field's name and its value. Nearly no document holds so many
-	// zeros, and to look for them is a small part of the cost of walking the fields.
-	if !holdsZeros(doc, 9) {
+	if !MayHoldEmptyTimestamp(doc) {
 		return dst, Delta{}, false
 	}
 	start := len(dst)
@@ -42,6 +40,12 @@ func AppendTimestampRepair(dst []byte, doc bson.Raw) (out []byte, d Delta, ok bo
 	dst = closeDoc(closeDoc(closeDoc(dst, section), diffAt), at)
 	return dst, diffDelta(dst[start:]), true
 }
+
+// MayHoldEmptyTimestamp is false for a document that AppendTimestampRepair has
+// nothing to say of. Nearly no document holds as many zeros as the end of the
+// field's name and its value, and to look for them is a small part of the cost of
+// walking the fields, while the document is in the processor's caches.
+func MayHoldEmptyTimestamp(doc bson.Raw) bool { return holdsZeros(doc, 9) }
 
 // holdsZeros reports n zero bytes in a row. Every n-th byte is looked at: a run
 // of them covers one of those.

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/wiremessage"
@@ -67,6 +68,9 @@ func (m *Message) BuildDocument(fn func(dst []byte) []byte) {
 	m.buf = fn(m.buf)
 	m.docs++
 }
+
+// Grow makes room for n bytes more, so that no document is copied twice.
+func (m *Message) Grow(n int) { m.buf = slices.Grow(m.buf, n) }
 
 // Len is the message's size so far in bytes.
 func (m *Message) Len() int { return len(m.buf) }
