@@ -108,7 +108,7 @@ func (sc *scan) read(ctx context.Context) error {
 func (sc *scan) bounded() bool { return len(sc.at) > 0 || len(sc.s.st.Upper) > 0 }
 
 func (sc *scan) command() bson.D {
-	more := bson.D{{Key: "batchSize", Value: sc.batch}}
+	more := bson.D{{Key: "batchSize", Value: sc.wanted(sc.start)}}
 	switch sc.s.st.Strategy {
 	case ByRecord:
 		more = append(more, recordOrder()...)
@@ -129,6 +129,15 @@ func (sc *scan) command() bson.D {
 		more = append(more, bson.E{Key: "hint", Value: bson.D{{Key: "$natural", Value: 1}}})
 	}
 	return sc.r.find(sc.c, more)
+}
+
+// wanted is how many documents to ask for after a record: in record order those
+// of the slice are no more than the numbers to its end.
+func (sc *scan) wanted(after int64) int {
+	if sc.s.st.Strategy != ByRecord || sc.upper == 0 {
+		return sc.batch
+	}
+	return int(max(min(sc.upper-after, int64(sc.batch)), 1))
 }
 
 func keyRange(lower, upper bson.Raw) bson.D {
@@ -169,6 +178,7 @@ func (sc *scan) cursor(ctx context.Context, cmd bson.D) error {
 		if err := sc.r.run.budget.take(ctx, held); err != nil {
 			return err
 		}
+		cur.Limit(sc.wanted(tokenRecord(b.Token)))
 		if b, err = sc.r.next(ctx, cur); err != nil {
 			sc.r.run.budget.adjust(-held)
 			return err

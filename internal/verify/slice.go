@@ -165,22 +165,31 @@ func (w *worker) scanSlice(ctx context.Context, s *side, sl slice, idsOnly bool,
 		size = min(size, 64)
 	}
 	batch := max(w.e.limits.scan/size, 2)
-	return w.e.eachReply(ctx, s, sl.command(s, idsOnly, batch), batch, func(b *wire.Batch) (over bool, err error) {
+	return w.e.eachReply(ctx, s, sl.command(s, idsOnly, sl.next(sl.after, batch)), batch, func(b *wire.Batch) (more int, err error) {
 		w.e.c.hold(b.Size)
-		over, err = sl.walk(s, b, each)
+		at, err := sl.walk(s, b, each)
 		w.e.c.hold(-b.Size)
 		end()
-		return over, err
+		return sl.next(at, batch), err
 	})
 }
 
-// walk calls each for the documents of a reply that belong to the slice; over
-// tells that it ends with them.
-func (sl slice) walk(s *side, b *wire.Batch, each func(doc, key []byte) error) (over bool, err error) {
+// next is how many documents to ask for after a record, batch at most: those of
+// the slice are no more than the numbers to its end. It is 0 at the end.
+func (sl slice) next(at int64, batch int) int {
+	if sl.until == nil {
+		return batch
+	}
+	return int(max(min(sl.until.record-at, int64(batch)), 0))
+}
+
+// walk calls each for the documents of a reply that belong to the slice, and
+// returns the record that the reply ends with; of the last slice, 0.
+func (sl slice) walk(s *side, b *wire.Batch, each func(doc, key []byte) error) (at int64, err error) {
+	over := false
 	if sl.until != nil {
-		at := recordID(b.Token)
-		if at == 0 && !b.Done {
-			return false, fmt.Errorf("read %s on %s: a reply in record order has no resume token", s.ns, s.cluster.Address())
+		if at = recordID(b.Token); at == 0 && !b.Done {
+			return 0, fmt.Errorf("read %s on %s: a reply in record order has no resume token", s.ns, s.cluster.Address())
 		}
 		over = b.Done || at >= sl.until.record
 	}
@@ -197,5 +206,5 @@ func (sl slice) walk(s *side, b *wire.Batch, each func(doc, key []byte) error) (
 		ended = over && string(key) == sl.until.id
 		return each(doc, key)
 	})
-	return over, err
+	return at, err
 }

@@ -196,12 +196,21 @@ func TestSliceWithoutItsEnd(t *testing.T) {
 	}
 	for _, tt := range tests {
 		var got []string
-		over, err := tt.sl.walk(s, tt.b, func(_, key []byte) error {
+		at, err := tt.sl.walk(s, tt.b, func(_, key []byte) error {
 			got = append(got, string(key))
 			return nil
 		})
+		over := tt.b.Done || tt.sl.next(at, 10) == 0
 		if err != nil || !slices.Equal(got, keys[:tt.docs]) || over != tt.over {
 			t.Errorf("%s: %q, over %v, error %v; want %q, %v", tt.name, got, over, err, keys[:tt.docs], tt.over)
+		}
+	}
+	for _, tt := range []struct {
+		sl       slice
+		at, want int64
+	}{{slice{}, 7, 10}, {slice{until: &cut{50, "k"}}, 7, 10}, {slice{until: &cut{50, "k"}}, 47, 3}, {slice{until: &cut{50, "k"}}, 50, 0}, {slice{until: &cut{50, "k"}}, 60, 0}} {
+		if got := tt.sl.next(tt.at, 10); int64(got) != tt.want {
+			t.Errorf("%d documents are asked for after record %d, want %d", got, tt.at, tt.want)
 		}
 	}
 	if _, err := (slice{until: &cut{48, keys[1]}}).walk(s, reply(0, false), func(_, _ []byte) error { return nil }); err == nil {

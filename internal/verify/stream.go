@@ -59,12 +59,12 @@ func (st *stream) fill(ctx context.Context, s *side, cmd bson.D, batch int) erro
 }
 
 func (st *stream) read(ctx context.Context, s *side, cmd bson.D, batch int) error {
-	return st.e.eachReply(ctx, s, cmd, batch, func(b *wire.Batch) (bool, error) { return false, st.send(ctx, b) })
+	return st.e.eachReply(ctx, s, cmd, batch, func(b *wire.Batch) (int, error) { return batch, st.send(ctx, b) })
 }
 
 // eachReply runs a command that reads documents of a side and hands over its
-// replies, until fn says that it is over.
-func (e *Engine) eachReply(ctx context.Context, s *side, cmd bson.D, batch int, fn func(b *wire.Batch) (over bool, err error)) error {
+// replies. fn says how many documents the next one may bring, 0 when it is over.
+func (e *Engine) eachReply(ctx context.Context, s *side, cmd bson.D, batch int, fn func(b *wire.Batch) (more int, err error)) error {
 	if !s.exists {
 		return nil
 	}
@@ -83,9 +83,11 @@ func (e *Engine) eachReply(ctx context.Context, s *side, cmd bson.D, batch int, 
 		if err != nil {
 			return fmt.Errorf("read %s on %s: %w", s.ns, s.cluster.Address(), err)
 		}
-		if over, err := fn(b); err != nil || over || b.Done {
+		more, err := fn(b)
+		if err != nil || more == 0 || b.Done {
 			return err
 		}
+		cur.Limit(more)
 		if e.o.Throttle != nil {
 			if err := e.o.Throttle(ctx, b.Size); err != nil {
 				return err

@@ -21,6 +21,7 @@ type Cursor struct {
 	id      int64
 	first   *Batch
 	getMore bsoncore.Document
+	size    int // where in getMore the batch's size is, 0 when it has none
 }
 
 // CursorOptions shape the getMore commands of a cursor.
@@ -61,6 +62,7 @@ func (c *Conn) OpenCursor(ctx context.Context, db string, cmd bson.D, o CursorOp
 	more = bsoncore.AppendStringElement(more, "collection", cur.coll)
 	if o.BatchSize > 0 {
 		more = bsoncore.AppendInt32Element(more, "batchSize", int32(o.BatchSize))
+		cur.size = len(more) - 4
 	}
 	if o.MaxTime > 0 {
 		more = bsoncore.AppendInt64Element(more, "maxTimeMS", o.MaxTime.Milliseconds())
@@ -87,6 +89,14 @@ func (cur *Cursor) Next(ctx context.Context) (*Batch, error) {
 	}
 	b, _, err := cur.parse(body, "nextBatch")
 	return b, err
+}
+
+// Limit is how many documents the next batches bring at most, of a cursor opened
+// with a BatchSize.
+func (cur *Cursor) Limit(docs int) {
+	if cur.size > 0 {
+		binary.LittleEndian.PutUint32(cur.getMore[cur.size:], uint32(docs))
+	}
 }
 
 // Close kills the server cursor if it is still open. ctx bounds the attempt;
