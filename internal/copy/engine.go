@@ -52,8 +52,9 @@ type Task struct {
 // Options shape an Engine. Zero values choose defaults.
 type Options struct {
 	// Readers is cursors on the source, default one a core, at least 2; Writers
-	// connections that insert, default 4 to 16 by cores. Without a number the
-	// gates may let there be more, where their load is pace.Max.
+	// connections that insert, default 4 to 16 by cores and by how far away the
+	// target is. Without a number the gates may let there be more, where their
+	// load is pace.Max.
 	Readers, Writers int
 
 	BatchBytes       int64 // of one cursor reply and insert, default 4 MB
@@ -83,8 +84,12 @@ type Options struct {
 	// (order is content and the position was lost). Without it that is an error.
 	Recreate func(ctx context.Context, t Task) error
 
-	mostReaders, mostWriters int // to which the gates may let them grow
+	mostReaders, mostWriters int  // to which the gates may let them grow
+	writersByDistance        bool // Writers is for a target that is near
 }
+
+// atMostWriters is the most that there are by default.
+const atMostWriters = 16
 
 func (o Options) withDefaults() Options {
 	cores := runtime.GOMAXPROCS(0)
@@ -100,7 +105,8 @@ func (o Options) withDefaults() Options {
 		}
 	}
 	workers(&o.Readers, &o.mostReaders, min(max(cores, 2), 16))
-	workers(&o.Writers, &o.mostWriters, min(max(cores, 4), 16))
+	o.writersByDistance = o.Writers <= 0
+	workers(&o.Writers, &o.mostWriters, min(max(cores, 4), atMostWriters))
 	orBytes(&o.BatchBytes, 4<<20)
 	orBytes(&o.MaxBufferedBytes, 64<<20)
 	orBytes(&o.SliceBytes, 256<<20)

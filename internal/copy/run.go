@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"golang.org/x/sync/errgroup"
 
@@ -72,6 +73,10 @@ func (r *run) run(ctx context.Context) error {
 
 // transfer reads and writes until all jobs are done.
 func (r *run) transfer(ctx context.Context) error {
+	writers, err := r.writers(ctx)
+	if err != nil {
+		return err
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		defer close(r.chunks)
@@ -83,12 +88,50 @@ func (r *run) transfer(ctx context.Context) error {
 	})
 	g.Go(func() error {
 		o := &r.e.opts
-		return crew{gate: o.TargetGate, base: o.Writers, most: o.mostWriters,
+		return crew{gate: o.TargetGate, base: writers, most: max(o.mostWriters, writers),
 			work:    func(ctx context.Context) error { return newWriter(r).work(ctx) },
 			reserve: func(ctx context.Context) error { w := newWriter(r); w.reserve = true; return w.work(ctx) },
 		}.run(ctx)
 	})
 	return g.Wait()
+}
+
+// writers is how many there are to begin with. One that waits for an answer keeps
+// the target waiting as well, so that more of them are needed the longer it takes.
+func (r *run) writers(ctx context.Context) (int, error) {
+	o := &r.e.opts
+	if !o.writersByDistance {
+		return o.Writers, nil
+	}
+	conn, err := r.e.dst.Pool.Checkout(ctx, wire.Primary())
+	if err != nil {
+		return 0, fmt.Errorf("copy: connect to the target: %w", err)
+	}
+	defer conn.Release()
+	away := time.Hour
+	for range 3 {
+		began := time.Now()
+		if _, err := conn.Run(ctx, "admin", bson.D{{Key: "ping", Value: 1}}); err != nil {
+			return 0, fmt.Errorf("copy: reach the target: %w", err)
+		}
+		away = min(away, time.Since(began))
+	}
+	n := writersFor(o.Writers, away)
+	if n > o.Writers {
+		o.Log.Info("the target is far away: more writers", "round_trip", away.Round(time.Millisecond), "writers", n)
+	}
+	return n, nil
+}
+
+// doubling is the round trip for which there are twice as many writers: about
+// what a near server needs for one insert of 4 MB while others are under way.
+const doubling = 40 * time.Millisecond
+
+// writersFor is how many writers there are for a target so far away, of which
+// near are enough for one on this machine.
+func writersFor(near int, away time.Duration) int {
+	more := int(min(float64(near)*float64(away)/float64(doubling), atMostWriters))
+	return max(near, min(near+more, atMostWriters))
 }
 
 // unmanned tells that a reserve goes on without one who got no connection.

@@ -209,3 +209,14 @@ func TestFramingAllocates(t *testing.T) {
 		t.Errorf("%.0f allocations a chunk of %d documents", n, len(docs))
 	}
 }
+
+func TestWritersFor(t *testing.T) {
+	for _, c := range []struct {
+		near, want int
+		away       time.Duration
+	}{{4, 4, 200 * time.Microsecond}, {4, 5, 10 * time.Millisecond}, {4, 8, 40 * time.Millisecond}, {4, 16, 300 * time.Millisecond}, {16, 16, time.Second}, {4, 16, time.Hour}} {
+		if got := writersFor(c.near, c.away); got != c.want {
+			t.Errorf("%d writers for a target %v away, want %d", got, c.away, c.want)
+		}
+	}
+}
