@@ -48,7 +48,8 @@ func newAssembler(o *Oplog, pos Position, emit func(context.Context, *Batch) err
 
 // entry takes the next entry of the oplog.
 func (a *assembler) entry(ctx context.Context, doc []byte) error {
-	e, err := parseEntry(doc)
+	var e entry // large: not returned by value for every entry
+	err := e.parse(doc)
 	if err == nil && e.at.IsZero() {
 		err = fmt.Errorf("%w: no timestamp", errMalformed)
 	}

@@ -38,23 +38,28 @@ type txnID struct {
 	set    bool // a number was given
 }
 
-// parseEntry reads the fields that matter in one pass.
-func parseEntry(doc []byte) (entry, error) {
-	e := entry{at: mongo.OpTime{Term: -1}}
+func parseEntry(doc []byte) (e entry, err error) {
+	err = e.parse(doc)
+	return e, err
+}
+
+// parse reads the fields that matter in one pass.
+func (e *entry) parse(doc []byte) error {
+	*e = entry{at: mongo.OpTime{Term: -1}}
 	rest, ok := bsonraw.Body(doc)
 	if !ok {
-		return e, errMalformed
+		return errMalformed
 	}
 	for len(rest) > 0 {
 		var f element
 		if f, rest, ok = next(rest); !ok {
-			return e, errMalformed
+			return errMalformed
 		}
 		if !e.field(f) {
-			return e, fmt.Errorf("%w: field %q of type %s", errMalformed, f.key, f.typ)
+			return fmt.Errorf("%w: field %q of type %s", errMalformed, f.key, f.typ)
 		}
 	}
-	return e, nil
+	return nil
 }
 
 // field takes over one field; false means that it has an unexpected type.

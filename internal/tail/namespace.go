@@ -27,6 +27,7 @@ const maxNamespaces = 1 << 16
 type namespaces struct {
 	keep  func(string) bool
 	known map[string]*nsInfo
+	last  *nsInfo // entries of one namespace come in runs
 }
 
 func newNamespaces(keep func(string) bool) *namespaces {
@@ -38,7 +39,11 @@ func newNamespaces(keep func(string) bool) *namespaces {
 
 // lookup does not allocate for a known namespace.
 func (n *namespaces) lookup(ns []byte) *nsInfo {
+	if n.last != nil && n.last.name == string(ns) {
+		return n.last
+	}
 	if info, ok := n.known[string(ns)]; ok {
+		n.last = info
 		return info
 	}
 	if len(n.known) >= maxNamespaces {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -25,7 +26,7 @@ type Options struct {
 	// Method is how documents are compared; default Auto.
 	Method Method
 	// Workers is how many ranges are compared at a time, each with one
-	// connection a side; default 6.
+	// connection a side; default one a core, 4 to 6.
 	Workers int
 	// RangeBytes is the size of a range as the source estimates it; default 32 MiB.
 	RangeBytes int64
@@ -75,7 +76,7 @@ func (o Options) withDefaults() Options {
 	if o.Method == "" {
 		o.Method = Auto
 	}
-	setDefault(&o.Workers, 6)
+	setDefault(&o.Workers, min(max(runtime.GOMAXPROCS(0), 4), 6))
 	setDefault(&o.RangeBytes, 32<<20)
 	setDefault(&o.MaxBufferedBytes, 128<<20)
 	setDefault(&o.MaxDifferences, 1000)
@@ -121,7 +122,7 @@ func New(src, dst *mongo.Cluster, o Options) *Engine {
 	share := int(o.MaxBufferedBytes) / (o.Workers + 1)
 	return &Engine{src: src, dst: dst, o: o, slots: semaphore.NewWeighted(int64(o.Workers)), limits: limits{
 		batch:   max(min(share/8, 4<<20), 16<<10),
-		scan:    max(min(share/4, 3<<20), 16<<10),
+		scan:    max(min(share/4, 8<<20), 16<<10),
 		pending: max(share/4, 16<<10),
 		probe:   max(min(share/8, 4<<20), 16<<10),
 		queue:   max(share/2, 64<<10),
