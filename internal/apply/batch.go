@@ -71,8 +71,10 @@ func (o *op) room() []byte {
 func (o *op) clone() op {
 	c := *o
 	c.owned, c.id.Data = false, bytes.Clone(o.id.Data)
-	if c.doc = bytes.Clone(o.doc); o.kind == opUpdate {
+	if o.kind == opUpdate {
 		c.doc, c.upd = nil, o.upd.In(bytes.Clone(o.upd.Raw()))
+	} else {
+		c.doc = bytes.Clone(o.doc)
 	}
 	return c
 }
@@ -218,8 +220,10 @@ func newOp(it item) (op, error) {
 		if err != nil {
 			return o, opError("parse update", it.t.ns, ev.ID, ev.At, err)
 		}
-		if o.kind, o.upd = opUpdate, d; kind == delta.Replacement {
+		if kind == delta.Replacement {
 			o.kind, o.doc = opReplace, ev.Doc
+		} else {
+			o.kind, o.upd = opUpdate, d
 		}
 	}
 	return o, nil

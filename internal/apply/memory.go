@@ -1,6 +1,9 @@
 package apply
 
-import "math/bits"
+import (
+	"bytes"
+	"math/bits"
+)
 
 // memory gives out bytes that are taken back all together: what is held back or
 // folded is many small parts of one lifetime, which the collector would have to
@@ -79,7 +82,7 @@ func (m *memory) cut(n int) []byte {
 // copy takes memory for b, which is not going to grow.
 func (m *memory) copy(b []byte) []byte {
 	if len(b) > maxPart {
-		return append([]byte(nil), b...)
+		return bytes.Clone(b)
 	}
 	return append(m.cut(len(b))[:0], b...)
 }

@@ -26,10 +26,11 @@ func (t *table) find(hash uint64, ops []op) (int, bool) {
 	return 0, false
 }
 
-// add takes in the operation at a position of ops, whose hash it does not have.
+// add takes in the operation at a position of ops, whose hash it does not have;
+// those before it are in it.
 func (t *table) add(i int, ops []op) {
 	if 2*(t.used+1) > len(t.slots) {
-		t.grow(ops)
+		t.grow(ops[:i])
 	}
 	t.put(ops[i].hash, i)
 	t.used++
@@ -44,20 +45,16 @@ func (t *table) put(hash uint64, i int) {
 	t.slots[p] = hash<<32 | uint64(uint32(i+1))
 }
 
+// grow makes room for more than ops, which are in it.
 func (t *table) grow(ops []op) {
-	old, n := t.slots, max(2*len(t.slots), tableSlots)
-	if cap(old) >= n {
-		old = append([]uint64(nil), old...)
-		clear(t.slots)
-		t.slots = t.slots[:n]
-	} else {
+	n := max(2*len(t.slots), tableSlots)
+	if cap(t.slots) < n {
 		t.slots = make([]uint64, n)
 	}
-	for _, s := range old {
-		if s != 0 {
-			i := int(uint32(s)) - 1
-			t.put(ops[i].hash, i)
-		}
+	t.slots = t.slots[:n]
+	clear(t.slots)
+	for i := range ops {
+		t.put(ops[i].hash, i)
 	}
 }
 

@@ -86,7 +86,7 @@ func (w *worker) sendTogether(ctx context.Context, t *target, ops []*op) (done i
 		return 0, 0, nil
 	}
 	for len(ops)-done >= w.e.o.TogetherOps {
-		n := togetherChunk(ops[done:])
+		n, _ := fitting(ops[done:], togetherMost, togetherBytes)
 		m, ok, err := w.transact(ctx, t, ops[done:done+n])
 		if err != nil {
 			return done, matched, err
@@ -98,17 +98,6 @@ func (w *worker) sendTogether(ctx context.Context, t *target, ops []*op) (done i
 		done, matched = done+n, matched+m
 	}
 	return done, matched, w.observeTerm(ctx)
-}
-
-// togetherChunk is how many of ops go into one transaction.
-func togetherChunk(ops []*op) int {
-	bytes := 0
-	for i, o := range ops[:min(len(ops), togetherMost)] {
-		if bytes += o.size(); bytes > togetherBytes && i > 0 {
-			return i
-		}
-	}
-	return min(len(ops), togetherMost)
 }
 
 // transact applies updates in one transaction. ok is false when none of them

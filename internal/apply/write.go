@@ -75,7 +75,7 @@ func (w *worker) sendOps(ctx context.Context, name string, t *target, ops []*op,
 		}
 		w.msg.Reset(t.db, body, false)
 		w.msg.StartSequence(sequenceName(name))
-		n, size := commandOps(ops[base:])
+		n, size := fitting(ops[base:], maxCommandOps, maxCommandBytes)
 		w.msg.Grow(size)
 		for _, o := range ops[base : base+n] {
 			w.msg.BuildDocument(func(dst []byte) []byte { return each(dst, o) })
@@ -98,11 +98,12 @@ func (w *worker) sendOps(ctx context.Context, name string, t *target, ops []*op,
 	return total, nil
 }
 
-// commandOps is how many of ops go into one command, and how large they are, roughly.
-func commandOps(ops []*op) (n, size int) {
-	for _, o := range ops[:min(len(ops), maxCommandOps)] {
+// fitting is how many of ops, one at least, are no more than most and no larger
+// than bytes together, and how large those are, roughly.
+func fitting(ops []*op, most, bytes int) (n, size int) {
+	for _, o := range ops[:min(len(ops), most)] {
 		s := o.size()
-		if n > 0 && size+s > maxCommandBytes {
+		if n > 0 && size+s > bytes {
 			break
 		}
 		n, size = n+1, size+s

@@ -73,10 +73,6 @@ func (r *run) run(ctx context.Context) error {
 
 // transfer reads and writes until all jobs are done.
 func (r *run) transfer(ctx context.Context) error {
-	writers, err := r.writers(ctx)
-	if err != nil {
-		return err
-	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		defer close(r.chunks)
@@ -87,8 +83,12 @@ func (r *run) transfer(ctx context.Context) error {
 		}.run(ctx)
 	})
 	g.Go(func() error {
+		writers, err := r.writers(ctx)
+		if err != nil {
+			return err
+		}
 		o := &r.e.opts
-		return crew{gate: o.TargetGate, base: writers, most: max(o.mostWriters, writers),
+		return crew{gate: o.TargetGate, base: writers, most: o.mostWriters,
 			work:    func(ctx context.Context) error { return newWriter(r).work(ctx) },
 			reserve: func(ctx context.Context) error { w := newWriter(r); w.reserve = true; return w.work(ctx) },
 		}.run(ctx)

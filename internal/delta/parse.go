@@ -121,7 +121,7 @@ func KindOf(o bson.Raw) Kind {
 
 // Parse reads an update of the Modifiers or Diff form and checks all of it, so
 // that nothing that follows can meet a malformed update. A Replacement is an
-// error here: ask KindOf first.
+// error here: Read takes both.
 func Parse(o bson.Raw) (Delta, error) {
 	d, k, err := Read(o)
 	if err == nil && k == Replacement {

@@ -118,12 +118,12 @@ func (c *cappedEnd) see(op string, at mongo.OpTime, o, o2 bson.Raw) {
 
 // updated applies an oplog update; nil if it cannot be applied.
 func updated(doc, o bson.Raw) bson.Raw {
-	if delta.KindOf(o) == delta.Replacement {
-		return o
-	}
-	d, err := delta.Parse(o)
+	d, kind, err := delta.Read(o)
 	if err != nil {
 		return nil
+	}
+	if kind == delta.Replacement {
+		return o
 	}
 	out, _, err := delta.Apply(nil, doc, d)
 	if err != nil {
