@@ -42,6 +42,9 @@ func (e *Engine) drain(ctx context.Context, must bool) error {
 	if err == nil && len(carry.ops) == 0 {
 		err = e.settleDue(ctx)
 	}
+	if err == nil {
+		err = e.judgeSkipped(ctx)
+	}
 	if err != nil {
 		return e.failure(err)
 	}
@@ -54,7 +57,7 @@ func (e *Engine) decide(ctx context.Context) error {
 	if e.fed.Before(*e.window.Load()) {
 		return nil
 	}
-	if e.carried > 0 || e.o.Letters.AnyDue(e.Applied().Applied) {
+	if e.carried > 0 || e.skipped.len() > 0 || e.o.Letters.AnyDue(e.Applied().Applied) {
 		return e.drain(ctx, false)
 	}
 	return nil

@@ -3,6 +3,7 @@ package apply
 import (
 	"bytes"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/delta"
@@ -46,6 +47,8 @@ type op struct {
 	doc  []byte // the document; of an opUpdate its statement, once translated
 	upd  delta.Delta
 	at   mongo.OpTime // of the latest event in it
+	// since is of the first event in it
+	since bson.Timestamp
 }
 
 // size is what the op adds to a command, roughly.
@@ -209,7 +212,7 @@ func (b *batch) ack(seg *segment, n int64, released bool) {
 
 func newOp(it item) (op, error) {
 	ev := it.ev
-	o := op{id: ev.ID, hash: it.hash, window: it.window, at: ev.At}
+	o := op{id: ev.ID, hash: it.hash, window: it.window, at: ev.At, since: ev.At.TS}
 	switch ev.Op {
 	case tail.Insert:
 		o.kind, o.doc = opInsert, ev.Doc

@@ -157,7 +157,10 @@ func (w *worker) holderID(ctx context.Context, s settled, r *refusal) bson.RawVa
 
 // stopError is the end of a job over a document.
 func (w *worker) stopError(ctx context.Context, s settled, r *refusal) error {
-	c := &ConflictError{Op: "write", NS: s.t.ns, ID: idString(s.id), At: s.at, Reason: r.text, Index: r.dup.Index()}
+	c := &ConflictError{Op: "write", NS: s.t.ns, ID: idString(s.id), At: s.at, Reason: r.text, Index: r.dup.Index(), Doc: rawID(s.id)}
+	if len(s.steps) > 0 {
+		c.Since = s.steps[0].first()
+	}
 	if other := w.holderID(ctx, s, r); other.Type != 0 {
 		c.Other = idString(bsoncore.Value{Type: bsoncore.Type(other.Type), Data: other.Value})
 		c.Reason = fmt.Sprintf("the document with _id %s on the target holds its key: %s", c.Other, r.text)

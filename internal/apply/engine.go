@@ -55,6 +55,14 @@ type Options struct {
 	Schema func(ctx context.Context, ev *tail.Event, before mongo.OpTime, last bool) error
 	// WindowEnd is until where the target may be ahead of an event.
 	WindowEnd mongo.OpTime
+	// Refused are documents that a conflict stopped an earlier run at: the target
+	// is not ahead of their events from those positions on.
+	Refused []Place
+	// Skipped are what Engine.Skipped told of an earlier run.
+	Skipped []Place
+	// OnSource tells which documents, by the _id and the name that their
+	// collection has on the target, the source has at a position or later.
+	OnSource func(ctx context.Context, targetNS string, ids []bson.RawValue, at mongo.OpTime) ([]bool, error)
 	// CappedStarts are, by target namespace, positions up to which inserts into
 	// capped collections are on the target already, or rolled off.
 	CappedStarts map[string]mongo.OpTime
@@ -145,6 +153,9 @@ type Engine struct {
 	behind  atomic.Int64 // until when a backlog is assumed, as nanoseconds since began
 	began   time.Time
 
+	skipped *skipped
+	refused map[string]mongo.OpTime // by placeKey; fixed
+
 	parkCh  chan struct{} // a worker has parked something
 	carried int           // documents parked beyond the last barrier; router only
 	fed     mongo.OpTime  // end of the last batch that was routed whole; router only
@@ -183,6 +194,10 @@ func New(dst *mongo.Cluster, pos tail.Position, o Options) *Engine {
 	e := &Engine{
 		dst: dst, o: o, ledger: newLedger(o.MaxBytes, pos), targets: map[string]*target{},
 		parkCh: make(chan struct{}, 1), stopped: make(chan struct{}), fed: pos.Applied, began: time.Now(),
+		skipped: newSkipped(o.Skipped), refused: map[string]mongo.OpTime{},
+	}
+	for _, p := range o.Refused {
+		e.refused[placeKey(p.NS, p.value())] = p.At
 	}
 	e.SetWindow(o.WindowEnd)
 	for i := range o.Partitions {
@@ -195,13 +210,10 @@ func New(dst *mongo.Cluster, pos tail.Position, o Options) *Engine {
 // waits for them.
 func (e *Engine) Run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		e.openSessions(gctx)
-		for _, w := range e.workers {
-			g.Go(func() error { return w.run(gctx) })
-		}
-		return nil
-	})
+	e.openSessions()
+	for _, w := range e.workers {
+		g.Go(func() error { return w.run(gctx) })
+	}
 	err := g.Wait()
 	e.mu.Lock()
 	e.cause = err
@@ -216,6 +228,7 @@ func (e *Engine) SetWindow(end mongo.OpTime) { e.window.Store(&end) }
 // Renamed tells that a target collection has another name now, or none.
 // Called from Options.Schema.
 func (e *Engine) Renamed(from, to string) {
+	e.skipped.renamed(from, to)
 	delete(e.o.CappedStarts, to)
 	if at, ok := e.o.CappedStarts[from]; ok {
 		delete(e.o.CappedStarts, from)
@@ -250,6 +263,9 @@ func (e *Engine) Feed(ctx context.Context, b *tail.Batch) error {
 	default:
 	}
 	if err := e.decide(ctx); err != nil {
+		return err
+	}
+	if err := e.makeRoom(ctx); err != nil {
 		return err
 	}
 	if e.carried > 0 && e.ledger.full(b) {
@@ -327,13 +343,22 @@ func (e *Engine) route(ctx context.Context, seg *segment, b *tail.Batch) (routed
 		if !t.serial() {
 			h ^= delta.Hash(delta.AppendKey(key[:0], ev.ID))
 		}
-		it := item{ev: ev, seg: seg, t: t, hash: h, window: !window.Before(ev.At)}
+		it := item{ev: ev, seg: seg, t: t, hash: h, window: !window.Before(ev.At) && !e.wasRefused(t, ev)}
 		if err := e.workers[h%uint64(len(e.workers))].push(ctx, it); err != nil {
 			return routed, err
 		}
 		routed++
 	}
 	return routed, e.flushChunks(ctx)
+}
+
+// wasRefused reports an event of a document that stopped an earlier run.
+func (e *Engine) wasRefused(t *target, ev *tail.Event) bool {
+	if len(e.refused) == 0 {
+		return false
+	}
+	at, ok := e.refused[placeKey(t.ns, ev.ID)]
+	return ok && !ev.At.Before(at)
 }
 
 // paced is how many events pass at once under a limit.

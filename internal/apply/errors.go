@@ -21,6 +21,10 @@ type ConflictError struct {
 	// Index is the unique index and Other the _id of the document that holds
 	// the key, in extended JSON, where they are known.
 	Index, Other string
+	// Doc is the _id and Since the first of the document's events that are not
+	// on the target; unset where that is not about one event.
+	Doc   bson.RawValue
+	Since mongo.OpTime
 }
 
 // Error names the operation, namespace, _id, position and reason.
@@ -28,10 +32,13 @@ func (c *ConflictError) Error() string {
 	return fmt.Sprintf("%s in %s, _id %s, at %s: %s", c.Op, c.NS, c.ID, c.At, c.Reason)
 }
 
-func conflict(opName, ns string, id bsoncore.Value, at mongo.OpTime, reason string) error {
-	return mongo.WithHint(&ConflictError{Op: opName, NS: ns, ID: idString(id), At: at, Reason: reason},
+func conflict(opName, ns string, o *op, reason string) error {
+	return mongo.WithHint(&ConflictError{Op: opName, NS: ns, ID: idString(o.id), At: o.at, Reason: reason, Doc: rawID(o.id), Since: o.first()},
 		hintForeign)
 }
+
+// first is the position of the first event in the operation.
+func (o *op) first() mongo.OpTime { return mongo.OpTime{TS: o.since, Term: o.at.Term} }
 
 func opError(what, ns string, id bsoncore.Value, at mongo.OpTime, err error) error {
 	return fmt.Errorf("%s in %s, _id %s, at %s: %w", what, ns, idString(id), at, err)

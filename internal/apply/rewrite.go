@@ -45,7 +45,7 @@ func (w *worker) rewriteSome(ctx context.Context, t *target, ops []*op) error {
 				}
 				continue
 			}
-			w.e.n.skipped.Add(1)
+			w.skip(t, o)
 			continue
 		}
 		doc, err := w.computed(t, o, docs[i])
@@ -55,7 +55,7 @@ func (w *worker) rewriteSome(ctx context.Context, t *target, ops []*op) error {
 		if doc == nil {
 			continue // parked
 		}
-		puts = append(puts, &op{kind: opReplace, id: o.id, hash: o.hash, doc: doc, at: o.at, window: o.window})
+		puts = append(puts, &op{kind: opReplace, id: o.id, hash: o.hash, doc: doc, at: o.at, since: o.since, window: o.window})
 	}
 	w.e.n.rewritten.Add(int64(len(puts)))
 	return w.updates(ctx, t, puts)
@@ -78,8 +78,16 @@ func (w *worker) computed(t *target, o *op, doc bson.Raw) ([]byte, error) {
 	return out, nil
 }
 
+// onlyIDs is a projection that leaves nothing else.
+func onlyIDs() bson.D { return bson.D{{Key: "_id", Value: 1}} }
+
 // fetch reads the operations' documents from the primary; a missing one is nil.
 func (w *worker) fetch(ctx context.Context, t *target, ops []*op) ([]bson.Raw, error) {
+	return w.read(ctx, t, ops, bson.D{})
+}
+
+// read is fetch with a projection.
+func (w *worker) read(ctx context.Context, t *target, ops []*op, fields bson.D) ([]bson.Raw, error) {
 	conn, err := w.connection(ctx)
 	if err != nil {
 		return nil, err
@@ -98,6 +106,7 @@ func (w *worker) fetch(ctx context.Context, t *target, ops []*op) ([]bson.Raw, e
 	cur, err := conn.OpenCursor(ctx, t.db, bson.D{
 		{Key: "find", Value: t.coll},
 		{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}},
+		{Key: "projection", Value: fields},
 	}, wire.CursorOptions{})
 	w.e.o.Gate.Leave(pass, 0)
 	if err != nil {

@@ -65,7 +65,7 @@ func (w *worker) insertInOrder(ctx context.Context, t *target, ops []*op) error 
 			w.parkDuplicate(t, o, e) // to be judged at the barrier
 		case w.parkRefusal(t, o, e):
 		default:
-			return conflict("insert", t.ns, o.id, o.at, serverError(e).Error())
+			return conflict("insert", t.ns, o, serverError(e).Error())
 		}
 		ops = ops[e.Index+1:]
 	}
@@ -109,7 +109,7 @@ func (w *worker) writeOne(ctx context.Context, t *target, o *op) error {
 		return err
 	}
 	if w.e.o.Letters == nil && w.parked.has(t, o) { // nothing is reordered here: no second chance
-		return conflict(o.kind.String(), t.ns, o.id, o.at, "duplicate key on a unique index")
+		return conflict(o.kind.String(), t.ns, o, "duplicate key on a unique index")
 	}
 	return nil
 }

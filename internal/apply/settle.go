@@ -28,11 +28,7 @@ func (e *Engine) settle(ctx context.Context, b parkedBatch, must bool) (carry pa
 	}
 	e.n.parked.Add(int64(len(b.ops)))
 	w := newWorker(e, -1)
-	defer func() {
-		if w.conn != nil {
-			w.conn.Release()
-		}
-	}()
+	defer w.letGo()
 	var todo []settled
 	refuse := func(s settled, r *refusal) error {
 		carried, err := w.refuse(ctx, s, r, must)
@@ -158,6 +154,7 @@ func (w *worker) replayStep(p *parkedOp, o *op, doc *[]byte) (*refusal, error) {
 			if !o.window {
 				return &refusal{cause: deadletter.CauseMissing, text: textMissing}, nil
 			}
+			w.skip(p.t, o)
 			return nil, nil
 		}
 		out, skipped, err := delta.Apply(nil, *doc, o.upd)

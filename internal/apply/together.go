@@ -167,13 +167,9 @@ func aborted(err error) bool {
 }
 
 // openSessions gives the workers their sessions, if the target knows
-// transactions, and ends what an earlier run of this process left open in them.
-func (e *Engine) openSessions(ctx context.Context) {
+// transactions. What an earlier run left open in them was ended before.
+func (e *Engine) openSessions() {
 	if e.o.Transactions == nil || e.dst.Info.Kind != mongo.KindReplicaSet {
-		return
-	}
-	if err := e.o.Transactions.KillBatches(ctx); err != nil {
-		e.o.Log.Warn("updates are not sent in transactions", "error", err)
 		return
 	}
 	for i, w := range e.workers {

@@ -45,11 +45,7 @@ func (e *Engine) Untangle(ctx context.Context, ns, index string, docs []bson.Raw
 		return err
 	}
 	w := newWorker(e, -1)
-	defer func() {
-		if w.conn != nil {
-			w.conn.Release()
-		}
-	}()
+	defer w.letGo()
 	if e.o.OnConflict == deadletter.Overwrite {
 		s := settled{parkedOp: &parkedOp{t: t, id: valueOf(docs[0])}, at: c.At}
 		if len(ours) > 0 {

@@ -93,11 +93,7 @@ func (w *worker) send(ctx context.Context, m message) error {
 }
 
 func (w *worker) run(ctx context.Context) error {
-	defer func() {
-		if w.conn != nil {
-			w.conn.Release()
-		}
-	}()
+	defer w.letGo()
 	for {
 		m, ok, err := w.await(ctx)
 		switch {
@@ -296,6 +292,13 @@ func (w *worker) wakeRouter() {
 	select {
 	case w.e.parkCh <- struct{}{}:
 	default:
+	}
+}
+
+// letGo gives the worker's connection back.
+func (w *worker) letGo() {
+	if w.conn != nil {
+		w.conn.Release()
 	}
 }
 

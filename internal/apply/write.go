@@ -261,7 +261,7 @@ func (w *worker) updates(ctx context.Context, t *target, ops []*op) error {
 		}
 	}
 	if missing := int64(len(ops)-len(res.Errors)) - res.N; missing > 0 {
-		if err := w.explainMissing(ctx, t, ops, missing); err != nil {
+		if err := w.explainMissing(ctx, t, ops); err != nil {
 			return err
 		}
 	}
@@ -271,30 +271,36 @@ func (w *worker) updates(ctx context.Context, t *target, ops []*op) error {
 	return w.rewrite(ctx, t, again)
 }
 
-// explainMissing settles updates that matched no document: inside the window
-// the document is deleted by a later event; outside it is a conflict.
-func (w *worker) explainMissing(ctx context.Context, t *target, ops []*op, missing int64) error {
-	var strict []*op
+// explainMissing settles updates that matched no document: inside the window a
+// later event deletes the document, and that it does is looked at when the window
+// ends; outside it is a conflict.
+func (w *worker) explainMissing(ctx context.Context, t *target, ops []*op) error {
+	var some []*op
 	for _, o := range ops {
-		if !o.window && o.kind != opPut {
-			strict = append(strict, o)
+		if o.kind != opPut {
+			some = append(some, o)
 		}
 	}
-	if len(strict) > 0 {
-		docs, err := w.fetch(ctx, t, strict)
+	for len(some) > 0 {
+		n := min(fetchDocs, len(some))
+		docs, err := w.read(ctx, t, some[:n], onlyIDs())
 		if err != nil {
 			return err
 		}
 		for i, d := range docs {
-			if d != nil || w.parked.has(t, strict[i]) {
-				continue
-			}
-			if err := w.lost(t, strict[i], deadletter.CauseMissing, textMissing); err != nil {
-				return err
+			o := some[i]
+			switch {
+			case d != nil || w.parked.has(t, o):
+			case o.window:
+				w.skip(t, o)
+			default:
+				if err := w.lost(t, o, deadletter.CauseMissing, textMissing); err != nil {
+					return err
+				}
 			}
 		}
+		some = some[n:]
 	}
-	w.e.n.skipped.Add(missing)
 	return nil
 }
 
@@ -339,7 +345,7 @@ const textTaken = "a document with this _id is on the target already"
 // policy, or the end of the job.
 func (w *worker) lost(t *target, o *op, cause deadletter.Cause, text string) error {
 	if !w.e.lenient() || w.no < 0 {
-		return conflict(o.kind.String(), t.ns, o.id, o.at, text)
+		return conflict(o.kind.String(), t.ns, o, text)
 	}
 	w.parked.parkRefused(t, o, &refusal{cause: cause, text: text})
 	return nil

@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/catalog"
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // collectionDoc is a document of collection "collections": one namespace of
@@ -29,19 +30,21 @@ type Mapped struct {
 // SaveCatalog replaces the job's catalog. It is called before the first
 // document is copied.
 func (s *Store) SaveCatalog(ctx context.Context, colls []Mapped) error {
-	c := s.db.Collection("collections")
-	if _, err := c.DeleteMany(ctx, bson.D{{Key: "job", Value: s.job}}); err != nil {
-		return fmt.Errorf("save catalog of job %s: %w", s.job, err)
+	const perCommand = 100
+	fail := func(err error) error { return fmt.Errorf("save catalog of job %s: %w", s.job, err) }
+	if err := s.deleteMany(ctx, "collections", bson.D{{Key: "job", Value: s.job}}); err != nil {
+		return fail(err)
 	}
-	docs := make([]any, 0, len(colls))
-	for i, m := range colls {
-		docs = append(docs, collectionDoc{ID: s.job + "/" + m.NS, Job: s.job, Order: i, Target: m.Target, Collection: m.Collection})
-	}
-	if len(docs) == 0 {
-		return nil
-	}
-	if _, err := c.InsertMany(ctx, docs); err != nil {
-		return fmt.Errorf("save catalog of job %s: %w", s.job, err)
+	for from := 0; from < len(colls); from += perCommand {
+		var docs bson.A
+		for i, m := range colls[from:min(from+perCommand, len(colls))] {
+			docs = append(docs, collectionDoc{ID: s.job + "/" + m.NS, Job: s.job, Order: from + i, Target: m.Target, Collection: m.Collection})
+		}
+		_, err := s.c.Write(ctx, mongo.StateDB, bson.D{{Key: "insert", Value: "collections"}, {Key: "documents", Value: docs},
+			{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}})
+		if err != nil {
+			return fail(err)
+		}
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 
 // FormatVersion is the layout of the documents below. A job written by a newer
 // layout is refused.
-const FormatVersion = 1
+const FormatVersion = 2
 
 // Job is the document of collection "jobs", one a job.
 type Job struct {
@@ -31,12 +31,15 @@ type Job struct {
 	CreatedAt time.Time `bson:"createdAt"`
 	UpdatedAt time.Time `bson:"updatedAt"`
 
-	// Fence is raised by each process that takes the job over; a save by an
-	// older owner fails. Beat is raised by each save: while it moves, the owner
-	// lives. A zero Owner has let the job go.
+	// Fence is raised by each attempt at the job and never used again: a save
+	// by an older attempt fails. Beat is raised by each save: while it moves, the
+	// owner lives. A zero Owner has let the job go.
 	Fence int64 `bson:"fence"`
 	Beat  int64 `bson:"beat"`
 	Owner Owner `bson:"owner"`
+	// Restarted says that the job begins anew and that what an earlier life of
+	// it left in the target's database is still to be removed.
+	Restarted bool `bson:"restarted"`
 
 	// Start is P0, Consistent P1 (zero before the copy ended).
 	Start      mongo.OpTime `bson:"start"`
@@ -44,8 +47,12 @@ type Job struct {
 	// Applied and ReadFrom are the two positions of a resume.
 	Applied  mongo.OpTime `bson:"applied"`
 	ReadFrom mongo.OpTime `bson:"readFrom"`
-	// WindowEnd is until where the target may be ahead of an event.
-	WindowEnd mongo.OpTime `bson:"windowEnd"`
+	// Reach is the position beyond which no event has been sent to the target.
+	// It is noted before events are sent.
+	Reach mongo.OpTime `bson:"reach"`
+	// Refused are documents that a conflict stopped the job at: their events
+	// from those positions on are not on the target.
+	Refused []Doc `bson:"refused"`
 	// Intent is the position of a schema change that is being applied: after a
 	// crash it may or may not have happened.
 	Intent mongo.OpTime `bson:"intent"`
@@ -53,13 +60,11 @@ type Job struct {
 	Session bson.Raw `bson:"session,omitempty"`
 	// Paused survives a restart.
 	Paused bool `bson:"paused"`
-	// Resyncs are collections that have to be copied again because a rename
-	// brought them inside the filter.
-	Resyncs []Resync `bson:"resyncs,omitempty"`
 }
 
-// Resync is one collection to copy by UUID into a target namespace.
-type Resync struct {
-	UUID   bson.Binary `bson:"uuid"`
-	Target string      `bson:"target"`
+// Doc is a document of the target's namespace NS at the position of an event.
+type Doc struct {
+	NS string        `bson:"ns"`
+	ID bson.RawValue `bson:"id"`
+	At mongo.OpTime  `bson:"at"`
 }

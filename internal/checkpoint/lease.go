@@ -3,6 +3,8 @@ package checkpoint
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -11,7 +13,6 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/mongo"
 )
@@ -40,23 +41,46 @@ func stopwatch() func() time.Duration {
 // ErrRunning means that another process runs the job.
 var ErrRunning = errors.New("another millrace process runs this job")
 
-// Owner is the process that runs a job.
+// Owner is the run that has a job. A process may hold several.
 type Owner struct {
-	Host  string `bson:"host"`
-	PID   int    `bson:"pid"`
-	Start string `bson:"start"` // tells it from a later process of the same id
+	Run  string `bson:"run"` // drawn by chance
+	Host string `bson:"host"`
+	PID  int    `bson:"pid"`
+	// Start tells the process from a later one of the same id, Space its
+	// machine, since it was booted, and its space of process ids from others.
+	Start string `bson:"start"`
+	Space string `bson:"space"`
 }
 
 // String is "host/pid".
 func (o Owner) String() string { return o.Host + "/" + strconv.Itoa(o.PID) }
 
-// ThisProcess names the calling process.
-func ThisProcess() Owner {
+// NewRun draws the name of a run.
+func NewRun() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return hex.EncodeToString(b[:])
+}
+
+// ThisProcess names the calling process, as owner by one of its runs.
+func ThisProcess(run string) Owner {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
-	return Owner{Host: host, PID: os.Getpid(), Start: startOf(os.Getpid())}
+	return Owner{Run: run, Host: host, PID: os.Getpid(), Start: startOf(os.Getpid()), Space: space()}
+}
+
+// space names the boot of this machine and the namespace of process ids, ""
+// where they are not told: two containers of one machine have the same host
+// name at times, and each its own process 1.
+func space() string {
+	boot, err1 := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	pids, err2 := os.Readlink("/proc/self/ns/pid")
+	if err1 != nil || err2 != nil {
+		return ""
+	}
+	return string(bytes.TrimSpace(boot)) + " " + pids
 }
 
 // startOf is a process's start time in clock ticks since boot (proc(5), field
@@ -74,19 +98,20 @@ func startOf(pid int) string {
 	return string(fields[19])
 }
 
-// dead reports an owner on this machine that does not exist any more. Of one on
-// another machine nothing is known.
+// dead reports an owner that certainly does not exist any more. Of one on
+// another machine, or in another container, nothing is known.
 func (o Owner) dead() bool {
-	me := ThisProcess()
-	if o.Host != me.Host || me.Start == "" {
+	me := ThisProcess("")
+	if o.Host != me.Host || me.Start == "" || me.Space == "" || o.Space != me.Space {
 		return false
 	}
 	return startOf(o.PID) != o.Start
 }
 
-// TakeOver makes this process the owner of an existing job and returns it. A
-// living owner is not displaced: that is ErrRunning. Where only time can tell,
-// waiting is called and the beat is watched for some seconds.
+// TakeOver makes this run the owner of an existing job and returns the job as
+// it was. A living owner is not displaced: that is ErrRunning. Where only time
+// can tell, waiting is called and the beat is watched for some seconds.
+// Nothing may be written before Begin has returned.
 func (s *Store) TakeOver(ctx context.Context, waiting func(Owner)) (Job, error) {
 	job, found, err := s.Load(ctx)
 	if err != nil {
@@ -95,24 +120,32 @@ func (s *Store) TakeOver(ctx context.Context, waiting func(Owner)) (Job, error) 
 	if !found {
 		return job, fmt.Errorf("take over job %s: it does not exist", s.job)
 	}
-	if job.Owner != (Owner{}) && job.Owner != ThisProcess() && !job.Owner.dead() {
+	if job.Owner.Run != s.run && job.Owner != (Owner{}) && !job.Owner.dead() {
 		waiting(job.Owner)
 		if err := s.watchBeat(ctx, job); err != nil {
 			return job, err
 		}
 	}
-	began := s.now()
-	err = s.db.Collection("jobs").FindOneAndUpdate(ctx,
-		bson.D{{Key: "_id", Value: s.job}, {Key: "fence", Value: job.Fence}, {Key: "beat", Value: job.Beat}},
-		bson.D{{Key: "$inc", Value: bson.D{{Key: "fence", Value: int64(1)}}}, {Key: "$set", Value: bson.D{{Key: "owner", Value: ThisProcess()}}}},
-		options.FindOneAndUpdate().SetReturnDocument(options.After)).Decode(&job)
-	if errors.Is(err, driver.ErrNoDocuments) {
+	began, fence := s.now(), job.Fence+1
+	unchanged := bson.D{{Key: "fence", Value: job.Fence}, {Key: "beat", Value: job.Beat}}
+	raw, err := s.c.Command(ctx, mongo.StateDB, updateJob(bson.D{
+		// An answer that was lost may have made this run the owner already.
+		{Key: "q", Value: bson.D{{Key: "_id", Value: s.job}, {Key: "$or", Value: bson.A{unchanged, bson.D{{Key: "owner.run", Value: s.run}}}}}},
+		{Key: "u", Value: bson.D{{Key: "$set", Value: bson.D{
+			{Key: "fence", Value: fence}, {Key: "version", Value: FormatVersion}, {Key: "owner", Value: ThisProcess(s.run)}}}}},
+	}, "majority"))
+	if err == nil {
+		_, err = s.answer(raw)
+	}
+	if errors.Is(err, ErrFenced) {
 		return job, s.running(job.Owner)
 	}
 	if err != nil {
 		return job, fmt.Errorf("take over job %s: %w", s.job, err)
 	}
-	s.own(job.Fence, began)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fence, s.term, s.other, s.proven = fence, noTerm, noTerm, began
 	return job, nil
 }
 
@@ -160,14 +193,8 @@ func (s *Store) Owned() error {
 
 // Release gives the job up, so that another process can take it at once.
 func (s *Store) Release(ctx context.Context) error {
-	s.mu.Lock()
-	fence := s.fence
-	s.mu.Unlock()
-	if fence == 0 {
-		return nil
-	}
-	_, err := s.db.Collection("jobs").UpdateOne(ctx, bson.D{{Key: "_id", Value: s.job}, {Key: "fence", Value: fence}},
-		bson.D{{Key: "$set", Value: bson.D{{Key: "owner", Value: Owner{}}}}})
+	set := bson.D{{Key: "$set", Value: bson.D{{Key: "owner", Value: Owner{}}}}}
+	_, err := s.c.Command(ctx, mongo.StateDB, updateJob(bson.D{{Key: "q", Value: s.mine()}, {Key: "u", Value: set}}, 1))
 	if err != nil {
 		return fmt.Errorf("release job %s: %w", s.job, err)
 	}

@@ -38,13 +38,15 @@ func (s *Store) LoadSlices(ctx context.Context) ([]bson.Raw, error) {
 	return out, nil
 }
 
-// SaveSlices makes the given slices durable, under the same promise as Save:
-// the job's own document is written after them with the write concern, and the
-// target's oplog is one order.
+// SaveSlices stores the given slices, under the same promise as Save: once all
+// data writes observed before the call have reached the write concern.
 func (s *Store) SaveSlices(ctx context.Context, slices []Slice) error {
 	const perCommand = 500
 	s.saveMu.Lock()
 	defer s.saveMu.Unlock()
+	if err := s.prove(ctx); err != nil {
+		return err
+	}
 	for len(slices) > 0 {
 		n := min(perCommand, len(slices))
 		if err := s.writeSlices(ctx, slices[:n]); err != nil {
@@ -52,7 +54,7 @@ func (s *Store) SaveSlices(ctx context.Context, slices []Slice) error {
 		}
 		slices = slices[n:]
 	}
-	return s.save(ctx, nil)
+	return nil
 }
 
 func (s *Store) writeSlices(ctx context.Context, slices []Slice) error {
@@ -64,21 +66,16 @@ func (s *Store) writeSlices(ctx context.Context, slices []Slice) error {
 			{Key: "upsert", Value: true},
 		}
 	}
-	raw, err := s.c.Command(ctx, mongo.StateDB, bson.D{
+	raw, err := s.c.Write(ctx, mongo.StateDB, bson.D{
 		{Key: "update", Value: "slices"}, {Key: "updates", Value: updates}, {Key: "ordered", Value: false},
 		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}},
 	})
+	if err == nil {
+		err = s.sameTerm(wire.ParseWriteResult([]byte(raw)).Term)
+	}
 	if err != nil {
 		return fmt.Errorf("save slices of job %s: %w", s.job, err)
 	}
-	res := wire.ParseWriteResult([]byte(raw))
-	if err := mongo.WriteInterrupted(res); err != nil {
-		return fmt.Errorf("save slices of job %s: %w", s.job, err)
-	}
-	if len(res.Errors) > 0 {
-		return fmt.Errorf("save slices of job %s: %s (code %d)", s.job, res.Errors[0].Message, res.Errors[0].Code)
-	}
-	s.ObserveTerm(res.Term)
 	return nil
 }
 
@@ -86,7 +83,7 @@ func (s *Store) writeSlices(ctx context.Context, slices []Slice) error {
 // that copy begins again.
 func (s *Store) DropSlices(ctx context.Context, prefix string) error {
 	start := s.job + "/" + prefix
-	_, err := s.db.Collection("slices").DeleteMany(ctx, bson.D{{Key: "_id", Value: bson.D{
+	err := s.deleteMany(ctx, "slices", bson.D{{Key: "_id", Value: bson.D{
 		{Key: "$gte", Value: start}, {Key: "$lt", Value: start + "\U0010ffff"}}}})
 	if err != nil {
 		return fmt.Errorf("forget slices of job %s: %w", s.job, err)

@@ -31,53 +31,55 @@ func errTermChanged(was, is int64) error {
 }
 
 // Store reads and saves one job. It is safe for concurrent use.
+//
+// An attempt is one run of the job's phases from the checkpoint. It begins with
+// Begin, and belongs to the election term in which that was answered.
 type Store struct {
 	c   *mongo.Cluster
 	db  *driver.Database
 	job string
-	wc  any // write concern a save waits for
+	run string // names this Store's run among those of the job
+	wc  any    // write concern that proves data
 	// now tells how much time passed between two calls. It may not follow the
 	// wall clock.
 	now func() time.Duration
 
 	mu     sync.Mutex
-	fence  int64
-	terms  termRange
+	fence  int64         // of the attempt
+	term   int64         // of the attempt; -1 between attempts
+	other  int64         // a term that a write of the attempt was answered in, if not term
 	proven time.Duration // when ownership was last known to hold
 
 	saveMu sync.Mutex // one save at a time, so that positions never go back
 }
 
-// termRange is the election terms seen in write replies since the last save.
-type termRange struct {
-	seen     bool
-	min, max int64
-}
+// noTerm is no election term.
+const noTerm = -1
 
-// Open prepares the store of a job on the target. w is the write concern that
-// a position must have reached: "majority" or a number of members.
-func Open(c *mongo.Cluster, job string, w any) *Store {
+// Open prepares the store of a job on the target for one run. w is the write
+// concern that data must have reached before a position says so: "majority" or
+// a number of members.
+func Open(c *mongo.Cluster, job, run string, w any) *Store {
+	// Local reads see what the attempt itself has written; all that is older
+	// has reached a majority since Begin.
 	db := c.Client.Database(mongo.StateDB, options.Database().
-		SetReadConcern(readconcern.Majority()).SetReadPreference(readpref.Primary()).
+		SetReadConcern(readconcern.Local()).SetReadPreference(readpref.Primary()).
 		SetWriteConcern(writeconcern.Majority()))
-	return &Store{c: c, db: db, job: job, wc: w, now: newClock(), proven: never}
+	return &Store{c: c, db: db, job: job, run: run, wc: w, now: newClock(), term: noTerm, other: noTerm, proven: never}
 }
 
 // ObserveTerm notes the election term under which a data write was
-// acknowledged (wire.WriteResult.Term). A save by a primary of another term
-// fails, because the writes may have been rolled back in between.
+// acknowledged (wire.WriteResult.Term). A term other than the attempt's ends
+// the attempt at its next save: a failover may have taken writes back.
 func (s *Store) ObserveTerm(term int64) {
 	if term < 0 {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.terms.seen {
-		s.terms = termRange{seen: true, min: term, max: term}
-		return
+	if s.term != noTerm && term != s.term {
+		s.other = term
 	}
-	s.terms.min = min(s.terms.min, term)
-	s.terms.max = max(s.terms.max, term)
 }
 
 // loadTime bounds a read that waits for a majority.
@@ -91,8 +93,8 @@ func (s *Store) Load(ctx context.Context) (job Job, found bool, err error) {
 	return s.load(ctx, readconcern.Linearizable())
 }
 
-// Reload reads the job's document on the primary, fast: for whoever has loaded
-// and only changed it since, and for looks that decide nothing.
+// Reload reads the job's document on the primary, fast: for an attempt, which
+// alone changes it, and for looks that decide nothing.
 func (s *Store) Reload(ctx context.Context) (job Job, found bool, err error) {
 	return s.load(ctx, readconcern.Local())
 }
@@ -115,116 +117,161 @@ func (s *Store) load(ctx context.Context, rc *readconcern.ReadConcern) (job Job,
 	return job, true, nil
 }
 
-// Create writes a new job and makes this process its owner.
+// Create writes a new job, which has no owner yet.
 func (s *Store) Create(ctx context.Context, job Job) error {
-	began := s.now()
-	job.ID, job.Version, job.Fence, job.Owner = s.job, FormatVersion, 1, ThisProcess()
+	job.ID, job.Version, job.Fence, job.Owner = s.job, FormatVersion, 0, Owner{}
 	job.CreatedAt = time.Now().UTC()
 	job.UpdatedAt = job.CreatedAt
-	if _, err := s.db.Collection("jobs").InsertOne(ctx, job); err != nil {
+	if _, err := s.db.Collection("jobs").InsertOne(ctx, job); err != nil && !driver.IsDuplicateKeyError(err) {
 		return fmt.Errorf("create job %s: %w", s.job, err)
 	}
-	s.own(1, began)
-	return nil
+	return nil // whoever made it: it is taken over next
 }
 
-// Begin forgets the terms seen so far. It is called where a run starts over
-// from the last durable checkpoint.
-func (s *Store) Begin() {
+// Begin makes the caller the job's present attempt and returns the job as it
+// is durable. Nothing of another attempt has any effect from then on: the fence
+// keeps their saves away, and end has ended whatever else they had under way at
+// the primary. When it has, it runs the command it is given over the connection
+// with which it looked. That is a majority write: its answer tells the term of
+// that primary, which becomes the attempt's, and what is read after it no
+// failover takes back.
+func (s *Store) Begin(ctx context.Context, end func(ctx context.Context, fence int64, then bson.D) (bson.Raw, error)) (Job, error) {
+	s.saveMu.Lock()
+	defer s.saveMu.Unlock()
+	s.mu.Lock()
+	s.fence++
+	s.term, s.other = noTerm, noTerm
+	fence := s.fence
+	s.mu.Unlock()
+	if _, err := s.write(ctx, s.mine(), bson.D{{Key: "fence", Value: fence}}, s.wc); err != nil {
+		return Job{}, err
+	}
+	raw, err := end(ctx, fence, updateJob(statement(s.attempt(), nil), s.wc))
+	if err != nil {
+		return Job{}, fmt.Errorf("end what earlier runs of job %s have under way: %w", s.job, err)
+	}
+	res, err := s.answer(raw)
+	if err != nil {
+		return Job{}, err
+	}
+	s.mu.Lock()
+	s.term = res.Term
+	s.mu.Unlock()
+	return s.reload(ctx)
+}
+
+func (s *Store) reload(ctx context.Context) (Job, error) {
+	job, found, err := s.Reload(ctx)
+	if err == nil && !found {
+		err = fmt.Errorf("job %s vanished from the target's database %s", s.job, mongo.StateDB)
+	}
+	return job, err
+}
+
+// mine and attempt are the filters of writes: by this run, whichever attempt of
+// it, and by its present attempt.
+func (s *Store) mine() bson.D {
+	return bson.D{{Key: "_id", Value: s.job}, {Key: "owner.run", Value: s.run}}
+}
+
+func (s *Store) attempt() bson.D {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.terms = termRange{}
+	return append(s.mine(), bson.E{Key: "fence", Value: s.fence})
 }
 
-func (s *Store) own(fence int64, at time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.fence, s.terms, s.proven = fence, termRange{}, at
-}
-
-// Save sets fields of the job. It returns when they, and all data writes
-// observed before the call, have reached the write concern.
+// Save sets fields of the job once all data writes observed before the call
+// have reached the write concern. The order matters: what is stored as done was
+// proven first, so that whoever loads it need not judge whether it is true. What
+// it sets may itself be lost by a failover, with all that came later.
 func (s *Store) Save(ctx context.Context, set bson.D) error {
 	s.saveMu.Lock()
 	defer s.saveMu.Unlock()
-	return s.save(ctx, set)
+	if err := s.prove(ctx); err != nil {
+		return err
+	}
+	return s.note(ctx, set, 1)
 }
 
-// Note is Save without the wait for the write concern: what it sets is there
-// after a crash of this process, and lost by a failover of the target only
-// together with all writes that came later. It proves nothing of the data
-// writes before it; the next Save still has to.
+// SaveDurably is Save for what later writes rely on: no failover takes it back.
+func (s *Store) SaveDurably(ctx context.Context, set bson.D) error {
+	s.saveMu.Lock()
+	defer s.saveMu.Unlock()
+	if err := s.prove(ctx); err != nil {
+		return err
+	}
+	return s.note(ctx, set, s.wc)
+}
+
+// Prove waits until all that the attempt has written has reached the write
+// concern.
+func (s *Store) Prove(ctx context.Context) error {
+	s.saveMu.Lock()
+	defer s.saveMu.Unlock()
+	return s.prove(ctx)
+}
+
+// Note durably sets fields of the job that say nothing of the data written before.
 func (s *Store) Note(ctx context.Context, set bson.D) error {
 	s.saveMu.Lock()
 	defer s.saveMu.Unlock()
-	term, err := s.write(ctx, set, 1)
+	return s.note(ctx, set, s.wc)
+}
+
+// Mark sets fields of the job that say nothing of data, durably. It may be called
+// between attempts.
+func (s *Store) Mark(ctx context.Context, set bson.D) error {
+	_, err := s.write(ctx, s.mine(), set, s.wc)
+	return err
+}
+
+// prove writes with the write concern. As the target's oplog is one order, all
+// that was written before in the same term has reached it then, too.
+func (s *Store) prove(ctx context.Context) error {
+	term, err := s.write(ctx, s.attempt(), nil, s.wc)
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	terms := s.terms
-	s.mu.Unlock()
-	if terms.seen && (terms.min != term || terms.max != term) {
-		return fmt.Errorf("save checkpoint of job %s: %w", s.job, errTermChanged(terms.min, term))
-	}
-	s.ObserveTerm(term)
-	return nil
+	return s.sameTerm(term)
 }
 
-func (s *Store) save(ctx context.Context, set bson.D) error {
-	s.mu.Lock()
-	terms := s.terms
-	s.terms = termRange{}
-	s.mu.Unlock()
-
-	term, err := s.write(ctx, set, s.wc)
-	if err == nil && terms.seen && (terms.min != term || terms.max != term) {
-		err = fmt.Errorf("save checkpoint of job %s: %w", s.job, errTermChanged(terms.min, term))
-	}
+func (s *Store) note(ctx context.Context, set bson.D, w any) error {
+	term, err := s.write(ctx, s.attempt(), set, w)
 	if err != nil {
-		// What was written before stays unproven: no later save may claim it.
-		s.mu.Lock()
-		s.terms = termRange{seen: true, min: -1, max: -1}
-		s.mu.Unlock()
+		return err
 	}
-	return err
+	return s.sameTerm(term)
+}
+
+// sameTerm fails when a write of the attempt was answered in another term.
+func (s *Store) sameTerm(term int64) error {
+	s.ObserveTerm(term)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.term != noTerm && s.other == noTerm {
+		return nil
+	}
+	return fmt.Errorf("save checkpoint of job %s: %w", s.job, errTermChanged(s.term, s.other))
 }
 
 // Beat proves ownership without claiming anything of the data. It fails with
 // ErrFenced when ownership is lost.
 func (s *Store) Beat(ctx context.Context) error {
-	_, err := s.write(ctx, nil, s.wc)
+	_, err := s.write(ctx, s.mine(), nil, s.wc)
 	return err
 }
 
-// write sets fields of the job as its owner and returns the primary's term.
-func (s *Store) write(ctx context.Context, set bson.D, w any) (term int64, err error) {
-	s.mu.Lock()
-	fence := s.fence
-	s.mu.Unlock()
+// write sets fields of the job, if it is what filter wants, and returns the
+// primary's term.
+func (s *Store) write(ctx context.Context, filter, set bson.D, w any) (term int64, err error) {
 	began := s.now()
-	set = append(set[:len(set):len(set)], bson.E{Key: "updatedAt", Value: time.Now().UTC()})
-	raw, err := s.c.Command(ctx, mongo.StateDB, bson.D{
-		{Key: "update", Value: "jobs"},
-		{Key: "updates", Value: bson.A{bson.D{
-			{Key: "q", Value: bson.D{{Key: "_id", Value: s.job}, {Key: "fence", Value: fence}}},
-			{Key: "u", Value: bson.D{{Key: "$set", Value: set}, {Key: "$inc", Value: bson.D{{Key: "beat", Value: int64(1)}}}}},
-		}}},
-		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: w}}},
-	})
+	raw, err := s.c.Command(ctx, mongo.StateDB, updateJob(statement(filter, set), w))
 	if err != nil {
 		return 0, fmt.Errorf("save checkpoint of job %s: %w", s.job, err)
 	}
-	res := wire.ParseWriteResult([]byte(raw))
-	if err := mongo.WriteInterrupted(res); err != nil {
-		return 0, fmt.Errorf("save checkpoint of job %s: %w", s.job, err)
-	}
-	switch {
-	case len(res.Errors) > 0:
-		return 0, fmt.Errorf("save checkpoint of job %s: %s (code %d)", s.job, res.Errors[0].Message, res.Errors[0].Code)
-	case res.N == 0:
-		return 0, mongo.WithHint(fmt.Errorf("save checkpoint of job %s: %w", s.job, ErrFenced),
-			"stop the other process first, or let this one go")
+	res, err := s.answer(raw)
+	if err != nil {
+		return 0, err
 	}
 	s.mu.Lock()
 	s.proven = began
@@ -232,15 +279,70 @@ func (s *Store) write(ctx context.Context, set bson.D, w any) (term int64, err e
 	return res.Term, nil
 }
 
-// Reset removes the job with its slices and catalog.
-func (s *Store) Reset(ctx context.Context) error {
-	for _, coll := range []string{"slices", "collections"} {
-		if _, err := s.db.Collection(coll).DeleteMany(ctx, bson.D{{Key: "job", Value: s.job}}); err != nil {
-			return fmt.Errorf("reset job %s: %s: %w", s.job, coll, err)
-		}
+// statement sets fields of the job and raises its beat.
+func statement(filter, set bson.D) bson.D {
+	set = append(set[:len(set):len(set)], bson.E{Key: "updatedAt", Value: time.Now().UTC()})
+	return bson.D{{Key: "q", Value: filter},
+		{Key: "u", Value: bson.D{{Key: "$set", Value: set}, {Key: "$inc", Value: bson.D{{Key: "beat", Value: int64(1)}}}}}}
+}
+
+// updateJob is the command of one statement on the collection of jobs.
+func updateJob(statement bson.D, w any) bson.D {
+	return bson.D{{Key: "update", Value: "jobs"}, {Key: "updates", Value: bson.A{statement}},
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: w}}}}
+}
+
+// answer reads the reply to a statement; one that met no job is ErrFenced.
+func (s *Store) answer(raw bson.Raw) (wire.WriteResult, error) {
+	res := wire.ParseWriteResult([]byte(raw))
+	err := mongo.WriteInterrupted(res)
+	switch {
+	case err != nil:
+	case len(res.Errors) > 0:
+		err = fmt.Errorf("%s (code %d)", res.Errors[0].Message, res.Errors[0].Code)
+	case res.N == 0:
+		err = mongo.WithHint(ErrFenced, "stop the other process first, or let this one go")
+	default:
+		return res, nil
 	}
-	if _, err := s.db.Collection("jobs").DeleteOne(ctx, bson.D{{Key: "_id", Value: s.job}}); err != nil {
+	return res, fmt.Errorf("save checkpoint of job %s: %w", s.job, err)
+}
+
+// Reset has the job begin anew as job says, under the fence that it has. What
+// its earlier life left beside the job's document is removed by Clear.
+func (s *Store) Reset(ctx context.Context, job Job) error {
+	job.Version, job.Restarted, job.CreatedAt, job.UpdatedAt = FormatVersion, true, time.Now().UTC(), time.Time{}
+	raw, err := bson.Marshal(job)
+	if err != nil {
 		return fmt.Errorf("reset job %s: %w", s.job, err)
 	}
+	var all, set bson.D
+	if err := bson.Unmarshal(raw, &all); err != nil {
+		return fmt.Errorf("reset job %s: %w", s.job, err)
+	}
+	for _, e := range all {
+		switch e.Key {
+		case "_id", "fence", "beat", "owner", "session", "updatedAt":
+		default:
+			set = append(set, e)
+		}
+	}
+	return s.SaveDurably(ctx, set)
+}
+
+// Clear removes what an earlier life of the job left beside its document.
+func (s *Store) Clear(ctx context.Context) error {
+	for _, coll := range []string{"slices", "collections", "skipped"} {
+		if err := s.deleteMany(ctx, coll, bson.D{{Key: "job", Value: s.job}}); err != nil {
+			return fmt.Errorf("clear job %s: %w", s.job, err)
+		}
+	}
 	return nil
+}
+
+func (s *Store) deleteMany(ctx context.Context, coll string, filter bson.D) error {
+	_, err := s.c.Write(ctx, mongo.StateDB, bson.D{{Key: "delete", Value: coll},
+		{Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: filter}, {Key: "limit", Value: 0}}}},
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}})
+	return err
 }

@@ -31,71 +31,106 @@ func TestStore(t *testing.T) {
 	t.Run("catalog and slices", func(t *testing.T) { testCatalogAndSlices(t, c) })
 }
 
+// started is the store of a new job under its first attempt.
+func started(t *testing.T, c *mongo.Cluster, name string, job Job) *Store {
+	t.Helper()
+	s := Open(c, name, NewRun(), "majority")
+	if err := s.Create(t.Context(), job); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.TakeOver(t.Context(), func(o Owner) { t.Errorf("waited for %s", o) }); err != nil {
+		t.Fatal(err)
+	}
+	begin(t, s, c)
+	return s
+}
+
+func begin(t *testing.T, s *Store, c *mongo.Cluster) Job {
+	t.Helper()
+	job, err := s.Begin(t.Context(), nobody(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return job
+}
+
+// nobody is the end of no other run.
+func nobody(c *mongo.Cluster) func(context.Context, int64, bson.D) (bson.Raw, error) {
+	return func(ctx context.Context, _ int64, then bson.D) (bson.Raw, error) { return c.Command(ctx, mongo.StateDB, then) }
+}
+
 func testJob(t *testing.T, c *mongo.Cluster) {
-	s := Open(c, "a", "majority")
+	s := Open(c, "a", NewRun(), "majority")
 	if _, found, err := s.Load(t.Context()); found || err != nil {
 		t.Fatalf("unknown job: %v, %v", found, err)
 	}
-	if err := s.Create(t.Context(), Job{Phase: "catalog", Rules: "r"}); err != nil {
-		t.Fatal(err)
-	}
+	s = started(t, c, "a", Job{Phase: "catalog", Rules: "r"})
 	at := mongo.OpTime{TS: bson.Timestamp{T: 7, I: 9}, Term: 3}
 	if err := s.Save(t.Context(), bson.D{{Key: "applied", Value: at}, {Key: "phase", Value: "copying"}}); err != nil {
 		t.Fatal(err)
 	}
 	job, found, err := s.Load(t.Context())
-	if err != nil || !found || job.Applied != at || job.Phase != "copying" || job.Rules != "r" || job.Owner != ThisProcess() {
+	if err != nil || !found || job.Applied != at || job.Phase != "copying" || job.Rules != "r" || job.Owner != ThisProcess(s.run) {
 		t.Errorf("loaded %+v, %v, %v", job, found, err)
 	}
-	if err := s.Reset(t.Context()); err != nil {
+	fence := job.Fence
+	if err := s.Reset(t.Context(), Job{Phase: "catalog", Rules: "other"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, found, _ := s.Load(t.Context()); found {
-		t.Error("the job is still there after a reset")
+	job, found, err = s.Load(t.Context())
+	if err != nil || !found || !job.Applied.IsZero() || job.Phase != "catalog" || job.Rules != "other" || !job.Restarted || job.Fence != fence || job.Owner != ThisProcess(s.run) {
+		t.Errorf("after a reset: %+v, %v, %v", job, found, err)
 	}
 }
 
-// testTerms: data written under another term than the save may be lost, and no
-// later save of the same run may claim it.
+// testTerms: data written under another term than the attempt's may be lost. No
+// position is stored then, neither by this save nor by a later one.
 func testTerms(t *testing.T, c *mongo.Cluster) {
-	s := Open(c, "terms", "majority")
-	if err := s.Create(t.Context(), Job{}); err != nil {
-		t.Fatal(err)
-	}
+	s := started(t, c, "terms", Job{})
 	s.ObserveTerm(-1) // not told
 	if err := s.Save(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
 	s.ObserveTerm(0) // an older primary's
-	err := s.Save(t.Context(), nil)
-	if err == nil || mongo.Classify(err) != mongo.ClassRetry {
-		t.Fatalf("save after a write of another term: %v", err)
+	untrue := bson.D{{Key: "phase", Value: "untrue"}}
+	for range 2 {
+		err := s.Save(t.Context(), untrue)
+		if err == nil || mongo.Classify(err) != mongo.ClassRetry {
+			t.Fatalf("save after a write of another term: %v", err)
+		}
+	}
+	if err := s.SaveSlices(t.Context(), []Slice{{"aa/0", bson.Raw{5, 0, 0, 0, 0}}}); err == nil {
+		t.Error("slices were saved after a write of another term")
+	}
+	job, _, err := s.Load(t.Context())
+	if err != nil || job.Phase == "untrue" {
+		t.Errorf("an unproven phase was stored: %+v, %v", job, err)
+	}
+	if got, err := s.LoadSlices(t.Context()); err != nil || len(got) != 0 {
+		t.Errorf("%d unproven slices were stored, %v", len(got), err)
 	}
 	if err := s.Beat(t.Context()); err != nil {
 		t.Errorf("a beat claims nothing: %v", err)
 	}
-	if err := s.Save(t.Context(), nil); err == nil {
-		t.Error("a later save claimed what an earlier one could not")
-	}
-	s.Begin()
+	begin(t, s, c)
 	if err := s.Save(t.Context(), nil); err != nil {
-		t.Errorf("after starting over: %v", err)
+		t.Errorf("in the next attempt: %v", err)
 	}
 }
 
 func testOwner(t *testing.T, c *mongo.Cluster) {
 	never := func(o Owner) { t.Errorf("waited for %s", o) }
-	first, second := Open(c, "own", "majority"), Open(c, "own", "majority")
-	if err := first.Create(t.Context(), Job{}); err != nil {
-		t.Fatal(err)
-	}
+	first := started(t, c, "own", Job{})
+	second := Open(c, "own", NewRun(), "majority")
 	setOwner := func(o Owner) {
 		t.Helper()
-		if err := first.Save(t.Context(), bson.D{{Key: "owner", Value: o}}); err != nil {
+		_, err := c.Client.Database(mongo.StateDB).Collection("jobs").UpdateOne(t.Context(),
+			bson.D{{Key: "_id", Value: "own"}}, bson.D{{Key: "$set", Value: bson.D{{Key: "owner", Value: o}}}})
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	dead := ThisProcess()
+	dead := ThisProcess("gone")
 	dead.Start = "1"
 	setOwner(dead)
 	if _, err := second.TakeOver(t.Context(), never); err != nil {
@@ -104,13 +139,25 @@ func testOwner(t *testing.T, c *mongo.Cluster) {
 	if err := first.Save(t.Context(), nil); !errors.Is(err, ErrFenced) {
 		t.Errorf("save by the displaced owner: %v", err)
 	}
+	if _, err := first.Begin(t.Context(), nobody(c)); !errors.Is(err, ErrFenced) {
+		t.Errorf("an attempt of the displaced owner: %v", err)
+	}
 	if err := second.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := first.TakeOver(t.Context(), never); err != nil {
 		t.Fatalf("take over after a release: %v", err)
 	}
-	setOwner(Owner{Host: "elsewhere", PID: 1})
+	if _, err := first.TakeOver(t.Context(), never); err != nil {
+		t.Fatalf("take over once more, as after an answer that was lost: %v", err)
+	}
+	container := ThisProcess("elsewhere") // of the same name, with the same process id
+	container.Space = "another"
+	setOwner(container)
+	if container.dead() {
+		t.Error("an owner in another container counts as dead")
+	}
+	setOwner(ThisProcess(first.run))
 	ctx, cancel := context.WithCancel(t.Context())
 	beating := make(chan struct{})
 	go func() {
@@ -120,8 +167,9 @@ func testOwner(t *testing.T, c *mongo.Cluster) {
 			time.Sleep(50 * time.Millisecond)
 		}
 	}()
+	// It is of the same process: a run is told from another one all the same.
 	if _, err := second.TakeOver(t.Context(), func(Owner) {}); !errors.Is(err, ErrRunning) {
-		t.Errorf("take over from a living process elsewhere: %v", err)
+		t.Errorf("take over from a living run: %v", err)
 	}
 	cancel()
 	<-beating
@@ -137,10 +185,7 @@ func testOwner(t *testing.T, c *mongo.Cluster) {
 }
 
 func testCatalogAndSlices(t *testing.T, c *mongo.Cluster) {
-	s := Open(c, "cat", "majority")
-	if err := s.Create(t.Context(), Job{}); err != nil {
-		t.Fatal(err)
-	}
+	s := started(t, c, "cat", Job{})
 	opts, err := bson.Marshal(bson.D{{Key: "capped", Value: true}})
 	if err != nil {
 		t.Fatal(err)

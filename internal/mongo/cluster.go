@@ -121,6 +121,7 @@ func (c *Cluster) Command(ctx context.Context, db string, cmd any) (bson.Raw, er
 }
 
 type hello struct {
+	LocalTime time.Time `bson:"localTime"`
 	SetName   string   `bson:"setName"`
 	Msg       string   `bson:"msg"`
 	Hosts     []string `bson:"hosts"`
@@ -209,8 +210,8 @@ func (c *Cluster) permitted(ctx context.Context, cmd bson.D) (bson.Raw, error) {
 type Positions struct {
 	Last     OpTime // newest write
 	Majority OpTime // newest majority-committed write
-	// LastDate is the primary's wall clock of Last.
-	LastDate time.Time
+	// LastDate is the primary's wall clock of Last, Now that of the answer.
+	LastDate, Now time.Time
 }
 
 // Positions asks the primary where its oplog stands.
@@ -220,7 +221,7 @@ func (c *Cluster) Positions(ctx context.Context) (Positions, error) {
 		return Positions{}, fmt.Errorf("read replication position of %s: %w", c.Address(), err)
 	}
 	lw := h.LastWrite
-	return Positions{Last: lw.OpTime, Majority: lw.MajorityOpTime, LastDate: lw.LastWriteDate}, nil
+	return Positions{Last: lw.OpTime, Majority: lw.MajorityOpTime, LastDate: lw.LastWriteDate, Now: h.LocalTime}, nil
 }
 
 // OplogWindow returns the oldest and newest positions that the oplog of the

@@ -48,7 +48,8 @@ func (t *Transactions) SessionID() bson.Raw { return t.sess.ID() }
 
 // Run runs fn in a transaction of write concern 1, again when the server asks
 // for that. fn's context carries the session. The pool's guard is asked before
-// each attempt.
+// each attempt, and before it commits: a process that slept in between does not
+// commit what it began before, for whoever took over has ended the session.
 func (t *Transactions) Run(ctx context.Context, fn func(context.Context) error) error {
 	select {
 	case t.turn <- struct{}{}:
@@ -61,7 +62,10 @@ func (t *Transactions) Run(ctx context.Context, fn func(context.Context) error) 
 		if err := t.c.Pool.Allowed(); err != nil {
 			return nil, err
 		}
-		return nil, fn(ctx)
+		if err := fn(ctx); err != nil {
+			return nil, err
+		}
+		return nil, t.c.Pool.Allowed()
 	}, o)
 	return err
 }
@@ -72,11 +76,6 @@ func (t *Transactions) Batch(n int) bson.Raw { return batchSession(t.sess.ID(), 
 
 // Number is a txnNumber that none of the sessions has had.
 func (t *Transactions) Number() int64 { return t.number.Add(1) }
-
-// KillBatches ends what is open in the sessions beside its own.
-func (t *Transactions) KillBatches(ctx context.Context) error {
-	return t.c.killSessions(ctx, allBatchSessions(t.sess.ID()))
-}
 
 // KillSession ends what the Transactions of this session and the same user have
 // open at the primary.

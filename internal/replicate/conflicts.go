@@ -16,8 +16,10 @@ import (
 	"github.com/millrace/millrace/internal/catalog"
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/deadletter"
+	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/tail"
+	"github.com/millrace/millrace/internal/wire"
 )
 
 // OnConflict says what becomes of a document that the target refuses.
@@ -40,7 +42,7 @@ func (j *Job) newApply(pos tail.Position, o apply.Options) *apply.Engine {
 	o.Partitions, o.Map, o.Traits = j.spec.Partitions, j.mapNS, j.traits
 	o.Overwrite = j.spec.OnExisting == ExistingMerge
 	o.OnConflict, o.Letters, o.Reread = j.spec.OnConflict, j.letters, j.reread
-	o.Transactions = j.txn
+	o.Transactions, o.OnSource = j.txn, j.onSource
 	o.ObserveTerm, o.Log, o.Limit, o.Gate = j.store.ObserveTerm, j.log, j.limit, j.dstGate
 	return apply.New(j.dst, pos, o)
 }
@@ -106,6 +108,53 @@ func (j *Job) reread(ctx context.Context, targetNS string, id bsoncore.Value) (a
 		return out, err
 	}
 	return apply.Reread{Doc: doc, From: before.Majority, Until: after.Last}, nil
+}
+
+// onSource tells which documents the source has at a position or later, by the
+// name that their collection has on the target.
+func (j *Job) onSource(ctx context.Context, targetNS string, ids []bson.RawValue, at mongo.OpTime) ([]bool, error) {
+	has := make([]bool, len(ids))
+	ns, ok := j.rules.Source(targetNS)
+	if !ok {
+		return has, nil
+	}
+	where := map[string]int{}
+	for i, id := range ids {
+		where[idKey(id)] = i
+	}
+	conn, err := j.src.Pool.Checkout(ctx, wire.Primary())
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Release()
+	db, coll := mongo.SplitNS(ns)
+	cur, err := conn.OpenCursor(ctx, db, bson.D{
+		{Key: "find", Value: coll}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}},
+		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}},
+		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}, {Key: "afterClusterTime", Value: at.TS}}},
+	}, wire.CursorOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for {
+		b, err := cur.Next(ctx)
+		if err != nil {
+			return nil, err
+		}
+		err = b.Each(func(doc []byte) error {
+			if i, ok := where[idKey(bson.Raw(doc).Lookup("_id"))]; ok {
+				has[i] = true
+			}
+			return nil
+		})
+		if err != nil || b.Done {
+			return has, err
+		}
+	}
+}
+
+func idKey(id bson.RawValue) string {
+	return string(delta.AppendKey(nil, bsoncore.Value{Type: bsoncore.Type(id.Type), Data: id.Value}))
 }
 
 // moveLetters has dead letters follow a schema change.

@@ -21,7 +21,12 @@ const phaseCreating Phase = "creating"
 
 // prepare pins the start position with its catalog, or, in incremental mode,
 // sets the position that was asked for.
-func (j *Job) prepare(ctx context.Context) error {
+func (j *Job) prepare(ctx context.Context, job checkpoint.Job) error {
+	if job.Restarted {
+		if err := j.clear(ctx); err != nil {
+			return err
+		}
+	}
 	if j.spec.Mode == ModeIncremental {
 		return j.prepareIncremental(ctx)
 	}
@@ -41,19 +46,37 @@ func (j *Job) prepare(ctx context.Context) error {
 		bson.E{Key: "applied", Value: snap.At}, bson.E{Key: "readFrom", Value: snap.At})
 }
 
+// clear removes what an earlier life of the job left in the target's database
+// of millrace. Done again after a crash it does no harm.
+func (j *Job) clear(ctx context.Context) error {
+	if err := j.cat.Forget(ctx); err != nil {
+		return err
+	}
+	if err := j.letters.Reset(ctx); err != nil {
+		return err
+	}
+	if err := j.letters.Load(ctx, false); err != nil {
+		return err
+	}
+	if err := j.store.Clear(ctx); err != nil {
+		return err
+	}
+	return j.store.Save(ctx, bson.D{{Key: "restarted", Value: false}})
+}
+
 func (j *Job) prepareIncremental(ctx context.Context) error {
 	at, err := mongo.ParseOpTime(j.spec.StartAt)
 	if err != nil {
 		return fmt.Errorf("--start-at: %w", err)
 	}
-	pos, err := j.src.Positions(ctx)
+	newest, err := j.newest(ctx)
 	if err != nil {
 		return err
 	}
 	// What the target holds at that position is not known exactly, so up to
 	// now it may be ahead.
 	return j.savePhase(ctx, PhaseOverlap, bson.E{Key: "start", Value: at}, bson.E{Key: "applied", Value: at},
-		bson.E{Key: "readFrom", Value: at}, bson.E{Key: "consistent", Value: pos.Last})
+		bson.E{Key: "readFrom", Value: at}, bson.E{Key: "consistent", Value: newest})
 }
 
 // create makes the collections and views on the target. Nothing has been
@@ -110,12 +133,12 @@ func (j *Job) copyAll(ctx context.Context, job checkpoint.Job) error {
 	}
 	set := []bson.E{}
 	if j.src.Info.Kind == mongo.KindReplicaSet {
-		pos, err := j.src.Positions(ctx)
+		newest, err := j.newest(ctx)
 		if err != nil {
 			return err
 		}
-		set = append(set, bson.E{Key: "consistent", Value: pos.Last})
-		j.log.Info("documents copied", "consistentAt", pos.Last)
+		set = append(set, bson.E{Key: "consistent", Value: newest})
+		j.log.Info("documents copied", "consistentAt", newest)
 	}
 	return j.savePhase(ctx, PhaseIndexing, set...)
 }

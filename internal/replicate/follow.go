@@ -33,8 +33,12 @@ type follower struct {
 	intent    mongo.OpTime // a schema change that may have been applied before the restart
 	finalAt   mongo.OpTime // where finalize drains to; zero: not asked
 
-	mu    sync.Mutex    // orders saves of positions
-	saved tail.Position // last position saved
+	mu      sync.Mutex    // orders saves of positions
+	saved   tail.Position // last position saved
+	skipped int           // version of the list of skipped documents that was saved
+	refused bool          // the checkpoint names documents that a conflict stopped the job at
+
+	reach reach
 }
 
 func (j *Job) follow(ctx context.Context, job checkpoint.Job) error {
@@ -49,28 +53,34 @@ func (j *Job) follow(ctx context.Context, job checkpoint.Job) error {
 	if err != nil {
 		return err
 	}
+	skipped, err := j.store.LoadSkipped(ctx)
+	if err != nil {
+		return err
+	}
 	pos := tail.Position{Applied: job.Applied, ReadFrom: job.ReadFrom}
-	f.saved = pos
-	f.eng = j.newApply(pos, apply.Options{Schema: f.schema, WindowEnd: f.windowEnd, CappedStarts: capped})
+	f.saved, f.refused = pos, len(job.Refused) > 0
+	f.eng = j.newApply(pos, apply.Options{Schema: f.schema, WindowEnd: f.windowEnd, CappedStarts: capped,
+		Refused: places(job.Refused), Skipped: places(skipped)})
 	f.src = tail.NewOplog(j.src, tail.OplogOptions{Keep: j.keep, Log: j.log, Spool: j.spooler.handOver(), Drained: j.spooler.stop})
 	j.state.setFollow(f.eng, f.src)
 	return f.run(ctx, pos)
 }
 
-// openWindow sets until where the target may be ahead: the end of the copy,
-// and after a restart whatever the earlier process may have applied, which
-// cannot lie beyond what the source has now.
+// openWindow sets until where the target may be ahead: to the end of the copy,
+// and to the last position whose events an earlier attempt may have sent.
 func (f *follower) openWindow(ctx context.Context) error {
-	fresh := f.job.Applied == f.job.Start && f.job.WindowEnd.IsZero() && f.job.Intent.IsZero()
 	f.windowEnd = f.job.Consistent
-	if !fresh {
-		pos, err := f.j.src.Positions(ctx)
-		if err != nil {
-			return err
-		}
-		f.windowEnd = mongo.MaxOpTime(f.windowEnd, pos.Last)
+	f.reach.init(f.job.Reach)
+	if f.job.Reach.IsZero() {
+		return nil // nothing was sent yet
 	}
-	return f.j.store.Save(ctx, bson.D{{Key: "windowEnd", Value: f.windowEnd}})
+	// The reach is noted ahead. What was sent was on a majority of the source.
+	newest, err := f.j.newest(ctx)
+	if err != nil {
+		return err
+	}
+	f.windowEnd = mongo.MaxOpTime(f.windowEnd, mongo.MinOpTime(f.job.Reach, newest))
+	return nil
 }
 
 func (f *follower) run(ctx context.Context, pos tail.Position) error {
@@ -99,6 +109,9 @@ func ignore(err, what error) error {
 // emit takes a batch from the source. Between batches the job may change its
 // phase.
 func (f *follower) emit(ctx context.Context, b *tail.Batch) error {
+	if err := f.allow(ctx, b); err != nil {
+		return err
+	}
 	if err := f.eng.Feed(ctx, b); err != nil || b.Partial { // what is half there is no position
 		return err
 	}
@@ -151,12 +164,13 @@ func (f *follower) wantFinal(ctx context.Context) error {
 	if f.j.spec.Mode == ModeFull {
 		f.finalAt = f.job.Consistent
 	} else {
-		pos, err := f.j.src.Positions(ctx)
+		newest, err := f.j.newest(ctx)
 		if err != nil {
 			return err
 		}
-		f.finalAt = pos.Last
+		f.finalAt = newest
 	}
+	f.finalAt = mongo.MaxOpTime(f.finalAt, f.windowEnd)
 	f.phase = PhaseFinalizing
 	f.j.log.Info("finalizing", "drainTo", f.finalAt)
 	return f.j.savePhase(ctx, PhaseFinalizing)
@@ -197,6 +211,9 @@ func (f *follower) saveRegularly(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
+		if err := f.extend(ctx, mongo.OpTime{}); err != nil {
+			return err
+		}
 		if err := f.save(ctx); err != nil {
 			return err
 		}
@@ -211,7 +228,11 @@ func (f *follower) save(ctx context.Context) error {
 	if pos == f.saved {
 		return nil
 	}
-	if err := f.j.store.Save(ctx, positions(pos)); err != nil {
+	set, err := f.progress(ctx, pos)
+	if err != nil {
+		return err
+	}
+	if err := f.j.store.Save(ctx, set); err != nil {
 		return err
 	}
 	f.saved = pos
@@ -219,8 +240,21 @@ func (f *follower) save(ctx context.Context) error {
 	return f.j.spooler.passed(pos.ReadFrom)
 }
 
-func positions(p tail.Position) bson.D {
-	return bson.D{{Key: "applied", Value: p.Applied}, {Key: "readFrom", Value: p.ReadFrom}}
+// progress is what is saved with a position. Updates that were skipped at or
+// before it are stored first: a restart does not meet them again.
+func (f *follower) progress(ctx context.Context, p tail.Position) (bson.D, error) {
+	set := bson.D{{Key: "applied", Value: p.Applied}, {Key: "readFrom", Value: p.ReadFrom}}
+	if list, version := f.eng.Skipped(); version != f.skipped {
+		if err := f.j.store.SaveSkipped(ctx, documents(list)); err != nil {
+			return nil, err
+		}
+		f.skipped = version
+	}
+	if f.refused && !p.Applied.Before(f.windowEnd) {
+		set = append(set, bson.E{Key: "refused", Value: bson.A{}})
+		f.refused = false
+	}
+	return set, nil
 }
 
 // existing is what becomes of collections of the target that the source is about
@@ -236,11 +270,9 @@ func (f *follower) existing(at mongo.OpTime) catalog.Existing {
 	return catalog.RefuseExisting
 }
 
-// schema applies one schema change after a note that it is about to happen.
-// The note precedes it in the target's history, so no failover loses the one
-// without the other, and needs no majority. Nor does what follows: a restart
-// finds the note and applies the change once more as one that may have
-// happened.
+// schema applies one schema change after a durable note that it is about to
+// happen: a restart finds the note and applies the change once more as one that
+// may have happened. What comes after needs no note.
 func (f *follower) schema(ctx context.Context, ev *tail.Event, before mongo.OpTime, last bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -248,12 +280,16 @@ func (f *follower) schema(ctx context.Context, ev *tail.Event, before mongo.OpTi
 		return nil
 	}
 	pos := f.eng.Applied()
-	if err := f.j.store.Note(ctx, append(positions(pos), bson.E{Key: "intent", Value: ev.At})); err != nil {
+	set, err := f.progress(ctx, pos)
+	if err != nil {
+		return err
+	}
+	if err := f.j.store.SaveDurably(ctx, append(set, bson.E{Key: "intent", Value: ev.At})); err != nil {
 		return err
 	}
 	maybe := f.intent == ev.At
 	var effect catalog.Effect
-	err := f.untangled(ctx, func() (err error) {
+	err = f.untangled(ctx, func() (err error) {
 		effect, err = f.j.cat.Apply(ctx, *ev.Change, catalog.ApplyOptions{
 			// After a restart the target is not ahead of a schema change: none is
 			// passed without a checkpoint.
@@ -280,7 +316,10 @@ func (f *follower) schema(ctx context.Context, ev *tail.Event, before mongo.OpTi
 		return nil
 	}
 	pos.Applied = ev.At // so that the copy is not made again
-	if err := f.j.store.Save(ctx, append(positions(pos), bson.E{Key: "intent", Value: mongo.OpTime{}})); err != nil {
+	if set, err = f.progress(ctx, pos); err != nil {
+		return err
+	}
+	if err := f.j.store.Save(ctx, append(set, bson.E{Key: "intent", Value: mongo.OpTime{}})); err != nil {
 		return err
 	}
 	f.saved = pos
@@ -336,10 +375,11 @@ func (f *follower) resync(ctx context.Context, effect catalog.Effect) error {
 	if err := j.cat.BuildIndexes(ctx, effect.ResyncNS, coll.Indexes, catalog.BeforeConsistent); err != nil {
 		return err
 	}
-	if pos, err = j.src.Positions(ctx); err != nil {
+	newest, err := j.newest(ctx)
+	if err != nil {
 		return err
 	}
-	f.windowEnd = mongo.MaxOpTime(f.windowEnd, pos.Last)
+	f.windowEnd = mongo.MaxOpTime(f.windowEnd, newest)
 	f.eng.SetWindow(f.windowEnd)
 	if f.phase == PhaseFollowing {
 		f.phase = PhaseOverlap
@@ -348,8 +388,7 @@ func (f *follower) resync(ctx context.Context, effect catalog.Effect) error {
 		f.finalAt = mongo.MaxOpTime(f.finalAt, f.windowEnd)
 	}
 	f.job.Consistent = f.windowEnd
-	return j.store.Save(ctx, bson.D{{Key: "windowEnd", Value: f.windowEnd}, {Key: "consistent", Value: f.windowEnd},
-		{Key: "phase", Value: string(f.phase)}})
+	return j.store.SaveDurably(ctx, bson.D{{Key: "consistent", Value: f.windowEnd}, {Key: "phase", Value: string(f.phase)}})
 }
 
 // compareCatalogs notes how the target's collections, options and indexes

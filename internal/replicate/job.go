@@ -25,6 +25,7 @@ import (
 type Job struct {
 	spec  Spec
 	id    string
+	run   string // names this run on the target
 	log   *slog.Logger
 	src   *mongo.Cluster
 	dst   *mongo.Cluster
@@ -40,6 +41,7 @@ type Job struct {
 	pauseNoted bool
 	answeredAt time.Time // when both sides answered in this attempt; phases only
 	plan       *Plan     // the latest one
+	formatWas  int       // of the checkpoint that was found, until it is brought up to date
 
 	state   state
 	control control
@@ -84,15 +86,16 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	if err != nil {
 		return nil, fmt.Errorf("source: %w", err)
 	}
+	run := checkpoint.NewRun()
 	dst, err := mongo.Connect(ctx, spec.Target, mongo.Options{AppName: "millrace-target"})
 	if err != nil {
 		src.Close()
 		return nil, fmt.Errorf("target: %w", err)
 	}
-	j := &Job{spec: spec, log: spec.Log, src: src, dst: dst, rules: rules, until: u,
+	j := &Job{spec: spec, run: run, log: spec.Log, src: src, dst: dst, rules: rules, until: u,
 		limit: pace.New(spec.Limits), srcGate: pace.NewGate(spec.Loads.Source), dstGate: pace.NewGate(spec.Loads.Target)}
 	j.id = jobID(spec, src, dst, rules)
-	j.store = checkpoint.Open(dst, j.id, wc)
+	j.store = checkpoint.Open(dst, j.id, run, wc)
 	j.spooler = newSpooler(j)
 	dst.Pool.SetGuard(j.store.Owned)
 	if j.txn, err = dst.NewTransactions(); err != nil {
@@ -200,7 +203,7 @@ func (j *Job) newJob() checkpoint.Job {
 
 // savePhase moves the job on, with fields that belong to the step.
 func (j *Job) savePhase(ctx context.Context, p Phase, set ...bson.E) error {
-	if err := j.store.Save(ctx, append(bson.D{{Key: "phase", Value: string(p)}}, set...)); err != nil {
+	if err := j.store.SaveDurably(ctx, append(bson.D{{Key: "phase", Value: string(p)}}, set...)); err != nil {
 		return err
 	}
 	j.state.setPhase(p)

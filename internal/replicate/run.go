@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/apply"
 	"github.com/millrace/millrace/internal/checkpoint"
 	"github.com/millrace/millrace/internal/mongo"
 )
@@ -95,28 +96,17 @@ func (j *Job) letGo(ctx context.Context) {
 	}
 }
 
-// take makes this process the owner of the job, a new one or the one that the
-// checkpoint remembers.
+// take makes this run the owner of the job, a new one or the one that the
+// checkpoint remembers. Nothing is written but that: begin comes first.
 func (j *Job) take(ctx context.Context) error {
-	if j.spec.Restart {
-		if err := j.cat.Forget(ctx); err != nil {
-			return err
-		}
-		if err := j.letters.Reset(ctx); err != nil {
-			return err
-		}
-		if err := j.store.Reset(ctx); err != nil {
-			return err
-		}
-	}
 	_, found, err := j.store.Reload(ctx) // what follows is a majority write
 	if err != nil {
 		return err
 	}
 	if !found {
-		job := j.newJob()
-		job.Session = j.txn.SessionID()
-		return j.store.Create(ctx, job)
+		if err := j.store.Create(ctx, j.newJob()); err != nil {
+			return err
+		}
 	}
 	job, err := j.store.TakeOver(ctx, func(o checkpoint.Owner) {
 		j.state.wait("the last owner of the job, " + o.String() + ", to be known dead")
@@ -126,28 +116,88 @@ func (j *Job) take(ctx context.Context) error {
 		return err
 	}
 	j.state.wait("")
+	if !found || j.spec.Restart {
+		return nil
+	}
 	if (j.spec.OnExisting == "" || j.spec.OnExisting == ExistingFail) && job.OnExisting != "" {
 		j.spec.OnExisting = OnExisting(job.OnExisting) // what it began with
-	}
-	if err := j.takeSession(ctx, job.Session); err != nil {
-		return err
 	}
 	if job.Paused {
 		j.control.set(true)
 	}
+	j.formatWas = job.Version
 	j.log.Info("resuming job", "job", j.id, "phase", job.Phase, "applied", job.Applied)
 	return nil
 }
 
-// takeSession ends a transaction that the last owner may have left open, which
-// would hold up the writes of this one.
-func (j *Job) takeSession(ctx context.Context, last bson.Raw) error {
-	if len(last) > 0 {
-		if err := j.dst.KillSession(ctx, last); err != nil {
-			j.log.Warn("a transaction of the job's last owner may hold up writes for a minute", "error", err)
+// begin starts an attempt: nothing that an earlier one sent to the target runs
+// there or arrives any more when it returns.
+func (j *Job) begin(ctx context.Context) (checkpoint.Job, error) {
+	job, err := j.store.Begin(ctx, j.endOthers)
+	if err != nil {
+		return job, err
+	}
+	if j.spec.Restart {
+		if err := j.store.Reset(ctx, j.newJob()); err != nil {
+			return job, err
+		}
+		j.spec.Restart = false
+		j.log.Info("the job begins anew", "job", j.id)
+	}
+	// Durable before the first transaction: the next run ends it by its name.
+	set := bson.D{{Key: "session", Value: j.txn.SessionID()}}
+	if j.formatWas == 1 && !job.Consistent.IsZero() {
+		// That format did not note its reach: it is the source's newest position.
+		newest, err := j.newest(ctx)
+		if err != nil {
+			return job, err
+		}
+		set = append(set, bson.E{Key: "reach", Value: newest})
+	}
+	if err := j.store.Note(ctx, set); err != nil {
+		return job, err
+	}
+	j.formatWas = 0
+	job, _, err = j.store.Reload(ctx)
+	return job, err
+}
+
+// endOthers ends what other runs of the job, and earlier attempts of this one,
+// have under way on the target: their operations, their transactions, and what
+// is still on its way to it over their connections.
+func (j *Job) endOthers(ctx context.Context, attempt int64, then bson.D) (bson.Raw, error) {
+	if err := j.renewConnections(ctx, attempt); err != nil {
+		return nil, err
+	}
+	job, _, err := j.store.Reload(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, session := range []bson.Raw{job.Session, j.txn.SessionID()} {
+		if len(session) == 0 {
+			continue
+		}
+		if err := j.dst.KillSession(ctx, session); err != nil {
+			if mongo.Classify(err) == mongo.ClassRetry {
+				return nil, err
+			}
+			j.log.Warn("an open transaction of an earlier run may hold up writes for a minute", "error", err)
 		}
 	}
-	return j.store.Save(ctx, bson.D{{Key: "session", Value: j.txn.SessionID()}})
+	defer j.state.wait("")
+	return j.dst.EndConnections(ctx, mongo.OtherRuns(j.id, j.run, attempt), func(left []mongo.Connection) {
+		j.state.wait(fmt.Sprintf("%d connections of an earlier run to the target to end, one of them from %s", len(left), left[0].Client))
+		j.log.Warn("an earlier run of the job still has connections to the target; they have to end before anything is written",
+			"connections", len(left), "from", left[0].Client, "hint", "end that process, or the tunnel or proxy that keeps its connections")
+	}, then)
+}
+
+// renewConnections gives the attempt connections that carry its name. What
+// earlier attempts of this process had checked out is closed.
+func (j *Job) renewConnections(ctx context.Context, attempt int64) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	return j.dst.Pool.Renew(ctx, mongo.RunName(j.id, j.run, attempt))
 }
 
 // phases runs the job's phases from the checkpoint, again after each failure
@@ -225,7 +275,7 @@ func (j *Job) ran() time.Duration {
 func (j *Job) pausePoint(ctx context.Context) error {
 	if j.control.isPaused() {
 		j.pauseNoted = true
-		if err := j.store.Save(ctx, bson.D{{Key: "paused", Value: true}}); err != nil {
+		if err := j.store.Mark(ctx, bson.D{{Key: "paused", Value: true}}); err != nil {
 			return err
 		}
 		j.state.wait("the operator to resume")
@@ -237,7 +287,7 @@ func (j *Job) pausePoint(ctx context.Context) error {
 	if !j.pauseNoted {
 		return nil
 	}
-	if err := j.store.Save(ctx, bson.D{{Key: "paused", Value: false}}); err != nil {
+	if err := j.store.Mark(ctx, bson.D{{Key: "paused", Value: false}}); err != nil {
 		return err
 	}
 	j.pauseNoted = false
@@ -260,23 +310,20 @@ func (j *Job) answered(ctx context.Context) error {
 func (j *Job) attempt(ctx context.Context) error {
 	ctx, cancel := j.control.phase(ctx)
 	defer cancel(nil)
-	j.store.Begin()
+	job, err := j.begin(ctx)
+	if err != nil {
+		return causeOr(ctx, err)
+	}
 	if err := j.letters.Load(ctx, j.spec.OnConflict != ConflictStop); err != nil {
 		return causeOr(ctx, err)
 	}
 	endSpool := func() {}
 	defer func() { endSpool() }()
 	for n := 0; ; n++ {
-		load := j.store.Reload
-		if n == 0 {
-			load = j.store.Load
-		}
-		job, found, err := load(ctx)
-		if err != nil {
-			return causeOr(ctx, err)
-		}
-		if !found {
-			return fmt.Errorf("job %s vanished from the target's database %s", j.id, mongo.StateDB)
+		if n > 0 {
+			if job, _, err = j.store.Reload(ctx); err != nil {
+				return causeOr(ctx, err)
+			}
 		}
 		j.state.setPhase(Phase(job.Phase))
 		j.state.setApplied(job.Applied, job.ReadFrom)
@@ -291,16 +338,40 @@ func (j *Job) attempt(ctx context.Context) error {
 			return nil
 		}
 		if err != nil {
-			return causeOr(ctx, err)
+			return j.noteRefused(ctx, job, causeOr(ctx, err))
 		}
 	}
+}
+
+// noteRefused records the document of a conflict that ends the job. After the
+// restart its event is no longer one that may have been applied already. Where
+// that cannot be recorded because the target's primary changed, what was read of
+// the target is in doubt, and so is the conflict.
+func (j *Job) noteRefused(ctx context.Context, job checkpoint.Job, err error) error {
+	var c *apply.ConflictError
+	if !errors.As(err, &c) || c.Since.IsZero() {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	all := append(job.Refused[:len(job.Refused):len(job.Refused)], checkpoint.Doc{NS: c.NS, ID: c.Doc, At: c.Since})
+	if len(all) > mostAside {
+		all = all[len(all)-mostAside:]
+	}
+	if noteErr := j.store.SaveDurably(ctx, bson.D{{Key: "refused", Value: all}}); noteErr != nil {
+		j.log.Warn("the conflict could not be recorded", "conflict", err, "error", noteErr)
+		if mongo.Classify(noteErr) == mongo.ClassRetry {
+			return noteErr
+		}
+	}
+	return err
 }
 
 // step runs one phase; nil means that the next one may begin.
 func (j *Job) step(ctx context.Context, job checkpoint.Job) error {
 	switch Phase(job.Phase) {
 	case PhaseCatalog:
-		return j.prepare(ctx)
+		return j.prepare(ctx, job)
 	case phaseCreating:
 		return j.create(ctx)
 	case PhaseCopying:

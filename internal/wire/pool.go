@@ -14,7 +14,8 @@ import (
 // Pool selects servers of one deployment and hands out their connections,
 // authenticated and wrapped in TLS by the driver. It is safe for concurrent use.
 type Pool struct {
-	topo *topology.Topology
+	opts *options.ClientOptions
+	topo atomic.Pointer[topology.Topology]
 
 	bytesIn, bytesOut atomic.Int64
 	guard             atomic.Pointer[func() error]
@@ -35,6 +36,16 @@ func (p *Pool) Allowed() error {
 // Open starts monitoring the deployment that opts names. It does not wait for
 // a server to answer; the first Checkout does.
 func Open(opts *options.ClientOptions) (*Pool, error) {
+	topo, err := connect(opts)
+	if err != nil {
+		return nil, err
+	}
+	p := &Pool{opts: opts}
+	p.topo.Store(topo)
+	return p, nil
+}
+
+func connect(opts *options.ClientOptions) (*topology.Topology, error) {
 	cfg, err := topology.NewConfig(opts, &session.ClusterClock{})
 	if err != nil {
 		return nil, fmt.Errorf("wire: client options: %w", err)
@@ -46,13 +57,30 @@ func Open(opts *options.ClientOptions) (*Pool, error) {
 	if err := topo.Connect(); err != nil {
 		return nil, fmt.Errorf("wire: connect: %w", err)
 	}
-	return &Pool{topo: topo}, nil
+	return topo, nil
+}
+
+// Renew closes all connections and has later ones carry another application
+// name, by which a server's list of connections tells them from earlier ones.
+// Connections still checked out are closed when ctx ends. Nobody may check one
+// out meanwhile.
+func (p *Pool) Renew(ctx context.Context, appName string) error {
+	opts := *p.opts
+	opts.AppName = &appName
+	topo, err := connect(&opts)
+	if err != nil {
+		return err
+	}
+	if err := p.topo.Swap(topo).Disconnect(ctx); err != nil {
+		return fmt.Errorf("wire: close connections: %w", err)
+	}
+	return nil
 }
 
 // Close ends monitoring and closes idle connections. Connections still checked
 // out are closed when they are released.
 func (p *Pool) Close(ctx context.Context) error {
-	return p.topo.Disconnect(ctx)
+	return p.topo.Load().Disconnect(ctx)
 }
 
 // Traffic returns the bytes read from and written to servers so far, as framed
@@ -65,7 +93,7 @@ func (p *Pool) Traffic() (in, out int64) {
 // driver's pool, dialling when none is idle. It waits for a suitable server up
 // to the client's server selection timeout.
 func (p *Pool) Checkout(ctx context.Context, sel Selector) (*Conn, error) {
-	srv, err := p.topo.SelectServer(ctx, sel.impl())
+	srv, err := p.topo.Load().SelectServer(ctx, sel.impl())
 	if err != nil {
 		return nil, networkError("select server", err)
 	}

@@ -1,0 +1,108 @@
+package replicate
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/apply"
+	"github.com/millrace/millrace/internal/checkpoint"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/tail"
+)
+
+// reachAhead is how far ahead of the source's clock the reach is noted, so that
+// events seldom wait for the note.
+const reachAhead = 3 // seconds of the source
+
+// reach is the position up to which events may be sent to the target. It is
+// durable before they are: a restart knows by it what an earlier attempt may
+// have applied.
+type reach struct {
+	mu    sync.Mutex
+	noted mongo.OpTime
+}
+
+func (r *reach) init(at mongo.OpTime) { r.noted = at }
+
+func (r *reach) holds(at mongo.OpTime) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.noted.Before(at)
+}
+
+// allow waits until the events of a batch may be sent.
+func (f *follower) allow(ctx context.Context, b *tail.Batch) error {
+	if len(b.Events) == 0 {
+		return nil
+	}
+	last := b.Events[len(b.Events)-1].At
+	if f.reach.holds(last) {
+		return nil
+	}
+	return f.extend(ctx, last)
+}
+
+// extend notes a reach some seconds ahead of a position, and of the source's
+// clock.
+func (f *follower) extend(ctx context.Context, at mongo.OpTime) error {
+	to := max(at.TS.T, f.j.state.sourceSecond()) + reachAhead
+	f.reach.mu.Lock()
+	defer f.reach.mu.Unlock()
+	if to <= f.reach.noted.TS.T {
+		return nil
+	}
+	next := mongo.OpTime{TS: bson.Timestamp{T: to}, Term: -1}
+	if err := f.j.store.Note(ctx, bson.D{{Key: "reach", Value: next}}); err != nil {
+		return err
+	}
+	f.reach.noted = next
+	return nil
+}
+
+// sourceSecond is the source's present time in seconds, as far as it is known.
+func (s *state) sourceSecond() uint32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.positions.Now.IsZero() {
+		return 0
+	}
+	return uint32(s.positions.Now.Add(time.Since(s.asked)).Unix())
+}
+
+// newest is the source's newest position, after a linearizable read.
+func (j *Job) newest(ctx context.Context) (mongo.OpTime, error) {
+	return j.src.Newest(ctx, j.readable())
+}
+
+// readable is a namespace of the source that the user may read.
+func (j *Job) readable() string {
+	if j.plan != nil {
+		for _, c := range j.plan.Collections {
+			if c.Type == "collection" {
+				return c.Source
+			}
+		}
+	}
+	return mongo.StateDB + ".none"
+}
+
+// places and documents turn the checkpoint's list of documents into the
+// engine's, and back.
+func places(docs []checkpoint.Doc) []apply.Place {
+	out := make([]apply.Place, len(docs))
+	for i, d := range docs {
+		out[i] = apply.Place{NS: d.NS, ID: d.ID, At: d.At}
+	}
+	return out
+}
+
+func documents(list []apply.Place) []checkpoint.Doc {
+	out := make([]checkpoint.Doc, len(list))
+	for i, p := range list {
+		out[i] = checkpoint.Doc{NS: p.NS, ID: p.ID, At: p.At}
+	}
+	return out
+}
