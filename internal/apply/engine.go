@@ -61,7 +61,8 @@ type Options struct {
 	// Skipped are what Engine.Skipped told of an earlier run.
 	Skipped []Place
 	// OnSource tells which documents, by the _id and the name that their
-	// collection has on the target, the source has at a position or later.
+	// collection has on the target, the source has at a position or later. Nil:
+	// what was skipped stays so.
 	OnSource func(ctx context.Context, targetNS string, ids []bson.RawValue, at mongo.OpTime) ([]bool, error)
 	// CappedStarts are, by target namespace, positions up to which inserts into
 	// capped collections are on the target already, or rolled off.
@@ -83,8 +84,9 @@ type Options struct {
 	// Transactions of the target; nil starts a session for each, and sends
 	// no batches in transactions.
 	Transactions *mongo.Transactions
-	// ObserveTerm is told the election term of each acknowledged write.
-	ObserveTerm func(term int64)
+	// SameTerm is told the election term of each answer to a write, and fails
+	// when it is not that of the attempt.
+	SameTerm func(term int64) error
 	// WriteConcern of data writes; nil is {w:1}.
 	WriteConcern bson.D
 	Log          *slog.Logger

@@ -330,7 +330,7 @@ func (w *worker) inTransaction(ctx context.Context, fn func(context.Context) err
 // which one a transaction committed; with the terms before and after it noted,
 // a checkpoint cannot miss a change between.
 func (w *worker) observeTerm(ctx context.Context) error {
-	if w.e.o.ObserveTerm == nil {
+	if w.e.o.SameTerm == nil {
 		return nil
 	}
 	conn, err := w.connection(ctx)
@@ -342,7 +342,7 @@ func (w *worker) observeTerm(ctx context.Context) error {
 		return fmt.Errorf("read the target's term: %w", err)
 	}
 	if t, ok := reply.Lookup("lastWrite", "opTime", "t").AsInt64OK(); ok {
-		w.e.o.ObserveTerm(t)
+		return w.e.o.SameTerm(t)
 	}
 	return nil
 }

@@ -133,6 +133,9 @@ func (e *Engine) Skipped() ([]Place, int) { return e.skipped.list() }
 // skip leaves out an update whose document is not there, inside the window.
 func (w *worker) skip(t *target, o *op) {
 	w.e.n.skipped.Add(1)
+	if w.e.o.OnSource == nil {
+		return // nobody could tell
+	}
 	w.e.skipped.add(t.ns, o.id, o.at)
 }
 
@@ -184,7 +187,7 @@ func (w *worker) explain(ctx context.Context, t *target, places []Place) error {
 		}
 		missing, ids = append(missing, p), append(ids, p.ID)
 	}
-	if len(missing) == 0 || w.e.o.OnSource == nil {
+	if len(missing) == 0 {
 		return nil
 	}
 	has, err := w.e.o.OnSource(ctx, t.ns, ids, *w.e.window.Load())

@@ -126,11 +126,12 @@ func (w *worker) roundTrip(ctx context.Context, name, ns string) (wire.WriteResu
 		return wire.WriteResult{}, fmt.Errorf("%s into %s: %w", name, ns, err)
 	}
 	res := wire.ParseWriteResult(reply)
-	if err := mongo.WriteInterrupted(res); err != nil {
-		return res, fmt.Errorf("%s into %s: %w", name, ns, err)
+	err = mongo.WriteInterrupted(res)
+	if err == nil && w.e.o.SameTerm != nil {
+		err = w.e.o.SameTerm(res.Term) // before anything is concluded from the answer
 	}
-	if w.e.o.ObserveTerm != nil {
-		w.e.o.ObserveTerm(res.Term)
+	if err != nil {
+		return res, fmt.Errorf("%s into %s: %w", name, ns, err)
 	}
 	return res, nil
 }

@@ -3,5 +3,5 @@
 // catalog it started from, and the progress of each slice.
 //
 // A save returns only when everything the job wrote before it is durable too
-// (see Store.ObserveTerm), and only while this process still owns the job.
+// (see Store.SameTerm), and only while this process still owns the job.
 package checkpoint

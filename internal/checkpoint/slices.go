@@ -71,7 +71,7 @@ func (s *Store) writeSlices(ctx context.Context, slices []Slice) error {
 		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}},
 	})
 	if err == nil {
-		err = s.sameTerm(wire.ParseWriteResult([]byte(raw)).Term)
+		err = s.inTerm(wire.ParseWriteResult([]byte(raw)).Term)
 	}
 	if err != nil {
 		return fmt.Errorf("save slices of job %s: %w", s.job, err)

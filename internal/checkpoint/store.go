@@ -68,18 +68,24 @@ func Open(c *mongo.Cluster, job, run string, w any) *Store {
 	return &Store{c: c, db: db, job: job, run: run, wc: w, now: newClock(), term: noTerm, other: noTerm, proven: never}
 }
 
-// ObserveTerm notes the election term under which a data write was
-// acknowledged (wire.WriteResult.Term). A term other than the attempt's ends
-// the attempt at its next save: a failover may have taken writes back.
-func (s *Store) ObserveTerm(term int64) {
-	if term < 0 {
-		return
-	}
+// SameTerm takes the election term in which a data write was answered
+// (wire.WriteResult.Term; less than 0 is not told). It fails, now and from then
+// on in this attempt, when that is not the attempt's: a failover may have taken
+// earlier writes back, so that neither the answer nor what came before may be
+// relied upon.
+func (s *Store) SameTerm(term int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.term != noTerm && term != s.term {
+	if s.term == noTerm {
+		return errors.New("a write outside of an attempt")
+	}
+	if term >= 0 && term != s.term {
 		s.other = term
 	}
+	if s.other == noTerm {
+		return nil
+	}
+	return errTermChanged(s.term, s.other)
 }
 
 // loadTime bounds a read that waits for a majority.
@@ -232,7 +238,7 @@ func (s *Store) prove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.sameTerm(term)
+	return s.inTerm(term)
 }
 
 func (s *Store) note(ctx context.Context, set bson.D, w any) error {
@@ -240,18 +246,14 @@ func (s *Store) note(ctx context.Context, set bson.D, w any) error {
 	if err != nil {
 		return err
 	}
-	return s.sameTerm(term)
+	return s.inTerm(term)
 }
 
-// sameTerm fails when a write of the attempt was answered in another term.
-func (s *Store) sameTerm(term int64) error {
-	s.ObserveTerm(term)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.term != noTerm && s.other == noTerm {
-		return nil
+func (s *Store) inTerm(term int64) error {
+	if err := s.SameTerm(term); err != nil {
+		return fmt.Errorf("save checkpoint of job %s: %w", s.job, err)
 	}
-	return fmt.Errorf("save checkpoint of job %s: %w", s.job, errTermChanged(s.term, s.other))
+	return nil
 }
 
 // Beat proves ownership without claiming anything of the data. It fails with

@@ -87,11 +87,15 @@ func testJob(t *testing.T, c *mongo.Cluster) {
 // position is stored then, neither by this save nor by a later one.
 func testTerms(t *testing.T, c *mongo.Cluster) {
 	s := started(t, c, "terms", Job{})
-	s.ObserveTerm(-1) // not told
+	if err := s.SameTerm(-1); err != nil { // not told
+		t.Error(err)
+	}
 	if err := s.Save(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	s.ObserveTerm(0) // an older primary's
+	if err := s.SameTerm(0); err == nil || mongo.Classify(err) != mongo.ClassRetry { // an older primary's
+		t.Errorf("a write of another term: %v", err)
+	}
 	untrue := bson.D{{Key: "phase", Value: "untrue"}}
 	for range 2 {
 		err := s.Save(t.Context(), untrue)

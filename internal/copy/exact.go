@@ -82,8 +82,10 @@ func (w *writer) exchange(ctx context.Context, c *collection, doc []byte) error 
 		return err
 	}
 	res := wire.ParseWriteResult(body)
-	w.e.store.ObserveTerm(res.Term)
 	if err := mongo.WriteInterrupted(res); err != nil {
+		return err
+	}
+	if err := w.e.store.SameTerm(res.Term); err != nil {
 		return err
 	}
 	for _, e := range res.Errors {

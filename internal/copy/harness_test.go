@@ -238,10 +238,11 @@ func (m *memStore) SaveSlices(_ context.Context, changed []SliceState) error {
 	return nil
 }
 
-func (m *memStore) ObserveTerm(int64) {
+func (m *memStore) SameTerm(int64) error {
 	if n := m.writes.Add(1); m.onWrite != nil {
 		m.onWrite(n)
 	}
+	return nil
 }
 
 func (m *memStore) crash() {

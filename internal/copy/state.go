@@ -60,9 +60,9 @@ type Store interface {
 	// fails with an error of class retry when writes since the last call may
 	// have been rolled back.
 	SaveSlices(ctx context.Context, changed []SliceState) error
-	// ObserveTerm is told the election term of each data write, from several
-	// goroutines.
-	ObserveTerm(term int64)
+	// SameTerm is told the election term of each answer to a data write, from
+	// several goroutines, and fails when it is not that of the attempt.
+	SameTerm(term int64) error
 }
 
 // newestPlans returns per collection the states of its newest plan, by N, if

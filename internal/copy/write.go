@@ -224,8 +224,10 @@ func (w *writer) roundTrip(ctx context.Context) (wire.WriteResult, error) {
 		return wire.WriteResult{}, err
 	}
 	res := wire.ParseWriteResult(body)
-	w.e.store.ObserveTerm(res.Term)
-	return res, mongo.WriteInterrupted(res)
+	if err := mongo.WriteInterrupted(res); err != nil {
+		return res, err
+	}
+	return res, w.e.store.SameTerm(res.Term)
 }
 
 // command runs one command.

@@ -31,7 +31,7 @@ const maxDisputes = 100_000
 type Store struct {
 	c       *mongo.Cluster
 	job     string
-	observe func(term int64)
+	observe func(term int64) error
 
 	n  atomic.Int64 // documents in dispute
 	mu sync.RWMutex
@@ -55,8 +55,8 @@ type Stats struct {
 }
 
 // New prepares the letters of a job; observe is told the election term of
-// each write.
-func New(c *mongo.Cluster, job string, observe func(term int64)) *Store {
+// each write, and may refuse it.
+func New(c *mongo.Cluster, job string, observe func(term int64) error) *Store {
 	return &Store{c: c, job: job, observe: observe, disputes: map[string]map[docKey]*memo{}}
 }
 

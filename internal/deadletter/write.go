@@ -190,7 +190,9 @@ func (s *Store) run(ctx context.Context, cmds []bson.D) error {
 			return driver.CommandError{Code: e.Code, Message: e.Message, Raw: e.Raw}
 		}
 		if s.observe != nil {
-			s.observe(res.Term)
+			if err := s.observe(res.Term); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

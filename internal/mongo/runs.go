@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,8 +46,8 @@ type Connection struct {
 }
 
 // EndConnections kills what runs on the connections whose application names
-// match, at the primary that the pool reaches, and waits until none of these
-// connections exists. A message can only arrive over a connection, so nothing
+// match, at the primary that the pool reaches and the other members, and waits
+// until none of these connections exists. A message can only arrive over a connection, so nothing
 // that was sent over them has any effect on that server afterwards. waiting is
 // called now and then with those that are left. Then it runs a command over the
 // connection with which it looked, and returns the reply: by its term the
@@ -59,19 +60,62 @@ func (c *Cluster) EndConnections(ctx context.Context, match func(name string) bo
 		return nil, err
 	}
 	defer conn.Release()
+	// A message to a member that is no primary now has an effect if it becomes
+	// one again: none of them may have such a connection.
+	for _, host := range c.others(ctx, conn) {
+		if err := c.endAt(ctx, host, match, waiting); err != nil {
+			return nil, err
+		}
+	}
+	if err := endOn(ctx, conn, match, waiting); err != nil {
+		return nil, err
+	}
+	reply, err := conn.Run(ctx, StateDB, then)
+	return bson.Raw(reply), err
+}
+
+// others are the members that the primary names, but itself.
+func (c *Cluster) others(ctx context.Context, primary *wire.Conn) []string {
+	reply, err := primary.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})
+	var h hello
+	if err != nil || bson.Unmarshal(reply, &h) != nil {
+		return nil
+	}
+	return slices.DeleteFunc(h.Hosts, func(host string) bool { return host == primary.Addr() })
+}
+
+// endAt is endOn for another member. One that cannot be reached now is left out:
+// whoever finds it as the primary looks again.
+func (c *Cluster) endAt(ctx context.Context, host string, match func(string) bool, waiting func([]Connection)) error {
+	short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	defer cancel()
+	conn, err := c.Pool.Checkout(short, wire.ByAddress(host))
+	if err != nil {
+		return ctx.Err()
+	}
+	defer conn.Release()
+	err = endOn(ctx, conn, match, waiting)
+	if err != nil && ctx.Err() == nil && Classify(err) == ClassRetry {
+		return nil
+	}
+	return err
+}
+
+// endOn kills what runs on the connections of one server, and waits until they
+// are gone.
+func endOn(ctx context.Context, conn *wire.Conn, match func(string) bool, waiting func([]Connection)) error {
 	const tell = time.Second
 	pause, told := 5*time.Millisecond, time.Now()
 	for {
 		left, err := connections(ctx, conn, match)
 		if err != nil {
-			return nil, fmt.Errorf("list the connections of %s: %w", conn.Addr(), err)
+			return fmt.Errorf("list the connections of %s: %w", conn.Addr(), err)
 		}
 		if len(left) == 0 {
-			reply, err := conn.Run(ctx, StateDB, then)
-			return bson.Raw(reply), err
+			return nil
 		}
 		if err := killOps(ctx, conn, left); err != nil {
-			return nil, fmt.Errorf("kill operations of %s: %w", conn.Addr(), err)
+			return fmt.Errorf("kill operations of %s: %w", conn.Addr(), err)
 		}
 		if time.Since(told) > tell {
 			told = time.Now()
@@ -80,7 +124,7 @@ func (c *Cluster) EndConnections(ctx context.Context, match func(name string) bo
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			return context.Cause(ctx)
 		}
 		pause = min(2*pause, 200*time.Millisecond)
 	}
@@ -128,7 +172,7 @@ func connections(ctx context.Context, conn *wire.Conn, match func(string) bool) 
 
 func currentOp(ctx context.Context, conn *wire.Conn, all bool) ([]bson.Raw, error) {
 	cur, err := conn.OpenCursor(ctx, "admin", bson.D{
-		{Key: "aggregate", Value: 1},
+		{Key: "aggregate", Value: 1}, {Key: "cursor", Value: bson.D{}},
 		{Key: "pipeline", Value: bson.A{
 			bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: all}, {Key: "idleConnections", Value: true}}}},
 			bson.D{{Key: "$match", Value: bson.D{{Key: "appName", Value: bson.D{{Key: "$regex", Value: "^" + targetApp}}}}}},

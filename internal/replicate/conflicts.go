@@ -43,7 +43,7 @@ func (j *Job) newApply(pos tail.Position, o apply.Options) *apply.Engine {
 	o.Overwrite = j.spec.OnExisting == ExistingMerge
 	o.OnConflict, o.Letters, o.Reread = j.spec.OnConflict, j.letters, j.reread
 	o.Transactions, o.OnSource = j.txn, j.onSource
-	o.ObserveTerm, o.Log, o.Limit, o.Gate = j.store.ObserveTerm, j.log, j.limit, j.dstGate
+	o.SameTerm, o.Log, o.Limit, o.Gate = j.store.SameTerm, j.log, j.limit, j.dstGate
 	return apply.New(j.dst, pos, o)
 }
 

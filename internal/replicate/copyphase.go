@@ -219,7 +219,7 @@ func (j *Job) finishCopyOnly(ctx context.Context) error {
 // sliceStore is the copy engine's store in the job's checkpoint.
 type sliceStore struct{ s *checkpoint.Store }
 
-func (s sliceStore) ObserveTerm(term int64) { s.s.ObserveTerm(term) }
+func (s sliceStore) SameTerm(term int64) error { return s.s.SameTerm(term) }
 
 func (s sliceStore) LoadSlices(ctx context.Context) ([]copy.SliceState, error) {
 	raws, err := s.s.LoadSlices(ctx)

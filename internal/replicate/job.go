@@ -102,7 +102,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 		j.Close()
 		return nil, fmt.Errorf("target: %w", err)
 	}
-	j.letters = deadletter.New(dst, j.id, j.store.ObserveTerm)
+	j.letters = deadletter.New(dst, j.id, j.store.SameTerm)
 	j.cat = catalog.NewTarget(dst, catalog.TargetOptions{Job: j.id, Log: spec.Log})
 	j.state.init(j)
 	j.control.init()
