@@ -131,7 +131,7 @@ func seedTarget(s *config.Seed, command []string) seed.Options {
 	return seed.Options{
 		Pull: seed.PullOptions{DBPath: s.TargetDBPath, Workers: s.Workers, NoClone: s.NoReflink},
 		Member: seed.MemberOptions{Command: command, Join: s.Join, Votes: s.JoinVotes, Priority: s.JoinPriority, Hidden: s.JoinHidden,
-			SetURI: s.SetURI, CatchUp: s.CatchUp, NewSet: s.NewSet, NewSetHost: s.NewSetHost, Mongod: s.Mongod},
+			SetURI: s.SetURI, CatchUp: s.CatchUp, NewSet: s.NewSet, NewSetHost: s.NewSetHost, Mongod: s.Mongod, KeepExpiry: s.KeepExpiry},
 	}
 }
 
@@ -209,17 +209,39 @@ func seededText(s *config.Seed, r *seed.Result) string {
 	}
 	switch {
 	case r.Position != "":
-		fmt.Fprintf(&b, "the clone stands at %s; to follow the old set from there:\n"+
-			"  millrace sync --mode incremental --start-at %s --source <old set> --target <new set>\n", r.Position, r.Position)
-		if !s.Start {
-			fmt.Fprintf(&b, "start it with --replSet %s and initiate it with rs.initiate()\n", plain(s.NewSet))
-		}
+		b.WriteString(clonedText(s, r))
 	case s.Join != "":
 		fmt.Fprintf(&b, "%s is a member of %s\n", plain(s.Join), plain(r.Origin.SetName))
 	case s.Start:
 		b.WriteString("the new member runs; add it with rs.add({host: …, votes: 0, priority: 0}), and give it its vote when it is SECONDARY\n")
 	default:
 		fmt.Fprintf(&b, "%s is ready: start a mongod with --replSet %s on it within the oplog's window, then rs.add() it\n", plain(s.TargetDBPath), plain(r.Origin.SetName))
+	}
+	return b.String()
+}
+
+// clonedText says how to go on with a set of its own. Until it has caught up for good
+// it must expire nothing by itself, and what was held back is its job's to restore.
+func clonedText(s *config.Seed, r *seed.Result) string {
+	var b strings.Builder
+	job, off := "", ""
+	if r.Job != "" {
+		job = " --job " + r.Job
+	}
+	if !s.KeepExpiry {
+		off = " --setParameter ttlMonitorEnabled=false"
+	}
+	if !s.Start {
+		fmt.Fprintf(&b, "start it with --replSet %s%s and initiate it with rs.initiate()\n", plain(s.NewSet), off)
+	}
+	fmt.Fprintf(&b, "the clone stands at %s; to follow the old set from there:\n"+
+		"  millrace sync%s --mode incremental --start-at %s --source <old set> --target <new set>\n", r.Position, job, r.Position)
+	if off != "" {
+		b.WriteString("the clone expires no documents; when that job is finalized:\n" +
+			"  db.adminCommand({setParameter: 1, ttlMonitorEnabled: true}), and start it without that parameter from then on\n")
+	}
+	if r.HeldExpiries > 0 {
+		fmt.Fprintf(&b, "until then the clone's indexes and collections have far expiries; the job of this name restores the real ones, %d\n", r.HeldExpiries)
 	}
 	return b.String()
 }

@@ -40,6 +40,7 @@ type Seed struct {
 	JoinHidden                 bool
 	CatchUp                    time.Duration
 	NewSet, NewSetHost, Mongod string
+	KeepExpiry                 bool
 
 	command string
 }
@@ -102,6 +103,7 @@ func (s *Seed) bindTarget(fs *pflag.FlagSet) {
 	fs.DurationVar(&s.CatchUp, "catch-up", 24*time.Hour, "longest time to wait for the new member to become a secondary that has caught up")
 	fs.StringVar(&s.NewSet, "as-new-set", "", "make the copy an independent replica set of this `name` instead of a member")
 	fs.StringVar(&s.NewSetHost, "new-set-host", "", "`address` of the new set's only member, host:port; needed to start it")
+	fs.BoolVar(&s.KeepExpiry, "keep-expiry", false, "let the new set expire documents at once, for one that is not to follow its old set; else that is held back until millrace sync finalizes")
 	fs.StringVar(&s.Mongod, "mongod", "", "`program` that makes the copy independent; by default the first word after --, or mongod on PATH")
 	fs.StringVar(&s.Report, "report", "", "write the final report as JSON to this `file`")
 }
@@ -228,6 +230,9 @@ func (c *checker) seedTarget(s *Seed, args []string) {
 	}
 	if s.NewSet == "" && s.NewSetHost != "" {
 		c.fail("new-set-host", "goes with --as-new-set only", "leave it out")
+	}
+	if s.NewSet == "" && s.KeepExpiry {
+		c.fail("keep-expiry", "goes with --as-new-set only", "leave it out")
 	}
 	c.notNegative("catch-up", s.CatchUp)
 }

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 )
 
@@ -44,7 +43,7 @@ type AgentOptions struct {
 // Agent serves the files of one member. It is safe for concurrent use.
 type Agent struct {
 	opts AgentOptions
-	root *os.Root
+	dir  *dataDir
 	held *os.File // mongod.lock of a stopped member
 	// compared is for tests: it is called under the lock, after the comparison.
 	compared func()
@@ -71,11 +70,11 @@ func NewAgent(o AgentOptions) (*Agent, error) {
 	if o.Freezer == nil {
 		o.Freezer = stopped{}
 	}
-	root, err := os.OpenRoot(o.DBPath)
+	dir, err := openDataDir(o.DBPath)
 	if err != nil {
-		return nil, mongo.WithHint(fmt.Errorf("seed: open the source's data directory: %w", err), "name the mongod's dbPath, and run as a user that may read it")
+		return nil, err
 	}
-	a := &Agent{opts: o, root: root, rounds: map[string]*round{}}
+	a := &Agent{opts: o, dir: dir, rounds: map[string]*round{}}
 	if err := a.prepare(); err != nil {
 		return nil, errors.Join(err, a.Close())
 	}
@@ -83,15 +82,8 @@ func NewAgent(o AgentOptions) (*Agent, error) {
 }
 
 func (a *Agent) prepare() (err error) {
-	if _, err := a.root.Stat(storageFile); err != nil {
-		return mongo.WithHint(fmt.Errorf("seed: %s holds no %s: %w", a.opts.DBPath, storageFile, err),
-			"name the dbPath of a mongod with the WiredTiger engine")
-	}
-	if poisoned(a.root) {
-		return mongo.WithHint(fmt.Errorf("seed: %s is itself a copy that was not completed", a.opts.DBPath), "complete it, or copy another member")
-	}
 	if a.opts.Way == WayStopped {
-		if a.held, err = lockDirectory(a.root, false); err != nil {
+		if a.held, err = lockDirectory(a.dir, false); err != nil {
 			return err
 		}
 	}
@@ -119,7 +111,7 @@ func (a *Agent) Close() error {
 	if a.held != nil {
 		errs = append(errs, a.held.Close())
 	}
-	return errors.Join(append(errs, a.root.Close())...)
+	return errors.Join(errs...)
 }
 
 // Join opens a round, or joins the one that has not begun to freeze.

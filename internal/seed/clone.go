@@ -36,7 +36,7 @@ func (a *Agent) Clone(ctx context.Context, id, puller string, create func(string
 		return nil, err
 	}
 	defer func() { done(ctx.Err()) }()
-	if err := a.clone(storageFile, create); err != nil { // whether it can be done at all
+	if err := a.cloneable(create); err != nil {
 		return nil, err
 	}
 	if r.pin != nil {
@@ -70,18 +70,18 @@ func (r *round) cloneFrozen(ctx context.Context, create func(string) (*os.File, 
 	began := time.Now()
 	final := &Final{}
 	err = whileFrozen(ctx, thaw, func(ctx context.Context) error {
-		list, stamps, err := listFiles(a.root)
+		all, err := a.dir.list()
 		if err != nil {
 			return err
 		}
-		for _, f := range list {
+		for _, f := range all.files {
 			final.Files = append(final.Files, FinalFile{File: f, Same: true})
 			final.Bytes += f.Size
 		}
-		if err := r.cloneAll(ctx, list, create); err != nil {
+		if err := r.cloneAll(ctx, all.files, create); err != nil {
 			return err
 		}
-		return r.stoodStill(stamps)
+		return r.stoodStill(all.stamps)
 	})
 	if e := thaw.Release(); e != nil {
 		err = errors.Join(err, e)
@@ -103,7 +103,7 @@ func (r *round) flush(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		file, err := r.agent.root.Open(f.Path)
+		file, err := r.agent.dir.Open(f.Path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -131,8 +131,26 @@ func (r *round) cloneAll(ctx context.Context, list []File, create func(string) (
 	return g.Wait()
 }
 
+// cloneable tells whether it can be done at all: for one file, and for the others if
+// they are on the same file system.
+func (a *Agent) cloneable(create func(string) (*os.File, error)) error {
+	if err := a.clone(storageFile, create); err != nil {
+		return err
+	}
+	all, err := a.dir.list()
+	if err != nil {
+		return err
+	}
+	for _, s := range all.stamps {
+		if s.device != all.stamps[storageFile].device {
+			return errCannotClone
+		}
+	}
+	return nil
+}
+
 func (a *Agent) clone(name string, create func(string) (*os.File, error)) error {
-	from, err := a.root.Open(name)
+	from, err := a.dir.Open(name)
 	if err != nil {
 		return fmt.Errorf("seed: open %s: %w", name, err)
 	}

@@ -21,14 +21,14 @@ type listing struct {
 }
 
 func (r *round) listing() (*listing, error) {
-	list, stamps, err := listFiles(r.agent.root)
+	all, err := r.agent.dir.list()
 	if err != nil {
 		return nil, err
 	}
-	l := &listing{list: list, stamps: stamps, files: make(map[string]*roundFile, len(list))}
+	l := &listing{list: all.files, stamps: all.stamps, files: make(map[string]*roundFile, len(all.files))}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, f := range list {
+	for _, f := range l.list {
 		if l.files[f.Path] = r.files[f.Path]; l.files[f.Path] == nil {
 			l.files[f.Path] = &roundFile{}
 		}
@@ -127,11 +127,14 @@ var errShorter = errors.New("became shorter while it was compared") //nolint:goc
 // compareRange sums up so many blocks of a file from first on, and puts aside
 // what pullers do not hold.
 func (r *round) compareRange(ctx context.Context, f File, known *roundFile, sums []Sum, first int, aside *spool) error {
-	file, err := r.agent.root.Open(f.Path)
+	file, err := r.agent.dir.Open(f.Path)
 	if err != nil {
 		return fmt.Errorf("seed: open %s: %w", f.Path, err)
 	}
 	defer file.Close()
+	if err := awaitWrites(file); err != nil {
+		return err
+	}
 	buf, free := r.blocks.buffer()
 	defer free()
 	size := int64(r.blocks.size)

@@ -45,7 +45,7 @@ func (p *pull) complete(ctx context.Context, final *Final) error {
 // removeOthers removes what is not part of the copy: files that the source
 // dropped meanwhile, and what is left of an earlier attempt.
 func (p *pull) removeOthers(keep map[string]bool) error {
-	files, _, err := listFiles(p.root)
+	files, err := listCopy(p.root)
 	if err != nil {
 		return err
 	}

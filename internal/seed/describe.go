@@ -25,7 +25,12 @@ type Plan struct {
 	Files  int           `json:"files"`
 	Bytes  int64         `json:"bytes"`
 	Checks precheck.List `json:"checks"`
+
+	journal    bool // there is one
+	lostTables bool // there are some where a mongod removes them
 }
+
+const noJournalHint = "see where the member keeps it; millrace copies what is in the data directory, or behind links there"
 
 func (p *Plan) add(level precheck.Level, name, message, hint string) {
 	p.Checks.Add(level, name, message, hint)
@@ -78,17 +83,13 @@ func Inspect(ctx context.Context, o SourceOptions) (*Plan, error) {
 
 // inspectFiles reads what the data directory says of itself.
 func (p *Plan) inspectFiles(dir string) error {
-	root, err := os.OpenRoot(dir)
+	d, err := openDataDir(dir)
 	if err != nil {
-		return mongo.WithHint(fmt.Errorf("seed: open the source's data directory: %w", err), "name the mongod's dbPath, and run as a user that may read it")
+		return err
 	}
-	defer root.Close()
-	raw, err := root.ReadFile(storageFile)
+	raw, err := d.ReadFile(storageFile)
 	if err != nil {
-		return mongo.WithHint(fmt.Errorf("seed: %s is no data directory: %w", dir, err), "name the dbPath of a mongod with the WiredTiger engine")
-	}
-	if poisoned(root) {
-		return mongo.WithHint(fmt.Errorf("seed: %s is itself a copy that was not completed", dir), "complete it, or copy another member")
+		return err
 	}
 	doc := bson.Raw(raw)
 	if doc.Validate() != nil {
@@ -97,30 +98,51 @@ func (p *Plan) inspectFiles(dir string) error {
 	if engine, _ := doc.Lookup("storage", "engine").StringValueOK(); engine != "wiredTiger" {
 		p.add(precheck.Fail, "storage engine", fmt.Sprintf("the source uses %q", engine), "only WiredTiger's files can be copied")
 	}
-	opts := &p.Origin.Storage
-	opts.DirectoryPerDB, _ = doc.Lookup("storage", "options", "directoryPerDB").BooleanOK()
-	opts.DirectoryForIndexes, _ = doc.Lookup("storage", "options", "directoryForIndexes").BooleanOK()
-	files, _, err := listFiles(root)
+	p.Origin.Storage.DirectoryPerDB, p.Origin.Storage.DirectoryForIndexes = d.storage.DirectoryPerDB, d.storage.DirectoryForIndexes
+	all, err := d.list()
 	if err != nil {
 		return err
 	}
-	for _, f := range files {
+	for _, f := range all.files {
 		p.Bytes += f.Size
+		p.journal = p.journal || inJournal(f.Path)
+		p.lostTables = p.lostTables || strings.HasPrefix(f.Path, "_tmp/")
 	}
-	p.Files = len(files)
-	if _, err := root.Stat("key.store"); err == nil {
-		p.add(precheck.Fail, "encryption", "the source is encrypted at rest", "its keys are not copied; this is not supported")
-	}
+	p.Files = len(all.files)
+	p.inspectOthers(d, all)
 	return nil
 }
 
+// inspectOthers looks at what is not copied.
+func (p *Plan) inspectOthers(d *dataDir, all *inventory) {
+	there := func(name string) bool { _, err := os.Lstat(d.at(name)); return err == nil }
+	if there(keyStore) || there(keyDB) {
+		p.add(precheck.Fail, "encryption", "the source is encrypted at rest", "its keys are not copied; this is not supported")
+	}
+	if there(newSetMark) {
+		p.add(precheck.Fail, "data directory", "it is a clone that was not completed: it holds "+newSetMark, "copy another member")
+	}
+	if there("_repair_incomplete") {
+		p.add(precheck.Fail, "data directory", "a repair of it was not completed: it holds _repair_incomplete", "complete the repair, or copy another member")
+	}
+	if p.lostTables { // seen with 6.0.5, which then ends at the first read of that database
+		p.add(precheck.Fail, "database _tmp", "its files are in the directory _tmp, which a mongod empties when it starts", "rename its collections into another database, and drop it")
+	}
+	if all.foreigner > 0 {
+		more := ""
+		if n := all.foreigner - len(all.foreign); n > 0 {
+			more = fmt.Sprintf(" and %d more", n)
+		}
+		p.add(precheck.Warn, "other files", "not the server's, as far as is known, and not copied: "+strings.Join(all.foreign, ", ")+more, "copy by hand what the new member needs of them")
+	}
+}
+
 func (p *Plan) inspectStopped(dir string) {
-	root, err := os.OpenRoot(dir)
+	d, err := openDataDir(dir)
 	if err != nil {
 		return // inspectFiles has just opened it
 	}
-	defer root.Close()
-	lock, err := lockDirectory(root, false)
+	lock, err := lockDirectory(d, false)
 	if err != nil {
 		p.add(precheck.Fail, "source state", err.Error(), "shut the mongod down cleanly, or give its address to copy it while it runs")
 		return
@@ -128,6 +150,9 @@ func (p *Plan) inspectStopped(dir string) {
 	defer lock.Close()
 	if info, err := lock.Stat(); err == nil && info.Size() > 0 {
 		p.add(precheck.Warn, "source state", "the member was not shut down cleanly", "the copy recovers as the member itself would")
+		if !p.journal {
+			p.add(precheck.Fail, "journal", "there is no journal in the data directory, without which nothing is known of what came after the last checkpoint", noJournalHint)
+		}
 	}
 }
 
@@ -159,6 +184,9 @@ func (p *Plan) inspectServer(ctx context.Context, m *member, o SourceOptions) er
 	}
 	p.samePlace(status, o.DBPath)
 	p.backupRuns(ctx, m, status)
+	if !p.journal {
+		p.add(precheck.Fail, "journal", "there is no journal in the data directory", noJournalHint)
+	}
 	p.inspectOptions(ctx, m)
 	if fcv, err := m.run(ctx, bson.D{{Key: "getParameter", Value: 1}, {Key: "featureCompatibilityVersion", Value: 1}}); err == nil {
 		p.Origin.FCV, _ = fcv.Lookup("featureCompatibilityVersion", "version").StringValueOK()

@@ -16,7 +16,7 @@ import (
 
 // lockDirectory takes the lock that a mongod takes on its data directory, so
 // that none runs on it meanwhile. Closing the file gives it back.
-func lockDirectory(root *os.Root, create bool) (*os.File, error) {
+func lockDirectory(root directory, create bool) (*os.File, error) {
 	flags := os.O_RDWR
 	if create {
 		flags |= os.O_CREATE
@@ -39,6 +39,16 @@ func lockDirectory(root *os.Root, create bool) (*os.File, error) {
 // tryLock takes a lock on a file that lasts until it is closed, by children that
 // have it open too.
 func tryLock(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
+
+// openAtOnce is a flag with which opening what is no regular file waits for nobody.
+const openAtOnce = unix.O_NONBLOCK
+
+// sameOwner tells whether two files belong to one user.
+func sameOwner(a, b fs.FileInfo) bool {
+	x, ok1 := a.Sys().(*syscall.Stat_t)
+	y, ok2 := b.Sys().(*syscall.Stat_t)
+	return ok1 && ok2 && x.Uid == y.Uid
+}
 
 // ownedByUs tells whether a file belongs to the user whom this process runs as.
 func ownedByUs(info fs.FileInfo) bool {

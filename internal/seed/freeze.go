@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -141,16 +140,17 @@ var errWritten = errors.New("written to while the member stood still") //nolint:
 
 // stoodStill makes sure that nobody wrote while the files were read.
 func (r *round) stoodStill(before map[string]stamp) error {
-	list, after, err := listFiles(r.agent.root)
+	now, err := r.agent.dir.list()
 	if err != nil {
 		return err
 	}
-	for _, f := range list {
+	after := now.stamps
+	for _, f := range now.files {
 		if inJournal(f.Path) {
 			continue
 		}
 		b, a := before[f.Path], after[f.Path]
-		if b.size != a.size || b.mtime != a.mtime || b.inode != a.inode {
+		if b.size != a.size || b.mtime != a.mtime || b.inode != a.inode || b.device != a.device {
 			return mongo.WithHint(fmt.Errorf("seed: %s was %w", f.Path, errWritten),
 				"see that nothing but this member's mongod uses the directory, and try again")
 		}
@@ -166,7 +166,7 @@ func (r *round) stoodStill(before map[string]stamp) error {
 // inJournal tells files that a locked member may still append to (observed):
 // the lock made a checkpoint, so that the copy needs nothing of what comes
 // after it, and recovery stops at a record that was cut.
-func inJournal(path string) bool { return strings.HasPrefix(path, "journal/") }
+func inJournal(path string) bool { return strings.HasPrefix(path, "journal/WiredTigerLog.") }
 
 // poisonText stands in place of storage.bson until a copy is complete. It is
 // no BSON, so that every mongod refuses to start on it (observed with 4.2 to
@@ -174,7 +174,7 @@ func inJournal(path string) bool { return strings.HasPrefix(path, "journal/") }
 const poisonText = "millrace seed: this copy is not complete; run millrace seed again to complete it\n"
 
 // poisoned tells whether a directory holds an incomplete copy.
-func poisoned(root *os.Root) bool {
+func poisoned(root directory) bool {
 	b, err := root.ReadFile(storageFile)
 	return err == nil && string(b) == poisonText
 }

@@ -144,14 +144,14 @@ func TestStampsAreBelieved(t *testing.T) {
 		believed bool
 	}{{50 * time.Millisecond, false}, {150*time.Millisecond + 1, true}, {time.Second, false}, {2 * time.Second, false}, {4 * time.Second, true}} {
 		at := now.Add(-c.before).UnixNano()
-		s := stamp{size: 1, mtime: at, ctime: at, inode: 7, taken: now}
+		s := stamp{size: 1, mtime: at, ctime: at, inode: 7, device: 3, taken: now}
 		if got := s.unchangedSince(s); got != c.believed {
 			t.Errorf("changed %s before: believed %v", c.before, got)
 		}
 	}
 	at := now.Add(-time.Minute).UnixNano()
-	s := stamp{size: 1, mtime: at, ctime: at, inode: 7, taken: now}
-	for _, other := range []stamp{{2, at, at, 7, now}, {1, at + 1, at, 7, now}, {1, at, at + 1, 7, now}, {1, at, at, 8, now}} {
+	s := stamp{size: 1, mtime: at, ctime: at, inode: 7, device: 3, taken: now}
+	for _, other := range []stamp{{2, at, at, 7, 3, now}, {1, at + 1, at, 7, 3, now}, {1, at, at + 1, 7, 3, now}, {1, at, at, 8, 3, now}, {1, at, at, 7, 4, now}} {
 		if other.unchangedSince(s) {
 			t.Errorf("%+v is taken for unchanged", other)
 		}

@@ -14,7 +14,7 @@ import (
 // only when it was older than settle at the moment it was taken.
 type stamp struct {
 	size, mtime, ctime int64
-	inode              uint64
+	inode, device      uint64
 	taken              time.Time
 }
 
@@ -28,7 +28,7 @@ const (
 // unchangedSince tells whether nothing was written since the earlier stamp.
 func (s stamp) unchangedSince(earlier stamp) bool {
 	if earlier.taken.IsZero() || s.size != earlier.size || s.mtime != earlier.mtime ||
-		s.ctime != earlier.ctime || s.inode != earlier.inode {
+		s.ctime != earlier.ctime || s.inode != earlier.inode || s.device != earlier.device {
 		return false
 	}
 	wait := settle
@@ -42,33 +42,26 @@ func (s stamp) unchangedSince(earlier stamp) bool {
 func stampOf(info fs.FileInfo, now time.Time) stamp {
 	s := stamp{size: info.Size(), mtime: info.ModTime().UnixNano(), taken: now}
 	var ok bool
-	if s.ctime, s.inode, ok = identity(info); !ok {
+	if s.ctime, s.inode, s.device, ok = identity(info); !ok {
 		s.taken = time.Time{} // never trusted
 	}
 	return s
 }
 
-// listFiles lists the files of a data directory that a copy needs.
-func listFiles(root *os.Root) ([]File, map[string]stamp, error) {
+// listCopy lists the files of a copy. It follows no links: there are none in it.
+func listCopy(root *os.Root) ([]File, error) {
 	var files []File
-	stamps := map[string]stamp{}
 	err := fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // it went between two looks
 		}
-		if err != nil {
+		if d != nil && d.IsDir() && neverTables(d.Name()) {
+			return fs.SkipDir
+		}
+		if err != nil || !d.Type().IsRegular() || checkPath(p) != nil {
 			return err
 		}
-		if d.IsDir() {
-			if p == "diagnostic.data" || p == "_tmp" || p == "rollback" {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		if !d.Type().IsRegular() || !wanted(p) {
-			return nil
-		}
-		info, err := root.Stat(p)
+		info, err := d.Info()
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
@@ -76,11 +69,10 @@ func listFiles(root *os.Root) ([]File, map[string]stamp, error) {
 			return err
 		}
 		files = append(files, File{Path: p, Size: info.Size()})
-		stamps[p] = stampOf(info, time.Now())
 		return nil
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("seed: list %s: %w", root.Name(), err)
+		return nil, fmt.Errorf("seed: list %s: %w", root.Name(), err)
 	}
-	return files, stamps, nil
+	return files, nil
 }

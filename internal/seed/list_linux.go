@@ -9,13 +9,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// identity is a file's change time in nanoseconds and its inode.
-func identity(info fs.FileInfo) (ctime int64, inode uint64, ok bool) {
+// identity is a file's change time in nanoseconds, its inode and its device.
+func identity(info fs.FileInfo) (ctime int64, inode, device uint64, ok bool) {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return 0, 0, false
+		return 0, 0, 0, false
 	}
-	return st.Ctim.Nano(), st.Ino, true
+	return st.Ctim.Nano(), st.Ino, uint64(st.Dev), true //nolint:unconvert // of other types on other processors
+}
+
+// settlesWrites tells whether awaitWrites does its work on the file system of a file.
+func settlesWrites(name string) bool {
+	var st unix.Statfs_t
+	if unix.Statfs(name, &st) != nil {
+		return false
+	}
+	switch st.Type {
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC:
+		return true
+	}
+	return false
 }
 
 // startWriting has the kernel begin to write a range to disk, so that the fsync

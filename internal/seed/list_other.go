@@ -8,7 +8,10 @@ import (
 )
 
 // identity is not known here: every file is compared by its content.
-func identity(fs.FileInfo) (ctime int64, inode uint64, ok bool) { return 0, 0, false }
+func identity(fs.FileInfo) (ctime int64, inode, device uint64, ok bool) { return 0, 0, 0, false }
+
+// settlesWrites is not known here.
+func settlesWrites(string) bool { return false }
 
 // startWriting is not known here.
 func startWriting(*os.File, int64, int64) {}

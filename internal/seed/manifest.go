@@ -3,7 +3,7 @@ package seed
 import (
 	"context"
 	"fmt"
-	"path"
+	"io/fs"
 	"strings"
 
 	"github.com/zeebo/xxh3"
@@ -197,41 +197,12 @@ func (b blockSize) perRange() int64 { return rangeBytes / int64(b) }
 // checkPath accepts the names of files that make up a WiredTiger data
 // directory, and nothing else. Names come from another machine.
 func checkPath(p string) error {
-	if p == "" || len(p) > 1024 || path.Clean(p) != p || path.IsAbs(p) || strings.Contains(p, `\`) ||
-		strings.ContainsRune(p, 0) || strings.HasPrefix(p, "..") || !wanted(p) {
+	widest := Storage{DirectoryPerDB: true, DirectoryForIndexes: true}
+	if p == "." || len(p) > 1024 || !fs.ValidPath(p) || strings.ContainsAny(p, "\\\x00") || widest.kindOf(p) != needed {
 		return fmt.Errorf("seed: %q is no file of a data directory", p)
 	}
 	return nil
 }
-
-// wanted picks what a copy needs. Locks, diagnostic data, logs, files of
-// rollbacks and of index builds stay behind.
-func wanted(p string) bool {
-	dir, name := path.Split(p)
-	if dir == "journal/" {
-		return strings.HasPrefix(name, "WiredTigerLog.")
-	}
-	for part := range strings.SplitSeq(dir, "/") {
-		switch part {
-		case "diagnostic.data", "_tmp", "rollback", "journal":
-			return false
-		}
-	}
-	if strings.HasSuffix(name, ".wt") {
-		return true
-	}
-	if dir != "" {
-		return false
-	}
-	switch name {
-	case "WiredTiger", "WiredTiger.turtle", "WiredTiger.backup", "WiredTiger.basecfg", storageFile:
-		return true
-	}
-	return false
-}
-
-// storageFile says how the data directory was made; a mongod reads it first.
-const storageFile = "storage.bson"
 
 // checkFile checks a file that the other side names.
 func checkFile(f File) error {

@@ -29,7 +29,8 @@ func startMember(ctx context.Context, o Options, res *Result) error {
 		return fmt.Errorf("seed: open the output of the new member: %w", err)
 	}
 	defer out.Close()
-	cmd := exec.Command(m.Command[0], m.Command[1:]...) //nolint:noctx // it runs on
+	command := m.startCommand()
+	cmd := exec.Command(command[0], command[1:]...) //nolint:noctx // it runs on
 	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = out, out, apart()
 	if err := cmd.Start(); err != nil {
 		return mongo.WithHint(fmt.Errorf("seed: start the new member: %w", err), "the copy is complete: start it by hand")
@@ -81,6 +82,7 @@ func follow(ctx context.Context, o Options, res *Result, began time.Time) error 
 	o.Pull.Stats.enter(PhaseCatchUp, 0)
 	began = time.Now()
 	if o.Member.NewSet != "" {
+		o.stopExpiring(ctx, c)
 		err = initiate(ctx, c, o.Member.NewSet, address)
 	} else {
 		err = join(ctx, c, o.Member)

@@ -21,30 +21,34 @@ import (
 // makeIndependent makes a copy forget the set that it comes from. What came
 // after the last checkpoint is in the oplog of the copy alone: so the oplog is
 // applied first, and only then `local` is dropped. It returns the position up
-// to which the copy holds everything.
-func makeIndependent(ctx context.Context, o Options, s Storage) (mongo.OpTime, error) {
+// to which the copy holds everything, and how many expiries were held back.
+func makeIndependent(ctx context.Context, o Options, s Storage) (at mongo.OpTime, held int, err error) {
 	// A mark that says how far this got: the steps cannot be told apart by the
 	// files.
 	mark := filepath.Join(o.Pull.DBPath, newSetMark)
 	if err := os.WriteFile(mark, []byte("millrace seed makes this copy a replica set of its own\n"), 0o600); err != nil {
-		return mongo.OpTime{}, fmt.Errorf("seed: %w", explain(err))
+		return at, 0, fmt.Errorf("seed: %w", explain(err))
 	}
-	var at mongo.OpTime
-	err := withPrivateMongod(ctx, o, s, []string{"recoverFromOplogAsStandalone=true", "takeUnstableCheckpointOnShutdown=true"},
+	err = withPrivateMongod(ctx, o, s, []string{"recoverFromOplogAsStandalone=true", "takeUnstableCheckpointOnShutdown=true"},
 		func(ctx context.Context, c *driver.Client) (err error) {
 			at, err = newestPosition(ctx, c)
 			return err
 		})
 	if err != nil {
-		return at, fmt.Errorf("seed: apply the oplog to the copy: %w", err)
+		return at, 0, fmt.Errorf("seed: apply the oplog to the copy: %w", err)
 	}
-	err = withPrivateMongod(ctx, o, s, nil, func(ctx context.Context, c *driver.Client) error {
+	err = withPrivateMongod(ctx, o, s, nil, func(ctx context.Context, c *driver.Client) (err error) {
+		if o.Member.holds() {
+			if held, err = holdExpiries(ctx, c, followJob(o.Member.NewSet)); err != nil {
+				return err
+			}
+		}
 		return c.Database("local").Drop(ctx)
 	})
 	if err != nil {
-		return at, fmt.Errorf("seed: remove the old set's oplog and configuration from the copy: %w", err)
+		return at, held, fmt.Errorf("seed: remove the old set's oplog and configuration from the copy: %w", err)
 	}
-	return at, os.Remove(mark)
+	return at, held, os.Remove(mark)
 }
 
 const newSetMark = "millrace-new-set"
@@ -71,7 +75,8 @@ func withPrivateMongod(ctx context.Context, o Options, s Storage, params []strin
 	defer func() { err = errors.Join(err, private.remove()) }()
 	dir := private.dir
 	socket := filepath.Join(dir, "s.sock")
-	args := []string{"--dbpath", o.Pull.DBPath, "--bind_ip", socket, "--unixSocketPrefix", dir, "--logpath", filepath.Join(dir, "log")}
+	args := []string{"--dbpath", o.Pull.DBPath, "--bind_ip", socket, "--unixSocketPrefix", dir, "--logpath", filepath.Join(dir, "log"),
+		"--setParameter", monitorOff}
 	if s.DirectoryPerDB {
 		args = append(args, "--directoryperdb")
 	}

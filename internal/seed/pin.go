@@ -53,6 +53,9 @@ func (r *round) pinFiles(ctx context.Context) error {
 // pinned checks a list of files and completes it: the server leaves out
 // storage.bson, and perhaps sizes.
 func (a *Agent) pinned(list []File) ([]File, error) {
+	if _, err := a.dir.list(); err != nil { // it tells what cannot be followed
+		return nil, err
+	}
 	out := make([]File, 0, len(list)+1)
 	seen := make(map[string]bool, len(list)+1)
 	for _, f := range append(list[:len(list):len(list)], File{Path: storageFile, Size: -1}) {
@@ -63,7 +66,7 @@ func (a *Agent) pinned(list []File) ([]File, error) {
 		if err := checkPath(f.Path); err != nil {
 			return nil, mongo.WithHint(fmt.Errorf("seed: the backup cursor names a file that millrace does not know: %w", err), "use --way fsync-lock")
 		}
-		info, err := a.root.Stat(f.Path)
+		info, err := a.dir.Stat(f.Path)
 		if err != nil {
 			return nil, mongo.WithHint(fmt.Errorf("seed: the backup cursor names a file that cannot be read: %w", err),
 				"name the dbPath of this member, and run on its machine (in its container)")
@@ -206,7 +209,7 @@ func (r *round) putJournalAside(ctx context.Context, list []File, added map[stri
 			added[f.Path] = known
 		}
 		g.Go(func() error {
-			info, err := r.agent.root.Stat(f.Path)
+			info, err := r.agent.dir.Stat(f.Path)
 			if errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("seed: the server named %s, which is not there: %w", f.Path, err)
 			}

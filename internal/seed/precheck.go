@@ -45,7 +45,7 @@ func (p *Plan) checkTarget(dir string) {
 			p.add(precheck.Fail, "target directory", err.Error(), "give an empty directory; what is there is never overwritten")
 			return
 		}
-		files, _, _ := listFiles(root) // a directory that cannot be listed holds nothing to use again
+		files, _ := listCopy(root) // a directory that cannot be listed holds nothing to use again
 		for _, f := range files {
 			there += f.Size
 		}

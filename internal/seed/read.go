@@ -36,7 +36,7 @@ func (r *round) read(ctx context.Context, q ReadRequest, fn func(Block) error) (
 // readLive reads from the file, and notes what was given away.
 func (r *round) readLive(ctx context.Context, f *roundFile, q ReadRequest, fn func(Block) error) error {
 	a := r.agent
-	file, err := a.root.Open(q.Path)
+	file, err := a.dir.Open(q.Path)
 	if errors.Is(err, fs.ErrNotExist) && !f.bounded {
 		return nil // it is not in the final state either
 	}
@@ -159,7 +159,7 @@ func (r *round) frozenBlock(f *roundFile, aside *spool, path string, index int64
 			return n, err
 		}
 	}
-	file, err := r.agent.root.Open(path)
+	file, err := r.agent.dir.Open(path)
 	if err != nil {
 		return 0, fmt.Errorf("seed: open %s: %w", path, err)
 	}

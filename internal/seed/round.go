@@ -76,15 +76,15 @@ func newRound(ctx context.Context, a *Agent, origin Origin) (*round, error) {
 	if a.opts.Way == WayCursor {
 		return r, r.pinFiles(ctx)
 	}
-	list, stamps, err := listFiles(a.root)
+	all, err := a.dir.list()
 	if err != nil {
 		return nil, err
 	}
-	r.setList(list)
-	for _, f := range list {
-		r.files[f.Path] = &roundFile{first: stamps[f.Path]}
+	r.setList(all.files)
+	for _, f := range all.files {
+		r.files[f.Path] = &roundFile{first: all.stamps[f.Path]}
 	}
-	return r, nil
+	return r, r.awaitWrites(ctx)
 }
 
 // setList gives the round the files that its manifest names.

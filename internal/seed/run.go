@@ -80,6 +80,7 @@ type MemberOptions struct {
 	SetURI     string // any connection string of the set
 	CatchUp    time.Duration
 	NewSet     string // name of the new replica set; empty is a member of the same one
+	KeepExpiry bool   // the new set expires documents at once: it is not to follow the old one
 	NewSetHost string // its only member's address
 	Mongod     string // program for the recovery of a new set
 	LogPath    string // where the started mongod's output goes
@@ -96,7 +97,11 @@ type Result struct {
 	Report
 	// Position is where a new set stands: what comes after it on the old set is
 	// not in the copy.
-	Position       string  `json:"position,omitempty"`
+	Position string `json:"position,omitempty"`
+	// HeldExpiries is how many expiries of indexes and collections the new set
+	// does not have until the job Job is finalized.
+	HeldExpiries   int     `json:"heldExpiries,omitempty"`
+	Job            string  `json:"job,omitempty"`
 	RecoverSeconds float64 `json:"recoverSeconds,omitempty"`
 	StartSeconds   float64 `json:"startSeconds,omitempty"`
 	CatchUpSeconds float64 `json:"catchUpSeconds,omitempty"`
@@ -141,11 +146,14 @@ func makeMember(ctx context.Context, o Options, res *Result) error {
 	if o.Member.NewSet != "" {
 		o.Pull.Stats.enter(PhaseRecover, 0)
 		began := time.Now()
-		at, err := makeIndependent(ctx, o, res.Origin.Storage)
+		at, held, err := makeIndependent(ctx, o, res.Origin.Storage)
 		if err != nil {
 			return mongo.WithHint(err, "the files are complete, but still those of a member of the old set: do not start them as another set")
 		}
 		res.Position, res.RecoverSeconds = at.String(), time.Since(began).Seconds()
+		if res.HeldExpiries = held; held > 0 {
+			res.Job = followJob(o.Member.NewSet)
+		}
 	}
 	if len(o.Member.Command) == 0 {
 		return nil

@@ -78,6 +78,7 @@ func mongod(t *testing.T, version string) string {
 type result struct {
 	Result struct {
 		Position    string
+		Job         string
 		Pid         int
 		LockSeconds float64
 		Resumed     bool
