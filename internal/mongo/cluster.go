@@ -129,6 +129,9 @@ type hello struct {
 		MajorityOpTime OpTime    `bson:"majorityOpTime"`
 		LastWriteDate  time.Time `bson:"lastWriteDate"`
 	} `bson:"lastWrite"`
+	ClusterTime struct {
+		ClusterTime bson.Timestamp `bson:"clusterTime"`
+	} `bson:"$clusterTime"`
 }
 
 func (c *Cluster) hello(ctx context.Context) (h hello, err error) {
