@@ -211,6 +211,57 @@ func applyOpsChange(s *site) {
 		d("op", "c", "ns", s.name()+".$cmd", "o", d("create", "made")),
 	)))
 	s.insert("made", d("_id", 1))
+	for _, atomic := range []bool{true, false} {
+		userOpsChange(s, atomic)
+	}
+}
+
+// userOpsChange has a user's applyOps do what only applyOps can: insert over a
+// document, update what is missing, delete it. Where it is not atomic, the
+// server logs each operation as what became of it.
+func userOpsChange(s *site, atomic bool) {
+	c, n := s.ns("c"), 20
+	if !atomic {
+		n = 40
+	}
+	ops := bson.A{
+		d("op", "i", "ns", c, "o", d("_id", n, "k", fmt.Sprint("over", n))),
+		d("op", "u", "ns", c, "o2", d("_id", n+1), "o", d("$set", d("y", 1, "b", 1, "a", 1))),
+		d("op", "u", "ns", c, "o2", d("_id", n+1000, "q", 1), "o", d("$set", d("k", n+1000, "b", 1, "a", d("z", 1, "y", 2)))),
+		d("op", "u", "ns", c, "o2", d("_id", n+1001), "o", d("$set", d("k", n+1001, "x.y", 1)), "b", true),
+		d("op", "u", "ns", c, "o2", d("_id", n+1002), "o", d("_id", n+1002, "k", n+1002), "b", true),
+		d("op", "u", "ns", c, "o2", d("_id", n+2), "o", d("_id", n+2, "k", n+2, "whole", 1)),
+		d("op", "u", "ns", c, "o2", d("_id", n+1002), "o", d("$set", d("again", 1))),
+		d("op", "i", "ns", c, "o", d("_id", n+1002, "k", n+1002, "third", 1)),
+		d("op", "d", "ns", c, "o", d("_id", n+1003)),
+		d("op", "d", "ns", c, "o", d("_id", n+4, "not", "looked at")),
+		d("op", "i", "ns", c, "o", d("_id", n+4, "k", n+4)),
+		d("op", "u", "ns", c, "o2", d("_id", n+1004), "o", d("$set", d("k", n+1004))),
+		d("op", "d", "ns", c, "o", d("_id", n+1004)),
+	}
+	s.admin(d("applyOps", ops, "allowAtomic", atomic))
+	s.admin(d("applyOps", a(d("op", "c", "ns", "admin.$cmd", "o", d("applyOps", a(
+		d("op", "i", "ns", c, "o", d("_id", n+5, "k", n+5, "nested", 1)),
+		d("op", "u", "ns", c, "o2", d("_id", n+1005), "o", d("$set", d("k", n+1005)), "b", true),
+	)))), "allowAtomic", atomic))
+	s.admin(d("applyOps", a(d("op", "u", "ns", c, "o2", d("_id", n+1006), "o", d("$set", d("k", n+1006)), "b", true)), "alwaysUpsert", false, "allowAtomic", atomic))
+	s.admin(d("applyOps", a(
+		d("op", "i", "ns", c, "o", d("_id", n+7, "k", n+7, "beside", 1)),
+		d("op", "c", "ns", s.name()+".$cmd", "o", d("create", fmt.Sprint("beside", n))),
+		d("op", "i", "ns", c, "o", d("_id", n+1007, "k", n+1007)),
+	), "allowAtomic", atomic))
+	if !shared.sourceVer.AtLeast(6, 0) {
+		s.admin(d("applyOps", a(
+			d("op", "u", "ns", c, "o2", d("_id", n+1008), "o", d("k", n+1008, "nameless", 1), "b", true),
+			d("op", "u", "ns", c, "o2", d("_id", n+8), "o", d("k", n+8, "nameless", 1)),
+		), "allowAtomic", atomic))
+	}
+	if shared.sourceVer.AtLeast(5, 0) {
+		s.admin(d("applyOps", a(
+			d("op", "u", "ns", c, "o2", d("_id", n+1009), "o", d("$v", 2, "diff", d("u", d("x", 7), "i", d("k", n+1009))), "b", true),
+			d("op", "u", "ns", c, "o2", d("_id", n+9), "o", d("$v", 2, "diff", d("d", d("n", false), "i", d("k", n+9, "z", 1)))),
+		), "allowAtomic", atomic))
+	}
 }
 
 // uniqueScenarios hold documents that trade the keys of unique indexes.

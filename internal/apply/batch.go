@@ -39,6 +39,8 @@ type op struct {
 	owned bool
 	// guarded: the statement holds only for a document without the fields it inserts
 	guarded bool
+	// upsert: an opUpdate makes the document if it does not exist
+	upsert bool
 	// lasting: doc certainly holds no timestamp that the server replaces
 	lasting bool
 
@@ -210,12 +212,20 @@ func (b *batch) ack(seg *segment, n int64, released bool) {
 	b.acks = append(b.acks, ack{seg, n, released})
 }
 
+// made is the document that an update with upsert starts from when there is
+// none.
+func (o *op) made() bson.Raw {
+	return bson.Raw(bsoncore.NewDocumentBuilder().AppendValue("_id", o.id).Build())
+}
+
 func newOp(it item) (op, error) {
 	ev := it.ev
 	o := op{id: ev.ID, hash: it.hash, window: it.window, at: ev.At, since: ev.At.TS}
 	switch ev.Op {
 	case tail.Insert:
 		o.kind, o.doc = opInsert, ev.Doc
+	case tail.Put:
+		o.kind, o.doc = opPut, ev.Doc
 	case tail.Delete:
 		o.kind = opDelete
 	default:
@@ -226,7 +236,7 @@ func newOp(it item) (op, error) {
 		if kind == delta.Replacement {
 			o.kind, o.doc = opReplace, ev.Doc
 		} else {
-			o.kind, o.upd = opUpdate, d
+			o.kind, o.upd, o.upsert = opUpdate, d, ev.Op == tail.Upsert
 		}
 	}
 	return o, nil

@@ -337,7 +337,7 @@ func (e *Engine) route(ctx context.Context, seg *segment, b *tail.Batch) (routed
 		if t == nil {
 			continue
 		}
-		if ev.Op == tail.Insert && !t.start.Before(ev.At) {
+		if (ev.Op == tail.Insert || ev.Op == tail.Put) && !t.start.Before(ev.At) {
 			e.n.skipped.Add(1)
 			continue
 		}

@@ -58,7 +58,7 @@ func (o *op) update(d delta.Delta, m *memory) (bool, error) {
 // foldable excludes successions that a source cannot have produced, except
 // inside the window, where the target must see them one after the other.
 func foldable(prev, next *op) bool {
-	if prev.window != next.window {
+	if prev.window != next.window || prev.upsert || next.upsert {
 		return false
 	}
 	switch {

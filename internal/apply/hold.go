@@ -85,7 +85,7 @@ func (h *held) join(it item) (joined, ok bool, err error) {
 
 // takes tells what is kept back.
 func (h *held) takes(o *op) bool {
-	return o.kind == opUpdate || o.kind == opInsert && h.alone == 0 && len(o.doc) <= smallInsert
+	return o.kind == opUpdate && !o.upsert || o.kind == opInsert && h.alone == 0 && len(o.doc) <= smallInsert
 }
 
 // keep takes an operation over; false when another document has its hash.

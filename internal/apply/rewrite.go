@@ -38,6 +38,10 @@ func (w *worker) rewriteSome(ctx context.Context, t *target, ops []*op) error {
 	}
 	var puts []*op
 	for i, o := range ops {
+		kind := opReplace
+		if docs[i] == nil && o.upsert {
+			docs[i], kind = o.made(), opPut
+		}
 		if docs[i] == nil {
 			if !o.window {
 				if err := w.lost(t, o, deadletter.CauseMissing, textMissing); err != nil {
@@ -55,7 +59,7 @@ func (w *worker) rewriteSome(ctx context.Context, t *target, ops []*op) error {
 		if doc == nil {
 			continue // parked
 		}
-		puts = append(puts, &op{kind: opReplace, id: o.id, hash: o.hash, doc: doc, at: o.at, since: o.since, window: o.window})
+		puts = append(puts, &op{kind: kind, id: o.id, hash: o.hash, doc: doc, at: o.at, since: o.since, window: o.window})
 	}
 	w.e.n.rewritten.Add(int64(len(puts)))
 	return w.updates(ctx, t, puts)

@@ -98,10 +98,10 @@ func (w *worker) writeOne(ctx context.Context, t *target, o *op) error {
 	}
 	if o.kind == opUpdate {
 		w.buf = w.buf[:0]
-		switch w.translate(o) {
-		case delta.None:
+		switch form := w.translate(o); {
+		case form == delta.None, form == delta.Guarded && o.upsert:
 			return w.rewrite(ctx, t, []*op{o})
-		case delta.Guarded:
+		case form == delta.Guarded:
 			return w.guarded(ctx, t, []*op{o})
 		}
 	}

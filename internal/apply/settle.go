@@ -150,6 +150,9 @@ func (w *worker) replayStep(p *parkedOp, o *op, doc *[]byte) (*refusal, error) {
 	case opDelete:
 		*doc = nil
 	case opUpdate:
+		if *doc == nil && o.upsert {
+			*doc = o.made()
+		}
 		if *doc == nil {
 			if !o.window {
 				return &refusal{cause: deadletter.CauseMissing, text: textMissing}, nil

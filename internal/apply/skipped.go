@@ -53,7 +53,9 @@ func newSkipped(list []Place) *skipped {
 
 func placeKey(ns string, id bsoncore.Value) string { return parkKey(&target{ns: ns}, id) }
 
-func (p Place) value() bsoncore.Value { return bsoncore.Value{Type: bsoncore.Type(p.ID.Type), Data: p.ID.Value} }
+func (p Place) value() bsoncore.Value {
+	return bsoncore.Value{Type: bsoncore.Type(p.ID.Type), Data: p.ID.Value}
+}
 
 // put is called with mu held, or before anybody else knows s.
 func (s *skipped) put(p Place) {

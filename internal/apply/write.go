@@ -157,10 +157,10 @@ func (w *worker) sort(ops []op) (s sorted) {
 		case opInsert:
 			s.inserts = append(s.inserts, o)
 		case opUpdate:
-			switch w.translate(o) {
-			case delta.Classic:
+			switch form := w.translate(o); {
+			case form == delta.Classic:
 				s.updates = append(s.updates, o)
-			case delta.Guarded:
+			case form == delta.Guarded && !o.upsert: // a guard that fails would insert
 				s.guarded = append(s.guarded, o)
 			default:
 				s.rewrites = append(s.rewrites, o)
@@ -419,7 +419,7 @@ func appendUpdate(dst []byte, o *op) []byte {
 		dst = appendQuery(dst, o.id)
 	}
 	dst = bsoncore.AppendDocumentElement(dst, "u", o.doc)
-	if o.kind == opPut {
+	if o.kind == opPut || o.upsert {
 		dst = bsoncore.AppendBooleanElement(dst, "upsert", true)
 	}
 	dst, _ = bsoncore.AppendDocumentEnd(dst, i)

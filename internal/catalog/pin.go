@@ -9,7 +9,6 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -21,8 +20,6 @@ const (
 	// pinPause is the wait before the second attempt; it doubles up to maxPinPause.
 	pinPause    = 100 * time.Millisecond
 	maxPinPause = 5 * time.Second
-	// commitPoll is the pause between looks at the majority position.
-	commitPoll = 10 * time.Millisecond
 )
 
 // Pin lists the part of the catalog in scope exactly as it stood at a
@@ -71,38 +68,15 @@ func tryPin(ctx context.Context, c *mongo.Cluster, scope Scope) (snap Snapshot, 
 	if err != nil {
 		return snap, "", err
 	}
-	// Twice, for a change can be visible in the catalog an instant before the
-	// server counts it as its newest write.
-	end := before.Majority
-	for range 2 {
-		if end, err = newestCommitted(ctx, c); err != nil {
-			return snap, "", err
-		}
+	end, err := c.Committed(ctx)
+	if err != nil {
+		return snap, "", err
 	}
 	if end.Term != before.Majority.Term {
 		return snap, "an election", nil
 	}
 	obstacle, err = schemaChangeIn(ctx, c, before.Majority, end, scope)
 	return Snapshot{At: before.Majority, Collections: colls}, obstacle, err
-}
-
-// newestCommitted waits until the newest write of now is majority-committed.
-func newestCommitted(ctx context.Context, c *mongo.Cluster) (mongo.OpTime, error) {
-	p, err := c.Positions(ctx)
-	if err != nil {
-		return mongo.OpTime{}, err
-	}
-	last := p.Last
-	for p.Majority.Before(last) && p.Last.Term == last.Term {
-		if err := sleep(ctx, commitPoll); err != nil {
-			return last, fmt.Errorf("wait until %v is majority-committed on %s: %w", last, c.Address(), err)
-		}
-		if p, err = c.Positions(ctx); err != nil {
-			return last, err
-		}
-	}
-	last.Term = p.Last.Term // after an election it may never be committed
-	return last, nil
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
@@ -130,15 +104,19 @@ type oplogEntry struct {
 // concerns something in scope; "" when there is none.
 func schemaChangeIn(ctx context.Context, c *mongo.Cluster, from, to mongo.OpTime, scope Scope) (string, error) {
 	wrap := func(err error) error { return fmt.Errorf("read oplog of %s for schema changes: %w", c.Address(), err) }
-	oplog := c.Client.Database("local", options.Database().SetReadPreference(readpref.Primary()).
-		SetReadConcern(readconcern.Majority())).Collection("oplog.rs")
-	cur, err := oplog.Find(ctx, bson.D{
-		{Key: "ts", Value: bson.D{{Key: "$gt", Value: from.TS}, {Key: "$lte", Value: to.TS}}},
-		{Key: "$or", Value: bson.A{
-			bson.D{{Key: "op", Value: "c"}},
-			bson.D{{Key: "ns", Value: bson.Regex{Pattern: `\.system\.views$`}}},
+	cur, err := c.Client.Database("local").RunCommandCursor(ctx, bson.D{
+		{Key: "find", Value: "oplog.rs"},
+		{Key: "filter", Value: bson.D{
+			{Key: "ts", Value: bson.D{{Key: "$gt", Value: from.TS}, {Key: "$lte", Value: to.TS}}},
+			{Key: "$or", Value: bson.A{
+				bson.D{{Key: "op", Value: "c"}},
+				bson.D{{Key: "ns", Value: bson.Regex{Pattern: `\.system\.views$`}}},
+			}},
 		}},
-	}, options.Find().SetSort(bson.D{{Key: "$natural", Value: 1}}))
+		{Key: "sort", Value: bson.D{{Key: "$natural", Value: 1}}},
+		// A primary elected since may not know yet that all this is committed.
+		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}, {Key: "afterClusterTime", Value: to.TS}}},
+	}, options.RunCmd().SetReadPreference(readpref.Primary()))
 	if err != nil {
 		return "", wrap(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
@@ -62,7 +63,7 @@ func TestPinNamesTheObstacle(t *testing.T) {
 	t.Parallel()
 	db := newDB()
 	newReplica(t, newRules(t, rule.Config{}), db)
-	from, err := newestCommitted(t.Context(), src)
+	from, err := src.Committed(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +78,7 @@ func TestPinNamesTheObstacle(t *testing.T) {
 		{`{"insert":"c","documents":[{"_id":1}]}`, ""},
 	} {
 		do(t, src, db, c.cmd)
-		end, err := newestCommitted(t.Context(), src)
+		end, err := src.Committed(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,7 +144,7 @@ func TestUnfinishedBuildIsNotListed(t *testing.T) {
 		if len(building) > 0 {
 			break
 		}
-		if err := sleep(t.Context(), commitPoll); err != nil {
+		if err := sleep(t.Context(), 10*time.Millisecond); err != nil {
 			t.Fatal(err)
 		}
 	}

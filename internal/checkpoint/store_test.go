@@ -56,7 +56,9 @@ func begin(t *testing.T, s *Store, c *mongo.Cluster) Job {
 
 // nobody is the end of no other run.
 func nobody(c *mongo.Cluster) func(context.Context, int64, bson.D) (bson.Raw, error) {
-	return func(ctx context.Context, _ int64, then bson.D) (bson.Raw, error) { return c.Command(ctx, mongo.StateDB, then) }
+	return func(ctx context.Context, _ int64, then bson.D) (bson.Raw, error) {
+		return c.Command(ctx, mongo.StateDB, then)
+	}
 }
 
 func testJob(t *testing.T, c *mongo.Cluster) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -127,8 +128,7 @@ func (r *reader) slice(ctx context.Context, s *slice) error {
 			s.end(false)
 			return nil
 		case mongo.IsCode(err, mongo.CodeNamespaceNotFound):
-			s.end(true)
-			return nil
+			return r.vanished(ctx, s, err)
 		case mongo.IsCode(err, codeKeyNotFound) && sc.stepBack():
 			idle = 0
 		case mongo.IsCode(err, mongo.CodeCappedPositionLost) && s.st.Strategy == Serial:
@@ -143,7 +143,7 @@ func (r *reader) slice(ctx context.Context, s *slice) error {
 			s.c.plan = nil
 			return r.collection(ctx, s.c)
 		case errors.Is(err, errLarge):
-			if err := r.measure(ctx, s.c); err != nil {
+			if err := r.measure(ctx, s.c); err != nil && !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
 				return err
 			}
 			return r.collection(ctx, s.c)
@@ -152,6 +152,23 @@ func (r *reader) slice(ctx context.Context, s *slice) error {
 		}
 		r.e.opts.Log.Debug("cursor opened again", "collection", s.c.Source.NS, "slice", s.st.N, "cause", err)
 	}
+}
+
+// vanished ends a slice whose collection the member does not have, if it is gone
+// for good. A drop that may roll back, or has, says nothing: then the run ends
+// with an error that passes, and the next one reads on.
+func (r *reader) vanished(ctx context.Context, s *slice, cause error) error {
+	gone, err := r.e.src.Vanished(ctx, s.c.sourceDB, s.c.Source.UUID)
+	if err != nil {
+		return fmt.Errorf("learn whether %s is gone: %w", s.c.Source.NS, err)
+	}
+	if !gone {
+		return driver.CommandError{Code: mongo.CodeNamespaceNotFound, Labels: []string{"RetryableWriteError"},
+			Message: fmt.Sprintf("copy: source member %s has not yet undone the drop of %s, which was rolled back: %s",
+				r.run.node, s.c.Source.NS, cause)}
+	}
+	s.end(true)
+	return nil
 }
 
 // restart begins an ordered collection anew after its position was lost and

@@ -179,6 +179,9 @@ func (r *run) awaitPosition(ctx context.Context) error {
 	rd := &reader{run: r, e: r.e, conn: conn}
 	for range 100 {
 		_, err := rd.currentName(ctx, r.colls[0], ByID)
+		if err != nil && mongo.Classify(err) == mongo.ClassRetry {
+			return fmt.Errorf("copy: ask %s for its position: %w", r.node, err) // else the readers wait for a member that is gone
+		}
 		if err == nil || ctx.Err() != nil || !mongo.IsCode(err, codeInvalidOptions) {
 			return ctx.Err() // other errors concern the collection, not the position
 		}

@@ -122,14 +122,17 @@ func (c *Cluster) Command(ctx context.Context, db string, cmd any) (bson.Raw, er
 
 type hello struct {
 	LocalTime time.Time `bson:"localTime"`
-	SetName   string   `bson:"setName"`
-	Msg       string   `bson:"msg"`
-	Hosts     []string `bson:"hosts"`
+	SetName   string    `bson:"setName"`
+	Msg       string    `bson:"msg"`
+	Hosts     []string  `bson:"hosts"`
 	LastWrite struct {
 		OpTime         OpTime    `bson:"opTime"`
 		MajorityOpTime OpTime    `bson:"majorityOpTime"`
 		LastWriteDate  time.Time `bson:"lastWriteDate"`
 	} `bson:"lastWrite"`
+	ClusterTime struct {
+		ClusterTime bson.Timestamp `bson:"clusterTime"`
+	} `bson:"$clusterTime"`
 }
 
 func (c *Cluster) hello(ctx context.Context) (h hello, err error) {

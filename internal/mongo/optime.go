@@ -28,6 +28,15 @@ func (o OpTime) Compare(p OpTime) int { return CompareTS(o.TS, p.TS) }
 // Before reports o < p.
 func (o OpTime) Before(p OpTime) bool { return o.Compare(p) < 0 }
 
+// First is the least position that an entry at or after o can have: a second's
+// entries are counted from 1. A position that is only a time begins there.
+func (o OpTime) First() OpTime {
+	if o.TS.I == 0 {
+		o.TS.I = 1
+	}
+	return o
+}
+
 // Time is the wall-clock second of the position.
 func (o OpTime) Time() time.Time { return time.Unix(int64(o.TS.T), 0).UTC() }
 

@@ -3,6 +3,7 @@ package replicate_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -246,6 +247,30 @@ func testPrecheck(t *testing.T, s servers) {
 	inc.StartAt = "1000000000:1"
 	if got := failing(t, open(t, inc)); !strings.Contains(got, "oplog") {
 		t.Errorf("a start before the oplog: %q", got)
+	}
+	testFromTheFirstSecond(t, s, inc)
+}
+
+// testFromTheFirstSecond starts at the second with whose first entry the oplog
+// begins: nothing can be missing.
+func testFromTheFirstSecond(t *testing.T, s servers, inc replicate.Spec) {
+	t.Helper()
+	var oldest struct {
+		TS bson.Timestamp `bson:"ts"`
+	}
+	if err := s.srcDB.Database("local").Collection("oplog.rs").FindOne(t.Context(), bson.D{}).Decode(&oldest); err != nil {
+		t.Fatal(err)
+	}
+	if oldest.TS.I != 1 {
+		t.Fatalf("the oplog begins at %v", oldest.TS)
+	}
+	inc.Rules = rule.Config{Include: []string{"pre.*"}}
+	inc.StartAt = fmt.Sprintf("%d:0", oldest.TS.T)
+	if err := open(t, inc).Run(t.Context()); err != nil {
+		t.Errorf("from the second in which the oplog begins: %v", err)
+	}
+	if n := count(t, s.targetC, "pre"); n != 3 {
+		t.Errorf("%d documents arrived", n)
 	}
 }
 

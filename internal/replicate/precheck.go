@@ -255,10 +255,10 @@ func (p *planner) window(ctx context.Context) error {
 		need, _ = mongo.ParseOpTime(p.j.spec.StartAt)
 	}
 	switch {
-	case !need.IsZero() && need.Before(oldest) && p.j.spooler.mayHold():
+	case !need.IsZero() && need.First().Before(oldest) && p.j.spooler.mayHold():
 		p.add(precheck.Warn, "oplog", "leave the spool's directory alone",
 			"it begins at %s and no longer holds %s, from which the job would read on; the spool may", oldest, need)
-	case !need.IsZero() && need.Before(oldest):
+	case !need.IsZero() && need.First().Before(oldest):
 		p.add(precheck.Fail, "oplog", "make the oplog larger (replSetResizeOplog), then begin anew with --restart and --on-existing drop",
 			"it begins at %s and no longer holds %s, from which the job would read on", oldest, need)
 	case p.j.spec.WarnWindow > 0 && have < p.j.spec.WarnWindow && p.j.src.OplogFull(ctx):

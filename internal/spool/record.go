@@ -35,6 +35,17 @@ func (r Record) header(b *[headerSize]byte) {
 	binary.LittleEndian.PutUint64(b[24:], checksum(b[:24], r.Payload))
 }
 
+// writeRecord writes a record at offset.
+func writeRecord(f io.WriterAt, offset int64, r Record) error {
+	var head [headerSize]byte
+	r.header(&head)
+	if _, err := f.WriteAt(head[:], offset); err != nil {
+		return err
+	}
+	_, err := f.WriteAt(r.Payload, offset+headerSize)
+	return err
+}
+
 func checksum(head, payload []byte) uint64 {
 	d := xxhash.New()
 	_, _ = d.Write(head)

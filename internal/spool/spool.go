@@ -50,6 +50,7 @@ type Spool struct {
 	bytes    int64
 	unlock   func() error
 	file     *os.File      // of the newest segment, nil before the first append
+	torn     bool          // behind the newest segment's records lies what a failed write left
 	changed  chan struct{} // closed and replaced by each append
 }
 
@@ -95,6 +96,9 @@ func Open(dir string, o Options) (_ *Spool, err error) {
 		return nil, fmt.Errorf("open spool: %w", err)
 	}
 	for i, n := range numbers {
+		if i > 0 && n != numbers[i-1]+1 {
+			return nil, fmt.Errorf("open spool %s: %w: segment %d is not there", dir, ErrDamaged, numbers[i-1]+1)
+		}
 		if err := s.load(n, i == len(numbers)-1); err != nil {
 			return nil, fmt.Errorf("open spool %s: %w", dir, err)
 		}
@@ -187,6 +191,9 @@ func (s *Spool) load(number uint64, newest bool) error {
 		g.last = r.Last
 		g.size += r.size()
 	}
+	if g.size == 0 && !newest {
+		return fmt.Errorf("%w: segment %d is empty", ErrDamaged, number)
+	}
 	if g.size == 0 { // nothing of it was whole
 		return os.Remove(s.path(number))
 	}
@@ -246,16 +253,16 @@ func (s *Spool) Append(r Record) error {
 	case !s.fits(r.size()):
 		return ErrFull
 	}
+	if err := s.mend(); err != nil {
+		return fmt.Errorf("spool: %w", err)
+	}
 	if err := s.roll(r); err != nil {
 		return fmt.Errorf("spool: %w", err)
 	}
 	g := s.segments[len(s.segments)-1]
-	var head [headerSize]byte
-	r.header(&head)
-	if _, err := s.file.WriteAt(head[:], g.size); err != nil {
-		return fmt.Errorf("spool: %w", noSpace(err))
-	}
-	if _, err := s.file.WriteAt(r.Payload, g.size+headerSize); err != nil {
+	if err := writeRecord(s.file, g.size, r); err != nil {
+		s.torn = true
+		_ = s.mend() // else before the next write
 		return fmt.Errorf("spool: %w", noSpace(err))
 	}
 	if g.size == 0 {
@@ -266,6 +273,19 @@ func (s *Spool) Append(r Record) error {
 	s.bytes += r.size()
 	close(s.changed)
 	s.changed = make(chan struct{})
+	return nil
+}
+
+// mend cuts off what a failed write left, so that nothing follows a segment's
+// last record whenever the process ends and whatever is written next.
+func (s *Spool) mend() error {
+	if !s.torn {
+		return nil
+	}
+	if err := s.file.Truncate(s.segments[len(s.segments)-1].size); err != nil {
+		return noSpace(err)
+	}
+	s.torn = false
 	return nil
 }
 

@@ -5,9 +5,11 @@ import (
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/catalog"
+	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -29,6 +31,7 @@ type assembler struct {
 	start   mongo.OpTime // End of the last batch
 	end     mongo.OpTime // everything up to it is in a batch or in events
 
+	byUser   bool // the operations at hand are of a user's applyOps
 	events   []Event
 	capacity int // of the next events slice
 	pending  int // bytes that events hold on to, and of entries skipped since the last batch
@@ -121,7 +124,10 @@ func (a *assembler) command(ctx context.Context, e *entry, live bool) error {
 		if !live {
 			return nil
 		}
-		return a.applyOps(ctx, c.ops, e.at, 0)
+		a.byUser = a.usersOwn(e, c)
+		err := a.applyOps(ctx, c.ops, e.at, 0)
+		a.byUser = false
+		return err
 	case "commitTransaction":
 		if e.prev.IsZero() {
 			return fmt.Errorf("%w: a commit that names no prepared entry", errMalformed)
@@ -135,6 +141,13 @@ func (a *assembler) command(ctx context.Context, e *entry, live bool) error {
 		return nil
 	}
 	return a.schema(e, e.at)
+}
+
+// usersOwn tells a user's applyOps command, which is logged as it was sent, from
+// what a server groups by itself. Before 7.0 none does, but for retryable
+// inserts; there a nested command is logged without what tells where it came from.
+func (a *assembler) usersOwn(e *entry, c command) bool {
+	return c.sent || !e.separate && !a.o.cluster.Info.Version.AtLeast(7, 0)
 }
 
 // transaction handles an applyOps entry of a transaction.
@@ -280,6 +293,9 @@ func (a *assembler) document(e *entry, at mongo.OpTime) error {
 	}
 	ev := Event{NS: info.name, At: at}
 	key := e.o
+	if a.byUser {
+		e.o = wholeDocument(e)
+	}
 	switch string(e.op) {
 	case "i":
 		ev.Op, ev.Doc = Insert, e.o
@@ -297,8 +313,52 @@ func (a *assembler) document(e *entry, at mongo.OpTime) error {
 	if ev.ID, ok = id(key); !ok || len(ev.ID.Data) == 0 && ev.ID.Type == 0 && ev.Op != Insert {
 		return fmt.Errorf("%w: no _id", errMalformed)
 	}
+	if a.byUser {
+		ev.Op = asApplied(ev)
+	}
+	if ev.Op == Upsert {
+		ev.Doc = delta.Sorted(ev.Doc, a.o.cluster.Info.Version.AtLeast(5, 0))
+	}
 	a.add(ev)
 	return nil
+}
+
+// asApplied is what a server makes of an operation of a user's applyOps (tried
+// on 4.2 to 6.0): an insert replaces what has its _id, an update that finds
+// nothing inserts, whatever the entry says of b and alwaysUpsert, for one that
+// failed is not logged.
+func asApplied(ev Event) Op {
+	switch {
+	case ev.Op == Insert, ev.Op == Update && delta.KindOf(ev.Doc) == delta.Replacement:
+		return Put
+	case ev.Op == Update:
+		return Upsert
+	}
+	return ev.Op
+}
+
+// wholeDocument is the entry's o, as a replacement with its _id: servers before
+// 6.0 take one without, and put it first.
+func wholeDocument(e *entry) bson.Raw {
+	if string(e.op) != "u" || e.o == nil || e.o2 == nil || delta.KindOf(e.o) != delta.Replacement {
+		return e.o
+	}
+	if v, ok := id(e.o); !ok || v.Type != 0 {
+		return e.o
+	}
+	v, ok := id(e.o2)
+	body, whole := bsonraw.Body(e.o)
+	if !ok || !whole || v.Type == 0 {
+		return e.o
+	}
+	i, doc := bsoncore.AppendDocumentStart(nil)
+	doc = bsoncore.AppendValueElement(doc, "_id", v)
+	doc = append(doc, body...)
+	doc, err := bsoncore.AppendDocumentEnd(doc, i)
+	if err != nil {
+		return e.o
+	}
+	return doc
 }
 
 func (a *assembler) add(ev Event) {

@@ -156,6 +156,7 @@ type command struct {
 	ops      []byte // the array of applyOps, nil when o is another command
 	partial  bool   // more entries of the transaction follow
 	prepared bool   // a commit or an abort entry follows
+	sent     bool   // it is logged as a client sent it
 }
 
 func parseCommand(o bson.Raw) (c command, err error) {
@@ -183,6 +184,8 @@ func parseCommand(o bson.Raw) (c command, err error) {
 			c.partial = truth(f)
 		case "prepare":
 			c.prepared = truth(f)
+		case "$db":
+			c.sent = true
 		}
 	}
 	return c, nil

@@ -22,6 +22,10 @@ const (
 	Update    // Doc is the oplog's o: a $v:2 diff, $v:1 modifiers, or a whole replacement
 	Delete
 	Schema // Change is set; everything before it comes first, everything after it later
+	// Put and Upsert come from applyOps commands of users, which a server applies
+	// in its own way: the document may be there or not.
+	Put    // Doc is the document from now on
+	Upsert // as Update; a missing document is made of its _id and the update
 )
 
 // Event is one change of one document, or one schema change. Byte fields alias
@@ -30,7 +34,7 @@ type Event struct {
 	Op     Op
 	NS     string         // source namespace, e.g. "db.coll" or "db.system.buckets.x"
 	ID     bsoncore.Value // _id; unset for Schema
-	Doc    bson.Raw       // Insert: the document; Update: see Update
+	Doc    bson.Raw       // Insert and Put: the document; Update and Upsert: see Update
 	Change *catalog.Change
 	// At is the position of the oplog entry that made the event take effect:
 	// its own, or that of its transaction's commit.

@@ -71,6 +71,17 @@ func (f *fetcher) entry(ctx context.Context, at mongo.OpTime, bare bool) (entry,
 
 // missing explains why no entry is at a position.
 func (f *fetcher) missing(ctx context.Context, at mongo.OpTime) error {
+	// A primary just elected has the entry before it knows that it is committed.
+	known, found, err := findOne(ctx, f.conn, append(bson.D{
+		{Key: "find", Value: oplogColl}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
+		{Key: "filter", Value: bson.D{{Key: "ts", Value: bson.D{{Key: "$gte", Value: at.TS}, {Key: "$lte", Value: at.TS}}}}},
+	}, seekHint(f.cluster)...))
+	if err != nil {
+		return err
+	}
+	if found && same(known.at, at) {
+		return passing(codeCursorNotFound, "CursorNotFound", f.conn.Addr()+" does not know yet that "+at.String()+" is committed")
+	}
 	oldest, err := oplogEnd(ctx, f.conn, 1)
 	if err != nil {
 		return err

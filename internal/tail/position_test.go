@@ -170,3 +170,30 @@ func TestOplogRollsOver(t *testing.T) {
 	}
 	t.Log(err)
 }
+
+// TestCompleteOplog: a time is no entry. Where the oplog begins with the first
+// entry that the time's second can have, nothing is missing; where it begins
+// later, only the entry that begins a set's history tells that.
+func TestCompleteOplog(t *testing.T) {
+	set := bson.D{{Key: "msg", Value: "initiating set"}}
+	for _, tc := range []struct {
+		name   string
+		since  uint32
+		oldest bson.Timestamp
+		o      bson.D
+		want   bool
+	}{
+		{"before the second", 1000, bson.Timestamp{T: 999, I: 7}, doc(1), true},
+		{"its first entry", 1000, bson.Timestamp{T: 1000, I: 1}, doc(1), true},
+		{"its second entry", 1000, bson.Timestamp{T: 1000, I: 2}, doc(1), false},
+		{"a later second", 1000, bson.Timestamp{T: 1001, I: 1}, doc(1), false},
+		{"the set begins later in the second", 1000, bson.Timestamp{T: 1000, I: 2}, set, true},
+		{"the set is younger", 1000, bson.Timestamp{T: 2000, I: 1}, set, true},
+	} {
+		e, err := parseEntry(raw(t, bson.D{{Key: "op", Value: "n"}, {Key: "o", Value: tc.o}, {Key: "ts", Value: tc.oldest}}))
+		ok(t, err)
+		if got := complete(mongo.OpTime{TS: bson.Timestamp{T: tc.since}, Term: -1}, e); got != tc.want {
+			t.Errorf("%s: %v", tc.name, got)
+		}
+	}
+}

@@ -199,12 +199,19 @@ func (r *reader) verifyStart(ctx context.Context, conn *wire.Conn, first []byte)
 		return readError(conn.Addr(), r.from, err)
 	}
 	switch {
-	case !exact(r.from) && (oldest.at.Before(r.from) || beginsSet(oldest)):
+	case !exact(r.from) && complete(r.from, oldest):
 		return nil
 	case !exact(r.from) || r.from.Before(oldest.at):
 		return tooOld("the entry", r.from, oldest.at)
 	}
 	return rolledBack("the entry", r.from, e.at)
+}
+
+// complete tells whether an oplog that begins with oldest has lost nothing since
+// a time: either no entry can lie between the two, or there never was one before
+// oldest.
+func complete(since mongo.OpTime, oldest entry) bool {
+	return !since.First().Before(oldest.at) || beginsSet(oldest)
 }
 
 // exact tells a position of an entry from one that is only a time.
