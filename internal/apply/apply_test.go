@@ -72,6 +72,7 @@ func (p pair) replay(t *testing.T, from, to mongo.OpTime, o apply.Options) (appl
 	g.Go(func() error { return eng.Run(ctx) })
 	g.Go(func() error {
 		return tail.NewOplog(p.src, tail.OplogOptions{BatchBytes: 64 << 10}).Run(ctx, pos, func(ctx context.Context, b *tail.Batch) error {
+			cut(b, to)
 			if err := eng.Feed(ctx, b); err != nil {
 				return err
 			}
@@ -92,6 +93,16 @@ func (p pair) replay(t *testing.T, from, to mongo.OpTime, o apply.Options) (appl
 		err = nil
 	}
 	return eng.Stats(), err
+}
+
+// cut takes what is after a position off a batch.
+func cut(b *tail.Batch, to mongo.OpTime) {
+	for len(b.Events) > 0 && to.Before(b.Events[len(b.Events)-1].At) {
+		b.Events = b.Events[:len(b.Events)-1]
+	}
+	if to.Before(b.End) {
+		b.End = to
+	}
 }
 
 // same compares a collection byte for byte.

@@ -23,6 +23,7 @@ type serialRun struct {
 	traits apply.Traits
 	c      *driver.Collection
 	from   mongo.OpTime
+	again  mongo.OpTime // where a restart begins
 }
 
 // folded is a collation under which 'a' and 'A' are one _id.
@@ -42,7 +43,8 @@ func (p pair) serial(t *testing.T, db string, traits apply.Traits, create bson.D
 			}
 		}
 	}
-	return &serialRun{pair: p, t: t, db: db, traits: traits, c: p.src.Client.Database(db).Collection("c"), from: p.position(t)}
+	at := p.position(t)
+	return &serialRun{pair: p, t: t, db: db, traits: traits, c: p.src.Client.Database(db).Collection("c"), from: at, again: at}
 }
 
 func (s *serialRun) insert(id any, fields ...bson.E) {
@@ -89,14 +91,17 @@ func (s *serialRun) apply(from, to, window mongo.OpTime, o apply.Options) (apply
 	return s.replay(s.t, from, to, o)
 }
 
-// killed applies everything up to kill, then starts again from the beginning
+// checkpoint is what a restart begins at.
+func (s *serialRun) checkpoint() { s.t.Helper(); s.again = s.now() }
+
+// killed applies everything up to kill, then starts again from the checkpoint
 // and goes on to now; the target has to be as the source is.
 func (s *serialRun) killed(kill mongo.OpTime, o apply.Options) {
 	s.t.Helper()
 	if _, err := s.apply(s.from, kill, mongo.OpTime{}, o); err != nil {
 		s.t.Fatal(err)
 	}
-	st, err := s.apply(s.from, s.now(), kill, o)
+	st, err := s.apply(s.again, s.now(), kill, o)
 	if err != nil {
 		s.t.Errorf("after the restart: %v", err)
 	}
@@ -124,6 +129,7 @@ func TestSerialParked(t *testing.T) {
 		{"key", collated, collation, true, func(s *serialRun) mongo.OpTime {
 			s.insert("x")
 			s.insert("z")
+			s.checkpoint()
 			s.set("x", "k", 1)
 			s.set("x", "k", 2)
 			s.set("z", "k", 1)
@@ -162,6 +168,7 @@ func TestSerialParked(t *testing.T) {
 		}},
 		{"other_case", collated, collation, false, func(s *serialRun) mongo.OpTime {
 			s.insert("a", k(1))
+			s.checkpoint()
 			s.replace("a", k(2))
 			s.remove("a")
 			s.insert("A", k(3))
@@ -171,6 +178,7 @@ func TestSerialParked(t *testing.T) {
 		}},
 		{"other_case_stays", collated, collation, false, func(s *serialRun) mongo.OpTime {
 			s.insert("a", k(1))
+			s.checkpoint()
 			s.replace("a", k(2))
 			s.set("a", "n", 1)
 			s.remove("a")
@@ -194,6 +202,7 @@ func TestSerialParked(t *testing.T) {
 		{"keys_traded", collated, collation, true, func(s *serialRun) mongo.OpTime {
 			s.insert("a", k(1))
 			s.insert("b", k(2))
+			s.checkpoint()
 			s.set("a", "k", 3)
 			s.set("b", "k", 1)
 			s.set("a", "k", 2)
@@ -206,6 +215,7 @@ func TestSerialParked(t *testing.T) {
 		{"capped_key", apply.Traits{Capped: true}, ring, true, func(s *serialRun) mongo.OpTime {
 			s.insert("x", k(10))
 			s.insert("z", k(20))
+			s.checkpoint()
 			s.set("x", "k", 1)
 			s.set("x", "k", 2)
 			s.set("z", "k", 1)
@@ -216,6 +226,7 @@ func TestSerialParked(t *testing.T) {
 		{"capped_key_stays", apply.Traits{Capped: true}, ring, true, func(s *serialRun) mongo.OpTime {
 			s.insert("x", k(10))
 			s.insert("z", k(20))
+			s.checkpoint()
 			s.set("x", "k", 1)
 			s.set("x", "k", 2)
 			s.set("z", "k", 1)
