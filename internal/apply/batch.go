@@ -38,6 +38,8 @@ type op struct {
 	owned bool
 	// guarded: the statement holds only for a document without the fields it inserts
 	guarded bool
+	// untried: it was parked behind another before it was sent
+	untried bool
 	// lasting: doc certainly holds no timestamp that the server replaces
 	lasting bool
 

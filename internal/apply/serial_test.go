@@ -3,6 +3,7 @@ package apply_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -252,18 +253,38 @@ func TestSerialParked(t *testing.T) {
 	}
 }
 
-// TestSerialHistories: random histories of few _ids that are equal under the
-// collation, few keys, killed anywhere and started again anywhere before.
-func TestSerialHistories(t *testing.T) {
+// TestHistoriesOfEqualIDs: random histories of few _ids that are equal for the
+// server, and few keys, killed anywhere and started again anywhere before.
+func TestHistoriesOfEqualIDs(t *testing.T) {
 	t.Parallel()
+	t.Run("collated", func(t *testing.T) {
+		t.Parallel()
+		ids := []any{"a", "A", "b", "B", "\u00e9", 1, 1.0, bson.D{{Key: "x", Value: "q"}}, bson.D{{Key: "x", Value: "Q"}}, "z"}
+		equalIDs(t, apply.Traits{Collated: true}, bson.D{{Key: "collation", Value: folded}}, ids)
+	})
+	t.Run("numbers", func(t *testing.T) {
+		t.Parallel()
+		dec := func(s string) bson.Decimal128 {
+			d, err := bson.ParseDecimal128(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d
+		}
+		ids := []any{1, int64(1), 1.0, dec("1.0"), 0, math.Copysign(0, -1), math.NaN(), math.Float64frombits(0xfff8000000000001), dec("NaN"),
+			0.1, dec("0.1"), dec("0.10"), dec("0.1000000000000000000000000000000001"), "a", bson.Symbol("a"), bson.D{{Key: "x", Value: 1}}, bson.D{{Key: "x", Value: 1.0}}}
+		equalIDs(t, apply.Traits{}, nil, ids)
+	})
+}
+
+func equalIDs(t *testing.T, traits apply.Traits, create bson.D, ids []any) {
 	p := newPair(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 13))
-	ids := []any{"a", "A", "b", "B", "\u00e9", 1, 1.0, bson.D{{Key: "x", Value: "q"}}, bson.D{{Key: "x", Value: "Q"}}, "z"}
 	letters := deadletter.New(p.dst, "histories", nil)
 	for round := range 12 {
-		s := p.serial(t, fmt.Sprintf("h%d", round), apply.Traits{Collated: true}, bson.D{{Key: "collation", Value: folded}}, true)
+		s := p.serial(t, fmt.Sprintf("h%d", round), traits, create, true)
 		at := []mongo.OpTime{s.from}
 		for range 120 {
 			s.random(r, ids)
