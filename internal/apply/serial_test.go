@@ -292,7 +292,11 @@ func equalIDs(t *testing.T, traits apply.Traits, create bson.D, ids []any) {
 		}
 		last := 0 // the target's state
 		o := apply.Options{BatchOps: 1 + r.IntN(20)}
-		if round%2 == 0 {
+		s.batch = 300 + r.IntN(10_000)
+		if round%3 == 1 {
+			o.MaxBytes = 1 // one batch at a time: what waits is decided by its letter
+		}
+		if round%3 > 0 {
 			o.Letters, o.OnConflict = letters, deadletter.Stop
 		}
 		for begin := 0; last < len(at)-1; {
@@ -329,5 +333,41 @@ func (s *serialRun) random(r *rand.Rand, ids []any) {
 		_, _ = s.c.UpdateOne(ctx, id, bson.D{{Key: "$set", Value: bson.D{key}}})
 	default:
 		_, _ = s.c.UpdateOne(ctx, id, bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}})
+	}
+}
+
+// TestParkedInFullLedger: what waits for later operations while there is no
+// room for these is decided by its letter, and does not stop the stream.
+func TestParkedInFullLedger(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	for name, traits := range map[string]apply.Traits{"plain": {}, "collated": {Collated: true}} {
+		t.Run(name, func(t *testing.T) {
+			var create bson.D
+			if traits.Collated {
+				create = bson.D{{Key: "collation", Value: folded}}
+			}
+			s := p.serial(t, "full_"+name, traits, create, true)
+			s.batch = 300
+			s.insert("x")
+			s.insert("z")
+			s.checkpoint()
+			s.set("x", "k", 1)
+			s.set("x", "k", 2)
+			s.set("z", "k", 1)
+			kill := s.now()
+			for i := range 20 {
+				s.insert(i, bson.E{Key: "pad", Value: make([]byte, 500)})
+			}
+			s.set("z", "k", 3)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			s.ctx = ctx
+			letters := deadletter.New(p.dst, name, nil)
+			s.killed(kill, apply.Options{MaxBytes: 1, BatchOps: 1, Letters: letters, OnConflict: deadletter.Stop})
+			if st := letters.Stats(); st.Open+st.Undecided > 0 {
+				t.Errorf("letters: %+v", st)
+			}
+		})
 	}
 }
