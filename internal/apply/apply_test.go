@@ -21,7 +21,11 @@ import (
 )
 
 // pair is a source and a target server shared by the tests of this package.
-type pair struct{ src, dst *mongo.Cluster }
+type pair struct {
+	src, dst *mongo.Cluster
+	ctx      context.Context // of replay, if not the test's
+	batch    int             // bytes of the log read at once
+}
 
 func newPair(t *testing.T) pair {
 	t.Helper()
@@ -33,7 +37,7 @@ func newPair(t *testing.T) pair {
 		t.Cleanup(c.Close)
 		return c
 	}
-	return pair{connect(), connect()}
+	return pair{src: connect(), dst: connect(), batch: 64 << 10}
 }
 
 func (p pair) position(t *testing.T) mongo.OpTime {
@@ -68,10 +72,14 @@ func (p pair) replay(t *testing.T, from, to mongo.OpTime, o apply.Options) (appl
 	}
 	pos := tail.Position{ReadFrom: from, Applied: from}
 	eng := apply.New(p.dst, pos, o)
-	g, ctx := errgroup.WithContext(t.Context())
+	if p.ctx == nil {
+		p.ctx = t.Context()
+	}
+	g, ctx := errgroup.WithContext(p.ctx)
 	g.Go(func() error { return eng.Run(ctx) })
 	g.Go(func() error {
-		return tail.NewOplog(p.src, tail.OplogOptions{BatchBytes: 64 << 10}).Run(ctx, pos, func(ctx context.Context, b *tail.Batch) error {
+		return tail.NewOplog(p.src, tail.OplogOptions{BatchBytes: p.batch}).Run(ctx, pos, func(ctx context.Context, b *tail.Batch) error {
+			cut(b, to)
 			if err := eng.Feed(ctx, b); err != nil {
 				return err
 			}
@@ -92,6 +100,16 @@ func (p pair) replay(t *testing.T, from, to mongo.OpTime, o apply.Options) (appl
 		err = nil
 	}
 	return eng.Stats(), err
+}
+
+// cut takes what is after a position off a batch.
+func cut(b *tail.Batch, to mongo.OpTime) {
+	for len(b.Events) > 0 && to.Before(b.Events[len(b.Events)-1].At) {
+		b.Events = b.Events[:len(b.Events)-1]
+	}
+	if to.Before(b.End) {
+		b.End = to
+	}
 }
 
 // same compares a collection byte for byte.

@@ -41,6 +41,8 @@ type op struct {
 	guarded bool
 	// upsert: an opUpdate makes the document if it does not exist
 	upsert bool
+	// untried: it was parked behind another before it was sent
+	untried bool
 	// lasting: doc certainly holds no timestamp that the server replaces
 	lasting bool
 

@@ -63,6 +63,7 @@ type settled struct {
 	at, until mongo.OpTime // of doc; changes up to until may be in it
 	letter    *deadletter.Letter
 	refused   *refusal // known before it is tried
+	met       *refusal // when it was tried
 	window    bool     // the target may be ahead of it
 }
 

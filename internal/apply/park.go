@@ -36,6 +36,10 @@ func (b *parkedBatch) add(other parkedBatch) {
 // parkedSet is a worker's parked documents. The zero value is ready.
 type parkedSet struct {
 	byKey map[string]*parkedOp
+	// whole are the collections of which everything waits. Under a collation
+	// one document can stand in the way of another with other bytes as its _id,
+	// and only the server knows which: there all that comes later is parked too.
+	whole map[string]bool
 	batch parkedBatch
 }
 
@@ -49,17 +53,25 @@ func (s *parkedSet) park(t *target, o *op) { s.parkRefused(t, o, nil) }
 
 // parkRefused parks an operation that the target refuses whatever the order.
 func (s *parkedSet) parkRefused(t *target, o *op, r *refusal) {
-	if s.byKey == nil {
-		s.byKey = map[string]*parkedOp{}
-	}
 	if s.has(t, o) {
 		return
 	}
 	t.contested.Store(true)
 	step := o.clone() // the batch's memory is used again
 	p := &parkedOp{t: t, hash: o.hash, id: step.id, steps: []op{step}, refused: r}
-	s.byKey[parkKey(t, o.id)] = p
+	s.file(p)
 	s.batch.ops = append(s.batch.ops, p)
+}
+
+// file has later operations find the document.
+func (s *parkedSet) file(p *parkedOp) {
+	if s.byKey == nil {
+		s.byKey, s.whole = map[string]*parkedOp{}, map[string]bool{}
+	}
+	s.byKey[parkKey(p.t, p.id)] = p
+	if p.t.collated && !p.t.capped {
+		s.whole[p.t.ns] = true
+	}
 }
 
 // parkItem parks an event before it is tried: its document is in dispute.
@@ -84,26 +96,47 @@ func (s *parkedSet) join(it item) (bool, error) {
 	if len(s.byKey) == 0 {
 		return false, nil
 	}
-	p, ok := s.byKey[parkKey(it.t, it.ev.ID)]
-	if !ok {
+	if !s.waits(it.t, it.ev.ID) {
 		return false, nil
 	}
 	o, err := newOp(it)
 	if err != nil {
 		return false, err
 	}
-	p.steps = append(p.steps, o)
+	s.behind(it.t, o)
 	s.hold([]ack{{seg: it.seg, n: 1}})
 	return true, nil
 }
 
+// waits tells that an operation on a document must not overtake what is parked.
+func (s *parkedSet) waits(t *target, id bsoncore.Value) bool {
+	if len(s.byKey) == 0 {
+		return false
+	}
+	if s.whole[t.ns] {
+		return true
+	}
+	_, ok := s.byKey[parkKey(t, id)]
+	return ok
+}
+
+// behind adds an operation, which owns its memory or has it held, to what is
+// parked.
+func (s *parkedSet) behind(t *target, o op) {
+	o.untried = true
+	p := s.byKey[parkKey(t, o.id)]
+	if p == nil {
+		p = &parkedOp{t: t, hash: o.hash, id: o.id}
+		s.file(p)
+		s.batch.ops = append(s.batch.ops, p)
+	}
+	p.steps = append(p.steps, o)
+}
+
 // adopt takes carried documents back in.
 func (s *parkedSet) adopt(b *parkedBatch) {
-	if s.byKey == nil {
-		s.byKey = map[string]*parkedOp{}
-	}
 	for _, p := range b.ops {
-		s.byKey[parkKey(p.t, p.id)] = p
+		s.file(p)
 	}
 	s.batch.add(*b)
 }

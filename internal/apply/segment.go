@@ -61,6 +61,12 @@ func (l *ledger) admit(ctx context.Context, b *tail.Batch, relieve func(context.
 			if err := relieve(ctx); err != nil {
 				return nil, err
 			}
+			// What stays parked after that would wait for what is not admitted.
+			if l.full(b) {
+				if err := relieve(ctx); err != nil {
+					return nil, err
+				}
+			}
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}

@@ -12,21 +12,15 @@ import (
 // the other; runs of inserts share a command.
 func (w *worker) writeSerial(ctx context.Context, nb *nsBatch) error {
 	for i := 0; i < len(nb.ops); {
-		n := 1
-		if nb.ops[i].kind == opInsert {
-			for i+n < len(nb.ops) && nb.ops[i+n].kind == opInsert {
-				n++
-			}
-		}
-		run := make([]*op, n)
-		for j := range run {
-			run[j] = &nb.ops[i+j]
-		}
+		run, n := w.inserted(nb, i), 1
 		var err error
-		if run[0].kind == opInsert {
-			err = w.insertInOrder(ctx, nb.t, run)
-		} else {
-			err = w.writeOne(ctx, nb.t, run[0])
+		switch o := &nb.ops[i]; {
+		case len(run) > 0:
+			n, err = w.insertInOrder(ctx, nb.t, run)
+		case w.parked.waits(nb.t, o.id):
+			w.parked.behind(nb.t, o.clone())
+		default:
+			err = w.writeOne(ctx, nb.t, o)
 		}
 		if err != nil {
 			return err
@@ -36,41 +30,47 @@ func (w *worker) writeSerial(ctx context.Context, nb *nsBatch) error {
 	return nil
 }
 
-// insertInOrder inserts a run, going on behind each document that is there
-// already.
-func (w *worker) insertInOrder(ctx context.Context, t *target, ops []*op) error {
-	for len(ops) > 0 {
-		res, err := w.sendOps(ctx, "insert", t, ops, true, appendInsert)
-		if err != nil {
-			return err
+// inserted are the inserts from the i-th operation on that wait for nothing.
+func (w *worker) inserted(nb *nsBatch, i int) (run []*op) {
+	for ; i < len(nb.ops); i++ {
+		o := &nb.ops[i]
+		if o.kind != opInsert || w.parked.waits(nb.t, o.id) {
+			break
 		}
-		if len(res.Errors) == 0 {
-			return nil
-		}
-		e := res.Errors[0]
-		o := ops[e.Index]
-		switch {
-		case e.OnIDIndex() && o.window && t.capped:
-			// It is there, in its place; what follows brings it up to date.
-			w.e.n.skipped.Add(1)
-		case e.OnIDIndex() && (o.window || w.e.o.Overwrite):
-			if err := w.replaceCollated(ctx, t, o); err != nil {
-				return err
-			}
-		case e.OnIDIndex():
-			if err := w.lost(t, o, deadletter.CauseID, textTaken); err != nil {
-				return err
-			}
-		case e.Code == mongo.CodeDuplicateKey && w.e.o.Letters != nil:
-			w.parkDuplicate(t, o, e) // to be judged at the barrier
-		case w.parkRefusal(t, o, e):
-		default:
-			return conflict("insert", t.ns, o, serverError(e).Error())
-		}
-		ops = ops[e.Index+1:]
+		run = append(run, o)
 	}
-	return nil
+	return run
 }
+
+// insertInOrder inserts a run as far as the first document that meets
+// something, which it acts upon; n is how many are done.
+func (w *worker) insertInOrder(ctx context.Context, t *target, ops []*op) (n int, err error) {
+	res, err := w.sendOps(ctx, "insert", t, ops, true, appendInsert)
+	if err != nil || len(res.Errors) == 0 {
+		return len(ops), err
+	}
+	e := res.Errors[0]
+	o := ops[e.Index]
+	switch {
+	case e.OnIDIndex() && o.window && t.capped:
+		// It is there, in its place; what follows brings it up to date.
+		w.e.n.skipped.Add(1)
+	case e.OnIDIndex() && (o.window || w.e.o.Overwrite):
+		err = w.replaceCollated(ctx, t, o)
+	case e.OnIDIndex():
+		err = w.lost(t, o, deadletter.CauseID, textTaken)
+	case e.Code == mongo.CodeDuplicateKey && (o.window || w.e.o.Letters != nil):
+		w.parkDuplicate(t, o, e) // to be judged at the barrier
+	case w.parkRefusal(t, o, e):
+	default:
+		err = conflict("insert", t.ns, o, serverError(e).Error())
+	}
+	return e.Index + 1, err
+}
+
+// codeImmutableField is the answer to a replacement of a document whose _id is
+// the same for the server, but has other bytes.
+const codeImmutableField = 66
 
 // replaceCollated replaces a document whose _id is equal under the collation
 // but may differ in bytes, which no update can change.
@@ -87,7 +87,13 @@ func (w *worker) replaceCollated(ctx context.Context, t *target, o *op) error {
 		return err
 	}
 	for _, e := range res.Errors {
-		return opError("insert", t.ns, o.id, o.at, serverError(e))
+		switch {
+		case e.Code == mongo.CodeDuplicateKey && (o.window || w.e.o.Letters != nil):
+			w.parkDuplicate(t, o, e) // another document is ahead
+		case w.parkRefusal(t, o, e):
+		default:
+			return opError("insert", t.ns, o.id, o.at, serverError(e))
+		}
 	}
 	return nil
 }
@@ -108,7 +114,7 @@ func (w *worker) writeOne(ctx context.Context, t *target, o *op) error {
 	if err := w.updates(ctx, t, []*op{o}); err != nil {
 		return err
 	}
-	if w.e.o.Letters == nil && w.parked.has(t, o) { // nothing is reordered here: no second chance
+	if w.e.o.Letters == nil && !o.window && w.parked.has(t, o) { // nothing is reordered here: no second chance
 		return conflict(o.kind.String(), t.ns, o, "duplicate key on a unique index")
 	}
 	return nil

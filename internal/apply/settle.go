@@ -2,9 +2,11 @@ package apply
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -61,6 +63,9 @@ func (e *Engine) settle(ctx context.Context, b parkedBatch, must bool) (carry pa
 }
 
 func (w *worker) settleAll(ctx context.Context, todo []settled, refuse func(settled, *refusal) error) error {
+	// Deletes first: under a collation one may meet the document that another
+	// operation writes.
+	slices.SortStableFunc(todo, func(a, b settled) int { return cmp.Compare(min(len(a.doc), 1), min(len(b.doc), 1)) })
 	for len(todo) > 0 {
 		left, err := w.settlePass(ctx, todo, refuse)
 		if err != nil {
@@ -69,6 +74,9 @@ func (w *worker) settleAll(ctx context.Context, todo []settled, refuse func(sett
 		if len(left) < len(todo) {
 			todo = left
 			continue
+		}
+		if left, err = w.refuseCapped(left, refuse); err != nil || len(left) == 0 {
+			return err
 		}
 		at, r, err := w.settleTogether(ctx, left)
 		if err != nil {
@@ -83,6 +91,19 @@ func (w *worker) settleAll(ctx context.Context, todo []settled, refuse func(sett
 		todo = append(left[:at:at], left[at+1:]...)
 	}
 	return nil
+}
+
+// refuseCapped refuses what met a duplicate key in a capped collection, where
+// nothing can be deleted and inserted again, and returns the others.
+func (w *worker) refuseCapped(left []settled, refuse func(settled, *refusal) error) (others []settled, err error) {
+	for _, s := range left {
+		if !s.t.capped || s.met == nil {
+			others = append(others, s)
+		} else if err := refuse(s, s.met); err != nil {
+			return nil, err
+		}
+	}
+	return others, nil
 }
 
 // settledLetters closes the cases of documents that are on the target now.
@@ -146,6 +167,9 @@ func (w *worker) outcome(ctx context.Context, p *parkedOp) (s settled, done bool
 func (w *worker) replayStep(p *parkedOp, o *op, doc *[]byte) (*refusal, error) {
 	switch o.kind {
 	case opInsert, opReplace, opPut:
+		if o.kind == opInsert && o.untried && !o.window && *doc != nil && !w.e.o.Overwrite {
+			return &refusal{cause: deadletter.CauseID, text: textTaken}, nil
+		}
 		*doc = o.doc
 	case opDelete:
 		*doc = nil
@@ -237,6 +261,16 @@ func (w *worker) settlePass(ctx context.Context, todo []settled, refuse func(set
 		if s.doc == nil {
 			name, each, o.kind = "delete", appendDelete, opDelete
 		}
+		if s.doc == nil && s.t.serial() {
+			if there, err := w.there(ctx, s); err != nil {
+				return nil, err
+			} else if !there {
+				if err := w.settledLetters(ctx, []settled{s}); err != nil {
+					return nil, err
+				}
+				continue
+			}
+		}
 		if s.doc != nil && hasDollarField(s.doc) {
 			left = append(left, s) // only the transaction can write it
 			continue
@@ -258,7 +292,19 @@ func (w *worker) settlePass(ctx context.Context, todo []settled, refuse func(set
 		we := res.Errors[0]
 		switch r := refusedBy(we); {
 		case we.Code == mongo.CodeDuplicateKey:
+			s.met = r
 			left = append(left, s)
+		case we.Code == codeImmutableField && (s.window || w.e.o.Overwrite):
+			left = append(left, s) // a document whose _id has other bytes is ahead
+		case we.Code == codeImmutableField:
+			s.refused = &refusal{cause: deadletter.CauseID, code: we.Code, text: textTaken}
+			if err := refuse(s, s.refused); err != nil {
+				return nil, err
+			}
+		case s.t.capped && s.doc == nil && we.Code == codeIllegalOperation:
+			if err := w.settledLetters(ctx, []settled{s}); err != nil {
+				return nil, err
+			}
 		case r == nil:
 			return nil, opError(o.kind.String(), s.t.ns, s.id, s.at, serverError(we))
 		default:
@@ -268,6 +314,13 @@ func (w *worker) settlePass(ctx context.Context, todo []settled, refuse func(set
 		}
 	}
 	return left, nil
+}
+
+// there tells whether the target has the very document, and not another one
+// whose _id is equal under the collation.
+func (w *worker) there(ctx context.Context, s settled) (bool, error) {
+	docs, err := w.fetch(ctx, s.t, []*op{{id: s.id}})
+	return err == nil && docs[0] != nil, err
 }
 
 // putDown completes a document just written; false when that meets a

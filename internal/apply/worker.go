@@ -143,6 +143,14 @@ func (w *worker) takeItem(ctx context.Context, it item) error {
 		}
 	}
 	if w.e.o.Letters.Disputed(it.t.ns, it.ev.ID) {
+		if it.t.serial() { // what came before it must not wait behind it
+			if err := w.flushAll(ctx); err != nil {
+				return err
+			}
+			if taken, err := w.parked.join(it); taken || err != nil {
+				return err
+			}
+		}
 		w.wakeRouter()
 		return w.parked.parkItem(it)
 	}

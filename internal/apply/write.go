@@ -353,10 +353,10 @@ func (w *worker) lost(t *target, o *op, cause deadletter.Cause, text string) err
 }
 
 // parkDuplicate parks an operation that meets a duplicate key. A capped
-// collection takes nothing later: there it is judged as it is.
+// collection takes no document later: there it is judged as it is.
 func (w *worker) parkDuplicate(t *target, o *op, e wire.WriteError) {
 	var r *refusal
-	if t.capped {
+	if t.capped && (o.kind == opInsert || !o.window) {
 		r = refusedBy(e)
 	}
 	w.parked.parkRefused(t, o, r)

@@ -14,7 +14,8 @@ import (
 // Classes of keys. Types that never compare equal have classes of their own.
 const (
 	keyWhole  = 'i' // a number that fits into an int64
-	keyReal   = 'r' // any other number, as the nearest double
+	keyReal   = 'r' // any other number that is a double
+	keyFine   = 'd' // any other decimal
 	keyNaN    = 'n'
 	keyString = 's' // string and symbol
 	keyObject = 'o'
@@ -34,10 +35,6 @@ const (
 // all NaN of both types and any payload; so are a string and a symbol. null,
 // undefined, missing, binary subtypes, field orders and names differ. The names
 // of array elements do not count.
-//
-// A key is coarser than that for decimals: one that is no int64 counts as the
-// double next to it. So equal keys of different bytes mean "possibly the same
-// document, keep the order".
 //
 // It allocates only for decimals beyond 64 bits or with a fraction. A value
 // that is no valid BSON gets a key of its bytes.
@@ -135,8 +132,8 @@ const (
 	decimalMaxCoefL = 0x378D8E63FFFFFFFF
 )
 
-// appendDecimal writes a decimal as a whole number if it is one of 64 bits,
-// else as the double next to it. What has no double goes to infinity or zero.
+// appendDecimal writes a decimal as a whole number if it is one of 64 bits, as
+// a double if it is one, else by its digits.
 func appendDecimal(dst []byte, high, low uint64) []byte {
 	negative := high>>63 == 1
 	switch high >> 58 & 0x1F {
@@ -158,7 +155,12 @@ func appendDecimal(dst []byte, high, low uint64) []byte {
 	if n, ok := wholeDecimal(coefH, low, exp-decimalBias, negative); ok {
 		return appendWhole(dst, n)
 	}
-	return appendReal(dst, nearestDouble(coefH, low, exp-decimalBias, negative))
+	c := new(big.Int).SetUint64(coefH)
+	c.Or(c.Lsh(c, 64), new(big.Int).SetUint64(low))
+	if f := nearestDouble(c, exp-decimalBias); isDecimal(f, c, exp-decimalBias) {
+		return appendReal(dst, signed(f, negative))
+	}
+	return appendFine(dst, c, exp-decimalBias, negative)
 }
 
 func signed(f float64, negative bool) float64 {
@@ -204,11 +206,43 @@ func div10(high, low uint64) (h, l, rem uint64) {
 	return h, l, rem
 }
 
-func nearestDouble(high, low uint64, exp int, negative bool) float64 {
-	c := new(big.Int).SetUint64(high)
-	c.Or(c.Lsh(c, 64), new(big.Int).SetUint64(low))
+// nearestDouble is the double next to c*10^exp, infinity beyond its range.
+func nearestDouble(c *big.Int, exp int) float64 {
 	text := c.Append(make([]byte, 0, 48), 10)
 	text = strconv.AppendInt(append(text, 'e'), int64(exp), 10)
-	f, _ := strconv.ParseFloat(string(text), 64) // beyond the range: infinity, as wanted
-	return signed(f, negative)
+	f, _ := strconv.ParseFloat(string(text), 64)
+	return f
+}
+
+// isDecimal reports whether f is exactly c*10^exp, which is positive.
+func isDecimal(f float64, c *big.Int, exp int) bool {
+	if f == 0 || math.IsInf(f, 0) {
+		return false
+	}
+	fraction, e := math.Frexp(f) // f is m*2^e
+	m, e := new(big.Int).SetUint64(uint64(fraction*(1<<53))), e-53
+	ten := func(n int) *big.Int { return new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(n)), nil) }
+	left := new(big.Int).Mul(c, ten(max(exp, 0)))
+	left.Lsh(left, uint(max(-e, 0)))
+	right := m.Mul(m, ten(max(-exp, 0)))
+	right.Lsh(right, uint(max(e, 0)))
+	return left.Cmp(right) == 0
+}
+
+// appendFine writes c*10^exp by its digits without zeros at their end.
+func appendFine(dst []byte, c *big.Int, exp int, negative bool) []byte {
+	ten, rest := big.NewInt(10), new(big.Int)
+	for q := new(big.Int); ; exp++ {
+		if q.QuoRem(c, ten, rest); rest.Sign() != 0 {
+			break
+		}
+		c, q = q, c
+	}
+	sign := byte('+')
+	if negative {
+		sign = '-'
+	}
+	dst = binary.LittleEndian.AppendUint16(append(dst, keyFine, sign), uint16(int16(exp)))
+	var digits [16]byte // 34 digits are 113 bits
+	return append(dst, c.FillBytes(digits[:])...)
 }
