@@ -315,7 +315,6 @@ func (c *cappedSeen) applied(ctx context.Context, j *Job) (n int, err error) {
 		if r.matches() {
 			n = i + 1
 		}
-		fmt.Println("DBG", c.target, string(ev.op), ev.id, "n", r.n, "differ", r.differ, "unsorted", r.unsorted, "gone", len(r.gone), "changed", r.changed, "turned", r.turned, "whole", target.whole, target.n, r.matches(), c.limit)
 	}
 	return n, nil
 }

@@ -5,14 +5,13 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/replicate"
 )
 
@@ -124,25 +123,23 @@ func (r *rings) back(to mongo.OpTime, more ...bson.E) {
 
 func (r *rings) jobs() *driver.Collection { return r.s.targetC.Database("millrace").Collection("jobs") }
 
-// copyAgain has the job copy all again, from a start in the past.
-func (r *rings) copyAgain(from mongo.OpTime) {
+// pinned begins a new job, and stops it when it has pinned its start and is about
+// to copy: what changes then is copied and replayed.
+func (r *rings) pinned(job string) {
 	r.t.Helper()
-	r.must(r.s.targetC.Database("millrace").Collection("slices").DeleteMany(r.t.Context(), bson.D{{Key: "job", Value: r.spec.Job}}))
-	list, err := r.s.targetC.Database(r.db).ListCollectionNames(r.t.Context(), bson.D{})
-	r.must(nil, err)
-	for _, n := range list {
-		r.must(nil, r.on(r.s.targetC, n).Drop(r.t.Context()))
-	}
-	none := mongo.OpTime{}
-	r.back(from, bson.E{Key: "start", Value: from}, bson.E{Key: "phase", Value: "creating"}, bson.E{Key: "consistent", Value: none},
-		bson.E{Key: "windowEnd", Value: none}, bson.E{Key: "intent", Value: none})
+	r.must(nil, r.s.targetC.Database(r.db).Drop(r.t.Context()))
+	r.spec.Job, r.spec.Limits = job, pace.Rates{Bytes: 1}
+	r.run()
+	r.await("the copy begins", func() bool { return r.j.Status().Phase == replicate.PhaseCopying })
+	r.end()
+	r.spec.Limits = pace.Rates{}
 }
 
 func TestCappedRings(t *testing.T) {
 	s := start(t)
 	for name, f := range map[string]func(*testing.T, servers){
 		"copied with changes": testCappedCopied, "turned while stopped": testCappedTurned, "rotated while stopped": testCappedRotated,
-		"unique": testCappedUnique, "killed": testCappedKilled, "rename repeated": testCappedRenameRepeated,
+		"rotated again and again": testCappedChain, "unique": testCappedUnique, "killed": testCappedKilled, "rename repeated": testCappedRenameRepeated,
 	} {
 		t.Run(name, func(t *testing.T) { f(t, s) })
 	}
@@ -155,10 +152,9 @@ func testCappedCopied(t *testing.T, s servers) {
 	r.create("c", 5)
 	r.put("c", 1, 2, 3, 4, 5)
 	r.settled("first")
-	from := lastOp(t, s.srcDB)
+	r.pinned("ringcopy again")
 	r.drop("c", 3)
 	r.put("c", 3, 6)
-	r.copyAgain(from)
 	r.settled("copied")
 }
 
@@ -182,30 +178,46 @@ func testCappedRotated(t *testing.T, s servers) {
 	r.put("log", 2, 3, 4)
 	r.rename("log", "log_old", true)
 	r.create("log", 10)
-	r.put("log", 1, 2)
-	r.rename("log", "log_old", true)
-	r.create("log", 10)
 	r.put("log", 1)
 	r.settled("rotated")
 }
 
-// testCappedUnique: what rolled off is not inserted again beside the one that
+// testCappedChain: rotated several times, each log begins alike.
+func testCappedChain(t *testing.T, s servers) {
+	r := newRings(t, s, "ringchain")
+	r.create("log", 3)
+	r.put("log", 1, 2)
+	r.settled("first")
+	rotate := func() {
+		for range 3 {
+			r.put("log", 3, 4, 1)
+			r.rename("log", "old", false)
+			r.create("log", 3)
+			r.put("log", 1, 2)
+			r.rename("old", "older", true)
+		}
+	}
+	rotate()
+	r.settled("rotated")
+	r.pinned("ringchain again")
+	rotate()
+	r.settled("copied")
+}
+
+// testCappedUnique: what is gone is not inserted again beside the document that
 // has its key now.
 func testCappedUnique(t *testing.T, s servers) {
 	r := newRings(t, s, "ringunique")
 	r.create("c", 3)
 	r.must(r.src.Indexes().CreateOne(t.Context(), uniqueOn("k")))
-	put := func(id, k int) {
+	for id, k := range []int{1, 2, 9} {
 		r.insert(r.src, bson.D{{Key: "_id", Value: id}, {Key: "k", Value: k}})
 	}
-	put(1, 1)
 	r.settled("first")
 	from := lastOp(t, s.srcDB)
-	put(2, 2)
-	put(3, 3)
-	put(4, 4)
-	put(5, 5)
-	put(6, 2)
+	r.insert(r.src, bson.D{{Key: "_id", Value: 3}, {Key: "k", Value: 5}})
+	r.drop("c", 3)
+	r.set(r.src, 2, bson.D{{Key: "k", Value: 5}})
 	r.settled("applied")
 	for n := range 3 {
 		r.back(from)
@@ -250,8 +262,3 @@ func testCappedRenameRepeated(t *testing.T, s servers) {
 	r.back(before, bson.E{Key: "intent", Value: renamed})
 	r.settled("renamed again")
 }
-
-var (
-	_ = time.Second
-	_ = lab.Options{}
-)
