@@ -27,6 +27,22 @@ type Traits struct {
 	Collated bool // _ids of different bytes can be equal
 }
 
+// CappedStart is where the events of a capped collection go on: after those up
+// to Past and a number of further ones.
+type CappedStart struct {
+	Past mongo.OpTime
+	Then int
+}
+
+// passes takes an event and reports that the target has it.
+func (s *CappedStart) passes(at mongo.OpTime) bool {
+	if !s.Past.Before(at) {
+		return true
+	}
+	s.Then--
+	return s.Then >= 0
+}
+
 // Options shape an Engine.
 type Options struct {
 	// Partitions is the number of parallel writers, default 8.
@@ -64,9 +80,10 @@ type Options struct {
 	// collection has on the target, the source has at a position or later. Nil:
 	// what was skipped stays so.
 	OnSource func(ctx context.Context, targetNS string, ids []bson.RawValue, at mongo.OpTime) ([]bool, error)
-	// CappedStarts are, by target namespace, positions up to which inserts into
-	// capped collections are on the target already, or rolled off.
-	CappedStarts map[string]mongo.OpTime
+	// CappedStarts tell, by target namespace, what of the events of capped
+	// collections the target has already: order is content, so that none of them
+	// may be applied twice. The engine takes the map over.
+	CappedStarts map[string]*CappedStart
 	// Overwrite takes over documents that somebody else wrote on the target
 	// (merge mode) instead of failing.
 	Overwrite bool
@@ -174,7 +191,7 @@ type target struct {
 	capped       bool
 	collated     bool
 	seed         uint64       // hash of the name
-	start        mongo.OpTime // inserts up to here are skipped
+	start        *CappedStart // of a capped collection, nil when all its events count
 	// contested: documents of it were parked, so that order matters and
 	// nothing is held back.
 	contested atomic.Bool
@@ -227,17 +244,33 @@ func (e *Engine) Run(ctx context.Context) error {
 // SetWindow moves the end of the window in which the target may be ahead.
 func (e *Engine) SetWindow(end mongo.OpTime) { e.window.Store(&end) }
 
-// Renamed tells that a target collection has another name now, or none.
-// Called from Options.Schema.
-func (e *Engine) Renamed(from, to string) {
+// Renamed tells that at a position a target collection got another name, or
+// went. Called from Options.Schema.
+func (e *Engine) Renamed(from, to string, at mongo.OpTime) {
 	e.skipped.renamed(from, to)
-	delete(e.o.CappedStarts, to)
-	if at, ok := e.o.CappedStarts[from]; ok {
-		delete(e.o.CappedStarts, from)
-		if to != "" {
-			e.o.CappedStarts[to] = at
-		}
+	start := e.o.CappedStarts[from]
+	delete(e.o.CappedStarts, from)
+	if to == "" {
+		return
 	}
+	if start == nil {
+		// A restart may repeat a rename; what is known already of the collection
+		// as it is since then stays.
+		if there := e.o.CappedStarts[to]; there != nil && there.Past.Before(at) {
+			delete(e.o.CappedStarts, to)
+		}
+		return
+	}
+	e.o.CappedStarts[to] = start
+}
+
+// StartCapped tells from where the events of a capped collection count. Called
+// from Options.Schema.
+func (e *Engine) StartCapped(ns string, start CappedStart) {
+	if e.o.CappedStarts == nil {
+		e.o.CappedStarts = map[string]*CappedStart{}
+	}
+	e.o.CappedStarts[ns] = &start
 }
 
 // Applied is the position up to which everything is acknowledged, and from
@@ -337,7 +370,7 @@ func (e *Engine) route(ctx context.Context, seg *segment, b *tail.Batch) (routed
 		if t == nil {
 			continue
 		}
-		if (ev.Op == tail.Insert || ev.Op == tail.Put) && !t.start.Before(ev.At) {
+		if t.start != nil && t.start.passes(ev.At) {
 			e.n.skipped.Add(1)
 			continue
 		}

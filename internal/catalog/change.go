@@ -1,6 +1,10 @@
 package catalog
 
-import "go.mongodb.org/mongo-driver/v2/bson"
+import (
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
 
 // ChangeKind names a schema change.
 type ChangeKind string
@@ -37,4 +41,19 @@ type Change struct {
 	// collMod command's fields.
 	Options bson.Raw
 	Indexes []Index // createIndexes: specs; dropIndexes: Name only
+}
+
+// Touches reports that the change makes, replaces, renames, drops or alters what
+// a source namespace names; one that concerns indexes alone does not.
+func (ch *Change) Touches(ns string) bool {
+	switch ch.Kind {
+	case ChangeDropDatabase:
+		db, _ := mongo.SplitNS(ns)
+		return ch.NS == db
+	case ChangeRename:
+		return ch.NS == ns || ch.To == ns
+	case ChangeCreate, ChangeDrop, ChangeCollMod:
+		return ch.NS == ns
+	}
+	return false
 }

@@ -116,6 +116,12 @@ var errLarge = errors.New("collection is larger than one batch")
 // place to start from deleted.
 func (r *reader) slice(ctx context.Context, s *slice) error {
 	sc := r.newScan(s)
+	if err := sc.findEdge(ctx); mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+		s.end(true)
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("read %s: %w", s.c.Source.NS, err)
+	}
 	const patience = 5
 	for idle := 0; ; idle++ {
 		before := sc.sent

@@ -10,7 +10,10 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-var errNoToken = errors.New("the source's reply in record order has no resume token")
+var (
+	errNoToken  = errors.New("the source's reply in record order has no resume token")
+	errNoRecord = errors.New("the source's reply has no record ids")
+)
 
 const (
 	maxReply     = 16<<20 + 16<<10 // of one cursor reply, by the server
@@ -37,6 +40,7 @@ type scan struct {
 	largest bool  // the last document's _id is MaxKey
 
 	pending <-chan struct{} // Serial: closed when the last chunk is written
+	edge    *edge           // Serial: where the copy of a capped collection ends
 }
 
 func (r *reader) newScan(s *slice) *scan {
@@ -127,6 +131,9 @@ func (sc *scan) command() bson.D {
 		more = append(more, bson.E{Key: "filter", Value: keyRange(sc.at, sc.s.st.Upper)})
 	case Serial:
 		more = append(more, bson.E{Key: "hint", Value: bson.D{{Key: "$natural", Value: 1}}})
+		if sc.edge != nil {
+			more = append(more, bson.E{Key: "showRecordId", Value: true})
+		}
 	}
 	return sc.r.find(sc.c, more)
 }
@@ -216,7 +223,7 @@ func (c *collection) unmeasured() bool {
 // it may take documents too many, which the target has or gets from the
 // neighbour.
 func (sc *scan) take(b *wire.Batch) (ch *chunk, over bool, err error) {
-	ch = &chunk{s: sc.s, batch: b}
+	ch = &chunk{s: sc.s, batch: b, records: sc.edge != nil}
 	rid := int64(0)
 	var until bsoncore.Value // the slice ends in this batch, after this _id if it is there
 	if sc.s.st.Strategy == ByRecord {
@@ -230,14 +237,15 @@ func (sc *scan) take(b *wire.Batch) (ch *chunk, over bool, err error) {
 			over, until = true, markID(sc.s.st.Upper)
 		}
 	}
-	last, err := sc.count(ch, until)
+	last, beyond, err := sc.count(ch, until)
+	over = over || beyond
 	if err != nil || ch.docs == 0 {
 		return ch, over, err
 	}
 	id := idOf(last)
 	sc.largest = id.Type == bsoncore.TypeMaxKey && sc.s.st.Strategy == ByID
 	switch {
-	case over:
+	case over && !beyond:
 		ch.position = sc.s.st.Upper
 	case rid != 0 || sc.s.st.Strategy != ByRecord:
 		ch.position = mark(sc.s.st.Strategy, rid, id)
@@ -247,14 +255,24 @@ func (sc *scan) take(b *wire.Batch) (ch *chunk, over bool, err error) {
 }
 
 // count sets the chunk's extent: all of the batch, but for a first document
-// that was sent before and those after the _id until.
-func (sc *scan) count(ch *chunk, until bsoncore.Value) (last []byte, err error) {
+// that was sent before and those after the _id until, or beyond the edge.
+func (sc *scan) count(ch *chunk, until bsoncore.Value) (last []byte, beyond bool, err error) {
 	i := -1
 	ended := false
 	err = ch.batch.Each(func(doc []byte) error {
 		i++
 		if ended {
 			return nil
+		}
+		if sc.edge != nil {
+			record, ok := recordOf(doc)
+			if !ok {
+				return errNoRecord
+			}
+			if beyond = record > sc.edge.record; beyond {
+				ended = true
+				return nil
+			}
 		}
 		if sc.first {
 			sc.first = false
@@ -267,11 +285,14 @@ func (sc *scan) count(ch *chunk, until bsoncore.Value) (last []byte, err error) 
 		}
 		ch.docs++
 		ch.bytes += int64(len(doc))
+		if sc.edge != nil {
+			ch.bytes -= int64(recordSuffix - 1)
+		}
 		last = doc
 		ended = until.Type != 0 && sameValue(idOf(doc), until)
 		return nil
 	})
-	return last, err
+	return last, beyond, err
 }
 
 // send hands a chunk to the writers, in a serial slice when the one before it

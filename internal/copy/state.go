@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // Strategy is how a collection is cut and walked.
@@ -46,6 +48,11 @@ type SliceState struct {
 	// Back are record ids below Lower and at or below Position, newest first:
 	// places to start from when the record at Lower or Position was deleted.
 	Back []int64 `bson:"back,omitempty"`
+
+	// At is the position as of which the documents of a capped collection are.
+	// Those deleted since may be missing, updates since may be in them, and what
+	// was inserted since is not there.
+	At mongo.OpTime `bson:"at,omitempty"`
 
 	Done        bool  `bson:"done"`
 	Dropped     bool  `bson:"dropped,omitempty"` // the collection vanished from the source

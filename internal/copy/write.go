@@ -22,6 +22,7 @@ type chunk struct {
 	held     int64         // bytes of the budget
 	position bson.Raw      // nil when the reply gave none
 	done     chan struct{} // serial slices: closed when written
+	records  bool          // the documents end with their record ids
 }
 
 // each calls fn with the chunk's documents, which alias the reply.
@@ -166,6 +167,9 @@ func (w *writer) insertInOrder(ctx context.Context, ch *chunk) error {
 		return err
 	}
 	err := ch.each(func(_ int, doc []byte) error {
+		if ch.records {
+			doc = withoutRecord(doc)
+		}
 		look, err := inspect(doc)
 		if err != nil || !look.zeroTimestamp {
 			run = append(run, doc)

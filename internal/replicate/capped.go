@@ -3,6 +3,7 @@ package replicate
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,135 +12,111 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
-	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/apply"
+	"github.com/millrace/millrace/internal/catalog"
+	"github.com/millrace/millrace/internal/checkpoint"
+	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/tail"
 )
 
-// cappedStarts finds, for each capped collection of the target, up to which
-// position its inserts need not be replayed: that of its newest document. What
-// was inserted before it is there, or has rolled off; inserted again it would
-// come to stand behind newer documents. Keyed by target namespace; a
-// collection whose newest document is older than from is not in it.
-func (j *Job) cappedStarts(ctx context.Context, from, until mongo.OpTime) (map[string]mongo.OpTime, error) {
-	ends, err := j.cappedEnds(ctx)
-	if err != nil || len(ends) == 0 {
+// mostCappedBytes bounds the events of capped collections that are looked through
+// in memory. What may have been sent since the last checkpoint is far less.
+const mostCappedBytes = 256 << 20
+
+// errEnough ends a look through the oplog.
+var errEnough = errors.New("enough")
+
+// cappedStarts finds, for each capped collection of the target, which events after
+// the checkpoint it has already. In order is content: an event applied twice
+// would put a document behind newer ones, and let others go. Keyed by target
+// namespace.
+func (j *Job) cappedStarts(ctx context.Context, job checkpoint.Job, until mongo.OpTime) (map[string]*apply.CappedStart, error) {
+	l := cappedLook{j: j, job: job, left: mostCappedBytes}
+	if err := l.collections(ctx); err != nil || len(l.bySource) == 0 {
 		return nil, err
 	}
-	var sources, ids bson.A
-	for src, end := range ends {
-		sources, ids = append(sources, src), append(ids, end.doc.Lookup("_id"))
+	var err error
+	if l.copied, err = j.copiedAt(ctx); err != nil {
+		return nil, err
 	}
-	see := func(op, ns string, at mongo.OpTime, o, o2 bson.Raw) {
-		if end := ends[ns]; end != nil {
-			end.see(op, at, o, o2)
+	if err := l.through(ctx, job.Applied, until); err != nil && !errors.Is(err, errEnough) {
+		return nil, fmt.Errorf("look for changes of capped collections since %s: %w", job.Applied, err)
+	}
+	starts := map[string]*apply.CappedStart{}
+	for _, c := range l.bySource {
+		n, err := c.applied(ctx, j)
+		if err != nil {
+			return nil, err
 		}
-	}
-	if s := j.spooler.source(); tail.Spooled(s, from) { // the oplog may begin later
-		if err := tail.SpooledWrites(s, from, until, see); err != nil {
-			return nil, fmt.Errorf("look for inserts into capped collections: %w", err)
-		}
-	}
-	if err := j.oplogOf(ctx, from, until, sources, ids, see); err != nil {
-		return nil, fmt.Errorf("look for inserts into capped collections: %w", err)
-	}
-	starts := map[string]mongo.OpTime{}
-	for _, end := range ends {
-		if end.found {
-			starts[end.target] = end.start
+		if n > 0 || job.Applied.Before(c.past) {
+			starts[c.target] = &apply.CappedStart{Past: c.past, Then: n}
+			j.log.Debug("a capped collection is ahead of the checkpoint", "ns", c.target, "past", c.past, "events", n, "of", len(c.events))
 		}
 	}
 	return starts, nil
 }
 
-// oplogOf calls see for the plain operations on documents of some _ids.
-func (j *Job) oplogOf(ctx context.Context, from, until mongo.OpTime, sources, ids bson.A, see func(op, ns string, at mongo.OpTime, o, o2 bson.Raw)) error {
-	some := bson.D{{Key: "$in", Value: ids}}
-	cur, err := j.src.Client.Database("local", options.Database().SetReadConcern(readconcern.Majority())).Collection("oplog.rs").
-		Find(ctx, bson.D{
-			{Key: "ts", Value: bson.D{{Key: "$gt", Value: from.TS}, {Key: "$lte", Value: until.TS}}},
-			{Key: "ns", Value: bson.D{{Key: "$in", Value: sources}}},
-			{Key: "$or", Value: bson.A{bson.D{{Key: "o._id", Value: some}}, bson.D{{Key: "o2._id", Value: some}}}},
-		})
-	if err != nil {
-		return err
-	}
-	for cur.Next(ctx) {
-		var e struct {
-			mongo.OpTime `bson:",inline"`
-			Op           string   `bson:"op"`
-			NS           string   `bson:"ns"`
-			O            bson.Raw `bson:"o"`
-			O2           bson.Raw `bson:"o2"`
+// copiedStarts are where the events of capped collections begin after a copy,
+// by target namespace.
+func (j *Job) copiedStarts(ctx context.Context) (map[string]*apply.CappedStart, error) {
+	starts := map[string]*apply.CappedStart{}
+	return starts, j.eachCopied(ctx, func(s copy.SliceState) { starts[s.NS] = &apply.CappedStart{Past: s.At} })
+}
+
+// copiedAt tells as of which positions capped collections were copied, by UUID.
+func (j *Job) copiedAt(ctx context.Context) (map[string]mongo.OpTime, error) {
+	at := map[string]mongo.OpTime{}
+	return at, j.eachCopied(ctx, func(s copy.SliceState) { at[s.Collection] = s.At })
+}
+
+func (j *Job) eachCopied(ctx context.Context, fn func(copy.SliceState)) error {
+	states, err := sliceStore{j.store}.LoadSlices(ctx)
+	for _, s := range states {
+		if !s.At.IsZero() {
+			fn(s)
 		}
-		if err := cur.Decode(&e); err != nil {
-			return errors.Join(err, cur.Close(ctx))
-		}
-		see(e.Op, e.NS, e.OpTime, slices.Clone(e.O), slices.Clone(e.O2))
 	}
-	return cur.Err()
+	return err
 }
 
-// cappedEnd follows the newest document of a capped collection through the
-// oplog. Its _id does not tell when it was inserted: it may have been deleted and
-// inserted again since, or the collection made anew, and to start behind that
-// would lose what lies between. What the document holds tells.
-type cappedEnd struct {
-	target string   // namespace
-	doc    bson.Raw // on the target
-	seen   mongo.OpTime
-	now    bson.Raw // with the same _id on the source; nil when unknown
-	at     mongo.OpTime
-	start  mongo.OpTime // when it was inserted
-	found  bool
+// cappedLook looks through the oplog for events of capped collections.
+type cappedLook struct {
+	j        *Job
+	job      checkpoint.Job
+	copied   map[string]mongo.OpTime // by UUID
+	bySource map[string]*cappedSeen
+	seen     mongo.OpTime // the last entry
+	left     int
 }
 
-// see takes the next operation on the collection; one that it has seen, in the
-// spool and again in the oplog, says nothing new.
-func (c *cappedEnd) see(op string, at mongo.OpTime, o, o2 bson.Raw) {
-	if !c.seen.Before(at) {
-		return
-	}
-	c.seen = at
-	id := c.doc.Lookup("_id")
-	switch {
-	case op == "i" && o.Lookup("_id").Equal(id):
-		c.now, c.at = o, at
-	case op == "u" && c.now != nil && o2.Lookup("_id").Equal(id):
-		c.now = updated(c.now, o)
-	case op == "d" && o.Lookup("_id").Equal(id):
-		c.now = nil
-	}
-	if !c.found && c.now != nil && bytes.Equal(c.now, c.doc) {
-		c.start, c.found = c.at, true
-	}
+// cappedSeen is one capped collection of the target with the events that it may
+// have of those after the checkpoint: it has none after the next schema change.
+type cappedSeen struct {
+	source, target string
+	limit          limit
+	past           mongo.OpTime // what is up to here is there
+	events         []cappedEvent
+	inserts        int64
+	closed         bool // no later event is there
 }
 
-// updated applies an oplog update; nil if it cannot be applied.
-func updated(doc, o bson.Raw) bson.Raw {
-	d, kind, err := delta.Read(o)
-	if err != nil {
-		return nil
-	}
-	if kind == delta.Replacement {
-		return o
-	}
-	out, _, err := delta.Apply(nil, doc, d)
-	if err != nil {
-		return nil
-	}
-	return out
+type cappedEvent struct {
+	op  byte
+	id  bson.RawValue
+	doc bson.Raw // of an insert; the oplog's o of an update
 }
 
-// cappedEnds reads the last document of each capped collection of the target that
-// is ours, keyed by source namespace.
-func (j *Job) cappedEnds(ctx context.Context) (map[string]*cappedEnd, error) {
+// collections lists the capped collections of the target that are the job's.
+func (l *cappedLook) collections(ctx context.Context) error {
+	j := l.j
+	l.bySource = map[string]*cappedSeen{}
 	dbs, err := j.dst.Client.ListDatabaseNames(ctx, bson.D{})
 	if err != nil {
-		return nil, fmt.Errorf("list databases of the target: %w", err)
+		return fmt.Errorf("list databases of the target: %w", err)
 	}
-	out := map[string]*cappedEnd{}
 	for _, db := range dbs {
 		if !j.rules.MatchTargetDB(db) {
 			continue
@@ -148,24 +125,255 @@ func (j *Job) cappedEnds(ctx context.Context) (map[string]*cappedEnd, error) {
 		// options to filter by and finds nothing.
 		specs, err := j.dst.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "options.capped", Value: true}})
 		if err != nil {
-			return nil, fmt.Errorf("list capped collections of %s: %w", db, err)
+			return fmt.Errorf("list capped collections of %s: %w", db, err)
 		}
 		for _, spec := range specs {
-			name := spec.Name
-			src, ok := j.rules.Source(db + "." + name)
+			target := db + "." + spec.Name
+			src, ok := j.rules.Source(target)
 			if !ok || !j.keep(src) {
 				continue
 			}
-			raw, err := j.dst.Client.Database(db).Collection(name).FindOne(ctx, bson.D{},
-				options.FindOne().SetSort(bson.D{{Key: "$natural", Value: -1}})).Raw()
-			if errors.Is(err, driver.ErrNoDocuments) {
-				continue
-			}
-			if err != nil {
-				return nil, fmt.Errorf("read newest document of %s.%s: %w", db, name, err)
-			}
-			out[src] = &cappedEnd{target: db + "." + name, doc: raw}
+			c := &cappedSeen{source: src, target: target, past: l.job.Applied}
+			c.limited(spec.Options, "size", "max")
+			l.bySource[src] = c
 		}
 	}
-	return out, nil
+	return nil
+}
+
+// limited takes over limits from the options of a collection or of a collMod.
+func (c *cappedSeen) limited(options bson.Raw, size, most string) {
+	if n, ok := options.Lookup(size).AsInt64OK(); ok {
+		const unit = 256 // to which servers round it up
+		c.limit.bytes = (n + unit - 1) / unit * unit
+	}
+	if n, ok := options.Lookup(most).AsInt64OK(); ok {
+		c.limit.docs = n
+	}
+}
+
+// through looks at the entries after a position up to another.
+func (l *cappedLook) through(ctx context.Context, from, until mongo.OpTime) error {
+	l.seen = from
+	if s := l.j.spooler.source(); tail.Spooled(s, from) { // the oplog may begin later
+		if err := tail.SpooledEntries(s, from, until, func(doc bson.Raw) error { return l.entry(ctx, doc) }); err != nil {
+			return err
+		}
+	}
+	var sources bson.A
+	for ns := range l.bySource {
+		sources = append(sources, ns)
+	}
+	of := bson.D{{Key: "$in", Value: sources}}
+	const commands = "admin.$cmd" // of transactions, above all, which do not write to capped collections
+	cur, err := l.j.src.Client.Database("local", options.Database().SetReadConcern(readconcern.Majority())).Collection("oplog.rs").
+		Find(ctx, bson.D{
+			{Key: "ts", Value: bson.D{{Key: "$gt", Value: l.seen.TS}, {Key: "$lte", Value: until.TS}}},
+			{Key: "$or", Value: bson.A{
+				bson.D{{Key: "ns", Value: of}},
+				bson.D{{Key: "op", Value: "c"}, {Key: "ns", Value: bson.D{{Key: "$ne", Value: commands}}}},
+				bson.D{{Key: "op", Value: "c"}, {Key: "o.applyOps.ns", Value: of}},
+			}},
+		})
+	if err != nil {
+		return err
+	}
+	for cur.Next(ctx) {
+		if err := l.entry(ctx, cur.Current); err != nil {
+			return errors.Join(err, cur.Close(ctx))
+		}
+	}
+	return cur.Err()
+}
+
+// entry takes the next entry; one that it has seen, in the spool and again in
+// the oplog, says nothing new.
+func (l *cappedLook) entry(ctx context.Context, doc bson.Raw) error {
+	was := l.seen
+	return tail.Operations(doc, func(op tail.Operation) error {
+		if !was.Before(op.At) {
+			return nil
+		}
+		l.seen = op.At
+		if op.Op == 'c' {
+			return l.command(ctx, op)
+		}
+		c := l.bySource[op.NS]
+		if c == nil || c.closed {
+			return nil
+		}
+		l.incarnation(c, op.UUID)
+		if !c.past.Before(op.At) || l.left < 0 {
+			return nil
+		}
+		if l.left -= len(op.O); l.left < 0 {
+			return errEnough
+		}
+		return l.add(c, op)
+	})
+}
+
+func (l *cappedLook) add(c *cappedSeen, op tail.Operation) error {
+	ev := cappedEvent{op: op.Op}
+	switch op.Op {
+	case 'i':
+		ev.doc = slices.Clone(op.O)
+		ev.id = ev.doc.Lookup("_id")
+		c.inserts++
+	case 'u':
+		ev.doc = slices.Clone(op.O)
+		ev.id = slices.Clone(op.O2).Lookup("_id")
+	case 'd':
+		ev.id = slices.Clone(op.O).Lookup("_id")
+	default:
+		return nil
+	}
+	c.events = append(c.events, ev)
+	return nil
+}
+
+// incarnation notes which collection of the source has the name: the copy has
+// brought its events up to some position.
+func (l *cappedLook) incarnation(c *cappedSeen, uuid []byte) {
+	if len(uuid) > 0 {
+		c.past = mongo.MaxOpTime(c.past, l.copied[hex.EncodeToString(uuid)])
+	}
+}
+
+// command takes a schema change. The target has no event after it, except that
+// of one change it is known that it was about to be made.
+func (l *cappedLook) command(ctx context.Context, op tail.Operation) error {
+	var ui *bson.Binary
+	if op.UUID != nil {
+		ui = &bson.Binary{Subtype: bson.TypeBinaryUUID, Data: op.UUID}
+	}
+	ch, ok, err := catalog.ParseChange(op.NS, ui, op.O)
+	if err != nil || !ok {
+		return nil // the tail will say what is wrong with it
+	}
+	for _, c := range l.bySource {
+		if c.closed || !ch.Touches(c.source) {
+			continue
+		}
+		if ch.NS == c.source && ch.Kind != catalog.ChangeCreate {
+			l.incarnation(c, op.UUID)
+		}
+		made, err := l.made(ctx, c, &ch, op.At)
+		if err != nil {
+			return err
+		}
+		if !made {
+			c.closed = true
+			continue
+		}
+		c.past, c.events, c.inserts = mongo.MaxOpTime(c.past, op.At), nil, 0
+		if ch.Kind == catalog.ChangeCollMod {
+			c.limited(ch.Options, "cappedSize", "cappedMax")
+		}
+	}
+	return nil
+}
+
+// made reports that the collection of the target may be as it is after a schema
+// change.
+func (l *cappedLook) made(ctx context.Context, c *cappedSeen, ch *catalog.Change, at mongo.OpTime) (bool, error) {
+	if at != l.job.Intent {
+		return false, nil
+	}
+	switch {
+	case ch.Kind == catalog.ChangeCreate, ch.Kind == catalog.ChangeCollMod:
+		return true, nil
+	case ch.Kind != catalog.ChangeRename || ch.NS == c.source || !l.j.keep(ch.NS):
+		return false, nil
+	}
+	db, name := mongo.SplitNS(l.j.rules.Target(ch.NS))
+	specs, err := l.j.dst.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: name}})
+	return err == nil && len(specs) == 0, err
+}
+
+// applied finds how many of the events the target has.
+func (c *cappedSeen) applied(ctx context.Context, j *Job) (n int, err error) {
+	if len(c.events) == 0 {
+		return 0, nil
+	}
+	target, err := c.held(ctx, j)
+	if err != nil {
+		return 0, fmt.Errorf("read %s on the target: %w", c.target, err)
+	}
+	r := newRing(target, c.limit)
+	for i, ev := range c.events {
+		switch id := keyOf(ev.id); ev.op {
+		case 'i':
+			if !j.letters.Disputed(c.target, bsoncore.Value{Type: bsoncore.Type(ev.id.Type), Data: ev.id.Value}) {
+				r.insert(id, ev.doc)
+			}
+		case 'u':
+			r.update(id, ev.doc)
+		case 'd':
+			r.remove(id)
+		}
+		if r.matches() {
+			n = i + 1
+		}
+	}
+	return n, nil
+}
+
+// keyOf is a value as the server has it, byte by byte: entries name documents by
+// the very _id that they have.
+func keyOf(v bson.RawValue) string { return string(byte(v.Type)) + string(v.Value) }
+
+// held reads what matters of the collection: as many of the newest documents as
+// were inserted since, and of the others those that were changed.
+func (c *cappedSeen) held(ctx context.Context, j *Job) (heldDocs, error) {
+	h := heldDocs{docs: map[string]heldDoc{}}
+	db, name := mongo.SplitNS(c.target)
+	coll := j.dst.Client.Database(db).Collection(name)
+	newest := options.Find().SetSort(bson.D{{Key: "$natural", Value: -1}}).SetLimit(c.inserts + 1)
+	if err := h.read(ctx, coll, bson.D{}, newest); err != nil {
+		return h, err
+	}
+	if h.whole = int64(h.n) <= c.inserts; h.whole {
+		return h, nil
+	}
+	const some = 500
+	var ids bson.A
+	for i, ev := range c.events {
+		if _, ok := h.docs[keyOf(ev.id)]; !ok {
+			ids = append(ids, ev.id)
+		}
+		if len(ids) < some && i < len(c.events)-1 || len(ids) == 0 {
+			continue
+		}
+		if err := h.read(ctx, coll, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}, nil); err != nil {
+			return h, err
+		}
+		ids = nil
+	}
+	return h, nil
+}
+
+// read takes in documents, the newest first or, without options, those that
+// stand before the newest.
+func (h *heldDocs) read(ctx context.Context, coll *driver.Collection, filter bson.D, newest *options.FindOptionsBuilder) error {
+	o := options.Find()
+	if newest != nil {
+		o = newest
+	}
+	cur, err := coll.Find(ctx, filter, o)
+	if err != nil {
+		return err
+	}
+	for cur.Next(ctx) {
+		d := heldDoc{doc: bytes.Clone(cur.Current), place: far}
+		if newest != nil {
+			d.place = h.n
+			h.n++
+		}
+		id := keyOf(d.doc.Lookup("_id"))
+		if _, ok := h.docs[id]; !ok { // not one equal to another under a collation
+			h.docs[id] = d
+		}
+	}
+	return cur.Err()
 }

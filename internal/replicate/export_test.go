@@ -2,9 +2,6 @@ package replicate
 
 import "github.com/millrace/millrace/internal/mongo"
 
-// CappedStarts gives tests what follow asks before it begins.
-var CappedStarts = (*Job).cappedStarts
-
 // Applied is the position that is applied, durable or not; zero while the job
 // does not follow.
 func Applied(j *Job) mongo.OpTime {

@@ -46,10 +46,11 @@ func (j *Job) follow(ctx context.Context, job checkpoint.Job) error {
 	if f.phase == PhaseFinalizing { // the wish survives a restart
 		j.control.finalize.Store(true)
 	}
-	if err := f.openWindow(ctx); err != nil {
+	fresh, err := f.openWindow(ctx)
+	if err != nil {
 		return err
 	}
-	capped, err := j.cappedStarts(ctx, job.Applied, f.windowEnd)
+	capped, err := f.cappedStarts(ctx, fresh)
 	if err != nil {
 		return err
 	}
@@ -67,20 +68,30 @@ func (j *Job) follow(ctx context.Context, job checkpoint.Job) error {
 }
 
 // openWindow sets until where the target may be ahead: to the end of the copy,
-// and to the last position whose events an earlier attempt may have sent.
-func (f *follower) openWindow(ctx context.Context) error {
+// and to the last position whose events an earlier attempt may have sent. fresh
+// says that nothing was sent yet.
+func (f *follower) openWindow(ctx context.Context) (fresh bool, err error) {
 	f.windowEnd = f.job.Consistent
 	f.reach.init(f.job.Reach)
 	if f.job.Reach.IsZero() {
-		return nil // nothing was sent yet
+		return f.job.Intent.IsZero() && f.job.Applied == f.job.Start, nil
 	}
 	// The reach is noted ahead. What was sent was on a majority of the source.
 	newest, err := f.j.newest(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	f.windowEnd = mongo.MaxOpTime(f.windowEnd, mongo.MinOpTime(f.job.Reach, newest))
-	return nil
+	return false, nil
+}
+
+// cappedStarts are where the events of capped collections begin: after a copy
+// that was just made it is known.
+func (f *follower) cappedStarts(ctx context.Context, fresh bool) (map[string]*apply.CappedStart, error) {
+	if fresh && f.job.Mode != string(ModeIncremental) {
+		return f.j.copiedStarts(ctx)
+	}
+	return f.j.cappedStarts(ctx, f.job, f.windowEnd)
 }
 
 func (f *follower) run(ctx context.Context, pos tail.Position) error {
@@ -299,7 +310,7 @@ func (f *follower) schema(ctx context.Context, ev *tail.Event, before mongo.OpTi
 	if err != nil {
 		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
 	}
-	f.moveNames(ev.Change, effect)
+	f.moveNames(ev, effect)
 	if err := f.j.moveLetters(ctx, ev, effect); err != nil {
 		return err
 	}
@@ -328,13 +339,13 @@ func (f *follower) schema(ctx context.Context, ev *tail.Event, before mongo.OpTi
 }
 
 // moveNames keeps what the engine knows by name true after a change.
-func (f *follower) moveNames(ch *catalog.Change, effect catalog.Effect) {
-	if ch.Kind == catalog.ChangeRename && effect.Applied && effect.Resync == nil {
-		f.eng.Renamed(f.j.rules.Target(ch.NS), f.j.rules.Target(ch.To))
+func (f *follower) moveNames(ev *tail.Event, effect catalog.Effect) {
+	if ch := ev.Change; ch.Kind == catalog.ChangeRename && effect.Applied && effect.Resync == nil {
+		f.eng.Renamed(f.j.rules.Target(ch.NS), f.j.rules.Target(ch.To), ev.At)
 		return
 	}
 	for _, ns := range effect.Dropped {
-		f.eng.Renamed(ns, "")
+		f.eng.Renamed(ns, "", ev.At)
 	}
 }
 
@@ -372,6 +383,9 @@ func (f *follower) resync(ctx context.Context, effect catalog.Effect) error {
 	if err := j.runCopy(ctx, []copy.Task{j.task(coll, effect.ResyncNS)}, pos.Majority); err != nil {
 		return err
 	}
+	if err := f.startCopied(ctx, effect); err != nil {
+		return err
+	}
 	if err := j.cat.BuildIndexes(ctx, effect.ResyncNS, coll.Indexes, catalog.BeforeConsistent); err != nil {
 		return err
 	}
@@ -389,6 +403,15 @@ func (f *follower) resync(ctx context.Context, effect catalog.Effect) error {
 	}
 	f.job.Consistent = f.windowEnd
 	return j.store.SaveDurably(ctx, bson.D{{Key: "consistent", Value: f.windowEnd}, {Key: "phase", Value: string(f.phase)}})
+}
+
+// startCopied has the events of a capped collection begin where its copy ends.
+func (f *follower) startCopied(ctx context.Context, effect catalog.Effect) error {
+	at, err := f.j.copiedAt(ctx)
+	if past, ok := at[uuidHex(*effect.Resync)]; ok {
+		f.eng.StartCapped(effect.ResyncNS, apply.CappedStart{Past: past})
+	}
+	return err
 }
 
 // compareCatalogs notes how the target's collections, options and indexes

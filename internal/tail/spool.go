@@ -211,26 +211,3 @@ func (f *fetcher) spooled(at mongo.OpTime) (found entry, ok bool, err error) {
 	}
 	return found, ok, err
 }
-
-// SpooledWrites calls fn for each plain operation that s holds after a position
-// up to another, in order. What it gets aliases memory that nothing reuses.
-func SpooledWrites(s *spool.Spool, after, until mongo.OpTime, fn func(op, ns string, at mongo.OpTime, o, o2 bson.Raw)) error {
-	rd := s.From(spoolKey(after))
-	defer rd.Close()
-	for {
-		rec, ok, err := rd.Next()
-		if err != nil || !ok || spoolKey(until) < rec.First {
-			return err
-		}
-		err = wire.BatchOf(rec.Payload).Each(func(doc []byte) error {
-			e, err := parseEntry(doc)
-			if err == nil && after.Before(e.at) && !until.Before(e.at) {
-				fn(string(e.op), string(e.ns), e.at, e.o, e.o2)
-			}
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-}

@@ -252,10 +252,13 @@ func TestResumeAnywhere(t *testing.T) {
 func checkInserts(t *testing.T, c *mongo.Cluster, ns string, s *spool.Spool, after, until mongo.OpTime) {
 	t.Helper()
 	var got []mongo.OpTime
-	ok(t, SpooledWrites(s, after, until, func(op, in string, at mongo.OpTime, o, _ bson.Raw) {
-		if op == "i" && in == ns && o.Lookup("_id").Type != 0 {
-			got = append(got, at)
-		}
+	ok(t, SpooledEntries(s, after, until, func(doc bson.Raw) error {
+		return Operations(doc, func(op Operation) error {
+			if op.Op == 'i' && op.NS == ns && op.O.Lookup("_id").Type != 0 {
+				got = append(got, op.At)
+			}
+			return nil
+		})
 	}))
 	cur, err := c.Client.Database("local").Collection("oplog.rs").Find(t.Context(), bson.D{{Key: "op", Value: "i"}, {Key: "ns", Value: ns},
 		{Key: "ts", Value: bson.D{{Key: "$gt", Value: after.TS}, {Key: "$lte", Value: until.TS}}}})
