@@ -176,6 +176,12 @@ func (t *Target) find(ctx context.Context, ns string) (Collection, bool, error) 
 	return colls[0], true, nil
 }
 
+// Has tells whether the target has a namespace.
+func (t *Target) Has(ctx context.Context, ns string) (bool, error) {
+	_, there, err := t.find(ctx, ns)
+	return there, err
+}
+
 // findIndex looks an index of the target up by name or, when name is empty, by
 // key pattern.
 func (t *Target) findIndex(ctx context.Context, dataNS, name string, key bson.Raw) (Index, bool, error) {

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
@@ -48,6 +49,13 @@ func (j *Job) prepareIncremental(ctx context.Context) error {
 	}
 	pos, err := j.src.Positions(ctx)
 	if err != nil {
+		return err
+	}
+	names, err := catalog.FindNames(ctx, j.src, j.dst, j.rules)
+	if err != nil {
+		return err
+	}
+	if err := j.store.SaveCatalog(ctx, mappedNames(names)); err != nil {
 		return err
 	}
 	// What the target holds at that position is not known exactly, so up to
@@ -139,7 +147,9 @@ func (j *Job) runCopy(ctx context.Context, tasks []copy.Task, after mongo.OpTime
 
 // recreate empties the target of a task that has to begin anew.
 func (j *Job) recreate(ctx context.Context, t copy.Task) error {
-	ns := j.rules.Target(t.Source.NS)
+	// The source's name may be another one by now.
+	db, coll := mongo.SplitNS(t.Target)
+	ns := db + "." + strings.TrimPrefix(coll, mongo.BucketsPrefix)
 	if err := j.cat.Drop(ctx, ns); err != nil {
 		return err
 	}

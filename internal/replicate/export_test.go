@@ -15,3 +15,6 @@ func Applied(j *Job) mongo.OpTime {
 	}
 	return j.state.applyEng.Applied().Applied
 }
+
+// Recreate is what empties the target of a copy that begins anew.
+var Recreate = (*Job).recreate

@@ -29,6 +29,7 @@ const (
 type Event struct {
 	Op     Op
 	NS     string         // source namespace, e.g. "db.coll" or "db.system.buckets.x"
+	UUID   *[16]byte      // of the collection; nil where the entry does not tell
 	ID     bsoncore.Value // _id; unset for Schema
 	Doc    bson.Raw       // Insert: the document; Update: see Update
 	Change *catalog.Change
