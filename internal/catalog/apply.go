@@ -165,7 +165,7 @@ func (t *Target) applyCreate(ctx context.Context, ch Change, ns string, o ApplyO
 	if ch.Buckets {
 		coll.Type = TypeTimeSeries
 	}
-	return Effect{Applied: true}, t.Create(ctx, coll, ns, o.Rules)
+	return Effect{Applied: true}, t.create(ctx, coll, ns, o.Rules, o.Existing != KeepExisting)
 }
 
 func (t *Target) applyCreateIndexes(ctx context.Context, ch Change, ns string, o ApplyOptions) (Effect, error) {

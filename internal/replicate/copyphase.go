@@ -34,12 +34,35 @@ func (j *Job) prepare(ctx context.Context) error {
 	for i, c := range snap.Collections {
 		mapped[i] = checkpoint.Mapped{Collection: c, Target: j.rules.Target(c.NS)}
 	}
+	if err := j.noneExists(ctx, mapped); err != nil {
+		return err
+	}
 	if err := j.store.SaveCatalog(ctx, mapped); err != nil {
 		return err
 	}
 	j.log.Info("start position pinned", "position", snap.At, "collections", len(mapped))
 	return j.savePhase(ctx, phaseCreating, bson.E{Key: "start", Value: snap.At},
 		bson.E{Key: "applied", Value: snap.At}, bson.E{Key: "readFrom", Value: snap.At})
+}
+
+// noneExists makes sure that what exists on the target from now on is the job's
+// own, where it is not to touch what does. The precheck did not know all names.
+func (j *Job) noneExists(ctx context.Context, mapped []checkpoint.Mapped) error {
+	if j.spec.OnExisting == ExistingMerge || j.spec.OnExisting == ExistingDrop {
+		return nil
+	}
+	targets := make([]string, len(mapped))
+	for i, c := range mapped {
+		targets[i] = c.Target
+	}
+	have, err := j.cat.ListExisting(ctx, targets)
+	if err != nil {
+		return err
+	}
+	for ns := range have {
+		return mongo.WithHint(fmt.Errorf("%s exists on the target", ns), "drop it, or choose --on-existing merge or --on-existing drop")
+	}
+	return nil
 }
 
 func (j *Job) prepareIncremental(ctx context.Context) error {
@@ -64,6 +87,15 @@ func (j *Job) prepareIncremental(ctx context.Context) error {
 		bson.E{Key: "readFrom", Value: at}, bson.E{Key: "consistent", Value: pos.Last})
 }
 
+// makeOnTarget creates one collection or view. Unless the target's own are kept,
+// only this job can have made what is there.
+func (j *Job) makeOnTarget(ctx context.Context, c catalog.Collection, target string) error {
+	if j.spec.OnExisting == ExistingMerge {
+		return j.cat.Create(ctx, c, target, j.rules)
+	}
+	return j.cat.CreateOurs(ctx, c, target, j.rules)
+}
+
 // create makes the collections and views on the target. Nothing has been
 // copied yet, so it may begin again after a crash.
 func (j *Job) create(ctx context.Context) error {
@@ -86,17 +118,22 @@ func (j *Job) create(ctx context.Context) error {
 			views = append(views, c)
 			continue
 		}
-		g.Go(func() error { return j.cat.Create(gctx, c.Collection, c.Target, j.rules) })
+		g.Go(func() error { return j.makeOnTarget(gctx, c.Collection, c.Target) })
 	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
 	for _, c := range views { // in dependency order
-		if err := j.cat.Create(ctx, c.Collection, c.Target, j.rules); err != nil {
+		if err := j.makeOnTarget(ctx, c.Collection, c.Target); err != nil {
 			return err
 		}
 	}
 	if err := j.indexEarly(ctx, colls); err != nil {
+		return err
+	}
+	// One wait for all: an election must not leave a collection to be made by
+	// the way, without its options.
+	if err := j.cat.Settled(ctx); err != nil {
 		return err
 	}
 	return j.savePhase(ctx, PhaseCopying)
@@ -105,6 +142,9 @@ func (j *Job) create(ctx context.Context) error {
 func (j *Job) copyAll(ctx context.Context, job checkpoint.Job) error {
 	colls, err := j.store.LoadCatalog(ctx)
 	if err != nil {
+		return err
+	}
+	if err := j.holdTTL(ctx); err != nil {
 		return err
 	}
 	var tasks []copy.Task
@@ -153,7 +193,7 @@ func (j *Job) recreate(ctx context.Context, t copy.Task) error {
 	if err := j.cat.Drop(ctx, ns); err != nil {
 		return err
 	}
-	return j.cat.Create(ctx, t.Source, ns, j.rules)
+	return j.cat.CreateOurs(ctx, t.Source, ns, j.rules)
 }
 
 // buildIndexes builds what need not wait for consistency, collections side by

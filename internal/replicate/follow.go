@@ -45,6 +45,9 @@ func (j *Job) follow(ctx context.Context, job checkpoint.Job) error {
 	if err := j.loadNames(ctx); err != nil {
 		return err
 	}
+	if err := j.holdTTL(ctx); err != nil {
+		return err
+	}
 	if err := f.openWindow(ctx); err != nil {
 		return err
 	}
@@ -336,7 +339,11 @@ func (f *follower) resync(ctx context.Context, ev *tail.Event, effect catalog.Ef
 	if err != nil {
 		return err
 	}
-	if err := j.cat.Create(ctx, coll, effect.ResyncNS, j.rules); err != nil {
+	create := j.cat.CreateOurs
+	if f.existing(ev.At) == catalog.KeepExisting {
+		create = j.cat.Create
+	}
+	if err := create(ctx, coll, effect.ResyncNS, j.rules); err != nil {
 		return err
 	}
 	if err := j.runCopy(ctx, []copy.Task{j.task(coll, effect.ResyncNS)}, pos.Majority); err != nil {

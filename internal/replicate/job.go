@@ -34,6 +34,8 @@ type Job struct {
 	txn   *mongo.Transactions // on the target
 	// letters are the documents that the target refuses.
 	letters *deadletter.Store
+	resumed bool           // an earlier process began the job
+	ttlHeld bool           // by holdTTL of this process
 	names   *catalog.Names // what the job has on the target; one phase at a time
 	unclear int            // conflicts that could not be judged yet; phases only
 	until   until

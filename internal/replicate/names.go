@@ -73,3 +73,21 @@ func (j *Job) mapNS(ns string) string {
 	}
 	return j.rules.Target(ns)
 }
+
+// holdTTL holds back what expires on the target of collections that somebody
+// else made, or changed while no process of the job ran: once a process, and
+// not where this one makes all of them.
+func (j *Job) holdTTL(ctx context.Context) error {
+	if j.ttlHeld || !j.resumed && j.spec.Mode != ModeIncremental {
+		return nil
+	}
+	names, err := j.store.LoadNames(ctx)
+	if err != nil {
+		return err
+	}
+	if err := j.cat.HoldTTL(ctx, names.Targets()); err != nil {
+		return err
+	}
+	j.ttlHeld = true
+	return nil
+}

@@ -126,6 +126,7 @@ func (j *Job) take(ctx context.Context) error {
 		return err
 	}
 	j.state.wait("")
+	j.resumed = true
 	if (j.spec.OnExisting == "" || j.spec.OnExisting == ExistingFail) && job.OnExisting != "" {
 		j.spec.OnExisting = OnExisting(job.OnExisting) // what it began with
 	}
