@@ -18,3 +18,10 @@ func Applied(j *Job) mongo.OpTime {
 
 // Recreate is what empties the target of a copy that begins anew.
 var Recreate = (*Job).recreate
+
+// Reread, FindRenamed and Committed are how a job asks the source for what is certain.
+var (
+	Reread      = (*Job).reread
+	FindRenamed = (*Job).findRenamed
+	Committed   = (*Job).committed
+)

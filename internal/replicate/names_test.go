@@ -24,6 +24,7 @@ func TestNames(t *testing.T) {
 		"exists after a restart":          testExistsAfterRestart,
 		"renamed in onto another":         testRenamedInOnto,
 		"recreate":                        testRecreate,
+		"created by the way":              testCreatedByTheWay,
 		"renamed in and dropped":          testRenamedInAndDropped,
 		"renamed in, again, and dropped":  testRenamedInTwice,
 		"renamed in, dropped, made again": testRenamedInMadeAgain,
@@ -242,6 +243,38 @@ func testRecreate(t *testing.T, s servers) {
 			t.Errorf("%s: %d documents, %v, want %d", coll, n, err, want)
 		}
 	}
+}
+
+// testCreatedByTheWay: creating begins again after a crash or an election, and
+// finds a collection that a late write made without options.
+func testCreatedByTheWay(t *testing.T, s servers) {
+	f := newFollowing(t, s, "late", rule.Config{Include: []string{"late"}})
+	f.do(s.srcDB, "late", bson.D{{Key: "create", Value: "c"}, {Key: "capped", Value: true}, {Key: "size", Value: 4096}})
+	f.put(s.srcDB, "late", "c", 1, 2)
+	f.run()
+	f.caughtUp()
+	again := func() {
+		f.end()
+		state := s.targetC.Database("millrace")
+		f.must(state.Collection("slices").DeleteMany(t.Context(), bson.D{{Key: "job", Value: "late"}}))
+		f.must(state.Collection("jobs").UpdateByID(t.Context(), "late", bson.D{{Key: "$set", Value: bson.D{{Key: "phase", Value: "creating"}}}}))
+		f.do(s.targetC, "late", bson.D{{Key: "drop", Value: "c"}})
+	}
+	again()
+	f.do(s.targetC, "late", bson.D{{Key: "create", Value: "c"}})
+	f.run()
+	f.caughtUp()
+	f.src, f.dst = s.srcDB.Database("late").Collection("c"), s.targetC.Database("late").Collection("c")
+	f.same(1, 2)
+	specs, err := f.dst.Database().ListCollectionSpecifications(t.Context(), bson.D{{Key: "name", Value: "c"}})
+	f.must(nil, err)
+	if capped, _ := specs[0].Options.Lookup("capped").BooleanOK(); !capped {
+		t.Errorf("the target's collection has options %s", specs[0].Options)
+	}
+	again()
+	f.put(s.targetC, "late", "c", 1)
+	f.run()
+	wantError(t, f.fails(), "late.c", "capped", "documents")
 }
 
 func (f *following) update(db, coll string, id any) {
