@@ -79,6 +79,7 @@ func (e *Engine) settleDue(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
+			t.source, t.uuid = l.Source, l.UUID
 			b.ops = append(b.ops, &parkedOp{t: t, hash: t.hash(l.DocID), id: l.DocID})
 		}
 		if _, err := e.settle(ctx, b, true); err != nil {

@@ -12,9 +12,21 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
+// Origin says which collection of the source a target namespace is, at the
+// position of the event in hand. Its name may mean another one by now.
+type Origin struct {
+	Target string    // namespace
+	Source string    // namespace; empty where no event told
+	UUID   *[16]byte // nil where no event told
+}
+
+func (t *target) origin() Origin { return Origin{Target: t.ns, Source: t.source, UUID: t.uuid} }
+
 // Reread is a document as the source has it now, Doc nil when it has none.
 type Reread struct {
 	Doc bson.Raw
+	// Gone: the source has dropped the whole collection; its drop follows.
+	Gone bool
 	// From is a position up to which all changes are in it, Until one after
 	// which none is.
 	From, Until mongo.OpTime
@@ -70,7 +82,7 @@ type settled struct {
 // asLetter is the letter about a refusal.
 func (s *settled) asLetter(r *refusal) deadletter.Letter {
 	l := deadletter.Letter{NS: s.t.ns, Cause: r.cause, DocID: s.id, Doc: s.doc, At: s.at, Until: s.until,
-		Reason: r.text, Code: r.code, Index: r.dup.Index()}
+		Reason: r.text, Code: r.code, Index: r.dup.Index(), Source: s.t.source, UUID: s.t.uuid}
 	if s.letter != nil {
 		l.ID, l.State = s.letter.ID, s.letter.State
 		if s.letter.Cause.Foreign() && r.cause != deadletter.CauseRefused {

@@ -95,9 +95,8 @@ type Options struct {
 	// Letters keep. Without Letters each refusal is an error.
 	OnConflict deadletter.Policy
 	Letters    *deadletter.Store
-	// Reread reads a document from the source by the name that its collection
-	// has on the target.
-	Reread func(ctx context.Context, targetNS string, id bsoncore.Value) (Reread, error)
+	// Reread reads a document from the source, in a state at or after a position.
+	Reread func(ctx context.Context, from Origin, id bsoncore.Value, at mongo.OpTime) (Reread, error)
 	// Transactions of the target; nil starts a session for each, and sends
 	// no batches in transactions.
 	Transactions *mongo.Transactions
@@ -190,6 +189,8 @@ type target struct {
 	ns, db, coll string
 	capped       bool
 	collated     bool
+	source       string       // namespace on the source; empty where no event told
+	uuid         *[16]byte    // of the source's collection; nil where no event told
 	seed         uint64       // hash of the name
 	start        *CappedStart // of a capped collection, nil when all its events count
 	// contested: documents of it were parked, so that order matters and
@@ -363,7 +364,7 @@ func (e *Engine) route(ctx context.Context, seg *segment, b *tail.Batch) (routed
 			window = e.window.Load()
 			continue
 		}
-		t, err := e.resolve(ctx, ev.NS)
+		t, err := e.resolve(ctx, ev)
 		if err != nil {
 			return routed, err
 		}
@@ -444,8 +445,9 @@ func (e *Engine) schema(ctx context.Context, b *tail.Batch, i int) error {
 	return nil
 }
 
-// resolve maps a source namespace, nil when it is not kept.
-func (e *Engine) resolve(ctx context.Context, ns string) (*target, error) {
+// resolve maps an event's namespace, nil when it is not kept.
+func (e *Engine) resolve(ctx context.Context, ev *tail.Event) (*target, error) {
+	ns := ev.NS
 	if t, ok := e.targets[ns]; ok {
 		return t, nil
 	}
@@ -457,6 +459,11 @@ func (e *Engine) resolve(ctx context.Context, ns string) (*target, error) {
 	t, err := e.newTarget(ctx, tns)
 	if err != nil {
 		return nil, err
+	}
+	t.source = ns
+	if ev.UUID != nil {
+		t.uuid = new([16]byte) // the event's keeps a whole reply in memory
+		*t.uuid = *ev.UUID
 	}
 	e.targets[ns] = t
 	return t, nil

@@ -144,7 +144,7 @@ func (w *worker) returning(ctx context.Context, s settled, holders []bson.Raw) (
 		if w.e.o.Letters.Disputed(s.t.ns, id) {
 			continue // its letter knows the source's state
 		}
-		r, err := w.e.o.Reread(ctx, s.t.ns, id)
+		r, err := w.e.o.Reread(ctx, s.t.origin(), id, s.at)
 		if err != nil {
 			return nil, fmt.Errorf("read %s, _id %s, from the source: %w", s.t.ns, idString(id), err)
 		}

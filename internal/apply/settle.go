@@ -208,16 +208,30 @@ func (w *worker) reread(ctx context.Context, s settled, why *refusal) (settled, 
 	if !w.e.lenient() || w.e.o.Reread == nil {
 		return s, false, w.stopError(ctx, s, why)
 	}
-	r, err := w.e.o.Reread(ctx, s.t.ns, s.id)
+	r, err := w.e.o.Reread(ctx, s.t.origin(), s.id, s.at)
 	if err != nil {
 		return s, false, fmt.Errorf("read %s, _id %s, from the source: %w", s.t.ns, idString(s.id), err)
 	}
-	if r.Doc == nil {
+	switch {
+	case r.Gone:
+		return s, true, w.goneLetter(ctx, s, why)
+	case r.Doc == nil:
 		w.e.n.skipped.Add(1)
 		return s, true, nil
 	}
 	s.doc, s.at, s.until, s.refused, s.window = r.Doc, r.From, r.Until, why, false
 	return s, false, nil
+}
+
+// goneLetter keeps what cannot be gone on from and cannot be read any more
+// either. The drop of its collection settles it.
+func (w *worker) goneLetter(ctx context.Context, s settled, why *refusal) error {
+	s.doc = nil
+	l := s.asLetter(why)
+	l.State, l.Reason = deadletter.Open, why.text+"; the source has dropped the collection since, so the document cannot be read any more; the drop follows"
+	w.e.o.Log.Info("a document cannot be brought up to date: its collection is gone from the source, and its drop follows", "ns", s.t.ns,
+		"_id", idString(s.id), "position", s.at, "reason", why.text)
+	return w.e.o.Letters.Write(ctx, l)
 }
 
 // beside looks at what the target has under the same _id where that is

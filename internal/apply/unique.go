@@ -33,16 +33,16 @@ func (e *Engine) Untangle(ctx context.Context, ns, index string, docs []bson.Raw
 	if !e.lenient() || len(docs) < 2 || e.o.Reread == nil {
 		return stop
 	}
-	ours, theirs, err := e.tell(ctx, ns, docs)
+	t, err := e.newTarget(ctx, ns)
+	if err != nil {
+		return err
+	}
+	ours, theirs, err := e.tell(ctx, t, docs)
 	if err != nil {
 		return err
 	}
 	if len(ours) > 1 || len(theirs) == 0 || len(ours) == 0 && e.o.OnConflict == deadletter.Skip {
 		return &UndecidedError{stop}
-	}
-	t, err := e.newTarget(ctx, ns)
-	if err != nil {
-		return err
 	}
 	w := newWorker(e, -1)
 	defer w.letGo()
@@ -67,14 +67,17 @@ func (u *UndecidedError) Error() string { return u.Err.Error() }
 func (u *UndecidedError) Unwrap() error { return u.Err }
 
 // tell separates the document that is as the source has it from those that
-// the source does not have, or not like that.
-func (e *Engine) tell(ctx context.Context, ns string, docs []bson.Raw) (ours, theirs []bson.Raw, err error) {
+// the source does not have, or not like that. Of a collection whose drop follows
+// it takes any for ours: the index is all that matters until then.
+func (e *Engine) tell(ctx context.Context, t *target, docs []bson.Raw) (ours, theirs []bson.Raw, err error) {
 	var same, other []bson.Raw
 	for _, d := range docs {
-		r, err := e.o.Reread(ctx, ns, valueOf(d))
+		r, err := e.o.Reread(ctx, t.origin(), valueOf(d), e.Applied().Applied)
 		switch {
 		case err != nil:
 			return nil, nil, err
+		case r.Gone:
+			return docs[:1], docs[1:], nil
 		case r.Doc == nil:
 			theirs = append(theirs, d)
 		case bytes.Equal(r.Doc, d):

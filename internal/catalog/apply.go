@@ -21,6 +21,8 @@ type ApplyOptions struct {
 	// Existing says what becomes of a collection of the target where the source
 	// makes one and had none.
 	Existing Existing
+	// Names are what the job has on the target; the caller keeps them true.
+	Names *Names
 }
 
 // Existing is what becomes of a collection that only the target has.
@@ -35,14 +37,50 @@ const (
 	DropExisting
 )
 
-// makeWay deals with a collection of the target that stands where the source
-// is about to make one: it was there before the job, or somebody else made it.
-func (t *Target) makeWay(ctx context.Context, ns string, o ApplyOptions) error {
-	if o.Maybe || o.Existing == KeepExisting {
+// MakeWay deals with a collection of the target that stands where a schema
+// change of the source is about to make one: it was there before the job, or
+// somebody else made it. It comes before the change is noted as under way: once it is,
+// what stands there may be the change's own.
+func (t *Target) MakeWay(ctx context.Context, ch Change, o ApplyOptions) error {
+	if o.Maybe {
+		return nil
+	}
+	ns, to := ch.NS, false
+	switch ch.Kind {
+	case ChangeCreate:
+	case ChangeRename:
+		ns, to = ch.To, true
+	default:
+		return nil
+	}
+	if !o.Rules.Match(ns) || to && o.Rules.Match(ch.NS) && o.Rules.Target(ch.NS) == o.Rules.Target(ns) {
+		return nil
+	}
+	if err := t.makeWay(ctx, ch, ns, o); err != nil {
+		return fmt.Errorf("apply %s of %s: %w", ch.Kind, ch.NS, err)
+	}
+	return nil
+}
+
+func (t *Target) makeWay(ctx context.Context, ch Change, sourceNS string, o ApplyOptions) error {
+	ns := o.Rules.Target(sourceNS)
+	if other, ok := o.Names.Target(ns); !ok || other.NS != ch.NS {
+		if err := o.Names.free(sourceNS, ns); err != nil {
+			return err
+		}
+	}
+	// Nothing can be renamed onto what is to stay.
+	renamed := ch.Kind == ChangeRename && o.Rules.Match(ch.NS)
+	if ch.DropTarget || o.Existing == KeepExisting && !renamed {
 		return nil
 	}
 	if _, there, err := t.find(ctx, ns); err != nil || !there {
 		return err
+	}
+	if renamed && o.lenient() {
+		if _, there, err := t.find(ctx, o.Rules.Target(ch.NS)); err != nil || !there {
+			return err // the target is ahead: nothing is to be renamed
+		}
 	}
 	if o.Existing == DropExisting && !o.Rules.Ambiguous(ns) {
 		t.log.Warn("dropping what the target has where the source makes a collection", "ns", ns)
@@ -90,9 +128,9 @@ func (t *Target) Apply(ctx context.Context, ch Change, o ApplyOptions) (Effect, 
 func (t *Target) apply(ctx context.Context, ch Change, o ApplyOptions) (Effect, error) {
 	switch ch.Kind {
 	case ChangeDropDatabase:
-		return t.applyDropDatabase(ctx, ch, o, func(Collection) bool { return true })
+		return t.dropNames(ctx, ch, o, o.Names.OfDB(ch.NS))
 	case ChangeDropAllViews:
-		return t.applyDropDatabase(ctx, ch, o, func(c Collection) bool { return c.Type == TypeView })
+		return t.dropNames(ctx, ch, o, views(o.Names.OfDB(ch.NS)))
 	case ChangeRename:
 		return t.applyRename(ctx, ch, o)
 	}
@@ -100,6 +138,9 @@ func (t *Target) apply(ctx context.Context, ch Change, o ApplyOptions) (Effect, 
 		return skipped("excluded"), nil
 	}
 	ns := o.Rules.Target(ch.NS)
+	if one, ok := o.Names.Source(ch.NS); ok && one.Gone && ch.Kind != ChangeCreate && ch.Kind != ChangeView {
+		return skipped("%s never came to the target", ns), nil
+	}
 	switch ch.Kind {
 	case ChangeCreate:
 		return t.applyCreate(ctx, ch, ns, o)
@@ -124,10 +165,7 @@ func (t *Target) applyCreate(ctx context.Context, ch Change, ns string, o ApplyO
 	if ch.Buckets {
 		coll.Type = TypeTimeSeries
 	}
-	if err := t.makeWay(ctx, ns, o); err != nil {
-		return Effect{}, err
-	}
-	return Effect{Applied: true}, t.Create(ctx, coll, ns, o.Rules)
+	return Effect{Applied: true}, t.create(ctx, coll, ns, o.Rules, o.Existing != KeepExisting)
 }
 
 func (t *Target) applyCreateIndexes(ctx context.Context, ch Change, ns string, o ApplyOptions) (Effect, error) {
@@ -228,32 +266,26 @@ func (t *Target) applyDropView(ctx context.Context, ns string) (Effect, error) {
 	return Effect{Applied: true, Dropped: []string{ns}}, t.Drop(ctx, ns)
 }
 
-// applyDropDatabase drops what came from a database of the source. Its
+// dropNames drops what the job made of a database of the source. Its
 // collections were dropped one by one before, so hardly anything is left; and
 // other collections of the same target database are none of ours.
-func (t *Target) applyDropDatabase(ctx context.Context, ch Change, o ApplyOptions, which func(Collection) bool) (Effect, error) {
+func (t *Target) dropNames(ctx context.Context, ch Change, o ApplyOptions, list []Name) (Effect, error) {
 	if !o.Rules.MatchDB(ch.NS) {
 		return skipped("excluded"), nil
 	}
 	effect := Effect{Applied: true}
-	for _, db := range o.Rules.TargetDBs(ch.NS) {
-		colls, err := listDB(ctx, t.c, db, nil, func(ns string) bool {
-			from, ok := o.Rules.Source(ns)
-			fromDB, _ := mongo.SplitNS(from)
-			return ok && fromDB == ch.NS
-		})
+	for _, one := range list {
+		have, there, err := t.find(ctx, one.Target)
 		if err != nil {
 			return effect, err
 		}
-		for _, c := range colls {
-			if !which(c) {
-				continue
-			}
-			if err := t.Drop(ctx, c.NS); err != nil {
-				return effect, err
-			}
-			effect.Dropped = append(effect.Dropped, c.NS)
+		if !there || (have.Type == TypeView) != (one.Type == TypeView) {
+			continue
 		}
+		if err := t.Drop(ctx, one.Target); err != nil {
+			return effect, err
+		}
+		effect.Dropped = append(effect.Dropped, one.Target)
 	}
 	return effect, nil
 }

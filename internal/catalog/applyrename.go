@@ -33,16 +33,26 @@ func (t *Target) renameIn(ctx context.Context, ch Change, to string, o ApplyOpti
 			"start the job again with --restart")
 	}
 	effect := Effect{Applied: true, Resync: &ch.UUID, ResyncNS: to}
-	if ch.DropTarget || o.Maybe {
+	// Begun before a crash, it may be half copied. What was there before is not
+	// ours to drop: the copy replaces what it has to.
+	if ch.DropTarget || o.Maybe && o.Existing != KeepExisting {
 		effect.Dropped = []string{to}
 		return effect, t.Drop(ctx, to)
 	}
-	return effect, t.makeWay(ctx, to, o)
+	return effect, nil
 }
 
 func (t *Target) renameKept(ctx context.Context, ch Change, from, to string, o ApplyOptions) (Effect, error) {
 	if from == to {
 		return Effect{}, mongo.WithHint(fmt.Errorf("%s and %s have one name on the target, %s", ch.NS, ch.To, to), "change the renames of the job")
+	}
+	if one, ok := o.Names.Source(ch.NS); ok && one.Gone {
+		effect := skipped("%s never came to the target", from)
+		if ch.DropTarget {
+			effect.Dropped = []string{to}
+			return effect, t.Drop(ctx, to)
+		}
+		return effect, nil
 	}
 	_, there, err := t.find(ctx, from)
 	if err != nil {
@@ -77,11 +87,6 @@ func (t *Target) rename(ctx context.Context, ch Change, from, to string, o Apply
 	dropTarget := ch.DropTarget || o.Maybe && fromDB != toDB
 	if dropTarget {
 		effect.Dropped = append(effect.Dropped, to)
-	}
-	if !dropTarget && o.Existing == DropExisting {
-		if err := t.makeWay(ctx, to, o); err != nil {
-			return effect, err
-		}
 	}
 	if err := t.unhold(ctx, to, ""); err != nil {
 		return effect, err

@@ -291,13 +291,21 @@ func (t *Target) RestoreTTL(ctx context.Context) error {
 			if err := t.restoreOne(ctx, h); err != nil {
 				return fmt.Errorf("restore the expiry of %s (index %q) on the target: %w", ns, h.Index, err)
 			}
-			h.Expire = nil
-			if err := t.hold(ctx, h); err != nil {
+			if err := t.release(ctx, h); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+}
+
+// release forgets what is held back for one index, or for a collection itself.
+func (t *Target) release(ctx context.Context, h HeldSetting) error {
+	id := heldID{Job: t.o.Job, NS: h.NS, Index: h.Index}
+	if _, err := t.heldStore().DeleteOne(ctx, bson.D{{Key: "_id", Value: id}}); err != nil {
+		return fmt.Errorf("forget what is held back for %s: %w", h.NS, err)
+	}
+	return nil
 }
 
 func (t *Target) restoreOne(ctx context.Context, h HeldSetting) error {

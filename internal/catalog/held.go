@@ -26,6 +26,10 @@ type HeldSetting struct {
 	Unbuilt bool
 	// Expire is the expiry to be set, in seconds, or "off"; nil for none.
 	Expire *bson.RawValue
+	// Was is the expiry that the target had before the job held it back; nil for
+	// none. It is what is restored where the source has none to restore, and it
+	// outlives a job that begins anew.
+	Was *bson.RawValue
 	// Spec is the whole specification of the index on the source.
 	Spec bson.Raw
 }
@@ -42,6 +46,7 @@ type heldDoc struct {
 	ID      heldID         `bson:"_id"`
 	Unbuilt bool           `bson:"unbuilt"`
 	Expire  *bson.RawValue `bson:"expire,omitempty"`
+	Was     *bson.RawValue `bson:"was,omitempty"`
 	Spec    []byte         `bson:"spec,omitempty"`
 }
 
@@ -66,7 +71,7 @@ func (t *Target) held(ctx context.Context, more bson.D) ([]HeldSetting, error) {
 	}
 	var out []HeldSetting
 	for _, d := range docs {
-		out = append(out, HeldSetting{NS: d.ID.NS, Index: d.ID.Index, Unbuilt: d.Unbuilt, Expire: d.Expire, Spec: d.Spec})
+		out = append(out, HeldSetting{NS: d.ID.NS, Index: d.ID.Index, Unbuilt: d.Unbuilt, Expire: d.Expire, Was: d.Was, Spec: d.Spec})
 	}
 	return out, nil
 }
@@ -81,18 +86,34 @@ func (t *Target) heldOne(ctx context.Context, ns, index string) (HeldSetting, bo
 	return found[0], true, nil
 }
 
-// hold stores settings durably; one with nothing left to hold is removed.
+// hold stores settings durably; one with nothing left to hold is removed. An
+// expiry that the target had before is never forgotten so: it stands in again.
 func (t *Target) hold(ctx context.Context, settings ...HeldSetting) error {
 	var models []driver.WriteModel
 	for _, h := range settings {
 		id := heldID{Job: t.o.Job, NS: h.NS, Index: h.Index}
 		filter := bson.D{{Key: "_id", Value: id}}
 		if !h.Unbuilt && h.Expire == nil {
-			models = append(models, driver.NewDeleteOneModel().SetFilter(filter))
+			own := append(filter, bson.E{Key: "was", Value: bson.D{{Key: "$exists", Value: true}}})
+			models = append(models, driver.NewUpdateOneModel().SetFilter(own).SetUpdate(standIn),
+				driver.NewDeleteOneModel().SetFilter(append(filter, bson.E{Key: "was", Value: bson.D{{Key: "$exists", Value: false}}})))
 			continue
 		}
-		models = append(models, driver.NewReplaceOneModel().SetFilter(filter).SetUpsert(true).
-			SetReplacement(heldDoc{ID: id, Unbuilt: h.Unbuilt, Expire: h.Expire, Spec: h.Spec}))
+		set := bson.D{{Key: "unbuilt", Value: h.Unbuilt}, {Key: "spec", Value: []byte(h.Spec)}}
+		unset := bson.D{}
+		if h.Was != nil {
+			set = append(set, bson.E{Key: "was", Value: h.Was})
+		}
+		if h.Expire != nil {
+			set = append(set, bson.E{Key: "expire", Value: h.Expire})
+		} else {
+			unset = append(unset, bson.E{Key: "expire", Value: ""})
+		}
+		update := bson.D{{Key: "$set", Value: set}}
+		if len(unset) > 0 {
+			update = append(update, bson.E{Key: "$unset", Value: unset})
+		}
+		models = append(models, driver.NewUpdateOneModel().SetFilter(filter).SetUpsert(true).SetUpdate(update))
 	}
 	if len(models) == 0 {
 		return nil
@@ -102,6 +123,9 @@ func (t *Target) hold(ctx context.Context, settings ...HeldSetting) error {
 	}
 	return nil
 }
+
+// standIn makes the expiry that the target had the one to be restored.
+var standIn = bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "unbuilt", Value: false}, {Key: "expire", Value: "$was"}}}}}
 
 // holdExpiry holds the expiry of a collection back.
 func (t *Target) holdExpiry(ctx context.Context, ns string, expire bson.RawValue) error {
@@ -137,8 +161,14 @@ func (t *Target) moveHeld(ctx context.Context, from, to string) error {
 }
 
 // Forget removes all that is held back for the job: for one that begins anew.
+// The expiries that the target had before stay held back, and known.
 func (t *Target) Forget(ctx context.Context) error {
-	if _, err := t.heldStore().DeleteMany(ctx, bson.D{{Key: "_id.job", Value: t.o.Job}}); err != nil {
+	own := bson.D{{Key: "_id.job", Value: t.o.Job}, {Key: "was", Value: bson.D{{Key: "$exists", Value: true}}}}
+	if _, err := t.heldStore().UpdateMany(ctx, own, standIn); err != nil {
+		return fmt.Errorf("forget what is held back: %w", err)
+	}
+	rest := bson.D{{Key: "_id.job", Value: t.o.Job}, {Key: "was", Value: bson.D{{Key: "$exists", Value: false}}}}
+	if _, err := t.heldStore().DeleteMany(ctx, rest); err != nil {
 		return fmt.Errorf("forget what is held back: %w", err)
 	}
 	return nil

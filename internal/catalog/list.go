@@ -43,6 +43,18 @@ func List(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection, err
 
 // list is List without the estimates.
 func list(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection, error) {
+	colls, err := listNames(ctx, c, scope)
+	if err != nil {
+		return nil, err
+	}
+	if err := addIndexes(ctx, c, colls); err != nil {
+		return nil, err
+	}
+	return inOrder(colls)
+}
+
+// listNames is list without indexes and order.
+func listNames(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection, error) {
 	dbs, err := databases(ctx, c)
 	if err != nil {
 		return nil, err
@@ -62,11 +74,7 @@ func list(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection, err
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	colls := slices.Concat(perDB...)
-	if err := addIndexes(ctx, c, colls); err != nil {
-		return nil, err
-	}
-	return inOrder(colls)
+	return slices.Concat(perDB...), nil
 }
 
 // databases names all databases but the internal ones, sorted.
@@ -226,27 +234,17 @@ func size(ctx context.Context, c *mongo.Cluster, ns string) (count, bytes int64,
 	return count, bytes, nil
 }
 
-// ListOne finds a collection by the UUID that holds its documents, under the
-// name and with the options and indexes it has now; false when it is gone, or
-// in a database that the user may not list.
-func ListOne(ctx context.Context, c *mongo.Cluster, uuid bson.Binary) (Collection, bool, error) {
-	dbs, err := databases(ctx, c)
-	if err != nil {
+// ListOne finds a collection of a database by the UUID that holds its
+// documents, under the name and with the options and indexes it has now; false
+// when it is gone.
+func ListOne(ctx context.Context, c *mongo.Cluster, db string, uuid bson.Binary) (Collection, bool, error) {
+	coll, ok, err := findUUID(ctx, c, db, uuid)
+	if err != nil || !ok {
 		return Collection{}, false, err
 	}
-	for _, db := range dbs {
-		coll, ok, err := findUUID(ctx, c, db, uuid)
-		if err != nil && !mongo.IsCode(err, mongo.CodeUnauthorized) {
-			return Collection{}, false, err
-		}
-		if !ok {
-			continue
-		}
-		one := []Collection{coll}
-		err = errors.Join(addIndexes(ctx, c, one), estimate(ctx, c, one))
-		return one[0], err == nil, err
-	}
-	return Collection{}, false, nil
+	one := []Collection{coll}
+	err = errors.Join(addIndexes(ctx, c, one), estimate(ctx, c, one))
+	return one[0], err == nil, err
 }
 
 func findUUID(ctx context.Context, c *mongo.Cluster, db string, uuid bson.Binary) (Collection, bool, error) {

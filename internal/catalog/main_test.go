@@ -171,10 +171,11 @@ type replica struct {
 	twice  bool // every change is applied a second time, as after a restart
 	at     mongo.OpTime
 	resync []string
+	names  *Names
 }
 
 func newReplica(t *testing.T, rules *rule.Set, dbs ...string) *replica {
-	r := &replica{t: t, dbs: dbs, rules: rules, target: NewTarget(dst, TargetOptions{Job: "job " + dbs[0]})}
+	r := &replica{t: t, dbs: dbs, rules: rules, names: NewNames(nil), target: NewTarget(dst, TargetOptions{Job: "job " + dbs[0]})}
 	t.Cleanup(func() {
 		for _, db := range dbs {
 			_ = src.Client.Database(db).Drop(context.Background())
@@ -195,6 +196,7 @@ func (r *replica) copy() {
 	}
 	r.at = snap.At
 	for _, c := range snap.Collections {
+		r.names.put(Name{NS: c.NS, Target: r.rules.Target(c.NS), Type: c.Type, UUID: c.UUID})
 		r.one(c, r.rules.Target(c.NS))
 	}
 }
@@ -269,25 +271,32 @@ func (r *replica) entry(e oplogEntry) (effects []Effect) {
 	if !effect || !slices.Contains(r.dbs, chDB) && ch.Kind != ChangeRename {
 		return nil
 	}
-	got, err := r.target.Apply(r.t.Context(), ch, ApplyOptions{Rules: r.rules, Window: r.window})
+	o := ApplyOptions{Rules: r.rules, Window: r.window, Names: r.names}
+	if err := r.target.MakeWay(r.t.Context(), ch, o); err != nil {
+		r.t.Fatalf("make way: %+v: %v", ch, err)
+	}
+	got, err := r.target.Apply(r.t.Context(), ch, o)
 	if err != nil {
 		r.t.Fatalf("%+v: %v", ch, err)
 	}
-	if r.twice {
-		if _, err := r.target.Apply(r.t.Context(), ch, ApplyOptions{Rules: r.rules, Window: r.window, Maybe: true}); err != nil {
+	r.names.Change(r.names.After(ch, r.rules))
+	if o.Maybe = true; r.twice {
+		if _, err := r.target.Apply(r.t.Context(), ch, o); err != nil {
 			r.t.Fatalf("again: %+v: %v", ch, err)
 		}
+		r.names.Change(r.names.After(ch, r.rules))
 	}
 	if got.Resync != nil {
-		r.resynced(got)
+		r.resynced(got, ch)
 	}
 	return []Effect{got}
 }
 
-func (r *replica) resynced(e Effect) {
+func (r *replica) resynced(e Effect, ch Change) {
 	r.t.Helper()
 	r.resync = append(r.resync, e.ResyncNS)
-	c, ok, err := ListOne(r.t.Context(), src, *e.Resync)
+	toDB, _ := mongo.SplitNS(ch.To)
+	c, ok, err := ListOne(r.t.Context(), src, toDB, *e.Resync)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -162,7 +162,7 @@ func TestListOrderAndEstimates(t *testing.T) {
 		if c.Type == TypeView {
 			continue
 		}
-		one, ok, err := ListOne(t.Context(), src, c.UUID)
+		one, ok, err := ListOne(t.Context(), src, db, c.UUID)
 		if err != nil || !ok || one.NS != c.NS || one.Type != c.Type || len(one.Indexes) != len(c.Indexes) {
 			t.Errorf("ListOne of %s: %+v, %v, %v", c.NS, one, ok, err)
 		}
@@ -181,7 +181,7 @@ func TestListOrderAndEstimates(t *testing.T) {
 	u := colls[0].UUID
 	u.Data = append([]byte(nil), u.Data...)
 	u.Data[0] ^= 0xff
-	if _, ok, err := ListOne(t.Context(), src, u); ok || err != nil {
+	if _, ok, err := ListOne(t.Context(), src, db, u); ok || err != nil {
 		t.Errorf("ListOne of nothing: %v, %v", ok, err)
 	}
 }

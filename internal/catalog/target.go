@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -46,8 +47,30 @@ func NewTarget(c *mongo.Cluster, o TargetOptions) *Target {
 // Create makes a collection, time-series collection or view on the target as it
 // is on the source, without its indexes and without its expiry, which is held
 // back until RestoreTTL. What exists already with the same options is left
-// as it is; with others, that is an error.
+// as it is, but for its expiry; with others, that is an error. It does not wait for a
+// majority: see Settled.
 func (t *Target) Create(ctx context.Context, coll Collection, targetNS string, rules *rule.Set) error {
+	return t.create(ctx, coll, targetNS, rules, false)
+}
+
+// CreateOurs is Create where nobody but the job makes the collection. One that
+// exists is what an earlier attempt made, or a late write of it by the way,
+// without options: if it is different and empty it is made anew.
+func (t *Target) CreateOurs(ctx context.Context, coll Collection, targetNS string, rules *rule.Set) error {
+	return t.create(ctx, coll, targetNS, rules, true)
+}
+
+// Settled waits until all that was done to the target's schema has reached a
+// majority.
+func (t *Target) Settled(ctx context.Context) error {
+	nothing := bson.D{{Key: "_id", Value: heldID{Job: t.o.Job}}}
+	if _, err := t.heldStore().DeleteOne(ctx, nothing); err != nil { // waits for what came before it
+		return fmt.Errorf("wait for a majority of the target: %w", err)
+	}
+	return nil
+}
+
+func (t *Target) create(ctx context.Context, coll Collection, targetNS string, rules *rule.Set, ours bool) error {
 	wrap := func(err error) error {
 		return fmt.Errorf("create %s %s on the target: %w", coll.Type, targetNS, err)
 	}
@@ -71,15 +94,9 @@ func (t *Target) Create(ctx context.Context, coll Collection, targetNS string, r
 		}
 	}
 	if truthyField(options, "capped") && has(options, "clusteredIndex") {
-		return t.createCappedClustered(ctx, coll, targetNS, options)
+		return t.createCappedClustered(ctx, coll, targetNS, options, ours)
 	}
-	db, name := mongo.SplitNS(targetNS)
-	cmd, err := command("create", name, options)
-	if err != nil {
-		return wrap(err)
-	}
-	_, err = t.c.Command(ctx, db, cmd)
-	if err == nil {
+	if err = t.runCreate(ctx, targetNS, options); err == nil {
 		t.log.Debug("created on the target", "ns", targetNS, "type", coll.Type)
 		return t.finishTimeSeries(ctx, coll, targetNS)
 	}
@@ -90,19 +107,80 @@ func (t *Target) Create(ctx context.Context, coll Collection, targetNS string, r
 	default:
 		return mongo.WithHint(wrap(err), "the target refuses an option of the source's collection: exclude the collection, or change the option on the source")
 	}
-	return t.checkSame(ctx, Collection{NS: targetNS, Type: coll.Type, Options: options})
+	if err := t.checkSame(ctx, Collection{NS: targetNS, Type: coll.Type, Options: options}); err != nil {
+		return t.makeAnew(ctx, coll, targetNS, rules, ours, err)
+	}
+	if !ours {
+		return t.HoldTTL(ctx, []string{targetNS})
+	}
+	if empty, err := t.isEmpty(ctx, targetNS); err != nil || !empty {
+		return err
+	}
+	return t.finishTimeSeries(ctx, coll, targetNS)
 }
+
+func (t *Target) runCreate(ctx context.Context, ns string, options bson.Raw) error {
+	db, name := mongo.SplitNS(ns)
+	cmd, err := command("create", name, options)
+	if err != nil {
+		return err
+	}
+	_, err = t.c.Command(ctx, db, append(cmd, bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}))
+	return err
+}
+
+// makeAnew replaces an empty collection of ours that is different from what it
+// has to be.
+func (t *Target) makeAnew(ctx context.Context, coll Collection, targetNS string, rules *rule.Set, ours bool, why error) error {
+	var different *differentError
+	if !ours || !errors.As(why, &different) {
+		return why
+	}
+	empty, err := t.isEmpty(ctx, targetNS)
+	switch {
+	case err != nil:
+		return err
+	case !empty:
+		return mongo.WithHint(fmt.Errorf("%w; and it has documents", different), "something else writes there, or a write of an earlier attempt came late: drop it on the target, then start again")
+	}
+	t.log.Warn("making an empty collection of the target anew", "ns", targetNS, "why", why)
+	if err := t.Drop(ctx, targetNS); err != nil {
+		return err
+	}
+	return t.create(ctx, coll, targetNS, rules, false)
+}
+
+// isEmpty reports that there are no documents.
+func (t *Target) isEmpty(ctx context.Context, ns string) (bool, error) {
+	coll, there, err := t.find(ctx, ns)
+	if err != nil || !there || coll.Type == TypeView {
+		return err == nil, err
+	}
+	db, name := mongo.SplitNS(coll.DataNS())
+	raw, err := t.c.Command(ctx, db, bson.D{{Key: "find", Value: name}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
+		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}})
+	if err != nil {
+		return false, fmt.Errorf("look for documents of %s on the target: %w", ns, err)
+	}
+	return sub(raw, "cursor", "firstBatch", "0") == nil, nil
+}
+
+// differentError says that what exists is not what was to be created.
+type differentError struct{ text string }
+
+// Error names the first difference.
+func (e *differentError) Error() string { return e.text }
 
 // createCappedClustered makes what a server refuses to create, and yet makes of
 // a clustered collection by convertToCapped (6.0).
-func (t *Target) createCappedClustered(ctx context.Context, coll Collection, targetNS string, options bson.Raw) error {
+func (t *Target) createCappedClustered(ctx context.Context, coll Collection, targetNS string, options bson.Raw, ours bool) error {
 	plain, err := without(options, "capped", "size", "max")
 	if err != nil {
 		return err
 	}
 	have, ok, err := t.find(ctx, targetNS)
 	if err == nil && (!ok || !have.Capped()) {
-		err = t.Create(ctx, Collection{NS: coll.NS, Type: coll.Type, Options: plain}, targetNS, nil)
+		err = t.create(ctx, Collection{NS: coll.NS, Type: coll.Type, Options: plain}, targetNS, nil, ours)
 		if err == nil {
 			db, name := mongo.SplitNS(targetNS)
 			_, err = t.c.Command(ctx, db, bson.D{{Key: "convertToCapped", Value: name}, {Key: "size", Value: options.Lookup("size")}})
@@ -161,7 +239,7 @@ func (t *Target) checkSame(ctx context.Context, want Collection) error {
 	if len(diffs) == 0 {
 		return nil
 	}
-	return mongo.WithHint(fmt.Errorf("create %s %s on the target: it exists and is different: %v", want.Type, want.NS, diffs[0]),
+	return mongo.WithHint(&differentError{fmt.Sprintf("create %s %s on the target: it exists and is different: %v", want.Type, want.NS, diffs[0])},
 		"drop it, rename it, or start with --on-existing drop")
 }
 
@@ -174,6 +252,12 @@ func (t *Target) find(ctx context.Context, ns string) (Collection, bool, error) 
 		return Collection{}, false, err
 	}
 	return colls[0], true, nil
+}
+
+// Has tells whether the target has a namespace.
+func (t *Target) Has(ctx context.Context, ns string) (bool, error) {
+	_, there, err := t.find(ctx, ns)
+	return there, err
 }
 
 // findIndex looks an index of the target up by name or, when name is empty, by

@@ -66,6 +66,10 @@ type Letter struct {
 	// already.
 	At, Until mongo.OpTime
 
+	// Source and UUID are of its collection on the source, where they are known.
+	Source string
+	UUID   *[16]byte
+
 	Reason string
 	Code   int32
 	Index  string        // of CauseKey
@@ -96,6 +100,9 @@ type stored struct {
 	Time   time.Time      `bson:"time"`
 	Moved  mongo.OpTime   `bson:"moved"` // position of the last rename of its collection
 	Key    bson.Binary    `bson:"key"`   // docKey
+	// The collection's name on the source when the letter was written, and its UUID.
+	Source string       `bson:"source,omitempty"`
+	UUID   *bson.Binary `bson:"uuid,omitempty"`
 }
 
 // docKey tells documents of one namespace apart, by the bytes of their _ids,

@@ -288,6 +288,9 @@ func (s *Store) read(ctx context.Context, id string) (Letter, error) {
 	if d.Other != nil {
 		l.Other = *d.Other
 	}
+	if l.Source = d.Source; d.UUID != nil && len(d.UUID.Data) == 16 {
+		l.UUID = (*[16]byte)(d.UUID.Data)
+	}
 	for n := range d.Parts {
 		var p struct{ Data []byte }
 		if err := db.Collection(partsCollection).FindOne(ctx, bson.D{{Key: "_id", Value: partID(d.Of, n)}}).Decode(&p); err != nil {

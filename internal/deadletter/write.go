@@ -29,6 +29,9 @@ func (s *Store) Commands(l *Letter) []bson.D {
 	key := keyOf(l.DocID)
 	d := stored{ID: l.ID, Job: s.job, NS: l.NS, State: l.State, Cause: l.Cause, DocID: rawOf(l.DocID), IDText: idText(l.DocID),
 		Reason: l.Reason, Code: l.Code, Index: l.Index, At: l.At, Until: l.Until, Bytes: len(l.Doc), Key: bson.Binary{Data: key[:]}}
+	if d.Source = l.Source; l.UUID != nil {
+		d.UUID = &bson.Binary{Subtype: bson.TypeBinaryUUID, Data: l.UUID[:]}
+	}
 	if l.Other.Type != 0 {
 		d.Other = rawOf(bsoncore.Value{Type: bsoncore.Type(l.Other.Type), Data: l.Other.Value})
 	}
@@ -68,6 +71,8 @@ func (d stored) update() (set, unset bson.D) {
 	optional("documentId", d.DocID != nil, d.DocID)
 	optional("document", d.Document != nil, d.Document)
 	optional("index", d.Index != "", d.Index)
+	optional("source", d.Source != "", d.Source)
+	optional("uuid", d.UUID != nil, d.UUID)
 	optional("otherId", d.Other != nil, d.Other)
 	return set, unset
 }

@@ -50,6 +50,8 @@ const (
 	// documents. Trying again helps mostly, as the message says.
 	CodeSampleFailed = 28799
 
+	// codeNotAView is 5.0's answer to a view where a collection has the name.
+	codeNotAView = 17399
 	// What $collStats says of a collection that is gone, up to 4.4.
 	codeNoStorageStats = 40280
 	codeNoCount        = 40481
@@ -165,7 +167,7 @@ func classifyCode(code int32, message string) Class {
 		return ClassDuplicate
 	case CodeNamespaceNotFound, CodeIndexNotFound, codeNoStorageStats, codeNoCount:
 		return ClassGone
-	case CodeNamespaceExists:
+	case CodeNamespaceExists, codeNotAView:
 		return ClassExists
 	}
 	if passesByItself(code) || diskFull(code, message) {

@@ -6,10 +6,6 @@ import (
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
-	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/apply"
@@ -82,41 +78,13 @@ func (j *Job) idText(id bsoncore.Value) string {
 	return bson.RawValue{Type: bson.Type(id.Type), Value: id.Data}.String()
 }
 
-// reread reads a document from the source by its collection's name on the
-// target.
-func (j *Job) reread(ctx context.Context, targetNS string, id bsoncore.Value) (apply.Reread, error) {
-	var out apply.Reread
-	ns, ok := j.rules.Source(targetNS)
-	if !ok {
-		return out, nil
-	}
-	before, err := j.src.Positions(ctx)
-	if err != nil {
-		return out, err
-	}
-	db, coll := mongo.SplitNS(ns)
-	doc, err := j.src.Client.Database(db, options.Database().SetReadConcern(readconcern.Majority()).SetReadPreference(readpref.Primary())).
-		Collection(coll).FindOne(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: bson.RawValue{Type: bson.Type(id.Type), Value: id.Data}}}}}).Raw()
-	if errors.Is(err, driver.ErrNoDocuments) {
-		return out, nil
-	}
-	if err != nil {
-		return out, fmt.Errorf("read from %s: %w", ns, err)
-	}
-	after, err := j.src.Positions(ctx)
-	if err != nil {
-		return out, err
-	}
-	return apply.Reread{Doc: doc, From: before.Majority, Until: after.Last}, nil
-}
-
-// onSource tells which documents the source has at a position or later, by the
-// name that their collection has on the target.
+// onSource tells which documents of a collection of the target the source has
+// at a position or later.
 func (j *Job) onSource(ctx context.Context, targetNS string, ids []bson.RawValue, at mongo.OpTime) ([]bool, error) {
 	has := make([]bool, len(ids))
-	ns, ok := j.rules.Source(targetNS)
-	if !ok {
-		return has, nil
+	db, uuid, err := j.identify(apply.Origin{Target: targetNS})
+	if err != nil {
+		return nil, err
 	}
 	where := map[string]int{}
 	for i, id := range ids {
@@ -127,12 +95,14 @@ func (j *Job) onSource(ctx context.Context, targetNS string, ids []bson.RawValue
 		return nil, err
 	}
 	defer conn.Release()
-	db, coll := mongo.SplitNS(ns)
 	cur, err := conn.OpenCursor(ctx, db, bson.D{
-		{Key: "find", Value: coll}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}},
+		{Key: "find", Value: uuid}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}},
 		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}},
 		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}, {Key: "afterClusterTime", Value: at.TS}}},
 	}, wire.CursorOptions{})
+	if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+		return has, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -175,6 +145,9 @@ func (j *Job) moveLetters(ctx context.Context, ev *tail.Event, effect catalog.Ef
 // decideAfterCopy judges what the copy of a standalone source has set aside:
 // no changes follow that could settle it.
 func (j *Job) decideAfterCopy(ctx context.Context) error {
+	if err := j.loadNames(ctx); err != nil {
+		return err
+	}
 	return j.newApply(tail.Position{}, apply.Options{}).Conclude(ctx)
 }
 

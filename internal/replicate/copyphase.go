@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
@@ -38,6 +39,9 @@ func (j *Job) prepare(ctx context.Context, job checkpoint.Job) error {
 	for i, c := range snap.Collections {
 		mapped[i] = checkpoint.Mapped{Collection: c, Target: j.rules.Target(c.NS)}
 	}
+	if err := j.noneExists(ctx, mapped); err != nil {
+		return err
+	}
 	if err := j.store.SaveCatalog(ctx, mapped); err != nil {
 		return err
 	}
@@ -64,6 +68,26 @@ func (j *Job) clear(ctx context.Context) error {
 	return j.store.Save(ctx, bson.D{{Key: "restarted", Value: false}})
 }
 
+// noneExists makes sure that what exists on the target from now on is the job's
+// own, where it is not to touch what does. The precheck did not know all names.
+func (j *Job) noneExists(ctx context.Context, mapped []checkpoint.Mapped) error {
+	if j.spec.OnExisting == ExistingMerge || j.spec.OnExisting == ExistingDrop {
+		return nil
+	}
+	targets := make([]string, len(mapped))
+	for i, c := range mapped {
+		targets[i] = c.Target
+	}
+	have, err := j.cat.ListExisting(ctx, targets)
+	if err != nil {
+		return err
+	}
+	for ns := range have {
+		return mongo.WithHint(fmt.Errorf("%s exists on the target", ns), "drop it, or choose --on-existing merge or --on-existing drop")
+	}
+	return nil
+}
+
 func (j *Job) prepareIncremental(ctx context.Context) error {
 	at, err := mongo.ParseOpTime(j.spec.StartAt)
 	if err != nil {
@@ -73,10 +97,26 @@ func (j *Job) prepareIncremental(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	names, err := catalog.FindNames(ctx, j.src, j.dst, j.rules)
+	if err != nil {
+		return err
+	}
+	if err := j.store.SaveCatalog(ctx, mappedNames(names)); err != nil {
+		return err
+	}
 	// What the target holds at that position is not known exactly, so up to
 	// now it may be ahead.
 	return j.savePhase(ctx, PhaseOverlap, bson.E{Key: "start", Value: at}, bson.E{Key: "applied", Value: at},
 		bson.E{Key: "readFrom", Value: at}, bson.E{Key: "consistent", Value: newest})
+}
+
+// makeOnTarget creates one collection or view. Unless the target's own are kept,
+// only this job can have made what is there.
+func (j *Job) makeOnTarget(ctx context.Context, c catalog.Collection, target string) error {
+	if j.spec.OnExisting == ExistingMerge {
+		return j.cat.Create(ctx, c, target, j.rules)
+	}
+	return j.cat.CreateOurs(ctx, c, target, j.rules)
 }
 
 // create makes the collections and views on the target. Nothing has been
@@ -101,17 +141,22 @@ func (j *Job) create(ctx context.Context) error {
 			views = append(views, c)
 			continue
 		}
-		g.Go(func() error { return j.cat.Create(gctx, c.Collection, c.Target, j.rules) })
+		g.Go(func() error { return j.makeOnTarget(gctx, c.Collection, c.Target) })
 	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
 	for _, c := range views { // in dependency order
-		if err := j.cat.Create(ctx, c.Collection, c.Target, j.rules); err != nil {
+		if err := j.makeOnTarget(ctx, c.Collection, c.Target); err != nil {
 			return err
 		}
 	}
 	if err := j.indexEarly(ctx, colls); err != nil {
+		return err
+	}
+	// One wait for all: an election must not leave a collection to be made by
+	// the way, without its options.
+	if err := j.cat.Settled(ctx); err != nil {
 		return err
 	}
 	return j.savePhase(ctx, PhaseCopying)
@@ -120,6 +165,9 @@ func (j *Job) create(ctx context.Context) error {
 func (j *Job) copyAll(ctx context.Context, job checkpoint.Job) error {
 	colls, err := j.store.LoadCatalog(ctx)
 	if err != nil {
+		return err
+	}
+	if err := j.holdTTL(ctx); err != nil {
 		return err
 	}
 	var tasks []copy.Task
@@ -162,11 +210,13 @@ func (j *Job) runCopy(ctx context.Context, tasks []copy.Task, after mongo.OpTime
 
 // recreate empties the target of a task that has to begin anew.
 func (j *Job) recreate(ctx context.Context, t copy.Task) error {
-	ns := j.rules.Target(t.Source.NS)
+	// The source's name may be another one by now.
+	db, coll := mongo.SplitNS(t.Target)
+	ns := db + "." + strings.TrimPrefix(coll, mongo.BucketsPrefix)
 	if err := j.cat.Drop(ctx, ns); err != nil {
 		return err
 	}
-	return j.cat.Create(ctx, t.Source, ns, j.rules)
+	return j.cat.CreateOurs(ctx, t.Source, ns, j.rules)
 }
 
 // buildIndexes builds what need not wait for consistency, collections side by

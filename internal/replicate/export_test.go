@@ -12,3 +12,13 @@ func Applied(j *Job) mongo.OpTime {
 	}
 	return j.state.applyEng.Applied().Applied
 }
+
+// Recreate is what empties the target of a copy that begins anew.
+var Recreate = (*Job).recreate
+
+// Reread, FindRenamed and Committed are how a job asks the source for what is certain.
+var (
+	Reread      = (*Job).reread
+	FindRenamed = (*Job).findRenamed
+	Committed   = (*Job).committed
+)

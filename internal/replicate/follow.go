@@ -46,6 +46,12 @@ func (j *Job) follow(ctx context.Context, job checkpoint.Job) error {
 	if f.phase == PhaseFinalizing { // the wish survives a restart
 		j.control.finalize.Store(true)
 	}
+	if err := j.loadNames(ctx); err != nil {
+		return err
+	}
+	if err := j.holdTTL(ctx); err != nil {
+		return err
+	}
 	fresh, err := f.openWindow(ctx)
 	if err != nil {
 		return err
@@ -291,6 +297,13 @@ func (f *follower) schema(ctx context.Context, ev *tail.Event, before mongo.OpTi
 		return nil
 	}
 	pos := f.eng.Applied()
+	o := catalog.ApplyOptions{
+		// After a restart the target is not ahead of a schema change: none is
+		// passed without a checkpoint.
+		Window: !f.job.Consistent.Before(ev.At), Maybe: f.intent == ev.At, Rules: f.j.rules, Existing: f.existing(ev.At), Names: f.j.names}
+	if err := f.j.cat.MakeWay(ctx, *ev.Change, o); err != nil {
+		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
+	}
 	set, err := f.progress(ctx, pos)
 	if err != nil {
 		return err
@@ -298,24 +311,23 @@ func (f *follower) schema(ctx context.Context, ev *tail.Event, before mongo.OpTi
 	if err := f.j.store.SaveDurably(ctx, append(set, bson.E{Key: "intent", Value: ev.At})); err != nil {
 		return err
 	}
-	maybe := f.intent == ev.At
 	var effect catalog.Effect
 	err = f.untangled(ctx, func() (err error) {
-		effect, err = f.j.cat.Apply(ctx, *ev.Change, catalog.ApplyOptions{
-			// After a restart the target is not ahead of a schema change: none is
-			// passed without a checkpoint.
-			Window: !f.job.Consistent.Before(ev.At), Maybe: maybe, Rules: f.j.rules, Existing: f.existing(ev.At)})
+		effect, err = f.j.cat.Apply(ctx, *ev.Change, o)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
 	}
 	f.moveNames(ev, effect)
+	if err := f.j.keepNames(ctx, *ev.Change); err != nil {
+		return err
+	}
 	if err := f.j.moveLetters(ctx, ev, effect); err != nil {
 		return err
 	}
 	if effect.Resync != nil {
-		if err := f.resync(ctx, effect); err != nil {
+		if err := f.resync(ctx, ev, effect); err != nil {
 			return err
 		}
 	}
@@ -358,26 +370,30 @@ func (j *Job) concerns(ch *catalog.Change) bool {
 
 // resync copies a collection that a rename brought inside the filter, as it is
 // on the source now; until the tail has passed that moment the target is ahead.
-func (f *follower) resync(ctx context.Context, effect catalog.Effect) error {
+func (f *follower) resync(ctx context.Context, ev *tail.Event, effect catalog.Effect) error {
 	j := f.j
-	coll, found, err := catalog.ListOne(ctx, j.src, *effect.Resync)
+	coll, found, err := j.findRenamed(ctx, ev.Change, ev.At)
 	if err != nil {
 		return err
 	}
 	if !found {
-		j.log.Info("the renamed collection is gone from the source; its drop follows", "target", effect.ResyncNS)
-		return nil
+		return f.neverCame(ctx, ev, effect)
 	}
 	// Progress of an earlier copy of the same collection does not count: what
 	// the target had of it is gone.
 	if err := j.store.DropSlices(ctx, slicePrefix(uuidHex(*effect.Resync))); err != nil {
 		return err
 	}
-	pos, err := j.src.Positions(ctx)
+	// What the copy reads must not be older than the rename.
+	pos, err := j.committed(ctx, ev.At)
 	if err != nil {
 		return err
 	}
-	if err := j.cat.Create(ctx, coll, effect.ResyncNS, j.rules); err != nil {
+	create := j.cat.CreateOurs
+	if f.existing(ev.At) == catalog.KeepExisting {
+		create = j.cat.Create
+	}
+	if err := create(ctx, coll, effect.ResyncNS, j.rules); err != nil {
 		return err
 	}
 	if err := j.runCopy(ctx, []copy.Task{j.task(coll, effect.ResyncNS)}, pos.Majority); err != nil {

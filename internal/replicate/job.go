@@ -35,7 +35,10 @@ type Job struct {
 	txn   *mongo.Transactions // on the target
 	// letters are the documents that the target refuses.
 	letters *deadletter.Store
-	unclear int // conflicts that could not be judged yet; phases only
+	resumed bool           // an earlier process began the job
+	ttlHeld bool           // by holdTTL of this process
+	names   *catalog.Names // what the job has on the target; one phase at a time
+	unclear int            // conflicts that could not be judged yet; phases only
 	until   until
 	// pauseNoted says that the checkpoint may say paused; phases only.
 	pauseNoted bool
@@ -177,14 +180,6 @@ func (j *Job) keep(ns string) bool { return j.rules.Match(ns) }
 
 // scope is what of the source the rules keep.
 func (j *Job) scope() catalog.Scope { return catalog.Scope{NS: j.keep, DB: j.rules.MatchDB} }
-
-// mapNS is the target namespace of a source namespace, "" when it is not kept.
-func (j *Job) mapNS(ns string) string {
-	if !j.rules.Match(ns) {
-		return ""
-	}
-	return j.rules.Target(ns)
-}
 
 // errPaused and errFinished end a phase on purpose.
 var (

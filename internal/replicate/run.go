@@ -119,6 +119,7 @@ func (j *Job) take(ctx context.Context) error {
 	if !found || j.spec.Restart {
 		return nil
 	}
+	j.resumed = true
 	if (j.spec.OnExisting == "" || j.spec.OnExisting == ExistingFail) && job.OnExisting != "" {
 		j.spec.OnExisting = OnExisting(job.OnExisting) // what it began with
 	}

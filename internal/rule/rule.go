@@ -182,27 +182,31 @@ func isRepeat(first string) func(string) bool {
 func (s *Set) Renames() bool { return s != nil && len(s.dbs)+len(s.colls) > 0 }
 
 // Source is the inverse of Target: the kept source namespace that has this
-// name on the target, if there can be one.
+// name on the target, if there can be one. With several rules into one target
+// database there can be more, of which this is the first: see Sources.
 func (s *Set) Source(targetNS string) (string, bool) {
+	all := s.Sources(targetNS)
+	if len(all) == 0 {
+		return "", false
+	}
+	return all[0], true
+}
+
+// Sources are all kept source namespaces that have this name on the target, if
+// they exist.
+func (s *Set) Sources(targetNS string) []string {
+	var out []string
 	for _, ns := range s.sources(targetNS) {
-		if s.Match(ns) && s.Target(ns) == targetNS {
-			return ns, true
+		if s.Match(ns) && s.Target(ns) == targetNS && !slices.Contains(out, ns) {
+			out = append(out, ns)
 		}
 	}
-	return "", false
+	return out
 }
 
 // Ambiguous reports that more than one kept source namespace can have this name
 // on the target.
-func (s *Set) Ambiguous(targetNS string) bool {
-	n := map[string]bool{}
-	for _, ns := range s.sources(targetNS) {
-		if s.Match(ns) && s.Target(ns) == targetNS {
-			n[ns] = true
-		}
-	}
-	return len(n) > 1
-}
+func (s *Set) Ambiguous(targetNS string) bool { return len(s.Sources(targetNS)) > 1 }
 
 // sources are the names that might map to targetNS.
 func (s *Set) sources(targetNS string) []string {

@@ -292,6 +292,9 @@ func (a *assembler) document(e *entry, at mongo.OpTime) error {
 		return nil
 	}
 	ev := Event{NS: info.name, At: at}
+	if e.ui != nil {
+		ev.UUID = (*[16]byte)(e.ui)
+	}
 	key := e.o
 	if a.byUser {
 		e.o = wholeDocument(e)

@@ -33,6 +33,7 @@ const (
 type Event struct {
 	Op     Op
 	NS     string         // source namespace, e.g. "db.coll" or "db.system.buckets.x"
+	UUID   *[16]byte      // of the collection; nil where the entry does not tell
 	ID     bsoncore.Value // _id; unset for Schema
 	Doc    bson.Raw       // Insert and Put: the document; Update and Upsert: see Update
 	Change *catalog.Change
