@@ -192,7 +192,7 @@ func (t *Target) createIndexes(ctx context.Context, dataNS string, specs []bson.
 
 func (t *Target) runCreateIndexes(ctx context.Context, dataNS string, specs []bson.Raw) error {
 	db, coll := mongo.SplitNS(dataNS)
-	_, err := t.c.Command(ctx, db, bson.D{{Key: "createIndexes", Value: coll}, {Key: "indexes", Value: arrayOf(specs)}})
+	_, err := t.c.Write(ctx, db, bson.D{{Key: "createIndexes", Value: coll}, {Key: "indexes", Value: arrayOf(specs)}})
 	return err
 }
 
@@ -302,7 +302,7 @@ func (t *Target) RestoreTTL(ctx context.Context) error {
 // release forgets what is held back for one index, or for a collection itself.
 func (t *Target) release(ctx context.Context, h HeldSetting) error {
 	id := heldID{Job: t.o.Job, NS: h.NS, Index: h.Index}
-	if _, err := t.heldStore().DeleteOne(ctx, bson.D{{Key: "_id", Value: id}}); err != nil {
+	if _, err := t.c.DeleteState(ctx, heldCollection, "majority", bson.D{{Key: "_id", Value: id}}); err != nil {
 		return fmt.Errorf("forget what is held back for %s: %w", h.NS, err)
 	}
 	return nil
@@ -365,7 +365,7 @@ func (t *Target) rebuildWithTTL(ctx context.Context, h HeldSetting, expire int64
 // of the collection is no error.
 func (t *Target) dropIndex(ctx context.Context, ns, name string) error {
 	db, coll := mongo.SplitNS(ns)
-	_, err := t.c.Command(ctx, db, bson.D{{Key: "dropIndexes", Value: coll}, {Key: "index", Value: name}})
+	_, err := t.c.Write(ctx, db, bson.D{{Key: "dropIndexes", Value: coll}, {Key: "index", Value: name}})
 	if err != nil && mongo.Classify(err) != mongo.ClassGone {
 		return fmt.Errorf("drop index %s of %s on the target: %w", name, ns, err)
 	}

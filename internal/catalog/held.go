@@ -7,7 +7,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
 	"github.com/millrace/millrace/internal/mongo"
 )
@@ -51,7 +50,7 @@ type heldDoc struct {
 }
 
 func (t *Target) heldStore() *driver.Collection {
-	return t.c.Client.Database(mongo.StateDB).Collection(heldCollection, options.Collection().SetWriteConcern(writeconcern.Majority()))
+	return t.c.Client.Database(mongo.StateDB).Collection(heldCollection)
 }
 
 // Held lists what is held back for the job, by namespace and index.
@@ -89,14 +88,14 @@ func (t *Target) heldOne(ctx context.Context, ns, index string) (HeldSetting, bo
 // hold stores settings durably; one with nothing left to hold is removed. An
 // expiry that the target had before is never forgotten so: it stands in again.
 func (t *Target) hold(ctx context.Context, settings ...HeldSetting) error {
-	var models []driver.WriteModel
+	var updates, deletes []bson.D
 	for _, h := range settings {
 		id := heldID{Job: t.o.Job, NS: h.NS, Index: h.Index}
 		filter := bson.D{{Key: "_id", Value: id}}
 		if !h.Unbuilt && h.Expire == nil {
 			own := append(filter, bson.E{Key: "was", Value: bson.D{{Key: "$exists", Value: true}}})
-			models = append(models, driver.NewUpdateOneModel().SetFilter(own).SetUpdate(standIn),
-				driver.NewDeleteOneModel().SetFilter(append(filter, bson.E{Key: "was", Value: bson.D{{Key: "$exists", Value: false}}})))
+			updates = append(updates, bson.D{{Key: "q", Value: own}, {Key: "u", Value: standIn()}})
+			deletes = append(deletes, append(filter, bson.E{Key: "was", Value: bson.D{{Key: "$exists", Value: false}}}))
 			continue
 		}
 		set := bson.D{{Key: "unbuilt", Value: h.Unbuilt}, {Key: "spec", Value: []byte(h.Spec)}}
@@ -113,19 +112,22 @@ func (t *Target) hold(ctx context.Context, settings ...HeldSetting) error {
 		if len(unset) > 0 {
 			update = append(update, bson.E{Key: "$unset", Value: unset})
 		}
-		models = append(models, driver.NewUpdateOneModel().SetFilter(filter).SetUpsert(true).SetUpdate(update))
+		updates = append(updates, bson.D{{Key: "q", Value: filter}, {Key: "u", Value: update}, {Key: "upsert", Value: true}})
 	}
-	if len(models) == 0 {
-		return nil
+	_, err := t.c.UpdateState(ctx, heldCollection, "majority", updates...)
+	if err == nil {
+		_, err = t.c.DeleteState(ctx, heldCollection, "majority", deletes...)
 	}
-	if _, err := t.heldStore().BulkWrite(ctx, models); err != nil {
+	if err != nil {
 		return fmt.Errorf("record what is held back for %s: %w", settings[0].NS, err)
 	}
 	return nil
 }
 
 // standIn makes the expiry that the target had the one to be restored.
-var standIn = bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "unbuilt", Value: false}, {Key: "expire", Value: "$was"}}}}}
+func standIn() bson.A {
+	return bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "unbuilt", Value: false}, {Key: "expire", Value: "$was"}}}}}
+}
 
 // holdExpiry holds the expiry of a collection back.
 func (t *Target) holdExpiry(ctx context.Context, ns string, expire bson.RawValue) error {
@@ -138,7 +140,7 @@ func (t *Target) unhold(ctx context.Context, ns, index string) error {
 	if index != "" {
 		filter = append(filter, bson.E{Key: "_id.index", Value: index})
 	}
-	if _, err := t.heldStore().DeleteMany(ctx, filter); err != nil {
+	if _, err := t.c.DeleteState(ctx, heldCollection, "majority", filter); err != nil {
 		return fmt.Errorf("forget what is held back for %s: %w", ns, err)
 	}
 	return nil
@@ -164,11 +166,12 @@ func (t *Target) moveHeld(ctx context.Context, from, to string) error {
 // The expiries that the target had before stay held back, and known.
 func (t *Target) Forget(ctx context.Context) error {
 	own := bson.D{{Key: "_id.job", Value: t.o.Job}, {Key: "was", Value: bson.D{{Key: "$exists", Value: true}}}}
-	if _, err := t.heldStore().UpdateMany(ctx, own, standIn); err != nil {
+	again := bson.D{{Key: "q", Value: own}, {Key: "u", Value: standIn()}, {Key: "multi", Value: true}}
+	if _, err := t.c.UpdateState(ctx, heldCollection, "majority", again); err != nil {
 		return fmt.Errorf("forget what is held back: %w", err)
 	}
 	rest := bson.D{{Key: "_id.job", Value: t.o.Job}, {Key: "was", Value: bson.D{{Key: "$exists", Value: false}}}}
-	if _, err := t.heldStore().DeleteMany(ctx, rest); err != nil {
+	if _, err := t.c.DeleteState(ctx, heldCollection, "majority", rest); err != nil {
 		return fmt.Errorf("forget what is held back: %w", err)
 	}
 	return nil

@@ -64,7 +64,7 @@ func (t *Target) CreateOurs(ctx context.Context, coll Collection, targetNS strin
 // majority.
 func (t *Target) Settled(ctx context.Context) error {
 	nothing := bson.D{{Key: "_id", Value: heldID{Job: t.o.Job}}}
-	if _, err := t.heldStore().DeleteOne(ctx, nothing); err != nil { // waits for what came before it
+	if _, err := t.c.DeleteState(ctx, heldCollection, "majority", nothing); err != nil { // waits for what came before it
 		return fmt.Errorf("wait for a majority of the target: %w", err)
 	}
 	return nil
@@ -125,7 +125,7 @@ func (t *Target) runCreate(ctx context.Context, ns string, options bson.Raw) err
 	if err != nil {
 		return err
 	}
-	_, err = t.c.Command(ctx, db, append(cmd, bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}))
+	_, err = t.c.Write(ctx, db, append(cmd, bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}))
 	return err
 }
 
@@ -183,7 +183,7 @@ func (t *Target) createCappedClustered(ctx context.Context, coll Collection, tar
 		err = t.create(ctx, Collection{NS: coll.NS, Type: coll.Type, Options: plain}, targetNS, nil, ours)
 		if err == nil {
 			db, name := mongo.SplitNS(targetNS)
-			_, err = t.c.Command(ctx, db, bson.D{{Key: "convertToCapped", Value: name}, {Key: "size", Value: options.Lookup("size")}})
+			_, err = t.c.Write(ctx, db, bson.D{{Key: "convertToCapped", Value: name}, {Key: "size", Value: options.Lookup("size")}})
 		}
 	}
 	if err != nil {
@@ -202,7 +202,7 @@ func (t *Target) finishTimeSeries(ctx context.Context, coll Collection, targetNS
 	if coll.MixedSchema && t.c.Info.Version.AtLeast(5, 2) {
 		// Without the mark such servers trust the minimum and maximum of a
 		// bucket more than old buckets deserve.
-		if _, err := t.c.Command(ctx, db, bson.D{{Key: "collMod", Value: name}, {Key: mixedSchemaFlag, Value: true}}); err != nil {
+		if _, err := t.c.Write(ctx, db, bson.D{{Key: "collMod", Value: name}, {Key: mixedSchemaFlag, Value: true}}); err != nil {
 			t.log.Warn("the target cannot mark a time-series collection as one whose buckets may hold mixed types; update the server to its latest patch release if queries with $lt or $gt on measurements of mixed types matter",
 				"ns", targetNS, "error", err)
 		}
@@ -212,7 +212,7 @@ func (t *Target) finishTimeSeries(ctx context.Context, coll Collection, targetNS
 	}
 	// Such servers add an index on meta and time by themselves; the source's
 	// own list decides.
-	_, err := t.c.Command(ctx, db, bson.D{{Key: "dropIndexes", Value: name}, {Key: "index", Value: "*"}})
+	_, err := t.c.Write(ctx, db, bson.D{{Key: "dropIndexes", Value: name}, {Key: "index", Value: "*"}})
 	if err != nil {
 		return fmt.Errorf("drop the automatic index of %s on the target: %w", targetNS, err)
 	}
@@ -306,7 +306,7 @@ func (t *Target) ListExisting(ctx context.Context, targetNSs []string) (map[stri
 // what was held back for it. It is no error when nothing is there.
 func (t *Target) Drop(ctx context.Context, ns string) error {
 	db, name := mongo.SplitNS(ns)
-	_, err := t.c.Command(ctx, db, bson.D{{Key: "drop", Value: name}})
+	_, err := t.c.Write(ctx, db, bson.D{{Key: "drop", Value: name}})
 	if err != nil && mongo.Classify(err) != mongo.ClassGone {
 		return fmt.Errorf("drop %s on the target: %w", ns, err)
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/millrace/millrace/internal/catalog"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/wire"
 )
 
 // collectionDoc is a document of collection "collections": one namespace of
@@ -35,7 +34,7 @@ type Mapped struct {
 func (s *Store) SaveCatalog(ctx context.Context, colls []Mapped) error {
 	const perCommand = 100
 	fail := func(err error) error { return fmt.Errorf("save catalog of job %s: %w", s.job, err) }
-	if err := s.deleteMany(ctx, "collections", bson.D{{Key: "job", Value: s.job}}); err != nil {
+	if _, err := s.c.DeleteState(ctx, "collections", 1, bson.D{{Key: "job", Value: s.job}}); err != nil {
 		return fail(err)
 	}
 	for from := 0; from < len(colls); from += perCommand {
@@ -97,38 +96,31 @@ func (s *Store) loadCollections(ctx context.Context) ([]collectionDoc, error) {
 // which is then applied once more. What is to go goes last, so that
 // a change that is told once more still finds it.
 func (s *Store) NoteNames(ctx context.Context, change catalog.NameChange) error {
-	var puts, removes bson.A
+	var puts, removes []bson.D
 	put := map[string]bool{}
 	for _, one := range change.Put {
 		put[one.NS] = true
 		doc := collectionDoc{ID: s.job + "/" + one.NS, Job: s.job, Target: one.Target, Gone: one.Gone,
-			Collection: catalog.Collection{NS: one.NS, Type: one.Type, UUID: one.UUID, Options: emptyOptions}}
+			Collection: catalog.Collection{NS: one.NS, Type: one.Type, UUID: one.UUID, Options: bson.Raw{5, 0, 0, 0, 0}}}
 		puts = append(puts, bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: doc.ID}}}, {Key: "u", Value: doc}, {Key: "upsert", Value: true}})
 	}
 	for _, ns := range change.Removed {
 		if !put[ns] {
-			removes = append(removes, bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: s.job + "/" + ns}}}, {Key: "limit", Value: 1}})
+			removes = append(removes, bson.D{{Key: "_id", Value: s.job + "/" + ns}})
 		}
 	}
-	if err := s.collections(ctx, "update", "updates", puts); err != nil {
-		return err
+	term, err := s.c.UpdateState(ctx, "collections", 1, puts...)
+	if err == nil {
+		err = s.SameTerm(term)
 	}
-	return s.collections(ctx, "delete", "deletes", removes)
-}
-
-var emptyOptions = bson.Raw{5, 0, 0, 0, 0}
-
-// collections runs a write on the catalog with write concern 1.
-func (s *Store) collections(ctx context.Context, command, field string, ops bson.A) error {
-	for part := range slices.Chunk(ops, 1000) {
-		raw, err := s.c.Write(ctx, mongo.StateDB, bson.D{{Key: command, Value: "collections"}, {Key: field, Value: part},
-			{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}})
-		if err == nil {
-			err = s.SameTerm(wire.ParseWriteResult([]byte(raw)).Term)
-		}
-		if err != nil {
-			return fmt.Errorf("save the names of job %s: %w", s.job, err)
-		}
+	if err == nil {
+		term, err = s.c.DeleteState(ctx, "collections", 1, removes...)
+	}
+	if err == nil {
+		err = s.SameTerm(term)
+	}
+	if err != nil {
+		return fmt.Errorf("save the names of job %s: %w", s.job, err)
 	}
 	return nil
 }

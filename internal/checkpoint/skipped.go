@@ -5,8 +5,6 @@ import (
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-
-	"github.com/millrace/millrace/internal/mongo"
 )
 
 // skippedDoc is a document of collection "skipped": a part of the job's list.
@@ -25,16 +23,14 @@ const maxPartBytes = 4 << 20
 // afterwards stands on it.
 func (s *Store) SaveSkipped(ctx context.Context, docs []Doc) error {
 	parts := s.skippedParts(docs)
-	for _, p := range parts {
-		_, err := s.c.Write(ctx, mongo.StateDB, bson.D{{Key: "update", Value: "skipped"}, {Key: "updates", Value: bson.A{bson.D{
-			{Key: "q", Value: bson.D{{Key: "_id", Value: p.ID}}}, {Key: "u", Value: p}, {Key: "upsert", Value: true}}}},
-			{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}})
+	for _, p := range parts { // each is large
+		_, err := s.c.UpdateState(ctx, "skipped", 1, bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: p.ID}}}, {Key: "u", Value: p}, {Key: "upsert", Value: true}})
 		if err != nil {
 			return fmt.Errorf("save skipped documents of job %s: %w", s.job, err)
 		}
 	}
 	rest := bson.D{{Key: "job", Value: s.job}, {Key: "n", Value: bson.D{{Key: "$gte", Value: len(parts)}}}}
-	if err := s.deleteMany(ctx, "skipped", rest); err != nil {
+	if _, err := s.c.DeleteState(ctx, "skipped", 1, rest); err != nil {
 		return fmt.Errorf("save skipped documents of job %s: %w", s.job, err)
 	}
 	return nil

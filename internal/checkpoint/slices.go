@@ -5,9 +5,6 @@ import (
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-
-	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/wire"
 )
 
 // Slice is the progress of one slice of the copy; the copy engine knows what
@@ -41,24 +38,12 @@ func (s *Store) LoadSlices(ctx context.Context) ([]bson.Raw, error) {
 // SaveSlices stores the given slices, under the same promise as Save: once all
 // data writes observed before the call have reached the write concern.
 func (s *Store) SaveSlices(ctx context.Context, slices []Slice) error {
-	const perCommand = 500
 	s.saveMu.Lock()
 	defer s.saveMu.Unlock()
 	if err := s.prove(ctx); err != nil {
 		return err
 	}
-	for len(slices) > 0 {
-		n := min(perCommand, len(slices))
-		if err := s.writeSlices(ctx, slices[:n]); err != nil {
-			return err
-		}
-		slices = slices[n:]
-	}
-	return nil
-}
-
-func (s *Store) writeSlices(ctx context.Context, slices []Slice) error {
-	updates := make(bson.A, len(slices))
+	updates := make([]bson.D, len(slices))
 	for i, sl := range slices {
 		updates[i] = bson.D{
 			{Key: "q", Value: bson.D{{Key: "_id", Value: s.job + "/" + sl.ID}}},
@@ -66,12 +51,9 @@ func (s *Store) writeSlices(ctx context.Context, slices []Slice) error {
 			{Key: "upsert", Value: true},
 		}
 	}
-	raw, err := s.c.Write(ctx, mongo.StateDB, bson.D{
-		{Key: "update", Value: "slices"}, {Key: "updates", Value: updates}, {Key: "ordered", Value: false},
-		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}},
-	})
+	term, err := s.c.UpdateState(ctx, "slices", 1, updates...)
 	if err == nil {
-		err = s.inTerm(wire.ParseWriteResult([]byte(raw)).Term)
+		err = s.SameTerm(term)
 	}
 	if err != nil {
 		return fmt.Errorf("save slices of job %s: %w", s.job, err)
@@ -83,7 +65,7 @@ func (s *Store) writeSlices(ctx context.Context, slices []Slice) error {
 // that copy begins again.
 func (s *Store) DropSlices(ctx context.Context, prefix string) error {
 	start := s.job + "/" + prefix
-	err := s.deleteMany(ctx, "slices", bson.D{{Key: "_id", Value: bson.D{
+	_, err := s.c.DeleteState(ctx, "slices", 1, bson.D{{Key: "_id", Value: bson.D{
 		{Key: "$gte", Value: start}, {Key: "$lt", Value: start + "\U0010ffff"}}}})
 	if err != nil {
 		return fmt.Errorf("forget slices of job %s: %w", s.job, err)

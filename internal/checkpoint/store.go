@@ -335,16 +335,9 @@ func (s *Store) Reset(ctx context.Context, job Job) error {
 // Clear removes what an earlier life of the job left beside its document.
 func (s *Store) Clear(ctx context.Context) error {
 	for _, coll := range []string{"slices", "collections", "skipped"} {
-		if err := s.deleteMany(ctx, coll, bson.D{{Key: "job", Value: s.job}}); err != nil {
+		if _, err := s.c.DeleteState(ctx, coll, 1, bson.D{{Key: "job", Value: s.job}}); err != nil {
 			return fmt.Errorf("clear job %s: %w", s.job, err)
 		}
 	}
 	return nil
-}
-
-func (s *Store) deleteMany(ctx context.Context, coll string, filter bson.D) error {
-	_, err := s.c.Write(ctx, mongo.StateDB, bson.D{{Key: "delete", Value: coll},
-		{Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: filter}, {Key: "limit", Value: 0}}}},
-		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}})
-	return err
 }

@@ -6,9 +6,6 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
 	"github.com/millrace/millrace/internal/mongo"
 )
@@ -22,8 +19,7 @@ func (s *Store) Moved(ctx context.Context, from, to string, at mongo.OpTime) err
 	if err := s.gone(ctx, to, bson.D{{Key: "moved", Value: bson.D{{Key: "$ne", Value: at}}}}); err != nil {
 		return err
 	}
-	_, err := s.coll().UpdateMany(ctx, s.inDispute(from),
-		bson.D{{Key: "$set", Value: bson.D{{Key: "ns", Value: to}, {Key: "moved", Value: at}}}})
+	err := s.updateAll(ctx, s.inDispute(from), bson.D{{Key: "ns", Value: to}, {Key: "moved", Value: at}})
 	if err != nil {
 		return fmt.Errorf("move dead letters of %s to %s: %w", from, to, err)
 	}
@@ -42,8 +38,8 @@ func (s *Store) Dropped(ctx context.Context, ns string) error {
 }
 
 func (s *Store) gone(ctx context.Context, ns string, more bson.D) error {
-	_, err := s.coll().UpdateMany(ctx, append(s.inDispute(ns), more...), bson.D{{Key: "$set", Value: bson.D{
-		{Key: "state", Value: Settled}, {Key: "settledBy", Value: "the collection was dropped on the source"}, {Key: "settledAt", Value: time.Now().UTC()}}}})
+	err := s.updateAll(ctx, append(s.inDispute(ns), more...), bson.D{
+		{Key: "state", Value: Settled}, {Key: "settledBy", Value: "the collection was dropped on the source"}, {Key: "settledAt", Value: time.Now().UTC()}})
 	if err != nil {
 		return fmt.Errorf("settle dead letters of %s: %w", ns, err)
 	}
@@ -54,7 +50,7 @@ func (s *Store) gone(ctx context.Context, ns string, more bson.D) error {
 // documents that it took off the target.
 func (s *Store) Reset(ctx context.Context) error {
 	filter := bson.D{{Key: "job", Value: s.job}, {Key: "state", Value: bson.D{{Key: "$ne", Value: Removed}}}}
-	if _, err := s.coll().DeleteMany(ctx, filter); err != nil {
+	if _, err := s.c.DeleteState(ctx, Collection, "majority", filter); err != nil {
 		return fmt.Errorf("remove dead letters: %w", err)
 	}
 	return nil
@@ -65,6 +61,8 @@ func (s *Store) inDispute(ns string) bson.D {
 		{Key: "state", Value: bson.D{{Key: "$in", Value: bson.A{Undecided, Open}}}}}
 }
 
-func (s *Store) coll() *driver.Collection {
-	return s.c.Client.Database(mongo.StateDB).Collection(Collection, options.Collection().SetWriteConcern(writeconcern.Majority()))
+// updateAll sets fields of all letters that match.
+func (s *Store) updateAll(ctx context.Context, filter, set bson.D) error {
+	_, err := s.c.UpdateState(ctx, Collection, "majority", bson.D{{Key: "q", Value: filter}, {Key: "u", Value: bson.D{{Key: "$set", Value: set}}}, {Key: "multi", Value: true}})
+	return err
 }

@@ -105,7 +105,7 @@ func (s *Store) Load(ctx context.Context, create bool) error {
 
 func (s *Store) create(ctx context.Context) error {
 	for _, name := range []string{Collection, partsCollection} {
-		_, err := s.c.Command(ctx, mongo.StateDB, bson.D{{Key: "create", Value: name}})
+		_, err := s.c.Write(ctx, mongo.StateDB, bson.D{{Key: "create", Value: name}})
 		if err != nil && mongo.Classify(err) != mongo.ClassExists {
 			return fmt.Errorf("create collection %s for dead letters: %w", name, err)
 		}

@@ -1,0 +1,42 @@
+package mongo
+
+import (
+	"context"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// stateOps bounds the statements of one command on millrace's own collections.
+const stateOps = 500
+
+// UpdateState runs update statements on a collection of StateDB, in order, with
+// write concern w, and returns the election term of the last answer, -1 for none.
+func (c *Cluster) UpdateState(ctx context.Context, coll string, w any, statements ...bson.D) (term int64, err error) {
+	return c.writeState(ctx, "update", "updates", coll, w, statements)
+}
+
+// DeleteState deletes all documents of a collection of StateDB that match one
+// of the filters. See UpdateState.
+func (c *Cluster) DeleteState(ctx context.Context, coll string, w any, filters ...bson.D) (term int64, err error) {
+	statements := make([]bson.D, len(filters))
+	for i, f := range filters {
+		statements[i] = bson.D{{Key: "q", Value: f}, {Key: "limit", Value: 0}}
+	}
+	return c.writeState(ctx, "delete", "deletes", coll, w, statements)
+}
+
+func (c *Cluster) writeState(ctx context.Context, command, field, coll string, w any, statements []bson.D) (term int64, err error) {
+	term = -1
+	for part := range slices.Chunk(statements, stateOps) {
+		raw, err := c.Write(ctx, StateDB, bson.D{{Key: command, Value: coll}, {Key: field, Value: part}, {Key: "ordered", Value: true},
+			{Key: "writeConcern", Value: bson.D{{Key: "w", Value: w}}}})
+		if err != nil {
+			return term, err
+		}
+		term = wire.ParseWriteResult([]byte(raw)).Term
+	}
+	return term, nil
+}
