@@ -1,0 +1,33 @@
+package trial
+
+import (
+	"context"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/mongo"
+)
+
+// killAll ends the cursors of a server, those that wait for more and those that
+// are at work.
+func killAll(ctx context.Context, admin *mongo.Database) error {
+	cur, err := admin.Aggregate(ctx, A(D("$currentOp", D("idleCursors", true, "allUsers", true)),
+		D("$match", D("cursor.cursorId", D("$exists", true), "appName", D("$regex", "^millrace")))))
+	if err != nil {
+		return err
+	}
+	var ops []struct {
+		NS     string `bson:"ns"`
+		Cursor struct {
+			ID int64 `bson:"cursorId"`
+		} `bson:"cursor"`
+	}
+	if err := cur.All(ctx, &ops); err != nil {
+		return err
+	}
+	for _, op := range ops {
+		db, coll, _ := strings.Cut(op.NS, ".")
+		// One that is gone meanwhile is as good as killed.
+		_ = admin.Client().Database(db).RunCommand(ctx, D("killCursors", coll, "cursors", A(op.Cursor.ID))).Err()
+	}
+	return nil
+}

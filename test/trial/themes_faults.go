@@ -1,0 +1,196 @@
+package trial
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// faultThemes are those about servers and processes.
+func faultThemes() []Theme {
+	return []Theme{
+		{"rollback", rollback},
+		{"abandoned", abandoned},
+		{"two-owners", twoOwners},
+		{"hidden-conflict", hiddenConflict},
+		{"isolated-source", isolatedSource},
+		{"drop-rolled-back", dropRolledBack},
+		{"copy-rollback", copyRollback},
+	}
+}
+
+// included is the job of database db.
+func included(more ...string) []string { return append([]string{"--include", "db.*"}, more...) }
+
+// rollback loses writes of the target that millrace had acknowledged, while the
+// source says nothing that would make it look again.
+func rollback(r *rand.Rand) Trial {
+	t := Trial{Target: Shape{Members: 3}, Args: included("--partitions", fmt.Sprint(pick(r, 1, 2, 4, 8)))}
+	n := 10 + r.IntN(200)
+	t.Events = []Event{Filled("db", "c", 0, n, 50), Begin(""), Until("", "phase:following"), Until("", "caught-up")}
+	if r.IntN(2) == 0 {
+		t.Events = append(t.Events, For(between(r, 0, 1500*time.Millisecond)))
+	}
+	more := 50 + r.IntN(500)
+	write := Filled("db", "c", n, n+more, 50)
+	switch r.IntN(3) {
+	case 0: // halted as soon as something was acknowledged
+		t.Events = append(t.Events, Event{Do: Arm, Points: fmt.Sprintf("batch.after:%d=stop", 1+r.IntN(4))}, Event{Do: Hold, On: Target}, write,
+			Event{Do: Await, Want: "point", For: 3 * time.Second}, Event{Do: Down, On: Target}, Event{Do: Release, On: Target},
+			Until(Target, "primary"), Event{Do: Wake})
+	case 1: // the next save comes late
+		t.Events = append(t.Events, Event{Do: Arm, Points: "position.before:1=sleep:4s"}, Event{Do: Await, Want: "point:position.before", For: 5 * time.Second},
+			Event{Do: Hold, On: Target}, write, Event{Do: Await, On: Target, Want: fmt.Sprintf("count:db.c=%d", n+more), For: 3 * time.Second},
+			Event{Do: Down, On: Target}, Event{Do: Release, On: Target}, Until(Target, "primary"))
+	default: // by chance
+		t.Events = append(t.Events, Event{Do: Hold, On: Target}, write, For(between(r, 10*time.Millisecond, 400*time.Millisecond)),
+			Event{Do: Down, On: Target}, Event{Do: Release, On: Target}, Until(Target, "primary"))
+	}
+	t.Events = append(t.Events, For(between(r, 500*time.Millisecond, 2500*time.Millisecond)), Event{Do: Up, On: Target}, Event{Do: Await, Want: "caught-up", For: 10 * time.Second})
+	return t
+}
+
+// copyRollback does the same to a copy.
+func copyRollback(r *rand.Rand) Trial {
+	t := Trial{Target: Shape{Members: 3}, Args: included("--readers", fmt.Sprint(1+r.IntN(3)), "--writers", fmt.Sprint(1+r.IntN(3)))}
+	for c := range 1 + r.IntN(3) {
+		t.Events = append(t.Events, Filled("db", fmt.Sprint("c", c), 0, 2000+r.IntN(8000), 1000))
+	}
+	t.Events = append(t.Events, Begin(fmt.Sprintf("copy.before:%d=stop;copy.after:%d=stop", 1+r.IntN(4), 2+r.IntN(6))),
+		Event{Do: Await, Want: "point:copy.before", For: 20 * time.Second}, Event{Do: Hold, On: Target}, Event{Do: Wake},
+		Event{Do: Await, Want: "point:copy.after", For: 5 * time.Second}, Event{Do: Down, On: Target}, Event{Do: Release, On: Target},
+		Until(Target, "primary"), Event{Do: Wake}, For(between(r, 500*time.Millisecond, 3*time.Second)))
+	if r.IntN(2) == 0 {
+		t.Events = append(t.Events, Event{Do: Kill})
+	}
+	t.Events = append(t.Events, Event{Do: Up, On: Target})
+	return t
+}
+
+// abandoned lets commands of an attempt go on when the next one writes already.
+func abandoned(r *rand.Rand) Trial {
+	t := Trial{Args: included()}
+	n := 1000 + r.IntN(3000)
+	keys := A()
+	for i := range 40 {
+		keys = append(keys, i)
+	}
+	t.Events = []Event{Filled("db", "c", 0, n, 0), Begin("", "--partitions", fmt.Sprint(pick(r, 0, 1, 8))), Until("", "phase:following"), Until("", "caught-up")}
+	slow := r.IntN(2) == 0
+	if slow { // by many index keys
+		t.Events = append(t.Events, Do("db", D("update", "c", "updates", A(D("q", D(), "u", D("$set", D("x", keys)), "multi", true)))), Until("", "caught-up"),
+			Foreign("db", D("createIndexes", "c", "indexes", A(D("key", D("x", 1), "name", "x_1"), D("key", D("x", -1, "n", 1), "name", "x_2")))),
+			Do("db", D("createIndexes", "c", "indexes", A(D("key", D("x", 1), "name", "x_1"), D("key", D("x", -1, "n", 1), "name", "x_2")))), Until("", "caught-up"))
+	}
+	for range 1 + r.IntN(3) {
+		if !slow {
+			t.Events = append(t.Events, Event{Do: FailPoint, On: Target, Cmd: raw(D("configureFailPoint", "failCommand", "mode", D("times", 1+r.IntN(4)), "data",
+				D("failCommands", pick(r, A("delete"), A("delete", "insert"), A("delete", "insert", "update")), "namespace", "db.c", "blockConnection", true, "blockTimeMS", 1000+r.IntN(4000))))})
+		}
+		t.Events = append(t.Events, Do("db", D("delete", "c", "deletes", A(D("q", D("_id", D("$gte", r.IntN(n/2))), "limit", 0)))), Filled("db", "c", n/2, n, 0))
+		if slow {
+			t.Events = append(t.Events, Do("db", D("update", "c", "updates", A(D("q", D("x", D("$exists", false)), "u", D("$set", D("x", keys)), "multi", true)))))
+		}
+		t.Events = append(t.Events, For(between(r, 20*time.Millisecond, 700*time.Millisecond)))
+		for range 1 + r.IntN(3) {
+			if r.IntN(3) > 0 {
+				t.Events = append(t.Events, Event{Do: KillCursors})
+			} else {
+				t.Events = append(t.Events, Event{Do: Kill}, Begin("", "--partitions", fmt.Sprint(pick(r, 1, 2, 8))))
+			}
+			t.Events = append(t.Events, For(between(r, 50*time.Millisecond, 900*time.Millisecond)))
+		}
+	}
+	t.Events = append(t.Events, Event{Do: Await, Want: "caught-up", For: 20 * time.Second}, For(between(r, 0, 3*time.Second)))
+	return t
+}
+
+// twoOwners begins a job anew beside its living owner.
+func twoOwners(r *rand.Rand) Trial {
+	t := Trial{Args: included("--on-existing", pick(r, "drop", "merge"))}
+	n := 1000 + r.IntN(4000)
+	t.Events = []Event{Filled("db", "c", 0, n, 200), Begin(""), Until("", "phase:following"), Until("", "caught-up")}
+	if r.IntN(3) == 0 {
+		t.Events = append(t.Events, Event{Do: Stop})
+	}
+	at := fmt.Sprintf("copy.before:%d=sleep:%dms", 1+r.IntN(3), 1500+r.IntN(3000))
+	t.Events = append(t.Events, Event{Do: Start, Process: 1, Args: []string{"--restart"}, Points: at},
+		Event{Do: Await, Process: 1, Want: "point:copy.before", For: 20 * time.Second}, Event{Do: Wake})
+	for range 1 + r.IntN(4) {
+		lo := r.IntN(n)
+		t.Events = append(t.Events, Do("db", D("delete", "c", "deletes", A(D("q", D("_id", D("$gte", lo, "$lt", lo+r.IntN(n))), "limit", 0)))),
+			Do("db", D("update", "c", "updates", A(D("q", D(), "u", D("$inc", D("n", 1)), "multi", true)))), For(between(r, 50*time.Millisecond, 1200*time.Millisecond)))
+	}
+	t.Events = append(t.Events, For(between(r, 500*time.Millisecond, 4*time.Second)))
+	switch r.IntN(3) {
+	case 0:
+		t.Events = append(t.Events, Event{Do: Kill})
+	case 1:
+		t.Events = append(t.Events, Event{Do: Kill, Process: 1}, For(time.Second))
+	}
+	t.Events = append(t.Events, Event{Do: Await, Want: "caught-up", For: 10 * time.Second})
+	return t
+}
+
+// hiddenConflict changes the target by hand; the job stops over it, and is
+// started again as by a supervisor.
+func hiddenConflict(r *rand.Rand) Trial {
+	t := Trial{Args: included()}
+	n := 50 + r.IntN(500)
+	t.Events = []Event{Filled("db", "c", 0, n, 20), Begin(""), Until("", "phase:following"), Until("", "caught-up")}
+	for i := range 1 + r.IntN(3) {
+		id := r.IntN(n)
+		foreign := Foreign("db", D("delete", "c", "deletes", A(D("q", D("_id", id), "limit", 1))))
+		ours := Do("db", D("update", "c", "updates", A(D("q", D("_id", id), "u", D("$set", D("by", i))))))
+		if r.IntN(2) == 0 {
+			id += n
+			foreign = Foreign("db", D("insert", "c", "documents", A(D("_id", id, "theirs", true))))
+			ours = Do("db", D("insert", "c", "documents", A(D("_id", id, "ours", true))))
+		}
+		t.Events = append(t.Events, Together(i+1, foreign, ours)...)
+		if r.IntN(2) == 0 {
+			t.Events = append(t.Events, For(between(r, 0, time.Second)))
+		}
+		switch r.IntN(3) {
+		case 0:
+			t.Events = append(t.Events, Event{Do: Kill}, Begin(""))
+		case 1:
+			t.Events = append(t.Events, Event{Do: Await, Want: "ended", For: 3 * time.Second}, Begin(""), For(between(r, 0, 2*time.Second)))
+		}
+	}
+	return t
+}
+
+// isolatedSource finalizes beside a primary that does not know yet that it is
+// none any more.
+func isolatedSource(r *rand.Rand) Trial {
+	t := Trial{Source: Shape{Members: 3, Proxy: true}, Args: included()}
+	n := 20 + r.IntN(200)
+	majority := D("w", "majority", "wtimeout", 5000)
+	t.Events = []Event{Filled("db", "c", 0, n, 20), Begin(""), Until("", "phase:following"), Until("", "caught-up"), For(between(r, 0, 800*time.Millisecond)),
+		{Do: Isolate, Alone: r.IntN(4) > 0}}
+	if r.IntN(2) == 0 {
+		t.Events = append(t.Events, Event{Do: Run, Member: "isolated", DB: "db", Cmd: raw(D("insert", "c", "documents", A(D("_id", "lost")), "writeConcern", D("w", 1)))})
+	}
+	t.Events = append(t.Events, Event{Do: Elect}, Until(Source, "primary"),
+		Do("db", D("insert", "c", "documents", A(D("_id", "acknowledged")), "writeConcern", majority)),
+		Do("db", D("delete", "c", "deletes", A(D("q", D("_id", r.IntN(n)), "limit", 1)), "writeConcern", majority)))
+	if r.IntN(2) == 0 {
+		t.Events = append(t.Events, For(between(r, 0, 300*time.Millisecond)))
+	}
+	t.Events = append(t.Events, Event{Do: Finalize}, Event{Do: Await, Want: "ended", For: between(r, 2*time.Second, 8*time.Second)}, Event{Do: Rejoin},
+		Event{Do: Await, Want: "ended", For: 10 * time.Second})
+	return t
+}
+
+// dropRolledBack drops a collection during its copy and has the drop rolled
+// back.
+func dropRolledBack(r *rand.Rand) Trial {
+	t := Trial{Source: Shape{Members: 3}, Args: included("--readers", fmt.Sprint(1+r.IntN(2)), "--writers", "1")}
+	n := 8000 + r.IntN(20000)
+	t.Events = []Event{Filled("db", "c", 0, n, 1000), Filled("db", "d", 0, 100, 10), Begin(fmt.Sprintf("copy.before:%d=stop", 1+r.IntN(3))),
+		{Do: Await, Want: "point:copy.before", For: 20 * time.Second}, {Do: Hold}, Do("db", D("drop", "c")), {Do: Wake},
+		For(between(r, 300*time.Millisecond, 4*time.Second)), {Do: Down}, {Do: Release}, Until(Source, "primary"),
+		For(between(r, 0, 2*time.Second)), {Do: Up}, {Do: Await, Want: "caught-up", For: 10 * time.Second}}
+	return t
+}

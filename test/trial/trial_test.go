@@ -1,0 +1,200 @@
+package trial
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/test"
+)
+
+// The environment of these tests:
+//
+//	MILLRACE_TRIAL          a trial's file, for TestTrial
+//	MILLRACE_TRIAL_PROGRAM  the program, built with -tags failpoint; else it is built
+//	MILLRACE_TRIAL_THEME    the themes of TestHunt, separated by commas; else all
+//	MILLRACE_TRIAL_SEED     the first seed of TestHunt
+//	MILLRACE_TRIAL_FOR      how long TestHunt goes on with a theme
+//	MILLRACE_TRIAL_SHRINK   how long what fails is shrunk, such as 5m
+//	MILLRACE_TRIAL_OUT      where scripts of what fails go; else a temporary directory
+
+// newRunner is a runner for the time of the test.
+func newRunner(t *testing.T) *Runner {
+	t.Helper()
+	bin := os.Getenv("MILLRACE_TRIAL_PROGRAM")
+	if bin == "" {
+		bin = test.BuildMillrace(t, "-tags", "failpoint")
+	}
+	r := &Runner{Bin: bin}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Log(err)
+		}
+	})
+	return r
+}
+
+// TestTrial plays the trial of a file; see Trial.Script.
+func TestTrial(t *testing.T) {
+	name := os.Getenv("MILLRACE_TRIAL")
+	if name == "" {
+		t.Skip("MILLRACE_TRIAL names a trial's file")
+	}
+	tr, err := ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRunner(t)
+	res, err := r.Run(t.Context(), t, tr)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, res.Log)
+	}
+	t.Logf("%s", res.Log)
+	if !res.Right() {
+		t.Errorf("%s\n%s", res, res.Output)
+		small(t, r, tr, res)
+	}
+}
+
+// small shrinks a trial that fails and writes it to a file, if that is wanted.
+func small(t *testing.T, r *Runner, tr Trial, res Result) {
+	t.Helper()
+	n := len(tr.Events)
+	if long := duration(t, "MILLRACE_TRIAL_SHRINK", 0); long > 0 {
+		ctx, cancel := context.WithTimeout(t.Context(), long)
+		defer cancel()
+		s := Shrinker{Fails: func(ctx context.Context, tr Trial) bool {
+			again, err := r.Run(ctx, t, tr)
+			return err == nil && again.Verdict == res.Verdict
+		}}
+		tr = s.Shrink(ctx, tr)
+		t.Logf("%d of %d events fail as well, %d trials tried", len(tr.Events), n, s.Tried)
+	}
+	dir := os.Getenv("MILLRACE_TRIAL_OUT")
+	if dir == "" {
+		dir = os.TempDir()
+	}
+	name := filepath.Join(dir, fmt.Sprintf("trial-%s-%d.sh", tr.Theme, tr.Seed))
+	if err := os.WriteFile(name, []byte(tr.Script()), 0o700); err != nil {
+		t.Error(err)
+	}
+	t.Logf("again: bash %s\n%s", name, tr.Script())
+}
+
+func duration(t *testing.T, name string, otherwise time.Duration) time.Duration {
+	t.Helper()
+	s := os.Getenv(name)
+	if s == "" {
+		return otherwise
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// TestHunt plays trials of one seed after the other until one fails, for each
+// theme, for so long as MILLRACE_TRIAL_FOR says.
+func TestHunt(t *testing.T) {
+	long := duration(t, "MILLRACE_TRIAL_FOR", 0)
+	if long == 0 {
+		t.Skip("MILLRACE_TRIAL_FOR says for how long")
+	}
+	seed := uint64(1)
+	if s := os.Getenv("MILLRACE_TRIAL_SEED"); s != "" {
+		var err error
+		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := newRunner(t)
+	for _, theme := range chosen() {
+		t.Run(theme.Name, func(t *testing.T) { hunt(t, r, theme, seed, long) })
+	}
+}
+
+// chosen are the themes that the environment names.
+func chosen() []Theme {
+	names := os.Getenv("MILLRACE_TRIAL_THEME")
+	if names == "" {
+		return Themes()
+	}
+	return slices.DeleteFunc(Themes(), func(x Theme) bool { return !slices.Contains(strings.Split(names, ","), x.Name) })
+}
+
+// hunt plays seeds of a theme until one fails.
+func hunt(t *testing.T, r *Runner, theme Theme, seed uint64, long time.Duration) {
+	began := time.Now()
+	for n := uint64(0); time.Since(began) < long; n++ {
+		tr := theme.New(seed + n)
+		res, err := r.Run(t.Context(), t, tr)
+		if err != nil {
+			t.Logf("seed %d: no verdict: %v", tr.Seed, err)
+			continue
+		}
+		t.Logf("seed %d: %s after %.1f s", tr.Seed, res.Verdict, res.Took.Seconds())
+		if !res.Right() {
+			t.Errorf("theme %s, seed %d, found after %s, %d trials: %s\n%s\n%s", theme.Name, tr.Seed, time.Since(began).Round(time.Second), n+1, res, res.Log, tail(res.Output))
+			small(t, r, tr, res)
+			return
+		}
+	}
+}
+
+// tail is the end of an output.
+func tail(s string) string { return s[max(0, len(s)-3000):] }
+
+// What is written is read as it was.
+func TestTrialFile(t *testing.T) {
+	for _, theme := range Themes() {
+		for seed := range uint64(20) {
+			tr := theme.New(seed)
+			var b, again bytes.Buffer
+			if err := tr.Write(&b); err != nil {
+				t.Fatal(err)
+			}
+			back, err := Read(bytes.NewReader(b.Bytes()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := back.Write(&again); err != nil {
+				t.Fatal(err)
+			}
+			if b.String() != again.String() || len(back.Events) != len(tr.Events) {
+				t.Fatalf("%s\nis read as\n%s", &b, &again)
+			}
+		}
+	}
+}
+
+// Events that belong together are left out together.
+func TestShrink(t *testing.T) {
+	var tr Trial
+	for i := range 40 {
+		e := Event{Do: Pause, Process: i}
+		if i == 7 || i == 31 {
+			e.With = 1
+		}
+		tr.Events = append(tr.Events, e)
+	}
+	has := func(t Trial, n int) bool {
+		return slices.ContainsFunc(t.Events, func(e Event) bool { return e.Process == n })
+	}
+	s := Shrinker{Fails: func(_ context.Context, x Trial) bool {
+		if has(x, 7) != has(x, 31) {
+			t.Error("a part of what belongs together is left out")
+		}
+		return has(x, 7) && has(x, 20)
+	}}
+	if got := s.Shrink(t.Context(), tr); len(got.Events) != 3 {
+		t.Errorf("%d events are left", len(got.Events))
+	}
+}
