@@ -105,6 +105,18 @@ func (p *Process) Status(ctx context.Context) (s replicate.Status) {
 	return s
 }
 
+// Finalize asks the process to finalize and waits for that.
+func (p *Process) Finalize(ctx context.Context) error {
+	rec, err := p.running.Find(ctx, "", "")
+	if err != nil {
+		return err
+	}
+	c := server.NewClient(rec.Address, rec.Token)
+	defer c.Close()
+	_, err = c.Finalize(ctx)
+	return err
+}
+
 // Pid is the process id.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 

@@ -252,19 +252,32 @@ func (p *play) write(ctx context.Context, s *side, e Event) error {
 		return history.Command(ctx, client, e.DB, history.Step{Cmd: e.Cmd})
 	}
 	if e.Aside {
-		p.aside.Go(func() {
-			if err := work(ctx); err != nil {
-				p.note("%7.3f s  aside: %v", time.Since(p.began).Seconds(), err)
-			}
-		})
+		p.beside(work)
 		return nil
 	}
 	err = work(ctx)
 	if e.On == Target && err == nil {
-		p.foreign = true
+		p.foreign = p.foreign || e.changes()
 		p.keepAsItIs(ctx)
 	}
 	return err
+}
+
+// changes tells whether the command can be in a job's way.
+func (e Event) changes() bool {
+	first, err := e.Cmd.IndexErr(0)
+	return e.Do == Fill || err == nil && !slices.Contains([]string{"createIndexes", "dropIndexes"}, first.Key())
+}
+
+// beside does something beside the events that follow.
+func (p *play) beside(work func(context.Context) error) {
+	p.aside.Go(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(p.t.Context()), 2*time.Minute)
+		defer cancel()
+		if err := work(ctx); err != nil {
+			p.note("%7.3f s  aside: %.300v", time.Since(p.began).Seconds(), err)
+		}
+	})
 }
 
 // hook does the steps of a history that are not for the source.
@@ -330,10 +343,7 @@ func (p *play) process(ctx context.Context, e Event) error {
 		m.halted = false
 		m.signal(syscall.SIGCONT)
 	case Finalize:
-		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-		defer cancel()
-		_, err := m.Command(ctx, "finalize")
-		return err
+		p.beside(func(ctx context.Context) error { return m.Finalize(ctx) })
 	}
 	return nil
 }
@@ -504,11 +514,11 @@ func (p *play) heal(ctx context.Context) error {
 			return err
 		}
 	}
+	p.endAll()
 	p.aside.Wait()
 	if p.steps != nil {
 		_ = p.steps.Close(ctx)
 	}
-	p.endAll()
 	return nil
 }
 

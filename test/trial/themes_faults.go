@@ -68,67 +68,92 @@ func copyRollback(r *rand.Rand) Trial {
 }
 
 // abandoned lets commands of an attempt go on when the next one writes already.
-func abandoned(r *rand.Rand) Trial {
-	t := Trial{Args: included()}
-	n := 1000 + r.IntN(3000)
-	keys := A()
-	for i := range 40 {
-		keys = append(keys, i)
-	}
-	t.Events = []Event{Filled("db", "c", 0, n, 0), Begin("", "--partitions", fmt.Sprint(pick(r, 0, 1, 8))), Until("", "phase:following"), Until("", "caught-up")}
-	slow := r.IntN(2) == 0
-	if slow { // by many index keys
-		t.Events = append(t.Events, Do("db", D("update", "c", "updates", A(D("q", D(), "u", D("$set", D("x", keys)), "multi", true)))), Until("", "caught-up"),
-			Foreign("db", D("createIndexes", "c", "indexes", A(D("key", D("x", 1), "name", "x_1"), D("key", D("x", -1, "n", 1), "name", "x_2")))),
-			Do("db", D("createIndexes", "c", "indexes", A(D("key", D("x", 1), "name", "x_1"), D("key", D("x", -1, "n", 1), "name", "x_2")))), Until("", "caught-up"))
-	}
-	for range 1 + r.IntN(3) {
-		if !slow {
-			t.Events = append(t.Events, Event{Do: FailPoint, On: Target, Cmd: raw(D("configureFailPoint", "failCommand", "mode", D("times", 1+r.IntN(4)), "data",
-				D("failCommands", pick(r, A("delete"), A("delete", "insert"), A("delete", "insert", "update")), "namespace", "db.c", "blockConnection", true, "blockTimeMS", 1000+r.IntN(4000))))})
+func abandoned(r *rand.Rand) (t Trial) {
+	t.Args = included()
+	n := 400 + r.IntN(2500)
+	t.Events = []Event{Filled("db", "c", 0, n, 0), Begin("", "--partitions", fmt.Sprint(pick(r, 0, 1, 8))), Until("", "phase:following")}
+	add := func(e ...Event) { t.Events = append(t.Events, e...) }
+	manyKeys := r.IntN(2) == 0
+	if manyKeys {
+		keys := A()
+		for i := range 100 + r.IntN(100) {
+			keys = append(keys, i)
 		}
-		t.Events = append(t.Events, Do("db", D("delete", "c", "deletes", A(D("q", D("_id", D("$gte", r.IntN(n/2))), "limit", 0)))), Filled("db", "c", n/2, n, 0))
-		if slow {
-			t.Events = append(t.Events, Do("db", D("update", "c", "updates", A(D("q", D("x", D("$exists", false)), "u", D("$set", D("x", keys)), "multi", true)))))
+		add(Do("db", D("update", "c", "updates", A(D("q", D(), "u", D("$set", D("x", keys, "y", keys)), "multi", true)))), Until("", "caught-up"))
+		indexes := D("createIndexes", "c", "indexes", A(D("key", D("x", 1), "name", "x_1"), D("key", D("x", -1, "n", 1), "name", "x_2"), D("key", D("y", 1), "name", "y_1"), D("key", D("y", 1, "n", 1), "name", "y_2")))
+		add(Together(1, Foreign("db", indexes))...)
+		defer func() {
+			t.Events = append(t.Events, Together(1, Foreign("db", D("dropIndexes", "c", "index", A("x_1", "x_2", "y_1", "y_2"))))...)
+		}()
+	}
+	add(Until("", "caught-up"))
+	slow := func(on bool) {
+		if manyKeys {
+			return
 		}
-		t.Events = append(t.Events, For(between(r, 20*time.Millisecond, 700*time.Millisecond)))
-		for range 1 + r.IntN(3) {
-			if r.IntN(3) > 0 {
-				t.Events = append(t.Events, Event{Do: KillCursors})
-			} else {
-				t.Events = append(t.Events, Event{Do: Kill}, Begin("", "--partitions", fmt.Sprint(pick(r, 1, 2, 8))))
-			}
-			t.Events = append(t.Events, For(between(r, 50*time.Millisecond, 900*time.Millisecond)))
+		cmd := D("configureFailPoint", "failCommand", "mode", "off")
+		if on {
+			cmd = D("configureFailPoint", "failCommand", "mode", "alwaysOn", "data", D("failCommands", pick(r, A("delete"), A("delete"), A("delete", "update")),
+				"appName", "millrace-target", "blockConnection", true, "blockTimeMS", 2000+r.IntN(4000)))
+		}
+		add(Event{Do: FailPoint, On: Target, Cmd: raw(cmd)})
+	}
+	for range 1 + r.IntN(2) {
+		slow(true)
+		lo, again := r.IntN(n/2), r.IntN(n)
+		add(Do("db", D("delete", "c", "deletes", A(D("q", D("_id", D("$gte", lo)), "limit", 0)))), Filled("db", "c", max(lo, again), n, 0))
+		if manyKeys {
+			add(For(between(r, 30*time.Millisecond, time.Second)))
+		} else {
+			add(Event{Do: Await, On: Target, Want: "entered:failCommand", For: 3 * time.Second})
+		}
+		if r.IntN(3) > 0 {
+			add(Event{Do: KillCursors})
+		} else {
+			add(Event{Do: Kill}, Begin("", "--partitions", fmt.Sprint(pick(r, 1, 2, 8))))
+		}
+		slow(false)
+		add(For(between(r, 100*time.Millisecond, 900*time.Millisecond)))
+		for range r.IntN(3) {
+			add(Event{Do: KillCursors}, For(between(r, 100*time.Millisecond, 900*time.Millisecond)))
 		}
 	}
-	t.Events = append(t.Events, Event{Do: Await, Want: "caught-up", For: 20 * time.Second}, For(between(r, 0, 3*time.Second)))
+	add(Event{Do: Await, Want: "caught-up", For: 20 * time.Second}, For(between(r, 0, 3*time.Second)))
 	return t
 }
 
 // twoOwners begins a job anew beside its living owner.
 func twoOwners(r *rand.Rand) Trial {
-	t := Trial{Args: included("--on-existing", pick(r, "drop", "merge"))}
-	n := 1000 + r.IntN(4000)
+	existing := pick(r, "drop", "merge")
+	t := Trial{Args: included("--on-existing", existing)}
+	n := 500 + r.IntN(3000)
 	t.Events = []Event{Filled("db", "c", 0, n, 200), Begin(""), Until("", "phase:following"), Until("", "caught-up")}
-	if r.IntN(3) == 0 {
-		t.Events = append(t.Events, Event{Do: Stop})
+	add := func(e ...Event) { t.Events = append(t.Events, e...) }
+	halted := r.IntN(3) == 0
+	if halted {
+		add(Event{Do: Stop})
 	}
-	at := fmt.Sprintf("copy.before:%d=sleep:%dms", 1+r.IntN(3), 1500+r.IntN(3000))
-	t.Events = append(t.Events, Event{Do: Start, Process: 1, Args: []string{"--restart"}, Points: at},
-		Event{Do: Await, Process: 1, Want: "point:copy.before", For: 20 * time.Second}, Event{Do: Wake})
+	at := fmt.Sprintf("%s:1=sleep:%dms", pick(r, "copy.before", "copy.before", "copy.after", "phase.before"), 1500+r.IntN(3000))
+	add(Event{Do: Start, Process: 1, Args: []string{"--restart"}, Points: at}, Event{Do: Await, Process: 1, Want: "point", For: 20 * time.Second})
+	if halted {
+		add(Event{Do: Wake})
+	}
 	for range 1 + r.IntN(4) {
 		lo := r.IntN(n)
-		t.Events = append(t.Events, Do("db", D("delete", "c", "deletes", A(D("q", D("_id", D("$gte", lo, "$lt", lo+r.IntN(n))), "limit", 0)))),
-			Do("db", D("update", "c", "updates", A(D("q", D(), "u", D("$inc", D("n", 1)), "multi", true)))), For(between(r, 50*time.Millisecond, 1200*time.Millisecond)))
+		add(Do("db", D("delete", "c", "deletes", A(D("q", D("_id", D("$gte", lo, "$lt", lo+r.IntN(n))), "limit", 0)))))
+		if existing == "merge" && r.IntN(2) == 0 {
+			add(Do("db", D("update", "c", "updates", A(D("q", D(), "u", D("$inc", D("n", 1)), "multi", true)))))
+		}
+		add(For(between(r, 50*time.Millisecond, 1200*time.Millisecond)))
 	}
-	t.Events = append(t.Events, For(between(r, 500*time.Millisecond, 4*time.Second)))
+	add(For(between(r, 500*time.Millisecond, 4*time.Second)))
 	switch r.IntN(3) {
 	case 0:
-		t.Events = append(t.Events, Event{Do: Kill})
+		add(Event{Do: Kill})
 	case 1:
-		t.Events = append(t.Events, Event{Do: Kill, Process: 1}, For(time.Second))
+		add(Event{Do: Kill, Process: 1}, For(time.Second))
 	}
-	t.Events = append(t.Events, Event{Do: Await, Want: "caught-up", For: 10 * time.Second})
+	add(Event{Do: Await, Want: "caught-up", For: 10 * time.Second})
 	return t
 }
 
@@ -169,17 +194,18 @@ func isolatedSource(r *rand.Rand) Trial {
 	majority := D("w", "majority", "wtimeout", 5000)
 	t.Events = []Event{Filled("db", "c", 0, n, 20), Begin(""), Until("", "phase:following"), Until("", "caught-up"), For(between(r, 0, 800*time.Millisecond)),
 		{Do: Isolate, Alone: r.IntN(4) > 0}}
-	if r.IntN(2) == 0 {
-		t.Events = append(t.Events, Event{Do: Run, Member: "isolated", DB: "db", Cmd: raw(D("insert", "c", "documents", A(D("_id", "lost")), "writeConcern", D("w", 1)))})
+	add := func(e ...Event) { t.Events = append(t.Events, e...) }
+	if r.IntN(4) == 0 {
+		add(Event{Do: Run, Member: "isolated", DB: "db", Cmd: raw(D("insert", "c", "documents", A(D("_id", "lost")), "writeConcern", D("w", 1)))})
 	}
-	t.Events = append(t.Events, Event{Do: Elect}, Until(Source, "primary"),
-		Do("db", D("insert", "c", "documents", A(D("_id", "acknowledged")), "writeConcern", majority)),
-		Do("db", D("delete", "c", "deletes", A(D("q", D("_id", r.IntN(n)), "limit", 1)), "writeConcern", majority)))
+	add(Event{Do: Elect}, Until(Source, "primary"), Do("db", D("insert", "c", "documents", A(D("_id", "acknowledged")), "writeConcern", majority)))
 	if r.IntN(2) == 0 {
-		t.Events = append(t.Events, For(between(r, 0, 300*time.Millisecond)))
+		add(Do("db", D("delete", "c", "deletes", A(D("q", D("_id", r.IntN(n)), "limit", 1)), "writeConcern", majority)))
 	}
-	t.Events = append(t.Events, Event{Do: Finalize}, Event{Do: Await, Want: "ended", For: between(r, 2*time.Second, 8*time.Second)}, Event{Do: Rejoin},
-		Event{Do: Await, Want: "ended", For: 10 * time.Second})
+	if r.IntN(2) == 0 {
+		add(For(between(r, 0, 300*time.Millisecond)))
+	}
+	add(Event{Do: Finalize}, Event{Do: Await, Want: "ended", For: between(r, 2*time.Second, 5*time.Second)}, Event{Do: Rejoin}, Event{Do: Await, Want: "ended", For: 10 * time.Second})
 	return t
 }
 

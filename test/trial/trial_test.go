@@ -23,6 +23,7 @@ import (
 //	MILLRACE_TRIAL_SEED     the first seed of TestHunt
 //	MILLRACE_TRIAL_FOR      how long TestHunt goes on with a theme
 //	MILLRACE_TRIAL_SHRINK   how long what fails is shrunk, such as 5m
+//	MILLRACE_TRIAL_VERBOSE  says that TestHunt tells what happened in each trial
 //	MILLRACE_TRIAL_OUT      where scripts of what fails go; else a temporary directory
 
 // newRunner is a runner for the time of the test.
@@ -141,6 +142,9 @@ func hunt(t *testing.T, r *Runner, theme Theme, seed uint64, long time.Duration)
 			continue
 		}
 		t.Logf("seed %d: %s after %.1f s", tr.Seed, res.Verdict, res.Took.Seconds())
+		if os.Getenv("MILLRACE_TRIAL_VERBOSE") != "" {
+			t.Logf("%s\n%s", res.Log, res.Output)
+		}
 		if !res.Right() {
 			t.Errorf("theme %s, seed %d, found after %s, %d trials: %s\n%s\n%s", theme.Name, tr.Seed, time.Since(began).Round(time.Second), n+1, res, res.Log, tail(res.Output))
 			small(t, r, tr, res)
