@@ -7,11 +7,12 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 )
 
-// killAll ends the cursors of a server, those that wait for more and those that
-// are at work.
+// killAll ends the cursors of a server but those of other members, those that
+// wait for more and those that are at work. The idle ones do not tell whose they
+// are.
 func killAll(ctx context.Context, admin *mongo.Database) error {
 	cur, err := admin.Aggregate(ctx, A(D("$currentOp", D("idleCursors", true, "allUsers", true)),
-		D("$match", D("cursor.cursorId", D("$exists", true), "appName", D("$regex", "^millrace")))))
+		D("$match", D("cursor.cursorId", D("$exists", true), "appName", D("$ne", "OplogFetcher")))))
 	if err != nil {
 		return err
 	}

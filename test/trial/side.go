@@ -223,6 +223,7 @@ func (s *side) failPoint(ctx context.Context, member string, cmd bson.Raw) error
 func (s *side) entered(ctx context.Context, name string) bool {
 	met := false
 	_ = s.on(ctx, "all", func(c *mongo.Client) error {
+		ctx := context.WithoutCancel(ctx) // else the driver adds a time of its own
 		err := c.Database("admin").RunCommand(ctx, D("waitForFailPoint", name, "timesEntered", s.points[name]+1, "maxTimeMS", 20)).Err()
 		met = met || err == nil
 		return nil

@@ -87,32 +87,34 @@ func abandoned(r *rand.Rand) (t Trial) {
 		}()
 	}
 	add(Until("", "caught-up"))
-	slow := func(on bool) {
-		if manyKeys {
-			return
+	slow := func() { // so many commands wait before they are run
+		if !manyKeys {
+			add(Event{Do: FailPoint, On: Target, Cmd: raw(D("configureFailPoint", "failCommand", "mode", D("times", 1+r.IntN(8)), "data",
+				D("failCommands", pick(r, A("delete"), A("delete"), A("delete", "update")), "appName", "millrace-target", "blockConnection", true, "blockTimeMS", 1500+r.IntN(4000))))})
 		}
-		cmd := D("configureFailPoint", "failCommand", "mode", "off")
-		if on {
-			cmd = D("configureFailPoint", "failCommand", "mode", "alwaysOn", "data", D("failCommands", pick(r, A("delete"), A("delete"), A("delete", "update")),
-				"appName", "millrace-target", "blockConnection", true, "blockTimeMS", 2000+r.IntN(4000)))
-		}
-		add(Event{Do: FailPoint, On: Target, Cmd: raw(cmd)})
 	}
 	for range 1 + r.IntN(2) {
-		slow(true)
-		lo, again := r.IntN(n/2), r.IntN(n)
-		add(Do("db", D("delete", "c", "deletes", A(D("q", D("_id", D("$gte", lo)), "limit", 0)))), Filled("db", "c", max(lo, again), n, 0))
+		slow()
+		lo := r.IntN(n / 2)
+		again := Filled("db", "c", lo+r.IntN(n/2), n, 0) // not at once: it would be one operation with the delete
+		add(Do("db", D("delete", "c", "deletes", A(D("q", D("_id", D("$gte", lo)), "limit", 0)))))
 		if manyKeys {
-			add(For(between(r, 30*time.Millisecond, time.Second)))
+			add(For(between(r, 30*time.Millisecond, 500*time.Millisecond)))
 		} else {
 			add(Event{Do: Await, On: Target, Want: "entered:failCommand", For: 3 * time.Second})
+		}
+		early := r.IntN(2) == 0
+		if early {
+			add(again)
 		}
 		if r.IntN(3) > 0 {
 			add(Event{Do: KillCursors})
 		} else {
 			add(Event{Do: Kill}, Begin("", "--partitions", fmt.Sprint(pick(r, 1, 2, 8))))
 		}
-		slow(false)
+		if !early {
+			add(again)
+		}
 		add(For(between(r, 100*time.Millisecond, 900*time.Millisecond)))
 		for range r.IntN(3) {
 			add(Event{Do: KillCursors}, For(between(r, 100*time.Millisecond, 900*time.Millisecond)))
