@@ -1,7 +1,8 @@
 package trial
 
-// Themes are all there are. Those of servers and processes stand in
-// themes_faults.go.
+import "slices"
+
+// Themes are all there are.
 func Themes() []Theme {
-	return faultThemes()
+	return slices.Concat(faultThemes(), mixedThemes())
 }

@@ -16,6 +16,8 @@ func faultThemes() []Theme {
 		{"isolated-source", isolatedSource},
 		{"drop-rolled-back", dropRolledBack},
 		{"copy-rollback", copyRollback},
+		{"deposed-target", deposedTarget},
+		{"late-owner", lateOwner},
 	}
 }
 
@@ -220,5 +222,44 @@ func dropRolledBack(r *rand.Rand) Trial {
 		{Do: Await, Want: "point:copy.before", For: 20 * time.Second}, {Do: Hold}, Do("db", D("drop", "c")), {Do: Wake},
 		For(between(r, 300*time.Millisecond, 4*time.Second)), {Do: Down}, {Do: Release}, Until(Source, "primary"),
 		For(between(r, 0, 2*time.Second)), {Do: Up}, {Do: Await, Want: "caught-up", For: 10 * time.Second}}
+	return t
+}
+
+// deposedTarget lets a primary of the target go on that is none any more: what
+// it acknowledged is rolled back.
+func deposedTarget(r *rand.Rand) Trial {
+	t := Trial{Target: Shape{Members: 3, Proxy: true}, Args: included("--partitions", fmt.Sprint(pick(r, 1, 4, 8)))}
+	n := 10 + r.IntN(200)
+	t.Events = []Event{Filled("db", "c", 0, n, 50), Begin(""), Until("", "phase:following"), Until("", "caught-up"), For(between(r, 0, 1200*time.Millisecond))}
+	add := func(e ...Event) { t.Events = append(t.Events, e...) }
+	more := 50 + r.IntN(300)
+	if r.IntN(2) == 0 {
+		add(Event{Do: Hold, On: Target}, Filled("db", "c", n, n+more, 50), For(between(r, 10*time.Millisecond, 600*time.Millisecond)),
+			Event{Do: StepDown, On: Target}, Event{Do: Release, On: Target})
+	} else {
+		add(Event{Do: Isolate, On: Target, Alone: r.IntN(2) == 0}, Filled("db", "c", n, n+more, 50), For(between(r, 10*time.Millisecond, 400*time.Millisecond)))
+		if r.IntN(2) == 0 {
+			add(Event{Do: Elect, On: Target})
+		}
+	}
+	add(Until(Target, "primary"), For(between(r, 300*time.Millisecond, 2500*time.Millisecond)))
+	if r.IntN(3) == 0 {
+		add(Event{Do: Kill})
+	}
+	add(Event{Do: Rejoin, On: Target}, Event{Do: Await, Want: "caught-up", For: 10 * time.Second})
+	return t
+}
+
+// lateOwner wakes an owner up that another one has taken the job from.
+func lateOwner(r *rand.Rand) Trial {
+	t := Trial{Args: included("--partitions", fmt.Sprint(pick(r, 1, 4)))}
+	n := 100 + r.IntN(900)
+	at := pick(r, "send.before", "send.before", "batch.before", "batch.after", "save.before", "position.before", "commit.before", "schema.noted", "note.before")
+	t.Events = []Event{Filled("db", "c", 0, n, 50), Begin(""), Until("", "phase:following"), Until("", "caught-up"), {Do: Arm, Points: at + ":1=stop"},
+		Do("db", D("delete", "c", "deletes", A(D("q", D("_id", D("$gte", r.IntN(n))), "limit", 0)))), Do("db", D("create", "d")),
+		Do("db", D("update", "c", "updates", A(D("q", D(), "u", D("$inc", D("n", 1)), "multi", true)))),
+		{Do: Await, Want: "point", For: 3 * time.Second}, {Do: Stop}, {Do: Start, Process: 1}, {Do: Await, Process: 1, Want: "caught-up", For: 25 * time.Second},
+		Filled("db", "c", n/2, n, 50), {Do: Run, DB: "db", Cmd: raw(D("drop", "d"))}, {Do: Await, Process: 1, Want: "caught-up", For: 5 * time.Second},
+		{Do: Wake}, For(between(r, 500*time.Millisecond, 3*time.Second)), {Do: Await, Process: 1, Want: "caught-up", For: 5 * time.Second}}
 	return t
 }

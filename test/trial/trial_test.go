@@ -19,8 +19,8 @@ import (
 //
 //	MILLRACE_TRIAL          a trial's file, for TestTrial
 //	MILLRACE_TRIAL_PROGRAM  the program, built with -tags failpoint; else it is built
-//	MILLRACE_TRIAL_THEME    the themes of TestHunt, separated by commas; else all
-//	MILLRACE_TRIAL_SEED     the first seed of TestHunt
+//	MILLRACE_TRIAL_THEME    the themes of both, separated by commas; else all
+//	MILLRACE_TRIAL_SEED     the first seed of TestHunt and TestSoak
 //	MILLRACE_TRIAL_FOR      how long TestHunt goes on with a theme
 //	MILLRACE_TRIAL_SHRINK   how long what fails is shrunk, such as 5m
 //	MILLRACE_TRIAL_VERBOSE  says that TestHunt tells what happened in each trial
@@ -52,16 +52,8 @@ func TestTrial(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newRunner(t)
-	res, err := r.Run(t.Context(), t, tr)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, res.Log)
-	}
-	t.Logf("%s", res.Log)
-	if !res.Right() {
-		t.Errorf("%s\n%s", res, res.Output)
-		small(t, r, tr, res)
-	}
+	res, _ := verdict(t, newRunner(t), tr)
+	t.Logf("%s\n%s", res.Verdict, res.Log)
 }
 
 // small shrinks a trial that fails and writes it to a file, if that is wanted.
@@ -109,17 +101,25 @@ func TestHunt(t *testing.T) {
 	if long == 0 {
 		t.Skip("MILLRACE_TRIAL_FOR says for how long")
 	}
-	seed := uint64(1)
-	if s := os.Getenv("MILLRACE_TRIAL_SEED"); s != "" {
-		var err error
-		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
+	seed := firstSeed(t, 1)
 	r := newRunner(t)
 	for _, theme := range chosen() {
 		t.Run(theme.Name, func(t *testing.T) { hunt(t, r, theme, seed, long) })
 	}
+}
+
+// firstSeed is that of the environment.
+func firstSeed(t *testing.T, otherwise uint64) uint64 {
+	t.Helper()
+	s := os.Getenv("MILLRACE_TRIAL_SEED")
+	if s == "" {
+		return otherwise
+	}
+	seed, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return seed
 }
 
 // chosen are the themes that the environment names.
@@ -150,6 +150,77 @@ func hunt(t *testing.T, r *Runner, theme Theme, seed uint64, long time.Duration)
 			small(t, r, tr, res)
 			return
 		}
+	}
+}
+
+// known are trials that lost data once, shrunk.
+const known = "testdata/*.trial"
+
+// TestKnownTrials plays the trials that lost data once.
+func TestKnownTrials(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs servers")
+	}
+	names, err := filepath.Glob(known)
+	if err != nil || len(names) == 0 {
+		t.Fatalf("no trials: %v", err)
+	}
+	r := newRunner(t)
+	for _, name := range names {
+		t.Run(strings.TrimSuffix(filepath.Base(name), ".trial"), func(t *testing.T) {
+			tr, err := ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			verdict(t, r, tr)
+		})
+	}
+}
+
+// verdict plays a trial, again if the servers got into its way, and wants it to
+// end well.
+func verdict(t *testing.T, r *Runner, tr Trial) (Result, bool) {
+	t.Helper()
+	var err error
+	for range 3 {
+		var res Result
+		if res, err = r.Run(t.Context(), t, tr); err != nil {
+			t.Logf("no verdict: %v", err)
+			continue
+		}
+		if !res.Right() {
+			t.Errorf("theme %s, seed %d: %s\n%s\n%s", tr.Theme, tr.Seed, res, res.Log, tail(res.Output))
+			small(t, r, tr, res)
+		}
+		return res, true
+	}
+	t.Errorf("theme %s, seed %d: no verdict: %v", tr.Theme, tr.Seed, err)
+	return Result{}, false
+}
+
+// TestSoak plays trials of all themes in turn for MILLRACE_SOAK, from the seed
+// of MILLRACE_TRIAL_SEED or a new one.
+func TestSoak(t *testing.T) {
+	long := duration(t, "MILLRACE_SOAK", 0)
+	if long == 0 {
+		t.Skip("MILLRACE_SOAK says for how long; see make soak")
+	}
+	seed := firstSeed(t, uint64(time.Now().UnixNano()))
+	r := newRunner(t)
+	count := map[Verdict]int{}
+	began := time.Now()
+	for n := uint64(0); time.Since(began) < long; n++ {
+		for _, theme := range chosen() {
+			if time.Since(began) > long {
+				break
+			}
+			t.Run(fmt.Sprint(theme.Name, "-", seed+n), func(t *testing.T) {
+				if res, ok := verdict(t, r, theme.New(seed+n)); ok {
+					count[res.Verdict]++
+				}
+			})
+		}
+		t.Logf("after %s: %v", time.Since(began).Round(time.Second), count)
 	}
 }
 
