@@ -84,6 +84,7 @@ type process struct {
 	points string // file of its rules
 	seen   int    // how much of its output was looked at for points
 	halted bool
+	heard  bool // its end was noted
 }
 
 func (p *process) over() bool {
@@ -118,6 +119,7 @@ type play struct {
 	mu             sync.Mutex
 	log            strings.Builder
 	foreign        bool              // somebody else has written to the target
+	told           bool              // since then a process has ended over a conflict
 	keep           map[string]string // checksums
 }
 
@@ -157,7 +159,7 @@ func (r *Runner) Run(ctx context.Context, t *testing.T, tr Trial) (res Result, e
 // event does one event and notes how it went.
 func (p *play) event(ctx context.Context, e Event) {
 	at := time.Since(p.began)
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, longest(e))
 	err := p.do(ctx, e)
 	cancel()
 	how := "ok"
@@ -169,6 +171,15 @@ func (p *play) event(ctx context.Context, e Event) {
 		text = text[:300] + "…"
 	}
 	p.note("%7.3f s  %s: %.400s (%d ms)", at.Seconds(), text, how, (time.Since(p.began) - at).Milliseconds())
+}
+
+// longest bounds an event: a writer does not wait for a majority that is held.
+func longest(e Event) time.Duration {
+	switch e.Do {
+	case Run, Fill, Step:
+		return 10 * time.Second
+	}
+	return 2 * time.Minute
 }
 
 func (p *play) note(format string, args ...any) {
@@ -255,9 +266,12 @@ func (p *play) write(ctx context.Context, s *side, e Event) error {
 		p.beside(work)
 		return nil
 	}
+	p.listen()
 	err = work(ctx)
 	if e.On == Target && err == nil {
-		p.foreign = p.foreign || e.changes()
+		if e.changes() {
+			p.foreign, p.told = true, false
+		}
 		p.keepAsItIs(ctx)
 	}
 	return err
@@ -291,7 +305,7 @@ func (p *play) hook(ctx context.Context, s history.Step) error {
 		err = history.Command(ctx, client, Database, s)
 	}
 	if err == nil {
-		p.foreign = true
+		p.foreign, p.told = true, false
 		p.keepAsItIs(ctx)
 	}
 	return nil // it may be refused
@@ -302,6 +316,7 @@ func (p *play) start(e Event) error {
 	if old := p.procs[e.Process]; old != nil && !old.over() {
 		return fmt.Errorf("it runs: %w", errLeftOut)
 	}
+	p.listen()
 	file := filepath.Join(p.t.TempDir(), "points")
 	if err := os.WriteFile(file, []byte(e.Points), 0o600); err != nil {
 		return err
@@ -514,6 +529,7 @@ func (p *play) heal(ctx context.Context) error {
 			return err
 		}
 	}
+	p.listen()
 	p.endAll()
 	p.aside.Wait()
 	if p.steps != nil {
