@@ -28,6 +28,9 @@ const (
 	Told Verdict = "told"
 	// Differs: the job ended well, and the target differs.
 	Differs Verdict = "differs"
+	// Admitted: the target differs, and the job said so when it ended, though
+	// nobody else has written there.
+	Admitted Verdict = "differs, and says so"
 	// FalseAlarm: the job has ended with an error though nothing was wrong.
 	FalseAlarm Verdict = "false alarm"
 	// Hidden: the job has ended over a conflict, and the next run went over it
@@ -98,9 +101,14 @@ func (p *play) judge(ctx context.Context) (res Result) {
 		return res
 	}
 	if code != 0 {
-		res.Verdict = FalseAlarm
-		if p.foreign && (namesConflict(res.Output) || strings.Contains(res.Output, "finalized, but the target differs")) {
+		admits := strings.Contains(res.Output, "finalized, but the target differs")
+		switch {
+		case p.foreign && (namesConflict(res.Output) || admits):
 			res.Verdict = Told
+		case admits:
+			res.Verdict = Admitted
+		default:
+			res.Verdict = FalseAlarm
 		}
 		return res
 	}

@@ -177,7 +177,7 @@ func (p *play) event(ctx context.Context, e Event) {
 func longest(e Event) time.Duration {
 	switch e.Do {
 	case Run, Fill, Step:
-		return 10 * time.Second
+		return 5 * time.Second
 	}
 	return 2 * time.Minute
 }
