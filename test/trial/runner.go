@@ -407,8 +407,12 @@ func (p *play) await(ctx context.Context, s *side, e Event) error {
 		return fmt.Errorf("no such process: %w", errLeftOut)
 	}
 	for {
+		over := m != nil && m.over()
 		if reached() {
 			return nil
+		}
+		if over && what == "point" {
+			return fmt.Errorf("the process has ended: %w", errLeftOut)
 		}
 		if what != "ended" && p.allOver() && what != "ttl" && what != "entered" && what != "count" {
 			return fmt.Errorf("no millrace runs: %w", errLeftOut)

@@ -266,10 +266,14 @@ func lateOwner(r *rand.Rand) Trial {
 	return t
 }
 
-// blocked has the target wait before it runs a few commands of millrace.
-func blocked(r *rand.Rand, commands ...any) Event {
-	return Event{Do: FailPoint, On: Target, Cmd: raw(D("configureFailPoint", "failCommand", "mode", D("times", 1+r.IntN(3)), "data",
-		D("failCommands", A(commands...), "appName", "millrace-target", "blockConnection", true, "blockTimeMS", 2500+r.IntN(4000))))}
+// blocked has the target wait before it runs a few commands of millrace on a
+// database or collection.
+func blocked(r *rand.Rand, ns string, commands ...any) Event {
+	data := D("failCommands", A(commands...), "appName", "millrace-target", "blockConnection", true, "blockTimeMS", 2500+r.IntN(4000))
+	if ns != "" {
+		data = append(data, D("namespace", ns)...)
+	}
+	return Event{Do: FailPoint, On: Target, Cmd: raw(D("configureFailPoint", "failCommand", "mode", D("times", 1+r.IntN(3)), "data", data))}
 }
 
 // interrupted ends an attempt of the job, or a process.
@@ -289,7 +293,7 @@ func abandonedCopy(r *rand.Rand) Trial {
 	for c := range 1 + r.IntN(3) {
 		add(Filled("db", fmt.Sprint("c", c), 0, n, 500))
 	}
-	add(Do("db", D("create", "warm")), blocked(r, "insert"), Begin("copy.before:1=note"), Event{Do: Await, Want: "point", For: 10 * time.Second},
+	add(Do("db", D("create", "warm")), blocked(r, "db.c0", "insert"), Begin("copy.before:1=note"), Event{Do: Await, Want: "point", For: 10 * time.Second},
 		Event{Do: Await, On: Target, Want: "entered:failCommand", For: 3 * time.Second})
 	lo := r.IntN(n)
 	gone := Do("db", D("delete", "c0", "deletes", A(D("q", D("_id", D("$gte", lo)), "limit", 0))))
@@ -321,7 +325,7 @@ func abandonedSchema(r *rand.Rand) Trial {
 	default:
 		change, after = Do("db", D("dropDatabase", 1)), []Event{Filled("db", "c", 0, n/2, 10), Filled("db", "e", 0, 10, 10)}
 	}
-	add(blocked(r, "drop", "renameCollection", "dropDatabase", "create"), change, Event{Do: Await, On: Target, Want: "entered:failCommand", For: 3 * time.Second})
+	add(blocked(r, "", "drop", "renameCollection", "dropDatabase", "create"), change, Event{Do: Await, On: Target, Want: "entered:failCommand", For: 3 * time.Second})
 	early := r.IntN(2) == 0
 	if early {
 		add(after...)
