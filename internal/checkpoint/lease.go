@@ -14,6 +14,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
+	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -126,6 +127,8 @@ func (s *Store) TakeOver(ctx context.Context, waiting func(Owner)) (Job, error) 
 			return job, err
 		}
 	}
+	failpoint.Hit("take.before")
+	defer failpoint.Hit("take.after")
 	began, fence := s.now(), job.Fence+1
 	unchanged := bson.D{{Key: "fence", Value: job.Fence}, {Key: "beat", Value: job.Beat}}
 	raw, err := s.c.Command(ctx, mongo.StateDB, updateJob(bson.D{

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/failpoint"
 )
 
 // Slice is the progress of one slice of the copy; the copy engine knows what
@@ -40,9 +42,12 @@ func (s *Store) LoadSlices(ctx context.Context) ([]bson.Raw, error) {
 func (s *Store) SaveSlices(ctx context.Context, slices []Slice) error {
 	s.saveMu.Lock()
 	defer s.saveMu.Unlock()
+	failpoint.Hit("slices.before")
+	defer failpoint.Hit("slices.after")
 	if err := s.prove(ctx); err != nil {
 		return err
 	}
+	failpoint.Hit("slices.written")
 	updates := make([]bson.D, len(slices))
 	for i, sl := range slices {
 		updates[i] = bson.D{

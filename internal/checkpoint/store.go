@@ -14,6 +14,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
+	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
 )
@@ -193,9 +194,12 @@ func (s *Store) attempt() bson.D {
 func (s *Store) Save(ctx context.Context, set bson.D) error {
 	s.saveMu.Lock()
 	defer s.saveMu.Unlock()
+	failpoint.Hit("save.before")
+	defer failpoint.Hit("save.after")
 	if err := s.prove(ctx); err != nil {
 		return err
 	}
+	failpoint.Hit("save.written")
 	return s.note(ctx, set, 1)
 }
 
@@ -203,9 +207,12 @@ func (s *Store) Save(ctx context.Context, set bson.D) error {
 func (s *Store) SaveDurably(ctx context.Context, set bson.D) error {
 	s.saveMu.Lock()
 	defer s.saveMu.Unlock()
+	failpoint.Hit("save.before")
+	defer failpoint.Hit("save.after")
 	if err := s.prove(ctx); err != nil {
 		return err
 	}
+	failpoint.Hit("save.written")
 	return s.note(ctx, set, s.wc)
 }
 
@@ -221,6 +228,8 @@ func (s *Store) Prove(ctx context.Context) error {
 func (s *Store) Note(ctx context.Context, set bson.D) error {
 	s.saveMu.Lock()
 	defer s.saveMu.Unlock()
+	failpoint.Hit("note.before")
+	defer failpoint.Hit("note.after")
 	return s.note(ctx, set, s.wc)
 }
 
@@ -259,6 +268,8 @@ func (s *Store) inTerm(term int64) error {
 // Beat proves ownership without claiming anything of the data. It fails with
 // ErrFenced when ownership is lost.
 func (s *Store) Beat(ctx context.Context) error {
+	failpoint.Hit("beat.before")
+	defer failpoint.Hit("beat.after")
 	_, err := s.write(ctx, s.mine(), nil, s.wc)
 	return err
 }
@@ -313,6 +324,8 @@ func (s *Store) answer(raw bson.Raw) (wire.WriteResult, error) {
 // Reset has the job begin anew as job says, under the fence that it has. What
 // its earlier life left beside the job's document is removed by Clear.
 func (s *Store) Reset(ctx context.Context, job Job) error {
+	failpoint.Hit("reset.before")
+	defer failpoint.Hit("reset.after")
 	job.Version, job.Restarted, job.CreatedAt, job.UpdatedAt = FormatVersion, true, time.Now().UTC(), time.Time{}
 	raw, err := bson.Marshal(job)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/catalog"
 	"github.com/millrace/millrace/internal/checkpoint"
 	"github.com/millrace/millrace/internal/copy"
+	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/tail"
 )
@@ -66,6 +67,7 @@ func (j *Job) follow(ctx context.Context, job checkpoint.Job) error {
 	}
 	pos := tail.Position{Applied: job.Applied, ReadFrom: job.ReadFrom}
 	f.saved, f.refused = pos, len(job.Refused) > 0
+	failpoint.Hit("window.after")
 	f.eng = j.newApply(pos, apply.Options{Schema: f.schema, WindowEnd: f.windowEnd, CappedStarts: capped,
 		Refused: places(job.Refused), Skipped: places(skipped)})
 	f.src = tail.NewOplog(j.src, tail.OplogOptions{Keep: j.keep, Log: j.log, Spool: j.spooler.handOver(), Drained: j.spooler.stop})
@@ -181,10 +183,12 @@ func (f *follower) wantFinal(ctx context.Context) error {
 	if f.j.spec.Mode == ModeFull {
 		f.finalAt = f.job.Consistent
 	} else {
+		failpoint.Hit("final.before")
 		newest, err := f.j.newest(ctx)
 		if err != nil {
 			return err
 		}
+		failpoint.Hit("final.after")
 		f.finalAt = newest
 	}
 	f.finalAt = mongo.MaxOpTime(f.finalAt, f.windowEnd)
@@ -195,6 +199,8 @@ func (f *follower) wantFinal(ctx context.Context) error {
 
 // finalize drains, restores what was held back and says what differs.
 func (f *follower) finalize(ctx context.Context) error {
+	failpoint.Hit("finalize.before")
+	defer failpoint.Hit("finalize.after")
 	f.j.letters.RetryAll()
 	if err := f.eng.Drain(ctx); err != nil {
 		return err
@@ -241,6 +247,7 @@ func (f *follower) saveRegularly(ctx context.Context) error {
 func (f *follower) save(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	failpoint.Hit("position.before")
 	pos := f.eng.Applied()
 	if pos == f.saved {
 		return nil
@@ -296,6 +303,7 @@ func (f *follower) schema(ctx context.Context, ev *tail.Event, before mongo.OpTi
 	if !f.j.concerns(ev.Change) {
 		return nil
 	}
+	failpoint.Hit("schema.before")
 	pos := f.eng.Applied()
 	o := catalog.ApplyOptions{
 		// After a restart the target is not ahead of a schema change: none is
@@ -311,6 +319,7 @@ func (f *follower) schema(ctx context.Context, ev *tail.Event, before mongo.OpTi
 	if err := f.j.store.SaveDurably(ctx, append(set, bson.E{Key: "intent", Value: ev.At})); err != nil {
 		return err
 	}
+	failpoint.Hit("schema.noted")
 	var effect catalog.Effect
 	err = f.untangled(ctx, func() (err error) {
 		effect, err = f.j.cat.Apply(ctx, *ev.Change, o)
@@ -319,6 +328,7 @@ func (f *follower) schema(ctx context.Context, ev *tail.Event, before mongo.OpTi
 	if err != nil {
 		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
 	}
+	failpoint.Hit("schema.after")
 	f.moveNames(ev, effect)
 	if err := f.j.keepNames(ctx, *ev.Change); err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/internal/apply"
 	"github.com/millrace/millrace/internal/checkpoint"
+	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -174,6 +175,7 @@ func (j *Job) endOthers(ctx context.Context, attempt int64, then bson.D) (bson.R
 	if err != nil {
 		return nil, err
 	}
+	failpoint.Hit("session.before")
 	for _, session := range []bson.Raw{job.Session, j.txn.SessionID()} {
 		if len(session) == 0 {
 			continue
@@ -326,6 +328,7 @@ func (j *Job) attempt(ctx context.Context) error {
 				return causeOr(ctx, err)
 			}
 		}
+		failpoint.Hit("load.after")
 		j.state.setPhase(Phase(job.Phase))
 		j.state.setApplied(job.Applied, job.ReadFrom)
 		if n == 0 {
