@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -234,6 +235,19 @@ func (p *Plan) inspectOptions(ctx context.Context, m *member) {
 	p.Origin.Storage.Compressor, _ = raw.Lookup("parsed", "storage", "wiredTiger", "collectionConfig", "blockCompressor").StringValueOK()
 	if on, _ := raw.Lookup("parsed", "security", "enableEncryption").BooleanOK(); on {
 		p.add(precheck.Fail, "encryption", "the source is encrypted at rest", "its keys are not copied; this is not supported")
+	}
+	config, _ := raw.Lookup("parsed", "storage", "wiredTiger", "engineConfig", "configString").StringValueOK()
+	p.inspectEngine(config)
+}
+
+// inspectEngine looks at settings of the engine itself, which mongod passes on.
+func (p *Plan) inspectEngine(config string) {
+	config = strings.Join(strings.Fields(config), "")
+	if regexp.MustCompile(`(^|,)log=\([^)]*\bpath=`).MatchString(config) {
+		p.add(precheck.Fail, "journal", "the engine's settings keep the journal elsewhere: "+config, "replace log=(path=…) by a link in the data directory, which is followed")
+	}
+	if regexp.MustCompile(`(^|,)direct_io=\(?[^,()]`).MatchString(config) {
+		p.add(precheck.Fail, "direct I/O", "the engine writes past the kernel: "+config+"; it cannot be told which files are unchanged", "shut the member down and copy it then, without its address")
 	}
 }
 

@@ -166,6 +166,37 @@ func TestOtherFilesAreTold(t *testing.T) {
 	}
 }
 
+func TestEngineSettingsAreLookedAt(t *testing.T) {
+	for config, refused := range map[string]bool{
+		"": false, "log=(prealloc=false,file_max=10MB)": false, "cache_size=1G,log=( prealloc=false, path=/fast/journal )": true,
+		"statistics_log=(path=/var/log)": false, "direct_io=[data]": true, "log=(enabled),direct_io=(data)": true, "direct_io=()": false,
+	} {
+		p := &Plan{}
+		p.inspectEngine(config)
+		if err := p.Checks.Err(); (err != nil) != refused || refused && mongo.HintOf(err) == "" {
+			t.Errorf("%q: %v", config, err)
+		}
+	}
+}
+
+// A member that was killed, and whose journal is not there, has lost what came after
+// its last checkpoint.
+func TestMissingJournalIsRefused(t *testing.T) {
+	for _, killed := range []bool{false, true} {
+		dir := fakeMember(t)
+		engine(t, dir)
+		must(t, os.RemoveAll(filepath.Join(dir, "journal")))
+		if killed {
+			must(t, os.WriteFile(filepath.Join(dir, "mongod.lock"), []byte("4711\n"), 0o600))
+		}
+		plan, err := Inspect(t.Context(), SourceOptions{DBPath: dir})
+		must(t, err)
+		if err := plan.Checks.Err(); (err != nil) != killed {
+			t.Errorf("killed %v: %v", killed, err)
+		}
+	}
+}
+
 // privately runs fn on a standalone mongod on a copy.
 func privately(t *testing.T, dir string, s Storage, params []string, fn func(ctx context.Context, c *driver.Client)) {
 	t.Helper()

@@ -136,7 +136,7 @@ func TestCloneIsFollowed(t *testing.T) {
 			unlike(t, sc, dc)
 			churn.Stop()
 			out, err := exec.CommandContext(t.Context(), bin, "sync", "--source", src.URI(), "--target", dst, "--include", "clone.*",
-				"--mode", "incremental", "--start-at", r.Result.Position, "--until", "caught-up").CombinedOutput()
+				"--job", r.Result.Job, "--mode", "incremental", "--start-at", r.Result.Position, "--until", "caught-up").CombinedOutput()
 			if err != nil {
 				t.Fatalf("sync: %v\n%s", err, out)
 			}
