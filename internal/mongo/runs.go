@@ -175,7 +175,7 @@ func currentOp(ctx context.Context, conn *wire.Conn, all bool) ([]bson.Raw, erro
 		{Key: "aggregate", Value: 1}, {Key: "cursor", Value: bson.D{}},
 		{Key: "pipeline", Value: bson.A{
 			bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: all}, {Key: "idleConnections", Value: true}}}},
-			bson.D{{Key: "$match", Value: bson.D{{Key: "appName", Value: bson.D{{Key: "$regex", Value: "^" + targetApp}}}}}},
+			bson.D{{Key: "$match", Value: bson.D{{Key: "appName", Value: bson.D{{Key: "$regex", Value: "^" + TargetApp}}}}}},
 			bson.D{{Key: "$project", Value: bson.D{{Key: "appName", Value: 1}, {Key: "client", Value: 1}, {Key: "opid", Value: 1}, {Key: "active", Value: 1}}}},
 		}},
 	}, wire.CursorOptions{})
@@ -197,8 +197,9 @@ func currentOp(ctx context.Context, conn *wire.Conn, all bool) ([]bson.Raw, erro
 	}
 }
 
-// targetApp begins the application names of connections that write.
-const targetApp = "millrace-target"
+// TargetApp is the application name of connections to a target that change no
+// data; the names of those that do begin with it.
+const TargetApp = "millrace-target"
 
 // RunName is the application name of the connections over which an attempt of a
 // job's run writes. It fits into the 128 bytes that a name may have (MongoDB
@@ -209,7 +210,7 @@ func RunName(job, run string, attempt int64) string {
 
 func runPrefix(job string) string {
 	h := sha256.Sum256([]byte(job))
-	return targetApp + " " + hex.EncodeToString(h[:8]) + "/"
+	return TargetApp + " " + hex.EncodeToString(h[:8]) + "/"
 }
 
 // OtherRuns matches the application names of all attempts of all runs of a job

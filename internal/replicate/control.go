@@ -17,6 +17,7 @@ type control struct {
 
 	mu      sync.Mutex
 	paused  bool
+	told    bool                    // an operator has paused or resumed since the start
 	changed chan struct{}           // closed and replaced at each change
 	cancel  context.CancelCauseFunc // ends the phase under way
 	done    chan struct{}           // closed when Run returns
@@ -26,6 +27,25 @@ type control struct {
 func (c *control) init() {
 	c.changed = make(chan struct{})
 	c.done = make(chan struct{})
+}
+
+// inherit takes over what the checkpoint says, unless an operator has spoken
+// since.
+func (c *control) inherit(paused bool) {
+	c.mu.Lock()
+	told := c.told
+	c.mu.Unlock()
+	if !told && paused {
+		c.set(true)
+	}
+}
+
+// tell is set by an operator.
+func (c *control) tell(paused bool) {
+	c.mu.Lock()
+	c.told = true
+	c.mu.Unlock()
+	c.set(paused)
 }
 
 func (c *control) set(paused bool) {
@@ -84,14 +104,14 @@ func (c *control) finish(err error) {
 // Pause stops reading and writing after a checkpoint; the job stays owned. The
 // wish survives a restart.
 func (j *Job) Pause(ctx context.Context) error {
-	j.control.set(true)
+	j.control.tell(true)
 	j.log.Info("paused by operator")
 	return ctx.Err()
 }
 
 // Resume goes on after Pause.
 func (j *Job) Resume(ctx context.Context) error {
-	j.control.set(false)
+	j.control.tell(false)
 	j.log.Info("resumed by operator")
 	return ctx.Err()
 }

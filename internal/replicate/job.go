@@ -91,7 +91,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 		return nil, fmt.Errorf("source: %w", err)
 	}
 	run := checkpoint.NewRun()
-	dst, err := mongo.Connect(ctx, spec.Target, mongo.Options{AppName: "millrace-target"})
+	dst, err := mongo.Connect(ctx, spec.Target, mongo.Options{AppName: mongo.TargetApp})
 	if err != nil {
 		src.Close()
 		return nil, fmt.Errorf("target: %w", err)

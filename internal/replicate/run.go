@@ -87,11 +87,14 @@ func (j *Job) heartbeat(ctx context.Context) error {
 	}
 }
 
-// letGo tells that the job has no owner, so that the next process need not
-// wait to be sure.
+// letGo ends the connections over which this run has written and tells that the
+// job has no owner, so that the next run need not wait to be sure.
 func (j *Job) letGo(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 	defer cancel()
+	if err := j.dst.Pool.Renew(ctx, mongo.TargetApp); err != nil {
+		j.log.Debug("connections not closed", "error", err)
+	}
 	if err := j.store.Release(ctx); err != nil {
 		j.log.Debug("job not released", "error", err)
 	}
@@ -124,9 +127,8 @@ func (j *Job) take(ctx context.Context) error {
 	if (j.spec.OnExisting == "" || j.spec.OnExisting == ExistingFail) && job.OnExisting != "" {
 		j.spec.OnExisting = OnExisting(job.OnExisting) // what it began with
 	}
-	if job.Paused {
-		j.control.set(true)
-	}
+	j.control.inherit(job.Paused)
+	j.pauseNoted = job.Paused // if it was resumed meanwhile, the checkpoint has to say so
 	j.formatWas = job.Version
 	j.log.Info("resuming job", "job", j.id, "phase", job.Phase, "applied", job.Applied)
 	return nil
