@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/apply"
+	"github.com/millrace/millrace/internal/catalog"
 	"github.com/millrace/millrace/internal/checkpoint"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/tail"
@@ -77,16 +78,22 @@ func (j *Job) newest(ctx context.Context) (mongo.OpTime, error) {
 	return j.src.Newest(ctx, j.readable())
 }
 
-// readable is a namespace of the source that the user may read.
+// readable is a namespace of the source that the user may read. It need not
+// exist.
 func (j *Job) readable() string {
-	if j.plan != nil {
-		for _, c := range j.plan.Collections {
-			if c.Type == "collection" {
-				return c.Source
-			}
-		}
+	const none = ".millrace-none"
+	ns := mongo.StateDB + none
+	if j.plan == nil {
+		return ns
 	}
-	return mongo.StateDB + ".none"
+	for _, c := range j.plan.Collections {
+		if c.Type == string(catalog.TypeCollection) {
+			return c.Source
+		}
+		db, _ := mongo.SplitNS(c.Source)
+		ns = db + none
+	}
+	return ns
 }
 
 // places and documents turn the checkpoint's list of documents into the
