@@ -228,8 +228,17 @@ func size(ctx context.Context, c *mongo.Cluster, ns string) (count, bytes int64,
 
 // ListOne finds a collection by the UUID that holds its documents, under the
 // name and with the options and indexes it has now; false when it is gone, or
-// in a database that the user may not list.
-func ListOne(ctx context.Context, c *mongo.Cluster, uuid bson.Binary) (Collection, bool, error) {
+// in a database that the user may not list. What it returns is
+// majority-committed, also that the collection is gone.
+func ListOne(ctx context.Context, c *mongo.Cluster, uuid bson.Binary) (coll Collection, found bool, err error) {
+	err = c.Seen(ctx, func() (err error) {
+		coll, found, err = listOne(ctx, c, uuid)
+		return err
+	})
+	return coll, found && err == nil, err
+}
+
+func listOne(ctx context.Context, c *mongo.Cluster, uuid bson.Binary) (Collection, bool, error) {
 	dbs, err := databases(ctx, c)
 	if err != nil {
 		return Collection{}, false, err

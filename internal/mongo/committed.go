@@ -1,7 +1,9 @@
 package mongo
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -58,28 +60,44 @@ func (c *Cluster) elected(before, now int64) error {
 		Message: fmt.Sprintf("%s has elected another primary (term %d, before %d)", c.Address(), now, before)}
 }
 
-// Vanished tells whether the collection with a UUID is gone from a database for
-// good. That the primary does not have it may be a drop that is rolled back
-// yet; so the drop has to be majority-committed, under the term in which it was
-// seen. It waits for that as long as it takes. An election meanwhile is an
-// error of ClassRetry.
-func (c *Cluster) Vanished(ctx context.Context, db string, uuid bson.Binary) (bool, error) {
-	find := bson.D{{Key: "find", Value: uuid}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
-		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}}
+// Seen runs look, which asks the primary by c.Client, and waits until all that it
+// can have seen is majority-committed, under the term in which it was seen. An
+// election meanwhile is an error of ClassRetry. A deployment that is no replica
+// set states no positions: there what was seen stands.
+func (c *Cluster) Seen(ctx context.Context, look func() error) error {
+	if c.Info.Kind != KindReplicaSet {
+		return look()
+	}
 	before, err := c.hello(ctx)
 	if err != nil {
-		return false, err
+		return fmt.Errorf("read replication position of %s: %w", c.Address(), err)
 	}
 	// By the same client as the positions, so that no older primary answers.
-	if _, err = c.Command(ctx, db, find); !IsCode(err, CodeNamespaceNotFound) {
-		return false, err
-	}
-	if c.Info.Kind != KindReplicaSet {
-		return true, nil // it states no positions
+	if err := look(); err != nil {
+		return err
 	}
 	at, err := c.Committed(ctx)
-	if err == nil && at.Term != before.LastWrite.OpTime.Term {
-		err = c.elected(before.LastWrite.OpTime.Term, at.Term)
+	if term := before.LastWrite.OpTime.Term; err == nil && at.Term != term {
+		err = c.elected(term, at.Term)
+	}
+	return err
+}
+
+// Vanished tells whether the collection with a UUID is gone from a database for
+// good. That the primary does not have it may be a drop that is rolled back yet,
+// so that Seen waits, as long as it takes.
+func (c *Cluster) Vanished(ctx context.Context, db string, uuid bson.Binary) (bool, error) {
+	there := errors.New("it is there")
+	err := c.Seen(ctx, func() error {
+		_, err := c.Command(ctx, db, bson.D{{Key: "find", Value: uuid}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
+			{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}})
+		if IsCode(err, CodeNamespaceNotFound) {
+			return nil
+		}
+		return cmp.Or(err, there)
+	})
+	if errors.Is(err, there) {
+		return false, nil
 	}
 	return err == nil, err
 }
