@@ -4,9 +4,11 @@ import (
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/wire"
 )
 
 // TestMemberRestarted goes on with the copy of a collection after the member that
@@ -87,4 +89,49 @@ func halfway(t *testing.T, src, dst *mongo.Cluster, store *memStore, n int) (mis
 		}
 	}
 	return missing - 1
+}
+
+// TestLife: a rollback begins another life of the same process.
+func TestLife(t *testing.T) {
+	l := lab.ForTest(t, lab.Options{Topology: "rs:3", Proxy: true})
+	old, err := l.Primary(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := mongo.Connect(t.Context(), l.DirectURI(old), mongo.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	lives := func() (string, error) {
+		conn, err := c.Pool.Checkout(t.Context(), wire.ByReadPreference(readpref.Nearest()))
+		if err != nil {
+			return "", err
+		}
+		defer conn.Release()
+		return life(t.Context(), conn)
+	}
+	before, err := lives()
+	if again, err2 := lives(); err != nil || err2 != nil || before == "" || again != before {
+		t.Fatalf("%q, then %q: %v, %v", before, again, err, err2)
+	}
+	if err := l.Isolate(old); err != nil {
+		t.Fatal(err)
+	}
+	must(t, c, "life", bson.D{{Key: "insert", Value: "c"}, {Key: "documents", Value: bson.A{bson.D{}}}, w1})
+	waitFor(t, "another primary", func() bool {
+		now, err := l.Primary(t.Context())
+		return err == nil && now != old
+	})
+	if err := l.Rejoin(old); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "another life", func() bool {
+		now, err := lives()
+		return err == nil && now != before
+	})
+	after, err := lives()
+	if err != nil || after[:24] != before[:24] {
+		t.Errorf("%q, then %q: %v", before, after, err)
+	}
 }

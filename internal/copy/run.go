@@ -176,10 +176,14 @@ func (r *run) read(ctx context.Context, conn *wire.Conn) (err error) {
 }
 
 // life tells a process of a member from the one before, and the time after a
-// rollback from that before it where the user may know. Servers before 4.4 do
-// not say; they are not read in record order.
+// rollback from that before it: 4.4 and newer add a count of rollbacks when asked
+// for it so, which needs no right (tried on 4.4, 5.0 and 6.0). Servers before 4.4
+// do not name their process; they are not read in record order.
 func life(ctx context.Context, conn *wire.Conn) (string, error) {
-	hello, err := conn.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})
+	hello, err := conn.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}, {Key: "$oplogQueryData", Value: 1}})
+	if err != nil && mongo.Classify(err) == mongo.ClassFatal && ctx.Err() == nil {
+		hello, err = conn.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})
+	}
 	if err != nil {
 		return "", err
 	}
@@ -187,12 +191,8 @@ func life(ctx context.Context, conn *wire.Conn) (string, error) {
 	if !ok {
 		return "", nil
 	}
-	reply, err := conn.Run(ctx, "admin", bson.D{{Key: "replSetGetRBID", Value: 1}})
-	if err != nil && (mongo.Classify(err) == mongo.ClassRetry || ctx.Err() != nil) {
-		return "", err
-	}
-	n, _ := bson.Raw(reply).Lookup("rbid").AsInt64OK()
-	return fmt.Sprintf("%s/%d", process.Hex(), n), nil
+	rollbacks, _ := bson.Raw(hello).Lookup("$oplogQueryData", "rbid").AsInt64OK()
+	return fmt.Sprintf("%s/%d", process.Hex(), rollbacks), nil
 }
 
 // restarted is the error of a reader that met another process than the one that
