@@ -123,3 +123,21 @@ func TestListingRolledBack(t *testing.T) {
 		t.Errorf("after the election: found %v, %v", found, err)
 	}
 }
+
+// TestTimeWithoutEntry: a write that fails takes a time that no entry ever has.
+// It is not waited for.
+func TestTimeWithoutEntry(t *testing.T) {
+	t.Parallel()
+	db := newDB()
+	do(t, src, db, `{"insert":"c","documents":[{"_id":1}]}`)
+	if _, err := src.Command(t.Context(), db, js(t, `{"insert":"c","documents":[{"_id":1}]}`)); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if _, err := Pin(t.Context(), src, scopeOf(nil, db)); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > 8*time.Second { // the server's next entry comes after 10 to 20 s
+		t.Errorf("it took %s", took)
+	}
+}

@@ -17,31 +17,52 @@ const commitPoll = 10 * time.Millisecond
 // codeElection is the server's PrimarySteppedDown: it passes by itself.
 const codeElection = 189
 
-// Committed waits until everything that the primary has shown up to now is
-// majority-committed and returns a position at or after all of it. A change
-// shows an instant before the primary counts it as its newest write, but never
-// before its time was given out; so it is the cluster time that is waited for.
-//
-// An election meanwhile is an error of ClassRetry: what was seen may be rolled
-// back.
+// Committed waits until every write that the primary has acknowledged up to now
+// is majority-committed and returns the position of the last. An election
+// meanwhile is an error of ClassRetry: they may be rolled back.
 func (c *Cluster) Committed(ctx context.Context) (OpTime, error) {
 	h, err := c.hello(ctx)
-	at, term := h.LastWrite.OpTime, h.LastWrite.OpTime.Term
-	if CompareTS(at.TS, h.ClusterTime.ClusterTime) < 0 {
-		at.TS = h.ClusterTime.ClusterTime
+	if err != nil {
+		return OpTime{}, fmt.Errorf("read replication position of %s: %w", c.Address(), err)
 	}
-	for err == nil && h.LastWrite.OpTime.Term == term && h.LastWrite.MajorityOpTime.Before(at) {
+	at := h.LastWrite.OpTime
+	for err == nil && h.LastWrite.OpTime.Term == at.Term && h.LastWrite.MajorityOpTime.Before(at) {
 		if err = c.pause(ctx); err == nil {
 			h, err = c.hello(ctx)
 		}
 	}
-	if err == nil && h.LastWrite.OpTime.Term != term {
-		err = c.elected(term, h.LastWrite.OpTime.Term)
+	if err == nil && h.LastWrite.OpTime.Term != at.Term {
+		err = c.elected(at.Term, h.LastWrite.OpTime.Term)
 	}
 	if err != nil {
 		return at, fmt.Errorf("wait until %v is majority-committed on %s: %w", at, c.Address(), err)
 	}
 	return at, nil
+}
+
+// CommittedSeen is Committed for all that the primary has shown, acknowledged or
+// not.
+func (c *Cluster) CommittedSeen(ctx context.Context) (OpTime, error) {
+	if err := c.counted(ctx); err != nil {
+		return OpTime{}, fmt.Errorf("wait until %s counts its newest write: %w", c.Address(), err)
+	}
+	return c.Committed(ctx)
+}
+
+// counted waits until the primary counts as its newest write what it has shown. A
+// change shows an instant before that, but never before its time was given out.
+// A write that fails, as for a duplicate key, leaves a time with no entry: then
+// there is nothing to come.
+func (c *Cluster) counted(ctx context.Context) error {
+	const instant = time.Second
+	h, err := c.hello(ctx)
+	given := h.ClusterTime.ClusterTime
+	for began := time.Now(); err == nil && CompareTS(h.LastWrite.OpTime.TS, given) < 0 && time.Since(began) < instant; {
+		if err = c.pause(ctx); err == nil {
+			h, err = c.hello(ctx)
+		}
+	}
+	return err
 }
 
 func (c *Cluster) pause(ctx context.Context) error {
@@ -76,7 +97,7 @@ func (c *Cluster) Seen(ctx context.Context, look func() error) error {
 	if err := look(); err != nil {
 		return err
 	}
-	at, err := c.Committed(ctx)
+	at, err := c.CommittedSeen(ctx)
 	if term := before.LastWrite.OpTime.Term; err == nil && at.Term != term {
 		err = c.elected(term, at.Term)
 	}
