@@ -236,8 +236,17 @@ func size(ctx context.Context, c *mongo.Cluster, ns string) (count, bytes int64,
 
 // ListOne finds a collection of a database by the UUID that holds its
 // documents, under the name and with the options and indexes it has now; false
-// when it is gone.
-func ListOne(ctx context.Context, c *mongo.Cluster, db string, uuid bson.Binary) (Collection, bool, error) {
+// when it is gone. What it returns is majority-committed, also that the
+// collection is gone.
+func ListOne(ctx context.Context, c *mongo.Cluster, db string, uuid bson.Binary) (coll Collection, found bool, err error) {
+	err = c.Seen(ctx, func() (err error) {
+		coll, found, err = listOne(ctx, c, db, uuid)
+		return err
+	})
+	return coll, found && err == nil, err
+}
+
+func listOne(ctx context.Context, c *mongo.Cluster, db string, uuid bson.Binary) (Collection, bool, error) {
 	coll, ok, err := findUUID(ctx, c, db, uuid)
 	if err != nil || !ok {
 		return Collection{}, false, err

@@ -216,7 +216,7 @@ func (r *replica) one(c Collection, ns string) {
 func (r *replica) follow() (effects []Effect) {
 	r.t.Helper()
 	ctx := r.t.Context()
-	end, err := src.Committed(ctx)
+	end, err := src.CommittedSeen(ctx)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -68,7 +68,7 @@ func tryPin(ctx context.Context, c *mongo.Cluster, scope Scope) (snap Snapshot, 
 	if err != nil {
 		return snap, "", err
 	}
-	end, err := c.Committed(ctx)
+	end, err := c.CommittedSeen(ctx)
 	if err != nil {
 		return snap, "", err
 	}

@@ -63,7 +63,7 @@ func TestPinNamesTheObstacle(t *testing.T) {
 	t.Parallel()
 	db := newDB()
 	newReplica(t, newRules(t, rule.Config{}), db)
-	from, err := src.Committed(t.Context())
+	from, err := src.CommittedSeen(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestPinNamesTheObstacle(t *testing.T) {
 		{`{"insert":"c","documents":[{"_id":1}]}`, ""},
 	} {
 		do(t, src, db, c.cmd)
-		end, err := src.Committed(t.Context())
+		end, err := src.CommittedSeen(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

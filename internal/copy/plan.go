@@ -145,7 +145,7 @@ func (r *reader) fresh(c *collection, strategy Strategy, bounds []bound) []Slice
 			NS: c.Target, Strategy: strategy,
 		}
 		if strategy == ByRecord {
-			st.Node = r.run.node
+			st.Node, st.Life = r.run.node, r.run.life
 		}
 		if i > 0 {
 			st.Lower, st.Back = bounds[i-1].at, bounds[i-1].back
@@ -220,14 +220,16 @@ func cut(marks []bson.Raw, n int) []bound {
 	return out
 }
 
-// holds reports whether a saved plan can be gone on with. Record ids are
+// holds reports whether a saved plan can be gone on with. A member that was
+// killed, or rolled back, gives other record ids to what its files did not hold
+// yet: so it has to be the same process without a rollback. Record ids are also
 // checked against the documents that were seen at them: a member that was
 // rebuilt under the same address has others.
 func (r *reader) holds(ctx context.Context, c *collection) (bool, error) {
 	if c.plan[0].Strategy != ByRecord {
 		return true, nil
 	}
-	if c.plan[0].Node != r.run.node {
+	if c.plan[0].Node != r.run.node || c.plan[0].Life != r.run.life {
 		return false, nil
 	}
 	want, ids := anchors(c.plan)

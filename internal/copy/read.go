@@ -33,6 +33,9 @@ func (r *reader) work(ctx context.Context) error {
 		return fmt.Errorf("copy: connect to the source: %w", err)
 	}
 	defer conn.Release()
+	if now, err := life(ctx, conn); err != nil || now != r.run.life {
+		return r.run.restarted(err)
+	}
 	r.conn = conn
 	for {
 		j, ok := r.run.jobs.pop(ctx)

@@ -19,6 +19,7 @@ import (
 type run struct {
 	e      *Engine
 	node   string // address of the member that is read
+	life   string // its process and rollbacks, "" before 4.4
 	colls  []*collection
 	jobs   *schedule
 	budget *budget
@@ -149,9 +150,8 @@ func (r *run) chooseNode(ctx context.Context) error {
 			conn, err := r.e.src.Pool.Checkout(short, wire.ByAddress(node))
 			cancel()
 			if err == nil {
-				conn.Release()
-				r.node = node
-				return nil
+				defer conn.Release()
+				return r.read(ctx, conn)
 			}
 			r.e.opts.Log.Warn("the source member that the copy was reading cannot be reached; its unfinished collections are read again from another",
 				"member", node, "error", err)
@@ -162,9 +162,46 @@ func (r *run) chooseNode(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("copy: connect to the source: %w", err)
 	}
+	defer conn.Release()
+	return r.read(ctx, conn)
+}
+
+// read makes the member behind conn the one that is read.
+func (r *run) read(ctx context.Context, conn *wire.Conn) (err error) {
 	r.node = conn.Addr()
-	conn.Release()
+	if r.life, err = life(ctx, conn); err != nil {
+		return fmt.Errorf("copy: ask source member %s who it is: %w", r.node, err)
+	}
 	return nil
+}
+
+// life tells a process of a member from the one before, and the time after a
+// rollback from that before it: 4.4 and newer add a count of rollbacks when asked
+// for it so, which needs no right (tried on 4.4, 5.0 and 6.0). Servers before 4.4
+// do not name their process; they are not read in record order.
+func life(ctx context.Context, conn *wire.Conn) (string, error) {
+	hello, err := conn.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}, {Key: "$oplogQueryData", Value: 1}})
+	if err != nil && mongo.Classify(err) == mongo.ClassFatal && ctx.Err() == nil {
+		hello, err = conn.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})
+	}
+	if err != nil {
+		return "", err
+	}
+	process, ok := bson.Raw(hello).Lookup("topologyVersion", "processId").ObjectIDOK()
+	if !ok {
+		return "", nil
+	}
+	rollbacks, _ := bson.Raw(hello).Lookup("$oplogQueryData", "rbid").AsInt64OK()
+	return fmt.Sprintf("%s/%d", process.Hex(), rollbacks), nil
+}
+
+// restarted is the error of a reader that met another process than the one that
+// is read, or could not ask.
+func (r *run) restarted(err error) error {
+	if err == nil {
+		err = driver.CommandError{Labels: []string{"RetryableWriteError"}, Message: "it was restarted, or has rolled back"}
+	}
+	return fmt.Errorf("copy: source member %s: %w", r.node, err)
 }
 
 // awaitPosition waits until the member has heard of the position after which

@@ -39,6 +39,7 @@ type SliceState struct {
 	NS         string   `bson:"ns"`         // target namespace, for people
 	Strategy   Strategy `bson:"strategy"`
 	Node       string   `bson:"node,omitempty"` // ByRecord: the member whose record ids these are
+	Life       string   `bson:"life,omitempty"` // ByRecord: the member's process and rollbacks; record ids change with them
 
 	// Bounds and position are {r: record id, _id: …} for ByRecord, else
 	// {_id: …}; absent means open. ByRecord is (Lower, Upper], else [Lower, Upper).

@@ -1,7 +1,9 @@
 package mongo
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -15,31 +17,52 @@ const commitPoll = 10 * time.Millisecond
 // codeElection is the server's PrimarySteppedDown: it passes by itself.
 const codeElection = 189
 
-// Committed waits until everything that the primary has shown up to now is
-// majority-committed and returns a position at or after all of it. A change
-// shows an instant before the primary counts it as its newest write, but never
-// before its time was given out; so it is the cluster time that is waited for.
-//
-// An election meanwhile is an error of ClassRetry: what was seen may be rolled
-// back.
+// Committed waits until every write that the primary has acknowledged up to now
+// is majority-committed and returns the position of the last. An election
+// meanwhile is an error of ClassRetry: they may be rolled back.
 func (c *Cluster) Committed(ctx context.Context) (OpTime, error) {
 	h, err := c.hello(ctx)
-	at, term := h.LastWrite.OpTime, h.LastWrite.OpTime.Term
-	if CompareTS(at.TS, h.ClusterTime.ClusterTime) < 0 {
-		at.TS = h.ClusterTime.ClusterTime
+	if err != nil {
+		return OpTime{}, fmt.Errorf("read replication position of %s: %w", c.Address(), err)
 	}
-	for err == nil && h.LastWrite.OpTime.Term == term && h.LastWrite.MajorityOpTime.Before(at) {
+	at := h.LastWrite.OpTime
+	for err == nil && h.LastWrite.OpTime.Term == at.Term && h.LastWrite.MajorityOpTime.Before(at) {
 		if err = c.pause(ctx); err == nil {
 			h, err = c.hello(ctx)
 		}
 	}
-	if err == nil && h.LastWrite.OpTime.Term != term {
-		err = c.elected(term, h.LastWrite.OpTime.Term)
+	if err == nil && h.LastWrite.OpTime.Term != at.Term {
+		err = c.elected(at.Term, h.LastWrite.OpTime.Term)
 	}
 	if err != nil {
 		return at, fmt.Errorf("wait until %v is majority-committed on %s: %w", at, c.Address(), err)
 	}
 	return at, nil
+}
+
+// CommittedSeen is Committed for all that the primary has shown, acknowledged or
+// not.
+func (c *Cluster) CommittedSeen(ctx context.Context) (OpTime, error) {
+	if err := c.counted(ctx); err != nil {
+		return OpTime{}, fmt.Errorf("wait until %s counts its newest write: %w", c.Address(), err)
+	}
+	return c.Committed(ctx)
+}
+
+// counted waits until the primary counts as its newest write what it has shown. A
+// change shows an instant before that, but never before its time was given out.
+// A write that fails, as for a duplicate key, leaves a time with no entry: then
+// there is nothing to come.
+func (c *Cluster) counted(ctx context.Context) error {
+	const instant = time.Second
+	h, err := c.hello(ctx)
+	given := h.ClusterTime.ClusterTime
+	for began := time.Now(); err == nil && CompareTS(h.LastWrite.OpTime.TS, given) < 0 && time.Since(began) < instant; {
+		if err = c.pause(ctx); err == nil {
+			h, err = c.hello(ctx)
+		}
+	}
+	return err
 }
 
 func (c *Cluster) pause(ctx context.Context) error {
@@ -58,28 +81,44 @@ func (c *Cluster) elected(before, now int64) error {
 		Message: fmt.Sprintf("%s has elected another primary (term %d, before %d)", c.Address(), now, before)}
 }
 
-// Vanished tells whether the collection with a UUID is gone from a database for
-// good. That the primary does not have it may be a drop that is rolled back
-// yet; so the drop has to be majority-committed, under the term in which it was
-// seen. It waits for that as long as it takes. An election meanwhile is an
-// error of ClassRetry.
-func (c *Cluster) Vanished(ctx context.Context, db string, uuid bson.Binary) (bool, error) {
-	find := bson.D{{Key: "find", Value: uuid}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
-		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}}
+// Seen runs look, which asks the primary by c.Client, and waits until all that it
+// can have seen is majority-committed, under the term in which it was seen. An
+// election meanwhile is an error of ClassRetry. A deployment that is no replica
+// set states no positions: there what was seen stands.
+func (c *Cluster) Seen(ctx context.Context, look func() error) error {
+	if c.Info.Kind != KindReplicaSet {
+		return look()
+	}
 	before, err := c.hello(ctx)
 	if err != nil {
-		return false, err
+		return fmt.Errorf("read replication position of %s: %w", c.Address(), err)
 	}
 	// By the same client as the positions, so that no older primary answers.
-	if _, err = c.Command(ctx, db, find); !IsCode(err, CodeNamespaceNotFound) {
-		return false, err
+	if err := look(); err != nil {
+		return err
 	}
-	if c.Info.Kind != KindReplicaSet {
-		return true, nil // it states no positions
+	at, err := c.CommittedSeen(ctx)
+	if term := before.LastWrite.OpTime.Term; err == nil && at.Term != term {
+		err = c.elected(term, at.Term)
 	}
-	at, err := c.Committed(ctx)
-	if err == nil && at.Term != before.LastWrite.OpTime.Term {
-		err = c.elected(before.LastWrite.OpTime.Term, at.Term)
+	return err
+}
+
+// Vanished tells whether the collection with a UUID is gone from a database for
+// good. That the primary does not have it may be a drop that is rolled back yet,
+// so that Seen waits, as long as it takes.
+func (c *Cluster) Vanished(ctx context.Context, db string, uuid bson.Binary) (bool, error) {
+	there := errors.New("it is there")
+	err := c.Seen(ctx, func() error {
+		_, err := c.Command(ctx, db, bson.D{{Key: "find", Value: uuid}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
+			{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}})
+		if IsCode(err, CodeNamespaceNotFound) {
+			return nil
+		}
+		return cmp.Or(err, there)
+	})
+	if errors.Is(err, there) {
+		return false, nil
 	}
 	return err == nil, err
 }

@@ -60,7 +60,11 @@ func Verify(ctx context.Context, spec VerifySpec) (*verify.Report, error) {
 
 // verifyClusters compares open clusters. Of spec it uses the options alone.
 func verifyClusters(ctx context.Context, src, dst *mongo.Cluster, rules *rule.Set, spec VerifySpec, recheck verify.RecheckOptions) (*verify.Report, error) {
-	pairs, err := verifyPairs(ctx, src, dst, rules)
+	var pairs []verify.Pair
+	err := seenOnBoth(ctx, src, dst, func() (err error) {
+		pairs, err = verifyPairs(ctx, src, dst, rules)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}
@@ -75,7 +79,11 @@ func verifyClusters(ctx context.Context, src, dst *mongo.Cluster, rules *rule.Se
 	if err != nil {
 		return nil, err
 	}
-	diffs, err := catalog.Diff(ctx, src, dst, rules.Match, rules, catalog.DiffOptions{})
+	var diffs []catalog.Difference
+	err = seenOnBoth(ctx, src, dst, func() (err error) {
+		diffs, err = catalog.Diff(ctx, src, dst, rules.Match, rules, catalog.DiffOptions{})
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("verify: compare catalogs: %w", err)
 	}
@@ -84,6 +92,11 @@ func verifyClusters(ctx context.Context, src, dst *mongo.Cluster, rules *rule.Se
 		report.AddSchema(verify.SchemaDifference{NS: d.NS, What: d.What, Detail: detail})
 	}
 	return report, nil
+}
+
+// seenOnBoth lists, and returns when what is listed can no longer roll back.
+func seenOnBoth(ctx context.Context, src, dst *mongo.Cluster, list func() error) error {
+	return src.Seen(ctx, func() error { return dst.Seen(ctx, list) })
 }
 
 // verifyPairs lists the collections of both sides: those of the source with

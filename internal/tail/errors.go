@@ -36,8 +36,8 @@ func rolledBack(what string, wanted, found mongo.OpTime) error {
 }
 
 // passing makes an error that a restart from the checkpoint mends.
-func passing(code int32, name, text string) error {
-	return driver.CommandError{Code: code, Name: name, Message: text}
+func passing(text string) error {
+	return driver.CommandError{Code: codeCursorNotFound, Name: "CursorNotFound", Message: text}
 }
 
 // readError explains an error of the oplog cursor. The server's own error is

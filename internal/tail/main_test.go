@@ -161,7 +161,7 @@ func format(ev Event) string {
 	if len(ev.Doc) > 1<<20 {
 		ev.Doc = nil
 	}
-	s := fmt.Sprintf("%s %s %s", map[Op]string{Insert: "insert", Update: "update", Delete: "delete"}[ev.Op], ev.NS, shorten(ev.ID.String()))
+	s := fmt.Sprintf("%s %s %s", map[Op]string{Insert: "insert", Update: "update", Delete: "delete", Put: "put", Upsert: "upsert"}[ev.Op], ev.NS, shorten(ev.ID.String()))
 	if ev.Doc != nil {
 		s += " " + shorten(ev.Doc.String())
 	}

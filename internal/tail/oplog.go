@@ -228,7 +228,7 @@ func (w *stallWatch) check(ctx context.Context, seen mongo.OpTime) error {
 		return nil
 	}
 	if w.asked.After(w.heard) && seen.Before(w.expected) {
-		return passing(codeCursorNotFound, "CursorNotFound", fmt.Sprintf(
+		return passing(fmt.Sprintf(
 			"the oplog cursor stands at %s for %s although the primary is at %s", seen, now.Sub(w.heard).Round(time.Second), w.expected))
 	}
 	w.asked = now

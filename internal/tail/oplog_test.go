@@ -60,7 +60,7 @@ func writeAllKinds(t *testing.T, c *mongo.Cluster, db string) []string {
 		bson.D{{Key: "op", Value: "u"}, {Key: "ns", Value: db + ".c"}, {Key: "o2", Value: doc(10)}, {Key: "o", Value: bson.D{{Key: "$v", Value: 1}, {Key: "$set", Value: bson.D{{Key: "x", Value: 1}}}}}},
 		bson.D{{Key: "op", Value: "d"}, {Key: "ns", Value: db + ".c"}, {Key: "o", Value: doc(10)}},
 	}}}).Err())
-	add("insert "+db+".c 10 {\"_id\":10}", "update "+db+".c 10 {\"$v\":1,\"$set\":{\"x\":1}}", "delete "+db+".c 10")
+	add("put "+db+".c 10 {\"_id\":10}", "upsert "+db+".c 10 {\"$v\":1,\"$set\":{\"x\":1}}", "delete "+db+".c 10")
 
 	must[*driver.InsertOneResult](t)(c.Client.Database(db+"_other").Collection("c").InsertOne(ctx, doc(1)))
 	must[*driver.InsertOneResult](t)(c.Client.Database("millrace").Collection("c").InsertOne(ctx, doc(1)))

@@ -135,7 +135,7 @@ func seekHint(c *mongo.Cluster) bson.D {
 // nothing lies at or after the start position yet, as on a member that lags.
 func (r *reader) reopen(ctx context.Context, conn *wire.Conn) (*wire.Cursor, error) {
 	if r.started {
-		return nil, passing(codeCursorNotFound, "CursorNotFound", "the server ended the oplog cursor")
+		return nil, passing("the server ended the oplog cursor")
 	}
 	t := time.NewTimer(r.await)
 	defer t.Stop()

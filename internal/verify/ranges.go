@@ -48,10 +48,10 @@ const samplesPerRange = 10
 func (c *collection) tasks(ctx context.Context) ([]task, error) {
 	c.began = time.Now()
 	err := retry(ctx, c.e.o.Log, "describe "+c.pair.SourceNS, func() (err error) {
-		if c.src, err = describe(ctx, c.e.src, c.pair.SourceNS); err != nil {
+		if c.src, err = c.e.side(ctx, c.e.src, &c.e.srcAt, c.pair.SourceNS); err != nil {
 			return err
 		}
-		c.dst, err = describe(ctx, c.e.dst, c.pair.TargetNS)
+		c.dst, err = c.e.side(ctx, c.e.dst, &c.e.dstAt, c.pair.TargetNS)
 		return err
 	})
 	if err != nil {

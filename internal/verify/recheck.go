@@ -131,6 +131,9 @@ func (r *rechecker) round(ctx context.Context, open []*candidate) ([]*candidate,
 			return nil, fmt.Errorf("wait until the target has applied what the source holds: %w", err)
 		}
 	}
+	if err := r.e.advance(ctx); err != nil {
+		return nil, err
+	}
 	undecided := open[:0:len(open)]
 	err := r.each(ctx, open, func(ctx context.Context, c *collection, run []*candidate) error {
 		left, err := r.look(ctx, c, run)

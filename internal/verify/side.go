@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -39,6 +42,32 @@ type side struct {
 	collation bson.Raw
 	docs      int64 // estimates
 	bytes     int64
+	position  *position
+}
+
+// position is what a side's reads have to see at least. Zero is nothing.
+type position struct {
+	at atomic.Pointer[bson.Timestamp]
+}
+
+// advance waits until all that the primary has now is majority-committed: from
+// then on reads see it.
+func (p *position) advance(ctx context.Context, c *mongo.Cluster, log *slog.Logger) error {
+	if c.Info.Kind != mongo.KindReplicaSet {
+		return nil
+	}
+	const patience = 10 * time.Second
+	slow := time.AfterFunc(patience, func() {
+		log.Warn("still waiting until what the primary has is majority-committed", "cluster", c.Address())
+	})
+	defer slow.Stop()
+	return retry(ctx, log, "learn the position of "+c.Address(), func() error {
+		at, err := c.Committed(ctx)
+		if err == nil {
+			p.at.Store(&at.TS)
+		}
+		return err
+	})
 }
 
 // describe reads what listCollections, listIndexes and collStats know.
@@ -114,12 +143,19 @@ func (s *side) measure(ctx context.Context) error {
 // averageSize of a document in bytes, never 0.
 func (s *side) averageSize() int { return int(max(s.bytes/max(s.docs, 1), 16)) }
 
-// majority adds the read concern where the server knows it.
+// majority adds the read concern where the server knows it. A majority read
+// alone may be behind what was acknowledged long ago.
 func (s *side) majority(cmd bson.D) bson.D {
 	if s.cluster.Info.Kind == mongo.KindStandalone {
 		return cmd
 	}
-	return append(cmd, bson.E{Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}}})
+	concern := bson.D{{Key: "level", Value: "majority"}}
+	if s.position != nil {
+		if at := s.position.at.Load(); at != nil {
+			concern = append(concern, bson.E{Key: "afterClusterTime", Value: *at})
+		}
+	}
+	return append(cmd, bson.E{Key: "readConcern", Value: concern})
 }
 
 // bounds is a range of _id: from min, or the beginning, up to but without max,

@@ -6,18 +6,26 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
 )
 
 // openCursor opens a cursor and names the side in its errors.
 func openCursor(ctx context.Context, conn *wire.Conn, s *side, cmd bson.D, batch int) (*wire.Cursor, error) {
 	cur, err := conn.OpenCursor(ctx, s.db, cmd, wire.CursorOptions{BatchSize: batch})
+	if mongo.IsCode(err, codeInvalidOptions) { // a secondary that has not heard of the position yet
+		err = driver.CommandError{Code: codeInvalidOptions, Message: err.Error(), Labels: []string{"RetryableWriteError"}}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s on %s: %w", s.ns, s.cluster.Address(), err)
 	}
 	return cur, nil
 }
+
+// codeInvalidOptions refuses a position ahead of what the member knows.
+const codeInvalidOptions = 72
 
 // closeCursor kills a cursor that is still open, also after ctx ended.
 func closeCursor(ctx context.Context, cur *wire.Cursor) {

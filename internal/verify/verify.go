@@ -103,6 +103,8 @@ type Engine struct {
 	c        counters
 	limits   limits
 	slots    *semaphore.Weighted // comparisons at a time
+	srcAt    position
+	dstAt    position
 }
 
 // limits share MaxBufferedBytes among those who hold documents: per worker two
@@ -140,6 +142,9 @@ func (e *Engine) Run(ctx context.Context, pairs []Pair) (*Report, error) {
 		cols[i] = newCollection(e, p)
 	}
 	e.c.collections.Store(int64(len(pairs)))
+	if err := e.advance(ctx); err != nil {
+		return nil, fmt.Errorf("verify: %w", err)
+	}
 	f := newFindings(e.o.MaxDifferences)
 	rc := newRechecker(e, f)
 
@@ -160,6 +165,27 @@ func (e *Engine) Run(ctx context.Context, pairs []Pair) (*Report, error) {
 		return nil, fmt.Errorf("verify: %w", err)
 	}
 	return f.report(begin, e.o.Online, cols), nil
+}
+
+// advance has all further reads see at least what both sides have now.
+func (e *Engine) advance(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return e.srcAt.advance(ctx, e.src, e.o.Log) })
+	g.Go(func() error { return e.dstAt.advance(ctx, e.dst, e.o.Log) })
+	return g.Wait()
+}
+
+// side describes one of a pair. A collection that is not there may be one whose
+// drop rolls back, so that this has to be seen for good.
+func (e *Engine) side(ctx context.Context, c *mongo.Cluster, at *position, ns string) (s side, err error) {
+	if s, err = describe(ctx, c, ns); err == nil && !s.exists {
+		err = c.Seen(ctx, func() error {
+			s, err = describe(ctx, c, ns)
+			return err
+		})
+	}
+	s.position = at
+	return s, err
 }
 
 // scan compares ranges with all workers, then tells the rechecker that no more

@@ -1,0 +1,137 @@
+package copy
+
+import (
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// TestMemberRestarted goes on with the copy of a collection after the member that
+// was read was killed: what it had not written to its files it has applied
+// again, under other record ids.
+func TestMemberRestarted(t *testing.T) {
+	l := lab.ForTest(t, lab.Options{})
+	src, err := mongo.Connect(t.Context(), l.URI(), mongo.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(src.Close)
+	dst := server(t, "6.0")
+	docs := mixedDocs(3000)
+	insert(t, src, "killed", "c", docs[:len(docs)-200])
+	must(t, src, "admin", bson.D{{Key: "fsync", Value: 1}})
+	insert(t, src, "killed", "c", docs[len(docs)-200:])
+	task := Task{Source: source(t, src, "killed", "c"), Target: "killed_t.c"}
+	store := newStore()
+	if err := New(src, dst, store, small(t, src)).Run(t.Context(), []Task{task}); err != nil {
+		t.Fatal(err)
+	}
+	missing := halfway(t, src, dst, store, len(docs))
+
+	m := l.Members()[0]
+	if err := m.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Primary(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the source", func() bool { _, err := src.Positions(t.Context()); return err == nil })
+	err = New(src, dst, store, small(t, src)).Run(t.Context(), []Task{task})
+	for ; mongoRetry(err); err = New(src, dst, store, small(t, src)).Run(t.Context(), []Task{task}) {
+		t.Log("again after:", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, dump(t, src, "killed", "c"), dump(t, dst, "killed_t", "c"))
+	t.Log(missing, "documents had not been copied")
+}
+
+// halfway makes a finished copy one that has come to the middle of the 200
+// newest documents. The document that it came to is deleted since.
+func halfway(t *testing.T, src, dst *mongo.Cluster, store *memStore, n int) (missing int) {
+	t.Helper()
+	ids := recordIDs(t, src, "killed", "c")
+	at := int64(n - 100)
+	for k, st := range store.states {
+		if st.N != st.Of-1 {
+			continue
+		}
+		if lower := markRecord(st.Lower); lower == 0 || lower > int64(n-200) {
+			t.Fatalf("the last slice begins at record %d", lower)
+		}
+		id := ids[at]
+		raw, err := bson.Marshal(bson.D{{Key: "r", Value: at}, {Key: "_id", Value: id}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		st.Done, st.Position, st.Back = false, raw, nil
+		store.states[k] = st
+	}
+	for _, c := range []struct {
+		c  *mongo.Cluster
+		db string
+	}{{src, "killed"}, {dst, "killed_t"}} {
+		for rid, id := range ids {
+			if rid == at || rid > at && c.c == dst {
+				must(t, c.c, c.db, bson.D{{Key: "delete", Value: "c"}, {Key: "deletes", Value: bson.A{bson.D{
+					{Key: "q", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: id}}}}}, {Key: "limit", Value: 1}}}}})
+				missing++
+			}
+		}
+	}
+	return missing - 1
+}
+
+// TestLife: a rollback begins another life of the same process.
+func TestLife(t *testing.T) {
+	l := lab.ForTest(t, lab.Options{Topology: "rs:3", Proxy: true})
+	old, err := l.Primary(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := mongo.Connect(t.Context(), l.DirectURI(old), mongo.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	lives := func() (string, error) {
+		conn, err := c.Pool.Checkout(t.Context(), wire.ByReadPreference(readpref.Nearest()))
+		if err != nil {
+			return "", err
+		}
+		defer conn.Release()
+		return life(t.Context(), conn)
+	}
+	before, err := lives()
+	if again, err2 := lives(); err != nil || err2 != nil || before == "" || again != before {
+		t.Fatalf("%q, then %q: %v, %v", before, again, err, err2)
+	}
+	if err := l.Isolate(old); err != nil {
+		t.Fatal(err)
+	}
+	must(t, c, "life", bson.D{{Key: "insert", Value: "c"}, {Key: "documents", Value: bson.A{bson.D{}}}, w1})
+	waitFor(t, "another primary", func() bool {
+		now, err := l.Primary(t.Context())
+		return err == nil && now != old
+	})
+	if err := l.Rejoin(old); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "another life", func() bool {
+		now, err := lives()
+		return err == nil && now != before
+	})
+	after, err := lives()
+	if err != nil || after[:24] != before[:24] {
+		t.Errorf("%q, then %q: %v", before, after, err)
+	}
+}
