@@ -89,7 +89,7 @@ func (w *world) start(s state, i int, v visit) {
 func (s *state) wipe(at uint8) {
 	s.now.data = data{coll: collMade}
 	s.final, s.finalPos, s.finalAsked = false, 0, 0
-	s.now.job = jobDoc{fence: s.now.job.fence, runs: s.now.job.runs, start: at, applied: at, reach: at, copying: true}
+	s.now.job = jobDoc{fence: s.now.job.fence, start: at, applied: at, reach: at, copying: true}
 }
 
 // again begins the next attempt of a living process.
@@ -117,10 +117,6 @@ func (w *world) raise(s state, i int, v visit) {
 		return
 	}
 	s.now.job.fence++
-	s.now.job.runs |= bit(p.run)
-	if w.rules.has(allRuns) {
-		s.now.job.runs = 0
-	}
 	p.st, p.fence, p.term = stLook, s.now.job.fence, s.term
 	s.majority(i)
 	m := move{int8(i), "raises the fence to %d", int8(p.fence)}
@@ -157,8 +153,7 @@ func (w *world) look(s state, i int, v visit) {
 	}
 	t := s
 	for k, m := range t.late {
-		known := w.rules.has(allRuns) || s.now.job.runs&bit(max(m.run, 1)) != 0
-		if m.onOwnConnection() && m.member == s.member && m.run != p.run && known {
+		if m.onOwnConnection() && m.run != p.run && (m.member == s.member || w.rules.has(allMembers)) {
 			t.late[k] = message{}
 		}
 	}
@@ -169,7 +164,7 @@ func (w *world) look(s state, i int, v visit) {
 		return
 	}
 	w.load(t, i, "finds no connection of another run at the primary; ", v)
-	if s.term > 1 {
+	if s.term > 1 && !w.rules.has(allMembers) {
 		w.load(s, i, "finds no connection of another run, at the deposed primary; ", v)
 	}
 }
@@ -188,9 +183,6 @@ func (w *world) proveLook(s state, i int, v visit) {
 	}
 	if w.fenced(s, i, v) {
 		return
-	}
-	if !w.rules.has(allRuns) {
-		s.now.job.runs = bit(p.run)
 	}
 	s.majority(i)
 	v(s, move{int8(i), "sends a majority write after the look", 0}, "")
@@ -303,7 +295,7 @@ func (w *world) end(s state, i int, to uint8, m move, v visit) {
 // underWay is what an attempt may have sent without an answer.
 func (w *world) underWay(s *state, i int) (out []message) {
 	p := &s.own[i]
-	if p.st != stRun || p.frozen || p.ctl == ctRefuse {
+	if p.st != stRun || p.frozen || p.judges() || p.ctl == ctFinal {
 		return nil
 	}
 	send := func(m message) {

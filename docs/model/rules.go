@@ -17,13 +17,13 @@ const (
 	storeFenced
 	lease
 	endRuns
-	allRuns
 	lookProof
-	finalLook
+	allMembers
 	boundWindow
 	reachMajority
 	rememberSkips
 	holdPosition
+	proveRefusal
 	noteRefusal
 	refusalMajority
 	noteIntent
@@ -46,14 +46,14 @@ func ruleNames() [][2]string {
 		{"fence-never-reused", "--restart takes over and resets in place; it does not begin at fence 1"},
 		{"store-fenced", "writes of the job document carry the fence in their filter"},
 		{"lease", "a taker waits until the old owner dares to send nothing new"},
-		{"end-runs", "an attempt waits until nothing of an earlier one can arrive at its primary"},
-		{"all-runs", "it looks for all other runs of the job, not for a list from which runs are struck"},
+		{"end-runs", "an attempt waits until no connection of an earlier one is left"},
 		{"look-proof", "the look is followed by a majority write on the same connection, in the attempt's term"},
-		{"final-look", "before it is finalized, nothing of an earlier one can arrive at any member"},
+		{"all-members", "it looks at all members of the target, not at its primary only"},
 		{"bound-window", "the window after a restart ends at the noted reach, not at the source's newest position"},
 		{"reach-majority", "nothing is sent before the reach that covers it is majority-committed"},
 		{"remember-skips", "updates of missing documents are remembered and judged when the window ends"},
 		{"hold-position", "the saved position does not pass a remembered update"},
+		{"prove-refusal", "a refusal is proven by a majority write before it is noted"},
 		{"note-refusal", "a refusal that stops the job is noted before it stops"},
 		{"refusal-majority", "that note is a majority write"},
 		{"note-intent", "a schema change is noted, with the position before it, before it is sent"},

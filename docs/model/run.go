@@ -24,7 +24,7 @@ func (w *world) run(s state, i int, v visit) {
 	if w.retry && w.mayBegin(&s) {
 		w.end(s, i, stIdle, move{int8(i), "is interrupted and goes back to the checkpoint", 0}, v)
 	}
-	if p.ctl != ctRefuse && p.ctl != ctFinal {
+	if !p.judges() && p.ctl != ctFinal {
 		for lane := range uint8(2) {
 			w.send(s, i, lane, v)
 		}
@@ -67,6 +67,7 @@ func (w *world) send(s state, i int, lane uint8, v visit) {
 	case (op == opSetA || op == opSetB) && !there && !in:
 		refused = k
 		m.text = "misses the document that event %d updates"
+		w.misread(s, i, k, v)
 	case (op == opSetA || op == opSetB) && !there:
 		m.text = "skips event %d: no document, inside of the window"
 		if w.rules.has(rememberSkips) {
@@ -107,12 +108,31 @@ func (w *world) answer(s state, i int, m move, refused uint8, v visit) {
 		return
 	}
 	if refused != 0 {
-		p.refuse(refused)
+		w.refuse(p, refused)
 	}
 	v(s, m, w.broken(&s))
 }
 
-func (p *owner) refuse(k uint8) { p.ctl, p.arg, p.ack = ctRefuse, k, ackNone }
+// misread: a command's answer came from the attempt's own term, and told to look
+// which documents are missing; the look is answered by another primary. The
+// reply of a read holds no term.
+func (w *world) misread(s state, i int, k uint8, v visit) {
+	if p := &s.own[i]; w.rules.has(oneTerm) && p.term < s.term {
+		w.refuse(p, k)
+		v(s, move{int8(i), "reads, from another primary, that the document of event %d is missing", int8(k)}, "")
+	}
+}
+
+// refuse ends all but the judging of event k.
+func (w *world) refuse(p *owner, k uint8) {
+	p.ctl, p.arg, p.ack = ctRefuse, k, ackNone
+	if w.rules.has(proveRefusal) {
+		p.ctl = ctVerdict
+	}
+}
+
+// judges: a refusal is about to end the attempt.
+func (p *owner) judges() bool { return p.ctl == ctRefuse || p.ctl == ctVerdict }
 
 // control visits the next steps of the control connection.
 func (w *world) control(s state, i int, v visit) {
@@ -124,6 +144,8 @@ func (w *world) control(s state, i int, v visit) {
 		w.position(s, i, v)
 	case ctChange:
 		w.sendChange(s, i, v)
+	case ctVerdict:
+		w.proveRefused(s, i, v)
 	case ctRefuse:
 		w.noteRefused(s, i, v)
 	}
@@ -150,7 +172,7 @@ func (w *world) idle(s state, i int, v visit) {
 	if p.skipped != 0 && (p.applied() >= p.window || p.finalAt != 0 && p.applied() >= p.finalAt) {
 		t := s
 		k := uint8(bits.TrailingZeros8(p.skipped)) + 1
-		t.own[i].refuse(k)
+		w.refuse(&t.own[i], k)
 		v(t, move{int8(i), "finds nothing that explains why event %d met no document", int8(k)}, "")
 	}
 	if next := p.applied() + 1; next <= s.source && w.event(next).schema() {
@@ -261,7 +283,7 @@ func (w *world) sendChange(s state, i int, v visit) {
 	m := move{int8(i), "applies schema change %d", int8(k)}
 	maybe := p.intent == k
 	if w.change(&s.now.data, k) && !maybe {
-		p.refuse(k)
+		w.refuse(p, k)
 		v(s, move{int8(i), "cannot apply schema change %d: the collection is there already", int8(k)}, "")
 		return
 	}
@@ -278,6 +300,15 @@ func (w *world) sendChange(s state, i int, v visit) {
 func (p *owner) changed(k uint8) {
 	p.acked |= bit(k)
 	p.ctl, p.arg, p.intent, p.skipped = ctIdle, 0, 0, 0
+}
+
+// proveRefused is a majority write after what was judged by.
+func (w *world) proveRefused(s state, i int, v visit) {
+	if w.fenced(s, i, v) {
+		return
+	}
+	s.majority(i)
+	v(s, move{int8(i), "sends a majority write before it notes a refusal", 0}, "")
 }
 
 // noteRefused notes a refusal, then stops.
@@ -335,14 +366,6 @@ func (w *world) finalize(s state, i int, v visit) {
 	}
 	at := p.applied()
 	s.now.job.final = 1 + at
-	if w.rules.has(finalLook) {
-		for k, m := range s.late {
-			if m.onOwnConnection() {
-				s.late[k] = message{}
-			}
-		}
-		s.sortLate()
-	}
 	p.ctl, p.arg = ctFinal, at
 	p.taken, p.seen = p.seen, 0
 	s.majority(i)
@@ -364,7 +387,7 @@ func (w *world) acknowledged(s state, i int, v visit) {
 	case stLookOK:
 		same = p.got == p.term
 	case stRun:
-		if !w.rules.has(oneTerm) && p.ctl != ctRefuse && p.ctl != ctChange {
+		if !w.rules.has(oneTerm) && !p.judges() && p.ctl != ctChange {
 			same = p.taken == 0 || p.taken == p.got
 		}
 		if p.ctl == ctChange {
@@ -407,6 +430,8 @@ func (w *world) goOn(s state, i int, m move, v visit) {
 		p.ctl = ctChange
 	case ctChange:
 		p.changed(p.arg)
+	case ctVerdict:
+		p.ctl = ctRefuse
 	case ctRefuse:
 		w.stop(s, i, p.arg, v)
 		return

@@ -3,6 +3,7 @@ package main
 // scenario is a world with its name.
 type scenario struct {
 	name, says string
+	large      bool // not for the tests
 	world      world
 }
 
@@ -20,23 +21,27 @@ func scenarios() []scenario {
 		return w
 	}
 	return []scenario{
-		{"late", "kills, interruptions, late commands",
+		{"late", "kills, interruptions, late commands", false,
 			with(data, func(w *world) {})},
-		{"failover", "kills, interruptions, late commands, one failover of the target",
+		{"failover", "kills, interruptions, late commands, one failover of the target", false,
 			with(data, func(w *world) { w.failovers = 1 })},
-		{"failover-back", "two failovers, so that a member is primary again",
-			with(data[:3], func(w *world) { w.failovers = 2; w.late = 1 })},
-		{"conflict", "a document is removed by hand on the target",
+		{"failover-back", "two failovers, so that a member is primary again", false,
+			with([]event{{opInsert, 0}, {opDelete, 0}}, func(w *world) { w.failovers, w.late = 2, 1 })},
+		{"conflict", "a document is removed by hand on the target", false,
 			with(update, func(w *world) { w.hands = 1 })},
-		{"conflict-failover", "the same, and one failover of the target",
+		{"conflict-failover", "the same, and one failover of the target", false,
 			with(update[:4], func(w *world) { w.hands, w.failovers = 1, 1 })},
-		{"foreign", "somebody puts a document of his own on the target",
-			with(update, func(w *world) { w.hands, w.handDoc, w.handPut, w.failovers = 1, 1, true, 1 })},
-		{"schema", "a drop and a create, one failover of the target",
+		{"foreign", "somebody puts a document of his own on the target", false,
+			with(update[:3], func(w *world) { w.hands, w.handDoc, w.handPut, w.failovers = 1, 1, true, 1 })},
+		{"schema", "a drop and a create, one failover of the target", false,
 			with(schema, func(w *world) { w.failovers = 1 })},
-		{"restart", "a process is started with --restart beside the owner",
+		{"refusal", "a document comes and goes, one failover of the target", false,
+			with([]event{{opInsert, 0}, {opSetA, 0}, {opDelete, 0}}, func(w *world) { w.failovers, w.late = 1, 1 })},
+		{"restart", "a process is started with --restart beside the owner", false,
 			with(data, func(w *world) { w.restarts = 1 })},
-		{"source", "the source writes on, and fails over once",
-			with(data[:4], func(w *world) { w.sourceStart, w.sourceFailovers, w.failovers = 2, 1, 1; w.runs = 2 })},
+		{"source", "the source writes on, and fails over once", false,
+			with(data[:4], func(w *world) { w.sourceStart, w.sourceFailovers, w.runs = 2, 1, 2 })},
+		{"together", "all of it at once", true,
+			with(data, func(w *world) { w.failovers, w.sourceFailovers, w.hands, w.restarts, w.sourceStart = 1, 1, 1, 1, 4 })},
 	}
 }

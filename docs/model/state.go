@@ -27,7 +27,6 @@ type jobDoc struct {
 	fence, start, applied, reach, intent, refused uint8
 	copying, opened                               bool
 	final                                         uint8 // 1+position; 0: not finalized
-	runs                                          uint8 // bits of attempts
 }
 
 // store is all that the target holds.
@@ -52,14 +51,15 @@ const (
 
 // What the attempt's one control connection does while it runs.
 const (
-	ctIdle   uint8 = iota
-	ctProof        // a majority write that proves what was written before
-	ctPos          // the position is proven: write it
-	ctSave         // the position, by a majority write that proves it itself
-	ctIntent       // the note before a schema change
-	ctChange       // the schema change
-	ctRefuse       // the note of a refusal
-	ctFinal        // the phase "finalized"
+	ctIdle    uint8 = iota
+	ctProof         // a majority write that proves what was written before
+	ctPos           // the position is proven: write it
+	ctSave          // the position, by a majority write that proves it itself
+	ctIntent        // the note before a schema change
+	ctChange        // the schema change
+	ctVerdict       // a majority write, to prove what a refusal was judged by
+	ctRefuse        // the note of a refusal
+	ctFinal         // the phase "finalized"
 )
 
 // owner is one process with its attempt.
