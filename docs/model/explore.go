@@ -108,13 +108,13 @@ func (x *explorer) trace(at int32) []string {
 // String is the step in words.
 func (m move) String() string {
 	text := m.text
-	if m.arg != 0 || containsVerb(text) {
+	if strings.Contains(text, "%d") {
 		text = fmt.Sprintf(text, m.arg)
 	}
 	switch {
 	case m.who < 0:
 		return text
-	case m.who < 2 && !isLate(text):
+	case m.who < 2 && !strings.HasPrefix(text, "arrives late"):
 		return string(rune('A'+m.who)) + " " + text
 	}
 	return fmt.Sprintf("from attempt %d ", m.who) + text

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 )
 
@@ -73,7 +72,3 @@ func report(sc scenario, limit int) (bad bool) {
 	fmt.Printf("%s: nothing wrong in %d states, %d of them finalized, %s\n", sc.name, f.states, f.ends, took)
 	return false
 }
-
-func containsVerb(text string) bool { return strings.Contains(text, "%d") }
-
-func isLate(text string) bool { return strings.HasPrefix(text, "arrives late") }

@@ -156,7 +156,7 @@ func (w *world) ahead(p *owner) uint8 { return min(w.last(), max(p.reach, p.appl
 
 func (w *world) idle(s state, i int, v visit) {
 	p := &s.own[i]
-	if w.fencedAtIdle(s, i, v) {
+	if w.fenced(s, i, v) { // the beat tells
 		return
 	}
 	pos := w.claimable(p)
@@ -179,11 +179,6 @@ func (w *world) idle(s state, i int, v visit) {
 		w.barrier(s, i, next, v)
 	}
 	w.finalize(s, i, v)
-}
-
-// fencedAtIdle: a beat tells.
-func (w *world) fencedAtIdle(s state, i int, v visit) bool {
-	return w.fenced(s, i, v)
 }
 
 // noteReach notes it by a write of its own.

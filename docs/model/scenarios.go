@@ -41,7 +41,11 @@ func scenarios() []scenario {
 			with(data, func(w *world) { w.restarts = 1 })},
 		{"source", "the source writes on, and fails over once", false,
 			with(data[:4], func(w *world) { w.sourceStart, w.sourceFailovers, w.runs = 2, 1, 2 })},
-		{"together", "all of it at once", true,
-			with(data, func(w *world) { w.failovers, w.sourceFailovers, w.hands, w.restarts, w.sourceStart = 1, 1, 1, 1, 4 })},
+		{"restart-failover", "the same, and one failover of the target", true,
+			with(data[:4], func(w *world) { w.restarts, w.failovers, w.late = 1, 1, 1 })},
+		{"both-sides", "five operations, one failover on either side", true,
+			with(data, func(w *world) { w.failovers, w.sourceFailovers, w.runs, w.sourceStart = 1, 1, 2, 4 })},
+		{"together", "five operations, a failover on either side, a change by hand", true,
+			with(data, func(w *world) { w.failovers, w.sourceFailovers, w.hands, w.runs, w.sourceStart = 1, 1, 1, 2, 4 })},
 	}
 }
