@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 GO ?= go
 BIN := bin
-GOFILES := cmd demo internal test
+GOFILES := cmd demo docs internal test
 
 # Compiled one way for all targets, so that what one has compiled serves the others.
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
@@ -58,6 +58,7 @@ test: build ## All tests on real mongod processes, with the race detector where 
 test-packages:
 	$(GO) test -tags failpoint ./internal/failpoint
 	$(GO) test -race -timeout 20m $$($(GO) list ./cmd/... ./internal/... ./demo/... ./test/history | grep -v /internal/bench$$)
+	$(GO) test -timeout 20m ./docs/model
 
 # -count=1: millrace runs as a process, and Go's test cache does not see it change.
 .PHONY: test-scenarios
