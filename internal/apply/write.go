@@ -15,10 +15,13 @@ import (
 )
 
 // Limits of one write command (MongoDB manual, "Limits and Thresholds":
-// 100,000 operations, 48,000,000 bytes a message).
+// 100,000 operations, 48,000,000 bytes a message, 16 MB a document, which a
+// statement may exceed by 16 KB).
 const (
 	maxCommandOps   = 100_000
-	maxCommandBytes = 40 << 20 // a 16 MB document may still follow
+	maxCommandBytes = 30 << 20 // a statement of 16 MB may still follow
+	maxMessageBytes = 48_000_000
+	maxStatement    = 16<<20 + 15<<10
 )
 
 // codeIllegalOperation is a 5.0 server's answer to a delete from a capped
@@ -77,8 +80,14 @@ func (w *worker) sendOps(ctx context.Context, name string, t *target, ops []*op,
 		w.msg.StartSequence(sequenceName(name))
 		n, size := fitting(ops[base:], maxCommandOps, maxCommandBytes)
 		w.msg.Grow(size)
-		for _, o := range ops[base : base+n] {
+		for i, o := range ops[base : base+n] {
+			before := w.msg.Len()
 			w.msg.BuildDocument(func(dst []byte) []byte { return each(dst, o) })
+			if i > 0 && w.msg.Len() > maxMessageBytes {
+				w.msg.Unbuild(before)
+				n = i
+				break
+			}
 		}
 		res, err := w.roundTrip(ctx, name, t.ns)
 		if err != nil {
@@ -147,6 +156,9 @@ func (w *worker) sort(ops []op) (s sorted) {
 	for i := range ops {
 		size += len(ops[i].upd.Raw())
 	}
+	if cap(w.buf) > bufferKept {
+		w.buf = nil
+	}
 	w.buf = slices.Grow(w.buf[:0], size)
 	for i := range ops {
 		o := &ops[i]
@@ -171,13 +183,30 @@ func (w *worker) sort(ops []op) (s sorted) {
 	return s
 }
 
+// bufferKept bounds what stays allocated for the next batch's statements.
+const bufferKept = 16 << 20
+
 // translate writes the update's statement behind what w.buf holds.
 func (w *worker) translate(o *op) delta.Form {
 	start := len(w.buf)
 	out, form := delta.AppendStatement(w.buf, o.upd)
 	w.buf = out
 	o.doc, o.guarded = out[start:len(out):len(out)], form == delta.Guarded
+	if form != delta.None && o.tooLarge() {
+		w.buf, o.doc, o.guarded = out[:start], nil, false
+		return delta.None
+	}
 	return form
+}
+
+// tooLarge tells that no server takes the update's statement, which holds the
+// paths of all fields and the _id.
+func (o *op) tooLarge() bool {
+	size := len(o.doc) + len(o.id.Data) + 64
+	if o.guarded && 8*size > maxStatement { // a condition may be longer than what it guards
+		size += len(delta.AppendGuard(nil, o.upd))
+	}
+	return size > maxStatement
 }
 
 // write sends a batch in which each document occurs once: deletes first, so
