@@ -2,6 +2,7 @@ package apply_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -369,5 +370,58 @@ func TestParkedInFullLedger(t *testing.T) {
 				t.Errorf("letters: %+v", st)
 			}
 		})
+	}
+}
+
+// TestClusteredIDs: a 6.0 server does not name a duplicate _id of a clustered
+// collection that is no plain number; it is one all the same.
+func TestClusteredIDs(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	dec := func(s string) bson.Decimal128 {
+		d, err := bson.ParseDecimal128(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	ids := []any{math.NaN(), 1e300, -1e300, math.Inf(1), math.Inf(-1), dec("1E+400"), dec("1E-400"), 5e-324, math.Copysign(0, -1), 7, "s",
+		bson.D{{Key: "x", Value: math.NaN()}}, bson.D{{Key: "x", Value: 1e300}}}
+	clustered := bson.D{{Key: "clusteredIndex", Value: bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "unique", Value: true}}}}
+	for i, id := range ids {
+		for variant, o := range map[string]apply.Options{"whole": {}, "single": {BatchOps: 1, Letters: deadletter.New(p.dst, "clustered", nil), OnConflict: deadletter.Stop}} {
+			t.Run(fmt.Sprint(id, "/", variant), func(t *testing.T) {
+				s := p.serial(t, fmt.Sprintf("clustered_%d_%s", i, variant), apply.Traits{}, clustered, true)
+				s.insert(id, k(1))
+				s.set(id, "n", 1)
+				s.replace(id, k(2))
+				s.insert("z", k(1))
+				s.set(id, "n", bson.A{1, 2, 3})
+				s.remove(id)
+				s.insert(id, k(4), bson.E{Key: "t", Value: bson.Timestamp{T: 1}})
+				s.set(id, "n", bson.A{1, 2, 3})
+				kill := s.now()
+				s.set(id, "k", 5)
+				s.killed(kill, o)
+				// Inserted during the overlap, and outside it by somebody else.
+				before := s.now()
+				if _, err := s.apply(s.from, before, before, o); err != nil {
+					t.Errorf("once more: %v", err)
+				}
+				s.same(t, s.db, "c")
+				s.from = before
+				s.remove(id)
+				mid := s.now()
+				s.insert(id, k(6))
+				var conflict *apply.ConflictError
+				if _, err := s.apply(mid, s.now(), mongo.OpTime{}, o); !errors.As(err, &conflict) {
+					t.Errorf("an insert of what is there: %v", err)
+				}
+				if _, err := s.apply(before, s.now(), s.now(), o); err != nil {
+					t.Errorf("at the end: %v", err)
+				}
+				s.same(t, s.db, "c")
+			})
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -105,6 +106,29 @@ func (w *worker) sendOps(ctx context.Context, name string, t *target, ops []*op,
 	}
 	w.e.n.statements.Add(int64(len(ops)))
 	return total, nil
+}
+
+// sendInserts is sendOps for inserts. A 6.0 server stumbles over naming an _id of
+// a clustered collection that it has already, if that is NaN, infinite or very
+// large or small: such an error becomes that of a duplicate.
+func (w *worker) sendInserts(ctx context.Context, t *target, ops []*op, ordered bool) (wire.WriteResult, error) {
+	res, err := w.sendOps(ctx, "insert", t, ops, ordered, appendInsert)
+	if err != nil {
+		return res, err
+	}
+	for i, e := range res.Errors {
+		if !strings.HasPrefix(e.Message, "KeyString format error") {
+			continue
+		}
+		docs, err := w.fetch(ctx, t, []*op{ops[e.Index]})
+		if err != nil {
+			return res, err
+		}
+		if docs[0] != nil {
+			res.Errors[i] = duplicateID(e)
+		}
+	}
+	return res, nil
 }
 
 // fitting is how many of ops, one at least, are no more than most and no larger
@@ -331,7 +355,7 @@ func (w *worker) inserts(ctx context.Context, t *target, ops []*op) error {
 	if len(ops) == 0 {
 		return nil
 	}
-	res, err := w.sendOps(ctx, "insert", t, ops, false, appendInsert)
+	res, err := w.sendInserts(ctx, t, ops, false)
 	if err != nil {
 		return err
 	}
