@@ -11,6 +11,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/apply"
 	"github.com/millrace/millrace/internal/deadletter"
@@ -421,6 +422,99 @@ func TestClusteredIDs(t *testing.T) {
 					t.Errorf("at the end: %v", err)
 				}
 				s.same(t, s.db, "c")
+			})
+		}
+	}
+}
+
+// TestLettersUnderCollation: a letter is about the document of one spelling of
+// an _id, also where the target takes another spelling for the same.
+func TestLettersUnderCollation(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	collation := bson.D{{Key: "collation", Value: folded}}
+	doc := func(id string, v int) bson.D { return bson.D{{Key: "_id", Value: id}, k(v)} }
+	cases := []struct {
+		name    string
+		policy  deadletter.Policy
+		foreign bson.D
+		steps   []func(s *serialRun)
+		want    []bson.D // on the target
+		letters deadletter.Stats
+	}{
+		{"key", deadletter.Skip, doc("z", 1), []func(s *serialRun){
+			func(s *serialRun) { s.insert("a", k(1)); s.insert("b", k(2)) },
+			func(s *serialRun) { s.remove("a"); s.insert("A", k(3)); s.set("b", "n", 1) },
+		}, []bson.D{doc("A", 3), append(doc("b", 2), bson.E{Key: "n", Value: 1}), doc("z", 1)}, deadletter.Stats{Settled: 1}},
+		{"key_again", deadletter.Skip, doc("z", 1), []func(s *serialRun){
+			func(s *serialRun) { s.insert("a", k(1)); s.remove("a"); s.insert("A", k(1)) },
+			func(s *serialRun) { s.set("A", "n", 1) },
+		}, []bson.D{doc("z", 1)}, deadletter.Stats{Open: 1, Settled: 0}},
+		{"key_of_changed", deadletter.Skip, doc("z", 1), []func(s *serialRun){
+			func(s *serialRun) { s.insert("a", k(5)) },
+			func(s *serialRun) { s.set("a", "k", 1) },
+			func(s *serialRun) { s.remove("a"); s.insert("A", k(4)); s.set("A", "k", 6) },
+		}, []bson.D{doc("A", 6), doc("z", 1)}, deadletter.Stats{Settled: 1}},
+		{"id", deadletter.Skip, doc("A", 9), []func(s *serialRun){
+			func(s *serialRun) { s.insert("a", k(1)); s.set("a", "n", 1) },
+			func(s *serialRun) { s.set("a", "n", 2) },
+			func(s *serialRun) { s.remove("a"); s.insert("c", k(3)) },
+		}, []bson.D{doc("A", 9), doc("c", 3)}, deadletter.Stats{Settled: 1}},
+		{"id_of_both", deadletter.Skip, doc("A", 9), []func(s *serialRun){
+			func(s *serialRun) { s.insert("a", k(1)); s.remove("a"); s.insert("A", k(2)) },
+			func(s *serialRun) { s.remove("A"); s.insert("a", k(3)) },
+		}, []bson.D{doc("A", 9)}, deadletter.Stats{Open: 1, Settled: 1}},
+		{"id_taken_over", deadletter.Overwrite, doc("A", 9), []func(s *serialRun){
+			func(s *serialRun) { s.insert("a", k(1)); s.set("a", "n", 1) },
+			func(s *serialRun) { s.set("a", "n", 2); s.remove("a"); s.insert("A", k(7)) },
+		}, []bson.D{doc("A", 7)}, deadletter.Stats{Removed: 1}},
+		{"key_taken_over", deadletter.Overwrite, doc("z", 1), []func(s *serialRun){
+			func(s *serialRun) { s.insert("a", k(1)); s.insert("B", k(2)); s.insert("y") },
+			func(s *serialRun) { s.remove("a"); s.insert("A", k(1)); s.remove("B"); s.insert("b", k(3)) },
+		}, []bson.D{doc("A", 1), doc("b", 3), {{Key: "_id", Value: "y"}}}, deadletter.Stats{Removed: 1}},
+	}
+	for _, c := range cases {
+		for _, single := range []bool{false, true} {
+			name := fmt.Sprintf("%s_%v", c.name, single)
+			t.Run(name, func(t *testing.T) {
+				s := p.serial(t, "letters_"+name, apply.Traits{Collated: true}, collation, true)
+				target := p.dst.Client.Database(s.db).Collection("c")
+				if _, err := target.InsertOne(t.Context(), c.foreign); err != nil {
+					t.Fatal(err)
+				}
+				letters := deadletter.New(p.dst, name, nil)
+				o := apply.Options{Letters: letters, OnConflict: c.policy}
+				if single {
+					o.BatchOps, s.batch = 1, 300
+				}
+				o.Reread = func(ctx context.Context, _ string, id bsoncore.Value) (apply.Reread, error) {
+					d, err := s.c.FindOne(ctx, bson.D{{Key: "_id", Value: bson.RawValue{Type: bson.Type(id.Type), Value: id.Data}}}).Raw()
+					if errors.Is(err, driver.ErrNoDocuments) {
+						err = nil
+					}
+					return apply.Reread{Doc: d, From: s.now(), Until: s.now()}, err
+				}
+				at := s.from
+				for i, step := range c.steps {
+					step(s)
+					to := s.now()
+					if _, err := s.apply(at, to, mongo.OpTime{}, o); err != nil {
+						t.Fatalf("step %d: %v", i, err)
+					}
+					at = to
+				}
+				want := map[string]bson.Raw{}
+				for _, d := range c.want {
+					raw, err := bson.Marshal(d)
+					if err != nil {
+						t.Fatal(err)
+					}
+					want[bson.Raw(raw).Lookup("_id").String()] = raw
+				}
+				sameContents(t, "target", want, contents(t, p.dst, s.db, "c"))
+				if st := letters.Stats(); st != c.letters {
+					t.Errorf("letters: %+v", st)
+				}
 			})
 		}
 	}
