@@ -9,7 +9,9 @@ import (
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/deadletter"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
@@ -145,7 +147,9 @@ func (w *worker) outcome(ctx context.Context, p *parkedOp) (s settled, done bool
 		if err != nil {
 			return s, false, err
 		}
-		s.doc = docs[0]
+		if sameID(docs[0], p.id) {
+			s.doc = docs[0]
+		}
 	}
 	for i := range p.steps {
 		o := p.steps[i]
@@ -261,7 +265,7 @@ func (w *worker) settlePass(ctx context.Context, todo []settled, refuse func(set
 		if s.doc == nil {
 			name, each, o.kind = "delete", appendDelete, opDelete
 		}
-		if s.doc == nil && s.t.serial() {
+		if s.doc == nil {
 			if there, err := w.there(ctx, s); err != nil {
 				return nil, err
 			} else if !there {
@@ -317,10 +321,16 @@ func (w *worker) settlePass(ctx context.Context, todo []settled, refuse func(set
 }
 
 // there tells whether the target has the very document, and not another one
-// whose _id is equal under the collation.
+// whose _id is equal for the server.
 func (w *worker) there(ctx context.Context, s settled) (bool, error) {
 	docs, err := w.fetch(ctx, s.t, []*op{{id: s.id}})
-	return err == nil && docs[0] != nil, err
+	return err == nil && sameID(docs[0], s.id), err
+}
+
+// sameID tells whether a document has an _id in the same bytes.
+func sameID(doc bson.Raw, id bsoncore.Value) bool {
+	v, ok := bsonraw.Field(doc, "_id")
+	return ok && bsoncore.Type(v.Type) == id.Type && bytes.Equal(v.Value, id.Data)
 }
 
 // putDown completes a document just written; false when that meets a
