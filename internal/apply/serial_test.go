@@ -26,8 +26,8 @@ type serialRun struct {
 	traits apply.Traits
 	c      *driver.Collection
 	from   mongo.OpTime
-	again  mongo.OpTime // where a restart begins
-	alias  map[string]any  // other _ids for these
+	again  mongo.OpTime   // where a restart begins
+	alias  map[string]any // other _ids for these
 }
 
 // id is an _id or its alias.
