@@ -3,6 +3,8 @@ package apply
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -92,12 +94,17 @@ func (w *worker) fetch(ctx context.Context, t *target, ops []*op) ([]bson.Raw, e
 // are nil. each may write them.
 func (w *worker) read(ctx context.Context, t *target, ops []*op, each func(some []*op, docs []bson.Raw) error) error {
 	for len(ops) > 0 {
-		n, size := 0, 0
-		for n < min(fetchDocs, len(ops)) && (n == 0 || size+len(ops[n].id.Data) <= fetchBytes) {
-			size += len(ops[n].id.Data)
+		n, size, left := 0, 0, map[string]*op{}
+		for _, o := range ops[:min(fetchDocs, len(ops))] {
+			key := string(delta.AppendKey(nil, o.id))
+			if n > 0 && (size+len(o.id.Data) > fetchBytes || left[key] != nil) {
+				break
+			}
+			size += len(o.id.Data)
+			left[key] = o
 			n++
 		}
-		if err := w.readGroup(ctx, t, ops[:n], each); err != nil {
+		if err := w.readGroup(ctx, t, ops[:n], left, each); err != nil {
 			return err
 		}
 		ops = ops[n:]
@@ -105,12 +112,12 @@ func (w *worker) read(ctx context.Context, t *target, ops []*op, each func(some 
 	return nil
 }
 
-func (w *worker) readGroup(ctx context.Context, t *target, ops []*op, each func([]*op, []bson.Raw) error) error {
+// readGroup is read for operations on different documents, of which left are
+// not read yet.
+func (w *worker) readGroup(ctx context.Context, t *target, ops []*op, left map[string]*op, each func([]*op, []bson.Raw) error) error {
 	ids := bson.A{}
-	left := make(map[string]*op, len(ops)) // those not read yet
 	for _, o := range ops {
 		ids = append(ids, bson.RawValue{Type: bson.Type(o.id.Type), Value: o.id.Data})
-		left[string(delta.AppendKey(nil, o.id))] = o
 	}
 	cur, err := w.open(ctx, t, bson.D{
 		{Key: "find", Value: t.coll},
@@ -137,15 +144,10 @@ func (w *worker) readGroup(ctx context.Context, t *target, ops []*op, each func(
 			break
 		}
 	}
-	var missing []*op
-	for _, o := range ops {
-		if left[string(delta.AppendKey(nil, o.id))] == o {
-			missing = append(missing, o)
-		}
-	}
-	if len(missing) == 0 {
+	if len(left) == 0 {
 		return nil
 	}
+	missing := slices.Collect(maps.Values(left))
 	return each(missing, make([]bson.Raw, len(missing)))
 }
 

@@ -294,7 +294,7 @@ func equalIDs(t *testing.T, traits apply.Traits, create bson.D, ids []any) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 13))
 	letters := deadletter.New(p.dst, "histories", nil)
-	for round := range 12 {
+	for round := range 9 {
 		s := p.serial(t, fmt.Sprintf("h%d", round), traits, create, true)
 		at := []mongo.OpTime{s.from}
 		for range 120 {
