@@ -247,7 +247,7 @@ func TestUniqueKeysTraded(t *testing.T) {
 	}
 	to := p.position(t)
 	// Of two documents a batch: else all updates may be folded into the inserts.
-	st, err := p.replay(t, from, to, apply.Options{Partitions: 4, BatchOps: 2})
+	st, err := p.replay(t, from, to, apply.Options{Partitions: 4, BatchOps: 2, HoldBytes: -1})
 	if err != nil {
 		t.Fatalf("seed %d: %v", seed, err)
 	}

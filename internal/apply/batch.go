@@ -57,10 +57,14 @@ type op struct {
 
 // size is what the op adds to a command, roughly.
 func (o *op) size() int {
+	n := len(o.doc)
 	if o.kind == opUpdate {
-		return len(o.upd.Raw()) + len(o.id.Data) + 32
+		n = max(n, len(o.upd.Raw())) // before it is translated, and after
 	}
-	return len(o.doc) + len(o.id.Data) + 32
+	if o.guarded {
+		n *= 2
+	}
+	return n + len(o.id.Data) + 32
 }
 
 // room is what a new doc or upd may be written over, nil for none.

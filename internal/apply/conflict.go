@@ -76,6 +76,7 @@ type settled struct {
 	letter    *deadletter.Letter
 	refused   *refusal // known before it is tried
 	met       *refusal // when it was tried
+	there     bool     // the target has the very document
 	window    bool     // the target may be ahead of it
 }
 

@@ -67,6 +67,14 @@ func (k opKind) String() string {
 	return "operation"
 }
 
+// duplicateID is an error as a server words it that names the duplicate _id.
+func duplicateID(e wire.WriteError) wire.WriteError {
+	e.Code = mongo.CodeDuplicateKey
+	key := bsoncore.NewDocumentBuilder().AppendInt32("_id", 1).Build()
+	e.Raw = bson.Raw(bsoncore.NewDocumentBuilder().AppendInt32("code", e.Code).AppendDocument("keyPattern", key).AppendString("errmsg", e.Message).Build())
+	return e
+}
+
 // misfit reports server errors that say an update does not fit the document
 // it met, or cannot be written as a classic update; reading the document and
 // computing the result here decides which.

@@ -11,7 +11,9 @@ import (
 // parkedOp is a document whose operation met a duplicate key on a secondary
 // unique index, with everything that came for the document since. In an
 // order-free batch this may be a mere reordering: another document still
-// holds the key that the source had freed. At a barrier it is decided.
+// holds the key that the source had freed. At a barrier it is decided. _ids of
+// different bytes (1 and 1.0) are different documents here, which follow one
+// another on the source.
 type parkedOp struct {
 	t     *target
 	hash  uint64
@@ -35,7 +37,8 @@ func (b *parkedBatch) add(other parkedBatch) {
 
 // parkedSet is a worker's parked documents. The zero value is ready.
 type parkedSet struct {
-	byKey map[string]*parkedOp
+	byID map[string]*parkedOp // by the bytes of their _ids
+	keys map[string]bool      // what the _ids are equal to for the server
 	// whole are the collections of which everything waits. Under a collation
 	// one document can stand in the way of another with other bytes as its _id,
 	// and only the server knows which: there all that comes later is parked too.
@@ -44,6 +47,10 @@ type parkedSet struct {
 }
 
 func (s *parkedSet) len() int { return len(s.batch.ops) }
+
+func parkID(t *target, id bsoncore.Value) string {
+	return string(append(append(append([]byte(t.ns), 0), byte(id.Type)), id.Data...))
+}
 
 func parkKey(t *target, id bsoncore.Value) string {
 	return string(delta.AppendKey(append([]byte(t.ns), 0), id))
@@ -65,10 +72,11 @@ func (s *parkedSet) parkRefused(t *target, o *op, r *refusal) {
 
 // file has later operations find the document.
 func (s *parkedSet) file(p *parkedOp) {
-	if s.byKey == nil {
-		s.byKey, s.whole = map[string]*parkedOp{}, map[string]bool{}
+	if s.byID == nil {
+		s.byID, s.keys, s.whole = map[string]*parkedOp{}, map[string]bool{}, map[string]bool{}
 	}
-	s.byKey[parkKey(p.t, p.id)] = p
+	s.byID[parkID(p.t, p.id)] = p
+	s.keys[parkKey(p.t, p.id)] = true
 	if p.t.collated && !p.t.capped {
 		s.whole[p.t.ns] = true
 	}
@@ -86,16 +94,13 @@ func (s *parkedSet) parkItem(it item) error {
 }
 
 func (s *parkedSet) has(t *target, o *op) bool {
-	_, ok := s.byKey[parkKey(t, o.id)]
+	_, ok := s.byID[parkID(t, o.id)]
 	return ok
 }
 
 // join adds an event to its document's parked operations, if it has any, for
 // it must not overtake them.
 func (s *parkedSet) join(it item) (bool, error) {
-	if len(s.byKey) == 0 {
-		return false, nil
-	}
 	if !s.waits(it.t, it.ev.ID) {
 		return false, nil
 	}
@@ -110,21 +115,14 @@ func (s *parkedSet) join(it item) (bool, error) {
 
 // waits tells that an operation on a document must not overtake what is parked.
 func (s *parkedSet) waits(t *target, id bsoncore.Value) bool {
-	if len(s.byKey) == 0 {
-		return false
-	}
-	if s.whole[t.ns] {
-		return true
-	}
-	_, ok := s.byKey[parkKey(t, id)]
-	return ok
+	return len(s.byID) > 0 && (s.whole[t.ns] || s.keys[parkKey(t, id)])
 }
 
 // behind adds an operation, which owns its memory or has it held, to what is
 // parked.
 func (s *parkedSet) behind(t *target, o op) {
 	o.untried = true
-	p := s.byKey[parkKey(t, o.id)]
+	p := s.byID[parkID(t, o.id)]
 	if p == nil {
 		p = &parkedOp{t: t, hash: o.hash, id: o.id}
 		s.file(p)

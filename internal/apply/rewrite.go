@@ -3,6 +3,8 @@ package apply
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -13,29 +15,22 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// fetchDocs bounds what one round of read-modify-write holds in memory, by
-// the number of documents read at once.
-const fetchDocs = 256
+// fetchDocs and fetchBytes bound what is asked for at once, by the number of
+// documents and the size of their _ids.
+const (
+	fetchDocs  = 256
+	fetchBytes = 1 << 20
+)
 
 // rewrite applies updates that no classic statement expresses exactly, or
 // that did not fit: the document is read, the update computed here, and the
-// result written back. Only this partition writes the document.
+// result written back, as many at once as the server puts into one reply. Only
+// this partition writes the document.
 func (w *worker) rewrite(ctx context.Context, t *target, ops []*op) error {
-	for len(ops) > 0 {
-		n := min(fetchDocs, len(ops))
-		if err := w.rewriteSome(ctx, t, ops[:n]); err != nil {
-			return err
-		}
-		ops = ops[n:]
-	}
-	return nil
+	return w.read(ctx, t, ops, bson.D{}, func(some []*op, docs []bson.Raw) error { return w.rewriteSome(ctx, t, some, docs) })
 }
 
-func (w *worker) rewriteSome(ctx context.Context, t *target, ops []*op) error {
-	docs, err := w.fetch(ctx, t, ops)
-	if err != nil {
-		return err
-	}
+func (w *worker) rewriteSome(ctx context.Context, t *target, ops []*op, docs []bson.Raw) error {
 	var puts []*op
 	for i, o := range ops {
 		kind := opReplace
@@ -87,65 +82,127 @@ func onlyIDs() bson.D { return bson.D{{Key: "_id", Value: 1}} }
 
 // fetch reads the operations' documents from the primary; a missing one is nil.
 func (w *worker) fetch(ctx context.Context, t *target, ops []*op) ([]bson.Raw, error) {
-	return w.read(ctx, t, ops, bson.D{})
+	return w.fetchFields(ctx, t, ops, bson.D{})
 }
 
-// read is fetch with a projection.
-func (w *worker) read(ctx context.Context, t *target, ops []*op, fields bson.D) ([]bson.Raw, error) {
+// fetchFields is fetch with a projection.
+func (w *worker) fetchFields(ctx context.Context, t *target, ops []*op, fields bson.D) ([]bson.Raw, error) {
+	at := make(map[*op]int, len(ops))
+	for i, o := range ops {
+		at[o] = i
+	}
+	out := make([]bson.Raw, len(ops))
+	err := w.read(ctx, t, ops, fields, func(some []*op, docs []bson.Raw) error {
+		for i, o := range some {
+			out[at[o]] = docs[i]
+		}
+		return nil
+	})
+	return out, err
+}
+
+// read hands the operations' documents to each, some at a time: those that the
+// primary has in the order of its replies, then those that it has not, which
+// are nil. each may write them.
+func (w *worker) read(ctx context.Context, t *target, ops []*op, fields bson.D, each func(some []*op, docs []bson.Raw) error) error {
+	for len(ops) > 0 {
+		n, size, left := 0, 0, map[string]*op{}
+		for _, o := range ops[:min(fetchDocs, len(ops))] {
+			key := string(delta.AppendKey(nil, o.id))
+			if n > 0 && (size+len(o.id.Data) > fetchBytes || left[key] != nil) {
+				break
+			}
+			size += len(o.id.Data)
+			left[key] = o
+			n++
+		}
+		if err := w.readGroup(ctx, t, ops[:n], left, fields, each); err != nil {
+			return err
+		}
+		ops = ops[n:]
+	}
+	return nil
+}
+
+// readGroup is read for operations on different documents, of which left are
+// not read yet.
+func (w *worker) readGroup(ctx context.Context, t *target, ops []*op, left map[string]*op, fields bson.D, each func([]*op, []bson.Raw) error) error {
+	ids := bson.A{}
+	for _, o := range ops {
+		ids = append(ids, bson.RawValue{Type: bson.Type(o.id.Type), Value: o.id.Data})
+	}
+	cur, err := w.open(ctx, t, bson.D{
+		{Key: "find", Value: t.coll},
+		{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}},
+		{Key: "projection", Value: fields},
+		{Key: "batchSize", Value: len(ids) + 1}, // else the first reply holds 101
+	})
+	if err != nil {
+		return err
+	}
+	defer cur.Close(ctx)
+	for first := true; ; first = false {
+		b, err := w.next(ctx, cur, first)
+		if err != nil {
+			return fmt.Errorf("read documents of %s: %w", t.ns, err)
+		}
+		some, docs, err := among(left, b, t)
+		if err == nil && len(some) > 0 {
+			err = each(some, docs)
+		}
+		if err != nil {
+			return err
+		}
+		if b.Done {
+			break
+		}
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	missing := slices.Collect(maps.Values(left))
+	return each(missing, make([]bson.Raw, len(missing)))
+}
+
+// among takes a reply's documents from those left to be read.
+func among(left map[string]*op, b *wire.Batch, t *target) (some []*op, docs []bson.Raw, err error) {
+	err = b.Each(func(doc []byte) error {
+		id, ok := bsonraw.Field(doc, "_id")
+		if !ok {
+			return fmt.Errorf("a document of %s is malformed or has no _id", t.ns)
+		}
+		key := string(delta.AppendKey(nil, bsoncore.Value{Type: bsoncore.Type(id.Type), Data: id.Value}))
+		if o := left[key]; o != nil {
+			delete(left, key)
+			some, docs = append(some, o), append(docs, doc)
+		}
+		return nil
+	})
+	return some, docs, err
+}
+
+func (w *worker) open(ctx context.Context, t *target, find bson.D) (*wire.Cursor, error) {
 	conn, err := w.connection(ctx)
 	if err != nil {
 		return nil, err
 	}
-	ids := bson.A{}
-	where := make(map[string]int, len(ops))
-	for i, o := range ops {
-		ids = append(ids, bson.RawValue{Type: bson.Type(o.id.Type), Value: o.id.Data})
-		where[string(delta.AppendKey(nil, o.id))] = i
-	}
-	out := make([]bson.Raw, len(ops))
 	pass, err := w.e.o.Gate.Enter(ctx)
 	if err != nil {
 		return nil, err
 	}
-	cur, err := conn.OpenCursor(ctx, t.db, bson.D{
-		{Key: "find", Value: t.coll},
-		{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}},
-		{Key: "projection", Value: fields},
-	}, wire.CursorOptions{})
+	cur, err := conn.OpenCursor(ctx, t.db, find, wire.CursorOptions{})
 	w.e.o.Gate.Leave(pass, 0)
 	if err != nil {
 		return nil, fmt.Errorf("read documents of %s: %w", t.ns, err)
 	}
-	b, err := cur.Next(ctx) // came with the reply
-	if err != nil {
-		return nil, fmt.Errorf("read documents of %s: %w", t.ns, err)
-	}
-	for {
-		err = b.Each(func(doc []byte) error {
-			id, ok := bsonraw.Field(doc, "_id")
-			if !ok {
-				return fmt.Errorf("a document of %s is malformed or has no _id", t.ns)
-			}
-			key := delta.AppendKey(nil, bsoncore.Value{Type: bsoncore.Type(id.Type), Data: id.Value})
-			if i, ok := where[string(key)]; ok {
-				out[i] = doc
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, err
-		}
-		if b.Done {
-			return out, nil
-		}
-		if b, err = w.next(ctx, cur); err != nil {
-			return nil, fmt.Errorf("read documents of %s: %w", t.ns, err)
-		}
-	}
+	return cur, nil
 }
 
-// next asks a cursor for one more batch.
-func (w *worker) next(ctx context.Context, cur *wire.Cursor) (*wire.Batch, error) {
+// next asks a cursor for one more batch; the first came with the opening reply.
+func (w *worker) next(ctx context.Context, cur *wire.Cursor, first bool) (*wire.Batch, error) {
+	if first {
+		return cur.Next(ctx)
+	}
 	pass, err := w.e.o.Gate.Enter(ctx)
 	if err != nil {
 		return nil, err

@@ -45,7 +45,7 @@ func (w *worker) inserted(nb *nsBatch, i int) (run []*op) {
 // insertInOrder inserts a run as far as the first document that meets
 // something, which it acts upon; n is how many are done.
 func (w *worker) insertInOrder(ctx context.Context, t *target, ops []*op) (n int, err error) {
-	res, err := w.sendOps(ctx, "insert", t, ops, true, appendInsert)
+	res, err := w.sendInserts(ctx, t, ops, true)
 	if err != nil || len(res.Errors) == 0 {
 		return len(ops), err
 	}
@@ -82,7 +82,7 @@ func (w *worker) replaceCollated(ctx context.Context, t *target, o *op) error {
 	for _, e := range res.Errors {
 		return opError("delete", t.ns, o.id, o.at, serverError(e))
 	}
-	res, err = w.sendOps(ctx, "insert", t, []*op{o}, true, appendInsert)
+	res, err = w.sendInserts(ctx, t, []*op{o}, true)
 	if err != nil {
 		return err
 	}

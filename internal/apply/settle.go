@@ -2,17 +2,19 @@ package apply
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/deadletter"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/wire"
 )
 
 // settle writes parked documents. Everything before the barrier is on the
@@ -31,7 +33,6 @@ func (e *Engine) settle(ctx context.Context, b parkedBatch, must bool) (carry pa
 	e.n.parked.Add(int64(len(b.ops)))
 	w := newWorker(e, -1)
 	defer w.letGo()
-	var todo []settled
 	refuse := func(s settled, r *refusal) error {
 		carried, err := w.refuse(ctx, s, r, must)
 		if carried {
@@ -39,20 +40,15 @@ func (e *Engine) settle(ctx context.Context, b parkedBatch, must bool) (carry pa
 		}
 		return err
 	}
-	for _, p := range b.ops {
-		s, done, err := w.outcome(ctx, p)
-		if err == nil && !done && s.refused != nil {
-			err = refuse(s, s.refused)
+	for ops := deletesFirst(b.ops); len(ops) > 0; {
+		left, err := w.attempt(ctx, ops, refuse)
+		if err == nil && len(left) == len(ops) {
+			left, err = nil, w.disentangle(ctx, left, refuse)
 		}
 		if err != nil {
 			return carry, err
 		}
-		if !done && s.refused == nil {
-			todo = append(todo, s)
-		}
-	}
-	if err := w.settleAll(ctx, todo, refuse); err != nil {
-		return carry, err
+		ops = left
 	}
 	if len(carry.ops) > 0 {
 		carry.acks = b.acks
@@ -62,10 +58,91 @@ func (e *Engine) settle(ctx context.Context, b parkedBatch, must bool) (carry pa
 	return carry, nil
 }
 
+// deletesFirst sorts documents to be deleted before those to be written, whose
+// _ids may be the same for the server.
+func deletesFirst(ops []*parkedOp) []*parkedOp {
+	var deletes, others []*parkedOp
+	for _, p := range ops {
+		if p.deletes() {
+			deletes = append(deletes, p)
+		} else {
+			others = append(others, p)
+		}
+	}
+	return append(deletes, others...)
+}
+
+func (p *parkedOp) deletes() bool {
+	return len(p.steps) > 0 && p.steps[len(p.steps)-1].kind == opDelete
+}
+
+// attempt tries each parked document once and returns those that meet a
+// duplicate key. It holds no more documents in memory than come in one reply.
+func (w *worker) attempt(ctx context.Context, ops []*parkedOp, refuse func(settled, *refusal) error) (left []*parkedOp, err error) {
+	for len(ops) > 0 && err == nil {
+		n := 1
+		for n < len(ops) && ops[n].t == ops[0].t && ops[n].deletes() == ops[0].deletes() {
+			n++
+		}
+		of, ids := map[*op]*parkedOp{}, make([]*op, n)
+		for i, p := range ops[:n] {
+			ids[i] = &op{id: p.id}
+			of[ids[i]] = p
+		}
+		err = w.read(ctx, ops[0].t, ids, bson.D{}, func(some []*op, docs []bson.Raw) error {
+			var todo []settled
+			for i, o := range some {
+				s, ok, err := w.consider(ctx, of[o], docs[i], refuse)
+				if err != nil {
+					return err
+				}
+				if ok {
+					todo = append(todo, s)
+				}
+			}
+			again, err := w.settlePass(ctx, todo, refuse)
+			for _, s := range again {
+				left = append(left, s.parkedOp)
+			}
+			return err
+		})
+		ops = ops[n:]
+	}
+	return left, err
+}
+
+// consider makes out what is to be written, if anything is.
+func (w *worker) consider(ctx context.Context, p *parkedOp, doc bson.Raw, refuse func(settled, *refusal) error) (s settled, ok bool, err error) {
+	s, done, err := w.outcome(ctx, p, doc)
+	if err != nil || done {
+		return s, false, err
+	}
+	if s.refused != nil {
+		return s, false, refuse(s, s.refused)
+	}
+	return s, true, nil
+}
+
+// disentangle writes documents of which each meets a key that another one holds.
+func (w *worker) disentangle(ctx context.Context, ops []*parkedOp, refuse func(settled, *refusal) error) error {
+	var todo []settled
+	for _, p := range ops {
+		docs, err := w.fetch(ctx, p.t, []*op{{id: p.id}})
+		if err != nil {
+			return err
+		}
+		s, ok, err := w.consider(ctx, p, docs[0], refuse)
+		if err != nil {
+			return err
+		}
+		if ok {
+			todo = append(todo, s)
+		}
+	}
+	return w.settleAll(ctx, todo, refuse)
+}
+
 func (w *worker) settleAll(ctx context.Context, todo []settled, refuse func(settled, *refusal) error) error {
-	// Deletes first: under a collation one may meet the document that another
-	// operation writes.
-	slices.SortStableFunc(todo, func(a, b settled) int { return cmp.Compare(min(len(a.doc), 1), min(len(b.doc), 1)) })
 	for len(todo) > 0 {
 		left, err := w.settlePass(ctx, todo, refuse)
 		if err != nil {
@@ -123,10 +200,10 @@ func (w *worker) settledLetters(ctx context.Context, list []settled) error {
 	return nil
 }
 
-// outcome replays what is parked for a document on the document as it is now,
-// or on its letter if it is in dispute; done tells that nothing is to be written.
-func (w *worker) outcome(ctx context.Context, p *parkedOp) (s settled, done bool, err error) {
-	s = settled{parkedOp: p}
+// outcome replays what is parked for a document on the document as the target has
+// it now, or on its letter if it is in dispute; done tells that nothing is to be written.
+func (w *worker) outcome(ctx context.Context, p *parkedOp, doc bson.Raw) (s settled, done bool, err error) {
+	s = settled{parkedOp: p, there: sameID(doc, p.id)}
 	if r := p.refused; r != nil && (r.cause != deadletter.CauseRefused || p.t.capped) {
 		s.refused = r // of the others, the server is asked again
 	}
@@ -136,12 +213,8 @@ func (w *worker) outcome(ctx context.Context, p *parkedOp) (s settled, done bool
 	}
 	if disputed {
 		s.letter, s.doc, s.at, s.until = &l, l.Doc, l.At, l.Until
-	} else {
-		docs, err := w.fetch(ctx, p.t, []*op{{id: p.id}})
-		if err != nil {
-			return s, false, err
-		}
-		s.doc = docs[0]
+	} else if s.there {
+		s.doc = doc
 	}
 	for i := range p.steps {
 		o := p.steps[i]
@@ -268,61 +341,91 @@ func (w *worker) beside(ctx context.Context, s settled) (settled, bool, error) {
 // settlePass writes each document once and returns those that meet a duplicate
 // key.
 func (w *worker) settlePass(ctx context.Context, todo []settled, refuse func(settled, *refusal) error) ([]settled, error) {
-	var left []settled
+	var left, puts []settled
 	for _, s := range todo {
-		name, each := "update", appendUpdate
-		o := &op{kind: opPut, id: s.id, doc: s.doc, at: s.at}
-		if s.doc == nil {
-			name, each, o.kind = "delete", appendDelete, opDelete
-		}
-		if s.doc == nil && s.t.serial() {
-			if there, err := w.there(ctx, s); err != nil {
+		switch {
+		case s.doc == nil:
+			if err := w.settleDelete(ctx, s, refuse); err != nil {
 				return nil, err
-			} else if !there {
-				if err := w.settledLetters(ctx, []settled{s}); err != nil {
-					return nil, err
-				}
-				continue
 			}
-		}
-		if s.doc != nil && hasDollarField(s.doc) {
+		case hasDollarField(s.doc):
 			left = append(left, s) // only the transaction can write it
-			continue
+		default:
+			puts = append(puts, s)
 		}
-		res, err := w.sendOps(ctx, name, s.t, []*op{o}, true, each)
+	}
+	for len(puts) > 0 {
+		n := 1
+		for n < len(puts) && puts[n].t == puts[0].t {
+			n++
+		}
+		again, err := w.settlePuts(ctx, puts[:n], refuse)
 		if err != nil {
 			return nil, err
 		}
-		if len(res.Errors) == 0 {
-			down, err := w.putDown(ctx, s, o)
-			if err != nil {
-				return nil, err
-			}
-			if !down {
-				left = append(left, s)
-			}
-			continue
+		left, puts = append(left, again...), puts[n:]
+	}
+	return left, nil
+}
+
+// settleDelete deletes the very document, and not another one whose _id is equal
+// for the server.
+func (w *worker) settleDelete(ctx context.Context, s settled, refuse func(settled, *refusal) error) error {
+	if !s.there {
+		return w.settledLetters(ctx, []settled{s})
+	}
+	res, err := w.sendOps(ctx, "delete", s.t, []*op{{kind: opDelete, id: s.id, at: s.at}}, true, appendDelete)
+	if err != nil {
+		return err
+	}
+	if len(res.Errors) > 0 && !(s.t.capped && res.Errors[0].Code == codeIllegalOperation) {
+		if r := refusedBy(res.Errors[0]); r != nil {
+			return refuse(s, r)
 		}
-		we := res.Errors[0]
-		switch r := refusedBy(we); {
-		case we.Code == mongo.CodeDuplicateKey:
-			s.met = r
-			left = append(left, s)
-		case we.Code == codeImmutableField && (s.window || w.e.o.Overwrite):
-			left = append(left, s) // a document whose _id has other bytes is ahead
-		case we.Code == codeImmutableField:
-			s.refused = &refusal{cause: deadletter.CauseID, code: we.Code, text: textTaken}
-			if err := refuse(s, s.refused); err != nil {
-				return nil, err
-			}
-		case s.t.capped && s.doc == nil && we.Code == codeIllegalOperation:
-			if err := w.settledLetters(ctx, []settled{s}); err != nil {
-				return nil, err
-			}
-		case r == nil:
-			return nil, opError(o.kind.String(), s.t.ns, s.id, s.at, serverError(we))
+		return opError("delete", s.t.ns, s.id, s.at, serverError(res.Errors[0]))
+	}
+	return w.settledLetters(ctx, []settled{s})
+}
+
+// settlePuts writes documents of one collection and returns those that meet a
+// duplicate key.
+func (w *worker) settlePuts(ctx context.Context, puts []settled, refuse func(settled, *refusal) error) (left []settled, err error) {
+	ops := make([]*op, len(puts))
+	for i, s := range puts {
+		ops[i] = &op{kind: opPut, id: s.id, doc: s.doc, at: s.at}
+	}
+	res, err := w.sendOps(ctx, "update", puts[0].t, ops, false, appendUpdate)
+	if err != nil {
+		return nil, err
+	}
+	failed := make(map[*op]bool, len(res.Errors))
+	for _, e := range res.Errors {
+		failed[ops[e.Index]] = true
+		again, err := w.putRefused(&puts[e.Index], e, refuse)
+		if err != nil {
+			return nil, err
+		}
+		if again {
+			left = append(left, puts[e.Index])
+		}
+	}
+	written := make([]*op, 0, len(ops))
+	for _, o := range ops {
+		if !failed[o] {
+			written = append(written, o)
+		}
+	}
+	duplicate, err := w.repair(ctx, puts[0].t, written)
+	if err != nil {
+		return nil, err
+	}
+	for i, o := range ops {
+		switch {
+		case failed[o]:
+		case slices.Contains(duplicate, o):
+			left = append(left, puts[i])
 		default:
-			if err := refuse(s, r); err != nil {
+			if err := w.settledLetters(ctx, puts[i:i+1]); err != nil {
 				return nil, err
 			}
 		}
@@ -330,22 +433,29 @@ func (w *worker) settlePass(ctx context.Context, todo []settled, refuse func(set
 	return left, nil
 }
 
-// there tells whether the target has the very document, and not another one
-// whose _id is equal under the collation.
-func (w *worker) there(ctx context.Context, s settled) (bool, error) {
-	docs, err := w.fetch(ctx, s.t, []*op{{id: s.id}})
-	return err == nil && docs[0] != nil, err
+// putRefused acts upon the error of one document; again tells that it may be
+// taken later.
+func (w *worker) putRefused(s *settled, e wire.WriteError, refuse func(settled, *refusal) error) (again bool, err error) {
+	r := refusedBy(e)
+	switch {
+	case e.Code == mongo.CodeDuplicateKey:
+		s.met = r
+		return true, nil
+	case e.Code == codeImmutableField && (s.window || w.e.o.Overwrite):
+		return true, nil // a document whose _id has other bytes is ahead
+	case e.Code == codeImmutableField:
+		s.refused = &refusal{cause: deadletter.CauseID, code: e.Code, text: textTaken}
+		return false, refuse(*s, s.refused)
+	case r == nil:
+		return false, opError("replace", s.t.ns, s.id, s.at, serverError(e))
+	}
+	return false, refuse(*s, r)
 }
 
-// putDown completes a document just written; false when that meets a
-// duplicate key.
-func (w *worker) putDown(ctx context.Context, s settled, o *op) (bool, error) {
-	if s.doc != nil {
-		if duplicate, err := w.repair(ctx, s.t, []*op{o}); err != nil || len(duplicate) > 0 {
-			return false, err
-		}
-	}
-	return true, w.settledLetters(ctx, []settled{s})
+// sameID tells whether a document has an _id in the same bytes.
+func sameID(doc bson.Raw, id bsoncore.Value) bool {
+	v, ok := bsonraw.Field(doc, "_id")
+	return ok && bsoncore.Type(v.Type) == id.Type && bytes.Equal(v.Value, id.Data)
 }
 
 // settleTogether deletes and inserts the documents in one transaction, so that

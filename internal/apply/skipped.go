@@ -176,7 +176,7 @@ func (w *worker) explain(ctx context.Context, t *target, places []Place) error {
 	for i, p := range places {
 		ops[i] = &op{id: p.value()}
 	}
-	docs, err := w.read(ctx, t, ops, onlyIDs())
+	docs, err := w.fetchFields(ctx, t, ops, onlyIDs())
 	if err != nil {
 		return err
 	}

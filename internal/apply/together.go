@@ -180,8 +180,12 @@ func (e *Engine) openSessions() {
 	}
 }
 
-// deletesTogether is how many documents one statement deletes at most.
-const deletesTogether = 100
+// deletesTogether and deletesBytes are how many documents one statement deletes
+// at most, and how large their _ids are together.
+const (
+	deletesTogether = 100
+	deletesBytes    = 1 << 20
+)
 
 // deleteTogether makes statements of many deletes each, which cost the server
 // half of what as many statements do. _ids of rare types stay by themselves: a
@@ -189,6 +193,7 @@ const deletesTogether = 100
 // next batch.
 func (w *worker) deleteTogether(ops []*op) []*op {
 	var out, group []*op
+	bytes := 0
 	end := func() {
 		if len(group) == 1 {
 			out = append(out, group[0])
@@ -198,12 +203,16 @@ func (w *worker) deleteTogether(ops []*op) []*op {
 			o.kind, o.doc = opDeletes, w.appendIn(group)
 			out = append(out, &o)
 		}
-		group = group[:0]
+		group, bytes = group[:0], 0
 	}
 	for _, o := range ops {
 		if !plainID(o.id) {
 			out = append(out, o)
 			continue
+		}
+		if bytes += len(o.id.Data); bytes > deletesBytes {
+			end()
+			bytes = len(o.id.Data)
 		}
 		if group = append(group, o); len(group) == deletesTogether {
 			end()

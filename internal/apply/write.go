@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -16,10 +17,13 @@ import (
 )
 
 // Limits of one write command (MongoDB manual, "Limits and Thresholds":
-// 100,000 operations, 48,000,000 bytes a message).
+// 100,000 operations, 48,000,000 bytes a message, 16 MB a document, which a
+// statement may exceed by 16 KB).
 const (
 	maxCommandOps   = 100_000
-	maxCommandBytes = 40 << 20 // a 16 MB document may still follow
+	maxCommandBytes = 30 << 20 // a statement of 16 MB may still follow
+	maxMessageBytes = 48_000_000
+	maxStatement    = 16<<20 + 15<<10
 )
 
 // codeIllegalOperation is a 5.0 server's answer to a delete from a capped
@@ -78,8 +82,14 @@ func (w *worker) sendOps(ctx context.Context, name string, t *target, ops []*op,
 		w.msg.StartSequence(sequenceName(name))
 		n, size := fitting(ops[base:], maxCommandOps, maxCommandBytes)
 		w.msg.Grow(size)
-		for _, o := range ops[base : base+n] {
+		for i, o := range ops[base : base+n] {
+			before := w.msg.Len()
 			w.msg.BuildDocument(func(dst []byte) []byte { return each(dst, o) })
+			if i > 0 && w.msg.Len() > maxMessageBytes {
+				w.msg.Unbuild(before)
+				n = i
+				break
+			}
 		}
 		res, err := w.roundTrip(ctx, name, t.ns)
 		if err != nil {
@@ -97,6 +107,29 @@ func (w *worker) sendOps(ctx context.Context, name string, t *target, ops []*op,
 	}
 	w.e.n.statements.Add(int64(len(ops)))
 	return total, nil
+}
+
+// sendInserts is sendOps for inserts. A 6.0 server stumbles over naming an _id of
+// a clustered collection that it has already, if that is NaN, infinite or very
+// large or small: such an error becomes that of a duplicate.
+func (w *worker) sendInserts(ctx context.Context, t *target, ops []*op, ordered bool) (wire.WriteResult, error) {
+	res, err := w.sendOps(ctx, "insert", t, ops, ordered, appendInsert)
+	if err != nil {
+		return res, err
+	}
+	for i, e := range res.Errors {
+		if !strings.HasPrefix(e.Message, "KeyString format error") {
+			continue
+		}
+		docs, err := w.fetch(ctx, t, []*op{ops[e.Index]})
+		if err != nil {
+			return res, err
+		}
+		if docs[0] != nil {
+			res.Errors[i] = duplicateID(e)
+		}
+	}
+	return res, nil
 }
 
 // fitting is how many of ops, one at least, are no more than most and no larger
@@ -151,6 +184,9 @@ func (w *worker) sort(ops []op) (s sorted) {
 	for i := range ops {
 		size += len(ops[i].upd.Raw())
 	}
+	if cap(w.buf) > bufferKept {
+		w.buf = nil
+	}
 	w.buf = slices.Grow(w.buf[:0], size)
 	for i := range ops {
 		o := &ops[i]
@@ -175,13 +211,30 @@ func (w *worker) sort(ops []op) (s sorted) {
 	return s
 }
 
+// bufferKept bounds what stays allocated for the next batch's statements.
+const bufferKept = 16 << 20
+
 // translate writes the update's statement behind what w.buf holds.
 func (w *worker) translate(o *op) delta.Form {
 	start := len(w.buf)
 	out, form := delta.AppendStatement(w.buf, o.upd)
 	w.buf = out
 	o.doc, o.guarded = out[start:len(out):len(out)], form == delta.Guarded
+	if form != delta.None && o.tooLarge() {
+		w.buf, o.doc, o.guarded = out[:start], nil, false
+		return delta.None
+	}
 	return form
+}
+
+// tooLarge tells that no server takes the update's statement, which holds the
+// paths of all fields and the _id.
+func (o *op) tooLarge() bool {
+	size := len(o.doc) + len(o.id.Data) + 64
+	if o.guarded && 8*size > maxStatement { // a condition may be longer than what it guards
+		size += len(delta.AppendGuard(nil, o.upd))
+	}
+	return size > maxStatement
 }
 
 // write sends a batch in which each document occurs once: deletes first, so
@@ -285,25 +338,21 @@ func (w *worker) explainMissing(ctx context.Context, t *target, ops []*op) error
 			some = append(some, o)
 		}
 	}
-	for len(some) > 0 {
-		n := min(fetchDocs, len(some))
-		docs, err := w.read(ctx, t, some[:n], onlyIDs())
-		if err != nil {
-			return err
-		}
-		for i, d := range docs {
-			o := some[i]
-			switch {
-			case d != nil || w.parked.has(t, o):
-			case o.window:
-				w.skip(t, o)
-			default:
-				if err := w.lost(t, o, deadletter.CauseMissing, textMissing); err != nil {
-					return err
-				}
+	docs, err := w.fetchFields(ctx, t, some, onlyIDs())
+	if err != nil {
+		return err
+	}
+	for i, d := range docs {
+		o := some[i]
+		switch {
+		case d != nil || w.parked.has(t, o):
+		case o.window:
+			w.skip(t, o)
+		default:
+			if err := w.lost(t, o, deadletter.CauseMissing, textMissing); err != nil {
+				return err
 			}
 		}
-		some = some[n:]
 	}
 	return nil
 }
@@ -312,7 +361,7 @@ func (w *worker) inserts(ctx context.Context, t *target, ops []*op) error {
 	if len(ops) == 0 {
 		return nil
 	}
-	res, err := w.sendOps(ctx, "insert", t, ops, false, appendInsert)
+	res, err := w.sendInserts(ctx, t, ops, false)
 	if err != nil {
 		return err
 	}

@@ -69,7 +69,7 @@ func TestListingRolledBack(t *testing.T) {
 
 	told := make(chan string, 3)
 	go func() {
-		_, found, err := ListOne(t.Context(), c, uuid)
+		_, found, err := ListOne(t.Context(), c, "d", uuid)
 		if err == nil && !found {
 			told <- "ListOne: it is gone"
 		} else if err != nil && mongo.Classify(err) != mongo.ClassRetry {
@@ -119,7 +119,7 @@ func TestListingRolledBack(t *testing.T) {
 			t.Error(s)
 		}
 	}
-	if _, found, err := ListOne(t.Context(), c, uuid); !found || err != nil {
+	if _, found, err := ListOne(t.Context(), c, "d", uuid); !found || err != nil {
 		t.Errorf("after the election: found %v, %v", found, err)
 	}
 }

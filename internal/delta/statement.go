@@ -57,6 +57,8 @@ func (f Form) String() string {
 //     array, where a guard could hold for another place; hence Guarded, or None.
 //   - l together with another change in the same array: $push with $slice and
 //     $set of an element conflict (error 40).
+//   - What names a long path once and changes many fields below it: each of them
+//     would be sent with the whole path.
 //   - A $v:1 update with sets out of that order: from Compose, or from a 4.4
 //     source with numbers in its names. If all of them are top-level fields, it
 //     is exact when these exist, and Guarded.
@@ -120,6 +122,7 @@ const (
 // it could not stay on the stack.
 type stmtWriter struct {
 	dst    []byte
+	limit  int // of dst
 	pass   int
 	arrays int  // around the current place
 	unset  bool // set by the first pass: the diff deletes,
@@ -129,7 +132,7 @@ type stmtWriter struct {
 }
 
 func diffStatement(dst, diff []byte) ([]byte, Form) {
-	w := stmtWriter{dst: dst}
+	w := stmtWriter{dst: dst, limit: len(dst) + mayTake + timesLonger*len(diff)}
 	w.dst, _ = openDoc(dst)
 	at := len(dst)
 	if !w.operator("$set", passSet, diff) ||
@@ -225,6 +228,9 @@ func (w *stmtWriter) sets(path, b []byte, ordered bool) bool {
 			w.loose = true
 		}
 		if len(path) > 0 {
+			if w.full(path) {
+				return false
+			}
 			w.dst = append(w.dst, f.typ)
 			w.dst = append(w.dst, path...)
 			w.dst = append(w.dst, f.raw[1:]...)
@@ -235,6 +241,17 @@ func (w *stmtWriter) sets(path, b []byte, ordered bool) bool {
 		w.dst = append(w.dst, section...)
 	}
 	return true
+}
+
+// A statement is given up when it becomes so many times longer than its diff,
+// and longer than mayTake: reading the document costs less then.
+const (
+	timesLonger = 8
+	mayTake     = 16 << 10
+)
+
+func (w *stmtWriter) full(path []byte) bool {
+	return w.pass != passGuard && len(w.dst)+len(path) > w.limit
 }
 
 // sorted reports whether the elements of a section are in the order in which
@@ -254,7 +271,7 @@ func sorted(b []byte) bool {
 func (w *stmtWriter) unsets(path, b []byte) bool {
 	for len(b) > 0 {
 		f, rest, ok := next(b)
-		if !ok || !plain(f.name) {
+		if !ok || !plain(f.name) || w.full(path) {
 			return false
 		}
 		w.leaf(path, typeBool, f.name)
@@ -308,6 +325,9 @@ func (w *stmtWriter) array(path, diff []byte) bool {
 	}
 	if d.cut {
 		w.cut = true
+		if w.full(path) {
+			return false
+		}
 		if w.pass == passPush {
 			w.slice(path, d.length)
 		}
@@ -326,6 +346,9 @@ func (w *stmtWriter) array(path, diff []byte) bool {
 				return false
 			}
 		case w.pass == passSet:
+			if w.full(path) {
+				return false
+			}
 			w.leaf(path, c.f.typ, name)
 			w.dst = append(w.dst, c.f.val...)
 		}

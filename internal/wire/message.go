@@ -69,6 +69,13 @@ func (m *Message) BuildDocument(fn func(dst []byte) []byte) {
 	m.docs++
 }
 
+// Unbuild takes the last document off again, before which the message was n
+// bytes long.
+func (m *Message) Unbuild(n int) {
+	m.buf = m.buf[:n]
+	m.docs--
+}
+
 // Grow makes room for n bytes more, so that no document is copied twice.
 func (m *Message) Grow(n int) { m.buf = slices.Grow(m.buf, n) }
 
