@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/replicate"
 )
 
 // TestCappedHistories has random histories of small rings replayed from random
@@ -77,11 +78,15 @@ func randomRings(t *testing.T, s servers, version string, seed uint64) bool {
 		r.spec.Partitions = 1 + h.rand.IntN(8)
 		if h.rand.IntN(2) == 0 {
 			what += ", with cuts"
-			h.cuts(0.1)
+			h.cuts(0.15)
 		}
 		r.run()
-		r.caughtUp()
+		at := lastOp(t, s.srcDB)
+		r.await("caught up, or cut often", func() bool {
+			return r.j.Status().Errors["retry"] >= 3 || !replicate.Applied(r.j).Before(at)
+		})
 		h.cuts(0)
+		r.caughtUp()
 		r.end()
 		if !r.equal(what) {
 			return false

@@ -131,7 +131,7 @@ func (j *Job) task(c catalog.Collection, target string) copy.Task {
 func (j *Job) runCopy(ctx context.Context, tasks []copy.Task, after mongo.OpTime) error {
 	eng := copy.New(j.src, j.dst, sliceStore{j.store}, copy.Options{
 		Readers: j.spec.Readers, Writers: j.spec.Writers, AfterClusterTime: after, Log: j.log,
-		Recreate: j.recreate, Refused: j.copyRefused(after), Limit: j.limit, SourceGate: j.srcGate, TargetGate: j.dstGate,
+		Recreate: j.recreate, Widen: j.widen, Refused: j.copyRefused(after), Limit: j.limit, SourceGate: j.srcGate, TargetGate: j.dstGate,
 	})
 	j.state.setCopy(eng)
 	return eng.Run(ctx, tasks)
@@ -144,6 +144,35 @@ func (j *Job) recreate(ctx context.Context, t copy.Task) error {
 		return err
 	}
 	return j.cat.Create(ctx, t.Source, ns, j.rules)
+}
+
+// widen makes room in a capped collection of the target for all that the source's
+// takes by now: its limits may have grown since it was listed, which the oplog
+// tells later.
+func (j *Job) widen(ctx context.Context, t copy.Task) error {
+	if !j.dst.Info.Version.AtLeast(6, 0) { // nor can the source's have changed
+		return nil
+	}
+	source, found, err := catalog.ListOne(ctx, j.src, t.Source.UUID)
+	if err != nil || !found {
+		return err
+	}
+	db, name := mongo.SplitNS(t.Target)
+	specs, err := j.dst.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: name}})
+	if err != nil || len(specs) == 0 {
+		return err
+	}
+	for _, l := range []struct{ option, command string }{{"size", "cappedSize"}, {"max", "cappedMax"}} {
+		want, _ := source.Options.Lookup(l.option).AsInt64OK() // max: 0 is none
+		have, limited := specs[0].Options.Lookup(l.option).AsInt64OK()
+		if !limited || want != 0 && want <= have {
+			continue
+		}
+		if _, err := j.dst.Command(ctx, db, bson.D{{Key: "collMod", Value: name}, {Key: l.command, Value: want}}); err != nil {
+			return fmt.Errorf("make room in %s on the target: %w", t.Target, err)
+		}
+	}
+	return nil
 }
 
 // buildIndexes builds what need not wait for consistency, collections side by
