@@ -153,9 +153,15 @@ func (j *Job) widen(ctx context.Context, t copy.Task) error {
 	if !j.dst.Info.Version.AtLeast(6, 0) { // nor can the source's have changed
 		return nil
 	}
-	source, found, err := catalog.ListOne(ctx, j.src, t.Source.UUID)
-	if err != nil || !found {
-		return err
+	sourceDB, _ := mongo.SplitNS(t.Source.NS) // it cannot have left it
+	reply, err := j.src.Command(ctx, sourceDB, bson.D{{Key: "listCollections", Value: 1},
+		{Key: "filter", Value: bson.D{{Key: "info.uuid", Value: t.Source.UUID}}}})
+	if err != nil {
+		return fmt.Errorf("read options of %s: %w", t.Source.NS, err)
+	}
+	options, found := reply.Lookup("cursor", "firstBatch", "0", "options").DocumentOK()
+	if !found {
+		return nil
 	}
 	db, name := mongo.SplitNS(t.Target)
 	specs, err := j.dst.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: name}})
@@ -163,7 +169,7 @@ func (j *Job) widen(ctx context.Context, t copy.Task) error {
 		return err
 	}
 	for _, l := range []struct{ option, command string }{{"size", "cappedSize"}, {"max", "cappedMax"}} {
-		want, _ := source.Options.Lookup(l.option).AsInt64OK() // max: 0 is none
+		want, _ := options.Lookup(l.option).AsInt64OK() // max: 0 is none
 		have, limited := specs[0].Options.Lookup(l.option).AsInt64OK()
 		if !limited || want != 0 && want <= have {
 			continue
