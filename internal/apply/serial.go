@@ -44,6 +44,13 @@ func (w *worker) insertInOrder(ctx context.Context, t *target, ops []*op) error 
 		if err != nil {
 			return err
 		}
+		done := len(ops)
+		if len(res.Errors) > 0 {
+			done = res.Errors[0].Index
+		}
+		if err := w.repairOrPark(ctx, t, ops[:done]); err != nil {
+			return err
+		}
 		if len(res.Errors) == 0 {
 			return nil
 		}
@@ -53,6 +60,9 @@ func (w *worker) insertInOrder(ctx context.Context, t *target, ops []*op) error 
 		case e.OnIDIndex() && o.window && t.capped:
 			// It is there, in its place; what follows brings it up to date.
 			w.e.n.skipped.Add(1)
+			if err := w.repairOrPark(ctx, t, ops[e.Index:e.Index+1]); err != nil {
+				return err
+			}
 		case e.OnIDIndex() && (o.window || w.e.o.Overwrite):
 			if err := w.replaceCollated(ctx, t, o); err != nil {
 				return err
@@ -89,7 +99,7 @@ func (w *worker) replaceCollated(ctx context.Context, t *target, o *op) error {
 	for _, e := range res.Errors {
 		return opError("insert", t.ns, o.id, o.at, serverError(e))
 	}
-	return nil
+	return w.repairOrPark(ctx, t, []*op{o})
 }
 
 func (w *worker) writeOne(ctx context.Context, t *target, o *op) error {

@@ -27,7 +27,7 @@ import (
 // checkpoints onto a target that was killed at a random event, and through
 // connections that break. MILLRACE_TEST_SEED repeats one.
 func TestCappedHistories(t *testing.T) {
-	for _, version := range []string{"6.0", "5.0", "4.4"} {
+	for _, version := range []string{"6.0", "5.0", "4.4", "4.2"} {
 		t.Run(version, func(t *testing.T) {
 			o := lab.Options{Version: version, SetParameters: map[string]string{"enableTestCommands": "1"}}
 			s := servers{src: lab.ForTest(t, o), dst: lab.ForTest(t, o)}

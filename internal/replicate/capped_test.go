@@ -157,7 +157,7 @@ func TestCappedRings(t *testing.T) {
 	for name, f := range map[string]func(*testing.T, servers){
 		"copied with changes": testCappedCopied, "turned while stopped": testCappedTurned, "rotated while stopped": testCappedRotated,
 		"rotated again and again": testCappedChain, "unique": testCappedUnique, "killed": testCappedKilled, "rename repeated": testCappedRenameRepeated,
-		"renamed in": testCappedRenamedIn, "incremental": testCappedIncremental, "written meanwhile": testCappedWritten,
+		"renamed in": testCappedRenamedIn, "incremental": testCappedIncremental, "zero timestamps": testCappedTimestamps, "disputed": testCappedDisputed, "written meanwhile": testCappedWritten,
 	} {
 		t.Run(name, func(t *testing.T) { f(t, s) })
 	}
@@ -374,4 +374,54 @@ func testCappedWritten(t *testing.T, s servers) {
 		return
 	}
 	r.settled("started again")
+}
+
+// testCappedTimestamps: an insert puts the present time into a zero timestamp,
+// which is undone, also after a kill in between.
+func testCappedTimestamps(t *testing.T, s servers) {
+	r := newRings(t, s, "ringzero")
+	r.create("c", 3)
+	r.must(nil, s.srcDB.Database(r.db).CreateCollection(t.Context(), "collated", options.CreateCollection().SetCollation(&options.Collation{Locale: "en"})))
+	r.put("c", 1)
+	r.settled("first")
+	from := lastOp(t, s.srcDB)
+	for id := 10; id < 13; id++ {
+		for _, name := range []string{"c", "collated"} { // a pipeline stores it as it is
+			r.must(r.on(s.srcDB, name).UpdateOne(t.Context(), bson.D{{Key: "_id", Value: id}}, bson.A{bson.D{{Key: "$replaceWith", Value: bson.D{
+				{Key: "$literal", Value: bson.D{{Key: "_id", Value: id}, {Key: "t", Value: bson.Timestamp{}}}}}}}}, options.UpdateOne().SetUpsert(true)))
+		}
+	}
+	r.settled("zero")
+	r.set(r.dst, 12, bson.D{{Key: "t", Value: bson.Timestamp{T: 1, I: 1}}})
+	r.back(from)
+	r.settled("killed before it was undone")
+	r.must(r.dst.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: 12}}))
+	r.set(r.dst, 11, bson.D{{Key: "t", Value: bson.Timestamp{T: 1, I: 1}}})
+	r.back(from)
+	r.settled("killed in between")
+}
+
+// testCappedDisputed: what concerns a document in dispute reaches its letter,
+// though the target has later events.
+func testCappedDisputed(t *testing.T, s servers) {
+	r := &rings{newConflicted(t, s, "ringletter", replicate.ConflictSkip)}
+	r.create("c", 3)
+	r.must(r.src.Indexes().CreateOne(t.Context(), uniqueOn("k")))
+	r.insert(r.src, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 1}})
+	r.run()
+	r.caughtUp()
+	r.insert(r.dst, bson.D{{Key: "_id", Value: "f"}, {Key: "k", Value: 2}})
+	r.insert(r.src, bson.D{{Key: "_id", Value: 2}, {Key: "k", Value: 2}, {Key: "x", Value: 0}})
+	r.caughtUp()
+	r.oneLetter("open", "key", r.conflicted.on(r.src, 2))
+	r.end()
+	r.set(r.src, 2, bson.D{{Key: "x", Value: 1}})
+	third := bson.D{{Key: "_id", Value: 3}, {Key: "k", Value: 3}}
+	r.insert(r.src, third)
+	r.insert(r.dst, third) // the update waits for a barrier, the insert does not
+	r.run()
+	r.caughtUp()
+	r.same(1, 3)
+	r.oneLetter("open", "key", r.conflicted.on(r.src, 2))
+	r.end()
 }

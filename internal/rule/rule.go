@@ -192,6 +192,16 @@ func (s *Set) Source(targetNS string) (string, bool) {
 	return "", false
 }
 
+// Sources are all kept source namespaces that can have this name on the target.
+func (s *Set) Sources(targetNS string) (out []string) {
+	for _, ns := range s.sources(targetNS) {
+		if s.Match(ns) && s.Target(ns) == targetNS && !slices.Contains(out, ns) {
+			out = append(out, ns)
+		}
+	}
+	return out
+}
+
 // Ambiguous reports that more than one kept source namespace can have this name
 // on the target.
 func (s *Set) Ambiguous(targetNS string) bool {
