@@ -372,7 +372,8 @@ func (e *Engine) route(ctx context.Context, seg *segment, b *tail.Batch) (routed
 		if t == nil {
 			continue
 		}
-		if t.start != nil && t.start.passes(ev.At) {
+		// What concerns a document in dispute goes to its letter.
+		if t.start != nil && t.start.passes(ev.At) && !e.o.Letters.Disputed(t.ns, ev.ID) {
 			e.n.skipped.Add(1)
 			continue
 		}

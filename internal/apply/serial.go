@@ -46,15 +46,22 @@ func (w *worker) inserted(nb *nsBatch, i int) (run []*op) {
 // something, which it acts upon; n is how many are done.
 func (w *worker) insertInOrder(ctx context.Context, t *target, ops []*op) (n int, err error) {
 	res, err := w.sendInserts(ctx, t, ops, true)
-	if err != nil || len(res.Errors) == 0 {
-		return len(ops), err
+	if err != nil {
+		return 0, err
+	}
+	if len(res.Errors) == 0 {
+		return len(ops), w.repairOrPark(ctx, t, ops)
 	}
 	e := res.Errors[0]
 	o := ops[e.Index]
+	if err := w.repairOrPark(ctx, t, ops[:e.Index]); err != nil {
+		return 0, err
+	}
 	switch {
 	case e.OnIDIndex() && o.window && t.capped:
 		// It is there, in its place; what follows brings it up to date.
 		w.e.n.skipped.Add(1)
+		err = w.repairOrPark(ctx, t, []*op{o})
 	case e.OnIDIndex() && (o.window || w.e.o.Overwrite):
 		err = w.replaceCollated(ctx, t, o)
 	case e.OnIDIndex():
@@ -95,7 +102,7 @@ func (w *worker) replaceCollated(ctx context.Context, t *target, o *op) error {
 			return opError("insert", t.ns, o.id, o.at, serverError(e))
 		}
 	}
-	return nil
+	return w.repairOrPark(ctx, t, []*op{o})
 }
 
 func (w *worker) writeOne(ctx context.Context, t *target, o *op) error {

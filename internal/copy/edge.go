@@ -51,6 +51,9 @@ func (sc *scan) findEdge(ctx context.Context) error {
 	sc.s.mu.Lock()
 	sc.s.st.At = e.at
 	sc.s.mu.Unlock()
+	if widen := sc.r.e.opts.Widen; widen != nil {
+		return widen(ctx, sc.c.Task)
+	}
 	return nil
 }
 

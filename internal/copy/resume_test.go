@@ -368,3 +368,49 @@ func TestCappedOverrun(t *testing.T) {
 		t.Error("the copy was not begun anew")
 	}
 }
+
+// TestCappedEdge: the copy ends at the document that was the newest at the
+// position that it tells, whatever is inserted until it gets there.
+func TestCappedEdge(t *testing.T) {
+	c := server(t, "6.0")
+	db := "edge"
+	for _, d := range []string{db, db + "_t"} {
+		must(t, c, d, bson.D{{Key: "create", Value: "c"}, {Key: "capped", Value: true}, {Key: "size", Value: 1 << 20}, {Key: "max", Value: 5}})
+	}
+	put := func(ids ...int) {
+		for _, id := range ids {
+			insert(t, c, db, "c", []any{bson.D{{Key: "_id", Value: id}}})
+		}
+	}
+	put(1, 2, 3, 4, 5)
+	pos, err := c.Positions(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := newStore()
+	o := small(t, c)
+	o.AfterClusterTime = pos.Last
+	var began mongo.OpTime
+	o.Widen = func(context.Context, Task) error {
+		pos, err := c.Positions(t.Context())
+		began = pos.Last
+		must(t, c, db, bson.D{{Key: "delete", Value: "c"}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: 3}}}, {Key: "limit", Value: 1}}}}})
+		put(3, 6, 2000)
+		for now := (mongo.Positions{Last: began}); err == nil && !began.Before(now.Majority); {
+			now, err = c.Positions(t.Context())
+			if now.Majority.Before(now.Last) {
+				now.Majority = mongo.OpTime{}
+			}
+		}
+		return err
+	}
+	if err := New(c, c, store, o).Run(t.Context(), []Task{{Source: source(t, c, db, "c"), Target: db + "_t.c"}}); err != nil {
+		t.Fatal(err)
+	}
+	sameOrder(t, dump(t, c, db, "c")[:2], dump(t, c, db+"_t", "c")) // of 4, 5, 3, 6, 2000
+	for _, st := range store.states {
+		if at := st.At; at.Before(pos.Last) || began.Before(at) {
+			t.Errorf("as of %s, not between %s and %s", at, pos.Last, began)
+		}
+	}
+}

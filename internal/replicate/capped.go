@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -18,8 +19,10 @@ import (
 	"github.com/millrace/millrace/internal/catalog"
 	"github.com/millrace/millrace/internal/checkpoint"
 	"github.com/millrace/millrace/internal/copy"
+	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/tail"
+	"github.com/millrace/millrace/internal/wire"
 )
 
 // mostCappedBytes bounds the events of capped collections that are looked through
@@ -35,7 +38,7 @@ var errEnough = errors.New("enough")
 // namespace.
 func (j *Job) cappedStarts(ctx context.Context, job checkpoint.Job, until mongo.OpTime) (map[string]*apply.CappedStart, error) {
 	l := cappedLook{j: j, job: job, left: mostCappedBytes}
-	if err := l.collections(ctx); err != nil || len(l.bySource) == 0 {
+	if err := l.collections(ctx); err != nil || len(l.all) == 0 {
 		return nil, err
 	}
 	var err error
@@ -46,7 +49,7 @@ func (j *Job) cappedStarts(ctx context.Context, job checkpoint.Job, until mongo.
 		return nil, fmt.Errorf("look for changes of capped collections since %s: %w", job.Applied, err)
 	}
 	starts := map[string]*apply.CappedStart{}
-	for _, c := range l.bySource {
+	for _, c := range l.all {
 		n, err := c.applied(ctx, j)
 		if err != nil {
 			return nil, err
@@ -87,6 +90,7 @@ type cappedLook struct {
 	j        *Job
 	job      checkpoint.Job
 	copied   map[string]mongo.OpTime // by UUID
+	all      []*cappedSeen
 	bySource map[string]*cappedSeen
 	seen     mongo.OpTime // the last entry
 	left     int
@@ -95,12 +99,14 @@ type cappedLook struct {
 // cappedSeen is one capped collection of the target with the events that it may
 // have of those after the checkpoint: it has none after the next schema change.
 type cappedSeen struct {
-	source, target string
-	limit          limit
-	past           mongo.OpTime // what is up to here is there
-	events         []cappedEvent
-	inserts        int64
-	closed         bool // no later event is there
+	sources []string // what may have this name on the target
+	target  string
+	limit   limit
+	past    mongo.OpTime // what is up to here is there
+	events  []cappedEvent
+	inserts int64
+	bytes   int  // of the events
+	closed  bool // no later event is there
 }
 
 type cappedEvent struct {
@@ -129,13 +135,14 @@ func (l *cappedLook) collections(ctx context.Context) error {
 		}
 		for _, spec := range specs {
 			target := db + "." + spec.Name
-			src, ok := j.rules.Source(target)
-			if !ok || !j.keep(src) {
-				continue
-			}
-			c := &cappedSeen{source: src, target: target, past: l.job.Applied}
+			c := &cappedSeen{sources: j.rules.Sources(target), target: target, past: l.job.Applied}
 			c.limited(spec.Options, "size", "max")
-			l.bySource[src] = c
+			for _, src := range c.sources {
+				l.bySource[src] = c
+			}
+			if len(c.sources) > 0 {
+				l.all = append(l.all, c)
+			}
 		}
 	}
 	return nil
@@ -209,11 +216,12 @@ func (l *cappedLook) entry(ctx context.Context, doc bson.Raw) error {
 		if l.left -= len(op.O); l.left < 0 {
 			return errEnough
 		}
-		return l.add(c, op)
+		c.bytes += len(op.O)
+		return c.add(op)
 	})
 }
 
-func (l *cappedLook) add(c *cappedSeen, op tail.Operation) error {
+func (c *cappedSeen) add(op tail.Operation) error {
 	ev := cappedEvent{op: op.Op}
 	switch op.Op {
 	case 'i':
@@ -251,14 +259,15 @@ func (l *cappedLook) command(ctx context.Context, op tail.Operation) error {
 	if err != nil || !ok {
 		return nil // the tail will say what is wrong with it
 	}
-	for _, c := range l.bySource {
-		if c.closed || !ch.Touches(c.source) {
+	for _, c := range l.all {
+		if c.closed || !slices.ContainsFunc(c.sources, ch.Touches) {
 			continue
 		}
-		if ch.NS == c.source && ch.Kind != catalog.ChangeCreate {
+		from := slices.Contains(c.sources, ch.NS)
+		if from && ch.Kind != catalog.ChangeCreate {
 			l.incarnation(c, op.UUID)
 		}
-		made, err := l.made(ctx, c, &ch, op.At)
+		made, err := l.made(ctx, &ch, from, op.At)
 		if err != nil {
 			return err
 		}
@@ -266,7 +275,7 @@ func (l *cappedLook) command(ctx context.Context, op tail.Operation) error {
 			c.closed = true
 			continue
 		}
-		c.past, c.events, c.inserts = mongo.MaxOpTime(c.past, op.At), nil, 0
+		c.past, c.events, c.inserts, c.bytes = mongo.MaxOpTime(c.past, op.At), nil, 0, 0
 		if ch.Kind == catalog.ChangeCollMod {
 			c.limited(ch.Options, "cappedSize", "cappedMax")
 		}
@@ -275,15 +284,15 @@ func (l *cappedLook) command(ctx context.Context, op tail.Operation) error {
 }
 
 // made reports that the collection of the target may be as it is after a schema
-// change.
-func (l *cappedLook) made(ctx context.Context, c *cappedSeen, ch *catalog.Change, at mongo.OpTime) (bool, error) {
+// change; from tells that the change is one of the very collection.
+func (l *cappedLook) made(ctx context.Context, ch *catalog.Change, from bool, at mongo.OpTime) (bool, error) {
 	if at != l.job.Intent {
 		return false, nil
 	}
 	switch {
 	case ch.Kind == catalog.ChangeCreate, ch.Kind == catalog.ChangeCollMod:
 		return true, nil
-	case ch.Kind != catalog.ChangeRename || ch.NS == c.source || !l.j.keep(ch.NS):
+	case ch.Kind != catalog.ChangeRename || from || !l.j.keep(ch.NS):
 		return false, nil
 	}
 	db, name := mongo.SplitNS(l.j.rules.Target(ch.NS))
@@ -300,6 +309,7 @@ func (c *cappedSeen) applied(ctx context.Context, j *Job) (n int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("read %s on the target: %w", c.target, err)
 	}
+	var repair []bson.Raw
 	r := newRing(target, c.limit)
 	for i, ev := range c.events {
 		switch id := keyOf(ev.id); ev.op {
@@ -313,10 +323,37 @@ func (c *cappedSeen) applied(ctx context.Context, j *Job) (n int, err error) {
 			r.remove(id)
 		}
 		if r.matches() {
-			n = i + 1
+			n, repair = i+1, r.unrepaired()
+		}
+	}
+	for _, doc := range repair {
+		if err := c.repair(ctx, j, doc); err != nil {
+			return 0, fmt.Errorf("restore a zero timestamp in %s, _id %s: %w", c.target, doc.Lookup("_id"), err)
 		}
 	}
 	return n, nil
+}
+
+// repair puts zero timestamps back into a document, which was inserted last
+// before a kill.
+func (c *cappedSeen) repair(ctx context.Context, j *Job, doc bson.Raw) error {
+	_, d, _ := delta.AppendTimestampRepair(nil, doc)
+	u, form := delta.AppendStatement(nil, d)
+	if form == delta.None {
+		return nil
+	}
+	db, name := mongo.SplitNS(c.target)
+	raw, err := j.dst.Command(ctx, db, bson.D{{Key: "update", Value: name}, {Key: "updates", Value: bson.A{
+		bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: doc.Lookup("_id")}}}}}, {Key: "u", Value: bson.Raw(u)}}}},
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}})
+	if err != nil {
+		return err
+	}
+	res := wire.ParseWriteResult([]byte(raw))
+	for _, e := range res.Errors {
+		return fmt.Errorf("%s (code %d)", e.Message, e.Code)
+	}
+	return mongo.WriteInterrupted(res)
 }
 
 // keyOf is a value as the server has it, byte by byte: entries name documents by
@@ -330,10 +367,12 @@ func (c *cappedSeen) held(ctx context.Context, j *Job) (heldDocs, error) {
 	db, name := mongo.SplitNS(c.target)
 	coll := j.dst.Client.Database(db).Collection(name)
 	newest := options.Find().SetSort(bson.D{{Key: "$natural", Value: -1}}).SetLimit(c.inserts + 1)
-	if err := h.read(ctx, coll, bson.D{}, newest); err != nil {
+	const room = 32 << 20
+	whole, err := h.read(ctx, coll, bson.D{}, newest, 2*c.bytes+room)
+	if err != nil {
 		return h, err
 	}
-	if h.whole = int64(h.n) <= c.inserts; h.whole {
+	if h.whole = whole && int64(h.n) <= c.inserts; h.whole {
 		return h, nil
 	}
 	const some = 500
@@ -345,7 +384,7 @@ func (c *cappedSeen) held(ctx context.Context, j *Job) (heldDocs, error) {
 		if len(ids) < some && i < len(c.events)-1 || len(ids) == 0 {
 			continue
 		}
-		if err := h.read(ctx, coll, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}, nil); err != nil {
+		if _, err := h.read(ctx, coll, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}, nil, math.MaxInt); err != nil {
 			return h, err
 		}
 		ids = nil
@@ -354,17 +393,20 @@ func (c *cappedSeen) held(ctx context.Context, j *Job) (heldDocs, error) {
 }
 
 // read takes in documents, the newest first or, without options, those that
-// stand before the newest.
-func (h *heldDocs) read(ctx context.Context, coll *driver.Collection, filter bson.D, newest *options.FindOptionsBuilder) error {
+// stand before the newest, and reports that all of them had room.
+func (h *heldDocs) read(ctx context.Context, coll *driver.Collection, filter bson.D, newest *options.FindOptionsBuilder, room int) (bool, error) {
 	o := options.Find()
 	if newest != nil {
 		o = newest
 	}
 	cur, err := coll.Find(ctx, filter, o)
 	if err != nil {
-		return err
+		return false, err
 	}
 	for cur.Next(ctx) {
+		if room -= len(cur.Current); room < 0 {
+			return false, cur.Close(ctx)
+		}
 		d := heldDoc{doc: bytes.Clone(cur.Current), place: far}
 		if newest != nil {
 			d.place = h.n
@@ -375,5 +417,5 @@ func (h *heldDocs) read(ctx context.Context, coll *driver.Collection, filter bso
 			h.docs[id] = d
 		}
 	}
-	return cur.Err()
+	return true, cur.Err()
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -93,7 +94,8 @@ func (r *rings) equal(when string) bool {
 		got, err := natural(ctx, r.on(r.s.targetC, n))
 		r.must(nil, err)
 		if w, g := fmt.Sprint(want), fmt.Sprint(got); w != g {
-			r.t.Errorf("%s: %s:\nsource %s\ntarget %s", when, n, w, g)
+			const some = 1000
+			r.t.Errorf("%s: %s: %d documents, target %d:\nsource %.*s\ntarget %.*s", when, n, len(want), len(got), some, w, some, g)
 			good = false
 		}
 	}
@@ -107,6 +109,21 @@ func (r *rings) settled(when string) bool {
 	r.caughtUp()
 	r.end()
 	return r.equal(when)
+}
+
+// settled1 is settled, comparing one collection.
+func (r *rings) settled1(when, name string) {
+	r.t.Helper()
+	r.run()
+	r.caughtUp()
+	r.end()
+	want, err := natural(r.t.Context(), r.on(r.s.srcDB, name))
+	r.must(nil, err)
+	got, err := natural(r.t.Context(), r.on(r.s.targetC, name))
+	r.must(nil, err)
+	if w, g := fmt.Sprint(want), fmt.Sprint(got); w != g {
+		r.t.Errorf("%s: source %s, target %s", when, w, g)
+	}
 }
 
 // back sets the checkpoint back, as if the process had been killed before it
@@ -140,6 +157,7 @@ func TestCappedRings(t *testing.T) {
 	for name, f := range map[string]func(*testing.T, servers){
 		"copied with changes": testCappedCopied, "turned while stopped": testCappedTurned, "rotated while stopped": testCappedRotated,
 		"rotated again and again": testCappedChain, "unique": testCappedUnique, "killed": testCappedKilled, "rename repeated": testCappedRenameRepeated,
+		"renamed in": testCappedRenamedIn, "incremental": testCappedIncremental, "zero timestamps": testCappedTimestamps, "disputed": testCappedDisputed, "written meanwhile": testCappedWritten,
 	} {
 		t.Run(name, func(t *testing.T) { f(t, s) })
 	}
@@ -261,4 +279,149 @@ func testCappedRenameRepeated(t *testing.T, s servers) {
 	r.settled("applied")
 	r.back(before, bson.E{Key: "intent", Value: renamed})
 	r.settled("renamed again")
+}
+
+// testCappedRenamedIn: a ring that comes into the filter is copied as it is by
+// then, and again after a kill.
+func testCappedRenamedIn(t *testing.T, s servers) {
+	r := newRings(t, s, "ringin")
+	r.spec.Rules.Exclude = []string{r.db + ".out*"}
+	r.create("out", 3)
+	r.put("out", 1, 2, 3)
+	r.create("c", 3)
+	r.put("c", 1)
+	r.settled1("first", "c")
+	before := lastOp(t, s.srcDB)
+	r.rename("out", "c", true)
+	renamed := lastOp(t, s.srcDB)
+	r.put("c", 4, 1, 2)
+	r.drop("c", 1)
+	r.put("c", 1)
+	r.settled("renamed in")
+	saved := lastOp(t, s.srcDB)
+	r.put("c", 3, 4, 2)
+	r.settled("went on")
+	r.back(saved)
+	r.settled("went on again")
+	r.back(before, bson.E{Key: "intent", Value: renamed})
+	r.settled("renamed in again")
+}
+
+// testCappedIncremental: the target was filled by other means, and is ahead of the
+// start.
+func testCappedIncremental(t *testing.T, s servers) {
+	r := newRings(t, s, "ringinc")
+	r.create("c", 3)
+	r.put("c", 1, 2, 3)
+	from := lastOp(t, s.srcDB)
+	r.put("c", 4, 1, 5)
+	r.settled("filled")
+	r.put("c", 2, 4, 1, 5)
+	r.spec.Job, r.spec.Mode, r.spec.StartAt = "ringinc later", replicate.ModeIncremental, from.String()
+	r.settled("incremental")
+}
+
+// testCappedWritten copies and follows rings that are written all the time.
+func testCappedWritten(t *testing.T, s servers) {
+	r := newRings(t, s, "ringlive")
+	r.create("c", 5)
+	big := options.CreateCollection().SetCapped(true).SetSizeInBytes(8 << 20)
+	r.must(nil, s.srcDB.Database(r.db).CreateCollection(t.Context(), "big", big))
+	padding := strings.Repeat("p", 1000)
+	var docs []any
+	for i := range 10000 {
+		docs = append(docs, bson.D{{Key: "_id", Value: -i}, {Key: "p", Value: padding}})
+	}
+	r.insert(r.on(s.srcDB, "big"), docs...)
+	ctx, stop := context.WithCancel(t.Context())
+	written := make(chan error, 2)
+	write := func(coll *driver.Collection, id, doc func(i int) any) {
+		for i := 0; ; i++ {
+			_, err := coll.InsertOne(ctx, doc(i))
+			if err == nil && i%11 == 0 {
+				_, err = coll.DeleteOne(ctx, bson.D{{Key: "_id", Value: id(i)}})
+			}
+			if ctx.Err() != nil {
+				written <- nil
+				return
+			}
+			if err != nil {
+				written <- err
+				return
+			}
+		}
+	}
+	seventh := func(i int) any { return i % 7 } // of which five fit
+	go write(r.src, seventh, func(i int) any { return bson.D{{Key: "_id", Value: seventh(i)}, {Key: "i", Value: i}} })
+	same := func(i int) any { return i }
+	go write(r.on(s.srcDB, "big"), same, func(i int) any { return bson.D{{Key: "_id", Value: i}, {Key: "p", Value: padding}} })
+	for n := range 2 {
+		r.spec.Job = fmt.Sprint("ringlive", n)
+		r.must(nil, s.targetC.Database(r.db).Drop(t.Context()))
+		r.run()
+		r.await("follows", func() bool { return r.j.Status().Phase == replicate.PhaseFollowing })
+		if n < 1 {
+			r.end()
+		}
+	}
+	stop()
+	for range 2 {
+		r.must(nil, <-written)
+	}
+	r.caughtUp()
+	r.end()
+	if !r.equal("written meanwhile") {
+		return
+	}
+	r.settled("started again")
+}
+
+// testCappedTimestamps: an insert puts the present time into a zero timestamp,
+// which is undone, also after a kill in between.
+func testCappedTimestamps(t *testing.T, s servers) {
+	r := newRings(t, s, "ringzero")
+	r.create("c", 3)
+	r.must(nil, s.srcDB.Database(r.db).CreateCollection(t.Context(), "collated", options.CreateCollection().SetCollation(&options.Collation{Locale: "en"})))
+	r.put("c", 1)
+	r.settled("first")
+	from := lastOp(t, s.srcDB)
+	for id := 10; id < 13; id++ {
+		for _, name := range []string{"c", "collated"} { // a pipeline stores it as it is
+			r.must(r.on(s.srcDB, name).UpdateOne(t.Context(), bson.D{{Key: "_id", Value: id}}, bson.A{bson.D{{Key: "$replaceWith", Value: bson.D{
+				{Key: "$literal", Value: bson.D{{Key: "_id", Value: id}, {Key: "t", Value: bson.Timestamp{}}}}}}}}, options.UpdateOne().SetUpsert(true)))
+		}
+	}
+	r.settled("zero")
+	r.set(r.dst, 12, bson.D{{Key: "t", Value: bson.Timestamp{T: 1, I: 1}}})
+	r.back(from)
+	r.settled("killed before it was undone")
+	r.must(r.dst.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: 12}}))
+	r.set(r.dst, 11, bson.D{{Key: "t", Value: bson.Timestamp{T: 1, I: 1}}})
+	r.back(from)
+	r.settled("killed in between")
+}
+
+// testCappedDisputed: what concerns a document in dispute reaches its letter,
+// though the target has later events.
+func testCappedDisputed(t *testing.T, s servers) {
+	r := &rings{newConflicted(t, s, "ringletter", replicate.ConflictSkip)}
+	r.create("c", 3)
+	r.must(r.src.Indexes().CreateOne(t.Context(), uniqueOn("k")))
+	r.insert(r.src, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 1}})
+	r.run()
+	r.caughtUp()
+	r.insert(r.dst, bson.D{{Key: "_id", Value: "f"}, {Key: "k", Value: 2}})
+	r.insert(r.src, bson.D{{Key: "_id", Value: 2}, {Key: "k", Value: 2}, {Key: "x", Value: 0}})
+	r.caughtUp()
+	r.oneLetter("open", "key", r.conflicted.on(r.src, 2))
+	r.end()
+	r.set(r.src, 2, bson.D{{Key: "x", Value: 1}})
+	third := bson.D{{Key: "_id", Value: 3}, {Key: "k", Value: 3}}
+	r.insert(r.src, third)
+	r.insert(r.dst, third) // the update waits for a barrier, the insert does not
+	r.run()
+	r.caughtUp()
+	r.same(1, 3)
+	r.oneLetter("open", "key", r.conflicted.on(r.src, 2))
+	r.end()
 }

@@ -202,7 +202,7 @@ func (j *Job) task(c catalog.Collection, target string) copy.Task {
 func (j *Job) runCopy(ctx context.Context, tasks []copy.Task, after mongo.OpTime) error {
 	eng := copy.New(j.src, j.dst, sliceStore{j.store}, copy.Options{
 		Readers: j.spec.Readers, Writers: j.spec.Writers, AfterClusterTime: after, Log: j.log,
-		Recreate: j.recreate, Refused: j.copyRefused(after), Limit: j.limit, SourceGate: j.srcGate, TargetGate: j.dstGate,
+		Recreate: j.recreate, Widen: j.widen, Refused: j.copyRefused(after), Limit: j.limit, SourceGate: j.srcGate, TargetGate: j.dstGate,
 	})
 	j.state.setCopy(eng)
 	return eng.Run(ctx, tasks)
@@ -217,6 +217,41 @@ func (j *Job) recreate(ctx context.Context, t copy.Task) error {
 		return err
 	}
 	return j.cat.CreateOurs(ctx, t.Source, ns, j.rules)
+}
+
+// widen makes room in a capped collection of the target for all that the source's
+// takes by now: its limits may have grown since it was listed, which the oplog
+// tells later.
+func (j *Job) widen(ctx context.Context, t copy.Task) error {
+	if !j.dst.Info.Version.AtLeast(6, 0) { // nor can the source's have changed
+		return nil
+	}
+	sourceDB, _ := mongo.SplitNS(t.Source.NS) // it cannot have left it
+	reply, err := j.src.Command(ctx, sourceDB, bson.D{{Key: "listCollections", Value: 1},
+		{Key: "filter", Value: bson.D{{Key: "info.uuid", Value: t.Source.UUID}}}})
+	if err != nil {
+		return fmt.Errorf("read options of %s: %w", t.Source.NS, err)
+	}
+	options, found := reply.Lookup("cursor", "firstBatch", "0", "options").DocumentOK()
+	if !found {
+		return nil
+	}
+	db, name := mongo.SplitNS(t.Target)
+	specs, err := j.dst.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: name}})
+	if err != nil || len(specs) == 0 {
+		return err
+	}
+	for _, l := range []struct{ option, command string }{{"size", "cappedSize"}, {"max", "cappedMax"}} {
+		want, _ := options.Lookup(l.option).AsInt64OK() // max: 0 is none
+		have, limited := specs[0].Options.Lookup(l.option).AsInt64OK()
+		if !limited || want != 0 && want <= have {
+			continue
+		}
+		if _, err := j.dst.Command(ctx, db, bson.D{{Key: "collMod", Value: name}, {Key: l.command, Value: want}}); err != nil {
+			return fmt.Errorf("make room in %s on the target: %w", t.Target, err)
+		}
+	}
+	return nil
 }
 
 // buildIndexes builds what need not wait for consistency, collections side by

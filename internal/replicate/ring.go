@@ -62,6 +62,7 @@ type entry struct {
 	doc        bson.Raw // nil when it is not known
 	place      int      // on the target, -1 when it is not there
 	same       bool     // as on the target
+	unrepaired bool     // but for zero timestamps, which were not put back yet
 	prev, next *entry
 }
 
@@ -91,6 +92,10 @@ func (r *ring) insert(id string, doc bson.Raw) {
 	e := &entry{id: id, doc: doc, place: -1, prev: r.last}
 	if d, ok := r.target.docs[id]; ok {
 		e.place, e.same = d.place, bytes.Equal(d.doc, doc)
+		if !e.same && delta.MayHoldEmptyTimestamp(doc) {
+			e.same = sameRepaired(d.doc, doc)
+			e.unrepaired = e.same
+		}
 	}
 	if r.last == nil {
 		r.first = e
@@ -133,6 +138,7 @@ func (r *ring) update(id string, o bson.Raw) {
 		}
 		r.bytes += int64(len(e.doc))
 		e.same = e.place >= 0 && e.doc != nil && bytes.Equal(e.doc, r.target.docs[id].doc)
+		e.unrepaired = false
 		r.count(e, 1)
 		return
 	}
@@ -196,6 +202,27 @@ func (r *ring) pair(older, newer *entry, n int) {
 	if older != nil && newer != nil && older.place <= newer.place {
 		r.unsorted += n
 	}
+}
+
+// sameRepaired reports that a document is the other one but for the present time
+// that an insert put in place of zero timestamps.
+func sameRepaired(there, doc bson.Raw) bool {
+	_, d, ok := delta.AppendTimestampRepair(nil, doc)
+	if !ok {
+		return false
+	}
+	out, _, err := delta.Apply(nil, there, d)
+	return err == nil && bytes.Equal(out, doc)
+}
+
+// unrepaired are the documents whose zero timestamps have to be put back.
+func (r *ring) unrepaired() (docs []bson.Raw) {
+	for e := r.first; e != nil; e = e.next {
+		if e.unrepaired {
+			docs = append(docs, e.doc)
+		}
+	}
+	return docs
 }
 
 // updated applies an oplog update; nil if it cannot be applied.
