@@ -71,6 +71,10 @@ type Options struct {
 	Letters    *deadletter.Store
 	// Reread reads a document from the source, in a state at or after a position.
 	Reread func(ctx context.Context, from Origin, id bsoncore.Value, at mongo.OpTime) (Reread, error)
+	// Skipped is told of documents that updates inside the window did not find.
+	// Either a later change explains that, or something else took them away. It
+	// is called by several goroutines.
+	Skipped func(ctx context.Context, from Origin, ids []bsoncore.Value) error
 	// Transactions of the target; nil starts a session for each, and sends
 	// no batches in transactions.
 	Transactions *mongo.Transactions

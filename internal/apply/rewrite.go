@@ -45,6 +45,9 @@ func (w *worker) rewriteSome(ctx context.Context, t *target, ops []*op) error {
 				}
 				continue
 			}
+			if err := w.skip(ctx, t, o); err != nil {
+				return err
+			}
 			w.e.n.skipped.Add(1)
 			continue
 		}

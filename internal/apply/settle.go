@@ -134,6 +134,11 @@ func (w *worker) outcome(ctx context.Context, p *parkedOp) (s settled, done bool
 		}
 		o.window = o.window || disputed && (o.at == l.At || !l.Until.Before(o.at))
 		s.at = o.at
+		if o.kind == opUpdate && s.doc == nil && o.window {
+			if err := w.skip(ctx, p.t, &o); err != nil {
+				return s, false, err
+			}
+		}
 		why, err := w.replayStep(p, &o, &s.doc)
 		if err != nil {
 			return s, false, err

@@ -272,13 +272,21 @@ func (w *worker) updates(ctx context.Context, t *target, ops []*op) error {
 }
 
 // explainMissing settles updates that matched no document: inside the window
-// the document is deleted by a later event; outside it is a conflict.
+// the document is deleted by a later event, or has to be looked for when the window
+// ends; outside it is a conflict.
 func (w *worker) explainMissing(ctx context.Context, t *target, ops []*op, missing int64) error {
-	var strict []*op
+	var strict, lenient []*op
 	for _, o := range ops {
-		if !o.window && o.kind != opPut {
+		switch {
+		case o.kind == opPut:
+		case o.window:
+			lenient = append(lenient, o)
+		default:
 			strict = append(strict, o)
 		}
+	}
+	if err := w.skipAbsent(ctx, t, lenient); err != nil {
+		return err
 	}
 	if len(strict) > 0 {
 		docs, err := w.fetch(ctx, t, strict)

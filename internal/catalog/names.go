@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -58,6 +59,16 @@ func (n *Names) Target(targetNS string) (Name, bool) {
 	}
 	ns, ok := n.byTarget[targetNS]
 	return n.bySource[ns], ok
+}
+
+// ByUUID finds the name that a collection of the source has now.
+func (n *Names) ByUUID(uuid []byte) (Name, bool) {
+	for _, one := range n.bySource {
+		if len(uuid) > 0 && bytes.Equal(one.UUID.Data, uuid) {
+			return one, true
+		}
+	}
+	return Name{}, false
 }
 
 // OfDB lists what stems from a database of the source, sorted.

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 
 	"github.com/millrace/millrace/internal/catalog"
 	"github.com/millrace/millrace/internal/mongo"
@@ -77,7 +79,7 @@ func (s *Store) LoadNames(ctx context.Context) (*catalog.Names, error) {
 }
 
 func (s *Store) loadCollections(ctx context.Context) ([]collectionDoc, error) {
-	cur, err := s.db.Collection("collections").Find(ctx, bson.D{{Key: "job", Value: s.job}})
+	cur, err := s.db.Collection("collections", localRead()).Find(ctx, bson.D{{Key: "job", Value: s.job}})
 	if err != nil {
 		return nil, fmt.Errorf("load catalog of job %s: %w", s.job, err)
 	}
@@ -108,28 +110,33 @@ func (s *Store) NoteNames(ctx context.Context, change catalog.NameChange) error 
 			removes = append(removes, bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: s.job + "/" + ns}}}, {Key: "limit", Value: 1}})
 		}
 	}
-	if err := s.collections(ctx, "update", "updates", puts); err != nil {
+	if err := s.bulk(ctx, "collections", "update", "updates", puts); err != nil {
 		return err
 	}
-	return s.collections(ctx, "delete", "deletes", removes)
+	return s.bulk(ctx, "collections", "delete", "deletes", removes)
+}
+
+// localRead sees what a write with write concern 1 left.
+func localRead() *options.CollectionOptionsBuilder {
+	return options.Collection().SetReadConcern(readconcern.Local())
 }
 
 var emptyOptions = bson.Raw{5, 0, 0, 0, 0}
 
-// collections runs a write on the catalog with write concern 1.
-func (s *Store) collections(ctx context.Context, command, field string, ops bson.A) error {
+// bulk runs a write on one of the store's collections with write concern 1.
+func (s *Store) bulk(ctx context.Context, coll, command, field string, ops bson.A) error {
 	for part := range slices.Chunk(ops, 1000) {
-		raw, err := s.c.Command(ctx, mongo.StateDB, bson.D{{Key: command, Value: "collections"}, {Key: field, Value: part},
+		raw, err := s.c.Command(ctx, mongo.StateDB, bson.D{{Key: command, Value: coll}, {Key: field, Value: part},
 			{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}})
 		if err != nil {
-			return fmt.Errorf("save the names of job %s: %w", s.job, err)
+			return fmt.Errorf("save %[2]s of job %[1]s: %[3]w", s.job, coll, err)
 		}
 		res := wire.ParseWriteResult([]byte(raw))
 		if err := mongo.WriteInterrupted(res); err != nil {
-			return fmt.Errorf("save the names of job %s: %w", s.job, err)
+			return fmt.Errorf("save %[2]s of job %[1]s: %[3]w", s.job, coll, err)
 		}
 		if len(res.Errors) > 0 {
-			return fmt.Errorf("save the names of job %s: %s (code %d)", s.job, res.Errors[0].Message, res.Errors[0].Code)
+			return fmt.Errorf("save %[2]s of job %[1]s: %[3]s (code %[4]d)", s.job, coll, res.Errors[0].Message, res.Errors[0].Code)
 		}
 		s.ObserveTerm(res.Term)
 	}

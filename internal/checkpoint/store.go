@@ -234,7 +234,7 @@ func (s *Store) write(ctx context.Context, set bson.D, w any) (term int64, err e
 
 // Reset removes the job with its slices and catalog.
 func (s *Store) Reset(ctx context.Context) error {
-	for _, coll := range []string{"slices", "collections"} {
+	for _, coll := range []string{"slices", "collections", "skipped"} {
 		if _, err := s.db.Collection(coll).DeleteMany(ctx, bson.D{{Key: "job", Value: s.job}}); err != nil {
 			return fmt.Errorf("reset job %s: %s: %w", s.job, coll, err)
 		}

@@ -32,6 +32,7 @@ type follower struct {
 	windowEnd mongo.OpTime
 	intent    mongo.OpTime // a schema change that may have been applied before the restart
 	finalAt   mongo.OpTime // where finalize drains to; zero: not asked
+	skips     *skips
 
 	mu    sync.Mutex    // orders saves of positions
 	saved tail.Position // last position saved
@@ -51,13 +52,16 @@ func (j *Job) follow(ctx context.Context, job checkpoint.Job) error {
 	if err := f.openWindow(ctx); err != nil {
 		return err
 	}
+	if err := f.openSkips(ctx); err != nil {
+		return err
+	}
 	capped, err := j.cappedStarts(ctx, job.Applied, f.windowEnd)
 	if err != nil {
 		return err
 	}
 	pos := tail.Position{Applied: job.Applied, ReadFrom: job.ReadFrom}
 	f.saved = pos
-	f.eng = j.newApply(pos, apply.Options{Schema: f.schema, WindowEnd: f.windowEnd, CappedStarts: capped})
+	f.eng = j.newApply(pos, apply.Options{Schema: f.schema, Skipped: f.skips.note, WindowEnd: f.windowEnd, CappedStarts: capped})
 	f.src = tail.NewOplog(j.src, tail.OplogOptions{Keep: j.keep, Log: j.log, Spool: j.spooler.handOver(), Drained: j.spooler.stop})
 	j.state.setFollow(f.eng, f.src)
 	return f.run(ctx, pos)
@@ -106,6 +110,9 @@ func ignore(err, what error) error {
 // phase.
 func (f *follower) emit(ctx context.Context, b *tail.Batch) error {
 	if err := f.eng.Feed(ctx, b); err != nil || b.Partial { // what is half there is no position
+		return err
+	}
+	if err := f.explainSkips(ctx, b.End); err != nil {
 		return err
 	}
 	if f.phase == PhaseOverlap && !b.End.Before(mongo.MaxOpTime(f.job.Consistent, f.windowEnd)) {
@@ -173,6 +180,9 @@ func (f *follower) finalize(ctx context.Context) error {
 	f.j.letters.RetryAll()
 	if err := f.eng.Drain(ctx); err != nil {
 		return err
+	}
+	if f.skips.any.Load() {
+		return nil // looked at with the next batch
 	}
 	if err := f.save(ctx); err != nil {
 		return err

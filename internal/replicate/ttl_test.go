@@ -8,7 +8,11 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/checkpoint"
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/replicate"
 	"github.com/millrace/millrace/internal/rule"
 )
@@ -20,6 +24,8 @@ func TestTargetExpires(t *testing.T) {
 	s.srcDB, s.targetC = connect(t, s.src.URI()), connect(t, s.dst.URI())
 	t.Run("merge", func(t *testing.T) { testExpiresMerge(t, s) })
 	t.Run("filled", func(t *testing.T) { testExpiresFilled(t, s) })
+	t.Run("removed before", func(t *testing.T) { testRemovedBefore(t, s) })
+	t.Run("skipped by an earlier run", func(t *testing.T) { testSkippedEarlier(t, s) })
 	t.Run("made later", func(t *testing.T) { testExpiresMadeLater(t, s) })
 }
 
@@ -203,4 +209,69 @@ func testExpiresMadeLater(t *testing.T, s servers) {
 	f.complete("refreshed")
 	f.noDifferences()
 	f.expiry(24 * 3600)
+}
+
+// testRemovedBefore: the target's expiry took documents before the job began,
+// which the source changed since. Nothing is wrong with those it deleted.
+func testRemovedBefore(t *testing.T, s servers) {
+	f := newFollowing(t, s, "removed", rule.Config{Include: []string{"removed"}})
+	f.spec.Mode, f.spec.StartAt = replicate.ModeIncremental, lastOp(t, s.srcDB).String()
+	f.expiring(s.srcDB, 24*3600)
+	f.expiring(s.targetC, 24*3600)
+	f.expiringDocs(s.srcDB)
+	f.put(s.srcDB, "removed", "index", "deleted", "renamed")
+	f.spec.StartAt = lastOp(t, s.srcDB).String()
+	f.refresh()
+	index := s.srcDB.Database("removed").Collection("index")
+	f.must(index.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: "deleted"}}))
+	f.rename("removed.index", "removed.later")
+	f.update("removed", "later", 1)
+	f.rename("removed.later", "removed.index")
+	f.update("removed", "index", 2)
+	f.run()
+	f.caughtUp()
+	f.await("all is read again", func() bool { st := f.j.Status().Conflicts; return st.Undecided == 0 && st.Settled == 3*expiringDocs+1 })
+	f.complete("read again")
+	f.src, f.dst = index, s.targetC.Database("removed").Collection("index")
+	f.same(1, 2, 3, "renamed")
+	f.refresh()
+	f.caughtUp()
+	f.same(1, 2, 3)
+	f.noDifferences()
+}
+
+// testSkippedEarlier: an earlier run of the job skipped an update, and ended
+// before the window did.
+func testSkippedEarlier(t *testing.T, s servers) {
+	f := newFollowing(t, s, "earlier", rule.Config{Include: []string{"earlier"}})
+	f.put(s.srcDB, "earlier", "c", 1, 2, 3)
+	f.run()
+	f.caughtUp()
+	f.end()
+	f.src, f.dst = s.srcDB.Database("earlier").Collection("c"), s.targetC.Database("earlier").Collection("c")
+	f.remove(f.dst, 1)
+	f.remove(f.dst, 2)
+	f.remove(f.src, 2)
+	dst, err := mongo.Connect(t.Context(), s.dst.URI(), mongo.Options{})
+	f.must(nil, err)
+	defer dst.Close()
+	specs, err := f.src.Database().ListCollectionSpecifications(t.Context(), bson.D{{Key: "name", Value: "c"}})
+	f.must(nil, err)
+	var list []checkpoint.Skipped
+	for _, id := range []byte{1, 2, 3} {
+		list = append(list, checkpoint.Skipped{Source: "earlier.c", UUID: [16]byte(specs[0].UUID.Data), ID: bsoncore.Value{Type: bsoncore.TypeInt32, Data: []byte{id, 0, 0, 0}}})
+	}
+	f.must(nil, checkpoint.Open(dst, "earlier", "majority").NoteSkipped(t.Context(), list))
+	f.run()
+	f.caughtUp()
+	f.await("it is read again", func() bool { return f.on(f.dst, 1) != nil })
+	f.same(1, 3)
+	if f.on(f.dst, 2) != nil {
+		t.Error("a deleted document came back")
+	}
+	left, err := s.targetC.Database("millrace").Collection("skipped").CountDocuments(t.Context(), bson.D{})
+	if err != nil || left != 0 {
+		t.Errorf("%d documents are still remembered, %v", left, err)
+	}
+	f.noDifferences()
 }
