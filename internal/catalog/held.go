@@ -95,7 +95,7 @@ func (t *Target) hold(ctx context.Context, settings ...HeldSetting) error {
 		filter := bson.D{{Key: "_id", Value: id}}
 		if !h.Unbuilt && h.Expire == nil {
 			own := append(filter, bson.E{Key: "was", Value: bson.D{{Key: "$exists", Value: true}}})
-			models = append(models, driver.NewUpdateOneModel().SetFilter(own).SetUpdate(standIn),
+			models = append(models, driver.NewUpdateOneModel().SetFilter(own).SetUpdate(standIn()),
 				driver.NewDeleteOneModel().SetFilter(append(filter, bson.E{Key: "was", Value: bson.D{{Key: "$exists", Value: false}}})))
 			continue
 		}
@@ -125,7 +125,9 @@ func (t *Target) hold(ctx context.Context, settings ...HeldSetting) error {
 }
 
 // standIn makes the expiry that the target had the one to be restored.
-var standIn = bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "unbuilt", Value: false}, {Key: "expire", Value: "$was"}}}}}
+func standIn() bson.A {
+	return bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "unbuilt", Value: false}, {Key: "expire", Value: "$was"}}}}}
+}
 
 // holdExpiry holds the expiry of a collection back.
 func (t *Target) holdExpiry(ctx context.Context, ns string, expire bson.RawValue) error {
@@ -164,7 +166,7 @@ func (t *Target) moveHeld(ctx context.Context, from, to string) error {
 // The expiries that the target had before stay held back, and known.
 func (t *Target) Forget(ctx context.Context) error {
 	own := bson.D{{Key: "_id.job", Value: t.o.Job}, {Key: "was", Value: bson.D{{Key: "$exists", Value: true}}}}
-	if _, err := t.heldStore().UpdateMany(ctx, own, standIn); err != nil {
+	if _, err := t.heldStore().UpdateMany(ctx, own, standIn()); err != nil {
 		return fmt.Errorf("forget what is held back: %w", err)
 	}
 	rest := bson.D{{Key: "_id.job", Value: t.o.Job}, {Key: "was", Value: bson.D{{Key: "$exists", Value: false}}}}

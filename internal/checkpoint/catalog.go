@@ -102,7 +102,7 @@ func (s *Store) NoteNames(ctx context.Context, change catalog.NameChange) error 
 	for _, one := range change.Put {
 		put[one.NS] = true
 		doc := collectionDoc{ID: s.job + "/" + one.NS, Job: s.job, Target: one.Target, Gone: one.Gone,
-			Collection: catalog.Collection{NS: one.NS, Type: one.Type, UUID: one.UUID, Options: emptyOptions}}
+			Collection: catalog.Collection{NS: one.NS, Type: one.Type, UUID: one.UUID, Options: bson.Raw{5, 0, 0, 0, 0}}}
 		puts = append(puts, bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: doc.ID}}}, {Key: "u", Value: doc}, {Key: "upsert", Value: true}})
 	}
 	for _, ns := range change.Removed {
@@ -120,8 +120,6 @@ func (s *Store) NoteNames(ctx context.Context, change catalog.NameChange) error 
 func localRead() *options.CollectionOptionsBuilder {
 	return options.Collection().SetReadConcern(readconcern.Local())
 }
-
-var emptyOptions = bson.Raw{5, 0, 0, 0, 0}
 
 // bulk runs a write on one of the store's collections with write concern 1.
 func (s *Store) bulk(ctx context.Context, coll, command, field string, ops bson.A) error {
