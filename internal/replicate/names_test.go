@@ -450,9 +450,15 @@ func testReadOfGone(t *testing.T, s servers) {
 	})
 	f.caughtUp()
 	f.has("gone", "a")
-	l := f.letters()
-	if len(l) != 1 || l[0].State != "settled" || l[0].Cause != "missing" || !strings.Contains(l[0].Reason, "dropped the collection") {
-		t.Errorf("letters: %+v", l)
+	// The rename has the first one tried once more, and the next update may need another.
+	letters := f.letters()
+	if len(letters) == 0 {
+		t.Error("no letter")
+	}
+	for _, l := range letters {
+		if l.State != "settled" || l.Cause != "missing" || !strings.Contains(l.Reason, "dropped the collection") {
+			t.Errorf("letter: %+v", l)
+		}
 	}
 	f.src, f.dst = s.srcDB.Database("gone").Collection("a"), s.targetC.Database("gone").Collection("a")
 	f.same(1)
