@@ -72,6 +72,10 @@ type Options struct {
 	Schema func(ctx context.Context, ev *tail.Event, before mongo.OpTime, last bool) error
 	// WindowEnd is until where the target may be ahead of an event.
 	WindowEnd mongo.OpTime
+	// Overlap is until where updates that find no document are made good from the
+	// source: what the target had before the job, or what the copy read, need not
+	// be what the source had. Later ones are conflicts.
+	Overlap mongo.OpTime
 	// Refused are documents that a conflict stopped an earlier run at: the target
 	// is not ahead of their events from those positions on.
 	Refused []Place
@@ -245,6 +249,9 @@ func (e *Engine) Run(ctx context.Context) error {
 
 // SetWindow moves the end of the window in which the target may be ahead.
 func (e *Engine) SetWindow(end mongo.OpTime) { e.window.Store(&end) }
+
+// SetOverlap moves the end of Options.Overlap. Called from Options.Schema.
+func (e *Engine) SetOverlap(end mongo.OpTime) { e.o.Overlap = end }
 
 // Renamed tells that at a position a target collection got another name, or
 // went. Called from Options.Schema.

@@ -224,7 +224,8 @@ func (e *Engine) makeRoom(ctx context.Context) error {
 }
 
 // judgeSkipped is called when the window is over: what nothing has explained is
-// missing because somebody else deleted it, and is handled by policy.
+// missing because somebody else deleted it. In the overlap it is made good, later
+// it is handled by policy.
 func (e *Engine) judgeSkipped(ctx context.Context) error {
 	if e.skipped.len() == 0 || e.fed.Before(*e.window.Load()) {
 		return nil
@@ -239,6 +240,13 @@ func (e *Engine) judgeSkipped(ctx context.Context) error {
 			return err
 		}
 		id := p.value()
+		if !e.o.Overlap.Before(p.At) && e.o.Letters != nil && e.o.Reread != nil {
+			if err := e.readAgain(ctx, t, p); err != nil {
+				return err
+			}
+			e.skipped.remove(p)
+			continue
+		}
 		lost := &parkedOp{t: t, hash: t.hash(id), id: id, refused: &refusal{cause: deadletter.CauseMissing, text: textMissing},
 			steps: []op{{kind: opUpdate, id: id, at: p.At, since: p.At.TS}}}
 		if _, err := e.settle(ctx, parkedBatch{ops: []*parkedOp{lost}}, true); err != nil {
@@ -247,4 +255,20 @@ func (e *Engine) judgeSkipped(ctx context.Context) error {
 		e.skipped.remove(p)
 	}
 	return nil
+}
+
+// readAgain takes a document from the source. What it says is ahead of the
+// stream, so the document waits in a letter until the stream has passed it.
+func (e *Engine) readAgain(ctx context.Context, t *target, p Place) error {
+	id := p.value()
+	r, err := e.o.Reread(ctx, t.origin(), id, p.At)
+	if err != nil {
+		return fmt.Errorf("read %s, _id %s, from the source: %w", t.ns, idString(id), err)
+	}
+	if r.Doc == nil {
+		return nil // its deletion, or the drop of its collection, follows
+	}
+	e.o.Log.Warn("a document that the source has was not on the target; it is read again", "ns", t.ns, "_id", idString(id), "position", p.At)
+	return e.o.Letters.Write(ctx, deadletter.Letter{NS: t.ns, State: deadletter.Undecided, Cause: deadletter.CauseMissing, DocID: id, Doc: r.Doc,
+		At: r.From, Until: r.Until, Reason: textMissing})
 }

@@ -48,6 +48,10 @@ func (t *Target) MakeWay(ctx context.Context, ch Change, o ApplyOptions) error {
 	ns, to := ch.NS, false
 	switch ch.Kind {
 	case ChangeCreate:
+	case ChangeView:
+		if one, ok := o.Names.Source(ns); ok && one.Type == TypeView {
+			return nil // ours, redefined
+		}
 	case ChangeRename:
 		ns, to = ch.To, true
 	default:

@@ -133,7 +133,8 @@ func (s *Store) Write(ctx context.Context, l Letter) error {
 // be about nothing is removed.
 func (s *Store) Settle(ctx context.Context, l Letter, reason string) error {
 	var err error
-	if l.State == Undecided && l.Cause != CauseMissing && l.Cause != CauseShape && l.Cause != CauseInWay {
+	nothing := l.State == Undecided && l.Cause != CauseMissing && l.Cause != CauseShape && l.Cause != CauseInWay
+	if nothing {
 		err = s.run(ctx, []bson.D{
 			{{Key: "delete", Value: Collection}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: l.ID}}}, {Key: "limit", Value: 1}}}}},
 			{{Key: "delete", Value: partsCollection}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "letter", Value: l.ID}}}, {Key: "limit", Value: 0}}}}},
@@ -144,7 +145,7 @@ func (s *Store) Settle(ctx context.Context, l Letter, reason string) error {
 	if err != nil {
 		return fmt.Errorf("settle dead letter %s: %w", l.ID, err)
 	}
-	s.Forgotten(l, l.State != Undecided)
+	s.Forgotten(l, !nothing)
 	return nil
 }
 

@@ -68,7 +68,7 @@ func (j *Job) follow(ctx context.Context, job checkpoint.Job) error {
 	pos := tail.Position{Applied: job.Applied, ReadFrom: job.ReadFrom}
 	f.saved, f.refused = pos, len(job.Refused) > 0
 	failpoint.Hit("window.after")
-	f.eng = j.newApply(pos, apply.Options{Schema: f.schema, WindowEnd: f.windowEnd, CappedStarts: capped,
+	f.eng = j.newApply(pos, apply.Options{Schema: f.schema, WindowEnd: f.windowEnd, Overlap: job.Consistent, CappedStarts: capped,
 		Refused: places(job.Refused), Skipped: places(skipped)})
 	f.src = tail.NewOplog(j.src, tail.OplogOptions{Keep: j.keep, Log: j.log, Spool: j.spooler.handOver(), Drained: j.spooler.stop})
 	j.state.setFollow(f.eng, f.src)
@@ -421,6 +421,7 @@ func (f *follower) resync(ctx context.Context, ev *tail.Event, effect catalog.Ef
 	}
 	f.windowEnd = mongo.MaxOpTime(f.windowEnd, newest)
 	f.eng.SetWindow(f.windowEnd)
+	f.eng.SetOverlap(f.windowEnd)
 	if f.phase == PhaseFollowing {
 		f.phase = PhaseOverlap
 	}

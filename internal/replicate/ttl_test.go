@@ -20,6 +20,7 @@ func TestTargetExpires(t *testing.T) {
 	s.srcDB, s.targetC = connect(t, s.src.URI()), connect(t, s.dst.URI())
 	t.Run("merge", func(t *testing.T) { testExpiresMerge(t, s) })
 	t.Run("filled", func(t *testing.T) { testExpiresFilled(t, s) })
+	t.Run("removed before", func(t *testing.T) { testRemovedBefore(t, s) })
 	t.Run("made later", func(t *testing.T) { testExpiresMadeLater(t, s) })
 }
 
@@ -203,4 +204,33 @@ func testExpiresMadeLater(t *testing.T, s servers) {
 	f.complete("refreshed")
 	f.noDifferences()
 	f.expiry(24 * 3600)
+}
+
+// testRemovedBefore: the target's expiry took documents before the job began,
+// which the source changed since. Nothing is wrong with those it deleted.
+func testRemovedBefore(t *testing.T, s servers) {
+	f := newFollowing(t, s, "removed", rule.Config{Include: []string{"removed"}})
+	f.spec.Mode, f.spec.StartAt = replicate.ModeIncremental, lastOp(t, s.srcDB).String()
+	f.expiring(s.srcDB, 24*3600)
+	f.expiring(s.targetC, 24*3600)
+	f.expiringDocs(s.srcDB)
+	f.put(s.srcDB, "removed", "index", "deleted", "renamed")
+	f.spec.StartAt = lastOp(t, s.srcDB).String()
+	f.refresh()
+	index := s.srcDB.Database("removed").Collection("index")
+	f.must(index.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: "deleted"}}))
+	f.rename("removed.index", "removed.later")
+	f.update("removed", "later", 1)
+	f.rename("removed.later", "removed.index")
+	f.update("removed", "index", 2)
+	f.run()
+	f.caughtUp()
+	f.await("all is read again", func() bool { st := f.j.Status().Conflicts; return st.Undecided == 0 && st.Settled == 3*expiringDocs+1 })
+	f.complete("read again")
+	f.src, f.dst = index, s.targetC.Database("removed").Collection("index")
+	f.same(1, 2, 3, "renamed")
+	f.refresh()
+	f.caughtUp()
+	f.same(1, 2, 3)
+	f.noDifferences()
 }
