@@ -211,7 +211,7 @@ func (p *play) do(ctx context.Context, e Event) error {
 	case Start:
 		return p.start(e)
 	case Arm, Kill, Stop, Wake, Finalize:
-		return p.process(ctx, e)
+		return p.process(e)
 	case Hold:
 		return s.hold(ctx, true)
 	case Release:
@@ -297,7 +297,7 @@ func (p *play) beside(work func(context.Context) error) {
 // hook does the steps of a history that are not for the source.
 func (p *play) hook(ctx context.Context, s history.Step) error {
 	if s.Do == history.Restart {
-		_ = p.process(ctx, Event{Do: Kill})
+		_ = p.process(Event{Do: Kill})
 		return p.start(Event{Do: Start})
 	}
 	client, err := p.target.client(ctx)
@@ -336,7 +336,7 @@ func (p *play) args(more []string) []string {
 }
 
 // process does something to a process.
-func (p *play) process(ctx context.Context, e Event) error {
+func (p *play) process(e Event) error {
 	m := p.procs[e.Process]
 	if m == nil || m.over() {
 		return fmt.Errorf("it does not run: %w", errLeftOut)
@@ -435,9 +435,9 @@ func (p *play) allOver() bool {
 
 // met tells whether the process has met a point since the last one that was
 // waited for; "" is any.
-func (m *process) met(point string) bool {
-	out := m.Output()
-	rest := out[min(m.seen, len(out)):]
+func (p *process) met(point string) bool {
+	out := p.Output()
+	rest := out[min(p.seen, len(out)):]
 	for at := 0; ; {
 		end := strings.IndexByte(rest[at:], '\n')
 		if end < 0 {
@@ -446,7 +446,7 @@ func (m *process) met(point string) bool {
 		l := rest[at : at+end]
 		at += end + 1
 		if name, ok := strings.CutPrefix(l, "failpoint "); ok && (point == "" || strings.HasPrefix(name, point+" ") || strings.HasPrefix(name, point+"/")) {
-			m.seen += at
+			p.seen += at
 			return true
 		}
 	}
