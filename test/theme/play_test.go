@@ -65,7 +65,7 @@ type player struct {
 	paused   bool
 	told     []string
 	catalogs bool // finalized, and said that catalogs differ
-	lastTold int // number of the event
+	lastTold int  // number of the event
 	now      int
 	claims   claims
 	outs     []string
@@ -259,7 +259,9 @@ func (p *player) start(ctx context.Context, more []string) error {
 func (p *player) control(ctx context.Context, e Event) error {
 	// One that has not read its checkpoint yet does not know that it is paused,
 	// and forgets that it was resumed.
-	ready := func(s replicate.Status) bool { return e.Do == Throttle || s.Paused || s.Phase != replicate.PhaseStarting }
+	ready := func(s replicate.Status) bool {
+		return e.Do == Throttle || s.Paused || s.Phase != replicate.PhaseStarting
+	}
 	if err := p.proc.until(ctx, "listen", ready); err != nil {
 		return err
 	}

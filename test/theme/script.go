@@ -95,7 +95,7 @@ func (r *draw) list(n int, step func() []Event) (out []Event) {
 
 // life is how the job fares among the steps of a trial.
 type life struct {
-	r *draw
+	r                     *draw
 	running, paused, slow bool
 	starts                int
 }
