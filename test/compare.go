@@ -355,9 +355,9 @@ func (c *comparison) documents(ctx context.Context, w, h entry) error {
 		return fmt.Errorf("documents of target %s: %w", h.ns(), err)
 	}
 	defer func() { _ = hs.Close(ctx) }()
-	n := 0
+	n, more, moreToo := 0, false, false
 	for {
-		more, moreToo := ws.Next(ctx), hs.Next(ctx)
+		more, moreToo = ws.Next(ctx), hs.Next(ctx)
 		if err := firstError(ws.Err(), hs.Err()); err != nil {
 			return fmt.Errorf("documents of %s: %w", w.ns(), err)
 		}
@@ -369,11 +369,11 @@ func (c *comparison) documents(ctx context.Context, w, h entry) error {
 		}
 		n++
 	}
-	want, wantOrder, err := rest(ctx, ws)
+	want, wantOrder, err := rest(ctx, ws, more)
 	if err != nil {
 		return err
 	}
-	have, haveOrder, err := rest(ctx, hs)
+	have, haveOrder, err := rest(ctx, hs, moreToo)
 	if err != nil {
 		return err
 	}
@@ -394,10 +394,11 @@ func firstError(errs ...error) error {
 	return nil
 }
 
-// rest collects the documents from the cursor's current one on, by _id.
-func rest(ctx context.Context, cur *mongo.Cursor) (docs map[string]bson.Raw, order []string, err error) {
+// rest collects the documents from the cursor's current one on, if it has one,
+// by _id.
+func rest(ctx context.Context, cur *mongo.Cursor, more bool) (docs map[string]bson.Raw, order []string, err error) {
 	docs = map[string]bson.Raw{}
-	for ok := cur.Current != nil; ok; ok = cur.Next(ctx) {
+	for ok := more; ok; ok = cur.Next(ctx) {
 		id := cur.Current.Lookup("_id").String()
 		docs[id] = bytes.Clone(cur.Current)
 		order = append(order, id)

@@ -53,10 +53,16 @@ type Process struct {
 // Start runs the program with its own state directory.
 func Start(t *testing.T, bin string, args ...string) *Process {
 	t.Helper()
+	return StartWith(t, nil, bin, args...)
+}
+
+// StartWith is Start with more in the environment.
+func StartWith(t *testing.T, env []string, bin string, args ...string) *Process {
+	t.Helper()
 	p := &Process{t: t, bin: bin, cmd: exec.Command(bin, args...), done: make(chan struct{})} //nolint:noctx // ended by Kill
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
 	state := t.TempDir()
-	p.cmd.Env = append(os.Environ(), "XDG_STATE_HOME="+state)
+	p.cmd.Env = append(append(os.Environ(), env...), "XDG_STATE_HOME="+state)
 	p.running = server.Registry{Dir: filepath.Join(state, "millrace", "run")}
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -97,6 +103,18 @@ func (p *Process) Status(ctx context.Context) (s replicate.Status) {
 		return replicate.Status{}
 	}
 	return s
+}
+
+// Finalize asks the process to finalize and waits for that.
+func (p *Process) Finalize(ctx context.Context) error {
+	rec, err := p.running.Find(ctx, "", "")
+	if err != nil {
+		return err
+	}
+	c := server.NewClient(rec.Address, rec.Token)
+	defer c.Close()
+	_, err = c.Finalize(ctx)
+	return err
 }
 
 // Pid is the process id.

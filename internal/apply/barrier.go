@@ -3,6 +3,8 @@ package apply
 import (
 	"context"
 	"errors"
+
+	"github.com/millrace/millrace/internal/failpoint"
 )
 
 // Drain waits until everything fed so far is acknowledged, parked operations
@@ -11,6 +13,8 @@ func (e *Engine) Drain(ctx context.Context) error { return e.drain(ctx, true) }
 
 // drain is Drain; without must, parked documents may stay parked.
 func (e *Engine) drain(ctx context.Context, must bool) error {
+	failpoint.Hit("drain.before")
+	defer failpoint.Hit("drain.after")
 	if err := e.flushChunks(ctx); err != nil {
 		return e.failure(err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/internal/deadletter"
 	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/tail"
@@ -360,6 +361,7 @@ func (e *Engine) flushChunks(ctx context.Context) error {
 // schema makes everything before the event durable, hands it on and forgets
 // what was known of namespaces.
 func (e *Engine) schema(ctx context.Context, b *tail.Batch, i int) error {
+	failpoint.Hit("barrier.before")
 	if err := e.Drain(ctx); err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
 )
@@ -121,6 +122,8 @@ func (w *worker) transact(ctx context.Context, t *target, ops []*op) (matched in
 	case err != nil || len(res.Errors) > 0:
 		return 0, false, w.endTransaction(ctx, "abortTransaction", t, number)
 	}
+	failpoint.Hit("commit.before")
+	defer failpoint.Hit("commit.after")
 	if err := w.endTransaction(ctx, "commitTransaction", t, number); err != nil {
 		if aborted(err) {
 			return 0, false, w.endTransaction(ctx, "abortTransaction", t, number)

@@ -8,6 +8,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -253,11 +254,17 @@ func (w *worker) flushAll(ctx context.Context) error {
 
 func (w *worker) writeBatch(ctx context.Context, b *batch) error {
 	for _, nb := range b.order {
+		if err := failpoint.Err("batch.before"); err != nil {
+			return err
+		}
 		var err error
 		if nb.t.serial() {
 			err = w.writeSerial(ctx, nb)
 		} else {
 			err = w.write(ctx, nb)
+		}
+		if err == nil {
+			err = failpoint.Err("batch.after")
 		}
 		if err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/internal/deadletter"
 	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
 )
@@ -120,7 +121,9 @@ func (w *worker) roundTrip(ctx context.Context, name, ns string) (wire.WriteResu
 	if err != nil {
 		return wire.WriteResult{}, err
 	}
+	failpoint.HitOf("send.before", name)
 	reply, err := conn.RoundTrip(ctx, &w.msg)
+	failpoint.HitOf("send.after", name)
 	w.e.o.Gate.Leave(pass, int64(w.msg.Len()))
 	if err != nil {
 		return wire.WriteResult{}, fmt.Errorf("%s into %s: %w", name, ns, err)

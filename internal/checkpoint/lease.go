@@ -13,6 +13,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -101,6 +102,8 @@ func (s *Store) TakeOver(ctx context.Context, waiting func(Owner)) (Job, error) 
 			return job, err
 		}
 	}
+	failpoint.Hit("take.before")
+	defer failpoint.Hit("take.after")
 	began := s.now()
 	err = s.db.Collection("jobs").FindOneAndUpdate(ctx,
 		bson.D{{Key: "_id", Value: s.job}, {Key: "fence", Value: job.Fence}, {Key: "beat", Value: job.Beat}},

@@ -6,6 +6,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
 )
@@ -45,6 +46,8 @@ func (s *Store) SaveSlices(ctx context.Context, slices []Slice) error {
 	const perCommand = 500
 	s.saveMu.Lock()
 	defer s.saveMu.Unlock()
+	failpoint.Hit("slices.before")
+	defer failpoint.Hit("slices.after")
 	for len(slices) > 0 {
 		n := min(perCommand, len(slices))
 		if err := s.writeSlices(ctx, slices[:n]); err != nil {
@@ -52,6 +55,7 @@ func (s *Store) SaveSlices(ctx context.Context, slices []Slice) error {
 		}
 		slices = slices[n:]
 	}
+	failpoint.Hit("slices.written")
 	return s.save(ctx, nil)
 }
 

@@ -14,6 +14,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
+	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
 )
@@ -117,6 +118,8 @@ func (s *Store) load(ctx context.Context, rc *readconcern.ReadConcern) (job Job,
 
 // Create writes a new job and makes this process its owner.
 func (s *Store) Create(ctx context.Context, job Job) error {
+	failpoint.Hit("take.before")
+	defer failpoint.Hit("take.after")
 	began := s.now()
 	job.ID, job.Version, job.Fence, job.Owner = s.job, FormatVersion, 1, ThisProcess()
 	job.CreatedAt = time.Now().UTC()
@@ -157,10 +160,13 @@ func (s *Store) Save(ctx context.Context, set bson.D) error {
 func (s *Store) Note(ctx context.Context, set bson.D) error {
 	s.saveMu.Lock()
 	defer s.saveMu.Unlock()
+	failpoint.Hit("note.before")
+	defer failpoint.Hit("note.after")
 	term, err := s.write(ctx, set, 1)
 	if err != nil {
 		return err
 	}
+	failpoint.Hit("note.written")
 	s.mu.Lock()
 	terms := s.terms
 	s.mu.Unlock()
@@ -177,7 +183,10 @@ func (s *Store) save(ctx context.Context, set bson.D) error {
 	s.terms = termRange{}
 	s.mu.Unlock()
 
+	failpoint.Hit("save.before")
+	defer failpoint.Hit("save.after")
 	term, err := s.write(ctx, set, s.wc)
+	failpoint.Hit("save.written")
 	if err == nil && terms.seen && (terms.min != term || terms.max != term) {
 		err = fmt.Errorf("save checkpoint of job %s: %w", s.job, errTermChanged(terms.min, term))
 	}
@@ -193,6 +202,8 @@ func (s *Store) save(ctx context.Context, set bson.D) error {
 // Beat proves ownership without claiming anything of the data. It fails with
 // ErrFenced when ownership is lost.
 func (s *Store) Beat(ctx context.Context) error {
+	failpoint.Hit("beat.before")
+	defer failpoint.Hit("beat.after")
 	_, err := s.write(ctx, nil, s.wc)
 	return err
 }
@@ -234,6 +245,8 @@ func (s *Store) write(ctx context.Context, set bson.D, w any) (term int64, err e
 
 // Reset removes the job with its slices and catalog.
 func (s *Store) Reset(ctx context.Context) error {
+	failpoint.Hit("reset.before")
+	defer failpoint.Hit("reset.after")
 	for _, coll := range []string{"slices", "collections"} {
 		if _, err := s.db.Collection(coll).DeleteMany(ctx, bson.D{{Key: "job", Value: s.job}}); err != nil {
 			return fmt.Errorf("reset job %s: %s: %w", s.job, coll, err)

@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
 )
@@ -80,6 +81,9 @@ func (w *writer) work(ctx context.Context) error {
 
 // write puts a chunk on the target and acknowledges it.
 func (w *writer) write(ctx context.Context, ch *chunk) error {
+	if err := failpoint.Err("copy.before"); err != nil {
+		return err
+	}
 	var err error
 	if ch.done != nil {
 		err = w.insertInOrder(ctx, ch)
@@ -89,6 +93,7 @@ func (w *writer) write(ctx context.Context, ch *chunk) error {
 	if err != nil {
 		return err
 	}
+	failpoint.Hit("copy.after")
 	w.e.count.batches.Add(1)
 	ch.s.ack(ch.n, progress{position: ch.position, docs: int64(ch.docs), bytes: ch.bytes})
 	w.run.budget.adjust(-ch.held)

@@ -11,6 +11,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
 )
@@ -171,6 +172,8 @@ func (s *Store) Forgotten(l Letter, settled bool) {
 
 // run sends commands with write concern 1.
 func (s *Store) run(ctx context.Context, cmds []bson.D) error {
+	failpoint.Hit("letter.before")
+	defer failpoint.Hit("letter.after")
 	conn, err := s.c.Pool.Checkout(ctx, wire.Primary())
 	if err != nil {
 		return err

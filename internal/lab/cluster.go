@@ -239,6 +239,9 @@ func (c *Cluster) arguments(m *Member) []string {
 	if c.tls != nil {
 		args = append(args, c.tls.arguments()...)
 	}
+	if c.opts.TestCommands {
+		args = append(args, "--setParameter", "enableTestCommands=1")
+	}
 	for _, name := range sortedKeys(c.opts.SetParameters) {
 		args = append(args, "--setParameter", name+"="+c.opts.SetParameters[name])
 	}

@@ -57,6 +57,9 @@ type Options struct {
 	LeanJournal bool
 	// SetParameters are passed on as --setParameter.
 	SetParameters map[string]string
+	// TestCommands lets servers take commands that are for tests, such as
+	// configureFailPoint.
+	TestCommands bool
 	// Args are further arguments for each mongod.
 	Args []string
 	// Proxy puts a fault proxy before each member (see [Proxy]).

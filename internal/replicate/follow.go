@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/catalog"
 	"github.com/millrace/millrace/internal/checkpoint"
 	"github.com/millrace/millrace/internal/copy"
+	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/tail"
 )
@@ -51,6 +52,7 @@ func (j *Job) follow(ctx context.Context, job checkpoint.Job) error {
 	}
 	pos := tail.Position{Applied: job.Applied, ReadFrom: job.ReadFrom}
 	f.saved = pos
+	failpoint.Hit("window.after")
 	f.eng = j.newApply(pos, apply.Options{Schema: f.schema, WindowEnd: f.windowEnd, CappedStarts: capped})
 	f.src = tail.NewOplog(j.src, tail.OplogOptions{Keep: j.keep, Log: j.log, Spool: j.spooler.handOver(), Drained: j.spooler.stop})
 	j.state.setFollow(f.eng, f.src)
@@ -151,10 +153,12 @@ func (f *follower) wantFinal(ctx context.Context) error {
 	if f.j.spec.Mode == ModeFull {
 		f.finalAt = f.job.Consistent
 	} else {
+		failpoint.Hit("final.before")
 		pos, err := f.j.src.Positions(ctx)
 		if err != nil {
 			return err
 		}
+		failpoint.Hit("final.after")
 		f.finalAt = pos.Last
 	}
 	f.phase = PhaseFinalizing
@@ -164,6 +168,8 @@ func (f *follower) wantFinal(ctx context.Context) error {
 
 // finalize drains, restores what was held back and says what differs.
 func (f *follower) finalize(ctx context.Context) error {
+	failpoint.Hit("finalize.before")
+	defer failpoint.Hit("finalize.after")
 	f.j.letters.RetryAll()
 	if err := f.eng.Drain(ctx); err != nil {
 		return err
@@ -207,6 +213,7 @@ func (f *follower) saveRegularly(ctx context.Context) error {
 func (f *follower) save(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	failpoint.Hit("position.before")
 	pos := f.eng.Applied()
 	if pos == f.saved {
 		return nil
@@ -247,10 +254,12 @@ func (f *follower) schema(ctx context.Context, ev *tail.Event, before mongo.OpTi
 	if !f.j.concerns(ev.Change) {
 		return nil
 	}
+	failpoint.Hit("schema.before")
 	pos := f.eng.Applied()
 	if err := f.j.store.Note(ctx, append(positions(pos), bson.E{Key: "intent", Value: ev.At})); err != nil {
 		return err
 	}
+	failpoint.Hit("schema.noted")
 	maybe := f.intent == ev.At
 	var effect catalog.Effect
 	err := f.untangled(ctx, func() (err error) {
@@ -263,6 +272,7 @@ func (f *follower) schema(ctx context.Context, ev *tail.Event, before mongo.OpTi
 	if err != nil {
 		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
 	}
+	failpoint.Hit("schema.after")
 	f.moveNames(ev.Change, effect)
 	if err := f.j.moveLetters(ctx, ev, effect); err != nil {
 		return err

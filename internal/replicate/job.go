@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/catalog"
 	"github.com/millrace/millrace/internal/checkpoint"
 	"github.com/millrace/millrace/internal/deadletter"
+	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/rule"
@@ -200,6 +201,8 @@ func (j *Job) newJob() checkpoint.Job {
 
 // savePhase moves the job on, with fields that belong to the step.
 func (j *Job) savePhase(ctx context.Context, p Phase, set ...bson.E) error {
+	failpoint.Hit("phase.before")
+	defer failpoint.Hit("phase.after")
 	if err := j.store.Save(ctx, append(bson.D{{Key: "phase", Value: string(p)}}, set...)); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/checkpoint"
+	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -142,6 +143,7 @@ func (j *Job) take(ctx context.Context) error {
 // takeSession ends a transaction that the last owner may have left open, which
 // would hold up the writes of this one.
 func (j *Job) takeSession(ctx context.Context, last bson.Raw) error {
+	failpoint.Hit("session.before")
 	if len(last) > 0 {
 		if err := j.dst.KillSession(ctx, last); err != nil {
 			j.log.Warn("a transaction of the job's last owner may hold up writes for a minute", "error", err)
@@ -278,6 +280,7 @@ func (j *Job) attempt(ctx context.Context) error {
 		if !found {
 			return fmt.Errorf("job %s vanished from the target's database %s", j.id, mongo.StateDB)
 		}
+		failpoint.Hit("load.after")
 		j.state.setPhase(Phase(job.Phase))
 		j.state.setApplied(job.Applied, job.ReadFrom)
 		if n == 0 {

@@ -1,0 +1,49 @@
+// Package failpoint names the moments at which a crash, a pause or an error of
+// millrace matters, so that a test can make one happen exactly there.
+//
+// Without the build tag failpoint its functions are empty: they are inlined to
+// nothing and read nothing from the environment. With it, MILLRACE_FAILPOINTS
+// holds rules, separated by semicolons, or @ and the name of a file that holds
+// them and is read again when it changes:
+//
+//	name:n=action    at the n-th hit of the point
+//	name:n+=action   from the n-th hit on
+//	name=action      at each hit
+//	*:n=action       at the n-th hit of all points together
+//
+// Some points tell what they are about: send.before/delete is the point
+// send.before for deletes alone.
+//
+// The actions: kill ends the process as SIGKILL does, stop halts it as SIGSTOP
+// does until SIGCONT, sleep:300ms delays the caller alone, error has Err return
+// an error that passes by itself, note only tells. Each is told on standard
+// error before it is done: "failpoint save.before hit 3: kill".
+//
+// The points:
+//
+//	take.before, take.after           the job gets an owner
+//	reset.before, reset.after         --restart forgets the job
+//	session.before                    the last owner's transactions are to be ended
+//	load.after                        an attempt has read the checkpoint
+//	position.before                   the applied position is to be read for a save
+//	save.before, save.written,        a save: before the write, after it and before the
+//	save.after                        terms are compared, at its end
+//	note.before, note.written,        a note, likewise
+//	note.after
+//	beat.before, beat.after           the proof of ownership
+//	slices.before, slices.written,    a save of the copy's slices: before, between the
+//	slices.after                      slices and the job, at its end
+//	phase.before, phase.after         the job goes on to its next phase
+//	window.after                      the window of a run is set
+//	drain.before, drain.after         all that was fed is waited for
+//	barrier.before                    a schema change waits for what comes before it
+//	schema.before, schema.noted,      a schema change: before its note, after it, after
+//	schema.after                      the change
+//	batch.before, batch.after         a batch of one partition
+//	send.before, send.after           one command of a batch, about its name
+//	commit.before, commit.after       the commit of a transaction of updates
+//	copy.before, copy.after           a batch of the copy
+//	letter.before, letter.after       a dead letter
+//	final.before, final.after         the position at which to finalize
+//	finalize.before, finalize.after   the last drain, the last save
+package failpoint

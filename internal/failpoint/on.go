@@ -1,0 +1,164 @@
+//go:build failpoint
+
+package failpoint
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/mongo"
+)
+
+// active are the rules of this process. They come from its environment, so that
+// no caller has to carry them to each point.
+var active points //nolint:gochecknoglobals // in test builds alone
+
+// rule is what happens at a point.
+type rule struct {
+	point  string // * is any
+	n      int    // 0 is each hit
+	onward bool
+	action string
+}
+
+// points are rules and how often each point was hit since they were read.
+type points struct {
+	mu    sync.Mutex
+	read  bool
+	file  string
+	seen  os.FileInfo
+	rules []rule
+	hits  map[string]int
+}
+
+// Hit does what the rules say at the point.
+func Hit(point string) { _ = active.hit(point, "") }
+
+// HitOf is Hit at a point that is about something.
+func HitOf(point, what string) { _ = active.hit(point, what) }
+
+// Err is Hit at a point that can fail.
+func Err(point string) error { return active.hit(point, "") }
+
+func (p *points) hit(point, what string) error {
+	p.mu.Lock()
+	p.load()
+	var due []string
+	names := []string{"*", point, point + "/" + what}
+	if what == "" {
+		names = names[:2]
+	}
+	for _, name := range names {
+		p.hits[name]++
+		n := p.hits[name]
+		for _, r := range p.rules {
+			if r.point == name && (r.n == 0 || r.n == n || r.onward && n > r.n) {
+				due = append(due, r.action)
+				fmt.Fprintf(os.Stderr, "failpoint %s hit %d: %s\n", names[len(names)-1], n, r.action)
+			}
+		}
+	}
+	p.mu.Unlock()
+	var err error
+	for _, action := range due {
+		if e := act(point, action); e != nil {
+			err = e
+		}
+	}
+	return err
+}
+
+// load reads the rules when it has not, or when their file has changed. The
+// caller holds mu.
+func (p *points) load() {
+	if !p.read {
+		p.read = true
+		text := os.Getenv("MILLRACE_FAILPOINTS")
+		if name, ok := strings.CutPrefix(text, "@"); ok {
+			p.file = name
+		} else {
+			p.set(text)
+		}
+	}
+	if p.hits == nil {
+		p.hits = map[string]int{}
+	}
+	if p.file == "" {
+		return
+	}
+	info, err := os.Stat(p.file)
+	if err != nil || p.seen != nil && os.SameFile(info, p.seen) && info.ModTime().Equal(p.seen.ModTime()) {
+		return
+	}
+	text, err := os.ReadFile(p.file)
+	if err != nil {
+		return
+	}
+	p.seen = info
+	p.set(string(text))
+}
+
+// set begins anew with other rules. What it cannot read ends the process: a
+// test must not believe that something happened.
+func (p *points) set(text string) {
+	p.rules, p.hits = nil, map[string]int{}
+	for _, s := range strings.Split(text, ";") {
+		if s = strings.TrimSpace(s); s == "" {
+			continue
+		}
+		r, err := parse(s)
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "MILLRACE_FAILPOINTS: %v\n", err)
+			os.Exit(3)
+		}
+		p.rules = append(p.rules, r)
+	}
+}
+
+func parse(s string) (r rule, err error) {
+	where, action, ok := strings.Cut(s, "=")
+	if !ok {
+		return r, fmt.Errorf("rule %q has no action", s)
+	}
+	r.action = action
+	if where, ok = strings.CutSuffix(where, "+"); ok {
+		r.onward = true
+	}
+	var n string
+	if r.point, n, ok = strings.Cut(where, ":"); ok {
+		if r.n, err = strconv.Atoi(n); err != nil || r.n < 1 {
+			return r, fmt.Errorf("rule %q: %q is no number of a hit", s, n)
+		}
+	}
+	verb, long, _ := strings.Cut(action, ":")
+	switch verb {
+	case "kill", "stop", "error", "note":
+		return r, nil
+	case "sleep":
+		_, err = time.ParseDuration(long)
+		return r, err
+	}
+	return r, fmt.Errorf("rule %q: unknown action", s)
+}
+
+func act(point, action string) error {
+	verb, long, _ := strings.Cut(action, ":")
+	switch verb {
+	case "kill":
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {} // it comes at once
+	case "stop":
+		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	case "sleep":
+		d, _ := time.ParseDuration(long) // checked by parse
+		time.Sleep(d)
+	case "error":
+		return mongo.CommandError{Message: "failpoint " + point, Labels: []string{"RetryableWriteError"}}
+	}
+	return nil
+}
