@@ -118,6 +118,9 @@ type play struct {
 	mu             sync.Mutex
 	log            strings.Builder
 	foreign        bool              // somebody else has written to the target
+	claims         claims            // what they have written
+	open           bool              // steps of transactions: others may have to wait for them
+	startAt        string            // position of a clone
 	keep           map[string]string // checksums
 }
 
@@ -125,7 +128,7 @@ type play struct {
 // nothing of millrace.
 func (r *Runner) Run(ctx context.Context, t *testing.T, tr Trial) (res Result, err error) {
 	t.Helper()
-	p := &play{t: t, r: r, tr: tr, procs: map[int]*process{}, began: time.Now(), keep: map[string]string{}}
+	p := &play{t: t, r: r, tr: tr, procs: map[int]*process{}, began: time.Now(), keep: map[string]string{}, claims: claims{}}
 	if p.source, err = r.side(ctx, Source, tr.Source); err != nil {
 		return res, err
 	}
@@ -199,6 +202,10 @@ func (p *play) do(ctx context.Context, e Event) error {
 		return p.await(ctx, s, e)
 	case Start:
 		return p.start(e)
+	case End, PauseJob, ResumeJob, Rate:
+		return p.operator(ctx, e)
+	case Clone:
+		return p.clone(ctx)
 	case Arm, Kill, Stop, Wake, Finalize:
 		return p.process(ctx, e)
 	case Hold:
@@ -244,10 +251,7 @@ func (p *play) write(ctx context.Context, s *side, e Event) error {
 			h := &history.Runner{Client: client, Database: e.DB}
 			return h.Ordered(ctx, []history.Step{{Do: history.Fill, Cmd: e.Cmd}})
 		case Step:
-			if p.steps == nil || p.steps.Client != client {
-				p.steps = &history.Runner{Client: client, Database: Database, Hook: p.hook, Tolerate: func(error) bool { return true }}
-			}
-			return p.steps.Ordered(ctx, []history.Step{*e.Step})
+			return p.step(ctx, client, e)
 		}
 		return history.Command(ctx, client, e.DB, history.Step{Cmd: e.Cmd})
 	}
@@ -317,7 +321,11 @@ func (p *play) start(e Event) error {
 
 // args is the command line of the job.
 func (p *play) args(more []string) []string {
-	return slices.Concat([]string{"sync", "--job", "trial", "--source", p.source.uri(), "--target", p.target.uri()}, p.tr.Args, more)
+	args := slices.Concat([]string{"sync", "--job", "trial", "--source", p.source.uri(), "--target", p.target.uri()}, p.tr.Args, more)
+	if p.startAt != "" {
+		args = append(args, "--mode", "incremental", "--start-at", p.startAt)
+	}
+	return args
 }
 
 // process does something to a process.
