@@ -120,17 +120,14 @@ func (r *draw) bursts(steps []Event) []Event {
 	out := following(steps[:begin])
 	rest := steps[begin:]
 	for n := 0; len(rest) > 0 && n < mostStarts; n++ {
-		live, down := min(len(rest), 1+r.IntN(8)), 0
+		live := min(len(rest), 2+r.IntN(7))
 		out = append(out, rest[:live]...)
 		rest = rest[live:]
-		down = min(len(rest), r.IntN(5))
 		out = append(out, sleep(choose(r, 10, 40, 100, 200)), Event{Do: Kill})
+		down := min(len(rest), r.IntN(5))
 		out = append(out, rest[:down]...)
 		rest = rest[down:]
-		out = append(out, start(), reached("following"))
-		if r.one(2) {
-			out = append(out, caughtUp())
-		}
+		out = append(out, start(), reached("following"), caughtUp())
 	}
 	return append(out, rest...)
 }

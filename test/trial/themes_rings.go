@@ -98,33 +98,38 @@ func ringKeys(rnd *rand.Rand) Trial {
 // equal though their bytes differ, and unique keys among them.
 func serial(rnd *rand.Rand) Trial {
 	r := &draw{Rand: rnd}
-	folded := D("locale", "en", "strength", 2)
-	events := []Event{
-		src("create", "keys", "collation", folded),
-		src("createIndexes", "keys", "indexes", A(D("key", D("k", 1), "name", "k_1", "unique", true))),
-		src("create", "ids", "collation", folded), filled("plain", 20, 10),
+	t := Trial{Args: around("--partitions", choose(r, "1", "2", "8"))}
+	t.Events = []Event{src("create", "c", "collation", D("locale", "en", "strength", 2))}
+	if r.IntN(3) > 0 {
+		t.Events = append(t.Events, src("createIndexes", "c", "indexes", A(D("key", D("k", 1), "name", "k_1", "unique", true))))
 	}
-	ids := []any{"a", "A", "b", "B", "c"}[:2+r.IntN(4)]
+	ids := choose(r, []any{"x", "y", "z"}, []any{"x", "y", "z", "X"}, []any{"a", "A"}, []any{"a", "A", "b"})
 	step := func() []Event {
-		coll := choose(r, "keys", "keys", "ids")
 		id, k := ids[r.IntN(len(ids))], 1+r.IntN(3)
-		switch r.IntN(7) {
-		case 0, 1:
-			return []Event{update(coll, D("_id", id), D("$set", D("k", k)))}
-		case 2:
-			return []Event{update(coll, D("_id", id), D("k", k), "upsert", r.one(2))}
+		switch r.IntN(8) {
+		case 0, 1, 2:
+			return []Event{update("c", D("_id", id), D("$set", D("k", k)))}
 		case 3:
-			return []Event{remove(coll, D("_id", id))}
+			return []Event{update("c", D("_id", id), D("k", k), "upsert", r.one(2))}
 		case 4:
-			return []Event{update(coll, D("_id", id), D("$set", D("k", k)), "upsert", true)}
+			return []Event{remove("c", D("_id", id))}
 		case 5:
-			return []Event{remove(coll, D("_id", id)), insert(coll, D("_id", ids[r.IntN(len(ids))], "k", k))}
+			return []Event{update("c", D("_id", id), D("$set", D("k", k)), "upsert", true)}
+		case 6:
+			return []Event{remove("c", D("_id", id)), insert("c", D("_id", ids[r.IntN(len(ids))], "k", k))}
 		}
-		return []Event{insert(coll, D("_id", id, "k", k))}
+		return []Event{insert("c", D("_id", id, "k", k))}
 	}
-	events = append(events, r.list(5, step)...)
-	events = append(events, r.among(r.list(8+r.IntN(20), step))...)
-	return Trial{Args: around("--partitions", choose(r, "1", "2", "8")), Events: events}
+	t.Events = append(t.Events, r.list(3, step)...)
+	steps := r.list(12+r.IntN(20), step)
+	if r.one(4) {
+		t.Events = append(t.Events, filled("plain", 20, 10))
+		steps = r.anywhere(steps)
+	} else {
+		steps = r.bursts(steps)
+	}
+	t.Events = append(t.Events, steps...)
+	return t
 }
 
 // hostileIDs are hard to compare, to fold or to put into a query.
@@ -167,13 +172,13 @@ func hostile(rnd *rand.Rand) Trial {
 	events = append(events, r.list(5, step)...)
 	steps := r.list(8+r.IntN(20), step)
 	if large {
-		var docs bson.A
-		for i := range 300 {
-			docs = append(docs, D("_id", D("n", i, "pad", text(70_000, "p"))))
-		}
 		at := r.IntN(len(steps))
-		more := []Event{src("insert", "large", "documents", docs), src("update", "large", "updates", A(D("q", D(), "u", D("$set", D("v", 1)), "multi", true))),
-			src("delete", "large", "deletes", A(D("q", D(), "limit", 0)))}
+		more := []Event{
+			src("aggregate", "more", "pipeline", A(D("$limit", 1), D("$set", D("r", D("$range", A(0, 300)))), D("$unwind", "$r"),
+				D("$project", D("_id", D("n", "$r", "pad", text(70_000, "p")))), D("$merge", D("into", "large"))), "cursor", D()),
+			src("update", "large", "updates", A(D("q", D(), "u", D("$set", D("v", 1)), "multi", true))),
+			src("delete", "large", "deletes", A(D("q", D(), "limit", 0))),
+		}
 		steps = append(steps[:at:at], append(more[:2+r.IntN(2)], steps[at:]...)...)
 	}
 	events = append(events, r.among(steps)...)
