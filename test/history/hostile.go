@@ -133,5 +133,7 @@ func (g *Generator) applyOps() []Step {
 	case 2:
 		return list(deleting("ops", D("_id", g.r.IntN(4)), 1))
 	}
-	return list(run(D("applyOps", ops)))
+	// It wants the whole server for itself. Behind an open transaction it would
+	// wait, and everybody behind it.
+	return list(run(D("applyOps", ops, "maxTimeMS", 300)))
 }

@@ -100,7 +100,11 @@ type life struct {
 	r                     *draw
 	running, paused, slow bool
 	starts                int
+	pauses                int
 }
+
+// paired marks what is left out together with a pause: its end.
+func (l *life) paired(e Event) Event { return Together(100+l.pauses, e)[0] }
 
 // most starts of a job in a trial.
 const mostStarts = 4
@@ -151,7 +155,7 @@ func (r *draw) anywhere(steps []Event) []Event {
 		if !l.running {
 			out = append(out, start())
 		}
-		out = append(out, Event{Do: ResumeJob})
+		out = append(out, l.paired(Event{Do: ResumeJob}))
 	}
 	return out
 }
@@ -169,7 +173,7 @@ func (l *life) start() []Event {
 	}
 	if l.paused { // a pause outlives the process
 		l.paused = false
-		out = append(out, Event{Do: ResumeJob})
+		out = append(out, l.paired(Event{Do: ResumeJob}))
 	}
 	return out
 }
@@ -192,10 +196,11 @@ func (l *life) next() []Event {
 		return []Event{{Do: End}}
 	case n == 4 && l.paused:
 		l.paused = false
-		return []Event{{Do: ResumeJob}}
+		return []Event{l.paired(Event{Do: ResumeJob})}
 	case n == 4:
 		l.paused = true
-		return []Event{{Do: PauseJob}}
+		l.pauses++
+		return []Event{l.paired(Event{Do: PauseJob})}
 	case l.slow:
 		l.slow = false
 		return []Event{rate(0)}

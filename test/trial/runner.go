@@ -269,7 +269,11 @@ func (p *play) write(ctx context.Context, s *side, e Event) error {
 
 // changes tells whether the command can be in a job's way.
 func (e Event) changes() bool {
-	first, err := e.Cmd.IndexErr(0)
+	cmd := e.Cmd
+	if e.Do == Step {
+		cmd = e.Step.Cmd
+	}
+	first, err := cmd.IndexErr(0)
 	return e.Do == Fill || err == nil && !slices.Contains([]string{"createIndexes", "dropIndexes"}, first.Key())
 }
 

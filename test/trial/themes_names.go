@@ -80,14 +80,15 @@ func namesInLag(rnd *rand.Rand) Trial {
 		}
 		return []Event{rename("DB."+from, "DB."+to, r.one(2))}
 	}
-	for range 1 + r.IntN(2) {
-		t.Events = append(t.Events, Event{Do: PauseJob})
+	for n := range 1 + r.IntN(2) {
+		lag := Together(n+1, Event{Do: PauseJob}, Event{Do: ResumeJob})
+		t.Events = append(t.Events, lag[0])
 		t.Events = append(t.Events, r.list(2+r.IntN(5), step)...)
 		if r.one(2) { // so that there is something to overtake
 			t.Events = append(t.Events, rename("DB.out1", "DB."+choose(r, "a", "b"), true), rename("DB.z", "DB."+choose(r, "keep", "out2"), false),
 				rename("DB."+choose(r, "a", "b"), "DB.z", false))
 		}
-		t.Events = append(t.Events, rate(choose(r, 300, 1000)), Event{Do: ResumeJob}, sleep(200+r.IntN(800)))
+		t.Events = append(t.Events, rate(choose(r, 300, 1000)), lag[1], sleep(200+r.IntN(800)))
 		for _, name := range []string{"a", "b", "z"} {
 			t.Events = append(t.Events, src("update", name, "updates", A(D("q", D("_id", -1), "u", D("$set", D("x", 1))))))
 		}
@@ -159,17 +160,21 @@ func renamedInDispute(rnd *rand.Rand) Trial {
 		}
 		return []Event{update(c, D("_id", id), D("$inc", D("v", 1)))}
 	}
-	for range 1 + r.IntN(2) {
+	for n := range 1 + r.IntN(2) {
 		t.Events = append(t.Events, caughtUp())
 		for range 1 + r.IntN(3) {
 			t.Events = append(t.Events, dst("delete", choose(r, names...), "deletes", A(D("q", D("_id", r.IntN(3)), "limit", 1))))
 		}
-		t.Events = append(t.Events, choose(r, Event{Do: PauseJob}, rate(1), rate(1)))
+		lag := Together(n+1, rate(1), rate(0))
+		if r.one(3) {
+			lag = Together(n+1, Event{Do: PauseJob}, Event{Do: ResumeJob})
+		}
+		t.Events = append(t.Events, lag[0])
 		t.Events = append(t.Events, r.list(3+r.IntN(8), step)...)
 		if r.one(4) {
 			t.Events = append(t.Events, Event{Do: Kill}, start())
 		}
-		t.Events = append(t.Events, rate(0), Event{Do: ResumeJob}, reached("following"), caughtUp())
+		t.Events = append(t.Events, lag[1], reached("following"), caughtUp())
 	}
 	return t
 }

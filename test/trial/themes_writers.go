@@ -146,9 +146,6 @@ func expiry(rnd *rand.Rand) Trial {
 	}
 	n := 2 + r.IntN(4)
 	t.Events = []Event{src("createIndexes", "c", index[2], index[3]), filled("plain", 20, 10)}
-	if r.one(4) {
-		t.Events[0] = src("create", "c")
-	}
 	for id := range n {
 		t.Events = append(t.Events, alive(D("_id", id), choose(r, 500, 500, 4_000, 3_600_000), "upsert", true))
 	}
