@@ -43,7 +43,7 @@ bench: build ## Measure against the ceilings; results in bin/bench.json and bin/
 # made to be thrown away waits for no disk at each schema change.
 PLENTY = $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 8000000' | grep -q . && \
 	awk '/^MemAvailable/ && $$2 > 12000000 {print "/dev/shm"}' /proc/meminfo)
-test test-packages test-scenarios test-faults: export MILLRACE_LAB_DIR ?= $(PLENTY)
+test test-packages test-scenarios test-faults soak hunt: export MILLRACE_LAB_DIR ?= $(PLENTY)
 test test-scenarios test-faults: export MILLRACE_TEST_PROGRAM = $(CURDIR)/$(BIN)/millrace
 
 # Servers start, elect and wait more than they compute: the parts go side by
@@ -56,6 +56,7 @@ test: build ## All tests on real mongod processes, with the race detector where 
 
 .PHONY: test-packages
 test-packages:
+	$(GO) test -tags failpoint ./internal/failpoint
 	$(GO) test -race -timeout 20m $$($(GO) list ./cmd/... ./internal/... ./demo/... ./test/history | grep -v /internal/bench$$)
 
 # -count=1: millrace runs as a process, and Go's test cache does not see it change.
@@ -66,7 +67,7 @@ test-scenarios: build
 
 .PHONY: test-faults
 test-faults: build
-	$(GO) test -p 1 -count=1 -timeout 20m ./test/failover ./test/seed
+	$(GO) test -p 1 -count=1 -timeout 20m ./test/failover ./test/seed ./test/trial
 	$(GO) test -p 1 -race -count=1 -timeout 20m ./test/access ./test/crash
 
 # How long each target is fuzzed.
@@ -105,9 +106,15 @@ docs-check: build ## Fail when docs/cli is not what the commands say
 SOAK ?= 30m
 
 .PHONY: soak
-soak: ## Writers, faults and kills drawn from seeds, for SOAK (30m)
+soak: ## Writers, faults and kills drawn from seeds, then trials of all themes, each for SOAK (30m)
 	MILLRACE_TEST_ROUNDS=100 $(GO) test -count=1 -timeout 0 -run TestEquivalence ./internal/apply
 	MILLRACE_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -run TestSoak ./test/failover
+	MILLRACE_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -run TestSoak ./test/trial
+
+# THEMES is one or more of those in test/trial, separated by commas.
+.PHONY: hunt
+hunt: ## Trials of each of THEMES for SOAK until one fails, which is shrunk and printed as a script
+	MILLRACE_TRIAL_THEME=$(THEMES) MILLRACE_TRIAL_FOR=$(SOAK) MILLRACE_TRIAL_SHRINK=5m $(GO) test -count=1 -v -timeout 0 -run TestHunt ./test/trial
 
 .PHONY: matrix
 matrix: ## The scenarios between all neighbouring server versions, and 4.2 to 6.0

@@ -355,7 +355,8 @@ func (c *comparison) documents(ctx context.Context, w, h entry) error {
 		return fmt.Errorf("documents of target %s: %w", h.ns(), err)
 	}
 	defer func() { _ = hs.Close(ctx) }()
-	n, more, moreToo := 0, false, false
+	var more, moreToo bool
+	n := 0
 	for {
 		more, moreToo = ws.Next(ctx), hs.Next(ctx)
 		if err := firstError(ws.Err(), hs.Err()); err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -27,8 +28,14 @@ const (
 	Told Verdict = "told"
 	// Differs: the job ended well, and the target differs.
 	Differs Verdict = "differs"
+	// Admitted: the target differs, and the job said so when it ended, though
+	// nobody else has written there.
+	Admitted Verdict = "differs, and says so"
 	// FalseAlarm: the job has ended with an error though nothing was wrong.
 	FalseAlarm Verdict = "false alarm"
+	// Hidden: the job has ended over a conflict, and the next run went over it
+	// without a word.
+	Hidden Verdict = "hides a conflict"
 	// Stuck: the job does not come to its end.
 	Stuck Verdict = "stuck"
 	// Dropped: something of the target that is not the job's was changed.
@@ -80,6 +87,7 @@ func (p *play) judge(ctx context.Context) (res Result) {
 			break
 		}
 		res.Message = lastError(res.Output)
+		p.told = p.told || namesConflict(res.Output)
 		p.note("           %s", res.Message)
 		if strings.Contains(res.Output, "finalized, but the target differs") {
 			break // what it said once it need not say again
@@ -93,9 +101,14 @@ func (p *play) judge(ctx context.Context) (res Result) {
 		return res
 	}
 	if code != 0 {
-		res.Verdict = FalseAlarm
-		if p.foreign {
+		admits := strings.Contains(res.Output, "finalized, but the target differs")
+		switch {
+		case p.foreign && (namesConflict(res.Output) || admits):
 			res.Verdict = Told
+		case admits:
+			res.Verdict = Admitted
+		default:
+			res.Verdict = FalseAlarm
 		}
 		return res
 	}
@@ -105,10 +118,37 @@ func (p *play) judge(ctx context.Context) (res Result) {
 		res.Verdict, res.Message = Stuck, "the comparison failed: "+err.Error()
 	case len(diffs) > 0:
 		res.Verdict, res.Differences = Differs, diffs
+	case p.told && p.foreign && p.stops():
+		res.Verdict = Hidden
 	default:
 		res.Verdict = Equal
 	}
 	return res
+}
+
+// namesConflict tells whether an output names a document in conflict.
+func namesConflict(out string) bool {
+	return regexp.MustCompile(`(?m)^(millrace|error): .*, _id .*, at \d+`).MatchString(out)
+}
+
+// stops tells whether a conflict has to stop the job.
+func (p *play) stops() bool {
+	for i, a := range p.tr.Args[:max(0, len(p.tr.Args)-1)] {
+		if v := p.tr.Args[i+1]; a == "--on-conflict" && v != "stop" || a == "--on-existing" && v == "merge" {
+			return false
+		}
+	}
+	return true
+}
+
+// listen notes processes that have ended over a conflict.
+func (p *play) listen() {
+	for _, m := range p.procs {
+		if !m.heard && m.over() {
+			m.heard = true
+			p.told = p.told || m.ExitCode() > 0 && namesConflict(m.Output())
+		}
+	}
 }
 
 // lastError is the line of the output that tells why the job has ended.

@@ -84,6 +84,7 @@ type process struct {
 	points string // file of its rules
 	seen   int    // how much of its output was looked at for points
 	halted bool
+	heard  bool // its end was noted
 }
 
 func (p *process) over() bool {
@@ -118,6 +119,7 @@ type play struct {
 	mu             sync.Mutex
 	log            strings.Builder
 	foreign        bool              // somebody else has written to the target
+	told           bool              // since then a process has ended over a conflict
 	claims         claims            // what they have written
 	open           bool              // steps of transactions: others may have to wait for them
 	startAt        string            // position of a clone
@@ -160,7 +162,7 @@ func (r *Runner) Run(ctx context.Context, t *testing.T, tr Trial) (res Result, e
 // event does one event and notes how it went.
 func (p *play) event(ctx context.Context, e Event) {
 	at := time.Since(p.began)
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, longest(e))
 	err := p.do(ctx, e)
 	cancel()
 	how := "ok"
@@ -172,6 +174,15 @@ func (p *play) event(ctx context.Context, e Event) {
 		text = text[:300] + "…"
 	}
 	p.note("%7.3f s  %s: %.400s (%d ms)", at.Seconds(), text, how, (time.Since(p.began) - at).Milliseconds())
+}
+
+// longest bounds an event: a writer does not wait for a majority that is held.
+func longest(e Event) time.Duration {
+	switch e.Do {
+	case Run, Fill, Step:
+		return 5 * time.Second
+	}
+	return 2 * time.Minute
 }
 
 func (p *play) note(format string, args ...any) {
@@ -207,7 +218,7 @@ func (p *play) do(ctx context.Context, e Event) error {
 	case Clone:
 		return p.clone(ctx)
 	case Arm, Kill, Stop, Wake, Finalize:
-		return p.process(ctx, e)
+		return p.process(e)
 	case Hold:
 		return s.hold(ctx, true)
 	case Release:
@@ -259,9 +270,12 @@ func (p *play) write(ctx context.Context, s *side, e Event) error {
 		p.beside(work)
 		return nil
 	}
+	p.listen()
 	err = work(ctx)
 	if e.On == Target && err == nil {
-		p.foreign = p.foreign || e.changes()
+		if e.changes() {
+			p.foreign, p.told = true, false
+		}
 		p.keepAsItIs(ctx)
 	}
 	return err
@@ -291,7 +305,7 @@ func (p *play) beside(work func(context.Context) error) {
 // hook does the steps of a history that are not for the source.
 func (p *play) hook(ctx context.Context, s history.Step) error {
 	if s.Do == history.Restart {
-		_ = p.process(ctx, Event{Do: Kill})
+		_ = p.process(Event{Do: Kill})
 		return p.start(Event{Do: Start})
 	}
 	client, err := p.target.client(ctx)
@@ -299,7 +313,7 @@ func (p *play) hook(ctx context.Context, s history.Step) error {
 		err = history.Command(ctx, client, Database, s)
 	}
 	if err == nil {
-		p.foreign = true
+		p.foreign, p.told = true, false
 		p.keepAsItIs(ctx)
 	}
 	return nil // it may be refused
@@ -310,6 +324,7 @@ func (p *play) start(e Event) error {
 	if old := p.procs[e.Process]; old != nil && !old.over() {
 		return fmt.Errorf("it runs: %w", errLeftOut)
 	}
+	p.listen()
 	file := filepath.Join(p.t.TempDir(), "points")
 	if err := os.WriteFile(file, []byte(e.Points), 0o600); err != nil {
 		return err
@@ -333,7 +348,7 @@ func (p *play) args(more []string) []string {
 }
 
 // process does something to a process.
-func (p *play) process(ctx context.Context, e Event) error {
+func (p *play) process(e Event) error {
 	m := p.procs[e.Process]
 	if m == nil || m.over() {
 		return fmt.Errorf("it does not run: %w", errLeftOut)
@@ -404,8 +419,12 @@ func (p *play) await(ctx context.Context, s *side, e Event) error {
 		return fmt.Errorf("no such process: %w", errLeftOut)
 	}
 	for {
+		over := m != nil && m.over()
 		if reached() {
 			return nil
+		}
+		if over && what == "point" {
+			return fmt.Errorf("the process has ended: %w", errLeftOut)
 		}
 		if what != "ended" && p.allOver() && what != "ttl" && what != "entered" && what != "count" {
 			return fmt.Errorf("no millrace runs: %w", errLeftOut)
@@ -428,9 +447,9 @@ func (p *play) allOver() bool {
 
 // met tells whether the process has met a point since the last one that was
 // waited for; "" is any.
-func (m *process) met(point string) bool {
-	out := m.Output()
-	rest := out[min(m.seen, len(out)):]
+func (p *process) met(point string) bool {
+	out := p.Output()
+	rest := out[min(p.seen, len(out)):]
 	for at := 0; ; {
 		end := strings.IndexByte(rest[at:], '\n')
 		if end < 0 {
@@ -439,7 +458,7 @@ func (m *process) met(point string) bool {
 		l := rest[at : at+end]
 		at += end + 1
 		if name, ok := strings.CutPrefix(l, "failpoint "); ok && (point == "" || strings.HasPrefix(name, point+" ") || strings.HasPrefix(name, point+"/")) {
-			m.seen += at
+			p.seen += at
 			return true
 		}
 	}
@@ -526,6 +545,7 @@ func (p *play) heal(ctx context.Context) error {
 			return err
 		}
 	}
+	p.listen()
 	p.endAll()
 	p.aside.Wait()
 	if p.steps != nil {

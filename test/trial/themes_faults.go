@@ -18,6 +18,8 @@ func faultThemes() []Theme {
 		{"copy-rollback", copyRollback},
 		{"deposed-target", deposedTarget},
 		{"late-owner", lateOwner},
+		{"abandoned-copy", abandonedCopy},
+		{"abandoned-schema", abandonedSchema},
 	}
 }
 
@@ -261,5 +263,77 @@ func lateOwner(r *rand.Rand) Trial {
 		{Do: Await, Want: "point", For: 3 * time.Second}, {Do: Stop}, {Do: Start, Process: 1}, {Do: Await, Process: 1, Want: "caught-up", For: 25 * time.Second},
 		Filled("db", "c", n/2, n, 50), {Do: Run, DB: "db", Cmd: raw(D("drop", "d"))}, {Do: Await, Process: 1, Want: "caught-up", For: 5 * time.Second},
 		{Do: Wake}, For(between(r, 500*time.Millisecond, 3*time.Second)), {Do: Await, Process: 1, Want: "caught-up", For: 5 * time.Second}}
+	return t
+}
+
+// blocked has the target wait before it runs a few commands of millrace on a
+// database or collection.
+func blocked(r *rand.Rand, ns string, commands ...any) Event {
+	data := D("failCommands", A(commands...), "appName", "millrace-target", "blockConnection", true, "blockTimeMS", 2500+r.IntN(4000))
+	if ns != "" {
+		data = append(data, D("namespace", ns)...)
+	}
+	return Event{Do: FailPoint, On: Target, Cmd: raw(D("configureFailPoint", "failCommand", "mode", D("times", 1+r.IntN(3)), "data", data))}
+}
+
+// interrupted ends an attempt of the job, or a process.
+func interrupted(r *rand.Rand) []Event {
+	if r.IntN(2) == 0 {
+		return []Event{{Do: KillCursors}, For(between(r, 0, 500*time.Millisecond)), {Do: KillCursors}}
+	}
+	return []Event{{Do: Kill}, Begin("", settings(r)...)}
+}
+
+// abandonedCopy lets inserts of a copy go on when the next attempt has done them
+// and follows.
+func abandonedCopy(r *rand.Rand) Trial {
+	t := Trial{Args: included("--readers", fmt.Sprint(1+r.IntN(3)))}
+	n := 200 + r.IntN(4000)
+	add := func(e ...Event) { t.Events = append(t.Events, e...) }
+	for c := range 1 + r.IntN(3) {
+		add(Filled("db", fmt.Sprint("c", c), 0, n, 500))
+	}
+	add(Do("db", D("create", "warm")), blocked(r, "db.c0", "insert"), Begin("copy.before:1=note"), Event{Do: Await, Want: "point", For: 10 * time.Second},
+		Event{Do: Await, On: Target, Want: "entered:failCommand", For: 3 * time.Second})
+	lo := r.IntN(n)
+	gone := Do("db", D("delete", "c0", "deletes", A(D("q", D("_id", D("$gte", lo)), "limit", 0))))
+	early := r.IntN(2) == 0
+	if early {
+		add(gone)
+	}
+	add(interrupted(r)...)
+	if !early {
+		add(For(between(r, 0, time.Second)), gone)
+	}
+	add(Event{Do: Await, Want: "phase:following", For: 20 * time.Second}, Event{Do: Await, Want: "caught-up", For: 10 * time.Second}, For(between(r, 0, 2*time.Second)))
+	return t
+}
+
+// abandonedSchema does so with a schema change.
+func abandonedSchema(r *rand.Rand) Trial {
+	t := Trial{Args: included("--partitions", fmt.Sprint(pick(r, 1, 4)))}
+	n := 50 + r.IntN(500)
+	add := func(e ...Event) { t.Events = append(t.Events, e...) }
+	add(Filled("db", "c", 0, n, 50), Filled("db", "d", 0, 10, 50), Begin(""), Until("", "phase:following"), Until("", "caught-up"))
+	var change Event
+	var after []Event
+	switch r.IntN(3) {
+	case 0:
+		change, after = Do("db", D("drop", "c")), []Event{Filled("db", "c", 0, n/2, 10)}
+	case 1:
+		change, after = Event{Do: Run, DB: "admin", Cmd: raw(D("renameCollection", "db.c", "to", "db.e"))}, []Event{Filled("db", "c", 0, n/2, 10), Do("db", D("drop", "e"))}
+	default:
+		change, after = Do("db", D("dropDatabase", 1)), []Event{Filled("db", "c", 0, n/2, 10), Filled("db", "e", 0, 10, 10)}
+	}
+	add(blocked(r, "", "drop", "renameCollection", "dropDatabase", "create"), change, Event{Do: Await, On: Target, Want: "entered:failCommand", For: 3 * time.Second})
+	early := r.IntN(2) == 0
+	if early {
+		add(after...)
+	}
+	add(interrupted(r)...)
+	if !early {
+		add(after...)
+	}
+	add(Event{Do: Await, Want: "caught-up", For: 20 * time.Second}, For(between(r, 0, 3*time.Second)))
 	return t
 }

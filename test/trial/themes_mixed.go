@@ -73,7 +73,7 @@ func (m *mix) again() {
 // incident happens to millrace.
 func (m *mix) incident() {
 	r := m.r
-	switch r.IntN(8) {
+	switch r.IntN(10) {
 	case 0:
 		m.add(Event{Do: Kill})
 		m.again()
@@ -93,6 +93,17 @@ func (m *mix) incident() {
 	case 7:
 		m.add(Event{Do: Await, Want: "ended", For: 500 * time.Millisecond})
 		m.again()
+	case 8:
+		m.add(Event{Do: Start, Process: 1, Args: settings(r), Points: rule(r, m.spot, 4)}, For(between(r, 0, time.Second)))
+		if r.IntN(3) > 0 {
+			m.add(Event{Do: Kill, Process: r.IntN(2)})
+		}
+		m.again()
+	case 9:
+		if r.IntN(2) == 0 {
+			m.add(Event{Do: Kill})
+		}
+		m.add(Event{Do: Start, Process: r.IntN(2), Args: append(settings(r), "--restart", "--on-existing", "drop"), Points: rule(r, m.spot, 4)})
 	}
 }
 

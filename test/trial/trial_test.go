@@ -153,6 +153,29 @@ func hunt(t *testing.T, r *Runner, theme Theme, seed uint64, long time.Duration)
 	}
 }
 
+// A difference is found, and only where there is one.
+func TestVerdicts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs servers")
+	}
+	begin := []Event{Filled("db", "c", 0, 100, 10), Begin("position.before:1=note"), Until("", "phase:following"), Until("", "caught-up"), Until("", "point:position.before")}
+	change := []Event{Do("db", D("update", "c", "updates", A(D("q", D("_id", 1), "u", D("$set", D("by", 1)))))), {Do: Kill}}
+	unseen := Foreign("db", D("insert", "c", "documents", A(D("_id", "unseen"))))
+	r := newRunner(t)
+	for want, events := range map[Verdict][]Event{
+		Equal:   slices.Concat(begin, change, []Event{{Do: Wake}, {Do: Kill}, {Do: Arm}, {Do: Rejoin}, {Do: Up, On: Target}, {Do: Release}}),
+		Differs: slices.Concat(begin, change, []Event{unseen}),
+	} {
+		res, err := r.Run(t.Context(), t, Trial{Args: included(), Events: events})
+		if err != nil || res.Verdict != want {
+			t.Errorf("%s, %v, not %s\n%s", res, err, want, res.Log)
+		}
+		if !strings.Contains(res.Log, `"want":"point:position.before"}: ok`) {
+			t.Errorf("the point was not met: is the program built with the tag failpoint?\n%s", res.Log)
+		}
+	}
+}
+
 // known are trials that lost data once, shrunk.
 const known = "testdata/*.trial"
 
