@@ -36,6 +36,7 @@ func (p *play) operator(ctx context.Context, e Event) error {
 		return fmt.Errorf("it does not run: %w", errLeftOut)
 	}
 	if e.Do == End {
+		m.heard = true // it ends because it is told to
 		m.signal(syscall.SIGTERM)
 		select {
 		case <-m.Done():
@@ -154,7 +155,7 @@ func (p *play) step(ctx context.Context, client *mongo.Client, e Event) error {
 	if e.On == Target {
 		p.claims.foreign(s)
 	} else {
-		p.claims.ours(s, readRules(p.tr.Args))
+		p.met = p.claims.ours(s, readRules(p.tr.Args)) || p.met
 	}
 	return nil
 }
@@ -178,10 +179,18 @@ func changed(cmd, reply bson.Raw) int {
 }
 
 // claims are the documents, by namespace of the target and _id, that somebody
-// else has changed there, if the source has not written since what the job has
-// to see meet that: they are not the job's to judge. The value tells that the
-// document was deleted.
-type claims map[string]map[string]bool
+// else has changed there. Unless the source has written since what the job has
+// to see meet that, they are not the job's to judge.
+type claims map[string]map[string]claim
+
+// claim is what somebody else has done to a document.
+type claim int
+
+const (
+	removed claim = 1 + iota // deleted
+	made                     // inserted or changed
+	settled                  // the source has written since, and the job has to see it
+)
 
 // written are the collection, the command and the _ids of a write.
 func written(cmd bson.Raw) (coll, op string, out []string) {
@@ -210,21 +219,30 @@ func (c claims) foreign(s history.Step) {
 	for _, id := range ids {
 		ns := history.Name(Database, s.DB) + "." + coll
 		if c[ns] == nil {
-			c[ns] = map[string]bool{}
+			c[ns] = map[string]claim{}
 		}
-		c[ns][id] = op == "delete"
+		if c[ns][id] = made; op == "delete" {
+			c[ns][id] = removed
+		}
 	}
 }
 
 // ours notes a write on the source. Whatever it does to a document that was
 // deleted, and each write of a whole document, has to come out right or to be
-// told; an update of a few fields says nothing of the others.
-func (c claims) ours(s history.Step, r rules) {
+// told; an update of a few fields says nothing of the others. met tells of
+// writes that may have ended a conflict: the job may never meet the one before,
+// for it takes both together.
+func (c claims) ours(s history.Step, r rules) (met bool) {
 	coll, op, ids := written(s.Cmd)
 	ns := r.target(history.Name(Database, s.DB) + "." + coll)
 	for _, id := range ids {
-		if deleted, ok := c[ns][id]; ok && (op != "update" || deleted || replaces(s.Cmd)) {
-			delete(c[ns], id)
+		was, whole := c[ns][id], op != "update" || replaces(s.Cmd)
+		if was == 0 {
+			continue
+		}
+		met = met || whole
+		if whole || was == removed {
+			c[ns][id] = settled
 		}
 	}
 	switch op {
@@ -241,12 +259,15 @@ func (c claims) ours(s history.Step, r rules) {
 			delete(c, from)
 		}
 	}
+	return met
 }
 
 // explain adds the documents of a namespace that are not the job's to judge.
 func (c claims) explain(ns string, ids map[string]bool) {
-	for id := range c[ns] {
-		ids[id] = true
+	for id, what := range c[ns] {
+		if what != settled {
+			ids[id] = true
+		}
 	}
 }
 

@@ -121,6 +121,8 @@ type play struct {
 	foreign        bool              // somebody else has written to the target
 	told           bool              // since then a process has ended over a conflict
 	claims         claims            // what they have written
+	met            bool              // the source has written a whole document, or deleted one, that they had changed
+	fell           string            // why a process has ended by itself
 	open           bool              // steps of transactions: others may have to wait for them
 	startAt        string            // position of a clone
 	keep           map[string]string // checksums

@@ -1,9 +1,11 @@
 package trial
 
+import "math/rand/v2"
+
 // dataThemes are about few documents that have it in them: what is hard is what
 // they are, where they are, and who else writes.
 func dataThemes() []Theme {
-	return []Theme{
+	themes := []Theme{
 		{"ring", ring},
 		{"ring-rotated", rotated},
 		{"ring-keys", ringKeys},
@@ -20,4 +22,12 @@ func dataThemes() []Theme {
 		{"long-statements", long},
 		{"prepared", prepared},
 	}
+	for i, t := range themes {
+		themes[i].Make = func(r *rand.Rand) Trial {
+			tr := t.Make(r)
+			tr.Calm = true
+			return tr
+		}
+	}
+	return themes
 }
