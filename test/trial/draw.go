@@ -109,12 +109,25 @@ func (l *life) paired(e Event) Event { return Together(100+l.pauses, e)[0] }
 // most starts of a job in a trial.
 const mostStarts = 4
 
-// among puts a job's life among steps, in one of two ways.
+// among puts a job's life among steps, in one of three ways.
 func (r *draw) among(steps []Event) []Event {
-	if r.one(2) {
-		return r.bursts(steps)
+	return choose(r, r.bursts, r.lags, r.anywhere)(steps)
+}
+
+// lags holds a job back that follows, or ends it, while some steps happen, and
+// then lets it catch up, again and again.
+func (r *draw) lags(steps []Event) []Event {
+	begin := r.IntN(1 + len(steps)/3)
+	out := following(steps[:begin])
+	rest := steps[begin:]
+	for n := 0; len(rest) > 0 && n < mostStarts; n++ {
+		some := min(len(rest), 2+r.IntN(7))
+		lag := choose(r, []Event{{Do: PauseJob}, {Do: ResumeJob}}, []Event{rate(1), rate(0)}, []Event{rate(1), rate(0)}, []Event{{Do: Kill}, start()}, []Event{{Do: End}, start()})
+		lag = Together(n+1, lag...)
+		out = append(append(append(out, lag[0]), rest[:some]...), lag[1], reached("following"), caughtUp())
+		rest = rest[some:]
 	}
-	return r.anywhere(steps)
+	return append(out, rest...)
 }
 
 // bursts kills a job that follows right after a few steps, before it can save

@@ -58,43 +58,43 @@ func namesInLag(rnd *rand.Rand) Trial {
 		from := 10_000 * (1 + r.IntN(1000))
 		return Event{Do: Step, Step: &history.Step{Do: history.Fill, Cmd: raw(D("fill", name, "from", from, "to", from+n, "pad", 0))}}
 	}
-	const room = 1500 // more than one reply of the source holds
+	const room = 4000 // several replies of the source
 	ring := func(name string) []Event {
 		return []Event{src("create", name, "capped", true, "size", 16<<20, "max", room), many(name, room)}
 	}
-	setup := append(ring("out1"), insert("a", D("_id", "a")), insert("z", D("_id", "z")))
-	t.Events = following(setup)
-	name := func() string { return choose(r, "a", "b", "z", "out1", "out2") }
-	step := func() []Event {
+	t.Events = following([]Event{insert("a", D("_id", "a")), insert("b", D("_id", "b")), insert("z", D("_id", "z"))})
+	name := func() string { return choose(r, "a", "b", "z", "out2") }
+	step := func() Event {
 		from, to := name(), name()
-		switch r.IntN(8) {
+		switch r.IntN(6) {
 		case 0:
-			return []Event{src("drop", from)}
-		case 1:
-			return []Event{insert(from, D("_id", fmt.Sprint(from, r.IntN(5))))}
-		case 2:
-			return []Event{rename("DB.out1", "DB."+choose(r, "a", "b"), true)}
+			return src("drop", from)
+		case 1, 2:
+			return insert(from, D("_id", fmt.Sprint(from, r.IntN(5))))
 		}
 		if from == to {
 			to += "2"
 		}
-		return []Event{rename("DB."+from, "DB."+to, r.one(2))}
+		return rename("DB."+from, "DB."+to, r.one(2))
 	}
 	for n := range 1 + r.IntN(2) {
+		if r.one(2) { // so that there is something to overtake
+			t.Events = append(t.Events, ring("out1")...)
+		} else {
+			t.Events = append(t.Events, many("out1", room))
+		}
 		lag := Together(n+1, Event{Do: PauseJob}, Event{Do: ResumeJob})
 		t.Events = append(t.Events, lag[0])
-		t.Events = append(t.Events, r.list(2+r.IntN(5), step)...)
-		if r.one(2) { // so that there is something to overtake
-			t.Events = append(t.Events, rename("DB.out1", "DB."+choose(r, "a", "b"), true), rename("DB.z", "DB."+choose(r, "keep", "out2"), false),
-				rename("DB."+choose(r, "a", "b"), "DB.z", false))
+		in, next := choose(r, "a", "b"), choose(r, "z", "z", "a", "b", "c")
+		for _, e := range []Event{rename("DB.out1", "DB."+in, true), rename("DB."+next, "DB."+choose(r, "keep", "keep", "out2"), true), rename("DB."+in, "DB."+next, r.one(2))} {
+			if r.one(3) {
+				t.Events = append(t.Events, step())
+			}
+			t.Events = append(t.Events, e)
 		}
-		t.Events = append(t.Events, rate(choose(r, 300, 1000)), lag[1], sleep(200+r.IntN(800)))
-		for _, name := range []string{"a", "b", "z"} {
-			t.Events = append(t.Events, src("update", name, "updates", A(D("q", D("_id", -1), "u", D("$set", D("x", 1))))))
-		}
-		// Only what is a ring is overtaken; of the others this is a copy under writes.
-		t.Events = append(t.Events, many(choose(r, "z", "a", "b"), room))
-		if r.one(4) {
+		t.Events = append(t.Events, rate(choose(r, 500, 1000)), lag[1], sleep(r.IntN(1000)))
+		t.Events = append(t.Events, many(choose(r, next, next, in), room), sleep(r.IntN(500)))
+		if r.one(5) {
 			t.Events = append(t.Events, Event{Do: Kill}, start())
 		}
 		t.Events = append(t.Events, sleep(r.IntN(1000)), rate(0), reached("following"), caughtUp())
@@ -110,11 +110,16 @@ func inAndOut(rnd *rand.Rand) Trial {
 	name := func() string { return choose(r, "in1", "in2", "out1", "out2") }
 	step := func() []Event {
 		c, id := name(), 1+r.IntN(3)
-		switch r.IntN(9) {
-		case 0:
+		switch r.IntN(10) {
+		case 0, 9:
 			return []Event{src("drop", c)}
 		case 1, 2:
-			return []Event{rename("DB."+choose(r, "out1", "out2"), "DB."+choose(r, "in1", "in2"), r.one(2))}
+			in := choose(r, "in1", "in2")
+			out := []Event{rename("DB."+choose(r, "out1", "out2"), "DB."+in, true)}
+			if r.one(2) {
+				out = append(out, update(in, D("_id", id), D("$inc", D("v", 1))))
+			}
+			return out
 		case 3:
 			return []Event{rename("DB."+choose(r, "in1", "in2"), "DB."+name(), true)}
 		case 4, 5:
@@ -125,7 +130,11 @@ func inAndOut(rnd *rand.Rand) Trial {
 		return []Event{insert(c, D("_id", id, "v", 0))}
 	}
 	events := []Event{insert("in1", D("_id", 1, "v", 0)), insert("out1", D("_id", 1, "v", 0), D("_id", 2, "v", 0)), filled("plain", 20, 10)}
-	t.Events = append(events, r.among(r.list(8+r.IntN(20), step))...)
+	if steps := r.list(8+r.IntN(20), step); r.one(3) {
+		t.Events = append(events, r.among(steps)...)
+	} else {
+		t.Events = append(events, r.lags(steps)...)
+	}
 	return t
 }
 
