@@ -56,11 +56,11 @@ func namesInLag(rnd *rand.Rand) Trial {
 	t := Trial{Args: around("--exclude", "db.out*")}
 	many := func(name string, n int) Event {
 		from := 10_000 * (1 + r.IntN(1000))
-		return Event{Do: Step, Step: &history.Step{Do: history.Fill, Cmd: raw(D("fill", name, "from", from, "to", from+n, "pad", 0))}}
+		return Event{Do: Step, Step: &history.Step{Do: history.Fill, Cmd: raw(D("fill", name, "from", from, "to", from+n, "pad", 40_000))}}
 	}
-	const room = 4000 // several replies of the source
+	const room = 300 // several replies of the source
 	ring := func(name string) []Event {
-		return []Event{src("create", name, "capped", true, "size", 16<<20, "max", room), many(name, room)}
+		return []Event{src("create", name, "capped", true, "size", 64<<20, "max", room), many(name, room)}
 	}
 	t.Events = following([]Event{insert("a", D("_id", "a")), insert("b", D("_id", "b")), insert("z", D("_id", "z"))})
 	name := func() string { return choose(r, "a", "b", "z", "out2") }
@@ -92,12 +92,14 @@ func namesInLag(rnd *rand.Rand) Trial {
 			}
 			t.Events = append(t.Events, e)
 		}
-		t.Events = append(t.Events, rate(choose(r, 500, 1000)), lag[1], sleep(r.IntN(1000)))
-		t.Events = append(t.Events, many(choose(r, next, next, in), room), sleep(r.IntN(500)))
+		// The copy of what has come in waits for its next reply, and is overtaken.
+		slow := raw(D("configureFailPoint", "failCommand", "mode", D("times", 1),
+			"data", D("failCommands", A("getMore"), "namespace", "db."+next, "blockConnection", true, "blockTimeMS", 700+r.IntN(1500))))
+		t.Events = append(t.Events, Event{Do: FailPoint, Cmd: slow}, lag[1], sleep(100+r.IntN(400)), many(choose(r, next, next, in), room), sleep(r.IntN(500)))
 		if r.one(5) {
 			t.Events = append(t.Events, Event{Do: Kill}, start())
 		}
-		t.Events = append(t.Events, sleep(r.IntN(1000)), rate(0), reached("following"), caughtUp())
+		t.Events = append(t.Events, sleep(r.IntN(1000)), reached("following"), caughtUp())
 	}
 	return t
 }

@@ -80,14 +80,15 @@ func ringKeys(rnd *rand.Rand) Trial {
 	}
 	n := 0
 	step := func() []Event {
-		n++
-		switch r.IntN(6) {
-		case 0:
-			return []Event{update("ring", D("_id", 1+r.IntN(n)), D("$set", D("k", r.IntN(room+3))))}
-		case 1:
-			return []Event{remove("ring", D("k", r.IntN(room+3)))}
+		id, k := n-r.IntN(room+1), r.IntN(room+2)
+		switch r.IntN(7) {
+		case 0, 1, 2:
+			return []Event{update("ring", D("_id", id), D("$set", D("k", k)))}
+		case 3:
+			return []Event{remove("ring", D("k", k))}
 		}
-		return []Event{insert("ring", D("_id", n, "k", r.IntN(room+3)))}
+		n++
+		return []Event{insert("ring", D("_id", n, "k", k))}
 	}
 	events = append(events, r.list(room, step)...)
 	events = append(events, r.among(r.list(8+r.IntN(20), step))...)
