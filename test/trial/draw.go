@@ -229,6 +229,6 @@ func (l *life) next() []Event {
 }
 
 // following begins with a job that follows and has caught up.
-func following(setup []Event, args ...string) []Event {
-	return append(append([]Event{}, setup...), start(args...), reached("following"), caughtUp())
+func following(setup []Event) []Event {
+	return append(append([]Event{}, setup...), start(), reached("following"), caughtUp())
 }
