@@ -59,6 +59,7 @@ type Generator struct {
 	size     int // documents of the larger collections
 	bigTxns  int // that may still come
 	restarts int
+	ids      []any // hard ones
 }
 
 // kind is a sort of thing that writers do, and how often.
@@ -76,6 +77,7 @@ func NewGenerator(o Options) *Generator {
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		g.values = append(g.values, values[name])
 	}
+	g.drawIDs()
 	g.hot = 1 + g.r.IntN(8)
 	g.size = []int{20, 200, 1000, 3000}[g.r.IntN(4)]
 	g.restarts = g.r.IntN(3)
@@ -120,12 +122,14 @@ func (g *Generator) allKinds() []kind {
 		{"schema", 12, g.schema},
 		{"index", 10, g.index},
 		{"odd", 8, g.odd},
+		{"hostile", 15, g.hostile},
+		{"keyed", 10, g.keyed},
 	}
 	if !g.o.NoCapped {
-		all = append(all, kind{"capped", 20, g.capped})
+		all = append(all, kind{"capped", 20, g.capped}, kind{"log", 15, g.log})
 	}
 	if g.since(5, 0) {
-		all = append(all, kind{"series", 15, g.series})
+		all = append(all, kind{"series", 15, g.series}, kind{"applyOps", 8, g.applyOps})
 	}
 	return all
 }
@@ -155,7 +159,7 @@ func (g *Generator) Setup() []Step {
 	if g.since(5, 0) {
 		steps = append(steps, run(D("create", "series", "timeseries", D("timeField", "t", "metaField", "m"))))
 	}
-	return steps
+	return append(steps, g.hostileSetup()...)
 }
 
 // keyIndexes are unique indexes of several kinds over the same few fields.
@@ -200,7 +204,8 @@ func (g *Generator) settings() Settings {
 	if g.one(3) { // no view may come to read another database
 		s.Exclude = pick(g, nil, nil, []string{"DB.extra1"}, []string{"DB-x.*"}, []string{"DB.txn1", "DB-x.extra0"}, []string{"DB.moved", "DB.v1"})
 		s.Rename = pick(g, nil, []string{"DB=DB-to"}, []string{"DB-x=DB-y"}, []string{"DB.extra0=DB.other0"}, []string{"DB.moving=DB-y.moving", "DB.txn1=DB-x.other1"},
-			[]string{"DB=DB-to", "DB.extra1=DB-to.other1", "DB.moved=DB-y.moved"})
+			[]string{"DB=DB-to", "DB.extra1=DB-to.other1", "DB.moved=DB-y.moved"},
+			[]string{"DB.extra0=DB-y.one", "DB-x.extra1=DB-y.two", "DB.txn2=DB-y.three"})
 	}
 	if g.one(2) {
 		s.Docs = int64(1 + g.r.IntN(2*g.size))

@@ -68,7 +68,8 @@ type writer struct {
 	running bool
 	txn     int // 0: none is open
 	session *mongo.Session
-	over    int // the last transaction that ended
+	at      bson.Timestamp // when it was prepared
+	over    int            // the last transaction that ended
 }
 
 // Stats is a snapshot.
@@ -306,8 +307,11 @@ func (r *Runner) step(ctx context.Context, w *writer, s Step) (left bool, err er
 			return false, err
 		}
 	}
-	if s.Do == Commit || s.Do == Abort {
+	switch s.Do {
+	case Commit, Abort:
 		return r.end(ctx, w, s.Do)
+	case Prepare:
+		return r.prepare(ctx, w)
 	}
 	if s.Txn != 0 && w.txn == 0 {
 		if err := r.begin(w, s.Txn); err != nil {
@@ -344,16 +348,38 @@ func (r *Runner) end(ctx context.Context, w *writer, how Action) (left bool, err
 	if w.session == nil {
 		return true, nil
 	}
-	if how == Commit {
+	switch {
+	case how == Commit && !w.at.IsZero(): // the driver would send a plain one
+		err = r.Client.Database("admin").RunCommand(mongo.NewSessionContext(ctx, w.session),
+			bson.D{{Key: "commitTransaction", Value: 1}, {Key: "commitTimestamp", Value: w.at}}).Err()
+	case how == Commit:
 		err = w.session.CommitTransaction(ctx)
-	} else {
+	default:
 		err = w.session.AbortTransaction(ctx)
 	}
 	w.session.EndSession(context.WithoutCancel(ctx))
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	w.over, w.txn, w.session = w.txn, 0, nil
+	w.over, w.txn, w.session, w.at = w.txn, 0, nil, bson.Timestamp{}
 	return false, err
+}
+
+// prepare makes the writer's transaction one that only a Commit or Abort ends.
+func (r *Runner) prepare(ctx context.Context, w *writer) (left bool, err error) {
+	if w.session == nil || !w.at.IsZero() {
+		return true, nil
+	}
+	var reply struct {
+		At bson.Timestamp `bson:"prepareTimestamp"`
+	}
+	err = r.Client.Database("admin").RunCommand(mongo.NewSessionContext(ctx, w.session),
+		bson.D{{Key: "prepareTransaction", Value: 1}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}}).Decode(&reply)
+	if err != nil {
+		r.abort(ctx, w) // the server has
+		return false, err
+	}
+	w.at = reply.At
+	return false, nil
 }
 
 // Name is the name of a step's database.
@@ -366,18 +392,24 @@ func Name(base, db string) string {
 
 // Command runs a step's command. Errors of single writes are errors.
 func Command(ctx context.Context, client *mongo.Client, base string, s Step) error {
+	_, err := Reply(ctx, client, base, s)
+	return err
+}
+
+// Reply runs a step's command as Command does and returns the answer.
+func Reply(ctx context.Context, client *mongo.Client, base string, s Step) (bson.Raw, error) {
 	cmd, db, err := s.resolve(base)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	reply, err := client.Database(db).RunCommand(ctx, cmd).Raw()
 	if err != nil {
-		return err
+		return reply, err
 	}
 	if v, lookupErr := reply.LookupErr("writeErrors", "0", "code"); lookupErr == nil {
-		return mongo.CommandError{Code: v.Int32(), Message: reply.Lookup("writeErrors").String()}
+		return reply, mongo.CommandError{Code: v.Int32(), Message: reply.Lookup("writeErrors").String()}
 	}
-	return nil
+	return reply, nil
 }
 
 // resolve puts the names of databases into the command.
@@ -387,27 +419,28 @@ func (s Step) resolve(base string) (cmd any, db string, err error) {
 		return nil, "", fmt.Errorf("step without a command: %w", err)
 	}
 	db = Name(base, s.DB)
-	if k := first.Key(); k != "renameCollection" && k != "aggregate" {
+	k := first.Key()
+	if k != "renameCollection" && k != "aggregate" && k != "applyOps" {
 		return s.Cmd, db, nil
 	}
 	var d bson.D
 	if err := bson.Unmarshal(s.Cmd, &d); err != nil {
 		return nil, "", err
 	}
-	if first.Key() == "renameCollection" {
+	if k != "aggregate" {
 		db = "admin"
 	}
 	return withNames(d, base), db, nil
 }
 
-// withNames replaces "DB" at the beginning of the namespaces of a renameCollection
-// and the databases of stages that write.
+// withNames replaces "DB" at the beginning of the namespaces of renames and
+// applyOps, and of the databases of stages that write.
 func withNames(x any, base string) any {
 	switch x := x.(type) {
 	case bson.D:
 		for i, e := range x {
 			name, isString := e.Value.(string)
-			if isString && strings.HasPrefix(name, "DB") && slices.Contains([]string{"renameCollection", "to", "db"}, e.Key) {
+			if isString && strings.HasPrefix(name, "DB") && slices.Contains([]string{"renameCollection", "to", "db", "ns"}, e.Key) {
 				x[i].Value = base + name[2:]
 			} else {
 				x[i].Value = withNames(e.Value, base)

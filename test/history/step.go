@@ -24,6 +24,8 @@ const (
 	Run Action = ""
 	// Fill inserts plain documents, see Filling.
 	Fill Action = "fill"
+	// Prepare prepares the writer's transaction, which its Commit ends then.
+	Prepare Action = "prepare"
 	// Commit and Abort end the writer's transaction.
 	Commit Action = "commit"
 	Abort  Action = "abort"
@@ -45,8 +47,8 @@ type Step struct {
 	// the first such step begins it. 0 is none.
 	Txn int
 	Do  Action
-	// Cmd is a command, or a Filling. In renameCollection and as the database
-	// of $out and $merge, "DB" stands for the history's database.
+	// Cmd is a command, or a Filling. In renameCollection and applyOps and as the
+	// database of $out and $merge, "DB" stands for the history's database.
 	Cmd bson.Raw
 }
 

@@ -120,6 +120,11 @@ type play struct {
 	log            strings.Builder
 	foreign        bool              // somebody else has written to the target
 	told           bool              // since then a process has ended over a conflict
+	claims         claims            // what they have written
+	met            bool              // the source has written a whole document, or deleted one, that they had changed
+	fell           string            // why a process has ended by itself
+	open           bool              // steps of transactions: others may have to wait for them
+	startAt        string            // position of a clone
 	keep           map[string]string // checksums
 }
 
@@ -127,7 +132,7 @@ type play struct {
 // nothing of millrace.
 func (r *Runner) Run(ctx context.Context, t *testing.T, tr Trial) (res Result, err error) {
 	t.Helper()
-	p := &play{t: t, r: r, tr: tr, procs: map[int]*process{}, began: time.Now(), keep: map[string]string{}}
+	p := &play{t: t, r: r, tr: tr, procs: map[int]*process{}, began: time.Now(), keep: map[string]string{}, claims: claims{}}
 	if p.source, err = r.side(ctx, Source, tr.Source); err != nil {
 		return res, err
 	}
@@ -210,6 +215,10 @@ func (p *play) do(ctx context.Context, e Event) error {
 		return p.await(ctx, s, e)
 	case Start:
 		return p.start(e)
+	case End, PauseJob, ResumeJob, Rate:
+		return p.operator(ctx, e)
+	case Clone:
+		return p.clone(ctx)
 	case Arm, Kill, Stop, Wake, Finalize:
 		return p.process(e)
 	case Hold:
@@ -255,10 +264,7 @@ func (p *play) write(ctx context.Context, s *side, e Event) error {
 			h := &history.Runner{Client: client, Database: e.DB}
 			return h.Ordered(ctx, []history.Step{{Do: history.Fill, Cmd: e.Cmd}})
 		case Step:
-			if p.steps == nil || p.steps.Client != client {
-				p.steps = &history.Runner{Client: client, Database: Database, Hook: p.hook, Tolerate: func(error) bool { return true }}
-			}
-			return p.steps.Ordered(ctx, []history.Step{*e.Step})
+			return p.step(ctx, client, e)
 		}
 		return history.Command(ctx, client, e.DB, history.Step{Cmd: e.Cmd})
 	}
@@ -279,7 +285,11 @@ func (p *play) write(ctx context.Context, s *side, e Event) error {
 
 // changes tells whether the command can be in a job's way.
 func (e Event) changes() bool {
-	first, err := e.Cmd.IndexErr(0)
+	cmd := e.Cmd
+	if e.Do == Step {
+		cmd = e.Step.Cmd
+	}
+	first, err := cmd.IndexErr(0)
 	return e.Do == Fill || err == nil && !slices.Contains([]string{"createIndexes", "dropIndexes"}, first.Key())
 }
 
@@ -332,7 +342,11 @@ func (p *play) start(e Event) error {
 
 // args is the command line of the job.
 func (p *play) args(more []string) []string {
-	return slices.Concat([]string{"sync", "--job", "trial", "--source", p.source.uri(), "--target", p.target.uri()}, p.tr.Args, more)
+	args := slices.Concat([]string{"sync", "--job", "trial", "--source", p.source.uri(), "--target", p.target.uri()}, p.tr.Args, more)
+	if p.startAt != "" {
+		args = append(args, "--mode", "incremental", "--start-at", p.startAt)
+	}
+	return args
 }
 
 // process does something to a process.

@@ -40,6 +40,10 @@ type Trial struct {
 	// Keep are namespaces of the target that are not the job's: they have to be
 	// in the end as the last event has left them.
 	Keep []string `json:"keep,omitempty"`
+	// Calm: no server fails, and one process runs at a time. One that ends with an
+	// error, while nobody else writes on the target, is a false alarm, although
+	// the next may go on.
+	Calm bool `json:"calm,omitempty"`
 	// Events come one after the other.
 	Events []Event `json:"-"`
 }
