@@ -40,7 +40,7 @@ const edgeTries = 200
 
 // findEdge finds where the copy of a capped collection ends, if changes follow.
 func (sc *scan) findEdge(ctx context.Context) error {
-	if !sc.c.Source.Capped() || sc.r.e.opts.AfterClusterTime.IsZero() {
+	if !sc.c.Source.Capped() || sc.r.e.opts.AfterClusterTime.IsZero() || sc.r.e.src.Info.Kind != mongo.KindReplicaSet {
 		return nil
 	}
 	e, ok, err := sc.r.findEdge(ctx, sc.c)

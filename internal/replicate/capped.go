@@ -257,7 +257,7 @@ func (l *cappedLook) command(ctx context.Context, op tail.Operation) error {
 	}
 	ch, ok, err := catalog.ParseChange(op.NS, ui, op.O)
 	if err != nil || !ok {
-		return nil // the tail will say what is wrong with it
+		return err
 	}
 	for _, c := range l.all {
 		if c.closed || !slices.ContainsFunc(c.sources, ch.Touches) {
