@@ -81,10 +81,9 @@ type Options struct {
 	Refused []Place
 	// Skipped are what Engine.Skipped told of an earlier run.
 	Skipped []Place
-	// OnSource tells which documents, by the _id and the name that their
-	// collection has on the target, the source has at a position or later. Nil:
-	// what was skipped stays so.
-	OnSource func(ctx context.Context, targetNS string, ids []bson.RawValue, at mongo.OpTime) ([]bool, error)
+	// OnSource tells which documents of a collection, by their _ids, the source
+	// has at a position or later. Nil: what was skipped stays so.
+	OnSource func(ctx context.Context, from Origin, ids []bson.RawValue, at mongo.OpTime) ([]bool, error)
 	// CappedStarts tell, by target namespace, what of the events of capped
 	// collections the target has already: order is content, so that none of them
 	// may be applied twice. The engine takes the map over.

@@ -18,7 +18,13 @@ type Place struct {
 	NS string
 	ID bson.RawValue
 	At mongo.OpTime
+	// Source and UUID are those of the source's collection, as far as an event
+	// told.
+	Source string
+	UUID   *[16]byte
 }
+
+func (p Place) origin() Origin { return Origin{Target: p.NS, Source: p.Source, UUID: p.UUID} }
 
 const (
 	// manySkipped is from how many skipped documents on the source is asked
@@ -67,10 +73,10 @@ func (s *skipped) put(p Place) {
 	s.version++
 }
 
-func (s *skipped) add(ns string, id bsoncore.Value, at mongo.OpTime) {
+func (s *skipped) add(p Place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.put(Place{NS: ns, ID: bson.RawValue{Type: bson.Type(id.Type), Value: bytes.Clone(id.Data)}, At: at})
+	s.put(p)
 }
 
 func (s *skipped) remove(p Place) {
@@ -121,8 +127,8 @@ func (s *skipped) renamed(from, to string) {
 			continue
 		}
 		s.remove(p)
-		if p.NS = to; to != "" {
-			s.add(p.NS, p.value(), p.At)
+		if p.NS, p.Source = to, ""; to != "" {
+			s.add(p)
 		}
 	}
 }
@@ -138,7 +144,21 @@ func (w *worker) skip(t *target, o *op) {
 	if w.e.o.OnSource == nil {
 		return // nobody could tell
 	}
-	w.e.skipped.add(t.ns, o.id, o.at)
+	w.e.skipped.add(Place{NS: t.ns, ID: bson.RawValue{Type: bson.Type(o.id.Type), Value: bytes.Clone(o.id.Data)}, At: o.at, Source: t.source, UUID: t.uuid})
+}
+
+// collection is one of the target that stands for one of the source.
+type collection struct {
+	ns   string
+	uuid [16]byte // zero where no event told
+}
+
+func (p Place) collection() collection {
+	c := collection{ns: p.NS}
+	if p.UUID != nil {
+		c.uuid = *p.UUID
+	}
+	return c
 }
 
 // thinOut forgets the skipped documents that are explained: those that the
@@ -146,18 +166,18 @@ func (w *worker) skip(t *target, o *op) {
 // come or is to come. Everything fed must be drained.
 func (e *Engine) thinOut(ctx context.Context) error {
 	list, _ := e.skipped.list()
-	byNS := map[string][]Place{}
+	byNS := map[collection][]Place{}
 	for _, p := range list {
 		if e.o.Letters.Disputed(p.NS, p.value()) {
 			e.skipped.remove(p) // its letter knows its state
 			continue
 		}
-		byNS[p.NS] = append(byNS[p.NS], p)
+		byNS[p.collection()] = append(byNS[p.collection()], p)
 	}
 	w := newWorker(e, -1)
 	defer w.letGo()
-	for ns, places := range byNS {
-		t, err := e.newTarget(ctx, ns)
+	for of, places := range byNS {
+		t, err := e.newTarget(ctx, of.ns)
 		if err != nil {
 			return err
 		}
@@ -192,7 +212,7 @@ func (w *worker) explain(ctx context.Context, t *target, places []Place) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	has, err := w.e.o.OnSource(ctx, t.ns, ids, *w.e.window.Load())
+	has, err := w.e.o.OnSource(ctx, missing[0].origin(), ids, *w.e.window.Load())
 	if err != nil {
 		return fmt.Errorf("look for documents of %s on the source: %w", t.ns, err)
 	}
@@ -239,6 +259,7 @@ func (e *Engine) judgeSkipped(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		t.source, t.uuid = p.Source, p.UUID
 		id := p.value()
 		if !e.o.Overlap.Before(p.At) && e.o.Letters != nil && e.o.Reread != nil {
 			if err := e.readAgain(ctx, t, p); err != nil {
@@ -261,7 +282,7 @@ func (e *Engine) judgeSkipped(ctx context.Context) error {
 // stream, so the document waits in a letter until the stream has passed it.
 func (e *Engine) readAgain(ctx context.Context, t *target, p Place) error {
 	id := p.value()
-	r, err := e.o.Reread(ctx, t.origin(), id, p.At)
+	r, err := e.o.Reread(ctx, p.origin(), id, p.At)
 	if err != nil {
 		return fmt.Errorf("read %s, _id %s, from the source: %w", t.ns, idString(id), err)
 	}

@@ -67,4 +67,7 @@ type Doc struct {
 	NS string        `bson:"ns"`
 	ID bson.RawValue `bson:"id"`
 	At mongo.OpTime  `bson:"at"`
+	// Source and UUID are those of the source's collection, as far as known.
+	Source string      `bson:"source,omitempty"`
+	UUID   bson.Binary `bson:"uuid,omitempty"`
 }

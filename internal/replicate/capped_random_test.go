@@ -119,7 +119,7 @@ func (h *history) cuts(probability float64) {
 	}
 	h.must(nil, h.s.targetC.Database("admin").RunCommand(h.t.Context(), bson.D{{Key: "configureFailPoint", Value: "failCommand"},
 		{Key: "mode", Value: mode}, {Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"insert", "update", "delete"}},
-			{Key: "closeConnection", Value: true}, {Key: "appName", Value: "millrace-target"}}}}).Err())
+			{Key: "closeConnection", Value: true}}}}).Err())
 }
 
 // make creates a ring of a few documents.

@@ -130,7 +130,7 @@ func (r *rings) settled1(when, name string) {
 // saved what it had applied since.
 func (r *rings) back(to mongo.OpTime, more ...bson.E) {
 	r.t.Helper()
-	set := append(bson.D{{Key: "applied", Value: to}, {Key: "readFrom", Value: to}}, more...)
+	set := append(bson.D{{Key: "applied", Value: to}, {Key: "readFrom", Value: to}, {Key: "reach", Value: lastOp(r.t, r.s.srcDB)}}, more...)
 	res, err := r.jobs().UpdateOne(r.t.Context(), bson.D{{Key: "_id", Value: r.spec.Job}}, bson.D{{Key: "$set", Value: set}})
 	r.must(nil, err)
 	if res.MatchedCount != 1 {

@@ -78,11 +78,11 @@ func (j *Job) idText(id bsoncore.Value) string {
 	return bson.RawValue{Type: bson.Type(id.Type), Value: id.Data}.String()
 }
 
-// onSource tells which documents of a collection of the target the source has
-// at a position or later.
-func (j *Job) onSource(ctx context.Context, targetNS string, ids []bson.RawValue, at mongo.OpTime) ([]bool, error) {
+// onSource tells which documents of a collection the source has at a position
+// or later.
+func (j *Job) onSource(ctx context.Context, from apply.Origin, ids []bson.RawValue, at mongo.OpTime) ([]bool, error) {
 	has := make([]bool, len(ids))
-	db, uuid, err := j.identify(apply.Origin{Target: targetNS})
+	db, uuid, err := j.identify(from)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,11 @@
 package replicate
 
-import "github.com/millrace/millrace/internal/mongo"
+import (
+	"context"
+
+	"github.com/millrace/millrace/internal/copy"
+	"github.com/millrace/millrace/internal/mongo"
+)
 
 // Applied is the position that is applied, durable or not; zero while the job
 // does not follow.
@@ -13,8 +18,16 @@ func Applied(j *Job) mongo.OpTime {
 	return j.state.applyEng.Applied().Applied
 }
 
-// Recreate is what empties the target of a copy that begins anew.
-var Recreate = (*Job).recreate
+// Recreate is what empties the target of a copy that begins anew, in an attempt.
+func Recreate(j *Job, ctx context.Context, t copy.Task) error {
+	if err := j.take(ctx); err != nil {
+		return err
+	}
+	if _, err := j.begin(ctx); err != nil {
+		return err
+	}
+	return j.recreate(ctx, t)
+}
 
 // Reread, FindRenamed and Committed are how a job asks the source for what is certain.
 var (

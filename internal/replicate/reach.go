@@ -101,7 +101,11 @@ func (j *Job) readable() string {
 func places(docs []checkpoint.Doc) []apply.Place {
 	out := make([]apply.Place, len(docs))
 	for i, d := range docs {
-		out[i] = apply.Place{NS: d.NS, ID: d.ID, At: d.At}
+		out[i] = apply.Place{NS: d.NS, ID: d.ID, At: d.At, Source: d.Source}
+		if len(d.UUID.Data) == 16 {
+			id := [16]byte(d.UUID.Data)
+			out[i].UUID = &id
+		}
 	}
 	return out
 }
@@ -109,7 +113,10 @@ func places(docs []checkpoint.Doc) []apply.Place {
 func documents(list []apply.Place) []checkpoint.Doc {
 	out := make([]checkpoint.Doc, len(list))
 	for i, p := range list {
-		out[i] = checkpoint.Doc{NS: p.NS, ID: p.ID, At: p.At}
+		out[i] = checkpoint.Doc{NS: p.NS, ID: p.ID, At: p.At, Source: p.Source}
+		if p.UUID != nil {
+			out[i].UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: p.UUID[:]}
+		}
 	}
 	return out
 }
