@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -195,7 +196,10 @@ func TestKnownTrials(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			verdict(t, r, tr)
+			// Where nothing was held up, a good verdict says nothing.
+			if res, _ := verdict(t, r, tr); regexp.MustCompile(`"want":"entered:[^\n]*not within`).MatchString(res.Log) {
+				t.Errorf("the fail point was not met:\n%s", res.Log)
+			}
 		})
 	}
 }
