@@ -60,6 +60,9 @@ func TestTrial(t *testing.T) {
 // small shrinks a trial that fails and writes it to a file, if that is wanted.
 func small(t *testing.T, r *Runner, tr Trial, res Result) {
 	t.Helper()
+	if os.Getenv("MILLRACE_TRIAL") != "" && os.Getenv("MILLRACE_TRIAL_SHRINK") == "" {
+		return // it comes from such a file
+	}
 	n := len(tr.Events)
 	if long := duration(t, "MILLRACE_TRIAL_SHRINK", 0); long > 0 {
 		ctx, cancel := context.WithTimeout(t.Context(), long)
