@@ -96,7 +96,7 @@ func abandoned(r *rand.Rand) (t Trial) {
 	slow := func() { // so many commands wait before they are run
 		if !manyKeys {
 			add(Event{Do: FailPoint, On: Target, Cmd: raw(D("configureFailPoint", "failCommand", "mode", D("times", 1+r.IntN(8)), "data",
-				D("failCommands", pick(r, A("delete"), A("delete"), A("delete", "update")), "appName", "millrace-target", "blockConnection", true, "blockTimeMS", 1500+r.IntN(4000))))})
+				D("failCommands", pick(r, A("delete"), A("delete"), A("delete", "update")), "namespace", "db.c", "blockConnection", true, "blockTimeMS", 1500+r.IntN(4000))))})
 		}
 	}
 	for range 1 + r.IntN(2) {
@@ -268,10 +268,10 @@ func lateOwner(r *rand.Rand) Trial {
 	return t
 }
 
-// blocked has the target wait before it runs a few commands of millrace on a
-// database or collection.
+// blocked has the target wait before it runs a few commands, on a collection
+// only if one is named.
 func blocked(r *rand.Rand, ns string, commands ...any) Event {
-	data := D("failCommands", A(commands...), "appName", "millrace-target", "blockConnection", true, "blockTimeMS", 2500+r.IntN(4000))
+	data := D("failCommands", A(commands...), "blockConnection", true, "blockTimeMS", 2500+r.IntN(4000))
 	if ns != "" {
 		data = append(data, D("namespace", ns)...)
 	}
