@@ -72,6 +72,7 @@ func (p *play) judge(ctx context.Context) (res Result) {
 	code := 0
 	for n := range runs {
 		m := test.Start(p.t, p.r.Bin, p.args([]string{"--until", "caught-up"})...)
+		go resume(ctx, m)
 		select {
 		case <-m.Done():
 		case <-time.After(patience):
@@ -127,6 +128,15 @@ func (p *play) judge(ctx context.Context) (res Result) {
 		res.Verdict = Equal
 	}
 	return res
+}
+
+// resume ends a pause that an earlier process has left.
+func resume(ctx context.Context, m *test.Process) {
+	for !(&process{Process: m}).over() && nap(ctx, 200*time.Millisecond) == nil {
+		if s := m.Status(ctx); s.Paused {
+			_, _ = m.Command(ctx, "resume")
+		}
+	}
 }
 
 // namesConflict tells whether an output names a document in conflict.

@@ -218,6 +218,9 @@ func (p *play) do(ctx context.Context, e Event) error {
 	case End, PauseJob, ResumeJob, Rate:
 		return p.operator(ctx, e)
 	case Clone:
+		// Before the job looks, the target may expire what the source keeps: to
+		// stop over that is right, and to mend it too.
+		p.foreign, p.met = true, true
 		return p.clone(ctx)
 	case Arm, Kill, Stop, Wake, Finalize:
 		return p.process(e)

@@ -2,6 +2,7 @@ package trial
 
 import (
 	"math/rand/v2"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
@@ -78,20 +79,36 @@ func ringKeys(rnd *rand.Rand) Trial {
 		src("createIndexes", "ring", "indexes", A(D("key", D("k", 1), "name", "k_1", "unique", true))),
 		filled("plain", 20, 10),
 	}
+	// What is in it, so that most writes are taken.
+	var ids, keys []int
 	n := 0
 	step := func() []Event {
-		id, k := n-r.IntN(room+1), r.IntN(room+2)
-		switch r.IntN(7) {
-		case 0, 1, 2:
-			return []Event{update("ring", D("_id", id), D("$set", D("k", k)))}
-		case 3:
-			return []Event{remove("ring", D("k", k))}
+		k := r.IntN(room + 2)
+		taken := slices.Contains(keys, k) && !r.one(6)
+		switch i := r.IntN(max(1, len(ids))); {
+		case len(ids) > 0 && r.one(8):
+			id := ids[i]
+			ids, keys = slices.Delete(ids, i, i+1), slices.Delete(keys, i, i+1)
+			return []Event{remove("ring", D("_id", id))}
+		case taken:
+			return nil
+		case len(ids) > 0 && r.IntN(2) == 0:
+			keys[i] = k
+			return []Event{update("ring", D("_id", ids[i]), D("$set", D("k", k)))}
 		}
 		n++
+		ids, keys = append(ids, n), append(keys, k)
+		if len(ids) > room {
+			ids, keys = ids[1:], keys[1:]
+		}
 		return []Event{insert("ring", D("_id", n, "k", k))}
 	}
 	events = append(events, r.list(room, step)...)
-	events = append(events, r.among(r.list(8+r.IntN(20), step))...)
+	if steps := r.list(12+r.IntN(20), step); r.one(3) {
+		events = append(events, r.among(steps)...)
+	} else {
+		events = append(events, r.bursts(steps)...)
+	}
 	return Trial{Args: around(), Events: events}
 }
 
