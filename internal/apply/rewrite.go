@@ -38,7 +38,7 @@ func (w *worker) rewriteSome(ctx context.Context, t *target, ops []*op, docs []b
 			docs[i], kind = o.made(), opPut
 		}
 		if docs[i] == nil {
-			if !o.window {
+			if !w.excused(t, o) {
 				if err := w.lost(t, o, deadletter.CauseMissing, textMissing); err != nil {
 					return err
 				}

@@ -251,7 +251,7 @@ func (w *worker) replayStep(p *parkedOp, o *op, doc *[]byte) (*refusal, error) {
 			*doc = o.made()
 		}
 		if *doc == nil {
-			if !o.window {
+			if !w.excused(p.t, o) {
 				return &refusal{cause: deadletter.CauseMissing, text: textMissing}, nil
 			}
 			w.skip(p.t, o)

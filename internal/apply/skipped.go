@@ -66,11 +66,22 @@ func (p Place) value() bsoncore.Value {
 // put is called with mu held, or before anybody else knows s.
 func (s *skipped) put(p Place) {
 	key := placeKey(p.NS, p.value())
-	if _, known := s.byKey[key]; !known {
-		s.bytes += len(key) + len(p.ID.Value)
+	if _, known := s.byKey[key]; known {
+		return // the first one counts
 	}
+	s.bytes += len(key) + len(p.ID.Value)
 	s.byKey[key] = p
 	s.version++
+}
+
+func (s *skipped) has(ns string, id bsoncore.Value) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.byKey) == 0 {
+		return false
+	}
+	_, known := s.byKey[placeKey(ns, id)]
+	return known
 }
 
 func (s *skipped) add(p Place) {
@@ -138,7 +149,11 @@ func (s *skipped) renamed(from, to string) {
 // What is on the list when Applied is read covers that position.
 func (e *Engine) Skipped() ([]Place, int) { return e.skipped.list() }
 
-// skip leaves out an update whose document is not there, inside the window.
+// excused reports an update whose document may be missing: inside the window, and
+// after it until the document has been looked for.
+func (w *worker) excused(t *target, o *op) bool { return o.window || w.e.skipped.has(t.ns, o.id) }
+
+// skip leaves out an update whose document is missing and that is excused.
 func (w *worker) skip(t *target, o *op) {
 	w.e.n.skipped.Add(1)
 	if w.e.o.OnSource == nil {
@@ -270,10 +285,10 @@ func (e *Engine) judgeSkipped(ctx context.Context) error {
 		}
 		lost := &parkedOp{t: t, hash: t.hash(id), id: id, refused: &refusal{cause: deadletter.CauseMissing, text: textMissing},
 			steps: []op{{kind: opUpdate, id: id, at: p.At, since: p.At.TS}}}
+		e.skipped.remove(p)
 		if _, err := e.settle(ctx, parkedBatch{ops: []*parkedOp{lost}}, true); err != nil {
 			return err
 		}
-		e.skipped.remove(p)
 	}
 	return nil
 }

@@ -346,7 +346,7 @@ func (w *worker) explainMissing(ctx context.Context, t *target, ops []*op) error
 		o := some[i]
 		switch {
 		case d != nil || w.parked.has(t, o):
-		case o.window:
+		case w.excused(t, o):
 			w.skip(t, o)
 		default:
 			if err := w.lost(t, o, deadletter.CauseMissing, textMissing); err != nil {
