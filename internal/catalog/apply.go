@@ -249,7 +249,7 @@ func (t *Target) applyView(ctx context.Context, ch Change, ns string, o ApplyOpt
 		}
 	}
 	db, name := mongo.SplitNS(ns)
-	_, err = t.c.Write(ctx, db, bson.D{
+	err = t.change(ctx, db, bson.D{
 		{Key: "collMod", Value: name}, {Key: "viewOn", Value: want.Lookup("viewOn")}, {Key: "pipeline", Value: want.Lookup("pipeline")},
 	})
 	return Effect{Applied: err == nil}, err

@@ -55,7 +55,7 @@ func (t *Target) collMod(ctx context.Context, ns string, options bson.Raw) error
 	if err != nil {
 		return err
 	}
-	if _, err := t.c.Write(ctx, db, cmd); err != nil {
+	if err := t.change(ctx, db, cmd); err != nil {
 		return mongo.WithHint(fmt.Errorf("collMod %s on the target: %w", ns, err),
 			"the target refuses an option of the source's collection: change it on the source and start the job again with --restart, or exclude the collection")
 	}

@@ -91,7 +91,7 @@ func (t *Target) rename(ctx context.Context, ch Change, from, to string, o Apply
 	if err := t.unhold(ctx, to, ""); err != nil {
 		return effect, err
 	}
-	_, err := t.c.Write(ctx, "admin", bson.D{
+	err := t.change(ctx, "admin", bson.D{
 		{Key: "renameCollection", Value: from}, {Key: "to", Value: to}, {Key: "dropTarget", Value: dropTarget},
 	})
 	if err != nil {

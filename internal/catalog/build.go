@@ -192,7 +192,7 @@ func (t *Target) createIndexes(ctx context.Context, dataNS string, specs []bson.
 
 func (t *Target) runCreateIndexes(ctx context.Context, dataNS string, specs []bson.Raw) error {
 	db, coll := mongo.SplitNS(dataNS)
-	_, err := t.c.Write(ctx, db, bson.D{{Key: "createIndexes", Value: coll}, {Key: "indexes", Value: arrayOf(specs)}})
+	err := t.change(ctx, db, bson.D{{Key: "createIndexes", Value: coll}, {Key: "indexes", Value: arrayOf(specs)}})
 	return err
 }
 
@@ -365,7 +365,7 @@ func (t *Target) rebuildWithTTL(ctx context.Context, h HeldSetting, expire int64
 // of the collection is no error.
 func (t *Target) dropIndex(ctx context.Context, ns, name string) error {
 	db, coll := mongo.SplitNS(ns)
-	_, err := t.c.Write(ctx, db, bson.D{{Key: "dropIndexes", Value: coll}, {Key: "index", Value: name}})
+	err := t.change(ctx, db, bson.D{{Key: "dropIndexes", Value: coll}, {Key: "index", Value: name}})
 	if err != nil && mongo.Classify(err) != mongo.ClassGone {
 		return fmt.Errorf("drop index %s of %s on the target: %w", name, ns, err)
 	}

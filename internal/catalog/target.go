@@ -20,6 +20,9 @@ type TargetOptions struct {
 	Job string
 	// Log receives what is worth knowing; nil discards it.
 	Log *slog.Logger
+	// SameTerm is told in which election term each change was answered, and fails
+	// when it is not that of the attempt. Nil takes any.
+	SameTerm func(term int64) error
 	// Parallel bounds commands under way at once where many collections are
 	// changed, default DefaultBuilds.
 	Parallel int
@@ -42,6 +45,15 @@ func NewTarget(c *mongo.Cluster, o TargetOptions) *Target {
 		o.Parallel = DefaultBuilds
 	}
 	return &Target{c: c, o: o, log: o.Log}
+}
+
+// change runs a command that changes the schema.
+func (t *Target) change(ctx context.Context, db string, cmd bson.D) error {
+	term, err := t.c.Change(ctx, db, cmd)
+	if err == nil && t.o.SameTerm != nil {
+		err = t.o.SameTerm(term)
+	}
+	return err
 }
 
 // Create makes a collection, time-series collection or view on the target as it
@@ -125,7 +137,7 @@ func (t *Target) runCreate(ctx context.Context, ns string, options bson.Raw) err
 	if err != nil {
 		return err
 	}
-	_, err = t.c.Write(ctx, db, append(cmd, bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}))
+	err = t.change(ctx, db, append(cmd, bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}))
 	return err
 }
 
@@ -183,7 +195,7 @@ func (t *Target) createCappedClustered(ctx context.Context, coll Collection, tar
 		err = t.create(ctx, Collection{NS: coll.NS, Type: coll.Type, Options: plain}, targetNS, nil, ours)
 		if err == nil {
 			db, name := mongo.SplitNS(targetNS)
-			_, err = t.c.Write(ctx, db, bson.D{{Key: "convertToCapped", Value: name}, {Key: "size", Value: options.Lookup("size")}})
+			err = t.change(ctx, db, bson.D{{Key: "convertToCapped", Value: name}, {Key: "size", Value: options.Lookup("size")}})
 		}
 	}
 	if err != nil {
@@ -202,7 +214,7 @@ func (t *Target) finishTimeSeries(ctx context.Context, coll Collection, targetNS
 	if coll.MixedSchema && t.c.Info.Version.AtLeast(5, 2) {
 		// Without the mark such servers trust the minimum and maximum of a
 		// bucket more than old buckets deserve.
-		if _, err := t.c.Write(ctx, db, bson.D{{Key: "collMod", Value: name}, {Key: mixedSchemaFlag, Value: true}}); err != nil {
+		if err := t.change(ctx, db, bson.D{{Key: "collMod", Value: name}, {Key: mixedSchemaFlag, Value: true}}); err != nil {
 			t.log.Warn("the target cannot mark a time-series collection as one whose buckets may hold mixed types; update the server to its latest patch release if queries with $lt or $gt on measurements of mixed types matter",
 				"ns", targetNS, "error", err)
 		}
@@ -212,7 +224,7 @@ func (t *Target) finishTimeSeries(ctx context.Context, coll Collection, targetNS
 	}
 	// Such servers add an index on meta and time by themselves; the source's
 	// own list decides.
-	_, err := t.c.Write(ctx, db, bson.D{{Key: "dropIndexes", Value: name}, {Key: "index", Value: "*"}})
+	err := t.change(ctx, db, bson.D{{Key: "dropIndexes", Value: name}, {Key: "index", Value: "*"}})
 	if err != nil {
 		return fmt.Errorf("drop the automatic index of %s on the target: %w", targetNS, err)
 	}
@@ -306,7 +318,7 @@ func (t *Target) ListExisting(ctx context.Context, targetNSs []string) (map[stri
 // what was held back for it. It is no error when nothing is there.
 func (t *Target) Drop(ctx context.Context, ns string) error {
 	db, name := mongo.SplitNS(ns)
-	_, err := t.c.Write(ctx, db, bson.D{{Key: "drop", Value: name}})
+	err := t.change(ctx, db, bson.D{{Key: "drop", Value: name}})
 	if err != nil && mongo.Classify(err) != mongo.ClassGone {
 		return fmt.Errorf("drop %s on the target: %w", ns, err)
 	}

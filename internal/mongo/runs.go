@@ -24,6 +24,32 @@ func (c *Cluster) Write(ctx context.Context, db string, cmd bson.D) (bson.Raw, e
 		return nil, err
 	}
 	defer conn.Release()
+	return write(ctx, conn, db, cmd)
+}
+
+// Change is Write for commands whose reply does not tell the election term, as
+// those that change the schema: the server is asked for it over the same
+// connection. A set that has none tells -1.
+func (c *Cluster) Change(ctx context.Context, db string, cmd bson.D) (term int64, err error) {
+	conn, err := c.Pool.Checkout(ctx, wire.Primary())
+	if err != nil {
+		return -1, err
+	}
+	defer conn.Release()
+	if _, err := write(ctx, conn, db, cmd); err != nil {
+		return -1, err
+	}
+	reply, err := conn.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})
+	if err != nil {
+		return -1, fmt.Errorf("read the term of %s: %w", conn.Addr(), err)
+	}
+	if t, ok := reply.Lookup("lastWrite", "opTime", "t").AsInt64OK(); ok {
+		return t, nil
+	}
+	return -1, nil
+}
+
+func write(ctx context.Context, conn *wire.Conn, db string, cmd bson.D) (bson.Raw, error) {
 	body, err := conn.Run(ctx, db, cmd)
 	if err != nil {
 		return nil, err

@@ -107,7 +107,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 		return nil, fmt.Errorf("target: %w", err)
 	}
 	j.letters = deadletter.New(dst, j.id, j.store.SameTerm)
-	j.cat = catalog.NewTarget(dst, catalog.TargetOptions{Job: j.id, Log: spec.Log})
+	j.cat = catalog.NewTarget(dst, catalog.TargetOptions{Job: j.id, Log: spec.Log, SameTerm: j.store.SameTerm})
 	j.state.init(j)
 	j.control.init()
 	if u.caughtUp || spec.Mode == ModeFull {
