@@ -57,19 +57,19 @@ test: build ## All tests on real mongod processes, with the race detector where 
 .PHONY: test-packages
 test-packages:
 	$(GO) test -tags failpoint ./internal/failpoint
-	$(GO) test -race -timeout 20m $$($(GO) list ./cmd/... ./internal/... ./demo/... ./test/history | grep -v /internal/bench$$)
-	$(GO) test -timeout 20m ./docs/model
+	$(GO) test -race -timeout 40m $$($(GO) list ./cmd/... ./internal/... ./demo/... ./test/history | grep -v /internal/bench$$)
+	$(GO) test -timeout 40m ./docs/model
 
 # -count=1: millrace runs as a process, and Go's test cache does not see it change.
 .PHONY: test-scenarios
 test-scenarios: build
-	$(GO) test -p 1 -count=1 -timeout 20m ./test ./internal/bench
-	MILLRACE_LAB_DIR= $(GO) test -count=1 -timeout 20m ./test/memory
+	$(GO) test -p 1 -count=1 -timeout 40m ./test ./internal/bench
+	MILLRACE_LAB_DIR= $(GO) test -count=1 -timeout 40m ./test/memory
 
 .PHONY: test-faults
 test-faults: build
-	$(GO) test -p 1 -count=1 -timeout 20m ./test/failover ./test/seed ./test/trial
-	$(GO) test -p 1 -race -count=1 -timeout 20m ./test/access ./test/crash
+	$(GO) test -p 1 -count=1 -timeout 40m ./test/failover ./test/seed ./test/trial
+	$(GO) test -p 1 -race -count=1 -timeout 40m ./test/access ./test/crash
 
 # How long each target is fuzzed.
 FUZZTIME ?= 30s
