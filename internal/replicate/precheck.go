@@ -224,7 +224,7 @@ func (p *planner) existing(ctx context.Context) error {
 	}
 	slices.Sort(names)
 	list := strings.Join(names[:min(5, len(names))], ", ")
-	switch p.j.spec.OnExisting {
+	switch p.j.spec.OnExisting.orOf(p.job) {
 	case ExistingDrop:
 		p.add(precheck.Warn, "target collections", "", "%d exist and will be DROPPED: %s", len(names), list)
 	case ExistingMerge:

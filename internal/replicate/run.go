@@ -124,9 +124,7 @@ func (j *Job) take(ctx context.Context) error {
 		return nil
 	}
 	j.resumed = true
-	if (j.spec.OnExisting == "" || j.spec.OnExisting == ExistingFail) && job.OnExisting != "" {
-		j.spec.OnExisting = OnExisting(job.OnExisting) // what it began with
-	}
+	j.spec.OnExisting = j.spec.OnExisting.orOf(job)
 	j.control.inherit(job.Paused)
 	j.pauseNoted = job.Paused // if it was resumed meanwhile, the checkpoint has to say so
 	j.formatWas = job.Version

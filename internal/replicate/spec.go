@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/millrace/millrace/internal/checkpoint"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/rule"
 )
@@ -29,6 +30,14 @@ const (
 	ExistingMerge OnExisting = "merge" // keep them; the source's document wins on the same _id
 	ExistingDrop  OnExisting = "drop"  // drop them first
 )
+
+// orOf is the policy with which a job began, unless one is asked for.
+func (e OnExisting) orOf(job checkpoint.Job) OnExisting {
+	if (e == "" || e == ExistingFail) && job.OnExisting != "" {
+		return OnExisting(job.OnExisting)
+	}
+	return e
+}
 
 // Spec is everything that defines a job and how it is run. Source and Target
 // hold secrets and are never logged.
