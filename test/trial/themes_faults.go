@@ -237,6 +237,9 @@ func deposedTarget(r *rand.Rand) Trial {
 	t.Events = []Event{Filled("db", "c", 0, n, 50), Begin(""), Until("", "phase:following"), Until("", "caught-up"), For(between(r, 0, 1200*time.Millisecond))}
 	add := func(e ...Event) { t.Events = append(t.Events, e...) }
 	more := 50 + r.IntN(300)
+	if r.IntN(2) == 0 { // the next save comes late
+		add(Event{Do: Arm, Points: fmt.Sprintf("position.before:1=sleep:%ds", 3+r.IntN(4))}, Event{Do: Await, Want: "point:position.before", For: 5 * time.Second})
+	}
 	if r.IntN(2) == 0 {
 		add(Event{Do: Hold, On: Target}, Filled("db", "c", n, n+more, 50), For(between(r, 10*time.Millisecond, 600*time.Millisecond)),
 			Event{Do: StepDown, On: Target}, Event{Do: Release, On: Target})
@@ -246,8 +249,8 @@ func deposedTarget(r *rand.Rand) Trial {
 			add(Event{Do: Elect, On: Target})
 		}
 	}
-	add(Until(Target, "primary"), For(between(r, 300*time.Millisecond, 2500*time.Millisecond)))
-	if r.IntN(3) == 0 {
+	add(Until(Target, "primary"), For(between(r, 300*time.Millisecond, 5*time.Second)))
+	if r.IntN(4) == 0 {
 		add(Event{Do: Kill})
 	}
 	add(Event{Do: Rejoin, On: Target}, Event{Do: Await, Want: "caught-up", For: 10 * time.Second})
