@@ -179,9 +179,17 @@ func (s *side) pick(ctx context.Context, member string) ([]int, error) {
 	}
 }
 
-// admin runs a command on database admin.
+// admin runs a command on database admin, again where it met the connection of a
+// server that has ended meanwhile.
 func (s *side) admin(ctx context.Context, member string, cmd bson.D) error {
-	return s.on(ctx, member, func(c *mongo.Client) error { return c.Database("admin").RunCommand(ctx, cmd).Err() })
+	return s.on(ctx, member, func(c *mongo.Client) (err error) {
+		for range 3 {
+			if err = c.Database("admin").RunCommand(ctx, cmd).Err(); !mongo.IsNetworkError(err) {
+				break
+			}
+		}
+		return err
+	})
 }
 
 // on does something with the clients of members.
@@ -340,8 +348,18 @@ func databases(ctx context.Context, c *mongo.Client) ([]string, error) {
 	return slices.DeleteFunc(all, func(db string) bool { return db == "admin" || db == "config" || db == "local" }), err
 }
 
-// clean removes what a trial has left, and sets the parameters of the shape.
-func (s *side) clean(ctx context.Context) error {
+// clean removes what a trial has left, and sets the parameters of the shape. The
+// first of it may meet connections to servers that are gone.
+func (s *side) clean(ctx context.Context) (err error) {
+	for range 5 {
+		if err = s.remove(ctx); !mongo.IsNetworkError(err) {
+			return err
+		}
+	}
+	return err
+}
+
+func (s *side) remove(ctx context.Context) error {
 	c, err := s.client(ctx)
 	if err != nil {
 		return err

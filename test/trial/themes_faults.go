@@ -38,8 +38,8 @@ func rollback(r *rand.Rand) Trial {
 	more := 50 + r.IntN(500)
 	write := Filled("db", "c", n, n+more, 50)
 	switch r.IntN(3) {
-	case 0: // halted as soon as something was acknowledged
-		t.Events = append(t.Events, Event{Do: Arm, Points: fmt.Sprintf("batch.after:%d=stop", 1+r.IntN(4))}, Event{Do: Hold, On: Target}, write,
+	case 0: // held up as soon as something was acknowledged
+		t.Events = append(t.Events, Event{Do: Arm, Points: fmt.Sprintf("batch.after:%d=%s", 1+r.IntN(4), pick(r, "stop", "sleep:3s", "sleep:5s"))}, Event{Do: Hold, On: Target}, write,
 			Event{Do: Await, Want: "point", For: 3 * time.Second}, Event{Do: Down, On: Target}, Event{Do: Release, On: Target},
 			Until(Target, "primary"), Event{Do: Wake})
 	case 1: // the next save comes late
@@ -58,12 +58,14 @@ func rollback(r *rand.Rand) Trial {
 func copyRollback(r *rand.Rand) Trial {
 	t := Trial{Target: Shape{Members: 3}, Args: included("--readers", fmt.Sprint(1+r.IntN(3)), "--writers", fmt.Sprint(1+r.IntN(3)))}
 	for c := range 1 + r.IntN(3) {
-		t.Events = append(t.Events, Filled("db", fmt.Sprint("c", c), 0, 2000+r.IntN(8000), 1000))
+		t.Events = append(t.Events, Filled("db", fmt.Sprint("c", c), 0, 500+r.IntN(5000), 1000))
 	}
-	t.Events = append(t.Events, Begin(fmt.Sprintf("copy.before:%d=stop;copy.after:%d=stop", 1+r.IntN(4), 2+r.IntN(6))),
+	// Where only the writer sleeps, the rest of millrace learns of the new primary.
+	then := pick(r, "stop", "sleep:3s", "sleep:5s", "sleep:6s")
+	t.Events = append(t.Events, Begin(fmt.Sprintf("copy.before:%d=stop;copy.after:%d=%s", 1+r.IntN(2), 1+r.IntN(3), then)),
 		Event{Do: Await, Want: "point:copy.before", For: 20 * time.Second}, Event{Do: Hold, On: Target}, Event{Do: Wake},
 		Event{Do: Await, Want: "point:copy.after", For: 5 * time.Second}, Event{Do: Down, On: Target}, Event{Do: Release, On: Target},
-		Until(Target, "primary"), Event{Do: Wake}, For(between(r, 500*time.Millisecond, 3*time.Second)))
+		Until(Target, "primary"), Event{Do: Wake}, For(between(r, 500*time.Millisecond, 6*time.Second)))
 	if r.IntN(2) == 0 {
 		t.Events = append(t.Events, Event{Do: Kill})
 	}
@@ -94,7 +96,7 @@ func abandoned(r *rand.Rand) (t Trial) {
 	slow := func() { // so many commands wait before they are run
 		if !manyKeys {
 			add(Event{Do: FailPoint, On: Target, Cmd: raw(D("configureFailPoint", "failCommand", "mode", D("times", 1+r.IntN(8)), "data",
-				D("failCommands", pick(r, A("delete"), A("delete"), A("delete", "update")), "appName", "millrace-target", "blockConnection", true, "blockTimeMS", 1500+r.IntN(4000))))})
+				D("failCommands", pick(r, A("delete"), A("delete"), A("delete", "update")), "namespace", "db.c", "blockConnection", true, "blockTimeMS", 1500+r.IntN(4000))))})
 		}
 	}
 	for range 1 + r.IntN(2) {
@@ -266,10 +268,10 @@ func lateOwner(r *rand.Rand) Trial {
 	return t
 }
 
-// blocked has the target wait before it runs a few commands of millrace on a
-// database or collection.
+// blocked has the target wait before it runs a few commands, on a collection
+// only if one is named.
 func blocked(r *rand.Rand, ns string, commands ...any) Event {
-	data := D("failCommands", A(commands...), "appName", "millrace-target", "blockConnection", true, "blockTimeMS", 2500+r.IntN(4000))
+	data := D("failCommands", A(commands...), "blockConnection", true, "blockTimeMS", 2500+r.IntN(4000))
 	if ns != "" {
 		data = append(data, D("namespace", ns)...)
 	}
