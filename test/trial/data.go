@@ -66,6 +66,23 @@ func (p *play) operator(ctx context.Context, e Event) error {
 	return err
 }
 
+// settles waits for the first process, if it runs, to catch up; false if it does not.
+func (p *play) settles(ctx context.Context) bool {
+	m := p.procs[0]
+	if !p.tr.Settle || m == nil || m.over() {
+		return true
+	}
+	if m.Status(ctx).Paused {
+		_ = p.operator(ctx, Event{Do: ResumeJob})
+	}
+	_ = p.operator(ctx, Event{Do: Rate, Args: []string{"0"}})
+	err := p.await(ctx, p.source, Event{Do: Await, Want: "caught-up", For: time.Minute})
+	if err != nil {
+		p.note("%7.3f s  not caught up: %v; it waits for %q", time.Since(p.began).Seconds(), err, m.Status(ctx).Waiting)
+	}
+	return err == nil || m.over()
+}
+
 // clone copies collections, indexes and documents while nobody writes.
 func (p *play) clone(ctx context.Context) error {
 	from, err := p.source.client(ctx)
