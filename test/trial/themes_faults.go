@@ -132,8 +132,7 @@ func abandoned(r *rand.Rand) (t Trial) {
 
 // twoOwners begins a job anew beside its living owner.
 func twoOwners(r *rand.Rand) Trial {
-	existing := pick(r, "drop", "merge")
-	t := Trial{Args: included("--on-existing", existing)}
+	t := Trial{Args: included("--on-existing", "drop")} // what is merged may keep what the source has deleted
 	n := 500 + r.IntN(3000)
 	t.Events = []Event{Filled("db", "c", 0, n, 200), Begin(""), Until("", "phase:following"), Until("", "caught-up")}
 	add := func(e ...Event) { t.Events = append(t.Events, e...) }
@@ -149,7 +148,7 @@ func twoOwners(r *rand.Rand) Trial {
 	for range 1 + r.IntN(4) {
 		lo := r.IntN(n)
 		add(Do("db", D("delete", "c", "deletes", A(D("q", D("_id", D("$gte", lo, "$lt", lo+r.IntN(n))), "limit", 0)))))
-		if existing == "merge" && r.IntN(2) == 0 {
+		if r.IntN(4) == 0 {
 			add(Do("db", D("update", "c", "updates", A(D("q", D(), "u", D("$inc", D("n", 1)), "multi", true)))))
 		}
 		add(For(between(r, 50*time.Millisecond, 1200*time.Millisecond)))
@@ -237,6 +236,9 @@ func deposedTarget(r *rand.Rand) Trial {
 	t.Events = []Event{Filled("db", "c", 0, n, 50), Begin(""), Until("", "phase:following"), Until("", "caught-up"), For(between(r, 0, 1200*time.Millisecond))}
 	add := func(e ...Event) { t.Events = append(t.Events, e...) }
 	more := 50 + r.IntN(300)
+	if r.IntN(2) == 0 { // the next save comes late
+		add(Event{Do: Arm, Points: fmt.Sprintf("position.before:1=sleep:%ds", 3+r.IntN(4))}, Event{Do: Await, Want: "point:position.before", For: 5 * time.Second})
+	}
 	if r.IntN(2) == 0 {
 		add(Event{Do: Hold, On: Target}, Filled("db", "c", n, n+more, 50), For(between(r, 10*time.Millisecond, 600*time.Millisecond)),
 			Event{Do: StepDown, On: Target}, Event{Do: Release, On: Target})
@@ -246,8 +248,8 @@ func deposedTarget(r *rand.Rand) Trial {
 			add(Event{Do: Elect, On: Target})
 		}
 	}
-	add(Until(Target, "primary"), For(between(r, 300*time.Millisecond, 2500*time.Millisecond)))
-	if r.IntN(3) == 0 {
+	add(Until(Target, "primary"), For(between(r, 300*time.Millisecond, 5*time.Second)))
+	if r.IntN(4) == 0 {
 		add(Event{Do: Kill})
 	}
 	add(Event{Do: Rejoin, On: Target}, Event{Do: Await, Want: "caught-up", For: 10 * time.Second})

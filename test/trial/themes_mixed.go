@@ -73,7 +73,7 @@ func (m *mix) again() {
 // incident happens to millrace.
 func (m *mix) incident() {
 	r := m.r
-	switch r.IntN(10) {
+	switch r.IntN(12) {
 	case 0:
 		m.add(Event{Do: Kill})
 		m.again()
@@ -103,7 +103,15 @@ func (m *mix) incident() {
 		if r.IntN(2) == 0 {
 			m.add(Event{Do: Kill})
 		}
-		m.add(Event{Do: Start, Process: r.IntN(2), Args: append(settings(r), "--restart", "--on-existing", "drop"), Points: rule(r, m.spot, 4)})
+		m.add(Event{Do: Start, Process: r.IntN(2), Args: append(settings(r), "--restart"), Points: rule(r, m.spot, 4)})
+	case 10: // what is sent takes long, and is perhaps abandoned
+		m.add(blocked(r, "", pick(r, "insert", "update", "delete", "create", "drop", "createIndexes")))
+		if r.IntN(2) == 0 {
+			m.add(Event{Do: Await, On: Target, Want: "entered:failCommand", For: time.Second})
+			m.add(interrupted(r)...)
+		}
+	case 11:
+		m.add(Event{Do: Note, On: pick(r, Source, Target)})
 	}
 }
 
@@ -127,7 +135,7 @@ func (m *mix) steps(g *history.Generator, writers, n int) {
 // points kills and delays millrace at its named points while it follows.
 func points(r *rand.Rand) Trial {
 	m := &mix{r: r, spot: spots()}
-	m.t.Args = []string{"--include", "db", "--include", "db-*"}
+	m.t.Args = []string{"--include", "db", "--include", "db-*", "--on-existing", "drop"}
 	writers := 1 + r.IntN(3)
 	g := m.begin(false, writers)
 	m.again()
@@ -144,7 +152,7 @@ func points(r *rand.Rand) Trial {
 // copyPoints does so while it copies.
 func copyPoints(r *rand.Rand) Trial {
 	m := &mix{r: r, spot: copySpots()}
-	m.t.Args = []string{"--include", "db", "--include", "db-*"}
+	m.t.Args = []string{"--include", "db", "--include", "db-*", "--on-existing", "drop"}
 	writers := 1 + r.IntN(3)
 	g := m.begin(false, writers)
 	for c := range 1 + r.IntN(3) {
@@ -165,7 +173,7 @@ func copyPoints(r *rand.Rand) Trial {
 // failures strikes the servers of both sides as well.
 func failures(r *rand.Rand) Trial {
 	m := &mix{r: r, spot: append(spots(), copySpots()...)}
-	m.t = Trial{Source: Shape{Members: 3, Proxy: true}, Target: Shape{Members: 3, Proxy: true}, Args: []string{"--include", "db", "--include", "db-*"}}
+	m.t = Trial{Source: Shape{Members: 3, Proxy: true}, Target: Shape{Members: 3, Proxy: true}, Args: []string{"--include", "db", "--include", "db-*", "--on-existing", "drop"}}
 	writers := 1 + r.IntN(3)
 	g := m.begin(true, writers)
 	m.add(Filled("db", "large", 0, 500+r.IntN(6000), pick(r, 100, 1000)))
