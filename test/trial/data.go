@@ -66,6 +66,23 @@ func (p *play) operator(ctx context.Context, e Event) error {
 	return err
 }
 
+// settles waits for the first process, if it runs, to catch up; false if it does not.
+func (p *play) settles(ctx context.Context) bool {
+	m := p.procs[0]
+	if !p.tr.Settle || m == nil || m.over() {
+		return true
+	}
+	if m.Status(ctx).Paused {
+		_ = p.operator(ctx, Event{Do: ResumeJob})
+	}
+	_ = p.operator(ctx, Event{Do: Rate, Args: []string{"0"}})
+	err := p.await(ctx, p.source, Event{Do: Await, Want: "caught-up", For: time.Minute})
+	if err != nil {
+		p.note("%7.3f s  not caught up: %v; it waits for %q", time.Since(p.began).Seconds(), err, m.Status(ctx).Waiting)
+	}
+	return err == nil || m.over()
+}
+
 // clone copies collections, indexes and documents while nobody writes.
 func (p *play) clone(ctx context.Context) error {
 	from, err := p.source.client(ctx)
@@ -187,9 +204,11 @@ type claims map[string]map[string]claim
 type claim int
 
 const (
-	removed claim = 1 + iota // deleted
-	made                     // inserted or changed
-	settled                  // the source has written since, and the job has to see it
+	removed  claim = 1 + iota // deleted
+	changes                   // changed
+	inserted                  // inserted
+	settled                   // the source has written since, and the job has to see it
+	guest                     // inserted, and the source has written since: theirs as long as the source has none
 )
 
 // written are the collection, the command and the _ids of a write.
@@ -221,9 +240,7 @@ func (c claims) foreign(s history.Step) {
 		if c[ns] == nil {
 			c[ns] = map[string]claim{}
 		}
-		if c[ns][id] = made; op == "delete" {
-			c[ns][id] = removed
-		}
+		c[ns][id] = map[string]claim{"delete": removed, "update": changes, "insert": inserted}[op]
 	}
 }
 
@@ -241,7 +258,11 @@ func (c claims) ours(s history.Step, r rules) (met bool) {
 			continue
 		}
 		met = met || whole
-		if whole || was == removed {
+		switch {
+		case was == guest:
+		case was == inserted && whole:
+			c[ns][id] = guest
+		case whole || was == removed:
 			c[ns][id] = settled
 		}
 	}
@@ -263,9 +284,10 @@ func (c claims) ours(s history.Step, r rules) (met bool) {
 }
 
 // explain adds the documents of a namespace that are not the job's to judge.
-func (c claims) explain(ns string, ids map[string]bool) {
+// want is what the source has.
+func (c claims) explain(ns string, want map[string]bson.Raw, ids map[string]bool) {
 	for id, what := range c[ns] {
-		if what != settled {
+		if what != settled && (what != guest || want[id] == nil) {
 			ids[id] = true
 		}
 	}

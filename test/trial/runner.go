@@ -153,10 +153,13 @@ func (r *Runner) Run(ctx context.Context, t *testing.T, tr Trial) (res Result, e
 			break
 		}
 	}
+	settled := p.settles(ctx)
 	if err := p.heal(ctx); err != nil {
 		return res, err
 	}
-	res = p.judge(ctx)
+	if res = p.judge(ctx); !settled && res.Right() {
+		res.Verdict, res.Message = Stuck, "only when it was started again did the job go on"
+	}
 	res.Took, res.Log = time.Since(p.began), p.log.String()
 	return res, ctx.Err()
 }

@@ -21,6 +21,7 @@ func dataThemes() []Theme {
 		{"in-and-out", inAndOut},
 		{"long-statements", long},
 		{"prepared", prepared},
+		{"paused", paused},
 	}
 	for i, t := range themes {
 		themes[i].Make = func(r *rand.Rand) Trial {

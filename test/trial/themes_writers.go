@@ -197,6 +197,22 @@ func expiry(rnd *rand.Rand) Trial {
 	return t
 }
 
+// paused is a job that the operator pauses at any moment, and resumes.
+func paused(rnd *rand.Rand) Trial {
+	r := &draw{Rand: rnd}
+	t := Trial{Args: around(), Settle: true, Events: []Event{filled("c", 100, 10), filled("plain", 20, 10)}}
+	t.Events = append(t.Events, choose(r, start(), start("--max-rate-docs", "50")), reached(choose(r, "copying", "following")))
+	for n := range 4 + r.IntN(6) {
+		lag := Together(n+1, Event{Do: PauseJob}, Event{Do: ResumeJob})
+		t.Events = append(t.Events, update("c", D(), D("$inc", D("n", 1)), "multi", true), sleep(r.IntN(1100)), lag[0])
+		if r.one(2) {
+			t.Events = append(t.Events, insert("c", D("_id", 1000+n)), sleep(r.IntN(50)))
+		}
+		t.Events = append(t.Events, lag[1])
+	}
+	return t
+}
+
 // long has updates whose statements are much larger than what they change.
 func long(rnd *rand.Rand) Trial {
 	r := &draw{Rand: rnd}

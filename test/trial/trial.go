@@ -44,6 +44,9 @@ type Trial struct {
 	// error, while nobody else writes on the target, is a false alarm, although
 	// the next may go on.
 	Calm bool `json:"calm,omitempty"`
+	// Settle: before the end a process that runs has to catch up, for what is
+	// stuck may go on when it is started again.
+	Settle bool `json:"settle,omitempty"`
 	// Events come one after the other.
 	Events []Event `json:"-"`
 }
