@@ -173,7 +173,7 @@ func hiddenConflict(r *rand.Rand) Trial {
 	for i := range 1 + r.IntN(3) {
 		id := r.IntN(n)
 		foreign := Foreign("db", D("delete", "c", "deletes", A(D("q", D("_id", id), "limit", 1))))
-		ours := Do("db", D("update", "c", "updates", A(D("q", D("_id", id), "u", D("$set", D("by", i))))))
+		ours := Do("db", D("update", "c", "updates", A(D("q", D("_id", id), "u", D("$set", D("by", i+1))))))
 		if r.IntN(2) == 0 {
 			id += n
 			foreign = Foreign("db", D("insert", "c", "documents", A(D("_id", id, "theirs", true))))
