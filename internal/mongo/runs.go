@@ -64,6 +64,16 @@ func write(ctx context.Context, conn *wire.Conn, db string, cmd bson.D) (bson.Ra
 	return bson.Raw(body), nil
 }
 
+// RenewConnections closes the pool's connections and has later ones carry
+// another application name. See wire.Pool.Renew.
+func (c *Cluster) RenewConnections(ctx context.Context, name string) error {
+	var members []string
+	if h, err := c.hello(ctx); err == nil { // else the pool knows some
+		members = h.Hosts
+	}
+	return c.Pool.Renew(ctx, name, members)
+}
+
 // Connection is one that a client has to a server.
 type Connection struct {
 	App    string // the application name of its handshake

@@ -92,7 +92,7 @@ func (j *Job) heartbeat(ctx context.Context) error {
 func (j *Job) letGo(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 	defer cancel()
-	if err := j.dst.Pool.Renew(ctx, mongo.TargetApp); err != nil {
+	if err := j.dst.RenewConnections(ctx, mongo.TargetApp); err != nil {
 		j.log.Debug("connections not closed", "error", err)
 	}
 	if err := j.store.Release(ctx); err != nil {
@@ -200,7 +200,7 @@ func (j *Job) endOthers(ctx context.Context, attempt int64, then bson.D) (bson.R
 func (j *Job) renewConnections(ctx context.Context, attempt int64) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	return j.dst.Pool.Renew(ctx, mongo.RunName(j.id, j.run, attempt))
+	return j.dst.RenewConnections(ctx, mongo.RunName(j.id, j.run, attempt))
 }
 
 // phases runs the job's phases from the checkpoint, again after each failure

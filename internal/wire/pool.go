@@ -3,6 +3,7 @@ package wire
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -63,10 +64,14 @@ func connect(opts *options.ClientOptions) (*topology.Topology, error) {
 // Renew closes all connections and has later ones carry another application
 // name, by which a server's list of connections tells them from earlier ones.
 // Connections still checked out are closed when ctx ends. Nobody may check one
-// out meanwhile.
-func (p *Pool) Renew(ctx context.Context, appName string) error {
+// out meanwhile. members are addresses at which the deployment may be found
+// besides those that the pool knows: it may have moved since it was opened.
+func (p *Pool) Renew(ctx context.Context, appName string, members []string) error {
 	opts := *p.opts
 	opts.AppName = &appName
+	if opts.Direct == nil || !*opts.Direct {
+		opts.Hosts = p.whereabouts(members)
+	}
 	topo, err := connect(&opts)
 	if err != nil {
 		return err
@@ -75,6 +80,23 @@ func (p *Pool) Renew(ctx context.Context, appName string) error {
 		return fmt.Errorf("wire: close connections: %w", err)
 	}
 	return nil
+}
+
+// whereabouts are all addresses at which the deployment may be found, the newest
+// first.
+func (p *Pool) whereabouts(members []string) []string {
+	all := slices.Clone(members)
+	for _, s := range p.topo.Load().Description().Servers {
+		all = append(all, s.Addr.String())
+	}
+	all = append(all, p.opts.Hosts...)
+	var out []string
+	for _, a := range all {
+		if !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	return out
 }
 
 // Close ends monitoring and closes idle connections. Connections still checked
