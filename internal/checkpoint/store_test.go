@@ -118,6 +118,10 @@ func testTerms(t *testing.T, c *mongo.Cluster) {
 	if err := s.Beat(t.Context()); err != nil {
 		t.Errorf("a beat claims nothing: %v", err)
 	}
+	// A pause is noted whatever became of the last save.
+	if err := s.Mark(t.Context(), bson.D{{Key: "paused", Value: true}}); err != nil {
+		t.Errorf("a mark says nothing of data: %v", err)
+	}
 	begin(t, s, c)
 	if err := s.Save(t.Context(), nil); err != nil {
 		t.Errorf("in the next attempt: %v", err)
