@@ -1,0 +1,115 @@
+package mongo_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+func open(t *testing.T, l *lab.Cluster) *mongo.Cluster {
+	t.Helper()
+	c, err := mongo.Connect(t.Context(), l.URI(), mongo.Options{AppName: mongo.TargetApp})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// TestEndConnections: a command of an earlier attempt that is under way has no
+// effect after the next one has ended its connections; others are left alone.
+func TestEndConnections(t *testing.T) {
+	l := lab.ForTest(t, lab.Options{})
+	earlier, other, next := open(t, l), open(t, l), open(t, l)
+	for c, name := range map[*mongo.Cluster]string{earlier: mongo.RunName("job", "a", 3), other: mongo.RunName("another job", "a", 3), next: mongo.RunName("job", "b", 1)} {
+		if err := c.RenewConnections(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spare, err := other.Pool.Checkout(t.Context(), wire.Primary())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer spare.Release()
+	if _, err := next.Client.Database("d").Collection("c").InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	slow := make(chan error, 1)
+	go func() { // it would take minutes, and end in an update
+		_, err := earlier.Write(context.Background(), "d", bson.D{{Key: "update", Value: "c"}, {Key: "updates", Value: bson.A{bson.D{
+			{Key: "q", Value: bson.D{{Key: "$where", Value: "sleep(120000) || true"}}}, {Key: "u", Value: bson.D{{Key: "$set", Value: bson.D{{Key: "late", Value: true}}}}}}}}})
+		earlier.Close() // as a process that ends over it
+		slow <- err
+	}()
+	await(t, next, mongo.OtherRuns("job", "b", 1))
+	told := 0
+	reply, err := next.EndConnections(t.Context(), mongo.OtherRuns("job", "b", 1), func([]mongo.Connection) { told++ },
+		bson.D{{Key: "insert", Value: "jobs"}, {Key: "documents", Value: bson.A{bson.D{{Key: "_id", Value: "job"}}}}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}})
+	if err != nil || wire.ParseWriteResult([]byte(reply)).Term < 1 {
+		t.Fatalf("%s, %v", reply, err)
+	}
+	if err := <-slow; err == nil {
+		t.Error("the command of the earlier attempt was carried out")
+	}
+	if n, err := next.Client.Database("d").Collection("c").CountDocuments(t.Context(), bson.D{{Key: "late", Value: true}}); n != 0 || err != nil {
+		t.Errorf("%d late changes, %v", n, err)
+	}
+	if _, err := spare.Run(t.Context(), "admin", bson.D{{Key: "ping", Value: 1}}); err != nil {
+		t.Errorf("another job's connection: %v", err)
+	}
+}
+
+// await waits until the server has a connection that matches.
+func await(t *testing.T, c *mongo.Cluster, match func(string) bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		found := errors.New("found")
+		short := time.AfterFunc(2*time.Second, func() { cancel(nil) })
+		_, err := c.EndConnections(ctx, func(name string) bool {
+			if match(name) {
+				cancel(found)
+			}
+			return false // it is looked for, not ended
+		}, func([]mongo.Connection) {}, bson.D{{Key: "ping", Value: 1}})
+		short.Stop()
+		if context.Cause(ctx) == found {
+			return
+		}
+		if err != nil && ctx.Err() == nil {
+			t.Fatal(err)
+		}
+	}
+	t.Fatal("the command did not begin")
+}
+
+// TestNewest: the position is not before a write that was acknowledged, on a
+// namespace that does not exist, too.
+func TestNewest(t *testing.T) {
+	c := open(t, lab.ForTest(t, lab.Options{}))
+	for _, ns := range []string{"none.none", "d.c"} {
+		coll := c.Client.Database("d").Collection("c")
+		if _, err := coll.InsertOne(t.Context(), bson.D{}); err != nil {
+			t.Fatal(err)
+		}
+		before, err := c.Positions(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, err := c.Newest(t.Context(), ns)
+		if err != nil || at.Before(before.Last) {
+			t.Errorf("%s: %s, %v, after %s", ns, at, err, before.Last)
+		}
+	}
+	if name := mongo.RunName(strings.Repeat("long ", 100), "0123456789abcdef", 1<<40); len(name) > 128 {
+		t.Errorf("a name of %d bytes", len(name))
+	}
+}
