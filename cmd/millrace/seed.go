@@ -7,8 +7,10 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/signal"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -80,6 +82,9 @@ func (a *app) seedGuardCommand() *cobra.Command {
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			// To tell a parent that is gone must not end the guardian: the member
+			// would stay locked.
+			signal.Ignore(syscall.SIGPIPE)
 			return seed.Guard(cmd.Context(), os.Stdin, a.stdout)
 		},
 	}
