@@ -81,7 +81,7 @@ func await(t *testing.T, c *mongo.Cluster, match func(string) bool) {
 			return false // it is looked for, not ended
 		}, func([]mongo.Connection) {}, bson.D{{Key: "ping", Value: 1}})
 		short.Stop()
-		if context.Cause(ctx) == found {
+		if errors.Is(context.Cause(ctx), found) {
 			return
 		}
 		if err != nil && ctx.Err() == nil {
