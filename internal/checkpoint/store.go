@@ -216,14 +216,6 @@ func (s *Store) SaveDurably(ctx context.Context, set bson.D) error {
 	return s.note(ctx, set, s.wc)
 }
 
-// Prove waits until all that the attempt has written has reached the write
-// concern.
-func (s *Store) Prove(ctx context.Context) error {
-	s.saveMu.Lock()
-	defer s.saveMu.Unlock()
-	return s.prove(ctx)
-}
-
 // Note durably sets fields of the job that say nothing of the data written before.
 func (s *Store) Note(ctx context.Context, set bson.D) error {
 	s.saveMu.Lock()

@@ -22,7 +22,6 @@ import (
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/tail"
-	"github.com/millrace/millrace/internal/wire"
 )
 
 // mostCappedBytes bounds the events of capped collections that are looked through
@@ -343,17 +342,10 @@ func (c *cappedSeen) repair(ctx context.Context, j *Job, doc bson.Raw) error {
 		return nil
 	}
 	db, name := mongo.SplitNS(c.target)
-	raw, err := j.dst.Command(ctx, db, bson.D{{Key: "update", Value: name}, {Key: "updates", Value: bson.A{
+	_, err := j.dst.Write(ctx, db, bson.D{{Key: "update", Value: name}, {Key: "updates", Value: bson.A{
 		bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: doc.Lookup("_id")}}}}}, {Key: "u", Value: bson.Raw(u)}}}},
 		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}})
-	if err != nil {
-		return err
-	}
-	res := wire.ParseWriteResult([]byte(raw))
-	for _, e := range res.Errors {
-		return fmt.Errorf("%s (code %d)", e.Message, e.Code)
-	}
-	return mongo.WriteInterrupted(res)
+	return err
 }
 
 // keyOf is a value as the server has it, byte by byte: entries name documents by

@@ -247,7 +247,11 @@ func (j *Job) widen(ctx context.Context, t copy.Task) error {
 		if !limited || want != 0 && want <= have {
 			continue
 		}
-		if _, err := j.dst.Command(ctx, db, bson.D{{Key: "collMod", Value: name}, {Key: l.command, Value: want}}); err != nil {
+		term, err := j.dst.Change(ctx, db, bson.D{{Key: "collMod", Value: name}, {Key: l.command, Value: want}})
+		if err == nil {
+			err = j.store.SameTerm(term)
+		}
+		if err != nil {
 			return fmt.Errorf("make room in %s on the target: %w", t.Target, err)
 		}
 	}

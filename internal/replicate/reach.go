@@ -22,8 +22,9 @@ const reachAhead = 3 // seconds of the source
 // durable before they are: a restart knows by it what an earlier attempt may
 // have applied.
 type reach struct {
-	mu    sync.Mutex
-	noted mongo.OpTime
+	noting sync.Mutex // one note at a time; events that the last one holds do not wait for it
+	mu     sync.Mutex
+	noted  mongo.OpTime
 }
 
 func (r *reach) init(at mongo.OpTime) { r.noted = at }
@@ -50,15 +51,17 @@ func (f *follower) allow(ctx context.Context, b *tail.Batch) error {
 // clock.
 func (f *follower) extend(ctx context.Context, at mongo.OpTime) error {
 	to := max(at.TS.T, f.j.state.sourceSecond()) + reachAhead
-	f.reach.mu.Lock()
-	defer f.reach.mu.Unlock()
-	if to <= f.reach.noted.TS.T {
+	next := mongo.OpTime{TS: bson.Timestamp{T: to}, Term: -1}
+	f.reach.noting.Lock()
+	defer f.reach.noting.Unlock()
+	if f.reach.holds(next) {
 		return nil
 	}
-	next := mongo.OpTime{TS: bson.Timestamp{T: to}, Term: -1}
 	if err := f.j.store.Note(ctx, bson.D{{Key: "reach", Value: next}}); err != nil {
 		return err
 	}
+	f.reach.mu.Lock()
+	defer f.reach.mu.Unlock()
 	f.reach.noted = next
 	return nil
 }
