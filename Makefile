@@ -108,7 +108,7 @@ SOAK ?= 30m
 
 .PHONY: soak
 soak: ## Writers, faults and kills drawn from seeds, then trials of all themes, each for SOAK (30m)
-	MILLRACE_TEST_ROUNDS=100 $(GO) test -count=1 -timeout 0 -run TestEquivalence ./internal/apply
+	MILLRACE_TEST_ROUNDS=100 $(GO) test -count=1 -timeout 0 -run TestEquivalence ./internal/sink/mongo
 	MILLRACE_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -run TestSoak ./test/failover
 	MILLRACE_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -run TestSoak ./test/trial
 
@@ -122,7 +122,7 @@ matrix: ## The scenarios between all neighbouring server versions, and 4.2 to 6.
 	@for pair in 4.2:4.4 4.4:5.0 5.0:6.0 4.2:6.0; do \
 		echo "== $${pair%:*} to $${pair#*:}"; \
 		MILLRACE_TEST_SOURCE=$${pair%:*} MILLRACE_TEST_TARGET=$${pair#*:} \
-			$(GO) test -count=1 -timeout 60m ./test ./internal/catalog || failed="$$failed $$pair"; \
+			$(GO) test -count=1 -timeout 60m ./test ./internal/schema || failed="$$failed $$pair"; \
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 .PHONY: clean

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/millrace/millrace/internal/replicate"
+	"github.com/millrace/millrace/internal/job"
 )
 
 const jobName = "demo"
@@ -30,9 +30,9 @@ type move struct {
 	seen  chan struct{} // closed when the watch has ended
 
 	mu      sync.Mutex
-	last    replicate.Status
+	last    job.Status
 	changed chan struct{} // closed and replaced at each new status
-	since   map[replicate.Phase]time.Time
+	since   map[job.Phase]time.Time
 	maxLag  float64
 	err     error // of reading the watch
 
@@ -41,7 +41,7 @@ type move struct {
 
 // startMove starts the sync and the watch on it.
 func startMove(ctx context.Context, d *demo) (_ *move, err error) {
-	m := &move{d: d, changed: make(chan struct{}), seen: make(chan struct{}), since: map[replicate.Phase]time.Time{}}
+	m := &move{d: d, changed: make(chan struct{}), seen: make(chan struct{}), since: map[job.Phase]time.Time{}}
 	d.out.say("\n$ millrace sync --source … --target … --job %s", jobName)
 	d.out.hold()
 	// Its own words go where the demo's go: a live view on a terminal, log
@@ -95,7 +95,7 @@ func (m *move) read(from io.Reader) {
 	defer close(m.seen)
 	dec := json.NewDecoder(from)
 	for {
-		var s replicate.Status
+		var s job.Status
 		err := dec.Decode(&s)
 		m.mu.Lock()
 		if err == nil {
@@ -113,12 +113,12 @@ func (m *move) read(from io.Reader) {
 }
 
 // take is called with mu held.
-func (m *move) take(s replicate.Status) {
+func (m *move) take(s job.Status) {
 	if _, known := m.since[s.Phase]; !known {
 		m.since[s.Phase] = time.Now()
 		m.d.out.say("  %s (writers so far: %s operations)", s.Phase, grouped(m.d.writes.total()))
 	}
-	if s.Phase == replicate.PhaseFollowing {
+	if s.Phase == job.PhaseFollowing {
 		m.maxLag = max(m.maxLag, s.Follow.LagSeconds)
 	}
 	m.last = s
@@ -129,7 +129,7 @@ func (m *move) take(s replicate.Status) {
 // whatever is left.
 func followsFor(d time.Duration) func(*move) bool {
 	return func(m *move) bool {
-		since, follows := m.since[replicate.PhaseFollowing]
+		since, follows := m.since[job.PhaseFollowing]
 		lag := m.last.Follow.LagSeconds
 		return follows && (time.Since(since) >= d && lag >= 0 && lag < 2 || time.Since(since) >= d+15*time.Second)
 	}
@@ -167,7 +167,7 @@ func (m *move) finalize(ctx context.Context) error {
 		return fmt.Errorf("millrace finalize: %w: %s", err, strings.TrimSpace(errOut.String()))
 	}
 	m.finalizeTook = time.Since(began)
-	var s replicate.Status
+	var s job.Status
 	if err := json.Unmarshal(out.Bytes(), &s); err != nil {
 		return fmt.Errorf("millrace finalize: %w", err)
 	}
@@ -198,8 +198,8 @@ func (m *move) close() error {
 // phaseTimes lists how long each phase took, by the sync's own clock.
 func (m *move) phaseTimes() string {
 	var out []string
-	for _, p := range []replicate.Phase{replicate.PhaseCatalog, replicate.PhaseCopying, replicate.PhaseIndexing,
-		replicate.PhaseOverlap, replicate.PhaseFollowing, replicate.PhaseFinalizing} {
+	for _, p := range []job.Phase{job.PhaseCatalog, job.PhaseCopying, job.PhaseIndexing,
+		job.PhaseOverlap, job.PhaseFollowing, job.PhaseFinalizing} {
 		if took, ok := m.last.PhaseSeconds[p]; ok {
 			out = append(out, fmt.Sprintf("%s %.1f s", p, took))
 		}

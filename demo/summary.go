@@ -7,14 +7,14 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
-	"github.com/millrace/millrace/internal/replicate"
+	"github.com/millrace/millrace/internal/job"
 )
 
 // summary prints what happened; the error says that the target differs.
 func (d *demo) summary() error {
 	m, w := d.move, d.writes
 	s := m.last
-	copying := s.PhaseSeconds[replicate.PhaseCopying]
+	copying := s.PhaseSeconds[job.PhaseCopying]
 	var compared, bytes int64
 	for _, c := range d.report.Collections {
 		compared, bytes = compared+c.SourceDocs, bytes+c.SourceBytes

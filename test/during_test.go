@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace/millrace/internal/replicate"
+	"github.com/millrace/millrace/internal/job"
 )
 
 // ballast is a database with the collections that are copied first, because it
@@ -15,7 +15,7 @@ const ballast = "ballast"
 // duringCopy runs the changes of the early ones when the catalog is pinned and
 // nothing is copied yet, and those of the late ones when everything is but the
 // ballast and the empty ones.
-func duringCopy(t *testing.T, spec replicate.Spec, cases []*trial, change func([]*trial) []*trial) (*running, []*trial, error) {
+func duringCopy(t *testing.T, spec job.Spec, cases []*trial, change func([]*trial) []*trial) (*running, []*trial, error) {
 	ctx := t.Context()
 	b := &site{ctx: ctx, client: shared.sourceDB, base: ballast}
 	err := attempt(func() {
@@ -37,43 +37,43 @@ func duringCopy(t *testing.T, spec replicate.Spec, cases []*trial, change func([
 	holdFinds(ctx, t, b.ns("first"))
 	defer holdFinds(context.WithoutCancel(ctx), t, "") // whatever happens
 	spec.Readers = 1                                   // is held up by the one find
-	job, err := startJob(t, spec)
+	live, err := startJob(t, spec)
 	if err != nil {
 		return nil, cases, err
 	}
-	if err := job.reach(replicate.PhaseCopying); err != nil {
-		return job, cases, err
+	if err := live.reach(job.PhaseCopying); err != nil {
+		return live, cases, err
 	}
 	early = change(early)
-	stillCopying(t, job, "early")
+	stillCopying(t, live, "early")
 	holdFinds(ctx, t, b.ns("last"))
-	err = job.until("copy of all but the ballast", func(s replicate.Status) bool {
+	err = live.until("copy of all but the ballast", func(s job.Status) bool {
 		left := 0
 		for _, c := range s.Copy.Collections {
 			if !c.Done && c.BytesTotal > 0 && !strings.HasPrefix(c.Source, ballast+".") {
 				left++
 			}
 		}
-		return s.Phase == replicate.PhaseCopying && len(s.Copy.Collections) > 0 && left == 0
+		return s.Phase == job.PhaseCopying && len(s.Copy.Collections) > 0 && left == 0
 	})
 	cases = append(early, late...)
 	if err != nil {
-		return job, cases, err
+		return live, cases, err
 	}
 	late = change(late)
 	cases = append(early, late...)
-	stillCopying(t, job, "late")
+	stillCopying(t, live, "late")
 	holdFinds(ctx, t, "")
-	if err := job.reach(replicate.PhaseFollowing); err != nil {
-		return job, cases, err
+	if err := live.reach(job.PhaseFollowing); err != nil {
+		return live, cases, err
 	}
-	return job, cases, job.finalize(ctx)
+	return live, cases, live.finalize(ctx)
 }
 
 // stillCopying makes sure that the test does what it says.
-func stillCopying(t *testing.T, job *running, what string) {
+func stillCopying(t *testing.T, live *running, what string) {
 	t.Helper()
-	if p := job.Status().Phase; p != replicate.PhaseCopying {
+	if p := live.Status().Phase; p != job.PhaseCopying {
 		t.Errorf("the copy was over (phase %s) before the %s changes were", p, what)
 	}
 }

@@ -13,9 +13,9 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
-	"github.com/millrace/millrace/internal/replicate"
-	"github.com/millrace/millrace/internal/rule"
+	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/test/history"
 )
 
@@ -149,13 +149,13 @@ func shrink(t *testing.T, base string, h history.History, err error) (history.Hi
 // wayOf is the way in which a history failed.
 func wayOf(err error) string {
 	var diffs differences
-	var job jobError
+	var failed jobError
 	switch {
 	case err == nil:
 		return ""
 	case errors.As(err, &diffs):
 		return "differs"
-	case errors.As(err, &job):
+	case errors.As(err, &failed):
 		return "job"
 	}
 	return "source"
@@ -181,10 +181,10 @@ type player struct {
 	ctx      context.Context
 	base     string
 	patience time.Duration
-	spec     replicate.Spec
+	spec     job.Spec
 	job      *running
 	stats    history.Stats
-	follow   replicate.FollowStatus
+	follow   job.FollowStatus
 }
 
 func newPlayer(t *testing.T, base string, patience time.Duration) *player {
@@ -200,8 +200,8 @@ func (p *player) play(h history.History) (err error) {
 			p.job.stop()
 		}
 	}()
-	p.spec = replicate.Spec{Job: newJob(p.base),
-		Rules: rule.Config{Include: []string{p.base, p.base + "-*"}, Exclude: p.named(h.Job.Exclude), Rename: p.named(h.Job.Rename)}, Partitions: h.Job.Partitions, Readers: h.Job.Readers, Writers: h.Job.Writers, Limits: pace.Rates{Docs: h.Job.Docs, Bytes: h.Job.Bytes}}
+	p.spec = job.Spec{Job: newJob(p.base),
+		Rules: transform.Config{Include: []string{p.base, p.base + "-*"}, Exclude: p.named(h.Job.Exclude), Rename: p.named(h.Job.Rename)}, Partitions: h.Job.Partitions, Readers: h.Job.Readers, Writers: h.Job.Writers, Limits: pace.Rates{Docs: h.Job.Docs, Bytes: h.Job.Bytes}}
 	r := &history.Runner{Client: shared.sourceDB, Database: p.base, Hook: p.hook}
 	defer func() {
 		err = errors.Join(err, r.Close(context.WithoutCancel(p.ctx)))
@@ -246,11 +246,11 @@ func (p *player) prepare(part int, held bool) error {
 		if err := p.start(); err != nil {
 			return err
 		}
-		return p.job.reach(replicate.PhaseCopying)
+		return p.job.reach(job.PhaseCopying)
 	case between:
 		return p.limit(pace.Rates{})
 	case following:
-		if err := p.job.reach(replicate.PhaseFollowing); err != nil {
+		if err := p.job.reach(job.PhaseFollowing); err != nil {
 			return err
 		}
 		if held {

@@ -12,10 +12,10 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/lab"
 	millmongo "github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/replicate"
-	"github.com/millrace/millrace/internal/rule"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // patience bounds the wait for any one thing that a job has to reach.
@@ -23,7 +23,7 @@ const patience = 90 * time.Second
 
 // running is a job that runs.
 type running struct {
-	*replicate.Job
+	*job.Job
 	cancel context.CancelFunc
 	done   chan struct{}
 	err    error // of Run, once done is closed
@@ -34,20 +34,20 @@ type running struct {
 
 // startJob runs a job between the shared clusters, or those that spec names.
 // The test waits for its end.
-func startJob(t *testing.T, spec replicate.Spec) (*running, error) {
+func startJob(t *testing.T, spec job.Spec) (*running, error) {
 	if spec.Source == "" {
 		spec.Source, spec.Target = shared.source.URI(), shared.target.URI()
 	}
 	if spec.Mode == "" {
-		spec.Mode = replicate.ModeAll
+		spec.Mode = job.ModeAll
 	}
 	if spec.OnExisting == "" {
-		spec.OnExisting = replicate.ExistingFail
+		spec.OnExisting = job.ExistingFail
 	}
 	tail := &logTail{}
 	spec.Log = slog.New(slog.NewTextHandler(tail, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	ctx, cancel := context.WithCancel(t.Context())
-	j, err := replicate.Open(ctx, spec)
+	j, err := job.Open(ctx, spec)
 	if err != nil {
 		cancel()
 		return nil, err
@@ -69,22 +69,22 @@ func (r *running) stop() {
 }
 
 // phases in their order.
-func phases() []replicate.Phase {
-	return []replicate.Phase{
-		replicate.PhaseStarting, replicate.PhaseCatalog, "creating", replicate.PhaseCopying, replicate.PhaseIndexing,
-		replicate.PhaseOverlap, replicate.PhaseFollowing, replicate.PhaseFinalizing, replicate.PhaseFinalized,
+func phases() []job.Phase {
+	return []job.Phase{
+		job.PhaseStarting, job.PhaseCatalog, "creating", job.PhaseCopying, job.PhaseIndexing,
+		job.PhaseOverlap, job.PhaseFollowing, job.PhaseFinalizing, job.PhaseFinalized,
 	}
 }
 
 // reach waits until the job is in the phase or beyond it.
-func (r *running) reach(p replicate.Phase) error {
-	return r.until("phase "+string(p), func(s replicate.Status) bool {
+func (r *running) reach(p job.Phase) error {
+	return r.until("phase "+string(p), func(s job.Status) bool {
 		return slices.Index(phases(), s.Phase) >= slices.Index(phases(), p)
 	})
 }
 
 // until waits for a condition of the job's status.
-func (r *running) until(what string, reached func(replicate.Status) bool) error {
+func (r *running) until(what string, reached func(job.Status) bool) error {
 	deadline := time.After(r.patience)
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -112,7 +112,7 @@ func (r *running) caughtUp(ctx context.Context, source *millmongo.Cluster) error
 	if err != nil {
 		return err
 	}
-	return r.until("position "+pos.Last.String(), func(s replicate.Status) bool {
+	return r.until("position "+pos.Last.String(), func(s job.Status) bool {
 		at, err := millmongo.ParseOpTime(s.Follow.Applied)
 		return err == nil && !at.Before(pos.Last)
 	})
@@ -227,7 +227,9 @@ func connect(t *testing.T, c *lab.Cluster) *millmongo.Cluster {
 }
 
 // rulesOf are the rules of a job for all databases with a prefix.
-func rulesOf(prefix string) rule.Config { return rule.Config{Include: []string{prefix + "*"}} }
+func rulesOf(prefix string) transform.Config {
+	return transform.Config{Include: []string{prefix + "*"}}
+}
 
 // newJob names a job that no earlier run of a test has begun.
 func newJob(name string) string { return name + "-" + bson.NewObjectID().Hex() }

@@ -9,9 +9,9 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
-	"github.com/millrace/millrace/internal/replicate"
 
 	"github.com/millrace/millrace/test/history"
 )
@@ -198,13 +198,13 @@ func (p *pair) do(step func()) {
 }
 
 // follow starts a job and waits until it follows the source.
-func (p *pair) follow(spec replicate.Spec) *running {
+func (p *pair) follow(spec job.Spec) *running {
 	p.t.Helper()
 	spec.Job, spec.Rules = newJob(p.src.base), rulesOf(p.src.base)
-	job, err := startJob(p.t, spec)
+	live, err := startJob(p.t, spec)
 	p.must(err)
-	p.must(job.reach(replicate.PhaseFollowing))
-	return job
+	p.must(live.reach(job.PhaseFollowing))
+	return live
 }
 
 // slowWrites lets the target take its time for a command on a collection.
@@ -239,7 +239,7 @@ func TestKnownSchemaChangesWaitForSlowWrites(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPair(t, "slowWrites")
 			p.do(func() { p.src.insert("c", d("_id", -1)) })
-			job := p.follow(replicate.Spec{})
+			live := p.follow(job.Spec{})
 			entered, end := slowWrites(t, "insert", p.src.ns("c"), slow)
 			p.do(func() {
 				p.src.fill("c", 300, func(i int) bson.D { return d("_id", i) })
@@ -247,9 +247,9 @@ func TestKnownSchemaChangesWaitForSlowWrites(t *testing.T) {
 				c.change(p.src)
 				end()
 			})
-			p.must(job.caughtUp(t.Context(), connect(t, shared.source)))
+			p.must(live.caughtUp(t.Context(), connect(t, shared.source)))
 			compareDatabase(t, p.src.base+".")
-			p.must(job.finalize(t.Context()))
+			p.must(live.finalize(t.Context()))
 			compareDatabase(t, p.src.base+".")
 		})
 	}
@@ -259,8 +259,8 @@ func TestKnownSchemaChangesWaitForSlowWrites(t *testing.T) {
 func TestKnownFinalizeRightAfterBurst(t *testing.T) {
 	p := newPair(t, "burst")
 	p.do(func() { p.src.fill("old", 5000, func(i int) bson.D { return d("_id", i, "n", 0) }) })
-	job := p.follow(replicate.Spec{})
-	p.must(job.SetLimits(t.Context(), pace.Rates{Docs: 500})) // so that they are on the way on a slow source, too
+	live := p.follow(job.Spec{})
+	p.must(live.SetLimits(t.Context(), pace.Rates{Docs: 500})) // so that they are on the way on a slow source, too
 	p.do(func() {
 		for _, c := range []string{"x", "y", "z"} {
 			p.src.fill(c, 12000, func(i int) bson.D { return d("_id", i, "n", i) })
@@ -269,9 +269,9 @@ func TestKnownFinalizeRightAfterBurst(t *testing.T) {
 		p.src.remove("x", d("_id", d("$mod", a(3, 0))))
 		p.src.update("y", d("n", d("$mod", a(2, 0))), d("$set", d("m", "even")), "multi", true)
 	})
-	done := job.Status().Follow.Operations
-	p.must(job.SetLimits(t.Context(), pace.Rates{}))
-	p.must(job.finalize(t.Context()))
+	done := live.Status().Follow.Operations
+	p.must(live.SetLimits(t.Context(), pace.Rates{}))
+	p.must(live.finalize(t.Context()))
 	if done > 40000 {
 		t.Errorf("%d of 51000 operations were applied before finalize was asked for: the test shows nothing", done)
 	}
@@ -279,12 +279,12 @@ func TestKnownFinalizeRightAfterBurst(t *testing.T) {
 }
 
 // checkpointOf reads the durable position of a job, and how often it was saved.
-func checkpointOf(s *site, job string) (applied mongo.OpTime, beat int64) {
+func checkpointOf(s *site, live string) (applied mongo.OpTime, beat int64) {
 	var doc struct {
 		Applied mongo.OpTime `bson:"applied"`
 		Beat    int64        `bson:"beat"`
 	}
-	check(s.client.Database("millrace").Collection("jobs").FindOne(s.ctx, d("_id", job)).Decode(&doc))
+	check(s.client.Database("millrace").Collection("jobs").FindOne(s.ctx, d("_id", live)).Decode(&doc))
 	return doc.Applied, doc.Beat
 }
 
@@ -312,10 +312,10 @@ func TestKnownResumeWithUnacknowledgedEvents(t *testing.T) {
 	p := newPair(t, "speeds")
 	p.do(func() { p.src.fill("c", 1000, func(i int) bson.D { return d("_id", i, "n", 0) }) })
 	bin := BuildMillrace(t)
-	job := newJob("speeds")
-	args := []string{"sync", "--source", shared.source.URI(), "--target", shared.target.URI(), "--include", "speeds.*", "--job", job, "--until"}
+	live := newJob("speeds")
+	args := []string{"sync", "--source", shared.source.URI(), "--target", shared.target.URI(), "--include", "speeds.*", "--job", live, "--until"}
 	run := Start(t, bin, append(args, "never")...)
-	run.AwaitPhase(p.dst.client, job, "following")
+	run.AwaitPhase(p.dst.client, live, "following")
 
 	lock := p.dst.begin() // a writer that conflicts with it waits
 	defer lock.end()
@@ -330,9 +330,9 @@ func TestKnownResumeWithUnacknowledgedEvents(t *testing.T) {
 		}
 	})
 	await(t, "progress of the other writers", func() bool { return p.dst.count("c", d("_id", d("$gte", 1000))) > 1000 })
-	_, saves := checkpointOf(p.dst, job)
+	_, saves := checkpointOf(p.dst, live)
 	await(t, "further saves of the checkpoint", func() bool {
-		at, n := checkpointOf(p.dst, job)
+		at, n := checkpointOf(p.dst, live)
 		if !at.Before(pos.Last) {
 			fail("the checkpoint %s has passed the update at or before %s, which is not applied", at, pos.Last)
 		}
@@ -352,7 +352,7 @@ func TestKnownIdleWritersDoNotHoldTheCheckpoint(t *testing.T) {
 	p := newPair(t, "idle")
 	elsewhere := newPair(t, "unrelated")
 	p.do(func() { p.src.fill("c", 100, func(i int) bson.D { return d("_id", i, "n", 0) }) })
-	job := p.follow(replicate.Spec{Partitions: 8})
+	live := p.follow(job.Spec{Partitions: 8})
 	source := connect(t, shared.source)
 	for round := range 3 {
 		p.do(func() {
@@ -365,14 +365,14 @@ func TestKnownIdleWritersDoNotHoldTheCheckpoint(t *testing.T) {
 		})
 		pos, err := source.Positions(t.Context())
 		p.must(err)
-		p.must(job.caughtUp(t.Context(), source))
+		p.must(live.caughtUp(t.Context(), source))
 		p.do(func() {
-			if at, _ := checkpointOf(p.dst, job.Status().Job); at.Before(pos.Last) {
+			if at, _ := checkpointOf(p.dst, live.Status().Job); at.Before(pos.Last) {
 				t.Errorf("round %d: the checkpoint is at %s, everything to %s is applied", round, at, pos.Last)
 			}
 		})
 	}
-	p.must(job.finalize(t.Context()))
+	p.must(live.finalize(t.Context()))
 	compareDatabase(t, "idle.")
 }
 
@@ -396,8 +396,8 @@ func TestKnownErrorsOfOneBatchAreAllSeen(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPair(t, "oneBatch")
 			p.do(func() { uniqueSetup(p.src) })
-			job := p.follow(replicate.Spec{Partitions: 1})
-			p.must(job.caughtUp(t.Context(), connect(t, shared.source)))
+			live := p.follow(job.Spec{Partitions: 1})
+			p.must(live.caughtUp(t.Context(), connect(t, shared.source)))
 			p.do(func() {
 				c.spoil(p.dst)
 				p.src.transaction(func(x *site) { // comes as one batch
@@ -411,12 +411,12 @@ func TestKnownErrorsOfOneBatchAreAllSeen(t *testing.T) {
 				})
 			})
 			select {
-			case <-job.done:
+			case <-live.done:
 			case <-time.After(patience):
 				t.Fatal("the job goes on over a change that could not be applied")
 			}
-			if job.err == nil || !strings.Contains(job.err.Error(), p.src.ns("c")) || !strings.Contains(job.err.Error(), c.id) {
-				t.Errorf("the job's end does not name the document %q: %v", c.id, job.err)
+			if live.err == nil || !strings.Contains(live.err.Error(), p.src.ns("c")) || !strings.Contains(live.err.Error(), c.id) {
+				t.Errorf("the job's end does not name the document %q: %v", c.id, live.err)
 			}
 		})
 	}

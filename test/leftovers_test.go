@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace/millrace/internal/replicate"
+	"github.com/millrace/millrace/internal/job"
 )
 
 // TestLeftovers: the target has collections that the source had not when the
@@ -20,7 +20,7 @@ func TestLeftovers(t *testing.T) {
 		{"rename", func(s *site) { s.rename(s.ns("there"), s.ns("c")) }},
 		{"rename in", func(s *site) { s.rename("elsewhere.there", s.ns("c")) }},
 	} {
-		for _, policy := range []replicate.OnExisting{replicate.ExistingDrop, replicate.ExistingFail} {
+		for _, policy := range []job.OnExisting{job.ExistingDrop, job.ExistingFail} {
 			t.Run(c.name+"/"+string(policy), func(t *testing.T) {
 				p := newPair(t, "leftovers")
 				outside := newPair(t, "elsewhere").src // not the job's
@@ -30,16 +30,16 @@ func TestLeftovers(t *testing.T) {
 					p.dst.insert("c", d("_id", "left over"))
 					p.dst.index("c", d("v", 1))
 				})
-				job := p.follow(replicate.Spec{OnExisting: policy})
+				live := p.follow(job.Spec{OnExisting: policy})
 				p.do(func() { c.change(p.src) })
-				if policy == replicate.ExistingFail {
-					err := job.wait()
+				if policy == job.ExistingFail {
+					err := live.wait()
 					if err == nil || !strings.Contains(err.Error(), "leftovers.c exists on the target") {
 						t.Fatal(err)
 					}
 					return
 				}
-				p.must(job.finalize(t.Context()))
+				p.must(live.finalize(t.Context()))
 				compareDatabase(t, "leftovers.")
 			})
 		}

@@ -6,7 +6,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/replicate"
+	"github.com/millrace/millrace/internal/job"
 )
 
 // compareDatabase fails the test for each difference in databases that begin
@@ -29,7 +29,7 @@ func TestTransactionsOpenAcrossRestart(t *testing.T) {
 	src := &site{ctx: t.Context(), client: shared.sourceDB, base: "openTxn"}
 	dst := &site{ctx: t.Context(), client: shared.targetDB, base: "openTxn"}
 	defer func() { _, _ = src.db().Drop(t.Context()), dst.db().Drop(t.Context()) }()
-	spec := replicate.Spec{Job: newJob("openTxn"), Rules: rulesOf("openTxn")}
+	spec := job.Spec{Job: newJob("openTxn"), Rules: rulesOf("openTxn")}
 	source := connect(t, shared.source)
 	must := func(err error) {
 		t.Helper()
@@ -37,19 +37,19 @@ func TestTransactionsOpenAcrossRestart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	restart := func(job *running) *running {
+	restart := func(live *running) *running {
 		t.Helper()
-		must(job.caughtUp(t.Context(), source)) // so that a checkpoint lies after the entries
-		job.stop()
-		job, err := startJob(t, spec)
+		must(live.caughtUp(t.Context(), source)) // so that a checkpoint lies after the entries
+		live.stop()
+		live, err := startJob(t, spec)
 		must(err)
-		must(job.reach(replicate.PhaseFollowing))
-		return job
+		must(live.reach(job.PhaseFollowing))
+		return live
 	}
 	must(attempt(func() { docsSetup(src) }))
-	job, err := startJob(t, spec)
+	live, err := startJob(t, spec)
 	must(err)
-	must(job.reach(replicate.PhaseFollowing))
+	must(live.reach(job.PhaseFollowing))
 
 	var committed, aborted, plain *txn
 	var commit func()
@@ -69,20 +69,20 @@ func TestTransactionsOpenAcrossRestart(t *testing.T) {
 	defer committed.end()
 	defer aborted.end()
 	defer plain.end()
-	job = restart(job)
+	live = restart(live)
 	must(attempt(func() {
 		src.update("more", d("_id", d("$lt", 500)), d("$set", d("x", 1)), "multi", true)
 		src.create("while open")
 	}))
-	job = restart(job)
+	live = restart(live)
 	must(attempt(func() {
 		commit()
 		aborted.abort()
 		src.set("c", "committed", d("$set", d("after", true)))
 		plain.commit()
 	}))
-	job = restart(job)
-	must(job.finalize(t.Context()))
+	live = restart(live)
+	must(live.finalize(t.Context()))
 	compareDatabase(t, "openTxn.")
 }
 
@@ -114,16 +114,16 @@ func TestTransactionPreparedBeforeStart(t *testing.T) {
 	}))
 	defer x.end()
 	defer y.end()
-	job, err := startJob(t, replicate.Spec{Job: newJob("early"), Rules: rulesOf("early")})
+	live, err := startJob(t, job.Spec{Job: newJob("early"), Rules: rulesOf("early")})
 	must(err)
-	must(job.reach(replicate.PhaseCopying))
+	must(live.reach(job.PhaseCopying))
 	must(attempt(func() {
 		src.insert("many", d("_id", -2))
 		commit()
 		y.abort()
 		src.insert("many", d("_id", -3))
 	}))
-	must(job.reach(replicate.PhaseFollowing))
-	must(job.finalize(t.Context()))
+	must(live.reach(job.PhaseFollowing))
+	must(live.finalize(t.Context()))
 	compareDatabase(t, "early.")
 }

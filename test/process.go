@@ -18,7 +18,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
-	"github.com/millrace/millrace/internal/replicate"
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/server"
 )
 
@@ -92,15 +92,15 @@ func (p *Process) Command(ctx context.Context, args ...string) ([]byte, error) {
 
 // Status is what the process says of its job; its zero value while the process
 // does not answer. Tests ask often: no command is started for it.
-func (p *Process) Status(ctx context.Context) (s replicate.Status) {
+func (p *Process) Status(ctx context.Context) (s job.Status) {
 	rec, err := p.running.Find(ctx, "", "")
 	if err != nil {
-		return replicate.Status{} // it starts or ends
+		return job.Status{} // it starts or ends
 	}
 	c := server.NewClient(rec.Address, rec.Token)
 	defer c.Close()
 	if s, err = c.Status(ctx); err != nil {
-		return replicate.Status{}
+		return job.Status{}
 	}
 	return s
 }
@@ -192,12 +192,12 @@ func phaseOrder(phase string) int {
 
 // AwaitPhase waits until the checkpoint of a job says that it is in the phase
 // or past it, or the process has ended well.
-func (p *Process) AwaitPhase(target *mongo.Client, job, phase string) {
+func (p *Process) AwaitPhase(target *mongo.Client, live, phase string) {
 	p.t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)
 	for time.Now().Before(deadline) {
 		var doc struct{ Phase string }
-		err := target.Database("millrace").Collection("jobs").FindOne(p.t.Context(), bson.D{{Key: "_id", Value: job}}).Decode(&doc)
+		err := target.Database("millrace").Collection("jobs").FindOne(p.t.Context(), bson.D{{Key: "_id", Value: live}}).Decode(&doc)
 		if err == nil && phaseOrder(doc.Phase) >= phaseOrder(phase) {
 			if doc.Phase != phase {
 				p.t.Logf("waited for phase %s, the job is in %s", phase, doc.Phase)

@@ -16,8 +16,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace/millrace/internal/replicate"
-	"github.com/millrace/millrace/internal/rule"
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // scenario is something that a user's cluster may hold, and what happens to it.
@@ -235,7 +235,7 @@ func runJob(t *testing.T, cases []*trial) ([]*trial, error) {
 			}
 		})
 	}
-	spec := replicate.Spec{Job: newJob("scenarios"), Rules: rules(cases), Readers: 8}
+	spec := job.Spec{Job: newJob("scenarios"), Rules: rules(cases), Readers: 8}
 	if way == wayCopy {
 		cases = change(cases)
 		spec.Until = "caught-up"
@@ -243,33 +243,33 @@ func runJob(t *testing.T, cases []*trial) ([]*trial, error) {
 	if len(cases) == 0 {
 		return nil, nil
 	}
-	var job *running
+	var live *running
 	var err error
 	switch way {
 	case wayCopy:
-		if job, err = startJob(t, spec); err == nil {
-			err = job.wait()
+		if live, err = startJob(t, spec); err == nil {
+			err = live.wait()
 		}
 	case wayChange:
-		if job, err = startJob(t, spec); err == nil {
-			err = job.reach(replicate.PhaseFollowing)
+		if live, err = startJob(t, spec); err == nil {
+			err = live.reach(job.PhaseFollowing)
 		}
 		if err == nil {
 			cases = change(cases)
-			err = job.finalize(ctx)
+			err = live.finalize(ctx)
 		}
 	default:
-		job, cases, err = duringCopy(t, spec, cases, change)
+		live, cases, err = duringCopy(t, spec, cases, change)
 	}
-	if job != nil {
-		job.stop()
+	if live != nil {
+		live.stop()
 	}
 	if err != nil {
-		if rest := differing(cases, job, err); rest != nil {
+		if rest := differing(cases, live, err); rest != nil {
 			return rest, err
 		}
 	}
-	f := job.Status().Follow
+	f := live.Status().Follow
 	lap(fmt.Sprintf("job (%d operations, %d schema changes)", f.Operations, f.SchemaChanges))
 	compareAll(ctx, cases)
 	lap("comparison")
@@ -278,8 +278,8 @@ func runJob(t *testing.T, cases []*trial) ([]*trial, error) {
 
 // differing returns the cases if the error is one that ended the job. What
 // finalize merely found to differ, the comparison finds too.
-func differing(cases []*trial, job *running, err error) []*trial {
-	if job == nil || job.err != nil {
+func differing(cases []*trial, live *running, err error) []*trial {
+	if live == nil || live.err != nil {
 		return cases
 	}
 	guilty := blame(cases, err)
@@ -299,8 +299,8 @@ func differing(cases []*trial, job *running, err error) []*trial {
 }
 
 // rules are those of all scenarios together.
-func rules(cases []*trial) rule.Config {
-	var r rule.Config
+func rules(cases []*trial) transform.Config {
+	var r transform.Config
 	for _, c := range cases {
 		r.Include = append(r.Include, c.base, c.base+"-*")
 		r.Exclude = append(r.Exclude, c.rules(c.sc.exclude)...)

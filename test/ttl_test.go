@@ -9,7 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
-	"github.com/millrace/millrace/internal/replicate"
+	"github.com/millrace/millrace/internal/job"
 )
 
 // expires is a way in which documents expire, and how the target tells that
@@ -92,15 +92,15 @@ func TestExpiryIsHeldUntilCutOver(t *testing.T) {
 	expiry(shared.targetDB, true)
 	defer expiry(shared.targetDB, false)
 	defer expiry(shared.sourceDB, false)
-	job, err := startJob(t, replicate.Spec{Job: newJob("ttl"), Rules: rulesOf("ttl")})
+	live, err := startJob(t, job.Spec{Job: newJob("ttl"), Rules: rulesOf("ttl")})
 	if err == nil {
-		err = job.reach(replicate.PhaseFollowing)
+		err = live.reach(job.PhaseFollowing)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	fill("_followed")
-	if err := job.caughtUp(t.Context(), connect(t, shared.source)); err != nil {
+	if err := live.caughtUp(t.Context(), connect(t, shared.source)); err != nil {
 		t.Fatal(err)
 	}
 	passes(t, shared.targetDB, 2)
@@ -124,11 +124,11 @@ func TestExpiryIsHeldUntilCutOver(t *testing.T) {
 	expiry(shared.sourceDB, true)
 	passes(t, shared.sourceDB, 2)
 	expiry(shared.sourceDB, false)
-	if err := job.caughtUp(t.Context(), connect(t, shared.source)); err != nil {
+	if err := live.caughtUp(t.Context(), connect(t, shared.source)); err != nil {
 		t.Fatal(err)
 	}
 	same("before the cut-over")
-	if err := job.finalize(t.Context()); err != nil {
+	if err := live.finalize(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	same("after the cut-over")
@@ -207,20 +207,20 @@ func TestExpiryOfCappedCollection(t *testing.T) {
 		}
 	}
 	must(attempt(func() { src.create("c", "capped", true, "size", 8192) }))
-	spec := replicate.Spec{Job: newJob("ttlcapped"), Rules: rulesOf("ttlcapped")}
-	job, err := startJob(t, spec)
+	spec := job.Spec{Job: newJob("ttlcapped"), Rules: rulesOf("ttlcapped")}
+	live, err := startJob(t, spec)
 	must(err)
-	must(job.reach(replicate.PhaseFollowing))
+	must(live.reach(job.PhaseFollowing))
 	must(attempt(func() { src.index("c", d("a", 1), "expireAfterSeconds", 60) }))
-	if err := job.finalize(t.Context()); job.err != nil || err == nil || !strings.Contains(err.Error(), "expireAfterSeconds") {
-		t.Errorf("the job ended with %v, %v", job.err, err)
+	if err := live.finalize(t.Context()); live.err != nil || err == nil || !strings.Contains(err.Error(), "expireAfterSeconds") {
+		t.Errorf("the job ended with %v, %v", live.err, err)
 	}
-	job.stop()
+	live.stop()
 	must(dst.db().Drop(t.Context()))
 	spec.Job = newJob("ttlcapped")
-	job, err = startJob(t, spec)
+	live, err = startJob(t, spec)
 	must(err)
-	if err := job.wait(); err == nil || !strings.Contains(err.Error(), "a_1 expires documents of a capped collection") {
+	if err := live.wait(); err == nil || !strings.Contains(err.Error(), "a_1 expires documents of a capped collection") {
 		t.Errorf("the precheck says %v", err)
 	}
 }

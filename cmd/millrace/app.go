@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/replicate"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/verify"
 )
@@ -29,16 +29,16 @@ const (
 type app struct {
 	stdout, stderr io.Writer
 	lookupEnv      func(string) (string, bool)
-	open           func(context.Context, replicate.Spec) (job, error)
-	verify         func(context.Context, replicate.VerifySpec) (*verify.Report, error)
+	open           func(context.Context, job.Spec) (syncJob, error)
+	verify         func(context.Context, job.VerifySpec) (*verify.Report, error)
 	// screen returns the terminal for live views, nil when there is none.
 	screen func() *screen
 }
 
-// job is a job as the commands use it.
-type job interface {
+// syncJob is a job as the commands use it.
+type syncJob interface {
 	server.Controller
-	Plan(context.Context) (*replicate.Plan, error)
+	Plan(context.Context) (*job.Plan, error)
 	Run(context.Context) error
 	Close()
 }
@@ -49,7 +49,7 @@ func newApp() *app {
 		stderr:    os.Stderr,
 		lookupEnv: os.LookupEnv,
 		open:      openJob,
-		verify:    replicate.Verify,
+		verify:    job.Verify,
 		screen:    func() *screen { return newScreen(os.Stderr) },
 	}
 }

@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/precheck"
-	"github.com/millrace/millrace/internal/replicate"
 	"github.com/millrace/millrace/internal/verify"
 )
 
@@ -39,7 +39,7 @@ func (o *output) String() string {
 
 // fakeJob stands for the engine where only the commands are looked at.
 type fakeJob struct {
-	plan    replicate.Plan
+	plan    job.Plan
 	planErr error
 	runErr  error
 	differ  []string
@@ -48,7 +48,7 @@ type fakeJob struct {
 	finalized chan struct{} // closed by Finalize; nil ends Run at once
 
 	mu     sync.Mutex
-	phase  replicate.Phase
+	phase  job.Phase
 	paused bool
 	limits pace.Rates
 	loads  pace.Loads
@@ -56,12 +56,12 @@ type fakeJob struct {
 }
 
 func newFakeJob() *fakeJob {
-	return &fakeJob{plan: replicate.Plan{Job: "orders", Mode: replicate.ModeAll, Checks: precheck.List{{Name: "versions", Level: precheck.OK, Message: "fine"}}},
+	return &fakeJob{plan: job.Plan{Job: "orders", Mode: job.ModeAll, Checks: precheck.List{{Name: "versions", Level: precheck.OK, Message: "fine"}}},
 		loads: pace.Loads{Source: pace.Normal, Target: pace.Normal},
-		phase: replicate.PhaseFollowing, started: make(chan struct{}), finalized: make(chan struct{})}
+		phase: job.PhaseFollowing, started: make(chan struct{}), finalized: make(chan struct{})}
 }
 
-func (f *fakeJob) Plan(context.Context) (*replicate.Plan, error) { return &f.plan, f.planErr }
+func (f *fakeJob) Plan(context.Context) (*job.Plan, error) { return &f.plan, f.planErr }
 
 func (f *fakeJob) Run(ctx context.Context) error {
 	close(f.started)
@@ -75,15 +75,15 @@ func (f *fakeJob) Run(ctx context.Context) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.phase = replicate.PhaseFinalized
+	f.phase = job.PhaseFinalized
 	return nil
 }
 
-func (f *fakeJob) Status() replicate.Status {
+func (f *fakeJob) Status() job.Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := replicate.Status{Job: "orders", Phase: f.phase, Paused: f.paused, Load: replicate.LoadStatus{Loads: f.loads}, Follow: replicate.FollowStatus{Applied: "7:1", Source: "7:1"}}
-	if f.phase == replicate.PhaseFinalized {
+	s := job.Status{Job: "orders", Phase: f.phase, Paused: f.paused, Load: job.LoadStatus{Loads: f.loads}, Follow: job.FollowStatus{Applied: "7:1", Source: "7:1"}}
+	if f.phase == job.PhaseFinalized {
 		s.Differences = f.differ
 	}
 	return s
@@ -115,7 +115,7 @@ func (f *fakeJob) SetLoads(_ context.Context, l pace.Loads) error {
 
 func (f *fakeJob) Finalize(ctx context.Context) error {
 	close(f.finalized)
-	for f.Status().Phase != replicate.PhaseFinalized {
+	for f.Status().Phase != job.PhaseFinalized {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -133,7 +133,7 @@ type bench struct {
 	app            *app
 	stdout, stderr *output
 	env            map[string]string
-	spec           replicate.Spec
+	spec           job.Spec
 }
 
 func newBench(t *testing.T, j *fakeJob) *bench {
@@ -142,7 +142,7 @@ func newBench(t *testing.T, j *fakeJob) *bench {
 	b.app = &app{
 		lookupEnv: func(name string) (string, bool) { v, ok := b.env[name]; return v, ok },
 		screen:    func() *screen { return nil },
-		open: func(_ context.Context, spec replicate.Spec) (job, error) {
+		open: func(_ context.Context, spec job.Spec) (syncJob, error) {
 			b.spec = spec
 			if j == nil {
 				return nil, mongo.WithHint(errors.New("source: nobody answers"), "start it")
@@ -252,7 +252,7 @@ func failing() *fakeJob {
 
 func TestDryRun(t *testing.T) {
 	j := newFakeJob()
-	j.plan.Collections = []replicate.PlanCollection{{Source: "shop.users", Target: "shop2.users", Type: "collection", Docs: 12, Bytes: 3400, Indexes: 2}}
+	j.plan.Collections = []job.PlanCollection{{Source: "shop.users", Target: "shop2.users", Type: "collection", Docs: 12, Bytes: 3400, Indexes: 2}}
 	b := newBench(t, j)
 	if code := b.run(t.Context(), with("--dry-run")...); code != exitOK {
 		t.Errorf("code %d", code)
@@ -266,7 +266,7 @@ func TestDryRun(t *testing.T) {
 	if code := b.run(t.Context(), with("--dry-run", "--output=json")...); code != exitUsage {
 		t.Errorf("code %d", code)
 	}
-	var p replicate.Plan
+	var p job.Plan
 	if err := json.Unmarshal([]byte(b.stdout.String()), &p); err != nil || len(p.Checks) != 3 {
 		t.Errorf("%v: %s", err, b.stdout)
 	}
@@ -298,7 +298,7 @@ func TestFailedPrecheckRunsNothing(t *testing.T) {
 
 func TestPrecheckThatFailsInBetween(t *testing.T) {
 	j := newFakeJob()
-	j.runErr = &replicate.PrecheckError{Plan: &failing().plan}
+	j.runErr = &job.PrecheckError{Plan: &failing().plan}
 	b := newBench(t, j)
 	if code := b.run(t.Context(), uris()...); code != exitUsage || b.stdout.String() != "" {
 		t.Errorf("code %d, %s", code, b.stdout)
@@ -356,7 +356,7 @@ func TestControlOfARunningSync(t *testing.T) {
 	}
 	for name, text := range map[string]string{"standard output": b.stdout.String(), "report": read(t, report)} {
 		var sum summary
-		if err := json.Unmarshal([]byte(text), &sum); err != nil || !sum.Finalized || sum.Status.Phase != replicate.PhaseFinalized || sum.Plan == nil {
+		if err := json.Unmarshal([]byte(text), &sum); err != nil || !sum.Finalized || sum.Status.Phase != job.PhaseFinalized || sum.Plan == nil {
 			t.Errorf("%s: %v\n%s", name, err, text)
 		}
 	}
@@ -389,7 +389,7 @@ func TestWatchedToTheEnd(t *testing.T) {
 	}
 	code := <-watched
 	for line := range strings.Lines(watcher.stdout.String()) {
-		var st replicate.Status
+		var st job.Status
 		if err := json.Unmarshal([]byte(line), &st); err != nil {
 			t.Errorf("%v: %s", err, line)
 		}
@@ -443,7 +443,7 @@ func TestVerifyAfterSync(t *testing.T) {
 		j := newFakeJob()
 		close(j.finalized)
 		b := newBench(t, j)
-		b.app.verify = func(_ context.Context, s replicate.VerifySpec) (*verify.Report, error) {
+		b.app.verify = func(_ context.Context, s job.VerifySpec) (*verify.Report, error) {
 			if s.Source != "mongodb://a" || !s.Online || s.Rules.Include[0] != "x" {
 				t.Errorf("%+v", s)
 			}
@@ -531,7 +531,7 @@ func TestVerifyCommand(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBench(t, nil)
-			b.app.verify = func(_ context.Context, s replicate.VerifySpec) (*verify.Report, error) {
+			b.app.verify = func(_ context.Context, s job.VerifySpec) (*verify.Report, error) {
 				if !s.Online || s.RecheckFor != time.Minute || s.Workers != 3 {
 					t.Errorf("%+v", s)
 				}

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/replicate"
 	"github.com/millrace/millrace/internal/server"
 )
 
@@ -53,7 +53,7 @@ func (a *app) client(ctx context.Context, s *config.Control) (*server.Client, er
 }
 
 // simple is a request that changes the job and tells its new status.
-func (a *app) simple(done string, call func(*server.Client, context.Context) (replicate.Status, error)) func(context.Context, *server.Client, *config.Control) error {
+func (a *app) simple(done string, call func(*server.Client, context.Context) (job.Status, error)) func(context.Context, *server.Client, *config.Control) error {
 	return func(ctx context.Context, c *server.Client, s *config.Control) error {
 		st, err := call(c, ctx)
 		if err != nil {
@@ -68,7 +68,7 @@ func (a *app) simple(done string, call func(*server.Client, context.Context) (re
 }
 
 // differencesError is the error of a job that is finalized but differs.
-func differencesError(s replicate.Status) error {
+func differencesError(s job.Status) error {
 	if len(s.Differences) == 0 {
 		return nil
 	}

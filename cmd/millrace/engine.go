@@ -3,15 +3,15 @@ package main
 import (
 	"context"
 
-	"github.com/millrace/millrace/internal/replicate"
+	"github.com/millrace/millrace/internal/job"
 )
 
 // engine is replicate's job as the commands use it.
-type engine struct{ *replicate.Job }
+type engine struct{ *job.Job }
 
 // openJob connects both sides of a job.
-func openJob(ctx context.Context, spec replicate.Spec) (job, error) {
-	j, err := replicate.Open(ctx, spec)
+func openJob(ctx context.Context, spec job.Spec) (syncJob, error) {
+	j, err := job.Open(ctx, spec)
 	if err != nil {
 		return nil, err
 	}

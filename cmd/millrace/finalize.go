@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/replicate"
 	"github.com/millrace/millrace/internal/server"
 )
 
@@ -54,7 +54,7 @@ func (a *app) finalize(ctx context.Context, c *server.Client, s *config.Control)
 
 // awaitFinalized waits for the reply, and shows the progress meanwhile where
 // there is a terminal.
-func (a *app) awaitFinalized(ctx context.Context, c *server.Client) (replicate.Status, error) {
+func (a *app) awaitFinalized(ctx context.Context, c *server.Client) (job.Status, error) {
 	screen := a.screen()
 	if screen == nil {
 		return c.Finalize(ctx)

@@ -8,11 +8,11 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 
-	"github.com/millrace/millrace/internal/replicate"
+	"github.com/millrace/millrace/internal/job"
 )
 
 // dryRun prints the plan; a failed check is the command's error.
-func (a *app) dryRun(p *replicate.Plan, output string) error {
+func (a *app) dryRun(p *job.Plan, output string) error {
 	var err error
 	if output == "json" {
 		err = writeJSON(a.stdout, p)
@@ -25,7 +25,7 @@ func (a *app) dryRun(p *replicate.Plan, output string) error {
 	return checksFailed(p.Checks)
 }
 
-func writePlan(w io.Writer, p *replicate.Plan) error {
+func writePlan(w io.Writer, p *job.Plan) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "job     %s (mode %s%s)\n", p.Job, p.Mode, resumes(p))
 	fmt.Fprintf(&b, "source  %s, %s\ntarget  %s, %s\n\n", plain(p.Source), plain(p.SourceInfo), plain(p.Target), plain(p.TargetInfo))
@@ -46,7 +46,7 @@ func writePlan(w io.Writer, p *replicate.Plan) error {
 	return err
 }
 
-func resumes(p *replicate.Plan) string {
+func resumes(p *job.Plan) string {
 	if !p.Resumes {
 		return ""
 	}

@@ -17,8 +17,8 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/lab"
-	"github.com/millrace/millrace/internal/replicate"
 	"github.com/millrace/millrace/internal/server"
 )
 
@@ -68,10 +68,10 @@ func (p *program) run(args ...string) (code int, stdout, stderr string) {
 }
 
 // status of the one running sync.
-func (p *program) status() (replicate.Status, bool) {
+func (p *program) status() (job.Status, bool) {
 	rec, err := server.Registry{Dir: filepath.Join(p.state, "millrace", "run")}.Find(p.t.Context(), "", "")
 	if err != nil {
-		return replicate.Status{}, false
+		return job.Status{}, false
 	}
 	c := server.NewClient(rec.Address, rec.Token)
 	defer c.Close()
@@ -79,10 +79,10 @@ func (p *program) status() (replicate.Status, bool) {
 	return s, err == nil
 }
 
-func (p *program) waitFor(what string, stderr *output, ok func(replicate.Status) bool) {
+func (p *program) waitFor(what string, stderr *output, ok func(job.Status) bool) {
 	p.t.Helper()
 	deadline := time.Now().Add(time.Minute)
-	var last replicate.Status
+	var last job.Status
 	for {
 		s, running := p.status()
 		if running && ok(s) {
@@ -130,7 +130,7 @@ func planToCutOver(t *testing.T, p *program) {
 	insert(t, source, "shop", 0, 5000)
 
 	code, out, stderr := p.run("sync", "--dry-run", "--output=json", "--include=shop", "--rename=shop=store")
-	var plan replicate.Plan
+	var plan job.Plan
 	if err := json.Unmarshal([]byte(out), &plan); code != exitOK || err != nil || len(plan.Collections) != 1 || plan.Collections[0].Target != "store.orders" {
 		t.Fatalf("dry run: %d %v\n%s%s", code, err, out, stderr)
 	}
@@ -140,7 +140,7 @@ func planToCutOver(t *testing.T, p *program) {
 	if err := sync.Start(); err != nil {
 		t.Fatal(err)
 	}
-	p.waitFor("following", errs, func(s replicate.Status) bool { return s.Phase == replicate.PhaseFollowing })
+	p.waitFor("following", errs, func(s job.Status) bool { return s.Phase == job.PhaseFollowing })
 	if err := sync.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func planToCutOver(t *testing.T, p *program) {
 	if err := sync.Start(); err != nil {
 		t.Fatal(err)
 	}
-	p.waitFor("following", errs, func(s replicate.Status) bool { return s.Phase == replicate.PhaseFollowing })
+	p.waitFor("following", errs, func(s job.Status) bool { return s.Phase == job.PhaseFollowing })
 	insert(t, source, "shop", 6000, 7000)
 	if code, out, stderr := p.run("status"); code != exitOK || !strings.Contains(out, "following") {
 		t.Errorf("status: %d\n%s%s", code, out, stderr)

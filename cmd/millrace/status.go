@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
-	"github.com/millrace/millrace/internal/replicate"
 	"github.com/millrace/millrace/internal/server"
 )
 
@@ -50,7 +50,7 @@ func (a *app) watchStatus(ctx context.Context, c *server.Client, s *config.Contr
 	if screen != nil && s.Output != "json" {
 		defer screen.clear()
 	}
-	show := func(st replicate.Status) error {
+	show := func(st job.Status) error {
 		switch {
 		case s.Output == "json":
 			return json.NewEncoder(a.stdout).Encode(st)
@@ -61,7 +61,7 @@ func (a *app) watchStatus(ctx context.Context, c *server.Client, s *config.Contr
 		logProgress(newLog(a.stdout, s.Common), st)
 		return nil
 	}
-	var last replicate.Status
+	var last job.Status
 	for {
 		st, err := c.Status(ctx)
 		switch {
@@ -89,19 +89,19 @@ func (a *app) watchStatus(ctx context.Context, c *server.Client, s *config.Contr
 }
 
 // ends reports the phases after which a sync's process goes away.
-func ends(p replicate.Phase) bool {
-	return p == replicate.PhaseFinalized || p == replicate.PhaseFailed
+func ends(p job.Phase) bool {
+	return p == job.PhaseFinalized || p == job.PhaseFailed
 }
 
 // lastWord is the error of watching a job that ended in failure.
-func lastWord(s replicate.Status) error {
-	if s.Phase == replicate.PhaseFailed {
+func lastWord(s job.Status) error {
+	if s.Phase == job.PhaseFailed {
 		return errors.New("the sync failed: " + s.Error)
 	}
 	return differencesError(s)
 }
 
-func writeStatus(w io.Writer, s replicate.Status) error {
+func writeStatus(w io.Writer, s job.Status) error {
 	var b strings.Builder
 	t := newTable(plain(s.Job), phaseText(s))
 	t.AppendRows([]table.Row{
@@ -148,7 +148,7 @@ func writeStatus(w io.Writer, s replicate.Status) error {
 }
 
 // conflictText counts what the target refused and what was removed from it.
-func conflictText(c replicate.ConflictStatus) string {
+func conflictText(c job.ConflictStatus) string {
 	var parts []string
 	for _, p := range []struct {
 		n    int64
@@ -161,14 +161,14 @@ func conflictText(c replicate.ConflictStatus) string {
 	return strings.Join(parts, ", ")
 }
 
-func phaseText(s replicate.Status) string {
+func phaseText(s job.Status) string {
 	if s.Paused {
 		return string(s.Phase) + ", paused"
 	}
 	return string(s.Phase)
 }
 
-func copyRows(s replicate.Status) []table.Row {
+func copyRows(s job.Status) []table.Row {
 	c := s.Copy
 	if c.Docs == 0 && c.DocsTotal == 0 {
 		return nil
@@ -186,7 +186,7 @@ func copyRows(s replicate.Status) []table.Row {
 	return rows
 }
 
-func followRows(s replicate.Status) []table.Row {
+func followRows(s job.Status) []table.Row {
 	f := s.Follow
 	if f.Applied == "" {
 		return nil
@@ -204,7 +204,7 @@ func followRows(s replicate.Status) []table.Row {
 	return rows
 }
 
-func collectionsTable(cs []replicate.CollectionStatus) table.Writer {
+func collectionsTable(cs []job.CollectionStatus) table.Writer {
 	t := newTable("collection", "documents", "of", "size", "%")
 	for i, c := range cs {
 		if i == 5*maxListed {

@@ -12,22 +12,22 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
-	"github.com/millrace/millrace/internal/replicate"
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/verify"
 )
 
 // summary is how a sync ended: what --output json prints and --report holds.
 type summary struct {
-	Version   string           `json:"version"`
-	Finalized bool             `json:"finalized"`
-	Started   time.Time        `json:"started"`
-	Ended     time.Time        `json:"ended"`
-	Seconds   float64          `json:"seconds"`
-	Error     string           `json:"error,omitempty"`
-	Hint      string           `json:"hint,omitempty"`
-	Status    replicate.Status `json:"status"`
-	Plan      *replicate.Plan  `json:"plan,omitempty"`
-	Verify    *verify.Report   `json:"verify,omitempty"`
+	Version   string         `json:"version"`
+	Finalized bool           `json:"finalized"`
+	Started   time.Time      `json:"started"`
+	Ended     time.Time      `json:"ended"`
+	Seconds   float64        `json:"seconds"`
+	Error     string         `json:"error,omitempty"`
+	Hint      string         `json:"hint,omitempty"`
+	Status    job.Status     `json:"status"`
+	Plan      *job.Plan      `json:"plan,omitempty"`
+	Verify    *verify.Report `json:"verify,omitempty"`
 
 	err error // the command's
 }
@@ -37,7 +37,7 @@ const maxListed = 20
 
 func writeSummary(w io.Writer, sum summary) error {
 	s := sum.Status
-	copying := s.PhaseSeconds[replicate.PhaseCopying]
+	copying := s.PhaseSeconds[job.PhaseCopying]
 	t := newTable(plain(s.Job), ended(sum))
 	t.AppendRows([]table.Row{
 		{"duration", clock(time.Duration(sum.Seconds * float64(time.Second)))},

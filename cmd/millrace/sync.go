@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/replicate"
 	"github.com/millrace/millrace/internal/server"
 )
 
@@ -85,7 +85,7 @@ func (a *app) sync(ctx context.Context, s *config.Sync, origins config.Origins) 
 	plan.Checks.LogWarnings(log)
 	began := time.Now()
 	runErr := a.runJob(ctx, s, j, plan, screen, log)
-	var refused *replicate.PrecheckError
+	var refused *job.PrecheckError
 	if errors.As(runErr, &refused) { // something came in between
 		return precheckError(refused.Plan.Checks)
 	}
@@ -135,7 +135,7 @@ func (a *app) beforeWriting(ctx context.Context, err error) error {
 
 // runJob runs the job with its control API and its live view. It returns when
 // all three have ended.
-func (a *app) runJob(ctx context.Context, s *config.Sync, j job, plan *replicate.Plan, screen *screen, log *slog.Logger) error {
+func (a *app) runJob(ctx context.Context, s *config.Sync, j syncJob, plan *job.Plan, screen *screen, log *slog.Logger) error {
 	srv, err := server.Listen(ctx, server.Options{Address: s.Listen, Token: s.Token, Job: j, Log: log})
 	if err != nil {
 		return err
@@ -185,7 +185,7 @@ func (a *app) record(name string, srv *server.Server, log *slog.Logger) (forget 
 }
 
 // summarize tells how the job ended.
-func summarize(ctx context.Context, st replicate.Status, plan *replicate.Plan, began time.Time, runErr error) summary {
+func summarize(ctx context.Context, st job.Status, plan *job.Plan, began time.Time, runErr error) summary {
 	sum := summary{Version: buildVersion(), Finalized: runErr == nil, Plan: plan, Status: st, Started: began, Ended: time.Now()}
 	sum.Seconds = sum.Ended.Sub(began).Seconds()
 	sum.err = outcome(ctx, st, runErr)
@@ -195,7 +195,7 @@ func summarize(ctx context.Context, st replicate.Status, plan *replicate.Plan, b
 // verifyAfter compares the clusters after the cut-over. Differences are looked
 // at again for a while, because documents may just be expiring on both sides.
 func (a *app) verifyAfter(ctx context.Context, s *config.Sync, screen *screen, log *slog.Logger, sum *summary) {
-	report, err := a.compare(ctx, screen, log, replicate.VerifySpec{
+	report, err := a.compare(ctx, screen, log, job.VerifySpec{
 		Source: s.Source, Target: s.Target, Rules: s.Rules(), Online: true, RecheckFor: 30 * time.Second,
 	})
 	if err == nil {
@@ -228,7 +228,7 @@ func (a *app) finish(s *config.Sync, sum summary) error {
 }
 
 // outcome is the command's error for the way a job ended.
-func outcome(ctx context.Context, s replicate.Status, runErr error) error {
+func outcome(ctx context.Context, s job.Status, runErr error) error {
 	switch {
 	case runErr != nil && errors.Is(context.Cause(ctx), errSignal):
 		return mongo.WithHint(fmt.Errorf("%w before the job was finalized", errSignal), "its checkpoint is kept: the same command resumes it")

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
-	"github.com/millrace/millrace/internal/replicate"
 	"github.com/millrace/millrace/internal/server"
 )
 
@@ -44,7 +44,7 @@ func (a *app) throttle(ctx context.Context, c *server.Client, s *config.Control)
 }
 
 // loadText says what a sync asks of each side, "" when that is as usual.
-func loadText(l replicate.LoadStatus) string {
+func loadText(l job.LoadStatus) string {
 	side := func(name string, load pace.Load, atOnce int) string {
 		text := name + " " + string(load)
 		if load == pace.Max && atOnce > 0 {

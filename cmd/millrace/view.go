@@ -8,13 +8,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
-	"github.com/millrace/millrace/internal/replicate"
 )
 
 // view draws a job's status as lines of at most columns columns, at most rows
 // lines: the block that a terminal shows while a sync runs.
-func view(s replicate.Status, now time.Time, columns, rows int) []string {
+func view(s job.Status, now time.Time, columns, rows int) []string {
 	v := viewer{s: s, columns: max(columns, 10)}
 	v.head(now)
 	v.copying()
@@ -28,7 +28,7 @@ func view(s replicate.Status, now time.Time, columns, rows int) []string {
 }
 
 type viewer struct {
-	s       replicate.Status
+	s       job.Status
 	columns int
 	lines   []string
 }
@@ -80,7 +80,7 @@ func (v *viewer) copying() {
 }
 
 // copyShare goes by bytes, which cost the time, where they are known.
-func copyShare(c replicate.CopyStatus, done bool) float64 {
+func copyShare(c job.CopyStatus, done bool) float64 {
 	if c.BytesTotal > 0 {
 		return share(c.Bytes, c.BytesTotal, done)
 	}
@@ -88,9 +88,9 @@ func copyShare(c replicate.CopyStatus, done bool) float64 {
 }
 
 // afterCopy reports phases in which the copy is complete.
-func afterCopy(p replicate.Phase) bool {
+func afterCopy(p job.Phase) bool {
 	switch p {
-	case replicate.PhaseIndexing, replicate.PhaseOverlap, replicate.PhaseFollowing, replicate.PhaseFinalizing, replicate.PhaseFinalized:
+	case job.PhaseIndexing, job.PhaseOverlap, job.PhaseFollowing, job.PhaseFinalizing, job.PhaseFinalized:
 		return true
 	}
 	return false
@@ -110,7 +110,7 @@ func (v *viewer) collections(room int) {
 	if afterCopy(v.s.Phase) || room < 2 {
 		return
 	}
-	var open []replicate.CollectionStatus
+	var open []job.CollectionStatus
 	finished := 0
 	for _, c := range v.s.Copy.Collections {
 		if c.Done {
@@ -121,7 +121,7 @@ func (v *viewer) collections(room int) {
 	}
 	// Those under way first, then by size; the name settles ties, so that
 	// lines do not jump.
-	slices.SortFunc(open, func(a, b replicate.CollectionStatus) int {
+	slices.SortFunc(open, func(a, b job.CollectionStatus) int {
 		return cmp.Or(cmp.Compare(under(b), under(a)), cmp.Compare(b.BytesTotal, a.BytesTotal), strings.Compare(a.Source, b.Source))
 	})
 	more := len(open) - (room - 1)
@@ -140,14 +140,14 @@ func (v *viewer) collections(room int) {
 	}
 }
 
-func under(c replicate.CollectionStatus) int {
+func under(c job.CollectionStatus) int {
 	if c.Docs > 0 {
 		return 1
 	}
 	return 0
 }
 
-func (v *viewer) collection(c replicate.CollectionStatus) {
+func (v *viewer) collection(c job.CollectionStatus) {
 	p := share(c.Docs, c.DocsTotal, c.Done)
 	name := max(v.columns/3, 12)
 	v.add("    "+pad(plain(c.Source), name)+" "+v.bar(p)+fmt.Sprintf("%3.0f%%", p*100),
@@ -155,7 +155,7 @@ func (v *viewer) collection(c replicate.CollectionStatus) {
 }
 
 func (v *viewer) indexes() {
-	if v.s.Phase != replicate.PhaseIndexing && v.s.Phase != replicate.PhaseFinalizing {
+	if v.s.Phase != job.PhaseIndexing && v.s.Phase != job.PhaseFinalizing {
 		return
 	}
 	for _, x := range v.s.Indexes[:min(len(v.s.Indexes), 6)] {
@@ -167,7 +167,7 @@ func (v *viewer) indexes() {
 func (v *viewer) following() {
 	f := v.s.Follow
 	switch v.s.Phase {
-	case replicate.PhaseOverlap, replicate.PhaseFollowing, replicate.PhaseFinalizing, replicate.PhaseFinalized:
+	case job.PhaseOverlap, job.PhaseFollowing, job.PhaseFinalizing, job.PhaseFinalized:
 	default:
 		return
 	}

@@ -7,25 +7,25 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/internal/replicate"
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/verify"
 )
 
 func now() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
 
 // copying is a job with n collections, the second of them done.
-func copying(n int) replicate.Status {
-	s := replicate.Status{
-		Job: "orders", Phase: replicate.PhaseCopying, Source: "mongodb://source:27017", Target: "mongodb://target:27017",
+func copying(n int) job.Status {
+	s := job.Status{
+		Job: "orders", Phase: job.PhaseCopying, Source: "mongodb://source:27017", Target: "mongodb://target:27017",
 		StartedAt: now().Add(-83 * time.Second),
-		Copy: replicate.CopyStatus{Docs: 1_200_000, DocsTotal: 2_000_000, Bytes: 1_400_000_000, BytesTotal: 2_300_000_000,
+		Copy: job.CopyStatus{Docs: 1_200_000, DocsTotal: 2_000_000, Bytes: 1_400_000_000, BytesTotal: 2_300_000_000,
 			DocsRate: 48100, BytesRate: 56.2e6, ETASeconds: 16.4},
-		Follow:  replicate.FollowStatus{LagSeconds: -1, WindowSeconds: 86400},
-		Process: replicate.ProcessStatus{PID: 123, CPUPercent: 180, Resident: 312 << 20},
+		Follow:  job.FollowStatus{LagSeconds: -1, WindowSeconds: 86400},
+		Process: job.ProcessStatus{PID: 123, CPUPercent: 180, Resident: 312 << 20},
 		Errors:  map[string]int64{"retry": 2, "duplicate": 0},
 	}
 	for i := range n {
-		s.Copy.Collections = append(s.Copy.Collections, replicate.CollectionStatus{
+		s.Copy.Collections = append(s.Copy.Collections, job.CollectionStatus{
 			Source: fmt.Sprintf("shop.c%02d", i), Docs: int64(1000 * i), DocsTotal: 50_000, BytesTotal: int64(1000 - i), Done: i == 1})
 	}
 	return s
@@ -50,8 +50,8 @@ func TestViewOfACopy(t *testing.T) {
 
 func TestViewOfFollowing(t *testing.T) {
 	s := copying(3)
-	s.Phase, s.Paused, s.Waiting = replicate.PhaseFollowing, true, "the operator to resume"
-	s.Follow = replicate.FollowStatus{Operations: 12_345_678, OperationsRate: 1234, BytesRate: 1.1e6, Applied: "1700000000:1",
+	s.Phase, s.Paused, s.Waiting = job.PhaseFollowing, true, "the operator to resume"
+	s.Follow = job.FollowStatus{Operations: 12_345_678, OperationsRate: 1234, BytesRate: 1.1e6, Applied: "1700000000:1",
 		LagSeconds: 0.4, WindowSeconds: 23 * 3600, SchemaChanges: 4, Folded: 900}
 	got := view(s, now(), 120, 24)
 	want := []string{
@@ -72,17 +72,17 @@ func TestViewOfFollowing(t *testing.T) {
 // than the terminal, and what went wrong is among what is shown.
 func TestViewFitsEveryTerminal(t *testing.T) {
 	failed := copying(300)
-	failed.Phase, failed.Error, failed.Hint = replicate.PhaseFailed, "insert into shop.c00: "+strings.Repeat("long ", 50), "do something"
+	failed.Phase, failed.Error, failed.Hint = job.PhaseFailed, "insert into shop.c00: "+strings.Repeat("long ", 50), "do something"
 	odd := copying(3)
 	odd.Copy.Collections[0].Source = "生命生命.生命\x1b[2Jevil\nname" + strings.Repeat("ä", 100)
 	odd.Copy.DocsTotal, odd.Copy.Docs = 10, 1_000_000
 	indexing := copying(2)
-	indexing.Phase = replicate.PhaseIndexing
+	indexing.Phase = job.PhaseIndexing
 	for range 40 {
-		indexing.Indexes = append(indexing.Indexes, replicate.IndexStatus{NS: "shop.c00", Done: 1, Total: 3})
+		indexing.Indexes = append(indexing.Indexes, job.IndexStatus{NS: "shop.c00", Done: 1, Total: 3})
 	}
-	for name, s := range map[string]replicate.Status{
-		"copying": copying(300), "failed": failed, "odd": odd, "indexing": indexing, "zero": {}, "starting": {Phase: replicate.PhaseStarting},
+	for name, s := range map[string]job.Status{
+		"copying": copying(300), "failed": failed, "odd": odd, "indexing": indexing, "zero": {}, "starting": {Phase: job.PhaseStarting},
 	} {
 		for columns := 10; columns < 200; columns += 3 {
 			for _, rows := range []int{1, 2, 5, 10, 24, 60} {

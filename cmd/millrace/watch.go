@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/millrace/millrace/internal/replicate"
+	"github.com/millrace/millrace/internal/job"
 )
 
 const (
@@ -15,7 +15,7 @@ const (
 
 // watch shows how the job stands until ctx ends: drawn again and again on a
 // terminal, as a log line every few seconds elsewhere.
-func watch(ctx context.Context, s *screen, log *slog.Logger, status func() replicate.Status) {
+func watch(ctx context.Context, s *screen, log *slog.Logger, status func() job.Status) {
 	if s == nil {
 		every(ctx, logEvery, func() { logProgress(log, status()) })
 		return
@@ -42,23 +42,23 @@ func every(ctx context.Context, interval time.Duration, do func()) {
 }
 
 // logProgress is one line about how the job stands.
-func logProgress(log *slog.Logger, s replicate.Status) {
+func logProgress(log *slog.Logger, s job.Status) {
 	log.LogAttrs(context.Background(), slog.LevelInfo, "progress", progress(s)...)
 }
 
-func progress(s replicate.Status) []slog.Attr {
+func progress(s job.Status) []slog.Attr {
 	out := []slog.Attr{slog.String("job", s.Job), slog.String("phase", string(s.Phase))}
 	if s.Paused {
 		out = append(out, slog.Bool("paused", true))
 	}
 	switch s.Phase {
-	case replicate.PhaseCopying:
+	case job.PhaseCopying:
 		out = append(out, slog.Int64("docs", s.Copy.Docs), slog.Int64("docsTotal", s.Copy.DocsTotal),
 			slog.String("size", size(float64(s.Copy.Bytes))), slog.String("docsRate", count(s.Copy.DocsRate)+"/s"),
 			slog.String("bytesRate", size(s.Copy.BytesRate)+"/s"), slog.String("eta", seconds(s.Copy.ETASeconds)))
-	case replicate.PhaseIndexing:
+	case job.PhaseIndexing:
 		out = append(out, slog.Int("building", len(s.Indexes)))
-	case replicate.PhaseOverlap, replicate.PhaseFollowing, replicate.PhaseFinalizing, replicate.PhaseFinalized:
+	case job.PhaseOverlap, job.PhaseFollowing, job.PhaseFinalizing, job.PhaseFinalized:
 		out = append(out, slog.Int64("ops", s.Follow.Operations), slog.String("opsRate", count(s.Follow.OperationsRate)+"/s"),
 			slog.String("bytesRate", size(s.Follow.BytesRate)+"/s"), slog.String("behind", seconds(s.Follow.LagSeconds)),
 			slog.String("window", seconds(s.Follow.WindowSeconds)), slog.String("applied", s.Follow.Applied))

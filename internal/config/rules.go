@@ -3,28 +3,28 @@ package config
 import (
 	"strings"
 
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/replicate"
-	"github.com/millrace/millrace/internal/rule"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // Rules are the rules that the settings describe.
-func (n Namespaces) Rules() rule.Config {
-	return rule.Config{Include: n.Include, Exclude: n.Exclude, Rename: n.Rename}
+func (n Namespaces) Rules() transform.Config {
+	return transform.Config{Include: n.Include, Exclude: n.Exclude, Rename: n.Rename}
 }
 
 // namespaces checks every item by itself, so that all bad ones are told, and
 // then the renames together, because they may contradict each other.
 func (c *checker) namespaces(n Namespaces) {
 	before := len(c.problems)
-	each := func(setting string, items []string, rules func([]string) rule.Config) {
+	each := func(setting string, items []string, rules func([]string) transform.Config) {
 		for _, item := range items {
 			c.rules(setting, rules([]string{item}))
 		}
 	}
-	each("include", n.Include, func(s []string) rule.Config { return rule.Config{Include: s} })
-	each("exclude", n.Exclude, func(s []string) rule.Config { return rule.Config{Exclude: s} })
-	each("rename", n.Rename, func(s []string) rule.Config { return rule.Config{Rename: s} })
+	each("include", n.Include, func(s []string) transform.Config { return transform.Config{Include: s} })
+	each("exclude", n.Exclude, func(s []string) transform.Config { return transform.Config{Exclude: s} })
+	each("rename", n.Rename, func(s []string) transform.Config { return transform.Config{Rename: s} })
 	if len(c.problems) == before {
 		c.rules("rename", n.Rules())
 	}
@@ -32,8 +32,8 @@ func (c *checker) namespaces(n Namespaces) {
 
 // rules reports what is wrong with r; a rule's error says how it is to be
 // written.
-func (c *checker) rules(setting string, r rule.Config) {
-	if _, err := rule.New(r); err != nil {
+func (c *checker) rules(setting string, r transform.Config) {
+	if _, err := transform.New(r); err != nil {
 		what, how, ok := strings.Cut(err.Error(), "; ")
 		if !ok {
 			how = "leave out one of the rules"
@@ -44,18 +44,18 @@ func (c *checker) rules(setting string, r rule.Config) {
 
 // Spec is the job that the settings describe, without a logger; --verify is the
 // command's own. The settings have to be valid.
-func (s *Sync) Spec() replicate.Spec {
+func (s *Sync) Spec() job.Spec {
 	spoolBytes, _ := parseBytes(s.SpoolMax)
-	return replicate.Spec{
+	return job.Spec{
 		Job:            s.Job,
 		Source:         s.Source,
 		Target:         s.Target,
-		Mode:           replicate.Mode(s.Mode),
+		Mode:           job.Mode(s.Mode),
 		StartAt:        s.StartAt,
 		Until:          s.Until,
 		Rules:          s.Rules(),
-		OnExisting:     replicate.OnExisting(s.OnExisting),
-		OnConflict:     replicate.OnConflict(s.OnConflict),
+		OnExisting:     job.OnExisting(s.OnExisting),
+		OnConflict:     job.OnConflict(s.OnConflict),
 		Restart:        s.Restart,
 		AllowDowngrade: s.AllowDowngrade,
 		WriteConcern:   s.WriteConcern,

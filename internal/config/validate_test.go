@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
-	"github.com/millrace/millrace/internal/replicate"
 )
 
 func valid(t *testing.T) *Sync {
@@ -135,7 +135,7 @@ func TestSpec(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := s.Spec()
-	if spec.Source != "mongodb://a" || spec.Mode != replicate.ModeAll || spec.Until != "caught-up" || spec.OnExisting != replicate.ExistingMerge ||
+	if spec.Source != "mongodb://a" || spec.Mode != job.ModeAll || spec.Until != "caught-up" || spec.OnExisting != job.ExistingMerge ||
 		spec.ReadPreference != "nearest" || spec.Partitions != 7 || spec.GiveUpAfter != 5*time.Minute || spec.WriteConcern != "majority" || spec.Limits != (pace.Rates{Bytes: 8 << 20}) ||
 		len(spec.Rules.Include) != 1 || len(spec.Rules.Rename) != 1 {
 		t.Errorf("%+v", spec)

@@ -12,9 +12,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
-	"github.com/millrace/millrace/internal/catalog"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/schema"
 )
 
 // Policy says what happens to a document whose _id the target has already.
@@ -42,7 +42,7 @@ type Refusal struct {
 type Task struct {
 	// Source is read by its UUID in the database of its DataNS, so a rename
 	// does not disturb.
-	Source catalog.Collection
+	Source schema.Collection
 	// Target is the existing namespace that takes the documents: of a
 	// time-series collection its system.buckets collection.
 	Target     string
@@ -157,7 +157,7 @@ func (e *Engine) Run(ctx context.Context, tasks []Task) error {
 	plans, generation := newestPlans(states)
 	r := newRun(e)
 	for _, t := range tasks {
-		if t.Source.Type == catalog.TypeView {
+		if t.Source.Type == schema.TypeView {
 			continue
 		}
 		c := newCollection(t, e.opts)

@@ -14,9 +14,9 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/catalog"
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -92,7 +92,7 @@ func insert(t testing.TB, c *mongo.Cluster, db, coll string, docs []any) {
 }
 
 // source describes a collection as package catalog does.
-func source(t testing.TB, c *mongo.Cluster, db, name string) catalog.Collection {
+func source(t testing.TB, c *mongo.Cluster, db, name string) schema.Collection {
 	t.Helper()
 	raw := must(t, c, db, bson.D{{Key: "listCollections", Value: 1}, {Key: "filter", Value: bson.D{{Key: "name", Value: name}}}})
 	vals, _ := raw.Lookup("cursor", "firstBatch").Array().Values()
@@ -100,11 +100,11 @@ func source(t testing.TB, c *mongo.Cluster, db, name string) catalog.Collection 
 		t.Fatalf("%s.%s: %d collections", db, name, len(vals))
 	}
 	d := vals[0].Document()
-	col := catalog.Collection{NS: db + "." + name, Type: catalog.TypeCollection, IDIndex: true, Options: d.Lookup("options").Document()}
+	col := schema.Collection{NS: db + "." + name, Type: schema.TypeCollection, IDIndex: true, Options: d.Lookup("options").Document()}
 	data := name
 	if typ, _ := d.Lookup("type").StringValueOK(); typ == "timeseries" {
 		buckets := source(t, c, db, mongo.BucketsPrefix+name)
-		buckets.NS, buckets.Type, buckets.IDIndex = col.NS, catalog.TypeTimeSeries, false
+		buckets.NS, buckets.Type, buckets.IDIndex = col.NS, schema.TypeTimeSeries, false
 		return buckets
 	}
 	if col.Clustered() {

@@ -132,16 +132,21 @@ func Parse(o bson.Raw) (Delta, error) {
 
 // Read is KindOf and, of what is no Replacement, Parse.
 func Read(o bson.Raw) (d Delta, k Kind, err error) {
-	switch k = KindOf(o); k {
-	case Diff:
-		d, err = parseDiff(o)
-	case Modifiers:
-		d, err = parseModifiers(o)
-	case Replacement:
-	default:
-		err = fmt.Errorf("%w: neither $v:1 nor $v:2", ErrMalformed)
+	if k = KindOf(o); k != Replacement {
+		d, err = ParseAs(k, o)
 	}
 	return d, k, err
+}
+
+// ParseAs is Parse of an update of which KindOf said the form.
+func ParseAs(k Kind, o bson.Raw) (Delta, error) {
+	switch k {
+	case Diff:
+		return parseDiff(o)
+	case Modifiers:
+		return parseModifiers(o)
+	}
+	return Delta{}, fmt.Errorf("%w: neither $v:1 nor $v:2", ErrMalformed)
 }
 
 func parseDiff(o []byte) (Delta, error) {

@@ -162,7 +162,7 @@ func wholeSeconds(v bson.RawValue) (int64, bool) {
 	return v.AsInt64OK()
 }
 
-// note writes down what is held back, in the format of internal/catalog. The numbers
+// note writes down what is held back, in the format of internal/schema. The numbers
 // of an index are whole seconds there.
 func (h *expiries) note(ctx context.Context, ns, index string, expire bson.RawValue, spec bson.Raw) error {
 	var value any = expire

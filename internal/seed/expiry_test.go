@@ -13,9 +13,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
-	"github.com/millrace/millrace/internal/catalog"
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
 )
 
 func run(t *testing.T, db *driver.Database, cmd bson.D) bson.Raw {
@@ -143,7 +143,7 @@ func restore(t *testing.T, uri, job string, want int) {
 	cluster, err := mongo.Connect(t.Context(), uri, mongo.Options{})
 	must(t, err)
 	defer cluster.Close()
-	target := catalog.NewTarget(cluster, catalog.TargetOptions{Job: job})
+	target := schema.NewTarget(cluster, schema.TargetOptions{Job: job})
 	held, err := target.Held(t.Context())
 	must(t, err)
 	if len(held) != want {

@@ -11,9 +11,9 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
-	"github.com/millrace/millrace/internal/replicate"
 )
 
 // maxReply bounds what a client takes as a reply: the status of a job with a
@@ -42,19 +42,19 @@ func NewClient(address, token string) *Client {
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Status asks how the job stands.
-func (c *Client) Status(ctx context.Context) (replicate.Status, error) {
+func (c *Client) Status(ctx context.Context) (job.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, replyTime)
 	defer cancel()
 	return c.job(ctx, http.MethodGet, PathStatus)
 }
 
 // Pause stops the job's work until Resume and returns its status.
-func (c *Client) Pause(ctx context.Context) (replicate.Status, error) {
+func (c *Client) Pause(ctx context.Context) (job.Status, error) {
 	return c.job(ctx, http.MethodPost, PathPause)
 }
 
 // Resume lets a paused job go on and returns its status.
-func (c *Client) Resume(ctx context.Context) (replicate.Status, error) {
+func (c *Client) Resume(ctx context.Context) (job.Status, error) {
 	return c.job(ctx, http.MethodPost, PathResume)
 }
 
@@ -68,14 +68,14 @@ type Limits struct {
 }
 
 // SetLimits changes how fast the job works and what it asks of both sides, and returns its status.
-func (c *Client) SetLimits(ctx context.Context, l Limits) (s replicate.Status, err error) {
+func (c *Client) SetLimits(ctx context.Context, l Limits) (s job.Status, err error) {
 	err = c.call(ctx, http.MethodPatch, PathLimits, l, &s)
 	return s, err
 }
 
 // Finalize asks for the cut-over and returns the final status. It waits as
 // long as that takes; when ctx ends first, the job finalizes nevertheless.
-func (c *Client) Finalize(ctx context.Context) (replicate.Status, error) {
+func (c *Client) Finalize(ctx context.Context) (job.Status, error) {
 	return c.job(ctx, http.MethodPost, PathFinalize)
 }
 
@@ -88,8 +88,8 @@ func (c *Client) Health(ctx context.Context) (Health, error) {
 	return h, err
 }
 
-func (c *Client) job(ctx context.Context, method, path string) (replicate.Status, error) {
-	var s replicate.Status
+func (c *Client) job(ctx context.Context, method, path string) (job.Status, error) {
+	var s job.Status
 	err := c.call(ctx, method, path, nil, &s)
 	return s, err
 }

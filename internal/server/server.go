@@ -11,9 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
-	"github.com/millrace/millrace/internal/replicate"
 )
 
 const (
@@ -30,7 +30,7 @@ const (
 // Controller is what the server controls: a job. Its methods are called from
 // several goroutines at once.
 type Controller interface {
-	Status() replicate.Status
+	Status() job.Status
 	Pause(context.Context) error
 	Resume(context.Context) error
 	SetLimits(context.Context, pace.Rates) error

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
-	"github.com/millrace/millrace/internal/replicate"
 )
 
 // fakeJob stands for a job: only its control is needed here.
@@ -23,15 +23,15 @@ type fakeJob struct {
 	paused    bool
 	limits    pace.Rates
 	loads     pace.Loads
-	phase     replicate.Phase
+	phase     job.Phase
 	finalizes int
 	finalize  func(context.Context) error
 }
 
-func (f *fakeJob) Status() replicate.Status {
+func (f *fakeJob) Status() job.Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return replicate.Status{Job: "orders", Phase: f.phase, Paused: f.paused, Limits: f.limits, Load: replicate.LoadStatus{Loads: f.loads}}
+	return job.Status{Job: "orders", Phase: f.phase, Paused: f.paused, Limits: f.limits, Load: job.LoadStatus{Loads: f.loads}}
 }
 
 func (f *fakeJob) set(paused bool) error {
@@ -70,13 +70,13 @@ func (f *fakeJob) Finalize(ctx context.Context) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.phase = replicate.PhaseFinalized
+	f.phase = job.PhaseFinalized
 	return nil
 }
 
 // A finalize may take longer than any other reply, as often as it is asked for.
 func TestFinalizeHasNoDeadline(t *testing.T) {
-	job := &fakeJob{finalize: func(ctx context.Context) error {
+	fake := &fakeJob{finalize: func(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -84,7 +84,7 @@ func TestFinalizeHasNoDeadline(t *testing.T) {
 			return errors.New("not yet")
 		}
 	}}
-	s, err := Listen(t.Context(), Options{Address: "127.0.0.1:0", Job: job, Log: slog.New(slog.DiscardHandler)})
+	s, err := Listen(t.Context(), Options{Address: "127.0.0.1:0", Job: fake, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,9 +108,9 @@ func TestFinalizeHasNoDeadline(t *testing.T) {
 }
 
 // running serves the job until the test or stop ends it.
-func running(t *testing.T, job Controller, address string) (s *Server, stop func()) {
+func running(t *testing.T, c Controller, address string) (s *Server, stop func()) {
 	t.Helper()
-	s, err := Listen(t.Context(), Options{Address: address, Job: job, Log: slog.New(slog.DiscardHandler)})
+	s, err := Listen(t.Context(), Options{Address: address, Job: c, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,11 +140,11 @@ func client(t *testing.T, s *Server, token string) *Client {
 }
 
 func TestControl(t *testing.T) {
-	s, _ := running(t, &fakeJob{phase: replicate.PhaseFollowing, loads: pace.Loads{Source: pace.Normal, Target: pace.Normal}}, "127.0.0.1:0")
+	s, _ := running(t, &fakeJob{phase: job.PhaseFollowing, loads: pace.Loads{Source: pace.Normal, Target: pace.Normal}}, "127.0.0.1:0")
 	c := client(t, s, s.Token())
 	ctx := t.Context()
 	st, err := c.Status(ctx)
-	if err != nil || st.Job != "orders" || st.Phase != replicate.PhaseFollowing {
+	if err != nil || st.Job != "orders" || st.Phase != job.PhaseFollowing {
 		t.Fatalf("%+v, %v", st, err)
 	}
 	if st, err = c.Pause(ctx); err != nil || !st.Paused {
@@ -252,11 +252,11 @@ func TestLongHeaderIsRefused(t *testing.T) {
 // end in the same moment.
 func TestFinalizeRepliesBeforeTheEnd(t *testing.T) {
 	release := make(chan struct{})
-	job := &fakeJob{finalize: func(context.Context) error { <-release; return nil }}
-	s, stop := running(t, job, "127.0.0.1:0")
+	fake := &fakeJob{finalize: func(context.Context) error { <-release; return nil }}
+	s, stop := running(t, fake, "127.0.0.1:0")
 	c := client(t, s, s.Token())
 	type answer struct {
-		st  replicate.Status
+		st  job.Status
 		err error
 	}
 	answers := make(chan answer, 2)
@@ -274,25 +274,25 @@ func TestFinalizeRepliesBeforeTheEnd(t *testing.T) {
 	if one.err != nil { // it came after the end
 		one = two
 	}
-	if one.err != nil || one.st.Phase != replicate.PhaseFinalized {
+	if one.err != nil || one.st.Phase != job.PhaseFinalized {
 		t.Fatalf("%+v, %v", one.st, one.err)
 	}
 	<-stopped
-	job.mu.Lock()
-	defer job.mu.Unlock()
-	if job.finalizes != 1 {
-		t.Errorf("finalized %d times", job.finalizes)
+	fake.mu.Lock()
+	defer fake.mu.Unlock()
+	if fake.finalizes != 1 {
+		t.Errorf("finalized %d times", fake.finalizes)
 	}
 }
 
 func TestFinalizeGoesOnWithoutTheClient(t *testing.T) {
 	started, release := make(chan struct{}), make(chan struct{})
-	job := &fakeJob{finalize: func(ctx context.Context) error {
+	fake := &fakeJob{finalize: func(ctx context.Context) error {
 		close(started)
 		<-release
 		return ctx.Err()
 	}}
-	s, _ := running(t, job, "127.0.0.1:0")
+	s, _ := running(t, fake, "127.0.0.1:0")
 	c := client(t, s, s.Token())
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
@@ -303,22 +303,22 @@ func TestFinalizeGoesOnWithoutTheClient(t *testing.T) {
 		t.Fatal("the client did not notice that it left")
 	}
 	close(release)
-	waitFor(t, func() bool { return job.Status().Phase == replicate.PhaseFinalized })
-	if st, err := c.Finalize(t.Context()); err != nil || st.Phase != replicate.PhaseFinalized {
+	waitFor(t, func() bool { return fake.Status().Phase == job.PhaseFinalized })
+	if st, err := c.Finalize(t.Context()); err != nil || st.Phase != job.PhaseFinalized {
 		t.Fatalf("asked again: %+v, %v", st, err)
 	}
 }
 
 func TestFailedFinalizeMayBeAskedAgain(t *testing.T) {
 	fails := true
-	job := &fakeJob{finalize: func(context.Context) error {
+	fake := &fakeJob{finalize: func(context.Context) error {
 		if fails {
 			fails = false
 			return mongo.WithHint(errors.New("paused"), "resume it first")
 		}
 		return nil
 	}}
-	s, _ := running(t, job, "127.0.0.1:0")
+	s, _ := running(t, fake, "127.0.0.1:0")
 	c := client(t, s, s.Token())
 	if _, err := c.Finalize(t.Context()); err == nil || mongo.HintOf(err) != "resume it first" {
 		t.Fatalf("%v", err)
@@ -331,8 +331,8 @@ func TestFailedFinalizeMayBeAskedAgain(t *testing.T) {
 // A finalize that hangs does not keep the server from ending.
 func TestEndGivesUpFinalize(t *testing.T) {
 	started := make(chan struct{})
-	job := &fakeJob{finalize: func(ctx context.Context) error { close(started); <-ctx.Done(); return ctx.Err() }}
-	s, stop := running(t, job, "127.0.0.1:0")
+	fake := &fakeJob{finalize: func(ctx context.Context) error { close(started); <-ctx.Done(); return ctx.Err() }}
+	s, stop := running(t, fake, "127.0.0.1:0")
 	c := client(t, s, s.Token())
 	s.farewell = 10 * time.Millisecond // read at the end only
 	gone := make(chan error, 1)

@@ -13,9 +13,9 @@ import (
 
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/replicate"
-	"github.com/millrace/millrace/internal/rule"
+	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -41,14 +41,14 @@ func TestConflictsWithLeastPrivileges(t *testing.T) {
 	insert(dst, "theirs", 1)
 	var log bytes.Buffer
 	s := spec(sourceSide().userWith(t, "leastReader", documented(t, "millraceSource")), targetSide().userWith(t, "leastWriter", documented(t, "millraceTarget")), &log)
-	s.Rules, s.OnExisting, s.Job = rule.Config{Include: []string{"acc_conflict.*"}}, replicate.ExistingMerge, "leastConflict"
-	for i, policy := range []replicate.OnConflict{replicate.ConflictSkip, replicate.ConflictOverwrite} {
+	s.Rules, s.OnExisting, s.Job = transform.Config{Include: []string{"acc_conflict.*"}}, job.ExistingMerge, "leastConflict"
+	for i, policy := range []job.OnConflict{job.ConflictSkip, job.ConflictOverwrite} {
 		s.OnConflict, s.Until = policy, "never"
-		if policy == replicate.ConflictOverwrite {
+		if policy == job.ConflictOverwrite {
 			s.Until = "caught-up"
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		j, err := replicate.Open(ctx, s)
+		j, err := job.Open(ctx, s)
 		if err != nil {
 			t.Fatal(err)
 		}

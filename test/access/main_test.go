@@ -18,10 +18,10 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/replicate"
-	"github.com/millrace/millrace/internal/rule"
+	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/test"
 )
 
@@ -122,14 +122,14 @@ func reset(t *testing.T) {
 }
 
 // rules of most jobs here: what does not fit them comes and goes by renames.
-func rules() rule.Config {
-	return rule.Config{Include: []string{"acc*"}, Exclude: []string{"acc.out*"}}
+func rules() transform.Config {
+	return transform.Config{Include: []string{"acc*"}, Exclude: []string{"acc.out*"}}
 }
 
 // spec is a job between two users.
-func spec(source, target string, log io.Writer) replicate.Spec {
-	return replicate.Spec{
-		Source: source, Target: target, Mode: replicate.ModeAll, Rules: rules(), OnExisting: replicate.ExistingFail,
+func spec(source, target string, log io.Writer) job.Spec {
+	return job.Spec{
+		Source: source, Target: target, Mode: job.ModeAll, Rules: rules(), OnExisting: job.ExistingFail,
 		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelInfo})),
 	}
 }
@@ -149,12 +149,12 @@ func load(t *testing.T) {
 
 // wholeJob runs the copy of everything, all changes while following, and the
 // cut-over.
-func wholeJob(t *testing.T, s replicate.Spec) error {
+func wholeJob(t *testing.T, s job.Spec) error {
 	t.Helper()
 	load(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	j, err := replicate.Open(ctx, s)
+	j, err := job.Open(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func wholeJob(t *testing.T, s replicate.Spec) error {
 		cancel()
 		<-done
 	}()
-	for j.Status().Phase != replicate.PhaseFollowing {
+	for j.Status().Phase != job.PhaseFollowing {
 		select {
 		case err := <-done:
 			done <- err
@@ -188,7 +188,7 @@ func succeeds(t *testing.T, source, target string) string {
 		t.Fatalf("%v (hint: %s)\n%s", err, mongo.HintOf(err), log.String())
 	}
 	same(t, func(string) bool { return true })
-	report, err := replicate.Verify(t.Context(), replicate.VerifySpec{Source: source, Target: target, Rules: rules()})
+	report, err := job.Verify(t.Context(), job.VerifySpec{Source: source, Target: target, Rules: rules()})
 	if err != nil {
 		t.Errorf("verify: %v", err)
 	} else if !report.Same {

@@ -11,10 +11,10 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/precheck"
-	"github.com/millrace/millrace/internal/replicate"
-	"github.com/millrace/millrace/internal/rule"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // sourceRoles and targetRoles are the built-in roles that docs/operations.md
@@ -147,10 +147,10 @@ func TestEachActionIsChecked(t *testing.T) {
 	for _, s := range []struct {
 		side
 		role string
-		spec func(uri string) replicate.Spec
+		spec func(uri string) job.Spec
 	}{
-		{sourceSide(), "millraceSource", func(uri string) replicate.Spec { return spec(uri, shared.target.URI(), t.Output()) }},
-		{targetSide(), "millraceTarget", func(uri string) replicate.Spec { return spec(shared.source.URI(), uri, t.Output()) }},
+		{sourceSide(), "millraceSource", func(uri string) job.Spec { return spec(uri, shared.target.URI(), t.Output()) }},
+		{targetSide(), "millraceTarget", func(uri string) job.Spec { return spec(shared.source.URI(), uri, t.Output()) }},
 	} {
 		all := documented(t, s.role)
 		for i, p := range all {
@@ -182,9 +182,9 @@ func raw(t *testing.T, v any) bson.Raw {
 
 // refusal plans a job that must fail for want of privileges, and returns what
 // is said to whom wants to run it.
-func refusal(t *testing.T, s replicate.Spec, what string) string {
+func refusal(t *testing.T, s job.Spec, what string) string {
 	t.Helper()
-	j, err := replicate.Open(t.Context(), s)
+	j, err := job.Open(t.Context(), s)
 	if err != nil {
 		t.Errorf("without %s: %v", what, err)
 		return ""
@@ -230,12 +230,12 @@ func TestEachRoleIsChecked(t *testing.T) {
 	refused := func(what, source, target string) {
 		t.Helper()
 		refusal(t, spec(source, target, t.Output()), "role "+what)
-		j, err := replicate.Open(t.Context(), spec(source, target, t.Output()))
+		j, err := job.Open(t.Context(), spec(source, target, t.Output()))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer j.Close()
-		var precheck *replicate.PrecheckError
+		var precheck *job.PrecheckError
 		if err := j.Run(t.Context()); !errors.As(err, &precheck) {
 			t.Errorf("without role %s the job ended with: %v", what, err)
 		}
@@ -262,7 +262,7 @@ func TestSomeDatabases(t *testing.T) {
 	}
 	var log strings.Builder
 	s := spec(sourceSide().user(t, "reader", source), targetSide().user(t, "writer", target), &log)
-	s.Rules = rule.Config{Include: []string{"acc*"}, Exclude: []string{"acc.out*", "*.system.js", "acc.series*"}}
+	s.Rules = transform.Config{Include: []string{"acc*"}, Exclude: []string{"acc.out*", "*.system.js", "acc.series*"}}
 	if err := wholeJob(t, s); err != nil {
 		t.Fatalf("%v\n%s", err, log.String())
 	}

@@ -17,8 +17,11 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/lab"
-	"github.com/millrace/millrace/internal/replicate"
+	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/test"
 )
 
@@ -119,18 +122,18 @@ func (b *bench) start(more ...string) *test.Process {
 
 // awaitPhase waits until the job is in a phase or past it. Its name is derived
 // from the replica sets' ids, whatever their addresses.
-func (b *bench) awaitPhase(p *test.Process, phase replicate.Phase) {
+func (b *bench) awaitPhase(p *test.Process, phase job.Phase) {
 	b.t.Helper()
-	order := []replicate.Phase{replicate.PhaseCopying, replicate.PhaseIndexing, replicate.PhaseOverlap, replicate.PhaseFollowing}
+	order := []job.Phase{job.PhaseCopying, job.PhaseIndexing, job.PhaseOverlap, job.PhaseFollowing}
 	reached := order[slices.Index(order, phase):]
 	// A copy that was held for long has much to catch up with.
 	ctx, cancel := context.WithTimeout(b.t.Context(), 10*time.Minute)
 	defer cancel()
 	b.await(ctx, p, "wait for phase "+string(phase), func() error {
-		var job struct{ Phase replicate.Phase }
-		err := b.tc.Database("millrace").Collection("jobs").FindOne(ctx, bson.D{}).Decode(&job)
-		if err == nil && !slices.Contains(reached, job.Phase) {
-			err = fmt.Errorf("the job is in phase %q", job.Phase)
+		var doc struct{ Phase job.Phase }
+		err := b.tc.Database("millrace").Collection("jobs").FindOne(ctx, bson.D{}).Decode(&doc)
+		if err == nil && !slices.Contains(reached, doc.Phase) {
+			err = fmt.Errorf("the job is in phase %q", doc.Phase)
 		}
 		return err
 	})
@@ -192,7 +195,7 @@ func (b *bench) copies(p *test.Process, after string) {
 	docs := int64(-1)
 	b.await(ctx, p, after, func() error {
 		st := p.Status(ctx)
-		if st.Waiting != "" || st.Phase != replicate.PhaseCopying {
+		if st.Waiting != "" || st.Phase != job.PhaseCopying {
 			return fmt.Errorf("in phase %q, waiting for %q", st.Phase, st.Waiting)
 		}
 		was := docs
@@ -328,23 +331,23 @@ func (b *bench) rollPast(p *test.Process, args ...string) *test.Process {
 		}
 		return nil
 	})
-	b.awaitPhase(p, replicate.PhaseCopying)
+	b.awaitPhase(p, job.PhaseCopying)
 	return p
 }
 
 // position is where the job would read on, zero when that is not settled yet.
 func (b *bench) position(ctx context.Context) bson.Timestamp {
 	b.t.Helper()
-	var job struct {
-		ReadFrom struct {
-			TS bson.Timestamp `bson:"ts"`
-		} `bson:"readFrom"`
-	}
-	err := b.tc.Database("millrace").Collection("jobs").FindOne(ctx, bson.D{}).Decode(&job)
+	var doc state.Job
+	err := b.tc.Database("millrace").Collection("jobs").FindOne(ctx, bson.D{}).Decode(&doc)
 	if err != nil && !errors.Is(err, mongo.ErrNoDocuments) {
 		b.t.Fatal(err)
 	}
-	return job.ReadFrom.TS
+	at, err := oplog.ReadFrom(stream.Position{At: doc.Applied, Mark: doc.Mark})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return at.TS
 }
 
 // targetHash is a checksum of the target's data, once nothing is written any more.

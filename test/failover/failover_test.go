@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/internal/replicate"
+	"github.com/millrace/millrace/internal/job"
 )
 
 // seed is that of MILLRACE_TEST_SEED, or a new one.
@@ -50,7 +50,7 @@ func TestFaultsWhileFollowing(t *testing.T) {
 	b := newBench(t, 500*time.Millisecond, unhurried)
 	r := rand.New(rand.NewPCG(b.seed, 1))
 	p := b.start("--until", "never")
-	b.awaitPhase(p, replicate.PhaseFollowing)
+	b.awaitPhase(p, job.PhaseFollowing)
 	b.mark(p, "start")
 	for _, f := range some(b.faults(), r, 2, "target: all members moved", "source: majority lost") {
 		b.sufferWaiting(p, f, r)
@@ -81,7 +81,7 @@ func TestFaultsWhileCopying(t *testing.T) {
 		b.copies(p, f.Name+", killed")
 	}
 	b.unleash(p, "all faults")
-	b.awaitPhase(p, replicate.PhaseFollowing)
+	b.awaitPhase(p, job.PhaseFollowing)
 	b.mark(p, "the copy")
 	b.finish(p)
 }

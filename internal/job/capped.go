@@ -1,0 +1,414 @@
+package job
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/copy"
+	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
+	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// mostCappedBytes bounds the events of capped collections that are looked through
+// in memory. What may have been sent since the last checkpoint is far less.
+const mostCappedBytes = 256 << 20
+
+// errEnough ends a look through the oplog.
+var errEnough = errors.New("enough")
+
+// cappedStarts finds, for each capped collection of the target, which events after
+// the checkpoint it has already. In order is content: an event applied twice
+// would put a document behind newer ones, and let others go. Keyed by target
+// namespace.
+func (j *Job) cappedStarts(ctx context.Context, job state.Job, until mongo.OpTime) (map[string]*mongosink.CappedStart, error) {
+	l := cappedLook{j: j, job: job, left: mostCappedBytes}
+	if err := l.collections(ctx); err != nil || len(l.all) == 0 {
+		return nil, err
+	}
+	var err error
+	if l.copied, err = j.copiedAt(ctx); err != nil {
+		return nil, err
+	}
+	if err := l.through(ctx, job.Applied, until); err != nil && !errors.Is(err, errEnough) {
+		return nil, fmt.Errorf("look for changes of capped collections since %s: %w", job.Applied, err)
+	}
+	starts := map[string]*mongosink.CappedStart{}
+	for _, c := range l.all {
+		n, err := c.applied(ctx, j)
+		if err != nil {
+			return nil, err
+		}
+		if n > 0 || job.Applied.Before(c.past) {
+			starts[c.target] = &mongosink.CappedStart{Past: c.past, Then: n}
+			j.log.Debug("a capped collection is ahead of the checkpoint", "ns", c.target, "past", c.past, "events", n, "of", len(c.events))
+		}
+	}
+	return starts, nil
+}
+
+// copiedStarts are where the events of capped collections begin after a copy,
+// by target namespace.
+func (j *Job) copiedStarts(ctx context.Context) (map[string]*mongosink.CappedStart, error) {
+	starts := map[string]*mongosink.CappedStart{}
+	return starts, j.eachCopied(ctx, func(s copy.SliceState) { starts[s.NS] = &mongosink.CappedStart{Past: s.At} })
+}
+
+// copiedAt tells as of which positions capped collections were copied, by UUID.
+func (j *Job) copiedAt(ctx context.Context) (map[string]mongo.OpTime, error) {
+	at := map[string]mongo.OpTime{}
+	return at, j.eachCopied(ctx, func(s copy.SliceState) { at[s.Collection] = s.At })
+}
+
+func (j *Job) eachCopied(ctx context.Context, fn func(copy.SliceState)) error {
+	states, err := sliceStore{j.store}.LoadSlices(ctx)
+	for _, s := range states {
+		if !s.At.IsZero() {
+			fn(s)
+		}
+	}
+	return err
+}
+
+// cappedLook looks through the oplog for events of capped collections.
+type cappedLook struct {
+	j        *Job
+	job      state.Job
+	copied   map[string]mongo.OpTime // by UUID
+	all      []*cappedSeen
+	bySource map[string]*cappedSeen
+	seen     mongo.OpTime // the last entry
+	left     int
+}
+
+// cappedSeen is one capped collection of the target with the events that it may
+// have of those after the checkpoint: it has none after the next schema change.
+type cappedSeen struct {
+	sources []string // what may have this name on the target
+	target  string
+	limit   limit
+	past    mongo.OpTime // what is up to here is there
+	events  []cappedEvent
+	inserts int64
+	bytes   int  // of the events
+	closed  bool // no later event is there
+}
+
+type cappedEvent struct {
+	op  byte
+	id  bson.RawValue
+	doc bson.Raw // of an insert; the oplog's o of an update
+}
+
+// collections lists the capped collections of the target that are the job's.
+func (l *cappedLook) collections(ctx context.Context) error {
+	j := l.j
+	l.bySource = map[string]*cappedSeen{}
+	dbs, err := j.dst.Client.ListDatabaseNames(ctx, bson.D{})
+	if err != nil {
+		return fmt.Errorf("list databases of the target: %w", err)
+	}
+	for _, db := range dbs {
+		if !j.rules.MatchTargetDB(db) {
+			continue
+		}
+		// Not ListCollectionNames: asked for names only, the server has no
+		// options to filter by and finds nothing.
+		specs, err := j.dst.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "options.capped", Value: true}})
+		if err != nil {
+			return fmt.Errorf("list capped collections of %s: %w", db, err)
+		}
+		for _, spec := range specs {
+			target := db + "." + spec.Name
+			c := &cappedSeen{sources: j.rules.Sources(target), target: target, past: l.job.Applied}
+			c.limited(spec.Options, "size", "max")
+			for _, src := range c.sources {
+				l.bySource[src] = c
+			}
+			if len(c.sources) > 0 {
+				l.all = append(l.all, c)
+			}
+		}
+	}
+	return nil
+}
+
+// limited takes over limits from the options of a collection or of a collMod.
+func (c *cappedSeen) limited(options bson.Raw, size, most string) {
+	if n, ok := options.Lookup(size).AsInt64OK(); ok {
+		const unit = 256 // to which servers round it up
+		c.limit.bytes = (n + unit - 1) / unit * unit
+	}
+	if n, ok := options.Lookup(most).AsInt64OK(); ok {
+		c.limit.docs = n
+	}
+}
+
+// through looks at the entries after a position up to another.
+func (l *cappedLook) through(ctx context.Context, from, until mongo.OpTime) error {
+	l.seen = from
+	if s := l.j.spooler.source(); oplog.Spooled(s, from) { // the oplog may begin later
+		if err := oplog.SpooledEntries(s, from, until, func(doc bson.Raw) error { return l.entry(ctx, doc) }); err != nil {
+			return err
+		}
+	}
+	var sources bson.A
+	for ns := range l.bySource {
+		sources = append(sources, ns)
+	}
+	of := bson.D{{Key: "$in", Value: sources}}
+	const commands = "admin.$cmd" // of transactions, above all, which do not write to capped collections
+	cur, err := l.j.src.Client.Database("local", options.Database().SetReadConcern(readconcern.Majority())).Collection("oplog.rs").
+		Find(ctx, bson.D{
+			{Key: "ts", Value: bson.D{{Key: "$gt", Value: l.seen.TS}, {Key: "$lte", Value: until.TS}}},
+			{Key: "$or", Value: bson.A{
+				bson.D{{Key: "ns", Value: of}},
+				bson.D{{Key: "op", Value: "c"}, {Key: "ns", Value: bson.D{{Key: "$ne", Value: commands}}}},
+				bson.D{{Key: "op", Value: "c"}, {Key: "o.applyOps.ns", Value: of}},
+			}},
+		})
+	if err != nil {
+		return err
+	}
+	for cur.Next(ctx) {
+		if err := l.entry(ctx, cur.Current); err != nil {
+			return errors.Join(err, cur.Close(ctx))
+		}
+	}
+	return cur.Err()
+}
+
+// entry takes the next entry; one that it has seen, in the spool and again in
+// the oplog, says nothing new.
+func (l *cappedLook) entry(ctx context.Context, doc bson.Raw) error {
+	was := l.seen
+	return oplog.Operations(doc, func(op oplog.Operation) error {
+		if !was.Before(op.At) {
+			return nil
+		}
+		l.seen = op.At
+		if op.Op == 'c' {
+			return l.command(ctx, op)
+		}
+		c := l.bySource[op.NS]
+		if c == nil || c.closed {
+			return nil
+		}
+		l.incarnation(c, op.UUID)
+		if !c.past.Before(op.At) || l.left < 0 {
+			return nil
+		}
+		if l.left -= len(op.O); l.left < 0 {
+			return errEnough
+		}
+		c.bytes += len(op.O)
+		return c.add(op)
+	})
+}
+
+func (c *cappedSeen) add(op oplog.Operation) error {
+	ev := cappedEvent{op: op.Op}
+	switch op.Op {
+	case 'i':
+		ev.doc = slices.Clone(op.O)
+		ev.id = ev.doc.Lookup("_id")
+		c.inserts++
+	case 'u':
+		ev.doc = slices.Clone(op.O)
+		ev.id = slices.Clone(op.O2).Lookup("_id")
+	case 'd':
+		ev.id = slices.Clone(op.O).Lookup("_id")
+	default:
+		return nil
+	}
+	c.events = append(c.events, ev)
+	return nil
+}
+
+// incarnation notes which collection of the source has the name: the copy has
+// brought its events up to some position.
+func (l *cappedLook) incarnation(c *cappedSeen, uuid []byte) {
+	if len(uuid) > 0 {
+		c.past = mongo.MaxOpTime(c.past, l.copied[hex.EncodeToString(uuid)])
+	}
+}
+
+// command takes a schema change. The target has no event after it, except that
+// of one change it is known that it was about to be made.
+func (l *cappedLook) command(ctx context.Context, op oplog.Operation) error {
+	var ui *bson.Binary
+	if op.UUID != nil {
+		ui = &bson.Binary{Subtype: bson.TypeBinaryUUID, Data: op.UUID}
+	}
+	ch, ok, err := schema.ParseChange(op.NS, ui, op.O)
+	if err != nil || !ok {
+		return err
+	}
+	for _, c := range l.all {
+		if c.closed || !slices.ContainsFunc(c.sources, ch.Touches) {
+			continue
+		}
+		from := slices.Contains(c.sources, ch.NS)
+		if from && ch.Kind != stream.ChangeCreate {
+			l.incarnation(c, op.UUID)
+		}
+		made, err := l.made(ctx, &ch, from, op.At)
+		if err != nil {
+			return err
+		}
+		if !made {
+			c.closed = true
+			continue
+		}
+		c.past, c.events, c.inserts, c.bytes = mongo.MaxOpTime(c.past, op.At), nil, 0, 0
+		if ch.Kind == stream.ChangeCollMod {
+			c.limited(ch.Options, "cappedSize", "cappedMax")
+		}
+	}
+	return nil
+}
+
+// made reports that the collection of the target may be as it is after a schema
+// change; from tells that the change is one of the very collection.
+func (l *cappedLook) made(ctx context.Context, ch *stream.Change, from bool, at mongo.OpTime) (bool, error) {
+	if at != l.job.Intent {
+		return false, nil
+	}
+	switch {
+	case ch.Kind == stream.ChangeCreate, ch.Kind == stream.ChangeCollMod:
+		return true, nil
+	case ch.Kind != stream.ChangeRename || from || !l.j.keep(ch.NS):
+		return false, nil
+	}
+	db, name := mongo.SplitNS(l.j.rules.Target(ch.NS))
+	specs, err := l.j.dst.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: name}})
+	return err == nil && len(specs) == 0, err
+}
+
+// applied finds how many of the events the target has.
+func (c *cappedSeen) applied(ctx context.Context, j *Job) (n int, err error) {
+	if len(c.events) == 0 {
+		return 0, nil
+	}
+	target, err := c.held(ctx, j)
+	if err != nil {
+		return 0, fmt.Errorf("read %s on the target: %w", c.target, err)
+	}
+	var repair []bson.Raw
+	r := newRing(target, c.limit)
+	for i, ev := range c.events {
+		switch id := keyOf(ev.id); ev.op {
+		case 'i':
+			if !j.letters.Disputed(c.target, bsoncore.Value{Type: bsoncore.Type(ev.id.Type), Data: ev.id.Value}) {
+				r.insert(id, ev.doc)
+			}
+		case 'u':
+			r.update(id, ev.doc)
+		case 'd':
+			r.remove(id)
+		}
+		if r.matches() {
+			n, repair = i+1, r.unrepaired()
+		}
+	}
+	for _, doc := range repair {
+		if err := c.repair(ctx, j, doc); err != nil {
+			return 0, fmt.Errorf("restore a zero timestamp in %s, _id %s: %w", c.target, doc.Lookup("_id"), err)
+		}
+	}
+	return n, nil
+}
+
+// repair puts zero timestamps back into a document, which was inserted last
+// before a kill.
+func (c *cappedSeen) repair(ctx context.Context, j *Job, doc bson.Raw) error {
+	_, d, _ := delta.AppendTimestampRepair(nil, doc)
+	u, form := delta.AppendStatement(nil, d)
+	if form == delta.None {
+		return nil
+	}
+	db, name := mongo.SplitNS(c.target)
+	_, err := j.dst.Write(ctx, db, bson.D{{Key: "update", Value: name}, {Key: "updates", Value: bson.A{
+		bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: doc.Lookup("_id")}}}}}, {Key: "u", Value: bson.Raw(u)}}}},
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}})
+	return err
+}
+
+// keyOf is a value as the server has it, byte by byte: entries name documents by
+// the very _id that they have.
+func keyOf(v bson.RawValue) string { return string(byte(v.Type)) + string(v.Value) }
+
+// held reads what matters of the collection: as many of the newest documents as
+// were inserted since, and of the others those that were changed.
+func (c *cappedSeen) held(ctx context.Context, j *Job) (heldDocs, error) {
+	h := heldDocs{docs: map[string]heldDoc{}}
+	db, name := mongo.SplitNS(c.target)
+	coll := j.dst.Client.Database(db).Collection(name)
+	newest := options.Find().SetSort(bson.D{{Key: "$natural", Value: -1}}).SetLimit(c.inserts + 1)
+	const room = 32 << 20
+	whole, err := h.read(ctx, coll, bson.D{}, newest, 2*c.bytes+room)
+	if err != nil {
+		return h, err
+	}
+	if h.whole = whole && int64(h.n) <= c.inserts; h.whole {
+		return h, nil
+	}
+	const some = 500
+	var ids bson.A
+	for i, ev := range c.events {
+		if _, ok := h.docs[keyOf(ev.id)]; !ok {
+			ids = append(ids, ev.id)
+		}
+		if len(ids) < some && i < len(c.events)-1 || len(ids) == 0 {
+			continue
+		}
+		if _, err := h.read(ctx, coll, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}, nil, math.MaxInt); err != nil {
+			return h, err
+		}
+		ids = nil
+	}
+	return h, nil
+}
+
+// read takes in documents, the newest first or, without options, those that
+// stand before the newest, and reports that all of them had room.
+func (h *heldDocs) read(ctx context.Context, coll *driver.Collection, filter bson.D, newest *options.FindOptionsBuilder, room int) (bool, error) {
+	o := options.Find()
+	if newest != nil {
+		o = newest
+	}
+	cur, err := coll.Find(ctx, filter, o)
+	if err != nil {
+		return false, err
+	}
+	for cur.Next(ctx) {
+		if room -= len(cur.Current); room < 0 {
+			return false, cur.Close(ctx)
+		}
+		d := heldDoc{doc: bytes.Clone(cur.Current), place: far}
+		if newest != nil {
+			d.place = h.n
+			h.n++
+		}
+		id := keyOf(d.doc.Lookup("_id"))
+		if _, ok := h.docs[id]; !ok { // not one equal to another under a collation
+			h.docs[id] = d
+		}
+	}
+	return true, cur.Err()
+}

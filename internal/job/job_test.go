@@ -1,0 +1,408 @@
+package job_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/precheck"
+	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/transform"
+)
+
+// servers is a source and a target for the tests of this package; each test
+// uses databases of its own.
+type servers struct {
+	src, dst       *lab.Cluster
+	srcDB, targetC *driver.Client
+}
+
+func start(t *testing.T) servers {
+	t.Helper()
+	o := lab.Options{SetParameters: map[string]string{"enableTestCommands": "1"}}
+	s := servers{src: lab.ForTest(t, o), dst: lab.ForTest(t, o)}
+	s.srcDB, s.targetC = connect(t, s.src.URI()), connect(t, s.dst.URI())
+	return s
+}
+
+func connect(t *testing.T, uri string) *driver.Client {
+	t.Helper()
+	c, err := driver.Connect(options.Client().ApplyURI(uri))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Disconnect(context.Background()) })
+	return c
+}
+
+func (s servers) spec(db string) job.Spec {
+	return job.Spec{Source: s.src.URI(), Target: s.dst.URI(), Mode: job.ModeAll,
+		Until: "caught-up", OnExisting: job.ExistingFail, Rules: transform.Config{Include: []string{db + ".*"}}}
+}
+
+func open(t *testing.T, spec job.Spec) *job.Job {
+	t.Helper()
+	j, err := job.Open(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(j.Close)
+	return j
+}
+
+func insert(t *testing.T, c *driver.Client, db string, n int) {
+	t.Helper()
+	docs := make([]any, n)
+	for i := range docs {
+		docs[i] = bson.D{{Key: "i", Value: i}}
+	}
+	if _, err := c.Database(db).Collection("c").InsertMany(t.Context(), docs); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func count(t *testing.T, c *driver.Client, db string) int64 {
+	t.Helper()
+	n, err := c.Database(db).Collection("c").CountDocuments(t.Context(), bson.D{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// failing returns the messages of failed checks.
+func failing(t *testing.T, j *job.Job) string {
+	t.Helper()
+	p, err := j.Plan(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, c := range p.Checks {
+		if c.Level == precheck.Fail {
+			if c.Hint == "" {
+				t.Errorf("check %q fails without a hint", c.Name)
+			}
+			out = append(out, c.Name+": "+c.Message)
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+func TestJob(t *testing.T) {
+	s := start(t)
+	t.Run("precheck", func(t *testing.T) { testPrecheck(t, s) })
+	t.Run("existing collections", func(t *testing.T) { testExisting(t, s) })
+	t.Run("takeover", func(t *testing.T) { testTakeOver(t, s) })
+	t.Run("pause", func(t *testing.T) { testPause(t, s) })
+	t.Run("throttle", func(t *testing.T) { testThrottle(t, s) })
+	t.Run("loads", func(t *testing.T) { testLoads(t, s) })
+	t.Run("loads of a copy", func(t *testing.T) { testLoadsOfCopy(t, s) })
+	t.Run("incremental", func(t *testing.T) { testIncremental(t, s) })
+	t.Run("window lost", func(t *testing.T) { testWindowLost(t, s) })
+	t.Run("full", func(t *testing.T) { testFull(t, s) })
+	t.Run("start amid failures", func(t *testing.T) { testStartAmidFailures(t, s) })
+}
+
+// lastOp is the position of the newest operation that is no heartbeat.
+func lastOp(t *testing.T, c *driver.Client) (at mongo.OpTime) {
+	t.Helper()
+	err := c.Database("local").Collection("oplog.rs").FindOne(t.Context(), bson.D{{Key: "op", Value: bson.D{{Key: "$ne", Value: "n"}}}},
+		options.FindOne().SetSort(bson.D{{Key: "$natural", Value: -1}})).Decode(&at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+func testPrecheck(t *testing.T, s servers) {
+	insert(t, s.srcDB, "pre", 3)
+	same := s.spec("pre")
+	same.Target = s.src.URI()
+	if got := failing(t, open(t, same)); !strings.Contains(got, "same replica set") {
+		t.Errorf("source as target: %q", got)
+	}
+	err := open(t, same).Run(t.Context())
+	var refused *job.PrecheckError
+	if !errors.As(err, &refused) {
+		t.Errorf("run after a failed precheck: %v", err)
+	}
+	if n, err := s.srcDB.Database("millrace").Collection("jobs").CountDocuments(t.Context(), bson.D{}); err != nil || n != 0 {
+		t.Errorf("a refused job wrote %d checkpoints (%v)", n, err)
+	}
+	standalone := lab.ForTest(t, lab.Options{Topology: "standalone"})
+	alone := s.spec("pre")
+	alone.Source = standalone.URI()
+	if got := failing(t, open(t, alone)); !strings.Contains(got, "standalone") {
+		t.Errorf("standalone source: %q", got)
+	}
+	alone = s.spec("pre")
+	alone.Target = standalone.URI()
+	if got := failing(t, open(t, alone)); !strings.Contains(got, "standalone") {
+		t.Errorf("standalone target: %q", got)
+	}
+	clash := s.spec("pre")
+	clash.Rules = transform.Config{Include: []string{"pre.*", "pre2.*"}, Rename: []string{"pre2=pre"}}
+	insert(t, s.srcDB, "pre2", 1)
+	if got := failing(t, open(t, clash)); !strings.Contains(got, "names") {
+		t.Errorf("two sources for one target: %q", got)
+	}
+	inc := s.spec("pre")
+	inc.Mode = job.ModeIncremental
+	if got := failing(t, open(t, inc)); !strings.Contains(got, "start") {
+		t.Errorf("incremental without a start: %q", got)
+	}
+	inc.StartAt = "1000000000:1"
+	if got := failing(t, open(t, inc)); !strings.Contains(got, "oplog") {
+		t.Errorf("a start before the oplog: %q", got)
+	}
+	testFromTheFirstSecond(t, s, inc)
+}
+
+// testFromTheFirstSecond starts at the second with whose first entry the oplog
+// begins: nothing can be missing.
+func testFromTheFirstSecond(t *testing.T, s servers, inc job.Spec) {
+	t.Helper()
+	var oldest struct {
+		TS bson.Timestamp `bson:"ts"`
+	}
+	if err := s.srcDB.Database("local").Collection("oplog.rs").FindOne(t.Context(), bson.D{}).Decode(&oldest); err != nil {
+		t.Fatal(err)
+	}
+	if oldest.TS.I != 1 {
+		t.Fatalf("the oplog begins at %v", oldest.TS)
+	}
+	inc.Rules = transform.Config{Include: []string{"pre.*"}}
+	inc.StartAt = fmt.Sprintf("%d:0", oldest.TS.T)
+	if err := open(t, inc).Run(t.Context()); err != nil {
+		t.Errorf("from the second in which the oplog begins: %v", err)
+	}
+	if n := count(t, s.targetC, "pre"); n != 3 {
+		t.Errorf("%d documents arrived", n)
+	}
+}
+
+func testExisting(t *testing.T, s servers) {
+	insert(t, s.srcDB, "ex", 10)
+	insert(t, s.targetC, "ex", 4)
+	if got := failing(t, open(t, s.spec("ex"))); !strings.Contains(got, "exist") {
+		t.Errorf("existing collections: %q", got)
+	}
+	merge := s.spec("ex")
+	merge.OnExisting = job.ExistingMerge
+	if err := open(t, merge).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(t, s.targetC, "ex"); n != 14 {
+		t.Errorf("merged: %d documents, want 14", n)
+	}
+	drop := s.spec("ex")
+	drop.OnExisting, drop.Restart = job.ExistingDrop, true
+	if err := open(t, drop).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(t, s.targetC, "ex"); n != 10 {
+		t.Errorf("dropped first: %d documents, want 10", n)
+	}
+}
+
+// running starts a job that follows, and returns how it ends.
+func running(t *testing.T, spec job.Spec) (*job.Job, <-chan error) {
+	t.Helper()
+	spec.Until = "never"
+	j := open(t, spec)
+	end := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		end <- j.Run(ctx)
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	await(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
+	return j, end
+}
+
+func await(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if cond() {
+			return
+		}
+	}
+	t.Fatalf("waited in vain until %s", what)
+}
+
+// testTakeOver runs the job twice: the second is refused while the first
+// lives, and gets the job when the first has let it go.
+func testTakeOver(t *testing.T, s servers) {
+	insert(t, s.srcDB, "fence", 5)
+	first, _ := running(t, s.spec("fence"))
+	var doc state.Job
+	jobs := s.targetC.Database("millrace").Collection("jobs")
+	if err := jobs.FindOne(t.Context(), bson.D{{Key: "_id", Value: first.ID()}}).Decode(&doc); err != nil {
+		t.Fatal(err)
+	}
+	// As seen from another machine, where nothing is known of the process.
+	if _, err := jobs.UpdateByID(t.Context(), doc.ID, bson.D{{Key: "$set", Value: bson.D{{Key: "owner.host", Value: "elsewhere"}}}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := open(t, s.spec("fence")).Run(t.Context()); !errors.Is(err, state.ErrRunning) {
+		t.Fatalf("second process: %v", err)
+	}
+	insert(t, s.srcDB, "fence", 5)
+	await(t, "the first goes on", func() bool { return count(t, s.targetC, "fence") == 10 })
+
+	// Another owner in the target: the first process must notice and end.
+	if _, err := jobs.UpdateByID(t.Context(), doc.ID, bson.D{{Key: "$inc", Value: bson.D{{Key: "fence", Value: 1}}}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Finalize(t.Context()); !errors.Is(err, state.ErrFenced) {
+		t.Errorf("a process that lost its job ended with %v", err)
+	}
+}
+
+func testPause(t *testing.T, s servers) {
+	insert(t, s.srcDB, "pause", 5)
+	j, _ := running(t, s.spec("pause"))
+	if err := j.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the job pauses", func() bool { return j.Status().Waiting != "" })
+	insert(t, s.srcDB, "pause", 5)
+	await(t, "the lag shows", func() bool { return j.Status().Follow.LagSeconds > 0 })
+	if n := count(t, s.targetC, "pause"); n != 5 {
+		t.Errorf("paused, but %d documents arrived", n)
+	}
+	if err := j.Finalize(t.Context()); err == nil {
+		t.Error("a paused job was finalized")
+	}
+	if err := j.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the documents arrive", func() bool { return count(t, s.targetC, "pause") == 10 })
+	if err := j.Finalize(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if st := j.Status(); st.Phase != job.PhaseFinalized || len(st.Differences) != 0 {
+		t.Errorf("after finalize: %s, %v", st.Phase, st.Differences)
+	}
+}
+
+// testThrottle: a copy and changes that would take days pass when the limit goes.
+func testThrottle(t *testing.T, s servers) {
+	insert(t, s.srcDB, "slow", 5000)
+	spec := s.spec("slow")
+	spec.Until, spec.Limits = "", pace.Rates{Bytes: 1}
+	j := open(t, spec)
+	ended := make(chan error, 1)
+	go func() { ended <- j.Run(t.Context()) }()
+	await(t, "the copy begins", func() bool { return j.Status().Phase == job.PhaseCopying })
+	if n := count(t, s.targetC, "slow"); n != 0 {
+		t.Errorf("the copy was not held back: %d documents", n)
+	}
+	set := func(r pace.Rates) {
+		if err := j.SetLimits(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(pace.Rates{})
+	await(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
+	set(pace.Rates{Docs: 1})
+	insert(t, s.srcDB, "slow", 1000)
+	await(t, "changes wait", func() bool { return j.Status().Follow.LagSeconds > 0 })
+	if n := count(t, s.targetC, "slow"); n != 5000 {
+		t.Errorf("the changes were not held back: %d documents", n)
+	}
+	set(pace.Rates{})
+	await(t, "all changes arrive", func() bool { return count(t, s.targetC, "slow") == 6000 })
+	if err := j.SetLimits(t.Context(), pace.Rates{Docs: -1}); err == nil {
+		t.Error("a negative rate was taken")
+	}
+	if err := j.Finalize(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func testIncremental(t *testing.T, s servers) {
+	insert(t, s.srcDB, "inc", 5)
+	if err := open(t, s.spec("inc")).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var doc struct{ Applied struct{ TS bson.Timestamp } }
+	if err := s.targetC.Database("millrace").Collection("jobs").FindOne(t.Context(), bson.D{{Key: "rules", Value: bson.D{{Key: "$regex", Value: "inc"}}}}).Decode(&doc); err != nil {
+		t.Fatal(err)
+	}
+	insert(t, s.srcDB, "inc", 7)
+	spec := s.spec("inc")
+	spec.Job, spec.Mode, spec.StartAt = "inc2", job.ModeIncremental, time.Unix(int64(doc.Applied.TS.T), 0).UTC().Format(time.RFC3339)
+	if err := open(t, spec).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(t, s.targetC, "inc"); n != 12 {
+		t.Errorf("%d documents, want 12", n)
+	}
+}
+
+// testWindowLost gives a stopped job a position that the oplog does not hold,
+// as if the oplog had rolled on.
+func testWindowLost(t *testing.T, s servers) {
+	insert(t, s.srcDB, "lost", 5)
+	spec := s.spec("lost")
+	spec.Job = "lost"
+	if err := open(t, spec).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	old := bson.D{{Key: "ts", Value: bson.Timestamp{T: 1000000000, I: 1}}, {Key: "t", Value: int64(1)}}
+	if _, err := s.targetC.Database("millrace").Collection("jobs").UpdateByID(t.Context(), "lost", bson.D{{Key: "$set", Value: bson.D{
+		{Key: "phase", Value: "following"}, {Key: "applied", Value: old}, {Key: "mark", Value: ""}, {Key: "readFrom", Value: old}}}}); err != nil {
+		t.Fatal(err)
+	}
+	j := open(t, spec)
+	if got := failing(t, j); !strings.Contains(got, "no longer holds") {
+		t.Errorf("position out of the oplog: %q", got)
+	}
+}
+
+func testFull(t *testing.T, s servers) {
+	standalone := lab.ForTest(t, lab.Options{Topology: "standalone"})
+	c, err := driver.Connect(options.Client().ApplyURI(standalone.URI()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Disconnect(context.Background()) })
+	insert(t, c, "alone", 20)
+	if _, err := c.Database("alone").Collection("c").Indexes().CreateOne(t.Context(), driver.IndexModel{
+		Keys: bson.D{{Key: "i", Value: 1}}, Options: options.Index().SetUnique(true)}); err != nil {
+		t.Fatal(err)
+	}
+	insert(t, s.srcDB, "fullrs", 20)
+	for db, uri := range map[string]string{"alone": standalone.URI(), "fullrs": s.src.URI()} {
+		spec := s.spec(db)
+		spec.Source, spec.Mode = uri, job.ModeFull
+		j := open(t, spec)
+		if err := j.Run(t.Context()); err != nil {
+			t.Fatalf("%s: %v", db, err)
+		}
+		if n := count(t, s.targetC, db); n != 20 {
+			t.Errorf("%s: %d documents, want 20", db, n)
+		}
+		if st := j.Status(); len(st.Differences) != 0 {
+			t.Errorf("%s: %v", db, st.Differences)
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package job_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/pace"
+)
+
+// TestSpool: the oplog forgets the start of a copy while that goes on, and the
+// process is stopped; the changes are on local disk and nothing is lost.
+func TestSpool(t *testing.T) {
+	t.Parallel()
+	o := lab.Options{OplogMB: 8, Args: []string{"--syncdelay", "1"}} // entries after the last checkpoint are never cut off
+	s := servers{src: lab.ForTest(t, o), dst: lab.ForTest(t, lab.Options{})}
+	for uri, c := range map[string]**driver.Client{s.src.URI(): &s.srcDB, s.dst.URI(): &s.targetC} {
+		var err error
+		if *c, err = driver.Connect(options.Client().ApplyURI(uri)); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = (*c).Disconnect(context.Background()) })
+	}
+	coll := s.srcDB.Database("spool").Collection("c")
+	insert(t, s.srcDB, "spool", 5000)
+	noise(t, s.srcDB, 8)
+
+	spec := s.spec("spool")
+	spec.Job, spec.WarnWindow, spec.SpoolDir, spec.SpoolBytes = "spooled", 1<<62, t.TempDir(), 1<<30
+	spec.Limits = pace.Rates{Bytes: 1}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	j := open(t, spec)
+	ended := make(chan error, 1)
+	go func() { ended <- j.Run(ctx) }()
+	await(t, "spooling begins", func() bool { return j.Status().Follow.SpoolBytes > 0 })
+	begun := lastOp(t, s.srcDB)
+
+	if _, err := coll.UpdateMany(t.Context(), bson.D{{Key: "i", Value: bson.D{{Key: "$lt", Value: 1000}}}}, bson.D{{Key: "$set", Value: bson.D{{Key: "changed", Value: true}}}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := coll.DeleteMany(t.Context(), bson.D{{Key: "i", Value: bson.D{{Key: "$gte", Value: 4500}}}}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the oplog forgets the start", func() bool {
+		noise(t, s.srcDB, 2)
+		var oldest struct {
+			TS bson.Timestamp `bson:"ts"`
+		}
+		if err := s.srcDB.Database("local").Collection("oplog.rs").FindOne(t.Context(), bson.D{}).Decode(&oldest); err != nil {
+			t.Fatal(err)
+		}
+		return begun.TS.Compare(oldest.TS) < 0
+	})
+	stop()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Fatalf("the first process ended with %v", err)
+	}
+
+	spec.Limits = pace.Rates{}
+	if err := open(t, spec).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	target := s.targetC.Database("spool").Collection("c")
+	for _, q := range []bson.D{{}, {{Key: "changed", Value: true}}} {
+		want, err1 := coll.CountDocuments(t.Context(), q)
+		got, err2 := target.CountDocuments(t.Context(), q)
+		if err := errors.Join(err1, err2); err != nil || got != want || want == 0 {
+			t.Errorf("%v: %d documents, want %d (%v)", q, got, want, err)
+		}
+	}
+	if left, err := os.ReadDir(spec.SpoolDir); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// noise writes megabytes that no job wants.
+func noise(t *testing.T, c *driver.Client, mb int) {
+	t.Helper()
+	for range mb {
+		if _, err := c.Database("noise").Collection("c").InsertOne(t.Context(), bson.D{{Key: "x", Value: strings.Repeat("x", 1<<20)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

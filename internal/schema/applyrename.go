@@ -1,0 +1,105 @@
+package schema
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// applyRename renames within what is kept, drops what leaves it, and asks for a
+// copy of what enters it.
+func (t *Target) applyRename(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
+	from, to := o.Rules.Target(ch.NS), o.Rules.Target(ch.To)
+	switch fromKept, toKept := o.Rules.Match(ch.NS), o.Rules.Match(ch.To); {
+	case fromKept && toKept:
+		return t.renameKept(ctx, ch, from, to, o)
+	case fromKept:
+		// Under its new name nobody wants it.
+		return Effect{Applied: true, Dropped: []string{from}}, t.Drop(ctx, from)
+	case toKept:
+		return t.renameIn(ctx, ch, to, o)
+	}
+	return skipped("excluded"), nil
+}
+
+// renameIn handles a collection that the target does not have yet.
+func (t *Target) renameIn(ctx context.Context, ch stream.Change, to string, o ApplyOptions) (Effect, error) {
+	if len(ch.UUID.Data) == 0 {
+		return Effect{}, mongo.WithHint(fmt.Errorf("%s becomes %s, which is kept, but the entry does not tell its UUID, so it cannot be copied", ch.NS, ch.To),
+			"start the job again with --restart")
+	}
+	effect := Effect{Applied: true, Resync: &ch.UUID, ResyncNS: to}
+	// Begun before a crash, it may be half copied. What was there before is not
+	// ours to drop: the copy replaces what it has to.
+	if ch.DropTarget || o.Maybe && o.Existing != KeepExisting {
+		effect.Dropped = []string{to}
+		return effect, t.Drop(ctx, to)
+	}
+	return effect, nil
+}
+
+func (t *Target) renameKept(ctx context.Context, ch stream.Change, from, to string, o ApplyOptions) (Effect, error) {
+	if from == to {
+		return Effect{}, mongo.WithHint(fmt.Errorf("%s and %s have one name on the target, %s", ch.NS, ch.To, to), "change the renames of the job")
+	}
+	if one, ok := o.Names.Source(ch.NS); ok && one.Gone {
+		effect := skipped("%s never came to the target", from)
+		if ch.DropTarget {
+			effect.Dropped = []string{to}
+			return effect, t.Drop(ctx, to)
+		}
+		return effect, nil
+	}
+	_, there, err := t.find(ctx, from)
+	if err != nil {
+		return Effect{}, err
+	}
+	switch {
+	case there:
+		return t.rename(ctx, ch, from, to, o)
+	case o.Maybe:
+		// Done before the restart; what is held back may not have followed.
+		return Effect{Applied: true, Dropped: []string{from}}, t.moveHeld(ctx, from, to)
+	case o.Window:
+		effect := skipped("%s is gone on the target", from)
+		if ch.DropTarget {
+			effect.Dropped = []string{to}
+			return effect, t.Drop(ctx, to)
+		}
+		return effect, nil
+	}
+	return Effect{}, mongo.WithHint(errGone{from}, "something else drops collections of the target; start the job again with --restart")
+}
+
+// rename does it. What is held back for a target that gets dropped goes before
+// the rename, what is held back for the source follows after it: at a crash
+// in between, the source's absence tells which of the two has been done.
+func (t *Target) rename(ctx context.Context, ch stream.Change, from, to string, o ApplyOptions) (Effect, error) {
+	fromDB, _ := mongo.SplitNS(from)
+	toDB, _ := mongo.SplitNS(to)
+	effect := Effect{Applied: true, Dropped: []string{from}}
+	// Between databases the server copies and then drops: interrupted, both may
+	// be there.
+	dropTarget := ch.DropTarget || o.Maybe && fromDB != toDB
+	if dropTarget {
+		effect.Dropped = append(effect.Dropped, to)
+	}
+	if err := t.unhold(ctx, to, ""); err != nil {
+		return effect, err
+	}
+	err := t.change(ctx, "admin", bson.D{
+		{Key: "renameCollection", Value: from}, {Key: "to", Value: to}, {Key: "dropTarget", Value: dropTarget},
+	})
+	if err != nil {
+		if mongo.Classify(err) == mongo.ClassExists {
+			err = existsAlready(err, to)
+		}
+		return effect, errors.Join(fmt.Errorf("rename %s to %s on the target: %w", from, to, err))
+	}
+	return effect, t.moveHeld(ctx, from, to)
+}

@@ -1,0 +1,179 @@
+package schema
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
+)
+
+// Difference is one thing in which two catalogs differ.
+type Difference struct {
+	NS     string `json:"ns"`   // source namespace; the target's where only it has the collection
+	What   string `json:"what"` // e.g. "collection", "option validator", "index a_1"
+	Source string `json:"source,omitempty"`
+	Target string `json:"target,omitempty"`
+}
+
+// String is one line for people.
+func (d Difference) String() string {
+	return fmt.Sprintf("%s: %s: source has %s, target has %s", d.NS, d.What, orNone(d.Source), orNone(d.Target))
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+// DiffOptions say what a comparison leaves out.
+type DiffOptions struct {
+	// IgnoreTTL leaves out when documents expire, which is held back until finalize.
+	IgnoreTTL bool
+	// IgnoreUnique leaves out unique indexes, which are held back until the
+	// data is consistent.
+	IgnoreUnique bool
+	// IgnoreExtra leaves out what only the target has.
+	IgnoreExtra bool
+}
+
+// Diff compares the kept collections, time-series collections and views of a
+// source with a target: their types, options, indexes and definitions.
+func Diff(ctx context.Context, src, dst *mongo.Cluster, keep func(ns string) bool, rules *transform.Set, o DiffOptions) ([]Difference, error) {
+	source, err := list(ctx, src, Scope{NS: keep, DB: rules.MatchDB})
+	if err != nil {
+		return nil, err
+	}
+	target, err := list(ctx, dst, Scope{DB: rules.MatchTargetDB, NS: func(ns string) bool {
+		from, ok := rules.Source(ns)
+		return ok && keep(from)
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return diff(source, target, rules, o)
+}
+
+func diff(source, target []Collection, rules *transform.Set, o DiffOptions) ([]Difference, error) {
+	byName := map[string]Collection{}
+	for _, c := range target {
+		byName[c.NS] = c
+	}
+	var out []Difference
+	for _, c := range source {
+		name := rules.Target(c.NS)
+		t, ok := byName[name]
+		delete(byName, name)
+		if !ok {
+			out = append(out, Difference{NS: c.NS, What: string(c.Type), Source: c.NS})
+			continue
+		}
+		found, err := diffOne(c, t, rules, o)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, found...)
+	}
+	if o.IgnoreExtra {
+		return out, nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		out = append(out, Difference{NS: name, What: string(byName[name].Type), Target: name})
+	}
+	return out, nil
+}
+
+func diffOne(source, target Collection, rules *transform.Set, o DiffOptions) ([]Difference, error) {
+	if source.Type != target.Type {
+		return []Difference{{NS: source.NS, What: "type", Source: string(source.Type), Target: string(target.Type)}}, nil
+	}
+	if source.Type == TypeView {
+		var err error
+		if source.Options, err = MapView(source.NS, source.Options, rules); err != nil {
+			return nil, err
+		}
+	}
+	out, err := diffOptions(source, target, o)
+	if err != nil {
+		return nil, err
+	}
+	indexes, err := diffIndexes(source, target, o)
+	return append(out, indexes...), err
+}
+
+func diffOptions(source, target Collection, o DiffOptions) ([]Difference, error) {
+	a, err := comparableOptions(source, o)
+	if err != nil {
+		return nil, err
+	}
+	b, err := comparableOptions(target, o)
+	if err != nil {
+		return nil, err
+	}
+	return diffMaps(source.NS, "option ", a, b), nil
+}
+
+// diffMaps compares settings by name.
+func diffMaps(ns, what string, a, b map[string]string) []Difference {
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	var out []Difference
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		if a[key] != b[key] {
+			out = append(out, Difference{NS: ns, What: what + key, Source: a[key], Target: b[key]})
+		}
+	}
+	return out
+}
+
+func diffIndexes(source, target Collection, o DiffOptions) ([]Difference, error) {
+	byName := map[string]stream.Index{}
+	for _, ix := range target.Indexes {
+		byName[ix.Name] = ix
+	}
+	var out []Difference
+	for _, ix := range source.Indexes {
+		other, ok := byName[ix.Name]
+		delete(byName, ix.Name)
+		if o.IgnoreUnique && uniqueLike(ix.Spec) {
+			continue
+		}
+		if !ok {
+			out = append(out, Difference{NS: source.NS, What: "index " + ix.Name, Source: text(ix.Spec)})
+			continue
+		}
+		a, err := comparableIndex(ix, o)
+		if err != nil {
+			return nil, fmt.Errorf("source %s: %w", source.NS, err)
+		}
+		b, err := comparableIndex(other, o)
+		if err != nil {
+			return nil, fmt.Errorf("target %s: %w", target.NS, err)
+		}
+		out = append(out, diffMaps(source.NS, "index "+ix.Name+", ", a, b)...)
+	}
+	if o.IgnoreExtra {
+		return out, nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		out = append(out, Difference{NS: source.NS, What: "index " + name, Target: text(byName[name].Spec)})
+	}
+	return out, nil
+}
+
+// text is a document for people.
+func text(doc bson.Raw) string {
+	b, err := bson.MarshalExtJSON(doc, false, false)
+	if err != nil {
+		return doc.String()
+	}
+	return strings.TrimSpace(string(b))
+}

@@ -1,0 +1,214 @@
+package schema
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// cleanIndex turns an index specification of any age into one that createIndexes
+// of a current server takes. The collation is always explicit, for without one
+// the index would inherit that of its collection. The expiry is returned by
+// itself.
+func cleanIndex(ix stream.Index) (spec bson.Raw, expire *bson.RawValue, err error) {
+	spec, err = edit(ix.Spec, func(key string, v bson.RawValue) (bson.RawValue, bool, error) {
+		switch key {
+		case "unique", "sparse", "hidden", "prepareUnique":
+			// Old servers stored whatever they were given.
+			return rawValue(true), truthy(v), nil
+		case "expireAfterSeconds":
+			n, ok := seconds(v)
+			if ok {
+				v = rawValue(n)
+				expire = &v
+			}
+			return v, false, nil
+		case "key":
+			doc, err := cleanKey(v)
+			return doc, true, err
+		case "collation":
+			doc, err := portableCollation(v)
+			return doc, true, err
+		case "storageEngine":
+			return onlyWiredTiger(v)
+		}
+		return v, knownIndexField(key), nil
+	})
+	if err == nil && compound(spec) {
+		expire = nil // it never expired anything, and no server takes it any more
+	}
+	if err == nil && !has(spec, "collation") {
+		spec, err = with(spec, "collation", bson.D{{Key: "locale", Value: "simple"}})
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("index %s: %w", ix.Name, err)
+	}
+	return spec, expire, nil
+}
+
+// knownIndexField tells what createIndexes takes from what old servers stored
+// along (ns, background, dropDups, safe …). The version is left to the target.
+func knownIndexField(key string) bool {
+	switch key {
+	case "name", "partialFilterExpression", "wildcardProjection", "columnstoreProjection", "originalSpec",
+		"weights", "default_language", "language_override", "textIndexVersion",
+		"2dsphereIndexVersion", "finestIndexedLevel", "coarsestIndexedLevel", "bits", "min", "max", "bucketSize":
+		return true
+	}
+	return false
+}
+
+// cleanKey replaces the directions that old servers accepted and took for
+// ascending (true, "", null, 0) by 1.
+func cleanKey(v bson.RawValue) (bson.RawValue, error) {
+	doc, ok := v.DocumentOK()
+	if !ok {
+		return v, fmt.Errorf("its key is a %s", v.Type)
+	}
+	doc, err := edit(doc, func(_ string, v bson.RawValue) (bson.RawValue, bool, error) {
+		if !validDirection(v) {
+			v = rawValue(int32(1))
+		}
+		return v, true, nil
+	})
+	return docValue(doc), err
+}
+
+func validDirection(v bson.RawValue) bool {
+	switch v.Type {
+	case bson.TypeString:
+		return v.StringValue() != ""
+	case bson.TypeInt32, bson.TypeInt64, bson.TypeDouble:
+		f, ok := v.AsFloat64OK()
+		return ok && f != 0 && !math.IsNaN(f)
+	case bson.TypeDecimal128:
+		return true
+	}
+	return false
+}
+
+// indexKind is the plugin of an index ("text", "2dsphere", "hashed" …), "" for
+// an ordinary one.
+func indexKind(spec bson.Raw) string {
+	els, err := elements(sub(spec, "key"))
+	if err != nil {
+		return ""
+	}
+	for _, el := range els {
+		if kind, ok := el.Value().StringValueOK(); ok {
+			return kind
+		}
+	}
+	return ""
+}
+
+// compound reports an index of several fields.
+func compound(spec bson.Raw) bool {
+	els, err := elements(sub(spec, "key"))
+	return err == nil && len(els) > 1
+}
+
+// uniqueLike reports indexes that refuse documents.
+func uniqueLike(spec bson.Raw) bool {
+	return truthyField(spec, "unique") || truthyField(spec, "prepareUnique")
+}
+
+// TakesAll reports indexes that no document is refused by: those in the order of
+// a single field.
+func TakesAll(ix stream.Index) bool {
+	key, _ := ix.Spec.Lookup("key").DocumentOK()
+	fields, err := key.Elements()
+	if uniqueLike(ix.Spec) || err != nil || len(fields) != 1 || strings.Contains(fields[0].Key(), "$") {
+		return false
+	}
+	_, ordered := fields[0].Value().AsInt64OK()
+	return ordered
+}
+
+// heldExpiry stands in for an expiry on servers before 5.1, whose collMod cannot
+// add one later: larger than any in use, but not beyond 1970, which those
+// servers refuse, and the same at every attempt.
+func heldExpiry(real int64) int64 { return max(real, 1_600_000_000) }
+
+// convertsTTL reports servers whose collMod makes a plain index expire documents.
+func convertsTTL(v mongo.Version) bool { return v.AtLeast(5, 1) }
+
+// comparableIndex brings a specification into a form in which equal indexes
+// are equal.
+func comparableIndex(ix stream.Index, o DiffOptions) (map[string]string, error) {
+	spec, expire, err := cleanIndex(ix)
+	if err != nil {
+		return nil, err
+	}
+	els, err := elements(spec)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]string{}
+	for _, el := range els {
+		v := el.Value()
+		switch el.Key() {
+		case "originalSpec":
+			continue // follows from the rest
+		case "key":
+			out["key"] = comparableKey(v.Document())
+		case "collation":
+			if str(v.Document(), "locale") != "simple" {
+				out["collation"] = v.String()
+			}
+		case "wildcardProjection", "columnstoreProjection":
+			out[el.Key()] = comparableProjection(v)
+		default:
+			out[el.Key()] = comparableNumber(v)
+		}
+	}
+	if expire != nil && !o.IgnoreTTL {
+		out["expireAfterSeconds"] = comparableNumber(*expire)
+	}
+	return out, nil
+}
+
+// comparableProjection writes a projection as sorted paths: some servers (seen
+// on 5.0) nest dotted paths and add that _id is left out.
+func comparableProjection(v bson.RawValue) string {
+	var paths []string
+	var walk func(prefix string, doc bson.Raw)
+	walk = func(prefix string, doc bson.Raw) {
+		els, _ := elements(doc)
+		for _, el := range els {
+			path := prefix + el.Key()
+			if inner, ok := el.Value().DocumentOK(); ok {
+				walk(path+".", inner)
+			} else if on := truthy(el.Value()); on || path != "_id" {
+				paths = append(paths, fmt.Sprintf("%s:%v", path, on))
+			}
+		}
+	}
+	doc, _ := v.DocumentOK()
+	walk("", doc)
+	slices.Sort(paths)
+	return strings.Join(paths, " ")
+}
+
+// comparableKey writes the key so that 1, 1.0 and NumberLong(1) are the same.
+func comparableKey(key bson.Raw) string {
+	els, _ := elements(key)
+	text := ""
+	for _, el := range els {
+		text += fmt.Sprintf("%q:%s ", el.Key(), comparableNumber(el.Value()))
+	}
+	return text
+}
+
+func comparableNumber(v bson.RawValue) string {
+	if f, ok := v.AsFloat64OK(); ok {
+		return fmt.Sprint(f)
+	}
+	return v.String()
+}

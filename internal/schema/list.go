@@ -1,0 +1,273 @@
+package schema
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// listParallel bounds the catalog commands under way on a server.
+const listParallel = 8
+
+// Scope is which namespaces matter.
+type Scope struct {
+	// NS tells whether a namespace does.
+	NS func(ns string) bool
+	// DB tells whether anything of a database could. The others are not looked
+	// into: the user may have no right to. Nil looks into all.
+	DB func(db string) bool
+}
+
+// List reads the collections, time-series collections and views in scope of all
+// databases but the internal ones from the primary, each after what it reads,
+// with their indexes and the server's estimates of their sizes.
+//
+// It is no snapshot: a schema change meanwhile may show in part. See Pin.
+func List(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection, error) {
+	colls, err := list(ctx, c, scope)
+	if err != nil {
+		return nil, err
+	}
+	return colls, estimate(ctx, c, colls)
+}
+
+// list is List without the estimates.
+func list(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection, error) {
+	colls, err := listNames(ctx, c, scope)
+	if err != nil {
+		return nil, err
+	}
+	if err := addIndexes(ctx, c, colls); err != nil {
+		return nil, err
+	}
+	return inOrder(colls)
+}
+
+// listNames is list without indexes and order.
+func listNames(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection, error) {
+	dbs, err := databases(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if scope.DB != nil {
+		dbs = slices.DeleteFunc(dbs, func(db string) bool { return !scope.DB(db) })
+	}
+	perDB := make([][]Collection, len(dbs))
+	group, gctx := errgroup.WithContext(ctx)
+	group.SetLimit(listParallel)
+	for i, db := range dbs {
+		group.Go(func() (err error) {
+			perDB[i], err = listDB(gctx, c, db, nil, scope.NS)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return slices.Concat(perDB...), nil
+}
+
+// databases names all databases but the internal ones, sorted.
+func databases(ctx context.Context, c *mongo.Cluster) ([]string, error) {
+	raw, err := c.Command(ctx, "admin", bson.D{{Key: "listDatabases", Value: 1}, {Key: "nameOnly", Value: true}})
+	if err != nil {
+		return nil, mongo.WithHint(fmt.Errorf("list databases of %s: %w", c.Address(), err),
+			"the user needs the listDatabases privilege (role readAnyDatabase has it)")
+	}
+	var reply struct {
+		Databases []struct {
+			Name string `bson:"name"`
+		} `bson:"databases"`
+	}
+	if err := bson.Unmarshal(raw, &reply); err != nil {
+		return nil, fmt.Errorf("list databases of %s: %w", c.Address(), err)
+	}
+	var names []string
+	for _, d := range reply.Databases {
+		if !mongo.IsInternal(d.Name) {
+			names = append(names, d.Name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// listing is an entry of listCollections.
+type listing struct {
+	Name    string   `bson:"name"`
+	Type    string   `bson:"type"`
+	Options bson.Raw `bson:"options"`
+	Info    struct {
+		UUID bson.Binary `bson:"uuid"`
+	} `bson:"info"`
+	IDIndex bson.Raw `bson:"idIndex"`
+}
+
+// listDB reads the collections of one database, without indexes.
+func listDB(ctx context.Context, c *mongo.Cluster, db string, filter bson.D, keep func(ns string) bool) ([]Collection, error) {
+	entries, err := listCollections(ctx, c, db, filter)
+	if err != nil {
+		return nil, err
+	}
+	buckets := map[string]listing{}
+	for _, e := range entries {
+		if name, ok := strings.CutPrefix(e.Name, mongo.BucketsPrefix); ok {
+			buckets[name] = e
+		}
+	}
+	var out []Collection
+	for _, e := range entries {
+		ns := db + "." + e.Name
+		if strings.HasPrefix(e.Name, "system.") && e.Name != "system.js" || !keep(ns) {
+			continue
+		}
+		coll := Collection{NS: ns, Type: Type(e.Type), UUID: e.Info.UUID, Options: e.Options, IDIndex: len(e.IDIndex) > 0}
+		switch coll.Type {
+		case TypeTimeSeries:
+			coll.UUID = buckets[e.Name].Info.UUID
+			coll.MixedSchema = !c.Info.Version.AtLeast(5, 2) || mixedSchema(buckets[e.Name].Options)
+		case TypeView, TypeCollection:
+		default:
+			return nil, mongo.WithHint(fmt.Errorf("%s is a %q, which is not supported", ns, e.Type), "exclude it")
+		}
+		if len(coll.Options) == 0 {
+			coll.Options = emptyDoc()
+		}
+		out = append(out, coll)
+	}
+	return out, nil
+}
+
+// mixedSchema reads a flag that late 6.0 and newer servers keep among the
+// storage engine's options.
+func mixedSchema(options bson.Raw) bool {
+	return strings.Contains(str(options, "storageEngine", "wiredTiger", "configString"), mixedSchemaFlag+"=true")
+}
+
+const mixedSchemaFlag = "timeseriesBucketsMayHaveMixedSchemaData"
+
+func listCollections(ctx context.Context, c *mongo.Cluster, db string, filter bson.D) ([]listing, error) {
+	if filter == nil {
+		filter = bson.D{}
+	}
+	cur, err := primaryDB(c, db).ListCollections(ctx, filter)
+	var out []listing
+	if err == nil {
+		err = cur.All(ctx, &out)
+	}
+	if err != nil {
+		return nil, mongo.WithHint(fmt.Errorf("list collections of database %s of %s: %w", db, c.Address(), err),
+			"the user needs the listCollections privilege on every database (role readAnyDatabase has it)")
+	}
+	return out, nil
+}
+
+func primaryDB(c *mongo.Cluster, db string) *driver.Database {
+	return c.Client.Database(db, options.Database().SetReadPreference(readpref.Primary()))
+}
+
+// addIndexes reads the indexes of all but views.
+func addIndexes(ctx context.Context, c *mongo.Cluster, colls []Collection) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(listParallel)
+	for i := range colls {
+		if colls[i].Type == TypeView {
+			continue
+		}
+		group.Go(func() (err error) {
+			colls[i].Indexes, err = indexes(ctx, c, colls[i].DataNS())
+			return err
+		})
+	}
+	return group.Wait()
+}
+
+// estimate fills in Count and Bytes from the server's own counters.
+func estimate(ctx context.Context, c *mongo.Cluster, colls []Collection) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(listParallel)
+	for i := range colls {
+		if colls[i].Type == TypeView {
+			continue
+		}
+		group.Go(func() (err error) {
+			colls[i].Count, colls[i].Bytes, err = size(ctx, c, colls[i].DataNS())
+			return err
+		})
+	}
+	return group.Wait()
+}
+
+// size asks for documents and bytes of a collection; zero when it is gone.
+func size(ctx context.Context, c *mongo.Cluster, ns string) (count, bytes int64, err error) {
+	db, coll := mongo.SplitNS(ns)
+	raw, err := c.Command(ctx, db, bson.D{
+		{Key: "aggregate", Value: coll},
+		{Key: "pipeline", Value: bson.A{
+			bson.D{{Key: "$collStats", Value: bson.D{{Key: "storageStats", Value: bson.D{}}, {Key: "count", Value: bson.D{}}}}},
+			bson.D{{Key: "$project", Value: bson.D{{Key: "count", Value: 1}, {Key: "size", Value: "$storageStats.size"}}}},
+		}},
+		{Key: "cursor", Value: bson.D{}},
+	})
+	if err != nil {
+		if mongo.Classify(err) == mongo.ClassGone {
+			return 0, 0, nil
+		}
+		return 0, 0, fmt.Errorf("size of %s of %s: %w", ns, c.Address(), err)
+	}
+	first := sub(raw, "cursor", "firstBatch", "0")
+	if first == nil {
+		return 0, 0, nil
+	}
+	count, _ = first.Lookup("count").AsInt64OK()
+	bytes, _ = first.Lookup("size").AsInt64OK()
+	return count, bytes, nil
+}
+
+// ListOne finds a collection of a database by the UUID that holds its
+// documents, under the name and with the options and indexes it has now; false
+// when it is gone. What it returns is majority-committed, also that the
+// collection is gone.
+func ListOne(ctx context.Context, c *mongo.Cluster, db string, uuid bson.Binary) (coll Collection, found bool, err error) {
+	err = c.Seen(ctx, func() (err error) {
+		coll, found, err = listOne(ctx, c, db, uuid)
+		return err
+	})
+	return coll, found && err == nil, err
+}
+
+func listOne(ctx context.Context, c *mongo.Cluster, db string, uuid bson.Binary) (Collection, bool, error) {
+	coll, ok, err := findUUID(ctx, c, db, uuid)
+	if err != nil || !ok {
+		return Collection{}, false, err
+	}
+	one := []Collection{coll}
+	err = errors.Join(addIndexes(ctx, c, one), estimate(ctx, c, one))
+	return one[0], err == nil, err
+}
+
+func findUUID(ctx context.Context, c *mongo.Cluster, db string, uuid bson.Binary) (Collection, bool, error) {
+	found, err := listCollections(ctx, c, db, bson.D{{Key: "info.uuid", Value: uuid}})
+	if err != nil || len(found) == 0 {
+		return Collection{}, false, err
+	}
+	names := bson.A{found[0].Name}
+	if series, ok := strings.CutPrefix(found[0].Name, mongo.BucketsPrefix); ok {
+		names = append(names, series)
+	}
+	colls, err := listDB(ctx, c, db, bson.D{{Key: "name", Value: bson.D{{Key: "$in", Value: names}}}}, func(string) bool { return true })
+	if err != nil || len(colls) == 0 || !colls[0].UUID.Equal(uuid) {
+		return Collection{}, false, err
+	}
+	return colls[0], true, nil
+}

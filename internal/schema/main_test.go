@@ -1,0 +1,347 @@
+package schema
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
+)
+
+// src and dst are shared by all tests, which use databases of their own.
+var src, dst *mongo.Cluster
+
+var counter atomic.Int64
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	flag.Parse()
+	if flag.Lookup("test.fuzz").Value.String() != "" {
+		return m.Run() // in many processes, none of which needs a server
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	var group errgroup.Group
+	labs := make([]*lab.Cluster, 2)
+	for i, cluster := range []**mongo.Cluster{&src, &dst} {
+		version := cmp.Or(os.Getenv([]string{"MILLRACE_TEST_SOURCE", "MILLRACE_TEST_TARGET"}[i]), "6.0")
+		group.Go(func() (err error) {
+			if labs[i], err = lab.Start(ctx, lab.Options{Version: version, LeanJournal: true, SetParameters: map[string]string{"enableTestCommands": "1"}}); err != nil {
+				return err
+			}
+			*cluster, err = mongo.Connect(ctx, labs[i].URI(), mongo.Options{AppName: "test"})
+			return err
+		})
+	}
+	err := group.Wait()
+	defer func() {
+		for _, l := range labs {
+			if l != nil {
+				_ = l.Stop()
+			}
+		}
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer src.Close()
+	defer dst.Close()
+	return m.Run()
+}
+
+// newDB gives a test a database name of its own.
+func newDB() string { return fmt.Sprintf("t%d", counter.Add(1)) }
+
+// js reads extended JSON.
+func js(t *testing.T, text string) bson.Raw {
+	t.Helper()
+	var d bson.D
+	if err := bson.UnmarshalExtJSON([]byte(text), false, &d); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	raw, err := bson.Marshal(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+// do runs a command given as extended JSON, in which @ stands for the database;
+// "admin " before it runs it there.
+func do(t *testing.T, c *mongo.Cluster, db, text string) bson.Raw {
+	t.Helper()
+	raw, err := try(t, c, db, text)
+	if err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return raw
+}
+
+func try(t *testing.T, c *mongo.Cluster, db, text string) (bson.Raw, error) {
+	t.Helper()
+	text = strings.ReplaceAll(text, "@", db)
+	if cmd, ok := strings.CutPrefix(text, "admin "); ok {
+		db, text = "admin", cmd
+	}
+	if strings.HasPrefix(text, "other ") {
+		db, text = db+"x", strings.TrimPrefix(text, "other ")
+	}
+	return c.Command(t.Context(), db, js(t, text))
+}
+
+func newRules(t *testing.T, c transform.Config) *transform.Set {
+	t.Helper()
+	s, err := transform.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// onlyDB keeps the collections of some databases.
+func only(rules *transform.Set, dbs ...string) func(string) bool {
+	return func(ns string) bool {
+		db, _ := mongo.SplitNS(ns)
+		for _, d := range dbs {
+			if d == db {
+				return rules.Match(ns)
+			}
+		}
+		return false
+	}
+}
+
+// scopeOf is what of the databases the rules keep: tests share the servers.
+func scopeOf(rules *transform.Set, dbs ...string) Scope {
+	return Scope{NS: only(rules, dbs...), DB: func(db string) bool { return slices.Contains(dbs, db) }}
+}
+
+// copyDocs copies the documents of a collection from the source.
+func copyDocs(t *testing.T, coll Collection, rules *transform.Set) {
+	t.Helper()
+	if coll.Type == TypeView {
+		return
+	}
+	ctx := t.Context()
+	db, name := mongo.SplitNS(coll.DataNS())
+	cur, err := src.Client.Database(db).Collection(name).Find(ctx, bson.D{}, options.Find().SetSort(bson.D{{Key: "$natural", Value: 1}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var docs []any
+	for cur.Next(ctx) {
+		docs = append(docs, append(bson.Raw(nil), cur.Current...))
+	}
+	if cur.Err() != nil {
+		t.Fatal(cur.Err())
+	}
+	if len(docs) == 0 {
+		return
+	}
+	db, name = mongo.SplitNS(rules.Target(coll.DataNS()))
+	_, err = dst.Client.Database(db).Collection(name).InsertMany(ctx, docs, options.InsertMany().SetBypassDocumentValidation(true))
+	if err != nil {
+		t.Fatalf("copy %s: %v", coll.NS, err)
+	}
+}
+
+// replica follows one or more databases of the source onto the target.
+type replica struct {
+	t      *testing.T
+	dbs    []string
+	rules  *transform.Set
+	target *Target
+	window bool
+	twice  bool // every change is applied a second time, as after a restart
+	at     mongo.OpTime
+	resync []string
+	names  *Names
+}
+
+func newReplica(t *testing.T, rules *transform.Set, dbs ...string) *replica {
+	r := &replica{t: t, dbs: dbs, rules: rules, names: NewNames(nil), target: NewTarget(dst, TargetOptions{Job: "job " + dbs[0]})}
+	t.Cleanup(func() {
+		for _, db := range dbs {
+			_ = src.Client.Database(db).Drop(context.Background())
+			for _, db := range rules.TargetDBs(db) {
+				_ = dst.Client.Database(db).Drop(context.Background())
+			}
+		}
+	})
+	return r
+}
+
+// copy does the full copy.
+func (r *replica) copy() {
+	r.t.Helper()
+	snap, err := Pin(r.t.Context(), src, scopeOf(r.rules, r.dbs...))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.at = snap.At
+	for _, c := range snap.Collections {
+		r.names.put(Name{NS: c.NS, Target: r.rules.Target(c.NS), Type: c.Type, UUID: c.UUID})
+		r.one(c, r.rules.Target(c.NS))
+	}
+}
+
+func (r *replica) one(c Collection, ns string) {
+	r.t.Helper()
+	if err := r.target.Create(r.t.Context(), c, ns, r.rules); err != nil {
+		r.t.Fatal(err)
+	}
+	copyDocs(r.t, c, r.rules)
+	if err := r.target.BuildIndexes(r.t.Context(), ns, c.Indexes, BeforeConsistent); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// follow applies what is in the source's oplog since the last position.
+func (r *replica) follow() (effects []Effect) {
+	r.t.Helper()
+	ctx := r.t.Context()
+	end, err := src.CommittedSeen(ctx)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	cur, err := src.Client.Database("local").Collection("oplog.rs").Find(ctx, bson.D{{Key: "ts", Value: bson.D{{Key: "$gt", Value: r.at.TS}, {Key: "$lte", Value: end.TS}}}})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var entries []oplogEntry
+	if err := cur.All(ctx, &entries); err != nil {
+		r.t.Fatal(err)
+	}
+	for _, e := range entries {
+		effects = append(effects, r.entry(e)...)
+	}
+	r.at = end
+	return effects
+}
+
+func (r *replica) entry(e oplogEntry) (effects []Effect) {
+	r.t.Helper()
+	db, coll := mongo.SplitNS(e.NS)
+	var ch stream.Change
+	var effect bool
+	var err error
+	switch {
+	case e.Op == "c" && has(e.O, "applyOps"):
+		var o struct {
+			ApplyOps []oplogEntry `bson:"applyOps"`
+		}
+		if err := bson.Unmarshal(e.O, &o); err != nil {
+			r.t.Fatal(err)
+		}
+		for _, inner := range o.ApplyOps {
+			effects = append(effects, r.entry(inner)...)
+		}
+		return effects
+	case e.Op == "c" && (has(e.O, "commitTransaction") || has(e.O, "abortTransaction")):
+	case e.Op == "c":
+		ch, effect, err = ParseChange(e.NS, e.UI, e.O)
+	case coll == "system.views" && e.Op != "n":
+		ch, effect, err = ParseViewWrite(e.Op[0], db, e.O, e.O2)
+	case e.Op == "i" && only(r.rules, r.dbs...)(e.NS):
+		r.insert(e)
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	chDB, _ := mongo.SplitNS(ch.NS)
+	if ch.Kind == stream.ChangeRename && !scopeOf(r.rules, r.dbs...).concerned(ch) {
+		return nil
+	}
+	if !effect || !slices.Contains(r.dbs, chDB) && ch.Kind != stream.ChangeRename {
+		return nil
+	}
+	o := ApplyOptions{Rules: r.rules, Window: r.window, Names: r.names}
+	if err := r.target.MakeWay(r.t.Context(), ch, o); err != nil {
+		r.t.Fatalf("make way: %+v: %v", ch, err)
+	}
+	got, err := r.target.Apply(r.t.Context(), ch, o)
+	if err != nil {
+		r.t.Fatalf("%+v: %v", ch, err)
+	}
+	r.names.Change(r.names.After(ch, r.rules))
+	if o.Maybe = true; r.twice {
+		if _, err := r.target.Apply(r.t.Context(), ch, o); err != nil {
+			r.t.Fatalf("again: %+v: %v", ch, err)
+		}
+		r.names.Change(r.names.After(ch, r.rules))
+	}
+	if got.Resync != nil {
+		r.resynced(got, ch)
+	}
+	return []Effect{got}
+}
+
+func (r *replica) resynced(e Effect, ch stream.Change) {
+	r.t.Helper()
+	r.resync = append(r.resync, e.ResyncNS)
+	toDB, _ := mongo.SplitNS(ch.To)
+	c, ok, err := ListOne(r.t.Context(), src, toDB, *e.Resync)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if ok {
+		r.one(c, e.ResyncNS)
+	}
+}
+
+func (r *replica) insert(e oplogEntry) {
+	r.t.Helper()
+	db, coll := mongo.SplitNS(r.rules.Target(e.NS))
+	_, err := dst.Client.Database(db).Collection(coll).InsertOne(r.t.Context(), e.O)
+	if err != nil && !driver.IsDuplicateKeyError(err) {
+		r.t.Fatal(err)
+	}
+}
+
+// finish restores all that is held back and compares.
+func (r *replica) finish() {
+	r.t.Helper()
+	ctx := r.t.Context()
+	if err := r.target.BuildHeld(ctx); err != nil {
+		r.t.Error(err)
+	}
+	if err := r.target.RestoreTTL(ctx); err != nil {
+		r.t.Error(err)
+	}
+	held, err := r.target.Held(ctx)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, h := range held {
+		r.t.Errorf("still held back: %+v", h)
+	}
+	r.same(DiffOptions{})
+}
+
+func (r *replica) same(o DiffOptions) {
+	r.t.Helper()
+	diffs, err := Diff(r.t.Context(), src, dst, only(r.rules, r.dbs...), r.rules, o)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, d := range diffs {
+		r.t.Errorf("differs: %v", d)
+	}
+}

@@ -1,0 +1,234 @@
+package schema
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
+)
+
+// Name is one namespace of the source that the job has on its target.
+type Name struct {
+	NS     string // source namespace
+	Target string
+	Type   Type
+	// UUID identifies the source's collection that holds the documents; empty
+	// for a view, and where it is not known.
+	UUID bson.Binary
+	// Gone: the source has dropped the collection already, and the target never
+	// got it. Nothing is applied to it until its drop comes.
+	Gone bool
+}
+
+// Names are the namespaces of a job at one position of the source, by their
+// names there and on the target. With several rules into one target database,
+// nothing else tells what stems from which source. Not safe for concurrent use.
+type Names struct {
+	bySource map[string]Name
+	byTarget map[string]string
+}
+
+// NewNames starts with the given names.
+func NewNames(list []Name) *Names {
+	n := &Names{bySource: map[string]Name{}, byTarget: map[string]string{}}
+	for _, one := range list {
+		n.put(one)
+	}
+	return n
+}
+
+// Source finds a name by the source's namespace.
+func (n *Names) Source(ns string) (Name, bool) {
+	if n == nil {
+		return Name{}, false
+	}
+	one, ok := n.bySource[ns]
+	return one, ok
+}
+
+// Target finds a name by the target's namespace.
+func (n *Names) Target(targetNS string) (Name, bool) {
+	if n == nil {
+		return Name{}, false
+	}
+	ns, ok := n.byTarget[targetNS]
+	return n.bySource[ns], ok
+}
+
+// OfDB lists what stems from a database of the source, sorted.
+func (n *Names) OfDB(db string) []Name {
+	if n == nil {
+		return nil
+	}
+	var out []Name
+	for ns, one := range n.bySource {
+		if from, _ := mongo.SplitNS(ns); from == db {
+			out = append(out, one)
+		}
+	}
+	slices.SortFunc(out, func(a, b Name) int { return cmp.Compare(a.NS, b.NS) })
+	return out
+}
+
+// Targets lists the target's namespaces that are not views, sorted.
+func (n *Names) Targets() []string {
+	var out []string
+	for _, one := range n.bySource {
+		if one.Type != TypeView && !one.Gone {
+			out = append(out, one.Target)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (n *Names) put(one Name) {
+	n.remove(one.NS)
+	n.bySource[one.NS], n.byTarget[one.Target] = one, one.NS
+}
+
+func (n *Names) remove(ns string) {
+	if old, ok := n.bySource[ns]; ok && n.byTarget[old.Target] == ns {
+		delete(n.byTarget, old.Target)
+	}
+	delete(n.bySource, ns)
+}
+
+// NameChange is what a schema change does to the names: first those Removed go.
+type NameChange struct {
+	Put     []Name
+	Removed []string // source namespaces
+}
+
+// IsZero reports that nothing changes.
+func (c NameChange) IsZero() bool { return len(c.Put) == 0 && len(c.Removed) == 0 }
+
+// Change takes a change over.
+func (n *Names) Change(c NameChange) {
+	for _, ns := range c.Removed {
+		n.remove(ns)
+	}
+	for _, one := range c.Put {
+		n.put(one)
+	}
+}
+
+// After tells what an applied schema change does to the names. Asked once more
+// after a crash it tells the same, or what was left to do.
+func (n *Names) After(ch stream.Change, rules *transform.Set) NameChange {
+	kept := rules.Match(ch.NS)
+	switch ch.Kind {
+	case stream.ChangeCreate, stream.ChangeView:
+		if !kept {
+			return NameChange{}
+		}
+		one := Name{NS: ch.NS, Target: rules.Target(ch.NS), Type: TypeCollection, UUID: ch.UUID}
+		switch {
+		case ch.Kind == stream.ChangeView:
+			one.Type, one.UUID = TypeView, bson.Binary{}
+		case ch.Buckets:
+			one.Type = TypeTimeSeries
+		}
+		return NameChange{Put: []Name{one}}
+	case stream.ChangeDrop:
+		return n.without(Name{NS: ch.NS})
+	case stream.ChangeDropView:
+		if one, ok := n.Source(ch.NS); ok && one.Type == TypeView {
+			return n.without(one)
+		}
+	case stream.ChangeDropDatabase:
+		return n.without(n.OfDB(ch.NS)...)
+	case stream.ChangeDropAllViews:
+		return n.without(views(n.OfDB(ch.NS))...)
+	case stream.ChangeRename:
+		return n.renamed(ch, rules)
+	default: // of a target that was filled by other means, the UUIDs come with the changes
+		if one, ok := n.Source(ch.NS); ok && len(one.UUID.Data) == 0 && one.Type != TypeView && len(ch.UUID.Data) > 0 {
+			one.UUID = ch.UUID
+			return NameChange{Put: []Name{one}}
+		}
+	}
+	return NameChange{}
+}
+
+func views(list []Name) []Name {
+	return slices.DeleteFunc(list, func(one Name) bool { return one.Type != TypeView })
+}
+
+func (n *Names) without(list ...Name) (c NameChange) {
+	for _, one := range list {
+		if _, ok := n.Source(one.NS); ok {
+			c.Removed = append(c.Removed, one.NS)
+		}
+	}
+	return c
+}
+
+func (n *Names) renamed(ch stream.Change, rules *transform.Set) NameChange {
+	c := n.without(Name{NS: ch.NS})
+	if !rules.Match(ch.To) {
+		return c
+	}
+	one, known := n.Source(ch.NS)
+	if !known {
+		one = Name{Type: TypeCollection, UUID: ch.UUID}
+	}
+	if len(one.UUID.Data) == 0 {
+		one.UUID = ch.UUID
+	}
+	one.NS, one.Target = ch.To, rules.Target(ch.To)
+	if done, ok := n.Source(ch.To); ok && !known && done.Gone && len(ch.UUID.Data) > 0 && done.UUID.Equal(ch.UUID) {
+		one.Gone = true // told after a crash
+	}
+	c.Put = []Name{one}
+	return c
+}
+
+// FindNames tells what a target that was filled by other means has of the
+// source. Where a name can stem from several namespaces, the one that the source has
+// now counts; if that does not tell either, it is not among the names.
+func FindNames(ctx context.Context, src, dst *mongo.Cluster, rules *transform.Set) ([]Name, error) {
+	have, err := listNames(ctx, dst, Scope{DB: rules.MatchTargetDB, NS: func(ns string) bool { return len(rules.Sources(ns)) > 0 }})
+	if err != nil {
+		return nil, err
+	}
+	list, err := listNames(ctx, src, Scope{NS: rules.Match, DB: rules.MatchDB})
+	if err != nil {
+		return nil, err
+	}
+	onSource := map[string]bool{}
+	for _, c := range list {
+		onSource[c.NS] = true
+	}
+	var out []Name
+	for _, c := range have {
+		from := rules.Sources(c.NS)
+		if len(from) > 1 {
+			from = slices.DeleteFunc(from, func(ns string) bool { return !onSource[ns] })
+		}
+		if len(from) == 1 {
+			out = append(out, Name{NS: from[0], Target: c.NS, Type: c.Type})
+		}
+	}
+	return out, nil
+}
+
+// free reports an error when the target's namespace is that of another one of
+// the source, which is still there.
+func (n *Names) free(ns, targetNS string) error {
+	if n == nil {
+		return nil
+	}
+	other, ok := n.Target(targetNS)
+	if !ok || other.NS == ns {
+		return nil
+	}
+	return mongo.WithHint(fmt.Errorf("%s and %s of the source have one name on the target, %s", other.NS, ns, targetNS),
+		"change the renames of the job, or rename one of them on the source")
+}

@@ -1,0 +1,214 @@
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/transform"
+)
+
+// viewRefs lists the namespaces that a view reads: viewOn and the collections
+// of $lookup, $graphLookup and $unionWith at any depth.
+func viewRefs(ns string, options bson.Raw) ([]string, error) {
+	db, _ := mongo.SplitNS(ns)
+	var refs []string
+	_, err := mapView(db, options, func(_, ref string) (string, error) {
+		refs = append(refs, ref)
+		return ref, nil
+	})
+	return refs, err
+}
+
+// MapView rewrites a view's definition for the target: every collection name
+// in it becomes the one it has there. All must be in the view's own database
+// there, for a view cannot read another.
+func MapView(ns string, options bson.Raw, rules *transform.Set) (bson.Raw, error) {
+	if !rules.Renames() {
+		return options, nil
+	}
+	db, _ := mongo.SplitNS(ns)
+	targetDB, _ := mongo.SplitNS(rules.Target(ns))
+	return mapView(db, options, func(refDB, ref string) (string, error) {
+		to := rules.Target(ref)
+		if toDB, _ := mongo.SplitNS(to); refDB == db && toDB != targetDB {
+			return "", mongo.WithHint(fmt.Errorf("view %s would be in database %s, but what it reads (%s) would become %s", ns, targetDB, ref, to),
+				"a view cannot read another database: rename both into the same one, or exclude the view")
+		}
+		return to, nil
+	})
+}
+
+// mapper gives the new full name of the collection ref, which is in refDB.
+type mapper func(refDB, ref string) (string, error)
+
+// CheckRules finds what the rules would do to the collections that a target
+// cannot hold: names that collide or that a server refuses, and views parted
+// from what they read. All problems are in one error.
+func CheckRules(colls []Collection, rules *transform.Set) error {
+	var names []string
+	var errs []error
+	for _, c := range colls {
+		names = append(names, c.NS)
+		if c.Type == TypeView {
+			_, err := MapView(c.NS, c.Options, rules)
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(append(errs, rules.Collisions(names))...)
+}
+
+func mapView(db string, options bson.Raw, f mapper) (bson.Raw, error) {
+	return edit(options, func(key string, v bson.RawValue) (bson.RawValue, bool, error) {
+		var err error
+		switch key {
+		case "viewOn":
+			v, err = mapName(db, v, f)
+		case "pipeline":
+			v, err = mapPipeline(db, v, f)
+		}
+		return v, true, err
+	})
+}
+
+// mapName maps a collection name given as a string, or as {db, coll}.
+func mapName(db string, v bson.RawValue, f mapper) (bson.RawValue, error) {
+	switch v.Type {
+	case bson.TypeString:
+		to, err := f(db, db+"."+v.StringValue())
+		if err != nil {
+			return v, err
+		}
+		_, coll := mongo.SplitNS(to)
+		return rawValue(coll), nil
+	case bson.TypeEmbeddedDocument:
+		other, coll := str(v.Document(), "db"), str(v.Document(), "coll")
+		if other == "" || coll == "" {
+			return v, nil
+		}
+		to, err := f(other, other+"."+coll)
+		if err != nil {
+			return v, err
+		}
+		toDB, toColl := mongo.SplitNS(to)
+		doc, err := edit(v.Document(), func(key string, v bson.RawValue) (bson.RawValue, bool, error) {
+			switch key {
+			case "db":
+				v = rawValue(toDB)
+			case "coll":
+				v = rawValue(toColl)
+			}
+			return v, true, nil
+		})
+		return docValue(doc), err
+	}
+	return v, nil
+}
+
+// mapPipeline maps the names in an array of stages.
+func mapPipeline(db string, v bson.RawValue, f mapper) (bson.RawValue, error) {
+	arr, ok := v.ArrayOK()
+	if !ok {
+		return v, nil
+	}
+	out, err := edit(bson.Raw(arr), func(_ string, stage bson.RawValue) (bson.RawValue, bool, error) {
+		doc, ok := stage.DocumentOK()
+		if !ok {
+			return stage, true, nil
+		}
+		doc, err := edit(doc, func(name string, arg bson.RawValue) (bson.RawValue, bool, error) {
+			arg, err := mapStage(db, name, arg, f)
+			return arg, true, err
+		})
+		return docValue(doc), true, err
+	})
+	return bson.RawValue{Type: bson.TypeArray, Value: out}, err
+}
+
+// mapStage maps the names in one stage's argument.
+func mapStage(db, name string, arg bson.RawValue, f mapper) (bson.RawValue, error) {
+	if name == "$unionWith" && arg.Type == bson.TypeString {
+		return mapName(db, arg, f)
+	}
+	doc, ok := arg.DocumentOK()
+	if !ok {
+		return arg, nil
+	}
+	out, err := edit(doc, func(key string, v bson.RawValue) (bson.RawValue, bool, error) {
+		var err error
+		switch {
+		case name == "$facet":
+			v, err = mapPipeline(db, v, f)
+		case name == "$lookup" && key == "from", name == "$graphLookup" && key == "from", name == "$unionWith" && key == "coll":
+			v, err = mapName(db, v, f)
+		case (name == "$lookup" || name == "$unionWith") && key == "pipeline":
+			v, err = mapPipeline(db, v, f)
+		}
+		return v, true, err
+	})
+	return docValue(out), err
+}
+
+func docValue(doc bson.Raw) bson.RawValue {
+	return bson.RawValue{Type: bson.TypeEmbeddedDocument, Value: doc}
+}
+
+// inOrder sorts collections first, then time-series collections, then views so
+// that each comes after what it reads; by name where that leaves a choice.
+func inOrder(colls []Collection) ([]Collection, error) {
+	rank := map[Type]int{TypeCollection: 0, TypeTimeSeries: 1, TypeView: 2}
+	slices.SortFunc(colls, func(a, b Collection) int {
+		if d := rank[a.Type] - rank[b.Type]; d != 0 {
+			return d
+		}
+		return strings.Compare(a.NS, b.NS)
+	})
+	first := slices.IndexFunc(colls, func(c Collection) bool { return c.Type == TypeView })
+	if first < 0 {
+		return colls, nil
+	}
+	out := slices.Clone(colls[:first])
+	views := map[string]Collection{}
+	for _, c := range colls[first:] {
+		views[c.NS] = c
+	}
+	var visit func(ns string) error
+	visit = func(ns string) error {
+		v, ok := views[ns]
+		if !ok {
+			return nil // no view, or placed already
+		}
+		delete(views, ns)
+		refs, err := viewRefs(ns, v.Options)
+		if err != nil {
+			return fmt.Errorf("definition of view %s: %w", ns, err)
+		}
+		for _, ref := range refs {
+			if err := visit(ref); err != nil {
+				return err
+			}
+		}
+		out = append(out, v)
+		return nil
+	}
+	for _, c := range colls[first:] {
+		if err := visit(c.NS); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// arrayOf makes a BSON array of documents.
+func arrayOf(docs []bson.Raw) bson.RawValue {
+	b := bsoncore.NewArrayBuilder()
+	for _, d := range docs {
+		b.AppendDocument(bsoncore.Document(d))
+	}
+	return bson.RawValue{Type: bson.TypeArray, Value: b.Build()}
+}

@@ -1,0 +1,192 @@
+package oplog
+
+import (
+	"errors"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// errMalformed is an entry whose bytes make no sense.
+var errMalformed = errors.New("malformed oplog entry")
+
+// entry is one oplog entry, or one operation inside applyOps, aliasing the
+// bytes it was read from. Absent fields are zero; an absent term is -1.
+type entry struct {
+	at  mongo.OpTime
+	op  []byte
+	ns  []byte
+	ui  []byte // the 16 bytes of a UUID, nil when absent
+	o   bson.Raw
+	o2  bson.Raw
+	txn txnID
+	// prev is the entry before this one in the same transaction (or the same
+	// retryable write), zero for the first.
+	prev        mongo.OpTime
+	separate    bool // multiOpType 1: operations that belong to no transaction
+	fromMigrate bool
+}
+
+// txnID names a transaction: a session and a number that grows within it.
+type txnID struct {
+	lsid   []byte // nil when the entry has none
+	number int64
+	set    bool // a number was given
+}
+
+func parseEntry(doc []byte) (e entry, err error) {
+	err = e.parse(doc)
+	return e, err
+}
+
+// parse reads the fields that matter in one pass.
+func (e *entry) parse(doc []byte) error {
+	*e = entry{at: mongo.OpTime{Term: -1}}
+	rest, ok := bsonraw.Body(doc)
+	if !ok {
+		return errMalformed
+	}
+	for len(rest) > 0 {
+		var f element
+		if f, rest, ok = next(rest); !ok {
+			return errMalformed
+		}
+		if !e.field(f) {
+			return fmt.Errorf("%w: field %q of type %s", errMalformed, f.key, f.typ)
+		}
+	}
+	return nil
+}
+
+// field takes over one field; false means that it has an unexpected type.
+func (e *entry) field(f element) (ok bool) {
+	switch string(f.key) {
+	case "ts":
+		e.at.TS, ok = timestamp(f)
+	case "t":
+		e.at.Term, ok = integer(f)
+	case "op":
+		e.op, ok = text(f)
+	case "ns":
+		e.ns, ok = text(f)
+	case "ui":
+		e.ui, ok = uuid(f)
+	case "o":
+		e.o, ok = document(f)
+	case "o2":
+		e.o2, ok = document(f)
+	case "lsid":
+		e.txn.lsid, ok = document(f)
+	case "txnNumber":
+		e.txn.number, ok = integer(f)
+		e.txn.set = true
+	case "prevOpTime":
+		e.prev, ok = opTime(f)
+	case "multiOpType":
+		n, isInt := integer(f)
+		e.separate, ok = n == 1, isInt
+	case "fromMigrate":
+		e.fromMigrate, ok = truth(f), true
+	default:
+		ok = true
+	}
+	return ok
+}
+
+// inTransaction tells a transaction's applyOps from one that stands alone.
+func (e *entry) inTransaction() bool {
+	return e.txn.lsid != nil && e.txn.set && !e.separate
+}
+
+func document(f element) (bson.Raw, bool) {
+	if f.typ != bson.TypeEmbeddedDocument {
+		return nil, false
+	}
+	_, ok := bsonraw.Body(f.val)
+	return bson.Raw(f.val), ok
+}
+
+func uuid(f element) ([]byte, bool) {
+	if f.typ != bson.TypeBinary || len(f.val) != 4+1+16 {
+		return nil, false
+	}
+	return f.val[5:], true
+}
+
+func opTime(f element) (o mongo.OpTime, ok bool) {
+	if f.typ != bson.TypeEmbeddedDocument {
+		return o, false
+	}
+	o.Term = -1
+	rest, ok := bsonraw.Body(f.val)
+	for ok && len(rest) > 0 {
+		var g element
+		if g, rest, ok = next(rest); !ok {
+			break
+		}
+		switch string(g.key) {
+		case "ts":
+			o.TS, ok = timestamp(g)
+		case "t":
+			o.Term, ok = integer(g)
+		}
+	}
+	return o, ok
+}
+
+// id finds _id in a document; the zero value means that it has none.
+func id(doc bson.Raw) (bsoncore.Value, bool) {
+	rest, ok := bsonraw.Body(doc)
+	for ok && len(rest) > 0 {
+		var f element
+		if f, rest, ok = next(rest); ok && string(f.key) == "_id" {
+			return bsoncore.Value{Type: bsoncore.Type(f.typ), Data: f.val}, true
+		}
+	}
+	return bsoncore.Value{}, ok
+}
+
+// command is what an entry's o says when op is c, as far as transactions go.
+type command struct {
+	name     []byte // the first field's name
+	ops      []byte // the array of applyOps, nil when o is another command
+	partial  bool   // more entries of the transaction follow
+	prepared bool   // a commit or an abort entry follows
+	sent     bool   // it is logged as a client sent it
+}
+
+func parseCommand(o bson.Raw) (c command, err error) {
+	rest, ok := bsonraw.Body(o)
+	if !ok || len(rest) == 0 {
+		return c, fmt.Errorf("%w: command without a name", errMalformed)
+	}
+	for len(rest) > 0 {
+		var f element
+		if f, rest, ok = next(rest); !ok {
+			return c, errMalformed
+		}
+		if c.name == nil {
+			c.name = f.key
+			if string(f.key) != "applyOps" {
+				return c, nil
+			}
+			if f.typ != bson.TypeArray {
+				return c, fmt.Errorf("%w: applyOps is no array", errMalformed)
+			}
+			c.ops = f.val
+		}
+		switch string(f.key) {
+		case "partialTxn":
+			c.partial = truth(f)
+		case "prepare":
+			c.prepared = truth(f)
+		case "$db":
+			c.sent = true
+		}
+	}
+	return c, nil
+}

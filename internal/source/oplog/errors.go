@@ -1,0 +1,64 @@
+package oplog
+
+import (
+	"errors"
+	"fmt"
+
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Errors of a Source that no retry mends. Both carry a hint.
+var (
+	// ErrTooOld says that the oplog no longer holds entries that are needed.
+	ErrTooOld = errors.New("the source's oplog no longer reaches back far enough")
+	// ErrRolledBack says that the source's history differs from the one that
+	// the position was taken from.
+	ErrRolledBack = errors.New("the source's history differs from the one before")
+)
+
+// tooOld tells what was wanted and what the oplog begins with; oldest may be
+// zero when it is not known.
+func tooOld(what string, wanted, oldest mongo.OpTime) error {
+	err := fmt.Errorf("%w: %s at %s (%s) is gone", ErrTooOld, what, wanted, wanted.Time().Format("2006-01-02 15:04:05Z"))
+	if !oldest.IsZero() {
+		err = fmt.Errorf("%w; the oldest entry is %s (%s)", err, oldest, oldest.Time().Format("2006-01-02 15:04:05Z"))
+	}
+	return mongo.WithHint(err, "restart with a fresh copy, and give the source a larger oplog (replSetResizeOplog) so that it does not happen again")
+}
+
+func rolledBack(what string, wanted, found mongo.OpTime) error {
+	return mongo.WithHint(
+		fmt.Errorf("%w: no entry for %s at %s (term %d); the next one is %s (term %d)",
+			ErrRolledBack, what, wanted, wanted.Term, found, found.Term),
+		"the source was rolled back or restored, or it is another cluster: check the address; if it is right, restart with a fresh copy")
+}
+
+// passing makes an error that a restart from the checkpoint mends.
+func passing(text string) error {
+	return driver.CommandError{Code: codeCursorNotFound, Name: "CursorNotFound", Message: text}
+}
+
+// readError explains an error of the oplog cursor. The server's own error is
+// not wrapped where it would be taken for one that passes.
+func readError(addr string, last mongo.OpTime, err error) error {
+	switch {
+	case mongo.IsCode(err, mongo.CodeCappedPositionLost):
+		return mongo.WithHint(
+			fmt.Errorf("%w: it overtook the reader after %s on %s: %s", ErrTooOld, last, addr, err.Error()),
+			"restart with a fresh copy; give the source a larger oplog, or the target more capacity, for it did not keep up")
+	case mongo.IsCode(err, codeReadConcernMajorityNotEnabled):
+		return mongo.WithHint(fmt.Errorf("read oplog of %s: %w", addr, err),
+			"start the source's members with enableMajorityReadConcern:true, for writes that may roll back must not be replicated")
+	case mongo.IsCode(err, mongo.CodeUnauthorized):
+		return mongo.WithHint(fmt.Errorf("read oplog of %s: %w", addr, err),
+			"grant the source's user the role read on the database local, or clusterMonitor and backup on admin")
+	}
+	return fmt.Errorf("read oplog of %s after %s: %w", addr, last, err)
+}
+
+const (
+	codeCursorNotFound                = 43
+	codeReadConcernMajorityNotEnabled = 148
+)

@@ -1,0 +1,119 @@
+package oplog
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/spool"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// fetcher reads single oplog entries back, by position. It asks the primary
+// where there is one: no member knows less of what is majority-committed.
+type fetcher struct {
+	cluster *mongo.Cluster
+	conn    *wire.Conn
+	spool   *spool.Spool // nil is none
+	record  spool.Record // the one read last
+}
+
+func (f *fetcher) close() {
+	if f.conn != nil {
+		f.conn.Release()
+		f.conn = nil
+	}
+}
+
+// entry reads the entry at a position. With bare set only what links a
+// transaction's entries is read.
+func (f *fetcher) entry(ctx context.Context, at mongo.OpTime, bare bool) (entry, error) {
+	if e, found, err := f.spooled(at); found || err != nil {
+		return e, err
+	}
+	if f.conn == nil {
+		conn, err := f.cluster.Pool.Checkout(ctx, wire.ByReadPreference(readpref.PrimaryPreferred()))
+		if err != nil {
+			return entry{}, err
+		}
+		f.conn = conn
+	}
+	cmd := bson.D{
+		{Key: "find", Value: oplogColl},
+		{Key: "filter", Value: bson.D{{Key: "ts", Value: bson.D{{Key: "$gte", Value: at.TS}, {Key: "$lte", Value: at.TS}}}}},
+		{Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
+		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}}},
+	}
+	cmd = append(cmd, seekHint(f.cluster)...)
+	if bare {
+		var fields bson.D
+		for _, name := range []string{"ts", "t", "op", "ns", "lsid", "txnNumber", "prevOpTime"} {
+			fields = append(fields, bson.E{Key: name, Value: 1})
+		}
+		cmd = append(cmd, bson.E{Key: "projection", Value: fields})
+	}
+	e, found, err := findOne(ctx, f.conn, cmd)
+	if err == nil && !found {
+		err = f.missing(ctx, at)
+	} else if err == nil && !same(e.at, at) {
+		err = rolledBack("an entry of a transaction", at, e.at)
+	}
+	if err != nil {
+		return e, fmt.Errorf("read the oplog entry %s of a transaction: %w", at, err)
+	}
+	return e, nil
+}
+
+// missing explains why no entry is at a position.
+func (f *fetcher) missing(ctx context.Context, at mongo.OpTime) error {
+	// A primary just elected has the entry before it knows that it is committed.
+	known, found, err := findOne(ctx, f.conn, append(bson.D{
+		{Key: "find", Value: oplogColl}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
+		{Key: "filter", Value: bson.D{{Key: "ts", Value: bson.D{{Key: "$gte", Value: at.TS}, {Key: "$lte", Value: at.TS}}}}},
+	}, seekHint(f.cluster)...))
+	if err != nil {
+		return err
+	}
+	if found && same(known.at, at) {
+		return passing(f.conn.Addr() + " does not know yet that " + at.String() + " is committed")
+	}
+	oldest, err := oplogEnd(ctx, f.conn, 1)
+	if err != nil {
+		return err
+	}
+	newest, err := oplogEnd(ctx, f.conn, -1)
+	if err != nil {
+		return err
+	}
+	switch {
+	case at.Before(oldest.at):
+		return tooOld("the start of a transaction", at, oldest.at)
+	case newest.at.Before(at):
+		return passing(f.conn.Addr() + " lags behind " + at.String())
+	}
+	return rolledBack("an entry of a transaction", at, newest.at)
+}
+
+// chain follows a transaction's entries back from last and returns their
+// positions, first to last.
+func (f *fetcher) chain(ctx context.Context, id txnID, last mongo.OpTime) ([]mongo.OpTime, error) {
+	var parts []mongo.OpTime
+	for at := last; !at.IsZero(); {
+		e, err := f.entry(ctx, at, true)
+		if err != nil {
+			return nil, err
+		}
+		if !bytes.Equal(e.txn.lsid, id.lsid) || e.txn.number != id.number || !e.prev.Before(at) {
+			return nil, fmt.Errorf("%w: the entry at %s does not belong to transaction %d that led to it", errMalformed, at, id.number)
+		}
+		parts = append(parts, at)
+		at = e.prev
+	}
+	slices.Reverse(parts)
+	return parts, nil
+}

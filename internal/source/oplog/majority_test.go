@@ -1,0 +1,153 @@
+package oplog
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// failPoint sets a fail point on one member.
+func failPoint(t *testing.T, uri string, fp ...bson.E) {
+	t.Helper()
+	cl, err := driver.Connect(options.Client().ApplyURI(uri))
+	ok(t, err)
+	defer func() { _ = cl.Disconnect(context.WithoutCancel(t.Context())) }()
+	ok(t, cl.Database("admin").RunCommand(t.Context(), append(bson.D{{Key: "configureFailPoint", Value: "stopReplProducer"}}, fp...)).Err())
+}
+
+// TestMajority stops replication on both secondaries: what the primary takes
+// meanwhile with w:1 may roll back and must not be emitted.
+func TestMajority(t *testing.T) {
+	t.Parallel()
+	o := testServer("")
+	o.Topology = "rs:3"
+	srv := lab.ForTest(t, o)
+	c := connect(t, srv.URI())
+	coll := c.Client.Database("maj").Collection("c", options.Collection().SetWriteConcern(writeconcern.W1()))
+	_, err := coll.InsertOne(t.Context(), doc(1))
+	ok(t, err)
+	start := position(t, c)
+	primary, err := srv.Primary(t.Context())
+	ok(t, err)
+	replicate := func(on bool) {
+		for i := range 3 {
+			if i != primary {
+				failPoint(t, srv.DirectURI(i), bson.E{Key: "mode", Value: map[bool]string{true: "off", false: "alwaysOn"}[on]})
+			}
+		}
+	}
+	replicate(false)
+	// The producers stop after what they are just fetching.
+	for i := 2; ; i++ {
+		_, err = coll.InsertOne(t.Context(), doc(i))
+		ok(t, err)
+		p, err := c.Positions(t.Context())
+		ok(t, err)
+		time.Sleep(300 * time.Millisecond)
+		q, err := c.Positions(t.Context())
+		ok(t, err)
+		if q.Majority == p.Majority && q.Majority.Before(q.Last) {
+			break
+		}
+	}
+	_, err = coll.InsertOne(t.Context(), doc("late"))
+	ok(t, err)
+	held, err := c.Positions(t.Context())
+	ok(t, err)
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	beats := 0
+	var released time.Time
+	err = New(c, Options{Keep: only("maj"), Await: 100 * time.Millisecond}).Run(ctx, from(start), func(_ context.Context, b *stream.Batch) error {
+		if released.IsZero() && held.Majority.Before(b.End) {
+			p, err := c.Positions(ctx)
+			if err != nil {
+				return err
+			}
+			if p.Majority.Before(b.End) {
+				t.Errorf("end %s beyond the majority's %s", b.End, p.Majority)
+			}
+		}
+		for _, ev := range b.Events {
+			if released.IsZero() && ev.Key.ID.String() == `"late"` {
+				t.Error("a write was emitted that may roll back")
+			}
+			if ev.Key.ID.String() == `"late"` {
+				t.Log("emitted", time.Since(released), "after replication was let go")
+				return errReached
+			}
+		}
+		if beats++; beats == 10 {
+			released = time.Now()
+			replicate(true)
+		}
+		return nil
+	})
+	if !errors.Is(err, errReached) {
+		t.Fatal(err)
+	}
+	if !t.Failed() { // else replication still stands still
+		testElection(t, srv, c)
+	}
+}
+
+// testElection goes on over a change of primary from the last batch's position,
+// as a job does.
+func testElection(t *testing.T, srv *lab.Cluster, c *mongo.Cluster) {
+	coll := c.Client.Database("maj").Collection("c")
+	pos := from(position(t, c))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var got []*stream.Batch
+	const last = 20
+	done := make(chan error, 1)
+	go func() {
+		for i := range last + 1 {
+			if i == last/2 {
+				if err := srv.StepDown(ctx); err != nil {
+					done <- err
+					return
+				}
+			}
+			if _, err := coll.InsertOne(ctx, doc(1000+i)); err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	for {
+		err := New(c, Options{Keep: only("maj")}).Run(ctx, pos, func(_ context.Context, b *stream.Batch) error {
+			got = append(got, b)
+			pos = b.Resume()
+			if n := len(b.Events); n > 0 && b.Events[n-1].Key.ID.String() == `{"$numberInt":"1020"}` {
+				return errReached
+			}
+			return nil
+		})
+		if errors.Is(err, errReached) {
+			break
+		}
+		t.Log("run ended:", err)
+		if mongo.Classify(err) != mongo.ClassRetry {
+			t.Fatal(err)
+		}
+	}
+	ok(t, <-done)
+	var ids []int
+	for i := range last + 1 {
+		ids = append(ids, 1000+i)
+	}
+	equal(t, heads(events(got)), inserted("maj", ids...))
+}

@@ -1,0 +1,74 @@
+package oplog
+
+import "github.com/millrace/millrace/internal/mongo"
+
+// nsKind says what is done with the entries of a namespace.
+type nsKind uint8
+
+const (
+	nsSkip    nsKind = iota // internal, or not wanted
+	nsKeep                  // documents of a wanted collection
+	nsCommand               // db.$cmd of a user's database
+	nsAdmin                 // db.$cmd of an internal database: transactions only
+	nsViews                 // db.system.views of a user's database
+)
+
+// nsInfo is what is known of a namespace.
+type nsInfo struct {
+	name string // one string for all events of the namespace
+	db   string
+	kind nsKind
+}
+
+// maxNamespaces bounds the cache; when it is full it starts anew.
+const maxNamespaces = 1 << 16
+
+// namespaces remembers what Keep said. It is not safe for concurrent use.
+type namespaces struct {
+	keep  func(string) bool
+	known map[string]*nsInfo
+	last  *nsInfo // entries of one namespace come in runs
+}
+
+func newNamespaces(keep func(string) bool) *namespaces {
+	if keep == nil {
+		keep = func(string) bool { return true }
+	}
+	return &namespaces{keep: keep, known: map[string]*nsInfo{}}
+}
+
+// lookup does not allocate for a known namespace.
+func (n *namespaces) lookup(ns []byte) *nsInfo {
+	if n.last != nil && n.last.name == string(ns) {
+		return n.last
+	}
+	if info, ok := n.known[string(ns)]; ok {
+		n.last = info
+		return info
+	}
+	if len(n.known) >= maxNamespaces {
+		clear(n.known)
+	}
+	info := n.classify(string(ns))
+	n.known[info.name] = info
+	return info
+}
+
+func (n *namespaces) classify(ns string) *nsInfo {
+	db, coll := mongo.SplitNS(ns)
+	info := &nsInfo{name: ns, db: db}
+	internal := mongo.IsInternal(db)
+	switch {
+	case coll == "$cmd" && internal:
+		info.kind = nsAdmin
+	case coll == "$cmd":
+		info.kind = nsCommand
+	case internal || coll == "":
+		info.kind = nsSkip
+	case coll == "system.views":
+		info.kind = nsViews
+	case n.keep(ns):
+		info.kind = nsKeep
+	}
+	return info
+}

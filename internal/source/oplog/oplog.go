@@ -1,0 +1,244 @@
+package oplog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/source/spool"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// Defaults of OplogOptions.
+const (
+	defaultReadAhead = 32 << 20
+	defaultBatch     = 4 << 20
+	defaultTxnBuffer = 64 << 20
+	defaultAwait     = time.Second
+)
+
+// maxBeat is the time between empty batches: how late a consumer may learn that
+// it has caught up.
+const maxBeat = 100 * time.Millisecond
+
+// stallAfter is how long nothing may come before the primary is asked whether
+// there was something: its no-op writer writes every ten seconds.
+const stallAfter = time.Minute
+
+// Options shape a Source. The zero value keeps every namespace.
+type Options struct {
+	// Keep says whether events of a source namespace are wanted. It is asked
+	// once per namespace, by the goroutine of Run; internal databases, views
+	// and schema changes are not its matter.
+	Keep func(ns string) bool
+	// ReadAheadBytes bounds what is read and not yet handed over, default
+	// 32 MB; less than 16 MB reads one reply ahead.
+	ReadAheadBytes int64
+	// BatchBytes is the size of entries after which a batch is handed over,
+	// default 4 MB. A batch may exceed it by one document.
+	BatchBytes int
+	// TxnBufferBytes bounds the operations of open transactions in memory,
+	// default 64 MB. What exceeds it is read from the oplog again at commit.
+	TxnBufferBytes int64
+	// Await is how long a cursor waits for entries, default 1 s. An idle
+	// source yields an empty batch as often, and at least every 100 ms.
+	Await time.Duration
+	// SkipMigrated drops writes of chunk migrations (fromMigrate). On a replica
+	// set it must be off: a rename across databases writes such entries too.
+	SkipMigrated bool
+	// Spool, when it holds the position to read from, is read before the
+	// oplog; Drained is called once all of it was, so that whoever fills it
+	// stops. What comes into it before Drained returns is read too.
+	Spool   *spool.Spool
+	Drained func()
+	Log     *slog.Logger // default discards
+
+	// ParseChange and ParseViewWrite read schema changes; they default to
+	// those of package catalog. False means that an entry changes no schema.
+	ParseChange    func(ns string, ui *bson.Binary, o bson.Raw) (stream.Change, bool, error)
+	ParseViewWrite func(op byte, db string, o, o2 bson.Raw) (stream.Change, bool, error)
+}
+
+func (o Options) withDefaults() Options {
+	if o.ReadAheadBytes <= 0 {
+		o.ReadAheadBytes = defaultReadAhead
+	}
+	if o.BatchBytes <= 0 {
+		o.BatchBytes = defaultBatch
+	}
+	if o.TxnBufferBytes <= 0 {
+		o.TxnBufferBytes = defaultTxnBuffer
+	}
+	if o.Await <= 0 {
+		o.Await = defaultAwait
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.ParseChange == nil {
+		o.ParseChange = schema.ParseChange
+	}
+	if o.ParseViewWrite == nil {
+		o.ParseViewWrite = schema.ParseViewWrite
+	}
+	return o
+}
+
+// Source reads a replica set's oplog with majority read concern: what it emits
+// cannot be rolled back. It implements stream.Source. Run is called by one goroutine
+// at a time; Stats by any.
+type Source struct {
+	cluster *mongo.Cluster
+	opt     Options
+	log     *slog.Logger
+	park    time.Duration
+
+	mu    sync.Mutex
+	stats stream.SourceStats
+}
+
+// New makes a source of c's oplog, read from the member that c.Reader
+// selects.
+func New(c *mongo.Cluster, o Options) *Source {
+	o = o.withDefaults()
+	return &Source{cluster: c, opt: o, log: o.Log, park: parkAfter}
+}
+
+// Run implements stream.Source. A position with increment 0 is a time: reading
+// starts at the first entry at or after it. Any other must be an entry of this very
+// history (ErrTooOld, ErrRolledBack). The first batch starts at pos.At.
+//
+// A cut, an election or a killed cursor ends the run with an error of
+// mongo.ClassRetry; what was read before it has been emitted by then.
+func (o *Source) Run(ctx context.Context, pos stream.Position, emit func(context.Context, *stream.Batch) error) error {
+	from, err := ReadFrom(pos)
+	if err == nil && from.IsZero() {
+		err = errors.New("no position to read from")
+	}
+	if err != nil {
+		return fmt.Errorf("read oplog: %w", err)
+	}
+	q := newQueue(o.opt.ReadAheadBytes)
+	r := o.reader(q, from)
+	readCtx, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := o.spooled(readCtx, r); err != nil {
+			q.close(err)
+			return
+		}
+		q.close(r.run(readCtx))
+	}()
+	a := newAssembler(o, pos.At, from, emit)
+	err = a.run(ctx, q)
+	stop()
+	<-done
+	a.fetch.close()
+	o.idle()
+	return err
+}
+
+func (o *Source) reader(to sink, from mongo.OpTime) *reader {
+	return &reader{cluster: o.cluster, log: o.log, await: o.opt.Await, park: o.park, sink: to, from: from}
+}
+
+// Stats implements stream.Source.
+func (o *Source) Stats() stream.SourceStats {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.stats
+}
+
+// lastRead is the newest position handed over.
+func (o *Source) lastRead() mongo.OpTime { return o.Stats().Newest }
+
+// count adds a batch to the statistics.
+func (o *Source) count(b *stream.Batch, newest mongo.OpTime, txns *txnTable) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.stats.Entries += int64(b.Entries)
+	o.stats.Bytes += int64(b.Bytes)
+	o.stats.Events += int64(len(b.Events))
+	o.stats.Newest = mongo.MaxOpTime(o.stats.Newest, newest)
+	o.stats.OpenTransactions, o.stats.BufferedBytes = len(txns.open), txns.bytes
+}
+
+// idle says that no run is under way.
+func (o *Source) idle() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.stats.OpenTransactions, o.stats.BufferedBytes = 0, 0
+}
+
+// run consumes the queue until it fails.
+func (a *assembler) run(ctx context.Context, q *queue) error {
+	every := min(a.o.opt.Await, maxBeat)
+	beat := time.Now() // at once, for whoever waits for no more than the start
+	watch := &stallWatch{cluster: a.o.cluster, heard: time.Now()}
+	for {
+		c, ok, err := q.take(ctx, time.Until(beat))
+		if err != nil {
+			return err
+		}
+		if ok {
+			watch.heard = time.Now()
+			err = a.chunk(ctx, c)
+			q.done(c)
+		} else {
+			err = watch.check(ctx, a.seen)
+		}
+		if err != nil {
+			return err
+		}
+		if !ok || a.unsent() && q.empty() {
+			if err := a.flush(ctx); err != nil {
+				return err
+			}
+			beat = time.Now().Add(every)
+		}
+	}
+}
+
+func (a *assembler) chunk(ctx context.Context, c chunk) error {
+	skip := c.skip
+	return c.batch.Each(func(doc []byte) error {
+		if skip > 0 {
+			skip--
+			return nil
+		}
+		return a.entry(ctx, doc)
+	})
+}
+
+// stallWatch notices a member that answers but gets no more entries, as an
+// old primary behind a partition does.
+type stallWatch struct {
+	cluster  *mongo.Cluster
+	heard    time.Time    // when the last entry came
+	asked    time.Time    // when the primary was asked
+	expected mongo.OpTime // what it had then
+}
+
+func (w *stallWatch) check(ctx context.Context, seen mongo.OpTime) error {
+	now := time.Now()
+	if now.Sub(w.heard) < stallAfter || now.Sub(w.asked) < stallAfter/4 {
+		return nil
+	}
+	if w.asked.After(w.heard) && seen.Before(w.expected) {
+		return passing(fmt.Sprintf(
+			"the oplog cursor stands at %s for %s although the primary is at %s", seen, now.Sub(w.heard).Round(time.Second), w.expected))
+	}
+	w.asked = now
+	if p, err := w.cluster.Positions(ctx); err == nil {
+		w.expected = p.Majority
+	}
+	return nil
+}

@@ -1,0 +1,37 @@
+package oplog
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// Position is that of a consumer to which everything up to applied is done, and
+// to which everything from readFrom on has to be read again: no transaction still
+// open at applied began before it.
+func Position(applied, readFrom mongo.OpTime) stream.Position {
+	if readFrom.IsZero() {
+		return stream.Position{At: applied}
+	}
+	return stream.Position{At: applied, Mark: fmt.Sprintf("%d:%d/%d", readFrom.TS.T, readFrom.TS.I, readFrom.Term)}
+}
+
+// ReadFrom is the first entry to read for a consumer at a position. A position
+// without a mark is read from where it stands.
+func ReadFrom(p stream.Position) (mongo.OpTime, error) {
+	if p.Mark == "" {
+		return p.At, nil
+	}
+	at, term, _ := strings.Cut(p.Mark, "/")
+	o, err := mongo.ParseOpTime(at)
+	if err == nil {
+		o.Term, err = strconv.ParseInt(term, 10, 64)
+	}
+	if err != nil {
+		return o, fmt.Errorf("position %s: %q is no mark in an oplog", p.At, p.Mark)
+	}
+	return o, nil
+}

@@ -1,0 +1,141 @@
+package oplog
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// maxReply is the most that one reply of the server brings, a single larger
+// document aside.
+const maxReply = 16 << 20
+
+// chunk is one reply of the oplog cursor.
+type chunk struct {
+	batch *wire.Batch
+	skip  int // entries at its start that were delivered before
+}
+
+// queue holds what was read ahead, bounded in bytes. One goroutine puts, one
+// takes.
+type queue struct {
+	limit int64
+
+	mu     sync.Mutex
+	chunks []chunk
+	used   int64 // bytes of chunks put and not yet done
+	closed bool
+	err    error
+
+	items, room chan struct{} // signals, capacity 1
+}
+
+func newQueue(limit int64) *queue {
+	return &queue{limit: limit, items: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// waitRoom waits until another reply of full size fits, or the queue is empty.
+// It gives up after patience (0 means never) and then returns false.
+func (q *queue) waitRoom(ctx context.Context, patience time.Duration) (bool, error) {
+	var limit <-chan time.Time
+	for {
+		q.mu.Lock()
+		fits := q.used == 0 || q.used+maxReply <= q.limit
+		q.mu.Unlock()
+		if fits {
+			return true, nil
+		}
+		if limit == nil && patience > 0 {
+			t := time.NewTimer(patience)
+			defer t.Stop()
+			limit = t.C
+		}
+		select {
+		case <-q.room:
+		case <-limit:
+			return false, nil
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
+}
+
+// put adds a chunk; waitRoom comes first. It does not fail.
+func (q *queue) put(c chunk) error {
+	q.mu.Lock()
+	q.chunks = append(q.chunks, c)
+	q.used += int64(c.batch.Size)
+	q.mu.Unlock()
+	signal(q.items)
+	return nil
+}
+
+// close says that nothing more comes, and why.
+func (q *queue) close(err error) {
+	q.mu.Lock()
+	q.closed, q.err = true, err
+	q.mu.Unlock()
+	signal(q.items)
+}
+
+// take returns the next chunk, false after patience without one. The error
+// given to close comes after all chunks.
+func (q *queue) take(ctx context.Context, patience time.Duration) (chunk, bool, error) {
+	var limit <-chan time.Time
+	for {
+		if c, ok, err := q.tryTake(); ok || err != nil {
+			return c, ok, err
+		}
+		if limit == nil {
+			t := time.NewTimer(max(patience, 0))
+			defer t.Stop()
+			limit = t.C
+		}
+		select {
+		case <-q.items:
+		case <-limit:
+			return chunk{}, false, nil
+		case <-ctx.Done():
+			return chunk{}, false, ctx.Err()
+		}
+	}
+}
+
+func (q *queue) tryTake() (chunk, bool, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.chunks) > 0 {
+		c := q.chunks[0]
+		q.chunks[0] = chunk{}
+		q.chunks = q.chunks[1:]
+		return c, true, nil
+	}
+	if q.closed {
+		return chunk{}, false, q.err
+	}
+	return chunk{}, false, nil
+}
+
+// done gives a taken chunk's room back.
+func (q *queue) done(c chunk) {
+	q.mu.Lock()
+	q.used -= int64(c.batch.Size)
+	q.mu.Unlock()
+	signal(q.room)
+}
+
+// empty reports that nothing is ready to be taken.
+func (q *queue) empty() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.chunks) == 0
+}

@@ -1,0 +1,213 @@
+package oplog
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/spool"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// In a spool of oplog entries a record is a reply of the cursor, as elements of
+// wire.BatchOf; its keys are the timestamps of its first and last entry.
+
+// spoolSyncEvery is how much of a spool may have to be read again after the
+// machine went down.
+const spoolSyncEvery = time.Second
+
+// SpoolRoom is what a spool must have room for to take the next entries.
+const SpoolRoom = 2 * maxReply
+
+// spoolKey is an entry's key in a spool.
+func spoolKey(at mongo.OpTime) uint64 { return uint64(at.TS.T)<<32 | uint64(at.TS.I) }
+
+// atKey is the position of a key. Its term is not known.
+func atKey(key uint64) mongo.OpTime {
+	return mongo.OpTime{TS: bson.Timestamp{T: uint32(key >> 32), I: uint32(key)}, Term: -1}
+}
+
+// Spooled tells whether s, which may be nil, reaches over a position.
+func Spooled(s *spool.Spool, at mongo.OpTime) bool {
+	if s == nil {
+		return false
+	}
+	first, last, ok := s.Bounds()
+	return ok && first <= spoolKey(at) && spoolKey(at) <= last
+}
+
+// SpoolEnd is the position of the last entry of s, zero when it is empty.
+func SpoolEnd(s *spool.Spool) mongo.OpTime {
+	if _, last, ok := s.Bounds(); ok {
+		return atKey(last)
+	}
+	return mongo.OpTime{}
+}
+
+// TrimSpool gives back what of s lies before a position.
+func TrimSpool(s *spool.Spool, before mongo.OpTime) error { return s.Trim(spoolKey(before)) }
+
+// Fill reads the oplog into s until ctx ends or reading fails: from where s
+// ends, or from the position when it is empty. While s is full it waits. It
+// may run beside Run.
+func (o *Source) Fill(ctx context.Context, from mongo.OpTime, s *spool.Spool) error {
+	r := o.reader(&spoolSink{s: s}, from)
+	if end := SpoolEnd(s); !end.IsZero() {
+		r.from, r.skip = end, 1
+	}
+	return r.run(ctx)
+}
+
+// spoolSink puts what a reader reads into a spool.
+type spoolSink struct {
+	s      *spool.Spool
+	synced time.Time
+}
+
+func (k *spoolSink) waitRoom(ctx context.Context, patience time.Duration) (bool, error) {
+	const look = 200 * time.Millisecond // room comes in whole segments
+	t := time.NewTicker(look)
+	defer t.Stop()
+	for waited := time.Duration(0); !k.s.Room(SpoolRoom); waited += look {
+		if patience > 0 && waited >= patience {
+			return false, nil
+		}
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
+	return true, nil
+}
+
+func (k *spoolSink) put(c chunk) error {
+	rec := spool.Record{Payload: make([]byte, 0, c.batch.Size)}
+	skip := c.skip
+	err := c.batch.Each(func(doc []byte) error {
+		if skip > 0 {
+			skip--
+			return nil
+		}
+		e, err := parseEntry(doc)
+		if err != nil {
+			return err
+		}
+		if len(rec.Payload) == 0 {
+			rec.First = spoolKey(e.at)
+		}
+		rec.Last = spoolKey(e.at)
+		rec.Payload = append(rec.Payload, byte(bson.TypeEmbeddedDocument), 0)
+		rec.Payload = append(rec.Payload, doc...)
+		return nil
+	})
+	if err != nil || len(rec.Payload) == 0 {
+		return err
+	}
+	if err := k.s.Append(rec); err != nil {
+		return err
+	}
+	if time.Since(k.synced) < spoolSyncEvery {
+		return nil
+	}
+	k.synced = time.Now()
+	return k.s.Sync()
+}
+
+// spooled delivers what the spool holds from r's position on and leaves r
+// where the oplog itself has to be read.
+func (o *Source) spooled(ctx context.Context, r *reader) error {
+	s := o.opt.Spool
+	if !Spooled(s, r.from) {
+		return nil
+	}
+	rd := s.From(spoolKey(r.from))
+	defer rd.Close()
+	o.log.Info("reading the spool", "from", r.from, "until", SpoolEnd(s))
+	for drained := false; ; {
+		rec, ok, err := rd.Next()
+		switch {
+		case err != nil:
+		case ok:
+			err = r.record(ctx, rec)
+		case drained:
+			o.log.Info("the spool is read; going on with the oplog", "position", r.from)
+			return nil
+		default:
+			drained = true
+			if o.opt.Drained != nil {
+				o.opt.Drained()
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// record delivers a record of the spool, without entries before r's position.
+func (r *reader) record(ctx context.Context, rec spool.Record) error {
+	if _, err := r.sink.waitRoom(ctx, 0); err != nil {
+		return err
+	}
+	c := chunk{batch: wire.BatchOf(rec.Payload)}
+	if !r.started {
+		if err := r.startIn(&c); err != nil {
+			return err
+		}
+		r.started = true
+	}
+	r.from, r.skip = atKey(rec.Last), 1
+	return r.sink.put(c)
+}
+
+// startIn has the entries of the first record skipped that lie before r's
+// position, which has to be in it if it is one of an entry.
+func (r *reader) startIn(c *chunk) error {
+	var first mongo.OpTime
+	err := c.batch.Each(func(doc []byte) error {
+		e, err := parseEntry(doc)
+		if err != nil || !first.IsZero() {
+			return err
+		}
+		if e.at.Before(r.from) {
+			c.skip++
+		} else {
+			first = e.at
+		}
+		return nil
+	})
+	if err == nil && exact(r.from) && !same(first, r.from) {
+		err = rolledBack("the entry", r.from, first)
+	}
+	return err
+}
+
+// spooled finds an entry in the spool, if that reaches over its position.
+func (f *fetcher) spooled(at mongo.OpTime) (found entry, ok bool, err error) {
+	if !Spooled(f.spool, at) {
+		return found, false, nil
+	}
+	if key := spoolKey(at); f.record.Payload == nil || key < f.record.First || f.record.Last < key {
+		rd := f.spool.From(key)
+		defer rd.Close()
+		if f.record, ok, err = rd.Next(); !ok || err != nil {
+			return found, false, err
+		}
+		ok = false
+	}
+	err = wire.BatchOf(f.record.Payload).Each(func(doc []byte) error {
+		e, err := parseEntry(doc)
+		if err == nil && same(e.at, at) {
+			found, ok = e, true
+		}
+		return err
+	})
+	if err == nil && !ok {
+		err = fmt.Errorf("%w: the spool has no entry %s", errMalformed, at)
+	}
+	return found, ok, err
+}

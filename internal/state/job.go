@@ -1,0 +1,75 @@
+package state
+
+import (
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// FormatVersion is the layout of the documents below. A job written by a newer
+// layout is refused.
+const FormatVersion = 3
+
+// Job is the document of collection "jobs", one a job.
+type Job struct {
+	ID      string `bson:"_id"`
+	Version int    `bson:"version"`
+	// Source and Target are addresses without credentials; SourceSet and
+	// TargetSet the replica-set ids; Rules the canonical form of the rules.
+	Source    string        `bson:"source"`
+	Target    string        `bson:"target"`
+	SourceSet bson.ObjectID `bson:"sourceSet"`
+	TargetSet bson.ObjectID `bson:"targetSet"`
+	Rules     string        `bson:"rules"`
+	Mode      string        `bson:"mode"`
+	// OnExisting is the policy for the target's collections with which it began.
+	OnExisting string `bson:"onExisting,omitempty"`
+
+	Phase     string    `bson:"phase"`
+	CreatedAt time.Time `bson:"createdAt"`
+	UpdatedAt time.Time `bson:"updatedAt"`
+
+	// Fence is raised by each attempt at the job and never used again: a save
+	// by an older attempt fails. Beat is raised by each save: while it moves, the
+	// owner lives. A zero Owner has let the job go.
+	Fence int64 `bson:"fence"`
+	Beat  int64 `bson:"beat"`
+	Owner Owner `bson:"owner"`
+	// Restarted says that the job begins anew and that what an earlier life of
+	// it left in the target's database is still to be removed.
+	Restarted bool `bson:"restarted"`
+
+	// Start is P0, Consistent P1 (zero before the copy ended).
+	Start      mongo.OpTime `bson:"start"`
+	Consistent mongo.OpTime `bson:"consistent"`
+	// Applied and Mark are the position of a resume (stream.Position). Before
+	// format 3 ReadFrom stood in the place of Mark.
+	Applied  mongo.OpTime `bson:"applied"`
+	Mark     string       `bson:"mark"`
+	ReadFrom mongo.OpTime `bson:"readFrom,omitempty"`
+	// Reach is the position beyond which no event has been sent to the target.
+	// It is noted before events are sent.
+	Reach mongo.OpTime `bson:"reach"`
+	// Refused are documents that a conflict stopped the job at: their events
+	// from those positions on are not on the target.
+	Refused []Doc `bson:"refused"`
+	// Intent is the position of a schema change that is being applied: after a
+	// crash it may or may not have happened.
+	Intent mongo.OpTime `bson:"intent"`
+	// Session is that of the owner's transactions on the target.
+	Session bson.Raw `bson:"session,omitempty"`
+	// Paused survives a restart.
+	Paused bool `bson:"paused"`
+}
+
+// Doc is a document of the target's namespace NS at the position of an event.
+type Doc struct {
+	NS string        `bson:"ns"`
+	ID bson.RawValue `bson:"id"`
+	At mongo.OpTime  `bson:"at"`
+	// Source and UUID are those of the source's collection, as far as known.
+	Source string      `bson:"source,omitempty"`
+	UUID   bson.Binary `bson:"uuid,omitempty"`
+}

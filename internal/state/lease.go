@@ -1,0 +1,205 @@
+package state
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/millrace/millrace/internal/failpoint"
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// BeatEvery is how often an owner proves itself by Store.Beat.
+const BeatEvery = 2 * time.Second
+
+// lease is how long ownership holds after it was last proven: an owner that
+// could not prove it for so long stops writing, and a job whose beat stood
+// still for so long may be taken over. The taker waits longer than the owner
+// dares.
+const (
+	lease     = 10 * time.Second
+	leaseLost = lease + 2*time.Second
+)
+
+// never is before any moment that Store.now tells, by more than a lease.
+const never = -1000 * time.Hour
+
+// stopwatch is a clock that nobody sets. It stands while the machine sleeps.
+func stopwatch() func() time.Duration {
+	began := time.Now()
+	return func() time.Duration { return time.Since(began) }
+}
+
+// ErrRunning means that another process runs the job.
+var ErrRunning = errors.New("another millrace process runs this job")
+
+// Owner is the run that has a job. A process may hold several.
+type Owner struct {
+	Run  string `bson:"run"` // drawn by chance
+	Host string `bson:"host"`
+	PID  int    `bson:"pid"`
+	// Start tells the process from a later one of the same id, Space its
+	// machine, since it was booted, and its space of process ids from others.
+	Start string `bson:"start"`
+	Space string `bson:"space"`
+}
+
+// String is "host/pid".
+func (o Owner) String() string { return o.Host + "/" + strconv.Itoa(o.PID) }
+
+// NewRun draws the name of a run.
+func NewRun() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return hex.EncodeToString(b[:])
+}
+
+// ThisProcess names the calling process, as owner by one of its runs.
+func ThisProcess(run string) Owner {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return Owner{Run: run, Host: host, PID: os.Getpid(), Start: startOf(os.Getpid()), Space: space()}
+}
+
+// space names the boot of this machine and the namespace of process ids, ""
+// where they are not told: two containers of one machine have the same host
+// name at times, and each its own process 1.
+func space() string {
+	boot, err1 := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	pids, err2 := os.Readlink("/proc/self/ns/pid")
+	if err1 != nil || err2 != nil {
+		return ""
+	}
+	return string(bytes.TrimSpace(boot)) + " " + pids
+}
+
+// startOf is a process's start time in clock ticks since boot (proc(5), field
+// 22 of stat), "" when there is no such process or no /proc.
+func startOf(pid int) string {
+	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return ""
+	}
+	// The second field, the command's name, may hold spaces; it ends with the last ')'.
+	fields := bytes.Fields(raw[bytes.LastIndexByte(raw, ')')+1:])
+	if len(fields) < 20 {
+		return ""
+	}
+	return string(fields[19])
+}
+
+// dead reports an owner that certainly does not exist any more. Of one on
+// another machine, or in another container, nothing is known.
+func (o Owner) dead() bool {
+	me := ThisProcess("")
+	if o.Host != me.Host || me.Start == "" || me.Space == "" || o.Space != me.Space {
+		return false
+	}
+	return startOf(o.PID) != o.Start
+}
+
+// TakeOver makes this run the owner of an existing job and returns the job as
+// it was. A living owner is not displaced: that is ErrRunning. Where only time
+// can tell, waiting is called and the beat is watched for some seconds.
+// Nothing may be written before Begin has returned.
+func (s *Store) TakeOver(ctx context.Context, waiting func(Owner)) (Job, error) {
+	job, found, err := s.Load(ctx)
+	if err != nil {
+		return job, err
+	}
+	if !found {
+		return job, fmt.Errorf("take over job %s: it does not exist", s.job)
+	}
+	if job.Owner.Run != s.run && job.Owner != (Owner{}) && !job.Owner.dead() {
+		waiting(job.Owner)
+		if err := s.watchBeat(ctx, job); err != nil {
+			return job, err
+		}
+	}
+	failpoint.Hit("take.before")
+	defer failpoint.Hit("take.after")
+	began, fence := s.now(), job.Fence+1
+	unchanged := bson.D{{Key: "fence", Value: job.Fence}, {Key: "beat", Value: job.Beat}}
+	raw, err := s.c.Command(ctx, mongo.StateDB, updateJob(bson.D{
+		// An answer that was lost may have made this run the owner already.
+		{Key: "q", Value: bson.D{{Key: "_id", Value: s.job}, {Key: "$or", Value: bson.A{unchanged, bson.D{{Key: "owner.run", Value: s.run}}}}}},
+		{Key: "u", Value: bson.D{{Key: "$set", Value: bson.D{
+			{Key: "fence", Value: fence}, {Key: "version", Value: FormatVersion}, {Key: "owner", Value: ThisProcess(s.run)}}}}},
+	}, "majority"))
+	if err == nil {
+		_, err = s.answer(raw)
+	}
+	if errors.Is(err, ErrFenced) {
+		return job, s.running(job.Owner)
+	}
+	if err != nil {
+		return job, fmt.Errorf("take over job %s: %w", s.job, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fence, s.term, s.other, s.proven = fence, noTerm, noTerm, began
+	return job, nil
+}
+
+func (s *Store) running(o Owner) error {
+	return mongo.WithHint(fmt.Errorf("job %s: %w (%s)", s.job, ErrRunning, o), "stop that process first; `millrace status` there shows it")
+}
+
+// watchBeat waits as long as a lease lasts and fails when the owner gave a
+// sign of life meanwhile. Only this process's clock is used, without the time
+// in which the machine sleeps.
+func (s *Store) watchBeat(ctx context.Context, job Job) error {
+	for began := time.Now(); time.Since(began) < leaseLost; {
+		select {
+		case <-time.After(500 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		now, found, err := s.Load(ctx)
+		if err != nil {
+			return err
+		}
+		if found && now.Owner == (Owner{}) {
+			return nil
+		}
+		if found && (now.Beat != job.Beat || now.Fence != job.Fence) {
+			return s.running(now.Owner)
+		}
+	}
+	return nil
+}
+
+// Owned fails when ownership has not been proven for so long that another
+// process may have taken the job: nothing may be written then. The failure
+// passes with the next save that succeeds.
+func (s *Store) Owned() error {
+	s.mu.Lock()
+	since := s.now() - s.proven
+	s.mu.Unlock()
+	if since <= lease {
+		return nil
+	}
+	return driver.CommandError{Labels: []string{"RetryableWriteError"},
+		Message: fmt.Sprintf("the target has not confirmed for %s that this process owns job %s", since.Round(time.Second), s.job)}
+}
+
+// Release gives the job up, so that another process can take it at once.
+func (s *Store) Release(ctx context.Context) error {
+	set := bson.D{{Key: "$set", Value: bson.D{{Key: "owner", Value: Owner{}}}}}
+	_, err := s.c.Command(ctx, mongo.StateDB, updateJob(bson.D{{Key: "q", Value: s.mine()}, {Key: "u", Value: set}}, 1))
+	if err != nil {
+		return fmt.Errorf("release job %s: %w", s.job, err)
+	}
+	return nil
+}

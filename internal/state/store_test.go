@@ -1,0 +1,235 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
+)
+
+func connect(t *testing.T) *mongo.Cluster {
+	t.Helper()
+	c, err := mongo.Connect(t.Context(), lab.ForTest(t, lab.Options{}).URI(), mongo.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func TestStore(t *testing.T) {
+	c := connect(t)
+	t.Run("job", func(t *testing.T) { testJob(t, c) })
+	t.Run("terms", func(t *testing.T) { testTerms(t, c) })
+	t.Run("owner", func(t *testing.T) { testOwner(t, c) })
+	t.Run("catalog and slices", func(t *testing.T) { testCatalogAndSlices(t, c) })
+}
+
+// started is the store of a new job under its first attempt.
+func started(t *testing.T, c *mongo.Cluster, name string, job Job) *Store {
+	t.Helper()
+	s := Open(c, name, NewRun(), "majority")
+	if err := s.Create(t.Context(), job); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.TakeOver(t.Context(), func(o Owner) { t.Errorf("waited for %s", o) }); err != nil {
+		t.Fatal(err)
+	}
+	begin(t, s, c)
+	return s
+}
+
+func begin(t *testing.T, s *Store, c *mongo.Cluster) Job {
+	t.Helper()
+	job, err := s.Begin(t.Context(), nobody(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return job
+}
+
+// nobody is the end of no other run.
+func nobody(c *mongo.Cluster) func(context.Context, int64, bson.D) (bson.Raw, error) {
+	return func(ctx context.Context, _ int64, then bson.D) (bson.Raw, error) {
+		return c.Command(ctx, mongo.StateDB, then)
+	}
+}
+
+func testJob(t *testing.T, c *mongo.Cluster) {
+	s := Open(c, "a", NewRun(), "majority")
+	if _, found, err := s.Load(t.Context()); found || err != nil {
+		t.Fatalf("unknown job: %v, %v", found, err)
+	}
+	s = started(t, c, "a", Job{Phase: "catalog", Rules: "r"})
+	at := mongo.OpTime{TS: bson.Timestamp{T: 7, I: 9}, Term: 3}
+	if err := s.Save(t.Context(), bson.D{{Key: "applied", Value: at}, {Key: "phase", Value: "copying"}}); err != nil {
+		t.Fatal(err)
+	}
+	job, found, err := s.Load(t.Context())
+	if err != nil || !found || job.Applied != at || job.Phase != "copying" || job.Rules != "r" || job.Owner != ThisProcess(s.run) {
+		t.Errorf("loaded %+v, %v, %v", job, found, err)
+	}
+	fence := job.Fence
+	if err := s.Reset(t.Context(), Job{Phase: "catalog", Rules: "other"}); err != nil {
+		t.Fatal(err)
+	}
+	job, found, err = s.Load(t.Context())
+	if err != nil || !found || !job.Applied.IsZero() || job.Phase != "catalog" || job.Rules != "other" || !job.Restarted || job.Fence != fence || job.Owner != ThisProcess(s.run) {
+		t.Errorf("after a reset: %+v, %v, %v", job, found, err)
+	}
+}
+
+// testTerms: data written under another term than the attempt's may be lost. No
+// position is stored then, neither by this save nor by a later one.
+func testTerms(t *testing.T, c *mongo.Cluster) {
+	s := started(t, c, "terms", Job{})
+	if err := s.SameTerm(-1); err != nil { // not told
+		t.Error(err)
+	}
+	if err := s.Save(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SameTerm(0); err == nil || mongo.Classify(err) != mongo.ClassRetry { // an older primary's
+		t.Errorf("a write of another term: %v", err)
+	}
+	untrue := bson.D{{Key: "phase", Value: "untrue"}}
+	for range 2 {
+		err := s.Save(t.Context(), untrue)
+		if err == nil || mongo.Classify(err) != mongo.ClassRetry {
+			t.Fatalf("save after a write of another term: %v", err)
+		}
+	}
+	if err := s.SaveSlices(t.Context(), []Slice{{"aa/0", bson.Raw{5, 0, 0, 0, 0}}}); err == nil {
+		t.Error("slices were saved after a write of another term")
+	}
+	job, _, err := s.Load(t.Context())
+	if err != nil || job.Phase == "untrue" {
+		t.Errorf("an unproven phase was stored: %+v, %v", job, err)
+	}
+	if got, err := s.LoadSlices(t.Context()); err != nil || len(got) != 0 {
+		t.Errorf("%d unproven slices were stored, %v", len(got), err)
+	}
+	if err := s.Beat(t.Context()); err != nil {
+		t.Errorf("a beat claims nothing: %v", err)
+	}
+	// A pause is noted whatever became of the last save.
+	if err := s.Mark(t.Context(), bson.D{{Key: "paused", Value: true}}); err != nil {
+		t.Errorf("a mark says nothing of data: %v", err)
+	}
+	begin(t, s, c)
+	if err := s.Save(t.Context(), nil); err != nil {
+		t.Errorf("in the next attempt: %v", err)
+	}
+}
+
+func testOwner(t *testing.T, c *mongo.Cluster) {
+	never := func(o Owner) { t.Errorf("waited for %s", o) }
+	first := started(t, c, "own", Job{})
+	second := Open(c, "own", NewRun(), "majority")
+	setOwner := func(o Owner) {
+		t.Helper()
+		_, err := c.Client.Database(mongo.StateDB).Collection("jobs").UpdateOne(t.Context(),
+			bson.D{{Key: "_id", Value: "own"}}, bson.D{{Key: "$set", Value: bson.D{{Key: "owner", Value: o}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	dead := ThisProcess("gone")
+	dead.Start = "1"
+	setOwner(dead)
+	if _, err := second.TakeOver(t.Context(), never); err != nil {
+		t.Fatalf("take over from a dead process of this machine: %v", err)
+	}
+	if err := first.Save(t.Context(), nil); !errors.Is(err, ErrFenced) {
+		t.Errorf("save by the displaced owner: %v", err)
+	}
+	if _, err := first.Begin(t.Context(), nobody(c)); !errors.Is(err, ErrFenced) {
+		t.Errorf("an attempt of the displaced owner: %v", err)
+	}
+	if err := second.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.TakeOver(t.Context(), never); err != nil {
+		t.Fatalf("take over after a release: %v", err)
+	}
+	if _, err := first.TakeOver(t.Context(), never); err != nil {
+		t.Fatalf("take over once more, as after an answer that was lost: %v", err)
+	}
+	container := ThisProcess("elsewhere") // of the same name, with the same process id
+	container.Space = "another"
+	setOwner(container)
+	if container.dead() {
+		t.Error("an owner in another container counts as dead")
+	}
+	setOwner(ThisProcess(first.run))
+	ctx, cancel := context.WithCancel(t.Context())
+	beating := make(chan struct{})
+	go func() {
+		defer close(beating)
+		for ctx.Err() == nil {
+			_ = first.Beat(ctx)
+			time.Sleep(50 * time.Millisecond)
+		}
+	}()
+	// It is of the same process: a run is told from another one all the same.
+	if _, err := second.TakeOver(t.Context(), func(Owner) {}); !errors.Is(err, ErrRunning) {
+		t.Errorf("take over from a living run: %v", err)
+	}
+	cancel()
+	<-beating
+	if err := first.Owned(); err != nil {
+		t.Errorf("the owner was refused: %v", err)
+	}
+	first.mu.Lock()
+	first.proven = first.now() - lease - time.Second
+	first.mu.Unlock()
+	if err := first.Owned(); err == nil || mongo.Classify(err) != mongo.ClassRetry {
+		t.Errorf("an owner unconfirmed for longer than its lease: %v", err)
+	}
+}
+
+func testCatalogAndSlices(t *testing.T, c *mongo.Cluster) {
+	s := started(t, c, "cat", Job{})
+	opts, err := bson.Marshal(bson.D{{Key: "capped", Value: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Mapped{
+		{Collection: schema.Collection{NS: "d.b", Type: schema.TypeCollection, Options: opts, UUID: bson.Binary{Subtype: 4, Data: make([]byte, 16)}}, Target: "e.b"},
+		{Collection: schema.Collection{NS: "d.a", Type: schema.TypeView, Options: opts}, Target: "e.a"},
+	}
+	for range 2 { // twice: a save replaces
+		if err := s.SaveCatalog(t.Context(), want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := s.LoadCatalog(t.Context())
+	if err != nil || len(got) != 2 || got[0].NS != "d.b" || got[0].Target != "e.b" || !got[0].Capped() || got[1].Type != schema.TypeView {
+		t.Errorf("catalog %+v, %v", got, err)
+	}
+	state, err := bson.Marshal(bson.D{{Key: "x", Value: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SaveSlices(t.Context(), []Slice{{"aa/0", state}, {"aa/1", state}, {"ab/0", state}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SaveSlices(t.Context(), []Slice{{"aa/1", state}}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.LoadSlices(t.Context()); err != nil || len(got) != 3 {
+		t.Errorf("%d slices, %v", len(got), err)
+	}
+	if err := s.DropSlices(t.Context(), "aa/"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.LoadSlices(t.Context()); err != nil || len(got) != 1 {
+		t.Errorf("%d slices left, %v", len(got), err)
+	}
+}

@@ -1,0 +1,44 @@
+package stream
+
+import (
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Position is a point in a source's history from which a consumer goes on.
+type Position struct {
+	// At orders positions of one source: the events at or before it are done.
+	// What a cluster did is ordered by its cluster time, whatever is read, so that
+	// positions and events of one source can be compared by everybody.
+	At mongo.OpTime
+	// Mark is the source's own: what else it needs to go on from here. Others
+	// store it as it is and make nothing of it.
+	Mark string
+}
+
+// Batch is a run of events in source order. Each batch's Start is the End of
+// the batch before.
+//
+// The events of one position, such as those of a transaction, that are too many
+// for a batch come in several. All but the last have Partial set: their trailing
+// events have At after End, and End stays before that position until its last
+// events are delivered. A consumer whose durable position is the End of a batch
+// of which, and before which, everything is applied therefore never stands inside
+// a transaction; after a restart it gets the whole transaction again.
+type Batch struct {
+	Events []Event
+	// Start and End bound the batch: everything after Start up to and
+	// including End has been read. A batch without events moves End only.
+	Start, End mongo.OpTime
+	// Mark is that of a consumer that has applied everything up to End.
+	Mark string
+	// Partial says that the position after End goes on in the next batch.
+	Partial bool
+	// More says that more has been read already: the consumer is behind.
+	More    bool
+	Bytes   int // size of what was read for it
+	Entries int // entries of the source's history, those without an event included
+}
+
+// Resume is the position from which to go on when everything up to and including
+// a batch is applied.
+func (b *Batch) Resume() Position { return Position{At: b.End, Mark: b.Mark} }

@@ -1,0 +1,61 @@
+// Package stream says in millrace's own words what happened at a source: events,
+// the batches they come in, the position a consumer stands at, and what a source
+// and a sink have to do. It holds types and no behaviour beyond them; it knows
+// no oplog, no change stream and no target.
+package stream
+
+import (
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Kind is what an event does.
+type Kind uint8
+
+// The kinds of events.
+const (
+	Insert       Kind = iota + 1 // the document is new: Doc
+	Replace                      // the document exists and becomes Doc
+	Update                       // the document exists and Doc, in the form Form, applies to it
+	Delete                       // the document is gone
+	SchemaChange                 // Change is set; everything before it comes first, everything after it later
+	// Put and Upsert are what a server makes of a user's applyOps command, which
+	// does not tell whether the document is there.
+	Put    // the document becomes Doc
+	Upsert // as Update; a document that is missing is made of its _id and the update
+)
+
+// Event is one change of one document, or one schema change. Its byte fields
+// alias a buffer that nothing reuses.
+type Event struct {
+	Kind Kind
+	Form delta.Kind // of Update and Upsert: delta.Diff or delta.Modifiers
+	NS   string     // the source's, such as "db.coll" or "db.system.buckets.x"
+	UUID *[16]byte  // of the collection; nil where the source does not tell
+	Key  Key        // unset for SchemaChange
+	Doc  bson.Raw
+	// Change belongs to SchemaChange.
+	Change *Change
+	// Txn is the transaction that the event belonged to, nil if it was none. All
+	// events of a transaction have one pointer and one position.
+	Txn *Transaction
+	// At is where in the source's history the event took effect.
+	At mongo.OpTime
+}
+
+// Key identifies a document within its collection.
+type Key struct {
+	ID bsoncore.Value
+	// Shard is the whole document key of a sharded collection, the fields of the
+	// shard key and _id; nil where the source tells of no more than the _id.
+	Shard bson.Raw
+}
+
+// Transaction names a transaction of the source.
+type Transaction struct {
+	Session bson.Raw // the logical session's id
+	Number  int64
+}

@@ -1,0 +1,265 @@
+// Package transform decides what a job moves and under which name: filters and
+// renames of namespaces, as pure functions.
+package transform
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Config is a job's rules as the operator writes them.
+//
+// Include and Exclude hold patterns: "db", "db.coll", "db.*"; * stands for any
+// characters (dots too), ? for one, in either part; a backslash takes the next
+// character as it is. Without Include everything is kept; Exclude wins.
+// Rename holds "db=db2" or "db.coll=db2.coll2" with plain names; the rule of a
+// collection wins over that of its database.
+type Config struct {
+	Include, Exclude []string
+	Rename           []string
+}
+
+// Set is an immutable set of rules. The zero value and nil keep everything under
+// its own name (but never the servers' internal databases). Safe for concurrent use.
+type Set struct {
+	include, exclude []pattern
+	dbs, colls       map[string]string   // source name to target name
+	dbSources        map[string][]string // target database to sources, sorted
+	collSources      map[string][]string // target namespace to sources, sorted
+	text             string
+}
+
+// New compiles c. An error names the pattern or rename and what is wrong with it.
+func New(c Config) (*Set, error) {
+	s := &Set{dbs: map[string]string{}, colls: map[string]string{}}
+	var err error
+	if s.include, err = compileAll("include", c.Include); err != nil {
+		return nil, err
+	}
+	if s.exclude, err = compileAll("exclude", c.Exclude); err != nil {
+		return nil, err
+	}
+	for _, r := range c.Rename {
+		if err := s.addRename(r); err != nil {
+			return nil, err
+		}
+	}
+	s.dbSources, s.collSources = invert(s.dbs), invert(s.colls)
+	s.text = s.canonical()
+	return s, nil
+}
+
+func invert(m map[string]string) map[string][]string {
+	inverse := map[string][]string{}
+	for from, to := range m {
+		inverse[to] = append(inverse[to], from)
+	}
+	for _, froms := range inverse {
+		slices.Sort(froms)
+	}
+	return inverse
+}
+
+// Match reports whether the namespace is kept. A system.buckets collection is
+// judged as its time-series collection; of the other system collections only
+// system.js can be kept, for it alone holds user data.
+func (s *Set) Match(ns string) bool {
+	db, coll := mongo.SplitNS(ns)
+	if mongo.IsInternal(db) || db == "" {
+		return false
+	}
+	coll = strings.TrimPrefix(coll, mongo.BucketsPrefix)
+	if coll == "" || coll[0] == '$' || strings.HasPrefix(coll, "system.") && coll != "system.js" {
+		return false
+	}
+	if s == nil {
+		return true
+	}
+	return (len(s.include) == 0 || anyMatches(s.include, db, coll)) && !anyMatches(s.exclude, db, coll)
+}
+
+// MatchDB reports whether anything of the database could be kept.
+func (s *Set) MatchDB(db string) bool {
+	if mongo.IsInternal(db) || db == "" {
+		return false
+	}
+	if s == nil {
+		return true
+	}
+	for _, p := range s.exclude {
+		if p.all && p.db.matches(db) {
+			return false
+		}
+	}
+	return len(s.include) == 0 || slices.ContainsFunc(s.include, func(p pattern) bool { return p.db.matches(db) })
+}
+
+// MatchTargetDB reports whether anything that is kept could be in the database
+// on the target.
+func (s *Set) MatchTargetDB(db string) bool {
+	if mongo.IsInternal(db) || db == "" {
+		return false
+	}
+	if s == nil {
+		return true
+	}
+	for from, to := range s.colls {
+		if toDB, _ := mongo.SplitNS(to); toDB == db && s.Match(from) {
+			return true
+		}
+	}
+	if slices.ContainsFunc(s.dbSources[db], s.MatchDB) {
+		return true
+	}
+	_, renamed := s.dbs[db]
+	return !renamed && s.MatchDB(db)
+}
+
+// Target is the name of the source namespace ns on the target. A
+// system.buckets collection moves with its time-series collection.
+func (s *Set) Target(ns string) string {
+	if !s.Renames() {
+		return ns
+	}
+	db, coll := mongo.SplitNS(ns)
+	if series, ok := strings.CutPrefix(coll, mongo.BucketsPrefix); ok {
+		db, coll = mongo.SplitNS(s.Target(db + "." + series))
+		return db + "." + mongo.BucketsPrefix + coll
+	}
+	if to, ok := s.colls[ns]; ok {
+		return to
+	}
+	if to, ok := s.dbs[db]; ok {
+		return to + "." + coll
+	}
+	return ns
+}
+
+// TargetDB is the database on the target that takes what has no rule of its own.
+func (s *Set) TargetDB(db string) string {
+	if s == nil {
+		return db
+	}
+	if to, ok := s.dbs[db]; ok {
+		return to
+	}
+	return db
+}
+
+// TargetDBs are all databases of the target that collections of the source
+// database db can be in, TargetDB(db) first.
+func (s *Set) TargetDBs(db string) []string {
+	dbs := []string{s.TargetDB(db)}
+	if s == nil {
+		return dbs
+	}
+	for from, to := range s.colls {
+		if fromDB, _ := mongo.SplitNS(from); fromDB == db {
+			toDB, _ := mongo.SplitNS(to)
+			dbs = append(dbs, toDB)
+		}
+	}
+	slices.Sort(dbs[1:])
+	return slices.Compact(slices.DeleteFunc(dbs, isRepeat(dbs[0])))
+}
+
+// isRepeat returns a func that is true for every value equal to first but the
+// first one it sees.
+func isRepeat(first string) func(string) bool {
+	seen := false
+	return func(s string) bool {
+		repeat := seen && s == first
+		seen = seen || s == first
+		return repeat
+	}
+}
+
+// Renames reports whether any name changes on the way.
+func (s *Set) Renames() bool { return s != nil && len(s.dbs)+len(s.colls) > 0 }
+
+// Source is the inverse of Target: the kept source namespace that has this
+// name on the target, if there can be one. With several rules into one target
+// database there can be more, of which this is the first: see Sources.
+func (s *Set) Source(targetNS string) (string, bool) {
+	all := s.Sources(targetNS)
+	if len(all) == 0 {
+		return "", false
+	}
+	return all[0], true
+}
+
+// Sources are all kept source namespaces that have this name on the target, if
+// they exist.
+func (s *Set) Sources(targetNS string) []string {
+	var out []string
+	for _, ns := range s.sources(targetNS) {
+		if s.Match(ns) && s.Target(ns) == targetNS && !slices.Contains(out, ns) {
+			out = append(out, ns)
+		}
+	}
+	return out
+}
+
+// Ambiguous reports that more than one kept source namespace can have this name
+// on the target.
+func (s *Set) Ambiguous(targetNS string) bool { return len(s.Sources(targetNS)) > 1 }
+
+// sources are the names that might map to targetNS.
+func (s *Set) sources(targetNS string) []string {
+	if s == nil {
+		return []string{targetNS}
+	}
+	db, coll := mongo.SplitNS(targetNS)
+	var out []string
+	if series, ok := strings.CutPrefix(coll, mongo.BucketsPrefix); ok {
+		for _, ns := range s.sources(db + "." + series) {
+			sdb, scoll := mongo.SplitNS(ns)
+			out = append(out, sdb+"."+mongo.BucketsPrefix+scoll)
+		}
+		return out
+	}
+	out = append(out, s.collSources[targetNS]...)
+	for _, from := range s.dbSources[db] {
+		out = append(out, from+"."+coll)
+	}
+	return append(out, targetNS)
+}
+
+// String is a canonical form: equal rules give equal text.
+func (s *Set) String() string {
+	if s == nil || s.text == "" {
+		return "everything"
+	}
+	return s.text
+}
+
+// Hash identifies the rules within a job's identity: 16 hexadecimal digits.
+func (s *Set) Hash() string {
+	sum := sha256.Sum256([]byte(s.String()))
+	return hex.EncodeToString(sum[:8])
+}
+
+// canonical sorts and joins the rules.
+func (s *Set) canonical() string {
+	var parts []string
+	add := func(kind string, items []string) {
+		slices.Sort(items)
+		for _, it := range slices.Compact(items) {
+			parts = append(parts, kind+" "+it)
+		}
+	}
+	add("include", texts(s.include))
+	add("exclude", texts(s.exclude))
+	var renames []string
+	for _, m := range []map[string]string{s.dbs, s.colls} {
+		for from, to := range m {
+			renames = append(renames, escape(from)+"="+escape(to))
+		}
+	}
+	add("rename", renames)
+	return strings.Join(parts, "; ")
+}
