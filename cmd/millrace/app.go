@@ -30,7 +30,7 @@ type app struct {
 	stdout, stderr io.Writer
 	lookupEnv      func(string) (string, bool)
 	open           func(context.Context, job.Spec) (syncJob, error)
-	verify         func(context.Context, job.VerifySpec) (*verify.Report, error)
+	verify         func(context.Context, verify.Spec) (*verify.Report, error)
 	// screen returns the terminal for live views, nil when there is none.
 	screen func() *screen
 }
@@ -49,7 +49,7 @@ func newApp() *app {
 		stderr:    os.Stderr,
 		lookupEnv: os.LookupEnv,
 		open:      openJob,
-		verify:    job.Verify,
+		verify:    verify.Clusters,
 		screen:    func() *screen { return newScreen(os.Stderr) },
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/verify"
 )
 
 func (a *app) syncCommand() *cobra.Command {
@@ -195,7 +196,7 @@ func summarize(ctx context.Context, st job.Status, plan *job.Plan, began time.Ti
 // verifyAfter compares the clusters after the cut-over. Differences are looked
 // at again for a while, because documents may just be expiring on both sides.
 func (a *app) verifyAfter(ctx context.Context, s *config.Sync, screen *screen, log *slog.Logger, sum *summary) {
-	report, err := a.compare(ctx, screen, log, job.VerifySpec{
+	report, err := a.compare(ctx, screen, log, verify.Spec{
 		Source: s.Source, Target: s.Target, Rules: s.Rules(), Online: true, RecheckFor: 30 * time.Second,
 	})
 	if err == nil {

@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/config"
-	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/verify"
 )
@@ -54,7 +53,7 @@ func (a *app) verifyClusters(ctx context.Context, s *config.Verify, origins conf
 	log := newLog(a.logTo(screen), s.Common)
 	warnSecrets(log, origins, map[string]string{"source": s.Source, "target": s.Target})
 	log.Info("connecting", "source", mongo.Redact(s.Source), "target", mongo.Redact(s.Target))
-	report, err := a.compare(ctx, screen, log, job.VerifySpec{
+	report, err := a.compare(ctx, screen, log, verify.Spec{
 		Source: s.Source, Target: s.Target, Rules: s.Rules(), Method: verify.Method(s.Method),
 		IgnoreFieldOrder: s.IgnoreFieldOrder, Online: s.RecheckFor > 0, RecheckFor: s.RecheckFor,
 		Workers: s.Workers, MaxDifferences: s.MaxDifferences,
@@ -66,7 +65,7 @@ func (a *app) verifyClusters(ctx context.Context, s *config.Verify, origins conf
 }
 
 // compare compares two clusters and shows the progress.
-func (a *app) compare(ctx context.Context, screen *screen, log *slog.Logger, spec job.VerifySpec) (*verify.Report, error) {
+func (a *app) compare(ctx context.Context, screen *screen, log *slog.Logger, spec verify.Spec) (*verify.Report, error) {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup

@@ -98,6 +98,19 @@ func (e *Engine) Stats() Stats {
 	return s
 }
 
+// Copied is the documents and bytes of Stats alone.
+func (e *Engine) Copied() (docs, bytes int64) {
+	e.mu.Lock()
+	colls := e.colls
+	e.mu.Unlock()
+	for _, c := range colls {
+		c.mu.Lock()
+		docs, bytes = docs+c.docs, bytes+c.bytes
+		c.mu.Unlock()
+	}
+	return docs, bytes
+}
+
 func (c *collection) stats() CollectionStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()

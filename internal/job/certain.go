@@ -23,7 +23,7 @@ func (j *Job) committed(ctx context.Context, at mongo.OpTime) (mongo.Positions, 
 	told := false
 	defer func() {
 		if told {
-			j.progress.wait("")
+			j.progress.Wait("")
 		}
 	}()
 	for began := time.Now(); ; {
@@ -33,7 +33,7 @@ func (j *Job) committed(ctx context.Context, at mongo.OpTime) (mongo.Positions, 
 		}
 		if !told && time.Since(began) > patience {
 			told = true
-			j.progress.wait("the source to commit " + at.String() + "; its majority is at " + pos.Majority.String())
+			j.progress.Wait("the source to commit " + at.String() + "; its majority is at " + pos.Majority.String())
 		}
 		select {
 		case <-time.After(pause):

@@ -7,22 +7,29 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/progress"
+	"github.com/millrace/millrace/internal/source/oplog"
 )
 
-func quiet() *Job {
-	j := &Job{log: slog.New(slog.DiscardHandler)}
-	j.progress.errors = map[string]int64{}
-	return j
+func quiet() *patience {
+	return &patience{log: slog.New(slog.DiscardHandler), progress: progress.New(progress.Options{ReadFrom: oplog.ReadFrom})}
+}
+
+// waiting is what the status says.
+func waiting(p *patience) string {
+	return p.progress.Status(func(at mongo.OpTime) mongo.OpTime { return at }).Waiting
 }
 
 // TestGivesUpThoughEachAttemptTakesLong: a member is waited for for half a
 // minute; that does not count as work.
 func TestGivesUpThoughEachAttemptTakesLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j, began := quiet(), time.Now()
-		err := j.patiently(t.Context(), 10*time.Minute, func() error {
+		p, began := quiet(), time.Now()
+		err := p.try(t.Context(), 10*time.Minute, func() error {
 			time.Sleep(time.Minute)
-			if j.progress.waiting == "" && time.Since(began) > time.Minute {
+			if waiting(p) == "" && time.Since(began) > time.Minute {
 				t.Error("the status names nothing that is waited for")
 			}
 			return context.DeadlineExceeded
@@ -36,9 +43,9 @@ func TestGivesUpThoughEachAttemptTakesLong(t *testing.T) {
 // TestDoesNotGiveUpOnWhatWorks: failures between which work goes on are not one.
 func TestDoesNotGiveUpOnWhatWorks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j, n := quiet(), 0
-		err := j.patiently(t.Context(), time.Minute, func() error {
-			j.answeredAt = time.Now()
+		p, n := quiet(), 0
+		err := p.try(t.Context(), time.Minute, func() error {
+			p.worked()
 			time.Sleep(time.Hour)
 			if n++; n < 10 {
 				return context.DeadlineExceeded

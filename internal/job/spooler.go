@@ -152,9 +152,7 @@ func (p *spooler) run(ctx context.Context, job state.Job) error {
 	}
 	s := p.s
 	p.mu.Unlock()
-	p.j.progress.mu.Lock()
-	from := p.j.progress.readFrom
-	p.j.progress.mu.Unlock()
+	from := p.j.progress.ReadFrom()
 	p.j.log.Info("the oplog may not hold the changes until the copy is done; keeping them on local disk",
 		"directory", filepath.Join(p.j.spec.SpoolDir, p.j.id), "most", p.j.spec.SpoolBytes, "from", from)
 	return p.fill(ctx, from, s)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -59,6 +60,16 @@ func (n *Names) Target(targetNS string) (Name, bool) {
 	}
 	ns, ok := n.byTarget[targetNS]
 	return n.bySource[ns], ok
+}
+
+// Map is the target namespace of a source namespace, "" when it is not kept, or
+// has nothing on the target.
+func (n *Names) Map(ns string, rules *transform.Set) string {
+	db, coll := mongo.SplitNS(ns)
+	if one, ok := n.Source(db + "." + strings.TrimPrefix(coll, mongo.BucketsPrefix)); ok && one.Gone || !rules.Match(ns) {
+		return ""
+	}
+	return rules.Target(ns)
 }
 
 // OfDB lists what stems from a database of the source, sorted.

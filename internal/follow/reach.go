@@ -1,14 +1,12 @@
-package job
+package follow
 
 import (
 	"context"
 	"sync"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
@@ -26,8 +24,6 @@ type reach struct {
 	mu     sync.Mutex
 	noted  mongo.OpTime
 }
-
-func (r *reach) init(at mongo.OpTime) { r.noted = at }
 
 func (r *reach) holds(at mongo.OpTime) bool {
 	r.mu.Lock()
@@ -50,53 +46,20 @@ func (f *follower) allow(ctx context.Context, b *stream.Batch) error {
 // extend notes a reach some seconds ahead of a position, and of the source's
 // clock.
 func (f *follower) extend(ctx context.Context, at mongo.OpTime) error {
-	to := max(at.TS.T, f.j.progress.sourceSecond()) + reachAhead
+	to := max(at.TS.T, f.Progress.SourceTime().T) + reachAhead
 	next := mongo.OpTime{TS: bson.Timestamp{T: to}, Term: -1}
 	f.reach.noting.Lock()
 	defer f.reach.noting.Unlock()
 	if f.reach.holds(next) {
 		return nil
 	}
-	if err := f.j.store.Note(ctx, bson.D{{Key: "reach", Value: next}}); err != nil {
+	if err := f.Store.Note(ctx, bson.D{{Key: "reach", Value: next}}); err != nil {
 		return err
 	}
 	f.reach.mu.Lock()
 	defer f.reach.mu.Unlock()
 	f.reach.noted = next
 	return nil
-}
-
-// sourceSecond is the source's present time in seconds, as far as it is known.
-func (s *progress) sourceSecond() uint32 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.positions.Now.IsZero() {
-		return 0
-	}
-	return uint32(s.positions.Now.Add(time.Since(s.asked)).Unix())
-}
-
-// newest is the source's newest position, after a linearizable read.
-func (j *Job) newest(ctx context.Context) (mongo.OpTime, error) {
-	return j.src.Newest(ctx, j.readable())
-}
-
-// readable is a namespace of the source that the user may read. It need not
-// exist.
-func (j *Job) readable() string {
-	const none = ".millrace-none"
-	ns := mongo.StateDB + none
-	if j.plan == nil {
-		return ns
-	}
-	for _, c := range j.plan.Collections {
-		if c.Type == string(schema.TypeCollection) {
-			return c.Source
-		}
-		db, _ := mongo.SplitNS(c.Source)
-		ns = db + none
-	}
-	return ns
 }
 
 // places and documents turn the checkpoint's list of documents into the

@@ -1,4 +1,4 @@
-package job
+package procstat
 
 import (
 	"os"
@@ -13,7 +13,7 @@ import (
 func TestPeakIsNotTheParents(t *testing.T) {
 	const child = "MILLRACE_TEST_PEAK"
 	if os.Getenv(child) != "" {
-		t.Logf("peak=%d", processStatus().Peak)
+		t.Logf("peak=%d", Read().Peak)
 		return
 	}
 	ballast := make([]byte, 400<<20)

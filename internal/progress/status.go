@@ -1,52 +1,39 @@
-package job
+package progress
 
 import (
 	"time"
 
 	"github.com/millrace/millrace/internal/pace"
-)
-
-// Phase is where a job stands.
-type Phase string
-
-// The phases of a job, in order.
-const (
-	PhaseStarting   Phase = "starting"
-	PhaseCatalog    Phase = "catalog"    // pinning the start, creating collections
-	PhaseCopying    Phase = "copying"    // documents
-	PhaseIndexing   Phase = "indexing"   // indexes after the copy
-	PhaseOverlap    Phase = "overlap"    // applying changes made during the copy
-	PhaseFollowing  Phase = "following"  // steady state
-	PhaseFinalizing Phase = "finalizing" // draining and restoring what was held back
-	PhaseFinalized  Phase = "finalized"  // cut-over may happen
-	PhaseFailed     Phase = "failed"
+	"github.com/millrace/millrace/internal/procstat"
+	"github.com/millrace/millrace/internal/state"
 )
 
 // Status is a snapshot of a job for people and machines. Durations are in
 // seconds, sizes in bytes; rates are 10-second averages per second.
 type Status struct {
-	Job       string     `json:"job"`
-	Phase     Phase      `json:"phase"`
-	Paused    bool       `json:"paused"`
-	Limits    pace.Rates `json:"limits"` // 0 is unlimited
-	Load      LoadStatus `json:"load"`
-	Source    string     `json:"source"` // without credentials
-	Target    string     `json:"target"`
-	StartedAt time.Time  `json:"startedAt"` // of this process
+	Job       string      `json:"job"`
+	Phase     state.Phase `json:"phase"`
+	Paused    bool        `json:"paused"`
+	Limits    pace.Rates  `json:"limits"` // 0 is unlimited
+	Load      Load        `json:"load"`
+	Source    string      `json:"source"` // without credentials
+	Target    string      `json:"target"`
+	StartedAt time.Time   `json:"startedAt"` // of this process
 	// PhaseSeconds is how long each phase took so far in this process.
-	PhaseSeconds map[Phase]float64 `json:"phaseSeconds"`
+	PhaseSeconds map[state.Phase]float64 `json:"phaseSeconds"`
 	// Waiting says in an operator's words what the job waits for, and since when.
 	Waiting      string     `json:"waiting,omitempty"`
 	WaitingSince *time.Time `json:"waitingSince,omitempty"`
 	Error        string     `json:"error,omitempty"`
 	Hint         string     `json:"hint,omitempty"`
 
-	Copy    CopyStatus    `json:"copy"`
-	Indexes []IndexStatus `json:"indexes,omitempty"`
-	Follow  FollowStatus  `json:"follow"`
+	Copy    Copy    `json:"copy"`
+	Indexes []Index `json:"indexes,omitempty"`
+	Follow  Follow  `json:"follow"`
 	// Conflicts are about documents that the target refused.
-	Conflicts ConflictStatus `json:"conflicts"`
-	Process   ProcessStatus  `json:"process"`
+	Conflicts Conflicts `json:"conflicts"`
+	// Process is of the process that the job shows, which may run others too.
+	Process procstat.Usage `json:"process"`
 
 	// Errors counts write and read errors met so far by class.
 	Errors map[string]int64 `json:"errors"`
@@ -54,28 +41,28 @@ type Status struct {
 	Differences []string `json:"differences,omitempty"`
 }
 
-// LoadStatus is how much the job may ask of each side, and how many operations
+// Load is how much the job may ask of each side, and how many operations
 // that lets be under way there at once, 0 when it is as many as there are workers.
-type LoadStatus struct {
+type Load struct {
 	pace.Loads
 	SourceAtOnce int `json:"sourceAtOnce"`
 	TargetAtOnce int `json:"targetAtOnce"`
 }
 
-// CopyStatus is the progress of the full copy.
-type CopyStatus struct {
-	Docs        int64              `json:"docs"`
-	DocsTotal   int64              `json:"docsTotal"` // estimate
-	Bytes       int64              `json:"bytes"`
-	BytesTotal  int64              `json:"bytesTotal"` // estimate
-	DocsRate    float64            `json:"docsRate"`
-	BytesRate   float64            `json:"bytesRate"`
-	ETASeconds  float64            `json:"etaSeconds"` // -1 when unknown
-	Collections []CollectionStatus `json:"collections"`
+// Copy is the progress of the full copy.
+type Copy struct {
+	Docs        int64        `json:"docs"`
+	DocsTotal   int64        `json:"docsTotal"` // estimate
+	Bytes       int64        `json:"bytes"`
+	BytesTotal  int64        `json:"bytesTotal"` // estimate
+	DocsRate    float64      `json:"docsRate"`
+	BytesRate   float64      `json:"bytesRate"`
+	ETASeconds  float64      `json:"etaSeconds"` // -1 when unknown
+	Collections []Collection `json:"collections"`
 }
 
-// CollectionStatus is the progress of one collection.
-type CollectionStatus struct {
+// Collection is the progress of one collection.
+type Collection struct {
 	Source     string `json:"source"`
 	Target     string `json:"target"`
 	Docs       int64  `json:"docs"`
@@ -85,15 +72,15 @@ type CollectionStatus struct {
 	Done       bool   `json:"done"`
 }
 
-// IndexStatus is the progress of an index build on the target.
-type IndexStatus struct {
+// Index is the progress of an index build on the target.
+type Index struct {
 	NS    string `json:"ns"`
 	Done  int64  `json:"done"`
 	Total int64  `json:"total"`
 }
 
-// FollowStatus is the progress of continuous replication.
-type FollowStatus struct {
+// Follow is the progress of continuous replication.
+type Follow struct {
 	Operations     int64   `json:"operations"` // applied since the process started
 	OperationsRate float64 `json:"operationsRate"`
 	BytesRate      float64 `json:"bytesRate"`
@@ -115,9 +102,9 @@ type FollowStatus struct {
 	Parked           int64  `json:"parked"` // operations retried in order
 }
 
-// ConflictStatus counts the documents that the target refused, and those
+// Conflicts counts the documents that the target refused, and those
 // removed from it to make room, in all runs of the job.
-type ConflictStatus struct {
+type Conflicts struct {
 	Policy    string `json:"policy"`
 	Undecided int64  `json:"undecided"` // may turn out to be no conflicts
 	Open      int64  `json:"open"`      // the target lacks them, or their newest state
@@ -125,13 +112,4 @@ type ConflictStatus struct {
 	Removed   int64  `json:"removed"`   // of somebody else, taken off the target
 	// Where the documents are kept; empty when there are none.
 	Where string `json:"where,omitempty"`
-}
-
-// ProcessStatus is what millrace itself uses.
-type ProcessStatus struct {
-	PID        int     `json:"pid"`
-	CPUSeconds float64 `json:"cpuSeconds"`
-	CPUPercent float64 `json:"cpuPercent"` // of one core, 10-second average
-	Resident   int64   `json:"residentBytes"`
-	Peak       int64   `json:"peakResidentBytes"`
 }

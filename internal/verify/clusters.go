@@ -1,4 +1,4 @@
-package job
+package verify
 
 import (
 	"context"
@@ -12,16 +12,15 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/transform"
-	"github.com/millrace/millrace/internal/verify"
 )
 
-// VerifySpec says which clusters are compared, and how. Source and Target hold
+// Spec says which clusters are compared, and how. Source and Target hold
 // secrets and are never logged.
-type VerifySpec struct {
+type Spec struct {
 	Source, Target string
 	Rules          transform.Config
 	// Method is how documents are compared; empty chooses.
-	Method verify.Method
+	Method Method
 	// IgnoreFieldOrder lets documents differ in the order of their fields.
 	IgnoreFieldOrder bool
 	// Online rechecks differences for RecheckFor, because writes go on.
@@ -32,15 +31,15 @@ type VerifySpec struct {
 	Workers, MaxDifferences int
 	// Observe, when set, gets the function that tells the progress, once the
 	// comparison begins. It is safe for concurrent use, also afterwards.
-	Observe func(stats func() verify.Stats)
+	Observe func(stats func() Stats)
 	Log     *slog.Logger
 }
 
-// Verify connects to both clusters and compares what the rules keep: the
+// Clusters connects to both clusters and compares what the rules keep: the
 // documents of every collection that either side has, and collections,
 // options, indexes and views. An error means that the comparison did not come
 // to its end; differences are in the report.
-func Verify(ctx context.Context, spec VerifySpec) (*verify.Report, error) {
+func Clusters(ctx context.Context, spec Spec) (*Report, error) {
 	rules, err := transform.New(spec.Rules)
 	if err != nil {
 		return nil, err
@@ -55,22 +54,22 @@ func Verify(ctx context.Context, spec VerifySpec) (*verify.Report, error) {
 		return nil, fmt.Errorf("target: %w", err)
 	}
 	defer dst.Close()
-	return verifyClusters(ctx, src, dst, rules, spec, verify.RecheckOptions{For: spec.RecheckFor})
+	return compareClusters(ctx, src, dst, rules, spec)
 }
 
-// verifyClusters compares open clusters. Of spec it uses the options alone.
-func verifyClusters(ctx context.Context, src, dst *mongo.Cluster, rules *transform.Set, spec VerifySpec, recheck verify.RecheckOptions) (*verify.Report, error) {
-	var pairs []verify.Pair
+// compareClusters compares open clusters. Of spec it uses the options alone.
+func compareClusters(ctx context.Context, src, dst *mongo.Cluster, rules *transform.Set, spec Spec) (*Report, error) {
+	var pairs []Pair
 	err := seenOnBoth(ctx, src, dst, func() (err error) {
-		pairs, err = verifyPairs(ctx, src, dst, rules)
+		pairs, err = listPairs(ctx, src, dst, rules)
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}
-	engine := verify.New(src, dst, verify.Options{
+	engine := New(src, dst, Options{
 		Method: spec.Method, Workers: spec.Workers, IgnoreFieldOrder: spec.IgnoreFieldOrder, CapOrder: true,
-		MaxDifferences: spec.MaxDifferences, Online: spec.Online, Recheck: recheck, Log: spec.Log,
+		MaxDifferences: spec.MaxDifferences, Online: spec.Online, Recheck: RecheckOptions{For: spec.RecheckFor}, Log: spec.Log,
 	})
 	if spec.Observe != nil {
 		spec.Observe(engine.Stats)
@@ -89,7 +88,7 @@ func verifyClusters(ctx context.Context, src, dst *mongo.Cluster, rules *transfo
 	}
 	for _, d := range diffs {
 		detail := strings.TrimPrefix(d.String(), d.NS+": "+d.What+": ")
-		report.AddSchema(verify.SchemaDifference{NS: d.NS, What: d.What, Detail: detail})
+		report.AddSchema(SchemaDifference{NS: d.NS, What: d.What, Detail: detail})
 	}
 	return report, nil
 }
@@ -99,10 +98,10 @@ func seenOnBoth(ctx context.Context, src, dst *mongo.Cluster, list func() error)
 	return src.Seen(ctx, func() error { return dst.Seen(ctx, list) })
 }
 
-// verifyPairs lists the collections of both sides: those of the source with
+// listPairs lists the collections of both sides: those of the source with
 // their names on the target, then those that the target alone has. Views hold
 // no documents; the catalogs' comparison sees them.
-func verifyPairs(ctx context.Context, src, dst *mongo.Cluster, rules *transform.Set) ([]verify.Pair, error) {
+func listPairs(ctx context.Context, src, dst *mongo.Cluster, rules *transform.Set) ([]Pair, error) {
 	var ofSource, ofTarget []schema.Collection
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
@@ -126,12 +125,12 @@ func verifyPairs(ctx context.Context, src, dst *mongo.Cluster, rules *transform.
 // name on the other side means a view or a time-series collection has nothing to
 // be paired with: that they are of different types is for the catalogs'
 // comparison to say.
-func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set) []verify.Pair {
-	var pairs []verify.Pair
+func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set) []Pair {
+	var pairs []Pair
 	source, target := virtual(ofSource), virtual(ofTarget)
 	paired := map[string]bool{}
 	for _, c := range ofSource {
-		p := verify.Pair{SourceNS: c.DataNS(), TargetNS: rules.Target(c.DataNS())}
+		p := Pair{SourceNS: c.DataNS(), TargetNS: rules.Target(c.DataNS())}
 		if c.Type == schema.TypeView || target[p.TargetNS] {
 			continue
 		}
@@ -143,7 +142,7 @@ func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set) []veri
 			continue
 		}
 		if ns, ok := rules.Source(c.DataNS()); ok && !source[ns] {
-			pairs = append(pairs, verify.Pair{SourceNS: ns, TargetNS: c.DataNS()})
+			pairs = append(pairs, Pair{SourceNS: ns, TargetNS: c.DataNS()})
 		}
 	}
 	return pairs

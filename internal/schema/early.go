@@ -1,4 +1,4 @@
-package job
+package schema
 
 import (
 	"context"
@@ -7,8 +7,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/schema"
-	"github.com/millrace/millrace/internal/state"
 )
 
 // room is what a target has for an index that is kept up while documents come.
@@ -17,20 +15,21 @@ type room struct {
 	cacheBytes int64
 }
 
-// indexEarly builds, on the empty collection, the index that is ready sooner if
-// it is kept up while the documents are copied.
-func (j *Job) indexEarly(ctx context.Context, colls []state.Mapped) error {
+// BuildEarly builds, on collections that are still empty, the index that is ready
+// sooner if it is kept up while the documents are copied. They have the target's
+// names and the source's sizes.
+func (t *Target) BuildEarly(ctx context.Context, colls []Collection) error {
 	var r room
-	if j.dst.Info.Kind == mongo.KindReplicaSet {
-		r = targetRoom(ctx, j.dst)
+	if t.c.Info.Kind == mongo.KindReplicaSet {
+		r = roomOf(ctx, t.c)
 	}
 	c, why := earlyIndex(colls, r)
 	if c == nil {
-		j.log.Info("indexes are built after the documents are copied", "why", why)
+		t.log.Info("indexes are built after the documents are copied", "why", why)
 		return nil
 	}
-	j.log.Info("the index is built before the documents are copied", "ns", c.Target, "index", c.Indexes[0].Name, "why", why)
-	return j.cat.BuildIndexes(ctx, c.Target, c.Indexes, schema.BeforeConsistent)
+	t.log.Info("the index is built before the documents are copied", "ns", c.NS, "index", c.Indexes[0].Name, "why", why)
+	return t.BuildIndexes(ctx, c.NS, c.Indexes, BeforeConsistent)
 }
 
 // earlyIndex finds the collection whose only index is better built first, or
@@ -40,20 +39,20 @@ func (j *Job) indexEarly(ctx context.Context, colls []state.Mapped) error {
 // built after, and from three indexes on, which are built side by side, built after
 // was faster (8.1 and 6.1 s with five, 13.4 and 8.4 s with ten). An index that does
 // not stay in the cache would be read from disk for each document.
-func earlyIndex(colls []state.Mapped, r room) (*state.Mapped, string) {
+func earlyIndex(colls []Collection, r room) (*Collection, string) {
 	const (
 		processors = 4 // fewer have nothing to spare while documents come
 		most       = 2. / 3
 		inCache    = 2 // documents and index, of the cache
 	)
-	var largest *state.Mapped
+	var largest *Collection
 	var work, all int64
 	for i := range colls {
 		c := &colls[i]
-		if c.Type == schema.TypeView || len(c.Indexes) == 0 {
+		if c.Type == TypeView || len(c.Indexes) == 0 {
 			continue
 		}
-		w := schema.Build{Bytes: c.Bytes, Indexes: c.Indexes}.Work()
+		w := Build{Bytes: c.Bytes, Indexes: c.Indexes}.Work()
 		if all += w; w > work {
 			largest, work = c, w
 		}
@@ -63,18 +62,18 @@ func earlyIndex(colls []state.Mapped, r room) (*state.Mapped, string) {
 		return nil, "there are none"
 	case len(largest.Indexes) > 1 || float64(work) < most*float64(all):
 		return nil, "they are built side by side, each by a processor"
-	case largest.Type != schema.TypeCollection || !schema.TakesAll(largest.Indexes[0]):
-		return nil, fmt.Sprintf("%q of %s might refuse documents that are ahead of their indexes", largest.Indexes[0].Name, largest.Target)
+	case largest.Type != TypeCollection || !TakesAll(largest.Indexes[0]):
+		return nil, fmt.Sprintf("%q of %s might refuse documents that are ahead of their indexes", largest.Indexes[0].Name, largest.NS)
 	case r.processors < processors:
 		return nil, fmt.Sprintf("the target has fewer than %d processors to spare, or does not tell", processors)
 	case largest.Bytes > r.cacheBytes/inCache:
-		return nil, fmt.Sprintf("%d MB of %s do not stay in half of the target's cache of %d MB", largest.Bytes>>20, largest.Target, r.cacheBytes>>20)
+		return nil, fmt.Sprintf("%d MB of %s do not stay in half of the target's cache of %d MB", largest.Bytes>>20, largest.NS, r.cacheBytes>>20)
 	}
 	return largest, "it is the only one of most of the data, and one build would use one of the target's processors"
 }
 
-// targetRoom asks the target's primary; what it does not tell is 0.
-func targetRoom(ctx context.Context, c *mongo.Cluster) (r room) {
+// roomOf asks the target's primary; what it does not tell is 0.
+func roomOf(ctx context.Context, c *mongo.Cluster) (r room) {
 	if raw, err := c.Command(ctx, "admin", bson.D{{Key: "hostInfo", Value: 1}}); err == nil {
 		n, _ := raw.Lookup("system", "numCores").AsInt64OK()
 		r.processors = int(n)

@@ -1,4 +1,4 @@
-package job
+package mongo
 
 import (
 	"fmt"
@@ -8,9 +8,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/tag"
 )
 
-// readPreference builds the preference of data reads from its mode and tag
+// ParseReadPreference builds the preference of data reads from its mode and tag
 // sets ("dc:east,rack:1;dc:west": sets are tried in order).
-func readPreference(mode, tags string) (*readpref.ReadPref, error) {
+func ParseReadPreference(mode, tags string) (*readpref.ReadPref, error) {
 	if mode == "" {
 		mode = "primary"
 	}

@@ -1,4 +1,4 @@
-package job
+package verify
 
 import (
 	"slices"
@@ -6,7 +6,6 @@ import (
 
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/transform"
-	"github.com/millrace/millrace/internal/verify"
 )
 
 func TestPairUp(t *testing.T) {
@@ -33,7 +32,7 @@ func TestPairUp(t *testing.T) {
 		{NS: "store.extraView", Type: schema.TypeView},
 		{NS: "crm.extra", Type: schema.TypeTimeSeries},
 	}, rules)
-	want := []verify.Pair{
+	want := []Pair{
 		{SourceNS: "shop.orders", TargetNS: "store.orders"},
 		{SourceNS: "shop.system.buckets.weather", TargetNS: "store.system.buckets.weather"},
 		{SourceNS: "shop.system.buckets.mixed", TargetNS: "store.system.buckets.mixed"},

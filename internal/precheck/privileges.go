@@ -1,4 +1,4 @@
-package job
+package precheck
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/schema"
 )
 
@@ -36,13 +35,12 @@ func systemJSActions() []string {
 	return []string{"find", "insert", "update", "remove", "bypassDocumentValidation", "listIndexes", "collStats"}
 }
 
-// The built-in roles that suffice (docs/operations.md).
-const (
-	sourceRoles = "readAnyDatabase and clusterMonitor"
-	targetRoles = "readWriteAnyDatabase, restore and clusterMonitor"
-)
-
-func rolesHint(side, roles string) string {
+// rolesHint names the built-in roles that suffice (docs/operations.md).
+func rolesHint(side string) string {
+	roles := "readAnyDatabase and clusterMonitor"
+	if side == "target" {
+		roles = "readWriteAnyDatabase, restore and clusterMonitor"
+	}
 	return fmt.Sprintf("grant the %s's user the roles %s, or exactly the actions that docs/operations.md lists", side, roles)
 }
 
@@ -78,102 +76,93 @@ const probe = "millrace-probe"
 
 // privileges checks that the users may do what the job will do.
 func (p *planner) privileges(ctx context.Context) error {
-	if err := p.sourcePrivileges(ctx); err != nil {
+	if err := p.judge(ctx, "source", p.Source, p.sourceNeeds); err != nil {
 		return err
 	}
-	return p.targetPrivileges(ctx)
+	return p.judge(ctx, "target", p.Target, p.targetNeeds)
 }
 
-func (p *planner) sourcePrivileges(ctx context.Context) error {
-	have, err := grantsOf(ctx, p.j.src)
-	if err != nil {
-		return err
-	}
-	n := &needs{have: have, seen: map[string]bool{}}
+// sourceNeeds and targetNeeds collect what is lacking for what there is, and
+// for what may be created later.
+func (p *planner) sourceNeeds(now, later *needs) {
 	// Collections are copied by UUID. Without listDatabases the server leaves
 	// out databases that the user may not read, and nobody would notice.
-	n.on(onCluster, "useUUID", "listDatabases")
-	if p.j.src.Info.Kind == mongo.KindReplicaSet {
-		n.on("local.oplog.rs", "find")
+	now.on(onCluster, "useUUID", "listDatabases")
+	if p.Source.Info.Kind == mongo.KindReplicaSet {
+		now.on("local.oplog.rs", "find")
 	}
-	later := &needs{have: have, seen: map[string]bool{}}
 	for _, c := range p.plan.Collections {
 		db, _ := mongo.SplitNS(c.Source)
-		n.on(db+"."+probe, "listCollections")
-		if c.Type != string(schema.TypeView) {
-			n.on(dataNS(c.Source, c.Type), readActions()...)
+		now.on(db+"."+probe, "listCollections")
+		if c.Type != schema.TypeView {
+			now.on(dataNS(c.Source, c.Type), readActions()...)
 		}
-		if p.j.keep(db + "." + probe) {
+		if p.Rules.Match(db + "." + probe) {
 			later.on(db+"."+probe, readActions()...)
-			p.laterSeries(later, p.j.src, db, readActions())
+			p.laterSeries(later, p.Source, db, readActions())
 		}
 	}
-	p.judge("source", sourceRoles, n, later)
-	return nil
 }
 
-func (p *planner) targetPrivileges(ctx context.Context) error {
-	have, err := grantsOf(ctx, p.j.dst)
-	if err != nil {
-		return err
-	}
-	n := &needs{have: have, seen: map[string]bool{}}
-	n.on(mongo.StateDB+".jobs", "find", "insert", "update", "remove")
-	later := &needs{have: have, seen: map[string]bool{}}
+func (p *planner) targetNeeds(now, later *needs) {
+	now.on(mongo.StateDB+".jobs", "find", "insert", "update", "remove")
 	for _, c := range p.plan.Collections {
 		db, name := mongo.SplitNS(c.Target)
-		n.on(db+"."+probe, "listCollections")
+		now.on(db+"."+probe, "listCollections")
 		switch {
-		case c.Type == string(schema.TypeView):
-			n.on(c.Target, viewActions()...)
-		case c.Type == string(schema.TypeTimeSeries):
-			n.on(c.Target, seriesActions()...)
-			n.on(dataNS(c.Target, c.Type), bucketActions()...)
+		case c.Type == schema.TypeView:
+			now.on(c.Target, viewActions()...)
+		case c.Type == schema.TypeTimeSeries:
+			now.on(c.Target, seriesActions()...)
+			now.on(dataNS(c.Target, c.Type), bucketActions()...)
 		case name == "system.js":
-			n.on(c.Target, systemJSActions()...)
+			now.on(c.Target, systemJSActions()...)
 		default:
-			n.on(c.Target, writeActions()...)
+			now.on(c.Target, writeActions()...)
 		}
-		if src, ok := p.j.rules.Source(db + "." + probe); ok && p.j.keep(src) {
+		if src, ok := p.Rules.Source(db + "." + probe); ok && p.Rules.Match(src) {
 			later.on(db+"."+probe, writeActions()...)
-			p.laterSeries(later, p.j.dst, db, bucketActions())
+			p.laterSeries(later, p.Target, db, bucketActions())
 		}
 	}
-	p.judge("target", targetRoles, n, later)
-	return nil
 }
 
 // laterSeries looks at a time-series collection that might be created.
 func (p *planner) laterSeries(later *needs, c *mongo.Cluster, db string, actions []string) {
-	if p.j.src.Info.Version.AtLeast(5, 0) && c.Info.Version.AtLeast(5, 0) {
+	if p.Source.Info.Version.AtLeast(5, 0) && c.Info.Version.AtLeast(5, 0) {
 		later.on(db+"."+mongo.BucketsPrefix+probe, actions...)
 	}
 }
 
-// judge turns what is missing into checks: for what there is a failure, for
-// what there may be a warning.
-func (p *planner) judge(side, roles string, now, later *needs) {
+// judge turns what is missing on a side into checks: for what there is a
+// failure, for what there may be a warning.
+func (p *planner) judge(ctx context.Context, side string, c *mongo.Cluster, look func(now, later *needs)) error {
+	have, err := grantsOf(ctx, c)
+	if err != nil {
+		return err
+	}
+	now, later := &needs{have: have, seen: map[string]bool{}}, &needs{have: have, seen: map[string]bool{}}
+	look(now, later)
 	switch name := side + " privileges"; {
 	case len(now.lacks) > 0:
-		p.add(precheck.Fail, name, rolesHint(side, roles), "%s", now.text())
+		p.fail(name, rolesHint(side), "%s", now.text())
 	case len(later.lacks) > 0:
-		p.add(precheck.Warn, name, rolesHint(side, roles), "enough for what there is; a collection created later could stop the job: %s", later.text())
+		p.warn(name, rolesHint(side), "enough for what there is; a collection created later could stop the job: %s", later.text())
 	default:
 		p.ok(name, "sufficient")
 	}
+	return nil
 }
 
 // unauthorized notes that a side refused even to be looked at.
 func (p *planner) unauthorized(err error) {
-	side, roles := "source", sourceRoles
-	if strings.Contains(err.Error(), p.j.dst.Address()) || strings.Contains(err.Error(), "job "+p.j.id) {
-		side, roles = "target", targetRoles
+	side := "source"
+	if strings.Contains(err.Error(), p.Target.Address()) || strings.Contains(err.Error(), "job "+p.Job) {
+		side = "target"
 	}
 	text, _, _ := strings.Cut(err.Error(), " to execute command")
-	p.add(precheck.Fail, side+" privileges", rolesHint(side, roles), "%s", text)
+	p.fail(side+" privileges", rolesHint(side), "%s", text)
 }
 
 // dataNS is the namespace that holds a collection's documents.
-func dataNS(ns, kind string) string {
-	return schema.Collection{NS: ns, Type: schema.Type(kind)}.DataNS()
-}
+func dataNS(ns string, t schema.Type) string { return schema.Collection{NS: ns, Type: t}.DataNS() }

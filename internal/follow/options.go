@@ -1,0 +1,68 @@
+// Package follow is one run of continuous replication: it leads the batches of a
+// source into a sink, from a stored position until the job is finalized or
+// something ends the run. It decides when the overlap ends, makes schema changes
+// safe against a crash, and notes positions. It knows no oplog, no copy engine and
+// no operator: the job hands in what it needs of them.
+package follow
+
+import (
+	"context"
+	"log/slog"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/progress"
+	"github.com/millrace/millrace/internal/schema"
+	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
+)
+
+// Options are what a run gets from its job.
+type Options struct {
+	Mode       state.Mode
+	OnExisting state.OnExisting
+	Rules      *transform.Set
+	Store      *state.Store
+	Target     *mongo.Cluster
+	Schema     *schema.Target // of Target
+	Letters    *deadletter.Store
+	Names      *schema.Names // as of the position to go on from
+	Progress   *progress.Progress
+	Log        *slog.Logger
+
+	// Source and Sink begin reading and writing; the options of the sink are
+	// those that the run knows.
+	Source func() stream.Source
+	Sink   func(stream.Position, mongosink.Options) *mongosink.Engine
+
+	// Newest is the source's newest position, Committed waits for one to be
+	// committed there, FindRenamed finds what a rename brought inside the filter.
+	// What they answer can no longer roll back.
+	Newest      func(context.Context) (mongo.OpTime, error)
+	Committed   func(context.Context, mongo.OpTime) (mongo.Positions, error)
+	FindRenamed func(context.Context, *stream.Change, mongo.OpTime) (schema.Collection, bool, error)
+
+	// CopyAnew copies a collection of the source, not older than a position.
+	CopyAnew func(ctx context.Context, c schema.Collection, target string, after mongo.OpTime) error
+	// CappedStarts, CopiedStarts and CopiedAt tell which events of capped
+	// collections the target has already: after a restart, after a copy, and by
+	// the UUIDs of collections that were copied.
+	CappedStarts func(ctx context.Context, job state.Job, until mongo.OpTime) (map[string]*mongosink.CappedStart, error)
+	CopiedStarts func(context.Context) (map[string]*mongosink.CappedStart, error)
+	CopiedAt     func(context.Context) (map[string]mongo.OpTime, error)
+
+	// SavePhase moves the job on, with fields that belong to the step.
+	SavePhase func(context.Context, state.Phase, ...bson.E) error
+	// Passed is told from where reading would start after a crash now.
+	Passed func(readFrom mongo.OpTime) error
+	// Final reports that the job is to be finalized; Finish does what is left of
+	// that when the target is at its last position.
+	Final  func() bool
+	Finish func(context.Context) error
+	// Unclear counts the conflicts that could not be judged in all runs.
+	Unclear *int
+}
