@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/internal/verify"
 	"github.com/millrace/millrace/test"
 )
 
