@@ -411,4 +411,3 @@ func (f *follower) startCopied(ctx context.Context, effect schema.Effect) error 
 	}
 	return err
 }
-

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -64,7 +63,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	if j.control, err = newControl(spec.Until, spec.Mode); err != nil {
 		return nil, err
 	}
-	wc, err := writeConcern(spec.WriteConcern)
+	wc, err := mongo.ParseWriteConcern(spec.WriteConcern)
 	if err != nil {
 		return nil, err
 	}
@@ -135,17 +134,6 @@ func identity(c *mongo.Cluster) string {
 		return c.Info.SetID.Hex()
 	}
 	return c.Address()
-}
-
-func writeConcern(s string) (any, error) {
-	if s == "" || s == "majority" {
-		return "majority", nil
-	}
-	n, err := strconv.Atoi(s)
-	if err != nil || n < 1 || n > 50 {
-		return nil, fmt.Errorf("--write-concern %q: want majority or a number of members from 1 to 50", s)
-	}
-	return n, nil
 }
 
 // PrecheckError says that the precheck found what forbids the job; nothing was
