@@ -68,7 +68,6 @@ func TestWriteErrorsAreClassified(t *testing.T) {
 		}
 	}
 }
-)
 
 func TestInterrupted(t *testing.T) {
 	concern, err := bson.Marshal(bson.D{{Key: "code", Value: 64}, {Key: "errmsg", Value: "timed out"}})
