@@ -7,9 +7,10 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
+	"github.com/millrace/millrace/internal/docwrite"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
-	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
 // mostDuplicates bounds the keys that one index build may stumble over, each of
@@ -40,7 +41,7 @@ func (f *follower) untangle(ctx context.Context, ic *schema.IndexConflict) error
 	if !errors.As(ic.Err, &ce) {
 		return ic
 	}
-	dup := deadletter.ParseDuplicate(ce.Raw)
+	dup := docwrite.ParseDuplicate(ce.Raw)
 	var spec bson.Raw
 	for _, s := range ic.Specs {
 		if name, _ := s.Lookup("name").StringValueOK(); name == dup.Index() {
@@ -51,7 +52,7 @@ func (f *follower) untangle(ctx context.Context, ic *schema.IndexConflict) error
 		return ic
 	}
 	const some = 100
-	docs, err := deadletter.Holders(ctx, f.Target, ic.NS, dup, spec, nil, nil, some)
+	docs, err := docwrite.Holders(ctx, f.Target, ic.NS, dup, spec, nil, nil, some)
 	if err == nil && len(docs) < 2 {
 		docs, err = f.Schema.Duplicates(ctx, ic.NS, spec)
 	}
@@ -63,7 +64,7 @@ func (f *follower) untangle(ctx context.Context, ic *schema.IndexConflict) error
 	if errors.As(err, &unclear) && *f.Unclear < mostUnclear {
 		// From the checkpoint the job first catches up with the source.
 		*f.Unclear++
-		return driver.CommandError{Message: err.Error(), Labels: []string{"RetryableWriteError"}}
+		return mongo.Retry("it will be clearer after the checkpoint", err, "")
 	}
 	return err
 }

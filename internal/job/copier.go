@@ -10,7 +10,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/copy"
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/schema"
@@ -279,7 +281,7 @@ func (c *copier) refused(at mongo.OpTime) func(context.Context, copy.Refusal) (b
 			}
 			l.State, l.Cause = deadletter.Open, deadletter.CauseRefused
 		} else {
-			l.Index = deadletter.ParseDuplicate(r.Raw).Index()
+			l.Index = docwrite.ParseDuplicate(r.Raw).Index()
 			if stop && c.letters.Stats().Undecided >= mostUndecided {
 				return false, nil
 			}
@@ -289,8 +291,7 @@ func (c *copier) refused(at mongo.OpTime) func(context.Context, copy.Refusal) (b
 			return false, err
 		}
 		if isNew {
-			id := bson.RawValue{Type: bson.Type(r.ID.Type), Value: r.ID.Data}
-			c.log.Warn("the target refuses a document; it is set aside", "ns", l.NS, "_id", id.String(), "index", l.Index, "reason", r.Message,
+			c.log.Warn("the target refuses a document; it is set aside", "ns", l.NS, "_id", bsonraw.IDText(r.ID), "index", l.Index, "reason", r.Message,
 				"in", mongo.StateDB+"."+deadletter.Collection)
 		}
 		return true, nil

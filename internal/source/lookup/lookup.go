@@ -7,8 +7,8 @@ import (
 	"context"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
@@ -20,7 +20,7 @@ func Has(ctx context.Context, c *mongo.Cluster, db string, uuid bson.Binary, ids
 	has := make([]bool, len(ids))
 	where := map[string]int{}
 	for i, id := range ids {
-		where[idKey(id)] = i
+		where[delta.KeyOf(bsonraw.FromRaw(id))] = i
 	}
 	conn, err := c.Pool.Checkout(ctx, wire.Primary())
 	if err != nil {
@@ -44,7 +44,7 @@ func Has(ctx context.Context, c *mongo.Cluster, db string, uuid bson.Binary, ids
 			return nil, err
 		}
 		err = b.Each(func(doc []byte) error {
-			if i, ok := where[idKey(bson.Raw(doc).Lookup("_id"))]; ok {
+			if i, ok := where[delta.KeyOf(bsonraw.IDOf(doc))]; ok {
 				has[i] = true
 			}
 			return nil
@@ -53,8 +53,4 @@ func Has(ctx context.Context, c *mongo.Cluster, db string, uuid bson.Binary, ids
 			return has, err
 		}
 	}
-}
-
-func idKey(id bson.RawValue) string {
-	return string(delta.AppendKey(nil, bsoncore.Value{Type: bsoncore.Type(id.Type), Data: id.Value}))
 }
