@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/progress"
+	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
@@ -39,7 +40,7 @@ type Job struct {
 
 	progress *progress.Progress
 	control  *control
-	patience *patience
+	patience *retry.Patience
 	lease    *lease
 	copier   *copier
 	spooler  *spooler
@@ -84,7 +85,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	j.cat = schema.NewTarget(j.dst, schema.TargetOptions{Job: j.id, Log: j.log, SameTerm: j.store.SameTerm})
 	j.progress = progress.New(progress.Options{Job: j.id, Source: j.src.Address(), Target: j.dst.Address(),
 		Now: spec.Now, Usage: spec.Usage, ReadFrom: oplog.ReadFrom})
-	j.patience = &patience{log: j.log, progress: j.progress}
+	j.patience = &retry.Patience{Waiting: j.waiting}
 	j.copier, j.spooler = &copier{Job: j}, newSpooler(j)
 	return j, nil
 }
@@ -136,16 +137,6 @@ func identity(c *mongo.Cluster) string {
 	return c.Address()
 }
 
-// PrecheckError says that the precheck found what forbids the job; nothing was
-// written.
-type PrecheckError struct{ Plan *Plan }
-
-// Error names the checks that failed.
-func (e *PrecheckError) Error() string { return e.Unwrap().Error() }
-
-// Unwrap is the plan's own error, with its hint.
-func (e *PrecheckError) Unwrap() error { return e.Plan.Checks.Err() }
-
 // Plan reads both sides and says what Run would do and what stands in its way.
 // Nothing is written. An error means that a side could not be read at all, or
 // not for a minute.
@@ -155,7 +146,7 @@ func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 		AllowDowngrade: j.spec.AllowDowngrade, WarnWindow: j.spec.WarnWindow, MaySpool: j.spooler.mayHold,
 		ReadFrom: func(job state.Job) (mongo.OpTime, error) { return oplog.ReadFrom(positionOf(job)) }}
 	j.plan = nil
-	err = j.patience.try(ctx, time.Minute, func() (err error) {
+	err = j.patience.Try(ctx, time.Minute, func() (err error) {
 		plan, err = precheck.Make(ctx, in)
 		return err
 	})

@@ -46,7 +46,7 @@ func (j *Job) Run(ctx context.Context) (err error) {
 		}
 	}
 	// Restarted amid a failure, it waits for its end as one that runs does.
-	if err := j.patience.try(ctx, j.spec.GiveUpAfter, func() error { return j.lease.take(ctx) }); err != nil {
+	if err := j.patience.Try(ctx, j.spec.GiveUpAfter, func() error { return j.lease.take(ctx) }); err != nil {
 		return err
 	}
 	g, gctx := errgroup.WithContext(ctx)
@@ -72,7 +72,7 @@ func (j *Job) Run(ctx context.Context) (err error) {
 // phases runs the job's phases from the checkpoint, again after each failure
 // that passes by itself.
 func (j *Job) phases(ctx context.Context) error {
-	return j.patience.try(ctx, j.spec.GiveUpAfter, func() error {
+	return j.patience.Try(ctx, j.spec.GiveUpAfter, func() error {
 		for {
 			err := j.pausePoint(ctx)
 			if err == nil {
@@ -83,6 +83,17 @@ func (j *Job) phases(ctx context.Context) error {
 			}
 		}
 	})
+}
+
+// waiting says that a failure has to pass, or none any more.
+func (j *Job) waiting(failure error, pause time.Duration) {
+	if failure == nil {
+		j.progress.Wait("")
+		return
+	}
+	j.progress.CountError("retry")
+	j.progress.Wait("a failure to pass: " + failure.Error())
+	j.log.Warn("interrupted; trying again from the last checkpoint", "error", failure, "retryIn", pause)
 }
 
 // pausePoint records a pause and waits for its end.
@@ -125,7 +136,7 @@ func (j *Job) attempt(ctx context.Context) error {
 	if _, err := j.src.Positions(ctx); err != nil {
 		return causeOr(ctx, err)
 	}
-	j.patience.worked()
+	j.patience.Worked()
 	defer j.spooler.begin(ctx, job)()
 	for {
 		err = j.step(ctx, job)

@@ -27,6 +27,7 @@ type (
 	Phase      = state.Phase
 
 	Plan             = precheck.Plan
+	PrecheckError    = precheck.Error
 	Status           = progress.Status
 	LoadStatus       = progress.Load
 	CopyStatus       = progress.Copy

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/source/spool"
 	"github.com/millrace/millrace/internal/state"
@@ -162,7 +163,7 @@ func (p *spooler) run(ctx context.Context, job state.Job) error {
 // that passes by itself. A full disk is one: room may be made on it.
 func (p *spooler) fill(ctx context.Context, from mongo.OpTime, s *spool.Spool) error {
 	src := oplog.New(p.j.src, oplog.Options{Log: p.j.log})
-	for backoff := newBackoff(); ; {
+	for backoff := (retry.Backoff{}); ; {
 		err := src.Fill(ctx, from, s)
 		full := errors.Is(err, spool.ErrNoSpace)
 		if ctx.Err() != nil || !full && mongo.Classify(err) != mongo.ClassRetry {
@@ -174,7 +175,7 @@ func (p *spooler) fill(ctx context.Context, from mongo.OpTime, s *spool.Spool) e
 			p.j.log.Debug("filling the spool was interrupted", "error", err)
 		}
 		select {
-		case <-time.After(backoff.next()):
+		case <-time.After(backoff.Next()):
 		case <-ctx.Done():
 			return s.Sync()
 		}

@@ -41,6 +41,15 @@ type Collection struct {
 	Indexes int         `json:"indexes"`
 }
 
+// Error says that the precheck found what forbids the job; nothing was written.
+type Error struct{ Plan *Plan }
+
+// Error names the checks that failed.
+func (e *Error) Error() string { return e.Unwrap().Error() }
+
+// Unwrap is the plan's own error, with its hint.
+func (e *Error) Unwrap() error { return e.Plan.Checks.Err() }
+
 // Input is what a plan is made from.
 type Input struct {
 	Job            string
