@@ -26,7 +26,7 @@ type Options struct {
 	Mode       state.Mode
 	OnExisting state.OnExisting
 	Rules      *transform.Set
-	Store      *state.Store
+	Store      state.Store
 	Target     *mongo.Cluster
 	Schema     *schema.Target // of Target
 	Letters    *deadletter.Store

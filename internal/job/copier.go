@@ -214,11 +214,11 @@ func (c *copier) deferTTL(ctx context.Context) error {
 	if c.ttlDeferred || !c.lease.resumed && c.spec.Mode != ModeIncremental {
 		return nil
 	}
-	names, err := c.store.LoadNames(ctx)
+	catalog, err := c.store.LoadCatalog(ctx)
 	if err != nil {
 		return err
 	}
-	if err := c.cat.HoldTTL(ctx, names.Targets()); err != nil {
+	if err := c.cat.HoldTTL(ctx, state.Names(catalog).Targets()); err != nil {
 		return err
 	}
 	c.ttlDeferred = true
@@ -330,8 +330,8 @@ func (c *copier) buildIndexes(ctx context.Context) error {
 
 // finishAlone ends the job of a standalone source, which has no oplog. What the
 // copy has set aside is judged: no changes follow that could decide it.
-func (c *copier) finishAlone(ctx context.Context) (err error) {
-	if c.names, err = c.store.LoadNames(ctx); err != nil {
+func (c *copier) finishAlone(ctx context.Context) error {
+	if err := c.loadNames(ctx); err != nil {
 		return err
 	}
 	if err := c.sink(stream.Position{}, mongosink.Options{}).Conclude(ctx); err != nil {
@@ -344,7 +344,7 @@ func (c *copier) finishAlone(ctx context.Context) (err error) {
 }
 
 // sliceStore is the copy engine's store in the job's checkpoint.
-type sliceStore struct{ s *state.Store }
+type sliceStore struct{ s state.Store }
 
 func (s sliceStore) SameTerm(term int64) error { return s.s.SameTerm(term) }
 

@@ -30,7 +30,7 @@ type Job struct {
 	src     *mongo.Cluster
 	dst     *mongo.Cluster
 	rules   *transform.Set
-	store   *state.Store
+	store   state.Store
 	cat     *schema.Target
 	txn     *mongo.Transactions // on the target
 	letters *deadletter.Store   // the documents that the target refuses
@@ -75,7 +75,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 		j.id = jobID(j.src, j.dst, j.rules)
 	}
 	j.lease = &lease{Job: j, run: state.NewRun(), restart: spec.Restart}
-	j.store = state.Open(j.dst, j.id, j.lease.run, wc)
+	j.store = state.Open(j.dst, state.Options{Job: j.id, Run: j.lease.run, Write: wc, EndOthers: j.lease.endOthers})
 	j.dst.Pool.SetGuard(j.store.Owned)
 	if j.txn, err = j.dst.NewTransactions(); err != nil {
 		j.Close()

@@ -62,7 +62,7 @@ func (l *lease) newJob() state.Job {
 // begin starts an attempt: nothing that an earlier one sent to the target runs
 // there or arrives any more when it returns.
 func (l *lease) begin(ctx context.Context) (state.Job, error) {
-	job, err := l.store.Begin(ctx, l.endOthers)
+	job, err := l.store.Begin(ctx)
 	if err != nil {
 		return job, err
 	}

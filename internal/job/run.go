@@ -217,17 +217,17 @@ func (j *Job) savePhase(ctx context.Context, p Phase, set ...bson.E) error {
 }
 
 // follow replicates changes until the job is finalized.
-func (j *Job) follow(ctx context.Context, job state.Job) (err error) {
+func (j *Job) follow(ctx context.Context, job state.Job) error {
 	if job.Phase == PhaseFinalizing { // the wish survives a restart
 		j.control.wantFinal()
 	}
-	if j.names, err = j.store.LoadNames(ctx); err != nil {
+	if err := j.loadNames(ctx); err != nil {
 		return err
 	}
 	if err := j.copier.deferTTL(ctx); err != nil {
 		return err
 	}
-	err = follow.Run(ctx, job, positionOf(job), follow.Options{
+	err := follow.Run(ctx, job, positionOf(job), follow.Options{
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Rules: j.rules, Store: j.store, Target: j.dst, Schema: j.cat,
 		Letters: j.letters, Names: j.names, Progress: j.progress, Log: j.log,
 		Source: j.changes, Sink: j.sink, Newest: j.newest, Committed: j.committed, FindRenamed: j.findRenamed,
@@ -239,6 +239,14 @@ func (j *Job) follow(ctx context.Context, job state.Job) (err error) {
 		return err
 	}
 	return errFinished
+}
+
+// loadNames reads which namespaces of the source the job has on the target, at
+// the position from which it goes on.
+func (j *Job) loadNames(ctx context.Context) error {
+	catalog, err := j.store.LoadCatalog(ctx)
+	j.names = state.Names(catalog)
+	return err
 }
 
 // changes are the source's, from the spool as far as it has them.

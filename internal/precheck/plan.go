@@ -55,7 +55,7 @@ type Input struct {
 	Job            string
 	Source, Target *mongo.Cluster
 	Rules          *transform.Set
-	Store          *state.Store   // what is stored of the job
+	Store          state.Store    // what is stored of the job
 	Schema         *schema.Target // the target's collections
 
 	Mode                    state.Mode
