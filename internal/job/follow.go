@@ -71,7 +71,7 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 	failpoint.Hit("window.after")
 	f.eng = j.newApply(pos, mongosink.Options{Schema: f.schema, WindowEnd: f.windowEnd, Overlap: job.Consistent, CappedStarts: capped,
 		Refused: places(job.Refused), Skipped: places(skipped)})
-	f.src = oplog.New(j.src, oplog.Options{Keep: j.keep, Log: j.log, Spool: j.spooler.handOver(), Drained: j.spooler.stop})
+	f.src = oplog.New(j.src, oplog.Options{Keep: j.keep, Log: j.log, Spool: j.spooler})
 	j.progress.setFollow(f.eng, f.src)
 	return f.run(ctx, pos)
 }
@@ -261,7 +261,7 @@ func (f *follower) save(ctx context.Context) error {
 		return err
 	}
 	f.saved = pos
-	return f.j.spooler.passed(f.j.progress.setApplied(pos))
+	return f.j.spooler.Passed(f.j.progress.setApplied(pos))
 }
 
 // positionOf is where the job stands.

@@ -19,7 +19,7 @@ import (
 type fetcher struct {
 	cluster *mongo.Cluster
 	conn    *wire.Conn
-	spool   *spool.Spool // nil is none
+	spool   *Spooler     // nil is none
 	record  spool.Record // the one read last
 }
 
@@ -33,7 +33,7 @@ func (f *fetcher) close() {
 // entry reads the entry at a position. With bare set only what links a
 // transaction's entries is read.
 func (f *fetcher) entry(ctx context.Context, at mongo.OpTime, bare bool) (entry, error) {
-	if e, found, err := f.spooled(at); found || err != nil {
+	if e, found, err := f.fromSpool(at); found || err != nil {
 		return e, err
 	}
 	if f.conn == nil {

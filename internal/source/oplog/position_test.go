@@ -29,7 +29,7 @@ func TestStartPositions(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	end := insert(3)
-	oldest, _, err := c.OplogWindow(t.Context())
+	oldest, _, err := Window(t.Context(), c)
 	ok(t, err)
 	shift := func(p mongo.OpTime, sec, inc int, term int64) mongo.OpTime {
 		p.TS.T, p.TS.I, p.Term = uint32(int(p.TS.T)+sec), uint32(int(p.TS.I)+inc), term
@@ -152,7 +152,7 @@ func TestOplogRollsOver(t *testing.T) {
 					return err
 				}
 			}
-			oldest, _, err := c.OplogWindow(ctx)
+			oldest, _, err := Window(ctx, c)
 			if err != nil {
 				return err
 			}
