@@ -223,8 +223,12 @@ func (c *Cluster) Positions(ctx context.Context) (Positions, error) {
 	if err != nil {
 		return Positions{}, fmt.Errorf("read replication position of %s: %w", c.Address(), err)
 	}
+	return h.positions(), nil
+}
+
+func (h *hello) positions() Positions {
 	lw := h.LastWrite
-	return Positions{Last: lw.OpTime, Majority: lw.MajorityOpTime, LastDate: lw.LastWriteDate, Now: h.LocalTime}, nil
+	return Positions{Last: lw.OpTime, Majority: lw.MajorityOpTime, LastDate: lw.LastWriteDate, Now: h.LocalTime}
 }
 
 // Redact removes user and password from a connection string. When it cannot

@@ -34,6 +34,9 @@ type Event struct {
 	Kind Kind
 	Form delta.Kind // of Update and Upsert: delta.Diff or delta.Modifiers
 	NS   string     // the source's, such as "db.coll" or "db.system.buckets.x"
+	// Target is the namespace's name on the target, which package transform gives
+	// it. A SchemaChange has none: it is in the source's terms.
+	Target string
 	UUID *[16]byte  // of the collection; nil where the source does not tell
 	Key  Key        // unset for SchemaChange
 	Doc  bson.Raw
