@@ -71,18 +71,28 @@ func looks(t *testing.T, p *program) {
 		t.Errorf("three events from the beginning: %q", got)
 	}
 
-	out := run("slices")
-	if !strings.Contains(out, "existing.orders") && !strings.Contains(out, "store.orders") || !strings.Contains(out, "done") {
+	if code, _, stderr := p.run("debug", "job"); code != exitUsage || !strings.Contains(stderr, "several jobs") {
+		t.Errorf("which job: %d, %s", code, stderr)
+	}
+	var known struct {
+		ID string `bson:"_id"`
+	}
+	jobs := connect(t, p.target).Database("millrace").Collection("jobs")
+	if err := jobs.FindOne(t.Context(), bson.D{{Key: "rules", Value: bson.D{{Key: "$regex", Value: "shop"}}}}).Decode(&known); err != nil {
+		t.Fatal(err)
+	}
+	out := run("slices", "--job", known.ID)
+	if !strings.Contains(out, "store.orders") || !strings.Contains(out, "done") {
 		t.Errorf("slices:\n%s", out)
 	}
-	out = run("job")
+	out = run("job", "--job", known.ID)
 	for _, want := range []string{"finalized", "include shop.*; rename shop=store", "applied", "behind the source", "reach"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("job: no %q in\n%s", want, out)
 		}
 	}
 	var doc struct{ Phase, Rules string }
-	if err := json.Unmarshal([]byte(run("job", "--output=json")), &doc); err != nil || doc.Phase != "finalized" || doc.Rules == "" {
+	if err := json.Unmarshal([]byte(run("job", "--output=json", "--job", known.ID)), &doc); err != nil || doc.Phase != "finalized" || doc.Rules == "" {
 		t.Errorf("job as JSON: %+v, %v", doc, err)
 	}
 	for _, wrong := range [][]string{{"oplog", "--from=then"}, {"oplog", "--include=.x"}, {"job", "--output=xml"}} {
