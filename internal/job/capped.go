@@ -13,8 +13,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
@@ -109,7 +109,7 @@ type cappedSeen struct {
 
 type cappedEvent struct {
 	kind stream.Kind
-	id   bson.RawValue
+	id   bsonraw.ID
 	doc  bson.Raw // of an insert or replacement; of an update what it changes
 }
 
@@ -185,7 +185,7 @@ func (l *cappedLook) through(ctx context.Context, from, until mongo.OpTime) erro
 }
 
 func (c *cappedSeen) add(ev *stream.Event) {
-	id := bson.RawValue{Type: bson.Type(ev.Key.ID.Type), Value: slices.Clone(ev.Key.ID.Data)}
+	id := bsonraw.ID{Type: ev.Key.ID.Type, Data: slices.Clone(ev.Key.ID.Data)}
 	c.events = append(c.events, cappedEvent{kind: ev.Kind, id: id, doc: slices.Clone(ev.Doc)})
 	if ev.Kind == stream.Insert {
 		c.inserts++
@@ -259,7 +259,7 @@ func (c *cappedSeen) applied(ctx context.Context, j *Job) (n int, err error) {
 	for i, ev := range c.events {
 		switch id := keyOf(ev.id); ev.kind {
 		case stream.Insert:
-			if !j.letters.Disputed(c.target, bsoncore.Value{Type: bsoncore.Type(ev.id.Type), Data: ev.id.Value}) {
+			if !j.letters.Disputed(c.target, ev.id) {
 				r.insert(id, ev.doc)
 			}
 		case stream.Update, stream.Replace:
@@ -296,7 +296,7 @@ func (c *cappedSeen) repair(ctx context.Context, j *Job, doc bson.Raw) error {
 
 // keyOf is a value as the server has it, byte by byte: entries name documents by
 // the very _id that they have.
-func keyOf(v bson.RawValue) string { return string(byte(v.Type)) + string(v.Value) }
+func keyOf(id bsonraw.ID) string { return string(byte(id.Type)) + string(id.Data) }
 
 // held reads what matters of the collection: as many of the newest documents as
 // were inserted since, and of the others those that were changed.
@@ -317,7 +317,7 @@ func (c *cappedSeen) held(ctx context.Context, j *Job) (heldDocs, error) {
 	var ids bson.A
 	for i, ev := range c.events {
 		if _, ok := h.docs[keyOf(ev.id)]; !ok {
-			ids = append(ids, ev.id)
+			ids = append(ids, bsonraw.RawValue(ev.id))
 		}
 		if len(ids) < some && i < len(c.events)-1 || len(ids) == 0 {
 			continue
@@ -350,7 +350,7 @@ func (h *heldDocs) read(ctx context.Context, coll *driver.Collection, filter bso
 			d.place = h.n
 			h.n++
 		}
-		id := keyOf(d.doc.Lookup("_id"))
+		id := keyOf(bsonraw.IDOf(d.doc))
 		if _, ok := h.docs[id]; !ok { // not one equal to another under a collation
 			h.docs[id] = d
 		}

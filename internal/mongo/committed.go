@@ -8,14 +8,10 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
 )
 
 // commitPoll is the pause between looks at the majority position.
 const commitPoll = 10 * time.Millisecond
-
-// codeElection is the server's PrimarySteppedDown: it passes by itself.
-const codeElection = 189
 
 // Reached waits until the primary knows that a position is majority-committed,
 // and tells where it stands then.
@@ -87,8 +83,7 @@ func (c *Cluster) poll(ctx context.Context, enough func(*hello) bool) (h hello, 
 }
 
 func (c *Cluster) elected(before, now int64) error {
-	return driver.CommandError{Code: codeElection, Name: "PrimarySteppedDown",
-		Message: fmt.Sprintf("%s has elected another primary (term %d, before %d)", c.Address(), now, before)}
+	return Retry(fmt.Sprintf("%s has elected another primary (term %d, before %d)", c.Address(), now, before), nil, "")
 }
 
 // Seen runs look, which asks the primary by c.Client, and waits until all that it
