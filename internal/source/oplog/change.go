@@ -25,10 +25,10 @@ func parseChange(db string, ui []byte, o bson.Raw) (*stream.Change, error) {
 	if len(rest) == 0 {
 		return nil, fmt.Errorf("command on database %s: no command", db)
 	}
-	cmd, _, _ := next(rest)
+	cmd, _, _ := bsonraw.Next(rest)
 	ch, err := readChange(db, cmd, o)
 	if err != nil {
-		return nil, fmt.Errorf("command %s on database %s: %w", cmd.key, db, err)
+		return nil, fmt.Errorf("command %s on database %s: %w", cmd.Name, db, err)
 	}
 	if ch != nil && ui != nil {
 		ch.UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: ui}
@@ -36,8 +36,8 @@ func parseChange(db string, ui []byte, o bson.Raw) (*stream.Change, error) {
 	return ch, nil
 }
 
-func readChange(db string, cmd element, o bson.Raw) (*stream.Change, error) {
-	switch string(cmd.key) {
+func readChange(db string, cmd bsonraw.Element, o bson.Raw) (*stream.Change, error) {
+	switch string(cmd.Name) {
 	case "startIndexBuild", "abortIndexBuild", "dbCheck":
 		return nil, nil
 	case "dropDatabase":
@@ -54,7 +54,7 @@ func readChange(db string, cmd element, o bson.Raw) (*stream.Change, error) {
 		ch.NS, ch.Buckets = db+"."+series, true
 	}
 	var err error
-	switch string(cmd.key) {
+	switch string(cmd.Name) {
 	case "create":
 		ch.Kind = stream.ChangeCreate
 		ch.Options, err = createdOptions(o, ch.Buckets)
@@ -98,16 +98,16 @@ func createdOptions(o bson.Raw, buckets bool) (bson.Raw, error) {
 	if !buckets {
 		return without(o, "create", "idIndex"), nil
 	}
-	if field(o, "timeseries").typ == 0 {
+	if field(o, "timeseries").Type == 0 {
 		return nil, errors.New("a system.buckets collection without time-series options")
 	}
 	// The server adds these to buckets by itself.
 	return without(o, "create", "idIndex", "validator", "clusteredIndex"), nil
 }
 
-func readRename(cmd element, o bson.Raw) (*stream.Change, error) {
+func readRename(cmd bsonraw.Element, o bson.Raw) (*stream.Change, error) {
 	from, to := str(cmd), str(field(o, "to"))
-	if cmd.typ != bson.TypeString || to == "" {
+	if cmd.Type != bson.TypeString || to == "" {
 		return nil, errors.New("malformed rename")
 	}
 	for _, ns := range []string{from, to} {
@@ -117,14 +117,14 @@ func readRename(cmd element, o bson.Raw) (*stream.Change, error) {
 	}
 	// dropTarget is the UUID of what gets dropped, or a boolean in old entries.
 	drop := field(o, "dropTarget")
-	return &stream.Change{Kind: stream.ChangeRename, NS: from, To: to, DropTarget: drop.typ == bson.TypeBinary || truth(drop)}, nil
+	return &stream.Change{Kind: stream.ChangeRename, NS: from, To: to, DropTarget: drop.Type == bson.TypeBinary || truth(drop)}, nil
 }
 
-func builtIndexes(list element) (out []stream.Index, err error) {
-	if list.typ != bson.TypeArray {
+func builtIndexes(list bsonraw.Element) (out []stream.Index, err error) {
+	if list.Type != bson.TypeArray {
 		return nil, errors.New("no indexes")
 	}
-	for _, f := range elements(list.val) {
+	for _, f := range elements(list.Value) {
 		spec, ok := document(f)
 		if !ok {
 			return nil, errors.New("malformed indexes")
@@ -135,13 +135,13 @@ func builtIndexes(list element) (out []stream.Index, err error) {
 }
 
 // droppedIndexes reads a name or an array of names.
-func droppedIndexes(list element) (out []stream.Index, err error) {
-	names := []element{list}
-	if list.typ == bson.TypeArray {
-		names = elements(list.val)
+func droppedIndexes(list bsonraw.Element) (out []stream.Index, err error) {
+	names := []bsonraw.Element{list}
+	if list.Type == bson.TypeArray {
+		names = elements(list.Value)
 	}
 	for _, f := range names {
-		if f.typ != bson.TypeString || str(f) == "" && list.typ != bson.TypeArray {
+		if f.Type != bson.TypeString || str(f) == "" && list.Type != bson.TypeArray {
 			return nil, errors.New("no index name")
 		}
 		out = append(out, stream.Index{Name: str(f)})
@@ -186,11 +186,11 @@ func parseViewWrite(op, db string, o, o2 bson.Raw) (*stream.Change, error) {
 
 // The following read valid documents.
 
-func elements(doc []byte) (out []element) {
+func elements(doc []byte) (out []bsonraw.Element) {
 	rest, ok := bsonraw.Body(doc)
 	for ok && len(rest) > 0 {
-		var f element
-		if f, rest, ok = next(rest); ok {
+		var f bsonraw.Element
+		if f, rest, ok = bsonraw.Next(rest); ok {
 			out = append(out, f)
 		}
 	}
@@ -198,17 +198,17 @@ func elements(doc []byte) (out []element) {
 }
 
 // field finds a field; its type is 0 if there is none.
-func field(doc bson.Raw, name string) element {
+func field(doc bson.Raw, name string) bsonraw.Element {
 	for _, f := range elements(doc) {
-		if string(f.key) == name {
+		if string(f.Name) == name {
 			return f
 		}
 	}
-	return element{}
+	return bsonraw.Element{}
 }
 
 // str is a string's text, "" of anything else.
-func str(f element) string {
+func str(f bsonraw.Element) string {
 	s, _ := text(f)
 	return string(s)
 }
@@ -217,8 +217,8 @@ func str(f element) string {
 func without(doc bson.Raw, names ...string) bson.Raw {
 	i, out := bsoncore.AppendDocumentStart(nil)
 	for _, f := range elements(doc) {
-		if !slices.Contains(names, string(f.key)) {
-			out = append(bsoncore.AppendHeader(out, bsoncore.Type(f.typ), string(f.key)), f.val...)
+		if !slices.Contains(names, string(f.Name)) {
+			out = append(bsoncore.AppendHeader(out, bsoncore.Type(f.Type), string(f.Name)), f.Value...)
 		}
 	}
 	out, _ = bsoncore.AppendDocumentEnd(out, i) // it fails for an index out of range only

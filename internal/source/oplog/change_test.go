@@ -19,7 +19,7 @@ func js(t testing.TB, text string) bson.Raw {
 	return raw(t, d)
 }
 
-func has(doc bson.Raw, name string) bool { return field(doc, name).typ != 0 }
+func has(doc bson.Raw, name string) bool { return field(doc, name).Type != 0 }
 
 // TestParseChange: commands as mongod writes them.
 func TestParseChange(t *testing.T) {

@@ -125,11 +125,11 @@ func wholeDocument(e *entry) bson.Raw {
 
 // nextOperation cuts the first operation off the elements of an applyOps array.
 func (e *entry) nextOperation(rest []byte) (size int, after []byte, err error) {
-	f, after, ok := next(rest)
-	if !ok || f.typ != bson.TypeEmbeddedDocument {
+	f, after, ok := bsonraw.Next(rest)
+	if !ok || f.Type != bson.TypeEmbeddedDocument {
 		return 0, nil, fmt.Errorf("%w: applyOps holds something else than operations", errMalformed)
 	}
-	return len(f.val), after, e.parse(f.val)
+	return len(f.Value), after, e.parse(f.Value)
 }
 
 // operations are the elements of an applyOps array at a depth of nesting.
