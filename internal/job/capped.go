@@ -240,9 +240,8 @@ func (l *cappedLook) made(ctx context.Context, ch *stream.Change, from bool, at 
 	case ch.Kind != stream.ChangeRename || from || !l.j.keep(ch.NS):
 		return false, nil
 	}
-	db, name := mongo.SplitNS(l.j.rules.Target(ch.NS))
-	specs, err := l.j.dst.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: name}})
-	return err == nil && len(specs) == 0, err
+	there, err := l.j.cat.Has(ctx, l.j.rules.Target(ch.NS))
+	return err == nil && !there, err
 }
 
 // applied finds how many of the events the target has.
@@ -250,7 +249,7 @@ func (c *cappedSeen) applied(ctx context.Context, j *Job) (n int, err error) {
 	if len(c.events) == 0 {
 		return 0, nil
 	}
-	target, err := c.held(ctx, j)
+	target, err := c.onTarget(ctx, j)
 	if err != nil {
 		return 0, fmt.Errorf("read %s on the target: %w", c.target, err)
 	}
@@ -298,10 +297,10 @@ func (c *cappedSeen) repair(ctx context.Context, j *Job, doc bson.Raw) error {
 // the very _id that they have.
 func keyOf(id bsonraw.ID) string { return string(byte(id.Type)) + string(id.Data) }
 
-// held reads what matters of the collection: as many of the newest documents as
+// onTarget reads what matters of the collection: as many of the newest documents as
 // were inserted since, and of the others those that were changed.
-func (c *cappedSeen) held(ctx context.Context, j *Job) (heldDocs, error) {
-	h := heldDocs{docs: map[string]heldDoc{}}
+func (c *cappedSeen) onTarget(ctx context.Context, j *Job) (targetDocs, error) {
+	h := targetDocs{docs: map[string]targetDoc{}}
 	db, name := mongo.SplitNS(c.target)
 	coll := j.dst.Client.Database(db).Collection(name)
 	newest := options.Find().SetSort(bson.D{{Key: "$natural", Value: -1}}).SetLimit(c.inserts + 1)
@@ -332,7 +331,7 @@ func (c *cappedSeen) held(ctx context.Context, j *Job) (heldDocs, error) {
 
 // read takes in documents, the newest first or, without options, those that
 // stand before the newest, and reports that all of them had room.
-func (h *heldDocs) read(ctx context.Context, coll *driver.Collection, filter bson.D, newest *options.FindOptionsBuilder, room int) (bool, error) {
+func (h *targetDocs) read(ctx context.Context, coll *driver.Collection, filter bson.D, newest *options.FindOptionsBuilder, room int) (bool, error) {
 	o := options.Find()
 	if newest != nil {
 		o = newest
@@ -345,7 +344,7 @@ func (h *heldDocs) read(ctx context.Context, coll *driver.Collection, filter bso
 		if room -= len(cur.Current); room < 0 {
 			return false, cur.Close(ctx)
 		}
-		d := heldDoc{doc: bytes.Clone(cur.Current), place: far}
+		d := targetDoc{doc: bytes.Clone(cur.Current), place: far}
 		if newest != nil {
 			d.place = h.n
 			h.n++

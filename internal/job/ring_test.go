@@ -128,13 +128,13 @@ func found(events []modelEvent, there []bson.Raw, l limit, whole bool) (n int) {
 			inserts++
 		}
 	}
-	h := heldDocs{docs: map[string]heldDoc{}, n: len(there), whole: whole || len(there) <= inserts}
+	h := targetDocs{docs: map[string]targetDoc{}, n: len(there), whole: whole || len(there) <= inserts}
 	for i, d := range there {
 		place := len(there) - 1 - i
 		if !h.whole && place > inserts {
 			place = far
 		}
-		h.docs[keyOf(bsonraw.IDOf(d))] = heldDoc{doc: d, place: place}
+		h.docs[keyOf(bsonraw.IDOf(d))] = targetDoc{doc: d, place: place}
 	}
 	r := newRing(h, l)
 	for i, e := range events {

@@ -199,12 +199,8 @@ func elements(doc []byte) (out []bsonraw.Element) {
 
 // field finds a field; its type is 0 if there is none.
 func field(doc bson.Raw, name string) bsonraw.Element {
-	for _, f := range elements(doc) {
-		if string(f.Name) == name {
-			return f
-		}
-	}
-	return bsonraw.Element{}
+	f, _ := bsonraw.Field(doc, name)
+	return f
 }
 
 // str is a string's text, "" of anything else.

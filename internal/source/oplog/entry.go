@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
@@ -136,18 +135,6 @@ func opTime(f bsonraw.Element) (o mongo.OpTime, ok bool) {
 		}
 	}
 	return o, ok
-}
-
-// id finds _id in a document; the zero value means that it has none.
-func id(doc bson.Raw) (bsoncore.Value, bool) {
-	rest, ok := bsonraw.Body(doc)
-	for ok && len(rest) > 0 {
-		var f bsonraw.Element
-		if f, rest, ok = bsonraw.Next(rest); ok && string(f.Name) == "_id" {
-			return bsoncore.Value{Type: bsoncore.Type(f.Type), Data: f.Value}, true
-		}
-	}
-	return bsoncore.Value{}, ok
 }
 
 // command is what an entry's o says when op is c, as far as transactions go.

@@ -69,8 +69,7 @@ func (in *interpreter) document(ev *stream.Event, e *entry, info *nsInfo) error 
 	if key == nil || e.o == nil {
 		return fmt.Errorf("%w: no document or no _id", errMalformed)
 	}
-	var ok bool
-	if ev.Key.ID, ok = id(key); !ok || ev.Key.ID.Type == 0 && ev.Kind != stream.Insert {
+	if ev.Key.ID = bsonraw.IDOf(key); ev.Key.ID.Type == 0 && ev.Kind != stream.Insert {
 		return fmt.Errorf("%w: no _id", errMalformed)
 	}
 	if ev.Kind == stream.Update {
@@ -106,16 +105,13 @@ func wholeDocument(e *entry) bson.Raw {
 	if string(e.op) != "u" || e.o == nil || e.o2 == nil || delta.KindOf(e.o) != delta.Replacement {
 		return e.o
 	}
-	if v, ok := id(e.o); !ok || v.Type != 0 {
-		return e.o
-	}
-	v, ok := id(e.o2)
+	id := bsonraw.IDOf(e.o2)
 	body, whole := bsonraw.Body(e.o)
-	if !ok || !whole || v.Type == 0 {
+	if !whole || id.Type == 0 || bsonraw.IDOf(e.o).Type != 0 {
 		return e.o
 	}
 	i, doc := bsoncore.AppendDocumentStart(nil)
-	doc = append(bsoncore.AppendValueElement(doc, "_id", v), body...)
+	doc = append(bsoncore.AppendValueElement(doc, "_id", id), body...)
 	doc, err := bsoncore.AppendDocumentEnd(doc, i)
 	if err != nil {
 		return e.o

@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -153,7 +154,7 @@ func TestTransactionsOfServer(t *testing.T) {
 		for _, b := range read(t, c, Options{Keep: only(db), TxnBufferBytes: buffer}, from(start), end) {
 			for _, ev := range b.Events {
 				if ev.Key.Shard != nil {
-					if v, found := id(ev.Key.Shard); !found || !v.Equal(ev.Key.ID) {
+					if v := bsonraw.IDOf(ev.Key.Shard); !v.Equal(ev.Key.ID) {
 						t.Errorf("key %s of _id %s", ev.Key.Shard, ev.Key.ID)
 					}
 				} else if ev.Kind != stream.Insert {

@@ -140,9 +140,6 @@ func (o *Source) Stats() stream.SourceStats {
 	return o.stats
 }
 
-// lastRead is the newest position handed over.
-func (o *Source) lastRead() mongo.OpTime { return o.Stats().Newest }
-
 // count adds a batch to the statistics.
 func (o *Source) count(b *stream.Batch, newest mongo.OpTime, txns *txnTable) {
 	o.mu.Lock()

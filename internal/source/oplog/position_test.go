@@ -141,7 +141,7 @@ func TestOplogRollsOver(t *testing.T) {
 	rolled := false
 	src := New(c, Options{ReadAheadBytes: 1 << 20})
 	err = src.Run(ctx, from(start), func(ctx context.Context, b *stream.Batch) error {
-		if rolled || src.lastRead().IsZero() { // nothing was read before the first beat
+		if rolled || src.Stats().Newest.IsZero() { // nothing was read before the first beat
 			return nil
 		}
 		// The reader holds one reply at most while this consumer sleeps.
@@ -156,7 +156,7 @@ func TestOplogRollsOver(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if src.lastRead().Before(oldest) {
+			if src.Stats().Newest.Before(oldest) {
 				return nil
 			}
 		}

@@ -68,17 +68,7 @@ func (k *spoolSink) waitRoom(ctx context.Context, patience time.Duration) (bool,
 	const look = 200 * time.Millisecond // room comes in whole segments
 	t := time.NewTicker(look)
 	defer t.Stop()
-	for waited := time.Duration(0); !k.s.Room(spoolRoom); waited += look {
-		if patience > 0 && waited >= patience {
-			return false, nil
-		}
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			return false, ctx.Err()
-		}
-	}
-	return true, nil
+	return wait(ctx, t.C, patience, func() bool { return k.s.Room(spoolRoom) })
 }
 
 func (k *spoolSink) put(c chunk) error {
