@@ -17,6 +17,7 @@ import (
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // follower is one run of continuous replication, from a durable checkpoint
@@ -24,8 +25,9 @@ import (
 // except saveRegularly.
 type follower struct {
 	Options
-	job  state.Job // as loaded; phase and positions of this run below
-	sink *mongosink.Engine
+	job   state.Job // as loaded; phase and positions of this run below
+	sink  *mongosink.Engine
+	stage *transform.Stage // between the source and the sink
 
 	phase      state.Phase
 	overlapEnd mongo.OpTime // until where the target may be ahead
@@ -43,7 +45,7 @@ type follower struct {
 // Run follows the source from a stored job's position. It returns nil when the
 // job is finalized.
 func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) error {
-	f := &follower{Options: o, job: job, phase: job.Phase, intent: job.Intent, saved: pos, refused: len(job.Refused) > 0}
+	f := &follower{Options: o, job: job, stage: transform.NewStage(o.Rules), phase: job.Phase, intent: job.Intent, saved: pos, refused: len(job.Refused) > 0}
 	fresh, err := f.openOverlap(ctx)
 	if err != nil {
 		return err
@@ -120,6 +122,7 @@ func ignore(err, what error) error {
 // emit takes a batch from the source. Between batches the job may change its
 // phase.
 func (f *follower) emit(ctx context.Context, b *stream.Batch) error {
+	f.stage.Batch(b)
 	if err := f.allow(ctx, b); err != nil {
 		return err
 	}
@@ -282,11 +285,6 @@ func (f *follower) existing(at mongo.OpTime) schema.Existing {
 func (f *follower) schema(ctx context.Context, ev *stream.Event, before mongo.OpTime, last bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	db, _ := mongo.SplitNS(ev.Change.NS)
-	to, _ := mongo.SplitNS(ev.Change.To)
-	if !f.Rules.MatchDB(db) && (to == "" || !f.Rules.MatchDB(to)) {
-		return nil
-	}
 	failpoint.Hit("schema.before")
 	pos := f.sink.Applied()
 	o := schema.ApplyOptions{

@@ -40,7 +40,7 @@ func (c *copier) prepare(ctx context.Context, job state.Job) error {
 	if c.spec.Mode == ModeIncremental {
 		return c.prepareIncremental(ctx)
 	}
-	snap, err := schema.Pin(ctx, c.src, schema.Scope{NS: c.keep, DB: c.rules.MatchDB})
+	snap, err := schema.TakeSnapshot(ctx, c.src, schema.Scope{NS: c.keep, DB: c.rules.MatchDB}, oplog.Changes(c.src))
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (c *copier) prepare(ctx context.Context, job state.Job) error {
 	if err := c.store.SaveCatalog(ctx, mapped); err != nil {
 		return err
 	}
-	c.log.Info("snapshot of the catalog taken", "position", snap.At, "collections", len(mapped))
+	c.log.Info("snapshot taken", "position", snap.At, "collections", len(mapped))
 	return c.savePhase(ctx, state.PhaseCreating, append(state.PositionFields(oplog.Position(snap.At, snap.At)), bson.E{Key: "start", Value: snap.At})...)
 }
 

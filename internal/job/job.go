@@ -43,7 +43,7 @@ type Job struct {
 	patience *retry.Patience
 	lease    *lease
 	copier   *copier
-	spooler  *spooler
+	spooler  *oplog.Spooler
 	limit    *pace.Limiter
 	// srcGate and dstGate bound the exchanges with each side.
 	srcGate, dstGate *pace.Gate
@@ -85,8 +85,8 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	j.cat = schema.NewTarget(j.dst, schema.TargetOptions{Job: j.id, Log: j.log, SameTerm: j.store.SameTerm})
 	j.progress = progress.New(progress.Options{Job: j.id, Source: j.src.Address(), Target: j.dst.Address(),
 		Now: spec.Now, Usage: spec.Usage, ReadFrom: oplog.ReadFrom})
-	j.patience = &retry.Patience{Waiting: j.waiting}
-	j.copier, j.spooler = &copier{Job: j}, newSpooler(j)
+	j.patience = &retry.Patience{Waiting: j.failing}
+	j.copier, j.spooler = &copier{Job: j}, j.newSpooler()
 	return j, nil
 }
 
@@ -143,7 +143,7 @@ func identity(c *mongo.Cluster) string {
 func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 	in := precheck.Input{Job: j.id, Source: j.src, Target: j.dst, Rules: j.rules, Store: j.store, Schema: j.cat,
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, StartAt: j.spec.StartAt, Restart: j.spec.Restart,
-		AllowDowngrade: j.spec.AllowDowngrade, WarnWindow: j.spec.WarnWindow, MaySpool: j.spooler.mayHold,
+		AllowDowngrade: j.spec.AllowDowngrade, WarnWindow: j.spec.WarnWindow, MaySpool: j.spooler.MayHold,
 		ReadFrom: func(job state.Job) (mongo.OpTime, error) { return oplog.ReadFrom(positionOf(job)) }}
 	j.plan = nil
 	err = j.patience.Try(ctx, time.Minute, func() (err error) {
@@ -166,7 +166,7 @@ func positionOf(job state.Job) stream.Position {
 
 // Status is a snapshot of the job.
 func (j *Job) Status() Status {
-	st := j.progress.Status(j.spooler.end)
+	st := j.progress.Status(j.spooler.NeedsFrom)
 	st.Paused, st.Limits = j.control.isPaused(), j.limit.Rates()
 	st.Load.Source, st.Load.SourceAtOnce = j.srcGate.Load()
 	st.Load.Target, st.Load.TargetAtOnce = j.dstGate.Load()
@@ -175,9 +175,9 @@ func (j *Job) Status() Status {
 	if s != (deadletter.Stats{}) {
 		st.Conflicts.Where = fmt.Sprintf("%s.%s on the target, job %q", mongo.StateDB, deadletter.Collection, j.id)
 	}
-	st.Follow.SpoolBytes = j.spooler.bytes()
-	if to := j.spooler.reaches(); !to.IsZero() {
-		st.Follow.SpooledTo = to.String()
+	bytes, until := j.spooler.Holds()
+	if st.Follow.SpoolBytes = bytes; !until.IsZero() {
+		st.Follow.SpooledTo = until.String()
 	}
 	return st
 }

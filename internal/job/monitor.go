@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/oplog"
 )
 
 // monitor watches a job from the side, also while it is paused: its rates, the
@@ -47,7 +48,7 @@ func (m *monitor) watchSource(ctx context.Context) error {
 	}
 	var oldest mongo.OpTime
 	if m.ticks%5 == 0 {
-		if oldest, _, err = m.src.OplogWindow(ctx); err != nil {
+		if oldest, _, err = oplog.Window(ctx, m.src); err != nil {
 			oldest = mongo.OpTime{}
 		}
 	}
@@ -65,17 +66,17 @@ func (m *monitor) checkOplog(ctx context.Context, oldest mongo.OpTime) error {
 	if need.IsZero() || phase == PhaseFinalized {
 		return nil
 	}
-	need = m.spooler.end(need)
+	need = m.spooler.NeedsFrom(need)
 	if need.Before(oldest) {
 		return mongo.WithHint(fmt.Errorf("the source's oplog now begins at %s and no longer holds position %s, from which this job reads on", oldest, need),
 			"make the oplog larger (replSetResizeOplog) or the copy shorter, then begin anew with --restart and --on-existing drop")
 	}
 	left := time.Duration(int64(need.TS.T)-int64(oldest.TS.T)) * time.Second
 	w := m.spec.WarnWindow
-	if w <= 0 || left >= w || time.Since(m.warned) < time.Minute || !m.src.OplogFull(ctx) {
+	if w <= 0 || left >= w || time.Since(m.warned) < time.Minute || !oplog.Full(ctx, m.src) {
 		return nil
 	}
-	if m.spooler.covers(phase == PhaseCopying || phase == PhaseIndexing) {
+	if m.spooler.Covers(phase == PhaseCopying || phase == PhaseIndexing) {
 		return nil
 	}
 	m.warned = time.Now()

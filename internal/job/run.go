@@ -62,7 +62,7 @@ func (j *Job) Run(ctx context.Context) (err error) {
 	if err = g.Wait(); errors.Is(err, errFinished) {
 		err = nil
 	}
-	if closeErr := j.spooler.close(err == nil); closeErr != nil {
+	if closeErr := j.spooler.Close(err == nil); closeErr != nil {
 		j.log.Warn("the spool could not be closed", "error", closeErr)
 	}
 	j.lease.letGo(ctx)
@@ -85,8 +85,8 @@ func (j *Job) phases(ctx context.Context) error {
 	})
 }
 
-// waiting says that a failure has to pass, or none any more.
-func (j *Job) waiting(failure error, pause time.Duration) {
+// failing says that a failure has to pass, or none any more.
+func (j *Job) failing(failure error, pause time.Duration) {
 	if failure == nil {
 		j.progress.Wait("")
 		return
@@ -137,7 +137,7 @@ func (j *Job) attempt(ctx context.Context) error {
 		return causeOr(ctx, err)
 	}
 	j.patience.Worked()
-	defer j.spooler.begin(ctx, job)()
+	defer j.spooler.Begin(ctx, spoolOwner(job), j.progress.ReadFrom)()
 	for {
 		err = j.step(ctx, job)
 		if errors.Is(err, errFinished) {
@@ -232,7 +232,7 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 		Letters: j.letters, Names: j.names, Progress: j.progress, Log: j.log,
 		Source: j.changes, Sink: j.sink, Newest: j.newest, Committed: j.committed, FindRenamed: j.findRenamed,
 		CopyAnew: j.copier.again, CappedStarts: j.cappedStarts, CopiedStarts: j.copiedStarts, CopiedAt: j.copiedAt,
-		SavePhase: j.savePhase, Passed: j.spooler.passed, Finish: j.finish, Unclear: &j.unclear,
+		SavePhase: j.savePhase, Passed: j.spooler.Passed, Finish: j.finish, Unclear: &j.unclear,
 		Final: func() bool { return j.control.final(j.spec.Now()) },
 	})
 	if err != nil {
@@ -251,14 +251,14 @@ func (j *Job) loadNames(ctx context.Context) error {
 
 // changes are the source's, from the spool as far as it has them.
 func (j *Job) changes() stream.Source {
-	return oplog.New(j.src, oplog.Options{Keep: j.keep, Log: j.log, Spool: j.spooler.handOver(), Drained: j.spooler.stop})
+	return oplog.New(j.src, oplog.Options{Keep: j.keep, Log: j.log, Spool: j.spooler})
 }
 
 // sink makes the engine that applies changes, with what it needs to know about
 // conflicts.
 func (j *Job) sink(pos stream.Position, o mongosink.Options) *mongosink.Engine {
 	o.Partitions, o.MaxBytes, o.Traits = j.spec.Partitions, j.spec.Memory/2, j.traits
-	o.Map = func(ns string) string { return j.names.Map(ns, j.rules) }
+	o.Absent = j.names.Absent
 	o.Overwrite = j.spec.OnExisting == ExistingMerge
 	o.OnConflict, o.Letters, o.Reread = j.spec.OnConflict, j.letters, j.reread
 	o.Transactions, o.OnSource = j.txn, j.onSource

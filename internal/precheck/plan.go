@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/transform"
 )
@@ -276,7 +277,7 @@ func (p *planner) oplogWindow(ctx context.Context) error {
 	if p.Source.Info.Kind != mongo.KindReplicaSet {
 		return nil
 	}
-	oldest, newest, err := p.Source.OplogWindow(ctx)
+	oldest, newest, err := oplog.Window(ctx, p.Source)
 	if err != nil && mongo.Classify(err) == mongo.ClassRetry {
 		return err
 	}
@@ -299,7 +300,7 @@ func (p *planner) oplogWindow(ctx context.Context) error {
 	case !need.IsZero() && need.First().Before(oldest):
 		p.fail("oplog", "make the oplog larger (replSetResizeOplog), then begin anew with --restart and --on-existing drop",
 			"it begins at %s and no longer holds %s, from which the job would read on", oldest, need)
-	case p.WarnWindow > 0 && have < p.WarnWindow && p.Source.OplogFull(ctx):
+	case p.WarnWindow > 0 && have < p.WarnWindow && oplog.Full(ctx, p.Source):
 		p.warn("oplog", "the copy must end before the oplog rolls over; replSetResizeOplog makes it larger",
 			"it reaches back only %s", have)
 	default:

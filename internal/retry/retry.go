@@ -35,7 +35,7 @@ const worksAfter = 45 * time.Second
 // than limit; 0 is never.
 func (p *Patience) Try(ctx context.Context, limit time.Duration, do func() error) error {
 	var failingSince time.Time
-	var backoff Backoff
+	var pauses backoff
 	for {
 		began := time.Now()
 		p.worked = time.Time{}
@@ -57,7 +57,7 @@ func (p *Patience) Try(ctx context.Context, limit time.Duration, do func() error
 			failingSince = time.Time{}
 		}
 		if ran > time.Second {
-			backoff = Backoff{} // it works at times: a long pause would not help
+			pauses = backoff{} // it works at times: a long pause would not help
 		}
 		if failingSince.IsZero() {
 			failingSince = began.Add(ran)
@@ -65,7 +65,7 @@ func (p *Patience) Try(ctx context.Context, limit time.Duration, do func() error
 		if limit > 0 && time.Since(failingSince) > limit {
 			return fmt.Errorf("gave up after %s of failures: %w", limit, err)
 		}
-		pause := backoff.Next()
+		pause := pauses.next()
 		p.Waiting(err, pause)
 		select {
 		case <-time.After(pause):
@@ -75,12 +75,12 @@ func (p *Patience) Try(ctx context.Context, limit time.Duration, do func() error
 	}
 }
 
-// Backoff grows from half a second to 15 s, with jitter so that many do not come
+// backoff grows from half a second to 15 s, with jitter so that many do not come
 // back at once.
-type Backoff struct{ d time.Duration }
+type backoff struct{ d time.Duration }
 
-// Next is how long to wait now.
-func (b *Backoff) Next() time.Duration {
+// next is how long to wait now.
+func (b *backoff) next() time.Duration {
 	b.d = min(max(2*b.d, 500*time.Millisecond), 15*time.Second)
 	return b.d/2 + time.Duration(rand.Int64N(int64(b.d)))
 }

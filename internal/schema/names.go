@@ -62,14 +62,11 @@ func (n *Names) Target(targetNS string) (Name, bool) {
 	return n.bySource[ns], ok
 }
 
-// Map is the target namespace of a source namespace, "" when it is not kept, or
-// has nothing on the target.
-func (n *Names) Map(ns string, rules *transform.Set) string {
+// Absent tells of a source namespace that has nothing on the target yet.
+func (n *Names) Absent(ns string) bool {
 	db, coll := mongo.SplitNS(ns)
-	if one, ok := n.Source(db + "." + strings.TrimPrefix(coll, mongo.BucketsPrefix)); ok && one.Gone || !rules.Match(ns) {
-		return ""
-	}
-	return rules.Target(ns)
+	one, _ := n.Source(db + "." + strings.TrimPrefix(coll, mongo.BucketsPrefix))
+	return one.Gone
 }
 
 // OfDB lists what stems from a database of the source, sorted.
