@@ -50,7 +50,13 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 	if err != nil {
 		return err
 	}
-	capped, err := f.cappedStarts(ctx, fresh)
+	// Where the events of capped collections begin is known after a copy that was
+	// just made.
+	starts := f.cappedStarts
+	if fresh && job.Mode != state.ModeIncremental {
+		starts = f.copiedStarts
+	}
+	capped, err := starts(ctx)
 	if err != nil {
 		return err
 	}
@@ -76,21 +82,12 @@ func (f *follower) openOverlap(ctx context.Context) (fresh bool, err error) {
 		return f.job.Intent.IsZero() && f.job.Applied == f.job.Start, nil
 	}
 	// The reach is noted ahead. What was sent was on a majority of the source.
-	newest, err := f.Newest(ctx)
+	newest, err := f.Ask.Newest(ctx)
 	if err != nil {
 		return false, err
 	}
 	f.overlapEnd = mongo.MaxOpTime(f.overlapEnd, mongo.MinOpTime(f.job.Reach, newest))
 	return false, nil
-}
-
-// cappedStarts are where the events of capped collections begin: after a copy
-// that was just made it is known.
-func (f *follower) cappedStarts(ctx context.Context, fresh bool) (map[string]*mongosink.CappedStart, error) {
-	if fresh && f.job.Mode != state.ModeIncremental {
-		return f.CopiedStarts(ctx)
-	}
-	return f.CappedStarts(ctx, f.job, f.overlapEnd)
 }
 
 func (f *follower) run(ctx context.Context, src stream.Source, pos stream.Position) error {
@@ -176,7 +173,7 @@ func (f *follower) wantFinal(ctx context.Context) error {
 		f.finalAt = f.job.Consistent
 	} else {
 		failpoint.Hit("final.before")
-		newest, err := f.Newest(ctx)
+		newest, err := f.Ask.Newest(ctx)
 		if err != nil {
 			return err
 		}
@@ -290,7 +287,7 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, before mongo.Op
 	o := schema.ApplyOptions{
 		// After a restart the target is not ahead of a schema change: none is
 		// passed without a checkpoint.
-		Window: !f.job.Consistent.Before(ev.At), Maybe: f.intent == ev.At, Rules: f.Rules, Existing: f.existing(ev.At), Names: f.Names}
+		Window: !f.job.Consistent.Before(ev.At), Maybe: f.intent == ev.At, Rules: f.Rules, Existing: f.existing(ev.At), Names: f.Ask.Names}
 	if err := f.Schema.MakeWay(ctx, *ev.Change, o); err != nil {
 		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
 	}
@@ -356,7 +353,7 @@ func (f *follower) moveNames(ev *stream.Event, effect schema.Effect) {
 // resync copies a collection that a rename brought inside the filter, as it is
 // on the source now; until the stream has passed that moment the target is ahead.
 func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.Effect) error {
-	coll, found, err := f.FindRenamed(ctx, ev.Change, ev.At)
+	coll, found, err := f.Ask.FindRenamed(ctx, ev.Change, ev.At)
 	if err != nil {
 		return err
 	}
@@ -364,7 +361,7 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 		return f.neverCame(ctx, ev, effect)
 	}
 	// What the copy reads must not be older than the rename.
-	pos, err := f.Committed(ctx, ev.At)
+	pos, err := f.Ask.Committed(ctx, ev.At)
 	if err != nil {
 		return err
 	}
@@ -384,7 +381,7 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 	if err := f.Schema.BuildIndexes(ctx, effect.ResyncNS, coll.Indexes, schema.BeforeConsistent); err != nil {
 		return err
 	}
-	newest, err := f.Newest(ctx)
+	newest, err := f.Ask.Newest(ctx)
 	if err != nil {
 		return err
 	}
@@ -403,7 +400,7 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 
 // startCopied has the events of a capped collection begin where its copy ends.
 func (f *follower) startCopied(ctx context.Context, effect schema.Effect) error {
-	at, err := f.CopiedAt(ctx)
+	at, err := f.copiedAt(ctx)
 	if past, ok := at[hex.EncodeToString(effect.Resync.Data)]; ok {
 		f.sink.StartCapped(effect.ResyncNS, mongosink.CappedStart{Past: past})
 	}

@@ -11,7 +11,7 @@ import (
 
 // keepNames keeps the names true after a schema change.
 func (f *follower) keepNames(ctx context.Context, ch stream.Change) error {
-	return f.changeNames(ctx, f.Names.After(ch, f.Rules))
+	return f.changeNames(ctx, f.Ask.Names.After(ch, f.Rules))
 }
 
 // neverCame notes that a collection which a rename brought inside the filter is
@@ -25,7 +25,7 @@ func (f *follower) neverCame(ctx context.Context, ev *stream.Event, effect schem
 		return nil // a target that was filled by other means has it still
 	}
 	f.Log.Info("the renamed collection is gone from the source; what is left until its drop is skipped", "ns", ev.Change.To, "position", ev.At)
-	one, _ := f.Names.Source(ev.Change.To)
+	one, _ := f.Ask.Names.Source(ev.Change.To)
 	one.Gone = true
 	return f.changeNames(ctx, schema.NameChange{Put: []schema.Name{one}})
 }
@@ -37,7 +37,7 @@ func (f *follower) changeNames(ctx context.Context, change schema.NameChange) er
 	if err := f.Store.NoteNames(ctx, change); err != nil {
 		return err
 	}
-	f.Names.Change(change)
+	f.Ask.Names.Change(change)
 	return nil
 }
 

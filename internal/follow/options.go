@@ -1,8 +1,8 @@
 // Package follow is one run of continuous replication: it leads the batches of a
 // source into a sink, from a stored position until the job is finalized or
 // something ends the run. It decides when the overlap ends, makes schema changes
-// safe against a crash, and notes positions. It knows no oplog, no copy engine and
-// no operator: the job hands in what it needs of them.
+// safe against a crash, notes positions, and finds out what the target has already.
+// It knows no phases but its own and no operator: the job hands in what it needs.
 package follow
 
 import (
@@ -11,10 +11,12 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
@@ -30,7 +32,6 @@ type Options struct {
 	Target     *mongo.Cluster
 	Schema     *schema.Target // of Target
 	Letters    *deadletter.Store
-	Names      *schema.Names // as of the position to go on from
 	Progress   *progress.Progress
 	Log        *slog.Logger
 
@@ -39,21 +40,17 @@ type Options struct {
 	Source func() stream.Source
 	Sink   func(stream.Position, mongosink.Options) *mongosink.Engine
 
-	// Newest is the source's newest position, Committed waits for one to be
-	// committed there, FindRenamed finds what a rename brought inside the filter.
-	// What they answer can no longer roll back.
-	Newest      func(context.Context) (mongo.OpTime, error)
-	Committed   func(context.Context, mongo.OpTime) (mongo.Positions, error)
-	FindRenamed func(context.Context, *stream.Change, mongo.OpTime) (schema.Collection, bool, error)
+	// Ask has the job's names as of the position to go on from; the run keeps
+	// them true.
+	Ask *Ask
+	// Look finds the changes of some collections that an earlier run may have
+	// made already.
+	Look func(collections []string) *oplog.Look
 
 	// CopyAnew copies a collection of the source, not older than a position.
 	CopyAnew func(ctx context.Context, c schema.Collection, target string, after mongo.OpTime) error
-	// CappedStarts, CopiedStarts and CopiedAt tell which events of capped
-	// collections the target has already: after a restart, after a copy, and by
-	// the UUIDs of collections that were copied.
-	CappedStarts func(ctx context.Context, job state.Job, until mongo.OpTime) (map[string]*mongosink.CappedStart, error)
-	CopiedStarts func(context.Context) (map[string]*mongosink.CappedStart, error)
-	CopiedAt     func(context.Context) (map[string]mongo.OpTime, error)
+	// Slices are what was noted of copies.
+	Slices func(context.Context) ([]copy.SliceState, error)
 
 	// SavePhase moves the job on, with fields that belong to the step.
 	SavePhase func(context.Context, state.Phase, ...bson.E) error

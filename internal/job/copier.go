@@ -40,7 +40,7 @@ func (c *copier) prepare(ctx context.Context, job state.Job) error {
 	if c.spec.Mode == ModeIncremental {
 		return c.prepareIncremental(ctx)
 	}
-	snap, err := schema.TakeSnapshot(ctx, c.src, schema.Scope{NS: c.keep, DB: c.rules.MatchDB}, oplog.Changes(c.src))
+	snap, err := schema.TakeSnapshot(ctx, c.src, schema.Scope{NS: c.rules.Match, DB: c.rules.MatchDB}, oplog.Changes(c.src))
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (c *copier) prepareIncremental(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("--start-at: %w", err)
 	}
-	newest, err := c.newest(ctx)
+	newest, err := c.ask.Newest(ctx)
 	if err != nil {
 		return err
 	}
@@ -197,7 +197,7 @@ func (c *copier) copyAll(ctx context.Context, job state.Job) error {
 	}
 	set := []bson.E{}
 	if c.src.Info.Kind == mongo.KindReplicaSet {
-		newest, err := c.newest(ctx)
+		newest, err := c.ask.Newest(ctx)
 		if err != nil {
 			return err
 		}

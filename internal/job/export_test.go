@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/millrace/millrace/internal/copy"
+	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -22,9 +23,5 @@ func Recreate(j *Job, ctx context.Context, t copy.Task) error {
 	return j.copier.recreate(ctx, t)
 }
 
-// Reread, FindRenamed and Committed are how a job asks the source for what is certain.
-var (
-	Reread      = (*Job).reread
-	FindRenamed = (*Job).findRenamed
-	Committed   = (*Job).committed
-)
+// Asks is how a job asks the source for what is certain.
+func Asks(j *Job) *follow.Ask { return j.ask }

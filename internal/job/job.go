@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/precheck"
@@ -34,7 +35,7 @@ type Job struct {
 	cat     *schema.Target
 	txn     *mongo.Transactions // on the target
 	letters *deadletter.Store   // the documents that the target refuses
-	names   *schema.Names       // what the job has on the target; phases only
+	ask     *follow.Ask         // the source, with what the job has on the target; phases only
 	unclear int                 // conflicts that could not be judged yet; phases only
 	plan    *Plan               // the latest one that may be run
 
@@ -85,6 +86,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	j.cat = schema.NewTarget(j.dst, schema.TargetOptions{Job: j.id, Log: j.log, SameTerm: j.store.SameTerm})
 	j.progress = progress.New(progress.Options{Job: j.id, Source: j.src.Address(), Target: j.dst.Address(),
 		Now: spec.Now, Usage: spec.Usage, ReadFrom: oplog.ReadFrom})
+	j.ask = &follow.Ask{Source: j.src, Progress: j.progress}
 	j.patience = &retry.Patience{Waiting: j.failing}
 	j.copier, j.spooler = &copier{Job: j}, j.newSpooler()
 	return j, nil
@@ -151,7 +153,7 @@ func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 		return err
 	})
 	if err == nil && !plan.Checks.Failed() {
-		j.plan = plan
+		j.plan, j.ask.Readable = plan, readable(plan)
 	}
 	return plan, err
 }
@@ -182,22 +184,16 @@ func (j *Job) Status() Status {
 	return st
 }
 
-// keep reports whether the rules keep a source namespace.
-func (j *Job) keep(ns string) bool { return j.rules.Match(ns) }
-
-// newest is the source's newest position, after a linearizable read of something
-// that the user may read. It need not exist.
-func (j *Job) newest(ctx context.Context) (mongo.OpTime, error) {
+// readable is a namespace of the source that the user may read.
+func readable(p *Plan) string {
 	const none = ".millrace-none"
 	ns := mongo.StateDB + none
-	if j.plan != nil {
-		for _, c := range j.plan.Collections {
-			if c.Type == schema.TypeCollection {
-				return j.src.Newest(ctx, c.Source)
-			}
-			db, _ := mongo.SplitNS(c.Source)
-			ns = db + none
+	for _, c := range p.Collections {
+		if c.Type == schema.TypeCollection {
+			return c.Source
 		}
+		db, _ := mongo.SplitNS(c.Source)
+		ns = db + none
 	}
-	return j.src.Newest(ctx, ns)
+	return ns
 }

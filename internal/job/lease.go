@@ -77,7 +77,7 @@ func (l *lease) begin(ctx context.Context) (state.Job, error) {
 	set := bson.D{{Key: "session", Value: l.txn.SessionID()}}
 	if l.formatWas == 1 && !job.Consistent.IsZero() {
 		// That format did not note its reach: it is the source's newest position.
-		newest, err := l.newest(ctx)
+		newest, err := l.ask.Newest(ctx)
 		if err != nil {
 			return job, err
 		}

@@ -15,7 +15,6 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
-	"github.com/millrace/millrace/internal/source/lookup"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
@@ -229,9 +228,11 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 	}
 	err := follow.Run(ctx, job, positionOf(job), follow.Options{
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Rules: j.rules, Store: j.store, Target: j.dst, Schema: j.cat,
-		Letters: j.letters, Names: j.names, Progress: j.progress, Log: j.log,
-		Source: j.changes, Sink: j.sink, Newest: j.newest, Committed: j.committed, FindRenamed: j.findRenamed,
-		CopyAnew: j.copier.again, CappedStarts: j.cappedStarts, CopiedStarts: j.copiedStarts, CopiedAt: j.copiedAt,
+		Letters: j.letters, Ask: j.ask, Progress: j.progress, Log: j.log,
+		Source: j.changes, Sink: j.sink, CopyAnew: j.copier.again, Slices: sliceStore{j.store}.LoadSlices,
+		Look: func(colls []string) *oplog.Look {
+			return &oplog.Look{Cluster: j.src, Spool: j.spooler, Collections: colls}
+		},
 		SavePhase: j.savePhase, Passed: j.spooler.Passed, Finish: j.finish, Unclear: &j.unclear,
 		Final: func() bool { return j.control.final(j.spec.Now()) },
 	})
@@ -245,23 +246,23 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 // the position from which it goes on.
 func (j *Job) loadNames(ctx context.Context) error {
 	catalog, err := j.store.LoadCatalog(ctx)
-	j.names = state.Names(catalog)
+	j.ask.Names = state.Names(catalog)
 	return err
 }
 
 // changes are the source's, from the spool as far as it has them.
 func (j *Job) changes() stream.Source {
-	return oplog.New(j.src, oplog.Options{Keep: j.keep, Log: j.log, Spool: j.spooler})
+	return oplog.New(j.src, oplog.Options{Keep: j.rules.Match, Log: j.log, Spool: j.spooler})
 }
 
 // sink makes the engine that applies changes, with what it needs to know about
 // conflicts.
 func (j *Job) sink(pos stream.Position, o mongosink.Options) *mongosink.Engine {
 	o.Partitions, o.MaxBytes, o.Traits = j.spec.Partitions, j.spec.Memory/2, j.traits
-	o.Absent = j.names.Absent
+	o.Absent = j.ask.Names.Absent
 	o.Overwrite = j.spec.OnExisting == ExistingMerge
-	o.OnConflict, o.Letters, o.Reread = j.spec.OnConflict, j.letters, j.reread
-	o.Transactions, o.OnSource = j.txn, j.onSource
+	o.OnConflict, o.Letters, o.Reread = j.spec.OnConflict, j.letters, j.ask.Reread
+	o.Transactions, o.OnSource = j.txn, j.ask.OnSource
 	o.SameTerm, o.Log, o.Limit, o.Gate = j.store.SameTerm, j.log, j.limit, j.dstGate
 	return mongosink.New(j.dst, pos, o)
 }
@@ -277,23 +278,13 @@ func (j *Job) traits(ctx context.Context, ns string) (mongosink.Traits, error) {
 	return mongosink.Traits{Capped: c.Capped(), Collated: c.Collated()}, nil
 }
 
-// onSource tells which documents of a collection the source has at a position
-// or later.
-func (j *Job) onSource(ctx context.Context, from mongosink.Origin, ids []bson.RawValue, at mongo.OpTime) ([]bool, error) {
-	db, uuid, err := j.identify(from)
-	if err != nil {
-		return nil, err
-	}
-	return lookup.Has(ctx, j.src, db, uuid, ids, at)
-}
-
 // finish restores what was deferred to the end, notes how the target's
 // collections, options and indexes differ from the source's, and ends the job.
 func (j *Job) finish(ctx context.Context) error {
 	if err := j.cat.RestoreTTL(ctx); err != nil {
 		return err
 	}
-	diffs, err := schema.Diff(ctx, j.src, j.dst, j.keep, j.rules, schema.DiffOptions{})
+	diffs, err := schema.Diff(ctx, j.src, j.dst, j.rules.Match, j.rules, schema.DiffOptions{})
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package job
+package follow
 
 import (
 	"bytes"
@@ -20,7 +20,6 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
-	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -35,27 +34,27 @@ var errEnough = errors.New("enough")
 // the checkpoint it has already. In order is content: an event applied twice
 // would put a document behind newer ones, and let others go. Keyed by target
 // namespace.
-func (j *Job) cappedStarts(ctx context.Context, job state.Job, until mongo.OpTime) (map[string]*mongosink.CappedStart, error) {
-	l := cappedLook{j: j, job: job, left: mostCappedBytes}
+func (f *follower) cappedStarts(ctx context.Context) (map[string]*mongosink.CappedStart, error) {
+	l := cappedLook{follower: f, left: mostCappedBytes}
 	if err := l.collections(ctx); err != nil || len(l.all) == 0 {
 		return nil, err
 	}
 	var err error
-	if l.copied, err = j.copiedAt(ctx); err != nil {
+	if l.copied, err = f.copiedAt(ctx); err != nil {
 		return nil, err
 	}
-	if err := l.through(ctx, job.Applied, until); err != nil && !errors.Is(err, errEnough) {
-		return nil, fmt.Errorf("look for changes of capped collections since %s: %w", job.Applied, err)
+	if err := l.through(ctx, f.job.Applied, f.overlapEnd); err != nil && !errors.Is(err, errEnough) {
+		return nil, fmt.Errorf("look for changes of capped collections since %s: %w", f.job.Applied, err)
 	}
 	starts := map[string]*mongosink.CappedStart{}
 	for _, c := range l.all {
-		n, err := c.applied(ctx, j)
+		n, err := c.applied(ctx, f)
 		if err != nil {
 			return nil, err
 		}
-		if n > 0 || job.Applied.Before(c.past) {
+		if n > 0 || f.job.Applied.Before(c.past) {
 			starts[c.target] = &mongosink.CappedStart{Past: c.past, Then: n}
-			j.log.Debug("a capped collection is ahead of the checkpoint", "ns", c.target, "past", c.past, "events", n, "of", len(c.events))
+			f.Log.Debug("a capped collection is ahead of the checkpoint", "ns", c.target, "past", c.past, "events", n, "of", len(c.events))
 		}
 	}
 	return starts, nil
@@ -63,19 +62,19 @@ func (j *Job) cappedStarts(ctx context.Context, job state.Job, until mongo.OpTim
 
 // copiedStarts are where the events of capped collections begin after a copy,
 // by target namespace.
-func (j *Job) copiedStarts(ctx context.Context) (map[string]*mongosink.CappedStart, error) {
+func (f *follower) copiedStarts(ctx context.Context) (map[string]*mongosink.CappedStart, error) {
 	starts := map[string]*mongosink.CappedStart{}
-	return starts, j.eachCopied(ctx, func(s copy.SliceState) { starts[s.NS] = &mongosink.CappedStart{Past: s.At} })
+	return starts, f.eachCopied(ctx, func(s copy.SliceState) { starts[s.NS] = &mongosink.CappedStart{Past: s.At} })
 }
 
 // copiedAt tells as of which positions capped collections were copied, by UUID.
-func (j *Job) copiedAt(ctx context.Context) (map[string]mongo.OpTime, error) {
+func (f *follower) copiedAt(ctx context.Context) (map[string]mongo.OpTime, error) {
 	at := map[string]mongo.OpTime{}
-	return at, j.eachCopied(ctx, func(s copy.SliceState) { at[s.Collection] = s.At })
+	return at, f.eachCopied(ctx, func(s copy.SliceState) { at[s.Collection] = s.At })
 }
 
-func (j *Job) eachCopied(ctx context.Context, fn func(copy.SliceState)) error {
-	states, err := sliceStore{j.store}.LoadSlices(ctx)
+func (f *follower) eachCopied(ctx context.Context, fn func(copy.SliceState)) error {
+	states, err := f.Slices(ctx)
 	for _, s := range states {
 		if !s.At.IsZero() {
 			fn(s)
@@ -86,8 +85,7 @@ func (j *Job) eachCopied(ctx context.Context, fn func(copy.SliceState)) error {
 
 // cappedLook looks through the oplog for events of capped collections.
 type cappedLook struct {
-	j        *Job
-	job      state.Job
+	*follower
 	copied   map[string]mongo.OpTime // by UUID
 	all      []*cappedSeen
 	bySource map[string]*cappedSeen
@@ -115,25 +113,24 @@ type cappedEvent struct {
 
 // collections lists the capped collections of the target that are the job's.
 func (l *cappedLook) collections(ctx context.Context) error {
-	j := l.j
 	l.bySource = map[string]*cappedSeen{}
-	dbs, err := j.dst.Client.ListDatabaseNames(ctx, bson.D{})
+	dbs, err := l.Target.Client.ListDatabaseNames(ctx, bson.D{})
 	if err != nil {
 		return fmt.Errorf("list databases of the target: %w", err)
 	}
 	for _, db := range dbs {
-		if !j.rules.MatchTargetDB(db) {
+		if !l.Rules.MatchTargetDB(db) {
 			continue
 		}
 		// Not ListCollectionNames: asked for names only, the server has no
 		// options to filter by and finds nothing.
-		specs, err := j.dst.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "options.capped", Value: true}})
+		specs, err := l.Target.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "options.capped", Value: true}})
 		if err != nil {
 			return fmt.Errorf("list capped collections of %s: %w", db, err)
 		}
 		for _, spec := range specs {
 			target := db + "." + spec.Name
-			c := &cappedSeen{sources: j.rules.Sources(target), target: target, past: l.job.Applied}
+			c := &cappedSeen{sources: l.Rules.Sources(target), target: target, past: l.job.Applied}
 			c.limited(spec.Options, "size", "max")
 			for _, src := range c.sources {
 				l.bySource[src] = c
@@ -159,7 +156,7 @@ func (c *cappedSeen) limited(options bson.Raw, size, most string) {
 
 // through looks at what lies after a position up to another.
 func (l *cappedLook) through(ctx context.Context, from, until mongo.OpTime) error {
-	look := oplog.Look{Cluster: l.j.src, Spool: l.j.spooler, Collections: slices.Collect(maps.Keys(l.bySource))}
+	look := l.Look(slices.Collect(maps.Keys(l.bySource)))
 	return look.Each(ctx, oplog.Span{After: from, Until: until}, func(ev *stream.Event) error {
 		if ev.Kind == stream.SchemaChange {
 			return l.change(ctx, ev)
@@ -237,19 +234,19 @@ func (l *cappedLook) made(ctx context.Context, ch *stream.Change, from bool, at 
 	switch {
 	case ch.Kind == stream.ChangeCreate, ch.Kind == stream.ChangeCollMod:
 		return true, nil
-	case ch.Kind != stream.ChangeRename || from || !l.j.keep(ch.NS):
+	case ch.Kind != stream.ChangeRename || from || !l.Rules.Match(ch.NS):
 		return false, nil
 	}
-	there, err := l.j.cat.Has(ctx, l.j.rules.Target(ch.NS))
+	there, err := l.Schema.Has(ctx, l.Rules.Target(ch.NS))
 	return err == nil && !there, err
 }
 
 // applied finds how many of the events the target has.
-func (c *cappedSeen) applied(ctx context.Context, j *Job) (n int, err error) {
+func (c *cappedSeen) applied(ctx context.Context, f *follower) (n int, err error) {
 	if len(c.events) == 0 {
 		return 0, nil
 	}
-	target, err := c.onTarget(ctx, j)
+	target, err := c.onTarget(ctx, f)
 	if err != nil {
 		return 0, fmt.Errorf("read %s on the target: %w", c.target, err)
 	}
@@ -258,7 +255,7 @@ func (c *cappedSeen) applied(ctx context.Context, j *Job) (n int, err error) {
 	for i, ev := range c.events {
 		switch id := keyOf(ev.id); ev.kind {
 		case stream.Insert:
-			if !j.letters.Disputed(c.target, ev.id) {
+			if !f.Letters.Disputed(c.target, ev.id) {
 				r.insert(id, ev.doc)
 			}
 		case stream.Update, stream.Replace:
@@ -271,7 +268,7 @@ func (c *cappedSeen) applied(ctx context.Context, j *Job) (n int, err error) {
 		}
 	}
 	for _, doc := range repair {
-		if err := c.repair(ctx, j, doc); err != nil {
+		if err := c.repair(ctx, f, doc); err != nil {
 			return 0, fmt.Errorf("restore a zero timestamp in %s, _id %s: %w", c.target, doc.Lookup("_id"), err)
 		}
 	}
@@ -280,14 +277,14 @@ func (c *cappedSeen) applied(ctx context.Context, j *Job) (n int, err error) {
 
 // repair puts zero timestamps back into a document, which was inserted last
 // before a kill.
-func (c *cappedSeen) repair(ctx context.Context, j *Job, doc bson.Raw) error {
+func (c *cappedSeen) repair(ctx context.Context, f *follower, doc bson.Raw) error {
 	_, d, _ := delta.AppendTimestampRepair(nil, doc)
 	u, form := delta.AppendStatement(nil, d)
 	if form == delta.None {
 		return nil
 	}
 	db, name := mongo.SplitNS(c.target)
-	_, err := j.dst.Write(ctx, db, bson.D{{Key: "update", Value: name}, {Key: "updates", Value: bson.A{
+	_, err := f.Target.Write(ctx, db, bson.D{{Key: "update", Value: name}, {Key: "updates", Value: bson.A{
 		bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: doc.Lookup("_id")}}}}}, {Key: "u", Value: bson.Raw(u)}}}},
 		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}})
 	return err
@@ -299,10 +296,10 @@ func keyOf(id bsonraw.ID) string { return string(byte(id.Type)) + string(id.Data
 
 // onTarget reads what matters of the collection: as many of the newest documents as
 // were inserted since, and of the others those that were changed.
-func (c *cappedSeen) onTarget(ctx context.Context, j *Job) (targetDocs, error) {
+func (c *cappedSeen) onTarget(ctx context.Context, f *follower) (targetDocs, error) {
 	h := targetDocs{docs: map[string]targetDoc{}}
 	db, name := mongo.SplitNS(c.target)
-	coll := j.dst.Client.Database(db).Collection(name)
+	coll := f.Target.Client.Database(db).Collection(name)
 	newest := options.Find().SetSort(bson.D{{Key: "$natural", Value: -1}}).SetLimit(c.inserts + 1)
 	const room = 32 << 20
 	whole, err := h.read(ctx, coll, bson.D{}, newest, 2*c.bytes+room)
