@@ -214,11 +214,10 @@ func (c *copier) deferTTL(ctx context.Context) error {
 	if c.ttlDeferred || !c.lease.resumed && c.spec.Mode != ModeIncremental {
 		return nil
 	}
-	catalog, err := c.store.LoadCatalog(ctx)
-	if err != nil {
+	if err := c.loadNames(ctx); err != nil {
 		return err
 	}
-	if err := c.cat.HoldTTL(ctx, state.Names(catalog).Targets()); err != nil {
+	if err := c.cat.HoldTTL(ctx, c.ask.Names.Targets()); err != nil {
 		return err
 	}
 	c.ttlDeferred = true

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -248,6 +249,20 @@ func (j *Job) loadNames(ctx context.Context) error {
 	catalog, err := j.store.LoadCatalog(ctx)
 	j.ask.Names = state.Names(catalog)
 	return err
+}
+
+// newSpooler prepares to keep changes of the source on local disk.
+func (j *Job) newSpooler() *oplog.Spooler {
+	o := oplog.SpoolOptions{MaxBytes: j.spec.SpoolBytes, Log: j.log}
+	if j.spec.SpoolDir != "" {
+		o.Dir = filepath.Join(j.spec.SpoolDir, j.id)
+	}
+	return oplog.NewSpooler(j.src, o)
+}
+
+// spoolOwner names the life of a job whose changes are on local disk.
+func spoolOwner(job state.Job) string {
+	return fmt.Sprintf("%s to %s since %d", job.SourceSet.Hex(), job.TargetSet.Hex(), job.CreatedAt.UnixNano())
 }
 
 // changes are the source's, from the spool as far as it has them.
