@@ -239,10 +239,10 @@ func (a *assembler) applyOps(ctx context.Context, ops []byte, at mongo.OpTime, d
 	}
 	for len(rest) > 0 {
 		var f element
-		if f, rest, ok = bsonraw.Next(rest); !ok || f.Type != bson.TypeEmbeddedDocument {
+		if f, rest, ok = next(rest); !ok || f.typ != bson.TypeEmbeddedDocument {
 			return fmt.Errorf("%w: applyOps holds something else than operations", errMalformed)
 		}
-		if err := a.operation(ctx, f.Value, at, depth); err != nil {
+		if err := a.operation(ctx, f.val, at, depth); err != nil {
 			return err
 		}
 		if a.pending >= a.o.opt.BatchBytes && len(a.events) > 0 {

@@ -52,11 +52,11 @@ func (e *entry) parse(doc []byte) error {
 	}
 	for len(rest) > 0 {
 		var f element
-		if f, rest, ok = bsonraw.Next(rest); !ok {
+		if f, rest, ok = next(rest); !ok {
 			return errMalformed
 		}
 		if !e.field(f) {
-			return fmt.Errorf("%w: field %q of type %s", errMalformed, f.Name, f.Type)
+			return fmt.Errorf("%w: field %q of type %s", errMalformed, f.key, f.typ)
 		}
 	}
 	return nil
@@ -64,7 +64,7 @@ func (e *entry) parse(doc []byte) error {
 
 // field takes over one field; false means that it has an unexpected type.
 func (e *entry) field(f element) (ok bool) {
-	switch string(f.Name) {
+	switch string(f.key) {
 	case "ts":
 		e.at.TS, ok = timestamp(f)
 	case "t":
@@ -103,32 +103,32 @@ func (e *entry) inTransaction() bool {
 }
 
 func document(f element) (bson.Raw, bool) {
-	if f.Type != bson.TypeEmbeddedDocument {
+	if f.typ != bson.TypeEmbeddedDocument {
 		return nil, false
 	}
-	_, ok := bsonraw.Body(f.Value)
-	return bson.Raw(f.Value), ok
+	_, ok := bsonraw.Body(f.val)
+	return bson.Raw(f.val), ok
 }
 
 func uuid(f element) ([]byte, bool) {
-	if f.Type != bson.TypeBinary || len(f.Value) != 4+1+16 {
+	if f.typ != bson.TypeBinary || len(f.val) != 4+1+16 {
 		return nil, false
 	}
-	return f.Value[5:], true
+	return f.val[5:], true
 }
 
 func opTime(f element) (o mongo.OpTime, ok bool) {
-	if f.Type != bson.TypeEmbeddedDocument {
+	if f.typ != bson.TypeEmbeddedDocument {
 		return o, false
 	}
 	o.Term = -1
-	rest, ok := bsonraw.Body(f.Value)
+	rest, ok := bsonraw.Body(f.val)
 	for ok && len(rest) > 0 {
 		var g element
-		if g, rest, ok = bsonraw.Next(rest); !ok {
+		if g, rest, ok = next(rest); !ok {
 			break
 		}
-		switch string(g.Name) {
+		switch string(g.key) {
 		case "ts":
 			o.TS, ok = timestamp(g)
 		case "t":
@@ -143,8 +143,8 @@ func id(doc bson.Raw) (bsoncore.Value, bool) {
 	rest, ok := bsonraw.Body(doc)
 	for ok && len(rest) > 0 {
 		var f element
-		if f, rest, ok = bsonraw.Next(rest); ok && string(f.Name) == "_id" {
-			return f.ID(), true
+		if f, rest, ok = next(rest); ok && string(f.key) == "_id" {
+			return bsoncore.Value{Type: bsoncore.Type(f.typ), Data: f.val}, true
 		}
 	}
 	return bsoncore.Value{}, ok
@@ -166,20 +166,20 @@ func parseCommand(o bson.Raw) (c command, err error) {
 	}
 	for len(rest) > 0 {
 		var f element
-		if f, rest, ok = bsonraw.Next(rest); !ok {
+		if f, rest, ok = next(rest); !ok {
 			return c, errMalformed
 		}
 		if c.name == nil {
-			c.name = f.Name
-			if string(f.Name) != "applyOps" {
+			c.name = f.key
+			if string(f.key) != "applyOps" {
 				return c, nil
 			}
-			if f.Type != bson.TypeArray {
+			if f.typ != bson.TypeArray {
 				return c, fmt.Errorf("%w: applyOps is no array", errMalformed)
 			}
-			c.ops = f.Value
+			c.ops = f.val
 		}
-		switch string(f.Name) {
+		switch string(f.key) {
 		case "partialTxn":
 			c.partial = truth(f)
 		case "prepare":

@@ -55,10 +55,10 @@ func nested(ops []byte, at mongo.OpTime, depth int, fn func(Operation) error) er
 	}
 	for len(rest) > 0 {
 		var f element
-		if f, rest, ok = bsonraw.Next(rest); !ok || f.Type != bson.TypeEmbeddedDocument {
+		if f, rest, ok = next(rest); !ok || f.typ != bson.TypeEmbeddedDocument {
 			return errMalformed
 		}
-		e, err := parseEntry(f.Value)
+		e, err := parseEntry(f.val)
 		if err == nil {
 			err = e.operations(at, depth+1, fn)
 		}
