@@ -351,7 +351,7 @@ func (c *cappedSeen) repair(ctx context.Context, j *Job, doc bson.Raw) error {
 
 // keyOf is a value as the server has it, byte by byte: entries name documents by
 // the very _id that they have.
-func keyOf(v bson.RawValue) string { return string(bsonraw.AppendID(nil, bsonraw.FromRaw(v))) }
+func keyOf(v bson.RawValue) string { return string(byte(v.Type)) + string(v.Value) }
 
 // held reads what matters of the collection: as many of the newest documents as
 // were inserted since, and of the others those that were changed.
