@@ -158,11 +158,11 @@ func draw(ctx context.Context, s *side, n int) ([]bson.RawValue, error) {
 			return nil, fmt.Errorf("sample %s on %s: %w", s.ns, s.cluster.Address(), err)
 		}
 		err = b.Each(func(doc []byte) error {
-			id := bsonraw.IDOf(doc)
-			if id.Type == 0 {
+			v, ok := bsonraw.Field(doc, "_id")
+			if !ok {
 				return errMalformed(s.ns)
 			}
-			ids = append(ids, bsonraw.RawValue(bsonraw.Clone(id)))
+			ids = append(ids, bson.RawValue{Type: v.Type, Value: bytes.Clone(v.Value)})
 			return nil
 		})
 		if err != nil || b.Done {

@@ -133,7 +133,11 @@ func locate(ctx context.Context, s *side, ids []bson.RawValue) ([]cut, error) {
 // recordID reads the record id of a resume token, or what showRecordId gave; 0
 // when there is none.
 func recordID(doc []byte) int64 {
-	n, _ := bsonraw.Value(doc, "$recordId").AsInt64OK()
+	e, ok := bsonraw.Field(doc, "$recordId")
+	if !ok {
+		return 0
+	}
+	n, _ := bson.RawValue{Type: e.Type, Value: e.Value}.AsInt64OK()
 	return n
 }
 

@@ -1,6 +1,7 @@
 package mongosink
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"sync"
@@ -159,7 +160,7 @@ func (w *worker) skip(t *target, o *op) {
 	if w.e.o.OnSource == nil {
 		return // nobody could tell
 	}
-	w.e.skipped.add(Place{NS: t.ns, ID: bsonraw.RawValue(bsonraw.Clone(o.id)), At: o.at, Source: t.source, UUID: t.uuid})
+	w.e.skipped.add(Place{NS: t.ns, ID: bson.RawValue{Type: bson.Type(o.id.Type), Value: bytes.Clone(o.id.Data)}, At: o.at, Source: t.source, UUID: t.uuid})
 }
 
 // collection is one of the target that stands for one of the source.
