@@ -187,7 +187,7 @@ func (c *checker) start(s *Sync) {
 	case s.StartAt == "":
 		return
 	case s.Mode == "all" || s.Mode == "full":
-		c.fail("start-at", "is for incremental mode; a copy pins its own start", "add --mode incremental or leave it out")
+		c.fail("start-at", "is for incremental mode; a copy takes its own start", "add --mode incremental or leave it out")
 	case s.StartAt == "checkpoint":
 		c.bad(s.Restart, "start-at", "names the checkpoint that --restart forgets", "leave out one of the two")
 	default:

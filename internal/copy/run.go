@@ -318,6 +318,8 @@ func (c *collection) current(plan int64) bool {
 
 // finished takes over a plan of which every slice is done.
 func (c *collection) finished() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if len(c.plan) == 0 || !allDone(c.plan) {
 		return false
 	}

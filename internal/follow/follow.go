@@ -186,7 +186,7 @@ func (f *follower) wantFinal(ctx context.Context) error {
 	return f.SavePhase(ctx, state.PhaseFinalizing)
 }
 
-// finalize drains, restores what was held back and says what differs.
+// finalize drains, restores what was deferred and says what differs.
 func (f *follower) finalize(ctx context.Context) error {
 	failpoint.Hit("finalize.before")
 	defer failpoint.Hit("finalize.after")

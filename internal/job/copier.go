@@ -298,7 +298,7 @@ func (c *copier) refused(at mongo.OpTime) func(context.Context, copy.Refusal) (b
 }
 
 // buildIndexes builds what need not wait for consistency, collections side by
-// side, then lets the tail begin.
+// side, then lets the overlap begin.
 func (c *copier) buildIndexes(ctx context.Context) error {
 	colls, err := c.store.LoadCatalog(ctx)
 	if err != nil {

@@ -35,7 +35,7 @@ type Status struct {
 	// Process is of the process that the job shows, which may run others too.
 	Process procstat.Usage `json:"process"`
 
-	// Errors counts write and read errors met so far by class.
+	// Errors counts write and read errors so far by class.
 	Errors map[string]int64 `json:"errors"`
 	// Differences from the source that finalize found; empty when none.
 	Differences []string `json:"differences,omitempty"`
