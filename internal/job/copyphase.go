@@ -156,7 +156,7 @@ func (j *Job) create(ctx context.Context) error {
 	}
 	// One wait for all: an election must not leave a collection to be made by
 	// the way, without its options.
-	if err := j.cat.Settled(ctx); err != nil {
+	if err := j.cat.WaitMajority(ctx); err != nil {
 		return err
 	}
 	return j.savePhase(ctx, PhaseCopying)
@@ -293,7 +293,7 @@ func (j *Job) finishCopyOnly(ctx context.Context) error {
 	if err := j.decideAfterCopy(ctx); err != nil {
 		return err
 	}
-	if err := j.cat.RestoreTTL(ctx); err != nil {
+	if err := j.cat.RestoreExpiries(ctx); err != nil {
 		return err
 	}
 	if err := j.compareCatalogs(ctx); err != nil {

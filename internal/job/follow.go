@@ -162,7 +162,7 @@ func (f *follower) becomeConsistent(ctx context.Context) error {
 	if err := f.save(ctx); err != nil {
 		return err
 	}
-	if err := f.untangled(ctx, func() error { return f.j.cat.BuildHeld(ctx) }); err != nil {
+	if err := f.untangled(ctx, func() error { return f.j.cat.BuildDeferred(ctx) }); err != nil {
 		return err
 	}
 	f.phase = PhaseFollowing
@@ -209,10 +209,10 @@ func (f *follower) finalize(ctx context.Context) error {
 	if err := f.save(ctx); err != nil {
 		return err
 	}
-	if err := f.untangled(ctx, func() error { return f.j.cat.BuildHeld(ctx) }); err != nil {
+	if err := f.untangled(ctx, func() error { return f.j.cat.BuildDeferred(ctx) }); err != nil {
 		return err
 	}
-	if err := f.j.cat.RestoreTTL(ctx); err != nil {
+	if err := f.j.cat.RestoreExpiries(ctx); err != nil {
 		return err
 	}
 	if err := f.j.compareCatalogs(ctx); err != nil {
@@ -457,7 +457,7 @@ func (f *follower) startCopied(ctx context.Context, effect schema.Effect) error 
 // compareCatalogs notes how the target's collections, options and indexes
 // differ from the source's.
 func (j *Job) compareCatalogs(ctx context.Context) error {
-	diffs, err := schema.Diff(ctx, j.src, j.dst, j.keep, j.rules, schema.DiffOptions{})
+	diffs, err := schema.Diff(ctx, j.src, j.dst, j.rules, schema.DiffOptions{Keep: j.keep})
 	if err != nil {
 		return err
 	}

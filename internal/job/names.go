@@ -86,7 +86,7 @@ func (j *Job) holdTTL(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := j.cat.HoldTTL(ctx, state.Names(catalog).Targets()); err != nil {
+	if err := j.cat.DeferExpiries(ctx, state.Names(catalog).Targets()); err != nil {
 		return err
 	}
 	j.ttlHeld = true

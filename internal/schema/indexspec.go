@@ -8,7 +8,6 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -52,7 +51,7 @@ func cleanIndex(ix stream.Index) (spec bson.Raw, expire *bson.RawValue, err erro
 	return spec, expire, nil
 }
 
-// knownIndexField tells what createIndexes takes from what old servers stored
+// knownIndexField reports what createIndexes takes of what old servers stored
 // along (ns, background, dropDups, safe …). The version is left to the target.
 func knownIndexField(key string) bool {
 	switch key {
@@ -130,14 +129,6 @@ func TakesAll(ix stream.Index) bool {
 	_, ordered := fields[0].Value().AsInt64OK()
 	return ordered
 }
-
-// heldExpiry stands in for an expiry on servers before 5.1, whose collMod cannot
-// add one later: larger than any in use, but not beyond 1970, which those
-// servers refuse, and the same at every attempt.
-func heldExpiry(real int64) int64 { return max(real, 1_600_000_000) }
-
-// convertsTTL reports servers whose collMod makes a plain index expire documents.
-func convertsTTL(v mongo.Version) bool { return v.AtLeast(5, 1) }
 
 // comparableIndex brings a specification into a form in which equal indexes
 // are equal.

@@ -319,13 +319,13 @@ func (r *replica) insert(e oplogEntry) {
 func (r *replica) finish() {
 	r.t.Helper()
 	ctx := r.t.Context()
-	if err := r.target.BuildHeld(ctx); err != nil {
+	if err := r.target.BuildDeferred(ctx); err != nil {
 		r.t.Error(err)
 	}
-	if err := r.target.RestoreTTL(ctx); err != nil {
+	if err := r.target.RestoreExpiries(ctx); err != nil {
 		r.t.Error(err)
 	}
-	held, err := r.target.Held(ctx)
+	held, err := r.target.list(ctx)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -337,7 +337,8 @@ func (r *replica) finish() {
 
 func (r *replica) same(o DiffOptions) {
 	r.t.Helper()
-	diffs, err := Diff(r.t.Context(), src, dst, only(r.rules, r.dbs...), r.rules, o)
+	o.Keep = only(r.rules, r.dbs...)
+	diffs, err := Diff(r.t.Context(), src, dst, r.rules, o)
 	if err != nil {
 		r.t.Fatal(err)
 	}
