@@ -23,10 +23,7 @@ import (
 // errTermChanged is retryable: the target elected a new primary since the last
 // save, so writes acknowledged by the old one may be gone.
 func errTermChanged(was, is int64) error {
-	return driver.CommandError{
-		Message: fmt.Sprintf("the target's primary changed (term %d, then %d): writes since the last checkpoint may have been rolled back", was, is),
-		Labels:  []string{"RetryableWriteError"},
-	}
+	return mongo.Retry(fmt.Sprintf("the target's primary changed (term %d, then %d): writes since the last checkpoint may have been rolled back", was, is), nil, "")
 }
 
 // Mongo is a Store in the target's database mongo.StateDB. Data are durable
@@ -274,7 +271,7 @@ func updateJob(statement bson.D, w any) bson.D {
 // answer reads the reply to a statement; one that matched no job is ErrFenced.
 func (s *Mongo) answer(raw bson.Raw) (wire.WriteResult, error) {
 	res := wire.ParseWriteResult([]byte(raw))
-	err := mongo.WriteInterrupted(res)
+	err := mongo.Interrupted(res)
 	switch {
 	case err != nil:
 	case len(res.Errors) > 0:

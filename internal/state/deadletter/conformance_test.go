@@ -8,6 +8,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/state/deadletter"
@@ -135,9 +136,9 @@ func testHolders(t *testing.T, c *mongo.Cluster) {
 			t.Errorf("%s: not refused: %v", name, err)
 			continue
 		}
-		d := deadletter.ParseDuplicate(refused.WriteErrors[0].Raw)
+		d := docwrite.ParseDuplicate(refused.WriteErrors[0].Raw)
 		id := bsoncore.Document(doc).Lookup("_id")
-		found, err := deadletter.Holders(t.Context(), c, "holders."+name, d, nil, doc, &id, 10)
+		found, err := docwrite.Holders(t.Context(), c, "holders."+name, d, nil, doc, &id, 10)
 		if err != nil || d.Index() != "ix" || len(found) != test.want {
 			t.Errorf("%s: index %q, %d documents hold the key, want %d, %v", name, d.Index(), len(found), test.want, err)
 		}

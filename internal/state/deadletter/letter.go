@@ -99,12 +99,3 @@ func letterID(job string, l Letter) string {
 	}
 	return id
 }
-
-// idText shows an _id as extended JSON, cut to a readable length.
-func idText(id bsoncore.Value) string {
-	s := bson.RawValue{Type: bson.Type(id.Type), Value: id.Data}.String()
-	if len(s) > 200 {
-		s = s[:200] + "…"
-	}
-	return s
-}

@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
@@ -116,7 +117,7 @@ func (k *keptInMongo) Get(ctx context.Context, id string) (Letter, error) {
 	}
 	switch {
 	case d.DocID != nil:
-		l.DocID = bsoncore.Value{Type: bsoncore.Type(d.DocID.Type), Data: d.DocID.Value}
+		l.DocID = bsonraw.FromRaw(*d.DocID)
 	case len(l.Doc) > 0:
 		l.DocID = bsoncore.Document(l.Doc).Lookup("_id")
 	}
@@ -128,13 +129,13 @@ func partID(of string, n int) string { return fmt.Sprintf("%s#%d", of, n) }
 // commands are what writes a letter, for the database mongo.StateDB and in this order.
 func commands(job string, l *Letter) []bson.D {
 	key := KeyOf(l.DocID)
-	d := stored{ID: l.ID, Job: job, NS: l.NS, State: l.State, Cause: l.Cause, DocID: rawOf(l.DocID), IDText: idText(l.DocID),
+	d := stored{ID: l.ID, Job: job, NS: l.NS, State: l.State, Cause: l.Cause, DocID: rawOf(l.DocID), IDText: bsonraw.IDText(l.DocID),
 		Reason: l.Reason, Code: l.Code, Index: l.Index, At: l.At, Until: l.Until, Bytes: len(l.Doc), Key: bson.Binary{Data: key[:]}, Update: time.Now().UTC()}
 	if d.Source = l.Source; l.UUID != nil {
 		d.UUID = &bson.Binary{Subtype: bson.TypeBinaryUUID, Data: l.UUID[:]}
 	}
 	if l.Other.Type != 0 {
-		d.Other = rawOf(bsoncore.Value{Type: bsoncore.Type(l.Other.Type), Data: l.Other.Value})
+		d.Other = rawOf(bsonraw.FromRaw(l.Other))
 	}
 	var cmds []bson.D
 	if len(l.Doc) > 0 && embeddable(l.Doc) {
@@ -309,5 +310,6 @@ func rawOf(v bsoncore.Value) *bson.RawValue {
 	if v.Type == bsoncore.TypeEmbeddedDocument && !plainNames(v.Data, 1) {
 		return nil
 	}
-	return &bson.RawValue{Type: bson.Type(v.Type), Value: v.Data}
+	raw := bsonraw.RawValue(v)
+	return &raw
 }

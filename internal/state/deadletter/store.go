@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -316,12 +317,12 @@ func (s *Store) Noted(l Letter) {
 // Write writes a letter; a letter of the same document in dispute is replaced.
 func (s *Store) Write(ctx context.Context, l Letter) error {
 	if s.n.Load() >= maxDisputes && !s.Disputed(l.NS, l.DocID) {
-		return mongo.WithHint(fmt.Errorf("%d documents are refused by the target; the next is %s, _id %s: %s", maxDisputes, l.NS, idText(l.DocID), l.Reason),
+		return mongo.WithHint(fmt.Errorf("%d documents are refused by the target; the next is %s, _id %s: %s", maxDisputes, l.NS, bsonraw.IDText(l.DocID), l.Reason),
 			"so many are no stray writes: read "+mongo.StateDB+"."+Collection+" on the target, remove the cause, and start again")
 	}
 	s.name(&l)
 	if err := s.keep.Put(ctx, l); err != nil {
-		return fmt.Errorf("write dead letter of %s, _id %s: %w", l.NS, idText(l.DocID), err)
+		return fmt.Errorf("write dead letter of %s, _id %s: %w", l.NS, bsonraw.IDText(l.DocID), err)
 	}
 	s.Noted(l)
 	return nil
