@@ -321,7 +321,7 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, before mongo.Op
 	o := schema.ApplyOptions{
 		// After a restart the target is not ahead of a schema change: none is
 		// passed without a checkpoint.
-		Window: !f.job.Consistent.Before(ev.At), Maybe: f.intent == ev.At, Rules: f.j.rules, Existing: f.existing(ev.At), Names: f.j.names}
+		Overlap: !f.job.Consistent.Before(ev.At), Maybe: f.intent == ev.At, Rules: f.j.rules, Existing: f.existing(ev.At), Names: f.j.names}
 	if err := f.j.cat.MakeWay(ctx, *ev.Change, o); err != nil {
 		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
 	}

@@ -14,9 +14,9 @@ import (
 // ApplyOptions say under which conditions a change is applied.
 type ApplyOptions struct {
 	Rules Rules
-	// Window: the target may be ahead of the change. Indexes that refuse
+	// Overlap: the target may be ahead of the change. Indexes that refuse
 	// documents are deferred, and what the change expects may be gone.
-	Window bool
+	Overlap bool
 	// Maybe: the change may have been applied already, before a restart.
 	Maybe bool
 	// Existing says what becomes of a collection of the target where the source
@@ -107,7 +107,7 @@ func existsAlready(err error, ns string) error {
 }
 
 // lenient allows that what a change expects is not there.
-func (o ApplyOptions) lenient() bool { return o.Window || o.Maybe }
+func (o ApplyOptions) lenient() bool { return o.Overlap || o.Maybe }
 
 // Effect is what a change did to the target.
 type Effect struct {
@@ -183,7 +183,7 @@ func (c *changer) applyCreate(ctx context.Context, ch stream.Change, ns string, 
 
 func (c *changer) applyCreateIndexes(ctx context.Context, ch stream.Change, ns string, o ApplyOptions) (Effect, error) {
 	phase := Consistent
-	if o.Window {
+	if o.Overlap {
 		phase = BeforeConsistent
 	}
 	err := c.indexes.BuildIndexes(ctx, ns, ch.Indexes, phase)

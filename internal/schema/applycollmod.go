@@ -108,7 +108,7 @@ func (c *changer) modIndexSetting(ctx context.Context, d *Deferred, key string, 
 	default:
 		return fmt.Errorf("setting %s is not known", key)
 	}
-	if d.Unbuilt || key != "hidden" && truthy(v) && o.Window {
+	if d.Unbuilt || key != "hidden" && truthy(v) && o.Overlap {
 		return c.rebuildLater(ctx, d)
 	}
 	if err := c.collModIndex(ctx, d.NS, d.Index, key, truthy(v)); err != nil || d.Expire == nil {

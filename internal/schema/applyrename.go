@@ -67,7 +67,7 @@ func (c *changer) renameKept(ctx context.Context, ch stream.Change, from, to str
 	case o.Maybe:
 		// Done before the restart; what is deferred may not have followed.
 		return Effect{Applied: true, Dropped: []string{from}}, c.deferred.move(ctx, from, to)
-	case o.Window:
+	case o.Overlap:
 		return without("is gone on the target")
 	}
 	return Effect{}, mongo.WithHint(fmt.Errorf("%s %w", from, errGone), "something else drops collections of the target; start the job again with --restart")

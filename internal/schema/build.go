@@ -160,7 +160,7 @@ func (b *builder) create(ctx context.Context, dataNS string, specs []bson.Raw) e
 	}
 	start := time.Now()
 	db, coll := mongo.SplitNS(dataNS)
-	err := b.change(ctx, db, bson.D{{Key: "createIndexes", Value: coll}, {Key: "indexes", Value: arrayOf(specs)}})
+	err := b.change(ctx, db, bson.D{{Key: "createIndexes", Value: coll}, {Key: "indexes", Value: specs}})
 	if mongo.IsCode(err, mongo.CodeIndexOptionsConflict) {
 		// Perhaps only in the expiry that one got already.
 		missing, ferr := b.missing(ctx, dataNS, specs)

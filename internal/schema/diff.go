@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -23,14 +24,7 @@ type Difference struct {
 
 // String is one line for people.
 func (d Difference) String() string {
-	return fmt.Sprintf("%s: %s: source has %s, target has %s", d.NS, d.What, orNone(d.Source), orNone(d.Target))
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "none"
-	}
-	return s
+	return fmt.Sprintf("%s: %s: source has %s, target has %s", d.NS, d.What, cmp.Or(d.Source, "none"), cmp.Or(d.Target, "none"))
 }
 
 // DiffOptions say what a comparison leaves out.

@@ -67,7 +67,7 @@ func listNames(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection
 	group.SetLimit(listParallel)
 	for i, db := range dbs {
 		group.Go(func() (err error) {
-			perDB[i], err = listDB(gctx, c, db, nil, scope.NS)
+			perDB[i], err = listDB(gctx, c, db, bson.D{}, scope.NS)
 			return err
 		})
 	}
@@ -157,9 +157,6 @@ func mixedSchema(options bson.Raw) bool {
 const mixedSchemaFlag = "timeseriesBucketsMayHaveMixedSchemaData"
 
 func listCollections(ctx context.Context, c *mongo.Cluster, db string, filter bson.D) ([]listing, error) {
-	if filter == nil {
-		filter = bson.D{}
-	}
 	cur, err := primaryDB(c, db).ListCollections(ctx, filter)
 	var out []listing
 	if err == nil {

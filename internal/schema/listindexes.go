@@ -56,13 +56,9 @@ func listIndexes(ctx context.Context, c *mongo.Cluster, ns string) ([]stream.Ind
 	}
 	var out []stream.Index
 	for _, spec := range specs {
-		if has(spec, "buildUUID") {
-			continue
+		if !has(spec, "buildUUID") && !isIDIndex(spec) && !truthyField(spec, "clustered") {
+			out = append(out, stream.Index{Name: str(spec, "name"), Spec: spec})
 		}
-		if isIDIndex(spec) || truthyField(spec, "clustered") {
-			continue
-		}
-		out = append(out, stream.Index{Name: str(spec, "name"), Spec: spec})
 	}
 	return out, nil
 }
@@ -94,8 +90,8 @@ func truthyField(doc bson.Raw, key string) bool { return has(doc, key) && truthy
 
 // isIDIndex recognises the index that every collection has by itself.
 func isIDIndex(spec bson.Raw) bool {
-	els, err := elements(sub(spec, "key"))
-	if err != nil || len(els) != 1 || els[0].Key() != "_id" {
+	els := keyFields(spec)
+	if len(els) != 1 || els[0].Key() != "_id" {
 		return false
 	}
 	n, ok := els[0].Value().AsFloat64OK()

@@ -272,7 +272,7 @@ func (r *replica) entry(e oplogEntry) (effects []Effect) {
 	if !effect || !slices.Contains(r.dbs, chDB) && ch.Kind != stream.ChangeRename {
 		return nil
 	}
-	o := ApplyOptions{Rules: r.rules, Window: r.window, Names: r.names}
+	o := ApplyOptions{Rules: r.rules, Overlap: r.window, Names: r.names}
 	if err := r.target.MakeWay(r.t.Context(), ch, o); err != nil {
 		r.t.Fatalf("make way: %+v: %v", ch, err)
 	}

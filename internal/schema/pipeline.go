@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/mongo"
 )
@@ -201,13 +200,4 @@ func inOrder(colls []Collection) ([]Collection, error) {
 		}
 	}
 	return out, nil
-}
-
-// arrayOf makes a BSON array of documents.
-func arrayOf(docs []bson.Raw) bson.RawValue {
-	b := bsoncore.NewArrayBuilder()
-	for _, d := range docs {
-		b.AppendDocument(bsoncore.Document(d))
-	}
-	return bson.RawValue{Type: bson.TypeArray, Value: b.Build()}
 }

@@ -139,7 +139,7 @@ func (l *link) listed(ctx context.Context, targetNSs []string) (found []Collecti
 		wanted[ns], dbs[db] = true, true
 	}
 	for db := range dbs {
-		colls, err := listDB(ctx, l.c, db, nil, func(ns string) bool { return wanted[ns] })
+		colls, err := listDB(ctx, l.c, db, bson.D{}, func(ns string) bool { return wanted[ns] })
 		if err != nil {
 			return nil, err
 		}
