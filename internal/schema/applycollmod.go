@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,10 +54,7 @@ func (c *changer) modIndex(ctx context.Context, ns, dataNS string, mod bson.Raw,
 	if err != nil {
 		return err
 	}
-	name := str(mod, "name")
-	if name == "" {
-		name = ix.Name
-	}
+	name := cmp.Or(str(mod, "name"), ix.Name)
 	later, isDeferred, err := c.deferred.one(ctx, ns, name)
 	if err != nil {
 		return err
