@@ -72,7 +72,7 @@ func (s *stored) bind(fs *pflag.FlagSet) {
 }
 
 // openStored finds the job. The store only reads: it belongs to no run.
-func (a *app) openStored(ctx context.Context, s *stored) (*mongo.Cluster, *state.Store, error) {
+func (a *app) openStored(ctx context.Context, s *stored) (*mongo.Cluster, state.Store, error) {
 	if err := checkLabOutput(s.output, "text", "json"); err != nil {
 		return nil, nil, withCode(exitUsage, err)
 	}
@@ -87,7 +87,7 @@ func (a *app) openStored(ctx context.Context, s *stored) (*mongo.Cluster, *state
 		c.Close()
 		return nil, nil, err
 	}
-	return c, state.Open(c, s.job, "", "majority"), nil
+	return c, state.Open(c, state.Options{Job: s.job}), nil
 }
 
 func onlyJob(ctx context.Context, c *mongo.Cluster) (string, error) {
@@ -188,7 +188,7 @@ clock.`,
 	return cmd
 }
 
-func (a *app) debugJob(ctx context.Context, st *state.Store, s *stored) error {
+func (a *app) debugJob(ctx context.Context, st state.Store, s *stored) error {
 	j, found, err := st.Reload(ctx)
 	if err == nil && !found {
 		err = mongo.WithHint(fmt.Errorf("there is no job %s", s.job), "leave --job out to see which there are")

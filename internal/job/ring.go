@@ -40,8 +40,8 @@ type ring struct {
 // targetDocs is what of a capped collection the target holds.
 type targetDocs struct {
 	docs  map[string]targetDoc // by _id
-	n     int                // documents in all, if whole
-	whole bool               // all of them are known
+	n     int                  // documents in all, if whole
+	whole bool                 // all of them are known
 }
 
 type targetDoc struct {
