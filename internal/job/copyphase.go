@@ -18,11 +18,11 @@ import (
 	"github.com/millrace/millrace/internal/state"
 )
 
-// phaseCreating lies between pinning the catalog and the first document.
+// phaseCreating lies between the snapshot of the catalog and the first document.
 const phaseCreating Phase = "creating"
 
-// prepare pins the start position with its catalog, or, in incremental mode,
-// sets the position that was asked for.
+// prepare takes a snapshot of the catalog, which gives the start position, or, in
+// incremental mode, sets the position that was asked for.
 func (j *Job) prepare(ctx context.Context, job state.Job) error {
 	if job.Restarted {
 		if err := j.clear(ctx); err != nil {
@@ -32,7 +32,7 @@ func (j *Job) prepare(ctx context.Context, job state.Job) error {
 	if j.spec.Mode == ModeIncremental {
 		return j.prepareIncremental(ctx)
 	}
-	snap, err := schema.Pin(ctx, j.src, j.scope())
+	snap, err := schema.TakeSnapshot(ctx, j.src, j.scope(), oplog.Changes(j.src))
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (j *Job) prepare(ctx context.Context, job state.Job) error {
 	if err := j.store.SaveCatalog(ctx, mapped); err != nil {
 		return err
 	}
-	j.log.Info("start position pinned", "position", snap.At, "collections", len(mapped))
+	j.log.Info("snapshot taken", "position", snap.At, "collections", len(mapped))
 	return j.savePhase(ctx, phaseCreating, append(positionFields(oplog.Position(snap.At, snap.At)), bson.E{Key: "start", Value: snap.At})...)
 }
 

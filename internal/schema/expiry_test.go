@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/transform"
 )
 
@@ -75,7 +76,7 @@ func TestCreateOurs(t *testing.T) {
 			t.Logf("%s: %v", cmd, err)
 		}
 	}
-	snap, err := Pin(t.Context(), src, scopeOf(r.rules, db))
+	snap, err := TakeSnapshot(t.Context(), src, scopeOf(r.rules, db), oplog.Changes(src))
 	if err != nil {
 		t.Fatal(err)
 	}

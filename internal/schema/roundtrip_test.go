@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/transform"
 )
 
@@ -112,7 +113,7 @@ func TestCreateIsIdempotent(t *testing.T) {
 	rules := newRules(t, transform.Config{})
 	r := newReplica(t, rules, db)
 	makeEveryKind(t, db)
-	snap, err := Pin(t.Context(), src, scopeOf(rules, db))
+	snap, err := TakeSnapshot(t.Context(), src, scopeOf(rules, db), oplog.Changes(src))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,13 +12,14 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// TestPinUnderChanges: what is pinned, plus the schema changes after its
+// TestSnapshotUnderChanges: a snapshot, plus the schema changes after its
 // position, is the catalog, however many changes go on meanwhile.
-func TestPinUnderChanges(t *testing.T) {
+func TestSnapshotUnderChanges(t *testing.T) {
 	t.Parallel()
 	db := newDB()
 	rules := newRules(t, transform.Config{Exclude: []string{db + ".noise"}})
@@ -60,7 +61,7 @@ func TestPinUnderChanges(t *testing.T) {
 	r.finish()
 }
 
-func TestPinNamesTheObstacle(t *testing.T) {
+func TestSnapshotNamesTheObstacle(t *testing.T) {
 	t.Parallel()
 	db := newDB()
 	newReplica(t, newRules(t, transform.Config{}), db)
@@ -83,7 +84,7 @@ func TestPinNamesTheObstacle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		what, err := schemaChangeIn(t.Context(), src, from, end, scopeOf(nil, db))
+		what, err := scopeOf(nil, db).firstOf(t.Context(), oplog.Changes(src), from, end)
 		want := strings.ReplaceAll(c.want, "@", db)
 		if err != nil || want != "" && !strings.HasPrefix(what, want) || want == "" && what != "" {
 			t.Errorf("%s: %q, %v, want %q", c.cmd, what, err, want)
