@@ -14,18 +14,8 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
-)
-
-// Policy says what happens to a document whose _id the target has already.
-type Policy int
-
-const (
-	// KeepTarget skips the document: the target's is an earlier copy of ours,
-	// which the replay of the oplog makes right.
-	KeepTarget Policy = iota
-	// Replace puts the source's document in its place.
-	Replace
 )
 
 // Refusal is a document that the target does not take.
@@ -45,8 +35,7 @@ type Task struct {
 	Source schema.Collection
 	// Target is the existing namespace that takes the documents: of a
 	// time-series collection its system.buckets collection.
-	Target     string
-	OnExisting Policy
+	Target string
 }
 
 // Options shape an Engine. Zero values choose defaults.
@@ -177,8 +166,8 @@ type collection struct {
 	sourceDB   string
 	targetDB   string
 	insert     bsoncore.Document // the insert command
-	strategy   Strategy
-	plan       []SliceState // as loaded; nil when there is none to go on from
+	strategy   scan.Strategy
+	plan       []scan.Slice // as loaded; nil when there is none to go on from
 	generation int64
 	measured   bool // its size was asked for
 

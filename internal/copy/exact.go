@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -16,12 +17,9 @@ const (
 	codeImmutableField = 66 // a collation holds another _id for the same
 )
 
-// met acts upon documents whose _ids the target has, by the task's policy.
+// met replaces documents whose _ids the target has, also where only an earlier
+// attempt can have written them: they are the same, or older, or somebody else's.
 func (w *writer) met(ctx context.Context, c *collection, docs [][]byte) error {
-	if c.OnExisting != Replace {
-		w.e.count.duplicates.Add(int64(len(docs)))
-		return nil
-	}
 	w.e.count.replaced.Add(int64(len(docs)))
 	var plain [][]byte
 	for _, doc := range docs {
@@ -181,7 +179,7 @@ func endUpsert(dst []byte, i int32) []byte {
 
 func appendEq(dst, doc []byte) []byte {
 	i, dst := bsoncore.AppendDocumentElementStart(dst, "_id")
-	dst = bsoncore.AppendValueElement(dst, "$eq", idOf(doc))
+	dst = bsoncore.AppendValueElement(dst, "$eq", scan.ID(doc))
 	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
 	return dst
 }

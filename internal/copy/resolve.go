@@ -10,11 +10,12 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// resolve acts upon the errors of an unordered insert: duplicates by policy,
-// anything else ends the run. skipped are indexes of the chunk that were not
+// resolve acts upon the errors of an unordered insert: what the target has is
+// replaced, anything else ends the run. skipped are indexes of the chunk that were not
 // sent, ascending.
 func (w *writer) resolve(ctx context.Context, ch *chunk, errs []wire.WriteError, skipped []int) error {
 	byIndex := make(map[int]wire.WriteError, len(errs))
@@ -54,7 +55,7 @@ func (w *writer) refused(ctx context.Context, c *collection, e wire.WriteError, 
 	if w.e.opts.Refused == nil || e.Code != mongo.CodeDuplicateKey && !mongo.RefusesDocument(e.Code) {
 		return writeFailed(e, doc)
 	}
-	taken, err := w.e.opts.Refused(ctx, Refusal{Target: c.Target, ID: idOf(doc), Doc: doc, Code: e.Code, Message: e.Message, Raw: e.Raw})
+	taken, err := w.e.opts.Refused(ctx, Refusal{Target: c.Target, ID: scan.ID(doc), Doc: doc, Code: e.Code, Message: e.Message, Raw: e.Raw})
 	if err == nil && !taken {
 		err = writeFailed(e, doc)
 	}
@@ -77,7 +78,7 @@ func (w *writer) duplicateID(ctx context.Context, c *collection, e wire.WriteErr
 	}
 	_, coll := mongo.SplitNS(c.Target)
 	body, err := w.command(ctx, c.targetDB, bson.D{
-		{Key: "find", Value: coll}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: rawValue(idOf(doc))}}}}},
+		{Key: "find", Value: coll}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: rawValue(scan.ID(doc))}}}}},
 		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "limit", Value: 1},
 	})
 	if err != nil {

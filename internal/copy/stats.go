@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/scan"
 )
 
 // CollectionState is how far a collection's copy is.
@@ -22,7 +23,7 @@ const (
 type CollectionStats struct {
 	Source, Target        string
 	State                 CollectionState
-	Strategy              Strategy // "" until planned
+	Strategy              scan.Strategy // "" until planned
 	Docs, Bytes           int64
 	TotalDocs, TotalBytes int64 // the source's estimates
 	Slices, SlicesDone    int
@@ -36,7 +37,6 @@ type Stats struct {
 	Slices, SlicesDone    int
 
 	Refused       int64 // documents that the target did not take
-	Duplicates    int64 // documents the target had already, skipped
 	Replaced      int64 // documents the target had already, replaced
 	Exact         int64 // documents with zero timestamps, written by update instead of insert
 	Reopened      int64 // cursors opened again after the server ended them
@@ -47,7 +47,7 @@ type Stats struct {
 }
 
 type counters struct {
-	refused, duplicates, replaced, exact, reopened, restarted, batches atomic.Int64
+	refused, replaced, exact, reopened, restarted, batches atomic.Int64
 
 	fatal, retry, duplicate, other atomic.Int64
 }
@@ -75,7 +75,7 @@ func (e *Engine) Stats() Stats {
 	n := &e.count
 	s := Stats{
 		Collections: make([]CollectionStats, len(colls)),
-		Refused:     n.refused.Load(), Duplicates: n.duplicates.Load(), Replaced: n.replaced.Load(), Exact: n.exact.Load(),
+		Refused:     n.refused.Load(), Replaced: n.replaced.Load(), Exact: n.exact.Load(),
 		Reopened: n.reopened.Load(), Restarted: n.restarted.Load(), InsertBatches: n.batches.Load(),
 		Errors: map[string]int64{
 			mongo.ClassFatal.String(): n.fatal.Load(), mongo.ClassRetry.String(): n.retry.Load(),

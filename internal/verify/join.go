@@ -5,6 +5,8 @@ import (
 	"context"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/scan"
 )
 
 // worker compares one range after the other. It belongs to one goroutine.
@@ -59,7 +61,7 @@ func (w *worker) compare(ctx context.Context, t task) error {
 	c := t.c
 	j := &join{w: w, c: c}
 	g, gctx := errgroup.WithContext(ctx)
-	a, b := w.streams(gctx, g, c, t.b)
+	a, b := w.streams(gctx, g, c, t.slice)
 	j.left.stream, j.right.stream = a, b
 	g.Go(func() error {
 		defer j.free()
@@ -75,11 +77,12 @@ func (w *worker) compare(ctx context.Context, t task) error {
 	return nil
 }
 
-func (w *worker) streams(ctx context.Context, g *errgroup.Group, c *collection, r bounds) (a, b *stream) {
+func (w *worker) streams(ctx context.Context, g *errgroup.Group, c *collection, sl scan.Slice) (a, b *stream) {
 	open := func(s *side) *stream {
-		st := newStream(w.e)
-		batch := max(w.e.limits.batch/s.averageSize(), 2)
-		g.Go(func() error { return st.fill(ctx, s, s.rangeCommand(r, batch), batch) })
+		st, sl := newStream(w.e), sl
+		sl.Strategy = s.order
+		want := scan.Want{Batch: max(w.e.limits.batch/s.averageSize(), 2)}
+		g.Go(func() error { return st.fill(ctx, s, sl, want) })
 		return st
 	}
 	return open(&c.src), open(&c.dst)
@@ -138,10 +141,10 @@ func (j *join) run(ctx context.Context) error {
 func (j *join) unequal(ctx context.Context, a, b []byte) error {
 	var ok bool
 	if j.ka, ok = appendID(j.ka[:0], a); a != nil && !ok {
-		return errMalformed(j.c.src.ns)
+		return errMalformed(j.c.src.NS)
 	}
 	if j.kb, ok = appendID(j.kb[:0], b); b != nil && !ok {
-		return errMalformed(j.c.dst.ns)
+		return errMalformed(j.c.dst.NS)
 	}
 	switch {
 	case a != nil && b != nil && bytes.Equal(j.ka, j.kb):

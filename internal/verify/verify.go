@@ -46,9 +46,6 @@ type Options struct {
 	// Online says that writes go on: mismatches are rechecked as Recheck says.
 	Online  bool
 	Recheck RecheckOptions
-	// Throttle, when set, is called after each batch read with its size and
-	// may wait.
-	Throttle func(ctx context.Context, bytes int) error
 	// Log receives what happens to whole collections; nil discards it.
 	Log *slog.Logger
 }
@@ -154,7 +151,7 @@ func (e *Engine) Run(ctx context.Context, pairs []Pair) (*Report, error) {
 		defer close(work)
 		return e.plan(gctx, cols, work)
 	})
-	g.Go(func() error { return e.scan(gctx, work, f, rc) })
+	g.Go(func() error { return e.compare(gctx, work, f, rc) })
 	if e.o.Online {
 		g.Go(func() error { return rc.run(gctx) })
 	}
@@ -184,13 +181,13 @@ func (e *Engine) side(ctx context.Context, c *mongo.Cluster, at *position, ns st
 			return err
 		})
 	}
-	s.position = at
+	s.position, s.log = at, e.o.Log
 	return s, err
 }
 
-// scan compares ranges with all workers, then tells the rechecker that no more
+// compare compares ranges with all workers, then tells the rechecker that no more
 // mismatches come.
-func (e *Engine) scan(ctx context.Context, work <-chan task, f *findings, rc *rechecker) error {
+func (e *Engine) compare(ctx context.Context, work <-chan task, f *findings, rc *rechecker) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for range e.o.Workers {
 		g.Go(func() error {
