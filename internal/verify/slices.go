@@ -18,10 +18,15 @@ func eachSlice(ctx context.Context, parts []scan.Slice, readers int, fn func(con
 	return g.Wait()
 }
 
+// byRecord tells whether the server lets a scan begin in the middle.
+func (s *side) byRecord() bool {
+	return s.exists && scan.ByStorage(&s.Collection, s.cluster.Info) == scan.ByRecord
+}
+
 // readersOf is how many readers share a side: at most one for each range's worth
-// of bytes, and one where the server lets no scan begin in the middle.
+// of bytes, and one where no scan begins in the middle.
 func (e *Engine) readersOf(s *side) int {
-	if !s.exists || scan.ByStorage(&s.Collection, s.cluster.Info) != scan.ByRecord {
+	if !s.byRecord() {
 		return 1
 	}
 	return int(max(min(s.Bytes/e.o.RangeBytes, int64(e.o.Workers)), 1))
@@ -36,7 +41,10 @@ const slicesPerReader = 4
 // Where a document at a bound has been deleted, a slice may give some that
 // another one gives as well: then their groups differ and are looked into.
 func (s *side) slices(ctx context.Context, readers int) ([]scan.Slice, error) {
-	parts := []scan.Slice{{Strategy: scan.Serial}}
+	if !s.byRecord() {
+		return []scan.Slice{{Strategy: scan.Serial}}, nil
+	}
+	parts := []scan.Slice{{Strategy: scan.ByRecord}}
 	if readers < 2 {
 		return parts, nil
 	}
@@ -46,10 +54,14 @@ func (s *side) slices(ctx context.Context, readers int) ([]scan.Slice, error) {
 			return err
 		}
 		bounds, strategy, err := r.Cut(ctx, &s.Collection, scan.ByRecord, readers*slicesPerReader)
-		if err == nil && strategy == scan.ByRecord && len(bounds) > 0 {
+		if err != nil {
+			return err
+		}
+		parts = []scan.Slice{{Strategy: scan.Serial}}
+		if strategy == scan.ByRecord {
 			parts = scan.Slices(scan.Slice{Strategy: strategy, Member: m}, bounds)
 		}
-		return err
+		return nil
 	})
 	return parts, err
 }
