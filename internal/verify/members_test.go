@@ -2,13 +2,13 @@ package verify
 
 import (
 	"os"
-	"strings"
 	"testing"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
@@ -21,17 +21,7 @@ func TestMembersDiffer(t *testing.T) {
 		t.Skip("starts servers")
 	}
 	l := lab.ForTest(t, lab.Options{Topology: "rs:3"})
-	uri := l.URI()
-	if strings.Contains(uri, "?") {
-		uri += "&readPreference=secondary"
-	} else {
-		uri += "?readPreference=secondary"
-	}
-	src, err := mongo.Connect(t.Context(), uri, mongo.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(src.Close)
+	src := connect(t, l.URI(), nil)
 	dst := cluster(t, "6.0", "rs:1")
 	b := newBed(t, src, dst)
 	db, coll := mongo.SplitNS(b.pair.SourceNS)
@@ -40,7 +30,7 @@ func TestMembersDiffer(t *testing.T) {
 	for i := range 4000 {
 		d := raw(t, bson.D{{Key: "_id", Value: i}, {Key: "pad", Value: make([]byte, 200)}})
 		docs = append(docs, d)
-		if i >= 1500 && i%10 == 0 {
+		if i >= 1500 && i%100 == 0 {
 			k, _ := appendID(nil, d)
 			want[string(k)] = expectation{Missing, "missing"}
 		} else if i >= 1500 {
@@ -54,10 +44,24 @@ func TestMembersDiffer(t *testing.T) {
 	}
 	insert(t, dst, b.pair.TargetNS, target...)
 	resync(t, l)
+	b.src = connect(t, l.URI(), readpref.Secondary())
 	for range 8 {
 		rep, _ := b.run(Options{Method: Digest, RangeBytes: 20_000, Workers: 4})
+		if m := rep.Collections[0].Method; m != Digest {
+			t.Errorf("compared by %s", m)
+		}
 		checkFound(t, rep, want)
 	}
+}
+
+func connect(t *testing.T, uri string, from *readpref.ReadPref) *mongo.Cluster {
+	t.Helper()
+	c, err := mongo.Connect(t.Context(), uri, mongo.Options{ReadPreference: from})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
 }
 
 // resync has a secondary copy everything anew, which numbers its records from 1.
