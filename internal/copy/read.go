@@ -44,7 +44,6 @@ func (r *reader) work(ctx context.Context) error {
 		err := j.run(ctx, r)
 		r.run.jobs.finished()
 		if err != nil {
-			r.e.count.failed(err)
 			return err
 		}
 	}
@@ -67,7 +66,8 @@ var errLarge = errors.New("collection is larger than one batch")
 
 // slice reads one slice to its end.
 func (r *reader) slice(ctx context.Context, s *slice) error {
-	rd, err := r.begin(ctx, s)
+	rd := &reading{r: r, s: s}
+	err := rd.begin(ctx)
 	if err == nil {
 		err = rd.all(ctx)
 	}
@@ -78,9 +78,9 @@ func (r *reader) slice(ctx context.Context, s *slice) error {
 		return nil
 	case mongo.IsCode(err, mongo.CodeNamespaceNotFound):
 		return r.vanished(ctx, s, err)
-	case serial && mongo.IsCode(err, mongo.CodeCappedPositionLost), serial && rd != nil && rd.sent > 0 && scan.CursorLost(err):
+	case serial && mongo.IsCode(err, mongo.CodeCappedPositionLost), serial && rd.sent > 0 && scan.CursorLost(err):
 		return r.restart(ctx, rd)
-	case rd != nil && rd.sent == 0 && s.st.Strategy == scan.ByRecord && s.st.Of == 1 && scan.Refused(err):
+	case rd.sent == 0 && s.st.Strategy == scan.ByRecord && s.st.Of == 1 && scan.Refused(err):
 		r.e.noRecords.Store(true)
 		s.c.plan = nil
 		return r.collection(ctx, s.c)

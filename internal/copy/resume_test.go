@@ -15,8 +15,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/scan"
 )
 
 // seed is random, printed, and taken from MILLRACE_TEST_SEED to repeat a run.

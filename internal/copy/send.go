@@ -25,8 +25,9 @@ type reading struct {
 
 // begin prepares to read a slice: what is left of it, or up to the edge of a
 // capped collection.
-func (r *reader) begin(ctx context.Context, s *slice) (*reading, error) {
-	rd := &reading{r: r, s: s, reply: 1 << 20}
+func (rd *reading) begin(ctx context.Context) (err error) {
+	r, s := rd.r, rd.s
+	rd.reply = 1 << 20
 	want := scan.Want{Batch: guessedBatch, Measure: true}
 	if size := s.c.docSize(); size > 0 {
 		want.Batch = int(min(max(r.batchBytes()/size, 1), maxBatchDocs))
@@ -34,13 +35,12 @@ func (r *reader) begin(ctx context.Context, s *slice) (*reading, error) {
 	}
 	const little = 64 << 10
 	rd.reply = min(rd.reply, s.c.Source.Bytes+little, maxReply)
-	var err error
 	if want.Edge, err = r.edge(ctx, s); err != nil {
-		return nil, err
+		return err
 	}
 	st := s.state()
 	rd.walk = r.Walk(&s.c.Source, &st, want)
-	return rd, nil
+	return nil
 }
 
 // edge finds where the copy of a capped collection ends, if changes follow.

@@ -3,7 +3,6 @@ package copy
 import (
 	"sync/atomic"
 
-	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
 )
 
@@ -36,36 +35,15 @@ type Stats struct {
 	TotalDocs, TotalBytes int64
 	Slices, SlicesDone    int
 
-	Refused       int64 // documents that the target did not take
-	Replaced      int64 // documents the target had already, replaced
-	Exact         int64 // documents with zero timestamps, written by update instead of insert
-	Reopened      int64 // cursors opened again after the server ended them
-	Restarted     int64 // collections begun anew because their position was lost
-	Buffered      int64 // bytes in flight now
-	InsertBatches int64
-	Errors        map[string]int64 // by mongo.Class
+	Refused   int64 // documents that the target did not take
+	Replaced  int64 // documents the target had already, replaced
+	Exact     int64 // documents with zero timestamps, written by update instead of insert
+	Reopened  int64 // cursors opened again after the server ended them
+	Restarted int64 // collections begun anew because their position was lost
+	Buffered  int64 // bytes in flight now
 }
 
-type counters struct {
-	refused, replaced, exact, reopened, restarted, batches atomic.Int64
-
-	fatal, retry, duplicate, other atomic.Int64
-}
-
-// failed counts an error by its class.
-func (n *counters) failed(err error) {
-	switch mongo.Classify(err) {
-	case mongo.ClassCanceled:
-	case mongo.ClassFatal:
-		n.fatal.Add(1)
-	case mongo.ClassRetry:
-		n.retry.Add(1)
-	case mongo.ClassDuplicate:
-		n.duplicate.Add(1)
-	default:
-		n.other.Add(1)
-	}
-}
+type counters struct{ refused, replaced, exact, reopened, restarted atomic.Int64 }
 
 // Stats returns the progress of the latest Run.
 func (e *Engine) Stats() Stats {
@@ -76,11 +54,7 @@ func (e *Engine) Stats() Stats {
 	s := Stats{
 		Collections: make([]CollectionStats, len(colls)),
 		Refused:     n.refused.Load(), Replaced: n.replaced.Load(), Exact: n.exact.Load(),
-		Reopened: n.reopened.Load(), Restarted: n.restarted.Load(), InsertBatches: n.batches.Load(),
-		Errors: map[string]int64{
-			mongo.ClassFatal.String(): n.fatal.Load(), mongo.ClassRetry.String(): n.retry.Load(),
-			mongo.ClassDuplicate.String(): n.duplicate.Load(), "other": n.other.Load(),
-		},
+		Reopened: n.reopened.Load(), Restarted: n.restarted.Load(),
 	}
 	if inFlight != nil {
 		s.Buffered = inFlight.inFlight()

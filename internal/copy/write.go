@@ -64,7 +64,6 @@ func (w *writer) work(ctx context.Context) error {
 				return nil
 			}
 			if err := w.write(ctx, ch); err != nil {
-				w.e.count.failed(err)
 				return fmt.Errorf("copy %s to %s: %w", ch.s.c.Source.NS, ch.s.c.Target, err)
 			}
 		case <-ctx.Done():
@@ -88,7 +87,6 @@ func (w *writer) write(ctx context.Context, ch *chunk) error {
 		return err
 	}
 	failpoint.Hit("copy.after")
-	w.e.count.batches.Add(1)
 	ch.s.ack(ch.n, progress{position: ch.part.Position, docs: int64(ch.part.Docs), bytes: ch.part.Bytes})
 	w.run.budget.adjust(-ch.held)
 	if ch.done != nil {

@@ -264,7 +264,7 @@ func (d *digester) compareKeys(ctx context.Context, keys []string) error {
 
 // settlePair hands two documents on if they are not the same.
 func (w *worker) settlePair(ctx context.Context, c *collection, a, b []byte) error {
-	if a == nil && b == nil || a != nil && b != nil && w.e.o.same(a, b) {
+	if w.e.o.agree(a, b) {
 		return nil
 	}
 	return w.mismatch(ctx, c, a, b)

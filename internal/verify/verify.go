@@ -59,14 +59,7 @@ type RecheckOptions struct {
 	Every time.Duration
 	// Quiet is how long both sides have to stand still, byte for byte, to be
 	// called different; it has to exceed the replication's lag. Default 10 s.
-	// Not used with Settled.
 	Quiet time.Duration
-	// Settled, when set, waits until the target has applied everything that
-	// the source holds at the time of the call, visible to the reads used here
-	// (majority-committed on a replica set). Then a document that the source
-	// did not touch meanwhile needs no quiet period. It is called from one
-	// goroutine.
-	Settled func(ctx context.Context) error
 }
 
 func (o Options) withDefaults() Options {
