@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
@@ -102,9 +101,7 @@ func (r *reader) vanished(ctx context.Context, s *slice, cause error) error {
 		return fmt.Errorf("learn whether %s is gone: %w", s.c.Source.NS, err)
 	}
 	if !gone {
-		return driver.CommandError{Code: mongo.CodeNamespaceNotFound, Labels: []string{"RetryableWriteError"},
-			Message: fmt.Sprintf("copy: source member %s has not yet undone the drop of %s, which was rolled back: %s",
-				r.run.member.Node, s.c.Source.NS, cause)}
+		return mongo.Retry(fmt.Sprintf("copy: source member %s has not yet undone the drop of %s, which was rolled back", r.run.member.Node, s.c.Source.NS), cause, "")
 	}
 	s.end(true)
 	return nil

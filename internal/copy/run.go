@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -198,8 +197,7 @@ func (r *run) awaitPosition(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
-	return driver.CommandError{Code: scan.CodeInvalidOptions, Labels: []string{"RetryableWriteError"},
-		Message: fmt.Sprintf("copy: source member %s has not reached position %s", r.member.Node, r.e.opts.AfterClusterTime)}
+	return mongo.Retry(fmt.Sprintf("copy: source member %s has not reached position %s", r.member.Node, r.e.opts.AfterClusterTime), nil, "")
 }
 
 // unsaved queues a slice for the saver.

@@ -11,6 +11,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 )
@@ -67,7 +68,7 @@ func (r *Reader) Cut(ctx context.Context, c *schema.Collection, strategy Strateg
 		slices.SortFunc(marks, func(a, b bson.Raw) int { return cmp.Compare(Record(a), Record(b)) })
 	} else {
 		for _, id := range ids {
-			marks = append(marks, mark(strategy, 0, bsoncore.Value{Type: bsoncore.Type(id.Type), Data: id.Value}))
+			marks = append(marks, mark(strategy, 0, bsonraw.FromRaw(id)))
 		}
 	}
 	return choose(marks, n), strategy, nil
@@ -158,8 +159,8 @@ func (r *Reader) sample(ctx context.Context, c *schema.Collection, name string, 
 		}},
 		{Key: "cursor", Value: bson.D{{Key: "batchSize", Value: size}}},
 	}, 0, func(doc []byte) error {
-		if id := ID(doc); !excluded(id) {
-			v := bson.RawValue{Type: bson.Type(id.Type), Value: id.Data}
+		if id := bsonraw.IDOf(doc); !excluded(id) {
+			v := bsonraw.RawValue(id)
 			if len(ids) == 0 || !ids[len(ids)-1].Equal(v) { // equal neighbours are one bound
 				ids = append(ids, bson.RawValue{Type: v.Type, Value: bytes.Clone(v.Value)})
 			}
@@ -190,7 +191,7 @@ func (r *Reader) locate(ctx context.Context, c *schema.Collection, ids []bson.Ra
 			if !ok {
 				return errNoRecord
 			}
-			marks = append(marks, mark(ByRecord, rid, ID(doc)))
+			marks = append(marks, mark(ByRecord, rid, bsonraw.IDOf(doc)))
 			return nil
 		})
 		// An _id that servers no longer store, but have, is none to ask for: it costs

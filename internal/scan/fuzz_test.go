@@ -5,6 +5,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 // FuzzSlice: no stored progress makes a start panic.
@@ -43,7 +45,7 @@ func FuzzReply(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(_ *testing.T, b []byte) {
-		ID(b)
+		bsonraw.IDOf(b)
 		if _, ok := recordOf(b); ok {
 			withoutRecord(b)
 		}

@@ -6,6 +6,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/wire"
@@ -53,7 +54,7 @@ func lifeOf(ctx context.Context, conn *wire.Conn) (string, error) {
 func (m Member) Lives(ctx context.Context, conn *wire.Conn) error {
 	now, err := MemberOf(ctx, conn)
 	if err == nil && now != m {
-		err = retryable("member "+m.Node+" was restarted, or has rolled back", nil)
+		err = mongo.Retry("member "+m.Node+" was restarted, or has rolled back", nil, "")
 	}
 	return err
 }
@@ -98,7 +99,7 @@ func anchors(plan []Slice) (want map[string]int64, ids []bson.RawValue) {
 			if len(m) > 0 {
 				id := markID(m)
 				want[idKey(id)] = Record(m)
-				ids = append(ids, bson.RawValue{Type: bson.Type(id.Type), Value: id.Data})
+				ids = append(ids, bsonraw.RawValue(id))
 			}
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -86,7 +85,7 @@ func (r *Reader) open(ctx context.Context, db string, cmd bson.D, batch int) (cu
 		return b.Size, nil
 	})
 	if mongo.IsCode(err, CodeInvalidOptions) {
-		err = retryable("it has not heard of the position yet", err)
+		err = mongo.Retry("it has not heard of the position yet", err, "")
 	}
 	return cur, b, err
 }
@@ -152,10 +151,3 @@ func Refused(err error) bool {
 	return false
 }
 
-// retryable is an error that passes by itself.
-func retryable(message string, cause error) error {
-	if cause != nil {
-		message += ": " + cause.Error()
-	}
-	return driver.CommandError{Code: CodeInvalidOptions, Labels: []string{"RetryableWriteError"}, Message: message}
-}

@@ -15,6 +15,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
@@ -164,7 +165,7 @@ func given(t testing.TB, r *Reader, c *schema.Collection, s Slice, want Want) (i
 			return ids, parts
 		}
 		parts = append(parts, p)
-		_ = p.Each(func(doc []byte) error { ids = append(ids, idKey(ID(doc))); return nil })
+		_ = p.Each(func(doc []byte) error { ids = append(ids, idKey(bsonraw.IDOf(doc))); return nil })
 		if p.Last {
 			return ids, parts
 		}
@@ -291,7 +292,7 @@ func testStrategy(t *testing.T, c *mongo.Cluster, col *schema.Collection, strate
 	var all []string
 	for _, s := range plan {
 		_, parts := given(t, r, col, s, Want{Batch: 20, Measure: true})
-		_ = parts[0].Each(func(doc []byte) error { all = append(all, idKey(ID(doc))); return nil })
+		_ = parts[0].Each(func(doc []byte) error { all = append(all, idKey(bsonraw.IDOf(doc))); return nil })
 		if parts[0].Last {
 			continue
 		}
@@ -524,7 +525,7 @@ func TestReplyWithoutEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		elements = append(append(elements, byte(bson.TypeEmbeddedDocument), 0), doc...)
-		ids = append(ids, ID(doc))
+		ids = append(ids, bsonraw.IDOf(doc))
 	}
 	reply := func(record int64, last bool) *wire.Batch {
 		b := wire.BatchOf(elements)

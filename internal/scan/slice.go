@@ -92,41 +92,22 @@ func mark(strategy Strategy, rid int64, id bsoncore.Value) bson.Raw {
 // Record reads the record id of a bound or position; 0, which no record has, for
 // an absent one.
 func Record(mark bson.Raw) int64 {
-	n, _ := field(mark, "r").AsInt64OK()
+	n, _ := bsonraw.Value(mark, "r").AsInt64OK()
 	return n
 }
 
 // markID reads a mark's _id.
-func markID(m bson.Raw) bsoncore.Value { return field(m, "_id") }
+func markID(m bson.Raw) bsoncore.Value { return bsonraw.Value(m, "_id") }
 
 // idKey stands for an _id in a map.
 func idKey(id bsoncore.Value) string { return string(rune(id.Type)) + string(id.Data) }
-
-// ID returns a document's _id; a document without one gives the zero value.
-func ID(doc []byte) bsoncore.Value {
-	if len(doc) > 9 && string(doc[5:9]) == "_id\x00" { // servers store _id first
-		if n, ok := bsonraw.ValueSize(bson.Type(doc[4]), doc[9:]); ok {
-			return bsoncore.Value{Type: bsoncore.Type(doc[4]), Data: doc[9 : 9+n]}
-		}
-	}
-	return field(doc, "_id")
-}
-
-// field finds a field at the top level; the zero value when there is none.
-func field(doc []byte, name string) bsoncore.Value {
-	e, ok := bsonraw.Field(doc, name)
-	if !ok {
-		return bsoncore.Value{}
-	}
-	return bsoncore.Value{Type: bsoncore.Type(e.Type), Data: e.Value}
-}
 
 func same(a, b bsoncore.Value) bool { return a.Type == b.Type && bytes.Equal(a.Data, b.Data) }
 
 // tokenRecord reads the record id of a resume token: the last record that a
 // cursor in record order has given; 0 when the token names none.
 func tokenRecord(token bson.Raw) int64 {
-	rid, _ := field(token, "$recordId").AsInt64OK()
+	rid, _ := bsonraw.Value(token, "$recordId").AsInt64OK()
 	return rid
 }
 

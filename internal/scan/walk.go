@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/wire"
@@ -290,7 +291,7 @@ func (w *Walk) measure(p *Part, until bsoncore.Value) error {
 		}
 		if w.first {
 			w.first = false
-			if same(ID(doc), markID(w.at)) {
+			if same(bsonraw.IDOf(doc), markID(w.at)) {
 				return nil
 			}
 		}
@@ -300,7 +301,7 @@ func (w *Walk) measure(p *Part, until bsoncore.Value) error {
 		p.Docs++
 		p.Bytes += int64(len(doc))
 		last = doc
-		ended = until.Type != 0 && same(ID(doc), until)
+		ended = until.Type != 0 && same(bsonraw.IDOf(doc), until)
 		return nil
 	})
 	p.whole = p.Docs == i+1 && !p.records
@@ -318,7 +319,7 @@ func (w *Walk) position(p *Part, last []byte, until bsoncore.Value) {
 	case until.Type != 0:
 		p.Position = w.s.Upper
 	case rid != 0 || w.s.Strategy != ByRecord:
-		p.Position = mark(w.s.Strategy, rid, ID(last))
+		p.Position = mark(w.s.Strategy, rid, bsonraw.IDOf(last))
 	}
 	if len(p.Position) > 0 && w.s.Strategy != ByRecord {
 		w.at = p.Position

@@ -10,6 +10,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
@@ -183,7 +184,7 @@ func errMalformed(ns string) error {
 
 // appendID appends the key of a document's _id: its type byte and its bytes.
 func appendID(dst, doc []byte) ([]byte, bool) {
-	id := scan.ID(doc)
+	id := bsonraw.IDOf(doc)
 	if id.Type == 0 {
 		return dst, false
 	}
