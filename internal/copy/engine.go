@@ -73,8 +73,8 @@ type Options struct {
 	// (order is content and the position was lost). Without it that is an error.
 	Recreate func(ctx context.Context, t Task) error
 
-	// Widen is called before a capped collection is written, when what is going to
-	// be is settled: it must have room for all that the source's has by now.
+	// Widen is called before a capped collection is written, when it is known what
+	// it will hold: it must have room for all that the source's has by now.
 	Widen func(ctx context.Context, t Task) error
 
 	mostReaders, mostWriters int  // to which the gates may let them grow

@@ -13,9 +13,9 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// met replaces documents whose _ids the target has, also where only an earlier
-// attempt can have written them: they are the same, or older, or somebody else's.
-func (w *writer) met(ctx context.Context, c *collection, docs [][]byte) error {
+// replace writes documents whose _ids the target has, also where only an earlier
+// attempt can have written those: they are the same, or older, or somebody else's.
+func (w *writer) replace(ctx context.Context, c *collection, docs [][]byte) error {
 	w.e.count.replaced.Add(int64(len(docs)))
 	var plain [][]byte
 	for _, doc := range docs {
@@ -59,7 +59,7 @@ func (w *writer) insertExact(ctx context.Context, c *collection, docs [][]byte) 
 	if err != nil || len(found) == 0 {
 		return err
 	}
-	return w.met(ctx, c, found)
+	return w.replace(ctx, c, found)
 }
 
 // exchange deletes the document that has the _id, or one equal to it under the

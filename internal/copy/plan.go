@@ -100,7 +100,6 @@ func (r *reader) recreate(ctx context.Context, c *collection) error {
 		return mongo.WithHint(fmt.Errorf("%s has to be copied anew, but its target %s cannot be emptied", c.Source.NS, c.Target),
 			"drop the target collection and start the job again with --restart")
 	}
-	r.e.count.restarted.Add(1)
 	if err := r.e.opts.Recreate(ctx, c.Task); err != nil {
 		return fmt.Errorf("empty %s to copy it anew: %w", c.Target, err)
 	}

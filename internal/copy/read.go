@@ -24,7 +24,7 @@ type reader struct {
 func (r *reader) work(ctx context.Context) error {
 	conn, err := r.e.src.Pool.Checkout(ctx, wire.ByAddress(r.run.member.Node))
 	if err != nil && r.reserve && ctx.Err() == nil {
-		r.run.unmanned("source", err)
+		r.run.withoutConnection("source", err)
 		return nil
 	}
 	if err != nil {
@@ -51,7 +51,6 @@ func (r *reader) work(ctx context.Context) error {
 // on has the reader read over a connection.
 func (r *reader) on(conn *wire.Conn) {
 	r.Reader = scan.Reader{Conn: conn, Gate: r.e.opts.SourceGate, Reopened: func(cause error) {
-		r.e.count.reopened.Add(1)
 		r.e.opts.Log.Debug("cursor opened again", "cause", cause)
 	}}
 	if at := r.e.opts.AfterClusterTime; !at.IsZero() {

@@ -21,7 +21,7 @@ func (w *writer) resolve(ctx context.Context, ch *chunk, errs []wire.WriteError,
 	for _, e := range errs {
 		byIndex[e.Index] = e
 	}
-	var met [][]byte
+	var there [][]byte
 	sent := 0
 	err := ch.each(func(i int, doc []byte) error {
 		if len(skipped) > 0 && skipped[0] == i {
@@ -39,13 +39,13 @@ func (w *writer) resolve(ctx context.Context, ch *chunk, errs []wire.WriteError,
 			}
 			return err
 		}
-		met = append(met, doc)
+		there = append(there, doc)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	return w.met(ctx, ch.s.c, met)
+	return w.replace(ctx, ch.s.c, there)
 }
 
 // refused hands a document on that the target refuses because of what it is.
@@ -63,7 +63,7 @@ func (w *writer) refused(ctx context.Context, c *collection, e wire.WriteError, 
 }
 
 // duplicateID reports that a failed insert met its _id on the target. Where
-// the server does not say which key it met, the target is asked.
+// the server does not say which key it there, the target is asked.
 func (w *writer) duplicateID(ctx context.Context, c *collection, e wire.WriteError, doc []byte) (bool, error) {
 	if !docwrite.Unclear(e) {
 		return e.OnIDIndex(), nil

@@ -134,8 +134,8 @@ func writersFor(near int, away time.Duration) int {
 	return max(near, min(near+more, atMostWriters))
 }
 
-// unmanned tells that a reserve goes on without one who got no connection.
-func (r *run) unmanned(side string, err error) {
+// withoutConnection says that the copy goes on without one of the reserve.
+func (r *run) withoutConnection(side string, err error) {
 	r.e.opts.Log.Warn("no further connection; the copy goes on with those it has", "side", side, "error", err)
 }
 

@@ -35,15 +35,13 @@ type Stats struct {
 	TotalDocs, TotalBytes int64
 	Slices, SlicesDone    int
 
-	Refused   int64 // documents that the target did not take
-	Replaced  int64 // documents the target had already, replaced
-	Exact     int64 // documents with zero timestamps, written by update instead of insert
-	Reopened  int64 // cursors opened again after the server ended them
-	Restarted int64 // collections begun anew because their position was lost
-	Buffered  int64 // bytes in flight now
+	Refused  int64 // documents that the target did not take
+	Replaced int64 // documents the target had already, replaced
+	Exact    int64 // documents with zero timestamps, written by update instead of insert
+	Buffered int64 // bytes in flight now
 }
 
-type counters struct{ refused, replaced, exact, reopened, restarted atomic.Int64 }
+type counters struct{ refused, replaced, exact atomic.Int64 }
 
 // Stats returns the progress of the latest Run.
 func (e *Engine) Stats() Stats {
@@ -54,7 +52,6 @@ func (e *Engine) Stats() Stats {
 	s := Stats{
 		Collections: make([]CollectionStats, len(colls)),
 		Refused:     n.refused.Load(), Replaced: n.replaced.Load(), Exact: n.exact.Load(),
-		Reopened: n.reopened.Load(), Restarted: n.restarted.Load(),
 	}
 	if inFlight != nil {
 		s.Buffered = inFlight.inFlight()

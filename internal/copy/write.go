@@ -50,7 +50,7 @@ func newWriter(r *run) *writer { return &writer{run: r, e: r.e} }
 func (w *writer) work(ctx context.Context) error {
 	conn, err := w.e.dst.Pool.Checkout(ctx, wire.Primary())
 	if err != nil && w.reserve && ctx.Err() == nil {
-		w.run.unmanned("target", err)
+		w.run.withoutConnection("target", err)
 		return nil
 	}
 	if err != nil {

@@ -150,4 +150,3 @@ func Refused(err error) bool {
 	}
 	return false
 }
-

@@ -32,40 +32,20 @@ type element struct {
 
 // elements cuts a document into its fields. It reports false when the document
 // is malformed.
-func elements(doc []byte) ([]element, bool) {
-	if !framed(doc) {
-		return nil, false
-	}
-	var out []element
-	for rest := doc[4 : len(doc)-1]; len(rest) > 0; {
-		e, after, ok := cutElement(rest)
-		if !ok {
-			return nil, false
-		}
+func elements(doc []byte) (out []element, ok bool) {
+	rest, ok := bsonraw.Body(doc)
+	for ok && len(rest) > 0 {
+		var e element
+		e, rest, ok = cutElement(rest)
 		out = append(out, e)
-		rest = after
 	}
-	return out, true
-}
-
-// framed reports that a document's length and terminator are right.
-func framed(doc []byte) bool {
-	length, _, ok := bsoncore.ReadLength(doc)
-	return ok && int(length) == len(doc) && len(doc) >= 5 && doc[len(doc)-1] == 0
+	return out, ok
 }
 
 // cutElement cuts the first field off.
-func cutElement(src []byte) (e element, rest []byte, ok bool) {
-	end := bytes.IndexByte(src[1:], 0)
-	if end < 0 {
-		return e, nil, false
-	}
-	n, ok := bsonraw.ValueSize(bson.Type(src[0]), src[2+end:])
-	if !ok {
-		return e, nil, false
-	}
-	v := bsoncore.Value{Type: bsoncore.Type(src[0]), Data: src[2+end : 2+end+n]}
-	return element{src[1 : 1+end], v}, src[2+end+n:], true
+func cutElement(src []byte) (element, []byte, bool) {
+	e, rest, ok := bsonraw.Next(src)
+	return element{e.Name, bsoncore.Value{Type: bsoncore.Type(e.Type), Data: e.Value}}, rest, ok
 }
 
 // sameFields compares two documents without regard to the order of fields, at
@@ -146,13 +126,13 @@ func sameElements(a, b []byte, depth int) bool {
 	if bytes.Equal(a, b) {
 		return true
 	}
-	if len(a) != len(b) || depth > maxDepth || !framed(a) || !framed(b) {
+	x, ok1 := bsonraw.Body(a)
+	y, ok2 := bsonraw.Body(b)
+	if len(a) != len(b) || depth > maxDepth || !ok1 || !ok2 {
 		return false
 	}
-	x, y := a[4:len(a)-1], b[4:len(b)-1]
 	for len(x) > 0 && len(y) > 0 {
 		var e, f element
-		var ok1, ok2 bool
 		e, x, ok1 = cutElement(x)
 		f, y, ok2 = cutElement(y)
 		if !ok1 || !ok2 || !bytes.Equal(e.name, f.name) || !sameContent(e.Value, f.Value, depth) {

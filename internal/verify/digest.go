@@ -88,8 +88,8 @@ type digester struct {
 // digest compares a collection by digests, or returns errTooDifferent.
 func (w *worker) digest(ctx context.Context, c *collection, readers int) error {
 	d := newDigester(w, c, readers)
-	defer w.e.c.hold(-2 * groupCost * len(d.src.groups))
-	w.e.c.hold(2 * groupCost * len(d.src.groups))
+	defer w.e.c.account(-2 * groupCost * len(d.src.groups))
+	w.e.c.account(2 * groupCost * len(d.src.groups))
 	parts, err := d.slices(ctx)
 	if err != nil {
 		return err
@@ -198,8 +198,8 @@ func (d *digester) lookInto(ctx context.Context, parts sideSlices) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	d.w.e.c.hold(ids.bytes)
-	defer d.w.e.c.hold(-ids.bytes)
+	d.w.e.c.account(ids.bytes)
+	defer d.w.e.c.account(-ids.bytes)
 	keys := make([]string, 0, len(ids.ids))
 	for k := range ids.ids {
 		keys = append(keys, k)
@@ -253,7 +253,7 @@ func (d *digester) compareKeys(ctx context.Context, keys []string) error {
 			return err
 		}
 		for _, k := range keys[:n] {
-			if err := d.w.settlePair(ctx, d.c, src.get(k), dst.get(k)); err != nil {
+			if err := d.w.pair(ctx, d.c, src.get(k), dst.get(k)); err != nil {
 				return err
 			}
 		}
@@ -262,8 +262,9 @@ func (d *digester) compareKeys(ctx context.Context, keys []string) error {
 	return nil
 }
 
-// settlePair hands two documents on if they are not the same.
-func (w *worker) settlePair(ctx context.Context, c *collection, a, b []byte) error {
+// pair hands two documents of one _id on if they are not the same; nil stands for
+// none. Nothing keeps them.
+func (w *worker) pair(ctx context.Context, c *collection, a, b []byte) error {
 	if w.e.o.agree(a, b) {
 		return nil
 	}

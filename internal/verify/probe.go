@@ -33,7 +33,7 @@ func (p *probe) get(key string) []byte { return p.found[key] }
 // free lets go of what the last fetch found.
 func (p *probe) free() {
 	clear(p.found)
-	p.e.c.hold(-p.held)
+	p.e.c.account(-p.held)
 	p.held = 0
 }
 
@@ -134,7 +134,7 @@ func (p *probe) single(ctx context.Context, r *scan.Reader, key string) error {
 				return
 			}
 		} else if p.found[key] != nil {
-			p.e.c.hold(-len(p.found[key]))
+			p.e.c.account(-len(p.found[key]))
 			p.held -= len(p.found[key])
 		}
 		p.keep(key, doc)
@@ -144,7 +144,7 @@ func (p *probe) single(ctx context.Context, r *scan.Reader, key string) error {
 func (p *probe) keep(key string, doc []byte) {
 	p.found[key] = bytes.Clone(doc)
 	p.held += len(doc)
-	p.e.c.hold(len(doc))
+	p.e.c.account(len(doc))
 }
 
 func (p *probe) query(ctx context.Context, r *scan.Reader, cond bson.D, fn func(id string, doc []byte)) error {

@@ -3,10 +3,11 @@ package verify
 import (
 	"context"
 	"fmt"
-	"hash/maphash"
+	"math/rand/v2"
 	"sync"
 	"time"
 
+	"github.com/zeebo/xxh3"
 	"golang.org/x/sync/semaphore"
 )
 
@@ -23,16 +24,16 @@ type candidate struct {
 	a, b  digest    // what the last look saw
 }
 
-// digest stands for a document's bytes, zero for none. The seeds are drawn per
-// run; it only tells whether a document changed between two looks.
-type digest [2]uint64
+// digest stands for a document's bytes, zero for none. The seed is drawn per run;
+// it only tells whether a document changed between two looks.
+type digest = xxh3.Uint128
 
 // rechecker looks at mismatches again until they are decided. add may be
 // called from any goroutine; run has one.
 type rechecker struct {
 	e     *Engine
 	f     *findings
-	seeds [2]maphash.Seed
+	seed  uint64
 	space *semaphore.Weighted // bytes of queued candidates
 	ended chan struct{}       // no more will be added
 
@@ -42,7 +43,7 @@ type rechecker struct {
 }
 
 func newRechecker(e *Engine, f *findings) *rechecker {
-	return &rechecker{e: e, f: f, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
+	return &rechecker{e: e, f: f, seed: rand.Uint64(),
 		space: semaphore.NewWeighted(int64(e.limits.queue)), ended: make(chan struct{}),
 		queued: map[*collection]map[string]*candidate{}}
 }
@@ -212,5 +213,5 @@ func (r *rechecker) digest(doc []byte) digest {
 	if doc == nil {
 		return digest{}
 	}
-	return digest{maphash.Bytes(r.seeds[0], doc), maphash.Bytes(r.seeds[1], doc)}
+	return xxh3.Hash128Seed(doc, r.seed)
 }

@@ -75,7 +75,7 @@ func (w *worker) scanSlice(ctx context.Context, s *side, sl scan.Slice, idsOnly 
 	}
 	var key []byte
 	return s.walk(ctx, sl, scan.Want{Batch: max(w.e.limits.scan/size, 2), IDsOnly: idsOnly}, func(p *scan.Part) error {
-		w.e.c.hold(p.Size)
+		w.e.c.account(p.Size)
 		err := p.Each(func(doc []byte) error {
 			var ok bool
 			if key, ok = appendID(key[:0], doc); !ok {
@@ -83,7 +83,7 @@ func (w *worker) scanSlice(ctx context.Context, s *side, sl scan.Slice, idsOnly 
 			}
 			return each(doc, key)
 		})
-		w.e.c.hold(-p.Size)
+		w.e.c.account(-p.Size)
 		end()
 		return err
 	})

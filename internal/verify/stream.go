@@ -48,12 +48,12 @@ func (st *stream) send(ctx context.Context, part *scan.Part) error {
 	if err != nil || len(p.docs) == 0 {
 		return err
 	}
-	st.e.c.hold(p.size)
+	st.e.c.account(p.size)
 	select {
 	case st.pages <- p:
 		return nil
 	case <-ctx.Done():
-		st.e.c.hold(-p.size)
+		st.e.c.account(-p.size)
 		return ctx.Err()
 	}
 }
@@ -97,7 +97,7 @@ func (st *stream) drop() {
 	if st.cur == nil {
 		return
 	}
-	st.e.c.hold(-st.cur.size)
+	st.e.c.account(-st.cur.size)
 	clear(st.cur.docs)
 	st.cur.docs = st.cur.docs[:0]
 	select {
