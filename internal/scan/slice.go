@@ -100,7 +100,7 @@ func Record(mark bson.Raw) int64 {
 func markID(m bson.Raw) bsoncore.Value { return bsonraw.Value(m, "_id") }
 
 // idKey stands for an _id in a map.
-func idKey(id bsoncore.Value) string { return string(rune(id.Type)) + string(id.Data) }
+func idKey(id bsoncore.Value) string { return string(bsonraw.AppendID(nil, id)) }
 
 func same(a, b bsoncore.Value) bool { return a.Type == b.Type && bytes.Equal(a.Data, b.Data) }
 

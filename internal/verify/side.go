@@ -188,10 +188,10 @@ func appendID(dst, doc []byte) ([]byte, bool) {
 	if id.Type == 0 {
 		return dst, false
 	}
-	return append(append(dst, byte(id.Type)), id.Data...), true
+	return bsonraw.AppendID(dst, id), true
 }
 
 // idValue is the _id behind a key made by appendID.
 func idValue(key string) bson.RawValue {
-	return bson.RawValue{Type: bson.Type(key[0]), Value: []byte(key[1:])}
+	return bsonraw.RawValue(bsonraw.KeyID(key))
 }
