@@ -15,9 +15,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/bsonraw"
-	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/scan"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
@@ -65,16 +65,16 @@ func (j *Job) cappedStarts(ctx context.Context, job state.Job, until mongo.OpTim
 // by target namespace.
 func (j *Job) copiedStarts(ctx context.Context) (map[string]*mongosink.CappedStart, error) {
 	starts := map[string]*mongosink.CappedStart{}
-	return starts, j.eachCopied(ctx, func(s copy.SliceState) { starts[s.NS] = &mongosink.CappedStart{Past: s.At} })
+	return starts, j.eachCopied(ctx, func(s scan.Slice) { starts[s.NS] = &mongosink.CappedStart{Past: s.At} })
 }
 
 // copiedAt tells as of which positions capped collections were copied, by UUID.
 func (j *Job) copiedAt(ctx context.Context) (map[string]mongo.OpTime, error) {
 	at := map[string]mongo.OpTime{}
-	return at, j.eachCopied(ctx, func(s copy.SliceState) { at[s.Collection] = s.At })
+	return at, j.eachCopied(ctx, func(s scan.Slice) { at[s.Collection] = s.At })
 }
 
-func (j *Job) eachCopied(ctx context.Context, fn func(copy.SliceState)) error {
+func (j *Job) eachCopied(ctx context.Context, fn func(scan.Slice)) error {
 	states, err := sliceStore{j.store}.LoadSlices(ctx)
 	for _, s := range states {
 		if !s.At.IsZero() {

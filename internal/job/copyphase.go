@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
@@ -194,9 +195,7 @@ func (j *Job) copyAll(ctx context.Context, job state.Job) error {
 // task is the copy of one collection into the namespace that holds its
 // documents on the target.
 func (j *Job) task(c schema.Collection, target string) copy.Task {
-	// Also what only an earlier attempt can have written is replaced: it is the
-	// same, or older, or somebody else's.
-	return copy.Task{Source: c, Target: schema.Collection{NS: target, Type: c.Type}.DataNS(), OnExisting: copy.Replace}
+	return copy.Task{Source: c, Target: schema.Collection{NS: target, Type: c.Type}.DataNS()}
 }
 
 func (j *Job) runCopy(ctx context.Context, tasks []copy.Task, after mongo.OpTime) error {
@@ -310,12 +309,12 @@ type sliceStore struct{ s state.Store }
 
 func (s sliceStore) SameTerm(term int64) error { return s.s.SameTerm(term) }
 
-func (s sliceStore) LoadSlices(ctx context.Context) ([]copy.SliceState, error) {
+func (s sliceStore) LoadSlices(ctx context.Context) ([]scan.Slice, error) {
 	raws, err := s.s.LoadSlices(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]copy.SliceState, len(raws))
+	out := make([]scan.Slice, len(raws))
 	for i, r := range raws {
 		if err := bson.Unmarshal(r, &out[i]); err != nil {
 			return nil, fmt.Errorf("decode slice: %w", err)
@@ -324,7 +323,7 @@ func (s sliceStore) LoadSlices(ctx context.Context) ([]copy.SliceState, error) {
 	return out, nil
 }
 
-func (s sliceStore) SaveSlices(ctx context.Context, changed []copy.SliceState) error {
+func (s sliceStore) SaveSlices(ctx context.Context, changed []scan.Slice) error {
 	out := make([]state.Slice, len(changed))
 	for i, c := range changed {
 		raw, err := bson.Marshal(c)
