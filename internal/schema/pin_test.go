@@ -14,6 +14,8 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
+
+	"github.com/millrace/millrace/internal/lab"
 )
 
 // TestPinUnderChanges: what is pinned, plus the schema changes after its
@@ -95,6 +97,7 @@ func TestPinNamesTheObstacle(t *testing.T) {
 // TestCreateInsideTransaction: since 4.4 a transaction can create collections
 // and indexes; its entry holds them among its operations.
 func TestCreateInsideTransaction(t *testing.T) {
+	lab.NeedServers(t)
 	t.Parallel()
 	if !src.Info.Version.AtLeast(4, 4) {
 		t.Skip("the source cannot")
