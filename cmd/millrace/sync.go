@@ -136,7 +136,7 @@ func (a *app) beforeWriting(ctx context.Context, err error) error {
 // runJob runs the job with its control API and its live view. It returns when
 // all three have ended.
 func (a *app) runJob(ctx context.Context, s *config.Sync, j syncJob, plan *job.Plan, screen *screen, log *slog.Logger) error {
-	srv, err := server.Listen(ctx, server.Options{Address: s.Listen, Token: s.Token, Job: j, Log: log})
+	srv, err := server.Listen(ctx, server.Options{Address: s.Listen, Token: s.Token, Job: j, Log: log, PProf: s.PProf})
 	if err != nil {
 		return err
 	}
