@@ -306,7 +306,7 @@ func (j *Job) finishCopyOnly(ctx context.Context) error {
 }
 
 // sliceStore is the copy engine's store in the job's checkpoint.
-type sliceStore struct{ s *state.Store }
+type sliceStore struct{ s state.Store }
 
 func (s sliceStore) SameTerm(term int64) error { return s.s.SameTerm(term) }
 

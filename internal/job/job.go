@@ -31,7 +31,7 @@ type Job struct {
 	src   *mongo.Cluster
 	dst   *mongo.Cluster
 	rules *transform.Set
-	store *state.Store
+	store state.Store
 	cat   *schema.Target
 	txn   *mongo.Transactions // on the target
 	// letters are the documents that the target refuses.
@@ -99,7 +99,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	j := &Job{spec: spec, run: run, log: spec.Log, src: src, dst: dst, rules: rules, until: u,
 		limit: pace.New(spec.Limits), srcGate: pace.NewGate(spec.Loads.Source), dstGate: pace.NewGate(spec.Loads.Target)}
 	j.id = jobID(spec, src, dst, rules)
-	j.store = state.Open(dst, j.id, run, wc)
+	j.store = state.Open(dst, state.Options{Job: j.id, Run: run, Write: wc, EndOthers: j.endOthers})
 	j.spooler = newSpooler(j)
 	dst.Pool.SetGuard(j.store.Owned)
 	if j.txn, err = dst.NewTransactions(); err != nil {

@@ -14,8 +14,9 @@ import (
 
 // loadNames reads which namespaces of the source the job has on the target, at
 // the position from which it goes on.
-func (j *Job) loadNames(ctx context.Context) (err error) {
-	j.names, err = j.store.LoadNames(ctx)
+func (j *Job) loadNames(ctx context.Context) error {
+	catalog, err := j.store.LoadCatalog(ctx)
+	j.names = state.Names(catalog)
 	return err
 }
 
@@ -81,11 +82,11 @@ func (j *Job) holdTTL(ctx context.Context) error {
 	if j.ttlHeld || !j.resumed && j.spec.Mode != ModeIncremental {
 		return nil
 	}
-	names, err := j.store.LoadNames(ctx)
+	catalog, err := j.store.LoadCatalog(ctx)
 	if err != nil {
 		return err
 	}
-	if err := j.cat.HoldTTL(ctx, names.Targets()); err != nil {
+	if err := j.cat.HoldTTL(ctx, state.Names(catalog).Targets()); err != nil {
 		return err
 	}
 	j.ttlHeld = true

@@ -135,7 +135,7 @@ func (j *Job) take(ctx context.Context) error {
 // begin starts an attempt: nothing that an earlier one sent to the target runs
 // there or arrives any more when it returns.
 func (j *Job) begin(ctx context.Context) (state.Job, error) {
-	job, err := j.store.Begin(ctx, j.endOthers)
+	job, err := j.store.Begin(ctx)
 	if err != nil {
 		return job, err
 	}

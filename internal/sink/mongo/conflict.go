@@ -5,8 +5,9 @@ import (
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/wire"
@@ -37,7 +38,7 @@ type refusal struct {
 	cause deadletter.Cause
 	code  int32
 	text  string
-	dup   deadletter.Duplicate // of CauseKey
+	dup   docwrite.Duplicate // of CauseKey
 }
 
 // refusedError is a refusal on its way out of a transaction.
@@ -49,16 +50,14 @@ func (e refusedError) Error() string { return e.r.text }
 // refusedBy tells whether a write error is about the document, and not about
 // the server or the command: nil when it is not.
 func refusedBy(e wire.WriteError) *refusal {
-	r := &refusal{code: e.Code, text: serverError(e).Error()}
-	switch {
-	case e.OnIDIndex():
-		r.cause = deadletter.CauseID
-	case e.Code == mongo.CodeDuplicateKey:
-		r.cause, r.dup = deadletter.CauseKey, deadletter.ParseDuplicate(e.Raw)
-	case mongo.RefusesDocument(e.Code):
-		r.cause = deadletter.CauseRefused
-	default:
+	r := &refusal{code: e.Code, text: e.Error(), cause: deadletter.CauseRefused}
+	switch m := docwrite.Of(e); {
+	case !m.OfDocument():
 		return nil
+	case m == docwrite.DuplicateID:
+		r.cause = deadletter.CauseID
+	case m == docwrite.DuplicateKey:
+		r.cause, r.dup = deadletter.CauseKey, docwrite.ParseDuplicate(e.Raw)
 	}
 	return r
 }
@@ -148,7 +147,7 @@ func (w *worker) refuse(ctx context.Context, s settled, r *refusal, must bool) (
 		isNew := s.letter == nil || s.letter.State != deadletter.Open
 		if l.State = deadletter.Open; isNew {
 			l.Other = w.holderID(ctx, s, r)
-			e.o.Log.Warn("the target refuses a document; it is kept as a dead letter", "ns", s.t.ns, "_id", idString(s.id),
+			e.o.Log.Warn("the target refuses a document; it is kept as a dead letter", "ns", s.t.ns, "_id", bsonraw.IDText(s.id),
 				"position", s.at, "index", l.Index, "reason", r.text, "in", mongo.StateDB+"."+deadletter.Collection)
 		}
 	default:
@@ -162,7 +161,7 @@ func (w *worker) holderID(ctx context.Context, s settled, r *refusal) bson.RawVa
 	if r.cause != deadletter.CauseKey {
 		return bson.RawValue{}
 	}
-	found, err := deadletter.Holders(ctx, w.e.dst, s.t.ns, r.dup, nil, s.doc, &s.id, 1)
+	found, err := docwrite.Holders(ctx, w.e.dst, s.t.ns, r.dup, nil, s.doc, &s.id, 1)
 	if err != nil || len(found) == 0 {
 		return bson.RawValue{}
 	}
@@ -171,25 +170,23 @@ func (w *worker) holderID(ctx context.Context, s settled, r *refusal) bson.RawVa
 
 // stopError is the end of a job over a document.
 func (w *worker) stopError(ctx context.Context, s settled, r *refusal) error {
-	c := &ConflictError{Op: "write", NS: s.t.ns, ID: idString(s.id), At: s.at, Reason: r.text, Index: r.dup.Index(), Doc: rawID(s.id)}
+	c := &ConflictError{Op: "write", NS: s.t.ns, ID: bsonraw.IDText(s.id), At: s.at, Reason: r.text, Index: r.dup.Index(), Doc: bsonraw.RawValue(s.id)}
 	if len(s.steps) > 0 {
 		c.Since = s.steps[0].first()
 	}
 	if other := w.holderID(ctx, s, r); other.Type != 0 {
-		c.Other = idString(bsoncore.Value{Type: bsoncore.Type(other.Type), Data: other.Value})
+		c.Other = bsonraw.IDText(bsonraw.FromRaw(other))
 		c.Reason = fmt.Sprintf("the document with _id %s on the target holds its key: %s", c.Other, r.text)
 	}
 	hint := hintForeign
 	switch {
 	case r.cause == deadletter.CauseRefused:
-		hint = hintRefused
+		hint = docwrite.HintRefused
 	case s.t.capped:
 		hint = "nothing can be removed from a capped collection to make room: stop the other writer, or go on with --on-conflict skip"
 	}
 	return mongo.WithHint(c, hint)
 }
-
-const hintRefused = "the target's indexes or version do not take the document: change the index, or go on without it with --on-conflict skip"
 
 const hintForeign = "something else writes on the target, or the target was changed before the job: stop that writer, compare with `millrace verify`, " +
 	"then remove what should not be there and start again, or go on with --on-conflict skip or overwrite"

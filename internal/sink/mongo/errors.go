@@ -6,8 +6,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/wire"
 )
 
 // ConflictError is a change that the target refuses for good: what the target
@@ -33,7 +33,7 @@ func (c *ConflictError) Error() string {
 }
 
 func conflict(opName, ns string, o *op, reason string) error {
-	return mongo.WithHint(&ConflictError{Op: opName, NS: ns, ID: idString(o.id), At: o.at, Reason: reason, Doc: rawID(o.id), Since: o.first()},
+	return mongo.WithHint(&ConflictError{Op: opName, NS: ns, ID: bsonraw.IDText(o.id), At: o.at, Reason: reason, Doc: bsonraw.RawValue(o.id), Since: o.first()},
 		hintForeign)
 }
 
@@ -41,16 +41,7 @@ func conflict(opName, ns string, o *op, reason string) error {
 func (o *op) first() mongo.OpTime { return mongo.OpTime{TS: o.since, Term: o.at.Term} }
 
 func opError(what, ns string, id bsoncore.Value, at mongo.OpTime, err error) error {
-	return fmt.Errorf("%s in %s, _id %s, at %s: %w", what, ns, idString(id), at, err)
-}
-
-// idString shows an _id as extended JSON, cut to a readable length.
-func idString(id bsoncore.Value) string {
-	s := bson.RawValue{Type: bson.Type(id.Type), Value: id.Data}.String()
-	if len(s) > 200 {
-		s = s[:200] + "…"
-	}
-	return s
+	return fmt.Errorf("%s in %s, _id %s, at %s: %w", what, ns, bsonraw.IDText(id), at, err)
 }
 
 func (k opKind) String() string {
@@ -65,29 +56,4 @@ func (k opKind) String() string {
 		return "delete"
 	}
 	return "operation"
-}
-
-// duplicateID is an error as a server words it that names the duplicate _id.
-func duplicateID(e wire.WriteError) wire.WriteError {
-	e.Code = mongo.CodeDuplicateKey
-	key := bsoncore.NewDocumentBuilder().AppendInt32("_id", 1).Build()
-	e.Raw = bson.Raw(bsoncore.NewDocumentBuilder().AppendInt32("code", e.Code).AppendDocument("keyPattern", key).AppendString("errmsg", e.Message).Build())
-	return e
-}
-
-// misfit reports server errors that say an update does not fit the document
-// it met, or cannot be written as a classic update; reading the document and
-// computing the result here decides which.
-func misfit(e wire.WriteError) bool {
-	switch e.Code {
-	case 2, // BadValue: $push to something that is no array
-		9,          // FailedToParse
-		14,         // TypeMismatch
-		28,         // PathNotViable
-		40,         // ConflictingUpdateOperators
-		52, 55, 56, // DollarPrefixedFieldName, InvalidDBRef, EmptyFieldName
-		57: // DottedFieldName
-		return true
-	}
-	return false
 }

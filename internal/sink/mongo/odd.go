@@ -3,9 +3,8 @@ package mongosink
 import (
 	"context"
 
-	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
-	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
@@ -48,14 +47,8 @@ func (w *worker) dollars(ctx context.Context, t *target, ops []*op) ([]*op, erro
 
 // hasDollarField reports a top-level field whose name begins with a dollar.
 func hasDollarField(doc []byte) bool {
-	rest, ok := bsonraw.Body(doc)
-	for ok && len(rest) > 0 {
-		var e bsonraw.Element
-		if e, rest, ok = bsonraw.Next(rest); ok && len(e.Name) > 0 && e.Name[0] == '$' {
-			return true
-		}
-	}
-	return false
+	s, _ := docwrite.Inspect(doc)
+	return s.Dollar
 }
 
 // repair puts zero timestamps back into the documents just written. After a
@@ -86,8 +79,8 @@ func (w *worker) repair(ctx context.Context, t *target, ops []*op) (duplicate []
 	}
 	for _, e := range res.Errors {
 		o := written[e.Index]
-		if e.Code != mongo.CodeDuplicateKey {
-			return nil, opError("restore a zero timestamp", t.ns, o.id, o.at, serverError(e))
+		if docwrite.Of(e) != docwrite.DuplicateKey {
+			return nil, opError("restore a zero timestamp", t.ns, o.id, o.at, e)
 		}
 		duplicate = append(duplicate, o)
 	}

@@ -11,7 +11,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
-	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/wire"
@@ -28,7 +29,7 @@ func (w *worker) overwrite(ctx context.Context, s settled, first *refusal) error
 	r := first
 	for len(holders) < maxHolders {
 		if r.cause == deadletter.CauseKey {
-			found, err := deadletter.Holders(ctx, w.e.dst, s.t.ns, r.dup, nil, s.doc, &s.id, maxHolders)
+			found, err := docwrite.Holders(ctx, w.e.dst, s.t.ns, r.dup, nil, s.doc, &s.id, maxHolders)
 			if err != nil {
 				return err
 			}
@@ -75,7 +76,7 @@ func (w *worker) replace(ctx context.Context, s settled, holders []bson.Raw) (*r
 		letters = letters[:0]
 		for _, h := range holders {
 			id := h.Lookup("_id")
-			l, err := w.remove(ctx, s, bsoncore.Value{Type: bsoncore.Type(id.Type), Data: id.Value})
+			l, err := w.remove(ctx, s, bsonraw.FromRaw(id))
 			if err != nil {
 				return err
 			}
@@ -119,15 +120,15 @@ func (s *settled) foreign() bool {
 // remove deletes a document in the transaction and returns the letter about it.
 func (w *worker) remove(ctx context.Context, s settled, id bsoncore.Value) ([]deadletter.Letter, error) {
 	doc, err := w.e.dst.Client.Database(s.t.db).Collection(s.t.coll, options.Collection().SetReadPreference(readpref.Primary())).
-		FindOne(ctx, bson.D{{Key: "_id", Value: rawID(id)}}).Raw()
+		FindOne(ctx, bson.D{{Key: "_id", Value: bsonraw.RawValue(id)}}).Raw()
 	if errors.Is(err, driver.ErrNoDocuments) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read %s, _id %s, on the target: %w", s.t.ns, idString(id), err)
+		return nil, fmt.Errorf("read %s, _id %s, on the target: %w", s.t.ns, bsonraw.IDText(id), err)
 	}
 	l := deadletter.Letter{NS: s.t.ns, State: deadletter.Removed, Cause: deadletter.CauseInWay, DocID: id, Doc: doc, At: s.at,
-		Reason: "removed from the target to make room for _id " + idString(s.id), Other: rawID(s.id)}
+		Reason: "removed from the target to make room for _id " + bsonraw.IDText(s.id), Other: bsonraw.RawValue(s.id)}
 	return []deadletter.Letter{l}, w.e.deleteInTxn(ctx, s.t, id, s.at)
 }
 
@@ -140,17 +141,17 @@ func (w *worker) returning(ctx context.Context, s settled, holders []bson.Raw) (
 	var out []deadletter.Letter
 	for _, h := range holders {
 		v := h.Lookup("_id")
-		id := bsoncore.Value{Type: bsoncore.Type(v.Type), Data: v.Value}
+		id := bsonraw.FromRaw(v)
 		if w.e.o.Letters.Disputed(s.t.ns, id) {
 			continue // its letter knows the source's state
 		}
 		r, err := w.e.o.Reread(ctx, s.t.origin(), id, s.at)
 		if err != nil {
-			return nil, fmt.Errorf("read %s, _id %s, from the source: %w", s.t.ns, idString(id), err)
+			return nil, fmt.Errorf("read %s, _id %s, from the source: %w", s.t.ns, bsonraw.IDText(id), err)
 		}
 		if r.Doc != nil {
 			out = append(out, deadletter.Letter{NS: s.t.ns, State: deadletter.Undecided, Cause: deadletter.CauseInWay, DocID: id, Doc: r.Doc,
-				At: r.From, Until: r.Until, Reason: "another state of it was removed to make room for _id " + idString(s.id), Other: rawID(s.id)})
+				At: r.From, Until: r.Until, Reason: "another state of it was removed to make room for _id " + bsonraw.IDText(s.id), Other: bsonraw.RawValue(s.id)})
 		}
 	}
 	return out, nil
@@ -179,7 +180,7 @@ func (w *worker) noted(s settled, letters []deadletter.Letter) {
 		w.e.o.Letters.Noted(l)
 		if l.State == deadletter.Removed {
 			w.e.o.Log.Warn("a document that stood in the way was taken off the target; it is kept as a dead letter", "ns", l.NS,
-				"_id", idString(l.DocID), "for", idString(s.id), "position", s.at, "in", mongo.StateDB+"."+deadletter.Collection)
+				"_id", bsonraw.IDText(l.DocID), "for", bsonraw.IDText(s.id), "position", s.at, "in", mongo.StateDB+"."+deadletter.Collection)
 		}
 	}
 	if s.letter != nil {
@@ -188,60 +189,23 @@ func (w *worker) noted(s settled, letters []deadletter.Letter) {
 }
 
 func (e *Engine) deleteInTxn(ctx context.Context, t *target, id bsoncore.Value, at mongo.OpTime) error {
-	return e.inTxn(ctx, t, id, at, "delete", bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: rawID(id)}}}, {Key: "limit", Value: 1}}})
+	return e.inTxn(ctx, t, id, at, docwrite.Delete(t.coll, id))
 }
 
 func (e *Engine) insertInTxn(ctx context.Context, s settled) error {
-	if err := e.inTxn(ctx, s.t, s.id, s.at, "insert", bson.A{bson.Raw(s.doc)}); err != nil {
-		return err
-	}
-	_, d, ok := delta.AppendTimestampRepair(nil, s.doc)
-	if !ok {
-		return nil
-	}
-	u, form := delta.AppendStatement(nil, d)
-	if form == delta.None {
-		return nil
-	}
-	return e.inTxn(ctx, s.t, s.id, s.at, "update", bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: rawID(s.id)}}}, {Key: "u", Value: bson.Raw(u)}}})
+	return e.inTxn(ctx, s.t, s.id, s.at, docwrite.Insert(s.t.coll, s.doc))
 }
 
 // inTxn runs one write in the transaction of ctx; a document that the target
 // does not take is a refusedError.
-func (e *Engine) inTxn(ctx context.Context, t *target, id bsoncore.Value, at mongo.OpTime, name string, ops bson.A) error {
-	cmd := bson.D{{Key: name, Value: t.coll}, {Key: sequenceName(name), Value: ops}}
-	if name != "delete" {
-		cmd = append(cmd, bson.E{Key: "bypassDocumentValidation", Value: true})
-	}
-	err := e.dst.Client.Database(t.db).RunCommand(ctx, cmd).Err()
+func (e *Engine) inTxn(ctx context.Context, t *target, id bsoncore.Value, at mongo.OpTime, cmd bson.D) error {
+	err := docwrite.Run(ctx, e.dst.Client.Database(t.db), cmd)
 	if err == nil {
 		return nil
 	}
-	if r := refusedBy(firstError(err)); r != nil {
-		return refusedError{r}
+	var we wire.WriteError
+	if errors.As(err, &we) {
+		return refusedError{refusedBy(we)}
 	}
 	return opError("write in transaction", t.ns, id, at, err)
-}
-
-// firstError is the server's word in an error of the driver; one that is tried
-// again is none.
-func firstError(err error) wire.WriteError {
-	var le driver.LabeledError
-	if errors.As(err, &le) && le.HasErrorLabel("TransientTransactionError") || mongo.Classify(err) == mongo.ClassRetry {
-		return wire.WriteError{}
-	}
-	var we driver.WriteException
-	if errors.As(err, &we) && len(we.WriteErrors) > 0 {
-		first := we.WriteErrors[0]
-		return wire.WriteError{Code: int32(first.Code), Message: first.Message, Raw: first.Raw}
-	}
-	var ce driver.CommandError
-	if errors.As(err, &ce) {
-		return wire.WriteError{Code: ce.Code, Message: ce.Message, Raw: ce.Raw}
-	}
-	return wire.WriteError{}
-}
-
-func rawID(id bsoncore.Value) bson.RawValue {
-	return bson.RawValue{Type: bson.Type(id.Type), Value: id.Data}
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
@@ -108,7 +107,7 @@ func (w *worker) read(ctx context.Context, t *target, ops []*op, fields bson.D, 
 	for len(ops) > 0 {
 		n, size, left := 0, 0, map[string]*op{}
 		for _, o := range ops[:min(fetchDocs, len(ops))] {
-			key := string(delta.AppendKey(nil, o.id))
+			key := delta.KeyOf(o.id)
 			if n > 0 && (size+len(o.id.Data) > fetchBytes || left[key] != nil) {
 				break
 			}
@@ -129,7 +128,7 @@ func (w *worker) read(ctx context.Context, t *target, ops []*op, fields bson.D, 
 func (w *worker) readGroup(ctx context.Context, t *target, ops []*op, left map[string]*op, fields bson.D, each func([]*op, []bson.Raw) error) error {
 	ids := bson.A{}
 	for _, o := range ops {
-		ids = append(ids, bson.RawValue{Type: bson.Type(o.id.Type), Value: o.id.Data})
+		ids = append(ids, bsonraw.RawValue(o.id))
 	}
 	cur, err := w.open(ctx, t, bson.D{
 		{Key: "find", Value: t.coll},
@@ -171,7 +170,7 @@ func among(left map[string]*op, b *wire.Batch, t *target) (some []*op, docs []bs
 		if !ok {
 			return fmt.Errorf("a document of %s is malformed or has no _id", t.ns)
 		}
-		key := string(delta.AppendKey(nil, bsoncore.Value{Type: bsoncore.Type(id.Type), Data: id.Value}))
+		key := delta.KeyOf(id.ID())
 		if o := left[key]; o != nil {
 			delete(left, key)
 			some, docs = append(some, o), append(docs, doc)

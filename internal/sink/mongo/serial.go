@@ -70,14 +70,10 @@ func (w *worker) insertInOrder(ctx context.Context, t *target, ops []*op) (n int
 		w.parkDuplicate(t, o, e) // to be judged at the barrier
 	case w.parkRefusal(t, o, e):
 	default:
-		err = conflict("insert", t.ns, o, serverError(e).Error())
+		err = conflict("insert", t.ns, o, e.Error())
 	}
 	return e.Index + 1, err
 }
-
-// codeImmutableField is the answer to a replacement of a document whose _id is
-// the same for the server, but has other bytes.
-const codeImmutableField = 66
 
 // replaceCollated replaces a document whose _id is equal under the collation
 // but may differ in bytes, which no update can change.
@@ -87,7 +83,7 @@ func (w *worker) replaceCollated(ctx context.Context, t *target, o *op) error {
 		return err
 	}
 	for _, e := range res.Errors {
-		return opError("delete", t.ns, o.id, o.at, serverError(e))
+		return opError("delete", t.ns, o.id, o.at, e)
 	}
 	res, err = w.sendInserts(ctx, t, []*op{o}, true)
 	if err != nil {
@@ -99,7 +95,7 @@ func (w *worker) replaceCollated(ctx context.Context, t *target, o *op) error {
 			w.parkDuplicate(t, o, e) // another document is ahead
 		case w.parkRefusal(t, o, e):
 		default:
-			return opError("insert", t.ns, o.id, o.at, serverError(e))
+			return opError("insert", t.ns, o.id, o.at, e)
 		}
 	}
 	return w.repairOrPark(ctx, t, []*op{o})

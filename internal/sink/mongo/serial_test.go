@@ -13,6 +13,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/state/deadletter"
@@ -515,7 +516,7 @@ func lettersOfEqualIDs(t *testing.T, p pair, traits mongosink.Traits, create bso
 					o.BatchOps, s.batch = 1, 300
 				}
 				o.Reread = func(ctx context.Context, _ mongosink.Origin, id bsoncore.Value, _ mongo.OpTime) (mongosink.Reread, error) {
-					d, err := s.c.FindOne(ctx, bson.D{{Key: "_id", Value: bson.RawValue{Type: bson.Type(id.Type), Value: id.Data}}}).Raw()
+					d, err := s.c.FindOne(ctx, bson.D{{Key: "_id", Value: bsonraw.RawValue(id)}}).Raw()
 					if errors.Is(err, driver.ErrNoDocuments) {
 						err = nil
 					}

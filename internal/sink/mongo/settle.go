@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/wire"
@@ -283,7 +284,7 @@ func (w *worker) reread(ctx context.Context, s settled, why *refusal) (settled, 
 	}
 	r, err := w.e.o.Reread(ctx, s.t.origin(), s.id, s.at)
 	if err != nil {
-		return s, false, fmt.Errorf("read %s, _id %s, from the source: %w", s.t.ns, idString(s.id), err)
+		return s, false, fmt.Errorf("read %s, _id %s, from the source: %w", s.t.ns, bsonraw.IDText(s.id), err)
 	}
 	switch {
 	case r.Gone:
@@ -303,7 +304,7 @@ func (w *worker) goneLetter(ctx context.Context, s settled, why *refusal) error 
 	l := s.asLetter(why)
 	l.State, l.Reason = deadletter.Open, why.text+"; the source has dropped the collection since, so the document cannot be read any more; the drop follows"
 	w.e.o.Log.Info("a document cannot be brought up to date: its collection is gone from the source, and its drop follows", "ns", s.t.ns,
-		"_id", idString(s.id), "position", s.at, "reason", why.text)
+		"_id", bsonraw.IDText(s.id), "position", s.at, "reason", why.text)
 	return w.e.o.Letters.Write(ctx, l)
 }
 
@@ -378,11 +379,11 @@ func (w *worker) settleDelete(ctx context.Context, s settled, refuse func(settle
 	if err != nil {
 		return err
 	}
-	if len(res.Errors) > 0 && !(s.t.capped && res.Errors[0].Code == codeIllegalOperation) {
+	if len(res.Errors) > 0 && !(s.t.capped && docwrite.Of(res.Errors[0]) == docwrite.NoDelete) {
 		if r := refusedBy(res.Errors[0]); r != nil {
 			return refuse(s, r)
 		}
-		return opError("delete", s.t.ns, s.id, s.at, serverError(res.Errors[0]))
+		return opError("delete", s.t.ns, s.id, s.at, res.Errors[0])
 	}
 	return w.settledLetters(ctx, []settled{s})
 }
@@ -441,13 +442,13 @@ func (w *worker) putRefused(s *settled, e wire.WriteError, refuse func(settled, 
 	case e.Code == mongo.CodeDuplicateKey:
 		s.met = r
 		return true, nil
-	case e.Code == codeImmutableField && (s.window || w.e.o.Overwrite):
+	case docwrite.Of(e) == docwrite.OtherID && (s.window || w.e.o.Overwrite):
 		return true, nil // a document whose _id has other bytes is ahead
-	case e.Code == codeImmutableField:
+	case docwrite.Of(e) == docwrite.OtherID:
 		s.refused = &refusal{cause: deadletter.CauseID, code: e.Code, text: textTaken}
 		return false, refuse(*s, s.refused)
 	case r == nil:
-		return false, opError("replace", s.t.ns, s.id, s.at, serverError(e))
+		return false, opError("replace", s.t.ns, s.id, s.at, e)
 	}
 	return false, refuse(*s, r)
 }

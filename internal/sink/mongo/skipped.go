@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/state/deadletter"
 )
@@ -60,7 +61,7 @@ func newSkipped(list []Place) *skipped {
 func placeKey(ns string, id bsoncore.Value) string { return parkKey(&target{ns: ns}, id) }
 
 func (p Place) value() bsoncore.Value {
-	return bsoncore.Value{Type: bsoncore.Type(p.ID.Type), Data: p.ID.Value}
+	return bsonraw.FromRaw(p.ID)
 }
 
 // put is called with mu held, or before anybody else knows s.
@@ -299,12 +300,12 @@ func (e *Engine) readAgain(ctx context.Context, t *target, p Place) error {
 	id := p.value()
 	r, err := e.o.Reread(ctx, p.origin(), id, p.At)
 	if err != nil {
-		return fmt.Errorf("read %s, _id %s, from the source: %w", t.ns, idString(id), err)
+		return fmt.Errorf("read %s, _id %s, from the source: %w", t.ns, bsonraw.IDText(id), err)
 	}
 	if r.Doc == nil {
 		return nil // its deletion, or the drop of its collection, follows
 	}
-	e.o.Log.Warn("a document that the source has was not on the target; it is read again", "ns", t.ns, "_id", idString(id), "position", p.At)
+	e.o.Log.Warn("a document that the source has was not on the target; it is read again", "ns", t.ns, "_id", bsonraw.IDText(id), "position", p.At)
 	return e.o.Letters.Write(ctx, deadletter.Letter{NS: t.ns, State: deadletter.Undecided, Cause: deadletter.CauseMissing, DocID: id, Doc: r.Doc,
 		At: r.From, Until: r.Until, Reason: textMissing})
 }

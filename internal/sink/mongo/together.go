@@ -153,11 +153,13 @@ func (w *worker) endTransaction(ctx context.Context, how string, t *target, numb
 	return err
 }
 
-// answered reports an error that the server has told, over a connection that
-// still works.
+// answered reports an error that the server has told, or that millrace has drawn
+// from its answer, over a connection that still works.
 func answered(err error) bool {
+	var own *mongo.Retryable
+	var we wire.WriteError
 	var ce driver.CommandError
-	return errors.As(err, &ce) && !ce.HasErrorLabel("NetworkError")
+	return errors.As(err, &own) || errors.As(err, &we) || errors.As(err, &ce) && !ce.HasErrorLabel("NetworkError")
 }
 
 // aborted reports a commit that certainly did not happen: the server calls an

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/state/deadletter"
 )
@@ -21,10 +21,10 @@ import (
 func (e *Engine) Untangle(ctx context.Context, ns, index string, docs []bson.Raw, reason string) error {
 	c := &ConflictError{Op: "build unique index " + index, NS: ns, Index: index, At: e.Applied().At, Reason: reason}
 	if len(docs) > 0 {
-		c.ID = bsonID(docs[0])
+		c.ID = bsonraw.IDText(bsonraw.IDOf(docs[0]))
 		var others []string
 		for _, d := range docs[1:] {
-			others = append(others, bsonID(d))
+			others = append(others, bsonraw.IDText(bsonraw.IDOf(d)))
 		}
 		c.Other = strings.Join(others, ", ")
 		c.Reason = fmt.Sprintf("_id %s on the target has the same key: %s", c.Other, reason)
@@ -47,9 +47,9 @@ func (e *Engine) Untangle(ctx context.Context, ns, index string, docs []bson.Raw
 	w := newWorker(e, -1)
 	defer w.letGo()
 	if e.o.OnConflict == deadletter.Overwrite {
-		s := settled{parkedOp: &parkedOp{t: t, id: valueOf(docs[0])}, at: c.At}
+		s := settled{parkedOp: &parkedOp{t: t, id: bsonraw.IDOf(docs[0])}, at: c.At}
 		if len(ours) > 0 {
-			s.id = valueOf(ours[0])
+			s.id = bsonraw.IDOf(ours[0])
 		}
 		return w.takeOff(ctx, s, theirs)
 	}
@@ -72,7 +72,7 @@ func (u *UndecidedError) Unwrap() error { return u.Err }
 func (e *Engine) tell(ctx context.Context, t *target, docs []bson.Raw) (ours, theirs []bson.Raw, err error) {
 	var same, other []bson.Raw
 	for _, d := range docs {
-		r, err := e.o.Reread(ctx, t.origin(), valueOf(d), e.Applied().At)
+		r, err := e.o.Reread(ctx, t.origin(), bsonraw.IDOf(d), e.Applied().At)
 		switch {
 		case err != nil:
 			return nil, nil, err
@@ -102,7 +102,7 @@ func (w *worker) takeOff(ctx context.Context, s settled, theirs []bson.Raw) erro
 	err = w.inTransaction(ctx, func(ctx context.Context) error {
 		letters = letters[:0]
 		for _, d := range theirs {
-			l, err := w.remove(ctx, s, valueOf(d))
+			l, err := w.remove(ctx, s, bsonraw.IDOf(d))
 			if err != nil {
 				return err
 			}
@@ -120,7 +120,7 @@ func (w *worker) takeOff(ctx context.Context, s settled, theirs []bson.Raw) erro
 // withdraw takes our document off the target, where another one keeps its
 // place.
 func (w *worker) withdraw(ctx context.Context, t *target, ours, theirs bson.Raw, c *ConflictError) error {
-	id := valueOf(ours)
+	id := bsonraw.IDOf(ours)
 	s := settled{parkedOp: &parkedOp{t: t, id: id}, at: c.At}
 	letters := []deadletter.Letter{{NS: t.ns, State: deadletter.Open, Cause: deadletter.CauseKey, DocID: id, Doc: ours, At: c.At,
 		Reason: c.Reason, Code: mongo.CodeDuplicateKey, Index: c.Index, Other: theirs.Lookup("_id")}}
@@ -134,14 +134,7 @@ func (w *worker) withdraw(ctx context.Context, t *target, ours, theirs bson.Raw,
 		return err
 	}
 	w.noted(s, letters)
-	w.e.o.Log.Warn("a document has no place beside another one under a unique index; it is kept as a dead letter", "ns", t.ns, "_id", idString(id),
+	w.e.o.Log.Warn("a document has no place beside another one under a unique index; it is kept as a dead letter", "ns", t.ns, "_id", bsonraw.IDText(id),
 		"index", c.Index, "in", mongo.StateDB+"."+deadletter.Collection)
 	return nil
 }
-
-func valueOf(doc bson.Raw) bsoncore.Value {
-	v := doc.Lookup("_id")
-	return bsoncore.Value{Type: bsoncore.Type(v.Type), Data: v.Value}
-}
-
-func bsonID(doc bson.Raw) string { return idString(valueOf(doc)) }

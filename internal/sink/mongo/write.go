@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/state/deadletter"
@@ -25,11 +25,6 @@ const (
 	maxMessageBytes = 48_000_000
 	maxStatement    = 16<<20 + 15<<10
 )
-
-// codeIllegalOperation is a 5.0 server's answer to a delete from a capped
-// collection. A 5.0 source logs what rolls off as deletes; the target, with the
-// same order and limits, lets the same documents go by itself.
-const codeIllegalOperation = 20
 
 type commandKey struct {
 	name, coll string
@@ -109,16 +104,15 @@ func (w *worker) sendOps(ctx context.Context, name string, t *target, ops []*op,
 	return total, nil
 }
 
-// sendInserts is sendOps for inserts. A 6.0 server stumbles over naming an _id of
-// a clustered collection that it has already, if that is NaN, infinite or very
-// large or small: such an error becomes that of a duplicate.
+// sendInserts is sendOps for inserts. An error that may be that of a duplicate
+// _id becomes one when the target has the _id.
 func (w *worker) sendInserts(ctx context.Context, t *target, ops []*op, ordered bool) (wire.WriteResult, error) {
 	res, err := w.sendOps(ctx, "insert", t, ops, ordered, appendInsert)
 	if err != nil {
 		return res, err
 	}
 	for i, e := range res.Errors {
-		if !strings.HasPrefix(e.Message, "KeyString format error") {
+		if !docwrite.Unclear(e) {
 			continue
 		}
 		docs, err := w.fetch(ctx, t, []*op{ops[e.Index]})
@@ -126,7 +120,7 @@ func (w *worker) sendInserts(ctx context.Context, t *target, ops []*op, ordered 
 			return res, err
 		}
 		if docs[0] != nil {
-			res.Errors[i] = duplicateID(e)
+			res.Errors[i] = docwrite.AsDuplicateID(e)
 		}
 	}
 	return res, nil
@@ -162,7 +156,7 @@ func (w *worker) roundTrip(ctx context.Context, name, ns string) (wire.WriteResu
 		return wire.WriteResult{}, fmt.Errorf("%s into %s: %w", name, ns, err)
 	}
 	res := wire.ParseWriteResult(reply)
-	err = mongo.WriteInterrupted(res)
+	err = mongo.Interrupted(res)
 	if err == nil && w.e.o.SameTerm != nil {
 		err = w.e.o.SameTerm(res.Term) // before anything is concluded from the answer
 	}
@@ -286,10 +280,10 @@ func (w *worker) deletes(ctx context.Context, t *target, ops []*op) error {
 		return err
 	}
 	for _, e := range res.Errors {
-		if t.capped && e.Code == codeIllegalOperation {
-			continue
+		if t.capped && docwrite.Of(e) == docwrite.NoDelete {
+			continue // what rolls off the source rolls off here by itself
 		}
-		return opError("delete", t.ns, statements[e.Index].id, statements[e.Index].at, serverError(e))
+		return opError("delete", t.ns, statements[e.Index].id, statements[e.Index].at, e)
 	}
 	w.e.n.missing.Add(int64(len(ops)) - res.N)
 	return nil
@@ -310,7 +304,7 @@ func (w *worker) updates(ctx context.Context, t *target, ops []*op) error {
 		switch {
 		case e.Code == mongo.CodeDuplicateKey:
 			w.parkDuplicate(t, o, e)
-		case misfit(e) && o.kind == opUpdate:
+		case docwrite.Of(e) == docwrite.Misfit && o.kind == opUpdate:
 			again = append(again, o)
 		case w.parkRefusal(t, o, e):
 		default:
@@ -429,15 +423,7 @@ func (w *worker) parkRefusal(t *target, o *op, e wire.WriteError) bool {
 
 // writeError ends the job over one operation.
 func writeError(what, ns string, o *op, e wire.WriteError) error {
-	err := opError(what, ns, o.id, o.at, serverError(e))
-	if refusedBy(e) != nil {
-		err = mongo.WithHint(err, hintRefused)
-	}
-	return err
-}
-
-func serverError(e wire.WriteError) error {
-	return fmt.Errorf("%s (code %d)", e.Message, e.Code)
+	return mongo.WithHint(opError(what, ns, o.id, o.at, e), docwrite.Hint(e))
 }
 
 func appendInsert(dst []byte, o *op) []byte {
