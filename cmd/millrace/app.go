@@ -48,7 +48,7 @@ func newApp() *app {
 		stdout:    os.Stdout,
 		stderr:    os.Stderr,
 		lookupEnv: os.LookupEnv,
-		open:      openJob,
+		open:      func(ctx context.Context, spec job.Spec) (syncJob, error) { return job.Open(ctx, spec) },
 		verify:    job.Verify,
 		screen:    func() *screen { return newScreen(os.Stderr) },
 	}

@@ -271,21 +271,10 @@ func (a *app) tellSeedPlan(s *config.Seed, p *seed.Plan) error {
 
 // watchSeed shows the progress until ctx ends.
 func watchSeed(ctx context.Context, s *screen, log *slog.Logger, began time.Time, stats func() seed.Snapshot) {
-	if s == nil {
-		every(ctx, logEvery, func() {
-			st := stats()
-			log.Info("progress", "phase", st.Phase, "size", size(float64(st.Done)), "total", size(float64(st.Total)), "eta", seconds(seedETA(st)))
-		})
-		return
-	}
-	defer s.clear()
-	every(ctx, redrawEvery, func() {
+	watchLines(ctx, s, func() {
 		st := stats()
-		s.draw(func(columns, rows int) []string {
-			lines := seedView(st, time.Since(began), columns)
-			return lines[:min(len(lines), rows)]
-		})
-	})
+		log.Info("progress", "phase", st.Phase, "size", size(float64(st.Done)), "total", size(float64(st.Total)), "eta", seconds(seedETA(st)))
+	}, func(columns, _ int) []string { return seedView(stats(), time.Since(began), columns) })
 }
 
 // seedETA is how long the phase will take yet, in seconds; -1 is not known.
