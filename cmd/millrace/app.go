@@ -162,6 +162,19 @@ func (a *app) inputs() config.Inputs {
 	return config.Inputs{LookupEnv: a.lookupEnv, ReadFile: os.ReadFile}
 }
 
+// configured gives a command its RunE: settings are completed and checked first.
+func (a *app) configured(cmd *cobra.Command, name string, validate func(config.Origins, []string) error,
+	do func(context.Context, config.Origins, []string) error) *cobra.Command {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		origins, err := a.settings(cmd.Flags(), name, func(o config.Origins) error { return validate(o, args) })
+		if err != nil {
+			return err
+		}
+		return do(cmd.Context(), origins, args)
+	}
+	return cmd
+}
+
 // settings completes a command's flags and checks them; validate is called
 // also after a problem, so that all problems are told at once.
 func (a *app) settings(fs *pflag.FlagSet, command string, validate func(config.Origins) error) (config.Origins, error) {

@@ -56,14 +56,8 @@ func (a *app) seedLocalCommand() *cobra.Command {
 		Args: afterDash,
 	}
 	s.Bind(cmd.Flags(), config.CommandSeedLocal)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		origins, err := a.settings(cmd.Flags(), config.CommandSeedLocal, func(o config.Origins) error { return s.Validate(o, args) })
-		if err != nil {
-			return err
-		}
-		return a.seedLocal(cmd.Context(), &s, origins, args)
-	}
-	return cmd
+	return a.configured(cmd, config.CommandSeedLocal, s.Validate,
+		func(ctx context.Context, o config.Origins, args []string) error { return a.seedLocal(ctx, &s, o, args) })
 }
 
 // afterDash accepts arguments after -- only.

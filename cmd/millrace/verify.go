@@ -38,14 +38,8 @@ Exit code 0 when nothing differs, 1 when something does.`,
 		Args: cobra.NoArgs,
 	}
 	s.Bind(cmd.Flags())
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		origins, err := a.settings(cmd.Flags(), config.CommandVerify, s.Validate)
-		if err != nil {
-			return err
-		}
-		return a.verifyClusters(cmd.Context(), &s, origins)
-	}
-	return cmd
+	return a.configured(cmd, config.CommandVerify, func(o config.Origins, _ []string) error { return s.Validate(o) },
+		func(ctx context.Context, o config.Origins, _ []string) error { return a.verifyClusters(ctx, &s, o) })
 }
 
 func (a *app) verifyClusters(ctx context.Context, s *config.Verify, origins config.Origins) error {
