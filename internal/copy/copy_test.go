@@ -2,6 +2,7 @@ package copy
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -244,13 +245,11 @@ func TestManySmallCollections(t *testing.T) {
 		name := fmt.Sprintf("c%03d", i)
 		same(t, dump(t, c, "many", name), dump(t, c, "many_t", name))
 	}
-	in, _ := c.Pool.Traffic()
+	c.Pool.SetGuard(func() error { return errors.New("a finished copy asks the server again") })
+	defer c.Pool.SetGuard(func() error { return nil })
 	e = New(c, c, store, Options{})
 	if err := e.Run(t.Context(), tasks); err != nil {
 		t.Fatal(err)
-	}
-	if again, _ := c.Pool.Traffic(); again != in {
-		t.Errorf("a finished copy read %d bytes again", again-in)
 	}
 	if st := e.Stats(); st.Docs != 180 || st.SlicesDone != 120 || st.Slices != 120 {
 		t.Errorf("stats of a finished copy: %d documents, slices %d of %d", st.Docs, st.SlicesDone, st.Slices)

@@ -51,6 +51,7 @@ func TestMain(m *testing.M) {
 // server gives the cluster of a version, e.g. "6.0".
 func server(t testing.TB, version string) *mongo.Cluster {
 	t.Helper()
+	lab.NeedServers(t)
 	servers.mu.Lock()
 	defer servers.mu.Unlock()
 	if s := servers.all[version]; s != nil {
