@@ -37,14 +37,8 @@ Exit code 0 when nothing differs, 1 when something does.`,
 		Args: cobra.NoArgs,
 	}
 	s.Bind(cmd.Flags())
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		origins, err := a.settings(cmd.Flags(), config.CommandVerify, s.Validate)
-		if err != nil {
-			return err
-		}
-		return a.verifyClusters(cmd.Context(), &s, origins)
-	}
-	return cmd
+	return a.configured(cmd, config.CommandVerify, func(o config.Origins, _ []string) error { return s.Validate(o) },
+		func(ctx context.Context, o config.Origins, _ []string) error { return a.verifyClusters(ctx, &s, o) })
 }
 
 func (a *app) verifyClusters(ctx context.Context, s *config.Verify, origins config.Origins) error {
@@ -168,23 +162,12 @@ func verifiedTable(r *verify.Report) table.Writer {
 
 // watchVerify shows the progress until ctx ends.
 func watchVerify(ctx context.Context, s *screen, log *slog.Logger, began time.Time, stats func() verify.Stats) {
-	if s == nil {
-		every(ctx, logEvery, func() {
-			st := stats()
-			log.Info("progress", "docs", st.SourceDocs+st.TargetDocs, "docsTotal", st.EstimatedDocs,
-				"size", size(float64(st.Bytes)), "collections", st.CollectionsDone, "collectionsTotal", st.Collections,
-				"rechecking", st.Waiting, "differences", st.Differences)
-		})
-		return
-	}
-	defer s.clear()
-	every(ctx, redrawEvery, func() {
+	watchLines(ctx, s, func() {
 		st := stats()
-		s.draw(func(columns, rows int) []string {
-			lines := verifyView(st, time.Since(began), columns)
-			return lines[:min(len(lines), rows)]
-		})
-	})
+		log.Info("progress", "docs", st.SourceDocs+st.TargetDocs, "docsTotal", st.EstimatedDocs,
+			"size", size(float64(st.Bytes)), "collections", st.CollectionsDone, "collectionsTotal", st.Collections,
+			"rechecking", st.Waiting, "differences", st.Differences)
+	}, func(columns, _ int) []string { return verifyView(stats(), time.Since(began), columns) })
 }
 
 // verifyView draws the progress of a comparison as lines of at most columns

@@ -15,9 +15,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/bsonraw"
-	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/scan"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
@@ -64,16 +64,16 @@ func (f *follower) cappedStarts(ctx context.Context) (map[string]*mongosink.Capp
 // by target namespace.
 func (f *follower) copiedStarts(ctx context.Context) (map[string]*mongosink.CappedStart, error) {
 	starts := map[string]*mongosink.CappedStart{}
-	return starts, f.eachCopied(ctx, func(s copy.SliceState) { starts[s.NS] = &mongosink.CappedStart{Past: s.At} })
+	return starts, f.eachCopied(ctx, func(s scan.Slice) { starts[s.NS] = &mongosink.CappedStart{Past: s.At} })
 }
 
 // copiedAt tells as of which positions capped collections were copied, by UUID.
 func (f *follower) copiedAt(ctx context.Context) (map[string]mongo.OpTime, error) {
 	at := map[string]mongo.OpTime{}
-	return at, f.eachCopied(ctx, func(s copy.SliceState) { at[s.Collection] = s.At })
+	return at, f.eachCopied(ctx, func(s scan.Slice) { at[s.Collection] = s.At })
 }
 
-func (f *follower) eachCopied(ctx context.Context, fn func(copy.SliceState)) error {
+func (f *follower) eachCopied(ctx context.Context, fn func(scan.Slice)) error {
 	states, err := f.Slices(ctx)
 	for _, s := range states {
 		if !s.At.IsZero() {

@@ -153,7 +153,7 @@ func (f *follower) becomeConsistent(ctx context.Context) error {
 	if err := f.save(ctx); err != nil {
 		return err
 	}
-	if err := f.untangled(ctx, func() error { return f.Schema.BuildHeld(ctx) }); err != nil {
+	if err := f.untangled(ctx, func() error { return f.Schema.BuildDeferred(ctx) }); err != nil {
 		return err
 	}
 	f.phase = state.PhaseFollowing
@@ -197,7 +197,7 @@ func (f *follower) finalize(ctx context.Context) error {
 	if err := f.save(ctx); err != nil {
 		return err
 	}
-	if err := f.untangled(ctx, func() error { return f.Schema.BuildHeld(ctx) }); err != nil {
+	if err := f.untangled(ctx, func() error { return f.Schema.BuildDeferred(ctx) }); err != nil {
 		return err
 	}
 	if err := f.Finish(ctx); err != nil {
@@ -287,7 +287,7 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, before mongo.Op
 	o := schema.ApplyOptions{
 		// After a restart the target is not ahead of a schema change: none is
 		// passed without a checkpoint.
-		Window: !f.job.Consistent.Before(ev.At), Maybe: f.intent == ev.At, Rules: f.Rules, Existing: f.existing(ev.At), Names: f.Ask.Names}
+		Overlap: !f.job.Consistent.Before(ev.At), Maybe: f.intent == ev.At, Rules: f.Rules, Existing: f.existing(ev.At), Names: f.Ask.Names}
 	if err := f.Schema.MakeWay(ctx, *ev.Change, o); err != nil {
 		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
 	}

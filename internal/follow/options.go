@@ -11,9 +11,9 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/progress"
+	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
@@ -50,7 +50,7 @@ type Options struct {
 	// CopyAnew copies a collection of the source, not older than a position.
 	CopyAnew func(ctx context.Context, c schema.Collection, target string, after mongo.OpTime) error
 	// Slices are what was noted of copies.
-	Slices func(context.Context) ([]copy.SliceState, error)
+	Slices func(context.Context) ([]scan.Slice, error)
 
 	// SavePhase moves the job on, with fields that belong to the step.
 	SavePhase func(context.Context, state.Phase, ...bson.E) error

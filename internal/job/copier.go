@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
@@ -172,7 +173,7 @@ func (c *copier) create(ctx context.Context) error {
 	}
 	// One wait for all: an election must not leave a collection to be made by
 	// the way, without its options.
-	if err := c.cat.Settled(ctx); err != nil {
+	if err := c.cat.WaitMajority(ctx); err != nil {
 		return err
 	}
 	return c.savePhase(ctx, PhaseCopying)
@@ -217,7 +218,7 @@ func (c *copier) deferTTL(ctx context.Context) error {
 	if err := c.loadNames(ctx); err != nil {
 		return err
 	}
-	if err := c.cat.HoldTTL(ctx, c.ask.Names.Targets()); err != nil {
+	if err := c.cat.DeferExpiries(ctx, c.ask.Names.Targets()); err != nil {
 		return err
 	}
 	c.ttlDeferred = true
@@ -227,9 +228,7 @@ func (c *copier) deferTTL(ctx context.Context) error {
 // task is the copy of one collection into the namespace that holds its
 // documents on the target.
 func task(c schema.Collection, target string) copy.Task {
-	// Also what only an earlier attempt can have written is replaced: it is the
-	// same, or older, or somebody else's.
-	return copy.Task{Source: c, Target: schema.Collection{NS: target, Type: c.Type}.DataNS(), OnExisting: copy.Replace}
+	return copy.Task{Source: c, Target: schema.Collection{NS: target, Type: c.Type}.DataNS()}
 }
 
 func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime) error {
@@ -347,12 +346,12 @@ type sliceStore struct{ s state.Store }
 
 func (s sliceStore) SameTerm(term int64) error { return s.s.SameTerm(term) }
 
-func (s sliceStore) LoadSlices(ctx context.Context) ([]copy.SliceState, error) {
+func (s sliceStore) LoadSlices(ctx context.Context) ([]scan.Slice, error) {
 	raws, err := s.s.LoadSlices(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]copy.SliceState, len(raws))
+	out := make([]scan.Slice, len(raws))
 	for i, r := range raws {
 		if err := bson.Unmarshal(r, &out[i]); err != nil {
 			return nil, fmt.Errorf("decode slice: %w", err)
@@ -361,7 +360,7 @@ func (s sliceStore) LoadSlices(ctx context.Context) ([]copy.SliceState, error) {
 	return out, nil
 }
 
-func (s sliceStore) SaveSlices(ctx context.Context, changed []copy.SliceState) error {
+func (s sliceStore) SaveSlices(ctx context.Context, changed []scan.Slice) error {
 	out := make([]state.Slice, len(changed))
 	for i, one := range changed {
 		raw, err := bson.Marshal(one)

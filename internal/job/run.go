@@ -296,10 +296,10 @@ func (j *Job) traits(ctx context.Context, ns string) (mongosink.Traits, error) {
 // finish restores what was deferred to the end, notes how the target's
 // collections, options and indexes differ from the source's, and ends the job.
 func (j *Job) finish(ctx context.Context) error {
-	if err := j.cat.RestoreTTL(ctx); err != nil {
+	if err := j.cat.RestoreExpiries(ctx); err != nil {
 		return err
 	}
-	diffs, err := schema.Diff(ctx, j.src, j.dst, j.rules.Match, j.rules, schema.DiffOptions{})
+	diffs, err := schema.Diff(ctx, j.src, j.dst, j.rules, schema.DiffOptions{Keep: j.rules.Match})
 	if err != nil {
 		return err
 	}

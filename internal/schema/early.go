@@ -25,10 +25,10 @@ func (t *Target) BuildEarly(ctx context.Context, colls []Collection) error {
 	}
 	c, why := earlyIndex(colls, r)
 	if c == nil {
-		t.log.Info("indexes are built after the documents are copied", "why", why)
+		t.o.Log.Info("indexes are built after the documents are copied", "why", why)
 		return nil
 	}
-	t.log.Info("the index is built before the documents are copied", "ns", c.NS, "index", c.Indexes[0].Name, "why", why)
+	t.o.Log.Info("the index is built before the documents are copied", "ns", c.NS, "index", c.Indexes[0].Name, "why", why)
 	return t.BuildIndexes(ctx, c.NS, c.Indexes, BeforeConsistent)
 }
 

@@ -6,6 +6,8 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
+
+	"github.com/millrace/millrace/internal/lab"
 )
 
 // ddlCase is a piece of life of a database: what was there before the copy,
@@ -100,6 +102,7 @@ func (r *replica) run(db string, cmds []string) {
 // what its oplog says, each change a second time as after a restart, and all of it
 // under renames and within the window too.
 func TestSchemaChangesFollow(t *testing.T) {
+	lab.NeedServers(t)
 	t.Parallel()
 	variants := []struct {
 		name   string
@@ -206,12 +209,12 @@ func TestRenameInterrupted(t *testing.T) {
 	r.run(db, []string{`admin {"renameCollection":"@.c","to":"@.d"}`})
 	do(t, dst, db, `admin {"renameCollection":"@.c","to":"@.d"}`)
 	for range 2 {
-		_, err := r.target.Apply(t.Context(), stream.Change{Kind: stream.ChangeRename, NS: db + ".c", To: db + ".d", DropTarget: true}, ApplyOptions{Maybe: true})
+		_, err := r.target.Apply(t.Context(), stream.Change{Kind: stream.ChangeRename, NS: db + ".c", To: db + ".d", DropTarget: true}, ApplyOptions{Rules: r.rules, Names: r.names, Maybe: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	_, err := r.target.Apply(t.Context(), stream.Change{Kind: stream.ChangeRename, NS: db + ".c", To: db + ".d"}, ApplyOptions{})
+	_, err := r.target.Apply(t.Context(), stream.Change{Kind: stream.ChangeRename, NS: db + ".c", To: db + ".d"}, ApplyOptions{Rules: r.rules, Names: r.names})
 	if !IsGone(err) || mongo.HintOf(err) == "" {
 		t.Errorf("rename of what is not there: %v", err)
 	}

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	flag.Parse()
-	if flag.Lookup("test.fuzz").Value.String() != "" {
+	if flag.Lookup("test.fuzz").Value.String() != "" || lab.Short() {
 		return m.Run() // in many processes, none of which needs a server
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -98,6 +98,7 @@ func do(t *testing.T, c *mongo.Cluster, db, text string) bson.Raw {
 
 func try(t *testing.T, c *mongo.Cluster, db, text string) (bson.Raw, error) {
 	t.Helper()
+	lab.NeedServers(t)
 	text = strings.ReplaceAll(text, "@", db)
 	if cmd, ok := strings.CutPrefix(text, "admin "); ok {
 		db, text = "admin", cmd
@@ -178,6 +179,7 @@ type replica struct {
 }
 
 func newReplica(t *testing.T, rules *transform.Set, dbs ...string) *replica {
+	lab.NeedServers(t)
 	r := &replica{t: t, dbs: dbs, rules: rules, names: NewNames(nil), target: NewTarget(dst, TargetOptions{Job: "job " + dbs[0]})}
 	t.Cleanup(func() {
 		for _, db := range dbs {
@@ -257,7 +259,7 @@ func (r *replica) event(ev stream.Event) []Effect {
 	if rename := ch.Kind == stream.ChangeRename; !rename && !slices.Contains(r.dbs, db) || rename && !scopeOf(r.rules, r.dbs...).concerned(ch) {
 		return nil
 	}
-	o := ApplyOptions{Rules: r.rules, Window: r.window, Names: r.names}
+	o := ApplyOptions{Rules: r.rules, Overlap: r.window, Names: r.names}
 	if err := r.target.MakeWay(r.t.Context(), ch, o); err != nil {
 		r.t.Fatalf("make way: %+v: %v", ch, err)
 	}
@@ -304,13 +306,13 @@ func (r *replica) insert(ev stream.Event) {
 func (r *replica) finish() {
 	r.t.Helper()
 	ctx := r.t.Context()
-	if err := r.target.BuildHeld(ctx); err != nil {
+	if err := r.target.BuildDeferred(ctx); err != nil {
 		r.t.Error(err)
 	}
-	if err := r.target.RestoreTTL(ctx); err != nil {
+	if err := r.target.RestoreExpiries(ctx); err != nil {
 		r.t.Error(err)
 	}
-	held, err := r.target.Held(ctx)
+	held, err := r.target.list(ctx)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -322,7 +324,8 @@ func (r *replica) finish() {
 
 func (r *replica) same(o DiffOptions) {
 	r.t.Helper()
-	diffs, err := Diff(r.t.Context(), src, dst, only(r.rules, r.dbs...), r.rules, o)
+	o.Keep = only(r.rules, r.dbs...)
+	diffs, err := Diff(r.t.Context(), src, dst, r.rules, o)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -94,7 +94,7 @@ func TestEveryKindRoundTrips(t *testing.T) {
 		r.copy()
 		// Before the end nothing but what is held back differs.
 		r.same(DiffOptions{IgnoreTTL: true, IgnoreUnique: true})
-		diffs, err := Diff(t.Context(), src, dst, only(rules, db), rules, DiffOptions{})
+		diffs, err := Diff(t.Context(), src, dst, rules, DiffOptions{Keep: only(rules, db)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -128,7 +128,7 @@ func TestCreateIsIdempotent(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if err := r.target.BuildHeld(t.Context()); err != nil {
+		if err := r.target.BuildDeferred(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -207,7 +207,7 @@ func TestDiffFindsPlantedDifferences(t *testing.T) {
 		{`{"collMod":"plain","index":{"name":"ttl","expireAfterSeconds":4}}`, "index ttl, expireAfterSeconds", `{"collMod":"plain","index":{"name":"ttl","expireAfterSeconds":3600}}`},
 	} {
 		do(t, dst, db, c.plant)
-		diffs, err := Diff(t.Context(), src, dst, only(rules, db), rules, DiffOptions{})
+		diffs, err := Diff(t.Context(), src, dst, rules, DiffOptions{Keep: only(rules, db)})
 		if err != nil {
 			t.Fatal(err)
 		}

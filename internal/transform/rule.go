@@ -1,5 +1,7 @@
-// Package transform decides what a job moves and under which name: filters and
-// renames of namespaces, as pure functions.
+// Package transform decides what a job moves and under which name. A Set holds
+// the rules: filters and renames of namespaces, as pure functions, for the copy,
+// verify and the schema. A Stage applies them to the events between a source and
+// a sink. Nothing here asks a server, or knows where events come from and go to.
 package transform
 
 import (

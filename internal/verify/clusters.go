@@ -80,7 +80,7 @@ func compareClusters(ctx context.Context, src, dst *mongo.Cluster, rules *transf
 	}
 	var diffs []schema.Difference
 	err = seenOnBoth(ctx, src, dst, func() (err error) {
-		diffs, err = schema.Diff(ctx, src, dst, rules.Match, rules, schema.DiffOptions{})
+		diffs, err = schema.Diff(ctx, src, dst, rules, schema.DiffOptions{})
 		return err
 	})
 	if err != nil {

@@ -267,16 +267,16 @@ func (a *assembler) add(e *entry, at mongo.OpTime) error {
 	if info.kind == nsSkip {
 		return nil
 	}
+	ev := stream.Event{At: at, Txn: a.txn} // made here and copied whole: cheaper than field by field in the heap
+	wanted, err := a.event(&ev, e, info)
+	if !wanted || err != nil {
+		return err
+	}
 	if a.events == nil {
 		a.events = make([]stream.Event, 0, a.capacity)
 	}
-	a.events = append(a.events, stream.Event{At: at, Txn: a.txn})
-	n := len(a.events) - 1
-	wanted, err := a.event(&a.events[n], e, info)
-	if !wanted {
-		a.events = a.events[:n]
-	}
-	return err
+	a.events = append(a.events, ev)
+	return nil
 }
 
 // unsent reports that the consumer does not know of everything read.

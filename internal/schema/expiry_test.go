@@ -1,0 +1,108 @@
+package schema
+
+import (
+	"testing"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/transform"
+)
+
+// TestHoldTTL: what the target has of its own expires again in the end, also
+// when the job begins anew, and unless the source's takes its place.
+func TestHoldTTL(t *testing.T) {
+	t.Parallel()
+	db := newDB()
+	r := newReplica(t, newRules(t, transform.Config{}), db)
+	own := `{"createIndexes":"c","indexes":[{"key":{"t":1},"name":"t","expireAfterSeconds":30},{"key":{"o":1},"name":"own","expireAfterSeconds":40},{"key":{"p":1},"name":"plain"}]}`
+	do(t, dst, db, own)
+	do(t, src, db, `{"createIndexes":"c","indexes":[{"key":{"t":1},"name":"t","expireAfterSeconds":7},{"key":{"p":1},"name":"plain"}]}`)
+	names := []string{db + ".c", db + ".none"}
+	expires := func(when string, want map[string]int64) {
+		t.Helper()
+		all, err := indexes(t.Context(), dst, db+".c")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ix := range all {
+			n, _ := ix.Spec.Lookup("expireAfterSeconds").AsInt64OK()
+			if w := want[ix.Name]; w >= 0 && n != w || w < 0 && n < leastStandIn {
+				t.Errorf("%s: %s expires after %d, want %d", when, ix.Name, n, w)
+			}
+		}
+	}
+	for range 2 {
+		if err := r.target.DeferExpiries(t.Context(), names); err != nil {
+			t.Fatal(err)
+		}
+		expires("held", map[string]int64{"t": -1, "own": -1})
+	}
+	r.copy() // over what is there
+	expires("copied", map[string]int64{"t": -1, "own": -1})
+	if err := r.target.RestoreExpiries(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	expires("restored", map[string]int64{"t": 7, "own": 40})
+
+	if err := r.target.DeferExpiries(t.Context(), names); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.target.Forget(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	do(t, src, db, `{"dropIndexes":"c","index":"t"}`)
+	do(t, src, db, `{"createIndexes":"c","indexes":[{"key":{"t":1},"name":"t"}]}`)
+	r.copy()
+	expires("begun anew", map[string]int64{"t": -1, "own": -1})
+	if err := r.target.RestoreExpiries(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	expires("restored after it began anew", map[string]int64{"t": 7, "own": 40})
+	if held, err := r.target.list(t.Context()); err != nil || len(held) != 0 {
+		t.Errorf("still held back: %+v, %v", held, err)
+	}
+}
+
+// TestCreateOurs: what a late write left without options is made anew while it
+// is empty, refused when it is not, and never touched where it is not ours.
+func TestCreateOurs(t *testing.T) {
+	t.Parallel()
+	db := newDB()
+	r := newReplica(t, newRules(t, transform.Config{}), db)
+	for _, cmd := range []string{`{"create":"capped","capped":true,"size":4096}`, `{"create":"collated","collation":{"locale":"fr"}}`,
+		`{"create":"series","timeseries":{"timeField":"t"},"expireAfterSeconds":100}`, `{"create":"view","viewOn":"capped","pipeline":[]}`,
+		`{"create":"clustered","clusteredIndex":{"key":{"_id":1},"unique":true},"expireAfterSeconds":50}`} {
+		if _, err := try(t, src, db, cmd); err != nil {
+			t.Logf("%s: %v", cmd, err)
+		}
+	}
+	snap, err := TakeSnapshot(t.Context(), src, scopeOf(r.rules, db), oplog.Changes(src))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range snap.Collections {
+		_, name := mongo.SplitNS(c.NS)
+		do(t, dst, db, `{"create":"`+name+`"}`)
+		if err := r.target.Create(t.Context(), c, c.NS, r.rules); err == nil {
+			t.Errorf("%s: what is not ours was taken", c.NS)
+		}
+		for range 2 {
+			if err := r.target.CreateOurs(t.Context(), c, c.NS, r.rules); err != nil {
+				t.Errorf("made anew: %v", err)
+			}
+		}
+		do(t, dst, db, `{"drop":"`+name+`"}`)
+		do(t, dst, db, `{"insert":"`+name+`","documents":[{"_id":1}]}`)
+		if err := r.target.CreateOurs(t.Context(), c, c.NS, r.rules); err == nil {
+			t.Errorf("%s: taken with documents of somebody", c.NS)
+		}
+		do(t, dst, db, `{"drop":"`+name+`"}`)
+		if err := r.target.CreateOurs(t.Context(), c, c.NS, r.rules); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := r.target.WaitMajority(t.Context()); err != nil {
+		t.Error(err)
+	}
+	r.finish()
+}
