@@ -86,7 +86,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	j.cat = schema.NewTarget(j.dst, schema.TargetOptions{Job: j.id, Log: j.log, SameTerm: j.store.SameTerm})
 	j.progress = progress.New(progress.Options{Job: j.id, Source: j.src.Address(), Target: j.dst.Address(),
 		Now: spec.Now, Usage: spec.Usage, ReadFrom: oplog.ReadFrom})
-	j.ask = &follow.Ask{Source: j.src, Progress: j.progress}
+	j.ask = &follow.Ask{Source: j.src, Progress: j.progress, Names: schema.NewNames(nil)}
 	j.patience = &retry.Patience{Waiting: j.failing}
 	j.copier, j.spooler = &copier{Job: j}, j.newSpooler()
 	return j, nil
