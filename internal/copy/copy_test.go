@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/scan"
 )
 
 // anyIDs is one _id of every type that a server takes, and many common ones.
@@ -53,8 +54,8 @@ func TestMixedIDs(t *testing.T) {
 	for _, tc := range []struct {
 		version  string
 		byID     bool
-		strategy Strategy
-	}{{"6.0", false, ByRecord}, {"6.0", true, ByID}, {"4.2", false, ByID}, {"4.4", false, ByRecord}} {
+		strategy scan.Strategy
+	}{{"6.0", false, scan.ByRecord}, {"6.0", true, scan.ByID}, {"4.2", false, scan.ByID}, {"4.4", false, scan.ByRecord}} {
 		t.Run(fmt.Sprintf("%s %s", tc.version, tc.strategy), func(t *testing.T) {
 			src := server(t, tc.version)
 			db := "mixed_" + string(tc.strategy) + strings.ReplaceAll(tc.version, ".", "")
@@ -67,7 +68,7 @@ func TestMixedIDs(t *testing.T) {
 			same(t, dump(t, src, db, "c"), dump(t, dst, db+"_t", "c"))
 			st := e.Stats()
 			c := st.Collections[0]
-			if c.Strategy != tc.strategy || c.Slices < 4 || c.SlicesDone != c.Slices || c.State != StateDone || st.Duplicates != 0 || c.Docs != c.TotalDocs {
+			if c.Strategy != tc.strategy || c.Slices < 4 || c.SlicesDone != c.Slices || c.State != StateDone || st.Replaced != 0 || c.Docs != c.TotalDocs {
 				t.Errorf("stats %+v", st)
 			}
 		})
@@ -139,7 +140,7 @@ func TestAllTypes(t *testing.T) {
 	}
 	insert(t, c, "types_t", "there", stubs)
 	e := New(c, c, newStore(), small(t, c))
-	if err := e.Run(t.Context(), []Task{{Source: source(t, c, "types", "c"), Target: "types_t.there", OnExisting: Replace}}); err != nil {
+	if err := e.Run(t.Context(), []Task{{Source: source(t, c, "types", "c"), Target: "types_t.there"}}); err != nil {
 		t.Fatal(err)
 	}
 	same(t, dump(t, c, "types", "c"), dump(t, c, "types_t", "there"))
@@ -204,7 +205,7 @@ func TestClusteredAndTimeSeries(t *testing.T) {
 				t.Fatal(err)
 			}
 			st := e.Stats()
-			if round == 1 && st.Duplicates != st.Docs {
+			if round == 1 && st.Replaced != st.Docs {
 				t.Errorf("round 2: %+v", st)
 			}
 			for i, c := range st.Collections {

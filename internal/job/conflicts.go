@@ -36,7 +36,7 @@ const mostAside = 1000
 // newApply makes the engine that applies changes, with what it needs to know
 // about conflicts.
 func (j *Job) newApply(pos stream.Position, o mongosink.Options) *mongosink.Engine {
-	o.Partitions, o.Map, o.Traits = j.spec.Partitions, j.mapNS, j.traits
+	o.Partitions, o.Absent, o.Traits = j.spec.Partitions, j.absent, j.traits
 	o.Overwrite = j.spec.OnExisting == ExistingMerge
 	o.OnConflict, o.Letters, o.Reread = j.spec.OnConflict, j.letters, j.reread
 	o.Transactions, o.OnSource = j.txn, j.onSource

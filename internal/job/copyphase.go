@@ -13,16 +13,17 @@ import (
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 )
 
-// phaseCreating lies between pinning the catalog and the first document.
+// phaseCreating lies between the snapshot of the catalog and the first document.
 const phaseCreating Phase = "creating"
 
-// prepare pins the start position with its catalog, or, in incremental mode,
-// sets the position that was asked for.
+// prepare takes a snapshot of the catalog, which gives the start position, or, in
+// incremental mode, sets the position that was asked for.
 func (j *Job) prepare(ctx context.Context, job state.Job) error {
 	if job.Restarted {
 		if err := j.clear(ctx); err != nil {
@@ -32,7 +33,7 @@ func (j *Job) prepare(ctx context.Context, job state.Job) error {
 	if j.spec.Mode == ModeIncremental {
 		return j.prepareIncremental(ctx)
 	}
-	snap, err := schema.Pin(ctx, j.src, j.scope())
+	snap, err := schema.TakeSnapshot(ctx, j.src, j.scope(), oplog.Changes(j.src))
 	if err != nil {
 		return err
 	}
@@ -46,7 +47,7 @@ func (j *Job) prepare(ctx context.Context, job state.Job) error {
 	if err := j.store.SaveCatalog(ctx, mapped); err != nil {
 		return err
 	}
-	j.log.Info("start position pinned", "position", snap.At, "collections", len(mapped))
+	j.log.Info("snapshot taken", "position", snap.At, "collections", len(mapped))
 	return j.savePhase(ctx, phaseCreating, append(positionFields(oplog.Position(snap.At, snap.At)), bson.E{Key: "start", Value: snap.At})...)
 }
 
@@ -156,7 +157,7 @@ func (j *Job) create(ctx context.Context) error {
 	}
 	// One wait for all: an election must not leave a collection to be made by
 	// the way, without its options.
-	if err := j.cat.Settled(ctx); err != nil {
+	if err := j.cat.WaitMajority(ctx); err != nil {
 		return err
 	}
 	return j.savePhase(ctx, PhaseCopying)
@@ -194,9 +195,7 @@ func (j *Job) copyAll(ctx context.Context, job state.Job) error {
 // task is the copy of one collection into the namespace that holds its
 // documents on the target.
 func (j *Job) task(c schema.Collection, target string) copy.Task {
-	// Also what only an earlier attempt can have written is replaced: it is the
-	// same, or older, or somebody else's.
-	return copy.Task{Source: c, Target: schema.Collection{NS: target, Type: c.Type}.DataNS(), OnExisting: copy.Replace}
+	return copy.Task{Source: c, Target: schema.Collection{NS: target, Type: c.Type}.DataNS()}
 }
 
 func (j *Job) runCopy(ctx context.Context, tasks []copy.Task, after mongo.OpTime) error {
@@ -293,7 +292,7 @@ func (j *Job) finishCopyOnly(ctx context.Context) error {
 	if err := j.decideAfterCopy(ctx); err != nil {
 		return err
 	}
-	if err := j.cat.RestoreTTL(ctx); err != nil {
+	if err := j.cat.RestoreExpiries(ctx); err != nil {
 		return err
 	}
 	if err := j.compareCatalogs(ctx); err != nil {
@@ -310,12 +309,12 @@ type sliceStore struct{ s state.Store }
 
 func (s sliceStore) SameTerm(term int64) error { return s.s.SameTerm(term) }
 
-func (s sliceStore) LoadSlices(ctx context.Context) ([]copy.SliceState, error) {
+func (s sliceStore) LoadSlices(ctx context.Context) ([]scan.Slice, error) {
 	raws, err := s.s.LoadSlices(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]copy.SliceState, len(raws))
+	out := make([]scan.Slice, len(raws))
 	for i, r := range raws {
 		if err := bson.Unmarshal(r, &out[i]); err != nil {
 			return nil, fmt.Errorf("decode slice: %w", err)
@@ -324,7 +323,7 @@ func (s sliceStore) LoadSlices(ctx context.Context) ([]copy.SliceState, error) {
 	return out, nil
 }
 
-func (s sliceStore) SaveSlices(ctx context.Context, changed []copy.SliceState) error {
+func (s sliceStore) SaveSlices(ctx context.Context, changed []scan.Slice) error {
 	out := make([]state.Slice, len(changed))
 	for i, c := range changed {
 		raw, err := bson.Marshal(c)

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/transform"
@@ -52,7 +53,7 @@ type Job struct {
 	limit    *pace.Limiter
 	// srcGate and dstGate bound the exchanges with each side.
 	srcGate, dstGate *pace.Gate
-	spooler          *spooler
+	spooler          *oplog.Spooler
 }
 
 // until is the parsed form of Spec.Until.
@@ -100,7 +101,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 		limit: pace.New(spec.Limits), srcGate: pace.NewGate(spec.Loads.Source), dstGate: pace.NewGate(spec.Loads.Target)}
 	j.id = jobID(spec, src, dst, rules)
 	j.store = state.Open(dst, state.Options{Job: j.id, Run: run, Write: wc, EndOthers: j.endOthers})
-	j.spooler = newSpooler(j)
+	j.spooler = j.newSpooler()
 	dst.Pool.SetGuard(j.store.Owned)
 	if j.txn, err = dst.NewTransactions(); err != nil {
 		j.Close()

@@ -62,17 +62,11 @@ func mappedNames(names []schema.Name) []state.Mapped {
 	return out
 }
 
-// mapNS is the target namespace of a source namespace, "" when it is not kept,
-// or has nothing on the target.
-func (j *Job) mapNS(ns string) string {
+// absent tells of a source namespace that has nothing on the target yet.
+func (j *Job) absent(ns string) bool {
 	db, coll := mongo.SplitNS(ns)
-	if one, ok := j.names.Source(db + "." + strings.TrimPrefix(coll, mongo.BucketsPrefix)); ok && one.Gone {
-		return ""
-	}
-	if !j.rules.Match(ns) {
-		return ""
-	}
-	return j.rules.Target(ns)
+	one, _ := j.names.Source(db + "." + strings.TrimPrefix(coll, mongo.BucketsPrefix))
+	return one.Gone
 }
 
 // holdTTL holds back what expires on the target of collections that somebody
@@ -86,7 +80,7 @@ func (j *Job) holdTTL(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := j.cat.HoldTTL(ctx, state.Names(catalog).Targets()); err != nil {
+	if err := j.cat.DeferExpiries(ctx, state.Names(catalog).Targets()); err != nil {
 		return err
 	}
 	j.ttlHeld = true

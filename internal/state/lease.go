@@ -26,7 +26,7 @@ const (
 	leaseLost = lease + 2*time.Second
 )
 
-// never is before any moment that Mongo.now tells, by more than a lease.
+// never is before any moment of Mongo.now, by more than a lease.
 const never = -1000 * time.Hour
 
 // stopwatch is a clock that nobody sets. It stands while the machine sleeps.
@@ -40,7 +40,7 @@ type Owner struct {
 	Run  string `bson:"run"` // drawn by chance
 	Host string `bson:"host"`
 	PID  int    `bson:"pid"`
-	// Start tells the process from a later one of the same id, Space its
+	// Start distinguishes the process from a later one of the same id, Space its
 	// machine, since it was booted, and its space of process ids from others.
 	Start string `bson:"start"`
 	Space string `bson:"space"`
@@ -66,7 +66,7 @@ func ThisProcess(run string) Owner {
 }
 
 // space names the boot of this machine and the namespace of process ids, ""
-// where they are not told: two containers of one machine have the same host
+// where they are unknown: two containers of one machine have the same host
 // name at times, and each its own process 1.
 func space() string {
 	boot, err1 := os.ReadFile("/proc/sys/kernel/random/boot_id")

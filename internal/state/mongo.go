@@ -33,7 +33,7 @@ type Mongo struct {
 	c  *mongo.Cluster
 	db *driver.Database
 	o  Options
-	// now tells how much time passed between two calls. It may not follow the
+	// now says how much time passed between two calls. It may not follow the
 	// wall clock.
 	now func() time.Duration
 
@@ -60,7 +60,7 @@ type Options struct {
 	Write any
 	// EndOthers ends what other runs and earlier attempts of the job have under
 	// way at the primary. Then it runs the command it is given, a majority write,
-	// over the connection with which it looked: the answer tells the term of that
+	// over the connection with which it looked: the answer has the term of that
 	// primary, which becomes the attempt's, and what is read after it no failover
 	// takes back.
 	EndOthers func(ctx context.Context, fence int64, then bson.D) (bson.Raw, error)
@@ -268,7 +268,7 @@ func updateJob(statement bson.D, w any) bson.D {
 		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: w}}}}
 }
 
-// answer reads the reply to a statement; one that met no job is ErrFenced.
+// answer reads the reply to a statement; one that matched no job is ErrFenced.
 func (s *Mongo) answer(raw bson.Raw) (wire.WriteResult, error) {
 	res := wire.ParseWriteResult([]byte(raw))
 	err := mongo.Interrupted(res)

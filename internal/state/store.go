@@ -32,7 +32,7 @@ type Store interface {
 	Slices
 	Catalog
 	Skipped
-	// Clear removes what an earlier life of the job left beside its document.
+	// Clear removes what an earlier life of the job left besides its document.
 	Clear(ctx context.Context) error
 }
 
@@ -54,7 +54,7 @@ type Lease interface {
 	// passes with the next save that succeeds.
 	Owned() error
 	// SameTerm takes the election term in which a data write was answered; less
-	// than 0 is not told. It fails, now and from then on in this attempt, when that
+	// than 0 is unknown. It fails, now and from then on in this attempt, when that
 	// is not the attempt's: a failover may have taken earlier writes back, so that
 	// neither the answer nor what came before may be relied upon.
 	SameTerm(term int64) error
@@ -86,7 +86,7 @@ type Jobs interface {
 	// attempts, and whatever became of the last save.
 	Mark(ctx context.Context, set bson.D) error
 	// Reset has the job begin anew as job says, in place: its owner and its fence
-	// stay. What its earlier life left beside the document is removed by Clear.
+	// stay. What its earlier life left besides the document is removed by Clear.
 	Reset(ctx context.Context, job Job) error
 }
 

@@ -60,8 +60,10 @@ type Options struct {
 	// TogetherOps is from how many updates of a batch on they are sent in
 	// transactions, which cost some exchanges more; default 64.
 	TogetherOps int
-	// Map gives the target namespace of a source namespace, "" when it is not kept.
-	Map func(ns string) string
+	// Absent tells of a source namespace that nothing is applied to yet, for the
+	// target never got what has the name. Asked once per namespace and again after
+	// each schema change; nil is none.
+	Absent func(ns string) bool
 	// Traits reads a target collection's traits; asked once per namespace and
 	// again after each schema change.
 	Traits func(ctx context.Context, targetNS string) (Traits, error)
@@ -187,8 +189,8 @@ type Engine struct {
 	cause   error
 }
 
-// target is a namespace events go to. A nil *target in the cache means the
-// namespace is not kept.
+// target is a namespace events go to. A nil *target in the cache means that
+// nothing is applied to the namespace.
 type target struct {
 	ns, db, coll string
 	capped       bool
@@ -454,18 +456,17 @@ func (e *Engine) schema(ctx context.Context, b *stream.Batch, i int) error {
 	return nil
 }
 
-// resolve maps an event's namespace, nil when it is not kept.
+// resolve finds an event's target, nil when nothing is applied to it.
 func (e *Engine) resolve(ctx context.Context, ev *stream.Event) (*target, error) {
 	ns := ev.NS
 	if t, ok := e.targets[ns]; ok {
 		return t, nil
 	}
-	tns := e.o.Map(ns)
-	if tns == "" {
+	if ev.Target == "" || e.o.Absent != nil && e.o.Absent(ns) {
 		e.targets[ns] = nil
 		return nil, nil
 	}
-	t, err := e.newTarget(ctx, tns)
+	t, err := e.newTarget(ctx, ev.Target)
 	if err != nil {
 		return nil, err
 	}

@@ -75,7 +75,7 @@ type Letter struct {
 	Other  bson.RawValue // _id of the other document, where it is known
 }
 
-// Key tells documents of one namespace apart, by the bytes of their _ids,
+// Key distinguishes documents of one namespace, by the bytes of their _ids,
 // which all entries of an oplog about one document have in common.
 type Key [16]byte
 
@@ -87,7 +87,7 @@ func KeyOf(id bsoncore.Value) Key {
 	return Key(h.Sum(nil)[:16])
 }
 
-// letterID is the same each time the same refusal is met.
+// letterID is the same each time the same refusal comes.
 func letterID(job string, l Letter) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d:%s", len(l.NS), l.NS)

@@ -164,7 +164,7 @@ func (d stored) update() bson.D {
 		fields, err = bson.Raw(raw).Elements()
 	}
 	if err != nil {
-		panic(fmt.Sprintf("a letter that is no BSON: %v", err)) // a bug of ours
+		return bson.D{{Key: "$set", Value: d}} // it is no BSON, and fails where it is sent
 	}
 	var set bson.D
 	for _, f := range fields[1:] { // without _id; a document's bytes stay as they are

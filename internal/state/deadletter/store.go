@@ -3,6 +3,7 @@ package deadletter
 import (
 	"context"
 	"fmt"
+	"iter"
 	"sync"
 	"sync/atomic"
 
@@ -22,7 +23,7 @@ const maxDisputes = 100_000
 type Keeper interface {
 	// Prepare makes ready for letters.
 	Prepare(ctx context.Context) error
-	// Cases tells what is kept.
+	// Cases are what is kept.
 	Cases(ctx context.Context) ([]Case, error)
 	Get(ctx context.Context, id string) (Letter, error)
 	// Put keeps the letter in place of the one with its ID.
@@ -161,33 +162,55 @@ func (s *Store) memo(ns string, id bsoncore.Value) *memo {
 	return docs[KeyOf(id)]
 }
 
-// pending reports a letter whose case is to be decided once it can be.
-func (m *memo) pending() bool { return m.State == Undecided || m.retry }
-
-// due reports a letter whose case can be decided when the target is at the
-// given position of the source.
-func (m *memo) due(applied mongo.OpTime) bool {
-	return m.pending() && !applied.Before(m.Until)
+// pending are the letters whose case is to be decided once it can be; mu is held.
+func (s *Store) pending() iter.Seq[*memo] {
+	return func(yield func(*memo) bool) {
+		for _, docs := range s.disputes {
+			for _, m := range docs {
+				if (m.State == Undecided || m.retry) && !yield(m) {
+					return
+				}
+			}
+		}
+	}
 }
 
-// AnyDue reports that there are letters to decide.
-func (s *Store) AnyDue(applied mongo.OpTime) bool {
+// due names at most limit of the letters whose case can be decided when the
+// target is at a position of the source.
+func (s *Store) due(applied mongo.OpTime, limit int) (ids []string) {
 	if s == nil || s.n.Load() == 0 {
-		return false
+		return nil
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.stats.Undecided == 0 && s.retries == 0 {
-		return false
+		return nil
 	}
-	for _, docs := range s.disputes {
-		for _, m := range docs {
-			if m.due(applied) {
-				return true
-			}
+	for m := range s.pending() {
+		if len(ids) == limit {
+			break
+		}
+		if !applied.Before(m.Until) {
+			ids = append(ids, m.ID)
 		}
 	}
-	return false
+	return ids
+}
+
+// AnyDue reports that there are letters to decide.
+func (s *Store) AnyDue(applied mongo.OpTime) bool { return len(s.due(applied, 1)) > 0 }
+
+// Due returns the letters to decide, at most limit. They are not due a second
+// time unless they are written as Undecided again.
+func (s *Store) Due(ctx context.Context, applied mongo.OpTime, limit int) (out []Letter, err error) {
+	for _, id := range s.due(applied, limit) {
+		l, err := s.keep.Get(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, l)
+	}
+	return out, nil
 }
 
 // Until is the position that the target has to reach before every pending case
@@ -198,12 +221,8 @@ func (s *Store) Until() (at mongo.OpTime) {
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for _, docs := range s.disputes {
-		for _, m := range docs {
-			if m.pending() {
-				at = mongo.MaxOpTime(at, m.Until)
-			}
-		}
+	for m := range s.pending() {
+		at = mongo.MaxOpTime(at, m.Until)
 	}
 	return at
 }
@@ -223,33 +242,6 @@ func (s *Store) RetryAll() {
 			}
 		}
 	}
-}
-
-// Due returns the letters to decide, without their documents, at most limit.
-// They are not due a second time unless they are written as Undecided again.
-func (s *Store) Due(ctx context.Context, applied mongo.OpTime, limit int) ([]Letter, error) {
-	if s == nil {
-		return nil, nil
-	}
-	var ids []string
-	s.mu.RLock()
-	for _, docs := range s.disputes {
-		for _, m := range docs {
-			if m.due(applied) && len(ids) < limit {
-				ids = append(ids, m.ID)
-			}
-		}
-	}
-	s.mu.RUnlock()
-	var out []Letter
-	for _, id := range ids {
-		l, err := s.keep.Get(ctx, id)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, l)
-	}
-	return out, nil
 }
 
 // Tried notes that an open letter has been tried again.

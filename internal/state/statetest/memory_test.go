@@ -76,6 +76,9 @@ func (k *record) job() (job state.Job, found bool, err error) {
 	return job, err == nil, err
 }
 
+// memoryLease is how long an owner may be silent.
+const memoryLease = 300 * time.Millisecond
+
 // memory is a Store that forgets all when the test ends.
 type memory struct {
 	w        *world
@@ -83,7 +86,7 @@ type memory struct {
 
 	mu                 sync.Mutex
 	fence, term, other int64
-	owned              bool
+	proven             time.Time
 	unsaved            []state.Doc
 }
 
@@ -130,14 +133,14 @@ func (m *memory) TakeOver(ctx context.Context, waiting func(state.Owner)) (state
 	}
 	if o := job.Owner; o.Run != m.run && o != (state.Owner{}) && o.Start != "1" && !m.is("displaces the living") {
 		waiting(o)
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(2 * memoryLease)
 		if now, _, err := m.Load(ctx); err != nil || now.Beat != job.Beat {
 			return job, errors.Join(err, state.ErrRunning)
 		}
 	}
 	m.w.mu.Lock()
 	defer m.w.mu.Unlock()
-	m.fence, m.term, m.other, m.owned = job.Fence+1, -1, -1, true
+	m.fence, m.term, m.other, m.proven = job.Fence+1, -1, -1, time.Now()
 	if m.is("a taker uses the old fence") {
 		m.fence = job.Fence
 	}
@@ -163,7 +166,9 @@ func (m *memory) Begin(ctx context.Context) (state.Job, error) {
 }
 
 func (m *memory) Owned() error {
-	if m.owned || m.is("everybody owns") {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if time.Since(m.proven) < memoryLease || m.is("everybody owns") || m.is("an owner never gives up") && !m.proven.IsZero() {
 		return nil
 	}
 	return errors.New("not owned")
@@ -202,6 +207,9 @@ func (m *memory) write(ctx context.Context, anyAttempt bool, set bson.D) error {
 	if job.Owner.Run != m.run && !m.is("old runs save") || !anyAttempt && job.Fence != m.fence && !m.is("old attempts save") && !m.is("old runs save") {
 		return state.ErrFenced
 	}
+	m.mu.Lock()
+	m.proven = time.Now()
+	m.mu.Unlock()
 	k.set(append(set[:len(set):len(set)], bson.E{Key: "beat", Value: job.Beat + 1}))
 	held := m.w.held
 	if held == nil {

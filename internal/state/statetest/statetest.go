@@ -59,7 +59,8 @@ func Properties() []Property {
 		{"an old attempt saves nothing", oldAttempt},
 		{"a run that was displaced saves nothing", displaced},
 		{"a living owner is not displaced", living},
-		{"a dead owner is", dead},
+		{"a silent owner gives up before it is displaced", silent},
+		{"a dead owner is displaced at once", dead},
 		{"a restart resets in place", reset},
 		{"what an earlier life left is cleared", cleared},
 		{"slices are replaced, and dropped by prefix", slicesKept},
@@ -318,6 +319,22 @@ func living(t T, s Setup) {
 		t.Errorf("the owner: %v", err)
 	}
 	b.ok(b.Save(t.Context(), phase("true")))
+}
+
+func silent(t T, s Setup) {
+	b := begun(t, s)
+	waited := false
+	next := b.reopened()
+	if _, err := next.TakeOver(t.Context(), func(state.Owner) { waited = true }); err != nil || !waited {
+		t.Fatalf("an owner without a sign of life: %v, waited %v", err, waited)
+	}
+	if b.Owned() == nil {
+		t.Errorf("the silent owner may still write")
+	}
+	if err := next.Owned(); err != nil {
+		t.Errorf("the taker: %v", err)
+	}
+	b.fenced(b.Store, "a silent owner")
 }
 
 func dead(t T, s Setup) {

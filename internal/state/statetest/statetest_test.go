@@ -25,6 +25,7 @@ func TestSuiteFinds(t *testing.T) {
 		"old attempts save":              "an old attempt saves nothing",
 		"old runs save":                  "a run that was displaced saves nothing",
 		"displaces the living":           "a living owner is not displaced",
+		"an owner never gives up":        "a silent owner gives up before it is displaced",
 		"a reset keeps the position":     "a restart resets in place",
 		"a reset lets the owner go":      "a restart resets in place",
 		"clears all jobs":                "what an earlier life left is cleared",
