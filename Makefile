@@ -78,7 +78,7 @@ COUNT ?= 6
 .PHONY: benchstat
 benchstat: ## Micro-benchmarks BENCH of the commit BASE against the present tree
 	@test -n "$(BASE)" || { echo "against which commit? make benchstat BASE=main"; exit 1; }
-	@dir=$$(mktemp -d) && trap 'git worktree remove --force "$$dir/old"; rm -rf "$$dir"' EXIT && \
+	@dir=$$(mktemp -d) && trap 'git -C "$(CURDIR)" worktree remove --force "$$dir/old"; rm -rf "$$dir"' EXIT && \
 	git worktree add --quiet --detach "$$dir/old" "$(BASE)" && ln -s "$(CURDIR)" "$$dir/new" && \
 	for tree in old new; do for pkg in $(BENCHPKGS); do \
 		mkdir -p "$$dir/$$tree.bin" && cd "$$dir/$$tree/" || exit 1; \

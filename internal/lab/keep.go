@@ -164,11 +164,14 @@ func (l *loan) giveBack(c *Cluster) error {
 	if l.unlock == nil {
 		return nil // given back before
 	}
-	defer func() { l.unlock(); l.unlock = nil }()
+	defer func() {
+		l.cancel() // not before: until then the ends of processes are noticed
+		l.unlock()
+		l.unlock = nil
+	}()
 	for i, m := range c.members {
 		l.spent = l.spent || m.Pid() != l.state.Members[i].Process.Pid
 	}
-	l.cancel()
 	if l.spent {
 		err := errors.Join(c.endAll((*Member).Kill), l.store.Down(context.Background(), c.Name()))
 		return errors.Join(err, os.Remove(l.store.path(c.Name(), dirtySuffix)))
