@@ -36,7 +36,7 @@ var errEnough = errors.New("enough")
 // the checkpoint it has already. In order is content: an event applied twice
 // would put a document behind newer ones, and let others go. Keyed by target
 // namespace.
-func (j *Job) cappedStarts(ctx context.Context, job state.Job, until mongo.OpTime) (map[string]*mongosink.CappedStart, error) {
+func (j *Job) cappedStarts(ctx context.Context, job state.Job, until mongo.OpTime) (map[string]mongosink.CappedStart, error) {
 	l := cappedLook{j: j, job: job, left: mostCappedBytes}
 	if err := l.collections(ctx); err != nil || len(l.all) == 0 {
 		return nil, err
@@ -48,14 +48,14 @@ func (j *Job) cappedStarts(ctx context.Context, job state.Job, until mongo.OpTim
 	if err := l.through(ctx, job.Applied, until); err != nil && !errors.Is(err, errEnough) {
 		return nil, fmt.Errorf("look for changes of capped collections since %s: %w", job.Applied, err)
 	}
-	starts := map[string]*mongosink.CappedStart{}
+	starts := map[string]mongosink.CappedStart{}
 	for _, c := range l.all {
 		n, err := c.applied(ctx, j)
 		if err != nil {
 			return nil, err
 		}
 		if n > 0 || job.Applied.Before(c.past) {
-			starts[c.target] = &mongosink.CappedStart{Past: c.past, Then: n}
+			starts[c.target] = mongosink.CappedStart{Past: c.past, Then: n}
 			j.log.Debug("a capped collection is ahead of the checkpoint", "ns", c.target, "past", c.past, "events", n, "of", len(c.events))
 		}
 	}
@@ -64,9 +64,9 @@ func (j *Job) cappedStarts(ctx context.Context, job state.Job, until mongo.OpTim
 
 // copiedStarts are where the events of capped collections begin after a copy,
 // by target namespace.
-func (j *Job) copiedStarts(ctx context.Context) (map[string]*mongosink.CappedStart, error) {
-	starts := map[string]*mongosink.CappedStart{}
-	return starts, j.eachCopied(ctx, func(s copy.SliceState) { starts[s.NS] = &mongosink.CappedStart{Past: s.At} })
+func (j *Job) copiedStarts(ctx context.Context) (map[string]mongosink.CappedStart, error) {
+	starts := map[string]mongosink.CappedStart{}
+	return starts, j.eachCopied(ctx, func(s copy.SliceState) { starts[s.NS] = mongosink.CappedStart{Past: s.At} })
 }
 
 // copiedAt tells as of which positions capped collections were copied, by UUID.

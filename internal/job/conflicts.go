@@ -35,11 +35,11 @@ const mostAside = 1000
 // newApply makes the engine that applies changes, with what it needs to know
 // about conflicts.
 func (j *Job) newApply(pos stream.Position, o mongosink.Options) *mongosink.Engine {
-	o.Partitions, o.Map, o.Traits = j.spec.Partitions, j.mapNS, j.traits
-	o.Overwrite = j.spec.OnExisting == ExistingMerge
-	o.OnConflict, o.Letters, o.Reread = j.spec.OnConflict, j.letters, j.reread
-	o.Transactions, o.OnSource = j.txn, j.onSource
-	o.SameTerm, o.Log, o.Limit, o.Gate = j.store.SameTerm, j.log, j.limit, j.dstGate
+	o.Sizes.Partitions, o.Names = j.spec.Partitions, mongosink.Names{Map: j.mapNS, Traits: j.traits}
+	o.Policy = mongosink.Policy{Overwrite: j.spec.OnExisting == ExistingMerge, OnConflict: j.spec.OnConflict, Letters: j.letters}
+	o.Source = mongosink.Source{Reread: j.reread, Has: j.onSource}
+	o.Write.Transactions, o.Write.SameTerm, o.Write.Gate = j.txn, j.store.SameTerm, j.dstGate
+	o.Log, o.Limit = j.log, j.limit
 	return mongosink.New(j.dst, pos, o)
 }
 

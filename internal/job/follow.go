@@ -69,8 +69,8 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 	pos := positionOf(job)
 	f.saved, f.refused = pos, len(job.Refused) > 0
 	failpoint.Hit("window.after")
-	f.eng = j.newApply(pos, mongosink.Options{Schema: f.schema, WindowEnd: f.windowEnd, Overlap: job.Consistent, CappedStarts: capped,
-		Refused: places(job.Refused), Skipped: places(skipped)})
+	f.eng = j.newApply(pos, mongosink.Options{Schema: f.schema, Overlap: mongosink.Overlap{End: f.windowEnd, RereadUntil: job.Consistent,
+		Capped: capped, Refused: places(job.Refused), Skipped: places(skipped)}})
 	f.src = oplog.New(j.src, oplog.Options{Keep: j.keep, Log: j.log, Spool: j.spooler.handOver(), Drained: j.spooler.stop})
 	j.progress.setFollow(f.eng, f.src)
 	return f.run(ctx, pos)
@@ -96,7 +96,7 @@ func (f *follower) openWindow(ctx context.Context) (fresh bool, err error) {
 
 // cappedStarts are where the events of capped collections begin: after a copy
 // that was just made it is known.
-func (f *follower) cappedStarts(ctx context.Context, fresh bool) (map[string]*mongosink.CappedStart, error) {
+func (f *follower) cappedStarts(ctx context.Context, fresh bool) (map[string]mongosink.CappedStart, error) {
 	if fresh && f.job.Mode != string(ModeIncremental) {
 		return f.j.copiedStarts(ctx)
 	}
@@ -433,7 +433,6 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 		return err
 	}
 	f.windowEnd = mongo.MaxOpTime(f.windowEnd, newest)
-	f.eng.SetWindow(f.windowEnd)
 	f.eng.SetOverlap(f.windowEnd)
 	if f.phase == PhaseFollowing {
 		f.phase = PhaseOverlap

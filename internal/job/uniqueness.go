@@ -63,7 +63,7 @@ func (f *follower) untangle(ctx context.Context, ic *schema.IndexConflict) error
 	if err != nil {
 		return err
 	}
-	err = f.eng.Untangle(ctx, ic.NS, dup.Index(), docs, ic.Error())
+	err = f.eng.Untangle(ctx, mongosink.Clash{NS: ic.NS, Index: dup.Index(), Docs: docs, Reason: ic.Error()})
 	var unclear *mongosink.UndecidedError
 	if errors.As(err, &unclear) && j.unclear < mostUnclear {
 		// From the checkpoint the job first catches up with the source.

@@ -105,12 +105,12 @@ func TestStatementsBeyondLimits(t *testing.T) {
 			mid := p.position(t)
 			c.change(run)
 			to := p.position(t)
-			o := mongosink.Options{Partitions: 1, BatchBytes: 64 << 20, MaxBytes: 256 << 20, Map: func(ns string) string {
+			o := mongosink.Options{Sizes: mongosink.Sizes{Partitions: 1, BatchBytes: 64 << 20, InFlight: 256 << 20}, Names: mongosink.Names{Map: func(ns string) string {
 				if ns == db.Name()+".c" {
 					return ns
 				}
 				return ""
-			}}
+			}}}
 			for _, part := range [][2]mongo.OpTime{{from, mid}, {mid, to}} {
 				st, err := p.replay(t, part[0], part[1], o)
 				t.Logf("%+v", st)
@@ -119,7 +119,7 @@ func TestStatementsBeyondLimits(t *testing.T) {
 				}
 			}
 			p.same(t, db.Name(), "c")
-			o.WindowEnd = to // once more with the target ahead
+			o.Overlap.End = to // once more with the target ahead
 			if _, err := p.replay(t, from, to, o); err != nil {
 				t.Fatalf("%.300v", err)
 			}

@@ -32,6 +32,8 @@ type ledger struct {
 	bytes    int64
 	limit    int64
 	position stream.Position
+	admitted int64         // bytes, since the start
+	schema   int64         // changes applied
 	room     chan struct{} // signalled when a segment completes
 }
 
@@ -41,7 +43,7 @@ func newLedger(limit int64, start stream.Position) *ledger {
 
 // admit waits until the batch fits and registers it. One batch is always
 // admitted when nothing is open, however large. Parked operations hold their
-// bytes until they are settled: relieve does that when wakeCh says that there
+// bytes until they are resolved: relieve does that when wakeCh says that there
 // are some.
 func (l *ledger) admit(ctx context.Context, b *stream.Batch, relieve func(context.Context) error, wakeCh <-chan struct{}) (*segment, error) {
 	for {
@@ -51,6 +53,7 @@ func (l *ledger) admit(ctx context.Context, b *stream.Batch, relieve func(contex
 			s.expect(1 + int64(len(b.Events)))
 			l.open = append(l.open, s)
 			l.bytes += s.bytes
+			l.admitted += s.bytes
 			l.mu.Unlock()
 			return s, nil
 		}
@@ -136,8 +139,57 @@ func (l *ledger) full(b *stream.Batch) bool {
 	return !l.fits(b)
 }
 
-func (l *ledger) backlog() int64 {
+func (l *ledger) schemaApplied() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.bytes
+	l.schema++
+}
+
+// totals are the bytes admitted, the schema changes applied, and the bytes in
+// flight.
+func (l *ledger) totals() (bytes, schema, backlog int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.admitted, l.schema, l.bytes
+}
+
+// ack counts events of a segment.
+type ack struct {
+	seg *segment
+	n   int64
+	// released: the memory of the events is needed no more.
+	released bool
+}
+
+// acks are the acknowledgements that wait for a batch.
+type acks []ack
+
+// add counts n events that wait.
+func (a *acks) add(seg *segment, n int64, released bool) {
+	if last := len(*a) - 1; last >= 0 && (*a)[last].seg == seg && (*a)[last].released == released {
+		(*a)[last].n += n
+		return
+	}
+	*a = append(*a, ack{seg, n, released})
+}
+
+func (a *acks) reset() {
+	clear(*a)
+	*a = (*a)[:0]
+}
+
+// acknowledge says that events are on the target.
+func (s *shared) acknowledge(list acks) {
+	for _, a := range list {
+		if !a.released {
+			s.release(a)
+		}
+		s.ledger.done(a.seg, a.n)
+	}
+}
+
+// release says that nothing points into the memory of events any more.
+func (s *shared) release(a ack) {
+	s.operations.Add(a.n)
+	s.ledger.release(a.seg, a.n)
 }

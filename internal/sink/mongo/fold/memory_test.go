@@ -1,4 +1,4 @@
-package mongosink
+package fold
 
 import (
 	"bytes"
@@ -23,7 +23,7 @@ func TestTable(t *testing.T) {
 	for round := range 60 {
 		hash := hashes[round%len(hashes)]
 		want := map[uint64]int{}
-		var ops []op
+		var ops []Op
 		for range r.IntN([]int{10, 300, 3000}[r.IntN(3)]) {
 			h := hash()
 			i, seen := want[h]
@@ -32,7 +32,7 @@ func TestTable(t *testing.T) {
 			}
 			if !seen {
 				want[h] = len(ops)
-				ops = append(ops, op{hash: h})
+				ops = append(ops, Op{Hash: h})
 				x.add(len(ops)-1, ops)
 			}
 		}
@@ -67,22 +67,22 @@ func TestMemory(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	var m memory
 	for round := range 5 {
-		held := make([][]byte, 400)
-		for i := range held {
-			held[i] = m.copy(bytes.Repeat([]byte{byte(i)}, r.IntN(200)))
+		parts := make([][]byte, 400)
+		for i := range parts {
+			parts[i] = m.copy(bytes.Repeat([]byte{byte(i)}, r.IntN(200)))
 		}
 		for range 20_000 {
-			i := r.IntN(len(held))
+			i := r.IntN(len(parts))
 			n := r.IntN(400)
 			if r.IntN(100) == 0 {
 				n = r.IntN(2 * maxPart)
 			}
-			held[i] = m.place(held[i], bytes.Repeat([]byte{byte(i)}, n))
-			if len(held[i]) != n {
-				t.Fatalf("round %d: %d bytes, want %d", round, len(held[i]), n)
+			parts[i] = m.place(parts[i], bytes.Repeat([]byte{byte(i)}, n))
+			if len(parts[i]) != n {
+				t.Fatalf("round %d: %d bytes, want %d", round, len(parts[i]), n)
 			}
 		}
-		for i, b := range held {
+		for i, b := range parts {
 			if bytes.Count(b, []byte{byte(i)}) != len(b) {
 				t.Fatalf("round %d: part %d was written over", round, i)
 			}

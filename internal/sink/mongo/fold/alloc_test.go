@@ -1,31 +1,32 @@
-package mongosink
+package fold
 
 import (
 	"bytes"
 	"encoding/binary"
 	"testing"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/stream"
 )
 
 // events of n documents of 1 KB, as a reply holds them.
-func events(tb testing.TB, op stream.Kind, doc bson.D, n int) []item {
+func events(tb testing.TB, op stream.Kind, doc bson.D, n int) []Item {
 	tb.Helper()
 	raw, err := bson.Marshal(doc)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	t := &target{ns: "d.c", db: "d", coll: "c", seed: 1}
-	seg := &segment{}
+	t := NewTarget("d.c")
 	list := make([]stream.Event, n)
-	out := make([]item, n)
+	out := make([]Item, n)
 	for i := range list {
 		id := bsoncore.Value{Type: bsoncore.TypeInt64, Data: binary.LittleEndian.AppendUint64(nil, uint64(i))}
-		list[i] = stream.Event{Kind: op, NS: "d.c", Key: stream.Key{ID: id}, Doc: raw}
-		out[i] = item{ev: &list[i], seg: seg, t: t, hash: t.hash(id)}
+		list[i] = stream.Event{Kind: op, Form: delta.Diff, NS: "d.c", Key: stream.Key{ID: id}, Doc: raw}
+		out[i] = Item{Event: &list[i], Target: t, Hash: t.Hash(nil, id)}
 	}
 	return out
 }
@@ -36,9 +37,9 @@ func allocations(tb testing.TB, runs int, fn func()) float64 {
 	return testing.AllocsPerRun(runs, fn)
 }
 
-func addAll(tb testing.TB, b *batch, list []item) {
-	for _, it := range list {
-		if ok, _, err := b.add(it); !ok || err != nil {
+func addAll(tb testing.TB, b *Batch, list []Item) {
+	for i := range list {
+		if ok, _, err := b.Add(&list[i]); !ok || err != nil {
 			tb.Fatal(ok, err)
 		}
 	}
@@ -50,10 +51,10 @@ func TestAllocations(t *testing.T) {
 	const n = 1000
 	pad := bson.Binary{Data: bytes.Repeat([]byte("x"), 100)}
 	diff := bson.D{{Key: "$v", Value: int32(2)}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "field1", Value: pad}}}}}}
-	b := newBatch()
+	b := NewBatch()
 	for _, c := range []struct {
 		name   string
-		list   []item
+		list   []Item
 		each   float64 // allocations an event
 		rounds int     // of the list in one batch
 	}{
@@ -66,7 +67,7 @@ func TestAllocations(t *testing.T) {
 			for range c.rounds {
 				addAll(t, b, c.list)
 			}
-			b.reset()
+			b.Reset()
 		}) / float64(n*c.rounds)
 		t.Logf("%s: %.3f allocations an event", c.name, got)
 		if got > c.each {
@@ -75,40 +76,40 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// TestHeldOwnTheirBytes: nothing of what is held back points into a reply.
-func TestHeldOwnTheirBytes(t *testing.T) {
+// TestKeptOwnTheirBytes: nothing of what is kept back points into a reply.
+func TestKeptOwnTheirBytes(t *testing.T) {
 	diff := bson.D{{Key: "$v", Value: int32(2)}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "a", Value: "first"}}}}}}
 	list := events(t, stream.Update, diff, 50)
-	b, h := newBatch(), held{batch: newBatch()}
+	b, h := NewBatch(), NewCoalesced(1<<20)
 	addAll(t, b, list)
-	for _, nb := range b.order {
-		h.split(nb)
-		if len(nb.ops) != 0 {
-			t.Fatalf("%d updates are not held back", len(nb.ops))
+	for _, g := range b.Groups {
+		h.Split(g, time.Now())
+		if len(g.Ops) != 0 {
+			t.Fatalf("%d updates are not kept back", len(g.Ops))
 		}
 	}
-	b.reset()
+	b.Reset()
 	for i := range list {
-		if joined, ok, err := h.join(list[i]); !joined || !ok || err != nil {
+		if joined, ok, err := h.Join(&list[i]); !joined || !ok || err != nil {
 			t.Fatal(joined, ok, err)
 		}
 	}
 	for i := range list { // the replies are gone
-		clear(list[i].ev.Key.ID.Data)
-		clear(list[i].ev.Doc)
+		clear(list[i].Event.Key.ID.Data)
+		clear(list[i].Event.Doc)
 	}
 	want, err := bson.Marshal(diff)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, nb := range h.order {
-		for i, o := range nb.ops {
-			if got := binary.LittleEndian.Uint64(o.id.Data); got != uint64(i) || !bytes.Equal(o.upd.Raw(), want) {
-				t.Fatalf("operation %d: _id %d, update %s", i, got, o.upd.Raw())
+	for _, g := range h.Groups {
+		for i, o := range g.Ops {
+			if got := binary.LittleEndian.Uint64(o.ID.Data); got != uint64(i) || !bytes.Equal(o.Delta.Raw(), want) {
+				t.Fatalf("operation %d: _id %d, update %s", i, got, o.Delta.Raw())
 			}
 		}
 	}
-	if h.joined != 50 || h.ops != 50 {
-		t.Errorf("%d held, %d joined", h.ops, h.joined)
+	if h.joined != 50 || h.Ops != 50 {
+		t.Errorf("%d kept, %d joined", h.Ops, h.joined)
 	}
 }

@@ -1,4 +1,4 @@
-package mongosink
+package fold
 
 // table finds a document's operation by the document's hash: open addressing,
 // eight bytes a slot, for a lookup that misses the processor's caches costs more
@@ -11,14 +11,14 @@ type table struct {
 const tableSlots = 16
 
 // find returns the position in ops of the operation of a hash.
-func (t *table) find(hash uint64, ops []op) (int, bool) {
+func (t *table) find(hash uint64, ops []Op) (int, bool) {
 	if t.used == 0 {
 		return 0, false
 	}
 	mask := uint64(len(t.slots) - 1)
 	for p := hash >> 32 & mask; t.slots[p] != 0; p = (p + 1) & mask {
 		if s := t.slots[p]; uint32(s>>32) == uint32(hash) {
-			if i := int(uint32(s)) - 1; ops[i].hash == hash {
+			if i := int(uint32(s)) - 1; ops[i].Hash == hash {
 				return i, true
 			}
 		}
@@ -28,11 +28,11 @@ func (t *table) find(hash uint64, ops []op) (int, bool) {
 
 // add takes in the operation at a position of ops, whose hash it does not have;
 // those before it are in it.
-func (t *table) add(i int, ops []op) {
+func (t *table) add(i int, ops []Op) {
 	if 2*(t.used+1) > len(t.slots) {
 		t.grow(ops[:i])
 	}
-	t.put(ops[i].hash, i)
+	t.put(ops[i].Hash, i)
 	t.used++
 }
 
@@ -46,7 +46,7 @@ func (t *table) put(hash uint64, i int) {
 }
 
 // grow makes room for more than ops, which are in it.
-func (t *table) grow(ops []op) {
+func (t *table) grow(ops []Op) {
 	n := max(2*len(t.slots), tableSlots)
 	if cap(t.slots) < n {
 		t.slots = make([]uint64, n)
@@ -54,7 +54,7 @@ func (t *table) grow(ops []op) {
 	t.slots = t.slots[:n]
 	clear(t.slots)
 	for i := range ops {
-		t.put(ops[i].hash, i)
+		t.put(ops[i].Hash, i)
 	}
 }
 

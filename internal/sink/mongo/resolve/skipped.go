@@ -1,15 +1,18 @@
-package mongosink
+package resolve
 
 import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/fold"
+	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
@@ -24,6 +27,9 @@ type Place struct {
 	UUID   *[16]byte
 }
 
+// Key is what Key tells of the document.
+func (p Place) Key() string { return Key(p.NS, idOf(p.ID)) }
+
 func (p Place) origin() Origin { return Origin{Target: p.NS, Source: p.Source, UUID: p.UUID} }
 
 const (
@@ -37,8 +43,8 @@ const (
 	askAtOnce = 500
 )
 
-// skipped are documents that updates found missing inside the window. A later
-// event should have deleted them; whether one did is looked at when the window
+// skipped are documents that updates found missing in the overlap. A later
+// event should have deleted them; whether one did is looked at when the overlap
 // ends. It is safe for concurrent use.
 type skipped struct {
 	mu      sync.Mutex
@@ -57,15 +63,9 @@ func newSkipped(list []Place) *skipped {
 	return s
 }
 
-func placeKey(ns string, id bsoncore.Value) string { return parkKey(&target{ns: ns}, id) }
-
-func (p Place) value() bsoncore.Value {
-	return bsoncore.Value{Type: bsoncore.Type(p.ID.Type), Data: p.ID.Value}
-}
-
 // put is called with mu held, or before anybody else knows s.
 func (s *skipped) put(p Place) {
-	key := placeKey(p.NS, p.value())
+	key := p.Key()
 	if _, known := s.byKey[key]; known {
 		return // the first one counts
 	}
@@ -80,7 +80,7 @@ func (s *skipped) has(ns string, id bsoncore.Value) bool {
 	if len(s.byKey) == 0 {
 		return false
 	}
-	_, known := s.byKey[placeKey(ns, id)]
+	_, known := s.byKey[Key(ns, id)]
 	return known
 }
 
@@ -93,7 +93,7 @@ func (s *skipped) add(p Place) {
 func (s *skipped) remove(p Place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := placeKey(p.NS, p.value())
+	key := p.Key()
 	if _, known := s.byKey[key]; known {
 		s.bytes -= len(key) + len(p.ID.Value)
 		delete(s.byKey, key)
@@ -130,8 +130,9 @@ func (s *skipped) asked() (full bool) {
 	return len(s.byKey) > mostSkipped || s.bytes >= mostSkippedBytes
 }
 
-// renamed follows a rename, or forgets a namespace that is gone (to is "").
-func (s *skipped) renamed(from, to string) {
+// Renamed follows a rename, or forgets a namespace that is gone (to is "").
+func (r *Resolver) Renamed(from, to string) {
+	s := r.skipped
 	list, _ := s.list()
 	for _, p := range list {
 		if p.NS != from {
@@ -144,22 +145,25 @@ func (s *skipped) renamed(from, to string) {
 	}
 }
 
-// Skipped are the documents that updates found missing inside the window and
+// Skipped are the documents that updates found missing in the overlap and
 // that no later event has explained yet, and a number that changes with them.
 // What is on the list when Applied is read covers that position.
-func (e *Engine) Skipped() ([]Place, int) { return e.skipped.list() }
+func (r *Resolver) Skipped() ([]Place, int) { return r.skipped.list() }
 
-// excused reports an update whose document may be missing: inside the window, and
+// excused reports an update whose document may be missing: in the overlap, and
 // after it until the document has been looked for.
-func (w *worker) excused(t *target, o *op) bool { return o.window || w.e.skipped.has(t.ns, o.id) }
+func (r *Resolver) excused(t *fold.Target, o *fold.Op) bool {
+	return o.Overlap || r.skipped.has(t.NS, o.ID)
+}
 
 // skip leaves out an update whose document is missing and that is excused.
-func (w *worker) skip(t *target, o *op) {
-	w.e.n.skipped.Add(1)
-	if w.e.o.OnSource == nil {
+func (r *Resolver) skip(t *fold.Target, o *fold.Op) {
+	r.skips.Add(1)
+	if r.o.Source.Has == nil {
 		return // nobody could tell
 	}
-	w.e.skipped.add(Place{NS: t.ns, ID: bson.RawValue{Type: bson.Type(o.id.Type), Value: bytes.Clone(o.id.Data)}, At: o.at, Source: t.source, UUID: t.uuid})
+	id := bson.RawValue{Type: bson.Type(o.ID.Type), Value: bytes.Clone(o.ID.Data)}
+	r.skipped.add(Place{NS: t.NS, ID: id, At: o.At, Source: t.Source, UUID: t.UUID})
 }
 
 // collection is one of the target that stands for one of the source.
@@ -178,26 +182,24 @@ func (p Place) collection() collection {
 
 // thinOut forgets the skipped documents that are explained: those that the
 // target has again and those that the source has no longer, whose deletion has
-// come or is to come. Everything fed must be drained.
-func (e *Engine) thinOut(ctx context.Context) error {
-	list, _ := e.skipped.list()
+// come or is to come.
+func (r *round) thinOut(ctx context.Context) error {
+	list, _ := r.skipped.list()
 	byNS := map[collection][]Place{}
 	for _, p := range list {
-		if e.o.Letters.Disputed(p.NS, p.value()) {
-			e.skipped.remove(p) // its letter knows its state
+		if r.Disputed(p.NS, idOf(p.ID)) {
+			r.skipped.remove(p) // its letter knows its state
 			continue
 		}
 		byNS[p.collection()] = append(byNS[p.collection()], p)
 	}
-	w := newWorker(e, -1)
-	defer w.letGo()
 	for of, places := range byNS {
-		t, err := e.newTarget(ctx, of.ns)
+		t, err := r.o.Target(ctx, of.ns)
 		if err != nil {
 			return err
 		}
-		for from := 0; from < len(places); from += askAtOnce {
-			if err := w.explain(ctx, t, places[from:min(from+askAtOnce, len(places))]); err != nil {
+		for some := range slices.Chunk(places, askAtOnce) {
+			if err := r.explain(ctx, t, some); err != nil {
 				return err
 			}
 		}
@@ -206,87 +208,86 @@ func (e *Engine) thinOut(ctx context.Context) error {
 }
 
 // explain forgets those of some skipped documents that are explained.
-func (w *worker) explain(ctx context.Context, t *target, places []Place) error {
-	ops := make([]*op, len(places))
+func (r *round) explain(ctx context.Context, t *fold.Target, places []Place) error {
+	of := make([]bsoncore.Value, len(places))
 	for i, p := range places {
-		ops[i] = &op{id: p.value()}
-	}
-	docs, err := w.fetchFields(ctx, t, ops, onlyIDs())
-	if err != nil {
-		return err
+		of[i] = idOf(p.ID)
 	}
 	var missing []Place
 	var ids []bson.RawValue
-	for i, p := range places {
-		if docs[i] != nil {
-			w.e.skipped.remove(p)
-			continue
+	err := r.w.Read(ctx, t, of, write.OnlyIDs(), func(i int, doc bson.Raw) error {
+		if doc != nil {
+			r.skipped.remove(places[i])
+		} else {
+			missing, ids = append(missing, places[i]), append(ids, places[i].ID)
 		}
-		missing, ids = append(missing, p), append(ids, p.ID)
-	}
-	if len(missing) == 0 {
 		return nil
+	}, nil)
+	if err != nil || len(missing) == 0 {
+		return err
 	}
-	has, err := w.e.o.OnSource(ctx, missing[0].origin(), ids, *w.e.window.Load())
+	has, err := r.o.Source.Has(ctx, missing[0].origin(), ids, r.b.Overlap)
 	if err != nil {
-		return fmt.Errorf("look for documents of %s on the source: %w", t.ns, err)
+		return fmt.Errorf("look for documents of %s on the source: %w", t.NS, err)
 	}
 	for i, p := range missing {
 		if !has[i] {
-			w.e.skipped.remove(p)
+			r.skipped.remove(p)
 		}
 	}
 	return nil
 }
 
-// makeRoom keeps the list of skipped documents short.
-func (e *Engine) makeRoom(ctx context.Context) error {
-	if !e.skipped.crowded() {
-		return nil
-	}
-	if err := e.drain(ctx, false); err != nil {
+// Crowded reports that there are so many skipped documents that the source should
+// be asked now, by MakeRoom at a barrier.
+func (r *Resolver) Crowded() bool { return r.skipped.crowded() }
+
+// MakeRoom keeps the list of skipped documents short.
+func (r *Resolver) MakeRoom(ctx context.Context, b Barrier) error {
+	round := r.begin(b)
+	defer round.w.Release()
+	if err := round.thinOut(ctx); err != nil {
 		return err
 	}
-	if err := e.thinOut(ctx); err != nil {
-		return err
-	}
-	if !e.skipped.asked() {
+	if !r.skipped.asked() {
 		return nil
 	}
-	list, _ := e.skipped.list()
-	return conflict("update", list[0].NS, &op{id: list[0].value(), at: list[0].At},
+	list, _ := r.skipped.list()
+	return conflict(list[0].NS, &fold.Op{Kind: fold.Update, ID: idOf(list[0].ID), At: list[0].At},
 		fmt.Sprintf("%d documents that the source has are missing on the target", len(list)))
 }
 
-// judgeSkipped is called when the window is over: what nothing has explained is
-// missing because somebody else deleted it. In the overlap it is made good, later
+// ResolveSkipped is called when the overlap is over: what nothing has explained is
+// missing because somebody else deleted it. Up to RereadUntil it is made good, later
 // it is handled by policy.
-func (e *Engine) judgeSkipped(ctx context.Context) error {
-	if e.skipped.len() == 0 || e.fed.Before(*e.window.Load()) {
+func (r *Resolver) ResolveSkipped(ctx context.Context, b Barrier) error {
+	if r.skipped.len() == 0 || !b.over() {
 		return nil
 	}
-	if err := e.thinOut(ctx); err != nil {
+	round := r.begin(b)
+	defer round.w.Release()
+	if err := round.thinOut(ctx); err != nil {
 		return err
 	}
-	list, _ := e.skipped.list()
+	b.Must = true
+	list, _ := r.skipped.list()
 	for _, p := range list {
-		t, err := e.newTarget(ctx, p.NS)
+		t, err := r.o.Target(ctx, p.NS)
 		if err != nil {
 			return err
 		}
-		t.source, t.uuid = p.Source, p.UUID
-		id := p.value()
-		if !e.o.Overlap.Before(p.At) && e.o.Letters != nil && e.o.Reread != nil {
-			if err := e.readAgain(ctx, t, p); err != nil {
+		t.Source, t.UUID = p.Source, p.UUID
+		lost := fold.NewMissing(idOf(p.ID), p.At)
+		d := &Document{Target: t, Hash: t.Hash(nil, lost.ID), ID: lost.ID, Steps: []fold.Op{lost}, refused: &refusal{cause: deadletter.CauseMissing, text: textMissing}}
+		if !r.o.RereadUntil.Before(p.At) && r.o.Letters != nil && r.o.Source.Reread != nil {
+			if err := r.readAgain(ctx, &goal{Document: d, at: p.At}); err != nil {
 				return err
 			}
-			e.skipped.remove(p)
+			r.skipped.remove(p)
 			continue
 		}
-		lost := &parkedOp{t: t, hash: t.hash(id), id: id, refused: &refusal{cause: deadletter.CauseMissing, text: textMissing},
-			steps: []op{{kind: opUpdate, id: id, at: p.At, since: p.At.TS}}}
-		e.skipped.remove(p)
-		if _, err := e.settle(ctx, parkedBatch{ops: []*parkedOp{lost}}, true); err != nil {
+		r.skipped.remove(p)
+		if _, err := r.Resolve(ctx, b, []*Document{d}); err != nil {
 			return err
 		}
 	}
@@ -295,16 +296,12 @@ func (e *Engine) judgeSkipped(ctx context.Context) error {
 
 // readAgain takes a document from the source. What it says is ahead of the
 // stream, so the document waits in a letter until the stream has passed it.
-func (e *Engine) readAgain(ctx context.Context, t *target, p Place) error {
-	id := p.value()
-	r, err := e.o.Reread(ctx, p.origin(), id, p.At)
-	if err != nil {
-		return fmt.Errorf("read %s, _id %s, from the source: %w", t.ns, idString(id), err)
+func (r *Resolver) readAgain(ctx context.Context, g *goal) error {
+	now, err := r.askSource(ctx, g, g.ID)
+	if err != nil || now.Doc == nil { // its deletion, or the drop of its collection, follows
+		return err
 	}
-	if r.Doc == nil {
-		return nil // its deletion, or the drop of its collection, follows
-	}
-	e.o.Log.Warn("a document that the source has was not on the target; it is read again", "ns", t.ns, "_id", idString(id), "position", p.At)
-	return e.o.Letters.Write(ctx, deadletter.Letter{NS: t.ns, State: deadletter.Undecided, Cause: deadletter.CauseMissing, DocID: id, Doc: r.Doc,
-		At: r.From, Until: r.Until, Reason: textMissing})
+	r.o.Log.Warn("a document that the source has was not on the target; it is read again", "ns", g.Target.NS, "_id", write.IDString(g.ID), "position", g.at)
+	return r.o.Letters.Write(ctx, deadletter.Letter{NS: g.Target.NS, State: deadletter.Undecided, Cause: deadletter.CauseMissing, DocID: g.ID, Doc: now.Doc,
+		At: now.From, Until: now.Until, Reason: textMissing})
 }

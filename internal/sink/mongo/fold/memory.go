@@ -1,4 +1,4 @@
-package mongosink
+package fold
 
 import (
 	"bytes"
