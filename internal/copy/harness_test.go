@@ -14,6 +14,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
@@ -147,7 +148,7 @@ func dump(t testing.TB, c *mongo.Cluster, db, coll string) [][]byte {
 func byID(docs [][]byte) map[string][]byte {
 	m := make(map[string][]byte, len(docs))
 	for _, d := range docs {
-		id := idOf(d)
+		id := bsonraw.IDOf(d)
 		m[string(rune(id.Type))+string(id.Data)] = d
 	}
 	return m

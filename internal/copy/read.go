@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -172,9 +171,7 @@ func (r *reader) vanished(ctx context.Context, s *slice, cause error) error {
 		return fmt.Errorf("learn whether %s is gone: %w", s.c.Source.NS, err)
 	}
 	if !gone {
-		return driver.CommandError{Code: mongo.CodeNamespaceNotFound, Labels: []string{"RetryableWriteError"},
-			Message: fmt.Sprintf("copy: source member %s has not yet undone the drop of %s, which was rolled back: %s",
-				r.run.node, s.c.Source.NS, cause)}
+		return mongo.Retry(fmt.Sprintf("copy: source member %s has not yet undone the drop of %s, which was rolled back", r.run.node, s.c.Source.NS), cause, "")
 	}
 	s.end(true)
 	return nil

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -199,7 +198,7 @@ func life(ctx context.Context, conn *wire.Conn) (string, error) {
 // is read, or could not ask.
 func (r *run) restarted(err error) error {
 	if err == nil {
-		err = driver.CommandError{Labels: []string{"RetryableWriteError"}, Message: "it was restarted, or has rolled back"}
+		err = mongo.Retry("it was restarted, or has rolled back", nil, "")
 	}
 	return fmt.Errorf("copy: source member %s: %w", r.node, err)
 }
@@ -228,8 +227,7 @@ func (r *run) awaitPosition(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
-	return driver.CommandError{Code: codeInvalidOptions, Labels: []string{"RetryableWriteError"},
-		Message: fmt.Sprintf("copy: source member %s has not reached position %s", r.node, r.e.opts.AfterClusterTime)}
+	return mongo.Retry(fmt.Sprintf("copy: source member %s has not reached position %s", r.node, r.e.opts.AfterClusterTime), nil, "")
 }
 
 // unsaved queues a slice for the saver.

@@ -9,6 +9,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
 )
@@ -66,7 +67,7 @@ func (r *reader) sample(ctx context.Context, c *collection, name string, size in
 	}
 	var ids []bsoncore.Value
 	err := r.each(ctx, c, cmd, func(doc []byte) error {
-		id := idOf(doc)
+		id := bsonraw.IDOf(doc)
 		// Bounds at the very ends are refused; equal neighbours are one bound.
 		if id.Type == 0 || id.Type == bsoncore.TypeMinKey || id.Type == bsoncore.TypeMaxKey ||
 			len(ids) > 0 && sameValue(id, ids[len(ids)-1]) {
@@ -106,7 +107,7 @@ func (r *reader) locate(ctx context.Context, c *collection, ids []bsoncore.Value
 func (r *reader) locateSome(ctx context.Context, c *collection, ids []bsoncore.Value) ([]bson.Raw, error) {
 	in := make(bson.A, len(ids))
 	for i, id := range ids {
-		in[i] = bson.RawValue{Type: bson.Type(id.Type), Value: id.Data}
+		in[i] = bsonraw.RawValue(id)
 	}
 	cmd := r.find(c, bson.D{
 		{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: in}}}}},
@@ -119,7 +120,7 @@ func (r *reader) locateSome(ctx context.Context, c *collection, ids []bsoncore.V
 		if err != nil {
 			return err
 		}
-		marks = append(marks, mark(ByRecord, rid, idOf(doc)))
+		marks = append(marks, mark(ByRecord, rid, bsonraw.IDOf(doc)))
 		return nil
 	})
 	return marks, err

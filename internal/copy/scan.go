@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -242,7 +243,7 @@ func (sc *scan) take(b *wire.Batch) (ch *chunk, over bool, err error) {
 	if err != nil || ch.docs == 0 {
 		return ch, over, err
 	}
-	id := idOf(last)
+	id := bsonraw.IDOf(last)
 	sc.largest = id.Type == bsoncore.TypeMaxKey && sc.s.st.Strategy == ByID
 	switch {
 	case over && !beyond:
@@ -276,7 +277,7 @@ func (sc *scan) count(ch *chunk, until bsoncore.Value) (last []byte, beyond bool
 		}
 		if sc.first {
 			sc.first = false
-			if sameValue(idOf(doc), markID(sc.at)) {
+			if sameValue(bsonraw.IDOf(doc), markID(sc.at)) {
 				return nil
 			}
 		}
@@ -289,7 +290,7 @@ func (sc *scan) count(ch *chunk, until bsoncore.Value) (last []byte, beyond bool
 			ch.bytes -= int64(recordSuffix - 1)
 		}
 		last = doc
-		ended = until.Type != 0 && sameValue(idOf(doc), until)
+		ended = until.Type != 0 && sameValue(bsonraw.IDOf(doc), until)
 		return nil
 	})
 	return last, beyond, err

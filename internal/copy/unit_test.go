@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -69,44 +68,6 @@ func mustMarshal(t *testing.T, v any) []byte {
 		t.Fatal(err)
 	}
 	return raw
-}
-
-func TestZeroTimestamp(t *testing.T) {
-	every := append(bson.D{}, mixedDocs(0)[0].(bson.D)...)
-	for i, id := range anyIDs(0) {
-		every = append(every, bson.E{Key: strings.Repeat("k", i%5), Value: id})
-	}
-	for name, tc := range map[string]struct {
-		doc  bson.D
-		want bool
-	}{
-		"empty":    {bson.D{}, false},
-		"top":      {bson.D{{Key: "_id", Value: 1}, {Key: "t", Value: bson.Timestamp{}}}, true},
-		"_id":      {bson.D{{Key: "_id", Value: bson.Timestamp{}}}, false},
-		"nested":   {bson.D{{Key: "d", Value: bson.D{{Key: "t", Value: bson.Timestamp{}}}}}, false},
-		"not zero": {bson.D{{Key: "t", Value: bson.Timestamp{I: 1}}}, false},
-		"last of every type": {append(append(bson.D{{Key: "r", Value: bson.Regex{Pattern: "a", Options: "i"}},
-			{Key: "u", Value: bson.Undefined{}}}, every...), bson.E{Key: "t", Value: bson.Timestamp{}}), true},
-	} {
-		got, err := inspect(mustMarshal(t, tc.doc))
-		if err != nil || got.zeroTimestamp != tc.want {
-			t.Errorf("%s: %v, %v", name, got, err)
-		}
-	}
-	if _, err := inspect([]byte{9, 0, 0, 0, 2, 'a', 0, 99, 0}); err == nil {
-		t.Error("a malformed document passes")
-	}
-}
-
-func FuzzInspect(f *testing.F) {
-	f.Add([]byte{9, 0, 0, 0, 2, 'a', 0, 99, 0})
-	f.Add([]byte{5, 0, 0, 0, 0})
-	f.Add([]byte{10, 0, 0, 0, 0x0b, 0, 'a', 0, 0, 0})
-	f.Fuzz(func(_ *testing.T, doc []byte) {
-		if len(doc) >= 5 {
-			_, _ = inspect(doc)
-		}
-	})
 }
 
 func TestBudget(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
@@ -124,11 +125,11 @@ func (w *writer) insert(ctx context.Context, ch *chunk) error {
 func (w *writer) frame(ch *chunk) (aside [][]byte, skipped []int, err error) {
 	w.begin(ch.s.c)
 	err = ch.each(func(i int, doc []byte) error {
-		look, err := inspect(doc)
+		special, err := docwrite.Inspect(doc)
 		if err != nil {
 			return fmt.Errorf("_id %s: %w", idText(doc), err)
 		}
-		if look.zeroTimestamp {
+		if special.ZeroTimestamp {
 			aside, skipped = append(aside, doc), append(skipped, i)
 			return nil
 		}
@@ -175,8 +176,8 @@ func (w *writer) insertInOrder(ctx context.Context, ch *chunk) error {
 		if ch.records {
 			doc = withoutRecord(doc)
 		}
-		look, err := inspect(doc)
-		if err != nil || !look.zeroTimestamp {
+		special, err := docwrite.Inspect(doc)
+		if err != nil || !special.ZeroTimestamp {
 			run = append(run, doc)
 			return err
 		}
@@ -233,7 +234,7 @@ func (w *writer) roundTrip(ctx context.Context) (wire.WriteResult, error) {
 		return wire.WriteResult{}, err
 	}
 	res := wire.ParseWriteResult(body)
-	if err := mongo.WriteInterrupted(res); err != nil {
+	if err := mongo.Interrupted(res); err != nil {
 		return res, err
 	}
 	return res, w.e.store.SameTerm(res.Term)

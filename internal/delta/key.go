@@ -8,7 +8,8 @@ import (
 	"strconv"
 
 	"github.com/cespare/xxhash/v2"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 // Classes of keys. Types that never compare equal have classes of their own.
@@ -38,9 +39,12 @@ const (
 //
 // It allocates only for decimals beyond 64 bits or with a fraction. A value
 // that is no valid BSON gets a key of its bytes.
-func AppendKey(dst []byte, id bsoncore.Value) []byte {
+func AppendKey(dst []byte, id bsonraw.ID) []byte {
 	return appendKey(dst, byte(id.Type), id.Data, 0)
 }
+
+// KeyOf is AppendKey as a string, for maps.
+func KeyOf(id bsonraw.ID) string { return string(AppendKey(nil, id)) }
 
 // Hash is the hash of a key for partitions and maps.
 func Hash(key []byte) uint64 { return xxhash.Sum64(key) }

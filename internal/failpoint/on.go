@@ -10,8 +10,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"go.mongodb.org/mongo-driver/v2/mongo"
 )
 
 // active are the rules of this process. They come from its environment, so that
@@ -158,7 +156,7 @@ func act(point, action string) error {
 		d, _ := time.ParseDuration(long) // checked by parse
 		time.Sleep(d)
 	case "error":
-		return mongo.CommandError{Message: "failpoint " + point, Labels: []string{"RetryableWriteError"}}
+		return fmt.Errorf("failpoint %s: %w", point, syscall.ECONNRESET)
 	}
 	return nil
 }

@@ -13,8 +13,8 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
@@ -314,7 +314,7 @@ func (c *cappedSeen) applied(ctx context.Context, j *Job) (n int, err error) {
 	for i, ev := range c.events {
 		switch id := keyOf(ev.id); ev.op {
 		case 'i':
-			if !j.letters.Disputed(c.target, bsoncore.Value{Type: bsoncore.Type(ev.id.Type), Data: ev.id.Value}) {
+			if !j.letters.Disputed(c.target, bsonraw.FromRaw(ev.id)) {
 				r.insert(id, ev.doc)
 			}
 		case 'u':

@@ -16,6 +16,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/lab"
@@ -299,7 +300,7 @@ func (h *history) update(c *driver.Collection, e logged) error {
 	}
 	u, _ := delta.AppendStatement(nil, d)
 	id := e.O2.Lookup("_id")
-	q := bsoncore.NewDocumentBuilder().AppendValue("_id", bsoncore.Value{Type: bsoncore.Type(id.Type), Data: id.Value}).Build()
+	q := bsoncore.NewDocumentBuilder().AppendValue("_id", bsonraw.FromRaw(id)).Build()
 	return c.Database().RunCommand(h.t.Context(), bson.D{{Key: "update", Value: c.Name()},
 		{Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: bson.Raw(q)}, {Key: "u", Value: bson.Raw(u)}}}}}).Err()
 }

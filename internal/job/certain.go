@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
@@ -143,7 +144,7 @@ func (j *Job) findByUUID(ctx context.Context, db string, uuid bson.Binary, id bs
 	}
 	raw, err := j.src.Command(ctx, db, bson.D{
 		{Key: "find", Value: uuid},
-		{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: bson.RawValue{Type: bson.Type(id.Type), Value: id.Data}}}}}},
+		{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: bsonraw.RawValue(id)}}}}},
 		{Key: "limit", Value: 1}, {Key: "singleBatch", Value: true}, {Key: "readConcern", Value: concern},
 	})
 	if err != nil {

@@ -6,10 +6,11 @@ import (
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
@@ -57,7 +58,7 @@ func (j *Job) copyRefused(at mongo.OpTime) func(context.Context, copy.Refusal) (
 			}
 			l.State, l.Cause = deadletter.Open, deadletter.CauseRefused
 		} else {
-			l.Index = deadletter.ParseDuplicate(r.Raw).Index()
+			l.Index = docwrite.ParseDuplicate(r.Raw).Index()
 			if stop && j.letters.Stats().Undecided >= mostAside {
 				return false, nil
 			}
@@ -67,15 +68,11 @@ func (j *Job) copyRefused(at mongo.OpTime) func(context.Context, copy.Refusal) (
 			return false, err
 		}
 		if isNew {
-			j.log.Warn("the target refuses a document; it is set aside", "ns", l.NS, "_id", j.idText(r.ID), "index", l.Index, "reason", r.Message,
+			j.log.Warn("the target refuses a document; it is set aside", "ns", l.NS, "_id", bsonraw.IDText(r.ID), "index", l.Index, "reason", r.Message,
 				"in", mongo.StateDB+"."+deadletter.Collection)
 		}
 		return true, nil
 	}
-}
-
-func (j *Job) idText(id bsoncore.Value) string {
-	return bson.RawValue{Type: bson.Type(id.Type), Value: id.Data}.String()
 }
 
 // onSource tells which documents of a collection the source has at a position
@@ -88,7 +85,7 @@ func (j *Job) onSource(ctx context.Context, from mongosink.Origin, ids []bson.Ra
 	}
 	where := map[string]int{}
 	for i, id := range ids {
-		where[idKey(id)] = i
+		where[delta.KeyOf(bsonraw.FromRaw(id))] = i
 	}
 	conn, err := j.src.Pool.Checkout(ctx, wire.Primary())
 	if err != nil {
@@ -112,7 +109,7 @@ func (j *Job) onSource(ctx context.Context, from mongosink.Origin, ids []bson.Ra
 			return nil, err
 		}
 		err = b.Each(func(doc []byte) error {
-			if i, ok := where[idKey(bson.Raw(doc).Lookup("_id"))]; ok {
+			if i, ok := where[delta.KeyOf(bsonraw.IDOf(doc))]; ok {
 				has[i] = true
 			}
 			return nil
@@ -121,10 +118,6 @@ func (j *Job) onSource(ctx context.Context, from mongosink.Origin, ids []bson.Ra
 			return has, err
 		}
 	}
-}
-
-func idKey(id bson.RawValue) string {
-	return string(delta.AppendKey(nil, bsoncore.Value{Type: bsoncore.Type(id.Type), Data: id.Value}))
 }
 
 // moveLetters has dead letters follow a schema change.

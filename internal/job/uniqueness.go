@@ -10,10 +10,10 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
-	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
 // mostDuplicates bounds the keys that one index build may stumble over, each of
@@ -45,7 +45,7 @@ func (f *follower) untangle(ctx context.Context, ic *schema.IndexConflict) error
 	if !errors.As(ic.Err, &ce) {
 		return ic
 	}
-	dup := deadletter.ParseDuplicate(ce.Raw)
+	dup := docwrite.ParseDuplicate(ce.Raw)
 	var spec bson.Raw
 	for _, s := range ic.Specs {
 		if name, _ := s.Lookup("name").StringValueOK(); name == dup.Index() {
@@ -56,7 +56,7 @@ func (f *follower) untangle(ctx context.Context, ic *schema.IndexConflict) error
 		return ic
 	}
 	const some = 100
-	docs, err := deadletter.Holders(ctx, j.dst, ic.NS, dup, spec, nil, nil, some)
+	docs, err := docwrite.Holders(ctx, j.dst, ic.NS, dup, spec, nil, nil, some)
 	if err == nil && len(docs) < 2 {
 		docs, err = j.equalUnder(ctx, ic.NS, spec)
 	}
@@ -68,7 +68,7 @@ func (f *follower) untangle(ctx context.Context, ic *schema.IndexConflict) error
 	if errors.As(err, &unclear) && j.unclear < mostUnclear {
 		// From the checkpoint the job first catches up with the source.
 		j.unclear++
-		return driver.CommandError{Message: err.Error(), Labels: []string{"RetryableWriteError"}}
+		return mongo.Retry("it will be clearer after the checkpoint", err, "")
 	}
 	return err
 }

@@ -8,14 +8,10 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
 )
 
 // commitPoll is the pause between looks at the majority position.
 const commitPoll = 10 * time.Millisecond
-
-// codeElection is the server's PrimarySteppedDown: it passes by itself.
-const codeElection = 189
 
 // Committed waits until every write that the primary has acknowledged up to now
 // is majority-committed and returns the position of the last. An election
@@ -77,8 +73,7 @@ func (c *Cluster) pause(ctx context.Context) error {
 }
 
 func (c *Cluster) elected(before, now int64) error {
-	return driver.CommandError{Code: codeElection, Name: "PrimarySteppedDown",
-		Message: fmt.Sprintf("%s has elected another primary (term %d, before %d)", c.Address(), now, before)}
+	return Retry(fmt.Sprintf("%s has elected another primary (term %d, before %d)", c.Address(), now, before), nil, "")
 }
 
 // Seen runs look, which asks the primary by c.Client, and waits until all that it

@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"net"
-	"slices"
 	"strings"
 
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/millrace/millrace/internal/wire"
 )
 
 // Class says what an error means for a running job.
@@ -57,18 +58,6 @@ const (
 	codeNoCount        = 40481
 )
 
-// RefusesDocument knows the codes by which a server says that it does not store
-// a document, or not with the indexes that it has: names, depth, size, values
-// that cannot be indexed. Codes of the server's or the user's state are not
-// among them.
-func RefusesDocument(code int32) bool {
-	switch code {
-	case 2, 9, 14, 15, 28, 40, 52, 53, 54, 55, 56, 57, 66, CodeDocumentValidation, 10334, 17419, 17420:
-		return true
-	}
-	return unindexable(code)
-}
-
 // unindexable knows the codes by which servers (4.2 to 6.0, tried) say that a
 // document's values do not fit an index: parallel arrays, an array in a text
 // index's other field, geometry, an array in a hashed one, languages, numbers as
@@ -81,10 +70,11 @@ func unindexable(code int32) bool {
 	return false
 }
 
-// Unindexable reports that an index was not built because of a document.
+// Unindexable reports that an index does not take a document, or was not built
+// because of one.
 func Unindexable(err error) bool {
-	var ce driver.CommandError
-	return errors.As(err, &ce) && unindexable(ce.Code)
+	code, _, _ := answer(err)
+	return unindexable(code)
 }
 
 // passesByItself knows the codes of elections, shutdowns, killed cursors and
@@ -117,11 +107,69 @@ func diskFull(code int32, message string) bool {
 	return false
 }
 
+// Retryable is an error that passes by itself by millrace's own judgement. What
+// a server said, if it said anything, is its Cause.
+type Retryable struct {
+	Message string
+	Cause   error // may be nil
+}
+
+// Retry makes a Retryable. cause may be nil, and hint empty.
+func Retry(message string, cause error, hint string) error {
+	return WithHint(&Retryable{Message: message, Cause: cause}, hint)
+}
+
+// Error is the message and the cause.
+func (r *Retryable) Error() string {
+	if r.Cause == nil {
+		return r.Message
+	}
+	return r.Message + ": " + r.Cause.Error()
+}
+
+// Unwrap gives the cause.
+func (r *Retryable) Unwrap() error { return r.Cause }
+
+// Interrupted is the error of a write command that was answered, but cut short
+// by what passes by itself, such as an election in its middle or a full disk: the
+// server tells that as an error of one of the writes, or as one of the write
+// concern. It is of ClassRetry; nil means that the reply stands as it is.
+func Interrupted(res wire.WriteResult) error {
+	for _, e := range res.Errors {
+		if Classify(e) == ClassRetry {
+			return e
+		}
+	}
+	if len(res.ConcernError) == 0 {
+		return nil
+	}
+	code, _ := res.ConcernError.Lookup("code").AsInt64OK()
+	text, _ := res.ConcernError.Lookup("errmsg").StringValueOK()
+	return Retry("write concern", wire.WriteError{Code: int32(code), Message: text, Raw: res.ConcernError}, "")
+}
+
+// answer is what a server said in err: of a command as a whole, or of one write.
+func answer(err error) (code int32, message string, ok bool) {
+	var we wire.WriteError
+	if errors.As(err, &we) {
+		return we.Code, we.Message, true
+	}
+	var ce driver.CommandError
+	if errors.As(err, &ce) {
+		return ce.Code, ce.Message, true
+	}
+	return 0, "", false
+}
+
 // Classify tells what err means. Errors of the driver's API and of package
 // wire are both understood; nil is not to be passed.
 func Classify(err error) Class {
 	if errors.Is(err, context.Canceled) {
 		return ClassCanceled
+	}
+	var own *Retryable
+	if errors.As(err, &own) {
+		return ClassRetry
 	}
 	var we driver.WriteException
 	if errors.As(err, &we) {
@@ -136,12 +184,11 @@ func Classify(err error) Class {
 		return classifyWrites(all, be.WriteConcernError)
 	}
 	var ce driver.CommandError
-	if errors.As(err, &ce) {
-		if slices.Contains(ce.Labels, "NetworkError") || slices.Contains(ce.Labels, "RetryableWriteError") ||
-			slices.Contains(ce.Labels, "TransientTransactionError") {
-			return ClassRetry
-		}
-		return classifyCode(ce.Code, ce.Message)
+	if errors.As(err, &ce) && (ce.HasErrorLabel("NetworkError") || ce.HasErrorLabel("RetryableWriteError") || ce.HasErrorLabel("TransientTransactionError")) {
+		return ClassRetry
+	}
+	if code, message, ok := answer(err); ok {
+		return classifyCode(code, message)
 	}
 	var ne net.Error
 	if driver.IsNetworkError(err) || driver.IsTimeout(err) || errors.As(err, &ne) || errors.Is(err, context.DeadlineExceeded) {
@@ -178,9 +225,8 @@ func classifyCode(code int32, message string) Class {
 
 // IsCode reports whether err is the server's error with the given code.
 func IsCode(err error, code int32) bool {
-	var ce driver.CommandError
-	if errors.As(err, &ce) {
-		return ce.Code == code
+	if said, _, ok := answer(err); ok {
+		return said == code
 	}
 	var se driver.ServerError
 	return errors.As(err, &se) && se.HasErrorCode(int(code))
@@ -193,10 +239,11 @@ type Hint struct {
 	Text string
 }
 
-// WithHint wraps err with an operator's hint; nil stays nil.
+// WithHint wraps err with an operator's hint; nil stays nil, and no hint adds
+// nothing.
 func WithHint(err error, text string) error {
-	if err == nil {
-		return nil
+	if err == nil || text == "" {
+		return err
 	}
 	return &Hint{Err: err, Text: text}
 }

@@ -1,10 +1,15 @@
 package mongo
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/millrace/millrace/internal/wire"
 )
 
 // TestKilledOperationPasses: killOp and killAllSessions end an operation, not a job.
@@ -27,6 +32,66 @@ func TestFullDiskOfABulkWritePasses(t *testing.T) {
 	} {
 		if got := Classify(fmt.Errorf("record: %w", c.err)); got != c.want {
 			t.Errorf("%v is of class %s, want %s", c.err, got, c.want)
+		}
+	}
+}
+
+func TestRetryable(t *testing.T) {
+	said := driver.CommandError{Code: 72, Message: "ahead of its own"}
+	err := fmt.Errorf("read a.b: %w", Retry("the member has not reached the position", said, "wait"))
+	if Classify(err) != ClassRetry || HintOf(err) != "wait" || !IsCode(err, 72) {
+		t.Errorf("%v: class %s, hint %q", err, Classify(err), HintOf(err))
+	}
+	var own *Retryable
+	if !errors.As(err, &own) || own.Message != "the member has not reached the position" {
+		t.Errorf("%v is no Retryable", err)
+	}
+	// What no server said looks like no server's error.
+	err = Retry("the primary has changed", nil, "")
+	var ce driver.CommandError
+	var we wire.WriteError
+	if errors.As(err, &ce) || errors.As(err, &we) || err.Error() != "the primary has changed" || Classify(err) != ClassRetry {
+		t.Errorf("%v: class %s", err, Classify(err))
+	}
+	if err := Retry("x", context.Canceled, ""); Classify(err) != ClassCanceled || !errors.Is(err, context.Canceled) {
+		t.Errorf("a job that was ended goes on: %v", err)
+	}
+}
+
+// TestWriteErrorsAreClassified: an entry of a reply's writeErrors is an error as a
+// command's is.
+func TestWriteErrorsAreClassified(t *testing.T) {
+	for code, want := range map[int32]Class{CodeDuplicateKey: ClassDuplicate, 10107: ClassRetry, CodeNamespaceNotFound: ClassGone, 121: ClassFatal} {
+		err := fmt.Errorf("insert into a.b: %w", wire.WriteError{Code: code, Message: "m"})
+		if got := Classify(err); got != want || !IsCode(err, code) {
+			t.Errorf("%v is of class %s, want %s", err, got, want)
+		}
+	}
+}
+
+func TestInterrupted(t *testing.T) {
+	concern, err := bson.Marshal(bson.D{{Key: "code", Value: 64}, {Key: "errmsg", Value: "timed out"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		res         wire.WriteResult
+		interrupted bool
+	}{
+		"all well":    {wire.WriteResult{N: 3}, false},
+		"duplicate":   {wire.WriteResult{Errors: []wire.WriteError{{Code: CodeDuplicateKey}}}, false},
+		"not primary": {wire.WriteResult{Errors: []wire.WriteError{{Code: CodeDuplicateKey}, {Index: 1, Code: 10107}}}, true},
+		"full disk":   {wire.WriteResult{Errors: []wire.WriteError{{Code: 28, Message: "No space left on device"}}}, true},
+		"path": {wire.WriteResult{Errors: []wire.WriteError{{Code: 28,
+			Message: "Cannot create field 'b' in element {a: \"No space left on device\"}"}}}, false},
+		"write concern": {wire.WriteResult{ConcernError: concern}, true},
+	} {
+		err := Interrupted(c.res)
+		if (err != nil) != c.interrupted {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err != nil && Classify(err) != ClassRetry {
+			t.Errorf("%s: %v is of class %s", name, err, Classify(err))
 		}
 	}
 }

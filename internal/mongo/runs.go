@@ -55,7 +55,7 @@ func write(ctx context.Context, conn *wire.Conn, db string, cmd bson.D) (bson.Ra
 		return nil, err
 	}
 	res := wire.ParseWriteResult(body)
-	if err := WriteInterrupted(res); err != nil {
+	if err := Interrupted(res); err != nil {
 		return nil, err
 	}
 	if len(res.Errors) > 0 {

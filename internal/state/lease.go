@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
@@ -190,8 +189,7 @@ func (s *Store) Owned() error {
 	if since <= lease {
 		return nil
 	}
-	return driver.CommandError{Labels: []string{"RetryableWriteError"},
-		Message: fmt.Sprintf("the target has not confirmed for %s that this process owns job %s", since.Round(time.Second), s.job)}
+	return mongo.Retry(fmt.Sprintf("the target has not confirmed for %s that this process owns job %s", since.Round(time.Second), s.job), nil, "")
 }
 
 // Release gives the job up, so that another process can take it at once.

@@ -25,10 +25,7 @@ var ErrFenced = errors.New("another millrace process has taken over this job")
 // errTermChanged is retryable: the target elected a new primary since the last
 // save, so writes acknowledged by the old one may be gone.
 func errTermChanged(was, is int64) error {
-	return driver.CommandError{
-		Message: fmt.Sprintf("the target's primary changed (term %d, then %d): writes since the last checkpoint may have been rolled back", was, is),
-		Labels:  []string{"RetryableWriteError"},
-	}
+	return mongo.Retry(fmt.Sprintf("the target's primary changed (term %d, then %d): writes since the last checkpoint may have been rolled back", was, is), nil, "")
 }
 
 // Store reads and saves one job. It is safe for concurrent use.
@@ -300,7 +297,7 @@ func updateJob(statement bson.D, w any) bson.D {
 // answer reads the reply to a statement; one that met no job is ErrFenced.
 func (s *Store) answer(raw bson.Raw) (wire.WriteResult, error) {
 	res := wire.ParseWriteResult([]byte(raw))
-	err := mongo.WriteInterrupted(res)
+	err := mongo.Interrupted(res)
 	switch {
 	case err != nil:
 	case len(res.Errors) > 0:

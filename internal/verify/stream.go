@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
@@ -16,7 +15,7 @@ import (
 func openCursor(ctx context.Context, conn *wire.Conn, s *side, cmd bson.D, batch int) (*wire.Cursor, error) {
 	cur, err := conn.OpenCursor(ctx, s.db, cmd, wire.CursorOptions{BatchSize: batch})
 	if mongo.IsCode(err, codeInvalidOptions) { // a secondary that has not heard of the position yet
-		err = driver.CommandError{Code: codeInvalidOptions, Message: err.Error(), Labels: []string{"RetryableWriteError"}}
+		err = mongo.Retry("the member has not reached the position", err, "")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s on %s: %w", s.ns, s.cluster.Address(), err)

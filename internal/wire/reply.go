@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"fmt"
+
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
@@ -14,6 +16,9 @@ type WriteError struct {
 	Message string
 	Raw     bson.Raw // the whole entry: keyPattern, keyValue, errInfo
 }
+
+// Error is the server's message and code.
+func (e WriteError) Error() string { return fmt.Sprintf("%s (code %d)", e.Message, e.Code) }
 
 // OnIDIndex reports a duplicate key on the _id index. The server sends
 // keyPattern since 4.2 (server manual, error 11000).

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
-
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -37,7 +35,7 @@ func rolledBack(what string, wanted, found mongo.OpTime) error {
 
 // passing makes an error that a restart from the checkpoint mends.
 func passing(text string) error {
-	return driver.CommandError{Code: codeCursorNotFound, Name: "CursorNotFound", Message: text}
+	return mongo.Retry(text, nil, "")
 }
 
 // readError explains an error of the oplog cursor. The server's own error is

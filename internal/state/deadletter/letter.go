@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -174,14 +175,6 @@ func rawOf(v bsoncore.Value) *bson.RawValue {
 	if v.Type == bsoncore.TypeEmbeddedDocument && !plainNames(v.Data, 1) {
 		return nil
 	}
-	return &bson.RawValue{Type: bson.Type(v.Type), Value: v.Data}
-}
-
-// idText shows an _id as extended JSON, cut to a readable length.
-func idText(id bsoncore.Value) string {
-	s := bson.RawValue{Type: bson.Type(id.Type), Value: id.Data}.String()
-	if len(s) > 200 {
-		s = s[:200] + "…"
-	}
-	return s
+	raw := bsonraw.RawValue(v)
+	return &raw
 }

@@ -64,16 +64,3 @@ func TestLetterID(t *testing.T) {
 		seen[got] = name
 	}
 }
-
-func TestIndexOfDuplicate(t *testing.T) {
-	for want, text := range map[string]string{
-		"k_1":        `E11000 duplicate key error collection: a.b index: k_1 dup key: { k: 1 }`,
-		"a b":        `E11000 duplicate key error collection: a.b index: a b collation: { locale: "en" } dup key: { k: "0x29" }`,
-		"v.a_1_w_-1": `Index build failed: x: Collection a.b ( y ) :: caused by :: E11000 duplicate key error collection: a.b index: v.a_1_w_-1 dup key: { v.a: 2, w: null }`,
-		"":           "something else",
-	} {
-		if got := ParseDuplicate(raw(t, bson.D{{Key: "errmsg", Value: text}})).Index(); got != want {
-			t.Errorf("index %q, want %q", got, want)
-		}
-	}
-}

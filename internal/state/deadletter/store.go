@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -300,7 +301,7 @@ func (s *Store) read(ctx context.Context, id string) (Letter, error) {
 	}
 	switch {
 	case d.DocID != nil:
-		l.DocID = bsoncore.Value{Type: bsoncore.Type(d.DocID.Type), Data: d.DocID.Value}
+		l.DocID = bsonraw.FromRaw(*d.DocID)
 	case len(l.Doc) > 0:
 		l.DocID = bsoncore.Document(l.Doc).Lookup("_id")
 	}

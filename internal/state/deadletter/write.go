@@ -8,9 +8,8 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
@@ -28,13 +27,13 @@ func (s *Store) Commands(l *Letter) []bson.D {
 		}
 	}
 	key := keyOf(l.DocID)
-	d := stored{ID: l.ID, Job: s.job, NS: l.NS, State: l.State, Cause: l.Cause, DocID: rawOf(l.DocID), IDText: idText(l.DocID),
+	d := stored{ID: l.ID, Job: s.job, NS: l.NS, State: l.State, Cause: l.Cause, DocID: rawOf(l.DocID), IDText: bsonraw.IDText(l.DocID),
 		Reason: l.Reason, Code: l.Code, Index: l.Index, At: l.At, Until: l.Until, Bytes: len(l.Doc), Key: bson.Binary{Data: key[:]}}
 	if d.Source = l.Source; l.UUID != nil {
 		d.UUID = &bson.Binary{Subtype: bson.TypeBinaryUUID, Data: l.UUID[:]}
 	}
 	if l.Other.Type != 0 {
-		d.Other = rawOf(bsoncore.Value{Type: bsoncore.Type(l.Other.Type), Data: l.Other.Value})
+		d.Other = rawOf(bsonraw.FromRaw(l.Other))
 	}
 	var cmds []bson.D
 	if len(l.Doc) > 0 && embeddable(l.Doc) {
@@ -119,11 +118,11 @@ func (s *Store) Noted(l Letter) {
 // Write writes a letter; a letter of the same document in dispute is replaced.
 func (s *Store) Write(ctx context.Context, l Letter) error {
 	if s.n.Load() >= maxDisputes && !s.Disputed(l.NS, l.DocID) {
-		return mongo.WithHint(fmt.Errorf("%d documents are refused by the target; the next is %s, _id %s: %s", maxDisputes, l.NS, idText(l.DocID), l.Reason),
+		return mongo.WithHint(fmt.Errorf("%d documents are refused by the target; the next is %s, _id %s: %s", maxDisputes, l.NS, bsonraw.IDText(l.DocID), l.Reason),
 			"so many are no stray writes: read "+mongo.StateDB+"."+Collection+" on the target, remove the cause, and start again")
 	}
 	if err := s.run(ctx, s.Commands(&l)); err != nil {
-		return fmt.Errorf("write dead letter of %s, _id %s: %w", l.NS, idText(l.DocID), err)
+		return fmt.Errorf("write dead letter of %s, _id %s: %w", l.NS, bsonraw.IDText(l.DocID), err)
 	}
 	s.Noted(l)
 	return nil
@@ -192,11 +191,11 @@ func (s *Store) run(ctx context.Context, cmds []bson.D) error {
 			return err
 		}
 		res := wire.ParseWriteResult(body)
-		if err := mongo.WriteInterrupted(res); err != nil {
+		if err := mongo.Interrupted(res); err != nil {
 			return err
 		}
 		for _, e := range res.Errors {
-			return driver.CommandError{Code: e.Code, Message: e.Message, Raw: e.Raw}
+			return e
 		}
 		if s.observe != nil {
 			if err := s.observe(res.Term); err != nil {

@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
@@ -108,11 +109,16 @@ func NewOp(it *Item) (Op, error) {
 	default:
 		d, err := delta.ParseAs(ev.Form, ev.Doc)
 		if err != nil {
-			return o, fmt.Errorf("parse update in %s, _id %s, at %s: %w", it.Target.NS, bson.RawValue{Type: bson.Type(o.ID.Type), Value: o.ID.Data}, ev.At, err)
+			return o, o.Fail("parse update", it.Target.NS, err)
 		}
 		o.Kind, o.Delta, o.Upsert = Update, d, ev.Kind == stream.Upsert
 	}
 	return o, nil
+}
+
+// Fail is an error about the operation, on target namespace ns.
+func (o *Op) Fail(what, ns string, err error) error {
+	return fmt.Errorf("%s in %s, _id %s, at %s: %w", what, ns, bsonraw.IDText(o.ID), o.At, err)
 }
 
 // First is the position of the first event in the operation.

@@ -6,18 +6,14 @@ import (
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/state/deadletter"
 )
-
-// codeImmutableField is the answer to a replacement of a document whose _id is
-// the same for the server, but has other bytes.
-const codeImmutableField = 66
 
 // round resolves what waits at one barrier, over a connection of its own.
 type round struct {
@@ -109,7 +105,7 @@ func (r *round) attempt(ctx context.Context, docs []*Document) (left []*Document
 		for n < len(docs) && docs[n].Target == docs[0].Target && docs[n].deleted() == docs[0].deleted() {
 			n++
 		}
-		group, ids := docs[:n], make([]bsoncore.Value, n)
+		group, ids := docs[:n], make([]bsonraw.ID, n)
 		for i, d := range group {
 			ids[i] = d.ID
 		}
@@ -287,7 +283,7 @@ func (r *round) replayUpdate(g *goal, o *fold.Op) (*refusal, error) {
 	}
 	out, skipped, err := delta.Apply(nil, g.doc, o.Delta)
 	if err != nil {
-		return nil, fmt.Errorf("update in %s, _id %s, at %s: %w", g.Target.NS, write.IDString(o.ID), o.At, err)
+		return nil, o.Fail("update", g.Target.NS, err)
 	}
 	if skipped > 0 && !o.Overlap {
 		return &refusal{cause: deadletter.CauseShape, text: textShape}, nil
@@ -298,10 +294,10 @@ func (r *round) replayUpdate(g *goal, o *fold.Op) (*refusal, error) {
 }
 
 // askSource reads a document from the source.
-func (r *Resolver) askSource(ctx context.Context, g *goal, id bsoncore.Value) (Reread, error) {
+func (r *Resolver) askSource(ctx context.Context, g *goal, id bsonraw.ID) (Reread, error) {
 	re, err := r.o.Source.Reread(ctx, originOf(g.Target), id, g.at)
 	if err != nil {
-		return re, fmt.Errorf("read %s, _id %s, from the source: %w", g.Target.NS, write.IDString(id), err)
+		return re, fmt.Errorf("read %s, _id %s, from the source: %w", g.Target.NS, bsonraw.IDText(id), err)
 	}
 	return re, nil
 }
@@ -333,7 +329,7 @@ func (r *round) goneLetter(ctx context.Context, g *goal, why *refusal) error {
 	l := g.asLetter(why)
 	l.State, l.Reason = deadletter.Open, why.text+"; the source has dropped the collection since, so the document cannot be read any more; the drop follows"
 	r.o.Log.Info("a document cannot be brought up to date: its collection is gone from the source, and its drop follows", "ns", g.Target.NS,
-		"_id", write.IDString(g.ID), "position", g.at, "reason", why.text)
+		"_id", bsonraw.IDText(g.ID), "position", g.at, "reason", why.text)
 	return r.o.Letters.Write(ctx, l)
 }
 
@@ -373,7 +369,7 @@ func (r *round) pass(ctx context.Context, todo []*goal) (left []*goal, err error
 			if err := r.delete(ctx, g); err != nil {
 				return nil, err
 			}
-		case write.HasDollarField(g.doc):
+		case write.Dollar(g.doc):
 			left = append(left, g) // only the transaction can write it
 		default:
 			puts = append(puts, g)
@@ -442,17 +438,17 @@ func (r *round) putFailed(ctx context.Context, g *goal, res write.Result) (again
 			g.met = refusedBy(res.Reply)
 		}
 		return true, nil
-	case res.Reply.Code != codeImmutableField:
+	case docwrite.Of(res.Reply) != docwrite.OtherID:
 		return false, r.refuse(ctx, g, refusedBy(res.Reply))
 	case g.overlap || r.o.Overwrite:
 		return true, nil // a document whose _id has other bytes is ahead
 	}
-	g.refused = &refusal{cause: deadletter.CauseID, code: codeImmutableField, text: textTaken}
+	g.refused = &refusal{cause: deadletter.CauseID, code: res.Reply.Code, text: textTaken}
 	return false, r.refuse(ctx, g, g.refused)
 }
 
 // sameID tells whether a document has an _id in the same bytes.
-func sameID(doc bson.Raw, id bsoncore.Value) bool {
-	v, ok := bsonraw.Field(doc, "_id")
-	return ok && bsoncore.Type(v.Type) == id.Type && bytes.Equal(v.Value, id.Data)
+func sameID(doc bson.Raw, id bsonraw.ID) bool {
+	v := bsonraw.IDOf(doc)
+	return v.Type == id.Type && bytes.Equal(v.Data, id.Data)
 }

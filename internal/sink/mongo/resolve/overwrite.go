@@ -9,11 +9,12 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/wire"
 )
 
 // maxHolders bounds the documents that one may displace: it can have a key in
@@ -72,7 +73,7 @@ func (r *round) replace(ctx context.Context, g *goal, holders []bson.Raw) (*refu
 	err = r.w.Transaction(ctx, func(ctx context.Context) error {
 		letters = letters[:0]
 		for _, h := range holders {
-			l, err := r.remove(ctx, g, idOf(h.Lookup("_id")))
+			l, err := r.remove(ctx, g, bsonraw.FromRaw(h.Lookup("_id")))
 			if err != nil {
 				return err
 			}
@@ -96,9 +97,9 @@ func (r *round) replace(ctx context.Context, g *goal, holders []bson.Raw) (*refu
 		}
 		return r.post(ctx, g, letters)
 	})
-	var refused *write.RefusedError
-	if errors.As(err, &refused) {
-		return refusedBy(refused.Reply), nil
+	var reply wire.WriteError
+	if errors.As(err, &reply) {
+		return refusedBy(reply), nil
 	}
 	if err != nil {
 		return nil, err
@@ -114,17 +115,17 @@ func (g *goal) foreign() bool {
 }
 
 // remove deletes a document in the transaction and returns the letter about it.
-func (r *round) remove(ctx context.Context, g *goal, id bsoncore.Value) ([]deadletter.Letter, error) {
+func (r *round) remove(ctx context.Context, g *goal, id bsonraw.ID) ([]deadletter.Letter, error) {
 	doc, err := r.o.Cluster.Client.Database(g.Target.DB).Collection(g.Target.Coll, options.Collection().SetReadPreference(readpref.Primary())).
-		FindOne(ctx, bson.D{{Key: "_id", Value: rawID(id)}}).Raw()
+		FindOne(ctx, bson.D{{Key: "_id", Value: bsonraw.RawValue(id)}}).Raw()
 	if errors.Is(err, driver.ErrNoDocuments) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read %s, _id %s, on the target: %w", g.Target.NS, write.IDString(id), err)
+		return nil, fmt.Errorf("read %s, _id %s, on the target: %w", g.Target.NS, bsonraw.IDText(id), err)
 	}
 	l := deadletter.Letter{NS: g.Target.NS, State: deadletter.Removed, Cause: deadletter.CauseInWay, DocID: id, Doc: doc, At: g.at,
-		Reason: "removed from the target to make room for _id " + write.IDString(g.ID), Other: rawID(g.ID)}
+		Reason: "removed from the target to make room for _id " + bsonraw.IDText(g.ID), Other: bsonraw.RawValue(g.ID)}
 	return []deadletter.Letter{l}, r.w.DeleteIn(ctx, write.Document{Target: g.Target, ID: id, At: g.at})
 }
 
@@ -136,7 +137,7 @@ func (r *round) returning(ctx context.Context, g *goal, holders []bson.Raw) ([]d
 	}
 	var out []deadletter.Letter
 	for _, h := range holders {
-		id := idOf(h.Lookup("_id"))
+		id := bsonraw.FromRaw(h.Lookup("_id"))
 		if r.Disputed(g.Target.NS, id) {
 			continue // its letter knows the source's state
 		}
@@ -146,7 +147,7 @@ func (r *round) returning(ctx context.Context, g *goal, holders []bson.Raw) ([]d
 		}
 		if now.Doc != nil {
 			out = append(out, deadletter.Letter{NS: g.Target.NS, State: deadletter.Undecided, Cause: deadletter.CauseInWay, DocID: id, Doc: now.Doc,
-				At: now.From, Until: now.Until, Reason: "another state of it was removed to make room for _id " + write.IDString(g.ID), Other: rawID(g.ID)})
+				At: now.From, Until: now.Until, Reason: "another state of it was removed to make room for _id " + bsonraw.IDText(g.ID), Other: bsonraw.RawValue(g.ID)})
 		}
 	}
 	return out, nil
@@ -175,7 +176,7 @@ func (r *round) noted(g *goal, letters []deadletter.Letter) {
 		r.o.Letters.Noted(l)
 		if l.State == deadletter.Removed {
 			r.o.Log.Warn("a document that stood in the way was taken off the target; it is kept as a dead letter", "ns", l.NS,
-				"_id", write.IDString(l.DocID), "for", write.IDString(g.ID), "position", g.at, "in", mongo.StateDB+"."+deadletter.Collection)
+				"_id", bsonraw.IDText(l.DocID), "for", bsonraw.IDText(g.ID), "position", g.at, "in", mongo.StateDB+"."+deadletter.Collection)
 		}
 	}
 	if g.letter != nil {

@@ -3,8 +3,7 @@ package resolve
 import (
 	"context"
 
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
-
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
@@ -19,7 +18,7 @@ import (
 type Document struct {
 	Target *fold.Target
 	Hash   uint64 // chooses its partition
-	ID     bsoncore.Value
+	ID     bsonraw.ID
 	Steps  []fold.Op
 	// refused is why the first step is no mere reordering, if that is known.
 	refused *refusal
@@ -65,12 +64,12 @@ func (s *Parked) Adopt(docs []*Document) {
 	}
 }
 
-func parkID(t *fold.Target, id bsoncore.Value) string {
+func parkID(t *fold.Target, id bsonraw.ID) string {
 	return string(append(append(append([]byte(t.NS), 0), byte(id.Type)), id.Data...))
 }
 
 // Key names a document by what its _id is equal to for the server.
-func Key(ns string, id bsoncore.Value) string {
+func Key(ns string, id bsonraw.ID) string {
 	return string(delta.AppendKey(append([]byte(ns), 0), id))
 }
 
@@ -107,7 +106,7 @@ func (s *Parked) Park(it *fold.Item) error {
 }
 
 // Waits tells that an operation on a document must not overtake what is parked.
-func (s *Parked) Waits(t *fold.Target, id bsoncore.Value) bool {
+func (s *Parked) Waits(t *fold.Target, id bsonraw.ID) bool {
 	return len(s.byID) > 0 && (s.whole[t.NS] || s.keys[Key(t.NS, id)])
 }
 

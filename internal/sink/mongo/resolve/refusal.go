@@ -2,11 +2,13 @@ package resolve
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
@@ -56,8 +58,6 @@ func (c *ConflictError) Error() string {
 	return fmt.Sprintf("%s in %s, _id %s, at %s: %s", c.Op, c.NS, c.ID, c.At, c.Reason)
 }
 
-const hintRefused = "the target's indexes or version do not take the document: change the index, or go on without it with --on-conflict skip"
-
 const hintForeign = "something else writes on the target, or the target was changed before the job: stop that writer, compare with `millrace verify`, " +
 	"then remove what should not be there and start again, or go on with --on-conflict skip or overwrite"
 
@@ -69,13 +69,13 @@ const (
 
 // conflict ends the job over one operation.
 func conflict(ns string, o *fold.Op, reason string) error {
-	return mongo.WithHint(&ConflictError{Op: o.Kind.String(), NS: ns, ID: write.IDString(o.ID), At: o.At, Reason: reason, Doc: rawID(o.ID),
+	return mongo.WithHint(&ConflictError{Op: o.Kind.String(), NS: ns, ID: bsonraw.IDText(o.ID), At: o.At, Reason: reason, Doc: bsonraw.RawValue(o.ID),
 		Since: o.First()}, hintForeign)
 }
 
 // refusedError ends the job over a document that the server does not store.
 func refusedError(ns string, o *fold.Op, why *refusal) error {
-	return mongo.WithHint(fmt.Errorf("%s in %s, _id %s, at %s: %s", o.Kind, ns, write.IDString(o.ID), o.At, why.text), hintRefused)
+	return mongo.WithHint(o.Fail(o.Kind.String(), ns, errors.New(why.text)), docwrite.HintRefused)
 }
 
 // refusal is why the target does not take a document.
@@ -83,17 +83,17 @@ type refusal struct {
 	cause deadletter.Cause
 	code  int32
 	text  string
-	dup   deadletter.Duplicate // of CauseKey
+	dup   docwrite.Duplicate // of CauseKey
 }
 
 // refusedBy reads a write error that is about the document.
 func refusedBy(e wire.WriteError) *refusal {
-	r := &refusal{cause: deadletter.CauseRefused, code: e.Code, text: fmt.Sprintf("%s (code %d)", e.Message, e.Code)}
-	switch {
-	case e.OnIDIndex():
+	r := &refusal{cause: deadletter.CauseRefused, code: e.Code, text: e.Error()}
+	switch docwrite.Of(e) {
+	case docwrite.DuplicateID:
 		r.cause = deadletter.CauseID
-	case e.Code == mongo.CodeDuplicateKey:
-		r.cause, r.dup = deadletter.CauseKey, deadletter.ParseDuplicate(e.Raw)
+	case docwrite.DuplicateKey:
+		r.cause, r.dup = deadletter.CauseKey, docwrite.ParseDuplicate(e.Raw)
 	}
 	return r
 }
@@ -183,7 +183,7 @@ func (r *round) refuse(ctx context.Context, g *goal, why *refusal) error {
 		isNew := g.letter == nil || g.letter.State != deadletter.Open
 		if l.State = deadletter.Open; isNew {
 			l.Other = r.holderID(ctx, g, why)
-			r.o.Log.Warn("the target refuses a document; it is kept as a dead letter", "ns", l.NS, "_id", write.IDString(g.ID),
+			r.o.Log.Warn("the target refuses a document; it is kept as a dead letter", "ns", l.NS, "_id", bsonraw.IDText(g.ID),
 				"position", g.at, "index", l.Index, "reason", why.text, "in", mongo.StateDB+"."+deadletter.Collection)
 		}
 	default:
@@ -194,7 +194,7 @@ func (r *round) refuse(ctx context.Context, g *goal, why *refusal) error {
 
 // holders are documents that hold the keys of a refused one.
 func (r *round) holders(ctx context.Context, g *goal, why *refusal, most int64) ([]bson.Raw, error) {
-	return deadletter.Holders(ctx, r.o.Cluster, g.Target.NS, why.dup, nil, g.doc, &g.ID, most)
+	return docwrite.Holders(ctx, r.o.Cluster, g.Target.NS, why.dup, nil, g.doc, &g.ID, most)
 }
 
 // holderID is the _id of the document that holds the key, if it can be found.
@@ -211,28 +211,20 @@ func (r *round) holderID(ctx context.Context, g *goal, why *refusal) bson.RawVal
 
 // stopError is the end of a job over a document.
 func (r *round) stopError(ctx context.Context, g *goal, why *refusal) error {
-	c := &ConflictError{Op: "write", NS: g.Target.NS, ID: write.IDString(g.ID), At: g.at, Reason: why.text, Index: why.dup.Index(), Doc: rawID(g.ID)}
+	c := &ConflictError{Op: "write", NS: g.Target.NS, ID: bsonraw.IDText(g.ID), At: g.at, Reason: why.text, Index: why.dup.Index(), Doc: bsonraw.RawValue(g.ID)}
 	if len(g.Steps) > 0 {
 		c.Since = g.Steps[0].First()
 	}
 	if other := r.holderID(ctx, g, why); other.Type != 0 {
-		c.Other = write.IDString(idOf(other))
+		c.Other = bsonraw.IDText(bsonraw.FromRaw(other))
 		c.Reason = fmt.Sprintf("the document with _id %s on the target holds its key: %s", c.Other, why.text)
 	}
 	hint := hintForeign
 	switch {
 	case why.cause == deadletter.CauseRefused:
-		hint = hintRefused
+		hint = docwrite.HintRefused
 	case g.Target.Capped:
 		hint = "nothing can be removed from a capped collection to make room: stop the other writer, or go on with --on-conflict skip"
 	}
 	return mongo.WithHint(c, hint)
-}
-
-func rawID(id bsoncore.Value) bson.RawValue {
-	return bson.RawValue{Type: bson.Type(id.Type), Value: id.Data}
-}
-
-func idOf(v bson.RawValue) bsoncore.Value {
-	return bsoncore.Value{Type: bsoncore.Type(v.Type), Data: v.Value}
 }

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
@@ -29,7 +29,7 @@ type Policy struct {
 // undecided what they would tell.
 type Source struct {
 	// Reread reads a document from the source, in a state at or after a position.
-	Reread func(ctx context.Context, from Origin, id bsoncore.Value, at mongo.OpTime) (Reread, error)
+	Reread func(ctx context.Context, from Origin, id bsonraw.ID, at mongo.OpTime) (Reread, error)
 	// Has tells which documents of a collection, by their _ids, the source has at a
 	// position or later.
 	Has func(ctx context.Context, from Origin, ids []bson.RawValue, at mongo.OpTime) ([]bool, error)
@@ -80,7 +80,7 @@ func (r *Resolver) lenient() bool {
 }
 
 // Disputed reports a document whose case is not closed.
-func (r *Resolver) Disputed(ns string, id bsoncore.Value) bool { return r.o.Letters.Disputed(ns, id) }
+func (r *Resolver) Disputed(ns string, id bsonraw.ID) bool { return r.o.Letters.Disputed(ns, id) }
 
 // Due says that cases wait which can be decided at a barrier, or skipped documents
 // to be looked for.

@@ -8,8 +8,8 @@ import (
 	"sync"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
@@ -28,7 +28,7 @@ type Place struct {
 }
 
 // Key is what Key tells of the document.
-func (p Place) Key() string { return Key(p.NS, idOf(p.ID)) }
+func (p Place) Key() string { return Key(p.NS, bsonraw.FromRaw(p.ID)) }
 
 func (p Place) origin() Origin { return Origin{Target: p.NS, Source: p.Source, UUID: p.UUID} }
 
@@ -74,7 +74,7 @@ func (s *skipped) put(p Place) {
 	s.version++
 }
 
-func (s *skipped) has(ns string, id bsoncore.Value) bool {
+func (s *skipped) has(ns string, id bsonraw.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.byKey) == 0 {
@@ -162,7 +162,7 @@ func (r *Resolver) skip(t *fold.Target, o *fold.Op) {
 	if r.o.Source.Has == nil {
 		return // nobody could tell
 	}
-	id := bson.RawValue{Type: bson.Type(o.ID.Type), Value: bytes.Clone(o.ID.Data)}
+	id := bsonraw.RawValue(bsonraw.ID{Type: o.ID.Type, Data: bytes.Clone(o.ID.Data)})
 	r.skipped.add(Place{NS: t.NS, ID: id, At: o.At, Source: t.Source, UUID: t.UUID})
 }
 
@@ -187,7 +187,7 @@ func (r *round) thinOut(ctx context.Context) error {
 	list, _ := r.skipped.list()
 	byNS := map[collection][]Place{}
 	for _, p := range list {
-		if r.Disputed(p.NS, idOf(p.ID)) {
+		if r.Disputed(p.NS, bsonraw.FromRaw(p.ID)) {
 			r.skipped.remove(p) // its letter knows its state
 			continue
 		}
@@ -209,9 +209,9 @@ func (r *round) thinOut(ctx context.Context) error {
 
 // explain forgets those of some skipped documents that are explained.
 func (r *round) explain(ctx context.Context, t *fold.Target, places []Place) error {
-	of := make([]bsoncore.Value, len(places))
+	of := make([]bsonraw.ID, len(places))
 	for i, p := range places {
-		of[i] = idOf(p.ID)
+		of[i] = bsonraw.FromRaw(p.ID)
 	}
 	var missing []Place
 	var ids []bson.RawValue
@@ -253,7 +253,7 @@ func (r *Resolver) MakeRoom(ctx context.Context, b Barrier) error {
 		return nil
 	}
 	list, _ := r.skipped.list()
-	return conflict(list[0].NS, &fold.Op{Kind: fold.Update, ID: idOf(list[0].ID), At: list[0].At},
+	return conflict(list[0].NS, &fold.Op{Kind: fold.Update, ID: bsonraw.FromRaw(list[0].ID), At: list[0].At},
 		fmt.Sprintf("%d documents that the source has are missing on the target", len(list)))
 }
 
@@ -277,7 +277,7 @@ func (r *Resolver) ResolveSkipped(ctx context.Context, b Barrier) error {
 			return err
 		}
 		t.Source, t.UUID = p.Source, p.UUID
-		lost := fold.NewMissing(idOf(p.ID), p.At)
+		lost := fold.NewMissing(bsonraw.FromRaw(p.ID), p.At)
 		d := &Document{Target: t, Hash: t.Hash(nil, lost.ID), ID: lost.ID, Steps: []fold.Op{lost}, refused: &refusal{cause: deadletter.CauseMissing, text: textMissing}}
 		if !r.o.RereadUntil.Before(p.At) && r.o.Letters != nil && r.o.Source.Reread != nil {
 			if err := r.readAgain(ctx, &goal{Document: d, at: p.At}); err != nil {
@@ -301,7 +301,7 @@ func (r *Resolver) readAgain(ctx context.Context, g *goal) error {
 	if err != nil || now.Doc == nil { // its deletion, or the drop of its collection, follows
 		return err
 	}
-	r.o.Log.Warn("a document that the source has was not on the target; it is read again", "ns", g.Target.NS, "_id", write.IDString(g.ID), "position", g.at)
+	r.o.Log.Warn("a document that the source has was not on the target; it is read again", "ns", g.Target.NS, "_id", bsonraw.IDText(g.ID), "position", g.at)
 	return r.o.Letters.Write(ctx, deadletter.Letter{NS: g.Target.NS, State: deadletter.Undecided, Cause: deadletter.CauseMissing, DocID: g.ID, Doc: now.Doc,
 		At: now.From, Until: now.Until, Reason: textMissing})
 }

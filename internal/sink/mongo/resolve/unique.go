@@ -7,11 +7,10 @@ import (
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
-	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
@@ -32,10 +31,10 @@ func (r *Resolver) Untangle(ctx context.Context, b Barrier, dup Clash) error {
 	docs := dup.Docs
 	c := &ConflictError{Op: "build unique index " + dup.Index, NS: dup.NS, Index: dup.Index, At: b.Applied, Reason: dup.Reason}
 	if len(docs) > 0 {
-		c.ID = write.IDString(docID(docs[0]))
+		c.ID = bsonraw.IDText(bsonraw.IDOf(docs[0]))
 		var others []string
 		for _, d := range docs[1:] {
-			others = append(others, write.IDString(docID(d)))
+			others = append(others, bsonraw.IDText(bsonraw.IDOf(d)))
 		}
 		c.Other = strings.Join(others, ", ")
 		c.Reason = fmt.Sprintf("_id %s on the target has the same key: %s", c.Other, dup.Reason)
@@ -62,7 +61,7 @@ func (r *Resolver) Untangle(ctx context.Context, b Barrier, dup Clash) error {
 		if len(ours) > 0 {
 			kept = ours[0]
 		}
-		return round.takeOff(ctx, &goal{Document: &Document{Target: t, ID: docID(kept)}, at: c.At}, theirs)
+		return round.takeOff(ctx, &goal{Document: &Document{Target: t, ID: bsonraw.IDOf(kept)}, at: c.At}, theirs)
 	}
 	return round.withdraw(ctx, t, ours[0], theirs[0], c)
 }
@@ -83,7 +82,7 @@ func (u *UndecidedError) Unwrap() error { return u.Err }
 func (r *Resolver) separate(ctx context.Context, g *goal, docs []bson.Raw) (ours, theirs []bson.Raw, err error) {
 	var same, other []bson.Raw
 	for _, d := range docs {
-		now, err := r.askSource(ctx, g, docID(d))
+		now, err := r.askSource(ctx, g, bsonraw.IDOf(d))
 		switch {
 		case err != nil:
 			return nil, nil, err
@@ -113,7 +112,7 @@ func (r *round) takeOff(ctx context.Context, g *goal, theirs []bson.Raw) error {
 	err = r.w.Transaction(ctx, func(ctx context.Context) error {
 		letters = letters[:0]
 		for _, d := range theirs {
-			l, err := r.remove(ctx, g, docID(d))
+			l, err := r.remove(ctx, g, bsonraw.IDOf(d))
 			if err != nil {
 				return err
 			}
@@ -131,7 +130,7 @@ func (r *round) takeOff(ctx context.Context, g *goal, theirs []bson.Raw) error {
 // withdraw takes our document off the target, where another one keeps its
 // place.
 func (r *round) withdraw(ctx context.Context, t *fold.Target, ours, theirs bson.Raw, c *ConflictError) error {
-	g := &goal{Document: &Document{Target: t, ID: docID(ours)}, at: c.At}
+	g := &goal{Document: &Document{Target: t, ID: bsonraw.IDOf(ours)}, at: c.At}
 	letters := []deadletter.Letter{{NS: t.NS, State: deadletter.Open, Cause: deadletter.CauseKey, DocID: g.ID, Doc: ours, At: c.At,
 		Reason: c.Reason, Code: mongo.CodeDuplicateKey, Index: c.Index, Other: theirs.Lookup("_id")}}
 	err := r.w.Transaction(ctx, func(ctx context.Context) error {
@@ -144,9 +143,7 @@ func (r *round) withdraw(ctx context.Context, t *fold.Target, ours, theirs bson.
 		return err
 	}
 	r.noted(g, letters)
-	r.o.Log.Warn("a document has no place beside another one under a unique index; it is kept as a dead letter", "ns", t.NS, "_id", write.IDString(g.ID),
+	r.o.Log.Warn("a document has no place beside another one under a unique index; it is kept as a dead letter", "ns", t.NS, "_id", bsonraw.IDText(g.ID),
 		"index", c.Index, "in", mongo.StateDB+"."+deadletter.Collection)
 	return nil
 }
-
-func docID(doc bson.Raw) bsoncore.Value { return idOf(doc.Lookup("_id")) }

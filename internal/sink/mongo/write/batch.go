@@ -3,10 +3,10 @@ package write
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/wire"
@@ -31,11 +31,6 @@ type Result struct {
 	Outcome Outcome
 	Reply   wire.WriteError
 }
-
-// codeIllegalOperation is a 5.0 server's answer to a delete from a capped
-// collection. A 5.0 source logs what rolls off as deletes; the target, with the
-// same order and limits, lets the same documents go by itself.
-const codeIllegalOperation = 20
 
 // Write sends a batch in which each document occurs once: deletes first, so
 // that they free unique keys, then updates, then inserts. The results are those
@@ -138,23 +133,17 @@ func fitting(list []statement, most, bytes int) (n, size int) {
 	return n, size
 }
 
-// refuses reports an error that is about the document, and not about the server
-// or the command.
-func refuses(e wire.WriteError) bool {
-	return e.Code == mongo.CodeDuplicateKey || mongo.RefusesDocument(e.Code)
-}
-
 // outcome is what a server's error means for an operation. One that says nothing
 // about the document is an error.
 func outcome(what string, t *fold.Target, o *fold.Op, e wire.WriteError) (Result, error) {
 	r := Result{Op: o, Outcome: Refused, Reply: e}
-	switch {
-	case what == "insert" && e.OnIDIndex():
+	switch m := docwrite.Of(e); {
+	case what == "insert" && m == docwrite.DuplicateID:
 		r.Outcome = Taken
-	case e.Code == mongo.CodeDuplicateKey:
+	case m == docwrite.DuplicateID || m == docwrite.DuplicateKey:
 		r.Outcome = Duplicate
-	case !refuses(e):
-		return r, opError(what, t.NS, o.ID, o.At, serverError(e))
+	case !m.OfDocument():
+		return r, o.Fail(what, t.NS, e)
 	}
 	return r, nil
 }
@@ -190,8 +179,9 @@ func (w *Writer) deletes(ctx context.Context, t *fold.Target) error {
 		return err
 	}
 	for _, e := range res.Errors {
-		if o := list[e.Index].op; !t.Capped || e.Code != codeIllegalOperation {
-			return opError("delete", t.NS, o.ID, o.At, serverError(e))
+		// What rolls off the source rolls off here by itself.
+		if !t.Capped || docwrite.Of(e) != docwrite.NoDelete {
+			return list[e.Index].op.Fail("delete", t.NS, e)
 		}
 	}
 	w.stats.Missing.Add(int64(len(w.plan.deletes)) - res.N)
@@ -211,7 +201,7 @@ func (w *Writer) updates(ctx context.Context, t *fold.Target, list []statement) 
 	var again []statement
 	for _, e := range res.Errors {
 		o := list[e.Index].op
-		if o.Kind == fold.Update && misfit(e) {
+		if o.Kind == fold.Update && docwrite.Of(e) == docwrite.Misfit {
 			again = append(again, statement{op: o})
 			continue
 		}
@@ -315,22 +305,21 @@ func (w *Writer) Reinsert(ctx context.Context, t *fold.Target, o *fold.Op) ([]Re
 		return nil, err
 	}
 	for _, e := range res.Errors {
-		return nil, opError("delete", t.NS, o.ID, o.At, serverError(e))
+		return nil, o.Fail("delete", t.NS, e)
 	}
 	_, results, err := w.InsertOrdered(ctx, t, []*fold.Op{o})
 	return results, err
 }
 
-// sendInserts is send for inserts. A 6.0 server stumbles over naming an _id of
-// a clustered collection that it has already, if that is NaN, infinite or very
-// large or small: such an error becomes that of a duplicate.
+// sendInserts is send for inserts. An error that may be that of a duplicate _id
+// becomes one when the target has the _id.
 func (w *Writer) sendInserts(ctx context.Context, t *fold.Target, list []statement, ordered bool) (wire.WriteResult, error) {
 	res, err := w.send(ctx, "insert", t, list, ordered)
 	if err != nil {
 		return res, err
 	}
 	for i, e := range res.Errors {
-		if !strings.HasPrefix(e.Message, "KeyString format error") {
+		if !docwrite.Unclear(e) {
 			continue
 		}
 		doc, err := w.ReadOne(ctx, t, list[e.Index].op.ID)
@@ -338,7 +327,7 @@ func (w *Writer) sendInserts(ctx context.Context, t *fold.Target, list []stateme
 			return res, err
 		}
 		if doc != nil {
-			res.Errors[i] = duplicateID(e)
+			res.Errors[i] = docwrite.AsDuplicateID(e)
 		}
 	}
 	return res, nil

@@ -65,7 +65,7 @@ func (w *Writer) rewritten(t *fold.Target, o *fold.Op, doc bson.Raw) (*fold.Op, 
 	out, skipped, err := delta.Apply(nil, doc, o.Delta)
 	switch {
 	case err != nil:
-		return nil, 0, opError("update", t.NS, o.ID, o.At, err)
+		return nil, 0, o.Fail("update", t.NS, err)
 	case skipped > 0 && !o.Overlap:
 		return nil, Misfit, nil
 	}
@@ -136,7 +136,7 @@ func (w *Writer) read(ctx context.Context, t *fold.Target, ops []*fold.Op, field
 func (w *Writer) readGroup(ctx context.Context, t *fold.Target, ops []*fold.Op, left map[string]*fold.Op, fields bson.D, each func([]*fold.Op, []bson.Raw) error) error {
 	ids := bson.A{}
 	for _, o := range ops {
-		ids = append(ids, bson.RawValue{Type: bson.Type(o.ID.Type), Value: o.ID.Data})
+		ids = append(ids, bsonraw.RawValue(o.ID))
 	}
 	cur, err := w.open(ctx, t, bson.D{
 		{Key: "find", Value: t.Coll},

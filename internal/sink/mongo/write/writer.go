@@ -172,7 +172,7 @@ func (w *Writer) roundTrip(ctx context.Context, name, ns string) (res wire.Write
 	})
 	if err == nil {
 		res = wire.ParseWriteResult(reply)
-		err = mongo.WriteInterrupted(res)
+		err = mongo.Interrupted(res)
 	}
 	if err == nil && w.o.SameTerm != nil {
 		err = w.o.SameTerm(res.Term) // before anything is concluded from the answer
@@ -215,9 +215,11 @@ func (w *Writer) observeTerm(ctx context.Context) error {
 	return nil
 }
 
-// answered reports an error that the server has told, over a connection that
-// still works.
+// answered reports an error that the server has told, or that millrace has drawn
+// from its answer, over a connection that still works.
 func answered(err error) bool {
+	var own *mongo.Retryable
+	var we wire.WriteError
 	var ce driver.CommandError
-	return errors.As(err, &ce) && !ce.HasErrorLabel("NetworkError")
+	return errors.As(err, &own) || errors.As(err, &we) || errors.As(err, &ce) && !ce.HasErrorLabel("NetworkError")
 }

@@ -1,4 +1,4 @@
-package deadletter
+package docwrite
 
 import (
 	"bytes"
@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -51,7 +52,7 @@ func (d Duplicate) Index() string {
 // under a collation a server does not tell the key in readable form; with a
 // collation and without doc, none are found. spec is the index's specification
 // where the target does not have the index yet, else nil.
-func Holders(ctx context.Context, c *mongo.Cluster, ns string, d Duplicate, spec bson.Raw, doc []byte, except *bsoncore.Value, limit int64) ([]bson.Raw, error) {
+func Holders(ctx context.Context, c *mongo.Cluster, ns string, d Duplicate, spec bson.Raw, doc []byte, except *bsonraw.ID, limit int64) ([]bson.Raw, error) {
 	if len(d.Pattern) == 0 || len(d.Value) == 0 {
 		return nil, nil
 	}
@@ -76,7 +77,7 @@ func Holders(ctx context.Context, c *mongo.Cluster, ns string, d Duplicate, spec
 		and = append(and, anyExists(d.Pattern))
 	}
 	if except != nil {
-		and = append(and, bson.D{{Key: "_id", Value: bson.D{{Key: "$ne", Value: bson.RawValue{Type: bson.Type(except.Type), Value: except.Data}}}}})
+		and = append(and, bson.D{{Key: "_id", Value: bson.D{{Key: "$ne", Value: bsonraw.RawValue(*except)}}}})
 	}
 	db, name := mongo.SplitNS(ns)
 	find := bson.D{{Key: "find", Value: name}, {Key: "filter", Value: bson.D{{Key: "$and", Value: and}}}, {Key: "limit", Value: limit}}

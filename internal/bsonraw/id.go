@@ -1,0 +1,50 @@
+package bsonraw
+
+import (
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+)
+
+// ID is an _id, or another value, as a document has it: its type and a view of its
+// bytes. It is what millrace hands around; the zero ID is a missing one. Which
+// ids are the same document is delta's to say (AppendKey).
+type ID = bsoncore.Value
+
+// IDOf is a document's _id, the zero ID when it has none.
+func IDOf(doc []byte) ID {
+	if len(doc) > 9 && string(doc[5:9]) == "_id\x00" { // servers store _id first
+		if n, ok := ValueSize(bson.Type(doc[4]), doc[9:]); ok {
+			return ID{Type: bsoncore.Type(doc[4]), Data: doc[9 : 9+n : 9+n]}
+		}
+	}
+	return Value(doc, "_id")
+}
+
+// Value is the first field of a name at the top level; the zero ID when there is
+// none.
+func Value(doc []byte, name string) ID {
+	e, _ := Field(doc, name)
+	return e.ID()
+}
+
+// ID is the element's value.
+func (e Element) ID() ID { return ID{Type: bsoncore.Type(e.Type), Data: e.Value} }
+
+// FromRaw is the driver's value as an ID.
+func FromRaw(v bson.RawValue) ID { return ID{Type: bsoncore.Type(v.Type), Data: v.Value} }
+
+// RawValue is an ID as the driver encodes it.
+func RawValue(id ID) bson.RawValue { return bson.RawValue{Type: bson.Type(id.Type), Value: id.Data} }
+
+// IDText shows an ID as extended JSON in logs, errors and letters, cut to a
+// readable length.
+func IDText(id ID) string {
+	const enough = 200
+	s := id.String()
+	if len(s) > enough {
+		s = strings.ToValidUTF8(s[:enough], "") + "…"
+	}
+	return s
+}

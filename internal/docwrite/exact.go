@@ -1,0 +1,126 @@
+package docwrite
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+)
+
+// Special says which special fields a document has: top-level fields that a
+// plain write does not store as they are (observed on 4.4 to 6.0).
+type Special struct {
+	// ZeroTimestamp: insert and replacement put the present time into it.
+	ZeroTimestamp bool
+	// Dollar: a replacement takes a name that begins with a dollar for an operator.
+	Dollar bool
+}
+
+// Plain reports a document without special fields: any write stores it.
+func (s Special) Plain() bool { return !s.ZeroTimestamp && !s.Dollar }
+
+var errMalformed = errors.New("malformed document: a field overruns it")
+
+// Inspect walks a document's top level. It also guards the target from
+// malformed documents.
+func Inspect(doc []byte) (s Special, err error) {
+	rest, ok := bsonraw.Body(doc)
+	for ok && len(rest) > 0 {
+		var e bsonraw.Element
+		if e, rest, ok = bsonraw.Next(rest); !ok {
+			break
+		}
+		if e.Type == bson.TypeTimestamp && binary.LittleEndian.Uint64(e.Value) == 0 && string(e.Name) != "_id" {
+			s.ZeroTimestamp = true
+		}
+		if len(e.Name) > 0 && e.Name[0] == '$' {
+			s.Dollar = true
+		}
+	}
+	if !ok {
+		return s, errMalformed
+	}
+	return s, nil
+}
+
+// AppendInsert appends a statement of the update command that inserts a document
+// as it is: {q: {_id: {$eq: id}, $nor: [{}]}, u: [{$replaceWith: {$literal:
+// doc}}], upsert: true}. A pipeline leaves zero timestamps and dollars alone.
+// $nor makes it match nothing: it inserts or meets a duplicate. On a document
+// that exists, $replaceWith with a field name twice brings down a 6.0 server.
+func AppendInsert(dst, doc []byte) []byte {
+	i, dst := bsoncore.AppendDocumentStart(dst)
+	q, dst := bsoncore.AppendDocumentElementStart(dst, "q")
+	dst = appendID(dst, doc)
+	nor, dst := bsoncore.AppendArrayElementStart(dst, "$nor")
+	dst = bsoncore.AppendDocumentElement(dst, "0", bsoncore.NewDocumentBuilder().Build())
+	dst, _ = bsoncore.AppendArrayEnd(dst, nor)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, q)
+	u, dst := bsoncore.AppendArrayElementStart(dst, "u")
+	stage, dst := bsoncore.AppendDocumentElementStart(dst, "0")
+	repl, dst := bsoncore.AppendDocumentElementStart(dst, "$replaceWith")
+	dst = bsoncore.AppendDocumentElement(dst, "$literal", doc)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, repl)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, stage)
+	dst, _ = bsoncore.AppendArrayEnd(dst, u)
+	return endUpsert(dst, i)
+}
+
+// AppendReplacement appends {q: {_id: {$eq: id}}, u: doc, upsert: true}, for a
+// document without special fields.
+func AppendReplacement(dst, doc []byte) []byte {
+	i, dst := bsoncore.AppendDocumentStart(dst)
+	q, dst := bsoncore.AppendDocumentElementStart(dst, "q")
+	dst, _ = bsoncore.AppendDocumentEnd(appendID(dst, doc), q)
+	dst = bsoncore.AppendDocumentElement(dst, "u", doc)
+	return endUpsert(dst, i)
+}
+
+func endUpsert(dst []byte, i int32) []byte {
+	dst = bsoncore.AppendBooleanElement(dst, "upsert", true)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
+	return dst
+}
+
+// appendID appends _id: {$eq: id}, for a server takes an _id that is an object
+// with a dollar for an operator.
+func appendID(dst, doc []byte) []byte {
+	i, dst := bsoncore.AppendDocumentElementStart(dst, "_id")
+	dst = bsoncore.AppendValueElement(dst, "$eq", bsonraw.IDOf(doc))
+	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
+	return dst
+}
+
+// Delete is a command that deletes the document with an _id, or with one that is
+// equal to it under the collection's collation.
+func Delete(coll string, id bsonraw.ID) bson.D {
+	return bson.D{{Key: "delete", Value: coll}, {Key: "deletes", Value: bson.A{bson.D{
+		{Key: "q", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: bsonraw.RawValue(id)}}}}}, {Key: "limit", Value: 1}}}}}
+}
+
+// Insert is a command that inserts a document as it is, whatever the target's
+// validator says. What exists has to be deleted before: after Delete, in one
+// transaction where a crash in between would show, it replaces documents that no
+// replacement can write.
+func Insert(coll string, doc []byte) bson.D {
+	cmd := bson.D{{Key: "insert", Value: coll}, {Key: "documents", Value: bson.A{bson.Raw(doc)}}}
+	if s, _ := Inspect(doc); s.ZeroTimestamp {
+		cmd = bson.D{{Key: "update", Value: coll}, {Key: "updates", Value: bson.A{bson.Raw(AppendInsert(nil, doc))}}}
+	}
+	return append(cmd, bson.E{Key: "bypassDocumentValidation", Value: true})
+}
+
+// Run runs a write command on a database, in the transaction of ctx if there is
+// one. What the server says of a document is a wire.WriteError.
+func Run(ctx context.Context, db *driver.Database, cmd bson.D) error {
+	err := db.RunCommand(ctx, cmd).Err()
+	if e, ok := Answer(err); ok && Of(e).OfDocument() {
+		return e
+	}
+	return err
+}
