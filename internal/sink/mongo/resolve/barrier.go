@@ -109,19 +109,21 @@ func (r *round) attempt(ctx context.Context, docs []*Document) (left []*Document
 		for i, d := range group {
 			ids[i] = d.ID
 		}
-		var todo []*goal
-		err = r.w.Read(ctx, docs[0].Target, ids, bson.D{}, func(i int, doc bson.Raw) error {
-			g, err := r.consider(ctx, group[i], doc)
-			if g != nil {
-				todo = append(todo, g)
+		err = r.w.Read(ctx, docs[0].Target, ids, bson.D{}, func(some []int, docs []bson.Raw) error {
+			var todo []*goal
+			for i, doc := range docs {
+				g, err := r.consider(ctx, group[some[i]], doc)
+				if err != nil {
+					return err
+				}
+				if g != nil {
+					todo = append(todo, g)
+				}
 			}
-			return err
-		}, func() error {
 			again, err := r.pass(ctx, todo)
 			for _, g := range again {
 				left = append(left, g.Document)
 			}
-			todo = nil
 			return err
 		})
 		docs = docs[n:]

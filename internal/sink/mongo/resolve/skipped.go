@@ -215,14 +215,16 @@ func (r *round) explain(ctx context.Context, t *fold.Target, places []Place) err
 	}
 	var missing []Place
 	var ids []bson.RawValue
-	err := r.w.Read(ctx, t, of, write.OnlyIDs(), func(i int, doc bson.Raw) error {
-		if doc != nil {
-			r.skipped.remove(places[i])
-		} else {
-			missing, ids = append(missing, places[i]), append(ids, places[i].ID)
+	err := r.w.Read(ctx, t, of, write.OnlyIDs(), func(some []int, docs []bson.Raw) error {
+		for i, doc := range docs {
+			if p := places[some[i]]; doc != nil {
+				r.skipped.remove(p)
+			} else {
+				missing, ids = append(missing, p), append(ids, p.ID)
+			}
 		}
 		return nil
-	}, nil)
+	})
 	if err != nil || len(missing) == 0 {
 		return err
 	}

@@ -3,6 +3,7 @@ package write
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -230,16 +231,11 @@ func (w *Writer) updates(ctx context.Context, t *fold.Target, list []statement) 
 
 // missing finds the updates that matched no document.
 func (w *Writer) missing(ctx context.Context, t *fold.Target, list []statement) (results []Result, err error) {
-	var ops []*fold.Op
-	for _, s := range list {
-		if s.op.Kind != fold.Put {
-			ops = append(ops, s.op)
-		}
-	}
-	err = w.read(ctx, t, ops, OnlyIDs(), func(some []*fold.Op, docs []bson.Raw) error {
-		for i, o := range some {
-			if docs[i] == nil {
-				results = append(results, Result{Op: o, Outcome: Missing})
+	list = slices.DeleteFunc(slices.Clone(list), func(s statement) bool { return s.op.Kind == fold.Put })
+	err = w.Read(ctx, t, ids(list), OnlyIDs(), func(some []int, docs []bson.Raw) error {
+		for i, doc := range docs {
+			if doc == nil {
+				results = append(results, Result{Op: list[some[i]].op, Outcome: Missing})
 			}
 		}
 		return nil

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
@@ -27,14 +26,11 @@ const (
 // result written back, as many at once as the server puts into one reply. Nobody
 // else may write the document meanwhile.
 func (w *Writer) rewrite(ctx context.Context, t *fold.Target, list []statement) (results []Result, err error) {
-	ops := make([]*fold.Op, len(list))
-	for i, s := range list {
-		ops[i] = s.op
-	}
-	err = w.read(ctx, t, ops, bson.D{}, func(some []*fold.Op, docs []bson.Raw) error {
+	err = w.Read(ctx, t, ids(list), bson.D{}, func(some []int, docs []bson.Raw) error {
 		var puts []*fold.Op
-		for i, o := range some {
-			put, why, err := w.rewritten(t, o, docs[i])
+		for i, doc := range docs {
+			o := list[some[i]].op
+			put, why, err := w.rewritten(t, o, doc)
 			switch {
 			case err != nil:
 				return err
@@ -50,6 +46,14 @@ func (w *Writer) rewrite(ctx context.Context, t *fold.Target, list []statement) 
 		return err
 	})
 	return results, err
+}
+
+func ids(list []statement) []bsonraw.ID {
+	out := make([]bsonraw.ID, len(list))
+	for i, s := range list {
+		out[i] = s.op.ID
+	}
+	return out
 }
 
 // rewritten is what makes of a document what the update makes of it. A path that
@@ -77,73 +81,48 @@ func (w *Writer) rewritten(t *fold.Target, o *fold.Op, doc bson.Raw) (*fold.Op, 
 func OnlyIDs() bson.D { return bson.D{{Key: "_id", Value: 1}} }
 
 // ReadOne reads a document from the primary, nil when there is none.
-func (w *Writer) ReadOne(ctx context.Context, t *fold.Target, id bsoncore.Value) (doc bson.Raw, err error) {
-	err = w.Read(ctx, t, []bsoncore.Value{id}, bson.D{}, func(_ int, found bson.Raw) error {
-		doc = found
+func (w *Writer) ReadOne(ctx context.Context, t *fold.Target, id bsonraw.ID) (doc bson.Raw, err error) {
+	err = w.Read(ctx, t, []bsonraw.ID{id}, bson.D{}, func(_ []int, docs []bson.Raw) error {
+		doc = docs[0]
 		return nil
-	}, nil)
+	})
 	return doc, err
 }
 
-// Read hands the documents of the _ids to each, by their places in ids: those that
-// the primary has in the order of its replies, then those that it has not, which
-// are nil. After those of one reply it calls done, if that is set; each and done
-// may write them.
-func (w *Writer) Read(ctx context.Context, t *fold.Target, ids []bsoncore.Value, fields bson.D, each func(i int, doc bson.Raw) error, done func() error) error {
-	ops, at := make([]*fold.Op, len(ids)), make(map[*fold.Op]int, len(ids))
-	for i, id := range ids {
-		ops[i] = &fold.Op{ID: id}
-		at[ops[i]] = i
-	}
-	return w.read(ctx, t, ops, fields, func(some []*fold.Op, docs []bson.Raw) error {
-		for i, o := range some {
-			if err := each(at[o], docs[i]); err != nil {
-				return err
-			}
-		}
-		if done == nil {
-			return nil
-		}
-		return done()
-	})
-}
-
-// read hands the operations' documents to each, some at a time: those that the
-// primary has in the order of its replies, then those that it has not, which
-// are nil. each may write them.
-func (w *Writer) read(ctx context.Context, t *fold.Target, ops []*fold.Op, fields bson.D, each func(some []*fold.Op, docs []bson.Raw) error) error {
-	for len(ops) > 0 {
-		n, size, left := 0, 0, map[string]*fold.Op{}
-		for _, o := range ops[:min(readDocs, len(ops))] {
-			key := string(delta.AppendKey(nil, o.ID))
-			if n > 0 && (size+len(o.ID.Data) > readBytes || left[key] != nil) {
+// Read hands documents to each, some at a time, with their places in ids: those
+// that the primary has in the order of its replies, then those that it has not,
+// which are nil. each may write them.
+func (w *Writer) Read(ctx context.Context, t *fold.Target, ids []bsonraw.ID, fields bson.D, each func(some []int, docs []bson.Raw) error) error {
+	for from := 0; from < len(ids); {
+		n, size, left, in := 0, 0, map[string]int{}, bson.A{}
+		for _, id := range ids[from:min(from+readDocs, len(ids))] {
+			key := string(delta.AppendKey(nil, id))
+			if _, twice := left[key]; n > 0 && (size+len(id.Data) > readBytes || twice) {
 				break
 			}
-			size += len(o.ID.Data)
-			left[key] = o
+			size += len(id.Data)
+			left[key] = from + n
+			in = append(in, bsonraw.RawValue(id))
 			n++
 		}
-		if err := w.readGroup(ctx, t, ops[:n], left, fields, each); err != nil {
+		find := bson.D{
+			{Key: "find", Value: t.Coll},
+			{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: in}}}}},
+			{Key: "projection", Value: fields},
+			{Key: "batchSize", Value: n + 1}, // else the first reply holds 101
+		}
+		if err := w.readGroup(ctx, t, find, left, each); err != nil {
 			return err
 		}
-		ops = ops[n:]
+		from += n
 	}
 	return nil
 }
 
-// readGroup is read for operations on different documents, of which left are
-// not read yet.
-func (w *Writer) readGroup(ctx context.Context, t *fold.Target, ops []*fold.Op, left map[string]*fold.Op, fields bson.D, each func([]*fold.Op, []bson.Raw) error) error {
-	ids := bson.A{}
-	for _, o := range ops {
-		ids = append(ids, bsonraw.RawValue(o.ID))
-	}
-	cur, err := w.open(ctx, t, bson.D{
-		{Key: "find", Value: t.Coll},
-		{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}},
-		{Key: "projection", Value: fields},
-		{Key: "batchSize", Value: len(ids) + 1}, // else the first reply holds 101
-	})
+// readGroup is Read for one question, of which left are the places of the
+// documents that are not read yet.
+func (w *Writer) readGroup(ctx context.Context, t *fold.Target, find bson.D, left map[string]int, each func([]int, []bson.Raw) error) error {
+	cur, err := w.open(ctx, t, find)
 	if err != nil {
 		return err
 	}
@@ -167,21 +146,21 @@ func (w *Writer) readGroup(ctx context.Context, t *fold.Target, ops []*fold.Op, 
 	if len(left) == 0 {
 		return nil
 	}
-	missing := slices.Collect(maps.Values(left))
+	missing := slices.Sorted(maps.Values(left))
 	return each(missing, make([]bson.Raw, len(missing)))
 }
 
 // among takes a reply's documents from those left to be read.
-func among(left map[string]*fold.Op, b *wire.Batch, t *fold.Target) (some []*fold.Op, docs []bson.Raw, err error) {
+func among(left map[string]int, b *wire.Batch, t *fold.Target) (some []int, docs []bson.Raw, err error) {
 	err = b.Each(func(doc []byte) error {
-		id, ok := bsonraw.Field(doc, "_id")
-		if !ok {
+		id := bsonraw.IDOf(doc)
+		if id.Type == 0 {
 			return fmt.Errorf("a document of %s is malformed or has no _id", t.NS)
 		}
-		key := string(delta.AppendKey(nil, bsoncore.Value{Type: bsoncore.Type(id.Type), Data: id.Value}))
-		if o := left[key]; o != nil {
+		key := string(delta.AppendKey(nil, id))
+		if i, ok := left[key]; ok {
 			delete(left, key)
-			some, docs = append(some, o), append(docs, doc)
+			some, docs = append(some, i), append(docs, doc)
 		}
 		return nil
 	})
