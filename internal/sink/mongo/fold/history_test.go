@@ -161,7 +161,7 @@ func (s *source) send(b *Batch, there naive) {
 // TestHistories: what is folded into a batch does, in any order, what the events
 // do one after the other.
 func TestHistories(t *testing.T) {
-	for round := range uint64(30) {
+	for round := range uint64(8) {
 		seed := uint64(time.Now().UnixNano()) + round
 		s, there, b := newSource(t, seed), naive{}, NewBatch()
 		events, folds := 2000, 0
@@ -199,7 +199,7 @@ func TestHistories(t *testing.T) {
 // TestCoalescedHistories: the same where updates are kept back over batches, whose
 // events' memory is gone by then.
 func TestCoalescedHistories(t *testing.T) {
-	for round := range uint64(30) {
+	for round := range uint64(8) {
 		seed := uint64(time.Now().UnixNano()) + round
 		s, there, b, k := newSource(t, seed), naive{}, NewBatch(), NewCoalesced(20_000)
 		now, joined := time.Unix(0, 0), 0
