@@ -119,7 +119,7 @@ precheck failed and nothing was written.`),
 	root.SetErr(a.stderr)
 	root.AddCommand(
 		a.syncCommand(), a.statusCommand(), a.pauseCommand(), a.resumeCommand(), a.throttleCommand(), a.finalizeCommand(),
-		a.verifyCommand(), a.seedCommand(), a.topologyCommand(), a.ycsbCommand(), a.benchCommand(), newLabCommand(), a.versionCommand(), a.docsCommand(),
+		a.verifyCommand(), a.seedCommand(), a.topologyCommand(), a.ycsbCommand(), a.benchCommand(), newLabCommand(), a.debugCommand(), a.versionCommand(), a.docsCommand(),
 	)
 	root.InitDefaultCompletionCmd()
 	failWithCode(root)

@@ -122,6 +122,7 @@ func TestOnRealServers(t *testing.T) {
 	source, target := lab.ForTest(t, lab.Options{}).URI(), lab.ForTest(t, lab.Options{}).URI()
 	t.Run("existing target", func(t *testing.T) { existingTarget(t, newProgram(t, source, target)) })
 	t.Run("cut-over", func(t *testing.T) { planToCutOver(t, newProgram(t, source, target)) })
+	t.Run("debug", func(t *testing.T) { looks(t, newProgram(t, source, target)) })
 }
 
 // planToCutOver is the whole way of an operator.

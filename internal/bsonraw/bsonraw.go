@@ -22,29 +22,29 @@ func Body(doc []byte) ([]byte, bool) {
 
 // Element is one field of a document: views into the document's bytes.
 type Element struct {
-	Type        bson.Type
-	Name, Value []byte
+	Type  bson.Type
+	Name  []byte // without its terminator
+	Value []byte
+	Raw   []byte // all of it: type, name, terminator and value
 }
 
 // Next cuts the first element off a Body; false when it is malformed or there is
 // none.
 func Next(b []byte) (e Element, rest []byte, ok bool) {
 	if len(b) < 2 {
-		return e, nil, false
+		return Element{}, nil, false
 	}
 	z := NameLen(b[1:])
 	if z < 0 {
-		return e, nil, false
+		return Element{}, nil, false
 	}
 	start := z + 2
-	e.Type, e.Name = bson.Type(b[0]), b[1:z+1]
-	n, ok := ValueSize(e.Type, b[start:])
+	n, ok := ValueSize(bson.Type(b[0]), b[start:])
 	if !ok {
-		return e, nil, false
+		return Element{}, nil, false
 	}
 	end := start + n
-	e.Value = b[start:end:end]
-	return e, b[end:], true
+	return Element{bson.Type(b[0]), b[1 : z+1], b[start:end:end], b[:end:end]}, b[end:], true
 }
 
 // NameLen is the length of the name, without its terminator, that b starts with;

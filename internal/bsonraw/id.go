@@ -1,7 +1,8 @@
 package bsonraw
 
 import (
-	"strings"
+	"bytes"
+	"unicode/utf8"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -38,13 +39,28 @@ func FromRaw(v bson.RawValue) ID { return ID{Type: bsoncore.Type(v.Type), Data: 
 // RawValue is an ID as the driver encodes it.
 func RawValue(id ID) bson.RawValue { return bson.RawValue{Type: bson.Type(id.Type), Value: id.Data} }
 
+// Clone is an ID with bytes of its own.
+func Clone(id ID) ID { return ID{Type: id.Type, Data: bytes.Clone(id.Data)} }
+
 // IDText shows an ID as extended JSON in logs, errors and letters, cut to a
 // readable length.
-func IDText(id ID) string {
-	const enough = 200
-	s := id.String()
-	if len(s) > enough {
-		s = strings.ToValidUTF8(s[:enough], "") + "…"
+func IDText(id ID) string { return Text(id, 200) }
+
+// Text shows a value as extended JSON, cut to so many bytes.
+func Text(v ID, most int) string {
+	s := v.String()
+	if len(s) <= most {
+		return s
 	}
-	return s
+	for most > 0 && !utf8.RuneStart(s[most]) {
+		most--
+	}
+	return s[:most] + "…"
 }
+
+// AppendID appends an ID's type and bytes: a key of exactly this value, where
+// delta's is one of all values that a server holds equal.
+func AppendID(dst []byte, id ID) []byte { return append(append(dst, byte(id.Type)), id.Data...) }
+
+// KeyID is the ID behind a key made by AppendID.
+func KeyID(key string) ID { return ID{Type: bsoncore.Type(key[0]), Data: []byte(key[1:])} }

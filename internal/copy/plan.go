@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -248,7 +249,7 @@ func (r *reader) holds(ctx context.Context, c *collection) (bool, error) {
 	return len(marks) > 0, nil
 }
 
-func idKey(id bsoncore.Value) string { return string(rune(id.Type)) + string(id.Data) }
+func idKey(id bsoncore.Value) string { return string(bsonraw.AppendID(nil, id)) }
 
 // anchors are record ids that unfinished slices depend on, by the _id seen
 // there.

@@ -5,6 +5,8 @@ import (
 	"strconv"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 // Apply appends to dst the document that d makes of doc, byte for byte as the
@@ -54,18 +56,18 @@ func (a *applier) object(dst, doc, diff []byte, depth int) ([]byte, error) {
 		return nil, err
 	}
 	x := indexOf(list)
-	b, ok := body(doc)
+	b, ok := bsonraw.Body(doc)
 	if !ok || depth > maxDepth {
 		return nil, errBadDoc
 	}
 	dst, at := openDoc(dst)
 	left, keep := len(list), b // keep: elements not yet copied
 	for len(b) > 0 && left > 0 {
-		f, rest, ok := next(b)
+		f, rest, ok := bsonraw.Next(b)
 		if !ok {
 			return nil, errBadDoc
 		}
-		if i := x.find(f.name); i >= 0 && !list[i].seen {
+		if i := x.find(f.Name); i >= 0 && !list[i].seen {
 			list[i].seen = true
 			left--
 			dst = append(dst, keep[:len(keep)-len(b)]...)
@@ -84,7 +86,7 @@ func (a *applier) object(dst, doc, diff []byte, depth int) ([]byte, error) {
 func (a *applier) field(dst []byte, f field, e *entry, depth int) ([]byte, error) {
 	switch e.op {
 	case rankUpdate:
-		return appendValue(dst, e.typ, f.name, e.val), nil
+		return appendValue(dst, e.typ, f.Name, e.val), nil
 	case rankSub:
 		return a.sub(dst, f, e.val, depth)
 	}
@@ -108,22 +110,22 @@ func (a *applier) appendNew(dst []byte, list []entry) []byte {
 // sub applies a sub diff to one element, or skips it if it does not fit.
 func (a *applier) sub(dst []byte, f field, diff []byte, depth int) ([]byte, error) {
 	array := isArrayDiff(diff)
-	if array && f.typ != typeArray || !array && f.typ != typeObject {
+	if array && f.Type != typeArray || !array && f.Type != typeObject {
 		a.skipped++
-		return append(dst, f.raw...), nil
+		return append(dst, f.Raw...), nil
 	}
-	dst = appendHeader(dst, f.typ, f.name)
+	dst = appendHeader(dst, f.Type, f.Name)
 	if array {
-		return a.array(dst, f.val, diff, depth+1)
+		return a.array(dst, f.Value, diff, depth+1)
 	}
-	return a.object(dst, f.val, diff, depth+1)
+	return a.object(dst, f.Value, diff, depth+1)
 }
 
 // array applies an array diff. Observed on 6.0.5: l cuts the array, or fills
 // it up with nulls; u<idx> beyond the end fills up with nulls as well.
 func (a *applier) array(dst, arr, diff []byte, depth int) ([]byte, error) {
 	d, ok := openArrayDiff(diff)
-	b, ok2 := body(arr)
+	b, ok2 := bsonraw.Body(arr)
 	if !ok || !ok2 || depth > maxDepth {
 		return nil, errBadDoc
 	}
@@ -158,14 +160,14 @@ func (a *applier) array(dst, arr, diff []byte, depth int) ([]byte, error) {
 // element applies one change; n elements are written, b holds those that follow.
 func (a *applier) element(dst, b []byte, n int, ch change, depth int) ([]byte, []byte, int, error) {
 	if n == ch.idx && len(b) > 0 {
-		f, rest, ok := next(b)
+		f, rest, ok := bsonraw.Next(b)
 		if !ok {
 			return nil, nil, 0, errBadDoc
 		}
 		if !ch.sub {
-			return appendValue(dst, ch.f.typ, f.name, ch.f.val), rest, n + 1, nil
+			return appendValue(dst, ch.f.Type, f.Name, ch.f.Value), rest, n + 1, nil
 		}
-		dst, err := a.sub(dst, f, ch.f.val, depth)
+		dst, err := a.sub(dst, f, ch.f.Value, depth)
 		return dst, rest, n + 1, err
 	}
 	if ch.sub {
@@ -176,14 +178,14 @@ func (a *applier) element(dst, b []byte, n int, ch change, depth int) ([]byte, [
 	if err != nil {
 		return nil, nil, 0, err
 	}
-	return appendElement(dst, ch.idx, ch.f.typ, ch.f.val), b, ch.idx + 1, nil
+	return appendElement(dst, ch.idx, ch.f.Type, ch.f.Value), b, ch.idx + 1, nil
 }
 
 // copyElements copies elements until n of them are in place or none is left.
 func copyElements(dst, b []byte, n, until int) ([]byte, []byte, int, error) {
 	from := b
 	for n < until && len(b) > 0 {
-		_, rest, ok := next(b)
+		_, rest, ok := bsonraw.Next(b)
 		if !ok {
 			return nil, nil, 0, errBadDoc
 		}
@@ -205,8 +207,8 @@ func (a *applier) pad(dst []byte, n, until int) ([]byte, error) {
 	return dst, nil
 }
 
-func appendElement(dst []byte, idx int, typ byte, val []byte) []byte {
-	dst = append(dst, typ)
+func appendElement(dst []byte, idx int, typ bson.Type, val []byte) []byte {
+	dst = append(dst, byte(typ))
 	dst = strconv.AppendInt(dst, int64(idx), 10)
 	dst = append(dst, 0)
 	return append(dst, val...)

@@ -1,5 +1,9 @@
 package delta
 
+import (
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
 // Compose appends to dst an update, as an oplog `o` document, that does to
 // every document what a and then b do, and returns it parsed as c; c points
 // into out. ok is false when no single update does, or when b cannot follow a
@@ -267,7 +271,7 @@ func closeSection(dst []byte, at, empty int) []byte {
 }
 
 // applyToValue writes an element: a value after a sub diff. It must fit.
-func applyToValue(dst, name []byte, typ byte, val, diff []byte, at frame) ([]byte, bool) {
+func applyToValue(dst, name []byte, typ bson.Type, val, diff []byte, at frame) ([]byte, bool) {
 	a := applier{start: at.start}
 	if isArrayDiff(diff) != (typ == typeArray) || typ != typeArray && typ != typeObject {
 		return nil, false

@@ -1,5 +1,9 @@
 package delta
 
+import (
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
 // maxFill bounds the nulls that a composition writes out for a gap that b left
 // behind a's truncation; servers log no gaps, so this is for strange input.
 const maxFill = 1024
@@ -103,7 +107,7 @@ func (w *arrayWriter) one(dst []byte, c change, fromB bool) ([]byte, bool) {
 	if c.sub {
 		letter = 's'
 	}
-	return appendChange(dst, letter, c.idx, c.f.typ, c.f.val), true
+	return appendChange(dst, letter, c.idx, c.f.Type, c.f.Value), true
 }
 
 // both writes what a's change c and b's change d of one element come to.
@@ -112,17 +116,17 @@ func (w *arrayWriter) both(dst []byte, c, d change) ([]byte, bool) {
 	case c.idx >= w.limit:
 		return dst, true
 	case !d.sub:
-		return appendChange(dst, 'u', d.idx, d.f.typ, d.f.val), true
+		return appendChange(dst, 'u', d.idx, d.f.Type, d.f.Value), true
 	case c.sub:
-		return composeSubs(appendChange(dst, 's', d.idx, typeObject, nil), c.f.val, d.f.val, w.at.deeper())
+		return composeSubs(appendChange(dst, 's', d.idx, typeObject, nil), c.f.Value, d.f.Value, w.at.deeper())
 	}
 	var name [24]byte
-	return applyToValue(dst, decimalName(append(name[:0], 'u'), c.idx), c.f.typ, c.f.val, d.f.val, w.at)
+	return applyToValue(dst, decimalName(append(name[:0], 'u'), c.idx), c.f.Type, c.f.Value, d.f.Value, w.at)
 }
 
 // appendChange writes u<idx> or s<idx>.
-func appendChange(dst []byte, letter byte, idx int, typ byte, val []byte) []byte {
-	dst = decimalName(append(dst, typ, letter), idx)
+func appendChange(dst []byte, letter byte, idx int, typ bson.Type, val []byte) []byte {
+	dst = decimalName(append(dst, byte(typ), letter), idx)
 	dst = append(dst, 0)
 	return append(dst, val...)
 }

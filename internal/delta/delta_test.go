@@ -8,6 +8,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 // d builds an object from names and values, keeping order and duplicates.
@@ -45,24 +47,24 @@ func mustParse(t testing.TB, o bson.Raw) Delta {
 
 // show prints a document with duplicates and types.
 func show(b []byte) string {
-	body, ok := body(b)
+	body, ok := bsonraw.Body(b)
 	if !ok {
 		return fmt.Sprintf("<%x>", b)
 	}
 	var out []string
 	for len(body) > 0 {
-		f, rest, ok := next(body)
+		f, rest, ok := bsonraw.Next(body)
 		if !ok {
 			return fmt.Sprintf("<%x>", b)
 		}
-		v := bsoncore.Value{Type: bsoncore.Type(f.typ), Data: f.val}.String()
-		switch f.typ {
+		v := bsoncore.Value{Type: bsoncore.Type(f.Type), Data: f.Value}.String()
+		switch f.Type {
 		case typeObject:
-			v = show(f.val)
+			v = show(f.Value)
 		case typeArray:
-			v = "A" + show(f.val)
+			v = "A" + show(f.Value)
 		}
-		out = append(out, fmt.Sprintf("%q:%s", f.name, v))
+		out = append(out, fmt.Sprintf("%q:%s", f.Name, v))
 		body = rest
 	}
 	return "{" + strings.Join(out, ", ") + "}"

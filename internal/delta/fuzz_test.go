@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta/deltatest"
 )
 
@@ -49,7 +50,7 @@ func checkUpdate(t *testing.T, doc, o []byte) {
 		t.Errorf("kind %s, parsed %s", KindOf(o), dl.Kind())
 	}
 	u, form := AppendStatement(nil, dl)
-	if _, ok := body(u); form != None && !ok {
+	if _, ok := bsonraw.Body(u); form != None && !ok {
 		t.Errorf("statement %x", u)
 	}
 	AppendGuard(nil, dl)
@@ -65,7 +66,7 @@ func checkUpdate(t *testing.T, doc, o []byte) {
 		}
 		return
 	}
-	if _, ok := body(out[1:]); !ok || len(out) > maxSize+1 {
+	if _, ok := bsonraw.Body(out[1:]); !ok || len(out) > maxSize+1 {
 		t.Errorf("result of %d bytes", len(out))
 	}
 }

@@ -2,8 +2,11 @@ package delta
 
 import (
 	"fmt"
+	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/cespare/xxhash/v2"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 // inlineEntries is how many changes of one (sub)document need no allocation.
@@ -14,7 +17,7 @@ type entry struct {
 	name   []byte
 	val    []byte
 	lo, hi int32 // rankPaths: the range of dotted paths below this name
-	typ    byte
+	typ    bson.Type
 	op     uint8 // rank of the section, or rankPaths
 	seen   bool  // the document has the field
 }
@@ -28,18 +31,18 @@ const rankPaths = rankSub + 1
 // lets the compiler keep their inline space on the stack.
 func addSection(list []entry, f field, rank int) ([]entry, error) {
 	if rank == rankSub {
-		return append(list, entry{name: f.name[1:], val: f.val, typ: f.typ, op: rankSub}), nil
+		return append(list, entry{name: f.Name[1:], val: f.Value, typ: f.Type, op: rankSub}), nil
 	}
-	b, ok := body(f.val)
+	b, ok := bsonraw.Body(f.Value)
 	if !ok {
-		return nil, fmt.Errorf("%w: section %q", ErrMalformed, f.name)
+		return nil, fmt.Errorf("%w: section %q", ErrMalformed, f.Name)
 	}
 	for len(b) > 0 {
-		g, rest, ok := next(b)
+		g, rest, ok := bsonraw.Next(b)
 		if !ok {
-			return nil, fmt.Errorf("%w: section %q", ErrMalformed, f.name)
+			return nil, fmt.Errorf("%w: section %q", ErrMalformed, f.Name)
 		}
-		list = append(list, entry{name: g.name, val: g.val, typ: g.typ, op: uint8(rank)})
+		list = append(list, entry{name: g.Name, val: g.Value, typ: g.Type, op: uint8(rank)})
 		b = rest
 	}
 	return list, nil
@@ -47,12 +50,12 @@ func addSection(list []entry, f field, rank int) ([]entry, error) {
 
 // diffEntries lists the changes of a checked object diff.
 func diffEntries(list []entry, diff []byte) ([]entry, error) {
-	b, ok := body(diff)
+	b, ok := bsonraw.Body(diff)
 	if !ok {
 		return nil, fmt.Errorf("%w: diff", ErrMalformed)
 	}
 	for len(b) > 0 {
-		f, rest, ok := next(b)
+		f, rest, ok := bsonraw.Next(b)
 		if !ok {
 			return nil, fmt.Errorf("%w: diff", ErrMalformed)
 		}

@@ -2,6 +2,7 @@ package delta
 
 import (
 	"encoding/binary"
+	"go.mongodb.org/mongo-driver/v2/bson"
 	"math"
 	"math/big"
 	"math/bits"
@@ -40,7 +41,7 @@ const (
 // It allocates only for decimals beyond 64 bits or with a fraction. A value
 // that is no valid BSON gets a key of its bytes.
 func AppendKey(dst []byte, id bsonraw.ID) []byte {
-	return appendKey(dst, byte(id.Type), id.Data, 0)
+	return appendKey(dst, bson.Type(id.Type), id.Data, 0)
 }
 
 // KeyOf is AppendKey as a string, for maps.
@@ -49,8 +50,8 @@ func KeyOf(id bsonraw.ID) string { return string(AppendKey(nil, id)) }
 // Hash is the hash of a key for partitions and maps.
 func Hash(key []byte) uint64 { return xxhash.Sum64(key) }
 
-func appendKey(dst []byte, typ byte, val []byte, depth int) []byte {
-	if n, ok := valueSize(typ, val); !ok || n != len(val) || depth > maxDepth {
+func appendKey(dst []byte, typ bson.Type, val []byte, depth int) []byte {
+	if n, ok := bsonraw.ValueSize(typ, val); !ok || n != len(val) || depth > maxDepth {
 		return appendOther(dst, typ, val)
 	}
 	switch typ {
@@ -76,8 +77,8 @@ func appendKey(dst []byte, typ byte, val []byte, depth int) []byte {
 
 // appendOther keeps a value as it is. Values within objects need a length,
 // or one could run into the next.
-func appendOther(dst []byte, typ byte, val []byte) []byte {
-	dst = append(dst, keyOther, typ)
+func appendOther(dst []byte, typ bson.Type, val []byte) []byte {
+	dst = append(dst, keyOther, byte(typ))
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(val)))
 	return append(dst, val...)
 }
@@ -99,18 +100,18 @@ func appendReal(dst []byte, f float64) []byte {
 // appendElements writes the elements of an object with, of an array without
 // their names.
 func appendElements(dst, doc []byte, names bool, depth int) []byte {
-	b, ok := body(doc)
+	b, ok := bsonraw.Body(doc)
 	for ok && len(b) > 0 {
 		var f field
 		var rest []byte
-		if f, rest, ok = next(b); !ok {
+		if f, rest, ok = bsonraw.Next(b); !ok {
 			break
 		}
 		dst = append(dst, keyMore)
 		if names {
-			dst = append(append(dst, f.name...), 0)
+			dst = append(append(dst, f.Name...), 0)
 		}
-		dst = appendKey(dst, f.typ, f.val, depth+1)
+		dst = appendKey(dst, f.Type, f.Value, depth+1)
 		b = rest
 	}
 	if !ok { // what is left counts by its bytes
@@ -121,7 +122,7 @@ func appendElements(dst, doc []byte, names bool, depth int) []byte {
 
 // appendScope writes code with scope: length, code, scope document.
 func appendScope(dst, val []byte, depth int) []byte {
-	n, ok := valueSize(typeCode, val[4:])
+	n, ok := bsonraw.ValueSize(typeCode, val[4:])
 	if !ok || len(val) < 4+n {
 		return appendOther(dst, typeCodeScope, val)
 	}

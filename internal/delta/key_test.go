@@ -10,6 +10,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 func value(t testing.TB, v any) bsoncore.Value {
@@ -18,8 +20,8 @@ func value(t testing.TB, v any) bsoncore.Value {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, _, _ := next(b[4 : len(b)-1])
-	return bsoncore.Value{Type: bsoncore.Type(f.typ), Data: f.val}
+	f, _, _ := bsonraw.Next(b[4 : len(b)-1])
+	return bsoncore.Value{Type: bsoncore.Type(f.Type), Data: f.Value}
 }
 
 func decimal(t testing.TB, s string) bson.Decimal128 {

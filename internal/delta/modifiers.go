@@ -3,48 +3,51 @@ package delta
 import (
 	"bytes"
 	"fmt"
+	"go.mongodb.org/mongo-driver/v2/bson"
 	"slices"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 // modPath is one dotted path of a $v:1 update.
 type modPath struct {
 	path  []byte
 	val   []byte
-	typ   byte
+	typ   bson.Type
 	unset bool
 }
 
 // modPaths reads the paths of a $v:1 update in the order in which the update
 // names them, $set before $unset as far as the update has it so.
 func modPaths(list []modPath, o []byte) ([]modPath, error) {
-	b, ok := body(o)
+	b, ok := bsonraw.Body(o)
 	if !ok {
 		return nil, fmt.Errorf("%w: no valid BSON", ErrMalformed)
 	}
 	for len(b) > 0 {
-		f, rest, ok := next(b)
+		f, rest, ok := bsonraw.Next(b)
 		if !ok {
 			return nil, fmt.Errorf("%w: no valid BSON", ErrMalformed)
 		}
 		b = rest
 		var unset bool
-		switch string(f.name) {
+		switch string(f.Name) {
 		case "$v":
 			continue
 		case "$set":
 		case "$unset":
 			unset = true
 		default:
-			if dollar(f.name) {
-				return nil, fmt.Errorf("%w: operator %s", ErrUnsupported, f.name)
+			if dollar(f.Name) {
+				return nil, fmt.Errorf("%w: operator %s", ErrUnsupported, f.Name)
 			}
-			return nil, fmt.Errorf("%w: field %q beside operators", ErrMalformed, f.name)
+			return nil, fmt.Errorf("%w: field %q beside operators", ErrMalformed, f.Name)
 		}
-		if f.typ != typeObject {
-			return nil, fmt.Errorf("%w: %s is no object", ErrMalformed, f.name)
+		if f.Type != typeObject {
+			return nil, fmt.Errorf("%w: %s is no object", ErrMalformed, f.Name)
 		}
 		var err error
-		if list, err = addPaths(list, f.val, unset); err != nil {
+		if list, err = addPaths(list, f.Value, unset); err != nil {
 			return nil, err
 		}
 	}
@@ -52,16 +55,16 @@ func modPaths(list []modPath, o []byte) ([]modPath, error) {
 }
 
 func addPaths(list []modPath, doc []byte, unset bool) ([]modPath, error) {
-	b, ok := body(doc)
+	b, ok := bsonraw.Body(doc)
 	if !ok {
 		return nil, fmt.Errorf("%w: no valid BSON", ErrMalformed)
 	}
 	for len(b) > 0 {
-		f, rest, ok := next(b)
+		f, rest, ok := bsonraw.Next(b)
 		if !ok {
 			return nil, fmt.Errorf("%w: no valid BSON", ErrMalformed)
 		}
-		list = append(list, modPath{path: f.name, val: f.val, typ: f.typ, unset: unset})
+		list = append(list, modPath{path: f.Name, val: f.Value, typ: f.Type, unset: unset})
 		b = rest
 	}
 	return list, nil
@@ -218,7 +221,7 @@ func regroup(list []modPath, off int) {
 
 // modObject applies the paths, from off on, to an object.
 func (a *applier) modObject(dst, doc []byte, list []modPath, off int) ([]byte, error) {
-	b, ok := body(doc)
+	b, ok := bsonraw.Body(doc)
 	if !ok {
 		return nil, errBadDoc
 	}
@@ -229,11 +232,11 @@ func (a *applier) modObject(dst, doc []byte, list []modPath, off int) ([]byte, e
 	left, keep := len(groups), b
 	var err error
 	for len(b) > 0 && left > 0 {
-		f, rest, ok := next(b)
+		f, rest, ok := bsonraw.Next(b)
 		if !ok {
 			return nil, errBadDoc
 		}
-		if i := x.find(f.name); i >= 0 && !groups[i].seen {
+		if i := x.find(f.Name); i >= 0 && !groups[i].seen {
 			e := &groups[i]
 			e.seen = true
 			left--
@@ -263,20 +266,20 @@ func (a *applier) modField(dst []byte, f field, list []modPath, end int, inArray
 	p := &list[0]
 	switch {
 	case len(p.path) == end && !p.unset:
-		return appendValue(dst, p.typ, f.name, p.val), nil
+		return appendValue(dst, p.typ, f.Name, p.val), nil
 	case len(p.path) == end && inArray:
-		return appendHeader(dst, typeNull, f.name), nil
+		return appendHeader(dst, typeNull, f.Name), nil
 	case len(p.path) == end:
 		return dst, nil
 	}
-	switch f.typ {
+	switch f.Type {
 	case typeObject:
-		return a.modObject(appendHeader(dst, f.typ, f.name), f.val, list, end+1)
+		return a.modObject(appendHeader(dst, f.Type, f.Name), f.Value, list, end+1)
 	case typeArray:
-		return a.modArray(appendHeader(dst, f.typ, f.name), f.val, list, end+1)
+		return a.modArray(appendHeader(dst, f.Type, f.Name), f.Value, list, end+1)
 	}
 	a.skip(list)
-	return append(dst, f.raw...), nil
+	return append(dst, f.Raw...), nil
 }
 
 // skip counts the sets that do not fit. An unset below a scalar has nothing to
@@ -317,7 +320,7 @@ func anySet(list []modPath) bool {
 // modArray applies paths to an array: components must be indexes, others are
 // skipped; a set beyond the end fills up with nulls (observed on 6.0.5).
 func (a *applier) modArray(dst, arr []byte, list []modPath, off int) ([]byte, error) {
-	b, ok := body(arr)
+	b, ok := bsonraw.Body(arr)
 	if !ok {
 		return nil, errBadDoc
 	}
@@ -364,7 +367,7 @@ func (a *applier) sortIndexes(groups []entry, list []modPath) []entry {
 // modElement applies the paths of one array index; n elements are written.
 func (a *applier) modElement(dst, b []byte, n, idx int, list []modPath, end int) ([]byte, []byte, int, error) {
 	if n == idx && len(b) > 0 {
-		f, rest, ok := next(b)
+		f, rest, ok := bsonraw.Next(b)
 		if !ok {
 			return nil, nil, 0, errBadDoc
 		}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 // Errors that callers tell apart with errors.Is.
@@ -89,22 +91,22 @@ func (d Delta) Raw() bson.Raw { return d.o }
 // {_id:1, $v:2, diff:{}}; the fields of a diff may come in any order (observed
 // on 6.0.5).
 func KindOf(o bson.Raw) Kind {
-	b, ok := body(o)
+	b, ok := bsonraw.Body(o)
 	if !ok {
 		return Invalid
 	}
 	kind, first := Modifiers, true
 	for len(b) > 0 {
-		f, rest, ok := next(b)
+		f, rest, ok := bsonraw.Next(b)
 		if !ok {
 			return Invalid
 		}
 		switch {
-		case string(f.name) == "_id":
+		case string(f.Name) == "_id":
 			return Replacement
-		case first && !dollar(f.name) && string(f.name) != "diff":
+		case first && !dollar(f.Name) && string(f.Name) != "diff":
 			return Replacement
-		case string(f.name) == "$v":
+		case string(f.Name) == "$v":
 			if v, ok := asInt(f); !ok || v != 1 && v != 2 {
 				return Invalid
 			} else if v == 2 {
@@ -150,18 +152,18 @@ func ParseAs(k Kind, o bson.Raw) (Delta, error) {
 }
 
 func parseDiff(o []byte) (Delta, error) {
-	b, _ := body(o)
+	b, _ := bsonraw.Body(o)
 	for len(b) > 0 {
-		f, rest, ok := next(b)
+		f, rest, ok := bsonraw.Next(b)
 		if !ok {
 			break
 		}
-		if string(f.name) == "diff" {
-			at := len(o) - len(rest) - 1 - len(f.val)
-			if f.typ != typeObject {
+		if string(f.Name) == "diff" {
+			at := len(o) - len(rest) - 1 - len(f.Value)
+			if f.Type != typeObject {
 				break
 			}
-			if err := checkObjectDiff(f.val, 0); err != nil {
+			if err := checkObjectDiff(f.Value, 0); err != nil {
 				return Delta{}, err
 			}
 			return Delta{kind: Diff, o: o, at: int32(at)}, nil
@@ -191,7 +193,7 @@ func checkDiff(diff []byte, depth int) error {
 // checkObjectDiff accepts what the server accepts: the sections in the order
 // d, u, i, s..., no field twice (observed on 6.0.5, errors 4770503, 4728000).
 func checkObjectDiff(diff []byte, depth int) error {
-	b, ok := body(diff)
+	b, ok := bsonraw.Body(diff)
 	if !ok || len(b) == 0 {
 		return fmt.Errorf("%w: empty diff", ErrMalformed)
 	}
@@ -199,7 +201,7 @@ func checkObjectDiff(diff []byte, depth int) error {
 	list := space[:0]
 	rank := 0
 	for len(b) > 0 {
-		f, rest, ok := next(b)
+		f, rest, ok := bsonraw.Next(b)
 		if !ok {
 			return fmt.Errorf("%w: truncated diff", ErrMalformed)
 		}
@@ -208,14 +210,14 @@ func checkObjectDiff(diff []byte, depth int) error {
 			return err
 		}
 		if r < rank || r == rank && r != rankSub {
-			return fmt.Errorf("%w: section %q out of order", ErrMalformed, f.name)
+			return fmt.Errorf("%w: section %q out of order", ErrMalformed, f.Name)
 		}
 		rank = r
 		if list, err = addSection(list, f, r); err != nil {
 			return err
 		}
 		if r == rankSub {
-			if err := checkDiff(f.val, depth+1); err != nil {
+			if err := checkDiff(f.Value, depth+1); err != nil {
 				return err
 			}
 		}
@@ -233,10 +235,10 @@ const (
 )
 
 func sectionRank(f field) (int, error) {
-	if f.typ != typeObject {
-		return 0, fmt.Errorf("%w: section %q is no object", ErrMalformed, f.name)
+	if f.Type != typeObject {
+		return 0, fmt.Errorf("%w: section %q is no object", ErrMalformed, f.Name)
 	}
-	switch string(f.name) {
+	switch string(f.Name) {
 	case "d":
 		return rankDelete, nil
 	case "u":
@@ -246,10 +248,10 @@ func sectionRank(f field) (int, error) {
 	case "b":
 		return 0, fmt.Errorf("%w: binary diff (section b)", ErrUnsupported)
 	}
-	if len(f.name) > 0 && f.name[0] == 's' {
+	if len(f.Name) > 0 && f.Name[0] == 's' {
 		return rankSub, nil
 	}
-	return 0, fmt.Errorf("%w: unknown section %q", ErrMalformed, f.name)
+	return 0, fmt.Errorf("%w: unknown section %q", ErrMalformed, f.Name)
 }
 
 // checkArrayDiff accepts {a:true, l:int32, u<idx>, s<idx>...}. It also refuses
@@ -273,7 +275,7 @@ func checkArrayDiff(diff []byte, depth int) error {
 			return fmt.Errorf("%w: array index %d beyond length %d", ErrMalformed, c.idx, arr.length)
 		}
 		if c.sub {
-			if err := checkDiff(c.f.val, depth+1); err != nil {
+			if err := checkDiff(c.f.Value, depth+1); err != nil {
 				return err
 			}
 		}
@@ -291,25 +293,25 @@ type arrayDiff struct {
 
 // openArrayDiff reads the header of an array diff.
 func openArrayDiff(diff []byte) (arrayDiff, bool) {
-	b, ok := body(diff)
+	b, ok := bsonraw.Body(diff)
 	if !ok || len(b) == 0 {
 		return arrayDiff{}, false
 	}
-	f, b, ok := next(b)
-	if !ok || string(f.name) != "a" || f.typ != typeBool || f.val[0] != 1 {
+	f, b, ok := bsonraw.Next(b)
+	if !ok || string(f.Name) != "a" || f.Type != typeBool || f.Value[0] != 1 {
 		return arrayDiff{}, false
 	}
 	if len(b) == 0 {
 		return arrayDiff{}, true
 	}
-	f, rest, ok := next(b)
-	if !ok || string(f.name) != "l" {
+	f, rest, ok := bsonraw.Next(b)
+	if !ok || string(f.Name) != "l" {
 		return arrayDiff{changes: b}, ok
 	}
-	if f.typ != typeInt32 { // the server takes no other number here
+	if f.Type != typeInt32 { // the server takes no other number here
 		return arrayDiff{}, false
 	}
-	n := int(int32(binary.LittleEndian.Uint32(f.val)))
+	n := int(int32(binary.LittleEndian.Uint32(f.Value)))
 	if n < 0 || n > maxSize {
 		return arrayDiff{}, false
 	}
@@ -325,29 +327,29 @@ type change struct {
 
 // nextChange cuts the first change off the body of an array diff.
 func nextChange(b []byte) (change, []byte, bool) {
-	f, rest, ok := next(b)
-	if !ok || len(f.name) < 2 || f.name[0] != 'u' && f.name[0] != 's' {
+	f, rest, ok := bsonraw.Next(b)
+	if !ok || len(f.Name) < 2 || f.Name[0] != 'u' && f.Name[0] != 's' {
 		return change{}, nil, false
 	}
-	idx, ok := arrayIndex(f.name[1:])
+	idx, ok := arrayIndex(f.Name[1:])
 	if !ok {
 		return change{}, nil, false
 	}
-	sub := f.name[0] == 's'
-	if sub && f.typ != typeObject {
+	sub := f.Name[0] == 's'
+	if sub && f.Type != typeObject {
 		return change{}, nil, false
 	}
 	return change{idx: idx, sub: sub, f: f}, rest, true
 }
 
 func asInt(f field) (int64, bool) {
-	switch f.typ {
+	switch f.Type {
 	case typeInt32:
-		return int64(int32(binary.LittleEndian.Uint32(f.val))), true
+		return int64(int32(binary.LittleEndian.Uint32(f.Value))), true
 	case typeInt64:
-		return int64(binary.LittleEndian.Uint64(f.val)), true
+		return int64(binary.LittleEndian.Uint64(f.Value)), true
 	case typeDouble:
-		n, ok := doubleInt(f.val)
+		n, ok := doubleInt(f.Value)
 		return n, ok
 	}
 	return 0, false

@@ -35,36 +35,8 @@ const (
 	typeMinKey     = 0xFF
 )
 
-// field is one element of a document: views into the document's bytes.
-type field struct {
-	typ  byte
-	name []byte // without the terminating zero
-	val  []byte
-	raw  []byte // type, name, zero and value
-}
-
-func body(doc []byte) ([]byte, bool) { return bsonraw.Body(doc) }
-
-// valueSize returns how many bytes at the start of b are a value of type t.
-func valueSize(t byte, b []byte) (int, bool) { return bsonraw.ValueSize(bson.Type(t), b) }
-
-// next cuts the first element off a body; it must not be called with an empty one.
-func next(b []byte) (f field, rest []byte, ok bool) {
-	if len(b) < 2 {
-		return field{}, nil, false
-	}
-	z := bsonraw.NameLen(b[1:])
-	if z < 0 {
-		return field{}, nil, false
-	}
-	start := z + 2
-	n, ok := valueSize(b[0], b[start:])
-	if !ok {
-		return field{}, nil, false
-	}
-	end := start + n
-	return field{typ: b[0], name: b[1 : z+1], val: b[start:end], raw: b[:end]}, b[end:], true
-}
+// field is one element of a document.
+type field = bsonraw.Element
 
 // openDoc reserves the length of a document and returns where it is.
 func openDoc(dst []byte) ([]byte, int) {
@@ -85,14 +57,14 @@ func closeDoc(dst []byte, start int) []byte {
 	return dst
 }
 
-func appendHeader(dst []byte, typ byte, name []byte) []byte {
-	dst = append(dst, typ)
+func appendHeader(dst []byte, typ bson.Type, name []byte) []byte {
+	dst = append(dst, byte(typ))
 	dst = append(dst, name...)
 	return append(dst, 0)
 }
 
 // appendValue writes an element with another name or of another origin.
-func appendValue(dst []byte, typ byte, name, val []byte) []byte {
+func appendValue(dst []byte, typ bson.Type, name, val []byte) []byte {
 	return append(appendHeader(dst, typ, name), val...)
 }
 

@@ -1,6 +1,11 @@
 package delta
 
-import "bytes"
+import (
+	"bytes"
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+)
 
 // Form says what a statement of AppendStatement is worth.
 type Form uint8
@@ -170,13 +175,13 @@ func (w *stmtWriter) operator(name string, pass int, diff []byte) bool {
 }
 
 func (w *stmtWriter) object(path, diff []byte) bool {
-	b, ok := body(diff)
+	b, ok := bsonraw.Body(diff)
 	if !ok {
 		return false
 	}
 	for len(b) > 0 {
-		f, rest, ok := next(b)
-		if !ok || len(f.name) == 0 || !w.section(path, f) {
+		f, rest, ok := bsonraw.Next(b)
+		if !ok || len(f.Name) == 0 || !w.section(path, f) {
 			return false
 		}
 		b = rest
@@ -185,14 +190,14 @@ func (w *stmtWriter) object(path, diff []byte) bool {
 }
 
 func (w *stmtWriter) section(path []byte, f field) bool {
-	if f.name[0] == 's' {
-		return plain(f.name[1:]) && w.sub(path, f.name[1:], f.val)
+	if f.Name[0] == 's' {
+		return plain(f.Name[1:]) && w.sub(path, f.Name[1:], f.Value)
 	}
-	b, ok := body(f.val)
+	b, ok := bsonraw.Body(f.Value)
 	if !ok {
 		return false
 	}
-	switch f.name[0] {
+	switch f.Name[0] {
 	case 'u':
 		if w.pass == passGuard && !sorted(b) {
 			return w.guards(path, b, existsTrue)
@@ -217,11 +222,11 @@ func (w *stmtWriter) sets(path, b []byte, ordered bool) bool {
 	section := b
 	var last []byte
 	for len(b) > 0 {
-		f, rest, ok := next(b)
-		if !ok || !plain(f.name) {
+		f, rest, ok := bsonraw.Next(b)
+		if !ok || !plain(f.Name) {
 			return false
 		}
-		if last != nil && !before(last, f.name) {
+		if last != nil && !before(last, f.Name) {
 			if ordered || w.arrays > 0 {
 				return false
 			}
@@ -231,11 +236,11 @@ func (w *stmtWriter) sets(path, b []byte, ordered bool) bool {
 			if w.full(path) {
 				return false
 			}
-			w.dst = append(w.dst, f.typ)
+			w.dst = append(w.dst, byte(f.Type))
 			w.dst = append(w.dst, path...)
-			w.dst = append(w.dst, f.raw[1:]...)
+			w.dst = append(w.dst, f.Raw[1:]...)
 		}
-		last, b = f.name, rest
+		last, b = f.Name, rest
 	}
 	if len(path) == 0 {
 		w.dst = append(w.dst, section...)
@@ -259,22 +264,22 @@ func (w *stmtWriter) full(path []byte) bool {
 func sorted(b []byte) bool {
 	var last []byte
 	for len(b) > 0 {
-		f, rest, ok := next(b)
-		if !ok || last != nil && !before(last, f.name) {
+		f, rest, ok := bsonraw.Next(b)
+		if !ok || last != nil && !before(last, f.Name) {
 			return false
 		}
-		last, b = f.name, rest
+		last, b = f.Name, rest
 	}
 	return true
 }
 
 func (w *stmtWriter) unsets(path, b []byte) bool {
 	for len(b) > 0 {
-		f, rest, ok := next(b)
-		if !ok || !plain(f.name) || w.full(path) {
+		f, rest, ok := bsonraw.Next(b)
+		if !ok || !plain(f.Name) || w.full(path) {
 			return false
 		}
-		w.leaf(path, typeBool, f.name)
+		w.leaf(path, typeBool, f.Name)
 		w.dst = append(w.dst, 1)
 		b = rest
 	}
@@ -286,11 +291,11 @@ const existsFalse = "\x0f\x00\x00\x00\x08$exists\x00\x00\x00"
 
 func (w *stmtWriter) guards(path, b []byte, condition string) bool {
 	for len(b) > 0 {
-		f, rest, ok := next(b)
-		if !ok || !plain(f.name) {
+		f, rest, ok := bsonraw.Next(b)
+		if !ok || !plain(f.Name) {
 			return false
 		}
-		w.leaf(path, typeObject, f.name)
+		w.leaf(path, typeObject, f.Name)
 		w.dst = append(w.dst, condition...)
 		b = rest
 	}
@@ -298,8 +303,8 @@ func (w *stmtWriter) guards(path, b []byte, condition string) bool {
 }
 
 // leaf writes the header of an element with the full path as its name.
-func (w *stmtWriter) leaf(path []byte, typ byte, name []byte) {
-	w.dst = append(w.dst, typ)
+func (w *stmtWriter) leaf(path []byte, typ bson.Type, name []byte) {
+	w.dst = append(w.dst, byte(typ))
 	w.dst = append(w.dst, path...)
 	w.dst = append(w.dst, name...)
 	w.dst = append(w.dst, 0)
@@ -339,18 +344,18 @@ func (w *stmtWriter) array(path, diff []byte) bool {
 		if !ok {
 			return false
 		}
-		name := c.f.name[1:]
+		name := c.f.Name[1:]
 		switch {
 		case c.sub:
-			if !w.sub(path, name, c.f.val) {
+			if !w.sub(path, name, c.f.Value) {
 				return false
 			}
 		case w.pass == passSet:
 			if w.full(path) {
 				return false
 			}
-			w.leaf(path, c.f.typ, name)
-			w.dst = append(w.dst, c.f.val...)
+			w.leaf(path, c.f.Type, name)
+			w.dst = append(w.dst, c.f.Value...)
 		}
 		b = rest
 	}

@@ -1,6 +1,10 @@
 package delta
 
-import "bytes"
+import (
+	"bytes"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+)
 
 // modStatement leaves $v out of a $v:1 update and keeps the rest as it is.
 func modStatement(dst, o []byte) ([]byte, Form) {
@@ -15,15 +19,15 @@ func modStatement(dst, o []byte) ([]byte, Form) {
 	}
 	dst, at := openDoc(dst)
 	empty := len(dst)
-	b, _ := body(o)
+	b, _ := bsonraw.Body(o)
 	for len(b) > 0 {
-		f, rest, ok := next(b)
+		f, rest, ok := bsonraw.Next(b)
 		if !ok {
 			return dst, None
 		}
 		// Servers before 5.0 refuse an empty $set.
-		if string(f.name) != "$v" && len(f.val) > len(emptyDoc) {
-			dst = append(dst, f.raw...)
+		if string(f.Name) != "$v" && len(f.Value) > len(emptyDoc) {
+			dst = append(dst, f.Raw...)
 		}
 		b = rest
 	}

@@ -2,6 +2,8 @@ package delta
 
 import (
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 // AppendTimestampRepair appends an update, as an oplog `o` document, that puts
@@ -16,7 +18,7 @@ func AppendTimestampRepair(dst []byte, doc bson.Raw) (out []byte, d Delta, ok bo
 		return dst, Delta{}, false
 	}
 	start := len(dst)
-	b, valid := body(doc)
+	b, valid := bsonraw.Body(doc)
 	if !valid {
 		return dst, Delta{}, false
 	}
@@ -25,12 +27,12 @@ func AppendTimestampRepair(dst []byte, doc bson.Raw) (out []byte, d Delta, ok bo
 	dst, section := openField(dst, "u")
 	empty := len(dst)
 	for len(b) > 0 {
-		f, rest, valid := next(b)
+		f, rest, valid := bsonraw.Next(b)
 		if !valid {
 			return dst[:start], Delta{}, false
 		}
-		if f.typ == typeTimestamp && string(f.val) == "\x00\x00\x00\x00\x00\x00\x00\x00" && string(f.name) != "_id" {
-			dst = append(dst, f.raw...)
+		if f.Type == typeTimestamp && string(f.Value) == "\x00\x00\x00\x00\x00\x00\x00\x00" && string(f.Name) != "_id" {
+			dst = append(dst, f.Raw...)
 		}
 		b = rest
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// Duplicate is what a server tells of a duplicate key.
+// Duplicate is what a server says of a duplicate key.
 type Duplicate struct {
 	Pattern bson.Raw // the index's keys
 	Value   bson.Raw // what collided
@@ -49,7 +49,7 @@ func (d Duplicate) Index() string {
 
 // Holders returns up to limit documents of a target namespace, but for the one
 // whose _id is except, that have the key. doc is a document that has it, for
-// under a collation a server does not tell the key in readable form; with a
+// under a collation a server does not give the key in readable form; with a
 // collation and without doc, none are found. spec is the index's specification
 // where the target does not have the index yet, else nil.
 func Holders(ctx context.Context, c *mongo.Cluster, ns string, d Duplicate, spec bson.Raw, doc []byte, except *bsonraw.ID, limit int64) ([]bson.Raw, error) {

@@ -6,19 +6,18 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
@@ -92,7 +91,6 @@ type cappedLook struct {
 	copied   map[string]mongo.OpTime // by UUID
 	all      []*cappedSeen
 	bySource map[string]*cappedSeen
-	seen     mongo.OpTime // the last entry
 	left     int
 }
 
@@ -110,9 +108,9 @@ type cappedSeen struct {
 }
 
 type cappedEvent struct {
-	op  byte
-	id  bson.RawValue
-	doc bson.Raw // of an insert; the oplog's o of an update
+	kind stream.Kind
+	id   bsonraw.ID
+	doc  bson.Raw // of an insert or replacement; of an update what it changes
 }
 
 // collections lists the capped collections of the target that are the job's.
@@ -159,85 +157,39 @@ func (c *cappedSeen) limited(options bson.Raw, size, most string) {
 	}
 }
 
-// through looks at the entries after a position up to another.
+// through looks at what lies after a position up to another.
 func (l *cappedLook) through(ctx context.Context, from, until mongo.OpTime) error {
-	l.seen = from
-	if s := l.j.spooler.source(); oplog.Spooled(s, from) { // the oplog may begin later
-		if err := oplog.SpooledEntries(s, from, until, func(doc bson.Raw) error { return l.entry(ctx, doc) }); err != nil {
-			return err
+	look := oplog.Look{Cluster: l.j.src, Spool: l.j.spooler, Collections: slices.Collect(maps.Keys(l.bySource))}
+	return look.Each(ctx, oplog.Span{After: from, Until: until}, func(ev *stream.Event) error {
+		if ev.Kind == stream.SchemaChange {
+			return l.change(ctx, ev)
 		}
-	}
-	var sources bson.A
-	for ns := range l.bySource {
-		sources = append(sources, ns)
-	}
-	of := bson.D{{Key: "$in", Value: sources}}
-	const commands = "admin.$cmd" // of transactions, above all, which do not write to capped collections
-	cur, err := l.j.src.Client.Database("local", options.Database().SetReadConcern(readconcern.Majority())).Collection("oplog.rs").
-		Find(ctx, bson.D{
-			{Key: "ts", Value: bson.D{{Key: "$gt", Value: l.seen.TS}, {Key: "$lte", Value: until.TS}}},
-			{Key: "$or", Value: bson.A{
-				bson.D{{Key: "ns", Value: of}},
-				bson.D{{Key: "op", Value: "c"}, {Key: "ns", Value: bson.D{{Key: "$ne", Value: commands}}}},
-				bson.D{{Key: "op", Value: "c"}, {Key: "o.applyOps.ns", Value: of}},
-			}},
-		})
-	if err != nil {
-		return err
-	}
-	for cur.Next(ctx) {
-		if err := l.entry(ctx, cur.Current); err != nil {
-			return errors.Join(err, cur.Close(ctx))
-		}
-	}
-	return cur.Err()
-}
-
-// entry takes the next entry; one that it has seen, in the spool and again in
-// the oplog, says nothing new.
-func (l *cappedLook) entry(ctx context.Context, doc bson.Raw) error {
-	was := l.seen
-	return oplog.Operations(doc, func(op oplog.Operation) error {
-		if !was.Before(op.At) {
+		c := l.bySource[ev.NS]
+		if c.closed {
 			return nil
 		}
-		l.seen = op.At
-		if op.Op == 'c' {
-			return l.command(ctx, op)
+		if ev.UUID != nil {
+			l.incarnation(c, ev.UUID[:])
 		}
-		c := l.bySource[op.NS]
-		if c == nil || c.closed {
+		if !c.past.Before(ev.At) || l.left < 0 {
 			return nil
 		}
-		l.incarnation(c, op.UUID)
-		if !c.past.Before(op.At) || l.left < 0 {
-			return nil
-		}
-		if l.left -= len(op.O); l.left < 0 {
+		size := len(ev.Doc) + len(ev.Key.ID.Data)
+		if l.left -= size; l.left < 0 {
 			return errEnough
 		}
-		c.bytes += len(op.O)
-		return c.add(op)
+		c.bytes += size
+		c.add(ev)
+		return nil
 	})
 }
 
-func (c *cappedSeen) add(op oplog.Operation) error {
-	ev := cappedEvent{op: op.Op}
-	switch op.Op {
-	case 'i':
-		ev.doc = slices.Clone(op.O)
-		ev.id = ev.doc.Lookup("_id")
+func (c *cappedSeen) add(ev *stream.Event) {
+	id := bsonraw.ID{Type: ev.Key.ID.Type, Data: slices.Clone(ev.Key.ID.Data)}
+	c.events = append(c.events, cappedEvent{kind: ev.Kind, id: id, doc: slices.Clone(ev.Doc)})
+	if ev.Kind == stream.Insert {
 		c.inserts++
-	case 'u':
-		ev.doc = slices.Clone(op.O)
-		ev.id = slices.Clone(op.O2).Lookup("_id")
-	case 'd':
-		ev.id = slices.Clone(op.O).Lookup("_id")
-	default:
-		return nil
 	}
-	c.events = append(c.events, ev)
-	return nil
 }
 
 // incarnation notes which collection of the source has the name: the copy has
@@ -248,26 +200,19 @@ func (l *cappedLook) incarnation(c *cappedSeen, uuid []byte) {
 	}
 }
 
-// command takes a schema change. The target has no event after it, except that
+// change takes a schema change. The target has no event after it, except that
 // of one change it is known that it was about to be made.
-func (l *cappedLook) command(ctx context.Context, op oplog.Operation) error {
-	var ui *bson.Binary
-	if op.UUID != nil {
-		ui = &bson.Binary{Subtype: bson.TypeBinaryUUID, Data: op.UUID}
-	}
-	ch, ok, err := schema.ParseChange(op.NS, ui, op.O)
-	if err != nil || !ok {
-		return err
-	}
+func (l *cappedLook) change(ctx context.Context, ev *stream.Event) error {
+	ch := ev.Change
 	for _, c := range l.all {
 		if c.closed || !slices.ContainsFunc(c.sources, ch.Touches) {
 			continue
 		}
 		from := slices.Contains(c.sources, ch.NS)
 		if from && ch.Kind != stream.ChangeCreate {
-			l.incarnation(c, op.UUID)
+			l.incarnation(c, ch.UUID.Data)
 		}
-		made, err := l.made(ctx, &ch, from, op.At)
+		made, err := l.made(ctx, ch, from, ev.At)
 		if err != nil {
 			return err
 		}
@@ -275,7 +220,7 @@ func (l *cappedLook) command(ctx context.Context, op oplog.Operation) error {
 			c.closed = true
 			continue
 		}
-		c.past, c.events, c.inserts, c.bytes = mongo.MaxOpTime(c.past, op.At), nil, 0, 0
+		c.past, c.events, c.inserts, c.bytes = mongo.MaxOpTime(c.past, ev.At), nil, 0, 0
 		if ch.Kind == stream.ChangeCollMod {
 			c.limited(ch.Options, "cappedSize", "cappedMax")
 		}
@@ -295,9 +240,8 @@ func (l *cappedLook) made(ctx context.Context, ch *stream.Change, from bool, at 
 	case ch.Kind != stream.ChangeRename || from || !l.j.keep(ch.NS):
 		return false, nil
 	}
-	db, name := mongo.SplitNS(l.j.rules.Target(ch.NS))
-	specs, err := l.j.dst.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: name}})
-	return err == nil && len(specs) == 0, err
+	there, err := l.j.cat.Has(ctx, l.j.rules.Target(ch.NS))
+	return err == nil && !there, err
 }
 
 // applied finds how many of the events the target has.
@@ -305,21 +249,21 @@ func (c *cappedSeen) applied(ctx context.Context, j *Job) (n int, err error) {
 	if len(c.events) == 0 {
 		return 0, nil
 	}
-	target, err := c.held(ctx, j)
+	target, err := c.onTarget(ctx, j)
 	if err != nil {
 		return 0, fmt.Errorf("read %s on the target: %w", c.target, err)
 	}
 	var repair []bson.Raw
 	r := newRing(target, c.limit)
 	for i, ev := range c.events {
-		switch id := keyOf(ev.id); ev.op {
-		case 'i':
-			if !j.letters.Disputed(c.target, bsonraw.FromRaw(ev.id)) {
+		switch id := keyOf(ev.id); ev.kind {
+		case stream.Insert:
+			if !j.letters.Disputed(c.target, ev.id) {
 				r.insert(id, ev.doc)
 			}
-		case 'u':
+		case stream.Update, stream.Replace:
 			r.update(id, ev.doc)
-		case 'd':
+		case stream.Delete:
 			r.remove(id)
 		}
 		if r.matches() {
@@ -351,12 +295,12 @@ func (c *cappedSeen) repair(ctx context.Context, j *Job, doc bson.Raw) error {
 
 // keyOf is a value as the server has it, byte by byte: entries name documents by
 // the very _id that they have.
-func keyOf(v bson.RawValue) string { return string(byte(v.Type)) + string(v.Value) }
+func keyOf(id bsonraw.ID) string { return string(byte(id.Type)) + string(id.Data) }
 
-// held reads what matters of the collection: as many of the newest documents as
+// onTarget reads what matters of the collection: as many of the newest documents as
 // were inserted since, and of the others those that were changed.
-func (c *cappedSeen) held(ctx context.Context, j *Job) (heldDocs, error) {
-	h := heldDocs{docs: map[string]heldDoc{}}
+func (c *cappedSeen) onTarget(ctx context.Context, j *Job) (targetDocs, error) {
+	h := targetDocs{docs: map[string]targetDoc{}}
 	db, name := mongo.SplitNS(c.target)
 	coll := j.dst.Client.Database(db).Collection(name)
 	newest := options.Find().SetSort(bson.D{{Key: "$natural", Value: -1}}).SetLimit(c.inserts + 1)
@@ -372,7 +316,7 @@ func (c *cappedSeen) held(ctx context.Context, j *Job) (heldDocs, error) {
 	var ids bson.A
 	for i, ev := range c.events {
 		if _, ok := h.docs[keyOf(ev.id)]; !ok {
-			ids = append(ids, ev.id)
+			ids = append(ids, bsonraw.RawValue(ev.id))
 		}
 		if len(ids) < some && i < len(c.events)-1 || len(ids) == 0 {
 			continue
@@ -387,7 +331,7 @@ func (c *cappedSeen) held(ctx context.Context, j *Job) (heldDocs, error) {
 
 // read takes in documents, the newest first or, without options, those that
 // stand before the newest, and reports that all of them had room.
-func (h *heldDocs) read(ctx context.Context, coll *driver.Collection, filter bson.D, newest *options.FindOptionsBuilder, room int) (bool, error) {
+func (h *targetDocs) read(ctx context.Context, coll *driver.Collection, filter bson.D, newest *options.FindOptionsBuilder, room int) (bool, error) {
 	o := options.Find()
 	if newest != nil {
 		o = newest
@@ -400,12 +344,12 @@ func (h *heldDocs) read(ctx context.Context, coll *driver.Collection, filter bso
 		if room -= len(cur.Current); room < 0 {
 			return false, cur.Close(ctx)
 		}
-		d := heldDoc{doc: bytes.Clone(cur.Current), place: far}
+		d := targetDoc{doc: bytes.Clone(cur.Current), place: far}
 		if newest != nil {
 			d.place = h.n
 			h.n++
 		}
-		id := keyOf(d.doc.Lookup("_id"))
+		id := keyOf(bsonraw.IDOf(d.doc))
 		if _, ok := h.docs[id]; !ok { // not one equal to another under a collation
 			h.docs[id] = d
 		}

@@ -12,16 +12,15 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
-	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // TestCappedHistories has random histories of small rings replayed from random
@@ -223,29 +222,23 @@ func (h *history) sameID(v bson.RawValue, id any) bool {
 	return err == nil && v.Type == typ && bytes.Equal(v.Value, data)
 }
 
-// logged is an entry of the source's oplog.
-type logged struct {
-	mongo.OpTime
-	Op, NS string
-	O, O2  bson.Raw
-}
-
 // crashed brings the target to a random event after a position, and the
 // checkpoint to one before it, as a killed process may leave them.
 func (h *history) crashed(from mongo.OpTime) string {
 	h.t.Helper()
 	ctx := h.t.Context()
-	cur, err := h.s.srcDB.Database("local").Collection("oplog.rs").Find(ctx, bson.D{
-		{Key: "ts", Value: bson.D{{Key: "$gt", Value: from.TS}}},
-		{Key: "$or", Value: bson.A{bson.D{{Key: "ns", Value: bson.D{{Key: "$regex", Value: "^" + h.db + "\\."}}}}, bson.D{{Key: "o.applyOps", Value: bson.D{{Key: "$exists", Value: true}}}}}}})
+	src, err := mongo.Connect(ctx, h.s.src.URI(), mongo.Options{})
 	h.must(nil, err)
-	var all []logged
-	for cur.Next(ctx) {
-		h.must(nil, oplog.Operations(bytes.Clone(cur.Current), func(op oplog.Operation) error {
-			all = append(all, logged{op.At, string(op.Op), op.NS, op.O, op.O2})
-			return nil
-		}))
-	}
+	defer src.Close()
+	var all []stream.Event
+	look := oplog.Look{Cluster: src, Collections: []string{h.db + ".a", h.db + ".b", h.db + ".old"}}
+	h.must(nil, look.Each(ctx, oplog.Span{After: from, Until: lastOp(h.t, h.s.srcDB)}, func(ev *stream.Event) error {
+		if db, _ := mongo.SplitNS(ev.NS); db == h.db {
+			ev.Doc, ev.Key.ID.Data = bytes.Clone(ev.Doc), bytes.Clone(ev.Key.ID.Data)
+			all = append(all, *ev)
+		}
+		return nil
+	}))
 	if len(all) == 0 {
 		return ""
 	}
@@ -253,16 +246,16 @@ func (h *history) crashed(from mongo.OpTime) string {
 	least, intent := -1, mongo.OpTime{} // the last schema change, of which nothing before it is pending
 	for i, e := range all[:at+1] {
 		h.mirror(e)
-		if e.Op == "c" {
-			least, intent = i-1, e.OpTime
+		if e.Kind == stream.SchemaChange {
+			least, intent = i-1, e.At
 		}
 	}
 	saved := least + h.rand.IntN(at-least+1)
-	for saved >= 0 && saved < len(all)-1 && all[saved].OpTime == all[saved+1].OpTime {
+	for saved >= 0 && saved < len(all)-1 && all[saved].At == all[saved+1].At {
 		saved-- // inside an entry
 	}
 	if saved >= 0 {
-		from = all[saved].OpTime
+		from = all[saved].At
 	}
 	if intent.IsZero() {
 		h.back(from)
@@ -272,58 +265,49 @@ func (h *history) crashed(from mongo.OpTime) string {
 	return fmt.Sprintf(", %d events, killed after %d, saved at %d", len(all), at, saved)
 }
 
-// mirror applies an entry to the target.
-func (h *history) mirror(e logged) {
+// mirror applies an event to the target.
+func (h *history) mirror(e stream.Event) {
 	h.t.Helper()
 	ctx := h.t.Context()
 	_, coll := mongo.SplitNS(e.NS)
 	c := h.on(h.s.targetC, coll)
-	switch e.Op {
-	case "i":
-		h.must(c.InsertOne(ctx, e.O))
-	case "d":
-		_, err := c.DeleteOne(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: e.O.Lookup("_id")}}}})
+	q := bsoncore.NewDocumentBuilder().AppendDocument("_id", bsoncore.NewDocumentBuilder().AppendValue("$eq", e.Key.ID).Build()).Build()
+	switch e.Kind {
+	case stream.Insert:
+		h.must(c.InsertOne(ctx, e.Doc))
+	case stream.Delete:
+		_, err := c.DeleteOne(ctx, q)
 		if h.deletes {
 			h.must(nil, err)
 		}
-	case "u":
-		h.must(nil, h.update(c, e))
-	case "c":
-		h.command(e.O)
+	case stream.Update:
+		d, _, err := delta.Read(e.Doc)
+		h.must(nil, err)
+		u, _ := delta.AppendStatement(nil, d)
+		h.must(nil, c.Database().RunCommand(ctx, bson.D{{Key: "update", Value: c.Name()},
+			{Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: bson.Raw(q)}, {Key: "u", Value: bson.Raw(u)}}}}}).Err())
+	case stream.SchemaChange:
+		h.apply(e.Change)
+	default:
+		h.t.Fatalf("no mirror of %+v", e)
 	}
 }
 
-func (h *history) update(c *driver.Collection, e logged) error {
-	d, kind, err := delta.Read(e.O)
-	if err != nil || kind == delta.Replacement {
-		return fmt.Errorf("kind %v: %w", kind, err)
-	}
-	u, _ := delta.AppendStatement(nil, d)
-	id := e.O2.Lookup("_id")
-	q := bsoncore.NewDocumentBuilder().AppendValue("_id", bsonraw.FromRaw(id)).Build()
-	return c.Database().RunCommand(h.t.Context(), bson.D{{Key: "update", Value: c.Name()},
-		{Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: bson.Raw(q)}, {Key: "u", Value: bson.Raw(u)}}}}}).Err()
-}
-
-func (h *history) command(o bson.Raw) {
+func (h *history) apply(ch *stream.Change) {
 	h.t.Helper()
-	els, err := o.Elements()
-	h.must(nil, err)
-	db := h.s.targetC.Database(h.db)
-	cmd := bson.D{}
-	switch name := els[0].Key(); name {
-	case "create", "collMod", "drop":
-		for _, e := range els {
-			if e.Key() != "idIndex" {
-				cmd = append(cmd, bson.E{Key: e.Key(), Value: e.Value()})
-			}
-		}
-	case "renameCollection":
-		_, err := o.LookupErr("dropTarget")
-		cmd = bson.D{{Key: name, Value: els[0].Value()}, {Key: "to", Value: o.Lookup("to")}, {Key: "dropTarget", Value: err == nil}}
+	_, coll := mongo.SplitNS(ch.NS)
+	db, cmd := h.s.targetC.Database(h.db), bson.D{{Key: string(ch.Kind), Value: coll}}
+	switch ch.Kind {
+	case stream.ChangeCreate, stream.ChangeCollMod:
+		var more bson.D
+		h.must(nil, bson.Unmarshal(ch.Options, &more))
+		cmd = append(cmd, more...)
+	case stream.ChangeDrop:
+	case stream.ChangeRename:
+		cmd = bson.D{{Key: "renameCollection", Value: ch.NS}, {Key: "to", Value: ch.To}, {Key: "dropTarget", Value: ch.DropTarget}}
 		db = h.s.targetC.Database("admin")
 	default:
-		h.t.Fatalf("no mirror of %s", o)
+		h.t.Fatalf("no mirror of %+v", ch)
 	}
 	h.must(nil, db.RunCommand(h.t.Context(), cmd).Err())
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -17,67 +18,46 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// committed waits until the source has committed everything up to a position,
-// and its primary says so.
-func (j *Job) committed(ctx context.Context, at mongo.OpTime) (mongo.Positions, error) {
-	const pause, patience = 20 * time.Millisecond, time.Second
-	told := false
-	defer func() {
-		if told {
+// waiting says what the job waits for if fn takes long.
+func (j *Job) waiting(what string, fn func() error) error {
+	const patience = time.Second
+	done := make(chan struct{})
+	var told sync.WaitGroup
+	told.Go(func() {
+		select {
+		case <-done:
+		case <-time.After(patience):
+			j.progress.wait(what)
+			<-done
 			j.progress.wait("")
 		}
-	}()
-	for began := time.Now(); ; {
-		pos, err := j.src.Positions(ctx)
-		if err != nil || !pos.Majority.Before(at) {
-			return pos, err
-		}
-		if !told && time.Since(began) > patience {
-			told = true
-			j.progress.wait("the source to commit " + at.String() + "; its majority is at " + pos.Majority.String())
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return pos, context.Cause(ctx)
-		}
-	}
+	})
+	defer told.Wait()
+	defer close(done)
+	return fn()
 }
 
-// certain looks for something on the source's primary, in a state at or after
-// a position. That it is not there counts only when it can no longer roll back:
-// the primary that said so has committed all that it had, in the same term.
-func (j *Job) certain(ctx context.Context, at mongo.OpTime, look func(context.Context) (bool, error)) (bool, error) {
-	for {
-		before, err := j.committed(ctx, at)
-		if err != nil {
-			return false, err
-		}
-		if found, err := look(ctx); found || err != nil {
-			return found, err
-		}
-		after, err := j.src.Positions(ctx)
-		if err != nil {
-			return false, err
-		}
-		settled, err := j.committed(ctx, after.Last)
-		if err != nil {
-			return false, err
-		}
-		if before.Last.Term == after.Last.Term && after.Last.Term == settled.Last.Term {
-			return false, nil
-		}
-	}
+// committed waits until the source has committed everything up to a position,
+// and its primary says so.
+func (j *Job) committed(ctx context.Context, at mongo.OpTime) (pos mongo.Positions, err error) {
+	err = j.waiting("the source to commit "+at.String(), func() (err error) {
+		pos, err = j.src.Reached(ctx, at)
+		return err
+	})
+	return pos, err
 }
 
 // findRenamed finds the collection that a rename at a position brought inside
 // the filter, under the name it has now. It is in the database it was renamed
 // to: a rename between databases makes another collection.
 func (j *Job) findRenamed(ctx context.Context, ch *stream.Change, at mongo.OpTime) (coll schema.Collection, found bool, err error) {
+	if _, err := j.committed(ctx, at); err != nil {
+		return coll, false, err
+	}
 	db, _ := mongo.SplitNS(ch.To)
-	found, err = j.certain(ctx, at, func(ctx context.Context) (ok bool, err error) {
-		coll, ok, err = schema.ListOne(ctx, j.src, db, ch.UUID)
-		return ok, err
+	err = j.waiting("the source to commit what it shows", func() (err error) {
+		coll, found, err = schema.ListOne(ctx, j.src, db, ch.UUID)
+		return err
 	})
 	return coll, found, err
 }
@@ -94,18 +74,25 @@ func (j *Job) reread(ctx context.Context, from mongosink.Origin, id bsoncore.Val
 		return mongosink.Reread{}, err
 	}
 	out := mongosink.Reread{From: mongo.MaxOpTime(before.Majority, at)}
-	there, err := j.certain(ctx, at, func(ctx context.Context) (bool, error) {
+	for {
 		out.Doc, err = j.findByUUID(ctx, db, uuid, id, out.From)
-		if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
-			return false, nil
+		if !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+			break
 		}
-		return err == nil, err
-	})
+		var gone bool
+		err = j.waiting("the source to commit a drop", func() (err error) {
+			gone, err = j.src.Vanished(ctx, db, uuid)
+			return err
+		})
+		if gone {
+			return mongosink.Reread{Gone: true}, nil
+		}
+		if err != nil {
+			break
+		}
+	}
 	if err != nil {
 		return mongosink.Reread{}, fmt.Errorf("read a document of %s from the source: %w", from.Target, err)
-	}
-	if !there {
-		return mongosink.Reread{Gone: true}, nil
 	}
 	after, err := j.src.Positions(ctx)
 	if err != nil {

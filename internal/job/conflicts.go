@@ -36,7 +36,7 @@ const mostAside = 1000
 // newApply makes the engine that applies changes, with what it needs to know
 // about conflicts.
 func (j *Job) newApply(pos stream.Position, o mongosink.Options) *mongosink.Engine {
-	o.Sizes.Partitions, o.Names = j.spec.Partitions, mongosink.Names{Map: j.mapNS, Traits: j.traits}
+	o.Sizes.Partitions, o.Names = j.spec.Partitions, mongosink.Names{Absent: j.absent, Traits: j.traits}
 	o.Policy = mongosink.Policy{Overwrite: j.spec.OnExisting == ExistingMerge, OnConflict: j.spec.OnConflict, Letters: j.letters}
 	o.Source = mongosink.Source{Reread: j.reread, Has: j.onSource}
 	o.Write.Transactions, o.Write.SameTerm, o.Write.Gate = j.txn, j.store.SameTerm, j.dstGate

@@ -18,11 +18,11 @@ import (
 	"github.com/millrace/millrace/internal/state"
 )
 
-// phaseCreating lies between pinning the catalog and the first document.
+// phaseCreating lies between the snapshot of the catalog and the first document.
 const phaseCreating Phase = "creating"
 
-// prepare pins the start position with its catalog, or, in incremental mode,
-// sets the position that was asked for.
+// prepare takes a snapshot of the catalog, which gives the start position, or, in
+// incremental mode, sets the position that was asked for.
 func (j *Job) prepare(ctx context.Context, job state.Job) error {
 	if job.Restarted {
 		if err := j.clear(ctx); err != nil {
@@ -32,7 +32,7 @@ func (j *Job) prepare(ctx context.Context, job state.Job) error {
 	if j.spec.Mode == ModeIncremental {
 		return j.prepareIncremental(ctx)
 	}
-	snap, err := schema.Pin(ctx, j.src, j.scope())
+	snap, err := schema.TakeSnapshot(ctx, j.src, j.scope(), oplog.Changes(j.src))
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (j *Job) prepare(ctx context.Context, job state.Job) error {
 	if err := j.store.SaveCatalog(ctx, mapped); err != nil {
 		return err
 	}
-	j.log.Info("start position pinned", "position", snap.At, "collections", len(mapped))
+	j.log.Info("snapshot taken", "position", snap.At, "collections", len(mapped))
 	return j.savePhase(ctx, phaseCreating, append(positionFields(oplog.Position(snap.At, snap.At)), bson.E{Key: "start", Value: snap.At})...)
 }
 
@@ -156,7 +156,7 @@ func (j *Job) create(ctx context.Context) error {
 	}
 	// One wait for all: an election must not leave a collection to be made by
 	// the way, without its options.
-	if err := j.cat.Settled(ctx); err != nil {
+	if err := j.cat.WaitMajority(ctx); err != nil {
 		return err
 	}
 	return j.savePhase(ctx, PhaseCopying)
@@ -293,7 +293,7 @@ func (j *Job) finishCopyOnly(ctx context.Context) error {
 	if err := j.decideAfterCopy(ctx); err != nil {
 		return err
 	}
-	if err := j.cat.RestoreTTL(ctx); err != nil {
+	if err := j.cat.RestoreExpiries(ctx); err != nil {
 		return err
 	}
 	if err := j.compareCatalogs(ctx); err != nil {
@@ -306,7 +306,7 @@ func (j *Job) finishCopyOnly(ctx context.Context) error {
 }
 
 // sliceStore is the copy engine's store in the job's checkpoint.
-type sliceStore struct{ s *state.Store }
+type sliceStore struct{ s state.Store }
 
 func (s sliceStore) SameTerm(term int64) error { return s.s.SameTerm(term) }
 

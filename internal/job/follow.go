@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // follower is one run of continuous replication, from a durable checkpoint
@@ -29,6 +30,8 @@ type follower struct {
 	job state.Job // as loaded; phase and positions of this run below
 	eng *mongosink.Engine
 	src stream.Source
+	// rules stands between src and eng.
+	rules *transform.Stage
 
 	phase     Phase
 	windowEnd mongo.OpTime
@@ -44,7 +47,7 @@ type follower struct {
 }
 
 func (j *Job) follow(ctx context.Context, job state.Job) error {
-	f := &follower{j: j, job: job, phase: Phase(job.Phase), intent: job.Intent}
+	f := &follower{j: j, job: job, phase: Phase(job.Phase), intent: job.Intent, rules: transform.NewStage(j.rules)}
 	if f.phase == PhaseFinalizing { // the wish survives a restart
 		j.control.finalize.Store(true)
 	}
@@ -71,7 +74,7 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 	failpoint.Hit("window.after")
 	f.eng = j.newApply(pos, mongosink.Options{Schema: f.schema, Overlap: mongosink.Overlap{End: f.windowEnd, RereadUntil: job.Consistent,
 		Capped: capped, Refused: places(job.Refused), Skipped: places(skipped)}})
-	f.src = oplog.New(j.src, oplog.Options{Keep: j.keep, Log: j.log, Spool: j.spooler.handOver(), Drained: j.spooler.stop})
+	f.src = oplog.New(j.src, oplog.Options{Keep: j.keep, Log: j.log, Spool: j.spooler})
 	j.progress.setFollow(f.eng, f.src)
 	return f.run(ctx, pos)
 }
@@ -129,6 +132,7 @@ func ignore(err, what error) error {
 // emit takes a batch from the source. Between batches the job may change its
 // phase.
 func (f *follower) emit(ctx context.Context, b *stream.Batch) error {
+	f.rules.Batch(b)
 	if err := f.allow(ctx, b); err != nil {
 		return err
 	}
@@ -162,7 +166,7 @@ func (f *follower) becomeConsistent(ctx context.Context) error {
 	if err := f.save(ctx); err != nil {
 		return err
 	}
-	if err := f.untangled(ctx, func() error { return f.j.cat.BuildHeld(ctx) }); err != nil {
+	if err := f.untangled(ctx, func() error { return f.j.cat.BuildDeferred(ctx) }); err != nil {
 		return err
 	}
 	f.phase = PhaseFollowing
@@ -209,10 +213,10 @@ func (f *follower) finalize(ctx context.Context) error {
 	if err := f.save(ctx); err != nil {
 		return err
 	}
-	if err := f.untangled(ctx, func() error { return f.j.cat.BuildHeld(ctx) }); err != nil {
+	if err := f.untangled(ctx, func() error { return f.j.cat.BuildDeferred(ctx) }); err != nil {
 		return err
 	}
-	if err := f.j.cat.RestoreTTL(ctx); err != nil {
+	if err := f.j.cat.RestoreExpiries(ctx); err != nil {
 		return err
 	}
 	if err := f.j.compareCatalogs(ctx); err != nil {
@@ -261,7 +265,7 @@ func (f *follower) save(ctx context.Context) error {
 		return err
 	}
 	f.saved = pos
-	return f.j.spooler.passed(f.j.progress.setApplied(pos))
+	return f.j.spooler.Passed(f.j.progress.setApplied(pos))
 }
 
 // positionOf is where the job stands.
@@ -313,15 +317,12 @@ func (f *follower) existing(at mongo.OpTime) schema.Existing {
 func (f *follower) schema(ctx context.Context, ev *stream.Event, before mongo.OpTime, last bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.j.concerns(ev.Change) {
-		return nil
-	}
 	failpoint.Hit("schema.before")
 	pos := f.eng.Applied()
 	o := schema.ApplyOptions{
 		// After a restart the target is not ahead of a schema change: none is
 		// passed without a checkpoint.
-		Window: !f.job.Consistent.Before(ev.At), Maybe: f.intent == ev.At, Rules: f.j.rules, Existing: f.existing(ev.At), Names: f.j.names}
+		Overlap: !f.job.Consistent.Before(ev.At), Maybe: f.intent == ev.At, Rules: f.j.rules, Existing: f.existing(ev.At), Names: f.j.names}
 	if err := f.j.cat.MakeWay(ctx, *ev.Change, o); err != nil {
 		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
 	}
@@ -382,13 +383,6 @@ func (f *follower) moveNames(ev *stream.Event, effect schema.Effect) {
 	for _, ns := range effect.Dropped {
 		f.eng.Renamed(ns, "", ev.At)
 	}
-}
-
-// concerns reports whether a schema change can touch anything that is kept.
-func (j *Job) concerns(ch *stream.Change) bool {
-	db, _ := mongo.SplitNS(ch.NS)
-	to, _ := mongo.SplitNS(ch.To)
-	return j.rules.MatchDB(db) || to != "" && j.rules.MatchDB(to)
 }
 
 // resync copies a collection that a rename brought inside the filter, as it is
@@ -456,7 +450,7 @@ func (f *follower) startCopied(ctx context.Context, effect schema.Effect) error 
 // compareCatalogs notes how the target's collections, options and indexes
 // differ from the source's.
 func (j *Job) compareCatalogs(ctx context.Context) error {
-	diffs, err := schema.Diff(ctx, j.src, j.dst, j.keep, j.rules, schema.DiffOptions{})
+	diffs, err := schema.Diff(ctx, j.src, j.dst, j.rules, schema.DiffOptions{Keep: j.keep})
 	if err != nil {
 		return err
 	}

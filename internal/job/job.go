@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/transform"
@@ -31,7 +32,7 @@ type Job struct {
 	src   *mongo.Cluster
 	dst   *mongo.Cluster
 	rules *transform.Set
-	store *state.Store
+	store state.Store
 	cat   *schema.Target
 	txn   *mongo.Transactions // on the target
 	// letters are the documents that the target refuses.
@@ -52,7 +53,7 @@ type Job struct {
 	limit    *pace.Limiter
 	// srcGate and dstGate bound the exchanges with each side.
 	srcGate, dstGate *pace.Gate
-	spooler          *spooler
+	spooler          *oplog.Spooler
 }
 
 // until is the parsed form of Spec.Until.
@@ -99,8 +100,8 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	j := &Job{spec: spec, run: run, log: spec.Log, src: src, dst: dst, rules: rules, until: u,
 		limit: pace.New(spec.Limits), srcGate: pace.NewGate(spec.Loads.Source), dstGate: pace.NewGate(spec.Loads.Target)}
 	j.id = jobID(spec, src, dst, rules)
-	j.store = state.Open(dst, j.id, run, wc)
-	j.spooler = newSpooler(j)
+	j.store = state.Open(dst, state.Options{Job: j.id, Run: run, Write: wc, EndOthers: j.endOthers})
+	j.spooler = j.newSpooler()
 	dst.Pool.SetGuard(j.store.Owned)
 	if j.txn, err = dst.NewTransactions(); err != nil {
 		j.Close()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/oplog"
 )
 
 // monitor samples progress once a second and watches the source's position
@@ -55,7 +56,7 @@ func (j *Job) watchSource(ctx context.Context, n int, warned *time.Time) error {
 	}
 	var oldest mongo.OpTime
 	if n%5 == 0 {
-		if oldest, _, err = j.src.OplogWindow(ctx); err != nil {
+		if oldest, _, err = oplog.Window(ctx, j.src); err != nil {
 			oldest = mongo.OpTime{}
 		}
 	}
@@ -76,17 +77,17 @@ func (j *Job) checkWindow(ctx context.Context, oldest mongo.OpTime, warned *time
 	if need.IsZero() || phase == PhaseFinalized {
 		return nil
 	}
-	need = j.spooler.end(need)
+	need = j.spooler.NeedsFrom(need)
 	if need.Before(oldest) {
 		return mongo.WithHint(fmt.Errorf("the source's oplog now begins at %s and no longer holds position %s, from which this job reads on", oldest, need),
 			"make the oplog larger (replSetResizeOplog) or the copy shorter, then begin anew with --restart and --on-existing drop")
 	}
 	left := time.Duration(int64(need.TS.T)-int64(oldest.TS.T)) * time.Second
 	w := j.spec.WarnWindow
-	if w <= 0 || left >= w || time.Since(*warned) < time.Minute || !j.src.OplogFull(ctx) {
+	if w <= 0 || left >= w || time.Since(*warned) < time.Minute || !oplog.Full(ctx, j.src) {
 		return nil
 	}
-	if j.spooler.covers(phase == PhaseCopying || phase == PhaseIndexing) {
+	if j.spooler.Covers(phase == PhaseCopying || phase == PhaseIndexing) {
 		return nil
 	}
 	*warned = time.Now()

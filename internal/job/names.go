@@ -14,8 +14,9 @@ import (
 
 // loadNames reads which namespaces of the source the job has on the target, at
 // the position from which it goes on.
-func (j *Job) loadNames(ctx context.Context) (err error) {
-	j.names, err = j.store.LoadNames(ctx)
+func (j *Job) loadNames(ctx context.Context) error {
+	catalog, err := j.store.LoadCatalog(ctx)
+	j.names = state.Names(catalog)
 	return err
 }
 
@@ -61,17 +62,11 @@ func mappedNames(names []schema.Name) []state.Mapped {
 	return out
 }
 
-// mapNS is the target namespace of a source namespace, "" when it is not kept,
-// or has nothing on the target.
-func (j *Job) mapNS(ns string) string {
+// absent tells of a source namespace that has nothing on the target yet.
+func (j *Job) absent(ns string) bool {
 	db, coll := mongo.SplitNS(ns)
-	if one, ok := j.names.Source(db + "." + strings.TrimPrefix(coll, mongo.BucketsPrefix)); ok && one.Gone {
-		return ""
-	}
-	if !j.rules.Match(ns) {
-		return ""
-	}
-	return j.rules.Target(ns)
+	one, _ := j.names.Source(db + "." + strings.TrimPrefix(coll, mongo.BucketsPrefix))
+	return one.Gone
 }
 
 // holdTTL holds back what expires on the target of collections that somebody
@@ -81,11 +76,11 @@ func (j *Job) holdTTL(ctx context.Context) error {
 	if j.ttlHeld || !j.resumed && j.spec.Mode != ModeIncremental {
 		return nil
 	}
-	names, err := j.store.LoadNames(ctx)
+	catalog, err := j.store.LoadCatalog(ctx)
 	if err != nil {
 		return err
 	}
-	if err := j.cat.HoldTTL(ctx, names.Targets()); err != nil {
+	if err := j.cat.DeferExpiries(ctx, state.Names(catalog).Targets()); err != nil {
 		return err
 	}
 	j.ttlHeld = true

@@ -242,7 +242,7 @@ func (p *planner) window(ctx context.Context) error {
 	if p.j.src.Info.Kind != mongo.KindReplicaSet {
 		return nil
 	}
-	oldest, newest, err := p.j.src.OplogWindow(ctx)
+	oldest, newest, err := oplog.Window(ctx, p.j.src)
 	if err != nil && mongo.Classify(err) == mongo.ClassRetry {
 		return err
 	}
@@ -259,13 +259,13 @@ func (p *planner) window(ctx context.Context) error {
 		need, _ = mongo.ParseOpTime(p.j.spec.StartAt)
 	}
 	switch {
-	case !need.IsZero() && need.First().Before(oldest) && p.j.spooler.mayHold():
+	case !need.IsZero() && need.First().Before(oldest) && p.j.spooler.MayHold():
 		p.add(precheck.Warn, "oplog", "leave the spool's directory alone",
 			"it begins at %s and no longer holds %s, from which the job would read on; the spool may", oldest, need)
 	case !need.IsZero() && need.First().Before(oldest):
 		p.add(precheck.Fail, "oplog", "make the oplog larger (replSetResizeOplog), then begin anew with --restart and --on-existing drop",
 			"it begins at %s and no longer holds %s, from which the job would read on", oldest, need)
-	case p.j.spec.WarnWindow > 0 && have < p.j.spec.WarnWindow && p.j.src.OplogFull(ctx):
+	case p.j.spec.WarnWindow > 0 && have < p.j.spec.WarnWindow && oplog.Full(ctx, p.j.src):
 		p.add(precheck.Warn, "oplog", "the copy must end before the oplog rolls over; replSetResizeOplog makes it larger",
 			"it reaches back only %s", have)
 	default:

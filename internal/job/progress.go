@@ -177,11 +177,11 @@ func (j *Job) Status() Status {
 	st.Copy = s.copyStatus()
 	st.Follow = s.followStatus()
 	st.Conflicts = j.conflictStatus()
-	st.Follow.SpoolBytes = j.spooler.bytes()
-	if to := j.spooler.reaches(); !to.IsZero() {
-		st.Follow.SpooledTo = to.String()
+	bytes, until := j.spooler.Holds()
+	if st.Follow.SpoolBytes = bytes; !until.IsZero() {
+		st.Follow.SpooledTo = until.String()
 	}
-	if need := j.spooler.end(s.readFrom); !need.IsZero() && !s.oldest.IsZero() {
+	if need := j.spooler.NeedsFrom(s.readFrom); !need.IsZero() && !s.oldest.IsZero() {
 		st.Follow.WindowSeconds = float64(int64(need.TS.T) - int64(s.oldest.TS.T))
 	}
 	s.rates(&st)

@@ -20,7 +20,7 @@ import (
 // The target is as after one of the events, for they are applied in order. Where
 // several would do, the last is right: what lies between changes nothing.
 type ring struct {
-	target heldDocs
+	target targetDocs
 	limit  limit
 
 	byID        map[string]*entry
@@ -37,14 +37,14 @@ type ring struct {
 	changed  int                 // of updated, those that differ from the target
 }
 
-// heldDocs is what of a capped collection the target holds.
-type heldDocs struct {
-	docs  map[string]heldDoc // by _id
-	n     int                // documents in all, if whole
-	whole bool               // all of them are known
+// targetDocs is what of a capped collection the target holds.
+type targetDocs struct {
+	docs  map[string]targetDoc // by _id
+	n     int                  // documents in all, if whole
+	whole bool                 // all of them are known
 }
 
-type heldDoc struct {
+type targetDoc struct {
 	doc   bson.Raw
 	place int // among the newest ones: 0 is the newest; far for the others
 }
@@ -66,7 +66,7 @@ type entry struct {
 	prev, next *entry
 }
 
-func newRing(target heldDocs, l limit) *ring {
+func newRing(target targetDocs, l limit) *ring {
 	return &ring{target: target, limit: l, byID: map[string]*entry{}, gone: map[string]struct{}{}, updated: map[string]bson.Raw{}}
 }
 

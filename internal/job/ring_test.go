@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 // model is a ring as a server has it.
@@ -17,7 +19,7 @@ type model struct {
 }
 
 func (m *model) find(id string) int {
-	return slices.IndexFunc(m.docs, func(d bson.Raw) bool { return keyOf(d.Lookup("_id")) == id })
+	return slices.IndexFunc(m.docs, func(d bson.Raw) bool { return keyOf(bsonraw.IDOf(d)) == id })
 }
 
 // insert returns what rolls off.
@@ -31,7 +33,7 @@ func (m *model) insert(doc bson.Raw) (gone []string) {
 		if size <= m.limit.bytes && int64(len(m.docs)) <= m.limit.docs {
 			return gone
 		}
-		gone = append(gone, keyOf(m.docs[0].Lookup("_id")))
+		gone = append(gone, keyOf(bsonraw.IDOf(m.docs[0])))
 		m.docs = m.docs[1:]
 	}
 }
@@ -92,7 +94,7 @@ func randomEvents(t *testing.T, r *rand.Rand, logged bool) (events []modelEvent,
 		switch at := r.IntN(max(len(m.docs), 1)); {
 		case r.IntN(4) > 0 || len(m.docs) == 0:
 			doc := encoded(t, bson.D{{Key: "_id", Value: int32(r.IntN(6))}, {Key: "p", Value: strings.Repeat("p", 10*r.IntN(3))}})
-			id := keyOf(doc.Lookup("_id"))
+			id := keyOf(bsonraw.IDOf(doc))
 			if m.find(id) >= 0 {
 				continue
 			}
@@ -104,7 +106,7 @@ func randomEvents(t *testing.T, r *rand.Rand, logged bool) (events []modelEvent,
 				}
 			}
 		case r.IntN(2) == 0 && logged:
-			id := keyOf(m.docs[at].Lookup("_id"))
+			id := keyOf(bsonraw.IDOf(m.docs[at]))
 			m.docs = slices.Delete(slices.Clone(m.docs), at, at+1)
 			step('d', id, nil)
 		default:
@@ -112,7 +114,7 @@ func randomEvents(t *testing.T, r *rand.Rand, logged bool) (events []modelEvent,
 			doc := encoded(t, bson.D{{Key: "_id", Value: m.docs[at].Lookup("_id")}, {Key: "p", Value: strings.Repeat(string(rune('p'+r.IntN(2))), len(p))}})
 			m.docs = slices.Clone(m.docs)
 			m.docs[at] = doc
-			step('u', keyOf(doc.Lookup("_id")), doc)
+			step('u', keyOf(bsonraw.IDOf(doc)), doc)
 		}
 	}
 	return events, before, m.limit
@@ -126,13 +128,13 @@ func found(events []modelEvent, there []bson.Raw, l limit, whole bool) (n int) {
 			inserts++
 		}
 	}
-	h := heldDocs{docs: map[string]heldDoc{}, n: len(there), whole: whole || len(there) <= inserts}
+	h := targetDocs{docs: map[string]targetDoc{}, n: len(there), whole: whole || len(there) <= inserts}
 	for i, d := range there {
 		place := len(there) - 1 - i
 		if !h.whole && place > inserts {
 			place = far
 		}
-		h.docs[keyOf(d.Lookup("_id"))] = heldDoc{doc: d, place: place}
+		h.docs[keyOf(bsonraw.IDOf(d))] = targetDoc{doc: d, place: place}
 	}
 	r := newRing(h, l)
 	for i, e := range events {

@@ -61,7 +61,7 @@ func (j *Job) Run(ctx context.Context) (err error) {
 	if err = g.Wait(); errors.Is(err, errFinished) {
 		err = nil
 	}
-	if closeErr := j.spooler.close(err == nil); closeErr != nil {
+	if closeErr := j.spooler.Close(err == nil); closeErr != nil {
 		j.log.Warn("the spool could not be closed", "error", closeErr)
 	}
 	j.letGo(ctx)
@@ -135,7 +135,7 @@ func (j *Job) take(ctx context.Context) error {
 // begin starts an attempt: nothing that an earlier one sent to the target runs
 // there or arrives any more when it returns.
 func (j *Job) begin(ctx context.Context) (state.Job, error) {
-	job, err := j.store.Begin(ctx, j.endOthers)
+	job, err := j.store.Begin(ctx)
 	if err != nil {
 		return job, err
 	}
@@ -335,7 +335,7 @@ func (j *Job) attempt(ctx context.Context) error {
 			if err := j.answered(ctx); err != nil {
 				return causeOr(ctx, err)
 			}
-			endSpool = j.spooler.begin(ctx, job)
+			endSpool = j.spooler.Begin(ctx, spoolOwner(job), j.progress.reads)
 		}
 		err = j.step(ctx, job)
 		if errors.Is(err, errFinished) {

@@ -81,7 +81,7 @@ func verifyClusters(ctx context.Context, src, dst *mongo.Cluster, rules *transfo
 	}
 	var diffs []schema.Difference
 	err = seenOnBoth(ctx, src, dst, func() (err error) {
-		diffs, err = schema.Diff(ctx, src, dst, rules.Match, rules, schema.DiffOptions{})
+		diffs, err = schema.Diff(ctx, src, dst, rules, schema.DiffOptions{})
 		return err
 	})
 	if err != nil {

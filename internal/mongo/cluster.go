@@ -223,48 +223,12 @@ func (c *Cluster) Positions(ctx context.Context) (Positions, error) {
 	if err != nil {
 		return Positions{}, fmt.Errorf("read replication position of %s: %w", c.Address(), err)
 	}
+	return h.positions(), nil
+}
+
+func (h *hello) positions() Positions {
 	lw := h.LastWrite
-	return Positions{Last: lw.OpTime, Majority: lw.MajorityOpTime, LastDate: lw.LastWriteDate, Now: h.LocalTime}, nil
-}
-
-// OplogWindow returns the oldest and newest positions that the oplog of the
-// member that serves reads still holds.
-func (c *Cluster) OplogWindow(ctx context.Context) (oldest, newest OpTime, err error) {
-	opl := c.Client.Database("local", options.Database().SetReadPreference(c.readPref())).Collection("oplog.rs")
-	for i, dir := range []int{1, -1} {
-		var e OpTime
-		err := opl.FindOne(ctx, bson.D{}, options.FindOne().SetSort(bson.D{{Key: "$natural", Value: dir}}).
-			SetProjection(bson.D{{Key: "ts", Value: 1}, {Key: "t", Value: 1}})).Decode(&e)
-		if err != nil {
-			return oldest, newest, fmt.Errorf("read oplog ends of %s: %w", c.Address(), err)
-		}
-		if i == 0 {
-			oldest = e
-		} else {
-			newest = e
-		}
-	}
-	return oldest, newest, nil
-}
-
-// OplogFull reports that the oplog has begun to lose entries, or is about to: a
-// young one reaches back only to its set's beginning, however short that is.
-// Unknown counts as full.
-func (c *Cluster) OplogFull(ctx context.Context) bool {
-	raw, err := c.Command(ctx, "local", bson.D{{Key: "collStats", Value: "oplog.rs"}})
-	if err != nil {
-		return true
-	}
-	size, ok1 := raw.Lookup("size").AsFloat64OK()
-	limit, ok2 := raw.Lookup("maxSize").AsFloat64OK()
-	return !ok1 || !ok2 || size > 0.8*limit
-}
-
-func (c *Cluster) readPref() *readpref.ReadPref {
-	if c.read == nil {
-		return readpref.Primary()
-	}
-	return c.read
+	return Positions{Last: lw.OpTime, Majority: lw.MajorityOpTime, LastDate: lw.LastWriteDate, Now: h.LocalTime}
 }
 
 // Redact removes user and password from a connection string. When it cannot

@@ -13,20 +13,26 @@ import (
 // commitPoll is the pause between looks at the majority position.
 const commitPoll = 10 * time.Millisecond
 
+// Reached waits until the primary knows that a position is majority-committed,
+// and tells where it stands then.
+func (c *Cluster) Reached(ctx context.Context, at OpTime) (Positions, error) {
+	h, err := c.poll(ctx, func(h *hello) bool { return !h.LastWrite.MajorityOpTime.Before(at) })
+	if err != nil {
+		return Positions{}, fmt.Errorf("wait until %v is majority-committed on %s: %w", at, c.Address(), err)
+	}
+	return h.positions(), nil
+}
+
 // Committed waits until every write that the primary has acknowledged up to now
 // is majority-committed and returns the position of the last. An election
 // meanwhile is an error of ClassRetry: they may be rolled back.
-func (c *Cluster) Committed(ctx context.Context) (OpTime, error) {
-	h, err := c.hello(ctx)
-	if err != nil {
-		return OpTime{}, fmt.Errorf("read replication position of %s: %w", c.Address(), err)
-	}
-	at := h.LastWrite.OpTime
-	for err == nil && h.LastWrite.OpTime.Term == at.Term && h.LastWrite.MajorityOpTime.Before(at) {
-		if err = c.pause(ctx); err == nil {
-			h, err = c.hello(ctx)
+func (c *Cluster) Committed(ctx context.Context) (at OpTime, err error) {
+	h, err := c.poll(ctx, func(h *hello) bool {
+		if at.IsZero() {
+			at = h.LastWrite.OpTime
 		}
-	}
+		return h.LastWrite.OpTime.Term != at.Term || !h.LastWrite.MajorityOpTime.Before(at)
+	})
 	if err == nil && h.LastWrite.OpTime.Term != at.Term {
 		err = c.elected(at.Term, h.LastWrite.OpTime.Term)
 	}
@@ -51,24 +57,28 @@ func (c *Cluster) CommittedSeen(ctx context.Context) (OpTime, error) {
 // there is nothing to come.
 func (c *Cluster) counted(ctx context.Context) error {
 	const instant = time.Second
-	h, err := c.hello(ctx)
-	given := h.ClusterTime.ClusterTime
-	for began := time.Now(); err == nil && CompareTS(h.LastWrite.OpTime.TS, given) < 0 && time.Since(began) < instant; {
-		if err = c.pause(ctx); err == nil {
-			h, err = c.hello(ctx)
+	var given bson.Timestamp
+	began := time.Now()
+	_, err := c.poll(ctx, func(h *hello) bool {
+		if given.IsZero() {
+			given = h.ClusterTime.ClusterTime
 		}
-	}
+		return CompareTS(h.LastWrite.OpTime.TS, given) >= 0 || time.Since(began) >= instant
+	})
 	return err
 }
 
-func (c *Cluster) pause(ctx context.Context) error {
-	t := time.NewTimer(commitPoll)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+// poll asks the primary where it stands until enough is said.
+func (c *Cluster) poll(ctx context.Context, enough func(*hello) bool) (h hello, err error) {
+	for {
+		if h, err = c.hello(ctx); err != nil || enough(&h) {
+			return h, err
+		}
+		select {
+		case <-time.After(commitPoll):
+		case <-ctx.Done():
+			return h, context.Cause(ctx)
+		}
 	}
 }
 

@@ -3,20 +3,20 @@ package schema
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
-	"github.com/millrace/millrace/internal/transform"
 )
 
 // ApplyOptions say under which conditions a change is applied.
 type ApplyOptions struct {
-	Rules *transform.Set
-	// Window: the target may be ahead of the change. Indexes that refuse
-	// documents are held back, and what the change expects may be gone.
-	Window bool
+	Rules Rules
+	// Overlap: the target may be ahead of the change. Indexes that refuse
+	// documents are deferred, and what the change expects may be gone.
+	Overlap bool
 	// Maybe: the change may have been applied already, before a restart.
 	Maybe bool
 	// Existing says what becomes of a collection of the target where the source
@@ -38,11 +38,19 @@ const (
 	DropExisting
 )
 
+// changer does to the target what schema changes did to the source.
+type changer struct {
+	*link
+	deferred *deferrals
+	indexes  *builder
+	colls    *creator
+}
+
 // MakeWay deals with a collection of the target that stands where a schema
 // change of the source is about to make one: it was there before the job, or
 // somebody else made it. It comes before the change is noted as under way: once it is,
 // what stands there may be the change's own.
-func (t *Target) MakeWay(ctx context.Context, ch stream.Change, o ApplyOptions) error {
+func (c *changer) MakeWay(ctx context.Context, ch stream.Change, o ApplyOptions) error {
 	if o.Maybe {
 		return nil
 	}
@@ -61,13 +69,13 @@ func (t *Target) MakeWay(ctx context.Context, ch stream.Change, o ApplyOptions) 
 	if !o.Rules.Match(ns) || to && o.Rules.Match(ch.NS) && o.Rules.Target(ch.NS) == o.Rules.Target(ns) {
 		return nil
 	}
-	if err := t.makeWay(ctx, ch, ns, o); err != nil {
+	if err := c.makeWay(ctx, ch, ns, o); err != nil {
 		return fmt.Errorf("apply %s of %s: %w", ch.Kind, ch.NS, err)
 	}
 	return nil
 }
 
-func (t *Target) makeWay(ctx context.Context, ch stream.Change, sourceNS string, o ApplyOptions) error {
+func (c *changer) makeWay(ctx context.Context, ch stream.Change, sourceNS string, o ApplyOptions) error {
 	ns := o.Rules.Target(sourceNS)
 	if other, ok := o.Names.Target(ns); !ok || other.NS != ch.NS {
 		if err := o.Names.free(sourceNS, ns); err != nil {
@@ -79,17 +87,17 @@ func (t *Target) makeWay(ctx context.Context, ch stream.Change, sourceNS string,
 	if ch.DropTarget || o.Existing == KeepExisting && !renamed {
 		return nil
 	}
-	if _, there, err := t.find(ctx, ns); err != nil || !there {
+	if _, there, err := c.find(ctx, ns); err != nil || !there {
 		return err
 	}
 	if renamed && o.lenient() {
-		if _, there, err := t.find(ctx, o.Rules.Target(ch.NS)); err != nil || !there {
+		if _, there, err := c.find(ctx, o.Rules.Target(ch.NS)); err != nil || !there {
 			return err // the target is ahead: nothing is to be renamed
 		}
 	}
 	if o.Existing == DropExisting && !o.Rules.Ambiguous(ns) {
-		t.log.Warn("dropping what the target has where the source makes a collection", "ns", ns)
-		return t.Drop(ctx, ns)
+		c.o.Log.Warn("dropping what the target has where the source makes a collection", "ns", ns)
+		return c.colls.Drop(ctx, ns)
 	}
 	return existsAlready(fmt.Errorf("%s exists on the target", ns), ns)
 }
@@ -99,9 +107,9 @@ func existsAlready(err error, ns string) error {
 }
 
 // lenient allows that what a change expects is not there.
-func (o ApplyOptions) lenient() bool { return o.Window || o.Maybe }
+func (o ApplyOptions) lenient() bool { return o.Overlap || o.Maybe }
 
-// Effect tells what a change did to the target.
+// Effect is what a change did to the target.
 type Effect struct {
 	Applied bool
 	Skipped string // why not, if it was not
@@ -121,23 +129,23 @@ func skipped(format string, args ...any) Effect {
 // rules. All changes before it must be on the target, and none after it may
 // be: the caller drains, applies, and goes on. Applied again with Maybe, a
 // change does no harm.
-func (t *Target) Apply(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
-	effect, err := t.apply(ctx, ch, o)
+func (c *changer) Apply(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
+	effect, err := c.apply(ctx, ch, o)
 	if err != nil {
 		return effect, fmt.Errorf("apply %s of %s: %w", ch.Kind, ch.NS, err)
 	}
-	t.log.Info("schema change", "kind", ch.Kind, "ns", ch.NS, "to", ch.To, "applied", effect.Applied, "skipped", effect.Skipped)
+	c.o.Log.Info("schema change", "kind", ch.Kind, "ns", ch.NS, "to", ch.To, "applied", effect.Applied, "skipped", effect.Skipped)
 	return effect, nil
 }
 
-func (t *Target) apply(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
+func (c *changer) apply(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
 	switch ch.Kind {
 	case stream.ChangeDropDatabase:
-		return t.dropNames(ctx, ch, o, o.Names.OfDB(ch.NS))
+		return c.dropNames(ctx, ch, o, o.Names.OfDB(ch.NS))
 	case stream.ChangeDropAllViews:
-		return t.dropNames(ctx, ch, o, views(o.Names.OfDB(ch.NS)))
+		return c.dropNames(ctx, ch, o, views(o.Names.OfDB(ch.NS)))
 	case stream.ChangeRename:
-		return t.applyRename(ctx, ch, o)
+		return c.applyRename(ctx, ch, o)
 	}
 	if !o.Rules.Match(ch.NS) {
 		return skipped("excluded"), nil
@@ -148,90 +156,69 @@ func (t *Target) apply(ctx context.Context, ch stream.Change, o ApplyOptions) (E
 	}
 	switch ch.Kind {
 	case stream.ChangeCreate:
-		return t.applyCreate(ctx, ch, ns, o)
+		return c.applyCreate(ctx, ch, ns, o)
 	case stream.ChangeDrop:
-		return Effect{Applied: true, Dropped: []string{ns}}, t.Drop(ctx, ns)
+		return Effect{Applied: true, Dropped: []string{ns}}, c.colls.Drop(ctx, ns)
 	case stream.ChangeCreateIndexes:
-		return t.applyCreateIndexes(ctx, ch, ns, o)
+		return c.applyCreateIndexes(ctx, ch, ns, o)
 	case stream.ChangeDropIndexes:
-		return t.applyDropIndexes(ctx, ch, ns)
+		return c.applyDropIndexes(ctx, ch, ns)
 	case stream.ChangeCollMod:
-		return t.applyCollMod(ctx, ch, ns, o)
+		return c.applyCollMod(ctx, ch, ns, o)
 	case stream.ChangeView:
-		return t.applyView(ctx, ch, ns, o)
+		return c.applyView(ctx, ch, ns, o)
 	case stream.ChangeDropView:
-		return t.applyDropView(ctx, ns)
+		return c.applyDropView(ctx, ns)
 	}
 	return Effect{}, fmt.Errorf("kind of change not known")
 }
 
-func (t *Target) applyCreate(ctx context.Context, ch stream.Change, ns string, o ApplyOptions) (Effect, error) {
+func (c *changer) applyCreate(ctx context.Context, ch stream.Change, ns string, o ApplyOptions) (Effect, error) {
 	coll := Collection{NS: ch.NS, Type: TypeCollection, UUID: ch.UUID, Options: ch.Options}
 	if ch.Buckets {
 		coll.Type = TypeTimeSeries
 	}
-	return Effect{Applied: true}, t.create(ctx, coll, ns, o.Rules, o.Existing != KeepExisting)
+	return Effect{Applied: true}, c.colls.create(ctx, coll, ns, o.Rules, o.Existing != KeepExisting)
 }
 
-func (t *Target) applyCreateIndexes(ctx context.Context, ch stream.Change, ns string, o ApplyOptions) (Effect, error) {
+func (c *changer) applyCreateIndexes(ctx context.Context, ch stream.Change, ns string, o ApplyOptions) (Effect, error) {
 	phase := Consistent
-	if o.Window {
+	if o.Overlap {
 		phase = BeforeConsistent
 	}
-	err := t.BuildIndexes(ctx, ns, ch.Indexes, phase)
+	err := c.indexes.BuildIndexes(ctx, ns, ch.Indexes, phase)
 	if IsGone(err) && o.lenient() {
 		return skipped("%s is gone on the target", ns), nil
 	}
 	return Effect{Applied: err == nil}, err
 }
 
-func (t *Target) applyDropIndexes(ctx context.Context, ch stream.Change, ns string) (Effect, error) {
+func (c *changer) applyDropIndexes(ctx context.Context, ch stream.Change, ns string) (Effect, error) {
 	for _, ix := range ch.Indexes {
-		if err := t.dropIndex(ctx, ns, ix.Name); err != nil {
+		if err := c.indexes.drop(ctx, ns, ix.Name); err != nil {
 			return Effect{}, err
 		}
-		name := ix.Name
-		if name == "*" {
-			if err := t.unholdIndexes(ctx, ns); err != nil {
-				return Effect{}, err
-			}
-			continue
+		var name any = ix.Name
+		if name == "*" { // what is deferred of the collection itself stays
+			name = bson.D{{Key: "$ne", Value: ""}}
 		}
-		if err := t.unhold(ctx, ns, name); err != nil {
+		if err := c.deferred.forget(ctx, inNS(ns), ofIndex(name)); err != nil {
 			return Effect{}, err
 		}
 	}
 	return Effect{Applied: true}, nil
 }
 
-// unholdIndexes forgets what is held back of all indexes of a collection, not
-// of the collection itself.
-func (t *Target) unholdIndexes(ctx context.Context, ns string) error {
-	held, err := t.held(ctx, bson.D{{Key: "_id.ns", Value: ns}})
-	if err != nil {
-		return err
-	}
-	for _, h := range held {
-		if h.Index == "" {
-			continue
-		}
-		if err := t.unhold(ctx, ns, h.Index); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // applyView creates a view or redefines it. A view cannot change its collation:
 // then it is made anew.
-func (t *Target) applyView(ctx context.Context, ch stream.Change, ns string, o ApplyOptions) (Effect, error) {
+func (c *changer) applyView(ctx context.Context, ch stream.Change, ns string, o ApplyOptions) (Effect, error) {
 	coll := Collection{NS: ch.NS, Type: TypeView, Options: ch.Options}
-	have, ok, err := t.find(ctx, ns)
+	have, ok, err := c.find(ctx, ns)
 	if err != nil {
 		return Effect{}, err
 	}
 	if !ok || have.Type != TypeView {
-		return Effect{Applied: true}, t.Create(ctx, coll, ns, o.Rules)
+		return Effect{Applied: true}, c.colls.Create(ctx, coll, ns, o.Rules)
 	}
 	want, err := MapView(ch.NS, ch.Options, o.Rules)
 	if err != nil {
@@ -241,16 +228,14 @@ func (t *Target) applyView(ctx context.Context, ch stream.Change, ns string, o A
 	if err != nil || len(diffs) == 0 {
 		return Effect{Applied: err == nil}, err
 	}
-	for _, d := range diffs {
-		if d.What == "option collation" {
-			if err := t.Drop(ctx, ns); err != nil {
-				return Effect{}, err
-			}
-			return Effect{Applied: true}, t.Create(ctx, coll, ns, o.Rules)
+	if slices.ContainsFunc(diffs, func(d Difference) bool { return d.What == "option collation" }) {
+		if err := c.colls.Drop(ctx, ns); err != nil {
+			return Effect{}, err
 		}
+		return Effect{Applied: true}, c.colls.Create(ctx, coll, ns, o.Rules)
 	}
 	db, name := mongo.SplitNS(ns)
-	err = t.change(ctx, db, bson.D{
+	err = c.change(ctx, db, bson.D{
 		{Key: "collMod", Value: name}, {Key: "viewOn", Value: want.Lookup("viewOn")}, {Key: "pipeline", Value: want.Lookup("pipeline")},
 	})
 	return Effect{Applied: err == nil}, err
@@ -258,8 +243,8 @@ func (t *Target) applyView(ctx context.Context, ch stream.Change, ns string, o A
 
 // applyDropView drops a view. The entry of a time-series collection looks the
 // same: what is no view stays, for the drop of its buckets follows.
-func (t *Target) applyDropView(ctx context.Context, ns string) (Effect, error) {
-	have, ok, err := t.find(ctx, ns)
+func (c *changer) applyDropView(ctx context.Context, ns string) (Effect, error) {
+	have, ok, err := c.find(ctx, ns)
 	switch {
 	case err != nil:
 		return Effect{}, err
@@ -268,26 +253,26 @@ func (t *Target) applyDropView(ctx context.Context, ns string) (Effect, error) {
 	case have.Type != TypeView:
 		return skipped("%s is no view", ns), nil
 	}
-	return Effect{Applied: true, Dropped: []string{ns}}, t.Drop(ctx, ns)
+	return Effect{Applied: true, Dropped: []string{ns}}, c.colls.Drop(ctx, ns)
 }
 
 // dropNames drops what the job made of a database of the source. Its
 // collections were dropped one by one before, so hardly anything is left; and
 // other collections of the same target database are none of ours.
-func (t *Target) dropNames(ctx context.Context, ch stream.Change, o ApplyOptions, list []Name) (Effect, error) {
+func (c *changer) dropNames(ctx context.Context, ch stream.Change, o ApplyOptions, list []Name) (Effect, error) {
 	if !o.Rules.MatchDB(ch.NS) {
 		return skipped("excluded"), nil
 	}
 	effect := Effect{Applied: true}
 	for _, one := range list {
-		have, there, err := t.find(ctx, one.Target)
+		have, there, err := c.find(ctx, one.Target)
 		if err != nil {
 			return effect, err
 		}
 		if !there || (have.Type == TypeView) != (one.Type == TypeView) {
 			continue
 		}
-		if err := t.Drop(ctx, one.Target); err != nil {
+		if err := c.colls.Drop(ctx, one.Target); err != nil {
 			return effect, err
 		}
 		effect.Dropped = append(effect.Dropped, one.Target)

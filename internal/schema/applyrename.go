@@ -2,7 +2,6 @@ package schema
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -13,24 +12,24 @@ import (
 
 // applyRename renames within what is kept, drops what leaves it, and asks for a
 // copy of what enters it.
-func (t *Target) applyRename(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
+func (c *changer) applyRename(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
 	from, to := o.Rules.Target(ch.NS), o.Rules.Target(ch.To)
 	switch fromKept, toKept := o.Rules.Match(ch.NS), o.Rules.Match(ch.To); {
 	case fromKept && toKept:
-		return t.renameKept(ctx, ch, from, to, o)
+		return c.renameKept(ctx, ch, from, to, o)
 	case fromKept:
 		// Under its new name nobody wants it.
-		return Effect{Applied: true, Dropped: []string{from}}, t.Drop(ctx, from)
+		return Effect{Applied: true, Dropped: []string{from}}, c.colls.Drop(ctx, from)
 	case toKept:
-		return t.renameIn(ctx, ch, to, o)
+		return c.renameIn(ctx, ch, to, o)
 	}
 	return skipped("excluded"), nil
 }
 
 // renameIn handles a collection that the target does not have yet.
-func (t *Target) renameIn(ctx context.Context, ch stream.Change, to string, o ApplyOptions) (Effect, error) {
+func (c *changer) renameIn(ctx context.Context, ch stream.Change, to string, o ApplyOptions) (Effect, error) {
 	if len(ch.UUID.Data) == 0 {
-		return Effect{}, mongo.WithHint(fmt.Errorf("%s becomes %s, which is kept, but the entry does not tell its UUID, so it cannot be copied", ch.NS, ch.To),
+		return Effect{}, mongo.WithHint(fmt.Errorf("%s becomes %s, which is kept, but the entry does not name its UUID, so it cannot be copied", ch.NS, ch.To),
 			"start the job again with --restart")
 	}
 	effect := Effect{Applied: true, Resync: &ch.UUID, ResyncNS: to}
@@ -38,48 +37,46 @@ func (t *Target) renameIn(ctx context.Context, ch stream.Change, to string, o Ap
 	// ours to drop: the copy replaces what it has to.
 	if ch.DropTarget || o.Maybe && o.Existing != KeepExisting {
 		effect.Dropped = []string{to}
-		return effect, t.Drop(ctx, to)
+		return effect, c.colls.Drop(ctx, to)
 	}
 	return effect, nil
 }
 
-func (t *Target) renameKept(ctx context.Context, ch stream.Change, from, to string, o ApplyOptions) (Effect, error) {
+func (c *changer) renameKept(ctx context.Context, ch stream.Change, from, to string, o ApplyOptions) (Effect, error) {
 	if from == to {
 		return Effect{}, mongo.WithHint(fmt.Errorf("%s and %s have one name on the target, %s", ch.NS, ch.To, to), "change the renames of the job")
 	}
-	if one, ok := o.Names.Source(ch.NS); ok && one.Gone {
-		effect := skipped("%s never came to the target", from)
+	without := func(why string) (Effect, error) {
+		effect := skipped("%s %s", from, why)
 		if ch.DropTarget {
 			effect.Dropped = []string{to}
-			return effect, t.Drop(ctx, to)
+			return effect, c.colls.Drop(ctx, to)
 		}
 		return effect, nil
 	}
-	_, there, err := t.find(ctx, from)
+	if one, ok := o.Names.Source(ch.NS); ok && one.Gone {
+		return without("never came to the target")
+	}
+	_, there, err := c.find(ctx, from)
 	if err != nil {
 		return Effect{}, err
 	}
 	switch {
 	case there:
-		return t.rename(ctx, ch, from, to, o)
+		return c.rename(ctx, ch, from, to, o)
 	case o.Maybe:
-		// Done before the restart; what is held back may not have followed.
-		return Effect{Applied: true, Dropped: []string{from}}, t.moveHeld(ctx, from, to)
-	case o.Window:
-		effect := skipped("%s is gone on the target", from)
-		if ch.DropTarget {
-			effect.Dropped = []string{to}
-			return effect, t.Drop(ctx, to)
-		}
-		return effect, nil
+		// Done before the restart; what is deferred may not have followed.
+		return Effect{Applied: true, Dropped: []string{from}}, c.deferred.move(ctx, from, to)
+	case o.Overlap:
+		return without("is gone on the target")
 	}
-	return Effect{}, mongo.WithHint(errGone{from}, "something else drops collections of the target; start the job again with --restart")
+	return Effect{}, mongo.WithHint(fmt.Errorf("%s %w", from, errGone), "something else drops collections of the target; start the job again with --restart")
 }
 
-// rename does it. What is held back for a target that gets dropped goes before
-// the rename, what is held back for the source follows after it: at a crash
-// in between, the source's absence tells which of the two has been done.
-func (t *Target) rename(ctx context.Context, ch stream.Change, from, to string, o ApplyOptions) (Effect, error) {
+// rename does it. What is deferred for a target that gets dropped goes before
+// the rename, what is deferred for the source follows after it: at a crash
+// in between, the source's absence says which of the two has been done.
+func (c *changer) rename(ctx context.Context, ch stream.Change, from, to string, o ApplyOptions) (Effect, error) {
 	fromDB, _ := mongo.SplitNS(from)
 	toDB, _ := mongo.SplitNS(to)
 	effect := Effect{Applied: true, Dropped: []string{from}}
@@ -89,17 +86,17 @@ func (t *Target) rename(ctx context.Context, ch stream.Change, from, to string, 
 	if dropTarget {
 		effect.Dropped = append(effect.Dropped, to)
 	}
-	if err := t.unhold(ctx, to, ""); err != nil {
+	if err := c.deferred.forget(ctx, inNS(to)); err != nil {
 		return effect, err
 	}
-	err := t.change(ctx, "admin", bson.D{
+	err := c.change(ctx, "admin", bson.D{
 		{Key: "renameCollection", Value: from}, {Key: "to", Value: to}, {Key: "dropTarget", Value: dropTarget},
 	})
 	if err != nil {
 		if mongo.Classify(err) == mongo.ClassExists {
 			err = existsAlready(err, to)
 		}
-		return effect, errors.Join(fmt.Errorf("rename %s to %s on the target: %w", from, to, err))
+		return effect, fmt.Errorf("rename %s to %s on the target: %w", from, to, err)
 	}
-	return effect, t.moveHeld(ctx, from, to)
+	return effect, c.deferred.move(ctx, from, to)
 }

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -11,7 +12,6 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
-	"github.com/millrace/millrace/internal/transform"
 )
 
 // Difference is one thing in which two catalogs differ.
@@ -24,21 +24,16 @@ type Difference struct {
 
 // String is one line for people.
 func (d Difference) String() string {
-	return fmt.Sprintf("%s: %s: source has %s, target has %s", d.NS, d.What, orNone(d.Source), orNone(d.Target))
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "none"
-	}
-	return s
+	return fmt.Sprintf("%s: %s: source has %s, target has %s", d.NS, d.What, cmp.Or(d.Source, "none"), cmp.Or(d.Target, "none"))
 }
 
 // DiffOptions say what a comparison leaves out.
 type DiffOptions struct {
-	// IgnoreTTL leaves out when documents expire, which is held back until finalize.
+	// Keep reports which namespaces of the source matter; nil is those of the rules.
+	Keep func(ns string) bool
+	// IgnoreTTL leaves out when documents expire, which is deferred until finalize.
 	IgnoreTTL bool
-	// IgnoreUnique leaves out unique indexes, which are held back until the
+	// IgnoreUnique leaves out unique indexes, which are deferred until the
 	// data is consistent.
 	IgnoreUnique bool
 	// IgnoreExtra leaves out what only the target has.
@@ -47,7 +42,11 @@ type DiffOptions struct {
 
 // Diff compares the kept collections, time-series collections and views of a
 // source with a target: their types, options, indexes and definitions.
-func Diff(ctx context.Context, src, dst *mongo.Cluster, keep func(ns string) bool, rules *transform.Set, o DiffOptions) ([]Difference, error) {
+func Diff(ctx context.Context, src, dst *mongo.Cluster, rules Rules, o DiffOptions) ([]Difference, error) {
+	keep := o.Keep
+	if keep == nil {
+		keep = rules.Match
+	}
 	source, err := list(ctx, src, Scope{NS: keep, DB: rules.MatchDB})
 	if err != nil {
 		return nil, err
@@ -62,7 +61,7 @@ func Diff(ctx context.Context, src, dst *mongo.Cluster, keep func(ns string) boo
 	return diff(source, target, rules, o)
 }
 
-func diff(source, target []Collection, rules *transform.Set, o DiffOptions) ([]Difference, error) {
+func diff(source, target []Collection, rules Rules, o DiffOptions) ([]Difference, error) {
 	byName := map[string]Collection{}
 	for _, c := range target {
 		byName[c.NS] = c
@@ -91,7 +90,7 @@ func diff(source, target []Collection, rules *transform.Set, o DiffOptions) ([]D
 	return out, nil
 }
 
-func diffOne(source, target Collection, rules *transform.Set, o DiffOptions) ([]Difference, error) {
+func diffOne(source, target Collection, rules Rules, o DiffOptions) ([]Difference, error) {
 	if source.Type != target.Type {
 		return []Difference{{NS: source.NS, What: "type", Source: string(source.Type), Target: string(target.Type)}}, nil
 	}

@@ -206,12 +206,12 @@ func TestRenameInterrupted(t *testing.T) {
 	r.run(db, []string{`admin {"renameCollection":"@.c","to":"@.d"}`})
 	do(t, dst, db, `admin {"renameCollection":"@.c","to":"@.d"}`)
 	for range 2 {
-		_, err := r.target.Apply(t.Context(), stream.Change{Kind: stream.ChangeRename, NS: db + ".c", To: db + ".d", DropTarget: true}, ApplyOptions{Maybe: true})
+		_, err := r.target.Apply(t.Context(), stream.Change{Kind: stream.ChangeRename, NS: db + ".c", To: db + ".d", DropTarget: true}, ApplyOptions{Rules: r.rules, Names: r.names, Maybe: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	_, err := r.target.Apply(t.Context(), stream.Change{Kind: stream.ChangeRename, NS: db + ".c", To: db + ".d"}, ApplyOptions{})
+	_, err := r.target.Apply(t.Context(), stream.Change{Kind: stream.ChangeRename, NS: db + ".c", To: db + ".d"}, ApplyOptions{Rules: r.rules, Names: r.names})
 	if !IsGone(err) || mongo.HintOf(err) == "" {
 		t.Errorf("rename of what is not there: %v", err)
 	}

@@ -8,7 +8,6 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -40,7 +39,7 @@ func cleanIndex(ix stream.Index) (spec bson.Raw, expire *bson.RawValue, err erro
 		}
 		return v, knownIndexField(key), nil
 	})
-	if err == nil && compound(spec) {
+	if err == nil && len(keyFields(spec)) > 1 {
 		expire = nil // it never expired anything, and no server takes it any more
 	}
 	if err == nil && !has(spec, "collation") {
@@ -52,16 +51,12 @@ func cleanIndex(ix stream.Index) (spec bson.Raw, expire *bson.RawValue, err erro
 	return spec, expire, nil
 }
 
-// knownIndexField tells what createIndexes takes from what old servers stored
+// knownIndexField reports what createIndexes takes of what old servers stored
 // along (ns, background, dropDups, safe …). The version is left to the target.
 func knownIndexField(key string) bool {
-	switch key {
-	case "name", "partialFilterExpression", "wildcardProjection", "columnstoreProjection", "originalSpec",
+	return slices.Contains([]string{"name", "partialFilterExpression", "wildcardProjection", "columnstoreProjection", "originalSpec",
 		"weights", "default_language", "language_override", "textIndexVersion",
-		"2dsphereIndexVersion", "finestIndexedLevel", "coarsestIndexedLevel", "bits", "min", "max", "bucketSize":
-		return true
-	}
-	return false
+		"2dsphereIndexVersion", "finestIndexedLevel", "coarsestIndexedLevel", "bits", "min", "max", "bucketSize"}, key)
 }
 
 // cleanKey replaces the directions that old servers accepted and took for
@@ -93,25 +88,21 @@ func validDirection(v bson.RawValue) bool {
 	return false
 }
 
+// keyFields are the fields of an index.
+func keyFields(spec bson.Raw) []bson.RawElement {
+	els, _ := elements(sub(spec, "key"))
+	return els
+}
+
 // indexKind is the plugin of an index ("text", "2dsphere", "hashed" …), "" for
 // an ordinary one.
 func indexKind(spec bson.Raw) string {
-	els, err := elements(sub(spec, "key"))
-	if err != nil {
-		return ""
-	}
-	for _, el := range els {
+	for _, el := range keyFields(spec) {
 		if kind, ok := el.Value().StringValueOK(); ok {
 			return kind
 		}
 	}
 	return ""
-}
-
-// compound reports an index of several fields.
-func compound(spec bson.Raw) bool {
-	els, err := elements(sub(spec, "key"))
-	return err == nil && len(els) > 1
 }
 
 // uniqueLike reports indexes that refuse documents.
@@ -122,22 +113,13 @@ func uniqueLike(spec bson.Raw) bool {
 // TakesAll reports indexes that no document is refused by: those in the order of
 // a single field.
 func TakesAll(ix stream.Index) bool {
-	key, _ := ix.Spec.Lookup("key").DocumentOK()
-	fields, err := key.Elements()
-	if uniqueLike(ix.Spec) || err != nil || len(fields) != 1 || strings.Contains(fields[0].Key(), "$") {
+	fields := keyFields(ix.Spec)
+	if uniqueLike(ix.Spec) || len(fields) != 1 || strings.Contains(fields[0].Key(), "$") {
 		return false
 	}
 	_, ordered := fields[0].Value().AsInt64OK()
 	return ordered
 }
-
-// heldExpiry stands in for an expiry on servers before 5.1, whose collMod cannot
-// add one later: larger than any in use, but not beyond 1970, which those
-// servers refuse, and the same at every attempt.
-func heldExpiry(real int64) int64 { return max(real, 1_600_000_000) }
-
-// convertsTTL reports servers whose collMod makes a plain index expire documents.
-func convertsTTL(v mongo.Version) bool { return v.AtLeast(5, 1) }
 
 // comparableIndex brings a specification into a form in which equal indexes
 // are equal.

@@ -21,9 +21,9 @@ const listParallel = 8
 
 // Scope is which namespaces matter.
 type Scope struct {
-	// NS tells whether a namespace does.
+	// NS reports a namespace that does.
 	NS func(ns string) bool
-	// DB tells whether anything of a database could. The others are not looked
+	// DB reports a database of which anything could. The others are not looked
 	// into: the user may have no right to. Nil looks into all.
 	DB func(db string) bool
 }
@@ -67,7 +67,7 @@ func listNames(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection
 	group.SetLimit(listParallel)
 	for i, db := range dbs {
 		group.Go(func() (err error) {
-			perDB[i], err = listDB(gctx, c, db, nil, scope.NS)
+			perDB[i], err = listDB(gctx, c, db, bson.D{}, scope.NS)
 			return err
 		})
 	}
@@ -157,9 +157,6 @@ func mixedSchema(options bson.Raw) bool {
 const mixedSchemaFlag = "timeseriesBucketsMayHaveMixedSchemaData"
 
 func listCollections(ctx context.Context, c *mongo.Cluster, db string, filter bson.D) ([]listing, error) {
-	if filter == nil {
-		filter = bson.D{}
-	}
 	cur, err := primaryDB(c, db).ListCollections(ctx, filter)
 	var out []listing
 	if err == nil {
@@ -178,60 +175,56 @@ func primaryDB(c *mongo.Cluster, db string) *driver.Database {
 
 // addIndexes reads the indexes of all but views.
 func addIndexes(ctx context.Context, c *mongo.Cluster, colls []Collection) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(listParallel)
-	for i := range colls {
-		if colls[i].Type == TypeView {
-			continue
-		}
-		group.Go(func() (err error) {
-			colls[i].Indexes, err = indexes(ctx, c, colls[i].DataNS())
-			return err
-		})
-	}
-	return group.Wait()
+	return ofData(ctx, colls, func(ctx context.Context, coll *Collection) (err error) {
+		coll.Indexes, err = indexes(ctx, c, coll.DataNS())
+		return err
+	})
 }
 
 // estimate fills in Count and Bytes from the server's own counters.
 func estimate(ctx context.Context, c *mongo.Cluster, colls []Collection) error {
+	return ofData(ctx, colls, func(ctx context.Context, coll *Collection) (err error) {
+		coll.Count, coll.Bytes, err = size(ctx, c, coll.DataNS())
+		return err
+	})
+}
+
+// ofData calls f for all but views, some at once.
+func ofData(ctx context.Context, colls []Collection, f func(context.Context, *Collection) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(listParallel)
 	for i := range colls {
-		if colls[i].Type == TypeView {
-			continue
+		if colls[i].Type != TypeView {
+			group.Go(func() error { return f(ctx, &colls[i]) })
 		}
-		group.Go(func() (err error) {
-			colls[i].Count, colls[i].Bytes, err = size(ctx, c, colls[i].DataNS())
-			return err
-		})
 	}
 	return group.Wait()
 }
 
 // size asks for documents and bytes of a collection; zero when it is gone.
 func size(ctx context.Context, c *mongo.Cluster, ns string) (count, bytes int64, err error) {
-	db, coll := mongo.SplitNS(ns)
-	raw, err := c.Command(ctx, db, bson.D{
-		{Key: "aggregate", Value: coll},
-		{Key: "pipeline", Value: bson.A{
-			bson.D{{Key: "$collStats", Value: bson.D{{Key: "storageStats", Value: bson.D{}}, {Key: "count", Value: bson.D{}}}}},
-			bson.D{{Key: "$project", Value: bson.D{{Key: "count", Value: 1}, {Key: "size", Value: "$storageStats.size"}}}},
-		}},
-		{Key: "cursor", Value: bson.D{}},
-	})
-	if err != nil {
-		if mongo.Classify(err) == mongo.ClassGone {
-			return 0, 0, nil
-		}
-		return 0, 0, fmt.Errorf("size of %s of %s: %w", ns, c.Address(), err)
+	stats, err := collStats(ctx, c, ns, bson.D{{Key: "storageStats", Value: bson.D{}}, {Key: "count", Value: bson.D{}}},
+		bson.D{{Key: "count", Value: 1}, {Key: "size", Value: "$storageStats.size"}})
+	if err != nil || stats == nil {
+		return 0, 0, err
 	}
-	first := sub(raw, "cursor", "firstBatch", "0")
-	if first == nil {
-		return 0, 0, nil
-	}
-	count, _ = first.Lookup("count").AsInt64OK()
-	bytes, _ = first.Lookup("size").AsInt64OK()
+	count, _ = stats.Lookup("count").AsInt64OK()
+	bytes, _ = stats.Lookup("size").AsInt64OK()
 	return count, bytes, nil
+}
+
+// collStats asks for statistics of a collection; nil when it is gone.
+func collStats(ctx context.Context, c *mongo.Cluster, ns string, what, project bson.D) (bson.Raw, error) {
+	db, coll := mongo.SplitNS(ns)
+	raw, err := c.Command(ctx, db, bson.D{{Key: "aggregate", Value: coll}, {Key: "cursor", Value: bson.D{}},
+		{Key: "pipeline", Value: bson.A{bson.D{{Key: "$collStats", Value: what}}, bson.D{{Key: "$project", Value: project}}}}})
+	if err != nil && mongo.Classify(err) == mongo.ClassGone {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("statistics of %s of %s: %w", ns, c.Address(), err)
+	}
+	return sub(raw, "cursor", "firstBatch", "0"), nil
 }
 
 // ListOne finds a collection of a database by the UUID that holds its
@@ -261,12 +254,20 @@ func findUUID(ctx context.Context, c *mongo.Cluster, db string, uuid bson.Binary
 	if err != nil || len(found) == 0 {
 		return Collection{}, false, err
 	}
-	names := bson.A{found[0].Name}
+	names := []string{found[0].Name}
 	if series, ok := strings.CutPrefix(found[0].Name, mongo.BucketsPrefix); ok {
 		names = append(names, series)
 	}
-	colls, err := listDB(ctx, c, db, bson.D{{Key: "name", Value: bson.D{{Key: "$in", Value: names}}}}, func(string) bool { return true })
-	if err != nil || len(colls) == 0 || !colls[0].UUID.Equal(uuid) {
+	coll, ok, err := findNamed(ctx, c, db, names...)
+	return coll, ok && coll.UUID.Equal(uuid), err
+}
+
+// findNamed reads the collection of one of the names, which are its own and that of
+// its buckets, without indexes.
+func findNamed(ctx context.Context, c *mongo.Cluster, db string, names ...string) (Collection, bool, error) {
+	filter := bson.D{{Key: "name", Value: bson.D{{Key: "$in", Value: names}}}}
+	colls, err := listDB(ctx, c, db, filter, func(string) bool { return true })
+	if err != nil || len(colls) == 0 {
 		return Collection{}, false, err
 	}
 	return colls[0], true, nil

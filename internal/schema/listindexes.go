@@ -15,7 +15,7 @@ import (
 // collection that is gone has none.
 //
 // A build under way is left out, for its end comes later in the oplog, if it
-// ends well. Servers before 4.4 list it like the others and tell elsewhere that
+// ends well. Servers before 4.4 list it like the others and say elsewhere that
 // it is one: what is finished is in two listings and not among the builds in
 // between, whichever of them started or failed meanwhile.
 func indexes(ctx context.Context, c *mongo.Cluster, ns string) ([]stream.Index, error) {
@@ -56,35 +56,20 @@ func listIndexes(ctx context.Context, c *mongo.Cluster, ns string) ([]stream.Ind
 	}
 	var out []stream.Index
 	for _, spec := range specs {
-		if has(spec, "buildUUID") {
-			continue
+		if !has(spec, "buildUUID") && !isIDIndex(spec) && !truthyField(spec, "clustered") {
+			out = append(out, stream.Index{Name: str(spec, "name"), Spec: spec})
 		}
-		if isIDIndex(spec) || truthyField(spec, "clustered") {
-			continue
-		}
-		out = append(out, stream.Index{Name: str(spec, "name"), Spec: spec})
 	}
 	return out, nil
 }
 
 // buildsUnderWay names the indexes of a collection that are being built.
 func buildsUnderWay(ctx context.Context, c *mongo.Cluster, ns string) ([]string, error) {
-	db, coll := mongo.SplitNS(ns)
-	raw, err := c.Command(ctx, db, bson.D{
-		{Key: "aggregate", Value: coll},
-		{Key: "pipeline", Value: bson.A{
-			bson.D{{Key: "$collStats", Value: bson.D{{Key: "storageStats", Value: bson.D{}}}}},
-			bson.D{{Key: "$project", Value: bson.D{{Key: "builds", Value: "$storageStats.indexBuilds"}}}},
-		}},
-		{Key: "cursor", Value: bson.D{}},
-	})
-	if err != nil {
-		if mongo.Classify(err) == mongo.ClassGone {
-			return nil, nil
-		}
-		return nil, fmt.Errorf("index builds of %s of %s: %w", ns, c.Address(), err)
+	stats, err := collStats(ctx, c, ns, bson.D{{Key: "storageStats", Value: bson.D{}}}, bson.D{{Key: "builds", Value: "$storageStats.indexBuilds"}})
+	if err != nil || stats == nil {
+		return nil, err
 	}
-	arr, ok := sub(raw, "cursor", "firstBatch", "0").Lookup("builds").ArrayOK()
+	arr, ok := stats.Lookup("builds").ArrayOK()
 	if !ok {
 		return nil, nil
 	}
@@ -105,8 +90,8 @@ func truthyField(doc bson.Raw, key string) bool { return has(doc, key) && truthy
 
 // isIDIndex recognises the index that every collection has by itself.
 func isIDIndex(spec bson.Raw) bool {
-	els, err := elements(sub(spec, "key"))
-	if err != nil || len(els) != 1 || els[0].Key() != "_id" {
+	els := keyFields(spec)
+	if len(els) != 1 || els[0].Key() != "_id" {
 		return false
 	}
 	n, ok := els[0].Value().AsFloat64OK()

@@ -3,6 +3,7 @@ package schema
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 )
@@ -180,7 +182,7 @@ func newReplica(t *testing.T, rules *transform.Set, dbs ...string) *replica {
 	t.Cleanup(func() {
 		for _, db := range dbs {
 			_ = src.Client.Database(db).Drop(context.Background())
-			for _, db := range rules.TargetDBs(db) {
+			for _, db := range []string{db, db + "to", db + "z"} { // where the rules of tests put it
 				_ = dst.Client.Database(db).Drop(context.Background())
 			}
 		}
@@ -191,7 +193,7 @@ func newReplica(t *testing.T, rules *transform.Set, dbs ...string) *replica {
 // copy does the full copy.
 func (r *replica) copy() {
 	r.t.Helper()
-	snap, err := Pin(r.t.Context(), src, scopeOf(r.rules, r.dbs...))
+	snap, err := TakeSnapshot(r.t.Context(), src, scopeOf(r.rules, r.dbs...), oplog.Changes(src))
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -221,58 +223,41 @@ func (r *replica) follow() (effects []Effect) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	cur, err := src.Client.Database("local").Collection("oplog.rs").Find(ctx, bson.D{{Key: "ts", Value: bson.D{{Key: "$gt", Value: r.at.TS}, {Key: "$lte", Value: end.TS}}}})
-	if err != nil {
+	enough := errors.New("enough")
+	err = oplog.New(src, oplog.Options{Keep: only(r.rules, r.dbs...)}).Run(ctx, oplog.Position(r.at, r.at), func(_ context.Context, b *stream.Batch) error {
+		for _, ev := range b.Events {
+			if !end.Before(ev.At) {
+				effects = append(effects, r.event(ev)...)
+			}
+		}
+		if b.End.Before(end) {
+			return nil
+		}
+		return enough
+	})
+	if !errors.Is(err, enough) {
 		r.t.Fatal(err)
-	}
-	var entries []oplogEntry
-	if err := cur.All(ctx, &entries); err != nil {
-		r.t.Fatal(err)
-	}
-	for _, e := range entries {
-		effects = append(effects, r.entry(e)...)
 	}
 	r.at = end
 	return effects
 }
 
-func (r *replica) entry(e oplogEntry) (effects []Effect) {
+func (r *replica) event(ev stream.Event) []Effect {
 	r.t.Helper()
-	db, coll := mongo.SplitNS(e.NS)
-	var ch stream.Change
-	var effect bool
-	var err error
-	switch {
-	case e.Op == "c" && has(e.O, "applyOps"):
-		var o struct {
-			ApplyOps []oplogEntry `bson:"applyOps"`
-		}
-		if err := bson.Unmarshal(e.O, &o); err != nil {
-			r.t.Fatal(err)
-		}
-		for _, inner := range o.ApplyOps {
-			effects = append(effects, r.entry(inner)...)
-		}
-		return effects
-	case e.Op == "c" && (has(e.O, "commitTransaction") || has(e.O, "abortTransaction")):
-	case e.Op == "c":
-		ch, effect, err = ParseChange(e.NS, e.UI, e.O)
-	case coll == "system.views" && e.Op != "n":
-		ch, effect, err = ParseViewWrite(e.Op[0], db, e.O, e.O2)
-	case e.Op == "i" && only(r.rules, r.dbs...)(e.NS):
-		r.insert(e)
-	}
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	chDB, _ := mongo.SplitNS(ch.NS)
-	if ch.Kind == stream.ChangeRename && !scopeOf(r.rules, r.dbs...).concerned(ch) {
+	switch ev.Kind {
+	case stream.SchemaChange:
+	case stream.Insert, stream.Put:
+		r.insert(ev)
+		return nil
+	default:
 		return nil
 	}
-	if !effect || !slices.Contains(r.dbs, chDB) && ch.Kind != stream.ChangeRename {
+	ch := *ev.Change
+	db, _ := mongo.SplitNS(ch.NS)
+	if rename := ch.Kind == stream.ChangeRename; !rename && !slices.Contains(r.dbs, db) || rename && !scopeOf(r.rules, r.dbs...).concerned(ch) {
 		return nil
 	}
-	o := ApplyOptions{Rules: r.rules, Window: r.window, Names: r.names}
+	o := ApplyOptions{Rules: r.rules, Overlap: r.window, Names: r.names}
 	if err := r.target.MakeWay(r.t.Context(), ch, o); err != nil {
 		r.t.Fatalf("make way: %+v: %v", ch, err)
 	}
@@ -306,10 +291,10 @@ func (r *replica) resynced(e Effect, ch stream.Change) {
 	}
 }
 
-func (r *replica) insert(e oplogEntry) {
+func (r *replica) insert(ev stream.Event) {
 	r.t.Helper()
-	db, coll := mongo.SplitNS(r.rules.Target(e.NS))
-	_, err := dst.Client.Database(db).Collection(coll).InsertOne(r.t.Context(), e.O)
+	db, coll := mongo.SplitNS(r.rules.Target(ev.NS))
+	_, err := dst.Client.Database(db).Collection(coll).InsertOne(r.t.Context(), ev.Doc)
 	if err != nil && !driver.IsDuplicateKeyError(err) {
 		r.t.Fatal(err)
 	}
@@ -319,13 +304,13 @@ func (r *replica) insert(e oplogEntry) {
 func (r *replica) finish() {
 	r.t.Helper()
 	ctx := r.t.Context()
-	if err := r.target.BuildHeld(ctx); err != nil {
+	if err := r.target.BuildDeferred(ctx); err != nil {
 		r.t.Error(err)
 	}
-	if err := r.target.RestoreTTL(ctx); err != nil {
+	if err := r.target.RestoreExpiries(ctx); err != nil {
 		r.t.Error(err)
 	}
-	held, err := r.target.Held(ctx)
+	held, err := r.target.list(ctx)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -337,7 +322,8 @@ func (r *replica) finish() {
 
 func (r *replica) same(o DiffOptions) {
 	r.t.Helper()
-	diffs, err := Diff(r.t.Context(), src, dst, only(r.rules, r.dbs...), r.rules, o)
+	o.Keep = only(r.rules, r.dbs...)
+	diffs, err := Diff(r.t.Context(), src, dst, r.rules, o)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
-	"github.com/millrace/millrace/internal/transform"
 )
 
 // Name is one namespace of the source that the job has on its target.
@@ -45,27 +44,18 @@ func NewNames(list []Name) *Names {
 
 // Source finds a name by the source's namespace.
 func (n *Names) Source(ns string) (Name, bool) {
-	if n == nil {
-		return Name{}, false
-	}
 	one, ok := n.bySource[ns]
 	return one, ok
 }
 
 // Target finds a name by the target's namespace.
 func (n *Names) Target(targetNS string) (Name, bool) {
-	if n == nil {
-		return Name{}, false
-	}
 	ns, ok := n.byTarget[targetNS]
 	return n.bySource[ns], ok
 }
 
 // OfDB lists what stems from a database of the source, sorted.
 func (n *Names) OfDB(db string) []Name {
-	if n == nil {
-		return nil
-	}
 	var out []Name
 	for ns, one := range n.bySource {
 		if from, _ := mongo.SplitNS(ns); from == db {
@@ -119,9 +109,9 @@ func (n *Names) Change(c NameChange) {
 	}
 }
 
-// After tells what an applied schema change does to the names. Asked once more
-// after a crash it tells the same, or what was left to do.
-func (n *Names) After(ch stream.Change, rules *transform.Set) NameChange {
+// After is what an applied schema change does to the names. Asked once more
+// after a crash it is the same, or what was left to do.
+func (n *Names) After(ch stream.Change, rules Rules) NameChange {
 	kept := rules.Match(ch.NS)
 	switch ch.Kind {
 	case stream.ChangeCreate, stream.ChangeView:
@@ -170,7 +160,7 @@ func (n *Names) without(list ...Name) (c NameChange) {
 	return c
 }
 
-func (n *Names) renamed(ch stream.Change, rules *transform.Set) NameChange {
+func (n *Names) renamed(ch stream.Change, rules Rules) NameChange {
 	c := n.without(Name{NS: ch.NS})
 	if !rules.Match(ch.To) {
 		return c
@@ -184,16 +174,16 @@ func (n *Names) renamed(ch stream.Change, rules *transform.Set) NameChange {
 	}
 	one.NS, one.Target = ch.To, rules.Target(ch.To)
 	if done, ok := n.Source(ch.To); ok && !known && done.Gone && len(ch.UUID.Data) > 0 && done.UUID.Equal(ch.UUID) {
-		one.Gone = true // told after a crash
+		one.Gone = true // asked once more after a crash
 	}
 	c.Put = []Name{one}
 	return c
 }
 
-// FindNames tells what a target that was filled by other means has of the
+// FindNames finds what a target that was filled by other means has of the
 // source. Where a name can stem from several namespaces, the one that the source has
-// now counts; if that does not tell either, it is not among the names.
-func FindNames(ctx context.Context, src, dst *mongo.Cluster, rules *transform.Set) ([]Name, error) {
+// now counts; if that decides nothing either, it is not among the names.
+func FindNames(ctx context.Context, src, dst *mongo.Cluster, rules Rules) ([]Name, error) {
 	have, err := listNames(ctx, dst, Scope{DB: rules.MatchTargetDB, NS: func(ns string) bool { return len(rules.Sources(ns)) > 0 }})
 	if err != nil {
 		return nil, err
@@ -222,9 +212,6 @@ func FindNames(ctx context.Context, src, dst *mongo.Cluster, rules *transform.Se
 // free reports an error when the target's namespace is that of another one of
 // the source, which is still there.
 func (n *Names) free(ns, targetNS string) error {
-	if n == nil {
-		return nil
-	}
 	other, ok := n.Target(targetNS)
 	if !ok || other.NS == ns {
 		return nil

@@ -156,12 +156,8 @@ func comparableOptions(coll Collection, o DiffOptions) (map[string]string, error
 func comparableOption(key string, v bson.RawValue) string {
 	doc, isDoc := v.DocumentOK()
 	switch key {
-	case "validationLevel":
-		if s, _ := v.StringValueOK(); s == "strict" {
-			return ""
-		}
-	case "validationAction":
-		if s, _ := v.StringValueOK(); s == "error" {
+	case "validationLevel", "validationAction":
+		if s, _ := v.StringValueOK(); s == "strict" || s == "error" { // no value of the other
 			return ""
 		}
 	case "validator", "storageEngine", "indexOptionDefaults":

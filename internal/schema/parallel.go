@@ -34,6 +34,7 @@ type Build struct {
 	NS      string // on the target
 	Indexes []stream.Index
 	Bytes   int64 // of its documents, roughly; 0 is unknown
+	dataNS  string
 }
 
 // Work is what builds are compared by.
@@ -42,9 +43,9 @@ func (b Build) Work() int64 { return max(b.Bytes, 1) * int64(len(b.Indexes)) }
 // BuildAll builds indexes as BuildIndexes does, of many collections, at most so
 // many commands at once. The largest begin; one that is most of the work gets
 // several commands.
-func (t *Target) BuildAll(ctx context.Context, builds []Build, p Phase, commands int) error {
-	return eachBuild(ctx, builds, commands, func(ctx context.Context, b Build, commands int) error {
-		return t.build(ctx, b, p, commands)
+func (b *builder) BuildAll(ctx context.Context, builds []Build, p Phase, commands int) error {
+	return eachBuild(ctx, builds, commands, func(ctx context.Context, what Build, commands int) error {
+		return b.build(ctx, what, p, commands)
 	})
 }
 
@@ -71,7 +72,7 @@ func eachBuild(ctx context.Context, builds []Build, commands int, build func(con
 	return ctx.Err()
 }
 
-// shares tells how many of the commands each collection gets: its part of the
+// shares are how many of the commands each collection gets: its part of the
 // work, one at least.
 func shares(builds []Build, commands int) []int {
 	var all float64
@@ -86,39 +87,38 @@ func shares(builds []Build, commands int) []int {
 	return out
 }
 
-// parts is how many commands build so many indexes of a collection, of those that
-// it may have.
-func (t *Target) parts(ctx context.Context, dataNS string, bytes int64, indexes, most int) (n int, err error) {
+// parts is how many commands, of so many that it may have, build the indexes of a
+// collection.
+func (b *builder) parts(ctx context.Context, what Build, indexes, most int) (n int, err error) {
 	n = min(indexes, most, mostParts)
-	if n < 2 || !t.c.Info.Version.AtLeast(4, 4) { // older ones build under locks
+	if n < 2 || !b.c.Info.Version.AtLeast(4, 4) { // older ones build under locks
 		return 1, nil
 	}
-	if bytes == 0 { // nobody told
-		_, bytes, err = size(ctx, t.c, dataNS)
+	if what.Bytes == 0 { // unknown
+		_, what.Bytes, err = size(ctx, b.c, what.dataNS)
 	}
-	if err != nil || bytes < partBytes {
+	if err != nil || what.Bytes < partBytes {
 		return 1, err
 	}
 	return n, nil
 }
 
-// inParts runs build for the indexes of b that are built now, in so many parts at
+// inParts runs build for the indexes that are built now, in so many parts at
 // once as they are worth. A part that fails does not end the others: what they
 // built stays.
-func (t *Target) inParts(ctx context.Context, dataNS string, b Build, now []planned, commands int,
-	build func([]HeldSetting, []bson.Raw) error) error {
-	n, err := t.parts(ctx, dataNS, b.Bytes, len(now), commands)
+func (b *builder) inParts(ctx context.Context, what Build, now []planned, commands int, build func([]Deferred, []bson.Raw) error) error {
+	n, err := b.parts(ctx, what, len(now), commands)
 	if err != nil {
 		return err
 	}
 	var g errgroup.Group
 	for first := range n {
-		var held []HeldSetting
+		var later []Deferred
 		var specs []bson.Raw
 		for i := first; i < len(now); i += n {
-			held, specs = append(held, now[i].HeldSetting), append(specs, now[i].spec)
+			later, specs = append(later, now[i].Deferred), append(specs, now[i].spec)
 		}
-		g.Go(func() error { return build(held, specs) })
+		g.Go(func() error { return build(later, specs) })
 	}
 	return g.Wait()
 }

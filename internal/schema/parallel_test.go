@@ -59,7 +59,7 @@ func TestIndexesInParts(t *testing.T) {
 		idx = append(idx, stream.Index{Name: name, Spec: js(t, `{"v":2,"unique":true,"key":{"`+name+`":1},"name":"`+name+`"}`)})
 	}
 	var log bytes.Buffer
-	r.target.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	r.target.o.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	have := func() (names []string) {
 		built, err := indexes(t.Context(), dst, db+".c")
 		if err != nil {
@@ -72,7 +72,7 @@ func TestIndexesInParts(t *testing.T) {
 		return names
 	}
 	heldBack := func() (names []string) {
-		held, err := r.target.Held(t.Context())
+		held, err := r.target.list(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +96,7 @@ func TestIndexesInParts(t *testing.T) {
 		t.Errorf("%d commands succeeded, want 2\n%s", n, &log)
 	}
 
-	err := r.target.BuildHeld(t.Context())
+	err := r.target.BuildDeferred(t.Context())
 	if err == nil || mongo.HintOf(err) == "" {
 		t.Fatalf("documents that do not fit: %v", err)
 	}
@@ -107,7 +107,7 @@ func TestIndexesInParts(t *testing.T) {
 	if _, err := coll.UpdateMany(t.Context(), bson.D{}, bson.D{{Key: "$unset", Value: bson.D{{Key: "d", Value: 1}}}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.target.BuildHeld(t.Context()); err != nil {
+	if err := r.target.BuildDeferred(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got, held := have(), heldBack(); len(got) != len(idx) || len(held) != 0 {

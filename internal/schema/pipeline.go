@@ -7,10 +7,8 @@ import (
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/transform"
 )
 
 // viewRefs lists the namespaces that a view reads: viewOn and the collections
@@ -28,7 +26,7 @@ func viewRefs(ns string, options bson.Raw) ([]string, error) {
 // MapView rewrites a view's definition for the target: every collection name
 // in it becomes the one it has there. All must be in the view's own database
 // there, for a view cannot read another.
-func MapView(ns string, options bson.Raw, rules *transform.Set) (bson.Raw, error) {
+func MapView(ns string, options bson.Raw, rules Rules) (bson.Raw, error) {
 	if !rules.Renames() {
 		return options, nil
 	}
@@ -50,7 +48,7 @@ type mapper func(refDB, ref string) (string, error)
 // CheckRules finds what the rules would do to the collections that a target
 // cannot hold: names that collide or that a server refuses, and views parted
 // from what they read. All problems are in one error.
-func CheckRules(colls []Collection, rules *transform.Set) error {
+func CheckRules(colls []Collection, rules Rules) error {
 	var names []string
 	var errs []error
 	for _, c := range colls {
@@ -202,13 +200,4 @@ func inOrder(colls []Collection) ([]Collection, error) {
 		}
 	}
 	return out, nil
-}
-
-// arrayOf makes a BSON array of documents.
-func arrayOf(docs []bson.Raw) bson.RawValue {
-	b := bsoncore.NewArrayBuilder()
-	for _, d := range docs {
-		b.AppendDocument(bsoncore.Document(d))
-	}
-	return bson.RawValue{Type: bson.TypeArray, Value: b.Build()}
 }

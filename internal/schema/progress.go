@@ -19,8 +19,8 @@ type BuildProgress struct {
 }
 
 // Progress asks the target's primary for the index builds under way.
-func (t *Target) Progress(ctx context.Context) ([]BuildProgress, error) {
-	cur, err := primaryDB(t.c, "admin").Aggregate(ctx, bson.A{
+func (b *builder) Progress(ctx context.Context) ([]BuildProgress, error) {
+	cur, err := primaryDB(b.c, "admin").Aggregate(ctx, bson.A{
 		bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: true}, {Key: "idleConnections", Value: false}}}},
 		bson.D{{Key: "$match", Value: bson.D{
 			{Key: "command.createIndexes", Value: bson.D{{Key: "$exists", Value: true}}},

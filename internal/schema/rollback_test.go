@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/oplog"
 )
 
 // member runs a command on one member.
@@ -87,10 +88,10 @@ func TestListingRolledBack(t *testing.T) {
 		}
 	}()
 	go func() {
-		snap, err := Pin(t.Context(), c, scopeOf(nil, "d"))
+		snap, err := TakeSnapshot(t.Context(), c, scopeOf(nil, "d"), oplog.Changes(c))
 		for err != nil && mongo.Classify(err) == mongo.ClassRetry {
 			time.Sleep(100 * time.Millisecond)
-			snap, err = Pin(t.Context(), c, scopeOf(nil, "d"))
+			snap, err = TakeSnapshot(t.Context(), c, scopeOf(nil, "d"), oplog.Changes(c))
 		}
 		switch {
 		case err != nil:
@@ -134,7 +135,7 @@ func TestTimeWithoutEntry(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	if _, err := Pin(t.Context(), src, scopeOf(nil, db)); err != nil {
+	if _, err := TakeSnapshot(t.Context(), src, scopeOf(nil, db), oplog.Changes(src)); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(began); took > 8*time.Second { // the server's next entry comes after 10 to 20 s

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/transform"
 )
 
@@ -93,7 +94,7 @@ func TestEveryKindRoundTrips(t *testing.T) {
 		r.copy()
 		// Before the end nothing but what is held back differs.
 		r.same(DiffOptions{IgnoreTTL: true, IgnoreUnique: true})
-		diffs, err := Diff(t.Context(), src, dst, only(rules, db), rules, DiffOptions{})
+		diffs, err := Diff(t.Context(), src, dst, rules, DiffOptions{Keep: only(rules, db)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +113,7 @@ func TestCreateIsIdempotent(t *testing.T) {
 	rules := newRules(t, transform.Config{})
 	r := newReplica(t, rules, db)
 	makeEveryKind(t, db)
-	snap, err := Pin(t.Context(), src, scopeOf(rules, db))
+	snap, err := TakeSnapshot(t.Context(), src, scopeOf(rules, db), oplog.Changes(src))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +128,7 @@ func TestCreateIsIdempotent(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if err := r.target.BuildHeld(t.Context()); err != nil {
+		if err := r.target.BuildDeferred(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -206,7 +207,7 @@ func TestDiffFindsPlantedDifferences(t *testing.T) {
 		{`{"collMod":"plain","index":{"name":"ttl","expireAfterSeconds":4}}`, "index ttl, expireAfterSeconds", `{"collMod":"plain","index":{"name":"ttl","expireAfterSeconds":3600}}`},
 	} {
 		do(t, dst, db, c.plant)
-		diffs, err := Diff(t.Context(), src, dst, only(rules, db), rules, DiffOptions{})
+		diffs, err := Diff(t.Context(), src, dst, rules, DiffOptions{Keep: only(rules, db)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,5 +1,8 @@
-// Package schema reads what collections, views and indexes a deployment has,
-// recreates them on another, and applies schema changes from an oplog.
+// Package schema knows the collections, views, indexes and options of a
+// deployment: it lists and compares them, makes them on a target (Target), applies
+// schema changes there, and keeps the names that a job has there (Names).
+//
+// Documents do not belong here, nor which of them a job keeps: that are Rules.
 package schema
 
 import (
@@ -12,7 +15,7 @@ import (
 // Type is what a namespace is.
 type Type string
 
-// The types listCollections tells apart.
+// The types of listCollections.
 const (
 	TypeCollection Type = "collection"
 	TypeView       Type = "view"

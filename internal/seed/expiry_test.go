@@ -144,15 +144,17 @@ func restore(t *testing.T, uri, job string, want int) {
 	must(t, err)
 	defer cluster.Close()
 	target := schema.NewTarget(cluster, schema.TargetOptions{Job: job})
-	held, err := target.Held(t.Context())
+	cur, err := cluster.Client.Database(mongo.StateDB).Collection("held").Find(t.Context(), bson.D{{Key: "_id.job", Value: job}})
 	must(t, err)
-	if len(held) != want {
-		t.Errorf("%d of %d: %+v", len(held), want, held)
+	var deferred []bson.Raw
+	must(t, cur.All(t.Context(), &deferred))
+	if len(deferred) != want {
+		t.Errorf("%d of %d: %v", len(deferred), want, deferred)
 	}
-	for _, h := range held {
-		t.Logf("held: %s %q %v", h.NS, h.Index, h.Expire)
+	for _, d := range deferred {
+		t.Logf("deferred: %s", d)
 	}
-	must(t, target.RestoreTTL(t.Context()))
+	must(t, target.RestoreExpiries(t.Context()))
 }
 
 // counts are the documents of each collection.

@@ -28,7 +28,7 @@ func TestClockIsNotTheWall(t *testing.T) {
 // TestOwnershipEndsWhileAsleep: time in which nothing ran counts for an owner.
 func TestOwnershipEndsWhileAsleep(t *testing.T) {
 	now := 100 * time.Hour
-	s := &Store{job: "j", now: func() time.Duration { return now }, proven: never}
+	s := &Mongo{o: Options{Job: "j"}, now: func() time.Duration { return now }, proven: never}
 	if s.Owned() == nil {
 		t.Error("a job that nobody took is owned")
 	}

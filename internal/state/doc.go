@@ -1,7 +1,9 @@
-// Package state keeps what a job must remember across a kill, in the
-// target cluster's own database "millrace": the job and its positions, the
-// catalog it started from, and the progress of each slice.
+// Package state keeps what a job must remember across a kill: the job and its
+// position, the catalog it started from, the progress of each slice, the
+// updates it skipped; and whose the job is.
 //
-// A save returns only when everything the job wrote before it is durable too
-// (see Store.SameTerm), and only while this process still owns the job.
+// Here are what is kept, what any store promises (Store; statetest tries it),
+// and the store in the target's own database "millrace" (Mongo). What the data
+// mean to an engine does not belong here, nor does a source or a sink: a slice
+// and a position are opaque.
 package state

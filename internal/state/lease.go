@@ -17,9 +17,6 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// BeatEvery is how often an owner proves itself by Store.Beat.
-const BeatEvery = 2 * time.Second
-
 // lease is how long ownership holds after it was last proven: an owner that
 // could not prove it for so long stops writing, and a job whose beat stood
 // still for so long may be taken over. The taker waits longer than the owner
@@ -29,7 +26,7 @@ const (
 	leaseLost = lease + 2*time.Second
 )
 
-// never is before any moment that Store.now tells, by more than a lease.
+// never is before any moment of Mongo.now, by more than a lease.
 const never = -1000 * time.Hour
 
 // stopwatch is a clock that nobody sets. It stands while the machine sleeps.
@@ -38,15 +35,12 @@ func stopwatch() func() time.Duration {
 	return func() time.Duration { return time.Since(began) }
 }
 
-// ErrRunning means that another process runs the job.
-var ErrRunning = errors.New("another millrace process runs this job")
-
 // Owner is the run that has a job. A process may hold several.
 type Owner struct {
 	Run  string `bson:"run"` // drawn by chance
 	Host string `bson:"host"`
 	PID  int    `bson:"pid"`
-	// Start tells the process from a later one of the same id, Space its
+	// Start distinguishes the process from a later one of the same id, Space its
 	// machine, since it was booted, and its space of process ids from others.
 	Start string `bson:"start"`
 	Space string `bson:"space"`
@@ -72,7 +66,7 @@ func ThisProcess(run string) Owner {
 }
 
 // space names the boot of this machine and the namespace of process ids, ""
-// where they are not told: two containers of one machine have the same host
+// where they are unknown: two containers of one machine have the same host
 // name at times, and each its own process 1.
 func space() string {
 	boot, err1 := os.ReadFile("/proc/sys/kernel/random/boot_id")
@@ -108,19 +102,16 @@ func (o Owner) dead() bool {
 	return startOf(o.PID) != o.Start
 }
 
-// TakeOver makes this run the owner of an existing job and returns the job as
-// it was. A living owner is not displaced: that is ErrRunning. Where only time
-// can tell, waiting is called and the beat is watched for some seconds.
-// Nothing may be written before Begin has returned.
-func (s *Store) TakeOver(ctx context.Context, waiting func(Owner)) (Job, error) {
+// TakeOver changes the owner if fence and beat are as they were read. See Lease.
+func (s *Mongo) TakeOver(ctx context.Context, waiting func(Owner)) (Job, error) {
 	job, found, err := s.Load(ctx)
 	if err != nil {
 		return job, err
 	}
 	if !found {
-		return job, fmt.Errorf("take over job %s: it does not exist", s.job)
+		return job, fmt.Errorf("take over job %s: it does not exist", s.o.Job)
 	}
-	if job.Owner.Run != s.run && job.Owner != (Owner{}) && !job.Owner.dead() {
+	if job.Owner.Run != s.o.Run && job.Owner != (Owner{}) && !job.Owner.dead() {
 		waiting(job.Owner)
 		if err := s.watchBeat(ctx, job); err != nil {
 			return job, err
@@ -132,9 +123,9 @@ func (s *Store) TakeOver(ctx context.Context, waiting func(Owner)) (Job, error) 
 	unchanged := bson.D{{Key: "fence", Value: job.Fence}, {Key: "beat", Value: job.Beat}}
 	raw, err := s.c.Command(ctx, mongo.StateDB, updateJob(bson.D{
 		// An answer that was lost may have made this run the owner already.
-		{Key: "q", Value: bson.D{{Key: "_id", Value: s.job}, {Key: "$or", Value: bson.A{unchanged, bson.D{{Key: "owner.run", Value: s.run}}}}}},
+		{Key: "q", Value: bson.D{{Key: "_id", Value: s.o.Job}, {Key: "$or", Value: bson.A{unchanged, bson.D{{Key: "owner.run", Value: s.o.Run}}}}}},
 		{Key: "u", Value: bson.D{{Key: "$set", Value: bson.D{
-			{Key: "fence", Value: fence}, {Key: "version", Value: FormatVersion}, {Key: "owner", Value: ThisProcess(s.run)}}}}},
+			{Key: "fence", Value: fence}, {Key: "version", Value: FormatVersion}, {Key: "owner", Value: ThisProcess(s.o.Run)}}}}},
 	}, "majority"))
 	if err == nil {
 		_, err = s.answer(raw)
@@ -143,7 +134,7 @@ func (s *Store) TakeOver(ctx context.Context, waiting func(Owner)) (Job, error) 
 		return job, s.running(job.Owner)
 	}
 	if err != nil {
-		return job, fmt.Errorf("take over job %s: %w", s.job, err)
+		return job, fmt.Errorf("take over job %s: %w", s.o.Job, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,14 +142,14 @@ func (s *Store) TakeOver(ctx context.Context, waiting func(Owner)) (Job, error) 
 	return job, nil
 }
 
-func (s *Store) running(o Owner) error {
-	return mongo.WithHint(fmt.Errorf("job %s: %w (%s)", s.job, ErrRunning, o), "stop that process first; `millrace status` there shows it")
+func (s *Mongo) running(o Owner) error {
+	return mongo.WithHint(fmt.Errorf("job %s: %w (%s)", s.o.Job, ErrRunning, o), "stop that process first; `millrace status` there shows it")
 }
 
 // watchBeat waits as long as a lease lasts and fails when the owner gave a
 // sign of life meanwhile. Only this process's clock is used, without the time
 // in which the machine sleeps.
-func (s *Store) watchBeat(ctx context.Context, job Job) error {
+func (s *Mongo) watchBeat(ctx context.Context, job Job) error {
 	for began := time.Now(); time.Since(began) < leaseLost; {
 		select {
 		case <-time.After(500 * time.Millisecond):
@@ -179,25 +170,23 @@ func (s *Store) watchBeat(ctx context.Context, job Job) error {
 	return nil
 }
 
-// Owned fails when ownership has not been proven for so long that another
-// process may have taken the job: nothing may be written then. The failure
-// passes with the next save that succeeds.
-func (s *Store) Owned() error {
+// Owned goes by a clock that nobody sets. See Lease.
+func (s *Mongo) Owned() error {
 	s.mu.Lock()
 	since := s.now() - s.proven
 	s.mu.Unlock()
 	if since <= lease {
 		return nil
 	}
-	return mongo.Retry(fmt.Sprintf("the target has not confirmed for %s that this process owns job %s", since.Round(time.Second), s.job), nil, "")
+	return mongo.Retry(fmt.Sprintf("the target has not confirmed for %s that this process owns job %s", since.Round(time.Second), s.o.Job), nil, "")
 }
 
-// Release gives the job up, so that another process can take it at once.
-func (s *Store) Release(ctx context.Context) error {
+// Release makes the owner nobody. See Lease.
+func (s *Mongo) Release(ctx context.Context) error {
 	set := bson.D{{Key: "$set", Value: bson.D{{Key: "owner", Value: Owner{}}}}}
 	_, err := s.c.Command(ctx, mongo.StateDB, updateJob(bson.D{{Key: "q", Value: s.mine()}, {Key: "u", Value: set}}, 1))
 	if err != nil {
-		return fmt.Errorf("release job %s: %w", s.job, err)
+		return fmt.Errorf("release job %s: %w", s.o.Job, err)
 	}
 	return nil
 }

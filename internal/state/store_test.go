@@ -32,37 +32,37 @@ func TestStore(t *testing.T) {
 }
 
 // started is the store of a new job under its first attempt.
-func started(t *testing.T, c *mongo.Cluster, name string, job Job) *Store {
+func started(t *testing.T, c *mongo.Cluster, name string, job Job) *Mongo {
 	t.Helper()
-	s := Open(c, name, NewRun(), "majority")
+	s := opened(c, name)
 	if err := s.Create(t.Context(), job); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.TakeOver(t.Context(), func(o Owner) { t.Errorf("waited for %s", o) }); err != nil {
 		t.Fatal(err)
 	}
-	begin(t, s, c)
+	begin(t, s)
 	return s
 }
 
-func begin(t *testing.T, s *Store, c *mongo.Cluster) Job {
+func begin(t *testing.T, s *Mongo) Job {
 	t.Helper()
-	job, err := s.Begin(t.Context(), nobody(c))
+	job, err := s.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return job
 }
 
-// nobody is the end of no other run.
-func nobody(c *mongo.Cluster) func(context.Context, int64, bson.D) (bson.Raw, error) {
-	return func(ctx context.Context, _ int64, then bson.D) (bson.Raw, error) {
+// opened is the store of a new run, where no other run has anything under way.
+func opened(c *mongo.Cluster, job string) *Mongo {
+	return Open(c, Options{Job: job, Run: NewRun(), Write: "majority", EndOthers: func(ctx context.Context, _ int64, then bson.D) (bson.Raw, error) {
 		return c.Command(ctx, mongo.StateDB, then)
-	}
+	}})
 }
 
 func testJob(t *testing.T, c *mongo.Cluster) {
-	s := Open(c, "a", NewRun(), "majority")
+	s := opened(c, "a")
 	if _, found, err := s.Load(t.Context()); found || err != nil {
 		t.Fatalf("unknown job: %v, %v", found, err)
 	}
@@ -72,7 +72,7 @@ func testJob(t *testing.T, c *mongo.Cluster) {
 		t.Fatal(err)
 	}
 	job, found, err := s.Load(t.Context())
-	if err != nil || !found || job.Applied != at || job.Phase != "copying" || job.Rules != "r" || job.Owner != ThisProcess(s.run) {
+	if err != nil || !found || job.Applied != at || job.Phase != "copying" || job.Rules != "r" || job.Owner != ThisProcess(s.o.Run) {
 		t.Errorf("loaded %+v, %v, %v", job, found, err)
 	}
 	fence := job.Fence
@@ -80,7 +80,7 @@ func testJob(t *testing.T, c *mongo.Cluster) {
 		t.Fatal(err)
 	}
 	job, found, err = s.Load(t.Context())
-	if err != nil || !found || !job.Applied.IsZero() || job.Phase != "catalog" || job.Rules != "other" || !job.Restarted || job.Fence != fence || job.Owner != ThisProcess(s.run) {
+	if err != nil || !found || !job.Applied.IsZero() || job.Phase != "catalog" || job.Rules != "other" || !job.Restarted || job.Fence != fence || job.Owner != ThisProcess(s.o.Run) {
 		t.Errorf("after a reset: %+v, %v, %v", job, found, err)
 	}
 }
@@ -122,7 +122,7 @@ func testTerms(t *testing.T, c *mongo.Cluster) {
 	if err := s.Mark(t.Context(), bson.D{{Key: "paused", Value: true}}); err != nil {
 		t.Errorf("a mark says nothing of data: %v", err)
 	}
-	begin(t, s, c)
+	begin(t, s)
 	if err := s.Save(t.Context(), nil); err != nil {
 		t.Errorf("in the next attempt: %v", err)
 	}
@@ -131,7 +131,7 @@ func testTerms(t *testing.T, c *mongo.Cluster) {
 func testOwner(t *testing.T, c *mongo.Cluster) {
 	never := func(o Owner) { t.Errorf("waited for %s", o) }
 	first := started(t, c, "own", Job{})
-	second := Open(c, "own", NewRun(), "majority")
+	second := opened(c, "own")
 	setOwner := func(o Owner) {
 		t.Helper()
 		_, err := c.Client.Database(mongo.StateDB).Collection("jobs").UpdateOne(t.Context(),
@@ -149,7 +149,7 @@ func testOwner(t *testing.T, c *mongo.Cluster) {
 	if err := first.Save(t.Context(), nil); !errors.Is(err, ErrFenced) {
 		t.Errorf("save by the displaced owner: %v", err)
 	}
-	if _, err := first.Begin(t.Context(), nobody(c)); !errors.Is(err, ErrFenced) {
+	if _, err := first.Begin(t.Context()); !errors.Is(err, ErrFenced) {
 		t.Errorf("an attempt of the displaced owner: %v", err)
 	}
 	if err := second.Release(t.Context()); err != nil {
@@ -167,7 +167,7 @@ func testOwner(t *testing.T, c *mongo.Cluster) {
 	if container.dead() {
 		t.Error("an owner in another container counts as dead")
 	}
-	setOwner(ThisProcess(first.run))
+	setOwner(ThisProcess(first.o.Run))
 	ctx, cancel := context.WithCancel(t.Context())
 	beating := make(chan struct{})
 	go func() {

@@ -28,15 +28,27 @@ const (
 	Upsert // as Update; a document that is missing is made of its _id and the update
 )
 
+// String names the kind for people.
+func (k Kind) String() string {
+	names := [...]string{Insert: "insert", Replace: "replace", Update: "update", Delete: "delete", SchemaChange: "schema", Put: "put", Upsert: "upsert"}
+	if int(k) >= len(names) || names[k] == "" {
+		return "unknown"
+	}
+	return names[k]
+}
+
 // Event is one change of one document, or one schema change. Its byte fields
 // alias a buffer that nothing reuses.
 type Event struct {
 	Kind Kind
 	Form delta.Kind // of Update and Upsert: delta.Diff or delta.Modifiers
 	NS   string     // the source's, such as "db.coll" or "db.system.buckets.x"
-	UUID *[16]byte  // of the collection; nil where the source does not tell
-	Key  Key        // unset for SchemaChange
-	Doc  bson.Raw
+	// Target is the namespace's name on the target, which package transform gives
+	// it. A SchemaChange has none: it is in the source's terms.
+	Target string
+	UUID   *[16]byte // of the collection; nil where the source does not tell
+	Key    Key       // unset for SchemaChange
+	Doc    bson.Raw
 	// Change belongs to SchemaChange.
 	Change *Change
 	// Txn is the transaction that the event belonged to, nil if it was none. All
@@ -49,8 +61,9 @@ type Event struct {
 // Key identifies a document within its collection.
 type Key struct {
 	ID bsoncore.Value
-	// Shard is the whole document key of a sharded collection, the fields of the
-	// shard key and _id; nil where the source tells of no more than the _id.
+	// Shard is the whole document key, as the source tells it: of a sharded
+	// collection the fields of the shard key and _id, of others _id alone; nil
+	// where it tells none, as of inserts before 6.0.
 	Shard bson.Raw
 }
 

@@ -3,6 +3,7 @@ package transform
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 )
@@ -16,24 +17,11 @@ type pattern struct {
 
 // glob is a compiled wildcard expression.
 type glob struct {
-	literal string // when there is no wildcard
-	tokens  []token
-	any     bool // matches everything
+	text    string         // canonical: escapes only where they are needed
+	literal string         // when there is no wildcard
+	wild    *regexp.Regexp // else, unless it matches everything
+	any     bool
 }
-
-// token is a literal character or a wildcard.
-type token struct {
-	r    rune
-	kind tokenKind
-}
-
-type tokenKind uint8
-
-const (
-	char tokenKind = iota
-	one            // ?
-	many           // *
-)
 
 func compileAll(kind string, texts []string) ([]pattern, error) {
 	var out []pattern
@@ -68,98 +56,51 @@ func compile(text string) (pattern, error) {
 		return p, err
 	}
 	p.all = p.coll.any
-	p.text = p.db.String() + "." + p.coll.String()
+	p.text = p.db.text + "." + p.coll.text
 	return p, nil
 }
 
-func compileGlob(text string) (glob, error) {
-	var g glob
-	wild := false
-	for rest := text; rest != ""; {
-		r, n := utf8.DecodeRuneInString(rest)
-		rest = rest[n:]
-		t := token{r: r}
-		switch r {
-		case '*':
-			t.kind, wild = many, true
-		case '?':
-			t.kind, wild = one, true
-		case '\\':
-			if rest == "" {
-				return g, errors.New("a backslash at the end escapes nothing")
-			}
-			t.r, n = utf8.DecodeRuneInString(rest)
-			rest = rest[n:]
+func compileGlob(text string) (g glob, err error) {
+	var canonical, literal, expr strings.Builder
+	wild, escaped, last := false, false, rune(0)
+	for _, r := range text {
+		switch {
+		case !escaped && r == '\\':
+			escaped = true
+			continue
+		case !escaped && r == '*' && last == '*': // ** is *
+			continue
+		case !escaped && (r == '*' || r == '?'):
+			wild, last = true, r
+			canonical.WriteRune(r)
+			expr.WriteString(map[rune]string{'*': ".*", '?': "."}[r])
+			continue
 		}
-		if t.kind == many && len(g.tokens) > 0 && g.tokens[len(g.tokens)-1].kind == many {
-			continue // ** is *
-		}
-		g.tokens = append(g.tokens, t)
+		escaped, last = false, 0
+		canonical.WriteString(escape(string(r)))
+		literal.WriteRune(r)
+		expr.WriteString(regexp.QuoteMeta(string(r)))
 	}
-	if !wild {
-		var b strings.Builder
-		for _, t := range g.tokens {
-			b.WriteRune(t.r)
-		}
-		g.literal, g.tokens = b.String(), nil
+	if escaped {
+		return g, errors.New("a backslash at the end escapes nothing")
 	}
-	g.any = len(g.tokens) == 1 && g.tokens[0].kind == many
-	return g, nil
+	g.text = canonical.String()
+	switch g.any = g.text == "*"; {
+	case g.any:
+	case wild:
+		g.wild, err = regexp.Compile(`(?s)\A` + expr.String() + `\z`)
+	default:
+		g.literal = literal.String()
+	}
+	return g, err
 }
 
 // matches compares the whole of s.
 func (g glob) matches(s string) bool {
-	switch {
-	case g.any:
-		return true
-	case g.tokens == nil:
-		return g.literal == s
+	if g.wild != nil {
+		return g.wild.MatchString(s)
 	}
-	// On a mismatch the latest * takes one character more and we try again
-	// from there; earlier ones never need to grow.
-	ti, star, retry := 0, -1, ""
-	for rest := s; ; {
-		if ti < len(g.tokens) && g.tokens[ti].kind == many {
-			star, retry = ti, rest
-			ti++
-			continue
-		}
-		if rest == "" && ti == len(g.tokens) {
-			return true
-		}
-		if rest != "" && ti < len(g.tokens) {
-			r, n := utf8.DecodeRuneInString(rest)
-			if t := g.tokens[ti]; t.kind == one || t.r == r {
-				rest, ti = rest[n:], ti+1
-				continue
-			}
-		}
-		if star < 0 || retry == "" {
-			return false
-		}
-		_, n := utf8.DecodeRuneInString(retry)
-		retry = retry[n:]
-		rest, ti = retry, star+1
-	}
-}
-
-// String is the expression with escapes only where they are needed.
-func (g glob) String() string {
-	if g.tokens == nil {
-		return escape(g.literal)
-	}
-	var b strings.Builder
-	for _, t := range g.tokens {
-		switch t.kind {
-		case many:
-			b.WriteByte('*')
-		case one:
-			b.WriteByte('?')
-		default:
-			b.WriteString(escape(string(t.r)))
-		}
-	}
-	return b.String()
+	return g.any || g.literal == s
 }
 
 // escape makes a name a pattern or a side of a rename that means just it.

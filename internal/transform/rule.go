@@ -1,5 +1,7 @@
-// Package transform decides what a job moves and under which name: filters and
-// renames of namespaces, as pure functions.
+// Package transform decides what a job moves and under which name. A Set holds
+// the rules: filters and renames of namespaces, as pure functions, for the copy,
+// verify and the schema. A Stage applies them to the events between a source and
+// a sink. Nothing here asks a server, or knows where events come from and go to.
 package transform
 
 import (
@@ -137,45 +139,6 @@ func (s *Set) Target(ns string) string {
 		return to + "." + coll
 	}
 	return ns
-}
-
-// TargetDB is the database on the target that takes what has no rule of its own.
-func (s *Set) TargetDB(db string) string {
-	if s == nil {
-		return db
-	}
-	if to, ok := s.dbs[db]; ok {
-		return to
-	}
-	return db
-}
-
-// TargetDBs are all databases of the target that collections of the source
-// database db can be in, TargetDB(db) first.
-func (s *Set) TargetDBs(db string) []string {
-	dbs := []string{s.TargetDB(db)}
-	if s == nil {
-		return dbs
-	}
-	for from, to := range s.colls {
-		if fromDB, _ := mongo.SplitNS(from); fromDB == db {
-			toDB, _ := mongo.SplitNS(to)
-			dbs = append(dbs, toDB)
-		}
-	}
-	slices.Sort(dbs[1:])
-	return slices.Compact(slices.DeleteFunc(dbs, isRepeat(dbs[0])))
-}
-
-// isRepeat returns a func that is true for every value equal to first but the
-// first one it sees.
-func isRepeat(first string) func(string) bool {
-	seen := false
-	return func(s string) bool {
-		repeat := seen && s == first
-		seen = seen || s == first
-		return repeat
-	}
 }
 
 // Renames reports whether any name changes on the way.

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 )
@@ -19,48 +18,19 @@ func (o *Options) same(a, b []byte) bool {
 // or less. What lies deeper is compared byte for byte.
 const maxDepth = 256
 
-// element is a field: its value's type and bytes, and its name.
-type element struct {
-	name []byte
-	bsoncore.Value
-}
+// element is a field.
+type element = bsonraw.Element
 
 // elements cuts a document into its fields. It reports false when the document
 // is malformed.
-func elements(doc []byte) ([]element, bool) {
-	if !framed(doc) {
-		return nil, false
-	}
-	var out []element
-	for rest := doc[4 : len(doc)-1]; len(rest) > 0; {
-		e, after, ok := cutElement(rest)
-		if !ok {
-			return nil, false
-		}
+func elements(doc []byte) (out []element, ok bool) {
+	rest, ok := bsonraw.Body(doc)
+	for ok && len(rest) > 0 {
+		var e element
+		e, rest, ok = bsonraw.Next(rest)
 		out = append(out, e)
-		rest = after
 	}
-	return out, true
-}
-
-// framed reports that a document's length and terminator are right.
-func framed(doc []byte) bool {
-	length, _, ok := bsoncore.ReadLength(doc)
-	return ok && int(length) == len(doc) && len(doc) >= 5 && doc[len(doc)-1] == 0
-}
-
-// cutElement cuts the first field off.
-func cutElement(src []byte) (e element, rest []byte, ok bool) {
-	end := bytes.IndexByte(src[1:], 0)
-	if end < 0 {
-		return e, nil, false
-	}
-	n, ok := bsonraw.ValueSize(bson.Type(src[0]), src[2+end:])
-	if !ok {
-		return e, nil, false
-	}
-	v := bsoncore.Value{Type: bsoncore.Type(src[0]), Data: src[2+end : 2+end+n]}
-	return element{src[1 : 1+end], v}, src[2+end+n:], true
+	return out, ok
 }
 
 // sameFields compares two documents without regard to the order of fields, at
@@ -81,7 +51,7 @@ func sameFields(a, b []byte, depth int) bool {
 	sortByName(y)
 	for len(x) > 0 {
 		n := run(x)
-		if n != run(y) || !bytes.Equal(x[0].name, y[0].name) || !sameMultiset(x[:n], y[:n], depth) {
+		if n != run(y) || !bytes.Equal(x[0].Name, y[0].Name) || !sameMultiset(x[:n], y[:n], depth) {
 			return false
 		}
 		x, y = x[n:], y[n:]
@@ -90,13 +60,13 @@ func sameFields(a, b []byte, depth int) bool {
 }
 
 func sortByName(e []element) {
-	slices.SortStableFunc(e, func(a, b element) int { return bytes.Compare(a.name, b.name) })
+	slices.SortStableFunc(e, func(a, b element) int { return bytes.Compare(a.Name, b.Name) })
 }
 
 // run is how many fields at the head have the same name.
 func run(e []element) int {
 	n := 1
-	for n < len(e) && bytes.Equal(e[n].name, e[0].name) {
+	for n < len(e) && bytes.Equal(e[n].Name, e[0].Name) {
 		n++
 	}
 	return n
@@ -106,12 +76,12 @@ func run(e []element) int {
 // an equivalence.
 func sameMultiset(x, y []element, depth int) bool {
 	if len(x) == 1 {
-		return sameContent(x[0].Value, y[0].Value, depth)
+		return sameContent(x[0], y[0], depth)
 	}
 	used := make([]bool, len(y))
 	for i := range x {
 		j := slices.IndexFunc(used, func(u bool) bool { return !u })
-		for j < len(y) && (used[j] || !sameContent(x[i].Value, y[j].Value, depth)) {
+		for j < len(y) && (used[j] || !sameContent(x[i], y[j], depth)) {
 			j++
 		}
 		if j == len(y) {
@@ -122,17 +92,17 @@ func sameMultiset(x, y []element, depth int) bool {
 	return true
 }
 
-func sameContent(a, b bsoncore.Value, depth int) bool {
+func sameContent(a, b element, depth int) bool {
 	if a.Type != b.Type {
 		return false
 	}
-	switch bson.Type(a.Type) {
+	switch a.Type {
 	case bson.TypeEmbeddedDocument:
-		return sameFields(a.Data, b.Data, depth+1)
+		return sameFields(a.Value, b.Value, depth+1)
 	case bson.TypeArray:
-		return sameElements(a.Data, b.Data, depth+1)
+		return sameElements(a.Value, b.Value, depth+1)
 	}
-	return bytes.Equal(a.Data, b.Data)
+	return bytes.Equal(a.Value, b.Value)
 }
 
 // sameElements compares arrays, whose order counts, without collecting their
@@ -141,16 +111,16 @@ func sameElements(a, b []byte, depth int) bool {
 	if bytes.Equal(a, b) {
 		return true
 	}
-	if len(a) != len(b) || depth > maxDepth || !framed(a) || !framed(b) {
+	x, ok1 := bsonraw.Body(a)
+	y, ok2 := bsonraw.Body(b)
+	if len(a) != len(b) || depth > maxDepth || !ok1 || !ok2 {
 		return false
 	}
-	x, y := a[4:len(a)-1], b[4:len(b)-1]
 	for len(x) > 0 && len(y) > 0 {
 		var e, f element
-		var ok1, ok2 bool
-		e, x, ok1 = cutElement(x)
-		f, y, ok2 = cutElement(y)
-		if !ok1 || !ok2 || !bytes.Equal(e.name, f.name) || !sameContent(e.Value, f.Value, depth) {
+		e, x, ok1 = bsonraw.Next(x)
+		f, y, ok2 = bsonraw.Next(y)
+		if !ok1 || !ok2 || !bytes.Equal(e.Name, f.Name) || !sameContent(e, f, depth) {
 			return false
 		}
 	}

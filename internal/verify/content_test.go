@@ -19,7 +19,7 @@ func canonical(doc []byte, depth int) []byte {
 	}
 	parts := make([][]byte, len(els))
 	for i, e := range els {
-		parts[i] = slices.Concat(e.name, []byte{0, byte(e.Type)}, canonicalValue(e, depth))
+		parts[i] = slices.Concat(e.Name, []byte{0, byte(e.Type)}, canonicalValue(e, depth))
 	}
 	slices.SortFunc(parts, bytes.Compare)
 	return slices.Concat(parts...)
@@ -28,19 +28,19 @@ func canonical(doc []byte, depth int) []byte {
 func canonicalValue(e element, depth int) []byte {
 	switch bson.Type(e.Type) {
 	case bson.TypeEmbeddedDocument:
-		return sized(canonical(e.Data, depth+1))
+		return sized(canonical(e.Value, depth+1))
 	case bson.TypeArray:
-		els, ok := elements(e.Data)
+		els, ok := elements(e.Value)
 		if !ok || depth+1 > maxDepth {
-			return sized(e.Data)
+			return sized(e.Value)
 		}
 		var out []byte
 		for _, x := range els {
-			out = slices.Concat(out, x.name, []byte{0, byte(x.Type)}, canonicalValue(x, depth+1))
+			out = slices.Concat(out, x.Name, []byte{0, byte(x.Type)}, canonicalValue(x, depth+1))
 		}
 		return sized(out)
 	}
-	return sized(e.Data)
+	return sized(e.Value)
 }
 
 func sized(b []byte) []byte {
@@ -60,7 +60,7 @@ func shuffled(doc []byte, r *rand.Rand) []byte {
 func rebuilt(els []element, r *rand.Rand) []byte {
 	out := []byte{0, 0, 0, 0}
 	for _, e := range els {
-		data := e.Data
+		data := e.Value
 		switch bson.Type(e.Type) {
 		case bson.TypeEmbeddedDocument:
 			data = shuffled(data, r)
@@ -69,7 +69,7 @@ func rebuilt(els []element, r *rand.Rand) []byte {
 				data = rebuilt(inner, r)
 			}
 		}
-		out = slices.Concat(out, []byte{byte(e.Type)}, e.name, []byte{0}, data)
+		out = slices.Concat(out, []byte{byte(e.Type)}, e.Name, []byte{0}, data)
 	}
 	out = append(out, 0)
 	binary.LittleEndian.PutUint32(out, uint32(len(out)))

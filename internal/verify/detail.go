@@ -3,10 +3,10 @@ package verify
 import (
 	"bytes"
 	"fmt"
-	"unicode/utf8"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 // describeDifference names the first field in which two documents differ.
@@ -28,24 +28,24 @@ func differing(a, b []byte, path string, ignoreOrder bool, depth int) string {
 		}
 		j := counterpart(e, y, used, from)
 		if j < 0 {
-			return label(path+string(e.name)) + "only on the source: " + show(e.Value)
+			return label(path+string(e.Name)) + "only on the source: " + show(e)
 		}
 		used[j] = true
-		if text := differingValue(e.Value, y[j].Value, path+string(e.name), ignoreOrder, depth); text != "" {
+		if text := differingValue(e, y[j], path+string(e.Name), ignoreOrder, depth); text != "" {
 			return text
 		}
 	}
 	for j, e := range y {
 		if !used[j] {
-			return label(path+string(e.name)) + "only on the target: " + show(e.Value)
+			return label(path+string(e.Name)) + "only on the target: " + show(e)
 		}
 	}
 	if ignoreOrder {
 		return ""
 	}
 	for i := range x {
-		if !bytes.Equal(x[i].name, y[i].name) {
-			return label(path+string(x[i].name)) + fmt.Sprintf("field order differs: %q comes here on the target", y[i].name)
+		if !bytes.Equal(x[i].Name, y[i].Name) {
+			return label(path+string(x[i].Name)) + fmt.Sprintf("field order differs: %q comes here on the target", y[i].Name)
 		}
 	}
 	return label(path) + "order of fields of the same name differs"
@@ -56,10 +56,10 @@ func differing(a, b []byte, path string, ignoreOrder bool, depth int) string {
 func counterpart(e element, y []element, used []bool, from int) int {
 	first := -1
 	for j := from; j < len(y); j++ {
-		if used[j] || !bytes.Equal(e.name, y[j].name) {
+		if used[j] || !bytes.Equal(e.Name, y[j].Name) {
 			continue
 		}
-		if y[j].Equal(e.Value) {
+		if y[j].Type == e.Type && bytes.Equal(y[j].Value, e.Value) {
 			return j
 		}
 		if first < 0 {
@@ -69,17 +69,16 @@ func counterpart(e element, y []element, used []bool, from int) int {
 	return first
 }
 
-func differingValue(a, b bsoncore.Value, path string, ignoreOrder bool, depth int) string {
-	if a.Equal(b) || ignoreOrder && sameContent(a, b, depth) {
+func differingValue(a, b element, path string, ignoreOrder bool, depth int) string {
+	if a.Type == b.Type && bytes.Equal(a.Value, b.Value) || ignoreOrder && sameContent(a, b, depth) {
 		return ""
 	}
-	t := bson.Type(a.Type)
-	if a.Type == b.Type && (t == bson.TypeEmbeddedDocument || t == bson.TypeArray) {
-		return differing(a.Data, b.Data, path+".", ignoreOrder, depth+1)
+	if a.Type == b.Type && (a.Type == bson.TypeEmbeddedDocument || a.Type == bson.TypeArray) {
+		return differing(a.Value, b.Value, path+".", ignoreOrder, depth+1)
 	}
 	s, d := show(a), show(b)
 	if s == d {
-		s, d = fmt.Sprintf("%s (%x)", s, abbreviate(a.Data)), fmt.Sprintf("%s (%x)", d, abbreviate(b.Data))
+		s, d = fmt.Sprintf("%s (%x)", s, abbreviate(a.Value)), fmt.Sprintf("%s (%x)", d, abbreviate(b.Value))
 	}
 	return label(path) + s + " on the source, " + d + " on the target"
 }
@@ -97,20 +96,11 @@ func label(path string) string {
 // shown is how much of a value a report repeats.
 const shown = 48
 
-func show(v bsoncore.Value) string {
-	t := bson.Type(v.Type)
-	if len(v.Data) > 4096 {
-		return fmt.Sprintf("%s of %d bytes", t, len(v.Data))
+func show(e element) string {
+	if len(e.Value) > 4096 {
+		return fmt.Sprintf("%s of %d bytes", e.Type, len(e.Value))
 	}
-	text := bson.RawValue{Type: t, Value: v.Data}.String()
-	if len(text) > shown {
-		cut := shown
-		for cut > 0 && !utf8.RuneStart(text[cut]) {
-			cut--
-		}
-		text = text[:cut] + "…"
-	}
-	return t.String() + " " + text
+	return e.Type.String() + " " + bsonraw.Text(e.ID(), shown)
 }
 
 func abbreviate(b []byte) []byte { return b[:min(len(b), shown/2)] }

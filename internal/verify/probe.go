@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
@@ -111,7 +111,7 @@ func (p *probe) ambiguous(wanted map[string]bool, others map[string]int) (alone 
 
 // canonicalID is the same for ids that an index without collation holds equal.
 func canonicalID(key string) string {
-	return string(delta.AppendKey(nil, bsoncore.Value{Type: bsoncore.Type(key[0]), Data: []byte(key[1:])}))
+	return delta.KeyOf(bsonraw.KeyID(key))
 }
 
 // folds reports whether the collation may hold another id equal to this one.

@@ -235,22 +235,14 @@ func errMalformed(ns string) error {
 
 // appendID appends the key of a document's _id: its type byte and its bytes.
 func appendID(dst, doc []byte) ([]byte, bool) {
-	// Servers store _id first; anything else takes the long way.
-	if len(doc) > 9 && doc[5] == '_' && doc[6] == 'i' && doc[7] == 'd' && doc[8] == 0 {
-		n, ok := bsonraw.ValueSize(bson.Type(doc[4]), doc[9:])
-		if !ok {
-			return dst, false
-		}
-		return append(append(dst, doc[4]), doc[9:9+n]...), true
-	}
-	e, ok := bsonraw.Field(doc, "_id")
-	if !ok {
+	id := bsonraw.IDOf(doc)
+	if id.Type == 0 {
 		return dst, false
 	}
-	return append(append(dst, byte(e.Type)), e.Value...), true
+	return bsonraw.AppendID(dst, id), true
 }
 
 // idValue is the _id behind a key made by appendID.
 func idValue(key string) bson.RawValue {
-	return bson.RawValue{Type: bson.Type(key[0]), Value: []byte(key[1:])}
+	return bsonraw.RawValue(bsonraw.KeyID(key))
 }

@@ -37,6 +37,7 @@ func (s *Store) Documents(ns string) (docs []bson.Raw) {
 }
 
 // Apply makes one event's change. In the overlap, what it is about may be gone.
+// Of schema changes it knows drops, of collections that are not renamed.
 func (s *Store) Apply(ev *stream.Event, overlap bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,10 +50,10 @@ func (s *Store) Apply(ev *stream.Event, overlap bool) error {
 		}
 		return nil
 	}
-	coll := s.docs[ev.NS]
+	coll := s.docs[ev.Target]
 	if coll == nil {
 		coll = map[string]bson.Raw{}
-		s.docs[ev.NS] = coll
+		s.docs[ev.Target] = coll
 	}
 	key := string(delta.AppendKey(nil, ev.Key.ID))
 	was := coll[key]
@@ -68,7 +69,7 @@ func (s *Store) Apply(ev *stream.Event, overlap bool) error {
 		}
 		doc, err := updated(was, ev, overlap)
 		if err != nil {
-			return fmt.Errorf("update in %s, _id %s, at %s: %w", ev.NS, bsonraw.IDText(ev.Key.ID), ev.At, err)
+			return fmt.Errorf("update in %s, _id %s, at %s: %w", ev.Target, bsonraw.IDText(ev.Key.ID), ev.At, err)
 		}
 		coll[key] = doc
 	default:

@@ -19,13 +19,15 @@ import (
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // pair is a source and a target server shared by the tests of this package.
 type pair struct {
 	src, dst *mongo.Cluster
-	ctx      context.Context // of replay, if not the test's
-	batch    int             // bytes of the log read at once
+	ctx      context.Context  // of replay, if not the test's
+	batch    int              // bytes of the log read at once
+	rules    transform.Config // of what is replayed
 }
 
 func newPair(t *testing.T) pair {
@@ -61,9 +63,11 @@ var errReached = errors.New("reached")
 // replay applies the source's changes after from, up to and including to.
 func (p pair) replay(t *testing.T, from, to mongo.OpTime, o mongosink.Options) (stats, error) {
 	t.Helper()
-	if o.Names.Map == nil {
-		o.Names.Map = func(ns string) string { return ns }
+	rules, err := transform.New(p.rules)
+	if err != nil {
+		t.Fatal(err)
 	}
+	stage := transform.NewStage(rules)
 	if o.Names.Traits == nil {
 		o.Names.Traits = func(context.Context, string) (mongosink.Traits, error) { return mongosink.Traits{}, nil }
 	}
@@ -87,6 +91,7 @@ func (p pair) replay(t *testing.T, from, to mongo.OpTime, o mongosink.Options) (
 	g.Go(func() error {
 		return oplog.New(p.src, oplog.Options{BatchBytes: p.batch}).Run(ctx, pos, func(ctx context.Context, b *stream.Batch) error {
 			cut(b, to)
+			stage.Batch(b)
 			if err := eng.Feed(ctx, b); err != nil {
 				return err
 			}

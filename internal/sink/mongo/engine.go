@@ -30,7 +30,7 @@ type Engine struct {
 	partitions []*partition
 
 	// The router's own:
-	destinations map[string]*destination // by source namespace; nil is not kept
+	destinations map[string]*destination // by source namespace; nil gets nothing
 	capped       cappedStarts
 	refused      map[string]mongo.OpTime // by Place.Key; fixed
 	carried      int                     // documents parked beyond the last barrier

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // TestEquivalence replays random oplogs one operation at a time in one
@@ -88,12 +89,7 @@ func (w *wild) run(t *testing.T) {
 			start, c.o.Overlap.End = w.copyStart, to
 			w.load(t, c.name)
 		}
-		c.o.Names.Map = func(ns string) string {
-			if ns == w.db+".c" {
-				return w.db + "." + c.name
-			}
-			return ""
-		}
+		w.p.rules = transform.Config{Include: []string{w.db + ".c"}, Rename: []string{w.db + ".c=" + w.db + "." + c.name}}
 		st, err := w.p.replay(t, start, to, c.o)
 		if err != nil {
 			t.Fatalf("%s: %v", c.name, err)

@@ -59,10 +59,12 @@ type Sizes struct {
 	Coalesce int
 }
 
-// Names say where events go.
+// Names tell of the namespaces that events go to.
 type Names struct {
-	// Map gives the target namespace of a source namespace, "" when it is not kept.
-	Map func(ns string) string
+	// Absent tells of a source namespace that nothing is applied to yet, for the
+	// target never got what has the name. Asked once per namespace and again after
+	// each schema change; nil is none.
+	Absent func(ns string) bool
 	// Traits reads a target collection's traits; asked once per namespace and
 	// again after each schema change.
 	Traits func(ctx context.Context, targetNS string) (Traits, error)

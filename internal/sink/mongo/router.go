@@ -122,13 +122,13 @@ func (e *Engine) schema(ctx context.Context, b *stream.Batch, i int) error {
 	return nil
 }
 
-// destination maps an event's namespace, nil when it is not kept.
+// destination finds where an event goes, nil when nothing is applied to that.
 func (e *Engine) destination(ctx context.Context, ev *stream.Event) (*destination, error) {
 	if d, ok := e.destinations[ev.NS]; ok {
 		return d, nil
 	}
-	ns := e.o.Names.Map(ev.NS)
-	if ns == "" {
+	ns := ev.Target
+	if ns == "" || e.o.Names.Absent != nil && e.o.Names.Absent(ev.NS) {
 		e.destinations[ev.NS] = nil
 		return nil, nil
 	}

@@ -34,12 +34,7 @@ func newRouted(t *testing.T, partitions int, o Options) *routed {
 	r := &routed{t: t, traits: map[string]Traits{}, got: make([][]item, partitions)}
 	o.Sizes.Partitions = partitions
 	o.Names = Names{
-		Map: func(ns string) string {
-			if strings.HasPrefix(ns, "out.") {
-				return ""
-			}
-			return strings.Replace(ns, "src.", "dst.", 1)
-		},
+		Absent: func(ns string) bool { return strings.HasPrefix(ns, "absent.") },
 		Traits: func(_ context.Context, ns string) (Traits, error) {
 			r.asked = append(r.asked, ns)
 			if ns == "dst.bad" {
@@ -91,7 +86,11 @@ func idOf(n int) bsoncore.Value {
 
 func insertAt(ns string, id, pos int) stream.Event {
 	doc := bsoncore.NewDocumentBuilder().AppendInt64("_id", int64(id)).Build()
-	return stream.Event{Kind: stream.Insert, NS: ns, Key: stream.Key{ID: idOf(id)}, Doc: bson.Raw(doc), At: at(pos)}
+	target := strings.Replace(ns, "src.", "dst.", 1)
+	if strings.HasPrefix(ns, "out.") {
+		target = ""
+	}
+	return stream.Event{Kind: stream.Insert, NS: ns, Target: target, Key: stream.Key{ID: idOf(id)}, Doc: bson.Raw(doc), At: at(pos)}
 }
 
 func dropAt(ns string, pos int) stream.Event {
@@ -130,7 +129,7 @@ func TestRouterOrder(t *testing.T) {
 		start := pos
 		for range 1 + rnd.IntN(400) {
 			pos++
-			ns := []string{"src.a", "src.b", "src.ring", "src.folded", "out.x"}[rnd.IntN(5)]
+			ns := []string{"src.a", "src.b", "src.ring", "src.folded", "out.x", "absent.x"}[rnd.IntN(6)]
 			ev := insertAt(ns, rnd.IntN(50), pos)
 			if rnd.IntN(2) == 0 { // the same number in other bytes
 				ev.Key.ID = bsoncore.Value{Type: bsoncore.TypeDouble, Data: bsoncore.AppendDouble(nil, float64(ev.Key.ID.Int64()))}

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // serialRun is a collection that is applied in order, on both sides.
@@ -93,12 +94,7 @@ func (s *serialRun) now() mongo.OpTime { s.t.Helper(); return s.position(s.t) }
 func (s *serialRun) apply(from, to, window mongo.OpTime, o mongosink.Options) (stats, error) {
 	s.t.Helper()
 	o.Overlap.End = window
-	o.Names.Map = func(ns string) string {
-		if ns == s.db+".c" {
-			return ns
-		}
-		return ""
-	}
+	s.rules = transform.Config{Include: []string{s.db + ".c"}}
 	o.Names.Traits = func(context.Context, string) (mongosink.Traits, error) { return s.traits, nil }
 	return s.replay(s.t, from, to, o)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // TestStatementsBeyondLimits: what is sent is larger than the change, and what
@@ -105,12 +106,8 @@ func TestStatementsBeyondLimits(t *testing.T) {
 			mid := p.position(t)
 			c.change(run)
 			to := p.position(t)
-			o := mongosink.Options{Sizes: mongosink.Sizes{Partitions: 1, BatchBytes: 64 << 20, InFlight: 256 << 20}, Names: mongosink.Names{Map: func(ns string) string {
-				if ns == db.Name()+".c" {
-					return ns
-				}
-				return ""
-			}}}
+			o := mongosink.Options{Sizes: mongosink.Sizes{Partitions: 1, BatchBytes: 64 << 20, InFlight: 256 << 20}}
+			p.rules = transform.Config{Include: []string{db.Name() + ".c"}}
 			for _, part := range [][2]mongo.OpTime{{from, mid}, {mid, to}} {
 				st, err := p.replay(t, part[0], part[1], o)
 				t.Logf("%+v", st)

@@ -1,28 +1,19 @@
 package oplog
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
-
-	"github.com/millrace/millrace/internal/bsonraw"
-	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// maxNesting bounds applyOps inside applyOps.
-const maxNesting = 10
-
 // assembler turns entries into events and events into batches. It runs in one
 // goroutine.
 type assembler struct {
-	o     *Source
-	emit  func(context.Context, *stream.Batch) error
-	ns    *namespaces
+	o    *Source
+	emit func(context.Context, *stream.Batch) error
+	interpreter
 	txns  *txnTable
 	fetch *fetcher
 
@@ -33,8 +24,8 @@ type assembler struct {
 	start   mongo.OpTime // End of the last batch
 	end     mongo.OpTime // everything up to it is in a batch or in events
 
-	byUser   bool                // the operations at hand are of a user's applyOps
-	txn      *stream.Transaction // to which the operations at hand belong, nil for none
+	txn      *stream.Transaction  // to which the operations at hand belong, nil for none
+	named    []stream.Transaction // room for the next ones
 	events   []stream.Event
 	capacity int // of the next events slice
 	pending  int // bytes that events hold on to, and of entries skipped since the last batch
@@ -45,10 +36,10 @@ type assembler struct {
 func newAssembler(o *Source, pos, from mongo.OpTime, emit func(context.Context, *stream.Batch) error) *assembler {
 	return &assembler{
 		o: o, emit: emit, pos: pos, from: from, start: pos, end: pos,
-		applied: !exact(pos) || pos.Before(from),
-		ns:      newNamespaces(o.opt.Keep),
-		txns:    newTxnTable(o.opt.TxnBufferBytes),
-		fetch:   &fetcher{cluster: o.cluster, spool: o.opt.Spool},
+		applied:     !exact(pos) || pos.Before(from),
+		interpreter: newInterpreter(o.cluster, o.opt),
+		txns:        newTxnTable(o.opt.TxnBufferBytes),
+		fetch:       &fetcher{cluster: o.cluster, spool: o.opt.Spool},
 	}
 }
 
@@ -109,12 +100,11 @@ func (a *assembler) dispatch(ctx context.Context, e *entry, live bool) error {
 	if !live {
 		return nil
 	}
-	return a.document(e, e.at)
+	return a.add(e, e.at)
 }
 
 // command handles an entry with op c that stands in the oplog itself.
 func (a *assembler) command(ctx context.Context, e *entry, live bool) error {
-	info := a.ns.lookup(e.ns)
 	c, err := parseCommand(e.o)
 	if err != nil {
 		return err
@@ -140,10 +130,10 @@ func (a *assembler) command(ctx context.Context, e *entry, live bool) error {
 		a.txns.drop(e.txn)
 		return nil
 	}
-	if !live || info.kind != nsCommand {
+	if !live {
 		return nil
 	}
-	return a.schema(e, e.at)
+	return a.add(e, e.at)
 }
 
 // usersOwn tells a user's applyOps command, which is logged as it was sent, from
@@ -165,21 +155,27 @@ func (a *assembler) transaction(ctx context.Context, e *entry, c command, live b
 // commit emits a transaction's operations: those of its earlier entries, then
 // ops, which the committing entry brings itself.
 func (a *assembler) commit(ctx context.Context, e *entry, ops []byte, live bool) error {
-	t := a.txns.get(e.txn)
-	a.txn = &stream.Transaction{Session: bytes.Clone(e.txn.lsid), Number: e.txn.number}
-	defer func() { a.txn = nil }()
-	if live {
-		if err := a.earlier(ctx, e, t); err != nil {
-			return err
-		}
-		if ops != nil {
-			if err := a.applyOps(ctx, ops, e.at, 0); err != nil {
-				return err
-			}
-		}
+	defer a.txns.drop(e.txn)
+	if !live {
+		return nil
 	}
-	a.txns.drop(e.txn)
-	return nil
+	a.txn = a.name(e.txn)
+	defer func() { a.txn = nil }()
+	if err := a.earlier(ctx, e, a.txns.get(e.txn)); err != nil || ops == nil {
+		return err
+	}
+	return a.applyOps(ctx, ops, e.at, 0)
+}
+
+// name is a transaction for its events, many of which are of one operation: they
+// are made by the dozen.
+func (a *assembler) name(id txnID) *stream.Transaction {
+	const dozens = 64
+	if len(a.named) == cap(a.named) {
+		a.named = make([]stream.Transaction, 0, dozens)
+	}
+	a.named = append(a.named, stream.Transaction{Session: id.lsid, Number: id.number})
+	return &a.named[len(a.named)-1]
 }
 
 // earlier emits the operations of a transaction's entries before the one that
@@ -230,37 +226,23 @@ func (a *assembler) refetch(ctx context.Context, part, at mongo.OpTime) error {
 
 // applyOps emits the operations of an applyOps array as taking effect at at.
 func (a *assembler) applyOps(ctx context.Context, ops []byte, at mongo.OpTime, depth int) error {
-	if depth > maxNesting {
-		return fmt.Errorf("%w: applyOps nested too deeply", errMalformed)
-	}
-	rest, ok := bsonraw.Body(ops)
-	if !ok {
-		return errMalformed
-	}
-	for len(rest) > 0 {
-		var f element
-		if f, rest, ok = next(rest); !ok || f.typ != bson.TypeEmbeddedDocument {
-			return fmt.Errorf("%w: applyOps holds something else than operations", errMalformed)
+	rest, err := operations(ops, depth)
+	for err == nil && len(rest) > 0 {
+		var e entry
+		var size int
+		if size, rest, err = e.nextOperation(rest); err != nil {
+			break
 		}
-		if err := a.operation(ctx, f.val, at, depth); err != nil {
-			return err
-		}
-		if a.pending >= a.o.opt.BatchBytes && len(a.events) > 0 {
-			if err := a.flushPart(ctx); err != nil {
-				return err
-			}
+		a.pending += size
+		if err = a.operation(ctx, &e, at, depth); err == nil && a.pending >= a.o.opt.BatchBytes && len(a.events) > 0 {
+			err = a.flushPart(ctx)
 		}
 	}
-	return nil
+	return err
 }
 
 // operation emits one operation of an applyOps.
-func (a *assembler) operation(ctx context.Context, doc []byte, at mongo.OpTime, depth int) error {
-	e, err := parseEntry(doc)
-	if err != nil {
-		return err
-	}
-	a.pending += len(doc)
+func (a *assembler) operation(ctx context.Context, e *entry, at mongo.OpTime, depth int) error {
 	switch string(e.op) {
 	case "n":
 		return nil
@@ -272,145 +254,28 @@ func (a *assembler) operation(ctx context.Context, doc []byte, at mongo.OpTime, 
 		if c.ops != nil {
 			return a.applyOps(ctx, c.ops, at, depth+1)
 		}
-		if a.ns.lookup(e.ns).kind != nsCommand {
-			return nil
-		}
-		err = a.schema(&e, at)
-		if err != nil {
-			return fmt.Errorf("inner command on %s: %w", e.ns, err)
-		}
-		return nil
 	}
-	if err := a.document(&e, at); err != nil {
+	if err := a.add(e, at); err != nil {
 		return fmt.Errorf("inner op %q on %s: %w", e.op, e.ns, err)
 	}
 	return nil
 }
 
-// document emits an insert, update or delete.
-func (a *assembler) document(e *entry, at mongo.OpTime) error {
+// add makes an event of an operation, in its place among the others.
+func (a *assembler) add(e *entry, at mongo.OpTime) error {
 	info := a.ns.lookup(e.ns)
-	if info.kind == nsViews {
-		return a.view(e, info.db, at)
-	}
-	if info.kind != nsKeep || e.fromMigrate && a.o.opt.SkipMigrated {
+	if info.kind == nsSkip {
 		return nil
 	}
-	ev := stream.Event{NS: info.name, At: at, Txn: a.txn}
-	if e.ui != nil {
-		ev.UUID = (*[16]byte)(e.ui)
+	ev := stream.Event{At: at, Txn: a.txn} // made here and copied whole: cheaper than field by field in the heap
+	wanted, err := a.event(&ev, e, info)
+	if !wanted || err != nil {
+		return err
 	}
-	key := e.o
-	if a.byUser {
-		e.o = wholeDocument(e)
-	}
-	switch string(e.op) {
-	case "i":
-		ev.Kind, ev.Doc, ev.Key.Shard = stream.Insert, e.o, e.o2
-	case "u":
-		ev.Kind, ev.Doc, key = stream.Update, e.o, e.o2
-		ev.Key.Shard = e.o2
-	case "d":
-		ev.Kind, ev.Key.Shard = stream.Delete, e.o
-	default:
-		return fmt.Errorf("%w: unknown kind of operation", errMalformed)
-	}
-	if key == nil || e.o == nil {
-		return fmt.Errorf("%w: no document or no _id", errMalformed)
-	}
-	var ok bool
-	if ev.Key.ID, ok = id(key); !ok || len(ev.Key.ID.Data) == 0 && ev.Key.ID.Type == 0 && ev.Kind != stream.Insert {
-		return fmt.Errorf("%w: no _id", errMalformed)
-	}
-	if ev.Kind == stream.Update {
-		switch ev.Form = delta.KindOf(ev.Doc); ev.Form {
-		case delta.Replacement:
-			ev.Kind = stream.Replace
-		case delta.Invalid:
-			return fmt.Errorf("%w: an update that is neither $v:1 nor $v:2", errMalformed)
-		}
-	}
-	if a.byUser {
-		ev.Kind = asApplied(ev.Kind)
-	}
-	if ev.Kind == stream.Upsert {
-		ev.Doc = delta.Sorted(ev.Doc, a.o.cluster.Info.Version.AtLeast(5, 0))
-	}
-	a.add(ev)
-	return nil
-}
-
-// asApplied is what a server makes of an operation of a user's applyOps (tried
-// on 4.2 to 6.0): an insert replaces what has its _id, an update that finds
-// nothing inserts, whatever the entry says of b and alwaysUpsert, for one that
-// failed is not logged.
-func asApplied(k stream.Kind) stream.Kind {
-	switch k {
-	case stream.Insert, stream.Replace:
-		return stream.Put
-	case stream.Update:
-		return stream.Upsert
-	}
-	return k
-}
-
-// wholeDocument is the entry's o, as a replacement with its _id: servers before
-// 6.0 take one without, and put it first.
-func wholeDocument(e *entry) bson.Raw {
-	if string(e.op) != "u" || e.o == nil || e.o2 == nil || delta.KindOf(e.o) != delta.Replacement {
-		return e.o
-	}
-	if v, ok := id(e.o); !ok || v.Type != 0 {
-		return e.o
-	}
-	v, ok := id(e.o2)
-	body, whole := bsonraw.Body(e.o)
-	if !ok || !whole || v.Type == 0 {
-		return e.o
-	}
-	i, doc := bsoncore.AppendDocumentStart(nil)
-	doc = bsoncore.AppendValueElement(doc, "_id", v)
-	doc = append(doc, body...)
-	doc, err := bsoncore.AppendDocumentEnd(doc, i)
-	if err != nil {
-		return e.o
-	}
-	return doc
-}
-
-func (a *assembler) add(ev stream.Event) {
 	if a.events == nil {
 		a.events = make([]stream.Event, 0, a.capacity)
 	}
 	a.events = append(a.events, ev)
-}
-
-// schema emits a command of a user's database.
-func (a *assembler) schema(e *entry, at mongo.OpTime) error {
-	var ui *bson.Binary
-	if e.ui != nil {
-		ui = &bson.Binary{Subtype: bson.TypeBinaryUUID, Data: e.ui}
-	}
-	c, ok, err := a.o.opt.ParseChange(string(e.ns), ui, e.o)
-	return a.change(c, ok, err, at)
-}
-
-// view emits a write to system.views.
-func (a *assembler) view(e *entry, db string, at mongo.OpTime) error {
-	if len(e.op) != 1 {
-		return fmt.Errorf("%w: unknown kind of operation", errMalformed)
-	}
-	c, ok, err := a.o.opt.ParseViewWrite(e.op[0], db, e.o, e.o2)
-	return a.change(c, ok, err, at)
-}
-
-func (a *assembler) change(c stream.Change, ok bool, err error, at mongo.OpTime) error {
-	if err != nil {
-		return fmt.Errorf("read schema change: %w", err)
-	}
-	if ok {
-		a.add(stream.Event{Kind: stream.SchemaChange, NS: c.NS, Change: &c, At: at})
-	}
 	return nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
@@ -51,20 +50,20 @@ func (e *entry) parse(doc []byte) error {
 		return errMalformed
 	}
 	for len(rest) > 0 {
-		var f element
-		if f, rest, ok = next(rest); !ok {
+		var f bsonraw.Element
+		if f, rest, ok = bsonraw.Next(rest); !ok {
 			return errMalformed
 		}
 		if !e.field(f) {
-			return fmt.Errorf("%w: field %q of type %s", errMalformed, f.key, f.typ)
+			return fmt.Errorf("%w: field %q of type %s", errMalformed, f.Name, f.Type)
 		}
 	}
 	return nil
 }
 
 // field takes over one field; false means that it has an unexpected type.
-func (e *entry) field(f element) (ok bool) {
-	switch string(f.key) {
+func (e *entry) field(f bsonraw.Element) (ok bool) {
+	switch string(f.Name) {
 	case "ts":
 		e.at.TS, ok = timestamp(f)
 	case "t":
@@ -102,33 +101,33 @@ func (e *entry) inTransaction() bool {
 	return e.txn.lsid != nil && e.txn.set && !e.separate
 }
 
-func document(f element) (bson.Raw, bool) {
-	if f.typ != bson.TypeEmbeddedDocument {
+func document(f bsonraw.Element) (bson.Raw, bool) {
+	if f.Type != bson.TypeEmbeddedDocument {
 		return nil, false
 	}
-	_, ok := bsonraw.Body(f.val)
-	return bson.Raw(f.val), ok
+	_, ok := bsonraw.Body(f.Value)
+	return bson.Raw(f.Value), ok
 }
 
-func uuid(f element) ([]byte, bool) {
-	if f.typ != bson.TypeBinary || len(f.val) != 4+1+16 {
+func uuid(f bsonraw.Element) ([]byte, bool) {
+	if f.Type != bson.TypeBinary || len(f.Value) != 4+1+16 {
 		return nil, false
 	}
-	return f.val[5:], true
+	return f.Value[5:], true
 }
 
-func opTime(f element) (o mongo.OpTime, ok bool) {
-	if f.typ != bson.TypeEmbeddedDocument {
+func opTime(f bsonraw.Element) (o mongo.OpTime, ok bool) {
+	if f.Type != bson.TypeEmbeddedDocument {
 		return o, false
 	}
 	o.Term = -1
-	rest, ok := bsonraw.Body(f.val)
+	rest, ok := bsonraw.Body(f.Value)
 	for ok && len(rest) > 0 {
-		var g element
-		if g, rest, ok = next(rest); !ok {
+		var g bsonraw.Element
+		if g, rest, ok = bsonraw.Next(rest); !ok {
 			break
 		}
-		switch string(g.key) {
+		switch string(g.Name) {
 		case "ts":
 			o.TS, ok = timestamp(g)
 		case "t":
@@ -136,18 +135,6 @@ func opTime(f element) (o mongo.OpTime, ok bool) {
 		}
 	}
 	return o, ok
-}
-
-// id finds _id in a document; the zero value means that it has none.
-func id(doc bson.Raw) (bsoncore.Value, bool) {
-	rest, ok := bsonraw.Body(doc)
-	for ok && len(rest) > 0 {
-		var f element
-		if f, rest, ok = next(rest); ok && string(f.key) == "_id" {
-			return bsoncore.Value{Type: bsoncore.Type(f.typ), Data: f.val}, true
-		}
-	}
-	return bsoncore.Value{}, ok
 }
 
 // command is what an entry's o says when op is c, as far as transactions go.
@@ -165,21 +152,21 @@ func parseCommand(o bson.Raw) (c command, err error) {
 		return c, fmt.Errorf("%w: command without a name", errMalformed)
 	}
 	for len(rest) > 0 {
-		var f element
-		if f, rest, ok = next(rest); !ok {
+		var f bsonraw.Element
+		if f, rest, ok = bsonraw.Next(rest); !ok {
 			return c, errMalformed
 		}
 		if c.name == nil {
-			c.name = f.key
-			if string(f.key) != "applyOps" {
+			c.name = f.Name
+			if string(f.Name) != "applyOps" {
 				return c, nil
 			}
-			if f.typ != bson.TypeArray {
+			if f.Type != bson.TypeArray {
 				return c, fmt.Errorf("%w: applyOps is no array", errMalformed)
 			}
-			c.ops = f.val
+			c.ops = f.Value
 		}
-		switch string(f.key) {
+		switch string(f.Name) {
 		case "partialTxn":
 			c.partial = truth(f)
 		case "prepare":

@@ -10,6 +10,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -57,7 +58,7 @@ func TestParseEntry(t *testing.T) {
 		!e.fromMigrate || !e.separate || e.inTransaction() {
 		t.Errorf("%+v", e)
 	}
-	if v, found := id(e.o2); !found || v.String() != `"k"` {
+	if v := bsonraw.IDOf(e.o2); v.String() != `"k"` {
 		t.Errorf("_id %s", v)
 	}
 	if e, err = parseEntry(raw(t, bson.D{{Key: "ts", Value: ts(1)}})); err != nil || e.at.Term != -1 {

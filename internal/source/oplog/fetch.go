@@ -19,7 +19,7 @@ import (
 type fetcher struct {
 	cluster *mongo.Cluster
 	conn    *wire.Conn
-	spool   *spool.Spool // nil is none
+	spool   *Spooler     // nil is none
 	record  spool.Record // the one read last
 }
 
@@ -33,7 +33,7 @@ func (f *fetcher) close() {
 // entry reads the entry at a position. With bare set only what links a
 // transaction's entries is read.
 func (f *fetcher) entry(ctx context.Context, at mongo.OpTime, bare bool) (entry, error) {
-	if e, found, err := f.spooled(at); found || err != nil {
+	if e, found, err := f.fromSpool(at); found || err != nil {
 		return e, err
 	}
 	if f.conn == nil {
@@ -43,13 +43,7 @@ func (f *fetcher) entry(ctx context.Context, at mongo.OpTime, bare bool) (entry,
 		}
 		f.conn = conn
 	}
-	cmd := bson.D{
-		{Key: "find", Value: oplogColl},
-		{Key: "filter", Value: bson.D{{Key: "ts", Value: bson.D{{Key: "$gte", Value: at.TS}, {Key: "$lte", Value: at.TS}}}}},
-		{Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
-		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}}},
-	}
-	cmd = append(cmd, seekHint(f.cluster)...)
+	cmd := append(f.find(at), bson.E{Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}}})
 	if bare {
 		var fields bson.D
 		for _, name := range []string{"ts", "t", "op", "ns", "lsid", "txnNumber", "prevOpTime"} {
@@ -69,13 +63,18 @@ func (f *fetcher) entry(ctx context.Context, at mongo.OpTime, bare bool) (entry,
 	return e, nil
 }
 
+// find is the command that finds the entry at a position.
+func (f *fetcher) find(at mongo.OpTime) bson.D {
+	return append(bson.D{
+		{Key: "find", Value: oplogColl}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
+		{Key: "filter", Value: bson.D{{Key: "ts", Value: bson.D{{Key: "$gte", Value: at.TS}, {Key: "$lte", Value: at.TS}}}}},
+	}, seekHint(f.cluster)...)
+}
+
 // missing explains why no entry is at a position.
 func (f *fetcher) missing(ctx context.Context, at mongo.OpTime) error {
 	// A primary just elected has the entry before it knows that it is committed.
-	known, found, err := findOne(ctx, f.conn, append(bson.D{
-		{Key: "find", Value: oplogColl}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
-		{Key: "filter", Value: bson.D{{Key: "ts", Value: bson.D{{Key: "$gte", Value: at.TS}, {Key: "$lte", Value: at.TS}}}}},
-	}, seekHint(f.cluster)...))
+	known, found, err := findOne(ctx, f.conn, f.find(at))
 	if err != nil {
 		return err
 	}

@@ -6,10 +6,9 @@ import "github.com/millrace/millrace/internal/mongo"
 type nsKind uint8
 
 const (
-	nsSkip    nsKind = iota // internal, or not wanted
+	nsSkip    nsKind = iota // internal (but for transactions), or not wanted
 	nsKeep                  // documents of a wanted collection
 	nsCommand               // db.$cmd of a user's database
-	nsAdmin                 // db.$cmd of an internal database: transactions only
 	nsViews                 // db.system.views of a user's database
 )
 
@@ -59,12 +58,9 @@ func (n *namespaces) classify(ns string) *nsInfo {
 	info := &nsInfo{name: ns, db: db}
 	internal := mongo.IsInternal(db)
 	switch {
-	case coll == "$cmd" && internal:
-		info.kind = nsAdmin
+	case internal || coll == "":
 	case coll == "$cmd":
 		info.kind = nsCommand
-	case internal || coll == "":
-		info.kind = nsSkip
 	case coll == "system.views":
 		info.kind = nsViews
 	case n.keep(ns):

@@ -8,15 +8,11 @@ import (
 	"sync"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/schema"
-	"github.com/millrace/millrace/internal/source/spool"
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Defaults of OplogOptions.
+// Defaults of Options.
 const (
 	defaultReadAhead = 32 << 20
 	defaultBatch     = 4 << 20
@@ -53,17 +49,10 @@ type Options struct {
 	// SkipMigrated drops writes of chunk migrations (fromMigrate). On a replica
 	// set it must be off: a rename across databases writes such entries too.
 	SkipMigrated bool
-	// Spool, when it holds the position to read from, is read before the
-	// oplog; Drained is called once all of it was, so that whoever fills it
-	// stops. What comes into it before Drained returns is read too.
-	Spool   *spool.Spool
-	Drained func()
-	Log     *slog.Logger // default discards
-
-	// ParseChange and ParseViewWrite read schema changes; they default to
-	// those of package catalog. False means that an entry changes no schema.
-	ParseChange    func(ns string, ui *bson.Binary, o bson.Raw) (stream.Change, bool, error)
-	ParseViewWrite func(op byte, db string, o, o2 bson.Raw) (stream.Change, bool, error)
+	// Spool, when it holds the position to read from, is read before the oplog,
+	// and no longer filled once all of it was; nil is none.
+	Spool *Spooler
+	Log   *slog.Logger // default discards
 }
 
 func (o Options) withDefaults() Options {
@@ -81,12 +70,6 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.ParseChange == nil {
-		o.ParseChange = schema.ParseChange
-	}
-	if o.ParseViewWrite == nil {
-		o.ParseViewWrite = schema.ParseViewWrite
 	}
 	return o
 }
@@ -131,7 +114,7 @@ func (o *Source) Run(ctx context.Context, pos stream.Position, emit func(context
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := o.spooled(readCtx, r); err != nil {
+		if err := o.fromSpool(readCtx, r); err != nil {
 			q.close(err)
 			return
 		}
@@ -156,9 +139,6 @@ func (o *Source) Stats() stream.SourceStats {
 	defer o.mu.Unlock()
 	return o.stats
 }
-
-// lastRead is the newest position handed over.
-func (o *Source) lastRead() mongo.OpTime { return o.Stats().Newest }
 
 // count adds a batch to the statistics.
 func (o *Source) count(b *stream.Batch, newest mongo.OpTime, txns *txnTable) {

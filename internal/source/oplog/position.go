@@ -19,6 +19,17 @@ func Position(applied, readFrom mongo.OpTime) stream.Position {
 	return stream.Position{At: applied, Mark: fmt.Sprintf("%d:%d/%d", readFrom.TS.T, readFrom.TS.I, readFrom.Term)}
 }
 
+// Including is the position of a consumer to which what stands at a position is
+// the next.
+func Including(at mongo.OpTime) stream.Position {
+	if !exact(at) {
+		return stream.Position{At: at}
+	}
+	before := mongo.OpTime{TS: at.TS, Term: -1}
+	before.TS.I--
+	return Position(before, at)
+}
+
 // ReadFrom is the first entry to read for a consumer at a position. A position
 // without a mark is read from where it stands.
 func ReadFrom(p stream.Position) (mongo.OpTime, error) {

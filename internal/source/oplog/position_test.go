@@ -29,7 +29,7 @@ func TestStartPositions(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	end := insert(3)
-	oldest, _, err := c.OplogWindow(t.Context())
+	oldest, _, err := Window(t.Context(), c)
 	ok(t, err)
 	shift := func(p mongo.OpTime, sec, inc int, term int64) mongo.OpTime {
 		p.TS.T, p.TS.I, p.Term = uint32(int(p.TS.T)+sec), uint32(int(p.TS.I)+inc), term
@@ -141,7 +141,7 @@ func TestOplogRollsOver(t *testing.T) {
 	rolled := false
 	src := New(c, Options{ReadAheadBytes: 1 << 20})
 	err = src.Run(ctx, from(start), func(ctx context.Context, b *stream.Batch) error {
-		if rolled || src.lastRead().IsZero() { // nothing was read before the first beat
+		if rolled || src.Stats().Newest.IsZero() { // nothing was read before the first beat
 			return nil
 		}
 		// The reader holds one reply at most while this consumer sleeps.
@@ -152,11 +152,11 @@ func TestOplogRollsOver(t *testing.T) {
 					return err
 				}
 			}
-			oldest, _, err := c.OplogWindow(ctx)
+			oldest, _, err := Window(ctx, c)
 			if err != nil {
 				return err
 			}
-			if src.lastRead().Before(oldest) {
+			if src.Stats().Newest.Before(oldest) {
 				return nil
 			}
 		}

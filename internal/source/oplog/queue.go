@@ -46,27 +46,32 @@ func signal(c chan struct{}) {
 // waitRoom waits until another reply of full size fits, or the queue is empty.
 // It gives up after patience (0 means never) and then returns false.
 func (q *queue) waitRoom(ctx context.Context, patience time.Duration) (bool, error) {
-	var limit <-chan time.Time
-	for {
+	return wait(ctx, q.room, patience, func() bool {
 		q.mu.Lock()
-		fits := q.used == 0 || q.used+maxReply <= q.limit
-		q.mu.Unlock()
-		if fits {
-			return true, nil
-		}
+		defer q.mu.Unlock()
+		return q.used == 0 || q.used+maxReply <= q.limit
+	})
+}
+
+// wait waits until ready, asked at each signal, says so; false after patience (0
+// means never).
+func wait[T any](ctx context.Context, woken <-chan T, patience time.Duration, ready func() bool) (bool, error) {
+	var limit <-chan time.Time
+	for !ready() {
 		if limit == nil && patience > 0 {
 			t := time.NewTimer(patience)
 			defer t.Stop()
 			limit = t.C
 		}
 		select {
-		case <-q.room:
+		case <-woken:
 		case <-limit:
 			return false, nil
 		case <-ctx.Done():
 			return false, ctx.Err()
 		}
 	}
+	return true, nil
 }
 
 // put adds a chunk; waitRoom comes first. It does not fail.
@@ -89,40 +94,24 @@ func (q *queue) close(err error) {
 
 // take returns the next chunk, false after patience without one. The error
 // given to close comes after all chunks.
-func (q *queue) take(ctx context.Context, patience time.Duration) (chunk, bool, error) {
-	var limit <-chan time.Time
-	for {
-		if c, ok, err := q.tryTake(); ok || err != nil {
-			return c, ok, err
-		}
-		if limit == nil {
-			t := time.NewTimer(max(patience, 0))
-			defer t.Stop()
-			limit = t.C
-		}
-		select {
-		case <-q.items:
-		case <-limit:
-			return chunk{}, false, nil
-		case <-ctx.Done():
-			return chunk{}, false, ctx.Err()
-		}
+func (q *queue) take(ctx context.Context, patience time.Duration) (c chunk, ok bool, err error) {
+	ready, err := wait(ctx, q.items, max(patience, 1), func() bool {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		return len(q.chunks) > 0 || q.closed
+	})
+	if err != nil || !ready {
+		return c, false, err
 	}
-}
-
-func (q *queue) tryTake() (chunk, bool, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.chunks) > 0 {
-		c := q.chunks[0]
-		q.chunks[0] = chunk{}
-		q.chunks = q.chunks[1:]
-		return c, true, nil
+	if len(q.chunks) == 0 {
+		return c, false, q.err
 	}
-	if q.closed {
-		return chunk{}, false, q.err
-	}
-	return chunk{}, false, nil
+	c = q.chunks[0]
+	q.chunks[0] = chunk{}
+	q.chunks = q.chunks[1:]
+	return c, true, nil
 }
 
 // done gives a taken chunk's room back.

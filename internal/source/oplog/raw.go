@@ -8,45 +8,21 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// element is one field of a document, aliasing its bytes.
-type element struct {
-	typ bson.Type
-	key []byte
-	val []byte
-}
-
-// next cuts the first element off; ok is false when it is malformed. b must
-// not be empty.
-func next(b []byte) (e element, rest []byte, ok bool) {
-	k := bsonraw.NameLen(b[1:])
-	if k < 0 {
-		return e, nil, false
-	}
-	e.typ, e.key = bson.Type(b[0]), b[1:1+k]
-	b = b[k+2:]
-	n, ok := bsonraw.ValueSize(e.typ, b)
-	if !ok {
-		return e, nil, false
-	}
-	e.val = b[:n:n]
-	return e, b[n:], true
-}
-
 // text is a string value's bytes without its terminator.
-func text(e element) ([]byte, bool) {
-	if e.typ != bson.TypeString {
+func text(e bsonraw.Element) ([]byte, bool) {
+	if e.Type != bson.TypeString {
 		return nil, false
 	}
-	return e.val[4 : len(e.val)-1], true
+	return e.Value[4 : len(e.Value)-1], true
 }
 
 // truth reads a flag as the server writes it: a boolean or a number.
-func truth(e element) bool {
-	switch e.typ {
+func truth(e bsonraw.Element) bool {
+	switch e.Type {
 	case bson.TypeBoolean:
-		return e.val[0] != 0
+		return e.Value[0] != 0
 	case bson.TypeInt32, bson.TypeInt64, bson.TypeDouble:
-		for _, c := range e.val {
+		for _, c := range e.Value {
 			if c != 0 {
 				return true
 			}
@@ -56,20 +32,20 @@ func truth(e element) bool {
 }
 
 // integer reads an int32 or int64.
-func integer(e element) (int64, bool) {
-	switch e.typ {
+func integer(e bsonraw.Element) (int64, bool) {
+	switch e.Type {
 	case bson.TypeInt64:
-		return int64(binary.LittleEndian.Uint64(e.val)), true
+		return int64(binary.LittleEndian.Uint64(e.Value)), true
 	case bson.TypeInt32:
-		return int64(int32(binary.LittleEndian.Uint32(e.val))), true
+		return int64(int32(binary.LittleEndian.Uint32(e.Value))), true
 	}
 	return 0, false
 }
 
 // timestamp reads a timestamp.
-func timestamp(e element) (bson.Timestamp, bool) {
-	if e.typ != bson.TypeTimestamp {
+func timestamp(e bsonraw.Element) (bson.Timestamp, bool) {
+	if e.Type != bson.TypeTimestamp {
 		return bson.Timestamp{}, false
 	}
-	return bson.Timestamp{I: binary.LittleEndian.Uint32(e.val), T: binary.LittleEndian.Uint32(e.val[4:])}, true
+	return bson.Timestamp{I: binary.LittleEndian.Uint32(e.Value), T: binary.LittleEndian.Uint32(e.Value[4:])}, true
 }

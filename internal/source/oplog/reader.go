@@ -229,9 +229,9 @@ func beginsSet(e entry) bool {
 	if !ok || len(rest) == 0 || string(e.op) != "n" {
 		return false
 	}
-	f, _, ok := next(rest)
+	f, _, ok := bsonraw.Next(rest)
 	s, isText := text(f)
-	return ok && isText && string(f.key) == "msg" && string(s) == "initiating set"
+	return ok && isText && string(f.Name) == "msg" && string(s) == "initiating set"
 }
 
 // oplogEnd reads the oldest (direction 1) or newest (-1) entry of the member

@@ -19,8 +19,8 @@ import (
 // machine went down.
 const spoolSyncEvery = time.Second
 
-// SpoolRoom is what a spool must have room for to take the next entries.
-const SpoolRoom = 2 * maxReply
+// spoolRoom is what a spool must have room for to take the next entries.
+const spoolRoom = 2 * maxReply
 
 // spoolKey is an entry's key in a spool.
 func spoolKey(at mongo.OpTime) uint64 { return uint64(at.TS.T)<<32 | uint64(at.TS.I) }
@@ -30,8 +30,8 @@ func atKey(key uint64) mongo.OpTime {
 	return mongo.OpTime{TS: bson.Timestamp{T: uint32(key >> 32), I: uint32(key)}, Term: -1}
 }
 
-// Spooled tells whether s, which may be nil, reaches over a position.
-func Spooled(s *spool.Spool, at mongo.OpTime) bool {
+// spooled tells whether s, which may be nil, reaches over a position.
+func spooled(s *spool.Spool, at mongo.OpTime) bool {
 	if s == nil {
 		return false
 	}
@@ -39,23 +39,20 @@ func Spooled(s *spool.Spool, at mongo.OpTime) bool {
 	return ok && first <= spoolKey(at) && spoolKey(at) <= last
 }
 
-// SpoolEnd is the position of the last entry of s, zero when it is empty.
-func SpoolEnd(s *spool.Spool) mongo.OpTime {
+// spoolEnd is the position of the last entry of s, zero when it is empty.
+func spoolEnd(s *spool.Spool) mongo.OpTime {
 	if _, last, ok := s.Bounds(); ok {
 		return atKey(last)
 	}
 	return mongo.OpTime{}
 }
 
-// TrimSpool gives back what of s lies before a position.
-func TrimSpool(s *spool.Spool, before mongo.OpTime) error { return s.Trim(spoolKey(before)) }
-
-// Fill reads the oplog into s until ctx ends or reading fails: from where s
+// fill reads the oplog into s until ctx ends or reading fails: from where s
 // ends, or from the position when it is empty. While s is full it waits. It
 // may run beside Run.
-func (o *Source) Fill(ctx context.Context, from mongo.OpTime, s *spool.Spool) error {
+func (o *Source) fill(ctx context.Context, from mongo.OpTime, s *spool.Spool) error {
 	r := o.reader(&spoolSink{s: s}, from)
-	if end := SpoolEnd(s); !end.IsZero() {
+	if end := spoolEnd(s); !end.IsZero() {
 		r.from, r.skip = end, 1
 	}
 	return r.run(ctx)
@@ -71,17 +68,7 @@ func (k *spoolSink) waitRoom(ctx context.Context, patience time.Duration) (bool,
 	const look = 200 * time.Millisecond // room comes in whole segments
 	t := time.NewTicker(look)
 	defer t.Stop()
-	for waited := time.Duration(0); !k.s.Room(SpoolRoom); waited += look {
-		if patience > 0 && waited >= patience {
-			return false, nil
-		}
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			return false, ctx.Err()
-		}
-	}
-	return true, nil
+	return wait(ctx, t.C, patience, func() bool { return k.s.Room(spoolRoom) })
 }
 
 func (k *spoolSink) put(c chunk) error {
@@ -117,16 +104,16 @@ func (k *spoolSink) put(c chunk) error {
 	return k.s.Sync()
 }
 
-// spooled delivers what the spool holds from r's position on and leaves r
+// fromSpool delivers what the spool holds from r's position on and leaves r
 // where the oplog itself has to be read.
-func (o *Source) spooled(ctx context.Context, r *reader) error {
-	s := o.opt.Spool
-	if !Spooled(s, r.from) {
+func (o *Source) fromSpool(ctx context.Context, r *reader) error {
+	s := o.opt.Spool.handOver()
+	if !spooled(s, r.from) {
 		return nil
 	}
 	rd := s.From(spoolKey(r.from))
 	defer rd.Close()
-	o.log.Info("reading the spool", "from", r.from, "until", SpoolEnd(s))
+	o.log.Info("reading the spool", "from", r.from, "until", spoolEnd(s))
 	for drained := false; ; {
 		rec, ok, err := rd.Next()
 		switch {
@@ -138,9 +125,7 @@ func (o *Source) spooled(ctx context.Context, r *reader) error {
 			return nil
 		default:
 			drained = true
-			if o.opt.Drained != nil {
-				o.opt.Drained()
-			}
+			o.opt.Spool.stop()
 		}
 		if err != nil {
 			return err
@@ -186,13 +171,14 @@ func (r *reader) startIn(c *chunk) error {
 	return err
 }
 
-// spooled finds an entry in the spool, if that reaches over its position.
-func (f *fetcher) spooled(at mongo.OpTime) (found entry, ok bool, err error) {
-	if !Spooled(f.spool, at) {
+// fromSpool finds an entry in the spool, if that reaches over its position.
+func (f *fetcher) fromSpool(at mongo.OpTime) (found entry, ok bool, err error) {
+	s := f.spool.spool()
+	if !spooled(s, at) {
 		return found, false, nil
 	}
 	if key := spoolKey(at); f.record.Payload == nil || key < f.record.First || f.record.Last < key {
-		rd := f.spool.From(key)
+		rd := s.From(key)
 		defer rd.Close()
 		if f.record, ok, err = rd.Next(); !ok || err != nil {
 			return found, false, err

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
@@ -239,7 +240,7 @@ func TestResumeAnywhere(t *testing.T) {
 		want := after(lines, all, b.End)
 		for n, pos := range []stream.Position{b.Resume(), from(b.End), b.Resume(), b.Resume()} {
 			got := read(t, c, Options{Keep: only(db), BatchBytes: 1 << (8 + i%8), TxnBufferBytes: int64(1 + i%3*4000),
-				Spool: []*spool.Spool{nil, nil, whole, half}[n]}, pos, end)
+				Spool: []*Spooler{nil, nil, whole, half}[n]}, pos, end)
 			equal(t, withAt(got), want)
 		}
 	}
@@ -250,17 +251,29 @@ func TestResumeAnywhere(t *testing.T) {
 
 // checkInserts compares the plain inserts that a spool holds with those of the
 // oplog.
-func checkInserts(t *testing.T, c *mongo.Cluster, ns string, s *spool.Spool, after, until mongo.OpTime) {
+func checkInserts(t *testing.T, c *mongo.Cluster, ns string, s *Spooler, after, until mongo.OpTime) {
 	t.Helper()
 	var got []mongo.OpTime
-	ok(t, SpooledEntries(s, after, until, func(doc bson.Raw) error {
-		return Operations(doc, func(op Operation) error {
-			if op.Op == 'i' && op.NS == ns && op.O.Lookup("_id").Type != 0 {
-				got = append(got, op.At)
-			}
-			return nil
-		})
+	note := func(ev *stream.Event) error {
+		if ev.Kind == stream.Insert && ev.NS == ns {
+			got = append(got, ev.At)
+		}
+		return nil
+	}
+	in := newInterpreter(c, Options{})
+	ok(t, eachSpooled(s.s, Span{after, until}, func(doc []byte) error {
+		e, err := parseEntry(doc)
+		if err != nil || !after.Before(e.at) || until.Before(e.at) || e.inTransaction() && string(e.op) == "c" {
+			return err
+		}
+		return in.each(&e, note)
 	}))
+	spooled := got
+	got = nil
+	ok(t, (&Look{Cluster: c, Spool: s, Collections: []string{ns}}).Each(t.Context(), Span{after, until}, note))
+	if !slices.Equal(got, spooled) {
+		t.Errorf("the spool has inserts at %v, a look finds %v", spooled, got)
+	}
 	cur, err := c.Client.Database("local").Collection("oplog.rs").Find(t.Context(), bson.D{{Key: "op", Value: "i"}, {Key: "ns", Value: ns},
 		{Key: "ts", Value: bson.D{{Key: "$gt", Value: after.TS}, {Key: "$lte", Value: until.TS}}}})
 	ok(t, err)
@@ -273,26 +286,29 @@ func checkInserts(t *testing.T, c *mongo.Cluster, ns string, s *spool.Spool, aft
 
 // fillSpool reads the oplog into a spool until a position is in it, in two
 // goes.
-func fillSpool(t *testing.T, c *mongo.Cluster, from, until mongo.OpTime) *spool.Spool {
+func fillSpool(t *testing.T, c *mongo.Cluster, from, until mongo.OpTime) *Spooler {
 	t.Helper()
 	s, err := spool.Open(t.TempDir(), spool.Options{SegmentBytes: 4096})
 	ok(t, err)
-	t.Cleanup(func() { _ = s.Close() })
+	p := NewSpooler(c, SpoolOptions{})
+	p.s = s
+	t.Cleanup(func() { ok(t, p.Close(false)) })
 	o := New(c, Options{})
-	for !Spooled(s, until) {
+	for !spooled(s, until) {
 		ctx, stop := context.WithCancel(t.Context())
-		changed := s.Changed()
 		done := make(chan error, 1)
-		go func() { done <- o.Fill(ctx, from, s) }()
-		select {
-		case <-changed:
-		case err := <-done:
-			t.Fatal(err)
+		go func() { done <- o.fill(ctx, from, s) }()
+		for had := s.Bytes(); s.Bytes() == had; {
+			select {
+			case <-time.After(time.Millisecond):
+			case err := <-done:
+				t.Fatal(err)
+			}
 		}
 		stop()
 		<-done
 	}
-	return s
+	return p
 }
 
 // randomHistory interleaves plain writes with transactions of every fate. All

@@ -21,8 +21,7 @@ type Reader struct {
 // none does, the next.
 func (s *Spool) From(key uint64) *Reader { return &Reader{s: s, key: key} }
 
-// Next returns the next record, false when there is none yet. What Changed
-// returned before the call is closed as soon as there is one.
+// Next returns the next record, false when there is none yet.
 func (r *Reader) Next() (Record, bool, error) {
 	for {
 		end, ok, err := r.locate()
@@ -87,11 +86,4 @@ func (r *Reader) Close() {
 		_ = r.file.Close()
 		r.file = nil
 	}
-}
-
-// Changed is closed by the next append.
-func (s *Spool) Changed() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.changed
 }

@@ -49,9 +49,8 @@ type Spool struct {
 	segments []*segment // oldest first
 	bytes    int64
 	unlock   func() error
-	file     *os.File      // of the newest segment, nil before the first append
-	torn     bool          // behind the newest segment's records lies what a failed write left
-	changed  chan struct{} // closed and replaced by each append
+	file     *os.File // of the newest segment, nil before the first append
+	torn     bool     // behind the newest segment's records lies what a failed write left
 }
 
 // segment is a file of records. Its fields are guarded by the spool's mutex.
@@ -79,7 +78,7 @@ func Open(dir string, o Options) (_ *Spool, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open spool: %w", err)
 	}
-	s := &Spool{dir: dir, opt: o, changed: make(chan struct{})}
+	s := &Spool{dir: dir, opt: o}
 	if s.unlock, err = lock(filepath.Join(dir, lockName)); err != nil {
 		return nil, fmt.Errorf("open spool %s: %w", dir, err)
 	}
@@ -271,8 +270,6 @@ func (s *Spool) Append(r Record) error {
 	g.last = r.Last
 	g.size += r.size()
 	s.bytes += r.size()
-	close(s.changed)
-	s.changed = make(chan struct{})
 	return nil
 }
 

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"testing"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 )
 
 func open(t *testing.T, dir string, o Options) *Spool {
@@ -71,29 +69,6 @@ func TestReadsFromAnyKey(t *testing.T) {
 		t.Errorf("what came later: %v", got)
 	}
 	r.Close()
-}
-
-func TestReaderIsTold(t *testing.T) {
-	s := open(t, t.TempDir(), Options{})
-	r := s.From(1)
-	defer r.Close()
-	changed := s.Changed()
-	if _, ok, err := r.Next(); ok || err != nil {
-		t.Fatal(ok, err)
-	}
-	var g errgroup.Group
-	g.Go(func() error { return s.Append(Record{First: 1, Last: 2}) })
-	select {
-	case <-changed:
-	case <-time.After(time.Minute):
-		t.Fatal("nobody told")
-	}
-	if err := g.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	if got := keys(t, r); len(got) != 1 {
-		t.Errorf("%v", got)
-	}
 }
 
 func TestBoundsAndTrim(t *testing.T) {

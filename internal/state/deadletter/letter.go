@@ -4,12 +4,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
-	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -77,104 +75,27 @@ type Letter struct {
 	Other  bson.RawValue // _id of the other document, where it is known
 }
 
-// stored is a letter as the target keeps it.
-type stored struct {
-	ID       string         `bson:"_id"`
-	Job      string         `bson:"job"`
-	NS       string         `bson:"ns"`
-	State    State          `bson:"state"`
-	Cause    Cause          `bson:"cause"`
-	DocID    *bson.RawValue `bson:"documentId,omitempty"`
-	IDText   string         `bson:"documentIdText"`
-	Document bson.Raw       `bson:"document,omitempty"`
-	// A document that cannot be embedded is kept as bytes, in parts.
-	Parts int    `bson:"parts"`
-	Of    string `bson:"partsOf"`
-	Bytes int    `bson:"bytes"`
-
-	Reason string         `bson:"reason"`
-	Code   int32          `bson:"code"`
-	Index  string         `bson:"index,omitempty"`
-	Other  *bson.RawValue `bson:"otherId,omitempty"`
-	At     mongo.OpTime   `bson:"position"`
-	Until  mongo.OpTime   `bson:"until"`
-	Time   time.Time      `bson:"time"`
-	Moved  mongo.OpTime   `bson:"moved"` // position of the last rename of its collection
-	Key    bson.Binary    `bson:"key"`   // docKey
-	// The collection's name on the source when the letter was written, and its UUID.
-	Source string       `bson:"source,omitempty"`
-	UUID   *bson.Binary `bson:"uuid,omitempty"`
-}
-
-// docKey tells documents of one namespace apart, by the bytes of their _ids,
+// Key distinguishes documents of one namespace, by the bytes of their _ids,
 // which all entries of an oplog about one document have in common.
-type docKey [16]byte
+type Key [16]byte
 
-func keyOf(id bsoncore.Value) docKey {
+// KeyOf is the key of a document's _id.
+func KeyOf(id bsoncore.Value) Key {
 	h := sha256.New()
 	h.Write([]byte{byte(id.Type)})
 	h.Write(id.Data)
-	return docKey(h.Sum(nil)[:16])
+	return Key(h.Sum(nil)[:16])
 }
 
-// letterID is the same each time the same refusal is met.
+// letterID is the same each time the same refusal comes.
 func letterID(job string, l Letter) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d:%s", len(l.NS), l.NS)
-	key := keyOf(l.DocID)
+	key := KeyOf(l.DocID)
 	h.Write(key[:])
 	id := job + "/" + hex.EncodeToString(h.Sum(nil)[:10]) + "/" + l.At.String()
 	if l.State == Removed {
 		id += "/removed"
 	}
 	return id
-}
-
-// Sizes of what one stored document takes; the server's limit is 16 MB.
-const (
-	maxEmbedded = 15 << 20
-	partSize    = 8 << 20
-	maxDepth    = 60 // of nesting, the server takes 180
-)
-
-// embeddable reports that a server stores the document unchanged as a field of
-// another: not too large, not too deep, and without names that begin with a
-// dollar sign, which servers before 5.0 refuse.
-func embeddable(doc []byte) bool { return len(doc) <= maxEmbedded && plainNames(doc, 0) }
-
-func plainNames(doc []byte, depth int) bool {
-	if depth > maxDepth {
-		return false
-	}
-	elems, err := bsoncore.Document(doc).Elements()
-	if err != nil {
-		return false
-	}
-	for _, e := range elems {
-		if k := e.KeyBytes(); len(k) > 0 && k[0] == '$' {
-			return false
-		}
-		v := e.Value()
-		switch v.Type {
-		case bsoncore.TypeEmbeddedDocument, bsoncore.TypeArray:
-			if !plainNames(v.Data, depth+1) {
-				return false
-			}
-		case bsoncore.TypeCodeWithScope:
-			return false // the scope's names are checked by some servers
-		}
-	}
-	return true
-}
-
-// rawOf is a value to be stored, nil when it cannot be a field.
-func rawOf(v bsoncore.Value) *bson.RawValue {
-	if v.Type == 0 || len(v.Data) > 1<<20 {
-		return nil
-	}
-	if v.Type == bsoncore.TypeEmbeddedDocument && !plainNames(v.Data, 1) {
-		return nil
-	}
-	raw := bsonraw.RawValue(v)
-	return &raw
 }

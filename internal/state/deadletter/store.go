@@ -3,6 +3,7 @@ package deadletter
 import (
 	"context"
 	"fmt"
+	"iter"
 	"sync"
 	"sync/atomic"
 
@@ -13,40 +14,59 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// Collection and partsCollection are in the target's database mongo.StateDB.
-const (
-	Collection      = "deadletters"
-	partsCollection = "deadletters.parts"
-)
-
 // maxDisputes bounds the documents in dispute, which are remembered by some
 // hundred bytes each. So many are no stray writes.
 const maxDisputes = 100_000
 
-// Store keeps the letters of one job. It is safe for concurrent use, but the
-// methods that concern one document are not to be called side by side. Writes
-// are of write concern 1: they become durable with the next checkpoint, for
-// the target's oplog is one order and the terms of the writes are observed.
+// Keeper keeps the letters of one job, whole. What it has kept, a keeper opened
+// later finds, once a checkpoint has been saved after it.
+type Keeper interface {
+	// Prepare makes ready for letters.
+	Prepare(ctx context.Context) error
+	// Cases are what is kept.
+	Cases(ctx context.Context) ([]Case, error)
+	Get(ctx context.Context, id string) (Letter, error)
+	// Put keeps the letter in place of the one with its ID.
+	Put(ctx context.Context, l Letter) error
+	Settle(ctx context.Context, id, reason string) error
+	Remove(ctx context.Context, id string) error
+	// Move renames the namespace of letters in dispute, at a position of the source.
+	Move(ctx context.Context, from, to string, at mongo.OpTime) error
+	// SettleAll settles what is in dispute in a namespace, but for what Move brought there at
+	// a position.
+	SettleAll(ctx context.Context, ns, reason string, but mongo.OpTime) error
+	// Reset removes all letters but those of state Removed.
+	Reset(ctx context.Context) error
+}
+
+// Case is what is remembered of a letter.
+type Case struct {
+	ID, NS string
+	Key    Key
+	State  State
+	Until  mongo.OpTime
+}
+
+// Store knows the letters of one job and which documents are in dispute. It is
+// safe for concurrent use, but the methods that concern one document are not to
+// be called side by side.
 //
 // A nil Store has no letters and no disputes.
 type Store struct {
-	c       *mongo.Cluster
-	job     string
-	observe func(term int64) error
+	keep Keeper
+	job  string
 
 	n  atomic.Int64 // documents in dispute
 	mu sync.RWMutex
 	// disputes are by namespace; those of a namespace by document.
-	disputes map[string]map[docKey]*memo
+	disputes map[string]map[Key]*memo
 	stats    Stats
 	retries  int // memos with retry set
 }
 
 // memo is what is remembered of a letter in dispute.
 type memo struct {
-	id    string
-	state State
-	until mongo.OpTime
+	Case
 	retry bool // to be tried again though it is open
 }
 
@@ -55,71 +75,56 @@ type Stats struct {
 	Undecided, Open, Settled, Removed int64
 }
 
-// New prepares the letters of a job; observe is told the election term of
-// each write, and may refuse it.
+// New prepares the letters of a job, kept in the target itself; observe is told
+// the election term of each write, and may refuse it.
 func New(c *mongo.Cluster, job string, observe func(term int64) error) *Store {
-	return &Store{c: c, job: job, observe: observe, disputes: map[string]map[docKey]*memo{}}
+	return Over(&keptInMongo{c: c, job: job, observe: observe}, job)
+}
+
+// Over prepares the letters of a job that a keeper keeps.
+func Over(keep Keeper, job string) *Store {
+	return &Store{keep: keep, job: job, disputes: map[string]map[Key]*memo{}}
 }
 
 // Load reads which documents are in dispute. It is called where a run starts
 // over from the last durable checkpoint, for letters since then may be gone.
 // Those that are open will be tried once more: what stood in their way may be
-// gone too. create makes the collections, which transactions cannot on 4.2.
-func (s *Store) Load(ctx context.Context, create bool) error {
-	if create {
-		if err := s.create(ctx); err != nil {
+// gone too. prepare makes ready for letters.
+func (s *Store) Load(ctx context.Context, prepare bool) error {
+	if prepare {
+		if err := s.keep.Prepare(ctx); err != nil {
 			return err
 		}
 	}
-	cur, err := s.c.Client.Database(mongo.StateDB).Collection(Collection).Aggregate(ctx, bson.A{
-		bson.D{{Key: "$match", Value: bson.D{{Key: "job", Value: s.job}}}},
-		bson.D{{Key: "$project", Value: bson.D{{Key: "ns", Value: 1}, {Key: "key", Value: 1}, {Key: "state", Value: 1}, {Key: "until", Value: 1}}}},
-	})
+	cases, err := s.keep.Cases(ctx)
 	if err != nil {
-		return fmt.Errorf("read dead letters: %w", err)
-	}
-	defer cur.Close(ctx)
-	disputes, stats, n, retries := map[string]map[docKey]*memo{}, Stats{}, 0, 0
-	for cur.Next(ctx) {
-		var d stored
-		if err := cur.Decode(&d); err != nil {
-			return fmt.Errorf("read dead letters: %w", err)
-		}
-		stats.count(d.State, 1)
-		if (d.State == Undecided || d.State == Open) && len(d.Key.Data) == len(docKey{}) {
-			put(disputes, d.NS, docKey(d.Key.Data), &memo{id: d.ID, state: d.State, until: d.Until, retry: d.State == Open})
-			n++
-			if d.State == Open {
-				retries++
-			}
-		}
-	}
-	if err := cur.Err(); err != nil {
 		return fmt.Errorf("read dead letters: %w", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.disputes, s.stats, s.retries = disputes, stats, retries
-	s.n.Store(int64(n))
-	return nil
-}
-
-func (s *Store) create(ctx context.Context) error {
-	for _, name := range []string{Collection, partsCollection} {
-		_, err := s.c.Write(ctx, mongo.StateDB, bson.D{{Key: "create", Value: name}})
-		if err != nil && mongo.Classify(err) != mongo.ClassExists {
-			return fmt.Errorf("create collection %s for dead letters: %w", name, err)
+	s.disputes, s.stats, s.retries = map[string]map[Key]*memo{}, Stats{}, 0
+	n := int64(0)
+	for _, c := range cases {
+		s.stats.count(c.State, 1)
+		if c.State != Undecided && c.State != Open || c.Key == (Key{}) {
+			continue
 		}
+		s.put(&memo{Case: c, retry: c.State == Open})
+		n++
 	}
+	s.n.Store(n)
 	return nil
 }
 
-// put files a memo.
-func put(to map[string]map[docKey]*memo, ns string, key docKey, m *memo) {
-	if to[ns] == nil {
-		to[ns] = map[docKey]*memo{}
+// put files a memo; mu is held.
+func (s *Store) put(m *memo) {
+	if s.disputes[m.NS] == nil {
+		s.disputes[m.NS] = map[Key]*memo{}
 	}
-	to[ns][key] = m
+	s.disputes[m.NS][m.Key] = m
+	if m.retry {
+		s.retries++
+	}
 }
 
 func (st *Stats) count(s State, n int64) {
@@ -154,36 +159,58 @@ func (s *Store) memo(ns string, id bsoncore.Value) *memo {
 	if len(docs) == 0 {
 		return nil
 	}
-	return docs[keyOf(id)]
+	return docs[KeyOf(id)]
 }
 
-// pending reports a letter whose case is to be decided once it can be.
-func (m *memo) pending() bool { return m.state == Undecided || m.retry }
-
-// due reports a letter whose case can be decided when the target is at the
-// given position of the source.
-func (m *memo) due(applied mongo.OpTime) bool {
-	return m.pending() && !applied.Before(m.until)
+// pending are the letters whose case is to be decided once it can be; mu is held.
+func (s *Store) pending() iter.Seq[*memo] {
+	return func(yield func(*memo) bool) {
+		for _, docs := range s.disputes {
+			for _, m := range docs {
+				if (m.State == Undecided || m.retry) && !yield(m) {
+					return
+				}
+			}
+		}
+	}
 }
 
-// AnyDue reports that there are letters to decide.
-func (s *Store) AnyDue(applied mongo.OpTime) bool {
+// due names at most limit of the letters whose case can be decided when the
+// target is at a position of the source.
+func (s *Store) due(applied mongo.OpTime, limit int) (ids []string) {
 	if s == nil || s.n.Load() == 0 {
-		return false
+		return nil
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.stats.Undecided == 0 && s.retries == 0 {
-		return false
+		return nil
 	}
-	for _, docs := range s.disputes {
-		for _, m := range docs {
-			if m.due(applied) {
-				return true
-			}
+	for m := range s.pending() {
+		if len(ids) == limit {
+			break
+		}
+		if !applied.Before(m.Until) {
+			ids = append(ids, m.ID)
 		}
 	}
-	return false
+	return ids
+}
+
+// AnyDue reports that there are letters to decide.
+func (s *Store) AnyDue(applied mongo.OpTime) bool { return len(s.due(applied, 1)) > 0 }
+
+// Due returns the letters to decide, at most limit. They are not due a second
+// time unless they are written as Undecided again.
+func (s *Store) Due(ctx context.Context, applied mongo.OpTime, limit int) (out []Letter, err error) {
+	for _, id := range s.due(applied, limit) {
+		l, err := s.keep.Get(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, l)
+	}
+	return out, nil
 }
 
 // Until is the position that the target has to reach before every pending case
@@ -194,12 +221,8 @@ func (s *Store) Until() (at mongo.OpTime) {
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for _, docs := range s.disputes {
-		for _, m := range docs {
-			if m.pending() {
-				at = mongo.MaxOpTime(at, m.until)
-			}
-		}
+	for m := range s.pending() {
+		at = mongo.MaxOpTime(at, m.Until)
 	}
 	return at
 }
@@ -213,7 +236,7 @@ func (s *Store) RetryAll() {
 	defer s.mu.Unlock()
 	for _, docs := range s.disputes {
 		for _, m := range docs {
-			if m.state == Open && !m.retry {
+			if m.State == Open && !m.retry {
 				m.retry = true
 				s.retries++
 			}
@@ -221,38 +244,11 @@ func (s *Store) RetryAll() {
 	}
 }
 
-// Due returns the letters to decide, without their documents, at most limit.
-// They are not due a second time unless they are written as Undecided again.
-func (s *Store) Due(ctx context.Context, applied mongo.OpTime, limit int) ([]Letter, error) {
-	if s == nil {
-		return nil, nil
-	}
-	var ids []string
-	s.mu.RLock()
-	for _, docs := range s.disputes {
-		for _, m := range docs {
-			if m.due(applied) && len(ids) < limit {
-				ids = append(ids, m.id)
-			}
-		}
-	}
-	s.mu.RUnlock()
-	var out []Letter
-	for _, id := range ids {
-		l, err := s.read(ctx, id)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, l)
-	}
-	return out, nil
-}
-
 // Tried notes that an open letter has been tried again.
 func (s *Store) Tried(ns string, id bsoncore.Value) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if m := s.disputes[ns][keyOf(id)]; m != nil {
+	if m := s.disputes[ns][KeyOf(id)]; m != nil {
 		s.forgetRetry(m)
 	}
 }
@@ -274,36 +270,133 @@ func (s *Store) Read(ctx context.Context, ns string, id bsoncore.Value) (Letter,
 	if m == nil {
 		return Letter{}, false, nil
 	}
-	l, err := s.read(ctx, m.id)
+	l, err := s.keep.Get(ctx, m.ID)
 	return l, err == nil, err
 }
 
-func (s *Store) read(ctx context.Context, id string) (Letter, error) {
-	db := s.c.Client.Database(mongo.StateDB)
-	var d stored
-	if err := db.Collection(Collection).FindOne(ctx, bson.D{{Key: "_id", Value: id}}).Decode(&d); err != nil {
-		return Letter{}, fmt.Errorf("read dead letter %s: %w", id, err)
+// Commands are what writes a letter, where letters are kept in the target: for
+// the database mongo.StateDB and in this order; to be followed by Noted. It gives
+// the letter its ID.
+func (s *Store) Commands(l *Letter) []bson.D {
+	s.name(l)
+	return commands(s.job, l)
+}
+
+// name gives a letter its ID: of a document in dispute, that of its letter.
+func (s *Store) name(l *Letter) {
+	if l.ID != "" {
+		return
 	}
-	l := Letter{ID: d.ID, NS: d.NS, State: d.State, Cause: d.Cause, Doc: d.Document, At: d.At, Until: d.Until,
-		Reason: d.Reason, Code: d.Code, Index: d.Index}
-	if d.Other != nil {
-		l.Other = *d.Other
+	l.ID = letterID(s.job, *l)
+	if m := s.memo(l.NS, l.DocID); m != nil && l.State != Removed {
+		l.ID = m.ID
 	}
-	if l.Source = d.Source; d.UUID != nil && len(d.UUID.Data) == 16 {
-		l.UUID = (*[16]byte)(d.UUID.Data)
+}
+
+// Noted remembers a letter that was written.
+func (s *Store) Noted(l Letter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := &memo{Case: Case{ID: l.ID, NS: l.NS, Key: KeyOf(l.DocID), State: l.State, Until: l.Until}}
+	old := s.disputes[l.NS][m.Key]
+	if l.State == Removed || l.State == Settled && old == nil {
+		s.stats.count(l.State, 1)
+		return
 	}
-	for n := range d.Parts {
-		var p struct{ Data []byte }
-		if err := db.Collection(partsCollection).FindOne(ctx, bson.D{{Key: "_id", Value: partID(d.Of, n)}}).Decode(&p); err != nil {
-			return Letter{}, fmt.Errorf("read part %d of dead letter %s: %w", n, id, err)
-		}
-		l.Doc = append(l.Doc, p.Data...)
+	if old != nil {
+		s.stats.count(old.State, -1)
+		m.retry = old.retry && l.State == Open // still to be tried
+		s.forgetRetry(old)
+	} else {
+		s.n.Add(1)
 	}
-	switch {
-	case d.DocID != nil:
-		l.DocID = bsonraw.FromRaw(*d.DocID)
-	case len(l.Doc) > 0:
-		l.DocID = bsoncore.Document(l.Doc).Lookup("_id")
+	s.stats.count(l.State, 1)
+	s.put(m)
+}
+
+// Write writes a letter; a letter of the same document in dispute is replaced.
+func (s *Store) Write(ctx context.Context, l Letter) error {
+	if s.n.Load() >= maxDisputes && !s.Disputed(l.NS, l.DocID) {
+		return mongo.WithHint(fmt.Errorf("%d documents are refused by the target; the next is %s, _id %s: %s", maxDisputes, l.NS, bsonraw.IDText(l.DocID), l.Reason),
+			"so many are no stray writes: read "+mongo.StateDB+"."+Collection+" on the target, remove the cause, and start again")
 	}
-	return l, nil
+	s.name(&l)
+	if err := s.keep.Put(ctx, l); err != nil {
+		return fmt.Errorf("write dead letter of %s, _id %s: %w", l.NS, bsonraw.IDText(l.DocID), err)
+	}
+	s.Noted(l)
+	return nil
+}
+
+// Settle closes the case of a document in dispute. A letter that turned out to
+// be about nothing is removed.
+func (s *Store) Settle(ctx context.Context, l Letter, reason string) (err error) {
+	nothing := l.State == Undecided && l.Cause != CauseMissing && l.Cause != CauseShape && l.Cause != CauseInWay
+	if nothing {
+		err = s.keep.Remove(ctx, l.ID)
+	} else {
+		err = s.keep.Settle(ctx, l.ID, reason)
+	}
+	if err != nil {
+		return fmt.Errorf("settle dead letter %s: %w", l.ID, err)
+	}
+	s.Forgotten(l, !nothing)
+	return nil
+}
+
+// Forgotten notes that a document is in dispute no more; settled says that its
+// letter was kept.
+func (s *Store) Forgotten(l Letter, settled bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := KeyOf(l.DocID)
+	old := s.disputes[l.NS][key]
+	if old == nil {
+		return
+	}
+	s.stats.count(old.State, -1)
+	if settled {
+		s.stats.Settled++
+	}
+	s.forgetRetry(old)
+	delete(s.disputes[l.NS], key)
+	s.n.Add(-1)
+}
+
+const droppedOnSource = "the collection was dropped on the source"
+
+// Moved follows the rename of a target collection at a position of the source.
+// Done again after a crash it does no harm.
+func (s *Store) Moved(ctx context.Context, from, to string, at mongo.OpTime) error {
+	if s == nil || s.n.Load() == 0 {
+		return nil
+	}
+	err := s.keep.SettleAll(ctx, to, droppedOnSource, at)
+	if err == nil {
+		err = s.keep.Move(ctx, from, to, at)
+	}
+	if err != nil {
+		return fmt.Errorf("move dead letters of %s to %s: %w", from, to, err)
+	}
+	return s.Load(ctx, false)
+}
+
+// Dropped settles the cases of a collection that is gone from the source.
+func (s *Store) Dropped(ctx context.Context, ns string) error {
+	if s == nil || s.n.Load() == 0 {
+		return nil
+	}
+	if err := s.keep.SettleAll(ctx, ns, droppedOnSource, mongo.OpTime{}); err != nil {
+		return fmt.Errorf("settle dead letters of %s: %w", ns, err)
+	}
+	return s.Load(ctx, false)
+}
+
+// Reset removes the letters of a job that begins anew, but for those of
+// documents that it took off the target.
+func (s *Store) Reset(ctx context.Context) error {
+	if err := s.keep.Reset(ctx); err != nil {
+		return fmt.Errorf("remove dead letters: %w", err)
+	}
+	return nil
 }

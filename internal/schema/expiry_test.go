@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/transform"
 )
 
@@ -25,25 +26,25 @@ func TestHoldTTL(t *testing.T) {
 		}
 		for _, ix := range all {
 			n, _ := ix.Spec.Lookup("expireAfterSeconds").AsInt64OK()
-			if w := want[ix.Name]; w >= 0 && n != w || w < 0 && n < leastHeld {
+			if w := want[ix.Name]; w >= 0 && n != w || w < 0 && n < leastStandIn {
 				t.Errorf("%s: %s expires after %d, want %d", when, ix.Name, n, w)
 			}
 		}
 	}
 	for range 2 {
-		if err := r.target.HoldTTL(t.Context(), names); err != nil {
+		if err := r.target.DeferExpiries(t.Context(), names); err != nil {
 			t.Fatal(err)
 		}
 		expires("held", map[string]int64{"t": -1, "own": -1})
 	}
 	r.copy() // over what is there
 	expires("copied", map[string]int64{"t": -1, "own": -1})
-	if err := r.target.RestoreTTL(t.Context()); err != nil {
+	if err := r.target.RestoreExpiries(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	expires("restored", map[string]int64{"t": 7, "own": 40})
 
-	if err := r.target.HoldTTL(t.Context(), names); err != nil {
+	if err := r.target.DeferExpiries(t.Context(), names); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.target.Forget(t.Context()); err != nil {
@@ -53,11 +54,11 @@ func TestHoldTTL(t *testing.T) {
 	do(t, src, db, `{"createIndexes":"c","indexes":[{"key":{"t":1},"name":"t"}]}`)
 	r.copy()
 	expires("begun anew", map[string]int64{"t": -1, "own": -1})
-	if err := r.target.RestoreTTL(t.Context()); err != nil {
+	if err := r.target.RestoreExpiries(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	expires("restored after it began anew", map[string]int64{"t": 7, "own": 40})
-	if held, err := r.target.Held(t.Context()); err != nil || len(held) != 0 {
+	if held, err := r.target.list(t.Context()); err != nil || len(held) != 0 {
 		t.Errorf("still held back: %+v, %v", held, err)
 	}
 }
@@ -75,7 +76,7 @@ func TestCreateOurs(t *testing.T) {
 			t.Logf("%s: %v", cmd, err)
 		}
 	}
-	snap, err := Pin(t.Context(), src, scopeOf(r.rules, db))
+	snap, err := TakeSnapshot(t.Context(), src, scopeOf(r.rules, db), oplog.Changes(src))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +101,7 @@ func TestCreateOurs(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := r.target.Settled(t.Context()); err != nil {
+	if err := r.target.WaitMajority(t.Context()); err != nil {
 		t.Error(err)
 	}
 	r.finish()

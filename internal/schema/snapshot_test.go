@@ -12,13 +12,14 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// TestPinUnderChanges: what is pinned, plus the schema changes after its
+// TestSnapshotUnderChanges: a snapshot, plus the schema changes after its
 // position, is the catalog, however many changes go on meanwhile.
-func TestPinUnderChanges(t *testing.T) {
+func TestSnapshotUnderChanges(t *testing.T) {
 	t.Parallel()
 	db := newDB()
 	rules := newRules(t, transform.Config{Exclude: []string{db + ".noise"}})
@@ -60,7 +61,7 @@ func TestPinUnderChanges(t *testing.T) {
 	r.finish()
 }
 
-func TestPinNamesTheObstacle(t *testing.T) {
+func TestSnapshotNamesTheObstacle(t *testing.T) {
 	t.Parallel()
 	db := newDB()
 	newReplica(t, newRules(t, transform.Config{}), db)
@@ -83,7 +84,7 @@ func TestPinNamesTheObstacle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		what, err := schemaChangeIn(t.Context(), src, from, end, scopeOf(nil, db))
+		what, err := scopeOf(nil, db).firstOf(t.Context(), oplog.Changes(src), from, end)
 		want := strings.ReplaceAll(c.want, "@", db)
 		if err != nil || want != "" && !strings.HasPrefix(what, want) || want == "" && what != "" {
 			t.Errorf("%s: %q, %v, want %q", c.cmd, what, err, want)
@@ -172,11 +173,11 @@ func TestDuplicateIsExplained(t *testing.T) {
 	r.run(db, []string{seed, `{"createIndexes":"c","indexes":[{"key":{"a":1},"name":"au","unique":true}]}`})
 	r.copy()
 	do(t, dst, db, `{"insert":"c","documents":[{"_id":99,"a":1}]}`)
-	err := r.target.BuildHeld(t.Context())
+	err := r.target.BuildDeferred(t.Context())
 	if err == nil || mongo.HintOf(err) == "" || !strings.Contains(err.Error(), db+".c") || !strings.Contains(err.Error(), "au") {
 		t.Fatalf("error: %v, hint: %s", err, mongo.HintOf(err))
 	}
-	held, err := r.target.Held(t.Context())
+	held, err := r.target.list(t.Context())
 	if err != nil || len(held) != 1 || !held[0].Unbuilt {
 		t.Errorf("held back after the failure: %+v, %v", held, err)
 	}
@@ -193,10 +194,10 @@ func TestBuildNeverCreates(t *testing.T) {
 		t.Errorf("build on nothing: %v", err)
 	}
 	ch := stream.Change{Kind: stream.ChangeCreateIndexes, NS: db + ".none", Indexes: []stream.Index{spec}}
-	if _, err := r.target.Apply(t.Context(), ch, ApplyOptions{}); !IsGone(err) {
+	if _, err := r.target.Apply(t.Context(), ch, ApplyOptions{Rules: r.rules, Names: r.names}); !IsGone(err) {
 		t.Errorf("createIndexes of nothing: %v", err)
 	}
-	if e, err := r.target.Apply(t.Context(), ch, ApplyOptions{Window: true}); err != nil || e.Applied {
+	if e, err := r.target.Apply(t.Context(), ch, ApplyOptions{Rules: r.rules, Names: r.names, Overlap: true}); err != nil || e.Applied {
 		t.Errorf("createIndexes of nothing within the window: %+v, %v", e, err)
 	}
 	found, err := r.target.ListExisting(t.Context(), []string{db + ".none"})
@@ -245,7 +246,7 @@ func TestLegacyIndexSpecs(t *testing.T) {
 	if err := r.target.BuildIndexes(t.Context(), db+".c", idx, BeforeConsistent); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(r.target.BuildHeld(t.Context()), r.target.RestoreTTL(t.Context())); err != nil {
+	if err := errors.Join(r.target.BuildDeferred(t.Context()), r.target.RestoreExpiries(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	built, err := indexes(t.Context(), dst, db+".c")

@@ -1,0 +1,292 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/copy"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// debugCommand groups looks at what a job sees and stores.
+func (a *app) debugCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "debug",
+		Short: "Look at what a job sees and what it has stored",
+		Long: `Shows the events that a job reads, the slices of its copy, and the document by
+which it goes on. Nothing is written, and no running job takes notice.`,
+		Example: `  millrace debug oplog --from 2026-01-02T15:04:05Z --include shop
+  millrace debug slices --job orders
+  millrace debug job --job orders --output json`,
+		Args: cobra.NoArgs,
+	}
+	cmd.AddCommand(a.debugOplogCommand(), a.debugSlicesCommand(), a.debugJobCommand())
+	return cmd
+}
+
+const debugApp = "millrace-debug"
+
+// debugConnect connects to a side, whose connection string may come from the
+// environment.
+func (a *app) debugConnect(ctx context.Context, flag, uri string) (*mongo.Cluster, error) {
+	if uri = a.debugURI(flag, uri); uri == "" {
+		return nil, withCode(exitUsage, mongo.WithHint(fmt.Errorf("no %s is given", flag), "use --"+flag+" or set "+config.EnvName(flag)))
+	}
+	c, err := mongo.Connect(ctx, uri, mongo.Options{AppName: debugApp})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
+	return c, nil
+}
+
+func (a *app) debugURI(flag, uri string) string {
+	if uri == "" {
+		uri, _ = a.lookupEnv(config.EnvName(flag))
+	}
+	return uri
+}
+
+func bindOutput(fs *pflag.FlagSet, output *string) {
+	fs.StringVarP(output, "output", "o", "text", "`form` of the result: text or json")
+}
+
+// stored are the flags of commands that look at what a job has stored.
+type stored struct{ source, target, job, output string }
+
+func (s *stored) bind(fs *pflag.FlagSet) {
+	fs.StringVar(&s.target, "target", "", "connection string `URI` of the job's target; with a password, set MILLRACE_TARGET instead")
+	fs.StringVar(&s.job, "job", "", "`id` of the job; may be left out where the target has one job only")
+	bindOutput(fs, &s.output)
+}
+
+// openStored finds the job. The store only reads: it belongs to no run.
+func (a *app) openStored(ctx context.Context, s *stored) (*mongo.Cluster, state.Store, error) {
+	if err := checkLabOutput(s.output, "text", "json"); err != nil {
+		return nil, nil, withCode(exitUsage, err)
+	}
+	c, err := a.debugConnect(ctx, "target", s.target)
+	if err != nil {
+		return nil, nil, err
+	}
+	if s.job == "" {
+		s.job, err = onlyJob(ctx, c)
+	}
+	if err != nil {
+		c.Close()
+		return nil, nil, err
+	}
+	return c, state.Open(c, state.Options{Job: s.job}), nil
+}
+
+func onlyJob(ctx context.Context, c *mongo.Cluster) (string, error) {
+	var ids []string
+	err := c.Client.Database(mongo.StateDB).Collection("jobs").Distinct(ctx, "_id", bson.D{}).Decode(&ids)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("list the jobs of %s: %w", c.Address(), err)
+	case len(ids) == 0:
+		return "", mongo.WithHint(fmt.Errorf("%s is no target of any job", c.Address()), "a job is stored on its target, in the database "+mongo.StateDB)
+	case len(ids) > 1:
+		return "", withCode(exitUsage, mongo.WithHint(fmt.Errorf("there are several jobs: %s", plain(strings.Join(ids, ", "))), "choose one with --job"))
+	}
+	return ids[0], nil
+}
+
+func (a *app) debugSlicesCommand() *cobra.Command {
+	var s stored
+	cmd := &cobra.Command{
+		Use:   "slices --target URI",
+		Short: "Show the slices of a job's copy and how far they are",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, st, err := a.openStored(cmd.Context(), &s)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			list, err := st.LoadSlices(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if s.output == "json" {
+				return a.writeDocs(list)
+			}
+			return a.writeSlices(list)
+		},
+	}
+	s.bind(cmd.Flags())
+	return cmd
+}
+
+func (a *app) writeSlices(list []bson.Raw) error {
+	t := newTable("namespace", "slice", "walked by", "from", "to", "at", "documents", "size", "state")
+	for _, raw := range list {
+		var s copy.SliceState
+		if err := bson.Unmarshal(raw, &s); err != nil {
+			return fmt.Errorf("read a slice: %w", err)
+		}
+		t.AppendRow(table.Row{plain(s.NS), fmt.Sprintf("%d of %d", s.N+1, s.Of), s.Strategy, bound(s.Lower), bound(s.Upper), bound(s.Position),
+			count(float64(s.Docs)), size(float64(s.Bytes)), sliceState(&s)})
+	}
+	t.SortBy([]table.SortBy{{Number: 1}, {Number: 2, Mode: table.AscAlphaNumeric}})
+	_, err := fmt.Fprintln(a.stdout, t.Render())
+	return err
+}
+
+func bound(b bson.Raw) string {
+	const most = 40
+	if len(b) == 0 {
+		return ""
+	}
+	return cut(plain(relaxed(b)), most)
+}
+
+func sliceState(s *copy.SliceState) string {
+	switch {
+	case s.Dropped:
+		return "dropped"
+	case s.Done:
+		return "done"
+	case len(s.Position) > 0:
+		return "under way"
+	}
+	return "to do"
+}
+
+func (a *app) debugJobCommand() *cobra.Command {
+	var s stored
+	cmd := &cobra.Command{
+		Use:   "job --target URI",
+		Short: "Show the document by which a job goes on",
+		Long: `Shows the document of a job in its target's database, with its positions and how
+far they are behind: behind the source where that is given, else behind the
+clock.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, st, err := a.openStored(cmd.Context(), &s)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			return a.debugJob(cmd.Context(), st, &s)
+		},
+	}
+	s.bind(cmd.Flags())
+	cmd.Flags().StringVar(&s.source, "source", "", "connection string `URI` of the job's source, for lags; with a password, set MILLRACE_SOURCE instead")
+	return cmd
+}
+
+func (a *app) debugJob(ctx context.Context, st state.Store, s *stored) error {
+	j, found, err := st.Reload(ctx)
+	if err == nil && !found {
+		err = mongo.WithHint(fmt.Errorf("there is no job %s", s.job), "leave --job out to see which there are")
+	}
+	if err != nil {
+		return err
+	}
+	if s.output == "json" {
+		raw, err := bson.Marshal(j)
+		if err != nil {
+			return fmt.Errorf("write job: %w", err)
+		}
+		return a.writeDocs([]bson.Raw{raw})
+	}
+	now, behind := mongo.OpTime{TS: bson.Timestamp{T: uint32(time.Now().Unix())}}, "the clock"
+	if a.debugURI("source", s.source) != "" {
+		c, err := a.debugConnect(ctx, "source", s.source)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		p, err := c.Positions(ctx)
+		if err != nil {
+			return err
+		}
+		now, behind = p.Majority, "the source"
+	}
+	_, err = fmt.Fprintln(a.stdout, jobTable(&j, now, behind).Render())
+	return err
+}
+
+// jobTable shows a job; lags are measured from now.
+func jobTable(j *state.Job, now mongo.OpTime, behind string) table.Writer {
+	t := newTable(plain(j.ID), j.Phase)
+	row := func(name string, value any) { t.AppendRow(table.Row{name, value}) }
+	at := func(name string, p mongo.OpTime) {
+		if p.IsZero() {
+			row(name, "none")
+			return
+		}
+		lag := time.Duration(int64(now.TS.T)-int64(p.TS.T)) * time.Second
+		text := fmt.Sprintf("%s (%s)", p, p.Time().Format(time.RFC3339))
+		switch {
+		case lag > 0:
+			text += ", " + lag.String() + " behind " + behind
+		case lag < 0:
+			text += ", " + (-lag).String() + " ahead of " + behind
+		}
+		row(name, text)
+	}
+	row("source", plain(j.Source))
+	row("target", plain(j.Target))
+	row("rules", plain(j.Rules))
+	row("mode", j.Mode)
+	row("created", j.CreatedAt.Format(time.RFC3339))
+	row("saved", j.UpdatedAt.Format(time.RFC3339))
+	at("start position", j.Start)
+	at("consistent position", j.Consistent)
+	at("applied", j.Applied)
+	if from, err := oplog.ReadFrom(stream.Position{At: j.Applied, Mark: j.Mark}); err != nil {
+		row("reads on from", plain(err.Error()))
+	} else {
+		at("reads on from", from)
+	}
+	at("reach", j.Reach)
+	at("schema change under way", j.Intent)
+	row("attempt", j.Fence)
+	row("saves", j.Beat)
+	if j.Owner != (state.Owner{}) {
+		row("owner", plain(j.Owner.String()+", run "+j.Owner.Run))
+	}
+	if j.Paused {
+		row("paused", "yes")
+	}
+	for _, d := range j.Refused {
+		row("refused", plain(fmt.Sprintf("%s _id %s at %s", d.NS, d.ID, d.At)))
+	}
+	return t
+}
+
+// writeDocs writes documents as extended JSON, one a line.
+func (a *app) writeDocs(docs []bson.Raw) error {
+	for _, d := range docs {
+		if _, err := fmt.Fprintln(a.stdout, relaxed(d)); err != nil {
+			return fmt.Errorf("write result: %w", err)
+		}
+	}
+	return nil
+}
+
+// relaxed is a document as extended JSON for people.
+func relaxed(d any) string {
+	raw, err := bson.MarshalExtJSON(d, false, false)
+	if err != nil {
+		return "not readable: " + err.Error()
+	}
+	return string(raw)
+}
+
+// errEnough ends reading when the limit is reached.
+var errEnough = errors.New("enough")

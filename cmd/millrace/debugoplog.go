@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
+)
+
+// oplogLook is a look at the events of a source.
+type oplogLook struct {
+	source, from, output string
+	limit                int
+	rules                transform.Config
+	values               bool
+
+	shown int
+}
+
+func (a *app) debugOplogCommand() *cobra.Command {
+	var l oplogLook
+	cmd := &cobra.Command{
+		Use:   "oplog --source URI",
+		Short: "Show the events that a job with these rules would see",
+		Long: `Reads the source's oplog as a job does, and shows the events that it holds now, a
+line each: position, kind, namespace and its name on the target if that is
+another, _id, transaction. Only what a majority has committed is shown.`,
+		Example: `  millrace debug oplog --source mongodb://a --from 1700000000:1 --limit 10
+  millrace debug oplog --include shop --exclude shop.log --values --output json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.debugOplog(cmd.Context(), &l) },
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&l.source, "source", "", "connection string `URI` of the source; with a password, set MILLRACE_SOURCE instead")
+	fs.StringVar(&l.from, "from", "", "first `position`, as seconds:increment or as a time (default: the oldest that the oplog holds)")
+	fs.IntVar(&l.limit, "limit", 100, "end after this many `events`; 0 for all")
+	fs.StringSliceVar(&l.rules.Include, "include", nil, "namespaces to show, as `patterns` db, db.coll or db.*")
+	fs.StringSliceVar(&l.rules.Exclude, "exclude", nil, "namespaces to leave out, as `patterns`")
+	fs.StringSliceVar(&l.rules.Rename, "rename", nil, "names on the target, as `rules` db=db2 or db.coll=db2.coll2")
+	fs.BoolVar(&l.values, "values", false, "show documents, updates and options too")
+	bindOutput(fs, &l.output)
+	return cmd
+}
+
+func (a *app) debugOplog(ctx context.Context, l *oplogLook) error {
+	if err := checkLabOutput(l.output, "text", "json"); err != nil {
+		return withCode(exitUsage, err)
+	}
+	rules, err := transform.New(l.rules)
+	if err != nil {
+		return withCode(exitUsage, err)
+	}
+	c, err := a.debugConnect(ctx, "source", l.source)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	p, err := c.Positions(ctx)
+	if err != nil {
+		return err
+	}
+	from, err := l.position(ctx, c)
+	if err != nil || p.Majority.Before(from.At) {
+		return err
+	}
+	stage := transform.NewStage(rules)
+	err = oplog.New(c, oplog.Options{Keep: rules.Match}).Run(ctx, from, func(_ context.Context, b *stream.Batch) error {
+		until := b.End
+		stage.Batch(b)
+		for i := range b.Events {
+			if ev := &b.Events[i]; !p.Majority.Before(ev.At) {
+				if err := a.showEvent(l, ev); err != nil {
+					return err
+				}
+			}
+		}
+		if until.Before(p.Majority) {
+			return nil
+		}
+		return errEnough
+	})
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
+}
+
+// position is that of a consumer to which the event at from is the next.
+func (l *oplogLook) position(ctx context.Context, c *mongo.Cluster) (stream.Position, error) {
+	var from mongo.OpTime
+	var err error
+	if l.from == "" {
+		from, _, err = oplog.Window(ctx, c)
+	} else if from, err = mongo.ParseOpTime(l.from); err != nil {
+		err = withCode(exitUsage, fmt.Errorf("--from: %w", err))
+	}
+	return oplog.Including(from), err
+}
+
+func (a *app) showEvent(l *oplogLook, ev *stream.Event) error {
+	line := textLine
+	if l.output == "json" {
+		line = jsonLine
+	}
+	if _, err := fmt.Fprintln(a.stdout, line(ev, l.values)); err != nil {
+		return fmt.Errorf("write event: %w", err)
+	}
+	if l.shown++; l.shown == l.limit {
+		return errEnough
+	}
+	return nil
+}
+
+func textLine(ev *stream.Event, values bool) string {
+	parts := []string{ev.At.String(), ev.Kind.String()}
+	add := func(s string) { parts = append(parts, plain(s)) }
+	if ch := ev.Change; ch != nil {
+		add(string(ch.Kind))
+		add(ch.NS)
+		if ch.To != "" {
+			add("to " + ch.To)
+		}
+		for _, ix := range ch.Indexes {
+			add(ix.Name)
+		}
+	} else {
+		add(ev.NS)
+		if ev.Target != ev.NS {
+			add("as " + ev.Target)
+		}
+		add(relaxed(bson.D{{Key: "_id", Value: bson.RawValue{Type: bson.Type(ev.Key.ID.Type), Value: ev.Key.ID.Data}}}))
+	}
+	if ev.Txn != nil {
+		add(fmt.Sprintf("transaction %s/%d", session(ev.Txn), ev.Txn.Number))
+	}
+	if doc := valueOf(ev); values && len(doc) > 0 {
+		add(relaxed(doc))
+	}
+	return strings.Join(parts, " ")
+}
+
+// jsonLine is an event as extended JSON.
+func jsonLine(ev *stream.Event, values bool) string {
+	d := bson.D{{Key: "position", Value: ev.At.String()}, {Key: "kind", Value: ev.Kind.String()}, {Key: "ns", Value: ev.NS}}
+	add := func(key string, value any) { d = append(d, bson.E{Key: key, Value: value}) }
+	if ch := ev.Change; ch != nil {
+		add("change", string(ch.Kind))
+		if ch.To != "" {
+			add("to", ch.To)
+		}
+		var indexes bson.A
+		for _, ix := range ch.Indexes {
+			if values && len(ix.Spec) > 0 {
+				indexes = append(indexes, ix.Spec)
+			} else {
+				indexes = append(indexes, ix.Name)
+			}
+		}
+		if indexes != nil {
+			add("indexes", indexes)
+		}
+	} else {
+		add("target", ev.Target)
+		add("_id", bson.RawValue{Type: bson.Type(ev.Key.ID.Type), Value: ev.Key.ID.Data})
+		if ev.Key.Shard != nil {
+			add("key", ev.Key.Shard)
+		}
+	}
+	if ev.Txn != nil {
+		add("transaction", bson.D{{Key: "session", Value: session(ev.Txn)}, {Key: "number", Value: ev.Txn.Number}})
+	}
+	if doc := valueOf(ev); values && len(doc) > 0 {
+		add("value", doc)
+	}
+	return relaxed(d)
+}
+
+// valueOf is what --values shows.
+func valueOf(ev *stream.Event) bson.Raw {
+	if ev.Change != nil {
+		return ev.Change.Options
+	}
+	return ev.Doc
+}
+
+// session names a transaction's session as short as it is unique.
+func session(t *stream.Transaction) string {
+	if _, id, ok := t.Session.Lookup("id").BinaryOK(); ok {
+		return hex.EncodeToString(id)
+	}
+	return hex.EncodeToString(t.Session)
+}

@@ -1,0 +1,206 @@
+package schema
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// creator makes and drops collections and views of the target.
+type creator struct {
+	*link
+	deferred *deferrals
+	expiries *expiries
+}
+
+// Create makes a collection, time-series collection or view on the target as it
+// is on the source, without its indexes and without its expiry, which is
+// deferred until RestoreExpiries. What exists already with the same options is left
+// as it is, but for its expiry; with others, that is an error. It does not wait for a
+// majority: see WaitMajority.
+func (c *creator) Create(ctx context.Context, coll Collection, targetNS string, rules Rules) error {
+	return c.create(ctx, coll, targetNS, rules, false)
+}
+
+// CreateOurs is Create where nobody but the job makes the collection. One that
+// exists is what an earlier attempt made, or a late write of it by the way,
+// without options: if it is different and empty it is made anew.
+func (c *creator) CreateOurs(ctx context.Context, coll Collection, targetNS string, rules Rules) error {
+	return c.create(ctx, coll, targetNS, rules, true)
+}
+
+func (c *creator) create(ctx context.Context, coll Collection, targetNS string, rules Rules, ours bool) error {
+	wrap := func(err error) error {
+		return fmt.Errorf("create %s %s on the target: %w", coll.Type, targetNS, err)
+	}
+	if gaps := Unsupported(Collection{NS: coll.NS, Type: coll.Type, Options: coll.Options}, c.c.Info.Version); len(gaps) > 0 {
+		return mongo.WithHint(wrap(fmt.Errorf("%s", strings.Join(gaps, "; "))), "exclude it or choose a newer target")
+	}
+	options := coll.Options
+	var err error
+	if coll.Type == TypeView {
+		if options, err = MapView(coll.NS, options, rules); err != nil {
+			return wrap(err)
+		}
+	}
+	options, expire, err := createOptions(options, c.c.Info.Version)
+	if err != nil {
+		return wrap(err)
+	}
+	if expire != nil {
+		if err := c.deferred.save(ctx, Deferred{NS: targetNS, Expire: expire}); err != nil {
+			return wrap(err)
+		}
+	}
+	if truthyField(options, "capped") && has(options, "clusteredIndex") {
+		return c.createCappedClustered(ctx, coll, targetNS, options, ours)
+	}
+	if err = c.runCreate(ctx, targetNS, options); err == nil {
+		c.o.Log.Debug("created on the target", "ns", targetNS, "type", coll.Type)
+		return c.finishTimeSeries(ctx, coll, targetNS)
+	}
+	switch mongo.Classify(err) {
+	case mongo.ClassExists:
+	case mongo.ClassRetry:
+		return wrap(err)
+	default:
+		return mongo.WithHint(wrap(err), "the target refuses an option of the source's collection: exclude the collection, or change the option on the source")
+	}
+	if err := c.checkSame(ctx, Collection{NS: targetNS, Type: coll.Type, Options: options}); err != nil {
+		if !ours {
+			return err
+		}
+		if err := c.dropDifferent(ctx, targetNS, err); err != nil {
+			return err
+		}
+		return c.create(ctx, coll, targetNS, rules, false)
+	}
+	if !ours {
+		return c.expiries.DeferExpiries(ctx, []string{targetNS})
+	}
+	if empty, err := c.isEmpty(ctx, targetNS); err != nil || !empty {
+		return err
+	}
+	return c.finishTimeSeries(ctx, coll, targetNS)
+}
+
+func (c *creator) runCreate(ctx context.Context, ns string, options bson.Raw) error {
+	db, name := mongo.SplitNS(ns)
+	cmd, err := command("create", name, options)
+	if err != nil {
+		return err
+	}
+	return c.change(ctx, db, append(cmd, bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}))
+}
+
+// dropDifferent drops an empty collection of ours that is different from what it
+// has to be; another failure stays.
+func (c *creator) dropDifferent(ctx context.Context, ns string, why error) error {
+	var different *differentError
+	if !errors.As(why, &different) {
+		return why
+	}
+	empty, err := c.isEmpty(ctx, ns)
+	switch {
+	case err != nil:
+		return err
+	case !empty:
+		return mongo.WithHint(fmt.Errorf("%w; and it has documents", different), "something else writes there, or a write of an earlier attempt came late: drop it on the target, then start again")
+	}
+	c.o.Log.Warn("making an empty collection of the target anew", "ns", ns, "why", why)
+	return c.Drop(ctx, ns)
+}
+
+// differentError says that what exists is not what was to be created.
+type differentError struct{ text string }
+
+// Error names the first difference.
+func (e *differentError) Error() string { return e.text }
+
+// createCappedClustered makes what a server refuses to create, and yet makes of
+// a clustered collection by convertToCapped (6.0).
+func (c *creator) createCappedClustered(ctx context.Context, coll Collection, targetNS string, options bson.Raw, ours bool) error {
+	plain, err := without(options, "capped", "size", "max")
+	if err != nil {
+		return err
+	}
+	have, ok, err := c.find(ctx, targetNS)
+	if err == nil && (!ok || !have.Capped()) {
+		err = c.create(ctx, Collection{NS: coll.NS, Type: coll.Type, Options: plain}, targetNS, nil, ours)
+		if err == nil {
+			db, name := mongo.SplitNS(targetNS)
+			err = c.change(ctx, db, bson.D{{Key: "convertToCapped", Value: name}, {Key: "size", Value: options.Lookup("size")}})
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("create capped clustered collection %s on the target: %w", targetNS, err)
+	}
+	return c.checkSame(ctx, Collection{NS: targetNS, Type: coll.Type, Options: options})
+}
+
+// finishTimeSeries makes a new time-series collection ready for the buckets of
+// the source.
+func (c *creator) finishTimeSeries(ctx context.Context, coll Collection, targetNS string) error {
+	if coll.Type != TypeTimeSeries {
+		return nil
+	}
+	db, name := mongo.SplitNS(targetNS)
+	if coll.MixedSchema && c.c.Info.Version.AtLeast(5, 2) {
+		// Without the mark such servers trust the minimum and maximum of a
+		// bucket more than old buckets deserve.
+		if err := c.change(ctx, db, bson.D{{Key: "collMod", Value: name}, {Key: mixedSchemaFlag, Value: true}}); err != nil {
+			c.o.Log.Warn("the target cannot mark a time-series collection as one whose buckets may hold mixed types; update the server to its latest patch release if queries with $lt or $gt on measurements of mixed types matter",
+				"ns", targetNS, "error", err)
+		}
+	}
+	if !c.c.Info.Version.AtLeast(6, 3) {
+		return nil
+	}
+	// Such servers add an index on meta and time by themselves; the source's
+	// own list decides.
+	err := c.change(ctx, db, bson.D{{Key: "dropIndexes", Value: name}, {Key: "index", Value: "*"}})
+	if err != nil {
+		return fmt.Errorf("drop the automatic index of %s on the target: %w", targetNS, err)
+	}
+	return nil
+}
+
+// checkSame compares what exists with what was to be created.
+func (c *creator) checkSame(ctx context.Context, want Collection) error {
+	have, ok, err := c.find(ctx, want.NS)
+	if err != nil {
+		return err
+	}
+	var diffs []Difference
+	switch {
+	case !ok:
+		return fmt.Errorf("create %s on the target: the server says that it exists, but does not list it", want.NS)
+	case have.Type != want.Type:
+		diffs = []Difference{{NS: want.NS, What: "type", Source: string(want.Type), Target: string(have.Type)}}
+	default:
+		if diffs, err = diffOptions(want, have, DiffOptions{IgnoreTTL: true}); err != nil {
+			return err
+		}
+	}
+	if len(diffs) == 0 {
+		return nil
+	}
+	return mongo.WithHint(&differentError{fmt.Sprintf("create %s %s on the target: it exists and is different: %v", want.Type, want.NS, diffs[0])},
+		"drop it, rename it, or start with --on-existing drop")
+}
+
+// Drop removes a collection, time-series collection or view of the target and
+// what was deferred of it. It is no error when nothing is there.
+func (c *creator) Drop(ctx context.Context, ns string) error {
+	db, name := mongo.SplitNS(ns)
+	err := c.change(ctx, db, bson.D{{Key: "drop", Value: name}})
+	if err != nil && mongo.Classify(err) != mongo.ClassGone {
+		return fmt.Errorf("drop %s on the target: %w", ns, err)
+	}
+	return c.deferred.forget(ctx, inNS(ns))
+}

@@ -1,0 +1,167 @@
+package schema
+
+import (
+	"context"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// deferredCollection keeps what is deferred, in the target's database
+// mongo.StateDB: one document for each job, namespace and index.
+const deferredCollection = "held"
+
+// Deferred is what the target does not have yet although the source has it.
+type Deferred struct {
+	NS string // target namespace
+	// Index names the index; empty for the expiry of a collection.
+	Index string
+	// Unbuilt says that the index is not built yet because it refuses
+	// documents; Spec is then all of it.
+	Unbuilt bool
+	// Expire is the expiry to be set, in seconds, or "off"; nil for none.
+	Expire *bson.RawValue
+	// Was is the expiry that the target had before the job deferred it; nil for
+	// none. It is what is restored where the source has none to restore, and it
+	// outlives a job that begins anew.
+	Was *bson.RawValue
+	// Spec is the whole specification of the index on the source.
+	Spec bson.Raw
+}
+
+type deferredID struct {
+	Job   string `bson:"job"`
+	NS    string `bson:"ns"`
+	Index string `bson:"index"`
+}
+
+// deferredDoc keeps the specification as bytes, for servers before 5.0 refuse
+// documents with the names in it that start with a dollar sign.
+type deferredDoc struct {
+	ID      deferredID     `bson:"_id"`
+	Unbuilt bool           `bson:"unbuilt"`
+	Expire  *bson.RawValue `bson:"expire,omitempty"`
+	Was     *bson.RawValue `bson:"was,omitempty"`
+	Spec    []byte         `bson:"spec,omitempty"`
+}
+
+// deferrals keeps what is deferred.
+type deferrals struct{ *link }
+
+// of selects what is deferred for the job, of it what more wants.
+func (d *deferrals) of(more ...bson.E) bson.D {
+	return append(bson.D{{Key: "_id.job", Value: d.o.Job}}, more...)
+}
+
+// inNS selects what is deferred of a namespace.
+func inNS(ns string) bson.E { return bson.E{Key: "_id.ns", Value: ns} }
+
+// ofIndex selects what is deferred of an index; empty is the collection itself.
+func ofIndex(name any) bson.E { return bson.E{Key: "_id.index", Value: name} }
+
+// had selects by whether the target had an expiry of its own.
+func had(an bool) bson.E { return bson.E{Key: "was", Value: bson.D{{Key: "$exists", Value: an}}} }
+
+// list reads what is deferred, by namespace and index.
+func (d *deferrals) list(ctx context.Context, more ...bson.E) ([]Deferred, error) {
+	cur, err := d.c.Client.Database(mongo.StateDB).Collection(deferredCollection).
+		Find(ctx, d.of(more...), options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
+	var docs []deferredDoc
+	if err == nil {
+		err = cur.All(ctx, &docs)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read what is deferred: %w", err)
+	}
+	var out []Deferred
+	for _, one := range docs {
+		out = append(out, Deferred{NS: one.ID.NS, Index: one.ID.Index, Unbuilt: one.Unbuilt, Expire: one.Expire, Was: one.Was, Spec: one.Spec})
+	}
+	return out, nil
+}
+
+// one reads what is deferred of one index (or, with an empty name, of the
+// collection itself).
+func (d *deferrals) one(ctx context.Context, ns, index string) (Deferred, bool, error) {
+	found, err := d.list(ctx, inNS(ns), ofIndex(index))
+	if err != nil || len(found) == 0 {
+		return Deferred{NS: ns, Index: index}, false, err
+	}
+	return found[0], true, nil
+}
+
+// save stores settings durably; one with nothing left to defer is removed. An
+// expiry that the target had before is never forgotten so: it stands in again.
+func (d *deferrals) save(ctx context.Context, settings ...Deferred) error {
+	var updates, deletes []bson.D
+	for _, s := range settings {
+		filter := bson.D{{Key: "_id", Value: deferredID{Job: d.o.Job, NS: s.NS, Index: s.Index}}}
+		if !s.Unbuilt && s.Expire == nil {
+			updates = append(updates, bson.D{{Key: "q", Value: append(filter[:1:1], had(true))}, {Key: "u", Value: standIn()}})
+			deletes = append(deletes, append(filter[:1:1], had(false)))
+			continue
+		}
+		set := bson.D{{Key: "unbuilt", Value: s.Unbuilt}, {Key: "spec", Value: []byte(s.Spec)}}
+		if s.Was != nil {
+			set = append(set, bson.E{Key: "was", Value: s.Was})
+		}
+		var update bson.D
+		if s.Expire != nil {
+			set = append(set, bson.E{Key: "expire", Value: s.Expire})
+		} else {
+			update = bson.D{{Key: "$unset", Value: bson.D{{Key: "expire", Value: ""}}}}
+		}
+		update = append(update, bson.E{Key: "$set", Value: set})
+		updates = append(updates, bson.D{{Key: "q", Value: filter}, {Key: "u", Value: update}, {Key: "upsert", Value: true}})
+	}
+	_, err := d.c.UpdateState(ctx, deferredCollection, "majority", updates...)
+	if err == nil {
+		_, err = d.c.DeleteState(ctx, deferredCollection, "majority", deletes...)
+	}
+	if err != nil {
+		return fmt.Errorf("record what is deferred of %s: %w", settings[0].NS, err)
+	}
+	return nil
+}
+
+// standIn makes the expiry that the target had the one to be restored.
+func standIn() bson.A {
+	return bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "unbuilt", Value: false}, {Key: "expire", Value: "$was"}}}}}
+}
+
+// forget removes what is deferred.
+func (d *deferrals) forget(ctx context.Context, what ...bson.E) error {
+	if _, err := d.c.DeleteState(ctx, deferredCollection, "majority", d.of(what...)); err != nil {
+		return fmt.Errorf("forget what is deferred: %w", err)
+	}
+	return nil
+}
+
+// move renames what is deferred. Done again after a crash it goes on where it
+// stopped.
+func (d *deferrals) move(ctx context.Context, from, to string) error {
+	found, err := d.list(ctx, inNS(from))
+	if err != nil {
+		return err
+	}
+	for _, one := range found {
+		one.NS = to
+		if err := d.save(ctx, one); err != nil {
+			return err
+		}
+	}
+	return d.forget(ctx, inNS(from))
+}
+
+// Forget removes all that is deferred for the job: for one that begins anew.
+// The expiries that the target had before stay deferred, and known.
+func (d *deferrals) Forget(ctx context.Context) error {
+	again := bson.D{{Key: "q", Value: d.of(had(true))}, {Key: "u", Value: standIn()}, {Key: "multi", Value: true}}
+	if _, err := d.c.UpdateState(ctx, deferredCollection, "majority", again); err != nil {
+		return fmt.Errorf("forget what is deferred: %w", err)
+	}
+	return d.forget(ctx, had(false))
+}

@@ -1,0 +1,178 @@
+package schema
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// leastStandIn is from where on an expiry counts as one that stands in for another.
+const leastStandIn = 1_600_000_000
+
+// standInExpiry stands in for an expiry on servers before 5.1, whose collMod cannot
+// add one later: larger than any in use, but not beyond 1970, which those
+// servers refuse, and the same at every attempt.
+func standInExpiry(real int64) int64 { return max(real, leastStandIn) }
+
+// convertsTTL reports servers whose collMod makes a plain index expire documents.
+func convertsTTL(v mongo.Version) bool { return v.AtLeast(5, 1) }
+
+// expiries defers when documents of the target expire, and restores it.
+type expiries struct {
+	*link
+	deferred *deferrals
+	indexes  *builder
+}
+
+// DeferExpiries defers the expiry that collections of the target have already,
+// whoever made them, until RestoreExpiries: else documents would go there that the
+// source still changes. What is deferred already, and what is no collection, is
+// left as it is.
+func (e *expiries) DeferExpiries(ctx context.Context, targetNSs []string) error {
+	colls, err := e.listed(ctx, targetNSs)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(e.o.Parallel)
+	for _, c := range colls {
+		if c.Type != TypeView {
+			group.Go(func() error { return e.deferAll(ctx, c) })
+		}
+	}
+	return group.Wait()
+}
+
+// deferAll defers the expiries of one collection.
+func (e *expiries) deferAll(ctx context.Context, c Collection) error {
+	if v, err := c.Options.LookupErr("expireAfterSeconds"); err == nil {
+		err := e.note(ctx, Deferred{NS: c.NS, Was: &v})
+		if err == nil {
+			err = e.collMod(ctx, c.NS, rawValue(bson.D{{Key: "expireAfterSeconds", Value: "off"}}).Document())
+		}
+		if err != nil {
+			return fmt.Errorf("defer the expiry of %s on the target: %w", c.NS, err)
+		}
+	}
+	all, err := indexes(ctx, e.c, c.DataNS())
+	if err != nil {
+		return err
+	}
+	for _, ix := range all {
+		v, err := ix.Spec.LookupErr("expireAfterSeconds")
+		if err != nil {
+			continue
+		}
+		n, ok := seconds(v)
+		if !ok || n >= leastStandIn || c.Capped() {
+			continue
+		}
+		standIn := standInExpiry(n)
+		if convertsTTL(e.c.Info.Version) {
+			standIn = math.MaxInt32
+		}
+		if err = e.note(ctx, Deferred{NS: c.NS, Index: ix.Name, Was: &v, Spec: ix.Spec}); err == nil {
+			err = e.collModIndex(ctx, c.NS, ix.Name, "expireAfterSeconds", standIn)
+		}
+		if err != nil {
+			return fmt.Errorf("defer the expiry of %s (index %q) on the target: %w", c.NS, ix.Name, err)
+		}
+	}
+	return nil
+}
+
+// note records what the target had. An expiry that is deferred for the source
+// already is the one to be restored.
+func (e *expiries) note(ctx context.Context, d Deferred) error {
+	old, there, err := e.deferred.one(ctx, d.NS, d.Index)
+	if err != nil {
+		return err
+	}
+	was := d.Was
+	if there {
+		d = old
+	}
+	if d.Was = was; d.Expire == nil {
+		d.Expire = was
+	}
+	e.o.Log.Info("the target has an expiry, which is deferred until finalize", "ns", d.NS, "index", d.Index, "expireAfterSeconds", was)
+	return e.deferred.save(ctx, d)
+}
+
+// RestoreExpiries gives collections and indexes the expiry that was deferred: the
+// last step of a job, for from now on the target removes documents by itself.
+// After a failure or a crash it can be called again.
+func (e *expiries) RestoreExpiries(ctx context.Context) error {
+	all, err := e.deferred.list(ctx, bson.E{Key: "expire", Value: bson.D{{Key: "$exists", Value: true}}})
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(e.o.Parallel)
+	for ns, list := range byNS(all) {
+		group.Go(func() error {
+			for _, d := range list {
+				if err := e.restore(ctx, d); err != nil {
+					return fmt.Errorf("restore the expiry of %s (index %q) on the target: %w", ns, d.Index, err)
+				}
+				if err := e.deferred.forget(ctx, inNS(ns), ofIndex(d.Index)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+func (e *expiries) restore(ctx context.Context, d Deferred) error {
+	if d.Index == "" {
+		return e.collMod(ctx, d.NS, rawValue(bson.D{{Key: "expireAfterSeconds", Value: *d.Expire}}).Document())
+	}
+	if d.Unbuilt {
+		return errors.New("the index is not built yet") // a bug: BuildDeferred comes first
+	}
+	n, _ := seconds(*d.Expire)
+	err := e.collModIndex(ctx, d.NS, d.Index, "expireAfterSeconds", n)
+	if err == nil {
+		return nil
+	}
+	if coll, ok, findErr := e.find(ctx, d.NS); findErr == nil && ok && coll.Capped() {
+		// Made on the source while the job ran, or the precheck had said so. It
+		// expired nothing there; the comparison of the catalogs says so again.
+		e.o.Log.Warn("the target refuses an index that expires documents of a capped collection; it has the index without the expiry",
+			"ns", d.NS, "index", d.Index, "error", err)
+		return nil
+	}
+	if convertsTTL(e.c.Info.Version) {
+		return err
+	}
+	return e.rebuild(ctx, d, n)
+}
+
+// rebuild makes an index anew whose expiry collMod cannot add: an older
+// server, and an index that had none when it was built.
+func (e *expiries) rebuild(ctx context.Context, d Deferred, expire int64) error {
+	spec, _, err := cleanIndex(stream.Index{Name: d.Index, Spec: d.Spec})
+	if err == nil {
+		spec, err = with(spec, "expireAfterSeconds", expire)
+	}
+	if err != nil {
+		return err
+	}
+	dataNS, _, err := e.indexes.locate(ctx, d.NS)
+	if err != nil {
+		return err
+	}
+	if err := e.indexes.drop(ctx, d.NS, d.Index); err != nil {
+		return err
+	}
+	return e.indexes.create(ctx, dataNS, []bson.Raw{spec})
+}

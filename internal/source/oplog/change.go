@@ -1,0 +1,222 @@
+package oplog
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// parseChange reads a command of a user's database: nil for one without effect
+// on the schema, such as the start of an index build. A command that it does not
+// know is an error that names it. It knows none that holds operations.
+func parseChange(db string, ui []byte, o bson.Raw) (*stream.Change, error) {
+	if !bsonraw.Valid(o, bsonraw.MaxDepth) {
+		return nil, fmt.Errorf("command on database %s: malformed document", db)
+	}
+	rest, _ := bsonraw.Body(o)
+	if len(rest) == 0 {
+		return nil, fmt.Errorf("command on database %s: no command", db)
+	}
+	cmd, _, _ := bsonraw.Next(rest)
+	ch, err := readChange(db, cmd, o)
+	if err != nil {
+		return nil, fmt.Errorf("command %s on database %s: %w", cmd.Name, db, err)
+	}
+	if ch != nil && ui != nil {
+		ch.UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: ui}
+	}
+	return ch, nil
+}
+
+func readChange(db string, cmd bsonraw.Element, o bson.Raw) (*stream.Change, error) {
+	switch string(cmd.Name) {
+	case "startIndexBuild", "abortIndexBuild", "dbCheck":
+		return nil, nil
+	case "dropDatabase":
+		return &stream.Change{Kind: stream.ChangeDropDatabase, NS: db}, nil
+	case "renameCollection":
+		return readRename(cmd, o)
+	}
+	coll := str(cmd)
+	if coll == "" {
+		return nil, unknownCommand()
+	}
+	ch := &stream.Change{NS: db + "." + coll}
+	if series, ok := strings.CutPrefix(coll, mongo.BucketsPrefix); ok {
+		ch.NS, ch.Buckets = db+"."+series, true
+	}
+	var err error
+	switch string(cmd.Name) {
+	case "create":
+		ch.Kind = stream.ChangeCreate
+		ch.Options, err = createdOptions(o, ch.Buckets)
+	case "drop":
+		ch.Kind = stream.ChangeDrop
+		if coll == "system.views" {
+			return &stream.Change{Kind: stream.ChangeDropAllViews, NS: db}, nil
+		}
+	case "createIndexes":
+		spec := without(o, "createIndexes")
+		ch.Kind, ch.Indexes = stream.ChangeCreateIndexes, []stream.Index{{Name: str(field(spec, "name")), Spec: spec}}
+	case "commitIndexBuild":
+		ch.Kind = stream.ChangeCreateIndexes
+		ch.Indexes, err = builtIndexes(field(o, "indexes"))
+	case "dropIndexes", "deleteIndexes", "dropIndex", "deleteIndex":
+		ch.Kind = stream.ChangeDropIndexes
+		ch.Indexes, err = droppedIndexes(field(o, "index"))
+	case "collMod":
+		ch.Kind, ch.Options = stream.ChangeCollMod, without(o, "collMod")
+	default:
+		return nil, unknownCommand()
+	}
+	if (ch.Kind == stream.ChangeCreate || ch.Kind == stream.ChangeDrop) && ofServer(coll) {
+		return nil, err
+	}
+	return ch, err
+}
+
+func unknownCommand() error {
+	return mongo.WithHint(errors.New("not known, so its effect cannot be replicated"),
+		"if it concerns a collection that the job does not keep, exclude nothing and report it; else start the job again with --restart, which copies the present state")
+}
+
+// ofServer reports collections that the server itself keeps.
+func ofServer(coll string) bool {
+	return strings.HasPrefix(coll, "system.") && coll != "system.js" && !strings.HasPrefix(coll, mongo.BucketsPrefix)
+}
+
+// createdOptions are the options as listCollections would give them.
+func createdOptions(o bson.Raw, buckets bool) (bson.Raw, error) {
+	if !buckets {
+		return without(o, "create", "idIndex"), nil
+	}
+	if field(o, "timeseries").Type == 0 {
+		return nil, errors.New("a system.buckets collection without time-series options")
+	}
+	// The server adds these to buckets by itself.
+	return without(o, "create", "idIndex", "validator", "clusteredIndex"), nil
+}
+
+func readRename(cmd bsonraw.Element, o bson.Raw) (*stream.Change, error) {
+	from, to := str(cmd), str(field(o, "to"))
+	if cmd.Type != bson.TypeString || to == "" {
+		return nil, errors.New("malformed rename")
+	}
+	for _, ns := range []string{from, to} {
+		if _, coll := mongo.SplitNS(ns); ofServer(coll) || strings.HasPrefix(coll, mongo.BucketsPrefix) {
+			return nil, fmt.Errorf("rename of %s to %s touches a collection of the server", from, to)
+		}
+	}
+	// dropTarget is the UUID of what gets dropped, or a boolean in old entries.
+	drop := field(o, "dropTarget")
+	return &stream.Change{Kind: stream.ChangeRename, NS: from, To: to, DropTarget: drop.Type == bson.TypeBinary || truth(drop)}, nil
+}
+
+func builtIndexes(list bsonraw.Element) (out []stream.Index, err error) {
+	if list.Type != bson.TypeArray {
+		return nil, errors.New("no indexes")
+	}
+	for _, f := range elements(list.Value) {
+		spec, ok := document(f)
+		if !ok {
+			return nil, errors.New("malformed indexes")
+		}
+		out = append(out, stream.Index{Name: str(field(spec, "name")), Spec: spec})
+	}
+	return out, nil
+}
+
+// droppedIndexes reads a name or an array of names.
+func droppedIndexes(list bsonraw.Element) (out []stream.Index, err error) {
+	names := []bsonraw.Element{list}
+	if list.Type == bson.TypeArray {
+		names = elements(list.Value)
+	}
+	for _, f := range names {
+		if f.Type != bson.TypeString || str(f) == "" && list.Type != bson.TypeArray {
+			return nil, errors.New("no index name")
+		}
+		out = append(out, stream.Index{Name: str(f)})
+	}
+	return out, nil
+}
+
+// parseViewWrite reads an insert, update or delete on db.system.views, where
+// views are kept. It is nil for those of time-series collections, for which the
+// changes of their buckets stand; a delete does not tell which it is, so that
+// ChangeDropView must leave other things alone.
+func parseViewWrite(op, db string, o, o2 bson.Raw) (*stream.Change, error) {
+	if len(op) != 1 || !strings.Contains("iud", op) {
+		return nil, fmt.Errorf("%w: unknown kind of operation", errMalformed)
+	}
+	for _, doc := range []bson.Raw{o, o2} {
+		if len(doc) > 0 && !bsonraw.Valid(doc, bsonraw.MaxDepth) {
+			return nil, fmt.Errorf("write to %s.system.views: malformed document", db)
+		}
+	}
+	ns := str(field(o, "_id"))
+	if ns == "" {
+		ns = str(field(o2, "_id"))
+	}
+	_, coll := mongo.SplitNS(ns)
+	if coll == "" {
+		return nil, fmt.Errorf("write to %s.system.views without the name of a view", db)
+	}
+	if op == "d" {
+		return &stream.Change{Kind: stream.ChangeDropView, NS: ns}, nil
+	}
+	viewOn := str(field(o, "viewOn"))
+	if viewOn == "" {
+		return nil, mongo.WithHint(fmt.Errorf("view %s was changed by a direct write to system.views", ns),
+			"define the view with collMod or create on the source, then start the job again with --restart")
+	}
+	if viewOn == mongo.BucketsPrefix+coll {
+		return nil, nil
+	}
+	return &stream.Change{Kind: stream.ChangeView, NS: ns, Options: without(o, "_id")}, nil
+}
+
+// The following read valid documents.
+
+func elements(doc []byte) (out []bsonraw.Element) {
+	rest, ok := bsonraw.Body(doc)
+	for ok && len(rest) > 0 {
+		var f bsonraw.Element
+		if f, rest, ok = bsonraw.Next(rest); ok {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// field finds a field; its type is 0 if there is none.
+func field(doc bson.Raw, name string) bsonraw.Element {
+	f, _ := bsonraw.Field(doc, name)
+	return f
+}
+
+// str is a string's text, "" of anything else.
+func str(f bsonraw.Element) string {
+	s, _ := text(f)
+	return string(s)
+}
+
+// without copies a document leaving out fields.
+func without(doc bson.Raw, names ...string) bson.Raw {
+	i, out := bsoncore.AppendDocumentStart(nil)
+	for _, f := range elements(doc) {
+		if !slices.Contains(names, string(f.Name)) {
+			out = append(bsoncore.AppendHeader(out, bsoncore.Type(f.Type), string(f.Name)), f.Value...)
+		}
+	}
+	out, _ = bsoncore.AppendDocumentEnd(out, i) // it fails for an index out of range only
+	return out
+}

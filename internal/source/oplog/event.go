@@ -1,0 +1,141 @@
+package oplog
+
+import (
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// maxNesting bounds applyOps inside applyOps.
+const maxNesting = 10
+
+// interpreter makes events of operations. It is not safe for concurrent use.
+type interpreter struct {
+	ns           *namespaces
+	version      mongo.Version
+	skipMigrated bool
+	byUser       bool // the operations at hand are of a user's applyOps
+}
+
+func newInterpreter(c *mongo.Cluster, o Options) interpreter {
+	return interpreter{ns: newNamespaces(o.Keep), version: c.Info.Version, skipMigrated: o.SkipMigrated}
+}
+
+// event makes ev, which is zero but for its position and transaction, of an
+// operation that holds no others. False: it is none that anybody wants.
+func (in *interpreter) event(ev *stream.Event, e *entry, info *nsInfo) (wanted bool, err error) {
+	var ch *stream.Change
+	switch {
+	case info.kind == nsViews:
+		ch, err = parseViewWrite(string(e.op), info.db, e.o, e.o2)
+	case info.kind == nsCommand && string(e.op) == "c":
+		ch, err = parseChange(info.db, e.ui, e.o)
+	case info.kind == nsKeep && !(e.fromMigrate && in.skipMigrated):
+		return true, in.document(ev, e, info)
+	}
+	if err != nil || ch == nil {
+		return false, err
+	}
+	ev.Kind, ev.NS, ev.Change, ev.Txn = stream.SchemaChange, ch.NS, ch, nil
+	return true, nil
+}
+
+// document makes an insert, update or delete.
+func (in *interpreter) document(ev *stream.Event, e *entry, info *nsInfo) error {
+	ev.NS = info.name
+	if e.ui != nil {
+		ev.UUID = (*[16]byte)(e.ui)
+	}
+	key := e.o
+	if in.byUser {
+		e.o = wholeDocument(e)
+	}
+	switch string(e.op) {
+	case "i":
+		ev.Kind, ev.Doc, ev.Key.Shard = stream.Insert, e.o, e.o2
+	case "u":
+		ev.Kind, ev.Doc, key, ev.Key.Shard = stream.Update, e.o, e.o2, e.o2
+	case "d":
+		ev.Kind, ev.Key.Shard = stream.Delete, e.o
+	default:
+		return fmt.Errorf("%w: unknown kind of operation", errMalformed)
+	}
+	if key == nil || e.o == nil {
+		return fmt.Errorf("%w: no document or no _id", errMalformed)
+	}
+	if ev.Key.ID = bsonraw.IDOf(key); ev.Key.ID.Type == 0 && ev.Kind != stream.Insert {
+		return fmt.Errorf("%w: no _id", errMalformed)
+	}
+	if ev.Kind == stream.Update {
+		switch ev.Form = delta.KindOf(ev.Doc); ev.Form {
+		case delta.Replacement:
+			ev.Kind = stream.Replace
+		case delta.Invalid:
+			return fmt.Errorf("%w: an update that is neither $v:1 nor $v:2", errMalformed)
+		}
+	}
+	if in.byUser {
+		in.asApplied(ev)
+	}
+	return nil
+}
+
+// asApplied makes of an operation what a server makes of it in a user's applyOps
+// (tried on 4.2 to 6.0): an insert replaces what has its _id, an update that finds
+// nothing inserts, whatever the entry says of b and alwaysUpsert, for one that
+// failed is not logged.
+func (in *interpreter) asApplied(ev *stream.Event) {
+	switch ev.Kind {
+	case stream.Insert, stream.Replace:
+		ev.Kind = stream.Put
+	case stream.Update:
+		ev.Kind, ev.Doc = stream.Upsert, delta.Sorted(ev.Doc, in.version.AtLeast(5, 0))
+	}
+}
+
+// wholeDocument is the entry's o, as a replacement with its _id: servers before
+// 6.0 take one without, and put it first.
+func wholeDocument(e *entry) bson.Raw {
+	if string(e.op) != "u" || e.o == nil || e.o2 == nil || delta.KindOf(e.o) != delta.Replacement {
+		return e.o
+	}
+	id := bsonraw.IDOf(e.o2)
+	body, whole := bsonraw.Body(e.o)
+	if !whole || id.Type == 0 || bsonraw.IDOf(e.o).Type != 0 {
+		return e.o
+	}
+	i, doc := bsoncore.AppendDocumentStart(nil)
+	doc = append(bsoncore.AppendValueElement(doc, "_id", id), body...)
+	doc, err := bsoncore.AppendDocumentEnd(doc, i)
+	if err != nil {
+		return e.o
+	}
+	return doc
+}
+
+// nextOperation cuts the first operation off the elements of an applyOps array.
+func (e *entry) nextOperation(rest []byte) (size int, after []byte, err error) {
+	f, after, ok := bsonraw.Next(rest)
+	if !ok || f.Type != bson.TypeEmbeddedDocument {
+		return 0, nil, fmt.Errorf("%w: applyOps holds something else than operations", errMalformed)
+	}
+	return len(f.Value), after, e.parse(f.Value)
+}
+
+// operations are the elements of an applyOps array at a depth of nesting.
+func operations(ops []byte, depth int) ([]byte, error) {
+	if depth > maxNesting {
+		return nil, fmt.Errorf("%w: applyOps nested too deeply", errMalformed)
+	}
+	rest, ok := bsonraw.Body(ops)
+	if !ok {
+		return nil, errMalformed
+	}
+	return rest, nil
+}

@@ -1,0 +1,187 @@
+package oplog
+
+import (
+	"context"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/spool"
+	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// Span is what lies after a position, up to another.
+type Span struct{ After, Until mongo.OpTime }
+
+func (s Span) holds(at mongo.OpTime) bool { return s.After.Before(at) && !s.Until.Before(at) }
+
+func (s Span) filter(or ...any) bson.D {
+	return bson.D{{Key: "ts", Value: bson.D{{Key: "$gt", Value: s.After.TS}, {Key: "$lte", Value: s.Until.TS}}}, {Key: "$or", Value: bson.A(or)}}
+}
+
+// Look goes through what the oplog holds of a few collections. What p, which may
+// be nil, has of it counts too.
+type Look struct {
+	Cluster     *mongo.Cluster
+	Spool       *Spooler
+	Collections []string
+}
+
+// Each calls fn for the events of the collections within a span and for all
+// schema changes, in order. It leaves transactions out, and takes users' applyOps
+// for what they say. What fn gets may be reused after it returns.
+func (l *Look) Each(ctx context.Context, span Span, fn func(*stream.Event) error) error {
+	of := bson.D{{Key: "$in", Value: l.Collections}}
+	known := map[string]bool{}
+	for _, ns := range l.Collections {
+		known[ns] = true
+	}
+	in := newInterpreter(l.Cluster, Options{Keep: func(ns string) bool { return known[ns] }})
+	entry := func(doc []byte) error {
+		e, err := parseEntry(doc)
+		if err != nil || !span.holds(e.at) || string(e.op) == "c" && e.inTransaction() { // a write that is retried looks like one
+			return err
+		}
+		span.After = e.at // one seen in the spool and again in the oplog says nothing new
+		return in.each(&e, fn)
+	}
+	if s := l.Spool.spool(); spooled(s, span.After) { // the oplog may begin later
+		if err := eachSpooled(s, span, entry); err != nil {
+			return err
+		}
+	}
+	const transactions = "admin.$cmd" // above all
+	return eachEntry(ctx, l.Cluster, span.filter(
+		bson.D{{Key: "ns", Value: of}},
+		bson.D{{Key: "op", Value: "c"}, {Key: "ns", Value: bson.D{{Key: "$ne", Value: transactions}}}},
+		bson.D{{Key: "op", Value: "c"}, {Key: "o.applyOps.ns", Value: of}},
+	), bson.D{{Key: "level", Value: "majority"}}, entry)
+}
+
+// eachSpooled calls fn for the entries that s holds within a span.
+func eachSpooled(s *spool.Spool, span Span, fn func([]byte) error) error {
+	rd := s.From(spoolKey(span.After))
+	defer rd.Close()
+	for {
+		rec, ok, err := rd.Next()
+		if err != nil || !ok || spoolKey(span.Until) < rec.First {
+			return err
+		}
+		if err := wire.BatchOf(rec.Payload).Each(fn); err != nil {
+			return err
+		}
+	}
+}
+
+// Changes gives a function that calls fn for the schema changes after a position,
+// up to another, those of transactions that did not commit included.
+func Changes(c *mongo.Cluster) func(ctx context.Context, after, until mongo.OpTime, fn func(*stream.Change, mongo.OpTime) error) error {
+	return func(ctx context.Context, after, until mongo.OpTime, fn func(*stream.Change, mongo.OpTime) error) error {
+		in := newInterpreter(c, Options{Keep: func(string) bool { return false }})
+		filter := Span{after, until}.filter(bson.D{{Key: "op", Value: "c"}}, bson.D{{Key: "ns", Value: bson.Regex{Pattern: `\.system\.views$`}}})
+		// A primary elected since may not know yet that all this is committed.
+		concern := bson.D{{Key: "level", Value: "majority"}, {Key: "afterClusterTime", Value: until.TS}}
+		err := eachEntry(ctx, c, filter, concern, func(doc []byte) error {
+			e, err := parseEntry(doc)
+			if err != nil {
+				return err
+			}
+			return in.each(&e, func(ev *stream.Event) error { return fn(ev.Change, ev.At) })
+		})
+		if err != nil {
+			return fmt.Errorf("read oplog of %s for schema changes: %w", c.Address(), err)
+		}
+		return nil
+	}
+}
+
+// each calls fn for the events of an entry, those in applyOps included.
+func (in *interpreter) each(e *entry, fn func(*stream.Event) error) error {
+	if err := in.within(e, e.at, 0, fn); err != nil {
+		return fmt.Errorf("oplog entry %s, op %q on %s: %w", e.at, e.op, e.ns, err)
+	}
+	return nil
+}
+
+func (in *interpreter) within(e *entry, at mongo.OpTime, depth int, fn func(*stream.Event) error) error {
+	switch string(e.op) {
+	case "n":
+		return nil
+	case "c":
+		c, err := parseCommand(e.o)
+		if err != nil {
+			return err
+		}
+		if c.ops == nil {
+			break
+		}
+		rest, err := operations(c.ops, depth)
+		for err == nil && len(rest) > 0 {
+			var inner entry
+			if _, rest, err = inner.nextOperation(rest); err == nil {
+				err = in.within(&inner, at, depth+1, fn)
+			}
+		}
+		return err
+	}
+	ev := stream.Event{At: at}
+	if wanted, err := in.event(&ev, e, in.ns.lookup(e.ns)); err != nil || !wanted {
+		return err
+	}
+	return fn(&ev)
+}
+
+// eachEntry calls fn for the entries that the primary has of a filter. Their bytes
+// are reused after it returns.
+func eachEntry(ctx context.Context, c *mongo.Cluster, filter, concern bson.D, fn func([]byte) error) error {
+	cur, err := c.Client.Database(oplogDB).RunCommandCursor(ctx, bson.D{
+		{Key: "find", Value: oplogColl}, {Key: "filter", Value: filter},
+		{Key: "sort", Value: bson.D{{Key: "$natural", Value: 1}}}, {Key: "readConcern", Value: concern},
+	}, options.RunCmd().SetReadPreference(readpref.Primary()))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = cur.Close(context.WithoutCancel(ctx)) }()
+	for cur.Next(ctx) {
+		if err := fn(cur.Current); err != nil {
+			return err
+		}
+	}
+	return cur.Err()
+}
+
+// Window is the oldest and the newest position that the oplog of the member that
+// serves reads still holds.
+func Window(ctx context.Context, c *mongo.Cluster) (oldest, newest mongo.OpTime, err error) {
+	conn, err := c.Pool.Checkout(ctx, c.Reader())
+	if err != nil {
+		return oldest, newest, err
+	}
+	defer conn.Release()
+	first, err := oplogEnd(ctx, conn, 1)
+	if err != nil {
+		return oldest, newest, fmt.Errorf("read the oldest oplog entry of %s: %w", c.Address(), err)
+	}
+	last, err := oplogEnd(ctx, conn, -1)
+	if err != nil {
+		return oldest, newest, fmt.Errorf("read the newest oplog entry of %s: %w", c.Address(), err)
+	}
+	return first.at, last.at, nil
+}
+
+// Full reports that the oplog has begun to lose entries, or is about to: a young
+// one reaches back only to its set's beginning, however short that is. Unknown
+// counts as full.
+func Full(ctx context.Context, c *mongo.Cluster) bool {
+	raw, err := c.Command(ctx, oplogDB, bson.D{{Key: "collStats", Value: oplogColl}})
+	if err != nil {
+		return true
+	}
+	size, ok1 := raw.Lookup("size").AsFloat64OK()
+	limit, ok2 := raw.Lookup("maxSize").AsFloat64OK()
+	return !ok1 || !ok2 || size > 0.8*limit
+}

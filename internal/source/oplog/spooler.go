@@ -1,0 +1,253 @@
+package oplog
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/spool"
+)
+
+// Spooler keeps entries on local disk that the oplog may forget before the
+// target can take them. It begins when that is wanted, and ends when what it has
+// is read. Its failure is none of the job: without it the oplog has to do.
+type Spooler struct {
+	c      *mongo.Cluster
+	opt    SpoolOptions
+	wanted chan struct{} // capacity 1
+
+	mu      sync.Mutex
+	owner   string
+	s       *spool.Spool // nil while there is none
+	cancel  func()       // ends the filling; nil while nobody fills
+	filling chan struct{}
+	stuckAt int64 // the spool's size when its disk was found full; less than 0 if it was not
+}
+
+// SpoolOptions shape a Spooler. Without a directory or room it does nothing.
+type SpoolOptions struct {
+	Dir      string
+	MaxBytes int64
+	Log      *slog.Logger
+}
+
+// NewSpooler prepares a spooler of c's oplog.
+func NewSpooler(c *mongo.Cluster, o SpoolOptions) *Spooler {
+	return &Spooler{c: c, opt: o, wanted: make(chan struct{}, 1), stuckAt: -1}
+}
+
+func (p *Spooler) enabled() bool { return p.opt.Dir != "" && p.opt.MaxBytes > 0 }
+
+// Covers tells whether a short oplog window does not matter, because changes go
+// to disk and there is room for more. With begin set that is made so if it can.
+func (p *Spooler) Covers(begin bool) bool {
+	p.mu.Lock()
+	s, done, stuckAt := p.s, p.filling, p.stuckAt
+	p.mu.Unlock()
+	if done == nil {
+		return false
+	}
+	select {
+	case <-done:
+		return false
+	default:
+	}
+	if s != nil {
+		return s.Bytes() != stuckAt && s.Room(spoolRoom)
+	}
+	if begin {
+		signal(p.wanted)
+	}
+	return begin
+}
+
+// Begin goes on with what an earlier process of the owner left, and starts to
+// fill as soon as that is wanted. from is where the owner reads on. The returned
+// function ends the filling.
+func (p *Spooler) Begin(ctx context.Context, owner string, from func() mongo.OpTime) (end func()) {
+	if !p.enabled() {
+		return func() {}
+	}
+	at := from()
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	p.mu.Lock()
+	p.owner = owner
+	if err := p.takeUp(at); err != nil {
+		p.opt.Log.Warn("the spool of an earlier process cannot be used", "error", err)
+	}
+	p.cancel, p.filling = cancel, done
+	p.mu.Unlock()
+	go func() {
+		defer close(done)
+		if err := p.run(ctx, from); err != nil && ctx.Err() == nil {
+			p.opt.Log.Warn("changes are no longer kept on local disk; the copy has to end while the oplog holds them",
+				"error", err, "hint", mongo.HintOf(err))
+		}
+	}()
+	return p.stop
+}
+
+// stop ends the filling and waits for it.
+func (p *Spooler) stop() {
+	p.mu.Lock()
+	cancel, done := p.cancel, p.filling
+	p.mu.Unlock()
+	if cancel != nil {
+		cancel()
+		<-done
+	}
+}
+
+// takeUp keeps the spool that an earlier process left if the owner still needs
+// it. p.mu is held, as by open and remove.
+func (p *Spooler) takeUp(from mongo.OpTime) error {
+	if err := p.open(); err != nil {
+		return err
+	}
+	if spooled(p.s, from) {
+		signal(p.wanted)
+		return nil
+	}
+	return p.remove()
+}
+
+func (p *Spooler) open() (err error) {
+	if p.s == nil {
+		p.s, err = spool.Open(p.opt.Dir, spool.Options{MaxBytes: p.opt.MaxBytes, Owner: p.owner})
+	}
+	return mongo.WithHint(err, "choose another directory with --spool-dir")
+}
+
+func (p *Spooler) remove() error {
+	if p.s == nil {
+		return nil
+	}
+	err := p.s.Remove()
+	p.s = nil
+	return err
+}
+
+// run waits until a spool is wanted and fills it.
+func (p *Spooler) run(ctx context.Context, from func() mongo.OpTime) error {
+	select {
+	case <-p.wanted:
+	case <-ctx.Done():
+		return nil
+	}
+	p.mu.Lock()
+	err := p.open()
+	s := p.s
+	p.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	at := from()
+	p.opt.Log.Info("the oplog may not hold the changes until the copy is done; keeping them on local disk",
+		"directory", p.opt.Dir, "most", p.opt.MaxBytes, "from", at)
+	return p.fill(ctx, at, s)
+}
+
+// fill reads the oplog into the spool until ctx ends, again after each failure
+// that passes by itself. A full disk is one: room may be made on it.
+func (p *Spooler) fill(ctx context.Context, from mongo.OpTime, s *spool.Spool) error {
+	const least, most = 250 * time.Millisecond, 15 * time.Second
+	src := New(p.c, Options{Log: p.opt.Log})
+	for pause := least; ; pause = min(2*pause, most) {
+		err := src.fill(ctx, from, s)
+		full := errors.Is(err, spool.ErrNoSpace)
+		if ctx.Err() != nil || !full && mongo.Classify(err) != mongo.ClassRetry {
+			return errors.Join(err, s.Sync())
+		}
+		if full {
+			p.stuck(s.Bytes(), err)
+		} else {
+			p.opt.Log.Debug("filling the spool was interrupted", "error", err)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return s.Sync()
+		}
+	}
+}
+
+// stuck notes that the spool's disk is full, and says so once for each size.
+func (p *Spooler) stuck(size int64, err error) {
+	p.mu.Lock()
+	was := p.stuckAt
+	p.stuckAt = size
+	p.mu.Unlock()
+	if was != size {
+		p.opt.Log.Warn("the disk of the spool is full; until there is room, the oplog has to hold the changes",
+			"error", err, "hint", "make room in "+p.opt.Dir)
+	}
+}
+
+// spool is what there is to read, nil when there is nothing.
+func (p *Spooler) spool() *spool.Spool {
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.s
+}
+
+// handOver is spool for a reader of changes: when there is nothing, nothing will
+// come.
+func (p *Spooler) handOver() *spool.Spool {
+	if p != nil && p.spool() == nil {
+		p.stop()
+	}
+	return p.spool()
+}
+
+// NeedsFrom is the position from which a reader at a position needs the oplog:
+// the spool's end, or that position itself.
+func (p *Spooler) NeedsFrom(at mongo.OpTime) mongo.OpTime {
+	if s := p.spool(); spooled(s, at) {
+		return spoolEnd(s)
+	}
+	return at
+}
+
+// Holds is what the spool takes on disk, and the last entry in it, zero for none.
+func (p *Spooler) Holds() (bytes int64, until mongo.OpTime) {
+	if s := p.spool(); s != nil {
+		return s.Bytes(), spoolEnd(s)
+	}
+	return 0, until
+}
+
+// Passed gives back what the owner, reading from a position on, needs no more.
+func (p *Spooler) Passed(from mongo.OpTime) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.s == nil {
+		return nil
+	}
+	if spoolEnd(p.s).Before(from) { // then nobody fills it any more
+		return p.remove()
+	}
+	return p.s.Trim(spoolKey(from))
+}
+
+// Close lets the spool go: for good when the owner is finished.
+func (p *Spooler) Close(finished bool) error {
+	p.stop()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if finished || p.s == nil {
+		return p.remove()
+	}
+	err := p.s.Close()
+	p.s = nil
+	return err
+}
+
+// MayHold tells whether an earlier process left something.
+func (p *Spooler) MayHold() bool { return p.enabled() && spool.Exists(p.opt.Dir) }

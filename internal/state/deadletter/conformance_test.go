@@ -1,0 +1,146 @@
+package deadletter_test
+
+import (
+	"errors"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/docwrite"
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/state/statetest"
+)
+
+// TestLetters: letters kept in the target.
+func TestLetters(t *testing.T) {
+	c, err := mongo.Connect(t.Context(), lab.ForTest(t, lab.Options{}).URI(), mongo.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	statetest.RunLetters(t, func(job string) *deadletter.Store { return deadletter.New(c, job, nil) })
+	t.Run("terms are observed", func(t *testing.T) { testTerms(t, c) })
+	t.Run("in a transaction", func(t *testing.T) { testTransaction(t, c) })
+	t.Run("holders", func(t *testing.T) { testHolders(t, c) })
+}
+
+func marshal(t *testing.T, doc any) bson.Raw {
+	t.Helper()
+	raw, err := bson.Marshal(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+func about(t *testing.T, id any) deadletter.Letter {
+	t.Helper()
+	doc := marshal(t, bson.D{{Key: "_id", Value: id}, {Key: "$v", Value: 1}})
+	return deadletter.Letter{NS: "d.c", State: deadletter.Open, Cause: deadletter.CauseKey, DocID: bsoncore.Document(doc).Lookup("_id"), Doc: doc,
+		At: mongo.OpTime{TS: bson.Timestamp{T: 5, I: 1}, Term: 1}}
+}
+
+// testTerms: a write that was answered in another term is no letter.
+func testTerms(t *testing.T, c *mongo.Cluster) {
+	changed := errors.New("another term")
+	var terms []int64
+	refuse := false
+	s := deadletter.New(c, "terms", func(term int64) error {
+		if terms = append(terms, term); refuse {
+			return changed
+		}
+		return nil
+	})
+	if err := s.Write(t.Context(), about(t, 1)); err != nil || len(terms) != 3 || terms[0] < 1 {
+		t.Errorf("%v, terms %v", err, terms)
+	}
+	refuse = true
+	if err := s.Write(t.Context(), about(t, 2)); !errors.Is(err, changed) || s.Disputed("d.c", about(t, 2).DocID) {
+		t.Errorf("a letter of another term: %v", err)
+	}
+	if err := s.Settle(t.Context(), about(t, 1), "x"); !errors.Is(err, changed) || !s.Disputed("d.c", about(t, 1).DocID) {
+		t.Errorf("settled in another term: %v", err)
+	}
+}
+
+// testTransaction: what Commands gives is a letter once somebody has run it.
+func testTransaction(t *testing.T, c *mongo.Cluster) {
+	s := deadletter.New(c, "txn", nil)
+	l := about(t, 1)
+	cmds := s.Commands(&l)
+	for range 2 { // a transaction may be run again
+		for _, cmd := range cmds {
+			if err := c.Client.Database(mongo.StateDB).RunCommand(t.Context(), cmd).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if s.Disputed(l.NS, l.DocID) {
+		t.Error("in dispute before it is noted")
+	}
+	s.Noted(l)
+	again := deadletter.New(c, "txn", nil)
+	if err := again.Load(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range map[string]*deadletter.Store{"noted": s, "loaded": again} {
+		got, ok, err := s.Read(t.Context(), l.NS, l.DocID)
+		if err != nil || !ok || got.ID != l.ID || string(got.Doc) != string(l.Doc) || s.Stats().Open != 1 {
+			t.Errorf("%s: %+v, %v, %v", name, got, ok, err)
+		}
+	}
+	if err := c.Client.Database(mongo.StateDB).RunCommand(t.Context(), deadletter.SettleCommand(l, "written")).Err(); err != nil {
+		t.Fatal(err)
+	}
+	s.Forgotten(l, true)
+	if got := s.Stats(); got != (deadletter.Stats{Settled: 1}) || s.Disputed(l.NS, l.DocID) {
+		t.Errorf("after it was settled: %+v", got)
+	}
+}
+
+// testHolders finds what holds a key, whatever the index is like.
+func testHolders(t *testing.T, c *mongo.Cluster) {
+	for name, test := range map[string]struct {
+		index    bson.D // beside key, name and unique
+		key      bson.D
+		doc      bson.D // refused
+		existing []bson.D
+		want     int
+	}{
+		"plain":     {nil, bson.D{{Key: "k", Value: 1}}, bson.D{{Key: "k", Value: 5}}, []bson.D{{{Key: "k", Value: 5}}, {{Key: "k", Value: 6}}}, 1},
+		"compound":  {nil, bson.D{{Key: "a", Value: 1}, {Key: "b.c", Value: -1}}, bson.D{{Key: "a", Value: 1}}, []bson.D{{{Key: "a", Value: 1}}, {{Key: "a", Value: 1}, {Key: "b", Value: bson.D{{Key: "c", Value: 1}}}}}, 1},
+		"array":     {nil, bson.D{{Key: "k", Value: 1}}, bson.D{{Key: "k", Value: 5}}, []bson.D{{{Key: "k", Value: bson.A{4, 5}}}}, 1},
+		"collation": {bson.D{{Key: "collation", Value: bson.D{{Key: "locale", Value: "en"}, {Key: "strength", Value: 2}}}}, bson.D{{Key: "k", Value: 1}}, bson.D{{Key: "k", Value: "a"}}, []bson.D{{{Key: "k", Value: "A"}}}, 1},
+		"sparse":    {bson.D{{Key: "sparse", Value: true}}, bson.D{{Key: "a", Value: 1}, {Key: "b", Value: 1}}, bson.D{{Key: "a", Value: 1}}, []bson.D{{{Key: "a", Value: 1}}, {{Key: "x", Value: 1}}}, 1},
+		"partial":   {bson.D{{Key: "partialFilterExpression", Value: bson.D{{Key: "p", Value: true}}}}, bson.D{{Key: "k", Value: 1}}, bson.D{{Key: "k", Value: 5}, {Key: "p", Value: true}}, []bson.D{{{Key: "k", Value: 5}, {Key: "p", Value: true}}, {{Key: "k", Value: 5}}}, 1},
+		"null":      {nil, bson.D{{Key: "k", Value: 1}}, bson.D{}, []bson.D{{{Key: "x", Value: 1}}}, 1},
+	} {
+		coll := c.Client.Database("holders").Collection(name)
+		spec := append(bson.D{{Key: "key", Value: test.key}, {Key: "name", Value: "ix"}, {Key: "unique", Value: true}}, test.index...)
+		if _, err := c.Command(t.Context(), "holders", bson.D{{Key: "createIndexes", Value: name}, {Key: "indexes", Value: bson.A{spec}}}); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range test.existing {
+			if _, err := coll.InsertOne(t.Context(), d); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		doc := marshal(t, append(bson.D{{Key: "_id", Value: "refused"}}, test.doc...))
+		_, err := coll.InsertOne(t.Context(), doc)
+		var refused driver.WriteException
+		if !errors.As(err, &refused) || len(refused.WriteErrors) != 1 {
+			t.Errorf("%s: not refused: %v", name, err)
+			continue
+		}
+		d := docwrite.ParseDuplicate(refused.WriteErrors[0].Raw)
+		id := bsoncore.Document(doc).Lookup("_id")
+		found, err := docwrite.Holders(t.Context(), c, "holders."+name, d, nil, doc, &id, 10)
+		if err != nil || d.Index() != "ix" || len(found) != test.want {
+			t.Errorf("%s: index %q, %d documents hold the key, want %d, %v", name, d.Index(), len(found), test.want, err)
+		}
+	}
+}

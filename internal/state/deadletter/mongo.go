@@ -1,0 +1,315 @@
+package deadletter
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/failpoint"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// Collection and partsCollection are in the target's database mongo.StateDB.
+const (
+	Collection      = "deadletters"
+	partsCollection = "deadletters.parts"
+)
+
+// keptInMongo is a Keeper in the target itself. Letters are written with write
+// concern 1: they become durable with the next checkpoint, for the target's oplog is
+// one order and the terms of the writes are observed.
+type keptInMongo struct {
+	c       *mongo.Cluster
+	job     string
+	observe func(term int64) error
+}
+
+// stored is a letter as the target keeps it.
+type stored struct {
+	ID       string         `bson:"_id"`
+	Job      string         `bson:"job"`
+	NS       string         `bson:"ns"`
+	State    State          `bson:"state"`
+	Cause    Cause          `bson:"cause"`
+	DocID    *bson.RawValue `bson:"documentId,omitempty"`
+	IDText   string         `bson:"documentIdText"`
+	Document bson.Raw       `bson:"document,omitempty"`
+	// A document that cannot be embedded is kept as bytes, in parts.
+	Parts int    `bson:"parts"`
+	Of    string `bson:"partsOf"`
+	Bytes int    `bson:"bytes"`
+
+	Reason string         `bson:"reason"`
+	Code   int32          `bson:"code"`
+	Index  string         `bson:"index,omitempty"`
+	Other  *bson.RawValue `bson:"otherId,omitempty"`
+	At     mongo.OpTime   `bson:"position"`
+	Until  mongo.OpTime   `bson:"until"`
+	Update time.Time      `bson:"updated"`
+	Key    bson.Binary    `bson:"key"` // docKey
+	// The collection's name on the source when the letter was written, and its UUID.
+	Source string       `bson:"source,omitempty"`
+	UUID   *bson.Binary `bson:"uuid,omitempty"`
+}
+
+// Prepare makes the collections, which transactions cannot on 4.2.
+func (k *keptInMongo) Prepare(ctx context.Context) error {
+	for _, name := range []string{Collection, partsCollection} {
+		_, err := k.c.Write(ctx, mongo.StateDB, bson.D{{Key: "create", Value: name}})
+		if err != nil && mongo.Classify(err) != mongo.ClassExists {
+			return fmt.Errorf("create collection %s for dead letters: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// Cases projects what is remembered of a letter.
+func (k *keptInMongo) Cases(ctx context.Context) (cases []Case, err error) {
+	cur, err := k.c.Client.Database(mongo.StateDB).Collection(Collection).Aggregate(ctx, bson.A{
+		bson.D{{Key: "$match", Value: bson.D{{Key: "job", Value: k.job}}}},
+		bson.D{{Key: "$project", Value: bson.D{{Key: "ns", Value: 1}, {Key: "key", Value: 1}, {Key: "state", Value: 1}, {Key: "until", Value: 1}}}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer cur.Close(ctx)
+	for cur.Next(ctx) {
+		var d stored
+		if err := cur.Decode(&d); err != nil {
+			return nil, err
+		}
+		one := Case{ID: d.ID, NS: d.NS, State: d.State, Until: d.Until}
+		copy(one.Key[:], d.Key.Data)
+		cases = append(cases, one)
+	}
+	return cases, cur.Err()
+}
+
+// Get reads the letter and its parts.
+func (k *keptInMongo) Get(ctx context.Context, id string) (Letter, error) {
+	db := k.c.Client.Database(mongo.StateDB)
+	var d stored
+	if err := db.Collection(Collection).FindOne(ctx, bson.D{{Key: "_id", Value: id}}).Decode(&d); err != nil {
+		return Letter{}, fmt.Errorf("read dead letter %s: %w", id, err)
+	}
+	l := Letter{ID: d.ID, NS: d.NS, State: d.State, Cause: d.Cause, Doc: d.Document, At: d.At, Until: d.Until,
+		Reason: d.Reason, Code: d.Code, Index: d.Index}
+	if d.Other != nil {
+		l.Other = *d.Other
+	}
+	if l.Source = d.Source; d.UUID != nil && len(d.UUID.Data) == 16 {
+		l.UUID = (*[16]byte)(d.UUID.Data)
+	}
+	for n := range d.Parts {
+		var p struct{ Data []byte }
+		if err := db.Collection(partsCollection).FindOne(ctx, bson.D{{Key: "_id", Value: partID(d.Of, n)}}).Decode(&p); err != nil {
+			return Letter{}, fmt.Errorf("read part %d of dead letter %s: %w", n, id, err)
+		}
+		l.Doc = append(l.Doc, p.Data...)
+	}
+	switch {
+	case d.DocID != nil:
+		l.DocID = bsonraw.FromRaw(*d.DocID)
+	case len(l.Doc) > 0:
+		l.DocID = bsoncore.Document(l.Doc).Lookup("_id")
+	}
+	return l, nil
+}
+
+func partID(of string, n int) string { return fmt.Sprintf("%s#%d", of, n) }
+
+// commands are what writes a letter, for the database mongo.StateDB and in this order.
+func commands(job string, l *Letter) []bson.D {
+	key := KeyOf(l.DocID)
+	d := stored{ID: l.ID, Job: job, NS: l.NS, State: l.State, Cause: l.Cause, DocID: rawOf(l.DocID), IDText: bsonraw.IDText(l.DocID),
+		Reason: l.Reason, Code: l.Code, Index: l.Index, At: l.At, Until: l.Until, Bytes: len(l.Doc), Key: bson.Binary{Data: key[:]}, Update: time.Now().UTC()}
+	if d.Source = l.Source; l.UUID != nil {
+		d.UUID = &bson.Binary{Subtype: bson.TypeBinaryUUID, Data: l.UUID[:]}
+	}
+	if l.Other.Type != 0 {
+		d.Other = rawOf(bsonraw.FromRaw(l.Other))
+	}
+	var cmds []bson.D
+	if len(l.Doc) > 0 && embeddable(l.Doc) {
+		d.Document = l.Doc
+	} else if len(l.Doc) > 0 {
+		// Named by their content: a crash never leaves parts of two states.
+		sum := sha256.Sum256(l.Doc)
+		d.Of = l.ID + "@" + hex.EncodeToString(sum[:8])
+		for rest := l.Doc; len(rest) > 0; d.Parts++ {
+			n := min(len(rest), partSize)
+			cmds = append(cmds, upsert(partsCollection, partID(d.Of, d.Parts),
+				bson.D{{Key: "$set", Value: bson.D{{Key: "letter", Value: l.ID}, {Key: "of", Value: d.Of}, {Key: "data", Value: rest[:n]}}}}))
+			rest = rest[n:]
+		}
+	}
+	cmds = append(cmds, upsert(Collection, l.ID, d.update()))
+	return append(cmds, deleteAll(partsCollection, bson.D{{Key: "letter", Value: l.ID}, {Key: "of", Value: bson.D{{Key: "$ne", Value: d.Of}}}}))
+}
+
+// update sets what is there, and removes optional fields that are not. Fields
+// that it does not know stay, such as the position of a rename.
+func (d stored) update() bson.D {
+	raw, err := bson.Marshal(d)
+	var fields []bson.RawElement
+	if err == nil {
+		fields, err = bson.Raw(raw).Elements()
+	}
+	if err != nil {
+		return bson.D{{Key: "$set", Value: d}} // it is no BSON, and fails where it is sent
+	}
+	var set bson.D
+	for _, f := range fields[1:] { // without _id; a document's bytes stay as they are
+		set = append(set, bson.E{Key: f.Key(), Value: f.Value()})
+	}
+	unset := bson.D{}
+	for _, name := range []string{"documentId", "document", "index", "source", "uuid", "otherId"} {
+		if !slices.ContainsFunc(set, func(e bson.E) bool { return e.Key == name }) {
+			unset = append(unset, bson.E{Key: name, Value: ""})
+		}
+	}
+	u := bson.D{{Key: "$set", Value: set}, {Key: "$setOnInsert", Value: bson.D{{Key: "time", Value: d.Update}}}}
+	if len(unset) > 0 {
+		u = append(u, bson.E{Key: "$unset", Value: unset})
+	}
+	return u
+}
+
+func upsert(coll, id string, update bson.D) bson.D {
+	return bson.D{{Key: "update", Value: coll}, {Key: "updates", Value: bson.A{bson.D{
+		{Key: "q", Value: bson.D{{Key: "_id", Value: id}}}, {Key: "u", Value: update}, {Key: "upsert", Value: true}}}}}
+}
+
+func deleteAll(coll string, filter bson.D) bson.D {
+	return bson.D{{Key: "delete", Value: coll}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: filter}, {Key: "limit", Value: 0}}}}}
+}
+
+// Put writes the letter and its parts.
+func (k *keptInMongo) Put(ctx context.Context, l Letter) error {
+	return k.run(ctx, commands(k.job, &l)...)
+}
+
+// Settle marks the letter.
+func (k *keptInMongo) Settle(ctx context.Context, id, reason string) error {
+	return k.run(ctx, SettleCommand(Letter{ID: id}, reason))
+}
+
+// SettleCommand is what marks a letter as settled, to be followed by Forgotten.
+func SettleCommand(l Letter, reason string) bson.D {
+	return bson.D{{Key: "update", Value: Collection}, {Key: "updates", Value: bson.A{bson.D{
+		{Key: "q", Value: bson.D{{Key: "_id", Value: l.ID}}}, {Key: "u", Value: bson.D{{Key: "$set", Value: settled(reason)}}}}}}}
+}
+
+func settled(reason string) bson.D {
+	return bson.D{{Key: "state", Value: Settled}, {Key: "settledBy", Value: reason}, {Key: "settledAt", Value: time.Now().UTC()}}
+}
+
+// Remove deletes the letter and its parts.
+func (k *keptInMongo) Remove(ctx context.Context, id string) error {
+	return k.run(ctx, deleteAll(Collection, bson.D{{Key: "_id", Value: id}}), deleteAll(partsCollection, bson.D{{Key: "letter", Value: id}}))
+}
+
+// Move sets the namespace with the position of the rename.
+func (k *keptInMongo) Move(ctx context.Context, from, to string, at mongo.OpTime) error {
+	return k.updateAll(ctx, k.inDispute(from), bson.D{{Key: "ns", Value: to}, {Key: "moved", Value: at}})
+}
+
+// SettleAll marks all letters of a namespace but those that came by a rename.
+func (k *keptInMongo) SettleAll(ctx context.Context, ns, reason string, but mongo.OpTime) error {
+	filter := k.inDispute(ns)
+	if !but.IsZero() {
+		filter = append(filter, bson.E{Key: "moved", Value: bson.D{{Key: "$ne", Value: but}}})
+	}
+	return k.updateAll(ctx, filter, settled(reason))
+}
+
+// Reset deletes letters, and the parts of none.
+func (k *keptInMongo) Reset(ctx context.Context) error {
+	filter := bson.D{{Key: "job", Value: k.job}, {Key: "state", Value: bson.D{{Key: "$ne", Value: Removed}}}}
+	_, err := k.c.DeleteState(ctx, Collection, "majority", filter)
+	return err
+}
+
+func (k *keptInMongo) inDispute(ns string) bson.D {
+	return bson.D{{Key: "job", Value: k.job}, {Key: "ns", Value: ns},
+		{Key: "state", Value: bson.D{{Key: "$in", Value: bson.A{Undecided, Open}}}}}
+}
+
+// updateAll sets fields of all letters that match.
+func (k *keptInMongo) updateAll(ctx context.Context, filter, set bson.D) error {
+	_, err := k.c.UpdateState(ctx, Collection, "majority", bson.D{{Key: "q", Value: filter}, {Key: "u", Value: bson.D{{Key: "$set", Value: set}}}, {Key: "multi", Value: true}})
+	return err
+}
+
+// run sends commands with write concern 1.
+func (k *keptInMongo) run(ctx context.Context, cmds ...bson.D) error {
+	failpoint.Hit("letter.before")
+	defer failpoint.Hit("letter.after")
+	for _, cmd := range cmds {
+		raw, err := k.c.Write(ctx, mongo.StateDB, append(cmd, bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}))
+		if err == nil && k.observe != nil {
+			err = k.observe(wire.ParseWriteResult([]byte(raw)).Term)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Sizes of what one stored document takes; the server's limit is 16 MB.
+const (
+	maxEmbedded = 15 << 20
+	partSize    = 8 << 20
+	maxDepth    = 60 // of nesting, the server takes 180
+)
+
+// embeddable reports that a server stores the document unchanged as a field of
+// another: not too large, not too deep, and without names that begin with a
+// dollar sign, which servers before 5.0 refuse.
+func embeddable(doc []byte) bool { return len(doc) <= maxEmbedded && plainNames(doc, 0) }
+
+func plainNames(doc []byte, depth int) bool {
+	if depth > maxDepth {
+		return false
+	}
+	elems, err := bsoncore.Document(doc).Elements()
+	if err != nil {
+		return false
+	}
+	for _, e := range elems {
+		if k := e.KeyBytes(); len(k) > 0 && k[0] == '$' {
+			return false
+		}
+		v := e.Value()
+		switch v.Type {
+		case bsoncore.TypeEmbeddedDocument, bsoncore.TypeArray:
+			if !plainNames(v.Data, depth+1) {
+				return false
+			}
+		case bsoncore.TypeCodeWithScope:
+			return false // the scope's names are checked by some servers
+		}
+	}
+	return true
+}
+
+// rawOf is a value to be stored, nil when it cannot be a field.
+func rawOf(v bsoncore.Value) *bson.RawValue {
+	if v.Type == 0 || len(v.Data) > 1<<20 {
+		return nil
+	}
+	if v.Type == bsoncore.TypeEmbeddedDocument && !plainNames(v.Data, 1) {
+		return nil
+	}
+	raw := bsonraw.RawValue(v)
+	return &raw
+}

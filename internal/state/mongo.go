@@ -1,0 +1,337 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+
+	"github.com/millrace/millrace/internal/failpoint"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// errTermChanged is retryable: the target elected a new primary since the last
+// save, so writes acknowledged by the old one may be gone.
+func errTermChanged(was, is int64) error {
+	return mongo.Retry(fmt.Sprintf("the target's primary changed (term %d, then %d): writes since the last checkpoint may have been rolled back", was, is), nil, "")
+}
+
+// Mongo is a Store in the target's database mongo.StateDB. Data are durable
+// when they have reached Options.Write; that is proven by a write of the
+// attempt's own term that waits for it.
+type Mongo struct {
+	c  *mongo.Cluster
+	db *driver.Database
+	o  Options
+	// now says how much time passed between two calls. It may not follow the
+	// wall clock.
+	now func() time.Duration
+
+	mu     sync.Mutex
+	fence  int64         // of the attempt
+	term   int64         // of the attempt; noTerm between attempts
+	other  int64         // a term that a write of the attempt was answered in, if not term
+	proven time.Duration // when ownership was last known to hold
+
+	saveMu sync.Mutex // one save at a time, so that positions never go back
+}
+
+var _ Store = (*Mongo)(nil)
+
+// noTerm is no election term.
+const noTerm = -1
+
+// Options say whose store it is.
+type Options struct {
+	Job string
+	Run string // names this run among those of the job
+	// Write is the write concern that data must have reached before a position
+	// says so: "majority" or a number of members.
+	Write any
+	// EndOthers ends what other runs and earlier attempts of the job have under
+	// way at the primary. Then it runs the command it is given, a majority write,
+	// over the connection with which it looked: the answer has the term of that
+	// primary, which becomes the attempt's, and what is read after it no failover
+	// takes back.
+	EndOthers func(ctx context.Context, fence int64, then bson.D) (bson.Raw, error)
+}
+
+// Open prepares the store of a job on the target for one run.
+func Open(c *mongo.Cluster, o Options) *Mongo {
+	// Local reads see what the attempt itself has written; all that is older
+	// has reached a majority since Begin.
+	db := c.Client.Database(mongo.StateDB, options.Database().
+		SetReadConcern(readconcern.Local()).SetReadPreference(readpref.Primary()).
+		SetWriteConcern(writeconcern.Majority()))
+	return &Mongo{c: c, db: db, o: o, now: newClock(), term: noTerm, other: noTerm, proven: never}
+}
+
+// SameTerm takes the term of a wire.WriteResult. See Lease.
+func (s *Mongo) SameTerm(term int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.term == noTerm {
+		return errors.New("a write outside of an attempt")
+	}
+	if term >= 0 && term != s.term {
+		s.other = term
+	}
+	if s.other == noTerm {
+		return nil
+	}
+	return errTermChanged(s.term, s.other)
+}
+
+// loadTime bounds a read that waits for a majority.
+const loadTime = 20 * time.Second
+
+// Load is a linearizable read. It takes as long as a majority write, which on a
+// server without other majority writes is the 100 ms until its journal is
+// flushed. See Jobs.
+func (s *Mongo) Load(ctx context.Context) (job Job, found bool, err error) {
+	return s.load(ctx, readconcern.Linearizable())
+}
+
+// Reload reads on the primary. See Jobs.
+func (s *Mongo) Reload(ctx context.Context) (job Job, found bool, err error) {
+	return s.load(ctx, readconcern.Local())
+}
+
+func (s *Mongo) load(ctx context.Context, rc *readconcern.ReadConcern) (job Job, found bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, loadTime)
+	defer cancel()
+	jobs := s.db.Collection("jobs", options.Collection().SetReadConcern(rc))
+	err = jobs.FindOne(ctx, bson.D{{Key: "_id", Value: s.o.Job}}).Decode(&job)
+	if errors.Is(err, driver.ErrNoDocuments) {
+		return job, false, nil
+	}
+	if err != nil {
+		return job, false, fmt.Errorf("load job %s: %w", s.o.Job, err)
+	}
+	if job.Version > FormatVersion {
+		return job, false, mongo.WithHint(fmt.Errorf("job %s was written by a newer millrace (format %d, this one knows %d)",
+			s.o.Job, job.Version, FormatVersion), "use that version, or begin anew with --restart")
+	}
+	return job, true, nil
+}
+
+// Create writes a new job. See Jobs.
+func (s *Mongo) Create(ctx context.Context, job Job) error {
+	job.ID, job.Version, job.Fence, job.Owner = s.o.Job, FormatVersion, 0, Owner{}
+	job.CreatedAt = time.Now().UTC()
+	job.UpdatedAt = job.CreatedAt
+	if _, err := s.db.Collection("jobs").InsertOne(ctx, job); err != nil && !driver.IsDuplicateKeyError(err) {
+		return fmt.Errorf("create job %s: %w", s.o.Job, err)
+	}
+	return nil // whoever made it: it is taken over next
+}
+
+// Begin raises the fence, which keeps the saves of earlier attempts away, and has
+// whatever else they had under way ended. See Lease.
+func (s *Mongo) Begin(ctx context.Context) (Job, error) {
+	s.saveMu.Lock()
+	defer s.saveMu.Unlock()
+	s.mu.Lock()
+	s.fence++
+	s.term, s.other = noTerm, noTerm
+	fence := s.fence
+	s.mu.Unlock()
+	if _, err := s.write(ctx, s.mine(), bson.D{{Key: "fence", Value: fence}}, s.o.Write); err != nil {
+		return Job{}, err
+	}
+	raw, err := s.o.EndOthers(ctx, fence, updateJob(statement(s.attempt(), nil), s.o.Write))
+	if err != nil {
+		return Job{}, fmt.Errorf("end what earlier runs of job %s have under way: %w", s.o.Job, err)
+	}
+	res, err := s.answer(raw)
+	if err != nil {
+		return Job{}, err
+	}
+	s.mu.Lock()
+	s.term = res.Term
+	s.mu.Unlock()
+	job, found, err := s.Reload(ctx)
+	if err == nil && !found {
+		err = fmt.Errorf("job %s vanished from the target's database %s", s.o.Job, mongo.StateDB)
+	}
+	return job, err
+}
+
+// mine and attempt are the filters of writes: by this run, whichever attempt of
+// it, and by its present attempt.
+func (s *Mongo) mine() bson.D {
+	return bson.D{{Key: "_id", Value: s.o.Job}, {Key: "owner.run", Value: s.o.Run}}
+}
+
+func (s *Mongo) attempt() bson.D {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append(s.mine(), bson.E{Key: "fence", Value: s.fence})
+}
+
+// Save proves, then sets with write concern 1. See Jobs.
+func (s *Mongo) Save(ctx context.Context, set bson.D) error { return s.save(ctx, set, 1) }
+
+// SaveDurably proves, then sets with the write concern. See Jobs.
+func (s *Mongo) SaveDurably(ctx context.Context, set bson.D) error {
+	return s.save(ctx, set, s.o.Write)
+}
+
+func (s *Mongo) save(ctx context.Context, set bson.D, w any) error {
+	s.saveMu.Lock()
+	defer s.saveMu.Unlock()
+	failpoint.Hit("save.before")
+	defer failpoint.Hit("save.after")
+	if err := s.prove(ctx); err != nil {
+		return err
+	}
+	failpoint.Hit("save.written")
+	return s.set(ctx, set, w)
+}
+
+// Note sets with the write concern. See Jobs.
+func (s *Mongo) Note(ctx context.Context, set bson.D) error {
+	s.saveMu.Lock()
+	defer s.saveMu.Unlock()
+	failpoint.Hit("note.before")
+	defer failpoint.Hit("note.after")
+	return s.set(ctx, set, s.o.Write)
+}
+
+// Mark sets with the write concern, for the run. See Jobs.
+func (s *Mongo) Mark(ctx context.Context, set bson.D) error {
+	_, err := s.write(ctx, s.mine(), set, s.o.Write)
+	return err
+}
+
+// Beat sets nothing, for the run. See Lease.
+func (s *Mongo) Beat(ctx context.Context) error {
+	failpoint.Hit("beat.before")
+	defer failpoint.Hit("beat.after")
+	return s.Mark(ctx, nil)
+}
+
+// prove writes with the write concern. As the target's oplog is one order, all
+// that was written before in the same term has reached it then, too.
+func (s *Mongo) prove(ctx context.Context) error { return s.set(ctx, nil, s.o.Write) }
+
+// set sets fields for the attempt.
+func (s *Mongo) set(ctx context.Context, set bson.D, w any) error {
+	term, err := s.write(ctx, s.attempt(), set, w)
+	if err != nil {
+		return err
+	}
+	if err := s.SameTerm(term); err != nil {
+		return fmt.Errorf("save checkpoint of job %s: %w", s.o.Job, err)
+	}
+	return nil
+}
+
+// write sets fields of the job, if it is what filter wants, and returns the
+// primary's term.
+func (s *Mongo) write(ctx context.Context, filter, set bson.D, w any) (term int64, err error) {
+	began := s.now()
+	raw, err := s.c.Command(ctx, mongo.StateDB, updateJob(statement(filter, set), w))
+	if err != nil {
+		return 0, fmt.Errorf("save checkpoint of job %s: %w", s.o.Job, err)
+	}
+	res, err := s.answer(raw)
+	if err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	s.proven = began
+	s.mu.Unlock()
+	return res.Term, nil
+}
+
+// statement sets fields of the job and raises its beat.
+func statement(filter, set bson.D) bson.D {
+	set = append(set[:len(set):len(set)], bson.E{Key: "updatedAt", Value: time.Now().UTC()})
+	return bson.D{{Key: "q", Value: filter},
+		{Key: "u", Value: bson.D{{Key: "$set", Value: set}, {Key: "$inc", Value: bson.D{{Key: "beat", Value: int64(1)}}}}}}
+}
+
+// updateJob is the command of one statement on the collection of jobs.
+func updateJob(statement bson.D, w any) bson.D {
+	return bson.D{{Key: "update", Value: "jobs"}, {Key: "updates", Value: bson.A{statement}},
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: w}}}}
+}
+
+// answer reads the reply to a statement; one that matched no job is ErrFenced.
+func (s *Mongo) answer(raw bson.Raw) (wire.WriteResult, error) {
+	res := wire.ParseWriteResult([]byte(raw))
+	err := mongo.Interrupted(res)
+	switch {
+	case err != nil:
+	case len(res.Errors) > 0:
+		err = fmt.Errorf("%s (code %d)", res.Errors[0].Message, res.Errors[0].Code)
+	case res.N == 0:
+		err = mongo.WithHint(ErrFenced, "stop the other process first, or let this one go")
+	default:
+		return res, nil
+	}
+	return res, fmt.Errorf("save checkpoint of job %s: %w", s.o.Job, err)
+}
+
+// Reset proves, then sets all but what says whose the job is. See Jobs.
+func (s *Mongo) Reset(ctx context.Context, job Job) error {
+	failpoint.Hit("reset.before")
+	defer failpoint.Hit("reset.after")
+	set, err := resetFields(job)
+	if err != nil {
+		return fmt.Errorf("reset job %s: %w", s.o.Job, err)
+	}
+	return s.SaveDurably(ctx, set)
+}
+
+// resetFields are the fields of a job that begins anew.
+func resetFields(job Job) (bson.D, error) {
+	job.Version, job.Restarted, job.CreatedAt = FormatVersion, true, time.Now().UTC()
+	raw, err := bson.Marshal(job)
+	if err != nil {
+		return nil, err
+	}
+	var all bson.D
+	err = bson.Unmarshal(raw, &all)
+	return slices.DeleteFunc(all, func(e bson.E) bool {
+		return slices.Contains([]string{"_id", "fence", "beat", "owner", "session", "updatedAt"}, e.Key)
+	}), err
+}
+
+// Clear removes by the job's name. See Store.
+func (s *Mongo) Clear(ctx context.Context) error {
+	for _, coll := range []string{"slices", "collections", "skipped"} {
+		if err := s.delete(ctx, coll, bson.D{{Key: "job", Value: s.o.Job}}); err != nil {
+			return fmt.Errorf("clear job %s: %w", s.o.Job, err)
+		}
+	}
+	return nil
+}
+
+// all reads the documents of the job in a collection.
+func all[T any](ctx context.Context, s *Mongo, coll string) (docs []T, err error) {
+	cur, err := s.db.Collection(coll).Find(ctx, bson.D{{Key: "job", Value: s.o.Job}})
+	if err == nil {
+		err = cur.All(ctx, &docs)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load %s of job %s: %w", coll, s.o.Job, err)
+	}
+	return docs, nil
+}
+
+// replace is the statement that stores a document under an _id.
+func replace(id string, doc any) bson.D {
+	return bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: id}}}, {Key: "u", Value: doc}, {Key: "upsert", Value: true}}
+}

@@ -1,0 +1,194 @@
+package state
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/failpoint"
+	"github.com/millrace/millrace/internal/schema"
+)
+
+// sliceDoc is a document of collection "slices".
+type sliceDoc struct {
+	Job   string   `bson:"job"`
+	State bson.Raw `bson:"state"`
+}
+
+// LoadSlices reads collection "slices". See Slices.
+func (s *Mongo) LoadSlices(ctx context.Context) ([]bson.Raw, error) {
+	docs, err := all[sliceDoc](ctx, s, "slices")
+	out := make([]bson.Raw, len(docs))
+	for i, d := range docs {
+		out[i] = d.State
+	}
+	return out, err
+}
+
+// SaveSlices proves, then stores with write concern 1. See Slices.
+func (s *Mongo) SaveSlices(ctx context.Context, list []Slice) error {
+	s.saveMu.Lock()
+	defer s.saveMu.Unlock()
+	failpoint.Hit("slices.before")
+	defer failpoint.Hit("slices.after")
+	if err := s.prove(ctx); err != nil {
+		return err
+	}
+	failpoint.Hit("slices.written")
+	updates := make([]bson.D, len(list))
+	for i, sl := range list {
+		updates[i] = replace(s.o.Job+"/"+sl.ID, sliceDoc{Job: s.o.Job, State: sl.State})
+	}
+	if err := s.update(ctx, "slices", updates...); err != nil {
+		return fmt.Errorf("save slices of job %s: %w", s.o.Job, err)
+	}
+	return nil
+}
+
+// DropSlices deletes a range of _ids. See Slices.
+func (s *Mongo) DropSlices(ctx context.Context, prefix string) error {
+	start := s.o.Job + "/" + prefix
+	err := s.delete(ctx, "slices", bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: start}, {Key: "$lt", Value: start + "\U0010ffff"}}}})
+	if err != nil {
+		return fmt.Errorf("forget slices of job %s: %w", s.o.Job, err)
+	}
+	return nil
+}
+
+// collectionDoc is a document of collection "collections".
+type collectionDoc struct {
+	ID         string            `bson:"_id"`
+	Job        string            `bson:"job"`
+	Order      int               `bson:"order"`
+	Target     string            `bson:"target"`
+	Collection schema.Collection `bson:"collection"`
+	Gone       bool              `bson:"gone,omitempty"`
+}
+
+func (s *Mongo) collectionDoc(order int, m Mapped) bson.D {
+	id := s.o.Job + "/" + m.NS
+	return replace(id, collectionDoc{ID: id, Job: s.o.Job, Order: order, Target: m.Target, Collection: m.Collection, Gone: m.Gone})
+}
+
+// SaveCatalog replaces the job's documents. See Catalog.
+func (s *Mongo) SaveCatalog(ctx context.Context, colls []Mapped) error {
+	const perCommand = 100 // each may be large
+	err := s.delete(ctx, "collections", bson.D{{Key: "job", Value: s.o.Job}})
+	for from := 0; from < len(colls) && err == nil; from += perCommand {
+		var puts []bson.D
+		for i, m := range colls[from:min(from+perCommand, len(colls))] {
+			puts = append(puts, s.collectionDoc(from+i, m))
+		}
+		err = s.update(ctx, "collections", puts...)
+	}
+	if err != nil {
+		return fmt.Errorf("save catalog of job %s: %w", s.o.Job, err)
+	}
+	return nil
+}
+
+// LoadCatalog reads collection "collections". See Catalog.
+func (s *Mongo) LoadCatalog(ctx context.Context) ([]Mapped, error) {
+	docs, err := all[collectionDoc](ctx, s, "collections")
+	// Sorted here: the server bounds what it sorts in memory.
+	slices.SortFunc(docs, func(a, b collectionDoc) int { return a.Order - b.Order })
+	out := make([]Mapped, len(docs))
+	for i, d := range docs {
+		out[i] = Mapped{Collection: d.Collection, Target: d.Target, Gone: d.Gone}
+	}
+	return out, err
+}
+
+// NoteNames stores with write concern 1. See Catalog.
+func (s *Mongo) NoteNames(ctx context.Context, change schema.NameChange) error {
+	var puts, removes []bson.D
+	put := map[string]bool{}
+	for _, one := range change.Put {
+		put[one.NS] = true
+		coll := schema.Collection{NS: one.NS, Type: one.Type, UUID: one.UUID, Options: bson.Raw{5, 0, 0, 0, 0}}
+		puts = append(puts, s.collectionDoc(0, Mapped{Collection: coll, Target: one.Target, Gone: one.Gone}))
+	}
+	for _, ns := range change.Removed {
+		if !put[ns] {
+			removes = append(removes, bson.D{{Key: "_id", Value: s.o.Job + "/" + ns}})
+		}
+	}
+	err := s.update(ctx, "collections", puts...)
+	if err == nil {
+		err = s.delete(ctx, "collections", removes...)
+	}
+	if err != nil {
+		return fmt.Errorf("save the names of job %s: %w", s.o.Job, err)
+	}
+	return nil
+}
+
+// skippedDoc is a document of collection "skipped": a part of the job's list.
+type skippedDoc struct {
+	ID   string `bson:"_id"`
+	Job  string `bson:"job"`
+	N    int    `bson:"n"`
+	Docs []Doc  `bson:"docs"`
+}
+
+// maxPartBytes keeps a part of the list far below the size of a document.
+const maxPartBytes = 4 << 20
+
+// SaveSkipped stores with write concern 1; the position that follows proves it.
+// See Skipped.
+func (s *Mongo) SaveSkipped(ctx context.Context, docs []Doc) (err error) {
+	parts := s.skippedParts(docs)
+	for i := 0; i < len(parts) && err == nil; i++ { // each is large
+		err = s.update(ctx, "skipped", replace(parts[i].ID, parts[i]))
+	}
+	if err == nil {
+		err = s.delete(ctx, "skipped", bson.D{{Key: "job", Value: s.o.Job}, {Key: "n", Value: bson.D{{Key: "$gte", Value: len(parts)}}}})
+	}
+	if err != nil {
+		return fmt.Errorf("save skipped documents of job %s: %w", s.o.Job, err)
+	}
+	return nil
+}
+
+func (s *Mongo) skippedParts(docs []Doc) (parts []skippedDoc) {
+	left := 0
+	for _, d := range docs {
+		size := len(d.ID.Value) + len(d.NS) + 128
+		if left -= size; left < 0 {
+			parts = append(parts, skippedDoc{ID: fmt.Sprintf("%s/%d", s.o.Job, len(parts)), Job: s.o.Job, N: len(parts)})
+			left = maxPartBytes - size
+		}
+		last := &parts[len(parts)-1]
+		last.Docs = append(last.Docs, d)
+	}
+	return parts
+}
+
+// LoadSkipped reads collection "skipped". See Skipped.
+func (s *Mongo) LoadSkipped(ctx context.Context) (out []Doc, err error) {
+	parts, err := all[skippedDoc](ctx, s, "skipped")
+	for _, p := range parts {
+		out = append(out, p.Docs...)
+	}
+	return out, err
+}
+
+// update runs update statements with write concern 1, in the attempt's term.
+func (s *Mongo) update(ctx context.Context, coll string, statements ...bson.D) error {
+	term, err := s.c.UpdateState(ctx, coll, 1, statements...)
+	if err == nil {
+		err = s.SameTerm(term)
+	}
+	return err
+}
+
+// delete removes what matches one of the filters, as update changes.
+func (s *Mongo) delete(ctx context.Context, coll string, filters ...bson.D) error {
+	term, err := s.c.DeleteState(ctx, coll, 1, filters...)
+	if err == nil {
+		err = s.SameTerm(term)
+	}
+	return err
+}

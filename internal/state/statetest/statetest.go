@@ -1,0 +1,525 @@
+// Package statetest is the conformance suite of stores of package state: what
+// each of them promises, one property at a time. It knows no store.
+package statetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/state"
+)
+
+// T is what the suite needs of a testing.T, so that it can be shown to fail.
+type T interface {
+	Helper()
+	Context() context.Context
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+}
+
+// Setup is a kind of store, and what can happen to it.
+type Setup struct {
+	// Open opens the store of a job for a run, with nothing in memory.
+	Open func(job, run string) state.Store
+	// SetOwner puts somebody else's name into a job.
+	SetOwner func(job string, o state.Owner)
+	// Hold keeps writes from becoming durable until release is called.
+	Hold func() (release func())
+}
+
+// Property is one promise.
+type Property struct {
+	Name  string
+	Check func(T, Setup)
+}
+
+// Run tries all properties. Those that hold up writes come last.
+func Run(t *testing.T, s Setup) {
+	for _, p := range Properties() {
+		t.Run(p.Name, func(t *testing.T) { p.Check(t, s) })
+	}
+}
+
+// Properties are what a store promises.
+func Properties() []Property {
+	return []Property{
+		{"a job is kept", kept},
+		{"an attempt of its own", ownAttempt},
+		{"a write of another term ends the attempt", otherTerm},
+		{"fences are never used again", fences},
+		{"an old attempt saves nothing", oldAttempt},
+		{"a run that was displaced saves nothing", displaced},
+		{"a living owner is not displaced", living},
+		{"a silent owner gives up before it is displaced", silent},
+		{"a dead owner is displaced at once", dead},
+		{"a restart resets in place", reset},
+		{"what an earlier life left is cleared", cleared},
+		{"slices are replaced, and dropped by prefix", slicesKept},
+		{"the catalog is kept in order", catalogKept},
+		{"names follow schema changes", namesKept},
+		{"skipped updates are kept before the position", skippedKept},
+		{"what is stored was proven first", provenFirst},
+	}
+}
+
+// bench is a job of its own with its store under a first attempt.
+type bench struct {
+	T
+	Setup
+	job string
+	state.Store
+}
+
+func newJob() string { return "job" + state.NewRun() }
+
+func begun(t T, s Setup) bench {
+	t.Helper()
+	b := bench{T: t, Setup: s, job: newJob()}
+	b.Store = s.Open(b.job, state.NewRun())
+	b.ok(b.Create(t.Context(), state.Job{Phase: "first", Rules: "r"}))
+	b.begin(b.Store)
+	return b
+}
+
+func (b bench) ok(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatalf("%v", err)
+	}
+}
+
+// begin takes the job over, at once, and begins an attempt.
+func (b bench) begin(s state.Store) state.Job {
+	b.Helper()
+	b.take(s)
+	job, err := s.Begin(b.Context())
+	b.ok(err)
+	return job
+}
+
+func (b bench) take(s state.Store) state.Job {
+	b.Helper()
+	job, err := s.TakeOver(b.Context(), func(o state.Owner) { b.Errorf("waited for %s", o) })
+	b.ok(err)
+	return job
+}
+
+// reopened is the store of another process.
+func (b bench) reopened() state.Store { return b.Open(b.job, state.NewRun()) }
+
+// stored is the job as another process finds it.
+func (b bench) stored() state.Job {
+	b.Helper()
+	job, found, err := b.reopened().Load(b.Context())
+	if b.ok(err); !found {
+		b.Fatalf("the job is gone")
+	}
+	return job
+}
+
+func phase(name string) bson.D { return bson.D{{Key: "phase", Value: name}} }
+
+func at(sec uint32) mongo.OpTime {
+	return mongo.OpTime{TS: bson.Timestamp{T: sec, I: 2}, Term: 3}
+}
+
+func doc(v any) bson.Raw {
+	raw, err := bson.Marshal(bson.D{{Key: "v", Value: v}})
+	if err != nil {
+		panic(err)
+	}
+	return raw
+}
+
+func kept(t T, s Setup) {
+	unknown := s.Open(newJob(), state.NewRun())
+	if _, found, err := unknown.Load(t.Context()); found || err != nil {
+		t.Errorf("an unknown job: %v, %v", found, err)
+	}
+	if _, err := unknown.TakeOver(t.Context(), func(state.Owner) {}); err == nil {
+		t.Errorf("an unknown job was taken over")
+	}
+	b := begun(t, s)
+	b.ok(b.Create(t.Context(), state.Job{Phase: "other"})) // what exists stays
+	b.ok(b.Save(t.Context(), bson.D{{Key: "applied", Value: at(7)}, {Key: "mark", Value: "m"}}))
+	b.ok(b.SaveDurably(t.Context(), bson.D{{Key: "reach", Value: at(9)}}))
+	b.ok(b.Note(t.Context(), bson.D{{Key: "intent", Value: at(8)}}))
+	b.ok(b.Mark(t.Context(), bson.D{{Key: "paused", Value: true}}))
+	job := b.stored()
+	if job.ID != b.job || job.Version != state.FormatVersion || job.Phase != "first" || job.Rules != "r" || job.Applied != at(7) || job.Mark != "m" ||
+		job.Reach != at(9) || job.Intent != at(8) || !job.Paused {
+		t.Errorf("kept as %+v", job)
+	}
+	beat := job.Beat
+	b.ok(b.Beat(t.Context()))
+	if now, found, err := b.Reload(t.Context()); err != nil || !found || now.Beat <= beat {
+		t.Errorf("beat %d, then %d, %v, %v", beat, now.Beat, found, err)
+	}
+}
+
+// refused wants a save to fail by itself, and nothing of it stored.
+func (b bench) refused(err error, what string) {
+	b.Helper()
+	if err == nil || mongo.Classify(err) != mongo.ClassRetry {
+		b.Errorf("%s: %v", what, err)
+	}
+}
+
+func (b bench) nothingStored(when string) {
+	b.Helper()
+	slices, err := b.reopened().LoadSlices(b.Context())
+	if job := b.stored(); err != nil || job.Phase == "untrue" || len(slices) != 0 {
+		b.Errorf("stored %s: phase %q, %d slices, %v", when, job.Phase, len(slices), err)
+	}
+}
+
+func ownAttempt(t T, s Setup) {
+	b := bench{T: t, Setup: s, job: newJob()}
+	b.Store = s.Open(b.job, state.NewRun())
+	if b.Owned() == nil {
+		t.Errorf("a job that nobody took is owned")
+	}
+	b.ok(b.Create(t.Context(), state.Job{}))
+	b.take(b.Store)
+	if b.Save(t.Context(), phase("untrue")) == nil || b.SameTerm(1) == nil || b.SaveSlices(t.Context(), []state.Slice{{ID: "a/0", State: doc(1)}}) == nil {
+		t.Errorf("saved outside of an attempt")
+	}
+	b.nothingStored("outside of an attempt")
+	if _, err := b.Begin(t.Context()); err != nil || b.Owned() != nil || b.Save(t.Context(), phase("true")) != nil {
+		t.Errorf("in an attempt: %v, %v", err, b.Owned())
+	}
+}
+
+func otherTerm(t T, s Setup) {
+	b := begun(t, s)
+	if err := b.SameTerm(-1); err != nil {
+		t.Errorf("a term that is not told: %v", err)
+	}
+	b.ok(b.Save(t.Context(), nil))
+	b.refused(b.SameTerm(1<<40), "a write of another term")
+	for range 2 { // from then on
+		b.refused(b.Save(t.Context(), phase("untrue")), "save")
+		b.refused(b.SaveDurably(t.Context(), phase("untrue")), "durable save")
+		b.refused(b.SaveSlices(t.Context(), []state.Slice{{ID: "a/0", State: doc(1)}}), "slices")
+		b.refused(b.SameTerm(-1), "the next write")
+		b.nothingStored("after a write of another term")
+	}
+	if err := b.Beat(t.Context()); err != nil {
+		t.Errorf("a beat claims nothing: %v", err)
+	}
+	if err := b.Mark(t.Context(), bson.D{{Key: "paused", Value: true}}); err != nil || !b.stored().Paused {
+		t.Errorf("a mark says nothing of data: %v", err)
+	}
+	_, err := b.Begin(t.Context())
+	b.ok(err)
+	b.ok(b.Save(t.Context(), phase("next")))
+}
+
+func fences(t T, s Setup) {
+	b := begun(t, s)
+	used := []int64{b.stored().Fence}
+	unused := func(what string) {
+		t.Helper()
+		fence := b.stored().Fence
+		if fence <= slices.Max(used) {
+			t.Errorf("%s: fence %d after %v", what, fence, used)
+		}
+		used = append(used, fence)
+	}
+	for range 2 {
+		_, err := b.Begin(t.Context())
+		b.ok(err)
+		unused("the next attempt")
+	}
+	b.ok(b.Reset(t.Context(), state.Job{Phase: "anew"}))
+	b.begin(b.Store)
+	unused("the same run after a reset")
+	b.ok(b.Release(t.Context()))
+	b.begin(b.reopened())
+	unused("another run")
+}
+
+func (b bench) fenced(s state.Store, who string) {
+	b.Helper()
+	for what, err := range map[string]error{"save": s.Save(b.Context(), phase("untrue")), "durable save": s.SaveDurably(b.Context(), phase("untrue")),
+		"note": s.Note(b.Context(), phase("untrue")), "slices": s.SaveSlices(b.Context(), []state.Slice{{ID: "a/0", State: doc(1)}})} {
+		if !errors.Is(err, state.ErrFenced) {
+			b.Errorf("%s by %s: %v", what, who, err)
+		}
+	}
+	b.nothingStored("by " + who)
+}
+
+func oldAttempt(t T, s Setup) {
+	b := bench{T: t, Setup: s, job: newJob()}
+	run := state.NewRun()
+	old, now := s.Open(b.job, run), s.Open(b.job, run)
+	b.ok(old.Create(t.Context(), state.Job{}))
+	b.begin(old)
+	b.take(now)
+	b.fenced(old, "an attempt before the job was taken over")
+	_, err := now.Begin(t.Context())
+	b.ok(err)
+	b.fenced(old, "an old attempt")
+	b.ok(now.Save(t.Context(), phase("true")))
+}
+
+func displaced(t T, s Setup) {
+	b := begun(t, s)
+	b.ok(b.Release(t.Context()))
+	next := b.reopened()
+	b.take(next)
+	b.fenced(b.Store, "a displaced run")
+	for what, err := range map[string]error{"beat": b.Beat(t.Context()), "mark": b.Mark(t.Context(), phase("untrue"))} {
+		if !errors.Is(err, state.ErrFenced) {
+			t.Errorf("%s by a displaced run: %v", what, err)
+		}
+	}
+	if _, err := b.Begin(t.Context()); !errors.Is(err, state.ErrFenced) {
+		t.Errorf("an attempt of a displaced run: %v", err)
+	}
+	b.nothingStored("by a displaced run")
+	if err := b.Release(t.Context()); err != nil { // it has nothing to release
+		t.Errorf("release: %v", err)
+	}
+	_, err := next.Begin(t.Context())
+	b.ok(err)
+	b.take(next) // once more, as after an answer that was lost
+}
+
+func living(t T, s Setup) {
+	b := begun(t, s)
+	owner := b.stored().Owner
+	ctx, cancel := context.WithCancel(t.Context())
+	beating := make(chan struct{})
+	go func() {
+		defer close(beating)
+		for ctx.Err() == nil {
+			_ = b.Beat(ctx)
+			time.Sleep(20 * time.Millisecond)
+		}
+	}()
+	waited := false
+	_, err := b.reopened().TakeOver(t.Context(), func(o state.Owner) { waited = o == owner })
+	if !errors.Is(err, state.ErrRunning) || !waited {
+		t.Errorf("a living run of this very process: %v, waited %v", err, waited)
+	}
+	cancel()
+	<-beating
+	if err := b.Owned(); err != nil {
+		t.Errorf("the owner: %v", err)
+	}
+	b.ok(b.Save(t.Context(), phase("true")))
+}
+
+func silent(t T, s Setup) {
+	b := begun(t, s)
+	waited := false
+	next := b.reopened()
+	if _, err := next.TakeOver(t.Context(), func(state.Owner) { waited = true }); err != nil || !waited {
+		t.Fatalf("an owner without a sign of life: %v, waited %v", err, waited)
+	}
+	if b.Owned() == nil {
+		t.Errorf("the silent owner may still write")
+	}
+	if err := next.Owned(); err != nil {
+		t.Errorf("the taker: %v", err)
+	}
+	b.fenced(b.Store, "a silent owner")
+}
+
+func dead(t T, s Setup) {
+	b := begun(t, s)
+	gone := state.ThisProcess("gone")
+	gone.Start = "1"
+	s.SetOwner(b.job, gone)
+	next := b.reopened()
+	b.begin(next)
+	if owner := b.stored().Owner; owner.Run == "gone" || owner.Run == "" {
+		t.Errorf("the owner is %+v", owner)
+	}
+}
+
+func reset(t T, s Setup) {
+	b := begun(t, s)
+	b.ok(b.Save(t.Context(), bson.D{{Key: "applied", Value: at(7)}, {Key: "mark", Value: "m"}, {Key: "consistent", Value: at(6)}, {Key: "reach", Value: at(9)},
+		{Key: "paused", Value: true}, {Key: "refused", Value: []state.Doc{{NS: "d.c", ID: doc(1).Lookup("v"), At: at(5)}}}}))
+	b.ok(b.Note(t.Context(), bson.D{{Key: "session", Value: doc("s")}}))
+	old := b.stored()
+	b.ok(b.Reset(t.Context(), state.Job{Phase: "anew", Rules: "other"}))
+	job := b.stored()
+	if job.Phase != "anew" || job.Rules != "other" || !job.Restarted || job.Paused || len(job.Refused) != 0 || job.Mark != "" ||
+		!job.Applied.IsZero() || !job.Consistent.IsZero() || !job.Reach.IsZero() {
+		t.Errorf("it goes on from %+v", job)
+	}
+	if job.Fence != old.Fence || job.Owner != old.Owner || job.Beat < old.Beat || job.Session.String() != old.Session.String() {
+		t.Errorf("it was another's: %+v, now %+v", old, job)
+	}
+	b.ok(b.Save(t.Context(), bson.D{{Key: "restarted", Value: false}}))
+}
+
+func cleared(t T, s Setup) {
+	b, other := begun(t, s), begun(t, s)
+	for _, one := range []bench{b, other} {
+		b.ok(one.SaveSlices(t.Context(), []state.Slice{{ID: "a/0", State: doc(1)}}))
+		b.ok(one.SaveCatalog(t.Context(), []state.Mapped{named("d.c", "d.c")}))
+		b.ok(one.SaveSkipped(t.Context(), []state.Doc{{NS: "d.c", ID: doc(1).Lookup("v"), At: at(1)}}))
+	}
+	b.ok(b.Clear(t.Context()))
+	for _, one := range []struct {
+		bench
+		want int
+	}{{b, 0}, {other, 1}} {
+		reopened := one.reopened()
+		slices, err1 := reopened.LoadSlices(t.Context())
+		catalog, err2 := reopened.LoadCatalog(t.Context())
+		skipped, err3 := reopened.LoadSkipped(t.Context())
+		if err := errors.Join(err1, err2, err3); err != nil || len(slices) != one.want || len(catalog) != one.want || len(skipped) != one.want {
+			t.Errorf("%d slices, %d names, %d skipped, want %d of each, %v", len(slices), len(catalog), len(skipped), one.want, err)
+		}
+	}
+}
+
+func slicesKept(t T, s Setup) {
+	b, other := begun(t, s), begun(t, s)
+	b.ok(other.SaveSlices(t.Context(), []state.Slice{{ID: "aa/0", State: doc("other")}}))
+	b.ok(b.SaveSlices(t.Context(), []state.Slice{{ID: "aa/0", State: doc("0")}, {ID: "aa/1", State: doc("1")}, {ID: "aaa/0", State: doc("a")}, {ID: "b/aa/0", State: doc("b")}}))
+	b.ok(b.SaveSlices(t.Context(), []state.Slice{{ID: "aa/1", State: doc("2")}}))
+	b.hasSlices("0", "2", "a", "b")
+	b.ok(b.DropSlices(t.Context(), "aa/"))
+	b.hasSlices("a", "b")
+	other.hasSlices("other")
+}
+
+func (b bench) hasSlices(want ...string) {
+	b.Helper()
+	raws, err := b.reopened().LoadSlices(b.Context())
+	b.ok(err)
+	var got []string
+	for _, raw := range raws {
+		got = append(got, raw.Lookup("v").StringValue())
+	}
+	if slices.Sort(got); !slices.Equal(got, want) {
+		b.Errorf("slices %v, want %v", got, want)
+	}
+}
+
+func named(ns, target string) state.Mapped {
+	return state.Mapped{Target: target, Collection: schema.Collection{NS: ns, Type: schema.TypeCollection, Options: doc(ns),
+		UUID: bson.Binary{Subtype: 4, Data: append([]byte(ns), make([]byte, 16)...)[:16]}}}
+}
+
+func catalogKept(t T, s Setup) {
+	b := begun(t, s)
+	b.ok(b.SaveCatalog(t.Context(), []state.Mapped{named("d.old", "d.old")}))
+	colls := []state.Mapped{named("d.b", "e.b"), named("d.a", "e.a"), named("a.c", "e.c")}
+	for i := range 120 { // more than one command
+		colls = append(colls, named(fmt.Sprintf("z.%d", 500-i), "y"))
+	}
+	colls[1].Type = schema.TypeView
+	b.ok(b.SaveCatalog(t.Context(), colls))
+	got, err := b.reopened().LoadCatalog(t.Context())
+	if err != nil || len(got) != len(colls) {
+		t.Fatalf("%d names, want %d, %v", len(got), len(colls), err)
+	}
+	for i, want := range colls {
+		if g := got[i]; g.NS != want.NS || g.Target != want.Target || g.Type != want.Type || g.Gone || !g.UUID.Equal(want.UUID) || g.Options.String() != want.Options.String() {
+			t.Errorf("%d: %+v, want %+v", i, g, want)
+		}
+	}
+}
+
+func namesKept(t T, s Setup) {
+	b := begun(t, s)
+	b.ok(b.SaveCatalog(t.Context(), []state.Mapped{named("d.a", "e.a"), named("d.b", "e.b")}))
+	rename := schema.NameChange{Put: []schema.Name{{NS: "d.c", Target: "e.c", Type: schema.TypeCollection}}, Removed: []string{"d.a"}}
+	for range 2 { // once more after a crash
+		b.ok(b.NoteNames(t.Context(), rename))
+	}
+	byName := func() []string {
+		catalog, err := b.reopened().LoadCatalog(t.Context())
+		b.ok(err)
+		var got []string
+		for _, m := range catalog {
+			got = append(got, fmt.Sprintf("%s=%s,%t", m.NS, m.Target, m.Gone))
+		}
+		slices.Sort(got)
+		return got
+	}
+	if got := byName(); !slices.Equal(got, []string{"d.b=e.b,false", "d.c=e.c,false"}) {
+		t.Errorf("after a rename: %v", got)
+	}
+	// Renamed onto itself, and never come to the target.
+	b.ok(b.NoteNames(t.Context(), schema.NameChange{Put: []schema.Name{{NS: "d.b", Target: "e.b2", Type: schema.TypeCollection, Gone: true}}, Removed: []string{"d.b"}}))
+	if got := byName(); !slices.Equal(got, []string{"d.b=e.b2,true", "d.c=e.c,false"}) {
+		t.Errorf("after a name was put anew: %v", got)
+	}
+	catalog, err := b.reopened().LoadCatalog(t.Context())
+	b.ok(err)
+	if one, ok := state.Names(catalog).Source("d.b"); !ok || !one.Gone || one.Target != "e.b2" {
+		t.Errorf("the names say %+v, %v", one, ok)
+	}
+}
+
+func skippedKept(t T, s Setup) {
+	b := begun(t, s)
+	long := strings.Repeat("x", 1<<20)
+	var many []state.Doc
+	for i := range 10 { // more than one document takes in parts
+		many = append(many, state.Doc{NS: "d.c", ID: doc(fmt.Sprint(i, long)).Lookup("v"), At: at(uint32(i)), Source: "s.c"})
+	}
+	for n, list := range [][]state.Doc{many, many[:2], nil, many[3:4]} {
+		b.ok(b.SaveSkipped(t.Context(), list))
+		b.ok(b.Save(t.Context(), bson.D{{Key: "applied", Value: at(uint32(100 + n))}}))
+		got, err := b.reopened().LoadSkipped(t.Context())
+		if b.ok(err); b.stored().Applied != at(uint32(100+n)) || len(got) != len(list) {
+			t.Errorf("%d documents at %s, want %d", len(got), b.stored().Applied, len(list))
+			continue
+		}
+		for _, want := range list {
+			if !slices.ContainsFunc(got, func(d state.Doc) bool {
+				return d.NS == want.NS && d.ID.Equal(want.ID) && d.At == want.At && d.Source == want.Source
+			}) {
+				t.Errorf("the document at %s is lost", want.At)
+			}
+		}
+	}
+}
+
+// provenFirst: while data written before cannot become durable, nothing that
+// speaks of them is stored.
+func provenFirst(t T, s Setup) {
+	b := begun(t, s)
+	release := s.Hold()
+	for what, save := range map[string]func(context.Context) error{
+		"save":         func(ctx context.Context) error { return b.Save(ctx, phase("untrue")) },
+		"durable save": func(ctx context.Context) error { return b.SaveDurably(ctx, phase("untrue")) },
+		"slices":       func(ctx context.Context) error { return b.SaveSlices(ctx, []state.Slice{{ID: "a/0", State: doc(1)}}) },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		err := save(ctx)
+		cancel()
+		if err == nil {
+			t.Errorf("%s: what was written before is not durable, and no error", what)
+		}
+		job, found, err := b.Reload(t.Context())
+		slices, err2 := b.LoadSlices(t.Context())
+		if err = errors.Join(err, err2); err != nil || !found || job.Phase == "untrue" || len(slices) != 0 {
+			t.Errorf("%s: stored before it was proven: phase %q, %d slices, %v", what, job.Phase, len(slices), err)
+		}
+	}
+	release()
+	b.ok(b.Save(t.Context(), phase("true")))
+	if got := b.stored().Phase; got != "true" {
+		t.Errorf("afterwards the phase is %q", got)
+	}
+}
