@@ -2,8 +2,11 @@ package mongosink_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -29,8 +32,17 @@ type served struct {
 }
 
 func (s *served) Open(pos stream.Position, overlap mongo.OpTime) (stream.Sink, error) {
+	// Nothing that the sink before has under way may take effect any more.
+	app := fmt.Sprint("conformance ", time.Now().UnixNano())
+	if err := s.dst.RenewConnections(s.t.Context(), app); err != nil {
+		return nil, err
+	}
+	earlier := func(name string) bool { return strings.HasPrefix(name, "conformance ") && name != app }
+	if _, err := s.dst.EndConnections(s.t.Context(), earlier, func([]mongo.Connection) {}, bson.D{{Key: "isMaster", Value: 1}}); err != nil {
+		return nil, err
+	}
 	o := s.options()
-	if txn := o.Write.Transactions; txn != nil { // what the sink before left open when it crashed
+	if txn := o.Write.Transactions; txn != nil {
 		if err := s.dst.KillSession(s.t.Context(), txn.SessionID()); err != nil {
 			return nil, err
 		}

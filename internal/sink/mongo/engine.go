@@ -190,7 +190,7 @@ func (e *Engine) Untangle(ctx context.Context, c Clash) error {
 }
 
 // Conclude tries all documents in dispute and decides about those that the target
-// still refuses. It needs no Run, and must not be called beside Feed.
+// still refuses. It needs no Run, and must not be called while Feed runs.
 func (e *Engine) Conclude(ctx context.Context) error {
 	return e.resolver.ResolveDue(ctx, e.barrier(true))
 }

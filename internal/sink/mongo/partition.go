@@ -249,8 +249,7 @@ func (p *partition) takeDisputed(ctx context.Context, it *item) error {
 
 // fold takes an item into a kept operation or into the batch. ok is false when
 // all in hand has to be sent first.
-func (p *partition) fold(it *item) (ok bool, err error) {
-	folded := false
+func (p *partition) fold(it *item) (bool, error) {
 	if !p.kept.Empty() {
 		joined, ok, err := p.kept.Join(&it.Item)
 		if joined {
@@ -266,7 +265,8 @@ func (p *partition) fold(it *item) (ok bool, err error) {
 			return ok, err
 		}
 	}
-	if ok, folded, err = p.batch.Add(&it.Item); !ok || err != nil {
+	ok, folded, err := p.batch.Add(&it.Item)
+	if !ok || err != nil {
 		return false, err
 	}
 	p.acks.add(it.seg, 1, false)

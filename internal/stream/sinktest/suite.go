@@ -185,8 +185,7 @@ func drains(ctx context.Context, target Target, h *History) error {
 	if err != nil {
 		return err
 	}
-	var check func() error
-	check = func() error {
+	check := func() error {
 		for _, b := range h.batches(mongo.OpTime{}) {
 			if err := r.feed([]*stream.Batch{b}, nil); err != nil {
 				return err

@@ -109,7 +109,7 @@ func TestKeptOwnTheirBytes(t *testing.T) {
 			}
 		}
 	}
-	if h.joined != 50 || h.Ops != 50 {
-		t.Errorf("%d kept, %d joined", h.Ops, h.joined)
+	if h.inUpdates != 50 || h.Ops != 50 {
+		t.Errorf("%d kept, %d joined", h.Ops, h.inUpdates)
 	}
 }

@@ -61,7 +61,7 @@ func (b *Batch) Reset() {
 	b.Ops, b.Bytes = 0, 0
 }
 
-// Trim, after Reset, gives most of the memory up.
+// Trim gives most of the memory up, after Reset.
 func (b *Batch) Trim() { b.mem.trim() }
 
 func (b *Batch) group(t *Target) *Group {

@@ -33,13 +33,13 @@ const (
 // the batches they came in do not stay in memory for them.
 type Coalesced struct {
 	*Batch
-	limit   int
-	since   time.Time
-	joined  int // events folded into updates
-	inserts int // of the operations
-	met     int // events folded into inserts
-	pause   int // flushes until it is tried again
-	alone   int // flushes until inserts are kept back again
+	limit     int
+	since     time.Time
+	inUpdates int // events folded into updates
+	inserts   int // of the operations
+	inInserts int // events folded into inserts
+	pause     int // flushes until it is tried again
+	alone     int // flushes until inserts are kept back again
 }
 
 // NewCoalesced keeps about limit bytes back, with small inserts among them four
@@ -70,9 +70,9 @@ func (c *Coalesced) Join(it *Item) (joined, ok bool, err error) {
 	}
 	c.Bytes += prev.size() - was
 	if met {
-		c.met++
+		c.inInserts++
 	} else {
-		c.joined++
+		c.inUpdates++
 	}
 	return true, true, nil
 }
@@ -139,14 +139,14 @@ func (c *Coalesced) Flush() bool {
 // Sent forgets the operations and learns from how many events met them.
 func (c *Coalesced) Sent() {
 	if c.Ops > 0 {
-		inserts := c.met*insertWorth > c.inserts
+		inserts := c.inInserts*insertWorth > c.inserts
 		if c.inserts > 0 && !inserts {
 			c.alone = pauseFor
 		}
-		if !inserts && c.joined*foldWorth < c.Ops-c.inserts {
+		if !inserts && c.inUpdates*foldWorth < c.Ops-c.inserts {
 			c.pause = pauseFor
 		}
 	}
-	c.joined, c.met, c.inserts = 0, 0, 0
+	c.inUpdates, c.inInserts, c.inserts = 0, 0, 0
 	c.Reset()
 }

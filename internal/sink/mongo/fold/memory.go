@@ -5,7 +5,7 @@ import (
 	"math/bits"
 )
 
-// memory gives out bytes that are taken back all together: what is held back or
+// memory gives out bytes that are taken back all together: what is kept back or
 // folded is many small parts of one lifetime, which the collector would have to
 // find one by one. It keeps what it has come to be until trim.
 type memory struct {

@@ -186,9 +186,9 @@ func (r *round) exchange(ctx context.Context, todo []*goal) ([]*goal, error) {
 // nothing can be deleted and inserted again, and returns the others.
 func (r *round) refuseCapped(ctx context.Context, left []*goal) (others []*goal, err error) {
 	for _, g := range left {
-		if !g.Target.Capped || g.met == nil {
+		if !g.Target.Capped || g.duplicate == nil {
 			others = append(others, g)
-		} else if err := r.refuse(ctx, g, g.met); err != nil {
+		} else if err := r.refuse(ctx, g, g.duplicate); err != nil {
 			return nil, err
 		}
 	}
@@ -418,14 +418,18 @@ func (r *round) put(ctx context.Context, goals []*goal) (left []*goal, err error
 	}
 	for i, g := range goals {
 		res, bad := failed[ops[i]]
-		again := false
 		if !bad {
-			err = r.close(ctx, g)
-		} else if again, err = r.putFailed(ctx, g, res); again {
-			left = append(left, g)
+			if err := r.close(ctx, g); err != nil {
+				return nil, err
+			}
+			continue
 		}
+		again, err := r.putFailed(ctx, g, res)
 		if err != nil {
 			return nil, err
+		}
+		if again {
+			left = append(left, g)
 		}
 	}
 	return left, nil
@@ -437,7 +441,7 @@ func (r *round) putFailed(ctx context.Context, g *goal, res write.Result) (again
 	switch {
 	case res.Outcome == write.Duplicate:
 		if res.Reply.Code != 0 {
-			g.met = refusedBy(res.Reply)
+			g.duplicate = refusedBy(res.Reply)
 		}
 		return true, nil
 	case docwrite.Of(res.Reply) != docwrite.OtherID:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
@@ -49,17 +50,10 @@ func (r *round) overwrite(ctx context.Context, g *goal, why *refusal) error {
 	return r.stopError(ctx, g, why)
 }
 
-func newOnes(known, found []bson.Raw) (more []bson.Raw) {
-	for _, f := range found {
-		have := false
-		for _, k := range known {
-			have = have || k.Lookup("_id").Equal(f.Lookup("_id"))
-		}
-		if !have {
-			more = append(more, f)
-		}
-	}
-	return more
+func newOnes(known, found []bson.Raw) []bson.Raw {
+	return slices.DeleteFunc(found, func(f bson.Raw) bool {
+		return slices.ContainsFunc(known, func(k bson.Raw) bool { return k.Lookup("_id").Equal(f.Lookup("_id")) })
+	})
 }
 
 // replace removes the holders, and what has the document's own _id if that is

@@ -105,7 +105,7 @@ type goal struct {
 	at, until mongo.OpTime // of doc; changes up to until may be in it
 	letter    *deadletter.Letter
 	refused   *refusal // known before it is tried
-	met       *refusal // when it was tried
+	duplicate *refusal // when it was tried
 	there     bool     // the target has the very document
 	overlap   bool     // the target may be ahead of it
 }

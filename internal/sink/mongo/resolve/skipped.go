@@ -166,35 +166,25 @@ func (r *Resolver) skip(t *fold.Target, o *fold.Op) {
 	r.skipped.add(Place{NS: t.NS, ID: id, At: o.At, Source: t.Source, UUID: t.UUID})
 }
 
-// collection is one of the target that stands for one of the source.
-type collection struct {
-	ns   string
-	uuid [16]byte // zero where no event told
-}
-
-func (p Place) collection() collection {
-	c := collection{ns: p.NS}
-	if p.UUID != nil {
-		c.uuid = *p.UUID
-	}
-	return c
-}
-
 // thinOut forgets the skipped documents that are explained: those that the
 // target has again and those that the source has no longer, whose deletion has
 // come or is to come.
 func (r *round) thinOut(ctx context.Context) error {
 	list, _ := r.skipped.list()
-	byNS := map[collection][]Place{}
+	byOrigin := map[string][]Place{} // a collection of the target may have stood for several of the source
 	for _, p := range list {
 		if r.Disputed(p.NS, bsonraw.FromRaw(p.ID)) {
 			r.skipped.remove(p) // its letter knows its state
 			continue
 		}
-		byNS[p.collection()] = append(byNS[p.collection()], p)
+		of := p.NS
+		if p.UUID != nil {
+			of += string(p.UUID[:])
+		}
+		byOrigin[of] = append(byOrigin[of], p)
 	}
-	for of, places := range byNS {
-		t, err := r.o.Target(ctx, of.ns)
+	for _, places := range byOrigin {
+		t, err := r.o.Target(ctx, places[0].NS)
 		if err != nil {
 			return err
 		}

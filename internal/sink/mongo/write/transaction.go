@@ -129,7 +129,7 @@ func (w *Writer) transact(ctx context.Context, t *fold.Target, list []statement)
 func (w *Writer) endTransaction(ctx context.Context, how string, t *fold.Target, number int64) error {
 	d := bson.D{{Key: how, Value: 1}, {Key: "lsid", Value: w.session}, {Key: "txnNumber", Value: number}, {Key: "autocommit", Value: false}}
 	if how == "commitTransaction" {
-		d = append(d, bson.E{Key: "writeConcern", Value: w.o.Concern})
+		d = append(d, bson.E{Key: "writeConcern", Value: concern()})
 	}
 	body, err := bson.Marshal(d)
 	if err != nil {

@@ -29,8 +29,6 @@ const (
 // Options are what the writers of one target share.
 type Options struct {
 	Target *mongo.Cluster
-	// Concern is the write concern of data; nil is {w:1}.
-	Concern bson.D
 	// Gate bounds the exchanges under way; nil is none.
 	Gate *pace.Gate
 	// Transactions of the target; nil starts a session for each, and sends
@@ -61,9 +59,6 @@ type Writers struct {
 
 // NewWriters fills in defaults.
 func NewWriters(o Options) *Writers {
-	if o.Concern == nil {
-		o.Concern = bson.D{{Key: "w", Value: 1}}
-	}
 	if o.TransactionOps <= 0 {
 		o.TransactionOps = 64
 	}
@@ -120,6 +115,9 @@ func (w *Writer) connection(ctx context.Context) (c *wire.Conn, err error) {
 	return w.conn, nil
 }
 
+// concern is that of data: a checkpoint makes it durable.
+func concern() bson.D { return bson.D{{Key: "w", Value: 1}} }
+
 type commandKey struct {
 	name, coll string
 	ordered    bool
@@ -130,7 +128,7 @@ func (w *Writer) command(k commandKey) (bsoncore.Document, error) {
 	if c, ok := w.commands[k]; ok {
 		return c, nil
 	}
-	d := bson.D{{Key: k.name, Value: k.coll}, {Key: "ordered", Value: k.ordered}, {Key: "writeConcern", Value: w.o.Concern}}
+	d := bson.D{{Key: k.name, Value: k.coll}, {Key: "ordered", Value: k.ordered}, {Key: "writeConcern", Value: concern()}}
 	if k.name != "delete" {
 		// What the source accepted belongs on the target, whatever its validator says.
 		d = append(d, bson.E{Key: "bypassDocumentValidation", Value: true})
