@@ -43,7 +43,7 @@ bench: build ## Measure against the ceilings; results in bin/bench.json and bin/
 # made to be thrown away waits for no disk at each schema change.
 PLENTY = $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 8000000' | grep -q . && \
 	awk '/^MemAvailable/ && $$2 > 12000000 {print "/dev/shm"}' /proc/meminfo)
-test test-packages test-scenarios test-faults soak hunt: export MILLRACE_LAB_DIR ?= $(PLENTY)
+test test-packages test-scenarios test-faults one soak hunt matrix: export MILLRACE_LAB_DIR ?= $(PLENTY)
 test test-scenarios test-faults: export MILLRACE_TEST_PROGRAM = $(CURDIR)/$(BIN)/millrace
 
 # Servers start, elect and wait more than they compute: the parts go side by
@@ -53,6 +53,41 @@ PARTS ?= $(shell test $$(nproc) -ge 4 && echo 3 || echo 2)
 .PHONY: test
 test: build ## All tests on real mongod processes, with the race detector where it is bearable
 	@$(MAKE) --no-print-directory -j$(PARTS) test-scenarios test-faults test-packages
+
+# -short skips what needs a server. Trials and scenarios all do.
+UNIT = $$($(GO) list ./cmd/... ./demo/... ./internal/... ./test/history)
+.PHONY: unit
+unit: ## The tests that need no server, in less than a minute once compiled
+	$(GO) test -short -timeout 5m $(UNIT)
+
+# Servers that a call has started run on for KEEP, and the next call borrows them:
+# those of one member without users, TLS, proxies or a name. KEEP=0 starts new ones.
+# ARGS go to go test: ARGS='-v -count=5', ARGS=-update for golden files.
+RUN ?= .
+KEEP ?= 15m
+.PHONY: one
+one: build ## The tests RUN of the package PKG, on servers that run on: PKG=./internal/job RUN=TestX
+	@test -n "$(PKG)" || { echo "which package? make one PKG=./internal/job RUN=TestX"; exit 1; }
+	MILLRACE_LAB_KEEP=$(KEEP) MILLRACE_TEST_PROGRAM=$(CURDIR)/$(BIN)/millrace $(GO) test -count=1 -timeout 40m -run '$(RUN)' $(PKG) $(ARGS)
+
+# Old and new in turn, so that what else the machine does falls on both.
+BENCHSTAT := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
+BENCHPKGS ?= ./internal/delta ./internal/source/oplog ./internal/sink/mongo ./internal/bsonraw ./internal/wire
+BENCH ?= .
+COUNT ?= 6
+.PHONY: benchstat
+benchstat: ## Micro-benchmarks BENCH of the commit BASE against the present tree
+	@test -n "$(BASE)" || { echo "against which commit? make benchstat BASE=main"; exit 1; }
+	@dir=$$(mktemp -d) && trap 'git -C "$(CURDIR)" worktree remove --force "$$dir/old"; rm -rf "$$dir"' EXIT && \
+	git worktree add --quiet --detach "$$dir/old" "$(BASE)" && ln -s "$(CURDIR)" "$$dir/new" && \
+	for tree in old new; do for pkg in $(BENCHPKGS); do \
+		mkdir -p "$$dir/$$tree.bin" && cd "$$dir/$$tree/" || exit 1; \
+		test ! -d $$pkg || $(GO) test -c -o "$$dir/$$tree.bin/" $$pkg || exit 1; \
+	done; done; \
+	for round in $$(seq $(COUNT)); do for tree in old new; do for bin in "$$dir/$$tree.bin"/*.test; do \
+		"$$bin" -test.short -test.run '^$$' -test.bench '$(BENCH)' -test.benchmem -test.benchtime 0.2s >> "$$dir/$$tree.txt" || exit 1; \
+	done; done; done; \
+	cd "$$dir" && GOFLAGS= $(GO) run $(BENCHSTAT) old.txt new.txt
 
 .PHONY: test-packages
 test-packages:

@@ -30,7 +30,7 @@ type app struct {
 	stdout, stderr io.Writer
 	lookupEnv      func(string) (string, bool)
 	open           func(context.Context, job.Spec) (syncJob, error)
-	verify         func(context.Context, job.VerifySpec) (*verify.Report, error)
+	verify         func(context.Context, verify.Spec) (*verify.Report, error)
 	// screen returns the terminal for live views, nil when there is none.
 	screen func() *screen
 }
@@ -48,8 +48,8 @@ func newApp() *app {
 		stdout:    os.Stdout,
 		stderr:    os.Stderr,
 		lookupEnv: os.LookupEnv,
-		open:      openJob,
-		verify:    job.Verify,
+		open:      func(ctx context.Context, spec job.Spec) (syncJob, error) { return job.Open(ctx, spec) },
+		verify:    verify.Clusters,
 		screen:    func() *screen { return newScreen(os.Stderr) },
 	}
 }
@@ -160,6 +160,19 @@ func group(cmd *cobra.Command, args []string) error {
 // inputs are where settings come from besides flags.
 func (a *app) inputs() config.Inputs {
 	return config.Inputs{LookupEnv: a.lookupEnv, ReadFile: os.ReadFile}
+}
+
+// configured gives a command its RunE: settings are completed and checked first.
+func (a *app) configured(cmd *cobra.Command, name string, validate func(config.Origins, []string) error,
+	do func(context.Context, config.Origins, []string) error) *cobra.Command {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		origins, err := a.settings(cmd.Flags(), name, func(o config.Origins) error { return validate(o, args) })
+		if err != nil {
+			return err
+		}
+		return do(cmd.Context(), origins, args)
+	}
+	return cmd
 }
 
 // settings completes a command's flags and checks them; validate is called

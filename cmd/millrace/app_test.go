@@ -252,7 +252,7 @@ func failing() *fakeJob {
 
 func TestDryRun(t *testing.T) {
 	j := newFakeJob()
-	j.plan.Collections = []job.PlanCollection{{Source: "shop.users", Target: "shop2.users", Type: "collection", Docs: 12, Bytes: 3400, Indexes: 2}}
+	j.plan.Collections = []precheck.Collection{{Source: "shop.users", Target: "shop2.users", Type: "collection", Docs: 12, Bytes: 3400, Indexes: 2}}
 	b := newBench(t, j)
 	if code := b.run(t.Context(), with("--dry-run")...); code != exitOK {
 		t.Errorf("code %d", code)
@@ -443,7 +443,7 @@ func TestVerifyAfterSync(t *testing.T) {
 		j := newFakeJob()
 		close(j.finalized)
 		b := newBench(t, j)
-		b.app.verify = func(_ context.Context, s job.VerifySpec) (*verify.Report, error) {
+		b.app.verify = func(_ context.Context, s verify.Spec) (*verify.Report, error) {
 			if s.Source != "mongodb://a" || !s.Online || s.Rules.Include[0] != "x" {
 				t.Errorf("%+v", s)
 			}
@@ -531,7 +531,7 @@ func TestVerifyCommand(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBench(t, nil)
-			b.app.verify = func(_ context.Context, s job.VerifySpec) (*verify.Report, error) {
+			b.app.verify = func(_ context.Context, s verify.Spec) (*verify.Report, error) {
 				if !s.Online || s.RecheckFor != time.Minute || s.Workers != 3 {
 					t.Errorf("%+v", s)
 				}

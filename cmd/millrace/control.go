@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,24 @@ func (a *app) controlCommand(cmd *cobra.Command, do func(context.Context, *serve
 	return cmd
 }
 
+func (a *app) pauseCommand() *cobra.Command {
+	return a.controlCommand(&cobra.Command{
+		Use:   "pause",
+		Short: "Stop a running sync's work until resume",
+		Long: `Stops reading and writing after a checkpoint. The sync keeps running and keeps
+its place, as long as the source's oplog does: see the window in its status.`,
+		Example: `  millrace pause --job orders`,
+	}, a.simple("paused", (*server.Client).Pause))
+}
+
+func (a *app) resumeCommand() *cobra.Command {
+	return a.controlCommand(&cobra.Command{
+		Use:     "resume",
+		Short:   "Let a paused sync go on",
+		Example: `  millrace resume --job orders`,
+	}, a.simple("resumed", (*server.Client).Resume))
+}
+
 // client finds the sync that the settings mean.
 func (a *app) client(ctx context.Context, s *config.Control) (*server.Client, error) {
 	registry, err := server.NewRegistry(a.lookupEnv)
@@ -42,10 +61,8 @@ func (a *app) client(ctx context.Context, s *config.Control) (*server.Client, er
 	}
 	rec, err := registry.Find(ctx, s.Address, s.Job)
 	switch {
-	case err == nil && s.Token == "":
-		return server.NewClient(rec.Address, rec.Token), nil
 	case err == nil:
-		return server.NewClient(rec.Address, s.Token), nil
+		return server.NewClient(rec.Address, cmp.Or(s.Token, rec.Token)), nil
 	case s.Address != "" && ctx.Err() == nil:
 		return server.NewClient(s.Address, s.Token), nil // on another machine, or of another user
 	}

@@ -13,8 +13,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/config"
-	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
@@ -133,7 +133,7 @@ func (a *app) debugSlicesCommand() *cobra.Command {
 func (a *app) writeSlices(list []bson.Raw) error {
 	t := newTable("namespace", "slice", "walked by", "from", "to", "at", "documents", "size", "state")
 	for _, raw := range list {
-		var s copy.SliceState
+		var s scan.Slice
 		if err := bson.Unmarshal(raw, &s); err != nil {
 			return fmt.Errorf("read a slice: %w", err)
 		}
@@ -153,7 +153,7 @@ func bound(b bson.Raw) string {
 	return cut(plain(relaxed(b)), most)
 }
 
-func sliceState(s *copy.SliceState) string {
+func sliceState(s *scan.Slice) string {
 	switch {
 	case s.Dropped:
 		return "dropped"

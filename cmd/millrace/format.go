@@ -11,31 +11,21 @@ import (
 )
 
 // count shortens a number of things: 950, 48.1k, 1.20M.
-func count(n float64) string {
-	switch {
-	case n < 1000:
-		return strconv.FormatFloat(n, 'f', 0, 64)
-	case n < 1e6:
-		return scaled(n/1e3) + "k"
-	case n < 1e9:
-		return scaled(n/1e6) + "M"
-	}
-	return scaled(n/1e9) + "G"
-}
+func count(n float64) string { return shorten(n, "", "k", "M", "G") }
 
 // size shortens a number of bytes in decimal units.
-func size(n float64) string {
-	switch {
-	case n < 1e3:
-		return strconv.FormatFloat(n, 'f', 0, 64) + " B"
-	case n < 1e6:
-		return scaled(n/1e3) + " kB"
-	case n < 1e9:
-		return scaled(n/1e6) + " MB"
-	case n < 1e12:
-		return scaled(n/1e9) + " GB"
+func size(n float64) string { return shorten(n, " B", " kB", " MB", " GB", " TB") }
+
+// shorten writes a number in the unit in which it has up to three digits.
+func shorten(n float64, units ...string) string {
+	if n < 1000 {
+		return strconv.FormatFloat(n, 'f', 0, 64) + units[0]
 	}
-	return scaled(n/1e12) + " TB"
+	i := 0
+	for ; n >= 1000 && i < len(units)-1; i++ {
+		n /= 1000
+	}
+	return scaled(n) + units[i]
 }
 
 // scaled keeps three digits.

@@ -56,14 +56,8 @@ func (a *app) seedLocalCommand() *cobra.Command {
 		Args: afterDash,
 	}
 	s.Bind(cmd.Flags(), config.CommandSeedLocal)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		origins, err := a.settings(cmd.Flags(), config.CommandSeedLocal, func(o config.Origins) error { return s.Validate(o, args) })
-		if err != nil {
-			return err
-		}
-		return a.seedLocal(cmd.Context(), &s, origins, args)
-	}
-	return cmd
+	return a.configured(cmd, config.CommandSeedLocal, s.Validate,
+		func(ctx context.Context, o config.Origins, args []string) error { return a.seedLocal(ctx, &s, o, args) })
 }
 
 // afterDash accepts arguments after -- only.
@@ -271,21 +265,10 @@ func (a *app) tellSeedPlan(s *config.Seed, p *seed.Plan) error {
 
 // watchSeed shows the progress until ctx ends.
 func watchSeed(ctx context.Context, s *screen, log *slog.Logger, began time.Time, stats func() seed.Snapshot) {
-	if s == nil {
-		every(ctx, logEvery, func() {
-			st := stats()
-			log.Info("progress", "phase", st.Phase, "size", size(float64(st.Done)), "total", size(float64(st.Total)), "eta", seconds(seedETA(st)))
-		})
-		return
-	}
-	defer s.clear()
-	every(ctx, redrawEvery, func() {
+	watchLines(ctx, s, func() {
 		st := stats()
-		s.draw(func(columns, rows int) []string {
-			lines := seedView(st, time.Since(began), columns)
-			return lines[:min(len(lines), rows)]
-		})
-	})
+		log.Info("progress", "phase", st.Phase, "size", size(float64(st.Done)), "total", size(float64(st.Total)), "eta", seconds(seedETA(st)))
+	}, func(columns, _ int) []string { return seedView(stats(), time.Since(began), columns) })
 }
 
 // seedETA is how long the phase will take yet, in seconds; -1 is not known.

@@ -32,14 +32,8 @@ Off loopback it takes a certificate and a token.`,
 		Args: cobra.NoArgs,
 	}
 	s.Bind(cmd.Flags(), config.CommandSeedServe)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		origins, err := a.settings(cmd.Flags(), config.CommandSeedServe, func(o config.Origins) error { return s.Validate(o, nil) })
-		if err != nil {
-			return err
-		}
-		return a.seedServe(cmd.Context(), &s, origins)
-	}
-	return cmd
+	return a.configured(cmd, config.CommandSeedServe, s.Validate,
+		func(ctx context.Context, o config.Origins, _ []string) error { return a.seedServe(ctx, &s, o) })
 }
 
 func (a *app) seedPullCommand() *cobra.Command {
@@ -53,14 +47,8 @@ func (a *app) seedPullCommand() *cobra.Command {
 		Args: afterDash,
 	}
 	s.Bind(cmd.Flags(), config.CommandSeedPull)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		origins, err := a.settings(cmd.Flags(), config.CommandSeedPull, func(o config.Origins) error { return s.Validate(o, args) })
-		if err != nil {
-			return err
-		}
-		return a.seedPull(cmd.Context(), &s, origins, args)
-	}
-	return cmd
+	return a.configured(cmd, config.CommandSeedPull, s.Validate,
+		func(ctx context.Context, o config.Origins, args []string) error { return a.seedPull(ctx, &s, o, args) })
 }
 
 // readToken reads a secret from a file; "" names none.

@@ -116,25 +116,12 @@ func writeStatus(w io.Writer, s job.Status) error {
 	if s.Limits != (pace.Rates{}) {
 		t.AppendRow(table.Row{"throttled to", limitsText(s.Limits)})
 	}
-	if l := loadText(s.Load); l != "" {
-		t.AppendRow(table.Row{"load", l})
-	}
-	if c := conflictText(s.Conflicts); c != "" {
-		t.AppendRow(table.Row{"conflicts", c})
-		t.AppendRow(table.Row{"dead letters", plain(s.Conflicts.Where)})
-	}
-	if s.Waiting != "" {
-		t.AppendRow(table.Row{"waiting for", plain(s.Waiting)})
-	}
-	if e := errorCounts(s.Errors); e != "" {
-		t.AppendRow(table.Row{"errors", e})
-	}
-	if s.Error != "" {
-		t.AppendRow(table.Row{"last error", plain(s.Error)})
-	}
-	if s.Hint != "" {
-		t.AppendRow(table.Row{"hint", plain(s.Hint)})
-	}
+	appendGiven(t, "load", loadText(s.Load))
+	appendConflicts(t, s.Conflicts)
+	appendGiven(t, "waiting for", plain(s.Waiting))
+	appendGiven(t, "errors", errorCounts(s.Errors))
+	appendGiven(t, "last error", plain(s.Error))
+	appendGiven(t, "hint", plain(s.Hint))
 	t.AppendRow(table.Row{"process", fmt.Sprintf("%d, %.0f%% of a core, %s of memory", s.Process.PID, s.Process.CPUPercent, size(float64(s.Process.Resident)))})
 	b.WriteString(t.Render())
 	b.WriteByte('\n')
@@ -145,6 +132,19 @@ func writeStatus(w io.Writer, s job.Status) error {
 	writeDifferences(&b, s.Differences)
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// appendGiven adds a row, if there is something to say.
+func appendGiven(t table.Writer, name, text string) {
+	if text != "" {
+		t.AppendRow(table.Row{name, text})
+	}
+}
+
+func appendConflicts(t table.Writer, c job.ConflictStatus) {
+	if text := conflictText(c); text != "" {
+		t.AppendRows([]table.Row{{"conflicts", text}, {"dead letters", plain(c.Where)}})
+	}
 }
 
 // conflictText counts what the target refused and what was removed from it.

@@ -47,16 +47,9 @@ func writeSummary(w io.Writer, sum summary) error {
 		{"changes applied", s.Follow.Operations},
 		{"schema changes", s.Follow.SchemaChanges},
 	})
-	if s.Follow.Applied != "" {
-		t.AppendRow(table.Row{"durable up to", s.Follow.Applied})
-	}
-	if c := conflictText(s.Conflicts); c != "" {
-		t.AppendRow(table.Row{"conflicts", c})
-		t.AppendRow(table.Row{"dead letters", plain(s.Conflicts.Where)})
-	}
-	if e := errorCounts(s.Errors); e != "" {
-		t.AppendRow(table.Row{"errors met", e})
-	}
+	appendGiven(t, "durable up to", s.Follow.Applied)
+	appendConflicts(t, s.Conflicts)
+	appendGiven(t, "errors met", errorCounts(s.Errors))
 	t.AppendRow(table.Row{"millrace itself", fmt.Sprintf("%.1f s of CPU, at most %s of memory", s.Process.CPUSeconds, size(float64(s.Process.Peak)))})
 	if sum.Finalized {
 		t.AppendRow(table.Row{"differences", len(s.Differences)})

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/verify"
 )
 
 func (a *app) syncCommand() *cobra.Command {
@@ -42,14 +43,8 @@ it and keeps the checkpoint; a second one ends the program at once.`,
 		Args: cobra.NoArgs,
 	}
 	s.Bind(cmd.Flags())
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		origins, err := a.settings(cmd.Flags(), config.CommandSync, s.Validate)
-		if err != nil {
-			return err
-		}
-		return a.sync(cmd.Context(), &s, origins)
-	}
-	return cmd
+	return a.configured(cmd, config.CommandSync, func(o config.Origins, _ []string) error { return s.Validate(o) },
+		func(ctx context.Context, o config.Origins, _ []string) error { return a.sync(ctx, &s, o) })
 }
 
 // sync runs one job from its precheck to its end.
@@ -136,7 +131,7 @@ func (a *app) beforeWriting(ctx context.Context, err error) error {
 // runJob runs the job with its control API and its live view. It returns when
 // all three have ended.
 func (a *app) runJob(ctx context.Context, s *config.Sync, j syncJob, plan *job.Plan, screen *screen, log *slog.Logger) error {
-	srv, err := server.Listen(ctx, server.Options{Address: s.Listen, Token: s.Token, Job: j, Log: log})
+	srv, err := server.Listen(ctx, server.Options{Address: s.Listen, Token: s.Token, Job: j, Log: log, PProf: s.PProf})
 	if err != nil {
 		return err
 	}
@@ -195,7 +190,7 @@ func summarize(ctx context.Context, st job.Status, plan *job.Plan, began time.Ti
 // verifyAfter compares the clusters after the cut-over. Differences are looked
 // at again for a while, because documents may just be expiring on both sides.
 func (a *app) verifyAfter(ctx context.Context, s *config.Sync, screen *screen, log *slog.Logger, sum *summary) {
-	report, err := a.compare(ctx, screen, log, job.VerifySpec{
+	report, err := a.compare(ctx, screen, log, verify.Spec{
 		Source: s.Source, Target: s.Target, Rules: s.Rules(), Online: true, RecheckFor: 30 * time.Second,
 	})
 	if err == nil {

@@ -97,6 +97,23 @@ func (a *app) act(ctx context.Context, s *actSettings, o topology.PlanOptions) (
 		control: topology.NewController(observer, topology.ControlOptions{Plan: o, Interval: s.interval, NoNotes: s.noNotes, Log: log})}, nil
 }
 
+// acts is the RunE of a command that works on a set.
+func (a *app) acts(s *actSettings, o *topology.PlanOptions, do func(context.Context, *acting, []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		t, err := a.act(cmd.Context(), s, *o)
+		if err != nil {
+			return err
+		}
+		defer t.observer.Close()
+		return do(cmd.Context(), t, args)
+	}
+}
+
+// limited bounds what is done to a set by --within.
+func (t *acting) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, t.s.within, fmt.Errorf("%s are over", t.s.within))
+}
+
 // dryRun shows the plan and what to do to have it.
 func (t *acting) dryRun(o topology.PlanOptions) error {
 	params, _, err := topology.FitPublished()
@@ -135,28 +152,23 @@ The user needs the roles clusterMonitor and clusterManager.`,
 		Example: `  millrace topology apply --uri mongodb://a,b,c/?replicaSet=rs
   millrace topology apply --policy balanced --yes`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			t, err := a.act(cmd.Context(), &s, o)
-			if err != nil {
-				return err
-			}
-			defer t.observer.Close()
+		RunE: a.acts(&s, &o, func(ctx context.Context, t *acting, _ []string) error {
 			if !s.yes {
 				return t.dryRun(o)
 			}
-			if err := t.observer.CheckAlone(cmd.Context(), t.set); err != nil {
+			if err := t.observer.CheckAlone(ctx, t.set); err != nil {
 				return err
 			}
 			if _, err := topology.Remember(t.set).Save(t.dir); err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeoutCause(cmd.Context(), s.within, fmt.Errorf("%s are over", s.within))
+			applying, cancel := t.limited(ctx)
 			defer cancel()
-			if _, err := t.control.Apply(ctx); err != nil {
+			if _, err := t.control.Apply(applying); err != nil {
 				return err
 			}
-			return t.show(cmd.Context())
-		},
+			return t.show(ctx)
+		}),
 	}
 	s.bindAct(cmd.Flags(), 2*time.Minute)
 	s.bindNotes(cmd.Flags())
@@ -242,7 +254,7 @@ func (t *acting) hold(ctx context.Context, keep bool) error {
 // restore leads back to the tree before, and forgets it.
 func (t *acting) restore(ctx context.Context, was *topology.Memory) error {
 	t.log.Info("restoring the tree as it was", "at", was.At.Format(time.RFC3339))
-	ctx, cancel := context.WithTimeoutCause(ctx, t.s.within, fmt.Errorf("%s are over", t.s.within))
+	ctx, cancel := t.limited(ctx)
 	defer cancel()
 	if err := t.control.Restore(ctx, was); err != nil {
 		return mongo.WithHint(err, "millrace topology release tries again")
@@ -261,12 +273,7 @@ that were under the primary come under the one of today. From then on they
 choose for themselves. Without --yes it says what it knows and changes nothing.`,
 		Example: `  millrace topology release --uri mongodb://a,b,c/?replicaSet=rs --yes`,
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			t, err := a.act(cmd.Context(), &s, topology.PlanOptions{})
-			if err != nil {
-				return err
-			}
-			defer t.observer.Close()
+		RunE: a.acts(&s, &topology.PlanOptions{}, func(ctx context.Context, t *acting, _ []string) error {
 			was, err := topology.LoadMemory(t.dir, t.set.Name, t.set.ID)
 			switch {
 			case err != nil:
@@ -281,14 +288,14 @@ choose for themselves. Without --yes it says what it knows and changes nothing.`
 				t.untouched()
 				return nil
 			}
-			if err := t.observer.CheckAlone(cmd.Context(), t.set); err != nil {
+			if err := t.observer.CheckAlone(ctx, t.set); err != nil {
 				return err
 			}
-			if err := t.restore(cmd.Context(), was); err != nil {
+			if err := t.restore(ctx, was); err != nil {
 				return err
 			}
-			return t.show(cmd.Context())
-		},
+			return t.show(ctx)
+		}),
 	}
 	s.bindAct(cmd.Flags(), 2*time.Minute)
 	s.bindNotes(cmd.Flags())
@@ -326,14 +333,9 @@ Without --yes it says what the checks find and changes nothing.`,
   millrace topology chaining on --yes`,
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: []string{"on", "off"},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			t, err := a.act(cmd.Context(), &s, topology.PlanOptions{})
-			if err != nil {
-				return err
-			}
-			defer t.observer.Close()
-			return t.chaining(cmd.Context(), args[0] == "on", force)
-		},
+		RunE: a.acts(&s, &topology.PlanOptions{}, func(ctx context.Context, t *acting, args []string) error {
+			return t.chaining(ctx, args[0] == "on", force)
+		}),
 	}
 	s.bindAct(cmd.Flags(), 30*time.Second)
 	cmd.Flags().BoolVar(&force, "force", false, "do it although a check speaks against it")
@@ -373,7 +375,7 @@ func (t *acting) chaining(ctx context.Context, on, force bool) error {
 		t.untouched()
 		return nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, t.s.within, fmt.Errorf("%s are over", t.s.within))
+	ctx, cancel := t.limited(ctx)
 	defer cancel()
 	if err := t.observer.SetChaining(ctx, t.set, on); err != nil {
 		return err

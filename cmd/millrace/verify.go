@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/config"
-	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/verify"
 )
@@ -38,14 +37,8 @@ Exit code 0 when nothing differs, 1 when something does.`,
 		Args: cobra.NoArgs,
 	}
 	s.Bind(cmd.Flags())
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		origins, err := a.settings(cmd.Flags(), config.CommandVerify, s.Validate)
-		if err != nil {
-			return err
-		}
-		return a.verifyClusters(cmd.Context(), &s, origins)
-	}
-	return cmd
+	return a.configured(cmd, config.CommandVerify, func(o config.Origins, _ []string) error { return s.Validate(o) },
+		func(ctx context.Context, o config.Origins, _ []string) error { return a.verifyClusters(ctx, &s, o) })
 }
 
 func (a *app) verifyClusters(ctx context.Context, s *config.Verify, origins config.Origins) error {
@@ -54,7 +47,7 @@ func (a *app) verifyClusters(ctx context.Context, s *config.Verify, origins conf
 	log := newLog(a.logTo(screen), s.Common)
 	warnSecrets(log, origins, map[string]string{"source": s.Source, "target": s.Target})
 	log.Info("connecting", "source", mongo.Redact(s.Source), "target", mongo.Redact(s.Target))
-	report, err := a.compare(ctx, screen, log, job.VerifySpec{
+	report, err := a.compare(ctx, screen, log, verify.Spec{
 		Source: s.Source, Target: s.Target, Rules: s.Rules(), Method: verify.Method(s.Method),
 		IgnoreFieldOrder: s.IgnoreFieldOrder, Online: s.RecheckFor > 0, RecheckFor: s.RecheckFor,
 		Workers: s.Workers, MaxDifferences: s.MaxDifferences,
@@ -66,7 +59,7 @@ func (a *app) verifyClusters(ctx context.Context, s *config.Verify, origins conf
 }
 
 // compare compares two clusters and shows the progress.
-func (a *app) compare(ctx context.Context, screen *screen, log *slog.Logger, spec job.VerifySpec) (*verify.Report, error) {
+func (a *app) compare(ctx context.Context, screen *screen, log *slog.Logger, spec verify.Spec) (*verify.Report, error) {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup
@@ -169,23 +162,12 @@ func verifiedTable(r *verify.Report) table.Writer {
 
 // watchVerify shows the progress until ctx ends.
 func watchVerify(ctx context.Context, s *screen, log *slog.Logger, began time.Time, stats func() verify.Stats) {
-	if s == nil {
-		every(ctx, logEvery, func() {
-			st := stats()
-			log.Info("progress", "docs", st.SourceDocs+st.TargetDocs, "docsTotal", st.EstimatedDocs,
-				"size", size(float64(st.Bytes)), "collections", st.CollectionsDone, "collectionsTotal", st.Collections,
-				"rechecking", st.Waiting, "differences", st.Differences)
-		})
-		return
-	}
-	defer s.clear()
-	every(ctx, redrawEvery, func() {
+	watchLines(ctx, s, func() {
 		st := stats()
-		s.draw(func(columns, rows int) []string {
-			lines := verifyView(st, time.Since(began), columns)
-			return lines[:min(len(lines), rows)]
-		})
-	})
+		log.Info("progress", "docs", st.SourceDocs+st.TargetDocs, "docsTotal", st.EstimatedDocs,
+			"size", size(float64(st.Bytes)), "collections", st.CollectionsDone, "collectionsTotal", st.Collections,
+			"rechecking", st.Waiting, "differences", st.Differences)
+	}, func(columns, _ int) []string { return verifyView(stats(), time.Since(began), columns) })
 }
 
 // verifyView draws the progress of a comparison as lines of at most columns

@@ -178,27 +178,26 @@ func (v *viewer) following() {
 
 // trouble is what the operator must see whatever the height.
 func (v *viewer) trouble() []string {
-	var out []string
 	s := v.s
-	if s.Waiting != "" {
-		out = append(out, fit(v.columns, label("waiting")+plain(s.Waiting)))
-	}
-	if text := conflictText(s.Conflicts); text != "" {
-		out = append(out, fit(v.columns, label("conflicts")+text, plain(s.Conflicts.Where)))
-	}
-	if text := errorCounts(s.Errors); text != "" {
-		out = append(out, fit(v.columns, label("errors")+text))
-	}
-	if s.Error != "" {
-		out = append(out, fit(v.columns, label("failed")+plain(s.Error)))
-	}
-	if s.Hint != "" {
-		out = append(out, fit(v.columns, label("hint")+plain(s.Hint)))
-	}
-	if n := len(s.Differences); n > 0 {
-		out = append(out, fit(v.columns, label("differs")+fmt.Sprintf("%d from the source", n)))
+	var out []string
+	for _, line := range []struct {
+		name, text, more string
+	}{
+		{"waiting", plain(s.Waiting), ""}, {"conflicts", conflictText(s.Conflicts), plain(s.Conflicts.Where)}, {"errors", errorCounts(s.Errors), ""},
+		{"failed", plain(s.Error), ""}, {"hint", plain(s.Hint), ""}, {"differs", differing(s.Differences), ""},
+	} {
+		if line.text != "" {
+			out = append(out, fit(v.columns, label(line.name)+line.text, line.more))
+		}
 	}
 	return out
+}
+
+func differing(differences []string) string {
+	if len(differences) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d from the source", len(differences))
 }
 
 func errorCounts(errors map[string]int64) string {

@@ -13,17 +13,26 @@ const (
 	logEvery    = 5 * time.Second
 )
 
-// watch shows how the job stands until ctx ends: drawn again and again on a
-// terminal, as a log line every few seconds elsewhere.
+// watch shows how the job stands until ctx ends.
 func watch(ctx context.Context, s *screen, log *slog.Logger, status func() job.Status) {
+	watchLines(ctx, s, func() { logProgress(log, status()) }, func(columns, rows int) []string {
+		return view(status(), time.Now(), columns, rows)
+	})
+}
+
+// watchLines shows progress until ctx ends: drawn again and again on a terminal,
+// as a log line every few seconds elsewhere.
+func watchLines(ctx context.Context, s *screen, log func(), lines func(columns, rows int) []string) {
 	if s == nil {
-		every(ctx, logEvery, func() { logProgress(log, status()) })
+		every(ctx, logEvery, log)
 		return
 	}
 	defer s.clear()
 	every(ctx, redrawEvery, func() {
-		st := status()
-		s.draw(func(columns, rows int) []string { return view(st, time.Now(), columns, rows) })
+		s.draw(func(columns, rows int) []string {
+			all := lines(columns, rows)
+			return all[:min(len(all), rows)]
+		})
 	})
 }
 

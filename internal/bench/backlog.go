@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -31,28 +32,19 @@ func (w workload) write(ctx context.Context, to *side) (span, error) {
 		return span{}, ctx.Err()
 	}
 	s := span{from: from}
-	g, gctx := errgroup.WithContext(ctx)
-	var queues []chan []op
-	for range loadConnections {
-		q := make(chan []op, 2)
-		queues = append(queues, q)
-		g.Go(func() error { return w.writeFrom(gctx, to, q) })
-	}
-	g.Go(func() error {
-		defer func() {
-			for _, q := range queues {
-				close(q)
-			}
-		}()
-		return w.distribute(gctx, queues, func() error {
-			at, err := to.position(gctx)
-			if n := len(s.marks); n == 0 || s.marks[n-1].Before(at) {
-				s.marks = append(s.marks, at)
-			}
-			return err
-		})
-	})
-	if err := g.Wait(); err != nil {
+	next := uint32(markEvery)
+	_, err = w.spread(ctx, to, writing{loadConnections, loadChunk, func(ctx context.Context, o op) (bool, error) {
+		if o.n < next {
+			return true, nil
+		}
+		next += markEvery
+		at, err := to.position(ctx)
+		if n := len(s.marks); n == 0 || s.marks[n-1].Before(at) {
+			s.marks = append(s.marks, at)
+		}
+		return true, err
+	}})
+	if err != nil {
 		return s, fmt.Errorf("write the backlog: %w", err)
 	}
 	s.to, err = to.position(ctx)
@@ -65,22 +57,65 @@ func (s *side) position(ctx context.Context) (mongo.OpTime, error) {
 	return p.Last, err
 }
 
-// distribute hands the operations to the connections by document.
-func (w workload) distribute(ctx context.Context, queues []chan []op, mark func() error) error {
+// writing is how operations are written one by one.
+type writing struct {
+	connections int
+	chunk       int // operations of a connection that go together
+	// more is asked before a chunk is handed out, with its last operation, and
+	// may wait; false ends the writing.
+	more func(ctx context.Context, o op) (bool, error)
+}
+
+// spread writes the operations over several connections, by document, until
+// there are no more of them, and returns how many were done.
+func (w workload) spread(ctx context.Context, to *side, how writing) (int, error) {
+	g, ctx := errgroup.WithContext(ctx)
+	var done atomic.Int64
+	queues := make([]chan []op, how.connections)
+	for i := range queues {
+		queues[i] = make(chan []op, 1)
+		g.Go(func() error {
+			wr, err := newWriter(ctx, to, 1)
+			if err != nil {
+				return err
+			}
+			defer wr.conn.Release()
+			for chunk := range queues[i] {
+				if err := w.writeChunk(ctx, wr, chunk); err != nil {
+					return err
+				}
+				done.Add(int64(len(chunk)))
+			}
+			return nil
+		})
+	}
+	g.Go(func() error {
+		defer func() {
+			for _, q := range queues {
+				close(q)
+			}
+		}()
+		return w.handOut(ctx, queues, how)
+	})
+	err := g.Wait()
+	return int(done.Load()), err
+}
+
+// handOut hands chunks of operations to the connections.
+func (w workload) handOut(ctx context.Context, queues []chan []op, how writing) error {
 	chunks := make([][]op, len(queues))
 	for o := range w.ops() {
-		if o.n%markEvery == 0 {
-			if err := mark(); err != nil {
-				return err
-			}
-		}
 		i := int(mix(uint64(o.key)) % uint64(len(queues)))
-		if chunks[i] = append(chunks[i], o); len(chunks[i]) == loadChunk {
-			if err := hand(ctx, queues[i], chunks[i]); err != nil {
-				return err
-			}
-			chunks[i] = nil
+		if chunks[i] = append(chunks[i], o); len(chunks[i]) < how.chunk {
+			continue
 		}
+		if more, err := how.more(ctx, o); err != nil || !more {
+			return err
+		}
+		if err := hand(ctx, queues[i], chunks[i]); err != nil {
+			return err
+		}
+		chunks[i] = nil
 	}
 	for i, c := range chunks {
 		if err := hand(ctx, queues[i], c); err != nil {
@@ -96,28 +131,6 @@ func hand(ctx context.Context, to chan<- []op, chunk []op) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	}
-}
-
-// writeFrom writes chunks over one connection.
-func (w workload) writeFrom(ctx context.Context, to *side, chunks <-chan []op) error {
-	wr, err := newWriter(ctx, to, 1)
-	if err != nil {
-		return err
-	}
-	defer wr.conn.Release()
-	for {
-		select {
-		case chunk, ok := <-chunks:
-			if !ok {
-				return nil
-			}
-			if err := w.writeChunk(ctx, wr, chunk); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return ctx.Err()
-		}
 	}
 }
 

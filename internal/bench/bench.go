@@ -136,84 +136,62 @@ func (m *meter) processes() []int {
 	return slices.Clone(m.pids)
 }
 
-// used adds processor time of the tool.
-func (m *meter) used(seconds float64) {
+// set notes what a round has shown.
+func (m *meter) set(note func(*Round)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.round.ToolCPU += seconds
+	note(&m.round)
+}
+
+// used adds processor time of the tool.
+func (m *meter) used(seconds float64) { m.set(func(r *Round) { r.ToolCPU += seconds }) }
+
+// ended says that the work was done before the round ends: its time, and what
+// the tool has used by now.
+func (m *meter) ended(began time.Time) {
+	took := time.Since(began).Seconds()
+	m.set(func(r *Round) { r.Seconds = took })
+	m.used(processCPU(m.processes()))
 }
 
 // value notes a figure.
-func (m *meter) value(name string, v float64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.round.Values == nil {
-		m.round.Values = map[string]float64{}
-	}
-	m.round.Values[name] = v
-}
+func (m *meter) value(name string, v float64) { m.set(func(r *Round) { put(&r.Values, name, v) }) }
 
 // note notes a duration that lies within the round.
 func (m *meter) note(part string, seconds float64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.round.Parts == nil {
-		m.round.Parts = map[string]float64{}
-	}
-	m.round.Parts[part] = seconds
+	m.set(func(r *Round) { put(&r.Parts, part, seconds) })
 }
 
-// took sets the round's time, where it is not that of run.
-func (m *meter) took(seconds float64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.round.Seconds = seconds
+func put(in *map[string]float64, name string, v float64) {
+	if *in == nil {
+		*in = map[string]float64{}
+	}
+	(*in)[name] = v
 }
 
 // during measures do alone, not what came before it in the round: its time, the
 // servers' work and that of the tool's processes.
 func (m *meter) during(ctx context.Context, st *site, do func() error) error {
-	s0, err := st.source.usage(ctx)
+	var used float64
+	u, took, err := st.whileDoing(ctx, func() error {
+		cpu := processCPU(m.processes())
+		err := do()
+		used = processCPU(m.processes()) - cpu
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	t0, err := st.target.usage(ctx)
-	if err != nil {
-		return err
-	}
-	cpu, began := processCPU(m.processes()), time.Now()
-	if err := do(); err != nil {
-		return err
-	}
-	took, used := time.Since(began).Seconds(), processCPU(m.processes())-cpu
-	s1, err := st.source.usage(ctx)
-	if err != nil {
-		return err
-	}
-	t1, err := st.target.usage(ctx)
-	if err != nil {
-		return err
-	}
-	source, target := s1.minus(s0), t1.minus(t0)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.source, m.target = &source, &target
-	m.round.Seconds, m.round.ToolCPU = took, used
+	m.set(func(r *Round) {
+		m.source, m.target = &u.source, &u.target
+		r.Seconds, r.ToolCPU = took, used
+	})
 	return nil
 }
 
 // newMember notes the processor time of a server that was started in the round.
 func (m *meter) newMember(cpu float64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.target = &serverUsage{cpu: cpu}
-}
-
-// done notes how many operations were done.
-func (m *meter) done(n int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.round.Done = n
+	m.set(func(*Round) { m.target = &serverUsage{cpu: cpu} })
 }
 
 // part does and times one part of a ceiling; the parts are the round's time.
@@ -224,10 +202,10 @@ func (m *meter) part(name string, work func() error) error {
 	}
 	took := time.Since(began).Seconds()
 	m.note(name, took)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.round.Seconds += took
-	m.round.ToolCPU += ownCPU() - cpu
+	m.set(func(r *Round) {
+		r.Seconds += took
+		r.ToolCPU += ownCPU() - cpu
+	})
 	return nil
 }
 
@@ -269,28 +247,16 @@ func measure(ctx context.Context, st *site, x contender) (Round, error) {
 	if err := x.prepare(ctx); err != nil {
 		return Round{}, fmt.Errorf("prepare: %w", err)
 	}
-	s0, err := st.source.usage(ctx)
-	if err != nil {
-		return Round{}, err
-	}
-	t0, err := st.target.usage(ctx)
-	if err != nil {
-		return Round{}, err
-	}
 	m := &meter{}
-	w := watch(ctx, st.target, m.processes)
-	began := time.Now()
-	err = x.run(ctx, m)
-	took := time.Since(began).Seconds()
-	series, peak, watched := w.stop()
-	if err = errors.Join(err, watched); err != nil {
-		return Round{}, err
-	}
-	s1, err := st.source.usage(ctx)
-	if err != nil {
-		return Round{}, err
-	}
-	t1, err := st.target.usage(ctx)
+	var series []Point
+	var peak int64
+	u, took, err := st.whileDoing(ctx, func() error {
+		w := watch(ctx, st.target, m.processes)
+		err := x.run(ctx, m)
+		var watched error
+		series, peak, watched = w.stop()
+		return errors.Join(err, watched)
+	})
 	if err != nil {
 		return Round{}, err
 	}
@@ -303,14 +269,13 @@ func measure(ctx context.Context, st *site, x contender) (Round, error) {
 	if r.Seconds == 0 {
 		r.Seconds = took
 	}
-	source, target := s1.minus(s0), t1.minus(t0)
 	if m.source != nil {
-		source = *m.source
+		u.source = *m.source
 	}
 	if m.target != nil {
-		target = *m.target
+		u.target = *m.target
 	}
-	r.SourceCPU, r.TargetCPU, r.SourceSent, r.TargetReceived = source.cpu, target.cpu, source.out, target.in
+	r.SourceCPU, r.TargetCPU, r.SourceSent, r.TargetReceived = u.source.cpu, u.target.cpu, u.source.out, u.target.in
 	r.Peak, r.Series = peak, series
 	return r, nil
 }

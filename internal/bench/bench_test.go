@@ -41,6 +41,7 @@ func TestMain(m *testing.M) {
 // servers are two clusters and a millrace to measure.
 func servers(t *testing.T) (Servers, string) {
 	t.Helper()
+	lab.NeedServers(t)
 	shared.once.Do(func() {
 		var wg sync.WaitGroup
 		var errs [3]error

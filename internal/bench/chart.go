@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/millrace/millrace/internal/plot"
@@ -85,5 +86,5 @@ func (x *Contender) medianRound() Round {
 		return Round{}
 	}
 	distance := func(r Round) float64 { return max(r.Seconds-x.Seconds.Median, x.Seconds.Median-r.Seconds) }
-	return slices.MinFunc(x.Rounds, func(a, b Round) int { return cmpFloat(distance(a), distance(b)) })
+	return slices.MinFunc(x.Rounds, func(a, b Round) int { return cmp.Compare(distance(a), distance(b)) })
 }

@@ -15,30 +15,100 @@ type follower struct {
 	name string
 	kind Kind
 	how  string
-	// start returns as soon as the tool runs, with the way to end it; ended is
-	// closed when it ends by itself.
-	start func(ctx context.Context, m *meter) (stop func() error, ended <-chan struct{}, err error)
+	// start returns as soon as the tool runs.
+	start func(ctx context.Context, m *meter) (*child, error)
 }
 
 // followers are millrace and the peers that can follow.
 func (b *bench) followers(st *site) []follower {
 	args := b.millraceSync()
 	all := []follower{{
-		name: "millrace", kind: KindMillrace, how: b.commandLine(args),
-		start: func(ctx context.Context, m *meter) (func() error, <-chan struct{}, error) {
-			c, err := b.startMillrace(ctx, st, m, args)
-			if err != nil {
-				return nil, nil, err
+		name: "millrace", kind: KindMillrace, how: commandLine(args),
+		start: func(ctx context.Context, m *meter) (*child, error) {
+			c, err := startChild(ctx, program{name: b.o.Millrace, args: args, env: b.clusterEnv(st)})
+			if err == nil {
+				m.runs(c.pid())
 			}
-			return c.stop, c.done, nil
+			return c, err
 		},
 	}}
 	for _, p := range b.o.Peers {
-		if f, ok := b.peerFollower(st, p); ok {
-			all = append(all, f)
+		if t, _ := p.tool(); t.args != nil {
+			all = append(all, b.follow(st, p, t))
 		}
 	}
 	return all
+}
+
+// watched is what is done for a time, alone and while a tool follows.
+type watched struct {
+	alone  func(context.Context, *meter) error
+	how    string // of alone
+	with   func(context.Context, *meter) error
+	seeing string // how it is seen, added to how of the tools
+}
+
+// follows measures the source alone, then with each of the tools that follow.
+func (b *bench) follows(ctx context.Context, st *site, c Case, w watched) error {
+	all := []contender{{name: "ceiling", kind: KindCeiling, how: w.how, prepare: st.restartFollowing, run: w.alone}}
+	for _, f := range b.followers(st) {
+		all = append(all, contender{
+			name: f.name, kind: f.kind, how: f.how + w.seeing, prepare: st.restartFollowing,
+			run: func(ctx context.Context, m *meter) error {
+				return following(ctx, st, f, m, func(ctx context.Context) error { return w.with(ctx, m) })
+			},
+		})
+	}
+	return b.compete(ctx, st, c, all)
+}
+
+// followed are the servers of scenarios that go on for a time.
+func followed(oplogMB int) needs { return needs{sourceCacheGB: 2, targetCacheGB: 2, oplogMB: oplogMB} }
+
+// restartFollowing makes both sides as they are before a tool begins: the
+// collection is there and empty.
+func (st *site) restartFollowing(ctx context.Context) error {
+	if err := st.source.clear(ctx); err != nil {
+		return err
+	}
+	if err := st.source.create(ctx, 1, nil); err != nil {
+		return err
+	}
+	return st.target.clear(ctx)
+}
+
+const coreShare = "% of a core: "
+
+// resting is the experiment of a follower while nothing happens.
+type resting struct{}
+
+func (resting) run(ctx context.Context, b *bench, s scenario) error {
+	d := b.o.Scale.Duration
+	return b.onServers(ctx, s, followed(990), func(st *site) error {
+		rest := func(ctx context.Context, m *meter) error {
+			err := m.during(ctx, st, func() error {
+				tick(ctx, d)
+				return ctx.Err()
+			})
+			if err == nil {
+				m.value(coreShare+"tool", m.round.ToolCPU/m.round.Seconds*100)
+				m.value(coreShare+"source", m.source.cpu/m.round.Seconds*100)
+				m.value(coreShare+"target", m.target.cpu/m.round.Seconds*100)
+			}
+			return err
+		}
+		c := Case{Scenario: s.name, Work: "nothing for " + d.String(), Ceiling: s.ceiling, Unit: "operations"}
+		return b.follows(ctx, st, c, watched{
+			how: "no follower; the bench asks the target for its state twice a second", alone: rest,
+			with: func(ctx context.Context, m *meter) error {
+				const settle = 2 * time.Second // after what had to be done at the beginning
+				if !tick(ctx, settle) {
+					return context.Cause(ctx)
+				}
+				return rest(ctx, m)
+			},
+		})
+	})
 }
 
 // following runs do while a tool follows the source and has caught up.
@@ -56,14 +126,14 @@ func following(ctx context.Context, st *site, f follower, m *meter, do func(cont
 func running(ctx context.Context, f follower, m *meter, do func(context.Context) error) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stop, ended, err := f.start(ctx, m)
+	c, err := f.start(ctx, m)
 	if err != nil {
 		return err
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		select {
-		case <-ended:
+		case <-c.done:
 			cancel(errEnded)
 		case <-ctx.Done():
 		}
@@ -74,7 +144,7 @@ func running(ctx context.Context, f follower, m *meter, do func(context.Context)
 		}
 		cancel(nil)
 		wg.Wait()
-		err = errors.Join(err, stop())
+		err = errors.Join(err, c.stop())
 	}()
 	return do(ctx)
 }

@@ -14,74 +14,70 @@ import (
 // tool of bounded memory can have in its hands at once.
 const foldWindow = 64 << 20
 
-// incrCase is a backlog that has to be drained.
-type incrCase struct {
+// draining is the experiment of a backlog that has to be drained.
+type draining struct {
+	shape    func() *shape // nil is ycsb
+	load     workload      // without a shape; 0 collections are 1
+	variants []indexed     // a case each; none is one without indexes
+}
+
+// indexed is a case by its indexes.
+type indexed struct {
 	variant string
-	load    workload
 	indexes []index
 }
 
-func incrBacklog(ctx context.Context, b *bench, s scenario) error {
-	return b.incr(ctx, s, incrCase{load: workload{shape: ycsb(), collections: 1, operations: b.o.Scale.of(1_000_000), inserts: 0.7}})
-}
-
-func incrSmall(ctx context.Context, b *bench, s scenario) error {
-	return b.incr(ctx, s, incrCase{load: workload{shape: small(), collections: 10, operations: b.o.Scale.of(2_000_000), inserts: 0.5, deletes: 0.1}})
-}
-
-func incrHot(ctx context.Context, b *bench, s scenario) error {
-	return b.incr(ctx, s, incrCase{load: workload{shape: ycsb(), collections: 1, operations: b.o.Scale.of(1_000_000), hot: 10}})
-}
-
-func incrUnique(ctx context.Context, b *bench, s scenario) error {
-	load := workload{shape: unique(), collections: 1, operations: b.o.Scale.of(500_000), inserts: 0.7}
-	if err := b.incr(ctx, s, incrCase{variant: "with", load: load, indexes: []index{{"serial", true}, {"email", true}}}); err != nil {
-		return err
+func (d draining) run(ctx context.Context, b *bench, s scenario) error {
+	if len(d.variants) == 0 {
+		d.variants = []indexed{{}}
 	}
-	return b.incr(ctx, s, incrCase{variant: "without", load: load})
+	d.load.shape, d.load.collections, d.load.operations = shapeOf(d.shape), max(d.load.collections, 1), b.o.Scale.of(d.load.operations)
+	for _, v := range d.variants {
+		if err := d.measure(ctx, b, s, v); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// incrWork is an incrCase on its servers.
+// measure measures how fast a backlog is drained.
+func (d draining) measure(ctx context.Context, b *bench, s scenario, v indexed) error {
+	bytes := d.load.operations * d.load.shape.size
+	n := needs{
+		sourceCacheGB: b.cacheGB(2 * bytes), targetCacheGB: b.cacheGB(2 * bytes),
+		oplogMB: oplogMB(d.load.operations, d.load.shape.size+200), member: b.hasPeer(peerSecondary),
+	}
+	c := Case{
+		Scenario: s.name, Variant: v.variant, Work: "apply a backlog of " + d.load.describe() + "; " + d.load.shape.name,
+		Ceiling: s.ceiling, Unit: "operations", Count: d.load.operations,
+	}
+	if d.load.collections > 1 {
+		c.Work += "; " + itoa(d.load.collections) + " collections"
+	}
+	return b.onServers(ctx, s, n, func(st *site) error {
+		w := &incrWork{bench: b, site: st, load: d.load, indexes: v.indexes}
+		if err := w.begin(ctx, &c); err != nil {
+			return err
+		}
+		if err := w.calibrate(ctx, &c); err != nil {
+			return err
+		}
+		return b.compete(ctx, st, c, w.contenders())
+	})
+}
+
+// incrWork is a case of draining on its servers.
 type incrWork struct {
 	*bench
 	*site
-	incrCase
-	span  span
-	read  oplogReading
-	write settings
-	final []change // everything folded together
+	load    workload
+	indexes []index
+	span    span
+	read    oplogReading
+	write   settings
+	final   []change // everything folded together
 	// behind keeps the files of a secondary from before the backlog.
 	behind string
-}
-
-// incr measures how fast a backlog is drained.
-func (b *bench) incr(ctx context.Context, s scenario, f incrCase) (err error) {
-	bytes := f.load.operations * f.load.shape.size
-	n := needs{
-		sourceCacheGB: b.cacheGB(2 * bytes), targetCacheGB: b.cacheGB(2 * bytes),
-		oplogMB: oplogMB(f.load.operations, f.load.shape.size+200), member: b.hasPeer(peerSecondary),
-	}
-	b.say("%s: starting servers", s.name)
-	st, err := b.open(ctx, n)
-	if err != nil {
-		return err
-	}
-	defer func() { err = joinClose(err, st) }()
-	c := Case{
-		Scenario: s.name, Variant: f.variant, Work: "apply a backlog of " + f.load.describe() + "; " + f.load.shape.name,
-		Ceiling: s.ceiling, Unit: "operations", Count: f.load.operations,
-	}
-	if f.load.collections > 1 {
-		c.Work += "; " + itoa(f.load.collections) + " collections"
-	}
-	w := &incrWork{bench: b, site: st, incrCase: f}
-	if err := w.begin(ctx, &c); err != nil {
-		return err
-	}
-	if err := w.calibrate(ctx, &c); err != nil {
-		return err
-	}
-	return b.compete(ctx, st, c, w.contenders())
 }
 
 // begin writes the backlog.
@@ -163,13 +159,8 @@ func (w *incrWork) contenders() []contender {
 		w.ceiling("unfolded", KindReference, w.load.unfolded(w.write.connections),
 			"the same, each operation by itself, in order"),
 	}
-	all = append(all, w.follow())
-	for _, p := range w.o.Peers {
-		if x, ok := w.peer(p); ok {
-			all = append(all, x)
-		}
-	}
-	return all
+	all = append(all, w.syncs(w.site, w.empty, w.complete, "--mode", "incremental", "--start-at", w.span.from.String(), "--until", "caught-up"))
+	return append(all, w.peers(w.peer)...)
 }
 
 // ceiling reads the oplog and applies a plan, one after the other.
@@ -187,31 +178,21 @@ func (w *incrWork) ceiling(name string, kind Kind, p plan, how string) contender
 	}
 }
 
-// follow is millrace.
-func (w *incrWork) follow() contender {
-	args := w.millraceSync("--mode", "incremental", "--start-at", w.span.from.String(), "--until", "caught-up")
-	return contender{
-		name: "millrace", kind: KindMillrace, how: w.commandLine(args),
-		prepare: w.empty,
-		run:     func(ctx context.Context, m *meter) error { return w.runMillrace(ctx, w.site, m, args) },
-		check:   w.complete,
-	}
-}
-
 // peer is a peer's way to drain a backlog; false when it has none.
 func (w *incrWork) peer(p Peer) (contender, bool) {
-	switch p.Name {
-	case peerSecondary:
+	t, _ := p.tool()
+	switch {
+	case p.Name == peerSecondary:
 		return w.catchUp(), true
-	case peerMongoShake:
-		f := w.mongoShake(w.site, p, mongoShakeTime(w.span.from.Time().Add(time.Second)))
-		return contender{
-			name: p.Name, kind: KindPeer, how: f.how + "; until the target has everything",
-			prepare: w.empty, check: w.complete,
-			run: func(ctx context.Context, m *meter) error { return w.drainBy(ctx, f, m) },
-		}, true
+	case t.drains == nil:
+		return contender{}, false
 	}
-	return contender{}, false
+	f := w.follow(w.site, p, t.drains(w.span.from.Time().Add(time.Second)))
+	return contender{
+		name: p.Name, kind: KindPeer, how: f.how + "; until the target has everything",
+		prepare: w.empty, check: w.complete,
+		run: func(ctx context.Context, m *meter) error { return w.drainBy(ctx, f, m) },
+	}, true
 }
 
 // drainBy has a follower drain the backlog and stops the clock when everything
@@ -233,8 +214,7 @@ func (w *incrWork) drainBy(ctx context.Context, f follower, m *meter) error {
 			marked, err := hasMarker(ctx, w.target, mark)
 			return marked && w.complete(ctx) == nil, n, err
 		})
-		m.took(time.Since(began).Seconds())
-		m.used(processCPU(m.processes()))
+		m.ended(began)
 		return err
 	})
 }

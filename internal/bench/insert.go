@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -58,14 +59,10 @@ func (d dataset) part(docs int) dataset {
 	return d
 }
 
-// insert writes a dataset from memory: unordered inserts without validation,
-// w:1 unless settings say more, no sessions, documents made right into the command's buffer. Each
-// command goes to one collection.
-func insert(ctx context.Context, to *side, d dataset, s settings) error {
-	return insertInto(ctx, to, dataDB, d, s)
-}
-
-func insertInto(ctx context.Context, to *side, db string, d dataset, s settings) error {
+// insert writes a dataset from memory into a database: unordered inserts without
+// validation, w:1 unless settings say more, no sessions, documents made right
+// into the command's buffer. Each command goes to one collection.
+func insert(ctx context.Context, to *side, db string, d dataset, s settings) error {
 	batch := max(s.batchBytes/d.shape.size, 1)
 	perColl := (d.docs + d.collections - 1) / d.collections
 	batches := (perColl + batch - 1) / batch * d.collections
@@ -193,7 +190,7 @@ func choose[S fmt.Stringer](ctx context.Context, things int, all []S, work func(
 		}
 		trials = append(trials, trial[S]{s, took.Seconds()})
 	}
-	byTime := func(a, b trial[S]) int { return cmpFloat(a.seconds, b.seconds) }
+	byTime := func(a, b trial[S]) int { return cmp.Compare(a.seconds, b.seconds) }
 	slices.SortStableFunc(trials, byTime)
 	finalists := trials[:min(3, len(trials))]
 	for i := range finalists {
@@ -210,16 +207,6 @@ func choose[S fmt.Stringer](ctx context.Context, things int, all []S, work func(
 		told = append(told, fmt.Sprintf("%s: %.3f s", t.with, t.seconds))
 	}
 	return finalists[0].with, strings.Join(told, "; "), nil
-}
-
-func cmpFloat(a, b float64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // grid combines connections and sizes.

@@ -22,43 +22,31 @@ const (
 	lookEvery = 200 * time.Microsecond
 )
 
-// latency measures how long a write takes to become visible. Followers give
-// nothing that can roll back, so that much depends on when the source takes a
-// write for durable: where nobody waits for it, that is the next flush of its
-// journal, every 100 ms.
-func latency(ctx context.Context, b *bench, s scenario) (err error) {
-	st, c, err := b.openFollowed(ctx, s, "", 990)
-	if err != nil {
-		return err
-	}
-	defer func() { err = joinClose(err, st) }()
-	c.RatioOf = p50
-	n := int(b.o.Scale.Duration.Seconds() * writesPerSecond)
-	for _, concern := range []any{"majority", 1} {
-		c.Variant = fmt.Sprintf("w-%v", concern)
-		c.Work = fmt.Sprintf("%d inserts of 1 KB documents with write concern %v, one each 10 ms; timed from before the insert is sent", n, concern)
-		if err := b.latencyOf(ctx, st, c, n, concern); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+// followingOne is the experiment of how long a write takes to become visible.
+// Followers give nothing that can roll back, so that much depends on when the
+// source takes a write for durable: where nobody waits for it, that is the next
+// flush of its journal, every 100 ms.
+type followingOne struct{ concerns []any }
 
-func (b *bench) latencyOf(ctx context.Context, st *site, c Case, n int, concern any) error {
-	prepare := func(ctx context.Context) error { return st.restartFollowing(ctx) }
-	all := []contender{{
-		name: "ceiling", kind: KindCeiling, how: "change stream of the driver on the source", prepare: prepare,
-		run: func(ctx context.Context, m *meter) error { return timeWrites(ctx, st, m, n, concern, changeStream(st)) },
-	}}
-	for _, f := range b.followers(st) {
-		all = append(all, contender{
-			name: f.name, kind: f.kind, how: f.how + "; seen by a find on the target every " + lookEvery.String(), prepare: prepare,
-			run: func(ctx context.Context, m *meter) error {
-				return following(ctx, st, f, m, func(ctx context.Context) error { return timeWrites(ctx, st, m, n, concern, lookOnTarget(st)) })
-			},
-		})
-	}
-	return b.compete(ctx, st, c, all)
+func (l followingOne) run(ctx context.Context, b *bench, s scenario) error {
+	n := int(b.o.Scale.Duration.Seconds() * writesPerSecond)
+	return b.onServers(ctx, s, followed(990), func(st *site) error {
+		for _, concern := range l.concerns {
+			c := Case{
+				Scenario: s.name, Variant: fmt.Sprintf("w-%v", concern), Ceiling: s.ceiling, Unit: "operations", RatioOf: p50,
+				Work: fmt.Sprintf("%d inserts of 1 KB documents with write concern %v, one each 10 ms; timed from before the insert is sent", n, concern),
+			}
+			err := b.follows(ctx, st, c, watched{
+				how: "change stream of the driver on the source", seeing: "; seen by a find on the target every " + lookEvery.String(),
+				alone: func(ctx context.Context, m *meter) error { return timeWrites(ctx, st, m, n, concern, changeStream(st)) },
+				with:  func(ctx context.Context, m *meter) error { return timeWrites(ctx, st, m, n, concern, lookOnTarget(st)) },
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // clock notes when each document, by its _id from 0, was sent and seen.
@@ -99,7 +87,7 @@ func timeWrites(ctx context.Context, st *site, m *meter, n int, concern any, obs
 	m.value(p50, percentile(ms, 0.5))
 	m.value(p99, percentile(ms, 0.99))
 	m.value(pMax, percentile(ms, 1))
-	m.done(n)
+	m.set(func(r *Round) { r.Done = n })
 	return nil
 }
 

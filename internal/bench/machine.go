@@ -12,14 +12,20 @@ import (
 func thisMachine() Machine {
 	m := Machine{Cores: runtime.NumCPU(), System: runtime.GOOS + "/" + runtime.GOARCH + ", " + runtime.Version()}
 	m.Processor = lookup("/proc/cpuinfo", "model name")
-	kb, err := strconv.ParseInt(strings.TrimSuffix(lookup("/proc/meminfo", "MemTotal"), " kB"), 10, 64)
-	if err == nil {
-		m.MemoryMB = kb >> 10
-	}
+	m.MemoryMB = kilobytes("/proc/meminfo", "MemTotal") >> 20
 	if raw, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
 		m.System += ", kernel " + strings.TrimSpace(string(raw))
 	}
 	return m
+}
+
+// kilobytes is a "name: n kB" of a file, in bytes; 0 where there is none.
+func kilobytes(file, name string) int64 {
+	kb, err := strconv.ParseInt(strings.TrimSuffix(lookup(file, name), " kB"), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return kb << 10
 }
 
 // lookup finds the first "name: value" of a file.

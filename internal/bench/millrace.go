@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -18,39 +19,46 @@ func (b *bench) millraceSync(more ...string) []string {
 	return append(append(args, more...), b.o.MillraceArgs...)
 }
 
+// syncs is the contender of a sync that ends by itself.
+func (b *bench) syncs(st *site, prepare, check func(context.Context) error, more ...string) contender {
+	args := b.millraceSync(more...)
+	return contender{
+		name: "millrace", kind: KindMillrace, how: commandLine(args), prepare: prepare, check: check,
+		run: func(ctx context.Context, m *meter) error { return b.runMillrace(ctx, st, m, args) },
+	}
+}
+
 // commandLine shows a command of millrace.
-func (b *bench) commandLine(args []string) string { return "millrace " + strings.Join(args, " ") }
+func commandLine(args []string) string { return "millrace " + strings.Join(args, " ") }
 
 // clusterEnv tells a millrace where it works, and keeps its records apart.
 func (b *bench) clusterEnv(st *site) []string {
 	return []string{"MILLRACE_SOURCE=" + st.source.uri, "MILLRACE_TARGET=" + st.target.uri, "XDG_STATE_HOME=" + b.dir}
 }
 
-// startMillrace starts millrace as a process of its own.
-func (b *bench) startMillrace(ctx context.Context, st *site, m *meter, args []string) (*child, error) {
-	c, err := startChild(ctx, program{name: b.o.Millrace, args: args, env: b.clusterEnv(st)})
-	if err != nil {
-		return nil, err
-	}
-	m.runs(c.pid())
-	return c, nil
-}
-
-// runMillrace runs millrace to its end.
+// runMillrace runs a sync to its end.
 func (b *bench) runMillrace(ctx context.Context, st *site, m *meter, args []string) error {
 	report := filepath.Join(b.dir, "report.json")
 	if err := os.RemoveAll(report); err != nil {
 		return err
 	}
-	c, err := b.startMillrace(ctx, st, m, append(args, "--report", report))
+	args = append(slices.Clip(args), "--report", report)
+	if err := toEnd(ctx, m, program{name: b.o.Millrace, args: args, env: b.clusterEnv(st)}); err != nil {
+		return err
+	}
+	return phases(report, m)
+}
+
+// toEnd runs a program that is measured to its end.
+func toEnd(ctx context.Context, m *meter, p program) error {
+	c, err := startChild(ctx, p)
 	if err != nil {
 		return err
 	}
-	if err := c.wait(); err != nil {
-		return err
-	}
+	m.runs(c.pid())
+	err = c.wait()
 	m.used(c.cpu())
-	return phases(report, m)
+	return err
 }
 
 // phases notes how long millrace says its phases took, and what it folded.

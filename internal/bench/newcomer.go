@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -29,16 +30,11 @@ type newcomer struct {
 
 // announce prepares a new member's directory, address and command.
 func (w *seedWork) announce(ctx context.Context) (*newcomer, error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0") // a new one each time: nobody remembers it as down
+	port, err := freePort(ctx) // a new one each time: nobody remembers it as down
 	if err != nil {
 		return nil, err
 	}
-	host := l.Addr().String()
-	_, port, err := net.SplitHostPort(host)
-	if err = errors.Join(err, l.Close()); err != nil {
-		return nil, err
-	}
-	n := &newcomer{host: host, dir: filepath.Join(w.dir, "new-"+port)}
+	n := &newcomer{host: "127.0.0.1:" + port, dir: filepath.Join(w.dir, "new-"+port)}
 	w.new = n
 	if n.program, n.env, err = lab.Mongod(ctx, w.source.Info.Version.String()); err != nil {
 		return nil, err
@@ -105,23 +101,20 @@ func (n *newcomer) adopt(report string, m *meter) error {
 		return fmt.Errorf("read the report of millrace: %w", err)
 	}
 	n.pid = r.Result.Pid
-	m.note("copy", r.Result.CopySeconds)
 	lock := r.Result.Lock
-	m.note("catch up before the lock", lock.CatchUpSeconds)
-	m.note("catch up before the lock: checkpoint", lock.SettleSeconds)
-	m.note("take the lock", lock.TakeSeconds)
-	m.note("locked: list", lock.ListSeconds)
-	m.note("locked: compare", lock.CompareSeconds)
-	m.note("locked: check", lock.CheckSeconds)
-	m.note("locked: unlock", lock.ReleaseSeconds)
-	m.note("second pass and fsync", r.Result.FinishSeconds)
-	m.note("start", r.Result.StartSeconds)
-	m.note("catch up", r.Result.CatchUp)
+	for part, seconds := range map[string]float64{
+		"copy": r.Result.CopySeconds, "catch up before the lock": lock.CatchUpSeconds, "catch up before the lock: checkpoint": lock.SettleSeconds,
+		"take the lock": lock.TakeSeconds, "locked: list": lock.ListSeconds, "locked: compare": lock.CompareSeconds, "locked: check": lock.CheckSeconds,
+		"locked: unlock": lock.ReleaseSeconds, "second pass and fsync": r.Result.FinishSeconds, "start": r.Result.StartSeconds, "catch up": r.Result.CatchUp,
+	} {
+		m.note(part, seconds)
+	}
 	m.value(valueLocked, r.Result.LockSeconds)
-	m.value(valueCopied, float64(r.Result.CopiedBytes)/1e6)
-	m.value(valueCaught, float64(lock.CaughtBytes)/1e6)
-	m.value(valueCompared, float64(lock.ComparedBytes)/1e6)
-	m.value(valueAgain, float64(r.Result.ChangedBytes)/1e6)
+	for name, bytes := range map[string]int64{
+		valueCopied: r.Result.CopiedBytes, valueCaught: lock.CaughtBytes, valueCompared: lock.ComparedBytes, valueAgain: r.Result.ChangedBytes,
+	} {
+		m.value(name, float64(bytes)/1e6)
+	}
 	return nil
 }
 
@@ -151,71 +144,35 @@ func (w *seedWork) dismiss(ctx context.Context) error {
 		return nil
 	}
 	w.new = nil
-	err := w.reconfigure(ctx, func(members bson.A) bson.A {
-		var keep bson.A
-		for _, m := range members {
-			if d, ok := m.(bson.D); !ok || hostOf(d) != n.host {
-				keep = append(keep, m)
-			}
-		}
-		return keep
+	err := w.change(ctx, func(c *setConfig) error {
+		c.Members = slices.DeleteFunc(c.Members, func(m bson.M) bool { return m["host"] == n.host })
+		return nil
 	})
 	return errors.Join(err, n.end(ctx), os.RemoveAll(n.dir), os.RemoveAll(n.dir+".log"), os.RemoveAll(n.dir+".out"), os.RemoveAll(n.dir+".json"))
 }
 
 // add adds a member without vote and priority.
 func (w *seedWork) add(ctx context.Context, host string) error {
-	return w.reconfigure(ctx, func(members bson.A) bson.A {
-		var id int64
-		for _, m := range members {
-			if d, ok := m.(bson.D); ok {
-				for _, e := range d {
-					if e.Key == "_id" {
-						id = max(id, asInt(e.Value)+1)
-					}
-				}
+	return w.change(ctx, func(c *setConfig) error {
+		var id int32
+		for _, m := range c.Members {
+			if n, ok := m["_id"].(int32); ok {
+				id = max(id, n+1)
 			}
 		}
-		return append(members, bson.D{{Key: "_id", Value: int32(id)}, {Key: "host", Value: host}, {Key: "votes", Value: 0}, {Key: "priority", Value: 0}})
+		c.Members = append(c.Members, bson.M{"_id": id, "host": host, "votes": 0, "priority": 0})
+		return nil
 	})
 }
 
-func hostOf(member bson.D) string {
-	for _, e := range member {
-		if e.Key == "host" {
-			s, _ := e.Value.(string)
-			return s
-		}
-	}
-	return ""
-}
-
-// reconfigure changes the members, again while the last change is under way.
-func (w *seedWork) reconfigure(ctx context.Context, change func(bson.A) bson.A) (err error) {
+// change changes the members, again while the last change is under way.
+func (w *seedWork) change(ctx context.Context, change func(*setConfig) error) (err error) {
 	for until := time.Now().Add(20 * time.Second); time.Now().Before(until); {
-		if err = w.tryReconfigure(ctx, change); err == nil || !tick(ctx, 20*time.Millisecond) {
+		if err = w.source.reconfigure(ctx, change); err == nil || !tick(ctx, 20*time.Millisecond) {
 			return err
 		}
 	}
 	return fmt.Errorf("change the set's members: %w", err)
-}
-
-func (w *seedWork) tryReconfigure(ctx context.Context, change func(bson.A) bson.A) error {
-	raw, err := w.source.direct.Command(ctx, "admin", bson.D{{Key: "replSetGetConfig", Value: 1}})
-	if err != nil {
-		return err
-	}
-	var config struct {
-		Config bson.M `bson:"config"`
-	}
-	if err := bson.Unmarshal(raw, &config); err != nil {
-		return err
-	}
-	members, _ := config.Config["members"].(bson.A)
-	config.Config["members"] = change(members)
-	config.Config["version"] = int32(asInt(config.Config["version"]) + 1)
-	_, err = w.source.direct.Command(ctx, "admin", bson.D{{Key: "replSetReconfig", Value: config.Config}})
-	return err
 }
 
 // caughtUp waits until a member is a secondary that has applied what the

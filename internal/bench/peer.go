@@ -16,15 +16,6 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// The peers that there are adapters for.
-const (
-	peerDsync      = "dsync"
-	peerDump       = "mongodump"
-	peerMongoShake = "mongoshake"
-	peerPCSM       = "pcsm"
-	peerSecondary  = "secondary"
-)
-
 // Peer is another tool that takes part.
 type Peer struct {
 	Name    string
@@ -33,7 +24,11 @@ type Peer struct {
 
 // PeerNames lists the tools that are known, for help texts.
 func PeerNames() string {
-	return "known: dsync, mongodump (with mongorestore beside it), mongoshake (its collector), pcsm, secondary (the server's own, without a program)"
+	var names []string
+	for _, t := range tools() {
+		names = append(names, t.name+t.help)
+	}
+	return "known: " + strings.Join(names, ", ")
 }
 
 // ParsePeer reads name=program and checks that the program is there.
@@ -50,16 +45,25 @@ func ParsePeer(s string) (Peer, error) {
 	return p, p.check()
 }
 
+// tool is the peer's entry in the table.
+func (p Peer) tool() (tool, bool) {
+	all := tools()
+	i := slices.IndexFunc(all, func(t tool) bool { return t.name == p.Name })
+	if i < 0 {
+		return tool{}, false
+	}
+	return all[i], true
+}
+
 func (p Peer) check() error {
-	switch p.Name {
-	case peerSecondary:
+	if _, ok := p.tool(); !ok {
+		return mongo.WithHint(fmt.Errorf("peer %q is unknown", p.Name), PeerNames())
+	}
+	if p.Name == peerSecondary {
 		if p.Program != "" {
 			return fmt.Errorf("peer %s is the server itself and takes no program", p.Name)
 		}
 		return nil
-	case peerDsync, peerDump, peerMongoShake, peerPCSM:
-	default:
-		return mongo.WithHint(fmt.Errorf("peer %q is unknown", p.Name), PeerNames())
 	}
 	programs := []string{p.Program}
 	if p.Name == peerDump {
@@ -90,32 +94,31 @@ func (b *bench) hasPeer(name string) bool {
 	return slices.ContainsFunc(b.o.Peers, func(p Peer) bool { return p.Name == name })
 }
 
+// peers are those that have a way to do the work.
+func (b *bench) peers(way func(Peer) (contender, bool)) (all []contender) {
+	for _, p := range b.o.Peers {
+		if x, ok := way(p); ok {
+			all = append(all, x)
+		}
+	}
+	return all
+}
+
 // peer is a peer's way to do a copy; false when it has none.
 func (w *fullWork) peer(p Peer) (contender, bool) {
-	x := contender{
-		name: p.Name, kind: KindPeer, check: w.complete,
-		prepare: func(ctx context.Context) error {
-			if err := w.chill(ctx); err != nil {
-				return err
-			}
-			return w.target.clear(ctx)
-		},
-	}
+	t, _ := p.tool()
+	x := contender{name: p.Name, kind: KindPeer, how: t.how, check: w.complete, prepare: w.cleared}
 	switch {
 	case p.Name == peerDump:
-		x.how = dumpCommand
 		x.run = func(ctx context.Context, m *meter) error { return w.dump(ctx, w.site, m, p) }
 		return x, true
 	case p.Name == peerSecondary && w.rtt == 0 && !w.cold:
 		return w.initialSync(), true
-	case p.Name == peerDsync && len(w.indexes) > 0:
-		return contender{}, false // it copies none
-	}
-	f, ok := w.peerFollower(w.site, p)
-	if !ok {
+	case t.args == nil, t.noIndexes && len(w.indexes) > 0:
 		return contender{}, false
 	}
-	x.how = f.how + "; until the target has all documents and indexes"
+	f := w.follow(w.site, p, t)
+	x.how += "; until the target has all documents and indexes"
 	x.run = func(ctx context.Context, m *meter) error { return w.copyBy(ctx, f, m) }
 	return x, true
 }
@@ -133,8 +136,7 @@ func (w *fullWork) copyBy(ctx context.Context, f follower, m *meter) error {
 		if err := awaitAll(ctx, w.arrived); err != nil {
 			return err
 		}
-		m.took(time.Since(began).Seconds())
-		m.used(processCPU(m.processes()))
+		m.ended(began)
 		mark := bson.NewObjectID()
 		if err := setMarker(ctx, w.source, mark); err != nil {
 			return err
@@ -204,21 +206,6 @@ func (s *side) built(ctx context.Context, c int) (n int, err error) {
 	}
 	return n, err
 }
-
-// peerFollower is a peer's way to follow; false when it has none.
-func (b *bench) peerFollower(st *site, p Peer) (follower, bool) {
-	switch p.Name {
-	case peerPCSM:
-		return b.pcsm(st, p), true
-	case peerMongoShake:
-		return b.mongoShake(st, p, ""), true
-	case peerDsync:
-		return b.dsync(st, p), true
-	}
-	return follower{}, false
-}
-
-const dumpCommand = "mongodump --db=" + dataDB + " --archive | mongorestore --archive --numInsertionWorkersPerCollection=8"
 
 // dump pipes mongodump into mongorestore.
 func (b *bench) dump(ctx context.Context, st *site, m *meter, p Peer) (err error) {

@@ -1,13 +1,22 @@
 package bench
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
-// scenario is one thing that is measured.
+// scenario is one thing that is measured: an entry of the table.
 type scenario struct {
 	name    string
-	work    string
-	ceiling string
-	run     func(ctx context.Context, b *bench, s scenario) error
+	work    string // for people
+	ceiling string // for people
+	experiment
+}
+
+// experiment is a kind of work, with what an entry says of it. It measures one
+// or several cases and adds them to the report.
+type experiment interface {
+	run(ctx context.Context, b *bench, s scenario) error
 }
 
 // ScenarioInfo describes a scenario for people.
@@ -26,28 +35,63 @@ func Scenarios() []ScenarioInfo {
 	return all
 }
 
-const copyCeiling = "time to read it alone + time to insert it alone from memory, each at its best settings"
+const (
+	copyCeiling    = "time to read it alone + time to insert it alone from memory, each at its best settings"
+	backlogCeiling = "time to read the oplog alone + time to apply the folded operations alone from memory, each at its best settings"
+)
 
-const backlogCeiling = "time to read the oplog alone + time to apply the folded operations alone from memory, each at its best settings"
-
+// scenarios is the table. Numbers are those of the medium scale.
 func scenarios() []scenario {
+	readAndInsert := copyWay{name: "ceiling", kind: KindCeiling, read: true}
+	noOplog := copyWay{name: "no oplog", kind: KindReference, unreplicated: true}
 	return []scenario{
-		{"full-one", "copy one collection of 1 KB documents with hashed string _ids", copyCeiling, fullOne},
-		{"full-cold", "the same, the source's servers restarted and their cache a fifth of the data", copyCeiling, fullCold},
-		{"full-many", "copy five collections", copyCeiling, fullMany},
-		{"full-small", "copy ten collections of 140-byte documents", copyCeiling, fullSmall},
-		{"full-indexed", "copy one collection with 1, 3, 5 and 10 secondary indexes", copyCeiling + "; indexes before or after, whichever is faster", fullIndexed},
-		{"full-mixed-ids", "copy one collection with _ids of eight BSON types", copyCeiling, fullMixed},
-		{"full-wan", "copy with 40 ms round trip to the target", "insert alone from memory over the same link, at its best settings", fullWAN},
-		{"incr-backlog", "drain a backlog of 70 % inserts and 30 % zipfian updates of 1 KB documents", backlogCeiling, incrBacklog},
-		{"incr-small", "drain inserts, updates and deletes of 140-byte documents in ten collections", backlogCeiling, incrSmall},
-		{"incr-hot", "drain updates of ten documents", backlogCeiling, incrHot},
-		{"incr-unique", "drain a backlog on a collection with two unique secondary indexes, and without", backlogCeiling, incrUnique},
-		{"incr-live", "follow writes of 1 KB documents at 50, 80 and 100 % of what the source takes", "the source without a follower, at the same pace", incrLive},
-		{"latency", "from a write on the source until it is visible on the target, 100 writes a second", "until a change stream on the source gives it", latency},
-		{"idle", "follow a source on which nothing happens", "the servers without a follower", idle},
-		{"topology", "insert into replica sets with chaining off, on, and planned", treeCeiling, topologies},
-		{"seed", "a new replica-set member while light writes go on: 1, 2, 5, 10 indexes on one collection; 1, 10, 100 collections of 5 indexes", "the files copied once under fsyncLock, no mongod started on them", seedFiles},
-		{"verify", "compare the data of full-one with an equal target", "read both sides at the same time, each at its best settings", verify},
+		{"full-one", "copy one collection of 1 KB documents with hashed string _ids", copyCeiling,
+			copying{docs: 1_000_000, ways: []copyWay{readAndInsert, noOplog}}},
+		{"full-cold", "the same, the source's servers restarted and their cache a fifth of the data", copyCeiling,
+			copying{docs: 1_000_000, cold: true, ways: []copyWay{readAndInsert}}},
+		{"full-many", "copy five collections", copyCeiling,
+			copying{docs: 1_000_000, collections: 5, ways: []copyWay{readAndInsert, noOplog}}},
+		{"full-small", "copy ten collections of 140-byte documents", copyCeiling,
+			copying{shape: small, docs: 4_000_000, collections: 10, ways: []copyWay{readAndInsert, noOplog}}},
+		{"full-indexed", "copy one collection with 1, 3, 5 and 10 secondary indexes", copyCeiling + "; indexes before or after, whichever is faster",
+			copying{docs: 300_000, indexes: []int{1, 3, 5, 10}, ways: []copyWay{
+				{name: "ceiling, indexes after", kind: KindCeiling, read: true},
+				{name: "ceiling, indexes before", kind: KindCeiling, read: true, indexesFirst: true},
+			}}},
+		{"full-mixed-ids", "copy one collection with _ids of eight BSON types", copyCeiling,
+			copying{shape: mixedIDs, docs: 1_000_000, ways: []copyWay{readAndInsert, noOplog}}},
+		{"full-wan", "copy with 40 ms round trip to the target", "insert alone from memory over the same link, at its best settings",
+			copying{docs: 300_000, rtt: 40 * time.Millisecond, ways: []copyWay{{name: "ceiling", kind: KindCeiling}}}},
+		{"incr-backlog", "drain a backlog of 70 % inserts and 30 % zipfian updates of 1 KB documents", backlogCeiling,
+			draining{load: workload{operations: 1_000_000, inserts: 0.7}}},
+		{"incr-small", "drain inserts, updates and deletes of 140-byte documents in ten collections", backlogCeiling,
+			draining{shape: small, load: workload{operations: 2_000_000, collections: 10, inserts: 0.5, deletes: 0.1}}},
+		{"incr-hot", "drain updates of ten documents", backlogCeiling,
+			draining{load: workload{operations: 1_000_000, hot: 10}}},
+		{"incr-unique", "drain a backlog on a collection with two unique secondary indexes, and without", backlogCeiling,
+			draining{shape: unique, load: workload{operations: 500_000, inserts: 0.7}, variants: []indexed{
+				{"with", []index{{"serial", true}, {"email", true}}}, {"without", nil},
+			}}},
+		{"incr-live", "follow writes of 1 KB documents at 50, 80 and 100 % of what the source takes", "the source without a follower, at the same pace",
+			followingWrites{shares: []float64{0.5, 0.8, 1}}},
+		{"latency", "from a write on the source until it is visible on the target, 100 writes a second", "until a change stream on the source gives it",
+			followingOne{concerns: []any{"majority", 1}}},
+		{"idle", "follow a source on which nothing happens", "the servers without a follower", resting{}},
+		{"topology", "insert into replica sets with chaining off, on, and planned", "the better of chaining off and chaining on, the two that MongoDB offers", trees{}},
+		{"seed", "a new replica-set member while light writes go on: 1, 2, 5, 10 indexes on one collection; 1, 10, 100 collections of 5 indexes", "the files copied once under fsyncLock, no mongod started on them",
+			seeding{}},
+		{"verify", "compare the data of full-one with an equal target", "read both sides at the same time, each at its best settings",
+			comparing{docs: 1_000_000}},
 	}
+}
+
+// onServers starts the servers that a scenario needs, for the time of do.
+func (b *bench) onServers(ctx context.Context, s scenario, n needs, do func(*site) error) (err error) {
+	b.say("%s: starting servers", s.name)
+	st, err := b.open(ctx, n)
+	if err != nil {
+		return err
+	}
+	defer func() { err = joinClose(err, st) }()
+	return do(st)
 }

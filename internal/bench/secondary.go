@@ -20,31 +20,14 @@ const spare = 1
 
 // retire takes the vote of the second member and stops it.
 func (s *side) retire(ctx context.Context) error {
-	raw, err := s.direct.Command(ctx, "admin", bson.D{{Key: "replSetGetConfig", Value: 1}})
+	err := s.reconfigure(ctx, func(c *setConfig) error {
+		if len(c.Members) <= spare {
+			return errors.New("the source has no second member")
+		}
+		c.Members[spare]["votes"], c.Members[spare]["priority"] = 0, 0
+		return nil
+	})
 	if err != nil {
-		return fmt.Errorf("read the replica set's configuration: %w", err)
-	}
-	var config struct {
-		Config bson.M `bson:"config"`
-	}
-	if err := bson.Unmarshal(raw, &config); err != nil {
-		return err
-	}
-	config.Config["version"] = int32(asInt(config.Config["version"]) + 1)
-	members, ok := config.Config["members"].(bson.A)
-	if !ok || len(members) <= spare {
-		return errors.New("the source has no second member")
-	}
-	for i, m := range members {
-		d, ok := m.(bson.D)
-		if !ok {
-			return fmt.Errorf("member %d of the configuration is a %T", i, m)
-		}
-		if i == spare {
-			members[i] = set(set(d, "votes", 0), "priority", 0)
-		}
-	}
-	if _, err := s.direct.Command(ctx, "admin", bson.D{{Key: "replSetReconfig", Value: config.Config}}); err != nil {
 		return fmt.Errorf("take the second member's vote: %w", err)
 	}
 	if err := s.spare().Stop(); err != nil {
@@ -53,28 +36,35 @@ func (s *side) retire(ctx context.Context) error {
 	return s.connect(ctx)
 }
 
+// setConfig is the configuration of a replica set.
+type setConfig struct {
+	Version  int32    `bson:"version"`
+	Members  []bson.M `bson:"members"`
+	Settings bson.M   `bson:"settings,omitempty"`
+	Rest     bson.M   `bson:",inline"`
+}
+
+// reconfigure changes the configuration of a cluster's set.
+func (s *side) reconfigure(ctx context.Context, change func(*setConfig) error) error {
+	raw, err := s.direct.Command(ctx, "admin", bson.D{{Key: "replSetGetConfig", Value: 1}})
+	if err != nil {
+		return fmt.Errorf("read the replica set's configuration: %w", err)
+	}
+	var reply struct {
+		Config setConfig `bson:"config"`
+	}
+	if err := bson.Unmarshal(raw, &reply); err != nil {
+		return fmt.Errorf("read the replica set's configuration: %w", err)
+	}
+	if err := change(&reply.Config); err != nil {
+		return err
+	}
+	reply.Config.Version++
+	_, err = s.direct.Command(ctx, "admin", bson.D{{Key: "replSetReconfig", Value: reply.Config}})
+	return err
+}
+
 func (s *side) spare() *lab.Member { return s.lab.Members()[spare] }
-
-func asInt(v any) int64 {
-	switch n := v.(type) {
-	case int32:
-		return int64(n)
-	case int64:
-		return n
-	}
-	return 0
-}
-
-// set replaces a field or adds it.
-func set(d bson.D, key string, value any) bson.D {
-	for i := range d {
-		if d[i].Key == key {
-			d[i].Value = value
-			return d
-		}
-	}
-	return append(d, bson.E{Key: key, Value: value})
-}
 
 // initialSync is the server's own logical copy into an empty member.
 func (w *fullWork) initialSync() contender {
@@ -97,12 +87,8 @@ func (w *fullWork) initialSync() contender {
 				if began.IsZero() {
 					return false, errors.New("the initial sync was over before its begin was seen")
 				}
-				mt.took(time.Since(began).Seconds())
-				n, err := (&side{direct: c}).count(ctx, w.data.collections)
-				if err == nil && n != int64(w.data.docs) {
-					err = fmt.Errorf("the member has %d of %d documents", n, w.data.docs)
-				}
-				return true, err
+				mt.set(func(r *Round) { r.Seconds = time.Since(began).Seconds() })
+				return true, (&side{direct: c}).holds(ctx, "the member", w.data)
 			})
 		},
 	}
@@ -144,7 +130,7 @@ func (w *incrWork) catchUp() contender {
 				if began.IsZero() {
 					began = time.Now()
 				}
-				mt.took(time.Since(began).Seconds())
+				mt.set(func(r *Round) { r.Seconds = time.Since(began).Seconds() })
 				return !p.Last.Before(w.span.to), nil
 			})
 		},

@@ -61,8 +61,11 @@ const (
 	valueStall    = "source stalled s"
 )
 
-// seedFiles measures how long a set takes to have a new member.
-func seedFiles(ctx context.Context, b *bench, s scenario) error {
+// seeding is the experiment of a set that gets a new member, in each place of the
+// matrix.
+type seeding struct{}
+
+func (seeding) run(ctx context.Context, b *bench, s scenario) error {
 	if b.o.Servers.given() {
 		return mongo.WithHint(errors.New("this measurement copies the files of servers and adds members, which is not done to given clusters"),
 			"run it without --source and --target, on lab clusters")
@@ -82,10 +85,7 @@ func seedFiles(ctx context.Context, b *bench, s scenario) error {
 // seed measures one case: a set of two members under light writes gets a third.
 func (b *bench) seed(ctx context.Context, s scenario, sc seedCase) (err error) {
 	data := dataset{ycsb(), b.o.Scale.of(seedDocs), sc.collections}
-	var indexes []index
-	for i := range sc.indexes {
-		indexes = append(indexes, index{field: "field" + itoa(i)})
-	}
+	indexes := fieldIndexes(sc.indexes)
 	c := Case{
 		Scenario: s.name, Variant: sc.String(), Ceiling: s.ceiling, Unit: "documents", Count: data.docs, Bytes: data.bytes(),
 		Collections: sc.collections, Indexes: sc.indexes,
@@ -240,7 +240,7 @@ func (w *seedWork) onePass() contender {
 func (w *seedWork) twoPasses() contender {
 	how := []string{"seed", "local", "--from-uri", "(the secondary)", "--start", "--join", "(its address)", "--join-votes", "0", "--join-priority", "0", "--", "mongod …"}
 	return contender{
-		name: seedTwoPass, kind: KindMillrace, how: w.commandLine(how), prepare: w.prepare, check: w.complete,
+		name: seedTwoPass, kind: KindMillrace, how: commandLine(how), prepare: w.prepare, check: w.complete,
 		run: func(ctx context.Context, m *meter) error {
 			n, err := w.announce(ctx)
 			if err != nil {
@@ -250,14 +250,8 @@ func (w *seedWork) twoPasses() contender {
 			args := []string{"seed", "local", "--from-uri", w.source.lab.DirectURI(w.from), "--from-dbpath", w.member().DBPath, "--to-dbpath", n.dir,
 				"--set-uri", w.source.uri, "--start", "--join", n.host, "--join-votes", "0", "--join-priority", "0",
 				"--report", report, "--output", "json", "--log-level", "warn", "--", n.program}
-			c, err := startChild(ctx, program{name: w.o.Millrace, args: append(args, n.args...), env: append(n.env, "XDG_STATE_HOME="+w.dir)})
-			if err != nil {
-				return err
-			}
-			m.runs(c.pid())
-			ended := c.wait()
-			err = errors.Join(ended, n.adopt(report, m))
-			m.used(c.cpu())
+			err = toEnd(ctx, m, program{name: w.o.Millrace, args: append(args, n.args...), env: append(n.env, "XDG_STATE_HOME="+w.dir)})
+			err = errors.Join(err, n.adopt(report, m))
 			m.newMember(processCPU([]int{n.pid}))
 			return err
 		},
@@ -306,12 +300,8 @@ func (w *seedWork) complete(ctx context.Context) error {
 	if ok, err := isSecondary(ctx, c); err != nil || !ok {
 		return errors.Join(errors.New("the new member is no secondary"), err)
 	}
-	n, err := (&side{direct: c}).count(ctx, w.data.collections)
-	if err != nil {
+	if err := (&side{direct: c}).holds(ctx, "the new member", w.data); err != nil {
 		return err
-	}
-	if n != int64(w.data.docs) {
-		return fmt.Errorf("the new member has %d of %d documents", n, w.data.docs)
 	}
 	for i := range w.data.collections {
 		n, err := indexCount(ctx, c, collection(i))

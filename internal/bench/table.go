@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -151,7 +152,7 @@ func (x *Contender) Parts() string {
 			parts[name] = append(parts[name], s)
 		}
 	}
-	names := slices.SortedFunc(maps.Keys(parts), func(a, b string) int { return cmpFloat(median(parts[b]), median(parts[a])) })
+	names := slices.SortedFunc(maps.Keys(parts), func(a, b string) int { return cmp.Compare(median(parts[b]), median(parts[a])) })
 	var told []string
 	for _, name := range names {
 		told = append(told, name+" "+figure(median(parts[name]))+" s")

@@ -79,10 +79,10 @@ const (
 	modelCPU     = "model CPU %"
 )
 
-const treeCeiling = "the better of chaining off and chaining on, the two that MongoDB offers"
+// trees is the experiment of replica sets with chaining off, on, and planned.
+type trees struct{}
 
-// topologies measures replica sets with chaining off, on, and planned.
-func topologies(ctx context.Context, b *bench, s scenario) error {
+func (trees) run(ctx context.Context, b *bench, s scenario) error {
 	o, err := b.o.Topology.complete()
 	if err != nil {
 		return err

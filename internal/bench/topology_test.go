@@ -7,12 +7,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/internal/lab"
 )
 
 // A set of three is measured in its three trees, and the report has the
 // figures, the model and the pictures in all its forms.
 func TestTopology(t *testing.T) {
 	t.Parallel() // it mostly waits for servers
+	lab.NeedServers(t)
 	all, err := processors()
 	if err != nil {
 		t.Log(err)

@@ -176,8 +176,7 @@ func (f *forest) measure(ctx context.Context, m *meter, concern string, hold *to
 	if rep.Failed > 0 {
 		return fmt.Errorf("%d writes failed, the first with: %s", rep.Failed, rep.FirstError)
 	}
-	m.took(rep.Seconds)
-	m.done(int(rep.Operations))
+	m.set(func(r *Round) { r.Seconds, r.Done = rep.Seconds, int(rep.Operations) })
 	m.used(rep.Client.CPUSeconds)
 	if s := rep.Find("INSERT"); s != nil {
 		m.value(writeAverage, s.Average/1000)

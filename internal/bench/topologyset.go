@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/topology"
 	load "github.com/millrace/millrace/internal/ycsb"
@@ -97,32 +95,17 @@ func (f *forest) close() error {
 // configure hides the last voter, keeps the primary in its place, and takes
 // back what the lab does to have elections soon.
 func (f *forest) configure(ctx context.Context) error {
-	raw, err := f.side.direct.Command(ctx, "admin", bson.D{{Key: "replSetGetConfig", Value: 1}})
-	if err != nil {
-		return err
-	}
-	var reply struct {
-		Config struct {
-			ID       string   `bson:"_id"`
-			Version  int      `bson:"version"`
-			Protocol int64    `bson:"protocolVersion"`
-			Members  []bson.M `bson:"members"`
-			Settings bson.M   `bson:"settings"`
-		} `bson:"config"`
-	}
-	if err := bson.Unmarshal(raw, &reply); err != nil {
-		return fmt.Errorf("read the set's configuration: %w", err)
-	}
-	c := &reply.Config
 	hidden := f.voters - 1
 	if hidden == f.primary {
 		hidden--
 	}
-	c.Version++
-	c.Members[hidden]["hidden"], c.Members[hidden]["priority"] = true, 0
-	c.Members[f.primary]["priority"] = 10
-	c.Settings["electionTimeoutMillis"], c.Settings["heartbeatIntervalMillis"] = 30_000, 2000
-	if _, err := f.side.direct.Command(ctx, "admin", bson.D{{Key: "replSetReconfig", Value: c}}); err != nil {
+	err := f.side.reconfigure(ctx, func(c *setConfig) error {
+		c.Members[hidden]["hidden"], c.Members[hidden]["priority"] = true, 0
+		c.Members[f.primary]["priority"] = 10
+		c.Settings["electionTimeoutMillis"], c.Settings["heartbeatIntervalMillis"] = 30_000, 2000
+		return nil
+	})
+	if err != nil {
 		return fmt.Errorf("configure the set: %w", err)
 	}
 	return nil
@@ -238,12 +221,5 @@ func (f *forest) lag(m *meter, l *lagSamples, after *topology.Set) {
 	}
 	m.value(lagRunning, median(l.worst))
 	m.value(lagAtEnd, end)
-	m.tree(&set, members)
-}
-
-// tree notes the tree at the end of a round.
-func (m *meter) tree(set *topology.Set, members []MemberLag) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.round.Tree, m.round.Members = set, members
+	m.set(func(r *Round) { r.Tree, r.Members = &set, members })
 }

@@ -45,6 +45,31 @@ func (s *side) usage(ctx context.Context) (total serverUsage, err error) {
 	return total, nil
 }
 
+// siteUsage is what both clusters have used.
+type siteUsage struct{ source, target serverUsage }
+
+// whileDoing measures what the servers use while something is done, and its time.
+func (st *site) whileDoing(ctx context.Context, do func() error) (u siteUsage, seconds float64, err error) {
+	before, err := st.usage(ctx)
+	if err != nil {
+		return u, 0, err
+	}
+	began := time.Now()
+	if err := do(); err != nil {
+		return u, 0, err
+	}
+	seconds = time.Since(began).Seconds()
+	after, err := st.usage(ctx)
+	return siteUsage{after.source.minus(before.source), after.target.minus(before.target)}, seconds, err
+}
+
+func (st *site) usage(ctx context.Context) (u siteUsage, err error) {
+	if u.source, err = st.source.usage(ctx); err == nil {
+		u.target, err = st.target.usage(ctx)
+	}
+	return u, err
+}
+
 // ownCPU is the processor time of this process in seconds.
 func ownCPU() float64 {
 	var u syscall.Rusage
@@ -81,22 +106,8 @@ func processCPU(pids []int) (seconds float64) {
 // proc(5)) in bytes. The peak that wait4 and getrusage tell is no use: it
 // includes that of the parent before exec.
 func memory(pid int) (now, peak int64) {
-	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
-	if err != nil {
-		return 0, 0
-	}
-	for line := range bytes.Lines(raw) {
-		name, value, _ := strings.Cut(string(line), ":")
-		kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
-		switch {
-		case err != nil:
-		case name == "VmRSS":
-			now = kb << 10
-		case name == "VmHWM":
-			peak = kb << 10
-		}
-	}
-	return now, peak
+	file := "/proc/" + strconv.Itoa(pid) + "/status"
+	return kilobytes(file, "VmRSS"), kilobytes(file, "VmHWM")
 }
 
 // Point is one moment of a measurement.

@@ -144,3 +144,65 @@ func FuzzValueSize(f *testing.F) {
 		}
 	})
 }
+
+// The name of an element is found wherever it ends, and not past the bytes.
+func TestNameLen(t *testing.T) {
+	for n := range 20 {
+		name := bytes.Repeat([]byte{'a'}, n)
+		if got := NameLen(append(append([]byte{}, name...), 0, 'b')); got != n {
+			t.Errorf("%d bytes: %d", n, got)
+		}
+		if got := NameLen(name); got != -1 {
+			t.Errorf("%d bytes without an end: %d", n, got)
+		}
+	}
+}
+
+// Next cuts off one element after the other, and nothing of what is malformed.
+func TestNext(t *testing.T) {
+	rest := bsoncore.AppendStringElement(bsoncore.AppendInt32Element(nil, "", 1), "long name of a field", "x")
+	var names []string
+	for len(rest) > 0 {
+		e, r, ok := Next(rest)
+		if !ok {
+			t.Fatalf("no element in %x", rest)
+		}
+		names, rest = append(names, string(e.Name)), r
+	}
+	if len(names) != 2 || names[0] != "" || names[1] != "long name of a field" {
+		t.Errorf("%q", names)
+	}
+	for _, bad := range []string{"", "\x10", "\x10a", "\x10a\x00\x01\x02\x03", "\xeea\x00\x01"} {
+		if _, _, ok := Next([]byte(bad)); ok {
+			t.Errorf("%q has an element", bad)
+		}
+	}
+}
+
+func benchDocument() []byte {
+	var elements []byte
+	for _, name := range []string{"_id", "customer", "amount", "at", "paid", "state", "note"} {
+		elements = bsoncore.AppendStringElement(elements, name, "twenty bytes of text")
+	}
+	return bsoncore.BuildDocument(nil, elements)
+}
+
+func BenchmarkField(b *testing.B) {
+	doc := benchDocument()
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, ok := Field(doc, "note"); !ok {
+			b.Fatal("not found")
+		}
+	}
+}
+
+func BenchmarkValid(b *testing.B) {
+	doc := benchDocument()
+	b.ReportAllocs()
+	for b.Loop() {
+		if !Valid(doc, MaxDepth) {
+			b.Fatal("not valid")
+		}
+	}
+}

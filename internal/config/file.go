@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 	"github.com/spf13/pflag"
 )
 
@@ -33,10 +35,7 @@ func parseFile(path string, raw []byte, command string) ([]entry, Problems) {
 		r.fail(0, "", fmt.Sprintf("is %d bytes long, more than the %d of any configuration", len(raw), maxFile), "check the path")
 		return nil, r.problems
 	}
-	doc, ok := r.parse(raw)
-	if !ok || doc == nil {
-		return nil, r.problems
-	}
+	doc, _ := r.parse(raw)
 	general, section := r.top(doc)
 	for _, e := range general {
 		if !slices.ContainsFunc(section, func(s entry) bool { return s.key == e.key }) {
@@ -70,13 +69,17 @@ func flagNames(fs *pflag.FlagSet) []string {
 	return out
 }
 
-func (c commandFlags) anyKnows(key string) bool {
-	for _, names := range c {
-		if slices.Contains(names, key) {
-			return true
+func (c commandFlags) anyKnows(key string) bool { return slices.Contains(c.all(false), key) }
+
+// all lists the settings, and the commands if asked for, in alphabetical order.
+func (c commandFlags) all(commands bool) (out []string) {
+	for command, names := range c {
+		if out = append(out, names...); commands {
+			out = append(out, command)
 		}
 	}
-	return false
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 func (r *fileReader) fail(line int, key, what, how string) {
@@ -88,7 +91,7 @@ func (r *fileReader) fail(line int, key, what, how string) {
 }
 
 // parse returns the single mapping of the file, nil for an empty one.
-func (r *fileReader) parse(raw []byte) (doc *ast.MappingNode, ok bool) {
+func (r *fileReader) parse(raw []byte) (doc []*ast.MappingValueNode, ok bool) {
 	// The parser indexes its tokens unchecked: a file it cannot cope with must
 	// not end the program.
 	defer func() {
@@ -114,15 +117,23 @@ func (r *fileReader) parse(raw []byte) (doc *ast.MappingNode, ok bool) {
 		}
 		body = d.Body
 	}
-	switch n := body.(type) {
-	case nil:
+	if body == nil {
 		return nil, true
-	case *ast.MappingNode:
-		return n, true
-	case *ast.MappingValueNode:
-		return &ast.MappingNode{Values: []*ast.MappingValueNode{n}}, true
 	}
-	r.fail(line(body), "", "is not a mapping", "write one `name: value` a line")
+	if doc, ok = mapping(body); !ok {
+		r.fail(line(body), "", "is not a mapping", "write one `name: value` a line")
+	}
+	return doc, ok
+}
+
+// mapping gives the pairs of a mapping; one of a single pair is another node.
+func mapping(n ast.Node) ([]*ast.MappingValueNode, bool) {
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		return n.Values, true
+	case *ast.MappingValueNode:
+		return []*ast.MappingValueNode{n}, true
+	}
 	return nil, false
 }
 
@@ -130,40 +141,51 @@ func (r *fileReader) parse(raw []byte) (doc *ast.MappingNode, ok bool) {
 // excerpt of the file, which may hold a password.
 func syntaxError(err error) (int, string) {
 	var e yaml.Error
-	if errors.As(err, &e) && e.GetToken() != nil && e.GetToken().Position != nil {
-		what := "is not YAML"
-		if m := e.GetMessage(); !strings.ContainsAny(m, "@/") {
-			what += ": " + m
-		}
-		return e.GetToken().Position.Line, what
+	if !errors.As(err, &e) {
+		return 0, "is not YAML"
 	}
-	return 0, "is not YAML"
+	if m := e.GetMessage(); !strings.ContainsAny(m, "@/") {
+		return lineOf(e.GetToken()), "is not YAML: " + m
+	}
+	return lineOf(e.GetToken()), "is not YAML"
 }
 
 func line(n ast.Node) int {
-	if n == nil || n.GetToken() == nil || n.GetToken().Position == nil {
+	if n == nil {
 		return 0
 	}
-	return n.GetToken().Position.Line
+	return lineOf(n.GetToken())
+}
+
+func lineOf(t *token.Token) int {
+	if t == nil || t.Position == nil {
+		return 0
+	}
+	return t.Position.Line
 }
 
 // top splits the file into general settings and those of the command's own
 // section; other sections are checked but not used.
-func (r *fileReader) top(doc *ast.MappingNode) (general, section []entry) {
-	for _, kv := range doc.Values {
+func (r *fileReader) top(doc []*ast.MappingValueNode) (general, section []entry) {
+	for _, kv := range doc {
 		key, ok := r.key(kv)
 		if !ok {
 			continue
 		}
-		if names, is := r.sets[key]; is && (mapping(kv.Value) || !r.sets.anyKnows(key)) {
-			entries := r.section(key, kv, names)
+		// The section of the verify command has the name of a setting of sync.
+		values, nested := mapping(kv.Value)
+		if names, is := r.sets[key]; is && (nested || !r.sets.anyKnows(key)) {
+			if _, empty := kv.Value.(*ast.NullNode); !nested && !empty && kv.Value != nil {
+				r.fail(line(kv.Key), key, "is the section of a command", "write its settings below it, indented")
+			}
+			entries := r.section(values, names)
 			if key == r.command {
 				section = entries
 			}
 			continue
 		}
 		if !r.sets.anyKnows(key) {
-			r.unknown(kv, key, r.allKeys())
+			r.unknown(kv, key, r.sets.all(true))
 			continue
 		}
 		if e, ok := r.entry(key, kv); ok && slices.Contains(r.sets[r.command], key) {
@@ -173,20 +195,7 @@ func (r *fileReader) top(doc *ast.MappingNode) (general, section []entry) {
 	return general, section
 }
 
-func (r *fileReader) section(command string, kv *ast.MappingValueNode, names []string) []entry {
-	var values []*ast.MappingValueNode
-	switch n := kv.Value.(type) {
-	case *ast.MappingNode:
-		values = n.Values
-	case *ast.MappingValueNode:
-		values = []*ast.MappingValueNode{n}
-	case *ast.NullNode, nil:
-		return nil
-	default:
-		r.fail(line(kv.Key), command, "is the section of a command", "write its settings below it, indented")
-		return nil
-	}
-	var out []entry
+func (r *fileReader) section(values []*ast.MappingValueNode, names []string) (out []entry) {
 	for _, kv := range values {
 		key, ok := r.key(kv)
 		if !ok {
@@ -201,16 +210,6 @@ func (r *fileReader) section(command string, kv *ast.MappingValueNode, names []s
 		}
 	}
 	return out
-}
-
-// mapping tells the section of the verify command from sync's setting of the
-// same name.
-func mapping(n ast.Node) bool {
-	switch n.(type) {
-	case *ast.MappingNode, *ast.MappingValueNode:
-		return true
-	}
-	return false
 }
 
 func (r *fileReader) key(kv *ast.MappingValueNode) (string, bool) {
@@ -229,15 +228,6 @@ func (r *fileReader) unknown(kv *ast.MappingValueNode, key string, known []strin
 	r.fail(line(kv.Key), shorten(key), "is not a setting", how)
 }
 
-func (r *fileReader) allKeys() []string {
-	var out []string
-	for command, names := range r.sets {
-		out = append(append(out, command), names...)
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
-}
-
 // entry reads a value: a scalar, a list of scalars, or for rename a mapping.
 func (r *fileReader) entry(key string, kv *ast.MappingValueNode) (entry, bool) {
 	e := entry{key: key, line: line(kv.Key)}
@@ -245,21 +235,16 @@ func (r *fileReader) entry(key string, kv *ast.MappingValueNode) (entry, bool) {
 		r.fail(e.line, key, "cannot be set in a file", "give it as a flag")
 		return e, false
 	}
-	var ok bool
-	if key == "rename" {
-		e.values, ok = pairs(kv.Value)
-	}
+	values, ok := pairs(key, kv.Value)
 	if !ok {
-		e.values, ok = list(kv.Value)
+		values, ok = list(kv.Value)
 	}
-	if !ok {
-		if s, is := scalar(kv.Value); is {
-			e.values, ok = []string{s}, true
-			if isListKey(key) {
-				e.values = splitList(s)
-			}
+	if one, is := scalar(kv.Value); is {
+		if values, ok = []string{one}, true; isListKey(key) {
+			values = splitList(one)
 		}
 	}
+	e.values = values
 	if !ok {
 		r.fail(e.line, key, "has a value of the wrong shape", "write a single value or a list of values; quote what contains special characters")
 	}
@@ -292,31 +277,22 @@ func scalar(n ast.Node) (string, bool) {
 	return "", false
 }
 
-func list(n ast.Node) ([]string, bool) {
+func list(n ast.Node) (out []string, ok bool) {
 	seq, ok := n.(*ast.SequenceNode)
 	if !ok {
 		return nil, false
 	}
-	out := make([]string, 0, len(seq.Values))
 	for _, v := range seq.Values {
-		s, ok := scalar(v)
-		if !ok {
-			return nil, false
-		}
-		out = append(out, s)
+		s, is := scalar(v)
+		out, ok = append(out, s), ok && is
 	}
-	return out, true
+	return out, ok
 }
 
 // pairs reads `rename: {from: to}`.
-func pairs(n ast.Node) ([]string, bool) {
-	var values []*ast.MappingValueNode
-	switch m := n.(type) {
-	case *ast.MappingNode:
-		values = m.Values
-	case *ast.MappingValueNode:
-		values = []*ast.MappingValueNode{m}
-	default:
+func pairs(key string, n ast.Node) ([]string, bool) {
+	values, ok := mapping(n)
+	if !ok || key != "rename" {
 		return nil, false
 	}
 	escapes := strings.NewReplacer(`\`, `\\`, "=", `\=`)
@@ -368,8 +344,8 @@ func editDistance(a, b string, limit int) int {
 }
 
 func shorten(s string) string {
-	if len(s) > 40 {
-		return fmt.Sprintf("%q…", s[:40])
+	if len(s) <= 40 {
+		return strconv.Quote(s)
 	}
-	return fmt.Sprintf("%q", s)
+	return strconv.Quote(s[:40]) + "…"
 }

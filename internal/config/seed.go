@@ -148,19 +148,13 @@ func (c *checker) seedSource(s *Seed) {
 		c.uri(uri, s.SourceURI)
 	}
 	c.directory(dir, s.SourceDBPath)
-	if s.LockLimit < time.Second {
-		c.fail("lock-limit", s.LockLimit.String()+" is too short", "use a second or more")
-	}
+	c.bad(s.LockLimit < time.Second, "lock-limit", s.LockLimit.String()+" is too short", "use a second or more")
 	c.notNegative("max-behind", s.MaxBehind)
-	if s.AllowPrimary != s.YesBlockAllWrites {
-		c.fail("allow-primary", "is half of what is needed", "give both --allow-primary and --yes-block-all-writes, or, better, copy a secondary")
-	}
+	c.bad(s.AllowPrimary != s.YesBlockAllWrites, "allow-primary", "is half of what is needed", "give both --allow-primary and --yes-block-all-writes, or, better, copy a secondary")
 }
 
 func (c *checker) directory(setting, value string) {
-	if value == "" {
-		c.fail(setting, "is missing", "name a data directory")
-	}
+	c.bad(value == "", setting, "is missing", "name a data directory")
 }
 
 func (c *checker) seedAgent(s *Seed) {
@@ -169,18 +163,12 @@ func (c *checker) seedAgent(s *Seed) {
 		c.fail("listen", fmt.Sprintf("%q is no address", s.Listen), "use host:port")
 		return
 	}
-	if s.Pullers < 1 {
-		c.fail("pullers", fmt.Sprintf("%d is too small", s.Pullers), "use 1 or more")
-	}
+	c.bad(s.Pullers < 1, "pullers", fmt.Sprintf("%d is too small", s.Pullers), "use 1 or more")
 	if loopback(host) {
 		return
 	}
-	if s.TLSCert == "" {
-		c.fail("tls-cert", "is missing: all data of the member would cross the network in the clear", "give a certificate, or listen on 127.0.0.1")
-	}
-	if s.TokenFile == "" {
-		c.fail("token-file", "is missing: anybody could fetch all data of the member", "give a file with a secret, or listen on 127.0.0.1")
-	}
+	c.bad(s.TLSCert == "", "tls-cert", "is missing: all data of the member would cross the network in the clear", "give a certificate, or listen on 127.0.0.1")
+	c.bad(s.TokenFile == "", "token-file", "is missing: anybody could fetch all data of the member", "give a file with a secret, or listen on 127.0.0.1")
 }
 
 func loopback(host string) bool {
@@ -205,35 +193,19 @@ func (c *checker) seedTarget(s *Seed, args []string) {
 	}
 	c.directory(dir, s.TargetDBPath)
 	c.report(s.Report)
-	if s.Start != (len(args) > 0) {
-		c.fail("start", "and the command after -- belong together", "give --start -- mongod --dbpath … --replSet …")
-	}
+	c.bad(s.Start != (len(args) > 0), "start", "and the command after -- belong together", "give --start -- mongod --dbpath … --replSet …")
 	c.hostPort("join", s.Join)
 	c.hostPort("new-set-host", s.NewSetHost)
 	if s.SetURI != "" {
 		c.uri(flagSetURI, s.SetURI)
 	}
-	if s.Join != "" && (!s.Start || s.NewSet != "") {
-		c.fail("join", "needs --start, and goes not with --as-new-set", "start the member with millrace, or add it with rs.add()")
-	}
-	if s.Join != "" && s.SetURI == "" && s.SourceURI == "" {
-		c.fail(flagSetURI, "is missing", "give the address of the set that the new member is to join")
-	}
-	if s.JoinVotes < 0 || s.JoinVotes > 1 || s.JoinPriority < 0 || s.JoinPriority > 1000 {
-		c.fail("join-votes", "and --join-priority make no sense", "use 0 or 1 vote, and a priority from 0 to 1000")
-	}
-	if (s.JoinHidden || s.JoinVotes == 0) && s.JoinPriority != 0 && s.Join != "" {
-		c.fail("join-priority", "has to be 0 for a hidden member, or one without a vote", "add --join-priority 0")
-	}
-	if s.NewSet != "" && s.Start && s.NewSetHost == "" {
-		c.fail("new-set-host", "is missing", "give the address under which the new set is to be reached, host:port")
-	}
-	if s.NewSet == "" && s.NewSetHost != "" {
-		c.fail("new-set-host", "goes with --as-new-set only", "leave it out")
-	}
-	if s.NewSet == "" && s.KeepExpiry {
-		c.fail("keep-expiry", "goes with --as-new-set only", "leave it out")
-	}
+	c.bad(s.Join != "" && (!s.Start || s.NewSet != ""), "join", "needs --start, and goes not with --as-new-set", "start the member with millrace, or add it with rs.add()")
+	c.bad(s.Join != "" && s.SetURI == "" && s.SourceURI == "", flagSetURI, "is missing", "give the address of the set that the new member is to join")
+	c.bad(s.JoinVotes < 0 || s.JoinVotes > 1 || s.JoinPriority < 0 || s.JoinPriority > 1000, "join-votes", "and --join-priority make no sense", "use 0 or 1 vote, and a priority from 0 to 1000")
+	c.bad((s.JoinHidden || s.JoinVotes == 0) && s.JoinPriority != 0 && s.Join != "", "join-priority", "has to be 0 for a hidden member, or one without a vote", "add --join-priority 0")
+	c.bad(s.NewSet != "" && s.Start && s.NewSetHost == "", "new-set-host", "is missing", "give the address under which the new set is to be reached, host:port")
+	c.bad(s.NewSet == "" && s.NewSetHost != "", "new-set-host", "goes with --as-new-set only", "leave it out")
+	c.bad(s.NewSet == "" && s.KeepExpiry, "keep-expiry", "goes with --as-new-set only", "leave it out")
 	c.notNegative("catch-up", s.CatchUp)
 }
 

@@ -68,6 +68,7 @@ type Sync struct {
 	AllowDowngrade, Verify  bool
 
 	Report, Listen, Token string
+	PProf                 bool
 }
 
 // Bind registers the settings as flags with their defaults.
@@ -99,6 +100,7 @@ func (s *Sync) Bind(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Report, "report", "", "write the final report as JSON to this `file`")
 	fs.StringVar(&s.Listen, "listen", "127.0.0.1:0", "`address` of the control API, host:port; port 0 takes a free one")
 	fs.StringVar(&s.Token, flagToken, "", "secret that the control API asks for; by default a new random one; set MILLRACE_TOKEN rather than the flag")
+	fs.BoolVar(&s.PProf, "pprof", false, "serve Go's profiles below /debug/pprof/ of the control API, to those who have its token")
 	s.Common.bind(fs)
 }
 

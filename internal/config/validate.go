@@ -25,6 +25,13 @@ func (c *checker) fail(setting, what, how string) {
 	c.problems = append(c.problems, Problem{Setting: setting, Where: c.origins[setting].String(), What: what, How: how})
 }
 
+// bad fails when something is so.
+func (c *checker) bad(is bool, setting, what, how string) {
+	if is {
+		c.fail(setting, what, how)
+	}
+}
+
 func (c *checker) oneOf(setting, value string, allowed ...string) {
 	if slices.Contains(allowed, value) {
 		return
@@ -34,15 +41,11 @@ func (c *checker) oneOf(setting, value string, allowed ...string) {
 }
 
 func (c *checker) notBelowZero(setting string, value int) {
-	if value < 0 {
-		c.fail(setting, fmt.Sprintf("%d is too small", value), "use 0 or more")
-	}
+	c.bad(value < 0, setting, fmt.Sprintf("%d is too small", value), "use 0 or more")
 }
 
 func (c *checker) notNegative(setting string, d time.Duration) {
-	if d < 0 {
-		c.fail(setting, d.String()+" is negative", "use 0 or a duration such as 30s, 10m or 2h")
-	}
+	c.bad(d < 0, setting, d.String()+" is negative", "use 0 or a duration such as 30s, 10m or 2h")
 }
 
 func (c *checker) common(s Common) {
@@ -89,9 +92,7 @@ func (c *checker) report(path string) {
 }
 
 func (c *checker) limits(l Limits) {
-	if l.MaxRateDocs < 0 {
-		c.fail(flagRateDocs, fmt.Sprintf("%d is below zero", l.MaxRateDocs), "0 is unlimited")
-	}
+	c.bad(l.MaxRateDocs < 0, flagRateDocs, fmt.Sprintf("%d is below zero", l.MaxRateDocs), "0 is unlimited")
 	c.bytes(flagRateBytes, l.MaxRateBytes, "0 is unlimited")
 }
 
@@ -143,9 +144,7 @@ func (c *checker) address(setting, value string) {
 	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
 		c.fail(setting, fmt.Sprintf("%q has no usable port", value), "use a port from 0 to 65535")
 	}
-	if strings.ContainsAny(host, "/@ ") {
-		c.fail(setting, fmt.Sprintf("%q has no usable host", value), "write for example 127.0.0.1:7000")
-	}
+	c.bad(strings.ContainsAny(host, "/@ "), setting, fmt.Sprintf("%q has no usable host", value), "write for example 127.0.0.1:7000")
 }
 
 func (c *checker) token(token string) {
@@ -188,11 +187,9 @@ func (c *checker) start(s *Sync) {
 	case s.StartAt == "":
 		return
 	case s.Mode == "all" || s.Mode == "full":
-		c.fail("start-at", "is for incremental mode; a copy pins its own start", "add --mode incremental or leave it out")
+		c.fail("start-at", "is for incremental mode; a copy takes its own start", "add --mode incremental or leave it out")
 	case s.StartAt == "checkpoint":
-		if s.Restart {
-			c.fail("start-at", "names the checkpoint that --restart forgets", "leave out one of the two")
-		}
+		c.bad(s.Restart, "start-at", "names the checkpoint that --restart forgets", "leave out one of the two")
 	default:
 		if _, err := mongo.ParseOpTime(s.StartAt); err != nil {
 			c.fail("start-at", fmt.Sprintf("%q is not a position", s.StartAt),
@@ -209,38 +206,19 @@ func (c *checker) until(s *Sync) {
 		c.fail("until", fmt.Sprintf("%q is unknown", s.Until), "use never, caught-up or a time (2026-01-02T15:04:05Z)")
 		return
 	}
-	if s.Mode == "full" {
-		c.fail("until", "is a time, but a full copy ends by itself", "leave it out")
-	}
+	c.bad(s.Mode == "full", "until", "is a time, but a full copy ends by itself", "leave it out")
 }
 
 func (c *checker) writeConcern(w string) {
-	if w == "majority" {
-		return
-	}
-	if n, err := strconv.Atoi(w); err != nil || n < 1 || n > 50 {
-		c.fail("write-concern", fmt.Sprintf("%q is unknown", w), "use majority or a number of members from 1 to 50")
-	}
+	_, err := mongo.ParseWriteConcern(w)
+	c.bad(err != nil || w == "", "write-concern", fmt.Sprintf("%q is unknown", w), "use majority or a number of members from 1 to 50")
 }
 
 func (c *checker) reading(s *Sync) {
-	c.oneOf("read-preference", s.ReadPreference, "primary", "primaryPreferred", "secondary", "secondaryPreferred", "nearest")
-	if s.ReadTags == "" {
-		return
-	}
-	if s.ReadPreference == "primary" {
-		c.fail("read-tags", "choose among members, but the primary is read", "add --read-preference secondary or another")
-	}
-	for set := range strings.SplitSeq(s.ReadTags, ";") {
-		if set == "" {
-			continue // the empty set matches every member
-		}
-		for tag := range strings.SplitSeq(set, ",") {
-			if key, value, ok := strings.Cut(tag, ":"); !ok || key == "" || value == "" {
-				c.fail("read-tags", fmt.Sprintf("%q has no name:value in %q", s.ReadTags, tag), "write for example dc:east,rack:1;dc:west")
-				return
-			}
-		}
+	modes := []string{"primary", "primaryPreferred", "secondary", "secondaryPreferred", "nearest"}
+	c.oneOf("read-preference", s.ReadPreference, modes...)
+	if _, err := mongo.ParseReadPreference(s.ReadPreference, s.ReadTags); err != nil && slices.Contains(modes, s.ReadPreference) {
+		c.fail("read-tags", "cannot be used: "+err.Error(), "write for example dc:east,rack:1;dc:west, and add --read-preference secondary or another")
 	}
 }
 
@@ -267,9 +245,7 @@ func (s *Control) Validate(o Origins) error {
 	}
 	c.job(s.Job)
 	c.token(s.Token)
-	if s.Watch && s.Interval < 100*time.Millisecond {
-		c.fail("interval", s.Interval.String()+" is too short", "use 100ms or more")
-	}
+	c.bad(s.Watch && s.Interval < 100*time.Millisecond, "interval", s.Interval.String()+" is too short", "use 100ms or more")
 	c.given(s)
 	c.common(s.Common)
 	return c.problems.orNil()

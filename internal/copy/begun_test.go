@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"testing"
+
+	"github.com/millrace/millrace/internal/scan"
 )
 
 // TestProgressIsKeptBeforeAllSlicesHaveBegun ends a run amid the first slices: the
@@ -25,7 +27,7 @@ func TestProgressIsKeptBeforeAllSlicesHaveBegun(t *testing.T) {
 	if err := New(c, c, store, opts).Run(ctx, tasks); !errors.Is(err, context.Canceled) {
 		t.Fatalf("not interrupted: %v", err)
 	}
-	before := map[string]SliceState{}
+	before := map[string]scan.Slice{}
 	kept := int64(0)
 	for k, st := range store.states {
 		before[k] = st

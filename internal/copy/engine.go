@@ -14,18 +14,8 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
-)
-
-// Policy says what happens to a document whose _id the target has already.
-type Policy int
-
-const (
-	// KeepTarget skips the document: the target's is an earlier copy of ours,
-	// which the replay of the oplog makes right.
-	KeepTarget Policy = iota
-	// Replace puts the source's document in its place.
-	Replace
 )
 
 // Refusal is a document that the target does not take.
@@ -45,8 +35,7 @@ type Task struct {
 	Source schema.Collection
 	// Target is the existing namespace that takes the documents: of a
 	// time-series collection its system.buckets collection.
-	Target     string
-	OnExisting Policy
+	Target string
 }
 
 // Options shape an Engine. Zero values choose defaults.
@@ -84,8 +73,8 @@ type Options struct {
 	// (order is content and the position was lost). Without it that is an error.
 	Recreate func(ctx context.Context, t Task) error
 
-	// Widen is called before a capped collection is written, when what is going to
-	// be is settled: it must have room for all that the source's has by now.
+	// Widen is called before a capped collection is written, when it is known what
+	// it will hold: it must have room for all that the source's has by now.
 	Widen func(ctx context.Context, t Task) error
 
 	mostReaders, mostWriters int  // to which the gates may let them grow
@@ -177,8 +166,8 @@ type collection struct {
 	sourceDB   string
 	targetDB   string
 	insert     bsoncore.Document // the insert command
-	strategy   Strategy
-	plan       []SliceState // as loaded; nil when there is none to go on from
+	strategy   scan.Strategy
+	plan       []scan.Slice // as loaded; nil when there is none to go on from
 	generation int64
 	measured   bool // its size was asked for
 

@@ -13,12 +13,9 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// met acts upon documents whose _ids the target has, by the task's policy.
-func (w *writer) met(ctx context.Context, c *collection, docs [][]byte) error {
-	if c.OnExisting != Replace {
-		w.e.count.duplicates.Add(int64(len(docs)))
-		return nil
-	}
+// replace writes documents whose _ids the target has, also where only an earlier
+// attempt can have written those: they are the same, or older, or somebody else's.
+func (w *writer) replace(ctx context.Context, c *collection, docs [][]byte) error {
 	w.e.count.replaced.Add(int64(len(docs)))
 	var plain [][]byte
 	for _, doc := range docs {
@@ -62,7 +59,7 @@ func (w *writer) insertExact(ctx context.Context, c *collection, docs [][]byte) 
 	if err != nil || len(found) == 0 {
 		return err
 	}
-	return w.met(ctx, c, found)
+	return w.replace(ctx, c, found)
 }
 
 // exchange deletes the document that has the _id, or one equal to it under the

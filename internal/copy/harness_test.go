@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/wire"
 )
@@ -50,6 +51,7 @@ func TestMain(m *testing.M) {
 // server gives the cluster of a version, e.g. "6.0".
 func server(t testing.TB, version string) *mongo.Cluster {
 	t.Helper()
+	lab.NeedServers(t)
 	servers.mu.Lock()
 	defer servers.mu.Unlock()
 	if s := servers.all[version]; s != nil {
@@ -196,7 +198,7 @@ func sameOrder(t testing.TB, want, got [][]byte) {
 // memStore is a Store in memory that can crash.
 type memStore struct {
 	mu      sync.Mutex
-	states  map[string]SliceState
+	states  map[string]scan.Slice
 	crashed bool
 	saves   int
 	onWrite func(n int64) // n counts writes
@@ -205,19 +207,19 @@ type memStore struct {
 
 var errCrashed = errors.New("store has crashed")
 
-func newStore() *memStore { return &memStore{states: map[string]SliceState{}} }
+func newStore() *memStore { return &memStore{states: map[string]scan.Slice{}} }
 
-func (m *memStore) LoadSlices(context.Context) ([]SliceState, error) {
+func (m *memStore) LoadSlices(context.Context) ([]scan.Slice, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.crashed = false
-	var out []SliceState
+	var out []scan.Slice
 	for _, s := range m.states { // through BSON, as a real store keeps them
 		raw, err := bson.Marshal(s)
 		if err != nil {
 			return nil, err
 		}
-		var back SliceState
+		var back scan.Slice
 		if err := bson.Unmarshal(raw, &back); err != nil {
 			return nil, err
 		}
@@ -226,7 +228,7 @@ func (m *memStore) LoadSlices(context.Context) ([]SliceState, error) {
 	return out, nil
 }
 
-func (m *memStore) SaveSlices(_ context.Context, changed []SliceState) error {
+func (m *memStore) SaveSlices(_ context.Context, changed []scan.Slice) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.crashed {

@@ -1,31 +1,23 @@
 package copy
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
-
-	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/scan"
 )
 
-const (
-	oversample = 8    // sampled boundaries a slice
-	candidates = 8    // of which this many are kept to fall back to
-	maxSlices  = 4096 // of one collection
-	maxSample  = 4096 // unless that were under two a slice
-)
+// maxSlices bounds the slices of one collection.
+const maxSlices = 4096
 
 // collection plans a collection and has its slices read: one slice by this
 // reader at once, several through the schedule.
 func (r *reader) collection(ctx context.Context, c *collection) error {
 	plan, err := r.plan(ctx, c)
 	if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
-		plan, err = r.fresh(c, ByID, nil), nil // its one slice finds the collection gone
+		plan, err = r.fresh(c, scan.ByID, nil), nil // its one slice finds the collection gone
 	}
 	if err != nil {
 		return fmt.Errorf("plan the copy of %s: %w", c.Source.NS, err)
@@ -46,7 +38,7 @@ func (r *reader) collection(ctx context.Context, c *collection) error {
 }
 
 // adopt makes a plan the collection's own and returns its unfinished slices.
-func (c *collection) adopt(r *run, plan []SliceState) []*slice {
+func (c *collection) adopt(r *run, plan []scan.Slice) []*slice {
 	var ss []*slice
 	var docs, bytes int64
 	for _, st := range plan {
@@ -67,12 +59,12 @@ func (c *collection) adopt(r *run, plan []SliceState) []*slice {
 
 // plan goes on with the collection's saved plan where that holds, else makes
 // a new one.
-func (r *reader) plan(ctx context.Context, c *collection) ([]SliceState, error) {
+func (r *reader) plan(ctx context.Context, c *collection) ([]scan.Slice, error) {
 	if c.serial() {
 		return r.planSerial(ctx, c)
 	}
 	if len(c.plan) > 0 {
-		ok, err := r.holds(ctx, c)
+		ok, err := r.Holds(ctx, &c.Source, c.plan, r.run.member)
 		if err != nil {
 			return nil, err
 		}
@@ -80,34 +72,26 @@ func (r *reader) plan(ctx context.Context, c *collection) ([]SliceState, error) 
 			return c.plan, nil
 		}
 		r.e.opts.Log.Warn("record ids of the source member have changed since the copy began; the collection is read again",
-			"collection", c.Source.NS, "member", r.run.node)
+			"collection", c.Source.NS, "member", r.run.member.Node)
 		c.plan = nil
 	}
-	strategy := r.strategy(c)
 	if c.Source.Bytes > r.e.opts.SmallBytes && c.Source.Count <= 0 && !c.measured {
 		if err := r.measure(ctx, c); err != nil {
 			return nil, err
 		}
 	}
-	if c.Source.Bytes <= r.e.opts.SmallBytes {
-		return r.fresh(c, strategy, nil), nil
-	}
-	bounds, strategy, err := r.bounds(ctx, c, strategy)
-	if err != nil {
-		return nil, err
-	}
-	return r.fresh(c, strategy, bounds), nil
+	return r.cut(ctx, c)
 }
 
 // planSerial makes the one slice of an ordered collection. That it has begun is
 // saved before anything is written, for what was begun is not resumed.
-func (r *reader) planSerial(ctx context.Context, c *collection) ([]SliceState, error) {
+func (r *reader) planSerial(ctx context.Context, c *collection) ([]scan.Slice, error) {
 	if c.generation > 0 {
 		if err := r.recreate(ctx, c); err != nil {
 			return nil, err
 		}
 	}
-	plan := r.fresh(c, Serial, nil)
+	plan := r.fresh(c, scan.Serial, nil)
 	return plan, r.run.saveStates(ctx, plan)
 }
 
@@ -116,78 +100,42 @@ func (r *reader) recreate(ctx context.Context, c *collection) error {
 		return mongo.WithHint(fmt.Errorf("%s has to be copied anew, but its target %s cannot be emptied", c.Source.NS, c.Target),
 			"drop the target collection and start the job again with --restart")
 	}
-	r.e.count.restarted.Add(1)
 	if err := r.e.opts.Recreate(ctx, c.Task); err != nil {
 		return fmt.Errorf("empty %s to copy it anew: %w", c.Target, err)
 	}
 	return nil
 }
 
-// strategy is the best one that the source can serve.
-func (r *reader) strategy(c *collection) Strategy {
-	info := r.e.src.Info
-	switch {
-	case c.Source.Clustered() && info.Version.AtLeast(6, 0):
-		return ByID
-	case c.Source.Clustered():
-		return ByKey
-	case info.Kind == mongo.KindSharded || !info.Version.AtLeast(4, 4) || r.e.noRecords.Load():
-		return ByID
+// fresh makes the states of a new plan, cut at bounds.
+func (r *reader) fresh(c *collection, strategy scan.Strategy, bounds []scan.Bound) []scan.Slice {
+	like := scan.Slice{Collection: c.uuid, Plan: c.generation + 1, NS: c.Target, Strategy: strategy}
+	if strategy == scan.ByRecord {
+		like.Member = r.run.member
 	}
-	return ByRecord
+	return scan.Slices(like, bounds)
 }
 
-// fresh makes the states of a new plan, cut at bounds (ascending).
-func (r *reader) fresh(c *collection, strategy Strategy, bounds []bound) []SliceState {
-	plan := make([]SliceState, len(bounds)+1)
-	for i := range plan {
-		st := SliceState{
-			Collection: c.uuid, N: i, Of: len(plan), Plan: c.generation + 1,
-			NS: c.Target, Strategy: strategy,
-		}
-		if strategy == ByRecord {
-			st.Node, st.Life = r.run.node, r.run.life
-		}
-		if i > 0 {
-			st.Lower, st.Back = bounds[i-1].at, bounds[i-1].back
-		}
-		if i < len(bounds) {
-			st.Upper = bounds[i].at
-		}
-		plan[i] = st
+// cut makes a new plan. Where the source refuses record order it is by _id.
+func (r *reader) cut(ctx context.Context, c *collection) ([]scan.Slice, error) {
+	strategy := scan.ByStorage(&c.Source, r.e.src.Info)
+	if strategy == scan.ByRecord && r.e.noRecords.Load() {
+		strategy = scan.ByID
 	}
-	return plan
-}
-
-// bound is where one slice ends and the next begins.
-type bound struct {
-	at   bson.Raw
-	back []int64
-}
-
-// bounds cuts a large collection. The strategy changes to ByID when the source
-// refuses record order.
-func (r *reader) bounds(ctx context.Context, c *collection, strategy Strategy) ([]bound, Strategy, error) {
-	n := r.sliceCount(c)
-	if n < 2 {
-		return nil, strategy, nil
+	n := 1
+	if c.Source.Bytes > r.e.opts.SmallBytes {
+		n = r.sliceCount(c)
 	}
-	ids, err := r.sampleNow(ctx, c, &strategy, min(n*oversample, max(maxSample, 2*n)))
-	if err != nil || len(ids) == 0 {
-		return nil, strategy, err
+	bounds, served, err := r.Cut(ctx, &c.Source, strategy, n)
+	if err != nil {
+		return nil, err
 	}
-	marks := make([]bson.Raw, len(ids))
-	if strategy == ByRecord {
-		if marks, err = r.locate(ctx, c, ids); err != nil {
-			return nil, strategy, err
-		}
-		slices.SortFunc(marks, func(a, b bson.Raw) int { return cmp.Compare(markRecord(a), markRecord(b)) })
-	} else {
-		for i, id := range ids {
-			marks[i] = mark(strategy, 0, id)
-		}
+	if served != strategy {
+		r.e.noRecords.Store(true)
 	}
-	return cut(marks, n), strategy, nil
+	if n > 1 && len(bounds) == 0 {
+		r.e.opts.Log.Warn("the source gives no sample; the collection is copied as one slice", "collection", c.Source.NS)
+	}
+	return r.fresh(c, served, bounds), nil
 }
 
 // sliceCount is how many slices a collection deserves: enough for readers to
@@ -199,75 +147,32 @@ func (r *reader) sliceCount(c *collection) int {
 	return int(max(min(n, maxSlices, c.Source.Count/(25*2)), 1))
 }
 
-// cut picks n-1 of the marks, evenly.
-func cut(marks []bson.Raw, n int) []bound {
-	n = min(n, len(marks)+1)
-	var out []bound
-	last := -1
-	for i := 1; i < n; i++ {
-		at := i * len(marks) / n
-		if at == last {
-			continue
-		}
-		last = at
-		b := bound{at: marks[at]}
-		for j := at - 1; j >= 0 && j >= at-candidates; j-- {
-			if rid := markRecord(marks[j]); rid != 0 {
-				b.back = append(b.back, rid)
-			}
-		}
-		out = append(out, b)
+// newestPlans returns per collection the slices of its newest plan, by N, if
+// all of them are there.
+func newestPlans(states []scan.Slice) (plans map[string][]scan.Slice, generation map[string]int64) {
+	plans, generation = map[string][]scan.Slice{}, map[string]int64{}
+	for _, s := range states {
+		generation[s.Collection] = max(generation[s.Collection], s.Plan)
 	}
-	return out
+	for _, s := range states {
+		if s.Plan == generation[s.Collection] {
+			plans[s.Collection] = append(plans[s.Collection], s)
+		}
+	}
+	for c, p := range plans {
+		slices.SortFunc(p, func(a, b scan.Slice) int { return a.N - b.N })
+		if !complete(p) {
+			delete(plans, c)
+		}
+	}
+	return plans, generation
 }
 
-// holds reports whether a saved plan can be gone on with. A member that was
-// killed, or rolled back, gives other record ids to what its files did not hold
-// yet: so it has to be the same process without a rollback. Record ids are also
-// checked against the documents that were seen at them: a member that was
-// rebuilt under the same address has others.
-func (r *reader) holds(ctx context.Context, c *collection) (bool, error) {
-	if c.plan[0].Strategy != ByRecord {
-		return true, nil
-	}
-	if c.plan[0].Node != r.run.node || c.plan[0].Life != r.run.life {
-		return false, nil
-	}
-	want, ids := anchors(c.plan)
-	if len(want) == 0 {
-		return true, nil
-	}
-	marks, err := r.locate(ctx, c, ids)
-	if err != nil {
-		return false, err
-	}
-	for _, m := range marks {
-		if rid, ok := want[idKey(markID(m))]; ok && rid != markRecord(m) {
-			return false, nil
+func complete(p []scan.Slice) bool {
+	for i, s := range p {
+		if s.N != i || s.Of != len(p) {
+			return false
 		}
 	}
-	return len(marks) > 0, nil
-}
-
-func idKey(id bsoncore.Value) string { return string(bsonraw.AppendID(nil, id)) }
-
-// anchors are record ids that unfinished slices depend on, by the _id seen
-// there.
-func anchors(plan []SliceState) (map[string]int64, []bsoncore.Value) {
-	const enough = 200
-	want := map[string]int64{}
-	var ids []bsoncore.Value
-	for _, st := range plan {
-		if st.Done || len(ids) > enough {
-			continue
-		}
-		for _, m := range []bson.Raw{st.Lower, st.Upper, st.Position} {
-			if len(m) > 0 {
-				id := markID(m)
-				want[idKey(id)] = markRecord(m)
-				ids = append(ids, id)
-			}
-		}
-	}
-	return want, ids
+	return true
 }

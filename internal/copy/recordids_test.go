@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -65,7 +66,7 @@ func halfway(t *testing.T, src, dst *mongo.Cluster, store *memStore, n int) (mis
 		if st.N != st.Of-1 {
 			continue
 		}
-		if lower := markRecord(st.Lower); lower == 0 || lower > int64(n-200) {
+		if lower := scan.Record(st.Lower); lower == 0 || lower > int64(n-200) {
 			t.Fatalf("the last slice begins at record %d", lower)
 		}
 		id := ids[at]
@@ -103,16 +104,16 @@ func TestLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	lives := func() (string, error) {
+	lives := func() (scan.Member, error) {
 		conn, err := c.Pool.Checkout(t.Context(), wire.ByReadPreference(readpref.Nearest()))
 		if err != nil {
-			return "", err
+			return scan.Member{}, err
 		}
 		defer conn.Release()
-		return life(t.Context(), conn)
+		return scan.MemberOf(t.Context(), conn)
 	}
 	before, err := lives()
-	if again, err2 := lives(); err != nil || err2 != nil || before == "" || again != before {
+	if again, err2 := lives(); err != nil || err2 != nil || before.Life == "" || again != before {
 		t.Fatalf("%q, then %q: %v, %v", before, again, err, err2)
 	}
 	if err := l.Isolate(old); err != nil {
@@ -131,7 +132,7 @@ func TestLife(t *testing.T) {
 		return err == nil && now != before
 	})
 	after, err := lives()
-	if err != nil || after[:24] != before[:24] {
+	if err != nil || after.Life[:24] != before.Life[:24] {
 		t.Errorf("%q, then %q: %v", before, after, err)
 	}
 }

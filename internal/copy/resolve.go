@@ -13,15 +13,15 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// resolve acts upon the errors of an unordered insert: duplicates by policy,
-// anything else ends the run. skipped are indexes of the chunk that were not
+// resolve acts upon the errors of an unordered insert: what the target has is
+// replaced, anything else ends the run. skipped are indexes of the chunk that were not
 // sent, ascending.
 func (w *writer) resolve(ctx context.Context, ch *chunk, errs []wire.WriteError, skipped []int) error {
 	byIndex := make(map[int]wire.WriteError, len(errs))
 	for _, e := range errs {
 		byIndex[e.Index] = e
 	}
-	var met [][]byte
+	var there [][]byte
 	sent := 0
 	err := ch.each(func(i int, doc []byte) error {
 		if len(skipped) > 0 && skipped[0] == i {
@@ -39,13 +39,13 @@ func (w *writer) resolve(ctx context.Context, ch *chunk, errs []wire.WriteError,
 			}
 			return err
 		}
-		met = append(met, doc)
+		there = append(there, doc)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	return w.met(ctx, ch.s.c, met)
+	return w.replace(ctx, ch.s.c, there)
 }
 
 // refused hands a document on that the target refuses because of what it is.
@@ -63,7 +63,7 @@ func (w *writer) refused(ctx context.Context, c *collection, e wire.WriteError, 
 }
 
 // duplicateID reports that a failed insert met its _id on the target. Where
-// the server does not say which key it met, the target is asked.
+// the server does not say which key it there, the target is asked.
 func (w *writer) duplicateID(ctx context.Context, c *collection, e wire.WriteError, doc []byte) (bool, error) {
 	if !docwrite.Unclear(e) {
 		return e.OnIDIndex(), nil
@@ -89,3 +89,6 @@ func writeFailed(e wire.WriteError, doc []byte) error {
 	}
 	return mongo.WithHint(errors.New(which+e.Error()), docwrite.Hint(e))
 }
+
+// idText shows a document's _id in errors.
+func idText(doc []byte) string { return bsonraw.IDText(bsonraw.IDOf(doc)) }

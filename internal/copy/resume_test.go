@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/scan"
 )
 
 // seed is random, printed, and taken from MILLRACE_TEST_SEED to repeat a run.
@@ -107,11 +108,11 @@ func TestFinishedSlicesAreNotReadAgain(t *testing.T) {
 }
 
 // planned makes and saves the plan of a task without reading anything.
-func planned(t *testing.T, src, dst *mongo.Cluster, store *memStore, task Task) []SliceState {
+func planned(t *testing.T, src, dst *mongo.Cluster, store *memStore, task Task) []scan.Slice {
 	t.Helper()
 	e := New(src, dst, store, small(t, src))
 	r := newRun(e)
-	if err := r.chooseNode(t.Context()); err != nil {
+	if err := r.chooseMember(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	conn, err := src.Pool.Checkout(t.Context(), src.Reader())
@@ -119,7 +120,9 @@ func planned(t *testing.T, src, dst *mongo.Cluster, store *memStore, task Task) 
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	plan, err := (&reader{run: r, e: e, conn: conn}).plan(t.Context(), newCollection(task, e.opts))
+	rd := &reader{run: r, e: e}
+	rd.on(conn)
+	plan, err := rd.plan(t.Context(), newCollection(task, e.opts))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +151,7 @@ func TestBoundsDeleted(t *testing.T) {
 	// Of the second slice every place to start from: records up to its lower
 	// bound are gone but for one in twenty.
 	for rid, id := range recordIDs(t, c, "bounds", "c") {
-		if rid <= markRecord(plan[1].Lower) && rid%20 != 7 || contains(plan[1].Back, rid) {
+		if rid <= scan.Record(plan[1].Lower) && rid%20 != 7 || contains(plan[1].Back, rid) {
 			remove(bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: id}}}})
 		}
 	}

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/wire"
 )
 
 // run is one Run under way.
 type run struct {
 	e      *Engine
-	node   string // address of the member that is read
-	life   string // its process and rollbacks, "" before 4.4
+	member scan.Member // that is read
 	colls  []*collection
 	jobs   *schedule
 	budget *budget
@@ -48,7 +48,7 @@ func (r *run) run(ctx context.Context) error {
 	if r.jobs.open == 0 {
 		return nil
 	}
-	if err := r.chooseNode(ctx); err != nil {
+	if err := r.chooseMember(ctx); err != nil {
 		return err
 	}
 	if err := r.awaitPosition(ctx); err != nil {
@@ -134,14 +134,14 @@ func writersFor(near int, away time.Duration) int {
 	return max(near, min(near+more, atMostWriters))
 }
 
-// unmanned tells that a reserve goes on without one who got no connection.
-func (r *run) unmanned(side string, err error) {
+// withoutConnection says that the copy goes on without one of the reserve.
+func (r *run) withoutConnection(side string, err error) {
 	r.e.opts.Log.Warn("no further connection; the copy goes on with those it has", "side", side, "error", err)
 }
 
-// chooseNode picks the member to read: the one that unfinished record-order
+// chooseMember picks the member to read: the one that unfinished record-order
 // plans belong to while it can be reached, else any that the reader selects.
-func (r *run) chooseNode(ctx context.Context) error {
+func (r *run) chooseMember(ctx context.Context) error {
 	for _, c := range r.colls {
 		if len(c.plan) > 0 && !allDone(c.plan) && c.plan[0].Node != "" {
 			node := c.plan[0].Node
@@ -150,7 +150,7 @@ func (r *run) chooseNode(ctx context.Context) error {
 			cancel()
 			if err == nil {
 				defer conn.Release()
-				return r.read(ctx, conn)
+				return r.choose(ctx, conn)
 			}
 			r.e.opts.Log.Warn("the source member that the copy was reading cannot be reached; its unfinished collections are read again from another",
 				"member", node, "error", err)
@@ -162,63 +162,33 @@ func (r *run) chooseNode(ctx context.Context) error {
 		return fmt.Errorf("copy: connect to the source: %w", err)
 	}
 	defer conn.Release()
-	return r.read(ctx, conn)
+	return r.choose(ctx, conn)
 }
 
-// read makes the member behind conn the one that is read.
-func (r *run) read(ctx context.Context, conn *wire.Conn) (err error) {
-	r.node = conn.Addr()
-	if r.life, err = life(ctx, conn); err != nil {
-		return fmt.Errorf("copy: ask source member %s who it is: %w", r.node, err)
+// choose makes the member behind conn the one that is read.
+func (r *run) choose(ctx context.Context, conn *wire.Conn) (err error) {
+	if r.member, err = scan.MemberOf(ctx, conn); err != nil {
+		return fmt.Errorf("copy: read the source: %w", err)
 	}
 	return nil
-}
-
-// life tells a process of a member from the one before, and the time after a
-// rollback from that before it: 4.4 and newer add a count of rollbacks when asked
-// for it so, which needs no right (tried on 4.4, 5.0 and 6.0). Servers before 4.4
-// do not name their process; they are not read in record order.
-func life(ctx context.Context, conn *wire.Conn) (string, error) {
-	hello, err := conn.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}, {Key: "$oplogQueryData", Value: 1}})
-	if err != nil && mongo.Classify(err) == mongo.ClassFatal && ctx.Err() == nil {
-		hello, err = conn.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})
-	}
-	if err != nil {
-		return "", err
-	}
-	process, ok := bson.Raw(hello).Lookup("topologyVersion", "processId").ObjectIDOK()
-	if !ok {
-		return "", nil
-	}
-	rollbacks, _ := bson.Raw(hello).Lookup("$oplogQueryData", "rbid").AsInt64OK()
-	return fmt.Sprintf("%s/%d", process.Hex(), rollbacks), nil
-}
-
-// restarted is the error of a reader that met another process than the one that
-// is read, or could not ask.
-func (r *run) restarted(err error) error {
-	if err == nil {
-		err = mongo.Retry("it was restarted, or has rolled back", nil, "")
-	}
-	return fmt.Errorf("copy: source member %s: %w", r.node, err)
 }
 
 // awaitPosition waits until the member has heard of the position after which
 // everything is read; a secondary refuses a cluster time ahead of its own.
 func (r *run) awaitPosition(ctx context.Context) error {
-	const codeInvalidOptions = 72
-	conn, err := r.e.src.Pool.Checkout(ctx, wire.ByAddress(r.node))
+	conn, err := r.e.src.Pool.Checkout(ctx, wire.ByAddress(r.member.Node))
 	if err != nil {
 		return fmt.Errorf("copy: connect to the source: %w", err)
 	}
 	defer conn.Release()
-	rd := &reader{run: r, e: r.e, conn: conn}
+	rd := &reader{run: r, e: r.e}
+	rd.on(conn)
 	for range 100 {
-		_, err := rd.currentName(ctx, r.colls[0], ByID)
+		_, err := rd.Name(ctx, &r.colls[0].Source, scan.ByID)
 		if err != nil && mongo.Classify(err) == mongo.ClassRetry {
-			return fmt.Errorf("copy: ask %s for its position: %w", r.node, err) // else the readers wait for a member that is gone
+			return fmt.Errorf("copy: ask %s for its position: %w", r.member.Node, err) // else the readers wait for a member that is gone
 		}
-		if err == nil || ctx.Err() != nil || !mongo.IsCode(err, codeInvalidOptions) {
+		if err == nil || ctx.Err() != nil || !mongo.IsCode(err, scan.CodeInvalidOptions) {
 			return ctx.Err() // other errors concern the collection, not the position
 		}
 		select {
@@ -227,7 +197,7 @@ func (r *run) awaitPosition(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
-	return mongo.Retry(fmt.Sprintf("copy: source member %s has not reached position %s", r.node, r.e.opts.AfterClusterTime), nil, "")
+	return mongo.Retry(fmt.Sprintf("copy: source member %s has not reached position %s", r.member.Node, r.e.opts.AfterClusterTime), nil, "")
 }
 
 // unsaved queues a slice for the saver.
@@ -273,9 +243,9 @@ func (r *run) saveDirty(ctx context.Context) error {
 	dirty := r.dirty
 	r.dirty = nil
 	r.mu.Unlock()
-	states := make([]SliceState, 0, len(dirty))
+	states := make([]scan.Slice, 0, len(dirty))
 	for _, s := range dirty {
-		if st := s.snapshot(); s.c.current(st.Plan) {
+		if st := s.save(); s.c.current(st.Plan) {
 			states = append(states, st)
 		}
 	}
@@ -285,7 +255,7 @@ func (r *run) saveDirty(ctx context.Context) error {
 	return r.saveStates(ctx, states)
 }
 
-func (r *run) saveStates(ctx context.Context, states []SliceState) error {
+func (r *run) saveStates(ctx context.Context, states []scan.Slice) error {
 	if err := r.e.store.SaveSlices(ctx, states); err != nil {
 		r.mu.Lock()
 		r.saveFailed = true
@@ -318,6 +288,8 @@ func (c *collection) current(plan int64) bool {
 
 // finished takes over a plan of which every slice is done.
 func (c *collection) finished() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if len(c.plan) == 0 || !allDone(c.plan) {
 		return false
 	}
@@ -333,7 +305,7 @@ func (c *collection) finished() bool {
 	return true
 }
 
-func allDone(plan []SliceState) bool {
+func allDone(plan []scan.Slice) bool {
 	for _, st := range plan {
 		if !st.Done {
 			return false

@@ -4,6 +4,8 @@ import (
 	"sync"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/scan"
 )
 
 // slice is a slice under way. Its reader numbers chunks; writers acknowledge
@@ -13,8 +15,7 @@ type slice struct {
 	run *run
 
 	mu      sync.Mutex
-	st      SliceState
-	trail   []int64 // record ids of recent positions, newest first
+	st      scan.Slice
 	sent    int
 	acked   int // chunks 0 … acked-1 are acknowledged
 	early   map[int]progress
@@ -28,10 +29,7 @@ type progress struct {
 	docs, bytes int64
 }
 
-// trailLength bounds how many earlier positions are kept to fall back to.
-const trailLength = 6
-
-func newSlice(r *run, c *collection, st SliceState) *slice {
+func newSlice(r *run, c *collection, st scan.Slice) *slice {
 	return &slice{c: c, run: r, st: st, early: map[int]progress{}}
 }
 
@@ -67,12 +65,7 @@ func (s *slice) ack(n int, p progress) {
 
 // advance moves the position; the caller holds s.mu.
 func (s *slice) advance(p progress) {
-	if len(p.position) > 0 {
-		if old := markRecord(s.st.Position); old != 0 {
-			s.trail = append([]int64{old}, s.trail[:min(len(s.trail), trailLength-1)]...)
-		}
-		s.st.Position = p.position
-	}
+	s.st.Advance(p.position)
 	s.st.Docs += p.docs
 	s.st.Bytes += p.bytes
 }
@@ -104,40 +97,19 @@ func (s *slice) touched() {
 	}
 }
 
-// snapshot is the state to save; from then on the slice counts as saved.
-func (s *slice) snapshot() SliceState {
+// state is what is known of the slice.
+func (s *slice) state() scan.Slice {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.st
+}
+
+// save is the state to save; from then on the slice counts as saved.
+func (s *slice) save() scan.Slice {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unsaved = false
-	st := s.st
-	st.Back = s.back()
-	return st
-}
-
-// back lists fallback record ids, newest first; the caller holds s.mu.
-func (s *slice) back() []int64 {
-	const most = trailLength + 1 + candidates
-	out := append(make([]int64, 0, most), s.trail...)
-	if lower := markRecord(s.st.Lower); lower != 0 && len(s.st.Position) > 0 {
-		out = append(out, lower)
-	}
-	for _, r := range s.st.Back {
-		if len(out) == most {
-			break
-		}
-		out = append(out, r)
-	}
-	return out
-}
-
-// start is where reading begins: the position, or else the lower bound.
-func (s *slice) start() (from bson.Raw, back []int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.st.Position) > 0 {
-		return s.st.Position, s.back()
-	}
-	return s.st.Lower, s.back()
+	return s.st
 }
 
 // add counts documents that reached the target.

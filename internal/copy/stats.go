@@ -3,7 +3,7 @@ package copy
 import (
 	"sync/atomic"
 
-	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/scan"
 )
 
 // CollectionState is how far a collection's copy is.
@@ -22,7 +22,7 @@ const (
 type CollectionStats struct {
 	Source, Target        string
 	State                 CollectionState
-	Strategy              Strategy // "" until planned
+	Strategy              scan.Strategy // "" until planned
 	Docs, Bytes           int64
 	TotalDocs, TotalBytes int64 // the source's estimates
 	Slices, SlicesDone    int
@@ -35,37 +35,13 @@ type Stats struct {
 	TotalDocs, TotalBytes int64
 	Slices, SlicesDone    int
 
-	Refused       int64 // documents that the target did not take
-	Duplicates    int64 // documents the target had already, skipped
-	Replaced      int64 // documents the target had already, replaced
-	Exact         int64 // documents with zero timestamps, written by update instead of insert
-	Reopened      int64 // cursors opened again after the server ended them
-	Restarted     int64 // collections begun anew because their position was lost
-	Buffered      int64 // bytes in flight now
-	InsertBatches int64
-	Errors        map[string]int64 // by mongo.Class
+	Refused  int64 // documents that the target did not take
+	Replaced int64 // documents the target had already, replaced
+	Exact    int64 // documents with zero timestamps, written by update instead of insert
+	Buffered int64 // bytes in flight now
 }
 
-type counters struct {
-	refused, duplicates, replaced, exact, reopened, restarted, batches atomic.Int64
-
-	fatal, retry, duplicate, other atomic.Int64
-}
-
-// failed counts an error by its class.
-func (n *counters) failed(err error) {
-	switch mongo.Classify(err) {
-	case mongo.ClassCanceled:
-	case mongo.ClassFatal:
-		n.fatal.Add(1)
-	case mongo.ClassRetry:
-		n.retry.Add(1)
-	case mongo.ClassDuplicate:
-		n.duplicate.Add(1)
-	default:
-		n.other.Add(1)
-	}
-}
+type counters struct{ refused, replaced, exact atomic.Int64 }
 
 // Stats returns the progress of the latest Run.
 func (e *Engine) Stats() Stats {
@@ -75,12 +51,7 @@ func (e *Engine) Stats() Stats {
 	n := &e.count
 	s := Stats{
 		Collections: make([]CollectionStats, len(colls)),
-		Refused:     n.refused.Load(), Duplicates: n.duplicates.Load(), Replaced: n.replaced.Load(), Exact: n.exact.Load(),
-		Reopened: n.reopened.Load(), Restarted: n.restarted.Load(), InsertBatches: n.batches.Load(),
-		Errors: map[string]int64{
-			mongo.ClassFatal.String(): n.fatal.Load(), mongo.ClassRetry.String(): n.retry.Load(),
-			mongo.ClassDuplicate.String(): n.duplicate.Load(), "other": n.other.Load(),
-		},
+		Refused:     n.refused.Load(), Replaced: n.replaced.Load(), Exact: n.exact.Load(),
 	}
 	if inFlight != nil {
 		s.Buffered = inFlight.inFlight()
@@ -96,6 +67,19 @@ func (e *Engine) Stats() Stats {
 		s.SlicesDone += cs.SlicesDone
 	}
 	return s
+}
+
+// Copied is the documents and bytes of Stats alone.
+func (e *Engine) Copied() (docs, bytes int64) {
+	e.mu.Lock()
+	colls := e.colls
+	e.mu.Unlock()
+	for _, c := range colls {
+		c.mu.Lock()
+		docs, bytes = docs+c.docs, bytes+c.bytes
+		c.mu.Unlock()
+	}
+	return docs, bytes
 }
 
 func (c *collection) stats() CollectionStats {

@@ -11,14 +11,15 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/wire"
 )
 
 func TestNewestPlans(t *testing.T) {
-	st := func(coll string, n, of int, plan int64) SliceState {
-		return SliceState{Collection: coll, N: n, Of: of, Plan: plan}
+	st := func(coll string, n, of int, plan int64) scan.Slice {
+		return scan.Slice{Collection: coll, N: n, Of: of, Plan: plan}
 	}
-	plans, generation := newestPlans([]SliceState{
+	plans, generation := newestPlans([]scan.Slice{
 		st("whole", 1, 2, 1), st("whole", 0, 2, 1),
 		st("torn", 0, 3, 1), st("torn", 2, 3, 1),
 		st("replanned", 0, 1, 2), st("replanned", 1, 2, 1),
@@ -35,7 +36,7 @@ func TestNewestPlans(t *testing.T) {
 func TestSliceMovesOverUnbrokenRunsOnly(t *testing.T) {
 	r := &run{e: New(nil, nil, newStore(), Options{})}
 	c := &collection{left: 1}
-	s := newSlice(r, c, SliceState{Strategy: ByRecord})
+	s := newSlice(r, c, scan.Slice{Strategy: scan.ByRecord})
 	at := func(rid int64) progress {
 		return progress{position: bson.Raw(mustMarshal(t, bson.D{{Key: "r", Value: rid}})), docs: 1}
 	}
@@ -44,19 +45,19 @@ func TestSliceMovesOverUnbrokenRunsOnly(t *testing.T) {
 	}
 	s.ack(1, at(20))
 	s.ack(3, at(40))
-	if got := s.snapshot(); len(got.Position) != 0 || got.Docs != 0 {
+	if got := s.save(); len(got.Position) != 0 || got.Docs != 0 {
 		t.Errorf("moved past an open chunk: %+v", got)
 	}
 	s.ack(0, at(10))
-	if got := s.snapshot(); markRecord(got.Position) != 20 || got.Docs != 2 || len(got.Back) != 1 || got.Back[0] != 10 {
+	if got := s.save(); scan.Record(got.Position) != 20 || got.Docs != 2 || len(got.Back) != 1 || got.Back[0] != 10 {
 		t.Errorf("got %+v", got)
 	}
 	s.end(false)
-	if s.snapshot().Done {
+	if s.save().Done {
 		t.Error("done with a chunk under way")
 	}
 	s.ack(2, at(30))
-	if got := s.snapshot(); !got.Done || markRecord(got.Position) != 40 || c.left != 0 {
+	if got := s.save(); !got.Done || scan.Record(got.Position) != 40 || c.left != 0 {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -130,8 +131,7 @@ func TestScheduleHandsOutLargestFirst(t *testing.T) {
 	}
 }
 
-// TestFramingAllocates holds the budget of the hot path: reading and framing a
-// chunk costs no allocation a document.
+// TestFramingAllocates holds the budget of the hot path: framing a chunk costs no allocation a document.
 func TestFramingAllocates(t *testing.T) {
 	c := server(t, "6.0")
 	var docs []any
@@ -144,25 +144,19 @@ func TestFramingAllocates(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	cur, err := conn.OpenCursor(t.Context(), "allocs", bson.D{{Key: "find", Value: "c"}, {Key: "batchSize", Value: 5000}}, wire.CursorOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := cur.Next(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := newRun(New(c, c, newStore(), Options{}))
-	col := newCollection(Task{Target: "x.y"}, r.e.opts)
-	s := newSlice(r, col, SliceState{Strategy: ByID})
-	sc := &scan{s: s, c: col}
+	from := source(t, c, "allocs", "c")
+	rd := scan.Reader{Conn: conn}
 	w := newWriter(r)
+	col := newCollection(Task{Target: "x.y"}, r.e.opts)
+	s := newSlice(r, col, scan.Slice{Strategy: scan.ByID})
+	walk := rd.Walk(&from, &s.st, scan.Want{Batch: 5000, Measure: true})
+	p, err := walk.Next(t.Context())
+	if err != nil || p.Docs != len(docs) {
+		t.Fatal(p, err)
+	}
 	n := testing.AllocsPerRun(20, func() {
-		ch, _, err := sc.take(b)
-		if err != nil || ch.docs != len(docs) {
-			t.Fatal(err)
-		}
-		if _, _, err := w.frame(ch); err != nil {
+		if _, _, err := w.frame(&chunk{s: s, part: p}); err != nil {
 			t.Fatal(err)
 		}
 	})

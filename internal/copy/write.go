@@ -10,31 +10,24 @@ import (
 	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// chunk is one cursor reply on its way to the target.
+// chunk is a part of a slice on its way to the target.
 type chunk struct {
-	s        *slice
-	n        int // its place in the slice
-	batch    *wire.Batch
-	from     int // index in the batch of the first of docs documents
-	docs     int // they are neighbours
-	bytes    int64
-	held     int64         // bytes of the budget
-	position bson.Raw      // nil when the reply gave none
-	done     chan struct{} // serial slices: closed when written
-	records  bool          // the documents end with their record ids
+	s    *slice
+	n    int // its place in the slice
+	part *scan.Part
+	held int64         // bytes of the budget
+	done chan struct{} // serial slices: closed when written
 }
 
 // each calls fn with the chunk's documents, which alias the reply.
 func (ch *chunk) each(fn func(i int, doc []byte) error) error {
-	i := -1 - ch.from
-	return ch.batch.Each(func(doc []byte) error {
+	i := -1
+	return ch.part.Each(func(doc []byte) error {
 		i++
-		if i < 0 || i >= ch.docs {
-			return nil
-		}
 		return fn(i, doc)
 	})
 }
@@ -57,7 +50,7 @@ func newWriter(r *run) *writer { return &writer{run: r, e: r.e} }
 func (w *writer) work(ctx context.Context) error {
 	conn, err := w.e.dst.Pool.Checkout(ctx, wire.Primary())
 	if err != nil && w.reserve && ctx.Err() == nil {
-		w.run.unmanned("target", err)
+		w.run.withoutConnection("target", err)
 		return nil
 	}
 	if err != nil {
@@ -72,7 +65,6 @@ func (w *writer) work(ctx context.Context) error {
 				return nil
 			}
 			if err := w.write(ctx, ch); err != nil {
-				w.e.count.failed(err)
 				return fmt.Errorf("copy %s to %s: %w", ch.s.c.Source.NS, ch.s.c.Target, err)
 			}
 		case <-ctx.Done():
@@ -96,8 +88,7 @@ func (w *writer) write(ctx context.Context, ch *chunk) error {
 		return err
 	}
 	failpoint.Hit("copy.after")
-	w.e.count.batches.Add(1)
-	ch.s.ack(ch.n, progress{position: ch.position, docs: int64(ch.docs), bytes: ch.bytes})
+	ch.s.ack(ch.n, progress{position: ch.part.Position, docs: int64(ch.part.Docs), bytes: ch.part.Bytes})
 	w.run.budget.adjust(-ch.held)
 	if ch.done != nil {
 		close(ch.done)
@@ -173,9 +164,6 @@ func (w *writer) insertInOrder(ctx context.Context, ch *chunk) error {
 		return err
 	}
 	err := ch.each(func(_ int, doc []byte) error {
-		if ch.records {
-			doc = withoutRecord(doc)
-		}
 		special, err := docwrite.Inspect(doc)
 		if err != nil || !special.ZeroTimestamp {
 			run = append(run, doc)

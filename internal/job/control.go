@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
+	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
@@ -13,44 +13,67 @@ import (
 
 // control carries an operator's wishes to the running job.
 type control struct {
-	finalize atomic.Bool
+	noted bool // the checkpoint may say paused; phases only
 
-	mu      sync.Mutex
-	paused  bool
-	told    bool                    // an operator has paused or resumed since the start
-	changed chan struct{}           // closed and replaced at each change
-	cancel  context.CancelCauseFunc // ends the phase under way
-	done    chan struct{}           // closed when Run returns
-	err     error                   // of Run
+	mu       sync.Mutex
+	finalize bool
+	at       time.Time // from when on to finalize; zero: no time
+	paused   bool
+	asked    bool                    // an operator has paused or resumed since the start
+	changed  chan struct{}           // closed and replaced at each change
+	cancel   context.CancelCauseFunc // ends the phase under way
+	done     chan struct{}           // closed when Run returns
+	err      error                   // of Run
 }
 
-func (c *control) init() {
-	c.changed = make(chan struct{})
-	c.done = make(chan struct{})
+// newControl reads Spec.Until.
+func newControl(until string, mode Mode) (*control, error) {
+	c := &control{changed: make(chan struct{}), done: make(chan struct{}), finalize: until == "caught-up" || mode == ModeFull}
+	var err error
+	if until != "" && until != "never" && until != "caught-up" {
+		c.at, err = time.Parse(time.RFC3339, until)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--until %q: want never, caught-up or a time (2026-01-02T15:04:05Z)", until)
+	}
+	return c, nil
+}
+
+// final reports that the job is to be finalized.
+func (c *control) final(now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.finalize = c.finalize || !c.at.IsZero() && !now.Before(c.at)
+	return c.finalize
+}
+
+func (c *control) wantFinal() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.finalize = true
 }
 
 // inherit takes over what the checkpoint says, unless an operator has spoken
 // since.
 func (c *control) inherit(paused bool) {
+	c.noted = paused // if it was resumed meanwhile, the checkpoint has to say so
 	c.mu.Lock()
-	told := c.told
-	c.mu.Unlock()
-	if !told && paused {
+	defer c.mu.Unlock()
+	if !c.asked && paused {
 		c.set(true)
 	}
 }
 
-// tell is set by an operator.
-func (c *control) tell(paused bool) {
+// ask is an operator's pause or resume.
+func (c *control) ask(paused bool) {
 	c.mu.Lock()
-	c.told = true
-	c.mu.Unlock()
+	defer c.mu.Unlock()
+	c.asked = true
 	c.set(paused)
 }
 
+// set is called with mu held.
 func (c *control) set(paused bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.paused = paused
 	close(c.changed)
 	c.changed = make(chan struct{})
@@ -71,17 +94,22 @@ func (c *control) phase(ctx context.Context) (context.Context, context.CancelCau
 	return pctx, cancel
 }
 
+// state is whether the job is paused, and what is closed when that changes.
+func (c *control) state() (paused bool, changed <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.paused, c.changed
+}
+
 // whilePaused waits until the job is not paused.
 func (c *control) whilePaused(ctx context.Context) error {
 	for {
-		c.mu.Lock()
-		paused, ch := c.paused, c.changed
-		c.mu.Unlock()
+		paused, changed := c.state()
 		if !paused {
 			return nil
 		}
 		select {
-		case <-ch:
+		case <-changed:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -89,14 +117,11 @@ func (c *control) whilePaused(ctx context.Context) error {
 }
 
 func (c *control) isPaused() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.paused
+	paused, _ := c.state()
+	return paused
 }
 
 func (c *control) finish(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.err = err
 	close(c.done)
 }
@@ -104,14 +129,14 @@ func (c *control) finish(err error) {
 // Pause stops reading and writing after a checkpoint; the job stays owned. The
 // wish survives a restart.
 func (j *Job) Pause(ctx context.Context) error {
-	j.control.tell(true)
+	j.control.ask(true)
 	j.log.Info("paused by operator")
 	return ctx.Err()
 }
 
 // Resume goes on after Pause.
 func (j *Job) Resume(ctx context.Context) error {
-	j.control.tell(false)
+	j.control.ask(false)
 	j.log.Info("resumed by operator")
 	return ctx.Err()
 }
@@ -139,25 +164,17 @@ func (j *Job) SetLoads(_ context.Context, l pace.Loads) error {
 	return nil
 }
 
-func (j *Job) loadStatus() (s LoadStatus) {
-	s.Source, s.SourceAtOnce = j.srcGate.Load()
-	s.Target, s.TargetAtOnce = j.dstGate.Load()
-	return s
-}
-
 // Finalize asks for the cut-over and waits for it: the job drains to the
-// source's newest position, restores what was held back, compares the catalogs
+// source's newest position, restores what was deferred, compares the catalogs
 // and ends. When ctx ends first the finalization goes on.
 func (j *Job) Finalize(ctx context.Context) error {
 	if j.control.isPaused() {
 		return mongo.WithHint(errors.New("finalize: the job is paused"), "resume it first (millrace resume)")
 	}
-	j.control.finalize.Store(true)
+	j.control.wantFinal()
 	j.log.Info("finalize requested by operator")
 	select {
 	case <-j.control.done:
-		j.control.mu.Lock()
-		defer j.control.mu.Unlock()
 		return j.control.err
 	case <-ctx.Done():
 		return ctx.Err()

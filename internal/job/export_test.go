@@ -4,34 +4,24 @@ import (
 	"context"
 
 	"github.com/millrace/millrace/internal/copy"
+	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
 // Applied is the position that is applied, durable or not; zero while the job
 // does not follow.
-func Applied(j *Job) mongo.OpTime {
-	j.progress.mu.Lock()
-	defer j.progress.mu.Unlock()
-	if j.progress.applyEng == nil || j.progress.phase != PhaseFollowing {
-		return mongo.OpTime{}
-	}
-	return j.progress.applyEng.Applied().At
-}
+func Applied(j *Job) mongo.OpTime { return j.progress.Applied() }
 
 // Recreate is what empties the target of a copy that begins anew, in an attempt.
 func Recreate(j *Job, ctx context.Context, t copy.Task) error {
-	if err := j.take(ctx); err != nil {
+	if err := j.lease.take(ctx); err != nil {
 		return err
 	}
-	if _, err := j.begin(ctx); err != nil {
+	if _, err := j.lease.begin(ctx); err != nil {
 		return err
 	}
-	return j.recreate(ctx, t)
+	return j.copier.recreate(ctx, t)
 }
 
-// Reread, FindRenamed and Committed are how a job asks the source for what is certain.
-var (
-	Reread      = (*Job).reread
-	FindRenamed = (*Job).findRenamed
-	Committed   = (*Job).committed
-)
+// Asks is how a job asks the source for what is certain.
+func Asks(j *Job) *follow.Ask { return j.ask }

@@ -4,117 +4,107 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-
-	"github.com/millrace/millrace/internal/failpoint"
+	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/precheck"
+	"github.com/millrace/millrace/internal/progress"
+	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 )
 
 // Job is one source replicated into one target. Run is called once; the other
 // methods are safe for concurrent use with it, except Plan, which comes before.
 type Job struct {
-	spec  Spec
-	id    string
-	run   string // names this run on the target
-	log   *slog.Logger
-	src   *mongo.Cluster
-	dst   *mongo.Cluster
-	rules *transform.Set
-	store state.Store
-	cat   *schema.Target
-	txn   *mongo.Transactions // on the target
-	// letters are the documents that the target refuses.
-	letters *deadletter.Store
-	resumed bool          // an earlier process began the job
-	ttlHeld bool          // by holdTTL of this process
-	names   *schema.Names // what the job has on the target; one phase at a time
-	unclear int           // conflicts that could not be judged yet; phases only
-	until   until
-	// pauseNoted says that the checkpoint may say paused; phases only.
-	pauseNoted bool
-	answeredAt time.Time // when both sides answered in this attempt; phases only
-	plan       *Plan     // the latest one
-	formatWas  int       // of the checkpoint that was found, until it is brought up to date
+	spec    Spec
+	id      string
+	log     *slog.Logger
+	src     *mongo.Cluster
+	dst     *mongo.Cluster
+	rules   *transform.Set
+	store   state.Store
+	cat     *schema.Target
+	txn     *mongo.Transactions // on the target
+	letters *deadletter.Store   // the documents that the target refuses
+	ask     *follow.Ask         // the source, with what the job has on the target; phases only
+	unclear int                 // conflicts that could not be judged yet; phases only
+	plan    *Plan               // the latest one that may be run
 
-	progress progress
-	control  control
+	progress *progress.Progress
+	control  *control
+	patience *retry.Patience
+	lease    *lease
+	copier   *copier
+	spooler  *oplog.Spooler
 	limit    *pace.Limiter
 	// srcGate and dstGate bound the exchanges with each side.
 	srcGate, dstGate *pace.Gate
-	spooler          *oplog.Spooler
-}
-
-// until is the parsed form of Spec.Until.
-type until struct {
-	caughtUp bool
-	at       time.Time // zero: no time
 }
 
 // Open parses the spec, connects both sides and reads nothing but their
 // identity. Nothing is written.
 func Open(ctx context.Context, spec Spec) (*Job, error) {
-	rules, err := transform.New(spec.Rules)
-	if err != nil {
-		return nil, err
-	}
-	u, err := parseUntil(spec.Until)
-	if err != nil {
-		return nil, err
-	}
-	rp, err := readPreference(spec.ReadPreference, spec.ReadTags)
-	if err != nil {
-		return nil, err
-	}
-	wc, err := writeConcern(spec.WriteConcern)
-	if err != nil {
-		return nil, err
-	}
+	spec.setDefaults()
 	if spec.OnConflict == "" {
 		spec.OnConflict = ConflictStop
 	}
-	if spec.Log == nil {
-		spec.Log = slog.New(slog.DiscardHandler)
+	j := &Job{spec: spec, log: spec.Log, limit: pace.New(spec.Limits), srcGate: pace.NewGate(spec.Loads.Source), dstGate: pace.NewGate(spec.Loads.Target)}
+	var err error
+	if j.rules, err = transform.New(spec.Rules); err != nil {
+		return nil, err
 	}
-	src, err := mongo.Connect(ctx, spec.Source, mongo.Options{AppName: "millrace-source", ReadPreference: rp})
+	if j.control, err = newControl(spec.Until, spec.Mode); err != nil {
+		return nil, err
+	}
+	wc, err := mongo.ParseWriteConcern(spec.WriteConcern)
 	if err != nil {
-		return nil, fmt.Errorf("source: %w", err)
+		return nil, err
 	}
-	run := state.NewRun()
-	dst, err := mongo.Connect(ctx, spec.Target, mongo.Options{AppName: mongo.TargetApp})
-	if err != nil {
-		src.Close()
-		return nil, fmt.Errorf("target: %w", err)
+	if err := j.connect(ctx); err != nil {
+		return nil, err
 	}
-	j := &Job{spec: spec, run: run, log: spec.Log, src: src, dst: dst, rules: rules, until: u,
-		limit: pace.New(spec.Limits), srcGate: pace.NewGate(spec.Loads.Source), dstGate: pace.NewGate(spec.Loads.Target)}
-	j.id = jobID(spec, src, dst, rules)
-	j.store = state.Open(dst, state.Options{Job: j.id, Run: run, Write: wc, EndOthers: j.endOthers})
-	j.spooler = j.newSpooler()
-	dst.Pool.SetGuard(j.store.Owned)
-	if j.txn, err = dst.NewTransactions(); err != nil {
+	if j.id = spec.Job; j.id == "" {
+		j.id = jobID(j.src, j.dst, j.rules)
+	}
+	j.lease = &lease{Job: j, run: state.NewRun(), restart: spec.Restart}
+	j.store = state.Open(j.dst, state.Options{Job: j.id, Run: j.lease.run, Write: wc, EndOthers: j.lease.endOthers})
+	j.dst.Pool.SetGuard(j.store.Owned)
+	if j.txn, err = j.dst.NewTransactions(); err != nil {
 		j.Close()
 		return nil, fmt.Errorf("target: %w", err)
 	}
-	j.letters = deadletter.New(dst, j.id, j.store.SameTerm)
-	j.cat = schema.NewTarget(dst, schema.TargetOptions{Job: j.id, Log: spec.Log, SameTerm: j.store.SameTerm})
-	j.progress.init(j)
-	j.control.init()
-	if u.caughtUp || spec.Mode == ModeFull {
-		j.control.finalize.Store(true)
-	}
+	j.letters = deadletter.New(j.dst, j.id, j.store.SameTerm)
+	j.cat = schema.NewTarget(j.dst, schema.TargetOptions{Job: j.id, Log: j.log, SameTerm: j.store.SameTerm})
+	j.progress = progress.New(progress.Options{Job: j.id, Source: j.src.Address(), Target: j.dst.Address(),
+		Now: spec.Now, Usage: spec.Usage, ReadFrom: oplog.ReadFrom})
+	j.ask = &follow.Ask{Source: j.src, Progress: j.progress, Names: schema.NewNames(nil)}
+	j.patience = &retry.Patience{Waiting: j.failing}
+	j.copier, j.spooler = &copier{Job: j}, j.newSpooler()
 	return j, nil
+}
+
+func (j *Job) connect(ctx context.Context) (err error) {
+	rp, err := mongo.ParseReadPreference(j.spec.ReadPreference, j.spec.ReadTags)
+	if err != nil {
+		return err
+	}
+	if j.src, err = j.spec.Connect(ctx, j.spec.Source, mongo.Options{AppName: "millrace-source", ReadPreference: rp}); err != nil {
+		return fmt.Errorf("source: %w", err)
+	}
+	if j.dst, err = j.spec.Connect(ctx, j.spec.Target, mongo.Options{AppName: mongo.TargetApp}); err != nil {
+		j.src.Close()
+		return fmt.Errorf("target: %w", err)
+	}
+	return nil
 }
 
 // Close disconnects both sides. Run must have returned.
@@ -134,10 +124,7 @@ func (j *Job) ID() string { return j.id }
 // jobID derives a stable name from what makes a job: source, target and rules.
 // Replica sets are told by their ids, so that other addresses of the same set
 // are the same job.
-func jobID(spec Spec, src, dst *mongo.Cluster, rules *transform.Set) string {
-	if spec.Job != "" {
-		return spec.Job
-	}
+func jobID(src, dst *mongo.Cluster, rules *transform.Set) string {
 	h := sha256.New()
 	for _, s := range []string{identity(src), identity(dst), rules.String()} {
 		fmt.Fprintf(h, "%d:%s", len(s), s)
@@ -152,59 +139,61 @@ func identity(c *mongo.Cluster) string {
 	return c.Address()
 }
 
-func parseUntil(s string) (until, error) {
-	switch s {
-	case "", "never":
-		return until{}, nil
-	case "caught-up":
-		return until{caughtUp: true}, nil
-	}
-	t, err := time.Parse(time.RFC3339, s)
-	if err != nil {
-		return until{}, fmt.Errorf("--until %q: want never, caught-up or a time (2026-01-02T15:04:05Z)", s)
-	}
-	return until{at: t}, nil
-}
-
-func writeConcern(s string) (any, error) {
-	if s == "" || s == "majority" {
-		return "majority", nil
-	}
-	n, err := strconv.Atoi(s)
-	if err != nil || n < 1 || n > 50 {
-		return nil, fmt.Errorf("--write-concern %q: want majority or a number of members from 1 to 50", s)
-	}
-	return n, nil
-}
-
-// keep reports whether the rules keep a source namespace.
-func (j *Job) keep(ns string) bool { return j.rules.Match(ns) }
-
-// scope is what of the source the rules keep.
-func (j *Job) scope() schema.Scope { return schema.Scope{NS: j.keep, DB: j.rules.MatchDB} }
-
-// errPaused and errFinished end a phase on purpose.
-var (
-	errPaused   = errors.New("paused")
-	errFinished = errors.New("finalized")
-)
-
-// newJob is the document of a job that begins.
-func (j *Job) newJob() state.Job {
-	return state.Job{
-		Source: j.src.Address(), Target: j.dst.Address(),
-		SourceSet: j.src.Info.SetID, TargetSet: j.dst.Info.SetID,
-		Rules: j.rules.String(), Mode: string(j.spec.Mode), OnExisting: string(j.spec.OnExisting), Phase: string(PhaseCatalog),
-	}
-}
-
-// savePhase moves the job on, with fields that belong to the step.
-func (j *Job) savePhase(ctx context.Context, p Phase, set ...bson.E) error {
-	failpoint.Hit("phase.before")
-	defer failpoint.Hit("phase.after")
-	if err := j.store.SaveDurably(ctx, append(bson.D{{Key: "phase", Value: string(p)}}, set...)); err != nil {
+// Plan reads both sides and says what Run would do and what stands in its way.
+// Nothing is written. An error means that a side could not be read at all, or
+// not for a minute.
+func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
+	in := precheck.Input{Job: j.id, Source: j.src, Target: j.dst, Rules: j.rules, Store: j.store, Schema: j.cat,
+		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, StartAt: j.spec.StartAt, Restart: j.spec.Restart,
+		AllowDowngrade: j.spec.AllowDowngrade, WarnWindow: j.spec.WarnWindow, MaySpool: j.spooler.MayHold,
+		ReadFrom: func(job state.Job) (mongo.OpTime, error) { return oplog.ReadFrom(positionOf(job)) }}
+	j.plan = nil
+	err = j.patience.Try(ctx, time.Minute, func() (err error) {
+		plan, err = precheck.Make(ctx, in)
 		return err
+	})
+	if err == nil && !plan.Checks.Failed() {
+		j.plan, j.ask.Readable = plan, readable(plan)
 	}
-	j.progress.setPhase(p)
-	return nil
+	return plan, err
+}
+
+// positionOf is where a stored job stands.
+func positionOf(job state.Job) stream.Position {
+	if job.Mark == "" {
+		return oplog.Position(job.Applied, job.ReadFrom)
+	}
+	return stream.Position{At: job.Applied, Mark: job.Mark}
+}
+
+// Status is a snapshot of the job.
+func (j *Job) Status() Status {
+	st := j.progress.Status(j.spooler.NeedsFrom)
+	st.Paused, st.Limits = j.control.isPaused(), j.limit.Rates()
+	st.Load.Source, st.Load.SourceAtOnce = j.srcGate.Load()
+	st.Load.Target, st.Load.TargetAtOnce = j.dstGate.Load()
+	s := j.letters.Stats()
+	st.Conflicts = ConflictStatus{Policy: string(j.spec.OnConflict), Undecided: s.Undecided, Open: s.Open, Settled: s.Settled, Removed: s.Removed}
+	if s != (deadletter.Stats{}) {
+		st.Conflicts.Where = fmt.Sprintf("%s.%s on the target, job %q", mongo.StateDB, deadletter.Collection, j.id)
+	}
+	bytes, until := j.spooler.Holds()
+	if st.Follow.SpoolBytes = bytes; !until.IsZero() {
+		st.Follow.SpooledTo = until.String()
+	}
+	return st
+}
+
+// readable is a namespace of the source that the user may read.
+func readable(p *Plan) string {
+	const none = ".millrace-none"
+	ns := mongo.StateDB + none
+	for _, c := range p.Collections {
+		if c.Type == schema.TypeCollection {
+			return c.Source
+		}
+		db, _ := mongo.SplitNS(c.Source)
+		ns = db + none
+	}
+	return ns
 }

@@ -98,7 +98,13 @@ func change(t *testing.T, c *driver.Client, db string, docs, n int) {
 // same compares the documents of both sides byte for byte.
 func same(t *testing.T, s servers, db string) {
 	t.Helper()
-	read := func(c *driver.Client) (out []bson.Raw) {
+	sameAs(t, s, db, db)
+}
+
+// sameAs compares a database of the source with one of the target.
+func sameAs(t *testing.T, s servers, db, target string) {
+	t.Helper()
+	read := func(c *driver.Client, db string) (out []bson.Raw) {
 		cur, err := c.Database(db).Collection("c").Find(t.Context(), bson.D{}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
 		if err == nil {
 			err = cur.All(t.Context(), &out)
@@ -108,7 +114,7 @@ func same(t *testing.T, s servers, db string) {
 		}
 		return out
 	}
-	want, got := read(s.srcDB), read(s.targetC)
+	want, got := read(s.srcDB, db), read(s.targetC, target)
 	if len(want) != len(got) {
 		t.Fatalf("%d documents, want %d", len(got), len(want))
 	}

@@ -4,48 +4,49 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/failpoint"
+	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/stream"
 )
 
-// PrecheckError says that the precheck found what forbids the job; nothing was
-// written.
-type PrecheckError struct{ Plan *Plan }
-
-// Error names the checks that failed.
-func (e *PrecheckError) Error() string { return e.Unwrap().Error() }
-
-// Unwrap is the plan's own error, with its hint.
-func (e *PrecheckError) Unwrap() error { return e.Plan.Checks.Err() }
+// errPaused and errFinished end a phase on purpose.
+var (
+	errPaused   = errors.New("paused")
+	errFinished = errors.New("finalized")
+)
 
 // Run checks, then runs the job from its checkpoint until it is finalized (nil),
 // ctx ends, or something fails that does not pass by itself.
 func (j *Job) Run(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil && ctx.Err() == nil {
-			j.progress.fail(err)
+			j.progress.Fail(err)
 		}
 		j.control.finish(err)
 	}()
-	plan := j.plan
-	if plan == nil {
-		if plan, err = j.Plan(ctx); err != nil {
+	if j.plan == nil {
+		plan, err := j.Plan(ctx)
+		if err != nil {
 			return err
 		}
-	}
-	if plan.Checks.Failed() {
-		return &PrecheckError{Plan: plan}
+		if plan.Checks.Failed() {
+			return &PrecheckError{Plan: plan}
+		}
 	}
 	// Restarted amid a failure, it waits for its end as one that runs does.
-	if err := j.patiently(ctx, j.spec.GiveUpAfter, func() error { return j.take(ctx) }); err != nil {
+	if err := j.patience.Try(ctx, j.spec.GiveUpAfter, func() error { return j.lease.take(ctx) }); err != nil {
 		return err
 	}
 	g, gctx := errgroup.WithContext(ctx)
@@ -56,157 +57,22 @@ func (j *Job) Run(ctx context.Context) (err error) {
 		}
 		return err
 	})
-	g.Go(func() error { return j.monitor(gctx) })
-	g.Go(func() error { return j.heartbeat(gctx) })
+	g.Go(func() error { return (&monitor{Job: j}).run(gctx) })
+	g.Go(func() error { return j.lease.heartbeat(gctx) })
 	if err = g.Wait(); errors.Is(err, errFinished) {
 		err = nil
 	}
 	if closeErr := j.spooler.Close(err == nil); closeErr != nil {
 		j.log.Warn("the spool could not be closed", "error", closeErr)
 	}
-	j.letGo(ctx)
+	j.lease.letGo(ctx)
 	return err
-}
-
-// heartbeat proves to other processes that the job has an owner, and to this
-// one that it still is. While the target does not answer, the phases wait.
-func (j *Job) heartbeat(ctx context.Context) error {
-	t := time.NewTicker(state.BeatEvery)
-	defer t.Stop()
-	for {
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		if err := j.store.Beat(ctx); err != nil {
-			if ctx.Err() == nil && mongo.Classify(err) != mongo.ClassRetry {
-				return err
-			}
-		}
-	}
-}
-
-// letGo ends the connections over which this run has written and tells that the
-// job has no owner, so that the next run need not wait to be sure.
-func (j *Job) letGo(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
-	defer cancel()
-	if err := j.dst.RenewConnections(ctx, mongo.TargetApp); err != nil {
-		j.log.Debug("connections not closed", "error", err)
-	}
-	if err := j.store.Release(ctx); err != nil {
-		j.log.Debug("job not released", "error", err)
-	}
-}
-
-// take makes this run the owner of the job, a new one or the one that the
-// checkpoint remembers. Nothing is written but that: begin comes first.
-func (j *Job) take(ctx context.Context) error {
-	_, found, err := j.store.Reload(ctx) // what follows is a majority write
-	if err != nil {
-		return err
-	}
-	if !found {
-		if err := j.store.Create(ctx, j.newJob()); err != nil {
-			return err
-		}
-	}
-	job, err := j.store.TakeOver(ctx, func(o state.Owner) {
-		j.progress.wait("the last owner of the job, " + o.String() + ", to be known dead")
-		j.log.Info("waiting to learn whether the job's last owner still lives", "owner", o.String())
-	})
-	if err != nil {
-		return err
-	}
-	j.progress.wait("")
-	if !found || j.spec.Restart {
-		return nil
-	}
-	j.resumed = true
-	j.spec.OnExisting = j.spec.OnExisting.orOf(job)
-	j.control.inherit(job.Paused)
-	j.pauseNoted = job.Paused // if it was resumed meanwhile, the checkpoint has to say so
-	j.formatWas = job.Version
-	j.log.Info("resuming job", "job", j.id, "phase", job.Phase, "applied", job.Applied)
-	return nil
-}
-
-// begin starts an attempt: nothing that an earlier one sent to the target runs
-// there or arrives any more when it returns.
-func (j *Job) begin(ctx context.Context) (state.Job, error) {
-	job, err := j.store.Begin(ctx)
-	if err != nil {
-		return job, err
-	}
-	if j.spec.Restart {
-		if err := j.store.Reset(ctx, j.newJob()); err != nil {
-			return job, err
-		}
-		j.spec.Restart = false
-		j.log.Info("the job begins anew", "job", j.id)
-	}
-	// Durable before the first transaction: the next run ends it by its name.
-	set := bson.D{{Key: "session", Value: j.txn.SessionID()}}
-	if j.formatWas == 1 && !job.Consistent.IsZero() {
-		// That format did not note its reach: it is the source's newest position.
-		newest, err := j.newest(ctx)
-		if err != nil {
-			return job, err
-		}
-		set = append(set, bson.E{Key: "reach", Value: newest})
-	}
-	if err := j.store.Note(ctx, set); err != nil {
-		return job, err
-	}
-	j.formatWas = 0
-	job, _, err = j.store.Reload(ctx)
-	return job, err
-}
-
-// endOthers ends what other runs of the job, and earlier attempts of this one,
-// have under way on the target: their operations, their transactions, and what
-// is still on its way to it over their connections.
-func (j *Job) endOthers(ctx context.Context, attempt int64, then bson.D) (bson.Raw, error) {
-	if err := j.renewConnections(ctx, attempt); err != nil {
-		return nil, err
-	}
-	job, _, err := j.store.Reload(ctx)
-	if err != nil {
-		return nil, err
-	}
-	failpoint.Hit("session.before")
-	for _, session := range []bson.Raw{job.Session, j.txn.SessionID()} {
-		if len(session) == 0 {
-			continue
-		}
-		if err := j.dst.KillSession(ctx, session); err != nil {
-			if mongo.Classify(err) == mongo.ClassRetry {
-				return nil, err
-			}
-			j.log.Warn("an open transaction of an earlier run may hold up writes for a minute", "error", err)
-		}
-	}
-	defer j.progress.wait("")
-	return j.dst.EndConnections(ctx, mongo.OtherRuns(j.id, j.run, attempt), func(left []mongo.Connection) {
-		j.progress.wait(fmt.Sprintf("%d connections of an earlier run to the target to end, one of them from %s", len(left), left[0].Client))
-		j.log.Warn("an earlier run of the job still has connections to the target; they have to end before anything is written",
-			"connections", len(left), "from", left[0].Client, "hint", "end that process, or the tunnel or proxy that keeps its connections")
-	}, then)
-}
-
-// renewConnections gives the attempt connections that carry its name. What
-// earlier attempts of this process had checked out is closed.
-func (j *Job) renewConnections(ctx context.Context, attempt int64) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	return j.dst.RenewConnections(ctx, mongo.RunName(j.id, j.run, attempt))
 }
 
 // phases runs the job's phases from the checkpoint, again after each failure
 // that passes by itself.
 func (j *Job) phases(ctx context.Context) error {
-	return j.patiently(ctx, j.spec.GiveUpAfter, func() error {
+	return j.patience.Try(ctx, j.spec.GiveUpAfter, func() error {
 		for {
 			err := j.pausePoint(ctx)
 			if err == nil {
@@ -219,92 +85,37 @@ func (j *Job) phases(ctx context.Context) error {
 	})
 }
 
-// patiently tries again what fails in a way that passes by itself, with growing
-// pauses, and says so in the status. It gives up when that goes on for longer
-// than limit; 0 is never.
-func (j *Job) patiently(ctx context.Context, limit time.Duration, try func() error) error {
-	var failingSince time.Time
-	backoff := newBackoff()
-	for {
-		began := time.Now()
-		j.answeredAt = time.Time{}
-		err := try()
-		switch {
-		case err == nil:
-			j.progress.wait("")
-			return nil
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case mongo.Classify(err) != mongo.ClassRetry:
-			return err
-		}
-		switch ran := j.ran(); {
-		case ran > worksAfter:
-			failingSince, backoff = time.Time{}, newBackoff()
-		case ran > time.Second:
-			backoff = newBackoff() // it works at times: a long pause would not help
-		}
-		if failingSince.IsZero() {
-			failingSince = began.Add(j.ran())
-		}
-		if limit > 0 && time.Since(failingSince) > limit {
-			return fmt.Errorf("gave up after %s of failures: %w", limit, err)
-		}
-		d := backoff.next()
-		j.progress.countError("retry")
-		j.progress.wait("a failure to pass: " + err.Error())
-		j.log.Warn("interrupted; trying again from the last checkpoint", "error", err, "retryIn", d)
-		select {
-		case <-time.After(d):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+// failing says that a failure has to pass, or none any more.
+func (j *Job) failing(failure error, pause time.Duration) {
+	if failure == nil {
+		j.progress.Wait("")
+		return
 	}
-}
-
-// worksAfter is how long after both sides answered an attempt counts as one
-// that worked. It is longer than a member is waited for.
-const worksAfter = 45 * time.Second
-
-// ran is how long ago both sides answered in this attempt, 0 if they did not.
-func (j *Job) ran() time.Duration {
-	if j.answeredAt.IsZero() {
-		return 0
-	}
-	return time.Since(j.answeredAt)
+	j.progress.CountError("retry")
+	j.progress.Wait("a failure to pass: " + failure.Error())
+	j.log.Warn("interrupted; trying again from the last checkpoint", "error", failure, "retryIn", pause)
 }
 
 // pausePoint records a pause and waits for its end.
 func (j *Job) pausePoint(ctx context.Context) error {
 	if j.control.isPaused() {
-		j.pauseNoted = true
+		j.control.noted = true
 		if err := j.store.Mark(ctx, bson.D{{Key: "paused", Value: true}}); err != nil {
 			return err
 		}
-		j.progress.wait("the operator to resume")
+		j.progress.Wait("the operator to resume")
 		if err := j.control.whilePaused(ctx); err != nil {
 			return err
 		}
-		j.progress.wait("")
+		j.progress.Wait("")
 	}
-	if !j.pauseNoted {
+	if !j.control.noted {
 		return nil
 	}
 	if err := j.store.Mark(ctx, bson.D{{Key: "paused", Value: false}}); err != nil {
 		return err
 	}
-	j.pauseNoted = false
-	return nil
-}
-
-// answered ends the wait for a failure to pass: the target has been read, and
-// now the source answers too.
-func (j *Job) answered(ctx context.Context) error {
-	if _, err := j.src.Positions(ctx); err != nil {
-		return err
-	}
-	j.answeredAt = time.Now()
-	j.progress.wait("")
+	j.control.noted = false
 	return nil
 }
 
@@ -313,30 +124,21 @@ func (j *Job) answered(ctx context.Context) error {
 func (j *Job) attempt(ctx context.Context) error {
 	ctx, cancel := j.control.phase(ctx)
 	defer cancel(nil)
-	job, err := j.begin(ctx)
+	job, err := j.lease.begin(ctx)
 	if err != nil {
 		return causeOr(ctx, err)
 	}
 	if err := j.letters.Load(ctx, j.spec.OnConflict != ConflictStop); err != nil {
 		return causeOr(ctx, err)
 	}
-	endSpool := func() {}
-	defer func() { endSpool() }()
-	for n := 0; ; n++ {
-		if n > 0 {
-			if job, _, err = j.store.Reload(ctx); err != nil {
-				return causeOr(ctx, err)
-			}
-		}
-		failpoint.Hit("load.after")
-		j.progress.setPhase(Phase(job.Phase))
-		j.progress.setApplied(positionOf(job))
-		if n == 0 {
-			if err := j.answered(ctx); err != nil {
-				return causeOr(ctx, err)
-			}
-			endSpool = j.spooler.Begin(ctx, spoolOwner(job), j.progress.reads)
-		}
+	j.show(job)
+	// The target has been read; when the source answers too, nothing fails any more.
+	if _, err := j.src.Positions(ctx); err != nil {
+		return causeOr(ctx, err)
+	}
+	j.patience.Worked()
+	defer j.spooler.Begin(ctx, spoolOwner(job), j.progress.ReadFrom)()
+	for {
 		err = j.step(ctx, job)
 		if errors.Is(err, errFinished) {
 			return nil
@@ -344,8 +146,22 @@ func (j *Job) attempt(ctx context.Context) error {
 		if err != nil {
 			return j.noteRefused(ctx, job, causeOr(ctx, err))
 		}
+		if job, _, err = j.store.Reload(ctx); err != nil {
+			return causeOr(ctx, err)
+		}
+		j.show(job)
 	}
 }
+
+// show has the status tell where a stored job stands.
+func (j *Job) show(job state.Job) {
+	failpoint.Hit("load.after")
+	j.progress.Enter(job.Phase)
+	j.progress.SetApplied(positionOf(job))
+}
+
+// mostRefused bounds the documents of conflicts that are noted.
+const mostRefused = 1000
 
 // noteRefused records the document of a conflict that ends the job. After the
 // restart its event is no longer one that may have been applied already. Where
@@ -359,9 +175,7 @@ func (j *Job) noteRefused(ctx context.Context, job state.Job, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	all := append(job.Refused[:len(job.Refused):len(job.Refused)], state.Doc{NS: c.NS, ID: c.Doc, At: c.Since})
-	if len(all) > mostAside {
-		all = all[len(all)-mostAside:]
-	}
+	all = all[max(len(all)-mostRefused, 0):]
 	if noteErr := j.store.SaveDurably(ctx, bson.D{{Key: "refused", Value: all}}); noteErr != nil {
 		j.log.Warn("the conflict could not be recorded", "conflict", err, "error", noteErr)
 		if mongo.Classify(noteErr) == mongo.ClassRetry {
@@ -373,15 +187,15 @@ func (j *Job) noteRefused(ctx context.Context, job state.Job, err error) error {
 
 // step runs one phase; nil means that the next one may begin.
 func (j *Job) step(ctx context.Context, job state.Job) error {
-	switch Phase(job.Phase) {
+	switch job.Phase {
 	case PhaseCatalog:
-		return j.prepare(ctx, job)
-	case phaseCreating:
-		return j.create(ctx)
+		return j.copier.prepare(ctx, job)
+	case state.PhaseCreating:
+		return j.copier.create(ctx)
 	case PhaseCopying:
-		return j.copyAll(ctx, job)
+		return j.copier.copyAll(ctx, job)
 	case PhaseIndexing:
-		return j.buildIndexes(ctx)
+		return j.copier.buildIndexes(ctx)
 	case PhaseOverlap, PhaseFollowing, PhaseFinalizing:
 		return j.follow(ctx, job)
 	case PhaseFinalized:
@@ -391,21 +205,117 @@ func (j *Job) step(ctx context.Context, job state.Job) error {
 	return fmt.Errorf("job %s is in phase %q, which this version does not know", j.id, job.Phase)
 }
 
+// savePhase moves the job on, with fields that belong to the step.
+func (j *Job) savePhase(ctx context.Context, p Phase, set ...bson.E) error {
+	failpoint.Hit("phase.before")
+	defer failpoint.Hit("phase.after")
+	if err := j.store.SaveDurably(ctx, append(bson.D{{Key: "phase", Value: p}}, set...)); err != nil {
+		return err
+	}
+	j.progress.Enter(p)
+	return nil
+}
+
+// follow replicates changes until the job is finalized.
+func (j *Job) follow(ctx context.Context, job state.Job) error {
+	if job.Phase == PhaseFinalizing { // the wish survives a restart
+		j.control.wantFinal()
+	}
+	if err := j.loadNames(ctx); err != nil {
+		return err
+	}
+	if err := j.copier.deferTTL(ctx); err != nil {
+		return err
+	}
+	err := follow.Run(ctx, job, positionOf(job), follow.Options{
+		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Rules: j.rules, Store: j.store, Target: j.dst, Schema: j.cat,
+		Letters: j.letters, Ask: j.ask, Progress: j.progress, Log: j.log,
+		Source: j.changes, Sink: j.sink, CopyAnew: j.copier.again, Slices: sliceStore{j.store}.LoadSlices,
+		Look: func(colls []string) *oplog.Look {
+			return &oplog.Look{Cluster: j.src, Spool: j.spooler, Collections: colls}
+		},
+		SavePhase: j.savePhase, Passed: j.spooler.Passed, Finish: j.finish, Unclear: &j.unclear,
+		Final: func() bool { return j.control.final(j.spec.Now()) },
+	})
+	if err != nil {
+		return err
+	}
+	return errFinished
+}
+
+// loadNames reads which namespaces of the source the job has on the target, at
+// the position from which it goes on.
+func (j *Job) loadNames(ctx context.Context) error {
+	catalog, err := j.store.LoadCatalog(ctx)
+	j.ask.Names = state.Names(catalog)
+	return err
+}
+
+// newSpooler prepares to keep changes of the source on local disk.
+func (j *Job) newSpooler() *oplog.Spooler {
+	o := oplog.SpoolOptions{MaxBytes: j.spec.SpoolBytes, Log: j.log}
+	if j.spec.SpoolDir != "" {
+		o.Dir = filepath.Join(j.spec.SpoolDir, j.id)
+	}
+	return oplog.NewSpooler(j.src, o)
+}
+
+// spoolOwner names the life of a job whose changes are on local disk.
+func spoolOwner(job state.Job) string {
+	return fmt.Sprintf("%s to %s since %d", job.SourceSet.Hex(), job.TargetSet.Hex(), job.CreatedAt.UnixNano())
+}
+
+// changes are the source's, from the spool as far as it has them.
+func (j *Job) changes() stream.Source {
+	return oplog.New(j.src, oplog.Options{Keep: j.rules.Match, Log: j.log, Spool: j.spooler})
+}
+
+// sink makes the engine that applies changes, with what it needs to know about
+// conflicts.
+func (j *Job) sink(pos stream.Position, o mongosink.Options) *mongosink.Engine {
+	o.Sizes.Partitions, o.Sizes.InFlight = j.spec.Partitions, j.spec.Memory/2
+	o.Names = mongosink.Names{Absent: j.ask.Names.Absent, Traits: j.traits}
+	o.Policy = mongosink.Policy{Overwrite: j.spec.OnExisting == ExistingMerge, OnConflict: j.spec.OnConflict, Letters: j.letters}
+	o.Source = mongosink.Source{Reread: j.ask.Reread, Has: j.ask.OnSource}
+	o.Write.Transactions, o.Write.SameTerm, o.Write.Gate = j.txn, j.store.SameTerm, j.dstGate
+	o.Log, o.Limit = j.log, j.limit
+	return mongosink.New(j.dst, pos, o)
+}
+
+// traits reads what restricts the applying of events to a target collection.
+func (j *Job) traits(ctx context.Context, ns string) (mongosink.Traits, error) {
+	db, coll := mongo.SplitNS(ns)
+	specs, err := j.dst.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: coll}})
+	if err != nil || len(specs) == 0 {
+		return mongosink.Traits{}, err
+	}
+	c := schema.Collection{NS: ns, Options: specs[0].Options}
+	return mongosink.Traits{Capped: c.Capped(), Collated: c.Collated()}, nil
+}
+
+// finish restores what was deferred to the end, notes how the target's
+// collections, options and indexes differ from the source's, and ends the job.
+func (j *Job) finish(ctx context.Context) error {
+	if err := j.cat.RestoreExpiries(ctx); err != nil {
+		return err
+	}
+	diffs, err := schema.Diff(ctx, j.src, j.dst, j.rules, schema.DiffOptions{Keep: j.rules.Match})
+	if err != nil {
+		return err
+	}
+	var lines []string
+	for _, d := range diffs {
+		lines = append(lines, strings.TrimSpace(d.String()))
+		j.log.Warn("target differs from the source", "difference", d.String())
+	}
+	j.progress.SetDifferences(lines)
+	return j.savePhase(ctx, PhaseFinalized)
+}
+
 // causeOr prefers the reason for which ctx was canceled.
 func causeOr(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	return err
-}
-
-// backoff grows from half a second to 15 s, with jitter so that many jobs do
-// not come back at once.
-type backoff struct{ d time.Duration }
-
-func newBackoff() *backoff { return &backoff{d: 250 * time.Millisecond} }
-
-func (b *backoff) next() time.Duration {
-	b.d = min(2*b.d, 15*time.Second)
-	return b.d/2 + time.Duration(rand.Int64N(int64(b.d)))
 }

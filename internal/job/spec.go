@@ -1,42 +1,98 @@
-// Package job runs a job: it ties catalog, copy, tail, apply and verify
-// into one state machine that survives a kill at any moment.
+// Package job runs a job: the state machine of its phases, which survives a kill
+// at any moment, and an operator's control of it. What the phases do is done by
+// the packages below; here it is put together and begun again from what is stored.
+// Nothing is kept by process: one may run many jobs.
 package job
 
 import (
+	"context"
 	"log/slog"
 	"time"
 
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/precheck"
+	"github.com/millrace/millrace/internal/procstat"
+	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// Mode says which parts of a job run.
-type Mode string
+// What a job is described, planned and shown with.
+type (
+	Mode       = state.Mode
+	OnExisting = state.OnExisting
+	OnConflict = deadletter.Policy
+	Phase      = state.Phase
 
-// The modes of a job.
-const (
-	ModeAll         Mode = "all"         // copy, then follow
-	ModeFull        Mode = "full"        // copy only
-	ModeIncremental Mode = "incremental" // follow only
+	Plan             = precheck.Plan
+	PrecheckError    = precheck.Error
+	Status           = progress.Status
+	LoadStatus       = progress.Load
+	CopyStatus       = progress.Copy
+	CollectionStatus = progress.Collection
+	IndexStatus      = progress.Index
+	FollowStatus     = progress.Follow
+	ConflictStatus   = progress.Conflicts
+	ProcessStatus    = procstat.Usage
 )
 
-// OnExisting says what to do with target collections that exist already.
-type OnExisting string
-
-// The policies for target collections that exist.
+// The modes, policies and phases of a job.
 const (
-	ExistingFail  OnExisting = "fail"  // refuse before anything is written
-	ExistingMerge OnExisting = "merge" // keep them; the source's document wins on the same _id
-	ExistingDrop  OnExisting = "drop"  // drop them first
+	ModeAll         = state.ModeAll
+	ModeFull        = state.ModeFull
+	ModeIncremental = state.ModeIncremental
+
+	ExistingFail  = state.ExistingFail
+	ExistingMerge = state.ExistingMerge
+	ExistingDrop  = state.ExistingDrop
+
+	ConflictStop      = deadletter.Stop
+	ConflictSkip      = deadletter.Skip
+	ConflictOverwrite = deadletter.Overwrite
+
+	PhaseStarting   = state.PhaseStarting
+	PhaseCatalog    = state.PhaseCatalog
+	PhaseCopying    = state.PhaseCopying
+	PhaseIndexing   = state.PhaseIndexing
+	PhaseOverlap    = state.PhaseOverlap
+	PhaseFollowing  = state.PhaseFollowing
+	PhaseFinalizing = state.PhaseFinalizing
+	PhaseFinalized  = state.PhaseFinalized
+	PhaseFailed     = state.PhaseFailed
 )
 
-// orOf is the policy with which a job began, unless one is asked for.
-func (e OnExisting) orOf(job state.Job) OnExisting {
-	if (e == "" || e == ExistingFail) && job.OnExisting != "" {
-		return OnExisting(job.OnExisting)
+// Deps are what a job has of the process that runs it. What is not set behaves as
+// in a process with one job.
+type Deps struct {
+	Log *slog.Logger // nil discards
+	// Connect opens a side. Connections to the target carry the run's name and
+	// are its own.
+	Connect func(ctx context.Context, uri string, o mongo.Options) (*mongo.Cluster, error)
+	// Memory bounds the bytes of documents that the copy has under way; changes
+	// may take half of it. 0 is 64 MB.
+	Memory int64
+	// Now is the time of day, with a monotonic reading.
+	Now func() time.Time
+	// Usage is what the job shows as the use of the process. Where several share
+	// a process, at most one of them should show all of it.
+	Usage func() procstat.Usage
+}
+
+func (d *Deps) setDefaults() {
+	if d.Log == nil {
+		d.Log = slog.New(slog.DiscardHandler)
 	}
-	return e
+	if d.Connect == nil {
+		d.Connect = mongo.Connect
+	}
+	if d.Now == nil {
+		d.Now = time.Now
+	}
+	if d.Usage == nil {
+		d.Usage = procstat.Read
+	}
 }
 
 // Spec is everything that defines a job and how it is run. Source and Target
@@ -71,7 +127,7 @@ type Spec struct {
 
 	// Readers, Writers and Partitions bound concurrency; 0 chooses.
 	Readers, Writers, Partitions int
-	// Limits hold copy and apply back until SetLimits changes them.
+	// Limits throttle copy and apply until SetLimits changes them.
 	Limits pace.Rates
 	// Loads are what copy and apply may ask of each side until SetLoads changes
 	// them; empty is pace.Normal.
@@ -85,5 +141,5 @@ type Spec struct {
 	// GiveUpAfter ends the job when one failure lasts that long; 0 is never.
 	GiveUpAfter time.Duration
 
-	Log *slog.Logger
+	Deps
 }

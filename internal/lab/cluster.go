@@ -38,12 +38,16 @@ type Cluster struct {
 	tls     *TLSFiles
 	keyFile *keyFile // between members; nil without Auth
 	members []*Member
+	loan    *loan // nil unless the cluster is kept for other tests
 }
 
 // Start starts a cluster and waits until it has a writable primary and every
 // member is primary or secondary. ctx bounds the start alone; the cluster runs
 // until Stop or until the calling process ends.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
+	if limit := keepFor(o); limit > 0 {
+		return borrow(ctx, o, limit)
+	}
 	c, err := newCluster(o)
 	if err != nil {
 		return nil, err
@@ -185,6 +189,9 @@ func (c *Cluster) launchMembers(ctx context.Context) error {
 // Stop ends all processes by their ids, waits for their ends, and removes the
 // directory if it was a temporary one. Stopping twice does no harm.
 func (c *Cluster) Stop() error {
+	if c.loan != nil {
+		return c.loan.giveBack(c)
+	}
 	end := (*Member).Kill // nobody will look at the data again
 	if c.tempDir == nil {
 		end = (*Member).Stop

@@ -78,6 +78,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 
 func TestStopLeavesNothing(t *testing.T) {
 	t.Parallel()
+	NeedServers(t)
 	c, err := Start(t.Context(), Options{Proxy: true})
 	must(t, err)
 	mustInsert(t, connect(t, c.URI()), 1)
@@ -201,6 +202,7 @@ func TestOptionsReachTheServer(t *testing.T) {
 
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
+	NeedServers(t)
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
@@ -267,6 +269,7 @@ func (m *Member) launchTwin(t *testing.T) error {
 
 func TestBadArgumentIsExplained(t *testing.T) {
 	t.Parallel()
+	NeedServers(t)
 	_, err := Start(t.Context(), Options{Args: []string{"--noSuchOption"}})
 	if err == nil || !strings.Contains(err.Error(), "noSuchOption") {
 		t.Errorf("Start = %v", err)
@@ -293,6 +296,7 @@ func TestCancelledStartLeavesNothing(t *testing.T) {
 
 func TestKeptDirectoryStartsAgain(t *testing.T) {
 	t.Parallel()
+	NeedServers(t)
 	o := Options{Dir: t.TempDir(), Auth: true, TLS: true, Proxy: true}
 	c, err := Start(t.Context(), o)
 	must(t, err)
@@ -332,6 +336,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestMembersDieWithTheirParent(t *testing.T) {
+	NeedServers(t)
 	cmd := exec.Command(os.Args[0])
 	tmp := t.TempDir()
 	cmd.Env = append(os.Environ(), childEnv+"=1", "TMPDIR="+tmp)

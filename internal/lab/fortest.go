@@ -8,15 +8,25 @@ type TB interface {
 	Helper()
 	Cleanup(func())
 	Failed() bool
+	Skip(args ...any)
 	Fatalf(format string, args ...any)
 	Logf(format string, args ...any)
 	Context() context.Context
 }
 
+// NeedServers skips a test under go test -short.
+func NeedServers(t TB) {
+	t.Helper()
+	if Short() {
+		t.Skip("needs a mongod")
+	}
+}
+
 // ForTest starts a cluster, with a lean journal, and stops it at the end of the
-// test; when the test failed, the ends of the servers' logs are logged.
+// test, which it skips under go test -short; when the test failed, the ends of the servers' logs are logged.
 func ForTest(t TB, o Options) *Cluster {
 	t.Helper()
+	NeedServers(t)
 	o.LeanJournal = true
 	c, err := Start(t.Context(), o)
 	if err != nil {
@@ -24,6 +34,9 @@ func ForTest(t TB, o Options) *Cluster {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
+			if c.loan != nil {
+				c.loan.spent = true
+			}
 			for _, m := range c.Members() {
 				t.Logf("log of member %d of %s (pid %d) ends with:\n%s", m.Index, c.Name(), m.Pid(), m.logTail(25))
 			}

@@ -31,6 +31,7 @@ func testStore(t *testing.T) *Store {
 
 func TestUpAndDown(t *testing.T) {
 	t.Parallel()
+	NeedServers(t)
 	s := testStore(t)
 	state, err := s.Up(t.Context(), Options{Name: "one"})
 	must(t, err)
@@ -70,6 +71,7 @@ func TestDownSparesStrangers(t *testing.T) {
 
 func TestUpAfterCrashAndKeptDirectory(t *testing.T) {
 	t.Parallel()
+	NeedServers(t)
 	s := testStore(t)
 	o := Options{Name: "kept", Dir: t.TempDir()}
 	state, err := s.Up(t.Context(), o)
@@ -109,6 +111,7 @@ func TestFailedUpLeavesNothing(t *testing.T) {
 
 func TestGuardEndsInTime(t *testing.T) {
 	t.Parallel()
+	NeedServers(t)
 	s := testStore(t)
 	state, err := s.Up(t.Context(), Options{Name: "guarded"})
 	must(t, err)

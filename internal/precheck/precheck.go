@@ -1,5 +1,7 @@
-// Package precheck is what is looked at before anything is done: checks, their
-// outcomes, and what a list of them amounts to.
+// Package precheck looks before anything is done: checks with their outcomes,
+// and the plan of a replication between two clusters. It reads, and writes
+// nothing; it knows rules and what is stored of a job, but no job. List alone
+// serves other commands too.
 package precheck
 
 import (

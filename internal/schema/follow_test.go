@@ -6,6 +6,8 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
+
+	"github.com/millrace/millrace/internal/lab"
 )
 
 // ddlCase is a piece of life of a database: what was there before the copy,
@@ -100,6 +102,7 @@ func (r *replica) run(db string, cmds []string) {
 // what its oplog says, each change a second time as after a restart, and all of it
 // under renames and within the window too.
 func TestSchemaChangesFollow(t *testing.T) {
+	lab.NeedServers(t)
 	t.Parallel()
 	variants := []struct {
 		name   string

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	flag.Parse()
-	if flag.Lookup("test.fuzz").Value.String() != "" {
+	if flag.Lookup("test.fuzz").Value.String() != "" || lab.Short() {
 		return m.Run() // in many processes, none of which needs a server
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -98,6 +98,7 @@ func do(t *testing.T, c *mongo.Cluster, db, text string) bson.Raw {
 
 func try(t *testing.T, c *mongo.Cluster, db, text string) (bson.Raw, error) {
 	t.Helper()
+	lab.NeedServers(t)
 	text = strings.ReplaceAll(text, "@", db)
 	if cmd, ok := strings.CutPrefix(text, "admin "); ok {
 		db, text = "admin", cmd
@@ -178,6 +179,7 @@ type replica struct {
 }
 
 func newReplica(t *testing.T, rules *transform.Set, dbs ...string) *replica {
+	lab.NeedServers(t)
 	r := &replica{t: t, dbs: dbs, rules: rules, names: NewNames(nil), target: NewTarget(dst, TargetOptions{Job: "job " + dbs[0]})}
 	t.Cleanup(func() {
 		for _, db := range dbs {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -52,6 +53,13 @@ func (n *Names) Source(ns string) (Name, bool) {
 func (n *Names) Target(targetNS string) (Name, bool) {
 	ns, ok := n.byTarget[targetNS]
 	return n.bySource[ns], ok
+}
+
+// Absent tells of a source namespace that has nothing on the target yet.
+func (n *Names) Absent(ns string) bool {
+	db, coll := mongo.SplitNS(ns)
+	one, _ := n.Source(db + "." + strings.TrimPrefix(coll, mongo.BucketsPrefix))
+	return one.Gone
 }
 
 // OfDB lists what stems from a database of the source, sorted.

@@ -15,6 +15,8 @@ import (
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
+
+	"github.com/millrace/millrace/internal/lab"
 )
 
 // TestSnapshotUnderChanges: a snapshot, plus the schema changes after its
@@ -96,6 +98,7 @@ func TestSnapshotNamesTheObstacle(t *testing.T) {
 // TestCreateInsideTransaction: since 4.4 a transaction can create collections
 // and indexes; its entry holds them among its operations.
 func TestCreateInsideTransaction(t *testing.T) {
+	lab.NeedServers(t)
 	t.Parallel()
 	if !src.Info.Version.AtLeast(4, 4) {
 		t.Skip("the source cannot")

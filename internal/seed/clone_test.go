@@ -103,6 +103,7 @@ func TestLockedSecondaryIsCloned(t *testing.T) {
 // A mongod that recovers for long has its socket long before it listens on it.
 func TestLongRecoveryIsWaitedFor(t *testing.T) {
 	t.Parallel()
+	lab.NeedServers(t)
 	dir := t.TempDir()
 	script := filepath.Join(dir, "mongod.sh")
 	stop := `for a; do case $a in */s.sock) s=$a;; esac; done

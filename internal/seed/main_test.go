@@ -55,6 +55,7 @@ func guardCommand() []string { return []string{"env", guardEnv + "=1", os.Args[0
 // threeMembers is the package's replica set of three.
 func threeMembers(t *testing.T) *lab.Cluster {
 	t.Helper()
+	lab.NeedServers(t)
 	shared.once.Do(func() {
 		shared.cluster, shared.err = lab.Start(context.Background(), lab.Options{Topology: "rs:3"})
 	})

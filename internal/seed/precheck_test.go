@@ -10,6 +10,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/precheck"
 )
@@ -57,6 +58,7 @@ func TestVersionsAreCompared(t *testing.T) {
 
 // What the mongod says of its own options is compared, wherever they come from.
 func TestStartCommandIsCompared(t *testing.T) {
+	lab.NeedServers(t)
 	dir := t.TempDir()
 	file := filepath.Join(t.TempDir(), "mongod.conf")
 	must(t, os.WriteFile(file, []byte("storage: {dbPath: "+dir+", directoryPerDB: true}\nreplication: {replSetName: rs}\n"), 0o600))

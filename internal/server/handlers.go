@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"net/netip"
 	"os"
 	"strings"
@@ -24,6 +25,7 @@ const (
 	PathLimits   = "/api/v1/limits"
 	PathFinalize = "/api/v1/finalize"
 	PathHealth   = "/healthz"
+	PathProfiles = "/debug/pprof/"
 )
 
 // Failure is the body of every reply that is not a success.
@@ -47,6 +49,9 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("POST "+PathResume, s.guard(true, s.act("resume", s.job.Resume)))
 	mux.HandleFunc("PATCH "+PathLimits, s.guard(true, s.limits))
 	mux.HandleFunc("POST "+PathFinalize, s.guard(true, s.finalizeJob))
+	if s.pprof {
+		s.profiles(mux)
+	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusNotFound, "there is no "+r.Method+" of this path", "see "+PathStatus)
 	})
@@ -55,6 +60,21 @@ func (s *Server) handler() http.Handler {
 		fail(w, http.StatusForbidden, "a web page of another origin may not do this", "use the millrace command")
 	}))
 	return s.local(origin.Handler(mux))
+}
+
+// profiles serves what net/http/pprof has, with the token: profiles tell more
+// than a status does.
+func (s *Server) profiles(mux *http.ServeMux) {
+	for path, serve := range map[string]http.HandlerFunc{
+		"": pprof.Index, "cmdline": pprof.Cmdline, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
+	} {
+		mux.HandleFunc("GET "+PathProfiles+path, s.guard(true, func(w http.ResponseWriter, r *http.Request) {
+			// A profile takes as long as it was asked for. Its handler refuses what
+			// is longer than the server's deadline, which is lifted here.
+			unlimited(w)
+			serve(w, r.WithContext(context.WithValue(r.Context(), http.ServerContextKey, nil)))
+		}))
+	}
 }
 
 // local refuses requests to a loopback server under a foreign name: a web page

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -55,31 +56,14 @@ func StateDir(lookupEnv func(string) (string, bool)) (string, error) {
 	return filepath.Join(home, ".local", "state", "millrace"), nil
 }
 
-// Add records a running sync and returns what removes the record again. The
-// record appears whole or not at all.
+// Add records a running sync and returns what removes the record again.
 func (r Registry) Add(rec Record) (remove func() error, err error) {
 	if rec.Host == "" {
 		rec.Host, _ = os.Hostname()
 	}
-	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("record the running sync: %w", err)
-	}
-	raw, err := json.Marshal(rec)
-	if err != nil {
-		return nil, fmt.Errorf("record the running sync: %w", err)
-	}
-	// CreateTemp gives mode 0600.
-	tmp, err := os.CreateTemp(r.Dir, ".new-*")
-	if err != nil {
-		return nil, fmt.Errorf("record the running sync: %w", err)
-	}
 	path := filepath.Join(r.Dir, fileName(rec))
-	_, err = tmp.Write(raw)
-	if err = errors.Join(err, tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("record the running sync: %w", err), os.Remove(tmp.Name()))
+	if err := r.write(path, rec); err != nil {
+		return nil, fmt.Errorf("record the running sync: %w", err)
 	}
 	return func() error {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -87,6 +71,29 @@ func (r Registry) Add(rec Record) (remove func() error, err error) {
 		}
 		return nil
 	}, nil
+}
+
+// write has the record appear whole or not at all.
+func (r Registry) write(path string, rec Record) error {
+	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
+		return err
+	}
+	raw, err := json.Marshal(rec)
+	if err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(r.Dir, ".new-*") // with mode 0600
+	if err != nil {
+		return err
+	}
+	_, err = tmp.Write(raw)
+	if err = errors.Join(err, tmp.Close()); err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		err = errors.Join(err, os.Remove(tmp.Name()))
+	}
+	return err
 }
 
 func fileName(rec Record) string {
@@ -172,12 +179,15 @@ func (r Registry) Find(ctx context.Context, address, job string) (Record, error)
 }
 
 func list(recs []Record) string {
-	var b strings.Builder
+	each := make([]string, len(recs))
 	for i, rec := range recs {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		fmt.Fprintf(&b, "%s at %s", rec.Job, rec.Address)
+		each[i] = rec.Job + " at " + rec.Address
 	}
-	return b.String()
+	return strings.Join(each, ", ")
+}
+
+// alive reports whether a process with this number exists.
+func alive(pid int) bool {
+	err := syscall.Kill(pid, 0)
+	return err == nil || errors.Is(err, syscall.EPERM)
 }

@@ -45,6 +45,7 @@ type Options struct {
 	Token   string // "" makes a random one
 	Job     Controller
 	Log     *slog.Logger
+	PProf   bool // serve the profiles of net/http/pprof, too
 }
 
 // Server is the control API of one job.
@@ -53,6 +54,7 @@ type Server struct {
 	log      *slog.Logger
 	token    string
 	loopback bool
+	pprof    bool
 	listener net.Listener
 	finalize finalizing
 	// farewell is defaultFarewell, deadline replyTime, shorter in tests.
@@ -66,7 +68,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, mongo.WithHint(fmt.Errorf("listen for control: %w", err), "choose another address with --listen; port 0 takes a free one")
 	}
-	s := &Server{job: o.Job, log: o.Log, token: o.Token, listener: l, farewell: defaultFarewell, deadline: replyTime}
+	s := &Server{job: o.Job, log: o.Log, token: o.Token, pprof: o.PProf, listener: l, farewell: defaultFarewell, deadline: replyTime}
 	if s.token == "" {
 		s.token = rand.Text()
 	}

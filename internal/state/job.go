@@ -23,11 +23,11 @@ type Job struct {
 	SourceSet bson.ObjectID `bson:"sourceSet"`
 	TargetSet bson.ObjectID `bson:"targetSet"`
 	Rules     string        `bson:"rules"`
-	Mode      string        `bson:"mode"`
+	Mode      Mode          `bson:"mode"`
 	// OnExisting is the policy for the target's collections with which it began.
-	OnExisting string `bson:"onExisting,omitempty"`
+	OnExisting OnExisting `bson:"onExisting,omitempty"`
 
-	Phase     string    `bson:"phase"`
+	Phase     Phase     `bson:"phase"`
 	CreatedAt time.Time `bson:"createdAt"`
 	UpdatedAt time.Time `bson:"updatedAt"`
 

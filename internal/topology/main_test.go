@@ -32,6 +32,7 @@ func TestMain(m *testing.M) {
 // labSet starts the shared set for the first test that asks for it.
 func labSet(t *testing.T) *lab.Cluster {
 	t.Helper()
+	lab.NeedServers(t)
 	theSet.mu.Lock()
 	defer theSet.mu.Unlock()
 	if theSet.cluster == nil {

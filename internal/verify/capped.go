@@ -8,6 +8,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/scan"
 )
 
 // order compares the natural order of two capped collections. Documents that
@@ -46,10 +48,8 @@ func (w *worker) orderOnce(ctx context.Context, c *collection) (d *disorder, err
 	g, gctx := errgroup.WithContext(ctx)
 	open := func(s *side) *stream {
 		st := newStream(w.e)
-		batch := max(w.e.limits.batch/64, 2)
-		cmd := s.majority(bson.D{{Key: "find", Value: s.coll}, {Key: "hint", Value: bson.D{{Key: "$natural", Value: 1}}},
-			{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "batchSize", Value: batch}})
-		g.Go(func() error { return st.fill(gctx, s, cmd, batch) })
+		want := scan.Want{Batch: max(w.e.limits.batch/64, 2), IDsOnly: true}
+		g.Go(func() error { return st.fill(gctx, s, scan.Slice{Strategy: scan.Serial}, want) })
 		return st
 	}
 	a, b := open(&c.src), open(&c.dst)

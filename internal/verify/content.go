@@ -14,6 +14,11 @@ func (o *Options) same(a, b []byte) bool {
 	return bytes.Equal(a, b) || o.IgnoreFieldOrder && sameFields(a, b, 0)
 }
 
+// agree reports that both sides have the same document, or both have none (nil).
+func (o *Options) agree(a, b []byte) bool {
+	return a == nil && b == nil || a != nil && b != nil && o.same(a, b)
+}
+
 // maxDepth ends the recursion into nested documents; servers allow 200 levels
 // or less. What lies deeper is compared byte for byte.
 const maxDepth = 256

@@ -26,7 +26,7 @@ func canonical(doc []byte, depth int) []byte {
 }
 
 func canonicalValue(e element, depth int) []byte {
-	switch bson.Type(e.Type) {
+	switch e.Type {
 	case bson.TypeEmbeddedDocument:
 		return sized(canonical(e.Value, depth+1))
 	case bson.TypeArray:
@@ -61,7 +61,7 @@ func rebuilt(els []element, r *rand.Rand) []byte {
 	out := []byte{0, 0, 0, 0}
 	for _, e := range els {
 		data := e.Value
-		switch bson.Type(e.Type) {
+		switch e.Type {
 		case bson.TypeEmbeddedDocument:
 			data = shuffled(data, r)
 		case bson.TypeArray:

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/scan"
 )
 
 // Method is how documents are compared.
@@ -87,15 +88,15 @@ type digester struct {
 // digest compares a collection by digests, or returns errTooDifferent.
 func (w *worker) digest(ctx context.Context, c *collection, readers int) error {
 	d := newDigester(w, c, readers)
-	defer w.e.c.hold(-2 * groupCost * len(d.src.groups))
-	w.e.c.hold(2 * groupCost * len(d.src.groups))
-	cuts, err := d.slices(ctx)
+	defer w.e.c.account(-2 * groupCost * len(d.src.groups))
+	w.e.c.account(2 * groupCost * len(d.src.groups))
+	parts, err := d.slices(ctx)
 	if err != nil {
 		return err
 	}
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return d.sum(gctx, &c.src, &d.src, cuts.src, &w.e.c.sourceDocs) })
-	g.Go(func() error { return d.sum(gctx, &c.dst, &d.dst, cuts.dst, &w.e.c.targetDocs) })
+	g.Go(func() error { return d.sum(gctx, &c.src, &d.src, parts.src, &w.e.c.sourceDocs) })
+	g.Go(func() error { return d.sum(gctx, &c.dst, &d.dst, parts.dst, &w.e.c.targetDocs) })
 	if err := g.Wait(); err != nil {
 		return err
 	}
@@ -104,7 +105,7 @@ func (w *worker) digest(ctx context.Context, c *collection, readers int) error {
 		if int64(docs) > max(d.src.docs, d.dst.docs)/2+1000 {
 			return errTooDifferent
 		}
-		if err := d.lookInto(ctx, cuts); err != nil {
+		if err := d.lookInto(ctx, parts); err != nil {
 			return err
 		}
 	}
@@ -125,7 +126,7 @@ const groupDocs = 16
 func newDigester(w *worker, c *collection, readers int) *digester {
 	d := &digester{w: w, c: c, readers: readers, room: readers * w.e.limits.pending / 2, seed: rand.Uint64()}
 	n := 256
-	for n*2*groupCost*2 <= d.room && int64(n)*groupDocs < max(c.src.docs, c.dst.docs) {
+	for n*2*groupCost*2 <= d.room && int64(n)*groupDocs < max(c.src.Count, c.dst.Count) {
 		n *= 2
 	}
 	d.mask = uint64(n - 1)
@@ -133,25 +134,25 @@ func newDigester(w *worker, c *collection, readers int) *digester {
 	return d
 }
 
-// sideCuts part each side for several readers.
-type sideCuts struct{ src, dst []cut }
+// sideSlices part each side for several readers.
+type sideSlices struct{ src, dst []scan.Slice }
 
-func (d *digester) slices(ctx context.Context) (c sideCuts, err error) {
+func (d *digester) slices(ctx context.Context) (c sideSlices, err error) {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
-		c.src, err = recordCuts(ctx, &d.c.src, min(d.readers, d.w.e.readersOf(&d.c.src)))
+		c.src, err = d.c.src.slices(ctx, min(d.readers, d.w.e.readersOf(&d.c.src)))
 		return err
 	})
 	g.Go(func() (err error) {
-		c.dst, err = recordCuts(ctx, &d.c.dst, min(d.readers, d.w.e.readersOf(&d.c.dst)))
+		c.dst, err = d.c.dst.slices(ctx, min(d.readers, d.w.e.readersOf(&d.c.dst)))
 		return err
 	})
 	return c, g.Wait()
 }
 
 // sum reads a whole side into its table.
-func (d *digester) sum(ctx context.Context, s *side, t *table, cuts []cut, progress *atomic.Int64) error {
-	return eachSlice(ctx, cuts, d.readers, func(ctx context.Context, sl slice) error {
+func (d *digester) sum(ctx context.Context, s *side, t *table, parts []scan.Slice, progress *atomic.Int64) error {
+	return eachSlice(ctx, parts, d.readers, func(ctx context.Context, sl scan.Slice) error {
 		var page []summand
 		var bytes int64
 		return d.w.scanSlice(ctx, s, sl, false, func(doc, key []byte) error {
@@ -189,16 +190,16 @@ func (d *digester) differs(i int) bool {
 // lookInto finds the ids of both sides that belong to differing groups, by
 // reading ids alone, and compares those documents. A document that differed
 // and still does is there on one side at least.
-func (d *digester) lookInto(ctx context.Context, cuts sideCuts) error {
+func (d *digester) lookInto(ctx context.Context, parts sideSlices) error {
 	ids := suspects{limit: d.room, ids: map[string]bool{}}
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return d.collect(gctx, &d.c.src, cuts.src, &ids) })
-	g.Go(func() error { return d.collect(gctx, &d.c.dst, cuts.dst, &ids) })
+	g.Go(func() error { return d.collect(gctx, &d.c.src, parts.src, &ids) })
+	g.Go(func() error { return d.collect(gctx, &d.c.dst, parts.dst, &ids) })
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	d.w.e.c.hold(ids.bytes)
-	defer d.w.e.c.hold(-ids.bytes)
+	d.w.e.c.account(ids.bytes)
+	defer d.w.e.c.account(-ids.bytes)
 	keys := make([]string, 0, len(ids.ids))
 	for k := range ids.ids {
 		keys = append(keys, k)
@@ -227,8 +228,8 @@ func (s *suspects) add(key []byte) error {
 	return nil
 }
 
-func (d *digester) collect(ctx context.Context, s *side, cuts []cut, ids *suspects) error {
-	return eachSlice(ctx, cuts, d.readers, func(ctx context.Context, sl slice) error {
+func (d *digester) collect(ctx context.Context, s *side, parts []scan.Slice, ids *suspects) error {
+	return eachSlice(ctx, parts, d.readers, func(ctx context.Context, sl scan.Slice) error {
 		return d.w.scanSlice(ctx, s, sl, true, func(_, key []byte) error {
 			if !d.differs(int(d.group(key))) {
 				return nil
@@ -252,7 +253,7 @@ func (d *digester) compareKeys(ctx context.Context, keys []string) error {
 			return err
 		}
 		for _, k := range keys[:n] {
-			if err := d.w.settlePair(ctx, d.c, src.get(k), dst.get(k)); err != nil {
+			if err := d.w.pair(ctx, d.c, src.get(k), dst.get(k)); err != nil {
 				return err
 			}
 		}
@@ -261,9 +262,10 @@ func (d *digester) compareKeys(ctx context.Context, keys []string) error {
 	return nil
 }
 
-// settlePair hands two documents on if they are not the same.
-func (w *worker) settlePair(ctx context.Context, c *collection, a, b []byte) error {
-	if a == nil && b == nil || a != nil && b != nil && w.e.o.same(a, b) {
+// pair hands two documents of one _id on if they are not the same; nil stands for
+// none. Nothing keeps them.
+func (w *worker) pair(ctx context.Context, c *collection, a, b []byte) error {
+	if w.e.o.agree(a, b) {
 		return nil
 	}
 	return w.mismatch(ctx, c, a, b)
@@ -276,10 +278,10 @@ const digestLeast = 1 << 20
 // digestible reports whether the collection can be compared by digests.
 func (c *collection) digestible() bool {
 	o := &c.e.o
-	if o.Method == Ranges || o.Method == Auto && max(c.src.bytes, c.dst.bytes) < digestLeast {
+	if o.Method == Ranges || o.Method == Auto && max(c.src.Bytes, c.dst.Bytes) < digestLeast {
 		return false
 	}
-	return !o.IgnoreFieldOrder && c.src.access != bySort && c.dst.access != bySort
+	return !o.IgnoreFieldOrder && c.src.order != scan.Sorted && c.dst.order != scan.Sorted
 }
 
 // digestTask compares by digests, with as many readers a side as the larger one

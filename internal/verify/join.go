@@ -5,6 +5,8 @@ import (
 	"context"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/scan"
 )
 
 // worker compares one range after the other. It belongs to one goroutine.
@@ -59,7 +61,7 @@ func (w *worker) compare(ctx context.Context, t task) error {
 	c := t.c
 	j := &join{w: w, c: c}
 	g, gctx := errgroup.WithContext(ctx)
-	a, b := w.streams(gctx, g, c, t.b)
+	a, b := w.streams(gctx, g, c, t.slice)
 	j.left.stream, j.right.stream = a, b
 	g.Go(func() error {
 		defer j.free()
@@ -75,11 +77,12 @@ func (w *worker) compare(ctx context.Context, t task) error {
 	return nil
 }
 
-func (w *worker) streams(ctx context.Context, g *errgroup.Group, c *collection, r bounds) (a, b *stream) {
+func (w *worker) streams(ctx context.Context, g *errgroup.Group, c *collection, sl scan.Slice) (a, b *stream) {
 	open := func(s *side) *stream {
-		st := newStream(w.e)
-		batch := max(w.e.limits.batch/s.averageSize(), 2)
-		g.Go(func() error { return st.fill(ctx, s, s.rangeCommand(r, batch), batch) })
+		st, sl := newStream(w.e), sl
+		sl.Strategy = s.order
+		want := scan.Want{Batch: max(w.e.limits.batch/s.averageSize(), 2)}
+		g.Go(func() error { return st.fill(ctx, s, sl, want) })
 		return st
 	}
 	return open(&c.src), open(&c.dst)
@@ -128,32 +131,32 @@ func (j *join) run(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := j.settle(ctx, true); err != nil {
+	if err := j.lookUp(ctx, true); err != nil {
 		return err
 	}
-	return j.settle(ctx, false)
+	return j.lookUp(ctx, false)
 }
 
 // unequal handles heads that differ; one of them may be nil.
 func (j *join) unequal(ctx context.Context, a, b []byte) error {
 	var ok bool
 	if j.ka, ok = appendID(j.ka[:0], a); a != nil && !ok {
-		return errMalformed(j.c.src.ns)
+		return errMalformed(j.c.src.NS)
 	}
 	if j.kb, ok = appendID(j.kb[:0], b); b != nil && !ok {
-		return errMalformed(j.c.dst.ns)
+		return errMalformed(j.c.dst.NS)
 	}
 	switch {
 	case a != nil && b != nil && bytes.Equal(j.ka, j.kb):
 		j.left.advance()
 		j.right.advance()
-		return j.contents(ctx, a, b)
+		return j.w.pair(ctx, j.c, a, b)
 	case a != nil && j.right.has(j.ka):
 		j.left.advance()
-		return j.contents(ctx, a, j.take(&j.right, j.ka))
+		return j.w.pair(ctx, j.c, a, j.take(&j.right, j.ka))
 	case b != nil && j.left.has(j.kb):
 		j.right.advance()
-		return j.contents(ctx, j.take(&j.left, j.kb), b)
+		return j.w.pair(ctx, j.c, j.take(&j.left, j.kb), b)
 	}
 	// Whoever is behind in _id order waits alone, so that a long run of
 	// documents on one side does not drag the other side along.
@@ -167,18 +170,9 @@ func (j *join) unequal(ctx context.Context, a, b []byte) error {
 		j.right.advance()
 	}
 	if j.left.bytes+j.right.bytes > j.w.e.limits.pending {
-		return j.settle(ctx, j.left.bytes >= j.right.bytes)
+		return j.lookUp(ctx, j.left.bytes >= j.right.bytes)
 	}
 	return nil
-}
-
-// contents compares two documents of the same id; a or b may be about to be
-// overwritten, so nothing keeps them.
-func (j *join) contents(ctx context.Context, a, b []byte) error {
-	if j.w.e.o.same(a, b) {
-		return nil
-	}
-	return j.w.mismatch(ctx, j.c, a, b)
 }
 
 func (l *lane) has(key []byte) bool {
@@ -206,11 +200,11 @@ func (j *join) take(l *lane, key []byte) []byte {
 
 func (j *join) account(l *lane, n int) {
 	l.bytes += n
-	j.w.e.c.hold(n)
+	j.w.e.c.account(n)
 }
 
-// settle looks the waiting documents of one lane up on the other side.
-func (j *join) settle(ctx context.Context, left bool) error {
+// lookUp looks the waiting documents of one lane up on the other side.
+func (j *join) lookUp(ctx context.Context, left bool) error {
 	l, other := &j.left, &j.c.dst
 	if !left {
 		l, other = &j.right, &j.c.src
@@ -234,7 +228,7 @@ func (j *join) settle(ctx context.Context, left bool) error {
 			if !left {
 				mine, theirs = theirs, mine
 			}
-			if err := j.w.settlePair(ctx, j.c, mine, theirs); err != nil {
+			if err := j.w.pair(ctx, j.c, mine, theirs); err != nil {
 				return err
 			}
 		}

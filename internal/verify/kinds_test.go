@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
-	"math"
 	"strings"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/scan"
 )
 
 // Servers of different versions and shapes.
@@ -52,7 +52,7 @@ func fillTimeSeries(t *testing.T, c *mongo.Cluster, db string) []bson.RawValue {
 		t.Fatal(err)
 	}
 	var ids []bson.RawValue
-	for _, k := range readRange(t, &s, bounds{}) {
+	for _, k := range readRange(t, &s, scan.Slice{}) {
 		ids = append(ids, idValue(k))
 	}
 	return ids
@@ -101,7 +101,7 @@ func copyBuckets(t *testing.T, src, dst *mongo.Cluster, sdb, tdb string, without
 next:
 	for cur.Next(t.Context()) {
 		for _, w := range without {
-			if sameValue(w, cur.Current.Lookup("_id")) {
+			if w.Equal(cur.Current.Lookup("_id")) {
 				continue next
 			}
 		}
@@ -124,8 +124,8 @@ func TestWithoutIDIndex(t *testing.T) {
 	want := plantAll(t, b, r, idsOf(300, makeID), 8, true)
 	rep, _ := b.run(Options{RangeBytes: 1000})
 	checkFound(t, rep, want)
-	if s, err := describe(t.Context(), old, b.pair.SourceNS); err != nil || s.access != bySort {
-		t.Errorf("access %d, %v", s.access, err)
+	if s, err := describe(t.Context(), old, b.pair.SourceNS); err != nil || s.order != scan.Sorted {
+		t.Errorf("order %s, %v", s.order, err)
 	}
 }
 
@@ -177,7 +177,7 @@ func TestCappedOrder(t *testing.T) {
 	}
 }
 
-// A cursor that the server loses, and an election, cost a retry of the range.
+// A cursor that the server loses costs another one, and nothing is read twice.
 func TestRetries(t *testing.T) {
 	for _, m := range []Method{Ranges, Digest} {
 		t.Run(string(m), func(t *testing.T) { testRetries(t, m) })
@@ -193,8 +193,8 @@ func testRetries(t *testing.T, m Method) {
 	var log bytes.Buffer
 	rep, _ := b.run(Options{Method: m, MaxBufferedBytes: 1, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	checkFound(t, rep, want)
-	if n := strings.Count(log.String(), "try again"); n != 3 {
-		t.Errorf("%d retries, want 3: the test shows nothing\n%s", n, &log)
+	if n := strings.Count(log.String(), "cursor opened again"); n != 3 {
+		t.Errorf("%d cursors opened again, want 3: the test shows nothing\n%s", n, &log)
 	}
 	if col := rep.Collections[0]; col.SourceDocs == 0 || col.SourceDocs > 1000 {
 		t.Errorf("%d source documents: tries that failed count", col.SourceDocs)
@@ -221,7 +221,7 @@ func TestSampleFails(t *testing.T) {
 	b := newBed(t, c, c)
 	want := plantAll(t, b, r, idsOf(1000, makeID), 30, true)
 	larger := b.pair.SourceNS
-	if size := func(ns string) int64 { s, _ := describe(t.Context(), c, ns); return s.bytes }; size(b.pair.TargetNS) > size(larger) {
+	if size := func(ns string) int64 { s, _ := describe(t.Context(), c, ns); return s.Bytes }; size(b.pair.TargetNS) > size(larger) {
 		larger = b.pair.TargetNS
 	}
 	for _, tc := range []struct{ times, ranges int }{{2, 0}, {5, 1}} {
@@ -241,24 +241,5 @@ func TestViewIsRefused(t *testing.T) {
 	_, err := New(c, c, Options{}).Run(t.Context(), []Pair{b.pair})
 	if mongo.HintOf(err) == "" {
 		t.Errorf("error %v without a hint", err)
-	}
-}
-
-func TestChooseIsDistinct(t *testing.T) {
-	var ids []bson.RawValue
-	for _, v := range []int32{1, 1, 1, 2, 2, 3} {
-		t, data, _ := bson.MarshalValue(v)
-		ids = append(ids, bson.RawValue{Type: t, Value: data})
-	}
-	for n := range 10 {
-		cuts := choose(ids, n)
-		for i := 1; i < len(cuts); i++ {
-			if cuts[i].Int32() <= cuts[i-1].Int32() {
-				t.Errorf("%d: %v", n, cuts)
-			}
-		}
-	}
-	if got := choose(nil, math.MaxInt8); len(got) != 0 {
-		t.Error(got)
 	}
 }

@@ -48,7 +48,7 @@ func fed(e *Engine, docs [][]byte) *stream {
 	}
 	if len(docs) > 0 {
 		st.pages <- &page{docs: slices.Clone(docs), size: size}
-		e.c.hold(size)
+		e.c.account(size)
 	}
 	close(st.pages)
 	return st

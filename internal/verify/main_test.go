@@ -43,9 +43,7 @@ func TestMain(m *testing.M) {
 // cluster is a shared server of a version.
 func cluster(t testing.TB, version, topology string) *mongo.Cluster {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("starts a mongod")
-	}
+	lab.NeedServers(t)
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	key := version + " " + topology

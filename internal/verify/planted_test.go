@@ -16,6 +16,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/scan"
 )
 
 // makeID is the i-th id of one of many types; different i give different ids.
@@ -377,7 +378,7 @@ func TestBoundaries(t *testing.T) {
 	edges := map[string]bool{}
 	for _, task := range tasks {
 		first, last := "", ""
-		for _, id := range readRange(t, &col.src, task.b) {
+		for _, id := range readRange(t, &col.src, task.slice) {
 			if first == "" {
 				first = id
 			}
@@ -409,31 +410,20 @@ func TestBoundaries(t *testing.T) {
 	}
 }
 
-func readRange(t *testing.T, s *side, b bounds) (ids []string) {
+func readRange(t *testing.T, s *side, sl scan.Slice) (ids []string) {
 	t.Helper()
-	conn, err := s.checkout(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Release()
-	cur, err := openCursor(t.Context(), conn, s, s.rangeCommand(b, 7), 7)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for {
-		batch, err := cur.Next(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = batch.Each(func(doc []byte) error {
+	sl.Strategy = s.order
+	err := s.walk(t.Context(), sl, scan.Want{Batch: 7}, func(p *scan.Part) error {
+		return p.Each(func(doc []byte) error {
 			k, _ := appendID(nil, doc)
 			ids = append(ids, string(k))
 			return nil
 		})
-		if batch.Done {
-			return ids
-		}
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
+	return ids
 }
 
 func TestOneSideOnly(t *testing.T) {

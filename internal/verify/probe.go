@@ -3,14 +3,13 @@ package verify
 import (
 	"bytes"
 	"context"
-	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/wire"
+	"github.com/millrace/millrace/internal/scan"
 )
 
 // probe fetches documents of one side by _id. What the server takes for the
@@ -34,37 +33,31 @@ func (p *probe) get(key string) []byte { return p.found[key] }
 // free lets go of what the last fetch found.
 func (p *probe) free() {
 	clear(p.found)
-	p.e.c.hold(-p.held)
+	p.e.c.account(-p.held)
 	p.held = 0
 }
 
 // fetch reads the documents with the given ids, forgetting those before.
 func (p *probe) fetch(ctx context.Context, keys []string) error {
 	p.free()
-	if !p.s.exists {
+	return p.s.read(ctx, scan.Member{}, func(r *scan.Reader) (err error) {
+		alone := keys
+		if !p.s.Clustered() { // there, $in would walk the whole collection
+			if alone, err = p.byList(ctx, r, keys); err != nil {
+				return err
+			}
+		}
+		for _, k := range alone {
+			if err := p.single(ctx, r, k); err != nil {
+				return err
+			}
+		}
 		return nil
-	}
-	conn, err := p.s.checkout(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Release()
-	alone := keys
-	if !p.s.clustered { // there, $in would walk the whole collection
-		if alone, err = p.together(ctx, conn, keys); err != nil {
-			return err
-		}
-	}
-	for _, k := range alone {
-		if err := p.single(ctx, conn, k); err != nil {
-			return err
-		}
-	}
-	return nil
+	})
 }
 
-// together fetches with one $in and returns the keys to be asked for singly.
-func (p *probe) together(ctx context.Context, conn *wire.Conn, keys []string) (alone []string, err error) {
+// byList fetches with one $in and returns the keys to be asked for singly.
+func (p *probe) byList(ctx context.Context, r *scan.Reader, keys []string) (alone []string, err error) {
 	in := make(bson.A, 0, len(keys))
 	wanted := make(map[string]bool, len(keys))
 	for _, k := range keys {
@@ -79,7 +72,7 @@ func (p *probe) together(ctx context.Context, conn *wire.Conn, keys []string) (a
 		return alone, nil
 	}
 	others := map[string]int{} // how many ids, wanted or found, share a canonical key
-	err = p.query(ctx, conn, bson.D{{Key: "$in", Value: in}}, func(id string, doc []byte) {
+	err = p.query(ctx, r, bson.D{{Key: "$in", Value: in}}, func(id string, doc []byte) {
 		if wanted[id] {
 			p.keep(id, doc)
 			return
@@ -116,7 +109,7 @@ func canonicalID(key string) string {
 
 // folds reports whether the collation may hold another id equal to this one.
 func (s *side) folds(key string) bool {
-	if len(s.collation) == 0 {
+	if !s.Collated() {
 		return false
 	}
 	switch bson.Type(key[0]) {
@@ -128,20 +121,20 @@ func (s *side) folds(key string) bool {
 
 const codeBadValue = 2
 
-func (p *probe) single(ctx context.Context, conn *wire.Conn, key string) error {
+func (p *probe) single(ctx context.Context, r *scan.Reader, key string) error {
 	v := idValue(key)
 	cond := bson.D{{Key: "$eq", Value: v}}
 	if v.Type == bson.TypeUndefined {
 		cond = bson.D{{Key: "$type", Value: "undefined"}}
 	}
-	return p.query(ctx, conn, cond, func(id string, doc []byte) {
+	return p.query(ctx, r, cond, func(id string, doc []byte) {
 		if id != key {
 			// null also finds undefined, which an index tells apart.
 			if (bson.Type(id[0]) == bson.TypeUndefined) != (v.Type == bson.TypeUndefined) || p.found[key] != nil {
 				return
 			}
 		} else if p.found[key] != nil {
-			p.e.c.hold(-len(p.found[key]))
+			p.e.c.account(-len(p.found[key]))
 			p.held -= len(p.found[key])
 		}
 		p.keep(key, doc)
@@ -151,37 +144,23 @@ func (p *probe) single(ctx context.Context, conn *wire.Conn, key string) error {
 func (p *probe) keep(key string, doc []byte) {
 	p.found[key] = bytes.Clone(doc)
 	p.held += len(doc)
-	p.e.c.hold(len(doc))
+	p.e.c.account(len(doc))
 }
 
-func (p *probe) query(ctx context.Context, conn *wire.Conn, cond bson.D, fn func(id string, doc []byte)) error {
+func (p *probe) query(ctx context.Context, r *scan.Reader, cond bson.D, fn func(id string, doc []byte)) error {
 	batch := max(p.e.limits.batch/p.s.averageSize(), 2)
-	cmd := bson.D{{Key: "find", Value: p.s.coll}, {Key: "filter", Value: bson.D{{Key: "_id", Value: cond}}},
-		{Key: "batchSize", Value: batch}}
-	if p.s.access == byIndex {
+	cmd := r.Find(&p.s.Collection, bson.E{Key: "filter", Value: bson.D{{Key: "_id", Value: cond}}}, bson.E{Key: "batchSize", Value: batch})
+	if p.s.order == scan.ByID {
 		cmd = append(cmd, bson.E{Key: "hint", Value: bson.D{{Key: "_id", Value: 1}}})
 	}
-	cur, err := openCursor(ctx, conn, p.s, p.s.majority(cmd), batch)
-	if err != nil {
-		return err
-	}
-	defer closeCursor(ctx, cur)
+	db, _ := mongo.SplitNS(p.s.NS)
 	var key []byte
-	for {
-		b, err := cur.Next(ctx)
-		if err != nil {
-			return fmt.Errorf("read %s on %s by _id: %w", p.s.ns, p.s.cluster.Address(), err)
+	return r.Each(ctx, db, cmd, batch, func(doc []byte) error {
+		var ok bool
+		if key, ok = appendID(key[:0], doc); !ok {
+			return errMalformed(p.s.NS)
 		}
-		err = b.Each(func(doc []byte) error {
-			var ok bool
-			if key, ok = appendID(key[:0], doc); !ok {
-				return errMalformed(p.s.ns)
-			}
-			fn(string(key), doc)
-			return nil
-		})
-		if err != nil || b.Done {
-			return err
-		}
-	}
+		fn(string(key), doc)
+		return nil
+	})
 }

@@ -1,16 +1,11 @@
 package verify
 
 import (
-	"bytes"
 	"context"
-	"fmt"
 	"sync/atomic"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-
-	"github.com/millrace/millrace/internal/bsonraw"
-	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/scan"
 )
 
 // collection is a pair at work.
@@ -31,18 +26,15 @@ type collection struct {
 // task is one range of a collection, or its natural order.
 type task struct {
 	c       *collection
-	b       bounds
-	natural bool // order of a capped collection
-	digest  bool // the whole collection by digests
+	slice   scan.Slice // its bounds
+	natural bool       // order of a capped collection
+	digest  bool       // the whole collection by digests
 }
 
 func newCollection(e *Engine, p Pair) *collection { return &collection{e: e, pair: p} }
 
-// maxRanges bounds the boundaries held in memory and the sample that gives them.
+// maxRanges bounds the boundaries held in memory.
 const maxRanges = 2048
-
-// samplesPerRange evens out what a random sample gives as boundaries.
-const samplesPerRange = 10
 
 // tasks describes both sides and cuts them.
 func (c *collection) tasks(ctx context.Context) ([]task, error) {
@@ -57,8 +49,8 @@ func (c *collection) tasks(ctx context.Context) ([]task, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.e.c.estDocs.Add(c.src.docs + c.dst.docs)
-	c.e.c.estBytes.Add(c.src.bytes + c.dst.bytes)
+	c.e.c.estDocs.Add(c.src.Count + c.dst.Count)
+	c.e.c.estBytes.Add(c.src.Bytes + c.dst.Bytes)
 	var tasks []task
 	if c.digestible() {
 		tasks = []task{{c: c, digest: true}}
@@ -66,7 +58,7 @@ func (c *collection) tasks(ctx context.Context) ([]task, error) {
 	} else if tasks, err = c.rangeTasks(ctx); err != nil {
 		return nil, err
 	}
-	if c.e.o.CapOrder && c.src.capped && c.dst.capped {
+	if c.e.o.CapOrder && c.src.Capped() && c.dst.Capped() {
 		tasks = append(tasks, task{c: c, natural: true})
 	}
 	return tasks, nil
@@ -74,116 +66,35 @@ func (c *collection) tasks(ctx context.Context) ([]task, error) {
 
 // rangeTasks cuts the collection into ranges of _id.
 func (c *collection) rangeTasks(ctx context.Context) ([]task, error) {
-	cuts, err := c.cuts(ctx)
+	bounds, err := c.bounds(ctx)
 	if err != nil {
 		return nil, err
 	}
-	tasks := make([]task, 0, len(cuts)+2)
-	var prev *bson.RawValue
-	for i := range cuts {
-		tasks = append(tasks, task{c: c, b: bounds{min: prev, max: &cuts[i]}})
-		prev = &cuts[i]
-	}
-	if prev == nil {
-		tasks = append(tasks, task{c: c})
-	} else {
-		last := maxKey()
-		tasks = append(tasks, task{c: c, b: bounds{min: prev, max: &last}}, task{c: c, b: bounds{maxKey: true}})
+	var tasks []task
+	for _, sl := range scan.Slices(scan.Slice{}, bounds) {
+		tasks = append(tasks, task{c: c, slice: sl})
 	}
 	c.method, c.ranges = Ranges, len(tasks)
 	return tasks, nil
 }
 
-// cuts are the boundaries between ranges, ascending in the server's order.
-// They come from the larger side and hold on both, provided that both order
-// alike; if not, there is one range.
-func (c *collection) cuts(ctx context.Context) ([]bson.RawValue, error) {
-	from := &c.src
-	if c.dst.bytes > c.src.bytes {
-		from = &c.dst
+// bounds are those between ranges, ascending in the server's order. They come
+// from the larger side, or the one that takes bounds of one type only, and hold on
+// both, provided that both order alike; if not, there is one range.
+func (c *collection) bounds(ctx context.Context) (bounds []scan.Bound, err error) {
+	from, other := &c.src, &c.dst
+	if from.order != scan.ByKey && (other.order == scan.ByKey || other.Bytes > from.Bytes) {
+		from, other = other, from
 	}
-	n := min(from.bytes/c.e.o.RangeBytes+1, maxRanges, from.docs/2)
-	if n < 2 || c.src.access == bySort || c.dst.access == bySort {
+	n := min(from.Bytes/c.e.o.RangeBytes+1, maxRanges, from.Count/2)
+	if n < 2 || other.order == scan.Sorted || from.exists && other.exists && !sameCollation(from, other) {
 		return nil, nil
 	}
-	if c.src.exists && c.dst.exists && !sameCollation(&c.src, &c.dst) {
-		return nil, nil
-	}
-	var ids []bson.RawValue
-	err := retry(ctx, c.e.o.Log, "sample "+from.ns, func() (err error) {
-		ids, err = sample(ctx, from, int(n)*samplesPerRange)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return choose(ids, int(n)), nil
-}
-
-// sample returns random _ids in the server's order, none where the server does
-// not succeed in drawing them.
-func sample(ctx context.Context, s *side, n int) ([]bson.RawValue, error) {
-	const patience = 5
-	for range patience {
-		ids, err := draw(ctx, s, n)
-		if !mongo.IsCode(err, mongo.CodeSampleFailed) {
-			return ids, err
-		}
-	}
-	return nil, nil
-}
-
-func draw(ctx context.Context, s *side, n int) ([]bson.RawValue, error) {
-	conn, err := s.checkout(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Release()
-	cur, err := openCursor(ctx, conn, s, bson.D{{Key: "aggregate", Value: s.coll},
-		{Key: "pipeline", Value: bson.A{
-			bson.D{{Key: "$sample", Value: bson.D{{Key: "size", Value: n}}}},
-			bson.D{{Key: "$project", Value: bson.D{{Key: "_id", Value: 1}}}},
-			bson.D{{Key: "$sort", Value: bson.D{{Key: "_id", Value: 1}}}},
-		}},
-		{Key: "allowDiskUse", Value: true},
-		{Key: "cursor", Value: bson.D{}}}, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer closeCursor(ctx, cur)
-	ids := make([]bson.RawValue, 0, n)
-	for {
-		b, err := cur.Next(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("sample %s on %s: %w", s.ns, s.cluster.Address(), err)
-		}
-		err = b.Each(func(doc []byte) error {
-			v, ok := bsonraw.Field(doc, "_id")
-			if !ok {
-				return errMalformed(s.ns)
-			}
-			ids = append(ids, bson.RawValue{Type: v.Type, Value: bytes.Clone(v.Value)})
-			return nil
+	err = retry(ctx, c.e.o.Log, "sample "+from.NS, func() error {
+		return from.read(ctx, scan.Member{}, func(r *scan.Reader) (err error) {
+			bounds, _, err = r.Cut(ctx, &from.Collection, from.order, int(n))
+			return err
 		})
-		if err != nil || b.Done {
-			return ids, err
-		}
-	}
-}
-
-// choose picks n-1 evenly spaced, distinct boundaries from sorted samples.
-func choose(ids []bson.RawValue, n int) []bson.RawValue {
-	cuts := make([]bson.RawValue, 0, n)
-	for i := 1; i < n && len(ids) > 0; i++ {
-		v := ids[i*len(ids)/n]
-		if v.Type == bson.TypeMaxKey || len(cuts) > 0 && sameValue(cuts[len(cuts)-1], v) {
-			continue // a range of its own; a sample may hold a document twice
-		}
-		cuts = append(cuts, v)
-	}
-	return cuts
-}
-
-func sameValue(a, b bson.RawValue) bool {
-	return a.Type == b.Type && bytes.Equal(a.Value, b.Value)
+	})
+	return bounds, err
 }

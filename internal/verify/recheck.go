@@ -3,10 +3,11 @@ package verify
 import (
 	"context"
 	"fmt"
-	"hash/maphash"
+	"math/rand/v2"
 	"sync"
 	"time"
 
+	"github.com/zeebo/xxh3"
 	"golang.org/x/sync/semaphore"
 )
 
@@ -17,25 +18,22 @@ type candidate struct {
 	key  string // _id, as appendID makes it
 	size int    // of the larger document, as the scan saw it
 
-	looks   int
-	first   time.Time // of the first look
-	since   time.Time // both sides stand still since then
-	a, b    digest    // what the last look saw
-	before  digest    // the source's document before the last wait for Settled
-	changes int       // looks that saw another document than the one before
-	agree   int       // looks in a row that saw the same two documents
+	looks int
+	first time.Time // of the first look
+	since time.Time // both sides stand still since then
+	a, b  digest    // what the last look saw
 }
 
-// digest stands for a document's bytes, zero for none. The seeds are drawn per
-// run; it only tells whether a document changed between two looks.
-type digest [2]uint64
+// digest stands for a document's bytes, zero for none. The seed is drawn per run;
+// it only tells whether a document changed between two looks.
+type digest = xxh3.Uint128
 
 // rechecker looks at mismatches again until they are decided. add may be
 // called from any goroutine; run has one.
 type rechecker struct {
 	e     *Engine
 	f     *findings
-	seeds [2]maphash.Seed
+	seed  uint64
 	space *semaphore.Weighted // bytes of queued candidates
 	ended chan struct{}       // no more will be added
 
@@ -45,7 +43,7 @@ type rechecker struct {
 }
 
 func newRechecker(e *Engine, f *findings) *rechecker {
-	return &rechecker{e: e, f: f, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
+	return &rechecker{e: e, f: f, seed: rand.Uint64(),
 		space: semaphore.NewWeighted(int64(e.limits.queue)), ended: make(chan struct{}),
 		queued: map[*collection]map[string]*candidate{}}
 }
@@ -121,80 +119,30 @@ func (r *rechecker) takeFresh() []*candidate {
 // round looks at each candidate once and returns the undecided ones.
 func (r *rechecker) round(ctx context.Context, open []*candidate) ([]*candidate, error) {
 	if len(open) == 0 {
-		return open, nil
-	}
-	if settled := r.e.o.Recheck.Settled; settled != nil {
-		if err := r.each(ctx, open, r.remember); err != nil {
-			return nil, err
-		}
-		if err := settled(ctx); err != nil {
-			return nil, fmt.Errorf("wait until the target has applied what the source holds: %w", err)
-		}
+		return nil, nil
 	}
 	if err := r.e.advance(ctx); err != nil {
 		return nil, err
 	}
 	undecided := open[:0:len(open)]
-	err := r.each(ctx, open, func(ctx context.Context, c *collection, run []*candidate) error {
-		left, err := r.look(ctx, c, run)
-		undecided = append(undecided, left...)
-		return err
-	})
-	return undecided, err
-}
-
-// each calls fn with runs of candidates of one collection that fit into
-// memory, again when a failure passes by itself.
-func (r *rechecker) each(ctx context.Context, open []*candidate, fn func(context.Context, *collection, []*candidate) error) error {
 	for len(open) > 0 {
-		c := open[0].c
-		n := 1
-		for n < len(open) && open[n].c == c {
+		n := 1 // of one collection, as many as fit into memory
+		for n < len(open) && open[n].c == open[0].c {
 			n++
 		}
 		n = chunk(n, r.e.limits.probe, func(i int) int { return open[i].size + len(open[i].key) })
-		run := open[:n:n]
-		if err := fn(ctx, c, run); err != nil {
-			return err
+		left, err := r.look(ctx, open[0].c, open[:n])
+		if err != nil {
+			return nil, err
 		}
-		open = open[n:]
+		undecided, open = append(undecided, left...), open[n:]
 	}
-	return nil
+	return undecided, nil
 }
 
-// remember notes the source's documents before a wait for Settled.
-func (r *rechecker) remember(ctx context.Context, c *collection, run []*candidate) error {
-	return r.withDocs(ctx, c, run, false, func(cand *candidate, a, _ []byte) { cand.before = r.digest(a) })
-}
-
-// look reads both sides, the source last: what it shows then and showed before
-// Settled, it showed all the time in between.
+// look reads both sides of some candidates and returns the undecided ones.
 func (r *rechecker) look(ctx context.Context, c *collection, run []*candidate) (left []*candidate, err error) {
 	now := time.Now()
-	err = r.withDocs(ctx, c, run, true, func(cand *candidate, a, b []byte) {
-		settled := a == nil && b == nil || a != nil && b != nil && r.e.o.same(a, b)
-		note, final := "", false
-		if !settled {
-			note, final = r.judge(cand, r.digest(a), r.digest(b), now)
-		}
-		if !settled && !final {
-			left = append(left, cand)
-			return
-		}
-		if settled {
-			r.e.c.settled.Add(1)
-		} else {
-			r.f.add(r.e, c, a, b, note)
-		}
-		r.f.recheck(c, settled)
-		r.forget(cand)
-	})
-	return left, err
-}
-
-// withDocs fetches the candidates' documents, the target's first if wanted,
-// and calls fn for each.
-func (r *rechecker) withDocs(ctx context.Context, c *collection, run []*candidate, both bool, fn func(cand *candidate, a, b []byte)) error {
 	keys := make([]string, len(run))
 	for i, cand := range run {
 		keys[i] = cand.key
@@ -202,40 +150,46 @@ func (r *rechecker) withDocs(ctx context.Context, c *collection, run []*candidat
 	src, dst := newProbe(r.e, &c.src), newProbe(r.e, &c.dst)
 	defer src.free()
 	defer dst.free()
-	err := retry(ctx, r.e.o.Log, "look again at documents of "+c.pair.SourceNS, func() error {
-		if both {
-			if err := dst.fetch(ctx, keys); err != nil {
-				return err
-			}
+	err = retry(ctx, r.e.o.Log, "look again at documents of "+c.pair.SourceNS, func() error {
+		if err := dst.fetch(ctx, keys); err != nil {
+			return err
 		}
 		return src.fetch(ctx, keys)
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, cand := range run {
-		fn(cand, src.get(cand.key), dst.get(cand.key))
+		a, b := src.get(cand.key), dst.get(cand.key)
+		settled := r.e.o.agree(a, b)
+		if !settled {
+			note, final := r.judge(cand, r.digest(a), r.digest(b), now)
+			if !final {
+				left = append(left, cand)
+				continue
+			}
+			r.f.add(r.e, c, a, b, note)
+		} else {
+			r.e.c.settled.Add(1)
+		}
+		r.f.recheck(c, settled)
+		r.forget(cand)
 	}
-	return nil
+	return left, nil
 }
 
 // judge takes what a look saw of two documents that are not the same, and
 // tells whether that is final.
 func (r *rechecker) judge(cand *candidate, a, b digest, now time.Time) (note string, final bool) {
 	o := r.e.o.Recheck
-	touched := o.Settled != nil && a != cand.before // while we waited
 	if cand.looks == 0 {
 		cand.first, cand.since = now, now
-	} else if touched || a != cand.a || b != cand.b {
-		cand.since, cand.agree = now, 0
-		cand.changes++
-	}
-	if !touched {
-		cand.agree++
+	} else if a != cand.a || b != cand.b {
+		cand.since = now
 	}
 	cand.looks++
 	cand.a, cand.b = a, b
-	if o.Settled != nil && cand.agree >= r.needed(cand) || o.Settled == nil && cand.agree > 1 && now.Sub(cand.since) >= o.Quiet {
+	if now.Sub(cand.since) >= o.Quiet {
 		return "", true
 	}
 	if cand.looks >= minLooks && now.Sub(cand.first) >= o.For {
@@ -246,11 +200,6 @@ func (r *rechecker) judge(cand *candidate, a, b digest, now time.Time) (note str
 
 // minLooks keeps the time limit from deciding when each look takes long.
 const minLooks = 5
-
-// needed is how many looks in a row must show the same after the target caught
-// up. A document that was seen changing may flip between two contents faster
-// than we look, so it needs more.
-func (r *rechecker) needed(cand *candidate) int { return min(2+2*cand.changes, 12) }
 
 func (r *rechecker) forget(cand *candidate) {
 	r.mu.Lock()
@@ -264,5 +213,5 @@ func (r *rechecker) digest(doc []byte) digest {
 	if doc == nil {
 		return digest{}
 	}
-	return digest{maphash.Bytes(r.seeds[0], doc), maphash.Bytes(r.seeds[1], doc)}
+	return xxh3.Hash128Seed(doc, r.seed)
 }

@@ -12,37 +12,19 @@ import (
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/wire"
-)
-
-// access is how one side's documents are walked in _id order.
-type access uint8
-
-const (
-	// byIndex: min, max and hint {_id:1} on the _id index, or on the cluster
-	// key of a collection clustered by _id (6.0 treats both alike).
-	byIndex access = iota
-	// byFilter: a range filter on a natural scan. Buckets of 5.0 are clustered
-	// by _id but refuse the hint; their ids are all ObjectIDs and the filter
-	// becomes bounds of the record id.
-	byFilter
-	// bySort: no _id index; the server sorts the whole collection.
-	bySort
 )
 
 // side is one of the two collections of a pair, as its server describes it.
 type side struct {
-	cluster   *mongo.Cluster
-	ns        string
-	db, coll  string
-	exists    bool
-	capped    bool
-	clustered bool
-	access    access
-	collation bson.Raw
-	docs      int64 // estimates
-	bytes     int64
-	position  *position
+	schema.Collection // NS is where the documents are
+	cluster           *mongo.Cluster
+	log               *slog.Logger
+	exists            bool
+	order             scan.Strategy // in the order of _id
+	position          *position
 }
 
 // position is what a side's reads have to see at least. Zero is nothing.
@@ -72,10 +54,10 @@ func (p *position) advance(ctx context.Context, c *mongo.Cluster, log *slog.Logg
 
 // describe reads what listCollections, listIndexes and collStats know.
 func describe(ctx context.Context, c *mongo.Cluster, ns string) (side, error) {
-	s := side{cluster: c, ns: ns}
-	s.db, s.coll = mongo.SplitNS(ns)
-	raw, err := c.Command(ctx, s.db, bson.D{{Key: "listCollections", Value: 1},
-		{Key: "filter", Value: bson.D{{Key: "name", Value: s.coll}}}})
+	s := side{cluster: c, Collection: schema.Collection{NS: ns, Type: schema.TypeCollection}}
+	db, coll := mongo.SplitNS(ns)
+	raw, err := c.Command(ctx, db, bson.D{{Key: "listCollections", Value: 1},
+		{Key: "filter", Value: bson.D{{Key: "name", Value: coll}}}})
 	if err != nil {
 		return s, fmt.Errorf("describe %s on %s: %w", ns, c.Address(), err)
 	}
@@ -89,143 +71,110 @@ func describe(ctx context.Context, c *mongo.Cluster, ns string) (side, error) {
 			"compare the collections that hold documents; of a time-series collection that is system.buckets.<name>")
 	}
 	s.exists = true
-	s.capped, _ = doc.Lookup("options", "capped").BooleanOK()
-	s.collation, _ = doc.Lookup("options", "collation").DocumentOK()
-	_, cerr := doc.LookupErr("options", "clusteredIndex")
-	s.clustered = cerr == nil
-	if err := s.chooseAccess(ctx); err != nil {
+	s.Options, _ = doc.Lookup("options").DocumentOK()
+	if err := s.lookForIndex(ctx); err != nil || !s.exists {
 		return s, err
 	}
-	return s, s.measure(ctx)
+	s.order = scan.ByOrder(&s.Collection, c.Info)
+	if raw, err = c.Command(ctx, db, bson.D{{Key: "collStats", Value: coll}}); err != nil {
+		return s, fmt.Errorf("size of %s on %s: %w", ns, c.Address(), err)
+	}
+	s.Bytes, s.Count = scan.SizeOf(raw)
+	return s, nil
 }
 
-func (s *side) chooseAccess(ctx context.Context) error {
-	if s.clustered {
-		if !s.cluster.Info.Version.AtLeast(5, 3) {
-			s.access = byFilter
-		}
+// lookForIndex learns whether there is an _id index.
+func (s *side) lookForIndex(ctx context.Context) error {
+	if s.Clustered() {
 		return nil
 	}
-	raw, err := s.cluster.Command(ctx, s.db, bson.D{{Key: "listIndexes", Value: s.coll},
+	db, coll := mongo.SplitNS(s.NS)
+	raw, err := s.cluster.Command(ctx, db, bson.D{{Key: "listIndexes", Value: coll},
 		{Key: "cursor", Value: bson.D{{Key: "batchSize", Value: 1000}}}})
 	if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
 		s.exists = false
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("list indexes of %s on %s: %w", s.ns, s.cluster.Address(), err)
+		return fmt.Errorf("list indexes of %s on %s: %w", s.NS, s.cluster.Address(), err)
 	}
-	s.access = bySort
 	arr, _ := raw.Lookup("cursor", "firstBatch").ArrayOK()
 	vals, err := arr.Values()
 	for _, v := range vals {
 		ix, _ := v.DocumentOK()
 		if name, _ := ix.Lookup("name").StringValueOK(); name == "_id_" {
-			s.access = byIndex
+			s.IDIndex = true
 		}
 	}
 	return err
 }
 
-func (s *side) measure(ctx context.Context) error {
-	raw, err := s.cluster.Command(ctx, s.db, bson.D{{Key: "collStats", Value: s.coll}})
-	if err != nil {
-		return fmt.Errorf("size of %s on %s: %w", s.ns, s.cluster.Address(), err)
+// averageSize of a document in bytes, never 0.
+func (s *side) averageSize() int { return int(max(s.Bytes/max(s.Count, 1), 16)) }
+
+// concern is the read concern where the server knows it. A majority read alone
+// may be behind what was acknowledged long ago.
+func (s *side) concern() bson.D {
+	if s.cluster.Info.Kind == mongo.KindStandalone {
+		return nil
 	}
-	s.bytes, _ = raw.Lookup("size").AsInt64OK()
-	s.docs, _ = raw.Lookup("count").AsInt64OK()
-	if n, ok := raw.Lookup("timeseries", "bucketCount").AsInt64OK(); ok && s.docs == 0 {
-		s.docs = n
+	var after bson.Timestamp
+	if s.position != nil {
+		if at := s.position.at.Load(); at != nil {
+			after = *at
+		}
+	}
+	return scan.Majority(after)
+}
+
+func sameCollation(a, b *side) bool {
+	return bytes.Equal(a.Options.Lookup("collation").Value, b.Options.Lookup("collation").Value)
+}
+
+// read runs fn over a connection to a member that serves this side's reads, or to
+// the one given: what fn knows of record ids is void on others. There is nothing
+// to read of a collection that is not there.
+func (s *side) read(ctx context.Context, m scan.Member, fn func(r *scan.Reader) error) error {
+	if !s.exists {
+		return nil
+	}
+	to := s.cluster.Reader()
+	if m != (scan.Member{}) {
+		to = wire.ByAddress(m.Node)
+	}
+	conn, err := s.cluster.Pool.Checkout(ctx, to)
+	if err == nil {
+		defer conn.Release()
+		if m != (scan.Member{}) {
+			err = m.Lives(ctx, conn)
+		}
+		if err == nil {
+			err = fn(&scan.Reader{Conn: conn, Concern: s.concern(), Reopened: func(cause error) {
+				s.log.Warn("cursor opened again", "ns", s.NS, "cause", cause)
+			}})
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("read %s on %s: %w", s.NS, s.cluster.Address(), err)
 	}
 	return nil
 }
 
-// averageSize of a document in bytes, never 0.
-func (s *side) averageSize() int { return int(max(s.bytes/max(s.docs, 1), 16)) }
-
-// majority adds the read concern where the server knows it. A majority read
-// alone may be behind what was acknowledged long ago.
-func (s *side) majority(cmd bson.D) bson.D {
-	if s.cluster.Info.Kind == mongo.KindStandalone {
-		return cmd
-	}
-	concern := bson.D{{Key: "level", Value: "majority"}}
-	if s.position != nil {
-		if at := s.position.at.Load(); at != nil {
-			concern = append(concern, bson.E{Key: "afterClusterTime", Value: *at})
+// walk reads a slice and hands over its parts.
+func (s *side) walk(ctx context.Context, sl scan.Slice, want scan.Want, fn func(p *scan.Part) error) error {
+	return s.read(ctx, sl.Member, func(r *scan.Reader) error {
+		w := r.Walk(&s.Collection, &sl, want)
+		defer w.Close(ctx)
+		for {
+			p, err := w.Next(ctx)
+			if err != nil || p == nil {
+				return err
+			}
+			if err := fn(p); err != nil || p.Last {
+				return err
+			}
 		}
-	}
-	return append(cmd, bson.E{Key: "readConcern", Value: concern})
-}
-
-// bounds is a range of _id: from min, or the beginning, up to but without max,
-// or to the end. Given min but no max, a server stops before a document whose
-// _id is MaxKey if it walks an index and includes it if the collection is
-// clustered; so MaxKey bounds the last range, and is a range of its own.
-type bounds struct {
-	min, max *bson.RawValue
-	maxKey   bool
-}
-
-func lastObjectID() bson.ObjectID {
-	var id bson.ObjectID
-	for i := range id {
-		id[i] = 0xFF
-	}
-	return id
-}
-
-func maxKey() bson.RawValue { return bson.RawValue{Type: bson.TypeMaxKey} }
-
-func idDoc(v bson.RawValue) bson.D { return bson.D{{Key: "_id", Value: v}} }
-
-// rangeCommand reads a range of this side in _id order.
-func (s *side) rangeCommand(b bounds, batch int) bson.D {
-	if s.access == bySort {
-		return s.majority(bson.D{{Key: "aggregate", Value: s.coll},
-			{Key: "pipeline", Value: bson.A{bson.D{{Key: "$sort", Value: bson.D{{Key: "_id", Value: 1}}}}}},
-			{Key: "allowDiskUse", Value: true},
-			{Key: "cursor", Value: bson.D{{Key: "batchSize", Value: batch}}}})
-	}
-	cmd := bson.D{{Key: "find", Value: s.coll}, {Key: "batchSize", Value: batch}}
-	if s.access == byFilter {
-		f := bson.D{}
-		if b.min != nil {
-			f = append(f, bson.E{Key: "$gte", Value: *b.min})
-		}
-		if b.max != nil && b.max.Type != bson.TypeMaxKey { // ids are ObjectIDs
-			f = append(f, bson.E{Key: "$lt", Value: *b.max})
-		}
-		if b.maxKey { // an empty range, cheap to find empty
-			f = bson.D{{Key: "$gt", Value: lastObjectID()}}
-		}
-		if len(f) > 0 {
-			cmd = append(cmd, bson.E{Key: "filter", Value: bson.D{{Key: "_id", Value: f}}})
-		}
-		return s.majority(append(cmd, bson.E{Key: "hint", Value: bson.D{{Key: "$natural", Value: 1}}}))
-	}
-	cmd = append(cmd, bson.E{Key: "hint", Value: bson.D{{Key: "_id", Value: 1}}})
-	if b.maxKey {
-		return s.majority(append(cmd, bson.E{Key: "filter", Value: idDoc(maxKey())}))
-	}
-	if b.min != nil {
-		cmd = append(cmd, bson.E{Key: "min", Value: idDoc(*b.min)})
-	}
-	if b.max != nil {
-		cmd = append(cmd, bson.E{Key: "max", Value: idDoc(*b.max)})
-	}
-	return s.majority(cmd)
-}
-
-func sameCollation(a, b *side) bool { return bytes.Equal(a.collation, b.collation) }
-
-// checkout takes a connection to the member that serves this side's reads.
-func (s *side) checkout(ctx context.Context) (*wire.Conn, error) {
-	conn, err := s.cluster.Pool.Checkout(ctx, s.cluster.Reader())
-	if err != nil {
-		return nil, fmt.Errorf("read %s on %s: %w", s.ns, s.cluster.Address(), err)
-	}
-	return conn, nil
+	})
 }
 
 func errMalformed(ns string) error {

@@ -29,8 +29,8 @@ type counters struct {
 	differences, buffered, peakSeen atomic.Int64
 }
 
-// hold accounts for n document bytes kept in memory, negative when let go.
-func (c *counters) hold(n int) {
+// account counts n document bytes kept in memory, negative when let go.
+func (c *counters) account(n int) {
 	now := c.buffered.Add(int64(n))
 	for {
 		peak := c.peakSeen.Load()

@@ -2,36 +2,9 @@ package verify
 
 import (
 	"context"
-	"fmt"
-	"time"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-
-	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/wire"
+	"github.com/millrace/millrace/internal/scan"
 )
-
-// openCursor opens a cursor and names the side in its errors.
-func openCursor(ctx context.Context, conn *wire.Conn, s *side, cmd bson.D, batch int) (*wire.Cursor, error) {
-	cur, err := conn.OpenCursor(ctx, s.db, cmd, wire.CursorOptions{BatchSize: batch})
-	if mongo.IsCode(err, codeInvalidOptions) { // a secondary that has not heard of the position yet
-		err = mongo.Retry("the member has not reached the position", err, "")
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read %s on %s: %w", s.ns, s.cluster.Address(), err)
-	}
-	return cur, nil
-}
-
-// codeInvalidOptions refuses a position ahead of what the member knows.
-const codeInvalidOptions = 72
-
-// closeCursor kills a cursor that is still open, also after ctx ended.
-func closeCursor(ctx context.Context, cur *wire.Cursor) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	cur.Close(ctx)
-}
 
 // page is one reply, cut into documents.
 type page struct {
@@ -57,71 +30,30 @@ func newStream(e *Engine) *stream {
 	return &stream{e: e, pages: make(chan *page), spare: make(chan *page, 2)}
 }
 
-// fill reads cmd to its end into the stream. It owns the sending end; when ctx
-// ends it returns although nobody takes its page.
-func (st *stream) fill(ctx context.Context, s *side, cmd bson.D, batch int) error {
+// fill reads a slice to its end into the stream. It owns the sending end; when
+// ctx ends it returns although nobody takes its page.
+func (st *stream) fill(ctx context.Context, s *side, sl scan.Slice, want scan.Want) error {
 	defer close(st.pages)
-	st.err = st.read(ctx, s, cmd, batch)
+	st.err = s.walk(ctx, sl, want, func(p *scan.Part) error { return st.send(ctx, p) })
 	return st.err
 }
 
-func (st *stream) read(ctx context.Context, s *side, cmd bson.D, batch int) error {
-	return st.e.eachReply(ctx, s, cmd, batch, func(b *wire.Batch) (int, error) { return batch, st.send(ctx, b) })
-}
-
-// eachReply runs a command that reads documents of a side and hands over its
-// replies. fn says how many documents the next one may bring, 0 when it is over.
-func (e *Engine) eachReply(ctx context.Context, s *side, cmd bson.D, batch int, fn func(b *wire.Batch) (more int, err error)) error {
-	if !s.exists {
-		return nil
-	}
-	conn, err := s.checkout(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Release()
-	cur, err := openCursor(ctx, conn, s, cmd, batch)
-	if err != nil {
-		return err
-	}
-	defer closeCursor(ctx, cur)
-	for {
-		b, err := cur.Next(ctx)
-		if err != nil {
-			return fmt.Errorf("read %s on %s: %w", s.ns, s.cluster.Address(), err)
-		}
-		more, err := fn(b)
-		if err != nil || more == 0 || b.Done {
-			return err
-		}
-		cur.Limit(more)
-		if e.o.Throttle != nil {
-			if err := e.o.Throttle(ctx, b.Size); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-func (st *stream) send(ctx context.Context, b *wire.Batch) error {
-	if b.Empty() {
-		return nil
-	}
+func (st *stream) send(ctx context.Context, part *scan.Part) error {
 	p := st.recycled()
-	p.size = b.Size
-	err := b.Each(func(doc []byte) error {
+	p.size = part.Size
+	err := part.Each(func(doc []byte) error {
 		p.docs = append(p.docs, doc)
 		return nil
 	})
-	if err != nil {
+	if err != nil || len(p.docs) == 0 {
 		return err
 	}
-	st.e.c.hold(p.size)
+	st.e.c.account(p.size)
 	select {
 	case st.pages <- p:
 		return nil
 	case <-ctx.Done():
-		st.e.c.hold(-p.size)
+		st.e.c.account(-p.size)
 		return ctx.Err()
 	}
 }
@@ -165,7 +97,7 @@ func (st *stream) drop() {
 	if st.cur == nil {
 		return
 	}
-	st.e.c.hold(-st.cur.size)
+	st.e.c.account(-st.cur.size)
 	clear(st.cur.docs)
 	st.cur.docs = st.cur.docs[:0]
 	select {

@@ -46,9 +46,6 @@ type Options struct {
 	// Online says that writes go on: mismatches are rechecked as Recheck says.
 	Online  bool
 	Recheck RecheckOptions
-	// Throttle, when set, is called after each batch read with its size and
-	// may wait.
-	Throttle func(ctx context.Context, bytes int) error
 	// Log receives what happens to whole collections; nil discards it.
 	Log *slog.Logger
 }
@@ -62,14 +59,7 @@ type RecheckOptions struct {
 	Every time.Duration
 	// Quiet is how long both sides have to stand still, byte for byte, to be
 	// called different; it has to exceed the replication's lag. Default 10 s.
-	// Not used with Settled.
 	Quiet time.Duration
-	// Settled, when set, waits until the target has applied everything that
-	// the source holds at the time of the call, visible to the reads used here
-	// (majority-committed on a replica set). Then a document that the source
-	// did not touch meanwhile needs no quiet period. It is called from one
-	// goroutine.
-	Settled func(ctx context.Context) error
 }
 
 func (o Options) withDefaults() Options {
@@ -154,7 +144,7 @@ func (e *Engine) Run(ctx context.Context, pairs []Pair) (*Report, error) {
 		defer close(work)
 		return e.plan(gctx, cols, work)
 	})
-	g.Go(func() error { return e.scan(gctx, work, f, rc) })
+	g.Go(func() error { return e.compare(gctx, work, f, rc) })
 	if e.o.Online {
 		g.Go(func() error { return rc.run(gctx) })
 	}
@@ -184,13 +174,13 @@ func (e *Engine) side(ctx context.Context, c *mongo.Cluster, at *position, ns st
 			return err
 		})
 	}
-	s.position = at
+	s.position, s.log = at, e.o.Log
 	return s, err
 }
 
-// scan compares ranges with all workers, then tells the rechecker that no more
+// compare compares ranges with all workers, then tells the rechecker that no more
 // mismatches come.
-func (e *Engine) scan(ctx context.Context, work <-chan task, f *findings, rc *rechecker) error {
+func (e *Engine) compare(ctx context.Context, work <-chan task, f *findings, rc *rechecker) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for range e.o.Workers {
 		g.Go(func() error {

@@ -78,12 +78,10 @@ func (c *Conn) RoundTrip(ctx context.Context, m *Message) (bsoncore.Document, er
 	if err := c.mc.Write(ctx, wm); err != nil {
 		return nil, c.fail(ctx, "write", err)
 	}
-	c.pool.bytesOut.Add(int64(len(wm)))
 	reply, err := c.mc.Read(ctx)
 	if err != nil {
 		return nil, c.fail(ctx, "read", err)
 	}
-	c.pool.bytesIn.Add(int64(len(reply)))
 	body, err := c.unpack.reply(reply)
 	if err != nil {
 		c.broken = true

@@ -15,11 +15,9 @@ import (
 // Pool selects servers of one deployment and hands out their connections,
 // authenticated and wrapped in TLS by the driver. It is safe for concurrent use.
 type Pool struct {
-	opts *options.ClientOptions
-	topo atomic.Pointer[topology.Topology]
-
-	bytesIn, bytesOut atomic.Int64
-	guard             atomic.Pointer[func() error]
+	opts  *options.ClientOptions
+	topo  atomic.Pointer[topology.Topology]
+	guard atomic.Pointer[func() error]
 }
 
 // SetGuard has every exchange ask fn first; an error of it is returned and
@@ -103,12 +101,6 @@ func (p *Pool) whereabouts(members []string) []string {
 // out are closed when they are released.
 func (p *Pool) Close(ctx context.Context) error {
 	return p.topo.Load().Disconnect(ctx)
-}
-
-// Traffic returns the bytes read from and written to servers so far, as framed
-// (after compression, before TLS).
-func (p *Pool) Traffic() (in, out int64) {
-	return p.bytesIn.Load(), p.bytesOut.Load()
 }
 
 // Checkout selects a server by sel and takes a connection to it from the

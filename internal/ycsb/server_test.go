@@ -50,6 +50,7 @@ type bed struct {
 
 func newBed(t testing.TB) *bed {
 	t.Helper()
+	lab.NeedServers(t)
 	shared.once.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/internal/verify"
 	"github.com/millrace/millrace/test"
 )
 
@@ -130,7 +131,7 @@ func rules() transform.Config {
 func spec(source, target string, log io.Writer) job.Spec {
 	return job.Spec{
 		Source: source, Target: target, Mode: job.ModeAll, Rules: rules(), OnExisting: job.ExistingFail,
-		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelInfo})),
+		Deps: job.Deps{Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelInfo}))},
 	}
 }
 
@@ -188,7 +189,7 @@ func succeeds(t *testing.T, source, target string) string {
 		t.Fatalf("%v (hint: %s)\n%s", err, mongo.HintOf(err), log.String())
 	}
 	same(t, func(string) bool { return true })
-	report, err := job.Verify(t.Context(), job.VerifySpec{Source: source, Target: target, Rules: rules()})
+	report, err := verify.Clusters(t.Context(), verify.Spec{Source: source, Target: target, Rules: rules()})
 	if err != nil {
 		t.Errorf("verify: %v", err)
 	} else if !report.Same {

@@ -51,6 +51,7 @@ const unhurried = 15 * time.Millisecond
 // takes a target of three members up to half a second.
 func newBench(t *testing.T, schemaEvery, pause time.Duration) *bench {
 	t.Helper()
+	lab.NeedServers(t)
 	b := &bench{t: t, seed: seed(t), bin: test.BuildMillrace(t)}
 	b.startClusters()
 	// Writers see a failure soon; reads at the end wait for a primary.

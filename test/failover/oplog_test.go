@@ -30,6 +30,7 @@ const smallDocs = 20_000
 
 func newSmall(t *testing.T) *small {
 	t.Helper()
+	lab.NeedServers(t)
 	s := &small{t: t, bin: test.BuildMillrace(t)}
 	var g errgroup.Group
 	g.Go(func() error {

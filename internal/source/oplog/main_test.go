@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
 func runTests(m *testing.M) int {
 	flag.Parse()
-	if flag.Lookup("test.fuzz").Value.String() != "" {
+	if flag.Lookup("test.fuzz").Value.String() != "" || lab.Short() {
 		return m.Run() // in many processes, none of which needs a server
 	}
 	o := testServer("")
@@ -53,6 +53,7 @@ func testServer(version string) lab.Options {
 // connect opens a cluster for the time of the test.
 func connect(t testing.TB, uri string) *mongo.Cluster {
 	t.Helper()
+	lab.NeedServers(t)
 	c, err := mongo.Connect(t.Context(), uri, mongo.Options{AppName: t.Name()})
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,29 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/internal/golden"
+)
+
+// TestGoldenOutputs holds what commands without a server print.
+func TestGoldenOutputs(t *testing.T) {
+	for name, args := range map[string]string{
+		"help.txt":             "help",
+		"bench-list.txt":       "bench list",
+		"bench-list.json":      "bench list --output json",
+		"topology-what-if.txt": "topology what-if --members 15",
+		"topology-fit.txt":     "topology what-if --published",
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out, errs strings.Builder
+			a := newApp()
+			a.stdout, a.stderr = &out, &errs
+			if code := a.run(t.Context(), strings.Fields(args)); code != exitOK {
+				t.Fatalf("exit code %d: %s", code, &errs)
+			}
+			golden.Equal(t, name, out.String())
+		})
+	}
+}

@@ -1,0 +1,198 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The peers that there are.
+const (
+	peerDsync      = "dsync"
+	peerDump       = "mongodump"
+	peerMongoShake = "mongoshake"
+	peerPCSM       = "pcsm"
+	peerSecondary  = "secondary"
+)
+
+// tool is an entry of the table of peers: how another tool is run. In its texts
+// {source}, {target} and {db} stand for the clusters and the database, {dir} for a
+// directory of its own, {port} for a free port, {config} for its configuration.
+type tool struct {
+	name string
+	help string // what --help adds to the name
+	how  string // what a report says of a copy, followed or not
+	// args of the process that copies and follows, env in its environment, and
+	// config the lines of its file; no args is a tool that does not follow.
+	args, env, config []string
+	// before are args of a run that comes first, then those of one that has the
+	// process begin, again until it does.
+	before, then []string
+	forget       string // database on the source where it keeps its records
+	noIndexes    bool   // it copies none
+	// drains is the same for a backlog that begins at a second; nil is none.
+	drains func(from time.Time) tool
+}
+
+// tools is the table of peers.
+func tools() []tool {
+	return []tool{
+		// With its highest ordinary load level.
+		{name: peerDsync, noIndexes: true, how: "dsync --mode Full --load-level High --namespace " + dataDB,
+			args: []string{"--mode", "Full", "--load-level", "High", "--verbosity", "WARN", "--web-port", "{port}",
+				"--logfile", "{dir}/dsync.log", "--namespace", "{db}", "{source}", "{target}"}},
+		{name: peerDump, help: " (with mongorestore beside it)", how: "mongodump --db=" + dataDB + " --archive | mongorestore --archive --numInsertionWorkersPerCollection=8"},
+		mongoShake("all", "1970-01-01T00:00:00Z"),
+		// Percona ClusterSync for MongoDB with its own defaults.
+		{name: peerPCSM, how: "pcsm reset; pcsm; pcsm start --include-namespaces=" + dataDB + ".*",
+			args: []string{}, before: []string{"reset"}, then: []string{"start", "--include-namespaces={db}.*"},
+			env: []string{"PCSM_SOURCE_URI={source}", "PCSM_TARGET_URI={target}", "PCSM_LOG_LEVEL=warn", "PCSM_PORT={port}"}},
+		{name: peerSecondary, help: " (the server's own, without a program)"},
+	}
+}
+
+// mongoShake is MongoShake's collector with the settings of its documentation,
+// changes spread by the hash of _id.
+func mongoShake(mode, from string) tool {
+	return tool{
+		name: peerMongoShake, help: " (its collector)", forget: "mongoshake",
+		how:  "collector, sync_mode=" + mode + ", 8 workers by the hash of _id, 6 collections and 8 writers at once",
+		args: []string{"-conf={config}", "-verbose=0"},
+		config: []string{
+			"conf.version = 10", "id = mongoshake", "master_quorum = false",
+			"sync_mode = " + mode, "mongo_urls = {source}", "mongo_connect_mode = primary",
+			"tunnel = direct", "tunnel.message = raw", "tunnel.address = {target}",
+			"filter.namespace.white = {db}", "filter.ddl_enable = true",
+			"checkpoint.storage.url =", "checkpoint.storage.db = mongoshake", "checkpoint.storage.collection = ckpt_default",
+			"checkpoint.start_position = " + from,
+			"full_sync.reader.collection_parallel = 6", "full_sync.reader.write_document_parallel = 8", "full_sync.reader.document_batch_size = 128",
+			"full_sync.reader.fetch_batch_size = 1024", "full_sync.reader.parallel_thread = 1", "full_sync.reader.parallel_index = _id",
+			"full_sync.collection_exist_drop = true", "full_sync.create_index = foreground",
+			"full_sync.executor.insert_on_dup_update = false", "full_sync.executor.filter.orphan_document = false", "full_sync.executor.majority_enable = false",
+			"incr_sync.mongo_fetch_method = oplog", "incr_sync.shard_key = id", "incr_sync.worker = 8", "incr_sync.tunnel.write_thread = 8", "incr_sync.target_delay = 0",
+			"incr_sync.worker.batch_queue_size = 64", "incr_sync.adaptive.batching_max_size = 1024", "incr_sync.fetcher.buffer_capacity = 256",
+			"incr_sync.executor.upsert = false", "incr_sync.executor.insert_on_dup_update = false", "incr_sync.conflict_write_to = none",
+			"incr_sync.executor.majority_enable = false",
+			"log.level = warning", "log.dir = {dir}", "log.file = collector.log", "log.flush = false",
+			"full_sync.http_port = {port}", "incr_sync.http_port = {port}", "system_profile_port = {port}",
+		},
+		drains: func(from time.Time) tool { return mongoShake("incr", from.UTC().Format("2006-01-02T15:04:05Z")) },
+	}
+}
+
+// follow is a peer's way to copy and follow.
+func (b *bench) follow(st *site, p Peer, t tool) follower {
+	return follower{name: t.name, kind: KindPeer, how: t.how, start: func(ctx context.Context, m *meter) (*child, error) {
+		dir := filepath.Join(b.dir, t.name)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("make a directory: %w", err)
+		}
+		fill := filler(st, dir)
+		config, err := fill(ctx, t.config)
+		if err == nil && len(config) > 0 {
+			err = os.WriteFile(filepath.Join(dir, "config"), []byte(strings.Join(config, "\n")+"\n"), 0o600)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("write configuration: %w", err)
+		}
+		if t.forget != "" {
+			if err := st.source.direct.Client.Database(t.forget).Drop(ctx); err != nil {
+				return nil, fmt.Errorf("forget what %s did before: %w", t.name, err)
+			}
+		}
+		env, err := fill(ctx, t.env)
+		if err != nil {
+			return nil, err
+		}
+		args := func(of []string) (program, error) {
+			filled, err := fill(ctx, of)
+			return program{name: p.Program, args: filled, env: env, dir: dir}, err
+		}
+		return startTool(ctx, m, t, args)
+	}}
+}
+
+// startTool starts the process of a tool, with what comes before and after.
+func startTool(ctx context.Context, m *meter, t tool, with func(args []string) (program, error)) (*child, error) {
+	if len(t.before) > 0 {
+		if err := runTool(ctx, t.before, with); err != nil {
+			return nil, err
+		}
+	}
+	p, err := with(t.args)
+	if err != nil {
+		return nil, err
+	}
+	c, err := startChild(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	m.runs(c.pid())
+	for len(t.then) > 0 {
+		err := runTool(ctx, t.then, with)
+		if err == nil {
+			break
+		}
+		select {
+		case <-c.done:
+			return nil, errors.Join(err, c.wait())
+		default:
+		}
+		// It does not listen yet.
+		if !tick(ctx, 20*time.Millisecond) {
+			return nil, fmt.Errorf("start %s: %w (last: %w)", t.name, ctx.Err(), err)
+		}
+	}
+	return c, nil
+}
+
+// runTool runs a command of a tool that ends soon.
+func runTool(ctx context.Context, args []string, with func(args []string) (program, error)) error {
+	p, err := with(args)
+	if err != nil {
+		return err
+	}
+	c, err := startChild(ctx, p)
+	if err != nil {
+		return err
+	}
+	return c.wait()
+}
+
+// filler puts what the texts of tools stand for into their places.
+func filler(st *site, dir string) func(context.Context, []string) ([]string, error) {
+	r := strings.NewReplacer("{source}", st.source.uri, "{target}", st.target.uri, "{db}", dataDB, "{dir}", dir, "{config}", filepath.Join(dir, "config"))
+	return func(ctx context.Context, texts []string) (filled []string, err error) {
+		for _, s := range texts {
+			if strings.Contains(s, "{port}") {
+				port, err := freePort(ctx)
+				if err != nil {
+					return nil, err
+				}
+				s = strings.ReplaceAll(s, "{port}", port)
+			}
+			filled = append(filled, r.Replace(s))
+		}
+		return filled, nil
+	}
+}
+
+// freePort is a port of the loopback interface that nobody listens on now.
+func freePort(ctx context.Context) (string, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	defer l.Close()
+	addr, ok := l.Addr().(*net.TCPAddr)
+	if !ok {
+		return "", fmt.Errorf("no TCP address: %s", l.Addr())
+	}
+	return strconv.Itoa(addr.Port), nil
+}

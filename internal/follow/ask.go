@@ -1,0 +1,148 @@
+package follow
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/progress"
+	"github.com/millrace/millrace/internal/schema"
+	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/source/lookup"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// Ask asks the source for what its changes do not tell. What it answers can no
+// longer roll back.
+type Ask struct {
+	Source *mongo.Cluster
+	// Readable is a namespace that the user may read. It need not exist.
+	Readable string
+	Names    *schema.Names // what the job has on the target, as of the position in hand
+	Progress *progress.Progress
+}
+
+// Newest is the source's newest position, after a linearizable read.
+func (a *Ask) Newest(ctx context.Context) (mongo.OpTime, error) {
+	return a.Source.Newest(ctx, a.Readable)
+}
+
+// waiting says what the job waits for if fn takes long.
+func (a *Ask) waiting(what string, fn func() error) error {
+	const patience = time.Second
+	done := make(chan struct{})
+	var told sync.WaitGroup
+	told.Go(func() {
+		select {
+		case <-done:
+		case <-time.After(patience):
+			a.Progress.Wait(what)
+			<-done
+			a.Progress.Wait("")
+		}
+	})
+	defer told.Wait()
+	defer close(done)
+	return fn()
+}
+
+// Committed waits until the source has committed everything up to a position,
+// and its primary says so.
+func (a *Ask) Committed(ctx context.Context, at mongo.OpTime) (pos mongo.Positions, err error) {
+	err = a.waiting("the source to commit "+at.String(), func() (err error) {
+		pos, err = a.Source.Reached(ctx, at)
+		return err
+	})
+	return pos, err
+}
+
+// FindRenamed finds the collection that a rename at a position brought inside
+// the filter, under the name it has now. It is in the database it was renamed
+// to: a rename between databases makes another collection.
+func (a *Ask) FindRenamed(ctx context.Context, ch *stream.Change, at mongo.OpTime) (coll schema.Collection, found bool, err error) {
+	if _, err := a.Committed(ctx, at); err != nil {
+		return coll, false, err
+	}
+	db, _ := mongo.SplitNS(ch.To)
+	err = a.waiting("the source to commit what it shows", func() (err error) {
+		coll, found, err = schema.ListOne(ctx, a.Source, db, ch.UUID)
+		return err
+	})
+	return coll, found, err
+}
+
+// Reread reads a document from the source by its collection's UUID: the name
+// may be that of another collection by now.
+func (a *Ask) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.Value, at mongo.OpTime) (mongosink.Reread, error) {
+	of, err := a.identify(from)
+	if err != nil {
+		return mongosink.Reread{}, err
+	}
+	before, err := a.Committed(ctx, at)
+	if err != nil {
+		return mongosink.Reread{}, err
+	}
+	out := mongosink.Reread{From: mongo.MaxOpTime(before.Majority, at)}
+	for {
+		out.Doc, err = lookup.Find(ctx, a.Source, of, id, out.From)
+		if !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+			break
+		}
+		var gone bool
+		err = a.waiting("the source to commit a drop", func() (err error) {
+			gone, err = a.Source.Vanished(ctx, of.DB, of.UUID)
+			return err
+		})
+		if gone {
+			return mongosink.Reread{Gone: true}, nil
+		}
+		if err != nil {
+			break
+		}
+	}
+	if err != nil {
+		return mongosink.Reread{}, fmt.Errorf("read a document of %s from the source: %w", from.Target, err)
+	}
+	after, err := a.Source.Positions(ctx)
+	if err != nil {
+		return mongosink.Reread{}, err
+	}
+	out.Until = after.Last
+	return out, nil
+}
+
+// identify tells which collection of the source a target namespace is: as the
+// event in hand has it, or as the job's names do, which are those of the
+// same position.
+func (a *Ask) identify(from mongosink.Origin) (of lookup.Collection, err error) {
+	db, coll := mongo.SplitNS(from.Target)
+	name, _ := a.Names.Target(db + "." + strings.TrimPrefix(coll, mongo.BucketsPrefix))
+	source := from.Source
+	if source == "" {
+		source = name.NS
+	}
+	if of.UUID = name.UUID; from.UUID != nil {
+		of.UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: from.UUID[:]}
+	}
+	if of.DB, _ = mongo.SplitNS(source); of.DB == "" || len(of.UUID.Data) == 0 {
+		err = mongo.WithHint(fmt.Errorf("which collection of the source %s is cannot be told: the job has seen no change of it", from.Target),
+			"remove the conflict on the target by hand, then start again")
+	}
+	return of, err
+}
+
+// OnSource tells which documents of a collection the source has at a position
+// or later.
+func (a *Ask) OnSource(ctx context.Context, from mongosink.Origin, ids []bson.RawValue, at mongo.OpTime) ([]bool, error) {
+	of, err := a.identify(from)
+	if err != nil {
+		return nil, err
+	}
+	return lookup.Has(ctx, a.Source, of, ids, at)
+}

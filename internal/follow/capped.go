@@ -1,0 +1,355 @@
+package follow
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/scan"
+	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// mostCappedBytes bounds the events of capped collections that are looked through
+// in memory. What may have been sent since the last checkpoint is far less.
+const mostCappedBytes = 256 << 20
+
+// errEnough ends a look through the oplog.
+var errEnough = errors.New("enough")
+
+// cappedStarts finds, for each capped collection of the target, which events after
+// the checkpoint it has already. In order is content: an event applied twice
+// would put a document behind newer ones, and let others go. Keyed by target
+// namespace.
+func (f *follower) cappedStarts(ctx context.Context) (map[string]mongosink.CappedStart, error) {
+	l := cappedLook{follower: f, left: mostCappedBytes}
+	if err := l.collections(ctx); err != nil || len(l.all) == 0 {
+		return nil, err
+	}
+	var err error
+	if l.copied, err = f.copiedAt(ctx); err != nil {
+		return nil, err
+	}
+	if err := l.through(ctx, f.job.Applied, f.overlapEnd); err != nil && !errors.Is(err, errEnough) {
+		return nil, fmt.Errorf("look for changes of capped collections since %s: %w", f.job.Applied, err)
+	}
+	starts := map[string]mongosink.CappedStart{}
+	for _, c := range l.all {
+		n, err := c.applied(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		if n > 0 || f.job.Applied.Before(c.past) {
+			starts[c.target] = mongosink.CappedStart{Past: c.past, Then: n}
+			f.Log.Debug("a capped collection is ahead of the checkpoint", "ns", c.target, "past", c.past, "events", n, "of", len(c.events))
+		}
+	}
+	return starts, nil
+}
+
+// copiedStarts are where the events of capped collections begin after a copy,
+// by target namespace.
+func (f *follower) copiedStarts(ctx context.Context) (map[string]mongosink.CappedStart, error) {
+	starts := map[string]mongosink.CappedStart{}
+	return starts, f.eachCopied(ctx, func(s scan.Slice) { starts[s.NS] = mongosink.CappedStart{Past: s.At} })
+}
+
+// copiedAt tells as of which positions capped collections were copied, by UUID.
+func (f *follower) copiedAt(ctx context.Context) (map[string]mongo.OpTime, error) {
+	at := map[string]mongo.OpTime{}
+	return at, f.eachCopied(ctx, func(s scan.Slice) { at[s.Collection] = s.At })
+}
+
+func (f *follower) eachCopied(ctx context.Context, fn func(scan.Slice)) error {
+	states, err := f.Slices(ctx)
+	for _, s := range states {
+		if !s.At.IsZero() {
+			fn(s)
+		}
+	}
+	return err
+}
+
+// cappedLook looks through the oplog for events of capped collections.
+type cappedLook struct {
+	*follower
+	copied   map[string]mongo.OpTime // by UUID
+	all      []*cappedSeen
+	bySource map[string]*cappedSeen
+	left     int
+}
+
+// cappedSeen is one capped collection of the target with the events that it may
+// have of those after the checkpoint: it has none after the next schema change.
+type cappedSeen struct {
+	sources []string // what may have this name on the target
+	target  string
+	limit   limit
+	past    mongo.OpTime // what is up to here is there
+	events  []cappedEvent
+	inserts int64
+	bytes   int  // of the events
+	closed  bool // no later event is there
+}
+
+type cappedEvent struct {
+	kind stream.Kind
+	id   bsonraw.ID
+	doc  bson.Raw // of an insert or replacement; of an update what it changes
+}
+
+// collections lists the capped collections of the target that are the job's.
+func (l *cappedLook) collections(ctx context.Context) error {
+	l.bySource = map[string]*cappedSeen{}
+	dbs, err := l.Target.Client.ListDatabaseNames(ctx, bson.D{})
+	if err != nil {
+		return fmt.Errorf("list databases of the target: %w", err)
+	}
+	for _, db := range dbs {
+		if !l.Rules.MatchTargetDB(db) {
+			continue
+		}
+		// Not ListCollectionNames: asked for names only, the server has no
+		// options to filter by and finds nothing.
+		specs, err := l.Target.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "options.capped", Value: true}})
+		if err != nil {
+			return fmt.Errorf("list capped collections of %s: %w", db, err)
+		}
+		for _, spec := range specs {
+			target := db + "." + spec.Name
+			c := &cappedSeen{sources: l.Rules.Sources(target), target: target, past: l.job.Applied}
+			c.limited(spec.Options, "size", "max")
+			for _, src := range c.sources {
+				l.bySource[src] = c
+			}
+			if len(c.sources) > 0 {
+				l.all = append(l.all, c)
+			}
+		}
+	}
+	return nil
+}
+
+// limited takes over limits from the options of a collection or of a collMod.
+func (c *cappedSeen) limited(options bson.Raw, size, most string) {
+	if n, ok := options.Lookup(size).AsInt64OK(); ok {
+		const unit = 256 // to which servers round it up
+		c.limit.bytes = (n + unit - 1) / unit * unit
+	}
+	if n, ok := options.Lookup(most).AsInt64OK(); ok {
+		c.limit.docs = n
+	}
+}
+
+// through looks at what lies after a position up to another.
+func (l *cappedLook) through(ctx context.Context, from, until mongo.OpTime) error {
+	look := l.Look(slices.Collect(maps.Keys(l.bySource)))
+	return look.Each(ctx, oplog.Span{After: from, Until: until}, func(ev *stream.Event) error {
+		if ev.Kind == stream.SchemaChange {
+			return l.change(ctx, ev)
+		}
+		c := l.bySource[ev.NS]
+		if c.closed {
+			return nil
+		}
+		if ev.UUID != nil {
+			l.incarnation(c, ev.UUID[:])
+		}
+		if !c.past.Before(ev.At) || l.left < 0 {
+			return nil
+		}
+		size := len(ev.Doc) + len(ev.Key.ID.Data)
+		if l.left -= size; l.left < 0 {
+			return errEnough
+		}
+		c.bytes += size
+		c.add(ev)
+		return nil
+	})
+}
+
+func (c *cappedSeen) add(ev *stream.Event) {
+	id := bsonraw.ID{Type: ev.Key.ID.Type, Data: slices.Clone(ev.Key.ID.Data)}
+	c.events = append(c.events, cappedEvent{kind: ev.Kind, id: id, doc: slices.Clone(ev.Doc)})
+	if ev.Kind == stream.Insert {
+		c.inserts++
+	}
+}
+
+// incarnation notes which collection of the source has the name: the copy has
+// brought its events up to some position.
+func (l *cappedLook) incarnation(c *cappedSeen, uuid []byte) {
+	if len(uuid) > 0 {
+		c.past = mongo.MaxOpTime(c.past, l.copied[hex.EncodeToString(uuid)])
+	}
+}
+
+// change takes a schema change. The target has no event after it, except that
+// of one change it is known that it was about to be made.
+func (l *cappedLook) change(ctx context.Context, ev *stream.Event) error {
+	ch := ev.Change
+	for _, c := range l.all {
+		if c.closed || !slices.ContainsFunc(c.sources, ch.Touches) {
+			continue
+		}
+		from := slices.Contains(c.sources, ch.NS)
+		if from && ch.Kind != stream.ChangeCreate {
+			l.incarnation(c, ch.UUID.Data)
+		}
+		made, err := l.made(ctx, ch, from, ev.At)
+		if err != nil {
+			return err
+		}
+		if !made {
+			c.closed = true
+			continue
+		}
+		c.past, c.events, c.inserts, c.bytes = mongo.MaxOpTime(c.past, ev.At), nil, 0, 0
+		if ch.Kind == stream.ChangeCollMod {
+			c.limited(ch.Options, "cappedSize", "cappedMax")
+		}
+	}
+	return nil
+}
+
+// made reports that the collection of the target may be as it is after a schema
+// change; from tells that the change is one of the very collection.
+func (l *cappedLook) made(ctx context.Context, ch *stream.Change, from bool, at mongo.OpTime) (bool, error) {
+	if at != l.job.Intent {
+		return false, nil
+	}
+	switch {
+	case ch.Kind == stream.ChangeCreate, ch.Kind == stream.ChangeCollMod:
+		return true, nil
+	case ch.Kind != stream.ChangeRename || from || !l.Rules.Match(ch.NS):
+		return false, nil
+	}
+	there, err := l.Schema.Has(ctx, l.Rules.Target(ch.NS))
+	return err == nil && !there, err
+}
+
+// applied finds how many of the events the target has.
+func (c *cappedSeen) applied(ctx context.Context, f *follower) (n int, err error) {
+	if len(c.events) == 0 {
+		return 0, nil
+	}
+	target, err := c.onTarget(ctx, f)
+	if err != nil {
+		return 0, fmt.Errorf("read %s on the target: %w", c.target, err)
+	}
+	var repair []bson.Raw
+	r := newRing(target, c.limit)
+	for i, ev := range c.events {
+		switch id := keyOf(ev.id); ev.kind {
+		case stream.Insert:
+			if !f.Letters.Disputed(c.target, ev.id) {
+				r.insert(id, ev.doc)
+			}
+		case stream.Update, stream.Replace:
+			r.update(id, ev.doc)
+		case stream.Delete:
+			r.remove(id)
+		}
+		if r.matches() {
+			n, repair = i+1, r.unrepaired()
+		}
+	}
+	for _, doc := range repair {
+		if err := c.repair(ctx, f, doc); err != nil {
+			return 0, fmt.Errorf("restore a zero timestamp in %s, _id %s: %w", c.target, doc.Lookup("_id"), err)
+		}
+	}
+	return n, nil
+}
+
+// repair puts zero timestamps back into a document, which was inserted last
+// before a kill.
+func (c *cappedSeen) repair(ctx context.Context, f *follower, doc bson.Raw) error {
+	_, d, _ := delta.AppendTimestampRepair(nil, doc)
+	u, form := delta.AppendStatement(nil, d)
+	if form == delta.None {
+		return nil
+	}
+	db, name := mongo.SplitNS(c.target)
+	_, err := f.Target.Write(ctx, db, bson.D{{Key: "update", Value: name}, {Key: "updates", Value: bson.A{
+		bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: doc.Lookup("_id")}}}}}, {Key: "u", Value: bson.Raw(u)}}}},
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}})
+	return err
+}
+
+// keyOf is a value as the server has it, byte by byte: entries name documents by
+// the very _id that they have.
+func keyOf(id bsonraw.ID) string { return string(byte(id.Type)) + string(id.Data) }
+
+// onTarget reads what matters of the collection: as many of the newest documents as
+// were inserted since, and of the others those that were changed.
+func (c *cappedSeen) onTarget(ctx context.Context, f *follower) (targetDocs, error) {
+	h := targetDocs{docs: map[string]targetDoc{}}
+	db, name := mongo.SplitNS(c.target)
+	coll := f.Target.Client.Database(db).Collection(name)
+	newest := options.Find().SetSort(bson.D{{Key: "$natural", Value: -1}}).SetLimit(c.inserts + 1)
+	const room = 32 << 20
+	whole, err := h.read(ctx, coll, bson.D{}, newest, 2*c.bytes+room)
+	if err != nil {
+		return h, err
+	}
+	if h.whole = whole && int64(h.n) <= c.inserts; h.whole {
+		return h, nil
+	}
+	const some = 500
+	var ids bson.A
+	for i, ev := range c.events {
+		if _, ok := h.docs[keyOf(ev.id)]; !ok {
+			ids = append(ids, bsonraw.RawValue(ev.id))
+		}
+		if len(ids) < some && i < len(c.events)-1 || len(ids) == 0 {
+			continue
+		}
+		if _, err := h.read(ctx, coll, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}, nil, math.MaxInt); err != nil {
+			return h, err
+		}
+		ids = nil
+	}
+	return h, nil
+}
+
+// read takes in documents, the newest first or, without options, those that
+// stand before the newest, and reports that all of them had room.
+func (h *targetDocs) read(ctx context.Context, coll *driver.Collection, filter bson.D, newest *options.FindOptionsBuilder, room int) (bool, error) {
+	o := options.Find()
+	if newest != nil {
+		o = newest
+	}
+	cur, err := coll.Find(ctx, filter, o)
+	if err != nil {
+		return false, err
+	}
+	for cur.Next(ctx) {
+		if room -= len(cur.Current); room < 0 {
+			return false, cur.Close(ctx)
+		}
+		d := targetDoc{doc: bytes.Clone(cur.Current), place: far}
+		if newest != nil {
+			d.place = h.n
+			h.n++
+		}
+		id := keyOf(bsonraw.IDOf(d.doc))
+		if _, ok := h.docs[id]; !ok { // not one equal to another under a collation
+			h.docs[id] = d
+		}
+	}
+	return true, cur.Err()
+}

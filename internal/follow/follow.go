@@ -1,0 +1,407 @@
+package follow
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/failpoint"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
+	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
+)
+
+// follower is one run of continuous replication, from a durable checkpoint
+// until something ends it. Its methods run on the source's emitting goroutine,
+// except saveRegularly.
+type follower struct {
+	Options
+	job   state.Job // as loaded; phase and positions of this run below
+	sink  *mongosink.Engine
+	stage *transform.Stage // between the source and the sink
+
+	phase      state.Phase
+	overlapEnd mongo.OpTime // until where the target may be ahead
+	intent     mongo.OpTime // a schema change that may have been applied before the restart
+	finalAt    mongo.OpTime // where finalize drains to; zero: not asked
+
+	mu      sync.Mutex      // orders saves of positions
+	saved   stream.Position // last position saved
+	skipped int             // version of the list of skipped documents that was saved
+	refused bool            // the checkpoint names documents that a conflict stopped the job at
+
+	reach reach
+}
+
+// Run follows the source from a stored job's position. It returns nil when the
+// job is finalized.
+func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) error {
+	f := &follower{Options: o, job: job, stage: transform.NewStage(o.Rules), phase: job.Phase, intent: job.Intent, saved: pos, refused: len(job.Refused) > 0}
+	fresh, err := f.openOverlap(ctx)
+	if err != nil {
+		return err
+	}
+	// Where the events of capped collections begin is known after a copy that was
+	// just made.
+	starts := f.cappedStarts
+	if fresh && job.Mode != state.ModeIncremental {
+		starts = f.copiedStarts
+	}
+	capped, err := starts(ctx)
+	if err != nil {
+		return err
+	}
+	skipped, err := f.Store.LoadSkipped(ctx)
+	if err != nil {
+		return err
+	}
+	failpoint.Hit("window.after")
+	f.sink = o.Sink(pos, mongosink.Options{Schema: f.schema, Overlap: mongosink.Overlap{End: f.overlapEnd, RereadUntil: job.Consistent, Capped: capped,
+		Refused: places(job.Refused), Skipped: places(skipped)}})
+	src := o.Source()
+	f.Progress.Following(f.sink, src)
+	return ignore(f.run(ctx, src, pos), errFinished)
+}
+
+// openOverlap sets until where the target may be ahead: to the end of the copy,
+// and to the last position whose events an earlier attempt may have sent. fresh
+// says that nothing was sent yet.
+func (f *follower) openOverlap(ctx context.Context) (fresh bool, err error) {
+	f.overlapEnd = f.job.Consistent
+	f.reach.noted = f.job.Reach
+	if f.job.Reach.IsZero() {
+		return f.job.Intent.IsZero() && f.job.Applied == f.job.Start, nil
+	}
+	// The reach is noted ahead. What was sent was on a majority of the source.
+	newest, err := f.Ask.Newest(ctx)
+	if err != nil {
+		return false, err
+	}
+	f.overlapEnd = mongo.MaxOpTime(f.overlapEnd, mongo.MinOpTime(f.job.Reach, newest))
+	return false, nil
+}
+
+func (f *follower) run(ctx context.Context, src stream.Source, pos stream.Position) error {
+	g, gctx := errgroup.WithContext(ctx)
+	// The engine and the saver end when reading ends.
+	ectx, stop := context.WithCancelCause(gctx)
+	defer stop(nil)
+	g.Go(func() error { return ignore(f.sink.Run(ectx), errReadingEnded) })
+	g.Go(func() error { return ignore(f.saveRegularly(ectx), errReadingEnded) })
+	g.Go(func() error {
+		defer stop(errReadingEnded)
+		return src.Run(gctx, pos, f.emit)
+	})
+	return g.Wait()
+}
+
+var (
+	errReadingEnded = errors.New("reading ended")
+	errFinished     = errors.New("finalized")
+)
+
+func ignore(err, what error) error {
+	if errors.Is(err, what) {
+		return nil
+	}
+	return err
+}
+
+// emit takes a batch from the source. Between batches the job may change its
+// phase.
+func (f *follower) emit(ctx context.Context, b *stream.Batch) error {
+	f.stage.Batch(b)
+	if err := f.allow(ctx, b); err != nil {
+		return err
+	}
+	if err := f.sink.Feed(ctx, b); err != nil || b.Partial { // what is half there is no position
+		return err
+	}
+	if f.phase == state.PhaseOverlap && !b.End.Before(mongo.MaxOpTime(f.job.Consistent, f.overlapEnd)) {
+		if err := f.becomeConsistent(ctx); err != nil {
+			return err
+		}
+	}
+	if f.phase == state.PhaseOverlap {
+		return nil
+	}
+	if err := f.wantFinal(ctx); err != nil {
+		return err
+	}
+	// What conflicts made millrace read from the source may be newer.
+	if !f.finalAt.IsZero() && !b.End.Before(mongo.MaxOpTime(f.finalAt, f.Letters.Until())) {
+		return f.finalize(ctx)
+	}
+	return nil
+}
+
+// becomeConsistent ends the overlap: the target is at one position of the
+// source, so unique indexes can be built.
+func (f *follower) becomeConsistent(ctx context.Context) error {
+	if err := f.sink.Drain(ctx); err != nil {
+		return err
+	}
+	if err := f.save(ctx); err != nil {
+		return err
+	}
+	if err := f.untangled(ctx, func() error { return f.Schema.BuildDeferred(ctx) }); err != nil {
+		return err
+	}
+	f.phase = state.PhaseFollowing
+	f.Log.Info("target is consistent; following the source", "position", f.sink.Applied().At)
+	return f.SavePhase(ctx, state.PhaseFollowing)
+}
+
+// wantFinal sets the position to finalize at, once that is asked for.
+func (f *follower) wantFinal(ctx context.Context) error {
+	if !f.finalAt.IsZero() {
+		return nil
+	}
+	if !f.Final() {
+		return nil
+	}
+	if f.Mode == state.ModeFull {
+		f.finalAt = f.job.Consistent
+	} else {
+		failpoint.Hit("final.before")
+		newest, err := f.Ask.Newest(ctx)
+		if err != nil {
+			return err
+		}
+		failpoint.Hit("final.after")
+		f.finalAt = newest
+	}
+	f.finalAt = mongo.MaxOpTime(f.finalAt, f.overlapEnd)
+	f.phase = state.PhaseFinalizing
+	f.Log.Info("finalizing", "drainTo", f.finalAt)
+	return f.SavePhase(ctx, state.PhaseFinalizing)
+}
+
+// finalize drains, restores what was deferred and says what differs.
+func (f *follower) finalize(ctx context.Context) error {
+	failpoint.Hit("finalize.before")
+	defer failpoint.Hit("finalize.after")
+	f.Letters.RetryAll()
+	if err := f.sink.Drain(ctx); err != nil {
+		return err
+	}
+	if err := f.save(ctx); err != nil {
+		return err
+	}
+	if err := f.untangled(ctx, func() error { return f.Schema.BuildDeferred(ctx) }); err != nil {
+		return err
+	}
+	if err := f.Finish(ctx); err != nil {
+		return err
+	}
+	f.Log.Info("finalized", "position", f.sink.Applied().At)
+	return errFinished
+}
+
+// saveRegularly records the applied position about every second.
+func (f *follower) saveRegularly(ctx context.Context) error {
+	t := time.NewTicker(time.Second)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if err := f.extend(ctx, mongo.OpTime{}); err != nil {
+			return err
+		}
+		if err := f.save(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// save records the applied position if it moved.
+func (f *follower) save(ctx context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	failpoint.Hit("position.before")
+	pos := f.sink.Applied()
+	if pos == f.saved {
+		return nil
+	}
+	set, err := f.progress(ctx, pos)
+	if err != nil {
+		return err
+	}
+	if err := f.Store.Save(ctx, set); err != nil {
+		return err
+	}
+	f.saved = pos
+	return f.Passed(f.Progress.SetApplied(pos))
+}
+
+// progress is what is saved with a position. Updates that were skipped at or
+// before it are stored first: a restart does not meet them again.
+func (f *follower) progress(ctx context.Context, p stream.Position) (bson.D, error) {
+	set := state.PositionFields(p)
+	if list, version := f.sink.Skipped(); version != f.skipped {
+		if err := f.Store.SaveSkipped(ctx, documents(list)); err != nil {
+			return nil, err
+		}
+		f.skipped = version
+	}
+	if f.refused && !p.At.Before(f.overlapEnd) {
+		set = append(set, bson.E{Key: "refused", Value: bson.A{}})
+		f.refused = false
+	}
+	return set, nil
+}
+
+// existing is what becomes of collections of the target that the source is about
+// to make. A target that was filled by other means may be ahead, and have them.
+func (f *follower) existing(at mongo.OpTime) schema.Existing {
+	ahead := f.job.Mode == state.ModeIncremental && !f.job.Consistent.Before(at)
+	switch {
+	case ahead || f.OnExisting == state.ExistingMerge:
+		return schema.KeepExisting
+	case f.OnExisting == state.ExistingDrop:
+		return schema.DropExisting
+	}
+	return schema.RefuseExisting
+}
+
+// schema applies one schema change after a durable note that it is about to
+// happen: a restart finds the note and applies the change once more as one that
+// may have happened. What comes after needs no note.
+func (f *follower) schema(ctx context.Context, ev *stream.Event, before mongo.OpTime, last bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	failpoint.Hit("schema.before")
+	pos := f.sink.Applied()
+	o := schema.ApplyOptions{
+		// After a restart the target is not ahead of a schema change: none is
+		// passed without a checkpoint.
+		Overlap: !f.job.Consistent.Before(ev.At), Maybe: f.intent == ev.At, Rules: f.Rules, Existing: f.existing(ev.At), Names: f.Ask.Names}
+	if err := f.Schema.MakeWay(ctx, *ev.Change, o); err != nil {
+		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
+	}
+	set, err := f.progress(ctx, pos)
+	if err != nil {
+		return err
+	}
+	if err := f.Store.SaveDurably(ctx, append(set, bson.E{Key: "intent", Value: ev.At})); err != nil {
+		return err
+	}
+	failpoint.Hit("schema.noted")
+	var effect schema.Effect
+	err = f.untangled(ctx, func() (err error) {
+		effect, err = f.Schema.Apply(ctx, *ev.Change, o)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
+	}
+	failpoint.Hit("schema.after")
+	f.moveNames(ev, effect)
+	if err := f.keepNames(ctx, *ev.Change); err != nil {
+		return err
+	}
+	if err := f.moveLetters(ctx, ev, effect); err != nil {
+		return err
+	}
+	if effect.Resync != nil {
+		if err := f.resync(ctx, ev, effect); err != nil {
+			return err
+		}
+	}
+	if !last {
+		return nil
+	}
+	f.intent = mongo.OpTime{}
+	if effect.Resync == nil {
+		return nil
+	}
+	pos.At = ev.At // so that the copy is not made again
+	if set, err = f.progress(ctx, pos); err != nil {
+		return err
+	}
+	if err := f.Store.Save(ctx, append(set, bson.E{Key: "intent", Value: mongo.OpTime{}})); err != nil {
+		return err
+	}
+	f.saved = pos
+	f.Progress.SetApplied(pos)
+	return nil
+}
+
+// moveNames keeps what the engine knows by name true after a change.
+func (f *follower) moveNames(ev *stream.Event, effect schema.Effect) {
+	if ch := ev.Change; ch.Kind == stream.ChangeRename && effect.Applied && effect.Resync == nil {
+		f.sink.Renamed(f.Rules.Target(ch.NS), f.Rules.Target(ch.To), ev.At)
+		return
+	}
+	for _, ns := range effect.Dropped {
+		f.sink.Renamed(ns, "", ev.At)
+	}
+}
+
+// resync copies a collection that a rename brought inside the filter, as it is
+// on the source now; until the stream has passed that moment the target is ahead.
+func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.Effect) error {
+	coll, found, err := f.Ask.FindRenamed(ctx, ev.Change, ev.At)
+	if err != nil {
+		return err
+	}
+	if !found {
+		return f.neverCame(ctx, ev, effect)
+	}
+	// What the copy reads must not be older than the rename.
+	pos, err := f.Ask.Committed(ctx, ev.At)
+	if err != nil {
+		return err
+	}
+	create := f.Schema.CreateOurs
+	if f.existing(ev.At) == schema.KeepExisting {
+		create = f.Schema.Create
+	}
+	if err := create(ctx, coll, effect.ResyncNS, f.Rules); err != nil {
+		return err
+	}
+	if err := f.CopyAnew(ctx, coll, effect.ResyncNS, pos.Majority); err != nil {
+		return err
+	}
+	if err := f.startCopied(ctx, effect); err != nil {
+		return err
+	}
+	if err := f.Schema.BuildIndexes(ctx, effect.ResyncNS, coll.Indexes, schema.BeforeConsistent); err != nil {
+		return err
+	}
+	newest, err := f.Ask.Newest(ctx)
+	if err != nil {
+		return err
+	}
+	f.overlapEnd = mongo.MaxOpTime(f.overlapEnd, newest)
+	f.sink.SetOverlap(f.overlapEnd)
+	if f.phase == state.PhaseFollowing {
+		f.phase = state.PhaseOverlap
+	}
+	if !f.finalAt.IsZero() {
+		f.finalAt = mongo.MaxOpTime(f.finalAt, f.overlapEnd)
+	}
+	f.job.Consistent = f.overlapEnd
+	return f.Store.SaveDurably(ctx, bson.D{{Key: "consistent", Value: f.overlapEnd}, {Key: "phase", Value: f.phase}})
+}
+
+// startCopied has the events of a capped collection begin where its copy ends.
+func (f *follower) startCopied(ctx context.Context, effect schema.Effect) error {
+	at, err := f.copiedAt(ctx)
+	if past, ok := at[hex.EncodeToString(effect.Resync.Data)]; ok {
+		f.sink.StartCapped(effect.ResyncNS, mongosink.CappedStart{Past: past})
+	}
+	return err
+}

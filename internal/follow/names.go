@@ -1,0 +1,57 @@
+package follow
+
+import (
+	"context"
+	"errors"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// keepNames keeps the names true after a schema change.
+func (f *follower) keepNames(ctx context.Context, ch stream.Change) error {
+	return f.changeNames(ctx, f.Ask.Names.After(ch, f.Rules))
+}
+
+// neverCame notes that a collection which a rename brought inside the filter is
+// gone from the source already: until its drop comes, nothing is applied to it.
+func (f *follower) neverCame(ctx context.Context, ev *stream.Event, effect schema.Effect) error {
+	there, err := f.Schema.Has(ctx, effect.ResyncNS)
+	if err != nil {
+		return err
+	}
+	if ahead := !f.job.Consistent.Before(ev.At); there && ahead {
+		return nil // a target that was filled by other means has it still
+	}
+	f.Log.Info("the renamed collection is gone from the source; what is left until its drop is skipped", "ns", ev.Change.To, "position", ev.At)
+	one, _ := f.Ask.Names.Source(ev.Change.To)
+	one.Gone = true
+	return f.changeNames(ctx, schema.NameChange{Put: []schema.Name{one}})
+}
+
+func (f *follower) changeNames(ctx context.Context, change schema.NameChange) error {
+	if change.IsZero() {
+		return nil
+	}
+	if err := f.Store.NoteNames(ctx, change); err != nil {
+		return err
+	}
+	f.Ask.Names.Change(change)
+	return nil
+}
+
+// moveLetters has dead letters follow a schema change.
+func (f *follower) moveLetters(ctx context.Context, ev *stream.Event, effect schema.Effect) error {
+	ch := ev.Change
+	if ch.Kind == stream.ChangeRename && effect.Applied && effect.Resync == nil && f.Rules.Match(ch.NS) && f.Rules.Match(ch.To) {
+		return f.Letters.Moved(ctx, f.Rules.Target(ch.NS), f.Rules.Target(ch.To), ev.At)
+	}
+	for _, ns := range effect.Dropped {
+		db, coll := mongo.SplitNS(ns)
+		if err := errors.Join(f.Letters.Dropped(ctx, ns), f.Letters.Dropped(ctx, db+"."+mongo.BucketsPrefix+coll)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,65 @@
+// Package follow is one run of continuous replication: it leads the batches of a
+// source into a sink, from a stored position until the job is finalized or
+// something ends the run. It decides when the overlap ends, makes schema changes
+// safe against a crash, notes positions, and finds out what the target has already.
+// It knows no phases but its own and no operator: the job hands in what it needs.
+package follow
+
+import (
+	"context"
+	"log/slog"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/progress"
+	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/internal/schema"
+	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
+)
+
+// Options are what a run gets from its job.
+type Options struct {
+	Mode       state.Mode
+	OnExisting state.OnExisting
+	Rules      *transform.Set
+	Store      state.Store
+	Target     *mongo.Cluster
+	Schema     *schema.Target // of Target
+	Letters    *deadletter.Store
+	Progress   *progress.Progress
+	Log        *slog.Logger
+
+	// Source and Sink begin reading and writing; the options of the sink are
+	// those that the run knows.
+	Source func() stream.Source
+	Sink   func(stream.Position, mongosink.Options) *mongosink.Engine
+
+	// Ask has the job's names as of the position to go on from; the run keeps
+	// them true.
+	Ask *Ask
+	// Look finds the changes of some collections that an earlier run may have
+	// made already.
+	Look func(collections []string) *oplog.Look
+
+	// CopyAnew copies a collection of the source, not older than a position.
+	CopyAnew func(ctx context.Context, c schema.Collection, target string, after mongo.OpTime) error
+	// Slices are what was noted of copies.
+	Slices func(context.Context) ([]scan.Slice, error)
+
+	// SavePhase moves the job on, with fields that belong to the step.
+	SavePhase func(context.Context, state.Phase, ...bson.E) error
+	// Passed is told from where reading would start after a crash now.
+	Passed func(readFrom mongo.OpTime) error
+	// Final reports that the job is to be finalized; Finish does what is left of
+	// that when the target is at its last position.
+	Final  func() bool
+	Finish func(context.Context) error
+	// Unclear counts the conflicts that could not be judged in all runs.
+	Unclear *int
+}

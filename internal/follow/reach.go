@@ -1,0 +1,88 @@
+package follow
+
+import (
+	"context"
+	"sync"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// reachAhead is how far ahead of the source's clock the reach is noted, so that
+// events seldom wait for the note.
+const reachAhead = 3 // seconds of the source
+
+// reach is the position up to which events may be sent to the target. It is
+// durable before they are: a restart knows by it what an earlier attempt may
+// have applied.
+type reach struct {
+	noting sync.Mutex // one note at a time; events that the last one holds do not wait for it
+	mu     sync.Mutex
+	noted  mongo.OpTime
+}
+
+func (r *reach) holds(at mongo.OpTime) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.noted.Before(at)
+}
+
+// allow waits until the events of a batch may be sent.
+func (f *follower) allow(ctx context.Context, b *stream.Batch) error {
+	if len(b.Events) == 0 {
+		return nil
+	}
+	last := b.Events[len(b.Events)-1].At
+	if f.reach.holds(last) {
+		return nil
+	}
+	return f.extend(ctx, last)
+}
+
+// extend notes a reach some seconds ahead of a position, and of the source's
+// clock.
+func (f *follower) extend(ctx context.Context, at mongo.OpTime) error {
+	to := max(at.TS.T, f.Progress.SourceTime().T) + reachAhead
+	next := mongo.OpTime{TS: bson.Timestamp{T: to}, Term: -1}
+	f.reach.noting.Lock()
+	defer f.reach.noting.Unlock()
+	if f.reach.holds(next) {
+		return nil
+	}
+	if err := f.Store.Note(ctx, bson.D{{Key: "reach", Value: next}}); err != nil {
+		return err
+	}
+	f.reach.mu.Lock()
+	defer f.reach.mu.Unlock()
+	f.reach.noted = next
+	return nil
+}
+
+// places and documents turn the checkpoint's list of documents into the
+// engine's, and back.
+func places(docs []state.Doc) []mongosink.Place {
+	out := make([]mongosink.Place, len(docs))
+	for i, d := range docs {
+		out[i] = mongosink.Place{NS: d.NS, ID: d.ID, At: d.At, Source: d.Source}
+		if len(d.UUID.Data) == 16 {
+			id := [16]byte(d.UUID.Data)
+			out[i].UUID = &id
+		}
+	}
+	return out
+}
+
+func documents(list []mongosink.Place) []state.Doc {
+	out := make([]state.Doc, len(list))
+	for i, p := range list {
+		out[i] = state.Doc{NS: p.NS, ID: p.ID, At: p.At, Source: p.Source}
+		if p.UUID != nil {
+			out[i].UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: p.UUID[:]}
+		}
+	}
+	return out
+}

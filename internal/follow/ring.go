@@ -1,0 +1,242 @@
+package follow
+
+import (
+	"bytes"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/delta"
+)
+
+// ring follows the content of a capped collection through the source's events
+// and tells after which of them it can be what the target holds.
+//
+// The content is a list: what was there before the first event, of which
+// nothing is known, then what was inserted since. The oldest go when there is no
+// room. So the target can be as after an event only if its newest documents are
+// those inserted since, in order, if none of the others was deleted since, and
+// if no update since would change the others.
+//
+// The target is as after one of the events, for they are applied in order. Where
+// several would do, the last is right: what lies between changes nothing.
+type ring struct {
+	target targetDocs
+	limit  limit
+
+	byID        map[string]*entry
+	first, last *entry // inserted since, oldest first
+	n           int
+	bytes       int64
+	turned      bool // what was there before has gone
+
+	// What tells it from the target; all zero when there is nothing.
+	differ   int                 // documents of the list that are others on the target, or not there
+	unsorted int                 // neighbours in the list that are in another order on the target
+	gone     map[string]struct{} // on the target, but deleted
+	updated  map[string]bson.Raw // on the target, but changed by updates since
+	changed  int                 // of updated, those that differ from the target
+}
+
+// targetDocs is what of a capped collection the target holds.
+type targetDocs struct {
+	docs  map[string]targetDoc // by _id
+	n     int                  // documents in all, if whole
+	whole bool                 // all of them are known
+}
+
+type targetDoc struct {
+	doc   bson.Raw
+	place int // among the newest ones: 0 is the newest; far for the others
+}
+
+const far = 1 << 60
+
+// limit is when documents of a capped collection have to go.
+type limit struct {
+	bytes, docs int64
+}
+
+// entry is a document of the list.
+type entry struct {
+	id         string
+	doc        bson.Raw // nil when it is not known
+	place      int      // on the target, -1 when it is not there
+	same       bool     // as on the target
+	unrepaired bool     // but for zero timestamps, which were not put back yet
+	prev, next *entry
+}
+
+func newRing(target targetDocs, l limit) *ring {
+	return &ring{target: target, limit: l, byID: map[string]*entry{}, gone: map[string]struct{}{}, updated: map[string]bson.Raw{}}
+}
+
+// matches reports that the target can be as it is now.
+func (r *ring) matches() bool {
+	switch {
+	case r.differ > 0 || r.unsorted > 0 || len(r.gone) > 0 || r.changed > 0:
+		return false
+	case r.turned:
+		return r.target.whole && r.n == r.target.n
+	}
+	return r.n == 0 || r.first.place == r.n-1
+}
+
+func (r *ring) insert(id string, doc bson.Raw) {
+	if e := r.byID[id]; e != nil { // it has gone, and so have those before it
+		for r.byID[id] != nil {
+			r.roll()
+		}
+	}
+	delete(r.gone, id)
+	r.forget(id)
+	e := &entry{id: id, doc: doc, place: -1, prev: r.last}
+	if d, ok := r.target.docs[id]; ok {
+		e.place, e.same = d.place, bytes.Equal(d.doc, doc)
+		if !e.same && delta.MayHoldEmptyTimestamp(doc) {
+			e.same = sameRepaired(d.doc, doc)
+			e.unrepaired = e.same
+		}
+	}
+	if r.last == nil {
+		r.first = e
+	} else {
+		r.last.next = e
+	}
+	r.last = e
+	r.byID[id] = e
+	r.n++
+	r.bytes += int64(len(doc))
+	r.count(e, 1)
+	r.pair(e.prev, e, 1)
+	for r.n > 1 && (r.limit.bytes > 0 && r.bytes > r.limit.bytes || r.limit.docs > 0 && int64(r.n) > r.limit.docs) {
+		r.roll()
+	}
+}
+
+// roll lets the oldest document go, before which all others have gone.
+func (r *ring) roll() {
+	r.turned = true
+	r.unlink(r.first)
+}
+
+func (r *ring) remove(id string) {
+	if e := r.byID[id]; e != nil {
+		r.unlink(e)
+	}
+	r.forget(id)
+	if _, ok := r.target.docs[id]; ok {
+		r.gone[id] = struct{}{}
+	}
+}
+
+func (r *ring) update(id string, o bson.Raw) {
+	if e := r.byID[id]; e != nil {
+		r.count(e, -1)
+		r.bytes -= int64(len(e.doc))
+		if e.doc != nil {
+			e.doc = updated(e.doc, o)
+		}
+		r.bytes += int64(len(e.doc))
+		e.same = e.place >= 0 && e.doc != nil && bytes.Equal(e.doc, r.target.docs[id].doc)
+		e.unrepaired = false
+		r.count(e, 1)
+		return
+	}
+	there, ok := r.target.docs[id]
+	if _, gone := r.gone[id]; gone || !ok {
+		return
+	}
+	now := r.updated[id]
+	if now == nil {
+		now = there.doc
+	}
+	if next := updated(now, o); next != nil {
+		now = next
+	}
+	r.forget(id)
+	r.updated[id] = now
+	if !bytes.Equal(now, there.doc) {
+		r.changed++
+	}
+}
+
+// forget takes back what is known of updates of a document.
+func (r *ring) forget(id string) {
+	now, ok := r.updated[id]
+	if !ok {
+		return
+	}
+	delete(r.updated, id)
+	if !bytes.Equal(now, r.target.docs[id].doc) {
+		r.changed--
+	}
+}
+
+func (r *ring) unlink(e *entry) {
+	r.pair(e.prev, e, -1)
+	r.pair(e, e.next, -1)
+	r.pair(e.prev, e.next, 1)
+	if e.prev == nil {
+		r.first = e.next
+	} else {
+		e.prev.next = e.next
+	}
+	if e.next == nil {
+		r.last = e.prev
+	} else {
+		e.next.prev = e.prev
+	}
+	r.count(e, -1)
+	r.n--
+	r.bytes -= int64(len(e.doc))
+	delete(r.byID, e.id)
+}
+
+func (r *ring) count(e *entry, n int) {
+	if !e.same {
+		r.differ += n
+	}
+}
+
+func (r *ring) pair(older, newer *entry, n int) {
+	if older != nil && newer != nil && older.place <= newer.place {
+		r.unsorted += n
+	}
+}
+
+// sameRepaired reports that a document is the other one but for the present time
+// that an insert put in place of zero timestamps.
+func sameRepaired(there, doc bson.Raw) bool {
+	_, d, ok := delta.AppendTimestampRepair(nil, doc)
+	if !ok {
+		return false
+	}
+	out, _, err := delta.Apply(nil, there, d)
+	return err == nil && bytes.Equal(out, doc)
+}
+
+// unrepaired are the documents whose zero timestamps have to be put back.
+func (r *ring) unrepaired() (docs []bson.Raw) {
+	for e := r.first; e != nil; e = e.next {
+		if e.unrepaired {
+			docs = append(docs, e.doc)
+		}
+	}
+	return docs
+}
+
+// updated applies an oplog update; nil if it cannot be applied.
+func updated(doc, o bson.Raw) bson.Raw {
+	d, kind, err := delta.Read(o)
+	if err != nil {
+		return nil
+	}
+	if kind == delta.Replacement {
+		return o
+	}
+	out, _, err := delta.Apply(nil, doc, d)
+	if err != nil {
+		return nil
+	}
+	return out
+}

@@ -1,0 +1,375 @@
+package job
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/copy"
+	"github.com/millrace/millrace/internal/docwrite"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/internal/schema"
+	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// copier is the phases up to the last index after the copy.
+type copier struct {
+	*Job
+	ttlDeferred bool // by deferTTL of this run
+}
+
+// prepare takes the snapshot of the catalog that the job starts from, or, in incremental mode,
+// sets the position that was asked for.
+func (c *copier) prepare(ctx context.Context, job state.Job) error {
+	if job.Restarted {
+		if err := c.clear(ctx); err != nil {
+			return err
+		}
+	}
+	if c.spec.Mode == ModeIncremental {
+		return c.prepareIncremental(ctx)
+	}
+	snap, err := schema.TakeSnapshot(ctx, c.src, schema.Scope{NS: c.rules.Match, DB: c.rules.MatchDB}, oplog.Changes(c.src))
+	if err != nil {
+		return err
+	}
+	mapped := make([]state.Mapped, len(snap.Collections))
+	for i, one := range snap.Collections {
+		mapped[i] = state.Mapped{Collection: one, Target: c.rules.Target(one.NS)}
+	}
+	if err := c.noneExists(ctx, mapped); err != nil {
+		return err
+	}
+	if err := c.store.SaveCatalog(ctx, mapped); err != nil {
+		return err
+	}
+	c.log.Info("snapshot taken", "position", snap.At, "collections", len(mapped))
+	return c.savePhase(ctx, state.PhaseCreating, append(state.PositionFields(oplog.Position(snap.At, snap.At)), bson.E{Key: "start", Value: snap.At})...)
+}
+
+// clear removes what an earlier life of the job left in the target's database
+// of millrace. Done again after a crash it does no harm.
+func (c *copier) clear(ctx context.Context) error {
+	if err := c.cat.Forget(ctx); err != nil {
+		return err
+	}
+	if err := c.letters.Reset(ctx); err != nil {
+		return err
+	}
+	if err := c.letters.Load(ctx, false); err != nil {
+		return err
+	}
+	if err := c.store.Clear(ctx); err != nil {
+		return err
+	}
+	return c.store.Save(ctx, bson.D{{Key: "restarted", Value: false}})
+}
+
+// noneExists makes sure that what exists on the target from now on is the job's
+// own, where it is not to touch what does. The precheck did not know all names.
+func (c *copier) noneExists(ctx context.Context, mapped []state.Mapped) error {
+	if c.spec.OnExisting == ExistingMerge || c.spec.OnExisting == ExistingDrop {
+		return nil
+	}
+	targets := make([]string, len(mapped))
+	for i, m := range mapped {
+		targets[i] = m.Target
+	}
+	have, err := c.cat.ListExisting(ctx, targets)
+	if err != nil {
+		return err
+	}
+	for ns := range have {
+		return mongo.WithHint(fmt.Errorf("%s exists on the target", ns), "drop it, or choose --on-existing merge or --on-existing drop")
+	}
+	return nil
+}
+
+func (c *copier) prepareIncremental(ctx context.Context) error {
+	at, err := mongo.ParseOpTime(c.spec.StartAt)
+	if err != nil {
+		return fmt.Errorf("--start-at: %w", err)
+	}
+	newest, err := c.ask.Newest(ctx)
+	if err != nil {
+		return err
+	}
+	names, err := schema.FindNames(ctx, c.src, c.dst, c.rules)
+	if err != nil {
+		return err
+	}
+	mapped := make([]state.Mapped, len(names))
+	for i, n := range names {
+		mapped[i] = state.Mapped{Collection: schema.Collection{NS: n.NS, Type: n.Type, UUID: n.UUID, Options: bson.Raw{5, 0, 0, 0, 0}}, Target: n.Target}
+	}
+	if err := c.store.SaveCatalog(ctx, mapped); err != nil {
+		return err
+	}
+	// What the target holds at that position is not known exactly, so up to
+	// now it may be ahead.
+	return c.savePhase(ctx, PhaseOverlap, append(state.PositionFields(oplog.Position(at, at)),
+		bson.E{Key: "start", Value: at}, bson.E{Key: "consistent", Value: newest})...)
+}
+
+// make creates one collection or view. Unless the target's own are kept, only
+// this job can have made what is there.
+func (c *copier) make(ctx context.Context, m state.Mapped) error {
+	if c.spec.OnExisting == ExistingMerge {
+		return c.cat.Create(ctx, m.Collection, m.Target, c.rules)
+	}
+	return c.cat.CreateOurs(ctx, m.Collection, m.Target, c.rules)
+}
+
+// create makes the collections and views on the target. Nothing has been
+// copied yet, so it may begin again after a crash.
+func (c *copier) create(ctx context.Context) error {
+	colls, err := c.store.LoadCatalog(ctx)
+	if err != nil {
+		return err
+	}
+	if c.spec.OnExisting == ExistingDrop {
+		for _, m := range colls {
+			if err := c.cat.Drop(ctx, m.Target); err != nil {
+				return err
+			}
+		}
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(8)
+	var views []state.Mapped
+	var empty []schema.Collection
+	for _, m := range colls {
+		if m.Type == schema.TypeView {
+			views = append(views, m)
+			continue
+		}
+		one := m.Collection
+		one.NS = m.Target
+		empty = append(empty, one)
+		g.Go(func() error { return c.make(gctx, m) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	for _, m := range views { // in dependency order
+		if err := c.make(ctx, m); err != nil {
+			return err
+		}
+	}
+	if err := c.cat.BuildEarly(ctx, empty); err != nil {
+		return err
+	}
+	// One wait for all: an election must not leave a collection to be made by
+	// the way, without its options.
+	if err := c.cat.WaitMajority(ctx); err != nil {
+		return err
+	}
+	return c.savePhase(ctx, PhaseCopying)
+}
+
+func (c *copier) copyAll(ctx context.Context, job state.Job) error {
+	colls, err := c.store.LoadCatalog(ctx)
+	if err != nil {
+		return err
+	}
+	if err := c.deferTTL(ctx); err != nil {
+		return err
+	}
+	var tasks []copy.Task
+	for _, m := range colls {
+		if m.Type != schema.TypeView {
+			tasks = append(tasks, task(m.Collection, m.Target))
+		}
+	}
+	if err := c.run(ctx, tasks, job.Start); err != nil {
+		return err
+	}
+	set := []bson.E{}
+	if c.src.Info.Kind == mongo.KindReplicaSet {
+		newest, err := c.ask.Newest(ctx)
+		if err != nil {
+			return err
+		}
+		set = append(set, bson.E{Key: "consistent", Value: newest})
+		c.log.Info("documents copied", "consistentAt", newest)
+	}
+	return c.savePhase(ctx, PhaseIndexing, set...)
+}
+
+// deferTTL defers what expires on the target of collections that somebody else
+// made, or changed while no process of the job ran: once a run, and not where
+// this one makes all of them.
+func (c *copier) deferTTL(ctx context.Context) error {
+	if c.ttlDeferred || !c.lease.resumed && c.spec.Mode != ModeIncremental {
+		return nil
+	}
+	if err := c.loadNames(ctx); err != nil {
+		return err
+	}
+	if err := c.cat.DeferExpiries(ctx, c.ask.Names.Targets()); err != nil {
+		return err
+	}
+	c.ttlDeferred = true
+	return nil
+}
+
+// task is the copy of one collection into the namespace that holds its
+// documents on the target.
+func task(c schema.Collection, target string) copy.Task {
+	return copy.Task{Source: c, Target: schema.Collection{NS: target, Type: c.Type}.DataNS()}
+}
+
+func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime) error {
+	eng := copy.New(c.src, c.dst, sliceStore{c.store}, copy.Options{
+		Readers: c.spec.Readers, Writers: c.spec.Writers, MaxBufferedBytes: c.spec.Memory, AfterClusterTime: after, Log: c.log,
+		Recreate: c.recreate, Refused: c.refused(after), Limit: c.limit, SourceGate: c.srcGate, TargetGate: c.dstGate,
+		Widen: func(ctx context.Context, t copy.Task) error { return c.cat.Widen(ctx, c.src, t.Source, t.Target) },
+	})
+	c.progress.Copying(eng)
+	return eng.Run(ctx, tasks)
+}
+
+// again copies one collection. Progress of an earlier copy of it does not count:
+// what the target had of it is gone.
+func (c *copier) again(ctx context.Context, coll schema.Collection, target string, after mongo.OpTime) error {
+	if err := c.store.DropSlices(ctx, slicePrefix(hex.EncodeToString(coll.UUID.Data))); err != nil {
+		return err
+	}
+	return c.run(ctx, []copy.Task{task(coll, target)}, after)
+}
+
+// recreate empties the target of a task that has to begin anew.
+func (c *copier) recreate(ctx context.Context, t copy.Task) error {
+	// The source's name may be another one by now.
+	db, coll := mongo.SplitNS(t.Target)
+	ns := db + "." + strings.TrimPrefix(coll, mongo.BucketsPrefix)
+	if err := c.cat.Drop(ctx, ns); err != nil {
+		return err
+	}
+	return c.cat.CreateOurs(ctx, t.Source, ns, c.rules)
+}
+
+// mostUndecided bounds the documents that the copy sets aside when a conflict is
+// to stop the job: some may be none, but so many are real.
+const mostUndecided = 1000
+
+// refused decides about a document that the target refuses during the copy. A
+// duplicate key is judged later: the document that holds the key may give it up
+// when the changes made during the copy are applied.
+func (c *copier) refused(at mongo.OpTime) func(context.Context, copy.Refusal) (bool, error) {
+	return func(ctx context.Context, r copy.Refusal) (bool, error) {
+		l := deadletter.Letter{NS: r.Target, State: deadletter.Undecided, Cause: deadletter.CauseKey, DocID: r.ID, Doc: r.Doc, At: at,
+			Reason: r.Message, Code: r.Code}
+		stop := c.spec.OnConflict != ConflictSkip && c.spec.OnConflict != ConflictOverwrite
+		if r.Code != mongo.CodeDuplicateKey {
+			if stop {
+				return false, nil
+			}
+			l.State, l.Cause = deadletter.Open, deadletter.CauseRefused
+		} else {
+			l.Index = docwrite.ParseDuplicate(r.Raw).Index()
+			if stop && c.letters.Stats().Undecided >= mostUndecided {
+				return false, nil
+			}
+		}
+		isNew := !c.letters.Disputed(l.NS, l.DocID)
+		if err := c.letters.Write(ctx, l); err != nil {
+			return false, err
+		}
+		if isNew {
+			c.log.Warn("the target refuses a document; it is set aside", "ns", l.NS, "_id", bsonraw.IDText(r.ID), "index", l.Index, "reason", r.Message,
+				"in", mongo.StateDB+"."+deadletter.Collection)
+		}
+		return true, nil
+	}
+}
+
+// buildIndexes builds what need not wait for consistency, collections side by
+// side, then lets the overlap begin.
+func (c *copier) buildIndexes(ctx context.Context) error {
+	colls, err := c.store.LoadCatalog(ctx)
+	if err != nil {
+		return err
+	}
+	phase := schema.BeforeConsistent
+	if c.src.Info.Kind != mongo.KindReplicaSet {
+		phase = schema.Consistent
+	}
+	commands := schema.DefaultBuilds
+	if load, _ := c.dstGate.Load(); load == pace.Low {
+		commands = 1
+	}
+	var builds []schema.Build
+	for _, m := range colls {
+		if len(m.Indexes) > 0 && m.Type != schema.TypeView {
+			builds = append(builds, schema.Build{NS: m.Target, Indexes: m.Indexes, Bytes: m.Bytes})
+		}
+	}
+	if err := c.cat.BuildAll(ctx, builds, phase, commands); err != nil {
+		return err
+	}
+	if c.src.Info.Kind != mongo.KindReplicaSet {
+		return c.finishAlone(ctx)
+	}
+	return c.savePhase(ctx, PhaseOverlap)
+}
+
+// finishAlone ends the job of a standalone source, which has no oplog. What the
+// copy has set aside is judged: no changes follow that could decide it.
+func (c *copier) finishAlone(ctx context.Context) error {
+	if err := c.loadNames(ctx); err != nil {
+		return err
+	}
+	if err := c.sink(stream.Position{}, mongosink.Options{}).Conclude(ctx); err != nil {
+		return err
+	}
+	if err := c.finish(ctx); err != nil {
+		return err
+	}
+	return errFinished
+}
+
+// sliceStore is the copy engine's store in the job's checkpoint.
+type sliceStore struct{ s state.Store }
+
+func (s sliceStore) SameTerm(term int64) error { return s.s.SameTerm(term) }
+
+func (s sliceStore) LoadSlices(ctx context.Context) ([]scan.Slice, error) {
+	raws, err := s.s.LoadSlices(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]scan.Slice, len(raws))
+	for i, r := range raws {
+		if err := bson.Unmarshal(r, &out[i]); err != nil {
+			return nil, fmt.Errorf("decode slice: %w", err)
+		}
+	}
+	return out, nil
+}
+
+func (s sliceStore) SaveSlices(ctx context.Context, changed []scan.Slice) error {
+	out := make([]state.Slice, len(changed))
+	for i, one := range changed {
+		raw, err := bson.Marshal(one)
+		if err != nil {
+			return fmt.Errorf("encode slice: %w", err)
+		}
+		out[i] = state.Slice{ID: slicePrefix(one.Collection) + strconv.Itoa(one.N), State: raw}
+	}
+	return s.s.SaveSlices(ctx, out)
+}
+
+func slicePrefix(uuidHex string) string { return uuidHex + "/" }

@@ -1,0 +1,171 @@
+package job
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/failpoint"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/state"
+)
+
+// lease is a run's right to the job, and the attempts that it makes in it.
+type lease struct {
+	*Job
+	run       string // names this run on the target
+	restart   bool   // the job is to begin anew
+	resumed   bool   // an earlier process began the job
+	formatWas int    // of the checkpoint that was found, until it is brought up to date
+}
+
+// take makes this run the owner of the job, a new one or the one that the
+// checkpoint remembers. Nothing is written but that: begin comes first.
+func (l *lease) take(ctx context.Context) error {
+	_, found, err := l.store.Reload(ctx) // what follows is a majority write
+	if err != nil {
+		return err
+	}
+	if !found {
+		if err := l.store.Create(ctx, l.newJob()); err != nil {
+			return err
+		}
+	}
+	job, err := l.store.TakeOver(ctx, func(o state.Owner) {
+		l.progress.Wait("the last owner of the job, " + o.String() + ", to be known dead")
+		l.log.Info("waiting to learn whether the job's last owner still lives", "owner", o.String())
+	})
+	if err != nil {
+		return err
+	}
+	l.progress.Wait("")
+	if !found || l.restart {
+		return nil
+	}
+	l.resumed, l.formatWas = true, job.Version
+	l.spec.OnExisting = l.spec.OnExisting.Or(job.OnExisting)
+	l.control.inherit(job.Paused)
+	l.log.Info("resuming job", "job", l.id, "phase", job.Phase, "applied", job.Applied)
+	return nil
+}
+
+// newJob is the document of a job that begins.
+func (l *lease) newJob() state.Job {
+	return state.Job{
+		Source: l.src.Address(), Target: l.dst.Address(), SourceSet: l.src.Info.SetID, TargetSet: l.dst.Info.SetID,
+		Rules: l.rules.String(), Mode: l.spec.Mode, OnExisting: l.spec.OnExisting, Phase: PhaseCatalog,
+	}
+}
+
+// begin starts an attempt: nothing that an earlier one sent to the target runs
+// there or arrives any more when it returns.
+func (l *lease) begin(ctx context.Context) (state.Job, error) {
+	job, err := l.store.Begin(ctx)
+	if err != nil {
+		return job, err
+	}
+	if l.restart {
+		if err := l.store.Reset(ctx, l.newJob()); err != nil {
+			return job, err
+		}
+		l.restart = false
+		l.log.Info("the job begins anew", "job", l.id)
+	}
+	// Durable before the first transaction: the next run ends it by its name.
+	set := bson.D{{Key: "session", Value: l.txn.SessionID()}}
+	if l.formatWas == 1 && !job.Consistent.IsZero() {
+		// That format did not note its reach: it is the source's newest position.
+		newest, err := l.ask.Newest(ctx)
+		if err != nil {
+			return job, err
+		}
+		set = append(set, bson.E{Key: "reach", Value: newest})
+	}
+	if err := l.store.Note(ctx, set); err != nil {
+		return job, err
+	}
+	l.formatWas = 0
+	job, _, err = l.store.Reload(ctx)
+	return job, err
+}
+
+// endOthers ends what other runs of the job, and earlier attempts of this one,
+// have under way on the target: their operations, their transactions, and what
+// is still on its way to it over their connections.
+func (l *lease) endOthers(ctx context.Context, attempt int64, then bson.D) (bson.Raw, error) {
+	// What earlier attempts of this run had checked out is closed.
+	if err := l.renew(ctx, mongo.RunName(l.id, l.run, attempt)); err != nil {
+		return nil, err
+	}
+	job, _, err := l.store.Reload(ctx)
+	if err != nil {
+		return nil, err
+	}
+	failpoint.Hit("session.before")
+	for _, session := range []bson.Raw{job.Session, l.txn.SessionID()} {
+		if len(session) == 0 {
+			continue
+		}
+		if err := l.dst.KillSession(ctx, session); err != nil {
+			if mongo.Classify(err) == mongo.ClassRetry {
+				return nil, err
+			}
+			l.log.Warn("an open transaction of an earlier run may hold up writes for a minute", "error", err)
+		}
+	}
+	defer l.progress.Wait("")
+	return l.dst.EndConnections(ctx, mongo.OtherRuns(l.id, l.run, attempt), func(left []mongo.Connection) {
+		l.progress.Wait(fmt.Sprintf("%d connections of an earlier run to the target to end, one of them from %s", len(left), left[0].Client))
+		l.log.Warn("an earlier run of the job still has connections to the target; they have to end before anything is written",
+			"connections", len(left), "from", left[0].Client, "hint", "end that process, or the tunnel or proxy that keeps its connections")
+	}, then)
+}
+
+// renew gives the run connections to the target that carry a name.
+func (l *lease) renew(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	return l.dst.RenewConnections(ctx, name)
+}
+
+// heartbeat proves to other processes that the job has an owner, and to this
+// one that it still is. While the target does not answer, the phases wait.
+func (l *lease) heartbeat(ctx context.Context) error {
+	return everyTick(ctx, state.BeatEvery, func() error {
+		if err := l.store.Beat(ctx); err != nil && ctx.Err() == nil && mongo.Classify(err) != mongo.ClassRetry {
+			return err
+		}
+		return nil
+	})
+}
+
+// everyTick calls do at an interval until it fails or ctx ends.
+func everyTick(ctx context.Context, every time.Duration, do func() error) error {
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if err := do(); err != nil {
+			return err
+		}
+	}
+}
+
+// letGo ends the connections over which this run has written and tells that the
+// job has no owner, so that the next run need not wait to be sure.
+func (l *lease) letGo(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+	defer cancel()
+	if err := l.renew(ctx, mongo.TargetApp); err != nil {
+		l.log.Debug("connections not closed", "error", err)
+	}
+	if err := l.store.Release(ctx); err != nil {
+		l.log.Debug("job not released", "error", err)
+	}
+}

@@ -1,0 +1,58 @@
+package mongo
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"go.mongodb.org/mongo-driver/v2/tag"
+)
+
+// ParseWriteConcern reads the w of a write concern: majority, also where it is
+// empty, or a number of members.
+func ParseWriteConcern(s string) (any, error) {
+	if s == "" || s == "majority" {
+		return "majority", nil
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > 50 {
+		return nil, fmt.Errorf("%q is no write concern: want majority or a number of members from 1 to 50", s)
+	}
+	return n, nil
+}
+
+// ParseReadPreference builds the preference of data reads from its mode and tag
+// sets ("dc:east,rack:1;dc:west": sets are tried in order).
+func ParseReadPreference(mode, tags string) (*readpref.ReadPref, error) {
+	if mode == "" {
+		mode = "primary"
+	}
+	m, err := readpref.ModeFromString(mode)
+	if err != nil {
+		return nil, fmt.Errorf("%q is no read preference: want primary, primaryPreferred, secondary, secondaryPreferred or nearest", mode)
+	}
+	if tags == "" {
+		return readpref.New(m)
+	}
+	if m == readpref.PrimaryMode {
+		return nil, fmt.Errorf("the tags %q choose among members, but the primary is read", tags)
+	}
+	var sets []tag.Set
+	for part := range strings.SplitSeq(tags, ";") {
+		if strings.TrimSpace(part) == "" {
+			sets = append(sets, tag.Set{}) // any member has it
+			continue
+		}
+		var set tag.Set
+		for kv := range strings.SplitSeq(part, ",") {
+			k, v, ok := strings.Cut(strings.TrimSpace(kv), ":")
+			if !ok || k == "" || v == "" {
+				return nil, fmt.Errorf("the tags %q have no name:value in %q", tags, kv)
+			}
+			set = append(set, tag.Tag{Name: k, Value: v})
+		}
+		sets = append(sets, set)
+	}
+	return readpref.New(m, readpref.WithTagSets(sets...))
+}

@@ -1,0 +1,332 @@
+package precheck
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/transform"
+)
+
+// Plan is what a job would do, and what stands in its way.
+type Plan struct {
+	Job         string       `json:"job"`
+	Resumes     bool         `json:"resumes"` // an earlier checkpoint is continued
+	ResumePhase state.Phase  `json:"resumePhase,omitempty"`
+	Mode        state.Mode   `json:"mode"`
+	Source      string       `json:"source"`
+	SourceInfo  string       `json:"sourceInfo"` // e.g. "replica set src, 6.0.5, FCV 6.0"
+	Target      string       `json:"target"`
+	TargetInfo  string       `json:"targetInfo"`
+	Collections []Collection `json:"collections"`
+	Checks      List         `json:"checks"`
+}
+
+// Collection is one namespace of a plan.
+type Collection struct {
+	Source  string      `json:"source"`
+	Target  string      `json:"target"`
+	Type    schema.Type `json:"type"`
+	Docs    int64       `json:"docs"`
+	Bytes   int64       `json:"bytes"`
+	Indexes int         `json:"indexes"`
+}
+
+// Error says that the precheck found what forbids the job; nothing was written.
+type Error struct{ Plan *Plan }
+
+// Error names the checks that failed.
+func (e *Error) Error() string { return e.Unwrap().Error() }
+
+// Unwrap is the plan's own error, with its hint.
+func (e *Error) Unwrap() error { return e.Plan.Checks.Err() }
+
+// Input is what a plan is made from.
+type Input struct {
+	Job            string
+	Source, Target *mongo.Cluster
+	Rules          *transform.Set
+	Store          state.Store    // what is stored of the job
+	Schema         *schema.Target // the target's collections
+
+	Mode                    state.Mode
+	OnExisting              state.OnExisting
+	StartAt                 string
+	Restart, AllowDowngrade bool
+	WarnWindow              time.Duration
+
+	// ReadFrom is the first change that a stored job still needs.
+	ReadFrom func(state.Job) (mongo.OpTime, error)
+	// MaySpool reports that local disk may hold changes that the oplog has lost.
+	MaySpool func() bool
+}
+
+// planner collects a plan's checks.
+type planner struct {
+	Input
+	plan *Plan
+	job  state.Job // the earlier checkpoint, if any
+	data int64     // bytes to copy
+}
+
+// Make reads both sides and says what the job would do and what stands in its
+// way. Nothing is written. An error means that a side could not be read.
+func Make(ctx context.Context, in Input) (*Plan, error) {
+	p := &planner{Input: in, plan: &Plan{Job: in.Job, Mode: in.Mode, Source: in.Source.Address(), SourceInfo: describe(in.Source.Info),
+		Target: in.Target.Address(), TargetInfo: describe(in.Target.Info)}}
+	p.deployments()
+	p.versions()
+	if p.plan.Checks.Failed() {
+		return p.plan, nil
+	}
+	for _, step := range []func(context.Context) error{p.resume, p.collections, p.privileges, p.existing, p.oplogWindow, p.room} {
+		err := step(ctx)
+		if mongo.IsCode(err, mongo.CodeUnauthorized) {
+			p.unauthorized(err)
+			return p.plan, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	p.ok("scope", "users and roles are not copied; databases admin, config and local stay as they are")
+	return p.plan, nil
+}
+
+func describe(i mongo.Info) string {
+	s := string(i.Kind)
+	if i.SetName != "" {
+		s += " " + i.SetName
+	}
+	s += ", MongoDB " + i.Version.String()
+	if i.FCV != "" {
+		s += ", FCV " + i.FCV
+	}
+	return s
+}
+
+func (p *planner) add(level Level, name, hint, format string, args ...any) {
+	p.plan.Checks.Add(level, name, fmt.Sprintf(format, args...), hint)
+}
+
+func (p *planner) ok(name, format string, args ...any) { p.add(OK, name, "", format, args...) }
+
+func (p *planner) warn(name, hint, format string, args ...any) {
+	p.add(Warn, name, hint, format, args...)
+}
+
+func (p *planner) fail(name, hint, format string, args ...any) {
+	p.add(Fail, name, hint, format, args...)
+}
+
+// deployments judges the shape of both sides.
+func (p *planner) deployments() {
+	src, dst, mode := p.Source.Info, p.Target.Info, p.Mode
+	switch {
+	case src.Kind == mongo.KindSharded:
+		p.fail("source", "name one shard's replica set, or wait for sharded clusters to be supported", "a sharded cluster is not supported as a source yet")
+	case src.Kind == mongo.KindStandalone && mode != state.ModeFull:
+		p.fail("source", "use --mode full, or restart the source with --replSet and initiate it", "a standalone server has no oplog: it can only be copied in full")
+	case src.Kind == mongo.KindStandalone:
+		p.warn("source", "stop writes during the copy", "a standalone server: writes made during the copy may be missing or half there")
+	default:
+		p.ok("source", "%s", describe(src))
+	}
+	switch dst.Kind {
+	case mongo.KindSharded:
+		p.fail("target", "name a replica set", "a sharded cluster is not supported as a target yet")
+	case mongo.KindStandalone:
+		p.fail("target", "restart it with --replSet and initiate it", "a standalone server cannot keep a durable checkpoint")
+	default:
+		p.ok("target", "%s", describe(dst))
+	}
+	if src.Kind == mongo.KindReplicaSet && (src.SetID.IsZero() || dst.SetID.IsZero()) {
+		p.warn("identity", "grant clusterMonitor, or the action replSetGetConfig, on both sides",
+			"a user may not read the replica set's configuration: the sets are told apart by their addresses")
+	}
+	if !src.SetID.IsZero() && src.SetID == dst.SetID || slices.ContainsFunc(src.Hosts, func(h string) bool { return slices.Contains(dst.Hosts, h) }) || src.Kind == mongo.KindStandalone && p.Source.Address() == p.Target.Address() {
+		p.fail("identity", "check --source and --target", "source and target are the same replica set (%s)", src.SetName)
+	}
+}
+
+func (p *planner) versions() {
+	src, dst := p.Source.Info, p.Target.Info
+	for i, v := range []mongo.Version{src.Version, dst.Version} {
+		if !v.AtLeast(4, 2) {
+			p.fail([]string{"source", "target"}[i]+" version", "upgrade it to 4.2 or newer", "MongoDB %s is older than 4.2", v)
+		}
+	}
+	older := dst.Version.OlderThan(src.Version)
+	switch {
+	case older && !p.AllowDowngrade:
+		p.fail("versions", "use a target at least as new, or accept the risk with --allow-downgrade", "the target (%s) is older than the source (%s)", dst.Version, src.Version)
+	case older:
+		p.warn("versions", "", "the target (%s) is older than the source (%s); features it lacks will fail", dst.Version, src.Version)
+	case fcvOlder(dst.FCV, src.FCV) && !p.AllowDowngrade:
+		p.fail("feature compatibility", "run setFeatureCompatibilityVersion "+src.FCV+" on the target, or use --allow-downgrade",
+			"the target's feature compatibility version (%s) is older than the source's (%s)", dst.FCV, src.FCV)
+	default:
+		p.ok("versions", "%s to %s", src.Version, dst.Version)
+	}
+}
+
+func fcvOlder(a, b string) bool {
+	va, err1 := mongo.ParseVersion(a)
+	vb, err2 := mongo.ParseVersion(b)
+	return err1 == nil && err2 == nil && va.OlderThan(vb)
+}
+
+// resume looks for an earlier checkpoint and whether it can be continued.
+func (p *planner) resume(ctx context.Context) error {
+	job, found, err := p.Store.Reload(ctx)
+	if err != nil {
+		return err
+	}
+	if !found || p.Restart {
+		if p.Mode == state.ModeIncremental {
+			if _, err := mongo.ParseOpTime(p.StartAt); err != nil {
+				p.fail("start", "give the position that the target's data stand at, e.g. --start-at 1700000000:1",
+					"incremental mode of a new job needs --start-at with a position or a time (got %q)", p.StartAt)
+			}
+		}
+		return nil
+	}
+	p.job = job
+	p.plan.Resumes, p.plan.ResumePhase = true, job.Phase
+	switch {
+	case job.Rules != p.Rules.String():
+		p.fail("rules", "use the same --include, --exclude and --rename, another --job, or --restart", "job %s was begun with other rules", p.Job)
+	case job.SourceSet != p.Source.Info.SetID || job.TargetSet != p.Target.Info.SetID:
+		p.fail("job", "use another --job, or --restart", "job %s was begun between other clusters", p.Job)
+	default:
+		p.ok("resume", "continues job %s in phase %s at %s", p.Job, job.Phase, job.Applied)
+	}
+	return nil
+}
+
+// copied reports that the copy's preparations are done, so that existing
+// target collections are our own.
+func (p *planner) copied() bool {
+	return p.plan.Resumes && p.plan.ResumePhase != state.PhaseCatalog
+}
+
+func (p *planner) collections(ctx context.Context) error {
+	colls, err := schema.List(ctx, p.Source, schema.Scope{NS: p.Rules.Match, DB: p.Rules.MatchDB})
+	if err != nil {
+		return err
+	}
+	var lacks []string
+	for _, c := range colls {
+		lacks = append(lacks, schema.Unsupported(c, p.Target.Info.Version)...)
+		p.plan.Collections = append(p.plan.Collections, Collection{
+			Source: c.NS, Target: p.Rules.Target(c.NS), Type: c.Type, Docs: c.Count, Bytes: c.Bytes, Indexes: len(c.Indexes)})
+		p.data += c.Bytes
+	}
+	if len(lacks) > 0 {
+		p.fail("features", "use a newer target, or exclude these", "the target cannot hold %d things: %s", len(lacks), strings.Join(lacks[:min(5, len(lacks))], "; "))
+	}
+	if err := schema.CheckRules(colls, p.Rules); err != nil {
+		p.fail("names", "change --rename or exclude one of them", "%v", err)
+	}
+	p.ok("collections", "%d, %s", len(colls), humanize.IBytes(uint64(p.data)))
+	return nil
+}
+
+func (p *planner) existing(ctx context.Context) error {
+	if p.copied() || p.Mode == state.ModeIncremental {
+		return nil
+	}
+	var targets []string
+	for _, c := range p.plan.Collections {
+		targets = append(targets, c.Target)
+	}
+	have, err := p.Schema.ListExisting(ctx, targets)
+	if err != nil {
+		return err
+	}
+	if len(have) == 0 {
+		p.ok("target collections", "none of them exists yet")
+		return nil
+	}
+	names := slices.Sorted(maps.Keys(have))
+	list := strings.Join(names[:min(5, len(names))], ", ")
+	switch p.OnExisting.Or(p.job.OnExisting) {
+	case state.ExistingDrop:
+		p.warn("target collections", "", "%d exist and will be DROPPED: %s", len(names), list)
+	case state.ExistingMerge:
+		p.warn("target collections", "", "%d exist and will be merged into: %s", len(names), list)
+	default:
+		p.fail("target collections", "drop them, or choose --on-existing merge or --on-existing drop", "%d exist already: %s", len(names), list)
+	}
+	return nil
+}
+
+// oplogWindow checks that the oplog holds the position to begin from, and for how
+// long it reaches back.
+func (p *planner) oplogWindow(ctx context.Context) error {
+	if p.Source.Info.Kind != mongo.KindReplicaSet {
+		return nil
+	}
+	oldest, newest, err := oplog.Window(ctx, p.Source)
+	if err != nil && mongo.Classify(err) == mongo.ClassRetry {
+		return err
+	}
+	if err != nil {
+		p.fail("oplog", "grant the user read on database local", "the source's oplog cannot be read: %v", err)
+		return nil
+	}
+	have := time.Duration(int64(newest.TS.T)-int64(oldest.TS.T)) * time.Second
+	need, err := p.ReadFrom(p.job)
+	if err != nil {
+		return err
+	}
+	if need.IsZero() && p.Mode == state.ModeIncremental {
+		need, _ = mongo.ParseOpTime(p.StartAt)
+	}
+	switch {
+	case !need.IsZero() && need.First().Before(oldest) && p.MaySpool():
+		p.warn("oplog", "leave the spool's directory alone",
+			"it begins at %s and no longer holds %s, from which the job would read on; the spool may", oldest, need)
+	case !need.IsZero() && need.First().Before(oldest):
+		p.fail("oplog", "make the oplog larger (replSetResizeOplog), then begin anew with --restart and --on-existing drop",
+			"it begins at %s and no longer holds %s, from which the job would read on", oldest, need)
+	case p.WarnWindow > 0 && have < p.WarnWindow && oplog.Full(ctx, p.Source):
+		p.warn("oplog", "the copy must end before the oplog rolls over; replSetResizeOplog makes it larger",
+			"it reaches back only %s", have)
+	default:
+		p.ok("oplog", "reaches back %s", have)
+	}
+	return nil
+}
+
+// room compares the data with the free space of the target, where the server
+// tells it (dbStats, 3.6 and newer).
+func (p *planner) room(ctx context.Context) error {
+	raw, err := p.Target.Command(ctx, "admin", bson.D{{Key: "dbStats", Value: 1}})
+	if err != nil {
+		return nil //nolint:nilerr // a server that does not tell is no obstacle
+	}
+	total, ok1 := raw.Lookup("fsTotalSize").AsFloat64OK()
+	used, ok2 := raw.Lookup("fsUsedSize").AsFloat64OK()
+	if !ok1 || !ok2 || p.copied() {
+		return nil
+	}
+	free := uint64(max(total-used, 0))
+	if uint64(p.data) > free {
+		p.warn("disk", "free space on the target, or rely on compression", "the data are %s uncompressed, the target has %s free",
+			humanize.IBytes(uint64(p.data)), humanize.IBytes(free))
+		return nil
+	}
+	p.ok("disk", "%s free for %s of data (uncompressed)", humanize.IBytes(free), humanize.IBytes(uint64(p.data)))
+	return nil
+}

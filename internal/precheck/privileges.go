@@ -1,0 +1,168 @@
+package precheck
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
+)
+
+// What a job does, found by taking each action away (test/access).
+
+// readActions are needed on what holds a collection's documents on the source.
+func readActions() []string { return []string{"find", "listIndexes", "collStats"} }
+
+// writeActions are needed on a collection of the target, for what it may become
+// too. A view needs the creation, change and drop alone.
+func writeActions() []string {
+	return []string{"find", "insert", "update", "remove", "bypassDocumentValidation", "createCollection", "convertToCapped",
+		"collMod", "dropCollection", "createIndex", "dropIndex", "listIndexes", "collStats"}
+}
+
+func viewActions() []string { return []string{"createCollection", "collMod", "dropCollection"} }
+
+// seriesActions are needed on a time-series collection, bucketActions on its
+// buckets.
+func seriesActions() []string { return append(viewActions(), "dropIndex") }
+
+func bucketActions() []string {
+	return []string{"find", "insert", "update", "remove", "bypassDocumentValidation", "createIndex", "listIndexes", "collStats"}
+}
+
+func systemJSActions() []string {
+	return []string{"find", "insert", "update", "remove", "bypassDocumentValidation", "listIndexes", "collStats"}
+}
+
+// rolesHint names the built-in roles that suffice (docs/operations.md).
+func rolesHint(side string) string {
+	roles := "readAnyDatabase and clusterMonitor"
+	if side == "target" {
+		roles = "readWriteAnyDatabase, restore and clusterMonitor"
+	}
+	return fmt.Sprintf("grant the %s's user the roles %s, or exactly the actions that docs/operations.md lists", side, roles)
+}
+
+// needs collects what a user must be allowed to do, and is not.
+type needs struct {
+	have  grants
+	lacks []string
+	seen  map[string]bool
+}
+
+func (n *needs) on(ns string, actions ...string) {
+	missing := n.have.missing(ns, actions)
+	if len(missing) == 0 || n.seen[ns] {
+		return
+	}
+	n.seen[ns] = true
+	n.lacks = append(n.lacks, strings.Join(missing, ", ")+" on "+ns)
+}
+
+// text names the first of what is missing.
+func (n *needs) text() string {
+	const most = 4
+	shown := n.lacks[:min(most, len(n.lacks))]
+	text := "the user lacks " + strings.Join(shown, "; ")
+	if more := len(n.lacks) - len(shown); more > 0 {
+		text += fmt.Sprintf("; and more on %d other resources", more)
+	}
+	return text
+}
+
+// probe is the name of a collection that might be created while the job runs.
+const probe = "millrace-probe"
+
+// privileges checks that the users may do what the job will do.
+func (p *planner) privileges(ctx context.Context) error {
+	if err := p.judge(ctx, "source", p.Source, p.sourceNeeds); err != nil {
+		return err
+	}
+	return p.judge(ctx, "target", p.Target, p.targetNeeds)
+}
+
+// sourceNeeds and targetNeeds collect what is lacking for what there is, and
+// for what may be created later.
+func (p *planner) sourceNeeds(now, later *needs) {
+	// Collections are copied by UUID. Without listDatabases the server leaves
+	// out databases that the user may not read, and nobody would notice.
+	now.on(onCluster, "useUUID", "listDatabases")
+	if p.Source.Info.Kind == mongo.KindReplicaSet {
+		now.on("local.oplog.rs", "find")
+	}
+	for _, c := range p.plan.Collections {
+		db, _ := mongo.SplitNS(c.Source)
+		now.on(db+"."+probe, "listCollections")
+		if c.Type != schema.TypeView {
+			now.on(dataNS(c.Source, c.Type), readActions()...)
+		}
+		if p.Rules.Match(db + "." + probe) {
+			later.on(db+"."+probe, readActions()...)
+			p.laterSeries(later, p.Source, db, readActions())
+		}
+	}
+}
+
+func (p *planner) targetNeeds(now, later *needs) {
+	now.on(mongo.StateDB+".jobs", "find", "insert", "update", "remove")
+	for _, c := range p.plan.Collections {
+		db, name := mongo.SplitNS(c.Target)
+		now.on(db+"."+probe, "listCollections")
+		switch {
+		case c.Type == schema.TypeView:
+			now.on(c.Target, viewActions()...)
+		case c.Type == schema.TypeTimeSeries:
+			now.on(c.Target, seriesActions()...)
+			now.on(dataNS(c.Target, c.Type), bucketActions()...)
+		case name == "system.js":
+			now.on(c.Target, systemJSActions()...)
+		default:
+			now.on(c.Target, writeActions()...)
+		}
+		if src, ok := p.Rules.Source(db + "." + probe); ok && p.Rules.Match(src) {
+			later.on(db+"."+probe, writeActions()...)
+			p.laterSeries(later, p.Target, db, bucketActions())
+		}
+	}
+}
+
+// laterSeries looks at a time-series collection that might be created.
+func (p *planner) laterSeries(later *needs, c *mongo.Cluster, db string, actions []string) {
+	if p.Source.Info.Version.AtLeast(5, 0) && c.Info.Version.AtLeast(5, 0) {
+		later.on(db+"."+mongo.BucketsPrefix+probe, actions...)
+	}
+}
+
+// judge turns what is missing on a side into checks: for what there is a
+// failure, for what there may be a warning.
+func (p *planner) judge(ctx context.Context, side string, c *mongo.Cluster, look func(now, later *needs)) error {
+	have, err := grantsOf(ctx, c)
+	if err != nil {
+		return err
+	}
+	now, later := &needs{have: have, seen: map[string]bool{}}, &needs{have: have, seen: map[string]bool{}}
+	look(now, later)
+	switch name := side + " privileges"; {
+	case len(now.lacks) > 0:
+		p.fail(name, rolesHint(side), "%s", now.text())
+	case len(later.lacks) > 0:
+		p.warn(name, rolesHint(side), "enough for what there is; a collection created later could stop the job: %s", later.text())
+	default:
+		p.ok(name, "sufficient")
+	}
+	return nil
+}
+
+// unauthorized notes that a side refused even to be looked at.
+func (p *planner) unauthorized(err error) {
+	side := "source"
+	if strings.Contains(err.Error(), p.Target.Address()) || strings.Contains(err.Error(), "job "+p.Job) {
+		side = "target"
+	}
+	text, _, _ := strings.Cut(err.Error(), " to execute command")
+	p.fail(side+" privileges", rolesHint(side), "%s", text)
+}
+
+// dataNS is the namespace that holds a collection's documents.
+func dataNS(ns string, t schema.Type) string { return schema.Collection{NS: ns, Type: t}.DataNS() }

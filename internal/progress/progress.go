@@ -1,0 +1,274 @@
+// Package progress is what a job shows of itself: the status, fed by whoever
+// does the work, and the rates of the last seconds. It keeps its state to
+// itself and decides nothing; its methods are safe for concurrent use.
+package progress
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/copy"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/procstat"
+	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// Options name the job, and give what progress has of the process.
+type Options struct {
+	Job, Source, Target string
+	Now                 func() time.Time      // nil is time.Now
+	Usage               func() procstat.Usage // nil is none
+	// ReadFrom is the first change that a reader at a position needs.
+	ReadFrom func(stream.Position) (mongo.OpTime, error)
+}
+
+// Progress is how far a job is.
+type Progress struct {
+	o Options
+
+	mu      sync.Mutex
+	st      Status    // what is set as it is shown
+	entered time.Time // when the phase began
+	waiting time.Time // since when the job waits
+	err     error
+
+	copying *copy.Engine
+	sink    *mongosink.Engine
+	source  stream.Source
+	before  stream.SinkStats // of earlier sinks of this process
+
+	durable, readFrom mongo.OpTime
+	positions         mongo.Positions
+	oldest            mongo.OpTime
+	asked             time.Time // when positions were got
+	unasked           error     // why they are older than that
+
+	samples samples
+}
+
+// New begins in PhaseStarting.
+func New(o Options) *Progress {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Usage == nil {
+		o.Usage = func() procstat.Usage { return procstat.Usage{} }
+	}
+	now := o.Now()
+	return &Progress{o: o, entered: now, st: Status{Job: o.Job, Source: o.Source, Target: o.Target, Phase: state.PhaseStarting,
+		StartedAt: now, PhaseSeconds: map[state.Phase]float64{}, Errors: map[string]int64{}}}
+}
+
+func (p *Progress) set(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f()
+}
+
+// Enter begins a phase.
+func (p *Progress) Enter(phase state.Phase) { p.set(func() { p.enter(phase) }) }
+
+// enter is called with mu held.
+func (p *Progress) enter(phase state.Phase) {
+	now := p.o.Now()
+	p.st.PhaseSeconds[p.st.Phase] += now.Sub(p.entered).Seconds()
+	p.st.Phase, p.entered = phase, now
+}
+
+// Phase is where the job stands.
+func (p *Progress) Phase() (phase state.Phase) {
+	p.set(func() { phase = p.st.Phase })
+	return phase
+}
+
+// Wait says what the job waits for; "" ends the wait.
+func (p *Progress) Wait(reason string) {
+	p.set(func() {
+		if p.st.Waiting == "" || reason == "" {
+			p.waiting = p.o.Now()
+		}
+		p.st.Waiting = reason
+	})
+}
+
+// Fail notes why the job ended.
+func (p *Progress) Fail(err error) {
+	p.set(func() {
+		p.err = err
+		p.enter(state.PhaseFailed)
+	})
+}
+
+// CountError counts a failure by its class.
+func (p *Progress) CountError(class string) { p.set(func() { p.st.Errors[class]++ }) }
+
+// Copying shows a copy.
+func (p *Progress) Copying(e *copy.Engine) { p.set(func() { p.copying = e }) }
+
+// Following shows a run of continuous replication.
+func (p *Progress) Following(sink *mongosink.Engine, src stream.Source) {
+	p.set(func() {
+		if p.sink != nil {
+			st := p.sink.Stats()
+			p.before.Operations += st.Operations
+			p.before.Schema += st.Schema
+		}
+		p.sink, p.source = sink, src
+	})
+}
+
+// SetApplied tells where the job stands durably, and returns where reading would
+// start from there.
+func (p *Progress) SetApplied(pos stream.Position) (from mongo.OpTime) {
+	p.set(func() {
+		p.durable = pos.At
+		if at, err := p.o.ReadFrom(pos); err == nil { // else the source refuses it
+			p.readFrom = at
+		}
+		from = p.readFrom
+	})
+	return from
+}
+
+// ReadFrom is where reading would start after a crash now.
+func (p *Progress) ReadFrom() (from mongo.OpTime) {
+	p.set(func() { from = p.readFrom })
+	return from
+}
+
+// SourceAt tells where the source stands, and where its oplog begins if that was
+// asked.
+func (p *Progress) SourceAt(at mongo.Positions, oldest mongo.OpTime) {
+	p.set(func() {
+		p.positions, p.asked, p.unasked = at, p.o.Now(), nil
+		if !oldest.IsZero() {
+			p.oldest = oldest
+		}
+	})
+}
+
+// SourceSilent notes that the source's primary does not say where it stands.
+func (p *Progress) SourceSilent(err error) { p.set(func() { p.unasked = err }) }
+
+// SourceTime is the source's present time as far as it is known, else zero.
+func (p *Progress) SourceTime() (at bson.Timestamp) {
+	p.set(func() {
+		if !p.positions.Now.IsZero() {
+			at.T = uint32(p.positions.Now.Add(p.o.Now().Sub(p.asked)).Unix())
+		}
+	})
+	return at
+}
+
+// SetDifferences notes what finalize found.
+func (p *Progress) SetDifferences(d []string) { p.set(func() { p.st.Differences = d }) }
+
+// SetIndexes notes the builds on the target.
+func (p *Progress) SetIndexes(i []Index) { p.set(func() { p.st.Indexes = i }) }
+
+// Applied is the position that is applied, durable or not; zero while the job
+// does not follow.
+func (p *Progress) Applied() (at mongo.OpTime) {
+	p.set(func() {
+		if p.sink != nil && p.st.Phase == state.PhaseFollowing {
+			at = p.sink.Applied().At
+		}
+	})
+	return at
+}
+
+// silentAfter is how long the source's position may be unknown before the lag is.
+const silentAfter = 5 * time.Second
+
+// blind reports that the source's position is not known. A member of a set that
+// has lost its majority goes on to serve its oplog, and nothing seems amiss.
+func (p *Progress) blind() bool { return p.unasked != nil && p.o.Now().Sub(p.asked) > silentAfter }
+
+// Status is a snapshot, but for what the job itself knows. end is the position up
+// to which a reader at another one needs no oplog.
+func (p *Progress) Status(end func(readFrom mongo.OpTime) mongo.OpTime) Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	st, since := p.st, p.waiting
+	if st.Waiting == "" && p.blind() {
+		st.Waiting, since = "the source's primary to say where it stands: "+p.unasked.Error(), p.asked
+	}
+	if st.Waiting != "" {
+		st.WaitingSince = &since
+	}
+	st.Errors, st.PhaseSeconds = maps.Clone(st.Errors), maps.Clone(st.PhaseSeconds)
+	st.PhaseSeconds[st.Phase] += p.o.Now().Sub(p.entered).Seconds()
+	if p.err != nil {
+		st.Error, st.Hint = p.err.Error(), mongo.HintOf(p.err)
+	}
+	st.Copy, st.Follow, st.Process = p.copyStatus(), p.followStatus(), p.o.Usage()
+	if need := end(p.readFrom); !need.IsZero() && !p.oldest.IsZero() {
+		st.Follow.WindowSeconds = float64(int64(need.TS.T) - int64(p.oldest.TS.T))
+	}
+	p.rates(&st)
+	return st
+}
+
+// copyStatus is called with mu held, like the three below.
+func (p *Progress) copyStatus() Copy {
+	out := Copy{ETASeconds: -1}
+	if p.copying == nil {
+		return out
+	}
+	cs := p.copying.Stats()
+	out.Docs, out.Bytes = cs.Docs, cs.Bytes
+	for _, c := range cs.Collections {
+		out.DocsTotal += max(c.TotalDocs, c.Docs)
+		out.BytesTotal += max(c.TotalBytes, c.Bytes)
+		out.Collections = append(out.Collections, Collection{
+			Source: c.Source, Target: c.Target, Docs: c.Docs, DocsTotal: c.TotalDocs,
+			Bytes: c.Bytes, BytesTotal: c.TotalBytes, Done: c.State == copy.StateDone || c.State == copy.StateDropped,
+		})
+	}
+	return out
+}
+
+func (p *Progress) followStatus() Follow {
+	out := Follow{Operations: p.before.Operations, SchemaChanges: p.before.Schema, Applied: p.durable.String(),
+		Source: p.positions.Last.String(), LagSeconds: -1, WindowSeconds: -1}
+	if p.sink != nil {
+		as := p.sink.Stats()
+		out.Operations += as.Operations
+		out.SchemaChanges += as.Schema
+		out.Folded, out.Parked = as.Folded, as.Parked
+		if !p.blind() {
+			out.LagSeconds = lag(p.sink.Applied().At, p.positions)
+		}
+	}
+	if p.source != nil {
+		out.OpenTransactions = p.source.Stats().OpenTransactions
+	}
+	return out
+}
+
+// lag is how many seconds of the source's history are not applied; none are
+// missing once its newest majority write is, however long ago that was.
+func lag(applied mongo.OpTime, p mongo.Positions) float64 {
+	if applied.IsZero() || p.Last.IsZero() {
+		return -1
+	}
+	if !applied.Before(p.Majority) {
+		return 0
+	}
+	return max(float64(int64(p.Majority.TS.T)-int64(applied.TS.T)), 0.5)
+}
+
+func (p *Progress) rates(st *Status) {
+	r := p.samples.rates()
+	st.Copy.DocsRate, st.Copy.BytesRate = r.docs, r.copied
+	st.Follow.OperationsRate, st.Follow.BytesRate = r.operations, r.opBytes
+	st.Process.CPUPercent = 100 * r.cpu
+	if r.copied > 0 && st.Copy.BytesTotal > 0 {
+		st.Copy.ETASeconds = float64(st.Copy.BytesTotal-st.Copy.Bytes) / r.copied
+	}
+}

@@ -1,0 +1,59 @@
+package progress
+
+import "time"
+
+// figures are counts at one moment, or their rates a second.
+type figures struct{ docs, copied, operations, opBytes, cpu float64 }
+
+// sample is what had been done at one moment.
+type sample struct {
+	at time.Time
+	figures
+}
+
+// samples holds the last ten seconds, one a second.
+type samples struct {
+	ring [11]sample
+	n    int
+}
+
+// Sample notes the counters of this moment; it is to be called each second.
+func (p *Progress) Sample() {
+	x := sample{at: p.o.Now(), figures: figures{cpu: p.o.Usage().CPUSeconds}}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.copying != nil {
+		docs, bytes := p.copying.Copied()
+		x.docs, x.copied = float64(docs), float64(bytes)
+	}
+	x.operations = float64(p.before.Operations)
+	if p.sink != nil {
+		st := p.sink.Stats()
+		x.operations += float64(st.Operations)
+		x.opBytes = float64(st.Bytes)
+	}
+	p.samples.add(x)
+}
+
+func (s *samples) add(x sample) {
+	s.ring[s.n%len(s.ring)] = x
+	s.n++
+}
+
+// rates are per second over what the ring holds.
+func (s *samples) rates() (r figures) {
+	if s.n < 2 {
+		return r
+	}
+	newest, oldest := s.ring[(s.n-1)%len(s.ring)], s.ring[0]
+	if s.n > len(s.ring) {
+		oldest = s.ring[s.n%len(s.ring)]
+	}
+	d := newest.at.Sub(oldest.at).Seconds()
+	if d <= 0 {
+		return r
+	}
+	per := func(a, b float64) float64 { return max((b-a)/d, 0) }
+	return figures{per(oldest.docs, newest.docs), per(oldest.copied, newest.copied), per(oldest.operations, newest.operations),
+		per(oldest.opBytes, newest.opBytes), per(oldest.cpu, newest.cpu)}
+}

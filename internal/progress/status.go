@@ -1,0 +1,115 @@
+package progress
+
+import (
+	"time"
+
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/procstat"
+	"github.com/millrace/millrace/internal/state"
+)
+
+// Status is a snapshot of a job for people and machines. Durations are in
+// seconds, sizes in bytes; rates are 10-second averages per second.
+type Status struct {
+	Job       string      `json:"job"`
+	Phase     state.Phase `json:"phase"`
+	Paused    bool        `json:"paused"`
+	Limits    pace.Rates  `json:"limits"` // 0 is unlimited
+	Load      Load        `json:"load"`
+	Source    string      `json:"source"` // without credentials
+	Target    string      `json:"target"`
+	StartedAt time.Time   `json:"startedAt"` // of this process
+	// PhaseSeconds is how long each phase took so far in this process.
+	PhaseSeconds map[state.Phase]float64 `json:"phaseSeconds"`
+	// Waiting says in an operator's words what the job waits for, and since when.
+	Waiting      string     `json:"waiting,omitempty"`
+	WaitingSince *time.Time `json:"waitingSince,omitempty"`
+	Error        string     `json:"error,omitempty"`
+	Hint         string     `json:"hint,omitempty"`
+
+	Copy    Copy    `json:"copy"`
+	Indexes []Index `json:"indexes,omitempty"`
+	Follow  Follow  `json:"follow"`
+	// Conflicts are about documents that the target refused.
+	Conflicts Conflicts `json:"conflicts"`
+	// Process is of the process that the job shows, which may run others too.
+	Process procstat.Usage `json:"process"`
+
+	// Errors counts write and read errors so far by class.
+	Errors map[string]int64 `json:"errors"`
+	// Differences from the source that finalize found; empty when none.
+	Differences []string `json:"differences,omitempty"`
+}
+
+// Load is how much the job may ask of each side, and how many operations
+// that lets be under way there at once, 0 when it is as many as there are workers.
+type Load struct {
+	pace.Loads
+	SourceAtOnce int `json:"sourceAtOnce"`
+	TargetAtOnce int `json:"targetAtOnce"`
+}
+
+// Copy is the progress of the full copy.
+type Copy struct {
+	Docs        int64        `json:"docs"`
+	DocsTotal   int64        `json:"docsTotal"` // estimate
+	Bytes       int64        `json:"bytes"`
+	BytesTotal  int64        `json:"bytesTotal"` // estimate
+	DocsRate    float64      `json:"docsRate"`
+	BytesRate   float64      `json:"bytesRate"`
+	ETASeconds  float64      `json:"etaSeconds"` // -1 when unknown
+	Collections []Collection `json:"collections"`
+}
+
+// Collection is the progress of one collection.
+type Collection struct {
+	Source     string `json:"source"`
+	Target     string `json:"target"`
+	Docs       int64  `json:"docs"`
+	DocsTotal  int64  `json:"docsTotal"`
+	Bytes      int64  `json:"bytes"`
+	BytesTotal int64  `json:"bytesTotal"`
+	Done       bool   `json:"done"`
+}
+
+// Index is the progress of an index build on the target.
+type Index struct {
+	NS    string `json:"ns"`
+	Done  int64  `json:"done"`
+	Total int64  `json:"total"`
+}
+
+// Follow is the progress of continuous replication.
+type Follow struct {
+	Operations     int64   `json:"operations"` // applied since the process started
+	OperationsRate float64 `json:"operationsRate"`
+	BytesRate      float64 `json:"bytesRate"`
+	// Applied is the durable position; Source the source's newest one.
+	Applied string `json:"applied"`
+	Source  string `json:"source"`
+	// LagSeconds is 0 when everything the source has is applied; -1 unknown.
+	LagSeconds float64 `json:"lagSeconds"`
+	// WindowSeconds is how much older the applied position may get before the
+	// source's oplog no longer holds it; -1 unknown.
+	WindowSeconds float64 `json:"windowSeconds"`
+	// SpoolBytes is what is kept on local disk of the changes to come.
+	SpoolBytes int64 `json:"spoolBytes"`
+	// SpooledTo is how far they reach; empty when none are kept.
+	SpooledTo        string `json:"spooledTo,omitempty"`
+	OpenTransactions int    `json:"openTransactions"`
+	SchemaChanges    int64  `json:"schemaChanges"`
+	Folded           int64  `json:"folded"` // operations merged into others
+	Parked           int64  `json:"parked"` // operations retried in order
+}
+
+// Conflicts counts the documents that the target refused, and those
+// removed from it to make room, in all runs of the job.
+type Conflicts struct {
+	Policy    string `json:"policy"`
+	Undecided int64  `json:"undecided"` // may turn out to be no conflicts
+	Open      int64  `json:"open"`      // the target lacks them, or their newest state
+	Settled   int64  `json:"settled"`   // reached the target later, or are gone from the source
+	Removed   int64  `json:"removed"`   // of somebody else, taken off the target
+	// Where the documents are kept; empty when there are none.
+	Where string `json:"where,omitempty"`
+}

@@ -1,0 +1,86 @@
+// Package retry tries again what fails in a way that passes by itself. What that
+// is, mongo.Classify says; what is tried, and what is shown meanwhile, is the
+// caller's.
+package retry
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Patience tries one thing again and again. It is used by one goroutine.
+type Patience struct {
+	// Waiting is told of each failure and of the pause that follows; of none when
+	// it has passed.
+	Waiting func(failure error, pause time.Duration)
+
+	worked time.Time // in this try; zero: not yet
+}
+
+// Worked says that the try works so far: what failed before has passed.
+func (p *Patience) Worked() {
+	p.worked = time.Now()
+	p.Waiting(nil, 0)
+}
+
+// worksAfter is how long after Worked a try counts as one that worked. It is
+// longer than a member is waited for.
+const worksAfter = 45 * time.Second
+
+// Try tries again with growing pauses. It gives up when one failure lasts longer
+// than limit; 0 is never.
+func (p *Patience) Try(ctx context.Context, limit time.Duration, do func() error) error {
+	var failingSince time.Time
+	var pauses backoff
+	for {
+		began := time.Now()
+		p.worked = time.Time{}
+		err := do()
+		switch {
+		case err == nil:
+			p.Waiting(nil, 0)
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case mongo.Classify(err) != mongo.ClassRetry:
+			return err
+		}
+		ran := time.Duration(0)
+		if !p.worked.IsZero() {
+			ran = time.Since(p.worked)
+		}
+		if ran > worksAfter {
+			failingSince = time.Time{}
+		}
+		if ran > time.Second {
+			pauses = backoff{} // it works at times: a long pause would not help
+		}
+		if failingSince.IsZero() {
+			failingSince = began.Add(ran)
+		}
+		if limit > 0 && time.Since(failingSince) > limit {
+			return fmt.Errorf("gave up after %s of failures: %w", limit, err)
+		}
+		pause := pauses.next()
+		p.Waiting(err, pause)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// backoff grows from half a second to 15 s, with jitter so that many do not come
+// back at once.
+type backoff struct{ d time.Duration }
+
+// next is how long to wait now.
+func (b *backoff) next() time.Duration {
+	b.d = min(max(2*b.d, 500*time.Millisecond), 15*time.Second)
+	return b.d/2 + time.Duration(rand.Int64N(int64(b.d)))
+}

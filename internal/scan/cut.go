@@ -1,0 +1,217 @@
+package scan
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
+)
+
+const (
+	oversample = 16   // sampled _ids a slice, so that slices are of one size
+	maxSample  = 4096 // unless that were under two a slice
+	candidates = 8    // earlier bounds that are kept to fall back to
+
+	// sampleable bytes are few enough to be read for a sample. Of a larger
+	// collection the sample stays below 5 % of the documents: above, the server
+	// reads and sorts all of them.
+	sampleable = 16 << 20
+)
+
+// Bound is where one slice ends and the next begins.
+type Bound struct {
+	at   bson.Raw
+	back []int64
+}
+
+// Slices are the parts between bounds (ascending), each like the one given.
+func Slices(like Slice, bounds []Bound) []Slice {
+	plan := make([]Slice, len(bounds)+1)
+	for i := range plan {
+		s := like
+		s.N, s.Of = i, len(plan)
+		if i > 0 {
+			s.Lower, s.Back = bounds[i-1].at, bounds[i-1].back
+		}
+		if i < len(bounds) {
+			s.Upper = bounds[i].at
+		}
+		plan[i] = s
+	}
+	return plan
+}
+
+// Cut looks for the bounds of n slices, fewer where the server gives no more. The
+// strategy changes from ByRecord to ByOrder's when the server refuses record order.
+func (r *Reader) Cut(ctx context.Context, c *schema.Collection, strategy Strategy, n int) ([]Bound, Strategy, error) {
+	if n < 2 || strategy == Serial || strategy == Sorted {
+		return nil, strategy, nil
+	}
+	ids, strategy, err := r.sampleNow(ctx, c, strategy, min(n*oversample, max(maxSample, 2*n)))
+	if err != nil || len(ids) == 0 {
+		return nil, strategy, err
+	}
+	var marks []bson.Raw
+	if strategy == ByRecord {
+		if marks, err = r.locate(ctx, c, ids); err != nil {
+			return nil, strategy, err
+		}
+		slices.SortFunc(marks, func(a, b bson.Raw) int { return cmp.Compare(Record(a), Record(b)) })
+	} else {
+		for _, id := range ids {
+			marks = append(marks, mark(strategy, 0, bsonraw.FromRaw(id)))
+		}
+	}
+	return choose(marks, n), strategy, nil
+}
+
+// choose picks n-1 of the marks, evenly.
+func choose(marks []bson.Raw, n int) []Bound {
+	n = min(n, len(marks)+1)
+	var out []Bound
+	last := -1
+	for i := 1; i < n; i++ {
+		at := i * len(marks) / n
+		if at == last {
+			continue
+		}
+		last = at
+		b := Bound{at: marks[at]}
+		for j := at - 1; j >= 0 && j >= at-candidates; j-- {
+			if rid := Record(marks[j]); rid != 0 {
+				b.back = append(b.back, rid)
+			}
+		}
+		out = append(out, b)
+	}
+	return out
+}
+
+// sampleNow samples the collection under the name it has at the moment.
+func (r *Reader) sampleNow(ctx context.Context, c *schema.Collection, strategy Strategy, size int) ([]bson.RawValue, Strategy, error) {
+	const patience = 5
+	for i := 1; ; i++ {
+		name, err := r.Name(ctx, c, strategy)
+		if strategy == ByRecord && Refused(err) {
+			strategy = ByID
+			continue
+		}
+		if err != nil || name == "" {
+			return nil, strategy, err
+		}
+		ids, err := r.sample(ctx, c, name, size)
+		if i < patience && (mongo.IsCode(err, mongo.CodeQueryPlanKilled) || mongo.IsCode(err, mongo.CodeSampleFailed)) {
+			continue
+		}
+		if optional(err) {
+			ids, err = nil, nil
+		}
+		return ids, strategy, err
+	}
+}
+
+// optional reports a refused sample: that costs parallelism, not the reading.
+func optional(err error) bool {
+	var ce driver.CommandError
+	return errors.As(err, &ce) && mongo.Classify(err) == mongo.ClassFatal && ce.Code != mongo.CodeUnauthorized
+}
+
+// Name asks what the collection is called now, for aggregate takes no UUID. It
+// also finds out whether the server takes the strategy.
+func (r *Reader) Name(ctx context.Context, c *schema.Collection, strategy Strategy) (string, error) {
+	cmd := r.Find(c, bson.E{Key: "limit", Value: 1}, bson.E{Key: "projection", Value: idAlone()})
+	if strategy == ByRecord {
+		cmd = append(cmd, natural(), requestToken())
+	}
+	db, _ := mongo.SplitNS(c.DataNS())
+	body, err := r.Command(ctx, db, cmd)
+	if err != nil {
+		return "", err
+	}
+	ns, _ := bson.Raw(body).Lookup("cursor", "ns").StringValueOK()
+	_, name := mongo.SplitNS(ns)
+	return name, nil
+}
+
+// sample returns about size random _ids in the order of the _id index. They
+// need not exist when they are used.
+func (r *Reader) sample(ctx context.Context, c *schema.Collection, name string, size int) ([]bson.RawValue, error) {
+	if c.Bytes > sampleable {
+		size = int(max(min(int64(size), c.Count/25), 2))
+	}
+	db, _ := mongo.SplitNS(c.DataNS())
+	var ids []bson.RawValue
+	err := r.Each(ctx, db, bson.D{
+		{Key: "aggregate", Value: name},
+		{Key: "pipeline", Value: bson.A{
+			bson.D{{Key: "$sample", Value: bson.D{{Key: "size", Value: size}}}},
+			bson.D{{Key: "$project", Value: idAlone()}},
+			bson.D{{Key: "$sort", Value: bson.D{{Key: "_id", Value: 1}}}},
+		}},
+		{Key: "cursor", Value: bson.D{{Key: "batchSize", Value: size}}},
+	}, 0, func(doc []byte) error {
+		if id := bsonraw.IDOf(doc); !excluded(id) {
+			v := bsonraw.RawValue(id)
+			if len(ids) == 0 || !ids[len(ids)-1].Equal(v) { // equal neighbours are one bound
+				ids = append(ids, bson.RawValue{Type: v.Type, Value: bytes.Clone(v.Value)})
+			}
+		}
+		return nil
+	})
+	return ids, err
+}
+
+// excluded are _ids that are no bounds: servers refuse those at the very ends.
+func excluded(id bsoncore.Value) bool {
+	return id.Type == 0 || id.Type == bsoncore.TypeMinKey || id.Type == bsoncore.TypeMaxKey
+}
+
+// locate finds the record ids of the documents that still have these _ids.
+func (r *Reader) locate(ctx context.Context, c *schema.Collection, ids []bson.RawValue) (marks []bson.Raw, err error) {
+	const perQuery = 1000 // so that large _ids fit into a command
+	db, _ := mongo.SplitNS(c.DataNS())
+	for part := range slices.Chunk(ids, perQuery) {
+		// With a field that the index does not hold, the ids come from the
+		// documents: an index of 4.4 and newer gives back any NaN as one and the same.
+		err := r.Each(ctx, db, r.Find(c,
+			bson.E{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: part}}}}},
+			bson.E{Key: "projection", Value: append(idAlone(), bson.E{Key: "\x01", Value: 1})},
+			bson.E{Key: "showRecordId", Value: true}, bson.E{Key: "batchSize", Value: len(part) + 1},
+		), 0, func(doc []byte) error {
+			rid, ok := recordOf(doc)
+			if !ok {
+				return errNoRecord
+			}
+			marks = append(marks, mark(ByRecord, rid, bsonraw.IDOf(doc)))
+			return nil
+		})
+		// An _id that servers no longer store, but have, is none to ask for: it costs
+		// the bounds around it.
+		if err != nil && !mongo.IsCode(err, codeBadValue) {
+			return nil, err
+		}
+	}
+	return marks, nil
+}
+
+func idAlone() bson.D      { return bson.D{{Key: "_id", Value: 1}} }
+func natural() bson.E      { return bson.E{Key: "hint", Value: bson.D{{Key: "$natural", Value: 1}}} }
+func requestToken() bson.E { return bson.E{Key: "$_requestResumeToken", Value: true} }
+
+// SizeOf reads the size and the count of documents from an answer to collStats.
+func SizeOf(stats bson.Raw) (bytes, docs int64) {
+	bytes, _ = stats.Lookup("size").AsInt64OK()
+	if docs, _ = stats.Lookup("count").AsInt64OK(); docs == 0 {
+		docs, _ = stats.Lookup("timeseries", "bucketCount").AsInt64OK()
+	}
+	return bytes, docs
+}

@@ -1,0 +1,114 @@
+package scan
+
+import (
+	"context"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
+)
+
+// A capped collection goes on while it is read, and order is content: to insert
+// again what the copy has would put it behind newer documents, and in a full
+// collection let others go. So the copy ends at an edge, the document that was
+// the newest at a known position, and the replay begins there. Nothing that it
+// inserts is there then, and never more than there was on the source: what the
+// copy misses was deleted since.
+
+// Edge is the newest document of a capped collection at a position.
+type Edge struct {
+	record int64 // its record id; later documents have larger ones
+	At     mongo.OpTime
+}
+
+// noRecord is the edge of an empty collection.
+const noRecord = -1 << 63
+
+// newest is the document that a read found to be the newest.
+type newest struct {
+	record int64
+	id     bson.RawValue
+	at     mongo.OpTime // a position at or after that of the read
+}
+
+// edgeTries bounds how often the newest document is read while the source
+// inserts others.
+const edgeTries = 200
+
+// FindEdge reads the newest document until it knows as of which position, first
+// or a later one, it is the newest: where nothing was inserted between two reads,
+// or where the oplog tells. It is nil where record ids are no numbers.
+func (r *Reader) FindEdge(ctx context.Context, c *schema.Collection, first mongo.OpTime) (*Edge, error) {
+	was, ok, err := r.newest(ctx, c, first)
+	if err != nil || !ok {
+		return nil, err
+	}
+	for range edgeTries {
+		is, ok, err := r.newest(ctx, c, was.at)
+		if err != nil || !ok {
+			return nil, err
+		}
+		if is.record <= was.record {
+			return &Edge{is.record, was.at}, nil
+		}
+		at, found, err := r.insertedAt(ctx, c, is, first)
+		if err != nil {
+			return nil, err
+		}
+		if found {
+			return &Edge{is.record, at}, nil
+		}
+		first, was = was.at, is
+	}
+	return nil, fmt.Errorf("find the newest document of %s: it changes with each of %d reads", c.NS, edgeTries)
+}
+
+// newest reads the newest document at or after a position.
+func (r *Reader) newest(ctx context.Context, c *schema.Collection, after mongo.OpTime) (n newest, ok bool, err error) {
+	db, _ := mongo.SplitNS(c.DataNS())
+	body, err := r.Command(ctx, db, bson.D{
+		{Key: "find", Value: c.UUID}, {Key: "hint", Value: bson.D{{Key: "$natural", Value: -1}}}, {Key: "limit", Value: 1},
+		{Key: "singleBatch", Value: true}, {Key: "showRecordId", Value: true}, {Key: "readConcern", Value: Majority(after.TS)},
+	})
+	if err != nil {
+		return n, false, err
+	}
+	raw := bson.Raw(body)
+	t, i, ok := raw.Lookup("operationTime").TimestampOK()
+	if !ok {
+		return n, false, nil
+	}
+	n.at, n.record = mongo.OpTime{TS: bson.Timestamp{T: t, I: i}, Term: -1}, noRecord
+	docs, err := raw.Lookup("cursor", "firstBatch").Array().Values()
+	if err != nil || len(docs) == 0 {
+		return n, err == nil, err
+	}
+	n.record, ok = docs[0].Document().Lookup("$recordId").AsInt64OK()
+	n.id = docs[0].Document().Lookup("_id")
+	return n, ok, nil
+}
+
+// insertedAt finds the entry that inserted a document, between a position and
+// the one that its read told. More than one leaves open which.
+func (r *Reader) insertedAt(ctx context.Context, c *schema.Collection, n newest, after mongo.OpTime) (at mongo.OpTime, found bool, err error) {
+	body, err := r.Command(ctx, "local", bson.D{
+		{Key: "find", Value: "oplog.rs"}, {Key: "limit", Value: 2}, {Key: "singleBatch", Value: true},
+		{Key: "filter", Value: bson.D{
+			{Key: "ts", Value: bson.D{{Key: "$gt", Value: after.TS}, {Key: "$lte", Value: n.at.TS}}},
+			{Key: "op", Value: "i"}, {Key: "ui", Value: c.UUID}, {Key: "o._id", Value: bson.D{{Key: "$eq", Value: n.id}}},
+		}},
+		{Key: "projection", Value: bson.D{{Key: "ts", Value: 1}}},
+		{Key: "readConcern", Value: Majority(bson.Timestamp{})},
+	})
+	if err != nil {
+		return at, false, fmt.Errorf("read the oplog: %w", err)
+	}
+	docs, err := bson.Raw(body).Lookup("cursor", "firstBatch").Array().Values()
+	if err != nil || len(docs) != 1 {
+		return at, false, err
+	}
+	t, i, ok := docs[0].Document().Lookup("ts").TimestampOK()
+	return mongo.OpTime{TS: bson.Timestamp{T: t, I: i}, Term: -1}, ok, nil
+}

@@ -1,0 +1,152 @@
+package scan
+
+import (
+	"context"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// Reader reads over one connection. It belongs to one goroutine.
+type Reader struct {
+	Conn    *wire.Conn
+	Gate    *pace.Gate // bounds the exchanges under way; nil is none
+	Concern bson.D     // read concern of documents; nil is none
+	// Reopened, when set, is told why a cursor is opened again.
+	Reopened func(cause error)
+}
+
+// Majority is the read concern of what a majority has, at a position or later;
+// zero is any.
+func Majority(after bson.Timestamp) bson.D {
+	concern := bson.D{{Key: "level", Value: "majority"}}
+	if !after.IsZero() {
+		concern = append(concern, bson.E{Key: "afterClusterTime", Value: after})
+	}
+	return concern
+}
+
+// Find is the command that finds documents of a collection: by UUID where that
+// is known, so that a rename does not disturb.
+func (r *Reader) Find(c *schema.Collection, more ...bson.E) bson.D {
+	_, name := mongo.SplitNS(c.DataNS())
+	cmd := bson.D{{Key: "find", Value: name}}
+	if len(c.UUID.Data) > 0 {
+		cmd[0].Value = c.UUID
+	}
+	return r.WithConcern(append(cmd, more...))
+}
+
+// WithConcern adds the reader's concern to a command.
+func (r *Reader) WithConcern(cmd bson.D) bson.D {
+	if r.Concern != nil {
+		cmd = append(cmd, bson.E{Key: "readConcern", Value: r.Concern})
+	}
+	return cmd
+}
+
+// exchange runs one exchange with the server, of so many bytes, as one of the
+// gate's.
+func (r *Reader) exchange(ctx context.Context, fn func() (bytes int, err error)) error {
+	pass, err := r.Gate.Enter(ctx)
+	if err != nil {
+		return err
+	}
+	bytes, err := fn()
+	r.Gate.Leave(pass, int64(bytes))
+	return err
+}
+
+// Command runs one command.
+func (r *Reader) Command(ctx context.Context, db string, cmd bson.D) (body bsoncore.Document, err error) {
+	err = r.exchange(ctx, func() (int, error) {
+		body, err = r.Conn.Run(ctx, db, cmd)
+		return len(body), err
+	})
+	return body, err
+}
+
+// open runs a command that opens a cursor, and gives the first batch.
+func (r *Reader) open(ctx context.Context, db string, cmd bson.D, batch int) (cur *wire.Cursor, b *wire.Batch, err error) {
+	err = r.exchange(ctx, func() (int, error) {
+		if cur, err = r.Conn.OpenCursor(ctx, db, cmd, wire.CursorOptions{BatchSize: batch}); err != nil {
+			return 0, err
+		}
+		b, err = cur.Next(ctx) // came with the reply
+		if err != nil {
+			return 0, err
+		}
+		return b.Size, nil
+	})
+	if mongo.IsCode(err, CodeInvalidOptions) {
+		err = mongo.Retry("it has not heard of the position yet", err, "")
+	}
+	return cur, b, err
+}
+
+// next asks a cursor for its next batch.
+func (r *Reader) next(ctx context.Context, cur *wire.Cursor) (b *wire.Batch, err error) {
+	err = r.exchange(ctx, func() (int, error) {
+		if b, err = cur.Next(ctx); err != nil {
+			return 0, err
+		}
+		return b.Size, nil
+	})
+	return b, err
+}
+
+// Each runs a command that gives documents, so many in each further reply (0: as
+// many as fit), and hands them over.
+func (r *Reader) Each(ctx context.Context, db string, cmd bson.D, batch int, fn func(doc []byte) error) error {
+	cur, b, err := r.open(ctx, db, cmd, batch)
+	if err != nil {
+		return err
+	}
+	defer closeCursor(ctx, cur)
+	for {
+		if err := b.Each(fn); err != nil || b.Done {
+			return err
+		}
+		if b, err = r.next(ctx, cur); err != nil {
+			return err
+		}
+	}
+}
+
+// closeCursor kills a cursor that may be open, also after ctx has ended.
+func closeCursor(ctx context.Context, cur *wire.Cursor) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	cur.Close(ctx)
+}
+
+// CodeInvalidOptions refuses a position ahead of what the member has heard of.
+const CodeInvalidOptions = 72
+
+const (
+	codeBadValue       = 2
+	codeCursorNotFound = 43
+	codeKeyNotFound    = 211 // $_resumeAfter names a record that was deleted
+)
+
+// CursorLost reports that the server ended a cursor for a reason that does not
+// end the reading: a rename, a time-out.
+func CursorLost(err error) bool {
+	return mongo.IsCode(err, mongo.CodeQueryPlanKilled) || mongo.IsCode(err, codeCursorNotFound)
+}
+
+// Refused reports a command whose form the server does not take.
+func Refused(err error) bool {
+	for _, code := range []int32{codeBadValue, 9, 59, 115, 40415} { // FailedToParse, CommandNotFound, CommandNotSupported, unknown field
+		if mongo.IsCode(err, code) {
+			return true
+		}
+	}
+	return false
+}

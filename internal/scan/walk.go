@@ -1,0 +1,363 @@
+package scan
+
+import (
+	"context"
+	"errors"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+var (
+	errNoToken  = errors.New("the server's reply in record order has no resume token")
+	errNoRecord = errors.New("the server's reply has no record ids")
+)
+
+// Want says what a walk gives. Batch is how many documents to ask for a reply.
+type Want struct {
+	Batch   int
+	IDsOnly bool  // documents of their _ids alone; ByRecord and Serial
+	Measure bool  // the extent and the position of each part
+	Edge    *Edge // Serial: ends after this document
+}
+
+// Walk reads a slice part by part. Where the server ended its cursor for a reason
+// that does not end the reading, or the place to start from was deleted, it opens
+// another one, which goes on after what was given. A slice in record order may
+// then give documents twice, none never.
+type Walk struct {
+	r    *Reader
+	c    *schema.Collection
+	s    *Slice
+	want Want
+
+	cur   *wire.Cursor
+	bound bool // the cursor has index bounds
+	tail  bool // the cursor is for the document of which the _id is MaxKey
+	over  bool // nothing comes any more
+	given bool
+	idle  int // cursors opened again since something was given
+
+	at    bson.Raw // not ByRecord: last document given, or where the slice starts
+	first bool     // the document at `at` comes first again
+	floor int64    // ByRecord: record ids up to here are not the slice's, or given
+	upper int64    // the last record id, 0 for none
+	start int64    // where the cursor starts, at or below floor; 0 is the beginning
+	back  []int64  // places to start from when start was deleted
+	token int64    // where the latest reply has ended
+}
+
+// Part is what one reply has of a slice.
+type Part struct {
+	Last  bool // nothing comes after it
+	Size  int  // of the reply in bytes
+	Docs  int  // with Want.Measure, as what follows
+	Bytes int64
+	// Position is that of the last document; nil where the reply gave none.
+	Position bson.Raw
+
+	batch   *wire.Batch
+	whole   bool // the part is all of the batch
+	from    int  // else Docs documents from here on
+	records bool // the documents end with their record ids
+}
+
+// Walk begins to read a slice of a collection.
+func (r *Reader) Walk(c *schema.Collection, s *Slice, want Want) *Walk {
+	w := &Walk{r: r, c: c, s: s, want: want, at: s.from(), back: s.Back, upper: Record(s.Upper)}
+	w.floor = Record(w.at)
+	w.start, w.token = w.floor, w.floor
+	if s.Strategy != ByRecord && len(s.Position) > 0 {
+		w.first = true
+		w.over = markID(s.Position).Type == bsoncore.TypeMaxKey // nothing is after it
+	}
+	return w
+}
+
+// Next gives the next part, nil at the end.
+func (w *Walk) Next(ctx context.Context) (*Part, error) {
+	for !w.over {
+		p, err := w.step(ctx)
+		if err == nil {
+			return p, nil
+		}
+		w.Close(ctx)
+		if !w.again(err) {
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
+// Close lets go of the cursor, also after ctx has ended.
+func (w *Walk) Close(ctx context.Context) {
+	if w.cur != nil {
+		closeCursor(ctx, w.cur)
+		w.cur = nil
+	}
+}
+
+// again reports whether to go on with another cursor.
+func (w *Walk) again(err error) bool {
+	const patience = 5
+	switch {
+	case mongo.IsCode(err, codeKeyNotFound) && w.stepBack():
+		return true
+	case !CursorLost(err) || w.idle == patience || w.given && !w.resumable():
+		return false
+	}
+	w.idle++
+	if w.r.Reopened != nil {
+		w.r.Reopened(err)
+	}
+	return true
+}
+
+func (w *Walk) resumable() bool { return w.s.Strategy != Serial && w.s.Strategy != Sorted }
+
+// stepBack takes the next place to start from; false when there is none left
+// because the beginning was refused too.
+func (w *Walk) stepBack() bool {
+	if w.start == 0 {
+		return false
+	}
+	for len(w.back) > 0 {
+		next := w.back[0]
+		w.back = w.back[1:]
+		if next < w.start {
+			w.start = next
+			return true
+		}
+	}
+	w.start = 0
+	return true
+}
+
+// step reads one reply.
+func (w *Walk) step(ctx context.Context) (*Part, error) {
+	var b *wire.Batch
+	var err error
+	if w.cur == nil {
+		w.token = w.start
+		db, _ := mongo.SplitNS(w.c.DataNS())
+		w.cur, b, err = w.r.open(ctx, db, w.command(), w.want.Batch)
+	} else {
+		w.cur.Limit(w.wanted())
+		b, err = w.r.next(ctx, w.cur)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p, err := w.part(b)
+	if err != nil {
+		return nil, err
+	}
+	if b.Done && !p.Last { // its tail is left
+		w.cur, w.tail = nil, true
+	}
+	w.over = p.Last
+	return p, nil
+}
+
+// wanted is how many documents to ask for: in record order those of the slice
+// are no more than the numbers to its end.
+func (w *Walk) wanted() int {
+	if w.s.Strategy != ByRecord || w.upper == 0 {
+		return w.want.Batch
+	}
+	return int(max(min(w.upper-w.token, int64(w.want.Batch)), 1))
+}
+
+func (w *Walk) command() bson.D {
+	if w.s.Strategy == Sorted {
+		_, name := mongo.SplitNS(w.c.DataNS())
+		return w.r.WithConcern(bson.D{{Key: "aggregate", Value: name},
+			{Key: "pipeline", Value: bson.A{bson.D{{Key: "$sort", Value: bson.D{{Key: "_id", Value: 1}}}}}},
+			{Key: "allowDiskUse", Value: true}, {Key: "cursor", Value: bson.D{{Key: "batchSize", Value: w.want.Batch}}}})
+	}
+	return w.r.Find(w.c, w.how()...)
+}
+
+// how is what the strategy adds to a find.
+func (w *Walk) how() (more bson.D) {
+	add := func(key string, value any) { more = append(more, bson.E{Key: key, Value: value}) }
+	add("batchSize", w.wanted())
+	if w.want.IDsOnly {
+		add("projection", idAlone())
+	}
+	switch {
+	case w.tail:
+		add("filter", bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: bson.MaxKey{}}}}})
+	case w.s.Strategy == ByID:
+		add("hint", bson.D{{Key: "_id", Value: 1}})
+		w.bound = len(w.at) > 0
+		if w.bound {
+			add("min", w.at)
+		}
+		if len(w.s.Upper) > 0 {
+			add("max", w.s.Upper)
+		}
+	default:
+		more = append(more, natural())
+	}
+	switch {
+	case w.s.Strategy == ByKey:
+		add("filter", keyRange(w.at, w.s.Upper))
+	case w.s.Strategy == ByRecord:
+		more = append(more, requestToken())
+		if w.start != 0 {
+			add("$_resumeAfter", bson.D{{Key: "$recordId", Value: w.start}})
+		}
+	case w.want.Edge != nil:
+		add("showRecordId", true)
+	}
+	return more
+}
+
+func keyRange(lower, upper bson.Raw) bson.D {
+	cond := bson.D{}
+	if len(lower) > 0 {
+		cond = append(cond, bson.E{Key: "$gte", Value: lower.Lookup("_id")})
+	}
+	if len(upper) > 0 {
+		cond = append(cond, bson.E{Key: "$lt", Value: upper.Lookup("_id")})
+	}
+	if len(cond) == 0 {
+		return bson.D{}
+	}
+	return bson.D{{Key: "_id", Value: cond}}
+}
+
+// part finds what of a batch belongs to the slice. In record order it decides by
+// the batch's resume token: at either end of a slice it may take documents too
+// many, which were given before or are the neighbour's.
+func (w *Walk) part(b *wire.Batch) (*Part, error) {
+	p := &Part{Size: b.Size, Last: b.Done, batch: b, whole: true, records: w.want.Edge != nil}
+	rid := int64(0)
+	var until bsoncore.Value // the slice ends in this batch, after this _id if it is there
+	if w.s.Strategy == ByRecord {
+		rid = tokenRecord(b.Token)
+		switch {
+		case rid == 0 && !b.Done:
+			return nil, errNoToken
+		case rid != 0 && rid <= w.floor:
+			w.token, p.whole = rid, false
+			return p, nil
+		case w.upper != 0 && (rid >= w.upper || b.Done): // or else what came behind the end meanwhile
+			p.Last, until = true, markID(w.s.Upper)
+		}
+		w.token = rid
+	}
+	if w.want.Measure || w.first || until.Type != 0 || w.s.Strategy == ByID || w.s.Strategy == ByKey {
+		if err := w.measure(p, until); err != nil {
+			return nil, err
+		}
+		if p.Docs == 0 {
+			return p, nil
+		}
+	} else if b.Empty() {
+		return p, nil
+	}
+	w.moved(rid)
+	return p, nil
+}
+
+// measure finds the extent of a part: all of the batch, but for a first document
+// that was given before and those after the _id until, or beyond the edge.
+func (w *Walk) measure(p *Part, until bsoncore.Value) error {
+	i := -1
+	ended := false
+	var last []byte
+	err := p.batch.Each(func(doc []byte) error {
+		i++
+		if ended {
+			return nil
+		}
+		if p.records {
+			record, ok := recordOf(doc)
+			if !ok {
+				return errNoRecord
+			}
+			if record > w.want.Edge.record {
+				ended, p.Last = true, true
+				return nil
+			}
+			p.Bytes -= int64(recordSuffix - 1)
+		}
+		if w.first {
+			w.first = false
+			if same(bsonraw.IDOf(doc), markID(w.at)) {
+				return nil
+			}
+		}
+		if p.Docs == 0 {
+			p.from = i
+		}
+		p.Docs++
+		p.Bytes += int64(len(doc))
+		last = doc
+		ended = until.Type != 0 && same(bsonraw.IDOf(doc), until)
+		return nil
+	})
+	p.whole = p.Docs == i+1 && !p.records
+	if err == nil {
+		w.position(p, last, until)
+	}
+	return err
+}
+
+// position sets where a measured part ends, and whether more follows.
+func (w *Walk) position(p *Part, last []byte, until bsoncore.Value) {
+	rid := w.token
+	switch {
+	case p.Docs == 0:
+	case until.Type != 0:
+		p.Position = w.s.Upper
+	case rid != 0 || w.s.Strategy != ByRecord:
+		p.Position = mark(w.s.Strategy, rid, bsonraw.IDOf(last))
+	}
+	if len(p.Position) > 0 && w.s.Strategy != ByRecord {
+		w.at = p.Position
+	}
+	// Bounds of an index without a max end before MaxKey, those of a cluster key
+	// behind it.
+	largest := markID(w.at).Type == bsoncore.TypeMaxKey
+	if w.s.Strategy == ByID && p.Last && w.bound && !w.tail && !largest && len(w.s.Upper) == 0 {
+		p.Last = false
+	}
+}
+
+// moved lets a cursor that has to be opened again begin after a part.
+func (w *Walk) moved(rid int64) {
+	w.given, w.idle = true, 0
+	if w.s.Strategy == ByRecord {
+		w.back = remember(w.back, w.start)
+		w.floor = max(w.floor, rid)
+		w.start = w.floor
+	} else {
+		w.first = w.resumable()
+	}
+}
+
+// Each calls fn with the part's documents, which alias the reply.
+func (p *Part) Each(fn func(doc []byte) error) error {
+	if p.whole {
+		return p.batch.Each(fn)
+	}
+	i := -1 - p.from
+	return p.batch.Each(func(doc []byte) error {
+		i++
+		if i < 0 || i >= p.Docs {
+			return nil
+		}
+		if p.records {
+			doc = withoutRecord(doc)
+		}
+		return fn(doc)
+	})
+}

@@ -1,0 +1,86 @@
+package schema
+
+import (
+	"context"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// room is what a target has for an index that is kept up while documents come.
+type room struct {
+	processors int
+	cacheBytes int64
+}
+
+// BuildEarly builds, on collections that are still empty, the index that is ready
+// sooner if it is kept up while the documents are copied. They have the target's
+// names and the source's sizes.
+func (t *Target) BuildEarly(ctx context.Context, colls []Collection) error {
+	var r room
+	if t.c.Info.Kind == mongo.KindReplicaSet {
+		r = roomOf(ctx, t.c)
+	}
+	c, why := earlyIndex(colls, r)
+	if c == nil {
+		t.o.Log.Info("indexes are built after the documents are copied", "why", why)
+		return nil
+	}
+	t.o.Log.Info("the index is built before the documents are copied", "ns", c.NS, "index", c.Indexes[0].Name, "why", why)
+	return t.BuildIndexes(ctx, c.NS, c.Indexes, BeforeConsistent)
+}
+
+// earlyIndex finds the collection whose only index is better built first, or
+// tells why there is none. To keep an index up costs the servers about twice what
+// building it costs, but all their processors share that, while one build uses
+// one: 300,000 documents took 3.6 s with an index there before and 4.3 s with it
+// built after, and from three indexes on, which are built side by side, built after
+// was faster (8.1 and 6.1 s with five, 13.4 and 8.4 s with ten). An index that does
+// not stay in the cache would be read from disk for each document.
+func earlyIndex(colls []Collection, r room) (*Collection, string) {
+	const (
+		processors = 4 // fewer have nothing to spare while documents come
+		most       = 2. / 3
+		inCache    = 2 // documents and index, of the cache
+	)
+	var largest *Collection
+	var work, all int64
+	for i := range colls {
+		c := &colls[i]
+		if c.Type == TypeView || len(c.Indexes) == 0 {
+			continue
+		}
+		w := Build{Bytes: c.Bytes, Indexes: c.Indexes}.Work()
+		if all += w; w > work {
+			largest, work = c, w
+		}
+	}
+	switch {
+	case largest == nil:
+		return nil, "there are none"
+	case len(largest.Indexes) > 1 || float64(work) < most*float64(all):
+		return nil, "they are built side by side, each by a processor"
+	case largest.Type != TypeCollection || !TakesAll(largest.Indexes[0]):
+		return nil, fmt.Sprintf("%q of %s might refuse documents that are ahead of their indexes", largest.Indexes[0].Name, largest.NS)
+	case r.processors < processors:
+		return nil, fmt.Sprintf("the target has fewer than %d processors to spare, or does not tell", processors)
+	case largest.Bytes > r.cacheBytes/inCache:
+		return nil, fmt.Sprintf("%d MB of %s do not stay in half of the target's cache of %d MB", largest.Bytes>>20, largest.NS, r.cacheBytes>>20)
+	}
+	return largest, "it is the only one of most of the data, and one build would use one of the target's processors"
+}
+
+// roomOf asks the target's primary; what it does not tell is 0.
+func roomOf(ctx context.Context, c *mongo.Cluster) (r room) {
+	if raw, err := c.Command(ctx, "admin", bson.D{{Key: "hostInfo", Value: 1}}); err == nil {
+		n, _ := raw.Lookup("system", "numCores").AsInt64OK()
+		r.processors = int(n)
+	}
+	only := bson.D{{Key: "serverStatus", Value: 1}, {Key: "repl", Value: 0}, {Key: "metrics", Value: 0}, {Key: "locks", Value: 0}}
+	if raw, err := c.Command(ctx, "admin", only); err == nil {
+		r.cacheBytes, _ = raw.Lookup("wiredTiger", "cache", "maximum bytes configured").AsInt64OK()
+	}
+	return r
+}

@@ -1,0 +1,45 @@
+package schema
+
+import (
+	"context"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Widen makes room in a capped collection of the target for all that the source's
+// takes by now: its limits may have grown since it was listed, which the oplog
+// tells later.
+func (t *Target) Widen(ctx context.Context, src *mongo.Cluster, c Collection, target string) error {
+	if !t.c.Info.Version.AtLeast(6, 0) { // nor can the source's have changed
+		return nil
+	}
+	sourceDB, _ := mongo.SplitNS(c.NS) // it cannot have left it
+	reply, err := src.Command(ctx, sourceDB, bson.D{{Key: "listCollections", Value: 1},
+		{Key: "filter", Value: bson.D{{Key: "info.uuid", Value: c.UUID}}}})
+	if err != nil {
+		return fmt.Errorf("read options of %s: %w", c.NS, err)
+	}
+	options, found := reply.Lookup("cursor", "firstBatch", "0", "options").DocumentOK()
+	if !found {
+		return nil
+	}
+	db, name := mongo.SplitNS(target)
+	specs, err := t.c.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: name}})
+	if err != nil || len(specs) == 0 {
+		return err
+	}
+	for _, l := range []struct{ option, command string }{{"size", "cappedSize"}, {"max", "cappedMax"}} {
+		want, _ := options.Lookup(l.option).AsInt64OK() // max: 0 is none
+		have, limited := specs[0].Options.Lookup(l.option).AsInt64OK()
+		if !limited || want != 0 && want <= have {
+			continue
+		}
+		if err := t.change(ctx, db, bson.D{{Key: "collMod", Value: name}, {Key: l.command, Value: want}}); err != nil {
+			return fmt.Errorf("make room in %s on the target: %w", target, err)
+		}
+	}
+	return nil
+}
