@@ -34,7 +34,7 @@ var errEnough = errors.New("enough")
 // the checkpoint it has already. In order is content: an event applied twice
 // would put a document behind newer ones, and let others go. Keyed by target
 // namespace.
-func (f *follower) cappedStarts(ctx context.Context) (map[string]*mongosink.CappedStart, error) {
+func (f *follower) cappedStarts(ctx context.Context) (map[string]mongosink.CappedStart, error) {
 	l := cappedLook{follower: f, left: mostCappedBytes}
 	if err := l.collections(ctx); err != nil || len(l.all) == 0 {
 		return nil, err
@@ -46,14 +46,14 @@ func (f *follower) cappedStarts(ctx context.Context) (map[string]*mongosink.Capp
 	if err := l.through(ctx, f.job.Applied, f.overlapEnd); err != nil && !errors.Is(err, errEnough) {
 		return nil, fmt.Errorf("look for changes of capped collections since %s: %w", f.job.Applied, err)
 	}
-	starts := map[string]*mongosink.CappedStart{}
+	starts := map[string]mongosink.CappedStart{}
 	for _, c := range l.all {
 		n, err := c.applied(ctx, f)
 		if err != nil {
 			return nil, err
 		}
 		if n > 0 || f.job.Applied.Before(c.past) {
-			starts[c.target] = &mongosink.CappedStart{Past: c.past, Then: n}
+			starts[c.target] = mongosink.CappedStart{Past: c.past, Then: n}
 			f.Log.Debug("a capped collection is ahead of the checkpoint", "ns", c.target, "past", c.past, "events", n, "of", len(c.events))
 		}
 	}
@@ -62,9 +62,9 @@ func (f *follower) cappedStarts(ctx context.Context) (map[string]*mongosink.Capp
 
 // copiedStarts are where the events of capped collections begin after a copy,
 // by target namespace.
-func (f *follower) copiedStarts(ctx context.Context) (map[string]*mongosink.CappedStart, error) {
-	starts := map[string]*mongosink.CappedStart{}
-	return starts, f.eachCopied(ctx, func(s scan.Slice) { starts[s.NS] = &mongosink.CappedStart{Past: s.At} })
+func (f *follower) copiedStarts(ctx context.Context) (map[string]mongosink.CappedStart, error) {
+	starts := map[string]mongosink.CappedStart{}
+	return starts, f.eachCopied(ctx, func(s scan.Slice) { starts[s.NS] = mongosink.CappedStart{Past: s.At} })
 }
 
 // copiedAt tells as of which positions capped collections were copied, by UUID.

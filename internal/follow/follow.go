@@ -65,8 +65,8 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 		return err
 	}
 	failpoint.Hit("window.after")
-	f.sink = o.Sink(pos, mongosink.Options{Schema: f.schema, WindowEnd: f.overlapEnd, Overlap: job.Consistent, CappedStarts: capped,
-		Refused: places(job.Refused), Skipped: places(skipped)})
+	f.sink = o.Sink(pos, mongosink.Options{Schema: f.schema, Overlap: mongosink.Overlap{End: f.overlapEnd, RereadUntil: job.Consistent, Capped: capped,
+		Refused: places(job.Refused), Skipped: places(skipped)}})
 	src := o.Source()
 	f.Progress.Following(f.sink, src)
 	return ignore(f.run(ctx, src, pos), errFinished)
@@ -386,7 +386,6 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 		return err
 	}
 	f.overlapEnd = mongo.MaxOpTime(f.overlapEnd, newest)
-	f.sink.SetWindow(f.overlapEnd)
 	f.sink.SetOverlap(f.overlapEnd)
 	if f.phase == state.PhaseFollowing {
 		f.phase = state.PhaseOverlap

@@ -59,7 +59,7 @@ func (f *follower) untangle(ctx context.Context, ic *schema.IndexConflict) error
 	if err != nil {
 		return err
 	}
-	err = f.sink.Untangle(ctx, ic.NS, dup.Index(), docs, ic.Error())
+	err = f.sink.Untangle(ctx, mongosink.Clash{NS: ic.NS, Index: dup.Index(), Docs: docs, Reason: ic.Error()})
 	var unclear *mongosink.UndecidedError
 	if errors.As(err, &unclear) && *f.Unclear < mostUnclear {
 		// From the checkpoint the job first catches up with the source.

@@ -273,12 +273,12 @@ func (j *Job) changes() stream.Source {
 // sink makes the engine that applies changes, with what it needs to know about
 // conflicts.
 func (j *Job) sink(pos stream.Position, o mongosink.Options) *mongosink.Engine {
-	o.Partitions, o.MaxBytes, o.Traits = j.spec.Partitions, j.spec.Memory/2, j.traits
-	o.Absent = j.ask.Names.Absent
-	o.Overwrite = j.spec.OnExisting == ExistingMerge
-	o.OnConflict, o.Letters, o.Reread = j.spec.OnConflict, j.letters, j.ask.Reread
-	o.Transactions, o.OnSource = j.txn, j.ask.OnSource
-	o.SameTerm, o.Log, o.Limit, o.Gate = j.store.SameTerm, j.log, j.limit, j.dstGate
+	o.Sizes.Partitions, o.Sizes.InFlight = j.spec.Partitions, j.spec.Memory/2
+	o.Names = mongosink.Names{Absent: j.ask.Names.Absent, Traits: j.traits}
+	o.Policy = mongosink.Policy{Overwrite: j.spec.OnExisting == ExistingMerge, OnConflict: j.spec.OnConflict, Letters: j.letters}
+	o.Source = mongosink.Source{Reread: j.ask.Reread, Has: j.ask.OnSource}
+	o.Write.Transactions, o.Write.SameTerm, o.Write.Gate = j.txn, j.store.SameTerm, j.dstGate
+	o.Log, o.Limit = j.log, j.limit
 	return mongosink.New(j.dst, pos, o)
 }
 

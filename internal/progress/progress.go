@@ -40,7 +40,7 @@ type Progress struct {
 	copying *copy.Engine
 	sink    *mongosink.Engine
 	source  stream.Source
-	before  mongosink.Stats // of earlier sinks of this process
+	before  stream.SinkStats // of earlier sinks of this process
 
 	durable, readFrom mongo.OpTime
 	positions         mongo.Positions

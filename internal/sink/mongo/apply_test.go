@@ -52,18 +52,24 @@ func (p pair) position(t *testing.T) mongo.OpTime {
 	return pos.Last
 }
 
+// stats are all that an engine counts.
+type stats struct {
+	stream.SinkStats
+	mongosink.Details
+}
+
 var errReached = errors.New("reached")
 
 // replay applies the source's changes after from, up to and including to.
-func (p pair) replay(t *testing.T, from, to mongo.OpTime, o mongosink.Options) (mongosink.Stats, error) {
+func (p pair) replay(t *testing.T, from, to mongo.OpTime, o mongosink.Options) (stats, error) {
 	t.Helper()
 	rules, err := transform.New(p.rules)
 	if err != nil {
 		t.Fatal(err)
 	}
 	stage := transform.NewStage(rules)
-	if o.Traits == nil {
-		o.Traits = func(context.Context, string) (mongosink.Traits, error) { return mongosink.Traits{}, nil }
+	if o.Names.Traits == nil {
+		o.Names.Traits = func(context.Context, string) (mongosink.Traits, error) { return mongosink.Traits{}, nil }
 	}
 	o.Schema = func(context.Context, *stream.Event, mongo.OpTime, bool) error { return nil }
 	txn, err := p.dst.NewTransactions()
@@ -71,9 +77,9 @@ func (p pair) replay(t *testing.T, from, to mongo.OpTime, o mongosink.Options) (
 		t.Fatal(err)
 	}
 	defer txn.End(t.Context())
-	o.Transactions = txn
-	if o.TogetherOps == 0 {
-		o.TogetherOps = 2
+	o.Write.Transactions = txn
+	if o.Write.TransactionOps == 0 {
+		o.Write.TransactionOps = 2
 	}
 	pos := oplog.Position(from, from)
 	eng := mongosink.New(p.dst, pos, o)
@@ -105,7 +111,7 @@ func (p pair) replay(t *testing.T, from, to mongo.OpTime, o mongosink.Options) (
 	if errors.Is(err, errReached) {
 		err = nil
 	}
-	return eng.Stats(), err
+	return stats{eng.Stats(), eng.Details()}, err
 }
 
 // cut takes what is after a position off a batch.
@@ -194,14 +200,14 @@ func TestHistoryFoldedEqualsSource(t *testing.T) {
 		}
 		history(t, c, r, 3000)
 		to := p.position(t)
-		st, err := p.replay(t, from, to, mongosink.Options{Partitions: 1 + r.IntN(8), BatchOps: 1 + r.IntN(500)})
+		st, err := p.replay(t, from, to, mongosink.Options{Sizes: mongosink.Sizes{Partitions: 1 + r.IntN(8), BatchOps: 1 + r.IntN(500)}})
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		t.Logf("%+v", st)
 		p.same(t, db, "c")
 		// Once more from the start, with the target ahead of every event.
-		if _, err = p.replay(t, from, to, mongosink.Options{Partitions: 1 + r.IntN(8), BatchOps: 1 + r.IntN(500), WindowEnd: to}); err != nil {
+		if _, err = p.replay(t, from, to, mongosink.Options{Sizes: mongosink.Sizes{Partitions: 1 + r.IntN(8), BatchOps: 1 + r.IntN(500)}, Overlap: mongosink.Overlap{End: to}}); err != nil {
 			t.Fatalf("seed %d, replayed: %v", seed, err)
 		}
 		p.same(t, db, "c")
@@ -253,7 +259,7 @@ func TestUniqueKeysTraded(t *testing.T) {
 	}
 	to := p.position(t)
 	// Of two documents a batch: else all updates may be folded into the inserts.
-	st, err := p.replay(t, from, to, mongosink.Options{Partitions: 4, BatchOps: 2, HoldBytes: -1})
+	st, err := p.replay(t, from, to, mongosink.Options{Sizes: mongosink.Sizes{Partitions: 4, BatchOps: 2, Coalesce: -1}})
 	if err != nil {
 		t.Fatalf("seed %d: %v", seed, err)
 	}
@@ -262,7 +268,7 @@ func TestUniqueKeysTraded(t *testing.T) {
 		t.Error("no operation was parked: the test shows nothing")
 	}
 	p.same(t, "u", "c")
-	if _, err := p.replay(t, mid, to, mongosink.Options{Partitions: 4, BatchOps: 20, WindowEnd: to}); err != nil {
+	if _, err := p.replay(t, mid, to, mongosink.Options{Sizes: mongosink.Sizes{Partitions: 4, BatchOps: 20}, Overlap: mongosink.Overlap{End: to}}); err != nil {
 		t.Fatalf("seed %d, replayed: %v", seed, err)
 	}
 	p.same(t, "u", "c")
@@ -291,7 +297,7 @@ func TestConflictsAreErrors(t *testing.T) {
 	if _, err := p.replay(t, from, inserted, mongosink.Options{}); !errors.As(err, &conflict) {
 		t.Errorf("insert of an existing _id: %v", err)
 	}
-	if _, err := p.replay(t, from, to, mongosink.Options{WindowEnd: to}); err != nil {
+	if _, err := p.replay(t, from, to, mongosink.Options{Overlap: mongosink.Overlap{End: to}}); err != nil {
 		t.Errorf("inside the window: %v", err)
 	}
 	p.same(t, "x", "c")

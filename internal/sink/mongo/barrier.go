@@ -2,10 +2,23 @@ package mongosink
 
 import (
 	"context"
-	"errors"
 
 	"github.com/millrace/millrace/internal/failpoint"
+	"github.com/millrace/millrace/internal/sink/mongo/resolve"
+	"github.com/millrace/millrace/internal/stream"
 )
+
+// waiting is what waits for a barrier: parked documents in order, and the
+// acknowledgements that wait for them.
+type waiting struct {
+	docs []*resolve.Document
+	acks acks
+}
+
+func (w *waiting) add(other waiting) {
+	w.docs = append(w.docs, other.docs...)
+	w.acks = append(w.acks, other.acks...)
+}
 
 // Drain waits until everything fed so far is acknowledged, parked operations
 // included.
@@ -15,39 +28,12 @@ func (e *Engine) Drain(ctx context.Context) error { return e.drain(ctx, true) }
 func (e *Engine) drain(ctx context.Context, must bool) error {
 	failpoint.Hit("drain.before")
 	defer failpoint.Hit("drain.after")
-	if err := e.flushChunks(ctx); err != nil {
-		return e.failure(err)
-	}
-	replies := make(chan parkedBatch, len(e.workers))
-	for _, w := range e.workers {
-		if err := w.send(ctx, message{quiesce: replies}); err != nil {
-			return e.failure(err)
-		}
-	}
-	var parked parkedBatch
-	for range e.workers {
-		select {
-		case p := <-replies:
-			parked.add(p)
-		case <-e.stopped:
-			return e.failure(errors.New("apply workers stopped"))
-		case <-ctx.Done():
-			return e.failure(context.Cause(ctx))
-		}
-	}
-	select { // whatever was parked is in hand now
-	case <-e.parkCh:
-	default:
-	}
-	carry, err := e.settle(ctx, parked, must)
+	parked, err := e.quiesce(ctx)
 	if err == nil {
-		err = e.carryOn(ctx, carry)
-	}
-	if err == nil && len(carry.ops) == 0 {
-		err = e.settleDue(ctx)
+		err = e.resolve(ctx, parked, must)
 	}
 	if err == nil {
-		err = e.judgeSkipped(ctx)
+		err = e.resolver.ResolveSkipped(ctx, e.barrier(must))
 	}
 	if err != nil {
 		return e.failure(err)
@@ -55,47 +41,97 @@ func (e *Engine) drain(ctx context.Context, must bool) error {
 	return nil
 }
 
-// decide drains when the window is over and there are documents that were
-// parked in it, or cases of documents in dispute to be decided.
-func (e *Engine) decide(ctx context.Context) error {
-	if e.fed.Before(*e.window.Load()) {
-		return nil
+// quiesce has the partitions send all they have, and takes what they parked.
+func (e *Engine) quiesce(ctx context.Context) (parked waiting, err error) {
+	if err := e.flushChunks(ctx); err != nil {
+		return parked, err
 	}
-	if e.carried > 0 || e.skipped.len() > 0 || e.o.Letters.AnyDue(e.Applied().At) {
-		return e.drain(ctx, false)
+	replies := make(chan waiting, len(e.partitions))
+	for _, p := range e.partitions {
+		if err := p.send(ctx, message{quiesce: replies}); err != nil {
+			return parked, err
+		}
+	}
+	for range e.partitions {
+		select {
+		case w := <-replies:
+			parked.add(w)
+		case <-e.shared.stopped:
+			return parked, errStopped
+		case <-ctx.Done():
+			return parked, context.Cause(ctx)
+		}
+	}
+	select { // whatever was parked is in hand now
+	case <-e.shared.wake:
+	default:
+	}
+	return parked, nil
+}
+
+// resolve decides what was parked. Documents that cannot be decided yet go back
+// to their partitions, where later events join them, before anything new is sent.
+func (e *Engine) resolve(ctx context.Context, parked waiting, must bool) error {
+	carry, err := e.resolver.Resolve(ctx, e.barrier(must), parked.docs)
+	if err != nil {
+		return err
+	}
+	e.carried = len(carry)
+	if len(carry) == 0 {
+		e.shared.acknowledge(parked.acks)
+		return e.resolver.ResolveDue(ctx, e.barrier(must))
+	}
+	back := make([]waiting, len(e.partitions))
+	for _, d := range carry {
+		i := d.Hash % uint64(len(e.partitions))
+		back[i].docs = append(back[i].docs, d)
+	}
+	rest := parked.acks // one of the partitions has them all
+	for i, w := range back {
+		if len(w.docs) == 0 {
+			continue
+		}
+		w.acks, rest = rest, nil
+		if err := e.partitions[i].send(ctx, message{adopt: &w}); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// settleDue tries the documents in dispute that the target has caught up
-// with. What it refuses now, it refuses.
-func (e *Engine) settleDue(ctx context.Context) error {
-	const some = 100
-	applied := e.Applied().At
-	for !applied.Before(*e.window.Load()) && e.o.Letters.AnyDue(applied) {
-		due, err := e.o.Letters.Due(ctx, applied, some)
-		if err != nil {
+// beforeBatch resolves what can be resolved now, and makes room for what waits
+// too long.
+func (e *Engine) beforeBatch(ctx context.Context, b *stream.Batch) error {
+	select {
+	case <-e.shared.wake:
+		if err := e.drain(ctx, false); err != nil {
 			return err
 		}
-		var b parkedBatch
-		for _, l := range due {
-			t, err := e.newTarget(ctx, l.NS)
-			if err != nil {
-				return err
-			}
-			t.source, t.uuid = l.Source, l.UUID
-			b.ops = append(b.ops, &parkedOp{t: t, hash: t.hash(l.DocID), id: l.DocID})
-		}
-		if _, err := e.settle(ctx, b, true); err != nil {
+	default:
+	}
+	// The overlap is over, and documents were parked in it or are in dispute.
+	if e.over() && (e.carried > 0 || e.resolver.Due(e.Applied().At)) {
+		if err := e.drain(ctx, false); err != nil {
 			return err
 		}
-		for _, l := range due {
-			e.o.Letters.Tried(l.NS, l.DocID)
+	}
+	if e.resolver.Crowded() {
+		if err := e.drain(ctx, false); err != nil {
+			return err
 		}
+		if err := e.resolver.MakeRoom(ctx, e.barrier(false)); err != nil {
+			return err
+		}
+	}
+	if e.carried > 0 && e.shared.ledger.full(b) {
+		return e.relieve(ctx)
 	}
 	return nil
 }
 
-// Conclude tries all documents in dispute and judges those that the target
-// still refuses. It needs no Run, and must not be called beside Feed.
-func (e *Engine) Conclude(ctx context.Context) error { return e.settleDue(ctx) }
+// relieve makes room in a full ledger by resolving what is parked. Documents
+// that still cannot be resolved then are taken for real conflicts, for what a
+// checkpoint leaves to be replayed is smaller than the ledger.
+func (e *Engine) relieve(ctx context.Context) error {
+	return e.drain(ctx, e.carried > 0)
+}

@@ -1,11 +1,14 @@
-// Package mongosink writes a stream of events to the target, in parallel and folded.
+// Package mongosink writes a stream of events to a MongoDB target, in parallel
+// and folded.
 //
-// Events are routed by namespace and _id to partitions, so that all events of
-// one document meet in one place in order. A partition folds the events of a
-// document into one operation; a batch then holds each document once, so it
-// has no order and goes out as one unordered delete, update and insert a
-// namespace. Schema changes are barriers.
+// This package routes. Events go by namespace and _id to partitions, so that all
+// events of one document meet in one place in order. A partition folds them
+// (package fold), so that a batch has no order, and sends the batch (package
+// write). What the target does not take at once waits for a barrier (package
+// resolve). Schema changes are barriers.
 //
-// The stream is cut into segments (one tail.Batch each). A position is applied
-// when its segment and all before it are acknowledged: see Engine.Applied.
+// The stream is cut into segments, one a stream.Batch. A position is applied when
+// its segment and all before it are acknowledged: see Engine.Applied.
+//
+// No command is built here, no update is read, and no conflict is decided.
 package mongosink

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/delta/deltatest"
 	"github.com/millrace/millrace/internal/mongo"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/transform"
 )
 
@@ -39,13 +40,13 @@ func TestEquivalence(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	together := int64(0)
+	batched := int64(0)
 	for round := range rounds {
 		w := newWild(p, seed+uint64(round), round)
 		t.Run(fmt.Sprint("seed ", w.seed), w.run)
-		together += w.together
+		batched += w.batched
 	}
-	if together == 0 && rounds > 1 {
+	if batched == 0 && rounds > 1 {
 		t.Error("no updates were sent in transactions")
 	}
 }
@@ -57,7 +58,7 @@ type wild struct {
 	g         *deltatest.Gen
 	db        string
 	copyStart mongo.OpTime
-	together  int64              // updates sent in transactions
+	batched   int64              // updates sent in transactions
 	torn      map[int32]bson.Raw // documents as read at different moments after copyStart
 }
 
@@ -75,8 +76,9 @@ func (w *wild) run(t *testing.T) {
 	from := w.p.position(t)
 	w.write(t)
 	to := w.p.position(t)
-	one := mongosink.Options{Partitions: 1, BatchOps: 1, HoldBytes: -1}
-	many := mongosink.Options{Partitions: 2 + w.g.IntN(8), BatchOps: 20 + w.g.IntN(300), HoldBytes: 1 << w.g.IntN(20), TogetherOps: 1 + w.g.IntN(4)}
+	one := mongosink.Options{Sizes: mongosink.Sizes{Partitions: 1, BatchOps: 1, Coalesce: -1}}
+	many := mongosink.Options{Sizes: mongosink.Sizes{Partitions: 2 + w.g.IntN(8), BatchOps: 20 + w.g.IntN(300), Coalesce: 1 << w.g.IntN(20)},
+		Write: write.Options{TransactionOps: 1 + w.g.IntN(4)}}
 	for _, c := range []struct {
 		name string
 		o    mongosink.Options
@@ -84,7 +86,7 @@ func (w *wild) run(t *testing.T) {
 	}{{"one", one, false}, {"many", many, false}, {"oneTorn", one, true}, {"manyTorn", many, true}} {
 		start := from
 		if c.torn {
-			start, c.o.WindowEnd = w.copyStart, to
+			start, c.o.Overlap.End = w.copyStart, to
 			w.load(t, c.name)
 		}
 		w.p.rules = transform.Config{Include: []string{w.db + ".c"}, Rename: []string{w.db + ".c=" + w.db + "." + c.name}}
@@ -92,9 +94,9 @@ func (w *wild) run(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
-		w.together += st.Together
-		t.Logf("%s: %d operations, %d folded, %d statements, %d in transactions, %d rewritten, %d skipped", c.name, st.Operations, st.Folded, st.Statements, st.Together, st.Rewritten, st.SkippedWindow)
-		if folds := st.Folded > 0; folds != (c.o.Partitions > 1) {
+		w.batched += st.Batched
+		t.Logf("%s: %d operations, %d folded, %d statements, %d in transactions, %d rewritten, %d skipped", c.name, st.Operations, st.Folded, st.Statements, st.Batched, st.Rewritten, st.Skipped)
+		if folds := st.Folded > 0; folds != (c.o.Sizes.Partitions > 1) {
 			t.Errorf("%s: %d operations folded", c.name, st.Folded)
 		}
 		sameContents(t, c.name, contents(t, w.p.src, w.db, "c"), contents(t, w.p.dst, w.db, c.name))

@@ -13,7 +13,6 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
-	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/state/deadletter"
@@ -92,11 +91,11 @@ func (s *serialRun) remove(id any) {
 func (s *serialRun) now() mongo.OpTime { s.t.Helper(); return s.position(s.t) }
 
 // apply replays a part of the log onto the target.
-func (s *serialRun) apply(from, to, window mongo.OpTime, o mongosink.Options) (mongosink.Stats, error) {
+func (s *serialRun) apply(from, to, window mongo.OpTime, o mongosink.Options) (stats, error) {
 	s.t.Helper()
-	o.WindowEnd = window
+	o.Overlap.End = window
 	s.rules = transform.Config{Include: []string{s.db + ".c"}}
-	o.Traits = func(context.Context, string) (mongosink.Traits, error) { return s.traits, nil }
+	o.Names.Traits = func(context.Context, string) (mongosink.Traits, error) { return s.traits, nil }
 	return s.replay(s.t, from, to, o)
 }
 
@@ -245,15 +244,15 @@ func TestSerialParked(t *testing.T) {
 	for _, c := range cases {
 		for variant, o := range map[string]mongosink.Options{
 			"whole":   {},
-			"single":  {BatchOps: 1},
-			"letters": {Letters: deadletter.New(p.dst, "serial", nil), OnConflict: deadletter.Stop},
-			"skip":    {Letters: deadletter.New(p.dst, "serial_skip", nil), OnConflict: deadletter.Skip},
+			"single":  {Sizes: mongosink.Sizes{BatchOps: 1}},
+			"letters": {Policy: mongosink.Policy{Letters: deadletter.New(p.dst, "serial", nil), OnConflict: deadletter.Stop}},
+			"skip":    {Policy: mongosink.Policy{Letters: deadletter.New(p.dst, "serial_skip", nil), OnConflict: deadletter.Skip}},
 		} {
 			t.Run(c.name+"/"+variant, func(t *testing.T) {
 				s := p.serial(t, c.name+"_"+variant, c.traits, c.create, c.unique)
 				kill := c.ops(s)
 				s.killed(kill, o)
-				if st := o.Letters; st != nil && st.Stats().Open+st.Stats().Undecided > 0 {
+				if st := o.Policy.Letters; st != nil && st.Stats().Open+st.Stats().Undecided > 0 {
 					t.Errorf("letters: %+v", st.Stats())
 				}
 			})
@@ -299,13 +298,13 @@ func equalIDs(t *testing.T, traits mongosink.Traits, create bson.D, ids []any) {
 			at = append(at, s.now())
 		}
 		last := 0 // the target's state
-		o := mongosink.Options{BatchOps: 1 + r.IntN(20)}
+		o := mongosink.Options{Sizes: mongosink.Sizes{BatchOps: 1 + r.IntN(20)}}
 		s.batch = 300 + r.IntN(10_000)
 		if round%3 == 1 {
-			o.MaxBytes = 1 // one batch at a time: what waits is decided by its letter
+			o.Sizes.InFlight = 1 // one batch at a time: what waits is decided by its letter
 		}
 		if round%3 > 0 {
-			o.Letters, o.OnConflict = letters, deadletter.Stop
+			o.Policy.Letters, o.Policy.OnConflict = letters, deadletter.Stop
 		}
 		for begin := 0; last < len(at)-1; {
 			kill := min(last+1+r.IntN(60), len(at)-1)
@@ -372,7 +371,7 @@ func TestParkedInFullLedger(t *testing.T) {
 			defer cancel()
 			s.ctx = ctx
 			letters := deadletter.New(p.dst, name, nil)
-			s.killed(kill, mongosink.Options{MaxBytes: 1, BatchOps: 1, Letters: letters, OnConflict: deadletter.Stop})
+			s.killed(kill, mongosink.Options{Sizes: mongosink.Sizes{InFlight: 1, BatchOps: 1}, Policy: mongosink.Policy{Letters: letters, OnConflict: deadletter.Stop}})
 			if st := letters.Stats(); st.Open+st.Undecided > 0 {
 				t.Errorf("letters: %+v", st)
 			}
@@ -396,7 +395,7 @@ func TestClusteredIDs(t *testing.T) {
 		bson.D{{Key: "x", Value: math.NaN()}}, bson.D{{Key: "x", Value: 1e300}}}
 	clustered := bson.D{{Key: "clusteredIndex", Value: bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "unique", Value: true}}}}
 	for i, id := range ids {
-		for variant, o := range map[string]mongosink.Options{"whole": {}, "single": {BatchOps: 1, Letters: deadletter.New(p.dst, "clustered", nil), OnConflict: deadletter.Stop}} {
+		for variant, o := range map[string]mongosink.Options{"whole": {}, "single": {Sizes: mongosink.Sizes{BatchOps: 1}, Policy: mongosink.Policy{Letters: deadletter.New(p.dst, "clustered", nil), OnConflict: deadletter.Stop}}} {
 			t.Run(fmt.Sprint(id, "/", variant), func(t *testing.T) {
 				s := p.serial(t, fmt.Sprintf("clustered_%d_%s", i, variant), mongosink.Traits{}, clustered, true)
 				s.insert(id, k(1))
@@ -507,12 +506,12 @@ func lettersOfEqualIDs(t *testing.T, p pair, traits mongosink.Traits, create bso
 					t.Fatal(err)
 				}
 				letters := deadletter.New(p.dst, db, nil)
-				o := mongosink.Options{Letters: letters, OnConflict: c.policy}
+				o := mongosink.Options{Policy: mongosink.Policy{Letters: letters, OnConflict: c.policy}}
 				if single {
-					o.BatchOps, s.batch = 1, 300
+					o.Sizes.BatchOps, s.batch = 1, 300
 				}
-				o.Reread = func(ctx context.Context, _ mongosink.Origin, id bsoncore.Value, _ mongo.OpTime) (mongosink.Reread, error) {
-					d, err := s.c.FindOne(ctx, bson.D{{Key: "_id", Value: bsonraw.RawValue(id)}}).Raw()
+				o.Source.Reread = func(ctx context.Context, _ mongosink.Origin, id bsoncore.Value, _ mongo.OpTime) (mongosink.Reread, error) {
+					d, err := s.c.FindOne(ctx, bson.D{{Key: "_id", Value: bson.RawValue{Type: bson.Type(id.Type), Value: id.Data}}}).Raw()
 					if errors.Is(err, driver.ErrNoDocuments) {
 						err = nil
 					}

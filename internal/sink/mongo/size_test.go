@@ -106,7 +106,7 @@ func TestStatementsBeyondLimits(t *testing.T) {
 			mid := p.position(t)
 			c.change(run)
 			to := p.position(t)
-			o := mongosink.Options{Partitions: 1, BatchBytes: 64 << 20, MaxBytes: 256 << 20}
+			o := mongosink.Options{Sizes: mongosink.Sizes{Partitions: 1, BatchBytes: 64 << 20, InFlight: 256 << 20}}
 			p.rules = transform.Config{Include: []string{db.Name() + ".c"}}
 			for _, part := range [][2]mongo.OpTime{{from, mid}, {mid, to}} {
 				st, err := p.replay(t, part[0], part[1], o)
@@ -116,7 +116,7 @@ func TestStatementsBeyondLimits(t *testing.T) {
 				}
 			}
 			p.same(t, db.Name(), "c")
-			o.WindowEnd = to // once more with the target ahead
+			o.Overlap.End = to // once more with the target ahead
 			if _, err := p.replay(t, from, to, o); err != nil {
 				t.Fatalf("%.300v", err)
 			}

@@ -68,12 +68,12 @@ func TestUsersApplyOps(t *testing.T) {
 			}
 		}
 		to := p.position(t)
-		o := mongosink.Options{Partitions: 1 + r.IntN(8), BatchOps: 1 + r.IntN(500)}
+		o := mongosink.Options{Sizes: mongosink.Sizes{Partitions: 1 + r.IntN(8), BatchOps: 1 + r.IntN(500)}}
 		if _, err := p.replay(t, from, to, o); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		p.same(t, db, "c")
-		o.WindowEnd = to
+		o.Overlap.End = to
 		if _, err := p.replay(t, mid, to, o); err != nil {
 			t.Fatalf("seed %d, replayed from the middle: %v", seed, err)
 		}

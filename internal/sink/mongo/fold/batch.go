@@ -1,0 +1,117 @@
+package fold
+
+import "bytes"
+
+// Group holds the operations of one collection: one for each document, or, where
+// the collection is serial, all of them in order.
+type Group struct {
+	Target *Target
+	Ops    []Op
+	index  table // positions in Ops by document hash
+}
+
+// find returns the operation that has the hash of an item's document. same is
+// false where that is another document, or the same _id in other bytes (1 and
+// 1.0): their order matters and cannot be expressed in one batch.
+func (g *Group) find(it *Item) (prev *Op, same bool) {
+	i, ok := g.index.find(it.Hash, g.Ops)
+	if !ok {
+		return nil, false
+	}
+	prev = &g.Ops[i]
+	return prev, prev.ID.Type == it.Event.Key.ID.Type && bytes.Equal(prev.ID.Data, it.Event.Key.ID.Data)
+}
+
+// add takes in an operation whose hash it does not have.
+func (g *Group) add(o Op) {
+	g.Ops = append(g.Ops, o)
+	g.index.add(len(g.Ops)-1, g.Ops)
+}
+
+// Batch collects the operations of one partition until they are sent. What Add
+// was given, and what was folded from it, is valid until Reset.
+type Batch struct {
+	Groups []*Group
+	Ops    int
+	Bytes  int // of the operations, roughly
+
+	byTarget map[*Target]*Group
+	free     []*Group // emptied, for reuse
+	mem      memory
+}
+
+// NewBatch is an empty batch.
+func NewBatch() *Batch { return &Batch{byTarget: map[*Target]*Group{}} }
+
+// Empty says that nothing is in it.
+func (b *Batch) Empty() bool { return b.Ops == 0 }
+
+// Reset empties the batch. Its memory serves the next operations.
+func (b *Batch) Reset() {
+	for _, g := range b.Groups {
+		clear(g.Ops)
+		g.Ops = g.Ops[:0]
+		g.index.reset()
+		g.Target = nil
+	}
+	b.free = append(b.free, b.Groups...)
+	b.Groups = b.Groups[:0]
+	clear(b.byTarget)
+	b.mem.reset()
+	b.Ops, b.Bytes = 0, 0
+}
+
+// Trim gives most of the memory up, after Reset.
+func (b *Batch) Trim() { b.mem.trim() }
+
+func (b *Batch) group(t *Target) *Group {
+	if g, ok := b.byTarget[t]; ok {
+		return g
+	}
+	var g *Group
+	if n := len(b.free); n > 0 {
+		g, b.free = b.free[n-1], b.free[:n-1]
+	} else {
+		g = &Group{}
+	}
+	g.Target = t
+	b.byTarget[t] = g
+	b.Groups = append(b.Groups, g)
+	return g
+}
+
+// Add takes the item in, folding it into an earlier operation of the same
+// document. ok is false, and nothing is changed, when the batch has to be sent
+// first to keep the document's order.
+func (b *Batch) Add(it *Item) (ok, folded bool, err error) {
+	next, err := NewOp(it)
+	if err != nil {
+		return false, false, err
+	}
+	g := b.group(it.Target)
+	if it.Target.Serial() {
+		g.Ops = append(g.Ops, next)
+		b.took(next.size())
+		return true, false, nil
+	}
+	prev, same := g.find(it)
+	if prev == nil {
+		g.add(next)
+		b.took(next.size())
+		return true, false, nil
+	}
+	if !same {
+		return false, false, nil
+	}
+	was := prev.size()
+	if ok, err := fold(prev, &next, &b.mem); !ok || err != nil {
+		return false, false, err
+	}
+	b.Bytes += prev.size() - was
+	return true, true, nil
+}
+
+func (b *Batch) took(size int) {
+	b.Ops++
+	b.Bytes += size
+}

@@ -1,0 +1,68 @@
+package fold
+
+import "github.com/millrace/millrace/internal/delta"
+
+// fold makes prev do what prev and then next do. It returns false, changing
+// nothing, where that cannot be expressed as one operation.
+func fold(prev, next *Op, m *memory) (bool, error) {
+	if !foldable(prev, next) {
+		return false, nil
+	}
+	switch next.Kind {
+	case Delete:
+		// Deleting what was never inserted is harmless, and a document that
+		// was there before the insert (in the overlap) goes too.
+		prev.Kind, prev.Doc, prev.Delta, prev.owned = Delete, nil, delta.Delta{}, false
+	case Insert:
+		prev.Kind, prev.Doc, prev.owned = Put, next.Doc, false
+	case Replace, Put:
+		if prev.Kind == Update {
+			prev.Kind = Replace
+		}
+		prev.Doc, prev.Delta, prev.owned = next.Doc, delta.Delta{}, false
+	case Update:
+		if ok, err := prev.update(next.Delta, m); !ok || err != nil {
+			return false, err
+		}
+	}
+	prev.At = next.At
+	return true, nil
+}
+
+// update makes o do d as well, in memory of m. It returns false, changing
+// nothing, where one operation cannot.
+func (o *Op) update(d delta.Delta, m *memory) (bool, error) {
+	if o.Kind == Update {
+		out, both, ok := delta.Compose(m.scratch[:0], o.Delta, d)
+		if !ok {
+			return false, nil
+		}
+		o.Delta, o.owned = both.In(m.place(o.room(), both.Raw())), true
+		m.result(out)
+		return true, nil
+	}
+	out, skipped, err := delta.Apply(m.scratch[:0], o.Doc, d)
+	if err != nil {
+		return false, err
+	}
+	if skipped == 0 { // else it is not what the source did: let the target decide
+		o.Doc, o.owned = m.place(o.room(), out), true
+	}
+	m.result(out)
+	return skipped == 0, nil
+}
+
+// foldable excludes successions that a source cannot have produced, except
+// in the overlap, where the target must see them one after the other.
+func foldable(prev, next *Op) bool {
+	if prev.Overlap != next.Overlap || prev.Upsert || next.Upsert {
+		return false
+	}
+	switch {
+	case prev.Kind == Delete:
+		return next.Kind == Insert
+	case next.Kind == Insert:
+		return false
+	}
+	return true
+}

@@ -1,0 +1,121 @@
+package fold
+
+import (
+	"bytes"
+	"math/bits"
+)
+
+// memory gives out bytes that are taken back all together: what is kept back or
+// folded is many small parts of one lifetime, which the collector would have to
+// find one by one. It keeps what it has come to be until trim.
+type memory struct {
+	pieces  [][]byte // of pieceBytes each; what is given out is their length
+	at      int      // the piece that is given out of
+	free    [classes][][]byte
+	scratch []byte // for results before their size is known
+}
+
+const (
+	pieceBytes = 64 << 10
+	// Parts come in sizes of 64, 96, 128, 192, … bytes up to maxPart, so that what
+	// one operation has outgrown serves another; more gets memory of its own.
+	classes = 17
+	maxPart = 16 << 10
+	// maxScratch bounds what is kept for the next result.
+	maxScratch = 1 << 20
+)
+
+// class is the smallest one that has room for n bytes.
+func class(n int) int {
+	if n <= 64 {
+		return 0
+	}
+	b := bits.Len(uint(n - 1))
+	if c := 2 * (b - 6); n > 3<<(b-2) {
+		return c
+	}
+	return 2*(b-6) - 1
+}
+
+func classSize(c int) int {
+	if c%2 == 0 {
+		return 64 << (c / 2)
+	}
+	return 96 << (c / 2)
+}
+
+// take gives n bytes, whatever is in them, in place of room, which is given back.
+func (m *memory) take(n int, room []byte) []byte {
+	if k := cap(room); k >= classSize(0) && k <= maxPart {
+		c := class(k)
+		if classSize(c) > k {
+			c--
+		}
+		m.free[c] = append(m.free[c], room)
+	}
+	if n > maxPart {
+		return make([]byte, n)
+	}
+	c := class(n)
+	if k := len(m.free[c]); k > 0 {
+		b := m.free[c][k-1]
+		m.free[c] = m.free[c][:k-1]
+		return b[:n]
+	}
+	return m.cut(classSize(c))[:n]
+}
+
+// cut gives the next n bytes of the pieces.
+func (m *memory) cut(n int) []byte {
+	if m.at < len(m.pieces) && len(m.pieces[m.at])+n > pieceBytes {
+		m.at++
+	}
+	if m.at == len(m.pieces) {
+		m.pieces = append(m.pieces, make([]byte, 0, pieceBytes))
+	}
+	p := m.pieces[m.at]
+	start, end := len(p), len(p)+n
+	m.pieces[m.at] = p[:end]
+	return p[start:end:end]
+}
+
+// copy takes memory for b, which is not going to grow.
+func (m *memory) copy(b []byte) []byte {
+	if len(b) > maxPart {
+		return bytes.Clone(b)
+	}
+	return append(m.cut(len(b))[:0], b...)
+}
+
+// place copies b into room if it fits there, else into other memory.
+func (m *memory) place(room, b []byte) []byte {
+	if cap(room) < len(b) {
+		room = m.take(len(b), room)
+	}
+	return append(room[:0], b...)
+}
+
+// result keeps a buffer that began as scratch for the next result.
+func (m *memory) result(b []byte) {
+	if cap(b) <= maxScratch {
+		m.scratch = b[:0]
+	}
+}
+
+// reset takes all back.
+func (m *memory) reset() {
+	for i := range m.pieces[:min(m.at+1, len(m.pieces))] {
+		m.pieces[i] = m.pieces[i][:0]
+	}
+	for c := range m.free {
+		m.free[c] = m.free[c][:0]
+	}
+	m.at = 0
+}
+
+// trim, after reset, gives up all but one piece.
+func (m *memory) trim() {
+	if len(m.pieces) > 1 {
+		*m = memory{pieces: m.pieces[:1:1], scratch: m.scratch}
+	}
+}

@@ -1,0 +1,164 @@
+package fold
+
+import (
+	"bytes"
+	"fmt"
+	"sync/atomic"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// Target is a collection that events go to.
+type Target struct {
+	NS, DB, Coll string
+	Capped       bool        // document order is content
+	Collated     bool        // _ids of different bytes can be equal
+	Source       string      // namespace on the source; empty where no event told
+	UUID         *[16]byte   // of the source's collection; nil where no event told
+	Seed         uint64      // hash of the name
+	Contested    atomic.Bool // documents of it were parked: order matters, nothing is kept back
+}
+
+// NewTarget is the collection of a namespace.
+func NewTarget(ns string) *Target {
+	db, coll := mongo.SplitNS(ns)
+	return &Target{NS: ns, DB: db, Coll: coll, Seed: delta.Hash([]byte(ns))}
+}
+
+// Serial says that all operations on the collection go out in their order.
+func (t *Target) Serial() bool { return t.Capped || t.Collated }
+
+// Hash chooses the partition of a document's events. key is room for the _id's key.
+func (t *Target) Hash(key []byte, id bsoncore.Value) uint64 {
+	if t.Serial() {
+		return t.Seed
+	}
+	return t.Seed ^ delta.Hash(delta.AppendKey(key[:0], id))
+}
+
+// Item is an event on its way into a batch.
+type Item struct {
+	Event   *stream.Event
+	Target  *Target
+	Hash    uint64
+	Overlap bool // the target may be ahead of this event
+}
+
+// Kind is what an operation does.
+type Kind uint8
+
+// The kinds of operations.
+const (
+	Insert  Kind = iota + 1 // the document is new
+	Replace                 // the document exists and becomes Doc
+	Put                     // the document becomes Doc, whether it exists or not
+	Update                  // the document exists and Delta applies to it
+	Delete
+)
+
+// String names the kind in errors.
+func (k Kind) String() string {
+	switch k {
+	case Insert:
+		return "insert"
+	case Replace, Put:
+		return "replace"
+	case Update:
+		return "update"
+	case Delete:
+		return "delete"
+	}
+	return "operation"
+}
+
+// Op is what a batch does to one document.
+type Op struct {
+	Kind    Kind
+	Overlap bool // the target may be ahead of it
+	Upsert  bool // an Update makes the document if it does not exist
+	Untried bool // it was parked behind another before it was sent
+	owned   bool // Doc, of an Update Delta, is in the batch's memory and may be written over
+
+	Hash  uint64
+	ID    bsoncore.Value
+	Doc   []byte
+	Delta delta.Delta
+	At    mongo.OpTime // of the latest event in it
+	since bson.Timestamp
+}
+
+// NewOp is the operation of one event.
+func NewOp(it *Item) (Op, error) {
+	ev := it.Event
+	o := Op{ID: ev.Key.ID, Hash: it.Hash, Overlap: it.Overlap, At: ev.At, since: ev.At.TS}
+	switch ev.Kind {
+	case stream.Insert:
+		o.Kind, o.Doc = Insert, ev.Doc
+	case stream.Replace:
+		o.Kind, o.Doc = Replace, ev.Doc
+	case stream.Put:
+		o.Kind, o.Doc = Put, ev.Doc
+	case stream.Delete:
+		o.Kind = Delete
+	default:
+		d, err := delta.ParseAs(ev.Form, ev.Doc)
+		if err != nil {
+			return o, o.Fail("parse update", it.Target.NS, err)
+		}
+		o.Kind, o.Delta, o.Upsert = Update, d, ev.Kind == stream.Upsert
+	}
+	return o, nil
+}
+
+// Fail is an error about the operation, on target namespace ns.
+func (o *Op) Fail(what, ns string, err error) error {
+	return fmt.Errorf("%s in %s, _id %s, at %s: %w", what, ns, bsonraw.IDText(o.ID), o.At, err)
+}
+
+// First is the position of the first event in the operation.
+func (o *Op) First() mongo.OpTime { return mongo.OpTime{TS: o.since, Term: o.At.Term} }
+
+// Become is the operation that, in place of o, makes the document doc.
+func (o *Op) Become(k Kind, doc []byte) *Op {
+	return &Op{Kind: k, ID: o.ID, Hash: o.Hash, Doc: doc, At: o.At, since: o.since, Overlap: o.Overlap}
+}
+
+// Made is the document that an Update with Upsert starts from when there is none.
+func (o *Op) Made() bson.Raw {
+	return bson.Raw(bsoncore.NewDocumentBuilder().AppendValue("_id", o.ID).Build())
+}
+
+// Clone is the operation in memory of its own.
+func (o *Op) Clone() Op {
+	c := *o
+	c.owned, c.ID.Data, c.Doc = false, bytes.Clone(o.ID.Data), bytes.Clone(o.Doc)
+	if o.Kind == Update {
+		c.Delta = o.Delta.In(bytes.Clone(o.Delta.Raw()))
+	}
+	return c
+}
+
+// size is what the operation adds to a batch, roughly.
+func (o *Op) size() int { return max(len(o.Doc), len(o.Delta.Raw())) + len(o.ID.Data) + 32 }
+
+// room is what a new Doc or Delta may be written over, nil for none.
+func (o *Op) room() []byte {
+	switch {
+	case !o.owned:
+		return nil
+	case o.Kind == Update:
+		return o.Delta.Raw()
+	}
+	return o.Doc
+}
+
+// NewMissing stands for an update, at a position, of a document that is missing.
+func NewMissing(id bsoncore.Value, at mongo.OpTime) Op {
+	return Op{Kind: Update, ID: id, At: at, since: at.TS}
+}

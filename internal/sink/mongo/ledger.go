@@ -1,0 +1,195 @@
+package mongosink
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// segment is one stream.Batch on its way to the target.
+type segment struct {
+	resume  stream.Position // once it and all before it are applied
+	bytes   int64
+	pending atomic.Int64 // events not acknowledged, and those that are not to be routed plus one while routing
+	inUse   atomic.Int64 // events whose memory is needed, likewise
+}
+
+// expect counts what will be released and done.
+func (s *segment) expect(n int64) {
+	s.pending.Add(n)
+	s.inUse.Add(n)
+}
+
+// ledger tracks which segments are complete. Its byte limit is what bounds
+// memory: events alias the reply buffers of their batch, so bytes are given
+// back by the batch.
+type ledger struct {
+	mu       sync.Mutex
+	open     []*segment // in stream order
+	bytes    int64
+	limit    int64
+	position stream.Position
+	admitted int64         // bytes, since the start
+	schema   int64         // changes applied
+	room     chan struct{} // signalled when a segment completes
+}
+
+func newLedger(limit int64, start stream.Position) *ledger {
+	return &ledger{limit: limit, position: start, room: make(chan struct{}, 1)}
+}
+
+// admit waits until the batch fits and registers it. One batch is always
+// admitted when nothing is open, however large. Parked operations hold their
+// bytes until they are resolved: relieve does that when wakeCh says that there
+// are some.
+func (l *ledger) admit(ctx context.Context, b *stream.Batch, relieve func(context.Context) error, wakeCh <-chan struct{}) (*segment, error) {
+	for {
+		l.mu.Lock()
+		if l.fits(b) {
+			s := &segment{resume: b.Resume(), bytes: int64(b.Bytes)}
+			s.expect(1 + int64(len(b.Events)))
+			l.open = append(l.open, s)
+			l.bytes += s.bytes
+			l.admitted += s.bytes
+			l.mu.Unlock()
+			return s, nil
+		}
+		l.mu.Unlock()
+		select {
+		case <-l.room:
+		case <-wakeCh:
+			if err := relieve(ctx); err != nil {
+				return nil, err
+			}
+			// What stays parked after that would wait for what is not admitted.
+			if l.full(b) {
+				if err := relieve(ctx); err != nil {
+					return nil, err
+				}
+			}
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// release says that the memory of n events of a segment is needed no more.
+func (l *ledger) release(s *segment, n int64) {
+	if s.inUse.Add(-n) > 0 {
+		return
+	}
+	l.mu.Lock()
+	l.bytes -= s.bytes
+	l.mu.Unlock()
+	l.signal()
+}
+
+func (l *ledger) signal() {
+	select {
+	case l.room <- struct{}{}:
+	default:
+	}
+}
+
+// done acknowledges n events of a segment and moves the position over all
+// leading complete segments.
+func (l *ledger) done(s *segment, n int64) {
+	if s.pending.Add(-n) > 0 {
+		return
+	}
+	l.mu.Lock()
+	for len(l.open) > 0 && l.open[0].pending.Load() == 0 {
+		head := l.open[0]
+		l.open[0] = nil
+		l.open = l.open[1:]
+		if p := head.resume; !p.At.Before(l.position.At) {
+			l.position = p
+		}
+	}
+	l.mu.Unlock()
+	l.signal()
+}
+
+// advance sets the position after a schema change inside an open segment.
+func (l *ledger) advance(applied mongo.OpTime) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.position.At.Before(applied) {
+		l.position.At = applied // Mark stays: it may only be too early
+	}
+}
+
+func (l *ledger) current() stream.Position {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.position
+}
+
+// fits reports whether there is room; the caller holds mu.
+func (l *ledger) fits(b *stream.Batch) bool {
+	return l.bytes == 0 || l.bytes+int64(b.Bytes) <= l.limit
+}
+
+func (l *ledger) full(b *stream.Batch) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.fits(b)
+}
+
+func (l *ledger) schemaApplied() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.schema++
+}
+
+// totals are the bytes admitted, the schema changes applied, and the bytes in
+// flight.
+func (l *ledger) totals() (bytes, schema, backlog int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.admitted, l.schema, l.bytes
+}
+
+// ack counts events of a segment.
+type ack struct {
+	seg *segment
+	n   int64
+	// released: the memory of the events is needed no more.
+	released bool
+}
+
+// acks are the acknowledgements that wait for a batch.
+type acks []ack
+
+// add counts n events that wait.
+func (a *acks) add(seg *segment, n int64, released bool) {
+	if last := len(*a) - 1; last >= 0 && (*a)[last].seg == seg && (*a)[last].released == released {
+		(*a)[last].n += n
+		return
+	}
+	*a = append(*a, ack{seg, n, released})
+}
+
+func (a *acks) reset() {
+	clear(*a)
+	*a = (*a)[:0]
+}
+
+// acknowledge says that events are on the target.
+func (s *shared) acknowledge(list acks) {
+	for _, a := range list {
+		if !a.released {
+			s.release(a)
+		}
+		s.ledger.done(a.seg, a.n)
+	}
+}
+
+// release says that nothing points into the memory of events any more.
+func (s *shared) release(a ack) {
+	s.operations.Add(a.n)
+	s.ledger.release(a.seg, a.n)
+}

@@ -1,0 +1,120 @@
+package mongosink
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/sink/mongo/resolve"
+	"github.com/millrace/millrace/internal/sink/mongo/write"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// What users of an Engine name, and package resolve uses too.
+type (
+	ConflictError  = resolve.ConflictError
+	UndecidedError = resolve.UndecidedError
+	Clash          = resolve.Clash
+	Origin         = resolve.Origin
+	Place          = resolve.Place
+	Policy         = resolve.Policy
+	Reread         = resolve.Reread
+	Source         = resolve.Source
+)
+
+// Options shape an Engine.
+type Options struct {
+	Sizes   Sizes
+	Names   Names
+	Overlap Overlap
+	// Schema applies a schema change. Everything before it is acknowledged, and
+	// nothing after it is sent before it returns. before is the last position
+	// that is applied whole; last says that no event of the same position
+	// follows, so that the change's own position is applied when it returns.
+	Schema func(ctx context.Context, ev *stream.Event, before mongo.OpTime, last bool) error
+	// Policy says what becomes of documents that the target does not take, and
+	// Source answers what has to be asked about them.
+	Policy Policy
+	Source Source
+	// Write is how commands are sent; its Target is New's.
+	Write write.Options
+	// Limit throttles the events; nil is none.
+	Limit *pace.Limiter
+	Log   *slog.Logger
+}
+
+// Sizes bound what an Engine does at once.
+type Sizes struct {
+	// Partitions is the number of parallel writers, default 8.
+	Partitions int
+	// InFlight bounds the bytes of the events in flight, default 32 MB.
+	InFlight int64
+	// BatchOps and BatchBytes bound one partition's batch, default 4000 and 4 MB.
+	BatchOps   int
+	BatchBytes int
+	// Coalesce bounds the bytes of updates that one partition keeps back over
+	// batches while a backlog lasts, default 4 MB; negative keeps none back. With
+	// small inserts among them it is four times as much.
+	Coalesce int
+}
+
+// Names tell of the namespaces that events go to.
+type Names struct {
+	// Absent tells of a source namespace that nothing is applied to yet, for the
+	// target never got what has the name. Asked once per namespace and again after
+	// each schema change; nil is none.
+	Absent func(ns string) bool
+	// Traits reads a target collection's traits; asked once per namespace and
+	// again after each schema change.
+	Traits func(ctx context.Context, targetNS string) (Traits, error)
+}
+
+// Traits are the properties of a target collection that restrict how its
+// events may be applied.
+type Traits struct {
+	Capped   bool // document order is content
+	Collated bool // _ids of different bytes can be equal
+}
+
+// Overlap says how far the target may be ahead of the events.
+type Overlap struct {
+	// End is until where the target may be ahead of an event.
+	End mongo.OpTime
+	// RereadUntil is until where updates that find no document are made good from
+	// the source: what the target had before the job, or what the copy read, need
+	// not be what the source had. Later ones are conflicts.
+	RereadUntil mongo.OpTime
+	// Refused are documents that a conflict stopped an earlier run at: the target
+	// is not ahead of their events from those positions on.
+	Refused []Place
+	// Skipped are what Engine.Skipped told of an earlier run.
+	Skipped []Place
+	// Capped tells, by target namespace, what of the events of capped collections
+	// the target has already: order is content, so that none of them may be
+	// applied twice.
+	Capped map[string]CappedStart
+}
+
+func (o Options) withDefaults() Options {
+	s := &o.Sizes
+	if s.Partitions <= 0 {
+		s.Partitions = 8
+	}
+	if s.InFlight <= 0 {
+		s.InFlight = 32 << 20
+	}
+	if s.BatchOps <= 0 {
+		s.BatchOps = 4000
+	}
+	if s.BatchBytes <= 0 {
+		s.BatchBytes = 4 << 20
+	}
+	if s.Coalesce == 0 {
+		s.Coalesce = 4 << 20
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}

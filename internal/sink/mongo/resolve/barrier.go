@@ -1,0 +1,460 @@
+package resolve
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/docwrite"
+	"github.com/millrace/millrace/internal/sink/mongo/fold"
+	"github.com/millrace/millrace/internal/sink/mongo/write"
+	"github.com/millrace/millrace/internal/state/deadletter"
+)
+
+// round resolves what waits at one barrier, over a connection of its own.
+type round struct {
+	*Resolver
+	w     *write.Writer
+	b     Barrier
+	carry []*Document // documents that stay parked
+}
+
+func (r *Resolver) begin(b Barrier) *round { return &round{Resolver: r, w: r.o.Writers.New(), b: b} }
+
+// Resolve writes parked documents. Everything before the barrier is on the
+// target, so their final states are consistent with one another: they are
+// written in order, again and again while that helps; documents that trade
+// keys in a circle are then replaced together in one transaction.
+//
+// What is refused after that is a real conflict and handled by policy, except
+// in the overlap: a document that holds the key may be ahead of this
+// position, and give it up when its later events have been replayed. Such
+// documents are returned to be carried on, unless the barrier must decide.
+func (r *Resolver) Resolve(ctx context.Context, b Barrier, docs []*Document) (carry []*Document, err error) {
+	if len(docs) == 0 {
+		return nil, nil
+	}
+	r.parked.Add(int64(len(docs)))
+	round := r.begin(b)
+	defer round.w.Release()
+	for docs = deletesFirst(docs); len(docs) > 0; {
+		left, err := round.attempt(ctx, docs)
+		if err == nil && len(left) == len(docs) {
+			left, err = nil, round.untrade(ctx, left)
+		}
+		if err != nil {
+			return round.carry, err
+		}
+		docs = left
+	}
+	return round.carry, nil
+}
+
+// ResolveDue tries the documents in dispute that the target has caught up
+// with. What it refuses now, it refuses.
+func (r *Resolver) ResolveDue(ctx context.Context, b Barrier) error {
+	const some = 100
+	b.Must = true
+	for !b.Applied.Before(b.Overlap) && r.o.Letters.AnyDue(b.Applied) {
+		due, err := r.o.Letters.Due(ctx, b.Applied, some)
+		if err != nil {
+			return err
+		}
+		var docs []*Document
+		for _, l := range due {
+			t, err := r.o.Target(ctx, l.NS)
+			if err != nil {
+				return err
+			}
+			t.Source, t.UUID = l.Source, l.UUID
+			docs = append(docs, &Document{Target: t, Hash: t.Hash(nil, l.DocID), ID: l.DocID})
+		}
+		if _, err := r.Resolve(ctx, b, docs); err != nil {
+			return err
+		}
+		for _, l := range due {
+			r.o.Letters.Tried(l.NS, l.DocID)
+		}
+	}
+	return nil
+}
+
+// deletesFirst sorts documents to be deleted before those to be written, whose
+// _ids may be the same for the server.
+func deletesFirst(docs []*Document) []*Document {
+	var deletes, others []*Document
+	for _, d := range docs {
+		if d.deleted() {
+			deletes = append(deletes, d)
+		} else {
+			others = append(others, d)
+		}
+	}
+	return append(deletes, others...)
+}
+
+// attempt tries each parked document once and returns those that meet a
+// duplicate key. It holds no more documents in memory than come in one reply.
+func (r *round) attempt(ctx context.Context, docs []*Document) (left []*Document, err error) {
+	for len(docs) > 0 && err == nil {
+		n := 1
+		for n < len(docs) && docs[n].Target == docs[0].Target && docs[n].deleted() == docs[0].deleted() {
+			n++
+		}
+		group, ids := docs[:n], make([]bsonraw.ID, n)
+		for i, d := range group {
+			ids[i] = d.ID
+		}
+		err = r.w.Read(ctx, docs[0].Target, ids, bson.D{}, func(some []int, docs []bson.Raw) error {
+			var todo []*goal
+			for i, doc := range docs {
+				g, err := r.consider(ctx, group[some[i]], doc)
+				if err != nil {
+					return err
+				}
+				if g != nil {
+					todo = append(todo, g)
+				}
+			}
+			again, err := r.pass(ctx, todo)
+			for _, g := range again {
+				left = append(left, g.Document)
+			}
+			return err
+		})
+		docs = docs[n:]
+	}
+	return left, err
+}
+
+// untrade writes documents of which each meets a key that another one holds.
+func (r *round) untrade(ctx context.Context, docs []*Document) error {
+	var todo []*goal
+	for _, d := range docs {
+		doc, err := r.w.ReadOne(ctx, d.Target, d.ID)
+		if err != nil {
+			return err
+		}
+		g, err := r.consider(ctx, d, doc)
+		if err != nil {
+			return err
+		}
+		if g != nil {
+			todo = append(todo, g)
+		}
+	}
+	for len(todo) > 0 {
+		left, err := r.pass(ctx, todo)
+		if err == nil && len(left) == len(todo) {
+			left, err = r.exchange(ctx, left)
+		}
+		if err != nil {
+			return err
+		}
+		todo = left
+	}
+	return nil
+}
+
+// exchange replaces documents together, and returns those that are left when
+// one of them was refused.
+func (r *round) exchange(ctx context.Context, todo []*goal) ([]*goal, error) {
+	todo, err := r.refuseCapped(ctx, todo)
+	if err != nil || len(todo) == 0 {
+		return nil, err
+	}
+	docs := make([]write.Document, len(todo))
+	for i, g := range todo {
+		docs[i] = g.document()
+	}
+	at, refused, err := r.w.Exchange(ctx, docs)
+	switch {
+	case err != nil:
+		return nil, err
+	case refused == nil:
+		return nil, r.close(ctx, todo...)
+	}
+	err = r.refuse(ctx, todo[at], refusedBy(*refused))
+	return append(todo[:at:at], todo[at+1:]...), err
+}
+
+// refuseCapped refuses what met a duplicate key in a capped collection, where
+// nothing can be deleted and inserted again, and returns the others.
+func (r *round) refuseCapped(ctx context.Context, left []*goal) (others []*goal, err error) {
+	for _, g := range left {
+		if !g.Target.Capped || g.duplicate == nil {
+			others = append(others, g)
+		} else if err := r.refuse(ctx, g, g.duplicate); err != nil {
+			return nil, err
+		}
+	}
+	return others, nil
+}
+
+// close ends the cases of documents that are on the target now.
+func (r *round) close(ctx context.Context, list ...*goal) error {
+	for _, g := range list {
+		if g.letter == nil {
+			continue
+		}
+		how := "written at " + g.at.String()
+		if g.doc == nil {
+			how = "deleted on the source at " + g.at.String()
+		}
+		if err := r.o.Letters.Settle(ctx, *g.letter, how); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// consider makes out what is to be written; nil is nothing.
+func (r *round) consider(ctx context.Context, d *Document, doc bson.Raw) (*goal, error) {
+	g, err := r.aim(ctx, d, doc)
+	if err != nil || g == nil || g.refused == nil {
+		return g, err
+	}
+	return nil, r.refuse(ctx, g, g.refused)
+}
+
+// aim replays what is parked for a document on the document as the target has
+// it now, or on its letter if it is in dispute.
+func (r *round) aim(ctx context.Context, d *Document, doc bson.Raw) (*goal, error) {
+	g := &goal{Document: d, there: sameID(doc, d.ID)}
+	if why := d.refused; why != nil && (why.cause != deadletter.CauseRefused || d.Target.Capped) {
+		g.refused = why // of the others, the server is asked again
+	}
+	l, disputed, err := r.o.Letters.Read(ctx, d.Target.NS, d.ID)
+	if err != nil {
+		return nil, err
+	}
+	if disputed {
+		g.letter, g.doc, g.at, g.until = &l, l.Doc, l.At, l.Until
+	} else if g.there {
+		g.doc = doc
+	}
+	for _, o := range d.Steps {
+		g.overlap = o.Overlap
+		if disputed && o.At.Before(l.At) {
+			continue // in the letter already
+		}
+		o.Overlap = o.Overlap || disputed && (o.At == l.At || !l.Until.Before(o.At))
+		g.at = o.At
+		why, err := r.replay(g, &o)
+		if err != nil {
+			return nil, err
+		}
+		if why != nil {
+			return r.reread(ctx, g, why)
+		}
+	}
+	return r.look(ctx, g)
+}
+
+// replay applies one parked operation; a refusal says that the document is not
+// what it has to be.
+func (r *round) replay(g *goal, o *fold.Op) (*refusal, error) {
+	switch o.Kind {
+	case fold.Delete:
+		g.doc = nil
+	case fold.Update:
+		return r.replayUpdate(g, o)
+	default:
+		if o.Kind == fold.Insert && o.Untried && !o.Overlap && g.doc != nil && !r.o.Overwrite {
+			return &refusal{cause: deadletter.CauseID, text: textTaken}, nil
+		}
+		g.doc = o.Doc
+	}
+	return nil, nil
+}
+
+func (r *round) replayUpdate(g *goal, o *fold.Op) (*refusal, error) {
+	if g.doc == nil && o.Upsert {
+		g.doc = o.Made()
+	}
+	if g.doc == nil {
+		if !r.excused(g.Target, o) {
+			return &refusal{cause: deadletter.CauseMissing, text: textMissing}, nil
+		}
+		r.skip(g.Target, o)
+		return nil, nil
+	}
+	out, skipped, err := delta.Apply(nil, g.doc, o.Delta)
+	if err != nil {
+		return nil, o.Fail("update", g.Target.NS, err)
+	}
+	if skipped > 0 && !o.Overlap {
+		return &refusal{cause: deadletter.CauseShape, text: textShape}, nil
+	}
+	r.skips.Add(int64(skipped))
+	g.doc = out
+	return nil, nil
+}
+
+// askSource reads a document from the source.
+func (r *Resolver) askSource(ctx context.Context, g *goal, id bsonraw.ID) (Reread, error) {
+	re, err := r.o.Source.Reread(ctx, originOf(g.Target), id, g.at)
+	if err != nil {
+		return re, fmt.Errorf("read %s, _id %s, from the source: %w", g.Target.NS, bsonraw.IDText(id), err)
+	}
+	return re, nil
+}
+
+// reread takes the whole document from the source where the target's cannot
+// be gone on from. If the source has none any more, its deletion follows.
+func (r *round) reread(ctx context.Context, g *goal, why *refusal) (*goal, error) {
+	if !r.lenient() || r.o.Source.Reread == nil {
+		return nil, r.stopError(ctx, g, why)
+	}
+	now, err := r.askSource(ctx, g, g.ID)
+	switch {
+	case err != nil:
+		return nil, err
+	case now.Gone:
+		return nil, r.goneLetter(ctx, g, why)
+	case now.Doc == nil:
+		r.skips.Add(1)
+		return nil, nil
+	}
+	g.doc, g.at, g.until, g.refused, g.overlap = now.Doc, now.From, now.Until, why, false
+	return g, nil
+}
+
+// goneLetter keeps what cannot be gone on from and cannot be read any more
+// either. The drop of its collection closes the case.
+func (r *round) goneLetter(ctx context.Context, g *goal, why *refusal) error {
+	g.doc = nil
+	l := g.asLetter(why)
+	l.State, l.Reason = deadletter.Open, why.text+"; the source has dropped the collection since, so the document cannot be read any more; the drop follows"
+	r.o.Log.Info("a document cannot be brought up to date: its collection is gone from the source, and its drop follows", "ns", g.Target.NS,
+		"_id", bsonraw.IDText(g.ID), "position", g.at, "reason", why.text)
+	return r.o.Letters.Write(ctx, l)
+}
+
+// look finds what the target has under the same _id where that is somebody
+// else's, and looks at capped collections, which take nothing later.
+func (r *round) look(ctx context.Context, g *goal) (*goal, error) {
+	switch {
+	case g.refused != nil && g.doc == nil:
+		return nil, nil // ours is gone again
+	case g.letter == nil || g.refused != nil || !g.Target.Capped && !g.letter.Cause.Foreign():
+		return g, nil
+	case g.Target.Capped && g.doc == nil:
+		return nil, r.close(ctx, g)
+	}
+	var there bson.Raw
+	if !g.Target.Capped {
+		var err error
+		if there, err = r.w.ReadOne(ctx, g.Target, g.ID); err != nil {
+			return nil, err
+		}
+		if g.doc == nil || bytes.Equal(there, g.doc) {
+			return nil, r.close(ctx, g)
+		}
+	}
+	if there != nil || g.Target.Capped {
+		g.refused = &refusal{cause: g.letter.Cause, code: g.letter.Code, text: g.letter.Reason}
+	}
+	return g, nil
+}
+
+// pass writes each document once and returns those that meet a duplicate key.
+func (r *round) pass(ctx context.Context, todo []*goal) (left []*goal, err error) {
+	var puts []*goal
+	for _, g := range todo {
+		switch {
+		case g.doc == nil:
+			if err := r.delete(ctx, g); err != nil {
+				return nil, err
+			}
+		case write.Dollar(g.doc):
+			left = append(left, g) // only the transaction can write it
+		default:
+			puts = append(puts, g)
+		}
+	}
+	for len(puts) > 0 {
+		n := 1
+		for n < len(puts) && puts[n].Target == puts[0].Target {
+			n++
+		}
+		again, err := r.put(ctx, puts[:n])
+		if err != nil {
+			return nil, err
+		}
+		left, puts = append(left, again...), puts[n:]
+	}
+	return left, nil
+}
+
+// delete deletes the very document, and not another one whose _id is equal for
+// the server.
+func (r *round) delete(ctx context.Context, g *goal) error {
+	if g.there {
+		if _, err := r.w.Write(ctx, g.Target, []fold.Op{{Kind: fold.Delete, ID: g.ID, At: g.at}}); err != nil {
+			return err
+		}
+	}
+	return r.close(ctx, g)
+}
+
+// put writes documents of one collection and returns those that meet a
+// duplicate key.
+func (r *round) put(ctx context.Context, goals []*goal) (left []*goal, err error) {
+	ops, failed := make([]*fold.Op, len(goals)), map[*fold.Op]write.Result{}
+	for i, g := range goals {
+		ops[i] = &fold.Op{Kind: fold.Put, ID: g.ID, Doc: g.doc, At: g.at}
+	}
+	results, err := r.w.Put(ctx, goals[0].Target, ops)
+	if err != nil {
+		return nil, err
+	}
+	for _, res := range results {
+		failed[res.Op] = res
+	}
+	for i, g := range goals {
+		res, bad := failed[ops[i]]
+		if !bad {
+			if err := r.close(ctx, g); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		again, err := r.putFailed(ctx, g, res)
+		if err != nil {
+			return nil, err
+		}
+		if again {
+			left = append(left, g)
+		}
+	}
+	return left, nil
+}
+
+// putFailed acts upon a document that was not written; again tells that it may be
+// taken later.
+func (r *round) putFailed(ctx context.Context, g *goal, res write.Result) (again bool, err error) {
+	switch {
+	case res.Outcome == write.Duplicate:
+		if res.Reply.Code != 0 {
+			g.duplicate = refusedBy(res.Reply)
+		}
+		return true, nil
+	case docwrite.Of(res.Reply) != docwrite.OtherID:
+		return false, r.refuse(ctx, g, refusedBy(res.Reply))
+	case g.overlap || r.o.Overwrite:
+		return true, nil // a document whose _id has other bytes is ahead
+	}
+	g.refused = &refusal{cause: deadletter.CauseID, code: res.Reply.Code, text: textTaken}
+	return false, r.refuse(ctx, g, g.refused)
+}
+
+// sameID tells whether a document has an _id in the same bytes.
+func sameID(doc bson.Raw, id bsonraw.ID) bool {
+	v := bsonraw.IDOf(doc)
+	return v.Type == id.Type && bytes.Equal(v.Data, id.Data)
+}

@@ -1,0 +1,179 @@
+package resolve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/write"
+	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// maxHolders bounds the documents that one may displace: it can have a key in
+// each of 64 indexes.
+const maxHolders = 64
+
+// overwrite writes a document and takes off the target what stands in its way.
+// The letters about that belong to the same transaction.
+func (r *round) overwrite(ctx context.Context, g *goal, why *refusal) error {
+	var holders []bson.Raw
+	for len(holders) < maxHolders {
+		if why.cause == deadletter.CauseKey {
+			found, err := r.holders(ctx, g, why, maxHolders)
+			if err != nil {
+				return err
+			}
+			more := newOnes(holders, found)
+			if len(more) == 0 {
+				return r.stopError(ctx, g, why)
+			}
+			holders = append(holders, more...)
+		}
+		next, err := r.replace(ctx, g, holders)
+		if err != nil || next == nil {
+			return err
+		}
+		if next.cause != deadletter.CauseKey {
+			return r.stopError(ctx, g, next)
+		}
+		why = next
+	}
+	return r.stopError(ctx, g, why)
+}
+
+func newOnes(known, found []bson.Raw) []bson.Raw {
+	return slices.DeleteFunc(found, func(f bson.Raw) bool {
+		return slices.ContainsFunc(known, func(k bson.Raw) bool { return k.Lookup("_id").Equal(f.Lookup("_id")) })
+	})
+}
+
+// replace removes the holders, and what has the document's own _id if that is
+// somebody else's, and writes the document, in one transaction.
+func (r *round) replace(ctx context.Context, g *goal, holders []bson.Raw) (*refusal, error) {
+	returning, err := r.returning(ctx, g, holders)
+	if err != nil {
+		return nil, err
+	}
+	var letters []deadletter.Letter
+	err = r.w.Transaction(ctx, func(ctx context.Context) error {
+		letters = letters[:0]
+		for _, h := range holders {
+			l, err := r.remove(ctx, g, bsonraw.FromRaw(h.Lookup("_id")))
+			if err != nil {
+				return err
+			}
+			letters = append(letters, l...)
+		}
+		own, err := r.remove(ctx, g, g.ID)
+		if err != nil {
+			return err
+		}
+		if g.foreign() {
+			letters = append(letters, own...)
+		}
+		if err := r.w.InsertIn(ctx, g.document()); err != nil {
+			return err
+		}
+		letters = append(letters, returning...)
+		if g.letter == nil && g.refused != nil && g.refused.cause == deadletter.CauseMissing {
+			l := g.asLetter(g.refused) // for the record
+			l.State = deadletter.Settled
+			letters = append(letters, l)
+		}
+		return r.post(ctx, g, letters)
+	})
+	var reply wire.WriteError
+	if errors.As(err, &reply) {
+		return refusedBy(reply), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.noted(g, letters)
+	return nil, nil
+}
+
+// foreign reports that what the target has under the same _id is somebody
+// else's.
+func (g *goal) foreign() bool {
+	return g.refused != nil && g.refused.cause.Foreign() || g.letter != nil && g.letter.Cause.Foreign()
+}
+
+// remove deletes a document in the transaction and returns the letter about it.
+func (r *round) remove(ctx context.Context, g *goal, id bsonraw.ID) ([]deadletter.Letter, error) {
+	doc, err := r.o.Cluster.Client.Database(g.Target.DB).Collection(g.Target.Coll, options.Collection().SetReadPreference(readpref.Primary())).
+		FindOne(ctx, bson.D{{Key: "_id", Value: bsonraw.RawValue(id)}}).Raw()
+	if errors.Is(err, driver.ErrNoDocuments) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s, _id %s, on the target: %w", g.Target.NS, bsonraw.IDText(id), err)
+	}
+	l := deadletter.Letter{NS: g.Target.NS, State: deadletter.Removed, Cause: deadletter.CauseInWay, DocID: id, Doc: doc, At: g.at,
+		Reason: "removed from the target to make room for _id " + bsonraw.IDText(g.ID), Other: bsonraw.RawValue(g.ID)}
+	return []deadletter.Letter{l}, r.w.DeleteIn(ctx, write.Document{Target: g.Target, ID: id, At: g.at})
+}
+
+// returning are the removed documents that the source has too, in its state:
+// they are tried when the target has caught up with what was read.
+func (r *round) returning(ctx context.Context, g *goal, holders []bson.Raw) ([]deadletter.Letter, error) {
+	if r.o.Source.Reread == nil {
+		return nil, nil
+	}
+	var out []deadletter.Letter
+	for _, h := range holders {
+		id := bsonraw.FromRaw(h.Lookup("_id"))
+		if r.Disputed(g.Target.NS, id) {
+			continue // its letter knows the source's state
+		}
+		now, err := r.askSource(ctx, g, id)
+		if err != nil {
+			return nil, err
+		}
+		if now.Doc != nil {
+			out = append(out, deadletter.Letter{NS: g.Target.NS, State: deadletter.Undecided, Cause: deadletter.CauseInWay, DocID: id, Doc: now.Doc,
+				At: now.From, Until: now.Until, Reason: "another state of it was removed to make room for _id " + bsonraw.IDText(g.ID), Other: bsonraw.RawValue(g.ID)})
+		}
+	}
+	return out, nil
+}
+
+// post stores letters in the transaction and closes the document's own.
+func (r *round) post(ctx context.Context, g *goal, letters []deadletter.Letter) error {
+	db := r.o.Cluster.Client.Database(mongo.StateDB)
+	var cmds []bson.D
+	for i := range letters {
+		cmds = append(cmds, r.o.Letters.Commands(&letters[i])...)
+	}
+	if g.letter != nil {
+		cmds = append(cmds, deadletter.SettleCommand(*g.letter, "written at "+g.at.String()))
+	}
+	for _, cmd := range cmds {
+		if err := db.RunCommand(ctx, cmd).Err(); err != nil {
+			return fmt.Errorf("write dead letter: %w", err)
+		}
+	}
+	return nil
+}
+
+func (r *round) noted(g *goal, letters []deadletter.Letter) {
+	for _, l := range letters {
+		r.o.Letters.Noted(l)
+		if l.State == deadletter.Removed {
+			r.o.Log.Warn("a document that stood in the way was taken off the target; it is kept as a dead letter", "ns", l.NS,
+				"_id", bsonraw.IDText(l.DocID), "for", bsonraw.IDText(g.ID), "position", g.at, "in", mongo.StateDB+"."+deadletter.Collection)
+		}
+	}
+	if g.letter != nil {
+		r.o.Letters.Forgotten(*g.letter, true)
+	}
+}

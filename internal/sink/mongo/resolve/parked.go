@@ -1,0 +1,246 @@
+package resolve
+
+import (
+	"context"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/sink/mongo/fold"
+	"github.com/millrace/millrace/internal/sink/mongo/write"
+	"github.com/millrace/millrace/internal/state/deadletter"
+)
+
+// Document is one whose operation waits for a barrier, with everything that came
+// for it since. A duplicate key in an order-free batch may be a mere reordering:
+// another document still holds the key that the source had freed. _ids of
+// different bytes (1 and 1.0) are different documents here, which follow one
+// another on the source.
+type Document struct {
+	Target *fold.Target
+	Hash   uint64 // chooses its partition
+	ID     bsonraw.ID
+	Steps  []fold.Op
+	// refused is why the first step is no mere reordering, if that is known.
+	refused *refusal
+}
+
+func (d *Document) deleted() bool {
+	return len(d.Steps) > 0 && d.Steps[len(d.Steps)-1].Kind == fold.Delete
+}
+
+// Parked are the documents of one partition that wait for a barrier. It is for
+// one goroutine.
+type Parked struct {
+	r    *Resolver
+	byID map[string]*Document // by the bytes of their _ids
+	keys map[string]bool      // what the _ids are equal to for the server
+	// whole are the collections of which everything waits. Under a collation
+	// one document can stand in the way of another with other bytes as its _id,
+	// and only the server knows which: there all that comes later is parked too.
+	whole map[string]bool
+	docs  []*Document // in order
+}
+
+// NewParked is the empty set of a partition.
+func (r *Resolver) NewParked() *Parked { return &Parked{r: r} }
+
+// Disputed reports an event of a document whose case is not closed.
+func (s *Parked) Disputed(it *fold.Item) bool { return s.r.Disputed(it.Target.NS, it.Event.Key.ID) }
+
+// Len is the number of documents.
+func (s *Parked) Len() int { return len(s.docs) }
+
+// Take empties the set.
+func (s *Parked) Take() []*Document {
+	docs := s.docs
+	*s = Parked{r: s.r}
+	return docs
+}
+
+// Adopt takes carried documents back in.
+func (s *Parked) Adopt(docs []*Document) {
+	for _, d := range docs {
+		s.add(d)
+	}
+}
+
+func parkID(t *fold.Target, id bsonraw.ID) string {
+	return string(append(append(append([]byte(t.NS), 0), byte(id.Type)), id.Data...))
+}
+
+// Key names a document by what its _id is equal to for the server.
+func Key(ns string, id bsonraw.ID) string {
+	return string(delta.AppendKey(append([]byte(ns), 0), id))
+}
+
+// add has later operations find the document.
+func (s *Parked) add(d *Document) {
+	if s.byID == nil {
+		s.byID, s.keys, s.whole = map[string]*Document{}, map[string]bool{}, map[string]bool{}
+	}
+	s.byID[parkID(d.Target, d.ID)] = d
+	s.keys[Key(d.Target.NS, d.ID)] = true
+	if d.Target.Collated && !d.Target.Capped {
+		s.whole[d.Target.NS] = true
+	}
+	s.docs = append(s.docs, d)
+}
+
+// park parks an operation; why is set when the target refuses it whatever the order.
+func (s *Parked) park(t *fold.Target, o *fold.Op, why *refusal) {
+	if s.byID[parkID(t, o.ID)] != nil {
+		return
+	}
+	t.Contested.Store(true)
+	step := o.Clone() // the batch's memory is used again
+	s.add(&Document{Target: t, Hash: o.Hash, ID: step.ID, Steps: []fold.Op{step}, refused: why})
+}
+
+// Park parks an event before it is tried: its document is in dispute.
+func (s *Parked) Park(it *fold.Item) error {
+	o, err := fold.NewOp(it)
+	if err == nil {
+		s.park(it.Target, &o, nil)
+	}
+	return err
+}
+
+// Waits tells that an operation on a document must not overtake what is parked.
+func (s *Parked) Waits(t *fold.Target, id bsonraw.ID) bool {
+	return len(s.byID) > 0 && (s.whole[t.NS] || s.keys[Key(t.NS, id)])
+}
+
+// Join adds an event to what is parked, if it must not overtake that. The event's
+// memory stays in use.
+func (s *Parked) Join(it *fold.Item) (bool, error) {
+	if !s.Waits(it.Target, it.Event.Key.ID) {
+		return false, nil
+	}
+	o, err := fold.NewOp(it)
+	if err != nil {
+		return false, err
+	}
+	s.Behind(it.Target, o)
+	return true, nil
+}
+
+// Behind adds an operation, whose memory stays in use, to what is parked.
+func (s *Parked) Behind(t *fold.Target, o fold.Op) {
+	o.Untried = true
+	d := s.byID[parkID(t, o.ID)]
+	if d == nil {
+		d = &Document{Target: t, Hash: o.Hash, ID: o.ID}
+		s.add(d)
+	}
+	d.Steps = append(d.Steps, o)
+}
+
+// Decide acts upon operations that are not applied: it parks them, writes them in
+// another way, leaves them out, or ends the job.
+func (s *Parked) Decide(ctx context.Context, w *write.Writer, t *fold.Target, results []write.Result) error {
+	var puts []*fold.Op
+	for _, res := range results {
+		o := res.Op
+		var err error
+		switch over := res.Outcome == write.Taken && (o.Overlap || s.r.o.Overwrite); {
+		case over && !t.Serial():
+			o.Kind = fold.Put
+			puts = append(puts, o)
+		case over:
+			err = s.overTaken(ctx, w, t, o)
+		default:
+			err = s.decide(t, res)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if len(puts) == 0 {
+		return nil
+	}
+	more, err := w.Put(ctx, t, puts)
+	if err != nil {
+		return err
+	}
+	return s.Decide(ctx, w, t, more)
+}
+
+// overTaken inserts over what a serial collection has under the _id.
+func (s *Parked) overTaken(ctx context.Context, w *write.Writer, t *fold.Target, o *fold.Op) (err error) {
+	var results []write.Result
+	if o.Overlap && t.Capped {
+		// It is there, in its place; what follows brings it up to date.
+		s.r.skips.Add(1)
+		results, err = w.Repair(ctx, t, []*fold.Op{o})
+	} else {
+		results, err = w.Reinsert(ctx, t, o)
+	}
+	for _, res := range results {
+		if res.Outcome == write.Taken {
+			res.Outcome = write.Duplicate // another document is ahead
+		}
+		if err == nil {
+			err = s.decide(t, res)
+		}
+	}
+	return err
+}
+
+func (s *Parked) decide(t *fold.Target, res write.Result) error {
+	o := res.Op
+	switch res.Outcome {
+	case write.Taken:
+		return s.lost(t, o, deadletter.CauseID, textTaken)
+	case write.Missing:
+		if s.r.excused(t, o) {
+			s.r.skip(t, o)
+			return nil
+		}
+		return s.lost(t, o, deadletter.CauseMissing, textMissing)
+	case write.Misfit:
+		return s.lost(t, o, deadletter.CauseShape, textShape)
+	case write.Duplicate:
+		return s.duplicate(t, res)
+	}
+	return s.refused(t, res)
+}
+
+// lost is a document that is not what it has to be: parked to be handled by
+// policy, or the end of the job.
+func (s *Parked) lost(t *fold.Target, o *fold.Op, cause deadletter.Cause, text string) error {
+	if !s.r.lenient() {
+		return conflict(t.NS, o, text)
+	}
+	s.park(t, o, &refusal{cause: cause, text: text})
+	return nil
+}
+
+// duplicate parks an operation that meets a duplicate key. A capped collection
+// takes no document later: there it is judged as it is.
+func (s *Parked) duplicate(t *fold.Target, res write.Result) error {
+	o := res.Op
+	if t.Serial() && !o.Overlap && s.r.o.Letters == nil { // nothing is reordered here: no second chance
+		return conflict(t.NS, o, "duplicate key on a unique index: "+res.Reply.Message)
+	}
+	var why *refusal
+	if t.Capped && (o.Kind == fold.Insert || !o.Overlap) && res.Reply.Code != 0 {
+		why = refusedBy(res.Reply)
+	}
+	s.park(t, o, why)
+	return nil
+}
+
+// refused parks an operation that the server refuses because of its document,
+// unless that ends the job. In the overlap an index may refuse a mixture of old
+// and new values that the source never had.
+func (s *Parked) refused(t *fold.Target, res write.Result) error {
+	o, why := res.Op, refusedBy(res.Reply)
+	if s.r.lenient() || o.Overlap && !t.Capped {
+		s.park(t, o, why)
+		return nil
+	}
+	if why.cause == deadletter.CauseID || t.Serial() && o.Kind == fold.Insert {
+		return conflict(t.NS, o, why.text)
+	}
+	return refusedError(t.NS, o, why)
+}

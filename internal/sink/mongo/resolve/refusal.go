@@ -1,0 +1,230 @@
+package resolve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/docwrite"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/fold"
+	"github.com/millrace/millrace/internal/sink/mongo/write"
+	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// Origin says which collection of the source a target namespace is, at the
+// position of the event in hand. Its name may mean another one by now.
+type Origin struct {
+	Target string    // namespace
+	Source string    // namespace; empty where no event told
+	UUID   *[16]byte // nil where no event told
+}
+
+func originOf(t *fold.Target) Origin { return Origin{Target: t.NS, Source: t.Source, UUID: t.UUID} }
+
+// Reread is a document as the source has it now, Doc nil when it has none.
+type Reread struct {
+	Doc bson.Raw
+	// Gone: the source has dropped the whole collection; its drop follows.
+	Gone bool
+	// From is a position up to which all changes are in it, Until one after
+	// which none is.
+	From, Until mongo.OpTime
+}
+
+// ConflictError is a change that the target refuses for good: what the target
+// holds is not what the source held.
+type ConflictError struct {
+	Op     string
+	NS     string
+	ID     string // extended JSON
+	At     mongo.OpTime
+	Reason string
+	// Index is the unique index and Other the _id of the document that holds
+	// the key, in extended JSON, where they are known.
+	Index, Other string
+	// Doc is the _id and Since the first of the document's events that are not
+	// on the target; unset where that is not about one event.
+	Doc   bson.RawValue
+	Since mongo.OpTime
+}
+
+// Error names the operation, namespace, _id, position and reason.
+func (c *ConflictError) Error() string {
+	return fmt.Sprintf("%s in %s, _id %s, at %s: %s", c.Op, c.NS, c.ID, c.At, c.Reason)
+}
+
+const hintForeign = "something else writes on the target, or the target was changed before the job: stop that writer, compare with `millrace verify`, " +
+	"then remove what should not be there and start again, or go on with --on-conflict skip or overwrite"
+
+const (
+	textTaken   = "a document with this _id is on the target already"
+	textMissing = "the document is not on the target"
+	textShape   = "the document on the target has another shape than the update expects"
+)
+
+// conflict ends the job over one operation.
+func conflict(ns string, o *fold.Op, reason string) error {
+	return mongo.WithHint(&ConflictError{Op: o.Kind.String(), NS: ns, ID: bsonraw.IDText(o.ID), At: o.At, Reason: reason, Doc: bsonraw.RawValue(o.ID),
+		Since: o.First()}, hintForeign)
+}
+
+// refusedError ends the job over a document that the server does not store.
+func refusedError(ns string, o *fold.Op, why *refusal) error {
+	return mongo.WithHint(o.Fail(o.Kind.String(), ns, errors.New(why.text)), docwrite.HintRefused)
+}
+
+// refusal is why the target does not take a document.
+type refusal struct {
+	cause deadletter.Cause
+	code  int32
+	text  string
+	dup   docwrite.Duplicate // of CauseKey
+}
+
+// refusedBy reads a write error that is about the document.
+func refusedBy(e wire.WriteError) *refusal {
+	r := &refusal{cause: deadletter.CauseRefused, code: e.Code, text: e.Error()}
+	switch docwrite.Of(e) {
+	case docwrite.DuplicateID:
+		r.cause = deadletter.CauseID
+	case docwrite.DuplicateKey:
+		r.cause, r.dup = deadletter.CauseKey, docwrite.ParseDuplicate(e.Raw)
+	}
+	return r
+}
+
+// goal is a parked document and what it has to become; doc nil is deleted.
+type goal struct {
+	*Document
+	doc       []byte
+	at, until mongo.OpTime // of doc; changes up to until may be in it
+	letter    *deadletter.Letter
+	refused   *refusal // known before it is tried
+	duplicate *refusal // when it was tried
+	there     bool     // the target has the very document
+	overlap   bool     // the target may be ahead of it
+}
+
+// document is what the target is to have.
+func (g *goal) document() write.Document {
+	return write.Document{Target: g.Target, ID: g.ID, Doc: g.doc, At: g.at}
+}
+
+// asLetter is the letter about a refusal.
+func (g *goal) asLetter(why *refusal) deadletter.Letter {
+	l := deadletter.Letter{NS: g.Target.NS, Cause: why.cause, DocID: g.ID, Doc: g.doc, At: g.at, Until: g.until,
+		Reason: why.text, Code: why.code, Index: why.dup.Index(), Source: g.Target.Source, UUID: g.Target.UUID}
+	if g.letter != nil {
+		l.ID, l.State = g.letter.ID, g.letter.State
+		if g.letter.Cause.Foreign() && why.cause != deadletter.CauseRefused {
+			l.Cause = g.letter.Cause
+		}
+	}
+	return l
+}
+
+// verdict is what becomes of a refused document.
+type verdict int
+
+const (
+	verdictStop verdict = iota
+	verdictCarry
+	verdictUndecided // kept in its letter until the target has caught up
+	verdictOpen      // kept in its letter
+	verdictOverwrite
+)
+
+// judge decides about a refusal at a barrier. In the overlap it may be none:
+// the document that holds the key may be ahead, or behind.
+func (r *round) judge(g *goal, why *refusal) verdict {
+	g.overlap = g.overlap && !r.b.over()
+	open := g.letter != nil && g.letter.State == deadletter.Open
+	switch {
+	case g.overlap && g.letter == nil && !r.b.Must:
+		return verdictCarry
+	case r.o.Letters == nil:
+		return verdictStop
+	case open && (g.overlap || g.Target.Capped || r.o.OnConflict == deadletter.Stop):
+		return verdictOpen
+	case g.overlap:
+		return verdictUndecided
+	case !r.lenient():
+		return verdictStop
+	case r.o.OnConflict == deadletter.Skip || why.cause == deadletter.CauseRefused:
+		return verdictOpen
+	case g.Target.Capped:
+		return verdictStop
+	case r.b.Fed.Before(g.until):
+		return verdictUndecided // what was read from the source is ahead
+	}
+	return verdictOverwrite
+}
+
+// refuse acts upon a refusal.
+func (r *round) refuse(ctx context.Context, g *goal, why *refusal) error {
+	l := g.asLetter(why)
+	switch r.judge(g, why) {
+	case verdictCarry:
+		r.carry = append(r.carry, g.Document)
+		return nil
+	case verdictOverwrite:
+		return r.overwrite(ctx, g, why)
+	case verdictUndecided:
+		l.State = deadletter.Undecided
+		if g.overlap {
+			l.Until = mongo.MaxOpTime(l.Until, r.b.Overlap)
+		}
+	case verdictOpen:
+		isNew := g.letter == nil || g.letter.State != deadletter.Open
+		if l.State = deadletter.Open; isNew {
+			l.Other = r.holderID(ctx, g, why)
+			r.o.Log.Warn("the target refuses a document; it is kept as a dead letter", "ns", l.NS, "_id", bsonraw.IDText(g.ID),
+				"position", g.at, "index", l.Index, "reason", why.text, "in", mongo.StateDB+"."+deadletter.Collection)
+		}
+	default:
+		return r.stopError(ctx, g, why)
+	}
+	return r.o.Letters.Write(ctx, l)
+}
+
+// holders are documents that hold the keys of a refused one.
+func (r *round) holders(ctx context.Context, g *goal, why *refusal, most int64) ([]bson.Raw, error) {
+	return docwrite.Holders(ctx, r.o.Cluster, g.Target.NS, why.dup, nil, g.doc, &g.ID, most)
+}
+
+// holderID is the _id of the document that holds the key, if it can be found.
+func (r *round) holderID(ctx context.Context, g *goal, why *refusal) bson.RawValue {
+	if why.cause != deadletter.CauseKey {
+		return bson.RawValue{}
+	}
+	found, err := r.holders(ctx, g, why, 1)
+	if err != nil || len(found) == 0 {
+		return bson.RawValue{}
+	}
+	return found[0].Lookup("_id")
+}
+
+// stopError is the end of a job over a document.
+func (r *round) stopError(ctx context.Context, g *goal, why *refusal) error {
+	c := &ConflictError{Op: "write", NS: g.Target.NS, ID: bsonraw.IDText(g.ID), At: g.at, Reason: why.text, Index: why.dup.Index(), Doc: bsonraw.RawValue(g.ID)}
+	if len(g.Steps) > 0 {
+		c.Since = g.Steps[0].First()
+	}
+	if other := r.holderID(ctx, g, why); other.Type != 0 {
+		c.Other = bsonraw.IDText(bsonraw.FromRaw(other))
+		c.Reason = fmt.Sprintf("the document with _id %s on the target holds its key: %s", c.Other, why.text)
+	}
+	hint := hintForeign
+	switch {
+	case why.cause == deadletter.CauseRefused:
+		hint = docwrite.HintRefused
+	case g.Target.Capped:
+		hint = "nothing can be removed from a capped collection to make room: stop the other writer, or go on with --on-conflict skip"
+	}
+	return mongo.WithHint(c, hint)
+}

@@ -1,0 +1,343 @@
+package resolve
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/fold"
+	"github.com/millrace/millrace/internal/sink/mongo/write"
+	"github.com/millrace/millrace/internal/state/deadletter"
+)
+
+// bed is a resolver over a collection of its own, with a unique index on k.
+type bed struct {
+	*testing.T
+	c       *mongo.Cluster
+	o       Options
+	r       *Resolver
+	to      *fold.Target
+	source  map[string]bson.Raw // what the source has, by _id
+	letters *deadletter.Store
+}
+
+// TestServer runs what needs a server, on one.
+func TestServer(t *testing.T) {
+	t.Parallel()
+	c, err := mongo.Connect(t.Context(), lab.ForTest(t, lab.Options{}).URI(), mongo.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	for name, test := range map[string]func(*bed){
+		"trades": testTrades, "carries": testCarries, "stops": testStops, "skips": testSkips, "overwrites": testOverwrites,
+		"missing": testMissing, "untangles": testUntangles,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := &bed{T: t, c: c, to: fold.NewTarget("resolve." + name), source: map[string]bson.Raw{}, letters: deadletter.New(c, name, nil)}
+			if err := b.letters.Load(t.Context(), true); err != nil {
+				t.Fatal(err)
+			}
+			b.run(bson.D{{Key: "createIndexes", Value: name}, {Key: "indexes", Value: bson.A{
+				bson.D{{Key: "key", Value: bson.D{{Key: "k", Value: 1}}}, {Key: "name", Value: "k"}, {Key: "unique", Value: true}, {Key: "sparse", Value: true}}}}})
+			b.policy("", false)
+			test(b)
+		})
+	}
+}
+
+// policy makes a resolver; without a policy there are no letters.
+func (b *bed) policy(p deadletter.Policy, overwrite bool) {
+	b.o = Options{Writers: write.NewWriters(write.Options{Target: b.c}), Cluster: b.c, Log: slog.New(slog.DiscardHandler),
+		Policy: Policy{Overwrite: overwrite, OnConflict: p},
+		Target: func(context.Context, string) (*fold.Target, error) { return b.to, nil },
+		Source: Source{
+			Reread: func(_ context.Context, _ Origin, id bsoncore.Value, at mongo.OpTime) (Reread, error) {
+				return Reread{Doc: b.source[id.String()], From: at, Until: at}, nil
+			},
+			Has: func(_ context.Context, _ Origin, ids []bson.RawValue, _ mongo.OpTime) (has []bool, err error) {
+				for _, id := range ids {
+					has = append(has, b.source[bsoncore.Value{Type: bsoncore.Type(id.Type), Data: id.Value}.String()] != nil)
+				}
+				return has, nil
+			},
+		}}
+	if p != "" {
+		b.o.Policy.Letters = b.letters
+	}
+	b.r = New(b.o)
+}
+
+func (b *bed) run(cmd bson.D) {
+	b.Helper()
+	if err := b.c.Client.Database(b.to.DB).RunCommand(b.Context(), cmd).Err(); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *bed) insert(docs ...bson.Raw) {
+	b.Helper()
+	for _, d := range docs {
+		b.run(bson.D{{Key: "insert", Value: b.to.Coll}, {Key: "documents", Value: bson.A{d}}})
+	}
+}
+
+func (b *bed) parked(ops ...fold.Op) (docs []*Document) {
+	b.Helper()
+	s := b.r.NewParked()
+	for _, o := range ops {
+		if s.Waits(b.to, o.ID) {
+			s.Behind(b.to, o)
+		} else {
+			s.park(b.to, &o, nil)
+		}
+	}
+	return s.Take()
+}
+
+var outside = Barrier{Fed: at(100), Applied: at(100), Overlap: at(50)}
+
+func (b *bed) resolve(barrier Barrier, docs []*Document) []*Document {
+	b.Helper()
+	carry, err := b.r.Resolve(b.Context(), barrier, docs)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return carry
+}
+
+// want compares the whole collection.
+func (b *bed) want(docs ...bson.Raw) {
+	b.Helper()
+	cur, err := b.c.Client.Database(b.to.DB).Collection(b.to.Coll).Find(b.Context(), bson.D{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var got []bson.Raw
+	if err := cur.All(b.Context(), &got); err != nil {
+		b.Fatal(err)
+	}
+	for _, want := range docs {
+		found := false
+		for _, g := range got {
+			found = found || bytes.Equal(g, want)
+		}
+		if !found {
+			b.Errorf("%s is not there", want)
+		}
+	}
+	if len(got) != len(docs) {
+		b.Errorf("%d documents, want %d: %v", len(got), len(docs), got)
+	}
+}
+
+// testTrades: documents that hand keys on, or trade them in a circle, are no
+// conflict.
+func testTrades(b *bed) {
+	b.insert(docOf(b, 1, field("k", 1)), docOf(b, 2, field("k", 2)), docOf(b, 3, field("k", 3)), docOf(b, 4, field("k", 4)))
+	carry := b.resolve(outside, b.parked(
+		opOf(b, fold.Put, 1, 60, field("k", 2)), // 1, 2 and 3 trade in a circle
+		opOf(b, fold.Update, 2, 61, field("k", 3)),
+		opOf(b, fold.Put, 3, 62, field("k", 9)), opOf(b, fold.Update, 3, 63, field("k", 1)),
+		opOf(b, fold.Put, 5, 64, field("k", 4)), // after 4 is gone
+		opOf(b, fold.Delete, 4, 65),
+		opOf(b, fold.Put, 6, 66, field("k", 7), field("$x", 1)),
+	))
+	if len(carry) > 0 {
+		b.Errorf("%d are carried", len(carry))
+	}
+	b.want(docOf(b, 1, field("k", 2)), docOf(b, 2, field("k", 3), field("last", 61)), docOf(b, 3, field("k", 1), field("last", 63)), docOf(b, 5, field("k", 4)), docOf(b, 6, field("k", 7), field("$x", 1)))
+	if b.r.Resolved() != 6 {
+		b.Errorf("%d were resolved", b.r.Resolved())
+	}
+}
+
+// testCarries: in the overlap a document whose key another one holds stays parked,
+// and comes through later; at a barrier that must decide it does not.
+func testCarries(b *bed) {
+	b.insert(docOf(b, 1, field("k", 1)))
+	o := opOf(b, fold.Put, 2, 40, field("k", 1))
+	o.Overlap = true
+	inside := Barrier{Fed: at(45), Applied: at(40), Overlap: at(50)}
+	carry := b.resolve(inside, b.parked(o))
+	if len(carry) != 1 {
+		b.Fatalf("%d are carried", len(carry))
+	}
+	inside.Must = true
+	var conflict *ConflictError
+	if _, err := b.r.Resolve(b.Context(), inside, carry); !errors.As(err, &conflict) || conflict.Index != "k" || conflict.Other == "" {
+		b.Errorf("%v", err)
+	}
+	b.run(bson.D{{Key: "delete", Value: b.to.Coll}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "limit", Value: 0}}}}})
+	if carry = b.resolve(outside, carry); len(carry) != 0 {
+		b.Errorf("%d are carried again", len(carry))
+	}
+	b.want(docOf(b, 2, field("k", 1)))
+}
+
+// testStops: without letters, and with the policy to stop, a conflict is the end,
+// and names what an operator has to know.
+func testStops(b *bed) {
+	mine := docOf(b, 1, field("k", 1))
+	b.insert(mine)
+	for _, p := range []deadletter.Policy{"", deadletter.Stop} {
+		b.policy(p, false)
+		var conflict *ConflictError
+		_, err := b.r.Resolve(b.Context(), outside, b.parked(opOf(b, fold.Put, 2, 60, field("k", 1))))
+		if !errors.As(err, &conflict) || conflict.At != at(60) || conflict.Index != "k" || conflict.Since.TS.T != 0 || mongo.HintOf(err) == "" {
+			b.Errorf("policy %q: %v", p, err)
+		}
+	}
+	b.want(mine)
+	if st := b.letters.Stats(); st.Open+st.Undecided > 0 {
+		b.Errorf("%+v", st)
+	}
+}
+
+// testSkips: what the target refuses is kept as a letter, later events go there,
+// and when the way is free the document is written.
+func testSkips(b *bed) {
+	b.policy(deadletter.Skip, false)
+	b.insert(docOf(b, 1, field("k", 1)))
+	b.resolve(outside, b.parked(opOf(b, fold.Put, 2, 60, field("k", 1), field("a", 1)), opOf(b, fold.Put, 3, 61, field("k", 3))))
+	if st := b.letters.Stats(); st.Open != 1 || !b.r.Disputed(b.to.NS, idValue(b, 2)) {
+		b.Fatalf("%+v", st)
+	}
+	b.resolve(outside, b.parked(opOf(b, fold.Update, 2, 70, field("a", 2))))
+	l, ok, err := b.letters.Read(b.Context(), b.to.NS, idValue(b, 2))
+	if err != nil || !ok || l.At != at(70) || !bytes.Equal(l.Doc, docOf(b, 2, field("k", 1), field("a", 2), field("last", 70))) {
+		b.Errorf("%+v, %v", l, err)
+	}
+	b.want(docOf(b, 1, field("k", 1)), docOf(b, 3, field("k", 3)))
+	b.run(bson.D{{Key: "delete", Value: b.to.Coll}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "limit", Value: 1}}}}})
+	b.letters.RetryAll()
+	if !b.r.Due(at(100)) {
+		b.Error("nothing is due")
+	}
+	if err := b.r.ResolveDue(b.Context(), outside); err != nil {
+		b.Fatal(err)
+	}
+	b.want(docOf(b, 2, field("k", 1), field("a", 2), field("last", 70)), docOf(b, 3, field("k", 3)))
+	if st := b.letters.Stats(); st.Open != 0 || st.Settled != 1 {
+		b.Errorf("%+v", st)
+	}
+}
+
+// testOverwrites: what stands in the way is taken off the target and kept; what the
+// source has too comes back when it can.
+func testOverwrites(b *bed) {
+	b.policy(deadletter.Overwrite, false)
+	b.insert(docOf(b, "theirs", field("k", 1)), docOf(b, 3, field("k", 2)))
+	b.source[idValue(b, 3).String()] = docOf(b, 3, field("k", 30))
+	b.resolve(outside, b.parked(opOf(b, fold.Put, 1, 60, field("k", 1)), opOf(b, fold.Put, 2, 61, field("k", 2))))
+	b.want(docOf(b, 1, field("k", 1)), docOf(b, 2, field("k", 2)))
+	if st := b.letters.Stats(); st.Removed != 2 || st.Undecided != 1 {
+		b.Errorf("%+v", st)
+	}
+	if err := b.r.ResolveDue(b.Context(), outside); err != nil {
+		b.Fatal(err)
+	}
+	b.want(docOf(b, 1, field("k", 1)), docOf(b, 2, field("k", 2)), docOf(b, 3, field("k", 30)))
+}
+
+// testMissing: what updates found missing is forgotten when it is explained, else
+// read again up to a position and a conflict after it.
+func testMissing(b *bed) {
+	for _, c := range []struct {
+		policy deadletter.Policy
+		until  int // Options.RereadUntil
+		fails  bool
+		open   int64
+	}{{deadletter.Stop, 50, false, 0}, {deadletter.Stop, 0, true, 0}, {deadletter.Skip, 0, false, 1}} {
+		b.policy(c.policy, false)
+		b.r.RereadUntil(at(c.until))
+		b.run(bson.D{{Key: "delete", Value: b.to.Coll}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "limit", Value: 0}}}}})
+		b.insert(docOf(b, 1))
+		have := docOf(b, 3, field("n", 1))
+		b.source = map[string]bson.Raw{idValue(b, 3).String(): have}
+		for id := 1; id <= 3; id++ { // there again, deleted on the source too, lost
+			o := opOf(b, fold.Update, id, 40)
+			b.r.skip(b.to, &o)
+		}
+		inside := Barrier{Fed: at(45), Applied: at(45), Overlap: at(50)}
+		if err := b.r.ResolveSkipped(b.Context(), inside); err != nil {
+			b.Fatal(err)
+		}
+		if list, _ := b.r.Skipped(); len(list) != 3 {
+			b.Fatalf("%d are left before the overlap is over", len(list))
+		}
+		if err := b.r.MakeRoom(b.Context(), outside); err != nil {
+			b.Fatal(err)
+		}
+		if list, _ := b.r.Skipped(); len(list) != 1 || list[0].ID.AsInt64() != 3 {
+			b.Fatalf("%v are not explained", list)
+		}
+		err := b.r.ResolveSkipped(b.Context(), outside)
+		var conflict *ConflictError
+		if c.fails != errors.As(err, &conflict) || !c.fails && err != nil {
+			b.Errorf("%+v: %v", c, err)
+		}
+		if c.fails {
+			continue
+		}
+		if err := b.r.ResolveDue(b.Context(), outside); err != nil {
+			b.Fatal(err)
+		}
+		if st := b.letters.Stats(); st.Open != c.open {
+			b.Errorf("%+v: %+v", c, st)
+		}
+		if c.open > 0 { // the policy leaves it where it is: in its letter
+			b.want(docOf(b, 1))
+		} else {
+			b.want(docOf(b, 1), have)
+		}
+	}
+}
+
+// testUntangles: of documents that a unique index does not take together, the one
+// that the source has stays, by policy, or nobody can tell.
+func testUntangles(b *bed) {
+	one, two, three := docOf(b, 1, field("u", 1)), docOf(b, 2, field("u", 1)), docOf(b, 3, field("u", 1))
+	clash := Clash{NS: b.to.NS, Index: "u", Docs: []bson.Raw{one, two, three}, Reason: "E11000"}
+	for _, c := range []struct {
+		name      string
+		policy    deadletter.Policy
+		source    []bson.Raw
+		undecided bool
+		fails     bool
+		left      []bson.Raw
+	}{
+		{"stop", deadletter.Stop, []bson.Raw{two}, false, true, []bson.Raw{one, two, three}},
+		{"overwrite", deadletter.Overwrite, []bson.Raw{two}, false, false, []bson.Raw{two}},
+		{"skip", deadletter.Skip, []bson.Raw{two}, false, false, []bson.Raw{one, three}},
+		{"none is ours", deadletter.Overwrite, nil, false, false, nil},
+		{"none is ours to skip", deadletter.Skip, nil, true, true, []bson.Raw{one, two, three}},
+		{"two are ours", deadletter.Overwrite, []bson.Raw{one, two}, true, true, []bson.Raw{one, two, three}},
+	} {
+		b.run(bson.D{{Key: "delete", Value: b.to.Coll}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "limit", Value: 0}}}}})
+		if err := b.letters.Reset(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		b.letters = deadletter.New(b.c, "untangles_"+c.name, nil)
+		b.policy(c.policy, false)
+		b.insert(one, two, three)
+		b.source = map[string]bson.Raw{}
+		for _, d := range c.source {
+			v := d.Lookup("_id")
+			b.source[bsoncore.Value{Type: bsoncore.Type(v.Type), Data: v.Value}.String()] = d
+		}
+		err := b.r.Untangle(b.Context(), outside, clash)
+		var undecided *UndecidedError
+		if (err != nil) != c.fails || errors.As(err, &undecided) != c.undecided {
+			b.Errorf("%s: %v", c.name, err)
+		}
+		b.want(c.left...)
+	}
+}

@@ -1,0 +1,299 @@
+package resolve
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/fold"
+	"github.com/millrace/millrace/internal/sink/mongo/write"
+	"github.com/millrace/millrace/internal/state/deadletter"
+)
+
+// Place is a document of target namespace NS at the position of an event.
+type Place struct {
+	NS string
+	ID bson.RawValue
+	At mongo.OpTime
+	// Source and UUID are those of the source's collection, as far as an event
+	// told.
+	Source string
+	UUID   *[16]byte
+}
+
+// Key is what Key tells of the document.
+func (p Place) Key() string { return Key(p.NS, bsonraw.FromRaw(p.ID)) }
+
+func (p Place) origin() Origin { return Origin{Target: p.NS, Source: p.Source, UUID: p.UUID} }
+
+const (
+	// manySkipped is from how many skipped documents on the source is asked
+	// which of them it still has.
+	manySkipped = 1000
+	// mostSkipped and mostSkippedBytes bound those that remain.
+	mostSkipped      = 50_000
+	mostSkippedBytes = 8 << 20
+	// askAtOnce is how many documents one question names.
+	askAtOnce = 500
+)
+
+// skipped are documents that updates found missing in the overlap. A later
+// event should have deleted them; whether one did is looked at when the overlap
+// ends. It is safe for concurrent use.
+type skipped struct {
+	mu      sync.Mutex
+	byKey   map[string]Place
+	bytes   int
+	version int // changes with the list
+	askFrom int // how many there have to be for the next question
+}
+
+func newSkipped(list []Place) *skipped {
+	s := &skipped{byKey: map[string]Place{}, askFrom: manySkipped}
+	for _, p := range list {
+		s.put(p)
+	}
+	s.version = 0
+	return s
+}
+
+// put is called with mu held, or before anybody else knows s.
+func (s *skipped) put(p Place) {
+	key := p.Key()
+	if _, known := s.byKey[key]; known {
+		return // the first one counts
+	}
+	s.bytes += len(key) + len(p.ID.Value)
+	s.byKey[key] = p
+	s.version++
+}
+
+func (s *skipped) has(ns string, id bsonraw.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.byKey) == 0 {
+		return false
+	}
+	_, known := s.byKey[Key(ns, id)]
+	return known
+}
+
+func (s *skipped) add(p Place) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.put(p)
+}
+
+func (s *skipped) remove(p Place) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := p.Key()
+	if _, known := s.byKey[key]; known {
+		s.bytes -= len(key) + len(p.ID.Value)
+		delete(s.byKey, key)
+		s.version++
+	}
+}
+
+func (s *skipped) list() (list []Place, version int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.byKey {
+		list = append(list, p)
+	}
+	return list, s.version
+}
+
+func (s *skipped) len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.byKey)
+}
+
+// crowded reports that the source should be asked now.
+func (s *skipped) crowded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.byKey) >= s.askFrom || s.bytes >= mostSkippedBytes
+}
+
+func (s *skipped) asked() (full bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.askFrom = max(manySkipped, 2*len(s.byKey))
+	return len(s.byKey) > mostSkipped || s.bytes >= mostSkippedBytes
+}
+
+// Renamed follows a rename, or forgets a namespace that is gone (to is "").
+func (r *Resolver) Renamed(from, to string) {
+	s := r.skipped
+	list, _ := s.list()
+	for _, p := range list {
+		if p.NS != from {
+			continue
+		}
+		s.remove(p)
+		if p.NS, p.Source = to, ""; to != "" {
+			s.add(p)
+		}
+	}
+}
+
+// Skipped are the documents that updates found missing in the overlap and
+// that no later event has explained yet, and a number that changes with them.
+// What is on the list when Applied is read covers that position.
+func (r *Resolver) Skipped() ([]Place, int) { return r.skipped.list() }
+
+// excused reports an update whose document may be missing: in the overlap, and
+// after it until the document has been looked for.
+func (r *Resolver) excused(t *fold.Target, o *fold.Op) bool {
+	return o.Overlap || r.skipped.has(t.NS, o.ID)
+}
+
+// skip leaves out an update whose document is missing and that is excused.
+func (r *Resolver) skip(t *fold.Target, o *fold.Op) {
+	r.skips.Add(1)
+	if r.o.Source.Has == nil {
+		return // nobody could tell
+	}
+	id := bsonraw.RawValue(bsonraw.ID{Type: o.ID.Type, Data: bytes.Clone(o.ID.Data)})
+	r.skipped.add(Place{NS: t.NS, ID: id, At: o.At, Source: t.Source, UUID: t.UUID})
+}
+
+// thinOut forgets the skipped documents that are explained: those that the
+// target has again and those that the source has no longer, whose deletion has
+// come or is to come.
+func (r *round) thinOut(ctx context.Context) error {
+	list, _ := r.skipped.list()
+	byOrigin := map[string][]Place{} // a collection of the target may have stood for several of the source
+	for _, p := range list {
+		if r.Disputed(p.NS, bsonraw.FromRaw(p.ID)) {
+			r.skipped.remove(p) // its letter knows its state
+			continue
+		}
+		of := p.NS
+		if p.UUID != nil {
+			of += string(p.UUID[:])
+		}
+		byOrigin[of] = append(byOrigin[of], p)
+	}
+	for _, places := range byOrigin {
+		t, err := r.o.Target(ctx, places[0].NS)
+		if err != nil {
+			return err
+		}
+		for some := range slices.Chunk(places, askAtOnce) {
+			if err := r.explain(ctx, t, some); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// explain forgets those of some skipped documents that are explained.
+func (r *round) explain(ctx context.Context, t *fold.Target, places []Place) error {
+	of := make([]bsonraw.ID, len(places))
+	for i, p := range places {
+		of[i] = bsonraw.FromRaw(p.ID)
+	}
+	var missing []Place
+	var ids []bson.RawValue
+	err := r.w.Read(ctx, t, of, write.OnlyIDs(), func(some []int, docs []bson.Raw) error {
+		for i, doc := range docs {
+			if p := places[some[i]]; doc != nil {
+				r.skipped.remove(p)
+			} else {
+				missing, ids = append(missing, p), append(ids, p.ID)
+			}
+		}
+		return nil
+	})
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	has, err := r.o.Source.Has(ctx, missing[0].origin(), ids, r.b.Overlap)
+	if err != nil {
+		return fmt.Errorf("look for documents of %s on the source: %w", t.NS, err)
+	}
+	for i, p := range missing {
+		if !has[i] {
+			r.skipped.remove(p)
+		}
+	}
+	return nil
+}
+
+// Crowded reports that there are so many skipped documents that the source should
+// be asked now, by MakeRoom at a barrier.
+func (r *Resolver) Crowded() bool { return r.skipped.crowded() }
+
+// MakeRoom keeps the list of skipped documents short.
+func (r *Resolver) MakeRoom(ctx context.Context, b Barrier) error {
+	round := r.begin(b)
+	defer round.w.Release()
+	if err := round.thinOut(ctx); err != nil {
+		return err
+	}
+	if !r.skipped.asked() {
+		return nil
+	}
+	list, _ := r.skipped.list()
+	return conflict(list[0].NS, &fold.Op{Kind: fold.Update, ID: bsonraw.FromRaw(list[0].ID), At: list[0].At},
+		fmt.Sprintf("%d documents that the source has are missing on the target", len(list)))
+}
+
+// ResolveSkipped is called when the overlap is over: what nothing has explained is
+// missing because somebody else deleted it. Up to RereadUntil it is made good, later
+// it is handled by policy.
+func (r *Resolver) ResolveSkipped(ctx context.Context, b Barrier) error {
+	if r.skipped.len() == 0 || !b.over() {
+		return nil
+	}
+	round := r.begin(b)
+	defer round.w.Release()
+	if err := round.thinOut(ctx); err != nil {
+		return err
+	}
+	b.Must = true
+	list, _ := r.skipped.list()
+	for _, p := range list {
+		t, err := r.o.Target(ctx, p.NS)
+		if err != nil {
+			return err
+		}
+		t.Source, t.UUID = p.Source, p.UUID
+		lost := fold.NewMissing(bsonraw.FromRaw(p.ID), p.At)
+		d := &Document{Target: t, Hash: t.Hash(nil, lost.ID), ID: lost.ID, Steps: []fold.Op{lost}, refused: &refusal{cause: deadletter.CauseMissing, text: textMissing}}
+		if !r.o.RereadUntil.Before(p.At) && r.o.Letters != nil && r.o.Source.Reread != nil {
+			if err := r.readAgain(ctx, &goal{Document: d, at: p.At}); err != nil {
+				return err
+			}
+			r.skipped.remove(p)
+			continue
+		}
+		r.skipped.remove(p)
+		if _, err := r.Resolve(ctx, b, []*Document{d}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readAgain takes a document from the source. What it says is ahead of the
+// stream, so the document waits in a letter until the stream has passed it.
+func (r *Resolver) readAgain(ctx context.Context, g *goal) error {
+	now, err := r.askSource(ctx, g, g.ID)
+	if err != nil || now.Doc == nil { // its deletion, or the drop of its collection, follows
+		return err
+	}
+	r.o.Log.Warn("a document that the source has was not on the target; it is read again", "ns", g.Target.NS, "_id", bsonraw.IDText(g.ID), "position", g.at)
+	return r.o.Letters.Write(ctx, deadletter.Letter{NS: g.Target.NS, State: deadletter.Undecided, Cause: deadletter.CauseMissing, DocID: g.ID, Doc: now.Doc,
+		At: now.From, Until: now.Until, Reason: textMissing})
+}

@@ -1,0 +1,149 @@
+package resolve
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/fold"
+	"github.com/millrace/millrace/internal/state/deadletter"
+)
+
+// Clash is a build of a unique index of target namespace NS that met documents
+// with one key.
+type Clash struct {
+	NS, Index string
+	Docs      []bson.Raw
+	Reason    string // of the server
+}
+
+// Untangle makes room for a unique index on the target whose build met a
+// duplicate key. As the source has the index, all but one of
+// them are not what the source has: with Overwrite they are removed, with Skip
+// they stay and the one goes. Everything fed must be drained. An error says
+// that the policy is to stop, or that it cannot be told which is which.
+func (r *Resolver) Untangle(ctx context.Context, b Barrier, dup Clash) error {
+	docs := dup.Docs
+	c := &ConflictError{Op: "build unique index " + dup.Index, NS: dup.NS, Index: dup.Index, At: b.Applied, Reason: dup.Reason}
+	if len(docs) > 0 {
+		c.ID = bsonraw.IDText(bsonraw.IDOf(docs[0]))
+		var others []string
+		for _, d := range docs[1:] {
+			others = append(others, bsonraw.IDText(bsonraw.IDOf(d)))
+		}
+		c.Other = strings.Join(others, ", ")
+		c.Reason = fmt.Sprintf("_id %s on the target has the same key: %s", c.Other, dup.Reason)
+	}
+	stop := mongo.WithHint(c, hintForeign)
+	if !r.lenient() || len(docs) < 2 || r.o.Source.Reread == nil {
+		return stop
+	}
+	t, err := r.o.Target(ctx, dup.NS)
+	if err != nil {
+		return err
+	}
+	ours, theirs, err := r.separate(ctx, &goal{Document: &Document{Target: t}, at: c.At}, docs)
+	if err != nil {
+		return err
+	}
+	if len(ours) > 1 || len(theirs) == 0 || len(ours) == 0 && r.o.OnConflict == deadletter.Skip {
+		return &UndecidedError{stop}
+	}
+	round := r.begin(b)
+	defer round.w.Release()
+	if r.o.OnConflict == deadletter.Overwrite {
+		kept := docs[0]
+		if len(ours) > 0 {
+			kept = ours[0]
+		}
+		return round.takeOff(ctx, &goal{Document: &Document{Target: t, ID: bsonraw.IDOf(kept)}, at: c.At}, theirs)
+	}
+	return round.withdraw(ctx, t, ours[0], theirs[0], c)
+}
+
+// UndecidedError is a conflict of which it cannot be told which document is in
+// the way: the source has gone on since. Later it may be clear.
+type UndecidedError struct{ Err error }
+
+// Error is the conflict's.
+func (u *UndecidedError) Error() string { return u.Err.Error() }
+
+// Unwrap gives the conflict.
+func (u *UndecidedError) Unwrap() error { return u.Err }
+
+// separate tells the document that is as the source has it from those that
+// the source does not have, or not like that. Of a collection whose drop follows
+// it takes any for ours: the index is all that matters until then.
+func (r *Resolver) separate(ctx context.Context, g *goal, docs []bson.Raw) (ours, theirs []bson.Raw, err error) {
+	var same, other []bson.Raw
+	for _, d := range docs {
+		now, err := r.askSource(ctx, g, bsonraw.IDOf(d))
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case now.Gone:
+			return docs[:1], docs[1:], nil
+		case now.Doc == nil:
+			theirs = append(theirs, d)
+		case bytes.Equal(now.Doc, d):
+			same = append(same, d)
+		default:
+			other = append(other, d)
+		}
+	}
+	if len(same) == 1 { // the others were changed by somebody
+		return same, append(theirs, other...), nil
+	}
+	return append(same, other...), theirs, nil
+}
+
+// takeOff removes documents that stand in the way of s, with their letters.
+func (r *round) takeOff(ctx context.Context, g *goal, theirs []bson.Raw) error {
+	returning, err := r.returning(ctx, g, theirs)
+	if err != nil {
+		return err
+	}
+	var letters []deadletter.Letter
+	err = r.w.Transaction(ctx, func(ctx context.Context) error {
+		letters = letters[:0]
+		for _, d := range theirs {
+			l, err := r.remove(ctx, g, bsonraw.IDOf(d))
+			if err != nil {
+				return err
+			}
+			letters = append(letters, l...)
+		}
+		letters = append(letters, returning...)
+		return r.post(ctx, g, letters)
+	})
+	if err == nil {
+		r.noted(g, letters)
+	}
+	return err
+}
+
+// withdraw takes our document off the target, where another one keeps its
+// place.
+func (r *round) withdraw(ctx context.Context, t *fold.Target, ours, theirs bson.Raw, c *ConflictError) error {
+	g := &goal{Document: &Document{Target: t, ID: bsonraw.IDOf(ours)}, at: c.At}
+	letters := []deadletter.Letter{{NS: t.NS, State: deadletter.Open, Cause: deadletter.CauseKey, DocID: g.ID, Doc: ours, At: c.At,
+		Reason: c.Reason, Code: mongo.CodeDuplicateKey, Index: c.Index, Other: theirs.Lookup("_id")}}
+	err := r.w.Transaction(ctx, func(ctx context.Context) error {
+		if err := r.w.DeleteIn(ctx, g.document()); err != nil {
+			return err
+		}
+		return r.post(ctx, g, letters)
+	})
+	if err != nil {
+		return err
+	}
+	r.noted(g, letters)
+	r.o.Log.Warn("a document has no place beside another one under a unique index; it is kept as a dead letter", "ns", t.NS, "_id", bsonraw.IDText(g.ID),
+		"index", c.Index, "in", mongo.StateDB+"."+deadletter.Collection)
+	return nil
+}

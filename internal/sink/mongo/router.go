@@ -1,0 +1,155 @@
+package mongosink
+
+import (
+	"context"
+
+	"github.com/millrace/millrace/internal/failpoint"
+	"github.com/millrace/millrace/internal/sink/mongo/fold"
+	"github.com/millrace/millrace/internal/sink/mongo/resolve"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// item is an event on its way to a partition.
+type item struct {
+	fold.Item
+	seg *segment
+}
+
+// destination is where the events of a source namespace go.
+type destination struct {
+	*fold.Target
+	start *CappedStart // of a capped collection, nil when all its events count
+}
+
+// throttled is how many events pass at once under a limit.
+const throttled = 100
+
+// route hands the events of a batch to the partitions; routed is how many.
+func (e *Engine) route(ctx context.Context, seg *segment, b *stream.Batch) (routed int, err error) {
+	var key [64]byte
+	for i := range b.Events {
+		if i%throttled == 0 && e.o.Limit.Limited() {
+			if err := e.throttle(ctx, b, min(throttled, len(b.Events)-i)); err != nil {
+				return routed, err
+			}
+		}
+		ev := &b.Events[i]
+		if ev.Kind == stream.SchemaChange {
+			if err := e.schema(ctx, b, i); err != nil {
+				return routed, err
+			}
+			continue
+		}
+		d, err := e.destination(ctx, ev)
+		if err != nil {
+			return routed, err
+		}
+		if d == nil {
+			continue
+		}
+		// What concerns a document in dispute goes to its letter.
+		if d.start != nil && d.start.passes(ev.At) && !e.o.Policy.Letters.Disputed(d.NS, ev.Key.ID) {
+			e.shared.passed.Add(1)
+			continue
+		}
+		h := d.Hash(key[:0], ev.Key.ID)
+		it := item{fold.Item{Event: ev, Target: d.Target, Hash: h, Overlap: e.ahead(d.NS, ev)}, seg}
+		if err := e.partitions[h%uint64(len(e.partitions))].push(ctx, &it); err != nil {
+			return routed, err
+		}
+		routed++
+	}
+	return routed, e.flushChunks(ctx)
+}
+
+// ahead says that the target may be ahead of an event. Of a document that stopped
+// an earlier run it is not.
+func (e *Engine) ahead(ns string, ev *stream.Event) bool {
+	if e.overlap.Before(ev.At) {
+		return false
+	}
+	if len(e.refused) == 0 {
+		return true
+	}
+	at, refused := e.refused[resolve.Key(ns, ev.Key.ID)]
+	return !refused || ev.At.Before(at)
+}
+
+// throttle waits for the turn of n events. What was routed before them does not
+// wait with them.
+func (e *Engine) throttle(ctx context.Context, b *stream.Batch, n int) error {
+	if err := e.flushChunks(ctx); err != nil {
+		return err
+	}
+	return e.o.Limit.Wait(ctx, int64(n), int64(b.Bytes)*int64(n)/int64(len(b.Events)))
+}
+
+func (e *Engine) flushChunks(ctx context.Context) error {
+	for _, p := range e.partitions {
+		if err := p.sendChunk(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// schema makes everything before the event durable, hands it on and forgets
+// what was known of namespaces.
+func (e *Engine) schema(ctx context.Context, b *stream.Batch, i int) error {
+	failpoint.Hit("barrier.before")
+	if err := e.Drain(ctx); err != nil {
+		return err
+	}
+	ev := &b.Events[i]
+	before := b.Start
+	for j := i - 1; j >= 0; j-- {
+		if b.Events[j].At.Before(ev.At) {
+			before = b.Events[j].At
+			break
+		}
+	}
+	last := !b.End.Before(ev.At) && (i+1 == len(b.Events) || ev.At.Before(b.Events[i+1].At))
+	l := e.shared.ledger
+	l.advance(before)
+	if err := e.o.Schema(ctx, ev, before, last); err != nil {
+		return err
+	}
+	if last {
+		l.advance(ev.At)
+	}
+	l.schemaApplied()
+	clear(e.destinations)
+	return nil
+}
+
+// destination finds where an event goes, nil when nothing is applied to that.
+func (e *Engine) destination(ctx context.Context, ev *stream.Event) (*destination, error) {
+	if d, ok := e.destinations[ev.NS]; ok {
+		return d, nil
+	}
+	ns := ev.Target
+	if ns == "" || e.o.Names.Absent != nil && e.o.Names.Absent(ev.NS) {
+		e.destinations[ev.NS] = nil
+		return nil, nil
+	}
+	t, err := e.target(ctx, ns)
+	if err != nil {
+		return nil, err
+	}
+	t.Source = ev.NS
+	if ev.UUID != nil {
+		t.UUID = new([16]byte) // the event's keeps a whole reply in memory
+		*t.UUID = *ev.UUID
+	}
+	d := &destination{Target: t, start: e.capped[ns]}
+	e.destinations[ev.NS] = d
+	return d, nil
+}
+
+// barrier is the present moment, when everything fed is drained.
+func (e *Engine) barrier(must bool) resolve.Barrier {
+	return resolve.Barrier{Fed: e.fed, Applied: e.Applied().At, Overlap: e.overlap, Must: must}
+}
+
+// over says that everything in the overlap was fed.
+func (e *Engine) over() bool { return !e.fed.Before(e.overlap) }

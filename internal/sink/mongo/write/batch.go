@@ -1,0 +1,330 @@
+package write
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/docwrite"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/fold"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// Outcome says why an operation is not on the target.
+type Outcome uint8
+
+// The outcomes of operations that are not applied.
+const (
+	Taken     Outcome = iota + 1 // an insert whose _id the target has
+	Duplicate                    // a duplicate key, perhaps because of the order alone
+	Refused                      // the server does not store such a document, or not with its indexes
+	Missing                      // an update that found no document
+	Misfit                       // an update that does not fit the document it met
+)
+
+// Result is an operation that is not applied. Reply is the server's word, if it
+// had one.
+type Result struct {
+	Op      *fold.Op
+	Outcome Outcome
+	Reply   wire.WriteError
+}
+
+// Write sends a batch in which each document occurs once: deletes first, so
+// that they free unique keys, then updates, then inserts. The results are those
+// of operations that are not applied.
+func (w *Writer) Write(ctx context.Context, t *fold.Target, ops []fold.Op) (results []Result, err error) {
+	p := &w.plan
+	defer p.reset()
+	p.fill(ops)
+	if err := w.deletes(ctx, t); err != nil {
+		return nil, err
+	}
+	for _, step := range []struct {
+		list []statement
+		send func(context.Context, *fold.Target, []statement) ([]Result, error)
+	}{{p.updates, w.updates}, {p.guarded, w.guarded}, {p.rewrites, w.rewrite}, {p.inserts, w.inserts}} {
+		if len(step.list) == 0 {
+			continue
+		}
+		more, err := step.send(ctx, t, step.list)
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, more...)
+	}
+	return results, nil
+}
+
+// Put writes whole documents, whether they exist or not.
+func (w *Writer) Put(ctx context.Context, t *fold.Target, puts []*fold.Op) ([]Result, error) {
+	return w.updates(ctx, t, statements(puts))
+}
+
+func statements(ops []*fold.Op) []statement {
+	list := make([]statement, len(ops))
+	for i, o := range ops {
+		list[i].op = o
+	}
+	return list
+}
+
+// send runs one write command made of the statements. The error indexes of the
+// reply point into list.
+func (w *Writer) send(ctx context.Context, name string, t *fold.Target, list []statement, ordered bool) (wire.WriteResult, error) {
+	total := wire.WriteResult{Term: -1}
+	for base := 0; base < len(list); {
+		n, err := w.frame(commandKey{name, t.Coll, ordered}, t.DB, list[base:])
+		if err != nil {
+			return total, err
+		}
+		res, err := w.roundTrip(ctx, name, t.NS)
+		if err != nil {
+			return total, err
+		}
+		for _, e := range res.Errors {
+			e.Index += base
+			total.Errors = append(total.Errors, e)
+		}
+		total.N += res.N
+		base += n
+		if ordered && len(res.Errors) > 0 {
+			break
+		}
+	}
+	w.stats.Statements.Add(int64(len(list)))
+	return total, nil
+}
+
+// frame puts as many statements into the message as one takes, and returns how
+// many those are.
+func (w *Writer) frame(k commandKey, db string, list []statement) (n int, err error) {
+	body, err := w.command(k)
+	if err != nil {
+		return 0, err
+	}
+	w.msg.Reset(db, body, false)
+	w.msg.StartSequence(sequenceName(k.name))
+	n, size := fitting(list, maxCommandOps, maxCommandBytes)
+	w.msg.Grow(size)
+	for i := range list[:n] {
+		before := w.msg.Len()
+		w.msg.BuildDocument(func(dst []byte) []byte { return list[i].append(dst, k.name) })
+		if i > 0 && w.msg.Len() > maxMessageBytes {
+			w.msg.Unbuild(before)
+			return i, nil
+		}
+	}
+	return n, nil
+}
+
+// fitting is how many of the statements, one at least, are no more than most and
+// no larger than bytes together, and how large those are, roughly.
+func fitting(list []statement, most, bytes int) (n, size int) {
+	for i := range list[:min(len(list), most)] {
+		s := list[i].size()
+		if n > 0 && size+s > bytes {
+			break
+		}
+		n, size = n+1, size+s
+	}
+	return n, size
+}
+
+// outcome is what a server's error means for an operation. One that says nothing
+// about the document is an error.
+func outcome(what string, t *fold.Target, o *fold.Op, e wire.WriteError) (Result, error) {
+	r := Result{Op: o, Outcome: Refused, Reply: e}
+	switch m := docwrite.Of(e); {
+	case what == "insert" && m == docwrite.DuplicateID:
+		r.Outcome = Taken
+	case m == docwrite.DuplicateID || m == docwrite.DuplicateKey:
+		r.Outcome = Duplicate
+	case !m.OfDocument():
+		return r, o.Fail(what, t.NS, e)
+	}
+	return r, nil
+}
+
+// without are the statements that met no error.
+func without(list []statement, failed []wire.WriteError) []statement {
+	if len(failed) == 0 {
+		return list
+	}
+	bad := make(map[int]bool, len(failed))
+	for _, e := range failed {
+		bad[e.Index] = true
+	}
+	var rest []statement
+	for i, s := range list {
+		if !bad[i] {
+			rest = append(rest, s)
+		}
+	}
+	return rest
+}
+
+func (w *Writer) deletes(ctx context.Context, t *fold.Target) error {
+	list := w.plan.deletes
+	if len(list) == 0 {
+		return nil
+	}
+	if !t.Capped && w.o.Target.Info.Kind != mongo.KindSharded {
+		list = w.plan.grouped(list)
+	}
+	res, err := w.send(ctx, "delete", t, list, false)
+	if err != nil {
+		return err
+	}
+	for _, e := range res.Errors {
+		// What rolls off the source rolls off here by itself.
+		if !t.Capped || docwrite.Of(e) != docwrite.NoDelete {
+			return list[e.Index].op.Fail("delete", t.NS, e)
+		}
+	}
+	w.stats.Missing.Add(int64(len(w.plan.deletes)) - res.N)
+	return nil
+}
+
+// updates sends updates and whole documents.
+func (w *Writer) updates(ctx context.Context, t *fold.Target, list []statement) ([]Result, error) {
+	list, results, err := w.special(ctx, t, list)
+	if err != nil || len(list) == 0 {
+		return results, err
+	}
+	res, err := w.sendUpdates(ctx, t, list)
+	if err != nil {
+		return nil, err
+	}
+	var again []statement
+	for _, e := range res.Errors {
+		o := list[e.Index].op
+		if o.Kind == fold.Update && docwrite.Of(e) == docwrite.Misfit {
+			again = append(again, statement{op: o})
+			continue
+		}
+		r, err := outcome(o.Kind.String(), t, o, e)
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, r)
+	}
+	list = without(list, res.Errors)
+	more := func(some []Result, err error) error {
+		results = append(results, some...)
+		return err
+	}
+	if int64(len(list)) > res.N {
+		err = more(w.missing(ctx, t, list))
+	}
+	if err == nil {
+		err = more(w.repair(ctx, t, list))
+	}
+	if err == nil && len(again) > 0 {
+		err = more(w.rewrite(ctx, t, again))
+	}
+	return results, err
+}
+
+// missing finds the updates that matched no document.
+func (w *Writer) missing(ctx context.Context, t *fold.Target, list []statement) (results []Result, err error) {
+	list = slices.DeleteFunc(slices.Clone(list), func(s statement) bool { return s.op.Kind == fold.Put })
+	err = w.Read(ctx, t, ids(list), OnlyIDs(), func(some []int, docs []bson.Raw) error {
+		for i, doc := range docs {
+			if doc == nil {
+				results = append(results, Result{Op: list[some[i]].op, Outcome: Missing})
+			}
+		}
+		return nil
+	})
+	return results, err
+}
+
+// guarded sends updates that are exact only if the fields they insert are not
+// there. If any of them matched nothing they are all computed here; those that
+// did match come out the same a second time.
+func (w *Writer) guarded(ctx context.Context, t *fold.Target, list []statement) ([]Result, error) {
+	res, err := w.send(ctx, "update", t, list, false)
+	if err != nil || res.N == int64(len(list)) {
+		return nil, err
+	}
+	return w.rewrite(ctx, t, list)
+}
+
+func (w *Writer) inserts(ctx context.Context, t *fold.Target, list []statement) (results []Result, err error) {
+	res, err := w.sendInserts(ctx, t, list, false)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range res.Errors {
+		r, err := outcome("insert", t, list[e.Index].op, e)
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, r)
+	}
+	if got := res.N + int64(len(res.Errors)); got != int64(len(list)) {
+		return nil, fmt.Errorf("insert into %s: the server answered for %d of %d documents", t.NS, got, len(list))
+	}
+	more, err := w.repair(ctx, t, without(list, res.Errors))
+	return append(results, more...), err
+}
+
+// InsertOrdered inserts documents one after the other, as far as the first that
+// is not taken: n is how many are done, that one included, and its result is the
+// last.
+func (w *Writer) InsertOrdered(ctx context.Context, t *fold.Target, ops []*fold.Op) (n int, results []Result, err error) {
+	list := statements(ops)
+	res, err := w.sendInserts(ctx, t, list, true)
+	if err != nil {
+		return 0, nil, err
+	}
+	n = len(list)
+	if len(res.Errors) > 0 {
+		n = res.Errors[0].Index
+	}
+	if results, err = w.repair(ctx, t, list[:n]); err != nil || n == len(list) {
+		return n, results, err
+	}
+	r, err := outcome("insert", t, ops[n], res.Errors[0])
+	return n + 1, append(results, r), err
+}
+
+// Reinsert replaces a document whose _id is equal for the server but may differ
+// in bytes, which no update can change.
+func (w *Writer) Reinsert(ctx context.Context, t *fold.Target, o *fold.Op) ([]Result, error) {
+	res, err := w.send(ctx, "delete", t, []statement{{op: o}}, true)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range res.Errors {
+		return nil, o.Fail("delete", t.NS, e)
+	}
+	_, results, err := w.InsertOrdered(ctx, t, []*fold.Op{o})
+	return results, err
+}
+
+// sendInserts is send for inserts. An error that may be that of a duplicate _id
+// becomes one when the target has the _id.
+func (w *Writer) sendInserts(ctx context.Context, t *fold.Target, list []statement, ordered bool) (wire.WriteResult, error) {
+	res, err := w.send(ctx, "insert", t, list, ordered)
+	if err != nil {
+		return res, err
+	}
+	for i, e := range res.Errors {
+		if !docwrite.Unclear(e) {
+			continue
+		}
+		doc, err := w.ReadOne(ctx, t, list[e.Index].op.ID)
+		if err != nil {
+			return res, err
+		}
+		if doc != nil {
+			res.Errors[i] = docwrite.AsDuplicateID(e)
+		}
+	}
+	return res, nil
+}

@@ -1,0 +1,196 @@
+package write
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/sink/mongo/fold"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// readDocs and readBytes bound what is asked for at once, by the number of
+// documents and the size of their _ids.
+const (
+	readDocs  = 256
+	readBytes = 1 << 20
+)
+
+// rewrite applies updates that no classic statement expresses exactly, or
+// that did not fit: the document is read, the update computed here, and the
+// result written back, as many at once as the server puts into one reply. Nobody
+// else may write the document meanwhile.
+func (w *Writer) rewrite(ctx context.Context, t *fold.Target, list []statement) (results []Result, err error) {
+	err = w.Read(ctx, t, ids(list), bson.D{}, func(some []int, docs []bson.Raw) error {
+		var puts []*fold.Op
+		for i, doc := range docs {
+			o := list[some[i]].op
+			put, why, err := w.rewritten(t, o, doc)
+			switch {
+			case err != nil:
+				return err
+			case put == nil:
+				results = append(results, Result{Op: o, Outcome: why})
+			default:
+				puts = append(puts, put)
+			}
+		}
+		w.stats.Rewritten.Add(int64(len(puts)))
+		more, err := w.Put(ctx, t, puts)
+		results = append(results, more...)
+		return err
+	})
+	return results, err
+}
+
+func ids(list []statement) []bsonraw.ID {
+	out := make([]bsonraw.ID, len(list))
+	for i, s := range list {
+		out[i] = s.op.ID
+	}
+	return out
+}
+
+// rewritten is what makes of a document what the update makes of it. A path that
+// does not fit is left alone in the overlap, for a later event sets it.
+func (w *Writer) rewritten(t *fold.Target, o *fold.Op, doc bson.Raw) (*fold.Op, Outcome, error) {
+	kind := fold.Replace
+	if doc == nil && o.Upsert {
+		doc, kind = o.Made(), fold.Put
+	}
+	if doc == nil {
+		return nil, Missing, nil
+	}
+	out, skipped, err := delta.Apply(nil, doc, o.Delta)
+	switch {
+	case err != nil:
+		return nil, 0, o.Fail("update", t.NS, err)
+	case skipped > 0 && !o.Overlap:
+		return nil, Misfit, nil
+	}
+	w.stats.Misfits.Add(int64(skipped))
+	return o.Become(kind, out), 0, nil
+}
+
+// OnlyIDs is a projection that leaves nothing else.
+func OnlyIDs() bson.D { return bson.D{{Key: "_id", Value: 1}} }
+
+// ReadOne reads a document from the primary, nil when there is none.
+func (w *Writer) ReadOne(ctx context.Context, t *fold.Target, id bsonraw.ID) (doc bson.Raw, err error) {
+	err = w.Read(ctx, t, []bsonraw.ID{id}, bson.D{}, func(_ []int, docs []bson.Raw) error {
+		doc = docs[0]
+		return nil
+	})
+	return doc, err
+}
+
+// Read hands documents to each, some at a time, with their places in ids: those
+// that the primary has in the order of its replies, then those that it has not,
+// which are nil. each may write them.
+func (w *Writer) Read(ctx context.Context, t *fold.Target, ids []bsonraw.ID, fields bson.D, each func(some []int, docs []bson.Raw) error) error {
+	for from := 0; from < len(ids); {
+		n, size, left, in := 0, 0, map[string]int{}, bson.A{}
+		for _, id := range ids[from:min(from+readDocs, len(ids))] {
+			key := string(delta.AppendKey(nil, id))
+			if _, twice := left[key]; n > 0 && (size+len(id.Data) > readBytes || twice) {
+				break
+			}
+			size += len(id.Data)
+			left[key] = from + n
+			in = append(in, bsonraw.RawValue(id))
+			n++
+		}
+		find := bson.D{
+			{Key: "find", Value: t.Coll},
+			{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: in}}}}},
+			{Key: "projection", Value: fields},
+			{Key: "batchSize", Value: n + 1}, // else the first reply holds 101
+		}
+		if err := w.readGroup(ctx, t, find, left, each); err != nil {
+			return err
+		}
+		from += n
+	}
+	return nil
+}
+
+// readGroup is Read for one question, of which left are the places of the
+// documents that are not read yet.
+func (w *Writer) readGroup(ctx context.Context, t *fold.Target, find bson.D, left map[string]int, each func([]int, []bson.Raw) error) error {
+	cur, err := w.open(ctx, t, find)
+	if err != nil {
+		return err
+	}
+	defer cur.Close(ctx)
+	for first := true; ; first = false {
+		b, err := w.next(ctx, cur, first)
+		if err != nil {
+			return fmt.Errorf("read documents of %s: %w", t.NS, err)
+		}
+		some, docs, err := among(left, b, t)
+		if err == nil && len(some) > 0 {
+			err = each(some, docs)
+		}
+		if err != nil {
+			return err
+		}
+		if b.Done {
+			break
+		}
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	missing := slices.Sorted(maps.Values(left))
+	return each(missing, make([]bson.Raw, len(missing)))
+}
+
+// among takes a reply's documents from those left to be read.
+func among(left map[string]int, b *wire.Batch, t *fold.Target) (some []int, docs []bson.Raw, err error) {
+	err = b.Each(func(doc []byte) error {
+		id := bsonraw.IDOf(doc)
+		if id.Type == 0 {
+			return fmt.Errorf("a document of %s is malformed or has no _id", t.NS)
+		}
+		key := string(delta.AppendKey(nil, id))
+		if i, ok := left[key]; ok {
+			delete(left, key)
+			some, docs = append(some, i), append(docs, doc)
+		}
+		return nil
+	})
+	return some, docs, err
+}
+
+// open starts a read on the primary.
+func (w *Writer) open(ctx context.Context, t *fold.Target, find bson.D) (cur *wire.Cursor, err error) {
+	conn, err := w.connection(ctx)
+	if err != nil {
+		return nil, err
+	}
+	err = w.gated(ctx, func() (int, error) {
+		cur, err = conn.OpenCursor(ctx, t.DB, find, wire.CursorOptions{})
+		return 0, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read documents of %s: %w", t.NS, err)
+	}
+	return cur, nil
+}
+
+// next asks a cursor for one more batch; the first came with the opening reply.
+func (w *Writer) next(ctx context.Context, cur *wire.Cursor, first bool) (b *wire.Batch, err error) {
+	if first {
+		return cur.Next(ctx)
+	}
+	err = w.gated(ctx, func() (int, error) {
+		b, err = cur.Next(ctx)
+		return 0, err
+	})
+	return b, err
+}

@@ -1,0 +1,174 @@
+package write
+
+import (
+	"context"
+	"errors"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/docwrite"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/fold"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// special writes whole documents with names that begin with a dollar by delete
+// and insert in one transaction, and returns the other statements.
+func (w *Writer) special(ctx context.Context, t *fold.Target, list []statement) (plain []statement, results []Result, err error) {
+	plain = list
+	for i, s := range list {
+		special := s.op.Kind != fold.Update && Dollar(s.op.Doc)
+		switch {
+		case special && len(plain) == len(list): // the first one: from here on a copy
+			plain = append([]statement(nil), list[:i]...)
+		case !special && len(plain) < len(list):
+			plain = append(plain, s)
+		}
+		if !special {
+			continue
+		}
+		_, refused, err := w.Exchange(ctx, []Document{{Target: t, ID: s.op.ID, Doc: s.op.Doc, At: s.op.At}})
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case refused == nil:
+		case docwrite.Of(*refused) == docwrite.DuplicateKey:
+			results = append(results, Result{Op: s.op, Outcome: Duplicate, Reply: *refused})
+		default:
+			results = append(results, Result{Op: s.op, Outcome: Refused, Reply: *refused})
+		}
+	}
+	return plain, results, nil
+}
+
+// Dollar reports a document that only Exchange can write.
+func Dollar(doc []byte) bool {
+	s, _ := docwrite.Inspect(doc)
+	return s.Dollar
+}
+
+// Repair puts zero timestamps back into documents that are on the target.
+func (w *Writer) Repair(ctx context.Context, t *fold.Target, ops []*fold.Op) ([]Result, error) {
+	list := statements(ops)
+	for i := range list {
+		list[i].suspect = true
+	}
+	return w.repair(ctx, t, list)
+}
+
+// repair puts zero timestamps back into the documents just written. After a
+// crash in between both writes happen again. The results are those for which that
+// meets a duplicate key: the key with the present time was free.
+func (w *Writer) repair(ctx context.Context, t *fold.Target, list []statement) (results []Result, err error) {
+	var p plan
+	var written []*fold.Op
+	for i := range list {
+		o := list[i].op
+		if !list[i].suspect {
+			continue
+		}
+		_, d, ok := delta.AppendTimestampRepair(nil, o.Doc)
+		if !ok {
+			continue
+		}
+		r := o.Become(fold.Update, nil)
+		r.Delta = d
+		if s, form := p.translate(r); form != delta.None {
+			p.updates, written = append(p.updates, s), append(written, o)
+		}
+	}
+	if len(p.updates) == 0 {
+		return nil, nil
+	}
+	res, err := w.send(ctx, "update", t, p.updates, false)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range res.Errors {
+		o := written[e.Index]
+		if docwrite.Of(e) != docwrite.DuplicateKey {
+			return nil, o.Fail("restore a zero timestamp", t.NS, e)
+		}
+		results = append(results, Result{Op: o, Outcome: Duplicate})
+	}
+	return results, nil
+}
+
+// Document is what the target is to have under an _id: Doc, or nothing. At is
+// the position of its events.
+type Document struct {
+	Target *fold.Target
+	ID     bsoncore.Value
+	Doc    []byte
+	At     mongo.OpTime
+}
+
+// Exchange deletes and inserts the documents in one transaction, so that a crash
+// in between leaves them as they were. A refusal comes with the index of the
+// refused document; nothing is changed then.
+func (w *Writer) Exchange(ctx context.Context, docs []Document) (at int, refused *wire.WriteError, err error) {
+	err = w.Transaction(ctx, func(ctx context.Context) error {
+		for _, d := range docs {
+			if err := w.DeleteIn(ctx, d); err != nil {
+				return err
+			}
+		}
+		for i, d := range docs {
+			at = i
+			if d.Doc == nil {
+				continue
+			}
+			if err := w.InsertIn(ctx, d); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	var reply wire.WriteError
+	if errors.As(err, &reply) {
+		return at, &reply, nil
+	}
+	return at, nil, err
+}
+
+// Transaction runs fn in a transaction on the target and observes the terms
+// around it. Like all data it becomes durable with the next checkpoint.
+func (w *Writer) Transaction(ctx context.Context, fn func(context.Context) error) error {
+	txn := w.o.Transactions
+	if txn == nil {
+		var err error
+		if txn, err = w.o.Target.NewTransactions(); err != nil {
+			return err
+		}
+		defer txn.End(ctx)
+	}
+	if err := w.observeTerm(ctx); err != nil {
+		return err
+	}
+	if err := txn.Run(ctx, fn); err != nil {
+		return err
+	}
+	return w.observeTerm(ctx)
+}
+
+// DeleteIn deletes a document in the transaction of ctx.
+func (w *Writer) DeleteIn(ctx context.Context, d Document) error {
+	return w.runIn(ctx, d, docwrite.Delete(d.Target.Coll, d.ID))
+}
+
+// InsertIn inserts a document, byte for byte, in the transaction of ctx.
+func (w *Writer) InsertIn(ctx context.Context, d Document) error {
+	return w.runIn(ctx, d, docwrite.Insert(d.Target.Coll, d.Doc))
+}
+
+// runIn runs one write in the transaction of ctx; what the server says of a
+// document is a wire.WriteError.
+func (w *Writer) runIn(ctx context.Context, d Document, cmd bson.D) error {
+	err := docwrite.Run(ctx, w.o.Target.Client.Database(d.Target.DB), cmd)
+	if err == nil {
+		return nil
+	}
+	return (&fold.Op{ID: d.ID, At: d.At}).Fail("write in transaction", d.Target.NS, err)
+}

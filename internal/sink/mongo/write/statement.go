@@ -1,0 +1,223 @@
+package write
+
+import (
+	"slices"
+	"strconv"
+
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/sink/mongo/fold"
+)
+
+// statement is one operation as a command carries it.
+type statement struct {
+	op *fold.Op
+	// doc is an update's modifiers, or the query of a delete of several documents;
+	// nil where the operation's document is all.
+	doc     []byte
+	guarded bool // it holds only for a document without the fields it inserts
+	// suspect: as written into the message, the document may hold a timestamp
+	// that the server replaces.
+	suspect bool
+}
+
+// size is what the statement adds to a command, roughly.
+func (s *statement) size() int {
+	n := max(len(s.doc), len(s.op.Doc))
+	if s.guarded {
+		n *= 2
+	}
+	return n + len(s.op.ID.Data) + 32
+}
+
+// append writes the statement as an element of a command's sequence.
+func (s *statement) append(dst []byte, command string) []byte {
+	switch command {
+	case "insert":
+		start := len(dst)
+		dst = append(dst, s.op.Doc...)
+		s.suspect = delta.MayHoldEmptyTimestamp(dst[start:]) // while it is in the processor's cache
+		return dst
+	case "update":
+		return s.appendUpdate(dst)
+	}
+	i, dst := bsoncore.AppendDocumentStart(dst)
+	limit := int32(1)
+	if s.doc != nil {
+		limit = 0
+		dst = bsoncore.AppendDocumentElement(dst, "q", s.doc)
+	} else {
+		dst = s.appendQuery(dst)
+	}
+	dst = bsoncore.AppendInt32Element(dst, "limit", limit)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
+	return dst
+}
+
+func (s *statement) appendUpdate(dst []byte) []byte {
+	i, dst := bsoncore.AppendDocumentStart(dst)
+	dst = s.appendQuery(dst)
+	if s.op.Kind == fold.Update {
+		dst = bsoncore.AppendDocumentElement(dst, "u", s.doc)
+	} else {
+		start := len(dst)
+		dst = bsoncore.AppendDocumentElement(dst, "u", s.op.Doc)
+		s.suspect = delta.MayHoldEmptyTimestamp(dst[start+len("\x03u\x00"):])
+	}
+	if s.op.Kind == fold.Put || s.op.Upsert {
+		dst = bsoncore.AppendBooleanElement(dst, "upsert", true)
+	}
+	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
+	return dst
+}
+
+func (s *statement) appendQuery(dst []byte) []byte {
+	qi, dst := bsoncore.AppendDocumentElementStart(dst, "q")
+	dst = bsoncore.AppendValueElement(dst, "_id", s.op.ID)
+	if s.guarded {
+		dst = delta.AppendGuard(dst, s.op.Delta)
+	}
+	dst, _ = bsoncore.AppendDocumentEnd(dst, qi)
+	return dst
+}
+
+// plan is a batch's statements by the command that carries them. They live
+// until it is reset.
+type plan struct {
+	deletes, updates, guarded, rewrites, inserts []statement
+
+	buf []byte // what was translated
+}
+
+// bufferKept bounds what stays allocated for the next batch's statements.
+const bufferKept = 16 << 20
+
+func (p *plan) reset() {
+	for _, list := range []*[]statement{&p.deletes, &p.updates, &p.guarded, &p.rewrites, &p.inserts} {
+		clear(*list)
+		*list = (*list)[:0]
+	}
+	if p.buf = p.buf[:0]; cap(p.buf) > bufferKept {
+		p.buf = nil
+	}
+}
+
+// fill translates the operations' updates and finds each operation's command.
+func (p *plan) fill(ops []fold.Op) {
+	size := 0
+	for i := range ops {
+		size += len(ops[i].Delta.Raw())
+	}
+	p.buf = slices.Grow(p.buf, size)
+	for i := range ops {
+		p.add(&ops[i])
+	}
+}
+
+func (p *plan) add(o *fold.Op) {
+	switch o.Kind {
+	case fold.Delete:
+		p.deletes = append(p.deletes, statement{op: o})
+	case fold.Insert:
+		p.inserts = append(p.inserts, statement{op: o})
+	case fold.Update:
+		switch s, form := p.translate(o); {
+		case form == delta.Classic:
+			p.updates = append(p.updates, s)
+		case form == delta.Guarded && !o.Upsert: // a guard that fails would insert
+			p.guarded = append(p.guarded, s)
+		default:
+			p.rewrites = append(p.rewrites, statement{op: o})
+		}
+	default:
+		p.updates = append(p.updates, statement{op: o})
+	}
+}
+
+// translate writes an update's statement behind what buf holds.
+func (p *plan) translate(o *fold.Op) (statement, delta.Form) {
+	start := len(p.buf)
+	out, form := delta.AppendStatement(p.buf, o.Delta)
+	s := statement{op: o, doc: out[start:len(out):len(out)], guarded: form == delta.Guarded}
+	if form != delta.None && s.tooLarge() {
+		p.buf = out[:start]
+		return statement{op: o}, delta.None
+	}
+	p.buf = out
+	return s, form
+}
+
+// tooLarge tells that no server takes the update's statement, which holds the
+// paths of all fields and the _id.
+func (s *statement) tooLarge() bool {
+	size := len(s.doc) + len(s.op.ID.Data) + 64
+	if s.guarded && 8*size > maxStatement { // a condition may be longer than what it guards
+		size += len(delta.AppendGuard(nil, s.op.Delta))
+	}
+	return size > maxStatement
+}
+
+// groupDeletes and groupBytes are how many documents one statement deletes
+// at most, and how large their _ids are together.
+const (
+	groupDeletes = 100
+	groupBytes   = 1 << 20
+)
+
+// grouped makes statements of many deletes each, which cost the server half of
+// what as many statements do. _ids of rare types stay by themselves: a $in takes
+// some of them for something else.
+func (p *plan) grouped(deletes []statement) []statement {
+	var out, group []statement
+	bytes := 0
+	end := func() {
+		if len(group) == 1 {
+			out = append(out, group[0])
+		} else if len(group) > 1 {
+			out = append(out, statement{op: group[0].op, doc: p.appendIn(group)})
+		}
+		group, bytes = group[:0], 0
+	}
+	for _, s := range deletes {
+		if !plainID(s.op.ID) {
+			out = append(out, s)
+			continue
+		}
+		if bytes += len(s.op.ID.Data); bytes > groupBytes {
+			end()
+			bytes = len(s.op.ID.Data)
+		}
+		if group = append(group, s); len(group) == groupDeletes {
+			end()
+		}
+	}
+	end()
+	return out
+}
+
+// appendIn makes the query for all of the group behind what buf holds.
+func (p *plan) appendIn(group []statement) []byte {
+	start := len(p.buf)
+	q, dst := bsoncore.AppendDocumentStart(p.buf)
+	id, dst := bsoncore.AppendDocumentElementStart(dst, "_id")
+	in, dst := bsoncore.AppendArrayElementStart(dst, "$in")
+	for i := range group {
+		dst = bsoncore.AppendValueElement(dst, strconv.Itoa(i), group[i].op.ID)
+	}
+	dst, _ = bsoncore.AppendArrayEnd(dst, in)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, id)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, q)
+	p.buf = dst
+	return dst[start:len(dst):len(dst)]
+}
+
+// plainID reports an _id that means itself within a $in.
+func plainID(id bsoncore.Value) bool {
+	switch id.Type {
+	case bsoncore.TypeDouble, bsoncore.TypeString, bsoncore.TypeBinary, bsoncore.TypeObjectID, bsoncore.TypeBoolean, bsoncore.TypeDateTime,
+		bsoncore.TypeInt32, bsoncore.TypeTimestamp, bsoncore.TypeInt64, bsoncore.TypeDecimal128:
+		return true
+	}
+	return false
+}

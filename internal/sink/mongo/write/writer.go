@@ -1,0 +1,223 @@
+package write
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/failpoint"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// Limits of one write command (MongoDB manual, "Limits and Thresholds":
+// 100,000 operations, 48,000,000 bytes a message, 16 MB a document, which a
+// statement may exceed by 16 KB).
+const (
+	maxCommandOps   = 100_000
+	maxCommandBytes = 30 << 20 // a statement of 16 MB may still follow
+	maxMessageBytes = 48_000_000
+	maxStatement    = 16<<20 + 15<<10
+)
+
+// Options are what the writers of one target share.
+type Options struct {
+	Target *mongo.Cluster
+	// Gate bounds the exchanges under way; nil is none.
+	Gate *pace.Gate
+	// Transactions of the target; nil starts a session for each, and sends
+	// no batches in transactions.
+	Transactions *mongo.Transactions
+	// TransactionOps is from how many updates of a batch on they are sent in
+	// transactions, which cost some exchanges more; default 64.
+	TransactionOps int
+	// SameTerm is told the election term of each answer to a write, and fails
+	// when it is not that of the attempt.
+	SameTerm func(term int64) error
+}
+
+// Stats counts what the writers of one target did.
+type Stats struct {
+	Statements atomic.Int64 // operations sent
+	Batched    atomic.Int64 // of those, updates sent in transactions
+	Rewritten  atomic.Int64 // documents updated by read-modify-write
+	Misfits    atomic.Int64 // paths that do not fit, left alone in the overlap
+	Missing    atomic.Int64 // deletes of documents that were not there
+}
+
+// Writers makes the writers of one target.
+type Writers struct {
+	o     Options
+	Stats Stats
+}
+
+// NewWriters fills in defaults.
+func NewWriters(o Options) *Writers {
+	if o.TransactionOps <= 0 {
+		o.TransactionOps = 64
+	}
+	return &Writers{o: o}
+}
+
+// New is a writer without a session for transaction batches.
+func (ws *Writers) New() *Writer {
+	return &Writer{o: &ws.o, stats: &ws.Stats, commands: map[commandKey]bsoncore.Document{}}
+}
+
+// NewBatched is a writer that sends updates in transactions of the n-th of the
+// target's sessions, if it has transactions. What an earlier run left open in
+// them was ended before.
+func (ws *Writers) NewBatched(n int) *Writer {
+	w := ws.New()
+	if ws.o.Transactions != nil && ws.o.Target.Info.Kind == mongo.KindReplicaSet {
+		w.session = ws.o.Transactions.Batch(n)
+	}
+	return w
+}
+
+// Writer writes over one connection, which it takes at the first need. It is
+// for one goroutine.
+type Writer struct {
+	o     *Options
+	stats *Stats
+
+	conn     *wire.Conn
+	msg      wire.Message
+	commands map[commandKey]bsoncore.Document
+	plan     plan
+
+	session bson.Raw // for transaction batches, nil when there are none
+	pause   int      // batches until transactions are tried again
+}
+
+// Release gives the writer's connection back.
+func (w *Writer) Release() {
+	if w.conn != nil {
+		w.conn.Release()
+		w.conn = nil
+	}
+}
+
+// connection returns the writer's connection to the target's primary.
+func (w *Writer) connection(ctx context.Context) (c *wire.Conn, err error) {
+	if w.conn == nil {
+		if c, err = w.o.Target.Pool.Checkout(ctx, wire.Primary()); err != nil {
+			return nil, err
+		}
+		w.conn = c
+	}
+	return w.conn, nil
+}
+
+// concern is that of data: a checkpoint makes it durable.
+func concern() bson.D { return bson.D{{Key: "w", Value: 1}} }
+
+type commandKey struct {
+	name, coll string
+	ordered    bool
+}
+
+// command returns the body of a write command, made once per collection.
+func (w *Writer) command(k commandKey) (bsoncore.Document, error) {
+	if c, ok := w.commands[k]; ok {
+		return c, nil
+	}
+	d := bson.D{{Key: k.name, Value: k.coll}, {Key: "ordered", Value: k.ordered}, {Key: "writeConcern", Value: concern()}}
+	if k.name != "delete" {
+		// What the source accepted belongs on the target, whatever its validator says.
+		d = append(d, bson.E{Key: "bypassDocumentValidation", Value: true})
+	}
+	raw, err := bson.Marshal(d)
+	if err != nil {
+		return nil, fmt.Errorf("build %s command: %w", k.name, err)
+	}
+	if len(w.commands) > 4096 {
+		clear(w.commands)
+	}
+	w.commands[k] = raw
+	return raw, nil
+}
+
+// sequenceName is the argument that carries a write command's operations.
+func sequenceName(command string) string {
+	switch command {
+	case "insert":
+		return "documents"
+	case "update":
+		return "updates"
+	}
+	return "deletes"
+}
+
+// roundTrip sends the message.
+func (w *Writer) roundTrip(ctx context.Context, name, ns string) (res wire.WriteResult, err error) {
+	conn, err := w.connection(ctx)
+	if err != nil {
+		return res, err
+	}
+	var reply bsoncore.Document
+	err = w.gated(ctx, func() (bytes int, err error) {
+		failpoint.HitOf("send.before", name)
+		reply, err = conn.RoundTrip(ctx, &w.msg)
+		failpoint.HitOf("send.after", name)
+		return w.msg.Len(), err
+	})
+	if err == nil {
+		res = wire.ParseWriteResult(reply)
+		err = mongo.Interrupted(res)
+	}
+	if err == nil && w.o.SameTerm != nil {
+		err = w.o.SameTerm(res.Term) // before anything is concluded from the answer
+	}
+	if err != nil {
+		return res, fmt.Errorf("%s into %s: %w", name, ns, err)
+	}
+	return res, nil
+}
+
+// gated makes one exchange with the target, of some bytes, in its turn.
+func (w *Writer) gated(ctx context.Context, exchange func() (bytes int, err error)) error {
+	pass, err := w.o.Gate.Enter(ctx)
+	if err != nil {
+		return err
+	}
+	bytes, err := exchange()
+	w.o.Gate.Leave(pass, int64(bytes))
+	return err
+}
+
+// observeTerm notes the primary's present term. The driver does not tell under
+// which one a transaction committed; with the terms before and after it noted,
+// a checkpoint cannot miss a change between.
+func (w *Writer) observeTerm(ctx context.Context) error {
+	if w.o.SameTerm == nil {
+		return nil
+	}
+	conn, err := w.connection(ctx)
+	if err != nil {
+		return err
+	}
+	reply, err := conn.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})
+	if err != nil {
+		return fmt.Errorf("read the target's term: %w", err)
+	}
+	if t, ok := reply.Lookup("lastWrite", "opTime", "t").AsInt64OK(); ok {
+		return w.o.SameTerm(t)
+	}
+	return nil
+}
+
+// answered reports an error that the server has told, or that millrace has drawn
+// from its answer, over a connection that still works.
+func answered(err error) bool {
+	var own *mongo.Retryable
+	var we wire.WriteError
+	var ce driver.CommandError
+	return errors.As(err, &own) || errors.As(err, &we) || errors.As(err, &ce) && !ce.HasErrorLabel("NetworkError")
+}
