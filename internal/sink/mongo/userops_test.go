@@ -3,6 +3,8 @@ package mongosink_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -77,10 +79,42 @@ func TestUsersApplyOps(t *testing.T) {
 		if _, err := p.replay(t, mid, to, o); err != nil {
 			t.Fatalf("seed %d, replayed from the middle: %v", seed, err)
 		}
-		p.same(t, db, "c")
+		p.sameFields(t, db, "c")
 		if _, err := p.replay(t, from, to, o); err != nil {
 			t.Fatalf("seed %d, replayed: %v", seed, err)
 		}
-		p.same(t, db, "c")
+		p.sameFields(t, db, "c")
 	}
+}
+
+// sameFields is same, whatever the order of fields: an update by $set does not
+// tell which of them were new, and the target was ahead of it.
+func (p pair) sameFields(t *testing.T, db, coll string) {
+	t.Helper()
+	src, dst := contents(t, p.src, db, coll), contents(t, p.dst, db, coll)
+	for _, docs := range []map[string]bson.Raw{src, dst} {
+		for id, doc := range docs {
+			docs[id] = inOrder(t, doc)
+		}
+	}
+	sameContents(t, db+"."+coll, src, dst)
+}
+
+// inOrder is a document with its fields in the order of their names.
+func inOrder(t *testing.T, doc bson.Raw) bson.Raw {
+	t.Helper()
+	fields, err := doc.Elements()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortStableFunc(fields, func(a, b bson.RawElement) int { return strings.Compare(a.Key(), b.Key()) })
+	sorted := bson.D{}
+	for _, f := range fields {
+		sorted = append(sorted, bson.E{Key: f.Key(), Value: f.Value()})
+	}
+	raw, err := bson.Marshal(sorted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
 }
