@@ -76,7 +76,7 @@ type ChurnOptions struct {
 	// Pause is that of each writer after each write, default 1 ms, which leaves
 	// the servers room for the copy.
 	Pause time.Duration
-	// Expected tells which errors do not fail the test; nil is none.
+	// Expected reports which errors do not fail the test; nil is none.
 	Expected func(error) bool
 }
 

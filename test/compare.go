@@ -22,9 +22,9 @@ import (
 // zero value compares everything but the servers' own databases and that of
 // millrace.
 type CompareOptions struct {
-	// Source tells which source namespaces must be on the target.
+	// Source reports which source namespaces must be on the target.
 	Source func(ns string) bool
-	// Target tells which target namespaces must come from the source.
+	// Target reports which target namespaces must come from the source.
 	Target func(ns string) bool
 	// Name is the target name of a source namespace; system.buckets
 	// collections are asked for under their own names.
@@ -386,7 +386,7 @@ func (c *comparison) documents(ctx context.Context, w, h entry) error {
 	return nil
 }
 
-// sameSet tells whether two lists hold the same: of documents that only one side
+// sameSet reports whether two lists hold the same: of documents that only one side
 // has, differing has told.
 func sameSet(a, b []string) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))

@@ -108,7 +108,7 @@ func runHistory(t *testing.T, base string, h history.History) {
 	}
 }
 
-// saved writes a history to a file that stays, and tells how to run it.
+// saved writes a history to a file that stays, and reports how to run it.
 func saved(h history.History) string {
 	f, err := os.CreateTemp("", fmt.Sprintf("millrace-history-%d-%d-*", h.Seed, len(h.Steps)))
 	if err != nil {

@@ -82,7 +82,7 @@ func (c *clusters) start(ctx context.Context) error {
 	return g.Wait()
 }
 
-// prepareServer makes writes of the tests quick and tells the version.
+// prepareServer makes writes of the tests quick and reports the version.
 func prepareServer(ctx context.Context, client *mongo.Client) (v millmongo.Version, err error) {
 	var info struct {
 		Version string `bson:"version"`

@@ -96,7 +96,7 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// runs tells whether the scenario exists on the clusters at hand and in this way.
+// runs reports whether the scenario exists on the clusters at hand and in this way.
 func (sc scenario) runs(way string) bool {
 	if len(sc.only) > 0 && !slices.Contains(sc.only, way) {
 		return false
@@ -111,7 +111,7 @@ func (sc scenario) runs(way string) bool {
 	return shared.sourceVer.AtLeast(major, minor) && shared.targetVer.AtLeast(major, minor)
 }
 
-// selected tells whether -run asks for a subtest, before it is run.
+// selected reports whether -run asks for a subtest, before it is run.
 func selected(way, name string) bool {
 	f := flag.Lookup("test.run")
 	if f == nil || f.Value.String() == "" {
@@ -154,7 +154,7 @@ func (c *trial) site(ctx context.Context, client *mongo.Client) *site {
 	return &site{ctx: ctx, client: client, base: c.base}
 }
 
-// owns tells whether a namespace belongs to the scenario.
+// owns reports whether a namespace belongs to the scenario.
 func (c *trial) owns(ns string) bool {
 	db, _, _ := strings.Cut(ns, ".")
 	return db == c.base || strings.HasPrefix(db, c.base+"-")
@@ -376,7 +376,7 @@ func compareAll(ctx context.Context, cases []*trial) {
 	}
 }
 
-// excluded tells whether a pattern, in which * is the only wildcard, excludes a
+// excluded reports whether a pattern, in which * is the only wildcard, excludes a
 // collection, or the time-series collection of which it holds the buckets.
 func excluded(patterns []string, ns string) bool {
 	ns = strings.Replace(ns, "."+bucketsPrefix, ".", 1)

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 )
 
-// expires is a way in which documents expire, and how the target tells that
+// expires is a way in which documents expire, and how the target reports that
 // they do.
 type expires struct {
 	name, since string
@@ -192,7 +192,7 @@ func passes(t *testing.T, client *mongo.Client, n int64) {
 
 // Servers before 6.0 take an index that expires documents of a capped
 // collection, though it expires none; newer ones refuse it. A job that meets
-// one on its way ends in order and tells.
+// one on its way ends in order and reports.
 func TestExpiryOfCappedCollection(t *testing.T) {
 	if shared.sourceVer.AtLeast(6, 0) || !shared.targetVer.AtLeast(6, 0) {
 		t.Skip("needs a source before 6.0 and a target that is not")

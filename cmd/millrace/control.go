@@ -69,7 +69,7 @@ func (a *app) client(ctx context.Context, s *config.Control) (*server.Client, er
 	return nil, err
 }
 
-// simple is a request that changes the job and tells its new status.
+// simple is a request that changes the job and reports its new status.
 func (a *app) simple(done string, call func(*server.Client, context.Context) (job.Status, error)) func(context.Context, *server.Client, *config.Control) error {
 	return func(ctx context.Context, c *server.Client, s *config.Control) error {
 		st, err := call(c, ctx)

@@ -134,7 +134,7 @@ func seedTarget(s *config.Seed, command []string) seed.Options {
 	}
 }
 
-// seed copies from src and tells how it went.
+// seed copies from src and reports how it went.
 func (a *app) seed(ctx context.Context, s *config.Seed, src seed.Source, command []string, screen *screen, log *slog.Logger) error {
 	stats := &seed.Stats{}
 	var limit *pace.Limiter
@@ -220,7 +220,7 @@ func seededText(s *config.Seed, r *seed.Result) string {
 }
 
 // clonedText says how to go on with a set of its own. Until it has caught up for good
-// it must expire nothing by itself, and what was held back is its job's to restore.
+// it must expire nothing by itself, and what was deferred is its job's to restore.
 func clonedText(s *config.Seed, r *seed.Result) string {
 	var b strings.Builder
 	job, off := "", ""

@@ -179,7 +179,7 @@ func (a *app) record(name string, srv *server.Server, log *slog.Logger) (forget 
 	}
 }
 
-// summarize tells how the job ended.
+// summarize reports how the job ended.
 func summarize(ctx context.Context, st job.Status, plan *job.Plan, began time.Time, runErr error) summary {
 	sum := summary{Version: buildVersion(), Finalized: runErr == nil, Plan: plan, Status: st, Started: began, Ended: time.Now()}
 	sum.Seconds = sum.Ended.Sub(began).Seconds()
@@ -201,7 +201,7 @@ func (a *app) verifyAfter(ctx context.Context, s *config.Sync, screen *screen, l
 	}
 }
 
-// finish tells how the job ended, in the report, on standard output and as
+// finish reports how the job ended, in the report, on standard output and as
 // the command's error.
 func (a *app) finish(s *config.Sync, sum summary) error {
 	if sum.err != nil {

@@ -86,7 +86,7 @@ func TestTopology(t *testing.T) {
 	}
 }
 
-// chained tells whether a member is under another than the primary.
+// chained reports whether a member is under another than the primary.
 func chained(set *topology.Set) bool {
 	for _, source := range set.Tree() {
 		if source != set.Primary().Host {

@@ -175,7 +175,7 @@ type trial[S fmt.Stringer] struct {
 }
 
 // choose times a piece of work with each of the settings, and the best three
-// again in the opposite order, and takes the fastest. note tells what was tried.
+// again in the opposite order, and takes the fastest. note reports what was tried.
 // On less than ten thousand things it takes the first, for times would say
 // nothing.
 func choose[S fmt.Stringer](ctx context.Context, things int, all []S, work func(context.Context, S) (time.Duration, error)) (best S, note string, err error) {

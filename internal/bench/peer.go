@@ -151,7 +151,7 @@ func (w *fullWork) copyBy(ctx context.Context, f follower, m *meter) error {
 // lose documents, and would be waited for without end.
 const stalled = time.Minute
 
-// awaitAll waits until everything is there. look also tells what is there yet,
+// awaitAll waits until everything is there. look also reports what is there yet,
 // as a number that changes while work goes on.
 func awaitAll(ctx context.Context, look func(context.Context) (done bool, have int64, err error)) error {
 	last, since := int64(-1), time.Now()

@@ -191,7 +191,7 @@ func (f *forest) notes() []string {
 		len(f.primaryOn), all, f.n-1, len(f.othersOn)))
 }
 
-// roles tells who is in the set.
+// roles reports who is in the set.
 func (f *forest) roles() string {
 	text := fmt.Sprintf("%d: a primary, %s, a hidden voter", f.n, plural(f.voters-2, "other voter"))
 	if f.n > f.voters {

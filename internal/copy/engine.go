@@ -137,7 +137,7 @@ func New(src, dst *mongo.Cluster, store Store, o Options) *Engine {
 
 // Run copies what the store does not hold as done and returns nil when every
 // slice of every task is done and saved. An error leaves what is durable to
-// the next Run; mongo.Classify tells whether it passes by itself.
+// the next Run; mongo.Classify reports whether it passes by itself.
 func (e *Engine) Run(ctx context.Context, tasks []Task) error {
 	states, err := e.store.LoadSlices(ctx)
 	if err != nil {

@@ -54,7 +54,7 @@ func (s *schedule) pop(ctx context.Context) (j job, ok bool) {
 	return heap.Pop(&s.queue).(job), true
 }
 
-// finished tells that a popped job has ended.
+// finished reports that a popped job has ended.
 func (s *schedule) finished() {
 	s.mu.Lock()
 	s.open--

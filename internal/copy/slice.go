@@ -70,7 +70,7 @@ func (s *slice) advance(p progress) {
 	s.st.Bytes += p.bytes
 }
 
-// end tells that the reader has sent everything; dropped that the collection
+// end reports that the reader has sent everything; dropped that the collection
 // is gone.
 func (s *slice) end(dropped bool) {
 	s.mu.Lock()

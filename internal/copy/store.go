@@ -14,7 +14,7 @@ type Store interface {
 	// fails with an error of class retry when writes since the last call may
 	// have been rolled back.
 	SaveSlices(ctx context.Context, changed []scan.Slice) error
-	// SameTerm is told the election term of each answer to a data write, from
+	// SameTerm is given the election term of each answer to a data write, from
 	// several goroutines, and fails when it is not that of the attempt.
 	SameTerm(term int64) error
 }

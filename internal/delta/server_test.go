@@ -603,7 +603,7 @@ func testReplayOnServer(t *testing.T, s *server) {
 }
 
 // statementOf returns an update statement, nil if there is none that needs no
-// answer: a guarded one may match nothing, which a batch does not tell.
+// answer: a guarded one may match nothing, which a batch does not say.
 func statementOf(id int, o bson.Raw) bson.D {
 	dl, err := Parse(o)
 	if err != nil {

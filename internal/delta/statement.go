@@ -50,7 +50,7 @@ func (f Form) String() string {
 //     the path: $set takes the dot for nesting and refuses the other two.
 //   - An i, unguarded: the server logs a pipeline that moves a field to the end
 //     as an i of the existing field, where $set changes it in place. The diff
-//     alone does not tell; hence Guarded.
+//     alone does not say; hence Guarded.
 //   - Several new fields in one (sub)document in another order than the server
 //     would create them: 5.0 and newer sort by bytes, but numbers by value; 4.4
 //     and older sort by bytes only ("10" before "9"). Names have to be in

@@ -47,7 +47,7 @@ const (
 	codeImmutableField   = 66
 )
 
-// Of tells what a write error means. Codes of the server's or the user's state
+// Of reports what a write error means. Codes of the server's or the user's state
 // are never about the document.
 func Of(e wire.WriteError) Meaning {
 	if mongo.Classify(e) == mongo.ClassRetry {

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Ask asks the source for what its changes do not tell. What it answers can no
+// Ask asks the source for what its changes do not say. What it answers can no
 // longer roll back.
 type Ask struct {
 	Source *mongo.Cluster
@@ -117,7 +117,7 @@ func (a *Ask) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.Val
 	return out, nil
 }
 
-// identify tells which collection of the source a target namespace is: as the
+// identify reports which collection of the source a target namespace is: as the
 // event in hand has it, or as the job's names do, which are those of the
 // same position.
 func (a *Ask) identify(from mongosink.Origin) (of lookup.Collection, err error) {
@@ -137,7 +137,7 @@ func (a *Ask) identify(from mongosink.Origin) (of lookup.Collection, err error) 
 	return of, err
 }
 
-// OnSource tells which documents of a collection the source has at a position
+// OnSource reports which documents of a collection the source has at a position
 // or later.
 func (a *Ask) OnSource(ctx context.Context, from mongosink.Origin, ids []bson.RawValue, at mongo.OpTime) ([]bool, error) {
 	of, err := a.identify(from)

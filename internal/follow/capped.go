@@ -67,7 +67,7 @@ func (f *follower) copiedStarts(ctx context.Context) (map[string]mongosink.Cappe
 	return starts, f.eachCopied(ctx, func(s scan.Slice) { starts[s.NS] = mongosink.CappedStart{Past: s.At} })
 }
 
-// copiedAt tells as of which positions capped collections were copied, by UUID.
+// copiedAt reports as of which positions capped collections were copied, by UUID.
 func (f *follower) copiedAt(ctx context.Context) (map[string]mongo.OpTime, error) {
 	at := map[string]mongo.OpTime{}
 	return at, f.eachCopied(ctx, func(s scan.Slice) { at[s.Collection] = s.At })
@@ -226,7 +226,7 @@ func (l *cappedLook) change(ctx context.Context, ev *stream.Event) error {
 }
 
 // made reports that the collection of the target may be as it is after a schema
-// change; from tells that the change is one of the very collection.
+// change; from reports that the change is one of the very collection.
 func (l *cappedLook) made(ctx context.Context, ch *stream.Change, from bool, at mongo.OpTime) (bool, error) {
 	if at != l.job.Intent {
 		return false, nil

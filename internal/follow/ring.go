@@ -9,7 +9,7 @@ import (
 )
 
 // ring follows the content of a capped collection through the source's events
-// and tells after which of them it can be what the target holds.
+// and reports after which of them it can be what the target holds.
 //
 // The content is a list: what was there before the first event, of which
 // nothing is known, then what was inserted since. The oldest go when there is no

@@ -561,7 +561,7 @@ func testNewUnique(t *testing.T, s servers, policy job.OnConflict) {
 	c.afterUnique(policy, there)
 }
 
-// testCollatedKey: under a collation the server does not tell the key.
+// testCollatedKey: under a collation the server does not say the key.
 func testCollatedKey(t *testing.T, s servers, policy job.OnConflict) {
 	c := newConflicted(t, s, "collated", policy)
 	index := driver.IndexModel{Keys: bson.D{{Key: "k", Value: 1}, {Key: "o.p", Value: 1}},

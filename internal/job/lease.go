@@ -157,7 +157,7 @@ func everyTick(ctx context.Context, every time.Duration, do func() error) error 
 	}
 }
 
-// letGo ends the connections over which this run has written and tells that the
+// letGo ends the connections over which this run has written and reports that the
 // job has no owner, so that the next run need not wait to be sure.
 func (l *lease) letGo(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)

@@ -61,7 +61,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// isGone tells whether a process has ended; a zombie has.
+// isGone reports whether a process has ended; a zombie has.
 func isGone(pid int) bool {
 	return !hasArgument(pid, "--dbpath")
 }

@@ -16,7 +16,7 @@ func (c *Cluster) startProxies() (err error) {
 	return nil
 }
 
-// ownerOf tells which member made a connection to a proxy.
+// ownerOf reports which member made a connection to a proxy.
 func (c *Cluster) ownerOf(conn net.Conn) int {
 	var pids []int
 	for _, m := range c.members {

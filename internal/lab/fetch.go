@@ -38,7 +38,7 @@ func ensureWheel(ctx context.Context, w wheel, dir string) error {
 	return fetchWheel(ctx, w, dir)
 }
 
-// haveFiles tells whether all wanted files are in dir. They come there by
+// haveFiles reports whether all wanted files are in dir. They come there by
 // rename after the check, so one that exists is whole.
 func haveFiles(w wheel, dir string) bool {
 	for _, f := range w.files {

@@ -27,7 +27,7 @@ func identify(pid int, mark string) (Identity, error) {
 	return Identity{Pid: pid, Started: started, Mark: mark}, nil
 }
 
-// Running tells whether the process has not ended.
+// Running reports whether the process has not ended.
 func (id Identity) Running() bool {
 	if id.Pid <= 0 {
 		return false

@@ -29,7 +29,7 @@ func startTime(pid int) (uint64, error) {
 	return strconv.ParseUint(fields[started], 10, 64)
 }
 
-// hasArgument tells whether a process was started with an argument. One that
+// hasArgument reports whether a process was started with an argument. One that
 // has ended but was not waited for has none any more.
 func hasArgument(pid int, arg string) bool {
 	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
@@ -56,7 +56,7 @@ func (id Identity) signal(sig syscall.Signal) error {
 	return nil
 }
 
-// exited tells whether the process, which was seen before, has no thread left.
+// exited reports whether the process, which was seen before, has no thread left.
 // A zombie counts as exited (pidfd_open(2): readable when it terminates).
 func (id Identity) exited() bool {
 	fd, err := unix.PidfdOpen(id.Pid, 0)

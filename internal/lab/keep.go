@@ -26,7 +26,7 @@ import (
 // emptied first. One on which a test failed, stopped a member or was
 // interrupted is ended.
 
-// Short tells whether go test runs with -short: tests that need servers are
+// Short reports whether go test runs with -short: tests that need servers are
 // skipped.
 func Short() bool { return testFlag("test.short") == "true" }
 

@@ -13,7 +13,7 @@ import (
 
 // connectionOwner returns the index of the process that made a connection to
 // us, or client if it was none of them. The kernel's table of connections has
-// the inode of the other end, and /proc tells who has that inode open.
+// the inode of the other end, and /proc reports who has that inode open.
 func connectionOwner(conn net.Conn, pids []int) int {
 	inode := inodeOf(procAddr(conn.RemoteAddr()), procAddr(conn.LocalAddr()))
 	if inode == "" {
@@ -57,7 +57,7 @@ func inodeOf(local, remote string) string {
 	return ""
 }
 
-// hasSocket tells whether a process has a socket open.
+// hasSocket reports whether a process has a socket open.
 func hasSocket(pid int, inode string) bool {
 	dir := filepath.Join("/proc", strconv.Itoa(pid), "fd")
 	entries, err := os.ReadDir(dir)

@@ -70,7 +70,7 @@ func (l *leases) free(n int) ([]int, error) {
 	return ports, nil
 }
 
-// portFree tells whether a port can be listened on.
+// portFree reports whether a port can be listened on.
 func portFree(port int) bool {
 	l, err := net.Listen("tcp", hostPort(port))
 	if err != nil {

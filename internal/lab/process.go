@@ -59,7 +59,7 @@ func startProcess(cmd *exec.Cmd, outName string, detached bool) (*process, error
 	return p, nil
 }
 
-// running tells whether the process has not ended yet.
+// running reports whether the process has not ended yet.
 func (p *process) running() bool {
 	select {
 	case <-p.done:
@@ -172,7 +172,7 @@ func fileSize(name string) int64 {
 	return info.Size()
 }
 
-// logSays tells whether a log holds a text, in any case of letters, after the offset.
+// logSays reports whether a log holds a text, in any case of letters, after the offset.
 func logSays(name string, offset int64, text string) bool {
 	f, err := os.Open(name)
 	if err != nil {

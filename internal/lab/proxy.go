@@ -94,7 +94,7 @@ func (p *Proxy) Restore() {
 	p.spoil(func(f *faults) { *f = faults{} })
 }
 
-// spoil changes the faults and tells all connections.
+// spoil changes the faults and reports all connections.
 func (p *Proxy) spoil(change func(*faults)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -177,7 +177,7 @@ func (p *Proxy) serve(conn net.Conn) {
 	pass(pr)
 }
 
-// admits tells whether a connection may be made.
+// admits reports whether a connection may be made.
 func (p *Proxy) admits(peer int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -70,7 +70,7 @@ func checkVersion(version string) error {
 	return nil
 }
 
-// versionMatches tells whether the full version have is what want asks for.
+// versionMatches reports whether the full version have is what want asks for.
 func versionMatches(want, have string) bool {
 	return have == want || strings.HasPrefix(have, want+".")
 }

@@ -14,7 +14,7 @@ import (
 const commitPoll = 10 * time.Millisecond
 
 // Reached waits until the primary knows that a position is majority-committed,
-// and tells where it stands then.
+// and reports where it stands then.
 func (c *Cluster) Reached(ctx context.Context, at OpTime) (Positions, error) {
 	h, err := c.poll(ctx, func(h *hello) bool { return !h.LastWrite.MajorityOpTime.Before(at) })
 	if err != nil {
@@ -109,7 +109,7 @@ func (c *Cluster) Seen(ctx context.Context, look func() error) error {
 	return err
 }
 
-// Vanished tells whether the collection with a UUID is gone from a database for
+// Vanished reports whether the collection with a UUID is gone from a database for
 // good. That the primary does not have it may be a drop that is rolled back yet,
 // so that Seen waits, as long as it takes.
 func (c *Cluster) Vanished(ctx context.Context, db string, uuid bson.Binary) (bool, error) {

@@ -132,7 +132,7 @@ func (r *Retryable) Unwrap() error { return r.Cause }
 
 // Interrupted is the error of a write command that was answered, but cut short
 // by what passes by itself, such as an election in its middle or a full disk: the
-// server tells that as an error of one of the writes, or as one of the write
+// server reports that as an error of one of the writes, or as one of the write
 // concern. It is of ClassRetry; nil means that the reply stands as it is.
 func Interrupted(res wire.WriteResult) error {
 	for _, e := range res.Errors {
@@ -161,7 +161,7 @@ func answer(err error) (code int32, message string, ok bool) {
 	return 0, "", false
 }
 
-// Classify tells what err means. Errors of the driver's API and of package
+// Classify reports what err means. Errors of the driver's API and of package
 // wire are both understood; nil is not to be passed.
 func Classify(err error) Class {
 	if errors.Is(err, context.Canceled) {

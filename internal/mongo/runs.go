@@ -27,7 +27,7 @@ func (c *Cluster) Write(ctx context.Context, db string, cmd bson.D) (bson.Raw, e
 	return write(ctx, conn, db, cmd)
 }
 
-// Change is Write for commands whose reply does not tell the election term, as
+// Change is Write for commands whose reply does not say the election term, as
 // those that change the schema: the server is asked for it over the same
 // connection. A set that has none tells -1.
 func (c *Cluster) Change(ctx context.Context, db string, cmd bson.D) (term int64, err error) {

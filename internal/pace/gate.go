@@ -78,7 +78,7 @@ func (g *Gate) Load() (l Load, limit int) {
 	return g.load, g.limit
 }
 
-// adjust draws the limit from load and steering and tells who waits; the
+// adjust draws the limit from load and steering and reports who waits; the
 // caller holds mu.
 func (g *Gate) adjust() {
 	switch g.load {

@@ -49,7 +49,7 @@ func (l *Limiter) Rates() Rates {
 	return l.rates
 }
 
-// Limited tells whether Wait may wait.
+// Limited reports whether Wait may wait.
 func (l *Limiter) Limited() bool { return l != nil && l.limited.Load() }
 
 // burst is how far work may run ahead of the rates.
@@ -88,7 +88,7 @@ func (l *Limiter) giveBack(price time.Duration, since <-chan struct{}) {
 }
 
 // book takes the time that a piece needs: how long it has to wait, what it
-// took, and what tells that the rates changed.
+// took, and what reports that the rates changed.
 func (l *Limiter) book(docs, bytes int64) (delay, price time.Duration, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

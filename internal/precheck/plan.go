@@ -314,7 +314,7 @@ func (p *planner) oplogWindow(ctx context.Context) error {
 func (p *planner) room(ctx context.Context) error {
 	raw, err := p.Target.Command(ctx, "admin", bson.D{{Key: "dbStats", Value: 1}})
 	if err != nil {
-		return nil //nolint:nilerr // a server that does not tell is no obstacle
+		return nil //nolint:nilerr // a server that does not say is no obstacle
 	}
 	total, ok1 := raw.Lookup("fsTotalSize").AsFloat64OK()
 	used, ok2 := raw.Lookup("fsUsedSize").AsFloat64OK()

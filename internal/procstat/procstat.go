@@ -20,7 +20,7 @@ type Usage struct {
 	Peak       int64   `json:"peakResidentBytes"`
 }
 
-// Read asks the operating system; what it does not tell is 0.
+// Read asks the operating system; what it does not say is 0.
 func Read() Usage {
 	u := Usage{PID: os.Getpid()}
 	var r syscall.Rusage

@@ -122,7 +122,7 @@ func (p *Progress) Following(sink *mongosink.Engine, src stream.Source) {
 	})
 }
 
-// SetApplied tells where the job stands durably, and returns where reading would
+// SetApplied notes where the job stands durably, and returns where reading would
 // start from there.
 func (p *Progress) SetApplied(pos stream.Position) (from mongo.OpTime) {
 	p.set(func() {
@@ -141,7 +141,7 @@ func (p *Progress) ReadFrom() (from mongo.OpTime) {
 	return from
 }
 
-// SourceAt tells where the source stands, and where its oplog begins if that was
+// SourceAt notes where the source stands, and where its oplog begins if that was
 // asked.
 func (p *Progress) SourceAt(at mongo.Positions, oldest mongo.OpTime) {
 	p.set(func() {

@@ -12,7 +12,7 @@ import (
 )
 
 // Duplicates finds two documents of a collection with one key of an index, where
-// the server does not tell the key in a form that can be searched for. None are
+// the server does not say the key in a form that can be searched for. None are
 // found when the index's keys cannot be asked for.
 func (t *Target) Duplicates(ctx context.Context, ns string, index bson.Raw) ([]bson.Raw, error) {
 	keys, ok := index.Lookup("key").DocumentOK()

@@ -72,7 +72,7 @@ func earlyIndex(colls []Collection, r room) (*Collection, string) {
 	return largest, "it is the only one of most of the data, and one build would use one of the target's processors"
 }
 
-// roomOf asks the target's primary; what it does not tell is 0.
+// roomOf asks the target's primary; what it does not say is 0.
 func roomOf(ctx context.Context, c *mongo.Cluster) (r room) {
 	if raw, err := c.Command(ctx, "admin", bson.D{{Key: "hostInfo", Value: 1}}); err == nil {
 		n, _ := raw.Lookup("system", "numCores").AsInt64OK()

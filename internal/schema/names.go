@@ -28,7 +28,7 @@ type Name struct {
 
 // Names are the namespaces of a job at one position of the source, by their
 // names there and on the target. With several rules into one target database,
-// nothing else tells what stems from which source. Not safe for concurrent use.
+// nothing else reports what stems from which source. Not safe for concurrent use.
 type Names struct {
 	bySource map[string]Name
 	byTarget map[string]string

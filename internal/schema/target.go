@@ -31,7 +31,7 @@ type TargetOptions struct {
 	Job string
 	// Log receives what is worth knowing; nil discards it.
 	Log *slog.Logger
-	// SameTerm is told in which election term each change was answered, and fails
+	// SameTerm is given in which election term each change was answered, and fails
 	// when it is not that of the attempt. Nil takes any.
 	SameTerm func(term int64) error
 	// Parallel bounds commands under way at once where many collections are

@@ -257,7 +257,7 @@ func (c *backupCursor) keepAlive(every time.Duration) {
 			close(c.lost)
 			return
 		}
-		if err != nil { // the end tells whether it stayed open
+		if err != nil { // the end reports whether it stayed open
 			c.log.Warn("the backup cursor gives no sign of life", "error", err)
 		}
 	}

@@ -99,7 +99,7 @@ func TestBackupCursorIsCopied(t *testing.T) {
 	}
 }
 
-// joinedSource tells that its puller has joined.
+// joinedSource reports that its puller has joined.
 type joinedSource struct {
 	Source
 	joined func()

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// errCannotClone tells that two directories are not on one file system that
+// errCannotClone reports that two directories are not on one file system that
 // lets files share blocks.
 var errCannotClone = errors.New("seed: the file system cannot clone files") //nolint:gochecknoglobals // a sentinel
 
@@ -131,7 +131,7 @@ func (r *round) cloneAll(ctx context.Context, list []File, create func(string) (
 	return g.Wait()
 }
 
-// cloneable tells whether it can be done at all: for one file, and for the others if
+// cloneable reports whether it can be done at all: for one file, and for the others if
 // they are on the same file system.
 func (a *Agent) cloneable(create func(string) (*os.File, error)) error {
 	if err := a.clone(storageFile, create); err != nil {

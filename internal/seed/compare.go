@@ -36,7 +36,7 @@ func (r *round) listing() (*listing, error) {
 	return l, nil
 }
 
-// same tells whether a file was not written to since the round first read it.
+// same reports whether a file was not written to since the round first read it.
 func (r *round) same(f File, l *listing) bool {
 	return r.agent.opts.Way != WayLock || l.stamps[f.Path].unchangedSince(l.files[f.Path].first)
 }
@@ -92,7 +92,7 @@ type comparison struct {
 	File
 	known *roundFile
 	sums  []Sum // are found
-	// live tells that the member works: a file may be gone or become shorter,
+	// live reports that the member works: a file may be gone or become shorter,
 	// which is noted in torn and no error.
 	live bool
 	torn atomic.Bool

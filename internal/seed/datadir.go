@@ -135,7 +135,7 @@ type walk struct {
 	settles map[uint64]bool // by device: settlesWrites
 }
 
-// directory lists a directory, which is the last of above; linked tells that a link
+// directory lists a directory, which is the last of above; linked reports that a link
 // led to it.
 func (w *walk) directory(name string, above []fs.FileInfo, linked bool) error {
 	entries, err := os.ReadDir(w.dir.at(name))

@@ -41,14 +41,14 @@ func tryLock(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|uni
 // openAtOnce is a flag with which opening what is no regular file waits for nobody.
 const openAtOnce = unix.O_NONBLOCK
 
-// sameOwner tells whether two files belong to one user.
+// sameOwner reports whether two files belong to one user.
 func sameOwner(a, b fs.FileInfo) bool {
 	x, ok1 := a.Sys().(*syscall.Stat_t)
 	y, ok2 := b.Sys().(*syscall.Stat_t)
 	return ok1 && ok2 && x.Uid == y.Uid
 }
 
-// ownedByUs tells whether a file belongs to the user whom this process runs as.
+// ownedByUs reports whether a file belongs to the user whom this process runs as.
 func ownedByUs(info fs.FileInfo) bool {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	return ok && int(st.Uid) == os.Geteuid()

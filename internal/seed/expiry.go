@@ -48,7 +48,7 @@ type expiries struct {
 	n   int // were held back
 }
 
-// holdExpiries holds back every expiry of a server's collections for a job, and tells
+// holdExpiries holds back every expiry of a server's collections for a job, and reports
 // how many there were. What is held back is noted before it is changed.
 func holdExpiries(ctx context.Context, c *driver.Client, job string) (int, error) {
 	h := &expiries{c: c, job: job}
@@ -186,7 +186,7 @@ func (h *expiries) note(ctx context.Context, ns, index string, expire bson.RawVa
 	return nil
 }
 
-// holds tells whether the copy becomes a set that is to follow its old one.
+// holds reports whether the copy becomes a set that is to follow its old one.
 func (o MemberOptions) holds() bool { return o.NewSet != "" && !o.KeepExpiry }
 
 // startCommand is the command of the new member, which expires nothing if it is to

@@ -173,7 +173,7 @@ func inJournal(path string) bool { return strings.HasPrefix(path, "journal/Wired
 // 6.0: fatal assertion 28661), and it marks the directory as ours.
 const poisonText = "millrace seed: this copy is not complete; run millrace seed again to complete it\n"
 
-// poisoned tells whether a directory holds an incomplete copy.
+// poisoned reports whether a directory holds an incomplete copy.
 func poisoned(root directory) bool {
 	b, err := root.ReadFile(storageFile)
 	return err == nil && string(b) == poisonText

@@ -341,7 +341,7 @@ func connectionRefused(err error) bool {
 	return err != nil && (errors.Is(err, syscall.ECONNREFUSED) || strings.Contains(err.Error(), "connection refused"))
 }
 
-// tryUnlock tells whether the lock is gone for certain; the error of one that
+// tryUnlock reports whether the lock is gone for certain; the error of one that
 // may not be is why.
 func (m *member) tryUnlock() (bool, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

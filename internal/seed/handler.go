@@ -23,7 +23,7 @@ const (
 	// freezePatience is how long one request waits for the frozen state; the
 	// puller asks again.
 	freezePatience = 20 * time.Second
-	// stayPatience is how long a request that tells that a puller is there is
+	// stayPatience is how long a request that reports that a puller is there is
 	// held open; the puller asks again.
 	stayPatience = 20 * time.Second
 	// readDeadline bounds one reply of blocks: a puller that takes nothing
@@ -137,7 +137,7 @@ func (h *handler) freeze(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// stay is held open: its end tells that a puller was killed or cut off.
+// stay is held open: its end reports that a puller was killed or cut off.
 func (h *handler) stay(w http.ResponseWriter, r *http.Request) {
 	var q turnRequest
 	if !decode(w, r, &q) {
@@ -187,7 +187,7 @@ func (h *handler) read(w http.ResponseWriter, r *http.Request) {
 	_ = fw.w.Flush() // a puller that is gone asks again
 }
 
-// errNotYet tells that a wait was over before the frozen state was there.
+// errNotYet reports that a wait was over before the frozen state was there.
 var errNotYet = errors.New("seed: not yet") //nolint:gochecknoglobals // a sentinel
 
 // freezeWithin is Freeze with a limit to the wait for other pullers. The

@@ -24,7 +24,7 @@ const (
 	strange             // it is the engine's, and not known: nothing is copied
 )
 
-// kindOf tells what becomes of a file by its name.
+// kindOf reports what becomes of a file by its name.
 func (s Storage) kindOf(p string) kind {
 	dir, name := path.Split(p)
 	dir = strings.TrimSuffix(dir, "/")

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// stamp tells whether a file may have changed. The change time cannot be set
+// stamp reports whether a file may have changed. The change time cannot be set
 // by a program, so that equal stamps mean an untouched file; but two changes
 // within one tick of the kernel's clock look alike, which is why a stamp counts
 // only when it was older than settle at the moment it was taken.
@@ -25,7 +25,7 @@ const (
 	settleCoarse = 3 * time.Second
 )
 
-// unchangedSince tells whether nothing was written since the earlier stamp.
+// unchangedSince reports whether nothing was written since the earlier stamp.
 func (s stamp) unchangedSince(earlier stamp) bool {
 	if earlier.taken.IsZero() || s.size != earlier.size || s.mtime != earlier.mtime ||
 		s.ctime != earlier.ctime || s.inode != earlier.inode || s.device != earlier.device {

@@ -18,7 +18,7 @@ func identity(info fs.FileInfo) (ctime int64, inode, device uint64, ok bool) {
 	return st.Ctim.Nano(), st.Ino, uint64(st.Dev), true //nolint:unconvert // of other types on other processors
 }
 
-// settlesWrites tells whether awaitWrites does its work on the file system of a file.
+// settlesWrites reports whether awaitWrites does its work on the file system of a file.
 func settlesWrites(name string) bool {
 	var st unix.Statfs_t
 	if unix.Statfs(name, &st) != nil {

@@ -91,7 +91,7 @@ type Manifest struct {
 // FinalFile is a file as the frozen source holds it.
 type FinalFile struct {
 	File
-	// Same tells that nothing changed since the round first read the file.
+	// Same reports that nothing changed since the round first read the file.
 	Same bool `json:"same"`
 	// Sums are the checksums of its blocks unless Same.
 	Sums []Sum `json:"sums,omitempty"`
@@ -142,7 +142,7 @@ type ReadRequest struct {
 type Block struct {
 	Index int64
 	Sum   Sum
-	// Same tells that the puller has it; Data is nil then.
+	// Same reports that the puller has it; Data is nil then.
 	Same bool
 	Data []byte // valid during the callback
 }
@@ -156,7 +156,7 @@ type Source interface {
 	// Freeze says that this puller has read everything once, waits for the
 	// others, and returns what the files hold at one moment.
 	Freeze(ctx context.Context, round, puller string) (*Final, error)
-	// Leave tells that this puller needs nothing more.
+	// Leave reports that this puller needs nothing more.
 	Leave(ctx context.Context, round, puller string) error
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/lab"
 )
 
-// TestMeasure tells how long a seed, a logical initial sync and the locks of
+// TestMeasure reports how long a seed, a logical initial sync and the locks of
 // one pass and two take, side by side. It measures and asserts nothing.
 func TestMeasure(t *testing.T) {
 	if os.Getenv("MILLRACE_SEED_MEASURE") == "" {

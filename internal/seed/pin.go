@@ -53,7 +53,7 @@ func (r *round) pinFiles(ctx context.Context) error {
 // pinned checks a list of files and completes it: the server leaves out
 // storage.bson, and perhaps sizes.
 func (a *Agent) pinned(list []File) ([]File, error) {
-	if _, err := a.dir.list(); err != nil { // it tells what cannot be followed
+	if _, err := a.dir.list(); err != nil { // it reports what cannot be followed
 		return nil, err
 	}
 	out := make([]File, 0, len(list)+1)

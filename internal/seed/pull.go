@@ -31,7 +31,7 @@ type PullOptions struct {
 	Log     *slog.Logger
 }
 
-// Report tells what a copy did.
+// Report reports what a copy did.
 type Report struct {
 	Way          Way     `json:"way"`
 	Origin       Origin  `json:"origin"`

@@ -114,7 +114,7 @@ func (f *roundFile) note(index int64, s Sum) {
 	f.served[index] = s
 }
 
-// held tells whether every puller holds exactly this.
+// held reports whether every puller holds exactly this.
 func (f *roundFile) held(index int64, s Sum) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -55,7 +55,7 @@ type roundFile struct {
 	// belong to whoever freezes the round.
 	caught stamp
 	sums   []Sum
-	// bounded tells that bound bytes count, however long the file gets.
+	// bounded reports that bound bytes count, however long the file gets.
 	bounded bool
 	bound   int64
 
@@ -155,7 +155,7 @@ func (r *round) leave(id string) bool {
 // tries again within seconds, and if it was killed, others wait for it.
 const cutPart = 12
 
-// idle drops silent pullers and tells whether none is left.
+// idle drops silent pullers and reports whether none is left.
 func (r *round) idle(limit time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -239,7 +239,7 @@ func (r *round) close() {
 	wg.Wait()
 }
 
-// turn tells what a ready puller has to do: take the result, or wait. It begins
+// turn reports what a ready puller has to do: take the result, or wait. It begins
 // the freeze when all are ready.
 func (r *round) turn() (changed <-chan struct{}, final *Final, err error) {
 	r.mu.Lock()

@@ -92,7 +92,7 @@ type Options struct {
 	Member MemberOptions
 }
 
-// Result tells what was done.
+// Result reports what was done.
 type Result struct {
 	Report
 	// Position is where a new set stands: what comes after it on the old set is

@@ -101,7 +101,7 @@ func (s *spool) add(path string, index int64, sum Sum, b []byte) error {
 	return nil
 }
 
-// holds tells whether a block was put aside as it is now.
+// holds reports whether a block was put aside as it is now.
 func (s *spool) holds(path string, index int64, sum Sum) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -58,7 +58,7 @@ func (s *stretch) end() error {
 	return err
 }
 
-// reach opens the file, and tells zeros beyond its end, which it counts as
+// reach opens the file, and reports zeros beyond its end, which it counts as
 // there.
 func (f *targetFile) reach(at int64, data []byte) (hole bool, err error) {
 	f.mu.Lock()

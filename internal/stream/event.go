@@ -23,7 +23,7 @@ const (
 	Delete                       // the document is gone
 	SchemaChange                 // Change is set; everything before it comes first, everything after it later
 	// Put and Upsert are what a server makes of a user's applyOps command, which
-	// does not tell whether the document is there.
+	// does not say whether the document is there.
 	Put    // the document becomes Doc
 	Upsert // as Update; a document that is missing is made of its _id and the update
 )
@@ -46,7 +46,7 @@ type Event struct {
 	// Target is the namespace's name on the target, which package transform gives
 	// it. A SchemaChange has none: it is in the source's terms.
 	Target string
-	UUID   *[16]byte // of the collection; nil where the source does not tell
+	UUID   *[16]byte // of the collection; nil where the source does not say
 	Key    Key       // unset for SchemaChange
 	Doc    bson.Raw
 	// Change belongs to SchemaChange.

@@ -12,7 +12,7 @@ import (
 // the sink fails. Feed and Drain are called while it runs, by one goroutine at a
 // time; Applied and Stats by any at any time.
 //
-// Events may come again: after a restart from a position that Applied told, or
+// Events may come again: after a restart from a position that Applied returned, or
 // an earlier one, the target may be ahead of what is fed. When it has caught up
 // it holds what it would hold if each event had come once. Events of one document
 // take effect in order, those of different documents in any.
@@ -33,7 +33,7 @@ type Sink interface {
 // them and after them apart.
 type SchemaSink interface {
 	Sink
-	// Renamed tells that at a position a collection of the target got another
+	// Renamed takes note that at a position a collection of the target got another
 	// name, or went (to is ""). It is called while a schema change is applied.
 	Renamed(from, to string, at mongo.OpTime)
 	// SetOverlap moves the position up to which the target may be ahead, as when a

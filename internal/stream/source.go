@@ -13,7 +13,7 @@ type Source interface {
 	// every second or so, so that End moves on an idle source. A position that
 	// the source no longer holds is an error that no retry mends.
 	Run(ctx context.Context, pos Position, emit func(context.Context, *Batch) error) error
-	// Stats is a snapshot of what was read. It may be called beside Run.
+	// Stats is a snapshot of what was read. It may be called concurrently with Run.
 	Stats() SourceStats
 }
 

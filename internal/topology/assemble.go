@@ -130,7 +130,7 @@ func (m *Member) hearsay(w *word) {
 	}
 }
 
-// wallTime falls back on the position's second where servers do not tell more.
+// wallTime falls back on the position's second where servers do not say more.
 func wallTime(t time.Time, p mongo.OpTime) time.Time {
 	if t.IsZero() && !p.IsZero() {
 		return p.Time()

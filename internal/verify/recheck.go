@@ -25,7 +25,7 @@ type candidate struct {
 }
 
 // digest stands for a document's bytes, zero for none. The seed is drawn per run;
-// it only tells whether a document changed between two looks.
+// it only reports whether a document changed between two looks.
 type digest = xxh3.Uint128
 
 // rechecker looks at mismatches again until they are decided. add may be
@@ -179,7 +179,7 @@ func (r *rechecker) look(ctx context.Context, c *collection, run []*candidate) (
 }
 
 // judge takes what a look saw of two documents that are not the same, and
-// tells whether that is final.
+// reports whether that is final.
 func (r *rechecker) judge(cand *candidate, a, b digest, now time.Time) (note string, final bool) {
 	o := r.e.o.Recheck
 	if cand.looks == 0 {

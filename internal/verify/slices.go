@@ -18,7 +18,7 @@ func eachSlice(ctx context.Context, parts []scan.Slice, readers int, fn func(con
 	return g.Wait()
 }
 
-// byRecord tells whether the server lets a scan begin in the middle.
+// byRecord reports whether the server lets a scan begin in the middle.
 func (s *side) byRecord() bool {
 	return s.exists && scan.ByStorage(&s.Collection, s.cluster.Info) == scan.ByRecord
 }

@@ -40,7 +40,7 @@ func (c *counters) account(n int) {
 	}
 }
 
-// Stats tells how far the run is. Safe for concurrent use.
+// Stats reports how far the run is. Safe for concurrent use.
 func (e *Engine) Stats() Stats {
 	c := &e.c
 	return Stats{

@@ -85,7 +85,7 @@ func documented(t *testing.T, role string) []privilege {
 	})
 }
 
-// since50 tells whether the servers have time series.
+// since50 reports whether the servers have time series.
 func since50() bool {
 	v := os.Getenv("MILLRACE_TEST_VERSION")
 	return v == "" || v >= "5"

@@ -15,7 +15,7 @@ type Options struct {
 	Writers int
 	// Parts are the numbers of steps in each part, from part 0.
 	Parts []int
-	// Since tells whether both servers are at least of a version; nil is none
+	// Since reports whether both servers are at least of a version; nil is none
 	// newer than 4.2.
 	Since func(major, minor int) bool
 	// NoCapped leaves capped collections out: after a kill a server's counts

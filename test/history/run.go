@@ -33,7 +33,7 @@ type Runner struct {
 	// Hook does the steps that are not for the source. Without it they are
 	// left out.
 	Hook func(context.Context, Step) error
-	// Tolerate tells which errors do not end the run, besides those that are
+	// Tolerate reports which errors do not end the run, besides those that are
 	// a server's answer to a step. Nil is none.
 	Tolerate func(error) bool
 
@@ -295,7 +295,7 @@ func (r *Runner) abort(ctx context.Context, w *writer) {
 	_, _ = r.end(ctx, w, Abort)
 }
 
-// step runs one step. left tells that its transaction was over.
+// step runs one step. left reports that its transaction was over.
 func (r *Runner) step(ctx context.Context, w *writer, s Step) (left bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()

@@ -11,7 +11,7 @@ import (
 
 // Shrinker finds a smaller history that fails like a given one.
 type Shrinker struct {
-	// Fails tells whether steps fail. It is asked for several at once.
+	// Fails reports whether steps fail. It is asked for several at once.
 	Fails func(context.Context, []Step) bool
 	// Parallel is how many are tried at once, at least 1.
 	Parallel int

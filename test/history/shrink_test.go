@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// holds tells whether a step mentions all words, in its line.
+// holds reports whether a step mentions all words, in its line.
 func holds(s Step, words ...string) bool {
 	text := s.String()
 	for _, w := range words {
@@ -19,7 +19,7 @@ func holds(s Step, words ...string) bool {
 	return true
 }
 
-// in tells whether the steps that mention a and b are there, in this order.
+// in reports whether the steps that mention a and b are there, in this order.
 func inOrder(steps []Step, words ...string) bool {
 	for _, s := range steps {
 		if len(words) > 0 && holds(s, words[0]) {

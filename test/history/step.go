@@ -154,7 +154,7 @@ func fromExtJSON(b []byte) (bson.Raw, error) {
 	return bson.Marshal(d)
 }
 
-// Schema tells whether the step changes collections or indexes.
+// Schema reports whether the step changes collections or indexes.
 func (s Step) Schema() bool {
 	if s.Do != Run || len(s.Cmd) == 0 {
 		return false

@@ -105,7 +105,7 @@ type killing struct {
 	guardian      int // its process, when there was one
 }
 
-// strike begins a copy and kills the victim; it tells whether the source was
+// strike begins a copy and kills the victim; it reports whether the source was
 // locked then. A source that was killed runs again when it returns.
 func (k *killing) strike() bool {
 	t := k.t
@@ -132,7 +132,7 @@ func (k *killing) run() {
 	must(t, os.RemoveAll(k.dir))
 }
 
-// await waits for the moment; it tells whether the source was locked then.
+// await waits for the moment; it reports whether the source was locked then.
 func (k *killing) await() bool {
 	began := time.Now()
 	for {
@@ -169,7 +169,7 @@ func (k *killing) kill() {
 	}
 }
 
-// complete has the copy completed, and tells how that went.
+// complete has the copy completed, and reports how that went.
 func (k *killing) complete() string {
 	t := k.t
 	t.Helper()
@@ -208,7 +208,7 @@ func (k *killing) complete() string {
 	return how
 }
 
-// half tells whether a directory holds a copy that is not complete.
+// half reports whether a directory holds a copy that is not complete.
 func half(dir string) bool {
 	b, err := os.ReadFile(filepath.Join(dir, "storage.bson"))
 	return err == nil && strings.Contains(string(b), "not complete")

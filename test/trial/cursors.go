@@ -8,7 +8,7 @@ import (
 )
 
 // killAll ends the cursors of a server but those of other members, those that
-// wait for more and those that are at work. The idle ones do not tell whose they
+// wait for more and those that are at work. The idle ones do not say whose they
 // are.
 func killAll(ctx context.Context, admin *mongo.Database) error {
 	cur, err := admin.Aggregate(ctx, A(D("$currentOp", D("idleCursors", true, "allUsers", true)),

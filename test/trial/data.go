@@ -293,7 +293,7 @@ func (c claims) explain(ns string, want map[string]bson.Raw, ids map[string]bool
 	}
 }
 
-// replaces tells whether an update writes a whole document.
+// replaces reports whether an update writes a whole document.
 func replaces(cmd bson.Raw) bool {
 	u, ok := cmd.Lookup("updates", "0", "u").DocumentOK()
 	if !ok {

@@ -52,7 +52,7 @@ type Result struct {
 	Took        time.Duration
 }
 
-// Right tells that nothing went wrong.
+// Right reports that nothing went wrong.
 func (r Result) Right() bool { return r.Verdict == Equal || r.Verdict == Told }
 
 // String is the verdict with what is needed to understand it.
@@ -139,12 +139,12 @@ func resume(ctx context.Context, m *test.Process) {
 	}
 }
 
-// namesConflict tells whether an output names a document in conflict.
+// namesConflict reports whether an output names a document in conflict.
 func namesConflict(out string) bool {
 	return regexp.MustCompile(`(?m)^(millrace|error): .*, _id .*, at \d+`).MatchString(out)
 }
 
-// stops tells whether a conflict has to stop the job.
+// stops reports whether a conflict has to stop the job.
 func (p *play) stops() bool {
 	for i, a := range p.tr.Args[:max(0, len(p.tr.Args)-1)] {
 		if v := p.tr.Args[i+1]; a == "--on-conflict" && v != "stop" || a == "--on-existing" && v == "merge" {
@@ -267,7 +267,7 @@ func (p *play) differences(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
-// unnamed tells that no namespace of the source can have the name on the
+// unnamed reports that no namespace of the source can have the name on the
 // target: what is there is somebody else's.
 func (p *play) unnamed(r rules, ns string) bool {
 	if len(r.include) == 0 || matches(r.include, ns) {
@@ -287,7 +287,7 @@ func (p *play) unnamed(r rules, ns string) bool {
 	return true
 }
 
-// lettered tells whether dead letters that are open explain each document of a
+// lettered reports whether dead letters that are open explain each document of a
 // namespace that differs.
 func (p *play) lettered(ctx context.Context, sc, tc *mongo.Client, d test.Difference, r rules) (bool, error) {
 	if strings.Contains(d.What, "is on the target alone") && len(p.claims[d.NS]) > 0 {

@@ -289,7 +289,7 @@ func (p *play) write(ctx context.Context, s *side, e Event) error {
 	return err
 }
 
-// changes tells whether the command can be in a job's way.
+// changes reports whether the command can be in a job's way.
 func (e Event) changes() bool {
 	cmd := e.Cmd
 	if e.Do == Step {
@@ -443,7 +443,7 @@ func (p *play) await(ctx context.Context, s *side, e Event) error {
 	}
 }
 
-// allOver tells whether no process runs.
+// allOver reports whether no process runs.
 func (p *play) allOver() bool {
 	for _, m := range p.procs {
 		if !m.over() {
@@ -453,7 +453,7 @@ func (p *play) allOver() bool {
 	return true
 }
 
-// met tells whether the process has met a point since the last one that was
+// met reports whether the process has met a point since the last one that was
 // waited for; "" is any.
 func (p *process) met(point string) bool {
 	out := p.Output()

@@ -7,7 +7,7 @@ import (
 
 // Shrinker looks for fewer events that fail.
 type Shrinker struct {
-	// Fails tells whether a trial fails in the way that is looked for.
+	// Fails reports whether a trial fails in the way that is looked for.
 	Fails func(context.Context, Trial) bool
 	// Tried counts what was tried.
 	Tried int

@@ -60,7 +60,7 @@ func openSide(ctx context.Context, name string, shape Shape) (*side, error) {
 	return s, nil
 }
 
-// codeIs tells whether a server answered with a code.
+// codeIs reports whether a server answered with a code.
 func codeIs(err error, code int) bool {
 	var se mongo.ServerError
 	return errors.As(err, &se) && se.HasErrorCode(code)
@@ -227,7 +227,7 @@ func (s *side) failPoint(ctx context.Context, member string, cmd bson.Raw) error
 	})
 }
 
-// entered tells whether a fail point was met since it was set.
+// entered reports whether a fail point was met since it was set.
 func (s *side) entered(ctx context.Context, name string) bool {
 	met := false
 	_ = s.on(ctx, "all", func(c *mongo.Client) error {

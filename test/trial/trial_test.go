@@ -24,7 +24,7 @@ import (
 //	MILLRACE_TRIAL_SEED     the first seed of TestHunt and TestSoak
 //	MILLRACE_TRIAL_FOR      how long TestHunt goes on with a theme
 //	MILLRACE_TRIAL_SHRINK   how long what fails is shrunk, such as 5m
-//	MILLRACE_TRIAL_VERBOSE  says that TestHunt tells what happened in each trial
+//	MILLRACE_TRIAL_VERBOSE  says that TestHunt reports what happened in each trial
 //	MILLRACE_TRIAL_OUT      where scripts of what fails go; else a temporary directory
 
 // newRunner is a runner for the time of the test.

@@ -168,14 +168,14 @@ func (e *Engine) SetOverlap(end mongo.OpTime) {
 	e.resolver.RereadUntil(end)
 }
 
-// Renamed tells that at a position a target collection got another name, or
+// Renamed takes note that at a position a target collection got another name, or
 // went (to is "").
 func (e *Engine) Renamed(from, to string, at mongo.OpTime) {
 	e.resolver.Renamed(from, to)
 	e.capped.renamed(from, to, at)
 }
 
-// StartCapped tells from where the events of a capped collection count.
+// StartCapped sets from where the events of a capped collection count.
 func (e *Engine) StartCapped(ns string, start CappedStart) { e.capped[ns] = &start }
 
 // Skipped are the documents that updates found missing in the overlap and that

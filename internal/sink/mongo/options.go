@@ -88,7 +88,7 @@ type Overlap struct {
 	// Refused are documents that a conflict stopped an earlier run at: the target
 	// is not ahead of their events from those positions on.
 	Refused []Place
-	// Skipped are what Engine.Skipped told of an earlier run.
+	// Skipped are what Engine.Skipped returned in an earlier run.
 	Skipped []Place
 	// Capped tells, by target namespace, what of the events of capped collections
 	// the target has already: order is content, so that none of them may be

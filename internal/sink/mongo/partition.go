@@ -24,7 +24,7 @@ const (
 	linger = 10 * time.Millisecond
 )
 
-// backlog tells whether the target is behind the source.
+// backlog reports whether the target is behind the source.
 type backlog struct {
 	began time.Time
 	end   atomic.Int64 // as nanoseconds since began

@@ -22,7 +22,7 @@ type Collection struct {
 	UUID bson.Binary
 }
 
-// Has tells which documents of a collection, by their _ids, there are in a
+// Has reports which documents of a collection, by their _ids, there are in a
 // committed state at or after a position.
 func Has(ctx context.Context, cluster *mongo.Cluster, of Collection, ids []bson.RawValue, at mongo.OpTime) ([]bool, error) {
 	has := make([]bool, len(ids))

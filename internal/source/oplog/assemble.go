@@ -138,7 +138,7 @@ func (a *assembler) command(ctx context.Context, e *entry, live bool) error {
 
 // usersOwn tells a user's applyOps command, which is logged as it was sent, from
 // what a server groups by itself. Before 7.0 none does, but for retryable
-// inserts; there a nested command is logged without what tells where it came from.
+// inserts; there a nested command is logged without what reports where it came from.
 func (a *assembler) usersOwn(e *entry, c command) bool {
 	return c.sent || !e.separate && !a.o.cluster.Info.Version.AtLeast(7, 0)
 }

@@ -16,7 +16,7 @@ var (
 	ErrRolledBack = errors.New("the source's history differs from the one before")
 )
 
-// tooOld tells what was wanted and what the oplog begins with; oldest may be
+// tooOld reports what was wanted and what the oplog begins with; oldest may be
 // zero when it is not known.
 func tooOld(what string, wanted, oldest mongo.OpTime) error {
 	err := fmt.Errorf("%w: %s at %s (%s) is gone", ErrTooOld, what, wanted, wanted.Time().Format("2006-01-02 15:04:05Z"))

@@ -174,7 +174,7 @@ func TestOplogRollsOver(t *testing.T) {
 
 // TestCompleteOplog: a time is no entry. Where the oplog begins with the first
 // entry that the time's second can have, nothing is missing; where it begins
-// later, only the entry that begins a set's history tells that.
+// later, only the entry that begins a set's history reports that.
 func TestCompleteOplog(t *testing.T) {
 	set := bson.D{{Key: "msg", Value: "initiating set"}}
 	for _, tc := range []struct {

@@ -207,7 +207,7 @@ func (r *reader) verifyStart(ctx context.Context, conn *wire.Conn, first []byte)
 	return rolledBack("the entry", r.from, e.at)
 }
 
-// complete tells whether an oplog that begins with oldest has lost nothing since
+// complete reports whether an oplog that begins with oldest has lost nothing since
 // a time: either no entry can lie between the two, or there never was one before
 // oldest.
 func complete(since mongo.OpTime, oldest entry) bool {

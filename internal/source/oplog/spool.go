@@ -30,7 +30,7 @@ func atKey(key uint64) mongo.OpTime {
 	return mongo.OpTime{TS: bson.Timestamp{T: uint32(key >> 32), I: uint32(key)}, Term: -1}
 }
 
-// spooled tells whether s, which may be nil, reaches over a position.
+// spooled reports whether s, which may be nil, reaches over a position.
 func spooled(s *spool.Spool, at mongo.OpTime) bool {
 	if s == nil {
 		return false
@@ -49,7 +49,7 @@ func spoolEnd(s *spool.Spool) mongo.OpTime {
 
 // fill reads the oplog into s until ctx ends or reading fails: from where s
 // ends, or from the position when it is empty. While s is full it waits. It
-// may run beside Run.
+// may run concurrently with Run.
 func (o *Source) fill(ctx context.Context, from mongo.OpTime, s *spool.Spool) error {
 	r := o.reader(&spoolSink{s: s}, from)
 	if end := spoolEnd(s); !end.IsZero() {

@@ -41,7 +41,7 @@ func NewSpooler(c *mongo.Cluster, o SpoolOptions) *Spooler {
 
 func (p *Spooler) enabled() bool { return p.opt.Dir != "" && p.opt.MaxBytes > 0 }
 
-// Covers tells whether a short oplog window does not matter, because changes go
+// Covers reports whether a short oplog window does not matter, because changes go
 // to disk and there is room for more. With begin set that is made so if it can.
 func (p *Spooler) Covers(begin bool) bool {
 	p.mu.Lock()
@@ -249,5 +249,5 @@ func (p *Spooler) Close(finished bool) error {
 	return err
 }
 
-// MayHold tells whether an earlier process left something.
+// MayHold reports whether an earlier process left something.
 func (p *Spooler) MayHold() bool { return p.enabled() && spool.Exists(p.opt.Dir) }

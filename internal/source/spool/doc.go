@@ -1,6 +1,6 @@
 // Package spool keeps an ordered run of records on local disk: a queue between
 // a source that forgets and a consumer that is not ready yet. It survives a kill
-// at any moment, is bounded in bytes, and tells damaged records from whole ones.
+// at any moment, is bounded in bytes, and reports damaged records from whole ones.
 //
 // A spool is a directory of segments, each a file named by its number. A segment
 // is a run of records: a header of 32 bytes (length of the payload, keys of its

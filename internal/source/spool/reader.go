@@ -45,7 +45,7 @@ func (r *Reader) Next() (Record, bool, error) {
 	}
 }
 
-// locate opens the segment to read and tells how far it is written.
+// locate opens the segment to read and reports how far it is written.
 func (r *Reader) locate() (end int64, ok bool, err error) {
 	r.s.mu.Lock()
 	defer r.s.mu.Unlock()

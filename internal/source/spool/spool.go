@@ -105,7 +105,7 @@ func Open(dir string, o Options) (_ *Spool, err error) {
 	return s, nil
 }
 
-// Exists tells whether dir holds segments, whosever.
+// Exists reports whether dir holds segments, whosever.
 func Exists(dir string) bool {
 	numbers, err := (&Spool{dir: dir}).list()
 	return err == nil && len(numbers) > 0
@@ -230,7 +230,7 @@ func (s *Spool) Bytes() int64 {
 	return s.bytes
 }
 
-// Room tells whether a payload of n bytes fits now.
+// Room reports whether a payload of n bytes fits now.
 func (s *Spool) Room(n int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -198,7 +198,7 @@ func (h *History) after(at mongo.OpTime) model {
 // end is the position of the last event.
 func (h *History) end() mongo.OpTime { return h.Events[len(h.Events)-1].At }
 
-// differs tells where a target is not as the model, "" when it is.
+// differs reports where a target is not as the model, "" when it is.
 func (m model) differs(ns string, docs []bson.Raw) string {
 	there := map[int32]bson.Raw{}
 	for _, d := range docs {

@@ -77,7 +77,7 @@ func (c *Coalesced) Join(it *Item) (joined, ok bool, err error) {
 	return true, true, nil
 }
 
-// takes tells what is kept back.
+// takes reports what is kept back.
 func (c *Coalesced) takes(o *Op) bool {
 	return o.Kind == Update && !o.Upsert || o.Kind == Insert && c.alone == 0 && len(o.Doc) <= smallInsert
 }
@@ -117,7 +117,7 @@ func (c *Coalesced) Split(g *Group, now time.Time) {
 	g.Ops = rest
 }
 
-// Due tells that the kept operations are to be sent.
+// Due reports that the kept operations are to be sent.
 func (c *Coalesced) Due(now time.Time) bool {
 	limit := c.limit
 	if c.inserts > 0 {
@@ -126,7 +126,7 @@ func (c *Coalesced) Due(now time.Time) bool {
 	return c.Ops > 0 && (c.Bytes >= limit || now.Sub(c.since) >= keepFor)
 }
 
-// Flush counts a flush and tells whether keeping updates back is worth it now.
+// Flush counts a flush and reports whether keeping updates back is worth it now.
 func (c *Coalesced) Flush() bool {
 	c.alone = max(c.alone-1, 0)
 	if c.pause > 0 {

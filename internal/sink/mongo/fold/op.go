@@ -19,8 +19,8 @@ type Target struct {
 	NS, DB, Coll string
 	Capped       bool        // document order is content
 	Collated     bool        // _ids of different bytes can be equal
-	Source       string      // namespace on the source; empty where no event told
-	UUID         *[16]byte   // of the source's collection; nil where no event told
+	Source       string      // namespace on the source; empty where no event said
+	UUID         *[16]byte   // of the source's collection; nil where no event said
 	Seed         uint64      // hash of the name
 	Contested    atomic.Bool // documents of it were parked: order matters, nothing is kept back
 }

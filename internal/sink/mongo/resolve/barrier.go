@@ -435,7 +435,7 @@ func (r *round) put(ctx context.Context, goals []*goal) (left []*goal, err error
 	return left, nil
 }
 
-// putFailed acts upon a document that was not written; again tells that it may be
+// putFailed acts upon a document that was not written; again reports that it may be
 // taken later.
 func (r *round) putFailed(ctx context.Context, g *goal, res write.Result) (again bool, err error) {
 	switch {
@@ -453,7 +453,7 @@ func (r *round) putFailed(ctx context.Context, g *goal, res write.Result) (again
 	return false, r.refuse(ctx, g, g.refused)
 }
 
-// sameID tells whether a document has an _id in the same bytes.
+// sameID reports whether a document has an _id in the same bytes.
 func sameID(doc bson.Raw, id bsonraw.ID) bool {
 	v := bsonraw.IDOf(doc)
 	return v.Type == id.Type && bytes.Equal(v.Data, id.Data)

@@ -105,7 +105,7 @@ func (s *Parked) Park(it *fold.Item) error {
 	return err
 }
 
-// Waits tells that an operation on a document must not overtake what is parked.
+// Waits reports that an operation on a document must not overtake what is parked.
 func (s *Parked) Waits(t *fold.Target, id bsonraw.ID) bool {
 	return len(s.byID) > 0 && (s.whole[t.NS] || s.keys[Key(t.NS, id)])
 }

@@ -20,8 +20,8 @@ import (
 // position of the event in hand. Its name may mean another one by now.
 type Origin struct {
 	Target string    // namespace
-	Source string    // namespace; empty where no event told
-	UUID   *[16]byte // nil where no event told
+	Source string    // namespace; empty where no event said
+	UUID   *[16]byte // nil where no event said
 }
 
 func originOf(t *fold.Target) Origin { return Origin{Target: t.NS, Source: t.Source, UUID: t.UUID} }

@@ -290,7 +290,7 @@ func TestReplay(t *testing.T) {
 }
 
 // TestSkippedList: the list keeps the first place of a document, follows renames
-// and tells when it changes.
+// and reports when it changes.
 func TestSkippedList(t *testing.T) {
 	r := New(Options{Source: Source{Has: func(context.Context, Origin, []bson.RawValue, mongo.OpTime) ([]bool, error) { return nil, nil }}})
 	a, b := fold.NewTarget("d.a"), fold.NewTarget("d.b")

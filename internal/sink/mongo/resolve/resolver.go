@@ -30,7 +30,7 @@ type Policy struct {
 type Source struct {
 	// Reread reads a document from the source, in a state at or after a position.
 	Reread func(ctx context.Context, from Origin, id bsonraw.ID, at mongo.OpTime) (Reread, error)
-	// Has tells which documents of a collection, by their _ids, the source has at a
+	// Has reports which documents of a collection, by their _ids, the source has at a
 	// position or later.
 	Has func(ctx context.Context, from Origin, ids []bson.RawValue, at mongo.OpTime) ([]bool, error)
 }
@@ -48,7 +48,7 @@ type Options struct {
 	// the source: what the target had before the job, or what the copy read, need
 	// not be what the source had. Later ones are conflicts.
 	RereadUntil mongo.OpTime
-	// Skipped are what Resolver.Skipped told of an earlier run.
+	// Skipped are what Resolver.Skipped returned in an earlier run.
 	Skipped []Place
 	Log     *slog.Logger
 }

@@ -1,4 +1,4 @@
-// Package write turns operations into commands over one connection and tells for
+// Package write turns operations into commands over one connection and reports for
 // each operation what became of it.
 //
 // It decides no policy and parks nothing: a document that the target does not

@@ -148,7 +148,7 @@ func (p *plan) translate(o *fold.Op) (statement, delta.Form) {
 	return s, form
 }
 
-// tooLarge tells that no server takes the update's statement, which holds the
+// tooLarge reports that no server takes the update's statement, which holds the
 // paths of all fields and the _id.
 func (s *statement) tooLarge() bool {
 	size := len(s.doc) + len(s.op.ID.Data) + 64

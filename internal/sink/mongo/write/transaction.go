@@ -35,7 +35,7 @@ const (
 	transactionPause = 64
 )
 
-// mayBatch tells whether n updates go into transactions.
+// mayBatch reports whether n updates go into transactions.
 func (w *Writer) mayBatch(t *fold.Target, n int) bool {
 	if w.session == nil || n < w.o.TransactionOps || strings.HasPrefix(t.Coll, "system.") || t.DB == "admin" || t.DB == "config" {
 		return false

@@ -37,7 +37,7 @@ type Options struct {
 	// TransactionOps is from how many updates of a batch on they are sent in
 	// transactions, which cost some exchanges more; default 64.
 	TransactionOps int
-	// SameTerm is told the election term of each answer to a write, and fails
+	// SameTerm is given the election term of each answer to a write, and fails
 	// when it is not that of the attempt.
 	SameTerm func(term int64) error
 }
@@ -192,7 +192,7 @@ func (w *Writer) gated(ctx context.Context, exchange func() (bytes int, err erro
 	return err
 }
 
-// observeTerm notes the primary's present term. The driver does not tell under
+// observeTerm notes the primary's present term. The driver does not say under
 // which one a transaction committed; with the terms before and after it noted,
 // a checkpoint cannot miss a change between.
 func (w *Writer) observeTerm(ctx context.Context) error {
