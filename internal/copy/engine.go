@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // Refusal is a document that the target does not take.
@@ -76,6 +77,10 @@ type Options struct {
 	// Widen is called before a capped collection is written, when it is known what
 	// it will hold: it must have room for all that the source's has by now.
 	Widen func(ctx context.Context, t Task) error
+
+	// Inserted finds when a document of a capped collection was inserted, which
+	// helps to find where a copy of one that is written to ends. Nil is allowed.
+	Inserted stream.FindInsertion
 
 	mostReaders, mostWriters int  // to which the gates may let them grow
 	writersByDistance        bool // Writers is for a target that is near

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -263,7 +264,7 @@ func small(t testing.TB, src *mongo.Cluster) Options {
 	}
 	return Options{
 		BatchBytes: 8 << 10, SmallBytes: 1, SliceBytes: 32 << 10, SaveEvery: 5 * time.Millisecond,
-		AfterClusterTime: pos.Last, Log: slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		AfterClusterTime: pos.Last, Inserted: oplog.FindInsertion, Log: slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 }
 

@@ -49,7 +49,7 @@ func (r *reader) edge(ctx context.Context, s *slice) (*scan.Edge, error) {
 	if !s.c.Source.Capped() || o.AfterClusterTime.IsZero() || r.e.src.Info.Kind != mongo.KindReplicaSet {
 		return nil, nil
 	}
-	e, err := r.FindEdge(ctx, &s.c.Source, o.AfterClusterTime)
+	e, err := r.FindEdge(ctx, &s.c.Source, o.AfterClusterTime, o.Inserted)
 	if err != nil || e == nil {
 		return nil, err
 	}

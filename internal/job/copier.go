@@ -235,7 +235,8 @@ func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime)
 	eng := copy.New(c.src, c.dst, sliceStore{c.store}, copy.Options{
 		Readers: c.spec.Readers, Writers: c.spec.Writers, MaxBufferedBytes: c.spec.Memory, AfterClusterTime: after, Log: c.log,
 		Recreate: c.recreate, Refused: c.refused(after), Limit: c.limit, SourceGate: c.srcGate, TargetGate: c.dstGate,
-		Widen: func(ctx context.Context, t copy.Task) error { return c.cat.Widen(ctx, c.src, t.Source, t.Target) },
+		Widen:    func(ctx context.Context, t copy.Task) error { return c.cat.Widen(ctx, c.src, t.Source, t.Target) },
+		Inserted: oplog.FindInsertion,
 	})
 	c.progress.Copying(eng)
 	return eng.Run(ctx, tasks)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // A capped collection goes on while it is read, and order is content: to insert
@@ -39,8 +40,9 @@ const edgeTries = 200
 
 // FindEdge reads the newest document until it knows as of which position, first
 // or a later one, it is the newest: where nothing was inserted between two reads,
-// or where the oplog tells. It is nil where record ids are no numbers.
-func (r *Reader) FindEdge(ctx context.Context, c *schema.Collection, first mongo.OpTime) (*Edge, error) {
+// or where inserted, which may be nil, finds the newest document's insertion. It
+// is nil where record ids are no numbers.
+func (r *Reader) FindEdge(ctx context.Context, c *schema.Collection, first mongo.OpTime, inserted stream.FindInsertion) (*Edge, error) {
 	was, ok, err := r.newest(ctx, c, first)
 	if err != nil || !ok {
 		return nil, err
@@ -53,12 +55,14 @@ func (r *Reader) FindEdge(ctx context.Context, c *schema.Collection, first mongo
 		if is.record <= was.record {
 			return &Edge{is.record, was.at}, nil
 		}
-		at, found, err := r.insertedAt(ctx, c, is, first)
-		if err != nil {
-			return nil, err
-		}
-		if found {
-			return &Edge{is.record, at}, nil
+		if inserted != nil {
+			at, found, err := inserted(ctx, r.Command, stream.Insertion{UUID: c.UUID, ID: is.id, After: first, Until: is.at})
+			if err != nil {
+				return nil, err
+			}
+			if found {
+				return &Edge{is.record, at}, nil
+			}
 		}
 		first, was = was.at, is
 	}
@@ -88,27 +92,4 @@ func (r *Reader) newest(ctx context.Context, c *schema.Collection, after mongo.O
 	n.record, ok = docs[0].Document().Lookup("$recordId").AsInt64OK()
 	n.id = docs[0].Document().Lookup("_id")
 	return n, ok, nil
-}
-
-// insertedAt finds the entry that inserted a document, between a position and
-// the one that its read told. More than one leaves open which.
-func (r *Reader) insertedAt(ctx context.Context, c *schema.Collection, n newest, after mongo.OpTime) (at mongo.OpTime, found bool, err error) {
-	body, err := r.Command(ctx, "local", bson.D{
-		{Key: "find", Value: "oplog.rs"}, {Key: "limit", Value: 2}, {Key: "singleBatch", Value: true},
-		{Key: "filter", Value: bson.D{
-			{Key: "ts", Value: bson.D{{Key: "$gt", Value: after.TS}, {Key: "$lte", Value: n.at.TS}}},
-			{Key: "op", Value: "i"}, {Key: "ui", Value: c.UUID}, {Key: "o._id", Value: bson.D{{Key: "$eq", Value: n.id}}},
-		}},
-		{Key: "projection", Value: bson.D{{Key: "ts", Value: 1}}},
-		{Key: "readConcern", Value: Majority(bson.Timestamp{})},
-	})
-	if err != nil {
-		return at, false, fmt.Errorf("read the oplog: %w", err)
-	}
-	docs, err := bson.Raw(body).Lookup("cursor", "firstBatch").Array().Values()
-	if err != nil || len(docs) != 1 {
-		return at, false, err
-	}
-	t, i, ok := docs[0].Document().Lookup("ts").TimestampOK()
-	return mongo.OpTime{TS: bson.Timestamp{T: t, I: i}, Term: -1}, ok, nil
 }
