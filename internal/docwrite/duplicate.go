@@ -47,25 +47,34 @@ func (d Duplicate) Index() string {
 	return rest
 }
 
-// Holders returns up to limit documents of a target namespace, but for the one
-// whose _id is except, that have the key. doc is a document that has it, for
-// under a collation a server does not give the key in readable form; with a
-// collation and without doc, none are found. spec is the index's specification
-// where the target does not have the index yet, else nil.
-func Holders(ctx context.Context, c *mongo.Cluster, ns string, d Duplicate, spec bson.Raw, doc []byte, except *bsonraw.ID, limit int64) ([]bson.Raw, error) {
+// Holding asks for the documents of a target namespace that have a key.
+type Holding struct {
+	NS string
+	// Doc is a document that has the key: under a collation a server does not give
+	// the key in readable form. With a collation and without Doc, none are found.
+	Doc []byte
+	// Spec is the index's specification where the target does not have it yet.
+	Spec   bson.Raw
+	Except *bsonraw.ID // a document that does not count
+	Most   int64
+}
+
+// Holders returns the documents that have the key.
+func (d Duplicate) Holders(ctx context.Context, c *mongo.Cluster, h Holding) ([]bson.Raw, error) {
 	if len(d.Pattern) == 0 || len(d.Value) == 0 {
 		return nil, nil
 	}
+	spec := h.Spec
 	if spec == nil {
 		var err error
-		if spec, err = findIndex(ctx, c, ns, d); err != nil {
+		if spec, err = findIndex(ctx, c, h.NS, d); err != nil {
 			return nil, err
 		}
 	}
 	if _, ok := spec.Lookup("collation").DocumentOK(); ok {
 		d.collated = true // 4.2 does not say so
 	}
-	filter, ok := keyFilter(d, doc)
+	filter, ok := keyFilter(d, h.Doc)
 	if !ok {
 		return nil, nil
 	}
@@ -76,11 +85,11 @@ func Holders(ctx context.Context, c *mongo.Cluster, ns string, d Duplicate, spec
 	if sparse, ok := spec.Lookup("sparse").BooleanOK(); ok && sparse {
 		and = append(and, anyExists(d.Pattern))
 	}
-	if except != nil {
-		and = append(and, bson.D{{Key: "_id", Value: bson.D{{Key: "$ne", Value: bsonraw.RawValue(*except)}}}})
+	if h.Except != nil {
+		and = append(and, bson.D{{Key: "_id", Value: bson.D{{Key: "$ne", Value: bsonraw.RawValue(*h.Except)}}}})
 	}
-	db, name := mongo.SplitNS(ns)
-	find := bson.D{{Key: "find", Value: name}, {Key: "filter", Value: bson.D{{Key: "$and", Value: and}}}, {Key: "limit", Value: limit}}
+	db, name := mongo.SplitNS(h.NS)
+	find := bson.D{{Key: "find", Value: name}, {Key: "filter", Value: bson.D{{Key: "$and", Value: and}}}, {Key: "limit", Value: h.Most}}
 	if collation, ok := spec.Lookup("collation").DocumentOK(); ok {
 		find = append(find, bson.E{Key: "collation", Value: collation})
 	} else {
@@ -88,7 +97,7 @@ func Holders(ctx context.Context, c *mongo.Cluster, ns string, d Duplicate, spec
 	}
 	cur, err := c.Client.Database(db).RunCommandCursor(ctx, find)
 	if err != nil {
-		return nil, fmt.Errorf("find what holds a key of %s: %w", ns, err)
+		return nil, fmt.Errorf("find what holds a key of %s: %w", h.NS, err)
 	}
 	defer cur.Close(ctx)
 	var out []bson.Raw
@@ -96,7 +105,7 @@ func Holders(ctx context.Context, c *mongo.Cluster, ns string, d Duplicate, spec
 		out = append(out, bytes.Clone(cur.Current))
 	}
 	if err := cur.Err(); err != nil {
-		return nil, fmt.Errorf("find what holds a key of %s: %w", ns, err)
+		return nil, fmt.Errorf("find what holds a key of %s: %w", h.NS, err)
 	}
 	return out, nil
 }

@@ -52,7 +52,7 @@ func (f *follower) untangle(ctx context.Context, ic *schema.IndexConflict) error
 		return ic
 	}
 	const some = 100
-	docs, err := docwrite.Holders(ctx, f.Target, ic.NS, dup, spec, nil, nil, some)
+	docs, err := dup.Holders(ctx, f.Target, docwrite.Holding{NS: ic.NS, Spec: spec, Most: some})
 	if err == nil && len(docs) < 2 {
 		docs, err = f.Schema.Duplicates(ctx, ic.NS, spec)
 	}

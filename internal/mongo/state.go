@@ -15,7 +15,7 @@ const stateOps = 500
 // UpdateState runs update statements on a collection of StateDB, in order, with
 // write concern w, and returns the election term of the last answer, -1 for none.
 func (c *Cluster) UpdateState(ctx context.Context, coll string, w any, statements ...bson.D) (term int64, err error) {
-	return c.writeState(ctx, "update", "updates", coll, w, statements)
+	return c.writeState(ctx, bson.D{{Key: "update", Value: coll}}, "updates", w, statements)
 }
 
 // DeleteState deletes all documents of a collection of StateDB that match one
@@ -25,14 +25,14 @@ func (c *Cluster) DeleteState(ctx context.Context, coll string, w any, filters .
 	for i, f := range filters {
 		statements[i] = bson.D{{Key: "q", Value: f}, {Key: "limit", Value: 0}}
 	}
-	return c.writeState(ctx, "delete", "deletes", coll, w, statements)
+	return c.writeState(ctx, bson.D{{Key: "delete", Value: coll}}, "deletes", w, statements)
 }
 
-func (c *Cluster) writeState(ctx context.Context, command, field, coll string, w any, statements []bson.D) (term int64, err error) {
+func (c *Cluster) writeState(ctx context.Context, command bson.D, field string, w any, statements []bson.D) (term int64, err error) {
 	term = -1
 	for part := range slices.Chunk(statements, stateOps) {
-		raw, err := c.Write(ctx, StateDB, bson.D{{Key: command, Value: coll}, {Key: field, Value: part}, {Key: "ordered", Value: true},
-			{Key: "writeConcern", Value: bson.D{{Key: "w", Value: w}}}})
+		raw, err := c.Write(ctx, StateDB, append(slices.Clone(command), bson.E{Key: field, Value: part}, bson.E{Key: "ordered", Value: true},
+			bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: w}}}))
 		if err != nil {
 			return term, err
 		}

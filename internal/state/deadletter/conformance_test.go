@@ -5,10 +5,8 @@ import (
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
-	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/state/deadletter"
@@ -25,7 +23,6 @@ func TestLetters(t *testing.T) {
 	statetest.RunLetters(t, func(job string) *deadletter.Store { return deadletter.New(c, job, nil) })
 	t.Run("terms are observed", func(t *testing.T) { testTerms(t, c) })
 	t.Run("in a transaction", func(t *testing.T) { testTransaction(t, c) })
-	t.Run("holders", func(t *testing.T) { testHolders(t, c) })
 }
 
 func marshal(t *testing.T, doc any) bson.Raw {
@@ -99,48 +96,5 @@ func testTransaction(t *testing.T, c *mongo.Cluster) {
 	s.Forgotten(l, true)
 	if got := s.Stats(); got != (deadletter.Stats{Settled: 1}) || s.Disputed(l.NS, l.DocID) {
 		t.Errorf("after it was settled: %+v", got)
-	}
-}
-
-// testHolders finds what holds a key, whatever the index is like.
-func testHolders(t *testing.T, c *mongo.Cluster) {
-	for name, test := range map[string]struct {
-		index    bson.D // beside key, name and unique
-		key      bson.D
-		doc      bson.D // refused
-		existing []bson.D
-		want     int
-	}{
-		"plain":     {nil, bson.D{{Key: "k", Value: 1}}, bson.D{{Key: "k", Value: 5}}, []bson.D{{{Key: "k", Value: 5}}, {{Key: "k", Value: 6}}}, 1},
-		"compound":  {nil, bson.D{{Key: "a", Value: 1}, {Key: "b.c", Value: -1}}, bson.D{{Key: "a", Value: 1}}, []bson.D{{{Key: "a", Value: 1}}, {{Key: "a", Value: 1}, {Key: "b", Value: bson.D{{Key: "c", Value: 1}}}}}, 1},
-		"array":     {nil, bson.D{{Key: "k", Value: 1}}, bson.D{{Key: "k", Value: 5}}, []bson.D{{{Key: "k", Value: bson.A{4, 5}}}}, 1},
-		"collation": {bson.D{{Key: "collation", Value: bson.D{{Key: "locale", Value: "en"}, {Key: "strength", Value: 2}}}}, bson.D{{Key: "k", Value: 1}}, bson.D{{Key: "k", Value: "a"}}, []bson.D{{{Key: "k", Value: "A"}}}, 1},
-		"sparse":    {bson.D{{Key: "sparse", Value: true}}, bson.D{{Key: "a", Value: 1}, {Key: "b", Value: 1}}, bson.D{{Key: "a", Value: 1}}, []bson.D{{{Key: "a", Value: 1}}, {{Key: "x", Value: 1}}}, 1},
-		"partial":   {bson.D{{Key: "partialFilterExpression", Value: bson.D{{Key: "p", Value: true}}}}, bson.D{{Key: "k", Value: 1}}, bson.D{{Key: "k", Value: 5}, {Key: "p", Value: true}}, []bson.D{{{Key: "k", Value: 5}, {Key: "p", Value: true}}, {{Key: "k", Value: 5}}}, 1},
-		"null":      {nil, bson.D{{Key: "k", Value: 1}}, bson.D{}, []bson.D{{{Key: "x", Value: 1}}}, 1},
-	} {
-		coll := c.Client.Database("holders").Collection(name)
-		spec := append(bson.D{{Key: "key", Value: test.key}, {Key: "name", Value: "ix"}, {Key: "unique", Value: true}}, test.index...)
-		if _, err := c.Command(t.Context(), "holders", bson.D{{Key: "createIndexes", Value: name}, {Key: "indexes", Value: bson.A{spec}}}); err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range test.existing {
-			if _, err := coll.InsertOne(t.Context(), d); err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-		}
-		doc := marshal(t, append(bson.D{{Key: "_id", Value: "refused"}}, test.doc...))
-		_, err := coll.InsertOne(t.Context(), doc)
-		var refused driver.WriteException
-		if !errors.As(err, &refused) || len(refused.WriteErrors) != 1 {
-			t.Errorf("%s: not refused: %v", name, err)
-			continue
-		}
-		d := docwrite.ParseDuplicate(refused.WriteErrors[0].Raw)
-		id := bsoncore.Document(doc).Lookup("_id")
-		found, err := docwrite.Holders(t.Context(), c, "holders."+name, d, nil, doc, &id, 10)
-		if err != nil || d.Index() != "ix" || len(found) != test.want {
-			t.Errorf("%s: index %q, %d documents hold the key, want %d, %v", name, d.Index(), len(found), test.want, err)
-		}
 	}
 }

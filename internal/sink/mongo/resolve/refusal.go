@@ -194,7 +194,7 @@ func (r *round) refuse(ctx context.Context, g *goal, why *refusal) error {
 
 // holders are documents that hold the keys of a refused one.
 func (r *round) holders(ctx context.Context, g *goal, why *refusal, most int64) ([]bson.Raw, error) {
-	return docwrite.Holders(ctx, r.o.Cluster, g.Target.NS, why.dup, nil, g.doc, &g.ID, most)
+	return why.dup.Holders(ctx, r.o.Cluster, docwrite.Holding{NS: g.Target.NS, Doc: g.doc, Except: &g.ID, Most: most})
 }
 
 // holderID is the _id of the document that holds the key, if it can be found.
