@@ -155,17 +155,17 @@ func (d *digester) sum(ctx context.Context, s *side, t *table, parts []scan.Slic
 	return eachSlice(ctx, parts, d.readers, func(ctx context.Context, sl scan.Slice) error {
 		var page []summand
 		var bytes int64
-		return d.w.scanSlice(ctx, s, sl, false, func(doc, key []byte) error {
+		return d.w.scanSlice(ctx, s, sl, reading{each: func(doc, key []byte) error {
 			h := xxh3.Hash128Seed(doc, d.seed)
 			page = append(page, summand{d.group(key), h.Hi, h.Lo})
 			bytes += int64(len(doc))
 			return nil
-		}, func() {
+		}, end: func() {
 			t.add(page, bytes)
 			progress.Add(int64(len(page)))
 			d.w.e.c.bytes.Add(bytes)
 			page, bytes = page[:0], 0
-		})
+		}})
 	})
 }
 
@@ -230,12 +230,12 @@ func (s *suspects) add(key []byte) error {
 
 func (d *digester) collect(ctx context.Context, s *side, parts []scan.Slice, ids *suspects) error {
 	return eachSlice(ctx, parts, d.readers, func(ctx context.Context, sl scan.Slice) error {
-		return d.w.scanSlice(ctx, s, sl, true, func(_, key []byte) error {
+		return d.w.scanSlice(ctx, s, sl, reading{idsOnly: true, each: func(_, key []byte) error {
 			if !d.differs(int(d.group(key))) {
 				return nil
 			}
 			return ids.add(key)
-		}, func() {})
+		}})
 	})
 }
 

@@ -66,25 +66,33 @@ func (s *side) slices(ctx context.Context, readers int) ([]scan.Slice, error) {
 	return parts, err
 }
 
-// scanSlice reads a slice. It calls each for every document with its key, and
-// end after each reply; both get what is valid during the call.
-func (w *worker) scanSlice(ctx context.Context, s *side, sl scan.Slice, idsOnly bool, each func(doc, key []byte) error, end func()) error {
+// reading is what is done with the documents of a slice.
+type reading struct {
+	idsOnly bool
+	each    func(doc, key []byte) error // what it gets is valid during the call
+	end     func()                      // of each reply; nil is nothing
+}
+
+// scanSlice reads a slice.
+func (w *worker) scanSlice(ctx context.Context, s *side, sl scan.Slice, do reading) error {
 	size := s.averageSize()
-	if idsOnly {
+	if do.idsOnly {
 		size = min(size, 64)
 	}
 	var key []byte
-	return s.walk(ctx, sl, scan.Want{Batch: max(w.e.limits.scan/size, 2), IDsOnly: idsOnly}, func(p *scan.Part) error {
+	return s.walk(ctx, sl, scan.Want{Batch: max(w.e.limits.scan/size, 2), IDsOnly: do.idsOnly}, func(p *scan.Part) error {
 		w.e.c.account(p.Size)
 		err := p.Each(func(doc []byte) error {
 			var ok bool
 			if key, ok = appendID(key[:0], doc); !ok {
 				return errMalformed(s.NS)
 			}
-			return each(doc, key)
+			return do.each(doc, key)
 		})
 		w.e.c.account(-p.Size)
-		end()
+		if do.end != nil {
+			do.end()
+		}
 		return err
 	})
 }

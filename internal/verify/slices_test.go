@@ -24,10 +24,10 @@ func sliceIDs(t *testing.T, w *worker, s *side, parts []scan.Slice) [][]string {
 	out := make([][]string, len(parts))
 	err := eachSlice(t.Context(), parts, 3, func(ctx context.Context, sl scan.Slice) error {
 		var ids []string
-		err := w.scanSlice(ctx, s, sl, true, func(_, key []byte) error {
+		err := w.scanSlice(ctx, s, sl, reading{idsOnly: true, each: func(_, key []byte) error {
 			ids = append(ids, string(key))
 			return nil
-		}, func() {})
+		}})
 		mu.Lock()
 		defer mu.Unlock()
 		out[sl.N] = ids
