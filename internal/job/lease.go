@@ -162,7 +162,9 @@ func everyTick(ctx context.Context, every time.Duration, do func() error) error 
 func (l *lease) letGo(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 	defer cancel()
-	if err := l.renew(ctx, mongo.TargetApp); err != nil {
+	// Not renewed: a pool that is closed the moment it was opened waits, up to
+	// ten seconds, for the answers that its monitors have just asked for.
+	if err := l.dst.Pool.Close(ctx); err != nil {
 		l.log.Debug("connections not closed", "error", err)
 	}
 	if err := l.store.Release(ctx); err != nil {
