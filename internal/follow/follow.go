@@ -86,6 +86,7 @@ func (f *follower) openOverlap(ctx context.Context) (fresh bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	f.reach.known = newest
 	f.overlapEnd = mongo.MaxOpTime(f.overlapEnd, mongo.MinOpTime(f.job.Reach, newest))
 	return false, nil
 }

@@ -23,6 +23,7 @@ type reach struct {
 	noting sync.Mutex // one note at a time; events that the last one holds do not wait for it
 	mu     sync.Mutex
 	noted  mongo.OpTime
+	known  mongo.OpTime // where the source stood when the run began, so that a backlog needs one note; fixed
 }
 
 func (r *reach) holds(at mongo.OpTime) bool {
@@ -46,7 +47,7 @@ func (f *follower) allow(ctx context.Context, b *stream.Batch) error {
 // extend notes a reach some seconds ahead of a position, and of the source's
 // clock.
 func (f *follower) extend(ctx context.Context, at mongo.OpTime) error {
-	to := max(at.TS.T, f.Progress.SourceTime().T) + reachAhead
+	to := max(at.TS.T, f.reach.known.TS.T, f.Progress.SourceTime().T) + reachAhead
 	next := mongo.OpTime{TS: bson.Timestamp{T: to}, Term: -1}
 	f.reach.noting.Lock()
 	defer f.reach.noting.Unlock()
