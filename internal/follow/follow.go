@@ -218,33 +218,56 @@ func (f *follower) saveRegularly(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		if err := f.extend(ctx, mongo.OpTime{}); err != nil {
-			return err
-		}
-		if err := f.save(ctx); err != nil {
+		if err := f.saveAhead(ctx); err != nil {
 			return err
 		}
 	}
 }
 
+// saveAhead is save, and moves the reach on. One write both notes the reach and
+// proves the position: each that waits for the target's disk holds the others up.
+func (f *follower) saveAhead(ctx context.Context) error {
+	f.reach.noting.Lock()
+	defer f.reach.noting.Unlock()
+	next := f.ahead(mongo.OpTime{})
+	if f.reach.holds(next) {
+		return f.save(ctx)
+	}
+	saved, err := f.saveNoting(ctx, bson.E{Key: "reach", Value: next})
+	if err == nil && !saved {
+		err = f.Store.Note(ctx, bson.D{{Key: "reach", Value: next}})
+	}
+	if err == nil {
+		f.reach.set(next)
+	}
+	return err
+}
+
 // save records the applied position if it moved.
 func (f *follower) save(ctx context.Context) error {
+	_, err := f.saveNoting(ctx)
+	return err
+}
+
+// saveNoting is save, which notes something else with it. saved is false where
+// the position did not move: then nothing is stored.
+func (f *follower) saveNoting(ctx context.Context, noted ...bson.E) (saved bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	failpoint.Hit("position.before")
 	pos := f.sink.Applied()
 	if pos == f.saved {
-		return nil
+		return false, nil
 	}
 	set, err := f.progress(ctx, pos)
 	if err != nil {
-		return err
+		return false, err
 	}
-	if err := f.Store.Save(ctx, set); err != nil {
-		return err
+	if err := f.Store.Save(ctx, set, noted...); err != nil {
+		return false, err
 	}
 	f.saved = pos
-	return f.Passed(f.Progress.SetApplied(pos))
+	return true, f.Passed(f.Progress.SetApplied(pos))
 }
 
 // progress is what is saved with a position. Updates that were skipped at or

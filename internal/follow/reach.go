@@ -32,6 +32,12 @@ func (r *reach) holds(at mongo.OpTime) bool {
 	return !r.noted.Before(at)
 }
 
+func (r *reach) set(at mongo.OpTime) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.noted = at
+}
+
 // allow waits until the events of a batch may be sent.
 func (f *follower) allow(ctx context.Context, b *stream.Batch) error {
 	if len(b.Events) == 0 {
@@ -44,22 +50,24 @@ func (f *follower) allow(ctx context.Context, b *stream.Batch) error {
 	return f.extend(ctx, last)
 }
 
-// extend notes a reach some seconds ahead of a position, and of the source's
-// clock.
-func (f *follower) extend(ctx context.Context, at mongo.OpTime) error {
+// ahead is a reach some seconds ahead of a position, and of the source's clock.
+func (f *follower) ahead(at mongo.OpTime) mongo.OpTime {
 	to := max(at.TS.T, f.reach.known.TS.T, f.Progress.SourceTime().T) + reachAhead
-	next := mongo.OpTime{TS: bson.Timestamp{T: to}, Term: -1}
+	return mongo.OpTime{TS: bson.Timestamp{T: to}, Term: -1}
+}
+
+// extend notes a reach ahead of a position.
+func (f *follower) extend(ctx context.Context, at mongo.OpTime) error {
 	f.reach.noting.Lock()
 	defer f.reach.noting.Unlock()
+	next := f.ahead(at)
 	if f.reach.holds(next) {
 		return nil
 	}
 	if err := f.Store.Note(ctx, bson.D{{Key: "reach", Value: next}}); err != nil {
 		return err
 	}
-	f.reach.mu.Lock()
-	defer f.reach.mu.Unlock()
-	f.reach.noted = next
+	f.reach.set(next)
 	return nil
 }
 

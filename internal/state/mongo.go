@@ -180,19 +180,21 @@ func (s *Mongo) attempt() bson.D {
 }
 
 // Save proves, then sets with write concern 1. See Jobs.
-func (s *Mongo) Save(ctx context.Context, set bson.D) error { return s.save(ctx, set, 1) }
+func (s *Mongo) Save(ctx context.Context, set bson.D, noted ...bson.E) error {
+	return s.save(ctx, set, 1, noted...)
+}
 
 // SaveDurably proves, then sets with the write concern. See Jobs.
 func (s *Mongo) SaveDurably(ctx context.Context, set bson.D) error {
 	return s.save(ctx, set, s.o.Write)
 }
 
-func (s *Mongo) save(ctx context.Context, set bson.D, w any) error {
+func (s *Mongo) save(ctx context.Context, set bson.D, w any, noted ...bson.E) error {
 	s.saveMu.Lock()
 	defer s.saveMu.Unlock()
 	failpoint.Hit("save.before")
 	defer failpoint.Hit("save.after")
-	if err := s.prove(ctx); err != nil {
+	if err := s.prove(ctx, noted...); err != nil {
 		return err
 	}
 	failpoint.Hit("save.written")
@@ -223,7 +225,9 @@ func (s *Mongo) Beat(ctx context.Context) error {
 
 // prove writes with the write concern. As the target's oplog is one order, all
 // that was written before in the same term has reached it then, too.
-func (s *Mongo) prove(ctx context.Context) error { return s.set(ctx, nil, s.o.Write) }
+func (s *Mongo) prove(ctx context.Context, noted ...bson.E) error {
+	return s.set(ctx, noted, s.o.Write)
+}
 
 // set sets fields for the attempt.
 func (s *Mongo) set(ctx context.Context, set bson.D, w any) error {

@@ -76,8 +76,9 @@ type Jobs interface {
 	// Save sets fields once all data written before the call is durable. The order
 	// matters: what is stored as done was proven first, so that whoever loads it
 	// need not judge whether it is true. What it sets may itself be lost by a
-	// failover, with all that came later.
-	Save(ctx context.Context, set bson.D) error
+	// failover, with all that came later. What noted sets is as of Note, before
+	// the rest: it costs nothing beside the proof.
+	Save(ctx context.Context, set bson.D, noted ...bson.E) error
 	// SaveDurably is Save for what later writes rely on: no failover takes it back.
 	SaveDurably(ctx context.Context, set bson.D) error
 	// Note durably sets fields that say nothing of the data written before.

@@ -239,7 +239,7 @@ func (m *memory) prove(ctx context.Context) error {
 	return m.SameTerm(-1)
 }
 
-func (m *memory) Save(ctx context.Context, set bson.D) error {
+func (m *memory) Save(ctx context.Context, set bson.D, noted ...bson.E) error {
 	if m.is("stores, then proves") {
 		if err := m.write(ctx, false, set); err != nil {
 			return err
@@ -248,7 +248,7 @@ func (m *memory) Save(ctx context.Context, set bson.D) error {
 	if err := m.prove(ctx); err != nil {
 		return err
 	}
-	return m.write(ctx, false, set)
+	return m.write(ctx, false, append(noted, set...))
 }
 
 func (m *memory) SaveDurably(ctx context.Context, set bson.D) error { return m.Save(ctx, set) }
