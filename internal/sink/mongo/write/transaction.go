@@ -27,6 +27,7 @@ const (
 	// transactionNear is how long an exchange that does nothing may take: with a
 	// target far away the exchanges of transactions cost more than they save.
 	transactionNear = 20 * time.Millisecond
+	nearTries       = 4
 	// transactionBytes keeps a transaction's entries far below the 16 MB that one
 	// oplog entry holds.
 	transactionBytes = 2 << 20
@@ -68,13 +69,9 @@ func (w *Writer) sendUpdates(ctx context.Context, t *fold.Target, list []stateme
 // sendBatched sends as many of the updates in transactions as can be, from the
 // first on.
 func (w *Writer) sendBatched(ctx context.Context, t *fold.Target, list []statement) (done int, matched int64, err error) {
-	began := time.Now()
-	if err := w.observeTerm(ctx); err != nil {
-		return 0, 0, err
-	}
-	if time.Since(began) > transactionNear {
+	if near, err := w.near(ctx); err != nil || !near {
 		w.pause = transactionPause
-		return 0, 0, nil
+		return 0, 0, err
 	}
 	for len(list)-done >= w.o.TransactionOps {
 		n, _ := fitting(list[done:], transactionMost, transactionBytes)
@@ -89,6 +86,24 @@ func (w *Writer) sendBatched(ctx context.Context, t *fold.Target, list []stateme
 		done, matched = done+n, matched+m
 	}
 	return done, matched, w.observeTerm(ctx)
+}
+
+// near observes the term, and reports whether the target is near. One that is far
+// away is slow each time; a near one is slow now and then, for it is busy.
+func (w *Writer) near(ctx context.Context) (bool, error) {
+	if _, err := w.connection(ctx); err != nil { // making one says nothing of the distance
+		return false, err
+	}
+	for range nearTries {
+		began := time.Now()
+		if err := w.observeTerm(ctx); err != nil {
+			return false, err
+		}
+		if time.Since(began) <= transactionNear {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // transact applies updates in one transaction. ok is false when none of them
