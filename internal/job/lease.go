@@ -162,8 +162,7 @@ func everyTick(ctx context.Context, every time.Duration, do func() error) error 
 func (l *lease) letGo(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 	defer cancel()
-	// Not renewed: a pool that is closed the moment it was opened waits, up to
-	// ten seconds, for the answers that its monitors have just asked for.
+	// Not renewed: a pool closed the moment it is opened waits 10 s for its monitors.
 	if err := l.dst.Pool.Close(ctx); err != nil {
 		l.log.Debug("connections not closed", "error", err)
 	}
