@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
@@ -137,7 +138,7 @@ func textLine(ev *stream.Event, values bool) string {
 		if ev.Target != ev.NS {
 			add("as " + ev.Target)
 		}
-		add(relaxed(bson.D{{Key: "_id", Value: bson.RawValue{Type: bson.Type(ev.Key.ID.Type), Value: ev.Key.ID.Data}}}))
+		add(relaxed(bson.D{{Key: "_id", Value: bsonraw.RawValue(ev.Key.ID)}}))
 	}
 	if ev.Txn != nil {
 		add(fmt.Sprintf("transaction %s/%d", session(ev.Txn), ev.Txn.Number))
@@ -170,7 +171,7 @@ func jsonLine(ev *stream.Event, values bool) string {
 		}
 	} else {
 		add("target", ev.Target)
-		add("_id", bson.RawValue{Type: bson.Type(ev.Key.ID.Type), Value: ev.Key.ID.Data})
+		add("_id", bsonraw.RawValue(ev.Key.ID))
 		if ev.Key.Shard != nil {
 			add("key", ev.Key.Shard)
 		}

@@ -182,7 +182,7 @@ func (l *cappedLook) through(ctx context.Context, from, until mongo.OpTime) erro
 }
 
 func (c *cappedSeen) add(ev *stream.Event) {
-	id := bsonraw.ID{Type: ev.Key.ID.Type, Data: slices.Clone(ev.Key.ID.Data)}
+	id := bsonraw.Clone(ev.Key.ID)
 	c.events = append(c.events, cappedEvent{kind: ev.Kind, id: id, doc: slices.Clone(ev.Doc)})
 	if ev.Kind == stream.Insert {
 		c.inserts++

@@ -137,7 +137,7 @@ func (o *Op) Made() bson.Raw {
 // Clone is the operation in memory of its own.
 func (o *Op) Clone() Op {
 	c := *o
-	c.owned, c.ID.Data, c.Doc = false, bytes.Clone(o.ID.Data), bytes.Clone(o.Doc)
+	c.owned, c.ID, c.Doc = false, bsonraw.Clone(o.ID), bytes.Clone(o.Doc)
 	if o.Kind == Update {
 		c.Delta = o.Delta.In(bytes.Clone(o.Delta.Raw()))
 	}

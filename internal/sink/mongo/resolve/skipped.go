@@ -1,7 +1,6 @@
 package resolve
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -162,7 +161,7 @@ func (r *Resolver) skip(t *fold.Target, o *fold.Op) {
 	if r.o.Source.Has == nil {
 		return // nobody could tell
 	}
-	id := bsonraw.RawValue(bsonraw.ID{Type: o.ID.Type, Data: bytes.Clone(o.ID.Data)})
+	id := bsonraw.RawValue(bsonraw.Clone(o.ID))
 	r.skipped.add(Place{NS: t.NS, ID: id, At: o.At, Source: t.Source, UUID: t.UUID})
 }
 
