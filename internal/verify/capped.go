@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-	"golang.org/x/sync/errgroup"
-
 	"github.com/millrace/millrace/internal/scan"
 )
 
@@ -17,61 +14,33 @@ import (
 // arrived yet) are passed over. As the order of documents in a capped
 // collection never changes, two that stand the other way round are a
 // difference; while writes go on it has to show again for a while.
-func (w *worker) order(ctx context.Context, c *collection) error {
-	begin := time.Now()
-	for {
-		d, err := w.orderOnce(ctx, c)
+func (c *collection) order(ctx context.Context) error {
+	o := &c.e.o
+	for begin := time.Now(); ; {
+		var d *disorder
+		err := c.stream(ctx, scan.Slice{Strategy: scan.Serial}, true, func(ctx context.Context, left, right *stream) (err error) {
+			d, err = c.walk(ctx, left, right)
+			return err
+		})
 		if err != nil || d == nil {
 			return err
 		}
-		if !w.e.o.Online || time.Since(begin) >= min(w.e.o.Recheck.Quiet, w.e.o.Recheck.For) {
-			w.f.addOrder(w.e, c, d.id, d.detail)
+		if !o.Online || time.Since(begin) >= min(o.Recheck.Quiet, o.Recheck.For) {
+			c.add(Order, d.key, func() string { return d.detail })
 			return nil
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(w.e.o.Recheck.Every):
+		case <-time.After(o.Recheck.Every):
 		}
 	}
 }
 
 // disorder is the first place where natural orders differ.
-type disorder struct {
-	id     bson.RawValue
-	detail string
-}
+type disorder struct{ key, detail string }
 
-func (w *worker) orderOnce(ctx context.Context, c *collection) (d *disorder, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	g, gctx := errgroup.WithContext(ctx)
-	open := func(s *side) *stream {
-		st := newStream(w.e)
-		want := scan.Want{Batch: max(w.e.limits.batch/64, 2), IDsOnly: true}
-		g.Go(func() error { return st.fill(gctx, s, scan.Slice{Strategy: scan.Serial}, want) })
-		return st
-	}
-	a, b := open(&c.src), open(&c.dst)
-	found := false
-	g.Go(func() error {
-		defer a.drop()
-		defer b.drop()
-		var err error
-		d, err = w.walk(gctx, c, a, b)
-		if found = err == nil; found {
-			cancel() // the readers may have more
-		}
-		return err
-	})
-	err = g.Wait()
-	if found {
-		return d, nil
-	}
-	return nil, err
-}
-
-func (w *worker) walk(ctx context.Context, c *collection, left, right *stream) (*disorder, error) {
+func (c *collection) walk(ctx context.Context, left, right *stream) (*disorder, error) {
 	var ka, kb []byte
 	for {
 		a, err := left.peek(ctx)
@@ -93,11 +62,11 @@ func (w *worker) walk(ctx context.Context, c *collection, left, right *stream) (
 		if !ok1 || !ok2 {
 			return nil, errMalformed(c.pair.SourceNS)
 		}
-		ida, err := w.idOn(ctx, &c.dst, string(ka))
+		ida, err := c.sides[target].idOn(ctx, string(ka))
 		if err != nil {
 			return nil, err
 		}
-		idb, err := w.idOn(ctx, &c.src, string(kb))
+		idb, err := c.sides[source].idOn(ctx, string(kb))
 		if err != nil {
 			return nil, err
 		}
@@ -110,24 +79,20 @@ func (w *worker) walk(ctx context.Context, c *collection, left, right *stream) (
 		case idb == "":
 			right.advance()
 		default:
-			return &disorder{idValue(string(ka)), fmt.Sprintf("natural order differs at document %d of the source: the target has _id %s here",
-				left.docs+1, idValue(string(kb)))}, nil
+			return &disorder{string(ka), fmt.Sprintf("natural order differs at document %d of the source: the target has _id %s here",
+				left.walked+1, idValue(string(kb)))}, nil
 		}
 	}
 }
 
-// idOn is the _id, in the bytes of side s, of the document that the key finds
+// idOn is the _id, in the bytes of the side, of the document that the key finds
 // there; "" when there is none.
-func (w *worker) idOn(ctx context.Context, s *side, key string) (string, error) {
-	p := newProbe(w.e, s)
+func (s *side) idOn(ctx context.Context, key string) (string, error) {
+	p := newProbe(s)
 	defer p.free()
 	if err := p.fetch(ctx, []string{key}); err != nil {
 		return "", err
 	}
-	doc := p.get(key)
-	if doc == nil {
-		return "", nil
-	}
-	id, _ := appendID(nil, doc)
+	id, _ := appendID(nil, p.found[key])
 	return string(id), nil
 }

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/transform"
@@ -68,7 +66,7 @@ func compareClusters(ctx context.Context, src, dst *mongo.Cluster, rules *transf
 		return nil, fmt.Errorf("verify: %w", err)
 	}
 	engine := New(src, dst, Options{
-		Method: spec.Method, Workers: spec.Workers, IgnoreFieldOrder: spec.IgnoreFieldOrder, CapOrder: true,
+		Method: spec.Method, Workers: spec.Workers, IgnoreFieldOrder: spec.IgnoreFieldOrder,
 		MaxDifferences: spec.MaxDifferences, Online: spec.Online, Recheck: RecheckOptions{For: spec.RecheckFor}, Log: spec.Log,
 	})
 	if spec.Observe != nil {
@@ -102,23 +100,22 @@ func seenOnBoth(ctx context.Context, src, dst *mongo.Cluster, list func() error)
 // their names on the target, then those that the target alone has. Views hold
 // no documents; the catalogs' comparison sees them.
 func listPairs(ctx context.Context, src, dst *mongo.Cluster, rules *transform.Set) ([]Pair, error) {
-	var ofSource, ofTarget []schema.Collection
-	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() (err error) {
-		ofSource, err = schema.List(gctx, src, schema.Scope{NS: rules.Match, DB: rules.MatchDB})
+	var listed [2][]schema.Collection
+	err := both(ctx, func(ctx context.Context, i int) (err error) {
+		scope := schema.Scope{NS: rules.Match, DB: rules.MatchDB}
+		if i == target {
+			scope = schema.Scope{DB: rules.MatchTargetDB, NS: func(ns string) bool {
+				_, ok := rules.Source(ns)
+				return ok
+			}}
+		}
+		listed[i], err = schema.List(ctx, [2]*mongo.Cluster{src, dst}[i], scope)
 		return err
 	})
-	g.Go(func() (err error) {
-		ofTarget, err = schema.List(gctx, dst, schema.Scope{DB: rules.MatchTargetDB, NS: func(ns string) bool {
-			_, ok := rules.Source(ns)
-			return ok
-		}})
-		return err
-	})
-	if err := g.Wait(); err != nil {
+	if err != nil {
 		return nil, err
 	}
-	return pairUp(ofSource, ofTarget, rules), nil
+	return pairUp(listed[source], listed[target], rules), nil
 }
 
 // pairUp matches by the namespaces that hold the documents. A collection whose

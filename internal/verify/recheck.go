@@ -24,7 +24,7 @@ type candidate struct {
 	a, b  digest    // what the last look saw
 }
 
-// digest stands for a document's bytes, zero for none. The seed is drawn per run;
+// digest stands for a document's bytes; those of none are none. The seed is drawn per run;
 // it only reports whether a document changed between two looks.
 type digest = xxh3.Uint128
 
@@ -32,7 +32,6 @@ type digest = xxh3.Uint128
 // called from any goroutine; run has one.
 type rechecker struct {
 	e     *Engine
-	f     *findings
 	seed  uint64
 	space *semaphore.Weighted // bytes of queued candidates
 	ended chan struct{}       // no more will be added
@@ -42,8 +41,8 @@ type rechecker struct {
 	fresh  []*candidate // added since the last round
 }
 
-func newRechecker(e *Engine, f *findings) *rechecker {
-	return &rechecker{e: e, f: f, seed: rand.Uint64(),
+func newRechecker(e *Engine) *rechecker {
+	return &rechecker{e: e, seed: rand.Uint64(),
 		space: semaphore.NewWeighted(int64(e.limits.queue)), ended: make(chan struct{}),
 		queued: map[*collection]map[string]*candidate{}}
 }
@@ -79,11 +78,8 @@ func (r *rechecker) add(ctx context.Context, cand candidate) error {
 	return nil
 }
 
-// noMore says that add will not be called again. Called once.
-func (r *rechecker) noMore() { close(r.ended) }
-
-// run looks at the queue round by round until noMore was called and the queue
-// is empty.
+// run looks at the queue round by round until no more is added and the queue is
+// empty.
 func (r *rechecker) run(ctx context.Context) error {
 	var open []*candidate
 	pause := time.NewTicker(r.e.o.Recheck.Every)
@@ -147,35 +143,32 @@ func (r *rechecker) look(ctx context.Context, c *collection, run []*candidate) (
 	for i, cand := range run {
 		keys[i] = cand.key
 	}
-	src, dst := newProbe(r.e, &c.src), newProbe(r.e, &c.dst)
-	defer src.free()
-	defer dst.free()
 	err = retry(ctx, r.e.o.Log, "look again at documents of "+c.pair.SourceNS, func() error {
-		if err := dst.fetch(ctx, keys); err != nil {
-			return err
-		}
-		return src.fetch(ctx, keys)
-	})
-	if err != nil {
-		return nil, err
-	}
-	for _, cand := range run {
-		a, b := src.get(cand.key), dst.get(cand.key)
-		settled := r.e.o.agree(a, b)
-		if !settled {
-			note, final := r.judge(cand, r.digest(a), r.digest(b), now)
-			if !final {
-				left = append(left, cand)
-				continue
+		return c.pairs(ctx, keys, func(i int, a, b []byte) error {
+			if !r.decided(run[i], a, b, now) {
+				left = append(left, run[i])
 			}
-			r.f.add(r.e, c, a, b, note)
-		} else {
-			r.e.c.settled.Add(1)
+			return nil
+		})
+	})
+	return left, err
+}
+
+// decided takes what a look saw of a candidate, and forgets it when that is final.
+func (r *rechecker) decided(cand *candidate, a, b []byte, now time.Time) bool {
+	if r.e.o.agree(a, b) {
+		r.e.c.settled.Add(1)
+		cand.c.settled++
+	} else {
+		note, final := r.judge(cand, xxh3.Hash128Seed(a, r.seed), xxh3.Hash128Seed(b, r.seed), now)
+		if !final {
+			return false
 		}
-		r.f.recheck(c, settled)
-		r.forget(cand)
+		cand.c.differ(a, b, note)
 	}
-	return left, nil
+	cand.c.rechecked++
+	r.forget(cand)
+	return true
 }
 
 // judge takes what a look saw of two documents that are not the same, and
@@ -207,11 +200,4 @@ func (r *rechecker) forget(cand *candidate) {
 	delete(r.queued[cand.c], cand.key)
 	r.space.Release(r.cost(cand.key))
 	r.e.c.waiting.Add(-1)
-}
-
-func (r *rechecker) digest(doc []byte) digest {
-	if doc == nil {
-		return digest{}
-	}
-	return xxh3.Hash128Seed(doc, r.seed)
 }

@@ -23,10 +23,17 @@ type Stats struct {
 type counters struct {
 	collections, collectionsDone    atomic.Int64
 	ranges, rangesDone              atomic.Int64
-	sourceDocs, targetDocs, bytes   atomic.Int64
+	docs                            [2]atomic.Int64
+	bytes                           atomic.Int64
 	estDocs, estBytes               atomic.Int64
 	mismatches, settled, waiting    atomic.Int64
 	differences, buffered, peakSeen atomic.Int64
+}
+
+// read counts documents that a scan of a side has read.
+func (c *counters) read(i, docs int, bytes int64) {
+	c.docs[i].Add(int64(docs))
+	c.bytes.Add(bytes)
 }
 
 // account counts n document bytes kept in memory, negative when let go.
@@ -46,7 +53,7 @@ func (e *Engine) Stats() Stats {
 	return Stats{
 		Collections: c.collections.Load(), CollectionsDone: c.collectionsDone.Load(),
 		Ranges: c.ranges.Load(), RangesDone: c.rangesDone.Load(),
-		SourceDocs: c.sourceDocs.Load(), TargetDocs: c.targetDocs.Load(), Bytes: c.bytes.Load(),
+		SourceDocs: c.docs[source].Load(), TargetDocs: c.docs[target].Load(), Bytes: c.bytes.Load(),
 		EstimatedDocs: c.estDocs.Load(), EstimatedBytes: c.estBytes.Load(),
 		Mismatches: c.mismatches.Load(), Settled: c.settled.Load(), Waiting: c.waiting.Load(),
 		Differences:   c.differences.Load(),
