@@ -16,10 +16,10 @@ type slice struct {
 
 	mu      sync.Mutex
 	st      scan.Slice
-	sent    int
 	acked   int // chunks 0 … acked-1 are acknowledged
 	early   map[int]progress
 	ended   bool // the reader has sent all
+	sent    int  // chunks, then
 	unsaved bool
 }
 
@@ -38,14 +38,6 @@ func (s *slice) size() int64 {
 	return max(s.c.Source.Bytes/int64(max(s.st.Of, 1))-s.st.Bytes, 0)
 }
 
-// number gives the next chunk its place in the slice.
-func (s *slice) number() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.sent++
-	return s.sent - 1
-}
-
 // ack records that chunk n is on the target.
 func (s *slice) ack(n int, p progress) {
 	s.c.add(p.docs, p.bytes)
@@ -58,23 +50,18 @@ func (s *slice) ack(n int, p progress) {
 		}
 		delete(s.early, s.acked)
 		s.acked++
-		s.advance(p)
+		s.st.Advance(p.position)
+		s.st.Docs += p.docs
+		s.st.Bytes += p.bytes
 	}
 	s.touched()
 }
 
-// advance moves the position; the caller holds s.mu.
-func (s *slice) advance(p progress) {
-	s.st.Advance(p.position)
-	s.st.Docs += p.docs
-	s.st.Bytes += p.bytes
-}
-
-// end reports that the reader has sent everything; dropped that the collection
-// is gone.
-func (s *slice) end(dropped bool) {
+// end reports that the reader has sent everything, so many chunks; dropped that
+// the collection is gone.
+func (s *slice) end(sent int, dropped bool) {
 	s.mu.Lock()
-	s.ended = true
+	s.ended, s.sent = true, sent
 	s.st.Dropped = dropped
 	s.touched()
 }
@@ -115,29 +102,28 @@ func (s *slice) save() scan.Slice {
 // add counts documents that reached the target.
 func (c *collection) add(docs, bytes int64) {
 	c.mu.Lock()
-	c.docs += docs
-	c.bytes += bytes
-	c.mu.Unlock()
+	defer c.mu.Unlock()
+	c.progress.Docs += docs
+	c.progress.Bytes += bytes
 }
 
 // sliceDone counts a finished slice and ends the collection with the last.
 func (c *collection) sliceDone(r *run, dropped bool) {
 	c.mu.Lock()
-	c.left--
+	p := &c.progress
+	p.SlicesDone++
+	over := p.SlicesDone == p.Slices
 	if dropped {
-		c.state = StateDropped
-	} else if c.left == 0 && c.state != StateDropped {
-		c.state = StateDone
+		p.State = StateDropped
+	} else if over && p.State != StateDropped {
+		p.State = StateDone
 	}
-	over, state, docs, bytes := c.left == 0, c.state, c.docs, c.bytes
+	now := *p
 	c.mu.Unlock()
-	if !over {
-		return
-	}
-	if state == StateDropped {
+	if over && now.State == StateDropped {
 		r.e.opts.Log.Info("collection vanished from the source during its copy; the oplog replays the drop",
 			"collection", c.Source.NS, "uuid", c.uuid)
-		return
+	} else if over {
+		r.e.opts.Log.Debug("collection copied", "collection", c.Source.NS, "documents", now.Docs, "bytes", now.Bytes)
 	}
-	r.e.opts.Log.Debug("collection copied", "collection", c.Source.NS, "documents", docs, "bytes", bytes)
 }

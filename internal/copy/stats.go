@@ -46,15 +46,15 @@ type counters struct{ refused, replaced, exact atomic.Int64 }
 // Stats returns the progress of the latest Run.
 func (e *Engine) Stats() Stats {
 	e.mu.Lock()
-	colls, inFlight := e.colls, e.inFlight
+	colls, budget := e.colls, e.budget
 	e.mu.Unlock()
 	n := &e.count
 	s := Stats{
 		Collections: make([]CollectionStats, len(colls)),
 		Refused:     n.refused.Load(), Replaced: n.replaced.Load(), Exact: n.exact.Load(),
 	}
-	if inFlight != nil {
-		s.Buffered = inFlight.inFlight()
+	if budget != nil {
+		s.Buffered = budget.used.Load()
 	}
 	for i, c := range colls {
 		cs := c.stats()
@@ -76,7 +76,7 @@ func (e *Engine) Copied() (docs, bytes int64) {
 	e.mu.Unlock()
 	for _, c := range colls {
 		c.mu.Lock()
-		docs, bytes = docs+c.docs, bytes+c.bytes
+		docs, bytes = docs+c.progress.Docs, bytes+c.progress.Bytes
 		c.mu.Unlock()
 	}
 	return docs, bytes
@@ -85,9 +85,5 @@ func (e *Engine) Copied() (docs, bytes int64) {
 func (c *collection) stats() CollectionStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return CollectionStats{
-		Source: c.Source.NS, Target: c.Target, State: c.state, Strategy: c.strategy,
-		Docs: c.docs, Bytes: c.bytes, TotalDocs: c.totalDocs, TotalBytes: c.totalBytes,
-		Slices: c.planned, SlicesDone: c.planned - c.left,
-	}
+	return c.progress
 }
