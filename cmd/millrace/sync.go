@@ -191,7 +191,8 @@ func summarize(ctx context.Context, st job.Status, plan *job.Plan, began time.Ti
 // at again for a while, because documents may just be expiring on both sides.
 func (a *app) verifyAfter(ctx context.Context, s *config.Sync, screen *screen, log *slog.Logger, sum *summary) {
 	report, err := a.compare(ctx, screen, log, verify.Spec{
-		Source: s.Source, Target: s.Target, Rules: s.Rules(), Online: true, RecheckFor: 30 * time.Second,
+		Source: s.Source, Target: s.Target, Rules: s.Rules(),
+		Options: verify.Options{Online: true, Recheck: verify.RecheckOptions{For: 30 * time.Second}},
 	})
 	if err == nil {
 		sum.Verify, err = report, verifiedError(report)

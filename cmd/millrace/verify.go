@@ -48,9 +48,11 @@ func (a *app) verifyClusters(ctx context.Context, s *config.Verify, origins conf
 	warnSecrets(log, origins, map[string]string{"source": s.Source, "target": s.Target})
 	log.Info("connecting", "source", mongo.Redact(s.Source), "target", mongo.Redact(s.Target))
 	report, err := a.compare(ctx, screen, log, verify.Spec{
-		Source: s.Source, Target: s.Target, Rules: s.Rules(), Method: verify.Method(s.Method),
-		IgnoreFieldOrder: s.IgnoreFieldOrder, Online: s.RecheckFor > 0, RecheckFor: s.RecheckFor,
-		Workers: s.Workers, MaxDifferences: s.MaxDifferences,
+		Source: s.Source, Target: s.Target, Rules: s.Rules(),
+		Options: verify.Options{
+			Method: verify.Method(s.Method), IgnoreFieldOrder: s.IgnoreFieldOrder, Workers: s.Workers, MaxDifferences: s.MaxDifferences,
+			Online: s.RecheckFor > 0, Recheck: verify.RecheckOptions{For: s.RecheckFor},
+		},
 	})
 	if err != nil {
 		return err

@@ -26,7 +26,7 @@ func (r *reader) collection(ctx context.Context, c *collection) error {
 	ss := c.adopt(r.run, plan)
 	if fresh && len(plan) > 1 {
 		// What one of them has done counts only when the states of all are there.
-		r.queue(ss)
+		r.unsaved(ss...)
 	}
 	if len(ss) == 1 {
 		return r.slice(ctx, ss[0])

@@ -68,7 +68,7 @@ func (w *writer) duplicateID(ctx context.Context, c *collection, e wire.WriteErr
 		return e.OnIDIndex(), nil
 	}
 	_, coll := mongo.SplitNS(c.Target)
-	body, err := w.command(ctx, c.targetDB, bson.D{
+	body, err := w.Command(ctx, c.targetDB, bson.D{
 		{Key: "find", Value: coll}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: bsonraw.RawValue(bsonraw.IDOf(doc))}}}}},
 		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "limit", Value: 1},
 	})

@@ -26,7 +26,7 @@ type run struct {
 	chunks chan *chunk
 
 	mu         sync.Mutex
-	dirty      []*slice
+	dirty      map[*slice]bool
 	saveFailed bool
 }
 
@@ -35,6 +35,7 @@ func newRun(e *Engine) *run {
 		e: e, jobs: newSchedule(), budget: newBudget(e.opts.MaxBufferedBytes),
 		// The budget bounds what waits here; the capacity only saves wake-ups.
 		chunks: make(chan *chunk, 256),
+		dirty:  map[*slice]bool{},
 	}
 }
 
@@ -188,21 +189,13 @@ func (r *run) awaitPosition(ctx context.Context, conn *wire.Conn) error {
 	return mongo.Retry(fmt.Sprintf("copy: source member %s has not reached position %s", r.member.Node, r.e.opts.AfterClusterTime), nil, "")
 }
 
-// unsaved queues a slice for the saver.
-func (r *run) unsaved(s *slice) {
-	r.mu.Lock()
-	r.dirty = append(r.dirty, s)
-	r.mu.Unlock()
-}
-
-// queue has slices saved that nobody works on yet.
-func (r *run) queue(ss []*slice) {
+// unsaved has the states of slices saved.
+func (r *run) unsaved(ss ...*slice) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, s := range ss {
-		s.unsaved = true
+		r.dirty[s] = true
 	}
-	r.dirty = append(r.dirty, ss...)
 }
 
 // save makes progress durable until all is written, and then once more.
@@ -229,11 +222,11 @@ func (r *run) save(ctx context.Context, written <-chan struct{}) error {
 func (r *run) saveDirty(ctx context.Context) error {
 	r.mu.Lock()
 	dirty := r.dirty
-	r.dirty = nil
+	r.dirty = map[*slice]bool{}
 	r.mu.Unlock()
 	states := make([]scan.Slice, 0, len(dirty))
-	for _, s := range dirty {
-		if st := s.save(); s.c.current(st.Plan) {
+	for s := range dirty {
+		if st := s.state(); s.c.current(st.Plan) {
 			states = append(states, st)
 		}
 	}

@@ -14,13 +14,12 @@ type slice struct {
 	c   *collection
 	run *run
 
-	mu      sync.Mutex
-	st      scan.Slice
-	acked   int // chunks 0 … acked-1 are acknowledged
-	early   map[int]progress
-	ended   bool // the reader has sent all
-	sent    int  // chunks, then
-	unsaved bool
+	mu    sync.Mutex
+	st    scan.Slice
+	acked int // chunks 0 … acked-1 are acknowledged
+	early map[int]progress
+	ended bool // the reader has sent all
+	sent  int  // chunks, then
 }
 
 // progress is what an acknowledged chunk adds.
@@ -42,6 +41,7 @@ func (s *slice) size() int64 {
 func (s *slice) ack(n int, p progress) {
 	s.c.add(p.docs, p.bytes)
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.early[n] = p
 	for {
 		p, ok := s.early[s.acked]
@@ -61,26 +61,18 @@ func (s *slice) ack(n int, p progress) {
 // the collection is gone.
 func (s *slice) end(sent int, dropped bool) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.ended, s.sent = true, sent
 	s.st.Dropped = dropped
 	s.touched()
 }
 
-// touched marks the slice for saving, and done when it is; it unlocks s.mu.
+// touched marks the slice for saving, and done when it is; the caller holds s.mu.
 func (s *slice) touched() {
-	done := s.ended && s.acked == s.sent && !s.st.Done
-	if done {
+	s.run.unsaved(s)
+	if s.ended && s.acked == s.sent && !s.st.Done {
 		s.st.Done = true
-	}
-	first := !s.unsaved
-	s.unsaved = true
-	dropped := s.st.Dropped
-	s.mu.Unlock()
-	if first {
-		s.run.unsaved(s)
-	}
-	if done {
-		s.c.sliceDone(s.run, dropped)
+		s.c.sliceDone(s.run, s.st.Dropped)
 	}
 }
 
@@ -88,14 +80,6 @@ func (s *slice) touched() {
 func (s *slice) state() scan.Slice {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.st
-}
-
-// save is the state to save; from then on the slice counts as saved.
-func (s *slice) save() scan.Slice {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.unsaved = false
 	return s.st
 }
 

@@ -34,7 +34,7 @@ func TestNewestPlans(t *testing.T) {
 }
 
 func TestSliceMovesOverUnbrokenRunsOnly(t *testing.T) {
-	r := &run{e: New(nil, nil, newStore(), Options{})}
+	r := newRun(New(nil, nil, newStore(), Options{}))
 	c := &collection{progress: CollectionStats{Slices: 1}}
 	s := newSlice(r, c, scan.Slice{Strategy: scan.ByRecord})
 	at := func(rid int64) progress {
@@ -42,19 +42,19 @@ func TestSliceMovesOverUnbrokenRunsOnly(t *testing.T) {
 	}
 	s.ack(1, at(20))
 	s.ack(3, at(40))
-	if got := s.save(); len(got.Position) != 0 || got.Docs != 0 {
+	if got := s.state(); len(got.Position) != 0 || got.Docs != 0 {
 		t.Errorf("moved past an open chunk: %+v", got)
 	}
 	s.ack(0, at(10))
-	if got := s.save(); scan.Record(got.Position) != 20 || got.Docs != 2 || len(got.Back) != 1 || got.Back[0] != 10 {
+	if got := s.state(); scan.Record(got.Position) != 20 || got.Docs != 2 || len(got.Back) != 1 || got.Back[0] != 10 {
 		t.Errorf("got %+v", got)
 	}
 	s.end(4, false)
-	if s.save().Done {
+	if s.state().Done {
 		t.Error("done with a chunk under way")
 	}
 	s.ack(2, at(30))
-	if got := s.save(); !got.Done || scan.Record(got.Position) != 40 || c.stats().SlicesDone != 1 {
+	if got := s.state(); !got.Done || scan.Record(got.Position) != 40 || c.stats().SlicesDone != 1 {
 		t.Errorf("got %+v", got)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/docwrite"
@@ -25,9 +24,9 @@ type chunk struct {
 
 // writer inserts chunks over one connection to the target's primary.
 type writer struct {
+	scan.Reader // runs commands
 	*run
-	conn *wire.Conn
-	msg  wire.Message
+	msg wire.Message
 }
 
 // keepMessage is the largest message buffer that a writer keeps.
@@ -36,7 +35,7 @@ const keepMessage = 8 << 20
 // write writes chunks over one connection until none will come.
 func (r *run) write(ctx context.Context, reserve bool) error {
 	return r.connected(ctx, r.e.dst, wire.Primary(), reserve, func(conn *wire.Conn) error {
-		w := writer{run: r, conn: conn}
+		w := writer{run: r, Reader: scan.Reader{Conn: conn, Gate: r.e.opts.TargetGate}}
 		for {
 			select {
 			case ch, ok := <-r.chunks:
@@ -182,12 +181,11 @@ func (w *writer) insertRun(ctx context.Context, c *collection, docs [][]byte) (i
 
 // roundTrip sends the message and reads the write result.
 func (w *writer) roundTrip(ctx context.Context) (wire.WriteResult, error) {
-	pass, err := w.e.opts.TargetGate.Enter(ctx)
-	if err != nil {
-		return wire.WriteResult{}, err
-	}
-	body, err := w.conn.RoundTrip(ctx, &w.msg)
-	w.e.opts.TargetGate.Leave(pass, int64(w.msg.Len()))
+	var body bsoncore.Document
+	err := w.e.opts.TargetGate.Do(ctx, func() (n int, err error) {
+		body, err = w.Conn.RoundTrip(ctx, &w.msg)
+		return w.msg.Len(), err
+	})
 	if err != nil {
 		return wire.WriteResult{}, err
 	}
@@ -211,15 +209,4 @@ func (w *writer) unordered(ctx context.Context, what string) (wire.WriteResult, 
 		err = fmt.Errorf("%s of %d documents was answered with %d done and %d errors", what, n, res.N, len(res.Errors))
 	}
 	return res, err
-}
-
-// command runs one command.
-func (w *writer) command(ctx context.Context, db string, cmd bson.D) (bsoncore.Document, error) {
-	pass, err := w.e.opts.TargetGate.Enter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	body, err := w.conn.Run(ctx, db, cmd)
-	w.e.opts.TargetGate.Leave(pass, int64(len(body)))
-	return body, err
 }

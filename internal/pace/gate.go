@@ -139,6 +139,17 @@ func (g *Gate) Leave(p Pass, bytes int64) {
 	g.grant()
 }
 
+// Do makes one exchange with the server, of so many bytes, in its turn.
+func (g *Gate) Do(ctx context.Context, exchange func() (bytes int, err error)) error {
+	pass, err := g.Enter(ctx)
+	if err != nil {
+		return err
+	}
+	bytes, err := exchange()
+	g.Leave(pass, int64(bytes))
+	return err
+}
+
 // await takes one of the places.
 func (g *Gate) await(ctx context.Context) error {
 	g.mu.Lock()

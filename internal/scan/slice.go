@@ -102,8 +102,6 @@ func markID(m bson.Raw) bsoncore.Value { return bsonraw.Value(m, "_id") }
 // idKey stands for an _id in a map.
 func idKey(id bsoncore.Value) string { return string(bsonraw.AppendID(nil, id)) }
 
-func same(a, b bsoncore.Value) bool { return a.Type == b.Type && bytes.Equal(a.Data, b.Data) }
-
 // tokenRecord reads the record id of a resume token: the last record that a
 // cursor in record order has given; 0 when the token names none.
 func tokenRecord(token bson.Raw) int64 {

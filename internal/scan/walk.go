@@ -3,6 +3,7 @@ package scan
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -126,15 +127,11 @@ func (w *Walk) stepBack() bool {
 	if w.start == 0 {
 		return false
 	}
-	for len(w.back) > 0 {
-		next := w.back[0]
-		w.back = w.back[1:]
-		if next < w.start {
-			w.start = next
-			return true
-		}
-	}
+	refused := w.start
 	w.start = 0
+	if i := slices.IndexFunc(w.back, func(rid int64) bool { return rid < refused }); i >= 0 {
+		w.start, w.back = w.back[i], w.back[i+1:]
+	}
 	return true
 }
 
@@ -220,17 +217,14 @@ func (w *Walk) how() (more bson.D) {
 }
 
 func keyRange(lower, upper bson.Raw) bson.D {
-	cond := bson.D{}
+	filter := bson.D{}
 	if len(lower) > 0 {
-		cond = append(cond, bson.E{Key: "$gte", Value: lower.Lookup("_id")})
+		filter = append(filter, bson.E{Key: "_id", Value: bson.D{{Key: "$gte", Value: lower.Lookup("_id")}}})
 	}
 	if len(upper) > 0 {
-		cond = append(cond, bson.E{Key: "$lt", Value: upper.Lookup("_id")})
+		filter = append(filter, bson.E{Key: "_id", Value: bson.D{{Key: "$lt", Value: upper.Lookup("_id")}}})
 	}
-	if len(cond) == 0 {
-		return bson.D{}
-	}
-	return bson.D{{Key: "_id", Value: cond}}
+	return filter
 }
 
 // part finds what of a batch belongs to the slice. In record order it decides by
@@ -291,7 +285,7 @@ func (w *Walk) measure(p *Part, until bsoncore.Value) error {
 		}
 		if w.first {
 			w.first = false
-			if same(bsonraw.IDOf(doc), markID(w.at)) {
+			if bsonraw.IDOf(doc).Equal(markID(w.at)) {
 				return nil
 			}
 		}
@@ -301,7 +295,7 @@ func (w *Walk) measure(p *Part, until bsoncore.Value) error {
 		p.Docs++
 		p.Bytes += int64(len(doc))
 		last = doc
-		ended = until.Type != 0 && same(bsonraw.IDOf(doc), until)
+		ended = until.Type != 0 && bsonraw.IDOf(doc).Equal(until)
 		return nil
 	})
 	p.whole = p.Docs == i+1 && !p.records

@@ -210,5 +210,5 @@ func (c *collection) match(ctx context.Context, a, b []byte) error {
 		c.differ(a, b, "")
 		return nil
 	}
-	return c.e.recheck.add(ctx, candidate{c: c, key: keyOf(a, b), size: max(len(a), len(b))})
+	return c.e.recheck.add(ctx, candidate{suspect: suspect{c, keyOf(a, b)}, size: max(len(a), len(b))})
 }

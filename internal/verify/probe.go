@@ -142,23 +142,19 @@ func (p *probe) single(ctx context.Context, r *scan.Reader, key string) error {
 		cond = bson.D{{Key: "$type", Value: "undefined"}}
 	}
 	return p.query(ctx, r, cond, func(id string, doc []byte) {
-		if id != key {
-			// null also finds undefined, which an index tells apart.
-			if (bson.Type(id[0]) == bson.TypeUndefined) != (v.Type == bson.TypeUndefined) || p.found[key] != nil {
-				return
-			}
-		} else if p.found[key] != nil {
-			p.e.c.account(-len(p.found[key]))
-			p.held -= len(p.found[key])
+		// null also finds undefined, which an index tells apart.
+		alike := (bson.Type(id[0]) == bson.TypeUndefined) == (v.Type == bson.TypeUndefined)
+		if id == key || alike && p.found[key] == nil {
+			p.keep(key, doc)
 		}
-		p.keep(key, doc)
 	})
 }
 
 func (p *probe) keep(key string, doc []byte) {
+	more := len(doc) - len(p.found[key])
 	p.found[key] = bytes.Clone(doc)
-	p.held += len(doc)
-	p.e.c.account(len(doc))
+	p.held += more
+	p.e.c.account(more)
 }
 
 func (p *probe) query(ctx context.Context, r *scan.Reader, cond bson.D, fn func(id string, doc []byte)) error {

@@ -14,14 +14,19 @@ import (
 // candidate is a document that did not match while writes went on. It holds
 // no document, only what the last look saw.
 type candidate struct {
-	c    *collection
-	key  string // _id, as appendID makes it
-	size int    // of the larger document, as the scan saw it
+	suspect
+	size int // of the larger document, as the scan saw it
 
 	looks int
 	first time.Time // of the first look
 	since time.Time // both sides stand still since then
 	a, b  digest    // what the last look saw
+}
+
+// suspect names a document.
+type suspect struct {
+	c   *collection
+	key string // _id, as appendID makes it
 }
 
 // digest stands for a document's bytes; those of none are none. The seed is drawn per run;
@@ -37,14 +42,14 @@ type rechecker struct {
 	ended chan struct{}       // no more will be added
 
 	mu     sync.Mutex
-	queued map[*collection]map[string]*candidate
+	queued map[suspect]bool
 	fresh  []*candidate // added since the last round
 }
 
 func newRechecker(e *Engine) *rechecker {
 	return &rechecker{e: e, seed: rand.Uint64(),
 		space: semaphore.NewWeighted(int64(e.limits.queue)), ended: make(chan struct{}),
-		queued: map[*collection]map[string]*candidate{}}
+		queued: map[suspect]bool{}}
 }
 
 // candidateCost is what a queued candidate takes besides its id.
@@ -63,16 +68,11 @@ func (r *rechecker) add(ctx context.Context, cand candidate) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	keys := r.queued[cand.c]
-	if keys == nil {
-		keys = map[string]*candidate{}
-		r.queued[cand.c] = keys
-	}
-	if keys[cand.key] != nil {
+	if r.queued[cand.suspect] {
 		r.space.Release(cost)
 		return nil
 	}
-	keys[cand.key] = &cand
+	r.queued[cand.suspect] = true
 	r.fresh = append(r.fresh, &cand)
 	r.e.c.waiting.Add(1)
 	return nil
@@ -197,7 +197,7 @@ const minLooks = 5
 func (r *rechecker) forget(cand *candidate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.queued[cand.c], cand.key)
+	delete(r.queued, cand.suspect)
 	r.space.Release(r.cost(cand.key))
 	r.e.c.waiting.Add(-1)
 }
