@@ -166,7 +166,7 @@ func verifiedTable(r *verify.Report) table.Writer {
 func watchVerify(ctx context.Context, s *screen, log *slog.Logger, began time.Time, stats func() verify.Stats) {
 	watchLines(ctx, s, func() {
 		st := stats()
-		log.Info("progress", "docs", st.SourceDocs+st.TargetDocs, "docsTotal", st.EstimatedDocs,
+		log.Info("progress", "docs", st.Docs, "docsTotal", st.EstimatedDocs,
 			"size", size(float64(st.Bytes)), "collections", st.CollectionsDone, "collectionsTotal", st.Collections,
 			"rechecking", st.Waiting, "differences", st.Differences)
 	}, func(columns, _ int) []string { return verifyView(stats(), time.Since(began), columns) })
@@ -176,12 +176,11 @@ func watchVerify(ctx context.Context, s *screen, log *slog.Logger, began time.Ti
 // columns.
 func verifyView(st verify.Stats, elapsed time.Duration, columns int) []string {
 	v := viewer{columns: max(columns, 10)}
-	docs := st.SourceDocs + st.TargetDocs
-	p := share(docs, st.EstimatedDocs, false)
+	p := share(st.Docs, st.EstimatedDocs, false)
 	per := max(elapsed.Seconds(), 0.001)
 	v.add("comparing "+fmt.Sprintf("%d of %d collections", st.CollectionsDone, st.Collections), clock(elapsed))
-	v.add(label("documents")+v.bar(p)+fmt.Sprintf("%3.0f%%  %s", p*100, count(float64(docs))),
-		count(float64(docs)/per)+"/s", size(float64(st.Bytes)/per)+"/s")
+	v.add(label("documents")+v.bar(p)+fmt.Sprintf("%3.0f%%  %s", p*100, count(float64(st.Docs))),
+		count(float64(st.Docs)/per)+"/s", size(float64(st.Bytes)/per)+"/s")
 	v.add(label("differ")+count(float64(st.Differences)), fmt.Sprintf("rechecking %d", st.Waiting), fmt.Sprintf("settled %d", st.Settled))
 	return v.lines
 }

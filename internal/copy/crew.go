@@ -2,7 +2,6 @@ package copy
 
 import (
 	"context"
-	"sync"
 
 	"golang.org/x/sync/errgroup"
 
@@ -23,18 +22,13 @@ type crew struct {
 func (c crew) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	steered, over := context.WithCancel(ctx)
-	var base sync.WaitGroup
-	for range c.base {
-		base.Add(1)
-		g.Go(func() error {
-			defer base.Done()
-			return c.work(ctx, false)
-		})
-	}
 	g.Go(func() error {
-		base.Wait()
-		over()
-		return nil
+		defer over()
+		base, ctx := errgroup.WithContext(ctx)
+		for range c.base {
+			base.Go(func() error { return c.work(ctx, false) })
+		}
+		return base.Wait()
 	})
 	if c.most > c.base {
 		g.Go(func() error {

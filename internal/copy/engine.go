@@ -17,16 +17,15 @@ import (
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/wire"
 )
 
 // Refusal is a document that the target does not take.
 type Refusal struct {
-	Target  string // namespace
-	ID      bsoncore.Value
-	Doc     []byte
-	Code    int32
-	Message string
-	Raw     bson.Raw // the server's whole answer about it
+	Target string // namespace
+	ID     bsoncore.Value
+	Doc    []byte
+	wire.WriteError
 }
 
 // Task is one collection to copy.

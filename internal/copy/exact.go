@@ -61,11 +61,8 @@ func (w *writer) exchange(ctx context.Context, c *collection, doc []byte) error 
 	if err != nil {
 		return err
 	}
-	res := wire.ParseWriteResult(body)
-	if err := mongo.Interrupted(res); err != nil {
-		return err
-	}
-	if err := w.e.store.SameTerm(res.Term); err != nil {
+	res, err := w.answer(body)
+	if err != nil {
 		return err
 	}
 	for _, e := range res.Errors {

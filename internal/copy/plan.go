@@ -3,6 +3,7 @@ package copy
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -163,19 +164,17 @@ func (r *reader) sliceCount(c *collection) int {
 func newestPlans(states []scan.Slice) (plans map[string][]scan.Slice, generation map[string]int64) {
 	plans, generation = map[string][]scan.Slice{}, map[string]int64{}
 	for _, s := range states {
-		generation[s.Collection] = max(generation[s.Collection], s.Plan)
-	}
-	for _, s := range states {
+		if s.Plan > generation[s.Collection] {
+			generation[s.Collection], plans[s.Collection] = s.Plan, nil
+		}
 		if s.Plan == generation[s.Collection] {
 			plans[s.Collection] = append(plans[s.Collection], s)
 		}
 	}
-	for c, p := range plans {
+	maps.DeleteFunc(plans, func(_ string, p []scan.Slice) bool {
 		slices.SortFunc(p, func(a, b scan.Slice) int { return a.N - b.N })
-		if !complete(p) {
-			delete(plans, c)
-		}
-	}
+		return !complete(p)
+	})
 	return plans, generation
 }
 

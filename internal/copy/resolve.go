@@ -53,7 +53,7 @@ func (w *writer) refused(ctx context.Context, c *collection, e wire.WriteError, 
 	if w.e.opts.Refused == nil || !docwrite.Of(e).OfDocument() {
 		return writeFailed(e, doc)
 	}
-	taken, err := w.e.opts.Refused(ctx, Refusal{Target: c.Target, ID: bsonraw.IDOf(doc), Doc: doc, Code: e.Code, Message: e.Message, Raw: e.Raw})
+	taken, err := w.e.opts.Refused(ctx, Refusal{Target: c.Target, ID: bsonraw.IDOf(doc), Doc: doc, WriteError: e})
 	if err == nil && !taken {
 		err = writeFailed(e, doc)
 	}
@@ -68,15 +68,15 @@ func (w *writer) duplicateID(ctx context.Context, c *collection, e wire.WriteErr
 		return e.OnIDIndex(), nil
 	}
 	_, coll := mongo.SplitNS(c.Target)
-	body, err := w.Command(ctx, c.targetDB, bson.D{
+	found := false
+	err := w.Each(ctx, c.targetDB, bson.D{
 		{Key: "find", Value: coll}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: bsonraw.RawValue(bsonraw.IDOf(doc))}}}}},
 		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "limit", Value: 1},
+	}, 0, func([]byte) error {
+		found = true
+		return nil
 	})
-	if err != nil {
-		return false, err
-	}
-	found, _ := bson.Raw(body).Lookup("cursor", "firstBatch").Array().Values()
-	return len(found) > 0, nil
+	return found, err
 }
 
 // writeFailed makes an error of a write error, which ends the run whatever its

@@ -3,8 +3,6 @@ package copy
 import (
 	"sync"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-
 	"github.com/millrace/millrace/internal/scan"
 )
 
@@ -17,19 +15,13 @@ type slice struct {
 	mu    sync.Mutex
 	st    scan.Slice
 	acked int // chunks 0 … acked-1 are acknowledged
-	early map[int]progress
+	early map[int]scan.Progress
 	ended bool // the reader has sent all
 	sent  int  // chunks, then
 }
 
-// progress is what an acknowledged chunk adds.
-type progress struct {
-	position    bson.Raw
-	docs, bytes int64
-}
-
 func newSlice(r *run, c *collection, st scan.Slice) *slice {
-	return &slice{c: c, run: r, st: st, early: map[int]progress{}}
+	return &slice{c: c, run: r, st: st, early: map[int]scan.Progress{}}
 }
 
 // size is what is left to read, roughly, for the schedule.
@@ -38,8 +30,8 @@ func (s *slice) size() int64 {
 }
 
 // ack records that chunk n is on the target.
-func (s *slice) ack(n int, p progress) {
-	s.c.add(p.docs, p.bytes)
+func (s *slice) ack(n int, p scan.Progress) {
+	s.c.add(p)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.early[n] = p
@@ -50,9 +42,7 @@ func (s *slice) ack(n int, p progress) {
 		}
 		delete(s.early, s.acked)
 		s.acked++
-		s.st.Advance(p.position)
-		s.st.Docs += p.docs
-		s.st.Bytes += p.bytes
+		s.st.Advance(p)
 	}
 	s.touched()
 }
@@ -84,11 +74,11 @@ func (s *slice) state() scan.Slice {
 }
 
 // add counts documents that reached the target.
-func (c *collection) add(docs, bytes int64) {
+func (c *collection) add(p scan.Progress) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.progress.Docs += docs
-	c.progress.Bytes += bytes
+	c.progress.Docs += int64(p.Docs)
+	c.progress.Bytes += p.Bytes
 }
 
 // sliceDone counts a finished slice and ends the collection with the last.

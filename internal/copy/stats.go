@@ -30,10 +30,9 @@ type CollectionStats struct {
 
 // Stats is a snapshot of an engine. Counters below the totals are since New.
 type Stats struct {
-	Collections           []CollectionStats
-	Docs, Bytes           int64
-	TotalDocs, TotalBytes int64
-	Slices, SlicesDone    int
+	Collections        []CollectionStats
+	Docs, Bytes        int64
+	Slices, SlicesDone int
 
 	Refused  int64 // documents that the target did not take
 	Replaced int64 // documents the target had already, replaced
@@ -61,8 +60,6 @@ func (e *Engine) Stats() Stats {
 		s.Collections[i] = cs
 		s.Docs += cs.Docs
 		s.Bytes += cs.Bytes
-		s.TotalDocs += cs.TotalDocs
-		s.TotalBytes += cs.TotalBytes
 		s.Slices += cs.Slices
 		s.SlicesDone += cs.SlicesDone
 	}

@@ -37,8 +37,8 @@ func TestSliceMovesOverUnbrokenRunsOnly(t *testing.T) {
 	r := newRun(New(nil, nil, newStore(), Options{}))
 	c := &collection{progress: CollectionStats{Slices: 1}}
 	s := newSlice(r, c, scan.Slice{Strategy: scan.ByRecord})
-	at := func(rid int64) progress {
-		return progress{position: bson.Raw(mustMarshal(t, bson.D{{Key: "r", Value: rid}})), docs: 1}
+	at := func(rid int64) scan.Progress {
+		return scan.Progress{Position: mustMarshal(t, bson.D{{Key: "r", Value: rid}}), Docs: 1}
 	}
 	s.ack(1, at(20))
 	s.ack(3, at(40))

@@ -67,7 +67,7 @@ func (w *writer) chunk(ctx context.Context, ch *chunk) error {
 		return err
 	}
 	failpoint.Hit("copy.after")
-	ch.s.ack(ch.n, progress{position: ch.part.Position, docs: int64(ch.part.Docs), bytes: ch.part.Bytes})
+	ch.s.ack(ch.n, ch.part.Progress)
 	w.budget.adjust(-ch.held)
 	if ch.done != nil {
 		close(ch.done)
@@ -189,14 +189,20 @@ func (w *writer) roundTrip(ctx context.Context) (wire.WriteResult, error) {
 	if err != nil {
 		return wire.WriteResult{}, err
 	}
+	res, err := w.answer(body)
+	for _, e := range res.Errors {
+		if err == nil && (e.Index < 0 || e.Index >= w.msg.Docs()) {
+			err = writeFailed(e, nil)
+		}
+	}
+	return res, err
+}
+
+// answer reads a write result; what has interrupted the write is an error.
+func (w *writer) answer(body bsoncore.Document) (wire.WriteResult, error) {
 	res := wire.ParseWriteResult(body)
 	if err := mongo.Interrupted(res); err != nil {
 		return res, err
-	}
-	for _, e := range res.Errors {
-		if e.Index < 0 || e.Index >= w.msg.Docs() {
-			return res, writeFailed(e, nil)
-		}
 	}
 	return res, w.e.store.SameTerm(res.Term)
 }

@@ -55,12 +55,9 @@ type Walk struct {
 
 // Part is what one reply has of a slice.
 type Part struct {
-	Last  bool // nothing comes after it
-	Size  int  // of the reply in bytes
-	Docs  int  // with Want.Measure, as what follows
-	Bytes int64
-	// Position is that of the last document; nil where the reply gave none.
-	Position bson.Raw
+	Last     bool // nothing comes after it
+	Size     int  // of the reply in bytes
+	Progress      // with Want.Measure
 
 	batch   *wire.Batch
 	whole   bool // the part is all of the batch

@@ -17,16 +17,16 @@ import (
 func (c *collection) order(ctx context.Context) error {
 	o := &c.e.o
 	for begin := time.Now(); ; {
-		var d *disorder
+		var id, detail string
 		err := c.stream(ctx, scan.Slice{Strategy: scan.Serial}, true, func(ctx context.Context, left, right *stream) (err error) {
-			d, err = c.walk(ctx, left, right)
+			id, detail, err = c.disorder(ctx, left, right)
 			return err
 		})
-		if err != nil || d == nil {
+		if err != nil || id == "" {
 			return err
 		}
 		if !o.Online || time.Since(begin) >= min(o.Recheck.Quiet, o.Recheck.For) {
-			c.add(Order, d.key, func() string { return d.detail })
+			c.add(Order, id, func() string { return detail })
 			return nil
 		}
 		select {
@@ -37,41 +37,37 @@ func (c *collection) order(ctx context.Context) error {
 	}
 }
 
-// disorder is the first place where natural orders differ.
-type disorder struct{ key, detail string }
-
-func (c *collection) walk(ctx context.Context, left, right *stream) (*disorder, error) {
-	var ka, kb []byte
+// disorder finds the first place where natural orders differ, by the _id of the
+// source's document there; "" is none.
+func (c *collection) disorder(ctx context.Context, left, right *stream) (id, detail string, err error) {
 	for {
 		a, err := left.peek(ctx)
 		if err != nil {
-			return nil, err
+			return "", "", err
 		}
 		b, err := right.peek(ctx)
 		if err != nil || a == nil || b == nil {
-			return nil, err
+			return "", "", err
 		}
 		if bytes.Equal(a, b) {
 			left.advance()
 			right.advance()
 			continue
 		}
-		var ok1, ok2 bool
-		ka, ok1 = appendID(ka[:0], a)
-		kb, ok2 = appendID(kb[:0], b)
-		if !ok1 || !ok2 {
-			return nil, errMalformed(c.pair.SourceNS)
+		ka, kb := keyOf(a, nil), keyOf(b, nil)
+		if ka == "" || kb == "" {
+			return "", "", errMalformed(c.pair.SourceNS)
 		}
-		ida, err := c.sides[target].idOn(ctx, string(ka))
+		ida, err := c.sides[target].idOn(ctx, ka)
 		if err != nil {
-			return nil, err
+			return "", "", err
 		}
-		idb, err := c.sides[source].idOn(ctx, string(kb))
+		idb, err := c.sides[source].idOn(ctx, kb)
 		if err != nil {
-			return nil, err
+			return "", "", err
 		}
 		switch {
-		case ida == string(kb): // the same _id in another type
+		case ida == kb: // the same _id in another type
 			left.advance()
 			right.advance()
 		case ida == "":
@@ -79,8 +75,8 @@ func (c *collection) walk(ctx context.Context, left, right *stream) (*disorder, 
 		case idb == "":
 			right.advance()
 		default:
-			return &disorder{string(ka), fmt.Sprintf("natural order differs at document %d of the source: the target has _id %s here",
-				left.walked+1, idValue(string(kb)))}, nil
+			return ka, fmt.Sprintf("natural order differs at document %d of the source: the target has _id %s here",
+				left.walked+1, idValue(kb)), nil
 		}
 	}
 }
@@ -93,6 +89,5 @@ func (s *side) idOn(ctx context.Context, key string) (string, error) {
 	if err := p.fetch(ctx, []string{key}); err != nil {
 		return "", err
 	}
-	id, _ := appendID(nil, p.found[key])
-	return string(id), nil
+	return keyOf(p.found[key], nil), nil
 }

@@ -148,7 +148,7 @@ func (d *digester) sum(ctx context.Context, i int) error {
 			return nil
 		}, end: func() {
 			d.tables[i].add(page, bytes)
-			d.e.c.read(i, len(page), bytes)
+			d.e.c.read(len(page), bytes)
 			page, bytes = page[:0], 0
 		}}
 	})
@@ -186,7 +186,7 @@ func (d *digester) lookInto(ctx context.Context) error {
 	keys := slices.Collect(maps.Keys(d.suspects))
 	size := max(d.sides[source].averageSize(), d.sides[target].averageSize())
 	for len(keys) > 0 {
-		n := chunk(len(keys), d.e.limits.probe, func(i int) int { return size + len(keys[i]) })
+		n := chunk(len(keys), d.e.limits.batch, func(i int) int { return size + len(keys[i]) })
 		err := d.pairs(ctx, keys[:n], func(_ int, a, b []byte) error { return d.match(ctx, a, b) })
 		if err != nil {
 			return err

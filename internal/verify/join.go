@@ -159,7 +159,7 @@ func (j *join) lookUp(ctx context.Context, left bool) error {
 	defer p.free()
 	keys := slices.Collect(maps.Keys(l.wait))
 	for len(keys) > 0 {
-		n := chunk(len(keys), j.e.limits.probe, func(i int) int { return len(l.wait[keys[i]]) + len(keys[i]) })
+		n := chunk(len(keys), j.e.limits.batch, func(i int) int { return len(l.wait[keys[i]]) + len(keys[i]) })
 		if err := p.fetch(ctx, keys[:n]); err != nil {
 			return err
 		}

@@ -18,15 +18,10 @@ type collection struct {
 	sides [2]side
 	began time.Time
 	open  atomic.Int64 // tasks not finished
-	took  time.Duration
 
 	docs, bytes [2]atomic.Int64
-	method      Method
-	ranges      int
-	differences int64           // with the lock of the findings held
-	seen        map[string]bool // ids of those, with the lock held
-	rechecked   int64
-	settled     int64 // of those rechecked
+	row         Collection      // of the report, but for these
+	seen        map[string]bool // ids that differ, as row.Differences with the lock of the findings held
 }
 
 // task is a part of a collection's comparison.
@@ -39,7 +34,9 @@ type task struct {
 }
 
 func newCollection(e *Engine, p Pair) *collection {
-	return &collection{e: e, pair: p, seen: map[string]bool{}}
+
+	return &collection{e: e, pair: p, row: Collection{NS: p.SourceNS, TargetNS: p.TargetNS}, seen: map[string]bool{}}
+
 }
 
 // maxRanges bounds the boundaries held in memory.
@@ -59,11 +56,10 @@ func (c *collection) tasks(ctx context.Context) ([]task, error) {
 	}
 	src, dst := &c.sides[source], &c.sides[target]
 	c.e.c.estDocs.Add(src.Count + dst.Count)
-	c.e.c.estBytes.Add(src.Bytes + dst.Bytes)
 	var tasks []task
 	if c.digestible() {
 		readers := max(src.readers(), dst.readers())
-		c.method, c.ranges = Digest, 1
+		c.row.Method, c.row.Ranges = Digest, 1
 		run := func(ctx context.Context) error { return c.digest(ctx, readers) }
 		tasks = []task{{what: "compare " + c.pair.SourceNS, slots: int64(readers), run: run, digest: true}}
 	} else if tasks, err = c.rangeTasks(ctx); err != nil {
@@ -96,7 +92,6 @@ func (c *collection) start(ctx context.Context, g *errgroup.Group, tasks []task)
 			if err != nil {
 				return err
 			}
-			c.e.c.rangesDone.Add(1)
 			if c.open.Add(-1) == 0 {
 				c.finish()
 			}
@@ -117,7 +112,7 @@ func (c *collection) rangeTasks(ctx context.Context) ([]task, error) {
 		run := func(ctx context.Context) error { return c.compare(ctx, sl) }
 		tasks = append(tasks, task{what: "compare a range of " + c.pair.SourceNS, slots: 1, run: run})
 	}
-	c.method, c.ranges = Ranges, len(tasks)
+	c.row.Method, c.row.Ranges = Ranges, len(tasks)
 	return tasks, nil
 }
 

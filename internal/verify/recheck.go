@@ -29,8 +29,9 @@ type suspect struct {
 	key string // _id, as appendID makes it
 }
 
-// digest stands for a document's bytes; those of none are none. The seed is drawn per run;
-// it only reports whether a document changed between two looks.
+// digest stands for a document's bytes, which are none of one that is not there.
+// The seed is drawn per run; it only reports whether a document changed between
+// two looks.
 type digest = xxh3.Uint128
 
 // rechecker looks at mismatches again until they are decided. add may be
@@ -42,14 +43,13 @@ type rechecker struct {
 	ended chan struct{}       // no more will be added
 
 	mu     sync.Mutex
-	queued map[suspect]bool
-	fresh  []*candidate // added since the last round
+	queued map[suspect]*candidate
 }
 
 func newRechecker(e *Engine) *rechecker {
 	return &rechecker{e: e, seed: rand.Uint64(),
 		space: semaphore.NewWeighted(int64(e.limits.queue)), ended: make(chan struct{}),
-		queued: map[suspect]bool{}}
+		queued: map[suspect]*candidate{}}
 }
 
 // candidateCost is what a queued candidate takes besides its id.
@@ -68,12 +68,11 @@ func (r *rechecker) add(ctx context.Context, cand candidate) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.queued[cand.suspect] {
+	if r.queued[cand.suspect] != nil {
 		r.space.Release(cost)
 		return nil
 	}
-	r.queued[cand.suspect] = true
-	r.fresh = append(r.fresh, &cand)
+	r.queued[cand.suspect] = &cand
 	r.e.c.waiting.Add(1)
 	return nil
 }
@@ -81,7 +80,6 @@ func (r *rechecker) add(ctx context.Context, cand candidate) error {
 // run looks at the queue round by round until no more is added and the queue is
 // empty.
 func (r *rechecker) run(ctx context.Context) error {
-	var open []*candidate
 	pause := time.NewTicker(r.e.o.Recheck.Every)
 	defer pause.Stop()
 	ended := r.ended
@@ -93,82 +91,70 @@ func (r *rechecker) run(ctx context.Context) error {
 			ended = nil
 		case <-pause.C:
 		}
-		open = append(open, r.takeFresh()...)
-		var err error
-		if open, err = r.round(ctx, open); err != nil {
+		if err := r.round(ctx); err != nil {
 			return err
 		}
-		if ended == nil && len(open) == 0 {
+		if ended == nil && r.e.c.waiting.Load() == 0 {
 			return nil
 		}
 	}
 }
 
-func (r *rechecker) takeFresh() []*candidate {
+// round looks at each candidate once.
+func (r *rechecker) round(ctx context.Context) error {
+	open := map[*collection][]*candidate{}
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	f := r.fresh
-	r.fresh = nil
-	return f
-}
-
-// round looks at each candidate once and returns the undecided ones.
-func (r *rechecker) round(ctx context.Context, open []*candidate) ([]*candidate, error) {
+	for _, cand := range r.queued {
+		open[cand.c] = append(open[cand.c], cand)
+	}
+	r.mu.Unlock()
 	if len(open) == 0 {
-		return nil, nil
+		return nil
 	}
 	if err := r.e.advance(ctx); err != nil {
-		return nil, err
+		return err
 	}
-	undecided := open[:0:len(open)]
-	for len(open) > 0 {
-		n := 1 // of one collection, as many as fit into memory
-		for n < len(open) && open[n].c == open[0].c {
-			n++
+	for c, cands := range open {
+		for len(cands) > 0 {
+			n := chunk(len(cands), r.e.limits.batch, func(i int) int { return cands[i].size + len(cands[i].key) })
+			if err := r.look(ctx, c, cands[:n]); err != nil {
+				return err
+			}
+			cands = cands[n:]
 		}
-		n = chunk(n, r.e.limits.probe, func(i int) int { return open[i].size + len(open[i].key) })
-		left, err := r.look(ctx, open[0].c, open[:n])
-		if err != nil {
-			return nil, err
-		}
-		undecided, open = append(undecided, left...), open[n:]
 	}
-	return undecided, nil
+	return nil
 }
 
-// look reads both sides of some candidates and returns the undecided ones.
-func (r *rechecker) look(ctx context.Context, c *collection, run []*candidate) (left []*candidate, err error) {
+// look reads both sides of some candidates.
+func (r *rechecker) look(ctx context.Context, c *collection, cands []*candidate) error {
 	now := time.Now()
-	keys := make([]string, len(run))
-	for i, cand := range run {
+	keys := make([]string, len(cands))
+	for i, cand := range cands {
 		keys[i] = cand.key
 	}
-	err = retry(ctx, r.e.o.Log, "look again at documents of "+c.pair.SourceNS, func() error {
+	return retry(ctx, r.e.o.Log, "look again at documents of "+c.pair.SourceNS, func() error {
 		return c.pairs(ctx, keys, func(i int, a, b []byte) error {
-			if !r.decided(run[i], a, b, now) {
-				left = append(left, run[i])
-			}
+			r.decide(cands[i], a, b, now)
 			return nil
 		})
 	})
-	return left, err
 }
 
-// decided takes what a look saw of a candidate, and forgets it when that is final.
-func (r *rechecker) decided(cand *candidate, a, b []byte, now time.Time) bool {
+// decide takes what a look saw of a candidate, and forgets it when that is final.
+func (r *rechecker) decide(cand *candidate, a, b []byte, now time.Time) {
 	if r.e.o.agree(a, b) {
 		r.e.c.settled.Add(1)
-		cand.c.settled++
+		cand.c.row.Settled++
 	} else {
 		note, final := r.judge(cand, xxh3.Hash128Seed(a, r.seed), xxh3.Hash128Seed(b, r.seed), now)
 		if !final {
-			return false
+			return
 		}
 		cand.c.differ(a, b, note)
 	}
-	cand.c.rechecked++
+	cand.c.row.Rechecked++
 	r.forget(cand)
-	return true
 }
 
 // judge takes what a look saw of two documents that are not the same, and

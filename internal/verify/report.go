@@ -144,7 +144,7 @@ func (c *collection) add(kind Kind, key string, detail func() string) {
 	if len(f.list) < c.e.o.MaxDifferences {
 		f.list = append(f.list, Difference{c.pair.SourceNS, c.pair.TargetNS, DocumentID{idValue(key)}, kind, detail()})
 	}
-	c.differences++
+	c.row.Differences++
 	c.e.c.differences.Add(1)
 }
 
@@ -160,21 +160,17 @@ func (e *Engine) report(begin time.Time, cols []*collection) *Report {
 		r.Notes = append(r.Notes, "so many documents differ that some may be counted twice")
 	}
 	for _, c := range cols {
-		r.Collections = append(r.Collections, Collection{
-			NS: c.pair.SourceNS, TargetNS: c.pair.TargetNS,
-			SourceDocs: c.docs[source].Load(), TargetDocs: c.docs[target].Load(),
-			SourceBytes: c.bytes[source].Load(), TargetBytes: c.bytes[target].Load(),
-			Method: c.method, Ranges: c.ranges, Differences: c.differences, Rechecked: c.rechecked, Settled: c.settled,
-			Duration: c.took,
-		})
+		c.row.SourceDocs, c.row.TargetDocs = c.docs[source].Load(), c.docs[target].Load()
+		c.row.SourceBytes, c.row.TargetBytes = c.bytes[source].Load(), c.bytes[target].Load()
+		r.Collections = append(r.Collections, c.row)
 	}
 	return r
 }
 
 // finish notes that the last range of a collection was compared.
 func (c *collection) finish() {
-	c.took = time.Since(c.began)
+	c.row.Duration = time.Since(c.began)
 	c.e.c.collectionsDone.Add(1)
 	c.e.o.Log.Info("collection compared", "ns", c.pair.SourceNS, "target", c.pair.TargetNS,
-		"sourceDocs", c.docs[source].Load(), "targetDocs", c.docs[target].Load(), "took", c.took.Round(time.Millisecond))
+		"sourceDocs", c.docs[source].Load(), "targetDocs", c.docs[target].Load(), "took", c.row.Duration.Round(time.Millisecond))
 }

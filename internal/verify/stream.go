@@ -64,8 +64,14 @@ func (c *collection) stream(ctx context.Context, sl scan.Slice, idsOnly bool, wa
 func (st *stream) fill(ctx context.Context, s *side, sl scan.Slice, want scan.Want) error {
 	defer close(st.pages)
 	st.err = s.walk(ctx, sl, want, func(part *scan.Part) error {
-		p, bytes := st.recycled(), int64(0)
+		var p *page
+		select {
+		case p = <-st.spare:
+		default:
+			p = &page{}
+		}
 		p.size = part.Size
+		var bytes int64
 		err := part.Each(func(doc []byte) error {
 			p.docs = append(p.docs, doc)
 			bytes += int64(len(doc))
@@ -77,7 +83,7 @@ func (st *stream) fill(ctx context.Context, s *side, sl scan.Slice, want scan.Wa
 		st.docs += int64(len(p.docs))
 		st.bytes += bytes
 		if !want.IDsOnly {
-			st.e.c.read(s.i, len(p.docs), bytes)
+			st.e.c.read(len(p.docs), bytes)
 		}
 		st.e.c.account(p.size)
 		select {
@@ -89,15 +95,6 @@ func (st *stream) fill(ctx context.Context, s *side, sl scan.Slice, want scan.Wa
 		}
 	})
 	return st.err
-}
-
-func (st *stream) recycled() *page {
-	select {
-	case p := <-st.spare:
-		return p
-	default:
-		return &page{}
-	}
 }
 
 // peek returns the document at the head, nil at the end.

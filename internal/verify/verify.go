@@ -118,10 +118,9 @@ func both(ctx context.Context, do func(ctx context.Context, i int) error) error 
 // batches a side (one being walked, one read ahead), the documents without a
 // partner, and those fetched by _id.
 type limits struct {
-	batch   int // bytes asked for in one reply
+	batch   int // bytes asked for in one reply, or by _id at a time
 	scan    int // the same where nothing is read ahead
 	pending int // documents of a worker that wait for a partner
-	probe   int // documents fetched by _id at a time
 	queue   int // the recheck queue
 }
 
@@ -133,7 +132,6 @@ func New(src, dst *mongo.Cluster, o Options) *Engine {
 		batch:   max(min(share/8, 4<<20), 16<<10),
 		scan:    max(min(share/4, 8<<20), 16<<10),
 		pending: max(share/4, 16<<10),
-		probe:   max(min(share/8, 4<<20), 16<<10),
 		queue:   max(share/2, 64<<10),
 	}}
 	e.recheck = newRechecker(e)
