@@ -57,10 +57,7 @@ var errLarge = errors.New("collection is larger than one batch")
 // slice reads one slice to its end.
 func (r *reader) slice(ctx context.Context, s *slice) error {
 	rd := &reading{reader: r, s: s}
-	err := rd.begin(ctx)
-	if err == nil {
-		err = rd.all(ctx)
-	}
+	err := rd.all(ctx)
 	serial := s.st.Strategy == scan.Serial
 	switch {
 	case err == nil:

@@ -78,6 +78,9 @@ func (r *reader) batchBytes() int64 {
 
 // all sends all up to the slice's end.
 func (rd *reading) all(ctx context.Context) error {
+	if err := rd.begin(ctx); err != nil {
+		return err
+	}
 	defer rd.walk.Close(ctx)
 	budget := rd.budget
 	for {

@@ -36,19 +36,12 @@ const keepMessage = 8 << 20
 func (r *run) write(ctx context.Context, reserve bool) error {
 	return r.connected(ctx, r.e.dst, wire.Primary(), reserve, func(conn *wire.Conn) error {
 		w := writer{run: r, Reader: scan.Reader{Conn: conn, Gate: r.e.opts.TargetGate}}
-		for {
-			select {
-			case ch, ok := <-r.chunks:
-				if !ok {
-					return nil
-				}
-				if err := w.chunk(ctx, ch); err != nil {
-					return fmt.Errorf("copy %s to %s: %w", ch.s.c.Source.NS, ch.s.c.Target, err)
-				}
-			case <-ctx.Done():
-				return ctx.Err()
+		for ch := range r.chunks { // the readers close it also when ctx has ended
+			if err := w.chunk(ctx, ch); err != nil {
+				return fmt.Errorf("copy %s to %s: %w", ch.s.c.Source.NS, ch.s.c.Target, err)
 			}
 		}
+		return nil
 	})
 }
 
