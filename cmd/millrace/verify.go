@@ -50,7 +50,8 @@ func (a *app) verifyClusters(ctx context.Context, s *config.Verify, origins conf
 	report, err := a.compare(ctx, screen, log, verify.Spec{
 		Source: s.Source, Target: s.Target, Rules: s.Rules(),
 		Options: verify.Options{
-			Method: verify.Method(s.Method), IgnoreFieldOrder: s.IgnoreFieldOrder, Workers: s.Workers, MaxDifferences: s.MaxDifferences,
+			Method: verify.Method(s.Method), IgnoreFieldOrder: s.IgnoreFieldOrder,
+			Workers: s.Workers, MaxDifferences: s.MaxDifferences,
 			Online: s.RecheckFor > 0, Recheck: verify.RecheckOptions{For: s.RecheckFor},
 		},
 	})

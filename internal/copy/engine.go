@@ -184,7 +184,8 @@ type collection struct {
 
 func newCollection(t Task, o Options) *collection {
 	c := &collection{Task: t, uuid: hex.EncodeToString(t.Source.UUID.Data)}
-	c.progress = CollectionStats{Source: t.Source.NS, Target: t.Target, State: StateWaiting, TotalDocs: t.Source.Count, TotalBytes: t.Source.Bytes}
+	c.progress = CollectionStats{Source: t.Source.NS, Target: t.Target, State: StateWaiting,
+		TotalDocs: t.Source.Count, TotalBytes: t.Source.Bytes}
 	c.sourceDB, _ = mongo.SplitNS(t.Source.DataNS())
 	var coll string
 	c.targetDB, coll = mongo.SplitNS(t.Target)

@@ -57,7 +57,8 @@ func (w *writer) insertExact(ctx context.Context, c *collection, docs [][]byte) 
 // collation, and inserts ours.
 func (w *writer) exchange(ctx context.Context, c *collection, doc []byte) error {
 	_, coll := mongo.SplitNS(c.Target)
-	body, err := w.Command(ctx, c.targetDB, append(docwrite.Delete(coll, bsonraw.IDOf(doc)), bson.E{Key: "writeConcern", Value: w.e.opts.WriteConcern}))
+	cmd := append(docwrite.Delete(coll, bsonraw.IDOf(doc)), bson.E{Key: "writeConcern", Value: w.e.opts.WriteConcern})
+	body, err := w.Command(ctx, c.targetDB, cmd)
 	if err != nil {
 		return err
 	}

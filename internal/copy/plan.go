@@ -34,7 +34,7 @@ func (r *reader) collection(ctx context.Context, c *collection) error {
 	}
 	var jobs []job
 	for _, s := range ss {
-		jobs = append(jobs, job{size: s.size(), run: func(ctx context.Context, rd *reader) error { return rd.slice(ctx, s) }})
+		jobs = append(jobs, job{s.size(), func(ctx context.Context, rd *reader) error { return rd.slice(ctx, s) }})
 	}
 	r.jobs.push(jobs...)
 	return nil

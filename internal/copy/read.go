@@ -90,7 +90,8 @@ func (rd *reading) vanished(ctx context.Context, cause error) error {
 		return fmt.Errorf("learn whether %s is gone: %w", c.Source.NS, err)
 	}
 	if !gone {
-		return mongo.Retry(fmt.Sprintf("copy: source member %s has not yet undone the drop of %s, which was rolled back", rd.member.Node, c.Source.NS), cause, "")
+		return mongo.Retry(fmt.Sprintf("copy: source member %s has not yet undone the drop of %s, which was rolled back",
+			rd.member.Node, c.Source.NS), cause, "")
 	}
 	rd.s.end(rd.sent, true)
 	return nil
@@ -102,7 +103,8 @@ func (rd *reading) restart(ctx context.Context) error {
 	if err := rd.written(ctx); err != nil {
 		return err
 	}
-	rd.e.opts.Log.Info("the source overtook the copy of an ordered collection; it begins anew", "collection", rd.s.c.Source.NS)
+	rd.e.opts.Log.Info("the source overtook the copy of an ordered collection; it begins anew",
+		"collection", rd.s.c.Source.NS)
 	return rd.collection(ctx, rd.s.c)
 }
 

@@ -47,7 +47,8 @@ func (r *run) run(ctx context.Context) error {
 		if len(c.plan) > 0 && allDone(c.plan) {
 			c.adopt(r, c.plan)
 		} else {
-			jobs = append(jobs, job{size: c.Source.Bytes, run: func(ctx context.Context, rd *reader) error { return rd.collection(ctx, c) }})
+			read := func(ctx context.Context, rd *reader) error { return rd.collection(ctx, c) }
+			jobs = append(jobs, job{c.Source.Bytes, read})
 		}
 	}
 	if len(jobs) == 0 {
@@ -94,7 +95,8 @@ func (r *run) transfer(ctx context.Context) error {
 
 // connected does something over a connection. The copy goes on without one of the
 // reserve.
-func (r *run) connected(ctx context.Context, c cluster, to wire.Selector, reserve bool, do func(*wire.Conn) error) error {
+func (r *run) connected(ctx context.Context, c cluster, to wire.Selector, reserve bool,
+	do func(*wire.Conn) error) error {
 	conn, err := c.Pool.Checkout(ctx, to)
 	switch {
 	case err == nil:

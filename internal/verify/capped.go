@@ -18,10 +18,11 @@ func (c *collection) order(ctx context.Context) error {
 	o := &c.e.o
 	for begin := time.Now(); ; {
 		var id, detail string
-		err := c.stream(ctx, scan.Slice{Strategy: scan.Serial}, true, func(ctx context.Context, left, right *stream) (err error) {
+		walk := func(ctx context.Context, left, right *stream) (err error) {
 			id, detail, err = c.disorder(ctx, left, right)
 			return err
-		})
+		}
+		err := c.stream(ctx, scan.Slice{Strategy: scan.Serial}, true, walk)
 		if err != nil || id == "" {
 			return err
 		}

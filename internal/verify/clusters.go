@@ -41,7 +41,8 @@ func Clusters(ctx context.Context, spec Spec) (*Report, error) {
 }
 
 // compareClusters compares all that the rules keep.
-func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set, observe func(func() Stats)) (*Report, error) {
+func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
+	observe func(func() Stats)) (*Report, error) {
 	var pairs []Pair
 	err := e.seen(ctx, func() (err error) {
 		pairs, err = e.list(ctx, rules)

@@ -126,7 +126,8 @@ const groupDocs = 16
 // half of what they may hold of documents without a partner, the suspects have
 // the rest.
 func newDigester(c *collection, readers int) *digester {
-	d := &digester{collection: c, readers: readers, room: readers * c.e.limits.pending / 2, seed: rand.Uint64(), suspects: map[string]bool{}}
+	d := &digester{collection: c, readers: readers, room: readers * c.e.limits.pending / 2,
+		seed: rand.Uint64(), suspects: map[string]bool{}}
 	n := 256
 	for n*2*groupCost*2 <= d.room && int64(n)*groupDocs < max(c.sides[source].Count, c.sides[target].Count) {
 		n *= 2
@@ -176,7 +177,8 @@ func (d *digester) differs(i int) bool {
 // and still does is there on one side at least.
 func (d *digester) lookInto(ctx context.Context) error {
 	err := both(ctx, func(ctx context.Context, i int) error {
-		return d.sides[i].scan(ctx, d.parts[i], d.readers, func(scan.Slice) reading { return reading{idsOnly: true, each: d.suspect} })
+		ids := func(scan.Slice) reading { return reading{idsOnly: true, each: d.suspect} }
+		return d.sides[i].scan(ctx, d.parts[i], d.readers, ids)
 	})
 	if err != nil {
 		return err

@@ -159,7 +159,8 @@ func (p *probe) keep(key string, doc []byte) {
 
 func (p *probe) query(ctx context.Context, r *scan.Reader, cond bson.D, fn func(id string, doc []byte)) error {
 	batch := p.want(p.e.limits.batch, false).Batch
-	cmd := r.Find(&p.Collection, bson.E{Key: "filter", Value: bson.D{{Key: "_id", Value: cond}}}, bson.E{Key: "batchSize", Value: batch})
+	filter := bson.E{Key: "filter", Value: bson.D{{Key: "_id", Value: cond}}}
+	cmd := r.Find(&p.Collection, filter, bson.E{Key: "batchSize", Value: batch})
 	if p.order == scan.ByID {
 		cmd = append(cmd, bson.E{Key: "hint", Value: bson.D{{Key: "_id", Value: 1}}})
 	}

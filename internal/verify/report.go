@@ -153,8 +153,8 @@ func (e *Engine) report(begin time.Time, cols []*collection) *Report {
 	r := &Report{
 		Same: count == 0, Online: e.o.Online, Start: begin, End: time.Now(),
 		Collections: make([]Collection, 0, len(cols)),
-		Count:       count, Differences: append([]Difference{}, e.findings.list...), Truncated: count > int64(len(e.findings.list)),
-		Schema: []SchemaDifference{},
+		Count:       count, Truncated: count > int64(len(e.findings.list)),
+		Differences: append([]Difference{}, e.findings.list...), Schema: []SchemaDifference{},
 	}
 	if e.findings.full {
 		r.Notes = append(r.Notes, "so many documents differ that some may be counted twice")
@@ -172,5 +172,6 @@ func (c *collection) finish() {
 	c.row.Duration = time.Since(c.began)
 	c.e.c.collectionsDone.Add(1)
 	c.e.o.Log.Info("collection compared", "ns", c.pair.SourceNS, "target", c.pair.TargetNS,
-		"sourceDocs", c.docs[source].Load(), "targetDocs", c.docs[target].Load(), "took", c.row.Duration.Round(time.Millisecond))
+		"sourceDocs", c.docs[source].Load(), "targetDocs", c.docs[target].Load(),
+		"took", c.row.Duration.Round(time.Millisecond))
 }

@@ -39,7 +39,8 @@ var errWalked = errors.New("the streams were walked")
 
 // stream has both sides of a slice walked at once, in the order of their _ids if
 // the slice has no strategy of its own.
-func (c *collection) stream(ctx context.Context, sl scan.Slice, idsOnly bool, walk func(ctx context.Context, left, right *stream) error) error {
+func (c *collection) stream(ctx context.Context, sl scan.Slice, idsOnly bool,
+	walk func(ctx context.Context, left, right *stream) error) error {
 	g, gctx := errgroup.WithContext(ctx)
 	var st [2]*stream
 	for i := range st {

@@ -128,12 +128,13 @@ type limits struct {
 func New(src, dst *mongo.Cluster, o Options) *Engine {
 	o = o.withDefaults()
 	share := int(o.MaxBufferedBytes) / (o.Workers + 1)
-	e := &Engine{clusters: [2]*mongo.Cluster{src, dst}, o: o, slots: semaphore.NewWeighted(int64(o.Workers)), limits: limits{
+	e := &Engine{clusters: [2]*mongo.Cluster{src, dst}, o: o, slots: semaphore.NewWeighted(int64(o.Workers))}
+	e.limits = limits{
 		batch:   max(min(share/8, 4<<20), 16<<10),
 		scan:    max(min(share/4, 8<<20), 16<<10),
 		pending: max(share/4, 16<<10),
 		queue:   max(share/2, 64<<10),
-	}}
+	}
 	e.recheck = newRechecker(e)
 	return e
 }
