@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"sync"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -18,14 +18,10 @@ import (
 
 // writers change the source until stop.
 type writers struct {
-	client *mongo.Client
-	shop   *mongo.Database
-	logs   *mongo.Database
-	quit   chan struct{}
-	wg     sync.WaitGroup
-
-	mu   sync.Mutex
-	errs []error
+	client     *mongo.Client
+	shop, logs *mongo.Database
+	quit       context.CancelFunc
+	running    errgroup.Group
 
 	inserts, updates, deletes    atomic.Int64 // documents
 	transactions, trades, schema atomic.Int64
@@ -38,20 +34,22 @@ const pause = 10 * time.Millisecond
 // startWriters starts all of them. An operation under way is always finished:
 // stop never leaves one whose outcome is unknown.
 func startWriters(ctx context.Context, client *mongo.Client) *writers {
-	w := &writers{client: client, shop: client.Database("shop"), logs: client.Database("logs"), quit: make(chan struct{})}
+	w := &writers{client: client, shop: client.Database("shop"), logs: client.Database("logs")}
 	ctx = context.WithoutCancel(ctx)
-	for i, round := range []func(context.Context, *rand.Rand, int) error{w.insert, w.update, w.remove, w.transfer, w.trade, w.measure, w.changeSchema} {
-		w.wg.Go(func() {
+	quit, cancel := context.WithCancel(ctx)
+	w.quit = cancel
+	for i, round := range []func(context.Context, *rand.Rand, int) error{
+		w.insert, w.update, w.remove, w.transfer, w.trade, w.measure, w.changeSchema} {
+		w.running.Go(func() error {
 			random := rand.New(rand.NewPCG(uint64(i), 7))
 			for n := 0; ; n++ {
 				select {
-				case <-w.quit:
-					return
+				case <-quit.Done():
+					return nil
 				case <-time.After(pause):
 				}
 				if err := round(ctx, random, n); err != nil {
-					w.fail(err)
-					return
+					return fmt.Errorf("a writer of the demo: %w", err)
 				}
 			}
 		})
@@ -59,26 +57,11 @@ func startWriters(ctx context.Context, client *mongo.Client) *writers {
 	return w
 }
 
-func (w *writers) fail(err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.errs = append(w.errs, fmt.Errorf("a writer of the demo: %w", err))
-}
-
 // stop waits until each writer has finished its operation. Stopping twice does
 // no harm.
 func (w *writers) stop() error {
-	w.mu.Lock()
-	select {
-	case <-w.quit:
-	default:
-		close(w.quit)
-	}
-	w.mu.Unlock()
-	w.wg.Wait()
-	err := errors.Join(w.errs...)
-	w.errs = nil
-	return err
+	w.quit()
+	return w.running.Wait()
 }
 
 // total counts the operations so far.
@@ -87,11 +70,9 @@ func (w *writers) total() int64 {
 }
 
 func (w *writers) insert(ctx context.Context, _ *rand.Rand, n int) error {
-	var docs []any
-	for i := range 10 {
-		o := order(n*10 + i)
-		o[0].Value = fmt.Sprintf("new-%08d", n*10+i)
-		docs = append(docs, o)
+	var docs []bson.D
+	for i := n * 10; i < n*10+10; i++ {
+		docs = append(docs, orderWith(fmt.Sprintf("new-%08d", i), i))
 	}
 	_, err := w.shop.Collection("orders").InsertMany(ctx, docs)
 	w.inserts.Add(int64(len(docs)))
@@ -102,23 +83,16 @@ func (w *writers) insert(ctx context.Context, _ *rand.Rand, n int) error {
 func (w *writers) update(ctx context.Context, r *rand.Rand, _ int) error {
 	var models []mongo.WriteModel
 	for range 10 {
-		id := bson.D{{Key: "_id", Value: r.IntN(1000)}} // few, so that they meet again and again
-		var u any
-		switch r.IntN(6) {
-		case 0:
-			u = bson.D{{Key: "$inc", Value: bson.D{{Key: "logins", Value: 1}}}}
-		case 1:
-			u = bson.D{{Key: "$set", Value: bson.D{{Key: "address.street", Value: fmt.Sprintf("New street %d", r.IntN(99))}, {Key: "tags.1", Value: r.IntN(9)}}}}
-		case 2:
-			u = bson.D{{Key: "$push", Value: bson.D{{Key: "tags", Value: bson.D{{Key: "$each", Value: bson.A{r.IntN(9)}}, {Key: "$slice", Value: -5}}}}}}
-		case 3:
-			u = bson.D{{Key: "$unset", Value: bson.D{{Key: "about", Value: ""}}}, {Key: "$set", Value: bson.D{{Key: "seen", Value: time.Now()}}}}
-		case 4:
-			u = mongo.Pipeline{{{Key: "$set", Value: bson.D{{Key: "tags", Value: bson.D{{Key: "$slice", Value: bson.A{"$tags", 2}}}}, {Key: "address.geo", Value: bson.A{r.Float64()}}}}}}
-		default:
-			u = bson.D{{Key: "$rename", Value: bson.D{{Key: "about", Value: "was"}}}, {Key: "$currentDate", Value: bson.D{{Key: "seen", Value: true}}}}
-		}
-		models = append(models, mongo.NewUpdateOneModel().SetFilter(id).SetUpdate(u))
+		change := []any{
+			bson.M{"$inc": bson.M{"logins": 1}},
+			bson.M{"$set": bson.D{{Key: "address.street", Value: fmt.Sprintf("New street %d", r.IntN(99))}, {Key: "tags.1", Value: r.IntN(9)}}},
+			bson.M{"$push": bson.M{"tags": bson.M{"$each": bson.A{r.IntN(9)}, "$slice": -5}}},
+			bson.M{"$unset": bson.M{"about": ""}, "$set": bson.M{"seen": time.Now()}},
+			bson.A{bson.M{"$set": bson.M{"tags": bson.M{"$slice": bson.A{"$tags", 2}}, "address.geo": bson.A{r.Float64()}}}},
+			bson.M{"$rename": bson.M{"about": "was"}, "$currentDate": bson.M{"seen": true}},
+		}[r.IntN(6)]
+		few := bson.M{"_id": r.IntN(1000)} // so that they meet again and again
+		models = append(models, mongo.NewUpdateOneModel().SetFilter(few).SetUpdate(change))
 	}
 	_, err := w.shop.Collection("users").BulkWrite(ctx, models)
 	w.updates.Add(int64(len(models)))
@@ -127,16 +101,15 @@ func (w *writers) update(ctx context.Context, r *rand.Rand, _ int) error {
 
 // remove deletes documents and puts some of them back under the same _id.
 func (w *writers) remove(ctx context.Context, r *rand.Rand, _ int) error {
-	mixedIDs := w.shop.Collection("mixed")
-	number := r.IntN(2000)
-	res, err := mixedIDs.DeleteMany(ctx, bson.D{{Key: "n", Value: bson.D{{Key: "$gte", Value: number}, {Key: "$lt", Value: number + 3}}}})
+	coll, number := w.shop.Collection("mixed"), r.IntN(2000)
+	res, err := coll.DeleteMany(ctx, bson.M{"n": bson.M{"$gte": number, "$lt": number + 3}})
 	if err != nil {
 		return err
 	}
 	w.deletes.Add(res.DeletedCount)
 	doc := mixed(number)
 	doc[len(doc)-1].Value = "back again"
-	_, err = mixedIDs.ReplaceOne(ctx, bson.D{{Key: "_id", Value: doc[0].Value}}, doc, options.Replace().SetUpsert(true))
+	_, err = coll.ReplaceOne(ctx, bson.M{"_id": doc[0].Value}, doc, options.Replace().SetUpsert(true))
 	w.inserts.Add(1)
 	return err
 }
@@ -146,9 +119,8 @@ func (w *writers) remove(ctx context.Context, r *rand.Rand, _ int) error {
 func (w *writers) transfer(ctx context.Context, r *rand.Rand, n int) error {
 	from, amount := r.IntN(1000), r.IntN(50)
 	err := w.transaction(ctx, func(ctx context.Context) error {
-		ledger := w.shop.Collection("ledger")
 		for id, by := range map[int]int{from: -amount, from + 1: amount} {
-			if _, err := ledger.UpdateByID(ctx, id, bson.D{{Key: "$inc", Value: bson.D{{Key: "amount", Value: by}}}}); err != nil {
+			if _, err := w.shop.Collection("ledger").UpdateByID(ctx, id, bson.M{"$inc": bson.M{"amount": by}}); err != nil {
 				return err
 			}
 		}
@@ -176,11 +148,9 @@ func (w *writers) trade(ctx context.Context, r *rand.Rand, _ int) error {
 	a := 2000 + r.IntN(500)
 	b := a + 500
 	err := w.transaction(ctx, func(ctx context.Context) error {
-		var was [2]struct {
-			Email string `bson:"email"`
-		}
+		var was [2]struct{ Email string }
 		for i, id := range []int{a, b} {
-			if err := users.FindOne(ctx, bson.D{{Key: "_id", Value: id}}).Decode(&was[i]); err != nil {
+			if err := users.FindOne(ctx, bson.M{"_id": id}).Decode(&was[i]); err != nil {
 				return err
 			}
 		}
@@ -188,7 +158,7 @@ func (w *writers) trade(ctx context.Context, r *rand.Rand, _ int) error {
 			id    int
 			email string
 		}{{a, "on its way"}, {b, was[0].Email}, {a, was[1].Email}} {
-			if _, err := users.UpdateByID(ctx, step.id, bson.D{{Key: "$set", Value: bson.D{{Key: "email", Value: step.email}}}}); err != nil {
+			if _, err := users.UpdateByID(ctx, step.id, bson.M{"$set": bson.M{"email": step.email}}); err != nil {
 				return err
 			}
 		}
@@ -200,18 +170,15 @@ func (w *writers) trade(ctx context.Context, r *rand.Rand, _ int) error {
 }
 
 func (w *writers) transaction(ctx context.Context, do func(context.Context) error) error {
-	s, err := w.client.StartSession()
-	if err != nil {
+	return w.client.UseSession(ctx, func(ctx context.Context) error {
+		_, err := mongo.SessionFromContext(ctx).WithTransaction(ctx, func(ctx context.Context) (any, error) { return nil, do(ctx) })
 		return err
-	}
-	defer s.EndSession(ctx)
-	_, err = s.WithTransaction(ctx, func(ctx context.Context) (any, error) { return nil, do(ctx) })
-	return err
+	})
 }
 
 // measure writes to the time-series and to the capped collection.
 func (w *writers) measure(ctx context.Context, r *rand.Rand, n int) error {
-	var readings, events []any
+	var readings, events []bson.D
 	for i := range 5 {
 		readings = append(readings, bson.D{{Key: "at", Value: time.Now()}, {Key: "sensor", Value: r.IntN(50)}, {Key: "value", Value: r.Float64()}})
 		events = append(events, event(1_000_000+n*5+i))
@@ -230,61 +197,48 @@ func (w *writers) changeSchema(ctx context.Context, _ *rand.Rand, n int) error {
 	}
 	w.schema.Add(1)
 	number := n / every
-	switch number % 6 {
-	case 0: // the documents come along under the new name
-		return w.rename(ctx, "drafts", "published")
-	case 1:
-		_, err := w.shop.Collection("orders").Indexes().CreateOne(ctx, mongo.IndexModel{Keys: bson.D{{Key: "total", Value: 1}, {Key: "x", Value: number}}})
-		return err
-	case 2:
-		return w.shop.RunCommand(ctx, bson.D{{Key: "create", Value: "temporary"}, {Key: "capped", Value: true}, {Key: "size", Value: 1 << 20}}).Err()
-	case 3:
-		return w.shop.RunCommand(ctx, bson.D{{Key: "collMod", Value: "orders"}, {Key: "validator", Value: bson.D{{Key: "total", Value: bson.D{{Key: "$gte", Value: -number}}}}}}).Err()
-	case 4:
-		return w.shop.Collection("temporary").Drop(ctx)
-	default:
-		return w.rename(ctx, "published", "drafts")
+	changes := []string{
+		`{"renameCollection": "shop.drafts", "to": "shop.published"}`, // the documents come along under the new name
+		fmt.Sprintf(`{"createIndexes": "orders", "indexes": [{"name": "total_%d", "key": {"total": 1, "x": %[1]d}}]}`, number),
+		`{"create": "temporary", "capped": true, "size": 1048576}`,
+		fmt.Sprintf(`{"collMod": "orders", "validator": {"total": {"$gte": %d}}}`, -number),
+		`{"drop": "temporary"}`,
+		`{"renameCollection": "shop.published", "to": "shop.drafts"}`,
 	}
+	change, db := changes[number%len(changes)], w.shop
+	if strings.Contains(change, "renameCollection") {
+		db = w.client.Database("admin")
+	}
+	return run(ctx, db, change)
 }
 
-func (w *writers) rename(ctx context.Context, from, to string) error {
-	return w.client.Database("admin").RunCommand(ctx, bson.D{{Key: "renameCollection", Value: "shop." + from}, {Key: "to", Value: "shop." + to}}).Err()
-}
+// What is written right before the cut-over, as fast as the source takes it: what
+// is still on its way at that moment is what tools lose.
+const burstInserts, burstUpdates, burstDeletes = 12_000, 6_000, 2_000
 
-// burst is what is written right before the cut-over, as fast as the source
-// takes it: what is still on its way at that moment is what tools lose.
-type burst struct {
-	operations int64
-	took       time.Duration
-}
-
-func writeBurst(ctx context.Context, client *mongo.Client) (burst, error) {
-	const inserts, updates, deletes = 12_000, 6_000, 2_000
+func (d *demo) writeBurst(ctx context.Context) error {
 	began := time.Now()
-	shop := client.Database("shop")
-	var models, changes []mongo.WriteModel
-	for i := range inserts {
-		o := order(i)
-		o[0].Value = fmt.Sprintf("burst-%08d", i)
-		models = append(models, mongo.NewInsertOneModel().SetDocument(o))
+	var orders, users []mongo.WriteModel
+	for i := range burstInserts {
+		orders = append(orders, mongo.NewInsertOneModel().SetDocument(orderWith(fmt.Sprintf("burst-%08d", i), i)))
 	}
-	for i := range deletes {
-		models = append(models, mongo.NewDeleteOneModel().SetFilter(bson.D{{Key: "_id", Value: fmt.Sprintf("order-%08d", i)}}))
+	for i := range burstDeletes {
+		orders = append(orders, mongo.NewDeleteOneModel().SetFilter(bson.M{"_id": fmt.Sprintf("order-%08d", i)}))
 	}
-	for i := range updates {
-		changes = append(changes, mongo.NewUpdateOneModel().SetFilter(bson.D{{Key: "_id", Value: 5000 + i}}).
-			SetUpdate(bson.D{{Key: "$set", Value: bson.D{{Key: "burst", Value: i}}}}))
+	for i := range burstUpdates {
+		users = append(users, mongo.NewUpdateOneModel().SetFilter(bson.M{"_id": 5000 + i}).SetUpdate(bson.M{"$set": bson.M{"burst": i}}))
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	const parts = 3
-	for coll, models := range map[string][]mongo.WriteModel{"orders": models, "users": changes} {
+	for coll, models := range map[string][]mongo.WriteModel{"orders": orders, "users": users} {
 		for part := range slices.Chunk(models, len(models)/parts+1) {
 			g.Go(func() error {
-				_, err := shop.Collection(coll).BulkWrite(gctx, part, options.BulkWrite().SetOrdered(false))
+				_, err := d.sourceDB.Database("shop").Collection(coll).BulkWrite(gctx, part, options.BulkWrite().SetOrdered(false))
 				return err
 			})
 		}
 	}
 	err := g.Wait()
-	return burst{operations: inserts + updates + deletes, took: time.Since(began)}, err
+	d.burstTook = time.Since(began)
+	return err
 }
