@@ -5,7 +5,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -21,7 +20,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/term"
 
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/verify"
@@ -36,8 +34,7 @@ type demo struct {
 	members, docs int
 	follow        time.Duration
 
-	out   *log.Logger  // the demo's own lines
-	held  bytes.Buffer // those kept back while a child draws on the terminal
+	out   *log.Logger // the demo's own lines
 	began time.Time
 
 	source, target     *lab.Cluster
@@ -83,12 +80,20 @@ func (d *demo) run() int {
 
 // show runs the demo from the clusters' start to the summary.
 func (d *demo) show(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{d.startClusters, d.load, d.moveUnderWrites, d.compare} {
+	if err := inTurn(ctx, d.startClusters, d.load, d.moveUnderWrites, d.compare); err != nil {
+		return err
+	}
+	return d.summary()
+}
+
+// inTurn takes one step after the other until one fails.
+func inTurn(ctx context.Context, steps ...func(context.Context) error) error {
+	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
 		}
 	}
-	return d.summary()
+	return nil
 }
 
 // startClusters fetches mongod, if there is none yet, and starts both sets.
@@ -126,36 +131,14 @@ func (d *demo) startClusters(ctx context.Context) error {
 	return os.MkdirAll(d.dir, 0o700)
 }
 
-// close ends whatever was started.
-func (d *demo) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	var errs []error
-	for _, client := range []*mongo.Client{d.sourceDB, d.targetDB} {
-		if client != nil {
-			errs = append(errs, client.Disconnect(ctx))
-		}
-	}
+// close ends the servers.
+func (d *demo) close() (err error) {
 	for _, cluster := range []*lab.Cluster{d.source, d.target} {
 		if cluster != nil {
-			errs = append(errs, cluster.Stop())
+			err = errors.Join(err, cluster.Stop())
 		}
 	}
-	return errors.Join(errs...)
-}
-
-// hold keeps the demo's lines back from now on, if there is a terminal that
-// others draw on.
-func (d *demo) hold() {
-	if term.IsTerminal(int(os.Stderr.Fd())) && os.Getenv("TERM") != "dumb" {
-		d.out.SetOutput(&d.held)
-	}
-}
-
-// release prints what was kept back.
-func (d *demo) release() {
-	d.out.SetOutput(os.Stdout)
-	_, _ = d.held.WriteTo(os.Stdout)
+	return err
 }
 
 // poll asks ten times a second until the answer is yes.

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/term"
+
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/server"
@@ -40,21 +42,22 @@ func (d *demo) start(ctx context.Context, out, errOut io.Writer, args ...string)
 	return lab.StartChild(cmd)
 }
 
-// ask runs a command of millrace and takes what it answers into a value. The
-// error of one that has answered and ended with an exit code is failed.
-func (d *demo) ask(ctx context.Context, into any, args ...string) (failed, err error) {
+// ask runs a command of millrace and takes what it answers into a value, also
+// when it ends with an exit code.
+func (d *demo) ask(ctx context.Context, into any, args ...string) error {
 	var out, errOut bytes.Buffer
 	c, err := d.start(ctx, &out, &errOut, append(args, "--output", "json")...)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if failed = c.Wait(); failed != nil {
-		failed = fmt.Errorf("millrace %s: %w: %s", args[0], failed, strings.TrimSpace(errOut.String()))
+	err = c.Wait()
+	if unread := json.Unmarshal(out.Bytes(), into); err == nil {
+		err = unread
 	}
-	if err := json.Unmarshal(out.Bytes(), into); err != nil {
-		return nil, cmp.Or(failed, fmt.Errorf("millrace %s: %w", args[0], err))
+	if err != nil {
+		return fmt.Errorf("millrace %s: %w: %s", args[0], err, strings.TrimSpace(errOut.String()))
 	}
-	return failed, nil
+	return nil
 }
 
 // move is the sync under way, with what it says of itself.
@@ -81,8 +84,13 @@ func (d *demo) moveUnderWrites(ctx context.Context) (err error) {
 	}()
 	d.out.Print("Writers at work: inserts, updates, deletes, transactions, traded unique keys, schema changes")
 	d.out.Printf("\n$ millrace sync --source … --target … --job %s", jobName)
-	d.hold()
-	defer d.release()
+	// A child draws on the terminal: the demo's own lines wait until it has ended.
+	var held bytes.Buffer
+	if term.IsTerminal(int(os.Stderr.Fd())) && os.Getenv("TERM") != "dumb" {
+		d.out.SetOutput(&held)
+		defer func() { fmt.Print(held.String()) }()
+		defer d.out.SetOutput(os.Stdout)
+	}
 	m := &move{demo: d, watched: make(chan struct{})}
 	d.move = m
 	running, end := context.WithCancel(ctx)
@@ -98,15 +106,8 @@ func (d *demo) moveUnderWrites(ctx context.Context) (err error) {
 		<-m.sync.Done()
 		<-m.watched
 	}()
-	for _, step := range []func(context.Context) error{m.awaitFollowing, d.awaitExpiry, d.writeBurst} {
-		if err := step(ctx); err != nil {
-			return err
-		}
-	}
-	if err := d.writes.stop(); err != nil {
-		return err
-	}
-	return m.finalize(ctx)
+	stopWriters := func(context.Context) error { return d.writes.stop() }
+	return inTurn(ctx, m.awaitFollowing, d.awaitExpiry, d.writeBurst, stopWriters, m.finalize)
 }
 
 // watch looks at the sync until it has ended.
@@ -169,8 +170,7 @@ func (m *move) finalize(ctx context.Context) error {
 	began := time.Now()
 	m.out.Printf("$ millrace finalize --job %s", jobName)
 	var s job.Status
-	failed, err := m.ask(ctx, &s, "finalize", "--job", jobName)
-	if err := cmp.Or(err, failed); err != nil {
+	if err := m.ask(ctx, &s, "finalize", "--job", jobName); err != nil {
 		return err
 	}
 	m.finalizeTook = time.Since(began)

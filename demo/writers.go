@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -218,26 +217,26 @@ const burstInserts, burstUpdates, burstDeletes = 12_000, 6_000, 2_000
 
 func (d *demo) writeBurst(ctx context.Context) error {
 	began := time.Now()
-	var orders, users []mongo.WriteModel
-	for i := range burstInserts {
-		orders = append(orders, mongo.NewInsertOneModel().SetDocument(orderWith(fmt.Sprintf("burst-%08d", i), i)))
-	}
-	for i := range burstDeletes {
-		orders = append(orders, mongo.NewDeleteOneModel().SetFilter(bson.M{"_id": fmt.Sprintf("order-%08d", i)}))
-	}
-	for i := range burstUpdates {
-		users = append(users, mongo.NewUpdateOneModel().SetFilter(bson.M{"_id": 5000 + i}).SetUpdate(bson.M{"$set": bson.M{"burst": i}}))
-	}
+	shop := d.sourceDB.Database("shop")
 	g, gctx := errgroup.WithContext(ctx)
-	const parts = 3
-	for coll, models := range map[string][]mongo.WriteModel{"orders": orders, "users": users} {
-		for part := range slices.Chunk(models, len(models)/parts+1) {
-			g.Go(func() error {
-				_, err := d.sourceDB.Database("shop").Collection(coll).BulkWrite(gctx, part, options.BulkWrite().SetOrdered(false))
-				return err
-			})
+	g.Go(func() error {
+		var docs []bson.D
+		for i := range burstInserts {
+			docs = append(docs, orderWith(fmt.Sprintf("burst-%08d", i), i))
 		}
-	}
+		_, err := shop.Collection("orders").InsertMany(gctx, docs, options.InsertMany().SetOrdered(false))
+		return err
+	})
+	g.Go(func() error {
+		some := bson.M{"_id": bson.M{"$gte": 5000, "$lt": 5000 + burstUpdates}}
+		_, err := shop.Collection("users").UpdateMany(gctx, some, bson.A{bson.M{"$set": bson.M{"burst": "$_id"}}})
+		return err
+	})
+	g.Go(func() error {
+		some := bson.M{"_id": bson.M{"$gte": "order-", "$lt": fmt.Sprintf("order-%08d", burstDeletes)}}
+		_, err := shop.Collection("orders").DeleteMany(gctx, some)
+		return err
+	})
 	err := g.Wait()
 	d.burstTook = time.Since(began)
 	return err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/state"
@@ -22,7 +23,7 @@ import (
 
 // follower is one run of continuous replication, from a durable checkpoint
 // until something ends it. Its methods run on the source's emitting goroutine,
-// except saveRegularly.
+// except saveAhead, which records the applied position about every second.
 type follower struct {
 	Options
 	job   state.Job // as loaded; phase and positions of this run below
@@ -77,7 +78,7 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 // says that nothing was sent yet.
 func (f *follower) openOverlap(ctx context.Context) (fresh bool, err error) {
 	f.overlapEnd = f.job.Consistent
-	f.reach.noted = f.job.Reach
+	f.reach.noted.Store(&f.job.Reach)
 	if f.job.Reach.IsZero() {
 		return f.job.Intent.IsZero() && f.job.Applied == f.job.Start, nil
 	}
@@ -97,7 +98,9 @@ func (f *follower) run(ctx context.Context, src stream.Source, pos stream.Positi
 	ectx, stop := context.WithCancelCause(gctx)
 	defer stop(nil)
 	g.Go(func() error { return ignore(f.sink.Run(ectx), errReadingEnded) })
-	g.Go(func() error { return ignore(f.saveRegularly(ectx), errReadingEnded) })
+	g.Go(func() error {
+		return ignore(retry.Every(ectx, time.Second, func() error { return f.saveAhead(ectx) }), errReadingEnded)
+	})
 	g.Go(func() error {
 		defer stop(errReadingEnded)
 		return src.Run(gctx, pos, f.emit)
@@ -145,16 +148,22 @@ func (f *follower) emit(ctx context.Context, b *stream.Batch) error {
 	return nil
 }
 
-// becomeConsistent ends the overlap: the target is at one position of the
-// source, so unique indexes can be built.
-func (f *follower) becomeConsistent(ctx context.Context) error {
+// settle applies all that was fed, notes it, and builds the indexes that waited for
+// that.
+func (f *follower) settle(ctx context.Context) error {
 	if err := f.sink.Drain(ctx); err != nil {
 		return err
 	}
 	if err := f.save(ctx); err != nil {
 		return err
 	}
-	if err := f.untangled(ctx, func() error { return f.Schema.BuildDeferred(ctx) }); err != nil {
+	return f.untangled(ctx, func() error { return f.Schema.BuildDeferred(ctx) })
+}
+
+// becomeConsistent ends the overlap: the target is at one position of the
+// source, so unique indexes can be built.
+func (f *follower) becomeConsistent(ctx context.Context) error {
+	if err := f.settle(ctx); err != nil {
 		return err
 	}
 	f.phase = state.PhaseFollowing
@@ -164,24 +173,19 @@ func (f *follower) becomeConsistent(ctx context.Context) error {
 
 // wantFinal sets the position to finalize at, once that is asked for.
 func (f *follower) wantFinal(ctx context.Context) error {
-	if !f.finalAt.IsZero() {
+	if !f.finalAt.IsZero() || !f.Final() {
 		return nil
 	}
-	if !f.Final() {
-		return nil
-	}
-	if f.Mode == state.ModeFull {
-		f.finalAt = f.job.Consistent
-	} else {
+	until := f.job.Consistent
+	if f.Mode != state.ModeFull {
+		var err error
 		failpoint.Hit("final.before")
-		newest, err := f.Ask.Newest(ctx)
-		if err != nil {
+		if until, err = f.Ask.Newest(ctx); err != nil {
 			return err
 		}
 		failpoint.Hit("final.after")
-		f.finalAt = newest
 	}
-	f.finalAt = mongo.MaxOpTime(f.finalAt, f.overlapEnd)
+	f.finalAt = mongo.MaxOpTime(until, f.overlapEnd)
 	f.phase = state.PhaseFinalizing
 	f.Log.Info("finalizing", "drainTo", f.finalAt)
 	return f.SavePhase(ctx, state.PhaseFinalizing)
@@ -192,13 +196,7 @@ func (f *follower) finalize(ctx context.Context) error {
 	failpoint.Hit("finalize.before")
 	defer failpoint.Hit("finalize.after")
 	f.Letters.RetryAll()
-	if err := f.sink.Drain(ctx); err != nil {
-		return err
-	}
-	if err := f.save(ctx); err != nil {
-		return err
-	}
-	if err := f.untangled(ctx, func() error { return f.Schema.BuildDeferred(ctx) }); err != nil {
+	if err := f.settle(ctx); err != nil {
 		return err
 	}
 	if err := f.Finish(ctx); err != nil {
@@ -206,22 +204,6 @@ func (f *follower) finalize(ctx context.Context) error {
 	}
 	f.Log.Info("finalized", "position", f.sink.Applied().At)
 	return errFinished
-}
-
-// saveRegularly records the applied position about every second.
-func (f *follower) saveRegularly(ctx context.Context) error {
-	t := time.NewTicker(time.Second)
-	defer t.Stop()
-	for {
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		if err := f.saveAhead(ctx); err != nil {
-			return err
-		}
-	}
 }
 
 // saveAhead is save, and moves the reach on. One write both notes the reach and
@@ -238,7 +220,7 @@ func (f *follower) saveAhead(ctx context.Context) error {
 		err = f.Store.Note(ctx, bson.D{{Key: "reach", Value: next}})
 	}
 	if err == nil {
-		f.reach.set(next)
+		f.reach.noted.Store(&next)
 	}
 	return err
 }
@@ -332,11 +314,10 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, before mongo.Op
 		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
 	}
 	failpoint.Hit("schema.after")
-	f.moveNames(ev, effect)
-	if err := f.keepNames(ctx, *ev.Change); err != nil {
+	if err := f.changeNames(ctx, f.Ask.Names.After(*ev.Change, f.Rules)); err != nil {
 		return err
 	}
-	if err := f.moveLetters(ctx, ev, effect); err != nil {
+	if err := f.moveNames(ctx, ev, effect); err != nil {
 		return err
 	}
 	if effect.Resync != nil {
@@ -361,17 +342,6 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, before mongo.Op
 	f.saved = pos
 	f.Progress.SetApplied(pos)
 	return nil
-}
-
-// moveNames keeps what the engine knows by name true after a change.
-func (f *follower) moveNames(ev *stream.Event, effect schema.Effect) {
-	if ch := ev.Change; ch.Kind == stream.ChangeRename && effect.Applied && effect.Resync == nil {
-		f.sink.Renamed(f.Rules.Target(ch.NS), f.Rules.Target(ch.To), ev.At)
-		return
-	}
-	for _, ns := range effect.Dropped {
-		f.sink.Renamed(ns, "", ev.At)
-	}
 }
 
 // resync copies a collection that a rename brought inside the filter, as it is
