@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,10 +62,10 @@ func kinds() []kind {
 	}
 }
 
-// run runs a command, given as extended JSON, against a database.
-func run(ctx context.Context, db *mongo.Database, command string) error {
+// run runs a command, given as extended JSON with verbs of fmt in it.
+func run(ctx context.Context, db *mongo.Database, command string, args ...any) error {
 	var parsed bson.D
-	if err := bson.UnmarshalExtJSON([]byte(command), false, &parsed); err != nil {
+	if err := bson.UnmarshalExtJSON(fmt.Appendf(nil, command, args...), false, &parsed); err != nil {
 		return fmt.Errorf("read %s: %w", command, err)
 	}
 	return db.RunCommand(ctx, parsed).Err()
@@ -97,13 +98,14 @@ func (d *demo) load(ctx context.Context) error {
 		return err
 	}
 	d.loaded += files
-	d.out.Printf("Loaded %s documents into %d collections of several kinds, and 2 views (%s)", grouped(d.loaded), len(all)+2, since(began))
+	d.out.Printf("Loaded %s documents into %d collections of several kinds, and 2 views (%s)",
+		grouped(d.loaded), len(all)+2, since(began))
 	return nil
 }
 
 func (k kind) load(ctx context.Context, db *mongo.Database, n int) error {
 	for _, command := range k.made {
-		if err := run(ctx, db, command); err != nil {
+		if err := run(ctx, db, "%s", command); err != nil {
 			return err
 		}
 	}
@@ -130,7 +132,8 @@ func loadFiles(ctx context.Context, db *mongo.Database) (int64, error) {
 		for content.Len() < size {
 			fmt.Fprintf(&content, "%d;%x\n", i, random.Uint64())
 		}
-		if _, err := bucket.UploadFromStream(ctx, fmt.Sprintf("report-%d.csv", i), strings.NewReader(content.String())); err != nil {
+		_, err := bucket.UploadFromStream(ctx, fmt.Sprintf("report-%d.csv", i), strings.NewReader(content.String()))
+		if err != nil {
 			return 0, fmt.Errorf("load files: %w", err)
 		}
 	}
@@ -138,15 +141,24 @@ func loadFiles(ctx context.Context, db *mongo.Database) (int64, error) {
 	return files + chunks, err
 }
 
-func user(i int) bson.D {
-	return bson.D{
-		{Key: "_id", Value: i}, {Key: "email", Value: fmt.Sprintf("user%d@example.com", i)},
-		{Key: "country", Value: []string{"de", "fr", "it", "pl", "se"}[i%5]}, {Key: "age", Value: 10 + i%80},
-		{Key: "seen", Value: time.Now().Add(-time.Duration(i) * time.Second)}, {Key: "logins", Value: int64(i % 100)},
-		{Key: "tags", Value: bson.A{"a", i % 7, bson.M{"x": i % 3}}},
-		{Key: "address", Value: bson.D{{Key: "street", Value: fmt.Sprintf("Street %d", i%1000)}, {Key: "geo", Value: bson.A{1.5, 2.5}}}},
-		{Key: "about", Value: strings.Repeat("lorem ipsum ", 20)},
+// doc makes a document of names and values in turn.
+func doc(fields ...any) bson.D {
+	var d bson.D
+	for pair := range slices.Chunk(fields, 2) {
+		d = append(d, bson.E{Key: fmt.Sprint(pair[0]), Value: pair[1]})
 	}
+	return d
+}
+
+func user(i int) bson.D {
+	return doc(
+		"_id", i, "email", fmt.Sprintf("user%d@example.com", i),
+		"country", []string{"de", "fr", "it", "pl", "se"}[i%5], "age", 10 + i%80,
+		"seen", time.Now().Add(-time.Duration(i) * time.Second), "logins", int64(i % 100),
+		"tags", bson.A{"a", i % 7, bson.M{"x": i % 3}},
+		"address", doc("street", fmt.Sprintf("Street %d", i%1000), "geo", bson.A{1.5, 2.5}),
+		"about", strings.Repeat("lorem ipsum ", 20),
+	)
 }
 
 func order(i int) bson.D { return orderWith(fmt.Sprintf("order-%08d", i), i) }
@@ -154,14 +166,13 @@ func order(i int) bson.D { return orderWith(fmt.Sprintf("order-%08d", i), i) }
 func orderWith(id string, i int) bson.D {
 	items := bson.A{}
 	for n := range 1 + i%4 {
-		items = append(items, bson.D{
-			{Key: "sku", Value: fmt.Sprintf("sku-%d", (i*7+n)%500)}, {Key: "n", Value: n + 1}, {Key: "price", Value: 9.99}})
+		items = append(items, doc("sku", fmt.Sprintf("sku-%d", (i*7+n)%500), "n", n+1, "price", 9.99))
 	}
-	return bson.D{
-		{Key: "_id", Value: id}, {Key: "user", Value: i % 50_000}, {Key: "at", Value: time.Now()},
-		{Key: "state", Value: []string{"open", "paid", "sent"}[i%3]}, {Key: "items", Value: items},
-		{Key: "total", Value: float64(i%1000) + 0.5}, {Key: "note", Value: strings.Repeat("x", 200+i%400)},
-	}
+	return doc(
+		"_id", id, "user", i % 50_000, "at", time.Now(),
+		"state", []string{"open", "paid", "sent"}[i%3], "items", items,
+		"total", float64(i%1000) + 0.5, "note", strings.Repeat("x", 200+i%400),
+	)
 }
 
 // mixed has ids of all types that can be one, which tools that copy by ranges
@@ -172,11 +183,10 @@ func mixed(i int) bson.D {
 		id = []any{
 			int32(i), int64(i) << 32, float64(i) + 0.25, fmt.Sprintf("id-%d", i), bson.DateTime(i),
 			bson.NewObjectIDFromTimestamp(time.Unix(int64(i), 0)), bson.NewDecimal128(0x303e000000000000, uint64(i)*10+1),
-			bson.D{{Key: "a", Value: i}, {Key: "b", Value: bson.A{i, "x"}}}, bson.Binary{Subtype: 4, Data: fmt.Appendf(nil, "%016d", i)},
+			doc("a", i, "b", bson.A{i, "x"}), bson.Binary{Subtype: 4, Data: fmt.Appendf(nil, "%016d", i)},
 		}[i%9]
 	}
-	return bson.D{{Key: "_id", Value: id}, {Key: "n", Value: i}, {Key: "a.b", Value: 1}, {Key: "", Value: math.Copysign(0, -1)},
-		{Key: "text", Value: strings.Repeat("m", 100)}}
+	return doc("_id", id, "n", i, "a.b", 1, "", math.Copysign(0, -1), "text", strings.Repeat("m", 100))
 }
 
 // session expires within seconds, for one of two, or tomorrow.
@@ -185,28 +195,28 @@ func session(i int) bson.D {
 	if i%2 == 0 {
 		expires = time.Now().Add(time.Duration(4+i%6) * time.Second)
 	}
-	return bson.D{{Key: "_id", Value: i}, {Key: "expires", Value: expires}, {Key: "token", Value: fmt.Sprintf("%032x", i)}}
+	return doc("_id", i, "expires", expires, "token", fmt.Sprintf("%032x", i))
 }
 
 func place(i int) bson.D {
-	point := bson.D{{Key: "type", Value: "Point"}, {Key: "coordinates", Value: bson.A{float64(i%360) - 180, float64(i%170) - 85}}}
-	return bson.D{{Key: "_id", Value: i}, {Key: "text", Value: fmt.Sprintf("the place number %d by the river", i)}, {Key: "at", Value: point}}
+	point := doc("type", "Point", "coordinates", bson.A{float64(i%360) - 180, float64(i%170) - 85})
+	return doc("_id", i, "text", fmt.Sprintf("the place number %d by the river", i), "at", point)
 }
 
 func name(i int) bson.D {
-	return bson.D{{Key: "_id", Value: fmt.Sprintf("Größe %d", i)}, {Key: "name", Value: []string{"Müller", "MÜLLER", "mueller"}[i%3]}}
+	return doc("_id", fmt.Sprintf("Größe %d", i), "name", []string{"Müller", "MÜLLER", "mueller"}[i%3])
 }
 
 func entry(i int) bson.D {
-	return bson.D{{Key: "_id", Value: i}, {Key: "amount", Value: i % 1000}, {Key: "text", Value: strings.Repeat("e", 80)}}
+	return doc("_id", i, "amount", i % 1000, "text", strings.Repeat("e", 80))
 }
 
 func event(i int) bson.D {
-	return bson.D{{Key: "_id", Value: bson.NewObjectID()}, {Key: "n", Value: i}, {Key: "line", Value: strings.Repeat("log ", 20)}}
+	return doc("_id", bson.NewObjectID(), "n", i, "line", strings.Repeat("log ", 20))
 }
 
 func reading(i int) bson.D {
-	return bson.D{{Key: "at", Value: time.Now().Add(-time.Duration(i) * time.Second)}, {Key: "sensor", Value: i % 50}, {Key: "value", Value: float64(i) / 3}}
+	return doc("at", time.Now().Add(-time.Duration(i) * time.Second), "sensor", i % 50, "value", float64(i) / 3)
 }
 
 // awaitExpiry waits until the source has expired the sessions that it was to

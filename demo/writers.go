@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -84,7 +83,7 @@ func (w *writers) update(ctx context.Context, r *rand.Rand, _ int) error {
 	for range 10 {
 		change := []any{
 			bson.M{"$inc": bson.M{"logins": 1}},
-			bson.M{"$set": bson.D{{Key: "address.street", Value: fmt.Sprintf("New street %d", r.IntN(99))}, {Key: "tags.1", Value: r.IntN(9)}}},
+			bson.M{"$set": doc("address.street", fmt.Sprintf("New street %d", r.IntN(99)), "tags.1", r.IntN(9))},
 			bson.M{"$push": bson.M{"tags": bson.M{"$each": bson.A{r.IntN(9)}, "$slice": -5}}},
 			bson.M{"$unset": bson.M{"about": ""}, "$set": bson.M{"seen": time.Now()}},
 			bson.A{bson.M{"$set": bson.M{"tags": bson.M{"$slice": bson.A{"$tags", 2}}, "address.geo": bson.A{r.Float64()}}}},
@@ -118,12 +117,12 @@ func (w *writers) remove(ctx context.Context, r *rand.Rand, _ int) error {
 func (w *writers) transfer(ctx context.Context, r *rand.Rand, n int) error {
 	from, amount := r.IntN(1000), r.IntN(50)
 	err := w.transaction(ctx, func(ctx context.Context) error {
-		for id, by := range map[int]int{from: -amount, from + 1: amount} {
-			if _, err := w.shop.Collection("ledger").UpdateByID(ctx, id, bson.M{"$inc": bson.M{"amount": by}}); err != nil {
-				return err
-			}
+		err := run(ctx, w.shop, `{"update": "ledger", "updates": [
+			{"q": {"_id": %d}, "u": {"$inc": {"amount": %d}}}, {"q": {"_id": %d}, "u": {"$inc": {"amount": %d}}}]}`,
+			from, -amount, from+1, amount)
+		if err == nil {
+			err = run(ctx, w.shop, `{"insert": "transfers", "documents": [{"from": %d, "amount": %d}]}`, from, amount)
 		}
-		_, err := w.shop.Collection("transfers").InsertOne(ctx, bson.D{{Key: "from", Value: from}, {Key: "amount", Value: amount}})
 		if err == nil && n%10 == 9 {
 			err = errAbort
 		}
@@ -153,15 +152,9 @@ func (w *writers) trade(ctx context.Context, r *rand.Rand, _ int) error {
 				return err
 			}
 		}
-		for _, step := range []struct {
-			id    int
-			email string
-		}{{a, "on its way"}, {b, was[0].Email}, {a, was[1].Email}} {
-			if _, err := users.UpdateByID(ctx, step.id, bson.M{"$set": bson.M{"email": step.email}}); err != nil {
-				return err
-			}
-		}
-		return nil
+		return run(ctx, w.shop, `{"update": "users", "updates": [{"q": {"_id": %[1]d}, "u": {"$set": {"email": "on its way"}}},
+			{"q": {"_id": %[2]d}, "u": {"$set": {"email": %[3]q}}}, {"q": {"_id": %[1]d}, "u": {"$set": {"email": %[4]q}}}]}`,
+			a, b, was[0].Email, was[1].Email)
 	})
 	w.trades.Add(1)
 	w.updates.Add(3)
@@ -170,7 +163,9 @@ func (w *writers) trade(ctx context.Context, r *rand.Rand, _ int) error {
 
 func (w *writers) transaction(ctx context.Context, do func(context.Context) error) error {
 	return w.client.UseSession(ctx, func(ctx context.Context) error {
-		_, err := mongo.SessionFromContext(ctx).WithTransaction(ctx, func(ctx context.Context) (any, error) { return nil, do(ctx) })
+		_, err := mongo.SessionFromContext(ctx).WithTransaction(ctx, func(ctx context.Context) (any, error) {
+			return nil, do(ctx)
+		})
 		return err
 	})
 }
@@ -179,7 +174,7 @@ func (w *writers) transaction(ctx context.Context, do func(context.Context) erro
 func (w *writers) measure(ctx context.Context, r *rand.Rand, n int) error {
 	var readings, events []bson.D
 	for i := range 5 {
-		readings = append(readings, bson.D{{Key: "at", Value: time.Now()}, {Key: "sensor", Value: r.IntN(50)}, {Key: "value", Value: r.Float64()}})
+		readings = append(readings, doc("at", time.Now(), "sensor", r.IntN(50), "value", r.Float64()))
 		events = append(events, event(1_000_000+n*5+i))
 	}
 	_, err1 := w.logs.Collection("readings").InsertMany(ctx, readings)
@@ -196,19 +191,22 @@ func (w *writers) changeSchema(ctx context.Context, _ *rand.Rand, n int) error {
 	}
 	w.schema.Add(1)
 	number := n / every
-	changes := []string{
-		`{"renameCollection": "shop.drafts", "to": "shop.published"}`, // the documents come along under the new name
-		fmt.Sprintf(`{"createIndexes": "orders", "indexes": [{"name": "total_%d", "key": {"total": 1, "x": %[1]d}}]}`, number),
-		`{"create": "temporary", "capped": true, "size": 1048576}`,
-		fmt.Sprintf(`{"collMod": "orders", "validator": {"total": {"$gte": %d}}}`, -number),
-		`{"drop": "temporary"}`,
-		`{"renameCollection": "shop.published", "to": "shop.drafts"}`,
+	admin := w.client.Database("admin")
+	switch number % 6 {
+	case 0: // the documents come along under the new name
+		return run(ctx, admin, `{"renameCollection": "shop.drafts", "to": "shop.published"}`)
+	case 1:
+		return run(ctx, w.shop, `{"createIndexes": "orders", "indexes": [
+			{"name": "total_%d", "key": {"total": 1, "x": %[1]d}}]}`, number)
+	case 2:
+		return run(ctx, w.shop, `{"create": "temporary", "capped": true, "size": 1048576}`)
+	case 3:
+		return run(ctx, w.shop, `{"collMod": "orders", "validator": {"total": {"$gte": %d}}}`, -number)
+	case 4:
+		return run(ctx, w.shop, `{"drop": "temporary"}`)
+	default:
+		return run(ctx, admin, `{"renameCollection": "shop.published", "to": "shop.drafts"}`)
 	}
-	change, db := changes[number%len(changes)], w.shop
-	if strings.Contains(change, "renameCollection") {
-		db = w.client.Database("admin")
-	}
-	return run(ctx, db, change)
 }
 
 // What is written right before the cut-over, as fast as the source takes it: what

@@ -23,7 +23,7 @@ import (
 
 // follower is one run of continuous replication, from a durable checkpoint
 // until something ends it. Its methods run on the source's emitting goroutine,
-// except saveAhead, which records the applied position about every second.
+// except saveRegularly.
 type follower struct {
 	Options
 	job   state.Job // as loaded; phase and positions of this run below
@@ -43,8 +43,10 @@ type follower struct {
 	reach reach
 }
 
-// Run follows the source from a stored job's position. It returns nil when the
-// job is finalized.
+// ErrFinished ends a run whose job is finalized.
+var ErrFinished = errors.New("finalized")
+
+// Run follows the source from a stored job's position until something ends it.
 func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) error {
 	f := &follower{Options: o, job: job, stage: transform.NewStage(o.Rules), phase: job.Phase, intent: job.Intent, saved: pos, refused: len(job.Refused) > 0}
 	fresh, err := f.openOverlap(ctx)
@@ -68,9 +70,8 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 	failpoint.Hit("window.after")
 	f.sink = o.Sink(pos, mongosink.Options{Schema: f.schema, Overlap: mongosink.Overlap{End: f.overlapEnd, RereadUntil: job.Consistent, Capped: capped,
 		Refused: places(job.Refused), Skipped: places(skipped)}})
-	src := o.Source()
-	f.Progress.Following(f.sink, src)
-	return ignore(f.run(ctx, src, pos), errFinished)
+	f.Progress.Following(f.sink, o.Source)
+	return f.run(ctx, pos)
 }
 
 // openOverlap sets until where the target may be ahead: to the end of the copy,
@@ -92,32 +93,33 @@ func (f *follower) openOverlap(ctx context.Context) (fresh bool, err error) {
 	return false, nil
 }
 
-func (f *follower) run(ctx context.Context, src stream.Source, pos stream.Position) error {
+func (f *follower) run(ctx context.Context, pos stream.Position) error {
 	g, gctx := errgroup.WithContext(ctx)
 	// The engine and the saver end when reading ends.
 	ectx, stop := context.WithCancelCause(gctx)
 	defer stop(nil)
-	g.Go(func() error { return ignore(f.sink.Run(ectx), errReadingEnded) })
-	g.Go(func() error {
-		return ignore(retry.Every(ectx, time.Second, func() error { return f.saveAhead(ectx) }), errReadingEnded)
-	})
+	untilEnd := func(run func(context.Context) error) {
+		g.Go(func() error {
+			if err := run(ectx); !errors.Is(err, errReadingEnded) {
+				return err
+			}
+			return nil
+		})
+	}
+	untilEnd(f.sink.Run)
+	untilEnd(f.saveRegularly)
 	g.Go(func() error {
 		defer stop(errReadingEnded)
-		return src.Run(gctx, pos, f.emit)
+		return f.Source.Run(gctx, pos, f.emit)
 	})
 	return g.Wait()
 }
 
-var (
-	errReadingEnded = errors.New("reading ended")
-	errFinished     = errors.New("finalized")
-)
+var errReadingEnded = errors.New("reading ended")
 
-func ignore(err, what error) error {
-	if errors.Is(err, what) {
-		return nil
-	}
-	return err
+// saveRegularly records the applied position about every second.
+func (f *follower) saveRegularly(ctx context.Context) error {
+	return retry.Every(ctx, time.Second, func() error { return f.saveAhead(ctx) })
 }
 
 // emit takes a batch from the source. Between batches the job may change its
@@ -203,7 +205,7 @@ func (f *follower) finalize(ctx context.Context) error {
 		return err
 	}
 	f.Log.Info("finalized", "position", f.sink.Applied().At)
-	return errFinished
+	return ErrFinished
 }
 
 // saveAhead is save, and moves the reach on. One write both notes the reach and

@@ -74,7 +74,7 @@ func entryOf(at *list.Element) *entry {
 	if at == nil {
 		return nil
 	}
-	return at.Value.(*entry) //nolint:forcetypeassert,errcheck // nothing else is in the list
+	return at.Value.(*entry) // nothing else is in the list
 }
 
 func newRing(target targetDocs, l limit) *ring {
