@@ -36,7 +36,8 @@ func kinds() []kind {
 				{"name": "country", "key": {"country": 1, "age": -1}},
 				{"name": "seen", "key": {"seen": 1}, "expireAfterSeconds": 2592000}]}`,
 			`{"create": "adults", "viewOn": "users", "pipeline": [{"$match": {"age": {"$gte": 18}}}]}`,
-			`{"create": "adultsPerCountry", "viewOn": "adults", "pipeline": [{"$group": {"_id": "$country", "n": {"$sum": 1}}}]}`}},
+			`{"create": "adultsPerCountry", "viewOn": "adults", "pipeline": [
+				{"$group": {"_id": "$country", "n": {"$sum": 1}}}]}`}},
 		{"shop", "orders", 0.25, order, []string{
 			`{"create": "orders", "validator": {"total": {"$gte": 0}}, "validationLevel": "moderate"}`,
 			`{"createIndexes": "orders", "indexes": [
@@ -153,8 +154,8 @@ func doc(fields ...any) bson.D {
 func user(i int) bson.D {
 	return doc(
 		"_id", i, "email", fmt.Sprintf("user%d@example.com", i),
-		"country", []string{"de", "fr", "it", "pl", "se"}[i%5], "age", 10 + i%80,
-		"seen", time.Now().Add(-time.Duration(i) * time.Second), "logins", int64(i % 100),
+		"country", []string{"de", "fr", "it", "pl", "se"}[i%5], "age", 10+i%80,
+		"seen", time.Now().Add(-time.Duration(i)*time.Second), "logins", int64(i%100),
 		"tags", bson.A{"a", i % 7, bson.M{"x": i % 3}},
 		"address", doc("street", fmt.Sprintf("Street %d", i%1000), "geo", bson.A{1.5, 2.5}),
 		"about", strings.Repeat("lorem ipsum ", 20),
@@ -169,9 +170,9 @@ func orderWith(id string, i int) bson.D {
 		items = append(items, doc("sku", fmt.Sprintf("sku-%d", (i*7+n)%500), "n", n+1, "price", 9.99))
 	}
 	return doc(
-		"_id", id, "user", i % 50_000, "at", time.Now(),
+		"_id", id, "user", i%50_000, "at", time.Now(),
 		"state", []string{"open", "paid", "sent"}[i%3], "items", items,
-		"total", float64(i%1000) + 0.5, "note", strings.Repeat("x", 200+i%400),
+		"total", float64(i%1000)+0.5, "note", strings.Repeat("x", 200+i%400),
 	)
 }
 
@@ -208,7 +209,7 @@ func name(i int) bson.D {
 }
 
 func entry(i int) bson.D {
-	return doc("_id", i, "amount", i % 1000, "text", strings.Repeat("e", 80))
+	return doc("_id", i, "amount", i%1000, "text", strings.Repeat("e", 80))
 }
 
 func event(i int) bson.D {
@@ -216,7 +217,7 @@ func event(i int) bson.D {
 }
 
 func reading(i int) bson.D {
-	return doc("at", time.Now().Add(-time.Duration(i) * time.Second), "sensor", i % 50, "value", float64(i) / 3)
+	return doc("at", time.Now().Add(-time.Duration(i)*time.Second), "sensor", i%50, "value", float64(i)/3)
 }
 
 // awaitExpiry waits until the source has expired the sessions that it was to

@@ -35,7 +35,8 @@ func (d *demo) start(ctx context.Context, out, errOut io.Writer, args ...string)
 			cmd.Env = append(cmd.Env, e)
 		}
 	}
-	cmd.Env = append(cmd.Env, "MILLRACE_SOURCE="+d.source.URI(), "MILLRACE_TARGET="+d.target.URI(), "XDG_STATE_HOME="+d.dir)
+	cmd.Env = append(cmd.Env,
+		"MILLRACE_SOURCE="+d.source.URI(), "MILLRACE_TARGET="+d.target.URI(), "XDG_STATE_HOME="+d.dir)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Stdout, cmd.Stderr = out, errOut
@@ -156,7 +157,8 @@ func (m *move) take(s job.Status) {
 func (m *move) awaitFollowing(ctx context.Context) error {
 	return poll(ctx, func() (bool, error) {
 		if m.ended() {
-			return false, fmt.Errorf("millrace sync ended before its time: %w", cmp.Or(m.sync.Wait(), errors.New("without an error")))
+			how := cmp.Or(m.sync.Wait(), errors.New("without an error"))
+			return false, fmt.Errorf("millrace sync ended before its time: %w", how)
 		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
