@@ -231,8 +231,8 @@ func FuzzPattern(f *testing.F) {
 		if err != nil {
 			t.Fatalf("canonical %q of %q: %v", p, text, err)
 		}
-		if again.text != p.text || again.db.matches(db) != p.db.matches(db) || again.coll.matches(coll) != p.coll.matches(coll) {
-			t.Fatalf("canonical %q of %q means something else", p.text, text)
+		if again.String() != p.String() || again.db.matches(db) != p.db.matches(db) || again.coll.matches(coll) != p.coll.matches(coll) {
+			t.Fatalf("canonical %q of %q means something else", p, text)
 		}
 	})
 }
