@@ -2,30 +2,17 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/precheck"
 )
 
-// dryRun prints the plan; a failed check is the command's error.
-func (a *app) dryRun(p *job.Plan, output string) error {
-	var err error
-	if output == "json" {
-		err = writeJSON(a.stdout, p)
-	} else {
-		err = writePlan(a.stdout, p)
-	}
-	if err != nil {
-		return err
-	}
-	return checksFailed(p.Checks)
-}
-
-func writePlan(w io.Writer, p *job.Plan) error {
+// planText shows what a job would do.
+func planText(p *job.Plan) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "job     %s (mode %s%s)\n", p.Job, p.Mode, resumes(p))
 	fmt.Fprintf(&b, "source  %s, %s\ntarget  %s, %s\n\n", plain(p.Source), plain(p.SourceInfo), plain(p.Target), plain(p.TargetInfo))
@@ -42,8 +29,7 @@ func writePlan(w io.Writer, p *job.Plan) error {
 	t.AppendFooter(table.Row{plural(len(p.Collections), "collection"), "", "", docs, size(float64(bytes)), ""})
 	alignRight(t, 4, 5, 6)
 	fmt.Fprintf(&b, "%s\n\n%s\n", t.Render(), checksTable(p.Checks))
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.String()
 }
 
 func resumes(p *job.Plan) string {
@@ -80,4 +66,30 @@ func plural(n int, what string) string {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// checksTable shows the checks of a plan.
+func checksTable(l precheck.List) string {
+	t := newTable("check", "result", "what", "hint")
+	for _, c := range l {
+		t.AppendRow(table.Row{c.Name, c.Level, plain(c.Message), plain(c.Hint)})
+	}
+	t.SetColumnConfigs([]table.ColumnConfig{
+		{Number: 3, WidthMax: 60, WidthMaxEnforcer: text.WrapSoft},
+		{Number: 4, WidthMax: 50, WidthMaxEnforcer: text.WrapSoft},
+	})
+	return t.Render()
+}
+
+// checksFailed is the error of a dry run, which has shown the checks.
+func checksFailed(l precheck.List) error {
+	if n := len(l.Of(precheck.Fail)); n > 0 {
+		return withCode(exitUsage, fmt.Errorf("%s failed; nothing was written", plural(n, "check")))
+	}
+	return nil
+}
+
+// precheckError is the error of a command that does not begin.
+func precheckError(l precheck.List) error {
+	return withCode(exitUsage, fmt.Errorf("nothing was written: %w", l.Err()))
 }

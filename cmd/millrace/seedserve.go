@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -29,11 +30,8 @@ It reads the member's directory and serves nothing that its manifest does not na
 Off loopback it takes a certificate and a token.`,
 		Example: `  millrace seed serve --uri mongodb://127.0.0.1:27017 --dbpath /data/db --listen 10.0.0.2:7117 \
     --tls-cert agent.pem --token-file token`,
-		Args: cobra.NoArgs,
 	}
-	s.Bind(cmd.Flags(), config.CommandSeedServe)
-	return a.configured(cmd, config.CommandSeedServe, s.Validate,
-		func(ctx context.Context, o config.Origins, _ []string) error { return a.seedServe(ctx, &s, o) })
+	return a.configured(cmd, config.CommandSeedServe, &s, func(ctx context.Context, run *session) error { return run.seedServe(ctx, &s) })
 }
 
 func (a *app) seedPullCommand() *cobra.Command {
@@ -46,9 +44,7 @@ func (a *app) seedPullCommand() *cobra.Command {
     --start -- mongod --fork --logpath /data/db.log --replSet rs0 --bind_ip 10.0.0.9 --dbpath /data/db`,
 		Args: afterDash,
 	}
-	s.Bind(cmd.Flags(), config.CommandSeedPull)
-	return a.configured(cmd, config.CommandSeedPull, s.Validate,
-		func(ctx context.Context, o config.Origins, args []string) error { return a.seedPull(ctx, &s, o, args) })
+	return a.configured(cmd, config.CommandSeedPull, &s, func(ctx context.Context, run *session) error { return run.seedPull(ctx, &s) })
 }
 
 // readToken reads a secret from a file; "" names none.
@@ -67,38 +63,33 @@ func readToken(name string) (string, error) {
 	return token, nil
 }
 
-func (a *app) seedPull(ctx context.Context, s *config.Seed, origins config.Origins, command []string) error {
-	screen := a.screen()
-	log := newLog(a.logTo(screen), s.Common)
-	warnSecrets(log, origins, map[string]string{"set-uri": s.SetURI})
+func (r *session) seedPull(ctx context.Context, s *config.Seed) error {
 	token, err := readToken(s.TokenFile)
 	if err != nil {
-		return a.beforeWriting(ctx, err)
+		return beforeWriting(ctx, err)
 	}
-	client, err := seed.NewClient(seed.ClientOptions{URL: s.From, Token: token, CA: s.TLSCA, Zstd: s.Compress, Log: log})
+	client, err := seed.NewClient(seed.ClientOptions{URL: s.From, Token: token, CA: s.TLSCA, Zstd: s.Compress, Log: r.log})
 	if err != nil {
-		return a.beforeWriting(ctx, err)
+		return beforeWriting(ctx, err)
 	}
 	defer client.Close()
-	log.Info("copying", "from", s.From)
-	return a.seed(ctx, s, client, command, screen, log)
+	r.log.Info("copying", "from", s.From)
+	return r.seed(ctx, s, client)
 }
 
-func (a *app) seedServe(ctx context.Context, s *config.Seed, origins config.Origins) (err error) {
-	log := newLog(a.stderr, s.Common)
-	warnSecrets(log, origins, map[string]string{"uri": s.SourceURI})
+func (r *session) seedServe(ctx context.Context, s *config.Seed) (err error) {
 	token, err := readToken(s.TokenFile)
 	if err != nil {
-		return a.beforeWriting(ctx, err)
+		return beforeWriting(ctx, err)
 	}
-	plan, err := seed.Inspect(ctx, seedSource(s))
+	plan, err := seed.Inspect(ctx, s.SourceOptions)
 	if err != nil {
-		return a.beforeWriting(ctx, err)
+		return beforeWriting(ctx, err)
 	}
-	plan.Checks.LogWarnings(log)
-	agent, closeAgent, err := openSeedAgent(s, plan, log)
+	plan.Checks.LogWarnings(r.log)
+	agent, closeAgent, err := r.openAgent(s, plan)
 	if err != nil {
-		return a.beforeWriting(ctx, err)
+		return beforeWriting(ctx, err)
 	}
 	defer func() { err = errors.Join(err, closeAgent()) }()
 	handler, err := seed.NewHandler(agent, token)
@@ -107,9 +98,9 @@ func (a *app) seedServe(ctx context.Context, s *config.Seed, origins config.Orig
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Listen)
 	if err != nil {
-		return a.beforeWriting(ctx, fmt.Errorf("listen on %s: %w", s.Listen, err))
+		return beforeWriting(ctx, fmt.Errorf("listen on %s: %w", s.Listen, err))
 	}
-	log.Info("serving", "address", listener.Addr().String(), "tls", s.TLSCert != "", "way", plan.Way, "why", plan.Why,
+	r.log.Info("serving", "address", listener.Addr().String(), "tls", s.TLSCert != "", "way", plan.Way, "why", plan.Why,
 		"files", plan.Files, "size", size(float64(plan.Bytes)))
 	return serveSeed(ctx, s, listener, handler)
 }
@@ -125,11 +116,7 @@ func serveSeed(ctx context.Context, s *config.Seed, listener net.Listener, handl
 		if s.TLSCert == "" {
 			err = srv.Serve(listener)
 		} else {
-			key := s.TLSKey
-			if key == "" {
-				key = s.TLSCert
-			}
-			err = srv.ServeTLS(listener, s.TLSCert, key)
+			err = srv.ServeTLS(listener, s.TLSCert, cmp.Or(s.TLSKey, s.TLSCert))
 		}
 		if errors.Is(err, http.ErrServerClosed) {
 			return nil

@@ -5,18 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
-	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
-	"github.com/millrace/millrace/internal/server"
 )
 
 func (a *app) statusCommand() *cobra.Command {
@@ -26,40 +23,35 @@ func (a *app) statusCommand() *cobra.Command {
 		Example: `  millrace status
   millrace status --job orders --watch
   millrace status --address 127.0.0.1:7000 --output json`,
-	}, a.status)
+	}, (*control).status)
 }
 
-func (a *app) status(ctx context.Context, c *server.Client, s *config.Control) error {
-	if s.Watch {
-		return a.watchStatus(ctx, c, s)
+func (c *control) status(ctx context.Context) error {
+	if c.Watch {
+		return c.watchStatus(ctx)
 	}
 	st, err := c.Status(ctx)
 	if err != nil {
 		return err
 	}
-	if s.Output == "json" {
-		return writeJSON(a.stdout, st)
-	}
-	return writeStatus(a.stdout, st)
+	return tell(c.stdout, c.Output, st, statusText(st))
 }
 
 // watchStatus shows the status again and again until the sync ends: drawn on a
 // terminal, a line each elsewhere.
-func (a *app) watchStatus(ctx context.Context, c *server.Client, s *config.Control) error {
-	screen := a.screen()
-	if screen != nil && s.Output != "json" {
-		defer screen.clear()
-	}
+func (c *control) watchStatus(ctx context.Context) error {
 	show := func(st job.Status) error {
-		switch {
-		case s.Output == "json":
-			return json.NewEncoder(a.stdout).Encode(st)
-		case screen != nil:
-			screen.draw(func(columns, rows int) []string { return view(st, time.Now(), columns, rows) })
+		logProgress(c.Logger(c.stdout), st)
+		return nil
+	}
+	if c.Output == "json" {
+		show = func(st job.Status) error { return json.NewEncoder(c.stdout).Encode(st) }
+	} else if c.screen != nil {
+		defer c.screen.clear()
+		show = func(st job.Status) error {
+			c.screen.draw(func(columns, rows int) []string { return view(st, time.Now(), columns, rows) })
 			return nil
 		}
-		logProgress(newLog(a.stdout, s.Common), st)
-		return nil
 	}
 	var last job.Status
 	for {
@@ -77,37 +69,23 @@ func (a *app) watchStatus(ctx context.Context, c *server.Client, s *config.Contr
 			return err
 		}
 		last = st
-		if ends(st.Phase) {
-			return lastWord(st)
+		switch st.Phase { // after these its process goes away
+		case job.PhaseFinalized:
+			return differencesError(st)
+		case job.PhaseFailed:
+			return errors.New("the sync failed: " + st.Error)
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(s.Interval):
+		case <-time.After(c.Interval):
 		}
 	}
 }
 
-// ends reports the phases after which a sync's process goes away.
-func ends(p job.Phase) bool {
-	return p == job.PhaseFinalized || p == job.PhaseFailed
-}
-
-// lastWord is the error of watching a job that ended in failure.
-func lastWord(s job.Status) error {
-	if s.Phase == job.PhaseFailed {
-		return errors.New("the sync failed: " + s.Error)
-	}
-	return differencesError(s)
-}
-
-func writeStatus(w io.Writer, s job.Status) error {
-	var b strings.Builder
+func statusText(s job.Status) string {
 	t := newTable(plain(s.Job), phaseText(s))
-	t.AppendRows([]table.Row{
-		{"source", plain(s.Source)},
-		{"target", plain(s.Target)},
-	})
+	t.AppendRows([]table.Row{{"source", plain(s.Source)}, {"target", plain(s.Target)}})
 	if !s.StartedAt.IsZero() {
 		t.AppendRow(table.Row{"runs for", clock(time.Since(s.StartedAt))})
 	}
@@ -123,15 +101,13 @@ func writeStatus(w io.Writer, s job.Status) error {
 	appendGiven(t, "last error", plain(s.Error))
 	appendGiven(t, "hint", plain(s.Hint))
 	t.AppendRow(table.Row{"process", fmt.Sprintf("%d, %.0f%% of a core, %s of memory", s.Process.PID, s.Process.CPUPercent, size(float64(s.Process.Resident)))})
-	b.WriteString(t.Render())
-	b.WriteByte('\n')
+	var b strings.Builder
+	fmt.Fprintln(&b, t.Render())
 	if !afterCopy(s.Phase) && len(s.Copy.Collections) > 0 {
-		b.WriteString(collectionsTable(s.Copy.Collections).Render())
-		b.WriteByte('\n')
+		fmt.Fprintln(&b, collectionsTable(s.Copy.Collections).Render())
 	}
 	writeDifferences(&b, s.Differences)
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.String()
 }
 
 // appendGiven adds a row, if there is something to say.

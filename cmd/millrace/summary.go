@@ -28,14 +28,12 @@ type summary struct {
 	Status    job.Status     `json:"status"`
 	Plan      *job.Plan      `json:"plan,omitempty"`
 	Verify    *verify.Report `json:"verify,omitempty"`
-
-	err error // the command's
 }
 
 // maxListed bounds lists in text output; JSON has them whole.
 const maxListed = 20
 
-func writeSummary(w io.Writer, sum summary) error {
+func summaryText(sum summary) string {
 	s := sum.Status
 	copying := s.PhaseSeconds[job.PhaseCopying]
 	t := newTable(plain(s.Job), ended(sum))
@@ -55,13 +53,12 @@ func writeSummary(w io.Writer, sum summary) error {
 		t.AppendRow(table.Row{"differences", len(s.Differences)})
 	}
 	var b strings.Builder
-	b.WriteString(t.Render())
-	b.WriteByte('\n')
+	fmt.Fprintln(&b, t.Render())
 	writeDifferences(&b, s.Differences)
-	if _, err := io.WriteString(w, b.String()); err != nil || sum.Verify == nil {
-		return err
+	if sum.Verify != nil {
+		b.WriteString(verifiedText(sum.Verify))
 	}
-	return writeVerified(w, sum.Verify)
+	return b.String()
 }
 
 func ended(sum summary) string {
@@ -80,21 +77,36 @@ func average(n, seconds float64, unit func(float64) string) string {
 }
 
 func writeDifferences(b *strings.Builder, differences []string) {
-	for i, d := range differences {
-		if i == maxListed {
-			fmt.Fprintf(b, "  and %d more\n", len(differences)-i)
-			return
-		}
+	for _, d := range differences[:min(len(differences), maxListed)] {
 		fmt.Fprintf(b, "  differs: %s\n", plain(d))
+	}
+	if more := len(differences) - maxListed; more > 0 {
+		fmt.Fprintf(b, "  and %d more\n", more)
 	}
 }
 
-func writeJSON(w io.Writer, v any) error {
-	raw, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return fmt.Errorf("write result as JSON: %w", err)
+// report tells a result, and keeps it in a file where one is wanted.
+func (a *app) report(path, form string, v any, text string) (err error) {
+	if path != "" {
+		err = writeJSONFile(path, v)
 	}
-	if _, err := w.Write(append(raw, '\n')); err != nil {
+	return errors.Join(err, tell(a.stdout, form, v, text))
+}
+
+// tell writes a result, as text or as JSON.
+func tell(w io.Writer, form string, v any, text string) error {
+	if form == "json" {
+		return writeJSON(w, v)
+	}
+	_, err := io.WriteString(w, text)
+	return err
+}
+
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false) // connection strings stay readable
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
 		return fmt.Errorf("write result: %w", err)
 	}
 	return nil

@@ -40,26 +40,16 @@ func buildInfo() build {
 	return b
 }
 
-func buildVersion() string { return buildInfo().Version }
-
 func (a *app) versionCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Show what this program was built from",
-		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			b := buildInfo()
-			switch output {
-			case "json":
-				return writeJSON(a.stdout, b)
-			case "text":
-				_, err := fmt.Fprintf(a.stdout, "millrace %s (%s, %s)\n", b.Version, b.Go, b.Platform)
-				return err
-			}
-			return withCode(exitUsage, fmt.Errorf("output %q is unknown; use text or json", output))
+			return tell(a.stdout, output, b, fmt.Sprintf("millrace %s (%s, %s)\n", b.Version, b.Go, b.Platform))
 		},
 	}
-	cmd.Flags().StringVar(&output, "output", "text", "`form` of the result: text or json")
+	bindOutput(cmd, &output, "`form` of the result: text or json", "text", "json")
 	return cmd
 }

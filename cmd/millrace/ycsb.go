@@ -47,7 +47,6 @@ database of the address is used, or ycsb when it has none.`,
 		Example: `  millrace ycsb load mongodb -s -P workloads/workloada -p recordcount=100000 -threads 8
   millrace ycsb run mongodb -s -P workloads/workloada -p operationcount=1000000 -threads 32 -target 20000
   millrace ycsb matrix --threads 8,32 -p recordcount=100000`,
-		Args: cobra.NoArgs,
 	}
 	cmd.AddCommand(a.ycsbPhaseCommand(ycsb.Load), a.ycsbPhaseCommand(ycsb.Run), a.ycsbMatrixCommand())
 	return cmd
@@ -80,7 +79,7 @@ on), so that a server that stalls cannot hide the operations it kept waiting.`
 	f.Float64Var(&s.target, "target", 0, "operations a second of all threads together, 0 for as many as possible (property target)")
 	f.BoolVarP(&s.status, "status", "s", false, "write a status line to standard error every 10 s (property status.interval)")
 	f.StringVarP(&s.label, "label", "l", "", "`text` in each status line")
-	f.StringVarP(&s.output, "output", "o", "text", "`form` of the result: text (the lines of YCSB) or json")
+	bindOutput(cmd, &s.output, "`form` of the result: text (the lines of YCSB) or json", "text", "json")
 	f.StringVar(&s.chart, "chart", "", "write a page with charts over time to this `file`")
 	f.Uint64Var(&s.seed, "seed", 0, "`seed` of all that is drawn, 0 for another one each time")
 	for _, java := range []string{"cp", "jvm-args"} { // a script may give them
@@ -116,9 +115,6 @@ func (s *ycsbSettings) read(lookupEnv func(string) (string, bool)) (ycsb.Propert
 }
 
 func (a *app) ycsbPhase(ctx context.Context, f *pflag.FlagSet, phase ycsb.Phase, s *ycsbSettings) (err error) {
-	if err := checkLabOutput(s.output, "text", "json"); err != nil {
-		return withCode(exitUsage, err)
-	}
 	p, err := s.read(a.lookupEnv)
 	if err != nil {
 		return withCode(exitUsage, err)
@@ -205,11 +201,7 @@ Records that are missing are loaded first. Properties choose the server, the
 records and the distribution, as in load and run.`,
 		Example: `  millrace ycsb matrix -p mongodb.url=mongodb://localhost:27017/ycsb?w=majority -p recordcount=100000 --threads 8,32
   millrace ycsb matrix -P workloads/workloada --read-write 100:0,50:50,0:100 --threads 16 --each 30s --rounds 3 --chart matrix.html`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if err := checkLabOutput(s.output, "text", "json", "html"); err != nil {
-				return withCode(exitUsage, err)
-			}
 			if o.Properties, err = s.read(a.lookupEnv); err != nil {
 				return withCode(exitUsage, err)
 			}
@@ -239,7 +231,7 @@ records and the distribution, as in load and run.`,
 	f.DurationVar(&o.Each, "each", 10*time.Second, "how long a cell is measured, in whole seconds")
 	f.DurationVar(&o.WarmUp, "warm-up", 3*time.Second, "how long the server is warmed up before; 0 for not at all")
 	f.IntVar(&o.Rounds, "rounds", 1, "rounds; a cell is the median of its rounds")
-	f.StringVarP(&s.output, "output", "o", "text", "`form` of the result: text, json or html")
+	bindOutput(cmd, &s.output, "`form` of the result: text, json or html", "text", "json", "html")
 	f.StringVar(&s.chart, "chart", "", "write a page with the table and charts to this `file`")
 	f.Uint64Var(&s.seed, "seed", 0, "`seed` of all that is drawn, 0 for another one each time")
 	return cmd

@@ -8,8 +8,9 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/singleflight"
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
@@ -56,7 +57,9 @@ type Server struct {
 	loopback bool
 	pprof    bool
 	listener net.Listener
-	finalize finalizing
+	// finalizes is one for all who ask: it belongs to the server, not to the
+	// request, so that a client may go away.
+	finalizes singleflight.Group
 	// farewell is defaultFarewell, deadline replyTime, shorter in tests.
 	farewell, deadline time.Duration
 }
@@ -94,11 +97,10 @@ func (s *Server) Close() error { return s.listener.Close() }
 // seconds, so that who asked to finalize hears the outcome. Only then a
 // finalize still under way is given up, and its end awaited.
 func (s *Server) Serve(ctx context.Context) error {
-	finalizeCtx, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	ending, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
-	s.finalize.ctx = finalizeCtx
 	hs := &http.Server{
-		Handler:           s.handler(),
+		Handler:           s.handler(ending),
 		ReadHeaderTimeout: s.deadline,
 		ReadTimeout:       s.deadline,
 		WriteTimeout:      s.deadline,
@@ -115,7 +117,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		err = errors.Join(s.shutdown(hs), <-served)
 	}
 	giveUp()
-	s.finalize.wait()
+	_, _, _ = s.finalizes.Do("", func() (any, error) { return nil, nil }) // waits for the one under way
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
@@ -130,59 +132,4 @@ func (s *Server) shutdown(hs *http.Server) error {
 		return hs.Close()
 	}
 	return nil
-}
-
-// finalizing runs one finalize for all who ask: it belongs to the server, not
-// to the request, so that a client may go away.
-type finalizing struct {
-	ctx context.Context // of the server, set before the first request
-
-	mu  sync.Mutex
-	run *attempt // under way or successful
-}
-
-type attempt struct {
-	done chan struct{}
-	err  error // valid once done is closed
-}
-
-// join starts a finalize, or joins the one under way, and waits for its end
-// or that of ctx.
-func (f *finalizing) join(ctx context.Context, do func(context.Context) error) error {
-	f.mu.Lock()
-	if f.run == nil {
-		f.start(do)
-	}
-	run := f.run
-	f.mu.Unlock()
-	select {
-	case <-run.done:
-		return run.err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// start needs f.mu.
-func (f *finalizing) start(do func(context.Context) error) {
-	run := &attempt{done: make(chan struct{})}
-	f.run = run
-	go func() {
-		defer close(run.done)
-		if run.err = do(f.ctx); run.err != nil {
-			f.mu.Lock()
-			f.run = nil // it may be asked again
-			f.mu.Unlock()
-		}
-	}()
-}
-
-// wait returns when no finalize is under way.
-func (f *finalizing) wait() {
-	f.mu.Lock()
-	run := f.run
-	f.mu.Unlock()
-	if run != nil {
-		<-run.done
-	}
 }

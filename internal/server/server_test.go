@@ -163,13 +163,13 @@ func TestControl(t *testing.T) {
 	if st, err = c.SetLimits(ctx, Limits{Bytes: &none}); err != nil || st.Limits != (pace.Rates{Docs: 7}) {
 		t.Fatalf("%+v, %v", st, err)
 	}
-	if st, err = c.SetLimits(ctx, Limits{Source: pace.Low}); err != nil || st.Load.Source != pace.Low || st.Limits != (pace.Rates{Docs: 7}) {
+	if st, err = c.SetLimits(ctx, Limits{Source: new(pace.Low)}); err != nil || st.Load.Source != pace.Low || st.Limits != (pace.Rates{Docs: 7}) {
 		t.Fatalf("%+v, %v", st, err)
 	}
-	if st, err = c.SetLimits(ctx, Limits{Target: pace.Max}); err != nil || st.Load.Loads != (pace.Loads{Source: pace.Low, Target: pace.Max}) || st.Limits != (pace.Rates{Docs: 7}) {
+	if st, err = c.SetLimits(ctx, Limits{Target: new(pace.Max)}); err != nil || st.Load.Loads != (pace.Loads{Source: pace.Low, Target: pace.Max}) || st.Limits != (pace.Rates{Docs: 7}) {
 		t.Fatalf("%+v, %v", st, err)
 	}
-	if _, err = c.SetLimits(ctx, Limits{Target: "heavy"}); err == nil || !strings.Contains(err.Error(), `load "heavy" is unknown`) {
+	if _, err = c.SetLimits(ctx, Limits{Target: new(pace.Load("heavy"))}); err == nil || !strings.Contains(err.Error(), `load "heavy" is unknown`) {
 		t.Fatal(err)
 	}
 	if h, err := c.Health(ctx); err != nil || h.PID == 0 {
@@ -252,7 +252,8 @@ func TestLongHeaderIsRefused(t *testing.T) {
 // end in the same moment.
 func TestFinalizeRepliesBeforeTheEnd(t *testing.T) {
 	release := make(chan struct{})
-	fake := &fakeJob{finalize: func(context.Context) error { <-release; return nil }}
+	started := make(chan struct{})
+	fake := &fakeJob{finalize: func(context.Context) error { close(started); <-release; return nil }}
 	s, stop := running(t, fake, "127.0.0.1:0")
 	c := client(t, s, s.Token())
 	type answer struct {
@@ -266,7 +267,7 @@ func TestFinalizeRepliesBeforeTheEnd(t *testing.T) {
 			answers <- answer{st, err}
 		}()
 	}
-	waitFor(t, func() bool { s.finalize.mu.Lock(); defer s.finalize.mu.Unlock(); return s.finalize.run != nil })
+	<-started
 	stopped := make(chan struct{})
 	go func() { stop(); close(stopped) }()
 	close(release)
