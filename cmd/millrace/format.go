@@ -94,21 +94,10 @@ func plain(s string) string {
 func width(s string) int { return text.StringWidthWithoutEscSequences(s) }
 
 // cut shortens a plain text to n columns.
-func cut(s string, n int) string {
-	if width(s) <= n {
-		return s
-	}
-	if n < 2 {
-		return text.Trim(s, max(n, 0))
-	}
-	return text.Trim(s, n-1) + "…"
-}
+func cut(s string, n int) string { return text.Snip(s, n, "…") }
 
 // pad fills a plain text up to n columns, or shortens it to them.
-func pad(s string, n int) string {
-	s = cut(s, n)
-	return s + strings.Repeat(" ", max(n-width(s), 0))
-}
+func pad(s string, n int) string { return text.Pad(cut(s, n), n, ' ') }
 
 // bar draws a share n columns wide.
 func bar(share float64, n int) string {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -87,7 +86,7 @@ func labListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return tell(cmd.OutOrStdout(), output, slices.Concat([]lab.State{}, states), labListText(states)) // [] and not null
+			return tell(cmd.OutOrStdout(), output, append([]lab.State{}, states...), labListText(states)) // [] and not null
 		}),
 	}
 	bindOutput(cmd, &output, "form of the output: text or json", "text", "json")

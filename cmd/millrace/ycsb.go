@@ -145,7 +145,8 @@ func (a *app) ycsbPhase(ctx context.Context, f *pflag.FlagSet, phase ycsb.Phase,
 	if err == nil && report.Operations > 0 && report.Failed >= report.Operations {
 		err = fmt.Errorf("all operations failed, the first with: %s", plain(report.FirstError))
 	}
-	return withCode(exitFailure, errors.Join(err, a.writeYCSB(s, p["exportfile"], report)))
+	return withCode(exitFailure, errors.Join(err, a.writeYCSB(s, p["exportfile"], report,
+		func(w io.Writer) error { return ycsb.WriteText(w, report) }, func(w io.Writer) error { return ycsb.WriteHTML(w, report) })))
 }
 
 // ycsbCode is the exit code of a run without a result.
@@ -156,22 +157,22 @@ func ycsbCode(err error) int {
 	return exitFailure
 }
 
-// writeYCSB writes the result where it is wanted.
-func (a *app) writeYCSB(s *ycsbSettings, file string, r *ycsb.Report) error {
-	write := func(w io.Writer) error {
-		if s.output == "json" {
-			return writeJSON(w, r)
-		}
-		return ycsb.WriteText(w, r)
+// writeYCSB writes a result in the form and to the places that are wanted.
+func (a *app) writeYCSB(s *ycsbSettings, file string, v any, text, page func(io.Writer) error) error {
+	write, err := text, error(nil)
+	switch s.output {
+	case "json":
+		write = func(w io.Writer) error { return writeJSON(w, v) }
+	case "html":
+		write = page
 	}
-	var err error
 	if file != "" {
 		err = writeFile(file, write)
 	} else {
 		err = write(a.stdout)
 	}
 	if s.chart != "" {
-		err = errors.Join(err, writeFile(s.chart, func(w io.Writer) error { return ycsb.WriteHTML(w, r) }))
+		err = errors.Join(err, writeFile(s.chart, page))
 	}
 	return err
 }
@@ -221,7 +222,8 @@ records and the distribution, as in load and run.`,
 			if err != nil {
 				return withCode(ycsbCode(err), err)
 			}
-			return a.writeMatrix(&s, m)
+			return a.writeYCSB(&s, "", m, func(w io.Writer) error { return ycsb.WriteMatrixText(w, m) },
+				func(w io.Writer) error { return ycsb.WriteMatrixHTML(w, m) })
 		},
 	}
 	f := cmd.Flags()
@@ -235,21 +237,6 @@ records and the distribution, as in load and run.`,
 	f.StringVar(&s.chart, "chart", "", "write a page with the table and charts to this `file`")
 	f.Uint64Var(&s.seed, "seed", 0, "`seed` of all that is drawn, 0 for another one each time")
 	return cmd
-}
-
-func (a *app) writeMatrix(s *ycsbSettings, m *ycsb.Matrix) (err error) {
-	switch s.output {
-	case "json":
-		err = writeJSON(a.stdout, m)
-	case "html":
-		err = ycsb.WriteMatrixHTML(a.stdout, m)
-	default:
-		err = ycsb.WriteMatrixText(a.stdout, m)
-	}
-	if s.chart != "" {
-		err = errors.Join(err, writeFile(s.chart, func(w io.Writer) error { return ycsb.WriteMatrixHTML(w, m) }))
-	}
-	return err
 }
 
 // javaFlags lets the long flags of the Java tool stand with one dash, as they

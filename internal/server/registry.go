@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -97,12 +98,7 @@ func (r Registry) write(path string, rec Record) error {
 }
 
 func fileName(rec Record) string {
-	safe := strings.Map(func(c rune) rune {
-		if c == '-' || c == '_' || c == '.' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' {
-			return c
-		}
-		return '_'
-	}, rec.Job)
+	safe := regexp.MustCompile(`[^-_.0-9A-Za-z]`).ReplaceAllString(rec.Job, "_")
 	return strings.TrimLeft(safe[:min(len(safe), 100)], ".") + "-" + strconv.Itoa(rec.PID) + ".json"
 }
 
@@ -123,15 +119,11 @@ func (r Registry) Running(ctx context.Context) ([]Record, error) {
 			continue
 		}
 		path := filepath.Join(r.Dir, e.Name())
-		rec, ok := read(path)
-		if !ok || rec.Host != host {
+		if rec, ok := read(path); !ok || rec.Host != host {
 			continue
-		}
-		if !alive(rec.PID) {
+		} else if err := syscall.Kill(rec.PID, 0); errors.Is(err, syscall.ESRCH) {
 			_ = os.Remove(path)
-			continue
-		}
-		if answers(ctx, rec) {
+		} else if answers(ctx, rec) {
 			out = append(out, rec)
 		}
 	}
@@ -184,10 +176,4 @@ func list(recs []Record) string {
 		each[i] = rec.Job + " at " + rec.Address
 	}
 	return strings.Join(each, ", ")
-}
-
-// alive reports whether a process with this number exists.
-func alive(pid int) bool {
-	err := syscall.Kill(pid, 0)
-	return err == nil || errors.Is(err, syscall.EPERM)
 }

@@ -64,8 +64,7 @@ type Server struct {
 	farewell, deadline time.Duration
 }
 
-// Listen opens the address. Nothing is answered before Serve; Close is needed
-// only if Serve is never called.
+// Listen opens the address. Nothing is answered before Serve.
 func Listen(ctx context.Context, o Options) (*Server, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.Address)
 	if err != nil {
@@ -90,9 +89,6 @@ func (s *Server) Token() string { return s.token }
 // Loopback reports whether only this machine can reach the server.
 func (s *Server) Loopback() bool { return s.loopback }
 
-// Close releases the address of a server that was never served.
-func (s *Server) Close() error { return s.listener.Close() }
-
 // Serve answers until ctx ends, then lets replies under way go out for a few
 // seconds, so that who asked to finalize hears the outcome. Only then a
 // finalize still under way is given up, and its end awaited.
@@ -108,28 +104,29 @@ func (s *Server) Serve(ctx context.Context) error {
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
-	served := make(chan error, 1)
-	go func() { served <- hs.Serve(s.listener) }()
-	var err error
-	select {
-	case err = <-served:
-	case <-ctx.Done():
-		err = errors.Join(s.shutdown(hs), <-served)
-	}
+	err := Until(ctx, hs, s.farewell, func() error { return hs.Serve(s.listener) })
 	giveUp()
 	_, _, _ = s.finalizes.Do("", func() (any, error) { return nil, nil }) // waits for the one under way
-	if errors.Is(err, http.ErrServerClosed) {
-		return nil
-	}
 	return err
 }
 
-func (s *Server) shutdown(hs *http.Server) error {
-	ctx, cancel := context.WithTimeout(context.Background(), s.farewell)
+// Until has hs serve until ctx ends, and then lets replies under way go out, as
+// long as the farewell lasts.
+func Until(ctx context.Context, hs *http.Server, farewell time.Duration, serve func() error) error {
+	served := make(chan error, 1)
+	go func() { served <- serve() }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
 	defer cancel()
-	if err := hs.Shutdown(ctx); err != nil {
-		s.log.Debug("control connections cut at the end", "error", err)
-		return hs.Close()
+	if hs.Shutdown(ending) != nil {
+		_ = hs.Close() // cuts them
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return err
 	}
 	return nil
 }

@@ -351,7 +351,7 @@ func TestClientAgainstSomethingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := l.Addr()
-	if err := l.Close(); err != nil {
+	if err := l.listener.Close(); err != nil {
 		t.Fatal(err)
 	}
 	c := NewClient(address, "secret-token")
