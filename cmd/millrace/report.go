@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/precheck"
+	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/verify"
 )
 
@@ -90,7 +90,10 @@ func writeDifferences(b *strings.Builder, differences []string) {
 // report tells a result, and keeps it in a file where one is wanted.
 func (a *app) report(path, form string, v any, text string) (err error) {
 	if path != "" {
-		err = writeJSONFile(path, v)
+		err = server.Replace(path, func(f *os.File) error { return errors.Join(writeJSON(f, v), f.Chmod(0o644), f.Sync()) })
+		if err != nil {
+			err = fmt.Errorf("write report %s: %w", path, err)
+		}
 	}
 	return errors.Join(err, tell(a.stdout, form, v, text))
 }
@@ -112,23 +115,6 @@ func writeJSON(w io.Writer, v any) error {
 		return fmt.Errorf("write result: %w", err)
 	}
 	return nil
-}
-
-// writeJSONFile replaces the file whole or not at all.
-func writeJSONFile(path string, v any) (err error) {
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("write report %s: %w", path, err), os.Remove(tmp.Name()))
-		}
-	}()
-	if err := errors.Join(writeJSON(tmp, v), tmp.Chmod(0o644), tmp.Sync(), tmp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), path)
 }
 
 // planText shows what a job would do.

@@ -67,8 +67,8 @@ func (r *fileReader) parse(raw []byte) (doc []*ast.MappingValueNode) {
 	}()
 	file, err := parser.ParseBytes(raw, 0)
 	if err != nil {
-		line, what := syntaxError(err)
-		r.fail(line, "", what, how)
+		at, what := syntaxError(err)
+		r.fail(at, "", what, how)
 		return nil
 	}
 	var body ast.Node
@@ -77,14 +77,14 @@ func (r *fileReader) parse(raw []byte) (doc []*ast.MappingValueNode) {
 			continue
 		}
 		if body != nil {
-			r.fail(line(d.Body), "", "starts a second document", "keep all settings in one")
+			r.fail(line(d.Body.GetToken()), "", "starts a second document", "keep all settings in one")
 			return nil
 		}
 		body = d.Body
 	}
 	doc, ok := mapping(body)
 	if !ok && body != nil {
-		r.fail(line(body), "", "is not a mapping", how)
+		r.fail(line(body.GetToken()), "", "is not a mapping", how)
 	}
 	return doc
 }
@@ -108,19 +108,12 @@ func syntaxError(err error) (int, string) {
 		return 0, "is not YAML"
 	}
 	if m := e.GetMessage(); !strings.ContainsAny(m, "@/") {
-		return lineOf(e.GetToken()), "is not YAML: " + m
+		return line(e.GetToken()), "is not YAML: " + m
 	}
-	return lineOf(e.GetToken()), "is not YAML"
+	return line(e.GetToken()), "is not YAML"
 }
 
-func line(n ast.Node) int {
-	if n == nil {
-		return 0
-	}
-	return lineOf(n.GetToken())
-}
-
-func lineOf(t *token.Token) int {
+func line(t *token.Token) int {
 	if t == nil || t.Position == nil {
 		return 0
 	}
@@ -141,10 +134,10 @@ func (r *fileReader) read(pairs []*ast.MappingValueNode, section string) {
 		_, isCommand := r.sets[key]
 		switch {
 		case !ok || key == "":
-			r.fail(line(kv.Key), "", "has a key that is not a plain name", "use the names of flags")
+			r.fail(line(kv.Key.GetToken()), "", "has a key that is not a plain name", "use the names of flags")
 		case section == "" && isCommand && (isMapping || !isSetting): // verify is a setting of sync, too
 			if _, empty := kv.Value.(*ast.NullNode); !isMapping && !empty && kv.Value != nil {
-				r.fail(line(kv.Key), key, "is the section of a command", "write its settings below it, indented")
+				r.fail(line(kv.Key.GetToken()), key, "is the section of a command", "write its settings below it, indented")
 			}
 			r.read(nested, key)
 		case !isSetting && section == "":
@@ -162,12 +155,12 @@ func (r *fileReader) unknown(kv *ast.MappingValueNode, key string, known []strin
 	if near := nearest(key, known); near != "" {
 		how = "did you mean " + near + "?"
 	}
-	r.fail(line(kv.Key), shorten(key), "is not a setting", how)
+	r.fail(line(kv.Key.GetToken()), shorten(key), "is not a setting", how)
 }
 
 // entry reads a value: a scalar, a list of scalars, or for rename a mapping.
 func (r *fileReader) entry(key string, kv *ast.MappingValueNode, section string) {
-	e := entry{key: key, line: line(kv.Key)}
+	e := entry{key: key, line: line(kv.Key.GetToken())}
 	if key == flagConfig {
 		r.fail(e.line, key, "cannot be set in a file", "give it as a flag")
 		return
@@ -244,39 +237,39 @@ func pairs(n ast.Node) (out []string, ok bool) {
 }
 
 // nearest finds the known name that key most likely means, or "".
-func nearest(key string, known []string) string {
+func nearest(key string, known []string) (best string) {
 	slices.Sort(known)
-	best, distance := "", len(key)/3+1
+	distance := len(key)/3 + 2
 	for _, name := range known {
-		if d := editDistance(key, name, distance); d <= distance && (best == "" || d < distance) {
+		if max(len(key)-len(name), len(name)-len(key)) >= distance {
+			continue // nor can the names be nearer
+		}
+		if d := editDistance(key, name); d < distance {
 			best, distance = name, d
 		}
 	}
 	return best
 }
 
-// editDistance is Levenshtein's; anything above limit may be reported as
-// limit+1.
-func editDistance(a, b string, limit int) int {
-	if len(a)-len(b) > limit || len(b)-len(a) > limit {
-		return limit + 1
-	}
-	prev := make([]int, 0, len(b)+1)
-	for j := range len(b) + 1 {
-		prev = append(prev, j)
+// editDistance is Levenshtein's.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
 	}
 	for i := range len(a) {
-		cur := append(make([]int, 0, len(prev)), i+1)
+		left, above := i+1, i // in row 0 of the column
 		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
+			same := above
+			if a[i] != b[j] {
+				same++
 			}
-			cur = append(cur, min(prev[j]+cost, prev[j+1]+1, cur[j]+1))
+			above = row[j+1]
+			row[j], left = left, min(same, above+1, left+1)
 		}
-		prev = cur
+		row[len(b)] = left
 	}
-	return prev[len(b)]
+	return row[len(b)]
 }
 
 func shorten(s string) string {

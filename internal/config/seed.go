@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/seed"
+	"github.com/millrace/millrace/internal/server"
 )
 
 // Seed are the settings of `millrace seed local`, `serve` and `pull`; each has
@@ -141,16 +142,11 @@ func (c *checker) seedAgent(s *Seed) {
 		return
 	}
 	c.bad(s.Pullers < 1, "pullers", fmt.Sprintf("%d is too small", s.Pullers), "use 1 or more")
-	if loopback(host) {
+	if server.Loopback(host) {
 		return
 	}
 	c.bad(s.TLSCert == "", "tls-cert", "is missing: all data of the member would cross the network in the clear", "give a certificate, or listen on 127.0.0.1")
 	c.bad(s.TokenFile == "", "token-file", "is missing: anybody could fetch all data of the member", "give a file with a secret, or listen on 127.0.0.1")
-}
-
-func loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 func (c *checker) seedFrom(s *Seed) {
@@ -158,7 +154,7 @@ func (c *checker) seedFrom(s *Seed) {
 	switch {
 	case s.From == "" || err != nil || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.Scheme != "https" && u.Scheme != "http":
 		c.fail("from", "is no address of an agent", "give --from https://host:port")
-	case u.Scheme == "http" && !loopback(u.Hostname()):
+	case u.Scheme == "http" && !server.Loopback(u.Hostname()):
 		c.fail("from", "is not encrypted, and not on this machine", "use https")
 	}
 }

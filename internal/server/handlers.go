@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"net/netip"
 	"os"
 	"strings"
 	"time"
@@ -97,13 +96,15 @@ func (s *Server) local(next http.Handler) http.Handler {
 func loopbackName(hostport string) bool {
 	host, _, err := net.SplitHostPort(hostport)
 	if err != nil {
-		host = hostport
+		host = strings.Trim(hostport, "[]")
 	}
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	return err == nil && ip.IsLoopback()
+	return Loopback(host)
+}
+
+// Loopback reports whether a host is this machine, and reached from it alone.
+func Loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
 // guard asks for the token where needed.

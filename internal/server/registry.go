@@ -63,7 +63,10 @@ func (r Registry) Add(rec Record) (remove func() error, err error) {
 		rec.Host, _ = os.Hostname()
 	}
 	path := filepath.Join(r.Dir, fileName(rec))
-	if err := r.write(path, rec); err != nil {
+	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("record the running sync: %w", err)
+	}
+	if err := Replace(path, func(f *os.File) error { return json.NewEncoder(f).Encode(rec) }); err != nil {
 		return nil, fmt.Errorf("record the running sync: %w", err)
 	}
 	return func() error {
@@ -74,27 +77,20 @@ func (r Registry) Add(rec Record) (remove func() error, err error) {
 	}, nil
 }
 
-// write has the record appear whole or not at all.
-func (r Registry) write(path string, rec Record) error {
-	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
-		return err
-	}
-	raw, err := json.Marshal(rec)
+// Replace has a file appear whole, or stay as it was. Its owner alone may read it,
+// unless write says otherwise.
+func Replace(path string, write func(*os.File) error) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*") // with mode 0600
 	if err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(r.Dir, ".new-*") // with mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = tmp.Write(raw)
-	if err = errors.Join(err, tmp.Close()); err == nil {
+	if err = errors.Join(write(tmp), tmp.Close()); err == nil {
 		err = os.Rename(tmp.Name(), path)
 	}
 	if err != nil {
-		err = errors.Join(err, os.Remove(tmp.Name()))
+		return errors.Join(err, os.Remove(tmp.Name()))
 	}
-	return err
+	return nil
 }
 
 func fileName(rec Record) string {
