@@ -7,7 +7,11 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
 	"syscall"
+
+	"github.com/spf13/cobra"
 )
 
 func main() { os.Exit(newApp().run(signals(), os.Args[1:])) }
@@ -30,4 +34,50 @@ func signals() context.Context {
 		os.Exit(exitFailure)
 	}()
 	return ctx
+}
+
+// build says what this program was built from.
+type build struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision,omitempty"`
+	Time     string `json:"time,omitempty"`
+	Modified bool   `json:"modified,omitempty"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func buildInfo() build {
+	b := build{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return b
+	}
+	if v := info.Main.Version; v != "" {
+		b.Version = v
+	}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			b.Revision = s.Value
+		case "vcs.time":
+			b.Time = s.Value
+		case "vcs.modified":
+			b.Modified = s.Value == "true"
+		}
+	}
+	return b
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Show what this program was built from",
+		RunE: func(*cobra.Command, []string) error {
+			b := buildInfo()
+			return tell(a.stdout, output, b, fmt.Sprintf("millrace %s (%s, %s)\n", b.Version, b.Go, b.Platform))
+		},
+	}
+	bindOutput(cmd, &output, "`form` of the result: text or json", "text", "json")
+	return cmd
 }

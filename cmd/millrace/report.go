@@ -38,21 +38,19 @@ const maxListed = 20
 func summaryText(sum summary) string {
 	s := sum.Status
 	copying := s.PhaseSeconds[job.PhaseCopying]
-	t := newTable(plain(s.Job), ended(sum))
-	t.AppendRows([]table.Row{
-		{"duration", clock(time.Duration(sum.Seconds * float64(time.Second)))},
-		{"collections", len(s.Copy.Collections)},
-		{"documents copied", fmt.Sprintf("%d%s", s.Copy.Docs, average(float64(s.Copy.Docs), copying, count))},
-		{"size copied", size(float64(s.Copy.Bytes)) + average(float64(s.Copy.Bytes), copying, size)},
-		{"changes applied", s.Follow.Operations},
-		{"schema changes", s.Follow.SchemaChanges},
-	})
-	appendGiven(t, "durable up to", s.Follow.Applied)
-	appendConflicts(t, s.Conflicts)
-	appendGiven(t, "errors met", errorCounts(s.Errors))
-	t.AppendRow(table.Row{"millrace itself", fmt.Sprintf("%.1f s of CPU, at most %s of memory", s.Process.CPUSeconds, size(float64(s.Process.Peak)))})
+	t := facts{newTable(plain(s.Job), ended(sum))}
+	t.add("duration", clock(time.Duration(sum.Seconds*float64(time.Second))))
+	t.add("collections", len(s.Copy.Collections))
+	t.add("documents copied", fmt.Sprintf("%d%s", s.Copy.Docs, average(float64(s.Copy.Docs), copying, count)))
+	t.add("size copied", size(float64(s.Copy.Bytes))+average(float64(s.Copy.Bytes), copying, size))
+	t.add("changes applied", s.Follow.Operations)
+	t.add("schema changes", s.Follow.SchemaChanges)
+	t.add("durable up to", s.Follow.Applied)
+	t.conflicts(s.Conflicts)
+	t.add("errors met", errorCounts(s.Errors))
+	t.add("millrace itself", fmt.Sprintf("%.1f s of CPU, at most %s of memory", s.Process.CPUSeconds, size(float64(s.Process.Peak))))
 	if sum.Finalized {
-		t.AppendRow(table.Row{"differences", len(s.Differences)})
+		t.add("differences", len(s.Differences))
 	}
 	var b strings.Builder
 	fmt.Fprintln(&b, t.Render())

@@ -84,23 +84,23 @@ func (c *control) watchStatus(ctx context.Context) error {
 }
 
 func statusText(s job.Status) string {
-	t := newTable(plain(s.Job), phaseText(s))
+	t := facts{newTable(plain(s.Job), phaseText(s))}
 	t.AppendRows([]table.Row{{"source", plain(s.Source)}, {"target", plain(s.Target)}})
 	if !s.StartedAt.IsZero() {
-		t.AppendRow(table.Row{"runs for", clock(time.Since(s.StartedAt))})
+		t.add("runs for", clock(time.Since(s.StartedAt)))
 	}
-	t.AppendRows(copyRows(s))
-	t.AppendRows(followRows(s))
+	t.copying(s)
+	t.following(s.Follow)
 	if s.Limits != (pace.Rates{}) {
-		t.AppendRow(table.Row{"throttled to", limitsText(s.Limits)})
+		t.add("throttled to", limitsText(s.Limits))
 	}
-	appendGiven(t, "load", loadText(s.Load))
-	appendConflicts(t, s.Conflicts)
-	appendGiven(t, "waiting for", plain(s.Waiting))
-	appendGiven(t, "errors", errorCounts(s.Errors))
-	appendGiven(t, "last error", plain(s.Error))
-	appendGiven(t, "hint", plain(s.Hint))
-	t.AppendRow(table.Row{"process", fmt.Sprintf("%d, %.0f%% of a core, %s of memory", s.Process.PID, s.Process.CPUPercent, size(float64(s.Process.Resident)))})
+	t.add("load", loadText(s.Load))
+	t.conflicts(s.Conflicts)
+	t.add("waiting for", plain(s.Waiting))
+	t.add("errors", errorCounts(s.Errors))
+	t.add("last error", plain(s.Error))
+	t.add("hint", plain(s.Hint))
+	t.add("process", fmt.Sprintf("%d, %.0f%% of a core, %s of memory", s.Process.PID, s.Process.CPUPercent, size(float64(s.Process.Resident))))
 	var b strings.Builder
 	fmt.Fprintln(&b, t.Render())
 	if !afterCopy(s.Phase) && len(s.Copy.Collections) > 0 {
@@ -110,16 +110,20 @@ func statusText(s job.Status) string {
 	return b.String()
 }
 
-// appendGiven adds a row, if there is something to say.
-func appendGiven(t table.Writer, name, text string) {
-	if text != "" {
-		t.AppendRow(table.Row{name, text})
+// facts is a table of names and values.
+type facts struct{ table.Writer }
+
+// add adds a row, unless there is nothing to say.
+func (t facts) add(name string, value any) {
+	if value != "" {
+		t.AppendRow(table.Row{name, value})
 	}
 }
 
-func appendConflicts(t table.Writer, c job.ConflictStatus) {
+func (t facts) conflicts(c job.ConflictStatus) {
 	if text := conflictText(c); text != "" {
-		t.AppendRows([]table.Row{{"conflicts", text}, {"dead letters", plain(c.Where)}})
+		t.add("conflicts", text)
+		t.AppendRow(table.Row{"dead letters", plain(c.Where)})
 	}
 }
 
@@ -144,40 +148,33 @@ func phaseText(s job.Status) string {
 	return string(s.Phase)
 }
 
-func copyRows(s job.Status) []table.Row {
-	c := s.Copy
+func (t facts) copying(s job.Status) {
+	c, done := s.Copy, afterCopy(s.Phase)
 	if c.Docs == 0 && c.DocsTotal == 0 {
-		return nil
+		return
 	}
-	done := afterCopy(s.Phase)
-	rows := []table.Row{{"copied", fmt.Sprintf("%.0f%%, %s of %s documents, %s", 100*copyShare(c, done),
-		count(float64(c.Docs)), count(float64(c.DocsTotal)), size(float64(c.Bytes)))}}
+	t.add("copied", fmt.Sprintf("%.0f%%, %s of %s documents, %s", 100*copyShare(c, done), count(float64(c.Docs)), count(float64(c.DocsTotal)), size(float64(c.Bytes))))
 	if !done {
-		rows = append(rows, table.Row{"rate", count(c.DocsRate) + " docs/s, " + size(c.BytesRate) + "/s"},
-			table.Row{"time left", seconds(c.ETASeconds)})
+		t.add("rate", count(c.DocsRate)+" docs/s, "+size(c.BytesRate)+"/s")
+		t.add("time left", seconds(c.ETASeconds))
 	}
 	for _, x := range s.Indexes {
-		rows = append(rows, table.Row{"index", fmt.Sprintf("%s %.0f%%", plain(x.NS), 100*share(x.Done, x.Total, false))})
+		t.add("index", fmt.Sprintf("%s %.0f%%", plain(x.NS), 100*share(x.Done, x.Total, false)))
 	}
-	return rows
 }
 
-func followRows(s job.Status) []table.Row {
-	f := s.Follow
+func (t facts) following(f job.FollowStatus) {
 	if f.Applied == "" {
-		return nil
+		return
 	}
-	rows := []table.Row{
-		{"changes", fmt.Sprintf("%s applied, %s/s, %s/s, %d schema changes", count(float64(f.Operations)), count(f.OperationsRate), size(f.BytesRate), f.SchemaChanges)},
-		{"behind", seconds(f.LagSeconds)},
-		{"oplog window", seconds(f.WindowSeconds)},
-		{"durable up to", f.Applied + " of " + f.Source},
-		{"open transactions", f.OpenTransactions},
-	}
+	t.add("changes", fmt.Sprintf("%s applied, %s/s, %s/s, %d schema changes", count(float64(f.Operations)), count(f.OperationsRate), size(f.BytesRate), f.SchemaChanges))
+	t.add("behind", seconds(f.LagSeconds))
+	t.add("oplog window", seconds(f.WindowSeconds))
+	t.add("durable up to", f.Applied+" of "+f.Source)
+	t.add("open transactions", f.OpenTransactions)
 	if f.SpoolBytes > 0 {
-		rows = append(rows, table.Row{"spooled", size(float64(f.SpoolBytes))})
+		t.add("spooled", size(float64(f.SpoolBytes)))
 	}
-	return rows
 }
 
 func collectionsTable(cs []job.CollectionStatus) table.Writer {

@@ -85,13 +85,26 @@ func (t *acting) limited(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeoutCause(ctx, t.within, fmt.Errorf("%s are over", t.within))
 }
 
-// dryRun shows the plan and what to do to have it.
-func (t *acting) dryRun(o topology.PlanOptions) error {
-	params, _, err := topology.FitPublished()
-	if err == nil {
-		err = t.showPlan(t.set, o, params, t.output)
-	}
-	return t.untouched(err)
+// plans is the RunE of a command that brings a set into a planned tree. Without
+// --yes it shows the plan; else do is told the tree from before the first change.
+func (a *app) plans(s *actSettings, o *topology.PlanOptions, do func(context.Context, *acting, *topology.Memory) error) func(*cobra.Command, []string) error {
+	return a.acts(s, o, func(ctx context.Context, t *acting, _ []string) error {
+		if !s.yes {
+			params, _, err := topology.FitPublished()
+			if err == nil {
+				err = t.showPlan(t.set, *o, params, t.output)
+			}
+			return t.untouched(err)
+		}
+		if err := t.observer.CheckAlone(ctx, t.set); err != nil {
+			return err
+		}
+		was, err := topology.Remember(t.set).Save(t.dir)
+		if err != nil {
+			return err
+		}
+		return do(ctx, t, was)
+	})
 }
 
 // untouched says so, unless err says more.
@@ -118,16 +131,7 @@ the tree, topology release leads back to the one before.
 The user needs the roles clusterMonitor and clusterManager.`,
 		Example: `  millrace topology apply --uri mongodb://a,b,c/?replicaSet=rs
   millrace topology apply --policy balanced --yes`,
-		RunE: a.acts(&s, &o, func(ctx context.Context, t *acting, _ []string) error {
-			if !s.yes {
-				return t.dryRun(o)
-			}
-			if err := t.observer.CheckAlone(ctx, t.set); err != nil {
-				return err
-			}
-			if _, err := topology.Remember(t.set).Save(t.dir); err != nil {
-				return err
-			}
+		RunE: a.plans(&s, &o, func(ctx context.Context, t *acting, _ *topology.Memory) error {
 			applying, cancel := t.limited(ctx)
 			defer cancel()
 			if _, err := t.control.Apply(applying); err != nil {
@@ -161,12 +165,7 @@ While a hold is connected to a set, another hold, apply and release refuse to
 work on it.`,
 		Example: `  millrace topology hold --uri mongodb://a,b,c/?replicaSet=rs --yes
   millrace topology hold --policy latency --interval 5s --keep --yes`,
-		RunE: a.acts(&s, &o, func(ctx context.Context, t *acting, _ []string) error {
-			if !s.yes {
-				return t.dryRun(o)
-			}
-			return t.hold(ctx, keep)
-		}),
+		RunE: a.plans(&s, &o, func(ctx context.Context, t *acting, was *topology.Memory) error { return t.hold(ctx, was, keep) }),
 	}
 	s.holds = true
 	s.bindAct(cmd, restoreTime)
@@ -179,15 +178,8 @@ work on it.`,
 }
 
 // hold holds until an interrupt, which is its good end.
-func (t *acting) hold(ctx context.Context, keep bool) error {
-	if err := t.observer.CheckAlone(ctx, t.set); err != nil {
-		return err
-	}
-	was, err := topology.Remember(t.set).Save(t.dir)
-	if err != nil {
-		return err
-	}
-	err = t.control.Hold(ctx)
+func (t *acting) hold(ctx context.Context, was *topology.Memory, keep bool) error {
+	err := t.control.Hold(ctx)
 	stats := t.control.Stats()
 	t.log.Info("hold ends", "plans", stats.Plans, "commands", stats.Commands, "settled", stats.Settled)
 	if ctx.Err() == nil {

@@ -85,11 +85,7 @@ func copyShare(c job.CopyStatus, done bool) float64 {
 
 // afterCopy reports phases in which the copy is complete.
 func afterCopy(p job.Phase) bool {
-	switch p {
-	case job.PhaseIndexing, job.PhaseOverlap, job.PhaseFollowing, job.PhaseFinalizing, job.PhaseFinalized:
-		return true
-	}
-	return false
+	return slices.Contains([]job.Phase{job.PhaseIndexing, job.PhaseOverlap, job.PhaseFollowing, job.PhaseFinalizing, job.PhaseFinalized}, p)
 }
 
 // bar is a share as a figure, drawn over a fifth of the line if that is not narrow.
@@ -123,7 +119,7 @@ func (v *viewer) collections(room int) {
 	// Those under way first, then by size; the name settles ties, so that
 	// lines do not jump.
 	slices.SortFunc(open, func(a, b job.CollectionStatus) int {
-		return cmp.Or(cmp.Compare(under(b), under(a)), cmp.Compare(b.BytesTotal, a.BytesTotal), strings.Compare(a.Source, b.Source))
+		return cmp.Or(cmp.Compare(min(b.Docs, 1), min(a.Docs, 1)), cmp.Compare(b.BytesTotal, a.BytesTotal), strings.Compare(a.Source, b.Source))
 	})
 	shown := min(len(open), room-1)
 	for _, c := range open[:shown] {
@@ -139,13 +135,6 @@ func (v *viewer) collections(room int) {
 	if len(rest) > 0 {
 		v.add("    " + strings.Join(rest, ", "))
 	}
-}
-
-func under(c job.CollectionStatus) int {
-	if c.Docs > 0 {
-		return 1
-	}
-	return 0
 }
 
 func (v *viewer) indexes() {
