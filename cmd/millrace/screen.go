@@ -119,14 +119,14 @@ func during(ctx context.Context, do func() error, beside ...func(context.Context
 
 // watch shows progress until ctx ends: drawn again and again on a terminal,
 // as a log line every few seconds elsewhere.
-func (s *session) watch(ctx context.Context, log func(), lines func(columns, rows int) []string) {
-	if s.screen == nil {
+func (r *session) watch(ctx context.Context, log func(), lines func(columns, rows int) []string) {
+	if r.screen == nil {
 		every(ctx, logEvery, log)
 		return
 	}
-	defer s.screen.clear()
+	defer r.screen.clear()
 	every(ctx, redrawEvery, func() {
-		s.screen.draw(func(columns, rows int) []string {
+		r.screen.draw(func(columns, rows int) []string {
 			all := lines(columns, rows)
 			return all[:min(len(all), rows)]
 		})

@@ -159,13 +159,14 @@ func ycsbCode(err error) int {
 
 // writeYCSB writes a result in the form and to the places that are wanted.
 func (a *app) writeYCSB(s *ycsbSettings, file string, v any, text, page func(io.Writer) error) error {
-	write, err := text, error(nil)
+	write := text
 	switch s.output {
 	case "json":
 		write = func(w io.Writer) error { return writeJSON(w, v) }
 	case "html":
 		write = page
 	}
+	var err error
 	if file != "" {
 		err = writeFile(file, write)
 	} else {

@@ -258,7 +258,7 @@ func editDistance(a, b string) int {
 		row[j] = j
 	}
 	for i := range len(a) {
-		left, above := i+1, i // in row 0 of the column
+		left, above := i+1, i // for the empty part of b
 		for j := range len(b) {
 			same := above
 			if a[i] != b[j] {

@@ -106,7 +106,8 @@ func (l *loader) set(name string, o Origin, values ...string) {
 	if _, set := l.origins[name]; set {
 		return
 	}
-	f, err := l.fs.Lookup(name), error(nil)
+	var err error
+	f := l.fs.Lookup(name)
 	list, isList := f.Value.(pflag.SliceValue)
 	switch {
 	case isList && (len(values) != 1 || o.Kind == FromFile):
