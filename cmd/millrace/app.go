@@ -209,14 +209,19 @@ func bindOutput(cmd *cobra.Command, output *string, usage string, forms ...strin
 	}
 }
 
-// address is that of a flag, or of the environment, which hides passwords better;
-// the error is what to say where both have none.
-func (a *app) address(flag, uri string, none error) (string, error) {
-	if uri == "" {
-		uri, _ = a.lookupEnv(config.EnvName(flag))
+// uri is the connection string of a flag, or of the environment, which hides
+// passwords better.
+func (a *app) uri(flag, given string) string {
+	if given == "" {
+		given, _ = a.lookupEnv(config.EnvName(flag))
 	}
-	if uri == "" {
-		return "", withCode(exitUsage, mongo.WithHint(none, "use --"+flag+" or set "+config.EnvName(flag)))
+	return given
+}
+
+// address is a uri that a command needs; none says what is missing.
+func (a *app) address(flag, given string, none error) (string, error) {
+	if uri := a.uri(flag, given); uri != "" {
+		return uri, nil
 	}
-	return uri, nil
+	return "", withCode(exitUsage, mongo.WithHint(none, "use --"+flag+" or set "+config.EnvName(flag)))
 }

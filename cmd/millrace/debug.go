@@ -171,7 +171,7 @@ func (a *app) debugJob(ctx context.Context, s *stored) error {
 		return a.writeDocs([]bson.Raw{raw})
 	}
 	now, behind := mongo.OpTime{TS: bson.Timestamp{T: uint32(time.Now().Unix())}}, "the clock"
-	if _, none := a.address("source", s.source, errEnough); none == nil {
+	if a.uri("source", s.source) != "" {
 		c, err := a.debugConnect(ctx, "source", s.source)
 		if err != nil {
 			return err
