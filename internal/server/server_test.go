@@ -114,6 +114,10 @@ func running(t *testing.T, c Controller, address string) (s *Server, stop func()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return s, serving(t, s)
+}
+
+func serving(t *testing.T, s *Server) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx) }()
@@ -124,7 +128,7 @@ func running(t *testing.T, c Controller, address string) (s *Server, stop func()
 		}
 	})
 	t.Cleanup(stop)
-	return s, stop
+	return stop
 }
 
 func client(t *testing.T, s *Server, token string) *Client {
@@ -333,9 +337,13 @@ func TestFailedFinalizeMayBeAskedAgain(t *testing.T) {
 func TestEndGivesUpFinalize(t *testing.T) {
 	started := make(chan struct{})
 	fake := &fakeJob{finalize: func(ctx context.Context) error { close(started); <-ctx.Done(); return ctx.Err() }}
-	s, stop := running(t, fake, "127.0.0.1:0")
+	s, err := Listen(t.Context(), Options{Address: "127.0.0.1:0", Job: fake, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.farewell = 10 * time.Millisecond
+	stop := serving(t, s)
 	c := client(t, s, s.Token())
-	s.farewell = 10 * time.Millisecond // read at the end only
 	gone := make(chan error, 1)
 	go func() { _, err := c.Finalize(t.Context()); gone <- err }()
 	<-started
