@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 const (
@@ -394,7 +395,7 @@ func (p *partition) writeSerial(ctx context.Context, g *fold.Group) error {
 func (p *partition) inserts(g *fold.Group, i int) (run []*fold.Op) {
 	for ; i < len(g.Ops); i++ {
 		o := &g.Ops[i]
-		if o.Kind != fold.Insert || p.parked.Waits(g.Target, o.ID) {
+		if o.Kind != stream.Insert || p.parked.Waits(g.Target, o.ID) {
 			break
 		}
 		run = append(run, o)

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // round resolves what waits at one barrier, over a connection of its own.
@@ -259,12 +260,12 @@ func (r *round) aim(ctx context.Context, d *Document, doc bson.Raw) (*goal, erro
 // what it has to be.
 func (r *round) replay(g *goal, o *fold.Op) (*refusal, error) {
 	switch o.Kind {
-	case fold.Delete:
+	case stream.Delete:
 		g.doc = nil
-	case fold.Update:
+	case stream.Update:
 		return r.replayUpdate(g, o)
 	default:
-		if o.Kind == fold.Insert && o.Untried && !o.Overlap && g.doc != nil && !r.o.Overwrite {
+		if o.Kind == stream.Insert && o.Untried && !o.Overlap && g.doc != nil && !r.o.Overwrite {
 			return &refusal{cause: deadletter.CauseID, text: textTaken}, nil
 		}
 		g.doc = o.Doc
@@ -395,7 +396,7 @@ func (r *round) pass(ctx context.Context, todo []*goal) (left []*goal, err error
 // the server.
 func (r *round) delete(ctx context.Context, g *goal) error {
 	if g.there {
-		if _, err := r.w.Write(ctx, g.Target, []fold.Op{{Kind: fold.Delete, ID: g.ID, At: g.at}}); err != nil {
+		if _, err := r.w.Write(ctx, g.Target, []fold.Op{{Kind: stream.Delete, ID: g.ID, At: g.at}}); err != nil {
 			return err
 		}
 	}
@@ -407,7 +408,7 @@ func (r *round) delete(ctx context.Context, g *goal) error {
 func (r *round) put(ctx context.Context, goals []*goal) (left []*goal, err error) {
 	ops, failed := make([]*fold.Op, len(goals)), map[*fold.Op]write.Result{}
 	for i, g := range goals {
-		ops[i] = &fold.Op{Kind: fold.Put, ID: g.ID, Doc: g.doc, At: g.at}
+		ops[i] = &fold.Op{Kind: stream.Put, ID: g.ID, Doc: g.doc, At: g.at}
 	}
 	results, err := r.w.Put(ctx, goals[0].Target, ops)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // bed is a resolver over a collection of its own, with a unique index on k.
@@ -143,12 +144,12 @@ func (b *bed) want(docs ...bson.Raw) {
 func testTrades(b *bed) {
 	b.insert(docOf(b, 1, field("k", 1)), docOf(b, 2, field("k", 2)), docOf(b, 3, field("k", 3)), docOf(b, 4, field("k", 4)))
 	carry := b.resolve(outside, b.parked(
-		opOf(b, fold.Put, 1, 60, field("k", 2)), // 1, 2 and 3 trade in a circle
-		opOf(b, fold.Update, 2, 61, field("k", 3)),
-		opOf(b, fold.Put, 3, 62, field("k", 9)), opOf(b, fold.Update, 3, 63, field("k", 1)),
-		opOf(b, fold.Put, 5, 64, field("k", 4)), // after 4 is gone
-		opOf(b, fold.Delete, 4, 65),
-		opOf(b, fold.Put, 6, 66, field("k", 7), field("$x", 1)),
+		opOf(b, stream.Put, 1, 60, field("k", 2)), // 1, 2 and 3 trade in a circle
+		opOf(b, stream.Update, 2, 61, field("k", 3)),
+		opOf(b, stream.Put, 3, 62, field("k", 9)), opOf(b, stream.Update, 3, 63, field("k", 1)),
+		opOf(b, stream.Put, 5, 64, field("k", 4)), // after 4 is gone
+		opOf(b, stream.Delete, 4, 65),
+		opOf(b, stream.Put, 6, 66, field("k", 7), field("$x", 1)),
 	))
 	if len(carry) > 0 {
 		b.Errorf("%d are carried", len(carry))
@@ -163,7 +164,7 @@ func testTrades(b *bed) {
 // and comes through later; at a barrier that must decide it does not.
 func testCarries(b *bed) {
 	b.insert(docOf(b, 1, field("k", 1)))
-	o := opOf(b, fold.Put, 2, 40, field("k", 1))
+	o := opOf(b, stream.Put, 2, 40, field("k", 1))
 	o.Overlap = true
 	inside := Barrier{Fed: at(45), Applied: at(40), Overlap: at(50)}
 	carry := b.resolve(inside, b.parked(o))
@@ -190,7 +191,7 @@ func testStops(b *bed) {
 	for _, p := range []deadletter.Policy{"", deadletter.Stop} {
 		b.policy(p, false)
 		var conflict *ConflictError
-		_, err := b.r.Resolve(b.Context(), outside, b.parked(opOf(b, fold.Put, 2, 60, field("k", 1))))
+		_, err := b.r.Resolve(b.Context(), outside, b.parked(opOf(b, stream.Put, 2, 60, field("k", 1))))
 		if !errors.As(err, &conflict) || conflict.At != at(60) || conflict.Index != "k" || conflict.Since.TS.T != 0 || mongo.HintOf(err) == "" {
 			b.Errorf("policy %q: %v", p, err)
 		}
@@ -206,11 +207,11 @@ func testStops(b *bed) {
 func testSkips(b *bed) {
 	b.policy(deadletter.Skip, false)
 	b.insert(docOf(b, 1, field("k", 1)))
-	b.resolve(outside, b.parked(opOf(b, fold.Put, 2, 60, field("k", 1), field("a", 1)), opOf(b, fold.Put, 3, 61, field("k", 3))))
+	b.resolve(outside, b.parked(opOf(b, stream.Put, 2, 60, field("k", 1), field("a", 1)), opOf(b, stream.Put, 3, 61, field("k", 3))))
 	if st := b.letters.Stats(); st.Open != 1 || !b.r.Disputed(b.to.NS, idValue(b, 2)) {
 		b.Fatalf("%+v", st)
 	}
-	b.resolve(outside, b.parked(opOf(b, fold.Update, 2, 70, field("a", 2))))
+	b.resolve(outside, b.parked(opOf(b, stream.Update, 2, 70, field("a", 2))))
 	l, ok, err := b.letters.Read(b.Context(), b.to.NS, idValue(b, 2))
 	if err != nil || !ok || l.At != at(70) || !bytes.Equal(l.Doc, docOf(b, 2, field("k", 1), field("a", 2), field("last", 70))) {
 		b.Errorf("%+v, %v", l, err)
@@ -236,7 +237,7 @@ func testOverwrites(b *bed) {
 	b.policy(deadletter.Overwrite, false)
 	b.insert(docOf(b, "theirs", field("k", 1)), docOf(b, 3, field("k", 2)))
 	b.source[idValue(b, 3).String()] = docOf(b, 3, field("k", 30))
-	b.resolve(outside, b.parked(opOf(b, fold.Put, 1, 60, field("k", 1)), opOf(b, fold.Put, 2, 61, field("k", 2))))
+	b.resolve(outside, b.parked(opOf(b, stream.Put, 1, 60, field("k", 1)), opOf(b, stream.Put, 2, 61, field("k", 2))))
 	b.want(docOf(b, 1, field("k", 1)), docOf(b, 2, field("k", 2)))
 	if st := b.letters.Stats(); st.Removed != 2 || st.Undecided != 1 {
 		b.Errorf("%+v", st)
@@ -263,7 +264,7 @@ func testMissing(b *bed) {
 		have := docOf(b, 3, field("n", 1))
 		b.source = map[string]bson.Raw{idValue(b, 3).String(): have}
 		for id := 1; id <= 3; id++ { // there again, deleted on the source too, lost
-			o := opOf(b, fold.Update, id, 40)
+			o := opOf(b, stream.Update, id, 40)
 			b.r.skip(b.to, &o)
 		}
 		inside := Barrier{Fed: at(45), Applied: at(45), Overlap: at(50)}

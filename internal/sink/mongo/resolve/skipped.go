@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // Place is a document of target namespace NS at the position of an event.
@@ -244,7 +245,7 @@ func (r *Resolver) MakeRoom(ctx context.Context, b Barrier) error {
 		return nil
 	}
 	list, _ := r.skipped.list()
-	return conflict(list[0].NS, &fold.Op{Kind: fold.Update, ID: bsonraw.FromRaw(list[0].ID), At: list[0].At},
+	return conflict(list[0].NS, &fold.Op{Kind: stream.Update, ID: bsonraw.FromRaw(list[0].ID), At: list[0].At},
 		fmt.Sprintf("%d documents that the source has are missing on the target", len(list)))
 }
 

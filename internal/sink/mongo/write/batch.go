@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
+	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -202,11 +203,11 @@ func (w *Writer) updates(ctx context.Context, t *fold.Target, list []statement) 
 	var again []statement
 	for _, e := range res.Errors {
 		o := list[e.Index].op
-		if o.Kind == fold.Update && docwrite.Of(e) == docwrite.Misfit {
+		if o.Kind == stream.Update && docwrite.Of(e) == docwrite.Misfit {
 			again = append(again, statement{op: o})
 			continue
 		}
-		r, err := outcome(o.Kind.String(), t, o, e)
+		r, err := outcome(o.Verb(), t, o, e)
 		if err != nil {
 			return nil, err
 		}
@@ -231,7 +232,7 @@ func (w *Writer) updates(ctx context.Context, t *fold.Target, list []statement) 
 
 // missing finds the updates that matched no document.
 func (w *Writer) missing(ctx context.Context, t *fold.Target, list []statement) (results []Result, err error) {
-	list = slices.DeleteFunc(slices.Clone(list), func(s statement) bool { return s.op.Kind == fold.Put })
+	list = slices.DeleteFunc(slices.Clone(list), func(s statement) bool { return s.op.Kind == stream.Put })
 	err = w.Read(ctx, t, ids(list), OnlyIDs(), func(some []int, docs []bson.Raw) error {
 		for i, doc := range docs {
 			if doc == nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
+	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -59,9 +60,9 @@ func ids(list []statement) []bsonraw.ID {
 // rewritten is what makes of a document what the update makes of it. A path that
 // does not fit is left alone in the overlap, for a later event sets it.
 func (w *Writer) rewritten(t *fold.Target, o *fold.Op, doc bson.Raw) (*fold.Op, Outcome, error) {
-	kind := fold.Replace
+	kind := stream.Replace
 	if doc == nil && o.Upsert {
-		doc, kind = o.Made(), fold.Put
+		doc, kind = o.Made(), stream.Put
 	}
 	if doc == nil {
 		return nil, Missing, nil

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
+	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -19,7 +20,7 @@ import (
 func (w *Writer) special(ctx context.Context, t *fold.Target, list []statement) (plain []statement, results []Result, err error) {
 	plain = list
 	for i, s := range list {
-		special := s.op.Kind != fold.Update && Dollar(s.op.Doc)
+		special := s.op.Kind != stream.Update && Dollar(s.op.Doc)
 		switch {
 		case special && len(plain) == len(list): // the first one: from here on a copy
 			plain = append([]statement(nil), list[:i]...)
@@ -73,7 +74,7 @@ func (w *Writer) repair(ctx context.Context, t *fold.Target, list []statement) (
 		if !ok {
 			continue
 		}
-		r := o.Become(fold.Update, nil)
+		r := o.Become(stream.Update, nil)
 		r.Delta = d
 		if s, form := p.translate(r); form != delta.None {
 			p.updates, written = append(p.updates, s), append(written, o)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // statement is one operation as a command carries it.
@@ -58,14 +59,14 @@ func (s *statement) append(dst []byte, command string) []byte {
 func (s *statement) appendUpdate(dst []byte) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	dst = s.appendQuery(dst)
-	if s.op.Kind == fold.Update {
+	if s.op.Kind == stream.Update {
 		dst = bsoncore.AppendDocumentElement(dst, "u", s.doc)
 	} else {
 		start := len(dst)
 		dst = bsoncore.AppendDocumentElement(dst, "u", s.op.Doc)
 		s.suspect = delta.MayHoldEmptyTimestamp(dst[start+len("\x03u\x00"):])
 	}
-	if s.op.Kind == fold.Put || s.op.Upsert {
+	if s.op.Kind == stream.Put || s.op.Upsert {
 		dst = bsoncore.AppendBooleanElement(dst, "upsert", true)
 	}
 	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
@@ -117,11 +118,11 @@ func (p *plan) fill(ops []fold.Op) {
 
 func (p *plan) add(o *fold.Op) {
 	switch o.Kind {
-	case fold.Delete:
+	case stream.Delete:
 		p.deletes = append(p.deletes, statement{op: o})
-	case fold.Insert:
+	case stream.Insert:
 		p.inserts = append(p.inserts, statement{op: o})
-	case fold.Update:
+	case stream.Update:
 		switch s, form := p.translate(o); {
 		case form == delta.Classic:
 			p.updates = append(p.updates, s)
