@@ -35,10 +35,7 @@ func (e *Engine) drain(ctx context.Context, must bool) error {
 	if err == nil {
 		err = e.resolver.ResolveSkipped(ctx, e.barrier(must))
 	}
-	if err != nil {
-		return e.failure(err)
-	}
-	return nil
+	return e.failure(err)
 }
 
 // quiesce has the partitions send all they have, and takes what they parked.
@@ -56,8 +53,8 @@ func (e *Engine) quiesce(ctx context.Context) (parked waiting, err error) {
 		select {
 		case w := <-replies:
 			parked.add(w)
-		case <-e.shared.stopped:
-			return parked, errStopped
+		case <-e.shared.stopped.Done():
+			return parked, context.Cause(e.shared.stopped)
 		case <-ctx.Done():
 			return parked, context.Cause(ctx)
 		}
@@ -102,23 +99,21 @@ func (e *Engine) resolve(ctx context.Context, parked waiting, must bool) error {
 // beforeBatch resolves what can be resolved now, and makes room for what waits
 // too long.
 func (e *Engine) beforeBatch(ctx context.Context, b *stream.Batch) error {
+	parked := false
 	select {
 	case <-e.shared.wake:
-		if err := e.drain(ctx, false); err != nil {
-			return err
-		}
+		parked = true
 	default:
 	}
+	crowded := e.resolver.Crowded()
 	// The overlap is over, and documents were parked in it or are in dispute.
-	if e.over() && (e.carried > 0 || e.resolver.Due(e.Applied().At)) {
+	due := e.over() && (e.carried > 0 || e.resolver.Due(e.Applied().At))
+	if parked || crowded || due {
 		if err := e.drain(ctx, false); err != nil {
 			return err
 		}
 	}
-	if e.resolver.Crowded() {
-		if err := e.drain(ctx, false); err != nil {
-			return err
-		}
+	if crowded {
 		if err := e.resolver.MakeRoom(ctx, e.barrier(false)); err != nil {
 			return err
 		}

@@ -109,8 +109,8 @@ func (p *partition) send(ctx context.Context, m message) error {
 	select {
 	case p.in <- m:
 		return nil
-	case <-p.stopped:
-		return errStopped
+	case <-p.stopped.Done():
+		return context.Cause(p.stopped)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -143,7 +143,7 @@ func (p *partition) await(ctx context.Context) (m message, ok bool, err error) {
 	default:
 	}
 	var lingered <-chan time.Time
-	if p.batch.Empty() && p.kept.Empty() {
+	if p.empty() {
 		if !p.backlog.lasts() {
 			p.batch.Trim()
 			p.kept.Trim()
@@ -194,27 +194,24 @@ func (p *partition) take(ctx context.Context, m message) error {
 }
 
 func (p *partition) takeItem(ctx context.Context, it *item) error {
-	if p.parked.Len() > 0 {
-		if taken, err := p.join(it); taken || err != nil {
-			return err
+	for ok := false; !ok; {
+		if p.parked.Len() > 0 { // a flush may have parked an operation of this very document
+			if taken, err := p.join(it); taken || err != nil {
+				return err
+			}
 		}
-	}
-	if p.parked.Disputed(&it.Item) {
-		return p.takeDisputed(ctx, it)
-	}
-	for {
-		ok, err := p.fold(it)
+		disputed := p.parked.Disputed(&it.Item)
+		if disputed && (p.empty() || !it.Target.Serial()) {
+			return p.park(it)
+		}
+		var err error
+		if !disputed { // of a serial collection, what came before must not wait behind it
+			ok, err = p.fold(it)
+		}
+		if err == nil && !ok {
+			err = p.flushAll(ctx)
+		}
 		if err != nil {
-			return err
-		}
-		if ok {
-			break
-		}
-		if err := p.flushAll(ctx); err != nil {
-			return err
-		}
-		// The flush may have parked an operation of this very document.
-		if taken, err := p.join(it); taken || err != nil {
 			return err
 		}
 	}
@@ -224,6 +221,8 @@ func (p *partition) takeItem(ctx context.Context, it *item) error {
 	return nil
 }
 
+func (p *partition) empty() bool { return p.batch.Empty() && p.kept.Empty() }
+
 // join adds an event to what is parked, if it must not overtake that.
 func (p *partition) join(it *item) (taken bool, err error) {
 	if taken, err = p.parked.Join(&it.Item); taken {
@@ -232,17 +231,8 @@ func (p *partition) join(it *item) (taken bool, err error) {
 	return taken, err
 }
 
-// takeDisputed parks an event of a document in dispute, which the router then
-// resolves.
-func (p *partition) takeDisputed(ctx context.Context, it *item) error {
-	if it.Target.Serial() { // what came before it must not wait behind it
-		if err := p.flushAll(ctx); err != nil {
-			return err
-		}
-		if taken, err := p.join(it); taken || err != nil {
-			return err
-		}
-	}
+// park parks an event of a document in dispute, which the router then resolves.
+func (p *partition) park(it *item) error {
 	p.wakeRouter()
 	p.parkAcks.add(it.seg, 1, false)
 	return p.parked.Park(&it.Item)
@@ -339,13 +329,10 @@ func (p *partition) flushAll(ctx context.Context) error {
 
 func (p *partition) write(ctx context.Context, b *fold.Batch) error {
 	for _, g := range b.Groups {
-		if err := failpoint.Err("batch.before"); err != nil {
-			return err
-		}
-		var err error
-		if g.Target.Serial() {
+		err := failpoint.Err("batch.before")
+		if err == nil && g.Target.Serial() {
 			err = p.writeSerial(ctx, g)
-		} else {
+		} else if err == nil {
 			err = p.writeOps(ctx, g, g.Ops)
 		}
 		if err == nil {

@@ -117,7 +117,7 @@ func (e *Engine) schema(ctx context.Context, b *stream.Batch, i int) error {
 	if last {
 		l.advance(ev.At)
 	}
-	l.schemaApplied()
+	e.shared.schema.Add(1)
 	clear(e.destinations)
 	return nil
 }
