@@ -14,14 +14,13 @@ import (
 
 // What users of an Engine name, and package resolve uses too.
 type (
-	ConflictError  = resolve.ConflictError
-	UndecidedError = resolve.UndecidedError
-	Clash          = resolve.Clash
-	Origin         = resolve.Origin
-	Place          = resolve.Place
-	Policy         = resolve.Policy
-	Reread         = resolve.Reread
-	Source         = resolve.Source
+	ConflictError = resolve.ConflictError
+	Clash         = resolve.Clash
+	Origin        = resolve.Origin
+	Place         = resolve.Place
+	Policy        = resolve.Policy
+	Reread        = resolve.Reread
+	Source        = resolve.Source
 )
 
 // Options shape an Engine.

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/docwrite"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/state/deadletter"
@@ -67,12 +68,11 @@ func (r *Resolver) ResolveDue(ctx context.Context, b Barrier) error {
 		}
 		var docs []*Document
 		for _, l := range due {
-			t, err := r.o.Target(ctx, l.NS)
+			t, err := r.target(ctx, Origin{Target: l.NS, Source: l.Source, UUID: l.UUID})
 			if err != nil {
 				return err
 			}
-			t.Source, t.UUID = l.Source, l.UUID
-			docs = append(docs, &Document{Target: t, Hash: t.Hash(nil, l.DocID), ID: l.DocID})
+			docs = append(docs, &Document{Target: t, ID: l.DocID})
 		}
 		if _, err := r.Resolve(ctx, b, docs); err != nil {
 			return err
@@ -101,6 +101,19 @@ func deletesFirst(docs []*Document) []*Document {
 // attempt tries each parked document once and returns those that meet a
 // duplicate key. It holds no more documents in memory than come in one reply.
 func (r *round) attempt(ctx context.Context, docs []*Document) (left []*Document, err error) {
+	err = r.aims(ctx, docs, func(todo []*goal) error {
+		again, err := r.pass(ctx, todo)
+		for _, g := range again {
+			left = append(left, g.Document)
+		}
+		return err
+	})
+	return left, err
+}
+
+// aims finds what is to be made of parked documents, as many at once as the target
+// puts into one reply.
+func (r *round) aims(ctx context.Context, docs []*Document, each func([]*goal) error) (err error) {
 	for len(docs) > 0 && err == nil {
 		n := 1
 		for n < len(docs) && docs[n].Target == docs[0].Target && docs[n].deleted() == docs[0].deleted() {
@@ -113,7 +126,10 @@ func (r *round) attempt(ctx context.Context, docs []*Document) (left []*Document
 		err = r.w.Read(ctx, docs[0].Target, ids, bson.D{}, func(some []int, docs []bson.Raw) error {
 			var todo []*goal
 			for i, doc := range docs {
-				g, err := r.consider(ctx, group[some[i]], doc)
+				g, err := r.aim(ctx, group[some[i]], doc)
+				if err == nil && g != nil && g.refused != nil {
+					g, err = nil, r.refuse(ctx, g, g.refused)
+				}
 				if err != nil {
 					return err
 				}
@@ -121,32 +137,22 @@ func (r *round) attempt(ctx context.Context, docs []*Document) (left []*Document
 					todo = append(todo, g)
 				}
 			}
-			again, err := r.pass(ctx, todo)
-			for _, g := range again {
-				left = append(left, g.Document)
-			}
-			return err
+			return each(todo)
 		})
 		docs = docs[n:]
 	}
-	return left, err
+	return err
 }
 
 // untrade writes documents of which each meets a key that another one holds.
 func (r *round) untrade(ctx context.Context, docs []*Document) error {
 	var todo []*goal
-	for _, d := range docs {
-		doc, err := r.w.ReadOne(ctx, d.Target, d.ID)
-		if err != nil {
-			return err
-		}
-		g, err := r.consider(ctx, d, doc)
-		if err != nil {
-			return err
-		}
-		if g != nil {
-			todo = append(todo, g)
-		}
+	err := r.aims(ctx, docs, func(some []*goal) error {
+		todo = append(todo, some...)
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	for len(todo) > 0 {
 		left, err := r.pass(ctx, todo)
@@ -213,19 +219,10 @@ func (r *round) close(ctx context.Context, list ...*goal) error {
 	return nil
 }
 
-// consider makes out what is to be written; nil is nothing.
-func (r *round) consider(ctx context.Context, d *Document, doc bson.Raw) (*goal, error) {
-	g, err := r.aim(ctx, d, doc)
-	if err != nil || g == nil || g.refused == nil {
-		return g, err
-	}
-	return nil, r.refuse(ctx, g, g.refused)
-}
-
 // aim replays what is parked for a document on the document as the target has
-// it now, or on its letter if it is in dispute.
+// it now, or on its letter if it is in dispute. nil is nothing to be written.
 func (r *round) aim(ctx context.Context, d *Document, doc bson.Raw) (*goal, error) {
-	g := &goal{Document: d, there: sameID(doc, d.ID)}
+	g := &goal{Document: d, there: bsonraw.IDOf(doc).Equal(d.ID)} // in the same bytes
 	if why := d.refused; why != nil && (why.cause != deadletter.CauseRefused || d.Target.Capped) {
 		g.refused = why // of the others, the server is asked again
 	}
@@ -296,11 +293,11 @@ func (r *round) replayUpdate(g *goal, o *fold.Op) (*refusal, error) {
 	return nil, nil
 }
 
-// askSource reads a document from the source.
-func (r *Resolver) askSource(ctx context.Context, g *goal, id bsonraw.ID) (Reread, error) {
-	re, err := r.o.Source.Reread(ctx, originOf(g.Target), id, g.at)
+// askSource reads a document from the source, in a state at or after a position.
+func (r *Resolver) askSource(ctx context.Context, t *fold.Target, id bsonraw.ID, at mongo.OpTime) (Reread, error) {
+	re, err := r.o.Source.Reread(ctx, originOf(t), id, at)
 	if err != nil {
-		return re, fmt.Errorf("read %s, _id %s, from the source: %w", g.Target.NS, bsonraw.IDText(id), err)
+		return re, fmt.Errorf("read %s, _id %s, from the source: %w", t.NS, bsonraw.IDText(id), err)
 	}
 	return re, nil
 }
@@ -311,7 +308,7 @@ func (r *round) reread(ctx context.Context, g *goal, why *refusal) (*goal, error
 	if !r.lenient() || r.o.Source.Reread == nil {
 		return nil, r.stopError(ctx, g, why)
 	}
-	now, err := r.askSource(ctx, g, g.ID)
+	now, err := r.askSource(ctx, g.Target, g.ID, g.at)
 	switch {
 	case err != nil:
 		return nil, err
@@ -452,10 +449,4 @@ func (r *round) putFailed(ctx context.Context, g *goal, res write.Result) (again
 	}
 	g.refused = &refusal{cause: deadletter.CauseID, code: res.Reply.Code, text: textTaken}
 	return false, r.refuse(ctx, g, g.refused)
-}
-
-// sameID reports whether a document has an _id in the same bytes.
-func sameID(doc bson.Raw, id bsonraw.ID) bool {
-	v := bsonraw.IDOf(doc)
-	return v.Type == id.Type && bytes.Equal(v.Data, id.Data)
 }

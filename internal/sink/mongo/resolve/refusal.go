@@ -51,6 +51,9 @@ type ConflictError struct {
 	// on the target; unset where that is not about one event.
 	Doc   bson.RawValue
 	Since mongo.OpTime
+	// Undecided: it cannot be told which document is in the way, for the source has
+	// gone on since. Later it may be clear.
+	Undecided bool
 }
 
 // Error names the operation, namespace, _id, position and reason.

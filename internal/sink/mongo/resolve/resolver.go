@@ -74,6 +74,15 @@ func (r *Resolver) Resolved() int64 { return r.parked.Load() }
 // RereadUntil moves the end of Options.RereadUntil. Called at a barrier.
 func (r *Resolver) RereadUntil(end mongo.OpTime) { r.o.RereadUntil = end }
 
+// target describes the collection of the target that is one of the source.
+func (r *Resolver) target(ctx context.Context, of Origin) (*fold.Target, error) {
+	t, err := r.o.Target(ctx, of.Target)
+	if err == nil {
+		t.Source, t.UUID = of.Source, of.UUID
+	}
+	return t, err
+}
+
 // lenient reports that a refusal does not end the job at once.
 func (r *Resolver) lenient() bool {
 	return r.o.Letters != nil && (r.o.OnConflict == deadletter.Skip || r.o.OnConflict == deadletter.Overwrite)
@@ -85,7 +94,8 @@ func (r *Resolver) Disputed(ns string, id bsonraw.ID) bool { return r.o.Letters.
 // Due says that cases wait which can be decided at a barrier, or skipped documents
 // to be looked for.
 func (r *Resolver) Due(applied mongo.OpTime) bool {
-	return r.skipped.len() > 0 || r.o.Letters.AnyDue(applied)
+	list, _ := r.skipped.list()
+	return len(list) > 0 || r.o.Letters.AnyDue(applied)
 }
 
 // Barrier is a moment at which all that was fed is on the target or parked.

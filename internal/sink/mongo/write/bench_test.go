@@ -69,8 +69,12 @@ func (l *load) encode(tb testing.TB, b *fold.Batch, w *Writer) {
 			if len(list) == 0 {
 				continue
 			}
-			if n, err := w.frame(commandKey{name, g.Target.Coll, false}, g.Target.DB, list); n != len(list) || err != nil {
-				tb.Fatal(n, err)
+			body, err := w.command(commandKey{name, g.Target.Coll, false})
+			if err != nil {
+				tb.Fatal(err)
+			}
+			if n := w.frame(g.Target.DB, body, name, list); n != len(list) {
+				tb.Fatal(n)
 			}
 		}
 		p.reset()

@@ -97,7 +97,7 @@ func (w *Writer) Read(ctx context.Context, t *fold.Target, ids []bsonraw.ID, fie
 	for from := 0; from < len(ids); {
 		n, size, left, in := 0, 0, map[string]int{}, bson.A{}
 		for _, id := range ids[from:min(from+readDocs, len(ids))] {
-			key := string(delta.AppendKey(nil, id))
+			key := delta.KeyOf(id)
 			if _, twice := left[key]; n > 0 && (size+len(id.Data) > readBytes || twice) {
 				break
 			}
@@ -123,13 +123,26 @@ func (w *Writer) Read(ctx context.Context, t *fold.Target, ids []bsonraw.ID, fie
 // readGroup is Read for one question, of which left are the places of the
 // documents that are not read yet.
 func (w *Writer) readGroup(ctx context.Context, t *fold.Target, find bson.D, left map[string]int, each func([]int, []bson.Raw) error) error {
-	cur, err := w.open(ctx, t, find)
+	conn, err := w.connection(ctx)
 	if err != nil {
 		return err
 	}
-	defer cur.Close(ctx)
-	for first := true; ; first = false {
-		b, err := w.next(ctx, cur, first)
+	var cur *wire.Cursor
+	defer func() {
+		if cur != nil {
+			cur.Close(ctx)
+		}
+	}()
+	for b := (&wire.Batch{}); !b.Done; {
+		err := w.gated(ctx, func() (_ int, err error) {
+			if cur == nil {
+				cur, err = conn.OpenCursor(ctx, t.DB, find, wire.CursorOptions{})
+			}
+			if err == nil { // the first batch came with the opening reply
+				b, err = cur.Next(ctx)
+			}
+			return 0, err
+		})
 		if err != nil {
 			return fmt.Errorf("read documents of %s: %w", t.NS, err)
 		}
@@ -139,9 +152,6 @@ func (w *Writer) readGroup(ctx context.Context, t *fold.Target, find bson.D, lef
 		}
 		if err != nil {
 			return err
-		}
-		if b.Done {
-			break
 		}
 	}
 	if len(left) == 0 {
@@ -158,7 +168,7 @@ func among(left map[string]int, b *wire.Batch, t *fold.Target) (some []int, docs
 		if id.Type == 0 {
 			return fmt.Errorf("a document of %s is malformed or has no _id", t.NS)
 		}
-		key := string(delta.AppendKey(nil, id))
+		key := delta.KeyOf(id)
 		if i, ok := left[key]; ok {
 			delete(left, key)
 			some, docs = append(some, i), append(docs, doc)
@@ -166,32 +176,4 @@ func among(left map[string]int, b *wire.Batch, t *fold.Target) (some []int, docs
 		return nil
 	})
 	return some, docs, err
-}
-
-// open starts a read on the primary.
-func (w *Writer) open(ctx context.Context, t *fold.Target, find bson.D) (cur *wire.Cursor, err error) {
-	conn, err := w.connection(ctx)
-	if err != nil {
-		return nil, err
-	}
-	err = w.gated(ctx, func() (int, error) {
-		cur, err = conn.OpenCursor(ctx, t.DB, find, wire.CursorOptions{})
-		return 0, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read documents of %s: %w", t.NS, err)
-	}
-	return cur, nil
-}
-
-// next asks a cursor for one more batch; the first came with the opening reply.
-func (w *Writer) next(ctx context.Context, cur *wire.Cursor, first bool) (b *wire.Batch, err error) {
-	if first {
-		return cur.Next(ctx)
-	}
-	err = w.gated(ctx, func() (int, error) {
-		b, err = cur.Next(ctx)
-		return 0, err
-	})
-	return b, err
 }

@@ -169,31 +169,23 @@ const (
 // grouped makes statements of many deletes each, which cost the server half of
 // what as many statements do. _ids of rare types stay by themselves: a $in takes
 // some of them for something else.
-func (p *plan) grouped(deletes []statement) []statement {
-	var out, group []statement
-	bytes := 0
-	end := func() {
-		if len(group) == 1 {
-			out = append(out, group[0])
-		} else if len(group) > 1 {
-			out = append(out, statement{op: group[0].op, doc: p.appendIn(group)})
-		}
-		group, bytes = group[:0], 0
-	}
+func (p *plan) grouped(deletes []statement) (out []statement) {
+	var plain []statement
 	for _, s := range deletes {
-		if !plainID(s.op.ID) {
+		if plainID(s.op.ID) {
+			plain = append(plain, s)
+		} else {
 			out = append(out, s)
-			continue
-		}
-		if bytes += len(s.op.ID.Data); bytes > groupBytes {
-			end()
-			bytes = len(s.op.ID.Data)
-		}
-		if group = append(group, s); len(group) == groupDeletes {
-			end()
 		}
 	}
-	end()
+	for len(plain) > 0 {
+		n, _ := fitting(plain, groupDeletes, groupBytes)
+		s := plain[0]
+		if n > 1 {
+			s.doc = p.appendIn(plain[:n])
+		}
+		out, plain = append(out, s), plain[n:]
+	}
 	return out
 }
 

@@ -51,9 +51,6 @@ func (w *Writer) mayBatch(t *fold.Target, n int) bool {
 // sendUpdates sends updates of different documents, in transactions if it may.
 // The reply is that of plain unordered updates.
 func (w *Writer) sendUpdates(ctx context.Context, t *fold.Target, list []statement) (wire.WriteResult, error) {
-	if !w.mayBatch(t, len(list)) {
-		return w.send(ctx, "update", t, list, false)
-	}
 	done, matched, err := w.sendBatched(ctx, t, list)
 	if err != nil || done == len(list) {
 		return wire.WriteResult{Term: -1, N: matched}, err
@@ -69,6 +66,9 @@ func (w *Writer) sendUpdates(ctx context.Context, t *fold.Target, list []stateme
 // sendBatched sends as many of the updates in transactions as can be, from the
 // first on.
 func (w *Writer) sendBatched(ctx context.Context, t *fold.Target, list []statement) (done int, matched int64, err error) {
+	if !w.mayBatch(t, len(list)) {
+		return 0, 0, nil
+	}
 	if near, err := w.near(ctx); err != nil || !near {
 		w.pause = transactionPause
 		return 0, 0, err
@@ -115,11 +115,7 @@ func (w *Writer) transact(ctx context.Context, t *fold.Target, list []statement)
 	if err != nil {
 		return 0, false, fmt.Errorf("build update command: %w", err)
 	}
-	w.msg.Reset(t.DB, body, false)
-	w.msg.StartSequence(sequenceName("update"))
-	for i := range list {
-		w.msg.BuildDocument(list[i].appendUpdate)
-	}
+	w.frame(t.DB, body, "update", list) // all: fewer, and smaller, than a command takes
 	res, err := w.roundTrip(ctx, "update", t.NS)
 	switch {
 	case err != nil && !answered(err):
