@@ -80,12 +80,9 @@ func statements(ops []*fold.Op) []statement {
 // reply point into list.
 func (w *Writer) send(ctx context.Context, name string, t *fold.Target, list []statement, ordered bool) (wire.WriteResult, error) {
 	total := wire.WriteResult{Term: -1}
-	body, err := w.command(commandKey{name, t.Coll, ordered})
-	if err != nil {
-		return total, err
-	}
+	w.body = appendConcern(appendCommand(w.body[:0], name, t.Coll, ordered))
 	for base := 0; base < len(list) && !(ordered && len(total.Errors) > 0); {
-		n := w.frame(t.DB, body, name, list[base:])
+		n := w.frame(t.DB, w.body, name, list[base:])
 		res, err := w.roundTrip(ctx, name, t.NS)
 		if err != nil {
 			return total, err

@@ -69,11 +69,8 @@ func (l *load) encode(tb testing.TB, b *fold.Batch, w *Writer) {
 			if len(list) == 0 {
 				continue
 			}
-			body, err := w.command(commandKey{name, g.Target.Coll, false})
-			if err != nil {
-				tb.Fatal(err)
-			}
-			if n := w.frame(g.Target.DB, body, name, list); n != len(list) {
+			w.body = appendConcern(appendCommand(w.body[:0], name, g.Target.Coll, false))
+			if n := w.frame(g.Target.DB, w.body, name, list); n != len(list) {
 				tb.Fatal(n)
 			}
 		}

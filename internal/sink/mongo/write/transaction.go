@@ -3,12 +3,11 @@ package write
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
@@ -110,12 +109,11 @@ func (w *Writer) near(ctx context.Context) (bool, error) {
 // was applied.
 func (w *Writer) transact(ctx context.Context, t *fold.Target, list []statement) (matched int64, ok bool, err error) {
 	number := w.o.Transactions.Number()
-	body, err := bson.Marshal(bson.D{{Key: "update", Value: t.Coll}, {Key: "ordered", Value: true}, {Key: "bypassDocumentValidation", Value: true},
-		{Key: "lsid", Value: w.session}, {Key: "txnNumber", Value: number}, {Key: "startTransaction", Value: true}, {Key: "autocommit", Value: false}})
-	if err != nil {
-		return 0, false, fmt.Errorf("build update command: %w", err)
-	}
-	w.frame(t.DB, body, "update", list) // all: fewer, and smaller, than a command takes
+	w.body = appendCommand(w.body[:0], "update", t.Coll, true)
+	w.body = bsoncore.AppendBooleanElement(w.body, "startTransaction", true)
+	w.body = w.appendTransaction(w.body, number)
+	w.body, _ = bsoncore.AppendDocumentEnd(w.body, 0)
+	w.frame(t.DB, w.body, "update", list) // all: fewer, and smaller, than a command takes
 	res, err := w.roundTrip(ctx, "update", t.NS)
 	switch {
 	case err != nil && !answered(err):
@@ -138,20 +136,22 @@ func (w *Writer) transact(ctx context.Context, t *fold.Target, list []statement)
 
 // endTransaction commits or aborts; that there is nothing to abort is no error.
 func (w *Writer) endTransaction(ctx context.Context, how string, t *fold.Target, number int64) error {
-	d := bson.D{{Key: how, Value: 1}, {Key: "lsid", Value: w.session}, {Key: "txnNumber", Value: number}, {Key: "autocommit", Value: false}}
-	if how == "commitTransaction" {
-		d = append(d, bson.E{Key: "writeConcern", Value: concern()})
-	}
-	body, err := bson.Marshal(d)
-	if err != nil {
-		return fmt.Errorf("build %s command: %w", how, err)
-	}
-	w.msg.Reset("admin", body, false)
-	_, err = w.roundTrip(ctx, how, t.NS)
+	_, body := bsoncore.AppendDocumentStart(w.body[:0])
+	body = w.appendTransaction(bsoncore.AppendInt32Element(body, how, 1), number)
+	w.body = appendConcern(body)
+	w.msg.Reset("admin", w.body, false)
+	_, err := w.roundTrip(ctx, how, t.NS)
 	if how == "abortTransaction" && answered(err) {
 		return nil
 	}
 	return err
+}
+
+// appendTransaction says which transaction of the writer's session a command is in.
+func (w *Writer) appendTransaction(dst []byte, number int64) []byte {
+	dst = bsoncore.AppendDocumentElement(dst, "lsid", w.session)
+	dst = bsoncore.AppendInt64Element(dst, "txnNumber", number)
+	return bsoncore.AppendBooleanElement(dst, "autocommit", false)
 }
 
 // aborted reports a commit that certainly did not happen: the server calls an
