@@ -15,11 +15,6 @@ type waiting struct {
 	acks acks
 }
 
-func (w *waiting) add(other waiting) {
-	w.docs = append(w.docs, other.docs...)
-	w.acks = append(w.acks, other.acks...)
-}
-
 // Drain waits until everything fed so far is acknowledged, parked operations
 // included.
 func (e *Engine) Drain(ctx context.Context) error { return e.drain(ctx, true) }
@@ -52,7 +47,7 @@ func (e *Engine) quiesce(ctx context.Context) (parked waiting, err error) {
 	for range e.partitions {
 		select {
 		case w := <-replies:
-			parked.add(w)
+			parked.docs, parked.acks = append(parked.docs, w.docs...), append(parked.acks, w.acks...)
 		case <-e.shared.stopped.Done():
 			return parked, context.Cause(e.shared.stopped)
 		case <-ctx.Done():

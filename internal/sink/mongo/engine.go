@@ -34,7 +34,6 @@ type Engine struct {
 	refused      map[string]mongo.OpTime // by Place.Key; fixed
 	carried      int                     // documents parked beyond the last barrier
 	fed          mongo.OpTime            // end of the last batch that was routed whole
-	overlap      mongo.OpTime            // until where the target may be ahead
 }
 
 // shared is what the partitions and the engine share.
@@ -55,12 +54,12 @@ func New(dst *mongo.Cluster, pos stream.Position, o Options) *Engine {
 	o.Write.Target = dst
 	e := &Engine{
 		o: o, writers: write.NewWriters(o.Write), destinations: map[string]*destination{}, capped: newCappedStarts(o.Overlap.Capped),
-		refused: map[string]mongo.OpTime{}, fed: pos.At, overlap: o.Overlap.End,
+		refused: map[string]mongo.OpTime{}, fed: pos.At,
 		shared: &shared{sizes: o.Sizes, ledger: newLedger(o.Sizes.InFlight, pos), wake: make(chan struct{}, 1), backlog: backlog{began: time.Now()}},
 	}
 	e.shared.stopped, e.shared.stop = context.WithCancelCause(context.Background())
 	e.resolver = resolve.New(resolve.Options{Policy: o.Policy, Source: o.Source, Writers: e.writers, Cluster: dst, Target: e.target,
-		RereadUntil: o.Overlap.RereadUntil, Skipped: o.Overlap.Skipped, Log: o.Log})
+		Skipped: o.Overlap.Skipped, Log: o.Log})
 	for _, p := range o.Overlap.Refused {
 		e.refused[p.Key()] = p.At
 	}
@@ -149,8 +148,7 @@ func (e *Engine) Details() Details {
 // SetOverlap moves the end of the positions in which the target may be ahead, and
 // with it Overlap.RereadUntil.
 func (e *Engine) SetOverlap(end mongo.OpTime) {
-	e.overlap = end
-	e.resolver.RereadUntil(end)
+	e.o.Overlap.End, e.o.Overlap.RereadUntil = end, end
 }
 
 // Renamed takes note that at a position a target collection got another name, or

@@ -17,12 +17,6 @@ type segment struct {
 	inUse   atomic.Int64 // events whose memory is needed, likewise
 }
 
-// expect counts what will be released and done.
-func (s *segment) expect(n int64) {
-	s.pending.Add(n)
-	s.inUse.Add(n)
-}
-
 // ledger tracks which segments are complete. Its byte limit is what bounds
 // memory: events alias the reply buffers of their batch, so bytes are given
 // back by the batch.
@@ -49,7 +43,8 @@ func (l *ledger) admit(ctx context.Context, b *stream.Batch, relieve func(contex
 	for {
 		if !l.full(b) {
 			s := &segment{resume: b.Resume(), bytes: int64(b.Bytes)}
-			s.expect(1 + int64(len(b.Events)))
+			s.pending.Store(1 + int64(len(b.Events)))
+			s.inUse.Store(1 + int64(len(b.Events)))
 			l.bytes.Add(s.bytes)
 			l.admitted.Add(s.bytes)
 			l.mu.Lock()
@@ -81,12 +76,13 @@ func (l *ledger) release(s *segment, n int64) {
 		return
 	}
 	l.bytes.Add(-s.bytes)
-	l.signal()
+	notify(l.room)
 }
 
-func (l *ledger) signal() {
+// notify leaves a signal for who waits, unless there is one already.
+func notify(c chan<- struct{}) {
 	select {
-	case l.room <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -107,7 +103,7 @@ func (l *ledger) done(s *segment, n int64) {
 		}
 	}
 	l.mu.Unlock()
-	l.signal()
+	notify(l.room)
 }
 
 // advance sets the position after a schema change inside an open segment.

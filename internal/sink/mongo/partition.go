@@ -196,13 +196,16 @@ func (p *partition) take(ctx context.Context, m message) error {
 func (p *partition) takeItem(ctx context.Context, it *item) error {
 	for ok := false; !ok; {
 		if p.parked.Len() > 0 { // a flush may have parked an operation of this very document
-			if taken, err := p.join(it); taken || err != nil {
+			if taken, err := p.parked.Join(&it.Item); taken || err != nil {
+				p.parkAcks.add(it.seg, 1, false)
 				return err
 			}
 		}
 		disputed := p.parked.Disputed(&it.Item)
 		if disputed && (p.empty() || !it.Target.Serial()) {
-			return p.park(it)
+			p.parkAcks.add(it.seg, 1, false)
+			notify(p.wake)
+			return p.parked.Park(&it.Item)
 		}
 		var err error
 		if !disputed { // of a serial collection, what came before must not wait behind it
@@ -222,21 +225,6 @@ func (p *partition) takeItem(ctx context.Context, it *item) error {
 }
 
 func (p *partition) empty() bool { return p.batch.Empty() && p.kept.Empty() }
-
-// join adds an event to what is parked, if it must not overtake that.
-func (p *partition) join(it *item) (taken bool, err error) {
-	if taken, err = p.parked.Join(&it.Item); taken {
-		p.parkAcks.add(it.seg, 1, false)
-	}
-	return taken, err
-}
-
-// park parks an event of a document in dispute, which the router then resolves.
-func (p *partition) park(it *item) error {
-	p.wakeRouter()
-	p.parkAcks.add(it.seg, 1, false)
-	return p.parked.Park(&it.Item)
-}
 
 // fold takes an item into a kept operation or into the batch. ok is false when
 // all in hand has to be sent first.
@@ -270,17 +258,31 @@ func (p *partition) fold(it *item) (bool, error) {
 // flush sends the batch, its updates perhaps later.
 func (p *partition) flush(ctx context.Context) error {
 	now := time.Now()
-	if p.kept.Flush() && p.backlog.lasts() && p.parked.Len() == 0 && !p.kept.Due(now) {
+	keep := p.kept.Flush() && p.backlog.lasts() && p.parked.Len() == 0 && !p.kept.Due(now)
+	if keep {
 		for _, g := range p.batch.Groups {
 			if !g.Target.Serial() && !g.Target.Contested.Load() {
 				p.kept.Split(g, now)
 			}
 		}
-		if p.kept.Ops > 0 {
-			return p.flushRest(ctx)
-		}
 	}
-	return p.flushAll(ctx)
+	if !keep || p.kept.Empty() {
+		return p.flushAll(ctx)
+	}
+	// With the updates that are kept back wait the acknowledgements of all events.
+	if err := p.write(ctx, p.batch); err != nil {
+		return err
+	}
+	for _, a := range p.acks {
+		p.release(a)
+		p.keptAcks.add(a.seg, a.n, true)
+	}
+	p.batch.Reset()
+	p.acks.reset()
+	if p.parked.Len() > 0 {
+		return p.flushAll(ctx)
+	}
+	return nil
 }
 
 // flushRest sends the batch while updates are kept back, with which the
@@ -320,7 +322,7 @@ func (p *partition) flushAll(ctx context.Context) error {
 		a.reset()
 	}
 	if p.parked.Len() > 0 {
-		p.wakeRouter()
+		notify(p.wake)
 	}
 	p.batch.Reset()
 	p.kept.Sent()
@@ -398,11 +400,4 @@ func (p *partition) count() {
 	}
 	p.folded.Add(p.merged)
 	p.joined, p.merged = ack{}, 0
-}
-
-func (p *partition) wakeRouter() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -43,15 +45,20 @@ func (r *Resolver) Resolve(ctx context.Context, b Barrier, docs []*Document) (ca
 	r.parked.Add(int64(len(docs)))
 	round := r.begin(b)
 	defer round.w.Release()
-	for docs = deletesFirst(docs); len(docs) > 0; {
-		left, err := round.attempt(ctx, docs)
-		if err == nil && len(left) == len(docs) {
-			left, err = nil, round.untrade(ctx, left)
+	docs = deletesFirst(docs)
+	for stuck := false; len(docs) > 0; {
+		left, err := round.attempt(ctx, docs, stuck)
+		if err == nil && stuck && len(left) == len(docs) {
+			left, err = round.exchange(ctx, left)
 		}
 		if err != nil {
 			return round.carry, err
 		}
-		docs = left
+		stuck = stuck || len(left) == len(docs)
+		docs = docs[:0]
+		for _, g := range left {
+			docs = append(docs, g.Document)
+		}
 	}
 	return round.carry, nil
 }
@@ -99,21 +106,9 @@ func deletesFirst(docs []*Document) []*Document {
 }
 
 // attempt tries each parked document once and returns those that meet a
-// duplicate key. It holds no more documents in memory than come in one reply.
-func (r *round) attempt(ctx context.Context, docs []*Document) (left []*Document, err error) {
-	err = r.aims(ctx, docs, func(todo []*goal) error {
-		again, err := r.pass(ctx, todo)
-		for _, g := range again {
-			left = append(left, g.Document)
-		}
-		return err
-	})
-	return left, err
-}
-
-// aims finds what is to be made of parked documents, as many at once as the target
-// puts into one reply.
-func (r *round) aims(ctx context.Context, docs []*Document, each func([]*goal) error) (err error) {
+// duplicate key. Unless it is to keep what was to be written, it holds no more
+// documents in memory than come in one reply.
+func (r *round) attempt(ctx context.Context, docs []*Document, keep bool) (left []*goal, err error) {
 	for len(docs) > 0 && err == nil {
 		n := 1
 		for n < len(docs) && docs[n].Target == docs[0].Target && docs[n].deleted() == docs[0].deleted() {
@@ -137,34 +132,18 @@ func (r *round) aims(ctx context.Context, docs []*Document, each func([]*goal) e
 					todo = append(todo, g)
 				}
 			}
-			return each(todo)
+			again, err := r.pass(ctx, todo)
+			for _, g := range again {
+				if !keep {
+					g = &goal{Document: g.Document}
+				}
+				left = append(left, g)
+			}
+			return err
 		})
 		docs = docs[n:]
 	}
-	return err
-}
-
-// untrade writes documents of which each meets a key that another one holds.
-func (r *round) untrade(ctx context.Context, docs []*Document) error {
-	var todo []*goal
-	err := r.aims(ctx, docs, func(some []*goal) error {
-		todo = append(todo, some...)
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	for len(todo) > 0 {
-		left, err := r.pass(ctx, todo)
-		if err == nil && len(left) == len(todo) {
-			left, err = r.exchange(ctx, left)
-		}
-		if err != nil {
-			return err
-		}
-		todo = left
-	}
-	return nil
+	return left, err
 }
 
 // exchange replaces documents together, and returns those that are left when
@@ -341,18 +320,17 @@ func (r *round) look(ctx context.Context, g *goal) (*goal, error) {
 		return nil, nil // ours is gone again
 	case g.letter == nil || g.refused != nil || !g.Target.Capped && !g.letter.Cause.Foreign():
 		return g, nil
-	case g.Target.Capped && g.doc == nil:
-		return nil, r.close(ctx, g)
 	}
 	var there bson.Raw
+	var err error
 	if !g.Target.Capped {
-		var err error
-		if there, err = r.w.ReadOne(ctx, g.Target, g.ID); err != nil {
-			return nil, err
-		}
-		if g.doc == nil || bytes.Equal(there, g.doc) {
-			return nil, r.close(ctx, g)
-		}
+		there, err = r.w.ReadOne(ctx, g.Target, g.ID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if g.doc == nil || bytes.Equal(there, g.doc) {
+		return nil, r.close(ctx, g)
 	}
 	if there != nil || g.Target.Capped {
 		g.refused = &refusal{cause: g.letter.Cause, code: g.letter.Code, text: g.letter.Reason}
@@ -403,25 +381,17 @@ func (r *round) delete(ctx context.Context, g *goal) error {
 // put writes documents of one collection and returns those that meet a
 // duplicate key.
 func (r *round) put(ctx context.Context, goals []*goal) (left []*goal, err error) {
-	ops, failed := make([]*fold.Op, len(goals)), map[*fold.Op]write.Result{}
+	ops, of := make([]*fold.Op, len(goals)), map[*fold.Op]*goal{}
 	for i, g := range goals {
 		ops[i] = &fold.Op{Kind: stream.Put, ID: g.ID, Doc: g.doc, At: g.at}
+		of[ops[i]] = g
 	}
 	results, err := r.w.Put(ctx, goals[0].Target, ops)
 	if err != nil {
 		return nil, err
 	}
 	for _, res := range results {
-		failed[res.Op] = res
-	}
-	for i, g := range goals {
-		res, bad := failed[ops[i]]
-		if !bad {
-			if err := r.close(ctx, g); err != nil {
-				return nil, err
-			}
-			continue
-		}
+		g := of[res.Op]
 		again, err := r.putFailed(ctx, g, res)
 		if err != nil {
 			return nil, err
@@ -429,8 +399,9 @@ func (r *round) put(ctx context.Context, goals []*goal) (left []*goal, err error
 		if again {
 			left = append(left, g)
 		}
+		delete(of, res.Op)
 	}
-	return left, nil
+	return left, r.close(ctx, slices.Collect(maps.Values(of))...)
 }
 
 // putFailed acts upon a document that was not written; again reports that it may be

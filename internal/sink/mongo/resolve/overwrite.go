@@ -26,7 +26,7 @@ const maxHolders = 64
 // The letters about that belong to the same transaction.
 func (r *round) overwrite(ctx context.Context, g *goal, why *refusal) error {
 	var holders []bson.Raw
-	for len(holders) < maxHolders {
+	for {
 		if why.cause == deadletter.CauseKey {
 			found, err := r.holders(ctx, g, why, maxHolders)
 			if err != nil {
@@ -42,12 +42,10 @@ func (r *round) overwrite(ctx context.Context, g *goal, why *refusal) error {
 		if err != nil || next == nil {
 			return err
 		}
-		if next.cause != deadletter.CauseKey {
-			return r.stopError(ctx, g, next)
+		if why = next; why.cause != deadletter.CauseKey || len(holders) >= maxHolders {
+			return r.stopError(ctx, g, why)
 		}
-		why = next
 	}
-	return r.stopError(ctx, g, why)
 }
 
 func newOnes(known, found []bson.Raw) []bson.Raw {

@@ -253,12 +253,13 @@ func testOverwrites(b *bed) {
 func testMissing(b *bed) {
 	for _, c := range []struct {
 		policy deadletter.Policy
-		until  int // Options.RereadUntil
+		until  int // Barrier.RereadUntil
 		fails  bool
 		open   int64
 	}{{deadletter.Stop, 50, false, 0}, {deadletter.Stop, 0, true, 0}, {deadletter.Skip, 0, false, 1}} {
 		b.policy(c.policy, false)
-		b.r.RereadUntil(at(c.until))
+		outside := outside
+		outside.RereadUntil = at(c.until)
 		b.run(bson.D{{Key: "delete", Value: b.to.Coll}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "limit", Value: 0}}}}})
 		b.insert(docOf(b, 1))
 		have := docOf(b, 3, field("n", 1))
@@ -267,7 +268,7 @@ func testMissing(b *bed) {
 			o := opOf(b, stream.Update, id, 40)
 			b.r.skip(b.to, &o)
 		}
-		inside := Barrier{Fed: at(45), Applied: at(45), Overlap: at(50)}
+		inside := Barrier{Fed: at(45), Applied: at(45), Overlap: at(50), RereadUntil: at(c.until)}
 		if err := b.r.ResolveSkipped(b.Context(), inside); err != nil {
 			b.Fatal(err)
 		}

@@ -255,7 +255,7 @@ func (r *Resolver) ResolveSkipped(ctx context.Context, b Barrier) error {
 			return err
 		}
 		lost := fold.NewMissing(bsonraw.FromRaw(p.ID), p.At)
-		if !r.o.RereadUntil.Before(p.At) && r.o.Letters != nil && r.o.Source.Reread != nil {
+		if !b.RereadUntil.Before(p.At) && r.o.Letters != nil && r.o.Source.Reread != nil {
 			if err := r.readAgain(ctx, t, &lost); err != nil {
 				return err
 			}

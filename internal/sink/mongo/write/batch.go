@@ -68,10 +68,11 @@ func (w *Writer) Put(ctx context.Context, t *fold.Target, puts []*fold.Op) ([]Re
 	return w.updates(ctx, t, statements(puts))
 }
 
+// statements are those of whole documents, not yet written.
 func statements(ops []*fold.Op) []statement {
 	list := make([]statement, len(ops))
 	for i, o := range ops {
-		list[i].op = o
+		list[i] = statement{op: o, suspect: true}
 	}
 	return list
 }
@@ -94,7 +95,7 @@ func (w *Writer) send(ctx context.Context, name string, t *fold.Target, list []s
 		total.N += res.N
 		base += n
 	}
-	w.stats.Statements.Add(int64(len(list)))
+	w.Stats.Statements.Add(int64(len(list)))
 	return total, nil
 }
 
@@ -174,7 +175,7 @@ func (w *Writer) deletes(ctx context.Context, t *fold.Target, list []statement) 
 			return nil, list[e.Index].op.Fail("delete", t.NS, e)
 		}
 	}
-	w.stats.Missing.Add(documents - res.N)
+	w.Stats.Missing.Add(documents - res.N)
 	return nil, nil
 }
 

@@ -41,7 +41,7 @@ func (w *Writer) rewrite(ctx context.Context, t *fold.Target, list []statement) 
 				puts = append(puts, put)
 			}
 		}
-		w.stats.Rewritten.Add(int64(len(puts)))
+		w.Stats.Rewritten.Add(int64(len(puts)))
 		more, err := w.Put(ctx, t, puts)
 		results = append(results, more...)
 		return err
@@ -74,7 +74,7 @@ func (w *Writer) rewritten(t *fold.Target, o *fold.Op, doc bson.Raw) (*fold.Op, 
 	case skipped > 0 && !o.Overlap:
 		return nil, Misfit, nil
 	}
-	w.stats.Misfits.Add(int64(skipped))
+	w.Stats.Misfits.Add(int64(skipped))
 	return o.Become(kind, out), 0, nil
 }
 
@@ -95,27 +95,26 @@ func (w *Writer) ReadOne(ctx context.Context, t *fold.Target, id bsonraw.ID) (do
 // which are nil. each may write them.
 func (w *Writer) Read(ctx context.Context, t *fold.Target, ids []bsonraw.ID, fields bson.D, each func(some []int, docs []bson.Raw) error) error {
 	for from := 0; from < len(ids); {
-		n, size, left, in := 0, 0, map[string]int{}, bson.A{}
+		size, left, in := 0, map[string]int{}, bson.A{}
 		for _, id := range ids[from:min(from+readDocs, len(ids))] {
 			key := delta.KeyOf(id)
-			if _, twice := left[key]; n > 0 && (size+len(id.Data) > readBytes || twice) {
+			if _, twice := left[key]; twice || len(in) > 0 && size+len(id.Data) > readBytes {
 				break
 			}
 			size += len(id.Data)
-			left[key] = from + n
+			left[key] = from + len(in)
 			in = append(in, bsonraw.RawValue(id))
-			n++
 		}
 		find := bson.D{
 			{Key: "find", Value: t.Coll},
 			{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: in}}}}},
 			{Key: "projection", Value: fields},
-			{Key: "batchSize", Value: n + 1}, // else the first reply holds 101
+			{Key: "batchSize", Value: len(in) + 1}, // else the first reply holds 101
 		}
 		if err := w.readGroup(ctx, t, find, left, each); err != nil {
 			return err
 		}
-		from += n
+		from += len(in)
 	}
 	return nil
 }

@@ -54,11 +54,7 @@ func Dollar(doc []byte) bool {
 
 // Repair puts zero timestamps back into documents that are on the target.
 func (w *Writer) Repair(ctx context.Context, t *fold.Target, ops []*fold.Op) ([]Result, error) {
-	list := statements(ops)
-	for i := range list {
-		list[i].suspect = true
-	}
-	return w.repair(ctx, t, list)
+	return w.repair(ctx, t, statements(ops))
 }
 
 // repair puts zero timestamps back into the documents just written. After a

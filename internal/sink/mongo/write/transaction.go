@@ -129,8 +129,8 @@ func (w *Writer) transact(ctx context.Context, t *fold.Target, list []statement)
 		}
 		return 0, false, err
 	}
-	w.stats.Statements.Add(int64(len(list)))
-	w.stats.Batched.Add(int64(len(list)))
+	w.Stats.Statements.Add(int64(len(list)))
+	w.Stats.Batched.Add(int64(len(list)))
 	return res.N, true, nil
 }
 

@@ -1,6 +1,7 @@
 package write
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,15 +60,13 @@ type Writers struct {
 
 // NewWriters fills in defaults.
 func NewWriters(o Options) *Writers {
-	if o.TransactionOps <= 0 {
-		o.TransactionOps = 64
-	}
+	o.TransactionOps = cmp.Or(max(o.TransactionOps, 0), 64)
 	return &Writers{o: o}
 }
 
 // New is a writer without a session for transaction batches.
 func (ws *Writers) New() *Writer {
-	return &Writer{o: &ws.o, stats: &ws.Stats}
+	return &Writer{Writers: ws}
 }
 
 // NewBatched is a writer that sends updates in transactions of the n-th of the
@@ -84,8 +83,7 @@ func (ws *Writers) NewBatched(n int) *Writer {
 // Writer writes over one connection, which it takes at the first need. It is
 // for one goroutine.
 type Writer struct {
-	o     *Options
-	stats *Stats
+	*Writers
 
 	conn *wire.Conn
 	msg  wire.Message
