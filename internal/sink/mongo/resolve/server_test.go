@@ -32,26 +32,37 @@ type bed struct {
 // TestServer runs what needs a server, on one.
 func TestServer(t *testing.T) {
 	t.Parallel()
-	c, err := mongo.Connect(t.Context(), lab.ForTest(t, lab.Options{}).URI(), mongo.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
+	c := connect(t)
 	for name, test := range map[string]func(*bed){
 		"trades": testTrades, "carries": testCarries, "stops": testStops, "skips": testSkips, "overwrites": testOverwrites,
 		"missing": testMissing, "untangles": testUntangles,
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := &bed{T: t, c: c, to: fold.NewTarget("resolve." + name), source: map[string]bson.Raw{}, letters: deadletter.New(c, name, nil)}
-			if err := b.letters.Load(t.Context(), true); err != nil {
-				t.Fatal(err)
-			}
-			b.run(bson.D{{Key: "createIndexes", Value: name}, {Key: "indexes", Value: bson.A{
-				bson.D{{Key: "key", Value: bson.D{{Key: "k", Value: 1}}}, {Key: "name", Value: "k"}, {Key: "unique", Value: true}, {Key: "sparse", Value: true}}}}})
+			b := newBed(t, c, name)
 			b.policy("", false)
 			test(b)
 		})
 	}
+}
+
+func connect(t *testing.T) *mongo.Cluster {
+	c, err := mongo.Connect(t.Context(), lab.ForTest(t, lab.Options{}).URI(), mongo.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// newBed is a collection of its own and the letters of a job of its own.
+func newBed(t *testing.T, c *mongo.Cluster, name string) *bed {
+	b := &bed{T: t, c: c, to: fold.NewTarget("resolve." + name), source: map[string]bson.Raw{}, letters: deadletter.New(c, name, nil)}
+	if err := b.letters.Load(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	b.run(bson.D{{Key: "createIndexes", Value: name}, {Key: "indexes", Value: bson.A{
+		bson.D{{Key: "key", Value: bson.D{{Key: "k", Value: 1}}}, {Key: "name", Value: "k"}, {Key: "unique", Value: true}, {Key: "sparse", Value: true}}}}})
+	return b
 }
 
 // policy makes a resolver; without a policy there are no letters.
