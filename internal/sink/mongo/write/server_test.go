@@ -25,13 +25,15 @@ type bed struct {
 	w   *Writer
 	all *Writers
 	c   *mongo.Cluster
+	uri string
 	to  *fold.Target
 }
 
 // TestServer runs what needs a server, on one.
 func TestServer(t *testing.T) {
 	t.Parallel()
-	c, err := mongo.Connect(t.Context(), lab.ForTest(t, lab.Options{}).URI(), mongo.Options{})
+	uri := lab.ForTest(t, lab.Options{}).URI()
+	c, err := mongo.Connect(t.Context(), uri, mongo.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,13 +46,14 @@ func TestServer(t *testing.T) {
 	for name, test := range map[string]func(*bed){
 		"outcomes": testOutcomes, "ordered": testOrdered, "reinsert": testReinsert, "exchange": testExchange, "special": testSpecial,
 		"read": testRead, "batched": testBatched, "term": testTerm, "capped": testCapped, "rewrite": testRewrite,
+		"near": testNear, "histories": testHistories,
 	} {
 		t.Run(name, func(t *testing.T) {
 			terms := 0
 			all := NewWriters(Options{Target: c, Transactions: txn, TransactionOps: 3, SameTerm: func(int64) error { terms++; return nil }})
 			w := all.NewBatched(0)
 			defer w.Release()
-			test(&bed{T: t, w: w, all: all, c: c, to: fold.NewTarget("write." + name)})
+			test(&bed{T: t, w: w, all: all, c: c, uri: uri, to: fold.NewTarget("write." + name)})
 			if terms == 0 {
 				t.Error("nobody was told of terms")
 			}
