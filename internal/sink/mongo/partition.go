@@ -285,24 +285,6 @@ func (p *partition) flush(ctx context.Context) error {
 	return nil
 }
 
-// flushRest sends the batch while updates are kept back, with which the
-// acknowledgements of its events wait.
-func (p *partition) flushRest(ctx context.Context) error {
-	if err := p.write(ctx, p.batch); err != nil {
-		return err
-	}
-	for _, a := range p.acks {
-		p.release(a)
-		p.keptAcks.add(a.seg, a.n, true)
-	}
-	p.batch.Reset()
-	p.acks.reset()
-	if p.parked.Len() > 0 {
-		return p.flushAll(ctx)
-	}
-	return nil
-}
-
 // flushAll sends the batch and what is kept back, and acknowledges their
 // events, except those parked.
 func (p *partition) flushAll(ctx context.Context) error {
