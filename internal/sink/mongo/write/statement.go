@@ -170,15 +170,15 @@ const (
 // what as many statements do. _ids of rare types stay by themselves: a $in takes
 // some of them for something else.
 func (p *plan) grouped(deletes []statement) (out []statement) {
-	var plain []statement
-	for _, s := range deletes {
-		if plainID(s.op.ID) {
-			plain = append(plain, s)
-		} else {
-			out = append(out, s)
+	alone := 0
+	for i := range deletes {
+		if !plainID(deletes[i].op.ID) {
+			deletes[alone], deletes[i] = deletes[i], deletes[alone]
+			alone++
 		}
 	}
-	for len(plain) > 0 {
+	out = append(out, deletes[:alone]...)
+	for plain := deletes[alone:]; len(plain) > 0; {
 		n, _ := fitting(plain, groupDeletes, groupBytes)
 		s := plain[0]
 		if n > 1 {
