@@ -133,7 +133,7 @@ func (w *Writer) readGroup(ctx context.Context, t *fold.Target, find bson.D, lef
 		}
 	}()
 	for b := (&wire.Batch{}); !b.Done; {
-		err := w.gated(ctx, func() (_ int, err error) {
+		err := w.o.Gate.Do(ctx, func() (_ int, err error) {
 			if cur == nil {
 				cur, err = conn.OpenCursor(ctx, t.DB, find, wire.CursorOptions{})
 			}

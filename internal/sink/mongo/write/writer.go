@@ -152,7 +152,7 @@ func (w *Writer) roundTrip(ctx context.Context, name, ns string) (res wire.Write
 		return res, err
 	}
 	var reply bsoncore.Document
-	err = w.gated(ctx, func() (bytes int, err error) {
+	err = w.o.Gate.Do(ctx, func() (bytes int, err error) {
 		failpoint.HitOf("send.before", name)
 		reply, err = conn.RoundTrip(ctx, &w.msg)
 		failpoint.HitOf("send.after", name)
@@ -169,17 +169,6 @@ func (w *Writer) roundTrip(ctx context.Context, name, ns string) (res wire.Write
 		return res, fmt.Errorf("%s into %s: %w", name, ns, err)
 	}
 	return res, nil
-}
-
-// gated makes one exchange with the target, of some bytes, in its turn.
-func (w *Writer) gated(ctx context.Context, exchange func() (bytes int, err error)) error {
-	pass, err := w.o.Gate.Enter(ctx)
-	if err != nil {
-		return err
-	}
-	bytes, err := exchange()
-	w.o.Gate.Leave(pass, int64(bytes))
-	return err
 }
 
 // observeTerm notes the primary's present term. The driver does not say under
