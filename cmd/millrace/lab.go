@@ -59,7 +59,7 @@ lab down, unless --dir says otherwise.`,
 	f := cmd.Flags()
 	f.StringVar(&o.Name, "name", "", "name of the cluster and its replica set (default rs and random digits)")
 	f.StringVar(&o.Topology, "topology", "rs:1", `"rs:N" for a replica set of N members, or "standalone"`)
-	f.StringVar(&o.Version, "mongod", "6.0", "version of mongod: 4.2, 4.4, 5.0, 6.0 or a full version")
+	f.StringVar(&o.Version, "mongod", "6.0", "version of mongod: 4.2, 4.4, 5.0, 6.0, 7.0 (by wine64, slow) or a full version")
 	f.IntVar(&o.Port, "port", 0, "port of the first member, the others follow; 0 for free ports")
 	f.BoolVar(&o.Auth, "auth", false, "with users: SCRAM-SHA-256, and X.509 together with --tls")
 	f.BoolVar(&o.TLS, "tls", false, "with TLS, by certificates of the cluster's own")

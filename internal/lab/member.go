@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 )
 
 // Member is one mongod of a cluster.
@@ -61,7 +62,11 @@ func (m *Member) Kill() error { return m.end((*process).kill) }
 
 // Stop shuts the mongod down cleanly and waits for its end.
 func (m *Member) Stop() error {
-	return m.end(func(p *process) error { return p.terminate(stopGrace) })
+	how := syscall.SIGTERM
+	if m.cluster.byWine() {
+		how = syscall.SIGINT // the other would be its end at once
+	}
+	return m.end(func(p *process) error { return p.terminate(how, stopGrace) })
 }
 
 // end ends the process, if there is one, by the way given.

@@ -32,7 +32,7 @@ type Options struct {
 	Name string
 	// Topology is "rs:N" for N data members or "standalone"; empty is "rs:1".
 	Topology string
-	// Version is a series ("4.2", "4.4", "5.0", "6.0") or a full version
+	// Version is a series ("4.2", "4.4", "5.0", "6.0", "7.0") or a full version
 	// ("6.0.27"); empty is "6.0".
 	Version string
 	// Port is the first member's port, the others follow it; 0 means free ports.

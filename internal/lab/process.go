@@ -113,9 +113,9 @@ func (p *process) kill() error {
 	return nil
 }
 
-// terminate asks the process to end, waits, and kills it when it does not.
-func (p *process) terminate(grace time.Duration) error {
-	if err := p.signal(syscall.SIGTERM); err != nil {
+// terminate asks the process to end, by a signal, waits, and kills it when it does not.
+func (p *process) terminate(how syscall.Signal, grace time.Duration) error {
+	if err := p.signal(how); err != nil {
 		return err
 	}
 	timer := time.NewTimer(grace)
@@ -169,7 +169,7 @@ func (p *process) waitListening(ctx context.Context, l launch, logged int64) err
 	return nil
 }
 
-// exitAddressInUse is how mongod (4.2 to 6.0) exits when it cannot listen.
+// exitAddressInUse is how mongod (4.2 to 7.0) exits when it cannot listen.
 const exitAddressInUse = 48
 
 // endedEarly explains the end of a mongod that never listened.

