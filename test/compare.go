@@ -189,6 +189,10 @@ func (c *comparison) options(e entry, renamed bool) map[string]string {
 	els, _ := e.Options.Elements()
 	for _, el := range els {
 		v := el.Value()
+		// The one says nothing, the other is the server's own, and another in 7.0.
+		if el.Key() == "autoIndexId" || el.Key() == "validator" && strings.HasPrefix(e.Name, "system.buckets.") {
+			continue
+		}
 		if renamed && e.Type == "view" && (el.Key() == "viewOn" || el.Key() == "pipeline") {
 			v = c.mapView(e.db, el.Key(), v)
 		}

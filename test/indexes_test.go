@@ -15,6 +15,7 @@ func indexScenarios() []scenario {
 		{name: "indexes_hidden", since: "4.4", setup: hiddenSetup, change: hiddenChange},
 		{name: "indexes_compound_hashed", since: "4.4", setup: compoundHashedSetup, change: compoundHashedChange},
 		{name: "indexes_wildcard_everything", setup: wildcardSetup, change: wildcardChange},
+		{name: "indexes_compound_wildcard", since: "7.0", setup: compoundWildcardSetup, change: compoundWildcardChange},
 		{name: "indexes_odd_keys", setup: oddKeysSetup, change: oddKeysChange},
 		{name: "indexes_many", setup: manyIndexesSetup, change: manyIndexesChange},
 		{name: "indexes_same_keys", since: "5.0", setup: sameKeysSetup, change: sameKeysChange},
@@ -112,6 +113,22 @@ func wildcardChange(s *site) {
 	s.set("c", 1, d("$set", d("a.b.0.c", d("deep", 1))))
 	s.index("c", d("a.$**", 1))
 	s.insert("excluding", d("_id", 1, "a", 1, "z", 1))
+}
+
+func compoundWildcardSetup(s *site) {
+	s.index("c", d("a", 1, "$**", 1, "b", -1), "wildcardProjection", d("a", 0, "b", 0))
+	s.index("c", d("s.$**", 1, "a", 1), "name", "below s")
+	s.fill("c", 50, func(i int) bson.D { return d("_id", i, "a", i%3, "b", a(i, i+1), "s", d("x", i)) })
+	s.create("empty")
+}
+
+func compoundWildcardChange(s *site) {
+	s.update("c", d("a", 1), d("$set", d("s.y", a(d("z", 1)))), "multi", true)
+	s.index("c", d("a", -1, "t.$**", -1), "partialFilterExpression", d("a", d("$gt", 1)))
+	s.dropIndexes("c", "below s")
+	s.run(d("collMod", "c", "index", d("keyPattern", d("a", 1, "$**", 1, "b", -1), "hidden", true)))
+	s.index("empty", d("$**", -1, "a", 1), "wildcardProjection", d("a", 0))
+	s.insert("empty", d("_id", 1, "a", 1, "x", d("y", 1)))
 }
 
 // Directions of other types than int, and of other numbers than 1.

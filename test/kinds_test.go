@@ -21,6 +21,7 @@ func kindScenarios() []scenario {
 		{name: "collation_ids", setup: collationIDsSetup, change: collationIDsChange},
 		{name: "pre_images", since: "6.0", setup: preImagesSetup, change: preImagesChange},
 		{name: "storage_options", setup: storageSetup, change: storageChange},
+		{name: "auto_index_id", setup: autoIndexIDSetup, change: autoIndexIDChange},
 		{name: "system_js", setup: systemJSSetup, change: systemJSChange},
 		{name: "no_documents_left", setup: emptiedSetup, change: emptiedChange},
 	}
@@ -261,6 +262,17 @@ func storageSetup(s *site) {
 func storageChange(s *site) {
 	s.create("new", "storageEngine", d("wiredTiger", d("configString", "block_compressor=none")))
 	s.index("new", d("a", 1), "storageEngine", d("wiredTiger", d("configString", "block_compressor=zlib")))
+	s.insert("new", d("_id", 1))
+}
+
+// An option that says nothing any more, which newer servers keep all the same.
+func autoIndexIDSetup(s *site) {
+	s.create("c", "autoIndexId", true)
+	s.insert("c", d("_id", 1))
+}
+
+func autoIndexIDChange(s *site) {
+	s.create("new", "autoIndexId", true)
 	s.insert("new", d("_id", 1))
 }
 

@@ -21,6 +21,7 @@ func seriesScenarios() []scenario {
 		{name: "series_ttl", setup: seriesTTLSetup, change: seriesTTLChange},
 		{name: "series_recreated", setup: noMetaSetup, change: seriesRecreatedChange},
 		{name: "series_collmod", setup: granularitiesSetup, change: seriesCollModChange},
+		{name: "series_spans", since: "7.0", setup: spansSetup, change: spansChange},
 		{name: "series_values", setup: seriesValuesSetup, change: seriesValuesChange},
 	} {
 		if sc.since == "" {
@@ -174,6 +175,26 @@ func seriesCollModChange(s *site) {
 	s.run(d("collMod", "minutes", "timeseries", d("granularity", "hours")))
 	s.insert("seconds", d("t", at(100000), "m", d("sensor", 1), "v", 1), d("t", at(100), "m", d("sensor", 1), "v", 1))
 	s.insert("minutes", d("t", at(100000), "m", d("sensor", 1), "v", 1))
+}
+
+// Buckets of a length of one's own (7.0), in place of a granularity.
+func spansSetup(s *site) {
+	s.create("own", "timeseries", d("timeField", "t", "metaField", "m", "bucketMaxSpanSeconds", 600, "bucketRoundingSeconds", 600))
+	s.create("grows", "timeseries", d("timeField", "t", "metaField", "m", "bucketMaxSpanSeconds", 60, "bucketRoundingSeconds", 60))
+	s.series("leaves", "metaField", "m", "granularity", "minutes")
+	for _, c := range []string{"own", "grows", "leaves"} {
+		s.fill(c, 100, func(i int) bson.D { return d("t", at(i*97), "m", i%3, "v", i) })
+	}
+}
+
+func spansChange(s *site) {
+	s.run(d("collMod", "grows", "timeseries", d("bucketMaxSpanSeconds", 7200, "bucketRoundingSeconds", 7200)))
+	s.run(d("collMod", "leaves", "timeseries", d("bucketMaxSpanSeconds", 100000, "bucketRoundingSeconds", 100000)))
+	s.create("new", "timeseries", d("timeField", "t", "bucketMaxSpanSeconds", 10, "bucketRoundingSeconds", 10))
+	s.insert("new", d("t", at(0), "v", 1), d("t", at(11), "v", 1))
+	for _, c := range []string{"own", "grows", "leaves"} {
+		s.fillFrom(c, 100, 200, func(i int) bson.D { return d("t", at(i*97), "m", i%3, "v", i) })
+	}
 }
 
 func seriesValuesSetup(s *site) {

@@ -51,3 +51,7 @@ func (v Version) PreviousSeries() Version {
 	}
 	return Version{}
 }
+
+// Tested are the oldest and the newest series that millrace is tested with (make
+// matrix): an older server is refused, a newer one warned of.
+func Tested() (oldest, newest Version) { return Version{Major: 4, Minor: 2}, Version{Major: 7} }

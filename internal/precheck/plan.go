@@ -153,9 +153,15 @@ func (p *planner) deployments() {
 
 func (p *planner) versions() {
 	src, dst := p.Source.Info, p.Target.Info
+	oldest, newest := mongo.Tested()
 	for i, v := range []mongo.Version{src.Version, dst.Version} {
-		if !v.AtLeast(4, 2) {
-			p.add(Fail, []string{"source", "target"}[i]+" version", "upgrade it to 4.2 or newer", "MongoDB %s is older than 4.2", v)
+		name := []string{"source", "target"}[i] + " version"
+		switch {
+		case v.OlderThan(oldest):
+			p.add(Fail, name, fmt.Sprintf("upgrade it to %d.%d or newer", oldest.Major, oldest.Minor), "MongoDB %s is older than %d.%d", v, oldest.Major, oldest.Minor)
+		case newest.OlderThan(v.Series()):
+			p.add(Warn, name, "try it with a copy of the data first, and compare with millrace verify",
+				"MongoDB %s is untested: it is newer than %d.%d, the newest series that millrace is tested with", v, newest.Major, newest.Minor)
 		}
 	}
 	older := dst.Version.OlderThan(src.Version)

@@ -2,7 +2,9 @@ package precheck
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,5 +33,34 @@ func TestList(t *testing.T) {
 	const want = "2 checks failed:\n  source: no replica set\n    hint: initiate it\n  target: too old"
 	if err := l.Err(); err.Error() != want {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestUntestedVersions: a server newer than the tested ones is said to be so, on
+// either side.
+func TestUntestedVersions(t *testing.T) {
+	_, newest := mongo.Tested()
+	next := mongo.Version{Major: newest.Major + 1}
+	for _, c := range []struct {
+		src, dst mongo.Version
+		want     []string
+	}{
+		{newest, newest, nil},
+		{newest, next, []string{"target version"}},
+		{next, next, []string{"source version", "target version"}},
+		{mongo.Version{Major: 6, Minor: 0, Patch: 27}, mongo.Version{Major: newest.Major, Patch: 99}, nil},
+	} {
+		p := &planner{plan: &Plan{}, Input: Input{Source: &mongo.Cluster{Info: mongo.Info{Version: c.src}}, Target: &mongo.Cluster{Info: mongo.Info{Version: c.dst}}}}
+		p.versions()
+		var got []string
+		for _, w := range p.plan.Checks.Of(Warn) {
+			if !strings.Contains(w.Message, next.String()) || !strings.Contains(w.Message, fmt.Sprintf("newer than %d.%d,", newest.Major, newest.Minor)) || w.Hint == "" {
+				t.Errorf("%+v", w)
+			}
+			got = append(got, w.Name)
+		}
+		if !slices.Equal(got, c.want) || p.plan.Checks.Failed() {
+			t.Errorf("%v to %v: %v, want warnings %v", c.src, c.dst, p.plan.Checks, c.want)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package schema
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -100,6 +101,7 @@ func Unsupported(coll Collection, v mongo.Version) []string {
 	need(coll.Type == TypeCollection && has(coll.Options, "clusteredIndex"), 5, 3, "a clustered collection")
 	need(truthyField(coll.Options, "changeStreamPreAndPostImages", "enabled"), 6, 0, "changeStreamPreAndPostImages")
 	need(truthyField(coll.Options, "recordPreImages"), 4, 4, "recordPreImages")
+	need(has(sub(coll.Options, "timeseries"), "bucketRoundingSeconds"), 7, 0, "a time-series collection with bucketRoundingSeconds")
 	if has(coll.Options, "encryptedFields") {
 		out = append(out, coll.NS+": queryable encryption is not supported")
 	}
@@ -107,6 +109,9 @@ func Unsupported(coll Collection, v mongo.Version) []string {
 		kind := indexKind(ix.Spec)
 		need(truthyField(ix.Spec, "hidden"), 4, 4, "hidden index "+ix.Name)
 		need(truthyField(ix.Spec, "prepareUnique"), 6, 0, "prepareUnique of index "+ix.Name)
+		keys := keyFields(ix.Spec)
+		wildcard := kind == "" && slices.ContainsFunc(keys, func(el bson.RawElement) bool { return strings.HasSuffix(el.Key(), "$**") })
+		need(wildcard && len(keys) > 1, 7, 0, "compound wildcard index "+ix.Name)
 		need(kind == "columnstore", 99, 0, "columnstore index "+ix.Name)
 		if coll.Capped() && has(ix.Spec, "expireAfterSeconds") && v.AtLeast(6, 0) {
 			out = append(out, fmt.Sprintf("%s: index %s expires documents of a capped collection: version 6.0 and newer have no such index, and older ones do not expire any by it", coll.NS, ix.Name))

@@ -42,6 +42,20 @@ func TestUnsupported(t *testing.T) {
 	}
 }
 
+func TestUnsupportedBefore7(t *testing.T) {
+	series := Collection{NS: "d.s", Type: TypeTimeSeries, Options: js(t, `{"timeseries":{"timeField":"t","bucketMaxSpanSeconds":60,"bucketRoundingSeconds":60}}`)}
+	grains := Collection{NS: "d.g", Type: TypeTimeSeries, Options: js(t, `{"timeseries":{"timeField":"t","granularity":"seconds","bucketMaxSpanSeconds":3600}}`)}
+	coll := Collection{NS: "d.c", Type: TypeCollection, Options: js(t, `{}`), Indexes: []stream.Index{
+		{Name: "wild", Spec: js(t, `{"key":{"$**":1}}`)}, {Name: "compound", Spec: js(t, `{"key":{"a":1,"s.$**":1}}`)}}}
+	for v, want := range map[mongo.Version]int{{Major: 6, Minor: 0}: 1, {Major: 7}: 0} {
+		for c, want := range map[*Collection]int{&series: want, &grains: 0, &coll: want} {
+			if got := Unsupported(*c, v); len(got) != want {
+				t.Errorf("%v: %s: %v", v, c.NS, got)
+			}
+		}
+	}
+}
+
 func TestUnsupportedExpiryOfCapped(t *testing.T) {
 	coll := Collection{NS: "d.c", Type: TypeCollection, Options: js(t, `{"capped":true,"size":4096}`),
 		Indexes: []stream.Index{{Name: "a", Spec: js(t, `{"key":{"a":1},"expireAfterSeconds":60}`)}, {Name: "b", Spec: js(t, `{"key":{"b":1}}`)}}}

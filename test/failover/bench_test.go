@@ -99,6 +99,7 @@ func (b *bench) startClusters() {
 		b.t.Fatal(err)
 	}
 	source := o
+	source.Version, o.Version = os.Getenv("MILLRACE_TEST_SOURCE"), os.Getenv("MILLRACE_TEST_TARGET")
 	// The servers never cut off what came after the last checkpoint.
 	source.OplogMB, source.Args = oplogMB, []string{"--syncdelay", "5"}
 	var g errgroup.Group
