@@ -109,6 +109,9 @@ func cachedMongod(ctx context.Context, rel release) (string, []string, error) {
 			rel.version, err, envNames(rel.version)[0])
 	}
 	if rel.windows {
+		if err := ensureWheel(ctx, runtimeWheel(), home); err != nil {
+			return "", nil, fmt.Errorf("lab: get the C++ runtime of mongod %s: %w", rel.version, err)
+		}
 		script, err := ensureWine(ctx, wine, home, filepath.Join(dir, "wine"))
 		if err != nil {
 			return "", nil, fmt.Errorf("lab: make wine ready for mongod %s: %w", rel.version, err)

@@ -70,6 +70,17 @@ func opensslWheel() wheel {
 	}
 }
 
+// runtimeWheel carries Microsoft's C++ runtime: by wine's own (8.0) a mongod dies of
+// exceptions that are thrown on, such as that of a write conflict.
+func runtimeWheel() wheel {
+	return wheel{
+		requirement: "msvc-runtime==14.44.35112",
+		pipArgs:     []string{"--platform", "win_amd64", "--python-version", "3.11"}, // one of its wheels, which differ
+		sha256:      "aba7fbe71897d25ed53fbb7f391e9f50289378a8a9ae218ba18530c663448391",
+		files:       []string{"/Scripts/vcruntime140.dll", "/Scripts/vcruntime140_1.dll", "/Scripts/msvcp140.dll"},
+	}
+}
+
 // checkVersion accepts a series (6.0) or a full version (6.0.27).
 func checkVersion(version string) error {
 	if !regexp.MustCompile(`^\d+\.\d+(\.\d+)?$`).MatchString(version) {

@@ -50,7 +50,7 @@ func ensureWine(ctx context.Context, wine, home, prefix string) (script string, 
 	defer unlock()
 	env := []string{
 		"WINEPREFIX=" + prefix, "HOME=" + prefix, // its folders link to none of the user's
-		"WINEDEBUG=-all", "WINEDLLOVERRIDES=mscoree,mshtml,winemenubuilder.exe=",
+		"WINEDEBUG=-all", "WINEDLLOVERRIDES=mscoree,mshtml,winemenubuilder.exe=;vcruntime140,vcruntime140_1,msvcp140=native",
 	}
 	// The mark comes last, so a directory that has it is whole.
 	mark := filepath.Join(prefix, "whole")

@@ -64,6 +64,11 @@ func everyKind() []since {
 		{6, 0, `{"create":"images","changeStreamPreAndPostImages":{"enabled":true}}`},
 		{6, 0, `{"createIndexes":"plain","indexes":[{"key":{"pu":1},"name":"prepare","prepareUnique":true}]}`},
 		{6, 0, `{"createIndexes":"measure","indexes":[{"key":{"x":1},"name":"metric"},{"key":{"loc":"2dsphere"},"name":"geo"},{"key":{"y":1},"name":"part","partialFilterExpression":{"y":{"$gt":5}}}]}`},
+		{7, 0, `{"createIndexes":"plain","indexes":[{"key":{"a":1,"$**":-1},"name":"compoundwild","wildcardProjection":{"a":0}},{"key":{"sub.$**":1,"b":1},"name":"compoundwildsub"}]}`},
+		{7, 0, `{"create":"measurespan","timeseries":{"timeField":"t","metaField":"m","bucketMaxSpanSeconds":300,"bucketRoundingSeconds":300}}`},
+		{7, 0, `{"create":"measuregrown","timeseries":{"timeField":"t","bucketMaxSpanSeconds":300,"bucketRoundingSeconds":300}}`},
+		{7, 0, `{"collMod":"measuregrown","timeseries":{"bucketMaxSpanSeconds":9000,"bucketRoundingSeconds":9000}}`},
+		{0, 0, `{"create":"auto","autoIndexId":true}`},
 		{0, 0, `{"create":"b.over","viewOn":"c.over","pipeline":[{"$match":{"a":1}}]}`},
 		{0, 0, `{"create":"c.over","viewOn":"plain","pipeline":[{"$lookup":{"from":"a.over","localField":"a","foreignField":"a","as":"x"}}]}`},
 		{0, 0, `{"create":"a.over","viewOn":"plain","pipeline":[{"$project":{"a":1}}]}`},
@@ -138,6 +143,32 @@ func TestCreateIsIdempotent(t *testing.T) {
 	err = r.target.Create(t.Context(), Collection{NS: db + ".capped", Type: TypeCollection, Options: js(t, `{"capped":true,"size":8192}`)}, db+".capped", rules)
 	if err == nil || mongo.HintOf(err) == "" || !strings.Contains(err.Error(), "option size") {
 		t.Errorf("different options: %v", err)
+	}
+}
+
+// TestQueryableEncryptionIsRefused: before anything of it is on the target, and
+// only the collection that is encrypted.
+func TestQueryableEncryptionIsRefused(t *testing.T) {
+	t.Parallel()
+	db := newDB()
+	rules := newRules(t, transform.Config{})
+	r := newReplica(t, rules, db)
+	if !src.Info.Version.AtLeast(6, 0) {
+		t.Skip("needs a source of 6.0")
+	}
+	do(t, src, db, `{"create":"secret","encryptedFields":{"fields":[{"keyId":{"$binary":{"base64":"AAAAAAAAAAAAAAAAAAAAAA==","subType":"04"}},"path":"ssn","bsonType":"string","queries":{"queryType":"equality"}}]}}`)
+	do(t, src, db, `{"create":"enxcol_.secret.esc","clusteredIndex":{"key":{"_id":1},"unique":true}}`)
+	do(t, src, db, `{"create":"enxcol_.secret.ecoc","clusteredIndex":{"key":{"_id":1},"unique":true}}`)
+	colls, err := List(t.Context(), src, scopeOf(rules, db))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range colls {
+		err := r.target.Create(t.Context(), c, c.NS, rules)
+		refused := err != nil && strings.Contains(err.Error(), db+".secret: queryable encryption is not supported") && mongo.HintOf(err) != ""
+		if want := c.NS == db+".secret"; refused != want || err != nil != want {
+			t.Errorf("%s: %v", c.NS, err)
+		}
 	}
 }
 
