@@ -2,16 +2,16 @@ package main
 
 import (
 	"context"
-	"os"
 	"os/exec"
 	"runtime"
-	"strings"
 	"syscall"
 	"time"
+
+	"github.com/millrace/millrace/internal/spawn"
 )
 
-// child is a millrace process. It gets an own environment, so that neither the
-// user's settings nor the user's running syncs are touched.
+// child is a millrace process. Neither the user's settings nor the user's
+// running syncs are touched.
 type child struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
@@ -21,8 +21,8 @@ type child struct {
 // start starts millrace; prepare sets what the process is connected to. When
 // ctx ends it is asked to end, and killed ten seconds later.
 func (d *demo) start(ctx context.Context, prepare func(*exec.Cmd), args ...string) (*child, error) {
-	cmd := exec.CommandContext(ctx, d.millrace, args...)
-	cmd.Env = d.environment()
+	cmd := spawn.CommandContext(ctx, d.millrace, args...)
+	cmd.Env = append(cmd.Env, "MILLRACE_SOURCE="+d.source.URI(), "MILLRACE_TARGET="+d.target.URI(), "XDG_STATE_HOME="+d.dir)
 	cmd.SysProcAttr = childAttr()
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
@@ -58,16 +58,4 @@ func (c *child) ended() bool {
 	default:
 		return false
 	}
-}
-
-// environment is the user's without settings of millrace; a mongod that the
-// user named stays.
-func (d *demo) environment() []string {
-	env := []string{"MILLRACE_SOURCE=" + d.source.URI(), "MILLRACE_TARGET=" + d.target.URI(), "XDG_STATE_HOME=" + d.dir}
-	for _, e := range os.Environ() {
-		if !strings.HasPrefix(e, "MILLRACE_") && !strings.HasPrefix(e, "XDG_STATE_HOME=") {
-			env = append(env, e)
-		}
-	}
-	return env
 }
