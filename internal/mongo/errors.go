@@ -3,6 +3,7 @@ package mongo
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -198,6 +199,14 @@ func IsCode(err error, code int32) bool {
 type Hint struct {
 	Err  error
 	Text string
+}
+
+// Wrap says before an error what failed; nil stays nil.
+func Wrap(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
 }
 
 // WithHint wraps err with an operator's hint; nil stays nil, and no hint adds

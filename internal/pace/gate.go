@@ -129,6 +129,17 @@ func (g *Gate) Leave(p Pass, bytes int64) {
 	g.release()
 }
 
+// Do makes one exchange with the server, of so many bytes, in its turn.
+func (g *Gate) Do(ctx context.Context, exchange func() (bytes int, err error)) error {
+	pass, err := g.Enter(ctx)
+	if err != nil {
+		return err
+	}
+	bytes, err := exchange()
+	g.Leave(pass, int64(bytes))
+	return err
+}
+
 // queue takes one of the places.
 func (g *Gate) queue(ctx context.Context) error {
 	g.mu.Lock()
