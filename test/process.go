@@ -22,11 +22,12 @@ import (
 	"github.com/millrace/millrace/internal/server"
 )
 
-// BuildMillrace builds the program under test into a temporary directory. Without
-// arguments it is MILLRACE_TEST_PROGRAM, where that is set: make test builds it.
+// BuildMillrace builds the program under test into a temporary directory. It is
+// MILLRACE_TEST_PROGRAM, or with -race MILLRACE_TEST_PROGRAM_RACE, where that is
+// set: make test builds them.
 func BuildMillrace(t *testing.T, args ...string) string {
 	t.Helper()
-	if bin := os.Getenv("MILLRACE_TEST_PROGRAM"); bin != "" && len(args) == 0 {
+	if bin, there := map[string]string{"": os.Getenv("MILLRACE_TEST_PROGRAM"), "-race": os.Getenv("MILLRACE_TEST_PROGRAM_RACE")}[strings.Join(args, " ")]; there && bin != "" {
 		return bin
 	}
 	bin := t.TempDir() + "/millrace"

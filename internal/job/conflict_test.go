@@ -195,6 +195,7 @@ func (c *conflicted) oneLetter(state, cause string, doc bson.Raw) letter {
 }
 
 func TestConflicts(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	for _, policy := range []job.OnConflict{job.ConflictStop, job.ConflictSkip, job.ConflictOverwrite} {
 		t.Run(string(policy), func(t *testing.T) {
@@ -801,6 +802,7 @@ func testCopyRefused(t *testing.T, s servers, policy job.OnConflict) {
 // TestConflictsFromStandalone: no changes follow that could settle what the
 // copy met.
 func TestConflictsFromStandalone(t *testing.T) {
+	t.Parallel()
 	s := servers{src: lab.ForTest(t, lab.Options{Topology: "standalone"}), dst: lab.ForTest(t, lab.Options{})}
 	s.srcDB, s.targetC = connect(t, s.src.URI()), connect(t, s.dst.URI())
 	for _, policy := range []job.OnConflict{job.ConflictStop, job.ConflictSkip, job.ConflictOverwrite} {

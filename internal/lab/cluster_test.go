@@ -369,10 +369,11 @@ func TestMembersDieWithTheirParent(t *testing.T) {
 }
 
 func TestMatrix(t *testing.T) {
-	if os.Getenv("MILLRACE_TEST_MATRIX") == "" {
+	versions := Versions("4.2", "4.4", "5.0", "6.0.27")
+	if len(versions) == 1 {
 		t.Skip("MILLRACE_TEST_MATRIX is not set")
 	}
-	for _, version := range []string{"4.2", "4.4", "5.0", "6.0", "6.0.27"} {
+	for _, version := range versions {
 		for _, topology := range []string{"rs:1", "rs:3"} {
 			t.Run(version+" "+topology, func(t *testing.T) {
 				c := ForTest(t, Options{Version: version, Topology: topology, Auth: true, TLS: true, Proxy: true})

@@ -16,6 +16,7 @@ import (
 // their commit. The target would keep their documents locked for an hour: the
 // next process has to end that, and to apply them.
 func TestKillBeforeCommit(t *testing.T) {
+	t.Parallel()
 	src := lab.ForTest(t, lab.Options{})
 	dst := lab.ForTest(t, lab.Options{SetParameters: map[string]string{"enableTestCommands": "1", "transactionLifetimeLimitSeconds": "3600"}})
 	bin := test.BuildMillrace(t, raceFlag()...)

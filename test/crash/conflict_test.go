@@ -23,6 +23,7 @@ import (
 // the source is on the target or in exactly one dead letter, and every document
 // of somebody else likewise.
 func TestKillAmongConflicts(t *testing.T) {
+	t.Parallel()
 	src := lab.ForTest(t, lab.Options{})
 	dst := lab.ForTest(t, lab.Options{})
 	bin := test.BuildMillrace(t, raceFlag()...)

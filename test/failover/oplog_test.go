@@ -167,6 +167,7 @@ func (s *small) hash() string {
 // once while one is paused. There is no gap: the job ends, says why, and begins
 // anew only when it is told to.
 func TestOplogRolled(t *testing.T) {
+	t.Parallel()
 	s := newSmall(t)
 	p := s.start("--until", "never")
 	p.AwaitPhase(s.tc, "faults", "following")
@@ -195,6 +196,7 @@ func TestOplogRolled(t *testing.T) {
 // job goes on and says so; when there is room again, the spool goes on too, and
 // the oplog may forget the start of the copy.
 func TestSpoolDiskFull(t *testing.T) {
+	t.Parallel()
 	disk, end, err := lab.NewDisk(t.TempDir(), 512)
 	if err != nil {
 		t.Skip(err)
