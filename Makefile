@@ -53,7 +53,7 @@ GOTEST = $(GO) test -timeout 40m -parallel $(PARALLEL)
 TESTS = ./cmd/... ./demo/... ./docs/model ./internal/... ./test/...
 # With the race detector goes what has goroutines, and the program that is killed in test/crash.
 # In scenarios, faults, trials and measurements millrace runs as a process or is measured.
-RACE = $$(grep -rlE --include='*.go' --exclude='*_test.go' '"sync|errgroup|^\s+go ' cmd demo internal test/history | \
+RACE = $$(grep -rlE --include='*.go' --exclude='*_test.go' '"sync|errgroup|^\s+go ' cmd demo internal | \
 	grep -v ^internal/bench | xargs -n1 dirname | sort -u | sed 's|^|./|') ./test/crash
 PROGRAM = $(CURDIR)/$(BIN)/millrace
 .PHONY: test

@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	documents = 450_000
+	documents = 330_000
 	backlog   = 400_000
 	limit     = 300 << 20 // less than either holds
 )
 
-// TestMemoryStaysBounded copies 450,000 documents of 1.1 KB and then applies
+// TestMemoryStaysBounded copies 330,000 documents of 1.1 KB and then applies
 // a backlog of 400,000 operations.
 func TestMemoryStaysBounded(t *testing.T) {
 	if testing.Short() {
