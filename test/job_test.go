@@ -19,7 +19,7 @@ import (
 )
 
 // patience bounds the wait for any one thing that a job has to reach.
-const patience = 90 * time.Second
+const patience = 5 * time.Minute
 
 // running is a job that runs.
 type running struct {

@@ -166,7 +166,7 @@ func (p *Process) Interrupt() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-p.done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		p.t.Fatalf("millrace did not end on SIGTERM\n%s", p.Output())
 	}
 }
@@ -195,7 +195,7 @@ func phaseOrder(phase string) int {
 // or past it, or the process has ended well.
 func (p *Process) AwaitPhase(target *mongo.Client, live, phase string) {
 	p.t.Helper()
-	deadline := time.Now().Add(2 * time.Minute)
+	deadline := time.Now().Add(5 * time.Minute)
 	for time.Now().Before(deadline) {
 		var doc struct{ Phase string }
 		err := target.Database("millrace").Collection("jobs").FindOne(p.t.Context(), bson.D{{Key: "_id", Value: live}}).Decode(&doc)

@@ -103,7 +103,7 @@ func (c *conflicted) fails() error {
 			c.t.Fatal("the job did not fail")
 		}
 		return err
-	case <-time.After(time.Minute):
+	case <-time.After(4 * time.Minute):
 		c.t.Fatalf("the job does not end: %+v", c.j.Status())
 		return nil
 	}
@@ -118,7 +118,7 @@ func (c *conflicted) caughtUp() {
 
 func (c *conflicted) await(what string, ok func() bool) {
 	c.t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); {
+	for deadline := time.Now().Add(4 * time.Minute); !ok(); {
 		select {
 		case err := <-c.ended:
 			c.t.Fatalf("%s: the job ended: %v", what, err)

@@ -69,7 +69,7 @@ func isGone(pid int) bool {
 // eventually waits for a condition; the test's own time limit bounds it.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	if err := poll(ctx, 10*time.Millisecond, func() (bool, error) { return ok(), nil }); err != nil {
 		t.Fatalf("waiting until %s: %v", what, err)

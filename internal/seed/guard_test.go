@@ -132,7 +132,7 @@ func TestLockedMemberIsKilled(t *testing.T) {
 	if err := thaw.Release(); err == nil || !strings.Contains(err.Error(), "ended") {
 		t.Errorf("release: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	must(t, c.Members()[0].Start(ctx))
 	if isLocked(t, c.DirectURI(0)) {

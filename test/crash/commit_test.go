@@ -43,7 +43,7 @@ func TestKillBeforeCommit(t *testing.T) {
 	p.Kill()
 
 	p = test.Start(t, bin, append(args, "caught-up")...)
-	if err := p.Wait(2 * time.Minute); err != nil {
+	if err := p.Wait(6 * time.Minute); err != nil {
 		t.Fatalf("the next run: %v\n%s", err, p.Output())
 	}
 	diffs, err := test.Compare(t.Context(), sc, dc, test.CompareOptions{})

@@ -50,7 +50,7 @@ func TestKillAmongConflicts(t *testing.T) {
 			stop()
 			p := test.Start(t, bin, append(args, "caught-up")...)
 			// The catalogs differ: the target has more documents, but no more collections.
-			if err := p.Wait(2 * time.Minute); err != nil {
+			if err := p.Wait(6 * time.Minute); err != nil {
 				t.Fatalf("last run: %v\n%s", err, p.Output())
 			}
 			c.check(t, policy)

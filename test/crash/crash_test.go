@@ -46,7 +46,7 @@ func TestKillInEachPhase(t *testing.T) {
 	p.AwaitPhase(dc, "crash", "finalizing")
 	p.Kill()
 	p = test.Start(t, bin, append(args, "caught-up")...)
-	if err := p.Wait(2 * time.Minute); err != nil {
+	if err := p.Wait(6 * time.Minute); err != nil {
 		t.Fatalf("last run: %v\n%s", err, p.Output())
 	}
 	t.Logf("%d operations and %d steps of histories written meanwhile", churn.Operations(), steps.Done)

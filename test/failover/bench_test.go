@@ -146,7 +146,7 @@ func (b *bench) mark(p *test.Process, after string) {
 	b.t.Helper()
 	b.marks++
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(b.t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(b.t.Context(), 8*time.Minute)
 	defer cancel()
 	id := bson.D{{Key: "_id", Value: fmt.Sprint("mark", b.marks)}}
 	source := b.sc.Database(database).Collection("marks", options.Collection().SetWriteConcern(writeconcern.Majority()))
@@ -185,7 +185,7 @@ func (b *bench) await(ctx context.Context, p *test.Process, after string, do fun
 // unleash ends all limits of a job.
 func (b *bench) unleash(p *test.Process, after string) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(b.t.Context(), 4*time.Minute)
 	defer cancel()
 	b.await(ctx, p, after, func() error { // it may be starting
 		_, err := p.Command(ctx, "throttle", "--max-rate-bytes", "0")
@@ -197,7 +197,7 @@ func (b *bench) unleash(p *test.Process, after string) {
 func (b *bench) copies(p *test.Process, after string) {
 	b.t.Helper()
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(b.t.Context(), 6*time.Minute)
 	defer cancel()
 	docs := int64(-1)
 	b.await(ctx, p, after, func() error {
@@ -223,7 +223,7 @@ func (b *bench) faults() []Fault {
 // suffer lets a fault strike for a while.
 func (b *bench) suffer(f Fault, r *rand.Rand) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(b.t.Context(), 6*time.Minute)
 	defer cancel()
 	if err := f.Strike(ctx); err != nil {
 		b.t.Fatalf("%s: %v", f.Name, err)
@@ -247,7 +247,7 @@ func (b *bench) sufferWaiting(p *test.Process, f Fault, r *rand.Rand) {
 		b.suffer(f, r)
 		return
 	}
-	ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(b.t.Context(), 6*time.Minute)
 	defer cancel()
 	if err := f.Strike(ctx); err != nil {
 		b.t.Fatalf("%s: %v", f.Name, err)
@@ -265,7 +265,7 @@ func (b *bench) sufferWaiting(p *test.Process, f Fault, r *rand.Rand) {
 // process may have to start while the fault lasts.
 func (b *bench) sufferKilled(p *test.Process, f Fault, r *rand.Rand, args ...string) *test.Process {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(b.t.Context(), 6*time.Minute)
 	defer cancel()
 	moves := strings.Contains(f.Name, "moved") // then the old addresses do not lead there
 	before, early := time.Duration(r.IntN(1500))*time.Millisecond, r.IntN(2) == 0 && !moves
@@ -299,7 +299,7 @@ func (b *bench) sufferKilled(p *test.Process, f Fault, r *rand.Rand, args ...str
 func (b *bench) rollPast(p *test.Process, args ...string) *test.Process {
 	b.t.Helper()
 	p.Kill()
-	ctx, cancel := context.WithTimeout(b.t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(b.t.Context(), 6*time.Minute)
 	defer cancel()
 	position := b.position(ctx)
 	if position.IsZero() {
@@ -318,7 +318,7 @@ func (b *bench) rollPast(p *test.Process, args ...string) *test.Process {
 	}
 	before := b.targetHash(ctx)
 	p = b.start("--until", "never")
-	if err := p.Wait(time.Minute); err == nil || p.ExitCode() == 0 {
+	if err := p.Wait(4 * time.Minute); err == nil || p.ExitCode() == 0 {
 		b.t.Fatalf("the oplog does not hold position %v any more, but the job ended with %v\n%s", position, err, p.Output())
 	}
 	for _, want := range []string{"no longer holds", "--restart"} {
@@ -381,7 +381,7 @@ func (b *bench) finish(p *test.Process) (differences int) {
 	b.churn.Stop()
 	p.Interrupt()
 	p = b.start("--until", "caught-up")
-	if err := p.Wait(5 * time.Minute); err != nil {
+	if err := p.Wait(8 * time.Minute); err != nil {
 		b.t.Fatalf("the last run: %v\n%s", err, p.Output())
 	}
 	b.t.Logf("%d operations written meanwhile", b.churn.Operations())

@@ -81,7 +81,7 @@ func (s *small) rollSpooled(p *test.Process) { s.rollBeside(func() { s.spooledUp
 
 func (s *small) rollBeside(each func()) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 4*time.Minute)
 	defer cancel()
 	newest := s.newest()
 	each()
@@ -112,7 +112,7 @@ func (s *small) newest() bson.Timestamp {
 // await waits until a process says something.
 func (s *small) await(p *test.Process, text string) {
 	s.t.Helper()
-	for deadline := time.Now().Add(time.Minute); !strings.Contains(p.Output(), text); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(4 * time.Minute); !strings.Contains(p.Output(), text); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			s.t.Fatalf("millrace does not say %q\n%s", text, p.Output())
 		}
@@ -122,7 +122,7 @@ func (s *small) await(p *test.Process, text string) {
 // failed wants a process to have ended with a code and told why.
 func (s *small) failed(p *test.Process, code int, texts ...string) {
 	s.t.Helper()
-	if err := p.Wait(time.Minute); err == nil || p.ExitCode() != code {
+	if err := p.Wait(4 * time.Minute); err == nil || p.ExitCode() != code {
 		s.t.Fatalf("millrace ended with %v, want code %d\n%s", err, code, p.Output())
 	}
 	for _, text := range texts {
@@ -134,7 +134,7 @@ func (s *small) failed(p *test.Process, code int, texts ...string) {
 
 func (s *small) succeeded(p *test.Process) {
 	s.t.Helper()
-	if err := p.Wait(2 * time.Minute); err != nil {
+	if err := p.Wait(6 * time.Minute); err != nil {
 		s.t.Fatalf("%v\n%s", err, p.Output())
 	}
 	ours := func(ns string) bool { return strings.HasPrefix(ns, database+".") }
@@ -249,7 +249,7 @@ func TestSpoolDiskFull(t *testing.T) {
 // floodUntil writes until a process says something.
 func (s *small) floodUntil(p *test.Process, text string) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 4*time.Minute)
 	defer cancel()
 	err := Flood(ctx, s.sc, func(context.Context) (bool, error) {
 		time.Sleep(200 * time.Millisecond)
@@ -264,7 +264,7 @@ func (s *small) floodUntil(p *test.Process, text string) {
 func (s *small) spooledUpTo(p *test.Process) {
 	s.t.Helper()
 	newest := s.newest()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(4 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		to, err := millrace.ParseOpTime(p.Status(s.t.Context()).Follow.SpooledTo)
 		if err == nil && !to.TS.Before(newest) {
 			return

@@ -56,13 +56,13 @@ func TestMemoryStaysBounded(t *testing.T) {
 	write(t, pool, seed+2, backlog*3/10, "update", appendUpdate)
 	began = time.Now()
 	p = test.Start(t, bin, append(args, "caught-up")...)
-	if err := p.Wait(5 * time.Minute); err != nil {
+	if err := p.Wait(10 * time.Minute); err != nil {
 		t.Fatalf("%v\n%s", err, p.Output())
 	}
 	check(t, p, "the backlog", time.Since(began), backlog)
 
 	v := test.Start(t, bin, "verify", "--source", src.URI(), "--target", dst.URI())
-	if err := v.Wait(5 * time.Minute); err != nil {
+	if err := v.Wait(10 * time.Minute); err != nil {
 		t.Fatalf("verify: %v\n%s", err, v.Output())
 	}
 	check(t, v, "verify", 0, 0)

@@ -56,7 +56,7 @@ func isLocked(t *testing.T, uri string) bool {
 
 func eventually(t *testing.T, what string, check func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(3 * time.Minute)
 	for !check() {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain: %s", what)
@@ -210,7 +210,7 @@ func fill(t *testing.T, d *driver.Database) {
 // refuses starts a mongod on an incomplete copy, as a member of its set.
 func refuses(t *testing.T, program, set, dir string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, program, memberFlags(set, dir, freePort(t))...).CombinedOutput()
 	if err == nil || ctx.Err() != nil || !strings.Contains(string(out), "28661") {
