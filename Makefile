@@ -49,7 +49,8 @@ test stress one soak hunt matrix: export MILLRACE_LAB_DIR ?= $(PLENTY)
 # and wait more than they compute, and while some wait others use the processors.
 # What takes longest begins first.
 PARALLEL ?= 4
-GOTEST = $(GO) test -timeout 40m -parallel $(PARALLEL)
+# Vetting is for make lint.
+GOTEST = $(GO) test -vet=off -timeout 40m -parallel $(PARALLEL)
 TESTS = ./cmd/... ./demo/... ./docs/model ./internal/... ./test/...
 # With the race detector goes what has goroutines, and the program that is killed in test/crash.
 # In scenarios, faults, trials and measurements millrace runs as a process or is measured.
@@ -74,7 +75,7 @@ test-scenarios: build
 .PHONY: test-plain
 test-plain: build
 	$(GOTEST) -tags failpoint ./internal/failpoint
-	$(GOTEST) -p 1 -count=1 ./internal/bench $$(comm -23 <($(GO) list $(TESTS) | sort) \
+	$(GOTEST) -p 2 -count=1 ./internal/bench $$(comm -23 <($(GO) list $(TESTS) | sort) \
 		<($(GO) list $(RACE) ./internal/bench ./test ./test/failover ./test/trial ./test/seed ./test/memory | sort))
 
 .PHONY: test-race
