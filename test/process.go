@@ -211,7 +211,7 @@ func (p *Process) AwaitPhase(target *mongo.Client, live, phase string) {
 				p.t.Fatalf("millrace ended before phase %s: %v\n%s", phase, p.err, p.Output())
 			}
 			return
-		case <-time.After(2 * time.Millisecond):
+		case <-time.After(8 * time.Millisecond):
 		}
 	}
 	p.t.Fatalf("phase %s was not reached\n%s", phase, p.Output())

@@ -149,7 +149,7 @@ func (k *killing) await() bool {
 		case k.moment == locking && k.guardian != 0, k.moment == afterAWhile && time.Since(began) > k.after:
 			return k.guardian != 0 && k.locked()
 		}
-		time.Sleep(4 * time.Millisecond) // a lock lasts longer
+		time.Sleep(10 * time.Millisecond) // a lock lasts longer
 	}
 }
 
