@@ -221,7 +221,7 @@ func TestSpoolDiskFull(t *testing.T) {
 		return p
 	}
 	p := begin()
-	s.floodUntil(p, "the disk of the spool is full")
+	s.writeUntil(p, "the disk of the spool is full")
 	if err := disk.Free(); err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +234,7 @@ func TestSpoolDiskFull(t *testing.T) {
 
 	// Without room the oplog alone has to do; when it does not, the job says so.
 	p = begin()
-	s.floodUntil(p, "the disk of the spool is full")
+	s.writeUntil(p, "the disk of the spool is full")
 	s.roll()
 	s.failed(p, 1, "no longer holds", "--restart")
 	if err := disk.Free(); err != nil {
@@ -246,17 +246,18 @@ func TestSpoolDiskFull(t *testing.T) {
 	}
 }
 
-// floodUntil writes until a process says something.
-func (s *small) floodUntil(p *test.Process, text string) {
+// writeUntil writes until a process says something: so little at a time that the
+// oplog forgets nothing meanwhile.
+func (s *small) writeUntil(p *test.Process, text string) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), 4*time.Minute)
-	defer cancel()
-	err := Flood(ctx, s.sc, func(context.Context) (bool, error) {
-		time.Sleep(200 * time.Millisecond)
-		return strings.Contains(p.Output(), text), nil
-	})
-	if err != nil {
-		s.t.Fatalf("%v\n%s", err, p.Output())
+	coll := s.sc.Database(ballast).Collection("c")
+	for deadline := time.Now().Add(4 * time.Minute); !strings.Contains(p.Output(), text); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("millrace does not say %q\n%s", text, p.Output())
+		}
+		if _, err := coll.InsertOne(s.t.Context(), bson.D{{Key: "pad", Value: make([]byte, 10<<10)}}); err != nil {
+			s.t.Fatal(err)
+		}
 	}
 }
 
