@@ -10,199 +10,176 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"golang.org/x/term"
+
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/server"
 )
 
 const jobName = "demo"
 
-var errEarly = errors.New("without an error")
-
-// move is the sync under way, with what `millrace status --watch` says of it.
-type move struct {
-	d     *demo
-	sync  *child
-	watch *child
-	seen  chan struct{} // closed when the watch has ended
-
-	mu      sync.Mutex
-	last    job.Status
-	changed chan struct{} // closed and replaced at each new status
-	since   map[job.Phase]time.Time
-	maxLag  float64
-	err     error // of reading the watch
-
-	finalizeTook time.Duration
+// start starts millrace. It gets an environment of its own, so that neither the
+// user's settings nor the user's running syncs are touched. When ctx ends it is
+// asked to end, and killed ten seconds later.
+func (d *demo) start(ctx context.Context, out, errOut io.Writer, args ...string) (*lab.Child, error) {
+	cmd := exec.CommandContext(ctx, d.millrace, args...)
+	for _, e := range os.Environ() {
+		if !strings.HasPrefix(e, "MILLRACE_") {
+			cmd.Env = append(cmd.Env, e)
+		}
+	}
+	cmd.Env = append(cmd.Env,
+		"MILLRACE_SOURCE="+d.source.URI(), "MILLRACE_TARGET="+d.target.URI(), "XDG_STATE_HOME="+d.dir)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 10 * time.Second
+	cmd.Stdout, cmd.Stderr = out, errOut
+	return lab.StartChild(cmd)
 }
 
-// startMove starts the sync and the watch on it.
-func startMove(ctx context.Context, d *demo) (_ *move, err error) {
-	m := &move{d: d, changed: make(chan struct{}), seen: make(chan struct{}), since: map[job.Phase]time.Time{}}
-	d.out.say("\n$ millrace sync --source … --target … --job %s", jobName)
-	d.out.hold()
-	// Its own words go where the demo's go: a live view on a terminal, log
-	// lines elsewhere.
-	m.sync, err = d.start(ctx, func(c *exec.Cmd) { c.Stdout, c.Stderr = io.Discard, os.Stderr }, "sync", "--job", jobName)
-	if err != nil {
-		return nil, err
-	}
-	if err := m.startWatch(ctx); err != nil {
-		return nil, errors.Join(err, m.close())
-	}
-	return m, nil
-}
-
-// startWatch begins to read the status, as soon as there is one to be had.
-func (m *move) startWatch(ctx context.Context) error {
-	for {
-		var out bytes.Buffer
-		probe, err := m.d.start(ctx, func(c *exec.Cmd) { c.Stdout = &out }, "status", "--job", jobName, "--output", "json")
-		if err != nil {
-			return err
-		}
-		if probe.wait() == nil {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-m.sync.done:
-			return fmt.Errorf("millrace sync: %w", m.sync.err)
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-	pipe, write := io.Pipe()
-	var err error
-	m.watch, err = m.d.start(ctx, func(c *exec.Cmd) { c.Stdout = write },
-		"status", "--job", jobName, "--output", "json", "--watch", "--interval", "100ms")
+// ask runs a command of millrace and takes what it answers into a value, also
+// when it ends with an exit code.
+func (d *demo) ask(ctx context.Context, into any, args ...string) error {
+	var out, errOut bytes.Buffer
+	c, err := d.start(ctx, &out, &errOut, append(args, "--output", "json")...)
 	if err != nil {
 		return err
 	}
-	go func() {
-		<-m.watch.done
-		write.Close()
-	}()
-	go m.read(pipe)
+	err = c.Wait()
+	if unread := json.Unmarshal(out.Bytes(), into); err == nil {
+		err = unread
+	}
+	if err != nil {
+		return fmt.Errorf("millrace %s: %w: %s", args[0], err, strings.TrimSpace(errOut.String()))
+	}
 	return nil
 }
 
-// read takes in one status after the other.
-func (m *move) read(from io.Reader) {
-	defer close(m.seen)
-	dec := json.NewDecoder(from)
-	for {
-		var s job.Status
-		err := dec.Decode(&s)
-		m.mu.Lock()
-		if err == nil {
-			m.take(s)
-		} else if !errors.Is(err, io.EOF) {
-			m.err = err
+// move is the sync under way, with what it says of itself.
+type move struct {
+	*demo
+	sync    *lab.Child
+	watched chan struct{} // closed when nobody looks at the sync any more
+
+	mu           sync.Mutex
+	last         job.Status
+	following    time.Time // since when
+	maxLag       float64   // while following
+	finalizeTook time.Duration
+}
+
+// moveUnderWrites lets millrace copy and follow while the writers are at work,
+// and cuts over.
+func (d *demo) moveUnderWrites(ctx context.Context) (err error) {
+	d.writes = startWriters(ctx, d.sourceDB)
+	defer func() {
+		if failed := d.writes.stop(); !errors.Is(err, failed) {
+			err = errors.Join(err, failed)
 		}
-		close(m.changed)
-		m.changed = make(chan struct{})
-		m.mu.Unlock()
-		if err != nil {
-			return
+	}()
+	d.out.Print("Writers at work: inserts, updates, deletes, transactions, traded unique keys, schema changes")
+	d.out.Printf("\n$ millrace sync --source … --target … --job %s", jobName)
+	// A child draws on the terminal: the demo's own lines wait until it has ended.
+	var held bytes.Buffer
+	if term.IsTerminal(int(os.Stderr.Fd())) && os.Getenv("TERM") != "dumb" {
+		d.out.SetOutput(&held)
+		defer func() { fmt.Print(held.String()) }()
+		defer d.out.SetOutput(os.Stdout)
+	}
+	m := &move{demo: d, watched: make(chan struct{})}
+	d.move = m
+	running, end := context.WithCancel(ctx)
+	defer end()
+	// Its own words go where the demo's go: a live view on a terminal, log
+	// lines elsewhere.
+	if m.sync, err = d.start(running, io.Discard, os.Stderr, "sync", "--job", jobName); err != nil {
+		return err
+	}
+	go m.watch(running)
+	defer func() {
+		end()
+		<-m.sync.Done()
+		<-m.watched
+	}()
+	stopWriters := func(context.Context) error { return d.writes.stop() }
+	return inTurn(ctx, m.awaitFollowing, d.awaitExpiry, d.writeBurst, stopWriters, m.finalize)
+}
+
+// watch looks at the sync until it has ended.
+func (m *move) watch(ctx context.Context) {
+	defer close(m.watched)
+	running := server.Registry{Dir: filepath.Join(m.dir, "millrace", "run")}
+	_ = poll(ctx, func() (bool, error) {
+		if rec, err := running.Find(ctx, "", jobName); err == nil { // else it starts or ends
+			c := server.NewClient(rec.Address, rec.Token)
+			defer c.Close()
+			if s, err := c.Status(ctx); err == nil {
+				m.take(s)
+			}
 		}
+		return m.ended(), nil
+	})
+}
+
+func (m *move) ended() bool {
+	select {
+	case <-m.sync.Done():
+		return true
+	default:
+		return false
 	}
 }
 
-// take is called with mu held.
 func (m *move) take(s job.Status) {
-	if _, known := m.since[s.Phase]; !known {
-		m.since[s.Phase] = time.Now()
-		m.d.out.say("  %s (writers so far: %s operations)", s.Phase, grouped(m.d.writes.total()))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s.Phase != m.last.Phase {
+		m.out.Printf("  %s (writers so far: %s operations)", s.Phase, grouped(m.writes.total()))
 	}
 	if s.Phase == job.PhaseFollowing {
 		m.maxLag = max(m.maxLag, s.Follow.LagSeconds)
+		if m.following.IsZero() {
+			m.following = time.Now()
+		}
 	}
 	m.last = s
 }
 
-// followsFor waits for a target that has followed for so long and is not far
-// behind now; on a machine too busy for that, not much longer: finalize drains
-// whatever is left.
-func followsFor(d time.Duration) func(*move) bool {
-	return func(m *move) bool {
-		since, follows := m.since[job.PhaseFollowing]
-		lag := m.last.Follow.LagSeconds
-		return follows && (time.Since(since) >= d && lag >= 0 && lag < 2 || time.Since(since) >= d+15*time.Second)
-	}
-}
-
-// await waits until what is seen of the sync meets the condition.
-func (m *move) await(ctx context.Context, met func(*move) bool) error {
-	for {
+// awaitFollowing waits for a target that has followed for some time and is not
+// far behind now; on a machine too busy for that, not much longer: finalize
+// drains whatever is left.
+func (m *move) awaitFollowing(ctx context.Context) error {
+	return poll(ctx, func() (bool, error) {
+		if m.ended() {
+			how := cmp.Or(m.sync.Wait(), errors.New("without an error"))
+			return false, fmt.Errorf("millrace sync ended before its time: %w", how)
+		}
 		m.mu.Lock()
-		ok, changed, err := met(m), m.changed, m.err
-		m.mu.Unlock()
-		if ok || err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-m.sync.done:
-			return fmt.Errorf("millrace sync ended before its time: %w", cmp.Or(m.sync.err, errEarly))
-		case <-changed:
-		}
-	}
+		defer m.mu.Unlock()
+		since, lag := time.Since(m.following), m.last.Follow.LagSeconds
+		return !m.following.IsZero() && (since >= m.follow && lag >= 0 && lag < 2 || since >= m.follow+15*time.Second), nil
+	})
 }
 
 // finalize cuts over and waits for the end of the sync.
 func (m *move) finalize(ctx context.Context) error {
 	began := time.Now()
-	m.d.out.say("$ millrace finalize --job %s", jobName)
-	var out, errOut bytes.Buffer
-	c, err := m.d.start(ctx, func(c *exec.Cmd) { c.Stdout, c.Stderr = &out, &errOut }, "finalize", "--job", jobName, "--output", "json")
-	if err != nil {
+	m.out.Printf("$ millrace finalize --job %s", jobName)
+	var s job.Status
+	if err := m.ask(ctx, &s, "finalize", "--job", jobName); err != nil {
 		return err
 	}
-	if err := c.wait(); err != nil {
-		return fmt.Errorf("millrace finalize: %w: %s", err, strings.TrimSpace(errOut.String()))
-	}
 	m.finalizeTook = time.Since(began)
-	var s job.Status
-	if err := json.Unmarshal(out.Bytes(), &s); err != nil {
-		return fmt.Errorf("millrace finalize: %w", err)
-	}
-	if err := m.sync.wait(); err != nil {
+	if err := m.sync.Wait(); err != nil {
 		return fmt.Errorf("millrace sync: %w", err)
 	}
-	<-m.seen
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	<-m.watched
 	m.take(s)
 	return nil
-}
-
-// close ends the sync if it still runs, and waits for it.
-func (m *move) close() error {
-	defer m.d.out.release()
-	if !m.sync.ended() {
-		_ = m.sync.cmd.Process.Signal(syscall.SIGTERM)
-		_ = m.sync.wait()
-	}
-	if m.watch != nil {
-		_ = m.watch.wait()
-		<-m.seen
-	}
-	return nil
-}
-
-// phaseTimes lists how long each phase took, by the sync's own clock.
-func (m *move) phaseTimes() string {
-	var out []string
-	for _, p := range []job.Phase{job.PhaseCatalog, job.PhaseCopying, job.PhaseIndexing,
-		job.PhaseOverlap, job.PhaseFollowing, job.PhaseFinalizing} {
-		if took, ok := m.last.PhaseSeconds[p]; ok {
-			out = append(out, fmt.Sprintf("%s %.1f s", p, took))
-		}
-	}
-	return strings.Join(out, ", ")
 }

@@ -1,44 +1,102 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
-	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/jedib0t/go-pretty/v6/table"
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/job"
 )
+
+// compare lets millrace verify the target, and asks the servers for a second
+// opinion.
+func (d *demo) compare(ctx context.Context) error {
+	d.out.Print("\n$ millrace verify --source … --target …")
+	err := d.ask(ctx, &d.report, "verify", "--recheck-for", "0s")
+	if err != nil && (d.report.Same || d.report.End.IsZero()) { // else it has found differences
+		return err
+	}
+	want, err := hashes(ctx, d.sourceDB)
+	if err != nil {
+		return err
+	}
+	have, err := hashes(ctx, d.targetDB)
+	d.hashed = len(want)
+	all := maps.Clone(want)
+	maps.Copy(all, have)
+	for _, ns := range slices.Sorted(maps.Keys(all)) {
+		if want[ns] != have[ns] {
+			d.unequal = append(d.unequal, ns)
+		}
+	}
+	return err
+}
+
+// hashes are those of collections as the servers' own dbHash command computes
+// them, from the documents in the order of their _id.
+func hashes(ctx context.Context, client *mongo.Client) (map[string]string, error) {
+	all := map[string]string{}
+	for _, db := range []string{"files", "logs", "shop"} {
+		var reply struct{ Collections map[string]string }
+		if err := client.Database(db).RunCommand(ctx, bson.M{"dbHash": 1}).Decode(&reply); err != nil {
+			return nil, fmt.Errorf("dbHash of %s: %w", db, err)
+		}
+		for name, hash := range reply.Collections {
+			all[db+"."+name] = hash
+		}
+	}
+	return all, nil
+}
 
 // summary prints what happened; the error says that the target differs.
 func (d *demo) summary() error {
 	m, w := d.move, d.writes
 	s := m.last
-	copying := s.PhaseSeconds[job.PhaseCopying]
 	var compared, bytes int64
 	for _, c := range d.report.Collections {
 		compared, bytes = compared+c.SourceDocs, bytes+c.SourceBytes
 	}
-	different := d.report.Count + int64(len(d.report.Schema)) + int64(len(s.Differences)) + int64(len(d.hashed.different))
+	different := d.report.Count + int64(len(d.report.Schema)+len(s.Differences)+len(d.unequal))
+	var phases []string
+	for _, p := range []job.Phase{job.PhaseCatalog, job.PhaseCopying, job.PhaseIndexing,
+		job.PhaseOverlap, job.PhaseFollowing, job.PhaseFinalizing} {
+		if took, ok := s.PhaseSeconds[p]; ok {
+			phases = append(phases, fmt.Sprintf("%s %.1f s", p, took))
+		}
+	}
+	rate := int64(float64(s.Copy.Docs) / max(s.PhaseSeconds[job.PhaseCopying], 0.1))
 
 	t := table.NewWriter()
 	t.SetStyle(table.StyleLight)
-	t.AppendRows([]table.Row{
-		{"loaded before", fmt.Sprintf("%s documents, mongod %s, source of %d members", grouped(d.loaded), mongodVersion, d.members)},
-		{"written meanwhile", fmt.Sprintf("%s inserts, %s updates, %s deletes, %s expired", grouped(w.inserts.Load()), grouped(w.updates.Load()), grouped(w.deletes.Load()), grouped(d.expired))},
-		{"  of these", fmt.Sprintf("%s in transactions, %s trades of a unique key; %d schema changes", grouped(3*w.transactions.Load()), grouped(w.trades.Load()), w.schema.Load())},
-		{"  right before the end", fmt.Sprintf("a burst of %s operations in %s", grouped(d.burst.operations), seconds(d.burst.took))},
-		{"copied", fmt.Sprintf("%s documents (time series as buckets), %s, %s documents/s", grouped(s.Copy.Docs), megabytes(s.Copy.Bytes), grouped(int64(float64(s.Copy.Docs)/max(copying, 0.1))))},
-		{"changes applied", fmt.Sprintf("%s operations, %d schema changes", grouped(s.Follow.Operations), s.Follow.SchemaChanges)},
-		{"phases", m.phaseTimes()},
-		{"behind, at most", fmt.Sprintf("%.1f s while following", m.maxLag)},
-		{"finalize took", seconds(m.finalizeTook)},
-		{"millrace itself", fmt.Sprintf("%.1f s of CPU, %s of memory at most", s.Process.CPUSeconds, megabytes(s.Process.Peak))},
-		{"compared", fmt.Sprintf("%s documents, %s, byte for byte, in %s", grouped(compared), megabytes(bytes), seconds(d.report.End.Sub(d.report.Start)))},
-		{"servers' own dbHash", fmt.Sprintf("%d of %d collections equal", d.hashed.collections-len(d.hashed.different), d.hashed.collections)},
-		{"differences", different},
-		{"all of it took", seconds(time.Since(d.began))},
-	})
+	row := func(what, format string, args ...any) { t.AppendRow(table.Row{what, fmt.Sprintf(format, args...)}) }
+	row("loaded before", "%s documents, mongod %s, source of %d members", grouped(d.loaded), mongodVersion, d.members)
+	row("written meanwhile", "%s inserts, %s updates, %s deletes, %s expired",
+		grouped(w.inserts.Load()), grouped(w.updates.Load()), grouped(w.deletes.Load()), grouped(d.expired))
+	row("  of these", "%s in transactions, %s trades of a unique key; %d schema changes",
+		grouped(3*w.transactions.Load()), grouped(w.trades.Load()), w.schema.Load())
+	row("  right before the end", "a burst of %s operations in %s",
+		grouped(burstInserts+burstUpdates+burstDeletes), seconds(d.burstTook))
+	row("copied", "%s documents (time series as buckets), %s, %s documents/s",
+		grouped(s.Copy.Docs), size(s.Copy.Bytes), grouped(rate))
+	row("changes applied", "%s operations, %d schema changes", grouped(s.Follow.Operations), s.Follow.SchemaChanges)
+	row("phases", "%s", strings.Join(phases, ", "))
+	row("behind, at most", "%.1f s while following", m.maxLag)
+	row("finalize took", "%s", seconds(m.finalizeTook))
+	row("millrace itself", "%.1f s of CPU, %s of memory at most", s.Process.CPUSeconds, size(s.Process.Peak))
+	row("compared", "%s documents, %s, byte for byte, in %s",
+		grouped(compared), size(bytes), seconds(d.report.End.Sub(d.report.Start)))
+	row("servers' own dbHash", "%d of %d collections equal", d.hashed-len(d.unequal), d.hashed)
+	row("differences", "%d", different)
+	row("all of it took", "%s", since(d.began))
 	fmt.Printf("\n%s\n", t.Render())
 	fmt.Print(`
 Try it by hand:
@@ -50,24 +108,15 @@ Try it by hand:
   bin/millrace verify --source "$src" --target "$dst"
   bin/millrace lab down --name a; bin/millrace lab down --name b
 `)
-	if different > 0 {
-		return fmt.Errorf("the target differs from the source: %s", d.differences())
+	if different == 0 {
+		return nil
 	}
-	return nil
+	found, err := json.Marshal(map[string]any{
+		"documents": d.report.Differences[:min(5, len(d.report.Differences))], "schema": d.report.Schema,
+		"seen by finalize": s.Differences, "dbHash": d.unequal})
+	return errors.Join(fmt.Errorf("the target differs from the source: %s", found), err)
 }
 
-// differences names the first of each sort.
-func (d *demo) differences() string {
-	var out []string
-	for _, x := range d.report.Differences[:min(5, len(d.report.Differences))] {
-		out = append(out, fmt.Sprintf("%s document %s of %s %s", x.Kind, x.ID, x.NS, x.Detail))
-	}
-	for _, x := range d.report.Schema {
-		out = append(out, fmt.Sprintf("%s: %s: %s", x.NS, x.What, x.Detail))
-	}
-	out = append(out, d.move.last.Differences...)
-	for _, ns := range d.hashed.different {
-		out = append(out, "dbHash of "+ns)
-	}
-	return strings.Join(out, "; ")
-}
+func grouped(n int64) string { return humanize.Comma(n) }
+
+func size(n int64) string { return humanize.Bytes(uint64(n)) }

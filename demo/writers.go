@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,14 +16,10 @@ import (
 
 // writers change the source until stop.
 type writers struct {
-	client *mongo.Client
-	shop   *mongo.Database
-	logs   *mongo.Database
-	quit   chan struct{}
-	wg     sync.WaitGroup
-
-	mu   sync.Mutex
-	errs []error
+	client     *mongo.Client
+	shop, logs *mongo.Database
+	quit       context.CancelFunc
+	running    errgroup.Group
 
 	inserts, updates, deletes    atomic.Int64 // documents
 	transactions, trades, schema atomic.Int64
@@ -38,20 +32,22 @@ const pause = 10 * time.Millisecond
 // startWriters starts all of them. An operation under way is always finished:
 // stop never leaves one whose outcome is unknown.
 func startWriters(ctx context.Context, client *mongo.Client) *writers {
-	w := &writers{client: client, shop: client.Database("shop"), logs: client.Database("logs"), quit: make(chan struct{})}
+	w := &writers{client: client, shop: client.Database("shop"), logs: client.Database("logs")}
 	ctx = context.WithoutCancel(ctx)
-	for i, round := range []func(context.Context, *rand.Rand, int) error{w.insert, w.update, w.remove, w.transfer, w.trade, w.measure, w.changeSchema} {
-		w.wg.Go(func() {
+	quit, cancel := context.WithCancel(ctx)
+	w.quit = cancel
+	for i, round := range []func(context.Context, *rand.Rand, int) error{
+		w.insert, w.update, w.remove, w.transfer, w.trade, w.measure, w.changeSchema} {
+		w.running.Go(func() error {
 			random := rand.New(rand.NewPCG(uint64(i), 7))
 			for n := 0; ; n++ {
 				select {
-				case <-w.quit:
-					return
+				case <-quit.Done():
+					return nil
 				case <-time.After(pause):
 				}
 				if err := round(ctx, random, n); err != nil {
-					w.fail(err)
-					return
+					return fmt.Errorf("a writer of the demo: %w", err)
 				}
 			}
 		})
@@ -59,26 +55,11 @@ func startWriters(ctx context.Context, client *mongo.Client) *writers {
 	return w
 }
 
-func (w *writers) fail(err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.errs = append(w.errs, fmt.Errorf("a writer of the demo: %w", err))
-}
-
 // stop waits until each writer has finished its operation. Stopping twice does
 // no harm.
 func (w *writers) stop() error {
-	w.mu.Lock()
-	select {
-	case <-w.quit:
-	default:
-		close(w.quit)
-	}
-	w.mu.Unlock()
-	w.wg.Wait()
-	err := errors.Join(w.errs...)
-	w.errs = nil
-	return err
+	w.quit()
+	return w.running.Wait()
 }
 
 // total counts the operations so far.
@@ -87,11 +68,9 @@ func (w *writers) total() int64 {
 }
 
 func (w *writers) insert(ctx context.Context, _ *rand.Rand, n int) error {
-	var docs []any
-	for i := range 10 {
-		o := order(n*10 + i)
-		o[0].Value = fmt.Sprintf("new-%08d", n*10+i)
-		docs = append(docs, o)
+	var docs []bson.D
+	for i := n * 10; i < n*10+10; i++ {
+		docs = append(docs, orderWith(fmt.Sprintf("new-%08d", i), i))
 	}
 	_, err := w.shop.Collection("orders").InsertMany(ctx, docs)
 	w.inserts.Add(int64(len(docs)))
@@ -102,23 +81,16 @@ func (w *writers) insert(ctx context.Context, _ *rand.Rand, n int) error {
 func (w *writers) update(ctx context.Context, r *rand.Rand, _ int) error {
 	var models []mongo.WriteModel
 	for range 10 {
-		id := bson.D{{Key: "_id", Value: r.IntN(1000)}} // few, so that they meet again and again
-		var u any
-		switch r.IntN(6) {
-		case 0:
-			u = bson.D{{Key: "$inc", Value: bson.D{{Key: "logins", Value: 1}}}}
-		case 1:
-			u = bson.D{{Key: "$set", Value: bson.D{{Key: "address.street", Value: fmt.Sprintf("New street %d", r.IntN(99))}, {Key: "tags.1", Value: r.IntN(9)}}}}
-		case 2:
-			u = bson.D{{Key: "$push", Value: bson.D{{Key: "tags", Value: bson.D{{Key: "$each", Value: bson.A{r.IntN(9)}}, {Key: "$slice", Value: -5}}}}}}
-		case 3:
-			u = bson.D{{Key: "$unset", Value: bson.D{{Key: "about", Value: ""}}}, {Key: "$set", Value: bson.D{{Key: "seen", Value: time.Now()}}}}
-		case 4:
-			u = mongo.Pipeline{{{Key: "$set", Value: bson.D{{Key: "tags", Value: bson.D{{Key: "$slice", Value: bson.A{"$tags", 2}}}}, {Key: "address.geo", Value: bson.A{r.Float64()}}}}}}
-		default:
-			u = bson.D{{Key: "$rename", Value: bson.D{{Key: "about", Value: "was"}}}, {Key: "$currentDate", Value: bson.D{{Key: "seen", Value: true}}}}
-		}
-		models = append(models, mongo.NewUpdateOneModel().SetFilter(id).SetUpdate(u))
+		change := []any{
+			bson.M{"$inc": bson.M{"logins": 1}},
+			bson.M{"$set": doc("address.street", fmt.Sprintf("New street %d", r.IntN(99)), "tags.1", r.IntN(9))},
+			bson.M{"$push": bson.M{"tags": bson.M{"$each": bson.A{r.IntN(9)}, "$slice": -5}}},
+			bson.M{"$unset": bson.M{"about": ""}, "$set": bson.M{"seen": time.Now()}},
+			bson.A{bson.M{"$set": bson.M{"tags": bson.M{"$slice": bson.A{"$tags", 2}}, "address.geo": bson.A{r.Float64()}}}},
+			bson.M{"$rename": bson.M{"about": "was"}, "$currentDate": bson.M{"seen": true}},
+		}[r.IntN(6)]
+		few := bson.M{"_id": r.IntN(1000)} // so that they meet again and again
+		models = append(models, mongo.NewUpdateOneModel().SetFilter(few).SetUpdate(change))
 	}
 	_, err := w.shop.Collection("users").BulkWrite(ctx, models)
 	w.updates.Add(int64(len(models)))
@@ -127,16 +99,15 @@ func (w *writers) update(ctx context.Context, r *rand.Rand, _ int) error {
 
 // remove deletes documents and puts some of them back under the same _id.
 func (w *writers) remove(ctx context.Context, r *rand.Rand, _ int) error {
-	mixedIDs := w.shop.Collection("mixed")
-	number := r.IntN(2000)
-	res, err := mixedIDs.DeleteMany(ctx, bson.D{{Key: "n", Value: bson.D{{Key: "$gte", Value: number}, {Key: "$lt", Value: number + 3}}}})
+	coll, number := w.shop.Collection("mixed"), r.IntN(2000)
+	res, err := coll.DeleteMany(ctx, bson.M{"n": bson.M{"$gte": number, "$lt": number + 3}})
 	if err != nil {
 		return err
 	}
 	w.deletes.Add(res.DeletedCount)
 	doc := mixed(number)
 	doc[len(doc)-1].Value = "back again"
-	_, err = mixedIDs.ReplaceOne(ctx, bson.D{{Key: "_id", Value: doc[0].Value}}, doc, options.Replace().SetUpsert(true))
+	_, err = coll.ReplaceOne(ctx, bson.M{"_id": doc[0].Value}, doc, options.Replace().SetUpsert(true))
 	w.inserts.Add(1)
 	return err
 }
@@ -146,13 +117,12 @@ func (w *writers) remove(ctx context.Context, r *rand.Rand, _ int) error {
 func (w *writers) transfer(ctx context.Context, r *rand.Rand, n int) error {
 	from, amount := r.IntN(1000), r.IntN(50)
 	err := w.transaction(ctx, func(ctx context.Context) error {
-		ledger := w.shop.Collection("ledger")
-		for id, by := range map[int]int{from: -amount, from + 1: amount} {
-			if _, err := ledger.UpdateByID(ctx, id, bson.D{{Key: "$inc", Value: bson.D{{Key: "amount", Value: by}}}}); err != nil {
-				return err
-			}
+		err := run(ctx, w.shop, `{"update": "ledger", "updates": [
+			{"q": {"_id": %d}, "u": {"$inc": {"amount": %d}}}, {"q": {"_id": %d}, "u": {"$inc": {"amount": %d}}}]}`,
+			from, -amount, from+1, amount)
+		if err == nil {
+			err = run(ctx, w.shop, `{"insert": "transfers", "documents": [{"from": %d, "amount": %d}]}`, from, amount)
 		}
-		_, err := w.shop.Collection("transfers").InsertOne(ctx, bson.D{{Key: "from", Value: from}, {Key: "amount", Value: amount}})
 		if err == nil && n%10 == 9 {
 			err = errAbort
 		}
@@ -176,23 +146,16 @@ func (w *writers) trade(ctx context.Context, r *rand.Rand, _ int) error {
 	a := 2000 + r.IntN(500)
 	b := a + 500
 	err := w.transaction(ctx, func(ctx context.Context) error {
-		var was [2]struct {
-			Email string `bson:"email"`
-		}
+		var was [2]struct{ Email string }
 		for i, id := range []int{a, b} {
-			if err := users.FindOne(ctx, bson.D{{Key: "_id", Value: id}}).Decode(&was[i]); err != nil {
+			if err := users.FindOne(ctx, bson.M{"_id": id}).Decode(&was[i]); err != nil {
 				return err
 			}
 		}
-		for _, step := range []struct {
-			id    int
-			email string
-		}{{a, "on its way"}, {b, was[0].Email}, {a, was[1].Email}} {
-			if _, err := users.UpdateByID(ctx, step.id, bson.D{{Key: "$set", Value: bson.D{{Key: "email", Value: step.email}}}}); err != nil {
-				return err
-			}
-		}
-		return nil
+		return run(ctx, w.shop, `{"update": "users", "updates": [
+			{"q": {"_id": %[1]d}, "u": {"$set": {"email": "on its way"}}},
+			{"q": {"_id": %[2]d}, "u": {"$set": {"email": %[3]q}}}, {"q": {"_id": %[1]d}, "u": {"$set": {"email": %[4]q}}}]}`,
+			a, b, was[0].Email, was[1].Email)
 	})
 	w.trades.Add(1)
 	w.updates.Add(3)
@@ -200,20 +163,19 @@ func (w *writers) trade(ctx context.Context, r *rand.Rand, _ int) error {
 }
 
 func (w *writers) transaction(ctx context.Context, do func(context.Context) error) error {
-	s, err := w.client.StartSession()
-	if err != nil {
+	return w.client.UseSession(ctx, func(ctx context.Context) error {
+		_, err := mongo.SessionFromContext(ctx).WithTransaction(ctx, func(ctx context.Context) (any, error) {
+			return nil, do(ctx)
+		})
 		return err
-	}
-	defer s.EndSession(ctx)
-	_, err = s.WithTransaction(ctx, func(ctx context.Context) (any, error) { return nil, do(ctx) })
-	return err
+	})
 }
 
 // measure writes to the time-series and to the capped collection.
 func (w *writers) measure(ctx context.Context, r *rand.Rand, n int) error {
-	var readings, events []any
+	var readings, events []bson.D
 	for i := range 5 {
-		readings = append(readings, bson.D{{Key: "at", Value: time.Now()}, {Key: "sensor", Value: r.IntN(50)}, {Key: "value", Value: r.Float64()}})
+		readings = append(readings, doc("at", time.Now(), "sensor", r.IntN(50), "value", r.Float64()))
 		events = append(events, event(1_000_000+n*5+i))
 	}
 	_, err1 := w.logs.Collection("readings").InsertMany(ctx, readings)
@@ -230,61 +192,51 @@ func (w *writers) changeSchema(ctx context.Context, _ *rand.Rand, n int) error {
 	}
 	w.schema.Add(1)
 	number := n / every
+	admin := w.client.Database("admin")
 	switch number % 6 {
 	case 0: // the documents come along under the new name
-		return w.rename(ctx, "drafts", "published")
+		return run(ctx, admin, `{"renameCollection": "shop.drafts", "to": "shop.published"}`)
 	case 1:
-		_, err := w.shop.Collection("orders").Indexes().CreateOne(ctx, mongo.IndexModel{Keys: bson.D{{Key: "total", Value: 1}, {Key: "x", Value: number}}})
-		return err
+		return run(ctx, w.shop, `{"createIndexes": "orders", "indexes": [
+			{"name": "total_%d", "key": {"total": 1, "x": %[1]d}}]}`, number)
 	case 2:
-		return w.shop.RunCommand(ctx, bson.D{{Key: "create", Value: "temporary"}, {Key: "capped", Value: true}, {Key: "size", Value: 1 << 20}}).Err()
+		return run(ctx, w.shop, `{"create": "temporary", "capped": true, "size": 1048576}`)
 	case 3:
-		return w.shop.RunCommand(ctx, bson.D{{Key: "collMod", Value: "orders"}, {Key: "validator", Value: bson.D{{Key: "total", Value: bson.D{{Key: "$gte", Value: -number}}}}}}).Err()
+		return run(ctx, w.shop, `{"collMod": "orders", "validator": {"total": {"$gte": %d}}}`, -number)
 	case 4:
-		return w.shop.Collection("temporary").Drop(ctx)
+		return run(ctx, w.shop, `{"drop": "temporary"}`)
 	default:
-		return w.rename(ctx, "published", "drafts")
+		return run(ctx, admin, `{"renameCollection": "shop.published", "to": "shop.drafts"}`)
 	}
 }
 
-func (w *writers) rename(ctx context.Context, from, to string) error {
-	return w.client.Database("admin").RunCommand(ctx, bson.D{{Key: "renameCollection", Value: "shop." + from}, {Key: "to", Value: "shop." + to}}).Err()
-}
+// What is written right before the cut-over, as fast as the source takes it: what
+// is still on its way at that moment is what tools lose.
+const burstInserts, burstUpdates, burstDeletes = 12_000, 6_000, 2_000
 
-// burst is what is written right before the cut-over, as fast as the source
-// takes it: what is still on its way at that moment is what tools lose.
-type burst struct {
-	operations int64
-	took       time.Duration
-}
-
-func writeBurst(ctx context.Context, client *mongo.Client) (burst, error) {
-	const inserts, updates, deletes = 12_000, 6_000, 2_000
+func (d *demo) writeBurst(ctx context.Context) error {
 	began := time.Now()
-	shop := client.Database("shop")
-	var models, changes []mongo.WriteModel
-	for i := range inserts {
-		o := order(i)
-		o[0].Value = fmt.Sprintf("burst-%08d", i)
-		models = append(models, mongo.NewInsertOneModel().SetDocument(o))
-	}
-	for i := range deletes {
-		models = append(models, mongo.NewDeleteOneModel().SetFilter(bson.D{{Key: "_id", Value: fmt.Sprintf("order-%08d", i)}}))
-	}
-	for i := range updates {
-		changes = append(changes, mongo.NewUpdateOneModel().SetFilter(bson.D{{Key: "_id", Value: 5000 + i}}).
-			SetUpdate(bson.D{{Key: "$set", Value: bson.D{{Key: "burst", Value: i}}}}))
-	}
+	shop := d.sourceDB.Database("shop")
 	g, gctx := errgroup.WithContext(ctx)
-	const parts = 3
-	for coll, models := range map[string][]mongo.WriteModel{"orders": models, "users": changes} {
-		for part := range slices.Chunk(models, len(models)/parts+1) {
-			g.Go(func() error {
-				_, err := shop.Collection(coll).BulkWrite(gctx, part, options.BulkWrite().SetOrdered(false))
-				return err
-			})
+	g.Go(func() error {
+		var docs []bson.D
+		for i := range burstInserts {
+			docs = append(docs, orderWith(fmt.Sprintf("burst-%08d", i), i))
 		}
-	}
+		_, err := shop.Collection("orders").InsertMany(gctx, docs, options.InsertMany().SetOrdered(false))
+		return err
+	})
+	g.Go(func() error {
+		some := bson.M{"_id": bson.M{"$gte": 5000, "$lt": 5000 + burstUpdates}}
+		_, err := shop.Collection("users").UpdateMany(gctx, some, bson.A{bson.M{"$set": bson.M{"burst": "$_id"}}})
+		return err
+	})
+	g.Go(func() error {
+		some := bson.M{"_id": bson.M{"$gte": "order-", "$lt": fmt.Sprintf("order-%08d", burstDeletes)}}
+		_, err := shop.Collection("orders").DeleteMany(gctx, some)
+		return err
+	})
 	err := g.Wait()
-	return burst{operations: inserts + updates + deletes, took: time.Since(began)}, err
+	d.burstTook = time.Since(began)
+	return err
 }

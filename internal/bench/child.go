@@ -8,20 +8,20 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/millrace/millrace/internal/lab"
 )
 
 // child is a running program.
 type child struct {
+	*lab.Child
 	name string
 	cmd  *exec.Cmd
 	out  tail
-	done chan struct{} // closed when it has ended
-	err  error         // how; read after done
 }
 
 // program is what is started.
@@ -36,7 +36,7 @@ type program struct {
 // startChild starts a program whose end wait or stop wait for. It is told to
 // end when ctx ends.
 func startChild(ctx context.Context, p program) (*child, error) {
-	c := &child{name: filepath.Base(p.name), done: make(chan struct{})}
+	c := &child{name: filepath.Base(p.name)}
 	c.cmd = exec.CommandContext(ctx, p.name, p.args...)
 	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGTERM) }
 	c.cmd.WaitDelay = 10 * time.Second
@@ -49,20 +49,8 @@ func startChild(ctx context.Context, p program) (*child, error) {
 	if p.stdout != nil {
 		c.cmd.Stdout = p.stdout
 	}
-	c.cmd.SysProcAttr = childAttr()
-	started := make(chan error)
-	// The kernel ties the end of a child to that of the thread that made it.
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := c.cmd.Start()
-		started <- err
-		if err == nil {
-			c.err = c.cmd.Wait()
-			close(c.done)
-		}
-	}()
-	if err := <-started; err != nil {
+	var err error
+	if c.Child, err = lab.StartChild(c.cmd); err != nil {
 		return nil, fmt.Errorf("start %s: %w", p.name, err)
 	}
 	return c, nil
@@ -77,9 +65,8 @@ func (c *child) cpu() float64 {
 
 // wait waits for the end; an error says what the program said last.
 func (c *child) wait() error {
-	<-c.done
-	if c.err != nil {
-		return fmt.Errorf("%s: %w; it said:\n%s", c.name, c.err, c.out.String())
+	if err := c.Wait(); err != nil {
+		return fmt.Errorf("%s: %w; it said:\n%s", c.name, err, c.out.String())
 	}
 	return nil
 }
@@ -88,18 +75,18 @@ func (c *child) wait() error {
 // An end that came before is an error.
 func (c *child) stop() error {
 	select {
-	case <-c.done:
-		return fmt.Errorf("%s ended by itself (%w); it said:\n%s", c.name, errOr(c.err, "exit 0"), c.out.String())
+	case <-c.Done():
+		return fmt.Errorf("%s ended by itself (%w); it said:\n%s", c.name, errOr(c.Wait(), "exit 0"), c.out.String())
 	default:
 	}
 	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("end %s: %w", c.name, err)
 	}
 	select {
-	case <-c.done:
+	case <-c.Done():
 	case <-time.After(10 * time.Second):
 		_ = c.cmd.Process.Kill()
-		<-c.done
+		<-c.Done()
 	}
 	return nil
 }

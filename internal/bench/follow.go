@@ -133,7 +133,7 @@ func running(ctx context.Context, f follower, m *meter, do func(context.Context)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		select {
-		case <-c.done:
+		case <-c.Done():
 			cancel(errEnded)
 		case <-ctx.Done():
 		}

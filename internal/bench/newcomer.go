@@ -62,7 +62,7 @@ func (n *newcomer) start(ctx context.Context) (err error) {
 			return conn.Close()
 		}
 		select {
-		case <-n.child.done:
+		case <-n.child.Done():
 			return n.child.wait()
 		default:
 		}
@@ -122,7 +122,7 @@ func (n *newcomer) adopt(report string, m *meter) error {
 func (n *newcomer) end(ctx context.Context) error {
 	if n.child != nil {
 		_ = n.child.cmd.Process.Kill() // it may have ended
-		<-n.child.done
+		<-n.child.Done()
 		return nil
 	}
 	if n.pid == 0 {

@@ -3,6 +3,8 @@ package bench
 import (
 	"strconv"
 
+	"github.com/dustin/go-humanize"
+
 	"github.com/millrace/millrace/internal/plot"
 	load "github.com/millrace/millrace/internal/ycsb"
 )
@@ -15,7 +17,7 @@ func percent(share float64) string { return strconv.FormatFloat(share*100, 'f', 
 func figure(n float64) string { return plot.Figure(n) }
 
 // grouped writes 1234567 as 1,234,567.
-func grouped(n int64) string { return plot.Grouped(n) }
+func grouped(n int64) string { return humanize.Comma(n) }
 
 // mix is a bijection of 64-bit numbers that looks random.
 func mix(x uint64) uint64 { return load.Scatter(x) }

@@ -140,7 +140,7 @@ func startTool(ctx context.Context, m *meter, t tool, with func(args []string) (
 			break
 		}
 		select {
-		case <-c.done:
+		case <-c.Done():
 			return nil, errors.Join(err, c.wait())
 		default:
 		}

@@ -36,19 +36,14 @@ func (a *Ask) Newest(ctx context.Context) (mongo.OpTime, error) {
 // waiting says what the job waits for if fn takes long.
 func (a *Ask) waiting(what string, fn func() error) error {
 	const patience = time.Second
-	done := make(chan struct{})
-	var told sync.WaitGroup
-	told.Go(func() {
-		select {
-		case <-done:
-		case <-time.After(patience):
-			a.Progress.Wait(what)
-			<-done
+	say := sync.OnceFunc(func() { a.Progress.Wait(what) })
+	late := time.AfterFunc(patience, say)
+	defer func() {
+		if !late.Stop() {
+			say() // it may just be about to
 			a.Progress.Wait("")
 		}
-	})
-	defer told.Wait()
-	defer close(done)
+	}()
 	return fn()
 }
 

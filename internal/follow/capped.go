@@ -156,7 +156,8 @@ func (c *cappedSeen) limited(options bson.Raw, size, most string) {
 
 // through looks at what lies after a position up to another.
 func (l *cappedLook) through(ctx context.Context, from, until mongo.OpTime) error {
-	look := l.Look(slices.Collect(maps.Keys(l.bySource)))
+	look := l.Look
+	look.Collections = slices.Collect(maps.Keys(l.bySource))
 	return look.Each(ctx, oplog.Span{After: from, Until: until}, func(ev *stream.Event) error {
 		if ev.Kind == stream.SchemaChange {
 			return l.change(ctx, ev)
@@ -176,17 +177,12 @@ func (l *cappedLook) through(ctx context.Context, from, until mongo.OpTime) erro
 			return errEnough
 		}
 		c.bytes += size
-		c.add(ev)
+		c.events = append(c.events, cappedEvent{kind: ev.Kind, id: bsonraw.Clone(ev.Key.ID), doc: slices.Clone(ev.Doc)})
+		if ev.Kind == stream.Insert {
+			c.inserts++
+		}
 		return nil
 	})
-}
-
-func (c *cappedSeen) add(ev *stream.Event) {
-	id := bsonraw.Clone(ev.Key.ID)
-	c.events = append(c.events, cappedEvent{kind: ev.Kind, id: id, doc: slices.Clone(ev.Doc)})
-	if ev.Kind == stream.Insert {
-		c.inserts++
-	}
 }
 
 // incarnation notes which collection of the source has the name: the copy has
@@ -309,19 +305,17 @@ func (c *cappedSeen) onTarget(ctx context.Context, f *follower) (targetDocs, err
 	if h.whole = whole && int64(h.n) <= c.inserts; h.whole {
 		return h, nil
 	}
-	const some = 500
-	var ids bson.A
-	for i, ev := range c.events {
+	var older []bson.RawValue
+	for _, ev := range c.events {
 		if _, ok := h.docs[keyOf(ev.id)]; !ok {
-			ids = append(ids, bsonraw.RawValue(ev.id))
+			older = append(older, bsonraw.RawValue(ev.id))
 		}
-		if len(ids) < some && i < len(c.events)-1 || len(ids) == 0 {
-			continue
-		}
+	}
+	const some = 500
+	for ids := range slices.Chunk(older, some) {
 		if _, err := h.read(ctx, coll, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}, nil, math.MaxInt); err != nil {
 			return h, err
 		}
-		ids = nil
 	}
 	return h, nil
 }

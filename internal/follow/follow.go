@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/state"
@@ -42,8 +43,10 @@ type follower struct {
 	reach reach
 }
 
-// Run follows the source from a stored job's position. It returns nil when the
-// job is finalized.
+// ErrFinished ends a run whose job is finalized.
+var ErrFinished = errors.New("finalized")
+
+// Run follows the source from a stored job's position until something ends it.
 func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) error {
 	f := &follower{Options: o, job: job, stage: transform.NewStage(o.Rules), phase: job.Phase, intent: job.Intent, saved: pos, refused: len(job.Refused) > 0}
 	fresh, err := f.openOverlap(ctx)
@@ -67,9 +70,8 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 	failpoint.Hit("window.after")
 	f.sink = o.Sink(pos, mongosink.Options{Schema: f.schema, Overlap: mongosink.Overlap{End: f.overlapEnd, RereadUntil: job.Consistent, Capped: capped,
 		Refused: places(job.Refused), Skipped: places(skipped)}})
-	src := o.Source()
-	f.Progress.Following(f.sink, src)
-	return ignore(f.run(ctx, src, pos), errFinished)
+	f.Progress.Following(f.sink, o.Source)
+	return f.run(ctx, pos)
 }
 
 // openOverlap sets until where the target may be ahead: to the end of the copy,
@@ -77,7 +79,7 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 // says that nothing was sent yet.
 func (f *follower) openOverlap(ctx context.Context) (fresh bool, err error) {
 	f.overlapEnd = f.job.Consistent
-	f.reach.noted = f.job.Reach
+	f.reach.noted.Store(&f.job.Reach)
 	if f.job.Reach.IsZero() {
 		return f.job.Intent.IsZero() && f.job.Applied == f.job.Start, nil
 	}
@@ -91,30 +93,33 @@ func (f *follower) openOverlap(ctx context.Context) (fresh bool, err error) {
 	return false, nil
 }
 
-func (f *follower) run(ctx context.Context, src stream.Source, pos stream.Position) error {
+func (f *follower) run(ctx context.Context, pos stream.Position) error {
 	g, gctx := errgroup.WithContext(ctx)
 	// The engine and the saver end when reading ends.
 	ectx, stop := context.WithCancelCause(gctx)
 	defer stop(nil)
-	g.Go(func() error { return ignore(f.sink.Run(ectx), errReadingEnded) })
-	g.Go(func() error { return ignore(f.saveRegularly(ectx), errReadingEnded) })
+	untilEnd := func(run func(context.Context) error) {
+		g.Go(func() error {
+			if err := run(ectx); !errors.Is(err, errReadingEnded) {
+				return err
+			}
+			return nil
+		})
+	}
+	untilEnd(f.sink.Run)
+	untilEnd(f.saveRegularly)
 	g.Go(func() error {
 		defer stop(errReadingEnded)
-		return src.Run(gctx, pos, f.emit)
+		return f.Source.Run(gctx, pos, f.emit)
 	})
 	return g.Wait()
 }
 
-var (
-	errReadingEnded = errors.New("reading ended")
-	errFinished     = errors.New("finalized")
-)
+var errReadingEnded = errors.New("reading ended")
 
-func ignore(err, what error) error {
-	if errors.Is(err, what) {
-		return nil
-	}
-	return err
+// saveRegularly records the applied position about every second.
+func (f *follower) saveRegularly(ctx context.Context) error {
+	return retry.Every(ctx, time.Second, func() error { return f.saveAhead(ctx) })
 }
 
 // emit takes a batch from the source. Between batches the job may change its
@@ -145,16 +150,22 @@ func (f *follower) emit(ctx context.Context, b *stream.Batch) error {
 	return nil
 }
 
-// becomeConsistent ends the overlap: the target is at one position of the
-// source, so unique indexes can be built.
-func (f *follower) becomeConsistent(ctx context.Context) error {
+// settle applies all that was fed, notes it, and builds the indexes that waited for
+// that.
+func (f *follower) settle(ctx context.Context) error {
 	if err := f.sink.Drain(ctx); err != nil {
 		return err
 	}
 	if err := f.save(ctx); err != nil {
 		return err
 	}
-	if err := f.untangled(ctx, func() error { return f.Schema.BuildDeferred(ctx) }); err != nil {
+	return f.untangled(ctx, func() error { return f.Schema.BuildDeferred(ctx) })
+}
+
+// becomeConsistent ends the overlap: the target is at one position of the
+// source, so unique indexes can be built.
+func (f *follower) becomeConsistent(ctx context.Context) error {
+	if err := f.settle(ctx); err != nil {
 		return err
 	}
 	f.phase = state.PhaseFollowing
@@ -164,24 +175,19 @@ func (f *follower) becomeConsistent(ctx context.Context) error {
 
 // wantFinal sets the position to finalize at, once that is asked for.
 func (f *follower) wantFinal(ctx context.Context) error {
-	if !f.finalAt.IsZero() {
+	if !f.finalAt.IsZero() || !f.Final() {
 		return nil
 	}
-	if !f.Final() {
-		return nil
-	}
-	if f.Mode == state.ModeFull {
-		f.finalAt = f.job.Consistent
-	} else {
+	until := f.job.Consistent
+	if f.Mode != state.ModeFull {
+		var err error
 		failpoint.Hit("final.before")
-		newest, err := f.Ask.Newest(ctx)
-		if err != nil {
+		if until, err = f.Ask.Newest(ctx); err != nil {
 			return err
 		}
 		failpoint.Hit("final.after")
-		f.finalAt = newest
 	}
-	f.finalAt = mongo.MaxOpTime(f.finalAt, f.overlapEnd)
+	f.finalAt = mongo.MaxOpTime(until, f.overlapEnd)
 	f.phase = state.PhaseFinalizing
 	f.Log.Info("finalizing", "drainTo", f.finalAt)
 	return f.SavePhase(ctx, state.PhaseFinalizing)
@@ -192,36 +198,14 @@ func (f *follower) finalize(ctx context.Context) error {
 	failpoint.Hit("finalize.before")
 	defer failpoint.Hit("finalize.after")
 	f.Letters.RetryAll()
-	if err := f.sink.Drain(ctx); err != nil {
-		return err
-	}
-	if err := f.save(ctx); err != nil {
-		return err
-	}
-	if err := f.untangled(ctx, func() error { return f.Schema.BuildDeferred(ctx) }); err != nil {
+	if err := f.settle(ctx); err != nil {
 		return err
 	}
 	if err := f.Finish(ctx); err != nil {
 		return err
 	}
 	f.Log.Info("finalized", "position", f.sink.Applied().At)
-	return errFinished
-}
-
-// saveRegularly records the applied position about every second.
-func (f *follower) saveRegularly(ctx context.Context) error {
-	t := time.NewTicker(time.Second)
-	defer t.Stop()
-	for {
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		if err := f.saveAhead(ctx); err != nil {
-			return err
-		}
-	}
+	return ErrFinished
 }
 
 // saveAhead is save, and moves the reach on. One write both notes the reach and
@@ -238,7 +222,7 @@ func (f *follower) saveAhead(ctx context.Context) error {
 		err = f.Store.Note(ctx, bson.D{{Key: "reach", Value: next}})
 	}
 	if err == nil {
-		f.reach.set(next)
+		f.reach.noted.Store(&next)
 	}
 	return err
 }
@@ -332,11 +316,10 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, before mongo.Op
 		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
 	}
 	failpoint.Hit("schema.after")
-	f.moveNames(ev, effect)
-	if err := f.keepNames(ctx, *ev.Change); err != nil {
+	if err := f.changeNames(ctx, f.Ask.Names.After(*ev.Change, f.Rules)); err != nil {
 		return err
 	}
-	if err := f.moveLetters(ctx, ev, effect); err != nil {
+	if err := f.moveNames(ctx, ev, effect); err != nil {
 		return err
 	}
 	if effect.Resync != nil {
@@ -361,17 +344,6 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, before mongo.Op
 	f.saved = pos
 	f.Progress.SetApplied(pos)
 	return nil
-}
-
-// moveNames keeps what the engine knows by name true after a change.
-func (f *follower) moveNames(ev *stream.Event, effect schema.Effect) {
-	if ch := ev.Change; ch.Kind == stream.ChangeRename && effect.Applied && effect.Resync == nil {
-		f.sink.Renamed(f.Rules.Target(ch.NS), f.Rules.Target(ch.To), ev.At)
-		return
-	}
-	for _, ns := range effect.Dropped {
-		f.sink.Renamed(ns, "", ev.At)
-	}
 }
 
 // resync copies a collection that a rename brought inside the filter, as it is

@@ -9,11 +9,6 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// keepNames keeps the names true after a schema change.
-func (f *follower) keepNames(ctx context.Context, ch stream.Change) error {
-	return f.changeNames(ctx, f.Ask.Names.After(ch, f.Rules))
-}
-
 // neverCame notes that a collection which a rename brought inside the filter is
 // gone from the source already: until its drop comes, nothing is applied to it.
 func (f *follower) neverCame(ctx context.Context, ev *stream.Event, effect schema.Effect) error {
@@ -41,13 +36,22 @@ func (f *follower) changeNames(ctx context.Context, change schema.NameChange) er
 	return nil
 }
 
-// moveLetters has dead letters follow a schema change.
-func (f *follower) moveLetters(ctx context.Context, ev *stream.Event, effect schema.Effect) error {
+// moveNames keeps true after a schema change what the engine and the dead letters
+// know by name.
+func (f *follower) moveNames(ctx context.Context, ev *stream.Event, effect schema.Effect) error {
 	ch := ev.Change
-	if ch.Kind == stream.ChangeRename && effect.Applied && effect.Resync == nil && f.Rules.Match(ch.NS) && f.Rules.Match(ch.To) {
-		return f.Letters.Moved(ctx, f.Rules.Target(ch.NS), f.Rules.Target(ch.To), ev.At)
+	renamed := ch.Kind == stream.ChangeRename && effect.Applied && effect.Resync == nil
+	if renamed {
+		from, to := f.Rules.Target(ch.NS), f.Rules.Target(ch.To)
+		f.sink.Renamed(from, to, ev.At)
+		if f.Rules.Match(ch.NS) && f.Rules.Match(ch.To) {
+			return f.Letters.Moved(ctx, from, to, ev.At)
+		}
 	}
 	for _, ns := range effect.Dropped {
+		if !renamed {
+			f.sink.Renamed(ns, "", ev.At)
+		}
 		db, coll := mongo.SplitNS(ns)
 		if err := errors.Join(f.Letters.Dropped(ctx, ns), f.Letters.Dropped(ctx, db+"."+mongo.BucketsPrefix+coll)); err != nil {
 			return err

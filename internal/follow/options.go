@@ -35,17 +35,16 @@ type Options struct {
 	Progress   *progress.Progress
 	Log        *slog.Logger
 
-	// Source and Sink begin reading and writing; the options of the sink are
-	// those that the run knows.
-	Source func() stream.Source
-	Sink   func(stream.Position, mongosink.Options) *mongosink.Engine
+	Source stream.Source
+	// Sink begins writing; the options are those that the run knows.
+	Sink func(stream.Position, mongosink.Options) *mongosink.Engine
 
 	// Ask has the job's names as of the position to go on from; the run keeps
 	// them true.
 	Ask *Ask
-	// Look finds the changes of some collections that an earlier run may have
+	// Look, told of collections, finds their changes that an earlier run may have
 	// made already.
-	Look func(collections []string) *oplog.Look
+	Look oplog.Look
 
 	// CopyAnew copies a collection of the source, not older than a position.
 	CopyAnew func(ctx context.Context, c schema.Collection, target string, after mongo.OpTime) error

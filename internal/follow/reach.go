@@ -3,6 +3,7 @@ package follow
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -21,22 +22,11 @@ const reachAhead = 3 // seconds of the source
 // have applied.
 type reach struct {
 	noting sync.Mutex // one note at a time; events that the last one holds do not wait for it
-	mu     sync.Mutex
-	noted  mongo.OpTime
+	noted  atomic.Pointer[mongo.OpTime]
 	known  mongo.OpTime // where the source stood when the run began, so that a backlog needs one note; fixed
 }
 
-func (r *reach) holds(at mongo.OpTime) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return !r.noted.Before(at)
-}
-
-func (r *reach) set(at mongo.OpTime) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.noted = at
-}
+func (r *reach) holds(at mongo.OpTime) bool { return !r.noted.Load().Before(at) }
 
 // allow waits until the events of a batch may be sent.
 func (f *follower) allow(ctx context.Context, b *stream.Batch) error {
@@ -47,28 +37,23 @@ func (f *follower) allow(ctx context.Context, b *stream.Batch) error {
 	if f.reach.holds(last) {
 		return nil
 	}
-	return f.extend(ctx, last)
-}
-
-// ahead is a reach some seconds ahead of a position, and of the source's clock.
-func (f *follower) ahead(at mongo.OpTime) mongo.OpTime {
-	to := max(at.TS.T, f.reach.known.TS.T, f.Progress.SourceTime().T) + reachAhead
-	return mongo.OpTime{TS: bson.Timestamp{T: to}, Term: -1}
-}
-
-// extend notes a reach ahead of a position.
-func (f *follower) extend(ctx context.Context, at mongo.OpTime) error {
 	f.reach.noting.Lock()
 	defer f.reach.noting.Unlock()
-	next := f.ahead(at)
+	next := f.ahead(last)
 	if f.reach.holds(next) {
 		return nil
 	}
 	if err := f.Store.Note(ctx, bson.D{{Key: "reach", Value: next}}); err != nil {
 		return err
 	}
-	f.reach.set(next)
+	f.reach.noted.Store(&next)
 	return nil
+}
+
+// ahead is a reach some seconds ahead of a position, and of the source's clock.
+func (f *follower) ahead(at mongo.OpTime) mongo.OpTime {
+	to := max(at.TS.T, f.reach.known.TS.T, f.Progress.SourceTime().T) + reachAhead
+	return mongo.OpTime{TS: bson.Timestamp{T: to}, Term: -1}
 }
 
 // places and documents turn the checkpoint's list of documents into the

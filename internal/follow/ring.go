@@ -2,6 +2,7 @@ package follow
 
 import (
 	"bytes"
+	"container/list"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -23,11 +24,10 @@ type ring struct {
 	target targetDocs
 	limit  limit
 
-	byID        map[string]*entry
-	first, last *entry // inserted since, oldest first
-	n           int
-	bytes       int64
-	turned      bool // what was there before has gone
+	byID   map[string]*list.Element
+	since  list.List // of *entry: what was inserted since, oldest first
+	bytes  int64
+	turned bool // what was there before has gone
 
 	// What tells it from the target; all zero when there is nothing.
 	differ   int                 // documents of the list that are others on the target, or not there
@@ -56,6 +56,10 @@ type limit struct {
 	bytes, docs int64
 }
 
+func (l limit) exceeded(bytes int64, docs int) bool {
+	return l.bytes > 0 && bytes > l.bytes || l.docs > 0 && int64(docs) > l.docs
+}
+
 // entry is a document of the list.
 type entry struct {
 	id         string
@@ -63,11 +67,18 @@ type entry struct {
 	place      int      // on the target, -1 when it is not there
 	same       bool     // as on the target
 	unrepaired bool     // but for zero timestamps, which were not put back yet
-	prev, next *entry
+}
+
+// entryOf is the entry of an element; nil when there is none.
+func entryOf(at *list.Element) *entry {
+	if at == nil {
+		return nil
+	}
+	return at.Value.(*entry) // nothing else is in the list
 }
 
 func newRing(target targetDocs, l limit) *ring {
-	return &ring{target: target, limit: l, byID: map[string]*entry{}, gone: map[string]struct{}{}, updated: map[string]bson.Raw{}}
+	return &ring{target: target, limit: l, byID: map[string]*list.Element{}, gone: map[string]struct{}{}, updated: map[string]bson.Raw{}}
 }
 
 // matches reports that the target can be as it is now.
@@ -76,20 +87,18 @@ func (r *ring) matches() bool {
 	case r.differ > 0 || r.unsorted > 0 || len(r.gone) > 0 || r.changed > 0:
 		return false
 	case r.turned:
-		return r.target.whole && r.n == r.target.n
+		return r.target.whole && r.since.Len() == r.target.n
 	}
-	return r.n == 0 || r.first.place == r.n-1
+	return r.since.Len() == 0 || entryOf(r.since.Front()).place == r.since.Len()-1
 }
 
 func (r *ring) insert(id string, doc bson.Raw) {
-	if e := r.byID[id]; e != nil { // it has gone, and so have those before it
-		for r.byID[id] != nil {
-			r.roll()
-		}
+	for r.byID[id] != nil { // it has gone, and so have those before it
+		r.roll()
 	}
 	delete(r.gone, id)
 	r.forget(id)
-	e := &entry{id: id, doc: doc, place: -1, prev: r.last}
+	e := &entry{id: id, doc: doc, place: -1}
 	if d, ok := r.target.docs[id]; ok {
 		e.place, e.same = d.place, bytes.Equal(d.doc, doc)
 		if !e.same && delta.MayHoldEmptyTimestamp(doc) {
@@ -97,18 +106,12 @@ func (r *ring) insert(id string, doc bson.Raw) {
 			e.unrepaired = e.same
 		}
 	}
-	if r.last == nil {
-		r.first = e
-	} else {
-		r.last.next = e
-	}
-	r.last = e
-	r.byID[id] = e
-	r.n++
+	newest := r.since.Back()
+	r.byID[id] = r.since.PushBack(e)
+	r.pair(newest, r.byID[id], 1)
 	r.bytes += int64(len(doc))
 	r.count(e, 1)
-	r.pair(e.prev, e, 1)
-	for r.n > 1 && (r.limit.bytes > 0 && r.bytes > r.limit.bytes || r.limit.docs > 0 && int64(r.n) > r.limit.docs) {
+	for r.since.Len() > 1 && r.limit.exceeded(r.bytes, r.since.Len()) {
 		r.roll()
 	}
 }
@@ -116,12 +119,12 @@ func (r *ring) insert(id string, doc bson.Raw) {
 // roll lets the oldest document go, before which all others have gone.
 func (r *ring) roll() {
 	r.turned = true
-	r.unlink(r.first)
+	r.unlink(r.since.Front())
 }
 
 func (r *ring) remove(id string) {
-	if e := r.byID[id]; e != nil {
-		r.unlink(e)
+	if at := r.byID[id]; at != nil {
+		r.unlink(at)
 	}
 	r.forget(id)
 	if _, ok := r.target.docs[id]; ok {
@@ -130,7 +133,7 @@ func (r *ring) remove(id string) {
 }
 
 func (r *ring) update(id string, o bson.Raw) {
-	if e := r.byID[id]; e != nil {
+	if e := entryOf(r.byID[id]); e != nil {
 		r.count(e, -1)
 		r.bytes -= int64(len(e.doc))
 		if e.doc != nil {
@@ -172,23 +175,14 @@ func (r *ring) forget(id string) {
 	}
 }
 
-func (r *ring) unlink(e *entry) {
-	r.pair(e.prev, e, -1)
-	r.pair(e, e.next, -1)
-	r.pair(e.prev, e.next, 1)
-	if e.prev == nil {
-		r.first = e.next
-	} else {
-		e.prev.next = e.next
-	}
-	if e.next == nil {
-		r.last = e.prev
-	} else {
-		e.next.prev = e.prev
-	}
+func (r *ring) unlink(at *list.Element) {
+	prev, e, next := at.Prev(), entryOf(at), at.Next()
+	r.pair(prev, at, -1)
+	r.pair(at, next, -1)
+	r.pair(prev, next, 1)
 	r.count(e, -1)
-	r.n--
 	r.bytes -= int64(len(e.doc))
+	r.since.Remove(at)
 	delete(r.byID, e.id)
 }
 
@@ -198,8 +192,8 @@ func (r *ring) count(e *entry, n int) {
 	}
 }
 
-func (r *ring) pair(older, newer *entry, n int) {
-	if older != nil && newer != nil && older.place <= newer.place {
+func (r *ring) pair(older, newer *list.Element, n int) {
+	if older != nil && newer != nil && entryOf(older).place <= entryOf(newer).place {
 		r.unsorted += n
 	}
 }
@@ -217,8 +211,8 @@ func sameRepaired(there, doc bson.Raw) bool {
 
 // unrepaired are the documents whose zero timestamps have to be put back.
 func (r *ring) unrepaired() (docs []bson.Raw) {
-	for e := r.first; e != nil; e = e.next {
-		if e.unrepaired {
+	for at := r.since.Front(); at != nil; at = at.Next() {
+		if e := entryOf(at); e.unrepaired {
 			docs = append(docs, e.doc)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/docwrite"
+	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/scan"
@@ -62,16 +63,12 @@ func (c *copier) prepare(ctx context.Context, job state.Job) error {
 // clear removes what an earlier life of the job left in the target's database
 // of millrace. Done again after a crash it does no harm.
 func (c *copier) clear(ctx context.Context) error {
-	if err := c.cat.Forget(ctx); err != nil {
-		return err
-	}
-	if err := c.letters.Reset(ctx); err != nil {
-		return err
+	for _, remove := range []func(context.Context) error{c.cat.Forget, c.letters.Reset, c.store.Clear} {
+		if err := remove(ctx); err != nil {
+			return err
+		}
 	}
 	if err := c.letters.Load(ctx, false); err != nil {
-		return err
-	}
-	if err := c.store.Clear(ctx); err != nil {
 		return err
 	}
 	return c.store.Save(ctx, bson.D{{Key: "restarted", Value: false}})
@@ -83,9 +80,9 @@ func (c *copier) noneExists(ctx context.Context, mapped []state.Mapped) error {
 	if c.spec.OnExisting == ExistingMerge || c.spec.OnExisting == ExistingDrop {
 		return nil
 	}
-	targets := make([]string, len(mapped))
-	for i, m := range mapped {
-		targets[i] = m.Target
+	var targets []string
+	for _, m := range mapped {
+		targets = append(targets, m.Target)
 	}
 	have, err := c.cat.ListExisting(ctx, targets)
 	if err != nil {
@@ -134,11 +131,7 @@ func (c *copier) make(ctx context.Context, m state.Mapped) error {
 
 // create makes the collections and views on the target. Nothing has been
 // copied yet, so it may begin again after a crash.
-func (c *copier) create(ctx context.Context) error {
-	colls, err := c.store.LoadCatalog(ctx)
-	if err != nil {
-		return err
-	}
+func (c *copier) create(ctx context.Context, colls []state.Mapped) error {
 	if c.spec.OnExisting == ExistingDrop {
 		for _, m := range colls {
 			if err := c.cat.Drop(ctx, m.Target); err != nil {
@@ -179,11 +172,7 @@ func (c *copier) create(ctx context.Context) error {
 	return c.savePhase(ctx, PhaseCopying)
 }
 
-func (c *copier) copyAll(ctx context.Context, job state.Job) error {
-	colls, err := c.store.LoadCatalog(ctx)
-	if err != nil {
-		return err
-	}
+func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mapped) error {
 	if err := c.deferTTL(ctx); err != nil {
 		return err
 	}
@@ -196,7 +185,7 @@ func (c *copier) copyAll(ctx context.Context, job state.Job) error {
 	if err := c.run(ctx, tasks, job.Start); err != nil {
 		return err
 	}
-	set := []bson.E{}
+	var set []bson.E
 	if c.src.Info.Kind == mongo.KindReplicaSet {
 		newest, err := c.ask.Newest(ctx)
 		if err != nil {
@@ -214,9 +203,6 @@ func (c *copier) copyAll(ctx context.Context, job state.Job) error {
 func (c *copier) deferTTL(ctx context.Context) error {
 	if c.ttlDeferred || !c.lease.resumed && c.spec.Mode != ModeIncremental {
 		return nil
-	}
-	if err := c.loadNames(ctx); err != nil {
-		return err
 	}
 	if err := c.cat.DeferExpiries(ctx, c.ask.Names.Targets()); err != nil {
 		return err
@@ -299,13 +285,9 @@ func (c *copier) refused(at mongo.OpTime) func(context.Context, copy.Refusal) (b
 
 // buildIndexes builds what need not wait for consistency, collections side by
 // side, then lets the overlap begin.
-func (c *copier) buildIndexes(ctx context.Context) error {
-	colls, err := c.store.LoadCatalog(ctx)
-	if err != nil {
-		return err
-	}
-	phase := schema.BeforeConsistent
-	if c.src.Info.Kind != mongo.KindReplicaSet {
+func (c *copier) buildIndexes(ctx context.Context, colls []state.Mapped) error {
+	phase, alone := schema.BeforeConsistent, c.src.Info.Kind != mongo.KindReplicaSet
+	if alone {
 		phase = schema.Consistent
 	}
 	commands := schema.DefaultBuilds
@@ -321,7 +303,7 @@ func (c *copier) buildIndexes(ctx context.Context) error {
 	if err := c.cat.BuildAll(ctx, builds, phase, commands); err != nil {
 		return err
 	}
-	if c.src.Info.Kind != mongo.KindReplicaSet {
+	if alone {
 		return c.finishAlone(ctx)
 	}
 	return c.savePhase(ctx, PhaseOverlap)
@@ -330,16 +312,13 @@ func (c *copier) buildIndexes(ctx context.Context) error {
 // finishAlone ends the job of a standalone source, which has no oplog. What the
 // copy has set aside is judged: no changes follow that could decide it.
 func (c *copier) finishAlone(ctx context.Context) error {
-	if err := c.loadNames(ctx); err != nil {
-		return err
-	}
 	if err := c.sink(stream.Position{}, mongosink.Options{}).Conclude(ctx); err != nil {
 		return err
 	}
 	if err := c.finish(ctx); err != nil {
 		return err
 	}
-	return errFinished
+	return follow.ErrFinished
 }
 
 // sliceStore is the copy engine's store in the job's checkpoint.

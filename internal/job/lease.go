@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/state"
 )
 
@@ -96,7 +97,10 @@ func (l *lease) begin(ctx context.Context) (state.Job, error) {
 // is still on its way to it over their connections.
 func (l *lease) endOthers(ctx context.Context, attempt int64, then bson.D) (bson.Raw, error) {
 	// What earlier attempts of this run had checked out is closed.
-	if err := l.renew(ctx, mongo.RunName(l.id, l.run, attempt)); err != nil {
+	renewing, cancel := context.WithTimeout(ctx, 5*time.Second)
+	err := l.dst.RenewConnections(renewing, mongo.RunName(l.id, l.run, attempt))
+	cancel()
+	if err != nil {
 		return nil, err
 	}
 	job, _, err := l.store.Reload(ctx)
@@ -123,38 +127,15 @@ func (l *lease) endOthers(ctx context.Context, attempt int64, then bson.D) (bson
 	}, then)
 }
 
-// renew gives the run connections to the target that carry a name.
-func (l *lease) renew(ctx context.Context, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	return l.dst.RenewConnections(ctx, name)
-}
-
 // heartbeat proves to other processes that the job has an owner, and to this
 // one that it still is. While the target does not answer, the phases wait.
 func (l *lease) heartbeat(ctx context.Context) error {
-	return everyTick(ctx, state.BeatEvery, func() error {
+	return retry.Every(ctx, state.BeatEvery, func() error {
 		if err := l.store.Beat(ctx); err != nil && ctx.Err() == nil && mongo.Classify(err) != mongo.ClassRetry {
 			return err
 		}
 		return nil
 	})
-}
-
-// everyTick calls do at an interval until it fails or ctx ends.
-func everyTick(ctx context.Context, every time.Duration, do func() error) error {
-	t := time.NewTicker(every)
-	defer t.Stop()
-	for {
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		if err := do(); err != nil {
-			return err
-		}
-	}
 }
 
 // letGo ends the connections over which this run has written and reports that the

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/source/oplog"
 )
 
@@ -32,7 +33,7 @@ func (m *monitor) run(ctx context.Context) error {
 	if err := look(); err != nil {
 		return err
 	}
-	return everyTick(ctx, time.Second, look)
+	return retry.Every(ctx, time.Second, look)
 }
 
 // watchSource reads the source's position each second and the ends of its

@@ -21,11 +21,8 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// errPaused and errFinished end a phase on purpose.
-var (
-	errPaused   = errors.New("paused")
-	errFinished = errors.New("finalized")
-)
+// errPaused ends a phase on purpose, as follow.ErrFinished does.
+var errPaused = errors.New("paused")
 
 // Run checks, then runs the job from its checkpoint until it is finalized (nil),
 // ctx ends, or something fails that does not pass by itself.
@@ -53,13 +50,13 @@ func (j *Job) Run(ctx context.Context) (err error) {
 	g.Go(func() error {
 		err := j.phases(gctx)
 		if err == nil {
-			return errFinished // ends the monitor too
+			return follow.ErrFinished // ends the monitor too
 		}
 		return err
 	})
 	g.Go(func() error { return (&monitor{Job: j}).run(gctx) })
 	g.Go(func() error { return j.lease.heartbeat(gctx) })
-	if err = g.Wait(); errors.Is(err, errFinished) {
+	if err = g.Wait(); errors.Is(err, follow.ErrFinished) {
 		err = nil
 	}
 	if closeErr := j.spooler.Close(err == nil); closeErr != nil {
@@ -137,10 +134,11 @@ func (j *Job) attempt(ctx context.Context) error {
 		return causeOr(ctx, err)
 	}
 	j.patience.Worked()
-	defer j.spooler.Begin(ctx, spoolOwner(job), j.progress.ReadFrom)()
+	life := fmt.Sprintf("%s to %s since %d", job.SourceSet.Hex(), job.TargetSet.Hex(), job.CreatedAt.UnixNano())
+	defer j.spooler.Begin(ctx, life, j.progress.ReadFrom)()
 	for {
 		err = j.step(ctx, job)
-		if errors.Is(err, errFinished) {
+		if errors.Is(err, follow.ErrFinished) {
 			return nil
 		}
 		if err != nil {
@@ -187,20 +185,26 @@ func (j *Job) noteRefused(ctx context.Context, job state.Job, err error) error {
 
 // step runs one phase; nil means that the next one may begin.
 func (j *Job) step(ctx context.Context, job state.Job) error {
-	switch job.Phase {
-	case PhaseCatalog:
+	if job.Phase == PhaseCatalog {
 		return j.copier.prepare(ctx, job)
+	}
+	catalog, err := j.store.LoadCatalog(ctx)
+	if err != nil {
+		return err
+	}
+	j.ask.Names = state.Names(catalog) // at the position from which the job goes on
+	switch job.Phase {
 	case state.PhaseCreating:
-		return j.copier.create(ctx)
+		return j.copier.create(ctx, catalog)
 	case PhaseCopying:
-		return j.copier.copyAll(ctx, job)
+		return j.copier.copyAll(ctx, job, catalog)
 	case PhaseIndexing:
-		return j.copier.buildIndexes(ctx)
+		return j.copier.buildIndexes(ctx, catalog)
 	case PhaseOverlap, PhaseFollowing, PhaseFinalizing:
 		return j.follow(ctx, job)
 	case PhaseFinalized:
 		j.log.Info("job is finalized already", "job", j.id)
-		return errFinished
+		return follow.ErrFinished
 	}
 	return fmt.Errorf("job %s is in phase %q, which this version does not know", j.id, job.Phase)
 }
@@ -221,34 +225,18 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 	if job.Phase == PhaseFinalizing { // the wish survives a restart
 		j.control.wantFinal()
 	}
-	if err := j.loadNames(ctx); err != nil {
-		return err
-	}
 	if err := j.copier.deferTTL(ctx); err != nil {
 		return err
 	}
-	err := follow.Run(ctx, job, positionOf(job), follow.Options{
+	return follow.Run(ctx, job, positionOf(job), follow.Options{
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Rules: j.rules, Store: j.store, Target: j.dst, Schema: j.cat,
 		Letters: j.letters, Ask: j.ask, Progress: j.progress, Log: j.log,
-		Source: j.changes, Sink: j.sink, CopyAnew: j.copier.again, Slices: sliceStore{j.store}.LoadSlices,
-		Look: func(colls []string) *oplog.Look {
-			return &oplog.Look{Cluster: j.src, Spool: j.spooler, Collections: colls}
-		},
+		Source: oplog.New(j.src, oplog.Options{Keep: j.rules.Match, Log: j.log, Spool: j.spooler}),
+		Look:   oplog.Look{Cluster: j.src, Spool: j.spooler},
+		Sink:   j.sink, CopyAnew: j.copier.again, Slices: sliceStore{j.store}.LoadSlices,
 		SavePhase: j.savePhase, Passed: j.spooler.Passed, Finish: j.finish, Unclear: &j.unclear,
 		Final: func() bool { return j.control.final(j.spec.Now()) },
 	})
-	if err != nil {
-		return err
-	}
-	return errFinished
-}
-
-// loadNames reads which namespaces of the source the job has on the target, at
-// the position from which it goes on.
-func (j *Job) loadNames(ctx context.Context) error {
-	catalog, err := j.store.LoadCatalog(ctx)
-	j.ask.Names = state.Names(catalog)
-	return err
 }
 
 // newSpooler prepares to keep changes of the source on local disk.
@@ -258,16 +246,6 @@ func (j *Job) newSpooler() *oplog.Spooler {
 		o.Dir = filepath.Join(j.spec.SpoolDir, j.id)
 	}
 	return oplog.NewSpooler(j.src, o)
-}
-
-// spoolOwner names the life of a job whose changes are on local disk.
-func spoolOwner(job state.Job) string {
-	return fmt.Sprintf("%s to %s since %d", job.SourceSet.Hex(), job.TargetSet.Hex(), job.CreatedAt.UnixNano())
-}
-
-// changes are the source's, from the spool as far as it has them.
-func (j *Job) changes() stream.Source {
-	return oplog.New(j.src, oplog.Options{Keep: j.rules.Match, Log: j.log, Spool: j.spooler})
 }
 
 // sink makes the engine that applies changes, with what it needs to know about

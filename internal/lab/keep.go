@@ -139,7 +139,7 @@ func (l *loan) take(ctx context.Context, o Options, limit time.Duration) (c *Clu
 
 // adopt makes a process of one that another program has started.
 func adopt(ctx context.Context, id Identity) *process {
-	p := &process{pid: id.Pid, done: make(chan struct{})}
+	p := &process{pid: id.Pid, Child: &Child{done: make(chan struct{})}}
 	go func() {
 		if poll(ctx, 20*time.Millisecond, func() (bool, error) { return id.exited(), nil }) == nil {
 			close(p.done)

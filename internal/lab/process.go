@@ -17,19 +17,56 @@ import (
 // stopGrace is how long a clean shutdown may take before it is forced.
 const stopGrace = 60 * time.Second
 
-// process is one running child.
-type process struct {
-	pid  int
-	done chan struct{} // closed when the child has ended and was waited for
+// Child is a command that was started, and who waits for its end.
+type Child struct {
+	done chan struct{} // closed when it has ended and was waited for
 	err  error         // how it ended; read only after done
 }
 
-// startProcess starts a command with its output in the file outName.
+// Done is closed when the child has ended.
+func (c *Child) Done() <-chan struct{} { return c.done }
+
+// Wait waits for the child's end and returns how it ended.
+func (c *Child) Wait() error {
+	<-c.done
+	return c.err
+}
+
+// StartChild starts a command that dies with this process, where the system can
+// see to that. The terminal's Ctrl-C does not reach it: its end is the starter's
+// business.
+func StartChild(cmd *exec.Cmd) (*Child, error) { return startChild(cmd, false) }
+
+// startChild starts a child that, detached, outlives this process.
 //
 // The kernel ties "kill the child when the parent dies" to the thread that
 // forked, so one locked goroutine starts the child and stays with it until it
 // has ended. That goroutine ends with the child; whoever starts a process
 // ends it and waits on done.
+func startChild(cmd *exec.Cmd, detached bool) (*Child, error) {
+	cmd.SysProcAttr = childAttr(detached)
+	c := &Child{done: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			c.err = cmd.Wait()
+			close(c.done)
+		}
+	}()
+	return c, <-started
+}
+
+// process is one running server, or its guard.
+type process struct {
+	*Child
+	pid int
+}
+
+// startProcess starts a command with its output in the file outName.
 func startProcess(cmd *exec.Cmd, outName string, detached bool) (*process, error) {
 	out, err := os.OpenFile(outName, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -37,26 +74,11 @@ func startProcess(cmd *exec.Cmd, outName string, detached bool) (*process, error
 	}
 	defer out.Close() // the child has its own copy
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr = childAttr(detached)
-	p := &process{done: make(chan struct{})}
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		if err == nil {
-			p.pid = cmd.Process.Pid
-		}
-		started <- err
-		if err == nil {
-			p.err = cmd.Wait()
-			close(p.done)
-		}
-	}()
-	if err := <-started; err != nil {
+	c, err := startChild(cmd, detached)
+	if err != nil {
 		return nil, err
 	}
-	return p, nil
+	return &process{Child: c, pid: cmd.Process.Pid}, nil
 }
 
 // running reports whether the process has not ended yet.

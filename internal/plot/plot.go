@@ -6,8 +6,8 @@ import (
 	"html"
 	"io"
 	"strconv"
-	"strings"
 
+	"github.com/dustin/go-humanize"
 	chart "github.com/wcharczuk/go-chart/v2"
 )
 
@@ -107,21 +107,11 @@ func Figure(n float64) string {
 	abs := max(n, -n)
 	switch {
 	case abs >= 100:
-		return Grouped(int64(n + 0.5))
+		return humanize.Comma(int64(n + 0.5))
 	case abs >= 10:
 		return strconv.FormatFloat(n, 'f', 1, 64)
 	case abs >= 1:
 		return strconv.FormatFloat(n, 'f', 2, 64)
 	}
 	return strconv.FormatFloat(n, 'f', 3, 64)
-}
-
-// Grouped writes 1234567 as 1,234,567.
-func Grouped(n int64) string {
-	s := strconv.FormatInt(n, 10)
-	sign := len(s) - len(strings.TrimPrefix(s, "-"))
-	for at := len(s) - 3; at > sign; at -= 3 {
-		s = s[:at] + "," + s[at:]
-	}
-	return s
 }

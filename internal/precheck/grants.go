@@ -65,11 +65,6 @@ func (g grants) may(action, ns string) bool {
 	return g == nil || slices.ContainsFunc(g, func(p privilege) bool { return p.reaches(ns) && p.allows(action) })
 }
 
-// missing are those of the actions that are not allowed.
-func (g grants) missing(ns string, actions []string) []string {
-	return slices.DeleteFunc(slices.Clone(actions), func(a string) bool { return g.may(a, ns) })
-}
-
 // grantsOf asks a deployment what its user may do.
 func grantsOf(ctx context.Context, c *mongo.Cluster) (grants, error) {
 	raw, err := c.Command(ctx, "admin", bson.D{{Key: "connectionStatus", Value: 1}, {Key: "showPrivileges", Value: true}})

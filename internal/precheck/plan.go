@@ -121,41 +121,33 @@ func (p *planner) add(level Level, name, hint, format string, args ...any) {
 
 func (p *planner) ok(name, format string, args ...any) { p.add(OK, name, "", format, args...) }
 
-func (p *planner) warn(name, hint, format string, args ...any) {
-	p.add(Warn, name, hint, format, args...)
-}
-
-func (p *planner) fail(name, hint, format string, args ...any) {
-	p.add(Fail, name, hint, format, args...)
-}
-
 // deployments judges the shape of both sides.
 func (p *planner) deployments() {
 	src, dst, mode := p.Source.Info, p.Target.Info, p.Mode
 	switch {
 	case src.Kind == mongo.KindSharded:
-		p.fail("source", "name one shard's replica set, or wait for sharded clusters to be supported", "a sharded cluster is not supported as a source yet")
+		p.add(Fail, "source", "name one shard's replica set, or wait for sharded clusters to be supported", "a sharded cluster is not supported as a source yet")
 	case src.Kind == mongo.KindStandalone && mode != state.ModeFull:
-		p.fail("source", "use --mode full, or restart the source with --replSet and initiate it", "a standalone server has no oplog: it can only be copied in full")
+		p.add(Fail, "source", "use --mode full, or restart the source with --replSet and initiate it", "a standalone server has no oplog: it can only be copied in full")
 	case src.Kind == mongo.KindStandalone:
-		p.warn("source", "stop writes during the copy", "a standalone server: writes made during the copy may be missing or half there")
+		p.add(Warn, "source", "stop writes during the copy", "a standalone server: writes made during the copy may be missing or half there")
 	default:
 		p.ok("source", "%s", describe(src))
 	}
 	switch dst.Kind {
 	case mongo.KindSharded:
-		p.fail("target", "name a replica set", "a sharded cluster is not supported as a target yet")
+		p.add(Fail, "target", "name a replica set", "a sharded cluster is not supported as a target yet")
 	case mongo.KindStandalone:
-		p.fail("target", "restart it with --replSet and initiate it", "a standalone server cannot keep a durable checkpoint")
+		p.add(Fail, "target", "restart it with --replSet and initiate it", "a standalone server cannot keep a durable checkpoint")
 	default:
 		p.ok("target", "%s", describe(dst))
 	}
 	if src.Kind == mongo.KindReplicaSet && (src.SetID.IsZero() || dst.SetID.IsZero()) {
-		p.warn("identity", "grant clusterMonitor, or the action replSetGetConfig, on both sides",
+		p.add(Warn, "identity", "grant clusterMonitor, or the action replSetGetConfig, on both sides",
 			"a user may not read the replica set's configuration: the sets are told apart by their addresses")
 	}
 	if !src.SetID.IsZero() && src.SetID == dst.SetID || slices.ContainsFunc(src.Hosts, func(h string) bool { return slices.Contains(dst.Hosts, h) }) || src.Kind == mongo.KindStandalone && p.Source.Address() == p.Target.Address() {
-		p.fail("identity", "check --source and --target", "source and target are the same replica set (%s)", src.SetName)
+		p.add(Fail, "identity", "check --source and --target", "source and target are the same replica set (%s)", src.SetName)
 	}
 }
 
@@ -163,17 +155,17 @@ func (p *planner) versions() {
 	src, dst := p.Source.Info, p.Target.Info
 	for i, v := range []mongo.Version{src.Version, dst.Version} {
 		if !v.AtLeast(4, 2) {
-			p.fail([]string{"source", "target"}[i]+" version", "upgrade it to 4.2 or newer", "MongoDB %s is older than 4.2", v)
+			p.add(Fail, []string{"source", "target"}[i]+" version", "upgrade it to 4.2 or newer", "MongoDB %s is older than 4.2", v)
 		}
 	}
 	older := dst.Version.OlderThan(src.Version)
 	switch {
 	case older && !p.AllowDowngrade:
-		p.fail("versions", "use a target at least as new, or accept the risk with --allow-downgrade", "the target (%s) is older than the source (%s)", dst.Version, src.Version)
+		p.add(Fail, "versions", "use a target at least as new, or accept the risk with --allow-downgrade", "the target (%s) is older than the source (%s)", dst.Version, src.Version)
 	case older:
-		p.warn("versions", "", "the target (%s) is older than the source (%s); features it lacks will fail", dst.Version, src.Version)
+		p.add(Warn, "versions", "", "the target (%s) is older than the source (%s); features it lacks will fail", dst.Version, src.Version)
 	case fcvOlder(dst.FCV, src.FCV) && !p.AllowDowngrade:
-		p.fail("feature compatibility", "run setFeatureCompatibilityVersion "+src.FCV+" on the target, or use --allow-downgrade",
+		p.add(Fail, "feature compatibility", "run setFeatureCompatibilityVersion "+src.FCV+" on the target, or use --allow-downgrade",
 			"the target's feature compatibility version (%s) is older than the source's (%s)", dst.FCV, src.FCV)
 	default:
 		p.ok("versions", "%s to %s", src.Version, dst.Version)
@@ -195,7 +187,7 @@ func (p *planner) resume(ctx context.Context) error {
 	if !found || p.Restart {
 		if p.Mode == state.ModeIncremental {
 			if _, err := mongo.ParseOpTime(p.StartAt); err != nil {
-				p.fail("start", "give the position that the target's data stand at, e.g. --start-at 1700000000:1",
+				p.add(Fail, "start", "give the position that the target's data stand at, e.g. --start-at 1700000000:1",
 					"incremental mode of a new job needs --start-at with a position or a time (got %q)", p.StartAt)
 			}
 		}
@@ -205,9 +197,9 @@ func (p *planner) resume(ctx context.Context) error {
 	p.plan.Resumes, p.plan.ResumePhase = true, job.Phase
 	switch {
 	case job.Rules != p.Rules.String():
-		p.fail("rules", "use the same --include, --exclude and --rename, another --job, or --restart", "job %s was begun with other rules", p.Job)
+		p.add(Fail, "rules", "use the same --include, --exclude and --rename, another --job, or --restart", "job %s was begun with other rules", p.Job)
 	case job.SourceSet != p.Source.Info.SetID || job.TargetSet != p.Target.Info.SetID:
-		p.fail("job", "use another --job, or --restart", "job %s was begun between other clusters", p.Job)
+		p.add(Fail, "job", "use another --job, or --restart", "job %s was begun between other clusters", p.Job)
 	default:
 		p.ok("resume", "continues job %s in phase %s at %s", p.Job, job.Phase, job.Applied)
 	}
@@ -233,10 +225,10 @@ func (p *planner) collections(ctx context.Context) error {
 		p.data += c.Bytes
 	}
 	if len(lacks) > 0 {
-		p.fail("features", "use a newer target, or exclude these", "the target cannot hold %d things: %s", len(lacks), strings.Join(lacks[:min(5, len(lacks))], "; "))
+		p.add(Fail, "features", "use a newer target, or exclude these", "the target cannot hold %d things: %s", len(lacks), strings.Join(lacks[:min(5, len(lacks))], "; "))
 	}
 	if err := schema.CheckRules(colls, p.Rules); err != nil {
-		p.fail("names", "change --rename or exclude one of them", "%v", err)
+		p.add(Fail, "names", "change --rename or exclude one of them", "%v", err)
 	}
 	p.ok("collections", "%d, %s", len(colls), humanize.IBytes(uint64(p.data)))
 	return nil
@@ -262,11 +254,11 @@ func (p *planner) existing(ctx context.Context) error {
 	list := strings.Join(names[:min(5, len(names))], ", ")
 	switch p.OnExisting.Or(p.job.OnExisting) {
 	case state.ExistingDrop:
-		p.warn("target collections", "", "%d exist and will be DROPPED: %s", len(names), list)
+		p.add(Warn, "target collections", "", "%d exist and will be DROPPED: %s", len(names), list)
 	case state.ExistingMerge:
-		p.warn("target collections", "", "%d exist and will be merged into: %s", len(names), list)
+		p.add(Warn, "target collections", "", "%d exist and will be merged into: %s", len(names), list)
 	default:
-		p.fail("target collections", "drop them, or choose --on-existing merge or --on-existing drop", "%d exist already: %s", len(names), list)
+		p.add(Fail, "target collections", "drop them, or choose --on-existing merge or --on-existing drop", "%d exist already: %s", len(names), list)
 	}
 	return nil
 }
@@ -282,7 +274,7 @@ func (p *planner) oplogWindow(ctx context.Context) error {
 		return err
 	}
 	if err != nil {
-		p.fail("oplog", "grant the user read on database local", "the source's oplog cannot be read: %v", err)
+		p.add(Fail, "oplog", "grant the user read on database local", "the source's oplog cannot be read: %v", err)
 		return nil
 	}
 	have := time.Duration(int64(newest.TS.T)-int64(oldest.TS.T)) * time.Second
@@ -295,13 +287,13 @@ func (p *planner) oplogWindow(ctx context.Context) error {
 	}
 	switch {
 	case !need.IsZero() && need.First().Before(oldest) && p.MaySpool():
-		p.warn("oplog", "leave the spool's directory alone",
+		p.add(Warn, "oplog", "leave the spool's directory alone",
 			"it begins at %s and no longer holds %s, from which the job would read on; the spool may", oldest, need)
 	case !need.IsZero() && need.First().Before(oldest):
-		p.fail("oplog", "make the oplog larger (replSetResizeOplog), then begin anew with --restart and --on-existing drop",
+		p.add(Fail, "oplog", "make the oplog larger (replSetResizeOplog), then begin anew with --restart and --on-existing drop",
 			"it begins at %s and no longer holds %s, from which the job would read on", oldest, need)
 	case p.WarnWindow > 0 && have < p.WarnWindow && oplog.Full(ctx, p.Source):
-		p.warn("oplog", "the copy must end before the oplog rolls over; replSetResizeOplog makes it larger",
+		p.add(Warn, "oplog", "the copy must end before the oplog rolls over; replSetResizeOplog makes it larger",
 			"it reaches back only %s", have)
 	default:
 		p.ok("oplog", "reaches back %s", have)
@@ -323,7 +315,7 @@ func (p *planner) room(ctx context.Context) error {
 	}
 	free := uint64(max(total-used, 0))
 	if uint64(p.data) > free {
-		p.warn("disk", "free space on the target, or rely on compression", "the data are %s uncompressed, the target has %s free",
+		p.add(Warn, "disk", "free space on the target, or rely on compression", "the data are %s uncompressed, the target has %s free",
 			humanize.IBytes(uint64(p.data)), humanize.IBytes(free))
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -43,13 +44,7 @@ func (l *List) Add(level Level, name, message, hint string) {
 
 // Of returns the checks with an outcome.
 func (l List) Of(level Level) List {
-	var out List
-	for _, c := range l {
-		if c.Level == level {
-			out = append(out, c)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(l), func(c Check) bool { return c.Level != level })
 }
 
 // Failed reports whether any check forbids the work.

@@ -3,6 +3,7 @@ package precheck
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -11,29 +12,20 @@ import (
 
 // What a job does, found by taking each action away (test/access).
 
-// readActions are needed on what holds a collection's documents on the source.
-func readActions() []string { return []string{"find", "listIndexes", "collStats"} }
-
-// writeActions are needed on a collection of the target, for what it may become
-// too. A view needs the creation, change and drop alone.
-func writeActions() []string {
-	return []string{"find", "insert", "update", "remove", "bypassDocumentValidation", "createCollection", "convertToCapped",
-		"collMod", "dropCollection", "createIndex", "dropIndex", "listIndexes", "collStats"}
-}
-
-func viewActions() []string { return []string{"createCollection", "collMod", "dropCollection"} }
-
-// seriesActions are needed on a time-series collection, bucketActions on its
-// buckets.
-func seriesActions() []string { return append(viewActions(), "dropIndex") }
-
-func bucketActions() []string {
-	return []string{"find", "insert", "update", "remove", "bypassDocumentValidation", "createIndex", "listIndexes", "collStats"}
-}
-
-func systemJSActions() []string {
-	return []string{"find", "insert", "update", "remove", "bypassDocumentValidation", "listIndexes", "collStats"}
-}
+const (
+	// readActions are needed on what holds a collection's documents on the source.
+	readActions = "find listIndexes collStats"
+	// writeActions are needed on a collection of the target, for what it may become
+	// too. A view needs the creation, change and drop alone.
+	writeActions = "find insert update remove bypassDocumentValidation createCollection convertToCapped " +
+		"collMod dropCollection createIndex dropIndex listIndexes collStats"
+	viewActions = "createCollection collMod dropCollection"
+	// seriesActions are needed on a time-series collection, bucketActions on its
+	// buckets.
+	seriesActions   = viewActions + " dropIndex"
+	bucketActions   = "find insert update remove bypassDocumentValidation createIndex listIndexes collStats"
+	systemJSActions = "find insert update remove bypassDocumentValidation listIndexes collStats"
+)
 
 // rolesHint names the built-in roles that suffice (docs/operations.md).
 func rolesHint(side string) string {
@@ -51,8 +43,9 @@ type needs struct {
 	seen  map[string]bool
 }
 
-func (n *needs) on(ns string, actions ...string) {
-	missing := n.have.missing(ns, actions)
+// on takes the actions that are needed on a namespace, separated by spaces.
+func (n *needs) on(ns, actions string) {
+	missing := slices.DeleteFunc(strings.Fields(actions), func(a string) bool { return n.have.may(a, ns) })
 	if len(missing) == 0 || n.seen[ns] {
 		return
 	}
@@ -87,7 +80,7 @@ func (p *planner) privileges(ctx context.Context) error {
 func (p *planner) sourceNeeds(now, later *needs) {
 	// Collections are copied by UUID. Without listDatabases the server leaves
 	// out databases that the user may not read, and nobody would notice.
-	now.on(onCluster, "useUUID", "listDatabases")
+	now.on(onCluster, "useUUID listDatabases")
 	if p.Source.Info.Kind == mongo.KindReplicaSet {
 		now.on("local.oplog.rs", "find")
 	}
@@ -95,42 +88,42 @@ func (p *planner) sourceNeeds(now, later *needs) {
 		db, _ := mongo.SplitNS(c.Source)
 		now.on(db+"."+probe, "listCollections")
 		if c.Type != schema.TypeView {
-			now.on(dataNS(c.Source, c.Type), readActions()...)
+			now.on(dataNS(c.Source, c.Type), readActions)
 		}
 		if p.Rules.Match(db + "." + probe) {
-			later.on(db+"."+probe, readActions()...)
-			p.laterSeries(later, p.Source, db, readActions())
+			later.on(db+"."+probe, readActions)
+			p.laterSeries(later, p.Source, db, readActions)
 		}
 	}
 }
 
 func (p *planner) targetNeeds(now, later *needs) {
-	now.on(mongo.StateDB+".jobs", "find", "insert", "update", "remove")
+	now.on(mongo.StateDB+".jobs", "find insert update remove")
 	for _, c := range p.plan.Collections {
 		db, name := mongo.SplitNS(c.Target)
 		now.on(db+"."+probe, "listCollections")
 		switch {
 		case c.Type == schema.TypeView:
-			now.on(c.Target, viewActions()...)
+			now.on(c.Target, viewActions)
 		case c.Type == schema.TypeTimeSeries:
-			now.on(c.Target, seriesActions()...)
-			now.on(dataNS(c.Target, c.Type), bucketActions()...)
+			now.on(c.Target, seriesActions)
+			now.on(dataNS(c.Target, c.Type), bucketActions)
 		case name == "system.js":
-			now.on(c.Target, systemJSActions()...)
+			now.on(c.Target, systemJSActions)
 		default:
-			now.on(c.Target, writeActions()...)
+			now.on(c.Target, writeActions)
 		}
 		if src, ok := p.Rules.Source(db + "." + probe); ok && p.Rules.Match(src) {
-			later.on(db+"."+probe, writeActions()...)
-			p.laterSeries(later, p.Target, db, bucketActions())
+			later.on(db+"."+probe, writeActions)
+			p.laterSeries(later, p.Target, db, bucketActions)
 		}
 	}
 }
 
 // laterSeries looks at a time-series collection that might be created.
-func (p *planner) laterSeries(later *needs, c *mongo.Cluster, db string, actions []string) {
+func (p *planner) laterSeries(later *needs, c *mongo.Cluster, db, actions string) {
 	if p.Source.Info.Version.AtLeast(5, 0) && c.Info.Version.AtLeast(5, 0) {
-		later.on(db+"."+mongo.BucketsPrefix+probe, actions...)
+		later.on(db+"."+mongo.BucketsPrefix+probe, actions)
 	}
 }
 
@@ -145,9 +138,9 @@ func (p *planner) judge(ctx context.Context, side string, c *mongo.Cluster, look
 	look(now, later)
 	switch name := side + " privileges"; {
 	case len(now.lacks) > 0:
-		p.fail(name, rolesHint(side), "%s", now.text())
+		p.add(Fail, name, rolesHint(side), "%s", now.text())
 	case len(later.lacks) > 0:
-		p.warn(name, rolesHint(side), "enough for what there is; a collection created later could stop the job: %s", later.text())
+		p.add(Warn, name, rolesHint(side), "enough for what there is; a collection created later could stop the job: %s", later.text())
 	default:
 		p.ok(name, "sufficient")
 	}
@@ -161,7 +154,7 @@ func (p *planner) unauthorized(err error) {
 		side = "target"
 	}
 	text, _, _ := strings.Cut(err.Error(), " to execute command")
-	p.fail(side+" privileges", rolesHint(side), "%s", text)
+	p.add(Fail, side+" privileges", rolesHint(side), "%s", text)
 }
 
 // dataNS is the namespace that holds a collection's documents.

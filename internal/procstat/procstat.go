@@ -5,8 +5,8 @@ package procstat
 
 import (
 	"bytes"
+	"fmt"
 	"os"
-	"strconv"
 	"syscall"
 	"time"
 )
@@ -44,10 +44,7 @@ func Read() Usage {
 // kilobytes finds a figure of /proc/self/status, in bytes.
 func kilobytes(status []byte, name string) int64 {
 	_, rest, _ := bytes.Cut(status, []byte(name))
-	fields := bytes.Fields(rest)
-	if len(fields) == 0 {
-		return 0
-	}
-	kb, _ := strconv.ParseInt(string(fields[0]), 10, 64)
+	var kb int64
+	_, _ = fmt.Sscan(string(rest), &kb)
 	return kb << 10
 }

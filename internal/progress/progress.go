@@ -13,7 +13,6 @@ import (
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/procstat"
-	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -21,8 +20,8 @@ import (
 // Options name the job, and give what progress has of the process.
 type Options struct {
 	Job, Source, Target string
-	Now                 func() time.Time      // nil is time.Now
-	Usage               func() procstat.Usage // nil is none
+	Now                 func() time.Time
+	Usage               func() procstat.Usage
 	// ReadFrom is the first change that a reader at a position needs.
 	ReadFrom func(stream.Position) (mongo.OpTime, error)
 }
@@ -38,7 +37,7 @@ type Progress struct {
 	err     error
 
 	copying *copy.Engine
-	sink    *mongosink.Engine
+	sink    stream.Sink
 	source  stream.Source
 	before  stream.SinkStats // of earlier sinks of this process
 
@@ -48,17 +47,11 @@ type Progress struct {
 	asked             time.Time // when positions were got
 	unasked           error     // why they are older than that
 
-	samples samples
+	samples []sample // the last ten seconds, one a second
 }
 
 // New begins in PhaseStarting.
 func New(o Options) *Progress {
-	if o.Now == nil {
-		o.Now = time.Now
-	}
-	if o.Usage == nil {
-		o.Usage = func() procstat.Usage { return procstat.Usage{} }
-	}
 	now := o.Now()
 	return &Progress{o: o, entered: now, st: Status{Job: o.Job, Source: o.Source, Target: o.Target, Phase: state.PhaseStarting,
 		StartedAt: now, PhaseSeconds: map[state.Phase]float64{}, Errors: map[string]int64{}}}
@@ -111,7 +104,7 @@ func (p *Progress) CountError(class string) { p.set(func() { p.st.Errors[class]+
 func (p *Progress) Copying(e *copy.Engine) { p.set(func() { p.copying = e }) }
 
 // Following shows a run of continuous replication.
-func (p *Progress) Following(sink *mongosink.Engine, src stream.Source) {
+func (p *Progress) Following(sink stream.Sink, src stream.Source) {
 	p.set(func() {
 		if p.sink != nil {
 			st := p.sink.Stats()
@@ -264,7 +257,7 @@ func lag(applied mongo.OpTime, p mongo.Positions) float64 {
 }
 
 func (p *Progress) rates(st *Status) {
-	r := p.samples.rates()
+	r := perSecond(p.samples)
 	st.Copy.DocsRate, st.Copy.BytesRate = r.docs, r.copied
 	st.Follow.OperationsRate, st.Follow.BytesRate = r.operations, r.opBytes
 	st.Process.CPUPercent = 100 * r.cpu

@@ -11,11 +11,8 @@ type sample struct {
 	figures
 }
 
-// samples holds the last ten seconds, one a second.
-type samples struct {
-	ring [11]sample
-	n    int
-}
+// mostSamples reach back ten seconds.
+const mostSamples = 11
 
 // Sample notes the counters of this moment; it is to be called each second.
 func (p *Progress) Sample() {
@@ -32,26 +29,18 @@ func (p *Progress) Sample() {
 		x.operations += float64(st.Operations)
 		x.opBytes = float64(st.Bytes)
 	}
-	p.samples.add(x)
+	p.samples = append(p.samples[max(len(p.samples)+1-mostSamples, 0):], x)
 }
 
-func (s *samples) add(x sample) {
-	s.ring[s.n%len(s.ring)] = x
-	s.n++
-}
-
-// rates are per second over what the ring holds.
-func (s *samples) rates() (r figures) {
-	if s.n < 2 {
-		return r
+// perSecond are the rates over what the samples hold.
+func perSecond(all []sample) figures {
+	if len(all) < 2 {
+		return figures{}
 	}
-	newest, oldest := s.ring[(s.n-1)%len(s.ring)], s.ring[0]
-	if s.n > len(s.ring) {
-		oldest = s.ring[s.n%len(s.ring)]
-	}
+	oldest, newest := all[0], all[len(all)-1]
 	d := newest.at.Sub(oldest.at).Seconds()
 	if d <= 0 {
-		return r
+		return figures{}
 	}
 	per := func(a, b float64) float64 { return max((b-a)/d, 0) }
 	return figures{per(oldest.docs, newest.docs), per(oldest.copied, newest.copied), per(oldest.operations, newest.operations),

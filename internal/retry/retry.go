@@ -75,6 +75,22 @@ func (p *Patience) Try(ctx context.Context, limit time.Duration, do func() error
 	}
 }
 
+// Every calls do at an interval until it fails or ctx ends.
+func Every(ctx context.Context, interval time.Duration, do func() error) error {
+	t := time.NewTicker(interval)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if err := do(); err != nil {
+			return err
+		}
+	}
+}
+
 // backoff grows from half a second to 15 s, with jitter so that many do not come
 // back at once.
 type backoff struct{ d time.Duration }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dustin/go-humanize"
+
 	"github.com/millrace/millrace/internal/plot"
 )
 
@@ -54,11 +56,11 @@ func (s *sheet) write(w io.Writer) error {
 func WriteHTML(w io.Writer, r *Report) error {
 	s := &sheet{Title: "millrace ycsb " + string(r.Phase), Header: []string{"", "operations", "average µs", "min", "p50", "p95", "p99", "p99.9", "max", "returned"}}
 	s.Facts = []string{
-		fmt.Sprintf("%s operations in %s s: %s a second, %d threads%s", plot.Grouped(r.Operations), plot.Figure(r.Seconds), plot.Figure(r.Throughput), r.Threads, r.targetText()),
+		fmt.Sprintf("%s operations in %s s: %s a second, %d threads%s", humanize.Comma(r.Operations), plot.Figure(r.Seconds), plot.Figure(r.Throughput), r.Threads, r.targetText()),
 		fmt.Sprintf("%s, %s.%s, %s", r.Address, r.Database, r.Collection, r.concernText()),
 		fmt.Sprintf("client: %s µs of processor time an operation; begun %s", plot.Figure(r.Client.CPUEach), r.Started.UTC().Format("2006-01-02 15:04:05 UTC")),
 	}
-	n := func(v int64) string { return plot.Grouped(v) }
+	n := humanize.Comma
 	for _, one := range r.Series {
 		var returned []string
 		for _, name := range slices.Sorted(maps.Keys(one.Returns)) {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -212,7 +213,7 @@ func figureOr(v float64, zero string) string {
 func (m *Matrix) facts() []string {
 	r := Report{WriteConcern: m.WriteConcern, ReadPreference: m.ReadPreference}
 	return []string{
-		fmt.Sprintf("%s, %s.%s, %s records, %s requests, %s", m.Address, m.Database, m.Collection, plot.Grouped(m.Records), m.Distribution, r.concernText()),
+		fmt.Sprintf("%s, %s.%s, %s records, %s requests, %s", m.Address, m.Database, m.Collection, humanize.Comma(m.Records), m.Distribution, r.concernText()),
 		fmt.Sprintf("%s s a cell, medians of %s; RAL and WAL: average latency of reads and of writes (updates)", plot.Figure(m.EachSeconds), several(int64(m.Rounds), "round")),
 	}
 }
