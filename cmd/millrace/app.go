@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
@@ -118,8 +118,8 @@ precheck failed and nothing was written.`),
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.AddCommand(
-		a.syncCommand(), a.statusCommand(), a.pauseCommand(), a.resumeCommand(), a.throttleCommand(), a.finalizeCommand(),
-		a.verifyCommand(), a.seedCommand(), a.topologyCommand(), a.ycsbCommand(), a.benchCommand(), newLabCommand(), a.debugCommand(), a.versionCommand(), a.docsCommand(),
+		a.syncCommand(), a.statusCommand(), a.pauseCommand(), a.resumeCommand(), a.throttleCommand(), a.finalizeCommand(), a.verifyCommand(),
+		a.seedCommand(), a.topologyCommand(), a.ycsbCommand(), a.benchCommand(), labCommand(), a.debugCommand(), a.versionCommand(), docsCommand(),
 	)
 	root.InitDefaultCompletionCmd()
 	failWithCode(root)
@@ -127,18 +127,20 @@ precheck failed and nothing was written.`),
 }
 
 // failWithCode tells errors of running a command from those of its usage, and
-// lets a command that only groups others refuse names it does not have.
+// lets a command that only groups others refuse names it does not have. A
+// command takes no arguments unless it says otherwise.
 func failWithCode(cmd *cobra.Command) {
 	if cmd.HasParent() && cmd.HasSubCommands() && !cmd.Runnable() {
-		cmd.Args = nil
 		cmd.RunE = group
 	} else if run := cmd.RunE; run != nil {
+		if cmd.Args == nil {
+			cmd.Args = cobra.NoArgs
+		}
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			err := run(cmd, args)
 			var coded *exitError
 			var problems config.Problems
-			switch {
-			case err == nil, errors.As(err, &coded), errors.As(err, &problems):
+			if errors.As(err, &coded) || errors.As(err, &problems) {
 				return err
 			}
 			return withCode(exitFailure, err)
@@ -157,37 +159,69 @@ func group(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
 }
 
-// inputs are where settings come from besides flags.
-func (a *app) inputs() config.Inputs {
-	return config.Inputs{LookupEnv: a.lookupEnv, ReadFile: os.ReadFile}
+// session is one run of a command with settings.
+type session struct {
+	*app
+	screen *screen      // the terminal for a live view, nil without one
+	log    *slog.Logger // to standard error, above the live view
+	args   []string
 }
 
-// configured gives a command its RunE: settings are completed and checked first.
-func (a *app) configured(cmd *cobra.Command, name string, validate func(config.Origins, []string) error,
-	do func(context.Context, config.Origins, []string) error) *cobra.Command {
+// configured gives a command its settings and its RunE, which completes and
+// checks them first.
+func (a *app) configured(cmd *cobra.Command, name string, s config.Settings, do func(context.Context, *session) error) *cobra.Command {
+	s.Bind(cmd.Flags(), name)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		origins, err := a.settings(cmd.Flags(), name, func(o config.Origins) error { return validate(o, args) })
-		if err != nil {
-			return err
+		origins, problems := config.Load(cmd.Flags(), name, config.Inputs{LookupEnv: a.lookupEnv, ReadFile: os.ReadFile})
+		// Checked also after a problem, so that all problems are told at once.
+		if problems = append(problems, s.Validate(origins, args)...); len(problems) > 0 {
+			return problems
 		}
-		return do(cmd.Context(), origins, args)
+		run := &session{app: a, screen: a.screen(), log: s.Logger(a.stderr), args: args}
+		if run.screen != nil {
+			run.log = s.Logger(run.screen)
+		}
+		for _, p := range config.Warnings(cmd.Flags(), origins, fileMode) {
+			run.log.Warn(p.Setting+" "+p.What, "where", p.Where, "hint", p.How)
+		}
+		return do(cmd.Context(), run)
 	}
 	return cmd
 }
 
-// settings completes a command's flags and checks them; validate is called
-// also after a problem, so that all problems are told at once.
-func (a *app) settings(fs *pflag.FlagSet, command string, validate func(config.Origins) error) (config.Origins, error) {
-	origins, err := config.Load(fs, command, a.inputs())
-	var problems config.Problems
-	for _, e := range []error{err, validate(origins)} {
-		var more config.Problems
-		if errors.As(e, &more) {
-			problems = append(problems, more...)
+func fileMode(path string) (uint32, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0, err
+	}
+	return uint32(info.Mode().Perm()), nil
+}
+
+// bindOutput gives a command without settings its --output.
+func bindOutput(cmd *cobra.Command, output *string, usage string, forms ...string) {
+	cmd.Flags().StringVarP(output, "output", "o", "text", usage)
+	config.Restrict(cmd.Flags(), "output", forms...)
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		if problems := config.CheckChoices(cmd.Flags(), nil); len(problems) > 0 {
+			return problems
 		}
+		return nil
 	}
-	if len(problems) > 0 {
-		return nil, problems
+}
+
+// uri is the connection string of a flag, or of the environment, which hides
+// passwords better.
+func (a *app) uri(flag, given string) string {
+	if given == "" {
+		given, _ = a.lookupEnv(config.EnvName(flag))
 	}
-	return origins, nil
+	return given
+}
+
+// address is a uri that a command needs; none says what is missing.
+func (a *app) address(flag, given string, none error) (string, error) {
+	if uri := a.uri(flag, given); uri != "" {
+		return uri, nil
+	}
+	return "", withCode(exitUsage, mongo.WithHint(none, "use --"+flag+" or set "+config.EnvName(flag)))
 }

@@ -532,7 +532,7 @@ func TestVerifyCommand(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBench(t, nil)
 			b.app.verify = func(_ context.Context, s verify.Spec) (*verify.Report, error) {
-				if !s.Online || s.RecheckFor != time.Minute || s.Workers != 3 {
+				if !s.Online || s.Recheck.For != time.Minute || s.Workers != 3 {
 					t.Errorf("%+v", s)
 				}
 				s.Observe(func() verify.Stats { return verify.Stats{} })

@@ -71,25 +71,18 @@ nothing else.`,
 	f.DurationVar(&s.options.Topology.LinkRTT, "link-rtt", 0, "round trip between members in the scenario topology, as if each had a host of its own")
 	f.StringSliceVar(&s.options.Cells, "cells", nil, "`cells` of the matrix that the scenario seed measures, as collections x indexes: 1x5,100x5; by default all")
 	f.StringVar(&s.options.Millrace, "millrace", "", "the millrace `program` to measure; by default this one")
-	f.StringVarP(&s.output, "output", "o", "text", "`form` of the result: text, json, html or markdown (a line a case)")
+	bindOutput(cmd, &s.output, "`form` of the result: text, json, html or markdown (a line a case)", "text", "json", "html", "markdown")
 	f.StringVar(&s.report, "report", "", "write the result to this `file` instead of standard output, and a table to standard output")
-	cmd.AddCommand(newBenchListCommand(), newBenchShowCommand())
+	cmd.AddCommand(benchListCommand(), benchShowCommand())
 	return cmd
 }
 
-func newBenchListCommand() *cobra.Command {
+func benchListCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the scenarios",
-		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkLabOutput(output, "text", "json"); err != nil {
-				return err
-			}
-			if output == "json" {
-				return writeJSON(cmd.OutOrStdout(), benchmark.Scenarios())
-			}
 			t := table.NewWriter()
 			t.SetStyle(table.StyleLight)
 			t.AppendHeader(table.Row{"scenario", "work", "ceiling"})
@@ -97,15 +90,14 @@ func newBenchListCommand() *cobra.Command {
 			for _, s := range benchmark.Scenarios() {
 				t.AppendRow(table.Row{s.Name, s.Work, s.Ceiling})
 			}
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), t.Render())
-			return err
+			return tell(cmd.OutOrStdout(), output, benchmark.Scenarios(), t.Render()+"\n")
 		},
 	}
-	addLabOutputFlag(cmd, &output, "text or json")
+	bindOutput(cmd, &output, "form of the output: text or json", "text", "json")
 	return cmd
 }
 
-func newBenchShowCommand() *cobra.Command {
+func benchShowCommand() *cobra.Command {
 	var output, picture string
 	cmd := &cobra.Command{
 		Use:   "show FILE...",
@@ -114,9 +106,6 @@ func newBenchShowCommand() *cobra.Command {
   millrace bench show results.json --output svg --case full-one > full-one.svg`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkLabOutput(output, append(benchForms(), "svg")...); err != nil {
-				return err
-			}
 			r, err := readBench(args)
 			if err != nil {
 				return err
@@ -127,7 +116,7 @@ func newBenchShowCommand() *cobra.Command {
 			return writeBenchAs(cmd.OutOrStdout(), output, r)
 		},
 	}
-	addLabOutputFlag(cmd, &output, "text, json, html, markdown or svg")
+	bindOutput(cmd, &output, "form of the output: text, json, html, markdown or svg", "text", "json", "html", "markdown", "svg")
 	cmd.Flags().StringVar(&picture, "case", "", "with svg: draw the contenders of this case; by default millrace's share of each ceiling")
 	return cmd
 }
@@ -149,8 +138,6 @@ func readBench(files []string) (*benchmark.Report, error) {
 	return benchmark.Join(all)
 }
 
-func benchForms() []string { return []string{"text", "json", "html", "markdown"} }
-
 // writeBenchAs writes a report in one of its forms.
 func writeBenchAs(w io.Writer, form string, r *benchmark.Report) error {
 	switch form {
@@ -169,7 +156,7 @@ func (a *app) bench(cmd *cobra.Command, s *benchSettings) (err error) {
 	if err := s.complete(); err != nil {
 		return withCode(exitUsage, err)
 	}
-	s.options.Version = buildVersion()
+	s.options.Version = buildInfo().Version
 	s.options.Command = "millrace bench " + strings.Join(s.shown(), " ")
 	s.options.Progress = func(line string) { fmt.Fprintln(a.stderr, plain(line)) }
 	report, err := benchmark.Run(cmd.Context(), s.options)
@@ -181,9 +168,6 @@ func (a *app) bench(cmd *cobra.Command, s *benchSettings) (err error) {
 
 // complete checks what cobra does not.
 func (s *benchSettings) complete() (err error) {
-	if err := checkLabOutput(s.output, benchForms()...); err != nil {
-		return err
-	}
 	if s.options.Scale, err = benchmark.ParseScale(s.scale); err != nil {
 		return err
 	}
@@ -232,16 +216,12 @@ func (s *benchSettings) shown() []string {
 }
 
 // writeBench writes the report where and how it is wanted.
-func (a *app) writeBench(s *benchSettings, r *benchmark.Report) (err error) {
+func (a *app) writeBench(s *benchSettings, r *benchmark.Report) error {
 	if s.report == "" {
 		return writeBenchAs(a.stdout, s.output, r)
 	}
-	f, err := os.Create(s.report)
-	if err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	if err := errors.Join(writeBenchAs(f, s.output, r), f.Close()); err != nil {
-		return fmt.Errorf("write report %s: %w", s.report, err)
+	if err := writeFile(s.report, func(w io.Writer) error { return writeBenchAs(w, s.output, r) }); err != nil {
+		return err
 	}
 	return benchmark.WriteText(a.stdout, r)
 }

@@ -5,52 +5,37 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/server"
 )
 
-// controlCommand makes a command that finds a running sync and does something
-// with it.
-func (a *app) controlCommand(cmd *cobra.Command, do func(context.Context, *server.Client, *config.Control) error) *cobra.Command {
+// control is one run of a command that does something with a running sync.
+type control struct {
+	*session
+	*server.Client
+	*config.Control
+}
+
+// controlCommand makes a command that finds a running sync first.
+func (a *app) controlCommand(cmd *cobra.Command, do func(*control, context.Context) error) *cobra.Command {
 	var s config.Control
-	name := cmd.Name()
-	s.Bind(cmd.Flags(), name)
-	cmd.Args = cobra.NoArgs
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if _, err := a.settings(cmd.Flags(), name, s.Validate); err != nil {
-			return err
-		}
-		c, err := a.client(cmd.Context(), &s)
+	return a.configured(cmd, cmd.Name(), &s, func(ctx context.Context, run *session) error {
+		c, err := a.client(ctx, &s)
 		if err != nil {
 			return err
 		}
 		defer c.Close()
-		return do(cmd.Context(), c, &s)
-	}
-	return cmd
-}
-
-func (a *app) pauseCommand() *cobra.Command {
-	return a.controlCommand(&cobra.Command{
-		Use:   "pause",
-		Short: "Stop a running sync's work until resume",
-		Long: `Stops reading and writing after a checkpoint. The sync keeps running and keeps
-its place, as long as the source's oplog does: see the window in its status.`,
-		Example: `  millrace pause --job orders`,
-	}, a.simple("paused", (*server.Client).Pause))
-}
-
-func (a *app) resumeCommand() *cobra.Command {
-	return a.controlCommand(&cobra.Command{
-		Use:     "resume",
-		Short:   "Let a paused sync go on",
-		Example: `  millrace resume --job orders`,
-	}, a.simple("resumed", (*server.Client).Resume))
+		return do(&control{run, c, &s}, ctx)
+	})
 }
 
 // client finds the sync that the settings mean.
@@ -69,19 +54,100 @@ func (a *app) client(ctx context.Context, s *config.Control) (*server.Client, er
 	return nil, err
 }
 
-// simple is a request that changes the job and reports its new status.
-func (a *app) simple(done string, call func(*server.Client, context.Context) (job.Status, error)) func(context.Context, *server.Client, *config.Control) error {
-	return func(ctx context.Context, c *server.Client, s *config.Control) error {
-		st, err := call(c, ctx)
-		if err != nil {
-			return err
+func (a *app) pauseCommand() *cobra.Command {
+	return a.controlCommand(&cobra.Command{
+		Use:   "pause",
+		Short: "Stop a running sync's work until resume",
+		Long: `Stops reading and writing after a checkpoint. The sync keeps running and keeps
+its place, as long as the source's oplog does: see the window in its status.`,
+		Example: `  millrace pause --job orders`,
+	}, func(c *control, ctx context.Context) error {
+		st, err := c.Pause(ctx)
+		return c.changed(st, err, "paused")
+	})
+}
+
+func (a *app) resumeCommand() *cobra.Command {
+	return a.controlCommand(&cobra.Command{
+		Use:     "resume",
+		Short:   "Let a paused sync go on",
+		Example: `  millrace resume --job orders`,
+	}, func(c *control, ctx context.Context) error {
+		st, err := c.Resume(ctx)
+		return c.changed(st, err, "resumed")
+	})
+}
+
+func (a *app) throttleCommand() *cobra.Command {
+	return a.controlCommand(&cobra.Command{
+		Use:   "throttle",
+		Short: "Change how fast a running sync may work",
+		Long: `Limits what a running sync copies and applies in a second, and how much it asks
+of the source and the target, at once and until it ends; what is not given stays
+as it is. To begin with one, give the same flags to sync.`,
+		Example: `  millrace throttle --max-rate-bytes 20MB
+  millrace throttle --source-load low --target-load max
+  millrace throttle --job orders --max-rate-docs 5000
+  millrace throttle --max-rate-docs 0 --max-rate-bytes 0`,
+	}, func(c *control, ctx context.Context) error {
+		st, err := c.SetLimits(ctx, c.Limits)
+		text := limitsText(st.Limits)
+		if l := loadText(st.Load); l != "" {
+			text += "; load: " + l
 		}
-		if s.Output == "json" {
-			return writeJSON(a.stdout, st)
-		}
-		_, err = fmt.Fprintf(a.stdout, "%s: %s (phase %s)\n", plain(st.Job), done, st.Phase)
+		return c.changed(st, err, text)
+	})
+}
+
+// changed tells the status of a job after a request.
+func (c *control) changed(st job.Status, err error, done string) error {
+	if err != nil {
 		return err
 	}
+	return tell(c.stdout, c.Output, st, fmt.Sprintf("%s: %s (phase %s)\n", plain(st.Job), done, st.Phase))
+}
+
+func (a *app) finalizeCommand() *cobra.Command {
+	return a.controlCommand(&cobra.Command{
+		Use:   "finalize",
+		Short: "Cut over: drain a running sync to the source's newest position",
+		Long: `Asks a running sync for the cut-over and waits for it: everything the source has
+at this moment is applied and durable, and what was deferred (unique indexes,
+TTL) is restored. Stop the writes to the source first; later ones stay behind.
+The sync ends after that.
+
+An interrupt ends the waiting, not the finalization. Exit code 1 when something
+differs from the source.`,
+		Example: `  millrace finalize --job orders`,
+	}, (*control).finalize)
+}
+
+func (c *control) finalize(ctx context.Context) error {
+	var st job.Status
+	err := during(ctx, func() (err error) { st, err = c.Finalize(ctx); return err }, c.showMeanwhile)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return mongo.WithHint(fmt.Errorf("%w; the finalization goes on", context.Cause(ctx)), "see millrace status")
+	case err != nil:
+		return err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: finalized at %s\n", plain(st.Job), st.Follow.Applied)
+	writeDifferences(&b, st.Differences)
+	return cmp.Or(tell(c.stdout, c.Output, st, b.String()), differencesError(st))
+}
+
+// showMeanwhile shows the progress where there is a terminal.
+func (c *control) showMeanwhile(ctx context.Context) {
+	if c.screen == nil {
+		return
+	}
+	defer c.screen.clear()
+	every(ctx, time.Second, func() {
+		if st, err := c.Status(ctx); err == nil {
+			c.screen.draw(func(columns, rows int) []string { return view(st, time.Now(), columns, rows) })
+		}
+	})
 }
 
 // differencesError is the error of a job that is finalized but differs.
@@ -91,4 +157,34 @@ func differencesError(s job.Status) error {
 	}
 	return mongo.WithHint(errors.New("finalized, but the target differs from the source in "+plural(len(s.Differences), "thing")),
 		"millrace verify compares again and lists documents")
+}
+
+// loadText says what a sync asks of each side, "" when that is as usual.
+func loadText(l job.LoadStatus) string {
+	side := func(name string, load pace.Load, atOnce int) string {
+		text := name + " " + string(load)
+		if load == pace.Max && atOnce > 0 {
+			text += fmt.Sprintf(" (%d at once)", atOnce)
+		}
+		return text
+	}
+	if cmp.Or(l.Source, pace.Normal) == pace.Normal && cmp.Or(l.Target, pace.Normal) == pace.Normal {
+		return ""
+	}
+	return side("source", l.Source, l.SourceAtOnce) + ", " + side("target", l.Target, l.TargetAtOnce)
+}
+
+// limitsText says what holds a sync back, "no limit" when nothing does.
+func limitsText(r pace.Rates) string {
+	var parts []string
+	if r.Docs > 0 {
+		parts = append(parts, humanize.Comma(r.Docs)+" documents")
+	}
+	if r.Bytes > 0 {
+		parts = append(parts, humanize.Bytes(uint64(r.Bytes)))
+	}
+	if len(parts) == 0 {
+		return "no limit"
+	}
+	return "at most " + strings.Join(parts, " and ") + " a second"
 }

@@ -9,10 +9,8 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/source/oplog"
@@ -30,64 +28,53 @@ which it goes on. Nothing is written, and no running job takes notice.`,
 		Example: `  millrace debug oplog --from 2026-01-02T15:04:05Z --include shop
   millrace debug slices --job orders
   millrace debug job --job orders --output json`,
-		Args: cobra.NoArgs,
 	}
 	cmd.AddCommand(a.debugOplogCommand(), a.debugSlicesCommand(), a.debugJobCommand())
 	return cmd
 }
 
-const debugApp = "millrace-debug"
-
 // debugConnect connects to a side, whose connection string may come from the
 // environment.
 func (a *app) debugConnect(ctx context.Context, flag, uri string) (*mongo.Cluster, error) {
-	if uri = a.debugURI(flag, uri); uri == "" {
-		return nil, withCode(exitUsage, mongo.WithHint(fmt.Errorf("no %s is given", flag), "use --"+flag+" or set "+config.EnvName(flag)))
+	uri, err := a.address(flag, uri, fmt.Errorf("no %s is given", flag))
+	if err != nil {
+		return nil, err
 	}
-	c, err := mongo.Connect(ctx, uri, mongo.Options{AppName: debugApp})
+	c, err := mongo.Connect(ctx, uri, mongo.Options{AppName: "millrace-debug"})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", flag, err)
 	}
 	return c, nil
 }
 
-func (a *app) debugURI(flag, uri string) string {
-	if uri == "" {
-		uri, _ = a.lookupEnv(config.EnvName(flag))
-	}
-	return uri
+// stored is a look at what a job has stored: its flags, and then the job.
+type stored struct {
+	source, target, job, output string
+
+	state.Store
 }
 
-func bindOutput(fs *pflag.FlagSet, output *string) {
-	fs.StringVarP(output, "output", "o", "text", "`form` of the result: text or json")
-}
-
-// stored are the flags of commands that look at what a job has stored.
-type stored struct{ source, target, job, output string }
-
-func (s *stored) bind(fs *pflag.FlagSet) {
-	fs.StringVar(&s.target, "target", "", "connection string `URI` of the job's target; with a password, set MILLRACE_TARGET instead")
-	fs.StringVar(&s.job, "job", "", "`id` of the job; may be left out where the target has one job only")
-	bindOutput(fs, &s.output)
-}
-
-// openStored finds the job. The store only reads: it belongs to no run.
-func (a *app) openStored(ctx context.Context, s *stored) (*mongo.Cluster, state.Store, error) {
-	if err := checkLabOutput(s.output, "text", "json"); err != nil {
-		return nil, nil, withCode(exitUsage, err)
+// storedCommand makes a command that finds a job first. The store only reads: it
+// belongs to no run.
+func (a *app) storedCommand(cmd *cobra.Command, s *stored, do func(context.Context) error) *cobra.Command {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := a.debugConnect(cmd.Context(), "target", s.target)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if s.job == "" {
+			if s.job, err = onlyJob(cmd.Context(), c); err != nil {
+				return err
+			}
+		}
+		s.Store = state.Open(c, state.Options{Job: s.job})
+		return do(cmd.Context())
 	}
-	c, err := a.debugConnect(ctx, "target", s.target)
-	if err != nil {
-		return nil, nil, err
-	}
-	if s.job == "" {
-		s.job, err = onlyJob(ctx, c)
-	}
-	if err != nil {
-		c.Close()
-		return nil, nil, err
-	}
-	return c, state.Open(c, state.Options{Job: s.job}), nil
+	cmd.Flags().StringVar(&s.target, "target", "", "connection string `URI` of the job's target; with a password, set MILLRACE_TARGET instead")
+	cmd.Flags().StringVar(&s.job, "job", "", "`id` of the job; may be left out where the target has one job only")
+	bindOutput(cmd, &s.output, "`form` of the result: text or json", "text", "json")
+	return cmd
 }
 
 func onlyJob(ctx context.Context, c *mongo.Cluster) (string, error) {
@@ -106,28 +93,19 @@ func onlyJob(ctx context.Context, c *mongo.Cluster) (string, error) {
 
 func (a *app) debugSlicesCommand() *cobra.Command {
 	var s stored
-	cmd := &cobra.Command{
+	return a.storedCommand(&cobra.Command{
 		Use:   "slices --target URI",
 		Short: "Show the slices of a job's copy and how far they are",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, st, err := a.openStored(cmd.Context(), &s)
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			list, err := st.LoadSlices(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if s.output == "json" {
-				return a.writeDocs(list)
-			}
-			return a.writeSlices(list)
-		},
-	}
-	s.bind(cmd.Flags())
-	return cmd
+	}, &s, func(ctx context.Context) error {
+		list, err := s.LoadSlices(ctx)
+		if err != nil {
+			return err
+		}
+		if s.output == "json" {
+			return a.writeDocs(list)
+		}
+		return a.writeSlices(list)
+	})
 }
 
 func (a *app) writeSlices(list []bson.Raw) error {
@@ -146,11 +124,10 @@ func (a *app) writeSlices(list []bson.Raw) error {
 }
 
 func bound(b bson.Raw) string {
-	const most = 40
 	if len(b) == 0 {
 		return ""
 	}
-	return cut(plain(relaxed(b)), most)
+	return cut(plain(relaxed(b)), 40)
 }
 
 func sliceState(s *scan.Slice) string {
@@ -167,29 +144,19 @@ func sliceState(s *scan.Slice) string {
 
 func (a *app) debugJobCommand() *cobra.Command {
 	var s stored
-	cmd := &cobra.Command{
+	cmd := a.storedCommand(&cobra.Command{
 		Use:   "job --target URI",
 		Short: "Show the document by which a job goes on",
 		Long: `Shows the document of a job in its target's database, with its positions and how
 far they are behind: behind the source where that is given, else behind the
 clock.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, st, err := a.openStored(cmd.Context(), &s)
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			return a.debugJob(cmd.Context(), st, &s)
-		},
-	}
-	s.bind(cmd.Flags())
+	}, &s, func(ctx context.Context) error { return a.debugJob(ctx, &s) })
 	cmd.Flags().StringVar(&s.source, "source", "", "connection string `URI` of the job's source, for lags; with a password, set MILLRACE_SOURCE instead")
 	return cmd
 }
 
-func (a *app) debugJob(ctx context.Context, st state.Store, s *stored) error {
-	j, found, err := st.Reload(ctx)
+func (a *app) debugJob(ctx context.Context, s *stored) error {
+	j, found, err := s.Reload(ctx)
 	if err == nil && !found {
 		err = mongo.WithHint(fmt.Errorf("there is no job %s", s.job), "leave --job out to see which there are")
 	}
@@ -204,7 +171,7 @@ func (a *app) debugJob(ctx context.Context, st state.Store, s *stored) error {
 		return a.writeDocs([]bson.Raw{raw})
 	}
 	now, behind := mongo.OpTime{TS: bson.Timestamp{T: uint32(time.Now().Unix())}}, "the clock"
-	if a.debugURI("source", s.source) != "" {
+	if a.uri("source", s.source) != "" {
 		c, err := a.debugConnect(ctx, "source", s.source)
 		if err != nil {
 			return err

@@ -37,7 +37,6 @@ line each: position, kind, namespace and its name on the target if that is
 another, _id, transaction. Only what a majority has committed is shown.`,
 		Example: `  millrace debug oplog --source mongodb://a --from 1700000000:1 --limit 10
   millrace debug oplog --include shop --exclude shop.log --values --output json`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.debugOplog(cmd.Context(), &l) },
 	}
 	fs := cmd.Flags()
@@ -48,14 +47,11 @@ another, _id, transaction. Only what a majority has committed is shown.`,
 	fs.StringSliceVar(&l.rules.Exclude, "exclude", nil, "namespaces to leave out, as `patterns`")
 	fs.StringSliceVar(&l.rules.Rename, "rename", nil, "names on the target, as `rules` db=db2 or db.coll=db2.coll2")
 	fs.BoolVar(&l.values, "values", false, "show documents, updates and options too")
-	bindOutput(fs, &l.output)
+	bindOutput(cmd, &l.output, "`form` of the result: text or json", "text", "json")
 	return cmd
 }
 
 func (a *app) debugOplog(ctx context.Context, l *oplogLook) error {
-	if err := checkLabOutput(l.output, "text", "json"); err != nil {
-		return withCode(exitUsage, err)
-	}
 	rules, err := transform.New(l.rules)
 	if err != nil {
 		return withCode(exitUsage, err)
@@ -141,7 +137,7 @@ func textLine(ev *stream.Event, values bool) string {
 		add(relaxed(bson.D{{Key: "_id", Value: bsonraw.RawValue(ev.Key.ID)}}))
 	}
 	if ev.Txn != nil {
-		add(fmt.Sprintf("transaction %s/%d", session(ev.Txn), ev.Txn.Number))
+		add(fmt.Sprintf("transaction %s/%d", sessionOf(ev.Txn), ev.Txn.Number))
 	}
 	if doc := valueOf(ev); values && len(doc) > 0 {
 		add(relaxed(doc))
@@ -177,7 +173,7 @@ func jsonLine(ev *stream.Event, values bool) string {
 		}
 	}
 	if ev.Txn != nil {
-		add("transaction", bson.D{{Key: "session", Value: session(ev.Txn)}, {Key: "number", Value: ev.Txn.Number}})
+		add("transaction", bson.D{{Key: "session", Value: sessionOf(ev.Txn)}, {Key: "number", Value: ev.Txn.Number}})
 	}
 	if doc := valueOf(ev); values && len(doc) > 0 {
 		add("value", doc)
@@ -193,8 +189,8 @@ func valueOf(ev *stream.Event) bson.Raw {
 	return ev.Doc
 }
 
-// session names a transaction's session as short as it is unique.
-func session(t *stream.Transaction) string {
+// sessionOf names a transaction's session as short as it is unique.
+func sessionOf(t *stream.Transaction) string {
 	if _, id, ok := t.Session.Lookup("id").BinaryOK(); ok {
 		return hex.EncodeToString(id)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,16 +12,13 @@ import (
 	"github.com/spf13/pflag"
 )
 
-func (a *app) docsCommand() *cobra.Command {
+func docsCommand() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:    "docs",
 		Short:  "Write the help of all commands as Markdown",
 		Hidden: true,
-		Args:   cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return writeDocs(dir, cmd.Root())
-		},
+		RunE:   func(cmd *cobra.Command, _ []string) error { return writeDocs(dir, cmd.Root()) },
 	}
 	cmd.Flags().StringVar(&dir, "dir", "docs/cli", "directory to write to; its other Markdown files are removed")
 	return cmd
@@ -28,25 +26,16 @@ func (a *app) docsCommand() *cobra.Command {
 
 // writeDocs makes dir hold exactly the pages of the command tree.
 func writeDocs(dir string, root *cobra.Command) error {
-	pages := docPages(root)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("write docs: %w", err)
-	}
 	old, err := filepath.Glob(filepath.Join(dir, "*.md"))
-	if err != nil {
-		return fmt.Errorf("write docs: %w", err)
-	}
+	errs := []error{err, os.MkdirAll(dir, 0o755)}
 	for _, path := range old {
-		if _, kept := pages[filepath.Base(path)]; !kept {
-			if err := os.Remove(path); err != nil {
-				return fmt.Errorf("write docs: %w", err)
-			}
-		}
+		errs = append(errs, os.Remove(path))
 	}
-	for name, page := range pages {
-		if err := os.WriteFile(filepath.Join(dir, name), page, 0o644); err != nil {
-			return fmt.Errorf("write docs: %w", err)
-		}
+	for name, page := range docPages(root) {
+		errs = append(errs, os.WriteFile(filepath.Join(dir, name), page, 0o644))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("write docs: %w", err)
 	}
 	return nil
 }
@@ -86,39 +75,31 @@ func docPage(c *cobra.Command) []byte {
 		fmt.Fprintf(&b, "\n```\n%s\n```\n", c.UseLine())
 	}
 	if c.Example != "" {
-		fmt.Fprintf(&b, "\n## Examples\n\n```\n%s\n```\n", strings.TrimRight(dedent(c.Example), "\n"))
+		fmt.Fprintf(&b, "\n## Examples\n\n```\n%s\n```\n", strings.TrimSpace(strings.ReplaceAll("\n"+c.Example, "\n  ", "\n")))
 	}
-	docFlags(&b, c)
-	docCommands(&b, c)
-	b.WriteString("\n<!-- written by `millrace docs`; do not edit -->\n")
-	return b.Bytes()
-}
-
-func dedent(s string) string {
-	lines := strings.Split(s, "\n")
-	for i := range lines {
-		lines[i] = strings.TrimPrefix(lines[i], "  ")
-	}
-	return strings.Join(lines, "\n")
-}
-
-func docFlags(b *bytes.Buffer, c *cobra.Command) {
-	var rows []string
+	var flags, commands []string
 	c.Flags().VisitAll(func(f *pflag.Flag) {
 		if f.Hidden || f.Name == "help" {
 			return
 		}
 		kind, usage := pflag.UnquoteUsage(f)
-		flag := "--" + f.Name
-		if kind != "" {
-			flag += " " + kind
-		}
-		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s |", flag, cell(defaultText(f)), cell(usage)))
+		flags = append(flags, fmt.Sprintf("| `%s` | %s | %s |", strings.TrimSpace("--"+f.Name+" "+kind), cell(defaultText(f)), cell(usage)))
 	})
-	if len(rows) == 0 {
-		return
+	for _, sub := range c.Commands() {
+		if !sub.Hidden && sub.Name() != "help" && c.Name() != "completion" {
+			commands = append(commands, fmt.Sprintf("| [%s](%s) | %s |", sub.CommandPath(), docFile(sub), cell(sub.Short)))
+		}
 	}
-	fmt.Fprintf(b, "\n## Flags\n\n| flag | default | meaning |\n|---|---|---|\n%s\n", strings.Join(rows, "\n"))
+	docTable(&b, "Flags", "| flag | default | meaning |\n|---|---|---|", flags)
+	docTable(&b, "Commands", "| command | what it does |\n|---|---|", commands)
+	b.WriteString("\n<!-- written by `millrace docs`; do not edit -->\n")
+	return b.Bytes()
+}
+
+func docTable(b *bytes.Buffer, title, head string, rows []string) {
+	if len(rows) > 0 {
+		fmt.Fprintf(b, "\n## %s\n\n%s\n%s\n", title, head, strings.Join(rows, "\n"))
+	}
 }
 
 func defaultText(f *pflag.Flag) string {
@@ -132,17 +113,4 @@ func defaultText(f *pflag.Flag) string {
 // cell keeps text from ending a table's cell.
 func cell(s string) string {
 	return strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;").Replace(s)
-}
-
-func docCommands(b *bytes.Buffer, c *cobra.Command) {
-	var rows []string
-	for _, sub := range c.Commands() {
-		if sub.Hidden || sub.Name() == "help" || c.Name() == "completion" {
-			continue
-		}
-		rows = append(rows, fmt.Sprintf("| [%s](%s) | %s |", sub.CommandPath(), docFile(sub), cell(sub.Short)))
-	}
-	if len(rows) > 0 {
-		fmt.Fprintf(b, "\n## Commands\n\n| command | what it does |\n|---|---|\n%s\n", strings.Join(rows, "\n"))
-	}
 }

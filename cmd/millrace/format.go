@@ -16,27 +16,20 @@ func count(n float64) string { return shorten(n, "", "k", "M", "G") }
 // size shortens a number of bytes in decimal units.
 func size(n float64) string { return shorten(n, " B", " kB", " MB", " GB", " TB") }
 
-// shorten writes a number in the unit in which it has up to three digits.
+// shorten writes a number in the unit in which it has up to three digits, and
+// keeps three of a fraction.
 func shorten(n float64, units ...string) string {
-	if n < 1000 {
-		return strconv.FormatFloat(n, 'f', 0, 64) + units[0]
-	}
-	i := 0
+	i, digits := 0, 0
 	for ; n >= 1000 && i < len(units)-1; i++ {
 		n /= 1000
 	}
-	return scaled(n) + units[i]
-}
-
-// scaled keeps three digits.
-func scaled(n float64) string {
 	switch {
-	case n < 10:
-		return strconv.FormatFloat(n, 'f', 2, 64)
-	case n < 100:
-		return strconv.FormatFloat(n, 'f', 1, 64)
+	case i > 0 && n < 10:
+		digits = 2
+	case i > 0 && n < 100:
+		digits = 1
 	}
-	return strconv.FormatFloat(n, 'f', 0, 64)
+	return strconv.FormatFloat(n, 'f', digits, 64) + units[i]
 }
 
 // clock writes a duration as 1:02:03 or 4d 01:02:03.
@@ -94,21 +87,10 @@ func plain(s string) string {
 func width(s string) int { return text.StringWidthWithoutEscSequences(s) }
 
 // cut shortens a plain text to n columns.
-func cut(s string, n int) string {
-	if width(s) <= n {
-		return s
-	}
-	if n < 2 {
-		return text.Trim(s, max(n, 0))
-	}
-	return text.Trim(s, n-1) + "…"
-}
+func cut(s string, n int) string { return text.Snip(s, n, "…") }
 
 // pad fills a plain text up to n columns, or shortens it to them.
-func pad(s string, n int) string {
-	s = cut(s, n)
-	return s + strings.Repeat(" ", max(n-width(s), 0))
-}
+func pad(s string, n int) string { return text.Pad(cut(s, n), n, ' ') }
 
 // bar draws a share n columns wide.
 func bar(share float64, n int) string {

@@ -2,12 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"strconv"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -17,8 +14,8 @@ import (
 	"github.com/millrace/millrace/internal/lab"
 )
 
-// newLabCommand is `millrace lab`.
-func newLabCommand() *cobra.Command {
+// labCommand is `millrace lab`.
+func labCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lab",
 		Short: "Start real mongod clusters on this machine",
@@ -32,14 +29,13 @@ only.`,
   millrace lab up --name dst --mongod 5.0 --auth --tls --for 8h
   millrace lab list
   millrace lab down --all`,
-		Args: cobra.NoArgs,
 	}
-	cmd.AddCommand(newLabUpCommand(), newLabListCommand(), newLabDownCommand(), newLabGuardCommand())
+	cmd.AddCommand(labUpCommand(), labListCommand(), labDownCommand(), labGuardCommand())
 	return cmd
 }
 
-// newLabUpCommand is `millrace lab up`.
-func newLabUpCommand() *cobra.Command {
+// labUpCommand is `millrace lab up`.
+func labUpCommand() *cobra.Command {
 	var o lab.Options
 	var limit time.Duration
 	var output string
@@ -52,14 +48,13 @@ lab down, unless --dir says otherwise.`,
 		Example: `  millrace lab up --name src --topology rs:3 --mongod 6.0
   millrace lab up --name old --mongod 4.2 --port 27100 --for 2h
   uri=$(millrace lab up --name secure --auth --tls --output uri)`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			state, err := labUp(cmd.Context(), o, limit, output)
+		RunE: withStore(func(cmd *cobra.Command, store *lab.Store) error {
+			state, err := labUp(cmd.Context(), store, o, limit)
 			if err != nil {
 				return err
 			}
-			return printLabState(cmd.OutOrStdout(), state, output)
-		},
+			return tell(cmd.OutOrStdout(), output, state, labStateText(state, output))
+		}),
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Name, "name", "", "name of the cluster and its replica set (default rs and random digits)")
@@ -73,12 +68,12 @@ lab down, unless --dir says otherwise.`,
 	f.Float64Var(&o.CacheGB, "cache-gb", 0.5, "cache of each member, in GB")
 	f.IntVar(&o.OplogMB, "oplog-mb", 990, "oplog of each member, in MB")
 	f.DurationVar(&limit, "for", 0, "end the cluster by itself after this time; 0 is never")
-	addLabOutputFlag(cmd, &output, "text, json, or uri for nothing but the connection string")
+	bindOutput(cmd, &output, "form of the output: text, json, or uri for nothing but the connection string", "text", "json", "uri")
 	return cmd
 }
 
-// newLabListCommand is `millrace lab list`.
-func newLabListCommand() *cobra.Command {
+// labListCommand is `millrace lab list`.
+func labListCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:     "list",
@@ -86,28 +81,20 @@ func newLabListCommand() *cobra.Command {
 		Short:   "List the clusters that lab up has started",
 		Example: `  millrace lab list
   millrace lab list --output json`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkLabOutput(output, "text", "json"); err != nil {
-				return err
-			}
-			store, err := lab.NewStore("")
-			if err != nil {
-				return err
-			}
+		RunE: withStore(func(cmd *cobra.Command, store *lab.Store) error {
 			states, err := store.List()
 			if err != nil {
 				return err
 			}
-			return printLabList(cmd.OutOrStdout(), states, output)
-		},
+			return tell(cmd.OutOrStdout(), output, append([]lab.State{}, states...), labListText(states)) // [] and not null
+		}),
 	}
-	addLabOutputFlag(cmd, &output, "text or json")
+	bindOutput(cmd, &output, "form of the output: text or json", "text", "json")
 	return cmd
 }
 
-// newLabDownCommand is `millrace lab down`.
-func newLabDownCommand() *cobra.Command {
+// labDownCommand is `millrace lab down`.
+func labDownCommand() *cobra.Command {
 	var name string
 	var all bool
 	cmd := &cobra.Command{
@@ -122,14 +109,28 @@ and programs have started included. Use --name where others may be at work, or
 keep clusters apart by setting XDG_CACHE_HOME for lab up, list and down.`,
 		Example: `  millrace lab down --name src
   millrace lab down --all`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ended, err := labDown(cmd.Context(), name, all)
-			for _, name := range ended {
+		RunE: withStore(func(cmd *cobra.Command, store *lab.Store) error {
+			names := []string{name}
+			if all {
+				states, err := store.List()
+				if err != nil {
+					return err
+				}
+				names = nil
+				for _, s := range states {
+					names = append(names, s.Name)
+				}
+			}
+			var errs []error
+			for _, name := range names {
+				if err := store.Down(cmd.Context(), name); err != nil {
+					errs = append(errs, err)
+					continue
+				}
 				fmt.Fprintln(cmd.OutOrStdout(), "ended", name)
 			}
-			return err
-		},
+			return errors.Join(errs...)
+		}),
 	}
 	cmd.Flags().StringVar(&name, "name", "", "name of the cluster")
 	cmd.Flags().BoolVar(&all, "all", false, "all clusters of this user, also those that others have started")
@@ -138,54 +139,38 @@ keep clusters apart by setting XDG_CACHE_HOME for lab up, list and down.`,
 	return cmd
 }
 
-// newLabGuardCommand is the process that `lab up --for` leaves behind.
-func newLabGuardCommand() *cobra.Command {
+// labGuardCommand is the process that `lab up --for` leaves behind.
+func labGuardCommand() *cobra.Command {
 	var name string
 	var limit time.Duration
 	cmd := &cobra.Command{
 		Use:    "guard",
 		Short:  "End a cluster after a time",
 		Hidden: true,
-		Args:   cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			store, err := lab.NewStore("")
-			if err != nil {
-				return err
-			}
+		RunE: withStore(func(cmd *cobra.Command, store *lab.Store) error {
 			return store.Guard(cmd.Context(), name, limit)
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&name, "name", "", "name of the cluster")
 	cmd.Flags().DurationVar(&limit, "for", 0, "how long to wait")
 	return cmd
 }
 
-// addLabOutputFlag gives a command its --output.
-func addLabOutputFlag(cmd *cobra.Command, output *string, usage string) {
-	cmd.Flags().StringVarP(output, "output", "o", "text", "form of the output: "+usage)
-}
-
-// checkLabOutput refuses an --output that the command does not have.
-func checkLabOutput(output string, known ...string) error {
-	for _, k := range known {
-		if output == k {
-			return nil
+// withStore is the RunE of a command on this user's clusters.
+func withStore(do func(*cobra.Command, *lab.Store) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		store, err := lab.NewStore("")
+		if err != nil {
+			return err
 		}
+		return do(cmd, store)
 	}
-	return fmt.Errorf("unknown --output %q; use one of %q", output, known)
 }
 
 // labUp starts a cluster, and its guard if its time is limited.
-func labUp(ctx context.Context, o lab.Options, limit time.Duration, output string) (*lab.State, error) {
-	if err := checkLabOutput(output, "text", "json", "uri"); err != nil {
-		return nil, err
-	}
+func labUp(ctx context.Context, store *lab.Store, o lab.Options, limit time.Duration) (*lab.State, error) {
 	if limit < 0 {
 		return nil, fmt.Errorf("--for %s is negative; use 0 for no limit", limit)
-	}
-	store, err := lab.NewStore("")
-	if err != nil {
-		return nil, err
 	}
 	state, err := store.Up(ctx, o)
 	if err != nil || limit == 0 {
@@ -202,87 +187,35 @@ func labUp(ctx context.Context, o lab.Options, limit time.Duration, output strin
 	return state, nil
 }
 
-// labDown ends one cluster, or all, and returns the names of those that ended.
-func labDown(ctx context.Context, name string, all bool) ([]string, error) {
-	store, err := lab.NewStore("")
-	if err != nil {
-		return nil, err
+// labStateText tells of a cluster that has just been started.
+func labStateText(s *lab.State, output string) string {
+	if output == "uri" {
+		return s.URI + "\n"
 	}
-	names := []string{name}
-	if all {
-		names = nil
-		states, err := store.List()
-		if err != nil {
-			return nil, err
-		}
-		for _, s := range states {
-			names = append(names, s.Name)
-		}
-	}
-	var ended []string
-	var errs []error
-	for _, name := range names {
-		if err := store.Down(ctx, name); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		ended = append(ended, name)
-	}
-	return ended, errors.Join(errs...)
-}
-
-// printLabState prints a cluster that has just been started.
-func printLabState(w io.Writer, s *lab.State, output string) error {
-	switch output {
-	case "json":
-		return writeLabJSON(w, s)
-	case "uri":
-		_, err := fmt.Fprintln(w, s.URI)
-		return err
-	}
-	fmt.Fprintf(w, "%s is up: mongod %s, %s\n\n  %s\n", s.Name, s.Version, s.Topology, s.URI)
+	x509 := ""
 	if s.X509URI != "" {
-		fmt.Fprintf(w, "  %s\n", s.X509URI)
+		x509 = "  " + s.X509URI + "\n"
 	}
-	_, err := fmt.Fprintf(w, "\nData and logs: %s\nEnd it with:   millrace lab down --name %s\n", s.Dir, s.Name)
-	return err
+	return fmt.Sprintf("%s is up: mongod %s, %s\n\n  %s\n%s\nData and logs: %s\nEnd it with:   millrace lab down --name %s\n",
+		s.Name, s.Version, s.Topology, s.URI, x509, s.Dir, s.Name)
 }
 
-// printLabList prints all clusters.
-func printLabList(w io.Writer, states []lab.State, output string) error {
-	if output == "json" {
-		if states == nil {
-			states = []lab.State{} // [] and not null
-		}
-		return writeLabJSON(w, states)
-	}
+// labListText lists all clusters.
+func labListText(states []lab.State) string {
 	if len(states) == 0 {
-		_, err := fmt.Fprintln(w, "no clusters; start one with: millrace lab up")
-		return err
+		return "no clusters; start one with: millrace lab up\n"
 	}
 	t := table.NewWriter()
 	t.SetStyle(table.StyleLight)
 	t.AppendHeader(table.Row{"name", "topology", "mongod", "running", "started", "until"})
+	uris := "" // too long for a column, and copied more easily from a line of their own
 	for _, s := range states {
 		until := "lab down"
 		if !s.Until.IsZero() {
 			until = humanize.Time(s.Until)
 		}
-		running := strconv.Itoa(s.Running()) + "/" + strconv.Itoa(len(s.Members))
-		t.AppendRow(table.Row{s.Name, s.Topology, s.Version, running, humanize.Time(s.Created), until})
+		t.AppendRow(table.Row{s.Name, s.Topology, s.Version, fmt.Sprintf("%d/%d", s.Running(), len(s.Members)), humanize.Time(s.Created), until})
+		uris += fmt.Sprintf("\n%s\n  %s\n", s.Name, s.URI)
 	}
-	fmt.Fprintln(w, t.Render())
-	// Too long for a column, and copied more easily from a line of their own.
-	for _, s := range states {
-		fmt.Fprintf(w, "\n%s\n  %s\n", s.Name, s.URI)
-	}
-	return nil
-}
-
-// writeLabJSON prints indented JSON; URIs stay readable.
-func writeLabJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
+	return t.Render() + "\n" + uris
 }

@@ -7,17 +7,14 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"sync"
+	"runtime"
+	"runtime/debug"
 	"syscall"
+
+	"github.com/spf13/cobra"
 )
 
-func main() { os.Exit(run()) }
-
-func run() int {
-	ctx, stop := signals()
-	defer stop()
-	return newApp().run(ctx, os.Args[1:])
-}
+func main() { os.Exit(newApp().run(signals(), os.Args[1:])) }
 
 // errSignal is why the program's context ended after a signal.
 var errSignal = errors.New("stopped by a signal")
@@ -25,30 +22,62 @@ var errSignal = errors.New("stopped by a signal")
 // signals returns a context that ends at the first interrupt or termination
 // signal; the second ends the program at once. What is durable by then stays:
 // nothing is lost by it but time.
-func signals() (ctx context.Context, stop func()) {
+func signals() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	caught := make(chan os.Signal, 2)
 	signal.Notify(caught, os.Interrupt, syscall.SIGTERM)
-	done := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		select {
-		case <-caught:
-			cancel(errSignal)
-		case <-done:
-			return
-		}
-		select {
-		case <-caught:
-			fmt.Fprintln(os.Stderr, "millrace: stopped at once by a second signal")
-			os.Exit(exitFailure)
-		case <-done:
-		}
-	})
-	return ctx, func() {
-		signal.Stop(caught)
-		close(done)
-		wg.Wait()
-		cancel(nil)
+	go func() {
+		<-caught
+		cancel(errSignal)
+		<-caught
+		fmt.Fprintln(os.Stderr, "millrace: stopped at once by a second signal")
+		os.Exit(exitFailure)
+	}()
+	return ctx
+}
+
+// build says what this program was built from.
+type build struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision,omitempty"`
+	Time     string `json:"time,omitempty"`
+	Modified bool   `json:"modified,omitempty"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func buildInfo() build {
+	b := build{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return b
 	}
+	if v := info.Main.Version; v != "" {
+		b.Version = v
+	}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			b.Revision = s.Value
+		case "vcs.time":
+			b.Time = s.Value
+		case "vcs.modified":
+			b.Modified = s.Value == "true"
+		}
+	}
+	return b
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Show what this program was built from",
+		RunE: func(*cobra.Command, []string) error {
+			b := buildInfo()
+			return tell(a.stdout, output, b, fmt.Sprintf("millrace %s (%s, %s)\n", b.Version, b.Go, b.Platform))
+		},
+	}
+	bindOutput(cmd, &output, "`form` of the result: text or json", "text", "json")
+	return cmd
 }

@@ -1,13 +1,23 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/term"
+
+	"github.com/millrace/millrace/internal/job"
+)
+
+const (
+	redrawEvery = 250 * time.Millisecond
+	logEvery    = 5 * time.Second
 )
 
 // screen keeps a block of lines at the bottom of a terminal, and lets log
@@ -91,4 +101,73 @@ func rowsOf(lines []string, columns int) int {
 		n += max(1, (width(l)+columns-1)/columns)
 	}
 	return n
+}
+
+// during does something while others run beside it until it has ended.
+func during(ctx context.Context, do func() error, beside ...func(context.Context)) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var wg sync.WaitGroup
+	for _, f := range beside {
+		wg.Go(func() { f(ctx) })
+	}
+	err := do()
+	stop()
+	wg.Wait()
+	return err
+}
+
+// watch shows progress until ctx ends: drawn again and again on a terminal,
+// as a log line every few seconds elsewhere.
+func (r *session) watch(ctx context.Context, log func(), lines func(columns, rows int) []string) {
+	if r.screen == nil {
+		every(ctx, logEvery, log)
+		return
+	}
+	defer r.screen.clear()
+	every(ctx, redrawEvery, func() {
+		r.screen.draw(func(columns, rows int) []string {
+			all := lines(columns, rows)
+			return all[:min(len(all), rows)]
+		})
+	})
+}
+
+// every calls do at each interval until ctx ends.
+func every(ctx context.Context, interval time.Duration, do func()) {
+	t := time.NewTicker(interval)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			do()
+		}
+	}
+}
+
+// logProgress is one line about how the job stands.
+func logProgress(log *slog.Logger, s job.Status) {
+	out := []any{"job", s.Job, "phase", s.Phase}
+	if s.Paused {
+		out = append(out, "paused", true)
+	}
+	switch {
+	case s.Phase == job.PhaseCopying:
+		out = append(out, "docs", s.Copy.Docs, "docsTotal", s.Copy.DocsTotal, "size", size(float64(s.Copy.Bytes)),
+			"docsRate", count(s.Copy.DocsRate)+"/s", "bytesRate", size(s.Copy.BytesRate)+"/s", "eta", seconds(s.Copy.ETASeconds))
+	case s.Phase == job.PhaseIndexing:
+		out = append(out, "building", len(s.Indexes))
+	case afterCopy(s.Phase):
+		out = append(out, "ops", s.Follow.Operations, "opsRate", count(s.Follow.OperationsRate)+"/s",
+			"bytesRate", size(s.Follow.BytesRate)+"/s", "behind", seconds(s.Follow.LagSeconds),
+			"window", seconds(s.Follow.WindowSeconds), "applied", s.Follow.Applied)
+	}
+	for _, a := range [][2]string{{"waiting", s.Waiting}, {"conflicts", conflictText(s.Conflicts)}, {"errors", errorCounts(s.Errors)}} {
+		if a[1] != "" {
+			out = append(out, a[0], a[1])
+		}
+	}
+	log.Info("progress", out...)
 }

@@ -1,15 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -17,8 +18,8 @@ import (
 
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/seed"
+	"github.com/millrace/millrace/internal/server"
 )
 
 func (a *app) seedCommand() *cobra.Command {
@@ -32,7 +33,6 @@ copy; a process of its own holds the lock and lets go whatever happens to millra
 Where the server has $backupCursor nothing is locked (untested on a real server).
 What is copied in the end joins the set, or becomes a replica set of its own.
 Until a copy is complete no mongod starts on it; the same command completes it.`,
-		Args: cobra.NoArgs,
 	}
 	cmd.AddCommand(a.seedLocalCommand(), a.seedServeCommand(), a.seedPullCommand(), a.seedGuardCommand())
 	return cmd
@@ -55,9 +55,7 @@ func (a *app) seedLocalCommand() *cobra.Command {
     --as-new-set stage --mongod /usr/bin/mongod`,
 		Args: afterDash,
 	}
-	s.Bind(cmd.Flags(), config.CommandSeedLocal)
-	return a.configured(cmd, config.CommandSeedLocal, s.Validate,
-		func(ctx context.Context, o config.Origins, args []string) error { return a.seedLocal(ctx, &s, o, args) })
+	return a.configured(cmd, config.CommandSeedLocal, &s, func(ctx context.Context, run *session) error { return run.seedLocal(ctx, &s) })
 }
 
 // afterDash accepts arguments after -- only.
@@ -74,7 +72,6 @@ func (a *app) seedGuardCommand() *cobra.Command {
 		Use:    "guard",
 		Short:  "Hold the lock of a member",
 		Hidden: true,
-		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			// To tell a parent that is gone must not end the guardian: the member
 			// would stay locked.
@@ -84,78 +81,53 @@ func (a *app) seedGuardCommand() *cobra.Command {
 	}
 }
 
-// seedSource is the member that the settings name.
-func seedSource(s *config.Seed) seed.SourceOptions {
-	o := seed.SourceOptions{URI: s.SourceURI, DBPath: s.SourceDBPath, AllowPrimary: s.AllowPrimary, YesBlockAllWrites: s.YesBlockAllWrites, Rate: s.Rate()}
-	if s.Way != "auto" {
-		o.Way = seed.Way(s.Way)
-	}
-	return o
-}
-
-// openSeedAgent makes the agent of a plan.
-func openSeedAgent(s *config.Seed, plan *seed.Plan, log *slog.Logger) (*seed.Agent, func() error, error) {
+// openAgent makes the agent of a plan. The returned function closes it.
+func (r *session) openAgent(s *config.Seed, plan *seed.Plan) (*seed.Agent, func() error, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, nil, fmt.Errorf("find this program, to start the guardian of the lock: %w", err)
 	}
-	return seed.OpenAgent(plan, seed.ServeOptions{SourceOptions: seedSource(s), Guard: []string{self, "seed", "guard"},
-		LockLimit: s.LockLimit, MaxBehind: s.MaxBehind, SpoolDir: s.SpoolDir, Pullers: s.Pullers, Workers: s.Workers, Limit: s.Limiter(), Log: log})
+	o := s.ServeOptions
+	o.Guard, o.Log = []string{self, "seed", "guard"}, r.log
+	return seed.OpenAgent(plan, o)
 }
 
-func (a *app) seedLocal(ctx context.Context, s *config.Seed, origins config.Origins, command []string) (err error) {
-	screen := a.screen()
-	log := newLog(a.logTo(screen), s.Common)
-	warnSecrets(log, origins, map[string]string{"from-uri": s.SourceURI, "set-uri": s.SetURI})
-	plan, err := seed.Inspect(ctx, seedSource(s))
+func (r *session) seedLocal(ctx context.Context, s *config.Seed) (err error) {
+	plan, err := seed.Inspect(ctx, s.SourceOptions)
 	if err != nil {
-		return a.beforeWriting(ctx, err)
+		return beforeWriting(ctx, err)
 	}
 	if s.DryRun {
-		seed.CheckMember(ctx, plan, seedTarget(s, command))
-		return a.tellSeedPlan(s, plan)
+		seed.CheckMember(ctx, plan, s.Options)
+		return cmp.Or(tell(r.stdout, s.Output, plan, seedPlanText(plan)), checksFailed(plan.Checks))
 	}
-	plan.Checks.LogWarnings(log)
-	agent, closeAgent, err := openSeedAgent(s, plan, log)
+	plan.Checks.LogWarnings(r.log)
+	agent, closeAgent, err := r.openAgent(s, plan)
 	if err != nil {
-		return a.beforeWriting(ctx, err)
+		return beforeWriting(ctx, err)
 	}
 	defer func() { err = errors.Join(err, closeAgent()) }()
-	log.Info("copying", "way", plan.Way, "why", plan.Why, "files", plan.Files, "size", size(float64(plan.Bytes)))
-	return a.seed(ctx, s, agent, command, screen, log)
-}
-
-// seedTarget is the new member that the settings name.
-func seedTarget(s *config.Seed, command []string) seed.Options {
-	return seed.Options{
-		Pull: seed.PullOptions{DBPath: s.TargetDBPath, Workers: s.Workers, NoClone: s.NoReflink},
-		Member: seed.MemberOptions{Command: command, Join: s.Join, Votes: s.JoinVotes, Priority: s.JoinPriority, Hidden: s.JoinHidden,
-			SetURI: s.SetURI, CatchUp: s.CatchUp, NewSet: s.NewSet, NewSetHost: s.NewSetHost, Mongod: s.Mongod, KeepExpiry: s.KeepExpiry},
-	}
+	r.log.Info("copying", "way", plan.Way, "why", plan.Why, "files", plan.Files, "size", size(float64(plan.Bytes)))
+	return r.seed(ctx, s, agent)
 }
 
 // seed copies from src and reports how it went.
-func (a *app) seed(ctx context.Context, s *config.Seed, src seed.Source, command []string, screen *screen, log *slog.Logger) error {
-	stats := &seed.Stats{}
-	var limit *pace.Limiter
-	if s.From != "" { // on one machine the agent holds to it
-		limit = s.Limiter()
+func (r *session) seed(ctx context.Context, s *config.Seed, src seed.Source) error {
+	o := s.Options
+	o.Pull.Stats, o.Pull.Log = &seed.Stats{}, r.log
+	o.Member.SetURI = cmp.Or(o.Member.SetURI, s.URI)
+	rep, text := seedReport{Version: buildInfo().Version}, ""
+	err := during(ctx, func() (err error) { rep.Result, err = seed.Run(ctx, src, o); return err },
+		func(ctx context.Context) { r.watchSeed(ctx, time.Now(), o.Pull.Stats.Stats) })
+	if err == nil {
+		text = seededText(s, rep.Result)
+	} else {
+		if context.Cause(ctx) != nil {
+			err = mongo.WithHint(fmt.Errorf("%w before the copy was done", context.Cause(ctx)), "the same command goes on with what is there")
+		}
+		rep.Error, rep.Hint = err.Error(), mongo.HintOf(err)
 	}
-	o := seedTarget(s, command)
-	o.Pull.Stats, o.Pull.Log, o.Pull.Limit = stats, log, limit
-	if o.Member.SetURI == "" {
-		o.Member.SetURI = s.SourceURI
-	}
-	watching, stop := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() { watchSeed(watching, screen, log, time.Now(), stats.Stats) })
-	res, err := seed.Run(ctx, src, o)
-	stop()
-	wg.Wait()
-	if err != nil && context.Cause(ctx) != nil {
-		err = mongo.WithHint(fmt.Errorf("%w before the copy was done", context.Cause(ctx)), "the same command goes on with what is there")
-	}
-	return errors.Join(err, a.tellSeeded(s, res, err))
+	return errors.Join(err, r.report(s.Report, s.Output, rep, text))
 }
 
 // seedReport is the report of a seeding.
@@ -164,25 +136,6 @@ type seedReport struct {
 	Result  *seed.Result `json:"result"`
 	Error   string       `json:"error,omitempty"`
 	Hint    string       `json:"hint,omitempty"`
-}
-
-// tellSeeded writes the report.
-func (a *app) tellSeeded(s *config.Seed, res *seed.Result, err error) error {
-	r := seedReport{Version: buildVersion(), Result: res}
-	if err != nil {
-		r.Error, r.Hint = err.Error(), mongo.HintOf(err)
-	}
-	var failed []error
-	if s.Report != "" {
-		failed = append(failed, writeJSONFile(s.Report, r))
-	}
-	if s.Output == "json" {
-		failed = append(failed, writeJSON(a.stdout, r))
-	} else if err == nil {
-		_, e := io.WriteString(a.stdout, seededText(s, res))
-		failed = append(failed, e)
-	}
-	return errors.Join(failed...)
 }
 
 func seededText(s *config.Seed, r *seed.Result) string {
@@ -209,12 +162,12 @@ func seededText(s *config.Seed, r *seed.Result) string {
 	switch {
 	case r.Position != "":
 		b.WriteString(clonedText(s, r))
-	case s.Join != "":
-		fmt.Fprintf(&b, "%s is a member of %s\n", plain(s.Join), plain(r.Origin.SetName))
+	case s.Member.Join != "":
+		fmt.Fprintf(&b, "%s is a member of %s\n", plain(s.Member.Join), plain(r.Origin.SetName))
 	case s.Start:
 		b.WriteString("the new member runs; add it with rs.add({host: …, votes: 0, priority: 0}), and give it its vote when it is SECONDARY\n")
 	default:
-		fmt.Fprintf(&b, "%s is ready: start a mongod with --replSet %s on it within the oplog's window, then rs.add() it\n", plain(s.TargetDBPath), plain(r.Origin.SetName))
+		fmt.Fprintf(&b, "%s is ready: start a mongod with --replSet %s on it within the oplog's window, then rs.add() it\n", plain(s.Pull.DBPath), plain(r.Origin.SetName))
 	}
 	return b.String()
 }
@@ -227,11 +180,11 @@ func clonedText(s *config.Seed, r *seed.Result) string {
 	if r.Job != "" {
 		job = " --job " + r.Job
 	}
-	if !s.KeepExpiry {
+	if !s.Member.KeepExpiry {
 		off = " --setParameter ttlMonitorEnabled=false"
 	}
 	if !s.Start {
-		fmt.Fprintf(&b, "start it with --replSet %s%s and initiate it with rs.initiate()\n", plain(s.NewSet), off)
+		fmt.Fprintf(&b, "start it with --replSet %s%s and initiate it with rs.initiate()\n", plain(s.Member.NewSet), off)
 	}
 	fmt.Fprintf(&b, "the clone stands at %s; to follow the old set from there:\n"+
 		"  millrace sync%s --mode incremental --start-at %s --source <old set> --target <new set>\n", r.Position, job, r.Position)
@@ -245,11 +198,8 @@ func clonedText(s *config.Seed, r *seed.Result) string {
 	return b.String()
 }
 
-// tellSeedPlan writes the plan; a failed check is the command's error.
-func (a *app) tellSeedPlan(s *config.Seed, p *seed.Plan) error {
-	if s.Output == "json" {
-		return errors.Join(writeJSON(a.stdout, p), checksFailed(p.Checks))
-	}
+// seedPlanText shows what a seeding would do.
+func seedPlanText(p *seed.Plan) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "way      %s: %s\n", p.Way, plain(p.Why))
 	fmt.Fprintf(&b, "source   %s %s, version %s, %s behind\n", plain(p.Origin.Host), p.Origin.State, plain(p.Origin.Version), seconds(p.Origin.LagSecs))
@@ -257,17 +207,14 @@ func (a *app) tellSeedPlan(s *config.Seed, p *seed.Plan) error {
 	if len(p.Checks) > 0 {
 		fmt.Fprintf(&b, "\n%s\n", checksTable(p.Checks))
 	}
-	if _, err := io.WriteString(a.stdout, b.String()); err != nil {
-		return err
-	}
-	return checksFailed(p.Checks)
+	return b.String()
 }
 
 // watchSeed shows the progress until ctx ends.
-func watchSeed(ctx context.Context, s *screen, log *slog.Logger, began time.Time, stats func() seed.Snapshot) {
-	watchLines(ctx, s, func() {
+func (r *session) watchSeed(ctx context.Context, began time.Time, stats func() seed.Snapshot) {
+	r.watch(ctx, func() {
 		st := stats()
-		log.Info("progress", "phase", st.Phase, "size", size(float64(st.Done)), "total", size(float64(st.Total)), "eta", seconds(seedETA(st)))
+		r.log.Info("progress", "phase", st.Phase, "size", size(float64(st.Done)), "total", size(float64(st.Total)), "eta", seconds(seedETA(st)))
 	}, func(columns, _ int) []string { return seedView(stats(), time.Since(began), columns) })
 }
 
@@ -284,8 +231,110 @@ func seedView(s seed.Snapshot, elapsed time.Duration, columns int) []string {
 	v.add("seed: "+string(s.Phase), clock(elapsed))
 	if s.Total > 0 {
 		p := share(s.Done, s.Total, false)
-		v.add(label("files")+v.bar(p)+fmt.Sprintf("%3.0f%%  %s", p*100, size(float64(s.Done))),
+		v.add(label("files")+v.bar(p)+"  "+size(float64(s.Done)),
 			size(float64(s.Done)/max(s.PhaseSeconds, 0.001))+"/s", "eta "+seconds(seedETA(s)))
 	}
 	return v.lines
+}
+
+func (a *app) seedServeCommand() *cobra.Command {
+	var s config.Seed
+	cmd := &cobra.Command{
+		Use:   "serve --uri URI --dbpath DIR",
+		Short: "Serve a member's files to millrace seed pull on other machines",
+		Long: `Runs beside the member that is copied and serves its files until it is stopped.
+It reads the member's directory and serves nothing that its manifest does not name.
+Off loopback it takes a certificate and a token.`,
+		Example: `  millrace seed serve --uri mongodb://127.0.0.1:27017 --dbpath /data/db --listen 10.0.0.2:7117 \
+    --tls-cert agent.pem --token-file token`,
+	}
+	return a.configured(cmd, config.CommandSeedServe, &s, func(ctx context.Context, run *session) error { return run.seedServe(ctx, &s) })
+}
+
+func (a *app) seedPullCommand() *cobra.Command {
+	var s config.Seed
+	cmd := &cobra.Command{
+		Use:   "pull --from https://HOST:PORT --dbpath DIR [--start -- mongod ...]",
+		Short: "Copy a member from millrace seed serve on another machine",
+		Example: `  millrace seed pull --from https://10.0.0.2:7117 --tls-ca ca.pem --token-file token --dbpath /data/db \
+    --set-uri mongodb://10.0.0.2:27017 --join 10.0.0.9:27017 \
+    --start -- mongod --fork --logpath /data/db.log --replSet rs0 --bind_ip 10.0.0.9 --dbpath /data/db`,
+		Args: afterDash,
+	}
+	return a.configured(cmd, config.CommandSeedPull, &s, func(ctx context.Context, run *session) error { return run.seedPull(ctx, &s) })
+}
+
+// readToken reads a secret from a file; "" names none.
+func readToken(name string) (string, error) {
+	if name == "" {
+		return "", nil
+	}
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return "", fmt.Errorf("read the token: %w", err)
+	}
+	token := strings.TrimSpace(string(b))
+	if len(token) < 16 {
+		return "", mongo.WithHint(fmt.Errorf("the token in %s is too short", name), "make one of 16 characters or more: openssl rand -hex 32")
+	}
+	return token, nil
+}
+
+func (r *session) seedPull(ctx context.Context, s *config.Seed) error {
+	token, err := readToken(s.TokenFile)
+	if err != nil {
+		return beforeWriting(ctx, err)
+	}
+	client, err := seed.NewClient(seed.ClientOptions{URL: s.From, Token: token, CA: s.TLSCA, Zstd: s.Compress, Log: r.log})
+	if err != nil {
+		return beforeWriting(ctx, err)
+	}
+	defer client.Close()
+	r.log.Info("copying", "from", s.From)
+	return r.seed(ctx, s, client)
+}
+
+func (r *session) seedServe(ctx context.Context, s *config.Seed) (err error) {
+	token, err := readToken(s.TokenFile)
+	if err != nil {
+		return beforeWriting(ctx, err)
+	}
+	plan, err := seed.Inspect(ctx, s.SourceOptions)
+	if err != nil {
+		return beforeWriting(ctx, err)
+	}
+	plan.Checks.LogWarnings(r.log)
+	agent, closeAgent, err := r.openAgent(s, plan)
+	if err != nil {
+		return beforeWriting(ctx, err)
+	}
+	defer func() { err = errors.Join(err, closeAgent()) }()
+	handler, err := seed.NewHandler(agent, token)
+	if err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Listen)
+	if err != nil {
+		return beforeWriting(ctx, fmt.Errorf("listen on %s: %w", s.Listen, err))
+	}
+	r.log.Info("serving", "address", listener.Addr().String(), "tls", s.TLSCert != "", "way", plan.Way, "why", plan.Why,
+		"files", plan.Files, "size", size(float64(plan.Bytes)))
+	return serveSeed(ctx, s, listener, handler)
+}
+
+// serveSeed serves until ctx ends, which is this command's proper end.
+func serveSeed(ctx context.Context, s *config.Seed, listener net.Listener, handler http.Handler) error {
+	// Requests end with ctx, so that a lock under way is let go.
+	srv := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
+		BaseContext: func(net.Listener) context.Context { return ctx }, TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
+	err := server.Until(ctx, srv, 10*time.Second, func() error {
+		if s.TLSCert == "" {
+			return srv.Serve(listener)
+		}
+		return srv.ServeTLS(listener, s.TLSCert, cmp.Or(s.TLSKey, s.TLSCert))
+	})
+	if err != nil {
+		return fmt.Errorf("serve: %w", err)
+	}
+	return nil
 }

@@ -5,18 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
-	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
-	"github.com/millrace/millrace/internal/server"
 )
 
 func (a *app) statusCommand() *cobra.Command {
@@ -26,40 +23,35 @@ func (a *app) statusCommand() *cobra.Command {
 		Example: `  millrace status
   millrace status --job orders --watch
   millrace status --address 127.0.0.1:7000 --output json`,
-	}, a.status)
+	}, (*control).status)
 }
 
-func (a *app) status(ctx context.Context, c *server.Client, s *config.Control) error {
-	if s.Watch {
-		return a.watchStatus(ctx, c, s)
+func (c *control) status(ctx context.Context) error {
+	if c.Watch {
+		return c.watchStatus(ctx)
 	}
 	st, err := c.Status(ctx)
 	if err != nil {
 		return err
 	}
-	if s.Output == "json" {
-		return writeJSON(a.stdout, st)
-	}
-	return writeStatus(a.stdout, st)
+	return tell(c.stdout, c.Output, st, statusText(st))
 }
 
 // watchStatus shows the status again and again until the sync ends: drawn on a
 // terminal, a line each elsewhere.
-func (a *app) watchStatus(ctx context.Context, c *server.Client, s *config.Control) error {
-	screen := a.screen()
-	if screen != nil && s.Output != "json" {
-		defer screen.clear()
-	}
+func (c *control) watchStatus(ctx context.Context) error {
 	show := func(st job.Status) error {
-		switch {
-		case s.Output == "json":
-			return json.NewEncoder(a.stdout).Encode(st)
-		case screen != nil:
-			screen.draw(func(columns, rows int) []string { return view(st, time.Now(), columns, rows) })
+		logProgress(c.Logger(c.stdout), st)
+		return nil
+	}
+	if c.Output == "json" {
+		show = func(st job.Status) error { return json.NewEncoder(c.stdout).Encode(st) }
+	} else if c.screen != nil {
+		defer c.screen.clear()
+		show = func(st job.Status) error {
+			c.screen.draw(func(columns, rows int) []string { return view(st, time.Now(), columns, rows) })
 			return nil
 		}
-		logProgress(newLog(a.stdout, s.Common), st)
-		return nil
 	}
 	var last job.Status
 	for {
@@ -77,73 +69,61 @@ func (a *app) watchStatus(ctx context.Context, c *server.Client, s *config.Contr
 			return err
 		}
 		last = st
-		if ends(st.Phase) {
-			return lastWord(st)
+		switch st.Phase { // after these its process goes away
+		case job.PhaseFinalized:
+			return differencesError(st)
+		case job.PhaseFailed:
+			return errors.New("the sync failed: " + st.Error)
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(s.Interval):
+		case <-time.After(c.Interval):
 		}
 	}
 }
 
-// ends reports the phases after which a sync's process goes away.
-func ends(p job.Phase) bool {
-	return p == job.PhaseFinalized || p == job.PhaseFailed
-}
-
-// lastWord is the error of watching a job that ended in failure.
-func lastWord(s job.Status) error {
-	if s.Phase == job.PhaseFailed {
-		return errors.New("the sync failed: " + s.Error)
-	}
-	return differencesError(s)
-}
-
-func writeStatus(w io.Writer, s job.Status) error {
-	var b strings.Builder
-	t := newTable(plain(s.Job), phaseText(s))
-	t.AppendRows([]table.Row{
-		{"source", plain(s.Source)},
-		{"target", plain(s.Target)},
-	})
+func statusText(s job.Status) string {
+	t := facts{newTable(plain(s.Job), phaseText(s))}
+	t.AppendRows([]table.Row{{"source", plain(s.Source)}, {"target", plain(s.Target)}})
 	if !s.StartedAt.IsZero() {
-		t.AppendRow(table.Row{"runs for", clock(time.Since(s.StartedAt))})
+		t.add("runs for", clock(time.Since(s.StartedAt)))
 	}
-	t.AppendRows(copyRows(s))
-	t.AppendRows(followRows(s))
+	t.copying(s)
+	t.following(s.Follow)
 	if s.Limits != (pace.Rates{}) {
-		t.AppendRow(table.Row{"throttled to", limitsText(s.Limits)})
+		t.add("throttled to", limitsText(s.Limits))
 	}
-	appendGiven(t, "load", loadText(s.Load))
-	appendConflicts(t, s.Conflicts)
-	appendGiven(t, "waiting for", plain(s.Waiting))
-	appendGiven(t, "errors", errorCounts(s.Errors))
-	appendGiven(t, "last error", plain(s.Error))
-	appendGiven(t, "hint", plain(s.Hint))
-	t.AppendRow(table.Row{"process", fmt.Sprintf("%d, %.0f%% of a core, %s of memory", s.Process.PID, s.Process.CPUPercent, size(float64(s.Process.Resident)))})
-	b.WriteString(t.Render())
-	b.WriteByte('\n')
+	t.add("load", loadText(s.Load))
+	t.conflicts(s.Conflicts)
+	t.add("waiting for", plain(s.Waiting))
+	t.add("errors", errorCounts(s.Errors))
+	t.add("last error", plain(s.Error))
+	t.add("hint", plain(s.Hint))
+	t.add("process", fmt.Sprintf("%d, %.0f%% of a core, %s of memory", s.Process.PID, s.Process.CPUPercent, size(float64(s.Process.Resident))))
+	var b strings.Builder
+	fmt.Fprintln(&b, t.Render())
 	if !afterCopy(s.Phase) && len(s.Copy.Collections) > 0 {
-		b.WriteString(collectionsTable(s.Copy.Collections).Render())
-		b.WriteByte('\n')
+		fmt.Fprintln(&b, collectionsTable(s.Copy.Collections).Render())
 	}
 	writeDifferences(&b, s.Differences)
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.String()
 }
 
-// appendGiven adds a row, if there is something to say.
-func appendGiven(t table.Writer, name, text string) {
-	if text != "" {
-		t.AppendRow(table.Row{name, text})
+// facts is a table of names and values.
+type facts struct{ table.Writer }
+
+// add adds a row, unless there is nothing to say.
+func (t facts) add(name string, value any) {
+	if value != "" {
+		t.AppendRow(table.Row{name, value})
 	}
 }
 
-func appendConflicts(t table.Writer, c job.ConflictStatus) {
+func (t facts) conflicts(c job.ConflictStatus) {
 	if text := conflictText(c); text != "" {
-		t.AppendRows([]table.Row{{"conflicts", text}, {"dead letters", plain(c.Where)}})
+		t.add("conflicts", text)
+		t.AppendRow(table.Row{"dead letters", plain(c.Where)})
 	}
 }
 
@@ -168,40 +148,33 @@ func phaseText(s job.Status) string {
 	return string(s.Phase)
 }
 
-func copyRows(s job.Status) []table.Row {
-	c := s.Copy
+func (t facts) copying(s job.Status) {
+	c, done := s.Copy, afterCopy(s.Phase)
 	if c.Docs == 0 && c.DocsTotal == 0 {
-		return nil
+		return
 	}
-	done := afterCopy(s.Phase)
-	rows := []table.Row{{"copied", fmt.Sprintf("%.0f%%, %s of %s documents, %s", 100*copyShare(c, done),
-		count(float64(c.Docs)), count(float64(c.DocsTotal)), size(float64(c.Bytes)))}}
+	t.add("copied", fmt.Sprintf("%.0f%%, %s of %s documents, %s", 100*copyShare(c, done), count(float64(c.Docs)), count(float64(c.DocsTotal)), size(float64(c.Bytes))))
 	if !done {
-		rows = append(rows, table.Row{"rate", count(c.DocsRate) + " docs/s, " + size(c.BytesRate) + "/s"},
-			table.Row{"time left", seconds(c.ETASeconds)})
+		t.add("rate", count(c.DocsRate)+" docs/s, "+size(c.BytesRate)+"/s")
+		t.add("time left", seconds(c.ETASeconds))
 	}
 	for _, x := range s.Indexes {
-		rows = append(rows, table.Row{"index", fmt.Sprintf("%s %.0f%%", plain(x.NS), 100*share(x.Done, x.Total, false))})
+		t.add("index", fmt.Sprintf("%s %.0f%%", plain(x.NS), 100*share(x.Done, x.Total, false)))
 	}
-	return rows
 }
 
-func followRows(s job.Status) []table.Row {
-	f := s.Follow
+func (t facts) following(f job.FollowStatus) {
 	if f.Applied == "" {
-		return nil
+		return
 	}
-	rows := []table.Row{
-		{"changes", fmt.Sprintf("%s applied, %s/s, %s/s, %d schema changes", count(float64(f.Operations)), count(f.OperationsRate), size(f.BytesRate), f.SchemaChanges)},
-		{"behind", seconds(f.LagSeconds)},
-		{"oplog window", seconds(f.WindowSeconds)},
-		{"durable up to", f.Applied + " of " + f.Source},
-		{"open transactions", f.OpenTransactions},
-	}
+	t.add("changes", fmt.Sprintf("%s applied, %s/s, %s/s, %d schema changes", count(float64(f.Operations)), count(f.OperationsRate), size(f.BytesRate), f.SchemaChanges))
+	t.add("behind", seconds(f.LagSeconds))
+	t.add("oplog window", seconds(f.WindowSeconds))
+	t.add("durable up to", f.Applied+" of "+f.Source)
+	t.add("open transactions", f.OpenTransactions)
 	if f.SpoolBytes > 0 {
-		rows = append(rows, table.Row{"spooled", size(float64(f.SpoolBytes))})
+		t.add("spooled", size(float64(f.SpoolBytes)))
 	}
-	return rows
 }
 
 func collectionsTable(cs []job.CollectionStatus) table.Writer {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -12,10 +13,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
-	"github.com/millrace/millrace/internal/config"
-	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/topology"
 )
 
@@ -28,23 +26,34 @@ type topologySettings struct {
 
 const flagURI = "uri"
 
-func (s *topologySettings) bind(fs *pflag.FlagSet, outputs string) {
-	fs.StringVar(&s.uri, flagURI, "", "connection string `URI` of the replica set; with a password, set MILLRACE_URI instead")
-	fs.DurationVar(&s.timeout, "timeout", 3*time.Second, "how long one member may take to answer")
-	fs.StringVarP(&s.output, "output", "o", "text", "`form` of the result: "+outputs)
+func (s *topologySettings) bind(cmd *cobra.Command, outputs string, forms ...string) {
+	cmd.Flags().StringVar(&s.uri, flagURI, "", "connection string `URI` of the replica set; with a password, set MILLRACE_URI instead")
+	cmd.Flags().DurationVar(&s.timeout, "timeout", 3*time.Second, "how long one member may take to answer")
+	bindOutput(cmd, &s.output, "`form` of the result: "+outputs, forms...)
 }
 
-// open prepares an observer; the connection string may come from the environment.
-func (a *app) openSet(s *topologySettings) (*topology.Observer, error) {
-	uri := s.uri
-	if uri == "" {
-		uri, _ = a.lookupEnv(config.EnvName(flagURI))
+// onSet is the RunE of a command that observes a replica set.
+func (a *app) onSet(s *topologySettings, do func(context.Context, *topology.Observer, []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		uri, err := a.address(flagURI, s.uri, errors.New("no replica set is given"))
+		if err != nil {
+			return err
+		}
+		o, err := topology.Open(uri, s.timeout)
+		if err != nil {
+			return withCode(exitUsage, err)
+		}
+		defer o.Close()
+		return do(cmd.Context(), o, args)
 	}
-	if uri == "" {
-		return nil, withCode(exitUsage, mongo.WithHint(fmt.Errorf("no replica set is given"), "use --uri or set MILLRACE_URI"))
+}
+
+// longEnough refuses an interval that is no pause.
+func longEnough(interval time.Duration) error {
+	if interval < 100*time.Millisecond {
+		return withCode(exitUsage, fmt.Errorf("--interval %s is too short; use 100ms or more", interval))
 	}
-	o, err := topology.Open(uri, s.timeout)
-	return o, withCode(exitUsage, err)
+	return nil
 }
 
 // topologyCommand is `millrace topology`.
@@ -60,7 +69,6 @@ brings the members into it, and keeps them there.`,
   millrace topology plan
   millrace topology apply --yes
   millrace topology hold --yes`,
-		Args: cobra.NoArgs,
 	}
 	cmd.AddCommand(a.topologyShowCommand(), a.topologyPlanCommand(), a.topologyWhatIfCommand(),
 		a.topologyApplyCommand(), a.topologyHoldCommand(), a.topologyReleaseCommand(), a.topologyChainingCommand())
@@ -81,33 +89,29 @@ primary a moment before.`,
 		Example: `  millrace topology show --uri mongodb://a,b,c/?replicaSet=rs
   millrace topology show --watch --interval 1s
   millrace topology show --output svg > tree.svg`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkLabOutput(s.output, "text", "json", "dot", "svg"); err != nil {
-				return withCode(exitUsage, err)
-			}
-			if interval < 100*time.Millisecond {
-				return withCode(exitUsage, fmt.Errorf("--interval %s is too short; use 100ms or more", interval))
-			}
-			o, err := a.openSet(&s)
-			if err != nil {
+		RunE: a.onSet(&s, func(ctx context.Context, o *topology.Observer, _ []string) error {
+			if err := longEnough(interval); err != nil {
 				return err
 			}
-			defer o.Close()
 			if watching {
-				return a.watchSet(cmd.Context(), o, &s, interval)
+				return a.watchSet(ctx, o, &s, interval)
 			}
-			set, err := o.Observe(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return writeSet(a.stdout, set, s.output)
-		},
+			return a.showSet(ctx, o, s.output)
+		}),
 	}
-	s.bind(cmd.Flags(), "text, json, dot or svg")
+	s.bind(cmd, "text, json, dot or svg", "text", "json", "dot", "svg")
 	cmd.Flags().BoolVar(&watching, "watch", false, "show it again and again until interrupted")
 	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "how often with --watch")
 	return cmd
+}
+
+// showSet writes the set as it is now.
+func (a *app) showSet(ctx context.Context, o *topology.Observer, output string) error {
+	set, err := o.Observe(ctx)
+	if err != nil {
+		return err
+	}
+	return writeSet(a.stdout, set, output)
 }
 
 // watchSet redraws the tree on a terminal, and elsewhere writes one form after
@@ -163,18 +167,20 @@ func (a *app) showOnce(screen *screen, set *topology.Set, failed error, output s
 
 // writeSet writes the set in one of its forms.
 func writeSet(w io.Writer, set *topology.Set, output string) error {
+	text := fmt.Sprintf("%s: %s, term %d, configuration %d, chaining %s\n%s\n%s", plain(set.Name), plural(len(set.Members), "member"),
+		set.Term, set.ConfigVersion, onOff(set.Chaining), setTable(set).Render(), setNotes(set))
+	return writeTree(w, output, set, set.Tree(), set, text)
+}
+
+// writeTree writes a tree of a set as a picture, or what is said of it.
+func writeTree(w io.Writer, output string, set *topology.Set, tree map[string]string, v any, text string) error {
 	switch output {
-	case "json":
-		return writeJSON(w, set)
 	case "dot":
-		return topology.WriteDOT(w, set, set.Tree())
+		return topology.WriteDOT(w, set, tree)
 	case "svg":
-		return topology.WriteSVG(w, set, set.Tree())
+		return topology.WriteSVG(w, set, tree)
 	}
-	head := plain(set.Name) + fmt.Sprintf(": %s, term %d, configuration %d, chaining %s\n", plural(len(set.Members), "member"),
-		set.Term, set.ConfigVersion, onOff(set.Chaining))
-	_, err := io.WriteString(w, head+setTable(set).Render()+"\n"+strings.Join(setNotes(set), ""))
-	return err
+	return tell(w, output, v, text)
 }
 
 func onOff(b bool) string {
@@ -206,10 +212,10 @@ func stateText(m *topology.Member) string {
 	if !m.Healthy {
 		s = "down"
 	}
-	switch {
-	case m.Asked:
+	if m.Asked {
 		return s
-	case m.AgeSeconds < 0:
+	}
+	if m.AgeSeconds < 0 {
 		return s + " (not heard of)"
 	}
 	return s + fmt.Sprintf(" (heard %s ago)", seconds(m.AgeSeconds))
@@ -275,14 +281,13 @@ func tagText(tags map[string]string) string {
 }
 
 // setNotes are what does not fit into the table.
-func setNotes(set *topology.Set) []string {
-	var notes []string
+func setNotes(set *topology.Set) (notes string) {
 	if set.Primary() == nil {
-		notes = append(notes, "note: there is no primary at the moment\n")
+		notes = "note: there is no primary at the moment\n"
 	}
 	for _, m := range set.Members {
 		if m.Error != "" {
-			notes = append(notes, fmt.Sprintf("note: %s was not asked: %s\n", plain(m.Host), plain(cut(m.Error, 200))))
+			notes += fmt.Sprintf("note: %s was not asked: %s\n", plain(m.Host), plain(cut(m.Error, 200)))
 		}
 	}
 	return notes

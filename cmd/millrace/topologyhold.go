@@ -32,37 +32,21 @@ type actSettings struct {
 	logFormat string
 }
 
-func (s *actSettings) bindAct(fs *pflag.FlagSet, within time.Duration) {
-	s.bind(fs, "text or json")
-	fs.BoolVar(&s.yes, "yes", false, "do it; without this flag it is only said what would be done")
-	fs.DurationVar(&s.within, "within", within, "how long it may take")
-	fs.StringVar(&s.logLevel, "log-level", "info", "least `level` that is logged: debug, info, warn or error")
-	fs.StringVar(&s.logFormat, "log-format", "text", "`form` of the log on standard error: text or json")
+func (s *actSettings) bindAct(cmd *cobra.Command, within time.Duration) {
+	s.bind(cmd, "text or json", "text", "json")
+	cmd.Flags().BoolVar(&s.yes, "yes", false, "do it; without this flag it is only said what would be done")
+	cmd.Flags().DurationVar(&s.within, "within", within, "how long it may take")
+	config.BindLog(cmd.Flags(), &s.logLevel, &s.logFormat)
 }
 
 func (s *actSettings) bindNotes(fs *pflag.FlagSet) {
 	fs.BoolVar(&s.noNotes, "no-notes", false, "write no notes into the oplog; in a set without writes a change then takes long, for a member keeps a new source only if that is ahead of it")
 }
 
-// check validates the flags.
-func (s *actSettings) check() error {
-	if err := checkLabOutput(s.output, "text", "json"); err != nil {
-		return withCode(exitUsage, err)
-	}
-	var level slog.Level
-	if level.UnmarshalText([]byte(s.logLevel)) != nil {
-		return withCode(exitUsage, fmt.Errorf("--log-level %q is unknown; use debug, info, warn or error", s.logLevel))
-	}
-	if s.logFormat != "text" && s.logFormat != "json" {
-		return withCode(exitUsage, fmt.Errorf("--log-format %q is unknown; use text or json", s.logFormat))
-	}
-	return nil
-}
-
 // acting is what the commands that change a set work with.
 type acting struct {
-	a        *app
-	s        *actSettings
+	*app
+	*actSettings
 	observer *topology.Observer
 	set      *topology.Set
 	dir      string // of memories
@@ -70,69 +54,65 @@ type acting struct {
 	control  *topology.Controller
 }
 
-// act opens the set and looks at it.
-func (a *app) act(ctx context.Context, s *actSettings, o topology.PlanOptions) (*acting, error) {
-	if err := s.check(); err != nil {
-		return nil, err
-	}
-	dir, err := server.StateDir(a.lookupEnv)
-	if err != nil {
-		return nil, err
-	}
-	observer, err := a.openSet(&s.topologySettings)
-	if err != nil {
-		return nil, err
-	}
-	if s.holds && s.yes {
-		observer.Announce()
-		observer.Lean()
-	}
-	set, err := observer.Observe(ctx)
-	if err != nil {
-		observer.Close()
-		return nil, err
-	}
-	log := newLog(a.stderr, config.Common{LogLevel: s.logLevel, LogFormat: s.logFormat})
-	return &acting{a: a, s: s, observer: observer, set: set, dir: filepath.Join(dir, "topology"), log: log,
-		control: topology.NewController(observer, topology.ControlOptions{Plan: o, Interval: s.interval, NoNotes: s.noNotes, Log: log})}, nil
-}
-
-// acts is the RunE of a command that works on a set.
+// acts is the RunE of a command that works on a set, and looks at it first.
 func (a *app) acts(s *actSettings, o *topology.PlanOptions, do func(context.Context, *acting, []string) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		t, err := a.act(cmd.Context(), s, *o)
+	return a.onSet(&s.topologySettings, func(ctx context.Context, observer *topology.Observer, args []string) error {
+		if s.holds {
+			if err := longEnough(s.interval); err != nil {
+				return err
+			}
+		}
+		dir, err := server.StateDir(a.lookupEnv)
 		if err != nil {
 			return err
 		}
-		defer t.observer.Close()
-		return do(cmd.Context(), t, args)
-	}
+		if s.holds && s.yes {
+			observer.Announce()
+			observer.Lean()
+		}
+		set, err := observer.Observe(ctx)
+		if err != nil {
+			return err
+		}
+		log := config.NewLog(a.stderr, s.logLevel, s.logFormat)
+		control := topology.NewController(observer, topology.ControlOptions{Plan: *o, Interval: s.interval, NoNotes: s.noNotes, Log: log})
+		return do(ctx, &acting{a, s, observer, set, filepath.Join(dir, "topology"), log, control}, args)
+	})
 }
 
 // limited bounds what is done to a set by --within.
 func (t *acting) limited(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, t.s.within, fmt.Errorf("%s are over", t.s.within))
+	return context.WithTimeoutCause(ctx, t.within, fmt.Errorf("%s are over", t.within))
 }
 
-// dryRun shows the plan and what to do to have it.
-func (t *acting) dryRun(o topology.PlanOptions) error {
-	params, _, err := topology.FitPublished()
-	if err != nil {
-		return err
-	}
-	plan, err := topology.MakePlan(t.set, o)
-	if err != nil {
-		return withCode(exitUsage, err)
-	}
-	if err := writePlanned(t.a.stdout, t.set, plan, params, t.s.output); err != nil {
-		return err
-	}
-	t.untouched()
-	return nil
+// plans is the RunE of a command that brings a set into a planned tree. Without
+// --yes it shows the plan; else do is told the tree from before the first change.
+func (a *app) plans(s *actSettings, o *topology.PlanOptions, do func(context.Context, *acting, *topology.Memory) error) func(*cobra.Command, []string) error {
+	return a.acts(s, o, func(ctx context.Context, t *acting, _ []string) error {
+		if !s.yes {
+			params, _, err := topology.FitPublished()
+			if err == nil {
+				err = t.showPlan(t.set, *o, params, t.output)
+			}
+			return t.untouched(err)
+		}
+		if err := t.observer.CheckAlone(ctx, t.set); err != nil {
+			return err
+		}
+		was, err := topology.Remember(t.set).Save(t.dir)
+		if err != nil {
+			return err
+		}
+		return do(ctx, t, was)
+	})
 }
 
-func (t *acting) untouched() {
-	fmt.Fprintln(t.a.stderr, "dry run: nothing was changed; give --yes to do it")
+// untouched says so, unless err says more.
+func (t *acting) untouched(err error) error {
+	if err == nil {
+		fmt.Fprintln(t.stderr, "dry run: nothing was changed; give --yes to do it")
+	}
+	return err
 }
 
 func (a *app) topologyApplyCommand() *cobra.Command {
@@ -151,38 +131,19 @@ the tree, topology release leads back to the one before.
 The user needs the roles clusterMonitor and clusterManager.`,
 		Example: `  millrace topology apply --uri mongodb://a,b,c/?replicaSet=rs
   millrace topology apply --policy balanced --yes`,
-		Args: cobra.NoArgs,
-		RunE: a.acts(&s, &o, func(ctx context.Context, t *acting, _ []string) error {
-			if !s.yes {
-				return t.dryRun(o)
-			}
-			if err := t.observer.CheckAlone(ctx, t.set); err != nil {
-				return err
-			}
-			if _, err := topology.Remember(t.set).Save(t.dir); err != nil {
-				return err
-			}
+		RunE: a.plans(&s, &o, func(ctx context.Context, t *acting, _ *topology.Memory) error {
 			applying, cancel := t.limited(ctx)
 			defer cancel()
 			if _, err := t.control.Apply(applying); err != nil {
 				return err
 			}
-			return t.show(ctx)
+			return t.showSet(ctx, t.observer, t.output)
 		}),
 	}
-	s.bindAct(cmd.Flags(), 2*time.Minute)
+	s.bindAct(cmd, 2*time.Minute)
 	s.bindNotes(cmd.Flags())
 	bindPlan(cmd.Flags(), &o)
 	return cmd
-}
-
-// show writes the set as it is now.
-func (t *acting) show(ctx context.Context) error {
-	set, err := t.observer.Observe(ctx)
-	if err != nil {
-		return err
-	}
-	return writeSet(t.a.stdout, set, t.s.output)
 }
 
 func (a *app) topologyHoldCommand() *cobra.Command {
@@ -204,24 +165,10 @@ While a hold is connected to a set, another hold, apply and release refuse to
 work on it.`,
 		Example: `  millrace topology hold --uri mongodb://a,b,c/?replicaSet=rs --yes
   millrace topology hold --policy latency --interval 5s --keep --yes`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if s.interval < 100*time.Millisecond {
-				return withCode(exitUsage, fmt.Errorf("--interval %s is too short; use 100ms or more", s.interval))
-			}
-			t, err := a.act(cmd.Context(), &s, o)
-			if err != nil {
-				return err
-			}
-			defer t.observer.Close()
-			if !s.yes {
-				return t.dryRun(o)
-			}
-			return t.hold(cmd.Context(), keep)
-		},
+		RunE: a.plans(&s, &o, func(ctx context.Context, t *acting, was *topology.Memory) error { return t.hold(ctx, was, keep) }),
 	}
 	s.holds = true
-	s.bindAct(cmd.Flags(), restoreTime)
+	s.bindAct(cmd, restoreTime)
 	cmd.Flags().Lookup("within").Usage = "how long restoring may take at the end"
 	s.bindNotes(cmd.Flags())
 	cmd.Flags().DurationVar(&s.interval, "interval", time.Second, "how often the set is looked at")
@@ -231,15 +178,8 @@ work on it.`,
 }
 
 // hold holds until an interrupt, which is its good end.
-func (t *acting) hold(ctx context.Context, keep bool) error {
-	if err := t.observer.CheckAlone(ctx, t.set); err != nil {
-		return err
-	}
-	was, err := topology.Remember(t.set).Save(t.dir)
-	if err != nil {
-		return err
-	}
-	err = t.control.Hold(ctx)
+func (t *acting) hold(ctx context.Context, was *topology.Memory, keep bool) error {
+	err := t.control.Hold(ctx)
 	stats := t.control.Stats()
 	t.log.Info("hold ends", "plans", stats.Plans, "commands", stats.Commands, "settled", stats.Settled)
 	if ctx.Err() == nil {
@@ -272,7 +212,6 @@ or hold of this user on this machine, where these can still be sources. Members
 that were under the primary come under the one of today. From then on they
 choose for themselves. Without --yes it says what it knows and changes nothing.`,
 		Example: `  millrace topology release --uri mongodb://a,b,c/?replicaSet=rs --yes`,
-		Args:    cobra.NoArgs,
 		RunE: a.acts(&s, &topology.PlanOptions{}, func(ctx context.Context, t *acting, _ []string) error {
 			was, err := topology.LoadMemory(t.dir, t.set.Name, t.set.ID)
 			switch {
@@ -282,11 +221,7 @@ choose for themselves. Without --yes it says what it knows and changes nothing.`
 				fmt.Fprintln(a.stderr, "nothing to release: no tree of this set is noted on this machine")
 				return nil
 			case !s.yes:
-				if err := writeMemory(a, t.set, was, s.output); err != nil {
-					return err
-				}
-				t.untouched()
-				return nil
+				return t.untouched(tell(a.stdout, s.output, was, memoryText(t.set, was)))
 			}
 			if err := t.observer.CheckAlone(ctx, t.set); err != nil {
 				return err
@@ -294,26 +229,22 @@ choose for themselves. Without --yes it says what it knows and changes nothing.`
 			if err := t.restore(ctx, was); err != nil {
 				return err
 			}
-			return t.show(ctx)
+			return t.showSet(ctx, t.observer, t.output)
 		}),
 	}
-	s.bindAct(cmd.Flags(), 2*time.Minute)
+	s.bindAct(cmd, 2*time.Minute)
 	s.bindNotes(cmd.Flags())
 	return cmd
 }
 
-func writeMemory(a *app, set *topology.Set, was *topology.Memory, output string) error {
-	if output == "json" {
-		return writeJSON(a.stdout, was)
-	}
+func memoryText(set *topology.Set, was *topology.Memory) string {
 	t := newTable("member", "now under", "was under")
 	for _, m := range set.Members {
 		if src, known := was.Tree[m.Host]; known || m.Source != "" {
 			t.AppendRow([]any{plain(m.Host), plain(m.Source), plain(src)})
 		}
 	}
-	_, err := fmt.Fprintf(a.stdout, "%s as it was %s ago\n%s\n", plain(set.Name), ago(set.At, was.At), t.Render())
-	return err
+	return fmt.Sprintf("%s as it was %s ago\n%s\n", plain(set.Name), ago(set.At, was.At), t.Render())
 }
 
 func (a *app) topologyChainingCommand() *cobra.Command {
@@ -337,7 +268,7 @@ Without --yes it says what the checks find and changes nothing.`,
 			return t.chaining(ctx, args[0] == "on", force)
 		}),
 	}
-	s.bindAct(cmd.Flags(), 30*time.Second)
+	s.bindAct(cmd, 30*time.Second)
 	cmd.Flags().BoolVar(&force, "force", false, "do it although a check speaks against it")
 	return cmd
 }
@@ -345,7 +276,7 @@ Without --yes it says what the checks find and changes nothing.`,
 // chaining checks and, if wanted, switches.
 func (t *acting) chaining(ctx context.Context, on, force bool) error {
 	if t.set.Chaining == on {
-		fmt.Fprintf(t.a.stderr, "chaining is %s already\n", onOff(on))
+		fmt.Fprintf(t.stderr, "chaining is %s already\n", onOff(on))
 		return nil
 	}
 	params, _, err := topology.FitPublished()
@@ -353,27 +284,22 @@ func (t *acting) chaining(ctx context.Context, on, force bool) error {
 		return err
 	}
 	findings := topology.CheckChaining(t.set, on, params)
-	stops := false
+	stops, text := false, ""
 	for _, f := range findings {
 		mark := "note"
 		if f.Stops {
 			mark, stops = "STOP", true
 		}
-		if t.s.output == "text" {
-			fmt.Fprintf(t.a.stdout, "%s: %s\n", mark, plain(f.What))
-		}
+		text += fmt.Sprintf("%s: %s\n", mark, plain(f.What))
 	}
-	if t.s.output == "json" {
-		if err := writeJSON(t.a.stdout, findings); err != nil {
-			return err
-		}
+	if err := tell(t.stdout, t.output, findings, text); err != nil {
+		return err
 	}
 	if stops && !force {
 		return withCode(exitUsage, mongo.WithHint(errors.New("a check speaks against it; nothing was changed"), "--force does it nevertheless"))
 	}
-	if !t.s.yes {
-		t.untouched()
-		return nil
+	if !t.yes {
+		return t.untouched(nil)
 	}
 	ctx, cancel := t.limited(ctx)
 	defer cancel()

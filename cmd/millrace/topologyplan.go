@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"strconv"
@@ -70,63 +72,45 @@ The prediction is that of a model fitted to published measurements of another
 machine. Trust the comparison of its rows, not its absolute figures.`,
 		Example: `  millrace topology plan --uri mongodb://a,b,c/?replicaSet=rs
   millrace topology plan --policy latency --fan-out 4 --output json`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkLabOutput(s.output, "text", "json", "dot", "svg"); err != nil {
-				return withCode(exitUsage, err)
-			}
+		RunE: a.onSet(&s, func(ctx context.Context, observer *topology.Observer, _ []string) error {
 			params, _, err := m.params()
 			if err != nil {
 				return err
 			}
-			observer, err := a.openSet(&s)
+			set, err := observer.Observe(ctx)
 			if err != nil {
 				return err
 			}
-			defer observer.Close()
-			set, err := observer.Observe(cmd.Context())
-			if err != nil {
-				return err
-			}
-			plan, err := topology.MakePlan(set, o)
-			if err != nil {
-				return withCode(exitUsage, err)
-			}
-			return writePlanned(a.stdout, set, plan, params, s.output)
-		},
+			return a.showPlan(set, o, params, s.output)
+		}),
 	}
-	s.bind(cmd.Flags(), "text, json, dot or svg")
+	s.bind(cmd, "text, json, dot or svg", "text", "json", "dot", "svg")
 	bindPlan(cmd.Flags(), &o)
 	m.bind(cmd.Flags())
 	return cmd
 }
 
-// writePlanned writes a plan with its predicted effect.
-func writePlanned(w io.Writer, set *topology.Set, plan *topology.Plan, p topology.Params, output string) error {
+// showPlan writes a plan for the set with its predicted effect.
+func (a *app) showPlan(set *topology.Set, o topology.PlanOptions, p topology.Params, output string) error {
+	plan, err := topology.MakePlan(set, o)
+	if err != nil {
+		return withCode(exitUsage, err)
+	}
 	effect := []topology.Outcome{
 		{Name: "as it is", Prediction: topology.Predict(set, set.Tree(), p)},
 		{Name: "planned", Prediction: topology.Predict(set, plan.Tree(), p)},
 		{Name: "all direct", Prediction: topology.Predict(set, topology.DirectTree(set), p)},
 		{Name: "all automatic", Prediction: topology.PredictAutomatic(set, p)},
 	}
-	switch output {
-	case "json":
-		return writeJSON(w, struct {
-			*topology.Plan
-			Effect []topology.Outcome `json:"effect"`
-		}{plan, effect})
-	case "dot":
-		return topology.WriteDOT(w, set, plan.Tree())
-	case "svg":
-		return topology.WriteSVG(w, set, plan.Tree())
-	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: policy %s, fan-out %d, depth %d, majority of %d\n", plain(set.Name), plan.Policy, plan.FanOut, plan.Depth, plan.Majority)
-	b.WriteString(planTable(set, plan).Render() + "\n")
+	fmt.Fprintln(&b, planTable(set, plan).Render())
 	writeLeft(&b, plan)
-	b.WriteString(effectTable(effect).Render() + "\n")
-	_, err := io.WriteString(w, b.String())
-	return err
+	fmt.Fprintln(&b, effectTable(effect).Render())
+	return writeTree(a.stdout, output, set, plan.Tree(), struct {
+		*topology.Plan
+		Effect []topology.Outcome `json:"effect"`
+	}{plan, effect}, b.String())
 }
 
 func writeLeft(b *strings.Builder, plan *topology.Plan) {
@@ -152,11 +136,7 @@ func planTable(set *topology.Set, plan *topology.Plan) table.Writer {
 		case m.Host == plan.Primary:
 			t.AppendRow(table.Row{plain(m.Host), role(m), "", "", "primary"})
 		case seat != nil && seat.Changed():
-			now := plain(seat.Current)
-			if now == "" {
-				now = "none"
-			}
-			t.AppendRow(table.Row{l.Prefix + plain(m.Host), role(m), now + " → moves", plain(seat.Second), seat.Why})
+			t.AppendRow(table.Row{l.Prefix + plain(m.Host), role(m), cmp.Or(plain(seat.Current), "none") + " → moves", plain(seat.Second), seat.Why})
 		case seat != nil:
 			t.AppendRow(table.Row{l.Prefix + plain(m.Host), role(m), "stays", plain(seat.Second), seat.Why})
 		}
@@ -209,11 +189,7 @@ members choose themselves, on average), and the plan of each policy.
 		Example: `  millrace topology what-if --members 15
   millrace topology what-if --members 30 --zones 3 --zone-rtt 40 --fan-out 4
   millrace topology what-if --published`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkLabOutput(output, "text", "json"); err != nil {
-				return withCode(exitUsage, err)
-			}
 			params, cells, err := m.params()
 			if err != nil {
 				return err
@@ -228,11 +204,7 @@ members choose themselves, on average), and the plan of each policy.
 			if err != nil {
 				return withCode(exitUsage, err)
 			}
-			if output == "json" {
-				return writeJSON(a.stdout, outcomes)
-			}
-			_, err = fmt.Fprintln(a.stdout, effectTable(outcomes).Render())
-			return err
+			return tell(a.stdout, output, outcomes, effectTable(outcomes).Render()+"\n")
 		},
 	}
 	f := cmd.Flags()
@@ -242,7 +214,7 @@ members choose themselves, on average), and the plan of each policy.
 	f.Float64Var(&h.ZoneMillis, "zone-rtt", 20, "round trip between neighbouring zones, in `milliseconds`")
 	f.BoolVar(&h.SpreadVoters, "spread-voters", false, "spread the voters over the zones; otherwise the primary's zone has a majority of them")
 	f.BoolVar(&published, "published", false, "show the model beside the measurements it is fitted to")
-	f.StringVarP(&output, "output", "o", "text", "`form` of the result: text or json")
+	bindOutput(cmd, &output, "`form` of the result: text or json", "text", "json")
 	bindLimits(f, &o)
 	m.bind(f)
 	return cmd
@@ -250,12 +222,6 @@ members choose themselves, on average), and the plan of each policy.
 
 // writeFit shows the model beside the table that it is fitted to.
 func writeFit(w io.Writer, p topology.Params, cells []topology.Cell, output string) error {
-	if output == "json" {
-		return writeJSON(w, struct {
-			Params topology.Params `json:"params"`
-			Cells  []topology.Cell `json:"cells"`
-		}{p, cells})
-	}
 	t := newTable("members", "write concern", "chaining", "published", "model", "difference")
 	for _, c := range cells {
 		concern := "1"
@@ -265,10 +231,12 @@ func writeFit(w io.Writer, p topology.Params, cells []topology.Cell, output stri
 		t.AppendRow(table.Row{c.Members, concern, onOff(c.Chaining), fmt.Sprintf("%.0f/s", c.OpsPerSecond), fmt.Sprintf("%.0f/s", c.Model), fmt.Sprintf("%+.1f %%", 100*c.Error)})
 	}
 	alignRight(t, 1, 4, 5, 6)
-	_, err := fmt.Fprintf(w, `%s
+	return tell(w, output, struct {
+		Params topology.Params `json:"params"`
+		Cells  []topology.Cell `json:"cells"`
+	}{p, cells}, fmt.Sprintf(`%s
 processor time of the primary for one write: %.0f µs, and %.1f µs for each member under it;
 if clients wait for a majority, %.0f %% of the primary's processors more, but at most %.0f µs for one write (measured, not published);
 a secondary takes %.0f µs to apply it (measured, not published), a hop takes %.1f ms with %.0f clients.
-`, t.Render(), p.WriteCPU, p.ServeCPU, 100*p.MajorityShare, p.WakeCPU, p.ApplyCPU, p.HopMillis, p.Threads)
-	return err
+`, t.Render(), p.WriteCPU, p.ServeCPU, 100*p.MajorityShare, p.WakeCPU, p.ApplyCPU, p.HopMillis, p.Threads))
 }

@@ -2,12 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -34,67 +30,42 @@ Exit code 0 when nothing differs, 1 when something does.`,
 		Example: `  millrace verify --source mongodb://a:27017 --target mongodb://b:27017
   millrace verify --config sync.yaml --report differences.json
   millrace verify --method ranges --config sync.yaml`,
-		Args: cobra.NoArgs,
 	}
-	s.Bind(cmd.Flags())
-	return a.configured(cmd, config.CommandVerify, func(o config.Origins, _ []string) error { return s.Validate(o) },
-		func(ctx context.Context, o config.Origins, _ []string) error { return a.verifyClusters(ctx, &s, o) })
+	return a.configured(cmd, config.CommandVerify, &s, func(ctx context.Context, run *session) error { return run.verifyClusters(ctx, &s) })
 }
 
-func (a *app) verifyClusters(ctx context.Context, s *config.Verify, origins config.Origins) error {
-	a.spareCollector()
-	screen := a.screen()
-	log := newLog(a.logTo(screen), s.Common)
-	warnSecrets(log, origins, map[string]string{"source": s.Source, "target": s.Target})
-	log.Info("connecting", "source", mongo.Redact(s.Source), "target", mongo.Redact(s.Target))
-	report, err := a.compare(ctx, screen, log, verify.Spec{
-		Source: s.Source, Target: s.Target, Rules: s.Rules(), Method: verify.Method(s.Method),
-		IgnoreFieldOrder: s.IgnoreFieldOrder, Online: s.RecheckFor > 0, RecheckFor: s.RecheckFor,
-		Workers: s.Workers, MaxDifferences: s.MaxDifferences,
-	})
+func (r *session) verifyClusters(ctx context.Context, s *config.Verify) error {
+	r.spareCollector()
+	r.log.Info("connecting", "source", mongo.Redact(s.Source), "target", mongo.Redact(s.Target))
+	report, err := r.compare(ctx, s.Spec)
 	if err != nil {
 		return err
 	}
-	return a.tellVerified(s, report)
+	if err := r.report(s.Report, s.Output, report, verifiedText(report)); err != nil {
+		return err
+	}
+	err = verifiedError(report)
+	if err != nil && s.Report == "" && s.Output != "json" && (report.Count > maxListed || len(report.Schema) > maxListed) {
+		return mongo.WithHint(err, "--report file.json lists up to --max-differences documents")
+	}
+	return err
 }
 
 // compare compares two clusters and shows the progress.
-func (a *app) compare(ctx context.Context, screen *screen, log *slog.Logger, spec verify.Spec) (*verify.Report, error) {
-	watching, stop := context.WithCancel(ctx)
-	defer stop()
-	var wg sync.WaitGroup
-	spec.Log = log
-	spec.Observe = func(stats func() verify.Stats) {
-		wg.Go(func() { watchVerify(watching, screen, log, time.Now(), stats) })
-	}
-	report, err := a.verify(ctx, spec)
-	stop()
-	wg.Wait()
+func (r *session) compare(ctx context.Context, spec verify.Spec) (report *verify.Report, err error) {
+	begun := make(chan func() verify.Stats, 1)
+	spec.Log, spec.Observe = r.log, func(stats func() verify.Stats) { begun <- stats }
+	err = during(ctx, func() (err error) { report, err = r.verify(ctx, spec); return err }, func(ctx context.Context) {
+		select {
+		case stats := <-begun:
+			r.watchVerify(ctx, time.Now(), stats)
+		case <-ctx.Done():
+		}
+	})
 	if err != nil && ctx.Err() != nil {
 		return nil, fmt.Errorf("%w before everything was compared", context.Cause(ctx))
 	}
 	return report, err
-}
-
-// tellVerified writes the report; differences are the command's error.
-func (a *app) tellVerified(s *config.Verify, r *verify.Report) error {
-	var failed []error
-	if s.Report != "" {
-		failed = append(failed, writeJSONFile(s.Report, r))
-	}
-	if s.Output == "json" {
-		failed = append(failed, writeJSON(a.stdout, r))
-	} else {
-		failed = append(failed, writeVerified(a.stdout, r))
-	}
-	if err := errors.Join(failed...); err != nil {
-		return err
-	}
-	err := verifiedError(r)
-	if err != nil && s.Report == "" && s.Output != "json" && (r.Count > maxListed || len(r.Schema) > maxListed) {
-		return mongo.WithHint(err, "--report file.json lists up to --max-differences documents")
-	}
-	return err
 }
 
 // verifiedError is the error of clusters that differ.
@@ -106,21 +77,15 @@ func verifiedError(r *verify.Report) error {
 		plural(int(r.Count), "document"), plural(len(r.Schema), "difference"))
 }
 
-func writeVerified(w io.Writer, r *verify.Report) error {
+func verifiedText(r *verify.Report) string {
 	var b strings.Builder
-	b.WriteString(verifiedTable(r).Render())
-	b.WriteByte('\n')
-	for i, d := range r.Schema {
-		if i == maxListed {
-			fmt.Fprintf(&b, "  and %d more\n", len(r.Schema)-i)
-			break
-		}
-		fmt.Fprintf(&b, "  differs: %s: %s: %s\n", plain(d.NS), plain(d.What), plain(d.Detail))
+	fmt.Fprintln(&b, verifiedTable(r).Render())
+	var schema []string
+	for _, d := range r.Schema {
+		schema = append(schema, d.NS+": "+d.What+": "+d.Detail)
 	}
-	for i, d := range r.Differences {
-		if i == maxListed {
-			break
-		}
+	writeDifferences(&b, schema)
+	for _, d := range r.Differences[:min(len(r.Differences), maxListed)] {
 		fmt.Fprintf(&b, "  %s: %s _id %s%s\n", d.Kind, plain(d.NS), plain(cut(d.ID.String(), 120)), detail(d.Detail))
 	}
 	if n := r.Count - int64(min(len(r.Differences), maxListed)); n > 0 {
@@ -132,8 +97,7 @@ func writeVerified(w io.Writer, r *verify.Report) error {
 	if r.Same {
 		b.WriteString("nothing differs\n")
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.String()
 }
 
 func detail(s string) string {
@@ -161,10 +125,10 @@ func verifiedTable(r *verify.Report) table.Writer {
 }
 
 // watchVerify shows the progress until ctx ends.
-func watchVerify(ctx context.Context, s *screen, log *slog.Logger, began time.Time, stats func() verify.Stats) {
-	watchLines(ctx, s, func() {
+func (r *session) watchVerify(ctx context.Context, began time.Time, stats func() verify.Stats) {
+	r.watch(ctx, func() {
 		st := stats()
-		log.Info("progress", "docs", st.SourceDocs+st.TargetDocs, "docsTotal", st.EstimatedDocs,
+		r.log.Info("progress", "docs", st.Docs, "docsTotal", st.EstimatedDocs,
 			"size", size(float64(st.Bytes)), "collections", st.CollectionsDone, "collectionsTotal", st.Collections,
 			"rechecking", st.Waiting, "differences", st.Differences)
 	}, func(columns, _ int) []string { return verifyView(stats(), time.Since(began), columns) })
@@ -174,12 +138,11 @@ func watchVerify(ctx context.Context, s *screen, log *slog.Logger, began time.Ti
 // columns.
 func verifyView(st verify.Stats, elapsed time.Duration, columns int) []string {
 	v := viewer{columns: max(columns, 10)}
-	docs := st.SourceDocs + st.TargetDocs
-	p := share(docs, st.EstimatedDocs, false)
+	p := share(st.Docs, st.EstimatedDocs, false)
 	per := max(elapsed.Seconds(), 0.001)
 	v.add("comparing "+fmt.Sprintf("%d of %d collections", st.CollectionsDone, st.Collections), clock(elapsed))
-	v.add(label("documents")+v.bar(p)+fmt.Sprintf("%3.0f%%  %s", p*100, count(float64(docs))),
-		count(float64(docs)/per)+"/s", size(float64(st.Bytes)/per)+"/s")
+	v.add(label("documents")+v.bar(p)+"  "+count(float64(st.Docs)),
+		count(float64(st.Docs)/per)+"/s", size(float64(st.Bytes)/per)+"/s")
 	v.add(label("differ")+count(float64(st.Differences)), fmt.Sprintf("rechecking %d", st.Waiting), fmt.Sprintf("settled %d", st.Settled))
 	return v.lines
 }

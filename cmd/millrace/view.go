@@ -42,15 +42,11 @@ func label(name string) string { return pad("  "+name, 12) }
 
 func (v *viewer) head(now time.Time) {
 	s := v.s
-	phase := string(s.Phase)
-	if s.Paused {
-		phase += ", paused"
-	}
 	var elapsed string
 	if !s.StartedAt.IsZero() {
 		elapsed = clock(now.Sub(s.StartedAt))
 	}
-	v.add(plain(s.Job)+": "+phase, elapsed, fmt.Sprintf("cpu %.0f%%", s.Process.CPUPercent), size(float64(s.Process.Resident)))
+	v.add(plain(s.Job)+": "+phaseText(s), elapsed, fmt.Sprintf("cpu %.0f%%", s.Process.CPUPercent), size(float64(s.Process.Resident)))
 	if s.Source != "" {
 		v.add(label("") + plain(s.Source) + " → " + plain(s.Target))
 	}
@@ -69,7 +65,7 @@ func (v *viewer) copying() {
 	}
 	done := afterCopy(v.s.Phase)
 	p := copyShare(c, done)
-	parts := []string{label("copy") + v.bar(p) + fmt.Sprintf("%3.0f%%", p*100)}
+	parts := []string{label("copy") + v.bar(p)}
 	if !done {
 		if c.ETASeconds >= 0 {
 			parts = append(parts, "ETA "+clock(time.Duration(c.ETASeconds*float64(time.Second))))
@@ -89,20 +85,21 @@ func copyShare(c job.CopyStatus, done bool) float64 {
 
 // afterCopy reports phases in which the copy is complete.
 func afterCopy(p job.Phase) bool {
-	switch p {
-	case job.PhaseIndexing, job.PhaseOverlap, job.PhaseFollowing, job.PhaseFinalizing, job.PhaseFinalized:
-		return true
-	}
-	return false
+	return slices.Contains([]job.Phase{job.PhaseIndexing, job.PhaseOverlap, job.PhaseFollowing, job.PhaseFinalizing, job.PhaseFinalized}, p)
 }
 
-// bar takes a fifth of the line, nothing of a narrow one.
+// bar is a share as a figure, drawn over a fifth of the line if that is not narrow.
 func (v *viewer) bar(p float64) string {
-	n := min(v.columns/5, 30)
+	percent := fmt.Sprintf("%3.0f%%", p*100)
 	if v.columns < 40 {
-		return ""
+		return percent
 	}
-	return bar(p, n) + " "
+	return bar(p, min(v.columns/5, 30)) + " " + percent
+}
+
+// item is a line for one of several things, with how far it is.
+func (v *viewer) item(name string, p float64, more string) {
+	v.add("    "+pad(plain(name), max(v.columns/3, 12))+" "+v.bar(p), more)
 }
 
 // collections adds the largest unfinished ones, as many as there is room for.
@@ -122,14 +119,14 @@ func (v *viewer) collections(room int) {
 	// Those under way first, then by size; the name settles ties, so that
 	// lines do not jump.
 	slices.SortFunc(open, func(a, b job.CollectionStatus) int {
-		return cmp.Or(cmp.Compare(under(b), under(a)), cmp.Compare(b.BytesTotal, a.BytesTotal), strings.Compare(a.Source, b.Source))
+		return cmp.Or(cmp.Compare(min(b.Docs, 1), min(a.Docs, 1)), cmp.Compare(b.BytesTotal, a.BytesTotal), strings.Compare(a.Source, b.Source))
 	})
-	more := len(open) - (room - 1)
-	for _, c := range open[:min(len(open), room-1)] {
-		v.collection(c)
+	shown := min(len(open), room-1)
+	for _, c := range open[:shown] {
+		v.item(c.Source, share(c.Docs, c.DocsTotal, c.Done), count(float64(c.Docs))+" of "+count(float64(c.DocsTotal)))
 	}
 	var rest []string
-	if more > 0 {
+	if more := len(open) - shown; more > 0 {
 		rest = append(rest, fmt.Sprintf("%d more", more))
 	}
 	if finished > 0 {
@@ -140,35 +137,18 @@ func (v *viewer) collections(room int) {
 	}
 }
 
-func under(c job.CollectionStatus) int {
-	if c.Docs > 0 {
-		return 1
-	}
-	return 0
-}
-
-func (v *viewer) collection(c job.CollectionStatus) {
-	p := share(c.Docs, c.DocsTotal, c.Done)
-	name := max(v.columns/3, 12)
-	v.add("    "+pad(plain(c.Source), name)+" "+v.bar(p)+fmt.Sprintf("%3.0f%%", p*100),
-		count(float64(c.Docs))+" of "+count(float64(c.DocsTotal)))
-}
-
 func (v *viewer) indexes() {
 	if v.s.Phase != job.PhaseIndexing && v.s.Phase != job.PhaseFinalizing {
 		return
 	}
 	for _, x := range v.s.Indexes[:min(len(v.s.Indexes), 6)] {
-		p := share(x.Done, x.Total, false)
-		v.add("    "+pad(plain(x.NS), max(v.columns/3, 12))+" "+v.bar(p)+fmt.Sprintf("%3.0f%%", p*100), "index")
+		v.item(x.NS, share(x.Done, x.Total, false), "index")
 	}
 }
 
 func (v *viewer) following() {
 	f := v.s.Follow
-	switch v.s.Phase {
-	case job.PhaseOverlap, job.PhaseFollowing, job.PhaseFinalizing, job.PhaseFinalized:
-	default:
+	if !afterCopy(v.s.Phase) || v.s.Phase == job.PhaseIndexing {
 		return
 	}
 	v.add(label("changes")+count(float64(f.Operations))+" ops", count(f.OperationsRate)+" ops/s", size(f.BytesRate)+"/s",
@@ -177,27 +157,22 @@ func (v *viewer) following() {
 }
 
 // trouble is what the operator must see whatever the height.
-func (v *viewer) trouble() []string {
+func (v *viewer) trouble() (out []string) {
 	s := v.s
-	var out []string
-	for _, line := range []struct {
-		name, text, more string
-	}{
-		{"waiting", plain(s.Waiting), ""}, {"conflicts", conflictText(s.Conflicts), plain(s.Conflicts.Where)}, {"errors", errorCounts(s.Errors), ""},
-		{"failed", plain(s.Error), ""}, {"hint", plain(s.Hint), ""}, {"differs", differing(s.Differences), ""},
-	} {
-		if line.text != "" {
-			out = append(out, fit(v.columns, label(line.name)+line.text, line.more))
+	add := func(name, text, more string) {
+		if text != "" {
+			out = append(out, fit(v.columns, label(name)+text, more))
 		}
 	}
-	return out
-}
-
-func differing(differences []string) string {
-	if len(differences) == 0 {
-		return ""
+	add("waiting", plain(s.Waiting), "")
+	add("conflicts", conflictText(s.Conflicts), plain(s.Conflicts.Where))
+	add("errors", errorCounts(s.Errors), "")
+	add("failed", plain(s.Error), "")
+	add("hint", plain(s.Hint), "")
+	if n := len(s.Differences); n > 0 {
+		add("differs", fmt.Sprintf("%d from the source", n), "")
 	}
-	return fmt.Sprintf("%d from the source", len(differences))
+	return out
 }
 
 func errorCounts(errors map[string]int64) string {

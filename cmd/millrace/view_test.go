@@ -104,7 +104,7 @@ func TestViewFitsEveryTerminal(t *testing.T) {
 }
 
 func TestVerifyView(t *testing.T) {
-	st := verify.Stats{Collections: 5, CollectionsDone: 2, SourceDocs: 500, TargetDocs: 500, Bytes: 2e6, EstimatedDocs: 4000, Waiting: 3, Settled: 7, Differences: 1}
+	st := verify.Stats{Collections: 5, CollectionsDone: 2, Docs: 1000, Bytes: 2e6, EstimatedDocs: 4000, Waiting: 3, Settled: 7, Differences: 1}
 	got := verifyView(st, 10*time.Second, 80)
 	want := []string{
 		"comparing 2 of 5 collections  0:00:10",

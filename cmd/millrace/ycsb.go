@@ -47,7 +47,6 @@ database of the address is used, or ycsb when it has none.`,
 		Example: `  millrace ycsb load mongodb -s -P workloads/workloada -p recordcount=100000 -threads 8
   millrace ycsb run mongodb -s -P workloads/workloada -p operationcount=1000000 -threads 32 -target 20000
   millrace ycsb matrix --threads 8,32 -p recordcount=100000`,
-		Args: cobra.NoArgs,
 	}
 	cmd.AddCommand(a.ycsbPhaseCommand(ycsb.Load), a.ycsbPhaseCommand(ycsb.Run), a.ycsbMatrixCommand())
 	return cmd
@@ -80,7 +79,7 @@ on), so that a server that stalls cannot hide the operations it kept waiting.`
 	f.Float64Var(&s.target, "target", 0, "operations a second of all threads together, 0 for as many as possible (property target)")
 	f.BoolVarP(&s.status, "status", "s", false, "write a status line to standard error every 10 s (property status.interval)")
 	f.StringVarP(&s.label, "label", "l", "", "`text` in each status line")
-	f.StringVarP(&s.output, "output", "o", "text", "`form` of the result: text (the lines of YCSB) or json")
+	bindOutput(cmd, &s.output, "`form` of the result: text (the lines of YCSB) or json", "text", "json")
 	f.StringVar(&s.chart, "chart", "", "write a page with charts over time to this `file`")
 	f.Uint64Var(&s.seed, "seed", 0, "`seed` of all that is drawn, 0 for another one each time")
 	for _, java := range []string{"cp", "jvm-args"} { // a script may give them
@@ -116,9 +115,6 @@ func (s *ycsbSettings) read(lookupEnv func(string) (string, bool)) (ycsb.Propert
 }
 
 func (a *app) ycsbPhase(ctx context.Context, f *pflag.FlagSet, phase ycsb.Phase, s *ycsbSettings) (err error) {
-	if err := checkLabOutput(s.output, "text", "json"); err != nil {
-		return withCode(exitUsage, err)
-	}
 	p, err := s.read(a.lookupEnv)
 	if err != nil {
 		return withCode(exitUsage, err)
@@ -149,7 +145,8 @@ func (a *app) ycsbPhase(ctx context.Context, f *pflag.FlagSet, phase ycsb.Phase,
 	if err == nil && report.Operations > 0 && report.Failed >= report.Operations {
 		err = fmt.Errorf("all operations failed, the first with: %s", plain(report.FirstError))
 	}
-	return withCode(exitFailure, errors.Join(err, a.writeYCSB(s, p["exportfile"], report)))
+	return withCode(exitFailure, errors.Join(err, a.writeYCSB(s, p["exportfile"], report,
+		func(w io.Writer) error { return ycsb.WriteText(w, report) }, func(w io.Writer) error { return ycsb.WriteHTML(w, report) })))
 }
 
 // ycsbCode is the exit code of a run without a result.
@@ -160,13 +157,14 @@ func ycsbCode(err error) int {
 	return exitFailure
 }
 
-// writeYCSB writes the result where it is wanted.
-func (a *app) writeYCSB(s *ycsbSettings, file string, r *ycsb.Report) error {
-	write := func(w io.Writer) error {
-		if s.output == "json" {
-			return writeJSON(w, r)
-		}
-		return ycsb.WriteText(w, r)
+// writeYCSB writes a result in the form and to the places that are wanted.
+func (a *app) writeYCSB(s *ycsbSettings, file string, v any, text, page func(io.Writer) error) error {
+	write := text
+	switch s.output {
+	case "json":
+		write = func(w io.Writer) error { return writeJSON(w, v) }
+	case "html":
+		write = page
 	}
 	var err error
 	if file != "" {
@@ -175,7 +173,7 @@ func (a *app) writeYCSB(s *ycsbSettings, file string, r *ycsb.Report) error {
 		err = write(a.stdout)
 	}
 	if s.chart != "" {
-		err = errors.Join(err, writeFile(s.chart, func(w io.Writer) error { return ycsb.WriteHTML(w, r) }))
+		err = errors.Join(err, writeFile(s.chart, page))
 	}
 	return err
 }
@@ -205,11 +203,7 @@ Records that are missing are loaded first. Properties choose the server, the
 records and the distribution, as in load and run.`,
 		Example: `  millrace ycsb matrix -p mongodb.url=mongodb://localhost:27017/ycsb?w=majority -p recordcount=100000 --threads 8,32
   millrace ycsb matrix -P workloads/workloada --read-write 100:0,50:50,0:100 --threads 16 --each 30s --rounds 3 --chart matrix.html`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if err := checkLabOutput(s.output, "text", "json", "html"); err != nil {
-				return withCode(exitUsage, err)
-			}
 			if o.Properties, err = s.read(a.lookupEnv); err != nil {
 				return withCode(exitUsage, err)
 			}
@@ -229,7 +223,8 @@ records and the distribution, as in load and run.`,
 			if err != nil {
 				return withCode(ycsbCode(err), err)
 			}
-			return a.writeMatrix(&s, m)
+			return a.writeYCSB(&s, "", m, func(w io.Writer) error { return ycsb.WriteMatrixText(w, m) },
+				func(w io.Writer) error { return ycsb.WriteMatrixHTML(w, m) })
 		},
 	}
 	f := cmd.Flags()
@@ -239,25 +234,10 @@ records and the distribution, as in load and run.`,
 	f.DurationVar(&o.Each, "each", 10*time.Second, "how long a cell is measured, in whole seconds")
 	f.DurationVar(&o.WarmUp, "warm-up", 3*time.Second, "how long the server is warmed up before; 0 for not at all")
 	f.IntVar(&o.Rounds, "rounds", 1, "rounds; a cell is the median of its rounds")
-	f.StringVarP(&s.output, "output", "o", "text", "`form` of the result: text, json or html")
+	bindOutput(cmd, &s.output, "`form` of the result: text, json or html", "text", "json", "html")
 	f.StringVar(&s.chart, "chart", "", "write a page with the table and charts to this `file`")
 	f.Uint64Var(&s.seed, "seed", 0, "`seed` of all that is drawn, 0 for another one each time")
 	return cmd
-}
-
-func (a *app) writeMatrix(s *ycsbSettings, m *ycsb.Matrix) (err error) {
-	switch s.output {
-	case "json":
-		err = writeJSON(a.stdout, m)
-	case "html":
-		err = ycsb.WriteMatrixHTML(a.stdout, m)
-	default:
-		err = ycsb.WriteMatrixText(a.stdout, m)
-	}
-	if s.chart != "" {
-		err = errors.Join(err, writeFile(s.chart, func(w io.Writer) error { return ycsb.WriteMatrixHTML(w, m) }))
-	}
-	return err
 }
 
 // javaFlags lets the long flags of the Java tool stand with one dash, as they

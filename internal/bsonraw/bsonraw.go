@@ -7,6 +7,7 @@ package bsonraw
 import (
 	"bytes"
 	"encoding/binary"
+	"iter"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
@@ -47,6 +48,24 @@ func Next(b []byte) (e Element, rest []byte, ok bool) {
 	return Element{bson.Type(b[0]), b[1 : z+1], b[start:end:end], b[:end:end]}, b[end:], true
 }
 
+// Fields are the fields of a document or array, one after the other. Of one that
+// is malformed the last comes with false.
+func Fields(doc []byte) iter.Seq2[Element, bool] {
+	return func(yield func(Element, bool) bool) {
+		rest, ok := Body(doc)
+		if !ok {
+			rest = []byte{0} // no element
+		}
+		for len(rest) > 0 {
+			e, next, ok := Next(rest)
+			if !yield(e, ok) {
+				return
+			}
+			rest = next
+		}
+	}
+}
+
 // NameLen is the length of the name, without its terminator, that b starts with;
 // -1 when it does not end in b.
 func NameLen(b []byte) int {
@@ -66,10 +85,8 @@ func NameLen(b []byte) int {
 
 // Field finds the first field of a name at the top level of a document.
 func Field(doc []byte, name string) (Element, bool) {
-	rest, ok := Body(doc)
-	for ok && len(rest) > 0 {
-		var e Element
-		if e, rest, ok = Next(rest); ok && string(e.Name) == name {
+	for e, ok := range Fields(doc) {
+		if ok && string(e.Name) == name {
 			return e, true
 		}
 	}
@@ -90,20 +107,13 @@ func valid(doc []byte, depth int, whole bool) bool {
 	if depth == 0 {
 		return !whole
 	}
-	rest, ok := Body(doc)
-	for ok && len(rest) > 0 {
-		var e Element
-		if e, rest, ok = Next(rest); !ok {
+	for e, ok := range Fields(doc) {
+		nested := (whole || depth > 1) && (e.Type == bson.TypeEmbeddedDocument || e.Type == bson.TypeArray)
+		if !ok || nested && !valid(e.Value, depth-1, whole) {
 			return false
 		}
-		switch e.Type {
-		case bson.TypeEmbeddedDocument, bson.TypeArray:
-			if (whole || depth > 1) && !valid(e.Value, depth-1, whole) {
-				return false
-			}
-		}
 	}
-	return ok
+	return true
 }
 
 // ValueSize returns how many bytes at the start of b are a value of type t;

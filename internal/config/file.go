@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -12,7 +13,6 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
-	"github.com/spf13/pflag"
 )
 
 // maxFile bounds a configuration file; a larger one is a wrong path.
@@ -27,59 +27,23 @@ type entry struct {
 
 // parseFile reads the settings of command from a YAML file: a mapping whose
 // keys are flag names, or names of commands that hold such a mapping. A
-// section's own setting wins over a general one. Keys that only other commands
-// know are passed over, keys that none knows are problems.
+// section's own setting comes first, for it wins over a general one. Keys that
+// only other commands know are passed over, keys that none knows are problems.
 func parseFile(path string, raw []byte, command string) ([]entry, Problems) {
-	r := fileReader{path: path, command: command, sets: sortedSets()}
+	r := fileReader{path: path, command: command, sets: settingNames()}
 	if len(raw) > maxFile {
 		r.fail(0, "", fmt.Sprintf("is %d bytes long, more than the %d of any configuration", len(raw), maxFile), "check the path")
 		return nil, r.problems
 	}
-	doc, _ := r.parse(raw)
-	general, section := r.top(doc)
-	for _, e := range general {
-		if !slices.ContainsFunc(section, func(s entry) bool { return s.key == e.key }) {
-			section = append(section, e)
-		}
-	}
-	return section, r.problems
+	r.read(r.parse(raw), "")
+	return append(r.section, r.general...), r.problems
 }
 
 type fileReader struct {
-	path, command string
-	sets          commandFlags
-	problems      Problems
-}
-
-// commandFlags lists the flag names of each command.
-type commandFlags map[string][]string
-
-func sortedSets() commandFlags {
-	out := commandFlags{}
-	for command, fs := range flagSets() {
-		out[command] = flagNames(fs)
-	}
-	return out
-}
-
-// flagNames lists the flags of a set in alphabetical order.
-func flagNames(fs *pflag.FlagSet) []string {
-	var out []string
-	fs.VisitAll(func(f *pflag.Flag) { out = append(out, f.Name) })
-	return out
-}
-
-func (c commandFlags) anyKnows(key string) bool { return slices.Contains(c.all(false), key) }
-
-// all lists the settings, and the commands if asked for, in alphabetical order.
-func (c commandFlags) all(commands bool) (out []string) {
-	for command, names := range c {
-		if out = append(out, names...); commands {
-			out = append(out, command)
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	path, command    string
+	sets             map[string][]string // setting names by command
+	section, general []entry
+	problems         Problems
 }
 
 func (r *fileReader) fail(line int, key, what, how string) {
@@ -91,20 +55,21 @@ func (r *fileReader) fail(line int, key, what, how string) {
 }
 
 // parse returns the single mapping of the file, nil for an empty one.
-func (r *fileReader) parse(raw []byte) (doc []*ast.MappingValueNode, ok bool) {
+func (r *fileReader) parse(raw []byte) (doc []*ast.MappingValueNode) {
+	const how = "write one `name: value` a line"
 	// The parser indexes its tokens unchecked: a file it cannot cope with must
 	// not end the program.
 	defer func() {
 		if recover() != nil {
-			r.fail(0, "", "is not YAML", "write one `name: value` a line")
-			doc, ok = nil, false
+			r.fail(0, "", "is not YAML", how)
+			doc = nil
 		}
 	}()
 	file, err := parser.ParseBytes(raw, 0)
 	if err != nil {
-		line, what := syntaxError(err)
-		r.fail(line, "", what, "write one `name: value` a line")
-		return nil, false
+		at, what := syntaxError(err)
+		r.fail(at, "", what, how)
+		return nil
 	}
 	var body ast.Node
 	for _, d := range file.Docs {
@@ -112,18 +77,16 @@ func (r *fileReader) parse(raw []byte) (doc []*ast.MappingValueNode, ok bool) {
 			continue
 		}
 		if body != nil {
-			r.fail(line(d.Body), "", "starts a second document", "keep all settings in one")
-			return nil, false
+			r.fail(line(d.Body.GetToken()), "", "starts a second document", "keep all settings in one")
+			return nil
 		}
 		body = d.Body
 	}
-	if body == nil {
-		return nil, true
+	doc, ok := mapping(body)
+	if !ok && body != nil {
+		r.fail(line(body.GetToken()), "", "is not a mapping", how)
 	}
-	if doc, ok = mapping(body); !ok {
-		r.fail(line(body), "", "is not a mapping", "write one `name: value` a line")
-	}
-	return doc, ok
+	return doc
 }
 
 // mapping gives the pairs of a mapping; one of a single pair is another node.
@@ -145,79 +108,46 @@ func syntaxError(err error) (int, string) {
 		return 0, "is not YAML"
 	}
 	if m := e.GetMessage(); !strings.ContainsAny(m, "@/") {
-		return lineOf(e.GetToken()), "is not YAML: " + m
+		return line(e.GetToken()), "is not YAML: " + m
 	}
-	return lineOf(e.GetToken()), "is not YAML"
+	return line(e.GetToken()), "is not YAML"
 }
 
-func line(n ast.Node) int {
-	if n == nil {
-		return 0
-	}
-	return lineOf(n.GetToken())
-}
-
-func lineOf(t *token.Token) int {
+func line(t *token.Token) int {
 	if t == nil || t.Position == nil {
 		return 0
 	}
 	return t.Position.Line
 }
 
-// top splits the file into general settings and those of the command's own
-// section; other sections are checked but not used.
-func (r *fileReader) top(doc []*ast.MappingValueNode) (general, section []entry) {
-	for _, kv := range doc {
-		key, ok := r.key(kv)
-		if !ok {
-			continue
-		}
-		// The section of the verify command has the name of a setting of sync.
-		values, nested := mapping(kv.Value)
-		if names, is := r.sets[key]; is && (nested || !r.sets.anyKnows(key)) {
-			if _, empty := kv.Value.(*ast.NullNode); !nested && !empty && kv.Value != nil {
-				r.fail(line(kv.Key), key, "is the section of a command", "write its settings below it, indented")
+// read takes the pairs of the section of a command, or of the file as a whole,
+// which may hold sections; those of other commands are checked but not used.
+func (r *fileReader) read(pairs []*ast.MappingValueNode, section string) {
+	known := r.sets[section]
+	if section == "" {
+		known = slices.Concat(slices.Collect(maps.Values(r.sets))...)
+	}
+	for _, kv := range pairs {
+		key, ok := scalar(kv.Key)
+		nested, isMapping := mapping(kv.Value)
+		isSetting := slices.Contains(known, key)
+		_, isCommand := r.sets[key]
+		switch {
+		case !ok || key == "":
+			r.fail(line(kv.Key.GetToken()), "", "has a key that is not a plain name", "use the names of flags")
+		case section == "" && isCommand && (isMapping || !isSetting): // verify is a setting of sync, too
+			if _, empty := kv.Value.(*ast.NullNode); !isMapping && !empty && kv.Value != nil {
+				r.fail(line(kv.Key.GetToken()), key, "is the section of a command", "write its settings below it, indented")
 			}
-			entries := r.section(values, names)
-			if key == r.command {
-				section = entries
-			}
-			continue
-		}
-		if !r.sets.anyKnows(key) {
-			r.unknown(kv, key, r.sets.all(true))
-			continue
-		}
-		if e, ok := r.entry(key, kv); ok && slices.Contains(r.sets[r.command], key) {
-			general = append(general, e)
+			r.read(nested, key)
+		case !isSetting && section == "":
+			r.unknown(kv, key, append(known, slices.Collect(maps.Keys(r.sets))...))
+		case !isSetting:
+			r.unknown(kv, key, known)
+		default:
+			r.entry(key, kv, section)
 		}
 	}
-	return general, section
-}
-
-func (r *fileReader) section(values []*ast.MappingValueNode, names []string) (out []entry) {
-	for _, kv := range values {
-		key, ok := r.key(kv)
-		if !ok {
-			continue
-		}
-		if !slices.Contains(names, key) {
-			r.unknown(kv, key, names)
-			continue
-		}
-		if e, ok := r.entry(key, kv); ok {
-			out = append(out, e)
-		}
-	}
-	return out
-}
-
-func (r *fileReader) key(kv *ast.MappingValueNode) (string, bool) {
-	if s, ok := scalar(kv.Key); ok && s != "" {
-		return s, true
-	}
-	r.fail(line(kv.Key), "", "has a key that is not a plain name", "use the names of flags")
-	return "", false
 }
 
 func (r *fileReader) unknown(kv *ast.MappingValueNode, key string, known []string) {
@@ -225,30 +155,35 @@ func (r *fileReader) unknown(kv *ast.MappingValueNode, key string, known []strin
 	if near := nearest(key, known); near != "" {
 		how = "did you mean " + near + "?"
 	}
-	r.fail(line(kv.Key), shorten(key), "is not a setting", how)
+	r.fail(line(kv.Key.GetToken()), shorten(key), "is not a setting", how)
 }
 
 // entry reads a value: a scalar, a list of scalars, or for rename a mapping.
-func (r *fileReader) entry(key string, kv *ast.MappingValueNode) (entry, bool) {
-	e := entry{key: key, line: line(kv.Key)}
+func (r *fileReader) entry(key string, kv *ast.MappingValueNode, section string) {
+	e := entry{key: key, line: line(kv.Key.GetToken())}
 	if key == flagConfig {
 		r.fail(e.line, key, "cannot be set in a file", "give it as a flag")
-		return e, false
+		return
 	}
-	values, ok := pairs(key, kv.Value)
-	if !ok {
-		values, ok = list(kv.Value)
-	}
-	if one, is := scalar(kv.Value); is {
-		if values, ok = []string{one}, true; isListKey(key) {
-			values = splitList(one)
+	one, ok := scalar(kv.Value)
+	switch {
+	case ok && isListKey(key):
+		e.values = splitList(one)
+	case ok:
+		e.values = []string{one}
+	default:
+		if e.values, ok = list(kv.Value); !ok && key == "rename" {
+			e.values, ok = pairs(kv.Value)
 		}
 	}
-	e.values = values
-	if !ok {
+	switch {
+	case !ok:
 		r.fail(e.line, key, "has a value of the wrong shape", "write a single value or a list of values; quote what contains special characters")
+	case section == r.command:
+		r.section = append(r.section, e)
+	case section == "" && slices.Contains(r.sets[r.command], key):
+		r.general = append(r.general, e)
 	}
-	return e, ok
 }
 
 func isListKey(key string) bool { return key == "include" || key == "exclude" || key == "rename" }
@@ -290,57 +225,51 @@ func list(n ast.Node) (out []string, ok bool) {
 }
 
 // pairs reads `rename: {from: to}`.
-func pairs(key string, n ast.Node) ([]string, bool) {
+func pairs(n ast.Node) (out []string, ok bool) {
 	values, ok := mapping(n)
-	if !ok || key != "rename" {
-		return nil, false
-	}
 	escapes := strings.NewReplacer(`\`, `\\`, "=", `\=`)
-	var out []string
 	for _, kv := range values {
 		from, ok1 := scalar(kv.Key)
 		to, ok2 := scalar(kv.Value)
-		if !ok1 || !ok2 {
-			return nil, false
-		}
-		out = append(out, escapes.Replace(from)+"="+escapes.Replace(to))
+		out, ok = append(out, escapes.Replace(from)+"="+escapes.Replace(to)), ok && ok1 && ok2
 	}
-	return out, true
+	return out, ok
 }
 
 // nearest finds the known name that key most likely means, or "".
-func nearest(key string, known []string) string {
-	best, distance := "", len(key)/3+1
+func nearest(key string, known []string) (best string) {
+	slices.Sort(known)
+	distance := len(key)/3 + 2
 	for _, name := range known {
-		if d := editDistance(key, name, distance); d <= distance && (best == "" || d < distance) {
+		if max(len(key)-len(name), len(name)-len(key)) >= distance {
+			continue // nor can the names be nearer
+		}
+		if d := editDistance(key, name); d < distance {
 			best, distance = name, d
 		}
 	}
 	return best
 }
 
-// editDistance is Levenshtein's; anything above limit may be reported as
-// limit+1.
-func editDistance(a, b string, limit int) int {
-	if len(a)-len(b) > limit || len(b)-len(a) > limit {
-		return limit + 1
-	}
-	prev := make([]int, 0, len(b)+1)
-	for j := range len(b) + 1 {
-		prev = append(prev, j)
+// editDistance is Levenshtein's.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
 	}
 	for i := range len(a) {
-		cur := append(make([]int, 0, len(prev)), i+1)
+		left, above := i+1, i // for the empty part of b
 		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
+			same := above
+			if a[i] != b[j] {
+				same++
 			}
-			cur = append(cur, min(prev[j]+cost, prev[j+1]+1, cur[j]+1))
+			above = row[j+1]
+			row[j], left = left, min(same, above+1, left+1)
 		}
-		prev = cur
+		row[len(b)] = left
 	}
-	return prev[len(b)]
+	return row[len(b)]
 }
 
 func shorten(s string) string {

@@ -1,11 +1,15 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // Kind says where a setting came from.
@@ -57,70 +61,53 @@ func EnvName(flag string) string {
 
 // Load completes the parsed flags of a command from the environment and from
 // the file that --config names: a flag wins over the environment, this over
-// the file. An empty variable counts as not set. The error is a Problems with
-// everything that is wrong.
-func Load(fs *pflag.FlagSet, command string, in Inputs) (Origins, error) {
-	l := loader{fs: fs, command: command, in: in, origins: Origins{}}
-	l.flags()
-	l.environment()
-	l.file()
-	return l.origins, l.problems.orNil()
+// the file. An empty variable counts as not set. The problems are everything
+// that is wrong.
+func Load(fs *pflag.FlagSet, command string, in Inputs) (Origins, Problems) {
+	l := loader{fs: fs, origins: Origins{}}
+	fs.Visit(func(f *pflag.Flag) { l.origins[f.Name] = Origin{Kind: FromFlag, Name: f.Name} })
+	for _, name := range settingNames()[command] {
+		if value, _ := in.LookupEnv(EnvName(name)); value != "" {
+			l.set(name, Origin{Kind: FromEnvironment, Name: EnvName(name)}, value)
+		}
+	}
+	l.file(command, in.ReadFile)
+	return l.origins, l.problems
 }
 
 type loader struct {
 	fs       *pflag.FlagSet
-	command  string
-	in       Inputs
 	origins  Origins
 	problems Problems
 }
 
-func (l *loader) flags() {
-	l.fs.Visit(func(f *pflag.Flag) { l.origins[f.Name] = Origin{Kind: FromFlag, Name: f.Name} })
-}
-
-func (l *loader) environment() {
-	known := flagSets()[l.command]
-	l.fs.VisitAll(func(f *pflag.Flag) {
-		if _, set := l.origins[f.Name]; set || known == nil || known.Lookup(f.Name) == nil {
-			return
-		}
-		name := EnvName(f.Name)
-		value, ok := l.in.LookupEnv(name)
-		if !ok || value == "" {
-			return
-		}
-		l.set(f, Origin{Kind: FromEnvironment, Name: name}, value)
-	})
-}
-
-func (l *loader) file() {
-	f := l.fs.Lookup(flagConfig)
-	if f == nil || f.Value.String() == "" {
+func (l *loader) file(command string, read func(string) ([]byte, error)) {
+	path := l.fs.Lookup(flagConfig).Value.String()
+	if path == "" {
 		return
 	}
-	path := f.Value.String()
-	raw, err := l.in.ReadFile(path)
+	raw, err := read(path)
 	if err != nil {
 		l.problems = append(l.problems, Problem{Setting: flagConfig, Where: l.origins[flagConfig].String(),
 			What: "cannot be read: " + err.Error(), How: "give the path of a YAML file"})
 		return
 	}
-	entries, problems := parseFile(path, raw, l.command)
+	entries, problems := parseFile(path, raw, command)
 	l.problems = append(l.problems, problems...)
 	for _, e := range entries {
-		if _, set := l.origins[e.key]; set {
-			continue
-		}
-		l.set(l.fs.Lookup(e.key), Origin{Kind: FromFile, Name: path, Line: e.line}, e.values...)
+		l.set(e.key, Origin{Kind: FromFile, Name: path, Line: e.line}, e.values...)
 	}
 }
 
-// set gives a flag its value without marking it as given on the command line.
-// Several values are items of a list, each taken as it is; a single one is
-// read as the flag would read it.
-func (l *loader) set(f *pflag.Flag, o Origin, values ...string) {
+// set gives a flag its value without marking it as given on the command line,
+// unless it has one from a place that wins. Several values are items of a list,
+// each taken as it is; a single one is read as the flag would read it.
+func (l *loader) set(name string, o Origin, values ...string) {
+	if _, set := l.origins[name]; set {
+		return
+	}
 	var err error
+	f := l.fs.Lookup(name)
 	list, isList := f.Value.(pflag.SliceValue)
 	switch {
 	case isList && (len(values) != 1 || o.Kind == FromFile):
@@ -130,34 +117,50 @@ func (l *loader) set(f *pflag.Flag, o Origin, values ...string) {
 	default:
 		err = errors.New("is one value, not a list")
 	}
-	if err != nil {
-		l.problems = append(l.problems, Problem{Setting: f.Name, Where: o.String(), What: wrongValue(f, values, err),
-			How: "want " + typeWords(f.Value.Type())})
+	if err == nil {
+		l.origins[name] = o
 		return
 	}
-	l.origins[f.Name] = o
-}
-
-func wrongValue(f *pflag.Flag, values []string, err error) string {
-	switch {
-	case len(values) != 1:
-		return err.Error()
-	case secret(f.Name):
-		return "cannot be used"
+	what := "cannot be used"
+	if len(values) != 1 {
+		what = err.Error()
+	} else if !slices.Contains(secrets(), name) {
+		what = fmt.Sprintf("%q cannot be used", values[0])
 	}
-	return fmt.Sprintf("%q cannot be used", values[0])
+	l.problems = append(l.problems, Problem{Setting: name, Where: o.String(), What: what, How: "want " + typeWords(f.Value.Type())})
 }
 
 func typeWords(flagType string) string {
-	switch flagType {
-	case "bool":
-		return "true or false"
-	case "int":
-		return "a whole number"
-	case "duration":
-		return "a duration such as 30s, 10m or 2h"
-	case "stringSlice":
-		return "a list; quote an item that contains a comma"
+	return cmp.Or(map[string]string{
+		"bool":        "true or false",
+		"int":         "a whole number",
+		"duration":    "a duration such as 30s, 10m or 2h",
+		"stringSlice": "a list; quote an item that contains a comma",
+	}[flagType], "one value")
+}
+
+// Warnings are things that work but should be known: secrets that others on
+// this machine can see. statMode gives a file's permission bits.
+func Warnings(fs *pflag.FlagSet, o Origins, statMode func(path string) (uint32, error)) []Problem {
+	var out []Problem
+	for _, name := range secrets() {
+		f := fs.Lookup(name)
+		if f == nil || f.Value.String() == "" || name != flagToken && !mongo.HasPassword(f.Value.String()) {
+			continue
+		}
+		origin := o[name]
+		p := Problem{Setting: name, Where: origin.String()}
+		switch origin.Kind {
+		case FromFlag:
+			p.What = "is a secret that other users of this machine can see in the list of processes"
+			p.How = "set " + EnvName(name) + " or use a config file"
+			out = append(out, p)
+		case FromFile:
+			if mode, err := statMode(origin.Name); err == nil && mode&0o077 != 0 {
+				p.What, p.How = "is a secret in a file that other users can read", "chmod 600 "+origin.Name
+				out = append(out, p)
+			}
+		}
 	}
-	return "one value"
+	return out
 }

@@ -17,11 +17,11 @@ func load(t *testing.T, args []string, env map[string]string, file string) (*Syn
 	t.Helper()
 	var s Sync
 	set := pflag.NewFlagSet("sync", pflag.ContinueOnError)
-	s.Bind(set)
+	s.Bind(set, CommandSync)
 	if err := set.Parse(args); err != nil {
 		t.Fatal(err)
 	}
-	o, err := Load(set, CommandSync, Inputs{
+	o, p := Load(set, CommandSync, Inputs{
 		LookupEnv: func(name string) (string, bool) { v, ok := env[name]; return v, ok },
 		ReadFile: func(path string) ([]byte, error) {
 			if path != "conf.yaml" {
@@ -30,7 +30,15 @@ func load(t *testing.T, args []string, env map[string]string, file string) (*Syn
 			return []byte(file), nil
 		},
 	})
-	return &s, o, err
+	return &s, o, asError(p)
+}
+
+// asError is nil where there are no problems.
+func asError(p Problems) error {
+	if len(p) == 0 {
+		return nil
+	}
+	return p
 }
 
 func TestPrecedence(t *testing.T) {
@@ -54,7 +62,7 @@ func TestPrecedence(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if s.Mode != c.want || o["mode"].Kind != c.from {
+			if string(s.Mode) != c.want || o["mode"].Kind != c.from {
 				t.Errorf("mode %q from %v, want %q from %v", s.Mode, o["mode"].Kind, c.want, c.from)
 			}
 		})
@@ -95,8 +103,8 @@ func TestLists(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !slices.Equal(s.Include, c.want) {
-				t.Errorf("%q, want %q", s.Include, c.want)
+			if !slices.Equal(s.Rules.Include, c.want) {
+				t.Errorf("%q, want %q", s.Rules.Include, c.want)
 			}
 		})
 	}
@@ -124,8 +132,8 @@ sync:
 	if s.Source != "mongodb://u:p@h:1/?x=y" {
 		t.Errorf("source %q", s.Source)
 	}
-	if want := []string{"crm=crm2", `a\=b.c=d.e`}; !slices.Equal(s.Rename, want) {
-		t.Errorf("rename %q, want %q", s.Rename, want)
+	if want := []string{"crm=crm2", `a\=b.c=d.e`}; !slices.Equal(s.Rules.Rename, want) {
+		t.Errorf("rename %q, want %q", s.Rules.Rename, want)
 	}
 	if o["job"].String() != "file conf.yaml line 2" || o["write-concern"].Line != 10 {
 		t.Errorf("origins %v", o)
@@ -180,16 +188,16 @@ func TestOneFileForAllCommands(t *testing.T) {
 	}
 	var v Verify
 	set := pflag.NewFlagSet("verify", pflag.ContinueOnError)
-	v.Bind(set)
+	v.Bind(set, CommandVerify)
 	if err := set.Parse([]string{"--config=conf.yaml"}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Load(set, CommandVerify, Inputs{
+	_, p := Load(set, CommandVerify, Inputs{
 		LookupEnv: func(string) (string, bool) { return "", false },
 		ReadFile:  func(string) ([]byte, error) { return []byte(file), nil },
 	})
-	if err != nil {
-		t.Fatal(err)
+	if len(p) > 0 {
+		t.Fatal(p)
 	}
 	if v.Workers != 9 || v.MaxDifferences != 5 || v.Source != "mongodb://a" {
 		t.Errorf("%+v", v)
@@ -217,7 +225,7 @@ func FuzzFile(f *testing.F) {
 		"mode: |\n  x\n", "\t", "---\n...\n---", "include: !!str x", "<<: {mode: all}", "\"mode\": 'all'", "{mode: all, job: [}"} {
 		f.Add([]byte(s))
 	}
-	sets := sortedSets()
+	sets := settingNames()
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		for command := range sets {
 			entries, problems := parseFile("f", raw, command)

@@ -16,24 +16,18 @@ type Problem struct {
 
 // String is one line for the operator.
 func (p Problem) String() string {
-	var b strings.Builder
-	if p.Setting != "" {
-		b.WriteString(p.Setting)
-		b.WriteString(" ")
-	}
-	b.WriteString(p.What)
+	s := strings.TrimPrefix(p.Setting+" "+p.What, " ")
 	if p.Where != "" {
-		fmt.Fprintf(&b, " (%s)", p.Where)
+		s += " (" + p.Where + ")"
 	}
 	if p.How != "" {
-		b.WriteString("; ")
-		b.WriteString(p.How)
+		s += "; " + p.How
 	}
-	return b.String()
+	return s
 }
 
-// Problems is all that is wrong with a command's settings. It is an error that
-// the command line reports as wrong usage.
+// Problems is all that is wrong with a command's settings. Where there are some,
+// it is an error that the command line reports as wrong usage.
 type Problems []Problem
 
 // Error lists the problems, one a line when there are several.
@@ -41,19 +35,9 @@ func (p Problems) Error() string {
 	if len(p) == 1 {
 		return p[0].String()
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d settings cannot be used", len(p))
+	s := fmt.Sprintf("%d settings cannot be used", len(p))
 	for _, one := range p {
-		b.WriteString("\n  ")
-		b.WriteString(one.String())
+		s += "\n  " + one.String()
 	}
-	return b.String()
-}
-
-// orNil avoids an empty Problems inside a non-nil error.
-func (p Problems) orNil() error {
-	if len(p) == 0 {
-		return nil
-	}
-	return p
+	return s
 }

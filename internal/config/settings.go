@@ -1,98 +1,126 @@
 package config
 
 import (
-	"fmt"
-	"math"
-	"slices"
+	"io"
+	"log/slog"
 	"time"
 
-	"github.com/dustin/go-humanize"
 	"github.com/spf13/pflag"
 
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/internal/verify"
 )
+
+// Settings are those of one command.
+type Settings interface {
+	// Bind registers the settings of command as flags with their defaults.
+	Bind(fs *pflag.FlagSet, command string)
+	// Validate reports everything that is wrong with the settings and with the
+	// arguments, without connecting anywhere. It completes what follows from them.
+	Validate(o Origins, args []string) Problems
+	// Logger logs to w as the settings say, which have to be valid.
+	Logger(w io.Writer) *slog.Logger
+}
 
 // Common are the settings that every command of this package has.
 type Common struct {
-	ConfigFile string
-	Output     string // text or json
-	LogLevel   string
-	LogFormat  string // text or json
+	Output    string // text or json
+	LogLevel  string
+	LogFormat string // text or json
+
+	flags *pflag.FlagSet
 }
 
 func (c *Common) bind(fs *pflag.FlagSet) {
-	fs.StringVar(&c.ConfigFile, flagConfig, "", "read settings from this YAML `file`; its keys are the names of flags")
-	fs.StringVar(&c.Output, "output", "text", "`form` of the result on standard output: text or json")
-	fs.StringVar(&c.LogLevel, "log-level", "info", "least `level` that is logged: debug, info, warn or error")
-	fs.StringVar(&c.LogFormat, "log-format", "text", "`form` of the log on standard error: text or json")
+	c.flags = fs
+	fs.String(flagConfig, "", "read settings from this YAML `file`; its keys are the names of flags")
+	Choice(fs, &c.Output, "output", "text", "`form` of the result on standard output: text or json", "text", "json")
+	BindLog(fs, &c.LogLevel, &c.LogFormat)
 }
 
-// Clusters are the two deployments. Both strings may hold passwords.
-type Clusters struct {
-	Source, Target string
+// BindLog registers the flags of a log.
+func BindLog(fs *pflag.FlagSet, level, format *string) {
+	Choice(fs, level, "log-level", "info", "least `level` that is logged: debug, info, warn or error", "debug", "info", "warn", "error")
+	Choice(fs, format, "log-format", "text", "`form` of the log on standard error: text or json", "text", "json")
 }
 
-func (c *Clusters) bind(fs *pflag.FlagSet) {
-	fs.StringVar(&c.Source, flagSource, "", "connection string `URI` of the source; with a password, set MILLRACE_SOURCE or a config file instead")
-	fs.StringVar(&c.Target, flagTarget, "", "connection string `URI` of the target; with a password, set MILLRACE_TARGET or a config file instead")
+// Logger logs to w as the settings say, which have to be valid.
+func (c *Common) Logger(w io.Writer) *slog.Logger { return NewLog(w, c.LogLevel, c.LogFormat) }
+
+// NewLog logs to w from a level on, as text or as JSON.
+func NewLog(w io.Writer, level, format string) *slog.Logger {
+	var o slog.HandlerOptions
+	var least slog.Level // info, if level is none
+	_ = least.UnmarshalText([]byte(level))
+	o.Level = least
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(w, &o))
+	}
+	return slog.New(slog.NewTextHandler(w, &o))
 }
 
-// Namespaces choose what is moved and under which name.
-type Namespaces struct {
-	Include, Exclude, Rename []string
+// choices is the annotation of a flag that takes one of a few words.
+const choices = "choices"
+
+// Restrict has CheckChoices find what is none of the allowed words in a flag.
+func Restrict(fs *pflag.FlagSet, flag string, allowed ...string) {
+	_ = fs.SetAnnotation(flag, choices, allowed)
 }
 
-func (n *Namespaces) bind(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&n.Include, "include", nil, "only namespaces that match this `pattern`: db.coll, db.*, or with globs; may be repeated")
-	fs.StringSliceVar(&n.Exclude, "exclude", nil, "not the namespaces that match this `pattern`; may be repeated")
-	fs.StringSliceVar(&n.Rename, "rename", nil, "give a database or a collection another name on the target, as `from=to`; may be repeated")
+// Choice registers a flag that takes one of the allowed words.
+func Choice(fs *pflag.FlagSet, p *string, name, value, usage string, allowed ...string) {
+	fs.StringVar(p, name, value, usage)
+	Restrict(fs, name, allowed...)
 }
 
-// Sync are the settings of `millrace sync`.
+func bindClusters(fs *pflag.FlagSet, source, target *string) {
+	fs.StringVar(source, flagSource, "", "connection string `URI` of the source; with a password, set MILLRACE_SOURCE or a config file instead")
+	fs.StringVar(target, flagTarget, "", "connection string `URI` of the target; with a password, set MILLRACE_TARGET or a config file instead")
+}
+
+func bindRules(fs *pflag.FlagSet, r *transform.Config) {
+	fs.StringSliceVar(&r.Include, "include", nil, "only namespaces that match this `pattern`: db.coll, db.*, or with globs; may be repeated")
+	fs.StringSliceVar(&r.Exclude, "exclude", nil, "not the namespaces that match this `pattern`; may be repeated")
+	fs.StringSliceVar(&r.Rename, "rename", nil, "give a database or a collection another name on the target, as `from=to`; may be repeated")
+}
+
+// Sync are the settings of `millrace sync`. Its logger and where it spools by
+// default are the command's own.
 type Sync struct {
 	Common
-	Clusters
-	Namespaces
+	job.Spec
 
-	Mode, StartAt, Until, Job string
-	Restart, DryRun           bool
-	OnExisting, OnConflict    string
-
-	WriteConcern, ReadPreference, ReadTags string
-	Readers, Writers, Partitions           int
-
-	Limits
-	Loads
-	SpoolDir, SpoolMax      string // SpoolMax is an amount of bytes, "0" is none
-	WarnWindow, GiveUpAfter time.Duration
-	AllowDowngrade, Verify  bool
-
+	DryRun, Verify        bool
 	Report, Listen, Token string
 	PProf                 bool
+
+	maxRateBytes, spoolMax string // amounts of bytes: "50MB", "8MiB", "0"
 }
 
-// Bind registers the settings as flags with their defaults.
-func (s *Sync) Bind(fs *pflag.FlagSet) {
-	s.Clusters.bind(fs)
-	s.Namespaces.bind(fs)
-	fs.StringVar(&s.Mode, "mode", "all", "`mode` of the job: all (copy, then follow), full (copy only) or incremental (follow only)")
+// Bind implements Settings.
+func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
+	bindClusters(fs, &s.Source, &s.Target)
+	bindRules(fs, &s.Rules)
+	Choice(fs, (*string)(&s.Mode), "mode", "all", "`mode` of the job: all (copy, then follow), full (copy only) or incremental (follow only)", "all", "full", "incremental")
 	fs.StringVar(&s.StartAt, "start-at", "", "`position` where incremental mode begins: seconds:increment, a time (RFC 3339) or checkpoint")
 	fs.StringVar(&s.Until, "until", "never", "`when` to finalize and end: never (follow until told), caught-up, or a time (RFC 3339)")
 	fs.StringVar(&s.Job, "job", "", "`name` of the job; by default it follows from source, target and rules, so that the same command resumes the same job")
 	fs.BoolVar(&s.Restart, "restart", false, "forget the job's checkpoint and begin anew")
 	fs.BoolVar(&s.DryRun, "dry-run", false, "print the plan and the precheck, write nothing; exit code 2 when a check fails")
-	fs.StringVar(&s.OnExisting, "on-existing", "fail", "`policy` for target collections that exist: fail (before anything is written), merge or drop")
-	fs.StringVar(&s.OnConflict, "on-conflict", "stop", "`policy` for a document that the target refuses: stop, skip (leave the target as it is) or overwrite (remove what stands in the way); what is skipped or removed is kept in millrace.deadletters on the target")
+	Choice(fs, (*string)(&s.OnExisting), "on-existing", "fail", "`policy` for target collections that exist: fail (before anything is written), merge or drop", "fail", "merge", "drop")
+	Choice(fs, (*string)(&s.OnConflict), "on-conflict", "stop", "`policy` for a document that the target refuses: stop, skip (leave the target as it is) or overwrite (remove what stands in the way); what is skipped or removed is kept in millrace.deadletters on the target", "stop", "skip", "overwrite")
 	fs.StringVar(&s.WriteConcern, "write-concern", "majority", "`concern` that a position must have reached before it is recorded: majority or a number of members")
-	fs.StringVar(&s.ReadPreference, "read-preference", "primary", "`preference` for members of the source to read from: primary, primaryPreferred, secondary, secondaryPreferred or nearest")
+	Choice(fs, &s.ReadPreference, "read-preference", "primary", "`preference` for members of the source to read from: primary, primaryPreferred, secondary, secondaryPreferred or nearest", "primary", "primaryPreferred", "secondary", "secondaryPreferred", "nearest")
 	fs.StringVar(&s.ReadTags, "read-tags", "", "`tags` of the members to read from, such as dc:east,rack:1;dc:west; the first set that a member has counts")
 	fs.IntVar(&s.Readers, "readers", 0, "most collection slices read at once; 0 chooses")
 	fs.IntVar(&s.Writers, "writers", 0, "most insert batches under way at once; 0 chooses")
 	fs.IntVar(&s.Partitions, "partitions", 0, "parallel appliers of changes; 0 chooses")
-	s.Limits.bind(fs)
-	s.Loads.bind(fs)
+	bindPace(fs, &s.Limits.Docs, &s.maxRateBytes, &s.Loads)
 	fs.StringVar(&s.SpoolDir, "spool-dir", "", "`directory` on local disk for changes that the source's oplog may forget before the copy is done; by default millrace/spool below $XDG_STATE_HOME or ~/.local/state")
-	fs.StringVar(&s.SpoolMax, "spool-max", "10GB", "most `bytes` of such changes to keep; 0 keeps none")
+	fs.StringVar(&s.spoolMax, "spool-max", "10GB", "most `bytes` of such changes to keep; 0 keeps none")
 	fs.DurationVar(&s.WarnWindow, "warn-window", time.Hour, "warn, and during a copy begin to spool, when the source's oplog will hold the position for less than this")
 	fs.DurationVar(&s.GiveUpAfter, "give-up-after", 0, "end the job when one failure lasts this long; 0 tries for ever")
 	fs.BoolVar(&s.AllowDowngrade, "allow-downgrade", false, "permit a target that is older than the source")
@@ -104,66 +132,31 @@ func (s *Sync) Bind(fs *pflag.FlagSet) {
 	s.Common.bind(fs)
 }
 
-// Limits hold a job back.
-type Limits struct {
-	MaxRateDocs  int64
-	MaxRateBytes string // "50MB", "8MiB", "0"
-}
-
-func (l *Limits) bind(fs *pflag.FlagSet) {
-	fs.Int64Var(&l.MaxRateDocs, flagRateDocs, 0, "most documents copied, or changes applied, in a second; 0 is unlimited")
-	fs.StringVar(&l.MaxRateBytes, flagRateBytes, "0", "most `bytes` copied, or of changes applied, in a second, such as 50MB or 8MiB; 0 is unlimited")
-}
-
-// rates are the limits; the settings have to be valid.
-func (l *Limits) rates() pace.Rates {
-	bytes, _ := parseBytes(l.MaxRateBytes)
-	return pace.Rates{Docs: l.MaxRateDocs, Bytes: bytes}
-}
-
-// Loads are how much a job may ask of each side.
-type Loads struct{ SourceLoad, TargetLoad string }
-
-func (l *Loads) bind(fs *pflag.FlagSet) {
-	fs.StringVar(&l.SourceLoad, flagSourceLoad, string(pace.Normal),
-		"`load` that the source may bear: low (one read at a time, and as long a pause after each as it took), normal (as many as this machine has cores) or max (more, as far as the copy gets faster)")
-	fs.StringVar(&l.TargetLoad, flagTargetLoad, string(pace.Normal),
-		"`load` that the target may bear: low (one write at a time, and as long a pause after each as it took), normal (by the cores of this machine) or max (more, as far as the copy gets faster)")
-}
-
-// loads are the settings, which have to be valid.
-func (l *Loads) loads() pace.Loads {
-	return pace.Loads{Source: pace.Load(l.SourceLoad), Target: pace.Load(l.TargetLoad)}
-}
-
-func parseBytes(text string) (int64, error) {
-	n, err := humanize.ParseBytes(text)
-	if err != nil || n > math.MaxInt64 {
-		return 0, fmt.Errorf("%q is no amount of bytes", text)
-	}
-	return int64(n), nil
+// bindPace registers what holds a job back; bytes is an amount such as 50MB.
+func bindPace(fs *pflag.FlagSet, docs *int64, bytes *string, l *pace.Loads) {
+	fs.Int64Var(docs, flagRateDocs, 0, "most documents copied, or changes applied, in a second; 0 is unlimited")
+	fs.StringVar(bytes, flagRateBytes, "0", "most `bytes` copied, or of changes applied, in a second, such as 50MB or 8MiB; 0 is unlimited")
+	Choice(fs, (*string)(&l.Source), flagSourceLoad, "normal",
+		"`load` that the source may bear: low (one read at a time, and as long a pause after each as it took), normal (as many as this machine has cores) or max (more, as far as the copy gets faster)", "low", "normal", "max")
+	Choice(fs, (*string)(&l.Target), flagTargetLoad, "normal",
+		"`load` that the target may bear: low (one write at a time, and as long a pause after each as it took), normal (by the cores of this machine) or max (more, as far as the copy gets faster)", "low", "normal", "max")
 }
 
 // Verify are the settings of `millrace verify`.
 type Verify struct {
 	Common
-	Clusters
-	Namespaces
+	verify.Spec
 
-	IgnoreFieldOrder        bool
-	Method                  string
-	RecheckFor              time.Duration
-	Workers, MaxDifferences int
-	Report                  string
+	Report string
 }
 
-// Bind registers the settings as flags with their defaults.
-func (v *Verify) Bind(fs *pflag.FlagSet) {
-	v.Clusters.bind(fs)
-	v.Namespaces.bind(fs)
+// Bind implements Settings.
+func (v *Verify) Bind(fs *pflag.FlagSet, _ string) {
+	bindClusters(fs, &v.Source, &v.Target)
+	bindRules(fs, &v.Rules)
 	fs.BoolVar(&v.IgnoreFieldOrder, "ignore-field-order", false, "take documents as equal that differ in the order of their fields only")
-	fs.StringVar(&v.Method, "method", "auto", "how documents are compared: digest, ranges (byte for byte, in the order of _id), or auto, which is digest for all but small collections")
-	fs.DurationVar(&v.RecheckFor, "recheck-for", time.Minute, "look at a difference again for at most this long, until both sides stand still on it; 0 compares once, for clusters that nobody writes to")
+	Choice(fs, (*string)(&v.Method), "method", "auto", "how documents are compared: digest, ranges (byte for byte, in the order of _id), or auto, which is digest for all but small collections", "auto", "ranges", "digest")
+	fs.DurationVar(&v.Recheck.For, "recheck-for", time.Minute, "look at a difference again for at most this long, until both sides stand still on it; 0 compares once, for clusters that nobody writes to")
 	fs.IntVar(&v.Workers, "workers", 0, "ranges compared at once, each with one connection a side; 0 chooses")
 	fs.IntVar(&v.MaxDifferences, "max-differences", 1000, "most differing documents that are listed by _id; all are counted")
 	fs.StringVar(&v.Report, "report", "", "write the report as JSON to this `file`")
@@ -178,18 +171,16 @@ type Control struct {
 	// Watch and Interval belong to status alone.
 	Watch    bool
 	Interval time.Duration
-	// Limits belong to throttle alone; one that is nil or empty was not given.
-	Limits struct {
-		Docs, Bytes    *int64
-		Source, Target pace.Load
-	}
+	// Limits belong to throttle alone: those that it was given.
+	Limits server.Limits
 
-	command string
-	limits  Limits
-	loads   Loads
+	command      string
+	rates        pace.Rates
+	maxRateBytes string
+	loads        pace.Loads
 }
 
-// Bind registers the settings of command as flags with their defaults.
+// Bind implements Settings.
 func (s *Control) Bind(fs *pflag.FlagSet, command string) {
 	s.command = command
 	fs.StringVar(&s.Address, "address", "", "`address` of the sync's control API, host:port, as the sync printed it")
@@ -200,8 +191,7 @@ func (s *Control) Bind(fs *pflag.FlagSet, command string) {
 		fs.DurationVar(&s.Interval, "interval", time.Second, "time between two looks with --watch")
 	}
 	if command == CommandThrottle {
-		s.limits.bind(fs)
-		s.loads.bind(fs)
+		bindPace(fs, &s.rates.Docs, &s.maxRateBytes, &s.loads)
 	}
 	s.Common.bind(fs)
 }
@@ -227,34 +217,36 @@ const (
 	flagTarget = "target"
 	flagToken  = "token"
 
-	flagRateDocs  = "max-rate-docs"
-	flagRateBytes = "max-rate-bytes"
-
+	flagRateDocs   = "max-rate-docs"
+	flagRateBytes  = "max-rate-bytes"
 	flagSourceLoad = "source-load"
 	flagTargetLoad = "target-load"
+
+	flagFromURI    = "from-uri"
+	flagSeedURI    = "uri"
+	flagSetURI     = "set-uri"
+	flagSeedDBPath = "dbpath"
 )
 
-// secret reports settings whose value is never shown.
-func secret(name string) bool {
-	return slices.Contains([]string{flagSource, flagTarget, flagToken, flagFromURI, flagSeedURI, flagSetURI}, name)
+// secrets are the settings whose value is never shown.
+func secrets() []string {
+	return []string{flagSource, flagTarget, flagToken, flagFromURI, flagSeedURI, flagSetURI}
 }
 
-// flagSets gives each command's settings, so that one file may serve several
-// commands.
-func flagSets() map[string]*pflag.FlagSet {
-	sets := map[string]*pflag.FlagSet{}
-	add := func(command string, bind func(*pflag.FlagSet)) {
-		fs := pflag.NewFlagSet(command, pflag.ContinueOnError)
-		bind(fs)
-		sets[command] = fs
+// settingNames lists each command's settings in alphabetical order, so that one
+// file may serve several commands.
+func settingNames() map[string][]string {
+	names := map[string][]string{}
+	for s, commands := range map[Settings][]string{
+		new(Sync): {CommandSync}, new(Verify): {CommandVerify},
+		new(Control): {CommandStatus, CommandPause, CommandResume, CommandThrottle, CommandFinalize},
+		new(Seed):    {CommandSeedLocal, CommandSeedServe, CommandSeedPull},
+	} {
+		for _, c := range commands {
+			fs := pflag.NewFlagSet(c, pflag.ContinueOnError)
+			s.Bind(fs, c)
+			fs.VisitAll(func(f *pflag.Flag) { names[c] = append(names[c], f.Name) })
+		}
 	}
-	add(CommandSync, new(Sync).Bind)
-	add(CommandVerify, new(Verify).Bind)
-	for _, c := range []string{CommandStatus, CommandPause, CommandResume, CommandThrottle, CommandFinalize} {
-		add(c, func(fs *pflag.FlagSet) { new(Control).Bind(fs, c) })
-	}
-	for _, c := range []string{CommandSeedLocal, CommandSeedServe, CommandSeedPull} {
-		add(c, func(fs *pflag.FlagSet) { new(Seed).Bind(fs, c) })
-	}
-	return sets
+	return names
 }

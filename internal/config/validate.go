@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -11,14 +12,36 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // checker collects the problems of one command's settings.
 type checker struct {
 	origins  Origins
 	problems Problems
+}
+
+// newChecker begins with the settings that take one of a few words.
+func newChecker(s *Common, o Origins) *checker {
+	return &checker{origins: o, problems: CheckChoices(s.flags, o)}
+}
+
+// CheckChoices finds the flags whose value is none of the words that they take.
+func CheckChoices(fs *pflag.FlagSet, o Origins) Problems {
+	c := checker{origins: o}
+	fs.VisitAll(func(f *pflag.Flag) {
+		allowed, last := f.Annotations[choices], len(f.Annotations[choices])-1
+		if last > 0 && !slices.Contains(allowed, f.Value.String()) {
+			c.fail(f.Name, fmt.Sprintf("%q is unknown", f.Value), "use "+strings.Join(allowed[:last], ", ")+" or "+allowed[last])
+		}
+	})
+	return c.problems
 }
 
 func (c *checker) fail(setting, what, how string) {
@@ -32,14 +55,6 @@ func (c *checker) bad(is bool, setting, what, how string) {
 	}
 }
 
-func (c *checker) oneOf(setting, value string, allowed ...string) {
-	if slices.Contains(allowed, value) {
-		return
-	}
-	how := "use " + strings.Join(allowed[:len(allowed)-1], ", ") + " or " + allowed[len(allowed)-1]
-	c.fail(setting, fmt.Sprintf("%q is unknown", value), how)
-}
-
 func (c *checker) notBelowZero(setting string, value int) {
 	c.bad(value < 0, setting, fmt.Sprintf("%d is too small", value), "use 0 or more")
 }
@@ -48,24 +63,46 @@ func (c *checker) notNegative(setting string, d time.Duration) {
 	c.bad(d < 0, setting, d.String()+" is negative", "use 0 or a duration such as 30s, 10m or 2h")
 }
 
-func (c *checker) common(s Common) {
-	c.oneOf("output", s.Output, "text", "json")
-	c.oneOf("log-level", s.LogLevel, "debug", "info", "warn", "error")
-	c.oneOf("log-format", s.LogFormat, "text", "json")
-}
-
-func (c *checker) clusters(s Clusters) {
-	c.uri(flagSource, s.Source)
-	c.uri(flagTarget, s.Target)
+func (c *checker) clusters(source, target string) {
+	c.uri(flagSource, source)
+	c.uri(flagTarget, target)
 }
 
 func (c *checker) uri(setting, uri string) {
 	if uri == "" {
 		c.fail(setting, "is missing", "give --"+setting+", "+EnvName(setting)+" or a config file")
-		return
-	}
-	if err := mongo.CheckURI(uri); err != nil {
+	} else if err := mongo.CheckURI(uri); err != nil {
 		c.fail(setting, "cannot be used: "+err.Error(), mongo.HintOf(err))
+	}
+}
+
+// namespaces checks every item by itself, so that all bad ones are told, and
+// then the renames together, because they may contradict each other.
+func (c *checker) namespaces(all transform.Config) {
+	before := len(c.problems)
+	for _, item := range all.Include {
+		c.rules("include", transform.Config{Include: []string{item}})
+	}
+	for _, item := range all.Exclude {
+		c.rules("exclude", transform.Config{Exclude: []string{item}})
+	}
+	for _, item := range all.Rename {
+		c.rules("rename", transform.Config{Rename: []string{item}})
+	}
+	if len(c.problems) == before {
+		c.rules("rename", all)
+	}
+}
+
+// rules reports what is wrong with r; a rule's error says how it is to be
+// written.
+func (c *checker) rules(setting string, r transform.Config) {
+	if _, err := transform.New(r); err != nil {
+		what, how, ok := strings.Cut(err.Error(), "; ")
+		if !ok {
+			how = "leave out one of the rules"
+		}
+		c.fail(setting, "cannot be used: "+what, how)
 	}
 }
 
@@ -84,55 +121,22 @@ func (c *checker) report(path string) {
 	}
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		c.fail("report", fmt.Sprintf("%q is a directory", path), "give the path of a file")
-		return
-	}
-	if info, err := os.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
+	} else if info, err := os.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
 		c.fail("report", fmt.Sprintf("%q is in a directory that does not exist", path), "create the directory first")
 	}
 }
 
-func (c *checker) limits(l Limits) {
-	c.bad(l.MaxRateDocs < 0, flagRateDocs, fmt.Sprintf("%d is below zero", l.MaxRateDocs), "0 is unlimited")
-	c.bytes(flagRateBytes, l.MaxRateBytes, "0 is unlimited")
+// rates checks what holds a job back and returns the bytes a second.
+func (c *checker) rates(docs int64, bytes string) int64 {
+	c.bad(docs < 0, flagRateDocs, fmt.Sprintf("%d is below zero", docs), "0 is unlimited")
+	return c.bytes(flagRateBytes, bytes, "write for example 50MB or 8MiB; 0 is unlimited")
 }
 
-func (c *checker) loads(l Loads) {
-	for _, s := range []struct{ setting, value string }{{flagSourceLoad, l.SourceLoad}, {flagTargetLoad, l.TargetLoad}} {
-		c.oneOf(s.setting, s.value, string(pace.Low), string(pace.Normal), string(pace.Max))
-	}
-}
-
-func (c *checker) bytes(setting, text, zero string) {
-	if _, err := parseBytes(text); err != nil {
-		c.fail(setting, err.Error(), "write for example 50MB or 8MiB; "+zero)
-	}
-}
-
-// given notes which limits throttle was given; one is the least.
-func (c *checker) given(s *Control) {
-	if s.command != CommandThrottle {
-		return
-	}
-	c.limits(s.limits)
-	c.loads(s.loads)
-	rates := s.limits.rates()
-	if _, ok := c.origins[flagRateDocs]; ok {
-		s.Limits.Docs = &rates.Docs
-	}
-	if _, ok := c.origins[flagRateBytes]; ok {
-		s.Limits.Bytes = &rates.Bytes
-	}
-	loads := s.loads.loads()
-	if _, ok := c.origins[flagSourceLoad]; ok {
-		s.Limits.Source = loads.Source
-	}
-	if _, ok := c.origins[flagTargetLoad]; ok {
-		s.Limits.Target = loads.Target
-	}
-	if l := &s.Limits; l.Docs == nil && l.Bytes == nil && l.Source == "" && l.Target == "" {
-		c.fail(flagRateDocs, "is missing, and so are "+flagRateBytes+", "+flagSourceLoad+" and "+flagTargetLoad,
-			"give what is to change; a limit of 0 lifts it")
-	}
+// bytes checks an amount of bytes and returns it.
+func (c *checker) bytes(setting, text, how string) int64 {
+	n, err := humanize.ParseBytes(text)
+	c.bad(err != nil || n > math.MaxInt64, setting, fmt.Sprintf("%q is no amount of bytes", text), how)
+	return int64(n)
 }
 
 func (c *checker) address(setting, value string) {
@@ -153,48 +157,41 @@ func (c *checker) token(token string) {
 	}
 }
 
-// Validate reports everything that is wrong with the settings, as Problems,
-// without connecting anywhere.
-func (s *Sync) Validate(o Origins) error {
-	c := checker{origins: o}
-	c.clusters(s.Clusters)
-	c.namespaces(s.Namespaces)
-	c.oneOf("mode", s.Mode, "all", "full", "incremental")
+// Validate implements Settings.
+func (s *Sync) Validate(o Origins, _ []string) Problems {
+	c := newChecker(&s.Common, o)
+	c.clusters(s.Source, s.Target)
+	c.namespaces(s.Rules)
 	c.start(s)
 	c.until(s)
 	c.job(s.Job)
-	c.oneOf("on-existing", s.OnExisting, "fail", "merge", "drop")
-	c.oneOf("on-conflict", s.OnConflict, "stop", "skip", "overwrite")
 	c.writeConcern(s.WriteConcern)
-	c.reading(s)
+	c.tags(s.ReadPreference, s.ReadTags)
 	c.notBelowZero("readers", s.Readers)
 	c.notBelowZero("writers", s.Writers)
 	c.notBelowZero("partitions", s.Partitions)
-	c.limits(s.Limits)
-	c.loads(s.Loads)
-	c.bytes("spool-max", s.SpoolMax, "0 keeps none")
+	s.Limits.Bytes = c.rates(s.Limits.Docs, s.maxRateBytes)
+	s.SpoolBytes = c.bytes("spool-max", s.spoolMax, "write for example 50MB or 8MiB; 0 keeps none")
 	c.notNegative("warn-window", s.WarnWindow)
 	c.notNegative("give-up-after", s.GiveUpAfter)
 	c.report(s.Report)
 	c.address("listen", s.Listen)
 	c.token(s.Token)
-	c.common(s.Common)
-	return c.problems.orNil()
+	return c.problems
 }
 
 func (c *checker) start(s *Sync) {
 	switch {
 	case s.StartAt == "":
 		return
-	case s.Mode == "all" || s.Mode == "full":
+	case s.Mode == job.ModeAll || s.Mode == job.ModeFull:
 		c.fail("start-at", "is for incremental mode; a copy takes its own start", "add --mode incremental or leave it out")
 	case s.StartAt == "checkpoint":
 		c.bad(s.Restart, "start-at", "names the checkpoint that --restart forgets", "leave out one of the two")
 	default:
-		if _, err := mongo.ParseOpTime(s.StartAt); err != nil {
-			c.fail("start-at", fmt.Sprintf("%q is not a position", s.StartAt),
-				"write seconds:increment (1700000000:1), a time (2026-01-02T15:04:05Z) or checkpoint")
-		}
+		_, err := mongo.ParseOpTime(s.StartAt)
+		c.bad(err != nil, "start-at", fmt.Sprintf("%q is not a position", s.StartAt),
+			"write seconds:increment (1700000000:1), a time (2026-01-02T15:04:05Z) or checkpoint")
 	}
 }
 
@@ -206,7 +203,7 @@ func (c *checker) until(s *Sync) {
 		c.fail("until", fmt.Sprintf("%q is unknown", s.Until), "use never, caught-up or a time (2026-01-02T15:04:05Z)")
 		return
 	}
-	c.bad(s.Mode == "full", "until", "is a time, but a full copy ends by itself", "leave it out")
+	c.bad(s.Mode == job.ModeFull, "until", "is a time, but a full copy ends by itself", "leave it out")
 }
 
 func (c *checker) writeConcern(w string) {
@@ -214,39 +211,52 @@ func (c *checker) writeConcern(w string) {
 	c.bad(err != nil || w == "", "write-concern", fmt.Sprintf("%q is unknown", w), "use majority or a number of members from 1 to 50")
 }
 
-func (c *checker) reading(s *Sync) {
-	modes := []string{"primary", "primaryPreferred", "secondary", "secondaryPreferred", "nearest"}
-	c.oneOf("read-preference", s.ReadPreference, modes...)
-	if _, err := mongo.ParseReadPreference(s.ReadPreference, s.ReadTags); err != nil && slices.Contains(modes, s.ReadPreference) {
+// tags checks those of a preference that is one.
+func (c *checker) tags(preference, tags string) {
+	if _, unknown := mongo.ParseReadPreference(preference, ""); unknown != nil {
+		return
+	}
+	if _, err := mongo.ParseReadPreference(preference, tags); err != nil {
 		c.fail("read-tags", "cannot be used: "+err.Error(), "write for example dc:east,rack:1;dc:west, and add --read-preference secondary or another")
 	}
 }
 
-// Validate reports everything that is wrong with the settings, as Problems,
-// without connecting anywhere.
-func (v *Verify) Validate(o Origins) error {
-	c := checker{origins: o}
-	c.clusters(v.Clusters)
-	c.namespaces(v.Namespaces)
-	c.oneOf("method", v.Method, "auto", "ranges", "digest")
-	c.notNegative("recheck-for", v.RecheckFor)
+// Validate implements Settings.
+func (v *Verify) Validate(o Origins, _ []string) Problems {
+	c := newChecker(&v.Common, o)
+	c.clusters(v.Source, v.Target)
+	c.namespaces(v.Rules)
+	c.notNegative("recheck-for", v.Recheck.For)
+	v.Online = v.Recheck.For > 0
 	c.notBelowZero("workers", v.Workers)
 	c.notBelowZero("max-differences", v.MaxDifferences)
 	c.report(v.Report)
-	c.common(v.Common)
-	return c.problems.orNil()
+	return c.problems
 }
 
-// Validate reports everything that is wrong with the settings, as Problems.
-func (s *Control) Validate(o Origins) error {
-	c := checker{origins: o}
+// Validate implements Settings.
+func (s *Control) Validate(o Origins, _ []string) Problems {
+	c := newChecker(&s.Common, o)
 	if s.Address != "" {
 		c.address("address", s.Address)
 	}
 	c.job(s.Job)
 	c.token(s.Token)
 	c.bad(s.Watch && s.Interval < 100*time.Millisecond, "interval", s.Interval.String()+" is too short", "use 100ms or more")
-	c.given(s)
-	c.common(s.Common)
-	return c.problems.orNil()
+	if s.command == CommandThrottle {
+		s.rates.Bytes = c.rates(s.rates.Docs, s.maxRateBytes)
+		s.Limits = server.Limits{Docs: given(o, flagRateDocs, &s.rates.Docs), Bytes: given(o, flagRateBytes, &s.rates.Bytes),
+			Source: given(o, flagSourceLoad, &s.loads.Source), Target: given(o, flagTargetLoad, &s.loads.Target)}
+		c.bad(s.Limits == server.Limits{}, flagRateDocs, "is missing, and so are "+flagRateBytes+", "+flagSourceLoad+" and "+flagTargetLoad,
+			"give what is to change; a limit of 0 lifts it")
+	}
+	return c.problems
+}
+
+// given is the value of a setting, nil where that is the default.
+func given[T any](o Origins, setting string, value *T) *T {
+	if _, ok := o[setting]; ok {
+		return value
+	}
+	return nil
 }

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"errors"
 	"io/fs"
 	"path/filepath"
 	"strings"
@@ -17,7 +16,7 @@ import (
 func valid(t *testing.T) *Sync {
 	t.Helper()
 	var s Sync
-	s.Bind(pflag.NewFlagSet("sync", pflag.ContinueOnError))
+	s.Bind(pflag.NewFlagSet("sync", pflag.ContinueOnError), CommandSync)
 	s.Source, s.Target = "mongodb://a:1/?replicaSet=x", "mongodb+srv://u:p@b/"
 	return &s
 }
@@ -52,14 +51,14 @@ func TestValidateSync(t *testing.T) {
 		{"tags of the primary", func(s *Sync) { s.ReadTags = "dc:east" }, "read-tags"},
 		{"tags without value", func(s *Sync) { s.ReadPreference, s.ReadTags = "nearest", "dc" }, "read-tags"},
 		{"readers", func(s *Sync) { s.Readers = -1 }, "readers"},
-		{"rates", func(s *Sync) { s.MaxRateDocs, s.MaxRateBytes = 10, "50 MiB" }, ""},
-		{"loads", func(s *Sync) { s.SourceLoad, s.TargetLoad = "low", "max" }, ""},
-		{"load of the source", func(s *Sync) { s.SourceLoad = "lots" }, "source-load"},
-		{"load of the target", func(s *Sync) { s.TargetLoad = "" }, "target-load"},
-		{"rate of documents", func(s *Sync) { s.MaxRateDocs = -1 }, "max-rate-docs"},
-		{"rate of bytes", func(s *Sync) { s.MaxRateBytes = "fast" }, "max-rate-bytes"},
-		{"spool", func(s *Sync) { s.SpoolMax = "0" }, ""},
-		{"size of the spool", func(s *Sync) { s.SpoolMax = "much" }, "spool-max"},
+		{"rates", func(s *Sync) { s.Limits.Docs, s.maxRateBytes = 10, "50 MiB" }, ""},
+		{"loads", func(s *Sync) { s.Loads.Source, s.Loads.Target = "low", "max" }, ""},
+		{"load of the source", func(s *Sync) { s.Loads.Source = "lots" }, "source-load"},
+		{"load of the target", func(s *Sync) { s.Loads.Target = "" }, "target-load"},
+		{"rate of documents", func(s *Sync) { s.Limits.Docs = -1 }, "max-rate-docs"},
+		{"rate of bytes", func(s *Sync) { s.maxRateBytes = "fast" }, "max-rate-bytes"},
+		{"spool", func(s *Sync) { s.spoolMax = "0" }, ""},
+		{"size of the spool", func(s *Sync) { s.spoolMax = "much" }, "spool-max"},
 		{"window", func(s *Sync) { s.WarnWindow = -time.Second }, "warn-window"},
 		{"report in a directory that is not", func(s *Sync) { s.Report = "/no/such/dir/r.json" }, "report"},
 		{"report is a directory", func(s *Sync) { s.Report = "." }, "report"},
@@ -67,32 +66,31 @@ func TestValidateSync(t *testing.T) {
 		{"listen port", func(s *Sync) { s.Listen = "127.0.0.1:70000" }, "listen"},
 		{"listen on all", func(s *Sync) { s.Listen = ":0" }, ""},
 		{"token", func(s *Sync) { s.Token = "short" }, "token"},
-		{"include", func(s *Sync) { s.Include = []string{"a.b", ".x"} }, "include"},
-		{"rename", func(s *Sync) { s.Rename = []string{"a"} }, "rename"},
-		{"renames that contradict", func(s *Sync) { s.Rename = []string{"a=b", "a=c"} }, "rename"},
+		{"include", func(s *Sync) { s.Rules.Include = []string{"a.b", ".x"} }, "include"},
+		{"rename", func(s *Sync) { s.Rules.Rename = []string{"a"} }, "rename"},
+		{"renames that contradict", func(s *Sync) { s.Rules.Rename = []string{"a=b", "a=c"} }, "rename"},
 		{"output", func(s *Sync) { s.Output = "xml" }, "output"},
 		{"log level", func(s *Sync) { s.LogLevel = "loud" }, "log-level"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := valid(t)
 			c.change(s)
-			expect(t, s.Validate(nil), c.setting)
+			expect(t, s.Validate(nil, nil), c.setting)
 		})
 	}
 }
 
 // expect wants exactly one problem, that of the setting, with a remedy.
-func expect(t *testing.T, err error, setting string) {
+func expect(t *testing.T, p Problems, setting string) {
 	t.Helper()
 	if setting == "" {
-		if err != nil {
-			t.Fatal(err)
+		if len(p) > 0 {
+			t.Fatal(p)
 		}
 		return
 	}
-	var p Problems
-	if !errors.As(err, &p) || len(p) != 1 || p[0].Setting != setting {
-		t.Fatalf("want a problem of %s, got %v", setting, err)
+	if len(p) != 1 || p[0].Setting != setting {
+		t.Fatalf("want a problem of %s, got %v", setting, p)
 	}
 	if p[0].How == "" || p[0].What == "" {
 		t.Errorf("no remedy in %v", p[0])
@@ -100,27 +98,30 @@ func expect(t *testing.T, err error, setting string) {
 }
 
 func TestValidateOthers(t *testing.T) {
-	v := Verify{Common: Common{Output: "json", LogLevel: "info", LogFormat: "text"}, Clusters: Clusters{Source: "mongodb://a", Target: "mongodb://b"}, Method: "auto"}
-	expect(t, v.Validate(nil), "")
+	var v Verify
+	v.Bind(pflag.NewFlagSet("verify", pflag.ContinueOnError), CommandVerify)
+	v.Source, v.Target, v.Output = "mongodb://a", "mongodb://b", "json"
+	expect(t, v.Validate(nil, nil), "")
 	v.Method = "guess"
-	expect(t, v.Validate(nil), "method")
+	expect(t, v.Validate(nil, nil), "method")
 	v.Method = "ranges"
 	v.Workers = -1
-	expect(t, v.Validate(nil), "workers")
+	expect(t, v.Validate(nil, nil), "workers")
 
-	c := Control{Common: v.Common}
-	expect(t, c.Validate(nil), "")
+	var c Control
+	c.Bind(pflag.NewFlagSet("status", pflag.ContinueOnError), CommandStatus)
+	expect(t, c.Validate(nil, nil), "")
 	c.Address = "nowhere"
-	expect(t, c.Validate(nil), "address")
-	c = Control{Common: v.Common, Watch: true}
-	expect(t, c.Validate(nil), "interval")
+	expect(t, c.Validate(nil, nil), "address")
+	c.Address, c.Watch, c.Interval = "", true, 0
+	expect(t, c.Validate(nil, nil), "interval")
 }
 
 func TestEverythingWrongIsTold(t *testing.T) {
 	s := valid(t)
 	s.Source, s.Mode, s.Readers, s.Output = "", "x", -1, "y"
-	var p Problems
-	if !errors.As(s.Validate(Origins{"mode": {Kind: FromEnvironment, Name: "MILLRACE_MODE"}}), &p) || len(p) != 4 {
+	p := s.Validate(Origins{"mode": {Kind: FromEnvironment, Name: "MILLRACE_MODE"}}, nil)
+	if len(p) != 4 {
 		t.Fatalf("%v", p)
 	}
 	if !strings.Contains(p.Error(), "environment MILLRACE_MODE") {
@@ -134,7 +135,8 @@ func TestSpec(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec := s.Spec()
+	expect(t, s.Validate(nil, nil), "")
+	spec := s.Spec
 	if spec.Source != "mongodb://a" || spec.Mode != job.ModeAll || spec.Until != "caught-up" || spec.OnExisting != job.ExistingMerge ||
 		spec.ReadPreference != "nearest" || spec.Partitions != 7 || spec.GiveUpAfter != 5*time.Minute || spec.WriteConcern != "majority" || spec.Limits != (pace.Rates{Bytes: 8 << 20}) ||
 		len(spec.Rules.Include) != 1 || len(spec.Rules.Rename) != 1 {
@@ -152,7 +154,10 @@ func TestWarnings(t *testing.T) {
 		}
 		return 0, fs.ErrNotExist
 	}
-	secrets := map[string]string{"source": "mongodb://u:hidden@h", "target": "mongodb://h"}
+	var s Sync
+	set := pflag.NewFlagSet("sync", pflag.ContinueOnError)
+	s.Bind(set, CommandSync)
+	s.Source, s.Target = "mongodb://u:hidden@h", "mongodb://h"
 	for _, c := range []struct {
 		origin Origin
 		want   int
@@ -162,7 +167,7 @@ func TestWarnings(t *testing.T) {
 		{Origin{Kind: FromFile, Name: "open.yaml", Line: 1}, 1},
 		{Origin{Kind: FromFile, Name: "closed.yaml", Line: 1}, 0},
 	} {
-		got := Warnings(Origins{"source": c.origin, "target": {Kind: FromFlag, Name: "target"}}, secrets, modes)
+		got := Warnings(set, Origins{"source": c.origin, "target": {Kind: FromFlag, Name: "target"}, "token": {Kind: FromFlag, Name: "token"}}, modes)
 		if len(got) != c.want {
 			t.Errorf("%v: %v", c.origin, got)
 		}

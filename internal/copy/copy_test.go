@@ -267,7 +267,7 @@ func TestWithoutEstimates(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, dump(t, c, "unknown", "c"), dump(t, c, "unknown_t", "c"))
-	if st := e.Stats(); st.Slices < 4 || st.TotalDocs != st.Docs {
+	if st := e.Stats(); st.Slices < 4 || st.Collections[0].TotalDocs != st.Docs {
 		t.Errorf("stats %+v", st)
 	}
 }

@@ -2,7 +2,6 @@ package copy
 
 import (
 	"context"
-	"sync"
 
 	"golang.org/x/sync/errgroup"
 
@@ -13,31 +12,23 @@ import (
 type crew struct {
 	gate       *pace.Gate
 	base, most int // workers at the begin; to which the gate may let them grow
-	work       func(context.Context) error
-	// reserve is work for those who come later: without a connection it ends
-	// instead of failing.
-	reserve func(context.Context) error
+	// work is what a worker does. The reserve, who come later, may end without a
+	// connection instead of failing.
+	work func(ctx context.Context, reserve bool) error
 }
 
 // run has the base work, and more while the gate has room for them, until all
 // of the base have nothing left to do.
 func (c crew) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	over := make(chan struct{})
-	var base sync.WaitGroup
-	for range c.base {
-		base.Add(1)
-		g.Go(func() error {
-			defer base.Done()
-			return c.work(ctx)
-		})
-	}
-	steered, stop := context.WithCancel(ctx)
+	steered, over := context.WithCancel(ctx)
 	g.Go(func() error {
-		base.Wait()
-		close(over)
-		stop()
-		return nil
+		defer over()
+		base, ctx := errgroup.WithContext(ctx)
+		for range c.base {
+			base.Go(func() error { return c.work(ctx, false) })
+		}
+		return base.Wait()
 	})
 	if c.most > c.base {
 		g.Go(func() error {
@@ -46,8 +37,8 @@ func (c crew) run(ctx context.Context) error {
 		})
 	}
 	g.Go(func() error {
-		for n := c.base + 1; n <= c.most && c.gate.Reaches(ctx, n, over); n++ {
-			g.Go(func() error { return c.reserve(ctx) })
+		for n := c.base + 1; n <= c.most && c.gate.Reaches(ctx, n, steered.Done()); n++ {
+			g.Go(func() error { return c.work(ctx, true) })
 		}
 		return nil
 	})

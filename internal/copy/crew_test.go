@@ -23,7 +23,10 @@ func TestCrewGrows(t *testing.T) {
 			var left, reserve atomic.Int64
 			left.Store(5000)
 			gate := pace.NewGate(tc.load)
-			work := func(ctx context.Context) error {
+			work := func(ctx context.Context, more bool) error {
+				if more {
+					reserve.Add(1)
+				}
 				for left.Add(-1) >= 0 {
 					pass, err := gate.Enter(ctx)
 					if err != nil {
@@ -34,10 +37,7 @@ func TestCrewGrows(t *testing.T) {
 				}
 				return nil
 			}
-			err := crew{gate: gate, base: 2, most: tc.most, work: work, reserve: func(ctx context.Context) error {
-				reserve.Add(1)
-				return work(ctx)
-			}}.run(t.Context())
+			err := crew{gate: gate, base: 2, most: tc.most, work: work}.run(t.Context())
 			if err != nil || reserve.Load() != tc.want {
 				t.Errorf("%s up to %d: %d of the reserve, %v", tc.load, tc.most, reserve.Load(), err)
 			}
@@ -56,7 +56,7 @@ func TestCrewFails(t *testing.T) {
 		}
 		defer gate.Leave(held, 0)
 		var workers atomic.Int64
-		err = crew{gate: gate, base: 3, most: 8, work: func(ctx context.Context) error {
+		err = crew{gate: gate, base: 3, most: 8, work: func(ctx context.Context, _ bool) error {
 			if workers.Add(1) == 1 {
 				time.Sleep(time.Minute)
 				return broken

@@ -17,16 +17,15 @@ import (
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/wire"
 )
 
 // Refusal is a document that the target does not take.
 type Refusal struct {
-	Target  string // namespace
-	ID      bsoncore.Value
-	Doc     []byte
-	Code    int32
-	Message string
-	Raw     bson.Raw // the server's whole answer about it
+	Target string // namespace
+	ID     bsoncore.Value
+	Doc    []byte
+	wire.WriteError
 }
 
 // Task is one collection to copy.
@@ -91,27 +90,19 @@ const atMostWriters = 16
 
 func (o Options) withDefaults() Options {
 	cores := runtime.GOMAXPROCS(0)
-	workers := func(p, most *int, v int) {
-		*most = *p
-		if *p <= 0 {
-			*p, *most = v, max(v, pace.MostAtOnce)
-		}
-	}
-	orBytes := func(p *int64, v int64) {
-		if *p <= 0 {
-			*p = v
+	workers := func(n, most *int, v int) {
+		if *most = *n; *n <= 0 {
+			*n, *most = v, max(v, pace.MostAtOnce)
 		}
 	}
 	workers(&o.Readers, &o.mostReaders, min(max(cores, 2), 16))
 	o.writersByDistance = o.Writers <= 0
 	workers(&o.Writers, &o.mostWriters, min(max(cores, 4), atMostWriters))
-	orBytes(&o.BatchBytes, 4<<20)
-	orBytes(&o.MaxBufferedBytes, 64<<20)
-	orBytes(&o.SliceBytes, 256<<20)
-	orBytes(&o.SmallBytes, 16<<20)
-	if o.SaveEvery <= 0 {
-		o.SaveEvery = time.Second
-	}
+	setDefault(&o.BatchBytes, 4<<20)
+	setDefault(&o.MaxBufferedBytes, 64<<20)
+	setDefault(&o.SliceBytes, 256<<20)
+	setDefault(&o.SmallBytes, 16<<20)
+	setDefault(&o.SaveEvery, time.Second)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -121,23 +112,35 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+func setDefault[T int64 | time.Duration](p *T, v T) {
+	if *p <= 0 {
+		*p = v
+	}
+}
+
+// cluster is the one of a side.
+type cluster struct {
+	*mongo.Cluster
+	side string // in words
+}
+
 // Engine copies collections.
 type Engine struct {
-	src, dst *mongo.Cluster
+	src, dst cluster
 	store    Store
 	opts     Options
 	count    counters
 	// noRecords is set when the source turned out not to read in record order.
 	noRecords atomic.Bool
 
-	mu       sync.Mutex
-	colls    []*collection // of the latest Run
-	inFlight *budget
+	mu     sync.Mutex
+	colls  []*collection // of the latest Run
+	budget *budget
 }
 
 // New makes an engine that copies from src to dst and keeps progress in store.
 func New(src, dst *mongo.Cluster, store Store, o Options) *Engine {
-	return &Engine{src: src, dst: dst, store: store, opts: o.withDefaults()}
+	return &Engine{src: cluster{src, "source"}, dst: cluster{dst, "target"}, store: store, opts: o.withDefaults()}
 }
 
 // Run copies what the store does not hold as done and returns nil when every
@@ -159,7 +162,7 @@ func (e *Engine) Run(ctx context.Context, tasks []Task) error {
 		r.colls = append(r.colls, c)
 	}
 	e.mu.Lock()
-	e.colls, e.inFlight = r.colls, r.budget
+	e.colls, e.budget = r.colls, r.budget
 	e.mu.Unlock()
 	return r.run(ctx)
 }
@@ -171,22 +174,18 @@ type collection struct {
 	sourceDB   string
 	targetDB   string
 	insert     bsoncore.Document // the insert command
-	strategy   scan.Strategy
-	plan       []scan.Slice // as loaded; nil when there is none to go on from
+	plan       []scan.Slice      // as loaded; nil when there is none to go on from
 	generation int64
 	measured   bool // its size was asked for
 
-	mu            sync.Mutex
-	planned, left int // slices: of the plan, and not done yet
-	state         CollectionState
-	docs, bytes   int64 // on the target
-	totalDocs     int64 // estimates
-	totalBytes    int64
+	mu       sync.Mutex
+	progress CollectionStats
 }
 
 func newCollection(t Task, o Options) *collection {
-	c := &collection{Task: t, uuid: hex.EncodeToString(t.Source.UUID.Data), state: StateWaiting,
-		totalDocs: t.Source.Count, totalBytes: t.Source.Bytes}
+	c := &collection{Task: t, uuid: hex.EncodeToString(t.Source.UUID.Data)}
+	c.progress = CollectionStats{Source: t.Source.NS, Target: t.Target, State: StateWaiting,
+		TotalDocs: t.Source.Count, TotalBytes: t.Source.Bytes}
 	c.sourceDB, _ = mongo.SplitNS(t.Source.DataNS())
 	var coll string
 	c.targetDB, coll = mongo.SplitNS(t.Target)

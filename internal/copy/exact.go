@@ -2,7 +2,6 @@ package copy
 
 import (
 	"context"
-	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -21,7 +20,7 @@ func (w *writer) replace(ctx context.Context, c *collection, docs [][]byte) erro
 	for _, doc := range docs {
 		special, err := docwrite.Inspect(doc)
 		if err != nil {
-			return fmt.Errorf("_id %s: %w", idText(doc), err)
+			return err
 		}
 		if special.Plain() {
 			plain = append(plain, doc)
@@ -44,57 +43,61 @@ func (w *writer) replace(ctx context.Context, c *collection, docs [][]byte) erro
 // the target are acted upon by policy.
 func (w *writer) insertExact(ctx context.Context, c *collection, docs [][]byte) error {
 	w.e.count.exact.Add(int64(len(docs)))
-	var found [][]byte
+	var there [][]byte
 	err := w.update(ctx, c, docs, docwrite.AppendInsert, func(e wire.WriteError, doc []byte) error {
-		dup, err := w.duplicateID(ctx, c, e, doc)
-		switch {
-		case err != nil:
-			return err
-		case !dup:
-			return w.refused(ctx, c, e, doc)
-		}
-		found = append(found, doc)
-		return nil
+		return w.failed(ctx, c, e, doc, &there)
 	})
-	if err != nil || len(found) == 0 {
+	if err != nil || len(there) == 0 {
 		return err
 	}
-	return w.replace(ctx, c, found)
+	return w.replace(ctx, c, there)
 }
 
 // exchange deletes the document that has the _id, or one equal to it under the
 // collation, and inserts ours.
 func (w *writer) exchange(ctx context.Context, c *collection, doc []byte) error {
 	_, coll := mongo.SplitNS(c.Target)
-	body, err := w.command(ctx, c.targetDB, append(docwrite.Delete(coll, bsonraw.IDOf(doc)), bson.E{Key: "writeConcern", Value: w.e.opts.WriteConcern}))
+	cmd := append(docwrite.Delete(coll, bsonraw.IDOf(doc)), bson.E{Key: "writeConcern", Value: w.e.opts.WriteConcern})
+	body, err := w.Command(ctx, c.targetDB, cmd)
 	if err != nil {
 		return err
 	}
-	res := wire.ParseWriteResult(body)
-	if err := mongo.Interrupted(res); err != nil {
-		return err
-	}
-	if err := w.e.store.SameTerm(res.Term); err != nil {
+	res, err := w.answer(body)
+	if err != nil {
 		return err
 	}
 	for _, e := range res.Errors {
 		return writeFailed(e, doc)
 	}
-	return w.update(ctx, c, [][]byte{doc}, docwrite.AppendInsert, func(e wire.WriteError, doc []byte) error { return w.refused(ctx, c, e, doc) })
+	return w.update(ctx, c, [][]byte{doc}, docwrite.AppendInsert, func(e wire.WriteError, doc []byte) error {
+		return w.refused(ctx, c, e, doc)
+	})
 }
 
-// update sends one update statement a document, made by statement, and hands
-// failed ones to failed once their command is over.
+// update sends one update statement a document, made by statement, as many as one
+// message takes at once, and hands failed ones to failed once their command is
+// over.
 func (w *writer) update(ctx context.Context, c *collection, docs [][]byte, statement func(dst, doc []byte) []byte,
 	failed func(e wire.WriteError, doc []byte) error) error {
+	const most, room = 1000, 20 << 20
+	_, coll := mongo.SplitNS(c.Target)
+	cmd := bsoncore.NewDocumentBuilder().
+		AppendString("update", coll).
+		AppendBoolean("ordered", false).
+		AppendBoolean("bypassDocumentValidation", true).
+		AppendDocument("writeConcern", bsoncore.Document(w.e.opts.WriteConcern)).
+		Build()
 	for len(docs) > 0 {
-		n := w.frameUpdates(c, docs, statement)
-		res, err := w.roundTrip(ctx)
+		w.msg.Reset(c.targetDB, cmd, false)
+		w.msg.StartSequence("updates")
+		n := 0
+		for n < min(len(docs), most) && (n == 0 || w.msg.Len()+len(docs[n]) <= room) {
+			w.msg.BuildDocument(func(dst []byte) []byte { return statement(dst, docs[n]) })
+			n++
+		}
+		res, err := w.unordered(ctx, "update")
 		if err != nil {
 			return err
-		}
-		if res.N+int64(len(res.Errors)) != int64(n) {
-			return fmt.Errorf("update of %d documents was answered with %d done and %d errors", n, res.N, len(res.Errors))
 		}
 		for _, e := range res.Errors {
 			if err := failed(e, docs[e.Index]); err != nil {
@@ -104,27 +107,4 @@ func (w *writer) update(ctx context.Context, c *collection, docs [][]byte, state
 		docs = docs[n:]
 	}
 	return nil
-}
-
-// frameUpdates frames as many of docs as one message takes and returns how
-// many that are.
-func (w *writer) frameUpdates(c *collection, docs [][]byte, statement func(dst, doc []byte) []byte) int {
-	const most, room = 1000, 20 << 20
-	_, coll := mongo.SplitNS(c.Target)
-	w.msg.Reset(c.targetDB, bsoncore.NewDocumentBuilder().
-		AppendString("update", coll).
-		AppendBoolean("ordered", false).
-		AppendBoolean("bypassDocumentValidation", true).
-		AppendDocument("writeConcern", bsoncore.Document(w.e.opts.WriteConcern)).
-		Build(), false)
-	w.msg.StartSequence("updates")
-	n := 0
-	for _, doc := range docs {
-		if n == most || n > 0 && w.msg.Len()+len(doc) > room {
-			break
-		}
-		w.msg.BuildDocument(func(dst []byte) []byte { return statement(dst, doc) })
-		n++
-	}
-	return n
 }

@@ -3,6 +3,7 @@ package copy
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -26,34 +27,45 @@ func (r *reader) collection(ctx context.Context, c *collection) error {
 	ss := c.adopt(r.run, plan)
 	if fresh && len(plan) > 1 {
 		// What one of them has done counts only when the states of all are there.
-		r.run.queue(ss)
+		r.unsaved(ss...)
 	}
 	if len(ss) == 1 {
 		return r.slice(ctx, ss[0])
 	}
+	var jobs []job
 	for _, s := range ss {
-		r.run.jobs.push(job{size: s.size(), run: func(ctx context.Context, rd *reader) error { return rd.slice(ctx, s) }})
+		jobs = append(jobs, job{s.size(), func(ctx context.Context, rd *reader) error { return rd.slice(ctx, s) }})
 	}
+	r.jobs.push(jobs...)
 	return nil
 }
 
 // adopt makes a plan the collection's own and returns its unfinished slices.
 func (c *collection) adopt(r *run, plan []scan.Slice) []*slice {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.plan, c.generation = plan, plan[0].Plan
+	p := &c.progress
+	p.Strategy, p.State = plan[0].Strategy, StateCopying
+	p.Docs, p.Bytes = 0, 0
 	var ss []*slice
-	var docs, bytes int64
+	dropped := false
 	for _, st := range plan {
-		docs += st.Docs
-		bytes += st.Bytes
+		p.Docs += st.Docs
+		p.Bytes += st.Bytes
+		dropped = dropped || st.Dropped
 		if !st.Done {
 			ss = append(ss, newSlice(r, c, st))
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.plan, c.generation = plan, plan[0].Plan
-	c.strategy, c.state = plan[0].Strategy, StateCopying
-	c.planned, c.left = len(plan), len(ss)
-	c.docs, c.bytes = docs, bytes
+	p.Slices, p.SlicesDone = len(plan), len(plan)-len(ss)
+	switch {
+	case len(ss) > 0:
+	case dropped:
+		p.State = StateDropped
+	default:
+		p.State = StateDone
+	}
 	return ss
 }
 
@@ -64,7 +76,7 @@ func (r *reader) plan(ctx context.Context, c *collection) ([]scan.Slice, error) 
 		return r.planSerial(ctx, c)
 	}
 	if len(c.plan) > 0 {
-		ok, err := r.Holds(ctx, &c.Source, c.plan, r.run.member)
+		ok, err := r.Holds(ctx, &c.Source, c.plan, r.member)
 		if err != nil {
 			return nil, err
 		}
@@ -72,7 +84,7 @@ func (r *reader) plan(ctx context.Context, c *collection) ([]scan.Slice, error) 
 			return c.plan, nil
 		}
 		r.e.opts.Log.Warn("record ids of the source member have changed since the copy began; the collection is read again",
-			"collection", c.Source.NS, "member", r.run.member.Node)
+			"collection", c.Source.NS, "member", r.member.Node)
 		c.plan = nil
 	}
 	if c.Source.Bytes > r.e.opts.SmallBytes && c.Source.Count <= 0 && !c.measured {
@@ -92,7 +104,7 @@ func (r *reader) planSerial(ctx context.Context, c *collection) ([]scan.Slice, e
 		}
 	}
 	plan := r.fresh(c, scan.Serial, nil)
-	return plan, r.run.saveStates(ctx, plan)
+	return plan, r.saveStates(ctx, plan)
 }
 
 func (r *reader) recreate(ctx context.Context, c *collection) error {
@@ -110,7 +122,7 @@ func (r *reader) recreate(ctx context.Context, c *collection) error {
 func (r *reader) fresh(c *collection, strategy scan.Strategy, bounds []scan.Bound) []scan.Slice {
 	like := scan.Slice{Collection: c.uuid, Plan: c.generation + 1, NS: c.Target, Strategy: strategy}
 	if strategy == scan.ByRecord {
-		like.Member = r.run.member
+		like.Member = r.member
 	}
 	return scan.Slices(like, bounds)
 }
@@ -152,19 +164,17 @@ func (r *reader) sliceCount(c *collection) int {
 func newestPlans(states []scan.Slice) (plans map[string][]scan.Slice, generation map[string]int64) {
 	plans, generation = map[string][]scan.Slice{}, map[string]int64{}
 	for _, s := range states {
-		generation[s.Collection] = max(generation[s.Collection], s.Plan)
-	}
-	for _, s := range states {
+		if s.Plan > generation[s.Collection] {
+			generation[s.Collection], plans[s.Collection] = s.Plan, nil
+		}
 		if s.Plan == generation[s.Collection] {
 			plans[s.Collection] = append(plans[s.Collection], s)
 		}
 	}
-	for c, p := range plans {
+	maps.DeleteFunc(plans, func(_ string, p []scan.Slice) bool {
 		slices.SortFunc(p, func(a, b scan.Slice) int { return a.N - b.N })
-		if !complete(p) {
-			delete(plans, c)
-		}
-	}
+		return !complete(p)
+	})
 	return plans, generation
 }
 

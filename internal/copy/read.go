@@ -15,47 +15,39 @@ import (
 // reader takes jobs and reads on one connection to the run's member.
 type reader struct {
 	scan.Reader
-	run *run
-	e   *Engine
-	// reserve is one more than there have to be.
-	reserve bool
+	*run
 }
 
-func (r *reader) work(ctx context.Context) error {
-	conn, err := r.e.src.Pool.Checkout(ctx, wire.ByAddress(r.run.member.Node))
-	if err != nil && r.reserve && ctx.Err() == nil {
-		r.run.withoutConnection("source", err)
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("copy: connect to the source: %w", err)
-	}
-	defer conn.Release()
-	if err := r.run.member.Lives(ctx, conn); err != nil {
-		return fmt.Errorf("copy: read the source: %w", err)
-	}
-	r.on(conn)
-	for {
-		j, ok := r.run.jobs.pop(ctx)
-		if !ok {
-			return ctx.Err()
+// read does jobs over one connection until none is left.
+func (r *run) read(ctx context.Context, reserve bool) error {
+	return r.connected(ctx, r.e.src, wire.ByAddress(r.member.Node), reserve, func(conn *wire.Conn) error {
+		if err := r.member.Lives(ctx, conn); err != nil {
+			return fmt.Errorf("copy: read the source: %w", err)
 		}
-		err := j.run(ctx, r)
-		r.run.jobs.finished()
-		if err != nil {
-			return err
+		rd := r.reader(conn)
+		for {
+			j, ok := r.jobs.pop(ctx)
+			if !ok {
+				return ctx.Err()
+			}
+			err := j.run(ctx, rd)
+			r.jobs.finished()
+			if err != nil {
+				return err
+			}
 		}
-	}
+	})
 }
 
-// on has the reader read over a connection.
-func (r *reader) on(conn *wire.Conn) {
-	r.Reader = scan.Reader{Conn: conn, Gate: r.e.opts.SourceGate, Reopened: func(cause error) {
+// reader reads over a connection.
+func (r *run) reader(conn *wire.Conn) *reader {
+	rd := &reader{run: r, Reader: scan.Reader{Conn: conn, Gate: r.e.opts.SourceGate, Reopened: func(cause error) {
 		r.e.opts.Log.Debug("cursor opened again", "cause", cause)
-	}}
+	}}}
 	if at := r.e.opts.AfterClusterTime; !at.IsZero() {
-		r.Concern = scan.Majority(at.TS)
+		rd.Concern = scan.Majority(at.TS)
 	}
+	return rd
 }
 
 // errLarge ends the reading of a collection of unknown size that turned out to be
@@ -64,20 +56,17 @@ var errLarge = errors.New("collection is larger than one batch")
 
 // slice reads one slice to its end.
 func (r *reader) slice(ctx context.Context, s *slice) error {
-	rd := &reading{r: r, s: s}
-	err := rd.begin(ctx)
-	if err == nil {
-		err = rd.all(ctx)
-	}
+	rd := &reading{reader: r, s: s}
+	err := rd.all(ctx)
 	serial := s.st.Strategy == scan.Serial
 	switch {
 	case err == nil:
-		s.end(false)
+		s.end(rd.sent, false)
 		return nil
 	case mongo.IsCode(err, mongo.CodeNamespaceNotFound):
-		return r.vanished(ctx, s, err)
+		return rd.vanished(ctx, err)
 	case serial && mongo.IsCode(err, mongo.CodeCappedPositionLost), serial && rd.sent > 0 && scan.CursorLost(err):
-		return r.restart(ctx, rd)
+		return rd.restart(ctx)
 	case rd.sent == 0 && s.st.Strategy == scan.ByRecord && s.st.Of == 1 && scan.Refused(err):
 		r.e.noRecords.Store(true)
 		s.c.plan = nil
@@ -91,29 +80,32 @@ func (r *reader) slice(ctx context.Context, s *slice) error {
 	return fmt.Errorf("read %s (slice %d of %d): %w", s.c.Source.NS, s.st.N+1, s.st.Of, err)
 }
 
-// vanished ends a slice whose collection the member does not have, if it is gone
+// vanished ends the slice when the collection the member does not have, if it is gone
 // for good. A drop that may roll back, or has, says nothing: then the run ends
 // with an error that passes, and the next one reads on.
-func (r *reader) vanished(ctx context.Context, s *slice, cause error) error {
-	gone, err := r.e.src.Vanished(ctx, s.c.sourceDB, s.c.Source.UUID)
+func (rd *reading) vanished(ctx context.Context, cause error) error {
+	c := rd.s.c
+	gone, err := rd.e.src.Vanished(ctx, c.sourceDB, c.Source.UUID)
 	if err != nil {
-		return fmt.Errorf("learn whether %s is gone: %w", s.c.Source.NS, err)
+		return fmt.Errorf("learn whether %s is gone: %w", c.Source.NS, err)
 	}
 	if !gone {
-		return mongo.Retry(fmt.Sprintf("copy: source member %s has not yet undone the drop of %s, which was rolled back", r.run.member.Node, s.c.Source.NS), cause, "")
+		return mongo.Retry(fmt.Sprintf("copy: source member %s has not yet undone the drop of %s, which was rolled back",
+			rd.member.Node, c.Source.NS), cause, "")
 	}
-	s.end(true)
+	rd.s.end(rd.sent, true)
 	return nil
 }
 
 // restart begins an ordered collection anew after its position was lost and
 // what was sent has arrived.
-func (r *reader) restart(ctx context.Context, rd *reading) error {
+func (rd *reading) restart(ctx context.Context) error {
 	if err := rd.written(ctx); err != nil {
 		return err
 	}
-	r.e.opts.Log.Info("the source overtook the copy of an ordered collection; it begins anew", "collection", rd.s.c.Source.NS)
-	return r.collection(ctx, rd.s.c)
+	rd.e.opts.Log.Info("the source overtook the copy of an ordered collection; it begins anew",
+		"collection", rd.s.c.Source.NS)
+	return rd.collection(ctx, rd.s.c)
 }
 
 // measure asks for the size of a collection that came without estimates.
@@ -130,6 +122,6 @@ func (r *reader) measure(ctx context.Context, c *collection) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.Source.Bytes, c.Source.Count = scan.SizeOf(bson.Raw(body))
-	c.totalDocs, c.totalBytes = c.Source.Count, c.Source.Bytes
+	c.progress.TotalDocs, c.progress.TotalBytes = c.Source.Count, c.Source.Bytes
 	return nil
 }

@@ -14,38 +14,37 @@ import (
 )
 
 // resolve acts upon the errors of an unordered insert: what the target has is
-// replaced, anything else ends the run. skipped are indexes of the chunk that were not
-// sent, ascending.
-func (w *writer) resolve(ctx context.Context, ch *chunk, errs []wire.WriteError, skipped []int) error {
-	byIndex := make(map[int]wire.WriteError, len(errs))
-	for _, e := range errs {
-		byIndex[e.Index] = e
-	}
-	var there [][]byte
-	sent := 0
-	err := ch.each(func(i int, doc []byte) error {
-		if len(skipped) > 0 && skipped[0] == i {
-			skipped = skipped[1:]
-			return nil
+// replaced, anything else ends the run.
+func (w *writer) resolve(ctx context.Context, ch *chunk, errs []wire.WriteError) error {
+	var sent, there [][]byte
+	err := ch.part.Each(func(doc []byte) error {
+		special, err := docwrite.Inspect(doc)
+		if !special.ZeroTimestamp {
+			sent = append(sent, doc)
 		}
-		e, failed := byIndex[sent]
-		sent++
-		if !failed {
-			return nil
-		}
-		if dup, err := w.duplicateID(ctx, ch.s.c, e, doc); err != nil || !dup {
-			if err == nil {
-				err = w.refused(ctx, ch.s.c, e, doc)
-			}
-			return err
-		}
-		there = append(there, doc)
-		return nil
+		return err
 	})
+	for i := 0; err == nil && i < len(errs); i++ {
+		err = w.failed(ctx, ch.s.c, errs[i], sent[errs[i].Index], &there)
+	}
 	if err != nil {
 		return err
 	}
 	return w.replace(ctx, ch.s.c, there)
+}
+
+// failed acts upon a document that was not inserted: it adds it to those that are
+// there already, or hands it on as refused.
+func (w *writer) failed(ctx context.Context, c *collection, e wire.WriteError, doc []byte, there *[][]byte) error {
+	dup, err := w.duplicateID(ctx, c, e, doc)
+	switch {
+	case err != nil:
+		return err
+	case dup:
+		*there = append(*there, doc)
+		return nil
+	}
+	return w.refused(ctx, c, e, doc)
 }
 
 // refused hands a document on that the target refuses because of what it is.
@@ -54,7 +53,7 @@ func (w *writer) refused(ctx context.Context, c *collection, e wire.WriteError, 
 	if w.e.opts.Refused == nil || !docwrite.Of(e).OfDocument() {
 		return writeFailed(e, doc)
 	}
-	taken, err := w.e.opts.Refused(ctx, Refusal{Target: c.Target, ID: bsonraw.IDOf(doc), Doc: doc, Code: e.Code, Message: e.Message, Raw: e.Raw})
+	taken, err := w.e.opts.Refused(ctx, Refusal{Target: c.Target, ID: bsonraw.IDOf(doc), Doc: doc, WriteError: e})
 	if err == nil && !taken {
 		err = writeFailed(e, doc)
 	}
@@ -69,15 +68,15 @@ func (w *writer) duplicateID(ctx context.Context, c *collection, e wire.WriteErr
 		return e.OnIDIndex(), nil
 	}
 	_, coll := mongo.SplitNS(c.Target)
-	body, err := w.command(ctx, c.targetDB, bson.D{
+	found := false
+	err := w.Each(ctx, c.targetDB, bson.D{
 		{Key: "find", Value: coll}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: bsonraw.RawValue(bsonraw.IDOf(doc))}}}}},
 		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "limit", Value: 1},
+	}, 0, func([]byte) error {
+		found = true
+		return nil
 	})
-	if err != nil {
-		return false, err
-	}
-	found, _ := bson.Raw(body).Lookup("cursor", "firstBatch").Array().Values()
-	return len(found) > 0, nil
+	return found, err
 }
 
 // writeFailed makes an error of a write error, which ends the run whatever its

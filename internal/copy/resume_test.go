@@ -112,6 +112,7 @@ func planned(t *testing.T, src, dst *mongo.Cluster, store *memStore, task Task) 
 	t.Helper()
 	e := New(src, dst, store, small(t, src))
 	r := newRun(e)
+	r.colls = []*collection{newCollection(task, e.opts)}
 	if err := r.chooseMember(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -120,9 +121,7 @@ func planned(t *testing.T, src, dst *mongo.Cluster, store *memStore, task Task) 
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	rd := &reader{run: r, e: e}
-	rd.on(conn)
-	plan, err := rd.plan(t.Context(), newCollection(task, e.opts))
+	plan, err := r.reader(conn).plan(t.Context(), r.colls[0])
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,7 +26,7 @@ type run struct {
 	chunks chan *chunk
 
 	mu         sync.Mutex
-	dirty      []*slice
+	dirty      map[*slice]bool
 	saveFailed bool
 }
 
@@ -34,24 +35,27 @@ func newRun(e *Engine) *run {
 		e: e, jobs: newSchedule(), budget: newBudget(e.opts.MaxBufferedBytes),
 		// The budget bounds what waits here; the capacity only saves wake-ups.
 		chunks: make(chan *chunk, 256),
+		dirty:  map[*slice]bool{},
 	}
 }
 
 // run has readers end when no job is left, writers when readers have ended,
 // the saver when writers have.
 func (r *run) run(ctx context.Context) error {
+	var jobs []job
 	for _, c := range r.colls {
-		if !c.finished() {
-			r.jobs.push(job{size: c.Source.Bytes, run: func(ctx context.Context, rd *reader) error { return rd.collection(ctx, c) }})
+		if len(c.plan) > 0 && allDone(c.plan) {
+			c.adopt(r, c.plan)
+		} else {
+			read := func(ctx context.Context, rd *reader) error { return rd.collection(ctx, c) }
+			jobs = append(jobs, job{c.Source.Bytes, read})
 		}
 	}
-	if r.jobs.open == 0 {
+	if len(jobs) == 0 {
 		return nil
 	}
+	r.jobs.push(jobs...)
 	if err := r.chooseMember(ctx); err != nil {
-		return err
-	}
-	if err := r.awaitPosition(ctx); err != nil {
 		return err
 	}
 	g, gctx := errgroup.WithContext(ctx)
@@ -73,54 +77,60 @@ func (r *run) run(ctx context.Context) error {
 
 // transfer reads and writes until all jobs are done.
 func (r *run) transfer(ctx context.Context) error {
+	o := &r.e.opts
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		defer close(r.chunks)
-		o := &r.e.opts
-		return crew{gate: o.SourceGate, base: o.Readers, most: o.mostReaders,
-			work:    func(ctx context.Context) error { return (&reader{run: r, e: r.e}).work(ctx) },
-			reserve: func(ctx context.Context) error { return (&reader{run: r, e: r.e, reserve: true}).work(ctx) },
-		}.run(ctx)
+		return crew{gate: o.SourceGate, base: o.Readers, most: o.mostReaders, work: r.read}.run(ctx)
 	})
 	g.Go(func() error {
 		writers, err := r.writers(ctx)
 		if err != nil {
 			return err
 		}
-		o := &r.e.opts
-		return crew{gate: o.TargetGate, base: writers, most: o.mostWriters,
-			work:    func(ctx context.Context) error { return newWriter(r).work(ctx) },
-			reserve: func(ctx context.Context) error { w := newWriter(r); w.reserve = true; return w.work(ctx) },
-		}.run(ctx)
+		return crew{gate: o.TargetGate, base: writers, most: o.mostWriters, work: r.write}.run(ctx)
 	})
 	return g.Wait()
 }
 
+// connected does something over a connection. The copy goes on without one of the
+// reserve.
+func (r *run) connected(ctx context.Context, c cluster, to wire.Selector, reserve bool,
+	do func(*wire.Conn) error) error {
+	conn, err := c.Pool.Checkout(ctx, to)
+	switch {
+	case err == nil:
+		defer conn.Release()
+		return do(conn)
+	case reserve && ctx.Err() == nil:
+		r.e.opts.Log.Warn("no further connection; the copy goes on with those it has", "side", c.side, "error", err)
+		return nil
+	}
+	return fmt.Errorf("copy: connect to the %s: %w", c.side, err)
+}
+
 // writers is how many there are to begin with. One that waits for an answer keeps
 // the target waiting as well, so that more of them are needed the longer it takes.
-func (r *run) writers(ctx context.Context) (int, error) {
+func (r *run) writers(ctx context.Context) (n int, err error) {
 	o := &r.e.opts
 	if !o.writersByDistance {
 		return o.Writers, nil
 	}
-	conn, err := r.e.dst.Pool.Checkout(ctx, wire.Primary())
-	if err != nil {
-		return 0, fmt.Errorf("copy: connect to the target: %w", err)
-	}
-	defer conn.Release()
 	away := time.Hour
-	for range 3 {
-		began := time.Now()
-		if _, err := conn.Run(ctx, "admin", bson.D{{Key: "ping", Value: 1}}); err != nil {
-			return 0, fmt.Errorf("copy: reach the target: %w", err)
+	err = r.connected(ctx, r.e.dst, wire.Primary(), false, func(conn *wire.Conn) error {
+		for range 3 {
+			began := time.Now()
+			if _, err := conn.Run(ctx, "admin", bson.D{{Key: "ping", Value: 1}}); err != nil {
+				return fmt.Errorf("copy: reach the target: %w", err)
+			}
+			away = min(away, time.Since(began))
 		}
-		away = min(away, time.Since(began))
-	}
-	n := writersFor(o.Writers, away)
-	if n > o.Writers {
+		return nil
+	})
+	if n = writersFor(o.Writers, away); err == nil && n > o.Writers {
 		o.Log.Info("the target is far away: more writers", "round_trip", away.Round(time.Millisecond), "writers", n)
 	}
-	return n, nil
+	return n, err
 }
 
 // doubling is the round trip for which there are twice as many writers: about
@@ -134,55 +144,36 @@ func writersFor(near int, away time.Duration) int {
 	return max(near, min(near+more, atMostWriters))
 }
 
-// withoutConnection says that the copy goes on without one of the reserve.
-func (r *run) withoutConnection(side string, err error) {
-	r.e.opts.Log.Warn("no further connection; the copy goes on with those it has", "side", side, "error", err)
-}
-
 // chooseMember picks the member to read: the one that unfinished record-order
 // plans belong to while it can be reached, else any that the reader selects.
 func (r *run) chooseMember(ctx context.Context) error {
-	for _, c := range r.colls {
-		if len(c.plan) > 0 && !allDone(c.plan) && c.plan[0].Node != "" {
-			node := c.plan[0].Node
-			short, cancel := context.WithTimeout(ctx, 3*time.Second)
-			conn, err := r.e.src.Pool.Checkout(short, wire.ByAddress(node))
-			cancel()
-			if err == nil {
-				defer conn.Release()
-				return r.choose(ctx, conn)
-			}
+	to := r.e.src.Reader()
+	begun := func(c *collection) bool { return len(c.plan) > 0 && !allDone(c.plan) && c.plan[0].Node != "" }
+	if i := slices.IndexFunc(r.colls, begun); i >= 0 {
+		node := r.colls[i].plan[0].Node
+		short, cancel := context.WithTimeout(ctx, 3*time.Second)
+		defer cancel()
+		conn, err := r.e.src.Pool.Checkout(short, wire.ByAddress(node))
+		if err == nil {
+			conn.Release()
+			to = wire.ByAddress(node)
+		} else {
 			r.e.opts.Log.Warn("the source member that the copy was reading cannot be reached; its unfinished collections are read again from another",
 				"member", node, "error", err)
-			break
 		}
 	}
-	conn, err := r.e.src.Pool.Checkout(ctx, r.e.src.Reader())
-	if err != nil {
-		return fmt.Errorf("copy: connect to the source: %w", err)
-	}
-	defer conn.Release()
-	return r.choose(ctx, conn)
-}
-
-// choose makes the member behind conn the one that is read.
-func (r *run) choose(ctx context.Context, conn *wire.Conn) (err error) {
-	if r.member, err = scan.MemberOf(ctx, conn); err != nil {
-		return fmt.Errorf("copy: read the source: %w", err)
-	}
-	return nil
+	return r.connected(ctx, r.e.src, to, false, func(conn *wire.Conn) (err error) {
+		if r.member, err = scan.MemberOf(ctx, conn); err != nil {
+			return fmt.Errorf("copy: read the source: %w", err)
+		}
+		return r.awaitPosition(ctx, conn)
+	})
 }
 
 // awaitPosition waits until the member has heard of the position after which
 // everything is read; a secondary refuses a cluster time ahead of its own.
-func (r *run) awaitPosition(ctx context.Context) error {
-	conn, err := r.e.src.Pool.Checkout(ctx, wire.ByAddress(r.member.Node))
-	if err != nil {
-		return fmt.Errorf("copy: connect to the source: %w", err)
-	}
-	defer conn.Release()
-	rd := &reader{run: r, e: r.e}
-	rd.on(conn)
+func (r *run) awaitPosition(ctx context.Context, conn *wire.Conn) error {
+	rd := r.reader(conn)
 	for range 100 {
 		_, err := rd.Name(ctx, &r.colls[0].Source, scan.ByID)
 		if err != nil && mongo.Classify(err) == mongo.ClassRetry {
@@ -200,21 +191,13 @@ func (r *run) awaitPosition(ctx context.Context) error {
 	return mongo.Retry(fmt.Sprintf("copy: source member %s has not reached position %s", r.member.Node, r.e.opts.AfterClusterTime), nil, "")
 }
 
-// unsaved queues a slice for the saver.
-func (r *run) unsaved(s *slice) {
-	r.mu.Lock()
-	r.dirty = append(r.dirty, s)
-	r.mu.Unlock()
-}
-
-// queue has slices saved that nobody works on yet.
-func (r *run) queue(ss []*slice) {
+// unsaved has the states of slices saved.
+func (r *run) unsaved(ss ...*slice) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, s := range ss {
-		s.unsaved = true
+		r.dirty[s] = true
 	}
-	r.dirty = append(r.dirty, ss...)
 }
 
 // save makes progress durable until all is written, and then once more.
@@ -241,11 +224,11 @@ func (r *run) save(ctx context.Context, written <-chan struct{}) error {
 func (r *run) saveDirty(ctx context.Context) error {
 	r.mu.Lock()
 	dirty := r.dirty
-	r.dirty = nil
+	r.dirty = map[*slice]bool{}
 	r.mu.Unlock()
 	states := make([]scan.Slice, 0, len(dirty))
-	for _, s := range dirty {
-		if st := s.save(); s.c.current(st.Plan) {
+	for s := range dirty {
+		if st := s.state(); s.c.current(st.Plan) {
 			states = append(states, st)
 		}
 	}
@@ -286,30 +269,6 @@ func (c *collection) current(plan int64) bool {
 	return c.generation == plan
 }
 
-// finished takes over a plan of which every slice is done.
-func (c *collection) finished() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.plan) == 0 || !allDone(c.plan) {
-		return false
-	}
-	c.state = StateDone
-	c.planned = len(c.plan)
-	for _, st := range c.plan {
-		c.docs += st.Docs
-		c.bytes += st.Bytes
-		if st.Dropped {
-			c.state = StateDropped
-		}
-	}
-	return true
-}
-
 func allDone(plan []scan.Slice) bool {
-	for _, st := range plan {
-		if !st.Done {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(plan, func(st scan.Slice) bool { return !st.Done })
 }

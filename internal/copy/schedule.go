@@ -1,8 +1,9 @@
 package copy
 
 import (
-	"container/heap"
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 )
 
@@ -17,8 +18,8 @@ type job struct {
 type schedule struct {
 	mu      sync.Mutex
 	changed sync.Cond
-	queue   jobHeap
-	open    int // queued and running
+	queue   []job // by size
+	open    int   // queued and running
 }
 
 func newSchedule() *schedule {
@@ -27,12 +28,13 @@ func newSchedule() *schedule {
 	return s
 }
 
-func (s *schedule) push(j job) {
+func (s *schedule) push(jobs ...job) {
 	s.mu.Lock()
-	s.open++
-	heap.Push(&s.queue, j)
-	s.mu.Unlock()
-	s.changed.Signal()
+	defer s.mu.Unlock()
+	s.open += len(jobs)
+	s.queue = append(s.queue, jobs...)
+	slices.SortFunc(s.queue, func(a, b job) int { return cmp.Compare(a.size, b.size) })
+	s.changed.Broadcast()
 }
 
 // pop waits for a job; ok is false when all work is done or ctx has ended.
@@ -48,34 +50,20 @@ func (s *schedule) pop(ctx context.Context) (j job, ok bool) {
 	for len(s.queue) == 0 && s.open > 0 && ctx.Err() == nil {
 		s.changed.Wait()
 	}
-	if len(s.queue) == 0 || ctx.Err() != nil {
+	last := len(s.queue) - 1
+	if last < 0 || ctx.Err() != nil {
 		return job{}, false
 	}
-	return heap.Pop(&s.queue).(job), true
+	j, s.queue[last] = s.queue[last], job{}
+	s.queue = s.queue[:last]
+	return j, true
 }
 
 // finished reports that a popped job has ended.
 func (s *schedule) finished() {
 	s.mu.Lock()
-	s.open--
-	over := s.open == 0
-	s.mu.Unlock()
-	if over {
+	defer s.mu.Unlock()
+	if s.open--; s.open == 0 {
 		s.changed.Broadcast()
 	}
-}
-
-type jobHeap []job
-
-func (h jobHeap) Len() int           { return len(h) }
-func (h jobHeap) Less(i, j int) bool { return h[i].size > h[j].size }
-func (h jobHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *jobHeap) Push(x any)        { *h = append(*h, x.(job)) }
-func (h *jobHeap) Pop() any {
-	old := *h
-	n := len(old) - 1
-	j := old[n]
-	old[n] = job{}
-	*h = old[:n]
-	return j
 }

@@ -15,41 +15,41 @@ const (
 
 // reading is a slice that is read and handed to the writers part by part.
 type reading struct {
-	r       *reader
+	*reader
 	s       *slice
 	walk    *scan.Walk
 	reply   int64           // expected bytes of a reply
-	sent    int             // chunks
+	sent    int             // chunks, numbered from 0
 	pending <-chan struct{} // Serial: closed when the last chunk is written
 }
 
 // begin prepares to read a slice: what is left of it, or up to the edge of a
 // capped collection.
 func (rd *reading) begin(ctx context.Context) (err error) {
-	r, s := rd.r, rd.s
+	s := rd.s
 	rd.reply = 1 << 20
 	want := scan.Want{Batch: guessedBatch, Measure: true}
 	if size := s.c.docSize(); size > 0 {
-		want.Batch = int(min(max(r.batchBytes()/size, 1), maxBatchDocs))
+		want.Batch = int(min(max(rd.batchBytes()/size, 1), maxBatchDocs))
 		rd.reply = int64(want.Batch) * size * 5 / 4
 	}
 	const little = 64 << 10
 	rd.reply = min(rd.reply, s.c.Source.Bytes+little, maxReply)
-	if want.Edge, err = r.edge(ctx, s); err != nil {
+	if want.Edge, err = rd.edge(ctx); err != nil {
 		return err
 	}
 	st := s.state()
-	rd.walk = r.Walk(&s.c.Source, &st, want)
+	rd.walk = rd.Walk(&s.c.Source, &st, want)
 	return nil
 }
 
 // edge finds where the copy of a capped collection ends, if changes follow.
-func (r *reader) edge(ctx context.Context, s *slice) (*scan.Edge, error) {
-	o := &r.e.opts
-	if !s.c.Source.Capped() || o.AfterClusterTime.IsZero() || r.e.src.Info.Kind != mongo.KindReplicaSet {
+func (rd *reading) edge(ctx context.Context) (*scan.Edge, error) {
+	o, s := &rd.e.opts, rd.s
+	if !s.c.Source.Capped() || o.AfterClusterTime.IsZero() || rd.e.src.Info.Kind != mongo.KindReplicaSet {
 		return nil, nil
 	}
-	e, err := r.FindEdge(ctx, &s.c.Source, o.AfterClusterTime, o.Inserted)
+	e, err := rd.FindEdge(ctx, &s.c.Source, o.AfterClusterTime, o.Inserted)
 	if err != nil || e == nil {
 		return nil, err
 	}
@@ -78,8 +78,11 @@ func (r *reader) batchBytes() int64 {
 
 // all sends all up to the slice's end.
 func (rd *reading) all(ctx context.Context) error {
+	if err := rd.begin(ctx); err != nil {
+		return err
+	}
 	defer rd.walk.Close(ctx)
-	budget := rd.r.run.budget
+	budget := rd.budget
 	for {
 		held := rd.reply
 		if err := budget.take(ctx, held); err != nil {
@@ -116,7 +119,7 @@ func (c *collection) unmeasured() bool {
 // send hands a chunk to the writers, in a serial slice when the one before it
 // is written.
 func (rd *reading) send(ctx context.Context, ch *chunk) error {
-	if err := rd.r.e.opts.Limit.Wait(ctx, int64(ch.part.Docs), ch.part.Bytes); err != nil {
+	if err := rd.e.opts.Limit.Wait(ctx, int64(ch.part.Docs), ch.part.Bytes); err != nil {
 		return err
 	}
 	if rd.s.st.Strategy == scan.Serial {
@@ -126,10 +129,10 @@ func (rd *reading) send(ctx context.Context, ch *chunk) error {
 		ch.done = make(chan struct{})
 		rd.pending = ch.done
 	}
-	ch.n = rd.s.number()
+	ch.n = rd.sent
 	rd.sent++
 	select {
-	case rd.r.run.chunks <- ch:
+	case rd.chunks <- ch:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

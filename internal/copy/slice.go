@@ -3,8 +3,6 @@ package copy
 import (
 	"sync"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-
 	"github.com/millrace/millrace/internal/scan"
 )
 
@@ -14,23 +12,16 @@ type slice struct {
 	c   *collection
 	run *run
 
-	mu      sync.Mutex
-	st      scan.Slice
-	sent    int
-	acked   int // chunks 0 … acked-1 are acknowledged
-	early   map[int]progress
-	ended   bool // the reader has sent all
-	unsaved bool
-}
-
-// progress is what an acknowledged chunk adds.
-type progress struct {
-	position    bson.Raw
-	docs, bytes int64
+	mu    sync.Mutex
+	st    scan.Slice
+	acked int // chunks 0 … acked-1 are acknowledged
+	early map[int]scan.Progress
+	ended bool // the reader has sent all
+	sent  int  // chunks, then
 }
 
 func newSlice(r *run, c *collection, st scan.Slice) *slice {
-	return &slice{c: c, run: r, st: st, early: map[int]progress{}}
+	return &slice{c: c, run: r, st: st, early: map[int]scan.Progress{}}
 }
 
 // size is what is left to read, roughly, for the schedule.
@@ -38,18 +29,11 @@ func (s *slice) size() int64 {
 	return max(s.c.Source.Bytes/int64(max(s.st.Of, 1))-s.st.Bytes, 0)
 }
 
-// number gives the next chunk its place in the slice.
-func (s *slice) number() int {
+// ack records that chunk n is on the target.
+func (s *slice) ack(n int, p scan.Progress) {
+	s.c.add(p)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sent++
-	return s.sent - 1
-}
-
-// ack records that chunk n is on the target.
-func (s *slice) ack(n int, p progress) {
-	s.c.add(p.docs, p.bytes)
-	s.mu.Lock()
 	s.early[n] = p
 	for {
 		p, ok := s.early[s.acked]
@@ -58,42 +42,27 @@ func (s *slice) ack(n int, p progress) {
 		}
 		delete(s.early, s.acked)
 		s.acked++
-		s.advance(p)
+		s.st.Advance(p)
 	}
 	s.touched()
 }
 
-// advance moves the position; the caller holds s.mu.
-func (s *slice) advance(p progress) {
-	s.st.Advance(p.position)
-	s.st.Docs += p.docs
-	s.st.Bytes += p.bytes
-}
-
-// end reports that the reader has sent everything; dropped that the collection
-// is gone.
-func (s *slice) end(dropped bool) {
+// end reports that the reader has sent everything, so many chunks; dropped that
+// the collection is gone.
+func (s *slice) end(sent int, dropped bool) {
 	s.mu.Lock()
-	s.ended = true
+	defer s.mu.Unlock()
+	s.ended, s.sent = true, sent
 	s.st.Dropped = dropped
 	s.touched()
 }
 
-// touched marks the slice for saving, and done when it is; it unlocks s.mu.
+// touched marks the slice for saving, and done when it is; the caller holds s.mu.
 func (s *slice) touched() {
-	done := s.ended && s.acked == s.sent && !s.st.Done
-	if done {
+	s.run.unsaved(s)
+	if s.ended && s.acked == s.sent && !s.st.Done {
 		s.st.Done = true
-	}
-	first := !s.unsaved
-	s.unsaved = true
-	dropped := s.st.Dropped
-	s.mu.Unlock()
-	if first {
-		s.run.unsaved(s)
-	}
-	if done {
-		s.c.sliceDone(s.run, dropped)
+		s.c.sliceDone(s.run, s.st.Dropped)
 	}
 }
 
@@ -104,40 +73,31 @@ func (s *slice) state() scan.Slice {
 	return s.st
 }
 
-// save is the state to save; from then on the slice counts as saved.
-func (s *slice) save() scan.Slice {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.unsaved = false
-	return s.st
-}
-
 // add counts documents that reached the target.
-func (c *collection) add(docs, bytes int64) {
+func (c *collection) add(p scan.Progress) {
 	c.mu.Lock()
-	c.docs += docs
-	c.bytes += bytes
-	c.mu.Unlock()
+	defer c.mu.Unlock()
+	c.progress.Docs += int64(p.Docs)
+	c.progress.Bytes += p.Bytes
 }
 
 // sliceDone counts a finished slice and ends the collection with the last.
 func (c *collection) sliceDone(r *run, dropped bool) {
 	c.mu.Lock()
-	c.left--
+	p := &c.progress
+	p.SlicesDone++
+	over := p.SlicesDone == p.Slices
 	if dropped {
-		c.state = StateDropped
-	} else if c.left == 0 && c.state != StateDropped {
-		c.state = StateDone
+		p.State = StateDropped
+	} else if over && p.State != StateDropped {
+		p.State = StateDone
 	}
-	over, state, docs, bytes := c.left == 0, c.state, c.docs, c.bytes
+	now := *p
 	c.mu.Unlock()
-	if !over {
-		return
-	}
-	if state == StateDropped {
+	if over && now.State == StateDropped {
 		r.e.opts.Log.Info("collection vanished from the source during its copy; the oplog replays the drop",
 			"collection", c.Source.NS, "uuid", c.uuid)
-		return
+	} else if over {
+		r.e.opts.Log.Debug("collection copied", "collection", c.Source.NS, "documents", now.Docs, "bytes", now.Bytes)
 	}
-	r.e.opts.Log.Debug("collection copied", "collection", c.Source.NS, "documents", docs, "bytes", bytes)
 }

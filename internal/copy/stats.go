@@ -30,10 +30,9 @@ type CollectionStats struct {
 
 // Stats is a snapshot of an engine. Counters below the totals are since New.
 type Stats struct {
-	Collections           []CollectionStats
-	Docs, Bytes           int64
-	TotalDocs, TotalBytes int64
-	Slices, SlicesDone    int
+	Collections        []CollectionStats
+	Docs, Bytes        int64
+	Slices, SlicesDone int
 
 	Refused  int64 // documents that the target did not take
 	Replaced int64 // documents the target had already, replaced
@@ -46,23 +45,21 @@ type counters struct{ refused, replaced, exact atomic.Int64 }
 // Stats returns the progress of the latest Run.
 func (e *Engine) Stats() Stats {
 	e.mu.Lock()
-	colls, inFlight := e.colls, e.inFlight
+	colls, budget := e.colls, e.budget
 	e.mu.Unlock()
 	n := &e.count
 	s := Stats{
 		Collections: make([]CollectionStats, len(colls)),
 		Refused:     n.refused.Load(), Replaced: n.replaced.Load(), Exact: n.exact.Load(),
 	}
-	if inFlight != nil {
-		s.Buffered = inFlight.inFlight()
+	if budget != nil {
+		s.Buffered = budget.used.Load()
 	}
 	for i, c := range colls {
 		cs := c.stats()
 		s.Collections[i] = cs
 		s.Docs += cs.Docs
 		s.Bytes += cs.Bytes
-		s.TotalDocs += cs.TotalDocs
-		s.TotalBytes += cs.TotalBytes
 		s.Slices += cs.Slices
 		s.SlicesDone += cs.SlicesDone
 	}
@@ -76,7 +73,7 @@ func (e *Engine) Copied() (docs, bytes int64) {
 	e.mu.Unlock()
 	for _, c := range colls {
 		c.mu.Lock()
-		docs, bytes = docs+c.docs, bytes+c.bytes
+		docs, bytes = docs+c.progress.Docs, bytes+c.progress.Bytes
 		c.mu.Unlock()
 	}
 	return docs, bytes
@@ -85,9 +82,5 @@ func (e *Engine) Copied() (docs, bytes int64) {
 func (c *collection) stats() CollectionStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return CollectionStats{
-		Source: c.Source.NS, Target: c.Target, State: c.state, Strategy: c.strategy,
-		Docs: c.docs, Bytes: c.bytes, TotalDocs: c.totalDocs, TotalBytes: c.totalBytes,
-		Slices: c.planned, SlicesDone: c.planned - c.left,
-	}
+	return c.progress
 }

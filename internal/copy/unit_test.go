@@ -34,30 +34,27 @@ func TestNewestPlans(t *testing.T) {
 }
 
 func TestSliceMovesOverUnbrokenRunsOnly(t *testing.T) {
-	r := &run{e: New(nil, nil, newStore(), Options{})}
-	c := &collection{left: 1}
+	r := newRun(New(nil, nil, newStore(), Options{}))
+	c := &collection{progress: CollectionStats{Slices: 1}}
 	s := newSlice(r, c, scan.Slice{Strategy: scan.ByRecord})
-	at := func(rid int64) progress {
-		return progress{position: bson.Raw(mustMarshal(t, bson.D{{Key: "r", Value: rid}})), docs: 1}
-	}
-	for range 4 {
-		s.number()
+	at := func(rid int64) scan.Progress {
+		return scan.Progress{Position: mustMarshal(t, bson.D{{Key: "r", Value: rid}}), Docs: 1}
 	}
 	s.ack(1, at(20))
 	s.ack(3, at(40))
-	if got := s.save(); len(got.Position) != 0 || got.Docs != 0 {
+	if got := s.state(); len(got.Position) != 0 || got.Docs != 0 {
 		t.Errorf("moved past an open chunk: %+v", got)
 	}
 	s.ack(0, at(10))
-	if got := s.save(); scan.Record(got.Position) != 20 || got.Docs != 2 || len(got.Back) != 1 || got.Back[0] != 10 {
+	if got := s.state(); scan.Record(got.Position) != 20 || got.Docs != 2 || len(got.Back) != 1 || got.Back[0] != 10 {
 		t.Errorf("got %+v", got)
 	}
-	s.end(false)
-	if s.save().Done {
+	s.end(4, false)
+	if s.state().Done {
 		t.Error("done with a chunk under way")
 	}
 	s.ack(2, at(30))
-	if got := s.save(); !got.Done || scan.Record(got.Position) != 40 || c.left != 0 {
+	if got := s.state(); !got.Done || scan.Record(got.Position) != 40 || c.stats().SlicesDone != 1 {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -103,8 +100,8 @@ func TestBudget(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if b.inFlight() != 0 || peak.Load() > 100 {
-		t.Errorf("in flight %d, peak %d", b.inFlight(), peak.Load())
+	if b.used.Load() != 0 || peak.Load() > 100 {
+		t.Errorf("in flight %d, peak %d", b.used.Load(), peak.Load())
 	}
 }
 
@@ -147,7 +144,7 @@ func TestFramingAllocates(t *testing.T) {
 	r := newRun(New(c, c, newStore(), Options{}))
 	from := source(t, c, "allocs", "c")
 	rd := scan.Reader{Conn: conn}
-	w := newWriter(r)
+	w := writer{run: r}
 	col := newCollection(Task{Target: "x.y"}, r.e.opts)
 	s := newSlice(r, col, scan.Slice{Strategy: scan.ByID})
 	walk := rd.Walk(&from, &s.st, scan.Want{Batch: 5000, Measure: true})
@@ -156,7 +153,7 @@ func TestFramingAllocates(t *testing.T) {
 		t.Fatal(p, err)
 	}
 	n := testing.AllocsPerRun(20, func() {
-		if _, _, err := w.frame(&chunk{s: s, part: p}); err != nil {
+		if _, err := w.frame(&chunk{s: s, part: p}); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/docwrite"
@@ -23,58 +22,31 @@ type chunk struct {
 	done chan struct{} // serial slices: closed when written
 }
 
-// each calls fn with the chunk's documents, which alias the reply.
-func (ch *chunk) each(fn func(i int, doc []byte) error) error {
-	i := -1
-	return ch.part.Each(func(doc []byte) error {
-		i++
-		return fn(i, doc)
-	})
-}
-
 // writer inserts chunks over one connection to the target's primary.
 type writer struct {
-	run  *run
-	e    *Engine
-	conn *wire.Conn
-	msg  wire.Message
-	// reserve is one more than there have to be.
-	reserve bool
+	scan.Reader // runs commands
+	*run
+	msg wire.Message
 }
 
 // keepMessage is the largest message buffer that a writer keeps.
 const keepMessage = 8 << 20
 
-func newWriter(r *run) *writer { return &writer{run: r, e: r.e} }
-
-func (w *writer) work(ctx context.Context) error {
-	conn, err := w.e.dst.Pool.Checkout(ctx, wire.Primary())
-	if err != nil && w.reserve && ctx.Err() == nil {
-		w.run.withoutConnection("target", err)
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("copy: connect to the target: %w", err)
-	}
-	defer conn.Release()
-	w.conn = conn
-	for {
-		select {
-		case ch, ok := <-w.run.chunks:
-			if !ok {
-				return nil
-			}
-			if err := w.write(ctx, ch); err != nil {
+// write writes chunks over one connection until none will come.
+func (r *run) write(ctx context.Context, reserve bool) error {
+	return r.connected(ctx, r.e.dst, wire.Primary(), reserve, func(conn *wire.Conn) error {
+		w := writer{run: r, Reader: scan.Reader{Conn: conn, Gate: r.e.opts.TargetGate}}
+		for ch := range r.chunks { // the readers close it also when ctx has ended
+			if err := w.chunk(ctx, ch); err != nil {
 				return fmt.Errorf("copy %s to %s: %w", ch.s.c.Source.NS, ch.s.c.Target, err)
 			}
-		case <-ctx.Done():
-			return ctx.Err()
 		}
-	}
+		return nil
+	})
 }
 
-// write puts a chunk on the target and acknowledges it.
-func (w *writer) write(ctx context.Context, ch *chunk) error {
+// chunk puts a chunk on the target and acknowledges it.
+func (w *writer) chunk(ctx context.Context, ch *chunk) error {
 	if err := failpoint.Err("copy.before"); err != nil {
 		return err
 	}
@@ -88,8 +60,8 @@ func (w *writer) write(ctx context.Context, ch *chunk) error {
 		return err
 	}
 	failpoint.Hit("copy.after")
-	ch.s.ack(ch.n, progress{position: ch.part.Position, docs: int64(ch.part.Docs), bytes: ch.part.Bytes})
-	w.run.budget.adjust(-ch.held)
+	ch.s.ack(ch.n, ch.part.Progress)
+	w.budget.adjust(-ch.held)
 	if ch.done != nil {
 		close(ch.done)
 	}
@@ -99,12 +71,16 @@ func (w *writer) write(ctx context.Context, ch *chunk) error {
 // insert sends the chunk as one unordered insert. Documents that an insert
 // would change are written exactly.
 func (w *writer) insert(ctx context.Context, ch *chunk) error {
-	aside, skipped, err := w.frame(ch)
+	aside, err := w.frame(ch)
 	if err != nil {
 		return err
 	}
 	if w.msg.Docs() > 0 {
-		if err := w.sendInsert(ctx, ch, skipped); err != nil {
+		res, err := w.unordered(ctx, "insert")
+		if err == nil && len(res.Errors) > 0 {
+			err = w.resolve(ctx, ch, res.Errors)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -112,37 +88,22 @@ func (w *writer) insert(ctx context.Context, ch *chunk) error {
 }
 
 // frame writes the chunk's documents into the message, but for those that an
-// insert would change: it returns them and their indexes in the chunk.
-func (w *writer) frame(ch *chunk) (aside [][]byte, skipped []int, err error) {
+// insert would change, which it returns.
+func (w *writer) frame(ch *chunk) (aside [][]byte, err error) {
 	w.begin(ch.s.c)
-	err = ch.each(func(i int, doc []byte) error {
+	err = ch.part.Each(func(doc []byte) error {
 		special, err := docwrite.Inspect(doc)
 		if err != nil {
 			return fmt.Errorf("_id %s: %w", idText(doc), err)
 		}
 		if special.ZeroTimestamp {
-			aside, skipped = append(aside, doc), append(skipped, i)
-			return nil
+			aside = append(aside, doc)
+		} else {
+			w.msg.AppendDocument(doc)
 		}
-		w.msg.AppendDocument(doc)
 		return nil
 	})
-	return aside, skipped, err
-}
-
-func (w *writer) sendInsert(ctx context.Context, ch *chunk, skipped []int) error {
-	sent := int64(w.msg.Docs())
-	res, err := w.roundTrip(ctx)
-	if err != nil {
-		return err
-	}
-	if res.N+int64(len(res.Errors)) != sent {
-		return fmt.Errorf("insert of %d documents was answered with %d inserted and %d errors", sent, res.N, len(res.Errors))
-	}
-	if len(res.Errors) == 0 {
-		return nil
-	}
-	return w.resolve(ctx, ch, res.Errors, skipped)
+	return aside, err
 }
 
 func (w *writer) begin(c *collection) {
@@ -154,73 +115,84 @@ func (w *writer) begin(c *collection) {
 }
 
 // insertInOrder writes a serial chunk: runs of documents with ordered inserts,
-// those that an insert would change one by one in between.
+// those that an insert would change one by one in between. It goes on behind a
+// document that the target refuses if somebody takes it.
 func (w *writer) insertInOrder(ctx context.Context, ch *chunk) error {
 	c := ch.s.c
-	var run [][]byte
-	flush := func() error {
-		err := w.insertRun(ctx, c, run)
-		run = run[:0]
+	var docs [][]byte
+	if err := ch.part.Each(func(doc []byte) error { docs = append(docs, doc); return nil }); err != nil {
 		return err
 	}
-	err := ch.each(func(_ int, doc []byte) error {
-		special, err := docwrite.Inspect(doc)
-		if err != nil || !special.ZeroTimestamp {
-			run = append(run, doc)
-			return err
-		}
-		if err := flush(); err != nil {
-			return err
-		}
-		return w.insertExact(ctx, c, [][]byte{doc})
-	})
-	if err != nil {
-		return err
-	}
-	return flush()
-}
-
-// insertRun inserts documents in order, going on behind one that the target
-// refuses if that is handled.
-func (w *writer) insertRun(ctx context.Context, c *collection, docs [][]byte) error {
 	for len(docs) > 0 {
-		w.begin(c)
-		for _, doc := range docs {
-			w.msg.AppendDocument(doc)
+		n, err := w.frameRun(c, docs)
+		if err == nil && n == 0 {
+			n, err = 1, w.insertExact(ctx, c, docs[:1])
+		} else if err == nil {
+			n, err = w.insertRun(ctx, c, docs[:n])
 		}
-		res, err := w.roundTrip(ctx)
 		if err != nil {
 			return err
 		}
-		if len(res.Errors) == 0 {
-			if res.N != int64(len(docs)) {
-				return fmt.Errorf("insert of %d documents was answered with %d inserted", len(docs), res.N)
-			}
-			return nil
-		}
-		e := res.Errors[0]
-		if e.Index < 0 || e.Index >= len(docs) {
-			return writeFailed(e, nil)
-		}
-		if err := w.refused(ctx, c, e, docs[e.Index]); err != nil {
-			return err
-		}
-		docs = docs[e.Index+1:]
+		docs = docs[n:]
 	}
 	return nil
 }
 
+// frameRun frames the documents at the head that an insert does not change, and
+// returns how many those are.
+func (w *writer) frameRun(c *collection, docs [][]byte) (int, error) {
+	w.begin(c)
+	for i, doc := range docs {
+		special, err := docwrite.Inspect(doc)
+		if err != nil {
+			return i, fmt.Errorf("_id %s: %w", idText(doc), err)
+		}
+		if special.ZeroTimestamp {
+			return i, nil
+		}
+		w.msg.AppendDocument(doc)
+	}
+	return len(docs), nil
+}
+
+// insertRun inserts the framed documents in order up to the first that the target
+// refuses, and returns how many are dealt with.
+func (w *writer) insertRun(ctx context.Context, c *collection, docs [][]byte) (int, error) {
+	res, err := w.roundTrip(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if len(res.Errors) == 0 {
+		if res.N != int64(len(docs)) {
+			err = fmt.Errorf("insert of %d documents was answered with %d inserted", len(docs), res.N)
+		}
+		return len(docs), err
+	}
+	e := res.Errors[0]
+	return e.Index + 1, w.refused(ctx, c, e, docs[e.Index])
+}
+
 // roundTrip sends the message and reads the write result.
 func (w *writer) roundTrip(ctx context.Context) (wire.WriteResult, error) {
-	pass, err := w.e.opts.TargetGate.Enter(ctx)
+	var body bsoncore.Document
+	err := w.e.opts.TargetGate.Do(ctx, func() (n int, err error) {
+		body, err = w.Conn.RoundTrip(ctx, &w.msg)
+		return w.msg.Len(), err
+	})
 	if err != nil {
 		return wire.WriteResult{}, err
 	}
-	body, err := w.conn.RoundTrip(ctx, &w.msg)
-	w.e.opts.TargetGate.Leave(pass, int64(w.msg.Len()))
-	if err != nil {
-		return wire.WriteResult{}, err
+	res, err := w.answer(body)
+	for _, e := range res.Errors {
+		if err == nil && (e.Index < 0 || e.Index >= w.msg.Docs()) {
+			err = writeFailed(e, nil)
+		}
 	}
+	return res, err
+}
+
+// answer reads a write result; what has interrupted the write is an error.
+func (w *writer) answer(body bsoncore.Document) (wire.WriteResult, error) {
 	res := wire.ParseWriteResult(body)
 	if err := mongo.Interrupted(res); err != nil {
 		return res, err
@@ -228,13 +200,12 @@ func (w *writer) roundTrip(ctx context.Context) (wire.WriteResult, error) {
 	return res, w.e.store.SameTerm(res.Term)
 }
 
-// command runs one command.
-func (w *writer) command(ctx context.Context, db string, cmd bson.D) (bsoncore.Document, error) {
-	pass, err := w.e.opts.TargetGate.Enter(ctx)
-	if err != nil {
-		return nil, err
+// unordered sends the message, of which each document has to be answered, in words
+// of what it does.
+func (w *writer) unordered(ctx context.Context, what string) (wire.WriteResult, error) {
+	res, err := w.roundTrip(ctx)
+	if n := w.msg.Docs(); err == nil && res.N+int64(len(res.Errors)) != int64(n) {
+		err = fmt.Errorf("%s of %d documents was answered with %d done and %d errors", what, n, res.N, len(res.Errors))
 	}
-	body, err := w.conn.Run(ctx, db, cmd)
-	w.e.opts.TargetGate.Leave(pass, int64(len(body)))
-	return body, err
+	return res, err
 }

@@ -2,7 +2,6 @@ package delta
 
 import (
 	"fmt"
-	"strconv"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -26,7 +25,7 @@ func Apply(dst []byte, doc bson.Raw, d Delta) (out []byte, skipped int, err erro
 	case Diff:
 		out, err = a.object(dst, doc, d.diff(), 0)
 	case Modifiers:
-		out, err = a.modifiers(dst, doc, d)
+		out, err = a.modifiers(dst, doc, d.o)
 	default:
 		err = fmt.Errorf("%w: not parsed", ErrMalformed)
 	}
@@ -44,71 +43,98 @@ type applier struct {
 
 var errBadDoc = fmt.Errorf("%w: document is no valid BSON", ErrMalformed)
 
-// object applies an object diff. Observed on 6.0.5: u changes a field in
-// place, s too; d of a missing field does nothing; u of a missing field
-// appends it; an i whose field exists already removes it and appends it, which
-// is how the server logs that a pipeline moved a field to the end. What is
-// appended comes in the order of the diff, u before i.
+// place is where in an update a document of the result is: how deep, and of a
+// $v:1 update the paths that go on in it from off on.
+type place struct {
+	depth int
+	paths []modPath
+	off   int
+}
+
+// below is the place within a field: that of the paths of its entry.
+func (at *place) below(e *entry) *place {
+	return &place{depth: at.depth + 1, paths: at.paths[e.lo:e.hi], off: at.off + len(e.name) + 1}
+}
+
+// object applies an object diff.
 func (a *applier) object(dst, doc, diff []byte, depth int) ([]byte, error) {
 	var space [inlineEntries]entry
 	list, err := diffEntries(space[:0], diff)
 	if err != nil {
 		return nil, err
 	}
+	return a.fields(dst, doc, list, &place{depth: depth})
+}
+
+// fields applies entries to an object. Observed on 6.0.5: u changes a field in
+// place, s too; d of a missing field does nothing; u of a missing field
+// appends it; an i whose field exists already removes it and appends it, which
+// is how the server logs that a pipeline moved a field to the end. What is
+// appended comes in the order of the update, u before i.
+func (a *applier) fields(dst, doc []byte, list []entry, in *place) ([]byte, error) {
 	x := indexOf(list)
-	b, ok := bsonraw.Body(doc)
-	if !ok || depth > maxDepth {
+	if in.depth > maxDepth {
 		return nil, errBadDoc
 	}
-	dst, at := openDoc(dst)
-	left, keep := len(list), b // keep: elements not yet copied
-	for len(b) > 0 && left > 0 {
-		f, rest, ok := bsonraw.Next(b)
+	dst, start := openDoc(dst)
+	left, done, at := len(list), 4, 4 // done: all before it is written
+	var err error
+	for f, ok := range bsonraw.Fields(doc) {
 		if !ok {
 			return nil, errBadDoc
 		}
 		if i := x.find(f.Name); i >= 0 && !list[i].seen {
 			list[i].seen = true
 			left--
-			dst = append(dst, keep[:len(keep)-len(b)]...)
-			if dst, err = a.field(dst, f, &list[i], depth); err != nil {
+			dst = append(dst, doc[done:at]...)
+			if dst, err = a.field(dst, &f, &list[i], in, false); err != nil {
 				return nil, err
 			}
-			keep = rest
+			done = at + len(f.Raw)
 		}
-		b = rest
+		if at += len(f.Raw); left == 0 {
+			break
+		}
 	}
-	dst = append(dst, keep...)
-	return a.finish(a.appendNew(dst, list), at)
+	dst = append(dst, doc[done:len(doc)-1]...)
+	for i := range list {
+		if e := &list[i]; !e.seen || e.op == rankInsert { // not, or no longer there
+			if dst, err = a.create(dst, e.name, e, in); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return a.finish(dst, start)
 }
 
 // field writes what an entry makes of an existing field.
-func (a *applier) field(dst []byte, f field, e *entry, depth int) ([]byte, error) {
+func (a *applier) field(dst []byte, f *field, e *entry, in *place, inArray bool) ([]byte, error) {
 	switch e.op {
 	case rankUpdate:
 		return appendValue(dst, e.typ, f.Name, e.val), nil
 	case rankSub:
-		return a.sub(dst, f, e.val, depth)
+		return a.sub(dst, f, e.val, in.depth)
+	case rankPaths:
+		return a.modField(dst, f, in.below(e), inArray)
 	}
 	return dst, nil // deleted, or moved to the end
 }
 
-// appendNew writes the fields that the document does not have (any more).
-func (a *applier) appendNew(dst []byte, list []entry) []byte {
-	for i := range list {
-		e := &list[i]
-		switch {
-		case e.op == rankInsert, e.op == rankUpdate && !e.seen:
-			dst = appendValue(dst, e.typ, e.name, e.val)
-		case e.op == rankSub && !e.seen:
-			a.skipped++
-		}
+// create writes a field that the document does not have (any more).
+func (a *applier) create(dst, name []byte, e *entry, in *place) ([]byte, error) {
+	switch e.op {
+	case rankInsert, rankUpdate:
+		return appendValue(dst, e.typ, name, e.val), nil
+	case rankSub:
+		a.skipped++
+	case rankPaths:
+		return a.modCreate(dst, name, in.below(e))
 	}
-	return dst
+	return dst, nil
 }
 
 // sub applies a sub diff to one element, or skips it if it does not fit.
-func (a *applier) sub(dst []byte, f field, diff []byte, depth int) ([]byte, error) {
+func (a *applier) sub(dst []byte, f *field, diff []byte, depth int) ([]byte, error) {
 	array := isArrayDiff(diff)
 	if array && f.Type != typeArray || !array && f.Type != typeObject {
 		a.skipped++
@@ -137,10 +163,11 @@ func (a *applier) array(dst, arr, diff []byte, depth int) ([]byte, error) {
 		if !ok {
 			return nil, errBadDoc
 		}
-		if dst, b, n, err = copyElements(dst, b, n, ch.idx); err != nil {
-			return nil, err
+		e := entry{typ: ch.f.Type, val: ch.f.Value, op: rankUpdate}
+		if ch.sub {
+			e.op = rankSub
 		}
-		if dst, b, n, err = a.element(dst, b, n, ch, depth); err != nil {
+		if dst, b, n, err = a.element(dst, b, n, ch.idx, &e, &place{depth: depth}); err != nil {
 			return nil, err
 		}
 		c = rest
@@ -157,31 +184,34 @@ func (a *applier) array(dst, arr, diff []byte, depth int) ([]byte, error) {
 	return a.finish(dst, at)
 }
 
-// element applies one change; n elements are written, b holds those that follow.
-func (a *applier) element(dst, b []byte, n int, ch change, depth int) ([]byte, []byte, int, error) {
-	if n == ch.idx && len(b) > 0 {
+// element applies an entry to the element of an index; n elements are written, b
+// holds those that follow.
+func (a *applier) element(dst, b []byte, n, idx int, e *entry, in *place) ([]byte, []byte, int, error) {
+	dst, b, n, err := copyElements(dst, b, n, idx)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	if n == idx && len(b) > 0 {
 		f, rest, ok := bsonraw.Next(b)
 		if !ok {
 			return nil, nil, 0, errBadDoc
 		}
-		if !ch.sub {
-			return appendValue(dst, ch.f.Type, f.Name, ch.f.Value), rest, n + 1, nil
-		}
-		dst, err := a.sub(dst, f, ch.f.Value, depth)
+		dst, err = a.field(dst, &f, e, in, true)
 		return dst, rest, n + 1, err
 	}
-	if ch.sub {
-		a.skipped++
-		return dst, b, n, nil
+	if e.op == rankSub || e.op == rankPaths && !anySet(in.paths[e.lo:e.hi]) {
+		dst, err = a.create(dst, nil, e, in) // nothing
+		return dst, b, n, err
 	}
-	dst, err := a.pad(dst, n, ch.idx)
-	if err != nil {
+	if dst, err = a.pad(dst, n, idx); err != nil {
 		return nil, nil, 0, err
 	}
-	return appendElement(dst, ch.idx, ch.f.Type, ch.f.Value), b, ch.idx + 1, nil
+	var digits [20]byte
+	dst, err = a.create(dst, decimalName(digits[:0], idx), e, in)
+	return dst, b, idx + 1, err
 }
 
-// copyElements copies elements until n of them are in place or none is left.
+// copyElements copies elements until n of them are in *place or none is left.
 func copyElements(dst, b []byte, n, until int) ([]byte, []byte, int, error) {
 	from := b
 	for n < until && len(b) > 0 {
@@ -202,16 +232,9 @@ func (a *applier) pad(dst []byte, n, until int) ([]byte, error) {
 		return nil, ErrTooLarge
 	}
 	for ; n < until; n++ {
-		dst = appendElement(dst, n, typeNull, nil)
+		dst = append(decimalName(append(dst, typeNull), n), 0)
 	}
 	return dst, nil
-}
-
-func appendElement(dst []byte, idx int, typ bson.Type, val []byte) []byte {
-	dst = append(dst, byte(typ))
-	dst = strconv.AppendInt(dst, int64(idx), 10)
-	dst = append(dst, 0)
-	return append(dst, val...)
 }
 
 // finish closes a document and holds the whole result to the size limit.

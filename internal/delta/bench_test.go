@@ -47,8 +47,8 @@ func hotCalls(tb testing.TB) []hotCall {
 		return func() { sink.buf = AppendKey(buf, v); sink.hash = Hash(sink.buf) }
 	}
 	return []hotCall{
-		{"parse diff", func() { sink.d, _ = Parse(hotDiff) }},
-		{"parse set", func() { sink.d, _ = Parse(hotSet) }},
+		{"parse diff", func() { sink.d, _ = parse(hotDiff) }},
+		{"parse set", func() { sink.d, _ = parse(hotSet) }},
 		{"apply diff", func() { sink.buf, _, _ = Apply(buf, hotDoc, dl) }},
 		{"apply diff to the last", func() { sink.buf, _, _ = Apply(buf, hotDoc, dl9) }},
 		{"apply set", func() { sink.buf, _, _ = Apply(buf, hotDoc, set) }},

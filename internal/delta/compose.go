@@ -1,9 +1,5 @@
 package delta
 
-import (
-	"go.mongodb.org/mongo-driver/v2/bson"
-)
-
 // Compose appends to dst an update, as an oplog `o` document, that does to
 // every document what a and then b do, and returns it parsed as c; c points
 // into out. ok is false when no single update does, or when b cannot follow a
@@ -104,16 +100,15 @@ func composeObjects(dst, a, b []byte, at frame) ([]byte, bool) {
 		return nil, false
 	}
 	p := pair{a: indexOf(listA), b: indexOf(listB), at: at}
-	if !p.fits() {
-		return nil, false
-	}
 	dst, begin := openDoc(dst)
-	dst = p.deletes(dst)
-	dst, ok := p.updates(dst)
+	dst, ok := p.deletes(dst)
 	if !ok {
 		return nil, false
 	}
-	if dst, ok = p.inserts(dst); !ok {
+	if dst, ok = p.values(dst, "u", rankUpdate); !ok {
+		return nil, false
+	}
+	if dst, ok = p.values(dst, "i", rankInsert); !ok {
 		return nil, false
 	}
 	if dst, ok = p.subs(dst); !ok {
@@ -128,22 +123,6 @@ func composeObjects(dst, a, b []byte, at frame) ([]byte, bool) {
 // emptyDeletes is an empty section d.
 const emptyDeletes = "\x03d\x00\x05\x00\x00\x00\x00"
 
-// fits refuses the pairs that cannot follow each other: nothing but d and i
-// can meet a field that a has deleted.
-func (p *pair) fits() bool {
-	for i := range p.a.list {
-		e := &p.a.list[i]
-		if e.op != rankDelete {
-			continue
-		}
-		switch p.b.opOf(e.name) {
-		case rankUpdate, rankSub:
-			return false
-		}
-	}
-	return true
-}
-
 // opOf returns what an index does to a field: a section, or 0.
 func (x *index) opOf(name []byte) uint8 {
 	if i := x.find(name); i >= 0 {
@@ -152,11 +131,20 @@ func (x *index) opOf(name []byte) uint8 {
 	return 0
 }
 
-func (p *pair) deletes(dst []byte) []byte {
+// deletes writes the section d. It refuses the pairs that cannot follow each other:
+// nothing but d and i can meet a field that a has deleted.
+func (p *pair) deletes(dst []byte) ([]byte, bool) {
 	dst, at := openField(dst, "d")
-	empty := len(dst)
 	for i := range p.a.list {
-		if e := &p.a.list[i]; e.op == rankDelete && p.b.opOf(e.name) != rankInsert {
+		e := &p.a.list[i]
+		if e.op != rankDelete {
+			continue
+		}
+		switch p.b.opOf(e.name) {
+		case rankUpdate, rankSub:
+			return nil, false
+		case rankInsert:
+		default:
 			dst = append(appendHeader(dst, typeBool, e.name), 0)
 		}
 	}
@@ -165,42 +153,13 @@ func (p *pair) deletes(dst []byte) []byte {
 			dst = append(appendHeader(dst, typeBool, e.name), 0)
 		}
 	}
-	return closeSection(dst, at, empty)
+	return closeOrDrop(dst, at, "d"), true
 }
 
-func (p *pair) updates(dst []byte) ([]byte, bool) {
-	dst, at := openField(dst, "u")
-	empty := len(dst)
-	dst, ok := p.merged(dst, rankUpdate)
-	if !ok {
-		return nil, false
-	}
-	for i := range p.b.list {
-		e := &p.b.list[i]
-		if op := p.a.opOf(e.name); e.op == rankUpdate && (op == 0 || op == rankSub) {
-			dst = appendValue(dst, e.typ, e.name, e.val)
-		}
-	}
-	return closeSection(dst, at, empty), true
-}
-
-func (p *pair) inserts(dst []byte) ([]byte, bool) {
-	dst, at := openField(dst, "i")
-	empty := len(dst)
-	dst, ok := p.merged(dst, rankInsert)
-	if !ok {
-		return nil, false
-	}
-	for i := range p.b.list {
-		if e := &p.b.list[i]; e.op == rankInsert {
-			dst = appendValue(dst, e.typ, e.name, e.val)
-		}
-	}
-	return closeSection(dst, at, empty), true
-}
-
-// merged writes what b makes of the values of one section of a, u or i.
-func (p *pair) merged(dst []byte, op uint8) ([]byte, bool) {
+// values writes the section u or i: what b makes of a's values in it, then those
+// that b adds to it. A u of what a has in u or i counts there.
+func (p *pair) values(dst []byte, section string, op uint8) ([]byte, bool) {
+	dst, at := openField(dst, section)
 	for i := range p.a.list {
 		e := &p.a.list[i]
 		if e.op != op {
@@ -216,12 +175,21 @@ func (p *pair) merged(dst []byte, op uint8) ([]byte, bool) {
 			dst = appendValue(dst, f.typ, f.name, f.val)
 		case rankSub:
 			var ok bool
-			if dst, ok = applyToValue(dst, e.name, e.typ, e.val, f.val, p.at); !ok {
+			if dst, ok = applyToValue(dst, field{Type: e.typ, Name: e.name, Value: e.val}, f.val, p.at); !ok {
 				return nil, false
 			}
 		}
 	}
-	return dst, true
+	for i := range p.b.list {
+		e := &p.b.list[i]
+		if e.op != op {
+			continue
+		}
+		if before := p.a.opOf(e.name); op == rankInsert || before == 0 || before == rankSub {
+			dst = appendValue(dst, e.typ, e.name, e.val)
+		}
+	}
+	return closeOrDrop(dst, at, section), true
 }
 
 func (p *pair) subs(dst []byte) ([]byte, bool) {
@@ -232,7 +200,7 @@ func (p *pair) subs(dst []byte) ([]byte, bool) {
 		}
 		at := p.b.find(e.name)
 		if at < 0 {
-			dst = appendSub(dst, e)
+			dst = append(appendSubHeader(dst, e.name), e.val...)
 			continue
 		}
 		if f := &p.b.list[at]; f.op == rankSub {
@@ -245,43 +213,19 @@ func (p *pair) subs(dst []byte) ([]byte, bool) {
 	}
 	for i := range p.b.list {
 		if e := &p.b.list[i]; e.op == rankSub && p.a.opOf(e.name) == 0 {
-			dst = appendSub(dst, e)
+			dst = append(appendSubHeader(dst, e.name), e.val...)
 		}
 	}
 	return dst, true
 }
 
 func appendSubHeader(dst, name []byte) []byte {
-	dst = append(dst, typeObject, 's')
-	dst = append(dst, name...)
-	return append(dst, 0)
+	return append(append(append(dst, typeObject, 's'), name...), 0)
 }
 
-func appendSub(dst []byte, e *entry) []byte {
-	return append(appendSubHeader(dst, e.name), e.val...)
-}
-
-// closeSection ends a section and takes it back if nothing is in it. at is
-// where its document starts, empty where its first element would.
-func closeSection(dst []byte, at, empty int) []byte {
-	if len(dst) == empty {
-		return dst[:at-len("\x03d\x00")] // each section has a name of one letter
-	}
-	return closeDoc(dst, at)
-}
-
-// applyToValue writes an element: a value after a sub diff. It must fit.
-func applyToValue(dst, name []byte, typ bson.Type, val, diff []byte, at frame) ([]byte, bool) {
+// applyToValue writes an element: a value after a sub diff, which must fit.
+func applyToValue(dst []byte, value field, diff []byte, at frame) ([]byte, bool) {
 	a := applier{start: at.start}
-	if isArrayDiff(diff) != (typ == typeArray) || typ != typeArray && typ != typeObject {
-		return nil, false
-	}
-	dst = appendHeader(dst, typ, name)
-	var err error
-	if typ == typeArray {
-		dst, err = a.array(dst, val, diff, 0)
-	} else {
-		dst, err = a.object(dst, val, diff, 0)
-	}
+	dst, err := a.sub(dst, &value, diff, 0)
 	return dst, err == nil && a.skipped == 0
 }

@@ -121,7 +121,8 @@ func (w *arrayWriter) both(dst []byte, c, d change) ([]byte, bool) {
 		return composeSubs(appendChange(dst, 's', d.idx, typeObject, nil), c.f.Value, d.f.Value, w.at.deeper())
 	}
 	var name [24]byte
-	return applyToValue(dst, decimalName(append(name[:0], 'u'), c.idx), c.f.Type, c.f.Value, d.f.Value, w.at)
+	value := field{Type: c.f.Type, Name: decimalName(append(name[:0], 'u'), c.idx), Value: c.f.Value}
+	return applyToValue(dst, value, d.f.Value, w.at)
 }
 
 // appendChange writes u<idx> or s<idx>.

@@ -1,6 +1,9 @@
 package delta
 
-import "bytes"
+import (
+	"bytes"
+	"slices"
+)
 
 // composeModifiers composes two $v:1 updates:
 //
@@ -38,6 +41,11 @@ func modsFit(p, q []modPath) bool {
 	if len(p)*len(q) > maxPairs {
 		return false
 	}
+	for j := range p {
+		if ambiguous(p[j].path) {
+			return false
+		}
+	}
 	for i := range q {
 		b := &q[i]
 		if ambiguous(b.path) {
@@ -47,11 +55,6 @@ func modsFit(p, q []modPath) bool {
 			if !modPairFits(&p[j], b) {
 				return false
 			}
-		}
-	}
-	for j := range p {
-		if ambiguous(p[j].path) {
-			return false
 		}
 	}
 	return true
@@ -85,7 +88,6 @@ func ambiguous(path []byte) bool {
 
 func composeSets(dst []byte, p, q []modPath, start int) ([]byte, bool) {
 	dst, at := openField(dst, "$set")
-	empty := len(dst)
 	for i := range p {
 		if p[i].unset {
 			continue
@@ -97,11 +99,14 @@ func composeSets(dst []byte, p, q []modPath, start int) ([]byte, bool) {
 	}
 	for i := range q {
 		b := &q[i]
-		if !b.unset && !related(p, b.path) {
+		// A set of a at, below or above its path has decided the place.
+		if !b.unset && !slices.ContainsFunc(p, func(m modPath) bool {
+			return !m.unset && (covers(m.path, b.path) || covers(b.path, m.path))
+		}) {
 			dst = appendValue(dst, b.typ, b.path, b.val)
 		}
 	}
-	return closeOperator(dst, at, empty), true
+	return closeOrDrop(dst, at, "$set"), true
 }
 
 // composeSet writes what q makes of a's set; before are a's earlier paths.
@@ -111,51 +116,11 @@ func composeSet(dst []byte, before []modPath, a *modPath, q []modPath, start int
 		if !covers(b.path, a.path) {
 			continue
 		}
-		if b.unset || coveredSet(before, b.path) {
-			return dst, true
+		// The first set of a at or below b's path has written it.
+		if !b.unset && !slices.ContainsFunc(before, func(m modPath) bool { return !m.unset && covers(b.path, m.path) }) {
+			dst = appendValue(dst, b.typ, b.path, b.val)
 		}
-		return appendValue(dst, b.typ, b.path, b.val), true
-	}
-	if !anyBelow(q, a.path) {
-		return appendValue(dst, a.typ, a.path, a.val), true
-	}
-	return applyBelow(dst, a, q, start)
-}
-
-// coveredSet reports whether a set in list is at or below path.
-func coveredSet(list []modPath, path []byte) bool {
-	for i := range list {
-		if !list[i].unset && covers(path, list[i].path) {
-			return true
-		}
-	}
-	return false
-}
-
-// related reports whether a set in p decides the place of path: it is at or
-// below path, or path is below it.
-func related(p []modPath, path []byte) bool {
-	for i := range p {
-		if !p[i].unset && (covers(path, p[i].path) || covers(p[i].path, path)) {
-			return true
-		}
-	}
-	return false
-}
-
-func anyBelow(q []modPath, path []byte) bool {
-	for i := range q {
-		if covers(path, q[i].path) {
-			return true
-		}
-	}
-	return false
-}
-
-// applyBelow writes a's set with the value that q's paths below it make of it.
-func applyBelow(dst []byte, a *modPath, q []modPath, start int) ([]byte, bool) {
-	if a.typ != typeObject && a.typ != typeArray {
-		return nil, false
+		return dst, true
 	}
 	var below []modPath
 	for i := range q {
@@ -163,62 +128,32 @@ func applyBelow(dst []byte, a *modPath, q []modPath, start int) ([]byte, bool) {
 			below = append(below, q[i])
 		}
 	}
-	run := applier{start: start}
-	dst = appendHeader(dst, a.typ, a.path)
-	var err error
-	if a.typ == typeArray {
-		dst, err = run.modArray(dst, a.val, below, len(a.path)+1)
-	} else {
-		dst, err = run.modObject(dst, a.val, below, len(a.path)+1)
+	if below == nil {
+		return appendValue(dst, a.typ, a.path, a.val), true
 	}
+	if a.typ != typeObject && a.typ != typeArray {
+		return nil, false
+	}
+	run := applier{start: start}
+	value := field{Type: a.typ, Name: a.path, Value: a.val}
+	dst, err := run.modField(dst, &value, &place{paths: below, off: len(a.path) + 1}, false)
 	return dst, err == nil && run.skipped == 0
 }
 
 func composeUnsets(dst []byte, p, q []modPath) []byte {
 	dst, at := openField(dst, "$unset")
-	empty := len(dst)
-	for i := range p {
-		if p[i].unset && !covered(q, p[i].path) {
-			dst = append(appendHeader(dst, typeBool, p[i].path), 1)
+	for _, a := range p {
+		if a.unset && !slices.ContainsFunc(q, func(b modPath) bool { return covers(b.path, a.path) }) {
+			dst = append(appendHeader(dst, typeBool, a.path), 1)
 		}
 	}
-	for i := range q {
-		if q[i].unset && !setAbove(p, q[i].path) {
-			dst = append(appendHeader(dst, typeBool, q[i].path), 1)
+	for _, b := range q {
+		// It is applied already to the value of a set above it.
+		if b.unset && !slices.ContainsFunc(p, func(a modPath) bool {
+			return !a.unset && len(a.path) < len(b.path) && covers(a.path, b.path)
+		}) {
+			dst = append(appendHeader(dst, typeBool, b.path), 1)
 		}
 	}
-	return closeOperator(dst, at, empty)
-}
-
-// covered reports whether a path in q is at or above path.
-func covered(q []modPath, path []byte) bool {
-	for i := range q {
-		if covers(q[i].path, path) {
-			return true
-		}
-	}
-	return false
-}
-
-// setAbove reports whether a set in p is strictly above path; then the unset
-// has been applied to its value.
-func setAbove(p []modPath, path []byte) bool {
-	for i := range p {
-		if !p[i].unset && len(p[i].path) < len(path) && covers(p[i].path, path) {
-			return true
-		}
-	}
-	return false
-}
-
-// closeOperator ends $set or $unset and takes it back if it is empty.
-func closeOperator(dst []byte, at, empty int) []byte {
-	if len(dst) > empty {
-		return closeDoc(dst, at)
-	}
-	start := at - 2 // the zero after the name
-	for dst[start] != typeObject {
-		start--
-	}
-	return dst[:start]
+	return closeOrDrop(dst, at, "$unset")
 }

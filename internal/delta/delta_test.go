@@ -36,9 +36,12 @@ func v2(kv ...any) bson.D { return d("$v", int32(2), "diff", d(kv...)) }
 
 func v1(kv ...any) bson.D { return append(d("$v", int32(1)), d(kv...)...) }
 
+// parse reads what an oplog entry holds.
+func parse(o bson.Raw) (Delta, error) { return ParseAs(KindOf(o), o) }
+
 func mustParse(t testing.TB, o bson.Raw) Delta {
 	t.Helper()
-	dl, err := Parse(o)
+	dl, err := parse(o)
 	if err != nil {
 		t.Fatalf("parse %s: %v", show(o), err)
 	}

@@ -42,7 +42,7 @@ func mend(b []byte) []byte {
 
 // checkUpdate drives everything with one update; nothing may panic.
 func checkUpdate(t *testing.T, doc, o []byte) {
-	dl, err := Parse(o)
+	dl, err := parse(o)
 	if err != nil {
 		return
 	}
@@ -55,7 +55,7 @@ func checkUpdate(t *testing.T, doc, o []byte) {
 	}
 	AppendGuard(nil, dl)
 	if out, c, ok := Compose(nil, dl, dl); ok {
-		if again, err := Parse(out); err != nil || again.Kind() != c.Kind() {
+		if again, err := parse(out); err != nil || again.Kind() != c.Kind() {
 			t.Errorf("%s with itself is %s: %v", show(o), show(out), err)
 		}
 	}
@@ -119,7 +119,7 @@ func FuzzApply(f *testing.F) {
 	f.Fuzz(func(t *testing.T, doc, o []byte) {
 		doc, o = mend(doc), mend(o)
 		checkUpdate(t, doc, o)
-		dl, err := Parse(o)
+		dl, err := parse(o)
 		if err != nil || dl.Kind() != Modifiers {
 			return
 		}
@@ -139,8 +139,8 @@ func FuzzCompose(f *testing.F) {
 		f.Add([]byte(raw(c.a)), []byte(raw(c.b)))
 	}
 	f.Fuzz(func(t *testing.T, a, b []byte) {
-		da, err1 := Parse(mend(a))
-		db, err2 := Parse(mend(b))
+		da, err1 := parse(mend(a))
+		db, err2 := parse(mend(b))
 		if err1 != nil || err2 != nil {
 			return
 		}
@@ -148,7 +148,7 @@ func FuzzCompose(f *testing.F) {
 		if !ok {
 			return
 		}
-		again, err := Parse(out)
+		again, err := parse(out)
 		if err != nil || !bytes.Equal(again.Raw(), c.Raw()) || again.Kind() != c.Kind() {
 			t.Errorf("%s: %v", show(out), err)
 		}

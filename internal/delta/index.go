@@ -2,9 +2,9 @@ package delta
 
 import (
 	"fmt"
-	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/cespare/xxhash/v2"
+	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 )
@@ -25,48 +25,38 @@ type entry struct {
 // rankPaths marks an entry that stands for a group of dotted $v:1 paths.
 const rankPaths = rankSub + 1
 
-// addSection adds the fields of one section of an object diff.
+// diffEntries lists the changes of an object diff, which has its sections in the
+// order d, u, i, s..., none of the first three twice.
 //
 // Lists are passed and returned, never stored through a pointer: that is what
 // lets the compiler keep their inline space on the stack.
-func addSection(list []entry, f field, rank int) ([]entry, error) {
-	if rank == rankSub {
-		return append(list, entry{name: f.Name[1:], val: f.Value, typ: f.Type, op: rankSub}), nil
-	}
-	b, ok := bsonraw.Body(f.Value)
-	if !ok {
-		return nil, fmt.Errorf("%w: section %q", ErrMalformed, f.Name)
-	}
-	for len(b) > 0 {
-		g, rest, ok := bsonraw.Next(b)
-		if !ok {
-			return nil, fmt.Errorf("%w: section %q", ErrMalformed, f.Name)
-		}
-		list = append(list, entry{name: g.Name, val: g.Value, typ: g.Type, op: uint8(rank)})
-		b = rest
-	}
-	return list, nil
-}
-
-// diffEntries lists the changes of a checked object diff.
 func diffEntries(list []entry, diff []byte) ([]entry, error) {
 	b, ok := bsonraw.Body(diff)
-	if !ok {
-		return nil, fmt.Errorf("%w: diff", ErrMalformed)
+	if !ok || len(b) == 0 {
+		return nil, fmt.Errorf("%w: empty diff", ErrMalformed)
 	}
-	for len(b) > 0 {
+	for rank := 0; len(b) > 0; {
 		f, rest, ok := bsonraw.Next(b)
 		if !ok {
-			return nil, fmt.Errorf("%w: diff", ErrMalformed)
+			return nil, fmt.Errorf("%w: truncated diff", ErrMalformed)
 		}
-		rank, err := sectionRank(f)
+		r, err := sectionRank(f)
 		if err != nil {
 			return nil, err
 		}
-		if list, err = addSection(list, f, rank); err != nil {
-			return nil, err
+		if r < rank || r == rank && r != rankSub {
+			return nil, fmt.Errorf("%w: section %q out of order", ErrMalformed, f.Name)
 		}
-		b = rest
+		if rank, b = r, rest; r == rankSub {
+			list = append(list, entry{name: f.Name[1:], val: f.Value, typ: f.Type, op: rankSub})
+			continue
+		}
+		for g, ok := range bsonraw.Fields(f.Value) {
+			if !ok {
+				return nil, fmt.Errorf("%w: section %q", ErrMalformed, f.Name)
+			}
+			list = append(list, entry{name: g.Name, val: g.Value, typ: g.Type, op: uint8(r)})
+		}
 	}
 	return list, nil
 }

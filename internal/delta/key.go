@@ -2,13 +2,13 @@ package delta
 
 import (
 	"encoding/binary"
-	"go.mongodb.org/mongo-driver/v2/bson"
 	"math"
 	"math/big"
 	"math/bits"
 	"strconv"
 
 	"github.com/cespare/xxhash/v2"
+	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 )
@@ -100,22 +100,18 @@ func appendReal(dst []byte, f float64) []byte {
 // appendElements writes the elements of an object with, of an array without
 // their names.
 func appendElements(dst, doc []byte, names bool, depth int) []byte {
-	b, ok := bsonraw.Body(doc)
-	for ok && len(b) > 0 {
-		var f field
-		var rest []byte
-		if f, rest, ok = bsonraw.Next(b); !ok {
+	rest := doc[4 : len(doc)-1]
+	for f, ok := range bsonraw.Fields(doc) {
+		dst = append(dst, keyMore)
+		if !ok { // what is left counts by its bytes
+			dst = appendOther(dst, 0, rest)
 			break
 		}
-		dst = append(dst, keyMore)
 		if names {
 			dst = append(append(dst, f.Name...), 0)
 		}
 		dst = appendKey(dst, f.Type, f.Value, depth+1)
-		b = rest
-	}
-	if !ok { // what is left counts by its bytes
-		dst = appendOther(append(dst, keyMore), 0, b)
+		rest = rest[len(f.Raw):]
 	}
 	return append(dst, keyEnd)
 }
@@ -147,25 +143,22 @@ func appendDecimal(dst []byte, high, low uint64) []byte {
 	case 0x1E:
 		return appendReal(dst, signed(math.Inf(1), negative))
 	}
-	exp := int(high >> 49 & 0x3FFF)
+	exp := int(high>>49&0x3FFF) - decimalBias
 	coefH := high & (1<<49 - 1)
-	if high>>61&3 == 3 {
-		// The other layout holds only coefficients that are out of range,
-		// and these count as zero.
+	// The other layout holds only coefficients that are out of range, and these
+	// count as zero.
+	if high>>61&3 == 3 || coefH > decimalMaxCoefH || coefH == decimalMaxCoefH && low > decimalMaxCoefL {
 		return appendWhole(dst, 0)
 	}
-	if coefH > decimalMaxCoefH || coefH == decimalMaxCoefH && low > decimalMaxCoefL {
-		return appendWhole(dst, 0)
-	}
-	if n, ok := wholeDecimal(coefH, low, exp-decimalBias, negative); ok {
+	if n, ok := wholeDecimal(coefH, low, exp, negative); ok {
 		return appendWhole(dst, n)
 	}
 	c := new(big.Int).SetUint64(coefH)
 	c.Or(c.Lsh(c, 64), new(big.Int).SetUint64(low))
-	if f := nearestDouble(c, exp-decimalBias); isDecimal(f, c, exp-decimalBias) {
+	if f := nearestDouble(c, exp); isDecimal(f, c, exp) {
 		return appendReal(dst, signed(f, negative))
 	}
-	return appendFine(dst, c, exp-decimalBias, negative)
+	return appendFine(dst, c, exp, negative)
 }
 
 func signed(f float64, negative bool) float64 {
@@ -180,12 +173,12 @@ func wholeDecimal(high, low uint64, exp int, negative bool) (int64, bool) {
 	if high|low == 0 {
 		return 0, true
 	}
-	for exp < 0 {
-		h, l, rem := div10(high, low)
-		if rem != 0 {
+	for ; exp < 0; exp++ {
+		var rest uint64
+		low, rest = bits.Div64(high%10, low, 10)
+		if high /= 10; rest != 0 {
 			return 0, false
 		}
-		high, low, exp = h, l, exp+1
 	}
 	for ; exp > 0; exp-- {
 		over, l := bits.Mul64(low, 10)
@@ -203,12 +196,6 @@ func wholeDecimal(high, low uint64, exp int, negative bool) (int64, bool) {
 		return int64(-low), true
 	}
 	return 0, false
-}
-
-func div10(high, low uint64) (h, l, rem uint64) {
-	h = high / 10
-	l, rem = bits.Div64(high%10, low, 10)
-	return h, l, rem
 }
 
 // nearestDouble is the double next to c*10^exp, infinity beyond its range.

@@ -35,7 +35,7 @@ func TestManyFields(t *testing.T) {
 	if err != nil || skipped != 0 || !bytes.Equal(out, raw(append(want, ins...))) {
 		t.Errorf("%d, %v, %s", skipped, err, show(out))
 	}
-	two, err2 := Parse(raw(v2("u", append(upd, upd[7]))))
+	two, err2 := parse(raw(v2("u", append(upd, upd[7]))))
 	if err2 == nil {
 		t.Errorf("a field twice among many is taken: %s", show(two.Raw()))
 	}
@@ -100,7 +100,7 @@ func TestNames(t *testing.T) {
 	if _, form := AppendStatement(nil, Delta{}); form != None {
 		t.Errorf("form %s", form)
 	}
-	if _, err := Parse(raw(abc)); !errors.Is(err, ErrMalformed) {
+	if _, err := parse(raw(abc)); !errors.Is(err, ErrMalformed) {
 		t.Errorf("error %v", err)
 	}
 }

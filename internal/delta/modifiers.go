@@ -3,8 +3,9 @@ package delta
 import (
 	"bytes"
 	"fmt"
-	"go.mongodb.org/mongo-driver/v2/bson"
 	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 )
@@ -20,52 +21,25 @@ type modPath struct {
 // modPaths reads the paths of a $v:1 update in the order in which the update
 // names them, $set before $unset as far as the update has it so.
 func modPaths(list []modPath, o []byte) ([]modPath, error) {
-	b, ok := bsonraw.Body(o)
-	if !ok {
-		return nil, fmt.Errorf("%w: no valid BSON", ErrMalformed)
-	}
-	for len(b) > 0 {
-		f, rest, ok := bsonraw.Next(b)
-		if !ok {
-			return nil, fmt.Errorf("%w: no valid BSON", ErrMalformed)
-		}
-		b = rest
-		var unset bool
-		switch string(f.Name) {
-		case "$v":
+	for f, ok := range bsonraw.Fields(o) {
+		switch {
+		case !ok:
+			return nil, errBadUpdate
+		case string(f.Name) == "$v":
 			continue
-		case "$set":
-		case "$unset":
-			unset = true
-		default:
-			if dollar(f.Name) {
-				return nil, fmt.Errorf("%w: operator %s", ErrUnsupported, f.Name)
-			}
+		case dollar(f.Name) && string(f.Name) != "$set" && string(f.Name) != "$unset":
+			return nil, fmt.Errorf("%w: operator %s", ErrUnsupported, f.Name)
+		case !dollar(f.Name):
 			return nil, fmt.Errorf("%w: field %q beside operators", ErrMalformed, f.Name)
-		}
-		if f.Type != typeObject {
+		case f.Type != typeObject:
 			return nil, fmt.Errorf("%w: %s is no object", ErrMalformed, f.Name)
 		}
-		var err error
-		if list, err = addPaths(list, f.Value, unset); err != nil {
-			return nil, err
+		for g, ok := range bsonraw.Fields(f.Value) {
+			if !ok {
+				return nil, errBadUpdate
+			}
+			list = append(list, modPath{path: g.Name, val: g.Value, typ: g.Type, unset: f.Name[1] == 'u'})
 		}
-	}
-	return list, nil
-}
-
-func addPaths(list []modPath, doc []byte, unset bool) ([]modPath, error) {
-	b, ok := bsonraw.Body(doc)
-	if !ok {
-		return nil, fmt.Errorf("%w: no valid BSON", ErrMalformed)
-	}
-	for len(b) > 0 {
-		f, rest, ok := bsonraw.Next(b)
-		if !ok {
-			return nil, fmt.Errorf("%w: no valid BSON", ErrMalformed)
-		}
-		list = append(list, modPath{path: f.Name, val: f.Value, typ: f.Type, unset: unset})
-		b = rest
 	}
 	return list, nil
 }
@@ -154,21 +128,6 @@ func component(p []byte, off int) (name []byte, last bool) {
 	return p[off:], true
 }
 
-// modifiers applies a $v:1 update in one pass over the document.
-//
-// New fields are appended in the order in which the update names them. That is
-// the order of the server that logged it: 4.4.2 applies $set sorted by bytes
-// ("10" before "9") and logs it in this order. A newer server that is fed the
-// same update sorts numbers by value, so it would differ from the source.
-func (a *applier) modifiers(dst, doc []byte, d Delta) ([]byte, error) {
-	var space [inlineEntries]modPath
-	list, err := modPaths(space[:0], d.o)
-	if err != nil {
-		return nil, err
-	}
-	return a.modObject(dst, doc, list, 0)
-}
-
 // group puts paths with the same component at off side by side, in the order
 // of their first occurrence, and lists the groups.
 func group(groups []entry, list []modPath, off int) []entry {
@@ -219,66 +178,47 @@ func regroup(list []modPath, off int) {
 	})
 }
 
-// modObject applies the paths, from off on, to an object.
-func (a *applier) modObject(dst, doc []byte, list []modPath, off int) ([]byte, error) {
-	b, ok := bsonraw.Body(doc)
-	if !ok {
-		return nil, errBadDoc
+// modifiers applies a $v:1 update.
+func (a *applier) modifiers(dst, doc, o []byte) ([]byte, error) {
+	var space [inlineEntries]modPath
+	list, err := modPaths(space[:0], o)
+	if err != nil {
+		return nil, err
 	}
-	var space [inlineEntries]entry
-	groups := group(space[:0], list, off)
-	x := indexOf(groups)
-	dst, at := openDoc(dst)
-	left, keep := len(groups), b
-	var err error
-	for len(b) > 0 && left > 0 {
-		f, rest, ok := bsonraw.Next(b)
-		if !ok {
-			return nil, errBadDoc
-		}
-		if i := x.find(f.Name); i >= 0 && !groups[i].seen {
-			e := &groups[i]
-			e.seen = true
-			left--
-			dst = append(dst, keep[:len(keep)-len(b)]...)
-			if dst, err = a.modField(dst, f, list[e.lo:e.hi], off+len(e.name), false); err != nil {
-				return nil, err
-			}
-			keep = rest
-		}
-		b = rest
-	}
-	dst = append(dst, keep...)
-	for i := range groups {
-		if e := &groups[i]; !e.seen {
-			if dst, err = a.modCreate(dst, e.name, list[e.lo:e.hi], off+len(e.name)); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return a.finish(dst, at)
+	return a.modObject(dst, doc, &place{paths: list})
 }
 
-// modField applies the paths of one group, which end at end or go on there, to
-// an existing element. Unsetting an array element leaves a null (observed on
-// 6.0.5).
-func (a *applier) modField(dst []byte, f field, list []modPath, end int, inArray bool) ([]byte, error) {
-	p := &list[0]
-	switch {
-	case len(p.path) == end && !p.unset:
+// modObject applies the paths of a $v:1 update to an object, in one pass over it.
+//
+// New fields are appended in the order in which the update names them. That is
+// the order of the server that logged it: 4.4.2 applies $set sorted by bytes
+// ("10" before "9") and logs it in this order. A newer server that is fed the
+// same update sorts numbers by value, so it would differ from the source.
+func (a *applier) modObject(dst, doc []byte, in *place) ([]byte, error) {
+	var space [inlineEntries]entry
+	return a.fields(dst, doc, group(space[:0], in.paths, in.off), in)
+}
+
+// modField applies the paths of one group, which end with this field or go on in
+// it, to an existing element. Unsetting an array element leaves a null (observed
+// on 6.0.5).
+func (a *applier) modField(dst []byte, f *field, in *place, inArray bool) ([]byte, error) {
+	p := &in.paths[0]
+	switch ends := len(p.path) < in.off; {
+	case ends && !p.unset:
 		return appendValue(dst, p.typ, f.Name, p.val), nil
-	case len(p.path) == end && inArray:
+	case ends && inArray:
 		return appendHeader(dst, typeNull, f.Name), nil
-	case len(p.path) == end:
+	case ends:
 		return dst, nil
 	}
 	switch f.Type {
 	case typeObject:
-		return a.modObject(appendHeader(dst, f.Type, f.Name), f.Value, list, end+1)
+		return a.modObject(appendHeader(dst, f.Type, f.Name), f.Value, in)
 	case typeArray:
-		return a.modArray(appendHeader(dst, f.Type, f.Name), f.Value, list, end+1)
+		return a.modArray(appendHeader(dst, f.Type, f.Name), f.Value, in)
 	}
-	a.skip(list)
+	a.skip(in.paths)
 	return append(dst, f.Raw...), nil
 }
 
@@ -298,34 +238,29 @@ const emptyDoc = "\x05\x00\x00\x00\x00"
 // modCreate appends a field that the document does not have, with all objects
 // on the way. Missing parents are always objects, also before a number
 // (observed on 6.0.5: $set "q.0" makes {q: {"0": ...}}). Unsets create nothing.
-func (a *applier) modCreate(dst, name []byte, list []modPath, end int) ([]byte, error) {
-	if !anySet(list) {
+func (a *applier) modCreate(dst, name []byte, in *place) ([]byte, error) {
+	if !anySet(in.paths) {
 		return dst, nil
 	}
-	if p := &list[0]; len(p.path) == end {
+	if p := &in.paths[0]; len(p.path) < in.off {
 		return appendValue(dst, p.typ, name, p.val), nil
 	}
-	return a.modObject(appendHeader(dst, typeObject, name), []byte(emptyDoc), list, end+1)
+	return a.modObject(appendHeader(dst, typeObject, name), []byte(emptyDoc), in)
 }
 
 func anySet(list []modPath) bool {
-	for i := range list {
-		if !list[i].unset {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(list, func(m modPath) bool { return !m.unset })
 }
 
 // modArray applies paths to an array: components must be indexes, others are
 // skipped; a set beyond the end fills up with nulls (observed on 6.0.5).
-func (a *applier) modArray(dst, arr []byte, list []modPath, off int) ([]byte, error) {
+func (a *applier) modArray(dst, arr []byte, in *place) ([]byte, error) {
 	b, ok := bsonraw.Body(arr)
 	if !ok {
 		return nil, errBadDoc
 	}
 	var space [inlineEntries]entry
-	groups := a.sortIndexes(group(space[:0], list, off), list)
+	groups := a.sortIndexes(group(space[:0], in.paths, in.off), in.paths)
 	dst, at := openDoc(dst)
 	n := 0
 	var err error
@@ -333,13 +268,10 @@ func (a *applier) modArray(dst, arr []byte, list []modPath, off int) ([]byte, er
 		e := &groups[i]
 		idx, _ := arrayIndex(e.name)
 		if idx < n { // "1" and "01" name the same element: the first one counts
-			a.skip(list[e.lo:e.hi])
+			a.skip(in.paths[e.lo:e.hi])
 			continue
 		}
-		if dst, b, n, err = copyElements(dst, b, n, idx); err != nil {
-			return nil, err
-		}
-		if dst, b, n, err = a.modElement(dst, b, n, idx, list[e.lo:e.hi], off+len(e.name)); err != nil {
+		if dst, b, n, err = a.element(dst, b, n, idx, e, in); err != nil {
 			return nil, err
 		}
 	}
@@ -362,26 +294,4 @@ func (a *applier) sortIndexes(groups []entry, list []modPath) []entry {
 		return i - j
 	})
 	return keep
-}
-
-// modElement applies the paths of one array index; n elements are written.
-func (a *applier) modElement(dst, b []byte, n, idx int, list []modPath, end int) ([]byte, []byte, int, error) {
-	if n == idx && len(b) > 0 {
-		f, rest, ok := bsonraw.Next(b)
-		if !ok {
-			return nil, nil, 0, errBadDoc
-		}
-		dst, err := a.modField(dst, f, list, end, true)
-		return dst, rest, n + 1, err
-	}
-	if !anySet(list) {
-		return dst, b, n, nil
-	}
-	dst, err := a.pad(dst, n, idx)
-	if err != nil {
-		return nil, nil, 0, err
-	}
-	var digits [20]byte
-	dst, err = a.modCreate(dst, decimalName(digits[:0], idx), list, end)
-	return dst, b, idx + 1, err
 }

@@ -21,6 +21,8 @@ var (
 	ErrTooLarge = errors.New("document too large")
 )
 
+var errBadUpdate = fmt.Errorf("%w: no valid BSON", ErrMalformed)
+
 const (
 	// maxDepth bounds recursion. The server's own limit for nested documents
 	// is 180 for users and 200 inside.
@@ -46,17 +48,7 @@ const (
 )
 
 // String names the kind for logs.
-func (k Kind) String() string {
-	switch k {
-	case Replacement:
-		return "replacement"
-	case Modifiers:
-		return "modifiers"
-	case Diff:
-		return "diff"
-	}
-	return "invalid"
-}
+func (k Kind) String() string { return [...]string{"invalid", "replacement", "modifiers", "diff"}[k] }
 
 // Delta is a parsed update, Modifiers or Diff. It is a view into the bytes
 // that it was parsed from and lives as long as they are unchanged. The zero
@@ -91,29 +83,23 @@ func (d Delta) Raw() bson.Raw { return d.o }
 // {_id:1, $v:2, diff:{}}; the fields of a diff may come in any order (observed
 // on 6.0.5).
 func KindOf(o bson.Raw) Kind {
-	b, ok := bsonraw.Body(o)
-	if !ok {
-		return Invalid
-	}
 	kind, first := Modifiers, true
-	for len(b) > 0 {
-		f, rest, ok := bsonraw.Next(b)
-		if !ok {
-			return Invalid
-		}
+	for f, ok := range bsonraw.Fields(o) {
 		switch {
-		case string(f.Name) == "_id":
-			return Replacement
-		case first && !dollar(f.Name) && string(f.Name) != "diff":
+		case !ok:
+			return Invalid
+		case string(f.Name) == "_id", first && !dollar(f.Name) && string(f.Name) != "diff":
 			return Replacement
 		case string(f.Name) == "$v":
-			if v, ok := asInt(f); !ok || v != 1 && v != 2 {
-				return Invalid
-			} else if v == 2 {
+			switch v, _ := f.ID().AsFloat64OK(); v {
+			case 1:
+			case 2:
 				kind = Diff
+			default:
+				return Invalid
 			}
 		}
-		b, first = rest, false
+		first = false
 	}
 	if first { // an empty document replaces everything
 		return Replacement
@@ -121,26 +107,9 @@ func KindOf(o bson.Raw) Kind {
 	return kind
 }
 
-// Parse reads an update of the Modifiers or Diff form and checks all of it, so
-// that nothing that follows can meet a malformed update. A Replacement is an
-// error here: Read takes both.
-func Parse(o bson.Raw) (Delta, error) {
-	d, k, err := Read(o)
-	if err == nil && k == Replacement {
-		err = fmt.Errorf("%w: a replacement is no delta", ErrMalformed)
-	}
-	return d, err
-}
-
-// Read is KindOf and, of what is no Replacement, Parse.
-func Read(o bson.Raw) (d Delta, k Kind, err error) {
-	if k = KindOf(o); k != Replacement {
-		d, err = ParseAs(k, o)
-	}
-	return d, k, err
-}
-
-// ParseAs is Parse of an update of which KindOf said the form.
+// ParseAs reads an update of which KindOf said that it is of the Modifiers or Diff
+// form, and checks all of it, so that nothing that follows can meet a malformed
+// update.
 func ParseAs(k Kind, o bson.Raw) (Delta, error) {
 	switch k {
 	case Diff:
@@ -152,23 +121,19 @@ func ParseAs(k Kind, o bson.Raw) (Delta, error) {
 }
 
 func parseDiff(o []byte) (Delta, error) {
-	b, _ := bsonraw.Body(o)
-	for len(b) > 0 {
-		f, rest, ok := bsonraw.Next(b)
-		if !ok {
+	at := 4
+	for f := range bsonraw.Fields(o) {
+		at += len(f.Raw)
+		if string(f.Name) != "diff" {
+			continue
+		}
+		if f.Type != typeObject {
 			break
 		}
-		if string(f.Name) == "diff" {
-			at := len(o) - len(rest) - 1 - len(f.Value)
-			if f.Type != typeObject {
-				break
-			}
-			if err := checkObjectDiff(f.Value, 0); err != nil {
-				return Delta{}, err
-			}
-			return Delta{kind: Diff, o: o, at: int32(at)}, nil
+		if err := checkObjectDiff(f.Value, 0); err != nil {
+			return Delta{}, err
 		}
-		b = rest
+		return Delta{kind: Diff, o: o, at: int32(at - len(f.Value))}, nil
 	}
 	return Delta{}, fmt.Errorf("%w: $v:2 without a diff object", ErrMalformed)
 }
@@ -190,38 +155,21 @@ func checkDiff(diff []byte, depth int) error {
 	return checkObjectDiff(diff, depth)
 }
 
-// checkObjectDiff accepts what the server accepts: the sections in the order
-// d, u, i, s..., no field twice (observed on 6.0.5, errors 4770503, 4728000).
+// checkObjectDiff accepts what the server accepts: diffEntries, no field twice
+// (observed on 6.0.5, errors 4770503, 4728000).
 func checkObjectDiff(diff []byte, depth int) error {
-	b, ok := bsonraw.Body(diff)
-	if !ok || len(b) == 0 {
-		return fmt.Errorf("%w: empty diff", ErrMalformed)
-	}
 	var space [inlineEntries]entry
-	list := space[:0]
-	rank := 0
-	for len(b) > 0 {
-		f, rest, ok := bsonraw.Next(b)
-		if !ok {
-			return fmt.Errorf("%w: truncated diff", ErrMalformed)
+	list, err := diffEntries(space[:0], diff)
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		if list[i].op != rankSub {
+			continue
 		}
-		r, err := sectionRank(f)
-		if err != nil {
+		if err := checkDiff(list[i].val, depth+1); err != nil {
 			return err
 		}
-		if r < rank || r == rank && r != rankSub {
-			return fmt.Errorf("%w: section %q out of order", ErrMalformed, f.Name)
-		}
-		rank = r
-		if list, err = addSection(list, f, r); err != nil {
-			return err
-		}
-		if r == rankSub {
-			if err := checkDiff(f.Value, depth+1); err != nil {
-				return err
-			}
-		}
-		b = rest
 	}
 	return checkUnique(list)
 }
@@ -340,19 +288,6 @@ func nextChange(b []byte) (change, []byte, bool) {
 		return change{}, nil, false
 	}
 	return change{idx: idx, sub: sub, f: f}, rest, true
-}
-
-func asInt(f field) (int64, bool) {
-	switch f.Type {
-	case typeInt32:
-		return int64(int32(binary.LittleEndian.Uint32(f.Value))), true
-	case typeInt64:
-		return int64(binary.LittleEndian.Uint64(f.Value)), true
-	case typeDouble:
-		n, ok := doubleInt(f.Value)
-		return n, ok
-	}
-	return 0, false
 }
 
 func dollar(name []byte) bool { return len(name) > 0 && name[0] == '$' }

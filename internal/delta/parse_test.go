@@ -58,7 +58,7 @@ var malformedCases = []malformedCase{
 func TestParseRefuses(t *testing.T) {
 	for _, c := range malformedCases {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := Parse(raw(c.o))
+			_, err := parse(raw(c.o))
 			if !errors.Is(err, ErrMalformed) && !errors.Is(err, ErrUnsupported) {
 				t.Errorf("%s: error %v", show(raw(c.o)), err)
 			}
@@ -68,7 +68,7 @@ func TestParseRefuses(t *testing.T) {
 
 func TestParseUnsupported(t *testing.T) {
 	for _, o := range []bson.D{v2("b", d("a", 1)), v2("so", d("u", d("x", 1), "b", d())), v1("$inc", d("a", 1))} {
-		if _, err := Parse(raw(o)); !errors.Is(err, ErrUnsupported) {
+		if _, err := parse(raw(o)); !errors.Is(err, ErrUnsupported) {
 			t.Errorf("%s: error %v", show(raw(o)), err)
 		}
 	}
@@ -113,7 +113,7 @@ func TestDepthIsBounded(t *testing.T) {
 	for range maxDepth + 1 {
 		diff = d("sa", diff)
 	}
-	if _, err := Parse(raw(d("$v", int32(2), "diff", diff))); !errors.Is(err, ErrMalformed) {
+	if _, err := parse(raw(d("$v", int32(2), "diff", diff))); !errors.Is(err, ErrMalformed) {
 		t.Errorf("error %v", err)
 	}
 }

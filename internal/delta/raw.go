@@ -2,7 +2,6 @@ package delta
 
 import (
 	"encoding/binary"
-	"math"
 	"strconv"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -10,20 +9,15 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// BSON type bytes, as in bsonspec.org.
+// BSON type bytes, as in bsonspec.org, which are untyped here: a byte to append
+// as well as a bson.Type.
 const (
 	typeDouble     = 0x01
 	typeString     = 0x02
 	typeObject     = 0x03
 	typeArray      = 0x04
-	typeBinary     = 0x05
-	typeUndefined  = 0x06
-	typeObjectID   = 0x07
 	typeBool       = 0x08
-	typeDate       = 0x09
 	typeNull       = 0x0A
-	typeRegex      = 0x0B
-	typeDBPointer  = 0x0C
 	typeCode       = 0x0D
 	typeSymbol     = 0x0E
 	typeCodeScope  = 0x0F
@@ -31,8 +25,6 @@ const (
 	typeTimestamp  = 0x11
 	typeInt64      = 0x12
 	typeDecimal128 = 0x13
-	typeMaxKey     = 0x7F
-	typeMinKey     = 0xFF
 )
 
 // field is one element of a document.
@@ -55,6 +47,15 @@ func closeDoc(dst []byte, start int) []byte {
 	dst = append(dst, 0)
 	binary.LittleEndian.PutUint32(dst[start:], uint32(len(dst)-start))
 	return dst
+}
+
+// closeOrDrop is closeDoc of what openField began with the name; it takes the
+// whole element back if nothing is in it.
+func closeOrDrop(dst []byte, start int, name string) []byte {
+	if len(dst) == start+4 {
+		return dst[:start-len(name)-2]
+	}
+	return closeDoc(dst, start)
 }
 
 func appendHeader(dst []byte, typ bson.Type, name []byte) []byte {
@@ -81,30 +82,11 @@ func allDigits(s []byte) bool {
 // arrayIndex reads an array index. Leading zeros count: the server takes "01"
 // for 1 (observed on 6.0.5).
 func arrayIndex(s []byte) (int, bool) {
-	if !allDigits(s) {
-		return 0, false
-	}
-	n := 0
-	for _, c := range s {
-		n = n*10 + int(c-'0')
-		if n > maxSize {
-			return 0, false
-		}
-	}
-	return n, true
+	n, err := strconv.ParseUint(string(s), 10, 64)
+	return int(n), err == nil && n <= maxSize
 }
 
 // decimalName writes the name of an array element.
 func decimalName(dst []byte, idx int) []byte { return strconv.AppendInt(dst, int64(idx), 10) }
-
-// doubleInt reads a double that holds a whole number in the range of int64.
-func doubleInt(val []byte) (int64, bool) {
-	d := math.Float64frombits(binary.LittleEndian.Uint64(val))
-	// 2^63 itself does not fit; NaN fails every comparison.
-	if !(d >= -1<<63 && d < 1<<63) || d != math.Trunc(d) {
-		return 0, false
-	}
-	return int64(d), true
-}
 
 func putInt32(b []byte, n int) { binary.LittleEndian.PutUint32(b, uint32(n)) }

@@ -399,7 +399,7 @@ func replay(doc bson.Raw, steps []step, folding bool) (bson.Raw, int, error) {
 			doc, pending = st.o, Delta{}
 			continue
 		}
-		dl, err := Parse(st.o)
+		dl, err := parse(st.o)
 		if err != nil {
 			return nil, skips, err
 		}
@@ -427,7 +427,7 @@ func single(hist [][]step) []folded {
 	var out []folded
 	for _, steps := range hist {
 		for _, st := range steps {
-			if dl, err := Parse(st.o); err == nil {
+			if dl, err := parse(st.o); err == nil {
 				out = append(out, folded{st.before, st.after, dl, 1})
 			}
 		}
@@ -442,7 +442,7 @@ func fold(t *testing.T, g *gen, hist [][]step) []folded {
 	for _, steps := range hist {
 		var f folded
 		for i, st := range steps {
-			dl, err := Parse(st.o)
+			dl, err := parse(st.o)
 			if err != nil {
 				f = folded{} // a replacement
 				continue
@@ -475,7 +475,7 @@ func fold(t *testing.T, g *gen, hist [][]step) []folded {
 
 func checkFold(t *testing.T, f folded, steps []step) {
 	t.Helper()
-	if _, err := Parse(f.d.Raw()); err != nil {
+	if _, err := parse(f.d.Raw()); err != nil {
 		t.Fatalf("composed to %s: %v", show(f.d.Raw()), err)
 	}
 	got, skipped, err := Apply(nil, f.before, f.d)
@@ -605,7 +605,7 @@ func testReplayOnServer(t *testing.T, s *server) {
 // statementOf returns an update statement, nil if there is none that needs no
 // answer: a guarded one may match nothing, which a batch does not say.
 func statementOf(id int, o bson.Raw) bson.D {
-	dl, err := Parse(o)
+	dl, err := parse(o)
 	if err != nil {
 		return nil
 	}

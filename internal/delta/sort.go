@@ -1,12 +1,10 @@
 package delta
 
 import (
-	"bytes"
 	"slices"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 )
 
 // Sorted returns modifiers whose sets stand in the order in which a server
@@ -30,17 +28,16 @@ func Sorted(o bson.Raw, numeric bool) bson.Raw {
 		return o
 	}
 	slices.SortStableFunc(list, order)
-	b := bsoncore.NewDocumentBuilder()
+	out, at := openDoc(nil)
 	for _, name := range []string{"$set", "$unset"} {
-		part := bsoncore.NewDocumentBuilder()
+		var start int
+		out, start = openField(out, name)
 		for _, p := range list {
 			if p.unset == (name == "$unset") {
-				part.AppendValue(string(p.path), bsoncore.Value{Type: bsoncore.Type(p.typ), Data: bytes.Clone(p.val)})
+				out = appendValue(out, p.typ, p.path, p.val)
 			}
 		}
-		if doc := part.Build(); len(doc) > len(bsoncore.NewDocumentBuilder().Build()) {
-			b.AppendDocument(name, doc)
-		}
+		out = closeOrDrop(out, start, name)
 	}
-	return bson.Raw(b.Build())
+	return closeDoc(out, at)
 }

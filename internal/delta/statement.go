@@ -2,6 +2,7 @@ package delta
 
 import (
 	"bytes"
+
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
@@ -30,15 +31,7 @@ const (
 )
 
 // String names the form for logs.
-func (f Form) String() string {
-	switch f {
-	case Classic:
-		return "classic"
-	case Guarded:
-		return "guarded"
-	}
-	return "none"
-}
+func (f Form) String() string { return [...]string{"none", "classic", "guarded"}[f] }
 
 // AppendStatement appends the update document {$set, $unset, $push} that has
 // the same effect as d, byte for byte and in field order, on every document on
@@ -157,72 +150,53 @@ func diffStatement(dst, diff []byte) ([]byte, Form) {
 
 // operator writes one operator, or nothing if nothing belongs to it.
 func (w *stmtWriter) operator(name string, pass int, diff []byte) bool {
-	begin := len(w.dst)
 	var at int
 	w.dst, at = openField(w.dst, name)
-	empty := len(w.dst)
 	w.pass = pass
 	var space [pathSpace]byte
 	if !w.object(space[:0], diff) {
 		return false
 	}
-	if len(w.dst) == empty {
-		w.dst = w.dst[:begin]
-		return true
-	}
-	w.dst = closeDoc(w.dst, at)
+	w.dst = closeOrDrop(w.dst, at, name)
 	return true
 }
 
 func (w *stmtWriter) object(path, diff []byte) bool {
-	b, ok := bsonraw.Body(diff)
-	if !ok {
-		return false
-	}
-	for len(b) > 0 {
-		f, rest, ok := bsonraw.Next(b)
+	for f, ok := range bsonraw.Fields(diff) {
 		if !ok || len(f.Name) == 0 || !w.section(path, f) {
 			return false
 		}
-		b = rest
 	}
 	return true
 }
 
 func (w *stmtWriter) section(path []byte, f field) bool {
-	if f.Name[0] == 's' {
-		return plain(f.Name[1:]) && w.sub(path, f.Name[1:], f.Value)
-	}
-	b, ok := bsonraw.Body(f.Value)
-	if !ok {
-		return false
-	}
 	switch f.Name[0] {
+	case 's':
+		return plain(f.Name[1:]) && w.sub(path, f.Name[1:], f.Value)
 	case 'u':
-		if w.pass == passGuard && !sorted(b) {
-			return w.guards(path, b, existsTrue)
+		if w.pass == passGuard && !sorted(f.Value) {
+			return w.leaves(path, f.Value, typeObject, existsTrue)
 		}
-		return w.pass != passSet || w.sets(path, b, false)
+		return w.pass != passSet || w.sets(path, f.Value, false)
 	case 'i':
 		if w.pass == passGuard {
-			return w.guards(path, b, existsFalse)
+			return w.leaves(path, f.Value, typeObject, existsFalse)
 		}
-		w.insert = w.insert || len(b) > 0
-		return w.pass != passSet || w.sets(path, b, true)
+		w.insert = w.insert || len(f.Value) > len(emptyDoc)
+		return w.pass != passSet || w.sets(path, f.Value, true)
 	case 'd':
-		w.unset = w.unset || len(b) > 0
-		return w.pass != passUnset || w.unsets(path, b)
+		w.unset = w.unset || len(f.Value) > len(emptyDoc)
+		return w.pass != passUnset || w.leaves(path, f.Value, typeBool, "\x01")
 	}
 	return false
 }
 
 // sets writes the elements of a u or i section. Those at the top are copied in
 // one piece.
-func (w *stmtWriter) sets(path, b []byte, ordered bool) bool {
-	section := b
+func (w *stmtWriter) sets(path, section []byte, ordered bool) bool {
 	var last []byte
-	for len(b) > 0 {
-		f, rest, ok := bsonraw.Next(b)
+	for f, ok := range bsonraw.Fields(section) {
 		if !ok || !plain(f.Name) {
 			return false
 		}
@@ -240,10 +214,10 @@ func (w *stmtWriter) sets(path, b []byte, ordered bool) bool {
 			w.dst = append(w.dst, path...)
 			w.dst = append(w.dst, f.Raw[1:]...)
 		}
-		last, b = f.Name, rest
+		last = f.Name
 	}
 	if len(path) == 0 {
-		w.dst = append(w.dst, section...)
+		w.dst = append(w.dst, section[4:len(section)-1]...)
 	}
 	return true
 }
@@ -261,27 +235,13 @@ func (w *stmtWriter) full(path []byte) bool {
 
 // sorted reports whether the elements of a section are in the order in which
 // every server creates them.
-func sorted(b []byte) bool {
+func sorted(section []byte) bool {
 	var last []byte
-	for len(b) > 0 {
-		f, rest, ok := bsonraw.Next(b)
+	for f, ok := range bsonraw.Fields(section) {
 		if !ok || last != nil && !before(last, f.Name) {
 			return false
 		}
-		last, b = f.Name, rest
-	}
-	return true
-}
-
-func (w *stmtWriter) unsets(path, b []byte) bool {
-	for len(b) > 0 {
-		f, rest, ok := bsonraw.Next(b)
-		if !ok || !plain(f.Name) || w.full(path) {
-			return false
-		}
-		w.leaf(path, typeBool, f.Name)
-		w.dst = append(w.dst, 1)
-		b = rest
+		last = f.Name
 	}
 	return true
 }
@@ -289,15 +249,14 @@ func (w *stmtWriter) unsets(path, b []byte) bool {
 // existsFalse is {$exists: false}.
 const existsFalse = "\x0f\x00\x00\x00\x08$exists\x00\x00\x00"
 
-func (w *stmtWriter) guards(path, b []byte, condition string) bool {
-	for len(b) > 0 {
-		f, rest, ok := bsonraw.Next(b)
-		if !ok || !plain(f.Name) {
+// leaves writes one value for each field of a section.
+func (w *stmtWriter) leaves(path, section []byte, typ bson.Type, value string) bool {
+	for f, ok := range bsonraw.Fields(section) {
+		if !ok || !plain(f.Name) || w.full(path) {
 			return false
 		}
-		w.leaf(path, typeObject, f.Name)
-		w.dst = append(w.dst, condition...)
-		b = rest
+		w.leaf(path, typ, f.Name)
+		w.dst = append(w.dst, value...)
 	}
 	return true
 }

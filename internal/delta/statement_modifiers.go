@@ -18,10 +18,7 @@ func modStatement(dst, o []byte) ([]byte, Form) {
 		return dst, None
 	}
 	dst, at := openDoc(dst)
-	empty := len(dst)
-	b, _ := bsonraw.Body(o)
-	for len(b) > 0 {
-		f, rest, ok := bsonraw.Next(b)
+	for f, ok := range bsonraw.Fields(o) {
 		if !ok {
 			return dst, None
 		}
@@ -29,9 +26,8 @@ func modStatement(dst, o []byte) ([]byte, Form) {
 		if string(f.Name) != "$v" && len(f.Value) > len(emptyDoc) {
 			dst = append(dst, f.Raw...)
 		}
-		b = rest
 	}
-	if len(dst) == empty {
+	if len(dst) == at+4 {
 		return dst, None
 	}
 	return closeDoc(dst, at), form

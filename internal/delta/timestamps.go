@@ -18,25 +18,18 @@ func AppendTimestampRepair(dst []byte, doc bson.Raw) (out []byte, d Delta, ok bo
 		return dst, Delta{}, false
 	}
 	start := len(dst)
-	b, valid := bsonraw.Body(doc)
-	if !valid {
-		return dst, Delta{}, false
-	}
 	dst, at := openDiff(dst)
 	dst, diffAt := openDoc(dst)
 	dst, section := openField(dst, "u")
-	empty := len(dst)
-	for len(b) > 0 {
-		f, rest, valid := bsonraw.Next(b)
+	for f, valid := range bsonraw.Fields(doc) {
 		if !valid {
 			return dst[:start], Delta{}, false
 		}
 		if f.Type == typeTimestamp && string(f.Value) == "\x00\x00\x00\x00\x00\x00\x00\x00" && string(f.Name) != "_id" {
 			dst = append(dst, f.Raw...)
 		}
-		b = rest
 	}
-	if len(dst) == empty {
+	if len(dst) == section+4 {
 		return dst[:start], Delta{}, false
 	}
 	dst = closeDoc(closeDoc(closeDoc(dst, section), diffAt), at)

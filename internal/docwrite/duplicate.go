@@ -1,7 +1,6 @@
 package docwrite
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"strings"
@@ -90,21 +89,16 @@ func (d Duplicate) Holders(ctx context.Context, c *mongo.Cluster, h Holding) ([]
 	}
 	db, name := mongo.SplitNS(h.NS)
 	find := bson.D{{Key: "find", Value: name}, {Key: "filter", Value: bson.D{{Key: "$and", Value: and}}}, {Key: "limit", Value: h.Most}}
-	if collation, ok := spec.Lookup("collation").DocumentOK(); ok {
-		find = append(find, bson.E{Key: "collation", Value: collation})
-	} else {
-		find = append(find, bson.E{Key: "collation", Value: bson.D{{Key: "locale", Value: "simple"}}})
+	var collation any = bson.D{{Key: "locale", Value: "simple"}}
+	if c, ok := spec.Lookup("collation").DocumentOK(); ok {
+		collation = c
 	}
-	cur, err := c.Client.Database(db).RunCommandCursor(ctx, find)
-	if err != nil {
-		return nil, fmt.Errorf("find what holds a key of %s: %w", h.NS, err)
-	}
-	defer cur.Close(ctx)
 	var out []bson.Raw
-	for cur.Next(ctx) {
-		out = append(out, bytes.Clone(cur.Current))
+	cur, err := c.Client.Database(db).RunCommandCursor(ctx, append(find, bson.E{Key: "collation", Value: collation}))
+	if err == nil {
+		err = cur.All(ctx, &out)
 	}
-	if err := cur.Err(); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("find what holds a key of %s: %w", h.NS, err)
 	}
 	return out, nil
@@ -114,18 +108,20 @@ func (d Duplicate) Holders(ctx context.Context, c *mongo.Cluster, h Holding) ([]
 // of the name yet: one whose build failed.
 func findIndex(ctx context.Context, c *mongo.Cluster, ns string, d Duplicate) (bson.Raw, error) {
 	db, name := mongo.SplitNS(ns)
+	var all []bson.Raw
 	cur, err := c.Client.Database(db).Collection(name).Indexes().List(ctx)
+	if err == nil {
+		err = cur.All(ctx, &all)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list indexes of %s: %w", ns, err)
 	}
-	defer cur.Close(ctx)
-	found := bson.Raw(bsoncore.NewDocumentBuilder().Build())
-	for cur.Next(ctx) {
-		if n, _ := cur.Current.Lookup("name").StringValueOK(); n == d.Index() {
-			found = bytes.Clone(cur.Current)
+	for _, spec := range all {
+		if n, _ := spec.Lookup("name").StringValueOK(); n == d.Index() {
+			return spec, nil
 		}
 	}
-	return found, cur.Err()
+	return bson.Raw(bsoncore.NewDocumentBuilder().Build()), nil
 }
 
 // keyFilter matches documents that have the key. Equality also matches an

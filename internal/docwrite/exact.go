@@ -29,11 +29,9 @@ var errMalformed = errors.New("malformed document: a field overruns it")
 // Inspect walks a document's top level. It also guards the target from
 // malformed documents.
 func Inspect(doc []byte) (s Special, err error) {
-	rest, ok := bsonraw.Body(doc)
-	for ok && len(rest) > 0 {
-		var e bsonraw.Element
-		if e, rest, ok = bsonraw.Next(rest); !ok {
-			break
+	for e, ok := range bsonraw.Fields(doc) {
+		if !ok {
+			return s, errMalformed
 		}
 		if e.Type == bson.TypeTimestamp && binary.LittleEndian.Uint64(e.Value) == 0 && string(e.Name) != "_id" {
 			s.ZeroTimestamp = true
@@ -41,9 +39,6 @@ func Inspect(doc []byte) (s Special, err error) {
 		if len(e.Name) > 0 && e.Name[0] == '$' {
 			s.Dollar = true
 		}
-	}
-	if !ok {
-		return s, errMalformed
 	}
 	return s, nil
 }

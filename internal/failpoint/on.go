@@ -3,6 +3,7 @@
 package failpoint
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"strconv"
@@ -22,13 +23,13 @@ type rule struct {
 	n      int    // 0 is each hit
 	onward bool
 	action string
+	do     func(point string) error
 }
 
 // points are rules and how often each point was hit since they were read.
 type points struct {
 	mu    sync.Mutex
-	read  bool
-	file  string
+	file  string // that holds the rules, if one does
 	seen  os.FileInfo
 	rules []rule
 	hits  map[string]int
@@ -46,7 +47,7 @@ func Err(point string) error { return active.hit(point, "") }
 func (p *points) hit(point, what string) error {
 	p.mu.Lock()
 	p.load()
-	var due []string
+	var due []func(string) error
 	names := []string{"*", point, point + "/" + what}
 	if what == "" {
 		names = names[:2]
@@ -56,17 +57,15 @@ func (p *points) hit(point, what string) error {
 		n := p.hits[name]
 		for _, r := range p.rules {
 			if r.point == name && (r.n == 0 || r.n == n || r.onward && n > r.n) {
-				due = append(due, r.action)
+				due = append(due, r.do)
 				fmt.Fprintf(os.Stderr, "failpoint %s hit %d: %s\n", names[len(names)-1], n, r.action)
 			}
 		}
 	}
 	p.mu.Unlock()
 	var err error
-	for _, action := range due {
-		if e := act(point, action); e != nil {
-			err = e
-		}
+	for _, do := range due {
+		err = cmp.Or(do(point), err)
 	}
 	return err
 }
@@ -74,17 +73,12 @@ func (p *points) hit(point, what string) error {
 // load reads the rules when it has not, or when their file has changed. The
 // caller holds mu.
 func (p *points) load() {
-	if !p.read {
-		p.read = true
-		text := os.Getenv("MILLRACE_FAILPOINTS")
-		if name, ok := strings.CutPrefix(text, "@"); ok {
-			p.file = name
-		} else {
-			p.set(text)
-		}
-	}
 	if p.hits == nil {
-		p.hits = map[string]int{}
+		text, isFile := strings.CutPrefix(os.Getenv("MILLRACE_FAILPOINTS"), "@")
+		if isFile {
+			p.file, text = text, ""
+		}
+		p.set(text)
 	}
 	if p.file == "" {
 		return
@@ -124,9 +118,7 @@ func parse(s string) (r rule, err error) {
 		return r, fmt.Errorf("rule %q has no action", s)
 	}
 	r.action = action
-	if where, ok = strings.CutSuffix(where, "+"); ok {
-		r.onward = true
-	}
+	where, r.onward = strings.CutSuffix(where, "+")
 	var n string
 	if r.point, n, ok = strings.Cut(where, ":"); ok {
 		if r.n, err = strconv.Atoi(n); err != nil || r.n < 1 {
@@ -135,28 +127,23 @@ func parse(s string) (r rule, err error) {
 	}
 	verb, long, _ := strings.Cut(action, ":")
 	switch verb {
-	case "kill", "stop", "error", "note":
-		return r, nil
-	case "sleep":
-		_, err = time.ParseDuration(long)
-		return r, err
-	}
-	return r, fmt.Errorf("rule %q: unknown action", s)
-}
-
-func act(point, action string) error {
-	verb, long, _ := strings.Cut(action, ":")
-	switch verb {
 	case "kill":
-		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-		select {} // it comes at once
+		r.do = func(string) error {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {} // it comes at once
+		}
 	case "stop":
-		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		r.do = func(string) error { return syscall.Kill(os.Getpid(), syscall.SIGSTOP) }
 	case "sleep":
-		d, _ := time.ParseDuration(long) // checked by parse
-		time.Sleep(d)
+		d, err := time.ParseDuration(long)
+		r.do = func(string) error { time.Sleep(d); return nil }
+		return r, err
 	case "error":
-		return fmt.Errorf("failpoint %s: %w", point, syscall.ECONNRESET)
+		r.do = func(point string) error { return fmt.Errorf("failpoint %s: %w", point, syscall.ECONNRESET) }
+	case "note":
+		r.do = func(string) error { return nil }
+	default:
+		return r, fmt.Errorf("rule %q: unknown action", s)
 	}
-	return nil
+	return r, nil
 }

@@ -221,12 +221,13 @@ func (r *ring) unrepaired() (docs []bson.Raw) {
 
 // updated applies an oplog update; nil if it cannot be applied.
 func updated(doc, o bson.Raw) bson.Raw {
-	d, kind, err := delta.Read(o)
-	if err != nil {
-		return nil
-	}
+	kind := delta.KindOf(o)
 	if kind == delta.Replacement {
 		return o
+	}
+	d, err := delta.ParseAs(kind, o)
+	if err != nil {
+		return nil
 	}
 	out, _, err := delta.Apply(nil, doc, d)
 	if err != nil {

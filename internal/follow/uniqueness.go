@@ -60,8 +60,8 @@ func (f *follower) untangle(ctx context.Context, ic *schema.IndexConflict) error
 		return err
 	}
 	err = f.sink.Untangle(ctx, mongosink.Clash{NS: ic.NS, Index: dup.Index(), Docs: docs, Reason: ic.Error()})
-	var unclear *mongosink.UndecidedError
-	if errors.As(err, &unclear) && *f.Unclear < mostUnclear {
+	var conflict *mongosink.ConflictError
+	if errors.As(err, &conflict) && conflict.Undecided && *f.Unclear < mostUnclear {
 		// From the checkpoint the job first catches up with the source.
 		*f.Unclear++
 		return mongo.Retry("it will be clearer after the checkpoint", err, "")

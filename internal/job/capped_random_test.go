@@ -279,7 +279,7 @@ func (h *history) mirror(e stream.Event) {
 			h.must(nil, err)
 		}
 	case stream.Update:
-		d, _, err := delta.Read(e.Doc)
+		d, err := delta.ParseAs(delta.KindOf(e.Doc), e.Doc)
 		h.must(nil, err)
 		u, _ := delta.AppendStatement(nil, d)
 		h.must(nil, c.Database().RunCommand(ctx, bson.D{{Key: "update", Value: c.Name()},

@@ -1,6 +1,7 @@
 package mongo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -62,18 +64,13 @@ type Cluster struct {
 // Connect opens uri and reads the deployment's identity. Errors never carry
 // the credentials.
 func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
-	opts := options.Client().ApplyURI(uri)
-	if err := opts.Validate(); err != nil {
-		return nil, WithHint(fmt.Errorf("connection string %s: %w", Redact(uri), scrub(err, uri)),
-			"write it as mongodb://user:password@host:port/?replicaSet=name; percent-encode special characters of the password")
+	opts, err := parseURI(uri)
+	if err != nil {
+		return nil, err
 	}
-	opts.SetAppName(o.AppName).SetRetryWrites(true)
-	if o.ServerSelectionTimeout > 0 {
-		opts.SetServerSelectionTimeout(o.ServerSelectionTimeout)
-	}
-	opts.SetMaxPoolSize(64)
-	if o.MaxPoolSize > 0 {
-		opts.SetMaxPoolSize(o.MaxPoolSize)
+	opts.SetAppName(o.AppName).SetRetryWrites(true).SetMaxPoolSize(cmp.Or(o.MaxPoolSize, 64))
+	if o.ServerSelectionTimeout > 0 || opts.ServerSelectionTimeout == nil {
+		opts.SetServerSelectionTimeout(cmp.Or(o.ServerSelectionTimeout, 30*time.Second))
 	}
 	client, err := driver.Connect(opts)
 	if err != nil {
@@ -84,11 +81,7 @@ func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 		return nil, errors.Join(fmt.Errorf("connect %s: %w", Redact(uri), scrub(err, uri)), client.Disconnect(ctx))
 	}
 	c := &Cluster{Client: client, Pool: pool, uri: uri, read: o.ReadPreference}
-	patience := 30 * time.Second
-	if opts.ServerSelectionTimeout != nil {
-		patience = *opts.ServerSelectionTimeout
-	}
-	if err := c.identifyPatiently(ctx, patience); err != nil {
+	if err := c.identifyPatiently(ctx, *opts.ServerSelectionTimeout); err != nil {
 		c.Close()
 		return nil, WithHint(fmt.Errorf("reach %s: %w", Redact(uri), scrub(err, uri)),
 			"check that the address, the replica-set name, TLS and the credentials are right and that a primary exists")
@@ -108,12 +101,7 @@ func (c *Cluster) Close() {
 func (c *Cluster) Address() string { return Redact(c.uri) }
 
 // Reader selects the member that data reads go to.
-func (c *Cluster) Reader() wire.Selector {
-	if c.read == nil {
-		return wire.Primary()
-	}
-	return wire.ByReadPreference(c.read)
-}
+func (c *Cluster) Reader() wire.Selector { return wire.ByReadPreference(c.read) }
 
 // Command runs cmd on db at the primary and returns the raw reply.
 func (c *Cluster) Command(ctx context.Context, db string, cmd any) (bson.Raw, error) {
@@ -121,15 +109,11 @@ func (c *Cluster) Command(ctx context.Context, db string, cmd any) (bson.Raw, er
 }
 
 type hello struct {
-	LocalTime time.Time `bson:"localTime"`
-	SetName   string    `bson:"setName"`
-	Msg       string    `bson:"msg"`
-	Hosts     []string  `bson:"hosts"`
-	LastWrite struct {
-		OpTime         OpTime    `bson:"opTime"`
-		MajorityOpTime OpTime    `bson:"majorityOpTime"`
-		LastWriteDate  time.Time `bson:"lastWriteDate"`
-	} `bson:"lastWrite"`
+	LocalTime   time.Time `bson:"localTime"`
+	SetName     string    `bson:"setName"`
+	Msg         string    `bson:"msg"`
+	Hosts       []string  `bson:"hosts"`
+	LastWrite   Positions `bson:"lastWrite"`
 	ClusterTime struct {
 		ClusterTime bson.Timestamp `bson:"clusterTime"`
 	} `bson:"$clusterTime"`
@@ -137,10 +121,21 @@ type hello struct {
 
 func (c *Cluster) hello(ctx context.Context) (h hello, err error) {
 	raw, err := c.Command(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})
-	if err != nil {
-		return h, err
+	if err == nil {
+		err = bson.Unmarshal(raw, &h)
 	}
-	return h, bson.Unmarshal(raw, &h)
+	h.LastWrite.Now = h.LocalTime
+	return h, err
+}
+
+// helloOn asks the server of one connection. The term is -1 where there is none.
+func helloOn(ctx context.Context, conn *wire.Conn) (h hello, err error) {
+	h.LastWrite.Last.Term = -1
+	raw, err := conn.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})
+	if err == nil {
+		err = bson.Unmarshal(raw, &h)
+	}
+	return h, err
 }
 
 // identifyPatiently tries again what an election or a cut interrupted, for no
@@ -151,9 +146,7 @@ func (c *Cluster) identifyPatiently(ctx context.Context, patience time.Duration)
 		if err == nil || Classify(err) != ClassRetry || time.Since(began) > patience {
 			return err
 		}
-		select {
-		case <-time.After(200 * time.Millisecond):
-		case <-ctx.Done():
+		if pace.Pause(ctx, 200*time.Millisecond) != nil {
 			return err
 		}
 	}
@@ -199,11 +192,8 @@ func (c *Cluster) identify(ctx context.Context) error {
 // set whose id was not read would be taken for another.
 func (c *Cluster) permitted(ctx context.Context, cmd bson.D) (bson.Raw, error) {
 	raw, err := c.Command(ctx, "admin", cmd)
-	if err == nil {
-		return raw, nil
-	}
-	if Classify(err) == ClassRetry || ctx.Err() != nil {
-		return nil, err
+	if err == nil || Classify(err) == ClassRetry || ctx.Err() != nil {
+		return raw, err
 	}
 	return nil, nil
 }
@@ -211,10 +201,10 @@ func (c *Cluster) permitted(ctx context.Context, cmd bson.D) (bson.Raw, error) {
 // Positions are a replica set's replication positions as its primary states
 // them.
 type Positions struct {
-	Last     OpTime // newest write
-	Majority OpTime // newest majority-committed write
-	// LastDate is the primary's wall clock of Last, Now that of the answer.
-	LastDate, Now time.Time
+	Last     OpTime    `bson:"opTime"`         // newest write
+	Majority OpTime    `bson:"majorityOpTime"` // newest majority-committed write
+	LastDate time.Time `bson:"lastWriteDate"`  // the primary's wall clock of Last
+	Now      time.Time `bson:"-"`              // the primary's wall clock of the answer
 }
 
 // Positions asks the primary where its oplog stands.
@@ -223,12 +213,7 @@ func (c *Cluster) Positions(ctx context.Context) (Positions, error) {
 	if err != nil {
 		return Positions{}, fmt.Errorf("read replication position of %s: %w", c.Address(), err)
 	}
-	return h.positions(), nil
-}
-
-func (h *hello) positions() Positions {
-	lw := h.LastWrite
-	return Positions{Last: lw.OpTime, Majority: lw.MajorityOpTime, LastDate: lw.LastWriteDate, Now: h.LocalTime}
+	return h.LastWrite, nil
 }
 
 // Redact removes user and password from a connection string. When it cannot

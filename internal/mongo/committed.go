@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/pace"
 )
 
 // commitPoll is the pause between looks at the majority position.
@@ -16,11 +18,11 @@ const commitPoll = 10 * time.Millisecond
 // Reached waits until the primary knows that a position is majority-committed,
 // and reports where it stands then.
 func (c *Cluster) Reached(ctx context.Context, at OpTime) (Positions, error) {
-	h, err := c.poll(ctx, func(h *hello) bool { return !h.LastWrite.MajorityOpTime.Before(at) })
+	h, err := c.poll(ctx, func(h *hello) bool { return !h.LastWrite.Majority.Before(at) })
 	if err != nil {
 		return Positions{}, fmt.Errorf("wait until %v is majority-committed on %s: %w", at, c.Address(), err)
 	}
-	return h.positions(), nil
+	return h.LastWrite, nil
 }
 
 // Committed waits until every write that the primary has acknowledged up to now
@@ -29,12 +31,12 @@ func (c *Cluster) Reached(ctx context.Context, at OpTime) (Positions, error) {
 func (c *Cluster) Committed(ctx context.Context) (at OpTime, err error) {
 	h, err := c.poll(ctx, func(h *hello) bool {
 		if at.IsZero() {
-			at = h.LastWrite.OpTime
+			at = h.LastWrite.Last
 		}
-		return h.LastWrite.OpTime.Term != at.Term || !h.LastWrite.MajorityOpTime.Before(at)
+		return h.LastWrite.Last.Term != at.Term || !h.LastWrite.Majority.Before(at)
 	})
-	if err == nil && h.LastWrite.OpTime.Term != at.Term {
-		err = c.elected(at.Term, h.LastWrite.OpTime.Term)
+	if err == nil {
+		err = c.elected(at.Term, h.LastWrite.Last.Term)
 	}
 	if err != nil {
 		return at, fmt.Errorf("wait until %v is majority-committed on %s: %w", at, c.Address(), err)
@@ -45,17 +47,10 @@ func (c *Cluster) Committed(ctx context.Context) (at OpTime, err error) {
 // CommittedSeen is Committed for all that the primary has shown, acknowledged or
 // not.
 func (c *Cluster) CommittedSeen(ctx context.Context) (OpTime, error) {
-	if err := c.counted(ctx); err != nil {
-		return OpTime{}, fmt.Errorf("wait until %s counts its newest write: %w", c.Address(), err)
-	}
-	return c.Committed(ctx)
-}
-
-// counted waits until the primary counts as its newest write what it has shown. A
-// change shows an instant before that, but never before its time was given out.
-// A write that fails, as for a duplicate key, leaves a time with no entry: then
-// there is nothing to come.
-func (c *Cluster) counted(ctx context.Context) error {
+	// The primary has to count as its newest write what it has shown. A change
+	// shows an instant before that, but never before its time was given out. A
+	// write that fails, as for a duplicate key, leaves a time with no entry: then
+	// there is nothing to come.
 	const instant = time.Second
 	var given bson.Timestamp
 	began := time.Now()
@@ -63,9 +58,12 @@ func (c *Cluster) counted(ctx context.Context) error {
 		if given.IsZero() {
 			given = h.ClusterTime.ClusterTime
 		}
-		return CompareTS(h.LastWrite.OpTime.TS, given) >= 0 || time.Since(began) >= instant
+		return !h.LastWrite.Last.TS.Before(given) || time.Since(began) >= instant
 	})
-	return err
+	if err != nil {
+		return OpTime{}, fmt.Errorf("wait until %s counts its newest write: %w", c.Address(), err)
+	}
+	return c.Committed(ctx)
 }
 
 // poll asks the primary where it stands until enough is said.
@@ -74,15 +72,17 @@ func (c *Cluster) poll(ctx context.Context, enough func(*hello) bool) (h hello, 
 		if h, err = c.hello(ctx); err != nil || enough(&h) {
 			return h, err
 		}
-		select {
-		case <-time.After(commitPoll):
-		case <-ctx.Done():
-			return h, context.Cause(ctx)
+		if err := pace.Pause(ctx, commitPoll); err != nil {
+			return h, err
 		}
 	}
 }
 
+// elected is an error unless two terms are the same.
 func (c *Cluster) elected(before, now int64) error {
+	if before == now {
+		return nil
+	}
 	return Retry(fmt.Sprintf("%s has elected another primary (term %d, before %d)", c.Address(), now, before), nil, "")
 }
 
@@ -94,19 +94,16 @@ func (c *Cluster) Seen(ctx context.Context, look func() error) error {
 	if c.Info.Kind != KindReplicaSet {
 		return look()
 	}
-	before, err := c.hello(ctx)
+	before, err := c.Positions(ctx)
 	if err != nil {
-		return fmt.Errorf("read replication position of %s: %w", c.Address(), err)
+		return err
 	}
 	// By the same client as the positions, so that no older primary answers.
 	if err := look(); err != nil {
 		return err
 	}
 	at, err := c.CommittedSeen(ctx)
-	if term := before.LastWrite.OpTime.Term; err == nil && at.Term != term {
-		err = c.elected(term, at.Term)
-	}
-	return err
+	return cmp.Or(err, c.elected(before.Last.Term, at.Term))
 }
 
 // Vanished reports whether the collection with a UUID is gone from a database for

@@ -3,7 +3,9 @@ package mongo
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
@@ -12,28 +14,23 @@ import (
 )
 
 // Class says what an error means for a running job.
-type Class int
+type Class string
 
 const (
 	// ClassFatal errors end the job: the operator has to act.
-	ClassFatal Class = iota
+	ClassFatal Class = "fatal"
 	// ClassRetry errors pass by themselves: an election, a cut, a killed
 	// cursor, or a full disk when somebody frees it.
-	ClassRetry
+	ClassRetry Class = "retry"
 	// ClassDuplicate is a duplicate key.
-	ClassDuplicate
+	ClassDuplicate Class = "duplicate"
 	// ClassGone is a missing collection, index or database.
-	ClassGone
+	ClassGone Class = "gone"
 	// ClassExists is a collection, view or index that is there already.
-	ClassExists
+	ClassExists Class = "exists"
 	// ClassCanceled is our own context ending.
-	ClassCanceled
+	ClassCanceled Class = "canceled"
 )
-
-// String names the class for logs, status and metrics.
-func (c Class) String() string {
-	return [...]string{"fatal", "retry", "duplicate", "gone", "exists", "canceled"}[c]
-}
 
 // Server error codes that millrace acts upon (MongoDB manual, "Error Codes").
 const (
@@ -58,31 +55,14 @@ const (
 	codeNoCount        = 40481
 )
 
-// unindexable knows the codes by which servers (4.2 to 6.0, tried) say that a
-// document's values do not fit an index: parallel arrays, an array in a text
-// index's other field, geometry, an array in a hashed one, languages, numbers as
-// field names, and keys too large for servers before 4.2.
-func unindexable(code int32) bool {
-	switch code {
-	case 171, 201, 13026, 13027, 13068, 16746, 16755, 16766, 17261, 17262, 17280:
-		return true
-	}
-	return false
-}
-
 // Unindexable reports that an index does not take a document, or was not built
-// because of one.
+// because of one: servers (4.2 to 6.0, tried) say so of parallel arrays, an array
+// in a text index's other field, geometry, an array in a hashed one, languages,
+// numbers as field names, and keys too large for servers before 4.2.
 func Unindexable(err error) bool {
 	code, _, _ := answer(err)
-	return unindexable(code)
-}
-
-// passesByItself knows the codes of elections, shutdowns, killed cursors and
-// operations, full queues, lock and snapshot time-outs.
-func passesByItself(code int32) bool {
 	switch code {
-	case 6, 7, 43, 50, 64, 89, 91, 112, 134, 136, 175, 189, 202, 237, 239, 246, 251, 262,
-		290, 317, 384, 9001, 10058, 10107, 11600, 11601, 11602, 13435, 13436:
+	case 171, 201, 13026, 13027, 13068, 16746, 16755, 16766, 17261, 17262, 17280:
 		return true
 	}
 	return false
@@ -96,15 +76,8 @@ func passesByItself(code int32) bool {
 func diskFull(code int32, message string) bool {
 	const unknownError, enospc, outOfDiskSpace = 8, 28, 14031
 	const text = "No space left on device"
-	switch code {
-	case outOfDiskSpace:
-		return true
-	case unknownError:
-		return strings.Contains(message, text)
-	case enospc:
-		return strings.HasSuffix(message, text)
-	}
-	return false
+	return code == outOfDiskSpace || code == unknownError && strings.Contains(message, text) ||
+		code == enospc && strings.HasSuffix(message, text)
 }
 
 // Retryable is an error that passes by itself by millrace's own judgement. What
@@ -148,17 +121,20 @@ func Interrupted(res wire.WriteResult) error {
 	return Retry("write concern", wire.WriteError{Code: int32(code), Message: text, Raw: res.ConcernError}, "")
 }
 
-// answer is what a server said in err: of a command as a whole, or of one write.
+// answer is what a server said in err: of a command as a whole, or of the first
+// write that failed.
 func answer(err error) (code int32, message string, ok bool) {
-	var we wire.WriteError
-	if errors.As(err, &we) {
-		return we.Code, we.Message, true
+	if e, ok := errors.AsType[wire.WriteError](err); ok {
+		return e.Code, e.Message, true
 	}
-	var ce driver.CommandError
-	if errors.As(err, &ce) {
-		return ce.Code, ce.Message, true
+	if e, ok := errors.AsType[driver.WriteException](err); ok && len(e.WriteErrors) > 0 {
+		return int32(e.WriteErrors[0].Code), e.WriteErrors[0].Message, true
 	}
-	return 0, "", false
+	if e, ok := errors.AsType[driver.BulkWriteException](err); ok && len(e.WriteErrors) > 0 {
+		return int32(e.WriteErrors[0].Code), e.WriteErrors[0].Message, true
+	}
+	e, ok := errors.AsType[driver.CommandError](err)
+	return e.Code, e.Message, ok
 }
 
 // Classify reports what err means. Errors of the driver's API and of package
@@ -167,43 +143,24 @@ func Classify(err error) Class {
 	if errors.Is(err, context.Canceled) {
 		return ClassCanceled
 	}
-	var own *Retryable
-	if errors.As(err, &own) {
+	if _, ok := errors.AsType[*Retryable](err); ok {
 		return ClassRetry
 	}
-	var we driver.WriteException
-	if errors.As(err, &we) {
-		return classifyWrites(we.WriteErrors, we.WriteConcernError)
-	}
-	var be driver.BulkWriteException
-	if errors.As(err, &be) {
-		all := make(driver.WriteErrors, len(be.WriteErrors))
-		for i, e := range be.WriteErrors {
-			all[i] = e.WriteError
-		}
-		return classifyWrites(all, be.WriteConcernError)
-	}
-	var ce driver.CommandError
-	if errors.As(err, &ce) && (ce.HasErrorLabel("NetworkError") || ce.HasErrorLabel("RetryableWriteError") || ce.HasErrorLabel("TransientTransactionError")) {
+	passing := []string{"NetworkError", "RetryableWriteError", "TransientTransactionError"}
+	if e, ok := errors.AsType[driver.CommandError](err); ok && slices.ContainsFunc(passing, e.HasErrorLabel) {
 		return ClassRetry
 	}
 	if code, message, ok := answer(err); ok {
 		return classifyCode(code, message)
 	}
-	var ne net.Error
-	if driver.IsNetworkError(err) || driver.IsTimeout(err) || errors.As(err, &ne) || errors.Is(err, context.DeadlineExceeded) {
-		return ClassRetry
-	}
-	return ClassFatal
-}
-
-// classifyWrites goes by the first of the errors.
-func classifyWrites(failed driver.WriteErrors, concern *driver.WriteConcernError) Class {
-	for _, e := range failed {
-		return classifyCode(int32(e.Code), e.Message)
-	}
-	if concern != nil {
+	write, _ := errors.AsType[driver.WriteException](err)
+	bulk, _ := errors.AsType[driver.BulkWriteException](err)
+	if write.WriteConcernError != nil || bulk.WriteConcernError != nil {
 		return ClassRetry // the writes stand; their durability is asked again
+	}
+	_, broken := errors.AsType[net.Error](err)
+	if broken || driver.IsNetworkError(err) || driver.IsTimeout(err) || errors.Is(err, context.DeadlineExceeded) {
+		return ClassRetry
 	}
 	return ClassFatal
 }
@@ -216,8 +173,13 @@ func classifyCode(code int32, message string) Class {
 		return ClassGone
 	case CodeNamespaceExists, codeNotAView:
 		return ClassExists
+	// Elections, shutdowns, killed cursors and operations, full queues, lock and
+	// snapshot time-outs.
+	case 6, 7, 43, 50, 64, 89, 91, 112, 134, 136, 175, 189, 202, 237, 239, 246, 251, 262,
+		290, 317, 384, 9001, 10058, 10107, 11600, 11601, 11602, 13435, 13436:
+		return ClassRetry
 	}
-	if passesByItself(code) || diskFull(code, message) {
+	if diskFull(code, message) {
 		return ClassRetry
 	}
 	return ClassFatal
@@ -225,11 +187,11 @@ func classifyCode(code int32, message string) Class {
 
 // IsCode reports whether err is the server's error with the given code.
 func IsCode(err error, code int32) bool {
-	if said, _, ok := answer(err); ok {
-		return said == code
+	if e, ok := errors.AsType[wire.WriteError](err); ok {
+		return e.Code == code
 	}
-	var se driver.ServerError
-	return errors.As(err, &se) && se.HasErrorCode(int(code))
+	e, ok := errors.AsType[driver.ServerError](err)
+	return ok && e.HasErrorCode(int(code))
 }
 
 // Hint attaches what the operator can do to an error. It is printed after the
@@ -237,6 +199,14 @@ func IsCode(err error, code int32) bool {
 type Hint struct {
 	Err  error
 	Text string
+}
+
+// Wrap says before an error what failed; nil stays nil.
+func Wrap(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
 }
 
 // WithHint wraps err with an operator's hint; nil stays nil, and no hint adds
@@ -255,13 +225,9 @@ func (h *Hint) Error() string { return h.Err.Error() }
 func (h *Hint) Unwrap() error { return h.Err }
 
 // HintOf returns the innermost hint on err, or "".
-func HintOf(err error) string {
-	var h *Hint
-	if !errors.As(err, &h) {
-		return ""
+func HintOf(err error) (text string) {
+	for h, ok := errors.AsType[*Hint](err); ok; h, ok = errors.AsType[*Hint](h.Err) {
+		text = h.Text
 	}
-	if inner := HintOf(h.Err); inner != "" {
-		return inner
-	}
-	return h.Text
+	return text
 }

@@ -1,9 +1,9 @@
 package mongo
 
 import (
-	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,10 +20,10 @@ type OpTime struct {
 }
 
 // IsZero reports the absent position.
-func (o OpTime) IsZero() bool { return o.TS.T == 0 && o.TS.I == 0 }
+func (o OpTime) IsZero() bool { return o.TS.IsZero() }
 
 // Compare orders positions by timestamp.
-func (o OpTime) Compare(p OpTime) int { return CompareTS(o.TS, p.TS) }
+func (o OpTime) Compare(p OpTime) int { return o.TS.Compare(p.TS) }
 
 // Before reports o < p.
 func (o OpTime) Before(p OpTime) bool { return o.Compare(p) < 0 }
@@ -48,29 +48,11 @@ func (o OpTime) String() string {
 	return fmt.Sprintf("%d:%d", o.TS.T, o.TS.I)
 }
 
-// CompareTS orders two BSON timestamps.
-func CompareTS(a, b bson.Timestamp) int {
-	if c := cmp.Compare(a.T, b.T); c != 0 {
-		return c
-	}
-	return cmp.Compare(a.I, b.I)
-}
-
 // MinOpTime returns the earlier of two positions.
-func MinOpTime(a, b OpTime) OpTime {
-	if b.Before(a) {
-		return b
-	}
-	return a
-}
+func MinOpTime(a, b OpTime) OpTime { return slices.MinFunc([]OpTime{a, b}, OpTime.Compare) }
 
 // MaxOpTime returns the later of two positions.
-func MaxOpTime(a, b OpTime) OpTime {
-	if a.Before(b) {
-		return b
-	}
-	return a
-}
+func MaxOpTime(a, b OpTime) OpTime { return slices.MaxFunc([]OpTime{a, b}, OpTime.Compare) }
 
 // ParseOpTime reads "seconds:increment" (as printed by String), or a time in
 // RFC 3339, which stands for the first position of that second.

@@ -11,6 +11,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -39,14 +40,11 @@ func (c *Cluster) Change(ctx context.Context, db string, cmd bson.D) (term int64
 	if _, err := write(ctx, conn, db, cmd); err != nil {
 		return -1, err
 	}
-	reply, err := conn.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})
+	h, err := helloOn(ctx, conn)
 	if err != nil {
 		return -1, fmt.Errorf("read the term of %s: %w", conn.Addr(), err)
 	}
-	if t, ok := reply.Lookup("lastWrite", "opTime", "t").AsInt64OK(); ok {
-		return t, nil
-	}
-	return -1, nil
+	return h.LastWrite.Last.Term, nil
 }
 
 func write(ctx context.Context, conn *wire.Conn, db string, cmd bson.D) (bson.Raw, error) {
@@ -76,18 +74,19 @@ func (c *Cluster) RenewConnections(ctx context.Context, name string) error {
 
 // Connection is one that a client has to a server.
 type Connection struct {
-	App    string // the application name of its handshake
+	App    string `bson:"appName"` // the application name of its handshake
 	Client string // address of the client, as the server sees it
-	opid   any    // of the operation that runs on it; nil for none
+	Active bool   // an operation runs on it, OpID
+	OpID   any
 }
 
 // EndConnections kills what runs on the connections whose application names
 // match, at the primary that the pool reaches and the other members, and waits
-// until none of these connections exists. A message can only arrive over a connection, so nothing
-// that was sent over them has any effect on that server afterwards. waiting is
-// called now and then with those that are left. Then it runs a command over the
-// connection with which it looked, and returns the reply: by its term the
-// caller knows that it was the primary's list.
+// until none of these connections exists. A message can only arrive over a
+// connection, so nothing that was sent over them has any effect on that server
+// afterwards. waiting is called now and then with those that are left. Then it
+// runs a command over the connection with which it looked, and returns the reply:
+// by its term the caller knows that it was the primary's list.
 //
 // Without the privilege inprog only connections of the same user are seen.
 func (c *Cluster) EndConnections(ctx context.Context, match func(name string) bool, waiting func([]Connection), then bson.D) (bson.Raw, error) {
@@ -98,7 +97,14 @@ func (c *Cluster) EndConnections(ctx context.Context, match func(name string) bo
 	defer conn.Release()
 	// A message to a member that is no primary now has an effect if it becomes
 	// one again: none of them may have such a connection.
-	for _, host := range c.others(ctx, conn) {
+	var members []string
+	if h, err := helloOn(ctx, conn); err == nil {
+		members = h.Hosts
+	}
+	for _, host := range members {
+		if host == conn.Addr() {
+			continue
+		}
 		if err := c.endAt(ctx, host, match, waiting); err != nil {
 			return nil, err
 		}
@@ -108,16 +114,6 @@ func (c *Cluster) EndConnections(ctx context.Context, match func(name string) bo
 	}
 	reply, err := conn.Run(ctx, StateDB, then)
 	return bson.Raw(reply), err
-}
-
-// others are the members that the primary names, but itself.
-func (c *Cluster) others(ctx context.Context, primary *wire.Conn) []string {
-	reply, err := primary.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})
-	var h hello
-	if err != nil || bson.Unmarshal(reply, &h) != nil {
-		return nil
-	}
-	return slices.DeleteFunc(h.Hosts, func(host string) bool { return host == primary.Addr() })
 }
 
 // endAt is endOn for another member. One that cannot be reached now is left out:
@@ -150,35 +146,25 @@ func endOn(ctx context.Context, conn *wire.Conn, match func(string) bool, waitin
 		if len(left) == 0 {
 			return nil
 		}
-		if err := killOps(ctx, conn, left); err != nil {
-			return fmt.Errorf("kill operations of %s: %w", conn.Addr(), err)
+		for _, l := range left {
+			if !l.Active {
+				continue
+			}
+			// What is over by now, or may not be killed, the next list tells.
+			_, err := conn.Run(ctx, "admin", bson.D{{Key: "killOp", Value: 1}, {Key: "op", Value: l.OpID}})
+			if err != nil && Classify(err) == ClassRetry {
+				return fmt.Errorf("kill operations of %s: %w", conn.Addr(), err)
+			}
 		}
 		if time.Since(told) > tell {
 			told = time.Now()
 			waiting(left)
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := pace.Pause(ctx, pause); err != nil {
+			return err
 		}
 		pause = min(2*pause, 200*time.Millisecond)
 	}
-}
-
-// killOps kills what runs on connections. What is over by now, or may not be
-// killed, the next list tells.
-func killOps(ctx context.Context, conn *wire.Conn, list []Connection) error {
-	for _, l := range list {
-		if l.opid == nil {
-			continue
-		}
-		_, err := conn.Run(ctx, "admin", bson.D{{Key: "killOp", Value: 1}, {Key: "op", Value: l.opid}})
-		if err != nil && Classify(err) == ClassRetry {
-			return err
-		}
-	}
-	return nil
 }
 
 // connections lists those of a server whose application names match.
@@ -187,26 +173,10 @@ func connections(ctx context.Context, conn *wire.Conn, match func(string) bool) 
 	if IsCode(err, CodeUnauthorized) {
 		list, err = currentOp(ctx, conn, false)
 	}
-	if err != nil {
-		return nil, err
-	}
-	var out []Connection
-	for _, raw := range list {
-		app, _ := raw.Lookup("appName").StringValueOK()
-		if !match(app) {
-			continue
-		}
-		l := Connection{App: app}
-		l.Client, _ = raw.Lookup("client").StringValueOK()
-		if id, err := raw.LookupErr("opid"); err == nil && raw.Lookup("active").Boolean() {
-			l.opid = id
-		}
-		out = append(out, l)
-	}
-	return out, nil
+	return slices.DeleteFunc(list, func(l Connection) bool { return !match(l.App) }), err
 }
 
-func currentOp(ctx context.Context, conn *wire.Conn, all bool) ([]bson.Raw, error) {
+func currentOp(ctx context.Context, conn *wire.Conn, all bool) (out []Connection, err error) {
 	cur, err := conn.OpenCursor(ctx, "admin", bson.D{
 		{Key: "aggregate", Value: 1}, {Key: "cursor", Value: bson.D{}},
 		{Key: "pipeline", Value: bson.A{
@@ -218,17 +188,16 @@ func currentOp(ctx context.Context, conn *wire.Conn, all bool) ([]bson.Raw, erro
 	if err != nil {
 		return nil, err
 	}
-	var out []bson.Raw
 	for {
 		b, err := cur.Next(ctx)
-		if err != nil {
-			return nil, err
+		if err == nil {
+			err = b.Each(func(doc []byte) error {
+				out = append(out, Connection{})
+				return bson.Unmarshal(doc, &out[len(out)-1])
+			})
 		}
-		if err := b.Each(func(doc []byte) error { out = append(out, bson.Raw(doc)); return nil }); err != nil {
-			return nil, err
-		}
-		if b.Done {
-			return out, nil
+		if err != nil || b.Done {
+			return out, err
 		}
 	}
 }
@@ -260,16 +229,18 @@ func OtherRuns(job, run string, attempt int64) func(name string) bool {
 // it after a linearizable read: a primary that was deposed and has not learned
 // of it cannot answer. ns is any namespace that the user may read; it need not
 // exist. No answer within some seconds is an error of ClassRetry.
-func (c *Cluster) Newest(ctx context.Context, ns string) (OpTime, error) {
+func (c *Cluster) Newest(ctx context.Context, ns string) (_ OpTime, err error) {
 	const patience = 10 * time.Second
-	fail := func(err error) (OpTime, error) {
-		return OpTime{}, fmt.Errorf("read the newest position of %s: %w", c.Address(), err)
-	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("read the newest position of %s: %w", c.Address(), err)
+		}
+	}()
 	ctx, cancel := context.WithTimeout(ctx, patience+time.Second)
 	defer cancel()
 	conn, err := c.Pool.Checkout(ctx, wire.Primary())
 	if err != nil {
-		return fail(err)
+		return OpTime{}, err
 	}
 	defer conn.Release()
 	db, coll := SplitNS(ns)
@@ -278,15 +249,8 @@ func (c *Cluster) Newest(ctx context.Context, ns string) (OpTime, error) {
 		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "linearizable"}}}, {Key: "maxTimeMS", Value: patience.Milliseconds()},
 	})
 	if err != nil {
-		return fail(err)
+		return OpTime{}, err
 	}
-	reply, err := conn.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})
-	if err != nil {
-		return fail(err)
-	}
-	var h hello
-	if err := bson.Unmarshal(reply, &h); err != nil {
-		return fail(err)
-	}
-	return h.LastWrite.OpTime, nil
+	h, err := helloOn(ctx, conn)
+	return h.LastWrite.Last, err
 }

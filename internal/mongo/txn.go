@@ -80,24 +80,16 @@ func (t *Transactions) Number() int64 { return t.number.Add(1) }
 // KillSession ends what the Transactions of this session and the same user have
 // open at the primary.
 func (c *Cluster) KillSession(ctx context.Context, id bson.Raw) error {
-	if err := c.killSessions(ctx, append(allBatchSessions(id), id)); err != nil {
-		return fmt.Errorf("end the last owner's transactions: %w", err)
-	}
-	return nil
-}
-
-func (c *Cluster) killSessions(ctx context.Context, ids bson.A) error {
-	_, err := c.Command(ctx, "admin", bson.D{{Key: "killSessions", Value: ids}})
-	return err
-}
-
-func allBatchSessions(id bson.Raw) (all bson.A) {
+	all := bson.A{id}
 	for n := range batchSessions {
 		if b := batchSession(id, n); b != nil {
 			all = append(all, b)
 		}
 	}
-	return all
+	if _, err := c.Command(ctx, "admin", bson.D{{Key: "killSessions", Value: all}}); err != nil {
+		return fmt.Errorf("end the last owner's transactions: %w", err)
+	}
+	return nil
 }
 
 // batchSession derives a session id: the UUID of another with n+1 added to its

@@ -25,20 +25,23 @@ func CheckURI(uri string) error {
 	if _, after, ok := strings.Cut(uri, "?"); ok && strings.Contains(after, "@") {
 		return WithHint(errors.New("has an @ after a question mark"), "percent-encode special characters of the password: ? is %3F, / is %2F, @ is %40")
 	}
-	if err := options.Client().ApplyURI(uri).Validate(); err != nil {
-		return WithHint(fmt.Errorf("connection string %s: %w", Redact(uri), scrub(err, uri)),
+	_, err := parseURI(uri)
+	return err
+}
+
+func parseURI(uri string) (*options.ClientOptions, error) {
+	opts := options.Client().ApplyURI(uri)
+	if err := opts.Validate(); err != nil {
+		return nil, WithHint(fmt.Errorf("connection string %s: %w", Redact(uri), scrub(err, uri)),
 			"write it as mongodb://user:password@host:port/?replicaSet=name; percent-encode special characters of the password")
 	}
-	return nil
+	return opts, nil
 }
 
 // HasPassword reports whether a connection string carries a password, as far
 // as its form tells.
 func HasPassword(uri string) bool {
-	_, rest, ok := strings.Cut(uri, "://")
-	if !ok {
-		return false
-	}
+	_, rest, _ := strings.Cut(uri, "://")
 	at := strings.LastIndex(rest, "@")
 	return at > 0 && strings.Contains(rest[:at], ":")
 }

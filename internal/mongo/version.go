@@ -41,14 +41,13 @@ func (v Version) OlderThan(w Version) bool { return !v.AtLeast(w.Major, w.Minor)
 // PreviousSeries is the series before: its files, and its feature compatibility,
 // are what a server takes besides its own. It is zero where none is known.
 func (v Version) PreviousSeries() Version {
-	switch v.Series() {
-	case Version{Major: 4, Minor: 4}:
-		return Version{Major: 4, Minor: 2}
-	case Version{Major: 5}:
+	switch {
+	case v.Major >= 6:
+		return Version{Major: v.Major - 1}
+	case v.Series() == Version{Major: 5}:
 		return Version{Major: 4, Minor: 4}
+	case v.Series() == Version{Major: 4, Minor: 4}:
+		return Version{Major: 4, Minor: 2}
 	}
-	if v.Major < 6 {
-		return Version{}
-	}
-	return Version{Major: v.Major - 1}
+	return Version{}
 }

@@ -51,13 +51,13 @@ func (c *climber) next(s sample) int {
 // judge ends the step under way.
 func (c *climber) judge(s sample) {
 	up := c.limit > c.from
-	worth := s.throughput > c.usual.throughput*gain
+	least := c.usual.throughput * gain
 	if !up {
-		worth = s.throughput*gain > c.usual.throughput
+		least = c.usual.throughput / gain
 	}
-	if !worth {
+	if s.throughput <= least {
 		c.takeBack()
-		c.hold, c.pause = c.pause, min(c.pause*2, longestHold)
+		c.rest()
 		c.coarse, c.down = false, up
 		return
 	}
@@ -105,11 +105,14 @@ func (c *climber) step() {
 	}
 	if to == c.limit {
 		c.down = !c.down
-		c.hold, c.pause = c.pause, min(c.pause*2, longestHold)
+		c.rest()
 		return
 	}
 	c.from, c.limit = c.limit, to
 }
+
+// rest puts off the next step, longer each time.
+func (c *climber) rest() { c.hold, c.pause = c.pause, min(c.pause*2, longestHold) }
 
 func (c *climber) more() int {
 	by := c.limit / 4

@@ -2,6 +2,7 @@ package pace
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,13 +21,11 @@ type Gate struct {
 
 	mu       sync.Mutex
 	load     Load
-	limit    int // of operations under way, 0 for none
-	under    int // operations that are counted
-	first    *waiter
-	last     *waiter
-	free     *waiter       // to be used again
-	rested   time.Time     // under Low: when the next may begin
-	changed  chan struct{} // closed and replaced with each change
+	limit    int             // of operations under way, 0 for none
+	under    int             // operations that are counted
+	waiting  []chan struct{} // one of each operation that waits for its turn, closed when it has come
+	rested   time.Time       // under Low: when the next may begin
+	changed  chan struct{}   // closed and replaced with each change
 	steering steering
 	done     work
 }
@@ -35,13 +34,6 @@ type Gate struct {
 type work struct {
 	ops, bytes int64
 	busy       time.Duration // sum over operations
-}
-
-// waiter is an operation that waits for its turn.
-type waiter struct {
-	ready   chan struct{} // holds one
-	granted bool
-	next    *waiter
 }
 
 // Pass is the permission for one operation.
@@ -107,14 +99,13 @@ func (g *Gate) Enter(ctx context.Context) (Pass, error) {
 	if g == nil || g.wide.Load() {
 		return Pass{}, nil
 	}
-	if err := g.await(ctx); err != nil {
+	if err := g.queue(ctx); err != nil {
 		return Pass{}, err
 	}
 	if err := g.rest(ctx); err != nil {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		g.under--
-		g.grant()
+		g.release()
 		return Pass{}, err
 	}
 	return Pass{began: time.Now()}, nil
@@ -129,43 +120,50 @@ func (g *Gate) Leave(p Pass, bytes int64) {
 	took := now.Sub(p.began)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.under--
 	g.done.ops++
 	g.done.bytes += bytes
 	g.done.busy += took
 	if g.load == Low {
 		g.rested = now.Add(min(took, longestRest))
 	}
-	g.grant()
+	g.release()
 }
 
-// await takes one of the places.
-func (g *Gate) await(ctx context.Context) error {
+// Do makes one exchange with the server, of so many bytes, in its turn.
+func (g *Gate) Do(ctx context.Context, exchange func() (bytes int, err error)) error {
+	pass, err := g.Enter(ctx)
+	if err != nil {
+		return err
+	}
+	bytes, err := exchange()
+	g.Leave(pass, int64(bytes))
+	return err
+}
+
+// queue takes one of the places.
+func (g *Gate) queue(ctx context.Context) error {
 	g.mu.Lock()
-	if g.first == nil && g.room() {
+	if len(g.waiting) == 0 && g.room() {
 		g.under++
 		g.mu.Unlock()
 		return nil
 	}
-	w := g.enqueue()
+	turn := make(chan struct{})
+	g.waiting = append(g.waiting, turn)
 	g.mu.Unlock()
-	var err error
 	select {
-	case <-w.ready:
+	case <-turn:
+		return nil
 	case <-ctx.Done():
-		err = ctx.Err()
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err != nil && w.granted {
-		<-w.ready
-		g.under--
-		g.grant()
-	} else if err != nil {
-		g.unlink(w)
+	if i := slices.Index(g.waiting, turn); i >= 0 {
+		g.waiting = slices.Delete(g.waiting, i, i+1)
+	} else { // it has come meanwhile
+		g.release()
 	}
-	w.granted, w.next, g.free = false, g.free, w
-	return err
+	return ctx.Err()
 }
 
 // rest waits under Low until the pause after the last operation is over.
@@ -174,22 +172,13 @@ func (g *Gate) rest(ctx context.Context) error {
 		g.mu.Lock()
 		until, changed := g.rested, g.changed
 		g.mu.Unlock()
-		if until.IsZero() {
-			return nil
-		}
 		pause := time.Until(until)
 		if pause <= 0 {
 			return nil
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-changed:
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
+		if err := await(ctx, pause, changed); err != nil {
+			return err
 		}
-		timer.Stop()
 	}
 }
 
@@ -197,46 +186,15 @@ func (g *Gate) rest(ctx context.Context) error {
 
 func (g *Gate) room() bool { return g.limit == 0 || g.under < g.limit }
 
-func (g *Gate) enqueue() *waiter {
-	w := g.free
-	if w == nil {
-		w = &waiter{ready: make(chan struct{}, 1)}
-	} else {
-		g.free, w.next = w.next, nil
-	}
-	if g.first == nil {
-		g.first = w
-	} else {
-		g.last.next = w
-	}
-	g.last = w
-	return w
-}
-
-func (g *Gate) unlink(w *waiter) {
-	var before *waiter
-	for at := g.first; at != w; at = at.next {
-		before = at
-	}
-	if before == nil {
-		g.first = w.next
-	} else {
-		before.next = w.next
-	}
-	if g.last == w {
-		g.last = before
-	}
+func (g *Gate) release() {
+	g.under--
+	g.grant()
 }
 
 func (g *Gate) grant() {
-	for g.first != nil && g.room() {
-		w := g.first
-		g.first = w.next
-		if g.first == nil {
-			g.last = nil
-		}
+	for len(g.waiting) > 0 && g.room() {
+		close(g.waiting[0])
+		g.waiting = slices.Delete(g.waiting, 0, 1)
 		g.under++
-		w.granted = true
-		w.ready <- struct{}{}
 	}
 }

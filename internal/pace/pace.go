@@ -65,25 +65,34 @@ func (l *Limiter) Wait(ctx context.Context, docs, bytes int64) error {
 	if delay <= 0 {
 		return nil
 	}
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-changed:
-	case <-ctx.Done():
-		l.giveBack(price, changed)
-		return ctx.Err()
+	err := await(ctx, delay, changed)
+	if err != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if changed == l.changed { // else Set has returned all time that was taken
+			l.next = l.next.Add(-price) // the next attempt at this does not wait for it
+		}
+	}
+	return err
+}
+
+// Pause waits until d is over. The only error is the cause of ctx's end.
+func Pause(ctx context.Context, d time.Duration) error {
+	if await(ctx, d, nil) != nil {
+		return context.Cause(ctx)
 	}
 	return nil
 }
 
-// giveBack returns the time of a piece that will not be worked on, so that the
-// next attempt at it does not wait for this one. Set has returned all of it.
-func (l *Limiter) giveBack(price time.Duration, since <-chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if since == l.changed {
-		l.next = l.next.Add(-price)
+// await waits until d is over or something changes. The only error is ctx's.
+func await(ctx context.Context, d time.Duration, changed <-chan struct{}) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-changed:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 )
 
 // Patience tries one thing again and again. It is used by one goroutine.
@@ -67,10 +68,8 @@ func (p *Patience) Try(ctx context.Context, limit time.Duration, do func() error
 		}
 		pause := pauses.next()
 		p.Waiting(err, pause)
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := pace.Pause(ctx, pause); err != nil {
+			return err
 		}
 	}
 }

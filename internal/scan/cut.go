@@ -78,13 +78,8 @@ func (r *Reader) Cut(ctx context.Context, c *schema.Collection, strategy Strateg
 func choose(marks []bson.Raw, n int) []Bound {
 	n = min(n, len(marks)+1)
 	var out []Bound
-	last := -1
 	for i := 1; i < n; i++ {
 		at := i * len(marks) / n
-		if at == last {
-			continue
-		}
-		last = at
 		b := Bound{at: marks[at]}
 		for j := at - 1; j >= 0 && j >= at-candidates; j-- {
 			if rid := Record(marks[j]); rid != 0 {

@@ -20,33 +20,25 @@ type Member struct {
 	Life string `bson:"life,omitempty"` // process and rollbacks, "" before 4.4
 }
 
-// MemberOf asks who the member behind a connection is.
+// MemberOf asks who the member behind a connection is. It tells a process of a
+// member from the one before, and the time after a rollback from that before it:
+// 4.4 and newer add a count of rollbacks when asked for it so, which needs no right
+// (tried on 4.4, 5.0 and 6.0). Servers before 4.4 do not name their process; they
+// are not read in record order.
 func MemberOf(ctx context.Context, conn *wire.Conn) (Member, error) {
-	life, err := lifeOf(ctx, conn)
-	if err != nil {
-		return Member{}, fmt.Errorf("ask member %s who it is: %w", conn.Addr(), err)
-	}
-	return Member{Node: conn.Addr(), Life: life}, nil
-}
-
-// lifeOf tells a process of a member from the one before, and the time after a
-// rollback from that before it: 4.4 and newer add a count of rollbacks when asked
-// for it so, which needs no right (tried on 4.4, 5.0 and 6.0). Servers before 4.4
-// do not name their process; they are not read in record order.
-func lifeOf(ctx context.Context, conn *wire.Conn) (string, error) {
+	m := Member{Node: conn.Addr()}
 	hello, err := conn.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}, {Key: "$oplogQueryData", Value: 1}})
 	if err != nil && mongo.Classify(err) == mongo.ClassFatal && ctx.Err() == nil {
 		hello, err = conn.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})
 	}
 	if err != nil {
-		return "", err
+		return Member{}, fmt.Errorf("ask member %s who it is: %w", m.Node, err)
 	}
-	process, ok := bson.Raw(hello).Lookup("topologyVersion", "processId").ObjectIDOK()
-	if !ok {
-		return "", nil
+	if process, ok := bson.Raw(hello).Lookup("topologyVersion", "processId").ObjectIDOK(); ok {
+		rollbacks, _ := bson.Raw(hello).Lookup("$oplogQueryData", "rbid").AsInt64OK()
+		m.Life = fmt.Sprintf("%s/%d", process.Hex(), rollbacks)
 	}
-	rollbacks, _ := bson.Raw(hello).Lookup("$oplogQueryData", "rbid").AsInt64OK()
-	return fmt.Sprintf("%s/%d", process.Hex(), rollbacks), nil
+	return m, nil
 }
 
 // Lives fails, with an error that passes by itself, when the member behind a

@@ -51,21 +51,9 @@ func (r *Reader) WithConcern(cmd bson.D) bson.D {
 	return cmd
 }
 
-// exchange runs one exchange with the server, of so many bytes, as one of the
-// gate's.
-func (r *Reader) exchange(ctx context.Context, fn func() (bytes int, err error)) error {
-	pass, err := r.Gate.Enter(ctx)
-	if err != nil {
-		return err
-	}
-	bytes, err := fn()
-	r.Gate.Leave(pass, int64(bytes))
-	return err
-}
-
 // Command runs one command.
 func (r *Reader) Command(ctx context.Context, db string, cmd bson.D) (body bsoncore.Document, err error) {
-	err = r.exchange(ctx, func() (int, error) {
+	err = r.Gate.Do(ctx, func() (int, error) {
 		body, err = r.Conn.Run(ctx, db, cmd)
 		return len(body), err
 	})
@@ -74,12 +62,11 @@ func (r *Reader) Command(ctx context.Context, db string, cmd bson.D) (body bsonc
 
 // open runs a command that opens a cursor, and gives the first batch.
 func (r *Reader) open(ctx context.Context, db string, cmd bson.D, batch int) (cur *wire.Cursor, b *wire.Batch, err error) {
-	err = r.exchange(ctx, func() (int, error) {
+	err = r.Gate.Do(ctx, func() (int, error) {
 		if cur, err = r.Conn.OpenCursor(ctx, db, cmd, wire.CursorOptions{BatchSize: batch}); err != nil {
 			return 0, err
 		}
-		b, err = cur.Next(ctx) // came with the reply
-		if err != nil {
+		if b, err = cur.Next(ctx); err != nil { // came with the reply
 			return 0, err
 		}
 		return b.Size, nil
@@ -92,7 +79,7 @@ func (r *Reader) open(ctx context.Context, db string, cmd bson.D, batch int) (cu
 
 // next asks a cursor for its next batch.
 func (r *Reader) next(ctx context.Context, cur *wire.Cursor) (b *wire.Batch, err error) {
-	err = r.exchange(ctx, func() (int, error) {
+	err = r.Gate.Do(ctx, func() (int, error) {
 		if b, err = cur.Next(ctx); err != nil {
 			return 0, err
 		}

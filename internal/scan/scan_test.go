@@ -296,7 +296,7 @@ func testStrategy(t *testing.T, c *mongo.Cluster, col *schema.Collection, strate
 		if parts[0].Last {
 			continue
 		}
-		s.Advance(parts[0].Position) // of all slices, in the middle of them
+		s.Advance(Progress{Position: parts[0].Position}) // of all slices, in the middle of them
 		ids, _ := given(t, r, col, s, Want{Batch: 20})
 		all = append(all, ids...)
 	}
@@ -321,7 +321,7 @@ func TestEveryPosition(t *testing.T) {
 		n := 0
 		for _, p := range parts {
 			n += p.Docs
-			s.Advance(p.Position)
+			s.Advance(p.Progress)
 			if rest, _ := given(t, r, col, s, Want{Batch: 7}); !slices.Equal(rest, all[n:]) {
 				t.Errorf("%s %s: behind document %d there are %d, want %d", tc.version, tc.strategy, n, len(rest), len(all)-n)
 			}
@@ -619,11 +619,11 @@ func TestAdvance(t *testing.T) {
 	for i := range int64(30) {
 		before := s
 		kept := slices.Clone(before.Back)
-		s.Advance(at(1000 + i))
+		s.Advance(Progress{Position: at(1000 + i)})
 		if !slices.Equal(before.Back, kept) {
 			t.Fatal("a saved state has changed")
 		}
-		s.Advance(nil)
+		s.Advance(Progress{})
 	}
 	if want := []int64{1028, 1027, 1026, 1025, 1024, 1023, 1022, 90, 80, 70, 60, 50, 40, 30, 20}; Record(s.Position) != 1029 || !slices.Equal(s.Back, want) {
 		t.Errorf("at %d, back %v", Record(s.Position), s.Back)

@@ -51,12 +51,21 @@ func (s *Slice) from() bson.Raw {
 	return s.Lower
 }
 
-// Advance moves the position; nil leaves it where it is.
-func (s *Slice) Advance(to bson.Raw) {
-	if len(to) > 0 {
+// Progress is what a part adds to a slice.
+type Progress struct {
+	Docs     int
+	Bytes    int64
+	Position bson.Raw // of the last document; nil leaves it where it is
+}
+
+// Advance adds the next part's progress.
+func (s *Slice) Advance(p Progress) {
+	if len(p.Position) > 0 {
 		s.Back = remember(s.Back, Record(s.from()))
-		s.Position = to
+		s.Position = p.Position
 	}
+	s.Docs += int64(p.Docs)
+	s.Bytes += p.Bytes
 }
 
 // trail is how many recent places to start from are kept. Older ones are those
@@ -101,8 +110,6 @@ func markID(m bson.Raw) bsoncore.Value { return bsonraw.Value(m, "_id") }
 
 // idKey stands for an _id in a map.
 func idKey(id bsoncore.Value) string { return string(bsonraw.AppendID(nil, id)) }
-
-func same(a, b bsoncore.Value) bool { return a.Type == b.Type && bytes.Equal(a.Data, b.Data) }
 
 // tokenRecord reads the record id of a resume token: the last record that a
 // cursor in record order has given; 0 when the token names none.

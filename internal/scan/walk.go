@@ -3,6 +3,7 @@ package scan
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -54,12 +55,9 @@ type Walk struct {
 
 // Part is what one reply has of a slice.
 type Part struct {
-	Last  bool // nothing comes after it
-	Size  int  // of the reply in bytes
-	Docs  int  // with Want.Measure, as what follows
-	Bytes int64
-	// Position is that of the last document; nil where the reply gave none.
-	Position bson.Raw
+	Last     bool // nothing comes after it
+	Size     int  // of the reply in bytes
+	Progress      // with Want.Measure
 
 	batch   *wire.Batch
 	whole   bool // the part is all of the batch
@@ -126,15 +124,11 @@ func (w *Walk) stepBack() bool {
 	if w.start == 0 {
 		return false
 	}
-	for len(w.back) > 0 {
-		next := w.back[0]
-		w.back = w.back[1:]
-		if next < w.start {
-			w.start = next
-			return true
-		}
-	}
+	refused := w.start
 	w.start = 0
+	if i := slices.IndexFunc(w.back, func(rid int64) bool { return rid < refused }); i >= 0 {
+		w.start, w.back = w.back[i], w.back[i+1:]
+	}
 	return true
 }
 
@@ -220,17 +214,14 @@ func (w *Walk) how() (more bson.D) {
 }
 
 func keyRange(lower, upper bson.Raw) bson.D {
-	cond := bson.D{}
+	filter := bson.D{}
 	if len(lower) > 0 {
-		cond = append(cond, bson.E{Key: "$gte", Value: lower.Lookup("_id")})
+		filter = append(filter, bson.E{Key: "_id", Value: bson.D{{Key: "$gte", Value: lower.Lookup("_id")}}})
 	}
 	if len(upper) > 0 {
-		cond = append(cond, bson.E{Key: "$lt", Value: upper.Lookup("_id")})
+		filter = append(filter, bson.E{Key: "_id", Value: bson.D{{Key: "$lt", Value: upper.Lookup("_id")}}})
 	}
-	if len(cond) == 0 {
-		return bson.D{}
-	}
-	return bson.D{{Key: "_id", Value: cond}}
+	return filter
 }
 
 // part finds what of a batch belongs to the slice. In record order it decides by
@@ -291,7 +282,7 @@ func (w *Walk) measure(p *Part, until bsoncore.Value) error {
 		}
 		if w.first {
 			w.first = false
-			if same(bsonraw.IDOf(doc), markID(w.at)) {
+			if bsonraw.IDOf(doc).Equal(markID(w.at)) {
 				return nil
 			}
 		}
@@ -301,7 +292,7 @@ func (w *Walk) measure(p *Part, until bsoncore.Value) error {
 		p.Docs++
 		p.Bytes += int64(len(doc))
 		last = doc
-		ended = until.Type != 0 && same(bsonraw.IDOf(doc), until)
+		ended = until.Type != 0 && bsonraw.IDOf(doc).Equal(until)
 		return nil
 	})
 	p.whole = p.Docs == i+1 && !p.records

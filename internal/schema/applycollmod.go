@@ -22,7 +22,7 @@ func (c *changer) applyCollMod(ctx context.Context, ch stream.Change, ns string,
 		return Effect{}, err
 	}
 	if v, err := ch.Options.LookupErr("expireAfterSeconds"); err == nil {
-		if err := c.deferred.save(ctx, Deferred{NS: ns, Expire: &v}); err != nil {
+		if err := c.deferred.save(ctx, Deferred{DeferredID: c.deferred.id(ns, ""), Expire: &v}); err != nil {
 			return Effect{}, err
 		}
 	}
@@ -65,12 +65,8 @@ func (c *changer) modIndex(ctx context.Context, ns, dataNS string, mod bson.Raw,
 	if !isDeferred {
 		later.Spec = ix.Spec
 	}
-	els, err := elements(mod)
-	if err != nil {
-		return err
-	}
-	for _, el := range els {
-		if err := c.modIndexSetting(ctx, &later, el.Key(), el.Value(), o); err != nil {
+	for key, v := range fields(mod) {
+		if err := c.modIndexSetting(ctx, &later, key, v, o); err != nil {
 			return fmt.Errorf("index %s of %s: %w", name, ns, err)
 		}
 	}

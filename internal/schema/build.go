@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -131,7 +130,8 @@ func (b *builder) plan(ns string, ix stream.Index, p Phase) (planned, error) {
 	if len(gaps) > 0 {
 		return planned{}, mongo.WithHint(errors.New(strings.Join(gaps, "; ")), "drop the index on the source, or exclude the collection")
 	}
-	d := Deferred{NS: ns, Index: ix.Name, Expire: expire, Spec: ix.Spec, Unbuilt: p == BeforeConsistent && uniqueLike(ix.Spec)}
+	d := Deferred{DeferredID: b.deferred.id(ns, ix.Name), Expire: expire, Spec: ix.Spec}
+	d.Unbuilt = p == BeforeConsistent && uniqueLike(ix.Spec)
 	if expire != nil && !convertsTTL(b.c.Info.Version) {
 		n, _ := seconds(*expire)
 		spec, err = with(spec, "expireAfterSeconds", standInExpiry(n))
@@ -198,18 +198,14 @@ func (b *builder) missing(ctx context.Context, dataNS string, specs []bson.Raw) 
 	}
 	var out []bson.Raw
 	for _, spec := range specs {
-		ix := stream.Index{Name: str(spec, "name"), Spec: spec}
-		at := slices.IndexFunc(have, func(h stream.Index) bool { return h.Name == ix.Name })
-		if at >= 0 {
-			diffs, err := diffIndexes(Collection{Indexes: []stream.Index{ix}}, Collection{Indexes: []stream.Index{have[at]}}, DiffOptions{IgnoreTTL: true})
-			if err != nil {
-				return nil, err
-			}
-			if len(diffs) == 0 {
-				continue
-			}
+		want := Collection{Indexes: []stream.Index{{Name: str(spec, "name"), Spec: spec}}}
+		diffs, err := diffIndexes(want, Collection{Indexes: have}, DiffOptions{IgnoreTTL: true, IgnoreExtra: true})
+		if err != nil {
+			return nil, err
 		}
-		out = append(out, spec)
+		if len(diffs) > 0 {
+			out = append(out, spec)
+		}
 	}
 	return out, nil
 }

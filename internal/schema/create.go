@@ -53,7 +53,7 @@ func (c *creator) create(ctx context.Context, coll Collection, targetNS string, 
 		return wrap(err)
 	}
 	if expire != nil {
-		if err := c.deferred.save(ctx, Deferred{NS: targetNS, Expire: expire}); err != nil {
+		if err := c.deferred.save(ctx, Deferred{DeferredID: c.deferred.id(targetNS, ""), Expire: expire}); err != nil {
 			return wrap(err)
 		}
 	}
@@ -91,11 +91,7 @@ func (c *creator) create(ctx context.Context, coll Collection, targetNS string, 
 
 func (c *creator) runCreate(ctx context.Context, ns string, options bson.Raw) error {
 	db, name := mongo.SplitNS(ns)
-	cmd, err := command("create", name, options)
-	if err != nil {
-		return err
-	}
-	return c.change(ctx, db, append(cmd, bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}))
+	return c.change(ctx, db, append(command("create", name, options), bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}))
 }
 
 // dropDifferent drops an empty collection of ours that is different from what it

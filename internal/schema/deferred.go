@@ -16,36 +16,28 @@ const deferredCollection = "held"
 
 // Deferred is what the target does not have yet although the source has it.
 type Deferred struct {
-	NS string // target namespace
-	// Index names the index; empty for the expiry of a collection.
-	Index string
+	DeferredID `bson:"_id"`
 	// Unbuilt says that the index is not built yet because it refuses
 	// documents; Spec is then all of it.
-	Unbuilt bool
+	Unbuilt bool `bson:"unbuilt"`
 	// Expire is the expiry to be set, in seconds, or "off"; nil for none.
-	Expire *bson.RawValue
+	Expire *bson.RawValue `bson:"expire,omitempty"`
 	// Was is the expiry that the target had before the job deferred it; nil for
 	// none. It is what is restored where the source has none to restore, and it
 	// outlives a job that begins anew.
-	Was *bson.RawValue
-	// Spec is the whole specification of the index on the source.
-	Spec bson.Raw
+	Was *bson.RawValue `bson:"was,omitempty"`
+	// Spec is the whole specification of the index on the source, kept as bytes,
+	// for servers before 5.0 refuse documents with the names in it that start with a
+	// dollar sign.
+	Spec []byte `bson:"spec,omitempty"`
 }
 
-type deferredID struct {
-	Job   string `bson:"job"`
-	NS    string `bson:"ns"`
+// DeferredID says of what something is deferred.
+type DeferredID struct {
+	Job string `bson:"job"`
+	NS  string `bson:"ns"` // target namespace
+	// Index names the index; empty for the expiry of a collection.
 	Index string `bson:"index"`
-}
-
-// deferredDoc keeps the specification as bytes, for servers before 5.0 refuse
-// documents with the names in it that start with a dollar sign.
-type deferredDoc struct {
-	ID      deferredID     `bson:"_id"`
-	Unbuilt bool           `bson:"unbuilt"`
-	Expire  *bson.RawValue `bson:"expire,omitempty"`
-	Was     *bson.RawValue `bson:"was,omitempty"`
-	Spec    []byte         `bson:"spec,omitempty"`
 }
 
 // deferrals keeps what is deferred.
@@ -69,26 +61,26 @@ func had(an bool) bson.E { return bson.E{Key: "was", Value: bson.D{{Key: "$exist
 func (d *deferrals) list(ctx context.Context, more ...bson.E) ([]Deferred, error) {
 	cur, err := d.c.Client.Database(mongo.StateDB).Collection(deferredCollection).
 		Find(ctx, d.of(more...), options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
-	var docs []deferredDoc
+	var out []Deferred
 	if err == nil {
-		err = cur.All(ctx, &docs)
+		err = cur.All(ctx, &out)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read what is deferred: %w", err)
 	}
-	var out []Deferred
-	for _, one := range docs {
-		out = append(out, Deferred{NS: one.ID.NS, Index: one.ID.Index, Unbuilt: one.Unbuilt, Expire: one.Expire, Was: one.Was, Spec: one.Spec})
-	}
 	return out, nil
 }
+
+// id is that of an index of a namespace, or with an empty name of the collection
+// itself.
+func (d *deferrals) id(ns, index string) DeferredID { return DeferredID{d.o.Job, ns, index} }
 
 // one reads what is deferred of one index (or, with an empty name, of the
 // collection itself).
 func (d *deferrals) one(ctx context.Context, ns, index string) (Deferred, bool, error) {
 	found, err := d.list(ctx, inNS(ns), ofIndex(index))
 	if err != nil || len(found) == 0 {
-		return Deferred{NS: ns, Index: index}, false, err
+		return Deferred{DeferredID: d.id(ns, index)}, false, err
 	}
 	return found[0], true, nil
 }
@@ -98,13 +90,13 @@ func (d *deferrals) one(ctx context.Context, ns, index string) (Deferred, bool, 
 func (d *deferrals) save(ctx context.Context, settings ...Deferred) error {
 	var updates, deletes []bson.D
 	for _, s := range settings {
-		filter := bson.D{{Key: "_id", Value: deferredID{Job: d.o.Job, NS: s.NS, Index: s.Index}}}
+		filter := bson.D{{Key: "_id", Value: s.DeferredID}}
 		if !s.Unbuilt && s.Expire == nil {
 			updates = append(updates, bson.D{{Key: "q", Value: append(filter[:1:1], had(true))}, {Key: "u", Value: standIn()}})
 			deletes = append(deletes, append(filter[:1:1], had(false)))
 			continue
 		}
-		set := bson.D{{Key: "unbuilt", Value: s.Unbuilt}, {Key: "spec", Value: []byte(s.Spec)}}
+		set := bson.D{{Key: "unbuilt", Value: s.Unbuilt}, {Key: "spec", Value: s.Spec}}
 		if s.Was != nil {
 			set = append(set, bson.E{Key: "was", Value: s.Was})
 		}

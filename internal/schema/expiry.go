@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
@@ -40,22 +41,20 @@ func (e *expiries) DeferExpiries(ctx context.Context, targetNSs []string) error 
 	if err != nil {
 		return err
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(e.o.Parallel)
-	for _, c := range colls {
-		if c.Type != TypeView {
-			group.Go(func() error { return e.deferAll(ctx, c) })
+	return sideBySide(ctx, e.o.Parallel, slices.All(colls), func(ctx context.Context, _ int, c Collection) error {
+		if c.Type == TypeView {
+			return nil
 		}
-	}
-	return group.Wait()
+		return e.deferAll(ctx, c)
+	})
 }
 
 // deferAll defers the expiries of one collection.
 func (e *expiries) deferAll(ctx context.Context, c Collection) error {
 	if v, err := c.Options.LookupErr("expireAfterSeconds"); err == nil {
-		err := e.note(ctx, Deferred{NS: c.NS, Was: &v})
+		err := e.note(ctx, Deferred{DeferredID: e.deferred.id(c.NS, ""), Was: &v})
 		if err == nil {
-			err = e.collMod(ctx, c.NS, rawValue(bson.D{{Key: "expireAfterSeconds", Value: "off"}}).Document())
+			err = e.collMod(ctx, c.NS, rawDoc(bson.D{{Key: "expireAfterSeconds", Value: "off"}}))
 		}
 		if err != nil {
 			return fmt.Errorf("defer the expiry of %s on the target: %w", c.NS, err)
@@ -78,7 +77,7 @@ func (e *expiries) deferAll(ctx context.Context, c Collection) error {
 		if convertsTTL(e.c.Info.Version) {
 			standIn = math.MaxInt32
 		}
-		if err = e.note(ctx, Deferred{NS: c.NS, Index: ix.Name, Was: &v, Spec: ix.Spec}); err == nil {
+		if err = e.note(ctx, Deferred{DeferredID: e.deferred.id(c.NS, ix.Name), Was: &v, Spec: ix.Spec}); err == nil {
 			err = e.collModIndex(ctx, c.NS, ix.Name, "expireAfterSeconds", standIn)
 		}
 		if err != nil {
@@ -114,27 +113,22 @@ func (e *expiries) RestoreExpiries(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(e.o.Parallel)
-	for ns, list := range byNS(all) {
-		group.Go(func() error {
-			for _, d := range list {
-				if err := e.restore(ctx, d); err != nil {
-					return fmt.Errorf("restore the expiry of %s (index %q) on the target: %w", ns, d.Index, err)
-				}
-				if err := e.deferred.forget(ctx, inNS(ns), ofIndex(d.Index)); err != nil {
-					return err
-				}
+	return sideBySide(ctx, e.o.Parallel, maps.All(byNS(all)), func(ctx context.Context, ns string, list []Deferred) error {
+		for _, d := range list {
+			if err := e.restore(ctx, d); err != nil {
+				return fmt.Errorf("restore the expiry of %s (index %q) on the target: %w", ns, d.Index, err)
 			}
-			return nil
-		})
-	}
-	return group.Wait()
+			if err := e.deferred.forget(ctx, inNS(ns), ofIndex(d.Index)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 func (e *expiries) restore(ctx context.Context, d Deferred) error {
 	if d.Index == "" {
-		return e.collMod(ctx, d.NS, rawValue(bson.D{{Key: "expireAfterSeconds", Value: *d.Expire}}).Document())
+		return e.collMod(ctx, d.NS, rawDoc(bson.D{{Key: "expireAfterSeconds", Value: *d.Expire}}))
 	}
 	if d.Unbuilt {
 		return errors.New("the index is not built yet") // a bug: BuildDeferred comes first

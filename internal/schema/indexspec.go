@@ -16,28 +16,29 @@ import (
 // the index would inherit that of its collection. The expiry is returned by
 // itself.
 func cleanIndex(ix stream.Index) (spec bson.Raw, expire *bson.RawValue, err error) {
-	spec, err = edit(ix.Spec, func(key string, v bson.RawValue) (bson.RawValue, bool, error) {
+	spec, err = edit(ix.Spec, func(key string, v bson.RawValue) (bson.RawValue, error) {
 		switch key {
 		case "unique", "sparse", "hidden", "prepareUnique":
-			// Old servers stored whatever they were given.
-			return rawValue(true), truthy(v), nil
+			if truthy(v) { // old servers stored whatever they were given
+				return rawValue(true), nil
+			}
 		case "expireAfterSeconds":
-			n, ok := seconds(v)
-			if ok {
+			if n, ok := seconds(v); ok {
 				v = rawValue(n)
 				expire = &v
 			}
-			return v, false, nil
 		case "key":
-			doc, err := cleanKey(v)
-			return doc, true, err
+			return cleanKey(v)
 		case "collation":
-			doc, err := portableCollation(v)
-			return doc, true, err
+			return portableCollation(v)
 		case "storageEngine":
-			return onlyWiredTiger(v)
+			return onlyWiredTiger(v), nil
+		default:
+			if knownIndexField(key) {
+				return v, nil
+			}
 		}
-		return v, knownIndexField(key), nil
+		return leftOut(), nil
 	})
 	if err == nil && len(keyFields(spec)) > 1 {
 		expire = nil // it never expired anything, and no server takes it any more
@@ -62,17 +63,15 @@ func knownIndexField(key string) bool {
 // cleanKey replaces the directions that old servers accepted and took for
 // ascending (true, "", null, 0) by 1.
 func cleanKey(v bson.RawValue) (bson.RawValue, error) {
-	doc, ok := v.DocumentOK()
-	if !ok {
+	if v.Type != bson.TypeEmbeddedDocument {
 		return v, fmt.Errorf("its key is a %s", v.Type)
 	}
-	doc, err := edit(doc, func(_ string, v bson.RawValue) (bson.RawValue, bool, error) {
+	return editValue(v, func(_ string, v bson.RawValue) (bson.RawValue, error) {
 		if !validDirection(v) {
 			v = rawValue(int32(1))
 		}
-		return v, true, nil
+		return v, nil
 	})
-	return docValue(doc), err
 }
 
 func validDirection(v bson.RawValue) bool {
@@ -90,7 +89,7 @@ func validDirection(v bson.RawValue) bool {
 
 // keyFields are the fields of an index.
 func keyFields(spec bson.Raw) []bson.RawElement {
-	els, _ := elements(sub(spec, "key"))
+	els, _ := sub(spec, "key").Elements()
 	return els
 }
 
@@ -128,26 +127,21 @@ func comparableIndex(ix stream.Index, o DiffOptions) (map[string]string, error) 
 	if err != nil {
 		return nil, err
 	}
-	els, err := elements(spec)
-	if err != nil {
-		return nil, err
-	}
 	out := map[string]string{}
-	for _, el := range els {
-		v := el.Value()
-		switch el.Key() {
+	for key, v := range fields(spec) {
+		switch key {
 		case "originalSpec":
 			continue // follows from the rest
 		case "key":
-			out["key"] = comparableKey(v.Document())
+			out[key] = comparableKey(v.Document())
 		case "collation":
 			if str(v.Document(), "locale") != "simple" {
-				out["collation"] = v.String()
+				out[key] = v.String()
 			}
 		case "wildcardProjection", "columnstoreProjection":
-			out[el.Key()] = comparableProjection(v)
+			out[key] = comparableProjection(v)
 		default:
-			out[el.Key()] = comparableNumber(v)
+			out[key] = comparableNumber(v)
 		}
 	}
 	if expire != nil && !o.IgnoreTTL {
@@ -162,12 +156,11 @@ func comparableProjection(v bson.RawValue) string {
 	var paths []string
 	var walk func(prefix string, doc bson.Raw)
 	walk = func(prefix string, doc bson.Raw) {
-		els, _ := elements(doc)
-		for _, el := range els {
-			path := prefix + el.Key()
-			if inner, ok := el.Value().DocumentOK(); ok {
+		for key, v := range fields(doc) {
+			path := prefix + key
+			if inner, ok := v.DocumentOK(); ok {
 				walk(path+".", inner)
-			} else if on := truthy(el.Value()); on || path != "_id" {
+			} else if on := truthy(v); on || path != "_id" {
 				paths = append(paths, fmt.Sprintf("%s:%v", path, on))
 			}
 		}
@@ -180,10 +173,9 @@ func comparableProjection(v bson.RawValue) string {
 
 // comparableKey writes the key so that 1, 1.0 and NumberLong(1) are the same.
 func comparableKey(key bson.Raw) string {
-	els, _ := elements(key)
 	text := ""
-	for _, el := range els {
-		text += fmt.Sprintf("%q:%s ", el.Key(), comparableNumber(el.Value()))
+	for name, v := range fields(key) {
+		text += fmt.Sprintf("%q:%s ", name, comparableNumber(v))
 	}
 	return text
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
@@ -63,18 +64,21 @@ func listNames(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection
 		dbs = slices.DeleteFunc(dbs, func(db string) bool { return !scope.DB(db) })
 	}
 	perDB := make([][]Collection, len(dbs))
-	group, gctx := errgroup.WithContext(ctx)
-	group.SetLimit(listParallel)
-	for i, db := range dbs {
-		group.Go(func() (err error) {
-			perDB[i], err = listDB(gctx, c, db, bson.D{}, scope.NS)
-			return err
-		})
+	err = sideBySide(ctx, listParallel, slices.All(dbs), func(ctx context.Context, i int, db string) (err error) {
+		perDB[i], err = listDB(ctx, c, db, bson.D{}, scope.NS)
+		return err
+	})
+	return slices.Concat(perDB...), err
+}
+
+// sideBySide calls f for each, so many at once; the first error ends the others.
+func sideBySide[K, V any](ctx context.Context, most int, all iter.Seq2[K, V], f func(context.Context, K, V) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(most)
+	for k, v := range all {
+		group.Go(func() error { return f(ctx, k, v) })
 	}
-	if err := group.Wait(); err != nil {
-		return nil, err
-	}
-	return slices.Concat(perDB...), nil
+	return group.Wait()
 }
 
 // databases names all databases but the internal ones, sorted.
@@ -191,14 +195,12 @@ func estimate(ctx context.Context, c *mongo.Cluster, colls []Collection) error {
 
 // ofData calls f for all but views, some at once.
 func ofData(ctx context.Context, colls []Collection, f func(context.Context, *Collection) error) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(listParallel)
-	for i := range colls {
-		if colls[i].Type != TypeView {
-			group.Go(func() error { return f(ctx, &colls[i]) })
+	return sideBySide(ctx, listParallel, slices.All(colls), func(ctx context.Context, i int, c Collection) error {
+		if c.Type == TypeView {
+			return nil
 		}
-	}
-	return group.Wait()
+		return f(ctx, &colls[i])
+	})
 }
 
 // size asks for documents and bytes of a collection; zero when it is gone.
@@ -232,21 +234,16 @@ func collStats(ctx context.Context, c *mongo.Cluster, ns string, what, project b
 // when it is gone. What it returns is majority-committed, also that the
 // collection is gone.
 func ListOne(ctx context.Context, c *mongo.Cluster, db string, uuid bson.Binary) (coll Collection, found bool, err error) {
-	err = c.Seen(ctx, func() (err error) {
-		coll, found, err = listOne(ctx, c, db, uuid)
+	err = c.Seen(ctx, func() error {
+		one := make([]Collection, 1)
+		var err error
+		if one[0], found, err = findUUID(ctx, c, db, uuid); err == nil && found {
+			err = errors.Join(addIndexes(ctx, c, one), estimate(ctx, c, one))
+		}
+		coll = one[0]
 		return err
 	})
 	return coll, found && err == nil, err
-}
-
-func listOne(ctx context.Context, c *mongo.Cluster, db string, uuid bson.Binary) (Collection, bool, error) {
-	coll, ok, err := findUUID(ctx, c, db, uuid)
-	if err != nil || !ok {
-		return Collection{}, false, err
-	}
-	one := []Collection{coll}
-	err = errors.Join(addIndexes(ctx, c, one), estimate(ctx, c, one))
-	return one[0], err == nil, err
 }
 
 func findUUID(ctx context.Context, c *mongo.Cluster, db string, uuid bson.Binary) (Collection, bool, error) {

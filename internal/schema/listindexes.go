@@ -86,7 +86,7 @@ func buildsUnderWay(ctx context.Context, c *mongo.Cluster, ns string) ([]string,
 	return out, nil
 }
 
-func truthyField(doc bson.Raw, key string) bool { return has(doc, key) && truthy(doc.Lookup(key)) }
+func truthyField(doc bson.Raw, key ...string) bool { return truthy(doc.Lookup(key...)) }
 
 // isIDIndex recognises the index that every collection has by itself.
 func isIDIndex(spec bson.Raw) bool {

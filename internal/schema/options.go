@@ -14,36 +14,36 @@ import (
 // create takes: without what only the source can know or what no server takes
 // any more, and without the expiry of documents, which is returned by itself.
 func createOptions(options bson.Raw, v mongo.Version) (out bson.Raw, expire *bson.RawValue, err error) {
-	out, err = edit(options, func(key string, value bson.RawValue) (bson.RawValue, bool, error) {
+	out, err = edit(options, func(key string, value bson.RawValue) (bson.RawValue, error) {
 		switch key {
 		case "uuid", "idIndex", "autoIndexId", "temp", "create", "flags", "usePowerOf2Sizes", "$nExtents",
 			"safe", "w", "writeConcern", "lsid", "$db", "$clusterTime":
-			return value, false, nil
+			return leftOut(), nil
 		case "expireAfterSeconds":
 			expire = &value
-			return value, false, nil
+			return leftOut(), nil
 		case "collation":
-			doc, err := portableCollation(value)
-			return doc, true, err
+			return portableCollation(value)
 		case "storageEngine":
-			return onlyWiredTiger(value)
+			return onlyWiredTiger(value), nil
 		case "indexOptionDefaults":
-			doc, ok := value.DocumentOK()
-			if !ok {
-				return value, false, nil
-			}
-			doc, err := edit(doc, func(key string, v bson.RawValue) (bson.RawValue, bool, error) {
+			value, err := editValue(value, func(key string, v bson.RawValue) (bson.RawValue, error) {
 				if key == "storageEngine" {
-					return onlyWiredTiger(v)
+					return onlyWiredTiger(v), nil
 				}
-				return v, true, nil
+				return v, nil
 			})
-			return docValue(doc), len(doc) > 5, err
+			if value.Type != bson.TypeEmbeddedDocument || len(value.Value) <= len(emptyDoc()) {
+				return leftOut(), err
+			}
+			return value, err
 		case "recordPreImages":
 			// 7.0 knows the setting under its new name only.
-			return value, !v.AtLeast(7, 0) && truthy(value), nil
+			if v.AtLeast(7, 0) || !truthy(value) {
+				return leftOut(), nil
+			}
 		}
-		return value, true, nil
+		return value, nil
 	})
 	if err == nil && v.AtLeast(7, 0) && truthyField(options, "recordPreImages") && !has(options, "changeStreamPreAndPostImages") {
 		out, err = with(out, "changeStreamPreAndPostImages", bson.D{{Key: "enabled", Value: true}})
@@ -54,23 +54,18 @@ func createOptions(options bson.Raw, v mongo.Version) (out bson.Raw, expire *bso
 // portableCollation drops the version of the source's collation library, which
 // another server may not have; the ordering itself is defined by the rest.
 func portableCollation(v bson.RawValue) (bson.RawValue, error) {
-	doc, ok := v.DocumentOK()
-	if !ok {
-		return v, nil
-	}
-	doc, err := without(doc, "version")
-	return docValue(doc), err
+	return editValue(v, dropping("version"))
 }
 
 // onlyWiredTiger drops the options of storage engines that no longer exist, and
 // what a server keeps among those of WiredTiger for itself (app_metadata).
-func onlyWiredTiger(v bson.RawValue) (bson.RawValue, bool, error) {
-	doc, ok := v.DocumentOK()
+func onlyWiredTiger(v bson.RawValue) bson.RawValue {
+	doc, _ := v.DocumentOK()
 	config := withoutMetadata(str(doc, "wiredTiger", "configString"))
-	if !ok || config == "" {
-		return v, false, nil
+	if config == "" {
+		return leftOut()
 	}
-	return rawValue(bson.D{{Key: "wiredTiger", Value: bson.D{{Key: "configString", Value: config}}}}), true, nil
+	return rawValue(bson.D{{Key: "wiredTiger", Value: bson.D{{Key: "configString", Value: config}}}})
 }
 
 // withoutMetadata cuts app_metadata=(…) out of a list of settings.
@@ -103,7 +98,7 @@ func Unsupported(coll Collection, v mongo.Version) []string {
 	}
 	need(coll.Type == TypeTimeSeries, 5, 0, "a time-series collection")
 	need(coll.Type == TypeCollection && has(coll.Options, "clusteredIndex"), 5, 3, "a clustered collection")
-	need(enabled(coll.Options, "changeStreamPreAndPostImages"), 6, 0, "changeStreamPreAndPostImages")
+	need(truthyField(coll.Options, "changeStreamPreAndPostImages", "enabled"), 6, 0, "changeStreamPreAndPostImages")
 	need(truthyField(coll.Options, "recordPreImages"), 4, 4, "recordPreImages")
 	if has(coll.Options, "encryptedFields") {
 		out = append(out, coll.NS+": queryable encryption is not supported")
@@ -123,10 +118,6 @@ func Unsupported(coll Collection, v mongo.Version) []string {
 	return out
 }
 
-func enabled(options bson.Raw, key string) bool {
-	return has(options, key, "enabled") && truthy(options.Lookup(key, "enabled"))
-}
-
 // comparableOptions brings options into a form in which equal collections are equal:
 // one canonical text a setting, without defaults and without what differs
 // between servers for no fault of the job.
@@ -135,14 +126,10 @@ func comparableOptions(coll Collection, o DiffOptions) (map[string]string, error
 	if err != nil {
 		return nil, fmt.Errorf("options of %s: %w", coll.NS, err)
 	}
-	els, err := elements(options)
-	if err != nil {
-		return nil, err
-	}
 	out := map[string]string{}
-	for _, el := range els {
-		if text := comparableOption(el.Key(), el.Value()); text != "" {
-			out[el.Key()] = text
+	for key, v := range fields(options) {
+		if text := comparableOption(key, v); text != "" {
+			out[key] = text
 		}
 	}
 	if expire != nil && !o.IgnoreTTL {
@@ -161,11 +148,11 @@ func comparableOption(key string, v bson.RawValue) string {
 			return ""
 		}
 	case "validator", "storageEngine", "indexOptionDefaults":
-		if isDoc && len(doc) <= 5 {
+		if isDoc && len(doc) <= len(emptyDoc()) {
 			return ""
 		}
 	case "changeStreamPreAndPostImages":
-		if !has(doc, "enabled") || !truthy(doc.Lookup("enabled")) {
+		if !truthyField(doc, "enabled") {
 			return ""
 		}
 		return "enabled"
@@ -174,8 +161,7 @@ func comparableOption(key string, v bson.RawValue) string {
 			return ""
 		}
 	case "size", "max":
-		n, ok := v.AsInt64OK()
-		if ok && n != 0 {
+		if n, _ := v.AsInt64OK(); n != 0 {
 			return fmt.Sprint(n)
 		}
 		return ""
@@ -184,15 +170,11 @@ func comparableOption(key string, v bson.RawValue) string {
 			return ""
 		}
 	case "timeseries":
-		if isDoc && has(doc, "granularity") {
-			doc, _ = without(doc, "bucketMaxSpanSeconds", "bucketRoundingSeconds") // follow from it
-			return docValue(doc).String()
+		if has(doc, "granularity") {
+			v, _ = editValue(v, dropping("bucketMaxSpanSeconds", "bucketRoundingSeconds")) // follow from it
 		}
 	case "clusteredIndex":
-		if isDoc {
-			doc, _ = without(doc, "v")
-			return docValue(doc).String()
-		}
+		v, _ = editValue(v, dropping("v"))
 	}
 	return v.String()
 }

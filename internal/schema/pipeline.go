@@ -62,15 +62,14 @@ func CheckRules(colls []Collection, rules Rules) error {
 }
 
 func mapView(db string, options bson.Raw, f mapper) (bson.Raw, error) {
-	return edit(options, func(key string, v bson.RawValue) (bson.RawValue, bool, error) {
-		var err error
+	return edit(options, func(key string, v bson.RawValue) (bson.RawValue, error) {
 		switch key {
 		case "viewOn":
-			v, err = mapName(db, v, f)
+			return mapName(db, v, f)
 		case "pipeline":
-			v, err = mapPipeline(db, v, f)
+			return mapPipeline(db, v, f)
 		}
-		return v, true, err
+		return v, nil
 	})
 }
 
@@ -94,38 +93,27 @@ func mapName(db string, v bson.RawValue, f mapper) (bson.RawValue, error) {
 			return v, err
 		}
 		toDB, toColl := mongo.SplitNS(to)
-		doc, err := edit(v.Document(), func(key string, v bson.RawValue) (bson.RawValue, bool, error) {
+		return editValue(v, func(key string, v bson.RawValue) (bson.RawValue, error) {
 			switch key {
 			case "db":
 				v = rawValue(toDB)
 			case "coll":
 				v = rawValue(toColl)
 			}
-			return v, true, nil
+			return v, nil
 		})
-		return docValue(doc), err
 	}
 	return v, nil
 }
 
 // mapPipeline maps the names in an array of stages.
 func mapPipeline(db string, v bson.RawValue, f mapper) (bson.RawValue, error) {
-	arr, ok := v.ArrayOK()
-	if !ok {
+	if v.Type != bson.TypeArray {
 		return v, nil
 	}
-	out, err := edit(bson.Raw(arr), func(_ string, stage bson.RawValue) (bson.RawValue, bool, error) {
-		doc, ok := stage.DocumentOK()
-		if !ok {
-			return stage, true, nil
-		}
-		doc, err := edit(doc, func(name string, arg bson.RawValue) (bson.RawValue, bool, error) {
-			arg, err := mapStage(db, name, arg, f)
-			return arg, true, err
-		})
-		return docValue(doc), true, err
+	return editValue(v, func(_ string, stage bson.RawValue) (bson.RawValue, error) {
+		return editValue(stage, func(name string, arg bson.RawValue) (bson.RawValue, error) { return mapStage(db, name, arg, f) })
 	})
-	return bson.RawValue{Type: bson.TypeArray, Value: out}, err
 }
 
 // mapStage maps the names in one stage's argument.
@@ -133,27 +121,15 @@ func mapStage(db, name string, arg bson.RawValue, f mapper) (bson.RawValue, erro
 	if name == "$unionWith" && arg.Type == bson.TypeString {
 		return mapName(db, arg, f)
 	}
-	doc, ok := arg.DocumentOK()
-	if !ok {
-		return arg, nil
-	}
-	out, err := edit(doc, func(key string, v bson.RawValue) (bson.RawValue, bool, error) {
-		var err error
+	return editValue(arg, func(key string, v bson.RawValue) (bson.RawValue, error) {
 		switch {
-		case name == "$facet":
-			v, err = mapPipeline(db, v, f)
 		case name == "$lookup" && key == "from", name == "$graphLookup" && key == "from", name == "$unionWith" && key == "coll":
-			v, err = mapName(db, v, f)
-		case (name == "$lookup" || name == "$unionWith") && key == "pipeline":
-			v, err = mapPipeline(db, v, f)
+			return mapName(db, v, f)
+		case name == "$facet", (name == "$lookup" || name == "$unionWith") && key == "pipeline":
+			return mapPipeline(db, v, f)
 		}
-		return v, true, err
+		return v, nil
 	})
-	return docValue(out), err
-}
-
-func docValue(doc bson.Raw) bson.RawValue {
-	return bson.RawValue{Type: bson.TypeEmbeddedDocument, Value: doc}
 }
 
 // inOrder sorts collections first, then time-series collections, then views so

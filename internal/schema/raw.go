@@ -1,48 +1,64 @@
 package schema
 
 import (
+	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 // emptyDoc is a document without fields.
 func emptyDoc() bson.Raw { return bson.Raw{5, 0, 0, 0, 0} }
 
-// elements lists a document's fields; nil and empty documents have none.
-func elements(doc bson.Raw) ([]bson.RawElement, error) {
-	if len(doc) == 0 {
-		return nil, nil
+// fields are a document's fields; nil and empty documents have none.
+func fields(doc bson.Raw) iter.Seq2[string, bson.RawValue] {
+	return func(yield func(string, bson.RawValue) bool) {
+		for e, ok := range bsonraw.Fields(doc) {
+			if !ok || !yield(string(e.Name), bson.RawValue{Type: e.Type, Value: e.Value}) {
+				return
+			}
+		}
 	}
-	els, err := doc.Elements()
-	if err != nil {
-		return nil, fmt.Errorf("malformed document: %w", err)
-	}
-	return els, nil
 }
 
-// edit copies doc field by field; f says what becomes of a field: its new
-// value, and whether it stays at all.
-func edit(doc bson.Raw, f func(key string, v bson.RawValue) (bson.RawValue, bool, error)) (bson.Raw, error) {
-	els, err := elements(doc)
-	if err != nil {
-		return nil, err
+// editor says what becomes of a field: its new value, or leftOut.
+type editor func(key string, v bson.RawValue) (bson.RawValue, error)
+
+// leftOut is what an editor returns of a field that does not stay.
+func leftOut() bson.RawValue { return bson.RawValue{} }
+
+// edit copies doc field by field.
+func edit(doc bson.Raw, f editor) (bson.Raw, error) {
+	if len(doc) > 0 && !bsonraw.Valid(doc, 1) {
+		return nil, errors.New("malformed document")
 	}
 	idx, out := bsoncore.AppendDocumentStart(nil)
-	for _, el := range els {
-		v, keep, err := f(el.Key(), el.Value())
+	for key, v := range fields(doc) {
+		v, err := f(key, v)
 		if err != nil {
 			return nil, err
 		}
-		if keep {
-			out = appendField(out, el.Key(), v)
+		if v.Type != 0 {
+			out = appendField(out, key, v)
 		}
 	}
-	out, err = bsoncore.AppendDocumentEnd(out, idx)
+	out, err := bsoncore.AppendDocumentEnd(out, idx)
 	return bson.Raw(out), err
+}
+
+// editValue is edit of a value; what is neither a document nor an array stays.
+func editValue(v bson.RawValue, f editor) (bson.RawValue, error) {
+	if v.Type != bson.TypeEmbeddedDocument && v.Type != bson.TypeArray {
+		return v, nil
+	}
+	doc, err := edit(v.Value, f)
+	return bson.RawValue{Type: v.Type, Value: doc}, err
 }
 
 func appendField(dst []byte, key string, v bson.RawValue) []byte {
@@ -52,9 +68,17 @@ func appendField(dst []byte, key string, v bson.RawValue) []byte {
 
 // without copies doc leaving out fields.
 func without(doc bson.Raw, keys ...string) (bson.Raw, error) {
-	return edit(doc, func(key string, v bson.RawValue) (bson.RawValue, bool, error) {
-		return v, !slices.Contains(keys, key), nil
-	})
+	return edit(doc, dropping(keys...))
+}
+
+// dropping leaves fields out.
+func dropping(keys ...string) editor {
+	return func(key string, v bson.RawValue) (bson.RawValue, error) {
+		if slices.Contains(keys, key) {
+			return leftOut(), nil
+		}
+		return v, nil
+	}
 }
 
 // with copies doc with one field replaced or appended.
@@ -74,27 +98,18 @@ func with(doc bson.Raw, key string, value any) (bson.Raw, error) {
 
 // has reports a field.
 func has(doc bson.Raw, key ...string) bool {
-	if len(doc) == 0 {
-		return false
-	}
 	_, err := doc.LookupErr(key...)
 	return err == nil
 }
 
 // str reads a string field, "" when it is none.
 func str(doc bson.Raw, key ...string) string {
-	if len(doc) == 0 {
-		return ""
-	}
 	s, _ := doc.Lookup(key...).StringValueOK()
 	return s
 }
 
 // sub reads an embedded document, nil when it is none.
 func sub(doc bson.Raw, key ...string) bson.Raw {
-	if len(doc) == 0 {
-		return nil
-	}
 	d, _ := doc.Lookup(key...).DocumentOK()
 	return d
 }
@@ -144,3 +159,6 @@ func rawValue(v any) bson.RawValue {
 	}
 	return bson.RawValue{Type: t, Value: data}
 }
+
+// rawDoc is a document of ours as BSON.
+func rawDoc(d bson.D) bson.Raw { return rawValue(d).Document() }

@@ -36,8 +36,10 @@ func TakeSnapshot(ctx context.Context, c *mongo.Cluster, scope Scope, changes Ch
 	pause := listPause
 	for attempt := 0; attempt < listAttempts; attempt++ {
 		if attempt > 0 {
-			if err := sleep(ctx, pause); err != nil {
-				return Snapshot{}, err
+			select {
+			case <-ctx.Done():
+				return Snapshot{}, ctx.Err()
+			case <-time.After(pause):
 			}
 			pause = min(2*pause, maxListPause)
 		}
@@ -76,17 +78,6 @@ func trySnapshot(ctx context.Context, c *mongo.Cluster, scope Scope, changes Cha
 	}
 	obstacle, err = scope.firstOf(ctx, changes, before.Majority, end)
 	return Snapshot{At: before.Majority, Collections: colls}, obstacle, err
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }
 
 // firstOf describes the first change that concerns something in scope; "" when

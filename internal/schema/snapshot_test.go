@@ -149,8 +149,8 @@ func TestUnfinishedBuildIsNotListed(t *testing.T) {
 		if len(building) > 0 {
 			break
 		}
-		if err := sleep(t.Context(), 10*time.Millisecond); err != nil {
-			t.Fatal(err)
+		if time.Sleep(10 * time.Millisecond); t.Context().Err() != nil {
+			t.Fatal(t.Context().Err())
 		}
 	}
 	if _, err := under.Progress(t.Context()); err != nil {

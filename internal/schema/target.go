@@ -84,7 +84,7 @@ func (l *link) change(ctx context.Context, db string, cmd bson.D) error {
 // WaitMajority waits until all that was done to the target's schema has reached a
 // majority.
 func (l *link) WaitMajority(ctx context.Context) error {
-	nothing := bson.D{{Key: "_id", Value: deferredID{Job: l.o.Job}}}
+	nothing := bson.D{{Key: "_id", Value: DeferredID{Job: l.o.Job}}}
 	if _, err := l.c.DeleteState(ctx, deferredCollection, "majority", nothing); err != nil { // waits for what came before it
 		return fmt.Errorf("wait for a majority of the target: %w", err)
 	}
@@ -169,11 +169,7 @@ func (l *link) collMod(ctx context.Context, ns string, options bson.Raw) error {
 		return err
 	}
 	db, coll := mongo.SplitNS(ns)
-	cmd, err := command("collMod", coll, options)
-	if err != nil {
-		return err
-	}
-	if err := l.change(ctx, db, cmd); err != nil {
+	if err := l.change(ctx, db, command("collMod", coll, options)); err != nil {
 		return mongo.WithHint(fmt.Errorf("collMod %s on the target: %w", ns, err),
 			"the target refuses an option of the source's collection: change it on the source and start the job again with --restart, or exclude the collection")
 	}
@@ -183,7 +179,7 @@ func (l *link) collMod(ctx context.Context, ns string, options bson.Raw) error {
 // collModIndex changes one setting of an index.
 func (l *link) collModIndex(ctx context.Context, ns, index, key string, value any) error {
 	mod := bson.D{{Key: "index", Value: bson.D{{Key: "name", Value: index}, {Key: key, Value: value}}}}
-	return l.collMod(ctx, ns, rawValue(mod).Document())
+	return l.collMod(ctx, ns, rawDoc(mod))
 }
 
 // keepPreImages repeats recordPreImages where it is on: some servers (seen on
@@ -200,11 +196,10 @@ func (l *link) keepPreImages(ctx context.Context, ns string, options bson.Raw) (
 }
 
 // command puts a command's name before its options.
-func command(name string, arg any, options bson.Raw) (bson.D, error) {
+func command(name string, arg any, options bson.Raw) bson.D {
 	cmd := bson.D{{Key: name, Value: arg}}
-	els, err := elements(options)
-	for _, el := range els {
-		cmd = append(cmd, bson.E{Key: el.Key(), Value: el.Value()})
+	for key, v := range fields(options) {
+		cmd = append(cmd, bson.E{Key: key, Value: v})
 	}
-	return cmd, err
+	return cmd
 }

@@ -17,24 +17,20 @@ func (t *Target) Widen(ctx context.Context, src *mongo.Cluster, c Collection, ta
 		return nil
 	}
 	sourceDB, _ := mongo.SplitNS(c.NS) // it cannot have left it
-	reply, err := src.Command(ctx, sourceDB, bson.D{{Key: "listCollections", Value: 1},
-		{Key: "filter", Value: bson.D{{Key: "info.uuid", Value: c.UUID}}}})
-	if err != nil {
-		return fmt.Errorf("read options of %s: %w", c.NS, err)
+	found, err := listCollections(ctx, src, sourceDB, bson.D{{Key: "info.uuid", Value: c.UUID}})
+	if err != nil || len(found) == 0 {
+		return err
 	}
-	options, found := reply.Lookup("cursor", "firstBatch", "0", "options").DocumentOK()
-	if !found {
-		return nil
-	}
+	options := found[0].Options
 	db, name := mongo.SplitNS(target)
-	specs, err := t.c.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: name}})
-	if err != nil || len(specs) == 0 {
+	have, err := listCollections(ctx, t.c, db, bson.D{{Key: "name", Value: name}})
+	if err != nil || len(have) == 0 {
 		return err
 	}
 	for _, l := range []struct{ option, command string }{{"size", "cappedSize"}, {"max", "cappedMax"}} {
 		want, _ := options.Lookup(l.option).AsInt64OK() // max: 0 is none
-		have, limited := specs[0].Options.Lookup(l.option).AsInt64OK()
-		if !limited || want != 0 && want <= have {
+		room, limited := have[0].Options.Lookup(l.option).AsInt64OK()
+		if !limited || want != 0 && want <= room {
 			continue
 		}
 		if err := t.change(ctx, db, bson.D{{Key: "collMod", Value: name}, {Key: l.command, Value: want}}); err != nil {

@@ -59,12 +59,12 @@ func (c *Client) Resume(ctx context.Context) (job.Status, error) {
 }
 
 // Limits are new rates, per second, 0 for unlimited, and new loads; what is
-// nil or empty stays what it is.
+// nil stays what it is.
 type Limits struct {
-	Docs   *int64    `json:"docsPerSecond,omitempty"`
-	Bytes  *int64    `json:"bytesPerSecond,omitempty"`
-	Source pace.Load `json:"sourceLoad,omitempty"`
-	Target pace.Load `json:"targetLoad,omitempty"`
+	Docs   *int64     `json:"docsPerSecond,omitempty"`
+	Bytes  *int64     `json:"bytesPerSecond,omitempty"`
+	Source *pace.Load `json:"sourceLoad,omitempty"`
+	Target *pace.Load `json:"targetLoad,omitempty"`
 }
 
 // SetLimits changes how fast the job works and what it asks of both sides, and returns its status.
@@ -80,17 +80,15 @@ func (c *Client) Finalize(ctx context.Context) (job.Status, error) {
 }
 
 // Health asks who answers at the address.
-func (c *Client) Health(ctx context.Context) (Health, error) {
+func (c *Client) Health(ctx context.Context) (h Health, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	var h Health
-	err := c.call(ctx, http.MethodGet, PathHealth, nil, &h)
+	err = c.call(ctx, http.MethodGet, PathHealth, nil, &h)
 	return h, err
 }
 
-func (c *Client) job(ctx context.Context, method, path string) (job.Status, error) {
-	var s job.Status
-	err := c.call(ctx, method, path, nil, &s)
+func (c *Client) job(ctx context.Context, method, path string) (s job.Status, err error) {
+	err = c.call(ctx, method, path, nil, &s)
 	return s, err
 }
 

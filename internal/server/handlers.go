@@ -8,11 +8,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"net/netip"
 	"os"
 	"strings"
 	"time"
 
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 )
@@ -39,16 +39,19 @@ type Health struct {
 	PID int `json:"pid"`
 }
 
-func (s *Server) handler() http.Handler {
+// handler serves the API; a finalize goes on until ending ends.
+func (s *Server) handler(ending context.Context) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+PathHealth, func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, Health{PID: os.Getpid()})
 	})
-	mux.HandleFunc("GET "+PathStatus, s.guard(!s.loopback, s.status))
+	mux.HandleFunc("GET "+PathStatus, s.guard(!s.loopback, func(w http.ResponseWriter, _ *http.Request) {
+		reply(w, http.StatusOK, s.job.Status())
+	}))
 	mux.HandleFunc("POST "+PathPause, s.guard(true, s.act("pause", s.job.Pause)))
 	mux.HandleFunc("POST "+PathResume, s.guard(true, s.act("resume", s.job.Resume)))
 	mux.HandleFunc("PATCH "+PathLimits, s.guard(true, s.limits))
-	mux.HandleFunc("POST "+PathFinalize, s.guard(true, s.finalizeJob))
+	mux.HandleFunc("POST "+PathFinalize, s.guard(true, s.finalize(ending)))
 	if s.pprof {
 		s.profiles(mux)
 	}
@@ -93,13 +96,15 @@ func (s *Server) local(next http.Handler) http.Handler {
 func loopbackName(hostport string) bool {
 	host, _, err := net.SplitHostPort(hostport)
 	if err != nil {
-		host = hostport
+		host = strings.Trim(hostport, "[]")
 	}
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	return err == nil && ip.IsLoopback()
+	return Loopback(host)
+}
+
+// Loopback reports whether a host is this machine, and reached from it alone.
+func Loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
 // guard asks for the token where needed.
@@ -116,20 +121,12 @@ func (s *Server) guard(needed bool, next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
-	reply(w, http.StatusOK, s.job.Status())
-}
-
 // act is a request that changes the job and replies with its new status.
 func (s *Server) act(name string, do func(context.Context) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.log.Info("control request", "request", name, "from", r.RemoteAddr)
 		unlimited(w)
-		if err := do(r.Context()); err != nil {
-			s.refused(w, name, err)
-			return
-		}
-		reply(w, http.StatusOK, s.job.Status())
+		s.answer(w, name, do(r.Context()))
 	}
 }
 
@@ -166,18 +163,24 @@ func (s *Server) limits(w http.ResponseWriter, r *http.Request) {
 	})(w, r)
 }
 
-// finalizeJob waits for the end, however long it takes.
-func (s *Server) finalizeJob(w http.ResponseWriter, r *http.Request) {
-	s.log.Info("control request", "request", "finalize", "from", r.RemoteAddr)
-	unlimited(w)
-	err := s.finalize.join(r.Context(), s.job.Finalize)
-	switch {
-	case r.Context().Err() != nil:
-		s.log.Info("who asked to finalize went away; finalize goes on", "from", r.RemoteAddr)
-	case err != nil:
-		s.refused(w, "finalize", err)
-	default:
-		reply(w, http.StatusOK, s.job.Status())
+// finalize waits for the end, however long it takes. One that failed may be
+// asked for again.
+func (s *Server) finalize(ending context.Context) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		s.log.Info("control request", "request", "finalize", "from", r.RemoteAddr)
+		unlimited(w)
+		outcome := s.finalizes.DoChan("", func() (any, error) {
+			if s.job.Status().Phase == job.PhaseFinalized {
+				return nil, nil
+			}
+			return nil, s.job.Finalize(ending)
+		})
+		select {
+		case <-r.Context().Done():
+			s.log.Info("who asked to finalize went away; finalize goes on", "from", r.RemoteAddr)
+		case o := <-outcome:
+			s.answer(w, "finalize", o.Err)
+		}
 	}
 }
 
@@ -189,7 +192,12 @@ func unlimited(w http.ResponseWriter) {
 	_ = rc.SetWriteDeadline(time.Time{})
 }
 
-func (s *Server) refused(w http.ResponseWriter, name string, err error) {
+// answer replies with the job's new status, or with why there is none.
+func (s *Server) answer(w http.ResponseWriter, name string, err error) {
+	if err == nil {
+		reply(w, http.StatusOK, s.job.Status())
+		return
+	}
 	s.log.Warn("control request failed", "request", name, "error", err)
 	code := http.StatusConflict
 	if errors.Is(err, context.Canceled) {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -62,7 +63,10 @@ func (r Registry) Add(rec Record) (remove func() error, err error) {
 		rec.Host, _ = os.Hostname()
 	}
 	path := filepath.Join(r.Dir, fileName(rec))
-	if err := r.write(path, rec); err != nil {
+	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("record the running sync: %w", err)
+	}
+	if err := Replace(path, func(f *os.File) error { return json.NewEncoder(f).Encode(rec) }); err != nil {
 		return nil, fmt.Errorf("record the running sync: %w", err)
 	}
 	return func() error {
@@ -73,36 +77,24 @@ func (r Registry) Add(rec Record) (remove func() error, err error) {
 	}, nil
 }
 
-// write has the record appear whole or not at all.
-func (r Registry) write(path string, rec Record) error {
-	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
-		return err
-	}
-	raw, err := json.Marshal(rec)
+// Replace has a file appear whole, or stay as it was. Its owner alone may read it,
+// unless write says otherwise.
+func Replace(path string, write func(*os.File) error) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*") // with mode 0600
 	if err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(r.Dir, ".new-*") // with mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = tmp.Write(raw)
-	if err = errors.Join(err, tmp.Close()); err == nil {
+	if err = errors.Join(write(tmp), tmp.Close()); err == nil {
 		err = os.Rename(tmp.Name(), path)
 	}
 	if err != nil {
-		err = errors.Join(err, os.Remove(tmp.Name()))
+		return errors.Join(err, os.Remove(tmp.Name()))
 	}
-	return err
+	return nil
 }
 
 func fileName(rec Record) string {
-	safe := strings.Map(func(c rune) rune {
-		if c == '-' || c == '_' || c == '.' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' {
-			return c
-		}
-		return '_'
-	}, rec.Job)
+	safe := regexp.MustCompile(`[^-_.0-9A-Za-z]`).ReplaceAllString(rec.Job, "_")
 	return strings.TrimLeft(safe[:min(len(safe), 100)], ".") + "-" + strconv.Itoa(rec.PID) + ".json"
 }
 
@@ -123,15 +115,11 @@ func (r Registry) Running(ctx context.Context) ([]Record, error) {
 			continue
 		}
 		path := filepath.Join(r.Dir, e.Name())
-		rec, ok := read(path)
-		if !ok || rec.Host != host {
+		if rec, ok := read(path); !ok || rec.Host != host {
 			continue
-		}
-		if !alive(rec.PID) {
+		} else if err := syscall.Kill(rec.PID, 0); errors.Is(err, syscall.ESRCH) {
 			_ = os.Remove(path)
-			continue
-		}
-		if answers(ctx, rec) {
+		} else if answers(ctx, rec) {
 			out = append(out, rec)
 		}
 	}
@@ -184,10 +172,4 @@ func list(recs []Record) string {
 		each[i] = rec.Job + " at " + rec.Address
 	}
 	return strings.Join(each, ", ")
-}
-
-// alive reports whether a process with this number exists.
-func alive(pid int) bool {
-	err := syscall.Kill(pid, 0)
-	return err == nil || errors.Is(err, syscall.EPERM)
 }

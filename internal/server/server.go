@@ -8,8 +8,9 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/singleflight"
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
@@ -56,13 +57,14 @@ type Server struct {
 	loopback bool
 	pprof    bool
 	listener net.Listener
-	finalize finalizing
+	// finalizes is one for all who ask: it belongs to the server, not to the
+	// request, so that a client may go away.
+	finalizes singleflight.Group
 	// farewell is defaultFarewell, deadline replyTime, shorter in tests.
 	farewell, deadline time.Duration
 }
 
-// Listen opens the address. Nothing is answered before Serve; Close is needed
-// only if Serve is never called.
+// Listen opens the address. Nothing is answered before Serve.
 func Listen(ctx context.Context, o Options) (*Server, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.Address)
 	if err != nil {
@@ -87,18 +89,14 @@ func (s *Server) Token() string { return s.token }
 // Loopback reports whether only this machine can reach the server.
 func (s *Server) Loopback() bool { return s.loopback }
 
-// Close releases the address of a server that was never served.
-func (s *Server) Close() error { return s.listener.Close() }
-
 // Serve answers until ctx ends, then lets replies under way go out for a few
 // seconds, so that who asked to finalize hears the outcome. Only then a
 // finalize still under way is given up, and its end awaited.
 func (s *Server) Serve(ctx context.Context) error {
-	finalizeCtx, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	ending, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
-	s.finalize.ctx = finalizeCtx
 	hs := &http.Server{
-		Handler:           s.handler(),
+		Handler:           s.handler(ending),
 		ReadHeaderTimeout: s.deadline,
 		ReadTimeout:       s.deadline,
 		WriteTimeout:      s.deadline,
@@ -106,83 +104,29 @@ func (s *Server) Serve(ctx context.Context) error {
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
-	served := make(chan error, 1)
-	go func() { served <- hs.Serve(s.listener) }()
-	var err error
-	select {
-	case err = <-served:
-	case <-ctx.Done():
-		err = errors.Join(s.shutdown(hs), <-served)
-	}
+	err := Until(ctx, hs, s.farewell, func() error { return hs.Serve(s.listener) })
 	giveUp()
-	s.finalize.wait()
-	if errors.Is(err, http.ErrServerClosed) {
-		return nil
-	}
+	_, _, _ = s.finalizes.Do("", func() (any, error) { return nil, nil }) // waits for the one under way
 	return err
 }
 
-func (s *Server) shutdown(hs *http.Server) error {
-	ctx, cancel := context.WithTimeout(context.Background(), s.farewell)
+// Until has hs serve until ctx ends, and then lets replies under way go out, as
+// long as the farewell lasts.
+func Until(ctx context.Context, hs *http.Server, farewell time.Duration, serve func() error) error {
+	served := make(chan error, 1)
+	go func() { served <- serve() }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
 	defer cancel()
-	if err := hs.Shutdown(ctx); err != nil {
-		s.log.Debug("control connections cut at the end", "error", err)
-		return hs.Close()
+	if hs.Shutdown(ending) != nil {
+		_ = hs.Close() // cuts them
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return err
 	}
 	return nil
-}
-
-// finalizing runs one finalize for all who ask: it belongs to the server, not
-// to the request, so that a client may go away.
-type finalizing struct {
-	ctx context.Context // of the server, set before the first request
-
-	mu  sync.Mutex
-	run *attempt // under way or successful
-}
-
-type attempt struct {
-	done chan struct{}
-	err  error // valid once done is closed
-}
-
-// join starts a finalize, or joins the one under way, and waits for its end
-// or that of ctx.
-func (f *finalizing) join(ctx context.Context, do func(context.Context) error) error {
-	f.mu.Lock()
-	if f.run == nil {
-		f.start(do)
-	}
-	run := f.run
-	f.mu.Unlock()
-	select {
-	case <-run.done:
-		return run.err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// start needs f.mu.
-func (f *finalizing) start(do func(context.Context) error) {
-	run := &attempt{done: make(chan struct{})}
-	f.run = run
-	go func() {
-		defer close(run.done)
-		if run.err = do(f.ctx); run.err != nil {
-			f.mu.Lock()
-			f.run = nil // it may be asked again
-			f.mu.Unlock()
-		}
-	}()
-}
-
-// wait returns when no finalize is under way.
-func (f *finalizing) wait() {
-	f.mu.Lock()
-	run := f.run
-	f.mu.Unlock()
-	if run != nil {
-		<-run.done
-	}
 }

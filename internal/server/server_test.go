@@ -114,6 +114,10 @@ func running(t *testing.T, c Controller, address string) (s *Server, stop func()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return s, serving(t, s)
+}
+
+func serving(t *testing.T, s *Server) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx) }()
@@ -124,7 +128,7 @@ func running(t *testing.T, c Controller, address string) (s *Server, stop func()
 		}
 	})
 	t.Cleanup(stop)
-	return s, stop
+	return stop
 }
 
 func client(t *testing.T, s *Server, token string) *Client {
@@ -163,13 +167,13 @@ func TestControl(t *testing.T) {
 	if st, err = c.SetLimits(ctx, Limits{Bytes: &none}); err != nil || st.Limits != (pace.Rates{Docs: 7}) {
 		t.Fatalf("%+v, %v", st, err)
 	}
-	if st, err = c.SetLimits(ctx, Limits{Source: pace.Low}); err != nil || st.Load.Source != pace.Low || st.Limits != (pace.Rates{Docs: 7}) {
+	if st, err = c.SetLimits(ctx, Limits{Source: new(pace.Low)}); err != nil || st.Load.Source != pace.Low || st.Limits != (pace.Rates{Docs: 7}) {
 		t.Fatalf("%+v, %v", st, err)
 	}
-	if st, err = c.SetLimits(ctx, Limits{Target: pace.Max}); err != nil || st.Load.Loads != (pace.Loads{Source: pace.Low, Target: pace.Max}) || st.Limits != (pace.Rates{Docs: 7}) {
+	if st, err = c.SetLimits(ctx, Limits{Target: new(pace.Max)}); err != nil || st.Load.Loads != (pace.Loads{Source: pace.Low, Target: pace.Max}) || st.Limits != (pace.Rates{Docs: 7}) {
 		t.Fatalf("%+v, %v", st, err)
 	}
-	if _, err = c.SetLimits(ctx, Limits{Target: "heavy"}); err == nil || !strings.Contains(err.Error(), `load "heavy" is unknown`) {
+	if _, err = c.SetLimits(ctx, Limits{Target: new(pace.Load("heavy"))}); err == nil || !strings.Contains(err.Error(), `load "heavy" is unknown`) {
 		t.Fatal(err)
 	}
 	if h, err := c.Health(ctx); err != nil || h.PID == 0 {
@@ -252,7 +256,8 @@ func TestLongHeaderIsRefused(t *testing.T) {
 // end in the same moment.
 func TestFinalizeRepliesBeforeTheEnd(t *testing.T) {
 	release := make(chan struct{})
-	fake := &fakeJob{finalize: func(context.Context) error { <-release; return nil }}
+	started := make(chan struct{})
+	fake := &fakeJob{finalize: func(context.Context) error { close(started); <-release; return nil }}
 	s, stop := running(t, fake, "127.0.0.1:0")
 	c := client(t, s, s.Token())
 	type answer struct {
@@ -266,7 +271,7 @@ func TestFinalizeRepliesBeforeTheEnd(t *testing.T) {
 			answers <- answer{st, err}
 		}()
 	}
-	waitFor(t, func() bool { s.finalize.mu.Lock(); defer s.finalize.mu.Unlock(); return s.finalize.run != nil })
+	<-started
 	stopped := make(chan struct{})
 	go func() { stop(); close(stopped) }()
 	close(release)
@@ -332,9 +337,13 @@ func TestFailedFinalizeMayBeAskedAgain(t *testing.T) {
 func TestEndGivesUpFinalize(t *testing.T) {
 	started := make(chan struct{})
 	fake := &fakeJob{finalize: func(ctx context.Context) error { close(started); <-ctx.Done(); return ctx.Err() }}
-	s, stop := running(t, fake, "127.0.0.1:0")
+	s, err := Listen(t.Context(), Options{Address: "127.0.0.1:0", Job: fake, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.farewell = 10 * time.Millisecond
+	stop := serving(t, s)
 	c := client(t, s, s.Token())
-	s.farewell = 10 * time.Millisecond // read at the end only
 	gone := make(chan error, 1)
 	go func() { _, err := c.Finalize(t.Context()); gone <- err }()
 	<-started
@@ -350,7 +359,7 @@ func TestClientAgainstSomethingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := l.Addr()
-	if err := l.Close(); err != nil {
+	if err := l.listener.Close(); err != nil {
 		t.Fatal(err)
 	}
 	c := NewClient(address, "secret-token")

@@ -185,8 +185,5 @@ func (s *Mongo) Owned() error {
 func (s *Mongo) Release(ctx context.Context) error {
 	set := bson.D{{Key: "$set", Value: bson.D{{Key: "owner", Value: Owner{}}}}}
 	_, err := s.c.Command(ctx, mongo.StateDB, updateJob(bson.D{{Key: "q", Value: s.mine()}, {Key: "u", Value: set}}, 1))
-	if err != nil {
-		return fmt.Errorf("release job %s: %w", s.o.Job, err)
-	}
-	return nil
+	return mongo.Wrap(err, "release job %s", s.o.Job)
 }

@@ -235,10 +235,7 @@ func (s *Mongo) set(ctx context.Context, set bson.D, w any) error {
 	if err != nil {
 		return err
 	}
-	if err := s.SameTerm(term); err != nil {
-		return fmt.Errorf("save checkpoint of job %s: %w", s.o.Job, err)
-	}
-	return nil
+	return mongo.Wrap(s.SameTerm(term), "save checkpoint of job %s", s.o.Job)
 }
 
 // write sets fields of the job, if it is what filter wants, and returns the

@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/failpoint"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 )
 
@@ -41,20 +42,14 @@ func (s *Mongo) SaveSlices(ctx context.Context, list []Slice) error {
 	for i, sl := range list {
 		updates[i] = replace(s.o.Job+"/"+sl.ID, sliceDoc{Job: s.o.Job, State: sl.State})
 	}
-	if err := s.update(ctx, "slices", updates...); err != nil {
-		return fmt.Errorf("save slices of job %s: %w", s.o.Job, err)
-	}
-	return nil
+	return mongo.Wrap(s.update(ctx, "slices", updates...), "save slices of job %s", s.o.Job)
 }
 
 // DropSlices deletes a range of _ids. See Slices.
 func (s *Mongo) DropSlices(ctx context.Context, prefix string) error {
 	start := s.o.Job + "/" + prefix
 	err := s.delete(ctx, "slices", bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: start}, {Key: "$lt", Value: start + "\U0010ffff"}}}})
-	if err != nil {
-		return fmt.Errorf("forget slices of job %s: %w", s.o.Job, err)
-	}
-	return nil
+	return mongo.Wrap(err, "forget slices of job %s", s.o.Job)
 }
 
 // collectionDoc is a document of collection "collections".
@@ -83,10 +78,7 @@ func (s *Mongo) SaveCatalog(ctx context.Context, colls []Mapped) error {
 		}
 		err = s.update(ctx, "collections", puts...)
 	}
-	if err != nil {
-		return fmt.Errorf("save catalog of job %s: %w", s.o.Job, err)
-	}
-	return nil
+	return mongo.Wrap(err, "save catalog of job %s", s.o.Job)
 }
 
 // LoadCatalog reads collection "collections". See Catalog.
@@ -119,10 +111,7 @@ func (s *Mongo) NoteNames(ctx context.Context, change schema.NameChange) error {
 	if err == nil {
 		err = s.delete(ctx, "collections", removes...)
 	}
-	if err != nil {
-		return fmt.Errorf("save the names of job %s: %w", s.o.Job, err)
-	}
-	return nil
+	return mongo.Wrap(err, "save the names of job %s", s.o.Job)
 }
 
 // skippedDoc is a document of collection "skipped": a part of the job's list.
@@ -146,10 +135,7 @@ func (s *Mongo) SaveSkipped(ctx context.Context, docs []Doc) (err error) {
 	if err == nil {
 		err = s.delete(ctx, "skipped", bson.D{{Key: "job", Value: s.o.Job}, {Key: "n", Value: bson.D{{Key: "$gte", Value: len(parts)}}}})
 	}
-	if err != nil {
-		return fmt.Errorf("save skipped documents of job %s: %w", s.o.Job, err)
-	}
-	return nil
+	return mongo.Wrap(err, "save skipped documents of job %s", s.o.Job)
 }
 
 func (s *Mongo) skippedParts(docs []Doc) (parts []skippedDoc) {

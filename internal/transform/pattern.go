@@ -4,16 +4,18 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
 
 // pattern selects namespaces by database and collection.
-type pattern struct {
-	text     string // canonical
-	db, coll glob
-	all      bool // every collection of the database
-}
+type pattern struct{ db, coll glob }
+
+// String is canonical.
+func (p pattern) String() string { return p.db.text + "." + p.coll.text }
+
+func (p pattern) matches(db, coll string) bool { return p.db.matches(db) && p.coll.matches(coll) }
 
 // glob is a compiled wildcard expression.
 type glob struct {
@@ -49,15 +51,10 @@ func compile(text string) (pattern, error) {
 	}
 	var p pattern
 	var err error
-	if p.db, err = compileGlob(db); err != nil {
-		return p, err
+	if p.db, err = compileGlob(db); err == nil {
+		p.coll, err = compileGlob(coll)
 	}
-	if p.coll, err = compileGlob(coll); err != nil {
-		return p, err
-	}
-	p.all = p.coll.any
-	p.text = p.db.text + "." + p.coll.text
-	return p, nil
+	return p, err
 }
 
 func compileGlob(text string) (g glob, err error) {
@@ -109,18 +106,5 @@ func escape(name string) string {
 }
 
 func anyMatches(patterns []pattern, db, coll string) bool {
-	for i := range patterns {
-		if patterns[i].db.matches(db) && patterns[i].coll.matches(coll) {
-			return true
-		}
-	}
-	return false
-}
-
-func texts(patterns []pattern) []string {
-	var out []string
-	for _, p := range patterns {
-		out = append(out, p.text)
-	}
-	return out
+	return slices.ContainsFunc(patterns, func(p pattern) bool { return p.matches(db, coll) })
 }

@@ -92,10 +92,8 @@ func (s *Set) MatchDB(db string) bool {
 	if s == nil {
 		return true
 	}
-	for _, p := range s.exclude {
-		if p.all && p.db.matches(db) {
-			return false
-		}
+	if slices.ContainsFunc(s.exclude, func(p pattern) bool { return p.coll.any && p.db.matches(db) }) {
+		return false
 	}
 	return len(s.include) == 0 || slices.ContainsFunc(s.include, func(p pattern) bool { return p.db.matches(db) })
 }
@@ -208,15 +206,21 @@ func (s *Set) Hash() string {
 
 // canonical sorts and joins the rules.
 func (s *Set) canonical() string {
-	var parts []string
+	var parts, include, exclude []string
 	add := func(kind string, items []string) {
 		slices.Sort(items)
 		for _, it := range slices.Compact(items) {
 			parts = append(parts, kind+" "+it)
 		}
 	}
-	add("include", texts(s.include))
-	add("exclude", texts(s.exclude))
+	for _, p := range s.include {
+		include = append(include, p.String())
+	}
+	for _, p := range s.exclude {
+		exclude = append(exclude, p.String())
+	}
+	add("include", include)
+	add("exclude", exclude)
 	var renames []string
 	for _, m := range []map[string]string{s.dbs, s.colls} {
 		for from, to := range m {

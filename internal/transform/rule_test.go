@@ -227,12 +227,12 @@ func FuzzPattern(f *testing.F) {
 			}
 		}
 		// The canonical text means the same.
-		again, err := compile(p.text)
+		again, err := compile(p.String())
 		if err != nil {
-			t.Fatalf("canonical %q of %q: %v", p.text, text, err)
+			t.Fatalf("canonical %q of %q: %v", p, text, err)
 		}
-		if again.text != p.text || again.db.matches(db) != p.db.matches(db) || again.coll.matches(coll) != p.coll.matches(coll) {
-			t.Fatalf("canonical %q of %q means something else", p.text, text)
+		if again.String() != p.String() || again.db.matches(db) != p.db.matches(db) || again.coll.matches(coll) != p.coll.matches(coll) {
+			t.Fatalf("canonical %q of %q means something else", p, text)
 		}
 	})
 }

@@ -3,11 +3,7 @@ package verify
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"strings"
-	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
@@ -19,20 +15,10 @@ import (
 type Spec struct {
 	Source, Target string
 	Rules          transform.Config
-	// Method is how documents are compared; empty chooses.
-	Method Method
-	// IgnoreFieldOrder lets documents differ in the order of their fields.
-	IgnoreFieldOrder bool
-	// Online rechecks differences for RecheckFor, because writes go on.
-	Online     bool
-	RecheckFor time.Duration
-	// Workers bounds the ranges compared at once, MaxDifferences those that
-	// are listed; 0 chooses.
-	Workers, MaxDifferences int
+	Options
 	// Observe, when set, gets the function that tells the progress, once the
 	// comparison begins. It is safe for concurrent use, also afterwards.
 	Observe func(stats func() Stats)
-	Log     *slog.Logger
 }
 
 // Clusters connects to both clusters and compares what the rules keep: the
@@ -44,43 +30,37 @@ func Clusters(ctx context.Context, spec Spec) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	src, err := mongo.Connect(ctx, spec.Source, mongo.Options{AppName: "millrace-verify"})
-	if err != nil {
-		return nil, fmt.Errorf("source: %w", err)
+	var sides [2]*mongo.Cluster
+	for i, uri := range []string{spec.Source, spec.Target} {
+		if sides[i], err = mongo.Connect(ctx, uri, mongo.Options{AppName: "millrace-verify"}); err != nil {
+			return nil, fmt.Errorf("%s: %w", [...]string{"source", "target"}[i], err)
+		}
+		defer sides[i].Close()
 	}
-	defer src.Close()
-	dst, err := mongo.Connect(ctx, spec.Target, mongo.Options{AppName: "millrace-verify"})
-	if err != nil {
-		return nil, fmt.Errorf("target: %w", err)
-	}
-	defer dst.Close()
-	return compareClusters(ctx, src, dst, rules, spec)
+	return New(sides[source], sides[target], spec.Options).compareClusters(ctx, rules, spec.Observe)
 }
 
-// compareClusters compares open clusters. Of spec it uses the options alone.
-func compareClusters(ctx context.Context, src, dst *mongo.Cluster, rules *transform.Set, spec Spec) (*Report, error) {
+// compareClusters compares all that the rules keep.
+func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
+	observe func(func() Stats)) (*Report, error) {
 	var pairs []Pair
-	err := seenOnBoth(ctx, src, dst, func() (err error) {
-		pairs, err = listPairs(ctx, src, dst, rules)
+	err := e.seen(ctx, func() (err error) {
+		pairs, err = e.list(ctx, rules)
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}
-	engine := New(src, dst, Options{
-		Method: spec.Method, Workers: spec.Workers, IgnoreFieldOrder: spec.IgnoreFieldOrder, CapOrder: true,
-		MaxDifferences: spec.MaxDifferences, Online: spec.Online, Recheck: RecheckOptions{For: spec.RecheckFor}, Log: spec.Log,
-	})
-	if spec.Observe != nil {
-		spec.Observe(engine.Stats)
+	if observe != nil {
+		observe(e.Stats)
 	}
-	report, err := engine.Run(ctx, pairs)
+	report, err := e.Run(ctx, pairs)
 	if err != nil {
 		return nil, err
 	}
 	var diffs []schema.Difference
-	err = seenOnBoth(ctx, src, dst, func() (err error) {
-		diffs, err = schema.Diff(ctx, src, dst, rules, schema.DiffOptions{})
+	err = e.seen(ctx, func() (err error) {
+		diffs, err = schema.Diff(ctx, e.clusters[source], e.clusters[target], rules, schema.DiffOptions{})
 		return err
 	})
 	if err != nil {
@@ -93,32 +73,25 @@ func compareClusters(ctx context.Context, src, dst *mongo.Cluster, rules *transf
 	return report, nil
 }
 
-// seenOnBoth lists, and returns when what is listed can no longer roll back.
-func seenOnBoth(ctx context.Context, src, dst *mongo.Cluster, list func() error) error {
-	return src.Seen(ctx, func() error { return dst.Seen(ctx, list) })
+// seen looks, and returns when what was seen can no longer roll back.
+func (e *Engine) seen(ctx context.Context, look func() error) error {
+	return e.clusters[source].Seen(ctx, func() error { return e.clusters[target].Seen(ctx, look) })
 }
 
-// listPairs lists the collections of both sides: those of the source with
+// list lists the collections of both sides: those of the source with
 // their names on the target, then those that the target alone has. Views hold
 // no documents; the catalogs' comparison sees them.
-func listPairs(ctx context.Context, src, dst *mongo.Cluster, rules *transform.Set) ([]Pair, error) {
-	var ofSource, ofTarget []schema.Collection
-	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() (err error) {
-		ofSource, err = schema.List(gctx, src, schema.Scope{NS: rules.Match, DB: rules.MatchDB})
+func (e *Engine) list(ctx context.Context, rules *transform.Set) ([]Pair, error) {
+	scopes := [2]schema.Scope{{NS: rules.Match, DB: rules.MatchDB}, {DB: rules.MatchTargetDB, NS: func(ns string) bool {
+		_, ok := rules.Source(ns)
+		return ok
+	}}}
+	var listed [2][]schema.Collection
+	err := both(ctx, func(ctx context.Context, i int) (err error) {
+		listed[i], err = schema.List(ctx, e.clusters[i], scopes[i])
 		return err
 	})
-	g.Go(func() (err error) {
-		ofTarget, err = schema.List(gctx, dst, schema.Scope{DB: rules.MatchTargetDB, NS: func(ns string) bool {
-			_, ok := rules.Source(ns)
-			return ok
-		}})
-		return err
-	})
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	return pairUp(ofSource, ofTarget, rules), nil
+	return pairUp(listed[source], listed[target], rules), err
 }
 
 // pairUp matches by the namespaces that hold the documents. A collection whose

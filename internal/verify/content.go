@@ -83,16 +83,13 @@ func sameMultiset(x, y []element, depth int) bool {
 	if len(x) == 1 {
 		return sameContent(x[0], y[0], depth)
 	}
-	used := make([]bool, len(y))
-	for i := range x {
-		j := slices.IndexFunc(used, func(u bool) bool { return !u })
-		for j < len(y) && (used[j] || !sameContent(x[i], y[j], depth)) {
-			j++
-		}
-		if j == len(y) {
+	left := slices.Clone(y)
+	for _, e := range x {
+		i := slices.IndexFunc(left, func(f element) bool { return sameContent(e, f, depth) })
+		if i < 0 {
 			return false
 		}
-		used[j] = true
+		left[i], left = left[0], left[1:]
 	}
 	return true
 }

@@ -3,6 +3,7 @@ package verify
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -20,25 +21,21 @@ func differing(a, b []byte, path string, ignoreOrder bool, depth int) string {
 	if !ok1 || !ok2 || depth > maxDepth {
 		return label(path) + "bytes differ"
 	}
-	used := make([]bool, len(y))
-	from := 0 // all before it are used
+	left := slices.Clone(y)
 	for _, e := range x {
-		for from < len(y) && used[from] {
-			from++
-		}
-		j := counterpart(e, y, used, from)
+		j := counterpart(e, left)
 		if j < 0 {
 			return label(path+string(e.Name)) + "only on the source: " + show(e)
 		}
-		used[j] = true
-		if text := differingValue(e, y[j], path+string(e.Name), ignoreOrder, depth); text != "" {
+		f := left[j]
+		copy(left[1:j+1], left)
+		left = left[1:]
+		if text := differingValue(e, f, path+string(e.Name), ignoreOrder, depth); text != "" {
 			return text
 		}
 	}
-	for j, e := range y {
-		if !used[j] {
-			return label(path+string(e.Name)) + "only on the target: " + show(e)
-		}
+	if len(left) > 0 {
+		return label(path+string(left[0].Name)) + "only on the target: " + show(left[0])
 	}
 	if ignoreOrder {
 		return ""
@@ -53,13 +50,13 @@ func differing(a, b []byte, path string, ignoreOrder bool, depth int) string {
 
 // counterpart is the field to hold e against: one of the same name, among
 // several the one that is equal, else the first.
-func counterpart(e element, y []element, used []bool, from int) int {
+func counterpart(e element, among []element) int {
 	first := -1
-	for j := from; j < len(y); j++ {
-		if used[j] || !bytes.Equal(e.Name, y[j].Name) {
+	for j, f := range among {
+		if !bytes.Equal(e.Name, f.Name) {
 			continue
 		}
-		if y[j].Type == e.Type && bytes.Equal(y[j].Value, e.Value) {
+		if f.Type == e.Type && bytes.Equal(f.Value, e.Value) {
 			return j
 		}
 		if first < 0 {

@@ -47,7 +47,7 @@ func fillTimeSeries(t *testing.T, c *mongo.Cluster, db string) []bson.RawValue {
 		docs = append(docs, raw(t, bson.D{{Key: "t", Value: bson.DateTime(1_700_000_000_000 + int64(i)*60_000)}, {Key: "m", Value: i % 60}, {Key: "v", Value: i}}))
 	}
 	insert(t, c, db+".c", docs...)
-	s, err := describe(t.Context(), c, db+".system.buckets.c")
+	s, err := New(c, c, Options{}).describe(t.Context(), source, db+".system.buckets.c")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestWithoutIDIndex(t *testing.T) {
 	want := plantAll(t, b, r, idsOf(300, makeID), 8, true)
 	rep, _ := b.run(Options{RangeBytes: 1000})
 	checkFound(t, rep, want)
-	if s, err := describe(t.Context(), old, b.pair.SourceNS); err != nil || s.order != scan.Sorted {
+	if s, err := New(old, old, Options{}).describe(t.Context(), source, b.pair.SourceNS); err != nil || s.order != scan.Sorted {
 		t.Errorf("order %s, %v", s.order, err)
 	}
 }
@@ -160,7 +160,7 @@ func TestCappedOrder(t *testing.T) {
 			for _, i := range tc.target {
 				insert(t, c, b.pair.TargetNS, raw(t, bson.D{{Key: "_id", Value: i}}))
 			}
-			rep, _ := b.run(Options{CapOrder: true})
+			rep, _ := b.run(Options{})
 			got := map[Kind]int{}
 			for _, d := range rep.Differences {
 				got[d.Kind]++
@@ -221,7 +221,7 @@ func TestSampleFails(t *testing.T) {
 	b := newBed(t, c, c)
 	want := plantAll(t, b, r, idsOf(1000, makeID), 30, true)
 	larger := b.pair.SourceNS
-	if size := func(ns string) int64 { s, _ := describe(t.Context(), c, ns); return s.Bytes }; size(b.pair.TargetNS) > size(larger) {
+	if size := func(ns string) int64 { s, _ := New(c, c, Options{}).describe(t.Context(), source, ns); return s.Bytes }; size(b.pair.TargetNS) > size(larger) {
 		larger = b.pair.TargetNS
 	}
 	for _, tc := range []struct{ times, ranges int }{{2, 0}, {5, 1}} {

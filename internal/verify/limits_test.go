@@ -66,9 +66,8 @@ func manyDocs(t testing.TB, n int) [][]byte {
 func TestEqualPathDoesNotAllocate(t *testing.T) {
 	docs := manyDocs(t, 10_000)
 	e := New(nil, nil, Options{})
-	w := &worker{e: e, f: newFindings(1)}
 	allocs := testing.AllocsPerRun(5, func() {
-		j := &join{w: w, c: newCollection(e, Pair{})}
+		j := &join{collection: newCollection(e, Pair{})}
 		j.left.stream, j.right.stream = fed(e, docs), fed(e, docs)
 		if err := j.run(t.Context()); err != nil {
 			t.Fatal(err)
@@ -83,10 +82,9 @@ func TestEqualPathDoesNotAllocate(t *testing.T) {
 func BenchmarkJoinEqual(b *testing.B) {
 	docs := manyDocs(b, 10_000)
 	e := New(nil, nil, Options{})
-	w := &worker{e: e, f: newFindings(1)}
 	b.SetBytes(int64(len(docs) * len(docs[0]) * 2))
 	for b.Loop() {
-		j := &join{w: w, c: newCollection(e, Pair{})}
+		j := &join{collection: newCollection(e, Pair{})}
 		j.left.stream, j.right.stream = fed(e, docs), fed(e, docs)
 		if err := j.run(b.Context()); err != nil {
 			b.Fatal(err)

@@ -26,10 +26,7 @@ func likelyOrder(a, b []byte) int {
 	case bson.TypeInt32:
 		return cmp.Compare(int32(binary.LittleEndian.Uint32(x)), int32(binary.LittleEndian.Uint32(y)))
 	case bson.TypeBinary:
-		if n := bytes.Compare(x[4:5], y[4:5]); n != 0 || len(x) != len(y) {
-			return cmp.Compare(len(x), len(y))
-		}
-		return bytes.Compare(x[5:], y[5:])
+		return cmp.Or(cmp.Compare(len(x), len(y)), bytes.Compare(x[4:], y[4:])) // the subtype, then the bytes
 	}
 	return 0
 }

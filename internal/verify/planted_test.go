@@ -339,6 +339,14 @@ func TestPlantedDifferences(t *testing.T) {
 			want := plantAll(t, b, r, tc.ids, tc.every, !tc.o.IgnoreFieldOrder)
 			tc.o.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
 			rep, st := b.run(tc.o)
+			if strings.Contains(tc.name, "capped") { // the documents were shuffled
+				i := slices.IndexFunc(rep.Differences, func(d Difference) bool { return d.Kind == Order })
+				if i < 0 {
+					t.Fatal("that the order differs was not found")
+				}
+				rep.Differences = slices.Delete(rep.Differences, i, i+1)
+				rep.Count--
+			}
 			checkFound(t, rep, want)
 			if col := rep.Collections[0]; col.Method != tc.o.Method && !strings.Contains(tc.name, "too much") && tc.o.Method != "" {
 				t.Errorf("compared by %s", col.Method)
@@ -367,18 +375,18 @@ func TestBoundaries(t *testing.T) {
 	insert(t, b.src, b.pair.SourceNS, docs...)
 	e := New(c, c, Options{RangeBytes: 1500})
 	col := newCollection(e, Pair{b.pair.SourceNS, b.pair.SourceNS})
-	tasks, err := col.tasks(t.Context())
-	if err != nil {
+	if _, err := col.tasks(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if len(tasks) < 20 {
-		t.Fatalf("only %d ranges", len(tasks))
+	bounds, err := col.bounds(t.Context())
+	if err != nil || len(bounds) < 20 {
+		t.Fatalf("only %d bounds, error %v", len(bounds), err)
 	}
 	seen := map[string]int{}
 	edges := map[string]bool{}
-	for _, task := range tasks {
+	for _, sl := range scan.Slices(scan.Slice{}, bounds) {
 		first, last := "", ""
-		for _, id := range readRange(t, &col.src, task.slice) {
+		for _, id := range readRange(t, &col.sides[source], sl) {
 			if first == "" {
 				first = id
 			}

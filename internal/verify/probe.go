@@ -17,18 +17,32 @@ import (
 // that a collation holds equal): such a document comes with its own id. It
 // belongs to one goroutine.
 type probe struct {
-	e     *Engine
-	s     *side
-	found map[string][]byte // by the id asked for
+	*side
+	found map[string][]byte // what the last fetch found, by the id asked for
 	held  int
 }
 
-func newProbe(e *Engine, s *side) *probe {
-	return &probe{e: e, s: s, found: map[string][]byte{}}
-}
+func newProbe(s *side) *probe { return &probe{side: s, found: map[string][]byte{}} }
 
-// get returns the document that the last fetch found for key, or nil.
-func (p *probe) get(key string) []byte { return p.found[key] }
+// pairs fetches the documents with the given ids from both sides and hands them
+// over with the indexes of their ids; nil stands for none.
+func (c *collection) pairs(ctx context.Context, keys []string, do func(i int, a, b []byte) error) error {
+	src, dst := newProbe(&c.sides[source]), newProbe(&c.sides[target])
+	defer src.free()
+	defer dst.free()
+	if err := dst.fetch(ctx, keys); err != nil {
+		return err
+	}
+	if err := src.fetch(ctx, keys); err != nil {
+		return err
+	}
+	for i, k := range keys {
+		if err := do(i, src.found[k], dst.found[k]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // free lets go of what the last fetch found.
 func (p *probe) free() {
@@ -40,9 +54,9 @@ func (p *probe) free() {
 // fetch reads the documents with the given ids, forgetting those before.
 func (p *probe) fetch(ctx context.Context, keys []string) error {
 	p.free()
-	return p.s.read(ctx, scan.Member{}, func(r *scan.Reader) (err error) {
+	return p.read(ctx, scan.Member{}, func(r *scan.Reader) (err error) {
 		alone := keys
-		if !p.s.Clustered() { // there, $in would walk the whole collection
+		if !p.Clustered() { // there, $in would walk the whole collection
 			if alone, err = p.byList(ctx, r, keys); err != nil {
 				return err
 			}
@@ -95,7 +109,7 @@ func (p *probe) ambiguous(wanted map[string]bool, others map[string]int) (alone 
 		others[canonicalID(k)]++
 	}
 	for k := range wanted {
-		if p.found[k] == nil && (others[canonicalID(k)] > 1 || p.s.folds(k)) {
+		if p.found[k] == nil && (others[canonicalID(k)] > 1 || p.folds(k)) {
 			alone = append(alone, k)
 		}
 	}
@@ -128,37 +142,34 @@ func (p *probe) single(ctx context.Context, r *scan.Reader, key string) error {
 		cond = bson.D{{Key: "$type", Value: "undefined"}}
 	}
 	return p.query(ctx, r, cond, func(id string, doc []byte) {
-		if id != key {
-			// null also finds undefined, which an index tells apart.
-			if (bson.Type(id[0]) == bson.TypeUndefined) != (v.Type == bson.TypeUndefined) || p.found[key] != nil {
-				return
-			}
-		} else if p.found[key] != nil {
-			p.e.c.account(-len(p.found[key]))
-			p.held -= len(p.found[key])
+		// null also finds undefined, which an index tells apart.
+		alike := (bson.Type(id[0]) == bson.TypeUndefined) == (v.Type == bson.TypeUndefined)
+		if id == key || alike && p.found[key] == nil {
+			p.keep(key, doc)
 		}
-		p.keep(key, doc)
 	})
 }
 
 func (p *probe) keep(key string, doc []byte) {
+	more := len(doc) - len(p.found[key])
 	p.found[key] = bytes.Clone(doc)
-	p.held += len(doc)
-	p.e.c.account(len(doc))
+	p.held += more
+	p.e.c.account(more)
 }
 
 func (p *probe) query(ctx context.Context, r *scan.Reader, cond bson.D, fn func(id string, doc []byte)) error {
-	batch := max(p.e.limits.batch/p.s.averageSize(), 2)
-	cmd := r.Find(&p.s.Collection, bson.E{Key: "filter", Value: bson.D{{Key: "_id", Value: cond}}}, bson.E{Key: "batchSize", Value: batch})
-	if p.s.order == scan.ByID {
+	batch := p.want(p.e.limits.batch, false).Batch
+	filter := bson.E{Key: "filter", Value: bson.D{{Key: "_id", Value: cond}}}
+	cmd := r.Find(&p.Collection, filter, bson.E{Key: "batchSize", Value: batch})
+	if p.order == scan.ByID {
 		cmd = append(cmd, bson.E{Key: "hint", Value: bson.D{{Key: "_id", Value: 1}}})
 	}
-	db, _ := mongo.SplitNS(p.s.NS)
+	db, _ := mongo.SplitNS(p.NS)
 	var key []byte
 	return r.Each(ctx, db, cmd, batch, func(doc []byte) error {
 		var ok bool
 		if key, ok = appendID(key[:0], doc); !ok {
-			return errMalformed(p.s.NS)
+			return errMalformed(p.NS)
 		}
 		fn(string(key), doc)
 		return nil

@@ -5,33 +5,39 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
 )
 
 // collection is a pair at work.
 type collection struct {
-	e        *Engine
-	pair     Pair
-	src, dst side
-	began    time.Time
-	open     atomic.Int64 // tasks not finished
-	ended    atomic.Int64 // when the last one finished, as UnixNano
+	e     *Engine
+	pair  Pair
+	sides [2]side
+	began time.Time
+	open  atomic.Int64 // tasks not finished
 
-	sourceDocs, targetDocs   atomic.Int64
-	sourceBytes, targetBytes atomic.Int64
-	method                   Method
-	ranges                   int
+	docs, bytes [2]atomic.Int64
+	row         Collection      // of the report, but for these
+	seen        map[string]bool // ids that differ, as row.Differences with the lock of the findings held
 }
 
-// task is one range of a collection, or its natural order.
+// task is a part of a collection's comparison.
 type task struct {
-	c       *collection
-	slice   scan.Slice // its bounds
-	natural bool       // order of a capped collection
-	digest  bool       // the whole collection by digests
+	what  string // it does, in words
+	slots int64  // of Options.Workers
+	run   func(ctx context.Context) error
+	// digest: ranges do it where digests do not work out.
+	digest bool
 }
 
-func newCollection(e *Engine, p Pair) *collection { return &collection{e: e, pair: p} }
+func newCollection(e *Engine, p Pair) *collection {
+
+	return &collection{e: e, pair: p, row: Collection{NS: p.SourceNS, TargetNS: p.TargetNS}, seen: map[string]bool{}}
+
+}
 
 // maxRanges bounds the boundaries held in memory.
 const maxRanges = 2048
@@ -40,28 +46,59 @@ const maxRanges = 2048
 func (c *collection) tasks(ctx context.Context) ([]task, error) {
 	c.began = time.Now()
 	err := retry(ctx, c.e.o.Log, "describe "+c.pair.SourceNS, func() (err error) {
-		if c.src, err = c.e.side(ctx, c.e.src, &c.e.srcAt, c.pair.SourceNS); err != nil {
-			return err
+		if c.sides[source], err = c.e.side(ctx, source, c.pair.SourceNS); err == nil {
+			c.sides[target], err = c.e.side(ctx, target, c.pair.TargetNS)
 		}
-		c.dst, err = c.e.side(ctx, c.e.dst, &c.e.dstAt, c.pair.TargetNS)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	c.e.c.estDocs.Add(c.src.Count + c.dst.Count)
-	c.e.c.estBytes.Add(c.src.Bytes + c.dst.Bytes)
+	src, dst := &c.sides[source], &c.sides[target]
+	c.e.c.estDocs.Add(src.Count + dst.Count)
 	var tasks []task
 	if c.digestible() {
-		tasks = []task{{c: c, digest: true}}
-		c.method, c.ranges = Digest, 1
+		readers := max(src.readers(), dst.readers())
+		c.row.Method, c.row.Ranges = Digest, 1
+		run := func(ctx context.Context) error { return c.digest(ctx, readers) }
+		tasks = []task{{what: "compare " + c.pair.SourceNS, slots: int64(readers), run: run, digest: true}}
 	} else if tasks, err = c.rangeTasks(ctx); err != nil {
 		return nil, err
 	}
-	if c.e.o.CapOrder && c.src.Capped() && c.dst.Capped() {
-		tasks = append(tasks, task{c: c, natural: true})
+	if src.Capped() && dst.Capped() {
+		tasks = append(tasks, task{what: "compare the order of " + c.pair.SourceNS, slots: 1, run: c.order})
 	}
 	return tasks, nil
+}
+
+// start begins tasks in the group, each when slots are free for it.
+func (c *collection) start(ctx context.Context, g *errgroup.Group, tasks []task) error {
+	c.open.Add(int64(len(tasks)))
+	c.e.c.ranges.Add(int64(len(tasks)))
+	for _, t := range tasks {
+		if err := c.e.slots.Acquire(ctx, t.slots); err != nil {
+			return err
+		}
+		g.Go(func() error {
+			err := retry(ctx, c.e.o.Log, t.what, func() error { return t.run(ctx) })
+			c.e.slots.Release(t.slots)
+			if err != nil && t.digest && ctx.Err() == nil && mongo.Classify(err) == mongo.ClassFatal {
+				c.e.o.Log.Info("compare by ranges of _id", "ns", c.pair.SourceNS, "why", err)
+				var ranges []task
+				if ranges, err = c.rangeTasks(ctx); err == nil {
+					err = c.start(ctx, g, ranges)
+				}
+			}
+			if err != nil {
+				return err
+			}
+			if c.open.Add(-1) == 0 {
+				c.finish()
+			}
+			return nil
+		})
+	}
+	return nil
 }
 
 // rangeTasks cuts the collection into ranges of _id.
@@ -72,9 +109,10 @@ func (c *collection) rangeTasks(ctx context.Context) ([]task, error) {
 	}
 	var tasks []task
 	for _, sl := range scan.Slices(scan.Slice{}, bounds) {
-		tasks = append(tasks, task{c: c, slice: sl})
+		run := func(ctx context.Context) error { return c.compare(ctx, sl) }
+		tasks = append(tasks, task{what: "compare a range of " + c.pair.SourceNS, slots: 1, run: run})
 	}
-	c.method, c.ranges = Ranges, len(tasks)
+	c.row.Method, c.row.Ranges = Ranges, len(tasks)
 	return tasks, nil
 }
 
@@ -82,7 +120,7 @@ func (c *collection) rangeTasks(ctx context.Context) ([]task, error) {
 // from the larger side, or the one that takes bounds of one type only, and hold on
 // both, provided that both order alike; if not, there is one range.
 func (c *collection) bounds(ctx context.Context) (bounds []scan.Bound, err error) {
-	from, other := &c.src, &c.dst
+	from, other := &c.sides[source], &c.sides[target]
 	if from.order != scan.ByKey && (other.order == scan.ByKey || other.Bytes > from.Bytes) {
 		from, other = other, from
 	}

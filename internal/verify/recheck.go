@@ -14,9 +14,8 @@ import (
 // candidate is a document that did not match while writes went on. It holds
 // no document, only what the last look saw.
 type candidate struct {
-	c    *collection
-	key  string // _id, as appendID makes it
-	size int    // of the larger document, as the scan saw it
+	suspect
+	size int // of the larger document, as the scan saw it
 
 	looks int
 	first time.Time // of the first look
@@ -24,28 +23,33 @@ type candidate struct {
 	a, b  digest    // what the last look saw
 }
 
-// digest stands for a document's bytes, zero for none. The seed is drawn per run;
-// it only reports whether a document changed between two looks.
+// suspect names a document.
+type suspect struct {
+	c   *collection
+	key string // _id, as appendID makes it
+}
+
+// digest stands for a document's bytes, which are none of one that is not there.
+// The seed is drawn per run; it only reports whether a document changed between
+// two looks.
 type digest = xxh3.Uint128
 
 // rechecker looks at mismatches again until they are decided. add may be
 // called from any goroutine; run has one.
 type rechecker struct {
 	e     *Engine
-	f     *findings
 	seed  uint64
 	space *semaphore.Weighted // bytes of queued candidates
 	ended chan struct{}       // no more will be added
 
 	mu     sync.Mutex
-	queued map[*collection]map[string]*candidate
-	fresh  []*candidate // added since the last round
+	queued map[suspect]*candidate
 }
 
-func newRechecker(e *Engine, f *findings) *rechecker {
-	return &rechecker{e: e, f: f, seed: rand.Uint64(),
+func newRechecker(e *Engine) *rechecker {
+	return &rechecker{e: e, seed: rand.Uint64(),
 		space: semaphore.NewWeighted(int64(e.limits.queue)), ended: make(chan struct{}),
-		queued: map[*collection]map[string]*candidate{}}
+		queued: map[suspect]*candidate{}}
 }
 
 // candidateCost is what a queued candidate takes besides its id.
@@ -64,28 +68,18 @@ func (r *rechecker) add(ctx context.Context, cand candidate) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	keys := r.queued[cand.c]
-	if keys == nil {
-		keys = map[string]*candidate{}
-		r.queued[cand.c] = keys
-	}
-	if keys[cand.key] != nil {
+	if r.queued[cand.suspect] != nil {
 		r.space.Release(cost)
 		return nil
 	}
-	keys[cand.key] = &cand
-	r.fresh = append(r.fresh, &cand)
+	r.queued[cand.suspect] = &cand
 	r.e.c.waiting.Add(1)
 	return nil
 }
 
-// noMore says that add will not be called again. Called once.
-func (r *rechecker) noMore() { close(r.ended) }
-
-// run looks at the queue round by round until noMore was called and the queue
-// is empty.
+// run looks at the queue round by round until no more is added and the queue is
+// empty.
 func (r *rechecker) run(ctx context.Context) error {
-	var open []*candidate
 	pause := time.NewTicker(r.e.o.Recheck.Every)
 	defer pause.Stop()
 	ended := r.ended
@@ -97,85 +91,70 @@ func (r *rechecker) run(ctx context.Context) error {
 			ended = nil
 		case <-pause.C:
 		}
-		open = append(open, r.takeFresh()...)
-		var err error
-		if open, err = r.round(ctx, open); err != nil {
+		if err := r.round(ctx); err != nil {
 			return err
 		}
-		if ended == nil && len(open) == 0 {
+		if ended == nil && r.e.c.waiting.Load() == 0 {
 			return nil
 		}
 	}
 }
 
-func (r *rechecker) takeFresh() []*candidate {
+// round looks at each candidate once.
+func (r *rechecker) round(ctx context.Context) error {
+	open := map[*collection][]*candidate{}
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	f := r.fresh
-	r.fresh = nil
-	return f
-}
-
-// round looks at each candidate once and returns the undecided ones.
-func (r *rechecker) round(ctx context.Context, open []*candidate) ([]*candidate, error) {
+	for _, cand := range r.queued {
+		open[cand.c] = append(open[cand.c], cand)
+	}
+	r.mu.Unlock()
 	if len(open) == 0 {
-		return nil, nil
+		return nil
 	}
 	if err := r.e.advance(ctx); err != nil {
-		return nil, err
+		return err
 	}
-	undecided := open[:0:len(open)]
-	for len(open) > 0 {
-		n := 1 // of one collection, as many as fit into memory
-		for n < len(open) && open[n].c == open[0].c {
-			n++
+	for c, cands := range open {
+		for len(cands) > 0 {
+			n := chunk(len(cands), r.e.limits.batch, func(i int) int { return cands[i].size + len(cands[i].key) })
+			if err := r.look(ctx, c, cands[:n]); err != nil {
+				return err
+			}
+			cands = cands[n:]
 		}
-		n = chunk(n, r.e.limits.probe, func(i int) int { return open[i].size + len(open[i].key) })
-		left, err := r.look(ctx, open[0].c, open[:n])
-		if err != nil {
-			return nil, err
-		}
-		undecided, open = append(undecided, left...), open[n:]
 	}
-	return undecided, nil
+	return nil
 }
 
-// look reads both sides of some candidates and returns the undecided ones.
-func (r *rechecker) look(ctx context.Context, c *collection, run []*candidate) (left []*candidate, err error) {
+// look reads both sides of some candidates.
+func (r *rechecker) look(ctx context.Context, c *collection, cands []*candidate) error {
 	now := time.Now()
-	keys := make([]string, len(run))
-	for i, cand := range run {
+	keys := make([]string, len(cands))
+	for i, cand := range cands {
 		keys[i] = cand.key
 	}
-	src, dst := newProbe(r.e, &c.src), newProbe(r.e, &c.dst)
-	defer src.free()
-	defer dst.free()
-	err = retry(ctx, r.e.o.Log, "look again at documents of "+c.pair.SourceNS, func() error {
-		if err := dst.fetch(ctx, keys); err != nil {
-			return err
-		}
-		return src.fetch(ctx, keys)
+	return retry(ctx, r.e.o.Log, "look again at documents of "+c.pair.SourceNS, func() error {
+		return c.pairs(ctx, keys, func(i int, a, b []byte) error {
+			r.decide(cands[i], a, b, now)
+			return nil
+		})
 	})
-	if err != nil {
-		return nil, err
-	}
-	for _, cand := range run {
-		a, b := src.get(cand.key), dst.get(cand.key)
-		settled := r.e.o.agree(a, b)
-		if !settled {
-			note, final := r.judge(cand, r.digest(a), r.digest(b), now)
-			if !final {
-				left = append(left, cand)
-				continue
-			}
-			r.f.add(r.e, c, a, b, note)
-		} else {
-			r.e.c.settled.Add(1)
+}
+
+// decide takes what a look saw of a candidate, and forgets it when that is final.
+func (r *rechecker) decide(cand *candidate, a, b []byte, now time.Time) {
+	if r.e.o.agree(a, b) {
+		r.e.c.settled.Add(1)
+		cand.c.row.Settled++
+	} else {
+		note, final := r.judge(cand, xxh3.Hash128Seed(a, r.seed), xxh3.Hash128Seed(b, r.seed), now)
+		if !final {
+			return
 		}
-		r.f.recheck(c, settled)
-		r.forget(cand)
+		cand.c.differ(a, b, note)
 	}
-	return left, nil
+	cand.c.row.Rechecked++
+	r.forget(cand)
 }
 
 // judge takes what a look saw of two documents that are not the same, and
@@ -204,14 +183,7 @@ const minLooks = 5
 func (r *rechecker) forget(cand *candidate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.queued[cand.c], cand.key)
+	delete(r.queued, cand.suspect)
 	r.space.Release(r.cost(cand.key))
 	r.e.c.waiting.Add(-1)
-}
-
-func (r *rechecker) digest(doc []byte) digest {
-	if doc == nil {
-		return digest{}
-	}
-	return xxh3.Hash128Seed(doc, r.seed)
 }

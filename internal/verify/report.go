@@ -3,7 +3,7 @@ package verify
 import (
 	"encoding/json"
 	"fmt"
-	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,27 +23,23 @@ const (
 
 // Difference is one document that differs.
 type Difference struct {
-	NS       string
-	TargetNS string
-	ID       bson.RawValue // the source's _id where it has one
-	Kind     Kind
+	NS       string     `json:"ns"`
+	TargetNS string     `json:"targetNs,omitempty"`
+	ID       DocumentID `json:"id"` // the source's _id where it has one
+	Kind     Kind       `json:"kind"`
 	// Detail names the first field that differs, with both values, abbreviated.
-	Detail string
+	Detail string `json:"detail,omitempty"`
 }
 
-// MarshalJSON writes the _id as extended JSON.
-func (d Difference) MarshalJSON() ([]byte, error) {
-	id := json.RawMessage(d.ID.String())
-	if !json.Valid(id) {
-		id = json.RawMessage(strconv.Quote(fmt.Sprintf("%s %x", d.ID.Type, d.ID.Value)))
+// DocumentID is an _id, in JSON as extended JSON.
+type DocumentID struct{ bson.RawValue }
+
+// MarshalJSON writes what is no valid value as its type and bytes.
+func (id DocumentID) MarshalJSON() ([]byte, error) {
+	if text := []byte(id.String()); json.Valid(text) {
+		return text, nil
 	}
-	return json.Marshal(struct {
-		NS       string          `json:"ns"`
-		TargetNS string          `json:"targetNs,omitempty"`
-		ID       json.RawMessage `json:"id"`
-		Kind     Kind            `json:"kind"`
-		Detail   string          `json:"detail,omitempty"`
-	}{d.NS, d.TargetNS, id, d.Kind, d.Detail})
+	return json.Marshal(fmt.Sprintf("%s %x", id.Type, id.Value))
 }
 
 // SchemaDifference is a difference of collections, options, indexes or views,
@@ -97,141 +93,85 @@ func (r *Report) AddSchema(d ...SchemaDifference) {
 	r.Same = r.Count == 0 && len(r.Schema) == 0
 }
 
-// findings collect differences of all workers. Safe for concurrent use.
+// findings are the differences of all collections. Safe for concurrent use.
 type findings struct {
-	mu    sync.Mutex
-	max   int
-	list  []Difference
-	count int64
-	per   map[*collection]*tally
-	full  bool // seen is full
-}
-
-type tally struct {
-	differences, rechecked, settled int64
-	seen                            map[string]bool
+	mu   sync.Mutex
+	list []Difference
+	full bool // a collection has too many ids to remember
 }
 
 // maxSeen bounds the ids remembered so that a document that both scans report
 // counts once; only mismatched ids are remembered.
 const maxSeen = 100_000
 
-func newFindings(limit int) *findings {
-	return &findings{max: limit, per: map[*collection]*tally{}}
-}
-
-// tally is called with the lock held.
-func (f *findings) tally(c *collection) *tally {
-	t := f.per[c]
-	if t == nil {
-		t = &tally{seen: map[string]bool{}}
-		f.per[c] = t
-	}
-	return t
-}
-
-// recheck counts a look's outcome.
-func (f *findings) recheck(c *collection, settled bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	t := f.tally(c)
-	t.rechecked++
-	if settled {
-		t.settled++
-	}
-}
-
-// add declares a pair of documents different; nil stands for none.
-func (f *findings) add(e *Engine, c *collection, a, b []byte, note string) {
-	d := Difference{NS: c.pair.SourceNS, TargetNS: c.pair.TargetNS, Kind: Content}
-	doc := a
+// differ declares a pair of documents different; nil stands for none.
+func (c *collection) differ(a, b []byte, note string) {
+	kind := Content
 	switch {
-	case a == nil && b == nil:
-		return
 	case a == nil:
-		d.Kind, doc = Extra, b
+		kind = Extra
 	case b == nil:
-		d.Kind = Missing
+		kind = Missing
 	}
-	key, _ := appendID(nil, doc)
-	d.ID = idValue(string(key))
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	t := f.tally(c)
-	if t.seen[string(key)] {
-		return
-	}
-	if len(t.seen) < maxSeen {
-		t.seen[string(key)] = true
-	} else {
-		f.full = true
-	}
-	if f.count < int64(f.max) {
-		if d.Kind == Content {
-			d.Detail = describeDifference(a, b, e.o.IgnoreFieldOrder)
+	c.add(kind, keyOf(a, b), func() string {
+		var details []string
+		if kind == Content {
+			details = append(details, describeDifference(a, b, c.e.o.IgnoreFieldOrder))
 		}
 		if note != "" {
-			d.Detail = join2(d.Detail, note)
+			details = append(details, note)
 		}
-		f.list = append(f.list, d)
-	}
-	f.countOne(e, t)
+		return strings.Join(details, "; ")
+	})
 }
 
-// addOrder declares a difference of natural order.
-func (f *findings) addOrder(e *Engine, c *collection, id bson.RawValue, detail string) {
+// add counts a difference, once a document but for its place in the order, and
+// lists it while there is room.
+func (c *collection) add(kind Kind, key string, detail func() string) {
+	f := &c.e.findings
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.count < int64(f.max) {
-		f.list = append(f.list, Difference{NS: c.pair.SourceNS, TargetNS: c.pair.TargetNS, ID: id, Kind: Order, Detail: detail})
+	if kind != Order {
+		if c.seen[key] {
+			return
+		}
+		if len(c.seen) < maxSeen {
+			c.seen[key] = true
+		} else {
+			f.full = true
+		}
 	}
-	f.countOne(e, f.tally(c))
-}
-
-func (f *findings) countOne(e *Engine, t *tally) {
-	f.count++
-	t.differences++
-	e.c.differences.Add(1)
-}
-
-func join2(a, b string) string {
-	if a == "" {
-		return b
+	if len(f.list) < c.e.o.MaxDifferences {
+		f.list = append(f.list, Difference{c.pair.SourceNS, c.pair.TargetNS, DocumentID{idValue(key)}, kind, detail()})
 	}
-	return a + "; " + b
+	c.row.Differences++
+	c.e.c.differences.Add(1)
 }
 
-func (f *findings) report(begin time.Time, online bool, cols []*collection) *Report {
+func (e *Engine) report(begin time.Time, cols []*collection) *Report {
+	count := e.c.differences.Load()
 	r := &Report{
-		Same: f.count == 0, Online: online, Start: begin, End: time.Now(),
+		Same: count == 0, Online: e.o.Online, Start: begin, End: time.Now(),
 		Collections: make([]Collection, 0, len(cols)),
-		Count:       f.count, Differences: f.list, Truncated: f.count > int64(len(f.list)),
-		Schema: []SchemaDifference{},
+		Count:       count, Truncated: count > int64(len(e.findings.list)),
+		Differences: append([]Difference{}, e.findings.list...), Schema: []SchemaDifference{},
 	}
-	if r.Differences == nil {
-		r.Differences = []Difference{}
-	}
-	if f.full {
+	if e.findings.full {
 		r.Notes = append(r.Notes, "so many documents differ that some may be counted twice")
 	}
 	for _, c := range cols {
-		t := f.tally(c)
-		r.Collections = append(r.Collections, Collection{
-			NS: c.pair.SourceNS, TargetNS: c.pair.TargetNS,
-			SourceDocs: c.sourceDocs.Load(), TargetDocs: c.targetDocs.Load(),
-			SourceBytes: c.sourceBytes.Load(), TargetBytes: c.targetBytes.Load(),
-			Method: c.method, Ranges: c.ranges, Differences: t.differences, Rechecked: t.rechecked, Settled: t.settled,
-			Duration: time.Unix(0, c.ended.Load()).Sub(c.began),
-		})
+		c.row.SourceDocs, c.row.TargetDocs = c.docs[source].Load(), c.docs[target].Load()
+		c.row.SourceBytes, c.row.TargetBytes = c.bytes[source].Load(), c.bytes[target].Load()
+		r.Collections = append(r.Collections, c.row)
 	}
 	return r
 }
 
 // finish notes that the last range of a collection was compared.
 func (c *collection) finish() {
-	now := time.Now()
-	c.ended.Store(now.UnixNano())
+	c.row.Duration = time.Since(c.began)
 	c.e.c.collectionsDone.Add(1)
 	c.e.o.Log.Info("collection compared", "ns", c.pair.SourceNS, "target", c.pair.TargetNS,
-		"sourceDocs", c.sourceDocs.Load(), "targetDocs", c.targetDocs.Load(), "took", now.Sub(c.began).Round(time.Millisecond))
+		"sourceDocs", c.docs[source].Load(), "targetDocs", c.docs[target].Load(),
+		"took", c.row.Duration.Round(time.Millisecond))
 }

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -20,41 +18,53 @@ import (
 // side is one of the two collections of a pair, as its server describes it.
 type side struct {
 	schema.Collection // NS is where the documents are
-	cluster           *mongo.Cluster
-	log               *slog.Logger
+	e                 *Engine
+	i                 int // source or target
 	exists            bool
 	order             scan.Strategy // in the order of _id
-	position          *position
 }
 
-// position is what a side's reads have to see at least. Zero is nothing.
-type position struct {
-	at atomic.Pointer[bson.Timestamp]
-}
+func (s *side) cluster() *mongo.Cluster { return s.e.clusters[s.i] }
 
-// advance waits until all that the primary has now is majority-committed: from
-// then on reads see it.
-func (p *position) advance(ctx context.Context, c *mongo.Cluster, log *slog.Logger) error {
-	if c.Info.Kind != mongo.KindReplicaSet {
-		return nil
-	}
-	const patience = 10 * time.Second
-	slow := time.AfterFunc(patience, func() {
-		log.Warn("still waiting until what the primary has is majority-committed", "cluster", c.Address())
-	})
-	defer slow.Stop()
-	return retry(ctx, log, "learn the position of "+c.Address(), func() error {
-		at, err := c.Committed(ctx)
-		if err == nil {
-			p.at.Store(&at.TS)
+// advance has all further reads see at least what both sides have now. It waits
+// until all of that is majority-committed: from then on reads see it.
+func (e *Engine) advance(ctx context.Context) error {
+	return both(ctx, func(ctx context.Context, i int) error {
+		c := e.clusters[i]
+		if c.Info.Kind != mongo.KindReplicaSet {
+			return nil
 		}
-		return err
+		const patience = 10 * time.Second
+		slow := time.AfterFunc(patience, func() {
+			e.o.Log.Warn("still waiting until what the primary has is majority-committed", "cluster", c.Address())
+		})
+		defer slow.Stop()
+		return retry(ctx, e.o.Log, "learn the position of "+c.Address(), func() error {
+			at, err := c.Committed(ctx)
+			if err == nil {
+				e.at[i].Store(&at.TS)
+			}
+			return err
+		})
 	})
 }
 
-// describe reads what listCollections, listIndexes and collStats know.
-func describe(ctx context.Context, c *mongo.Cluster, ns string) (side, error) {
-	s := side{cluster: c, Collection: schema.Collection{NS: ns, Type: schema.TypeCollection}}
+// side describes one of a pair. A collection that is not there may be one whose
+// drop rolls back, so that this has to be seen for good.
+func (e *Engine) side(ctx context.Context, i int, ns string) (s side, err error) {
+	if s, err = e.describe(ctx, i, ns); err == nil && !s.exists {
+		err = e.clusters[i].Seen(ctx, func() error {
+			s, err = e.describe(ctx, i, ns)
+			return err
+		})
+	}
+	return s, err
+}
+
+// describe reads what listCollections and collStats know.
+func (e *Engine) describe(ctx context.Context, i int, ns string) (side, error) {
+	s := side{e: e, i: i, Collection: schema.Collection{NS: ns, Type: schema.TypeCollection}}
+	c := e.clusters[i]
 	db, coll := mongo.SplitNS(ns)
 	raw, err := c.Command(ctx, db, bson.D{{Key: "listCollections", Value: 1},
 		{Key: "filter", Value: bson.D{{Key: "name", Value: coll}}}})
@@ -72,9 +82,7 @@ func describe(ctx context.Context, c *mongo.Cluster, ns string) (side, error) {
 	}
 	s.exists = true
 	s.Options, _ = doc.Lookup("options").DocumentOK()
-	if err := s.lookForIndex(ctx); err != nil || !s.exists {
-		return s, err
-	}
+	_, s.IDIndex = doc.Lookup("idIndex").DocumentOK()
 	s.order = scan.ByOrder(&s.Collection, c.Info)
 	if raw, err = c.Command(ctx, db, bson.D{{Key: "collStats", Value: coll}}); err != nil {
 		return s, fmt.Errorf("size of %s on %s: %w", ns, c.Address(), err)
@@ -83,46 +91,18 @@ func describe(ctx context.Context, c *mongo.Cluster, ns string) (side, error) {
 	return s, nil
 }
 
-// lookForIndex learns whether there is an _id index.
-func (s *side) lookForIndex(ctx context.Context) error {
-	if s.Clustered() {
-		return nil
-	}
-	db, coll := mongo.SplitNS(s.NS)
-	raw, err := s.cluster.Command(ctx, db, bson.D{{Key: "listIndexes", Value: coll},
-		{Key: "cursor", Value: bson.D{{Key: "batchSize", Value: 1000}}}})
-	if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
-		s.exists = false
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("list indexes of %s on %s: %w", s.NS, s.cluster.Address(), err)
-	}
-	arr, _ := raw.Lookup("cursor", "firstBatch").ArrayOK()
-	vals, err := arr.Values()
-	for _, v := range vals {
-		ix, _ := v.DocumentOK()
-		if name, _ := ix.Lookup("name").StringValueOK(); name == "_id_" {
-			s.IDIndex = true
-		}
-	}
-	return err
-}
-
 // averageSize of a document in bytes, never 0.
 func (s *side) averageSize() int { return int(max(s.Bytes/max(s.Count, 1), 16)) }
 
 // concern is the read concern where the server knows it. A majority read alone
 // may be behind what was acknowledged long ago.
 func (s *side) concern() bson.D {
-	if s.cluster.Info.Kind == mongo.KindStandalone {
+	if s.cluster().Info.Kind == mongo.KindStandalone {
 		return nil
 	}
 	var after bson.Timestamp
-	if s.position != nil {
-		if at := s.position.at.Load(); at != nil {
-			after = *at
-		}
+	if at := s.e.at[s.i].Load(); at != nil {
+		after = *at
 	}
 	return scan.Majority(after)
 }
@@ -138,11 +118,11 @@ func (s *side) read(ctx context.Context, m scan.Member, fn func(r *scan.Reader) 
 	if !s.exists {
 		return nil
 	}
-	to := s.cluster.Reader()
+	to := s.cluster().Reader()
 	if m != (scan.Member{}) {
 		to = wire.ByAddress(m.Node)
 	}
-	conn, err := s.cluster.Pool.Checkout(ctx, to)
+	conn, err := s.cluster().Pool.Checkout(ctx, to)
 	if err == nil {
 		defer conn.Release()
 		if m != (scan.Member{}) {
@@ -150,14 +130,23 @@ func (s *side) read(ctx context.Context, m scan.Member, fn func(r *scan.Reader) 
 		}
 		if err == nil {
 			err = fn(&scan.Reader{Conn: conn, Concern: s.concern(), Reopened: func(cause error) {
-				s.log.Warn("cursor opened again", "ns", s.NS, "cause", cause)
+				s.e.o.Log.Warn("cursor opened again", "ns", s.NS, "cause", cause)
 			}})
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("read %s on %s: %w", s.NS, s.cluster.Address(), err)
+		return fmt.Errorf("read %s on %s: %w", s.NS, s.cluster().Address(), err)
 	}
 	return nil
+}
+
+// want asks for replies of so many bytes.
+func (s *side) want(bytes int, idsOnly bool) scan.Want {
+	size := s.averageSize()
+	if idsOnly {
+		size = min(size, 64)
+	}
+	return scan.Want{Batch: max(bytes/size, 2), IDsOnly: idsOnly}
 }
 
 // walk reads a slice and hands over its parts.
@@ -194,4 +183,13 @@ func appendID(dst, doc []byte) ([]byte, bool) {
 // idValue is the _id behind a key made by appendID.
 func idValue(key string) bson.RawValue {
 	return bsonraw.RawValue(bsonraw.KeyID(key))
+}
+
+// keyOf is the key of the _id that the documents have; nil stands for none.
+func keyOf(a, b []byte) string {
+	if a == nil {
+		a = b
+	}
+	key, _ := appendID(nil, a)
+	return string(key)
 }

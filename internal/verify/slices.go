@@ -8,28 +8,18 @@ import (
 	"github.com/millrace/millrace/internal/scan"
 )
 
-// eachSlice calls fn for the slices, so many at a time.
-func eachSlice(ctx context.Context, parts []scan.Slice, readers int, fn func(context.Context, scan.Slice) error) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(readers)
-	for _, sl := range parts {
-		g.Go(func() error { return fn(ctx, sl) })
-	}
-	return g.Wait()
-}
-
 // byRecord reports whether the server lets a scan begin in the middle.
 func (s *side) byRecord() bool {
-	return s.exists && scan.ByStorage(&s.Collection, s.cluster.Info) == scan.ByRecord
+	return s.exists && scan.ByStorage(&s.Collection, s.cluster().Info) == scan.ByRecord
 }
 
-// readersOf is how many readers share a side: at most one for each range's worth
-// of bytes, and one where no scan begins in the middle.
-func (e *Engine) readersOf(s *side) int {
+// readers is how many share a side: at most one for each range's worth of bytes,
+// and one where no scan begins in the middle.
+func (s *side) readers() int {
 	if !s.byRecord() {
 		return 1
 	}
-	return int(max(min(s.Bytes/e.o.RangeBytes, int64(e.o.Workers)), 1))
+	return int(max(min(s.Bytes/s.e.o.RangeBytes, int64(s.e.o.Workers)), 1))
 }
 
 // slicesPerReader keeps all readers busy to the end, although slices are not of
@@ -73,15 +63,20 @@ type reading struct {
 	end     func()                      // of each reply; nil is nothing
 }
 
-// scanSlice reads a slice.
-func (w *worker) scanSlice(ctx context.Context, s *side, sl scan.Slice, do reading) error {
-	size := s.averageSize()
-	if do.idsOnly {
-		size = min(size, 64)
+// scan reads slices, so many at a time, each as begin says.
+func (s *side) scan(ctx context.Context, parts []scan.Slice, readers int, begin func(sl scan.Slice) reading) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(readers)
+	for _, sl := range parts {
+		g.Go(func() error { return s.scanSlice(ctx, sl, begin(sl)) })
 	}
+	return g.Wait()
+}
+
+func (s *side) scanSlice(ctx context.Context, sl scan.Slice, do reading) error {
 	var key []byte
-	return s.walk(ctx, sl, scan.Want{Batch: max(w.e.limits.scan/size, 2), IDsOnly: do.idsOnly}, func(p *scan.Part) error {
-		w.e.c.account(p.Size)
+	return s.walk(ctx, sl, s.want(s.e.limits.scan, do.idsOnly), func(p *scan.Part) error {
+		s.e.c.account(p.Size)
 		err := p.Each(func(doc []byte) error {
 			var ok bool
 			if key, ok = appendID(key[:0], doc); !ok {
@@ -89,7 +84,7 @@ func (w *worker) scanSlice(ctx context.Context, s *side, sl scan.Slice, do readi
 			}
 			return do.each(doc, key)
 		})
-		w.e.c.account(-p.Size)
+		s.e.c.account(-p.Size)
 		if do.end != nil {
 			do.end()
 		}

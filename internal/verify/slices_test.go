@@ -1,8 +1,6 @@
 package verify
 
 import (
-	"context"
-	"sync"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -10,28 +8,16 @@ import (
 	"github.com/millrace/millrace/internal/scan"
 )
 
-// newWorker is a worker of an engine whose findings are at hand.
-func newWorker(e *Engine) (*worker, *findings) {
-	f := newFindings(e.o.MaxDifferences)
-	return &worker{e: e, f: f, rc: newRechecker(e, f)}, f
-}
-
 // sliceIDs reads the slices and returns their ids, slice by slice, in the order of
 // storage.
-func sliceIDs(t *testing.T, w *worker, s *side, parts []scan.Slice) [][]string {
+func sliceIDs(t *testing.T, s *side, parts []scan.Slice) [][]string {
 	t.Helper()
-	var mu sync.Mutex
 	out := make([][]string, len(parts))
-	err := eachSlice(t.Context(), parts, 3, func(ctx context.Context, sl scan.Slice) error {
-		var ids []string
-		err := w.scanSlice(ctx, s, sl, reading{idsOnly: true, each: func(_, key []byte) error {
-			ids = append(ids, string(key))
+	err := s.scan(t.Context(), parts, 3, func(sl scan.Slice) reading {
+		return reading{idsOnly: true, each: func(_, key []byte) error {
+			out[sl.N] = append(out[sl.N], string(key))
 			return nil
-		}})
-		mu.Lock()
-		defer mu.Unlock()
-		out[sl.N] = ids
-		return err
+		}}
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -53,12 +39,11 @@ func TestRecordSlices(t *testing.T) {
 	r.Shuffle(len(docs), func(i, j int) { docs[i], docs[j] = docs[j], docs[i] })
 	insert(t, c, b.pair.SourceNS, docs[:800]...)
 	e := New(c, c, Options{Method: Digest, RangeBytes: 2000})
-	w, f := newWorker(e)
 	col := newCollection(e, b.pair)
 	if _, err := col.tasks(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	parts, err := col.src.slices(t.Context(), 2)
+	parts, err := col.sides[source].slices(t.Context(), 2)
 	if err != nil || len(parts) != 8 {
 		t.Fatalf("slices %v, error %v", parts, err)
 	}
@@ -66,7 +51,7 @@ func TestRecordSlices(t *testing.T) {
 
 	seen := map[string]int{}
 	edges := map[string]bool{}
-	for i, ids := range sliceIDs(t, w, &col.src, parts) {
+	for i, ids := range sliceIDs(t, &col.sides[source], parts) {
 		if len(ids) == 0 {
 			t.Errorf("slice %d of %d is empty", i, len(parts))
 			continue
@@ -77,7 +62,7 @@ func TestRecordSlices(t *testing.T) {
 		edges[ids[0]], edges[ids[len(ids)-1]] = true, true
 	}
 	want := map[string]expectation{}
-	var target []bson.Raw
+	var copied []bson.Raw
 	for _, doc := range docs {
 		k, _ := appendID(nil, doc)
 		if seen[string(k)] != 1 {
@@ -87,26 +72,25 @@ func TestRecordSlices(t *testing.T) {
 			want[string(k)] = expectation{Content, "edge"}
 			doc = replaceField(doc, "zero", nan(1))
 		}
-		target = append(target, doc)
+		copied = append(copied, doc)
 	}
-	r.Shuffle(len(target), func(i, j int) { target[i], target[j] = target[j], target[i] })
-	insert(t, c, b.pair.TargetNS, target...)
-	if col.dst, err = describe(t.Context(), c, b.pair.TargetNS); err != nil {
+	r.Shuffle(len(copied), func(i, j int) { copied[i], copied[j] = copied[j], copied[i] })
+	insert(t, c, b.pair.TargetNS, copied...)
+	if col.sides[target], err = e.describe(t.Context(), target, b.pair.TargetNS); err != nil {
 		t.Fatal(err)
 	}
 
-	d := newDigester(w, col, 1)
-	whole := []scan.Slice{{Strategy: scan.Serial}}
-	if err := d.sum(t.Context(), &col.src, &d.src, parts, &e.c.sourceDocs); err != nil {
+	d := newDigester(col, 1)
+	d.parts = [2][]scan.Slice{parts, {{Strategy: scan.Serial}}}
+	for i := range d.parts {
+		if err := d.sum(t.Context(), i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.lookInto(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.sum(t.Context(), &col.dst, &d.dst, whole, &e.c.targetDocs); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.lookInto(t.Context(), sideSlices{src: parts, dst: whole}); err != nil {
-		t.Fatal(err)
-	}
-	checkFound(t, f.report(col.began, false, []*collection{col}), want)
+	checkFound(t, e.report(col.began, []*collection{col}), want)
 	for range 3 { // with cuts of its own
 		rep, _ := b.run(Options{Method: Digest, RangeBytes: 2000})
 		checkFound(t, rep, want)

@@ -5,13 +5,11 @@ import "sync/atomic"
 // Stats is a snapshot of a run.
 type Stats struct {
 	Collections, CollectionsDone int64
-	Ranges, RangesDone           int64 // Ranges grows while collections are planned
-	// SourceDocs and TargetDocs were read by scans so far (ranges that were
-	// tried again count again); EstimatedDocs and EstimatedBytes are both sides
-	// together as the servers estimate them, growing while collections are planned.
-	SourceDocs, TargetDocs        int64
-	Bytes                         int64
-	EstimatedDocs, EstimatedBytes int64
+	Ranges                       int64 // grows while collections are planned
+	// Docs were read by scans of both sides so far (ranges that were tried again
+	// count again); EstimatedDocs is what the servers estimate, growing while
+	// collections are planned.
+	Docs, Bytes, EstimatedDocs int64
 	// Mismatches were handed to recheck, Settled of them turned out equal,
 	// Waiting are undecided. Differences are final.
 	Mismatches, Settled, Waiting int64
@@ -21,12 +19,16 @@ type Stats struct {
 }
 
 type counters struct {
-	collections, collectionsDone    atomic.Int64
-	ranges, rangesDone              atomic.Int64
-	sourceDocs, targetDocs, bytes   atomic.Int64
-	estDocs, estBytes               atomic.Int64
-	mismatches, settled, waiting    atomic.Int64
-	differences, buffered, peakSeen atomic.Int64
+	collections, collectionsDone, ranges atomic.Int64
+	docs, bytes, estDocs                 atomic.Int64
+	mismatches, settled, waiting         atomic.Int64
+	differences, buffered, peakSeen      atomic.Int64
+}
+
+// read counts documents that a scan has read.
+func (c *counters) read(docs int, bytes int64) {
+	c.docs.Add(int64(docs))
+	c.bytes.Add(bytes)
 }
 
 // account counts n document bytes kept in memory, negative when let go.
@@ -44,12 +46,9 @@ func (c *counters) account(n int) {
 func (e *Engine) Stats() Stats {
 	c := &e.c
 	return Stats{
-		Collections: c.collections.Load(), CollectionsDone: c.collectionsDone.Load(),
-		Ranges: c.ranges.Load(), RangesDone: c.rangesDone.Load(),
-		SourceDocs: c.sourceDocs.Load(), TargetDocs: c.targetDocs.Load(), Bytes: c.bytes.Load(),
-		EstimatedDocs: c.estDocs.Load(), EstimatedBytes: c.estBytes.Load(),
+		Collections: c.collections.Load(), CollectionsDone: c.collectionsDone.Load(), Ranges: c.ranges.Load(),
+		Docs: c.docs.Load(), Bytes: c.bytes.Load(), EstimatedDocs: c.estDocs.Load(),
 		Mismatches: c.mismatches.Load(), Settled: c.settled.Load(), Waiting: c.waiting.Load(),
-		Differences:   c.differences.Load(),
-		BufferedBytes: c.buffered.Load(), PeakBytes: c.peakSeen.Load(),
+		Differences: c.differences.Load(), BufferedBytes: c.buffered.Load(), PeakBytes: c.peakSeen.Load(),
 	}
 }

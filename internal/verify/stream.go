@@ -1,7 +1,11 @@
 package verify
 
 import (
+	"cmp"
 	"context"
+	"errors"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/scan"
 )
@@ -15,56 +19,83 @@ type page struct {
 // stream hands out one side's documents one by one while a goroutine reads the
 // next reply ahead. It belongs to one goroutine.
 type stream struct {
-	e     *Engine
-	pages chan *page // closed at the end
-	spare chan *page // walked pages go back for their slices
-	cur   *page
-	next  int
-	err   error // why pages ended early; read after pages is closed
+	e      *Engine
+	pages  chan *page // closed at the end
+	spare  chan *page // walked pages go back for their slices
+	cur    *page
+	next   int
+	walked int
+	err    error // why pages ended early; read after pages is closed
 
-	docs, bytes     int64 // handed out
-	told, toldBytes int64 // of those, published as progress
+	docs, bytes int64 // read
 }
 
 func newStream(e *Engine) *stream {
 	return &stream{e: e, pages: make(chan *page), spare: make(chan *page, 2)}
 }
 
+// errWalked ends the readers of streams when no more is wanted of them.
+var errWalked = errors.New("the streams were walked")
+
+// stream has both sides of a slice walked at once, in the order of their _ids if
+// the slice has no strategy of its own.
+func (c *collection) stream(ctx context.Context, sl scan.Slice, idsOnly bool,
+	walk func(ctx context.Context, left, right *stream) error) error {
+	g, gctx := errgroup.WithContext(ctx)
+	var st [2]*stream
+	for i := range st {
+		s, sl := &c.sides[i], sl
+		sl.Strategy = cmp.Or(sl.Strategy, s.order)
+		st[i] = newStream(c.e)
+		g.Go(func() error { return st[i].fill(gctx, s, sl, s.want(c.e.limits.batch, idsOnly)) })
+	}
+	g.Go(func() error {
+		defer st[source].drop()
+		defer st[target].drop()
+		return cmp.Or(walk(gctx, st[source], st[target]), errWalked)
+	})
+	if err := g.Wait(); !errors.Is(err, errWalked) {
+		return err
+	}
+	return nil
+}
+
 // fill reads a slice to its end into the stream. It owns the sending end; when
 // ctx ends it returns although nobody takes its page.
 func (st *stream) fill(ctx context.Context, s *side, sl scan.Slice, want scan.Want) error {
 	defer close(st.pages)
-	st.err = s.walk(ctx, sl, want, func(p *scan.Part) error { return st.send(ctx, p) })
-	return st.err
-}
-
-func (st *stream) send(ctx context.Context, part *scan.Part) error {
-	p := st.recycled()
-	p.size = part.Size
-	err := part.Each(func(doc []byte) error {
-		p.docs = append(p.docs, doc)
-		return nil
+	st.err = s.walk(ctx, sl, want, func(part *scan.Part) error {
+		var p *page
+		select {
+		case p = <-st.spare:
+		default:
+			p = &page{}
+		}
+		p.size = part.Size
+		var bytes int64
+		err := part.Each(func(doc []byte) error {
+			p.docs = append(p.docs, doc)
+			bytes += int64(len(doc))
+			return nil
+		})
+		if err != nil || len(p.docs) == 0 {
+			return err
+		}
+		st.docs += int64(len(p.docs))
+		st.bytes += bytes
+		if !want.IDsOnly {
+			st.e.c.read(len(p.docs), bytes)
+		}
+		st.e.c.account(p.size)
+		select {
+		case st.pages <- p:
+			return nil
+		case <-ctx.Done():
+			st.e.c.account(-p.size)
+			return ctx.Err()
+		}
 	})
-	if err != nil || len(p.docs) == 0 {
-		return err
-	}
-	st.e.c.account(p.size)
-	select {
-	case st.pages <- p:
-		return nil
-	case <-ctx.Done():
-		st.e.c.account(-p.size)
-		return ctx.Err()
-	}
-}
-
-func (st *stream) recycled() *page {
-	select {
-	case p := <-st.spare:
-		return p
-	default:
-		return &page{}
-	}
+	return st.err
 }
 
 // peek returns the document at the head, nil at the end.
@@ -87,8 +118,7 @@ func (st *stream) peek(ctx context.Context) ([]byte, error) {
 
 // advance goes to the next document.
 func (st *stream) advance() {
-	st.docs++
-	st.bytes += int64(len(st.cur.docs[st.next]))
+	st.walked++
 	st.next++
 }
 

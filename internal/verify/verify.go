@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"sync/atomic"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
@@ -38,8 +40,6 @@ type Options struct {
 	// IgnoreFieldOrder lets documents differ in the order of their fields, at
 	// any depth. The order of array elements always counts.
 	IgnoreFieldOrder bool
-	// CapOrder also compares the natural order of capped collections.
-	CapOrder bool
 	// MaxDifferences is how many differences the report describes; default
 	// 1000. The rest is counted.
 	MaxDifferences int
@@ -86,25 +86,41 @@ func setDefault[T int | int64 | time.Duration](v *T, d T) {
 }
 
 // Engine compares two clusters. Run is called once; Stats at any time from any
-// goroutine.
+// goroutine. What it keeps of both sides is in pairs: of the source, then of the
+// target.
 type Engine struct {
-	src, dst *mongo.Cluster
+	clusters [2]*mongo.Cluster
+	at       [2]atomic.Pointer[bson.Timestamp] // what reads have to see at least
 	o        Options
 	c        counters
 	limits   limits
 	slots    *semaphore.Weighted // comparisons at a time
-	srcAt    position
-	dstAt    position
+	findings findings
+	recheck  *rechecker
+}
+
+// Indexes of what is kept of both sides.
+const (
+	source = iota
+	target
+)
+
+// both does the same for source and target at once.
+func both(ctx context.Context, do func(ctx context.Context, i int) error) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for i := range 2 {
+		g.Go(func() error { return do(ctx, i) })
+	}
+	return g.Wait()
 }
 
 // limits share MaxBufferedBytes among those who hold documents: per worker two
 // batches a side (one being walked, one read ahead), the documents without a
 // partner, and those fetched by _id.
 type limits struct {
-	batch   int // bytes asked for in one reply
+	batch   int // bytes asked for in one reply, or by _id at a time
 	scan    int // the same where nothing is read ahead
 	pending int // documents of a worker that wait for a partner
-	probe   int // documents fetched by _id at a time
 	queue   int // the recheck queue
 }
 
@@ -112,13 +128,15 @@ type limits struct {
 func New(src, dst *mongo.Cluster, o Options) *Engine {
 	o = o.withDefaults()
 	share := int(o.MaxBufferedBytes) / (o.Workers + 1)
-	return &Engine{src: src, dst: dst, o: o, slots: semaphore.NewWeighted(int64(o.Workers)), limits: limits{
+	e := &Engine{clusters: [2]*mongo.Cluster{src, dst}, o: o, slots: semaphore.NewWeighted(int64(o.Workers))}
+	e.limits = limits{
 		batch:   max(min(share/8, 4<<20), 16<<10),
 		scan:    max(min(share/4, 8<<20), 16<<10),
 		pending: max(share/4, 16<<10),
-		probe:   max(min(share/8, 4<<20), 16<<10),
 		queue:   max(share/2, 64<<10),
-	}}
+	}
+	e.recheck = newRechecker(e)
+	return e
 }
 
 // Run compares the pairs and returns what differs. An error means that the
@@ -135,18 +153,10 @@ func (e *Engine) Run(ctx context.Context, pairs []Pair) (*Report, error) {
 	if err := e.advance(ctx); err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}
-	f := newFindings(e.o.MaxDifferences)
-	rc := newRechecker(e, f)
-
 	g, gctx := errgroup.WithContext(ctx)
-	work := make(chan task)
-	g.Go(func() error {
-		defer close(work)
-		return e.plan(gctx, cols, work)
-	})
-	g.Go(func() error { return e.compare(gctx, work, f, rc) })
+	g.Go(func() error { return e.compare(gctx, cols) })
 	if e.o.Online {
-		g.Go(func() error { return rc.run(gctx) })
+		g.Go(func() error { return e.recheck.run(gctx) })
 	}
 	if err := g.Wait(); err != nil {
 		if ctx.Err() != nil {
@@ -154,75 +164,27 @@ func (e *Engine) Run(ctx context.Context, pairs []Pair) (*Report, error) {
 		}
 		return nil, fmt.Errorf("verify: %w", err)
 	}
-	return f.report(begin, e.o.Online, cols), nil
+	return e.report(begin, cols), nil
 }
 
-// advance has all further reads see at least what both sides have now.
-func (e *Engine) advance(ctx context.Context) error {
+// compare plans the collections one after the other and compares them, then
+// tells the rechecker that no more mismatches come.
+func (e *Engine) compare(ctx context.Context, cols []*collection) error {
+	defer close(e.recheck.ended)
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return e.srcAt.advance(ctx, e.src, e.o.Log) })
-	g.Go(func() error { return e.dstAt.advance(ctx, e.dst, e.o.Log) })
+	g.Go(func() error {
+		for _, c := range cols {
+			tasks, err := c.tasks(ctx)
+			if err == nil {
+				err = c.start(ctx, g, tasks)
+			}
+			if err != nil {
+				return fmt.Errorf("plan %s: %w", c.pair.SourceNS, err)
+			}
+		}
+		return nil
+	})
 	return g.Wait()
-}
-
-// side describes one of a pair. A collection that is not there may be one whose
-// drop rolls back, so that this has to be seen for good.
-func (e *Engine) side(ctx context.Context, c *mongo.Cluster, at *position, ns string) (s side, err error) {
-	if s, err = describe(ctx, c, ns); err == nil && !s.exists {
-		err = c.Seen(ctx, func() error {
-			s, err = describe(ctx, c, ns)
-			return err
-		})
-	}
-	s.position, s.log = at, e.o.Log
-	return s, err
-}
-
-// compare compares ranges with all workers, then tells the rechecker that no more
-// mismatches come.
-func (e *Engine) compare(ctx context.Context, work <-chan task, f *findings, rc *rechecker) error {
-	g, ctx := errgroup.WithContext(ctx)
-	for range e.o.Workers {
-		g.Go(func() error {
-			w := worker{e: e, f: f, rc: rc}
-			for {
-				select {
-				case <-ctx.Done():
-					return ctx.Err()
-				case t, ok := <-work:
-					if !ok {
-						return nil
-					}
-					if err := w.do(ctx, t); err != nil {
-						return err
-					}
-				}
-			}
-		})
-	}
-	err := g.Wait()
-	rc.noMore()
-	return err
-}
-
-// plan reads what the servers know of each collection and hands out its ranges.
-func (e *Engine) plan(ctx context.Context, cols []*collection, work chan<- task) error {
-	for _, c := range cols {
-		tasks, err := c.tasks(ctx)
-		if err != nil {
-			return fmt.Errorf("plan %s: %w", c.pair.SourceNS, err)
-		}
-		c.open.Store(int64(len(tasks)))
-		e.c.ranges.Add(int64(len(tasks)))
-		for _, t := range tasks {
-			select {
-			case work <- t:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-	}
-	return nil
 }
 
 // retries is how often one range is tried again after failures that pass by

@@ -91,10 +91,7 @@ func (c *Conn) RoundTrip(ctx context.Context, m *Message) (bsoncore.Document, er
 }
 
 func (c *Conn) compress(wm []byte) ([]byte, error) {
-	if c.mc.Compressor == nil {
-		return wm, nil
-	}
-	if len(c.mc.Description().Compression) == 0 {
+	if c.mc.Compressor == nil || len(c.mc.Description().Compression) == 0 {
 		return wm, nil
 	}
 	out, err := c.mc.CompressWireMessage(wm, c.zbuf[:0])
@@ -133,22 +130,12 @@ func (c *Conn) commandError(body bsoncore.Document) error {
 	if n, isNum := okv.AsInt64OK(); isNum && n == 1 {
 		return nil
 	}
-	e := mongo.CommandError{Raw: bson.Raw(body)}
-	if v, ok := body.Lookup("code").AsInt64OK(); ok {
-		e.Code = int32(v)
-	}
-	e.Name, _ = body.Lookup("codeName").StringValueOK()
-	e.Message, _ = body.Lookup("errmsg").StringValueOK()
-	if arr, ok := body.Lookup("errorLabels").ArrayOK(); ok {
-		vals, _ := arr.Values()
-		for _, v := range vals {
-			if s, ok := v.StringValueOK(); ok {
-				e.Labels = append(e.Labels, s)
-			}
-		}
+	e, ok := errors.AsType[driver.Error](driver.ExtractErrorFromServerResponse(body))
+	if !ok {
+		return errors.New("reply is neither well nor an error")
 	}
 	if c.processor != nil {
-		c.processor.ProcessError(driver.Error{Code: e.Code, Message: e.Message, Name: e.Name, Labels: e.Labels}, c.mc)
+		c.processor.ProcessError(e, c.mc)
 	}
-	return e
+	return mongo.CommandError{Code: e.Code, Message: e.Message, Name: e.Name, Labels: e.Labels, Raw: bson.Raw(body)}
 }

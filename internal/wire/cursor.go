@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -49,14 +50,11 @@ func (c *Conn) OpenCursor(ctx context.Context, db string, cmd bson.D, o CursorOp
 		return nil, err
 	}
 	cur := &Cursor{conn: c, db: db}
-	b, ns, err := cur.parse(body, "firstBatch")
-	if err != nil {
+	if cur.first, err = cur.parse(body, "firstBatch"); err != nil {
 		return nil, err
 	}
-	cur.first = b
-	if len(ns) > len(db)+1 {
-		cur.coll = ns[len(db)+1:]
-	}
+	ns, _ := body.Lookup("cursor", "ns").StringValueOK()
+	_, cur.coll, _ = strings.Cut(ns, ".")
 	idx, more := bsoncore.AppendDocumentStart(nil)
 	more = bsoncore.AppendInt64Element(more, "getMore", cur.id)
 	more = bsoncore.AppendStringElement(more, "collection", cur.coll)
@@ -74,8 +72,7 @@ func (c *Conn) OpenCursor(ctx context.Context, db string, cmd bson.D, o CursorOp
 // Next returns the next batch, the first one from the opening reply. After a
 // batch with Done set there is no more.
 func (cur *Cursor) Next(ctx context.Context) (*Batch, error) {
-	if cur.first != nil {
-		b := cur.first
+	if b := cur.first; b != nil {
 		cur.first = nil
 		return b, nil
 	}
@@ -87,8 +84,7 @@ func (cur *Cursor) Next(ctx context.Context) (*Batch, error) {
 		cur.id = 0
 		return nil, err
 	}
-	b, _, err := cur.parse(body, "nextBatch")
-	return b, err
+	return cur.parse(body, "nextBatch")
 }
 
 // Limit is how many documents the next batches bring at most, of a cursor opened
@@ -109,39 +105,26 @@ func (cur *Cursor) Close(ctx context.Context) {
 	cur.id = 0
 }
 
-func (cur *Cursor) parse(body bsoncore.Document, field string) (*Batch, string, error) {
+func (cur *Cursor) parse(body bsoncore.Document, field string) (*Batch, error) {
 	c, ok := body.Lookup("cursor").DocumentOK()
-	if !ok {
-		return nil, "", errors.New("reply has no cursor")
+	id, known := c.Lookup("id").AsInt64OK()
+	if !ok || !known {
+		return nil, errors.New("reply has no cursor")
 	}
-	b := &Batch{}
-	ns := ""
-	elems, err := c.Elements()
-	if err != nil {
-		return nil, "", err
+	cur.id = id
+	b := &Batch{Done: cur.id == 0}
+	if d, ok := c.Lookup("postBatchResumeToken").DocumentOK(); ok && bsonraw.Valid(d, bsonraw.MaxDepth) {
+		b.Token = bson.Raw(d)
 	}
-	for _, e := range elems {
-		v := e.Value()
-		switch e.Key() {
-		case "id":
-			cur.id, _ = v.AsInt64OK()
-		case "ns":
-			ns, _ = v.StringValueOK()
-		case "postBatchResumeToken":
-			if d, ok := v.DocumentOK(); ok && bsonraw.Valid(d, bsonraw.MaxDepth) {
-				b.Token = bson.Raw(d)
-			}
-		case field:
-			arr, ok := v.ArrayOK()
-			if !ok || len(arr) < 5 {
-				return nil, "", errors.New("reply's batch is no array")
-			}
-			b.docs = arr[4 : len(arr)-1]
-			b.Size = len(b.docs)
+	if v, err := c.LookupErr(field); err == nil {
+		arr, ok := v.ArrayOK()
+		if !ok || len(arr) < 5 {
+			return nil, errors.New("reply's batch is no array")
 		}
+		b.docs = arr[4 : len(arr)-1]
+		b.Size = len(b.docs)
 	}
-	b.Done = cur.id == 0
-	return b, ns, nil
+	return b, nil
 }
 
 // Empty reports a batch without documents.

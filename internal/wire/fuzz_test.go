@@ -103,7 +103,7 @@ func readAll(wm []byte) error {
 	}
 	for _, field := range []string{"firstBatch", "nextBatch"} {
 		cur := &Cursor{conn: &Conn{}}
-		b, _, perr := cur.parse(body, field)
+		b, perr := cur.parse(body, field)
 		if perr != nil {
 			err = errors.Join(err, perr)
 			continue

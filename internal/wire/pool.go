@@ -107,7 +107,7 @@ func (p *Pool) Close(ctx context.Context) error {
 // driver's pool, dialling when none is idle. It waits for a suitable server up
 // to the client's server selection timeout.
 func (p *Pool) Checkout(ctx context.Context, sel Selector) (*Conn, error) {
-	srv, err := p.topo.Load().SelectServer(ctx, sel.impl())
+	srv, err := p.topo.Load().SelectServer(ctx, sel)
 	if err != nil {
 		return nil, networkError("select server", err)
 	}

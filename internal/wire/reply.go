@@ -26,10 +26,7 @@ func (e WriteError) OnIDIndex() bool {
 	if e.Code != 11000 {
 		return false
 	}
-	kp, ok := e.Raw.Lookup("keyPattern").DocumentOK()
-	if !ok {
-		return false
-	}
+	kp, _ := e.Raw.Lookup("keyPattern").DocumentOK()
 	elems, err := kp.Elements()
 	return err == nil && len(elems) == 1 && elems[0].Key() == "_id"
 }
@@ -49,52 +46,27 @@ type WriteResult struct {
 // ParseWriteResult reads a write command's reply.
 func ParseWriteResult(body bsoncore.Document) WriteResult {
 	r := WriteResult{Term: -1}
-	elems, _ := body.Elements()
-	for _, e := range elems {
-		v := e.Value()
-		switch e.Key() {
-		case "n":
-			r.N, _ = v.AsInt64OK()
-		case "nModified":
-			r.Modified, _ = v.AsInt64OK()
-		case "writeErrors":
-			r.Errors = parseWriteErrors(v)
-		case "writeConcernError":
-			if d, ok := v.DocumentOK(); ok && bsonraw.Valid(d, bsonraw.MaxDepth) {
-				r.ConcernError = bson.Raw(d)
-			}
-		case "opTime":
-			if d, ok := v.DocumentOK(); ok {
-				if t, ok := d.Lookup("t").AsInt64OK(); ok {
-					r.Term = t
-				}
-			}
-		}
+	r.N, _ = body.Lookup("n").AsInt64OK()
+	r.Modified, _ = body.Lookup("nModified").AsInt64OK()
+	if t, ok := body.Lookup("opTime", "t").AsInt64OK(); ok {
+		r.Term = t
 	}
-	return r
-}
-
-func parseWriteErrors(v bsoncore.Value) []WriteError {
-	arr, ok := v.ArrayOK()
-	if !ok {
-		return nil
+	if d, ok := body.Lookup("writeConcernError").DocumentOK(); ok && bsonraw.Valid(d, bsonraw.MaxDepth) {
+		r.ConcernError = bson.Raw(d)
 	}
-	vals, _ := arr.Values()
-	out := make([]WriteError, 0, len(vals))
-	for _, v := range vals {
+	var failed []bsoncore.Value
+	if all, ok := body.Lookup("writeErrors").ArrayOK(); ok {
+		failed, _ = all.Values()
+	}
+	for _, v := range failed {
 		d, ok := v.DocumentOK()
 		if !ok || !bsonraw.Valid(d, bsonraw.MaxDepth) {
 			d = bsoncore.Document{5, 0, 0, 0, 0} // still an error
 		}
-		e := WriteError{Raw: bson.Raw(d)}
-		if n, ok := d.Lookup("index").AsInt64OK(); ok {
-			e.Index = int(n)
-		}
-		if n, ok := d.Lookup("code").AsInt64OK(); ok {
-			e.Code = int32(n)
-		}
-		e.Message, _ = d.Lookup("errmsg").StringValueOK()
-		out = append(out, e)
+		index, _ := d.Lookup("index").AsInt64OK()
+		code, _ := d.Lookup("code").AsInt64OK()
+		message, _ := d.Lookup("errmsg").StringValueOK()
+		r.Errors = append(r.Errors, WriteError{Index: int(index), Code: int32(code), Message: message, Raw: bson.Raw(d)})
 	}
-	return out
+	return r
 }

@@ -1,10 +1,11 @@
 package wire
 
 import (
+	"math"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
-	"go.mongodb.org/mongo-driver/v2/tag"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/description"
 )
 
@@ -29,12 +30,8 @@ func (s Selector) secondaryOk() bool {
 	return s.addr != "" || s.rp != nil && s.rp.Mode() != readpref.PrimaryMode
 }
 
-func (s Selector) impl() description.ServerSelector { return serverSelector(s) }
-
-type serverSelector Selector
-
 // SelectServer implements the driver's selection interface.
-func (s serverSelector) SelectServer(t description.Topology, candidates []description.Server) ([]description.Server, error) {
+func (s Selector) SelectServer(t description.Topology, candidates []description.Server) ([]description.Server, error) {
 	if t.Kind == description.TopologyKindSingle {
 		return known(candidates), nil
 	}
@@ -51,40 +48,31 @@ func (s serverSelector) SelectServer(t description.Topology, candidates []descri
 	secondaries := nearest(s.matching(filter(candidates, func(d description.Server) bool {
 		return d.Kind == description.ServerKindRSSecondary && s.fresh(d, primaries)
 	})))
-	switch s.rp.Mode() {
-	case readpref.PrimaryPreferredMode:
-		return firstNonEmpty(primaries, secondaries), nil
-	case readpref.SecondaryMode:
-		if len(primaries) > 0 && primaries[0].Kind != description.ServerKindRSPrimary {
-			return primaries, nil // mongos or standalone: no members to choose from
-		}
-		return secondaries, nil
-	case readpref.SecondaryPreferredMode:
-		return firstNonEmpty(secondaries, primaries), nil
-	case readpref.NearestMode:
+	switch mode := s.rp.Mode(); {
+	case mode == readpref.NearestMode:
 		return nearest(append(s.matching(primaries), secondaries...)), nil
-	default:
-		return primaries, nil
+	case mode == readpref.SecondaryMode && (len(primaries) == 0 || primaries[0].Kind == description.ServerKindRSPrimary),
+		mode == readpref.PrimaryPreferredMode && len(primaries) == 0,
+		mode == readpref.SecondaryPreferredMode && len(secondaries) > 0:
+		return secondaries, nil
 	}
+	return primaries, nil // also mongos or a standalone: no members to choose from
 }
 
 // matching keeps the servers of the first tag set that any server satisfies.
-func (s serverSelector) matching(servers []description.Server) []description.Server {
-	sets := s.rp.TagSets()
-	if len(sets) == 0 {
-		return servers
-	}
-	for _, set := range sets {
-		if m := filter(servers, func(d description.Server) bool { return hasTags(d.Tags, set) }); len(m) > 0 {
+func (s Selector) matching(servers []description.Server) []description.Server {
+	for _, set := range s.rp.TagSets() {
+		if m := filter(servers, func(d description.Server) bool { return d.Tags.ContainsAll(set) }); len(m) > 0 {
 			return m
 		}
 	}
-	return nil
+	if len(s.rp.TagSets()) > 0 {
+		return nil
+	}
+	return servers
 }
 
-func hasTags(have, want tag.Set) bool { return have.ContainsAll(want) }
-
-func (s serverSelector) fresh(d description.Server, primaries []description.Server) bool {
+func (s Selector) fresh(d description.Server, primaries []description.Server) bool {
 	limit, set := s.rp.MaxStaleness()
 	if !set || len(primaries) == 0 {
 		return true
@@ -96,11 +84,8 @@ func (s serverSelector) fresh(d description.Server, primaries []description.Serv
 // local threshold.
 func nearest(servers []description.Server) []description.Server {
 	const window = 15 * time.Millisecond
-	if len(servers) < 2 {
-		return servers
-	}
-	best := servers[0].AverageRTT
-	for _, d := range servers[1:] {
+	best := math.MaxInt64 - window
+	for _, d := range servers {
 		best = min(best, d.AverageRTT)
 	}
 	return filter(servers, func(d description.Server) bool { return d.AverageRTT <= best+window })
@@ -110,19 +95,6 @@ func known(servers []description.Server) []description.Server {
 	return filter(servers, func(d description.Server) bool { return d.Kind != description.Unknown })
 }
 
-func firstNonEmpty(a, b []description.Server) []description.Server {
-	if len(a) > 0 {
-		return a
-	}
-	return b
-}
-
 func filter(servers []description.Server, keep func(description.Server) bool) []description.Server {
-	var out []description.Server
-	for _, d := range servers {
-		if keep(d) {
-			out = append(out, d)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(servers), func(d description.Server) bool { return !keep(d) })
 }

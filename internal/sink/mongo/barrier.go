@@ -15,11 +15,6 @@ type waiting struct {
 	acks acks
 }
 
-func (w *waiting) add(other waiting) {
-	w.docs = append(w.docs, other.docs...)
-	w.acks = append(w.acks, other.acks...)
-}
-
 // Drain waits until everything fed so far is acknowledged, parked operations
 // included.
 func (e *Engine) Drain(ctx context.Context) error { return e.drain(ctx, true) }
@@ -35,10 +30,7 @@ func (e *Engine) drain(ctx context.Context, must bool) error {
 	if err == nil {
 		err = e.resolver.ResolveSkipped(ctx, e.barrier(must))
 	}
-	if err != nil {
-		return e.failure(err)
-	}
-	return nil
+	return e.failure(err)
 }
 
 // quiesce has the partitions send all they have, and takes what they parked.
@@ -55,9 +47,9 @@ func (e *Engine) quiesce(ctx context.Context) (parked waiting, err error) {
 	for range e.partitions {
 		select {
 		case w := <-replies:
-			parked.add(w)
-		case <-e.shared.stopped:
-			return parked, errStopped
+			parked.docs, parked.acks = append(parked.docs, w.docs...), append(parked.acks, w.acks...)
+		case <-e.shared.stopped.Done():
+			return parked, context.Cause(e.shared.stopped)
 		case <-ctx.Done():
 			return parked, context.Cause(ctx)
 		}
@@ -102,23 +94,21 @@ func (e *Engine) resolve(ctx context.Context, parked waiting, must bool) error {
 // beforeBatch resolves what can be resolved now, and makes room for what waits
 // too long.
 func (e *Engine) beforeBatch(ctx context.Context, b *stream.Batch) error {
+	parked := false
 	select {
 	case <-e.shared.wake:
-		if err := e.drain(ctx, false); err != nil {
-			return err
-		}
+		parked = true
 	default:
 	}
+	crowded := e.resolver.Crowded()
 	// The overlap is over, and documents were parked in it or are in dispute.
-	if e.over() && (e.carried > 0 || e.resolver.Due(e.Applied().At)) {
+	due := e.over() && (e.carried > 0 || e.resolver.Due(e.Applied().At))
+	if parked || crowded || due {
 		if err := e.drain(ctx, false); err != nil {
 			return err
 		}
 	}
-	if e.resolver.Crowded() {
-		if err := e.drain(ctx, false); err != nil {
-			return err
-		}
+	if crowded {
 		if err := e.resolver.MakeRoom(ctx, e.barrier(false)); err != nil {
 			return err
 		}

@@ -1,11 +1,10 @@
 package mongosink
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,10 +34,6 @@ type Engine struct {
 	refused      map[string]mongo.OpTime // by Place.Key; fixed
 	carried      int                     // documents parked beyond the last barrier
 	fed          mongo.OpTime            // end of the last batch that was routed whole
-	overlap      mongo.OpTime            // until where the target may be ahead
-
-	mu    sync.Mutex
-	cause error
 }
 
 // shared is what the partitions and the engine share.
@@ -46,13 +41,12 @@ type shared struct {
 	sizes   Sizes
 	ledger  *ledger
 	backlog backlog
-	wake    chan struct{} // a partition has parked something
-	stopped chan struct{} // closed when Run ends
+	wake    chan struct{}   // a partition has parked something
+	stopped context.Context // done when Run ends, with its error
+	stop    context.CancelCauseFunc
 
-	operations, folded, passed atomic.Int64
+	operations, folded, passed, schema atomic.Int64
 }
-
-var errStopped = errors.New("the partitions have stopped")
 
 // New prepares an engine that starts at pos.
 func New(dst *mongo.Cluster, pos stream.Position, o Options) *Engine {
@@ -60,12 +54,12 @@ func New(dst *mongo.Cluster, pos stream.Position, o Options) *Engine {
 	o.Write.Target = dst
 	e := &Engine{
 		o: o, writers: write.NewWriters(o.Write), destinations: map[string]*destination{}, capped: newCappedStarts(o.Overlap.Capped),
-		refused: map[string]mongo.OpTime{}, fed: pos.At, overlap: o.Overlap.End,
-		shared: &shared{sizes: o.Sizes, ledger: newLedger(o.Sizes.InFlight, pos), wake: make(chan struct{}, 1), stopped: make(chan struct{}),
-			backlog: backlog{began: time.Now()}},
+		refused: map[string]mongo.OpTime{}, fed: pos.At,
+		shared: &shared{sizes: o.Sizes, ledger: newLedger(o.Sizes.InFlight, pos), wake: make(chan struct{}, 1), backlog: backlog{began: time.Now()}},
 	}
+	e.shared.stopped, e.shared.stop = context.WithCancelCause(context.Background())
 	e.resolver = resolve.New(resolve.Options{Policy: o.Policy, Source: o.Source, Writers: e.writers, Cluster: dst, Target: e.target,
-		RereadUntil: o.Overlap.RereadUntil, Skipped: o.Overlap.Skipped, Log: o.Log})
+		Skipped: o.Overlap.Skipped, Log: o.Log})
 	for _, p := range o.Overlap.Refused {
 		e.refused[p.Key()] = p.At
 	}
@@ -83,10 +77,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		g.Go(func() error { return p.run(gctx) })
 	}
 	err := g.Wait()
-	e.mu.Lock()
-	e.cause = err
-	e.mu.Unlock()
-	close(e.shared.stopped)
+	e.shared.stop(err)
 	return err
 }
 
@@ -121,16 +112,10 @@ func (e *Engine) Feed(ctx context.Context, b *stream.Batch) error {
 
 // failure prefers the partitions' error over the cancellation it caused.
 func (e *Engine) failure(err error) error {
-	select {
-	case <-e.shared.stopped:
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		if e.cause != nil {
-			return e.cause
-		}
-	default:
+	if err == nil {
+		return nil
 	}
-	return err
+	return cmp.Or(context.Cause(e.shared.stopped), err)
 }
 
 // Applied is the position up to which everything is acknowledged, and from
@@ -140,9 +125,8 @@ func (e *Engine) Applied() stream.Position { return e.shared.ledger.current() }
 // Stats is a snapshot of what every sink counts.
 func (e *Engine) Stats() stream.SinkStats {
 	s := e.shared
-	bytes, schema, backlog := s.ledger.totals()
 	return stream.SinkStats{Operations: s.operations.Load(), Folded: s.folded.Load(), Parked: e.resolver.Resolved(),
-		Bytes: bytes, Schema: schema, Backlog: backlog}
+		Bytes: s.ledger.admitted.Load(), Schema: s.schema.Load(), Backlog: s.ledger.bytes.Load()}
 }
 
 // Details counts what a MongoDB target took.
@@ -164,8 +148,7 @@ func (e *Engine) Details() Details {
 // SetOverlap moves the end of the positions in which the target may be ahead, and
 // with it Overlap.RereadUntil.
 func (e *Engine) SetOverlap(end mongo.OpTime) {
-	e.overlap = end
-	e.resolver.RereadUntil(end)
+	e.o.Overlap.End, e.o.Overlap.RereadUntil = end, end
 }
 
 // Renamed takes note that at a position a target collection got another name, or

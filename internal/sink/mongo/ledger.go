@@ -17,23 +17,17 @@ type segment struct {
 	inUse   atomic.Int64 // events whose memory is needed, likewise
 }
 
-// expect counts what will be released and done.
-func (s *segment) expect(n int64) {
-	s.pending.Add(n)
-	s.inUse.Add(n)
-}
-
 // ledger tracks which segments are complete. Its byte limit is what bounds
 // memory: events alias the reply buffers of their batch, so bytes are given
 // back by the batch.
 type ledger struct {
 	mu       sync.Mutex
 	open     []*segment // in stream order
-	bytes    int64
-	limit    int64
 	position stream.Position
-	admitted int64         // bytes, since the start
-	schema   int64         // changes applied
+
+	limit    int64
+	bytes    atomic.Int64  // in flight
+	admitted atomic.Int64  // bytes, since the start
 	room     chan struct{} // signalled when a segment completes
 }
 
@@ -47,17 +41,17 @@ func newLedger(limit int64, start stream.Position) *ledger {
 // are some.
 func (l *ledger) admit(ctx context.Context, b *stream.Batch, relieve func(context.Context) error, wakeCh <-chan struct{}) (*segment, error) {
 	for {
-		l.mu.Lock()
-		if l.fits(b) {
+		if !l.full(b) {
 			s := &segment{resume: b.Resume(), bytes: int64(b.Bytes)}
-			s.expect(1 + int64(len(b.Events)))
+			s.pending.Store(1 + int64(len(b.Events)))
+			s.inUse.Store(1 + int64(len(b.Events)))
+			l.bytes.Add(s.bytes)
+			l.admitted.Add(s.bytes)
+			l.mu.Lock()
+			defer l.mu.Unlock()
 			l.open = append(l.open, s)
-			l.bytes += s.bytes
-			l.admitted += s.bytes
-			l.mu.Unlock()
 			return s, nil
 		}
-		l.mu.Unlock()
 		select {
 		case <-l.room:
 		case <-wakeCh:
@@ -81,15 +75,14 @@ func (l *ledger) release(s *segment, n int64) {
 	if s.inUse.Add(-n) > 0 {
 		return
 	}
-	l.mu.Lock()
-	l.bytes -= s.bytes
-	l.mu.Unlock()
-	l.signal()
+	l.bytes.Add(-s.bytes)
+	notify(l.room)
 }
 
-func (l *ledger) signal() {
+// notify leaves a signal for who waits, unless there is one already.
+func notify(c chan<- struct{}) {
 	select {
-	case l.room <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -110,7 +103,7 @@ func (l *ledger) done(s *segment, n int64) {
 		}
 	}
 	l.mu.Unlock()
-	l.signal()
+	notify(l.room)
 }
 
 // advance sets the position after a schema change inside an open segment.
@@ -128,29 +121,10 @@ func (l *ledger) current() stream.Position {
 	return l.position
 }
 
-// fits reports whether there is room; the caller holds mu.
-func (l *ledger) fits(b *stream.Batch) bool {
-	return l.bytes == 0 || l.bytes+int64(b.Bytes) <= l.limit
-}
-
+// full reports that the batch has to wait for room, which only admit takes.
 func (l *ledger) full(b *stream.Batch) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return !l.fits(b)
-}
-
-func (l *ledger) schemaApplied() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.schema++
-}
-
-// totals are the bytes admitted, the schema changes applied, and the bytes in
-// flight.
-func (l *ledger) totals() (bytes, schema, backlog int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.admitted, l.schema, l.bytes
+	used := l.bytes.Load()
+	return used > 0 && used+int64(b.Bytes) > l.limit
 }
 
 // ack counts events of a segment.

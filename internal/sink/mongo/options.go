@@ -1,6 +1,7 @@
 package mongosink
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 
@@ -13,14 +14,13 @@ import (
 
 // What users of an Engine name, and package resolve uses too.
 type (
-	ConflictError  = resolve.ConflictError
-	UndecidedError = resolve.UndecidedError
-	Clash          = resolve.Clash
-	Origin         = resolve.Origin
-	Place          = resolve.Place
-	Policy         = resolve.Policy
-	Reread         = resolve.Reread
-	Source         = resolve.Source
+	ConflictError = resolve.ConflictError
+	Clash         = resolve.Clash
+	Origin        = resolve.Origin
+	Place         = resolve.Place
+	Policy        = resolve.Policy
+	Reread        = resolve.Reread
+	Source        = resolve.Source
 )
 
 // Options shape an Engine.
@@ -98,23 +98,11 @@ type Overlap struct {
 
 func (o Options) withDefaults() Options {
 	s := &o.Sizes
-	if s.Partitions <= 0 {
-		s.Partitions = 8
-	}
-	if s.InFlight <= 0 {
-		s.InFlight = 32 << 20
-	}
-	if s.BatchOps <= 0 {
-		s.BatchOps = 4000
-	}
-	if s.BatchBytes <= 0 {
-		s.BatchBytes = 4 << 20
-	}
-	if s.Coalesce == 0 {
-		s.Coalesce = 4 << 20
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	s.Partitions = cmp.Or(max(s.Partitions, 0), 8)
+	s.InFlight = cmp.Or(max(s.InFlight, 0), 32<<20)
+	s.BatchOps = cmp.Or(max(s.BatchOps, 0), 4000)
+	s.BatchBytes = cmp.Or(max(s.BatchBytes, 0), 4<<20)
+	s.Coalesce = cmp.Or(s.Coalesce, 4<<20)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return o
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 const (
@@ -108,8 +109,8 @@ func (p *partition) send(ctx context.Context, m message) error {
 	select {
 	case p.in <- m:
 		return nil
-	case <-p.stopped:
-		return errStopped
+	case <-p.stopped.Done():
+		return context.Cause(p.stopped)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -142,7 +143,7 @@ func (p *partition) await(ctx context.Context) (m message, ok bool, err error) {
 	default:
 	}
 	var lingered <-chan time.Time
-	if p.batch.Empty() && p.kept.Empty() {
+	if p.empty() {
 		if !p.backlog.lasts() {
 			p.batch.Trim()
 			p.kept.Trim()
@@ -193,27 +194,27 @@ func (p *partition) take(ctx context.Context, m message) error {
 }
 
 func (p *partition) takeItem(ctx context.Context, it *item) error {
-	if p.parked.Len() > 0 {
-		if taken, err := p.join(it); taken || err != nil {
-			return err
+	for ok := false; !ok; {
+		if p.parked.Len() > 0 { // a flush may have parked an operation of this very document
+			if taken, err := p.parked.Join(&it.Item); taken || err != nil {
+				p.parkAcks.add(it.seg, 1, false)
+				return err
+			}
 		}
-	}
-	if p.parked.Disputed(&it.Item) {
-		return p.takeDisputed(ctx, it)
-	}
-	for {
-		ok, err := p.fold(it)
+		disputed := p.parked.Disputed(&it.Item)
+		if disputed && (p.empty() || !it.Target.Serial()) {
+			p.parkAcks.add(it.seg, 1, false)
+			notify(p.wake)
+			return p.parked.Park(&it.Item)
+		}
+		var err error
+		if !disputed { // of a serial collection, what came before must not wait behind it
+			ok, err = p.fold(it)
+		}
+		if err == nil && !ok {
+			err = p.flushAll(ctx)
+		}
 		if err != nil {
-			return err
-		}
-		if ok {
-			break
-		}
-		if err := p.flushAll(ctx); err != nil {
-			return err
-		}
-		// The flush may have parked an operation of this very document.
-		if taken, err := p.join(it); taken || err != nil {
 			return err
 		}
 	}
@@ -223,29 +224,7 @@ func (p *partition) takeItem(ctx context.Context, it *item) error {
 	return nil
 }
 
-// join adds an event to what is parked, if it must not overtake that.
-func (p *partition) join(it *item) (taken bool, err error) {
-	if taken, err = p.parked.Join(&it.Item); taken {
-		p.parkAcks.add(it.seg, 1, false)
-	}
-	return taken, err
-}
-
-// takeDisputed parks an event of a document in dispute, which the router then
-// resolves.
-func (p *partition) takeDisputed(ctx context.Context, it *item) error {
-	if it.Target.Serial() { // what came before it must not wait behind it
-		if err := p.flushAll(ctx); err != nil {
-			return err
-		}
-		if taken, err := p.join(it); taken || err != nil {
-			return err
-		}
-	}
-	p.wakeRouter()
-	p.parkAcks.add(it.seg, 1, false)
-	return p.parked.Park(&it.Item)
-}
+func (p *partition) empty() bool { return p.batch.Empty() && p.kept.Empty() }
 
 // fold takes an item into a kept operation or into the batch. ok is false when
 // all in hand has to be sent first.
@@ -279,22 +258,18 @@ func (p *partition) fold(it *item) (bool, error) {
 // flush sends the batch, its updates perhaps later.
 func (p *partition) flush(ctx context.Context) error {
 	now := time.Now()
-	if p.kept.Flush() && p.backlog.lasts() && p.parked.Len() == 0 && !p.kept.Due(now) {
+	keep := p.kept.Flush() && p.backlog.lasts() && p.parked.Len() == 0 && !p.kept.Due(now)
+	if keep {
 		for _, g := range p.batch.Groups {
 			if !g.Target.Serial() && !g.Target.Contested.Load() {
 				p.kept.Split(g, now)
 			}
 		}
-		if p.kept.Ops > 0 {
-			return p.flushRest(ctx)
-		}
 	}
-	return p.flushAll(ctx)
-}
-
-// flushRest sends the batch while updates are kept back, with which the
-// acknowledgements of its events wait.
-func (p *partition) flushRest(ctx context.Context) error {
+	if !keep || p.kept.Empty() {
+		return p.flushAll(ctx)
+	}
+	// With the updates that are kept back wait the acknowledgements of all events.
 	if err := p.write(ctx, p.batch); err != nil {
 		return err
 	}
@@ -329,7 +304,7 @@ func (p *partition) flushAll(ctx context.Context) error {
 		a.reset()
 	}
 	if p.parked.Len() > 0 {
-		p.wakeRouter()
+		notify(p.wake)
 	}
 	p.batch.Reset()
 	p.kept.Sent()
@@ -338,13 +313,10 @@ func (p *partition) flushAll(ctx context.Context) error {
 
 func (p *partition) write(ctx context.Context, b *fold.Batch) error {
 	for _, g := range b.Groups {
-		if err := failpoint.Err("batch.before"); err != nil {
-			return err
-		}
-		var err error
-		if g.Target.Serial() {
+		err := failpoint.Err("batch.before")
+		if err == nil && g.Target.Serial() {
 			err = p.writeSerial(ctx, g)
-		} else {
+		} else if err == nil {
 			err = p.writeOps(ctx, g, g.Ops)
 		}
 		if err == nil {
@@ -394,7 +366,7 @@ func (p *partition) writeSerial(ctx context.Context, g *fold.Group) error {
 func (p *partition) inserts(g *fold.Group, i int) (run []*fold.Op) {
 	for ; i < len(g.Ops); i++ {
 		o := &g.Ops[i]
-		if o.Kind != fold.Insert || p.parked.Waits(g.Target, o.ID) {
+		if o.Kind != stream.Insert || p.parked.Waits(g.Target, o.ID) {
 			break
 		}
 		run = append(run, o)
@@ -410,11 +382,4 @@ func (p *partition) count() {
 	}
 	p.folded.Add(p.merged)
 	p.joined, p.merged = ack{}, 0
-}
-
-func (p *partition) wakeRouter() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
 }

@@ -65,7 +65,7 @@ func (e *Engine) route(ctx context.Context, seg *segment, b *stream.Batch) (rout
 // ahead says that the target may be ahead of an event. Of a document that stopped
 // an earlier run it is not.
 func (e *Engine) ahead(ns string, ev *stream.Event) bool {
-	if e.overlap.Before(ev.At) {
+	if e.o.Overlap.End.Before(ev.At) {
 		return false
 	}
 	if len(e.refused) == 0 {
@@ -117,7 +117,7 @@ func (e *Engine) schema(ctx context.Context, b *stream.Batch, i int) error {
 	if last {
 		l.advance(ev.At)
 	}
-	l.schemaApplied()
+	e.shared.schema.Add(1)
 	clear(e.destinations)
 	return nil
 }
@@ -148,8 +148,9 @@ func (e *Engine) destination(ctx context.Context, ev *stream.Event) (*destinatio
 
 // barrier is the present moment, when everything fed is drained.
 func (e *Engine) barrier(must bool) resolve.Barrier {
-	return resolve.Barrier{Fed: e.fed, Applied: e.Applied().At, Overlap: e.overlap, Must: must}
+	o := &e.o.Overlap
+	return resolve.Barrier{Fed: e.fed, Applied: e.Applied().At, Overlap: o.End, RereadUntil: o.RereadUntil, Must: must}
 }
 
 // over says that everything in the overlap was fed.
-func (e *Engine) over() bool { return !e.fed.Before(e.overlap) }
+func (e *Engine) over() bool { return !e.fed.Before(e.o.Overlap.End) }

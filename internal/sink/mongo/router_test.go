@@ -262,8 +262,7 @@ func TestRouterFails(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	cause := errors.New("the disk is gone")
-	r.cause = cause
-	close(r.shared.stopped)
+	r.shared.stop(cause)
 	for name, fn := range map[string]func() error{
 		"drain": func() error { return r.Drain(t.Context()) },
 		"feed": func() error {

@@ -68,7 +68,7 @@ func (a *assembler) entry(ctx context.Context, doc []byte) error {
 		a.end = e.at
 	}
 	if a.pending >= a.o.opt.BatchBytes {
-		return a.flushFull(ctx)
+		return a.flush(ctx, true, false)
 	}
 	return nil
 }
@@ -118,7 +118,7 @@ func (a *assembler) command(ctx context.Context, e *entry, live bool) error {
 			return nil
 		}
 		a.byUser = a.usersOwn(e, c)
-		err := a.applyOps(ctx, c.ops, e.at, 0)
+		err := a.applyOps(ctx, c.ops, e.at)
 		a.byUser = false
 		return err
 	case "commitTransaction":
@@ -164,7 +164,7 @@ func (a *assembler) commit(ctx context.Context, e *entry, ops []byte, live bool)
 	if err := a.earlier(ctx, e, a.txns.get(e.txn)); err != nil || ops == nil {
 		return err
 	}
-	return a.applyOps(ctx, ops, e.at, 0)
+	return a.applyOps(ctx, ops, e.at)
 }
 
 // name is a transaction for its events, many of which are of one operation: they
@@ -186,7 +186,7 @@ func (a *assembler) earlier(ctx context.Context, e *entry, t *openTxn) error {
 	}
 	if t != nil && !t.spilled && !t.headless && same(t.last(), e.prev) {
 		for _, ops := range t.ops {
-			if err := a.applyOps(ctx, ops, e.at, 0); err != nil {
+			if err := a.applyOps(ctx, ops, e.at); err != nil {
 				return err
 			}
 		}
@@ -221,44 +221,21 @@ func (a *assembler) refetch(ctx context.Context, part, at mongo.OpTime) error {
 	if c.ops == nil {
 		return fmt.Errorf("%w: the entry at %s is not one of a transaction", errMalformed, part)
 	}
-	return a.applyOps(ctx, c.ops, at, 0)
+	return a.applyOps(ctx, c.ops, at)
 }
 
 // applyOps emits the operations of an applyOps array as taking effect at at.
-func (a *assembler) applyOps(ctx context.Context, ops []byte, at mongo.OpTime, depth int) error {
-	rest, err := operations(ops, depth)
-	for err == nil && len(rest) > 0 {
-		var e entry
-		var size int
-		if size, rest, err = e.nextOperation(rest); err != nil {
-			break
-		}
+func (a *assembler) applyOps(ctx context.Context, ops []byte, at mongo.OpTime) error {
+	return a.operations(ops, 0, func(e *entry, size int) error {
 		a.pending += size
-		if err = a.operation(ctx, &e, at, depth); err == nil && a.pending >= a.o.opt.BatchBytes && len(a.events) > 0 {
-			err = a.flushPart(ctx)
+		if err := a.add(e, at); err != nil {
+			return fmt.Errorf("inner op %q on %s: %w", e.op, e.ns, err)
 		}
-	}
-	return err
-}
-
-// operation emits one operation of an applyOps.
-func (a *assembler) operation(ctx context.Context, e *entry, at mongo.OpTime, depth int) error {
-	switch string(e.op) {
-	case "n":
+		if a.pending >= a.o.opt.BatchBytes && len(a.events) > 0 {
+			return a.flush(ctx, true, true)
+		}
 		return nil
-	case "c":
-		c, err := parseCommand(e.o)
-		if err != nil {
-			return err
-		}
-		if c.ops != nil {
-			return a.applyOps(ctx, c.ops, at, depth+1)
-		}
-	}
-	if err := a.add(e, at); err != nil {
-		return fmt.Errorf("inner op %q on %s: %w", e.op, e.ns, err)
-	}
-	return nil
+	})
 }
 
 // add makes an event of an operation, in its place among the others.
@@ -282,22 +259,11 @@ func (a *assembler) add(e *entry, at mongo.OpTime) error {
 // unsent reports that the consumer does not know of everything read.
 func (a *assembler) unsent() bool { return a.entries > 0 || a.start.Before(a.end) }
 
-// flush hands everything read to the consumer.
-func (a *assembler) flush(ctx context.Context) error { return a.send(ctx, stream.Batch{}) }
-
-// flushFull hands over a full batch after which there is more.
-func (a *assembler) flushFull(ctx context.Context) error {
-	return a.send(ctx, stream.Batch{More: true})
-}
-
-// flushPart hands over what there is of an entry that goes on.
-func (a *assembler) flushPart(ctx context.Context) error {
-	return a.send(ctx, stream.Batch{More: true, Partial: true})
-}
-
-func (a *assembler) send(ctx context.Context, how stream.Batch) error {
+// flush hands everything read to the consumer. more says that there is more, and
+// partial that it is of the entry at hand.
+func (a *assembler) flush(ctx context.Context, more, partial bool) error {
 	b := &stream.Batch{
-		Events: a.events, Start: a.start, End: a.end, Partial: how.Partial, More: how.More,
+		Events: a.events, Start: a.start, End: a.end, Partial: partial, More: more,
 		Mark: a.mark(), Bytes: a.bytes, Entries: a.entries,
 	}
 	a.capacity = min(len(a.events)+len(a.events)/8+1, 1<<16)

@@ -106,7 +106,7 @@ func TestSeparateOperations(t *testing.T) {
 	}}}, bson.E{Key: "lsid", Value: bson.D{{Key: "id", Value: 1}}}, bson.E{Key: "txnNumber", Value: int64(1)},
 		bson.E{Key: "prevOpTime", Value: bson.D{{Key: "ts", Value: ts(1)}, {Key: "t", Value: int64(1)}}},
 		bson.E{Key: "multiOpType", Value: int32(1)})))
-	ok(t, a.flush(t.Context()))
+	ok(t, a.flush(t.Context(), false, false))
 	equal(t, events(got), []string{`insert d.c 1 {"_id":1}`})
 }
 
@@ -220,7 +220,7 @@ func FuzzEntry(f *testing.F) {
 			return // would ask a server for the rest
 		}
 		_ = a.entry(t.Context(), data)
-		_ = a.flush(t.Context())
+		_ = a.flush(t.Context(), false, false)
 		if n > len(data) || a.txns.bytes > int64(len(data))+txnOverhead {
 			t.Errorf("%d bytes became %d events and %d bytes of transactions", len(data), n, a.txns.bytes)
 		}

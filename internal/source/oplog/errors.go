@@ -56,7 +56,4 @@ func readError(addr string, last mongo.OpTime, err error) error {
 	return fmt.Errorf("read oplog of %s after %s: %w", addr, last, err)
 }
 
-const (
-	codeCursorNotFound                = 43
-	codeReadConcernMajorityNotEnabled = 148
-)
+const codeReadConcernMajorityNotEnabled = 148

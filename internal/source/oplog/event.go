@@ -20,7 +20,8 @@ type interpreter struct {
 	ns           *namespaces
 	version      mongo.Version
 	skipMigrated bool
-	byUser       bool // the operations at hand are of a user's applyOps
+	byUser       bool  // the operations at hand are of a user's applyOps
+	inner        entry // the operation at hand
 }
 
 func newInterpreter(c *mongo.Cluster, o Options) interpreter {
@@ -119,23 +120,45 @@ func wholeDocument(e *entry) bson.Raw {
 	return doc
 }
 
-// nextOperation cuts the first operation off the elements of an applyOps array.
-func (e *entry) nextOperation(rest []byte) (size int, after []byte, err error) {
-	f, after, ok := bsonraw.Next(rest)
-	if !ok || f.Type != bson.TypeEmbeddedDocument {
-		return 0, nil, fmt.Errorf("%w: applyOps holds something else than operations", errMalformed)
-	}
-	return len(f.Value), after, e.parse(f.Value)
-}
-
-// operations are the elements of an applyOps array at a depth of nesting.
-func operations(ops []byte, depth int) ([]byte, error) {
+// operations calls fn for the operations of an applyOps array and of those nested in
+// it, with their sizes. What fn gets is used again for the next.
+func (in *interpreter) operations(ops []byte, depth int, fn func(e *entry, size int) error) error {
 	if depth > maxNesting {
-		return nil, fmt.Errorf("%w: applyOps nested too deeply", errMalformed)
+		return fmt.Errorf("%w: applyOps nested too deeply", errMalformed)
 	}
 	rest, ok := bsonraw.Body(ops)
 	if !ok {
-		return nil, errMalformed
+		return errMalformed
 	}
-	return rest, nil
+	for len(rest) > 0 {
+		var f bsonraw.Element
+		if f, rest, ok = bsonraw.Next(rest); !ok || f.Type != bson.TypeEmbeddedDocument {
+			return fmt.Errorf("%w: applyOps holds something else than operations", errMalformed)
+		}
+		e := &in.inner // large: not one in the heap for every operation
+		if err := e.parse(f.Value); err != nil {
+			return err
+		}
+		if err := in.operation(e, len(f.Value), depth, fn); err != nil {
+			return err
+		}
+	}
+	in.inner = entry{} // it would keep a whole reply
+	return nil
+}
+
+func (in *interpreter) operation(e *entry, size, depth int, fn func(e *entry, size int) error) error {
+	switch string(e.op) {
+	case "n":
+		return nil
+	case "c":
+		c, err := parseCommand(e.o)
+		if err != nil {
+			return err
+		}
+		if c.ops != nil {
+			return in.operations(c.ops, depth+1, fn)
+		}
+	}
+	return fn(e, size)
 }

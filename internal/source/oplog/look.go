@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/source/spool"
@@ -101,38 +102,15 @@ func Changes(c *mongo.Cluster) func(ctx context.Context, after, until mongo.OpTi
 
 // each calls fn for the events of an entry, those in applyOps included.
 func (in *interpreter) each(e *entry, fn func(*stream.Event) error) error {
-	if err := in.within(e, e.at, 0, fn); err != nil {
-		return fmt.Errorf("oplog entry %s, op %q on %s: %w", e.at, e.op, e.ns, err)
-	}
-	return nil
-}
-
-func (in *interpreter) within(e *entry, at mongo.OpTime, depth int, fn func(*stream.Event) error) error {
-	switch string(e.op) {
-	case "n":
-		return nil
-	case "c":
-		c, err := parseCommand(e.o)
-		if err != nil {
+	at := e.at
+	err := in.operation(e, 0, -1, func(e *entry, _ int) error {
+		ev := stream.Event{At: at}
+		if wanted, err := in.event(&ev, e, in.ns.lookup(e.ns)); err != nil || !wanted {
 			return err
 		}
-		if c.ops == nil {
-			break
-		}
-		rest, err := operations(c.ops, depth)
-		for err == nil && len(rest) > 0 {
-			var inner entry
-			if _, rest, err = inner.nextOperation(rest); err == nil {
-				err = in.within(&inner, at, depth+1, fn)
-			}
-		}
-		return err
-	}
-	ev := stream.Event{At: at}
-	if wanted, err := in.event(&ev, e, in.ns.lookup(e.ns)); err != nil || !wanted {
-		return err
-	}
-	return fn(&ev)
+		return fn(&ev)
+	})
+	return mongo.Wrap(err, "oplog entry %s, op %q on %s", e.at, e.op, e.ns)
 }
 
 // eachEntry calls fn for the entries that the primary has of a filter. Their bytes
@@ -184,4 +162,26 @@ func Full(ctx context.Context, c *mongo.Cluster) bool {
 	size, ok1 := raw.Lookup("size").AsFloat64OK()
 	limit, ok2 := raw.Lookup("maxSize").AsFloat64OK()
 	return !ok1 || !ok2 || size > 0.8*limit
+}
+
+// FindInsertion is a stream.FindInsertion.
+func FindInsertion(ctx context.Context, run func(context.Context, string, bson.D) (bsoncore.Document, error), in stream.Insertion) (at mongo.OpTime, found bool, err error) {
+	body, err := run(ctx, "local", bson.D{
+		{Key: "find", Value: "oplog.rs"}, {Key: "limit", Value: 2}, {Key: "singleBatch", Value: true},
+		{Key: "filter", Value: bson.D{
+			{Key: "ts", Value: bson.D{{Key: "$gt", Value: in.After.TS}, {Key: "$lte", Value: in.Until.TS}}},
+			{Key: "op", Value: "i"}, {Key: "ui", Value: in.UUID}, {Key: "o._id", Value: bson.D{{Key: "$eq", Value: in.ID}}},
+		}},
+		{Key: "projection", Value: bson.D{{Key: "ts", Value: 1}}},
+		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}}},
+	})
+	if err != nil {
+		return at, false, fmt.Errorf("read the oplog: %w", err)
+	}
+	docs, err := bson.Raw(body).Lookup("cursor", "firstBatch").Array().Values()
+	if err != nil || len(docs) != 1 {
+		return at, false, err
+	}
+	t, i, ok := docs[0].Document().Lookup("ts").TimestampOK()
+	return mongo.OpTime{TS: bson.Timestamp{T: t, I: i}, Term: -1}, ok, nil
 }

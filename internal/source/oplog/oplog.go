@@ -1,6 +1,7 @@
 package oplog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,18 +57,10 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.ReadAheadBytes <= 0 {
-		o.ReadAheadBytes = defaultReadAhead
-	}
-	if o.BatchBytes <= 0 {
-		o.BatchBytes = defaultBatch
-	}
-	if o.TxnBufferBytes <= 0 {
-		o.TxnBufferBytes = defaultTxnBuffer
-	}
-	if o.Await <= 0 {
-		o.Await = defaultAwait
-	}
+	o.ReadAheadBytes = cmp.Or(o.ReadAheadBytes, defaultReadAhead)
+	o.BatchBytes = cmp.Or(o.BatchBytes, defaultBatch)
+	o.TxnBufferBytes = cmp.Or(o.TxnBufferBytes, defaultTxnBuffer)
+	o.Await = cmp.Or(o.Await, defaultAwait)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -179,7 +172,7 @@ func (a *assembler) run(ctx context.Context, q *queue) error {
 			return err
 		}
 		if !ok || a.unsent() && q.empty() {
-			if err := a.flush(ctx); err != nil {
+			if err := a.flush(ctx, false, false); err != nil {
 				return err
 			}
 			beat = time.Now().Add(every)

@@ -225,21 +225,17 @@ func same(a, b mongo.OpTime) bool {
 // beginsSet knows the entry with which a replica set's history begins; an
 // oplog that still holds it is complete.
 func beginsSet(e entry) bool {
-	rest, ok := bsonraw.Body(e.o)
-	if !ok || len(rest) == 0 || string(e.op) != "n" {
-		return false
-	}
-	f, _, ok := bsonraw.Next(rest)
-	s, isText := text(f)
-	return ok && isText && string(f.Name) == "msg" && string(s) == "initiating set"
+	msg, _ := bsonraw.Field(e.o, "msg")
+	return string(e.op) == "n" && str(msg) == "initiating set"
 }
 
 // oplogEnd reads the oldest (direction 1) or newest (-1) entry of the member
-// behind conn.
+// behind conn: its position and what beginsSet looks at, for it may be large.
 func oplogEnd(ctx context.Context, conn *wire.Conn, direction int) (entry, error) {
 	e, found, err := findOne(ctx, conn, bson.D{
 		{Key: "find", Value: oplogColl}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
 		{Key: "sort", Value: bson.D{{Key: "$natural", Value: direction}}},
+		{Key: "projection", Value: bson.D{{Key: "ts", Value: 1}, {Key: "t", Value: 1}, {Key: "op", Value: 1}, {Key: "o.msg", Value: 1}}},
 	})
 	if err == nil && !found {
 		err = errors.New("the oplog is empty")

@@ -1,9 +1,7 @@
 package spool
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"os"
 )
 
@@ -29,12 +27,6 @@ func (r *Reader) Next() (Record, bool, error) {
 			return Record{}, false, err
 		}
 		rec, err := readRecord(r.file, r.offset, end)
-		if errors.Is(err, io.EOF) {
-			if !r.skip() {
-				return Record{}, false, nil
-			}
-			continue
-		}
 		if err != nil {
 			return Record{}, false, fmt.Errorf("%w: segment %d at byte %d: %w", ErrDamaged, r.number, r.offset, err)
 		}
@@ -45,12 +37,14 @@ func (r *Reader) Next() (Record, bool, error) {
 	}
 }
 
-// locate opens the segment to read and reports how far it is written.
+// locate opens the first segment with something left to read and reports how far
+// it is written.
 func (r *Reader) locate() (end int64, ok bool, err error) {
 	r.s.mu.Lock()
 	defer r.s.mu.Unlock()
 	for _, g := range r.s.segments {
-		if g.number < r.number || r.number == 0 && g.last < r.key {
+		read := g.number < r.number || g.number == r.number && r.offset == g.size
+		if read || g.size == 0 || r.number == 0 && g.last < r.key {
 			continue
 		}
 		if g.number != r.number {
@@ -65,19 +59,6 @@ func (r *Reader) locate() (end int64, ok bool, err error) {
 		return g.size, true, nil
 	}
 	return 0, false, nil
-}
-
-// skip goes to the next segment, if there is one.
-func (r *Reader) skip() bool {
-	r.s.mu.Lock()
-	defer r.s.mu.Unlock()
-	n := len(r.s.segments)
-	if n == 0 || r.s.segments[n-1].number <= r.number {
-		return false
-	}
-	r.Close()
-	r.number, r.offset = r.number+1, 0
-	return true
 }
 
 // Close releases the file.

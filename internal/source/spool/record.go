@@ -53,12 +53,9 @@ func checksum(head, payload []byte) uint64 {
 	return d.Sum64()
 }
 
-// readRecord reads the record at offset of a segment that ends at end: io.EOF
-// at its end, errTorn where no whole record is.
+// readRecord reads the record at offset of a segment that ends at end: errTorn
+// where no whole record is.
 func readRecord(f io.ReaderAt, offset, end int64) (Record, error) {
-	if offset == end {
-		return Record{}, io.EOF
-	}
 	var head [headerSize]byte
 	if end-offset < headerSize {
 		return Record{}, errTorn

@@ -3,7 +3,6 @@ package spool
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -166,11 +165,8 @@ func (s *Spool) load(number uint64, newest bool) error {
 		return err
 	}
 	g := &segment{number: number}
-	for {
+	for g.size < info.Size() {
 		r, err := readRecord(f, g.size, info.Size())
-		if errors.Is(err, io.EOF) {
-			break
-		}
 		if errors.Is(err, errTorn) && newest {
 			if err := f.Truncate(g.size); err != nil {
 				return err
@@ -252,10 +248,7 @@ func (s *Spool) Append(r Record) error {
 	case !s.fits(r.size()):
 		return ErrFull
 	}
-	if err := s.mend(); err != nil {
-		return fmt.Errorf("spool: %w", err)
-	}
-	if err := s.roll(r); err != nil {
+	if err := s.ready(r); err != nil {
 		return fmt.Errorf("spool: %w", err)
 	}
 	g := s.segments[len(s.segments)-1]
@@ -271,6 +264,14 @@ func (s *Spool) Append(r Record) error {
 	g.size += r.size()
 	s.bytes += r.size()
 	return nil
+}
+
+// ready makes sure that the newest segment takes r next.
+func (s *Spool) ready(r Record) error {
+	if err := s.mend(); err != nil {
+		return err
+	}
+	return s.roll(r)
 }
 
 // mend cuts off what a failed write left, so that nothing follows a segment's

@@ -53,26 +53,28 @@ const (
 // Foreign reports that the target's document of the same _id is somebody else's.
 func (c Cause) Foreign() bool { return c == CauseID || c == CauseShape }
 
-// Letter is one document.
+// Letter is one document. Stored are its fields as they are, but for those that
+// may not fit into another document.
 type Letter struct {
-	ID    string // unique; empty until it is written
-	NS    string // target namespace, now
-	State State
-	Cause Cause
-	DocID bsoncore.Value
-	Doc   []byte // the whole document; nil when it is not known
+	ID    string         `bson:"_id"` // unique; empty until it is written
+	NS    string         `bson:"ns"`  // target namespace, now
+	State State          `bson:"state"`
+	Cause Cause          `bson:"cause"`
+	DocID bsoncore.Value `bson:"-"`
+	Doc   []byte         `bson:"-"` // the whole document; nil when it is not known
 	// At is the source's position of Doc. Changes up to Until may be in it
 	// already.
-	At, Until mongo.OpTime
+	At    mongo.OpTime `bson:"position"`
+	Until mongo.OpTime `bson:"until"`
 
 	// Source and UUID are of its collection on the source, where they are known.
-	Source string
-	UUID   *[16]byte
+	Source string    `bson:"source,omitempty"`
+	UUID   *[16]byte `bson:"-"`
 
-	Reason string
-	Code   int32
-	Index  string        // of CauseKey
-	Other  bson.RawValue // _id of the other document, where it is known
+	Reason string        `bson:"reason"`
+	Code   int32         `bson:"code"`
+	Index  string        `bson:"index,omitempty"`   // of CauseKey
+	Other  bson.RawValue `bson:"otherId,omitempty"` // _id of the other document, where it is known
 }
 
 // Key distinguishes documents of one namespace, by the bytes of their _ids,

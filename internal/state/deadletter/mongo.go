@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/bsonraw"
@@ -34,29 +36,17 @@ type keptInMongo struct {
 
 // stored is a letter as the target keeps it.
 type stored struct {
-	ID       string         `bson:"_id"`
-	Job      string         `bson:"job"`
-	NS       string         `bson:"ns"`
-	State    State          `bson:"state"`
-	Cause    Cause          `bson:"cause"`
-	DocID    *bson.RawValue `bson:"documentId,omitempty"`
-	IDText   string         `bson:"documentIdText"`
-	Document bson.Raw       `bson:"document,omitempty"`
+	Letter   `bson:",inline"`
+	Job      string        `bson:"job"`
+	DocID    bson.RawValue `bson:"documentId,omitempty"`
+	IDText   string        `bson:"documentIdText"`
+	Document bson.Raw      `bson:"document,omitempty"`
 	// A document that cannot be embedded is kept as bytes, in parts.
-	Parts int    `bson:"parts"`
-	Of    string `bson:"partsOf"`
-	Bytes int    `bson:"bytes"`
-
-	Reason string         `bson:"reason"`
-	Code   int32          `bson:"code"`
-	Index  string         `bson:"index,omitempty"`
-	Other  *bson.RawValue `bson:"otherId,omitempty"`
-	At     mongo.OpTime   `bson:"position"`
-	Until  mongo.OpTime   `bson:"until"`
-	Update time.Time      `bson:"updated"`
-	Key    bson.Binary    `bson:"key"` // docKey
-	// The collection's name on the source when the letter was written, and its UUID.
-	Source string       `bson:"source,omitempty"`
+	Parts  int          `bson:"parts"`
+	Of     string       `bson:"partsOf"`
+	Bytes  int          `bson:"bytes"`
+	Update time.Time    `bson:"updated"`
+	Key    Key          `bson:"key"`
 	UUID   *bson.Binary `bson:"uuid,omitempty"`
 }
 
@@ -73,69 +63,52 @@ func (k *keptInMongo) Prepare(ctx context.Context) error {
 
 // Cases projects what is remembered of a letter.
 func (k *keptInMongo) Cases(ctx context.Context) (cases []Case, err error) {
-	cur, err := k.c.Client.Database(mongo.StateDB).Collection(Collection).Aggregate(ctx, bson.A{
-		bson.D{{Key: "$match", Value: bson.D{{Key: "job", Value: k.job}}}},
-		bson.D{{Key: "$project", Value: bson.D{{Key: "ns", Value: 1}, {Key: "key", Value: 1}, {Key: "state", Value: 1}, {Key: "until", Value: 1}}}},
-	})
+	cur, err := k.collection(Collection).Find(ctx, bson.D{{Key: "job", Value: k.job}}, options.Find().SetProjection(
+		bson.D{{Key: "ns", Value: 1}, {Key: "key", Value: 1}, {Key: "state", Value: 1}, {Key: "until", Value: 1}}))
 	if err != nil {
 		return nil, err
 	}
-	defer cur.Close(ctx)
-	for cur.Next(ctx) {
-		var d stored
-		if err := cur.Decode(&d); err != nil {
-			return nil, err
-		}
-		one := Case{ID: d.ID, NS: d.NS, State: d.State, Until: d.Until}
-		copy(one.Key[:], d.Key.Data)
-		cases = append(cases, one)
-	}
-	return cases, cur.Err()
+	return cases, cur.All(ctx, &cases)
+}
+
+func (k *keptInMongo) collection(name string) *driver.Collection {
+	return k.c.Client.Database(mongo.StateDB).Collection(name)
 }
 
 // Get reads the letter and its parts.
 func (k *keptInMongo) Get(ctx context.Context, id string) (Letter, error) {
-	db := k.c.Client.Database(mongo.StateDB)
 	var d stored
-	if err := db.Collection(Collection).FindOne(ctx, bson.D{{Key: "_id", Value: id}}).Decode(&d); err != nil {
+	if err := k.collection(Collection).FindOne(ctx, byID(id)).Decode(&d); err != nil {
 		return Letter{}, fmt.Errorf("read dead letter %s: %w", id, err)
 	}
-	l := Letter{ID: d.ID, NS: d.NS, State: d.State, Cause: d.Cause, Doc: d.Document, At: d.At, Until: d.Until,
-		Reason: d.Reason, Code: d.Code, Index: d.Index}
-	if d.Other != nil {
-		l.Other = *d.Other
-	}
-	if l.Source = d.Source; d.UUID != nil && len(d.UUID.Data) == 16 {
+	l := d.Letter
+	if l.Doc = d.Document; d.UUID != nil && len(d.UUID.Data) == 16 {
 		l.UUID = (*[16]byte)(d.UUID.Data)
 	}
 	for n := range d.Parts {
 		var p struct{ Data []byte }
-		if err := db.Collection(partsCollection).FindOne(ctx, bson.D{{Key: "_id", Value: partID(d.Of, n)}}).Decode(&p); err != nil {
+		if err := k.collection(partsCollection).FindOne(ctx, byID(partID(d.Of, n))).Decode(&p); err != nil {
 			return Letter{}, fmt.Errorf("read part %d of dead letter %s: %w", n, id, err)
 		}
 		l.Doc = append(l.Doc, p.Data...)
 	}
-	switch {
-	case d.DocID != nil:
-		l.DocID = bsonraw.FromRaw(*d.DocID)
-	case len(l.Doc) > 0:
-		l.DocID = bsoncore.Document(l.Doc).Lookup("_id")
+	if l.DocID = bsonraw.FromRaw(d.DocID); d.DocID.IsZero() {
+		l.DocID = bsonraw.IDOf(l.Doc)
 	}
 	return l, nil
 }
+
+func byID(id string) bson.D { return bson.D{{Key: "_id", Value: id}} }
 
 func partID(of string, n int) string { return fmt.Sprintf("%s#%d", of, n) }
 
 // commands are what writes a letter, for the database mongo.StateDB and in this order.
 func commands(job string, l *Letter) []bson.D {
-	key := KeyOf(l.DocID)
-	d := stored{ID: l.ID, Job: job, NS: l.NS, State: l.State, Cause: l.Cause, DocID: rawOf(l.DocID), IDText: bsonraw.IDText(l.DocID),
-		Reason: l.Reason, Code: l.Code, Index: l.Index, At: l.At, Until: l.Until, Bytes: len(l.Doc), Key: bson.Binary{Data: key[:]}, Update: time.Now().UTC()}
-	if d.Source = l.Source; l.UUID != nil {
+	d := stored{Letter: *l, Job: job, DocID: storable(l.DocID), IDText: bsonraw.IDText(l.DocID), Bytes: len(l.Doc),
+		Key: KeyOf(l.DocID), Update: time.Now().UTC()}
+	d.Other = storable(bsonraw.FromRaw(l.Other))
+	if l.UUID != nil {
 		d.UUID = &bson.Binary{Subtype: bson.TypeBinaryUUID, Data: l.UUID[:]}
-	}
-	if l.Other.Type != 0 {
-		d.Other = rawOf(bsonraw.FromRaw(l.Other))
 	}
 	var cmds []bson.D
 	if len(l.Doc) > 0 && embeddable(l.Doc) {
@@ -144,11 +117,10 @@ func commands(job string, l *Letter) []bson.D {
 		// Named by their content: a crash never leaves parts of two states.
 		sum := sha256.Sum256(l.Doc)
 		d.Of = l.ID + "@" + hex.EncodeToString(sum[:8])
-		for rest := l.Doc; len(rest) > 0; d.Parts++ {
-			n := min(len(rest), partSize)
+		for part := range slices.Chunk(l.Doc, partSize) {
 			cmds = append(cmds, upsert(partsCollection, partID(d.Of, d.Parts),
-				bson.D{{Key: "$set", Value: bson.D{{Key: "letter", Value: l.ID}, {Key: "of", Value: d.Of}, {Key: "data", Value: rest[:n]}}}}))
-			rest = rest[n:]
+				bson.D{{Key: "$set", Value: bson.D{{Key: "letter", Value: l.ID}, {Key: "of", Value: d.Of}, {Key: "data", Value: part}}}}))
+			d.Parts++
 		}
 	}
 	cmds = append(cmds, upsert(Collection, l.ID, d.update()))
@@ -166,15 +138,11 @@ func (d stored) update() bson.D {
 	if err != nil {
 		return bson.D{{Key: "$set", Value: d}} // it is no BSON, and fails where it is sent
 	}
+	unset := bson.M{"documentId": "", "document": "", "index": "", "source": "", "uuid": "", "otherId": ""}
 	var set bson.D
 	for _, f := range fields[1:] { // without _id; a document's bytes stay as they are
 		set = append(set, bson.E{Key: f.Key(), Value: f.Value()})
-	}
-	unset := bson.D{}
-	for _, name := range []string{"documentId", "document", "index", "source", "uuid", "otherId"} {
-		if !slices.ContainsFunc(set, func(e bson.E) bool { return e.Key == name }) {
-			unset = append(unset, bson.E{Key: name, Value: ""})
-		}
+		delete(unset, f.Key())
 	}
 	u := bson.D{{Key: "$set", Value: set}, {Key: "$setOnInsert", Value: bson.D{{Key: "time", Value: d.Update}}}}
 	if len(unset) > 0 {
@@ -183,9 +151,14 @@ func (d stored) update() bson.D {
 	return u
 }
 
-func upsert(coll, id string, update bson.D) bson.D {
-	return bson.D{{Key: "update", Value: coll}, {Key: "updates", Value: bson.A{bson.D{
-		{Key: "q", Value: bson.D{{Key: "_id", Value: id}}}, {Key: "u", Value: update}, {Key: "upsert", Value: true}}}}}
+// update is the command of one statement; more are its options.
+func update(coll, id string, change bson.D, more ...bson.E) bson.D {
+	return bson.D{{Key: "update", Value: coll}, {Key: "updates", Value: bson.A{
+		append(bson.D{{Key: "q", Value: byID(id)}, {Key: "u", Value: change}}, more...)}}}
+}
+
+func upsert(coll, id string, change bson.D) bson.D {
+	return update(coll, id, change, bson.E{Key: "upsert", Value: true})
 }
 
 func deleteAll(coll string, filter bson.D) bson.D {
@@ -204,8 +177,7 @@ func (k *keptInMongo) Settle(ctx context.Context, id, reason string) error {
 
 // SettleCommand is what marks a letter as settled, to be followed by Forgotten.
 func SettleCommand(l Letter, reason string) bson.D {
-	return bson.D{{Key: "update", Value: Collection}, {Key: "updates", Value: bson.A{bson.D{
-		{Key: "q", Value: bson.D{{Key: "_id", Value: l.ID}}}, {Key: "u", Value: bson.D{{Key: "$set", Value: settled(reason)}}}}}}}
+	return update(Collection, l.ID, bson.D{{Key: "$set", Value: settled(reason)}})
 }
 
 func settled(reason string) bson.D {
@@ -214,7 +186,7 @@ func settled(reason string) bson.D {
 
 // Remove deletes the letter and its parts.
 func (k *keptInMongo) Remove(ctx context.Context, id string) error {
-	return k.run(ctx, deleteAll(Collection, bson.D{{Key: "_id", Value: id}}), deleteAll(partsCollection, bson.D{{Key: "letter", Value: id}}))
+	return k.run(ctx, deleteAll(Collection, byID(id)), deleteAll(partsCollection, bson.D{{Key: "letter", Value: id}}))
 }
 
 // Move sets the namespace with the position of the rename.
@@ -302,14 +274,10 @@ func plainNames(doc []byte, depth int) bool {
 	return true
 }
 
-// rawOf is a value to be stored, nil when it cannot be a field.
-func rawOf(v bsoncore.Value) *bson.RawValue {
-	if v.Type == 0 || len(v.Data) > 1<<20 {
-		return nil
+// storable is a value as a field, none when it cannot be one.
+func storable(v bsoncore.Value) bson.RawValue {
+	if len(v.Data) > 1<<20 || v.Type == bsoncore.TypeEmbeddedDocument && !plainNames(v.Data, 1) {
+		return bson.RawValue{}
 	}
-	if v.Type == bsoncore.TypeEmbeddedDocument && !plainNames(v.Data, 1) {
-		return nil
-	}
-	raw := bsonraw.RawValue(v)
-	return &raw
+	return bsonraw.RawValue(v)
 }

@@ -3,7 +3,6 @@ package deadletter
 import (
 	"context"
 	"fmt"
-	"iter"
 	"sync"
 	"sync/atomic"
 
@@ -41,10 +40,11 @@ type Keeper interface {
 
 // Case is what is remembered of a letter.
 type Case struct {
-	ID, NS string
-	Key    Key
-	State  State
-	Until  mongo.OpTime
+	ID    string       `bson:"_id"`
+	NS    string       `bson:"ns"`
+	Key   Key          `bson:"key"`
+	State State        `bson:"state"`
+	Until mongo.OpTime `bson:"until"`
 }
 
 // Store knows the letters of one job and which documents are in dispute. It is
@@ -59,15 +59,11 @@ type Store struct {
 	n  atomic.Int64 // documents in dispute
 	mu sync.RWMutex
 	// disputes are by namespace; those of a namespace by document.
-	disputes map[string]map[Key]*memo
-	stats    Stats
-	retries  int // memos with retry set
-}
-
-// memo is what is remembered of a letter in dispute.
-type memo struct {
-	Case
-	retry bool // to be tried again though it is open
+	disputes map[string]map[Key]*Case
+	// pending are those whose case is to be decided once it can be: undecided
+	// ones, and open ones that are to be tried again.
+	pending map[*Case]bool
+	stats   Stats
 }
 
 // Stats counts a job's letters, those of earlier runs included.
@@ -83,7 +79,7 @@ func New(c *mongo.Cluster, job string, observe func(term int64) error) *Store {
 
 // Over prepares the letters of a job that a keeper keeps.
 func Over(keep Keeper, job string) *Store {
-	return &Store{keep: keep, job: job, disputes: map[string]map[Key]*memo{}}
+	return &Store{keep: keep, job: job, disputes: map[string]map[Key]*Case{}, pending: map[*Case]bool{}}
 }
 
 // Load reads which documents are in dispute. It is called where a run starts
@@ -102,28 +98,27 @@ func (s *Store) Load(ctx context.Context, prepare bool) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.disputes, s.stats, s.retries = map[string]map[Key]*memo{}, Stats{}, 0
+	s.disputes, s.pending, s.stats = map[string]map[Key]*Case{}, map[*Case]bool{}, Stats{}
 	n := int64(0)
 	for _, c := range cases {
 		s.stats.count(c.State, 1)
-		if c.State != Undecided && c.State != Open || c.Key == (Key{}) {
-			continue
+		if (c.State == Undecided || c.State == Open) && c.Key != (Key{}) {
+			s.put(&c, true)
+			n++
 		}
-		s.put(&memo{Case: c, retry: c.State == Open})
-		n++
 	}
 	s.n.Store(n)
 	return nil
 }
 
-// put files a memo; mu is held.
-func (s *Store) put(m *memo) {
-	if s.disputes[m.NS] == nil {
-		s.disputes[m.NS] = map[Key]*memo{}
+// put files a case; mu is held.
+func (s *Store) put(c *Case, pending bool) {
+	if s.disputes[c.NS] == nil {
+		s.disputes[c.NS] = map[Key]*Case{}
 	}
-	s.disputes[m.NS][m.Key] = m
-	if m.retry {
-		s.retries++
+	s.disputes[c.NS][c.Key] = c
+	if pending {
+		s.pending[c] = true
 	}
 }
 
@@ -147,12 +142,15 @@ func (s *Store) Stats() Stats {
 	return s.stats
 }
 
+// none reports that nothing is in dispute.
+func (s *Store) none() bool { return s == nil || s.n.Load() == 0 }
+
 // Disputed reports a document in dispute: its changes go through its letter.
 func (s *Store) Disputed(ns string, id bsoncore.Value) bool {
-	return s != nil && s.n.Load() > 0 && s.memo(ns, id) != nil
+	return !s.none() && s.dispute(ns, id) != nil
 }
 
-func (s *Store) memo(ns string, id bsoncore.Value) *memo {
+func (s *Store) dispute(ns string, id bsoncore.Value) *Case {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	docs := s.disputes[ns]
@@ -162,36 +160,20 @@ func (s *Store) memo(ns string, id bsoncore.Value) *memo {
 	return docs[KeyOf(id)]
 }
 
-// pending are the letters whose case is to be decided once it can be; mu is held.
-func (s *Store) pending() iter.Seq[*memo] {
-	return func(yield func(*memo) bool) {
-		for _, docs := range s.disputes {
-			for _, m := range docs {
-				if (m.State == Undecided || m.retry) && !yield(m) {
-					return
-				}
-			}
-		}
-	}
-}
-
 // due names at most limit of the letters whose case can be decided when the
 // target is at a position of the source.
 func (s *Store) due(applied mongo.OpTime, limit int) (ids []string) {
-	if s == nil || s.n.Load() == 0 {
+	if s.none() {
 		return nil
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if s.stats.Undecided == 0 && s.retries == 0 {
-		return nil
-	}
-	for m := range s.pending() {
+	for c := range s.pending {
 		if len(ids) == limit {
 			break
 		}
-		if !applied.Before(m.Until) {
-			ids = append(ids, m.ID)
+		if !applied.Before(c.Until) {
+			ids = append(ids, c.ID)
 		}
 	}
 	return ids
@@ -216,13 +198,13 @@ func (s *Store) Due(ctx context.Context, applied mongo.OpTime, limit int) (out [
 // Until is the position that the target has to reach before every pending case
 // can be decided.
 func (s *Store) Until() (at mongo.OpTime) {
-	if s == nil || s.n.Load() == 0 {
+	if s.none() {
 		return at
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for m := range s.pending() {
-		at = mongo.MaxOpTime(at, m.Until)
+	for c := range s.pending {
+		at = mongo.MaxOpTime(at, c.Until)
 	}
 	return at
 }
@@ -235,10 +217,9 @@ func (s *Store) RetryAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, docs := range s.disputes {
-		for _, m := range docs {
-			if m.State == Open && !m.retry {
-				m.retry = true
-				s.retries++
+		for _, c := range docs {
+			if c.State == Open {
+				s.pending[c] = true
 			}
 		}
 	}
@@ -248,29 +229,21 @@ func (s *Store) RetryAll() {
 func (s *Store) Tried(ns string, id bsoncore.Value) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if m := s.disputes[ns][KeyOf(id)]; m != nil {
-		s.forgetRetry(m)
-	}
-}
-
-// forgetRetry is called with mu held.
-func (s *Store) forgetRetry(m *memo) {
-	if m.retry {
-		m.retry = false
-		s.retries--
+	if c := s.disputes[ns][KeyOf(id)]; c != nil && c.State == Open {
+		delete(s.pending, c)
 	}
 }
 
 // Read returns the letter of a document in dispute.
 func (s *Store) Read(ctx context.Context, ns string, id bsoncore.Value) (Letter, bool, error) {
-	if s == nil || s.n.Load() == 0 {
+	if s.none() {
 		return Letter{}, false, nil
 	}
-	m := s.memo(ns, id)
-	if m == nil {
+	c := s.dispute(ns, id)
+	if c == nil {
 		return Letter{}, false, nil
 	}
-	l, err := s.keep.Get(ctx, m.ID)
+	l, err := s.keep.Get(ctx, c.ID)
 	return l, err == nil, err
 }
 
@@ -288,8 +261,8 @@ func (s *Store) name(l *Letter) {
 		return
 	}
 	l.ID = letterID(s.job, *l)
-	if m := s.memo(l.NS, l.DocID); m != nil && l.State != Removed {
-		l.ID = m.ID
+	if c := s.dispute(l.NS, l.DocID); c != nil && l.State != Removed {
+		l.ID = c.ID
 	}
 }
 
@@ -297,21 +270,21 @@ func (s *Store) name(l *Letter) {
 func (s *Store) Noted(l Letter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m := &memo{Case: Case{ID: l.ID, NS: l.NS, Key: KeyOf(l.DocID), State: l.State, Until: l.Until}}
-	old := s.disputes[l.NS][m.Key]
+	c := &Case{ID: l.ID, NS: l.NS, Key: KeyOf(l.DocID), State: l.State, Until: l.Until}
+	old := s.disputes[l.NS][c.Key]
+	s.stats.count(l.State, 1)
 	if l.State == Removed || l.State == Settled && old == nil {
-		s.stats.count(l.State, 1)
 		return
 	}
+	pending := l.State == Undecided
 	if old != nil {
 		s.stats.count(old.State, -1)
-		m.retry = old.retry && l.State == Open // still to be tried
-		s.forgetRetry(old)
+		pending = pending || l.State == Open && old.State == Open && s.pending[old] // still to be tried
+		delete(s.pending, old)
 	} else {
 		s.n.Add(1)
 	}
-	s.stats.count(l.State, 1)
-	s.put(m)
+	s.put(c, pending)
 }
 
 // Write writes a letter; a letter of the same document in dispute is replaced.
@@ -337,11 +310,10 @@ func (s *Store) Settle(ctx context.Context, l Letter, reason string) (err error)
 	} else {
 		err = s.keep.Settle(ctx, l.ID, reason)
 	}
-	if err != nil {
-		return fmt.Errorf("settle dead letter %s: %w", l.ID, err)
+	if err == nil {
+		s.Forgotten(l, !nothing)
 	}
-	s.Forgotten(l, !nothing)
-	return nil
+	return mongo.Wrap(err, "settle dead letter %s", l.ID)
 }
 
 // Forgotten notes that a document is in dispute no more; settled says that its
@@ -358,7 +330,7 @@ func (s *Store) Forgotten(l Letter, settled bool) {
 	if settled {
 		s.stats.Settled++
 	}
-	s.forgetRetry(old)
+	delete(s.pending, old)
 	delete(s.disputes[l.NS], key)
 	s.n.Add(-1)
 }
@@ -368,7 +340,7 @@ const droppedOnSource = "the collection was dropped on the source"
 // Moved follows the rename of a target collection at a position of the source.
 // Done again after a crash it does no harm.
 func (s *Store) Moved(ctx context.Context, from, to string, at mongo.OpTime) error {
-	if s == nil || s.n.Load() == 0 {
+	if s.none() {
 		return nil
 	}
 	err := s.keep.SettleAll(ctx, to, droppedOnSource, at)
@@ -383,7 +355,7 @@ func (s *Store) Moved(ctx context.Context, from, to string, at mongo.OpTime) err
 
 // Dropped settles the cases of a collection that is gone from the source.
 func (s *Store) Dropped(ctx context.Context, ns string) error {
-	if s == nil || s.n.Load() == 0 {
+	if s.none() {
 		return nil
 	}
 	if err := s.keep.SettleAll(ctx, ns, droppedOnSource, mongo.OpTime{}); err != nil {
@@ -395,8 +367,5 @@ func (s *Store) Dropped(ctx context.Context, ns string) error {
 // Reset removes the letters of a job that begins anew, but for those of
 // documents that it took off the target.
 func (s *Store) Reset(ctx context.Context) error {
-	if err := s.keep.Reset(ctx); err != nil {
-		return fmt.Errorf("remove dead letters: %w", err)
-	}
-	return nil
+	return mongo.Wrap(s.keep.Reset(ctx), "remove dead letters")
 }

@@ -11,19 +11,18 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/sink/memory"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/stream/sinktest"
 )
 
 // kept is a target in memory; broken changes its sinks.
 type kept struct {
-	store  memory.Store
-	broken func(k *kept, s *memory.Sink, pos stream.Position, overlap mongo.OpTime) stream.Sink
+	store  memoryStore
+	broken func(k *kept, s *memorySink, pos stream.Position, overlap mongo.OpTime) stream.Sink
 }
 
 func (k *kept) Open(pos stream.Position, overlap mongo.OpTime) (stream.Sink, error) {
-	s := memory.New(&k.store, pos, overlap)
+	s := newMemory(&k.store, pos, overlap)
 	if k.broken != nil {
 		return k.broken(k, s, pos, overlap), nil
 	}
@@ -43,7 +42,7 @@ func TestMemorySink(t *testing.T) {
 
 // feeding changes what a sink is fed.
 type feeding struct {
-	*memory.Sink
+	*memorySink
 	feed func(ctx context.Context, b *stream.Batch) error
 }
 
@@ -59,7 +58,7 @@ func (s *telling) Applied() stream.Position { return s.applied() }
 
 // late applies in the background, a little later, and drains never.
 type late struct {
-	*memory.Sink
+	*memorySink
 	in   chan *stream.Batch
 	mu   sync.Mutex
 	told stream.Position
@@ -79,7 +78,7 @@ func (l *late) Run(ctx context.Context) error {
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
-			if err := l.Sink.Feed(ctx, b); err != nil {
+			if err := l.memorySink.Feed(ctx, b); err != nil {
 				return err
 			}
 			l.left.Add(-1)
@@ -114,7 +113,7 @@ func (l *late) Drain(ctx context.Context) error {
 
 func (l *late) Applied() stream.Position {
 	if !l.lies {
-		return l.Sink.Applied()
+		return l.memorySink.Applied()
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -124,8 +123,8 @@ func (l *late) Applied() stream.Position {
 // TestBrokenSinks: for each property there is a sink that lacks it, and the suite
 // says so.
 func TestBrokenSinks(t *testing.T) {
-	change := func(edit func(b *stream.Batch)) func(*kept, *memory.Sink, stream.Position, mongo.OpTime) stream.Sink {
-		return func(_ *kept, s *memory.Sink, _ stream.Position, _ mongo.OpTime) stream.Sink {
+	change := func(edit func(b *stream.Batch)) func(*kept, *memorySink, stream.Position, mongo.OpTime) stream.Sink {
+		return func(_ *kept, s *memorySink, _ stream.Position, _ mongo.OpTime) stream.Sink {
 			return &feeding{s, func(ctx context.Context, b *stream.Batch) error {
 				c := *b
 				c.Events = slices.Clone(b.Events)
@@ -136,7 +135,7 @@ func TestBrokenSinks(t *testing.T) {
 	}
 	cases := []struct {
 		name   string
-		broken func(*kept, *memory.Sink, stream.Position, mongo.OpTime) stream.Sink
+		broken func(*kept, *memorySink, stream.Position, mongo.OpTime) stream.Sink
 		lacks  string
 	}{
 		{"loses the last event of a full batch", change(func(b *stream.Batch) {
@@ -157,13 +156,13 @@ func TestBrokenSinks(t *testing.T) {
 				}
 			}
 		}), "order"},
-		{"does not wait when drained", func(_ *kept, s *memory.Sink, _ stream.Position, _ mongo.OpTime) stream.Sink {
-			return &late{Sink: s, in: make(chan *stream.Batch, 100)}
+		{"does not wait when drained", func(_ *kept, s *memorySink, _ stream.Position, _ mongo.OpTime) stream.Sink {
+			return &late{memorySink: s, in: make(chan *stream.Batch, 100)}
 		}, "drains"},
-		{"tells what is only under way", func(_ *kept, s *memory.Sink, pos stream.Position, _ mongo.OpTime) stream.Sink {
-			return &late{Sink: s, in: make(chan *stream.Batch, 100), lies: true, wait: true, told: pos}
+		{"tells what is only under way", func(_ *kept, s *memorySink, pos stream.Position, _ mongo.OpTime) stream.Sink {
+			return &late{memorySink: s, in: make(chan *stream.Batch, 100), lies: true, wait: true, told: pos}
 		}, "applied"},
-		{"tells the middle of a transaction", func(_ *kept, s *memory.Sink, pos stream.Position, _ mongo.OpTime) stream.Sink {
+		{"tells the middle of a transaction", func(_ *kept, s *memorySink, pos stream.Position, _ mongo.OpTime) stream.Sink {
 			told := pos
 			f := &feeding{s, func(ctx context.Context, b *stream.Batch) error {
 				if n := len(b.Events); n > 0 {
@@ -173,7 +172,7 @@ func TestBrokenSinks(t *testing.T) {
 			}}
 			return &telling{f, func() stream.Position { return told }}
 		}, "restarts"},
-		{"goes back", func(_ *kept, s *memory.Sink, pos stream.Position, _ mongo.OpTime) stream.Sink {
+		{"goes back", func(_ *kept, s *memorySink, pos stream.Position, _ mongo.OpTime) stream.Sink {
 			n := 0
 			f := &feeding{s, s.Feed}
 			return &telling{f, func() stream.Position {
@@ -183,10 +182,10 @@ func TestBrokenSinks(t *testing.T) {
 				return s.Applied()
 			}}
 		}, "restarts"},
-		{"knows no overlap", func(k *kept, _ *memory.Sink, pos stream.Position, _ mongo.OpTime) stream.Sink {
-			return memory.New(&k.store, pos, mongo.OpTime{})
+		{"knows no overlap", func(k *kept, _ *memorySink, pos stream.Position, _ mongo.OpTime) stream.Sink {
+			return newMemory(&k.store, pos, mongo.OpTime{})
 		}, "restarts"},
-		{"leaves out inserts of what is there", func(k *kept, s *memory.Sink, _ stream.Position, _ mongo.OpTime) stream.Sink {
+		{"leaves out inserts of what is there", func(k *kept, s *memorySink, _ stream.Position, _ mongo.OpTime) stream.Sink {
 			return &feeding{s, func(ctx context.Context, b *stream.Batch) error {
 				c := *b
 				c.Events = slices.DeleteFunc(slices.Clone(b.Events), func(ev stream.Event) bool {
@@ -197,8 +196,8 @@ func TestBrokenSinks(t *testing.T) {
 				return s.Feed(ctx, &c)
 			}}
 		}, "repeats"},
-		{"says that it is drained after the end", func(_ *kept, s *memory.Sink, _ stream.Position, _ mongo.OpTime) stream.Sink {
-			return &late{Sink: s, in: make(chan *stream.Batch, 100), forever: true}
+		{"says that it is drained after the end", func(_ *kept, s *memorySink, _ stream.Position, _ mongo.OpTime) stream.Sink {
+			return &late{memorySink: s, in: make(chan *stream.Batch, 100), forever: true}
 		}, "ends"},
 	}
 	for _, c := range cases {

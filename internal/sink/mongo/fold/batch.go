@@ -22,12 +22,6 @@ func (g *Group) find(it *Item) (prev *Op, same bool) {
 	return prev, prev.ID.Type == it.Event.Key.ID.Type && bytes.Equal(prev.ID.Data, it.Event.Key.ID.Data)
 }
 
-// add takes in an operation whose hash it does not have.
-func (g *Group) add(o Op) {
-	g.Ops = append(g.Ops, o)
-	g.index.add(len(g.Ops)-1, g.Ops)
-}
-
 // Batch collects the operations of one partition until they are sent. What Add
 // was given, and what was folded from it, is valid until Reset.
 type Batch struct {
@@ -89,15 +83,9 @@ func (b *Batch) Add(it *Item) (ok, folded bool, err error) {
 		return false, false, err
 	}
 	g := b.group(it.Target)
-	if it.Target.Serial() {
-		g.Ops = append(g.Ops, next)
-		b.took(next.size())
-		return true, false, nil
-	}
 	prev, same := g.find(it)
 	if prev == nil {
-		g.add(next)
-		b.took(next.size())
+		b.add(g, &next, 0)
 		return true, false, nil
 	}
 	if !same {
@@ -111,7 +99,13 @@ func (b *Batch) Add(it *Item) (ok, folded bool, err error) {
 	return true, true, nil
 }
 
-func (b *Batch) took(size int) {
+// add takes in an operation whose hash its group does not have. Those of a serial
+// collection are not found: nothing folds there.
+func (b *Batch) add(g *Group, o *Op, overhead int) {
+	g.Ops = append(g.Ops, *o)
+	if !g.Target.Serial() {
+		g.index.add(len(g.Ops)-1, g.Ops)
+	}
 	b.Ops++
-	b.Bytes += size
+	b.Bytes += o.size() + overhead
 }

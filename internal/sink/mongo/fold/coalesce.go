@@ -1,6 +1,10 @@
 package fold
 
-import "time"
+import (
+	"time"
+
+	"github.com/millrace/millrace/internal/stream"
+)
 
 const (
 	// keepFor bounds how long an operation is kept back, and with it how much a
@@ -61,7 +65,7 @@ func (c *Coalesced) Join(it *Item) (joined, ok bool, err error) {
 	if err != nil {
 		return false, false, err
 	}
-	was, met := prev.size(), prev.Kind == Insert
+	was, met := prev.size(), prev.Kind == stream.Insert
 	if ok, err := fold(prev, &next, &c.mem); !ok || err != nil {
 		return false, false, err
 	}
@@ -79,7 +83,7 @@ func (c *Coalesced) Join(it *Item) (joined, ok bool, err error) {
 
 // takes reports what is kept back.
 func (c *Coalesced) takes(o *Op) bool {
-	return o.Kind == Update && !o.Upsert || o.Kind == Insert && c.alone == 0 && len(o.Doc) <= smallInsert
+	return o.Kind == stream.Update && !o.Upsert || o.Kind == stream.Insert && c.alone == 0 && len(o.Doc) <= smallInsert
 }
 
 // keep takes an operation over; false when another document has its hash.
@@ -93,14 +97,13 @@ func (c *Coalesced) keep(t *Target, o *Op, now time.Time) bool {
 	}
 	k := *o
 	k.owned, k.ID.Data = true, c.mem.copy(o.ID.Data)
-	if o.Kind == Update {
+	if o.Kind == stream.Update {
 		k.Delta = o.Delta.In(c.mem.copy(o.Delta.Raw()))
 	} else {
 		k.Doc = c.mem.copy(o.Doc)
 		c.inserts++
 	}
-	g.add(k)
-	c.took(k.size() + opOverhead)
+	c.add(g, &k, opOverhead)
 	return true
 }
 

@@ -55,7 +55,7 @@ func TestKeptInserts(t *testing.T) {
 		if i < 10 {
 			want = "new"
 		}
-		if got, _ := bson.Raw(o.Doc).Lookup("field1").StringValueOK(); o.Kind != Insert || got != want || !bytes.Equal(o.ID.Data, ids[i].Event.Key.ID.Data) {
+		if got, _ := bson.Raw(o.Doc).Lookup("field1").StringValueOK(); o.Kind != stream.Insert || got != want || !bytes.Equal(o.ID.Data, ids[i].Event.Key.ID.Data) {
 			t.Errorf("operation %d: kind %d, %s", i, o.Kind, bson.Raw(o.Doc))
 		}
 	}

@@ -1,6 +1,9 @@
 package fold
 
-import "github.com/millrace/millrace/internal/delta"
+import (
+	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/stream"
+)
 
 // fold makes prev do what prev and then next do. It returns false, changing
 // nothing, where that cannot be expressed as one operation.
@@ -9,19 +12,19 @@ func fold(prev, next *Op, m *memory) (bool, error) {
 		return false, nil
 	}
 	switch next.Kind {
-	case Delete:
+	case stream.Delete:
 		// Deleting what was never inserted is harmless, and a document that
 		// was there before the insert (in the overlap) goes too.
-		prev.Kind, prev.Doc, prev.Delta, prev.owned = Delete, nil, delta.Delta{}, false
-	case Insert:
-		prev.Kind, prev.Doc, prev.owned = Put, next.Doc, false
-	case Replace, Put:
-		if prev.Kind == Update {
-			prev.Kind = Replace
+		prev.Kind, prev.Doc, prev.Delta, prev.owned = stream.Delete, nil, delta.Delta{}, false
+	case stream.Insert:
+		prev.Kind, prev.Doc, prev.owned = stream.Put, next.Doc, false
+	case stream.Replace, stream.Put:
+		if prev.Kind == stream.Update {
+			prev.Kind = stream.Replace
 		}
 		prev.Doc, prev.Delta, prev.owned = next.Doc, delta.Delta{}, false
-	case Update:
-		if ok, err := prev.update(next.Delta, m); !ok || err != nil {
+	case stream.Update:
+		if ok, err := prev.update(next.Delta, m); !ok {
 			return false, err
 		}
 	}
@@ -32,7 +35,7 @@ func fold(prev, next *Op, m *memory) (bool, error) {
 // update makes o do d as well, in memory of m. It returns false, changing
 // nothing, where one operation cannot.
 func (o *Op) update(d delta.Delta, m *memory) (bool, error) {
-	if o.Kind == Update {
+	if o.Kind == stream.Update {
 		out, both, ok := delta.Compose(m.scratch[:0], o.Delta, d)
 		if !ok {
 			return false, nil
@@ -55,14 +58,5 @@ func (o *Op) update(d delta.Delta, m *memory) (bool, error) {
 // foldable excludes successions that a source cannot have produced, except
 // in the overlap, where the target must see them one after the other.
 func foldable(prev, next *Op) bool {
-	if prev.Overlap != next.Overlap || prev.Upsert || next.Upsert {
-		return false
-	}
-	switch {
-	case prev.Kind == Delete:
-		return next.Kind == Insert
-	case next.Kind == Insert:
-		return false
-	}
-	return true
+	return prev.Overlap == next.Overlap && !prev.Upsert && !next.Upsert && (prev.Kind == stream.Delete) == (next.Kind == stream.Insert)
 }

@@ -23,21 +23,21 @@ type naive map[int32]bson.Raw
 func (n naive) do(o *Op) error {
 	id, _ := o.ID.AsInt32OK()
 	switch o.Kind {
-	case Insert:
+	case stream.Insert:
 		if n[id] != nil {
 			return fmt.Errorf("insert of %d, which is there", id)
 		}
 		n[id] = bytes.Clone(o.Doc)
-	case Replace:
+	case stream.Replace:
 		if n[id] == nil {
 			return fmt.Errorf("replacement of %d, which is missing", id)
 		}
 		n[id] = bytes.Clone(o.Doc)
-	case Put:
+	case stream.Put:
 		n[id] = bytes.Clone(o.Doc)
-	case Delete:
+	case stream.Delete:
 		delete(n, id)
-	case Update:
+	case stream.Update:
 		was := n[id]
 		if was == nil && o.Upsert {
 			was = o.Made()
@@ -270,20 +270,23 @@ func TestFoldable(t *testing.T) {
 		t.Fatal(err)
 	}
 	doc := s.raw(bson.D{{Key: "_id", Value: int32(1)}})
-	of := func(k Kind) Op {
+	of := func(k stream.Kind) Op {
 		o := Op{Kind: k, At: mongo.OpTime{TS: bson.Timestamp{T: 1}}}
 		switch k {
-		case Update:
+		case stream.Update:
 			o.Delta = d
-		case Delete:
+		case stream.Delete:
 		default:
 			o.Doc = doc
 		}
 		return o
 	}
-	const no = Kind(0)
+	const (
+		no                                   = stream.Kind(0)
+		Insert, Replace, Put, Update, Delete = stream.Insert, stream.Replace, stream.Put, stream.Update, stream.Delete
+	)
 	for _, c := range []struct {
-		prev, next, want Kind
+		prev, next, want stream.Kind
 	}{
 		{Insert, Insert, no}, {Insert, Replace, Insert}, {Insert, Put, Insert}, {Insert, Update, Insert}, {Insert, Delete, Delete},
 		{Replace, Insert, no}, {Replace, Replace, Replace}, {Replace, Put, Replace}, {Replace, Update, Replace}, {Replace, Delete, Delete},
@@ -350,7 +353,7 @@ func TestSameHash(t *testing.T) {
 			t.Errorf("%v, then %v: the batch was changed", c.first, c.second)
 		}
 		k := NewCoalesced(1 << 20)
-		k.keep(s.to, &Op{Kind: Update, Hash: 7, ID: item(c.first).Event.Key.ID, Delta: mustParse(t, s)}, time.Now())
+		k.keep(s.to, &Op{Kind: stream.Update, Hash: 7, ID: item(c.first).Event.Key.ID, Delta: mustParse(t, s)}, time.Now())
 		if joined, ok, err := k.Join(item(c.second)); joined != c.folded || ok != c.ok || err != nil {
 			t.Errorf("%v is kept, then %v: %v, %v, %v", c.first, c.second, joined, ok, err)
 		}
@@ -427,9 +430,9 @@ func TestBatchIsReused(t *testing.T) {
 func TestDue(t *testing.T) {
 	s, k := newSource(t, 5), NewCoalesced(2000)
 	now := time.Unix(100, 0)
-	one := func(kind Kind, id byte) *Op {
+	one := func(kind stream.Kind, id byte) *Op {
 		o := &Op{Kind: kind, Hash: uint64(id), ID: bsoncore.Value{Type: bsoncore.TypeInt32, Data: []byte{id, 0, 0, 0}}, Delta: mustParse(t, s)}
-		if kind == Insert {
+		if kind == stream.Insert {
 			o.Delta, o.Doc = delta.Delta{}, make([]byte, 100)
 		}
 		return o
@@ -437,7 +440,7 @@ func TestDue(t *testing.T) {
 	if k.Due(now.Add(time.Hour)) {
 		t.Error("nothing is due")
 	}
-	k.keep(s.to, one(Update, 1), now)
+	k.keep(s.to, one(stream.Update, 1), now)
 	for _, c := range []struct {
 		after time.Duration
 		due   bool
@@ -448,12 +451,12 @@ func TestDue(t *testing.T) {
 	}
 	id := byte(2)
 	for ; !k.Due(now); id++ {
-		k.keep(s.to, one(Update, id), now)
+		k.keep(s.to, one(stream.Update, id), now)
 	}
 	if k.Bytes < 2000 {
 		t.Errorf("due at %d bytes", k.Bytes)
 	}
-	k.keep(s.to, one(Insert, id), now)
+	k.keep(s.to, one(stream.Insert, id), now)
 	if k.Due(now) {
 		t.Error("with small inserts there is room for four times as much")
 	}
@@ -475,8 +478,8 @@ func TestDue(t *testing.T) {
 func TestClone(t *testing.T) {
 	s := newSource(t, 6)
 	for _, o := range []Op{
-		{Kind: Put, ID: bsoncore.Value{Type: bsoncore.TypeInt32, Data: []byte{1, 0, 0, 0}}, Doc: s.document(1), owned: true},
-		{Kind: Update, ID: bsoncore.Value{Type: bsoncore.TypeInt32, Data: []byte{1, 0, 0, 0}}, Delta: mustParse(t, s), owned: true},
+		{Kind: stream.Put, ID: bsoncore.Value{Type: bsoncore.TypeInt32, Data: []byte{1, 0, 0, 0}}, Doc: s.document(1), owned: true},
+		{Kind: stream.Update, ID: bsoncore.Value{Type: bsoncore.TypeInt32, Data: []byte{1, 0, 0, 0}}, Delta: mustParse(t, s), owned: true},
 	} {
 		c := o.Clone()
 		doc, upd := bytes.Clone(c.Doc), bytes.Clone(c.Delta.Raw())

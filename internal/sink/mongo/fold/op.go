@@ -50,36 +50,10 @@ type Item struct {
 	Overlap bool // the target may be ahead of this event
 }
 
-// Kind is what an operation does.
-type Kind uint8
-
-// The kinds of operations.
-const (
-	Insert  Kind = iota + 1 // the document is new
-	Replace                 // the document exists and becomes Doc
-	Put                     // the document becomes Doc, whether it exists or not
-	Update                  // the document exists and Delta applies to it
-	Delete
-)
-
-// String names the kind in errors.
-func (k Kind) String() string {
-	switch k {
-	case Insert:
-		return "insert"
-	case Replace, Put:
-		return "replace"
-	case Update:
-		return "update"
-	case Delete:
-		return "delete"
-	}
-	return "operation"
-}
-
-// Op is what a batch does to one document.
+// Op is what a batch does to one document: one of stream's kinds Insert, Replace,
+// Put, Update and Delete.
 type Op struct {
-	Kind    Kind
+	Kind    stream.Kind
 	Overlap bool // the target may be ahead of it
 	Upsert  bool // an Update makes the document if it does not exist
 	Untried bool // it was parked behind another before it was sent
@@ -96,24 +70,27 @@ type Op struct {
 // NewOp is the operation of one event.
 func NewOp(it *Item) (Op, error) {
 	ev := it.Event
-	o := Op{ID: ev.Key.ID, Hash: it.Hash, Overlap: it.Overlap, At: ev.At, since: ev.At.TS}
+	o := Op{Kind: ev.Kind, ID: ev.Key.ID, Hash: it.Hash, Overlap: it.Overlap, At: ev.At, since: ev.At.TS}
 	switch ev.Kind {
-	case stream.Insert:
-		o.Kind, o.Doc = Insert, ev.Doc
-	case stream.Replace:
-		o.Kind, o.Doc = Replace, ev.Doc
-	case stream.Put:
-		o.Kind, o.Doc = Put, ev.Doc
+	case stream.Insert, stream.Replace, stream.Put:
+		o.Doc = ev.Doc
 	case stream.Delete:
-		o.Kind = Delete
 	default:
 		d, err := delta.ParseAs(ev.Form, ev.Doc)
 		if err != nil {
 			return o, o.Fail("parse update", it.Target.NS, err)
 		}
-		o.Kind, o.Delta, o.Upsert = Update, d, ev.Kind == stream.Upsert
+		o.Kind, o.Delta, o.Upsert = stream.Update, d, ev.Kind == stream.Upsert
 	}
 	return o, nil
+}
+
+// Verb names the operation in errors.
+func (o *Op) Verb() string {
+	if o.Kind == stream.Put {
+		return stream.Replace.String()
+	}
+	return o.Kind.String()
 }
 
 // Fail is an error about the operation, on target namespace ns.
@@ -125,7 +102,7 @@ func (o *Op) Fail(what, ns string, err error) error {
 func (o *Op) First() mongo.OpTime { return mongo.OpTime{TS: o.since, Term: o.At.Term} }
 
 // Become is the operation that, in place of o, makes the document doc.
-func (o *Op) Become(k Kind, doc []byte) *Op {
+func (o *Op) Become(k stream.Kind, doc []byte) *Op {
 	return &Op{Kind: k, ID: o.ID, Hash: o.Hash, Doc: doc, At: o.At, since: o.since, Overlap: o.Overlap}
 }
 
@@ -138,7 +115,7 @@ func (o *Op) Made() bson.Raw {
 func (o *Op) Clone() Op {
 	c := *o
 	c.owned, c.ID, c.Doc = false, bsonraw.Clone(o.ID), bytes.Clone(o.Doc)
-	if o.Kind == Update {
+	if o.Kind == stream.Update {
 		c.Delta = o.Delta.In(bytes.Clone(o.Delta.Raw()))
 	}
 	return c
@@ -152,7 +129,7 @@ func (o *Op) room() []byte {
 	switch {
 	case !o.owned:
 		return nil
-	case o.Kind == Update:
+	case o.Kind == stream.Update:
 		return o.Delta.Raw()
 	}
 	return o.Doc
@@ -160,5 +137,5 @@ func (o *Op) room() []byte {
 
 // NewMissing stands for an update, at a position, of a document that is missing.
 func NewMissing(id bsoncore.Value, at mongo.OpTime) Op {
-	return Op{Kind: Update, ID: id, At: at, since: at.TS}
+	return Op{Kind: stream.Update, ID: id, At: at, since: at.TS}
 }

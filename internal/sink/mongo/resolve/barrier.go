@@ -4,15 +4,19 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/docwrite"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // round resolves what waits at one barrier, over a connection of its own.
@@ -41,15 +45,20 @@ func (r *Resolver) Resolve(ctx context.Context, b Barrier, docs []*Document) (ca
 	r.parked.Add(int64(len(docs)))
 	round := r.begin(b)
 	defer round.w.Release()
-	for docs = deletesFirst(docs); len(docs) > 0; {
-		left, err := round.attempt(ctx, docs)
-		if err == nil && len(left) == len(docs) {
-			left, err = nil, round.untrade(ctx, left)
+	docs = deletesFirst(docs)
+	for stuck := false; len(docs) > 0; {
+		left, err := round.attempt(ctx, docs, stuck)
+		if err == nil && stuck && len(left) == len(docs) {
+			left, err = round.exchange(ctx, left)
 		}
 		if err != nil {
 			return round.carry, err
 		}
-		docs = left
+		stuck = stuck || len(left) == len(docs)
+		docs = docs[:0]
+		for _, g := range left {
+			docs = append(docs, g.Document)
+		}
 	}
 	return round.carry, nil
 }
@@ -66,12 +75,11 @@ func (r *Resolver) ResolveDue(ctx context.Context, b Barrier) error {
 		}
 		var docs []*Document
 		for _, l := range due {
-			t, err := r.o.Target(ctx, l.NS)
+			t, err := r.target(ctx, Origin{Target: l.NS, Source: l.Source, UUID: l.UUID})
 			if err != nil {
 				return err
 			}
-			t.Source, t.UUID = l.Source, l.UUID
-			docs = append(docs, &Document{Target: t, Hash: t.Hash(nil, l.DocID), ID: l.DocID})
+			docs = append(docs, &Document{Target: t, ID: l.DocID})
 		}
 		if _, err := r.Resolve(ctx, b, docs); err != nil {
 			return err
@@ -98,8 +106,9 @@ func deletesFirst(docs []*Document) []*Document {
 }
 
 // attempt tries each parked document once and returns those that meet a
-// duplicate key. It holds no more documents in memory than come in one reply.
-func (r *round) attempt(ctx context.Context, docs []*Document) (left []*Document, err error) {
+// duplicate key. Unless it is to keep what was to be written, it holds no more
+// documents in memory than come in one reply.
+func (r *round) attempt(ctx context.Context, docs []*Document, keep bool) (left []*goal, err error) {
 	for len(docs) > 0 && err == nil {
 		n := 1
 		for n < len(docs) && docs[n].Target == docs[0].Target && docs[n].deleted() == docs[0].deleted() {
@@ -112,7 +121,10 @@ func (r *round) attempt(ctx context.Context, docs []*Document) (left []*Document
 		err = r.w.Read(ctx, docs[0].Target, ids, bson.D{}, func(some []int, docs []bson.Raw) error {
 			var todo []*goal
 			for i, doc := range docs {
-				g, err := r.consider(ctx, group[some[i]], doc)
+				g, err := r.aim(ctx, group[some[i]], doc)
+				if err == nil && g != nil && g.refused != nil {
+					g, err = nil, r.refuse(ctx, g, g.refused)
+				}
 				if err != nil {
 					return err
 				}
@@ -122,42 +134,16 @@ func (r *round) attempt(ctx context.Context, docs []*Document) (left []*Document
 			}
 			again, err := r.pass(ctx, todo)
 			for _, g := range again {
-				left = append(left, g.Document)
+				if !keep {
+					g = &goal{Document: g.Document}
+				}
+				left = append(left, g)
 			}
 			return err
 		})
 		docs = docs[n:]
 	}
 	return left, err
-}
-
-// untrade writes documents of which each meets a key that another one holds.
-func (r *round) untrade(ctx context.Context, docs []*Document) error {
-	var todo []*goal
-	for _, d := range docs {
-		doc, err := r.w.ReadOne(ctx, d.Target, d.ID)
-		if err != nil {
-			return err
-		}
-		g, err := r.consider(ctx, d, doc)
-		if err != nil {
-			return err
-		}
-		if g != nil {
-			todo = append(todo, g)
-		}
-	}
-	for len(todo) > 0 {
-		left, err := r.pass(ctx, todo)
-		if err == nil && len(left) == len(todo) {
-			left, err = r.exchange(ctx, left)
-		}
-		if err != nil {
-			return err
-		}
-		todo = left
-	}
-	return nil
 }
 
 // exchange replaces documents together, and returns those that are left when
@@ -212,19 +198,10 @@ func (r *round) close(ctx context.Context, list ...*goal) error {
 	return nil
 }
 
-// consider makes out what is to be written; nil is nothing.
-func (r *round) consider(ctx context.Context, d *Document, doc bson.Raw) (*goal, error) {
-	g, err := r.aim(ctx, d, doc)
-	if err != nil || g == nil || g.refused == nil {
-		return g, err
-	}
-	return nil, r.refuse(ctx, g, g.refused)
-}
-
 // aim replays what is parked for a document on the document as the target has
-// it now, or on its letter if it is in dispute.
+// it now, or on its letter if it is in dispute. nil is nothing to be written.
 func (r *round) aim(ctx context.Context, d *Document, doc bson.Raw) (*goal, error) {
-	g := &goal{Document: d, there: sameID(doc, d.ID)}
+	g := &goal{Document: d, there: bsonraw.IDOf(doc).Equal(d.ID)} // in the same bytes
 	if why := d.refused; why != nil && (why.cause != deadletter.CauseRefused || d.Target.Capped) {
 		g.refused = why // of the others, the server is asked again
 	}
@@ -259,12 +236,12 @@ func (r *round) aim(ctx context.Context, d *Document, doc bson.Raw) (*goal, erro
 // what it has to be.
 func (r *round) replay(g *goal, o *fold.Op) (*refusal, error) {
 	switch o.Kind {
-	case fold.Delete:
+	case stream.Delete:
 		g.doc = nil
-	case fold.Update:
+	case stream.Update:
 		return r.replayUpdate(g, o)
 	default:
-		if o.Kind == fold.Insert && o.Untried && !o.Overlap && g.doc != nil && !r.o.Overwrite {
+		if o.Kind == stream.Insert && o.Untried && !o.Overlap && g.doc != nil && !r.o.Overwrite {
 			return &refusal{cause: deadletter.CauseID, text: textTaken}, nil
 		}
 		g.doc = o.Doc
@@ -295,11 +272,11 @@ func (r *round) replayUpdate(g *goal, o *fold.Op) (*refusal, error) {
 	return nil, nil
 }
 
-// askSource reads a document from the source.
-func (r *Resolver) askSource(ctx context.Context, g *goal, id bsonraw.ID) (Reread, error) {
-	re, err := r.o.Source.Reread(ctx, originOf(g.Target), id, g.at)
+// askSource reads a document from the source, in a state at or after a position.
+func (r *Resolver) askSource(ctx context.Context, t *fold.Target, id bsonraw.ID, at mongo.OpTime) (Reread, error) {
+	re, err := r.o.Source.Reread(ctx, originOf(t), id, at)
 	if err != nil {
-		return re, fmt.Errorf("read %s, _id %s, from the source: %w", g.Target.NS, bsonraw.IDText(id), err)
+		return re, fmt.Errorf("read %s, _id %s, from the source: %w", t.NS, bsonraw.IDText(id), err)
 	}
 	return re, nil
 }
@@ -310,7 +287,7 @@ func (r *round) reread(ctx context.Context, g *goal, why *refusal) (*goal, error
 	if !r.lenient() || r.o.Source.Reread == nil {
 		return nil, r.stopError(ctx, g, why)
 	}
-	now, err := r.askSource(ctx, g, g.ID)
+	now, err := r.askSource(ctx, g.Target, g.ID, g.at)
 	switch {
 	case err != nil:
 		return nil, err
@@ -343,18 +320,17 @@ func (r *round) look(ctx context.Context, g *goal) (*goal, error) {
 		return nil, nil // ours is gone again
 	case g.letter == nil || g.refused != nil || !g.Target.Capped && !g.letter.Cause.Foreign():
 		return g, nil
-	case g.Target.Capped && g.doc == nil:
-		return nil, r.close(ctx, g)
 	}
 	var there bson.Raw
+	var err error
 	if !g.Target.Capped {
-		var err error
-		if there, err = r.w.ReadOne(ctx, g.Target, g.ID); err != nil {
-			return nil, err
-		}
-		if g.doc == nil || bytes.Equal(there, g.doc) {
-			return nil, r.close(ctx, g)
-		}
+		there, err = r.w.ReadOne(ctx, g.Target, g.ID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if g.doc == nil || bytes.Equal(there, g.doc) {
+		return nil, r.close(ctx, g)
 	}
 	if there != nil || g.Target.Capped {
 		g.refused = &refusal{cause: g.letter.Cause, code: g.letter.Code, text: g.letter.Reason}
@@ -395,7 +371,7 @@ func (r *round) pass(ctx context.Context, todo []*goal) (left []*goal, err error
 // the server.
 func (r *round) delete(ctx context.Context, g *goal) error {
 	if g.there {
-		if _, err := r.w.Write(ctx, g.Target, []fold.Op{{Kind: fold.Delete, ID: g.ID, At: g.at}}); err != nil {
+		if _, err := r.w.Write(ctx, g.Target, []fold.Op{{Kind: stream.Delete, ID: g.ID, At: g.at}}); err != nil {
 			return err
 		}
 	}
@@ -405,25 +381,17 @@ func (r *round) delete(ctx context.Context, g *goal) error {
 // put writes documents of one collection and returns those that meet a
 // duplicate key.
 func (r *round) put(ctx context.Context, goals []*goal) (left []*goal, err error) {
-	ops, failed := make([]*fold.Op, len(goals)), map[*fold.Op]write.Result{}
+	ops, of := make([]*fold.Op, len(goals)), map[*fold.Op]*goal{}
 	for i, g := range goals {
-		ops[i] = &fold.Op{Kind: fold.Put, ID: g.ID, Doc: g.doc, At: g.at}
+		ops[i] = &fold.Op{Kind: stream.Put, ID: g.ID, Doc: g.doc, At: g.at}
+		of[ops[i]] = g
 	}
 	results, err := r.w.Put(ctx, goals[0].Target, ops)
 	if err != nil {
 		return nil, err
 	}
 	for _, res := range results {
-		failed[res.Op] = res
-	}
-	for i, g := range goals {
-		res, bad := failed[ops[i]]
-		if !bad {
-			if err := r.close(ctx, g); err != nil {
-				return nil, err
-			}
-			continue
-		}
+		g := of[res.Op]
 		again, err := r.putFailed(ctx, g, res)
 		if err != nil {
 			return nil, err
@@ -431,8 +399,9 @@ func (r *round) put(ctx context.Context, goals []*goal) (left []*goal, err error
 		if again {
 			left = append(left, g)
 		}
+		delete(of, res.Op)
 	}
-	return left, nil
+	return left, r.close(ctx, slices.Collect(maps.Values(of))...)
 }
 
 // putFailed acts upon a document that was not written; again reports that it may be
@@ -451,10 +420,4 @@ func (r *round) putFailed(ctx context.Context, g *goal, res write.Result) (again
 	}
 	g.refused = &refusal{cause: deadletter.CauseID, code: res.Reply.Code, text: textTaken}
 	return false, r.refuse(ctx, g, g.refused)
-}
-
-// sameID reports whether a document has an _id in the same bytes.
-func sameID(doc bson.Raw, id bsonraw.ID) bool {
-	v := bsonraw.IDOf(doc)
-	return v.Type == id.Type && bytes.Equal(v.Data, id.Data)
 }

@@ -26,7 +26,7 @@ const maxHolders = 64
 // The letters about that belong to the same transaction.
 func (r *round) overwrite(ctx context.Context, g *goal, why *refusal) error {
 	var holders []bson.Raw
-	for len(holders) < maxHolders {
+	for {
 		if why.cause == deadletter.CauseKey {
 			found, err := r.holders(ctx, g, why, maxHolders)
 			if err != nil {
@@ -42,12 +42,10 @@ func (r *round) overwrite(ctx context.Context, g *goal, why *refusal) error {
 		if err != nil || next == nil {
 			return err
 		}
-		if next.cause != deadletter.CauseKey {
-			return r.stopError(ctx, g, next)
+		if why = next; why.cause != deadletter.CauseKey || len(holders) >= maxHolders {
+			return r.stopError(ctx, g, why)
 		}
-		why = next
 	}
-	return r.stopError(ctx, g, why)
 }
 
 func newOnes(known, found []bson.Raw) []bson.Raw {
@@ -59,47 +57,56 @@ func newOnes(known, found []bson.Raw) []bson.Raw {
 // replace removes the holders, and what has the document's own _id if that is
 // somebody else's, and writes the document, in one transaction.
 func (r *round) replace(ctx context.Context, g *goal, holders []bson.Raw) (*refusal, error) {
-	returning, err := r.returning(ctx, g, holders)
-	if err != nil {
-		return nil, err
-	}
-	var letters []deadletter.Letter
-	err = r.w.Transaction(ctx, func(ctx context.Context) error {
-		letters = letters[:0]
-		for _, h := range holders {
-			l, err := r.remove(ctx, g, bsonraw.FromRaw(h.Lookup("_id")))
-			if err != nil {
-				return err
-			}
-			letters = append(letters, l...)
-		}
+	err := r.takeOff(ctx, g, holders, func(ctx context.Context) (letters []deadletter.Letter, err error) {
 		own, err := r.remove(ctx, g, g.ID)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if g.foreign() {
-			letters = append(letters, own...)
+			letters = own
 		}
-		if err := r.w.InsertIn(ctx, g.document()); err != nil {
-			return err
-		}
-		letters = append(letters, returning...)
 		if g.letter == nil && g.refused != nil && g.refused.cause == deadletter.CauseMissing {
 			l := g.asLetter(g.refused) // for the record
 			l.State = deadletter.Settled
 			letters = append(letters, l)
 		}
-		return r.post(ctx, g, letters)
+		return letters, r.w.InsertIn(ctx, g.document())
 	})
 	var reply wire.WriteError
 	if errors.As(err, &reply) {
 		return refusedBy(reply), nil
 	}
+	return nil, err
+}
+
+// takeOff removes documents that stand in the way of g, does what then does, and
+// stores the letters about all that, in one transaction.
+func (r *round) takeOff(ctx context.Context, g *goal, theirs []bson.Raw, then func(context.Context) ([]deadletter.Letter, error)) error {
+	returning, err := r.returning(ctx, g, theirs)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	r.noted(g, letters)
-	return nil, nil
+	var letters []deadletter.Letter
+	err = r.w.Transaction(ctx, func(ctx context.Context) error {
+		letters = letters[:0] // a transaction may be run again
+		for _, d := range theirs {
+			l, err := r.remove(ctx, g, bsonraw.IDOf(d))
+			if err != nil {
+				return err
+			}
+			letters = append(letters, l...)
+		}
+		more, err := then(ctx)
+		if err != nil {
+			return err
+		}
+		letters = append(append(letters, more...), returning...)
+		return r.post(ctx, g, letters)
+	})
+	if err == nil {
+		r.noted(g, letters)
+	}
+	return err
 }
 
 // foreign reports that what the target has under the same _id is somebody
@@ -131,11 +138,11 @@ func (r *round) returning(ctx context.Context, g *goal, holders []bson.Raw) ([]d
 	}
 	var out []deadletter.Letter
 	for _, h := range holders {
-		id := bsonraw.FromRaw(h.Lookup("_id"))
+		id := bsonraw.IDOf(h)
 		if r.Disputed(g.Target.NS, id) {
 			continue // its letter knows the source's state
 		}
-		now, err := r.askSource(ctx, g, id)
+		now, err := r.askSource(ctx, g.Target, id, g.at)
 		if err != nil {
 			return nil, err
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // Document is one whose operation waits for a barrier, with everything that came
@@ -25,7 +26,7 @@ type Document struct {
 }
 
 func (d *Document) deleted() bool {
-	return len(d.Steps) > 0 && d.Steps[len(d.Steps)-1].Kind == fold.Delete
+	return len(d.Steps) > 0 && d.Steps[len(d.Steps)-1].Kind == stream.Delete
 }
 
 // Parked are the documents of one partition that wait for a barrier. It is for
@@ -144,7 +145,7 @@ func (s *Parked) Decide(ctx context.Context, w *write.Writer, t *fold.Target, re
 		var err error
 		switch over := res.Outcome == write.Taken && (o.Overlap || s.r.o.Overwrite); {
 		case over && !t.Serial():
-			o.Kind = fold.Put
+			o.Kind = stream.Put
 			puts = append(puts, o)
 		case over:
 			err = s.overTaken(ctx, w, t, o)
@@ -223,7 +224,7 @@ func (s *Parked) duplicate(t *fold.Target, res write.Result) error {
 		return conflict(t.NS, o, "duplicate key on a unique index: "+res.Reply.Message)
 	}
 	var why *refusal
-	if t.Capped && (o.Kind == fold.Insert || !o.Overlap) && res.Reply.Code != 0 {
+	if t.Capped && (o.Kind == stream.Insert || !o.Overlap) && res.Reply.Code != 0 {
 		why = refusedBy(res.Reply)
 	}
 	s.park(t, o, why)
@@ -239,7 +240,7 @@ func (s *Parked) refused(t *fold.Target, res write.Result) error {
 		s.park(t, o, why)
 		return nil
 	}
-	if why.cause == deadletter.CauseID || t.Serial() && o.Kind == fold.Insert {
+	if why.cause == deadletter.CauseID || t.Serial() && o.Kind == stream.Insert {
 		return conflict(t.NS, o, why.text)
 	}
 	return refusedError(t.NS, o, why)

@@ -51,6 +51,9 @@ type ConflictError struct {
 	// on the target; unset where that is not about one event.
 	Doc   bson.RawValue
 	Since mongo.OpTime
+	// Undecided: it cannot be told which document is in the way, for the source has
+	// gone on since. Later it may be clear.
+	Undecided bool
 }
 
 // Error names the operation, namespace, _id, position and reason.
@@ -69,13 +72,13 @@ const (
 
 // conflict ends the job over one operation.
 func conflict(ns string, o *fold.Op, reason string) error {
-	return mongo.WithHint(&ConflictError{Op: o.Kind.String(), NS: ns, ID: bsonraw.IDText(o.ID), At: o.At, Reason: reason, Doc: bsonraw.RawValue(o.ID),
+	return mongo.WithHint(&ConflictError{Op: o.Verb(), NS: ns, ID: bsonraw.IDText(o.ID), At: o.At, Reason: reason, Doc: bsonraw.RawValue(o.ID),
 		Since: o.First()}, hintForeign)
 }
 
 // refusedError ends the job over a document that the server does not store.
 func refusedError(ns string, o *fold.Op, why *refusal) error {
-	return mongo.WithHint(o.Fail(o.Kind.String(), ns, errors.New(why.text)), docwrite.HintRefused)
+	return mongo.WithHint(o.Fail(o.Verb(), ns, errors.New(why.text)), docwrite.HintRefused)
 }
 
 // refusal is why the target does not take a document.

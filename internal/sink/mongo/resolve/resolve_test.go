@@ -43,12 +43,12 @@ func docOf(tb testing.TB, id any, fields ...bson.E) bson.Raw {
 	return raw
 }
 
-func opOf(tb testing.TB, k fold.Kind, id any, pos int, fields ...bson.E) fold.Op {
+func opOf(tb testing.TB, k stream.Kind, id any, pos int, fields ...bson.E) fold.Op {
 	tb.Helper()
 	o := fold.Op{Kind: k, ID: idValue(tb, id), At: at(pos)}
 	switch k {
-	case fold.Delete:
-	case fold.Update:
+	case stream.Delete:
+	case stream.Update:
 		fields = append(fields, field("last", pos))
 		raw, err := bson.Marshal(bson.D{{Key: "$v", Value: int32(2)}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D(fields)}}}})
 		if err != nil {
@@ -91,31 +91,31 @@ func TestDecide(t *testing.T) {
 	for i, c := range []struct {
 		policy  Policy
 		target  *fold.Target
-		kind    fold.Kind
+		kind    stream.Kind
 		outcome write.Outcome
 		reply   wire.WriteError
 		overlap bool
 		want    want
 	}{
-		{Policy{}, plain, fold.Insert, write.Taken, duplicateOn("_id"), false, ends},
-		{stop, plain, fold.Insert, write.Taken, duplicateOn("_id"), false, ends},
-		{skip, plain, fold.Insert, write.Taken, duplicateOn("_id"), false, refused},
-		{Policy{}, plain, fold.Update, write.Missing, wire.WriteError{}, false, ends},
-		{Policy{}, plain, fold.Update, write.Missing, wire.WriteError{}, true, skips},
-		{skip, plain, fold.Update, write.Missing, wire.WriteError{}, false, refused},
-		{stop, plain, fold.Update, write.Misfit, wire.WriteError{}, false, ends},
-		{skip, plain, fold.Update, write.Misfit, wire.WriteError{}, false, refused},
-		{Policy{}, plain, fold.Update, write.Duplicate, duplicateOn("k"), false, parks},
-		{stop, plain, fold.Insert, write.Duplicate, duplicateOn("k"), true, parks},
-		{Policy{}, collated, fold.Insert, write.Duplicate, duplicateOn("k"), false, ends},
-		{Policy{}, collated, fold.Insert, write.Duplicate, duplicateOn("k"), true, parks},
-		{stop, collated, fold.Insert, write.Duplicate, duplicateOn("k"), false, parks},
-		{stop, capped, fold.Insert, write.Duplicate, duplicateOn("k"), false, refused},
-		{stop, capped, fold.Update, write.Duplicate, duplicateOn("k"), true, parks},
-		{Policy{}, plain, fold.Insert, write.Refused, invalid, false, refuses},
-		{stop, plain, fold.Put, write.Refused, invalid, true, refused},
-		{stop, capped, fold.Insert, write.Refused, invalid, true, ends},
-		{skip, plain, fold.Insert, write.Refused, invalid, false, refused},
+		{Policy{}, plain, stream.Insert, write.Taken, duplicateOn("_id"), false, ends},
+		{stop, plain, stream.Insert, write.Taken, duplicateOn("_id"), false, ends},
+		{skip, plain, stream.Insert, write.Taken, duplicateOn("_id"), false, refused},
+		{Policy{}, plain, stream.Update, write.Missing, wire.WriteError{}, false, ends},
+		{Policy{}, plain, stream.Update, write.Missing, wire.WriteError{}, true, skips},
+		{skip, plain, stream.Update, write.Missing, wire.WriteError{}, false, refused},
+		{stop, plain, stream.Update, write.Misfit, wire.WriteError{}, false, ends},
+		{skip, plain, stream.Update, write.Misfit, wire.WriteError{}, false, refused},
+		{Policy{}, plain, stream.Update, write.Duplicate, duplicateOn("k"), false, parks},
+		{stop, plain, stream.Insert, write.Duplicate, duplicateOn("k"), true, parks},
+		{Policy{}, collated, stream.Insert, write.Duplicate, duplicateOn("k"), false, ends},
+		{Policy{}, collated, stream.Insert, write.Duplicate, duplicateOn("k"), true, parks},
+		{stop, collated, stream.Insert, write.Duplicate, duplicateOn("k"), false, parks},
+		{stop, capped, stream.Insert, write.Duplicate, duplicateOn("k"), false, refused},
+		{stop, capped, stream.Update, write.Duplicate, duplicateOn("k"), true, parks},
+		{Policy{}, plain, stream.Insert, write.Refused, invalid, false, refuses},
+		{stop, plain, stream.Put, write.Refused, invalid, true, refused},
+		{stop, capped, stream.Insert, write.Refused, invalid, true, ends},
+		{skip, plain, stream.Insert, write.Refused, invalid, false, refused},
 	} {
 		r := New(Options{Policy: c.policy})
 		s := r.NewParked()
@@ -163,7 +163,7 @@ func TestParked(t *testing.T) {
 		return &fold.Item{Target: to, Hash: 1, Event: &stream.Event{Kind: stream.Insert, NS: to.NS, Key: stream.Key{ID: idValue(t, id)}, Doc: docOf(t, id), At: at(pos)}}
 	}
 	s := r.NewParked()
-	first := opOf(t, fold.Put, int32(1), 1, field("a", "old"))
+	first := opOf(t, stream.Put, int32(1), 1, field("a", "old"))
 	s.park(plain, &first, nil)
 	s.park(plain, &first, nil) // once is enough
 	clear(first.Doc)
@@ -200,7 +200,7 @@ func TestParked(t *testing.T) {
 	if s.Len() != 3 || !s.Waits(plain, idValue(t, int64(1))) {
 		t.Error("what was carried is not parked again")
 	}
-	if order := deletesFirst([]*Document{docs[0], {Steps: []fold.Op{{Kind: fold.Insert}, {Kind: fold.Delete}}}, docs[1]}); !order[0].deleted() || order[1] != docs[0] || order[2] != docs[1] {
+	if order := deletesFirst([]*Document{docs[0], {Steps: []fold.Op{{Kind: stream.Insert}, {Kind: stream.Delete}}}, docs[1]}); !order[0].deleted() || order[1] != docs[0] || order[2] != docs[1] {
 		t.Error("deletes do not come first, the others in order")
 	}
 }
@@ -265,16 +265,16 @@ func TestReplay(t *testing.T) {
 		want      bson.Raw
 		cause     deadletter.Cause
 	}{
-		{doc: old, op: opOf(t, fold.Put, 1, 1, field("a", 2)), want: docOf(t, 1, field("a", 2))},
-		{doc: old, op: opOf(t, fold.Delete, 1, 1)},
-		{doc: old, op: opOf(t, fold.Insert, 1, 1), want: docOf(t, 1)},
-		{doc: old, op: opOf(t, fold.Insert, 1, 1), untried: true, want: old, cause: deadletter.CauseID},
-		{doc: old, op: opOf(t, fold.Insert, 1, 1), untried: true, overlap: true, want: docOf(t, 1)},
-		{doc: old, op: opOf(t, fold.Insert, 1, 1), untried: true, overwrite: true, want: docOf(t, 1)},
-		{op: opOf(t, fold.Insert, 1, 1), untried: true, want: docOf(t, 1)},
-		{doc: old, op: opOf(t, fold.Update, 1, 1, field("a", "new")), want: docOf(t, 1, field("a", "new"), field("last", 1))},
-		{op: opOf(t, fold.Update, 1, 1, field("a", 2)), cause: deadletter.CauseMissing},
-		{op: opOf(t, fold.Update, 1, 1, field("a", 2)), overlap: true},
+		{doc: old, op: opOf(t, stream.Put, 1, 1, field("a", 2)), want: docOf(t, 1, field("a", 2))},
+		{doc: old, op: opOf(t, stream.Delete, 1, 1)},
+		{doc: old, op: opOf(t, stream.Insert, 1, 1), want: docOf(t, 1)},
+		{doc: old, op: opOf(t, stream.Insert, 1, 1), untried: true, want: old, cause: deadletter.CauseID},
+		{doc: old, op: opOf(t, stream.Insert, 1, 1), untried: true, overlap: true, want: docOf(t, 1)},
+		{doc: old, op: opOf(t, stream.Insert, 1, 1), untried: true, overwrite: true, want: docOf(t, 1)},
+		{op: opOf(t, stream.Insert, 1, 1), untried: true, want: docOf(t, 1)},
+		{doc: old, op: opOf(t, stream.Update, 1, 1, field("a", "new")), want: docOf(t, 1, field("a", "new"), field("last", 1))},
+		{op: opOf(t, stream.Update, 1, 1, field("a", 2)), cause: deadletter.CauseMissing},
+		{op: opOf(t, stream.Update, 1, 1, field("a", 2)), overlap: true},
 	} {
 		r := &round{Resolver: New(Options{Policy: Policy{Overwrite: c.overwrite}})}
 		g := &goal{Document: &Document{Target: fold.NewTarget("d.c")}, doc: bytes.Clone(c.doc)}
@@ -296,8 +296,8 @@ func TestSkippedList(t *testing.T) {
 	a, b := fold.NewTarget("d.a"), fold.NewTarget("d.b")
 	a.Source = "s.a"
 	version := func() int { _, v := r.Skipped(); return v }
-	one := opOf(t, fold.Update, 1, 5)
-	again := opOf(t, fold.Update, 1.0, 7)
+	one := opOf(t, stream.Update, 1, 5)
+	again := opOf(t, stream.Update, 1.0, 7)
 	r.skip(a, &one)
 	v := version()
 	r.skip(a, &again)
@@ -321,7 +321,7 @@ func TestSkippedList(t *testing.T) {
 		if r.Crowded() {
 			t.Fatalf("%d are a crowd", i)
 		}
-		o := opOf(t, fold.Update, i, 5)
+		o := opOf(t, stream.Update, i, 5)
 		r.skip(a, &o)
 	}
 	if !r.Crowded() || r.skipped.asked() || r.Crowded() {
@@ -335,16 +335,15 @@ func TestSkippedList(t *testing.T) {
 
 // TestConflictText: an error names all that an operator needs.
 func TestConflictText(t *testing.T) {
-	o := opOf(t, fold.Update, "x", 7)
+	o := opOf(t, stream.Update, "x", 7)
 	err := fmt.Errorf("job: %w", conflict("d.c", &o, "it is gone"))
 	for _, part := range []string{"update", "d.c", `"x"`, at(7).String(), "it is gone"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q does not tell %q", err, part)
 		}
 	}
-	stop := &UndecidedError{err}
 	var c *ConflictError
-	if !errors.As(stop, &c) || c.Doc.StringValue() != "x" || stop.Error() != err.Error() {
+	if !errors.As(err, &c) || c.Doc.StringValue() != "x" || c.Undecided {
 		t.Errorf("%+v", c)
 	}
 	if got := refusedBy(duplicateOn("k")); got.cause != deadletter.CauseKey || got.dup.Index() != "k_1" {

@@ -44,10 +44,6 @@ type Options struct {
 	Cluster *mongo.Cluster
 	// Target describes a collection of the target.
 	Target func(ctx context.Context, ns string) (*fold.Target, error)
-	// RereadUntil is until where updates that find no document are made good from
-	// the source: what the target had before the job, or what the copy read, need
-	// not be what the source had. Later ones are conflicts.
-	RereadUntil mongo.OpTime
 	// Skipped are what Resolver.Skipped returned in an earlier run.
 	Skipped []Place
 	Log     *slog.Logger
@@ -71,8 +67,14 @@ func (r *Resolver) Skips() int64 { return r.skips.Load() }
 // Resolved is how many parked documents were tried at barriers.
 func (r *Resolver) Resolved() int64 { return r.parked.Load() }
 
-// RereadUntil moves the end of Options.RereadUntil. Called at a barrier.
-func (r *Resolver) RereadUntil(end mongo.OpTime) { r.o.RereadUntil = end }
+// target describes the collection of the target that is one of the source.
+func (r *Resolver) target(ctx context.Context, of Origin) (*fold.Target, error) {
+	t, err := r.o.Target(ctx, of.Target)
+	if err == nil {
+		t.Source, t.UUID = of.Source, of.UUID
+	}
+	return t, err
+}
 
 // lenient reports that a refusal does not end the job at once.
 func (r *Resolver) lenient() bool {
@@ -85,7 +87,8 @@ func (r *Resolver) Disputed(ns string, id bsonraw.ID) bool { return r.o.Letters.
 // Due says that cases wait which can be decided at a barrier, or skipped documents
 // to be looked for.
 func (r *Resolver) Due(applied mongo.OpTime) bool {
-	return r.skipped.len() > 0 || r.o.Letters.AnyDue(applied)
+	list, _ := r.skipped.list()
+	return len(list) > 0 || r.o.Letters.AnyDue(applied)
 }
 
 // Barrier is a moment at which all that was fed is on the target or parked.
@@ -93,6 +96,9 @@ type Barrier struct {
 	Fed     mongo.OpTime // up to where everything was fed
 	Applied mongo.OpTime // up to where nothing is parked either
 	Overlap mongo.OpTime // until where the target may be ahead
+	// RereadUntil is until where updates that find no document are made good from
+	// the source; later ones are conflicts.
+	RereadUntil mongo.OpTime
 	// Must: no document may stay parked.
 	Must bool
 }

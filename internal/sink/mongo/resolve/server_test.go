@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // bed is a resolver over a collection of its own, with a unique index on k.
@@ -31,26 +32,37 @@ type bed struct {
 // TestServer runs what needs a server, on one.
 func TestServer(t *testing.T) {
 	t.Parallel()
-	c, err := mongo.Connect(t.Context(), lab.ForTest(t, lab.Options{}).URI(), mongo.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
+	c := connect(t)
 	for name, test := range map[string]func(*bed){
 		"trades": testTrades, "carries": testCarries, "stops": testStops, "skips": testSkips, "overwrites": testOverwrites,
 		"missing": testMissing, "untangles": testUntangles,
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := &bed{T: t, c: c, to: fold.NewTarget("resolve." + name), source: map[string]bson.Raw{}, letters: deadletter.New(c, name, nil)}
-			if err := b.letters.Load(t.Context(), true); err != nil {
-				t.Fatal(err)
-			}
-			b.run(bson.D{{Key: "createIndexes", Value: name}, {Key: "indexes", Value: bson.A{
-				bson.D{{Key: "key", Value: bson.D{{Key: "k", Value: 1}}}, {Key: "name", Value: "k"}, {Key: "unique", Value: true}, {Key: "sparse", Value: true}}}}})
+			b := newBed(t, c, name)
 			b.policy("", false)
 			test(b)
 		})
 	}
+}
+
+func connect(t *testing.T) *mongo.Cluster {
+	c, err := mongo.Connect(t.Context(), lab.ForTest(t, lab.Options{}).URI(), mongo.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// newBed is a collection of its own and the letters of a job of its own.
+func newBed(t *testing.T, c *mongo.Cluster, name string) *bed {
+	b := &bed{T: t, c: c, to: fold.NewTarget("resolve." + name), source: map[string]bson.Raw{}, letters: deadletter.New(c, name, nil)}
+	if err := b.letters.Load(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	b.run(bson.D{{Key: "createIndexes", Value: name}, {Key: "indexes", Value: bson.A{
+		bson.D{{Key: "key", Value: bson.D{{Key: "k", Value: 1}}}, {Key: "name", Value: "k"}, {Key: "unique", Value: true}, {Key: "sparse", Value: true}}}}})
+	return b
 }
 
 // policy makes a resolver; without a policy there are no letters.
@@ -143,12 +155,12 @@ func (b *bed) want(docs ...bson.Raw) {
 func testTrades(b *bed) {
 	b.insert(docOf(b, 1, field("k", 1)), docOf(b, 2, field("k", 2)), docOf(b, 3, field("k", 3)), docOf(b, 4, field("k", 4)))
 	carry := b.resolve(outside, b.parked(
-		opOf(b, fold.Put, 1, 60, field("k", 2)), // 1, 2 and 3 trade in a circle
-		opOf(b, fold.Update, 2, 61, field("k", 3)),
-		opOf(b, fold.Put, 3, 62, field("k", 9)), opOf(b, fold.Update, 3, 63, field("k", 1)),
-		opOf(b, fold.Put, 5, 64, field("k", 4)), // after 4 is gone
-		opOf(b, fold.Delete, 4, 65),
-		opOf(b, fold.Put, 6, 66, field("k", 7), field("$x", 1)),
+		opOf(b, stream.Put, 1, 60, field("k", 2)), // 1, 2 and 3 trade in a circle
+		opOf(b, stream.Update, 2, 61, field("k", 3)),
+		opOf(b, stream.Put, 3, 62, field("k", 9)), opOf(b, stream.Update, 3, 63, field("k", 1)),
+		opOf(b, stream.Put, 5, 64, field("k", 4)), // after 4 is gone
+		opOf(b, stream.Delete, 4, 65),
+		opOf(b, stream.Put, 6, 66, field("k", 7), field("$x", 1)),
 	))
 	if len(carry) > 0 {
 		b.Errorf("%d are carried", len(carry))
@@ -163,7 +175,7 @@ func testTrades(b *bed) {
 // and comes through later; at a barrier that must decide it does not.
 func testCarries(b *bed) {
 	b.insert(docOf(b, 1, field("k", 1)))
-	o := opOf(b, fold.Put, 2, 40, field("k", 1))
+	o := opOf(b, stream.Put, 2, 40, field("k", 1))
 	o.Overlap = true
 	inside := Barrier{Fed: at(45), Applied: at(40), Overlap: at(50)}
 	carry := b.resolve(inside, b.parked(o))
@@ -190,7 +202,7 @@ func testStops(b *bed) {
 	for _, p := range []deadletter.Policy{"", deadletter.Stop} {
 		b.policy(p, false)
 		var conflict *ConflictError
-		_, err := b.r.Resolve(b.Context(), outside, b.parked(opOf(b, fold.Put, 2, 60, field("k", 1))))
+		_, err := b.r.Resolve(b.Context(), outside, b.parked(opOf(b, stream.Put, 2, 60, field("k", 1))))
 		if !errors.As(err, &conflict) || conflict.At != at(60) || conflict.Index != "k" || conflict.Since.TS.T != 0 || mongo.HintOf(err) == "" {
 			b.Errorf("policy %q: %v", p, err)
 		}
@@ -206,11 +218,11 @@ func testStops(b *bed) {
 func testSkips(b *bed) {
 	b.policy(deadletter.Skip, false)
 	b.insert(docOf(b, 1, field("k", 1)))
-	b.resolve(outside, b.parked(opOf(b, fold.Put, 2, 60, field("k", 1), field("a", 1)), opOf(b, fold.Put, 3, 61, field("k", 3))))
+	b.resolve(outside, b.parked(opOf(b, stream.Put, 2, 60, field("k", 1), field("a", 1)), opOf(b, stream.Put, 3, 61, field("k", 3))))
 	if st := b.letters.Stats(); st.Open != 1 || !b.r.Disputed(b.to.NS, idValue(b, 2)) {
 		b.Fatalf("%+v", st)
 	}
-	b.resolve(outside, b.parked(opOf(b, fold.Update, 2, 70, field("a", 2))))
+	b.resolve(outside, b.parked(opOf(b, stream.Update, 2, 70, field("a", 2))))
 	l, ok, err := b.letters.Read(b.Context(), b.to.NS, idValue(b, 2))
 	if err != nil || !ok || l.At != at(70) || !bytes.Equal(l.Doc, docOf(b, 2, field("k", 1), field("a", 2), field("last", 70))) {
 		b.Errorf("%+v, %v", l, err)
@@ -236,7 +248,7 @@ func testOverwrites(b *bed) {
 	b.policy(deadletter.Overwrite, false)
 	b.insert(docOf(b, "theirs", field("k", 1)), docOf(b, 3, field("k", 2)))
 	b.source[idValue(b, 3).String()] = docOf(b, 3, field("k", 30))
-	b.resolve(outside, b.parked(opOf(b, fold.Put, 1, 60, field("k", 1)), opOf(b, fold.Put, 2, 61, field("k", 2))))
+	b.resolve(outside, b.parked(opOf(b, stream.Put, 1, 60, field("k", 1)), opOf(b, stream.Put, 2, 61, field("k", 2))))
 	b.want(docOf(b, 1, field("k", 1)), docOf(b, 2, field("k", 2)))
 	if st := b.letters.Stats(); st.Removed != 2 || st.Undecided != 1 {
 		b.Errorf("%+v", st)
@@ -252,21 +264,22 @@ func testOverwrites(b *bed) {
 func testMissing(b *bed) {
 	for _, c := range []struct {
 		policy deadletter.Policy
-		until  int // Options.RereadUntil
+		until  int // Barrier.RereadUntil
 		fails  bool
 		open   int64
 	}{{deadletter.Stop, 50, false, 0}, {deadletter.Stop, 0, true, 0}, {deadletter.Skip, 0, false, 1}} {
 		b.policy(c.policy, false)
-		b.r.RereadUntil(at(c.until))
+		outside := outside
+		outside.RereadUntil = at(c.until)
 		b.run(bson.D{{Key: "delete", Value: b.to.Coll}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "limit", Value: 0}}}}})
 		b.insert(docOf(b, 1))
 		have := docOf(b, 3, field("n", 1))
 		b.source = map[string]bson.Raw{idValue(b, 3).String(): have}
 		for id := 1; id <= 3; id++ { // there again, deleted on the source too, lost
-			o := opOf(b, fold.Update, id, 40)
+			o := opOf(b, stream.Update, id, 40)
 			b.r.skip(b.to, &o)
 		}
-		inside := Barrier{Fed: at(45), Applied: at(45), Overlap: at(50)}
+		inside := Barrier{Fed: at(45), Applied: at(45), Overlap: at(50), RereadUntil: at(c.until)}
 		if err := b.r.ResolveSkipped(b.Context(), inside); err != nil {
 			b.Fatal(err)
 		}
@@ -334,8 +347,8 @@ func testUntangles(b *bed) {
 			b.source[bsoncore.Value{Type: bsoncore.Type(v.Type), Data: v.Value}.String()] = d
 		}
 		err := b.r.Untangle(b.Context(), outside, clash)
-		var undecided *UndecidedError
-		if (err != nil) != c.fails || errors.As(err, &undecided) != c.undecided {
+		var conflict *ConflictError
+		if (err != nil) != c.fails || errors.As(err, &conflict) != c.fails || c.fails && conflict.Undecided != c.undecided {
 			b.Errorf("%s: %v", c.name, err)
 		}
 		b.want(c.left...)

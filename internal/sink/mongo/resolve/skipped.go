@@ -3,6 +3,7 @@ package resolve
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // Place is a document of target namespace NS at the position of an event.
@@ -56,21 +58,10 @@ type skipped struct {
 func newSkipped(list []Place) *skipped {
 	s := &skipped{byKey: map[string]Place{}, askFrom: manySkipped}
 	for _, p := range list {
-		s.put(p)
+		s.add(p)
 	}
 	s.version = 0
 	return s
-}
-
-// put is called with mu held, or before anybody else knows s.
-func (s *skipped) put(p Place) {
-	key := p.Key()
-	if _, known := s.byKey[key]; known {
-		return // the first one counts
-	}
-	s.bytes += len(key) + len(p.ID.Value)
-	s.byKey[key] = p
-	s.version++
 }
 
 func (s *skipped) has(ns string, id bsonraw.ID) bool {
@@ -86,7 +77,13 @@ func (s *skipped) has(ns string, id bsonraw.ID) bool {
 func (s *skipped) add(p Place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.put(p)
+	key := p.Key()
+	if _, known := s.byKey[key]; known {
+		return // the first one counts
+	}
+	s.bytes += len(key) + len(p.ID.Value)
+	s.byKey[key] = p
+	s.version++
 }
 
 func (s *skipped) remove(p Place) {
@@ -103,16 +100,7 @@ func (s *skipped) remove(p Place) {
 func (s *skipped) list() (list []Place, version int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, p := range s.byKey {
-		list = append(list, p)
-	}
-	return list, s.version
-}
-
-func (s *skipped) len() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.byKey)
+	return slices.Collect(maps.Values(s.byKey)), s.version
 }
 
 // crowded reports that the source should be asked now.
@@ -131,15 +119,14 @@ func (s *skipped) asked() (full bool) {
 
 // Renamed follows a rename, or forgets a namespace that is gone (to is "").
 func (r *Resolver) Renamed(from, to string) {
-	s := r.skipped
-	list, _ := s.list()
+	list, _ := r.skipped.list()
 	for _, p := range list {
 		if p.NS != from {
 			continue
 		}
-		s.remove(p)
+		r.skipped.remove(p)
 		if p.NS, p.Source = to, ""; to != "" {
-			s.add(p)
+			r.skipped.add(p)
 		}
 	}
 }
@@ -183,7 +170,7 @@ func (r *round) thinOut(ctx context.Context) error {
 		byOrigin[of] = append(byOrigin[of], p)
 	}
 	for _, places := range byOrigin {
-		t, err := r.o.Target(ctx, places[0].NS)
+		t, err := r.target(ctx, places[0].origin())
 		if err != nil {
 			return err
 		}
@@ -217,7 +204,7 @@ func (r *round) explain(ctx context.Context, t *fold.Target, places []Place) err
 	if err != nil || len(missing) == 0 {
 		return err
 	}
-	has, err := r.o.Source.Has(ctx, missing[0].origin(), ids, r.b.Overlap)
+	has, err := r.o.Source.Has(ctx, originOf(t), ids, r.b.Overlap)
 	if err != nil {
 		return fmt.Errorf("look for documents of %s on the source: %w", t.NS, err)
 	}
@@ -244,7 +231,7 @@ func (r *Resolver) MakeRoom(ctx context.Context, b Barrier) error {
 		return nil
 	}
 	list, _ := r.skipped.list()
-	return conflict(list[0].NS, &fold.Op{Kind: fold.Update, ID: bsonraw.FromRaw(list[0].ID), At: list[0].At},
+	return conflict(list[0].NS, &fold.Op{Kind: stream.Update, ID: bsonraw.FromRaw(list[0].ID), At: list[0].At},
 		fmt.Sprintf("%d documents that the source has are missing on the target", len(list)))
 }
 
@@ -252,7 +239,7 @@ func (r *Resolver) MakeRoom(ctx context.Context, b Barrier) error {
 // missing because somebody else deleted it. Up to RereadUntil it is made good, later
 // it is handled by policy.
 func (r *Resolver) ResolveSkipped(ctx context.Context, b Barrier) error {
-	if r.skipped.len() == 0 || !b.over() {
+	if list, _ := r.skipped.list(); len(list) == 0 || !b.over() {
 		return nil
 	}
 	round := r.begin(b)
@@ -263,21 +250,20 @@ func (r *Resolver) ResolveSkipped(ctx context.Context, b Barrier) error {
 	b.Must = true
 	list, _ := r.skipped.list()
 	for _, p := range list {
-		t, err := r.o.Target(ctx, p.NS)
+		t, err := r.target(ctx, p.origin())
 		if err != nil {
 			return err
 		}
-		t.Source, t.UUID = p.Source, p.UUID
 		lost := fold.NewMissing(bsonraw.FromRaw(p.ID), p.At)
-		d := &Document{Target: t, Hash: t.Hash(nil, lost.ID), ID: lost.ID, Steps: []fold.Op{lost}, refused: &refusal{cause: deadletter.CauseMissing, text: textMissing}}
-		if !r.o.RereadUntil.Before(p.At) && r.o.Letters != nil && r.o.Source.Reread != nil {
-			if err := r.readAgain(ctx, &goal{Document: d, at: p.At}); err != nil {
+		if !b.RereadUntil.Before(p.At) && r.o.Letters != nil && r.o.Source.Reread != nil {
+			if err := r.readAgain(ctx, t, &lost); err != nil {
 				return err
 			}
 			r.skipped.remove(p)
 			continue
 		}
 		r.skipped.remove(p)
+		d := &Document{Target: t, ID: lost.ID, Steps: []fold.Op{lost}, refused: &refusal{cause: deadletter.CauseMissing, text: textMissing}}
 		if _, err := r.Resolve(ctx, b, []*Document{d}); err != nil {
 			return err
 		}
@@ -287,12 +273,12 @@ func (r *Resolver) ResolveSkipped(ctx context.Context, b Barrier) error {
 
 // readAgain takes a document from the source. What it says is ahead of the
 // stream, so the document waits in a letter until the stream has passed it.
-func (r *Resolver) readAgain(ctx context.Context, g *goal) error {
-	now, err := r.askSource(ctx, g, g.ID)
+func (r *Resolver) readAgain(ctx context.Context, t *fold.Target, lost *fold.Op) error {
+	now, err := r.askSource(ctx, t, lost.ID, lost.At)
 	if err != nil || now.Doc == nil { // its deletion, or the drop of its collection, follows
 		return err
 	}
-	r.o.Log.Warn("a document that the source has was not on the target; it is read again", "ns", g.Target.NS, "_id", bsonraw.IDText(g.ID), "position", g.at)
-	return r.o.Letters.Write(ctx, deadletter.Letter{NS: g.Target.NS, State: deadletter.Undecided, Cause: deadletter.CauseMissing, DocID: g.ID, Doc: now.Doc,
+	r.o.Log.Warn("a document that the source has was not on the target; it is read again", "ns", t.NS, "_id", bsonraw.IDText(lost.ID), "position", lost.At)
+	return r.o.Letters.Write(ctx, deadletter.Letter{NS: t.NS, State: deadletter.Undecided, Cause: deadletter.CauseMissing, DocID: lost.ID, Doc: now.Doc,
 		At: now.From, Until: now.Until, Reason: textMissing})
 }

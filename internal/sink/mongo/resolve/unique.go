@@ -47,12 +47,13 @@ func (r *Resolver) Untangle(ctx context.Context, b Barrier, dup Clash) error {
 	if err != nil {
 		return err
 	}
-	ours, theirs, err := r.separate(ctx, &goal{Document: &Document{Target: t}, at: c.At}, docs)
+	ours, theirs, err := r.separate(ctx, t, b.Applied, docs)
 	if err != nil {
 		return err
 	}
 	if len(ours) > 1 || len(theirs) == 0 || len(ours) == 0 && r.o.OnConflict == deadletter.Skip {
-		return &UndecidedError{stop}
+		c.Undecided = true
+		return stop
 	}
 	round := r.begin(b)
 	defer round.w.Release()
@@ -61,28 +62,19 @@ func (r *Resolver) Untangle(ctx context.Context, b Barrier, dup Clash) error {
 		if len(ours) > 0 {
 			kept = ours[0]
 		}
-		return round.takeOff(ctx, &goal{Document: &Document{Target: t, ID: bsonraw.IDOf(kept)}, at: c.At}, theirs)
+		g := &goal{Document: &Document{Target: t, ID: bsonraw.IDOf(kept)}, at: c.At}
+		return round.takeOff(ctx, g, theirs, func(context.Context) ([]deadletter.Letter, error) { return nil, nil })
 	}
 	return round.withdraw(ctx, t, ours[0], theirs[0], c)
 }
 
-// UndecidedError is a conflict of which it cannot be told which document is in
-// the way: the source has gone on since. Later it may be clear.
-type UndecidedError struct{ Err error }
-
-// Error is the conflict's.
-func (u *UndecidedError) Error() string { return u.Err.Error() }
-
-// Unwrap gives the conflict.
-func (u *UndecidedError) Unwrap() error { return u.Err }
-
 // separate tells the document that is as the source has it from those that
 // the source does not have, or not like that. Of a collection whose drop follows
 // it takes any for ours: the index is all that matters until then.
-func (r *Resolver) separate(ctx context.Context, g *goal, docs []bson.Raw) (ours, theirs []bson.Raw, err error) {
+func (r *Resolver) separate(ctx context.Context, t *fold.Target, at mongo.OpTime, docs []bson.Raw) (ours, theirs []bson.Raw, err error) {
 	var same, other []bson.Raw
 	for _, d := range docs {
-		now, err := r.askSource(ctx, g, bsonraw.IDOf(d))
+		now, err := r.askSource(ctx, t, bsonraw.IDOf(d), at)
 		switch {
 		case err != nil:
 			return nil, nil, err
@@ -102,47 +94,18 @@ func (r *Resolver) separate(ctx context.Context, g *goal, docs []bson.Raw) (ours
 	return append(same, other...), theirs, nil
 }
 
-// takeOff removes documents that stand in the way of s, with their letters.
-func (r *round) takeOff(ctx context.Context, g *goal, theirs []bson.Raw) error {
-	returning, err := r.returning(ctx, g, theirs)
-	if err != nil {
-		return err
-	}
-	var letters []deadletter.Letter
-	err = r.w.Transaction(ctx, func(ctx context.Context) error {
-		letters = letters[:0]
-		for _, d := range theirs {
-			l, err := r.remove(ctx, g, bsonraw.IDOf(d))
-			if err != nil {
-				return err
-			}
-			letters = append(letters, l...)
-		}
-		letters = append(letters, returning...)
-		return r.post(ctx, g, letters)
-	})
-	if err == nil {
-		r.noted(g, letters)
-	}
-	return err
-}
-
 // withdraw takes our document off the target, where another one keeps its
 // place.
 func (r *round) withdraw(ctx context.Context, t *fold.Target, ours, theirs bson.Raw, c *ConflictError) error {
 	g := &goal{Document: &Document{Target: t, ID: bsonraw.IDOf(ours)}, at: c.At}
-	letters := []deadletter.Letter{{NS: t.NS, State: deadletter.Open, Cause: deadletter.CauseKey, DocID: g.ID, Doc: ours, At: c.At,
-		Reason: c.Reason, Code: mongo.CodeDuplicateKey, Index: c.Index, Other: theirs.Lookup("_id")}}
-	err := r.w.Transaction(ctx, func(ctx context.Context) error {
-		if err := r.w.DeleteIn(ctx, g.document()); err != nil {
-			return err
-		}
-		return r.post(ctx, g, letters)
+	err := r.takeOff(ctx, g, nil, func(ctx context.Context) ([]deadletter.Letter, error) {
+		l := deadletter.Letter{NS: t.NS, State: deadletter.Open, Cause: deadletter.CauseKey, DocID: g.ID, Doc: ours, At: c.At,
+			Reason: c.Reason, Code: mongo.CodeDuplicateKey, Index: c.Index, Other: theirs.Lookup("_id")}
+		return []deadletter.Letter{l}, r.w.DeleteIn(ctx, g.document())
 	})
 	if err != nil {
 		return err
 	}
-	r.noted(g, letters)
 	r.o.Log.Warn("a document has no place beside another one under a unique index; it is kept as a dead letter", "ns", t.NS, "_id", bsonraw.IDText(g.ID),
 		"index", c.Index, "in", mongo.StateDB+"."+deadletter.Collection)
 	return nil

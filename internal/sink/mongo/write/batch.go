@@ -6,10 +6,12 @@ import (
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
+	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -40,17 +42,19 @@ func (w *Writer) Write(ctx context.Context, t *fold.Target, ops []fold.Op) (resu
 	p := &w.plan
 	defer p.reset()
 	p.fill(ops)
-	if err := w.deletes(ctx, t); err != nil {
-		return nil, err
-	}
-	for _, step := range []struct {
-		list []statement
-		send func(context.Context, *fold.Target, []statement) ([]Result, error)
-	}{{p.updates, w.updates}, {p.guarded, w.guarded}, {p.rewrites, w.rewrite}, {p.inserts, w.inserts}} {
-		if len(step.list) == 0 {
-			continue
-		}
-		more, err := step.send(ctx, t, step.list)
+	return inTurn(ctx, t, step{p.deletes, w.deletes}, step{p.updates, w.updates}, step{p.guarded, w.guarded},
+		step{p.rewrites, w.rewrite}, step{p.inserts, w.inserts})
+}
+
+// step is what is done with statements of one kind.
+type step struct {
+	list []statement
+	send func(context.Context, *fold.Target, []statement) ([]Result, error)
+}
+
+func inTurn(ctx context.Context, t *fold.Target, steps ...step) (results []Result, err error) {
+	for _, s := range steps {
+		more, err := s.send(ctx, t, s.list)
 		if err != nil {
 			return nil, err
 		}
@@ -64,10 +68,11 @@ func (w *Writer) Put(ctx context.Context, t *fold.Target, puts []*fold.Op) ([]Re
 	return w.updates(ctx, t, statements(puts))
 }
 
+// statements are those of whole documents, not yet written.
 func statements(ops []*fold.Op) []statement {
 	list := make([]statement, len(ops))
 	for i, o := range ops {
-		list[i].op = o
+		list[i] = statement{op: o, suspect: true}
 	}
 	return list
 }
@@ -76,11 +81,9 @@ func statements(ops []*fold.Op) []statement {
 // reply point into list.
 func (w *Writer) send(ctx context.Context, name string, t *fold.Target, list []statement, ordered bool) (wire.WriteResult, error) {
 	total := wire.WriteResult{Term: -1}
-	for base := 0; base < len(list); {
-		n, err := w.frame(commandKey{name, t.Coll, ordered}, t.DB, list[base:])
-		if err != nil {
-			return total, err
-		}
+	w.body = appendConcern(appendCommand(w.body[:0], name, t.Coll, ordered))
+	for base := 0; base < len(list) && !(ordered && len(total.Errors) > 0); {
+		n := w.frame(t.DB, w.body, name, list[base:])
 		res, err := w.roundTrip(ctx, name, t.NS)
 		if err != nil {
 			return total, err
@@ -91,34 +94,27 @@ func (w *Writer) send(ctx context.Context, name string, t *fold.Target, list []s
 		}
 		total.N += res.N
 		base += n
-		if ordered && len(res.Errors) > 0 {
-			break
-		}
 	}
-	w.stats.Statements.Add(int64(len(list)))
+	w.Stats.Statements.Add(int64(len(list)))
 	return total, nil
 }
 
-// frame puts as many statements into the message as one takes, and returns how
-// many those are.
-func (w *Writer) frame(k commandKey, db string, list []statement) (n int, err error) {
-	body, err := w.command(k)
-	if err != nil {
-		return 0, err
-	}
+// frame puts a command with as many statements as it takes into the message, and
+// returns how many those are.
+func (w *Writer) frame(db string, body bsoncore.Document, name string, list []statement) int {
 	w.msg.Reset(db, body, false)
-	w.msg.StartSequence(sequenceName(k.name))
+	w.msg.StartSequence(sequenceName(name))
 	n, size := fitting(list, maxCommandOps, maxCommandBytes)
 	w.msg.Grow(size)
 	for i := range list[:n] {
 		before := w.msg.Len()
-		w.msg.BuildDocument(func(dst []byte) []byte { return list[i].append(dst, k.name) })
+		w.msg.BuildDocument(func(dst []byte) []byte { return list[i].append(dst, name) })
 		if i > 0 && w.msg.Len() > maxMessageBytes {
 			w.msg.Unbuild(before)
-			return i, nil
+			return i
 		}
 	}
-	return n, nil
+	return n
 }
 
 // fitting is how many of the statements, one at least, are no more than most and
@@ -134,62 +130,57 @@ func fitting(list []statement, most, bytes int) (n, size int) {
 	return n, size
 }
 
-// outcome is what a server's error means for an operation. One that says nothing
-// about the document is an error.
-func outcome(what string, t *fold.Target, o *fold.Op, e wire.WriteError) (Result, error) {
-	r := Result{Op: o, Outcome: Refused, Reply: e}
-	switch m := docwrite.Of(e); {
-	case what == "insert" && m == docwrite.DuplicateID:
-		r.Outcome = Taken
-	case m == docwrite.DuplicateID || m == docwrite.DuplicateKey:
-		r.Outcome = Duplicate
-	case !m.OfDocument():
-		return r, o.Fail(what, t.NS, e)
-	}
-	return r, nil
-}
-
-// without are the statements that met no error.
-func without(list []statement, failed []wire.WriteError) []statement {
+// judge parts statements into those that met no error and the results of the
+// others. An error that says nothing about the document is one.
+func judge(t *fold.Target, list []statement, failed []wire.WriteError) (taken []statement, results []Result, err error) {
 	if len(failed) == 0 {
-		return list
+		return list, nil, nil
 	}
 	bad := make(map[int]bool, len(failed))
 	for _, e := range failed {
-		bad[e.Index] = true
+		o := list[e.Index].op
+		r := Result{Op: o, Outcome: Refused, Reply: e}
+		switch m := docwrite.Of(e); {
+		case m == docwrite.DuplicateID && o.Kind == stream.Insert:
+			r.Outcome = Taken
+		case m == docwrite.DuplicateID || m == docwrite.DuplicateKey:
+			r.Outcome = Duplicate
+		case m == docwrite.Misfit && o.Kind == stream.Update:
+			r.Outcome = Misfit
+		case !m.OfDocument():
+			return nil, nil, o.Fail(o.Verb(), t.NS, e)
+		}
+		bad[e.Index], results = true, append(results, r)
 	}
-	var rest []statement
 	for i, s := range list {
 		if !bad[i] {
-			rest = append(rest, s)
+			taken = append(taken, s)
 		}
 	}
-	return rest
+	return taken, results, nil
 }
 
-func (w *Writer) deletes(ctx context.Context, t *fold.Target) error {
-	list := w.plan.deletes
-	if len(list) == 0 {
-		return nil
-	}
+func (w *Writer) deletes(ctx context.Context, t *fold.Target, list []statement) ([]Result, error) {
+	documents := int64(len(list))
 	if !t.Capped && w.o.Target.Info.Kind != mongo.KindSharded {
 		list = w.plan.grouped(list)
 	}
 	res, err := w.send(ctx, "delete", t, list, false)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, e := range res.Errors {
 		// What rolls off the source rolls off here by itself.
 		if !t.Capped || docwrite.Of(e) != docwrite.NoDelete {
-			return list[e.Index].op.Fail("delete", t.NS, e)
+			return nil, list[e.Index].op.Fail("delete", t.NS, e)
 		}
 	}
-	w.stats.Missing.Add(int64(len(w.plan.deletes)) - res.N)
-	return nil
+	w.Stats.Missing.Add(documents - res.N)
+	return nil, nil
 }
 
-// updates sends updates and whole documents.
+// updates sends updates and whole documents. Of what does not fit, the result is
+// computed here.
 func (w *Writer) updates(ctx context.Context, t *fold.Target, list []statement) ([]Result, error) {
 	list, results, err := w.special(ctx, t, list)
 	if err != nil || len(list) == 0 {
@@ -199,39 +190,28 @@ func (w *Writer) updates(ctx context.Context, t *fold.Target, list []statement) 
 	if err != nil {
 		return nil, err
 	}
-	var again []statement
-	for _, e := range res.Errors {
-		o := list[e.Index].op
-		if o.Kind == fold.Update && docwrite.Of(e) == docwrite.Misfit {
-			again = append(again, statement{op: o})
-			continue
-		}
-		r, err := outcome(o.Kind.String(), t, o, e)
-		if err != nil {
-			return nil, err
-		}
-		results = append(results, r)
+	list, failed, err := judge(t, list, res.Errors)
+	if err != nil {
+		return nil, err
 	}
-	list = without(list, res.Errors)
-	more := func(some []Result, err error) error {
-		results = append(results, some...)
-		return err
+	var again, unmatched []statement
+	for _, r := range failed {
+		if r.Outcome == Misfit {
+			again = append(again, statement{op: r.Op})
+		} else {
+			results = append(results, r)
+		}
 	}
 	if int64(len(list)) > res.N {
-		err = more(w.missing(ctx, t, list))
+		unmatched = list
 	}
-	if err == nil {
-		err = more(w.repair(ctx, t, list))
-	}
-	if err == nil && len(again) > 0 {
-		err = more(w.rewrite(ctx, t, again))
-	}
-	return results, err
+	more, err := inTurn(ctx, t, step{unmatched, w.missing}, step{list, w.repair}, step{again, w.rewrite})
+	return append(results, more...), err
 }
 
 // missing finds the updates that matched no document.
 func (w *Writer) missing(ctx context.Context, t *fold.Target, list []statement) (results []Result, err error) {
-	list = slices.DeleteFunc(slices.Clone(list), func(s statement) bool { return s.op.Kind == fold.Put })
+	list = slices.DeleteFunc(slices.Clone(list), func(s statement) bool { return s.op.Kind == stream.Put })
 	err = w.Read(ctx, t, ids(list), OnlyIDs(), func(some []int, docs []bson.Raw) error {
 		for i, doc := range docs {
 			if doc == nil {
@@ -254,22 +234,19 @@ func (w *Writer) guarded(ctx context.Context, t *fold.Target, list []statement) 
 	return w.rewrite(ctx, t, list)
 }
 
-func (w *Writer) inserts(ctx context.Context, t *fold.Target, list []statement) (results []Result, err error) {
+func (w *Writer) inserts(ctx context.Context, t *fold.Target, list []statement) ([]Result, error) {
 	res, err := w.sendInserts(ctx, t, list, false)
 	if err != nil {
 		return nil, err
 	}
-	for _, e := range res.Errors {
-		r, err := outcome("insert", t, list[e.Index].op, e)
-		if err != nil {
-			return nil, err
-		}
-		results = append(results, r)
+	taken, results, err := judge(t, list, res.Errors)
+	if err != nil {
+		return nil, err
 	}
-	if got := res.N + int64(len(res.Errors)); got != int64(len(list)) {
-		return nil, fmt.Errorf("insert into %s: the server answered for %d of %d documents", t.NS, got, len(list))
+	if int64(len(taken)) != res.N {
+		return nil, fmt.Errorf("insert into %s: the server answered for %d of %d documents", t.NS, res.N+int64(len(res.Errors)), len(list))
 	}
-	more, err := w.repair(ctx, t, without(list, res.Errors))
+	more, err := w.repair(ctx, t, taken)
 	return append(results, more...), err
 }
 
@@ -282,15 +259,14 @@ func (w *Writer) InsertOrdered(ctx context.Context, t *fold.Target, ops []*fold.
 	if err != nil {
 		return 0, nil, err
 	}
-	n = len(list)
-	if len(res.Errors) > 0 {
-		n = res.Errors[0].Index
+	if n = len(list); len(res.Errors) > 0 {
+		n = res.Errors[0].Index + 1
 	}
-	if results, err = w.repair(ctx, t, list[:n]); err != nil || n == len(list) {
-		return n, results, err
+	taken, refused, err := judge(t, list[:n], res.Errors)
+	if err == nil {
+		results, err = w.repair(ctx, t, taken)
 	}
-	r, err := outcome("insert", t, ops[n], res.Errors[0])
-	return n + 1, append(results, r), err
+	return n, append(results, refused...), err
 }
 
 // Reinsert replaces a document whose _id is equal for the server but may differ

@@ -69,8 +69,9 @@ func (l *load) encode(tb testing.TB, b *fold.Batch, w *Writer) {
 			if len(list) == 0 {
 				continue
 			}
-			if n, err := w.frame(commandKey{name, g.Target.Coll, false}, g.Target.DB, list); n != len(list) || err != nil {
-				tb.Fatal(n, err)
+			w.body = appendConcern(appendCommand(w.body[:0], name, g.Target.Coll, false))
+			if n := w.frame(g.Target.DB, w.body, name, list); n != len(list) {
+				tb.Fatal(n)
 			}
 		}
 		p.reset()

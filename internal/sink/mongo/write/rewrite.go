@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
+	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -40,7 +41,7 @@ func (w *Writer) rewrite(ctx context.Context, t *fold.Target, list []statement) 
 				puts = append(puts, put)
 			}
 		}
-		w.stats.Rewritten.Add(int64(len(puts)))
+		w.Stats.Rewritten.Add(int64(len(puts)))
 		more, err := w.Put(ctx, t, puts)
 		results = append(results, more...)
 		return err
@@ -59,9 +60,9 @@ func ids(list []statement) []bsonraw.ID {
 // rewritten is what makes of a document what the update makes of it. A path that
 // does not fit is left alone in the overlap, for a later event sets it.
 func (w *Writer) rewritten(t *fold.Target, o *fold.Op, doc bson.Raw) (*fold.Op, Outcome, error) {
-	kind := fold.Replace
+	kind := stream.Replace
 	if doc == nil && o.Upsert {
-		doc, kind = o.Made(), fold.Put
+		doc, kind = o.Made(), stream.Put
 	}
 	if doc == nil {
 		return nil, Missing, nil
@@ -73,7 +74,7 @@ func (w *Writer) rewritten(t *fold.Target, o *fold.Op, doc bson.Raw) (*fold.Op, 
 	case skipped > 0 && !o.Overlap:
 		return nil, Misfit, nil
 	}
-	w.stats.Misfits.Add(int64(skipped))
+	w.Stats.Misfits.Add(int64(skipped))
 	return o.Become(kind, out), 0, nil
 }
 
@@ -94,27 +95,26 @@ func (w *Writer) ReadOne(ctx context.Context, t *fold.Target, id bsonraw.ID) (do
 // which are nil. each may write them.
 func (w *Writer) Read(ctx context.Context, t *fold.Target, ids []bsonraw.ID, fields bson.D, each func(some []int, docs []bson.Raw) error) error {
 	for from := 0; from < len(ids); {
-		n, size, left, in := 0, 0, map[string]int{}, bson.A{}
+		size, left, in := 0, map[string]int{}, bson.A{}
 		for _, id := range ids[from:min(from+readDocs, len(ids))] {
-			key := string(delta.AppendKey(nil, id))
-			if _, twice := left[key]; n > 0 && (size+len(id.Data) > readBytes || twice) {
+			key := delta.KeyOf(id)
+			if _, twice := left[key]; twice || len(in) > 0 && size+len(id.Data) > readBytes {
 				break
 			}
 			size += len(id.Data)
-			left[key] = from + n
+			left[key] = from + len(in)
 			in = append(in, bsonraw.RawValue(id))
-			n++
 		}
 		find := bson.D{
 			{Key: "find", Value: t.Coll},
 			{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: in}}}}},
 			{Key: "projection", Value: fields},
-			{Key: "batchSize", Value: n + 1}, // else the first reply holds 101
+			{Key: "batchSize", Value: len(in) + 1}, // else the first reply holds 101
 		}
 		if err := w.readGroup(ctx, t, find, left, each); err != nil {
 			return err
 		}
-		from += n
+		from += len(in)
 	}
 	return nil
 }
@@ -122,13 +122,26 @@ func (w *Writer) Read(ctx context.Context, t *fold.Target, ids []bsonraw.ID, fie
 // readGroup is Read for one question, of which left are the places of the
 // documents that are not read yet.
 func (w *Writer) readGroup(ctx context.Context, t *fold.Target, find bson.D, left map[string]int, each func([]int, []bson.Raw) error) error {
-	cur, err := w.open(ctx, t, find)
+	conn, err := w.connection(ctx)
 	if err != nil {
 		return err
 	}
-	defer cur.Close(ctx)
-	for first := true; ; first = false {
-		b, err := w.next(ctx, cur, first)
+	var cur *wire.Cursor
+	defer func() {
+		if cur != nil {
+			cur.Close(ctx)
+		}
+	}()
+	for b := (&wire.Batch{}); !b.Done; {
+		err := w.o.Gate.Do(ctx, func() (_ int, err error) {
+			if cur == nil {
+				cur, err = conn.OpenCursor(ctx, t.DB, find, wire.CursorOptions{})
+			}
+			if err == nil { // the first batch came with the opening reply
+				b, err = cur.Next(ctx)
+			}
+			return 0, err
+		})
 		if err != nil {
 			return fmt.Errorf("read documents of %s: %w", t.NS, err)
 		}
@@ -138,9 +151,6 @@ func (w *Writer) readGroup(ctx context.Context, t *fold.Target, find bson.D, lef
 		}
 		if err != nil {
 			return err
-		}
-		if b.Done {
-			break
 		}
 	}
 	if len(left) == 0 {
@@ -157,7 +167,7 @@ func among(left map[string]int, b *wire.Batch, t *fold.Target) (some []int, docs
 		if id.Type == 0 {
 			return fmt.Errorf("a document of %s is malformed or has no _id", t.NS)
 		}
-		key := string(delta.AppendKey(nil, id))
+		key := delta.KeyOf(id)
 		if i, ok := left[key]; ok {
 			delete(left, key)
 			some, docs = append(some, i), append(docs, doc)
@@ -165,32 +175,4 @@ func among(left map[string]int, b *wire.Batch, t *fold.Target) (some []int, docs
 		return nil
 	})
 	return some, docs, err
-}
-
-// open starts a read on the primary.
-func (w *Writer) open(ctx context.Context, t *fold.Target, find bson.D) (cur *wire.Cursor, err error) {
-	conn, err := w.connection(ctx)
-	if err != nil {
-		return nil, err
-	}
-	err = w.gated(ctx, func() (int, error) {
-		cur, err = conn.OpenCursor(ctx, t.DB, find, wire.CursorOptions{})
-		return 0, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read documents of %s: %w", t.NS, err)
-	}
-	return cur, nil
-}
-
-// next asks a cursor for one more batch; the first came with the opening reply.
-func (w *Writer) next(ctx context.Context, cur *wire.Cursor, first bool) (b *wire.Batch, err error) {
-	if first {
-		return cur.Next(ctx)
-	}
-	err = w.gated(ctx, func() (int, error) {
-		b, err = cur.Next(ctx)
-		return 0, err
-	})
-	return b, err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
+	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -24,13 +25,15 @@ type bed struct {
 	w   *Writer
 	all *Writers
 	c   *mongo.Cluster
+	uri string
 	to  *fold.Target
 }
 
 // TestServer runs what needs a server, on one.
 func TestServer(t *testing.T) {
 	t.Parallel()
-	c, err := mongo.Connect(t.Context(), lab.ForTest(t, lab.Options{}).URI(), mongo.Options{})
+	uri := lab.ForTest(t, lab.Options{}).URI()
+	c, err := mongo.Connect(t.Context(), uri, mongo.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,13 +46,14 @@ func TestServer(t *testing.T) {
 	for name, test := range map[string]func(*bed){
 		"outcomes": testOutcomes, "ordered": testOrdered, "reinsert": testReinsert, "exchange": testExchange, "special": testSpecial,
 		"read": testRead, "batched": testBatched, "term": testTerm, "capped": testCapped, "rewrite": testRewrite,
+		"near": testNear, "histories": testHistories,
 	} {
 		t.Run(name, func(t *testing.T) {
 			terms := 0
 			all := NewWriters(Options{Target: c, Transactions: txn, TransactionOps: 3, SameTerm: func(int64) error { terms++; return nil }})
 			w := all.NewBatched(0)
 			defer w.Release()
-			test(&bed{T: t, w: w, all: all, c: c, to: fold.NewTarget("write." + name)})
+			test(&bed{T: t, w: w, all: all, c: c, uri: uri, to: fold.NewTarget("write." + name)})
 			if terms == 0 {
 				t.Error("nobody was told of terms")
 			}
@@ -70,10 +74,10 @@ func (b *bed) unique(field string) {
 		bson.D{{Key: "key", Value: bson.D{{Key: field, Value: 1}}}, {Key: "name", Value: field}, {Key: "unique", Value: true}, {Key: "sparse", Value: true}}}}})
 }
 
-func (b *bed) op(k fold.Kind, id any, fields ...bson.E) fold.Op {
+func (b *bed) op(k stream.Kind, id any, fields ...bson.E) fold.Op {
 	b.Helper()
 	o := fold.Op{Kind: k, ID: valueOf(b, id), At: mongo.OpTime{TS: bson.Timestamp{T: 9}}}
-	if k != fold.Delete {
+	if k != stream.Delete {
 		o.Doc = rawOf(b, append(bson.D{{Key: "_id", Value: id}}, fields...))
 	}
 	return o
@@ -111,20 +115,20 @@ func field(name string, v any) bson.E { return bson.E{Key: name, Value: v} }
 // on the target.
 func testOutcomes(b *bed) {
 	b.unique("k")
-	b.applied(b.op(fold.Insert, 1, field("k", 1)), b.op(fold.Insert, 2, field("k", 2)), b.op(fold.Insert, 3, field("a", "text")))
+	b.applied(b.op(stream.Insert, 1, field("k", 1)), b.op(stream.Insert, 2, field("k", 2)), b.op(stream.Insert, 3, field("a", "text")))
 	misfit := updateOp(b, 3, bson.D{{Key: "sa", Value: bson.D{{Key: "a", Value: true}, {Key: "u0", Value: 1}}}})
 	misfitAhead := misfit
 	misfitAhead.Overlap = true
 	ops := []fold.Op{
-		b.op(fold.Insert, 1, field("other", true)),
-		b.op(fold.Insert, 10, field("k", 1)),
-		b.op(fold.Insert, 11, field("k", 11)),
+		b.op(stream.Insert, 1, field("other", true)),
+		b.op(stream.Insert, 10, field("k", 1)),
+		b.op(stream.Insert, 11, field("k", 11)),
 		updateOp(b, 2, set("k", 1)),
 		updateOp(b, 20, set("k", 20)),
-		b.op(fold.Replace, 21, field("k", 21)),
-		b.op(fold.Put, 22, field("k", 22)),
+		b.op(stream.Replace, 21, field("k", 21)),
+		b.op(stream.Put, 22, field("k", 22)),
 		misfit,
-		b.op(fold.Delete, 99),
+		b.op(stream.Delete, 99),
 	}
 	want := map[int]Outcome{0: Taken, 1: Duplicate, 3: Duplicate, 4: Missing, 5: Missing, 7: Misfit}
 	for _, r := range b.write(ops...) {
@@ -140,7 +144,7 @@ func testOutcomes(b *bed) {
 	if len(want) > 0 {
 		b.Errorf("without a result: %v", want)
 	}
-	b.want(1, b.op(fold.Put, 1, field("k", 1)).Doc)
+	b.want(1, b.op(stream.Put, 1, field("k", 1)).Doc)
 	b.want(11, ops[2].Doc)
 	b.want(22, ops[6].Doc)
 	b.want(10, nil)
@@ -153,12 +157,12 @@ func testOutcomes(b *bed) {
 	}
 	b.run(bson.D{{Key: "createIndexes", Value: b.to.Coll}, {Key: "indexes", Value: bson.A{bson.D{{Key: "key", Value: bson.D{{Key: "x", Value: 1}, {Key: "y", Value: 1}}}, {Key: "name", Value: "xy"}}}}})
 	arrays := []bson.E{field("x", bson.A{1, 2}), field("y", bson.A{1, 2})}
-	for _, k := range []fold.Kind{fold.Insert, fold.Put} {
+	for _, k := range []stream.Kind{stream.Insert, stream.Put} {
 		if got := b.write(b.op(k, 30, arrays...)); len(got) != 1 || got[0].Outcome != Refused || got[0].Reply.Code == 0 {
 			b.Errorf("%s that the index does not take: %v", k, got)
 		}
 	}
-	if got := b.write(b.op(fold.Insert, bson.Null{})); len(got) != 0 {
+	if got := b.write(b.op(stream.Insert, bson.Null{})); len(got) != 0 {
 		b.Errorf("an _id of null: %v", got)
 	}
 }
@@ -166,10 +170,10 @@ func testOutcomes(b *bed) {
 // testOrdered: inserts in order stop at the first that is not taken.
 func testOrdered(b *bed) {
 	b.unique("k")
-	b.applied(b.op(fold.Insert, 3, field("k", 33)))
+	b.applied(b.op(stream.Insert, 3, field("k", 33)))
 	var ops []*fold.Op
 	for i := range 6 {
-		o := b.op(fold.Insert, i, field("k", i))
+		o := b.op(stream.Insert, i, field("k", i))
 		ops = append(ops, &o)
 	}
 	n, results, err := b.w.InsertOrdered(b.Context(), b.to, ops)
@@ -182,7 +186,7 @@ func testOrdered(b *bed) {
 		b.Errorf("the others: %d, %v, %v", n, results, err)
 	}
 	// A zero timestamp meets the key that another document has.
-	zero, other := b.op(fold.Insert, 10, field("k", bson.Timestamp{})), b.op(fold.Insert, 11, field("k", bson.Timestamp{}))
+	zero, other := b.op(stream.Insert, 10, field("k", bson.Timestamp{})), b.op(stream.Insert, 11, field("k", bson.Timestamp{}))
 	b.applied(zero)
 	b.want(10, zero.Doc)
 	n, results, err = b.w.InsertOrdered(b.Context(), b.to, []*fold.Op{&other})
@@ -194,8 +198,8 @@ func testOrdered(b *bed) {
 // testReinsert: an _id that is equal under a collation is replaced in its bytes.
 func testReinsert(b *bed) {
 	b.run(bson.D{{Key: "create", Value: b.to.Coll}, {Key: "collation", Value: bson.D{{Key: "locale", Value: "en"}, {Key: "strength", Value: 2}}}})
-	b.applied(b.op(fold.Insert, "a", field("n", 1)))
-	upper := b.op(fold.Insert, "A", field("n", 2))
+	b.applied(b.op(stream.Insert, "a", field("n", 1)))
+	upper := b.op(stream.Insert, "A", field("n", 2))
 	if got := b.write(upper); len(got) != 1 || got[0].Outcome != Taken {
 		b.Fatalf("%v", got)
 	}
@@ -212,9 +216,9 @@ func testReinsert(b *bed) {
 // testExchange: documents trade keys in one transaction, or nothing is changed.
 func testExchange(b *bed) {
 	b.unique("k")
-	b.applied(b.op(fold.Insert, 1, field("k", 1)), b.op(fold.Insert, 2, field("k", 2)), b.op(fold.Insert, 3, field("k", 3)))
+	b.applied(b.op(stream.Insert, 1, field("k", 1)), b.op(stream.Insert, 2, field("k", 2)), b.op(stream.Insert, 3, field("k", 3)))
 	doc := func(id int, fields ...bson.E) Document {
-		return Document{Target: b.to, ID: valueOf(b, id), Doc: b.op(fold.Put, id, fields...).Doc}
+		return Document{Target: b.to, ID: valueOf(b, id), Doc: b.op(stream.Put, id, fields...).Doc}
 	}
 	traded := []Document{doc(1, field("k", 2), field("z", bson.Timestamp{})), doc(2, field("k", 1), field("$d", true)), doc(4, field("k", 4))}
 	if _, refused, err := b.w.Exchange(b.Context(), traded); refused != nil || err != nil {
@@ -248,27 +252,27 @@ func testExchange(b *bed) {
 func testSpecial(b *bed) {
 	b.unique("k")
 	fields := []bson.E{field("z", bson.Timestamp{}), field("n", bson.D{{Key: "z", Value: bson.Timestamp{}}})}
-	for i, k := range []fold.Kind{fold.Insert, fold.Put, fold.Replace} {
-		if k == fold.Replace {
-			b.applied(b.op(fold.Insert, i))
+	for i, k := range []stream.Kind{stream.Insert, stream.Put, stream.Replace} {
+		if k == stream.Replace {
+			b.applied(b.op(stream.Insert, i))
 		}
 		o := b.op(k, i, fields...)
 		b.applied(o)
 		b.want(i, o.Doc)
 	}
-	b.applied(b.op(fold.Insert, 10, field("k", 10)), b.op(fold.Insert, 11))
-	dollar := b.op(fold.Replace, 10, field("$set", 1), field("a", 2))
-	taken := b.op(fold.Put, 11, field("$x", 1), field("k", 12))
-	b.applied(b.op(fold.Insert, 12, field("k", 12)))
-	plain := b.op(fold.Put, 13, field("a", 1))
+	b.applied(b.op(stream.Insert, 10, field("k", 10)), b.op(stream.Insert, 11))
+	dollar := b.op(stream.Replace, 10, field("$set", 1), field("a", 2))
+	taken := b.op(stream.Put, 11, field("$x", 1), field("k", 12))
+	b.applied(b.op(stream.Insert, 12, field("k", 12)))
+	plain := b.op(stream.Put, 13, field("a", 1))
 	results := b.write(dollar, taken, plain)
 	if len(results) != 1 || results[0].Outcome != Duplicate || !results[0].Op.ID.Equal(taken.ID) {
 		b.Errorf("%v", results)
 	}
 	b.want(10, dollar.Doc)
-	b.want(11, b.op(fold.Insert, 11).Doc)
+	b.want(11, b.op(stream.Insert, 11).Doc)
 	b.want(13, plain.Doc)
-	again := b.op(fold.Insert, 1, fields...) // after a crash before the repair
+	again := b.op(stream.Insert, 1, fields...) // after a crash before the repair
 	b.run(bson.D{{Key: "update", Value: b.to.Coll}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "u", Value: bson.D{{Key: "$set", Value: bson.D{{Key: "z", Value: bson.Timestamp{T: 5}}}}}}}}}})
 	if got, err := b.w.Repair(b.Context(), b.to, []*fold.Op{&again}); err != nil || len(got) > 0 {
 		b.Errorf("%v, %v", got, err)
@@ -284,7 +288,7 @@ func testRead(b *bed) {
 	const n = 700
 	for i := range n {
 		if i%3 > 0 {
-			ops = append(ops, b.op(fold.Insert, i, field("pad", bytes.Repeat([]byte("x"), 100<<(i%8)))))
+			ops = append(ops, b.op(stream.Insert, i, field("pad", bytes.Repeat([]byte("x"), 100<<(i%8)))))
 		}
 		ids = append(ids, valueOf(b, i))
 	}
@@ -332,7 +336,7 @@ func testBatched(b *bed) {
 	b.unique("k")
 	var ops, updates []fold.Op
 	for i := range 40 {
-		ops = append(ops, b.op(fold.Insert, i, field("k", i), field("a", 0)))
+		ops = append(ops, b.op(stream.Insert, i, field("k", i), field("a", 0)))
 		updates = append(updates, updateOp(b, i, set("a", 1)))
 	}
 	b.applied(ops...)
@@ -349,8 +353,8 @@ func testBatched(b *bed) {
 	if len(results) != 2 || results[0].Outcome != Duplicate || results[0].Op != &updates[20] || results[1].Outcome != Missing || results[1].Op != &updates[30] {
 		b.Errorf("%v", results)
 	}
-	b.want(39, b.op(fold.Put, 39, field("k", 39), field("a", 2)).Doc)
-	b.want(20, b.op(fold.Put, 20, field("k", 20), field("a", 1)).Doc)
+	b.want(39, b.op(stream.Put, 39, field("k", 39), field("a", 2)).Doc)
+	b.want(20, b.op(stream.Put, 20, field("k", 20), field("a", 1)).Doc)
 	if b.w.pause == 0 {
 		b.Error("transactions are tried again at once")
 	}
@@ -372,13 +376,13 @@ func testTerm(b *bed) {
 		return other
 	}}).New()
 	defer fails.Release()
-	if _, err := fails.Write(b.Context(), b.to, []fold.Op{b.op(fold.Insert, 1)}); !errors.Is(err, other) {
+	if _, err := fails.Write(b.Context(), b.to, []fold.Op{b.op(stream.Insert, 1)}); !errors.Is(err, other) {
 		b.Errorf("%v", err)
 	}
 	if err := fails.Transaction(b.Context(), func(context.Context) error { b.Error("it ran"); return nil }); !errors.Is(err, other) {
 		b.Errorf("%v", err)
 	}
-	b.applied(b.op(fold.Put, 2))
+	b.applied(b.op(stream.Put, 2))
 }
 
 // testCapped: a capped collection keeps the order of inserts.
@@ -386,9 +390,9 @@ func testCapped(b *bed) {
 	b.run(bson.D{{Key: "create", Value: b.to.Coll}, {Key: "capped", Value: true}, {Key: "size", Value: 1 << 20}, {Key: "max", Value: 3}})
 	b.to.Capped = true
 	for i := range 5 {
-		b.applied(b.op(fold.Insert, i))
+		b.applied(b.op(stream.Insert, i))
 	}
-	b.applied(b.op(fold.Delete, 0))
+	b.applied(b.op(stream.Delete, 0))
 	var order []int32
 	cur, err := b.c.Client.Database(b.to.DB).Collection(b.to.Coll).Find(b.Context(), bson.D{})
 	if err != nil {
@@ -409,7 +413,7 @@ func testRewrite(b *bed) {
 	var ops, updates []fold.Op
 	pad := bytes.Repeat([]byte("x"), 100<<10)
 	for i := range 300 {
-		ops = append(ops, b.op(fold.Insert, i, field("a", bson.A{1, 2, 3}), field("pad", pad)))
+		ops = append(ops, b.op(stream.Insert, i, field("a", bson.A{1, 2, 3}), field("pad", pad)))
 		updates = append(updates, updateOp(b, i, bson.D{{Key: "sa", Value: bson.D{{Key: "a", Value: true}, {Key: "l", Value: int32(2)}, {Key: "u1", Value: "new"}}}}))
 	}
 	b.applied(ops...)
@@ -418,12 +422,12 @@ func testRewrite(b *bed) {
 		b.Errorf("%d are rewritten", n)
 	}
 	for _, i := range []int{0, 150, 299} {
-		b.want(i, b.op(fold.Put, i, field("a", bson.A{1, "new"}), field("pad", pad)).Doc)
+		b.want(i, b.op(stream.Put, i, field("a", bson.A{1, "new"}), field("pad", pad)).Doc)
 	}
 	upsert := updateOp(b, 1000, bson.D{{Key: "i", Value: bson.D{{Key: "n", Value: 1}}}})
 	upsert.Upsert = true
 	b.applied(upsert)
-	b.want(1000, b.op(fold.Put, 1000, field("n", 1)).Doc)
+	b.want(1000, b.op(stream.Put, 1000, field("n", 1)).Doc)
 	if got := b.write(updateOp(b, 2000, shorter)); len(got) != 1 || got[0].Outcome != Missing {
 		b.Errorf("%v", got)
 	}

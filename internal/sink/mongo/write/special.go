@@ -3,6 +3,7 @@ package write
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -11,37 +12,39 @@ import (
 	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
+	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/wire"
 )
 
 // special writes whole documents with names that begin with a dollar by delete
 // and insert in one transaction, and returns the other statements.
 func (w *Writer) special(ctx context.Context, t *fold.Target, list []statement) (plain []statement, results []Result, err error) {
-	plain = list
-	for i, s := range list {
-		special := s.op.Kind != fold.Update && Dollar(s.op.Doc)
-		switch {
-		case special && len(plain) == len(list): // the first one: from here on a copy
-			plain = append([]statement(nil), list[:i]...)
-		case !special && len(plain) < len(list):
+	first := slices.IndexFunc(list, statement.dollar)
+	if first < 0 {
+		return list, nil, nil
+	}
+	plain = slices.Clone(list[:first])
+	for _, s := range list[first:] {
+		if !s.dollar() {
 			plain = append(plain, s)
-		}
-		if !special {
 			continue
 		}
 		_, refused, err := w.Exchange(ctx, []Document{{Target: t, ID: s.op.ID, Doc: s.op.Doc, At: s.op.At}})
-		switch {
-		case err != nil:
+		if err != nil {
 			return nil, nil, err
-		case refused == nil:
-		case docwrite.Of(*refused) == docwrite.DuplicateKey:
-			results = append(results, Result{Op: s.op, Outcome: Duplicate, Reply: *refused})
-		default:
-			results = append(results, Result{Op: s.op, Outcome: Refused, Reply: *refused})
+		}
+		if refused != nil {
+			r := Result{Op: s.op, Outcome: Refused, Reply: *refused}
+			if docwrite.Of(*refused) == docwrite.DuplicateKey {
+				r.Outcome = Duplicate
+			}
+			results = append(results, r)
 		}
 	}
 	return plain, results, nil
 }
+
+func (s statement) dollar() bool { return s.op.Kind != stream.Update && Dollar(s.op.Doc) }
 
 // Dollar reports a document that only Exchange can write.
 func Dollar(doc []byte) bool {
@@ -51,11 +54,7 @@ func Dollar(doc []byte) bool {
 
 // Repair puts zero timestamps back into documents that are on the target.
 func (w *Writer) Repair(ctx context.Context, t *fold.Target, ops []*fold.Op) ([]Result, error) {
-	list := statements(ops)
-	for i := range list {
-		list[i].suspect = true
-	}
-	return w.repair(ctx, t, list)
+	return w.repair(ctx, t, statements(ops))
 }
 
 // repair puts zero timestamps back into the documents just written. After a
@@ -73,7 +72,7 @@ func (w *Writer) repair(ctx context.Context, t *fold.Target, list []statement) (
 		if !ok {
 			continue
 		}
-		r := o.Become(fold.Update, nil)
+		r := o.Become(stream.Update, nil)
 		r.Delta = d
 		if s, form := p.translate(r); form != delta.None {
 			p.updates, written = append(p.updates, s), append(written, o)

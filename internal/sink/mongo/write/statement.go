@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // statement is one operation as a command carries it.
@@ -58,14 +59,14 @@ func (s *statement) append(dst []byte, command string) []byte {
 func (s *statement) appendUpdate(dst []byte) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	dst = s.appendQuery(dst)
-	if s.op.Kind == fold.Update {
+	if s.op.Kind == stream.Update {
 		dst = bsoncore.AppendDocumentElement(dst, "u", s.doc)
 	} else {
 		start := len(dst)
 		dst = bsoncore.AppendDocumentElement(dst, "u", s.op.Doc)
 		s.suspect = delta.MayHoldEmptyTimestamp(dst[start+len("\x03u\x00"):])
 	}
-	if s.op.Kind == fold.Put || s.op.Upsert {
+	if s.op.Kind == stream.Put || s.op.Upsert {
 		dst = bsoncore.AppendBooleanElement(dst, "upsert", true)
 	}
 	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
@@ -117,11 +118,11 @@ func (p *plan) fill(ops []fold.Op) {
 
 func (p *plan) add(o *fold.Op) {
 	switch o.Kind {
-	case fold.Delete:
+	case stream.Delete:
 		p.deletes = append(p.deletes, statement{op: o})
-	case fold.Insert:
+	case stream.Insert:
 		p.inserts = append(p.inserts, statement{op: o})
-	case fold.Update:
+	case stream.Update:
 		switch s, form := p.translate(o); {
 		case form == delta.Classic:
 			p.updates = append(p.updates, s)
@@ -168,31 +169,23 @@ const (
 // grouped makes statements of many deletes each, which cost the server half of
 // what as many statements do. _ids of rare types stay by themselves: a $in takes
 // some of them for something else.
-func (p *plan) grouped(deletes []statement) []statement {
-	var out, group []statement
-	bytes := 0
-	end := func() {
-		if len(group) == 1 {
-			out = append(out, group[0])
-		} else if len(group) > 1 {
-			out = append(out, statement{op: group[0].op, doc: p.appendIn(group)})
-		}
-		group, bytes = group[:0], 0
-	}
-	for _, s := range deletes {
-		if !plainID(s.op.ID) {
-			out = append(out, s)
-			continue
-		}
-		if bytes += len(s.op.ID.Data); bytes > groupBytes {
-			end()
-			bytes = len(s.op.ID.Data)
-		}
-		if group = append(group, s); len(group) == groupDeletes {
-			end()
+func (p *plan) grouped(deletes []statement) (out []statement) {
+	alone := 0
+	for i := range deletes {
+		if !plainID(deletes[i].op.ID) {
+			deletes[alone], deletes[i] = deletes[i], deletes[alone]
+			alone++
 		}
 	}
-	end()
+	out = append(out, deletes[:alone]...)
+	for plain := deletes[alone:]; len(plain) > 0; {
+		n, _ := fitting(plain, groupDeletes, groupBytes)
+		s := plain[0]
+		if n > 1 {
+			s.doc = p.appendIn(plain[:n])
+		}
+		out, plain = append(out, s), plain[n:]
+	}
 	return out
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 func rawOf(tb testing.TB, v any) bson.Raw {
@@ -36,7 +37,7 @@ func updateOp(tb testing.TB, id any, diff bson.D) fold.Op {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return fold.Op{Kind: fold.Update, ID: valueOf(tb, id), Delta: d}
+	return fold.Op{Kind: stream.Update, ID: valueOf(tb, id), Delta: d}
 }
 
 func set(field string, v any) bson.D {
@@ -54,10 +55,10 @@ func TestStatements(t *testing.T) {
 		op            fold.Op
 		want          string
 	}{
-		{"insert", "insert", fold.Op{Kind: fold.Insert, ID: id, Doc: doc}, `{"_id":1,"a":"x"}`},
-		{"delete", "delete", fold.Op{Kind: fold.Delete, ID: id}, `{"q":{"_id":1},"limit":1}`},
-		{"replace", "update", fold.Op{Kind: fold.Replace, ID: id, Doc: doc}, `{"q":{"_id":1},"u":{"_id":1,"a":"x"}}`},
-		{"put", "update", fold.Op{Kind: fold.Put, ID: id, Doc: doc}, `{"q":{"_id":1},"u":{"_id":1,"a":"x"},"upsert":true}`},
+		{"insert", "insert", fold.Op{Kind: stream.Insert, ID: id, Doc: doc}, `{"_id":1,"a":"x"}`},
+		{"delete", "delete", fold.Op{Kind: stream.Delete, ID: id}, `{"q":{"_id":1},"limit":1}`},
+		{"replace", "update", fold.Op{Kind: stream.Replace, ID: id, Doc: doc}, `{"q":{"_id":1},"u":{"_id":1,"a":"x"}}`},
+		{"put", "update", fold.Op{Kind: stream.Put, ID: id, Doc: doc}, `{"q":{"_id":1},"u":{"_id":1,"a":"x"},"upsert":true}`},
 		{"update", "update", updateOp(t, int32(1), set("a", int32(2))), `{"q":{"_id":1},"u":{"$set":{"a":2}}}`},
 		{"upsert", "update", upsert, `{"q":{"_id":1},"u":{"$set":{"a":2}},"upsert":true}`},
 	} {
@@ -93,10 +94,10 @@ func TestPlan(t *testing.T) {
 		{"the same as an upsert", guardedUpsert, "rewrites or updates"},
 		{"an array cut and changed", shorter, "rewrites"},
 		{"larger than a statement may be", huge, "rewrites"},
-		{"delete", fold.Op{Kind: fold.Delete}, "deletes"},
-		{"insert", fold.Op{Kind: fold.Insert}, "inserts"},
-		{"replace", fold.Op{Kind: fold.Replace}, "updates"},
-		{"put", fold.Op{Kind: fold.Put}, "updates"},
+		{"delete", fold.Op{Kind: stream.Delete}, "deletes"},
+		{"insert", fold.Op{Kind: stream.Insert}, "inserts"},
+		{"replace", fold.Op{Kind: stream.Replace}, "updates"},
+		{"put", fold.Op{Kind: stream.Put}, "updates"},
 	} {
 		var p plan
 		p.fill([]fold.Op{c.op})
@@ -142,7 +143,7 @@ func TestGrouped(t *testing.T) {
 	ids = append(ids, bson.D{{Key: "a", Value: 1}}, bson.Null{}, bson.Regex{Pattern: "a"}, bson.MinKey{}, long+"1", long+"2", long+"3", long+"4")
 	var p plan
 	for _, id := range ids {
-		p.add(&fold.Op{Kind: fold.Delete, ID: valueOf(t, id)})
+		p.add(&fold.Op{Kind: stream.Delete, ID: valueOf(t, id)})
 	}
 	seen := map[string]int{}
 	for _, s := range p.grouped(p.deletes) {
@@ -206,7 +207,7 @@ func TestSuspect(t *testing.T) {
 		{bson.D{{Key: "_id", Value: 1}, {Key: "a", Value: bson.Timestamp{}}}, true},
 	} {
 		for _, command := range []string{"insert", "update"} {
-			s := statement{op: &fold.Op{Kind: fold.Put, ID: valueOf(t, 1), Doc: rawOf(t, c.doc)}}
+			s := statement{op: &fold.Op{Kind: stream.Put, ID: valueOf(t, 1), Doc: rawOf(t, c.doc)}}
 			s.append([]byte("before"), command)
 			if s.suspect != c.suspect {
 				t.Errorf("%s of %v: suspect %v", command, c.doc, s.suspect)

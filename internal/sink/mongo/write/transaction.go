@@ -3,12 +3,11 @@ package write
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
@@ -51,9 +50,6 @@ func (w *Writer) mayBatch(t *fold.Target, n int) bool {
 // sendUpdates sends updates of different documents, in transactions if it may.
 // The reply is that of plain unordered updates.
 func (w *Writer) sendUpdates(ctx context.Context, t *fold.Target, list []statement) (wire.WriteResult, error) {
-	if !w.mayBatch(t, len(list)) {
-		return w.send(ctx, "update", t, list, false)
-	}
 	done, matched, err := w.sendBatched(ctx, t, list)
 	if err != nil || done == len(list) {
 		return wire.WriteResult{Term: -1, N: matched}, err
@@ -69,6 +65,9 @@ func (w *Writer) sendUpdates(ctx context.Context, t *fold.Target, list []stateme
 // sendBatched sends as many of the updates in transactions as can be, from the
 // first on.
 func (w *Writer) sendBatched(ctx context.Context, t *fold.Target, list []statement) (done int, matched int64, err error) {
+	if !w.mayBatch(t, len(list)) {
+		return 0, 0, nil
+	}
 	if near, err := w.near(ctx); err != nil || !near {
 		w.pause = transactionPause
 		return 0, 0, err
@@ -110,16 +109,11 @@ func (w *Writer) near(ctx context.Context) (bool, error) {
 // was applied.
 func (w *Writer) transact(ctx context.Context, t *fold.Target, list []statement) (matched int64, ok bool, err error) {
 	number := w.o.Transactions.Number()
-	body, err := bson.Marshal(bson.D{{Key: "update", Value: t.Coll}, {Key: "ordered", Value: true}, {Key: "bypassDocumentValidation", Value: true},
-		{Key: "lsid", Value: w.session}, {Key: "txnNumber", Value: number}, {Key: "startTransaction", Value: true}, {Key: "autocommit", Value: false}})
-	if err != nil {
-		return 0, false, fmt.Errorf("build update command: %w", err)
-	}
-	w.msg.Reset(t.DB, body, false)
-	w.msg.StartSequence(sequenceName("update"))
-	for i := range list {
-		w.msg.BuildDocument(list[i].appendUpdate)
-	}
+	w.body = appendCommand(w.body[:0], "update", t.Coll, true)
+	w.body = bsoncore.AppendBooleanElement(w.body, "startTransaction", true)
+	w.body = w.appendTransaction(w.body, number)
+	w.body, _ = bsoncore.AppendDocumentEnd(w.body, 0)
+	w.frame(t.DB, w.body, "update", list) // all: fewer, and smaller, than a command takes
 	res, err := w.roundTrip(ctx, "update", t.NS)
 	switch {
 	case err != nil && !answered(err):
@@ -135,27 +129,29 @@ func (w *Writer) transact(ctx context.Context, t *fold.Target, list []statement)
 		}
 		return 0, false, err
 	}
-	w.stats.Statements.Add(int64(len(list)))
-	w.stats.Batched.Add(int64(len(list)))
+	w.Stats.Statements.Add(int64(len(list)))
+	w.Stats.Batched.Add(int64(len(list)))
 	return res.N, true, nil
 }
 
 // endTransaction commits or aborts; that there is nothing to abort is no error.
 func (w *Writer) endTransaction(ctx context.Context, how string, t *fold.Target, number int64) error {
-	d := bson.D{{Key: how, Value: 1}, {Key: "lsid", Value: w.session}, {Key: "txnNumber", Value: number}, {Key: "autocommit", Value: false}}
-	if how == "commitTransaction" {
-		d = append(d, bson.E{Key: "writeConcern", Value: concern()})
-	}
-	body, err := bson.Marshal(d)
-	if err != nil {
-		return fmt.Errorf("build %s command: %w", how, err)
-	}
-	w.msg.Reset("admin", body, false)
-	_, err = w.roundTrip(ctx, how, t.NS)
+	_, body := bsoncore.AppendDocumentStart(w.body[:0])
+	body = w.appendTransaction(bsoncore.AppendInt32Element(body, how, 1), number)
+	w.body = appendConcern(body)
+	w.msg.Reset("admin", w.body, false)
+	_, err := w.roundTrip(ctx, how, t.NS)
 	if how == "abortTransaction" && answered(err) {
 		return nil
 	}
 	return err
+}
+
+// appendTransaction says which transaction of the writer's session a command is in.
+func (w *Writer) appendTransaction(dst []byte, number int64) []byte {
+	dst = bsoncore.AppendDocumentElement(dst, "lsid", w.session)
+	dst = bsoncore.AppendInt64Element(dst, "txnNumber", number)
+	return bsoncore.AppendBooleanElement(dst, "autocommit", false)
 }
 
 // aborted reports a commit that certainly did not happen: the server calls an

@@ -1,6 +1,7 @@
 package write
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,15 +60,13 @@ type Writers struct {
 
 // NewWriters fills in defaults.
 func NewWriters(o Options) *Writers {
-	if o.TransactionOps <= 0 {
-		o.TransactionOps = 64
-	}
+	o.TransactionOps = cmp.Or(max(o.TransactionOps, 0), 64)
 	return &Writers{o: o}
 }
 
 // New is a writer without a session for transaction batches.
 func (ws *Writers) New() *Writer {
-	return &Writer{o: &ws.o, stats: &ws.Stats, commands: map[commandKey]bsoncore.Document{}}
+	return &Writer{Writers: ws}
 }
 
 // NewBatched is a writer that sends updates in transactions of the n-th of the
@@ -84,13 +83,12 @@ func (ws *Writers) NewBatched(n int) *Writer {
 // Writer writes over one connection, which it takes at the first need. It is
 // for one goroutine.
 type Writer struct {
-	o     *Options
-	stats *Stats
+	*Writers
 
-	conn     *wire.Conn
-	msg      wire.Message
-	commands map[commandKey]bsoncore.Document
-	plan     plan
+	conn *wire.Conn
+	msg  wire.Message
+	body []byte // room for a command's
+	plan plan
 
 	session bson.Raw // for transaction batches, nil when there are none
 	pause   int      // batches until transactions are tried again
@@ -115,33 +113,25 @@ func (w *Writer) connection(ctx context.Context) (c *wire.Conn, err error) {
 	return w.conn, nil
 }
 
-// concern is that of data: a checkpoint makes it durable.
-func concern() bson.D { return bson.D{{Key: "w", Value: 1}} }
-
-type commandKey struct {
-	name, coll string
-	ordered    bool
+// appendCommand begins the body of a write command.
+func appendCommand(dst []byte, name, coll string, ordered bool) []byte {
+	_, dst = bsoncore.AppendDocumentStart(dst)
+	dst = bsoncore.AppendStringElement(dst, name, coll)
+	dst = bsoncore.AppendBooleanElement(dst, "ordered", ordered)
+	if name != "delete" {
+		// What the source accepted belongs on the target, whatever its validator says.
+		dst = bsoncore.AppendBooleanElement(dst, "bypassDocumentValidation", true)
+	}
+	return dst
 }
 
-// command returns the body of a write command, made once per collection.
-func (w *Writer) command(k commandKey) (bsoncore.Document, error) {
-	if c, ok := w.commands[k]; ok {
-		return c, nil
-	}
-	d := bson.D{{Key: k.name, Value: k.coll}, {Key: "ordered", Value: k.ordered}, {Key: "writeConcern", Value: concern()}}
-	if k.name != "delete" {
-		// What the source accepted belongs on the target, whatever its validator says.
-		d = append(d, bson.E{Key: "bypassDocumentValidation", Value: true})
-	}
-	raw, err := bson.Marshal(d)
-	if err != nil {
-		return nil, fmt.Errorf("build %s command: %w", k.name, err)
-	}
-	if len(w.commands) > 4096 {
-		clear(w.commands)
-	}
-	w.commands[k] = raw
-	return raw, nil
+// appendConcern ends a body with the write concern of data, {w: 1}: a checkpoint
+// makes it durable.
+func appendConcern(dst []byte) bsoncore.Document {
+	i, dst := bsoncore.AppendDocumentElementStart(dst, "writeConcern")
+	dst, _ = bsoncore.AppendDocumentEnd(bsoncore.AppendInt32Element(dst, "w", 1), i)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, 0)
+	return dst
 }
 
 // sequenceName is the argument that carries a write command's operations.
@@ -162,7 +152,7 @@ func (w *Writer) roundTrip(ctx context.Context, name, ns string) (res wire.Write
 		return res, err
 	}
 	var reply bsoncore.Document
-	err = w.gated(ctx, func() (bytes int, err error) {
+	err = w.o.Gate.Do(ctx, func() (bytes int, err error) {
 		failpoint.HitOf("send.before", name)
 		reply, err = conn.RoundTrip(ctx, &w.msg)
 		failpoint.HitOf("send.after", name)
@@ -179,17 +169,6 @@ func (w *Writer) roundTrip(ctx context.Context, name, ns string) (res wire.Write
 		return res, fmt.Errorf("%s into %s: %w", name, ns, err)
 	}
 	return res, nil
-}
-
-// gated makes one exchange with the target, of some bytes, in its turn.
-func (w *Writer) gated(ctx context.Context, exchange func() (bytes int, err error)) error {
-	pass, err := w.o.Gate.Enter(ctx)
-	if err != nil {
-		return err
-	}
-	bytes, err := exchange()
-	w.o.Gate.Leave(pass, int64(bytes))
-	return err
 }
 
 // observeTerm notes the primary's present term. The driver does not say under

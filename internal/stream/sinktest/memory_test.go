@@ -1,7 +1,4 @@
-// Package memory is a sink that keeps documents in memory: the smallest thing
-// that is one, for tests of what feeds sinks. It holds documents by namespace and
-// _id and nothing else: no schema, no indexes, no files.
-package memory
+package sinktest_test
 
 import (
 	"bytes"
@@ -19,15 +16,15 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Store is what a sink writes to, and what outlives it. The zero value is empty.
+// memoryStore is what a memorySink writes to, and what outlives it. The zero value is empty.
 // It is safe for concurrent use.
-type Store struct {
+type memoryStore struct {
 	mu   sync.Mutex
 	docs map[string]map[string]bson.Raw // by namespace and the key of the _id
 }
 
 // Documents are those of a namespace, in no order.
-func (s *Store) Documents(ns string) (docs []bson.Raw) {
+func (s *memoryStore) Documents(ns string) (docs []bson.Raw) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range s.docs[ns] {
@@ -38,7 +35,7 @@ func (s *Store) Documents(ns string) (docs []bson.Raw) {
 
 // Apply makes one event's change. In the overlap, what it is about may be gone.
 // Of schema changes it knows drops, of collections that are not renamed.
-func (s *Store) Apply(ev *stream.Event, overlap bool) error {
+func (s *memoryStore) Apply(ev *stream.Event, overlap bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.docs == nil {
@@ -93,9 +90,10 @@ func updated(was bson.Raw, ev *stream.Event, overlap bool) (bson.Raw, error) {
 	return doc, err
 }
 
-// Sink applies each batch to a Store as it is fed.
-type Sink struct {
-	store   *Store
+// memorySink keeps documents in memory, by namespace and _id: the smallest thing
+// that is a sink. It applies each batch to a memoryStore as it is fed.
+type memorySink struct {
+	store   *memoryStore
 	overlap mongo.OpTime // until where the store may be ahead
 
 	mu      sync.Mutex
@@ -103,19 +101,19 @@ type Sink struct {
 	stats   stream.SinkStats
 }
 
-// New is a sink that starts at pos, while the store may be ahead until overlap.
-func New(store *Store, pos stream.Position, overlap mongo.OpTime) *Sink {
-	return &Sink{store: store, overlap: overlap, applied: pos}
+// newMemory is a sink that starts at pos, while the store may be ahead until overlap.
+func newMemory(store *memoryStore, pos stream.Position, overlap mongo.OpTime) *memorySink {
+	return &memorySink{store: store, overlap: overlap, applied: pos}
 }
 
 // Run waits for the end: there are no goroutines.
-func (s *Sink) Run(ctx context.Context) error {
+func (s *memorySink) Run(ctx context.Context) error {
 	<-ctx.Done()
 	return context.Cause(ctx)
 }
 
 // Feed applies the batch.
-func (s *Sink) Feed(ctx context.Context, b *stream.Batch) error {
+func (s *memorySink) Feed(ctx context.Context, b *stream.Batch) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -141,17 +139,17 @@ func (s *Sink) Feed(ctx context.Context, b *stream.Batch) error {
 }
 
 // Drain has nothing to wait for.
-func (s *Sink) Drain(ctx context.Context) error { return context.Cause(ctx) }
+func (s *memorySink) Drain(ctx context.Context) error { return context.Cause(ctx) }
 
 // Applied is the end of the last batch.
-func (s *Sink) Applied() stream.Position {
+func (s *memorySink) Applied() stream.Position {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.applied
 }
 
 // Stats is a snapshot.
-func (s *Sink) Stats() stream.SinkStats {
+func (s *memorySink) Stats() stream.SinkStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.stats

@@ -1,37 +1,18 @@
-package memory_test
+package sinktest_test
 
 import (
-	"context"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/delta"
-	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/sink/memory"
 	"github.com/millrace/millrace/internal/stream"
-	"github.com/millrace/millrace/internal/stream/sinktest"
 )
 
-type target struct{ memory.Store }
-
-func (s *target) Open(pos stream.Position, overlap mongo.OpTime) (stream.Sink, error) {
-	return memory.New(&s.Store, pos, overlap), nil
-}
-
-func (s *target) Documents(_ context.Context, ns string) ([]bson.Raw, error) {
-	return s.Store.Documents(ns), nil
-}
-
-// TestConformance: it is a sink.
-func TestConformance(t *testing.T) {
-	sinktest.Run(t, func(*testing.T) sinktest.Target { return &target{} })
-}
-
-// TestApply: what each kind of event does, and what it does not do outside the
+// TestMemoryApplies: what each kind of event does, and what it does not do outside the
 // overlap.
-func TestApply(t *testing.T) {
+func TestMemoryApplies(t *testing.T) {
 	raw := func(d bson.D) bson.Raw {
 		b, err := bson.Marshal(d)
 		if err != nil {
@@ -63,7 +44,7 @@ func TestApply(t *testing.T) {
 		{old, stream.Delete, nil, false, nil, false},
 		{nil, stream.Delete, nil, false, nil, false},
 	} {
-		var s memory.Store
+		var s memoryStore
 		key := stream.Key{ID: bsoncore.Value{Type: bsoncore.TypeInt32, Data: bsoncore.AppendInt32(nil, 1)}}
 		if c.there != nil {
 			if err := s.Apply(&stream.Event{Kind: stream.Insert, NS: "d.c", Target: "d.c", Key: key, Doc: c.there}, false); err != nil {

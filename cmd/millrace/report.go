@@ -1,0 +1,199 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/precheck"
+	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/verify"
+)
+
+// summary is how a sync ended: what --output json prints and --report holds.
+type summary struct {
+	Version   string         `json:"version"`
+	Finalized bool           `json:"finalized"`
+	Started   time.Time      `json:"started"`
+	Ended     time.Time      `json:"ended"`
+	Seconds   float64        `json:"seconds"`
+	Error     string         `json:"error,omitempty"`
+	Hint      string         `json:"hint,omitempty"`
+	Status    job.Status     `json:"status"`
+	Plan      *job.Plan      `json:"plan,omitempty"`
+	Verify    *verify.Report `json:"verify,omitempty"`
+}
+
+// maxListed bounds lists in text output; JSON has them whole.
+const maxListed = 20
+
+func summaryText(sum summary) string {
+	s := sum.Status
+	copying := s.PhaseSeconds[job.PhaseCopying]
+	t := facts{newTable(plain(s.Job), ended(sum))}
+	t.add("duration", clock(time.Duration(sum.Seconds*float64(time.Second))))
+	t.add("collections", len(s.Copy.Collections))
+	t.add("documents copied", fmt.Sprintf("%d%s", s.Copy.Docs, average(float64(s.Copy.Docs), copying, count)))
+	t.add("size copied", size(float64(s.Copy.Bytes))+average(float64(s.Copy.Bytes), copying, size))
+	t.add("changes applied", s.Follow.Operations)
+	t.add("schema changes", s.Follow.SchemaChanges)
+	t.add("durable up to", s.Follow.Applied)
+	t.conflicts(s.Conflicts)
+	t.add("errors met", errorCounts(s.Errors))
+	t.add("millrace itself", fmt.Sprintf("%.1f s of CPU, at most %s of memory", s.Process.CPUSeconds, size(float64(s.Process.Peak))))
+	if sum.Finalized {
+		t.add("differences", len(s.Differences))
+	}
+	var b strings.Builder
+	fmt.Fprintln(&b, t.Render())
+	writeDifferences(&b, s.Differences)
+	if sum.Verify != nil {
+		b.WriteString(verifiedText(sum.Verify))
+	}
+	return b.String()
+}
+
+func ended(sum summary) string {
+	if sum.Finalized {
+		return "finalized"
+	}
+	return "ended in phase " + string(sum.Status.Phase)
+}
+
+// average adds the rate over so many seconds to a figure.
+func average(n, seconds float64, unit func(float64) string) string {
+	if n == 0 || seconds < 0.001 {
+		return ""
+	}
+	return " (" + unit(n/seconds) + "/s on average)"
+}
+
+func writeDifferences(b *strings.Builder, differences []string) {
+	for _, d := range differences[:min(len(differences), maxListed)] {
+		fmt.Fprintf(b, "  differs: %s\n", plain(d))
+	}
+	if more := len(differences) - maxListed; more > 0 {
+		fmt.Fprintf(b, "  and %d more\n", more)
+	}
+}
+
+// report tells a result, and keeps it in a file where one is wanted.
+func (a *app) report(path, form string, v any, text string) (err error) {
+	if path != "" {
+		err = server.Replace(path, func(f *os.File) error { return errors.Join(writeJSON(f, v), f.Chmod(0o644), f.Sync()) })
+		if err != nil {
+			err = fmt.Errorf("write report %s: %w", path, err)
+		}
+	}
+	return errors.Join(err, tell(a.stdout, form, v, text))
+}
+
+// tell writes a result, as text or as JSON.
+func tell(w io.Writer, form string, v any, text string) error {
+	if form == "json" {
+		return writeJSON(w, v)
+	}
+	_, err := io.WriteString(w, text)
+	return err
+}
+
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false) // connection strings stay readable
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("write result: %w", err)
+	}
+	return nil
+}
+
+// planText shows what a job would do.
+func planText(p *job.Plan) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "job     %s (mode %s%s)\n", p.Job, p.Mode, resumes(p))
+	fmt.Fprintf(&b, "source  %s, %s\ntarget  %s, %s\n\n", plain(p.Source), plain(p.SourceInfo), plain(p.Target), plain(p.TargetInfo))
+	t := newTable("collection", "on the target as", "type", "documents", "size", "indexes")
+	var docs, bytes int64
+	for _, c := range p.Collections {
+		target := plain(c.Target)
+		if c.Target == c.Source {
+			target = ""
+		}
+		t.AppendRow(table.Row{plain(c.Source), target, c.Type, c.Docs, size(float64(c.Bytes)), c.Indexes})
+		docs, bytes = docs+c.Docs, bytes+c.Bytes
+	}
+	t.AppendFooter(table.Row{plural(len(p.Collections), "collection"), "", "", docs, size(float64(bytes)), ""})
+	alignRight(t, 4, 5, 6)
+	fmt.Fprintf(&b, "%s\n\n%s\n", t.Render(), checksTable(p.Checks))
+	return b.String()
+}
+
+func resumes(p *job.Plan) string {
+	if !p.Resumes {
+		return ""
+	}
+	if p.ResumePhase == "" {
+		return ", resumes"
+	}
+	return ", resumes in phase " + string(p.ResumePhase)
+}
+
+// newTable is a table in the style of all output.
+func newTable(columns ...any) table.Writer {
+	t := table.NewWriter()
+	style := table.StyleLight
+	style.Format.Header, style.Format.Footer = text.FormatDefault, text.FormatDefault
+	t.SetStyle(style)
+	t.AppendHeader(table.Row(columns))
+	return t
+}
+
+// alignRight sets the columns with figures, counted from 1.
+func alignRight(t table.Writer, columns ...int) {
+	var cs []table.ColumnConfig
+	for _, n := range columns {
+		cs = append(cs, table.ColumnConfig{Number: n, Align: text.AlignRight, AlignFooter: text.AlignRight, AlignHeader: text.AlignRight})
+	}
+	t.SetColumnConfigs(cs)
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// checksTable shows the checks of a plan.
+func checksTable(l precheck.List) string {
+	t := newTable("check", "result", "what", "hint")
+	for _, c := range l {
+		t.AppendRow(table.Row{c.Name, c.Level, plain(c.Message), plain(c.Hint)})
+	}
+	t.SetColumnConfigs([]table.ColumnConfig{
+		{Number: 3, WidthMax: 60, WidthMaxEnforcer: text.WrapSoft},
+		{Number: 4, WidthMax: 50, WidthMaxEnforcer: text.WrapSoft},
+	})
+	return t.Render()
+}
+
+// checksFailed is the error of a dry run, which has shown the checks.
+func checksFailed(l precheck.List) error {
+	if n := len(l.Of(precheck.Fail)); n > 0 {
+		return withCode(exitUsage, fmt.Errorf("%s failed; nothing was written", plural(n, "check")))
+	}
+	return nil
+}
+
+// precheckError is the error of a command that does not begin.
+func precheckError(l precheck.List) error {
+	return withCode(exitUsage, fmt.Errorf("nothing was written: %w", l.Err()))
+}
