@@ -291,6 +291,9 @@ func indexFields(spec bson.Raw) map[string]string {
 				out[el.Key()] = text(v)
 			}
 		case "expireAfterSeconds": // servers count whole ones
+			if _, err := spec.LookupErr("clustered"); err == nil {
+				continue // the collection's option, which 7.0 shows here too
+			}
 			out[el.Key()] = text(v)
 			if f, ok := v.AsFloat64OK(); ok {
 				out[el.Key()] = fmt.Sprint(math.Trunc(f))
