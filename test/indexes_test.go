@@ -118,7 +118,7 @@ func wildcardChange(s *site) {
 func compoundWildcardSetup(s *site) {
 	s.index("c", d("a", 1, "$**", 1, "b", -1), "wildcardProjection", d("a", 0, "b", 0))
 	s.index("c", d("s.$**", 1, "a", 1), "name", "below s")
-	s.fill("c", 50, func(i int) bson.D { return d("_id", i, "a", i%3, "b", a(i, i+1), "s", d("x", i)) })
+	s.fill("c", 50, func(i int) bson.D { return d("_id", i, "a", i%3, "b", i, "s", d("x", a(i, i+1))) })
 	s.create("empty")
 }
 

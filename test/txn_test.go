@@ -211,6 +211,9 @@ func applyOpsChange(s *site) {
 		d("op", "c", "ns", s.name()+".$cmd", "o", d("create", "made")),
 	)))
 	s.insert("made", d("_id", 1))
+	if shared.sourceVer.AtLeast(7, 0) {
+		return // it takes no classic updates there
+	}
 	for _, atomic := range []bool{true, false} {
 		userOpsChange(s, atomic)
 	}
