@@ -36,7 +36,7 @@ func TestParseTopology(t *testing.T) {
 
 func TestVersions(t *testing.T) {
 	for want, full := range map[string]string{
-		"4.2": "4.2.6", "4.4": "4.4.2", "5.0": "5.0.4", "6.0": "6.0.5", "6.0.27": "6.0.27",
+		"4.2": "4.2.6", "4.4": "4.4.2", "5.0": "5.0.4", "6.0": "6.0.5", "6.0.27": "6.0.27", "7.0": "7.0.28",
 	} {
 		if rel, ok := findRelease(want); !ok || rel.version != full {
 			t.Errorf("findRelease(%q) = %q, want %q", want, rel.version, full)
