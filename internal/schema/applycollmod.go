@@ -37,8 +37,13 @@ func (c *changer) applyCollMod(ctx context.Context, ch stream.Change, ns string,
 		rest, err = without(rest, "index")
 	}
 	// What create leaves out as a default must be sent here: it switches off.
-	if err == nil && has(ch.Options, "recordPreImages") && !c.c.Info.Version.AtLeast(7, 0) {
-		rest, err = with(rest, "recordPreImages", truthyField(ch.Options, "recordPreImages"))
+	if on := truthyField(ch.Options, "recordPreImages"); err == nil && has(ch.Options, "recordPreImages") {
+		switch {
+		case !c.c.Info.Version.AtLeast(7, 0):
+			rest, err = with(rest, "recordPreImages", on)
+		case !has(rest, "changeStreamPreAndPostImages"): // as 7.0 calls it
+			rest, err = with(rest, "changeStreamPreAndPostImages", bson.D{{Key: "enabled", Value: on}})
+		}
 	}
 	if err != nil || len(rest) <= len(emptyDoc()) {
 		return Effect{Applied: err == nil}, err

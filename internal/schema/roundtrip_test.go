@@ -17,6 +17,9 @@ type since struct {
 }
 
 func runnable(c since) bool {
+	if src.Info.Version.AtLeast(7, 0) && strings.Contains(c.cmd, "recordPreImages") {
+		return false // which 7.0 knows under its new name only
+	}
 	return src.Info.Version.AtLeast(c.major, c.minor) && dst.Info.Version.AtLeast(c.major, c.minor)
 }
 
@@ -56,6 +59,7 @@ func everyKind() []since {
 		{4, 4, `{"create":"preimages","recordPreImages":true}`},
 		{5, 0, `{"create":"measure","timeseries":{"timeField":"t","metaField":"m","granularity":"minutes"},"expireAfterSeconds":7200}`},
 		{5, 0, `{"insert":"measure","documents":[{"t":{"$date":"2026-01-01T00:00:00Z"},"m":1,"x":5},{"t":{"$date":"2026-01-01T00:01:00Z"},"m":2,"x":6}]}`},
+		{7, 0, `{"dropIndexes":"measure","index":"m_1_t_1"}`}, // made with the collection
 		{5, 0, `{"createIndexes":"measure","indexes":[{"key":{"m":1,"t":1},"name":"mt"},{"key":{"t":-1},"name":"t"}]}`},
 		{5, 0, `{"create":"measureplain","timeseries":{"timeField":"t"}}`},
 		{5, 0, `{"create":"overmeasure","viewOn":"measure","pipeline":[{"$match":{"x":5}}]}`},
