@@ -140,7 +140,7 @@ func typeWords(flagType string) string {
 }
 
 // Warnings are things that work but should be known: secrets that others on
-// this machine can see. statMode gives a file's permission bits.
+// this machine can see, of settings that were validated. statMode gives a file's permission bits.
 func Warnings(fs *pflag.FlagSet, o Origins, statMode func(path string) (uint32, error)) []Problem {
 	var out []Problem
 	for _, name := range secrets() {
@@ -160,6 +160,15 @@ func Warnings(fs *pflag.FlagSet, o Origins, statMode func(path string) (uint32, 
 				p.What, p.How = "is a secret in a file that other users can read", "chmod 600 "+origin.Name
 				out = append(out, p)
 			}
+		}
+	}
+	for _, name := range secretFiles() {
+		f := fs.Lookup(name)
+		if f == nil || f.Value.String() == "" {
+			continue
+		}
+		if mode, err := statMode(f.Value.String()); err == nil && mode&0o077 != 0 {
+			out = append(out, Problem{Setting: name, Where: o[name].String(), What: "names a file that other users can read, and it holds a secret", How: "chmod 600 " + f.Value.String()})
 		}
 	}
 	return out

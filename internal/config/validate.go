@@ -1,6 +1,8 @@
 package config
 
 import (
+	"cmp"
+	"crypto/tls"
 	"fmt"
 	"math"
 	"net"
@@ -151,6 +153,23 @@ func (c *checker) address(setting, value string) {
 	c.bad(strings.ContainsAny(host, "/@ "), setting, fmt.Sprintf("%q has no usable host", value), "write for example 127.0.0.1:7000")
 }
 
+// listen checks the control API's address and what protects it.
+func (c *checker) listen(s *Sync) {
+	c.address("listen", s.Listen)
+	if s.TLSCert == "" {
+		c.bad(s.TLSKey != "", flagListenKey, "is half of what is needed", "add --"+flagListenCert)
+		host, _, err := net.SplitHostPort(s.Listen)
+		c.bad(err == nil && !server.Loopback(host) && !s.Insecure, "listen",
+			fmt.Sprintf("%q is open to other machines, and the token would cross the network in the clear", s.Listen),
+			"give --"+flagListenCert+", listen on 127.0.0.1 behind a tunnel, or accept it with --listen-insecure")
+		return
+	}
+	s.TLSKey = cmp.Or(s.TLSKey, s.TLSCert)
+	if _, err := tls.LoadX509KeyPair(s.TLSCert, s.TLSKey); err != nil {
+		c.fail(flagListenCert, "and "+flagListenKey+" cannot be used: "+err.Error(), "give a certificate and its key in PEM form")
+	}
+}
+
 func (c *checker) token(token string) {
 	if token != "" && (len(token) < 16 || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' })) {
 		c.fail(flagToken, "is too weak", "use 16 or more letters and digits")
@@ -175,7 +194,7 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	c.notNegative("warn-window", s.WarnWindow)
 	c.notNegative("give-up-after", s.GiveUpAfter)
 	c.report(s.Report)
-	c.address("listen", s.Listen)
+	c.listen(s)
 	c.token(s.Token)
 	return c.problems
 }
@@ -238,7 +257,7 @@ func (v *Verify) Validate(o Origins, _ []string) Problems {
 func (s *Control) Validate(o Origins, _ []string) Problems {
 	c := newChecker(&s.Common, o)
 	if s.Address != "" {
-		c.address("address", s.Address)
+		c.address("address", server.HostPort(s.Address))
 	}
 	c.job(s.Job)
 	c.token(s.Token)
