@@ -47,6 +47,9 @@ func CheckChoices(fs *pflag.FlagSet, o Origins) Problems {
 }
 
 func (c *checker) fail(setting, what, how string) {
+	if mongo.HasPassword(what) { // quoted, of a flag that takes something else
+		what = "cannot be used"
+	}
 	c.problems = append(c.problems, Problem{Setting: setting, Where: c.origins[setting].String(), What: what, How: how})
 }
 
@@ -68,6 +71,17 @@ func (c *checker) notNegative(setting string, d time.Duration) {
 func (c *checker) clusters(source, target string) {
 	c.uri(flagSource, source)
 	c.uri(flagTarget, target)
+	c.wholeCluster(flagSource, source, "--include '%s.*'")
+	c.wholeCluster(flagTarget, target, "--rename from=%s")
+}
+
+// wholeCluster refuses a connection string that looks as if it chose a database.
+// That of all users is none to choose.
+func (c *checker) wholeCluster(setting, uri, rule string) {
+	if db := mongo.Database(uri); db != "" && db != "admin" && db != "$external" {
+		c.fail(setting, fmt.Sprintf("names the database %q, which would choose nothing", db),
+			fmt.Sprintf("leave it out of the address and give "+rule+"; if the user is defined in it, add authSource=%s after a question mark", db, db))
+	}
 }
 
 func (c *checker) uri(setting, uri string) {

@@ -48,7 +48,7 @@ func connect(t *testing.T, uri string) *driver.Client {
 
 func (s servers) spec(db string) job.Spec {
 	return job.Spec{Source: s.src.URI(), Target: s.dst.URI(), Mode: job.ModeAll,
-		Until: "caught-up", OnExisting: job.ExistingFail, Rules: transform.Config{Include: []string{db + ".*"}}}
+		Until: "caught-up", OnExisting: job.ExistingFail, AllowMissing: true, Rules: transform.Config{Include: []string{db + ".*"}}}
 }
 
 func open(t *testing.T, spec job.Spec) *job.Job {
