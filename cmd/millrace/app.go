@@ -107,11 +107,11 @@ millrace copies MongoDB data between clusters, follows the changes, cuts over,
 and proves that nothing differs.
 
 Every flag can also be set in the environment, as MILLRACE_ and its name in
-capitals with underscores (MILLRACE_ON_EXISTING=merge), or in the YAML file that
---config names, whose keys are the names of flags; settings of one command may
-stand below its name. A flag wins over the environment, the environment over
-the file. Passwords belong into the environment or the file, for other users of
-the machine can see flags.
+capitals with underscores (MILLRACE_ON_EXISTING=merge), and where a command has
+--config also in the YAML file that this names, whose keys are the names of
+flags; settings of one command may stand below its name (sync, seed-local). A
+flag wins over the environment, the environment over the file. Passwords belong
+into the environment or the file, for other users of the machine can see flags.
 
 Exit codes: 0 done; 1 failed, or differences found; 2 wrong usage, or the
 precheck failed and nothing was written.`),

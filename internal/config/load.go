@@ -130,6 +130,9 @@ func typeWords(flagType string) string {
 	return cmp.Or(map[string]string{
 		"bool":        "true or false",
 		"int":         "a whole number",
+		"int64":       "a whole number",
+		"intSlice":    "a list of whole numbers",
+		"float64":     "a number",
 		"duration":    "a duration such as 30s, 10m or 2h",
 		"stringSlice": "a list; quote an item that contains a comma",
 	}[flagType], "one value")

@@ -159,6 +159,11 @@ func testPrecheck(t *testing.T, s servers) {
 	if got := failing(t, open(t, clash)); !strings.Contains(got, "names") {
 		t.Errorf("two sources for one target: %q", got)
 	}
+	mistyped := s.spec("pre")
+	mistyped.AllowMissing, mistyped.Rules = false, transform.Config{Include: []string{"pre.c", "pre.xs"}}
+	if got := failing(t, open(t, mistyped)); !strings.Contains(got, "--include pre.xs matches nothing") {
+		t.Errorf("an include that matches nothing: %q", got)
+	}
 	inc := s.spec("pre")
 	inc.Mode = job.ModeIncremental
 	if got := failing(t, open(t, inc)); !strings.Contains(got, "start") {
