@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/term"
 
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
@@ -35,6 +36,8 @@ type app struct {
 	verify         func(context.Context, verify.Spec) (*verify.Report, error)
 	// screen returns the terminal for live views, nil when there is none.
 	screen func() *screen
+	// columns is how wide the terminal is that shows help.
+	columns func() int
 }
 
 // syncJob is a job as the commands use it.
@@ -54,6 +57,12 @@ func newApp() *app {
 		open:      func(ctx context.Context, spec job.Spec) (syncJob, error) { return job.Open(ctx, spec) },
 		verify:    verify.Clusters,
 		screen:    func() *screen { return newScreen(os.Stderr) },
+		columns: func() int {
+			if columns, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil && columns > 0 {
+				return columns
+			}
+			return 80
+		},
 	}
 }
 
@@ -120,6 +129,10 @@ precheck failed and nothing was written.`),
 	}
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
+	root.SetUsageFunc(a.usage)
+	b := buildInfo()
+	root.Version = b.Version
+	root.SetVersionTemplate(b.text())
 	root.AddCommand(
 		a.syncCommand(), a.statusCommand(), a.pauseCommand(), a.resumeCommand(), a.throttleCommand(), a.finalizeCommand(), a.verifyCommand(),
 		a.seedCommand(), a.topologyCommand(), a.ycsbCommand(), a.benchCommand(), labCommand(), a.debugCommand(), a.versionCommand(), docsCommand(),
@@ -127,6 +140,7 @@ precheck failed and nothing was written.`),
 	root.InitDefaultCompletionCmd()
 	failWithCode(root)
 	a.makeReady(root)
+	a.completeValues(root)
 	return root
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/transform"
@@ -38,7 +39,7 @@ func newChecker(s *Common, o Origins) *checker {
 func CheckChoices(fs *pflag.FlagSet, o Origins) Problems {
 	c := checker{origins: o}
 	fs.VisitAll(func(f *pflag.Flag) {
-		allowed, last := f.Annotations[choices], len(f.Annotations[choices])-1
+		allowed, last := Choices(f), len(Choices(f))-1
 		if last > 0 && !slices.Contains(allowed, f.Value.String()) {
 			c.fail(f.Name, fmt.Sprintf("%q is unknown", f.Value), "use "+strings.Join(allowed[:last], ", ")+" or "+allowed[last])
 		}
@@ -172,8 +173,8 @@ func (c *checker) listen(s *Sync) {
 	c.address("listen", s.Listen)
 	if s.TLSCert == "" {
 		c.bad(s.TLSKey != "", flagListenKey, "is half of what is needed", "add --"+flagListenCert)
-		host, _, err := net.SplitHostPort(s.Listen)
-		c.bad(err == nil && !server.Loopback(host) && !s.Insecure, "listen",
+		_, _, err := net.SplitHostPort(s.Listen) // its form is checked already
+		c.bad(err == nil && !loopback.Host(s.Listen) && !s.Insecure, "listen",
 			fmt.Sprintf("%q is open to other machines, and the token would cross the network in the clear", s.Listen),
 			"give --"+flagListenCert+", listen on 127.0.0.1 behind a tunnel, or accept it with --listen-insecure")
 		return

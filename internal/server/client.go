@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 )
@@ -37,9 +38,11 @@ type Client struct {
 // https://. What has none of these is http on this machine, and else https, for
 // the token goes to whoever answers. It may be empty where none is asked for.
 func NewClient(address, token string) *Client {
-	if host, _, err := net.SplitHostPort(address); err == nil && Loopback(host) {
+	switch {
+	case strings.Contains(address, "://"):
+	case loopback.Host(address):
 		address = "http://" + address
-	} else if !strings.Contains(address, "://") {
+	default:
 		address = "https://" + address
 	}
 	transport := &http.Transport{

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 )
@@ -78,9 +79,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 		return nil, mongo.WithHint(fmt.Errorf("listen for control: %w", err), "choose another address with --listen; port 0 takes a free one")
 	}
 	s := &Server{options: o, job: o.Job, log: o.Log, token: cmp.Or(o.Token, rand.Text()), listener: l, farewell: defaultFarewell, deadline: replyTime}
-	if a, ok := l.Addr().(*net.TCPAddr); ok {
-		s.loopback = a.IP.IsLoopback()
-	}
+	s.loopback = loopback.Addr(l.Addr())
 	if o.Cert != "" {
 		get := certificates(o.Cert, o.Key, o.Log)
 		if _, err := get(nil); err != nil {
