@@ -124,7 +124,7 @@ func (r *session) runJob(ctx context.Context, s *config.Sync, j syncJob, plan *j
 	if err != nil {
 		return err
 	}
-	defer r.record(plan.Job, srv)()
+	defer r.record(plan.Job, plan.Target, srv)()
 	r.log.Info("job runs", "job", plan.Job, "resumes", plan.Resumes, "control", srv.Addr())
 	if !srv.Loopback() {
 		r.log.Warn("the control API can be reached from other machines, and its token is not encrypted on the way",
@@ -145,11 +145,11 @@ func (r *session) runJob(ctx context.Context, s *config.Sync, j syncJob, plan *j
 
 // record lets the other commands find this sync. A job does not fail for want
 // of a record.
-func (r *session) record(name string, srv *server.Server) (forget func()) {
+func (r *session) record(name, target string, srv *server.Server) (forget func()) {
 	registry, err := server.NewRegistry(r.lookupEnv)
 	var remove func() error
 	if err == nil {
-		remove, err = registry.Add(server.Record{Job: name, PID: os.Getpid(), Address: srv.Addr(), Token: srv.Token(), StartedAt: time.Now()})
+		remove, err = registry.Add(server.Record{Job: name, PID: os.Getpid(), Address: srv.Addr(), Token: srv.Token(), Target: target, StartedAt: time.Now()})
 	}
 	if err != nil {
 		r.log.Warn("other commands cannot find this sync by itself", "error", err,

@@ -158,8 +158,12 @@ func (j *Job) show(job state.Job) {
 	j.progress.SetApplied(positionOf(job))
 }
 
-// mostRefused bounds the documents of conflicts that are noted.
-const mostRefused = 1000
+// mostRefused bounds the documents of conflicts that are noted, mostDifferences
+// what is noted of a finalized job.
+const (
+	mostRefused     = 1000
+	mostDifferences = 100
+)
 
 // noteRefused records the document of a conflict that ends the job. After the
 // restart its event is no longer one that may have been applied already. Where
@@ -287,7 +291,7 @@ func (j *Job) finish(ctx context.Context) error {
 		j.log.Warn("target differs from the source", "difference", d.String())
 	}
 	j.progress.SetDifferences(lines)
-	return j.savePhase(ctx, PhaseFinalized)
+	return j.savePhase(ctx, PhaseFinalized, bson.E{Key: "differences", Value: lines[:min(len(lines), mostDifferences)]})
 }
 
 // causeOr prefers the reason for which ctx was canceled.

@@ -95,7 +95,7 @@ func TestRegistryIgnoresTheStale(t *testing.T) {
 	}
 	s, stop := running(t, &fakeJob{}, "127.0.0.1:0")
 	for _, rec := range []Record{
-		{Job: "dead", PID: ended.Process.Pid, Address: s.Addr()},
+		{Job: "dead", PID: ended.Process.Pid, Address: s.Addr(), StartedAt: time.Now()},
 		{Job: "number-taken-over", PID: os.Getppid(), Address: s.Addr()},
 		{Job: "elsewhere", PID: os.Getpid(), Address: s.Addr(), Host: "another-machine"},
 	} {
@@ -111,8 +111,19 @@ func TestRegistryIgnoresTheStale(t *testing.T) {
 	if recs, err := r.Running(t.Context()); err != nil || len(recs) != 0 {
 		t.Fatalf("%+v, %v", recs, err)
 	}
-	if _, err := os.Stat(filepath.Join(r.Dir, fileName(Record{Job: "dead", PID: ended.Process.Pid}))); !os.IsNotExist(err) {
-		t.Errorf("the record of the dead stays: %v", err)
+	if rec, ok := r.Gone(""); !ok || rec.Job != "dead" {
+		t.Errorf("gone: %+v, %t", rec, ok)
+	}
+	if rec, ok := r.Gone("elsewhere"); ok {
+		t.Errorf("gone, as far as this machine knows: %+v", rec)
+	}
+	add(t, r, "other", s)
+	if _, ok := r.Gone("dead"); !ok {
+		t.Error("the record of the dead is forgotten when another job starts")
+	}
+	add(t, r, "dead", s)()
+	if rec, ok := r.Gone(""); ok {
+		t.Errorf("the record of the dead stays when its job starts again: %+v", rec)
 	}
 	add(t, r, "silent", s)
 	if recs, err := r.Running(t.Context()); err != nil || len(recs) != 1 {

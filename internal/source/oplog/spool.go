@@ -118,6 +118,8 @@ func (o *Source) fromSpool(ctx context.Context, r *reader) error {
 		rec, ok, err := rd.Next()
 		switch {
 		case err != nil:
+			o.opt.Spool.abandon(err)
+			return nil
 		case ok:
 			err = r.record(ctx, rec)
 		case drained:
