@@ -90,7 +90,11 @@ func (j *Job) failing(failure error, pause time.Duration) {
 	}
 	j.progress.CountError("retry")
 	j.progress.Wait("a failure to pass: " + failure.Error())
-	j.log.Warn("interrupted; trying again from the last checkpoint", "error", failure, "retryIn", pause)
+	more := []any{"error", failure, "retryIn", pause}
+	if hint := mongo.HintOf(failure); hint != "" {
+		more = append(more, "hint", hint)
+	}
+	j.log.Warn("interrupted; trying again from the last checkpoint", more...)
 }
 
 // pausePoint records a pause and waits for its end.

@@ -84,7 +84,7 @@ func Hold(ctx context.Context, c *mongo.Cluster, id string, log *slog.Logger, do
 
 // Has is what the target's database millrace keeps of a job beside its document.
 type Has struct {
-	Documents map[string]int64  // by collection
+	Documents map[string]int64 // by collection
 	Letters   deadletter.Stats
 	Deferred  []schema.Deferred // what the target does not have yet
 }

@@ -263,17 +263,17 @@ func (p *Spooler) Holds() (bytes int64, until mongo.OpTime) {
 	return 0, until
 }
 
-// abandon goes on without a spool that cannot be read. Its files stay, for what is
-// wrong may be mended and the job started again.
-func (p *Spooler) abandon(err error) {
+// abandon lets go of a spool that cannot be read. The next attempt opens it again,
+// or has the oplog do, which says so when it does not reach back far enough.
+func (p *Spooler) abandon(err error) error {
 	p.stop()
-	p.warn("the spool cannot be read; reading the oplog instead, as far as it holds the changes", err)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.s != nil {
 		_ = p.s.Close() // it has failed already
 		p.s = nil
 	}
+	return mongo.Retry("the spool in "+p.opt.Dir+" cannot be read", err, SpoolHint(p.opt.Dir, err))
 }
 
 // Passed gives back what the owner, reading from a position on, needs no more.
