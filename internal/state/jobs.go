@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 )
 
 // List reads all jobs that are kept on a target, by name. It decides nothing: it
@@ -58,10 +59,8 @@ func Lives(ctx context.Context, c *mongo.Cluster, jobs []Job) (map[string]Life, 
 		}
 	}
 	for began := time.Now(); len(asked) > 0 && time.Since(began) < listenFor; {
-		select {
-		case <-time.After(250 * time.Millisecond):
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+		if err := pace.Pause(ctx, 250*time.Millisecond); err != nil {
+			return nil, err
 		}
 		now, err := List(ctx, c)
 		if err != nil {
