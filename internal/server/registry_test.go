@@ -117,11 +117,15 @@ func TestRegistryIgnoresTheStale(t *testing.T) {
 	if rec, ok := r.Gone("elsewhere"); ok {
 		t.Errorf("gone, as far as this machine knows: %+v", rec)
 	}
-	add(t, r, "other", s)
+	removeOther := add(t, r, "other", s)
 	if _, ok := r.Gone("dead"); !ok {
 		t.Error("the record of the dead is forgotten when another job starts")
 	}
-	add(t, r, "dead", s)()
+	for _, remove := range []func() error{removeOther, add(t, r, "dead", s)} {
+		if err := remove(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if rec, ok := r.Gone(""); ok {
 		t.Errorf("the record of the dead stays when its job starts again: %+v", rec)
 	}
