@@ -62,14 +62,14 @@ func Hold(ctx context.Context, c *mongo.Cluster, id string, log *slog.Logger, do
 			log.Debug("job not released", "error", err)
 		}
 	}()
-	var err error
-	if s.job, err = s.store.Begin(ctx); err != nil {
-		return err
-	}
 	g, gctx := errgroup.WithContext(ctx)
 	beating, done := context.WithCancel(gctx)
 	g.Go(func() error {
 		defer done()
+		var err error
+		if s.job, err = s.store.Begin(gctx); err != nil {
+			return err
+		}
 		return do(gctx, s)
 	})
 	g.Go(func() error {
