@@ -135,7 +135,7 @@ precheck failed and nothing was written.`),
 	root.SetVersionTemplate(b.text())
 	root.AddCommand(
 		a.syncCommand(), a.statusCommand(), a.pauseCommand(), a.resumeCommand(), a.throttleCommand(), a.finalizeCommand(), a.verifyCommand(),
-		a.seedCommand(), a.topologyCommand(), a.ycsbCommand(), a.benchCommand(), labCommand(), a.debugCommand(), a.versionCommand(), docsCommand(),
+		a.jobsCommand(), a.deadlettersCommand(), a.seedCommand(), a.topologyCommand(), a.ycsbCommand(), a.benchCommand(), labCommand(), a.debugCommand(), a.versionCommand(), docsCommand(),
 	)
 	root.InitDefaultCompletionCmd()
 	failWithCode(root)

@@ -96,6 +96,8 @@ func (f *fakeJob) Status() job.Status {
 func (f *fakeJob) Pause(context.Context) error  { return f.set(true) }
 func (f *fakeJob) Resume(context.Context) error { return f.set(false) }
 
+func (f *fakeJob) RetryLetters(context.Context) error { return nil }
+
 func (f *fakeJob) set(paused bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -28,7 +28,7 @@ type control struct {
 // controlCommand makes a command that finds a running sync first.
 func (a *app) controlCommand(cmd *cobra.Command, do func(*control, context.Context) error) *cobra.Command {
 	var s config.Control
-	return a.configured(cmd, cmd.Name(), &s, func(ctx context.Context, run *session) error {
+	return a.controlled(cmd, &s, func(ctx context.Context, run *session) error {
 		c, err := a.client(ctx, &s)
 		if err != nil {
 			return err
@@ -36,6 +36,25 @@ func (a *app) controlCommand(cmd *cobra.Command, do func(*control, context.Conte
 		defer c.Close()
 		return do(&control{run, c, &s}, ctx)
 	})
+}
+
+// controlled gives a command the settings of control, and completes their job by
+// those that run here.
+func (a *app) controlled(cmd *cobra.Command, s *config.Control, do func(context.Context, *session) error) *cobra.Command {
+	a.configured(cmd, cmd.Name(), s, do)
+	_ = cmd.RegisterFlagCompletionFunc("job", func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		registry, err := server.NewRegistry(a.lookupEnv)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		running, _ := registry.Running(cmd.Context()) // what cannot be read completes nothing
+		var names []cobra.Completion
+		for _, rec := range running {
+			names = append(names, cobra.CompletionWithDesc(rec.Job, rec.Address))
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	})
+	return cmd
 }
 
 // client finds the sync that the settings mean.

@@ -121,6 +121,7 @@ func insert(t *testing.T, c *driver.Client, db string, from, to int) {
 func TestOnRealServers(t *testing.T) {
 	source, target := lab.ForTest(t, lab.Options{}).URI(), lab.ForTest(t, lab.Options{}).URI()
 	t.Run("existing target", func(t *testing.T) { existingTarget(t, newProgram(t, source, target)) })
+	t.Run("spool", func(t *testing.T) { spoolChecked(t, newProgram(t, source, target)) })
 	t.Run("cut-over", func(t *testing.T) { planToCutOver(t, newProgram(t, source, target)) })
 	t.Run("debug", func(t *testing.T) { looks(t, newProgram(t, source, target)) })
 }
@@ -219,6 +220,35 @@ func existingTarget(t *testing.T, p *program) {
 	}
 	if code, _, stderr := p.run("verify", "--include=crm.*"); code != exitOK {
 		t.Errorf("verify: %d\n%s", code, stderr)
+	}
+}
+
+// spoolChecked: the directory of the spool is looked at before anything is written.
+func spoolChecked(t *testing.T, p *program) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wrong := filepath.Join(file, "spool")
+	for _, args := range [][]string{{"--dry-run"}, {"--until=caught-up"}} {
+		code, out, stderr := p.run(append([]string{"sync", "--include=spool.*", "--spool-dir=" + wrong}, args...)...)
+		// A table wraps its texts.
+		all := strings.Join(strings.Fields(out+stderr), " ")
+		if code != exitUsage || !strings.Contains(all, "a file is in the place of a directory") && !strings.Contains(all, "not a directory") {
+			t.Errorf("%v: %d\n%s%s", args, code, out, stderr)
+		}
+	}
+	jobs := connect(t, p.target).Database("millrace").Collection("jobs")
+	if n, err := jobs.CountDocuments(t.Context(), bson.D{{Key: "rules", Value: "include spool.*"}}); err != nil || n != 0 {
+		t.Errorf("something was written: %d jobs, %v", n, err)
+	}
+	for _, good := range [][]string{{"--spool-dir=" + wrong, "--spool-max=0"}, {"--spool-dir=" + wrong, "--mode=incremental", "--start-at=1700000000:1"}} {
+		if _, out, stderr := p.run(append([]string{"sync", "--include=spool.*", "--dry-run"}, good...)...); strings.Contains(out+stderr, "local disk") {
+			t.Errorf("%v: a spool that is not wanted is looked at:\n%s%s", good, out, stderr)
+		}
+	}
+	if code, out, stderr := p.run("sync", "--include=spool.*", "--dry-run", "--spool-dir="+t.TempDir(), "--spool-max=1000000TB"); code != exitOK || !strings.Contains(out, "--spool-max") {
+		t.Errorf("no room: %d\n%s%s", code, out, stderr)
 	}
 }
 

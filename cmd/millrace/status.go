@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,19 +12,80 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/state"
 )
 
 func (a *app) statusCommand() *cobra.Command {
-	return a.controlCommand(&cobra.Command{
+	var s config.Control
+	return a.controlled(&cobra.Command{
 		Use:   "status",
-		Short: "Show how a running sync stands",
+		Short: "Show how a sync stands",
+		Long: `Asks a running sync how it stands. Where none runs on this machine, and the
+target is given, it shows what that knows of the job: where it stopped, and which
+command goes on with it. Exit code 1 when the job is stopped before it was
+finalized.`,
 		Example: `  millrace status
   millrace status --job orders --watch
-  millrace status --address 127.0.0.1:7000 --output json`,
-	}, (*control).status)
+  millrace status --address 127.0.0.1:7000 --output json
+  millrace status --job orders --target mongodb://b:27017`,
+	}, &s, func(ctx context.Context, run *session) error {
+		c, err := a.client(ctx, &s)
+		if err != nil {
+			return run.statusOfStopped(ctx, &s, err)
+		}
+		defer c.Close()
+		return (&control{run, c, &s}).status(ctx)
+	})
+}
+
+// statusOfStopped shows a job that no process of this machine runs; none says so.
+func (r *session) statusOfStopped(ctx context.Context, s *config.Control, none error) error {
+	last := server.Record{Job: s.Job}
+	if registry, err := server.NewRegistry(r.lookupEnv); err == nil {
+		if rec, ok := registry.Gone(s.Job); ok {
+			last = rec
+			none = mongo.WithHint(fmt.Errorf("job %s does not run: its process %d is gone without a word", plain(rec.Job), rec.PID),
+				"the same sync command resumes it; to see where it stopped: millrace status --job "+rec.Job+" --target "+rec.Target)
+		}
+	}
+	if s.Target == "" {
+		return none
+	}
+	c, err := r.debugConnect(ctx, "target", s.Target)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if last.Job == "" {
+		if last.Job, err = onlyJob(ctx, c); err != nil {
+			return err
+		}
+	}
+	info, err := showJob(ctx, c, last.Job)
+	if err != nil {
+		return err
+	}
+	return cmp.Or(tell(r.stdout, s.Output, info, info.text()), info.stopped())
+}
+
+// stopped is the error of a job that ought to run and does not.
+func (j *jobInfo) stopped() error {
+	where := "in phase " + j.phaseText()
+	if j.Applied != "" {
+		where = "at " + j.appliedText() + " " + where
+	}
+	switch j.State {
+	case state.Stopped:
+		return mongo.WithHint(fmt.Errorf("job %s is stopped %s", plain(j.Job), where), "resumes by: "+j.Resume)
+	case state.Silent:
+		return mongo.WithHint(fmt.Errorf("job %s is %s, %s", plain(j.Job), j.lifeText(), where), "look at that machine; once its process is dead, resumes by: "+j.Resume)
+	}
+	return nil
 }
 
 func (c *control) status(ctx context.Context) error {

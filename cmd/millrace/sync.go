@@ -125,7 +125,7 @@ func (r *session) runJob(ctx context.Context, s *config.Sync, j syncJob, plan *j
 	if err != nil {
 		return err
 	}
-	defer r.record(plan.Job, s.TLSCert, srv)()
+	defer r.record(plan.Job, plan.Target, s.TLSCert, srv)()
 	r.log.Info("job runs", "job", plan.Job, "resumes", plan.Resumes, "control", srv.URL())
 	if !srv.Loopback() && s.TLSCert == "" {
 		r.log.Warn("the control API can be reached from other machines, and its token is not encrypted on the way",
@@ -146,14 +146,14 @@ func (r *session) runJob(ctx context.Context, s *config.Sync, j syncJob, plan *j
 
 // record lets the other commands find this sync. A job does not fail for want
 // of a record.
-func (r *session) record(name, cert string, srv *server.Server) (forget func()) {
+func (r *session) record(name, target, cert string, srv *server.Server) (forget func()) {
 	registry, err := server.NewRegistry(r.lookupEnv)
 	if err == nil && cert != "" {
 		cert, err = filepath.Abs(cert)
 	}
 	var remove func() error
 	if err == nil {
-		remove, err = registry.Add(server.Record{Job: name, PID: os.Getpid(), Address: srv.URL(), Token: srv.Token(), Cert: cert, StartedAt: time.Now()})
+		remove, err = registry.Add(server.Record{Job: name, PID: os.Getpid(), Address: srv.URL(), Token: srv.Token(), Target: target, Cert: cert, StartedAt: time.Now()})
 	}
 	if err != nil {
 		r.log.Warn("other commands cannot find this sync by itself", "error", err,

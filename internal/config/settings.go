@@ -189,8 +189,9 @@ type Control struct {
 	Common
 	Address, Job, Token string
 	CAFile              string
-	// Watch and Interval belong to status alone.
+	// Watch, Interval and Target belong to status alone.
 	Watch    bool
+	Target   string
 	Interval time.Duration
 	// Limits belong to throttle alone: those that it was given.
 	Limits server.Limits
@@ -211,6 +212,7 @@ func (s *Control) Bind(fs *pflag.FlagSet, command string) {
 	if command == CommandStatus {
 		fs.BoolVar(&s.Watch, "watch", false, "show the status again and again until the sync ends")
 		fs.DurationVar(&s.Interval, "interval", time.Second, "time between two looks with --watch")
+		fs.StringVar(&s.Target, flagTarget, "", "connection string `URI` of the job's target, which knows where a job that does not run stands; with a password, set MILLRACE_TARGET or a config file instead")
 	}
 	if command == CommandThrottle {
 		bindPace(fs, &s.rates.Docs, &s.maxRateBytes, &s.loads)

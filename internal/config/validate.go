@@ -274,6 +274,9 @@ func (s *Control) Validate(o Origins, _ []string) Problems {
 	if s.Address != "" {
 		c.address("address", server.HostPort(s.Address))
 	}
+	if s.Target != "" {
+		c.uri(flagTarget, s.Target)
+	}
 	c.job(s.Job)
 	c.token(s.Token)
 	c.bad(s.Watch && s.Interval < 100*time.Millisecond, "interval", s.Interval.String()+" is too short", "use 100ms or more")

@@ -141,6 +141,29 @@ func (j *Job) Resume(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// RetryLetters has each open dead letter tried once more, now, and waits until
+// that is done, but not for ever: while there is a backlog it comes later.
+func (j *Job) RetryLetters(ctx context.Context) error {
+	const patience = 8 * time.Second
+	if j.control.isPaused() {
+		return mongo.WithHint(errors.New("the job is paused"), "resume it (millrace resume): that tries all open dead letters")
+	}
+	j.letters.RetryAll()
+	j.log.Info("open dead letters are tried again on request")
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for j.letters.AnyDue(j.letters.Until()) {
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-j.control.done:
+			return j.control.err
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return nil
+}
+
 // SetLimits changes how fast the job copies and applies, at once. They last
 // as long as this process.
 func (j *Job) SetLimits(_ context.Context, r pace.Rates) error {

@@ -90,7 +90,11 @@ func (j *Job) failing(failure error, pause time.Duration) {
 	}
 	j.progress.CountError("retry")
 	j.progress.Wait("a failure to pass: " + failure.Error())
-	j.log.Warn("interrupted; trying again from the last checkpoint", "error", failure, "retryIn", pause)
+	more := []any{"error", failure, "retryIn", pause}
+	if hint := mongo.HintOf(failure); hint != "" {
+		more = append(more, "hint", hint)
+	}
+	j.log.Warn("interrupted; trying again from the last checkpoint", more...)
 }
 
 // pausePoint records a pause and waits for its end.
@@ -158,8 +162,12 @@ func (j *Job) show(job state.Job) {
 	j.progress.SetApplied(positionOf(job))
 }
 
-// mostRefused bounds the documents of conflicts that are noted.
-const mostRefused = 1000
+// mostRefused bounds the documents of conflicts that are noted, mostDifferences
+// what is noted of a finalized job.
+const (
+	mostRefused     = 1000
+	mostDifferences = 100
+)
 
 // noteRefused records the document of a conflict that ends the job. After the
 // restart its event is no longer one that may have been applied already. Where
@@ -287,7 +295,7 @@ func (j *Job) finish(ctx context.Context) error {
 		j.log.Warn("target differs from the source", "difference", d.String())
 	}
 	j.progress.SetDifferences(lines)
-	return j.savePhase(ctx, PhaseFinalized)
+	return j.savePhase(ctx, PhaseFinalized, bson.E{Key: "differences", Value: lines[:min(len(lines), mostDifferences)]})
 }
 
 // causeOr prefers the reason for which ctx was canceled.

@@ -68,8 +68,8 @@ type Input struct {
 
 	// ReadFrom is the first change that a stored job still needs.
 	ReadFrom func(state.Job) (mongo.OpTime, error)
-	// MaySpool reports that local disk may hold changes that the oplog has lost.
-	MaySpool func() bool
+	// Spool may hold, or is to hold, changes that the oplog has lost.
+	Spool *oplog.Spooler
 }
 
 // planner collects a plan's checks.
@@ -90,7 +90,7 @@ func Make(ctx context.Context, in Input) (*Plan, error) {
 	if p.plan.Checks.Failed() {
 		return p.plan, nil
 	}
-	for _, step := range []func(context.Context) error{p.resume, p.collections, p.names, p.privileges, p.existing, p.oplogWindow, p.room} {
+	for _, step := range []func(context.Context) error{p.resume, p.collections, p.names, p.privileges, p.existing, p.oplogWindow, p.spool, p.room} {
 		err := step(ctx)
 		if mongo.IsCode(err, mongo.CodeUnauthorized) {
 			p.unauthorized(err)
@@ -287,7 +287,7 @@ func (p *planner) oplogWindow(ctx context.Context) error {
 		need, _ = mongo.ParseOpTime(p.StartAt)
 	}
 	switch {
-	case !need.IsZero() && need.First().Before(oldest) && p.MaySpool():
+	case !need.IsZero() && need.First().Before(oldest) && p.Spool.MayHold():
 		p.add(Warn, "oplog", "leave the spool's directory alone",
 			"it begins at %s and no longer holds %s, from which the job would read on; the spool may", oldest, need)
 	case !need.IsZero() && need.First().Before(oldest):
@@ -300,6 +300,31 @@ func (p *planner) oplogWindow(ctx context.Context) error {
 		p.ok("oplog", "reaches back %s", have)
 	}
 	return nil
+}
+
+// spool looks at the directory for changes that the oplog may forget during a copy.
+func (p *planner) spool(context.Context) error {
+	if p.Source.Info.Kind != mongo.KindReplicaSet || p.Mode == state.ModeIncremental || p.WarnWindow <= 0 || p.spooled() {
+		return nil
+	}
+	dir, free, want, enabled, err := p.Spool.Check()
+	switch {
+	case !enabled:
+	case err != nil:
+		p.add(Fail, "spool", oplog.SpoolHint(dir, err), "changes cannot be kept on local disk, in %s: %v", dir, err)
+	case free < want:
+		p.add(Warn, "spool", "make room, choose another directory with --spool-dir, or lower --spool-max; a full disk is no failure, but then the oplog alone has to hold the changes",
+			"%s free in %s for changes that the oplog may forget, %s are allowed (--spool-max)", humanize.IBytes(free), dir, humanize.IBytes(want))
+	default:
+		p.ok("spool", "%s free in %s", humanize.IBytes(free), dir)
+	}
+	return nil
+}
+
+// spooled reports that the job needs no spool any more: what it may have left is
+// read where it can be.
+func (p *planner) spooled() bool {
+	return p.plan.Resumes && slices.Contains([]state.Phase{state.PhaseOverlap, state.PhaseFollowing, state.PhaseFinalizing, state.PhaseFinalized}, p.plan.ResumePhase)
 }
 
 // room compares the data with the free space of the target, where the server

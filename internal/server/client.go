@@ -115,6 +115,11 @@ func (c *Client) Resume(ctx context.Context) (job.Status, error) {
 	return c.job(ctx, http.MethodPost, PathResume)
 }
 
+// RetryLetters has open dead letters tried again and returns the job's status.
+func (c *Client) RetryLetters(ctx context.Context) (job.Status, error) {
+	return c.job(ctx, http.MethodPost, PathLetters)
+}
+
 // Limits are new rates, per second, 0 for unlimited, and new loads; what is
 // nil stays what it is.
 type Limits struct {

@@ -23,6 +23,7 @@ const (
 	PathPause    = "/api/v1/pause"
 	PathResume   = "/api/v1/resume"
 	PathLimits   = "/api/v1/limits"
+	PathLetters  = "/api/v1/deadletters/retry"
 	PathFinalize = "/api/v1/finalize"
 	PathHealth   = "/healthz"
 	PathProfiles = "/debug/pprof/"
@@ -50,6 +51,7 @@ func (s *Server) handler(ending context.Context) http.Handler {
 	}))
 	mux.HandleFunc("POST "+PathPause, s.guard(true, s.act("pause", s.job.Pause)))
 	mux.HandleFunc("POST "+PathResume, s.guard(true, s.act("resume", s.job.Resume)))
+	mux.HandleFunc("POST "+PathLetters, s.guard(true, s.act("retry dead letters", s.job.RetryLetters)))
 	mux.HandleFunc("PATCH "+PathLimits, s.guard(true, s.limits))
 	mux.HandleFunc("POST "+PathFinalize, s.guard(true, s.finalize(ending)))
 	if s.options.PProf {

@@ -27,6 +27,7 @@ type Record struct {
 	Address   string    `json:"address"` // a URL
 	Token     string    `json:"token"`
 	Cert      string    `json:"certificate,omitempty"` // the file that TLS was given
+	Target    string    `json:"target"`                // without a password
 	StartedAt time.Time `json:"startedAt"`
 }
 
@@ -73,6 +74,7 @@ func (r Registry) Add(rec Record) (remove func() error, err error) {
 		rec.Host, _ = os.Hostname()
 	}
 	path := filepath.Join(r.Dir, fileName(rec))
+	r.forget(rec.Job)
 	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("record the running sync: %w", err)
 	}
@@ -109,32 +111,62 @@ func fileName(rec Record) string {
 }
 
 // Running returns the syncs of this machine that answer, oldest first.
-// Records of processes that are gone are removed.
 func (r Registry) Running(ctx context.Context) ([]Record, error) {
+	var out []Record
+	err := r.each(func(_ string, rec Record, gone bool) {
+		if !gone && answers(ctx, rec) {
+			out = append(out, rec)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(out, func(a, b Record) int { return a.StartedAt.Compare(b.StartedAt) })
+	return out, ctx.Err()
+}
+
+// Gone returns the sync of this machine, of one job if it is named, whose process
+// ended last without a word. It is false when there is none.
+func (r Registry) Gone(job string) (last Record, found bool) {
+	_ = r.each(func(_ string, rec Record, gone bool) {
+		if gone && (job == "" || rec.Job == job) && (!found || rec.StartedAt.After(last.StartedAt)) {
+			last, found = rec, true
+		}
+	})
+	return last, found
+}
+
+// forget removes records of processes that are gone: of one job, and very old ones.
+func (r Registry) forget(job string) {
+	const veryOld = 30 * 24 * time.Hour
+	_ = r.each(func(path string, rec Record, gone bool) {
+		if gone && (rec.Job == job || time.Since(rec.StartedAt) > veryOld) {
+			_ = os.Remove(path)
+		}
+	})
+}
+
+// each visits the records of this machine; gone says that the process does not
+// exist any more.
+func (r Registry) each(do func(path string, rec Record, gone bool)) error {
 	entries, err := os.ReadDir(r.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look for running syncs: %w", err)
+		return fmt.Errorf("look for running syncs: %w", err)
 	}
 	host, _ := os.Hostname()
-	var out []Record
 	for _, e := range entries {
 		if !strings.HasSuffix(e.Name(), ".json") || !e.Type().IsRegular() {
 			continue
 		}
 		path := filepath.Join(r.Dir, e.Name())
-		if rec, ok := read(path); !ok || rec.Host != host {
-			continue
-		} else if err := syscall.Kill(rec.PID, 0); errors.Is(err, syscall.ESRCH) {
-			_ = os.Remove(path)
-		} else if answers(ctx, rec) {
-			out = append(out, rec)
+		if rec, ok := read(path); ok && rec.Host == host {
+			do(path, rec, errors.Is(syscall.Kill(rec.PID, 0), syscall.ESRCH))
 		}
 	}
-	slices.SortFunc(out, func(a, b Record) int { return a.StartedAt.Compare(b.StartedAt) })
-	return out, ctx.Err()
+	return nil
 }
 
 func read(path string) (Record, bool) {

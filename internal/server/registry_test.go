@@ -95,7 +95,7 @@ func TestRegistryIgnoresTheStale(t *testing.T) {
 	}
 	s, stop := running(t, &fakeJob{}, "127.0.0.1:0")
 	for _, rec := range []Record{
-		{Job: "dead", PID: ended.Process.Pid, Address: s.URL()},
+		{Job: "dead", PID: ended.Process.Pid, Address: s.URL(), StartedAt: time.Now()},
 		{Job: "number-taken-over", PID: os.Getppid(), Address: s.URL()},
 		{Job: "elsewhere", PID: os.Getpid(), Address: s.URL(), Host: "another-machine"},
 	} {
@@ -111,8 +111,23 @@ func TestRegistryIgnoresTheStale(t *testing.T) {
 	if recs, err := r.Running(t.Context()); err != nil || len(recs) != 0 {
 		t.Fatalf("%+v, %v", recs, err)
 	}
-	if _, err := os.Stat(filepath.Join(r.Dir, fileName(Record{Job: "dead", PID: ended.Process.Pid}))); !os.IsNotExist(err) {
-		t.Errorf("the record of the dead stays: %v", err)
+	if rec, ok := r.Gone(""); !ok || rec.Job != "dead" {
+		t.Errorf("gone: %+v, %t", rec, ok)
+	}
+	if rec, ok := r.Gone("elsewhere"); ok {
+		t.Errorf("gone, as far as this machine knows: %+v", rec)
+	}
+	removeOther := add(t, r, "other", s)
+	if _, ok := r.Gone("dead"); !ok {
+		t.Error("the record of the dead is forgotten when another job starts")
+	}
+	for _, remove := range []func() error{removeOther, add(t, r, "dead", s)} {
+		if err := remove(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if rec, ok := r.Gone(""); ok {
+		t.Errorf("the record of the dead stays when its job starts again: %+v", rec)
 	}
 	add(t, r, "silent", s)
 	if recs, err := r.Running(t.Context()); err != nil || len(recs) != 1 {

@@ -38,6 +38,7 @@ type Controller interface {
 	Status() job.Status
 	Pause(context.Context) error
 	Resume(context.Context) error
+	RetryLetters(context.Context) error
 	SetLimits(context.Context, pace.Rates) error
 	SetLoads(context.Context, pace.Loads) error
 	// Finalize returns when the job is finalized, or says why it is not.

@@ -47,6 +47,8 @@ func (f *fakeJob) set(paused bool) error {
 func (f *fakeJob) Pause(context.Context) error  { return f.set(true) }
 func (f *fakeJob) Resume(context.Context) error { return f.set(false) }
 
+func (f *fakeJob) RetryLetters(context.Context) error { return nil }
+
 func (f *fakeJob) SetLimits(_ context.Context, r pace.Rates) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

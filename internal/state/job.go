@@ -63,4 +63,7 @@ type Job struct {
 	Session bson.Raw `bson:"session,omitempty"`
 	// Paused survives a restart.
 	Paused bool `bson:"paused"`
+	// Differences are how the target's catalog differed from the source's when the
+	// job was finalized, the first of them.
+	Differences []string `bson:"differences"`
 }

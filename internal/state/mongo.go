@@ -312,13 +312,16 @@ func resetFields(job Job) (bson.D, error) {
 
 // Clear removes by the job's name. See Store.
 func (s *Mongo) Clear(ctx context.Context) error {
-	for _, coll := range []string{"slices", "collections", "skipped"} {
+	for _, coll := range cleared() {
 		if err := s.delete(ctx, coll, bson.D{{Key: "job", Value: s.o.Job}}); err != nil {
 			return fmt.Errorf("clear job %s: %w", s.o.Job, err)
 		}
 	}
 	return nil
 }
+
+// cleared are the collections whose documents belong to a job and its present life.
+func cleared() []string { return []string{"slices", "collections", "skipped"} }
 
 // all reads the documents of the job in a collection.
 func all[T any](ctx context.Context, s *Mongo, coll string) (docs []T, err error) {
