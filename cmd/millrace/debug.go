@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -102,7 +103,7 @@ func (a *app) debugSlicesCommand() *cobra.Command {
 			return err
 		}
 		if s.output == "json" {
-			return a.writeDocs(list)
+			return a.tell(s.output, relaxedAll(list), "")
 		}
 		return a.writeSlices(list)
 	})
@@ -115,7 +116,7 @@ func (a *app) writeSlices(list []bson.Raw) error {
 		if err := bson.Unmarshal(raw, &s); err != nil {
 			return fmt.Errorf("read a slice: %w", err)
 		}
-		t.AppendRow(table.Row{plain(s.NS), fmt.Sprintf("%d of %d", s.N+1, s.Of), s.Strategy, bound(s.Lower), bound(s.Upper), bound(s.Position),
+		t.AppendRow(table.Row{s.NS, fmt.Sprintf("%d of %d", s.N+1, s.Of), s.Strategy, bound(s.Lower), bound(s.Upper), bound(s.Position),
 			count(float64(s.Docs)), size(float64(s.Bytes)), sliceState(&s)})
 	}
 	t.SortBy([]table.SortBy{{Number: 1}, {Number: 2, Mode: table.AscAlphaNumeric}})
@@ -168,7 +169,7 @@ func (a *app) debugJob(ctx context.Context, s *stored) error {
 		if err != nil {
 			return fmt.Errorf("write job: %w", err)
 		}
-		return a.writeDocs([]bson.Raw{raw})
+		return a.tell(s.output, json.RawMessage(relaxed(raw)), "")
 	}
 	now, behind := mongo.OpTime{TS: bson.Timestamp{T: uint32(time.Now().Unix())}}, "the clock"
 	if a.uri("source", s.source) != "" {
@@ -206,9 +207,9 @@ func jobTable(j *state.Job, now mongo.OpTime, behind string) table.Writer {
 		}
 		row(name, text)
 	}
-	row("source", plain(j.Source))
-	row("target", plain(j.Target))
-	row("rules", plain(j.Rules))
+	row("source", j.Source)
+	row("target", j.Target)
+	row("rules", j.Rules)
 	row("mode", j.Mode)
 	row("created", j.CreatedAt.Format(time.RFC3339))
 	row("saved", j.UpdatedAt.Format(time.RFC3339))
@@ -236,14 +237,13 @@ func jobTable(j *state.Job, now mongo.OpTime, behind string) table.Writer {
 	return t
 }
 
-// writeDocs writes documents as extended JSON, one a line.
-func (a *app) writeDocs(docs []bson.Raw) error {
-	for _, d := range docs {
-		if _, err := fmt.Fprintln(a.stdout, relaxed(d)); err != nil {
-			return fmt.Errorf("write result: %w", err)
-		}
+// relaxedAll are documents as extended JSON.
+func relaxedAll(docs []bson.Raw) []json.RawMessage {
+	out := make([]json.RawMessage, len(docs))
+	for i, d := range docs {
+		out[i] = json.RawMessage(relaxed(d))
 	}
-	return nil
+	return out
 }
 
 // relaxed is a document as extended JSON for people.

@@ -222,29 +222,41 @@ func existingTarget(t *testing.T, p *program) {
 	}
 }
 
-// The second signal ends a program that does not end by itself.
-func TestSecondSignalEndsAtOnce(t *testing.T) {
-	// Nobody answers at the address: the connection keeps the first signal's
-	// context busy, or ends at once; both are fine, but it must end.
-	p := newProgram(t, "mongodb://127.0.0.1:1/?replicaSet=x", "mongodb://127.0.0.1:1/?replicaSet=x")
-	cmd, _, stderr := p.command("sync")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() { _ = cmd.Wait(); close(ended) }()
-	for i := 0; ; i++ {
-		select {
-		case <-ended:
-			if code := cmd.ProcessState.ExitCode(); code != exitFailure && code != -1 {
-				t.Errorf("code %d: %s", code, stderr)
+// Each signal is a proper end, and a second one ends a program that does not end
+// by itself: nobody answers at the address, so that the first finds it waiting.
+func TestSignalsEndTheProgram(t *testing.T) {
+	for signal, want := range map[syscall.Signal]int{syscall.SIGTERM: 143, syscall.SIGINT: 130, syscall.SIGHUP: 129} {
+		t.Run(signal.String(), func(t *testing.T) {
+			p := newProgram(t, "mongodb://127.0.0.1:1/?replicaSet=x", "mongodb://127.0.0.1:1/?replicaSet=x")
+			cmd, stdout, stderr := p.command("sync", "--output=json")
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
 			}
-			return
-		case <-time.After(200 * time.Millisecond):
-			if i > 100 {
-				t.Fatal(fmt.Errorf("it does not end: %s", stderr))
+			ended := make(chan struct{})
+			go func() { _ = cmd.Wait(); close(ended) }()
+			for i := 0; !strings.Contains(stderr.String(), "connecting"); i++ {
+				time.Sleep(20 * time.Millisecond)
+				if i > 1000 {
+					t.Fatal("it does not begin")
+				}
 			}
-			_ = cmd.Process.Signal(syscall.SIGTERM)
-		}
+			for i := 0; ; i++ {
+				_ = cmd.Process.Signal(signal)
+				select {
+				case <-ended:
+					if code := cmd.ProcessState.ExitCode(); code != want {
+						t.Errorf("code %d: %s", code, stderr)
+					}
+					if i == 0 && !strings.HasPrefix(stdout.String(), `{"error":"stopped by `) {
+						t.Errorf("%s", stdout)
+					}
+					return
+				case <-time.After(5 * time.Second):
+					if i > 3 {
+						t.Fatal(fmt.Errorf("it does not end: %s", stderr))
+					}
+				}
+			}
+		})
 	}
 }

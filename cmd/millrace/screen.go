@@ -51,7 +51,7 @@ func (s *screen) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	columns, _ := s.size()
-	_, err := io.WriteString(s.out, frame(s.block, columns, string(p), s.block))
+	_, err := io.WriteString(s.out, frame(s.block, columns, string(escape(nil, p, "\n\t")), s.block))
 	return len(p), err
 }
 
@@ -63,6 +63,9 @@ func (s *screen) draw(lines func(columns, rows int) []string) {
 	// The last column and the last row stay free: a character there may make
 	// the terminal wrap or scroll.
 	next := lines(max(columns-1, 1), max(rows-1, 1))
+	for i := range next {
+		next[i] = plain(next[i])
+	}
 	_, _ = io.WriteString(s.out, frame(s.block, columns, "", next))
 	s.block = next
 }

@@ -99,7 +99,7 @@ func (r *session) seedLocal(ctx context.Context, s *config.Seed) (err error) {
 	}
 	if s.DryRun {
 		seed.CheckMember(ctx, plan, s.Options)
-		return cmp.Or(tell(r.stdout, s.Output, plan, seedPlanText(plan)), checksFailed(plan.Checks))
+		return cmp.Or(r.tell(s.Output, plan, seedPlanText(plan)), checksFailed(plan.Checks))
 	}
 	plan.Checks.LogWarnings(r.log)
 	agent, closeAgent, err := r.openAgent(s, plan)
@@ -125,17 +125,14 @@ func (r *session) seed(ctx context.Context, s *config.Seed, src seed.Source) err
 		if context.Cause(ctx) != nil {
 			err = mongo.WithHint(fmt.Errorf("%w before the copy was done", context.Cause(ctx)), "the same command goes on with what is there")
 		}
-		rep.Error, rep.Hint = err.Error(), mongo.HintOf(err)
 	}
-	return errors.Join(err, r.report(s.Report, s.Output, rep, text))
+	return errors.Join(err, r.tell(s.Output, rep, text))
 }
 
 // seedReport is the report of a seeding.
 type seedReport struct {
 	Version string       `json:"version"`
 	Result  *seed.Result `json:"result"`
-	Error   string       `json:"error,omitempty"`
-	Hint    string       `json:"hint,omitempty"`
 }
 
 func seededText(s *config.Seed, r *seed.Result) string {

@@ -26,10 +26,12 @@ of 128-bit hashes with random seeds, and byte for byte where those differ;
 long. While writes go on, a difference is looked at again until both sides stand
 still on that document.
 
-Exit code 0 when nothing differs, 1 when something does.`,
+Exit codes, as diff has them: 0 when nothing differs, 1 when something does, 2
+when there is no answer, such as when a connection breaks midway.`,
 		Example: `  millrace verify --source mongodb://a:27017 --target mongodb://b:27017
   millrace verify --config sync.yaml --report differences.json
   millrace verify --method ranges --config sync.yaml`,
+		Annotations: map[string]string{failsWith: "trouble"},
 	}
 	return a.configured(cmd, config.CommandVerify, &s, func(ctx context.Context, run *session) error { return run.verifyClusters(ctx, &s) })
 }
@@ -41,7 +43,7 @@ func (r *session) verifyClusters(ctx context.Context, s *config.Verify) error {
 	if err != nil {
 		return err
 	}
-	if err := r.report(s.Report, s.Output, report, verifiedText(report)); err != nil {
+	if err := r.tell(s.Output, report, verifiedText(report)); err != nil {
 		return err
 	}
 	err = verifiedError(report)
@@ -73,8 +75,8 @@ func verifiedError(r *verify.Report) error {
 	if r.Same {
 		return nil
 	}
-	return fmt.Errorf("the clusters differ: %s, %s of collections, indexes or options",
-		plural(int(r.Count), "document"), plural(len(r.Schema), "difference"))
+	return withCode(exitFailure, fmt.Errorf("the clusters differ: %s, %s of collections, indexes or options",
+		plural(int(r.Count), "document"), plural(len(r.Schema), "difference")))
 }
 
 func verifiedText(r *verify.Report) string {

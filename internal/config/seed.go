@@ -24,7 +24,6 @@ type Seed struct {
 	Listen, TokenFile, TLSCert, TLSKey string // of the agent
 	From, TLSCA                        string
 	Compress, DryRun, Start            bool
-	Report                             string
 
 	command, maxRateBytes string
 }

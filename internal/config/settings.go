@@ -23,6 +23,8 @@ type Settings interface {
 	Validate(o Origins, args []string) Problems
 	// Logger logs to w as the settings say, which have to be valid.
 	Logger(w io.Writer) *slog.Logger
+	// ReportFile is the file for the result, "" for none.
+	ReportFile() string
 }
 
 // Common are the settings that every command of this package has.
@@ -30,6 +32,7 @@ type Common struct {
 	Output    string // text or json
 	LogLevel  string
 	LogFormat string // text or json
+	Report    string // a file, of the commands that have reports
 
 	flags *pflag.FlagSet
 }
@@ -40,6 +43,9 @@ func (c *Common) bind(fs *pflag.FlagSet) {
 	Choice(fs, &c.Output, "output", "text", "`form` of the result on standard output: text or json", "text", "json")
 	BindLog(fs, &c.LogLevel, &c.LogFormat)
 }
+
+// ReportFile is the file for the result, "" for none.
+func (c *Common) ReportFile() string { return c.Report }
 
 // BindLog registers the flags of a log.
 func BindLog(fs *pflag.FlagSet, level, format *string) {
@@ -93,9 +99,9 @@ type Sync struct {
 	Common
 	job.Spec
 
-	DryRun, Verify        bool
-	Report, Listen, Token string
-	PProf                 bool
+	DryRun, Verify bool
+	Listen, Token  string
+	PProf          bool
 
 	maxRateBytes, spoolMax string // amounts of bytes: "50MB", "8MiB", "0"
 }
@@ -146,8 +152,6 @@ func bindPace(fs *pflag.FlagSet, docs *int64, bytes *string, l *pace.Loads) {
 type Verify struct {
 	Common
 	verify.Spec
-
-	Report string
 }
 
 // Bind implements Settings.

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/outfile"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/transform"
 )
@@ -119,10 +118,8 @@ func (c *checker) report(path string) {
 	if path == "" {
 		return
 	}
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		c.fail("report", fmt.Sprintf("%q is a directory", path), "give the path of a file")
-	} else if info, err := os.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
-		c.fail("report", fmt.Sprintf("%q is in a directory that does not exist", path), "create the directory first")
+	if err := outfile.Check(path); err != nil {
+		c.fail("report", fmt.Sprintf("%q cannot be written: %v", path, err), "give the path of a file in a directory that you may write to")
 	}
 }
 
