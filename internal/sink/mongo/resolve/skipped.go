@@ -86,15 +86,20 @@ func (s *skipped) add(p Place) {
 	s.version++
 }
 
-func (s *skipped) remove(p Place) {
+func (s *skipped) remove(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := p.Key()
-	if _, known := s.byKey[key]; known {
+	if p, known := s.byKey[key]; known {
 		s.bytes -= len(key) + len(p.ID.Value)
 		delete(s.byKey, key)
 		s.version++
 	}
+}
+
+func (s *skipped) empty() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.byKey) == 0
 }
 
 func (s *skipped) list() (list []Place, version int) {
@@ -124,7 +129,7 @@ func (r *Resolver) Renamed(from, to string) {
 		if p.NS != from {
 			continue
 		}
-		r.skipped.remove(p)
+		r.skipped.remove(p.Key())
 		if p.NS, p.Source = to, ""; to != "" {
 			r.skipped.add(p)
 		}
@@ -152,6 +157,20 @@ func (r *Resolver) skip(t *fold.Target, o *fold.Op) {
 	r.skipped.add(Place{NS: t.NS, ID: id, At: o.At, Source: t.Source, UUID: t.UUID})
 }
 
+// Deleted tells which operations were written. A deletion explains why its
+// document was missing, and has to be seen: the source may have another one of
+// that _id by the time it is asked.
+func (s *Parked) Deleted(t *fold.Target, ops []fold.Op) {
+	if s.r.skipped.empty() {
+		return
+	}
+	for i := range ops {
+		if ops[i].Kind == stream.Delete {
+			s.r.skipped.remove(Key(t.NS, ops[i].ID))
+		}
+	}
+}
+
 // thinOut forgets the skipped documents that are explained: those that the
 // target has again and those that the source has no longer, whose deletion has
 // come or is to come.
@@ -160,7 +179,7 @@ func (r *round) thinOut(ctx context.Context) error {
 	byOrigin := map[string][]Place{} // a collection of the target may have stood for several of the source
 	for _, p := range list {
 		if r.Disputed(p.NS, bsonraw.FromRaw(p.ID)) {
-			r.skipped.remove(p) // its letter knows its state
+			r.skipped.remove(p.Key()) // its letter knows its state
 			continue
 		}
 		of := p.NS
@@ -194,7 +213,7 @@ func (r *round) explain(ctx context.Context, t *fold.Target, places []Place) err
 	err := r.w.Read(ctx, t, of, write.OnlyIDs(), func(some []int, docs []bson.Raw) error {
 		for i, doc := range docs {
 			if p := places[some[i]]; doc != nil {
-				r.skipped.remove(p)
+				r.skipped.remove(p.Key())
 			} else {
 				missing, ids = append(missing, p), append(ids, p.ID)
 			}
@@ -210,7 +229,7 @@ func (r *round) explain(ctx context.Context, t *fold.Target, places []Place) err
 	}
 	for i, p := range missing {
 		if !has[i] {
-			r.skipped.remove(p)
+			r.skipped.remove(p.Key())
 		}
 	}
 	return nil
@@ -259,10 +278,10 @@ func (r *Resolver) ResolveSkipped(ctx context.Context, b Barrier) error {
 			if err := r.readAgain(ctx, t, &lost); err != nil {
 				return err
 			}
-			r.skipped.remove(p)
+			r.skipped.remove(p.Key())
 			continue
 		}
-		r.skipped.remove(p)
+		r.skipped.remove(p.Key())
 		d := &Document{Target: t, ID: lost.ID, Steps: []fold.Op{lost}, refused: &refusal{cause: deadletter.CauseMissing, text: textMissing}}
 		if _, err := r.Resolve(ctx, b, []*Document{d}); err != nil {
 			return err
