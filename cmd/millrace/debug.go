@@ -169,7 +169,7 @@ func (a *app) debugJob(ctx context.Context, s *stored) error {
 		if err != nil {
 			return fmt.Errorf("write job: %w", err)
 		}
-		return a.tell(s.output, json.RawMessage(relaxed(raw)), "")
+		return a.tell(s.output, json.RawMessage(relaxed(bson.Raw(raw))), "")
 	}
 	now, behind := mongo.OpTime{TS: bson.Timestamp{T: uint32(time.Now().Unix())}}, "the clock"
 	if a.uri("source", s.source) != "" {

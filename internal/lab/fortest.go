@@ -1,6 +1,9 @@
 package lab
 
-import "context"
+import (
+	"context"
+	"strings"
+)
 
 // TB is the part of testing.TB that [ForTest] needs, so that programs which
 // use this package do not link the testing package.
@@ -38,7 +41,7 @@ func ForTest(t TB, o Options) *Cluster {
 				c.loan.spent = true
 			}
 			for _, m := range c.Members() {
-				t.Logf("log of member %d of %s (pid %d) ends with:\n%s", m.Index, c.Name(), m.Pid(), m.logTail(25))
+				t.Logf("log of member %d of %s (pid %d) ends with:\n%s", m.Index, c.Name(), m.Pid(), strings.Join(m.logTail(25), "\n"))
 			}
 		}
 		if err := c.Stop(); err != nil {
