@@ -9,13 +9,18 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
+	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/verify"
 )
@@ -312,5 +317,88 @@ func TestSafeWriter(t *testing.T) {
 	_, _ = w.Write([]byte("a\x1b[1m\xff\U000e0001\u2028b"))
 	if want := `a\u001b[1m\xff\udb40\udc01\u2028b`; out.String() != want {
 		t.Errorf("%s, want %s", out.String(), want)
+	}
+}
+
+// TestJSONLogs: a program that reads the log finds numbers, each with its unit in
+// the key, names of one style, and positions in one form.
+func TestJSONLogs(t *testing.T) {
+	var out bytes.Buffer
+	log := config.NewLog(&out, "debug", "json")
+	position := mongo.OpTime{TS: bson.Timestamp{T: 1700000000, I: 7}}
+	s := copying(3)
+	s.Phase, s.Copy.Bytes, s.Copy.BytesRate, s.Copy.ETASeconds = job.PhaseCopying, 12_345_678_901, 5.6e7, 73.25
+	logProgress(log, s)
+	s.Phase, s.Follow = job.PhaseFollowing, job.FollowStatus{OperationsRate: 48123, LagSeconds: 0.44, WindowSeconds: 7200, Applied: position.String()}
+	s.Conflicts.Open, s.Errors = 2, map[string]int64{"retry": 3}
+	logProgress(log, s)
+	log.Info("other", "took", 1500*time.Millisecond, "at", position, "error", errors.New("why"), "phase", job.PhaseCopying)
+	var lines []map[string]any
+	for line := range strings.Lines(out.String()) {
+		lines = append(lines, documents(t, line)...)
+	}
+	camel := regexp.MustCompile(`^[a-z][a-zA-Z]*$`)
+	unit := regexp.MustCompile(`^-?[0-9.]+ ?(s|ms|min|h|d|B|[kMGT]B|k|M|G)?(/s)?$`)
+	for _, line := range lines {
+		for key, value := range line {
+			if text, ok := value.(string); !camel.MatchString(key) || ok && unit.MatchString(text) {
+				t.Errorf("%s: %v", key, value)
+			}
+		}
+	}
+	for _, c := range []struct {
+		line int
+		key  string
+		want any
+	}{
+		{0, "bytes", 12_345_678_901.0}, {0, "bytesRate", 5.6e7}, {0, "etaSeconds", 73.3}, {1, "operationsRate", 48123.0}, {1, "lagSeconds", 0.4},
+		{1, "windowSeconds", 7200.0}, {1, "applied", "1700000000:7"}, {1, "conflictsOpen", 2.0}, {1, "errorsRetry", 3.0},
+		{2, "tookSeconds", 1.5}, {2, "at", "1700000000:7"}, {2, "error", "why"}, {2, "phase", "copying"},
+	} {
+		if got := lines[c.line][c.key]; got != c.want {
+			t.Errorf("line %d: %s is %v, want %v", c.line, c.key, got, c.want)
+		}
+	}
+}
+
+// TestProgressInterval: a job that follows is quiet unless it is asked to speak.
+func TestProgressInterval(t *testing.T) {
+	for _, c := range []struct {
+		args   []string
+		phase  job.Phase
+		within func(int) bool
+	}{
+		{[]string{"--progress-interval=10ms"}, job.PhaseFollowing, func(n int) bool { return n > 3 }},
+		{[]string{"--progress-interval=0"}, job.PhaseCopying, func(n int) bool { return n == 0 }},
+		{nil, job.PhaseFollowing, func(n int) bool { return n == 0 }},
+	} {
+		j := newFakeJob()
+		j.phase = c.phase
+		b := newBench(t, j)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		wait := start(t, ctx, b, j, with(c.args...)...)
+		time.Sleep(200 * time.Millisecond)
+		cancel(stopped{syscall.SIGTERM})
+		wait()
+		if n := strings.Count(b.stderr.String(), "msg=progress"); !c.within(n) {
+			t.Errorf("%v: %d lines\n%s", c.args, n, b.stderr)
+		}
+	}
+	s := config.Sync{}
+	s.SteadyInterval = time.Hour
+	var out bytes.Buffer
+	r := &session{log: config.NewLog(&out, "info", "text")}
+	j := newFakeJob()
+	tell := r.progress(&s, j)
+	tell()
+	tell()
+	if n := strings.Count(out.String(), "\n"); n != 1 {
+		t.Errorf("%d lines while it follows", n)
+	}
+	j.phase = job.PhaseCopying
+	tell()
+	tell()
+	if n := strings.Count(out.String(), "\n"); n != 3 {
+		t.Errorf("%d lines with those of the copy", n)
 	}
 }

@@ -107,7 +107,7 @@ func (r *session) seedLocal(ctx context.Context, s *config.Seed) (err error) {
 		return beforeWriting(ctx, err)
 	}
 	defer func() { err = errors.Join(err, closeAgent()) }()
-	r.log.Info("copying", "way", plan.Way, "why", plan.Why, "files", plan.Files, "size", size(float64(plan.Bytes)))
+	r.log.Info("copying", "way", plan.Way, "why", plan.Why, "files", plan.Files, "bytes", bytesOf(plan.Bytes))
 	return r.seed(ctx, s, agent)
 }
 
@@ -118,7 +118,7 @@ func (r *session) seed(ctx context.Context, s *config.Seed, src seed.Source) err
 	o.Member.SetURI = cmp.Or(o.Member.SetURI, s.URI)
 	rep, text := seedReport{Version: buildInfo().Version}, ""
 	err := during(ctx, func() (err error) { rep.Result, err = seed.Run(ctx, src, o); return err },
-		func(ctx context.Context) { r.watchSeed(ctx, time.Now(), o.Pull.Stats.Stats) })
+		func(ctx context.Context) { r.watchSeed(ctx, s.ProgressInterval, o.Pull.Stats.Stats) })
 	if err == nil {
 		text = seededText(s, rep.Result)
 	} else {
@@ -208,10 +208,15 @@ func seedPlanText(p *seed.Plan) string {
 }
 
 // watchSeed shows the progress until ctx ends.
-func (r *session) watchSeed(ctx context.Context, began time.Time, stats func() seed.Snapshot) {
-	r.watch(ctx, func() {
+func (r *session) watchSeed(ctx context.Context, interval time.Duration, stats func() seed.Snapshot) {
+	began := time.Now()
+	r.watch(ctx, interval, func() {
 		st := stats()
-		r.log.Info("progress", "phase", st.Phase, "size", size(float64(st.Done)), "total", size(float64(st.Total)), "eta", seconds(seedETA(st)))
+		out := []any{"phase", st.Phase, "bytes", bytesOf(st.Done), "bytesTotal", bytesOf(st.Total)}
+		if eta := seedETA(st); eta >= 0 {
+			out = append(out, "etaSeconds", rounded(eta))
+		}
+		r.log.Info("progress", out...)
 	}, func(columns, _ int) []string { return seedView(stats(), time.Since(began), columns) })
 }
 
@@ -315,7 +320,7 @@ func (r *session) seedServe(ctx context.Context, s *config.Seed) (err error) {
 		return beforeWriting(ctx, fmt.Errorf("listen on %s: %w", s.Listen, err))
 	}
 	r.log.Info("serving", "address", listener.Addr().String(), "tls", s.TLSCert != "", "way", plan.Way, "why", plan.Why,
-		"files", plan.Files, "size", size(float64(plan.Bytes)))
+		"files", plan.Files, "bytes", bytesOf(plan.Bytes))
 	return serveSeed(ctx, s, listener, handler)
 }
 

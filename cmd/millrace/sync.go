@@ -139,10 +139,23 @@ func (r *session) runJob(ctx context.Context, s *config.Sync, j syncJob, plan *j
 			r.log.Error("control API ended", "error", err)
 		}
 	}, func(ctx context.Context) {
-		r.watch(ctx, func() { logProgress(r.log, j.Status()) }, func(columns, rows int) []string {
+		r.watch(ctx, s.ProgressInterval, r.progress(s, j), func(columns, rows int) []string {
 			return view(j.Status(), time.Now(), columns, rows)
 		})
 	})
+}
+
+// progress logs how the job stands, more seldom while it follows.
+func (r *session) progress(s *config.Sync, j syncJob) func() {
+	var told time.Time
+	return func() {
+		st := j.Status()
+		if st.Phase == job.PhaseFollowing && time.Since(told) < s.SteadyInterval {
+			return
+		}
+		told = time.Now()
+		logProgress(r.log, st)
+	}
 }
 
 // record lets the other commands find this sync. A job does not fail for want
@@ -168,7 +181,7 @@ func (r *session) record(name string, srv *server.Server) (forget func()) {
 // verifyAfter compares the clusters after the cut-over. Differences are looked
 // at again for a while, because documents may just be expiring on both sides.
 func (r *session) verifyAfter(ctx context.Context, s *config.Sync) (*verify.Report, error) {
-	report, err := r.compare(ctx, verify.Spec{
+	report, err := r.compare(ctx, s.ProgressInterval, verify.Spec{
 		Source: s.Source, Target: s.Target, Rules: s.Rules,
 		Options: verify.Options{Online: true, Recheck: verify.RecheckOptions{For: 30 * time.Second}},
 	})

@@ -193,7 +193,7 @@ func (t *acting) hold(ctx context.Context, was *topology.Memory, keep bool) erro
 
 // restore leads back to the tree before, and forgets it.
 func (t *acting) restore(ctx context.Context, was *topology.Memory) error {
-	t.log.Info("restoring the tree as it was", "at", was.At.Format(time.RFC3339))
+	t.log.Info("restoring the tree as it was", "at", was.At)
 	ctx, cancel := t.limited(ctx)
 	defer cancel()
 	if err := t.control.Restore(ctx, was); err != nil {
@@ -306,6 +306,6 @@ func (t *acting) chaining(ctx context.Context, on, force bool) error {
 	if err := t.observer.SetChaining(ctx, t.set, on); err != nil {
 		return err
 	}
-	t.log.Info("chaining switched", "set", t.set.Name, "chaining", onOff(on), "configuration", t.set.ConfigVersion+1)
+	t.log.Info("chaining switched", "set", t.set.Name, "chaining", on, "configuration", t.set.ConfigVersion+1)
 	return nil
 }

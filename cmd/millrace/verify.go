@@ -39,7 +39,7 @@ when there is no answer, such as when a connection breaks midway.`,
 func (r *session) verifyClusters(ctx context.Context, s *config.Verify) error {
 	r.spareCollector()
 	r.log.Info("connecting", "source", mongo.Redact(s.Source), "target", mongo.Redact(s.Target))
-	report, err := r.compare(ctx, s.Spec)
+	report, err := r.compare(ctx, s.ProgressInterval, s.Spec)
 	if err != nil {
 		return err
 	}
@@ -54,13 +54,13 @@ func (r *session) verifyClusters(ctx context.Context, s *config.Verify) error {
 }
 
 // compare compares two clusters and shows the progress.
-func (r *session) compare(ctx context.Context, spec verify.Spec) (report *verify.Report, err error) {
+func (r *session) compare(ctx context.Context, interval time.Duration, spec verify.Spec) (report *verify.Report, err error) {
 	begun := make(chan func() verify.Stats, 1)
 	spec.Log, spec.Observe = r.log, func(stats func() verify.Stats) { begun <- stats }
 	err = during(ctx, func() (err error) { report, err = r.verify(ctx, spec); return err }, func(ctx context.Context) {
 		select {
 		case stats := <-begun:
-			r.watchVerify(ctx, time.Now(), stats)
+			r.watchVerify(ctx, interval, stats)
 		case <-ctx.Done():
 		}
 	})
@@ -127,11 +127,12 @@ func verifiedTable(r *verify.Report) table.Writer {
 }
 
 // watchVerify shows the progress until ctx ends.
-func (r *session) watchVerify(ctx context.Context, began time.Time, stats func() verify.Stats) {
-	r.watch(ctx, func() {
+func (r *session) watchVerify(ctx context.Context, interval time.Duration, stats func() verify.Stats) {
+	began := time.Now()
+	r.watch(ctx, interval, func() {
 		st := stats()
 		r.log.Info("progress", "docs", st.Docs, "docsTotal", st.EstimatedDocs,
-			"size", size(float64(st.Bytes)), "collections", st.CollectionsDone, "collectionsTotal", st.Collections,
+			"bytes", bytesOf(st.Bytes), "collections", st.CollectionsDone, "collectionsTotal", st.Collections,
 			"rechecking", st.Waiting, "differences", st.Differences)
 	}, func(columns, _ int) []string { return verifyView(stats(), time.Since(began), columns) })
 }

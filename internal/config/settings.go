@@ -1,6 +1,8 @@
 package config
 
 import (
+	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"time"
@@ -33,6 +35,9 @@ type Common struct {
 	LogLevel  string
 	LogFormat string // text or json
 	Report    string // a file, of the commands that have reports
+	// ProgressInterval is the time between two lines of the log about progress,
+	// of the commands that take long; 0 is none.
+	ProgressInterval time.Duration
 
 	flags *pflag.FlagSet
 }
@@ -42,6 +47,10 @@ func (c *Common) bind(fs *pflag.FlagSet) {
 	fs.String(flagConfig, "", "read settings from this YAML `file`; its keys are the names of flags")
 	Choice(fs, &c.Output, "output", "text", "`form` of the result on standard output: text or json", "text", "json")
 	BindLog(fs, &c.LogLevel, &c.LogFormat)
+}
+
+func (c *Common) bindProgress(fs *pflag.FlagSet, besides string) {
+	fs.DurationVar(&c.ProgressInterval, flagProgress, 10*time.Second, "time between two lines of the log about progress"+besides+"; 0 writes none")
 }
 
 // ReportFile is the file for the result, "" for none.
@@ -63,9 +72,23 @@ func NewLog(w io.Writer, level, format string) *slog.Logger {
 	_ = least.UnmarshalText([]byte(level))
 	o.Level = least
 	if format == "json" {
+		o.ReplaceAttr = jsonAttr
 		return slog.New(slog.NewJSONHandler(w, &o))
 	}
 	return slog.New(slog.NewTextHandler(w, &o))
+}
+
+// jsonAttr has programs find numbers with their unit in the key, and positions
+// and other things of ours in the form that they have in text.
+func jsonAttr(_ []string, a slog.Attr) slog.Attr {
+	switch v := a.Value.Any().(type) {
+	case time.Duration:
+		return slog.Float64(a.Key+"Seconds", v.Seconds())
+	case json.Marshaler, error:
+	case fmt.Stringer:
+		return slog.String(a.Key, v.String())
+	}
+	return a
 }
 
 // choices is the annotation of a flag that takes one of a few words.
@@ -102,6 +125,8 @@ type Sync struct {
 	DryRun, Verify bool
 	Listen, Token  string
 	PProf          bool
+	// SteadyInterval is the ProgressInterval of a job that follows.
+	SteadyInterval time.Duration
 
 	maxRateBytes, spoolMax string // amounts of bytes: "50MB", "8MiB", "0"
 }
@@ -134,6 +159,7 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	fs.StringVar(&s.Report, "report", "", "write the final report as JSON to this `file`")
 	fs.StringVar(&s.Listen, "listen", "127.0.0.1:0", "`address` of the control API, host:port; port 0 takes a free one")
 	fs.StringVar(&s.Token, flagToken, "", "secret that the control API asks for; by default a new random one; set MILLRACE_TOKEN rather than the flag")
+	s.bindProgress(fs, "; while the job follows 5m, unless this flag says otherwise")
 	fs.BoolVar(&s.PProf, "pprof", false, "serve Go's profiles below /debug/pprof/ of the control API, to those who have its token")
 	s.Common.bind(fs)
 }
@@ -164,6 +190,7 @@ func (v *Verify) Bind(fs *pflag.FlagSet, _ string) {
 	fs.IntVar(&v.Workers, "workers", 0, "ranges compared at once, each with one connection a side; 0 chooses")
 	fs.IntVar(&v.MaxDifferences, "max-differences", 1000, "most differing documents that are listed by _id; all are counted")
 	fs.StringVar(&v.Report, "report", "", "write the report as JSON to this `file`")
+	v.bindProgress(fs, "")
 	v.Common.bind(fs)
 }
 
@@ -216,10 +243,11 @@ const (
 )
 
 const (
-	flagConfig = "config"
-	flagSource = "source"
-	flagTarget = "target"
-	flagToken  = "token"
+	flagConfig   = "config"
+	flagProgress = "progress-interval"
+	flagSource   = "source"
+	flagTarget   = "target"
+	flagToken    = "token"
 
 	flagRateDocs   = "max-rate-docs"
 	flagRateBytes  = "max-rate-bytes"

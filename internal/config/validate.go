@@ -172,6 +172,10 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	c.notNegative("warn-window", s.WarnWindow)
 	c.notNegative("give-up-after", s.GiveUpAfter)
 	c.report(s.Report)
+	c.notNegative(flagProgress, s.ProgressInterval)
+	if s.SteadyInterval = s.ProgressInterval; o[flagProgress].Kind == FromDefault {
+		s.SteadyInterval = 5 * time.Minute
+	}
 	c.address("listen", s.Listen)
 	c.token(s.Token)
 	return c.problems
@@ -228,6 +232,7 @@ func (v *Verify) Validate(o Origins, _ []string) Problems {
 	c.notBelowZero("workers", v.Workers)
 	c.notBelowZero("max-differences", v.MaxDifferences)
 	c.report(v.Report)
+	c.notNegative(flagProgress, v.ProgressInterval)
 	return c.problems
 }
 
