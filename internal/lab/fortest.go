@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"os"
 	"strings"
 )
 
@@ -49,4 +50,13 @@ func ForTest(t TB, o Options) *Cluster {
 		}
 	})
 	return c
+}
+
+// Versions are the servers that a test runs with: 6.0, and with MILLRACE_TEST_MATRIX
+// in the environment, which make matrix sets, the older ones too.
+func Versions(older ...string) []string {
+	if os.Getenv("MILLRACE_TEST_MATRIX") == "" {
+		return []string{"6.0"}
+	}
+	return append(older, "6.0")
 }

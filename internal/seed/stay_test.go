@@ -19,7 +19,7 @@ func TestPullerThatWasCutIsNotWaitedFor(t *testing.T) {
 	if err := a.Read(t.Context(), q, func(Block) error { return cut }); !errors.Is(err, cut) {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if _, err := a.Freeze(ctx, next.Round, next.Puller); err != nil {
 		t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
+	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -184,7 +185,7 @@ type replica struct {
 	policy  deadletter.Policy
 	job     string
 	applied int // events, as a checkpoint knows
-	skipped []Place
+	skipped []state.Doc
 	overlap int
 	deleted map[int32]int // by somebody else, after so many events
 
