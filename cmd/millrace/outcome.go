@@ -158,7 +158,7 @@ func errorLines(err error) (out []string) {
 	switch e := any(err).(type) {
 	case interface{ Lines() []string }:
 		for _, line := range e.Lines() {
-			out = append(out, plain(line))
+			out = append(out, plain(mongo.Concise(line)))
 		}
 		return out
 	case interface{ Unwrap() []error }:
@@ -175,7 +175,7 @@ func errorLines(err error) (out []string) {
 			return out
 		}
 	}
-	return []string{plain(err.Error())}
+	return []string{plain(mongo.Concise(err.Error()))}
 }
 
 // wantsJSON reports whether the result is to be JSON, also where the command
@@ -201,7 +201,7 @@ func (r *results) write(w io.Writer, err error) error {
 	case err == nil:
 		return writeJSON(w, r.value)
 	}
-	f := failure{Error: err.Error(), Hint: mongo.HintOf(err)}
+	f := failure{Error: mongo.Concise(err.Error()), Hint: mongo.HintOf(err)}
 	if failed, ok := errors.AsType[precheck.Failed](err); ok {
 		f.Checks = precheck.List(failed)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/transform"
@@ -70,7 +71,7 @@ func NewLog(w io.Writer, level, format string) *slog.Logger {
 	var o slog.HandlerOptions
 	var least slog.Level // info, if level is none
 	_ = least.UnmarshalText([]byte(level))
-	o.Level = least
+	o.Level, o.ReplaceAttr = least, shortError
 	if format == "json" {
 		o.ReplaceAttr = jsonAttr
 		return slog.New(slog.NewJSONHandler(w, &o))
@@ -78,13 +79,23 @@ func NewLog(w io.Writer, level, format string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &o))
 }
 
+// shortError has errors quote no whole commands.
+func shortError(_ []string, a slog.Attr) slog.Attr {
+	if err, ok := a.Value.Any().(error); ok {
+		return slog.String(a.Key, mongo.Concise(err.Error()))
+	}
+	return a
+}
+
 // jsonAttr has programs find numbers with their unit in the key, and positions
 // and other things of ours in the form that they have in text.
-func jsonAttr(_ []string, a slog.Attr) slog.Attr {
+func jsonAttr(groups []string, a slog.Attr) slog.Attr {
 	switch v := a.Value.Any().(type) {
 	case time.Duration:
 		return slog.Float64(a.Key+"Seconds", v.Seconds())
-	case json.Marshaler, error:
+	case error:
+		return shortError(groups, a)
+	case json.Marshaler:
 	case fmt.Stringer:
 		return slog.String(a.Key, v.String())
 	}

@@ -89,7 +89,7 @@ func (j *Job) failing(failure error, pause time.Duration) {
 		return
 	}
 	j.progress.CountError("retry")
-	j.progress.Wait("a failure to pass: " + failure.Error())
+	j.progress.Wait("a failure to pass: " + mongo.Concise(failure.Error()))
 	j.log.Warn("interrupted; trying again from the last checkpoint", "error", failure, "retryIn", pause)
 }
 

@@ -38,7 +38,7 @@ type List []Check
 
 // Add adds a check.
 func (l *List) Add(level Level, name, message, hint string) {
-	*l = append(*l, Check{Name: name, Level: level, Message: message, Hint: hint})
+	*l = append(*l, Check{Name: name, Level: level, Message: mongo.Concise(message), Hint: hint})
 }
 
 // Of returns the checks with an outcome.
