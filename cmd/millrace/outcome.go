@@ -130,6 +130,9 @@ func (a *app) finish(ctx context.Context, cmd *cobra.Command, args []string, err
 	if _, ran := errors.AsType[*exitError](err); !ran && mongo.HintOf(err) == "" {
 		err = mongo.WithHint(err, "see "+cmd.CommandPath()+" --help")
 	}
+	if mongo.IsCode(err, mongo.CodeUnauthorized) && mongo.HintOf(err) == "" {
+		err = mongo.WithHint(err, "the user lacks a role that this needs; docs/operations.md lists them")
+	}
 	code := exitCode(ctx, err)
 	if a.results.report != "" {
 		if kept := outfile.Write(a.results.report, func(w io.Writer) error { return a.results.write(w, err) }); kept != nil {

@@ -122,6 +122,7 @@ func TestOnRealServers(t *testing.T) {
 	source, target := lab.ForTest(t, lab.Options{}).URI(), lab.ForTest(t, lab.Options{}).URI()
 	t.Run("existing target", func(t *testing.T) { existingTarget(t, newProgram(t, source, target)) })
 	t.Run("cut-over", func(t *testing.T) { planToCutOver(t, newProgram(t, source, target)) })
+	t.Run("hostile names", func(t *testing.T) { hostileNames(t, newProgram(t, source, target)) })
 	t.Run("debug", func(t *testing.T) { looks(t, newProgram(t, source, target)) })
 }
 
@@ -219,6 +220,38 @@ func existingTarget(t *testing.T, p *program) {
 	}
 	if code, _, stderr := p.run("verify", "--include=crm.*"); code != exitOK {
 		t.Errorf("verify: %d\n%s", code, stderr)
+	}
+}
+
+// hostileNames has servers hold names and values that mean to act on a terminal.
+func hostileNames(t *testing.T, p *program) {
+	for i, uri := range []string{p.source, p.target} {
+		c := connect(t, uri).Database("odd").Collection(hostile)
+		if _, err := c.InsertOne(t.Context(), bson.D{{Key: "_id", Value: hostile + fmt.Sprint(i)}, {Key: "k", Value: hostile}}); err != nil {
+			t.Fatal(err)
+		}
+		index := driver.IndexModel{Keys: bson.D{{Key: "k", Value: 1}}, Options: options.Index().SetName(hostile + fmt.Sprint(i)).SetUnique(true)}
+		if _, err := c.Indexes().CreateOne(t.Context(), index); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, args := range [][]string{
+		{"sync", "--until=caught-up"}, {"sync", "--dry-run"}, {"sync", "--until=caught-up", "--on-existing=merge"}, {"verify", "--recheck-for=0"},
+		{"debug", "oplog", "--values"}, {"sync", "--until=caught-up", "--on-existing=drop", "--restart", "--verify"}, {"debug", "slices", "--job=odd"},
+	} {
+		if args[0] == "sync" {
+			args = append(args, "--job=odd")
+		}
+		if args[1] != "slices" {
+			args = append(args, "--include=odd")
+		}
+		for _, form := range []string{"text", "json"} {
+			code, out, stderr := p.run(append(args, "--output="+form)...)
+			if !strings.Contains(out+stderr, "x"+`\u001b`) && !strings.Contains(out+stderr, `x\x1b`) {
+				t.Errorf("%v: %d, the name is not shown:\n%s%s", args, code, out, stderr)
+			}
+			harmless(t, strings.Join(args, " "), out+stderr)
+		}
 	}
 }
 

@@ -2,8 +2,8 @@ package mongo
 
 import "strings"
 
-// Concise shortens what a server or the driver quotes: of a command with its
-// session and cluster time only the first field stays.
+// Concise shortens what a server quotes: of a command, which has its session, its
+// cluster time or its database, only the first field stays.
 func Concise(text string) string {
 	var b strings.Builder
 	for {
@@ -16,7 +16,7 @@ func Concise(text string) string {
 			break
 		}
 		doc := text[open : open+end]
-		if strings.Contains(doc, "lsid: ") || strings.Contains(doc, "$clusterTime: ") {
+		if strings.Contains(doc, `, $db: "`) || strings.Contains(doc, ", lsid: ") || strings.Contains(doc, ", $clusterTime: ") {
 			first, _, _ := strings.Cut(doc, ",")
 			b.WriteString(text[:open] + first + ", … }")
 			text = text[open+end:]

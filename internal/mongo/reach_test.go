@@ -75,9 +75,10 @@ func TestConcise(t *testing.T) {
 	for text, want := range map[string]string{
 		`not authorized on admin to execute command { replSetGetConfig: 1, lsid: { id: UUID("a}b") }, $clusterTime: { clusterTime: Timestamp(1, 2), signature: { keyId: 0 } }, $db: "admin" }`: `not authorized on admin to execute command { replSetGetConfig: 1, … }`,
 		`(Unauthorized) no { find: "x", lsid: { id: 1 } } and { find: "y", lsid: { id: 2 } }; code 13`:                                                                                         `(Unauthorized) no { find: "x", … } and { find: "y", … }; code 13`,
-		`E11000 duplicate key error dup key: { a: "}" }`: `E11000 duplicate key error dup key: { a: "}" }`,
-		`an open { brace, lsid: `:                        `an open { brace, lsid: `,
-		`plain`:                                          `plain`,
+		`E11000 duplicate key error dup key: { a: "}" }`:  `E11000 duplicate key error dup key: { a: "}" }`,
+		`no { find: "oplog.rs", limit: 1, $db: "local" }`: `no { find: "oplog.rs", … }`,
+		`an open { brace, lsid: `:                         `an open { brace, lsid: `,
+		`plain`:                                           `plain`,
 	} {
 		if got := mongo.Concise(text); got != want {
 			t.Errorf("%s\nwant %s", got, want)
