@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
@@ -25,6 +26,8 @@ type app struct {
 	verify         func(context.Context, verify.Spec) (*verify.Report, error)
 	// screen returns the terminal for live views, nil when there is none.
 	screen func() *screen
+	// columns is how wide the terminal is that shows help.
+	columns func() int
 
 	results results
 }
@@ -45,6 +48,12 @@ func newApp() *app {
 		open:      func(ctx context.Context, spec job.Spec) (syncJob, error) { return job.Open(ctx, spec) },
 		verify:    verify.Clusters,
 		screen:    func() *screen { return newScreen(os.Stderr) },
+		columns: func() int {
+			if columns, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil && columns > 0 {
+				return columns
+			}
+			return 80
+		},
 	}
 }
 
@@ -86,12 +95,17 @@ shows many things one after the other (--watch, debug oplog) has a line for each
 	}
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
+	root.SetUsageFunc(a.usage)
+	b := buildInfo()
+	root.Version = b.Version
+	root.SetVersionTemplate(b.text())
 	root.AddCommand(
 		a.syncCommand(), a.statusCommand(), a.pauseCommand(), a.resumeCommand(), a.throttleCommand(), a.finalizeCommand(), a.verifyCommand(),
 		a.seedCommand(), a.topologyCommand(), a.ycsbCommand(), a.benchCommand(), a.labCommand(), a.debugCommand(), a.versionCommand(), docsCommand(),
 	)
 	root.InitDefaultCompletionCmd()
 	failWithCode(root)
+	a.completeValues(root)
 	return root
 }
 

@@ -14,12 +14,14 @@ import (
 	"github.com/spf13/cobra"
 
 	benchmark "github.com/millrace/millrace/internal/bench"
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // benchSettings are the flags of `millrace bench`.
 type benchSettings struct {
 	scale, output, report string
 	peers                 []string
+	yes                   bool // the given clusters are meant
 	options               benchmark.Options
 }
 
@@ -35,8 +37,8 @@ servers), millrace as a process of its own, and other tools whose programs are
 given. Printed are medians over the rounds, and what exactly was measured.
 
 Servers are started on this machine for the time of a scenario. With
---source-uri and --target-uri the given clusters are used: the bench drops and
-fills their database mrbench, so never give it clusters in use.
+--source-uri, --target-uri and --yes the given clusters are used: the bench drops
+and fills their database mrbench, so never give it clusters in use.
 
 A small scale shows that everything works; its figures mean little, for the
 start of a process weighs more than the work. Measure on a machine that does
@@ -47,7 +49,7 @@ nothing else.`,
   millrace bench topology --nodes 3,7 --write-concern 1,majority --scale medium --rounds 2
   millrace bench seed --scale medium --output html --report seed.html
   millrace bench all --scale medium --report results.json --output json`,
-		Args: cobra.MinimumNArgs(1),
+		Args: cobra.MinimumNArgs(1), ValidArgsFunction: scenarios,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s.options.Scenarios = args
 			return a.bench(cmd, &s)
@@ -59,6 +61,7 @@ nothing else.`,
 	f.StringArrayVar(&s.peers, "peer", nil, "a tool that takes part, as `name=program`; may be repeated; "+benchmark.PeerNames())
 	f.StringVar(&s.options.Servers.Source, "source-uri", "", "connection string `URI` of a source to use instead of servers started here; its database mrbench is dropped")
 	f.StringVar(&s.options.Servers.Target, "target-uri", "", "connection string `URI` of a target to use instead of servers started here; its database mrbench is dropped")
+	f.BoolVar(&s.yes, "yes", false, "yes, drop and fill the database mrbench of the clusters that --source-uri and --target-uri name")
 	f.StringVar(&s.options.Servers.Version, "mongod", "6.0", "version of the servers started here")
 	f.StringVar(&s.options.Servers.SourceTopology, "source-topology", "rs:1", "members of the source started here")
 	f.StringVar(&s.options.Servers.TargetTopology, "target-topology", "rs:1", "members of the target started here")
@@ -75,6 +78,15 @@ nothing else.`,
 	f.StringVar(&s.report, "report", "", "write the result to this `file`, too; unless that is JSON, standard output has a table")
 	cmd.AddCommand(a.benchListCommand(), a.benchShowCommand())
 	return cmd
+}
+
+// scenarios has the shell offer them.
+func scenarios(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	names := []string{"all"}
+	for _, s := range benchmark.Scenarios() {
+		names = append(names, s.Name)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 func (a *app) benchListCommand() *cobra.Command {
@@ -104,7 +116,7 @@ func (a *app) benchShowCommand() *cobra.Command {
 		Short: "Show JSON reports of benches of one machine as a table, a page or a picture",
 		Example: `  millrace bench show results.json --output html > results.html
   millrace bench show results.json --output svg --case full-one > full-one.svg`,
-		Args: cobra.MinimumNArgs(1),
+		Args: cobra.MinimumNArgs(1), ValidArgsFunction: files,
 		RunE: func(_ *cobra.Command, args []string) error {
 			r, err := readBench(args)
 			if err != nil {
@@ -187,6 +199,10 @@ func (s *benchSettings) complete() (err error) {
 	if (s.options.Servers.Source == "") != (s.options.Servers.Target == "") {
 		return errors.New("--source-uri and --target-uri belong together")
 	}
+	if s.options.Servers.Source != "" && !s.yes {
+		return mongo.WithHint(errors.New("the bench drops and fills the database mrbench of the given clusters, and keeps them busy"),
+			"give --yes if they are not in use, or leave --source-uri and --target-uri out to have servers started here")
+	}
 	if s.options.Millrace == "" {
 		s.options.Millrace, err = os.Executable()
 	}
@@ -206,7 +222,7 @@ func (s *benchSettings) shown() []string {
 		args = append(args, "--peer "+p.Name+"="+filepath.Base(p.Program))
 	}
 	if s.options.Servers.Source != "" {
-		return append(args, "--source-uri … --target-uri …")
+		return append(args, "--source-uri … --target-uri … --yes")
 	}
 	args = append(args, "--mongod "+s.options.Servers.Version, "--source-topology "+s.options.Servers.SourceTopology,
 		"--target-topology "+s.options.Servers.TargetTopology)

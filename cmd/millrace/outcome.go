@@ -184,10 +184,13 @@ func errorLines(err error) (out []string) {
 // wantsJSON reports whether the result is to be JSON, also where the command
 // line was not understood.
 func wantsJSON(cmd *cobra.Command, args []string) bool {
-	if f := cmd.Flags().Lookup("output"); f == nil || f.Changed || f.Value.String() == "json" {
-		return f != nil && f.Value.String() == "json"
+	if f := cmd.Flags().Lookup("output"); f != nil && (f.Changed || f.Value.String() == "json") {
+		return f.Value.String() == "json"
 	}
 	for i, arg := range args {
+		if arg == "--" {
+			break // the arguments of another program
+		}
 		if slices.Contains([]string{"--output=json", "-ojson", "-o=json"}, arg) ||
 			arg == "json" && i > 0 && (args[i-1] == "--output" || args[i-1] == "-o") {
 			return true

@@ -82,6 +82,8 @@ func failingArgs(t *testing.T) map[string]string {
 		"sync ":              "--unknown",
 		"debug oplog ":       "--from=then",
 		"lab up ":            "--port=x",
+		"lab nothing":        "",
+		"nothing":            "",
 		"sync  ":             "--readers=x --source=" + nobody,
 		"topology chaining ": "sideways --uri=" + nobody,
 	}

@@ -33,7 +33,7 @@ func TestPullerThatWasCutIsNotWaitedFor(t *testing.T) {
 // that it holds open.
 func TestPullerThatIsGoneIsNoticed(t *testing.T) {
 	a := fakeAgent(t, fakeMember(t), AgentOptions{Idle: 5 * cutPart * time.Second}) // a minute, five seconds for who was cut
-	o := serve(t, a, "", nil)
+	o := serve(t, a, "a token of some length", nil)
 	c := client(t, o)
 	gone, err := c.Join(t.Context())
 	must(t, err)
