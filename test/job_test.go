@@ -44,6 +44,7 @@ func startJob(t *testing.T, spec job.Spec) (*running, error) {
 	if spec.OnExisting == "" {
 		spec.OnExisting = job.ExistingFail
 	}
+	spec.AllowMissing = true // histories create what they need
 	tail := &logTail{}
 	spec.Log = slog.New(slog.NewTextHandler(tail, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	ctx, cancel := context.WithCancel(t.Context())

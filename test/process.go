@@ -98,7 +98,7 @@ func (p *Process) Status(ctx context.Context) (s job.Status) {
 	if err != nil {
 		return job.Status{} // it starts or ends
 	}
-	c := server.NewClient(rec.Address, rec.Token)
+	c := rec.Client()
 	defer c.Close()
 	if s, err = c.Status(ctx); err != nil {
 		return job.Status{}
@@ -112,7 +112,7 @@ func (p *Process) Finalize(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c := server.NewClient(rec.Address, rec.Token)
+	c := rec.Client()
 	defer c.Close()
 	_, err = c.Finalize(ctx)
 	return err

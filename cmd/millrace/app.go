@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/millrace/millrace/internal/config"
@@ -22,6 +23,7 @@ import (
 type app struct {
 	stdout, stderr io.Writer
 	lookupEnv      func(string) (string, bool)
+	environ        []string // all of it, NAME=value
 	open           func(context.Context, job.Spec) (syncJob, error)
 	verify         func(context.Context, verify.Spec) (*verify.Report, error)
 	// screen returns the terminal for live views, nil when there is none.
@@ -45,6 +47,7 @@ func newApp() *app {
 		stdout:    os.Stdout,
 		stderr:    os.Stderr,
 		lookupEnv: os.LookupEnv,
+		environ:   os.Environ(),
 		open:      func(ctx context.Context, spec job.Spec) (syncJob, error) { return job.Open(ctx, spec) },
 		verify:    verify.Clusters,
 		screen:    func() *screen { return newScreen(os.Stderr) },
@@ -75,11 +78,11 @@ millrace copies MongoDB data between clusters, follows the changes, cuts over,
 and proves that nothing differs.
 
 Every flag can also be set in the environment, as MILLRACE_ and its name in
-capitals with underscores (MILLRACE_ON_EXISTING=merge), or in the YAML file that
---config names, whose keys are the names of flags; settings of one command may
-stand below its name. A flag wins over the environment, the environment over
-the file. Passwords belong into the environment or the file, for other users of
-the machine can see flags.
+capitals with underscores (MILLRACE_ON_EXISTING=merge), and where a command has
+--config also in the YAML file that this names, whose keys are the names of
+flags; settings of one command may stand below its name (sync, seed-local). A
+flag wins over the environment, the environment over the file. Passwords belong
+into the environment or the file, for other users of the machine can see flags.
 
 Exit codes: 0 done; 1 failed, or differences found; 2 wrong usage, or the
 precheck failed and nothing was written; 128 and the number of the signal that
@@ -105,6 +108,7 @@ shows many things one after the other (--watch, debug oplog) has a line for each
 	)
 	root.InitDefaultCompletionCmd()
 	failWithCode(root)
+	a.makeReady(root)
 	a.completeValues(root)
 	return root
 }
@@ -129,23 +133,73 @@ type session struct {
 // checks them first.
 func (a *app) configured(cmd *cobra.Command, name string, s config.Settings, do func(context.Context, *session) error) *cobra.Command {
 	s.Bind(cmd.Flags(), name)
+	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
+		return a.ready(cmd, name, func(o config.Origins) config.Problems { return s.Validate(o, args) })
+	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		origins, problems := config.Load(cmd.Flags(), name, config.Inputs{LookupEnv: a.lookupEnv, ReadFile: os.ReadFile})
-		// Checked also after a problem, so that all problems are told at once.
-		if problems = append(problems, s.Validate(origins, args)...); len(problems) > 0 {
-			return problems
-		}
 		a.results.report = s.ReportFile()
 		run := &session{app: a, screen: a.screen(), log: s.Logger(a.stderr), args: args}
 		if run.screen != nil {
 			run.log = s.Logger(run.screen)
 		}
-		for _, p := range config.Warnings(cmd.Flags(), origins, fileMode) {
-			run.log.Warn(p.Setting+" "+p.What, "where", p.Where, "hint", p.How)
-		}
 		return do(cmd.Context(), run)
 	}
 	return cmd
+}
+
+// makeReady has every command that is no settings' own get ready before it runs.
+// Hidden ones are started by millrace itself, with all that they need.
+func (a *app) makeReady(cmd *cobra.Command) {
+	if cmd.Hidden {
+		return
+	}
+	if cmd.Runnable() && cmd.PreRunE == nil {
+		cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+			return a.ready(cmd, "", func(o config.Origins) config.Problems { return config.CheckChoices(cmd.Flags(), o) })
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		a.makeReady(sub)
+	}
+}
+
+// ready completes the flags of a command and checks them, also after a problem, so
+// that all problems are told at once. It warns of what works but should be known.
+func (a *app) ready(cmd *cobra.Command, name string, check func(config.Origins) config.Problems) error {
+	fs := cmd.Flags()
+	origins, problems := config.Load(fs, name, config.Inputs{LookupEnv: a.lookupEnv, ReadFile: os.ReadFile})
+	problems = append(problems, check(origins)...)
+	warnings := config.Unknown(a.environ, fs, allFlags(cmd.Root()))
+	if len(problems) == 0 {
+		warnings = append(warnings, config.Warnings(fs, origins, fileMode)...)
+	}
+	log := config.NewLog(a.stderr, flagText(fs, "log-level"), flagText(fs, "log-format"))
+	for _, p := range warnings {
+		log.Warn(p.Setting+" "+p.What, "where", p.Where, "hint", p.How)
+	}
+	if len(problems) > 0 {
+		return problems
+	}
+	return nil
+}
+
+// flagText is the value of a flag, "" where there is none.
+func flagText(fs *pflag.FlagSet, name string) string {
+	if f := fs.Lookup(name); f != nil {
+		return f.Value.String()
+	}
+	return ""
+}
+
+// allFlags are those of a command and of all below it.
+func allFlags(cmd *cobra.Command) (out []*pflag.Flag) {
+	if !cmd.Hidden {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { out = append(out, f) })
+	}
+	for _, sub := range cmd.Commands() {
+		out = append(out, allFlags(sub)...)
+	}
+	return out
 }
 
 func fileMode(path string) (uint32, error) {
@@ -160,12 +214,6 @@ func fileMode(path string) (uint32, error) {
 func bindOutput(cmd *cobra.Command, output *string, usage string, forms ...string) {
 	cmd.Flags().StringVarP(output, "output", "o", "text", usage)
 	config.Restrict(cmd.Flags(), "output", forms...)
-	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
-		if problems := config.CheckChoices(cmd.Flags(), nil); len(problems) > 0 {
-			return problems
-		}
-		return nil
-	}
 }
 
 // uri is the connection string of a flag, or of the environment, which hides

@@ -3,8 +3,11 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +20,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/precheck"
+	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/verify"
 )
 
@@ -347,7 +351,7 @@ func TestControlOfARunningSync(t *testing.T) {
 	if code, _, stderr := b.other("throttle", "--target-load=heavy"); code == exitOK || !strings.Contains(stderr, "target-load") {
 		t.Errorf("throttle: %d %s", code, stderr)
 	}
-	if code, _, stderr := b.other("status", "--job=users"); code != exitFailure || !strings.Contains(stderr, "orders at 127.0.0.1:") {
+	if code, _, stderr := b.other("status", "--job=users"); code != exitFailure || !strings.Contains(stderr, "orders at http://127.0.0.1:") {
 		t.Errorf("another job: %d %s", code, stderr)
 	}
 	if code, out, stderr := b.other("finalize"); code != exitOK || !strings.Contains(out, "orders: finalized at 7:1") {
@@ -505,6 +509,7 @@ func TestBusyAddressWritesNothing(t *testing.T) {
 	_, out, _ := b.other("status", "--output=json")
 	_, stderr, _ := strings.Cut(b.stderr.String(), "control=")
 	address, _, _ := strings.Cut(stderr, "\n")
+	address = server.HostPort(address)
 	second := newBench(t, k)
 	if code := second.run(t.Context(), with("--listen="+address)...); code != exitFailure || !strings.Contains(second.stderr.String(), "--listen") {
 		t.Errorf("code %d: %s%s", code, second.stderr, out)
@@ -518,6 +523,48 @@ func TestBusyAddressWritesNothing(t *testing.T) {
 		t.Errorf("finalize by address: %d", code)
 	}
 	wait()
+}
+
+// The commands find a sync that listens with TLS, whoever its certificate is for;
+// one that knows no record asks for the authority.
+func TestControlOverTLS(t *testing.T) {
+	example := httptest.NewTLSServer(nil)
+	example.Close()
+	pair := example.TLS.Certificates[0]
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	if err := errors.Join(os.WriteFile("cert.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}), 0o600),
+		os.WriteFile("key.pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	j := newFakeJob()
+	b := newBench(t, j)
+	b.env["MILLRACE_TOKEN"] = "0123456789abcdef"
+	wait := start(t, t.Context(), b, j, with("--listen=127.0.0.1:0", "--listen-tls-cert=cert.pem", "--listen-tls-key=key.pem")...)
+	_, logged, _ := strings.Cut(b.stderr.String(), "control=")
+	address, _, _ := strings.Cut(logged, "\n")
+	if !strings.HasPrefix(address, "https://") || !strings.Contains(b.stderr.String(), "chmod 600 key.pem") {
+		t.Errorf("%s", b.stderr)
+	}
+	t.Chdir(t.TempDir()) // commands are given where they like
+	b.env["MILLRACE_TOKEN"] = ""
+	if code, _, stderr := b.other("status"); code != exitOK {
+		t.Errorf("by record: %d %s", code, stderr)
+	}
+	b.env["MILLRACE_TOKEN"], b.env["XDG_STATE_HOME"] = "0123456789abcdef", t.TempDir()
+	if code, _, stderr := b.other("status", "--address="+address); code != exitFailure || !strings.Contains(stderr, "--ca-file") {
+		t.Errorf("by address: %d %s", code, stderr)
+	}
+	if code, _, stderr := b.other("finalize", "--address="+address, "--ca-file=nowhere.pem"); code != exitUsage || !strings.Contains(stderr, "nowhere.pem") {
+		t.Errorf("without the file: %d %s", code, stderr)
+	}
+	close(j.finalized)
+	if code := wait(); code != exitOK {
+		t.Errorf("sync: %d", code)
+	}
 }
 
 func TestVerifyCommand(t *testing.T) {

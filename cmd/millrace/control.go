@@ -47,9 +47,11 @@ func (a *app) client(ctx context.Context, s *config.Control) (*server.Client, er
 	rec, err := registry.Find(ctx, s.Address, s.Job)
 	switch {
 	case err == nil:
-		return server.NewClient(rec.Address, cmp.Or(s.Token, rec.Token)), nil
-	case s.Address != "" && ctx.Err() == nil:
-		return server.NewClient(s.Address, s.Token), nil // on another machine, or of another user
+		rec.Token = cmp.Or(s.Token, rec.Token)
+		return rec.Client(), nil
+	case s.Address != "" && ctx.Err() == nil: // on another machine, or of another user
+		c := server.NewClient(s.Address, s.Token)
+		return c, withCode(exitUsage, c.TrustAuthorities(s.CAFile))
 	}
 	return nil, err
 }

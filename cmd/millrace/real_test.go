@@ -73,7 +73,7 @@ func (p *program) status() (job.Status, bool) {
 	if err != nil {
 		return job.Status{}, false
 	}
-	c := server.NewClient(rec.Address, rec.Token)
+	c := rec.Client()
 	defer c.Close()
 	s, err := c.Status(p.t.Context())
 	return s, err == nil

@@ -122,15 +122,16 @@ func beforeWriting(ctx context.Context, err error) error {
 // runJob runs the job with its control API and its live view. It returns when
 // all three have ended.
 func (r *session) runJob(ctx context.Context, s *config.Sync, j syncJob, plan *job.Plan) error {
-	srv, err := server.Listen(ctx, server.Options{Address: s.Listen, Token: s.Token, Job: j, Log: r.log, PProf: s.PProf})
+	srv, err := server.Listen(ctx, server.Options{Address: s.Listen, Token: s.Token, Job: j, Log: r.log, PProf: s.PProf,
+		Cert: s.TLSCert, Key: s.TLSKey, OpenStatus: s.OpenStatus})
 	if err != nil {
 		return err
 	}
-	defer r.record(plan.Job, srv)()
-	r.log.Info("job runs", "job", plan.Job, "resumes", plan.Resumes, "control", srv.Addr())
-	if !srv.Loopback() {
+	defer r.record(plan.Job, s.TLSCert, srv)()
+	r.log.Info("job runs", "job", plan.Job, "resumes", plan.Resumes, "control", srv.URL())
+	if !srv.Loopback() && s.TLSCert == "" {
 		r.log.Warn("the control API can be reached from other machines, and its token is not encrypted on the way",
-			"control", srv.Addr(), "hint", "listen on 127.0.0.1 and reach it through a tunnel or a TLS proxy")
+			"control", srv.URL(), "hint", "give --listen-tls-cert, or listen on 127.0.0.1 behind a tunnel")
 	}
 
 	// The server and the view outlive the job's context: they show how it ends.
@@ -160,15 +161,18 @@ func (r *session) progress(s *config.Sync, j syncJob) func() {
 
 // record lets the other commands find this sync. A job does not fail for want
 // of a record.
-func (r *session) record(name string, srv *server.Server) (forget func()) {
+func (r *session) record(name, cert string, srv *server.Server) (forget func()) {
 	registry, err := server.NewRegistry(r.lookupEnv)
+	if err == nil && cert != "" {
+		cert, err = filepath.Abs(cert)
+	}
 	var remove func() error
 	if err == nil {
-		remove, err = registry.Add(server.Record{Job: name, PID: os.Getpid(), Address: srv.Addr(), Token: srv.Token(), StartedAt: time.Now()})
+		remove, err = registry.Add(server.Record{Job: name, PID: os.Getpid(), Address: srv.URL(), Token: srv.Token(), Cert: cert, StartedAt: time.Now()})
 	}
 	if err != nil {
 		r.log.Warn("other commands cannot find this sync by itself", "error", err,
-			"hint", "set MILLRACE_TOKEN for it and for them, and give them --address "+srv.Addr())
+			"hint", "set MILLRACE_TOKEN for it and for them, and give them --address "+srv.URL())
 		return func() {}
 	}
 	return func() {

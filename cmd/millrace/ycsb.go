@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/outfile"
 	"github.com/millrace/millrace/internal/ycsb"
@@ -76,7 +77,8 @@ on), so that a server that stalls cannot hide the operations it kept waiting.`
 	f := cmd.Flags()
 	s.common(f)
 	f.IntVar(&s.threads, "threads", 0, "`number` of threads, each with one operation at a time (property threadcount)")
-	f.Float64Var(&s.target, "target", 0, "operations a second of all threads together, 0 for as many as possible (property target)")
+	f.Float64Var(&s.target, "target", 0, "operations a second of all threads together, 0 for as many as possible (property target; in the environment MILLRACE_YCSB_TARGET)")
+	config.Variables(f, "target", "MILLRACE_YCSB_TARGET")
 	f.BoolVarP(&s.status, "status", "s", false, "write a status line to standard error every 10 s (property status.interval)")
 	f.StringVarP(&s.label, "label", "l", "", "`text` in each status line")
 	bindOutput(cmd, &s.output, "`form` of the result: text (the lines of YCSB) or json", "text", "json")
@@ -93,6 +95,7 @@ on), so that a server that stalls cannot hide the operations it kept waiting.`
 func (s *ycsbSettings) common(f *pflag.FlagSet) {
 	f.StringArrayVarP(&s.files, "file", "P", nil, "workload `file` with properties; may be repeated. workloada to workloadf are built in")
 	f.StringArrayVarP(&s.properties, "property", "p", nil, "a property, `name=value`, that wins over files; may be repeated")
+	config.Variables(f, "property", config.EnvName("property"), envYCSBURL)
 }
 
 // read puts the properties together.

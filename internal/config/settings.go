@@ -136,9 +136,11 @@ type Sync struct {
 	Common
 	job.Spec
 
-	DryRun, Verify bool
-	Listen, Token  string
-	PProf          bool
+	DryRun, Verify       bool
+	Listen, Token        string
+	TLSCert, TLSKey      string // of the control API
+	OpenStatus, Insecure bool
+	PProf                bool
 	// SteadyInterval is the ProgressInterval of a job that follows.
 	SteadyInterval time.Duration
 
@@ -154,6 +156,7 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	fs.BoolVar(&s.AllowDowngrade, "allow-downgrade", false, "permit a target that is older than the source")
 	section(fs, "Source and target")
 	bindRules(fs, &s.Rules)
+	fs.BoolVar(&s.AllowMissing, "allow-missing", false, "permit an --include that matches nothing on the source yet")
 	Choice(fs, (*string)(&s.Mode), "mode", "all", "`mode` of the job: all (copy, then follow), full (copy only) or incremental (follow only)", "all", "full", "incremental")
 	fs.StringVar(&s.StartAt, "start-at", "", "`position` where incremental mode begins: seconds:increment, a time (RFC 3339) or checkpoint")
 	Choice(fs, (*string)(&s.OnExisting), "on-existing", "fail", "`policy` for target collections that exist: fail (before anything is written), merge or drop", "fail", "merge", "drop")
@@ -176,6 +179,10 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	section(fs, "Speed and room")
 	fs.StringVar(&s.Listen, "listen", "127.0.0.1:0", "`address` of the control API, host:port; port 0 takes a free one")
 	fs.StringVar(&s.Token, flagToken, "", "secret that the control API asks for; by default a new random one; set MILLRACE_TOKEN rather than the flag")
+	fs.StringVar(&s.TLSCert, flagListenCert, "", "`file` with the control API's TLS certificate and those of its authorities, in PEM form; it and the key are read again for each connection")
+	fs.StringVar(&s.TLSKey, flagListenKey, "", "`file` with its key; by default the same as --listen-tls-cert")
+	fs.BoolVar(&s.Insecure, "listen-insecure", false, "let other machines reach the control API without TLS: whoever sees the traffic on the way can use its token")
+	fs.BoolVar(&s.OpenStatus, "open-status", false, "show the status to those who have no token, too")
 	fs.BoolVar(&s.PProf, "pprof", false, "serve Go's profiles below /debug/pprof/ of the control API, to those who have its token")
 	section(fs, "Control")
 	fs.StringVar(&s.Report, "report", "", "write the final report as JSON to this `file`")
@@ -223,6 +230,7 @@ func (v *Verify) Bind(fs *pflag.FlagSet, _ string) {
 type Control struct {
 	Common
 	Address, Job, Token string
+	CAFile              string
 	// Watch and Interval belong to status alone.
 	Watch    bool
 	Interval time.Duration
@@ -238,7 +246,8 @@ type Control struct {
 // Bind implements Settings.
 func (s *Control) Bind(fs *pflag.FlagSet, command string) {
 	s.command = command
-	fs.StringVar(&s.Address, "address", "", "`address` of the sync's control API, host:port, as the sync printed it")
+	fs.StringVar(&s.Address, "address", "", "`address` of the sync's control API, as the sync printed it: https://host:port or http://host:port; without a scheme http on this machine, https elsewhere")
+	fs.StringVar(&s.CAFile, flagCA, "", "`file` with the authority of the certificate of a sync on another machine, in PEM form; by default the system's authorities")
 	fs.StringVar(&s.Job, "job", "", "`name` of the job; not needed while only one runs on this machine")
 	fs.StringVar(&s.Token, flagToken, "", "secret of the control API, for a sync on another machine; set MILLRACE_TOKEN rather than the flag")
 	if command == CommandStatus {
@@ -280,16 +289,18 @@ const (
 	flagSourceLoad = "source-load"
 	flagTargetLoad = "target-load"
 
+	flagListenCert = "listen-tls-cert"
+	flagListenKey  = "listen-tls-key"
+	flagCA         = "ca-file"
+
 	flagFromURI    = "from-uri"
 	flagSeedURI    = "uri"
 	flagSetURI     = "set-uri"
 	flagSeedDBPath = "dbpath"
 )
 
-// secrets are the settings whose value is never shown.
-func secrets() []string {
-	return []string{flagSource, flagTarget, flagToken, flagFromURI, flagSeedURI, flagSetURI}
-}
+// secretFiles are the settings that name a file which holds a secret.
+func secretFiles() []string { return []string{flagListenKey, "tls-key", "token-file"} }
 
 // settingNames lists each command's settings, so that one file may serve several
 // commands.

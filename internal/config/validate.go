@@ -1,6 +1,8 @@
 package config
 
 import (
+	"cmp"
+	"crypto/tls"
 	"fmt"
 	"math"
 	"net"
@@ -14,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/outfile"
 	"github.com/millrace/millrace/internal/server"
@@ -44,6 +47,9 @@ func CheckChoices(fs *pflag.FlagSet, o Origins) Problems {
 }
 
 func (c *checker) fail(setting, what, how string) {
+	if mongo.HasPassword(what) { // quoted, of a flag that takes something else
+		what = "cannot be used"
+	}
 	c.problems = append(c.problems, Problem{Setting: setting, Where: c.origins[setting].String(), What: what, How: how})
 }
 
@@ -65,6 +71,17 @@ func (c *checker) notNegative(setting string, d time.Duration) {
 func (c *checker) clusters(source, target string) {
 	c.uri(flagSource, source)
 	c.uri(flagTarget, target)
+	c.wholeCluster(flagSource, source, "--include '%s.*'")
+	c.wholeCluster(flagTarget, target, "--rename from=%s")
+}
+
+// wholeCluster refuses a connection string that looks as if it chose a database.
+// That of all users is none to choose.
+func (c *checker) wholeCluster(setting, uri, rule string) {
+	if db := mongo.Database(uri); db != "" && db != "admin" && db != "$external" {
+		c.fail(setting, fmt.Sprintf("names the database %q, which would choose nothing", db),
+			fmt.Sprintf("leave it out of the address and give "+rule+"; if the user is defined in it, add authSource=%s after a question mark", db, db))
+	}
 }
 
 func (c *checker) uri(setting, uri string) {
@@ -148,6 +165,23 @@ func (c *checker) address(setting, value string) {
 	c.bad(strings.ContainsAny(host, "/@ "), setting, fmt.Sprintf("%q has no usable host", value), "write for example 127.0.0.1:7000")
 }
 
+// listen checks the control API's address and what protects it.
+func (c *checker) listen(s *Sync) {
+	c.address("listen", s.Listen)
+	if s.TLSCert == "" {
+		c.bad(s.TLSKey != "", flagListenKey, "is half of what is needed", "add --"+flagListenCert)
+		_, _, err := net.SplitHostPort(s.Listen) // its form is checked already
+		c.bad(err == nil && !loopback.Host(s.Listen) && !s.Insecure, "listen",
+			fmt.Sprintf("%q is open to other machines, and the token would cross the network in the clear", s.Listen),
+			"give --"+flagListenCert+", listen on 127.0.0.1 behind a tunnel, or accept it with --listen-insecure")
+		return
+	}
+	s.TLSKey = cmp.Or(s.TLSKey, s.TLSCert)
+	if _, err := tls.LoadX509KeyPair(s.TLSCert, s.TLSKey); err != nil {
+		c.fail(flagListenCert, "and "+flagListenKey+" cannot be used: "+err.Error(), "give a certificate and its key in PEM form")
+	}
+}
+
 func (c *checker) token(token string) {
 	if token != "" && (len(token) < 16 || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' })) {
 		c.fail(flagToken, "is too weak", "use 16 or more letters and digits")
@@ -176,7 +210,7 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	if s.SteadyInterval = s.ProgressInterval; o[flagProgress].Kind == FromDefault {
 		s.SteadyInterval = 5 * time.Minute
 	}
-	c.address("listen", s.Listen)
+	c.listen(s)
 	c.token(s.Token)
 	return c.problems
 }
@@ -240,7 +274,7 @@ func (v *Verify) Validate(o Origins, _ []string) Problems {
 func (s *Control) Validate(o Origins, _ []string) Problems {
 	c := newChecker(&s.Common, o)
 	if s.Address != "" {
-		c.address("address", s.Address)
+		c.address("address", server.HostPort(s.Address))
 	}
 	c.job(s.Job)
 	c.token(s.Token)

@@ -48,7 +48,7 @@ func connect(t *testing.T, uri string) *driver.Client {
 
 func (s servers) spec(db string) job.Spec {
 	return job.Spec{Source: s.src.URI(), Target: s.dst.URI(), Mode: job.ModeAll,
-		Until: "caught-up", OnExisting: job.ExistingFail, Rules: transform.Config{Include: []string{db + ".*"}}}
+		Until: "caught-up", OnExisting: job.ExistingFail, AllowMissing: true, Rules: transform.Config{Include: []string{db + ".*"}}}
 }
 
 func open(t *testing.T, spec job.Spec) *job.Job {
@@ -158,6 +158,11 @@ func testPrecheck(t *testing.T, s servers) {
 	insert(t, s.srcDB, "pre2", 1)
 	if got := failing(t, open(t, clash)); !strings.Contains(got, "names") {
 		t.Errorf("two sources for one target: %q", got)
+	}
+	mistyped := s.spec("pre")
+	mistyped.AllowMissing, mistyped.Rules = false, transform.Config{Include: []string{"pre.c", "pre.xs"}}
+	if got := failing(t, open(t, mistyped)); !strings.Contains(got, "--include pre.xs matches nothing") {
+		t.Errorf("an include that matches nothing: %q", got)
 	}
 	inc := s.spec("pre")
 	inc.Mode = job.ModeIncremental

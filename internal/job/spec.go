@@ -118,6 +118,8 @@ type Spec struct {
 	Restart bool
 	// AllowDowngrade permits a target older than the source.
 	AllowDowngrade bool
+	// AllowMissing permits an include that matches nothing on the source yet.
+	AllowMissing bool
 
 	// WriteConcern that a position must have reached before it is recorded:
 	// "majority" (default) or a number.

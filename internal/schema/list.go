@@ -71,6 +71,27 @@ func listNames(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection
 	return slices.Concat(perDB...), err
 }
 
+// AllNames lists the collections, time-series collections and views of all databases
+// but the internal ones and those that the user may not look into.
+func AllNames(ctx context.Context, c *mongo.Cluster) ([]string, error) {
+	dbs, err := databases(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	perDB := make([][]string, len(dbs))
+	err = sideBySide(ctx, listParallel, slices.All(dbs), func(ctx context.Context, i int, db string) error {
+		entries, err := listCollections(ctx, c, db, bson.D{})
+		for _, e := range entries {
+			perDB[i] = append(perDB[i], db+"."+e.Name)
+		}
+		if mongo.IsCode(err, mongo.CodeUnauthorized) {
+			return nil
+		}
+		return err
+	})
+	return slices.Concat(perDB...), err
+}
+
 // sideBySide calls f for each, so many at once; the first error ends the others.
 func sideBySide[K, V any](ctx context.Context, most int, all iter.Seq2[K, V], f func(context.Context, K, V) error) error {
 	group, ctx := errgroup.WithContext(ctx)

@@ -45,14 +45,14 @@ func (s *Server) handler(ending context.Context) http.Handler {
 	mux.HandleFunc("GET "+PathHealth, func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, Health{PID: os.Getpid()})
 	})
-	mux.HandleFunc("GET "+PathStatus, s.guard(!s.loopback, func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET "+PathStatus, s.guard(!s.options.OpenStatus, func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, s.job.Status())
 	}))
 	mux.HandleFunc("POST "+PathPause, s.guard(true, s.act("pause", s.job.Pause)))
 	mux.HandleFunc("POST "+PathResume, s.guard(true, s.act("resume", s.job.Resume)))
 	mux.HandleFunc("PATCH "+PathLimits, s.guard(true, s.limits))
 	mux.HandleFunc("POST "+PathFinalize, s.guard(true, s.finalize(ending)))
-	if s.pprof {
+	if s.options.PProf {
 		s.profiles(mux)
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -66,10 +66,10 @@ func (s *Server) handler(ending context.Context) http.Handler {
 }
 
 // profiles serves what net/http/pprof has, with the token: profiles tell more
-// than a status does.
+// than a status does. The command line is left out, for it may hold passwords.
 func (s *Server) profiles(mux *http.ServeMux) {
 	for path, serve := range map[string]http.HandlerFunc{
-		"": pprof.Index, "cmdline": pprof.Cmdline, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
+		"": pprof.Index, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
 	} {
 		mux.HandleFunc("GET "+PathProfiles+path, s.guard(true, func(w http.ResponseWriter, r *http.Request) {
 			// A profile takes as long as it was asked for. Its handler refuses what

@@ -24,10 +24,20 @@ import (
 type Record struct {
 	Job       string    `json:"job"`
 	PID       int       `json:"pid"`
-	Host      string    `json:"host"` // the machine: home directories may be shared
-	Address   string    `json:"address"`
+	Host      string    `json:"host"`    // the machine: home directories may be shared
+	Address   string    `json:"address"` // a URL
 	Token     string    `json:"token"`
+	Cert      string    `json:"certificate,omitempty"` // the file that TLS was given
 	StartedAt time.Time `json:"startedAt"`
+}
+
+// Client returns a client for the sync.
+func (rec Record) Client() *Client {
+	c := NewClient(rec.Address, rec.Token)
+	if rec.Cert != "" {
+		c.trustOnly(rec.Cert)
+	}
+	return c
 }
 
 // Registry is the directory that holds the records of this user's running
@@ -123,7 +133,8 @@ func read(path string) (Record, bool) {
 
 // answers tells a sync from a process that took over its number or its port.
 func answers(ctx context.Context, rec Record) bool {
-	c := NewClient(rec.Address, "")
+	rec.Token = "" // that is for the sync alone
+	c := rec.Client()
 	defer c.Close()
 	h, err := c.Health(ctx)
 	return err == nil && h.PID == rec.PID
@@ -137,7 +148,7 @@ func (r Registry) Find(ctx context.Context, address, job string) (Record, error)
 		return Record{}, err
 	}
 	found := slices.DeleteFunc(slices.Clone(all), func(rec Record) bool {
-		return address != "" && rec.Address != address || job != "" && rec.Job != job
+		return address != "" && HostPort(rec.Address) != HostPort(address) || job != "" && rec.Job != job
 	})
 	switch {
 	case len(found) == 1:
@@ -149,6 +160,11 @@ func (r Registry) Find(ctx context.Context, address, job string) (Record, error)
 	}
 	return Record{}, mongo.WithHint(errors.New("no sync runs on this machine under this user"),
 		"for one elsewhere give --address and set MILLRACE_TOKEN to its token")
+}
+
+// HostPort is an address without its scheme.
+func HostPort(address string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(address, "https://"), "http://")
 }
 
 func list(recs []Record) string {

@@ -133,12 +133,7 @@ func serving(t *testing.T, s *Server) (stop func()) {
 
 func client(t *testing.T, s *Server, token string) *Client {
 	t.Helper()
-	_, port, _ := strings.Cut(s.Addr(), "]:")
-	address := s.Addr()
-	if port != "" { // all interfaces
-		address = "127.0.0.1:" + port
-	}
-	c := NewClient(address, token)
+	c := NewClient(s.URL(), token)
 	t.Cleanup(c.Close)
 	return c
 }
@@ -183,6 +178,11 @@ func TestControl(t *testing.T) {
 
 func TestWhoMayAsk(t *testing.T) {
 	local, _ := running(t, &fakeJob{}, "127.0.0.1:0")
+	shown, err := Listen(t.Context(), Options{Address: "127.0.0.1:0", Job: &fakeJob{}, Log: slog.New(slog.DiscardHandler), OpenStatus: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	serving(t, shown)
 	open, _ := running(t, &fakeJob{}, "0.0.0.0:0")
 	for _, c := range []struct {
 		name   string
@@ -193,13 +193,17 @@ func TestWhoMayAsk(t *testing.T) {
 		host   string
 		want   int
 	}{
-		{"look on loopback", local, "GET", PathStatus, nil, "", 200},
+		{"look without token", local, "GET", PathStatus, nil, "", 401},
+		{"look with the token", local, "GET", PathStatus, map[string]string{"Authorization": "Bearer " + local.Token()}, "", 200},
+		{"look at an open status", shown, "GET", PathStatus, nil, "", 200},
+		{"foreign name for an open status", shown, "GET", PathStatus, nil, "evil.example:80", 403},
+		{"change where the status is open", shown, "POST", PathPause, nil, "", 401},
 		{"change without token", local, "POST", PathPause, nil, "", 401},
 		{"change with a wrong token", local, "POST", PathPause, map[string]string{"Authorization": "Bearer wrong"}, "", 401},
 		{"change with the token", local, "POST", PathPause, map[string]string{"Authorization": "Bearer " + local.Token()}, "", 200},
 		{"foreign name for loopback", local, "GET", PathStatus, nil, "evil.example:80", 403},
 		{"foreign name with the token", local, "POST", PathPause, map[string]string{"Authorization": "Bearer " + local.Token()}, "evil.example", 403},
-		{"localhost", local, "GET", PathStatus, nil, "localhost:1", 200},
+		{"localhost", local, "GET", PathHealth, nil, "localhost:1", 200},
 		{"another web page", local, "POST", PathResume, map[string]string{"Authorization": "Bearer " + local.Token(), "Origin": "https://evil.example"}, "", 403},
 		{"a form of another page", local, "POST", PathResume, map[string]string{"Sec-Fetch-Site": "cross-site"}, "", 403},
 		{"get of an action", local, "GET", PathPause, nil, "", 404},
@@ -210,8 +214,7 @@ func TestWhoMayAsk(t *testing.T) {
 		{"health from outside", open, "GET", PathHealth, nil, "", 200},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, port, _ := strings.Cut(strings.ReplaceAll(c.s.Addr(), "[::]", ""), ":")
-			req, err := http.NewRequestWithContext(t.Context(), c.method, "http://127.0.0.1:"+port+c.path, bytes.NewReader([]byte("{}")))
+			req, err := http.NewRequestWithContext(t.Context(), c.method, c.s.URL()+c.path, bytes.NewReader([]byte("{}")))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -237,7 +240,7 @@ func TestWhoMayAsk(t *testing.T) {
 
 func TestLongHeaderIsRefused(t *testing.T) {
 	s, _ := running(t, &fakeJob{}, "127.0.0.1:0")
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.Addr()+PathStatus, nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL()+PathStatus, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -358,7 +361,7 @@ func TestClientAgainstSomethingElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := l.Addr()
+	address := l.URL()
 	if err := l.listener.Close(); err != nil {
 		t.Fatal(err)
 	}

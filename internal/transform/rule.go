@@ -7,6 +7,7 @@ package transform
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"slices"
 	"strings"
 
@@ -82,6 +83,43 @@ func (s *Set) Match(ns string) bool {
 		return true
 	}
 	return (len(s.include) == 0 || anyMatches(s.include, db, coll)) && !anyMatches(s.exclude, db, coll)
+}
+
+// Rule is one of a set, in canonical form.
+type Rule struct{ Kind, Text string } // include, exclude or rename
+
+// Unused are the rules that mean none of the names: patterns that match none, and
+// renames of others.
+func (s *Set) Unused(names []string) (out []Rule) {
+	if s == nil {
+		return nil
+	}
+	dbs, all := map[string]bool{}, map[string]bool{}
+	for _, ns := range names {
+		db, _ := mongo.SplitNS(ns)
+		dbs[db], all[ns] = true, true
+	}
+	for _, kind := range []struct {
+		name     string
+		patterns []pattern
+	}{{"include", s.include}, {"exclude", s.exclude}} {
+		for _, p := range kind.patterns {
+			if !slices.ContainsFunc(names, func(ns string) bool { return p.matches(mongo.SplitNS(ns)) }) {
+				out = append(out, Rule{kind.name, p.String()})
+			}
+		}
+	}
+	for _, from := range slices.Sorted(maps.Keys(s.dbs)) {
+		if !dbs[from] {
+			out = append(out, Rule{"rename", from})
+		}
+	}
+	for _, from := range slices.Sorted(maps.Keys(s.colls)) {
+		if !all[from] {
+			out = append(out, Rule{"rename", from})
+		}
+	}
+	return out
 }
 
 // MatchDB reports whether anything of the database could be kept.
