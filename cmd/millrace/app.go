@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -20,13 +19,6 @@ import (
 	"github.com/millrace/millrace/internal/verify"
 )
 
-// The exit codes of all commands.
-const (
-	exitOK      = 0
-	exitFailure = 1 // it was tried and failed, or verify found differences
-	exitUsage   = 2 // wrong usage, or a precheck failed: nothing was written
-)
-
 // app holds what the commands take from the world around them.
 type app struct {
 	stdout, stderr io.Writer
@@ -38,6 +30,8 @@ type app struct {
 	screen func() *screen
 	// columns is how wide the terminal is that shows help.
 	columns func() int
+
+	results results
 }
 
 // syncJob is a job as the commands use it.
@@ -66,45 +60,13 @@ func newApp() *app {
 	}
 }
 
-// run executes one command line and returns the exit code. The error is
-// printed here and nowhere else.
+// run executes one command line and returns the exit code.
 func (a *app) run(ctx context.Context, args []string) int {
+	a.stdout, a.stderr, a.results = &safe{out: a.stdout}, &safe{out: a.stderr}, results{}
 	root := a.rootCommand()
 	root.SetArgs(javaFlags(args))
 	cmd, err := root.ExecuteContextC(ctx)
-	if err == nil {
-		return exitOK
-	}
-	code := exitUsage
-	var failed *exitError
-	if errors.As(err, &failed) {
-		code, err = failed.code, failed.err
-	} else if hint := "see " + cmd.CommandPath() + " --help"; mongo.HintOf(err) == "" {
-		err = mongo.WithHint(err, hint)
-	}
-	fmt.Fprintf(a.stderr, "millrace: %v\n", err)
-	if hint := mongo.HintOf(err); hint != "" {
-		fmt.Fprintf(a.stderr, "hint: %s\n", hint)
-	}
-	return code
-}
-
-// exitError is an error of a command that ran, with its exit code. Any other
-// error that cobra returns is one of usage.
-type exitError struct {
-	code int
-	err  error
-}
-
-func (e *exitError) Error() string { return e.err.Error() }
-func (e *exitError) Unwrap() error { return e.err }
-
-// withCode gives err an exit code; nil stays nil.
-func withCode(code int, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &exitError{code: code, err: err}
+	return a.finish(ctx, cmd, args, err)
 }
 
 func (a *app) rootCommand() *cobra.Command {
@@ -123,7 +85,14 @@ flag wins over the environment, the environment over the file. Passwords belong
 into the environment or the file, for other users of the machine can see flags.
 
 Exit codes: 0 done; 1 failed, or differences found; 2 wrong usage, or the
-precheck failed and nothing was written.`),
+precheck failed and nothing was written; 128 and the number of the signal that
+ended it: 130 SIGINT, 143 SIGTERM, 129 SIGHUP. verify has 2 for everything that
+keeps it from an answer. A sync that is to follow until it is told (--until
+never) ends with 0 when SIGINT or SIGTERM stops it: its checkpoint is kept.
+
+With --output json there is one JSON document on standard output, however a
+command ends: a failure has error, hint, and checks when a precheck failed. What
+shows many things one after the other (--watch, debug oplog) has a line for each.`),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
@@ -135,38 +104,13 @@ precheck failed and nothing was written.`),
 	root.SetVersionTemplate(b.text())
 	root.AddCommand(
 		a.syncCommand(), a.statusCommand(), a.pauseCommand(), a.resumeCommand(), a.throttleCommand(), a.finalizeCommand(), a.verifyCommand(),
-		a.jobsCommand(), a.deadlettersCommand(), a.seedCommand(), a.topologyCommand(), a.ycsbCommand(), a.benchCommand(), labCommand(), a.debugCommand(), a.versionCommand(), docsCommand(),
+		a.jobsCommand(), a.deadlettersCommand(), a.seedCommand(), a.topologyCommand(), a.ycsbCommand(), a.benchCommand(), a.labCommand(), a.debugCommand(), a.versionCommand(), docsCommand(),
 	)
 	root.InitDefaultCompletionCmd()
 	failWithCode(root)
 	a.makeReady(root)
 	a.completeValues(root)
 	return root
-}
-
-// failWithCode tells errors of running a command from those of its usage, and
-// lets a command that only groups others refuse names it does not have. A
-// command takes no arguments unless it says otherwise.
-func failWithCode(cmd *cobra.Command) {
-	if cmd.HasParent() && cmd.HasSubCommands() && !cmd.Runnable() {
-		cmd.RunE = group
-	} else if run := cmd.RunE; run != nil {
-		if cmd.Args == nil {
-			cmd.Args = cobra.NoArgs
-		}
-		cmd.RunE = func(cmd *cobra.Command, args []string) error {
-			err := run(cmd, args)
-			var coded *exitError
-			var problems config.Problems
-			if errors.As(err, &coded) || errors.As(err, &problems) {
-				return err
-			}
-			return withCode(exitFailure, err)
-		}
-	}
-	for _, sub := range cmd.Commands() {
-		failWithCode(sub)
-	}
 }
 
 // group is a command without work of its own.
@@ -193,6 +137,7 @@ func (a *app) configured(cmd *cobra.Command, name string, s config.Settings, do 
 		return a.ready(cmd, name, func(o config.Origins) config.Problems { return s.Validate(o, args) })
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		a.results.report = s.ReportFile()
 		run := &session{app: a, screen: a.screen(), log: s.Logger(a.stderr), args: args}
 		if run.screen != nil {
 			run.log = s.Logger(run.screen)

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -471,8 +472,8 @@ func TestSignalKeepsTheCheckpoint(t *testing.T) {
 	b := newBench(t, j)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	wait := start(t, ctx, b, j, uris()...)
-	cancel(errSignal)
-	if code := wait(); code != exitFailure || !strings.Contains(b.stderr.String(), "hint: its checkpoint is kept") {
+	cancel(stopped{syscall.SIGTERM})
+	if code := wait(); code != exitOK || !strings.Contains(b.stderr.String(), "its checkpoint is kept") {
 		t.Errorf("code %d: %s", code, b.stderr)
 	}
 	if !strings.Contains(b.stdout.String(), "ended in phase following") {
@@ -491,7 +492,10 @@ func TestRunThatFails(t *testing.T) {
 	if code := b.run(t.Context(), with("--output=json")...); code != exitFailure {
 		t.Errorf("code %d", code)
 	}
-	var sum summary
+	var sum struct {
+		summary
+		failure
+	}
 	if err := json.Unmarshal([]byte(b.stdout.String()), &sum); err != nil || sum.Finalized || sum.Hint != "begin anew with --restart" {
 		t.Errorf("%v: %s", err, b.stdout)
 	}
@@ -577,7 +581,7 @@ func TestVerifyCommand(t *testing.T) {
 		{"different", verify.Report{Count: 30, Differences: []verify.Difference{{NS: "a.b", Kind: verify.Missing}},
 			Schema: []verify.SchemaDifference{{NS: "a.b", What: "index x_1", Detail: "source has it"}}}, nil, exitFailure,
 			[]string{"missing: a.b", "index x_1", "and 29 documents more", "millrace: the clusters differ: 30 documents, 1 difference"}},
-		{"failed", verify.Report{}, mongo.WithHint(errors.New("cut off"), "again"), exitFailure, []string{"millrace: cut off", "hint: again"}},
+		{"failed", verify.Report{}, mongo.WithHint(errors.New("cut off"), "again"), exitTrouble, []string{"millrace: cut off", "hint: again"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBench(t, nil)

@@ -125,7 +125,7 @@ func (c *control) changed(st job.Status, err error, done string) error {
 	if err != nil {
 		return err
 	}
-	return tell(c.stdout, c.Output, st, fmt.Sprintf("%s: %s (phase %s)\n", plain(st.Job), done, st.Phase))
+	return c.tell(c.Output, st, fmt.Sprintf("%s: %s (phase %s)\n", plain(st.Job), done, st.Phase))
 }
 
 func (a *app) finalizeCommand() *cobra.Command {
@@ -155,7 +155,7 @@ func (c *control) finalize(ctx context.Context) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: finalized at %s\n", plain(st.Job), st.Follow.Applied)
 	writeDifferences(&b, st.Differences)
-	return cmp.Or(tell(c.stdout, c.Output, st, b.String()), differencesError(st))
+	return cmp.Or(c.tell(c.Output, st, b.String()), differencesError(st))
 }
 
 // showMeanwhile shows the progress where there is a terminal.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"strings"
 	"time"
 
@@ -21,7 +20,7 @@ import (
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/outfile"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 )
@@ -114,6 +113,7 @@ func (a *app) lettersListCommand() *cobra.Command {
 
 // listLetters writes as it reads: there may be a hundred thousand.
 func (a *app) listLetters(ctx context.Context, c *mongo.Cluster, l *letterLook) error {
+	a.results.stream = true
 	out := bufio.NewWriter(a.stdout)
 	n := 0
 	err := deadletter.Browse(ctx, c, l.filter(), false, func(raw bson.Raw) error {
@@ -198,7 +198,7 @@ func (a *app) showLetter(ctx context.Context, c *mongo.Cluster, s *stored, id st
 			return err
 		}
 	}
-	return tell(a.stdout, s.output, l, l.text())
+	return a.tell(s.output, l, l.text())
 }
 
 // onTarget is the target's document with an _id, nil for none.
@@ -275,12 +275,13 @@ func (a *app) exportLetters(ctx context.Context, c *mongo.Cluster, l *letterLook
 		return errors.Join(err, out.Flush())
 	}
 	if file == "" {
+		a.results.stream = true
 		return write(a.stdout)
 	}
-	if err := server.Replace(file, func(f *os.File) error { return errors.Join(write(f), f.Sync()) }); err != nil {
+	if err := outfile.Write(file, write); err != nil {
 		return fmt.Errorf("export to %s: %w", file, err)
 	}
-	return tell(a.stdout, l.output, map[string]any{"file": file, "letters": n}, fmt.Sprintf("%s in %s\n", plural(n, "letter"), plain(file)))
+	return a.tell(l.output, map[string]any{"file": file, "letters": n}, fmt.Sprintf("%s in %s\n", plural(n, "letter"), plain(file)))
 }
 
 func (a *app) lettersRetryCommand() *cobra.Command {
@@ -340,7 +341,7 @@ func (a *app) retryLetters(ctx context.Context, s *stored) error {
 		}
 		fmt.Fprintf(&b, "  %s: %s\n", plain(r.ID), plain(r.Reason))
 	}
-	if err := tell(a.stdout, s.output, res, b.String()); err != nil || res.Open == 0 {
+	if err := a.tell(s.output, res, b.String()); err != nil || res.Open == 0 {
 		return err
 	}
 	return mongo.WithHint(fmt.Errorf("%s still open", plural(int(res.Open), "letter")), "millrace deadletters show LETTER says what stands in the way")

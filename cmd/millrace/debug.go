@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -112,7 +113,7 @@ func (a *app) debugSlicesCommand() *cobra.Command {
 			return err
 		}
 		if s.output == "json" {
-			return a.writeDocs(list)
+			return a.tell(s.output, relaxedAll(list), "")
 		}
 		return a.writeSlices(list)
 	})
@@ -125,7 +126,7 @@ func (a *app) writeSlices(list []bson.Raw) error {
 		if err := bson.Unmarshal(raw, &s); err != nil {
 			return fmt.Errorf("read a slice: %w", err)
 		}
-		t.AppendRow(table.Row{plain(s.NS), fmt.Sprintf("%d of %d", s.N+1, s.Of), s.Strategy, bound(s.Lower), bound(s.Upper), bound(s.Position),
+		t.AppendRow(table.Row{s.NS, fmt.Sprintf("%d of %d", s.N+1, s.Of), s.Strategy, bound(s.Lower), bound(s.Upper), bound(s.Position),
 			count(float64(s.Docs)), size(float64(s.Bytes)), sliceState(&s)})
 	}
 	t.SortBy([]table.SortBy{{Number: 1}, {Number: 2, Mode: table.AscAlphaNumeric}})
@@ -152,14 +153,13 @@ func sliceState(s *scan.Slice) string {
 	return "to do"
 }
 
-// writeDocs writes documents as extended JSON, one a line.
-func (a *app) writeDocs(docs []bson.Raw) error {
-	for _, d := range docs {
-		if _, err := fmt.Fprintln(a.stdout, relaxed(d)); err != nil {
-			return fmt.Errorf("write result: %w", err)
-		}
+// relaxedAll are documents as extended JSON.
+func relaxedAll(docs []bson.Raw) []json.RawMessage {
+	out := make([]json.RawMessage, len(docs))
+	for i, d := range docs {
+		out[i] = json.RawMessage(relaxed(d))
 	}
-	return nil
+	return out
 }
 
 // relaxed is a document as extended JSON for people.

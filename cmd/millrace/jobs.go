@@ -185,7 +185,7 @@ finalized when nothing is left to do.`,
 		if err != nil {
 			return err
 		}
-		return tell(a.stdout, s.output, list, jobsText(list))
+		return a.tell(s.output, list, jobsText(list))
 	}
 	a.bindStored(cmd, &s)
 	return cmd
@@ -274,7 +274,7 @@ when it was finalized, and which command goes on with it.`,
 		if err != nil {
 			return err
 		}
-		return tell(a.stdout, s.output, info, info.text())
+		return a.tell(s.output, info, info.text())
 	})
 }
 
@@ -440,7 +440,7 @@ func (a *app) dropJob(ctx context.Context, s *stored, yes bool) error {
 		d.Deferred = append(d.Deferred, deferredText(one.NS, one.Index, one.Unbuilt))
 	}
 	if !yes {
-		return errors.Join(tell(a.stdout, s.output, d, d.text("would be removed")), withCode(exitUsage, mongo.WithHint(errors.New("nothing was removed"), d.advice())))
+		return errors.Join(a.tell(s.output, d, d.text("would be removed")), withCode(exitUsage, mongo.WithHint(errors.New("nothing was removed"), d.advice())))
 	}
 	c, err := a.connectFor(ctx, "target", s.target, mongo.TargetApp)
 	if err != nil {
@@ -455,7 +455,7 @@ func (a *app) dropJob(ctx context.Context, s *stored, yes bool) error {
 		return err
 	}
 	d.Dropped = true
-	return tell(a.stdout, s.output, d, d.text("removed"))
+	return a.tell(s.output, d, d.text("removed"))
 }
 
 // advice is what to do before a job is dropped.

@@ -123,6 +123,7 @@ func TestOnRealServers(t *testing.T) {
 	t.Run("existing target", func(t *testing.T) { existingTarget(t, newProgram(t, source, target)) })
 	t.Run("spool", func(t *testing.T) { spoolChecked(t, newProgram(t, source, target)) })
 	t.Run("cut-over", func(t *testing.T) { planToCutOver(t, newProgram(t, source, target)) })
+	t.Run("hostile names", func(t *testing.T) { hostileNames(t, newProgram(t, source, target)) })
 	t.Run("debug", func(t *testing.T) { looks(t, newProgram(t, source, target)) })
 }
 
@@ -147,7 +148,7 @@ func planToCutOver(t *testing.T, p *program) {
 		t.Fatal(err)
 	}
 	_ = sync.Wait()
-	if code := sync.ProcessState.ExitCode(); code != exitFailure || !strings.Contains(errs.String(), "the same command resumes it") {
+	if code := sync.ProcessState.ExitCode(); code != exitOK || !strings.Contains(errs.String(), "the same command resumes it") {
 		t.Fatalf("interrupted: %d\n%s", code, errs)
 	}
 
@@ -252,29 +253,73 @@ func spoolChecked(t *testing.T, p *program) {
 	}
 }
 
-// The second signal ends a program that does not end by itself.
-func TestSecondSignalEndsAtOnce(t *testing.T) {
-	// Nobody answers at the address: the connection keeps the first signal's
-	// context busy, or ends at once; both are fine, but it must end.
-	p := newProgram(t, "mongodb://127.0.0.1:1/?replicaSet=x", "mongodb://127.0.0.1:1/?replicaSet=x")
-	cmd, _, stderr := p.command("sync")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() { _ = cmd.Wait(); close(ended) }()
-	for i := 0; ; i++ {
-		select {
-		case <-ended:
-			if code := cmd.ProcessState.ExitCode(); code != exitFailure && code != -1 {
-				t.Errorf("code %d: %s", code, stderr)
-			}
-			return
-		case <-time.After(200 * time.Millisecond):
-			if i > 100 {
-				t.Fatal(fmt.Errorf("it does not end: %s", stderr))
-			}
-			_ = cmd.Process.Signal(syscall.SIGTERM)
+// hostileNames has servers hold names and values that mean to act on a terminal.
+func hostileNames(t *testing.T, p *program) {
+	for i, uri := range []string{p.source, p.target} {
+		c := connect(t, uri).Database("odd").Collection(hostile)
+		if _, err := c.InsertOne(t.Context(), bson.D{{Key: "_id", Value: hostile + fmt.Sprint(i)}, {Key: "k", Value: hostile}}); err != nil {
+			t.Fatal(err)
 		}
+		index := driver.IndexModel{Keys: bson.D{{Key: "k", Value: 1}}, Options: options.Index().SetName(hostile + fmt.Sprint(i)).SetUnique(true)}
+		if _, err := c.Indexes().CreateOne(t.Context(), index); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, args := range [][]string{
+		{"sync", "--until=caught-up"}, {"sync", "--dry-run"}, {"sync", "--until=caught-up", "--on-existing=merge"}, {"verify", "--recheck-for=0"},
+		{"debug", "oplog", "--values"}, {"sync", "--until=caught-up", "--on-existing=drop", "--restart", "--verify"}, {"debug", "slices", "--job=odd"},
+	} {
+		if args[0] == "sync" {
+			args = append(args, "--job=odd")
+		}
+		if args[1] != "slices" {
+			args = append(args, "--include=odd")
+		}
+		for _, form := range []string{"text", "json"} {
+			code, out, stderr := p.run(append(args, "--output="+form)...)
+			if !strings.Contains(out+stderr, "x"+`\u001b`) && !strings.Contains(out+stderr, `x\x1b`) {
+				t.Errorf("%v: %d, the name is not shown:\n%s%s", args, code, out, stderr)
+			}
+			harmless(t, strings.Join(args, " "), out+stderr)
+		}
+	}
+}
+
+// Each signal is a proper end, and a second one ends a program that does not end
+// by itself: nobody answers at the address, so that the first finds it waiting.
+func TestSignalsEndTheProgram(t *testing.T) {
+	for signal, want := range map[syscall.Signal]int{syscall.SIGTERM: 143, syscall.SIGINT: 130, syscall.SIGHUP: 129} {
+		t.Run(signal.String(), func(t *testing.T) {
+			p := newProgram(t, "mongodb://127.0.0.1:1/?replicaSet=x", "mongodb://127.0.0.1:1/?replicaSet=x")
+			cmd, stdout, stderr := p.command("sync", "--output=json")
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan struct{})
+			go func() { _ = cmd.Wait(); close(ended) }()
+			for i := 0; !strings.Contains(stderr.String(), "connecting"); i++ {
+				time.Sleep(20 * time.Millisecond)
+				if i > 1000 {
+					t.Fatal("it does not begin")
+				}
+			}
+			for i := 0; ; i++ {
+				_ = cmd.Process.Signal(signal)
+				select {
+				case <-ended:
+					if code := cmd.ProcessState.ExitCode(); code != want {
+						t.Errorf("code %d: %s", code, stderr)
+					}
+					if i == 0 && !strings.HasPrefix(stdout.String(), `{"error":"stopped by `) {
+						t.Errorf("%s", stdout)
+					}
+					return
+				case <-time.After(5 * time.Second):
+					if i > 3 {
+						t.Fatal(fmt.Errorf("it does not end: %s", stderr))
+					}
+				}
+			}
+		})
 	}
 }

@@ -70,7 +70,7 @@ func (r *session) statusOfStopped(ctx context.Context, s *config.Control, none e
 	if err != nil {
 		return err
 	}
-	return cmp.Or(tell(r.stdout, s.Output, info, info.text()), info.stopped())
+	return cmp.Or(r.tell(s.Output, info, info.text()), info.stopped())
 }
 
 // stopped is the error of a job that ought to run and does not.
@@ -96,7 +96,7 @@ func (c *control) status(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return tell(c.stdout, c.Output, st, statusText(st))
+	return c.tell(c.Output, st, statusText(st))
 }
 
 // watchStatus shows the status again and again until the sync ends: drawn on a
@@ -107,6 +107,7 @@ func (c *control) watchStatus(ctx context.Context) error {
 		return nil
 	}
 	if c.Output == "json" {
+		c.results.stream = true
 		show = func(st job.Status) error { return json.NewEncoder(c.stdout).Encode(st) }
 	} else if c.screen != nil {
 		defer c.screen.clear()
@@ -147,7 +148,7 @@ func (c *control) watchStatus(ctx context.Context) error {
 
 func statusText(s job.Status) string {
 	t := facts{newTable(plain(s.Job), phaseText(s))}
-	t.AppendRows([]table.Row{{"source", plain(s.Source)}, {"target", plain(s.Target)}})
+	t.AppendRows([]table.Row{{"source", s.Source}, {"target", s.Target}})
 	if !s.StartedAt.IsZero() {
 		t.add("runs for", clock(time.Since(s.StartedAt)))
 	}
@@ -158,10 +159,10 @@ func statusText(s job.Status) string {
 	}
 	t.add("load", loadText(s.Load))
 	t.conflicts(s.Conflicts)
-	t.add("waiting for", plain(s.Waiting))
+	t.add("waiting for", s.Waiting)
 	t.add("errors", errorCounts(s.Errors))
-	t.add("last error", plain(s.Error))
-	t.add("hint", plain(s.Hint))
+	t.add("last error", s.Error)
+	t.add("hint", s.Hint)
 	t.add("process", fmt.Sprintf("%d, %.0f%% of a core, %s of memory", s.Process.PID, s.Process.CPUPercent, size(float64(s.Process.Resident))))
 	var b strings.Builder
 	fmt.Fprintln(&b, t.Render())
@@ -185,7 +186,7 @@ func (t facts) add(name string, value any) {
 func (t facts) conflicts(c job.ConflictStatus) {
 	if text := conflictText(c); text != "" {
 		t.add("conflicts", text)
-		t.AppendRow(table.Row{"dead letters", plain(c.Where)})
+		t.AppendRow(table.Row{"dead letters", c.Where})
 	}
 }
 
@@ -221,7 +222,7 @@ func (t facts) copying(s job.Status) {
 		t.add("time left", seconds(c.ETASeconds))
 	}
 	for _, x := range s.Indexes {
-		t.add("index", fmt.Sprintf("%s %.0f%%", plain(x.NS), 100*share(x.Done, x.Total, false)))
+		t.add("index", fmt.Sprintf("%s %.0f%%", x.NS, 100*share(x.Done, x.Total, false)))
 	}
 }
 
@@ -246,7 +247,7 @@ func collectionsTable(cs []job.CollectionStatus) table.Writer {
 			t.AppendRow(table.Row{fmt.Sprintf("and %d more", len(cs)-i)})
 			break
 		}
-		t.AppendRow(table.Row{plain(c.Source), c.Docs, c.DocsTotal, size(float64(c.Bytes)), fmt.Sprintf("%.0f", 100*share(c.Docs, c.DocsTotal, c.Done))})
+		t.AppendRow(table.Row{c.Source, c.Docs, c.DocsTotal, size(float64(c.Bytes)), fmt.Sprintf("%.0f", 100*share(c.Docs, c.DocsTotal, c.Done))})
 	}
 	alignRight(t, 2, 3, 4, 5)
 	return t

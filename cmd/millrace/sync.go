@@ -8,9 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
@@ -63,7 +65,7 @@ func (r *session) sync(ctx context.Context, s *config.Sync) error {
 	case err != nil:
 		return beforeWriting(ctx, err)
 	case s.DryRun:
-		return cmp.Or(tell(r.stdout, s.Output, plan, planText(plan)), checksFailed(plan.Checks))
+		return cmp.Or(r.tell(s.Output, plan, planText(plan)), checksFailed(plan.Checks))
 	case plan.Checks.Failed():
 		return precheckError(plan.Checks)
 	}
@@ -76,16 +78,16 @@ func (r *session) sync(ctx context.Context, s *config.Sync) error {
 	}
 	sum := summary{Version: buildInfo().Version, Finalized: runErr == nil, Plan: plan, Status: j.Status(), Started: began, Ended: time.Now()}
 	sum.Seconds = sum.Ended.Sub(began).Seconds()
-	err = outcome(ctx, sum.Status, runErr)
+	err = r.outcome(ctx, s, sum.Status, runErr)
 	if s.Verify && runErr == nil {
 		var differs error
 		sum.Verify, differs = r.verifyAfter(ctx, s)
 		err = cmp.Or(err, differs)
 	}
-	if err != nil {
-		sum.Error, sum.Hint = err.Error(), mongo.HintOf(err)
+	if signal, ok := errors.AsType[stopped](context.Cause(ctx)); ok && runErr != nil {
+		sum.Stopped = unix.SignalName(signal.Signal)
 	}
-	return withCode(exitFailure, cmp.Or(err, r.report(s.Report, s.Output, sum, summaryText(sum))))
+	return withCode(exitFailure, cmp.Or(err, r.tell(s.Output, sum, summaryText(sum))))
 }
 
 // memoryLimit is where the collector begins to work harder. All queues are
@@ -138,10 +140,23 @@ func (r *session) runJob(ctx context.Context, s *config.Sync, j syncJob, plan *j
 			r.log.Error("control API ended", "error", err)
 		}
 	}, func(ctx context.Context) {
-		r.watch(ctx, func() { logProgress(r.log, j.Status()) }, func(columns, rows int) []string {
+		r.watch(ctx, s.ProgressInterval, r.progress(s, j), func(columns, rows int) []string {
 			return view(j.Status(), time.Now(), columns, rows)
 		})
 	})
+}
+
+// progress logs how the job stands, more seldom while it follows.
+func (r *session) progress(s *config.Sync, j syncJob) func() {
+	var told time.Time
+	return func() {
+		st := j.Status()
+		if st.Phase == job.PhaseFollowing && time.Since(told) < s.SteadyInterval {
+			return
+		}
+		told = time.Now()
+		logProgress(r.log, st)
+	}
 }
 
 // record lets the other commands find this sync. A job does not fail for want
@@ -170,7 +185,7 @@ func (r *session) record(name, target, cert string, srv *server.Server) (forget 
 // verifyAfter compares the clusters after the cut-over. Differences are looked
 // at again for a while, because documents may just be expiring on both sides.
 func (r *session) verifyAfter(ctx context.Context, s *config.Sync) (*verify.Report, error) {
-	report, err := r.compare(ctx, verify.Spec{
+	report, err := r.compare(ctx, s.ProgressInterval, verify.Spec{
 		Source: s.Source, Target: s.Target, Rules: s.Rules,
 		Options: verify.Options{Online: true, Recheck: verify.RecheckOptions{For: 30 * time.Second}},
 	})
@@ -180,15 +195,22 @@ func (r *session) verifyAfter(ctx context.Context, s *config.Sync) (*verify.Repo
 	return report, verifiedError(report)
 }
 
+const checkpointKept = "its checkpoint is kept: the same command resumes it"
+
 // outcome is the command's error for the way a job ended.
-func outcome(ctx context.Context, s job.Status, runErr error) error {
+func (r *session) outcome(ctx context.Context, s *config.Sync, st job.Status, runErr error) error {
+	signal, ended := errors.AsType[stopped](context.Cause(ctx))
 	switch {
-	case runErr != nil && errors.Is(context.Cause(ctx), errSignal):
-		return mongo.WithHint(fmt.Errorf("%w before the job was finalized", errSignal), "its checkpoint is kept: the same command resumes it")
+	case ended && (errors.Is(runErr, signal) || errors.Is(runErr, context.Canceled)):
+		if s.Until == "never" && s.Mode != job.ModeFull && signal.Signal != syscall.SIGHUP {
+			r.log.Info(signal.Error()+"; "+checkpointKept, "job", st.Job)
+			return nil // it is how such a job is stopped
+		}
+		return mongo.WithHint(fmt.Errorf("%w before the job was finalized", signal), checkpointKept)
 	case runErr != nil:
 		return runErr
-	case len(s.Differences) > 0:
-		return mongo.WithHint(fmt.Errorf("finalized, but the target differs from the source in %d things, first: %s", len(s.Differences), plain(s.Differences[0])),
+	case len(st.Differences) > 0:
+		return mongo.WithHint(fmt.Errorf("finalized, but the target differs from the source in %d things, first: %s", len(st.Differences), st.Differences[0]),
 			"the report lists them all; millrace verify compares again")
 	}
 	return nil

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"time"
@@ -8,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/transform"
@@ -23,6 +26,8 @@ type Settings interface {
 	Validate(o Origins, args []string) Problems
 	// Logger logs to w as the settings say, which have to be valid.
 	Logger(w io.Writer) *slog.Logger
+	// ReportFile is the file for the result, "" for none.
+	ReportFile() string
 }
 
 // Common are the settings that every command of this package has.
@@ -30,6 +35,10 @@ type Common struct {
 	Output    string // text or json
 	LogLevel  string
 	LogFormat string // text or json
+	Report    string // a file, of the commands that have reports
+	// ProgressInterval is the time between two lines of the log about progress,
+	// of the commands that take long; 0 is none.
+	ProgressInterval time.Duration
 
 	flags *pflag.FlagSet
 }
@@ -40,6 +49,13 @@ func (c *Common) bind(fs *pflag.FlagSet) {
 	Choice(fs, &c.Output, "output", "text", "`form` of the result on standard output: text or json", "text", "json")
 	BindLog(fs, &c.LogLevel, &c.LogFormat)
 }
+
+func (c *Common) bindProgress(fs *pflag.FlagSet, besides string) {
+	fs.DurationVar(&c.ProgressInterval, flagProgress, 10*time.Second, "time between two lines of the log about progress"+besides+"; 0 writes none")
+}
+
+// ReportFile is the file for the result, "" for none.
+func (c *Common) ReportFile() string { return c.Report }
 
 // BindLog registers the flags of a log.
 func BindLog(fs *pflag.FlagSet, level, format *string) {
@@ -55,11 +71,35 @@ func NewLog(w io.Writer, level, format string) *slog.Logger {
 	var o slog.HandlerOptions
 	var least slog.Level // info, if level is none
 	_ = least.UnmarshalText([]byte(level))
-	o.Level = least
+	o.Level, o.ReplaceAttr = least, shortError
 	if format == "json" {
+		o.ReplaceAttr = jsonAttr
 		return slog.New(slog.NewJSONHandler(w, &o))
 	}
 	return slog.New(slog.NewTextHandler(w, &o))
+}
+
+// shortError has errors quote no whole commands.
+func shortError(_ []string, a slog.Attr) slog.Attr {
+	if err, ok := a.Value.Any().(error); ok {
+		return slog.String(a.Key, mongo.Concise(err.Error()))
+	}
+	return a
+}
+
+// jsonAttr has programs find numbers with their unit in the key, and positions
+// and other things of ours in the form that they have in text.
+func jsonAttr(groups []string, a slog.Attr) slog.Attr {
+	switch v := a.Value.Any().(type) {
+	case time.Duration:
+		return slog.Float64(a.Key+"Seconds", v.Seconds())
+	case error:
+		return shortError(groups, a)
+	case json.Marshaler:
+	case fmt.Stringer:
+		return slog.String(a.Key, v.String())
+	}
+	return a
 }
 
 // choices is the annotation of a flag that takes one of a few words.
@@ -96,11 +136,13 @@ type Sync struct {
 	Common
 	job.Spec
 
-	DryRun, Verify        bool
-	Report, Listen, Token string
-	TLSCert, TLSKey       string // of the control API
-	OpenStatus, Insecure  bool
-	PProf                 bool
+	DryRun, Verify       bool
+	Listen, Token        string
+	TLSCert, TLSKey      string // of the control API
+	OpenStatus, Insecure bool
+	PProf                bool
+	// SteadyInterval is the ProgressInterval of a job that follows.
+	SteadyInterval time.Duration
 
 	maxRateBytes, spoolMax string // amounts of bytes: "50MB", "8MiB", "0"
 }
@@ -144,6 +186,7 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	fs.BoolVar(&s.PProf, "pprof", false, "serve Go's profiles below /debug/pprof/ of the control API, to those who have its token")
 	section(fs, "Control")
 	fs.StringVar(&s.Report, "report", "", "write the final report as JSON to this `file`")
+	s.bindProgress(fs, "; while the job follows 5m, unless this flag says otherwise")
 	s.Common.bind(fs)
 	section(fs, outputSection)
 }
@@ -162,8 +205,6 @@ func bindPace(fs *pflag.FlagSet, docs *int64, bytes *string, l *pace.Loads) {
 type Verify struct {
 	Common
 	verify.Spec
-
-	Report string
 }
 
 // Bind implements Settings.
@@ -179,6 +220,7 @@ func (v *Verify) Bind(fs *pflag.FlagSet, _ string) {
 	fs.IntVar(&v.MaxDifferences, "max-differences", 1000, "most differing documents that are listed by _id; all are counted")
 	section(fs, "How it is compared")
 	fs.StringVar(&v.Report, "report", "", "write the report as JSON to this `file`")
+	v.bindProgress(fs, "")
 	v.Common.bind(fs)
 	section(fs, outputSection)
 }
@@ -238,10 +280,11 @@ const (
 const (
 	outputSection = "Settings and output"
 
-	flagConfig = "config"
-	flagSource = "source"
-	flagTarget = "target"
-	flagToken  = "token"
+	flagConfig   = "config"
+	flagProgress = "progress-interval"
+	flagSource   = "source"
+	flagTarget   = "target"
+	flagToken    = "token"
 
 	flagRateDocs   = "max-rate-docs"
 	flagRateBytes  = "max-rate-bytes"

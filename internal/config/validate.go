@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -20,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/outfile"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/transform"
 )
@@ -136,10 +135,8 @@ func (c *checker) report(path string) {
 	if path == "" {
 		return
 	}
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		c.fail("report", fmt.Sprintf("%q is a directory", path), "give the path of a file")
-	} else if info, err := os.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
-		c.fail("report", fmt.Sprintf("%q is in a directory that does not exist", path), "create the directory first")
+	if err := outfile.Check(path); err != nil {
+		c.fail("report", fmt.Sprintf("%q cannot be written: %v", path, err), "give the path of a file in a directory that you may write to")
 	}
 }
 
@@ -209,6 +206,10 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	c.notNegative("warn-window", s.WarnWindow)
 	c.notNegative("give-up-after", s.GiveUpAfter)
 	c.report(s.Report)
+	c.notNegative(flagProgress, s.ProgressInterval)
+	if s.SteadyInterval = s.ProgressInterval; o[flagProgress].Kind == FromDefault {
+		s.SteadyInterval = 5 * time.Minute
+	}
 	c.listen(s)
 	c.token(s.Token)
 	return c.problems
@@ -265,6 +266,7 @@ func (v *Verify) Validate(o Origins, _ []string) Problems {
 	c.notBelowZero("workers", v.Workers)
 	c.notBelowZero("max-differences", v.MaxDifferences)
 	c.report(v.Report)
+	c.notNegative(flagProgress, v.ProgressInterval)
 	return c.problems
 }
 

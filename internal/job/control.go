@@ -171,7 +171,7 @@ func (j *Job) SetLimits(_ context.Context, r pace.Rates) error {
 		return mongo.WithHint(fmt.Errorf("limits: %d documents and %d bytes a second are no rates", r.Docs, r.Bytes), "0 is unlimited")
 	}
 	j.limit.Set(r)
-	j.log.Info("limits changed by operator", "docs_per_second", r.Docs, "bytes_per_second", r.Bytes)
+	j.log.Info("limits changed by operator", "docsPerSecond", r.Docs, "bytesPerSecond", r.Bytes)
 	return nil
 }
 

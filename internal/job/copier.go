@@ -276,7 +276,7 @@ func (c *copier) refused(at mongo.OpTime) func(context.Context, copy.Refusal) (b
 			return false, err
 		}
 		if isNew {
-			c.log.Warn("the target refuses a document; it is set aside", "ns", l.NS, "_id", bsonraw.IDText(r.ID), "index", l.Index, "reason", r.Message,
+			c.log.Warn("the target refuses a document; it is set aside", "ns", l.NS, "documentId", bsonraw.IDText(r.ID), "index", l.Index, "reason", r.Message,
 				"in", mongo.StateDB+"."+deadletter.Collection)
 		}
 		return true, nil

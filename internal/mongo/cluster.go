@@ -83,8 +83,8 @@ func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 	c := &Cluster{Client: client, Pool: pool, uri: uri, read: o.ReadPreference}
 	if err := c.identifyPatiently(ctx, *opts.ServerSelectionTimeout); err != nil {
 		c.Close()
-		return nil, WithHint(fmt.Errorf("reach %s: %w", Redact(uri), scrub(err, uri)),
-			"check that the address, the replica-set name, TLS and the credentials are right and that a primary exists")
+		err = ExplainReach(err, opts)
+		return nil, WithHint(fmt.Errorf("reach %s: %w", Redact(uri), scrub(err, uri)), HintOf(err))
 	}
 	return c, nil
 }

@@ -231,7 +231,7 @@ func (p *planner) collections(ctx context.Context) error {
 	if err := schema.CheckRules(colls, p.Rules); err != nil {
 		p.add(Fail, "names", "change --rename or exclude one of them", "%v", err)
 	}
-	p.ok("collections", "%d, %s", len(colls), humanize.IBytes(uint64(p.data)))
+	p.ok("collections", "%d, %s", len(colls), humanize.Bytes(uint64(p.data)))
 	return nil
 }
 
@@ -342,9 +342,9 @@ func (p *planner) room(ctx context.Context) error {
 	free := uint64(max(total-used, 0))
 	if uint64(p.data) > free {
 		p.add(Warn, "disk", "free space on the target, or rely on compression", "the data are %s uncompressed, the target has %s free",
-			humanize.IBytes(uint64(p.data)), humanize.IBytes(free))
+			humanize.Bytes(uint64(p.data)), humanize.Bytes(free))
 		return nil
 	}
-	p.ok("disk", "%s free for %s of data (uncompressed)", humanize.IBytes(free), humanize.IBytes(uint64(p.data)))
+	p.ok("disk", "%s free for %s of data (uncompressed)", humanize.Bytes(free), humanize.Bytes(uint64(p.data)))
 	return nil
 }

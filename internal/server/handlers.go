@@ -191,7 +191,7 @@ func (s *Server) answer(w http.ResponseWriter, name string, err error) {
 	if errors.Is(err, context.Canceled) {
 		code = http.StatusServiceUnavailable
 	}
-	fail(w, code, err.Error(), mongo.HintOf(err))
+	fail(w, code, mongo.Concise(err.Error()), mongo.HintOf(err))
 }
 
 func fail(w http.ResponseWriter, code int, text, hint string) {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/outfile"
 )
 
 // Record says where a running sync can be controlled. It holds the token and
@@ -78,7 +79,7 @@ func (r Registry) Add(rec Record) (remove func() error, err error) {
 	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("record the running sync: %w", err)
 	}
-	if err := Replace(path, func(f *os.File) error { return json.NewEncoder(f).Encode(rec) }); err != nil {
+	if err := outfile.Replace(path, func(f *os.File) error { return json.NewEncoder(f).Encode(rec) }); err != nil {
 		return nil, fmt.Errorf("record the running sync: %w", err)
 	}
 	return func() error {
@@ -87,22 +88,6 @@ func (r Registry) Add(rec Record) (remove func() error, err error) {
 		}
 		return nil
 	}, nil
-}
-
-// Replace has a file appear whole, or stay as it was. Its owner alone may read it,
-// unless write says otherwise.
-func Replace(path string, write func(*os.File) error) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*") // with mode 0600
-	if err != nil {
-		return err
-	}
-	if err = errors.Join(write(tmp), tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(tmp.Name()))
-	}
-	return nil
 }
 
 func fileName(rec Record) string {

@@ -292,7 +292,7 @@ func (r *Resolver) readAgain(ctx context.Context, t *fold.Target, lost *fold.Op)
 	if err != nil || now.Doc == nil { // its deletion, or the drop of its collection, follows
 		return err
 	}
-	r.o.Log.Warn("a document that the source has was not on the target; it is read again", "ns", t.NS, "_id", bsonraw.IDText(lost.ID), "position", lost.At)
+	r.o.Log.Warn("a document that the source has was not on the target; it is read again", "ns", t.NS, "documentId", bsonraw.IDText(lost.ID), "position", lost.At)
 	return r.o.Letters.Write(ctx, deadletter.Letter{NS: t.NS, State: deadletter.Undecided, Cause: deadletter.CauseMissing, DocID: lost.ID, Doc: now.Doc,
 		At: now.From, Until: now.Until, Reason: textMissing})
 }
