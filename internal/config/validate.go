@@ -163,6 +163,8 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	c.clusters(s.Source, s.Target)
 	c.namespaces(s.Rules)
 	c.start(s)
+	c.bad(s.AllowOverlap && s.OnExisting == job.ExistingDrop, "allow-overlap", "cannot go with --on-existing drop, which drops what the other job has made",
+		"use --on-existing merge")
 	c.until(s)
 	c.job(s.Job)
 	c.writeConcern(s.WriteConcern)

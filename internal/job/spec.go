@@ -118,6 +118,8 @@ type Spec struct {
 	Restart bool
 	// AllowDowngrade permits a target older than the source.
 	AllowDowngrade bool
+	// AllowOverlap permits other jobs with the same names on the target.
+	AllowOverlap bool
 
 	// WriteConcern that a position must have reached before it is recorded:
 	// "majority" (default) or a number.

@@ -63,6 +63,7 @@ type Input struct {
 	OnExisting              state.OnExisting
 	StartAt                 string
 	Restart, AllowDowngrade bool
+	AllowOverlap            bool
 	WarnWindow              time.Duration
 
 	// ReadFrom is the first change that a stored job still needs.
@@ -89,7 +90,7 @@ func Make(ctx context.Context, in Input) (*Plan, error) {
 	if p.plan.Checks.Failed() {
 		return p.plan, nil
 	}
-	for _, step := range []func(context.Context) error{p.resume, p.collections, p.privileges, p.existing, p.oplogWindow, p.room} {
+	for _, step := range []func(context.Context) error{p.resume, p.rivals, p.collections, p.privileges, p.existing, p.oplogWindow, p.room} {
 		err := step(ctx)
 		if mongo.IsCode(err, mongo.CodeUnauthorized) {
 			p.unauthorized(err)
