@@ -113,7 +113,9 @@ func (f *fakeJob) SetLoads(_ context.Context, l pace.Loads) error {
 	return nil
 }
 
-func (f *fakeJob) Finalize(ctx context.Context) error {
+func (f *fakeJob) CancelFinalize(context.Context) error { return nil }
+
+func (f *fakeJob) Finalize(ctx context.Context, _ bool) error {
 	close(f.finalized)
 	for f.Status().Phase != job.PhaseFinalized {
 		select {

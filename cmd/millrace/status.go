@@ -96,6 +96,7 @@ func statusText(s job.Status) string {
 	}
 	t.add("load", loadText(s.Load))
 	t.conflicts(s.Conflicts)
+	t.add("finalize", finalizeText(s))
 	t.add("waiting for", plain(s.Waiting))
 	t.add("errors", errorCounts(s.Errors))
 	t.add("last error", plain(s.Error))
@@ -108,6 +109,17 @@ func statusText(s job.Status) string {
 	}
 	writeDifferences(&b, s.Differences)
 	return b.String()
+}
+
+// finalizeText says whether the job can be finalized, and is to be.
+func finalizeText(s job.Status) string {
+	switch {
+	case s.CanFinalize && !s.FinalizeWanted:
+		return "possible"
+	case s.FinalizeWanted && s.Phase != job.PhaseFinalizing && s.Phase != job.PhaseFinalized:
+		return "as soon as possible; not yet: " + plain(s.CannotFinalize)
+	}
+	return plain(s.CannotFinalize)
 }
 
 // facts is a table of names and values.

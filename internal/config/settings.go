@@ -174,6 +174,8 @@ type Control struct {
 	Interval time.Duration
 	// Limits belong to throttle alone: those that it was given.
 	Limits server.Limits
+	// WhenCaughtUp and Cancel belong to finalize alone.
+	WhenCaughtUp, Cancel bool
 
 	command      string
 	rates        pace.Rates
@@ -190,6 +192,10 @@ func (s *Control) Bind(fs *pflag.FlagSet, command string) {
 	if command == CommandStatus {
 		fs.BoolVar(&s.Watch, "watch", false, "show the status again and again until the sync ends")
 		fs.DurationVar(&s.Interval, "interval", time.Second, "time between two looks with --watch")
+	}
+	if command == CommandFinalize {
+		fs.BoolVar(&s.WhenCaughtUp, "when-caught-up", false, "where the job does not follow yet, finalize as soon as it does; the wish ends with the sync's process")
+		fs.BoolVar(&s.Cancel, "cancel", false, "take back that the job is to be finalized, also by --until; possible until it has begun to")
 	}
 	if command == CommandThrottle {
 		bindPace(fs, &s.rates.Docs, &s.maxRateBytes, &s.loads)

@@ -181,6 +181,8 @@ func (j *Job) Status() Status {
 	if st.Follow.SpoolBytes = bytes; !until.IsZero() {
 		st.Follow.SpooledTo = until.String()
 	}
+	st.FinalizeWanted, st.CannotFinalize = j.control.wanted(), cannotFinalize(st)
+	st.CanFinalize = st.CannotFinalize == ""
 	return st
 }
 

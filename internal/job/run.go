@@ -222,8 +222,8 @@ func (j *Job) savePhase(ctx context.Context, p Phase, set ...bson.E) error {
 
 // follow replicates changes until the job is finalized.
 func (j *Job) follow(ctx context.Context, job state.Job) error {
-	if job.Phase == PhaseFinalizing { // the wish survives a restart
-		j.control.wantFinal()
+	if job.Phase == PhaseFinalizing { // what has begun survives a restart
+		j.control.begin()
 	}
 	if err := j.copier.deferTTL(ctx); err != nil {
 		return err

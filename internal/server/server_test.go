@@ -61,7 +61,9 @@ func (f *fakeJob) SetLoads(_ context.Context, l pace.Loads) error {
 	return nil
 }
 
-func (f *fakeJob) Finalize(ctx context.Context) error {
+func (f *fakeJob) CancelFinalize(context.Context) error { return nil }
+
+func (f *fakeJob) Finalize(ctx context.Context, _ bool) error {
 	f.mu.Lock()
 	f.finalizes++
 	f.mu.Unlock()
@@ -94,7 +96,7 @@ func TestFinalizeHasNoDeadline(t *testing.T) {
 	go func() { done <- s.Serve(ctx) }()
 	c := client(t, s, s.Token())
 	for range 2 {
-		if _, err := c.Finalize(t.Context()); err == nil || !strings.Contains(err.Error(), "not yet") {
+		if _, err := c.Finalize(t.Context(), false); err == nil || !strings.Contains(err.Error(), "not yet") {
 			t.Errorf("%v", err)
 		}
 		if _, err := c.Status(t.Context()); err != nil {
@@ -267,7 +269,7 @@ func TestFinalizeRepliesBeforeTheEnd(t *testing.T) {
 	answers := make(chan answer, 2)
 	for range 2 { // the second joins the first
 		go func() {
-			st, err := c.Finalize(t.Context())
+			st, err := c.Finalize(t.Context(), false)
 			answers <- answer{st, err}
 		}()
 	}
@@ -301,7 +303,7 @@ func TestFinalizeGoesOnWithoutTheClient(t *testing.T) {
 	c := client(t, s, s.Token())
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
-	go func() { _, err := c.Finalize(ctx); gone <- err }()
+	go func() { _, err := c.Finalize(ctx, false); gone <- err }()
 	<-started
 	cancel()
 	if err := <-gone; err == nil {
@@ -309,7 +311,7 @@ func TestFinalizeGoesOnWithoutTheClient(t *testing.T) {
 	}
 	close(release)
 	waitFor(t, func() bool { return fake.Status().Phase == job.PhaseFinalized })
-	if st, err := c.Finalize(t.Context()); err != nil || st.Phase != job.PhaseFinalized {
+	if st, err := c.Finalize(t.Context(), false); err != nil || st.Phase != job.PhaseFinalized {
 		t.Fatalf("asked again: %+v, %v", st, err)
 	}
 }
@@ -325,10 +327,10 @@ func TestFailedFinalizeMayBeAskedAgain(t *testing.T) {
 	}}
 	s, _ := running(t, fake, "127.0.0.1:0")
 	c := client(t, s, s.Token())
-	if _, err := c.Finalize(t.Context()); err == nil || mongo.HintOf(err) != "resume it first" {
+	if _, err := c.Finalize(t.Context(), false); err == nil || mongo.HintOf(err) != "resume it first" {
 		t.Fatalf("%v", err)
 	}
-	if _, err := c.Finalize(t.Context()); err != nil {
+	if _, err := c.Finalize(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -345,7 +347,7 @@ func TestEndGivesUpFinalize(t *testing.T) {
 	stop := serving(t, s)
 	c := client(t, s, s.Token())
 	gone := make(chan error, 1)
-	go func() { _, err := c.Finalize(t.Context()); gone <- err }()
+	go func() { _, err := c.Finalize(t.Context(), false); gone <- err }()
 	<-started
 	stop()
 	if err := <-gone; err == nil {

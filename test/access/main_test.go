@@ -177,7 +177,7 @@ func wholeJob(t *testing.T, s job.Spec) error {
 	if err := change(ctx, shared.sourceDB); err != nil {
 		t.Fatal(err)
 	}
-	return j.Finalize(ctx)
+	return j.Finalize(ctx, false)
 }
 
 // succeeds runs a whole job between two users, which must end with an identical
