@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -26,6 +27,8 @@ type fakeJob struct {
 	phase     job.Phase
 	finalizes int
 	finalize  func(context.Context) error
+	waits     bool // finalize was asked for as soon as it can be
+	canceled  bool
 }
 
 func (f *fakeJob) Status() job.Status {
@@ -61,11 +64,17 @@ func (f *fakeJob) SetLoads(_ context.Context, l pace.Loads) error {
 	return nil
 }
 
-func (f *fakeJob) CancelFinalize(context.Context) error { return nil }
+func (f *fakeJob) CancelFinalize(context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.canceled = true
+	return nil
+}
 
-func (f *fakeJob) Finalize(ctx context.Context, _ bool) error {
+func (f *fakeJob) Finalize(ctx context.Context, whenCaughtUp bool) error {
 	f.mu.Lock()
 	f.finalizes++
+	f.waits = whenCaughtUp
 	f.mu.Unlock()
 	if err := f.finalize(ctx); err != nil {
 		return err
@@ -74,6 +83,46 @@ func (f *fakeJob) Finalize(ctx context.Context, _ bool) error {
 	defer f.mu.Unlock()
 	f.phase = job.PhaseFinalized
 	return nil
+}
+
+// A wish to finalize that is refused tells why in a word that stays the same.
+func TestFinalizeRefused(t *testing.T) {
+	fake := &fakeJob{phase: job.PhaseCopying, finalize: func(context.Context) error {
+		return mongo.WithHint(&job.Refusal{Code: job.CodeNotFollowing, Text: "the copy is under way"}, "wait")
+	}}
+	s, _ := running(t, fake, "127.0.0.1:0")
+	for _, c := range []struct {
+		method, body string
+		status       int
+		want         string
+	}{
+		{http.MethodPost, "", http.StatusConflict, `"code":"notFollowing"`},
+		{http.MethodPost, `{"whenCaughtUp":true}`, http.StatusConflict, `"hint":"wait"`},
+		{http.MethodPost, `{"when":1}`, http.StatusBadRequest, "whenCaughtUp"},
+		{http.MethodDelete, "", http.StatusOK, `"phase":"copying"`},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), c.method, "http://"+s.Addr()+PathFinalize, strings.NewReader(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+s.Token())
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if err != nil || res.StatusCode != c.status || !strings.Contains(string(body), c.want) {
+			t.Errorf("%s %s: %d %s %v, want %d and %s", c.method, c.body, res.StatusCode, body, err, c.status, c.want)
+		}
+	}
+	if !fake.waits || !fake.canceled || fake.finalizes != 2 {
+		t.Errorf("%v %v %d", fake.waits, fake.canceled, fake.finalizes)
+	}
+	_, err := client(t, s, s.Token()).Finalize(t.Context(), true)
+	if r, ok := errors.AsType[*job.Refusal](err); !ok || r.Code != job.CodeNotFollowing || mongo.HintOf(err) != "wait" {
+		t.Errorf("%v", err)
+	}
 }
 
 // A finalize may take longer than any other reply, as often as it is asked for.
