@@ -142,8 +142,17 @@ func (c *control) finalize(ctx context.Context) error {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: finalized at %s\n", plain(st.Job), st.Follow.Applied)
+	b.WriteString(wayBack(st.TargetPosition))
 	writeDifferences(&b, st.Differences)
 	return cmp.Or(tell(c.stdout, c.Output, st, b.String()), differencesError(st))
+}
+
+// wayBack says from where a sync in the other direction would start.
+func wayBack(target string) string {
+	if target == "" {
+		return ""
+	}
+	return fmt.Sprintf("the target stands at %s: to fall back, follow it from there with sync --mode incremental --start-at %s, source and target exchanged\n", target, target)
 }
 
 // refused gives a wish that the job does not take its exit code.

@@ -39,7 +39,7 @@ func (r *session) verifyClusters(ctx context.Context, s *config.Verify) error {
 	r.log.Info("connecting", "source", mongo.Redact(s.Source), "target", mongo.Redact(s.Target))
 	report, err := r.compare(ctx, s.Spec)
 	if err != nil {
-		return err
+		return withCode(exitUsage, err)
 	}
 	if err := r.report(s.Report, s.Output, report, verifiedText(report)); err != nil {
 		return err

@@ -62,6 +62,10 @@ type Job struct {
 	Session bson.Raw `bson:"session,omitempty"`
 	// Paused survives a restart.
 	Paused bool `bson:"paused"`
+	// FinalizedAt is when the job was finalized. TargetPosition is the target's own
+	// position then: all that the job has written there is before it.
+	FinalizedAt    time.Time    `bson:"finalizedAt"`
+	TargetPosition mongo.OpTime `bson:"targetPosition"`
 }
 
 // Doc is a document of the target's namespace NS at the position of an event.
