@@ -43,16 +43,55 @@ bench: build ## Measure against the ceilings; results in bin/bench.json and bin/
 # made to be thrown away waits for no disk at each schema change.
 PLENTY = $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 8000000' | grep -q . && \
 	awk '/^MemAvailable/ && $$2 > 12000000 {print "/dev/shm"}' /proc/meminfo)
-test test-packages test-scenarios test-faults one soak hunt matrix: export MILLRACE_LAB_DIR ?= $(PLENTY)
-test test-scenarios test-faults: export MILLRACE_TEST_PROGRAM = $(CURDIR)/$(BIN)/millrace
+test stress one soak hunt matrix: export MILLRACE_LAB_DIR ?= $(PLENTY)
 
-# Servers start, elect and wait more than they compute: the parts go side by
-# side, and end sooner than one after the other. On two processors three at once
-# are more than servers stand without elections.
-PARTS ?= $(shell test $$(nproc) -ge 4 && echo 3 || echo 2)
+# The parts go side by side, and several packages of each: servers start, elect
+# and wait more than they compute, and while some wait others use the processors.
+# What takes longest begins first.
+PARALLEL ?= 4
+# Vetting is for make lint.
+GOTEST = $(GO) test -vet=off -timeout 40m -parallel $(PARALLEL)
+TESTS = ./cmd/... ./demo/... ./docs/model ./internal/... ./test/...
+# With the race detector goes what has goroutines, and the program that is killed in test/crash.
+# In scenarios, faults, trials and measurements millrace runs as a process or is measured.
+RACE = $$(grep -rlE --include='*.go' --exclude='*_test.go' '"sync|errgroup|^\s+go ' cmd demo internal | \
+	grep -v ^internal/bench | xargs -n1 dirname | sort -u | sed 's|^|./|') ./test/crash
+PROGRAM = $(CURDIR)/$(BIN)/millrace
 .PHONY: test
-test: build ## All tests on real mongod processes, with the race detector where it is bearable
-	@$(MAKE) --no-print-directory -j$(PARTS) test-scenarios test-faults test-packages
+test: build ## All tests on real mongod processes, with the race detector where there are goroutines
+	@$(MAKE) --no-print-directory -j test-scenarios test-plain test-race
+
+test-scenarios test-plain test-race: export MILLRACE_TEST_PROGRAM = $(PROGRAM)
+test-scenarios test-plain: export MILLRACE_TRIAL_PROGRAM = $(PROGRAM)-failpoint
+test-race: export MILLRACE_TEST_PROGRAM_RACE = $(PROGRAM)-race
+
+# -count=1: millrace runs as a process, and Go's test cache does not see it change.
+.PHONY: test-scenarios
+test-scenarios: build
+	$(GO) build $(VCS) -tags failpoint -o $(PROGRAM)-failpoint ./cmd/millrace
+	$(GOTEST) -p 2 -count=1 ./test ./test/failover ./test/trial ./test/seed
+	MILLRACE_LAB_DIR= $(GOTEST) -count=1 ./test/memory
+
+.PHONY: test-plain
+test-plain: build
+	$(GOTEST) -tags failpoint ./internal/failpoint
+	$(GOTEST) -p 2 -count=1 ./internal/bench $$(comm -23 <($(GO) list $(TESTS) | sort) \
+		<($(GO) list $(RACE) ./internal/bench ./test ./test/failover ./test/trial ./test/seed ./test/memory | sort))
+
+.PHONY: test-race
+test-race: build
+	$(GO) build $(VCS) -race -o $(PROGRAM)-race ./cmd/millrace
+	$(GOTEST) -p 2 -count=1 -race ./internal/job $(RACE)
+
+# The tests of make test again and again, while something else keeps all processors busy.
+stress: ROUNDS = 10
+.PHONY: stress
+stress: build ## make test ROUNDS times (10) on busy processors, until one fails
+	@for cpu in $$(seq $$(nproc)); do awk 'BEGIN {for (;;);}' & busy="$$busy $$!"; done; trap 'kill $$busy' EXIT; \
+	for round in $$(seq $(ROUNDS)); do \
+		echo "== round $$round of $(ROUNDS), $$(date +%T)"; \
+		$(MAKE) --no-print-directory test || { echo "round $$round failed"; exit 1; }; \
+	done
 
 # -short skips what needs a server. Trials and scenarios all do.
 UNIT = $$($(GO) list ./cmd/... ./demo/... ./internal/... ./test/history)
@@ -88,23 +127,6 @@ benchstat: ## Micro-benchmarks BENCH of the commit BASE against the present tree
 		"$$bin" -test.short -test.run '^$$' -test.bench '$(BENCH)' -test.benchmem -test.benchtime 0.2s >> "$$dir/$$tree.txt" || exit 1; \
 	done; done; done; \
 	cd "$$dir" && GOFLAGS= $(GO) run $(BENCHSTAT) old.txt new.txt
-
-.PHONY: test-packages
-test-packages:
-	$(GO) test -tags failpoint ./internal/failpoint
-	$(GO) test -race -timeout 40m $$($(GO) list ./cmd/... ./internal/... ./demo/... ./test/history | grep -v /internal/bench$$)
-	$(GO) test -timeout 40m ./docs/model
-
-# -count=1: millrace runs as a process, and Go's test cache does not see it change.
-.PHONY: test-scenarios
-test-scenarios: build
-	$(GO) test -p 1 -count=1 -timeout 40m ./test ./internal/bench
-	MILLRACE_LAB_DIR= $(GO) test -count=1 -timeout 40m ./test/memory
-
-.PHONY: test-faults
-test-faults: build
-	$(GO) test -p 1 -count=1 -timeout 40m ./test/failover ./test/seed ./test/trial
-	$(GO) test -p 1 -race -count=1 -timeout 40m ./test/access ./test/crash
 
 # How long each target is fuzzed.
 FUZZTIME ?= 30s
@@ -144,6 +166,7 @@ SOAK ?= 30m
 .PHONY: soak
 soak: ## Writers, faults and kills drawn from seeds, then trials of all themes, each for SOAK (30m)
 	MILLRACE_TEST_ROUNDS=100 $(GO) test -count=1 -timeout 0 -run TestEquivalence ./internal/sink/mongo
+	MILLRACE_TEST_ROUNDS=30 $(GO) test -count=1 -timeout 0 -run TestCappedHistories ./internal/job
 	MILLRACE_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -run TestSoak ./test/failover
 	MILLRACE_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -run TestSoak ./test/trial
 
@@ -153,11 +176,16 @@ hunt: ## Trials of each of THEMES for SOAK until one fails, which is shrunk and 
 	MILLRACE_TRIAL_THEME=$(THEMES) MILLRACE_TRIAL_FOR=$(SOAK) MILLRACE_TRIAL_SHRINK=5m $(GO) test -count=1 -v -timeout 0 -run TestHunt ./test/trial
 
 .PHONY: matrix
-matrix: ## The scenarios between all neighbouring server versions, and 4.2 to 6.0
+matrix: ## The scenarios between all neighbouring server versions and 4.2 to 6.0, and what else depends on them
 	@for pair in 4.2:4.4 4.4:5.0 5.0:6.0 4.2:6.0; do \
 		echo "== $${pair%:*} to $${pair#*:}"; \
 		MILLRACE_TEST_SOURCE=$${pair%:*} MILLRACE_TEST_TARGET=$${pair#*:} \
 			$(GO) test -count=1 -timeout 60m ./test ./internal/schema || failed="$$failed $$pair"; \
+	done; \
+	MILLRACE_TEST_MATRIX=1 $(GO) test -p 1 -count=1 -timeout 60m ./internal/lab ./internal/delta \
+		./internal/job ./internal/seed ./test/seed || failed="$$failed older servers"; \
+	for version in 4.2 4.4 5.0; do \
+		MILLRACE_TEST_VERSION=$$version $(GO) test -count=1 -timeout 60m ./test/access || failed="$$failed access:$$version"; \
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 .PHONY: clean

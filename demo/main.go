@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/verify"
 )
 
@@ -147,10 +148,8 @@ func poll(ctx context.Context, met func() (bool, error)) error {
 		if ok, err := met(); ok || err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(100 * time.Millisecond):
+		if err := pace.Pause(ctx, 100*time.Millisecond); err != nil {
+			return err
 		}
 	}
 }

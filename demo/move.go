@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -21,6 +20,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/spawn"
 )
 
 const jobName = "demo"
@@ -29,12 +29,7 @@ const jobName = "demo"
 // user's settings nor the user's running syncs are touched. When ctx ends it is
 // asked to end, and killed ten seconds later.
 func (d *demo) start(ctx context.Context, out, errOut io.Writer, args ...string) (*lab.Child, error) {
-	cmd := exec.CommandContext(ctx, d.millrace, args...)
-	for _, e := range os.Environ() {
-		if !strings.HasPrefix(e, "MILLRACE_") {
-			cmd.Env = append(cmd.Env, e)
-		}
-	}
+	cmd := spawn.CommandContext(ctx, d.millrace, args...)
 	cmd.Env = append(cmd.Env,
 		"MILLRACE_SOURCE="+d.source.URI(), "MILLRACE_TARGET="+d.target.URI(), "XDG_STATE_HOME="+d.dir)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }

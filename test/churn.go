@@ -55,6 +55,14 @@ type Churn struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	ops    atomic.Int64
+	gate   sync.RWMutex // a writer holds it for each write, Hold until its end
+}
+
+// Hold keeps the writers from writing until the returned function is called: a
+// job may need them to, on a machine that is busy with other things.
+func (c *Churn) Hold() (release func()) {
+	c.gate.Lock()
+	return c.gate.Unlock
 }
 
 // Stop ends the writers and waits for them.
@@ -90,18 +98,21 @@ func StartChurn(t *testing.T, db *mongo.Database, o ChurnOptions) *Churn {
 	if o.Pause == 0 {
 		o.Pause = time.Millisecond
 	}
-	schema := func(ctx context.Context, db *mongo.Database, r *rand.Rand, n int) error {
-		defer time.Sleep(o.SchemaEvery)
-		return churnSchema(ctx, db, r, n)
-	}
 	ctx, cancel := context.WithCancel(t.Context())
 	c := &Churn{cancel: cancel}
 	t.Cleanup(c.Stop)
-	for i, write := range []func(context.Context, *mongo.Database, *rand.Rand, int) error{churnBig, churnBig, churnUnique, churnLog, schema, churnTxn} {
+	const schema = 4
+	for i, write := range []func(context.Context, *mongo.Database, *rand.Rand, int) error{churnBig, churnBig, churnUnique, churnLog, schema: churnSchema, churnTxn} {
+		pause := o.Pause
+		if i == schema {
+			pause += o.SchemaEvery
+		}
 		c.wg.Go(func() {
 			r := rand.New(rand.NewPCG(o.Seed, uint64(i)))
 			for n := 0; ctx.Err() == nil; n++ {
+				c.gate.RLock()
 				err := write(ctx, db, r, n)
+				c.gate.RUnlock()
 				if err != nil && ctx.Err() == nil && (o.Expected == nil || !o.Expected(err)) {
 					t.Errorf("writer %d: %v", i, err)
 					return
@@ -109,7 +120,7 @@ func StartChurn(t *testing.T, db *mongo.Database, o ChurnOptions) *Churn {
 				if err == nil {
 					c.ops.Add(1)
 				}
-				time.Sleep(o.Pause)
+				time.Sleep(pause)
 			}
 		})
 	}

@@ -326,7 +326,7 @@ func edgeInChange(s *site) {
 }
 
 func edgeLargeSetup(s *site) {
-	s.fill("out", 10000, func(i int) bson.D { return d("_id", i, "k", i, "pad", pad(100)) })
+	s.fill("out", 4000, func(i int) bson.D { return d("_id", i, "k", i, "pad", pad(100)) })
 	s.index("out", d("k", 1), "unique", true)
 }
 

@@ -19,7 +19,7 @@ import (
 )
 
 // patience bounds the wait for any one thing that a job has to reach.
-const patience = 90 * time.Second
+const patience = 5 * time.Minute
 
 // running is a job that runs.
 type running struct {
@@ -86,7 +86,7 @@ func (r *running) reach(p job.Phase) error {
 // until waits for a condition of the job's status.
 func (r *running) until(what string, reached func(job.Status) bool) error {
 	deadline := time.After(r.patience)
-	tick := time.NewTicker(2 * time.Millisecond)
+	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		s := r.Status()

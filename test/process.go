@@ -22,11 +22,12 @@ import (
 	"github.com/millrace/millrace/internal/server"
 )
 
-// BuildMillrace builds the program under test into a temporary directory. Without
-// arguments it is MILLRACE_TEST_PROGRAM, where that is set: make test builds it.
+// BuildMillrace builds the program under test into a temporary directory. It is
+// MILLRACE_TEST_PROGRAM, or with -race MILLRACE_TEST_PROGRAM_RACE, where that is
+// set: make test builds them.
 func BuildMillrace(t *testing.T, args ...string) string {
 	t.Helper()
-	if bin := os.Getenv("MILLRACE_TEST_PROGRAM"); bin != "" && len(args) == 0 {
+	if bin, there := map[string]string{"": os.Getenv("MILLRACE_TEST_PROGRAM"), "-race": os.Getenv("MILLRACE_TEST_PROGRAM_RACE")}[strings.Join(args, " ")]; there && bin != "" {
 		return bin
 	}
 	bin := t.TempDir() + "/millrace"
@@ -165,7 +166,7 @@ func (p *Process) Interrupt() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-p.done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		p.t.Fatalf("millrace did not end on SIGTERM\n%s", p.Output())
 	}
 }
@@ -194,7 +195,7 @@ func phaseOrder(phase string) int {
 // or past it, or the process has ended well.
 func (p *Process) AwaitPhase(target *mongo.Client, live, phase string) {
 	p.t.Helper()
-	deadline := time.Now().Add(2 * time.Minute)
+	deadline := time.Now().Add(5 * time.Minute)
 	for time.Now().Before(deadline) {
 		var doc struct{ Phase string }
 		err := target.Database("millrace").Collection("jobs").FindOne(p.t.Context(), bson.D{{Key: "_id", Value: live}}).Decode(&doc)
@@ -210,7 +211,7 @@ func (p *Process) AwaitPhase(target *mongo.Client, live, phase string) {
 				p.t.Fatalf("millrace ended before phase %s: %v\n%s", phase, p.err, p.Output())
 			}
 			return
-		case <-time.After(2 * time.Millisecond):
+		case <-time.After(8 * time.Millisecond):
 		}
 	}
 	p.t.Fatalf("phase %s was not reached\n%s", phase, p.Output())

@@ -331,7 +331,7 @@ func cyclesChange(s *site) {
 }
 
 func manySetup(s *site) {
-	s.fill("c", 20000, func(i int) bson.D {
+	s.fill("c", 8000, func(i int) bson.D {
 		return d("_id", i*2, "n", i, "pad", "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx")
 	})
 }

@@ -14,12 +14,14 @@ import (
 	"github.com/spf13/cobra"
 
 	benchmark "github.com/millrace/millrace/internal/bench"
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // benchSettings are the flags of `millrace bench`.
 type benchSettings struct {
 	scale, output, report string
 	peers                 []string
+	yes                   bool // the given clusters are meant
 	options               benchmark.Options
 }
 
@@ -35,8 +37,8 @@ servers), millrace as a process of its own, and other tools whose programs are
 given. Printed are medians over the rounds, and what exactly was measured.
 
 Servers are started on this machine for the time of a scenario. With
---source-uri and --target-uri the given clusters are used: the bench drops and
-fills their database mrbench, so never give it clusters in use.
+--source-uri, --target-uri and --yes the given clusters are used: the bench drops
+and fills their database mrbench, so never give it clusters in use.
 
 A small scale shows that everything works; its figures mean little, for the
 start of a process weighs more than the work. Measure on a machine that does
@@ -59,6 +61,7 @@ nothing else.`,
 	f.StringArrayVar(&s.peers, "peer", nil, "a tool that takes part, as `name=program`; may be repeated; "+benchmark.PeerNames())
 	f.StringVar(&s.options.Servers.Source, "source-uri", "", "connection string `URI` of a source to use instead of servers started here; its database mrbench is dropped")
 	f.StringVar(&s.options.Servers.Target, "target-uri", "", "connection string `URI` of a target to use instead of servers started here; its database mrbench is dropped")
+	f.BoolVar(&s.yes, "yes", false, "yes, drop and fill the database mrbench of the clusters that --source-uri and --target-uri name")
 	f.StringVar(&s.options.Servers.Version, "mongod", "6.0", "version of the servers started here")
 	f.StringVar(&s.options.Servers.SourceTopology, "source-topology", "rs:1", "members of the source started here")
 	f.StringVar(&s.options.Servers.TargetTopology, "target-topology", "rs:1", "members of the target started here")
@@ -181,6 +184,10 @@ func (s *benchSettings) complete() (err error) {
 	if (s.options.Servers.Source == "") != (s.options.Servers.Target == "") {
 		return errors.New("--source-uri and --target-uri belong together")
 	}
+	if s.options.Servers.Source != "" && !s.yes {
+		return mongo.WithHint(errors.New("the bench drops and fills the database mrbench of the given clusters, and keeps them busy"),
+			"give --yes if they are not in use, or leave --source-uri and --target-uri out to have servers started here")
+	}
 	if s.options.Millrace == "" {
 		s.options.Millrace, err = os.Executable()
 	}
@@ -200,7 +207,7 @@ func (s *benchSettings) shown() []string {
 		args = append(args, "--peer "+p.Name+"="+filepath.Base(p.Program))
 	}
 	if s.options.Servers.Source != "" {
-		return append(args, "--source-uri … --target-uri …")
+		return append(args, "--source-uri … --target-uri … --yes")
 	}
 	args = append(args, "--mongod "+s.options.Servers.Version, "--source-topology "+s.options.Servers.SourceTopology,
 		"--target-topology "+s.options.Servers.TargetTopology)

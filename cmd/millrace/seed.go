@@ -6,8 +6,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
 	"strings"
@@ -17,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/seed"
 	"github.com/millrace/millrace/internal/server"
@@ -244,7 +247,8 @@ func (a *app) seedServeCommand() *cobra.Command {
 		Short: "Serve a member's files to millrace seed pull on other machines",
 		Long: `Runs beside the member that is copied and serves its files until it is stopped.
 It reads the member's directory and serves nothing that its manifest does not name.
-Off loopback it takes a certificate and a token.`,
+Every request needs its token. On loopback it makes one, which millrace seed pull of the
+same user finds; off loopback it takes a certificate and a token.`,
 		Example: `  millrace seed serve --uri mongodb://127.0.0.1:27017 --dbpath /data/db --listen 10.0.0.2:7117 \
     --tls-cert agent.pem --token-file token`,
 	}
@@ -264,28 +268,36 @@ func (a *app) seedPullCommand() *cobra.Command {
 	return a.configured(cmd, config.CommandSeedPull, &s, func(ctx context.Context, run *session) error { return run.seedPull(ctx, &s) })
 }
 
-// readToken reads a secret from a file; "" names none.
-func readToken(name string) (string, error) {
-	if name == "" {
-		return "", nil
+// seedTokenFile is the file with the token of an agent on loopback that was
+// given none.
+func (a *app) seedTokenFile(address string) (string, error) {
+	registry, err := server.NewRegistry(a.lookupEnv)
+	return seed.TokenFile(registry.Dir, address), err
+}
+
+// findSeedToken names the file with the token of an agent.
+func (a *app) findSeedToken(s *config.Seed) (name string, err error) {
+	if name = s.TokenFile; name == "" {
+		u, err := url.Parse(s.From)
+		if err != nil {
+			return "", err
+		}
+		if name, err = a.seedTokenFile(u.Host); err != nil {
+			return "", err
+		}
 	}
-	b, err := os.ReadFile(name)
-	if err != nil {
-		return "", fmt.Errorf("read the token: %w", err)
+	if _, err = seed.ReadToken(name); errors.Is(err, fs.ErrNotExist) && s.TokenFile == "" {
+		err = mongo.WithHint(errors.New("no agent of this user serves at "+s.From), "start millrace seed serve, or give the token of another user's with --token-file")
 	}
-	token := strings.TrimSpace(string(b))
-	if len(token) < 16 {
-		return "", mongo.WithHint(fmt.Errorf("the token in %s is too short", name), "make one of 16 characters or more: openssl rand -hex 32")
-	}
-	return token, nil
+	return name, err
 }
 
 func (r *session) seedPull(ctx context.Context, s *config.Seed) error {
-	token, err := readToken(s.TokenFile)
+	token, err := r.findSeedToken(s)
 	if err != nil {
 		return beforeWriting(ctx, err)
 	}
-	client, err := seed.NewClient(seed.ClientOptions{URL: s.From, Token: token, CA: s.TLSCA, Zstd: s.Compress, Log: r.log})
+	client, err := seed.NewClient(seed.ClientOptions{URL: s.From, TokenFile: token, CA: s.TLSCA, Zstd: s.Compress, Log: r.log})
 	if err != nil {
 		return beforeWriting(ctx, err)
 	}
@@ -295,9 +307,11 @@ func (r *session) seedPull(ctx context.Context, s *config.Seed) error {
 }
 
 func (r *session) seedServe(ctx context.Context, s *config.Seed) (err error) {
-	token, err := readToken(s.TokenFile)
-	if err != nil {
-		return beforeWriting(ctx, err)
+	var token string
+	if s.TokenFile != "" {
+		if token, err = seed.ReadToken(s.TokenFile); err != nil {
+			return beforeWriting(ctx, err)
+		}
 	}
 	plan, err := seed.Inspect(ctx, s.SourceOptions)
 	if err != nil {
@@ -309,15 +323,27 @@ func (r *session) seedServe(ctx context.Context, s *config.Seed) (err error) {
 		return beforeWriting(ctx, err)
 	}
 	defer func() { err = errors.Join(err, closeAgent()) }()
-	handler, err := seed.NewHandler(agent, token)
-	if err != nil {
-		return err
-	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Listen)
 	if err != nil {
 		return beforeWriting(ctx, fmt.Errorf("listen on %s: %w", s.Listen, err))
 	}
-	r.log.Info("serving", "address", listener.Addr().String(), "tls", s.TLSCert != "", "way", plan.Way, "why", plan.Why,
+	defer listener.Close()
+	tokenFile := s.TokenFile
+	if tokenFile == "" {
+		var remove func() error
+		if tokenFile, err = r.seedTokenFile(listener.Addr().String()); err == nil {
+			token, remove, err = seed.WriteToken(tokenFile)
+		}
+		if err != nil {
+			return beforeWriting(ctx, err)
+		}
+		defer func() { err = errors.Join(err, remove()) }()
+	}
+	handler, err := seed.NewHandler(agent, token, loopback.Addr(listener.Addr()))
+	if err != nil {
+		return err
+	}
+	r.log.Info("serving", "address", listener.Addr().String(), "tokenFile", tokenFile, "tls", s.TLSCert != "", "way", plan.Way, "why", plan.Why,
 		"files", plan.Files, "size", size(float64(plan.Bytes)))
 	return serveSeed(ctx, s, listener, handler)
 }

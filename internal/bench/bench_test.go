@@ -3,6 +3,7 @@ package bench
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -20,7 +21,7 @@ func tiny() Scale { return Scale{Name: "tiny", Factor: 0.002, Duration: 300 * ti
 // shared is what the tests of the package use together.
 var shared struct {
 	once           sync.Once
-	dir            string
+	dir, program   string // the program is built into dir, unless make test has
 	source, target *lab.Cluster
 	err            error
 }
@@ -47,25 +48,29 @@ func servers(t *testing.T) (Servers, string) {
 		var errs [3]error
 		wg.Go(func() { shared.source, errs[0] = lab.Start(t.Context(), lab.Options{LeanJournal: true}) })
 		wg.Go(func() { shared.target, errs[1] = lab.Start(t.Context(), lab.Options{LeanJournal: true}) })
-		shared.dir, shared.err = os.MkdirTemp("", "millrace-bench-test-")
-		wg.Go(func() {
-			out, err := exec.Command("go", "build", "-o", shared.dir+"/millrace", "../../cmd/millrace").CombinedOutput()
-			if err != nil {
-				t.Logf("%s", out)
-			}
-			errs[2] = err
-		})
+		wg.Go(func() { shared.program, errs[2] = build(t) })
 		wg.Wait()
-		for _, err := range errs {
-			if err != nil {
-				shared.err = err
-			}
-		}
+		shared.err = errors.Join(errs[:]...)
 	})
 	if shared.err != nil {
 		t.Fatal(shared.err)
 	}
-	return Servers{Source: shared.source.URI(), Target: shared.target.URI()}, shared.dir + "/millrace"
+	return Servers{Source: shared.source.URI(), Target: shared.target.URI()}, shared.program
+}
+
+func build(t *testing.T) (program string, err error) {
+	if program = os.Getenv("MILLRACE_TEST_PROGRAM"); program != "" {
+		return program, nil
+	}
+	if shared.dir, err = os.MkdirTemp("", "millrace-bench-test-"); err != nil {
+		return "", err
+	}
+	program = shared.dir + "/millrace"
+	out, err := exec.Command("go", "build", "-o", program, "../../cmd/millrace").CombinedOutput()
+	if err != nil {
+		t.Logf("%s", out)
+	}
+	return program, err
 }
 
 // measureTiny runs scenarios once and checks that each contender has worked.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/spawn"
 )
 
 // child is a running program.
@@ -28,7 +29,7 @@ type child struct {
 type program struct {
 	name          string
 	args          []string
-	env           []string // beyond that of the bench
+	env           []string // beyond that of the bench without its settings
 	dir           string   // where it runs; empty is where the bench does
 	stdin, stdout *os.File // nil is nothing, and what the child remembers
 }
@@ -37,11 +38,11 @@ type program struct {
 // end when ctx ends.
 func startChild(ctx context.Context, p program) (*child, error) {
 	c := &child{name: filepath.Base(p.name)}
-	c.cmd = exec.CommandContext(ctx, p.name, p.args...)
+	c.cmd = spawn.CommandContext(ctx, p.name, p.args...)
 	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGTERM) }
 	c.cmd.WaitDelay = 10 * time.Second
 	c.cmd.Dir = p.dir
-	c.cmd.Env = append(c.cmd.Environ(), p.env...)
+	c.cmd.Env = append(c.cmd.Env, p.env...)
 	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.out
 	if p.stdin != nil {
 		c.cmd.Stdin = p.stdin

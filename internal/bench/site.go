@@ -58,7 +58,7 @@ type site struct {
 func openSite(ctx context.Context, s Servers, n needs, log *slog.Logger) (*site, error) {
 	if s.given() && (n.targetProxy || n.ownServers || n.member) {
 		return nil, mongo.WithHint(errors.New("this measurement stops servers or puts a proxy before them, which is not done to given clusters"),
-			"run it without --source and --target, on lab clusters")
+			"run it without --source-uri and --target-uri, on lab clusters")
 	}
 	st := &site{source: &side{uri: s.Source}, target: &side{uri: s.Target}}
 	source := lab.Options{Version: s.Version, Topology: s.SourceTopology, CacheGB: n.sourceCacheGB, OplogMB: n.oplogMB, Logger: log}

@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/seed"
-	"github.com/millrace/millrace/internal/server"
 )
 
 // Seed are the settings of `millrace seed local`, `serve` and `pull`; each has
@@ -42,7 +42,7 @@ func (s *Seed) Bind(fs *pflag.FlagSet, command string) {
 		fs.StringVar(&s.From, "from", "", "`address` of the agent: https://host:port")
 		fs.StringVar(&s.Pull.DBPath, flagSeedDBPath, "", "the new member's data `directory`: empty, or one of a copy to complete")
 		fs.StringVar(&s.TLSCA, "tls-ca", "", "`file` with the certificate authority of the agent; by default the system's")
-		fs.StringVar(&s.TokenFile, "token-file", "", "`file` with the agent's token")
+		fs.StringVar(&s.TokenFile, "token-file", "", "`file` with the agent's token; by default that which an agent of the same user on this machine made")
 		fs.BoolVar(&s.Compress, "zstd", false, "have the agent compress what it sends: for slow networks")
 		fs.StringVar(&s.Member.SetURI, flagSetURI, "", "connection string `URI` of the set to join; with a password, set MILLRACE_SET_URI or a config file instead")
 		s.bindTarget(fs)
@@ -72,7 +72,7 @@ func (s *Seed) bindSource(fs *pflag.FlagSet) {
 
 func (s *Seed) bindAgent(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Listen, "listen", "127.0.0.1:7117", "`address` to listen on, host:port; anything but loopback needs --tls-cert and --token-file")
-	fs.StringVar(&s.TokenFile, "token-file", "", "`file` with the secret that pullers have to know")
+	fs.StringVar(&s.TokenFile, "token-file", "", "`file` with the secret that pullers have to know; by default a new one is made, for pullers of the same user on this machine")
 	fs.StringVar(&s.TLSCert, "tls-cert", "", "`file` with the agent's certificate (PEM)")
 	fs.StringVar(&s.TLSKey, "tls-key", "", "`file` with its key; by default the same as --tls-cert")
 	fs.IntVar(&s.Pullers, "pullers", 1, "pullers to wait for before the member is locked, so that one lock serves them all")
@@ -142,7 +142,7 @@ func (c *checker) seedAgent(s *Seed) {
 		return
 	}
 	c.bad(s.Pullers < 1, "pullers", fmt.Sprintf("%d is too small", s.Pullers), "use 1 or more")
-	if server.Loopback(host) {
+	if loopback.Host(host) {
 		return
 	}
 	c.bad(s.TLSCert == "", "tls-cert", "is missing: all data of the member would cross the network in the clear", "give a certificate, or listen on 127.0.0.1")
@@ -154,8 +154,10 @@ func (c *checker) seedFrom(s *Seed) {
 	switch {
 	case s.From == "" || err != nil || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.Scheme != "https" && u.Scheme != "http":
 		c.fail("from", "is no address of an agent", "give --from https://host:port")
-	case u.Scheme == "http" && !server.Loopback(u.Hostname()):
+	case u.Scheme == "http" && !loopback.Host(u.Hostname()):
 		c.fail("from", "is not encrypted, and not on this machine", "use https")
+	case !loopback.Host(u.Hostname()):
+		c.bad(s.TokenFile == "", "token-file", "is missing: an agent on another machine asks for it", "give the file that it was started with")
 	}
 }
 

@@ -278,7 +278,7 @@ func (l testLog) Write(p []byte) (int, error) {
 // waitFor waits for a condition of a running engine.
 func waitFor(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(3 * time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited too long for %s", what)

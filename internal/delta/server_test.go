@@ -700,12 +700,13 @@ func testFieldOrder(t *testing.T, s *server) {
 }
 
 // TestServer44: the $v:1 updates of a 4.4 server, one by one, folded, and as
-// statements on a 6.0 server too. Needs MILLRACE_TEST_OLD, as it fetches one.
+// statements on a 6.0 server too. It runs with MILLRACE_TEST_MATRIX.
 func TestServer44(t *testing.T) {
-	if testing.Short() || os.Getenv("MILLRACE_TEST_OLD") == "" {
-		t.Skip("MILLRACE_TEST_OLD is not set")
-	}
-	for _, version := range []string{"4.2", "4.4"} {
+	lab.NeedServers(t)
+	for _, version := range lab.Versions("4.2", "4.4") {
+		if version == "6.0" {
+			continue
+		}
 		t.Run(version, func(t *testing.T) {
 			old := startServer(t, version)
 			g := newGen(seed(t))

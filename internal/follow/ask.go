@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/schema"
@@ -85,7 +86,10 @@ func (a *Ask) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.Val
 	}
 	out := mongosink.Reread{From: mongo.MaxOpTime(before.Majority, at)}
 	for {
-		out.Doc, err = lookup.Find(ctx, a.Source, of, id, out.From)
+		var docs []bson.Raw
+		if docs, err = lookup.Find(ctx, a.Source, of, []bson.RawValue{bsonraw.RawValue(id)}, out.From, false); err == nil {
+			out.Doc = docs[0]
+		}
 		if !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
 			break
 		}
@@ -139,5 +143,13 @@ func (a *Ask) OnSource(ctx context.Context, from mongosink.Origin, ids []bson.Ra
 	if err != nil {
 		return nil, err
 	}
-	return lookup.Has(ctx, a.Source, of, ids, at)
+	has := make([]bool, len(ids))
+	docs, err := lookup.Find(ctx, a.Source, of, ids, at, true)
+	if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+		return has, nil
+	}
+	for i, doc := range docs {
+		has[i] = doc != nil
+	}
+	return has, err
 }

@@ -69,7 +69,7 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 	}
 	failpoint.Hit("window.after")
 	f.sink = o.Sink(pos, mongosink.Options{Schema: f.schema, Overlap: mongosink.Overlap{End: f.overlapEnd, RereadUntil: job.Consistent, Capped: capped,
-		Refused: places(job.Refused), Skipped: places(skipped)}})
+		Refused: job.Refused, Skipped: skipped}})
 	f.Progress.Following(f.sink, o.Source)
 	return f.run(ctx, pos)
 }
@@ -259,7 +259,7 @@ func (f *follower) saveNoting(ctx context.Context, noted ...bson.E) (saved bool,
 func (f *follower) progress(ctx context.Context, p stream.Position) (bson.D, error) {
 	set := state.PositionFields(p)
 	if list, version := f.sink.Skipped(); version != f.skipped {
-		if err := f.Store.SaveSkipped(ctx, documents(list)); err != nil {
+		if err := f.Store.SaveSkipped(ctx, list); err != nil {
 			return nil, err
 		}
 		f.skipped = version

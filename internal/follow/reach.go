@@ -8,8 +8,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
-	mongosink "github.com/millrace/millrace/internal/sink/mongo"
-	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -54,29 +52,4 @@ func (f *follower) allow(ctx context.Context, b *stream.Batch) error {
 func (f *follower) ahead(at mongo.OpTime) mongo.OpTime {
 	to := max(at.TS.T, f.reach.known.TS.T, f.Progress.SourceTime().T) + reachAhead
 	return mongo.OpTime{TS: bson.Timestamp{T: to}, Term: -1}
-}
-
-// places and documents turn the checkpoint's list of documents into the
-// engine's, and back.
-func places(docs []state.Doc) []mongosink.Place {
-	out := make([]mongosink.Place, len(docs))
-	for i, d := range docs {
-		out[i] = mongosink.Place{NS: d.NS, ID: d.ID, At: d.At, Source: d.Source}
-		if len(d.UUID.Data) == 16 {
-			id := [16]byte(d.UUID.Data)
-			out[i].UUID = &id
-		}
-	}
-	return out
-}
-
-func documents(list []mongosink.Place) []state.Doc {
-	out := make([]state.Doc, len(list))
-	for i, p := range list {
-		out[i] = state.Doc{NS: p.NS, ID: p.ID, At: p.At, Source: p.Source}
-		if p.UUID != nil {
-			out[i].UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: p.UUID[:]}
-		}
-	}
-	return out
 }

@@ -27,15 +27,13 @@ import (
 // checkpoints onto a target that was killed at a random event, and through
 // connections that break. MILLRACE_TEST_SEED repeats one.
 func TestCappedHistories(t *testing.T) {
-	for _, version := range []string{"6.0", "5.0", "4.4", "4.2"} {
+	t.Parallel()
+	for _, version := range lab.Versions("4.2", "4.4", "5.0") {
 		t.Run(version, func(t *testing.T) {
 			o := lab.Options{Version: version, SetParameters: map[string]string{"enableTestCommands": "1"}}
 			s := servers{src: lab.ForTest(t, o), dst: lab.ForTest(t, o)}
 			s.srcDB, s.targetC = connect(t, s.src.URI()), connect(t, s.dst.URI())
 			seed, rounds := uint64(time.Now().UnixNano()), 1
-			if version == "6.0" {
-				rounds = 3
-			}
 			if n, err := strconv.ParseUint(os.Getenv("MILLRACE_TEST_SEED"), 10, 64); err == nil {
 				seed, rounds = n, 1
 			}

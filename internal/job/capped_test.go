@@ -156,6 +156,7 @@ func (r *rings) pinned(name string) {
 }
 
 func TestCappedRings(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	for name, f := range map[string]func(*testing.T, servers){
 		"copied with changes": testCappedCopied, "turned while stopped": testCappedTurned, "rotated while stopped": testCappedRotated,

@@ -103,7 +103,7 @@ func (c *conflicted) fails() error {
 			c.t.Fatal("the job did not fail")
 		}
 		return err
-	case <-time.After(time.Minute):
+	case <-time.After(4 * time.Minute):
 		c.t.Fatalf("the job does not end: %+v", c.j.Status())
 		return nil
 	}
@@ -118,7 +118,7 @@ func (c *conflicted) caughtUp() {
 
 func (c *conflicted) await(what string, ok func() bool) {
 	c.t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); {
+	for deadline := time.Now().Add(4 * time.Minute); !ok(); {
 		select {
 		case err := <-c.ended:
 			c.t.Fatalf("%s: the job ended: %v", what, err)
@@ -195,6 +195,7 @@ func (c *conflicted) oneLetter(state, cause string, doc bson.Raw) letter {
 }
 
 func TestConflicts(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	for _, policy := range []job.OnConflict{job.ConflictStop, job.ConflictSkip, job.ConflictOverwrite} {
 		t.Run(string(policy), func(t *testing.T) {
@@ -801,6 +802,7 @@ func testCopyRefused(t *testing.T, s servers, policy job.OnConflict) {
 // TestConflictsFromStandalone: no changes follow that could settle what the
 // copy met.
 func TestConflictsFromStandalone(t *testing.T) {
+	t.Parallel()
 	s := servers{src: lab.ForTest(t, lab.Options{Topology: "standalone"}), dst: lab.ForTest(t, lab.Options{})}
 	s.srcDB, s.targetC = connect(t, s.src.URI()), connect(t, s.dst.URI())
 	for _, policy := range []job.OnConflict{job.ConflictStop, job.ConflictSkip, job.ConflictOverwrite} {

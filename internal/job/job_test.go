@@ -238,7 +238,7 @@ func running(t *testing.T, spec job.Spec) (*job.Job, <-chan error) {
 
 func await(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(4 * time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if cond() {
 			return
 		}
@@ -342,11 +342,12 @@ func testThrottle(t *testing.T, s servers) {
 
 func testIncremental(t *testing.T, s servers) {
 	insert(t, s.srcDB, "inc", 5)
-	if err := open(t, s.spec("inc")).Run(t.Context()); err != nil {
+	first := open(t, s.spec("inc"))
+	if err := first.Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	var doc struct{ Applied struct{ TS bson.Timestamp } }
-	if err := s.targetC.Database("millrace").Collection("jobs").FindOne(t.Context(), bson.D{{Key: "rules", Value: bson.D{{Key: "$regex", Value: "inc"}}}}).Decode(&doc); err != nil {
+	if err := s.targetC.Database("millrace").Collection("jobs").FindOne(t.Context(), bson.D{{Key: "_id", Value: first.ID()}}).Decode(&doc); err != nil {
 		t.Fatal(err)
 	}
 	insert(t, s.srcDB, "inc", 7)

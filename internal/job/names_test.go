@@ -16,6 +16,7 @@ import (
 )
 
 func TestNames(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	for name, test := range map[string]func(*testing.T, servers){
 		"two databases into one":          testTwoIntoOne,

@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 )
 
@@ -51,6 +52,11 @@ func TestSpool(t *testing.T) {
 	}
 	await(t, "the oplog forgets the start", func() bool {
 		noise(t, s.srcDB, 2)
+		written := lastOp(t, s.srcDB) // a machine that is busy reads on before the oplog forgets that, too
+		await(t, "the spool has what was written", func() bool {
+			until, err := mongo.ParseOpTime(j.Status().Follow.SpooledTo)
+			return err == nil && until.TS.Compare(written.TS) >= 0
+		})
 		var oldest struct {
 			TS bson.Timestamp `bson:"ts"`
 		}

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+
+	"github.com/millrace/millrace/internal/spawn"
 )
 
 // opensslDir is the cache directory's folder for the OpenSSL 1.1 libraries.
@@ -70,7 +72,7 @@ func installedMongod(ctx context.Context, version string) (string, error) {
 
 // mongodVersion asks a mongod for its full version.
 func mongodVersion(ctx context.Context, path string) (string, error) {
-	out, err := exec.CommandContext(ctx, path, "--version").Output()
+	out, err := spawn.CommandContext(ctx, path, "--version").Output()
 	if err != nil {
 		return "", fmt.Errorf("lab: run %s --version: %w", path, err)
 	}

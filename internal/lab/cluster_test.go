@@ -69,7 +69,7 @@ func isGone(pid int) bool {
 // eventually waits for a condition; the test's own time limit bounds it.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	if err := poll(ctx, 10*time.Millisecond, func() (bool, error) { return ok(), nil }); err != nil {
 		t.Fatalf("waiting until %s: %v", what, err)
@@ -369,10 +369,11 @@ func TestMembersDieWithTheirParent(t *testing.T) {
 }
 
 func TestMatrix(t *testing.T) {
-	if os.Getenv("MILLRACE_TEST_MATRIX") == "" {
+	versions := Versions("4.2", "4.4", "5.0", "6.0.27")
+	if len(versions) == 1 {
 		t.Skip("MILLRACE_TEST_MATRIX is not set")
 	}
-	for _, version := range []string{"4.2", "4.4", "5.0", "6.0", "6.0.27"} {
+	for _, version := range versions {
 		for _, topology := range []string{"rs:1", "rs:3"} {
 			t.Run(version+" "+topology, func(t *testing.T) {
 				c := ForTest(t, Options{Version: version, Topology: topology, Auth: true, TLS: true, Proxy: true})

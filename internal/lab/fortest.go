@@ -1,6 +1,9 @@
 package lab
 
-import "context"
+import (
+	"context"
+	"os"
+)
 
 // TB is the part of testing.TB that [ForTest] needs, so that programs which
 // use this package do not link the testing package.
@@ -46,4 +49,13 @@ func ForTest(t TB, o Options) *Cluster {
 		}
 	})
 	return c
+}
+
+// Versions are the servers that a test runs with: 6.0, and with MILLRACE_TEST_MATRIX
+// in the environment, which make matrix sets, the older ones too.
+func Versions(older ...string) []string {
+	if os.Getenv("MILLRACE_TEST_MATRIX") == "" {
+		return []string{"6.0"}
+	}
+	return append(older, "6.0")
 }

@@ -41,5 +41,4 @@ func TestBorrow(t *testing.T) {
 	if got := get().Members()[0].Pid(); got == pid || got == 0 {
 		t.Errorf("process %d after it was killed", got)
 	}
-	must(t, other.Stop())
 }

@@ -12,6 +12,8 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"github.com/millrace/millrace/internal/spawn"
 )
 
 // stopGrace is how long a clean shutdown may take before it is forced.
@@ -143,8 +145,8 @@ type launch struct {
 
 // startMongod starts a mongod.
 func startMongod(l launch) (*process, error) {
-	cmd := exec.Command(l.path, l.args...)
-	cmd.Env = append(os.Environ(), l.env...)
+	cmd := spawn.Command(l.path, l.args...)
+	cmd.Env = append(cmd.Env, l.env...)
 	cmd.Dir = filepath.Dir(l.outName)
 	p, err := startProcess(cmd, l.outName, l.detached)
 	if err != nil {

@@ -7,11 +7,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/millrace/millrace/internal/spawn"
 )
 
 const (
@@ -218,7 +219,7 @@ func (s *Store) down(ctx context.Context, state *State) error {
 // SetGuard limits the life of a cluster: it starts the command, detached, which
 // is expected to call Guard for the cluster.
 func (s *Store) SetGuard(state *State, limit time.Duration, command ...string) error {
-	cmd := exec.Command(command[0], command[1:]...)
+	cmd := spawn.Command(command[0], command[1:]...)
 	cmd.Dir = s.dir
 	p, err := startProcess(cmd, filepath.Join(state.Dir, "guard.out"), true)
 	if err != nil {

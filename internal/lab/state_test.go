@@ -115,7 +115,7 @@ func TestGuardEndsInTime(t *testing.T) {
 	s := testStore(t)
 	state, err := s.Up(t.Context(), Options{Name: "guarded"})
 	must(t, err)
-	must(t, s.SetGuard(state, time.Hour, "/bin/sh", "-c", "sleep 3600 & wait; : guarded", "guarded"))
+	must(t, s.SetGuard(state, time.Hour, "/bin/sh", "-c", "while :; do sleep 1; done; : guarded", "guarded"))
 	if state.Guard == nil || !state.Guard.Running() {
 		t.Fatalf("guard is %+v", state.Guard)
 	}

@@ -70,7 +70,7 @@ func TestEndConnections(t *testing.T) {
 // await waits until the server has a connection that matches.
 func await(t *testing.T, c *mongo.Cluster, match func(string) bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		found := errors.New("found")
 		short := time.AfterFunc(2*time.Second, func() { cancel(nil) })

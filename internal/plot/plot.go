@@ -3,12 +3,11 @@ package plot
 
 import (
 	"bytes"
-	"html"
 	"io"
 	"strconv"
 
 	"github.com/dustin/go-humanize"
-	chart "github.com/wcharczuk/go-chart/v2"
+	chart "github.com/go-analyze/charts/chartdraw"
 )
 
 // Bar is one bar of a chart.
@@ -34,7 +33,7 @@ func Bars(all []Bar) (string, error) {
 	for i, b := range all {
 		if b.Value > 0 {
 			color := chart.GetDefaultColor(i)
-			bars = append(bars, chart.Value{Label: html.EscapeString(b.Name), Value: b.Value, Style: chart.Style{FillColor: color, StrokeColor: color}})
+			bars = append(bars, chart.Value{Label: b.Name, Value: b.Value, Style: chart.Style{FillColor: color, StrokeColor: color}})
 			most = max(most, b.Value)
 		}
 	}
@@ -62,7 +61,7 @@ func Lines(all []Line, names ...string) (string, error) {
 		if len(names) > 0 {
 			style.DotWidth, style.DotColor = 3, style.StrokeColor
 		}
-		series = append(series, chart.ContinuousSeries{Name: html.EscapeString(l.Name), Style: style, XValues: l.X, YValues: l.Y})
+		series = append(series, chart.ContinuousSeries{Name: l.Name, Style: style, XValues: l.X, YValues: l.Y})
 		for _, y := range l.Y {
 			most = max(most, y)
 		}
@@ -77,7 +76,7 @@ func Lines(all []Line, names ...string) (string, error) {
 		YAxis:      chart.YAxis{Range: &chart.ContinuousRange{Min: 0, Max: most * 1.05}, ValueFormatter: tickLabel},
 	}
 	for i, name := range names {
-		ch.XAxis.Ticks = append(ch.XAxis.Ticks, chart.Tick{Value: float64(i), Label: html.EscapeString(name)})
+		ch.XAxis.Ticks = append(ch.XAxis.Ticks, chart.Tick{Value: float64(i), Label: name})
 	}
 	if len(names) > 0 {
 		ch.XAxis.Range = &chart.ContinuousRange{Min: -0.2, Max: float64(len(names)) - 0.8}

@@ -131,14 +131,19 @@ func TestTimeWithoutEntry(t *testing.T) {
 	t.Parallel()
 	db := newDB()
 	do(t, src, db, `{"insert":"c","documents":[{"_id":1}]}`)
-	if _, err := src.Command(t.Context(), db, js(t, `{"insert":"c","documents":[{"_id":1}]}`)); !driver.IsDuplicateKeyError(err) {
-		t.Fatal(err)
+	// The server's next entry comes after 10 to 20 s. A busy machine may delay one.
+	took := time.Hour
+	for range 4 {
+		if _, err := src.Command(t.Context(), db, js(t, `{"insert":"c","documents":[{"_id":1}]}`)); !driver.IsDuplicateKeyError(err) {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if _, err := TakeSnapshot(t.Context(), src, scopeOf(nil, db), oplog.Changes(src)); err != nil {
+			t.Fatal(err)
+		}
+		if took = min(took, time.Since(began)); took < 8*time.Second {
+			return
+		}
 	}
-	began := time.Now()
-	if _, err := TakeSnapshot(t.Context(), src, scopeOf(nil, db), oplog.Changes(src)); err != nil {
-		t.Fatal(err)
-	}
-	if took := time.Since(began); took > 8*time.Second { // the server's next entry comes after 10 to 20 s
-		t.Errorf("it took %s", took)
-	}
+	t.Errorf("it took %s", took)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -36,10 +37,8 @@ func TakeSnapshot(ctx context.Context, c *mongo.Cluster, scope Scope, changes Ch
 	pause := listPause
 	for attempt := 0; attempt < listAttempts; attempt++ {
 		if attempt > 0 {
-			select {
-			case <-ctx.Done():
-				return Snapshot{}, ctx.Err()
-			case <-time.After(pause):
+			if err := pace.Pause(ctx, pause); err != nil {
+				return Snapshot{}, err
 			}
 			pause = min(2*pause, maxListPause)
 		}

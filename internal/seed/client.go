@@ -25,10 +25,12 @@ const maxReply = 1 << 30
 
 // ClientOptions say how to reach an agent.
 type ClientOptions struct {
-	URL   string // https://host:port
-	Token string
-	CA    string // file with the authority of the agent's certificate; empty is the system's
-	Zstd  bool
+	URL string // https://host:port
+	// TokenFile holds the agent's token. It is read for each request: an agent that
+	// is started again may have made another.
+	TokenFile string
+	CA        string // file with the authority of the agent's certificate; empty is the system's
+	Zstd      bool
 	// Patience is how long a network that does not work is waited for; default
 	// five minutes.
 	Patience time.Duration
@@ -170,9 +172,11 @@ func (c *Client) post(ctx context.Context, what string, q any) (*http.Response, 
 		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
-	if c.o.Token != "" {
-		req.Header.Set("Authorization", "Bearer "+c.o.Token)
+	token, err := ReadToken(c.o.TokenFile)
+	if err != nil {
+		return nil, err
 	}
+	req.Header.Set("Authorization", "Bearer "+token)
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return nil, err

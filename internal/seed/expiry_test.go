@@ -3,7 +3,6 @@ package seed
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -65,11 +64,8 @@ func expiring(t *testing.T, db *driver.Database, version mongo.Version) (held in
 // started with: what says when is held back in its files, and a job of the name that
 // is told restores it.
 func TestCloneHoldsExpiriesBack(t *testing.T) {
-	versions := []string{"6.0"}
-	if os.Getenv("MILLRACE_TEST_MATRIX") != "" {
-		versions = append(versions, "4.2", "4.4", "5.0")
-	}
-	for _, version := range versions {
+	t.Parallel()
+	for _, version := range lab.Versions("4.2", "4.4", "5.0") {
 		t.Run(version, func(t *testing.T) {
 			for _, keep := range []bool{false, true} {
 				cloneExpiring(t, version, keep)

@@ -108,6 +108,7 @@ func TestWhatMustNotBeLocked(t *testing.T) {
 // A lock that was refused leaves nothing to let go, and the guardian has to
 // see that: its end depends on it.
 func TestNothingToLetGo(t *testing.T) {
+	t.Parallel()
 	for _, version := range []string{"4.2", "4.4", "5.0", "6.0"} {
 		c := lab.ForTest(t, lab.Options{Topology: "rs:1", Version: version})
 		m, err := connectMember(t.Context(), c.DirectURI(0), "millrace-seed-test")
@@ -121,6 +122,7 @@ func TestNothingToLetGo(t *testing.T) {
 
 // The member is killed while it is locked.
 func TestLockedMemberIsKilled(t *testing.T) {
+	t.Parallel()
 	c := lab.ForTest(t, lab.Options{Topology: "rs:1"})
 	g := guardian(c.DirectURI(0), 60)
 	g.Request.Primary = true // as if asked for twice
@@ -130,7 +132,7 @@ func TestLockedMemberIsKilled(t *testing.T) {
 	if err := thaw.Release(); err == nil || !strings.Contains(err.Error(), "ended") {
 		t.Errorf("release: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	must(t, c.Members()[0].Start(ctx))
 	if isLocked(t, c.DirectURI(0)) {

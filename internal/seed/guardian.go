@@ -15,6 +15,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/spawn"
 )
 
 // Guardian is a Freezer that has another process hold the lock, so that it is
@@ -34,7 +35,7 @@ func (g *Guardian) Freeze(ctx context.Context) (Thaw, error) {
 	}
 	q := g.Request
 	q.App = "millrace-seed-" + id
-	cmd := exec.Command(g.Command[0], g.Command[1:]...) //nolint:noctx // it has to outlive the context: it lets go by itself
+	cmd := spawn.Command(g.Command[0], g.Command[1:]...) // it has to outlive the context: it lets go by itself
 	cmd.SysProcAttr = apart()
 	in, err := cmd.StdinPipe()
 	if err != nil {

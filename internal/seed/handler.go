@@ -14,6 +14,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -50,8 +51,11 @@ type errorReply struct {
 }
 
 // NewHandler serves an agent over HTTP: what its manifests name, and nothing
-// else. With a token, every request has to carry it.
-func NewHandler(a *Agent, token string) (http.Handler, error) {
+// else, to those who know the token. local says that it listens on loopback.
+func NewHandler(a *Agent, token string, local bool) (http.Handler, error) {
+	if token == "" {
+		return nil, errors.New("seed: an agent needs a token")
+	}
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest))
 	if err != nil {
 		return nil, err
@@ -63,7 +67,7 @@ func NewHandler(a *Agent, token string) (http.Handler, error) {
 	mux.HandleFunc("POST /v1/freeze", h.freeze)
 	mux.HandleFunc("POST /v1/stay", h.stay)
 	mux.HandleFunc("POST /v1/leave", h.leave)
-	return guardHandler(mux, token), nil
+	return guardHandler(mux, token, local), nil
 }
 
 type handler struct {
@@ -72,14 +76,17 @@ type handler struct {
 }
 
 // guardHandler refuses strangers. JSON is asked for because no web page can
-// make a browser send that to another origin unasked.
-func guardHandler(next http.Handler, token string) http.Handler {
+// make a browser send that to another origin unasked; a foreign host on loopback
+// is a web page whose name was made to point here.
+func guardHandler(next http.Handler, token string, local bool) http.Handler {
 	want := sha256.Sum256([]byte("Bearer " + token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got := sha256.Sum256([]byte(r.Header.Get("Authorization")))
 		switch {
-		case token != "" && subtle.ConstantTimeCompare(got[:], want[:]) != 1:
-			reply(w, http.StatusUnauthorized, errorReply{"the token is wrong, or there is none", "give the agent's --token-file to the puller"})
+		case local && !loopback.Host(r.Host):
+			reply(w, http.StatusForbidden, errorReply{"this address is for this machine only", "use the host and port that the agent printed"})
+		case subtle.ConstantTimeCompare(got[:], want[:]) != 1:
+			reply(w, http.StatusUnauthorized, errorReply{"the token is wrong, or there is none", "give the agent's token to the puller with --token-file; one on the same machine and of the same user finds it"})
 		case !strings.HasPrefix(r.Header.Get("Content-Type"), "application/json"):
 			reply(w, http.StatusUnsupportedMediaType, errorReply{Error: "want JSON"})
 		default:

@@ -57,7 +57,7 @@ func fakeAgent(t *testing.T, dir string, o AgentOptions) *Agent {
 // serve serves an agent with TLS.
 func serve(t *testing.T, a *Agent, token string, wrap func(http.Handler) http.Handler) ClientOptions {
 	t.Helper()
-	h, err := NewHandler(a, token)
+	h, err := NewHandler(a, token, true)
 	must(t, err)
 	if wrap != nil {
 		h = wrap(h)
@@ -66,7 +66,14 @@ func serve(t *testing.T, a *Agent, token string, wrap func(http.Handler) http.Ha
 	t.Cleanup(srv.Close)
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	must(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}), 0o600))
-	return ClientOptions{URL: srv.URL, Token: token, CA: ca, Patience: 10 * time.Second}
+	return ClientOptions{URL: srv.URL, TokenFile: tokenFile(t, token), CA: ca, Patience: 10 * time.Second}
+}
+
+func tokenFile(t *testing.T, token string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "token")
+	must(t, os.WriteFile(name, []byte(token), 0o600))
+	return name
 }
 
 func client(t *testing.T, o ClientOptions) *Client {
@@ -130,7 +137,7 @@ func TestStrangersAreRefused(t *testing.T) {
 	a := fakeAgent(t, dir, AgentOptions{})
 	o := serve(t, a, "a token of some length", nil)
 	wrong := o
-	wrong.Token = "another"
+	wrong.TokenFile = tokenFile(t, "another of some length")
 	if _, err := client(t, wrong).Join(t.Context()); err == nil || !strings.Contains(err.Error(), "token") {
 		t.Errorf("a wrong token: %v", err)
 	}
@@ -271,6 +278,7 @@ func (f *changingFreezer) Freeze(context.Context) (Thaw, error) {
 // with what it has.
 func TestAgentIsRestarted(t *testing.T) {
 	dir := fakeMember(t)
+	const token = "a token of some length"
 	first := fakeAgent(t, dir, AgentOptions{Way: WayLock, Freezer: &changingFreezer{}})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -281,7 +289,7 @@ func TestAgentIsRestarted(t *testing.T) {
 		if strings.HasSuffix(r.URL.Path, "/read") && reads.Add(1) == 4 {
 			current.Store(fakeAgent(t, dir, AgentOptions{Way: WayLock, Freezer: &changingFreezer{}}))
 		}
-		h, err := NewHandler(current.Load(), "")
+		h, err := NewHandler(current.Load(), token, true)
 		if err != nil {
 			t.Error(err)
 			return
@@ -291,7 +299,7 @@ func TestAgentIsRestarted(t *testing.T) {
 	go srv.Serve(l)
 	t.Cleanup(func() { srv.Close() })
 	to := filepath.Join(t.TempDir(), "to")
-	_, err = Pull(t.Context(), client(t, ClientOptions{URL: "http://" + l.Addr().String(), Patience: 10 * time.Second}), PullOptions{DBPath: to, Workers: 1})
+	_, err = Pull(t.Context(), client(t, ClientOptions{URL: "http://" + l.Addr().String(), TokenFile: tokenFile(t, token), Patience: 10 * time.Second}), PullOptions{DBPath: to, Workers: 1})
 	must(t, err)
 	sameFiles(t, dir, to)
 }
@@ -359,4 +367,49 @@ func (s *damagingSource) Read(ctx context.Context, r ReadRequest, fn func(Block)
 		}
 		return fn(b)
 	})
+}
+
+// An agent without a token is none, and one on loopback answers to this machine's
+// names alone.
+func TestLoopbackIsNoPermission(t *testing.T) {
+	a := fakeAgent(t, fakeMember(t), AgentOptions{})
+	if _, err := NewHandler(a, "", true); err == nil {
+		t.Error("an agent without a token")
+	}
+	h, err := NewHandler(a, "a token of some length", true)
+	must(t, err)
+	for host, want := range map[string]int{"127.0.0.1:7117": http.StatusOK, "localhost": http.StatusOK, "[::1]:1": http.StatusOK,
+		"evil.example": http.StatusForbidden, "127.0.0.1.evil.example:7117": http.StatusForbidden, "": http.StatusForbidden} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/join", strings.NewReader("{}"))
+		r.Host = host
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Authorization", "Bearer a token of some length")
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, r); w.Code != want {
+			t.Errorf("host %q: status %d, want %d", host, w.Code, want)
+		}
+	}
+}
+
+// A token that was made is its owner's alone, and taken away with its agent, but
+// not when it is another's by now.
+func TestMadeToken(t *testing.T) {
+	name := TokenFile(filepath.Join(t.TempDir(), "run"), "127.0.0.1:7117")
+	first, removeFirst, err := WriteToken(name)
+	must(t, err)
+	for path, want := range map[string]os.FileMode{name: 0o600, filepath.Dir(name): 0o700} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v", path, info.Mode(), err)
+		}
+	}
+	second, removeSecond, err := WriteToken(name)
+	must(t, err)
+	must(t, removeFirst())
+	if got, err := ReadToken(name); err != nil || got != second || got == first {
+		t.Errorf("%q, %v", got, err)
+	}
+	must(t, removeSecond())
+	if _, err := os.Stat(name); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
 }

@@ -173,7 +173,7 @@ func endLater(t *testing.T, pid *int) {
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, check func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(3 * time.Minute)
 	for !check() {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain: %s", what)

@@ -73,7 +73,7 @@ func stopPid(t *testing.T, pid int) {
 	p, err := os.FindProcess(pid)
 	must(t, err)
 	_ = p.Kill()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_ = until(ctx, 20*time.Millisecond, func() (bool, error) { return p.Signal(syscall.Signal(0)) != nil, nil })
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/spawn"
 )
 
 // startMember starts the new member, adds it to the set if asked, and waits
@@ -30,7 +30,7 @@ func startMember(ctx context.Context, o Options, res *Result) error {
 	}
 	defer out.Close()
 	command := m.startCommand()
-	cmd := exec.Command(command[0], command[1:]...) //nolint:noctx // it runs on
+	cmd := spawn.Command(command[0], command[1:]...) // it runs on
 	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = out, out, apart()
 	if err := cmd.Start(); err != nil {
 		return mongo.WithHint(fmt.Errorf("seed: start the new member: %w", err), "the copy is complete: start it by hand")

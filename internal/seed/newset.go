@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -16,6 +15,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/spawn"
 )
 
 // makeIndependent makes a copy forget the set that it comes from. What came
@@ -86,7 +86,7 @@ func withPrivateMongod(ctx context.Context, o Options, s Storage, params []strin
 	for _, p := range params {
 		args = append(args, "--setParameter", p)
 	}
-	cmd := exec.Command(o.Member.mongod(), args...) //nolint:noctx // shut down below, never killed while it may write its checkpoint
+	cmd := spawn.Command(o.Member.mongod(), args...) // shut down below, never killed while it may write its checkpoint
 	cmd.SysProcAttr = apart()
 	cmd.ExtraFiles = []*os.File{private.owner} // it may outlive this process
 	var said strings.Builder

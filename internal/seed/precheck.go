@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/precheck"
+	"github.com/millrace/millrace/internal/spawn"
 )
 
 // CheckMember adds to a plan what is known of the new member before anything is
@@ -110,7 +110,7 @@ func program(command []string) []string {
 func ask(ctx context.Context, command []string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, command[0], command[1:]...).Output()
+	out, err := spawn.CommandContext(ctx, command[0], command[1:]...).Output()
 	return string(out), err
 }
 

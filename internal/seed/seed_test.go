@@ -108,7 +108,7 @@ func TestStoppedMemberIsCopied(t *testing.T) {
 	}
 	must(t, a.held.Close()) // as the agent's end does
 	a.held = nil
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	must(t, s.Start(ctx))
 }

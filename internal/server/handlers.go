@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"net/http/pprof"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 )
@@ -94,27 +94,13 @@ func (s *Server) profiles(mux *http.ServeMux) {
 // whose name was made to point here would otherwise pass as this machine.
 func (s *Server) local(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.loopback && !loopbackName(r.Host) {
+		if s.loopback && !loopback.Host(r.Host) {
 			fail(w, http.StatusForbidden, "this address is for this machine only", "use the host and port that the sync printed")
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		next.ServeHTTP(w, r)
 	})
-}
-
-func loopbackName(hostport string) bool {
-	host, _, err := net.SplitHostPort(hostport)
-	if err != nil {
-		host = strings.Trim(hostport, "[]")
-	}
-	return Loopback(host)
-}
-
-// Loopback reports whether a host is this machine, and reached from it alone.
-func Loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
 // guard asks for the token where needed.

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 )
@@ -76,9 +77,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	if s.token == "" {
 		s.token = rand.Text()
 	}
-	if a, ok := l.Addr().(*net.TCPAddr); ok {
-		s.loopback = a.IP.IsLoopback()
-	}
+	s.loopback = loopback.Addr(l.Addr())
 	return s, nil
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 )
 
 // lease is how long ownership holds after it was last proven: an owner that
@@ -151,10 +152,8 @@ func (s *Mongo) running(o Owner) error {
 // in which the machine sleeps.
 func (s *Mongo) watchBeat(ctx context.Context, job Job) error {
 	for began := time.Now(); time.Since(began) < leaseLost; {
-		select {
-		case <-time.After(500 * time.Millisecond):
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := pace.Pause(ctx, 500*time.Millisecond); err != nil {
+			return err
 		}
 		now, found, err := s.Load(ctx)
 		if err != nil {

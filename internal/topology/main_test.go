@@ -58,7 +58,7 @@ func open(t *testing.T, c *lab.Cluster) *Observer {
 // eventually waits until the set is as ok wants it.
 func eventually(t *testing.T, o *Observer, what string, ok func(*Set) bool) *Set {
 	t.Helper()
-	return eventuallyWithin(t, o, time.Minute, what, ok)
+	return eventuallyWithin(t, o, 3*time.Minute, what, ok)
 }
 
 func eventuallyWithin(t *testing.T, o *Observer, limit time.Duration, what string, ok func(*Set) bool) *Set {

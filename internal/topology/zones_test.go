@@ -61,7 +61,7 @@ func TestControlInZones(t *testing.T) {
 	o := open(t, c)
 	eventually(t, o, "a source for each secondary", func(s *Set) bool { return s.Primary() != nil && len(s.Tree()) == 6 })
 	refused := writer(t, c)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	apply := NewController(o, ControlOptions{Log: testLog(t)})
 	plan, err := apply.Apply(ctx)

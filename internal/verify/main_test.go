@@ -140,7 +140,7 @@ func raw(t testing.TB, d any) bson.Raw {
 func (b *bed) run(o Options) (*Report, Stats) {
 	b.t.Helper()
 	e := New(b.src, b.dst, o)
-	ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(b.t.Context(), 6*time.Minute)
 	defer cancel()
 	r, err := e.Run(ctx, []Pair{b.pair})
 	if err != nil {

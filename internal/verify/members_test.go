@@ -90,7 +90,7 @@ func resync(t *testing.T, l *lab.Cluster) {
 		t.Fatal(err)
 	}
 	defer cl.Disconnect(t.Context())
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		raw, err := cl.Database("admin").RunCommand(t.Context(), bson.D{{Key: "isMaster", Value: 1}}).Raw()
 		if err == nil && raw.Lookup("secondary").Boolean() {
 			return

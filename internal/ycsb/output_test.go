@@ -92,7 +92,14 @@ func TestLimitOfTime(t *testing.T) {
 func TestInterruption(t *testing.T) {
 	b := newBed(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(300*time.Millisecond, cancel)
+	go func() {
+		defer cancel()
+		for ctx.Err() == nil { // until it has begun
+			if n, err := b.coll.EstimatedDocumentCount(t.Context()); err != nil || n > 100 {
+				return
+			}
+		}
+	}()
 	r, err := Execute(ctx, Options{Phase: Load, Properties: b.props.With("recordcount", "100000000"), Noise: shared.noise})
 	if err != nil || !r.Interrupted || r.Resume == nil || r.Failed != 0 {
 		t.Fatalf("%+v, %v", r, err)

@@ -47,7 +47,7 @@ func TestConflictsWithLeastPrivileges(t *testing.T) {
 		if policy == job.ConflictOverwrite {
 			s.Until = "caught-up"
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 		j, err := job.Open(ctx, s)
 		if err != nil {
 			t.Fatal(err)

@@ -153,7 +153,7 @@ func load(t *testing.T) {
 func wholeJob(t *testing.T, s job.Spec) error {
 	t.Helper()
 	load(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	defer cancel()
 	j, err := job.Open(ctx, s)
 	if err != nil {

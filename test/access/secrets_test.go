@@ -71,7 +71,7 @@ func TestSecretsOfAJob(t *testing.T) {
 	}
 	silent(t, "status", output(t, bin, "status", "--address", control[1], "--output", "json"))
 	silent(t, "finalize", output(t, bin, "finalize", "--address", control[1]))
-	if err := p.Wait(2 * time.Minute); err != nil {
+	if err := p.Wait(5 * time.Minute); err != nil {
 		t.Fatalf("%v\n%s", err, p.Output())
 	}
 	silent(t, "sync's output", p.Output())
@@ -85,7 +85,7 @@ func TestSecretsOfAJob(t *testing.T) {
 func output(t *testing.T, bin string, args ...string) string {
 	t.Helper()
 	p := test.Start(t, bin, args...)
-	if err := p.Wait(time.Minute); err != nil {
+	if err := p.Wait(3 * time.Minute); err != nil {
 		t.Logf("%s: %v", args[0], err)
 	}
 	if p.Output() == "" {
@@ -159,7 +159,7 @@ func TestSecretsInErrors(t *testing.T) {
 				t.Setenv("MILLRACE_TARGET", target)
 				t.Setenv("MILLRACE_"+c.side, uri)
 				p := test.Start(t, bin, c.command, "--include", "acc.none", "--log-level", "debug")
-				if err := p.Wait(time.Minute); err == nil {
+				if err := p.Wait(3 * time.Minute); err == nil {
 					t.Errorf("it succeeds:\n%s", p.Output())
 				}
 				silent(t, "the output", p.Output())

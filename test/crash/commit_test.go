@@ -16,6 +16,7 @@ import (
 // their commit. The target would keep their documents locked for an hour: the
 // next process has to end that, and to apply them.
 func TestKillBeforeCommit(t *testing.T) {
+	t.Parallel()
 	src := lab.ForTest(t, lab.Options{})
 	dst := lab.ForTest(t, lab.Options{SetParameters: map[string]string{"enableTestCommands": "1", "transactionLifetimeLimitSeconds": "3600"}})
 	bin := test.BuildMillrace(t, raceFlag()...)
@@ -42,7 +43,7 @@ func TestKillBeforeCommit(t *testing.T) {
 	p.Kill()
 
 	p = test.Start(t, bin, append(args, "caught-up")...)
-	if err := p.Wait(2 * time.Minute); err != nil {
+	if err := p.Wait(6 * time.Minute); err != nil {
 		t.Fatalf("the next run: %v\n%s", err, p.Output())
 	}
 	diffs, err := test.Compare(t.Context(), sc, dc, test.CompareOptions{})

@@ -47,7 +47,7 @@ func some(all []Fault, r *rand.Rand, n int, named ...string) []Fault {
 // TestFaultsWhileFollowing lets faults drawn from the seed strike either side while a job
 // follows; it goes on by itself each time. Then millrace is killed at the same time.
 func TestFaultsWhileFollowing(t *testing.T) {
-	b := newBench(t, 500*time.Millisecond, unhurried)
+	b := newBench(t, time.Second, unhurried)
 	r := rand.New(rand.NewPCG(b.seed, 1))
 	p := b.start("--until", "never")
 	b.awaitPhase(p, job.PhaseFollowing)
@@ -66,6 +66,7 @@ func TestFaultsWhileFollowing(t *testing.T) {
 // TestFaultsWhileCopying does the same during a copy that is held back until all
 // have struck.
 func TestFaultsWhileCopying(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, 4*time.Second, unhurried)
 	r := rand.New(rand.NewPCG(b.seed, 2))
 	b.loadBulk()

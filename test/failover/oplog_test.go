@@ -81,7 +81,7 @@ func (s *small) rollSpooled(p *test.Process) { s.rollBeside(func() { s.spooledUp
 
 func (s *small) rollBeside(each func()) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 4*time.Minute)
 	defer cancel()
 	newest := s.newest()
 	each()
@@ -112,7 +112,7 @@ func (s *small) newest() bson.Timestamp {
 // await waits until a process says something.
 func (s *small) await(p *test.Process, text string) {
 	s.t.Helper()
-	for deadline := time.Now().Add(time.Minute); !strings.Contains(p.Output(), text); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(4 * time.Minute); !strings.Contains(p.Output(), text); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			s.t.Fatalf("millrace does not say %q\n%s", text, p.Output())
 		}
@@ -122,7 +122,7 @@ func (s *small) await(p *test.Process, text string) {
 // failed wants a process to have ended with a code and told why.
 func (s *small) failed(p *test.Process, code int, texts ...string) {
 	s.t.Helper()
-	if err := p.Wait(time.Minute); err == nil || p.ExitCode() != code {
+	if err := p.Wait(4 * time.Minute); err == nil || p.ExitCode() != code {
 		s.t.Fatalf("millrace ended with %v, want code %d\n%s", err, code, p.Output())
 	}
 	for _, text := range texts {
@@ -134,7 +134,7 @@ func (s *small) failed(p *test.Process, code int, texts ...string) {
 
 func (s *small) succeeded(p *test.Process) {
 	s.t.Helper()
-	if err := p.Wait(2 * time.Minute); err != nil {
+	if err := p.Wait(6 * time.Minute); err != nil {
 		s.t.Fatalf("%v\n%s", err, p.Output())
 	}
 	ours := func(ns string) bool { return strings.HasPrefix(ns, database+".") }
@@ -167,6 +167,7 @@ func (s *small) hash() string {
 // once while one is paused. There is no gap: the job ends, says why, and begins
 // anew only when it is told to.
 func TestOplogRolled(t *testing.T) {
+	t.Parallel()
 	s := newSmall(t)
 	p := s.start("--until", "never")
 	p.AwaitPhase(s.tc, "faults", "following")
@@ -195,6 +196,7 @@ func TestOplogRolled(t *testing.T) {
 // job goes on and says so; when there is room again, the spool goes on too, and
 // the oplog may forget the start of the copy.
 func TestSpoolDiskFull(t *testing.T) {
+	t.Parallel()
 	disk, end, err := lab.NewDisk(t.TempDir(), 512)
 	if err != nil {
 		t.Skip(err)
@@ -219,7 +221,7 @@ func TestSpoolDiskFull(t *testing.T) {
 		return p
 	}
 	p := begin()
-	s.floodUntil(p, "the disk of the spool is full")
+	s.writeUntil(p, "the disk of the spool is full")
 	if err := disk.Free(); err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +234,7 @@ func TestSpoolDiskFull(t *testing.T) {
 
 	// Without room the oplog alone has to do; when it does not, the job says so.
 	p = begin()
-	s.floodUntil(p, "the disk of the spool is full")
+	s.writeUntil(p, "the disk of the spool is full")
 	s.roll()
 	s.failed(p, 1, "no longer holds", "--restart")
 	if err := disk.Free(); err != nil {
@@ -244,17 +246,18 @@ func TestSpoolDiskFull(t *testing.T) {
 	}
 }
 
-// floodUntil writes until a process says something.
-func (s *small) floodUntil(p *test.Process, text string) {
+// writeUntil writes until a process says something: so little at a time that the
+// oplog forgets nothing meanwhile.
+func (s *small) writeUntil(p *test.Process, text string) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
-	defer cancel()
-	err := Flood(ctx, s.sc, func(context.Context) (bool, error) {
-		time.Sleep(200 * time.Millisecond)
-		return strings.Contains(p.Output(), text), nil
-	})
-	if err != nil {
-		s.t.Fatalf("%v\n%s", err, p.Output())
+	coll := s.sc.Database(ballast).Collection("c")
+	for deadline := time.Now().Add(4 * time.Minute); !strings.Contains(p.Output(), text); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("millrace does not say %q\n%s", text, p.Output())
+		}
+		if _, err := coll.InsertOne(s.t.Context(), bson.D{{Key: "pad", Value: make([]byte, 10<<10)}}); err != nil {
+			s.t.Fatal(err)
+		}
 	}
 }
 
@@ -262,7 +265,7 @@ func (s *small) floodUntil(p *test.Process, text string) {
 func (s *small) spooledUpTo(p *test.Process) {
 	s.t.Helper()
 	newest := s.newest()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(4 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		to, err := millrace.ParseOpTime(p.Status(s.t.Context()).Follow.SpooledTo)
 		if err == nil && !to.TS.Before(newest) {
 			return

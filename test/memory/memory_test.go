@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	documents = 600_000
+	documents = 330_000
 	backlog   = 400_000
 	limit     = 300 << 20 // less than either holds
 )
 
-// TestMemoryStaysBounded copies 600,000 documents of 1.1 KB and then applies
+// TestMemoryStaysBounded copies 330,000 documents of 1.1 KB and then applies
 // a backlog of 400,000 operations.
 func TestMemoryStaysBounded(t *testing.T) {
 	if testing.Short() {
@@ -56,13 +56,13 @@ func TestMemoryStaysBounded(t *testing.T) {
 	write(t, pool, seed+2, backlog*3/10, "update", appendUpdate)
 	began = time.Now()
 	p = test.Start(t, bin, append(args, "caught-up")...)
-	if err := p.Wait(5 * time.Minute); err != nil {
+	if err := p.Wait(10 * time.Minute); err != nil {
 		t.Fatalf("%v\n%s", err, p.Output())
 	}
 	check(t, p, "the backlog", time.Since(began), backlog)
 
 	v := test.Start(t, bin, "verify", "--source", src.URI(), "--target", dst.URI())
-	if err := v.Wait(5 * time.Minute); err != nil {
+	if err := v.Wait(10 * time.Minute); err != nil {
 		t.Fatalf("verify: %v\n%s", err, v.Output())
 	}
 	check(t, v, "verify", 0, 0)

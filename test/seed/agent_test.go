@@ -93,7 +93,7 @@ func (g *ground) newcomer(dir string) newcomer {
 // joined waits for the puller's end and returns its report.
 func (g *ground) joined(n newcomer) result {
 	g.t.Helper()
-	if err := n.Wait(90 * time.Second); err != nil {
+	if err := n.Wait(5 * time.Minute); err != nil {
 		g.t.Fatalf("%v\n%s", err, n.Output())
 	}
 	r, err := readResult(n.report)
@@ -117,7 +117,7 @@ func endMember(report string) {
 	if err != nil || r.Result.Pid <= 0 {
 		return
 	}
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for syscall.Kill(r.Result.Pid, syscall.SIGKILL) == nil && time.Now().Before(deadline) {
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -175,6 +175,7 @@ func certificate(t *testing.T) string {
 // under writes: one lock, two members with the primary's content. An older
 // server does the same for one.
 func TestPullersBecomeMembers(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		version, topology string
 		pullers           int

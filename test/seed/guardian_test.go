@@ -12,6 +12,7 @@ import (
 // TestGuardianOutlivesItsParent: an agent that is killed the moment its guardian
 // takes the lock reads nothing any more. The guardian lets go all the same.
 func TestGuardianOutlivesItsParent(t *testing.T) {
+	t.Parallel()
 	g := newGround(t, "6.0", "rs:3")
 	k := &killing{ground: g}
 	cmd := exec.CommandContext(t.Context(), g.bin, "seed", "guard")

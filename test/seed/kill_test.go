@@ -35,6 +35,7 @@ func number[T int | uint64](t *testing.T, name string, otherwise T) T {
 // becomes a member. More rounds: MILLRACE_TEST_ROUNDS; the same moments again, as
 // far as that goes: MILLRACE_TEST_SEED.
 func TestKilledAtRandomMoments(t *testing.T) {
+	t.Parallel()
 	g := newGround(t, "6.0", "rs:3")
 	from := number(t, "MILLRACE_TEST_SEED", uint64(time.Now().UnixNano()))
 	t.Logf("MILLRACE_TEST_SEED=%d", from)
@@ -54,7 +55,7 @@ func TestKilledAtRandomMoments(t *testing.T) {
 	}
 	last := &killing{ground: g, victim: victimSource, moment: underLock, dir: filepath.Join(t.TempDir(), "last")}
 	locked := last.strike()
-	err := last.puller.Wait(time.Minute)
+	err := last.puller.Wait(4 * time.Minute)
 	if !half(last.dir) { // it was quicker
 		must(t, os.RemoveAll(last.dir))
 	}
@@ -148,7 +149,7 @@ func (k *killing) await() bool {
 		case k.moment == locking && k.guardian != 0, k.moment == afterAWhile && time.Since(began) > k.after:
 			return k.guardian != 0 && k.locked()
 		}
-		time.Sleep(4 * time.Millisecond) // a lock lasts longer
+		time.Sleep(10 * time.Millisecond) // a lock lasts longer
 	}
 }
 
@@ -187,7 +188,7 @@ func (k *killing) complete() string {
 		how = "the puller had ended"
 	default:
 	}
-	err := k.puller.Wait(time.Minute)
+	err := k.puller.Wait(4 * time.Minute)
 	if half(k.dir) {
 		if err == nil {
 			t.Fatalf("the puller calls a half copy complete\n%s", k.puller.Output())
@@ -195,7 +196,7 @@ func (k *killing) complete() string {
 		refuses(t, k.program, k.set.Name(), k.dir)
 		began := time.Now()
 		again := k.pull(k.dir)
-		if err := again.Wait(time.Minute); err != nil {
+		if err := again.Wait(4 * time.Minute); err != nil {
 			t.Fatalf("again: %v\n%s\nagent: %s", err, again.Output(), k.agent.Output())
 		}
 		how = fmt.Sprintf("again in %.1f s", time.Since(began).Seconds())

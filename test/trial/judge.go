@@ -67,7 +67,7 @@ const runs = 4
 func (p *play) judge(ctx context.Context) (res Result) {
 	patience := p.r.Patience
 	if patience == 0 {
-		patience = 90 * time.Second
+		patience = 4 * time.Minute
 	}
 	code := 0
 	for n := range runs {

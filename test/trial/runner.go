@@ -24,7 +24,7 @@ import (
 type Runner struct {
 	// Bin is the program under test, built with the tag failpoint.
 	Bin string
-	// Patience bounds a run of the job at the end; 0 is 90 s.
+	// Patience bounds a run of the job at the end; 0 is four minutes.
 	Patience time.Duration
 
 	mu    sync.Mutex

@@ -30,10 +30,20 @@ import (
 // newRunner is a runner for the time of the test.
 func newRunner(t *testing.T) *Runner {
 	t.Helper()
-	bin := os.Getenv("MILLRACE_TRIAL_PROGRAM")
-	if bin == "" {
-		bin = test.BuildMillrace(t, "-tags", "failpoint")
+	return runnerOf(t, program(t))
+}
+
+// program is millrace with its fail points.
+func program(t *testing.T) string {
+	t.Helper()
+	if bin := os.Getenv("MILLRACE_TRIAL_PROGRAM"); bin != "" {
+		return bin
 	}
+	return test.BuildMillrace(t, "-tags", "failpoint")
+}
+
+func runnerOf(t *testing.T, bin string) *Runner {
+	t.Helper()
 	r := &Runner{Bin: bin}
 	t.Cleanup(func() {
 		if err := r.Close(); err != nil {
@@ -159,6 +169,7 @@ func hunt(t *testing.T, r *Runner, theme Theme, seed uint64, long time.Duration)
 
 // A difference is found, and only where there is one.
 func TestVerdicts(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("needs servers")
 	}
@@ -185,6 +196,7 @@ const known = "testdata/*.trial"
 
 // TestKnownTrials plays the trials that lost data once.
 func TestKnownTrials(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("needs servers")
 	}
@@ -192,9 +204,17 @@ func TestKnownTrials(t *testing.T) {
 	if err != nil || len(names) == 0 {
 		t.Fatalf("no trials: %v", err)
 	}
-	r := newRunner(t)
+	const together = 3 // trials wait more than they compute
+	idle := make(chan *Runner, together)
+	bin := program(t)
+	for range together {
+		idle <- runnerOf(t, bin)
+	}
 	for _, name := range names {
 		t.Run(strings.TrimSuffix(filepath.Base(name), ".trial"), func(t *testing.T) {
+			t.Parallel()
+			r := <-idle
+			defer func() { idle <- r }()
 			tr, err := ReadFile(name)
 			if err != nil {
 				t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
+	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -31,7 +32,7 @@ type Engine struct {
 	// The router's own:
 	destinations map[string]*destination // by source namespace; nil gets nothing
 	capped       cappedStarts
-	refused      map[string]mongo.OpTime // by Place.Key; fixed
+	refused      map[string]mongo.OpTime // by resolve.KeyOf; fixed
 	carried      int                     // documents parked beyond the last barrier
 	fed          mongo.OpTime            // end of the last batch that was routed whole
 }
@@ -61,7 +62,7 @@ func New(dst *mongo.Cluster, pos stream.Position, o Options) *Engine {
 	e.resolver = resolve.New(resolve.Options{Policy: o.Policy, Source: o.Source, Writers: e.writers, Cluster: dst, Target: e.target,
 		Skipped: o.Overlap.Skipped, Log: o.Log})
 	for _, p := range o.Overlap.Refused {
-		e.refused[p.Key()] = p.At
+		e.refused[resolve.KeyOf(p)] = p.At
 	}
 	for i := range o.Sizes.Partitions {
 		e.partitions = append(e.partitions, newPartition(e.shared, i, e.writers.NewBatched(i), e.resolver.NewParked()))
@@ -164,7 +165,7 @@ func (e *Engine) StartCapped(ns string, start CappedStart) { e.capped[ns] = &sta
 // Skipped are the documents that updates found missing in the overlap and that
 // no later event has explained yet, and a number that changes with them.
 // What is on the list when Applied is read covers that position.
-func (e *Engine) Skipped() ([]Place, int) { return e.resolver.Skipped() }
+func (e *Engine) Skipped() ([]state.Doc, int) { return e.resolver.Skipped() }
 
 // Untangle makes room for a unique index on the target; see resolve. Everything
 // fed must be drained.

@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
+	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -17,7 +18,6 @@ type (
 	ConflictError = resolve.ConflictError
 	Clash         = resolve.Clash
 	Origin        = resolve.Origin
-	Place         = resolve.Place
 	Policy        = resolve.Policy
 	Reread        = resolve.Reread
 	Source        = resolve.Source
@@ -87,9 +87,9 @@ type Overlap struct {
 	RereadUntil mongo.OpTime
 	// Refused are documents that a conflict stopped an earlier run at: the target
 	// is not ahead of their events from those positions on.
-	Refused []Place
+	Refused []state.Doc
 	// Skipped are what Engine.Skipped returned in an earlier run.
-	Skipped []Place
+	Skipped []state.Doc
 	// Capped tells, by target namespace, what of the events of capped collections
 	// the target has already: order is content, so that none of them may be
 	// applied twice.

@@ -334,6 +334,7 @@ func (p *partition) writeOps(ctx context.Context, g *fold.Group, ops []fold.Op) 
 	if err != nil {
 		return err
 	}
+	p.parked.Deleted(g.Target, ops)
 	return p.parked.Decide(ctx, p.writer, g.Target, results)
 }
 

@@ -367,7 +367,7 @@ func TestParkedInFullLedger(t *testing.T) {
 				s.insert(i, bson.E{Key: "pad", Value: make([]byte, 500)})
 			}
 			s.set("z", "k", 3)
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
 			s.ctx = ctx
 			letters := deadletter.New(p.dst, name, nil)

@@ -34,11 +34,11 @@ func TestStatementsBeyondLimits(t *testing.T) {
 		change func(run func(cmd bson.D))
 	}{
 		{"paths", func(run func(bson.D)) { // 60 new fields: 12 MB a statement, of 0.2 MB
-			for id := range 10 {
+			for id := range 5 {
 				run(insertOf(bson.D{{Key: "_id", Value: id}, {Key: path, Value: bson.D{{Key: "old", Value: 1}}}}))
 			}
 		}, func(run func(bson.D)) {
-			for id := range 10 {
+			for id := range 5 {
 				run(updateOf(id, bson.D{{Key: "$set", Value: fields(path, 0, 60)}}))
 			}
 		}},
@@ -82,11 +82,11 @@ func TestStatementsBeyondLimits(t *testing.T) {
 			}
 		}},
 		{"documents", func(run func(bson.D)) { // read by several replies
-			for id := range 8 {
+			for id := range 5 {
 				run(insertOf(bson.D{{Key: "_id", Value: id}, {Key: "a", Value: bson.A{long(200), 2, 3}}, {Key: "pad", Value: long(4 << 20)}}))
 			}
 		}, func(run func(bson.D)) {
-			for id := range 8 {
+			for id := range 5 {
 				run(updateOf(id, shorter))
 			}
 		}},

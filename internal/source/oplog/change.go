@@ -124,7 +124,7 @@ func builtIndexes(list bsonraw.Element) (out []stream.Index, err error) {
 	if list.Type != bson.TypeArray {
 		return nil, errors.New("no indexes")
 	}
-	for _, f := range elements(list.Value) {
+	for f := range bsonraw.Fields(list.Value) {
 		spec, ok := document(f)
 		if !ok {
 			return nil, errors.New("malformed indexes")
@@ -136,12 +136,14 @@ func builtIndexes(list bsonraw.Element) (out []stream.Index, err error) {
 
 // droppedIndexes reads a name or an array of names.
 func droppedIndexes(list bsonraw.Element) (out []stream.Index, err error) {
-	names := []bsonraw.Element{list}
-	if list.Type == bson.TypeArray {
-		names = elements(list.Value)
+	if name := str(list); name != "" {
+		return []stream.Index{{Name: name}}, nil
 	}
-	for _, f := range names {
-		if f.Type != bson.TypeString || str(f) == "" && list.Type != bson.TypeArray {
+	if list.Type != bson.TypeArray {
+		return nil, errors.New("no index name")
+	}
+	for f := range bsonraw.Fields(list.Value) {
+		if f.Type != bson.TypeString {
 			return nil, errors.New("no index name")
 		}
 		out = append(out, stream.Index{Name: str(f)})
@@ -186,17 +188,6 @@ func parseViewWrite(op, db string, o, o2 bson.Raw) (*stream.Change, error) {
 
 // The following read valid documents.
 
-func elements(doc []byte) (out []bsonraw.Element) {
-	rest, ok := bsonraw.Body(doc)
-	for ok && len(rest) > 0 {
-		var f bsonraw.Element
-		if f, rest, ok = bsonraw.Next(rest); ok {
-			out = append(out, f)
-		}
-	}
-	return out
-}
-
 // field finds a field; its type is 0 if there is none.
 func field(doc bson.Raw, name string) bsonraw.Element {
 	f, _ := bsonraw.Field(doc, name)
@@ -212,7 +203,7 @@ func str(f bsonraw.Element) string {
 // without copies a document leaving out fields.
 func without(doc bson.Raw, names ...string) bson.Raw {
 	i, out := bsoncore.AppendDocumentStart(nil)
-	for _, f := range elements(doc) {
+	for f := range bsonraw.Fields(doc) {
 		if !slices.Contains(names, string(f.Name)) {
 			out = append(bsoncore.AppendHeader(out, bsoncore.Type(f.Type), string(f.Name)), f.Value...)
 		}

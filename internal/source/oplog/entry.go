@@ -46,13 +46,8 @@ func parseEntry(doc []byte) (e entry, err error) {
 // parse reads the fields that matter in one pass.
 func (e *entry) parse(doc []byte) error {
 	*e = entry{at: mongo.OpTime{Term: -1}}
-	rest, ok := bsonraw.Body(doc)
-	if !ok {
-		return errMalformed
-	}
-	for len(rest) > 0 {
-		var f bsonraw.Element
-		if f, rest, ok = bsonraw.Next(rest); !ok {
+	for f, ok := range bsonraw.Fields(doc) {
+		if !ok {
 			return errMalformed
 		}
 		if !e.field(f) {
@@ -122,17 +117,16 @@ func opTime(f bsonraw.Element) (o mongo.OpTime, ok bool) {
 		return o, false
 	}
 	o.Term = -1
-	rest, ok := bsonraw.Body(f.Value)
-	for ok && len(rest) > 0 {
-		var g bsonraw.Element
-		if g, rest, ok = bsonraw.Next(rest); !ok {
-			break
-		}
-		switch string(g.Name) {
+	_, ok = bsonraw.Body(f.Value)
+	for g, valid := range bsonraw.Fields(f.Value) {
+		switch ok = valid; string(g.Name) {
 		case "ts":
 			o.TS, ok = timestamp(g)
 		case "t":
 			o.Term, ok = integer(g)
+		}
+		if !ok {
+			break
 		}
 	}
 	return o, ok
@@ -148,13 +142,8 @@ type command struct {
 }
 
 func parseCommand(o bson.Raw) (c command, err error) {
-	rest, ok := bsonraw.Body(o)
-	if !ok || len(rest) == 0 {
-		return c, fmt.Errorf("%w: command without a name", errMalformed)
-	}
-	for len(rest) > 0 {
-		var f bsonraw.Element
-		if f, rest, ok = bsonraw.Next(rest); !ok {
+	for f, ok := range bsonraw.Fields(o) {
+		if !ok {
 			return c, errMalformed
 		}
 		if c.name == nil {
@@ -175,6 +164,9 @@ func parseCommand(o bson.Raw) (c command, err error) {
 		case "$db":
 			c.sent = true
 		}
+	}
+	if c.name == nil {
+		return c, fmt.Errorf("%w: command without a name", errMalformed)
 	}
 	return c, nil
 }

@@ -97,7 +97,7 @@ func read(t testing.TB, c *mongo.Cluster, o Options, pos stream.Position, until 
 
 func readOr(t testing.TB, o *Source, pos stream.Position, until mongo.OpTime) ([]*stream.Batch, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	var bs []*stream.Batch
 	err := o.Run(ctx, pos, func(_ context.Context, b *stream.Batch) error {

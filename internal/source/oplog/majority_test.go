@@ -65,7 +65,7 @@ func TestMajority(t *testing.T) {
 	held, err := c.Positions(t.Context())
 	ok(t, err)
 
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	beats := 0
 	var released time.Time
@@ -107,7 +107,7 @@ func TestMajority(t *testing.T) {
 func testElection(t *testing.T, srv *lab.Cluster, c *mongo.Cluster) {
 	coll := c.Client.Database("maj").Collection("c")
 	pos := from(position(t, c))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	var got []*stream.Batch
 	const last = 20

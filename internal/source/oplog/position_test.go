@@ -107,7 +107,7 @@ func TestStartInTheFuture(t *testing.T) {
 	t.Parallel()
 	c := connect(t, sharedURI)
 	future := mongo.OpTime{TS: bson.Timestamp{T: uint32(time.Now().Unix()) + 2}, Term: -1}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	empty := 0
 	err := New(c, Options{Await: 10 * time.Millisecond, Keep: only("future")}).Run(ctx, from(future), func(ctx context.Context, b *stream.Batch) error {
@@ -136,7 +136,7 @@ func TestOplogRollsOver(t *testing.T) {
 	_, err := coll.InsertOne(t.Context(), doc("first"))
 	ok(t, err)
 	start := position(t, c)
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	rolled := false
 	src := New(c, Options{ReadAheadBytes: 1 << 20})

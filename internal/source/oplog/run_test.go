@@ -249,7 +249,7 @@ func TestTTL(t *testing.T) {
 	ok(t, d.RunCommand(t.Context(), bson.D{{Key: "createIndexes", Value: "c"}, {Key: "indexes", Value: bson.A{bson.D{
 		{Key: "key", Value: bson.D{{Key: "at", Value: 1}}}, {Key: "name", Value: "at"}, {Key: "expireAfterSeconds", Value: 1},
 	}}}}).Err())
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	err = New(c, Options{Keep: only(db)}).Run(ctx, from(start), func(_ context.Context, b *stream.Batch) error {
 		for _, ev := range b.Events {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/source/spool"
 )
 
@@ -167,9 +168,7 @@ func (p *Spooler) fill(ctx context.Context, from mongo.OpTime, s *spool.Spool) e
 		} else {
 			p.opt.Log.Debug("filling the spool was interrupted", "error", err)
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if pace.Pause(ctx, pause) != nil {
 			return s.Sync()
 		}
 	}

@@ -238,6 +238,7 @@ func (r *round) replay(g *goal, o *fold.Op) (*refusal, error) {
 	switch o.Kind {
 	case stream.Delete:
 		g.doc = nil
+		r.skipped.remove(Key(g.Target.NS, o.ID))
 	case stream.Update:
 		return r.replayUpdate(g, o)
 	default:

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
+	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -184,7 +185,7 @@ type replica struct {
 	policy  deadletter.Policy
 	job     string
 	applied int // events, as a checkpoint knows
-	skipped []Place
+	skipped []state.Doc
 	overlap int
 	deleted map[int32]int // by somebody else, after so many events
 
@@ -213,9 +214,9 @@ func (r *replica) start(from int) {
 				return Reread{Doc: r.p.state(own, n), From: at(n), Until: at(n)}, nil
 			},
 			Has: func(_ context.Context, _ Origin, ids []bson.RawValue, _ mongo.OpTime) (has []bool, err error) {
+				n := r.newest + r.p.IntN(len(r.p.events)-r.newest+1)
 				for _, id := range ids {
-					// Not at the end: what came back after it was deleted would count as lost.
-					has = append(has, r.p.state(id.Int32(), r.newest) != nil)
+					has = append(has, r.p.state(id.Int32(), n) != nil)
 				}
 				return has, nil
 			},
@@ -265,6 +266,7 @@ func (r *replica) write(b *fold.Batch) {
 	for _, g := range b.Groups {
 		results, err := r.w.Write(r.Context(), g.Target, g.Ops)
 		r.ok(err)
+		r.parked.Deleted(g.Target, g.Ops)
 		r.ok(r.parked.Decide(r.Context(), r.w, g.Target, results))
 	}
 }

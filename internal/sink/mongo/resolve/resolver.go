@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
+	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
@@ -45,7 +46,7 @@ type Options struct {
 	// Target describes a collection of the target.
 	Target func(ctx context.Context, ns string) (*fold.Target, error)
 	// Skipped are what Resolver.Skipped returned in an earlier run.
-	Skipped []Place
+	Skipped []state.Doc
 	Log     *slog.Logger
 }
 

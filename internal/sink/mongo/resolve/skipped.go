@@ -10,28 +10,23 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
-	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
+	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Place is a document of target namespace NS at the position of an event.
-type Place struct {
-	NS string
-	ID bson.RawValue
-	At mongo.OpTime
-	// Source and UUID are those of the source's collection, as far as an event
-	// told.
-	Source string
-	UUID   *[16]byte
+// KeyOf is what Key tells of a stored document.
+func KeyOf(d state.Doc) string { return Key(d.NS, bsonraw.FromRaw(d.ID)) }
+
+func origin(d state.Doc) Origin {
+	of := Origin{Target: d.NS, Source: d.Source}
+	if len(d.UUID.Data) == len(of.UUID) {
+		of.UUID = (*[16]byte)(d.UUID.Data)
+	}
+	return of
 }
-
-// Key is what Key tells of the document.
-func (p Place) Key() string { return Key(p.NS, bsonraw.FromRaw(p.ID)) }
-
-func (p Place) origin() Origin { return Origin{Target: p.NS, Source: p.Source, UUID: p.UUID} }
 
 const (
 	// manySkipped is from how many skipped documents on the source is asked
@@ -49,14 +44,14 @@ const (
 // ends. It is safe for concurrent use.
 type skipped struct {
 	mu      sync.Mutex
-	byKey   map[string]Place
+	byKey   map[string]state.Doc
 	bytes   int
 	version int // changes with the list
 	askFrom int // how many there have to be for the next question
 }
 
-func newSkipped(list []Place) *skipped {
-	s := &skipped{byKey: map[string]Place{}, askFrom: manySkipped}
+func newSkipped(list []state.Doc) *skipped {
+	s := &skipped{byKey: map[string]state.Doc{}, askFrom: manySkipped}
 	for _, p := range list {
 		s.add(p)
 	}
@@ -74,10 +69,10 @@ func (s *skipped) has(ns string, id bsonraw.ID) bool {
 	return known
 }
 
-func (s *skipped) add(p Place) {
+func (s *skipped) add(p state.Doc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := p.Key()
+	key := KeyOf(p)
 	if _, known := s.byKey[key]; known {
 		return // the first one counts
 	}
@@ -86,18 +81,23 @@ func (s *skipped) add(p Place) {
 	s.version++
 }
 
-func (s *skipped) remove(p Place) {
+func (s *skipped) remove(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := p.Key()
-	if _, known := s.byKey[key]; known {
+	if p, known := s.byKey[key]; known {
 		s.bytes -= len(key) + len(p.ID.Value)
 		delete(s.byKey, key)
 		s.version++
 	}
 }
 
-func (s *skipped) list() (list []Place, version int) {
+func (s *skipped) empty() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.byKey) == 0
+}
+
+func (s *skipped) list() (list []state.Doc, version int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Values(s.byKey)), s.version
@@ -124,7 +124,7 @@ func (r *Resolver) Renamed(from, to string) {
 		if p.NS != from {
 			continue
 		}
-		r.skipped.remove(p)
+		r.skipped.remove(KeyOf(p))
 		if p.NS, p.Source = to, ""; to != "" {
 			r.skipped.add(p)
 		}
@@ -134,7 +134,7 @@ func (r *Resolver) Renamed(from, to string) {
 // Skipped are the documents that updates found missing in the overlap and
 // that no later event has explained yet, and a number that changes with them.
 // What is on the list when Applied is read covers that position.
-func (r *Resolver) Skipped() ([]Place, int) { return r.skipped.list() }
+func (r *Resolver) Skipped() ([]state.Doc, int) { return r.skipped.list() }
 
 // excused reports an update whose document may be missing: in the overlap, and
 // after it until the document has been looked for.
@@ -149,7 +149,25 @@ func (r *Resolver) skip(t *fold.Target, o *fold.Op) {
 		return // nobody could tell
 	}
 	id := bsonraw.RawValue(bsonraw.Clone(o.ID))
-	r.skipped.add(Place{NS: t.NS, ID: id, At: o.At, Source: t.Source, UUID: t.UUID})
+	p := state.Doc{NS: t.NS, ID: id, At: o.At, Source: t.Source}
+	if t.UUID != nil {
+		p.UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: t.UUID[:]}
+	}
+	r.skipped.add(p)
+}
+
+// Deleted tells which operations were written. A deletion explains why its
+// document was missing, and has to be seen: the source may have another one of
+// that _id by the time it is asked.
+func (s *Parked) Deleted(t *fold.Target, ops []fold.Op) {
+	if s.r.skipped.empty() {
+		return
+	}
+	for i := range ops {
+		if ops[i].Kind == stream.Delete {
+			s.r.skipped.remove(Key(t.NS, ops[i].ID))
+		}
+	}
 }
 
 // thinOut forgets the skipped documents that are explained: those that the
@@ -157,20 +175,17 @@ func (r *Resolver) skip(t *fold.Target, o *fold.Op) {
 // come or is to come.
 func (r *round) thinOut(ctx context.Context) error {
 	list, _ := r.skipped.list()
-	byOrigin := map[string][]Place{} // a collection of the target may have stood for several of the source
+	byOrigin := map[string][]state.Doc{} // a collection of the target may have stood for several of the source
 	for _, p := range list {
 		if r.Disputed(p.NS, bsonraw.FromRaw(p.ID)) {
-			r.skipped.remove(p) // its letter knows its state
+			r.skipped.remove(KeyOf(p)) // its letter knows its state
 			continue
 		}
-		of := p.NS
-		if p.UUID != nil {
-			of += string(p.UUID[:])
-		}
+		of := p.NS + string(p.UUID.Data)
 		byOrigin[of] = append(byOrigin[of], p)
 	}
 	for _, places := range byOrigin {
-		t, err := r.target(ctx, places[0].origin())
+		t, err := r.target(ctx, origin(places[0]))
 		if err != nil {
 			return err
 		}
@@ -184,17 +199,17 @@ func (r *round) thinOut(ctx context.Context) error {
 }
 
 // explain forgets those of some skipped documents that are explained.
-func (r *round) explain(ctx context.Context, t *fold.Target, places []Place) error {
+func (r *round) explain(ctx context.Context, t *fold.Target, places []state.Doc) error {
 	of := make([]bsonraw.ID, len(places))
 	for i, p := range places {
 		of[i] = bsonraw.FromRaw(p.ID)
 	}
-	var missing []Place
+	var missing []state.Doc
 	var ids []bson.RawValue
 	err := r.w.Read(ctx, t, of, write.OnlyIDs(), func(some []int, docs []bson.Raw) error {
 		for i, doc := range docs {
 			if p := places[some[i]]; doc != nil {
-				r.skipped.remove(p)
+				r.skipped.remove(KeyOf(p))
 			} else {
 				missing, ids = append(missing, p), append(ids, p.ID)
 			}
@@ -210,7 +225,7 @@ func (r *round) explain(ctx context.Context, t *fold.Target, places []Place) err
 	}
 	for i, p := range missing {
 		if !has[i] {
-			r.skipped.remove(p)
+			r.skipped.remove(KeyOf(p))
 		}
 	}
 	return nil
@@ -250,7 +265,7 @@ func (r *Resolver) ResolveSkipped(ctx context.Context, b Barrier) error {
 	b.Must = true
 	list, _ := r.skipped.list()
 	for _, p := range list {
-		t, err := r.target(ctx, p.origin())
+		t, err := r.target(ctx, origin(p))
 		if err != nil {
 			return err
 		}
@@ -259,10 +274,10 @@ func (r *Resolver) ResolveSkipped(ctx context.Context, b Barrier) error {
 			if err := r.readAgain(ctx, t, &lost); err != nil {
 				return err
 			}
-			r.skipped.remove(p)
+			r.skipped.remove(KeyOf(p))
 			continue
 		}
-		r.skipped.remove(p)
+		r.skipped.remove(KeyOf(p))
 		d := &Document{Target: t, ID: lost.ID, Steps: []fold.Op{lost}, refused: &refusal{cause: deadletter.CauseMissing, text: textMissing}}
 		if _, err := r.Resolve(ctx, b, []*Document{d}); err != nil {
 			return err
