@@ -148,16 +148,20 @@ func TestRivals(t *testing.T) {
 		if _, err := jobs.UpdateByID(t.Context(), "late", bson.D{{Key: "$set", Value: bson.D{{Key: "phase", Value: state.PhaseCreating}}}}); err != nil {
 			t.Fatal(err)
 		}
-		for _, phase := range []state.Phase{state.PhaseCatalog, state.PhaseCopying} {
-			if _, err := jobs.InsertOne(t.Context(), state.Job{ID: "rival-" + string(phase), Version: state.FormatVersion, Phase: phase,
-				Rules: "include rvlate.c", Owner: state.Owner{Host: "elsewhere"}}); err != nil {
+		rival := func(id string, phase state.Phase, of bson.ObjectID) {
+			t.Helper()
+			if _, err := jobs.InsertOne(t.Context(), state.Job{ID: id, Version: state.FormatVersion, Phase: phase,
+				TargetSet: of, Rules: "include rvlate.c", Owner: state.Owner{Host: "elsewhere"}}); err != nil {
 				t.Fatal(err)
 			}
 		}
+		rival("rival-catalog", state.PhaseCatalog, bson.ObjectID{})
+		rival("rival-copying", state.PhaseCopying, bson.ObjectID{})
+		rival("rival-elsewhere", state.PhaseCopying, bson.NewObjectID()) // came with files of another target
 		err := open(t, late).Run(t.Context())
 		refused("late", err)
-		if strings.Contains(err.Error(), "rival-catalog") {
-			t.Errorf("one that has to look still: %v", err)
+		if strings.Contains(err.Error(), "rival-catalog") || strings.Contains(err.Error(), "rival-elsewhere") {
+			t.Errorf("one that has to look still, or one of another target: %v", err)
 		}
 		whole("rvlate")
 	})

@@ -150,6 +150,9 @@ func (s *Mongo) LoadOthers(ctx context.Context, certain bool) ([]Job, error) {
 			job = Job{}
 			job.ID, _ = raw.Lookup("_id").StringValueOK()
 		}
+		if set := s.c.Info.SetID; !set.IsZero() && !job.TargetSet.IsZero() && job.TargetSet != set {
+			continue // the files were copied from another sink
+		}
 		if job.Phase != PhaseCatalog || job.Owner != (Owner{}) && !job.Owner.dead() {
 			out = append(out, job)
 		}
