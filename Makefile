@@ -188,6 +188,13 @@ matrix: ## The scenarios between all neighbouring server versions and 4.2 to 6.0
 		MILLRACE_TEST_VERSION=$$version $(GO) test -count=1 -timeout 60m ./test/access || failed="$$failed access:$$version"; \
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
+# nfpm makes the deb and rpm files. Newer ones draw in modules that not all proxies have.
+.PHONY: dist
+dist: export NFPM := github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.43.4
+dist: ## Packages for Linux in dist: tar.gz, deb, rpm, for amd64 and arm64, and their checksums
+	GO="$(GO)" packaging/dist
+	packaging/check
+
 .PHONY: clean
 clean: ## Remove what was built
-	rm -rf $(BIN)
+	rm -rf $(BIN) dist

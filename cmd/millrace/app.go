@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
@@ -33,6 +34,8 @@ type app struct {
 	verify         func(context.Context, verify.Spec) (*verify.Report, error)
 	// screen returns the terminal for live views, nil when there is none.
 	screen func() *screen
+	// columns is how wide the terminal is that shows help.
+	columns func() int
 }
 
 // syncJob is a job as the commands use it.
@@ -51,6 +54,12 @@ func newApp() *app {
 		open:      func(ctx context.Context, spec job.Spec) (syncJob, error) { return job.Open(ctx, spec) },
 		verify:    verify.Clusters,
 		screen:    func() *screen { return newScreen(os.Stderr) },
+		columns: func() int {
+			if columns, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil && columns > 0 {
+				return columns
+			}
+			return 80
+		},
 	}
 }
 
@@ -117,12 +126,17 @@ precheck failed and nothing was written.`),
 	}
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
+	root.SetUsageFunc(a.usage)
+	b := buildInfo()
+	root.Version = b.Version
+	root.SetVersionTemplate(b.text())
 	root.AddCommand(
 		a.syncCommand(), a.statusCommand(), a.pauseCommand(), a.resumeCommand(), a.throttleCommand(), a.finalizeCommand(), a.verifyCommand(),
 		a.seedCommand(), a.topologyCommand(), a.ycsbCommand(), a.benchCommand(), labCommand(), a.debugCommand(), a.versionCommand(), docsCommand(),
 	)
 	root.InitDefaultCompletionCmd()
 	failWithCode(root)
+	a.completeValues(root)
 	return root
 }
 

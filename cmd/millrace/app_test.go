@@ -146,6 +146,7 @@ func newBench(t *testing.T, j *fakeJob) *bench {
 	b.app = &app{
 		lookupEnv: func(name string) (string, bool) { v, ok := b.env[name]; return v, ok },
 		screen:    func() *screen { return nil },
+		columns:   func() int { return 80 },
 		open: func(_ context.Context, spec job.Spec) (syncJob, error) {
 			b.spec = spec
 			if j == nil {

@@ -49,7 +49,7 @@ nothing else.`,
   millrace bench topology --nodes 3,7 --write-concern 1,majority --scale medium --rounds 2
   millrace bench seed --scale medium --output html --report seed.html
   millrace bench all --scale medium --report results.json --output json`,
-		Args: cobra.MinimumNArgs(1),
+		Args: cobra.MinimumNArgs(1), ValidArgsFunction: scenarios,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s.options.Scenarios = args
 			return a.bench(cmd, &s)
@@ -80,6 +80,15 @@ nothing else.`,
 	return cmd
 }
 
+// scenarios has the shell offer them.
+func scenarios(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	names := []string{"all"}
+	for _, s := range benchmark.Scenarios() {
+		names = append(names, s.Name)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
 func benchListCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
@@ -107,7 +116,7 @@ func benchShowCommand() *cobra.Command {
 		Short: "Show JSON reports of benches of one machine as a table, a page or a picture",
 		Example: `  millrace bench show results.json --output html > results.html
   millrace bench show results.json --output svg --case full-one > full-one.svg`,
-		Args: cobra.MinimumNArgs(1),
+		Args: cobra.MinimumNArgs(1), ValidArgsFunction: files,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := readBench(args)
 			if err != nil {

@@ -6,32 +6,42 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/internal/config"
 )
 
 func docsCommand() *cobra.Command {
 	var dir string
+	var man bool
 	cmd := &cobra.Command{
 		Use:    "docs",
-		Short:  "Write the help of all commands as Markdown",
+		Short:  "Write the help of all commands as Markdown or as man pages",
 		Hidden: true,
-		RunE:   func(cmd *cobra.Command, _ []string) error { return writeDocs(dir, cmd.Root()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if man {
+				return writeDocs(dir, "*.1", manPages(cmd.Root()))
+			}
+			return writeDocs(dir, "*.md", docPages(cmd.Root()))
+		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", "docs/cli", "directory to write to; its other Markdown files are removed")
+	cmd.Flags().StringVar(&dir, "dir", "docs/cli", "`directory` to write to; its other pages of that form are removed")
+	cmd.Flags().BoolVar(&man, "man", false, "write man pages")
 	return cmd
 }
 
-// writeDocs makes dir hold exactly the pages of the command tree.
-func writeDocs(dir string, root *cobra.Command) error {
-	old, err := filepath.Glob(filepath.Join(dir, "*.md"))
+// writeDocs makes dir hold exactly pages, of the files that match the pattern.
+func writeDocs(dir, pattern string, pages map[string][]byte) error {
+	old, err := filepath.Glob(filepath.Join(dir, pattern))
 	errs := []error{err, os.MkdirAll(dir, 0o755)}
 	for _, path := range old {
 		errs = append(errs, os.Remove(path))
 	}
-	for name, page := range docPages(root) {
+	for name, page := range pages {
 		errs = append(errs, os.WriteFile(filepath.Join(dir, name), page, 0o644))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -43,21 +53,28 @@ func writeDocs(dir string, root *cobra.Command) error {
 // docPages renders one page for each visible command, by file name. The text
 // depends on the commands alone, so that a check can compare it.
 func docPages(root *cobra.Command) map[string][]byte {
-	root.InitDefaultCompletionCmd()
-	root.InitDefaultHelpCmd()
 	pages := map[string][]byte{}
-	var walk func(*cobra.Command)
-	walk = func(c *cobra.Command) {
-		if c.Hidden || c.Name() == "help" || c.HasParent() && c.Parent().Name() == "completion" {
-			return
-		}
-		pages[docFile(c)] = docPage(c)
-		for _, sub := range c.Commands() {
-			walk(sub)
-		}
-	}
-	walk(root)
+	eachCommand(root, func(c *cobra.Command) { pages[docFile(c)] = docPage(c) })
 	return pages
+}
+
+// eachCommand visits the commands that have a page, with the flags that they
+// get when they are run.
+func eachCommand(c *cobra.Command, visit func(*cobra.Command)) {
+	c.InitDefaultHelpFlag()
+	c.InitDefaultVersionFlag()
+	visit(c)
+	for _, sub := range documented(c) {
+		eachCommand(sub, visit)
+	}
+}
+
+// documented are the subcommands that have a page.
+func documented(c *cobra.Command) []*cobra.Command {
+	if c.Name() == "completion" {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(c.Commands()), func(sub *cobra.Command) bool { return sub.Hidden || sub.Name() == "help" })
 }
 
 func docFile(c *cobra.Command) string {
@@ -65,7 +82,6 @@ func docFile(c *cobra.Command) string {
 }
 
 func docPage(c *cobra.Command) []byte {
-	c.InitDefaultHelpFlag()
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# %s\n\n%s.\n", c.CommandPath(), strings.TrimSuffix(c.Short, "."))
 	if c.Long != "" && c.Name() != "completion" {
@@ -77,28 +93,36 @@ func docPage(c *cobra.Command) []byte {
 	if c.Example != "" {
 		fmt.Fprintf(&b, "\n## Examples\n\n```\n%s\n```\n", strings.TrimSpace(strings.ReplaceAll("\n"+c.Example, "\n  ", "\n")))
 	}
-	var flags, commands []string
-	c.Flags().VisitAll(func(f *pflag.Flag) {
-		if f.Hidden || f.Name == "help" {
-			return
+	sections := config.Sections(c.Flags())
+	for i, section := range sections {
+		var flags []string
+		section.Flags.VisitAll(func(f *pflag.Flag) {
+			if f.Name != "help" {
+				kind, usage := pflag.UnquoteUsage(f)
+				flags = append(flags, fmt.Sprintf("| `%s` | %s | %s |", strings.TrimSpace("--"+f.Name+" "+kind), cell(defaultText(f)), cell(usage)))
+			}
+		})
+		title := "## " + section.Title
+		if len(sections) > 1 {
+			title = "#" + title
 		}
-		kind, usage := pflag.UnquoteUsage(f)
-		flags = append(flags, fmt.Sprintf("| `%s` | %s | %s |", strings.TrimSpace("--"+f.Name+" "+kind), cell(defaultText(f)), cell(usage)))
-	})
-	for _, sub := range c.Commands() {
-		if !sub.Hidden && sub.Name() != "help" && c.Name() != "completion" {
-			commands = append(commands, fmt.Sprintf("| [%s](%s) | %s |", sub.CommandPath(), docFile(sub), cell(sub.Short)))
+		if i == 0 && len(sections) > 1 {
+			b.WriteString("\n## Flags\n")
 		}
+		docTable(&b, title, "| flag | default | meaning |\n|---|---|---|", flags)
 	}
-	docTable(&b, "Flags", "| flag | default | meaning |\n|---|---|---|", flags)
-	docTable(&b, "Commands", "| command | what it does |\n|---|---|", commands)
+	var commands []string
+	for _, sub := range documented(c) {
+		commands = append(commands, fmt.Sprintf("| [%s](%s) | %s |", sub.CommandPath(), docFile(sub), cell(sub.Short)))
+	}
+	docTable(&b, "## Commands", "| command | what it does |\n|---|---|", commands)
 	b.WriteString("\n<!-- written by `millrace docs`; do not edit -->\n")
 	return b.Bytes()
 }
 
 func docTable(b *bytes.Buffer, title, head string, rows []string) {
 	if len(rows) > 0 {
-		fmt.Fprintf(b, "\n## %s\n\n%s\n%s\n", title, head, strings.Join(rows, "\n"))
+		fmt.Fprintf(b, "\n%s\n\n%s\n%s\n", title, head, strings.Join(rows, "\n"))
 	}
 }
 

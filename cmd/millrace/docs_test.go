@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -26,5 +29,35 @@ func TestDocsAreUpToDate(t *testing.T) {
 		if !slices.Contains(slices.Collect(maps.Keys(pages)), filepath.Base(path)) {
 			t.Errorf("%s belongs to no command; run: go run ./cmd/millrace docs", path)
 		}
+	}
+}
+
+// Each command has a man page that a formatter takes without a warning, and that
+// names its flags as they are typed.
+func TestManPages(t *testing.T) {
+	root := newApp().rootCommand()
+	pages := manPages(root)
+	if len(pages) != len(docPages(root)) {
+		t.Errorf("%d man pages, %d of Markdown", len(pages), len(docPages(root)))
+	}
+	sync := string(pages["millrace-sync.1"])
+	for _, want := range []string{".TH MILLRACE\\-SYNC 1", `.SS What is copied`, `\fB\-\-on\-existing\fR \fIpolicy\fR`, "(default fail)", ".BR millrace (1)"} {
+		if !strings.Contains(sync, want) {
+			t.Errorf("the page of sync lacks %q:\n%s", want, sync)
+		}
+	}
+	groff, err := exec.LookPath("groff")
+	if err != nil {
+		t.Log("groff is not installed: the pages are not formatted")
+		return
+	}
+	var all bytes.Buffer
+	for _, name := range slices.Sorted(maps.Keys(pages)) {
+		all.Write(pages[name])
+	}
+	cmd := exec.CommandContext(t.Context(), groff, "-man", "-ww", "-Tutf8", "-z", "-k")
+	cmd.Stdin = &all
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("groff: %v: %s", err, out)
 	}
 }

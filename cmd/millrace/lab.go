@@ -64,7 +64,7 @@ lab down, unless --dir says otherwise.`,
 	f.BoolVar(&o.Auth, "auth", false, "with users: SCRAM-SHA-256, and X.509 together with --tls")
 	f.BoolVar(&o.TLS, "tls", false, "with TLS, by certificates of the cluster's own")
 	f.BoolVar(&o.TestCommands, "test-commands", false, "let the servers take commands for tests, such as configureFailPoint")
-	f.StringVar(&o.Dir, "dir", "", "directory for data, kept by lab down")
+	f.StringVar(&o.Dir, "dir", "", "`directory` for data, kept by lab down")
 	f.Float64Var(&o.CacheGB, "cache-gb", 0.5, "cache of each member, in GB")
 	f.IntVar(&o.OplogMB, "oplog-mb", 990, "oplog of each member, in MB")
 	f.DurationVar(&limit, "for", 0, "end the cluster by itself after this time; 0 is never")

@@ -68,6 +68,11 @@ func buildInfo() build {
 	return b
 }
 
+// text is one line for people.
+func (b build) text() string {
+	return fmt.Sprintf("millrace %s (%s, %s)\n", b.Version, b.Go, b.Platform)
+}
+
 func (a *app) versionCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
@@ -75,7 +80,7 @@ func (a *app) versionCommand() *cobra.Command {
 		Short: "Show what this program was built from",
 		RunE: func(*cobra.Command, []string) error {
 			b := buildInfo()
-			return tell(a.stdout, output, b, fmt.Sprintf("millrace %s (%s, %s)\n", b.Version, b.Go, b.Platform))
+			return tell(a.stdout, output, b, b.text())
 		},
 	}
 	bindOutput(cmd, &output, "`form` of the result: text or json", "text", "json")

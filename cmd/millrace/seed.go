@@ -56,7 +56,7 @@ func (a *app) seedLocalCommand() *cobra.Command {
   # a staging clone that forgets its set
   millrace seed local --from-uri mongodb://db2:27017 --from-dbpath /data/db2 --to-dbpath /data/stage \
     --as-new-set stage --mongod /usr/bin/mongod`,
-		Args: afterDash,
+		Args: afterDash, ValidArgsFunction: files,
 	}
 	return a.configured(cmd, config.CommandSeedLocal, &s, func(ctx context.Context, run *session) error { return run.seedLocal(ctx, &s) })
 }
@@ -263,7 +263,7 @@ func (a *app) seedPullCommand() *cobra.Command {
 		Example: `  millrace seed pull --from https://10.0.0.2:7117 --tls-ca ca.pem --token-file token --dbpath /data/db \
     --set-uri mongodb://10.0.0.2:27017 --join 10.0.0.9:27017 \
     --start -- mongod --fork --logpath /data/db.log --replSet rs0 --bind_ip 10.0.0.9 --dbpath /data/db`,
-		Args: afterDash,
+		Args: afterDash, ValidArgsFunction: files,
 	}
 	return a.configured(cmd, config.CommandSeedPull, &s, func(ctx context.Context, run *session) error { return run.seedPull(ctx, &s) })
 }

@@ -12,13 +12,15 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/topology"
 )
 
 // bindPlan registers the flags that shape a plan.
 func bindPlan(fs *pflag.FlagSet, o *topology.PlanOptions) {
 	bindLimits(fs, o)
-	fs.StringVar((*string)(&o.Policy), "policy", string(topology.PolicyBalanced), "`policy`: balanced, latency or fan-out")
+	config.Choice(fs, (*string)(&o.Policy), "policy", string(topology.PolicyBalanced), "`policy`: balanced, latency or fan-out",
+		string(topology.PolicyBalanced), string(topology.PolicyLatency), string(topology.PolicyFanOut))
 	fs.StringVar(&o.ZoneTag, "zone-tag", "", "`tag` of the members that names their zone; by default zone, az, dc, datacenter, data_center or region, whichever differs")
 	fs.StringSliceVar(&o.Avoid, "avoid", nil, "`host`:port of a member that no other is to fetch from; may be repeated")
 }

@@ -65,6 +65,9 @@ func NewLog(w io.Writer, level, format string) *slog.Logger {
 // choices is the annotation of a flag that takes one of a few words.
 const choices = "choices"
 
+// Choices are the words that a flag takes, nil for one that takes others.
+func Choices(f *pflag.Flag) []string { return f.Annotations[choices] }
+
 // Restrict has CheckChoices find what is none of the allowed words in a flag.
 func Restrict(fs *pflag.FlagSet, flag string, allowed ...string) {
 	_ = fs.SetAnnotation(flag, choices, allowed)
@@ -103,34 +106,40 @@ type Sync struct {
 // Bind implements Settings.
 func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	bindClusters(fs, &s.Source, &s.Target)
+	Choice(fs, &s.ReadPreference, "read-preference", "primary", "`preference` for members of the source to read from: primary, primaryPreferred, secondary, secondaryPreferred or nearest", "primary", "primaryPreferred", "secondary", "secondaryPreferred", "nearest")
+	fs.StringVar(&s.ReadTags, "read-tags", "", "`tags` of the members to read from, such as dc:east,rack:1;dc:west; the first set that a member has counts")
+	fs.StringVar(&s.WriteConcern, "write-concern", "majority", "`concern` that a position must have reached before it is recorded: majority or a number of members")
+	fs.BoolVar(&s.AllowDowngrade, "allow-downgrade", false, "permit a target that is older than the source")
+	section(fs, "Source and target")
 	bindRules(fs, &s.Rules)
 	Choice(fs, (*string)(&s.Mode), "mode", "all", "`mode` of the job: all (copy, then follow), full (copy only) or incremental (follow only)", "all", "full", "incremental")
 	fs.StringVar(&s.StartAt, "start-at", "", "`position` where incremental mode begins: seconds:increment, a time (RFC 3339) or checkpoint")
+	Choice(fs, (*string)(&s.OnExisting), "on-existing", "fail", "`policy` for target collections that exist: fail (before anything is written), merge or drop", "fail", "merge", "drop")
+	fs.BoolVar(&s.AllowOverlap, "allow-overlap", false, "permit other jobs that are not finalized to have the same collections of the target, so that all are merged there")
+	Choice(fs, (*string)(&s.OnConflict), "on-conflict", "stop", "`policy` for a document that the target refuses: stop, skip (leave the target as it is) or overwrite (remove what stands in the way); what is skipped or removed is kept in millrace.deadletters on the target", "stop", "skip", "overwrite")
+	section(fs, "What is copied")
 	fs.StringVar(&s.Until, "until", "never", "`when` to finalize and end: never (follow until told), caught-up, or a time (RFC 3339)")
 	fs.StringVar(&s.Job, "job", "", "`name` of the job; by default it follows from source, target and rules, so that the same command resumes the same job")
 	fs.BoolVar(&s.Restart, "restart", false, "forget the job's checkpoint and begin anew")
 	fs.BoolVar(&s.DryRun, "dry-run", false, "print the plan and the precheck, write nothing; exit code 2 when a check fails")
-	Choice(fs, (*string)(&s.OnExisting), "on-existing", "fail", "`policy` for target collections that exist: fail (before anything is written), merge or drop", "fail", "merge", "drop")
-	Choice(fs, (*string)(&s.OnConflict), "on-conflict", "stop", "`policy` for a document that the target refuses: stop, skip (leave the target as it is) or overwrite (remove what stands in the way); what is skipped or removed is kept in millrace.deadletters on the target", "stop", "skip", "overwrite")
-	fs.StringVar(&s.WriteConcern, "write-concern", "majority", "`concern` that a position must have reached before it is recorded: majority or a number of members")
-	Choice(fs, &s.ReadPreference, "read-preference", "primary", "`preference` for members of the source to read from: primary, primaryPreferred, secondary, secondaryPreferred or nearest", "primary", "primaryPreferred", "secondary", "secondaryPreferred", "nearest")
-	fs.StringVar(&s.ReadTags, "read-tags", "", "`tags` of the members to read from, such as dc:east,rack:1;dc:west; the first set that a member has counts")
+	fs.BoolVar(&s.Verify, "verify", false, "compare source and target after the job is finalized")
+	fs.DurationVar(&s.WarnWindow, "warn-window", time.Hour, "warn, and during a copy begin to spool, when the source's oplog will hold the position for less than this")
+	fs.DurationVar(&s.GiveUpAfter, "give-up-after", 0, "end the job when one failure lasts this long; 0 tries for ever")
+	section(fs, "Running")
 	fs.IntVar(&s.Readers, "readers", 0, "most collection slices read at once; 0 chooses")
 	fs.IntVar(&s.Writers, "writers", 0, "most insert batches under way at once; 0 chooses")
 	fs.IntVar(&s.Partitions, "partitions", 0, "parallel appliers of changes; 0 chooses")
 	bindPace(fs, &s.Limits.Docs, &s.maxRateBytes, &s.Loads)
 	fs.StringVar(&s.SpoolDir, "spool-dir", "", "`directory` on local disk for changes that the source's oplog may forget before the copy is done; by default millrace/spool below $XDG_STATE_HOME or ~/.local/state")
 	fs.StringVar(&s.spoolMax, "spool-max", "10GB", "most `bytes` of such changes to keep; 0 keeps none")
-	fs.DurationVar(&s.WarnWindow, "warn-window", time.Hour, "warn, and during a copy begin to spool, when the source's oplog will hold the position for less than this")
-	fs.DurationVar(&s.GiveUpAfter, "give-up-after", 0, "end the job when one failure lasts this long; 0 tries for ever")
-	fs.BoolVar(&s.AllowDowngrade, "allow-downgrade", false, "permit a target that is older than the source")
-	fs.BoolVar(&s.AllowOverlap, "allow-overlap", false, "permit other jobs that are not finalized to have the same collections of the target, so that all are merged there")
-	fs.BoolVar(&s.Verify, "verify", false, "compare source and target after the job is finalized")
-	fs.StringVar(&s.Report, "report", "", "write the final report as JSON to this `file`")
+	section(fs, "Speed and room")
 	fs.StringVar(&s.Listen, "listen", "127.0.0.1:0", "`address` of the control API, host:port; port 0 takes a free one")
 	fs.StringVar(&s.Token, flagToken, "", "secret that the control API asks for; by default a new random one; set MILLRACE_TOKEN rather than the flag")
 	fs.BoolVar(&s.PProf, "pprof", false, "serve Go's profiles below /debug/pprof/ of the control API, to those who have its token")
+	section(fs, "Control")
+	fs.StringVar(&s.Report, "report", "", "write the final report as JSON to this `file`")
 	s.Common.bind(fs)
+	section(fs, outputSection)
 }
 
 // bindPace registers what holds a job back; bytes is an amount such as 50MB.
@@ -154,14 +163,18 @@ type Verify struct {
 // Bind implements Settings.
 func (v *Verify) Bind(fs *pflag.FlagSet, _ string) {
 	bindClusters(fs, &v.Source, &v.Target)
+	section(fs, "Source and target")
 	bindRules(fs, &v.Rules)
+	section(fs, "What is compared")
 	fs.BoolVar(&v.IgnoreFieldOrder, "ignore-field-order", false, "take documents as equal that differ in the order of their fields only")
 	Choice(fs, (*string)(&v.Method), "method", "auto", "how documents are compared: digest, ranges (byte for byte, in the order of _id), or auto, which is digest for all but small collections", "auto", "ranges", "digest")
 	fs.DurationVar(&v.Recheck.For, "recheck-for", time.Minute, "look at a difference again for at most this long, until both sides stand still on it; 0 compares once, for clusters that nobody writes to")
 	fs.IntVar(&v.Workers, "workers", 0, "ranges compared at once, each with one connection a side; 0 chooses")
 	fs.IntVar(&v.MaxDifferences, "max-differences", 1000, "most differing documents that are listed by _id; all are counted")
+	section(fs, "How it is compared")
 	fs.StringVar(&v.Report, "report", "", "write the report as JSON to this `file`")
 	v.Common.bind(fs)
+	section(fs, outputSection)
 }
 
 // Control are the settings of the commands that talk to a running sync:
@@ -219,6 +232,8 @@ const (
 )
 
 const (
+	outputSection = "Settings and output"
+
 	flagConfig = "config"
 	flagSource = "source"
 	flagTarget = "target"
@@ -240,8 +255,8 @@ func secrets() []string {
 	return []string{flagSource, flagTarget, flagToken, flagFromURI, flagSeedURI, flagSetURI}
 }
 
-// settingNames lists each command's settings in alphabetical order, so that one
-// file may serve several commands.
+// settingNames lists each command's settings, so that one file may serve several
+// commands.
 func settingNames() map[string][]string {
 	names := map[string][]string{}
 	for s, commands := range map[Settings][]string{

@@ -36,7 +36,7 @@ func newChecker(s *Common, o Origins) *checker {
 func CheckChoices(fs *pflag.FlagSet, o Origins) Problems {
 	c := checker{origins: o}
 	fs.VisitAll(func(f *pflag.Flag) {
-		allowed, last := f.Annotations[choices], len(f.Annotations[choices])-1
+		allowed, last := Choices(f), len(Choices(f))-1
 		if last > 0 && !slices.Contains(allowed, f.Value.String()) {
 			c.fail(f.Name, fmt.Sprintf("%q is unknown", f.Value), "use "+strings.Join(allowed[:last], ", ")+" or "+allowed[last])
 		}

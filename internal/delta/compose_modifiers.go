@@ -100,13 +100,22 @@ func composeSets(dst []byte, p, q []modPath, start int) ([]byte, bool) {
 	for i := range q {
 		b := &q[i]
 		// A set of a at, below or above its path has decided the place.
-		if !b.unset && !slices.ContainsFunc(p, func(m modPath) bool {
-			return !m.unset && (covers(m.path, b.path) || covers(b.path, m.path))
-		}) {
+		if !b.unset && !sets(p, b.path, true) {
 			dst = appendValue(dst, b.typ, b.path, b.val)
 		}
 	}
 	return closeOrDrop(dst, at, "$set"), true
+}
+
+// sets reports that something at or below a path is set, or also above it. The
+// entries are not copied: this is done for each update that meets another.
+func sets(list []modPath, path []byte, above bool) bool {
+	for i := range list {
+		if m := &list[i]; !m.unset && (covers(path, m.path) || above && covers(m.path, path)) {
+			return true
+		}
+	}
+	return false
 }
 
 // composeSet writes what q makes of a's set; before are a's earlier paths.
@@ -117,7 +126,7 @@ func composeSet(dst []byte, before []modPath, a *modPath, q []modPath, start int
 			continue
 		}
 		// The first set of a at or below b's path has written it.
-		if !b.unset && !slices.ContainsFunc(before, func(m modPath) bool { return !m.unset && covers(b.path, m.path) }) {
+		if !b.unset && !sets(before, b.path, false) {
 			dst = appendValue(dst, b.typ, b.path, b.val)
 		}
 		return dst, true

@@ -172,7 +172,7 @@ func (j *Job) noteRefused(ctx context.Context, job state.Job, err error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	all := append(job.Refused[:len(job.Refused):len(job.Refused)], state.Doc{NS: c.NS, ID: c.Doc, At: c.Since})
+	all := append(job.Refused[:len(job.Refused):len(job.Refused)], stream.Place{NS: c.NS, ID: c.Doc, At: c.Since})
 	all = all[max(len(all)-mostRefused, 0):]
 	if noteErr := j.store.SaveDurably(ctx, bson.D{{Key: "refused", Value: all}}); noteErr != nil {
 		j.log.Warn("the conflict could not be recorded", "conflict", err, "error", noteErr)

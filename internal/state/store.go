@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // BeatEvery is how often an owner proves itself by Beat.
@@ -137,8 +138,8 @@ type Catalog interface {
 type Skipped interface {
 	// SaveSkipped stores the list in place of the one before. A position that is
 	// saved afterwards stands on it.
-	SaveSkipped(ctx context.Context, docs []Doc) error
-	LoadSkipped(ctx context.Context) ([]Doc, error)
+	SaveSkipped(ctx context.Context, docs []stream.Place) error
+	LoadSkipped(ctx context.Context) ([]stream.Place, error)
 }
 
 // Names are those of a catalog, as the last schema change left them.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // world is what stores in memory keep; fault names what is wrong with them.
@@ -30,7 +31,7 @@ type record struct {
 	doc     map[string]any
 	slices  map[string]bson.Raw
 	catalog []state.Mapped
-	skipped []state.Doc
+	skipped []stream.Place
 }
 
 func newWorld(fault string) *world { return &world{fault: fault, jobs: map[string]*record{}} }
@@ -87,7 +88,7 @@ type memory struct {
 	mu                 sync.Mutex
 	fence, term, other int64
 	proven             time.Time
-	unsaved            []state.Doc
+	unsaved            []stream.Place
 }
 
 var _ state.Store = (*memory)(nil)
@@ -397,7 +398,7 @@ func (m *memory) NoteNames(_ context.Context, change schema.NameChange) error {
 	return nil
 }
 
-func (m *memory) SaveSkipped(_ context.Context, docs []state.Doc) error {
+func (m *memory) SaveSkipped(_ context.Context, docs []stream.Place) error {
 	m.w.mu.Lock()
 	defer m.w.mu.Unlock()
 	switch k := m.w.of(m.job); {
@@ -411,7 +412,7 @@ func (m *memory) SaveSkipped(_ context.Context, docs []state.Doc) error {
 	return nil
 }
 
-func (m *memory) LoadSkipped(context.Context) ([]state.Doc, error) {
+func (m *memory) LoadSkipped(context.Context) ([]stream.Place, error) {
 	m.w.mu.Lock()
 	defer m.w.mu.Unlock()
 	return append(slices.Clone(m.w.of(m.job).skipped), m.unsaved...), nil
