@@ -538,7 +538,7 @@ func TestVerifyCommand(t *testing.T) {
 		{"different", verify.Report{Count: 30, Differences: []verify.Difference{{NS: "a.b", Kind: verify.Missing}},
 			Schema: []verify.SchemaDifference{{NS: "a.b", What: "index x_1", Detail: "source has it"}}}, nil, exitFailure,
 			[]string{"missing: a.b", "index x_1", "and 29 documents more", "millrace: the clusters differ: 30 documents, 1 difference"}},
-		{"failed", verify.Report{}, mongo.WithHint(errors.New("cut off"), "again"), exitFailure, []string{"millrace: cut off", "hint: again"}},
+		{"failed", verify.Report{}, mongo.WithHint(errors.New("cut off"), "again"), exitUsage, []string{"millrace: cut off", "hint: again"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBench(t, nil)
