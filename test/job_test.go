@@ -123,7 +123,7 @@ func (r *running) caughtUp(ctx context.Context, source *millmongo.Cluster) error
 func (r *running) finalize(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
-	if err := r.Finalize(ctx); err != nil {
+	if err := r.Finalize(ctx, true); err != nil {
 		return r.failed(fmt.Errorf("finalize: %w", err))
 	}
 	<-r.done

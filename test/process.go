@@ -106,7 +106,7 @@ func (p *Process) Status(ctx context.Context) (s job.Status) {
 	return s
 }
 
-// Finalize asks the process to finalize and waits for that.
+// Finalize asks the process to finalize as soon as it can, and waits for that.
 func (p *Process) Finalize(ctx context.Context) error {
 	rec, err := p.running.Find(ctx, "", "")
 	if err != nil {
@@ -114,7 +114,7 @@ func (p *Process) Finalize(ctx context.Context) error {
 	}
 	c := rec.Client()
 	defer c.Close()
-	_, err = c.Finalize(ctx)
+	_, err = c.Finalize(ctx, true)
 	return err
 }
 

@@ -120,7 +120,11 @@ func (f *fakeJob) SetLoads(_ context.Context, l pace.Loads) error {
 	return nil
 }
 
-func (f *fakeJob) Finalize(ctx context.Context) error {
+func (f *fakeJob) CancelFinalize(context.Context) error {
+	return &job.Refusal{Code: job.CodeNotWanted, Text: "nobody has asked"}
+}
+
+func (f *fakeJob) Finalize(ctx context.Context, _ bool) error {
 	close(f.finalized)
 	for f.Status().Phase != job.PhaseFinalized {
 		select {
@@ -355,6 +359,12 @@ func TestControlOfARunningSync(t *testing.T) {
 	}
 	if code, _, stderr := b.other("status", "--job=users"); code != exitFailure || !strings.Contains(stderr, "orders at http://127.0.0.1:") {
 		t.Errorf("another job: %d %s", code, stderr)
+	}
+	if code, _, stderr := b.other("finalize", "--cancel"); code != exitUsage || !strings.Contains(stderr, "nobody has asked") {
+		t.Errorf("cancel: %d %s", code, stderr)
+	}
+	if code, _, stderr := b.other("finalize", "--cancel", "--when-caught-up"); code != exitUsage || !strings.Contains(stderr, "--when-caught-up") {
+		t.Errorf("cancel: %d %s", code, stderr)
 	}
 	if code, out, stderr := b.other("finalize"); code != exitOK || !strings.Contains(out, "orders: finalized at 7:1") {
 		t.Errorf("finalize: %d %s %s", code, out, stderr)

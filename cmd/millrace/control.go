@@ -137,25 +137,51 @@ at this moment is applied and durable, and what was deferred (unique indexes,
 TTL) is restored. Stop the writes to the source first; later ones stay behind.
 The sync ends after that.
 
-An interrupt ends the waiting, not the finalization. Exit code 1 when something
-differs from the source.`,
-		Example: `  millrace finalize --job orders`,
+Before the sync follows the source (phase following) that is refused, unless
+--when-caught-up asks for it as soon as it does. An interrupt ends the waiting,
+not the wish; --cancel takes the wish back until the sync has begun to finalize.
+
+Exit code 1 when something differs from the source, 2 when it was refused.`,
+		Example: `  millrace finalize --job orders
+  millrace finalize --when-caught-up
+  millrace finalize --cancel`,
 	}, (*control).finalize)
 }
 
 func (c *control) finalize(ctx context.Context) error {
+	if c.Cancel {
+		st, err := c.CancelFinalize(ctx)
+		return refused(c.changed(st, err, "finalize taken back"))
+	}
 	var st job.Status
-	err := during(ctx, func() (err error) { st, err = c.Finalize(ctx); return err }, c.showMeanwhile)
+	err := during(ctx, func() (err error) { st, err = c.Finalize(ctx, c.WhenCaughtUp); return err }, c.showMeanwhile)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return mongo.WithHint(fmt.Errorf("%w; the finalization goes on", context.Cause(ctx)), "see millrace status")
+		return mongo.WithHint(fmt.Errorf("%w; the finalization goes on", context.Cause(ctx)), "see millrace status; millrace finalize --cancel takes it back")
 	case err != nil:
-		return err
+		return refused(err)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: finalized at %s\n", plain(st.Job), st.Follow.Applied)
+	b.WriteString(wayBack(st.TargetPosition))
 	writeDifferences(&b, st.Differences)
 	return cmp.Or(c.tell(c.Output, st, b.String()), differencesError(st))
+}
+
+// wayBack says from where a sync in the other direction would start.
+func wayBack(target string) string {
+	if target == "" {
+		return ""
+	}
+	return fmt.Sprintf("the target stands at %s: to fall back, follow it from there with sync --mode incremental --start-at %s, source and target exchanged\n", target, target)
+}
+
+// refused gives a wish that the job does not take its exit code.
+func refused(err error) error {
+	if r, ok := errors.AsType[*job.Refusal](err); ok && r.Code != "" {
+		return withCode(exitUsage, err)
+	}
+	return err
 }
 
 // showMeanwhile shows the progress where there is a terminal.

@@ -124,6 +124,7 @@ func TestOnRealServers(t *testing.T) {
 	t.Run("spool", func(t *testing.T) { spoolChecked(t, newProgram(t, source, target)) })
 	t.Run("cut-over", func(t *testing.T) { planToCutOver(t, newProgram(t, source, target)) })
 	t.Run("hostile names", func(t *testing.T) { hostileNames(t, newProgram(t, source, target)) })
+	t.Run("way back", func(t *testing.T) { wayBackAgain(t, newProgram(t, source, target), newProgram(t, target, source)) })
 	t.Run("debug", func(t *testing.T) { looks(t, newProgram(t, source, target)) })
 }
 
@@ -200,6 +201,52 @@ func verifyBothWays(t *testing.T, p *program, target *driver.Client) {
 	}
 	if raw := read(t, file); !json.Valid([]byte(raw)) || !bytes.Contains([]byte(raw), []byte("surplus")) {
 		t.Errorf("report: %s", raw)
+	}
+}
+
+// wayBackAgain cuts over beside somebody else's database, is asked once more, and
+// falls back with what was written to the target since.
+func wayBackAgain(t *testing.T, p, reverse *program) {
+	source, target := connect(t, p.source), connect(t, p.target)
+	insert(t, source, "back", 0, 100)
+	insert(t, target, "reporting", 0, 10)
+	args := []string{"sync", "--exclude=shop", "--exclude=crm", "--until=caught-up", "--verify"}
+	code, out, stderr := p.run(append(args, "--output=json")...)
+	var sum summary
+	if err := json.Unmarshal([]byte(out), &sum); err != nil || code != exitOK || !sum.Finalized || sum.Already || sum.Verify == nil || sum.Status.TargetPosition == "" {
+		t.Fatalf("beside another database: %d %v\n%s%s", code, err, out, stderr)
+	}
+	if notes := strings.Join(sum.Verify.Notes, ""); !strings.Contains(notes, "database reporting of the target was not compared") {
+		t.Errorf("notes: %q", notes)
+	}
+	from := sum.Status.TargetPosition
+
+	orders := target.Database("back").Collection("orders")
+	insert(t, target, "back", 100, 150)
+	if _, err := orders.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 1}}, bson.D{{Key: "$set", Value: bson.D{{Key: "text", Value: "y"}}}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := orders.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: 2}}); err != nil {
+		t.Fatal(err)
+	}
+	code, out, stderr = p.run(args[:len(args)-1]...)
+	if code != exitOK || !strings.Contains(out, "already finalized at 20") || !strings.Contains(out, "nothing done") || !strings.Contains(out, "--start-at "+from) {
+		t.Errorf("once more: %d\n%s%s", code, out, stderr)
+	}
+	if code, out, stderr = p.run(args...); code != exitFailure || !strings.Contains(out, "nothing done") || !strings.Contains(stderr, "the clusters differ: 52 documents") {
+		t.Errorf("once more, compared: %d\n%s%s", code, out, stderr)
+	}
+
+	if code, out, stderr = reverse.run("sync", "--mode=incremental", "--start-at="+from, "--include=back.*", "--until=caught-up", "--verify"); code != exitOK {
+		t.Errorf("fall back: %d\n%s%s", code, out, stderr)
+	}
+	if code, out, stderr = p.run("verify", "--include=back.*"); code != exitOK || !strings.Contains(out, "149") {
+		t.Errorf("verify: %d\n%s%s", code, out, stderr)
+	}
+	for want, args := range map[string][]string{"same deployment": {"--target=" + p.source}, "--include baack.* matches nothing": {"--include=baack"}} {
+		if code, out, stderr = p.run(append([]string{"verify"}, args...)...); code != exitUsage || !strings.Contains(stderr, want) || strings.Contains(out, "nothing differs") {
+			t.Errorf("verify %v: %d\n%s%s", args, code, out, stderr)
+		}
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 type summary struct {
 	Version   string         `json:"version"`
 	Finalized bool           `json:"finalized"`
+	Already   bool           `json:"alreadyFinalized,omitempty"` // before this command, which did nothing
 	Started   time.Time      `json:"started"`
 	Ended     time.Time      `json:"ended"`
 	Seconds   float64        `json:"seconds"`
@@ -34,6 +35,13 @@ const maxListed = 20
 
 func summaryText(sum summary) string {
 	s := sum.Status
+	if sum.Already {
+		text := fmt.Sprintf("%s: already finalized at %s, nothing done\n", plain(s.Job), sum.Plan.Finalized.UTC().Format(time.RFC3339)) + wayBack(s.TargetPosition)
+		if sum.Verify != nil {
+			text += verifiedText(sum.Verify)
+		}
+		return text
+	}
 	copying := s.PhaseSeconds[job.PhaseCopying]
 	t := facts{newTable(plain(s.Job), ended(sum))}
 	t.add("duration", clock(time.Duration(sum.Seconds*float64(time.Second))))
@@ -51,6 +59,7 @@ func summaryText(sum summary) string {
 	}
 	var b strings.Builder
 	fmt.Fprintln(&b, t.Render())
+	b.WriteString(wayBack(s.TargetPosition))
 	writeDifferences(&b, s.Differences)
 	if sum.Verify != nil {
 		b.WriteString(verifiedText(sum.Verify))

@@ -159,6 +159,7 @@ func statusText(s job.Status) string {
 	}
 	t.add("load", loadText(s.Load))
 	t.conflicts(s.Conflicts)
+	t.add("finalize", finalizeText(s))
 	t.add("waiting for", s.Waiting)
 	t.add("errors", errorCounts(s.Errors))
 	t.add("last error", s.Error)
@@ -171,6 +172,17 @@ func statusText(s job.Status) string {
 	}
 	writeDifferences(&b, s.Differences)
 	return b.String()
+}
+
+// finalizeText says whether the job can be finalized, and is to be.
+func finalizeText(s job.Status) string {
+	switch {
+	case s.CanFinalize && !s.FinalizeWanted:
+		return "possible"
+	case s.FinalizeWanted && s.Phase != job.PhaseFinalizing && s.Phase != job.PhaseFinalized:
+		return "as soon as possible; not yet: " + plain(s.CannotFinalize)
+	}
+	return plain(s.CannotFinalize)
 }
 
 // facts is a table of names and values.

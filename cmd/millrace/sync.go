@@ -70,14 +70,20 @@ func (r *session) sync(ctx context.Context, s *config.Sync) error {
 		return precheckError(plan.Checks)
 	}
 	plan.Checks.LogWarnings(r.log)
-	began := time.Now()
-	runErr := r.runJob(ctx, s, j, plan)
+	began, already := time.Now(), plan.Finalized != nil
+	var runErr error
+	if !already {
+		runErr = r.runJob(ctx, s, j, plan)
+	}
 	var refused *job.PrecheckError
 	if errors.As(runErr, &refused) { // something came in between
 		return precheckError(refused.Plan.Checks)
 	}
-	sum := summary{Version: buildInfo().Version, Finalized: runErr == nil, Plan: plan, Status: j.Status(), Started: began, Ended: time.Now()}
+	sum := summary{Version: buildInfo().Version, Finalized: runErr == nil, Already: already, Plan: plan, Status: j.Status(), Started: began, Ended: time.Now()}
 	sum.Seconds = sum.Ended.Sub(began).Seconds()
+	if already {
+		sum.Status.Phase, sum.Status.TargetPosition = job.PhaseFinalized, plan.TargetPosition
+	}
 	err = r.outcome(ctx, s, sum.Status, runErr)
 	if s.Verify && runErr == nil {
 		var differs error

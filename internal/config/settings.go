@@ -160,6 +160,7 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	Choice(fs, (*string)(&s.Mode), "mode", "all", "`mode` of the job: all (copy, then follow), full (copy only) or incremental (follow only)", "all", "full", "incremental")
 	fs.StringVar(&s.StartAt, "start-at", "", "`position` where incremental mode begins: seconds:increment, a time (RFC 3339) or checkpoint")
 	Choice(fs, (*string)(&s.OnExisting), "on-existing", "fail", "`policy` for target collections that exist: fail (before anything is written), merge or drop", "fail", "merge", "drop")
+	fs.BoolVar(&s.AllowOverlap, "allow-overlap", false, "permit other jobs that are not finalized to have the same collections of the target, so that all are merged there")
 	Choice(fs, (*string)(&s.OnConflict), "on-conflict", "stop", "`policy` for a document that the target refuses: stop, skip (leave the target as it is) or overwrite (remove what stands in the way); what is skipped or removed is kept in millrace.deadletters on the target", "stop", "skip", "overwrite")
 	section(fs, "What is copied")
 	fs.StringVar(&s.Until, "until", "never", "`when` to finalize and end: never (follow until told), caught-up, or a time (RFC 3339)")
@@ -237,6 +238,8 @@ type Control struct {
 	Interval time.Duration
 	// Limits belong to throttle alone: those that it was given.
 	Limits server.Limits
+	// WhenCaughtUp and Cancel belong to finalize alone.
+	WhenCaughtUp, Cancel bool
 
 	command      string
 	rates        pace.Rates
@@ -255,6 +258,10 @@ func (s *Control) Bind(fs *pflag.FlagSet, command string) {
 		fs.BoolVar(&s.Watch, "watch", false, "show the status again and again until the sync ends")
 		fs.DurationVar(&s.Interval, "interval", time.Second, "time between two looks with --watch")
 		fs.StringVar(&s.Target, flagTarget, "", "connection string `URI` of the job's target, which knows where a job that does not run stands; with a password, set MILLRACE_TARGET or a config file instead")
+	}
+	if command == CommandFinalize {
+		fs.BoolVar(&s.WhenCaughtUp, "when-caught-up", false, "where the job does not follow yet, finalize as soon as it does; the wish ends with the sync's process")
+		fs.BoolVar(&s.Cancel, "cancel", false, "take back that the job is to be finalized, also by --until; possible until it has begun to")
 	}
 	if command == CommandThrottle {
 		bindPace(fs, &s.rates.Docs, &s.maxRateBytes, &s.loads)

@@ -194,6 +194,8 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	c.clusters(s.Source, s.Target)
 	c.namespaces(s.Rules)
 	c.start(s)
+	c.bad(s.AllowOverlap && s.OnExisting == job.ExistingDrop, "allow-overlap", "cannot go with --on-existing drop, which drops what the other job has made",
+		"use --on-existing merge")
 	c.until(s)
 	c.job(s.Job)
 	c.writeConcern(s.WriteConcern)
@@ -282,6 +284,7 @@ func (s *Control) Validate(o Origins, _ []string) Problems {
 	c.job(s.Job)
 	c.token(s.Token)
 	c.bad(s.Watch && s.Interval < 100*time.Millisecond, "interval", s.Interval.String()+" is too short", "use 100ms or more")
+	c.bad(s.Cancel && s.WhenCaughtUp, "cancel", "cannot go with --when-caught-up", "leave out one of the two")
 	if s.command == CommandThrottle {
 		s.rates.Bytes = c.rates(s.rates.Docs, s.maxRateBytes)
 		s.Limits = server.Limits{Docs: given(o, flagRateDocs, &s.rates.Docs), Bytes: given(o, flagRateBytes, &s.rates.Bytes),

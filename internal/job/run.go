@@ -230,8 +230,8 @@ func (j *Job) savePhase(ctx context.Context, p Phase, set ...bson.E) error {
 
 // follow replicates changes until the job is finalized.
 func (j *Job) follow(ctx context.Context, job state.Job) error {
-	if job.Phase == PhaseFinalizing { // the wish survives a restart
-		j.control.wantFinal()
+	if job.Phase == PhaseFinalizing { // what has begun survives a restart
+		j.control.begin()
 	}
 	if err := j.copier.deferTTL(ctx); err != nil {
 		return err
@@ -285,7 +285,7 @@ func (j *Job) finish(ctx context.Context) error {
 	if err := j.cat.RestoreExpiries(ctx); err != nil {
 		return err
 	}
-	diffs, err := schema.Diff(ctx, j.src, j.dst, j.rules, schema.DiffOptions{Keep: j.rules.Match})
+	diffs, err := schema.Diff(ctx, j.src, j.dst, j.rules, schema.DiffOptions{Keep: j.rules.Match, Own: j.ask.Names.Targets()})
 	if err != nil {
 		return err
 	}
@@ -294,8 +294,14 @@ func (j *Job) finish(ctx context.Context) error {
 		lines = append(lines, strings.TrimSpace(d.String()))
 		j.log.Warn("target differs from the source", "difference", d.String())
 	}
-	j.progress.SetDifferences(lines)
-	return j.savePhase(ctx, PhaseFinalized, bson.E{Key: "differences", Value: lines[:min(len(lines), mostDifferences)]})
+	// Where the way back begins: after the last write to what was copied.
+	at, err := j.dst.Newest(ctx, mongo.StateDB+".jobs")
+	if err != nil {
+		return err
+	}
+	j.progress.SetFinal(lines, at)
+	return j.savePhase(ctx, PhaseFinalized, bson.E{Key: "differences", Value: lines[:min(len(lines), mostDifferences)]},
+		bson.E{Key: "finalizedAt", Value: j.spec.Now().UTC()}, bson.E{Key: "targetPosition", Value: at})
 }
 
 // causeOr prefers the reason for which ctx was canceled.

@@ -20,16 +20,20 @@ import (
 
 // Plan is what a job would do, and what stands in its way.
 type Plan struct {
-	Job         string       `json:"job"`
-	Resumes     bool         `json:"resumes"` // an earlier checkpoint is continued
-	ResumePhase state.Phase  `json:"resumePhase,omitempty"`
-	Mode        state.Mode   `json:"mode"`
-	Source      string       `json:"source"`
-	SourceInfo  string       `json:"sourceInfo"` // e.g. "replica set src, 6.0.5, FCV 6.0"
-	Target      string       `json:"target"`
-	TargetInfo  string       `json:"targetInfo"`
-	Collections []Collection `json:"collections"`
-	Checks      List         `json:"checks"`
+	Job         string      `json:"job"`
+	Resumes     bool        `json:"resumes"` // an earlier checkpoint is continued
+	ResumePhase state.Phase `json:"resumePhase,omitempty"`
+	Mode        state.Mode  `json:"mode"`
+	Source      string      `json:"source"`
+	SourceInfo  string      `json:"sourceInfo"` // e.g. "replica set src, 6.0.5, FCV 6.0"
+	Target      string      `json:"target"`
+	TargetInfo  string      `json:"targetInfo"`
+	// Finalized says when the job was finalized, and TargetPosition where the target
+	// stood then; there is nothing to do.
+	Finalized      *time.Time   `json:"finalized,omitempty"`
+	TargetPosition string       `json:"targetPosition,omitempty"`
+	Collections    []Collection `json:"collections"`
+	Checks         List         `json:"checks"`
 }
 
 // Collection is one namespace of a plan.
@@ -64,6 +68,7 @@ type Input struct {
 	StartAt                 string
 	Restart, AllowDowngrade bool
 	AllowMissing            bool // an include that matches nothing yet
+	AllowOverlap            bool
 	WarnWindow              time.Duration
 
 	// ReadFrom is the first change that a stored job still needs.
@@ -90,7 +95,7 @@ func Make(ctx context.Context, in Input) (*Plan, error) {
 	if p.plan.Checks.Failed() {
 		return p.plan, nil
 	}
-	for _, step := range []func(context.Context) error{p.resume, p.collections, p.names, p.privileges, p.existing, p.oplogWindow, p.spool, p.room} {
+	for _, step := range []func(context.Context) error{p.resume, p.rivals, p.collections, p.names, p.privileges, p.existing, p.oplogWindow, p.spool, p.room} {
 		err := step(ctx)
 		if mongo.IsCode(err, mongo.CodeUnauthorized) {
 			p.unauthorized(err)
@@ -98,6 +103,9 @@ func Make(ctx context.Context, in Input) (*Plan, error) {
 		}
 		if err != nil {
 			return nil, err
+		}
+		if p.plan.Finalized != nil {
+			return p.plan, nil
 		}
 	}
 	p.ok("scope", "users and roles are not copied; databases admin, config and local stay as they are")
@@ -147,7 +155,7 @@ func (p *planner) deployments() {
 		p.add(Warn, "identity", "grant clusterMonitor, or the action replSetGetConfig, on both sides",
 			"a user may not read the replica set's configuration: the sets are told apart by their addresses")
 	}
-	if !src.SetID.IsZero() && src.SetID == dst.SetID || slices.ContainsFunc(src.Hosts, func(h string) bool { return slices.Contains(dst.Hosts, h) }) || src.Kind == mongo.KindStandalone && p.Source.Address() == p.Target.Address() {
+	if p.Source.Same(p.Target) {
 		p.add(Fail, "identity", "check --source and --target", "source and target are the same replica set (%s)", src.SetName)
 	}
 }
@@ -201,6 +209,16 @@ func (p *planner) resume(ctx context.Context) error {
 		p.add(Fail, "rules", "use the same --include, --exclude and --rename, another --job, or --restart", "job %s was begun with other rules", p.Job)
 	case job.SourceSet != p.Source.Info.SetID || job.TargetSet != p.Target.Info.SetID:
 		p.add(Fail, "job", "use another --job, or --restart", "job %s was begun between other clusters", p.Job)
+	case job.Phase == state.PhaseFinalized:
+		at := job.FinalizedAt
+		if at.IsZero() { // by an older version
+			at = job.UpdatedAt
+		}
+		p.plan.Finalized = &at
+		if !job.TargetPosition.IsZero() {
+			p.plan.TargetPosition = job.TargetPosition.String()
+		}
+		p.ok("resume", "job %s is finalized already, at %s; nothing is left to do", p.Job, at.Format(time.RFC3339))
 	default:
 		p.ok("resume", "continues job %s in phase %s at %s", p.Job, job.Phase, job.Applied)
 	}

@@ -158,8 +158,10 @@ func (p *Progress) SourceTime() (at bson.Timestamp) {
 	return at
 }
 
-// SetDifferences notes what finalize found.
-func (p *Progress) SetDifferences(d []string) { p.set(func() { p.st.Differences = d }) }
+// SetFinal notes what finalize found, and where the target stands.
+func (p *Progress) SetFinal(differences []string, target mongo.OpTime) {
+	p.set(func() { p.st.Differences, p.st.TargetPosition = differences, target.String() })
+}
 
 // SetIndexes notes the builds on the target.
 func (p *Progress) SetIndexes(i []Index) { p.set(func() { p.st.Indexes = i }) }

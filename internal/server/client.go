@@ -137,8 +137,14 @@ func (c *Client) SetLimits(ctx context.Context, l Limits) (s job.Status, err err
 
 // Finalize asks for the cut-over and returns the final status. It waits as
 // long as that takes; when ctx ends first, the job finalizes nevertheless.
-func (c *Client) Finalize(ctx context.Context) (job.Status, error) {
-	return c.job(ctx, http.MethodPost, PathFinalize)
+func (c *Client) Finalize(ctx context.Context, whenCaughtUp bool) (s job.Status, err error) {
+	err = c.call(ctx, http.MethodPost, PathFinalize, Finalize{whenCaughtUp}, &s)
+	return s, err
+}
+
+// CancelFinalize takes the wish to finalize back and returns the job's status.
+func (c *Client) CancelFinalize(ctx context.Context) (job.Status, error) {
+	return c.job(ctx, http.MethodDelete, PathFinalize)
 }
 
 // Health asks who answers at the address.
@@ -217,9 +223,5 @@ func (c *Client) failure(status string, body []byte) error {
 	if json.Unmarshal(body, &f) != nil || f.Error == "" {
 		f.Error = status + " " + string(bytes.TrimSpace(body[:min(len(body), 200)]))
 	}
-	err := fmt.Errorf("the sync at %s: %s", c.address, f.Error)
-	if f.Hint == "" {
-		return err
-	}
-	return mongo.WithHint(err, f.Hint)
+	return mongo.WithHint(fmt.Errorf("the sync at %s: %w", c.address, &job.Refusal{Code: f.Code, Text: f.Error}), f.Hint)
 }

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -42,7 +43,8 @@ type Controller interface {
 	SetLimits(context.Context, pace.Rates) error
 	SetLoads(context.Context, pace.Loads) error
 	// Finalize returns when the job is finalized, or says why it is not.
-	Finalize(context.Context) error
+	Finalize(ctx context.Context, whenCaughtUp bool) error
+	CancelFinalize(context.Context) error
 }
 
 // Options shape a server.
@@ -66,8 +68,8 @@ type Server struct {
 	token    string
 	loopback bool
 	listener net.Listener
-	// finalizes is one for all who ask: it belongs to the server, not to the
-	// request, so that a client may go away.
+	// finalizes is one for all who ask for the same: it belongs to the server, not
+	// to the request, so that a client may go away.
 	finalizes singleflight.Group
 	// farewell is defaultFarewell, deadline replyTime, shorter in tests.
 	farewell, deadline time.Duration
@@ -138,7 +140,9 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	err := Until(ctx, hs, s.farewell, func() error { return hs.Serve(s.listener) })
 	giveUp()
-	_, _, _ = s.finalizes.Do("", func() (any, error) { return nil, nil }) // waits for the one under way
+	for _, wish := range []bool{false, true} { // waits for those under way
+		_, _, _ = s.finalizes.Do(strconv.FormatBool(wish), func() (any, error) { return nil, nil })
+	}
 	return err
 }
 

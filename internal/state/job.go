@@ -66,4 +66,8 @@ type Job struct {
 	// Differences are how the target's catalog differed from the source's when the
 	// job was finalized, the first of them.
 	Differences []string `bson:"differences"`
+	// FinalizedAt is when the job was finalized. TargetPosition is the target's own
+	// position then: all that the job has written there is before it.
+	FinalizedAt    time.Time    `bson:"finalizedAt"`
+	TargetPosition mongo.OpTime `bson:"targetPosition"`
 }

@@ -157,6 +157,20 @@ func (s *Set) MatchTargetDB(db string) bool {
 	return !renamed && s.MatchDB(db)
 }
 
+// NamesTargetDB reports whether the rules name the database on the target: by a
+// rename into it, or by an include that is not for all databases.
+func (s *Set) NamesTargetDB(db string) bool {
+	if !s.MatchTargetDB(db) || s == nil {
+		return false
+	}
+	for _, to := range s.colls {
+		if toDB, _ := mongo.SplitNS(to); toDB == db {
+			return true
+		}
+	}
+	return len(s.dbSources[db]) > 0 || slices.ContainsFunc(s.include, func(p pattern) bool { return !p.db.any && p.db.matches(db) })
+}
+
 // Target is the name of the source namespace ns on the target. A
 // system.buckets collection moves with its time-series collection.
 func (s *Set) Target(ns string) string {

@@ -104,6 +104,23 @@ func (m *memory) Load(context.Context) (state.Job, bool, error) {
 
 func (m *memory) Reload(ctx context.Context) (state.Job, bool, error) { return m.Load(ctx) }
 
+func (m *memory) LoadOthers(context.Context, bool) (out []state.Job, err error) {
+	m.w.mu.Lock()
+	defer m.w.mu.Unlock()
+	for name, k := range m.w.jobs {
+		job, found, err := k.job()
+		if err != nil {
+			return nil, err
+		}
+		ended := job.Phase == state.PhaseFinalized && !m.is("finalized jobs are known")
+		idle := job.Phase == state.PhaseCatalog && job.Owner == (state.Owner{}) && !m.is("idle jobs are known")
+		if found && name != m.job && !ended && !idle {
+			out = append(out, job)
+		}
+	}
+	return out, nil
+}
+
 func (m *memory) Create(_ context.Context, job state.Job) error {
 	m.w.mu.Lock()
 	defer m.w.mu.Unlock()

@@ -54,6 +54,7 @@ func Run(t *testing.T, s Setup) {
 func Properties() []Property {
 	return []Property{
 		{"a job is kept", kept},
+		{"other jobs are known", others},
 		{"an attempt of its own", ownAttempt},
 		{"a write of another term ends the attempt", otherTerm},
 		{"fences are never used again", fences},
@@ -112,6 +113,51 @@ func (b bench) take(s state.Store) state.Job {
 	job, err := s.TakeOver(b.Context(), func(o state.Owner) { b.Errorf("waited for %s", o) })
 	b.ok(err)
 	return job
+}
+
+// others: a job knows those that may have a part of the sink.
+func others(t T, s Setup) {
+	b, other := begun(t, s), begun(t, s)
+	known := func() (phase state.Phase) {
+		b.Helper()
+		for _, certain := range []bool{false, true} {
+			jobs, err := b.LoadOthers(b.Context(), certain)
+			b.ok(err)
+			phase = ""
+			for _, j := range jobs {
+				if j.ID == b.job {
+					b.Errorf("a job is another one than itself")
+				}
+				if j.ID == other.job && j.Rules == "r" {
+					phase = j.Phase
+				}
+			}
+		}
+		return phase
+	}
+	set := func(phase state.Phase) {
+		b.Helper()
+		other.ok(other.SaveDurably(b.Context(), bson.D{{Key: "phase", Value: phase}}))
+	}
+	for _, phase := range []state.Phase{state.PhaseFollowing, state.PhaseCatalog} {
+		set(phase)
+		if got := known(); got != phase {
+			b.Errorf("one in phase %s is known as %q", phase, got)
+		}
+	}
+	other.ok(other.Release(b.Context()))
+	if got := known(); got != "" {
+		b.Errorf("one that has not written and that nobody runs is known as %q", got)
+	}
+	other.Store = other.reopened()
+	other.begin(other.Store)
+	if known() == "" {
+		b.Errorf("one that is about to write is not known")
+	}
+	set(state.PhaseFinalized)
+	if got := known(); got != "" {
+		b.Errorf("one that is finalized is known as %q", got)
+	}
 }
 
 // reopened is the store of another process.
