@@ -332,9 +332,9 @@ func (p *planner) spool(context.Context) error {
 		p.add(Fail, "spool", oplog.SpoolHint(dir, err), "changes cannot be kept on local disk, in %s: %v", dir, err)
 	case free < want:
 		p.add(Warn, "spool", "make room, choose another directory with --spool-dir, or lower --spool-max; a full disk is no failure, but then the oplog alone has to hold the changes",
-			"%s free in %s for changes that the oplog may forget, %s are allowed (--spool-max)", humanize.IBytes(free), dir, humanize.IBytes(want))
+			"%s free in %s for changes that the oplog may forget, %s are allowed (--spool-max)", humanize.Bytes(free), dir, humanize.Bytes(want))
 	default:
-		p.ok("spool", "%s free in %s", humanize.IBytes(free), dir)
+		p.ok("spool", "%s free in %s", humanize.Bytes(free), dir)
 	}
 	return nil
 }
