@@ -112,7 +112,7 @@ func (m *move) watch(ctx context.Context) {
 	running := server.Registry{Dir: filepath.Join(m.dir, "millrace", "run")}
 	_ = poll(ctx, func() (bool, error) {
 		if rec, err := running.Find(ctx, "", jobName); err == nil { // else it starts or ends
-			c := server.NewClient(rec.Address, rec.Token)
+			c := rec.Client()
 			defer c.Close()
 			if s, err := c.Status(ctx); err == nil {
 				m.take(s)

@@ -12,8 +12,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"golang.org/x/sync/errgroup"
-
-	"github.com/millrace/millrace/internal/pace"
 )
 
 // writers change the source until stop.
@@ -43,8 +41,10 @@ func startWriters(ctx context.Context, client *mongo.Client) *writers {
 		w.running.Go(func() error {
 			random := rand.New(rand.NewPCG(uint64(i), 7))
 			for n := 0; ; n++ {
-				if pace.Pause(quit, pause) != nil {
+				select {
+				case <-quit.Done():
 					return nil
+				case <-time.After(pause):
 				}
 				if err := round(ctx, random, n); err != nil {
 					return fmt.Errorf("a writer of the demo: %w", err)

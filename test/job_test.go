@@ -44,6 +44,7 @@ func startJob(t *testing.T, spec job.Spec) (*running, error) {
 	if spec.OnExisting == "" {
 		spec.OnExisting = job.ExistingFail
 	}
+	spec.AllowMissing = true // histories create what they need
 	tail := &logTail{}
 	spec.Log = slog.New(slog.NewTextHandler(tail, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -122,7 +123,7 @@ func (r *running) caughtUp(ctx context.Context, source *millmongo.Cluster) error
 func (r *running) finalize(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
-	if err := r.Finalize(ctx); err != nil {
+	if err := r.Finalize(ctx, true); err != nil {
 		return r.failed(fmt.Errorf("finalize: %w", err))
 	}
 	<-r.done

@@ -98,7 +98,7 @@ func (p *Process) Status(ctx context.Context) (s job.Status) {
 	if err != nil {
 		return job.Status{} // it starts or ends
 	}
-	c := server.NewClient(rec.Address, rec.Token)
+	c := rec.Client()
 	defer c.Close()
 	if s, err = c.Status(ctx); err != nil {
 		return job.Status{}
@@ -106,15 +106,15 @@ func (p *Process) Status(ctx context.Context) (s job.Status) {
 	return s
 }
 
-// Finalize asks the process to finalize and waits for that.
+// Finalize asks the process to finalize as soon as it can, and waits for that.
 func (p *Process) Finalize(ctx context.Context) error {
 	rec, err := p.running.Find(ctx, "", "")
 	if err != nil {
 		return err
 	}
-	c := server.NewClient(rec.Address, rec.Token)
+	c := rec.Client()
 	defer c.Close()
-	_, err = c.Finalize(ctx)
+	_, err = c.Finalize(ctx, true)
 	return err
 }
 

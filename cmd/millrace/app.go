@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -10,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/millrace/millrace/internal/config"
@@ -19,23 +19,19 @@ import (
 	"github.com/millrace/millrace/internal/verify"
 )
 
-// The exit codes of all commands.
-const (
-	exitOK      = 0
-	exitFailure = 1 // it was tried and failed, or verify found differences
-	exitUsage   = 2 // wrong usage, or a precheck failed: nothing was written
-)
-
 // app holds what the commands take from the world around them.
 type app struct {
 	stdout, stderr io.Writer
 	lookupEnv      func(string) (string, bool)
+	environ        []string // all of it, NAME=value
 	open           func(context.Context, job.Spec) (syncJob, error)
 	verify         func(context.Context, verify.Spec) (*verify.Report, error)
 	// screen returns the terminal for live views, nil when there is none.
 	screen func() *screen
 	// columns is how wide the terminal is that shows help.
 	columns func() int
+
+	results results
 }
 
 // syncJob is a job as the commands use it.
@@ -51,6 +47,7 @@ func newApp() *app {
 		stdout:    os.Stdout,
 		stderr:    os.Stderr,
 		lookupEnv: os.LookupEnv,
+		environ:   os.Environ(),
 		open:      func(ctx context.Context, spec job.Spec) (syncJob, error) { return job.Open(ctx, spec) },
 		verify:    verify.Clusters,
 		screen:    func() *screen { return newScreen(os.Stderr) },
@@ -63,45 +60,13 @@ func newApp() *app {
 	}
 }
 
-// run executes one command line and returns the exit code. The error is
-// printed here and nowhere else.
+// run executes one command line and returns the exit code.
 func (a *app) run(ctx context.Context, args []string) int {
+	a.stdout, a.stderr, a.results = &safe{out: a.stdout}, &safe{out: a.stderr}, results{}
 	root := a.rootCommand()
 	root.SetArgs(javaFlags(args))
 	cmd, err := root.ExecuteContextC(ctx)
-	if err == nil {
-		return exitOK
-	}
-	code := exitUsage
-	var failed *exitError
-	if errors.As(err, &failed) {
-		code, err = failed.code, failed.err
-	} else if hint := "see " + cmd.CommandPath() + " --help"; mongo.HintOf(err) == "" {
-		err = mongo.WithHint(err, hint)
-	}
-	fmt.Fprintf(a.stderr, "millrace: %v\n", err)
-	if hint := mongo.HintOf(err); hint != "" {
-		fmt.Fprintf(a.stderr, "hint: %s\n", hint)
-	}
-	return code
-}
-
-// exitError is an error of a command that ran, with its exit code. Any other
-// error that cobra returns is one of usage.
-type exitError struct {
-	code int
-	err  error
-}
-
-func (e *exitError) Error() string { return e.err.Error() }
-func (e *exitError) Unwrap() error { return e.err }
-
-// withCode gives err an exit code; nil stays nil.
-func withCode(code int, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &exitError{code: code, err: err}
+	return a.finish(ctx, cmd, args, err)
 }
 
 func (a *app) rootCommand() *cobra.Command {
@@ -113,14 +78,21 @@ millrace copies MongoDB data between clusters, follows the changes, cuts over,
 and proves that nothing differs.
 
 Every flag can also be set in the environment, as MILLRACE_ and its name in
-capitals with underscores (MILLRACE_ON_EXISTING=merge), or in the YAML file that
---config names, whose keys are the names of flags; settings of one command may
-stand below its name. A flag wins over the environment, the environment over
-the file. Passwords belong into the environment or the file, for other users of
-the machine can see flags.
+capitals with underscores (MILLRACE_ON_EXISTING=merge), and where a command has
+--config also in the YAML file that this names, whose keys are the names of
+flags; settings of one command may stand below its name (sync, seed-local). A
+flag wins over the environment, the environment over the file. Passwords belong
+into the environment or the file, for other users of the machine can see flags.
 
 Exit codes: 0 done; 1 failed, or differences found; 2 wrong usage, or the
-precheck failed and nothing was written.`),
+precheck failed and nothing was written; 128 and the number of the signal that
+ended it: 130 SIGINT, 143 SIGTERM, 129 SIGHUP. verify has 2 for everything that
+keeps it from an answer. A sync that is to follow until it is told (--until
+never) ends with 0 when SIGINT or SIGTERM stops it: its checkpoint is kept.
+
+With --output json there is one JSON document on standard output, however a
+command ends: a failure has error, hint, and checks when a precheck failed. What
+shows many things one after the other (--watch, debug oplog) has a line for each.`),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
@@ -132,37 +104,13 @@ precheck failed and nothing was written.`),
 	root.SetVersionTemplate(b.text())
 	root.AddCommand(
 		a.syncCommand(), a.statusCommand(), a.pauseCommand(), a.resumeCommand(), a.throttleCommand(), a.finalizeCommand(), a.verifyCommand(),
-		a.seedCommand(), a.topologyCommand(), a.ycsbCommand(), a.benchCommand(), labCommand(), a.debugCommand(), a.versionCommand(), docsCommand(),
+		a.jobsCommand(), a.deadlettersCommand(), a.seedCommand(), a.topologyCommand(), a.ycsbCommand(), a.benchCommand(), a.labCommand(), a.debugCommand(), a.versionCommand(), docsCommand(),
 	)
 	root.InitDefaultCompletionCmd()
 	failWithCode(root)
+	a.makeReady(root)
 	a.completeValues(root)
 	return root
-}
-
-// failWithCode tells errors of running a command from those of its usage, and
-// lets a command that only groups others refuse names it does not have. A
-// command takes no arguments unless it says otherwise.
-func failWithCode(cmd *cobra.Command) {
-	if cmd.HasParent() && cmd.HasSubCommands() && !cmd.Runnable() {
-		cmd.RunE = group
-	} else if run := cmd.RunE; run != nil {
-		if cmd.Args == nil {
-			cmd.Args = cobra.NoArgs
-		}
-		cmd.RunE = func(cmd *cobra.Command, args []string) error {
-			err := run(cmd, args)
-			var coded *exitError
-			var problems config.Problems
-			if errors.As(err, &coded) || errors.As(err, &problems) {
-				return err
-			}
-			return withCode(exitFailure, err)
-		}
-	}
-	for _, sub := range cmd.Commands() {
-		failWithCode(sub)
-	}
 }
 
 // group is a command without work of its own.
@@ -185,22 +133,73 @@ type session struct {
 // checks them first.
 func (a *app) configured(cmd *cobra.Command, name string, s config.Settings, do func(context.Context, *session) error) *cobra.Command {
 	s.Bind(cmd.Flags(), name)
+	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
+		return a.ready(cmd, name, func(o config.Origins) config.Problems { return s.Validate(o, args) })
+	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		origins, problems := config.Load(cmd.Flags(), name, config.Inputs{LookupEnv: a.lookupEnv, ReadFile: os.ReadFile})
-		// Checked also after a problem, so that all problems are told at once.
-		if problems = append(problems, s.Validate(origins, args)...); len(problems) > 0 {
-			return problems
-		}
+		a.results.report = s.ReportFile()
 		run := &session{app: a, screen: a.screen(), log: s.Logger(a.stderr), args: args}
 		if run.screen != nil {
 			run.log = s.Logger(run.screen)
 		}
-		for _, p := range config.Warnings(cmd.Flags(), origins, fileMode) {
-			run.log.Warn(p.Setting+" "+p.What, "where", p.Where, "hint", p.How)
-		}
 		return do(cmd.Context(), run)
 	}
 	return cmd
+}
+
+// makeReady has every command that is no settings' own get ready before it runs.
+// Hidden ones are started by millrace itself, with all that they need.
+func (a *app) makeReady(cmd *cobra.Command) {
+	if cmd.Hidden {
+		return
+	}
+	if cmd.Runnable() && cmd.PreRunE == nil {
+		cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+			return a.ready(cmd, "", func(o config.Origins) config.Problems { return config.CheckChoices(cmd.Flags(), o) })
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		a.makeReady(sub)
+	}
+}
+
+// ready completes the flags of a command and checks them, also after a problem, so
+// that all problems are told at once. It warns of what works but should be known.
+func (a *app) ready(cmd *cobra.Command, name string, check func(config.Origins) config.Problems) error {
+	fs := cmd.Flags()
+	origins, problems := config.Load(fs, name, config.Inputs{LookupEnv: a.lookupEnv, ReadFile: os.ReadFile})
+	problems = append(problems, check(origins)...)
+	warnings := config.Unknown(a.environ, fs, allFlags(cmd.Root()))
+	if len(problems) == 0 {
+		warnings = append(warnings, config.Warnings(fs, origins, fileMode)...)
+	}
+	log := config.NewLog(a.stderr, flagText(fs, "log-level"), flagText(fs, "log-format"))
+	for _, p := range warnings {
+		log.Warn(p.Setting+" "+p.What, "where", p.Where, "hint", p.How)
+	}
+	if len(problems) > 0 {
+		return problems
+	}
+	return nil
+}
+
+// flagText is the value of a flag, "" where there is none.
+func flagText(fs *pflag.FlagSet, name string) string {
+	if f := fs.Lookup(name); f != nil {
+		return f.Value.String()
+	}
+	return ""
+}
+
+// allFlags are those of a command and of all below it.
+func allFlags(cmd *cobra.Command) (out []*pflag.Flag) {
+	if !cmd.Hidden {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { out = append(out, f) })
+	}
+	for _, sub := range cmd.Commands() {
+		out = append(out, allFlags(sub)...)
+	}
+	return out
 }
 
 func fileMode(path string) (uint32, error) {
@@ -215,12 +214,6 @@ func fileMode(path string) (uint32, error) {
 func bindOutput(cmd *cobra.Command, output *string, usage string, forms ...string) {
 	cmd.Flags().StringVarP(output, "output", "o", "text", usage)
 	config.Restrict(cmd.Flags(), "output", forms...)
-	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
-		if problems := config.CheckChoices(cmd.Flags(), nil); len(problems) > 0 {
-			return problems
-		}
-		return nil
-	}
 }
 
 // uri is the connection string of a flag, or of the environment, which hides

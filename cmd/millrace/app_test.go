@@ -3,12 +3,16 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,6 +20,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/precheck"
+	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/verify"
 )
 
@@ -92,6 +97,8 @@ func (f *fakeJob) Status() job.Status {
 func (f *fakeJob) Pause(context.Context) error  { return f.set(true) }
 func (f *fakeJob) Resume(context.Context) error { return f.set(false) }
 
+func (f *fakeJob) RetryLetters(context.Context) error { return nil }
+
 func (f *fakeJob) set(paused bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -113,7 +120,11 @@ func (f *fakeJob) SetLoads(_ context.Context, l pace.Loads) error {
 	return nil
 }
 
-func (f *fakeJob) Finalize(ctx context.Context) error {
+func (f *fakeJob) CancelFinalize(context.Context) error {
+	return &job.Refusal{Code: job.CodeNotWanted, Text: "nobody has asked"}
+}
+
+func (f *fakeJob) Finalize(ctx context.Context, _ bool) error {
 	close(f.finalized)
 	for f.Status().Phase != job.PhaseFinalized {
 		select {
@@ -346,8 +357,14 @@ func TestControlOfARunningSync(t *testing.T) {
 	if code, _, stderr := b.other("throttle", "--target-load=heavy"); code == exitOK || !strings.Contains(stderr, "target-load") {
 		t.Errorf("throttle: %d %s", code, stderr)
 	}
-	if code, _, stderr := b.other("status", "--job=users"); code != exitFailure || !strings.Contains(stderr, "orders at 127.0.0.1:") {
+	if code, _, stderr := b.other("status", "--job=users"); code != exitFailure || !strings.Contains(stderr, "orders at http://127.0.0.1:") {
 		t.Errorf("another job: %d %s", code, stderr)
+	}
+	if code, _, stderr := b.other("finalize", "--cancel"); code != exitUsage || !strings.Contains(stderr, "nobody has asked") {
+		t.Errorf("cancel: %d %s", code, stderr)
+	}
+	if code, _, stderr := b.other("finalize", "--cancel", "--when-caught-up"); code != exitUsage || !strings.Contains(stderr, "--when-caught-up") {
+		t.Errorf("cancel: %d %s", code, stderr)
 	}
 	if code, out, stderr := b.other("finalize"); code != exitOK || !strings.Contains(out, "orders: finalized at 7:1") {
 		t.Errorf("finalize: %d %s %s", code, out, stderr)
@@ -465,8 +482,8 @@ func TestSignalKeepsTheCheckpoint(t *testing.T) {
 	b := newBench(t, j)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	wait := start(t, ctx, b, j, uris()...)
-	cancel(errSignal)
-	if code := wait(); code != exitFailure || !strings.Contains(b.stderr.String(), "hint: its checkpoint is kept") {
+	cancel(stopped{syscall.SIGTERM})
+	if code := wait(); code != exitOK || !strings.Contains(b.stderr.String(), "its checkpoint is kept") {
 		t.Errorf("code %d: %s", code, b.stderr)
 	}
 	if !strings.Contains(b.stdout.String(), "ended in phase following") {
@@ -485,7 +502,10 @@ func TestRunThatFails(t *testing.T) {
 	if code := b.run(t.Context(), with("--output=json")...); code != exitFailure {
 		t.Errorf("code %d", code)
 	}
-	var sum summary
+	var sum struct {
+		summary
+		failure
+	}
 	if err := json.Unmarshal([]byte(b.stdout.String()), &sum); err != nil || sum.Finalized || sum.Hint != "begin anew with --restart" {
 		t.Errorf("%v: %s", err, b.stdout)
 	}
@@ -501,6 +521,7 @@ func TestBusyAddressWritesNothing(t *testing.T) {
 	_, out, _ := b.other("status", "--output=json")
 	_, stderr, _ := strings.Cut(b.stderr.String(), "control=")
 	address, _, _ := strings.Cut(stderr, "\n")
+	address = server.HostPort(address)
 	second := newBench(t, k)
 	if code := second.run(t.Context(), with("--listen="+address)...); code != exitFailure || !strings.Contains(second.stderr.String(), "--listen") {
 		t.Errorf("code %d: %s%s", code, second.stderr, out)
@@ -516,6 +537,48 @@ func TestBusyAddressWritesNothing(t *testing.T) {
 	wait()
 }
 
+// The commands find a sync that listens with TLS, whoever its certificate is for;
+// one that knows no record asks for the authority.
+func TestControlOverTLS(t *testing.T) {
+	example := httptest.NewTLSServer(nil)
+	example.Close()
+	pair := example.TLS.Certificates[0]
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	if err := errors.Join(os.WriteFile("cert.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}), 0o600),
+		os.WriteFile("key.pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	j := newFakeJob()
+	b := newBench(t, j)
+	b.env["MILLRACE_TOKEN"] = "0123456789abcdef"
+	wait := start(t, t.Context(), b, j, with("--listen=127.0.0.1:0", "--listen-tls-cert=cert.pem", "--listen-tls-key=key.pem")...)
+	_, logged, _ := strings.Cut(b.stderr.String(), "control=")
+	address, _, _ := strings.Cut(logged, "\n")
+	if !strings.HasPrefix(address, "https://") || !strings.Contains(b.stderr.String(), "chmod 600 key.pem") {
+		t.Errorf("%s", b.stderr)
+	}
+	t.Chdir(t.TempDir()) // commands are given where they like
+	b.env["MILLRACE_TOKEN"] = ""
+	if code, _, stderr := b.other("status"); code != exitOK {
+		t.Errorf("by record: %d %s", code, stderr)
+	}
+	b.env["MILLRACE_TOKEN"], b.env["XDG_STATE_HOME"] = "0123456789abcdef", t.TempDir()
+	if code, _, stderr := b.other("status", "--address="+address); code != exitFailure || !strings.Contains(stderr, "--ca-file") {
+		t.Errorf("by address: %d %s", code, stderr)
+	}
+	if code, _, stderr := b.other("finalize", "--address="+address, "--ca-file=nowhere.pem"); code != exitUsage || !strings.Contains(stderr, "nowhere.pem") {
+		t.Errorf("without the file: %d %s", code, stderr)
+	}
+	close(j.finalized)
+	if code := wait(); code != exitOK {
+		t.Errorf("sync: %d", code)
+	}
+}
+
 func TestVerifyCommand(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -528,7 +591,7 @@ func TestVerifyCommand(t *testing.T) {
 		{"different", verify.Report{Count: 30, Differences: []verify.Difference{{NS: "a.b", Kind: verify.Missing}},
 			Schema: []verify.SchemaDifference{{NS: "a.b", What: "index x_1", Detail: "source has it"}}}, nil, exitFailure,
 			[]string{"missing: a.b", "index x_1", "and 29 documents more", "millrace: the clusters differ: 30 documents, 1 difference"}},
-		{"failed", verify.Report{}, mongo.WithHint(errors.New("cut off"), "again"), exitFailure, []string{"millrace: cut off", "hint: again"}},
+		{"failed", verify.Report{}, mongo.WithHint(errors.New("cut off"), "again"), exitTrouble, []string{"millrace: cut off", "hint: again"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBench(t, nil)

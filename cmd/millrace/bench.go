@@ -75,8 +75,8 @@ nothing else.`,
 	f.StringSliceVar(&s.options.Cells, "cells", nil, "`cells` of the matrix that the scenario seed measures, as collections x indexes: 1x5,100x5; by default all")
 	f.StringVar(&s.options.Millrace, "millrace", "", "the millrace `program` to measure; by default this one")
 	bindOutput(cmd, &s.output, "`form` of the result: text, json, html or markdown (a line a case)", "text", "json", "html", "markdown")
-	f.StringVar(&s.report, "report", "", "write the result to this `file` instead of standard output, and a table to standard output")
-	cmd.AddCommand(benchListCommand(), benchShowCommand())
+	f.StringVar(&s.report, "report", "", "write the result to this `file`, too; unless that is JSON, standard output has a table")
+	cmd.AddCommand(a.benchListCommand(), a.benchShowCommand())
 	return cmd
 }
 
@@ -89,12 +89,12 @@ func scenarios(*cobra.Command, []string, string) ([]cobra.Completion, cobra.Shel
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-func benchListCommand() *cobra.Command {
+func (a *app) benchListCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the scenarios",
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(*cobra.Command, []string) error {
 			t := table.NewWriter()
 			t.SetStyle(table.StyleLight)
 			t.AppendHeader(table.Row{"scenario", "work", "ceiling"})
@@ -102,14 +102,14 @@ func benchListCommand() *cobra.Command {
 			for _, s := range benchmark.Scenarios() {
 				t.AppendRow(table.Row{s.Name, s.Work, s.Ceiling})
 			}
-			return tell(cmd.OutOrStdout(), output, benchmark.Scenarios(), t.Render()+"\n")
+			return a.tell(output, benchmark.Scenarios(), t.Render()+"\n")
 		},
 	}
 	bindOutput(cmd, &output, "form of the output: text or json", "text", "json")
 	return cmd
 }
 
-func benchShowCommand() *cobra.Command {
+func (a *app) benchShowCommand() *cobra.Command {
 	var output, picture string
 	cmd := &cobra.Command{
 		Use:   "show FILE...",
@@ -117,15 +117,15 @@ func benchShowCommand() *cobra.Command {
 		Example: `  millrace bench show results.json --output html > results.html
   millrace bench show results.json --output svg --case full-one > full-one.svg`,
 		Args: cobra.MinimumNArgs(1), ValidArgsFunction: files,
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: func(_ *cobra.Command, args []string) error {
 			r, err := readBench(args)
 			if err != nil {
 				return err
 			}
 			if output == "svg" {
-				return benchmark.WriteSVG(cmd.OutOrStdout(), r, picture)
+				return benchmark.WriteSVG(a.stdout, r, picture)
 			}
-			return writeBenchAs(cmd.OutOrStdout(), output, r)
+			return a.writeBenchAs(a.stdout, output, r)
 		},
 	}
 	bindOutput(cmd, &output, "form of the output: text, json, html, markdown or svg", "text", "json", "html", "markdown", "svg")
@@ -151,10 +151,10 @@ func readBench(files []string) (*benchmark.Report, error) {
 }
 
 // writeBenchAs writes a report in one of its forms.
-func writeBenchAs(w io.Writer, form string, r *benchmark.Report) error {
+func (a *app) writeBenchAs(w io.Writer, form string, r *benchmark.Report) error {
 	switch form {
 	case "json":
-		return writeJSON(w, r)
+		return a.tell(form, r, "")
 	case "html":
 		return benchmark.WriteHTML(w, r)
 	case "markdown":
@@ -167,6 +167,9 @@ func writeBenchAs(w io.Writer, form string, r *benchmark.Report) error {
 func (a *app) bench(cmd *cobra.Command, s *benchSettings) (err error) {
 	if err := s.complete(); err != nil {
 		return withCode(exitUsage, err)
+	}
+	if s.output == "json" {
+		a.results.report = s.report
 	}
 	s.options.Version = buildInfo().Version
 	s.options.Command = "millrace bench " + strings.Join(s.shown(), " ")
@@ -189,6 +192,9 @@ func (s *benchSettings) complete() (err error) {
 			return err
 		}
 		s.options.Peers = append(s.options.Peers, peer)
+	}
+	if err := canWrite("--report", s.report); err != nil {
+		return err
 	}
 	if (s.options.Servers.Source == "") != (s.options.Servers.Target == "") {
 		return errors.New("--source-uri and --target-uri belong together")
@@ -233,10 +239,10 @@ func (s *benchSettings) shown() []string {
 
 // writeBench writes the report where and how it is wanted.
 func (a *app) writeBench(s *benchSettings, r *benchmark.Report) error {
-	if s.report == "" {
-		return writeBenchAs(a.stdout, s.output, r)
+	if s.report == "" || s.output == "json" {
+		return a.writeBenchAs(a.stdout, s.output, r)
 	}
-	if err := writeFile(s.report, func(w io.Writer) error { return writeBenchAs(w, s.output, r) }); err != nil {
+	if err := writeFile(s.report, func(w io.Writer) error { return a.writeBenchAs(w, s.output, r) }); err != nil {
 		return err
 	}
 	return benchmark.WriteText(a.stdout, r)

@@ -28,7 +28,7 @@ type control struct {
 // controlCommand makes a command that finds a running sync first.
 func (a *app) controlCommand(cmd *cobra.Command, do func(*control, context.Context) error) *cobra.Command {
 	var s config.Control
-	return a.configured(cmd, cmd.Name(), &s, func(ctx context.Context, run *session) error {
+	return a.controlled(cmd, &s, func(ctx context.Context, run *session) error {
 		c, err := a.client(ctx, &s)
 		if err != nil {
 			return err
@@ -36,6 +36,25 @@ func (a *app) controlCommand(cmd *cobra.Command, do func(*control, context.Conte
 		defer c.Close()
 		return do(&control{run, c, &s}, ctx)
 	})
+}
+
+// controlled gives a command the settings of control, and completes their job by
+// those that run here.
+func (a *app) controlled(cmd *cobra.Command, s *config.Control, do func(context.Context, *session) error) *cobra.Command {
+	a.configured(cmd, cmd.Name(), s, do)
+	_ = cmd.RegisterFlagCompletionFunc("job", func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		registry, err := server.NewRegistry(a.lookupEnv)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		running, _ := registry.Running(cmd.Context()) // what cannot be read completes nothing
+		var names []cobra.Completion
+		for _, rec := range running {
+			names = append(names, cobra.CompletionWithDesc(rec.Job, rec.Address))
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	})
+	return cmd
 }
 
 // client finds the sync that the settings mean.
@@ -47,9 +66,11 @@ func (a *app) client(ctx context.Context, s *config.Control) (*server.Client, er
 	rec, err := registry.Find(ctx, s.Address, s.Job)
 	switch {
 	case err == nil:
-		return server.NewClient(rec.Address, cmp.Or(s.Token, rec.Token)), nil
-	case s.Address != "" && ctx.Err() == nil:
-		return server.NewClient(s.Address, s.Token), nil // on another machine, or of another user
+		rec.Token = cmp.Or(s.Token, rec.Token)
+		return rec.Client(), nil
+	case s.Address != "" && ctx.Err() == nil: // on another machine, or of another user
+		c := server.NewClient(s.Address, s.Token)
+		return c, withCode(exitUsage, c.TrustAuthorities(s.CAFile))
 	}
 	return nil, err
 }
@@ -104,7 +125,7 @@ func (c *control) changed(st job.Status, err error, done string) error {
 	if err != nil {
 		return err
 	}
-	return tell(c.stdout, c.Output, st, fmt.Sprintf("%s: %s (phase %s)\n", plain(st.Job), done, st.Phase))
+	return c.tell(c.Output, st, fmt.Sprintf("%s: %s (phase %s)\n", plain(st.Job), done, st.Phase))
 }
 
 func (a *app) finalizeCommand() *cobra.Command {
@@ -116,25 +137,51 @@ at this moment is applied and durable, and what was deferred (unique indexes,
 TTL) is restored. Stop the writes to the source first; later ones stay behind.
 The sync ends after that.
 
-An interrupt ends the waiting, not the finalization. Exit code 1 when something
-differs from the source.`,
-		Example: `  millrace finalize --job orders`,
+Before the sync follows the source (phase following) that is refused, unless
+--when-caught-up asks for it as soon as it does. An interrupt ends the waiting,
+not the wish; --cancel takes the wish back until the sync has begun to finalize.
+
+Exit code 1 when something differs from the source, 2 when it was refused.`,
+		Example: `  millrace finalize --job orders
+  millrace finalize --when-caught-up
+  millrace finalize --cancel`,
 	}, (*control).finalize)
 }
 
 func (c *control) finalize(ctx context.Context) error {
+	if c.Cancel {
+		st, err := c.CancelFinalize(ctx)
+		return refused(c.changed(st, err, "finalize taken back"))
+	}
 	var st job.Status
-	err := during(ctx, func() (err error) { st, err = c.Finalize(ctx); return err }, c.showMeanwhile)
+	err := during(ctx, func() (err error) { st, err = c.Finalize(ctx, c.WhenCaughtUp); return err }, c.showMeanwhile)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return mongo.WithHint(fmt.Errorf("%w; the finalization goes on", context.Cause(ctx)), "see millrace status")
+		return mongo.WithHint(fmt.Errorf("%w; the finalization goes on", context.Cause(ctx)), "see millrace status; millrace finalize --cancel takes it back")
 	case err != nil:
-		return err
+		return refused(err)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: finalized at %s\n", plain(st.Job), st.Follow.Applied)
+	b.WriteString(wayBack(st.TargetPosition))
 	writeDifferences(&b, st.Differences)
-	return cmp.Or(tell(c.stdout, c.Output, st, b.String()), differencesError(st))
+	return cmp.Or(c.tell(c.Output, st, b.String()), differencesError(st))
+}
+
+// wayBack says from where a sync in the other direction would start.
+func wayBack(target string) string {
+	if target == "" {
+		return ""
+	}
+	return fmt.Sprintf("the target stands at %s: to fall back, follow it from there with sync --mode incremental --start-at %s, source and target exchanged\n", target, target)
+}
+
+// refused gives a wish that the job does not take its exit code.
+func refused(err error) error {
+	if r, ok := errors.AsType[*job.Refusal](err); ok && r.Code != "" {
+		return withCode(exitUsage, err)
+	}
+	return err
 }
 
 // showMeanwhile shows the progress where there is a terminal.

@@ -71,7 +71,7 @@ func looks(t *testing.T, p *program) {
 		t.Errorf("three events from the beginning: %q", got)
 	}
 
-	if code, _, stderr := p.run("debug", "job"); code != exitUsage || !strings.Contains(stderr, "several jobs") {
+	if code, _, stderr := p.run("debug", "slices"); code != exitUsage || !strings.Contains(stderr, "several jobs") {
 		t.Errorf("which job: %d, %s", code, stderr)
 	}
 	var known struct {
@@ -85,23 +85,16 @@ func looks(t *testing.T, p *program) {
 	if !strings.Contains(out, "store.orders") || !strings.Contains(out, "done") {
 		t.Errorf("slices:\n%s", out)
 	}
-	out = run("job", "--job", known.ID)
-	for _, want := range []string{"finalized", "include shop.*; rename shop=store", "applied", "behind the source", "reach"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("job: no %q in\n%s", want, out)
-		}
-	}
-	var doc struct{ Phase, Rules string }
-	if err := json.Unmarshal([]byte(run("job", "--output=json", "--job", known.ID)), &doc); err != nil || doc.Phase != "finalized" || doc.Rules == "" {
-		t.Errorf("job as JSON: %+v, %v", doc, err)
-	}
-	for _, wrong := range [][]string{{"oplog", "--from=then"}, {"oplog", "--include=.x"}, {"job", "--output=xml"}} {
+	for _, wrong := range [][]string{{"oplog", "--from=then"}, {"oplog", "--include=.x"}, {"slices", "--output=xml"}} {
 		if code, _, stderr := p.run(append([]string{"debug"}, wrong...)...); code != exitUsage || stderr == "" {
 			t.Errorf("%v: %d, %s", wrong, code, stderr)
 		}
 	}
-	if code, _, stderr := p.run("debug", "job", "--job=none"); code != exitFailure || !strings.Contains(stderr, "no job none") {
-		t.Errorf("a job that is none: %d, %s", code, stderr)
+	code, out, stderr := p.run("jobs", "show", "--job", known.ID)
+	for _, want := range []string{"finalized", "include shop.*; rename shop=store", "applied", "reach"} {
+		if code != exitOK || !strings.Contains(out, want) {
+			t.Errorf("job: no %q in\n%s%s", want, out, stderr)
+		}
 	}
 }
 

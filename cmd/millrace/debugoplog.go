@@ -61,6 +61,7 @@ func (a *app) debugOplog(ctx context.Context, l *oplogLook) error {
 		return err
 	}
 	defer c.Close()
+	a.results.stream = true
 	p, err := c.Positions(ctx)
 	if err != nil {
 		return err

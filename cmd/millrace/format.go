@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/jedib0t/go-pretty/v6/text"
 )
@@ -70,17 +69,6 @@ func share(done, total int64, finished bool) float64 {
 		return 0
 	}
 	return min(max(float64(done)/float64(total), 0), 1)
-}
-
-// plain makes text safe for a terminal: names are data of others, and control
-// characters in them would act on the screen.
-func plain(s string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '\uFFFD'
-		}
-		return r
-	}, s)
 }
 
 // width is how many columns a plain text takes.

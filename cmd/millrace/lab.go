@@ -15,7 +15,7 @@ import (
 )
 
 // labCommand is `millrace lab`.
-func labCommand() *cobra.Command {
+func (a *app) labCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lab",
 		Short: "Start real mongod clusters on this machine",
@@ -31,12 +31,12 @@ timings, and without --tls. Clusters listen on the loopback interface only.`,
   millrace lab list
   millrace lab down --all`,
 	}
-	cmd.AddCommand(labUpCommand(), labListCommand(), labDownCommand(), labGuardCommand())
+	cmd.AddCommand(a.labUpCommand(), a.labListCommand(), labDownCommand(), labGuardCommand())
 	return cmd
 }
 
 // labUpCommand is `millrace lab up`.
-func labUpCommand() *cobra.Command {
+func (a *app) labUpCommand() *cobra.Command {
 	var o lab.Options
 	var limit time.Duration
 	var output string
@@ -54,7 +54,7 @@ lab down, unless --dir says otherwise.`,
 			if err != nil {
 				return err
 			}
-			return tell(cmd.OutOrStdout(), output, state, labStateText(state, output))
+			return a.tell(output, state, labStateText(state, output))
 		}),
 	}
 	f := cmd.Flags()
@@ -74,7 +74,7 @@ lab down, unless --dir says otherwise.`,
 }
 
 // labListCommand is `millrace lab list`.
-func labListCommand() *cobra.Command {
+func (a *app) labListCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:     "list",
@@ -82,12 +82,12 @@ func labListCommand() *cobra.Command {
 		Short:   "List the clusters that lab up has started",
 		Example: `  millrace lab list
   millrace lab list --output json`,
-		RunE: withStore(func(cmd *cobra.Command, store *lab.Store) error {
+		RunE: withStore(func(_ *cobra.Command, store *lab.Store) error {
 			states, err := store.List()
 			if err != nil {
 				return err
 			}
-			return tell(cmd.OutOrStdout(), output, append([]lab.State{}, states...), labListText(states)) // [] and not null
+			return a.tell(output, append([]lab.State{}, states...), labListText(states)) // [] and not null
 		}),
 	}
 	bindOutput(cmd, &output, "form of the output: text or json", "text", "json")

@@ -3,7 +3,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -16,22 +15,22 @@ import (
 
 func main() { os.Exit(newApp().run(signals(), os.Args[1:])) }
 
-// errSignal is why the program's context ended after a signal.
-var errSignal = errors.New("stopped by a signal")
-
-// signals returns a context that ends at the first interrupt or termination
-// signal; the second ends the program at once. What is durable by then stays:
-// nothing is lost by it but time.
+// signals returns a context that ends at the first signal to interrupt, to
+// terminate or to hang up; the second ends the program at once. What is durable
+// by then stays: nothing is lost by it but time.
 func signals() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
+	wanted := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // as nohup has it
+		wanted = append(wanted, syscall.SIGHUP)
+	}
 	caught := make(chan os.Signal, 2)
-	signal.Notify(caught, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(caught, wanted...)
 	go func() {
-		<-caught
-		cancel(errSignal)
-		<-caught
+		cancel(stopped{(<-caught).(syscall.Signal)})
+		again := (<-caught).(syscall.Signal)
 		fmt.Fprintln(os.Stderr, "millrace: stopped at once by a second signal")
-		os.Exit(exitFailure)
+		os.Exit(128 + int(again))
 	}()
 	return ctx
 }
@@ -80,7 +79,7 @@ func (a *app) versionCommand() *cobra.Command {
 		Short: "Show what this program was built from",
 		RunE: func(*cobra.Command, []string) error {
 			b := buildInfo()
-			return tell(a.stdout, output, b, b.text())
+			return a.tell(output, b, b.text())
 		},
 	}
 	bindOutput(cmd, &output, "`form` of the result: text or json", "text", "json")

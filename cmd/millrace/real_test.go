@@ -73,7 +73,7 @@ func (p *program) status() (job.Status, bool) {
 	if err != nil {
 		return job.Status{}, false
 	}
-	c := server.NewClient(rec.Address, rec.Token)
+	c := rec.Client()
 	defer c.Close()
 	s, err := c.Status(p.t.Context())
 	return s, err == nil
@@ -121,7 +121,10 @@ func insert(t *testing.T, c *driver.Client, db string, from, to int) {
 func TestOnRealServers(t *testing.T) {
 	source, target := lab.ForTest(t, lab.Options{}).URI(), lab.ForTest(t, lab.Options{}).URI()
 	t.Run("existing target", func(t *testing.T) { existingTarget(t, newProgram(t, source, target)) })
+	t.Run("spool", func(t *testing.T) { spoolChecked(t, newProgram(t, source, target)) })
 	t.Run("cut-over", func(t *testing.T) { planToCutOver(t, newProgram(t, source, target)) })
+	t.Run("way back", func(t *testing.T) { wayBackAgain(t, newProgram(t, source, target), newProgram(t, target, source)) })
+	t.Run("hostile names", func(t *testing.T) { hostileNames(t, newProgram(t, source, target)) })
 	t.Run("debug", func(t *testing.T) { looks(t, newProgram(t, source, target)) })
 }
 
@@ -146,7 +149,7 @@ func planToCutOver(t *testing.T, p *program) {
 		t.Fatal(err)
 	}
 	_ = sync.Wait()
-	if code := sync.ProcessState.ExitCode(); code != exitFailure || !strings.Contains(errs.String(), "the same command resumes it") {
+	if code := sync.ProcessState.ExitCode(); code != exitOK || !strings.Contains(errs.String(), "the same command resumes it") {
 		t.Fatalf("interrupted: %d\n%s", code, errs)
 	}
 
@@ -201,6 +204,52 @@ func verifyBothWays(t *testing.T, p *program, target *driver.Client) {
 	}
 }
 
+// wayBackAgain cuts over beside somebody else's database, is asked once more, and
+// falls back with what was written to the target since.
+func wayBackAgain(t *testing.T, p, reverse *program) {
+	source, target := connect(t, p.source), connect(t, p.target)
+	insert(t, source, "back", 0, 100)
+	insert(t, target, "reporting", 0, 10)
+	args := []string{"sync", "--exclude=shop", "--exclude=crm", "--until=caught-up", "--verify"}
+	code, out, stderr := p.run(append(args, "--output=json")...)
+	var sum summary
+	if err := json.Unmarshal([]byte(out), &sum); err != nil || code != exitOK || !sum.Finalized || sum.Already || sum.Verify == nil || sum.Status.TargetPosition == "" {
+		t.Fatalf("beside another database: %d %v\n%s%s", code, err, out, stderr)
+	}
+	if notes := strings.Join(sum.Verify.Notes, ""); !strings.Contains(notes, "database reporting of the target was not compared") {
+		t.Errorf("notes: %q", notes)
+	}
+	from := sum.Status.TargetPosition
+
+	orders := target.Database("back").Collection("orders")
+	insert(t, target, "back", 100, 150)
+	if _, err := orders.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 1}}, bson.D{{Key: "$set", Value: bson.D{{Key: "text", Value: "y"}}}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := orders.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: 2}}); err != nil {
+		t.Fatal(err)
+	}
+	code, out, stderr = p.run(args[:len(args)-1]...)
+	if code != exitOK || !strings.Contains(out, "already finalized at 20") || !strings.Contains(out, "nothing done") || !strings.Contains(out, "--start-at "+from) {
+		t.Errorf("once more: %d\n%s%s", code, out, stderr)
+	}
+	if code, out, stderr = p.run(args...); code != exitFailure || !strings.Contains(out, "nothing done") || !strings.Contains(stderr, "the clusters differ: 52 documents") {
+		t.Errorf("once more, compared: %d\n%s%s", code, out, stderr)
+	}
+
+	if code, out, stderr = reverse.run("sync", "--mode=incremental", "--start-at="+from, "--include=back.*", "--until=caught-up", "--verify"); code != exitOK {
+		t.Errorf("fall back: %d\n%s%s", code, out, stderr)
+	}
+	if code, out, stderr = p.run("verify", "--include=back.*"); code != exitOK || !strings.Contains(out, "149") {
+		t.Errorf("verify: %d\n%s%s", code, out, stderr)
+	}
+	for want, args := range map[string][]string{"same deployment": {"--target=" + p.source}, "--include baack.* matches nothing": {"--include=baack"}} {
+		if code, out, stderr = p.run(append([]string{"verify"}, args...)...); code != exitUsage || !strings.Contains(stderr, want) || strings.Contains(out, "nothing differs") {
+			t.Errorf("verify %v: %d\n%s%s", args, code, out, stderr)
+		}
+	}
+}
+
 // existingTarget holds data already and is refused before anything is written.
 func existingTarget(t *testing.T, p *program) {
 	insert(t, connect(t, p.source), "crm", 0, 10)
@@ -222,29 +271,102 @@ func existingTarget(t *testing.T, p *program) {
 	}
 }
 
-// The second signal ends a program that does not end by itself.
-func TestSecondSignalEndsAtOnce(t *testing.T) {
-	// Nobody answers at the address: the connection keeps the first signal's
-	// context busy, or ends at once; both are fine, but it must end.
-	p := newProgram(t, "mongodb://127.0.0.1:1/?replicaSet=x", "mongodb://127.0.0.1:1/?replicaSet=x")
-	cmd, _, stderr := p.command("sync")
-	if err := cmd.Start(); err != nil {
+// spoolChecked: the directory of the spool is looked at before anything is written.
+func spoolChecked(t *testing.T, p *program) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan struct{})
-	go func() { _ = cmd.Wait(); close(ended) }()
-	for i := 0; ; i++ {
-		select {
-		case <-ended:
-			if code := cmd.ProcessState.ExitCode(); code != exitFailure && code != -1 {
-				t.Errorf("code %d: %s", code, stderr)
-			}
-			return
-		case <-time.After(200 * time.Millisecond):
-			if i > 100 {
-				t.Fatal(fmt.Errorf("it does not end: %s", stderr))
-			}
-			_ = cmd.Process.Signal(syscall.SIGTERM)
+	wrong := filepath.Join(file, "spool")
+	for _, args := range [][]string{{"--dry-run"}, {"--until=caught-up"}} {
+		code, out, stderr := p.run(append([]string{"sync", "--include=spool.*", "--allow-missing", "--spool-dir=" + wrong}, args...)...)
+		// A table wraps its texts.
+		all := strings.Join(strings.Fields(out+stderr), " ")
+		if code != exitUsage || !strings.Contains(all, "a file is in the place of a directory") && !strings.Contains(all, "not a directory") {
+			t.Errorf("%v: %d\n%s%s", args, code, out, stderr)
 		}
+	}
+	jobs := connect(t, p.target).Database("millrace").Collection("jobs")
+	if n, err := jobs.CountDocuments(t.Context(), bson.D{{Key: "rules", Value: "include spool.*"}}); err != nil || n != 0 {
+		t.Errorf("something was written: %d jobs, %v", n, err)
+	}
+	for _, good := range [][]string{{"--spool-dir=" + wrong, "--spool-max=0"}, {"--spool-dir=" + wrong, "--mode=incremental", "--start-at=1700000000:1"}} {
+		if _, out, stderr := p.run(append([]string{"sync", "--include=spool.*", "--allow-missing", "--dry-run"}, good...)...); strings.Contains(out+stderr, "local disk") {
+			t.Errorf("%v: a spool that is not wanted is looked at:\n%s%s", good, out, stderr)
+		}
+	}
+	if code, out, stderr := p.run("sync", "--include=spool.*", "--allow-missing", "--dry-run", "--spool-dir="+t.TempDir(), "--spool-max=1000000TB"); code != exitOK || !strings.Contains(out, "--spool-max") {
+		t.Errorf("no room: %d\n%s%s", code, out, stderr)
+	}
+}
+
+// hostileNames has servers hold names and values that mean to act on a terminal.
+func hostileNames(t *testing.T, p *program) {
+	for i, uri := range []string{p.source, p.target} {
+		c := connect(t, uri).Database("odd").Collection(hostile)
+		if _, err := c.InsertOne(t.Context(), bson.D{{Key: "_id", Value: hostile + fmt.Sprint(i)}, {Key: "k", Value: hostile}}); err != nil {
+			t.Fatal(err)
+		}
+		index := driver.IndexModel{Keys: bson.D{{Key: "k", Value: 1}}, Options: options.Index().SetName(hostile + fmt.Sprint(i)).SetUnique(true)}
+		if _, err := c.Indexes().CreateOne(t.Context(), index); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, args := range [][]string{
+		{"sync", "--until=caught-up"}, {"sync", "--dry-run"}, {"sync", "--until=caught-up", "--on-existing=merge"}, {"verify", "--recheck-for=0"},
+		{"debug", "oplog", "--values"}, {"sync", "--until=caught-up", "--on-existing=drop", "--restart", "--verify"}, {"debug", "slices", "--job=odd"},
+	} {
+		if args[0] == "sync" {
+			args = append(args, "--job=odd")
+		}
+		if args[1] != "slices" {
+			args = append(args, "--include=odd")
+		}
+		for _, form := range []string{"text", "json"} {
+			code, out, stderr := p.run(append(args, "--output="+form)...)
+			if !strings.Contains(out+stderr, "x"+`\u001b`) && !strings.Contains(out+stderr, `x\x1b`) {
+				t.Errorf("%v: %d, the name is not shown:\n%s%s", args, code, out, stderr)
+			}
+			harmless(t, strings.Join(args, " "), out+stderr)
+		}
+	}
+}
+
+// Each signal is a proper end, and a second one ends a program that does not end
+// by itself: nobody answers at the address, so that the first finds it waiting.
+func TestSignalsEndTheProgram(t *testing.T) {
+	for signal, want := range map[syscall.Signal]int{syscall.SIGTERM: 143, syscall.SIGINT: 130, syscall.SIGHUP: 129} {
+		t.Run(signal.String(), func(t *testing.T) {
+			p := newProgram(t, "mongodb://127.0.0.1:1/?replicaSet=x", "mongodb://127.0.0.1:1/?replicaSet=x")
+			cmd, stdout, stderr := p.command("sync", "--output=json")
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan struct{})
+			go func() { _ = cmd.Wait(); close(ended) }()
+			for i := 0; !strings.Contains(stderr.String(), "connecting"); i++ {
+				time.Sleep(20 * time.Millisecond)
+				if i > 1000 {
+					t.Fatal("it does not begin")
+				}
+			}
+			for i := 0; ; i++ {
+				_ = cmd.Process.Signal(signal)
+				select {
+				case <-ended:
+					if code := cmd.ProcessState.ExitCode(); code != want {
+						t.Errorf("code %d: %s", code, stderr)
+					}
+					if i == 0 && !strings.HasPrefix(stdout.String(), `{"error":"stopped by `) {
+						t.Errorf("%s", stdout)
+					}
+					return
+				case <-time.After(5 * time.Second):
+					if i > 3 {
+						t.Fatal(fmt.Errorf("it does not end: %s", stderr))
+					}
+				}
+			}
+		})
 	}
 }

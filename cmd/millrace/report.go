@@ -2,10 +2,8 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -13,8 +11,8 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/precheck"
-	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/verify"
 )
 
@@ -22,11 +20,11 @@ import (
 type summary struct {
 	Version   string         `json:"version"`
 	Finalized bool           `json:"finalized"`
+	Already   bool           `json:"alreadyFinalized,omitempty"` // before this command, which did nothing
 	Started   time.Time      `json:"started"`
 	Ended     time.Time      `json:"ended"`
 	Seconds   float64        `json:"seconds"`
-	Error     string         `json:"error,omitempty"`
-	Hint      string         `json:"hint,omitempty"`
+	Stopped   string         `json:"stopped,omitempty"` // by which signal
 	Status    job.Status     `json:"status"`
 	Plan      *job.Plan      `json:"plan,omitempty"`
 	Verify    *verify.Report `json:"verify,omitempty"`
@@ -37,6 +35,13 @@ const maxListed = 20
 
 func summaryText(sum summary) string {
 	s := sum.Status
+	if sum.Already {
+		text := fmt.Sprintf("%s: already finalized at %s, nothing done\n", plain(s.Job), sum.Plan.Finalized.UTC().Format(time.RFC3339)) + wayBack(s.TargetPosition)
+		if sum.Verify != nil {
+			text += verifiedText(sum.Verify)
+		}
+		return text
+	}
 	copying := s.PhaseSeconds[job.PhaseCopying]
 	t := facts{newTable(plain(s.Job), ended(sum))}
 	t.add("duration", clock(time.Duration(sum.Seconds*float64(time.Second))))
@@ -54,6 +59,7 @@ func summaryText(sum summary) string {
 	}
 	var b strings.Builder
 	fmt.Fprintln(&b, t.Render())
+	b.WriteString(wayBack(s.TargetPosition))
 	writeDifferences(&b, s.Differences)
 	if sum.Verify != nil {
 		b.WriteString(verifiedText(sum.Verify))
@@ -85,23 +91,14 @@ func writeDifferences(b *strings.Builder, differences []string) {
 	}
 }
 
-// report tells a result, and keeps it in a file where one is wanted.
-func (a *app) report(path, form string, v any, text string) (err error) {
-	if path != "" {
-		err = server.Replace(path, func(f *os.File) error { return errors.Join(writeJSON(f, v), f.Chmod(0o644), f.Sync()) })
-		if err != nil {
-			err = fmt.Errorf("write report %s: %w", path, err)
-		}
-	}
-	return errors.Join(err, tell(a.stdout, form, v, text))
-}
-
-// tell writes a result, as text or as JSON.
-func tell(w io.Writer, form string, v any, text string) error {
+// tell shows a result: text at once, JSON when the command has ended, together
+// with its error.
+func (a *app) tell(form string, v any, text string) error {
+	a.results.value = v
 	if form == "json" {
-		return writeJSON(w, v)
+		return nil
 	}
-	_, err := io.WriteString(w, text)
+	_, err := io.WriteString(a.stdout, text)
 	return err
 }
 
@@ -127,7 +124,7 @@ func planText(p *job.Plan) string {
 		if c.Target == c.Source {
 			target = ""
 		}
-		t.AppendRow(table.Row{plain(c.Source), target, c.Type, c.Docs, size(float64(c.Bytes)), c.Indexes})
+		t.AppendRow(table.Row{c.Source, target, c.Type, c.Docs, size(float64(c.Bytes)), c.Indexes})
 		docs, bytes = docs+c.Docs, bytes+c.Bytes
 	}
 	t.AppendFooter(table.Row{plural(len(p.Collections), "collection"), "", "", docs, size(float64(bytes)), ""})
@@ -148,7 +145,7 @@ func resumes(p *job.Plan) string {
 
 // newTable is a table in the style of all output.
 func newTable(columns ...any) table.Writer {
-	t := table.NewWriter()
+	t := grid{table.NewWriter()}
 	style := table.StyleLight
 	style.Format.Header, style.Format.Footer = text.FormatDefault, text.FormatDefault
 	t.SetStyle(style)
@@ -176,7 +173,7 @@ func plural(n int, what string) string {
 func checksTable(l precheck.List) string {
 	t := newTable("check", "result", "what", "hint")
 	for _, c := range l {
-		t.AppendRow(table.Row{c.Name, c.Level, plain(c.Message), plain(c.Hint)})
+		t.AppendRow(table.Row{c.Name, c.Level, c.Message, c.Hint})
 	}
 	t.SetColumnConfigs([]table.ColumnConfig{
 		{Number: 3, WidthMax: 60, WidthMaxEnforcer: text.WrapSoft},
@@ -195,5 +192,5 @@ func checksFailed(l precheck.List) error {
 
 // precheckError is the error of a command that does not begin.
 func precheckError(l precheck.List) error {
-	return withCode(exitUsage, fmt.Errorf("nothing was written: %w", l.Err()))
+	return mongo.Wrap(l.Err(), "nothing was written")
 }

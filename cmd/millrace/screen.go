@@ -2,10 +2,14 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
+	"math"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,10 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 )
 
-const (
-	redrawEvery = 250 * time.Millisecond
-	logEvery    = 5 * time.Second
-)
+const redrawEvery = 250 * time.Millisecond
 
 // screen keeps a block of lines at the bottom of a terminal, and lets log
 // lines pass above it. Safe for concurrent use.
@@ -51,7 +52,7 @@ func (s *screen) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	columns, _ := s.size()
-	_, err := io.WriteString(s.out, frame(s.block, columns, string(p), s.block))
+	_, err := io.WriteString(s.out, frame(s.block, columns, string(escape(nil, p, "\n\t")), s.block))
 	return len(p), err
 }
 
@@ -63,6 +64,9 @@ func (s *screen) draw(lines func(columns, rows int) []string) {
 	// The last column and the last row stay free: a character there may make
 	// the terminal wrap or scroll.
 	next := lines(max(columns-1, 1), max(rows-1, 1))
+	for i := range next {
+		next[i] = plain(next[i])
+	}
 	_, _ = io.WriteString(s.out, frame(s.block, columns, "", next))
 	s.block = next
 }
@@ -118,10 +122,12 @@ func during(ctx context.Context, do func() error, beside ...func(context.Context
 }
 
 // watch shows progress until ctx ends: drawn again and again on a terminal,
-// as a log line every few seconds elsewhere.
-func (r *session) watch(ctx context.Context, log func(), lines func(columns, rows int) []string) {
+// as a log line at each interval elsewhere, or not at all if that is 0.
+func (r *session) watch(ctx context.Context, interval time.Duration, log func(), lines func(columns, rows int) []string) {
 	if r.screen == nil {
-		every(ctx, logEvery, log)
+		if interval > 0 {
+			every(ctx, interval, log)
+		}
 		return
 	}
 	defer r.screen.clear()
@@ -147,27 +153,57 @@ func every(ctx context.Context, interval time.Duration, do func()) {
 	}
 }
 
-// logProgress is one line about how the job stands.
+// logProgress is one line about how the job stands. Its names are those of the
+// status in JSON.
 func logProgress(log *slog.Logger, s job.Status) {
 	out := []any{"job", s.Job, "phase", s.Phase}
-	if s.Paused {
-		out = append(out, "paused", true)
+	add := func(key string, value any, known bool) {
+		if known {
+			out = append(out, key, value)
+		}
 	}
+	add("paused", true, s.Paused)
 	switch {
 	case s.Phase == job.PhaseCopying:
-		out = append(out, "docs", s.Copy.Docs, "docsTotal", s.Copy.DocsTotal, "size", size(float64(s.Copy.Bytes)),
-			"docsRate", count(s.Copy.DocsRate)+"/s", "bytesRate", size(s.Copy.BytesRate)+"/s", "eta", seconds(s.Copy.ETASeconds))
+		c := s.Copy
+		out = append(out, "docs", c.Docs, "docsTotal", c.DocsTotal, "bytes", bytesOf(c.Bytes), "docsRate", rate(c.DocsRate), "bytesRate", bytesOf(c.BytesRate))
+		add("etaSeconds", rounded(c.ETASeconds), c.ETASeconds >= 0)
 	case s.Phase == job.PhaseIndexing:
 		out = append(out, "building", len(s.Indexes))
 	case afterCopy(s.Phase):
-		out = append(out, "ops", s.Follow.Operations, "opsRate", count(s.Follow.OperationsRate)+"/s",
-			"bytesRate", size(s.Follow.BytesRate)+"/s", "behind", seconds(s.Follow.LagSeconds),
-			"window", seconds(s.Follow.WindowSeconds), "applied", s.Follow.Applied)
+		f := s.Follow
+		out = append(out, "operations", f.Operations, "operationsRate", rate(f.OperationsRate), "bytesRate", bytesOf(f.BytesRate))
+		add("lagSeconds", rounded(f.LagSeconds), f.LagSeconds >= 0)
+		add("windowSeconds", rounded(f.WindowSeconds), f.WindowSeconds >= 0)
+		add("applied", f.Applied, true)
 	}
-	for _, a := range [][2]string{{"waiting", s.Waiting}, {"conflicts", conflictText(s.Conflicts)}, {"errors", errorCounts(s.Errors)}} {
-		if a[1] != "" {
-			out = append(out, a[0], a[1])
-		}
+	add("waiting", s.Waiting, s.Waiting != "")
+	c := s.Conflicts
+	add("conflictsOpen", c.Open, c.Open > 0)
+	add("conflictsUndecided", c.Undecided, c.Undecided > 0)
+	add("conflictsSettled", c.Settled, c.Settled > 0)
+	add("conflictsRemoved", c.Removed, c.Removed > 0)
+	for _, class := range slices.Sorted(maps.Keys(s.Errors)) {
+		add("errors"+strings.ToUpper(class[:1])+class[1:], s.Errors[class], s.Errors[class] > 0)
 	}
 	log.Info("progress", out...)
 }
+
+// figure is a number in a log: rounded and with its unit for people, the number
+// itself in JSON.
+type figure struct {
+	n    float64
+	text string
+}
+
+func (f figure) String() string               { return f.text }
+func (f figure) MarshalJSON() ([]byte, error) { return json.Marshal(math.Round(f.n*10) / 10) }
+
+// bytesOf is an amount of bytes, or of bytes a second.
+func bytesOf[N int64 | float64](n N) figure { return figure{float64(n), size(float64(n))} }
+
+// rate is how many things happen in a second.
+func rate(n float64) figure { return figure{n, count(n)} }
+
+// rounded is a time as precise as a log needs it.
+func rounded(seconds float64) float64 { return math.Round(seconds*10) / 10 }

@@ -102,7 +102,7 @@ func (r *session) seedLocal(ctx context.Context, s *config.Seed) (err error) {
 	}
 	if s.DryRun {
 		seed.CheckMember(ctx, plan, s.Options)
-		return cmp.Or(tell(r.stdout, s.Output, plan, seedPlanText(plan)), checksFailed(plan.Checks))
+		return cmp.Or(r.tell(s.Output, plan, seedPlanText(plan)), checksFailed(plan.Checks))
 	}
 	plan.Checks.LogWarnings(r.log)
 	agent, closeAgent, err := r.openAgent(s, plan)
@@ -110,7 +110,7 @@ func (r *session) seedLocal(ctx context.Context, s *config.Seed) (err error) {
 		return beforeWriting(ctx, err)
 	}
 	defer func() { err = errors.Join(err, closeAgent()) }()
-	r.log.Info("copying", "way", plan.Way, "why", plan.Why, "files", plan.Files, "size", size(float64(plan.Bytes)))
+	r.log.Info("copying", "way", plan.Way, "why", plan.Why, "files", plan.Files, "bytes", bytesOf(plan.Bytes))
 	return r.seed(ctx, s, agent)
 }
 
@@ -121,24 +121,21 @@ func (r *session) seed(ctx context.Context, s *config.Seed, src seed.Source) err
 	o.Member.SetURI = cmp.Or(o.Member.SetURI, s.URI)
 	rep, text := seedReport{Version: buildInfo().Version}, ""
 	err := during(ctx, func() (err error) { rep.Result, err = seed.Run(ctx, src, o); return err },
-		func(ctx context.Context) { r.watchSeed(ctx, time.Now(), o.Pull.Stats.Stats) })
+		func(ctx context.Context) { r.watchSeed(ctx, s.ProgressInterval, o.Pull.Stats.Stats) })
 	if err == nil {
 		text = seededText(s, rep.Result)
 	} else {
 		if context.Cause(ctx) != nil {
 			err = mongo.WithHint(fmt.Errorf("%w before the copy was done", context.Cause(ctx)), "the same command goes on with what is there")
 		}
-		rep.Error, rep.Hint = err.Error(), mongo.HintOf(err)
 	}
-	return errors.Join(err, r.report(s.Report, s.Output, rep, text))
+	return errors.Join(err, r.tell(s.Output, rep, text))
 }
 
 // seedReport is the report of a seeding.
 type seedReport struct {
 	Version string       `json:"version"`
 	Result  *seed.Result `json:"result"`
-	Error   string       `json:"error,omitempty"`
-	Hint    string       `json:"hint,omitempty"`
 }
 
 func seededText(s *config.Seed, r *seed.Result) string {
@@ -214,10 +211,15 @@ func seedPlanText(p *seed.Plan) string {
 }
 
 // watchSeed shows the progress until ctx ends.
-func (r *session) watchSeed(ctx context.Context, began time.Time, stats func() seed.Snapshot) {
-	r.watch(ctx, func() {
+func (r *session) watchSeed(ctx context.Context, interval time.Duration, stats func() seed.Snapshot) {
+	began := time.Now()
+	r.watch(ctx, interval, func() {
 		st := stats()
-		r.log.Info("progress", "phase", st.Phase, "size", size(float64(st.Done)), "total", size(float64(st.Total)), "eta", seconds(seedETA(st)))
+		out := []any{"phase", st.Phase, "bytes", bytesOf(st.Done), "bytesTotal", bytesOf(st.Total)}
+		if eta := seedETA(st); eta >= 0 {
+			out = append(out, "etaSeconds", rounded(eta))
+		}
+		r.log.Info("progress", out...)
 	}, func(columns, _ int) []string { return seedView(stats(), time.Since(began), columns) })
 }
 
@@ -344,7 +346,7 @@ func (r *session) seedServe(ctx context.Context, s *config.Seed) (err error) {
 		return err
 	}
 	r.log.Info("serving", "address", listener.Addr().String(), "tokenFile", tokenFile, "tls", s.TLSCert != "", "way", plan.Way, "why", plan.Why,
-		"files", plan.Files, "size", size(float64(plan.Bytes)))
+		"files", plan.Files, "bytes", bytesOf(plan.Bytes))
 	return serveSeed(ctx, s, listener, handler)
 }
 

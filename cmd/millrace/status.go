@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,19 +12,80 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/state"
 )
 
 func (a *app) statusCommand() *cobra.Command {
-	return a.controlCommand(&cobra.Command{
+	var s config.Control
+	return a.controlled(&cobra.Command{
 		Use:   "status",
-		Short: "Show how a running sync stands",
+		Short: "Show how a sync stands",
+		Long: `Asks a running sync how it stands. Where none runs on this machine, and the
+target is given, it shows what that knows of the job: where it stopped, and which
+command goes on with it. Exit code 1 when the job is stopped before it was
+finalized.`,
 		Example: `  millrace status
   millrace status --job orders --watch
-  millrace status --address 127.0.0.1:7000 --output json`,
-	}, (*control).status)
+  millrace status --address 127.0.0.1:7000 --output json
+  millrace status --job orders --target mongodb://b:27017`,
+	}, &s, func(ctx context.Context, run *session) error {
+		c, err := a.client(ctx, &s)
+		if err != nil {
+			return run.statusOfStopped(ctx, &s, err)
+		}
+		defer c.Close()
+		return (&control{run, c, &s}).status(ctx)
+	})
+}
+
+// statusOfStopped shows a job that no process of this machine runs; none says so.
+func (r *session) statusOfStopped(ctx context.Context, s *config.Control, none error) error {
+	last := server.Record{Job: s.Job}
+	if registry, err := server.NewRegistry(r.lookupEnv); err == nil {
+		if rec, ok := registry.Gone(s.Job); ok {
+			last = rec
+			none = mongo.WithHint(fmt.Errorf("job %s does not run: its process %d is gone without a word", plain(rec.Job), rec.PID),
+				"the same sync command resumes it; to see where it stopped: millrace status --job "+rec.Job+" --target "+rec.Target)
+		}
+	}
+	if s.Target == "" {
+		return none
+	}
+	c, err := r.debugConnect(ctx, "target", s.Target)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if last.Job == "" {
+		if last.Job, err = onlyJob(ctx, c); err != nil {
+			return err
+		}
+	}
+	info, err := showJob(ctx, c, last.Job)
+	if err != nil {
+		return err
+	}
+	return cmp.Or(r.tell(s.Output, info, info.text()), info.stopped())
+}
+
+// stopped is the error of a job that ought to run and does not.
+func (j *jobInfo) stopped() error {
+	where := "in phase " + j.phaseText()
+	if j.Applied != "" {
+		where = "at " + j.appliedText() + " " + where
+	}
+	switch j.State {
+	case state.Stopped:
+		return mongo.WithHint(fmt.Errorf("job %s is stopped %s", plain(j.Job), where), "resumes by: "+j.Resume)
+	case state.Silent:
+		return mongo.WithHint(fmt.Errorf("job %s is %s, %s", plain(j.Job), j.lifeText(), where), "look at that machine; once its process is dead, resumes by: "+j.Resume)
+	}
+	return nil
 }
 
 func (c *control) status(ctx context.Context) error {
@@ -34,7 +96,7 @@ func (c *control) status(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return tell(c.stdout, c.Output, st, statusText(st))
+	return c.tell(c.Output, st, statusText(st))
 }
 
 // watchStatus shows the status again and again until the sync ends: drawn on a
@@ -45,6 +107,7 @@ func (c *control) watchStatus(ctx context.Context) error {
 		return nil
 	}
 	if c.Output == "json" {
+		c.results.stream = true
 		show = func(st job.Status) error { return json.NewEncoder(c.stdout).Encode(st) }
 	} else if c.screen != nil {
 		defer c.screen.clear()
@@ -85,7 +148,7 @@ func (c *control) watchStatus(ctx context.Context) error {
 
 func statusText(s job.Status) string {
 	t := facts{newTable(plain(s.Job), phaseText(s))}
-	t.AppendRows([]table.Row{{"source", plain(s.Source)}, {"target", plain(s.Target)}})
+	t.AppendRows([]table.Row{{"source", s.Source}, {"target", s.Target}})
 	if !s.StartedAt.IsZero() {
 		t.add("runs for", clock(time.Since(s.StartedAt)))
 	}
@@ -96,10 +159,11 @@ func statusText(s job.Status) string {
 	}
 	t.add("load", loadText(s.Load))
 	t.conflicts(s.Conflicts)
-	t.add("waiting for", plain(s.Waiting))
+	t.add("finalize", finalizeText(s))
+	t.add("waiting for", s.Waiting)
 	t.add("errors", errorCounts(s.Errors))
-	t.add("last error", plain(s.Error))
-	t.add("hint", plain(s.Hint))
+	t.add("last error", s.Error)
+	t.add("hint", s.Hint)
 	t.add("process", fmt.Sprintf("%d, %.0f%% of a core, %s of memory", s.Process.PID, s.Process.CPUPercent, size(float64(s.Process.Resident))))
 	var b strings.Builder
 	fmt.Fprintln(&b, t.Render())
@@ -108,6 +172,17 @@ func statusText(s job.Status) string {
 	}
 	writeDifferences(&b, s.Differences)
 	return b.String()
+}
+
+// finalizeText says whether the job can be finalized, and is to be.
+func finalizeText(s job.Status) string {
+	switch {
+	case s.CanFinalize && !s.FinalizeWanted:
+		return "possible"
+	case s.FinalizeWanted && s.Phase != job.PhaseFinalizing && s.Phase != job.PhaseFinalized:
+		return "as soon as possible; not yet: " + plain(s.CannotFinalize)
+	}
+	return plain(s.CannotFinalize)
 }
 
 // facts is a table of names and values.
@@ -123,7 +198,7 @@ func (t facts) add(name string, value any) {
 func (t facts) conflicts(c job.ConflictStatus) {
 	if text := conflictText(c); text != "" {
 		t.add("conflicts", text)
-		t.AppendRow(table.Row{"dead letters", plain(c.Where)})
+		t.AppendRow(table.Row{"dead letters", c.Where})
 	}
 }
 
@@ -159,7 +234,7 @@ func (t facts) copying(s job.Status) {
 		t.add("time left", seconds(c.ETASeconds))
 	}
 	for _, x := range s.Indexes {
-		t.add("index", fmt.Sprintf("%s %.0f%%", plain(x.NS), 100*share(x.Done, x.Total, false)))
+		t.add("index", fmt.Sprintf("%s %.0f%%", x.NS, 100*share(x.Done, x.Total, false)))
 	}
 }
 
@@ -184,7 +259,7 @@ func collectionsTable(cs []job.CollectionStatus) table.Writer {
 			t.AppendRow(table.Row{fmt.Sprintf("and %d more", len(cs)-i)})
 			break
 		}
-		t.AppendRow(table.Row{plain(c.Source), c.Docs, c.DocsTotal, size(float64(c.Bytes)), fmt.Sprintf("%.0f", 100*share(c.Docs, c.DocsTotal, c.Done))})
+		t.AppendRow(table.Row{c.Source, c.Docs, c.DocsTotal, size(float64(c.Bytes)), fmt.Sprintf("%.0f", 100*share(c.Docs, c.DocsTotal, c.Done))})
 	}
 	alignRight(t, 2, 3, 4, 5)
 	return t

@@ -8,9 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
@@ -63,29 +65,35 @@ func (r *session) sync(ctx context.Context, s *config.Sync) error {
 	case err != nil:
 		return beforeWriting(ctx, err)
 	case s.DryRun:
-		return cmp.Or(tell(r.stdout, s.Output, plan, planText(plan)), checksFailed(plan.Checks))
+		return cmp.Or(r.tell(s.Output, plan, planText(plan)), checksFailed(plan.Checks))
 	case plan.Checks.Failed():
 		return precheckError(plan.Checks)
 	}
 	plan.Checks.LogWarnings(r.log)
-	began := time.Now()
-	runErr := r.runJob(ctx, s, j, plan)
+	began, already := time.Now(), plan.Finalized != nil
+	var runErr error
+	if !already {
+		runErr = r.runJob(ctx, s, j, plan)
+	}
 	var refused *job.PrecheckError
 	if errors.As(runErr, &refused) { // something came in between
 		return precheckError(refused.Plan.Checks)
 	}
-	sum := summary{Version: buildInfo().Version, Finalized: runErr == nil, Plan: plan, Status: j.Status(), Started: began, Ended: time.Now()}
+	sum := summary{Version: buildInfo().Version, Finalized: runErr == nil, Already: already, Plan: plan, Status: j.Status(), Started: began, Ended: time.Now()}
 	sum.Seconds = sum.Ended.Sub(began).Seconds()
-	err = outcome(ctx, sum.Status, runErr)
+	if already {
+		sum.Status.Phase, sum.Status.TargetPosition = job.PhaseFinalized, plan.TargetPosition
+	}
+	err = r.outcome(ctx, s, sum.Status, runErr)
 	if s.Verify && runErr == nil {
 		var differs error
 		sum.Verify, differs = r.verifyAfter(ctx, s)
 		err = cmp.Or(err, differs)
 	}
-	if err != nil {
-		sum.Error, sum.Hint = err.Error(), mongo.HintOf(err)
+	if signal, ok := errors.AsType[stopped](context.Cause(ctx)); ok && runErr != nil {
+		sum.Stopped = unix.SignalName(signal.Signal)
 	}
-	return withCode(exitFailure, cmp.Or(err, r.report(s.Report, s.Output, sum, summaryText(sum))))
+	return withCode(exitFailure, cmp.Or(err, r.tell(s.Output, sum, summaryText(sum))))
 }
 
 // memoryLimit is where the collector begins to work harder. All queues are
@@ -120,15 +128,16 @@ func beforeWriting(ctx context.Context, err error) error {
 // runJob runs the job with its control API and its live view. It returns when
 // all three have ended.
 func (r *session) runJob(ctx context.Context, s *config.Sync, j syncJob, plan *job.Plan) error {
-	srv, err := server.Listen(ctx, server.Options{Address: s.Listen, Token: s.Token, Job: j, Log: r.log, PProf: s.PProf})
+	srv, err := server.Listen(ctx, server.Options{Address: s.Listen, Token: s.Token, Job: j, Log: r.log, PProf: s.PProf,
+		Cert: s.TLSCert, Key: s.TLSKey, OpenStatus: s.OpenStatus})
 	if err != nil {
 		return err
 	}
-	defer r.record(plan.Job, srv)()
-	r.log.Info("job runs", "job", plan.Job, "resumes", plan.Resumes, "control", srv.Addr())
-	if !srv.Loopback() {
+	defer r.record(plan.Job, plan.Target, s.TLSCert, srv)()
+	r.log.Info("job runs", "job", plan.Job, "resumes", plan.Resumes, "control", srv.URL())
+	if !srv.Loopback() && s.TLSCert == "" {
 		r.log.Warn("the control API can be reached from other machines, and its token is not encrypted on the way",
-			"control", srv.Addr(), "hint", "listen on 127.0.0.1 and reach it through a tunnel or a TLS proxy")
+			"control", srv.URL(), "hint", "give --listen-tls-cert, or listen on 127.0.0.1 behind a tunnel")
 	}
 
 	// The server and the view outlive the job's context: they show how it ends.
@@ -137,23 +146,39 @@ func (r *session) runJob(ctx context.Context, s *config.Sync, j syncJob, plan *j
 			r.log.Error("control API ended", "error", err)
 		}
 	}, func(ctx context.Context) {
-		r.watch(ctx, func() { logProgress(r.log, j.Status()) }, func(columns, rows int) []string {
+		r.watch(ctx, s.ProgressInterval, r.progress(s, j), func(columns, rows int) []string {
 			return view(j.Status(), time.Now(), columns, rows)
 		})
 	})
 }
 
+// progress logs how the job stands, more seldom while it follows.
+func (r *session) progress(s *config.Sync, j syncJob) func() {
+	var told time.Time
+	return func() {
+		st := j.Status()
+		if st.Phase == job.PhaseFollowing && time.Since(told) < s.SteadyInterval {
+			return
+		}
+		told = time.Now()
+		logProgress(r.log, st)
+	}
+}
+
 // record lets the other commands find this sync. A job does not fail for want
 // of a record.
-func (r *session) record(name string, srv *server.Server) (forget func()) {
+func (r *session) record(name, target, cert string, srv *server.Server) (forget func()) {
 	registry, err := server.NewRegistry(r.lookupEnv)
+	if err == nil && cert != "" {
+		cert, err = filepath.Abs(cert)
+	}
 	var remove func() error
 	if err == nil {
-		remove, err = registry.Add(server.Record{Job: name, PID: os.Getpid(), Address: srv.Addr(), Token: srv.Token(), StartedAt: time.Now()})
+		remove, err = registry.Add(server.Record{Job: name, PID: os.Getpid(), Address: srv.URL(), Token: srv.Token(), Target: target, Cert: cert, StartedAt: time.Now()})
 	}
 	if err != nil {
 		r.log.Warn("other commands cannot find this sync by itself", "error", err,
-			"hint", "set MILLRACE_TOKEN for it and for them, and give them --address "+srv.Addr())
+			"hint", "set MILLRACE_TOKEN for it and for them, and give them --address "+srv.URL())
 		return func() {}
 	}
 	return func() {
@@ -166,7 +191,7 @@ func (r *session) record(name string, srv *server.Server) (forget func()) {
 // verifyAfter compares the clusters after the cut-over. Differences are looked
 // at again for a while, because documents may just be expiring on both sides.
 func (r *session) verifyAfter(ctx context.Context, s *config.Sync) (*verify.Report, error) {
-	report, err := r.compare(ctx, verify.Spec{
+	report, err := r.compare(ctx, s.ProgressInterval, verify.Spec{
 		Source: s.Source, Target: s.Target, Rules: s.Rules,
 		Options: verify.Options{Online: true, Recheck: verify.RecheckOptions{For: 30 * time.Second}},
 	})
@@ -176,15 +201,22 @@ func (r *session) verifyAfter(ctx context.Context, s *config.Sync) (*verify.Repo
 	return report, verifiedError(report)
 }
 
+const checkpointKept = "its checkpoint is kept: the same command resumes it"
+
 // outcome is the command's error for the way a job ended.
-func outcome(ctx context.Context, s job.Status, runErr error) error {
+func (r *session) outcome(ctx context.Context, s *config.Sync, st job.Status, runErr error) error {
+	signal, ended := errors.AsType[stopped](context.Cause(ctx))
 	switch {
-	case runErr != nil && errors.Is(context.Cause(ctx), errSignal):
-		return mongo.WithHint(fmt.Errorf("%w before the job was finalized", errSignal), "its checkpoint is kept: the same command resumes it")
+	case ended && (errors.Is(runErr, signal) || errors.Is(runErr, context.Canceled)):
+		if s.Until == "never" && s.Mode != job.ModeFull && signal.Signal != syscall.SIGHUP {
+			r.log.Info(signal.Error()+"; "+checkpointKept, "job", st.Job)
+			return nil // it is how such a job is stopped
+		}
+		return mongo.WithHint(fmt.Errorf("%w before the job was finalized", signal), checkpointKept)
 	case runErr != nil:
 		return runErr
-	case len(s.Differences) > 0:
-		return mongo.WithHint(fmt.Errorf("finalized, but the target differs from the source in %d things, first: %s", len(s.Differences), plain(s.Differences[0])),
+	case len(st.Differences) > 0:
+		return mongo.WithHint(fmt.Errorf("finalized, but the target differs from the source in %d things, first: %s", len(st.Differences), st.Differences[0]),
 			"the report lists them all; millrace verify compares again")
 	}
 	return nil

@@ -111,12 +111,13 @@ func (a *app) showSet(ctx context.Context, o *topology.Observer, output string) 
 	if err != nil {
 		return err
 	}
-	return writeSet(a.stdout, set, output)
+	return a.showTree(output, set, set.Tree(), set, setText(set))
 }
 
 // watchSet redraws the tree on a terminal, and elsewhere writes one form after
 // the other, JSON as one line each.
 func (a *app) watchSet(ctx context.Context, o *topology.Observer, s *topologySettings, interval time.Duration) error {
+	a.results.stream = true
 	var screen *screen
 	if s.output == "text" {
 		if screen = a.screen(); screen != nil {
@@ -148,7 +149,7 @@ func (a *app) showOnce(screen *screen, set *topology.Set, failed error, output s
 		b.WriteString("not seen: " + plain(failed.Error()) + "\n")
 	} else if output == "json" {
 		return json.NewEncoder(a.stdout).Encode(set)
-	} else if err := writeSet(&b, set, output); err != nil {
+	} else if err := drawTree(&b, output, set, set.Tree(), setText(set)); err != nil {
 		return err
 	}
 	if screen == nil {
@@ -165,22 +166,29 @@ func (a *app) showOnce(screen *screen, set *topology.Set, failed error, output s
 	return nil
 }
 
-// writeSet writes the set in one of its forms.
-func writeSet(w io.Writer, set *topology.Set, output string) error {
-	text := fmt.Sprintf("%s: %s, term %d, configuration %d, chaining %s\n%s\n%s", plain(set.Name), plural(len(set.Members), "member"),
+func setText(set *topology.Set) string {
+	return fmt.Sprintf("%s: %s, term %d, configuration %d, chaining %s\n%s\n%s", plain(set.Name), plural(len(set.Members), "member"),
 		set.Term, set.ConfigVersion, onOff(set.Chaining), setTable(set).Render(), setNotes(set))
-	return writeTree(w, output, set, set.Tree(), set, text)
 }
 
-// writeTree writes a tree of a set as a picture, or what is said of it.
-func writeTree(w io.Writer, output string, set *topology.Set, tree map[string]string, v any, text string) error {
+// showTree shows a tree of a set as a picture, or what is said of it.
+func (a *app) showTree(output string, set *topology.Set, tree map[string]string, v any, text string) error {
+	if output == "json" {
+		return a.tell(output, v, text)
+	}
+	return drawTree(a.stdout, output, set, tree, text)
+}
+
+// drawTree draws a tree of a set, or writes the text for it.
+func drawTree(w io.Writer, output string, set *topology.Set, tree map[string]string, text string) error {
 	switch output {
 	case "dot":
 		return topology.WriteDOT(w, set, tree)
 	case "svg":
 		return topology.WriteSVG(w, set, tree)
 	}
-	return tell(w, output, v, text)
+	_, err := io.WriteString(w, text)
+	return err
 }
 
 func onOff(b bool) string {
@@ -199,7 +207,7 @@ func setTable(set *topology.Set) table.Writer {
 		if ms, ok := m.Ping[m.Source]; ok {
 			ping = strconv.FormatFloat(ms, 'f', -1, 64) + " ms"
 		}
-		t.AppendRow(table.Row{l.Prefix + plain(m.Host), stateText(m), role(m), lagText(m, m.LagApplied), lagText(m, m.LagDurable),
+		t.AppendRow(table.Row{l.Prefix + m.Host, stateText(m), role(m), lagText(m, m.LagApplied), lagText(m, m.LagDurable),
 			ping, ago(set.At, m.Since), ago(set.At, m.SourceSince), cpuText(m.CPU), tagText(m.Tags)})
 	}
 	alignRight(t, 4, 5, 6, 7, 8, 9)

@@ -182,10 +182,10 @@ func (t *acting) hold(ctx context.Context, was *topology.Memory, keep bool) erro
 	err := t.control.Hold(ctx)
 	stats := t.control.Stats()
 	t.log.Info("hold ends", "plans", stats.Plans, "commands", stats.Commands, "settled", stats.Settled)
-	if ctx.Err() == nil {
+	switch {
+	case ctx.Err() == nil:
 		return err
-	}
-	if keep {
+	case keep:
 		return nil
 	}
 	return t.restore(context.WithoutCancel(ctx), was)
@@ -193,7 +193,7 @@ func (t *acting) hold(ctx context.Context, was *topology.Memory, keep bool) erro
 
 // restore leads back to the tree before, and forgets it.
 func (t *acting) restore(ctx context.Context, was *topology.Memory) error {
-	t.log.Info("restoring the tree as it was", "at", was.At.Format(time.RFC3339))
+	t.log.Info("restoring the tree as it was", "at", was.At)
 	ctx, cancel := t.limited(ctx)
 	defer cancel()
 	if err := t.control.Restore(ctx, was); err != nil {
@@ -221,7 +221,7 @@ choose for themselves. Without --yes it says what it knows and changes nothing.`
 				fmt.Fprintln(a.stderr, "nothing to release: no tree of this set is noted on this machine")
 				return nil
 			case !s.yes:
-				return t.untouched(tell(a.stdout, s.output, was, memoryText(t.set, was)))
+				return t.untouched(a.tell(s.output, was, memoryText(t.set, was)))
 			}
 			if err := t.observer.CheckAlone(ctx, t.set); err != nil {
 				return err
@@ -241,7 +241,7 @@ func memoryText(set *topology.Set, was *topology.Memory) string {
 	t := newTable("member", "now under", "was under")
 	for _, m := range set.Members {
 		if src, known := was.Tree[m.Host]; known || m.Source != "" {
-			t.AppendRow([]any{plain(m.Host), plain(m.Source), plain(src)})
+			t.AppendRow([]any{m.Host, m.Source, src})
 		}
 	}
 	return fmt.Sprintf("%s as it was %s ago\n%s\n", plain(set.Name), ago(set.At, was.At), t.Render())
@@ -292,7 +292,7 @@ func (t *acting) chaining(ctx context.Context, on, force bool) error {
 		}
 		text += fmt.Sprintf("%s: %s\n", mark, plain(f.What))
 	}
-	if err := tell(t.stdout, t.output, findings, text); err != nil {
+	if err := t.tell(t.output, findings, text); err != nil {
 		return err
 	}
 	if stops && !force {
@@ -306,6 +306,6 @@ func (t *acting) chaining(ctx context.Context, on, force bool) error {
 	if err := t.observer.SetChaining(ctx, t.set, on); err != nil {
 		return err
 	}
-	t.log.Info("chaining switched", "set", t.set.Name, "chaining", onOff(on), "configuration", t.set.ConfigVersion+1)
+	t.log.Info("chaining switched", "set", t.set.Name, "chaining", on, "configuration", t.set.ConfigVersion+1)
 	return nil
 }

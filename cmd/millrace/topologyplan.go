@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 
@@ -109,7 +108,7 @@ func (a *app) showPlan(set *topology.Set, o topology.PlanOptions, p topology.Par
 	fmt.Fprintln(&b, planTable(set, plan).Render())
 	writeLeft(&b, plan)
 	fmt.Fprintln(&b, effectTable(effect).Render())
-	return writeTree(a.stdout, output, set, plan.Tree(), struct {
+	return a.showTree(output, set, plan.Tree(), struct {
 		*topology.Plan
 		Effect []topology.Outcome `json:"effect"`
 	}{plan, effect}, b.String())
@@ -136,11 +135,11 @@ func planTable(set *topology.Set, plan *topology.Plan) table.Writer {
 		m, seat := set.Member(l.Host), plan.Seat(l.Host)
 		switch {
 		case m.Host == plan.Primary:
-			t.AppendRow(table.Row{plain(m.Host), role(m), "", "", "primary"})
+			t.AppendRow(table.Row{m.Host, role(m), "", "", "primary"})
 		case seat != nil && seat.Changed():
-			t.AppendRow(table.Row{l.Prefix + plain(m.Host), role(m), cmp.Or(plain(seat.Current), "none") + " → moves", plain(seat.Second), seat.Why})
+			t.AppendRow(table.Row{l.Prefix + m.Host, role(m), cmp.Or(seat.Current, "none") + " → moves", seat.Second, seat.Why})
 		case seat != nil:
-			t.AppendRow(table.Row{l.Prefix + plain(m.Host), role(m), "stays", plain(seat.Second), seat.Why})
+			t.AppendRow(table.Row{l.Prefix + m.Host, role(m), "stays", seat.Second, seat.Why})
 		}
 	}
 	return t
@@ -197,7 +196,7 @@ members choose themselves, on average), and the plan of each policy.
 				return err
 			}
 			if published {
-				return writeFit(a.stdout, params, cells, output)
+				return a.showFit(params, cells, output)
 			}
 			if err := h.Check(); err != nil {
 				return withCode(exitUsage, err)
@@ -206,7 +205,7 @@ members choose themselves, on average), and the plan of each policy.
 			if err != nil {
 				return withCode(exitUsage, err)
 			}
-			return tell(a.stdout, output, outcomes, effectTable(outcomes).Render()+"\n")
+			return a.tell(output, outcomes, effectTable(outcomes).Render()+"\n")
 		},
 	}
 	f := cmd.Flags()
@@ -222,8 +221,8 @@ members choose themselves, on average), and the plan of each policy.
 	return cmd
 }
 
-// writeFit shows the model beside the table that it is fitted to.
-func writeFit(w io.Writer, p topology.Params, cells []topology.Cell, output string) error {
+// showFit shows the model beside the table that it is fitted to.
+func (a *app) showFit(p topology.Params, cells []topology.Cell, output string) error {
 	t := newTable("members", "write concern", "chaining", "published", "model", "difference")
 	for _, c := range cells {
 		concern := "1"
@@ -233,7 +232,7 @@ func writeFit(w io.Writer, p topology.Params, cells []topology.Cell, output stri
 		t.AppendRow(table.Row{c.Members, concern, onOff(c.Chaining), fmt.Sprintf("%.0f/s", c.OpsPerSecond), fmt.Sprintf("%.0f/s", c.Model), fmt.Sprintf("%+.1f %%", 100*c.Error)})
 	}
 	alignRight(t, 1, 4, 5, 6)
-	return tell(w, output, struct {
+	return a.tell(output, struct {
 		Params topology.Params `json:"params"`
 		Cells  []topology.Cell `json:"cells"`
 	}{p, cells}, fmt.Sprintf(`%s

@@ -26,10 +26,12 @@ of 128-bit hashes with random seeds, and byte for byte where those differ;
 long. While writes go on, a difference is looked at again until both sides stand
 still on that document.
 
-Exit code 0 when nothing differs, 1 when something does.`,
+Exit codes, as diff has them: 0 when nothing differs, 1 when something does, 2
+when there is no answer, such as when a connection breaks midway.`,
 		Example: `  millrace verify --source mongodb://a:27017 --target mongodb://b:27017
   millrace verify --config sync.yaml --report differences.json
   millrace verify --method ranges --config sync.yaml`,
+		Annotations: map[string]string{failsWith: "trouble"},
 	}
 	return a.configured(cmd, config.CommandVerify, &s, func(ctx context.Context, run *session) error { return run.verifyClusters(ctx, &s) })
 }
@@ -37,11 +39,11 @@ Exit code 0 when nothing differs, 1 when something does.`,
 func (r *session) verifyClusters(ctx context.Context, s *config.Verify) error {
 	r.spareCollector()
 	r.log.Info("connecting", "source", mongo.Redact(s.Source), "target", mongo.Redact(s.Target))
-	report, err := r.compare(ctx, s.Spec)
+	report, err := r.compare(ctx, s.ProgressInterval, s.Spec)
 	if err != nil {
-		return err
+		return withCode(exitUsage, err)
 	}
-	if err := r.report(s.Report, s.Output, report, verifiedText(report)); err != nil {
+	if err := r.tell(s.Output, report, verifiedText(report)); err != nil {
 		return err
 	}
 	err = verifiedError(report)
@@ -52,13 +54,13 @@ func (r *session) verifyClusters(ctx context.Context, s *config.Verify) error {
 }
 
 // compare compares two clusters and shows the progress.
-func (r *session) compare(ctx context.Context, spec verify.Spec) (report *verify.Report, err error) {
+func (r *session) compare(ctx context.Context, interval time.Duration, spec verify.Spec) (report *verify.Report, err error) {
 	begun := make(chan func() verify.Stats, 1)
 	spec.Log, spec.Observe = r.log, func(stats func() verify.Stats) { begun <- stats }
 	err = during(ctx, func() (err error) { report, err = r.verify(ctx, spec); return err }, func(ctx context.Context) {
 		select {
 		case stats := <-begun:
-			r.watchVerify(ctx, time.Now(), stats)
+			r.watchVerify(ctx, interval, stats)
 		case <-ctx.Done():
 		}
 	})
@@ -73,8 +75,8 @@ func verifiedError(r *verify.Report) error {
 	if r.Same {
 		return nil
 	}
-	return fmt.Errorf("the clusters differ: %s, %s of collections, indexes or options",
-		plural(int(r.Count), "document"), plural(len(r.Schema), "difference"))
+	return withCode(exitFailure, fmt.Errorf("the clusters differ: %s, %s of collections, indexes or options",
+		plural(int(r.Count), "document"), plural(len(r.Schema), "difference")))
 }
 
 func verifiedText(r *verify.Report) string {
@@ -125,11 +127,12 @@ func verifiedTable(r *verify.Report) table.Writer {
 }
 
 // watchVerify shows the progress until ctx ends.
-func (r *session) watchVerify(ctx context.Context, began time.Time, stats func() verify.Stats) {
-	r.watch(ctx, func() {
+func (r *session) watchVerify(ctx context.Context, interval time.Duration, stats func() verify.Stats) {
+	began := time.Now()
+	r.watch(ctx, interval, func() {
 		st := stats()
 		r.log.Info("progress", "docs", st.Docs, "docsTotal", st.EstimatedDocs,
-			"size", size(float64(st.Bytes)), "collections", st.CollectionsDone, "collectionsTotal", st.Collections,
+			"bytes", bytesOf(st.Bytes), "collections", st.CollectionsDone, "collectionsTotal", st.Collections,
 			"rechecking", st.Waiting, "differences", st.Differences)
 	}, func(columns, _ int) []string { return verifyView(stats(), time.Since(began), columns) })
 }

@@ -129,7 +129,7 @@ func TestFigures(t *testing.T) {
 		{size(0), "0 B"}, {size(999), "999 B"}, {size(1500), "1.50 kB"}, {size(56.2e6), "56.2 MB"}, {size(2e12), "2.00 TB"},
 		{seconds(-1), "unknown"}, {seconds(0.44), "0.4 s"}, {seconds(45), "45 s"}, {seconds(600), "10 min"}, {seconds(3 * 3600), "3.0 h"}, {seconds(5 * 86400), "5.0 d"},
 		{clock(83 * time.Second), "0:01:23"}, {clock(25*time.Hour + time.Second), "1d 01:00:01"},
-		{cut("abcdef", 4), "abc…"}, {cut("生命生命", 5), "生命…"}, {pad("ab", 4), "ab  "}, {plain("a\x1b[2J\nb"), "a�[2J�b"},
+		{cut("abcdef", 4), "abc…"}, {cut("生命生命", 5), "生命…"}, {pad("ab", 4), "ab  "}, {plain("a\x1b[2J\nb"), `a\u001b[2J\nb`},
 		{bar(0.5, 4), "██░░"}, {fit(10, "abc", "def", "ghi"), "abc  def"}, {fit(2, "abc"), "a…"}, {fit(10, "", "x"), "x"},
 	} {
 		if c.got != c.want {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +14,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/outfile"
 	"github.com/millrace/millrace/internal/ycsb"
 )
 
@@ -76,7 +77,8 @@ on), so that a server that stalls cannot hide the operations it kept waiting.`
 	f := cmd.Flags()
 	s.common(f)
 	f.IntVar(&s.threads, "threads", 0, "`number` of threads, each with one operation at a time (property threadcount)")
-	f.Float64Var(&s.target, "target", 0, "operations a second of all threads together, 0 for as many as possible (property target)")
+	f.Float64Var(&s.target, "target", 0, "operations a second of all threads together, 0 for as many as possible (property target; in the environment MILLRACE_YCSB_TARGET)")
+	config.Variables(f, "target", "MILLRACE_YCSB_TARGET")
 	f.BoolVarP(&s.status, "status", "s", false, "write a status line to standard error every 10 s (property status.interval)")
 	f.StringVarP(&s.label, "label", "l", "", "`text` in each status line")
 	bindOutput(cmd, &s.output, "`form` of the result: text (the lines of YCSB) or json", "text", "json")
@@ -93,6 +95,7 @@ on), so that a server that stalls cannot hide the operations it kept waiting.`
 func (s *ycsbSettings) common(f *pflag.FlagSet) {
 	f.StringArrayVarP(&s.files, "file", "P", nil, "workload `file` with properties; may be repeated. workloada to workloadf are built in")
 	f.StringArrayVarP(&s.properties, "property", "p", nil, "a property, `name=value`, that wins over files; may be repeated")
+	config.Variables(f, "property", config.EnvName("property"), envYCSBURL)
 }
 
 // read puts the properties together.
@@ -124,6 +127,9 @@ func (a *app) ycsbPhase(ctx context.Context, f *pflag.FlagSet, phase ycsb.Phase,
 	}
 	if f.Changed("target") {
 		p["target"] = strconv.FormatFloat(s.target, 'g', -1, 64)
+	}
+	if err := errors.Join(canWrite("--chart", s.chart), canWrite("exportfile", p["exportfile"])); err != nil {
+		return withCode(exitUsage, err)
 	}
 	o := ycsb.Options{Phase: phase, Properties: p, Label: s.label, Seed: s.seed, Log: slog.New(slog.NewTextHandler(a.stderr, nil))}
 	if s.status {
@@ -160,16 +166,16 @@ func ycsbCode(err error) int {
 // writeYCSB writes a result in the form and to the places that are wanted.
 func (a *app) writeYCSB(s *ycsbSettings, file string, v any, text, page func(io.Writer) error) error {
 	write := text
-	switch s.output {
-	case "json":
-		write = func(w io.Writer) error { return writeJSON(w, v) }
-	case "html":
+	if s.output == "html" {
 		write = page
 	}
 	var err error
-	if file != "" {
+	switch {
+	case s.output == "json":
+		err, a.results.report = a.tell(s.output, v, ""), file
+	case file != "":
 		err = writeFile(file, write)
-	} else {
+	default:
 		err = write(a.stdout)
 	}
 	if s.chart != "" {
@@ -178,16 +184,17 @@ func (a *app) writeYCSB(s *ycsbSettings, file string, v any, text, page func(io.
 	return err
 }
 
+// canWrite says before the work that a result could not be kept.
+func canWrite(name, path string) error {
+	if path == "" {
+		return nil
+	}
+	return mongo.Wrap(outfile.Check(path), "%s %s cannot be written", name, path)
+}
+
 // writeFile makes a file of what write writes.
 func writeFile(path string, write func(io.Writer) error) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return fmt.Errorf("write result: %w", err)
-	}
-	if err := errors.Join(write(f), f.Close()); err != nil {
-		return fmt.Errorf("write result %s: %w", path, err)
-	}
-	return nil
+	return mongo.Wrap(outfile.Write(path, write), "write result %s", path)
 }
 
 func (a *app) ycsbMatrixCommand() *cobra.Command {
@@ -216,6 +223,9 @@ records and the distribution, as in load and run.`,
 			}
 			if len(o.Threads) == 0 || len(o.Mixes) == 0 || slices.Min(o.Threads) < 1 || o.Rounds < 1 || o.Each < time.Second {
 				return withCode(exitUsage, errors.New("--read-write, --threads and --rounds want at least one, --each at least 1s"))
+			}
+			if err := canWrite("--chart", s.chart); err != nil {
+				return withCode(exitUsage, err)
 			}
 			o.Seed = s.seed
 			o.Progress = func(line string) { fmt.Fprintln(a.stderr, plain(line)) }

@@ -54,7 +54,8 @@ func Fields(doc []byte) iter.Seq2[Element, bool] {
 	return func(yield func(Element, bool) bool) {
 		rest, ok := Body(doc)
 		if !ok {
-			rest = []byte{0} // no element
+			yield(Element{}, false)
+			return
 		}
 		for len(rest) > 0 {
 			e, next, ok := Next(rest)

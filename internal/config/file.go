@@ -13,6 +13,8 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/millrace/millrace/internal/near"
 )
 
 // maxFile bounds a configuration file; a larger one is a wrong path.
@@ -152,8 +154,8 @@ func (r *fileReader) read(pairs []*ast.MappingValueNode, section string) {
 
 func (r *fileReader) unknown(kv *ast.MappingValueNode, key string, known []string) {
 	how := "see the command's --help for the names"
-	if near := nearest(key, known); near != "" {
-		how = "did you mean " + near + "?"
+	if best := near.Name(key, known); best != "" {
+		how = "did you mean " + best + "?"
 	}
 	r.fail(line(kv.Key.GetToken()), shorten(key), "is not a setting", how)
 }
@@ -234,42 +236,6 @@ func pairs(n ast.Node) (out []string, ok bool) {
 		out, ok = append(out, escapes.Replace(from)+"="+escapes.Replace(to)), ok && ok1 && ok2
 	}
 	return out, ok
-}
-
-// nearest finds the known name that key most likely means, or "".
-func nearest(key string, known []string) (best string) {
-	slices.Sort(known)
-	distance := len(key)/3 + 2
-	for _, name := range known {
-		if max(len(key)-len(name), len(name)-len(key)) >= distance {
-			continue // nor can the names be nearer
-		}
-		if d := editDistance(key, name); d < distance {
-			best, distance = name, d
-		}
-	}
-	return best
-}
-
-// editDistance is Levenshtein's.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		left, above := i+1, i // for the empty part of b
-		for j := range len(b) {
-			same := above
-			if a[i] != b[j] {
-				same++
-			}
-			above = row[j+1]
-			row[j], left = left, min(same, above+1, left+1)
-		}
-		row[len(b)] = left
-	}
-	return row[len(b)]
 }
 
 func shorten(s string) string {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -53,25 +52,23 @@ type Inputs struct {
 	ReadFile  func(string) ([]byte, error)
 }
 
-// EnvName is the environment variable of a flag: MILLRACE_ON_EXISTING of
-// on-existing.
-func EnvName(flag string) string {
-	return "MILLRACE_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
-}
-
-// Load completes the parsed flags of a command from the environment and from
-// the file that --config names: a flag wins over the environment, this over
-// the file. An empty variable counts as not set. The problems are everything
-// that is wrong.
+// Load completes the parsed flags of a command from the environment and, if it
+// has --config, from the file that this names: a flag wins over the environment,
+// this over the file. An empty variable counts as not set. The problems are
+// everything that is wrong.
 func Load(fs *pflag.FlagSet, command string, in Inputs) (Origins, Problems) {
 	l := loader{fs: fs, origins: Origins{}}
 	fs.Visit(func(f *pflag.Flag) { l.origins[f.Name] = Origin{Kind: FromFlag, Name: f.Name} })
-	for _, name := range settingNames()[command] {
-		if value, _ := in.LookupEnv(EnvName(name)); value != "" {
-			l.set(name, Origin{Kind: FromEnvironment, Name: EnvName(name)}, value)
+	fs.VisitAll(func(f *pflag.Flag) {
+		names := variables(f)
+		if value, _ := in.LookupEnv(names[0]); value != "" && f.Name != "help" && !f.Hidden {
+			l.set(f.Name, Origin{Kind: FromEnvironment, Name: names[0]}, value)
+			f.Changed = true
 		}
+	})
+	if fs.Lookup(flagConfig) != nil {
+		l.file(command, in.ReadFile)
 	}
-	l.file(command, in.ReadFile)
 	return l.origins, l.problems
 }
 
@@ -99,8 +96,7 @@ func (l *loader) file(command string, read func(string) ([]byte, error)) {
 	}
 }
 
-// set gives a flag its value without marking it as given on the command line,
-// unless it has one from a place that wins. Several values are items of a list,
+// set gives a flag its value, unless it has one from a place that wins. Several values are items of a list,
 // each taken as it is; a single one is read as the flag would read it.
 func (l *loader) set(name string, o Origin, values ...string) {
 	if _, set := l.origins[name]; set {
@@ -124,7 +120,7 @@ func (l *loader) set(name string, o Origin, values ...string) {
 	what := "cannot be used"
 	if len(values) != 1 {
 		what = err.Error()
-	} else if !slices.Contains(secrets(), name) {
+	} else if !mongo.HasPassword(values[0]) {
 		what = fmt.Sprintf("%q cannot be used", values[0])
 	}
 	l.problems = append(l.problems, Problem{Setting: name, Where: o.String(), What: what, How: "want " + typeWords(f.Value.Type())})
@@ -134,26 +130,31 @@ func typeWords(flagType string) string {
 	return cmp.Or(map[string]string{
 		"bool":        "true or false",
 		"int":         "a whole number",
+		"int64":       "a whole number",
+		"intSlice":    "a list of whole numbers",
+		"float64":     "a number",
 		"duration":    "a duration such as 30s, 10m or 2h",
 		"stringSlice": "a list; quote an item that contains a comma",
 	}[flagType], "one value")
 }
 
 // Warnings are things that work but should be known: secrets that others on
-// this machine can see. statMode gives a file's permission bits.
+// this machine can see, of settings that were validated. statMode gives a file's permission bits.
 func Warnings(fs *pflag.FlagSet, o Origins, statMode func(path string) (uint32, error)) []Problem {
 	var out []Problem
-	for _, name := range secrets() {
-		f := fs.Lookup(name)
-		if f == nil || f.Value.String() == "" || name != flagToken && !mongo.HasPassword(f.Value.String()) {
-			continue
+	fs.VisitAll(func(f *pflag.Flag) {
+		if !hasSecret(f) {
+			return
 		}
-		origin := o[name]
-		p := Problem{Setting: name, Where: origin.String()}
+		origin, names := o[f.Name], variables(f)
+		p := Problem{Setting: f.Name, Where: origin.String()}
 		switch origin.Kind {
 		case FromFlag:
 			p.What = "is a secret that other users of this machine can see in the list of processes"
-			p.How = "set " + EnvName(name) + " or use a config file"
+			p.How = "set " + names[len(names)-1]
+			if fs.Lookup(flagConfig) != nil {
+				p.How += " or use a config file"
+			}
 			out = append(out, p)
 		case FromFile:
 			if mode, err := statMode(origin.Name); err == nil && mode&0o077 != 0 {
@@ -161,6 +162,24 @@ func Warnings(fs *pflag.FlagSet, o Origins, statMode func(path string) (uint32, 
 				out = append(out, p)
 			}
 		}
+	})
+	for _, name := range secretFiles() {
+		f := fs.Lookup(name)
+		if f == nil || f.Value.String() == "" {
+			continue
+		}
+		if mode, err := statMode(f.Value.String()); err == nil && mode&0o077 != 0 {
+			out = append(out, Problem{Setting: name, Where: o[name].String(), What: "names a file that other users can read, and it holds a secret", How: "chmod 600 " + f.Value.String()})
+		}
 	}
 	return out
+}
+
+// hasSecret reports that a flag's value holds a password, or is a secret itself.
+func hasSecret(f *pflag.Flag) bool {
+	values := []string{f.Value.String()}
+	if list, ok := f.Value.(pflag.SliceValue); ok {
+		values = list.GetSlice()
+	}
+	return f.Name == flagToken && values[0] != "" || slices.ContainsFunc(values, mongo.HasPassword)
 }

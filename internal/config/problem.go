@@ -30,14 +30,17 @@ func (p Problem) String() string {
 // it is an error that the command line reports as wrong usage.
 type Problems []Problem
 
-// Error lists the problems, one a line when there are several.
-func (p Problems) Error() string {
+// Error is its lines.
+func (p Problems) Error() string { return strings.Join(p.Lines(), "\n") }
+
+// Lines list the problems, one a line when there are several.
+func (p Problems) Lines() []string {
 	if len(p) == 1 {
-		return p[0].String()
+		return []string{p[0].String()}
 	}
-	s := fmt.Sprintf("%d settings cannot be used", len(p))
+	lines := []string{fmt.Sprintf("%d settings cannot be used", len(p))}
 	for _, one := range p {
-		s += "\n  " + one.String()
+		lines = append(lines, "  "+one.String())
 	}
-	return s
+	return lines
 }

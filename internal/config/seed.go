@@ -24,7 +24,6 @@ type Seed struct {
 	Listen, TokenFile, TLSCert, TLSKey string // of the agent
 	From, TLSCA                        string
 	Compress, DryRun, Start            bool
-	Report                             string
 
 	command, maxRateBytes string
 }
@@ -90,6 +89,7 @@ func (s *Seed) bindTarget(fs *pflag.FlagSet) {
 	fs.BoolVar(&s.Member.KeepExpiry, "keep-expiry", false, "let the new set expire documents at once, for one that is not to follow its old set; else that is held back until millrace sync finalizes")
 	fs.StringVar(&s.Member.Mongod, "mongod", "", "`program` that makes the copy independent; by default the first word after --, or mongod on PATH")
 	fs.StringVar(&s.Report, "report", "", "write the final report as JSON to this `file`")
+	s.bindProgress(fs, "")
 }
 
 const wayAuto = "auto"
@@ -165,6 +165,7 @@ func (c *checker) seedTarget(s *Seed, dir string) {
 	m := &s.Member
 	c.directory(dir, s.Pull.DBPath)
 	c.report(s.Report)
+	c.notNegative(flagProgress, s.ProgressInterval)
 	c.bad(s.Start != (len(m.Command) > 0), "start", "and the command after -- belong together", "give --start -- mongod --dbpath … --replSet …")
 	c.hostPort("join", m.Join)
 	c.hostPort("new-set-host", m.NewSetHost)

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"time"
@@ -8,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/transform"
@@ -23,6 +26,8 @@ type Settings interface {
 	Validate(o Origins, args []string) Problems
 	// Logger logs to w as the settings say, which have to be valid.
 	Logger(w io.Writer) *slog.Logger
+	// ReportFile is the file for the result, "" for none.
+	ReportFile() string
 }
 
 // Common are the settings that every command of this package has.
@@ -30,6 +35,10 @@ type Common struct {
 	Output    string // text or json
 	LogLevel  string
 	LogFormat string // text or json
+	Report    string // a file, of the commands that have reports
+	// ProgressInterval is the time between two lines of the log about progress,
+	// of the commands that take long; 0 is none.
+	ProgressInterval time.Duration
 
 	flags *pflag.FlagSet
 }
@@ -40,6 +49,13 @@ func (c *Common) bind(fs *pflag.FlagSet) {
 	Choice(fs, &c.Output, "output", "text", "`form` of the result on standard output: text or json", "text", "json")
 	BindLog(fs, &c.LogLevel, &c.LogFormat)
 }
+
+func (c *Common) bindProgress(fs *pflag.FlagSet, besides string) {
+	fs.DurationVar(&c.ProgressInterval, flagProgress, 10*time.Second, "time between two lines of the log about progress"+besides+"; 0 writes none")
+}
+
+// ReportFile is the file for the result, "" for none.
+func (c *Common) ReportFile() string { return c.Report }
 
 // BindLog registers the flags of a log.
 func BindLog(fs *pflag.FlagSet, level, format *string) {
@@ -55,11 +71,35 @@ func NewLog(w io.Writer, level, format string) *slog.Logger {
 	var o slog.HandlerOptions
 	var least slog.Level // info, if level is none
 	_ = least.UnmarshalText([]byte(level))
-	o.Level = least
+	o.Level, o.ReplaceAttr = least, shortError
 	if format == "json" {
+		o.ReplaceAttr = jsonAttr
 		return slog.New(slog.NewJSONHandler(w, &o))
 	}
 	return slog.New(slog.NewTextHandler(w, &o))
+}
+
+// shortError has errors quote no whole commands.
+func shortError(_ []string, a slog.Attr) slog.Attr {
+	if err, ok := a.Value.Any().(error); ok {
+		return slog.String(a.Key, mongo.Concise(err.Error()))
+	}
+	return a
+}
+
+// jsonAttr has programs find numbers with their unit in the key, and positions
+// and other things of ours in the form that they have in text.
+func jsonAttr(groups []string, a slog.Attr) slog.Attr {
+	switch v := a.Value.Any().(type) {
+	case time.Duration:
+		return slog.Float64(a.Key+"Seconds", v.Seconds())
+	case error:
+		return shortError(groups, a)
+	case json.Marshaler:
+	case fmt.Stringer:
+		return slog.String(a.Key, v.String())
+	}
+	return a
 }
 
 // choices is the annotation of a flag that takes one of a few words.
@@ -96,9 +136,13 @@ type Sync struct {
 	Common
 	job.Spec
 
-	DryRun, Verify        bool
-	Report, Listen, Token string
-	PProf                 bool
+	DryRun, Verify       bool
+	Listen, Token        string
+	TLSCert, TLSKey      string // of the control API
+	OpenStatus, Insecure bool
+	PProf                bool
+	// SteadyInterval is the ProgressInterval of a job that follows.
+	SteadyInterval time.Duration
 
 	maxRateBytes, spoolMax string // amounts of bytes: "50MB", "8MiB", "0"
 }
@@ -112,9 +156,11 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	fs.BoolVar(&s.AllowDowngrade, "allow-downgrade", false, "permit a target that is older than the source")
 	section(fs, "Source and target")
 	bindRules(fs, &s.Rules)
+	fs.BoolVar(&s.AllowMissing, "allow-missing", false, "permit an --include that matches nothing on the source yet")
 	Choice(fs, (*string)(&s.Mode), "mode", "all", "`mode` of the job: all (copy, then follow), full (copy only) or incremental (follow only)", "all", "full", "incremental")
 	fs.StringVar(&s.StartAt, "start-at", "", "`position` where incremental mode begins: seconds:increment, a time (RFC 3339) or checkpoint")
 	Choice(fs, (*string)(&s.OnExisting), "on-existing", "fail", "`policy` for target collections that exist: fail (before anything is written), merge or drop", "fail", "merge", "drop")
+	fs.BoolVar(&s.AllowOverlap, "allow-overlap", false, "permit other jobs that are not finalized to have the same collections of the target, so that all are merged there")
 	Choice(fs, (*string)(&s.OnConflict), "on-conflict", "stop", "`policy` for a document that the target refuses: stop, skip (leave the target as it is) or overwrite (remove what stands in the way); what is skipped or removed is kept in millrace.deadletters on the target", "stop", "skip", "overwrite")
 	section(fs, "What is copied")
 	fs.StringVar(&s.Until, "until", "never", "`when` to finalize and end: never (follow until told), caught-up, or a time (RFC 3339)")
@@ -134,9 +180,14 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	section(fs, "Speed and room")
 	fs.StringVar(&s.Listen, "listen", "127.0.0.1:0", "`address` of the control API, host:port; port 0 takes a free one")
 	fs.StringVar(&s.Token, flagToken, "", "secret that the control API asks for; by default a new random one; set MILLRACE_TOKEN rather than the flag")
+	fs.StringVar(&s.TLSCert, flagListenCert, "", "`file` with the control API's TLS certificate and those of its authorities, in PEM form; it and the key are read again for each connection")
+	fs.StringVar(&s.TLSKey, flagListenKey, "", "`file` with its key; by default the same as --listen-tls-cert")
+	fs.BoolVar(&s.Insecure, "listen-insecure", false, "let other machines reach the control API without TLS: whoever sees the traffic on the way can use its token")
+	fs.BoolVar(&s.OpenStatus, "open-status", false, "show the status to those who have no token, too")
 	fs.BoolVar(&s.PProf, "pprof", false, "serve Go's profiles below /debug/pprof/ of the control API, to those who have its token")
 	section(fs, "Control")
 	fs.StringVar(&s.Report, "report", "", "write the final report as JSON to this `file`")
+	s.bindProgress(fs, "; while the job follows 5m, unless this flag says otherwise")
 	s.Common.bind(fs)
 	section(fs, outputSection)
 }
@@ -155,8 +206,6 @@ func bindPace(fs *pflag.FlagSet, docs *int64, bytes *string, l *pace.Loads) {
 type Verify struct {
 	Common
 	verify.Spec
-
-	Report string
 }
 
 // Bind implements Settings.
@@ -172,6 +221,7 @@ func (v *Verify) Bind(fs *pflag.FlagSet, _ string) {
 	fs.IntVar(&v.MaxDifferences, "max-differences", 1000, "most differing documents that are listed by _id; all are counted")
 	section(fs, "How it is compared")
 	fs.StringVar(&v.Report, "report", "", "write the report as JSON to this `file`")
+	v.bindProgress(fs, "")
 	v.Common.bind(fs)
 	section(fs, outputSection)
 }
@@ -181,11 +231,15 @@ func (v *Verify) Bind(fs *pflag.FlagSet, _ string) {
 type Control struct {
 	Common
 	Address, Job, Token string
-	// Watch and Interval belong to status alone.
+	CAFile              string
+	// Watch, Interval and Target belong to status alone.
 	Watch    bool
+	Target   string
 	Interval time.Duration
 	// Limits belong to throttle alone: those that it was given.
 	Limits server.Limits
+	// WhenCaughtUp and Cancel belong to finalize alone.
+	WhenCaughtUp, Cancel bool
 
 	command      string
 	rates        pace.Rates
@@ -196,12 +250,18 @@ type Control struct {
 // Bind implements Settings.
 func (s *Control) Bind(fs *pflag.FlagSet, command string) {
 	s.command = command
-	fs.StringVar(&s.Address, "address", "", "`address` of the sync's control API, host:port, as the sync printed it")
+	fs.StringVar(&s.Address, "address", "", "`address` of the sync's control API, as the sync printed it: https://host:port or http://host:port; without a scheme http on this machine, https elsewhere")
+	fs.StringVar(&s.CAFile, flagCA, "", "`file` with the authority of the certificate of a sync on another machine, in PEM form; by default the system's authorities")
 	fs.StringVar(&s.Job, "job", "", "`name` of the job; not needed while only one runs on this machine")
 	fs.StringVar(&s.Token, flagToken, "", "secret of the control API, for a sync on another machine; set MILLRACE_TOKEN rather than the flag")
 	if command == CommandStatus {
 		fs.BoolVar(&s.Watch, "watch", false, "show the status again and again until the sync ends")
 		fs.DurationVar(&s.Interval, "interval", time.Second, "time between two looks with --watch")
+		fs.StringVar(&s.Target, flagTarget, "", "connection string `URI` of the job's target, which knows where a job that does not run stands; with a password, set MILLRACE_TARGET or a config file instead")
+	}
+	if command == CommandFinalize {
+		fs.BoolVar(&s.WhenCaughtUp, "when-caught-up", false, "where the job does not follow yet, finalize as soon as it does; the wish ends with the sync's process")
+		fs.BoolVar(&s.Cancel, "cancel", false, "take back that the job is to be finalized, also by --until; possible until it has begun to")
 	}
 	if command == CommandThrottle {
 		bindPace(fs, &s.rates.Docs, &s.maxRateBytes, &s.loads)
@@ -227,15 +287,20 @@ const (
 const (
 	outputSection = "Settings and output"
 
-	flagConfig = "config"
-	flagSource = "source"
-	flagTarget = "target"
-	flagToken  = "token"
+	flagConfig   = "config"
+	flagProgress = "progress-interval"
+	flagSource   = "source"
+	flagTarget   = "target"
+	flagToken    = "token"
 
 	flagRateDocs   = "max-rate-docs"
 	flagRateBytes  = "max-rate-bytes"
 	flagSourceLoad = "source-load"
 	flagTargetLoad = "target-load"
+
+	flagListenCert = "listen-tls-cert"
+	flagListenKey  = "listen-tls-key"
+	flagCA         = "ca-file"
 
 	flagFromURI    = "from-uri"
 	flagSeedURI    = "uri"
@@ -243,10 +308,8 @@ const (
 	flagSeedDBPath = "dbpath"
 )
 
-// secrets are the settings whose value is never shown.
-func secrets() []string {
-	return []string{flagSource, flagTarget, flagToken, flagFromURI, flagSeedURI, flagSetURI}
-}
+// secretFiles are the settings that name a file which holds a secret.
+func secretFiles() []string { return []string{flagListenKey, "tls-key", "token-file"} }
 
 // settingNames lists each command's settings, so that one file may serve several
 // commands.

@@ -1,11 +1,11 @@
 package config
 
 import (
+	"cmp"
+	"crypto/tls"
 	"fmt"
 	"math"
 	"net"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -16,7 +16,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/outfile"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/transform"
 )
@@ -45,6 +47,9 @@ func CheckChoices(fs *pflag.FlagSet, o Origins) Problems {
 }
 
 func (c *checker) fail(setting, what, how string) {
+	if mongo.HasPassword(what) { // quoted, of a flag that takes something else
+		what = "cannot be used"
+	}
 	c.problems = append(c.problems, Problem{Setting: setting, Where: c.origins[setting].String(), What: what, How: how})
 }
 
@@ -66,6 +71,17 @@ func (c *checker) notNegative(setting string, d time.Duration) {
 func (c *checker) clusters(source, target string) {
 	c.uri(flagSource, source)
 	c.uri(flagTarget, target)
+	c.wholeCluster(flagSource, source, "--include '%s.*'")
+	c.wholeCluster(flagTarget, target, "--rename from=%s")
+}
+
+// wholeCluster refuses a connection string that looks as if it chose a database.
+// That of all users is none to choose.
+func (c *checker) wholeCluster(setting, uri, rule string) {
+	if db := mongo.Database(uri); db != "" && db != "admin" && db != "$external" {
+		c.fail(setting, fmt.Sprintf("names the database %q, which would choose nothing", db),
+			fmt.Sprintf("leave it out of the address and give "+rule+"; if the user is defined in it, add authSource=%s after a question mark", db, db))
+	}
 }
 
 func (c *checker) uri(setting, uri string) {
@@ -119,10 +135,8 @@ func (c *checker) report(path string) {
 	if path == "" {
 		return
 	}
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		c.fail("report", fmt.Sprintf("%q is a directory", path), "give the path of a file")
-	} else if info, err := os.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
-		c.fail("report", fmt.Sprintf("%q is in a directory that does not exist", path), "create the directory first")
+	if err := outfile.Check(path); err != nil {
+		c.fail("report", fmt.Sprintf("%q cannot be written: %v", path, err), "give the path of a file in a directory that you may write to")
 	}
 }
 
@@ -151,6 +165,23 @@ func (c *checker) address(setting, value string) {
 	c.bad(strings.ContainsAny(host, "/@ "), setting, fmt.Sprintf("%q has no usable host", value), "write for example 127.0.0.1:7000")
 }
 
+// listen checks the control API's address and what protects it.
+func (c *checker) listen(s *Sync) {
+	c.address("listen", s.Listen)
+	if s.TLSCert == "" {
+		c.bad(s.TLSKey != "", flagListenKey, "is half of what is needed", "add --"+flagListenCert)
+		_, _, err := net.SplitHostPort(s.Listen) // its form is checked already
+		c.bad(err == nil && !loopback.Host(s.Listen) && !s.Insecure, "listen",
+			fmt.Sprintf("%q is open to other machines, and the token would cross the network in the clear", s.Listen),
+			"give --"+flagListenCert+", listen on 127.0.0.1 behind a tunnel, or accept it with --listen-insecure")
+		return
+	}
+	s.TLSKey = cmp.Or(s.TLSKey, s.TLSCert)
+	if _, err := tls.LoadX509KeyPair(s.TLSCert, s.TLSKey); err != nil {
+		c.fail(flagListenCert, "and "+flagListenKey+" cannot be used: "+err.Error(), "give a certificate and its key in PEM form")
+	}
+}
+
 func (c *checker) token(token string) {
 	if token != "" && (len(token) < 16 || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' })) {
 		c.fail(flagToken, "is too weak", "use 16 or more letters and digits")
@@ -163,6 +194,8 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	c.clusters(s.Source, s.Target)
 	c.namespaces(s.Rules)
 	c.start(s)
+	c.bad(s.AllowOverlap && s.OnExisting == job.ExistingDrop, "allow-overlap", "cannot go with --on-existing drop, which drops what the other job has made",
+		"use --on-existing merge")
 	c.until(s)
 	c.job(s.Job)
 	c.writeConcern(s.WriteConcern)
@@ -175,7 +208,11 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	c.notNegative("warn-window", s.WarnWindow)
 	c.notNegative("give-up-after", s.GiveUpAfter)
 	c.report(s.Report)
-	c.address("listen", s.Listen)
+	c.notNegative(flagProgress, s.ProgressInterval)
+	if s.SteadyInterval = s.ProgressInterval; o[flagProgress].Kind == FromDefault {
+		s.SteadyInterval = 5 * time.Minute
+	}
+	c.listen(s)
 	c.token(s.Token)
 	return c.problems
 }
@@ -231,6 +268,7 @@ func (v *Verify) Validate(o Origins, _ []string) Problems {
 	c.notBelowZero("workers", v.Workers)
 	c.notBelowZero("max-differences", v.MaxDifferences)
 	c.report(v.Report)
+	c.notNegative(flagProgress, v.ProgressInterval)
 	return c.problems
 }
 
@@ -238,11 +276,15 @@ func (v *Verify) Validate(o Origins, _ []string) Problems {
 func (s *Control) Validate(o Origins, _ []string) Problems {
 	c := newChecker(&s.Common, o)
 	if s.Address != "" {
-		c.address("address", s.Address)
+		c.address("address", server.HostPort(s.Address))
+	}
+	if s.Target != "" {
+		c.uri(flagTarget, s.Target)
 	}
 	c.job(s.Job)
 	c.token(s.Token)
 	c.bad(s.Watch && s.Interval < 100*time.Millisecond, "interval", s.Interval.String()+" is too short", "use 100ms or more")
+	c.bad(s.Cancel && s.WhenCaughtUp, "cancel", "cannot go with --when-caught-up", "leave out one of the two")
 	if s.command == CommandThrottle {
 		s.rates.Bytes = c.rates(s.rates.Docs, s.maxRateBytes)
 		s.Limits = server.Limits{Docs: given(o, flagRateDocs, &s.rates.Docs), Bytes: given(o, flagRateBytes, &s.rates.Bytes),

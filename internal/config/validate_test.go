@@ -31,6 +31,10 @@ func TestValidateSync(t *testing.T) {
 		{"no source", func(s *Sync) { s.Source = "" }, "source"},
 		{"wrong scheme", func(s *Sync) { s.Target = "http://b" }, "target"},
 		{"unescaped password", func(s *Sync) { s.Source = "mongodb://u:a/b@h" }, "source"},
+		{"database of the source", func(s *Sync) { s.Source = "mongodb://u:p@a/shop?replicaSet=x" }, "source"},
+		{"database of the target", func(s *Sync) { s.Target = "mongodb+srv://u:p@b/shop" }, "target"},
+		{"database of the user", func(s *Sync) { s.Source = "mongodb://u:p@a/admin" }, ""},
+		{"database of the user as option", func(s *Sync) { s.Source = "mongodb://u:p@a/?authSource=shop" }, ""},
 		{"mode", func(s *Sync) { s.Mode = "ful" }, "mode"},
 		{"start of a copy", func(s *Sync) { s.StartAt = "1:1" }, "start-at"},
 		{"start", func(s *Sync) { s.Mode, s.StartAt = "incremental", "1700000000:1" }, ""},
@@ -64,7 +68,11 @@ func TestValidateSync(t *testing.T) {
 		{"report is a directory", func(s *Sync) { s.Report = "." }, "report"},
 		{"listen", func(s *Sync) { s.Listen = "localhost" }, "listen"},
 		{"listen port", func(s *Sync) { s.Listen = "127.0.0.1:70000" }, "listen"},
-		{"listen on all", func(s *Sync) { s.Listen = ":0" }, ""},
+		{"listen on all", func(s *Sync) { s.Listen = ":0" }, "listen"},
+		{"listen on another address", func(s *Sync) { s.Listen = "10.0.0.1:7000" }, "listen"},
+		{"listen on all, accepted", func(s *Sync) { s.Listen, s.Insecure = ":0", true }, ""},
+		{"certificate that is not there", func(s *Sync) { s.Listen, s.TLSCert = ":0", "/no/such/cert.pem" }, "listen-tls-cert"},
+		{"key alone", func(s *Sync) { s.TLSKey = "key.pem" }, "listen-tls-key"},
 		{"token", func(s *Sync) { s.Token = "short" }, "token"},
 		{"include", func(s *Sync) { s.Rules.Include = []string{"a.b", ".x"} }, "include"},
 		{"rename", func(s *Sync) { s.Rules.Rename = []string{"a"} }, "rename"},
@@ -113,6 +121,8 @@ func TestValidateOthers(t *testing.T) {
 	expect(t, c.Validate(nil, nil), "")
 	c.Address = "nowhere"
 	expect(t, c.Validate(nil, nil), "address")
+	c.Address = "https://db.example:7000"
+	expect(t, c.Validate(nil, nil), "")
 	c.Address, c.Watch, c.Interval = "", true, 0
 	expect(t, c.Validate(nil, nil), "interval")
 }
@@ -175,6 +185,21 @@ func TestWarnings(t *testing.T) {
 			if strings.Contains(p.String(), "hidden") {
 				t.Errorf("secret shown: %s", p)
 			}
+		}
+	}
+}
+
+// A key that others can read is told of, also where the certificate's file has it.
+func TestWarningOfAKeyThatOthersRead(t *testing.T) {
+	for mode, want := range map[uint32]int{0o600: 0, 0o640: 1, 0o644: 1} {
+		var s Sync
+		set := pflag.NewFlagSet("sync", pflag.ContinueOnError)
+		s.Bind(set, CommandSync)
+		s.TLSCert = "both.pem"
+		s.Validate(nil, nil)
+		got := Warnings(set, Origins{}, func(string) (uint32, error) { return mode, nil })
+		if len(got) != want || want > 0 && got[0].How != "chmod 600 both.pem" {
+			t.Errorf("%o: %v", mode, got)
 		}
 	}
 }

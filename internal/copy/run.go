@@ -128,7 +128,7 @@ func (r *run) writers(ctx context.Context) (n int, err error) {
 		return nil
 	})
 	if n = writersFor(o.Writers, away); err == nil && n > o.Writers {
-		o.Log.Info("the target is far away: more writers", "round_trip", away.Round(time.Millisecond), "writers", n)
+		o.Log.Info("the target is far away: more writers", "roundTrip", away.Round(time.Millisecond), "writers", n)
 	}
 	return n, err
 }

@@ -98,6 +98,6 @@ func (c *collection) sliceDone(r *run, dropped bool) {
 		r.e.opts.Log.Info("collection vanished from the source during its copy; the oplog replays the drop",
 			"collection", c.Source.NS, "uuid", c.uuid)
 	} else if over {
-		r.e.opts.Log.Debug("collection copied", "collection", c.Source.NS, "documents", now.Docs, "bytes", now.Bytes)
+		r.e.opts.Log.Debug("collection copied", "collection", c.Source.NS, "docs", now.Docs, "bytes", now.Bytes)
 	}
 }

@@ -251,7 +251,8 @@ func (f *follower) saveNoting(ctx context.Context, noted ...bson.E) (saved bool,
 		return false, err
 	}
 	f.saved = pos
-	return true, f.Passed(f.Progress.SetApplied(pos))
+	f.Passed(f.Progress.SetApplied(pos))
+	return true, nil
 }
 
 // progress is what is saved with a position. Updates that were skipped at or

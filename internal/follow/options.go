@@ -54,7 +54,7 @@ type Options struct {
 	// SavePhase moves the job on, with fields that belong to the step.
 	SavePhase func(context.Context, state.Phase, ...bson.E) error
 	// Passed is told from where reading would start after a crash now.
-	Passed func(readFrom mongo.OpTime) error
+	Passed func(readFrom mongo.OpTime)
 	// Final reports that the job is to be finalized; Finish does what is left of
 	// that when the target is at its last position.
 	Final  func() bool

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,20 +16,22 @@ import (
 type control struct {
 	noted bool // the checkpoint may say paused; phases only
 
-	mu       sync.Mutex
-	finalize bool
-	at       time.Time // from when on to finalize; zero: no time
-	paused   bool
-	asked    bool                    // an operator has paused or resumed since the start
-	changed  chan struct{}           // closed and replaced at each change
-	cancel   context.CancelCauseFunc // ends the phase under way
-	done     chan struct{}           // closed when Run returns
-	err      error                   // of Run
+	mu        sync.Mutex
+	finalize  bool
+	begun     bool          // to finalize; it cannot be taken back any more
+	withdrawn chan struct{} // closed and replaced when the wish to finalize is taken back
+	at        time.Time     // from when on to finalize; zero: no time
+	paused    bool
+	asked     bool                    // an operator has paused or resumed since the start
+	changed   chan struct{}           // closed and replaced at each change
+	cancel    context.CancelCauseFunc // ends the phase under way
+	done      chan struct{}           // closed when Run returns
+	err       error                   // of Run
 }
 
 // newControl reads Spec.Until.
 func newControl(until string, mode Mode) (*control, error) {
-	c := &control{changed: make(chan struct{}), done: make(chan struct{}), finalize: until == "caught-up" || mode == ModeFull}
+	c := &control{changed: make(chan struct{}), withdrawn: make(chan struct{}), done: make(chan struct{}), finalize: until == "caught-up" || mode == ModeFull}
 	var err error
 	if until != "" && until != "never" && until != "caught-up" {
 		c.at, err = time.Parse(time.RFC3339, until)
@@ -39,18 +42,47 @@ func newControl(until string, mode Mode) (*control, error) {
 	return c, nil
 }
 
-// final reports that the job is to be finalized.
+// final reports that the job is to be finalized, which begins then.
 func (c *control) final(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.finalize = c.finalize || !c.at.IsZero() && !now.Before(c.at)
-	return c.finalize
+	c.begun = c.begun || c.finalize || !c.at.IsZero() && !now.Before(c.at)
+	return c.begun
 }
 
-func (c *control) wantFinal() {
+// begin has the job finalize, which an earlier run of it has begun.
+func (c *control) begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.begun = true
+}
+
+// wantFinal notes the wish to finalize as soon as the job can.
+func (c *control) wantFinal() (withdrawn <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.finalize = true
+	return c.withdrawn
+}
+
+// withdraw takes the wish to finalize back, and reports whether it was there still.
+func (c *control) withdraw() (was, begun bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was, begun = c.finalize || !c.at.IsZero(), c.begun
+	if was && !begun {
+		c.finalize, c.at = false, time.Time{}
+		close(c.withdrawn)
+		c.withdrawn = make(chan struct{})
+	}
+	return was, begun
+}
+
+// wanted reports the wish to finalize as soon as the job can.
+func (c *control) wanted() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.finalize || c.begun
 }
 
 // inherit takes over what the checkpoint says, unless an operator has spoken
@@ -141,6 +173,29 @@ func (j *Job) Resume(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// RetryLetters has each open dead letter tried once more, now, and waits until
+// that is done, but not for ever: while there is a backlog it comes later.
+func (j *Job) RetryLetters(ctx context.Context) error {
+	const patience = 8 * time.Second
+	if j.control.isPaused() {
+		return mongo.WithHint(errors.New("the job is paused"), "resume it (millrace resume): that tries all open dead letters")
+	}
+	j.letters.RetryAll()
+	j.log.Info("open dead letters are tried again on request")
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for j.letters.AnyDue(j.letters.Until()) {
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-j.control.done:
+			return j.control.err
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return nil
+}
+
 // SetLimits changes how fast the job copies and applies, at once. They last
 // as long as this process.
 func (j *Job) SetLimits(_ context.Context, r pace.Rates) error {
@@ -148,7 +203,7 @@ func (j *Job) SetLimits(_ context.Context, r pace.Rates) error {
 		return mongo.WithHint(fmt.Errorf("limits: %d documents and %d bytes a second are no rates", r.Docs, r.Bytes), "0 is unlimited")
 	}
 	j.limit.Set(r)
-	j.log.Info("limits changed by operator", "docs_per_second", r.Docs, "bytes_per_second", r.Bytes)
+	j.log.Info("limits changed by operator", "docsPerSecond", r.Docs, "bytesPerSecond", r.Bytes)
 	return nil
 }
 
@@ -164,19 +219,90 @@ func (j *Job) SetLoads(_ context.Context, l pace.Loads) error {
 	return nil
 }
 
+// Refusal says why an operator's wish is not met. Code is one of the words below.
+type Refusal struct{ Code, Text string }
+
+// Error is the text.
+func (r *Refusal) Error() string { return r.Text }
+
+// The codes of refusals.
+const (
+	CodeNotFollowing = "notFollowing" // the target is not at one position of the source yet
+	CodePaused       = "paused"
+	CodeWithdrawn    = "withdrawn" // finalize was taken back
+	CodeNotWanted    = "notWanted" // nobody has asked to finalize
+	CodeDraining     = "draining"  // finalize cannot be taken back any more
+)
+
+func refuse(code, hint, format string, args ...any) error {
+	return mongo.WithHint(&Refusal{code, fmt.Sprintf(format, args...)}, hint)
+}
+
 // Finalize asks for the cut-over and waits for it: the job drains to the
 // source's newest position, restores what was deferred, compares the catalogs
-// and ends. When ctx ends first the finalization goes on.
-func (j *Job) Finalize(ctx context.Context) error {
-	if j.control.isPaused() {
-		return mongo.WithHint(errors.New("finalize: the job is paused"), "resume it first (millrace resume)")
+// and ends. When ctx ends first the finalization goes on. Where the job does not
+// follow yet that is refused, or, with whenCaughtUp, kept until it does. A wish that
+// is kept ends with the process: no cut-over comes as a surprise after a restart.
+func (j *Job) Finalize(ctx context.Context, whenCaughtUp bool) error {
+	if st := j.Status(); !whenCaughtUp && st.CannotFinalize != "" && !slices.Contains([]Phase{PhaseFinalizing, PhaseFinalized}, st.Phase) {
+		if st.Paused {
+			return refuse(CodePaused, "resume it first (millrace resume)", "finalize: %s", st.CannotFinalize)
+		}
+		return refuse(CodeNotFollowing, "wait for phase following, or give --when-caught-up to finalize as soon as it is reached, whatever is written to the source until then",
+			"finalize: %s", st.CannotFinalize)
 	}
-	j.control.wantFinal()
-	j.log.Info("finalize requested by operator")
+	withdrawn := j.control.wantFinal()
+	j.log.Info("finalize requested by operator", "whenCaughtUp", whenCaughtUp)
 	select {
 	case <-j.control.done:
 		return j.control.err
+	case <-withdrawn:
+		return refuse(CodeWithdrawn, "the job goes on; see millrace status", "finalize was taken back")
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// CancelFinalize takes back the wish to finalize, also that of Spec.Until, as long
+// as the job has not begun to.
+func (j *Job) CancelFinalize(ctx context.Context) error {
+	if j.spec.Mode == ModeFull {
+		return refuse(CodeNotWanted, "interrupt it to stop it", "a full copy ends by itself: there is no finalize to take back")
+	}
+	switch was, begun := j.control.withdraw(); {
+	case begun:
+		return refuse(CodeDraining, "it ends when all is applied that the source had at that moment", "finalize cannot be taken back: the job has begun to finalize")
+	case !was:
+		return refuse(CodeNotWanted, "see millrace status", "nobody has asked the job to finalize")
+	}
+	j.log.Info("finalize taken back by operator")
+	return ctx.Err()
+}
+
+// cannotFinalize says why a job as shown cannot be finalized now, "" if it can.
+func cannotFinalize(s Status) string {
+	behind := ""
+	if lag := s.Follow.LagSeconds; lag > 0 {
+		behind = fmt.Sprintf(", %s behind the source", time.Duration(lag*float64(time.Second)))
+	}
+	switch s.Phase {
+	case PhaseCopying:
+		return fmt.Sprintf("the copy is under way, %d of about %d documents are copied", s.Copy.Docs, s.Copy.DocsTotal)
+	case PhaseIndexing:
+		return "the documents are copied, and indexes are being built"
+	case PhaseOverlap:
+		return "changes made during the copy are still being applied" + behind
+	case PhaseFollowing:
+		if s.Paused {
+			return "the job is paused" + behind
+		}
+		return ""
+	case PhaseFinalizing:
+		return "the job is being finalized" + behind
+	case PhaseFinalized:
+		return "the job is finalized"
+	case PhaseFailed:
+		return "the job has failed"
+	}
+	return "the copy has not begun"
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
@@ -34,6 +36,9 @@ type copier struct {
 // prepare takes the snapshot of the catalog that the job starts from, or, in incremental mode,
 // sets the position that was asked for.
 func (c *copier) prepare(ctx context.Context, job state.Job) error {
+	if err := c.alone(ctx); err != nil {
+		return err
+	}
 	if job.Restarted {
 		if err := c.clear(ctx); err != nil {
 			return err
@@ -58,6 +63,18 @@ func (c *copier) prepare(ctx context.Context, job state.Job) error {
 	}
 	c.log.Info("snapshot taken", "position", snap.At, "collections", len(mapped))
 	return c.savePhase(ctx, state.PhaseCreating, append(state.PositionFields(oplog.Position(snap.At, snap.At)), bson.E{Key: "start", Value: snap.At})...)
+}
+
+// alone makes sure that no other job has a right to the same names on the target.
+// The precheck looked before this job could be seen; now it can, and of two that
+// begin at once one at least sees the other.
+func (c *copier) alone(ctx context.Context, but ...Phase) error {
+	rivals, err := precheck.Rivals(ctx, c.store, c.rules, true)
+	if err != nil {
+		return err
+	}
+	rivals = slices.DeleteFunc(rivals, func(r precheck.Rival) bool { return slices.Contains(but, r.Phase) })
+	return precheck.Refusal(rivals, c.spec.OnExisting, c.spec.AllowOverlap)
 }
 
 // clear removes what an earlier life of the job left in the target's database
@@ -133,6 +150,9 @@ func (c *copier) make(ctx context.Context, m state.Mapped) error {
 // copied yet, so it may begin again after a crash.
 func (c *copier) create(ctx context.Context, colls []state.Mapped) error {
 	if c.spec.OnExisting == ExistingDrop {
+		if err := c.alone(ctx, PhaseCatalog); err != nil { // those have to look for this one still
+			return err
+		}
 		for _, m := range colls {
 			if err := c.cat.Drop(ctx, m.Target); err != nil {
 				return err
@@ -276,7 +296,7 @@ func (c *copier) refused(at mongo.OpTime) func(context.Context, copy.Refusal) (b
 			return false, err
 		}
 		if isNew {
-			c.log.Warn("the target refuses a document; it is set aside", "ns", l.NS, "_id", bsonraw.IDText(r.ID), "index", l.Index, "reason", r.Message,
+			c.log.Warn("the target refuses a document; it is set aside", "ns", l.NS, "documentId", bsonraw.IDText(r.ID), "index", l.Index, "reason", r.Message,
 				"in", mongo.StateDB+"."+deadletter.Collection)
 		}
 		return true, nil

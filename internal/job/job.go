@@ -145,7 +145,7 @@ func identity(c *mongo.Cluster) string {
 func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 	in := precheck.Input{Job: j.id, Source: j.src, Target: j.dst, Rules: j.rules, Store: j.store, Schema: j.cat,
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, StartAt: j.spec.StartAt, Restart: j.spec.Restart,
-		AllowDowngrade: j.spec.AllowDowngrade, WarnWindow: j.spec.WarnWindow, MaySpool: j.spooler.MayHold,
+		AllowDowngrade: j.spec.AllowDowngrade, AllowMissing: j.spec.AllowMissing, AllowOverlap: j.spec.AllowOverlap, WarnWindow: j.spec.WarnWindow, Spool: j.spooler,
 		ReadFrom: func(job state.Job) (mongo.OpTime, error) { return oplog.ReadFrom(positionOf(job)) }}
 	j.plan = nil
 	err = j.patience.Try(ctx, time.Minute, func() (err error) {
@@ -181,6 +181,8 @@ func (j *Job) Status() Status {
 	if st.Follow.SpoolBytes = bytes; !until.IsZero() {
 		st.Follow.SpooledTo = until.String()
 	}
+	st.FinalizeWanted, st.CannotFinalize = j.control.wanted(), cannotFinalize(st)
+	st.CanFinalize = st.CannotFinalize == ""
 	return st
 }
 

@@ -48,7 +48,7 @@ func connect(t *testing.T, uri string) *driver.Client {
 
 func (s servers) spec(db string) job.Spec {
 	return job.Spec{Source: s.src.URI(), Target: s.dst.URI(), Mode: job.ModeAll,
-		Until: "caught-up", OnExisting: job.ExistingFail, Rules: transform.Config{Include: []string{db + ".*"}}}
+		Until: "caught-up", OnExisting: job.ExistingFail, AllowMissing: true, Rules: transform.Config{Include: []string{db + ".*"}}}
 }
 
 func open(t *testing.T, spec job.Spec) *job.Job {
@@ -106,6 +106,7 @@ func TestJob(t *testing.T) {
 	t.Run("existing collections", func(t *testing.T) { testExisting(t, s) })
 	t.Run("takeover", func(t *testing.T) { testTakeOver(t, s) })
 	t.Run("pause", func(t *testing.T) { testPause(t, s) })
+	t.Run("finalize", func(t *testing.T) { testFinalize(t, s) })
 	t.Run("throttle", func(t *testing.T) { testThrottle(t, s) })
 	t.Run("loads", func(t *testing.T) { testLoads(t, s) })
 	t.Run("loads of a copy", func(t *testing.T) { testLoadsOfCopy(t, s) })
@@ -158,6 +159,11 @@ func testPrecheck(t *testing.T, s servers) {
 	insert(t, s.srcDB, "pre2", 1)
 	if got := failing(t, open(t, clash)); !strings.Contains(got, "names") {
 		t.Errorf("two sources for one target: %q", got)
+	}
+	mistyped := s.spec("pre")
+	mistyped.AllowMissing, mistyped.Rules = false, transform.Config{Include: []string{"pre.c", "pre.xs"}}
+	if got := failing(t, open(t, mistyped)); !strings.Contains(got, "--include pre.xs matches nothing") {
+		t.Errorf("an include that matches nothing: %q", got)
 	}
 	inc := s.spec("pre")
 	inc.Mode = job.ModeIncremental
@@ -269,7 +275,7 @@ func testTakeOver(t *testing.T, s servers) {
 	if _, err := jobs.UpdateByID(t.Context(), doc.ID, bson.D{{Key: "$inc", Value: bson.D{{Key: "fence", Value: 1}}}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := first.Finalize(t.Context()); !errors.Is(err, state.ErrFenced) {
+	if err := first.Finalize(t.Context(), false); !errors.Is(err, state.ErrFenced) {
 		t.Errorf("a process that lost its job ended with %v", err)
 	}
 }
@@ -286,14 +292,14 @@ func testPause(t *testing.T, s servers) {
 	if n := count(t, s.targetC, "pause"); n != 5 {
 		t.Errorf("paused, but %d documents arrived", n)
 	}
-	if err := j.Finalize(t.Context()); err == nil {
+	if err := j.Finalize(t.Context(), false); err == nil {
 		t.Error("a paused job was finalized")
 	}
 	if err := j.Resume(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "the documents arrive", func() bool { return count(t, s.targetC, "pause") == 10 })
-	if err := j.Finalize(t.Context()); err != nil {
+	if err := j.Finalize(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 	if st := j.Status(); st.Phase != job.PhaseFinalized || len(st.Differences) != 0 {
@@ -331,7 +337,7 @@ func testThrottle(t *testing.T, s servers) {
 	if err := j.SetLimits(t.Context(), pace.Rates{Docs: -1}); err == nil {
 		t.Error("a negative rate was taken")
 	}
-	if err := j.Finalize(t.Context()); err != nil {
+	if err := j.Finalize(t.Context(), false); err != nil {
 		t.Error(err)
 	}
 	if err := <-ended; err != nil {

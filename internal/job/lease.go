@@ -3,6 +3,7 @@ package job
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -93,36 +94,53 @@ func (l *lease) begin(ctx context.Context) (state.Job, error) {
 }
 
 // endOthers ends what other runs of the job, and earlier attempts of this one,
-// have under way on the target: their operations, their transactions, and what
-// is still on its way to it over their connections.
+// have under way on the target.
 func (l *lease) endOthers(ctx context.Context, attempt int64, then bson.D) (bson.Raw, error) {
+	defer l.progress.Wait("")
+	e := ending{target: l.dst, job: l.id, run: l.run, attempt: attempt, store: l.store, own: l.txn.SessionID(), log: l.log}
+	return e.end(ctx, func(left []mongo.Connection) {
+		l.progress.Wait(fmt.Sprintf("%d connections of an earlier run to the target to end, one of them from %s", len(left), left[0].Client))
+	}, then)
+}
+
+// ending is an attempt that ends all others of its job: their operations, their
+// transactions, and what is still on its way to the target over their connections.
+type ending struct {
+	target   *mongo.Cluster
+	job, run string
+	attempt  int64
+	store    state.Store
+	own      bson.Raw // the run's own session for transactions, if it has one
+	log      *slog.Logger
+}
+
+func (e ending) end(ctx context.Context, waiting func([]mongo.Connection), then bson.D) (bson.Raw, error) {
 	// What earlier attempts of this run had checked out is closed.
 	renewing, cancel := context.WithTimeout(ctx, 5*time.Second)
-	err := l.dst.RenewConnections(renewing, mongo.RunName(l.id, l.run, attempt))
+	err := e.target.RenewConnections(renewing, mongo.RunName(e.job, e.run, e.attempt))
 	cancel()
 	if err != nil {
 		return nil, err
 	}
-	job, _, err := l.store.Reload(ctx)
+	job, _, err := e.store.Reload(ctx)
 	if err != nil {
 		return nil, err
 	}
 	failpoint.Hit("session.before")
-	for _, session := range []bson.Raw{job.Session, l.txn.SessionID()} {
+	for _, session := range []bson.Raw{job.Session, e.own} {
 		if len(session) == 0 {
 			continue
 		}
-		if err := l.dst.KillSession(ctx, session); err != nil {
+		if err := e.target.KillSession(ctx, session); err != nil {
 			if mongo.Classify(err) == mongo.ClassRetry {
 				return nil, err
 			}
-			l.log.Warn("an open transaction of an earlier run may hold up writes for a minute", "error", err)
+			e.log.Warn("an open transaction of an earlier run may hold up writes for a minute", "error", err)
 		}
 	}
-	defer l.progress.Wait("")
-	return l.dst.EndConnections(ctx, mongo.OtherRuns(l.id, l.run, attempt), func(left []mongo.Connection) {
-		l.progress.Wait(fmt.Sprintf("%d connections of an earlier run to the target to end, one of them from %s", len(left), left[0].Client))
-		l.log.Warn("an earlier run of the job still has connections to the target; they have to end before anything is written",
+	return e.target.EndConnections(ctx, mongo.OtherRuns(e.job, e.run, e.attempt), func(left []mongo.Connection) {
+		waiting(left)
+		e.log.Warn("an earlier run of the job still has connections to the target; they have to end before anything is written",
 			"connections", len(left), "from", left[0].Client, "hint", "end that process, or the tunnel or proxy that keeps its connections")
 	}, then)
 }

@@ -33,7 +33,7 @@ func testLoads(t *testing.T, s servers) {
 		}
 		change(t, s.srcDB, "loads", docs, i)
 	}
-	if err := j.Finalize(t.Context()); err != nil {
+	if err := j.Finalize(t.Context(), false); err != nil {
 		t.Error(err)
 	}
 	if err := <-ended; err != nil {

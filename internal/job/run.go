@@ -89,8 +89,12 @@ func (j *Job) failing(failure error, pause time.Duration) {
 		return
 	}
 	j.progress.CountError("retry")
-	j.progress.Wait("a failure to pass: " + failure.Error())
-	j.log.Warn("interrupted; trying again from the last checkpoint", "error", failure, "retryIn", pause)
+	j.progress.Wait("a failure to pass: " + mongo.Concise(failure.Error()))
+	more := []any{"error", failure, "retryIn", pause}
+	if hint := mongo.HintOf(failure); hint != "" {
+		more = append(more, "hint", hint)
+	}
+	j.log.Warn("interrupted; trying again from the last checkpoint", more...)
 }
 
 // pausePoint records a pause and waits for its end.
@@ -158,8 +162,12 @@ func (j *Job) show(job state.Job) {
 	j.progress.SetApplied(positionOf(job))
 }
 
-// mostRefused bounds the documents of conflicts that are noted.
-const mostRefused = 1000
+// mostRefused bounds the documents of conflicts that are noted, mostDifferences
+// what is noted of a finalized job.
+const (
+	mostRefused     = 1000
+	mostDifferences = 100
+)
 
 // noteRefused records the document of a conflict that ends the job. After the
 // restart its event is no longer one that may have been applied already. Where
@@ -172,7 +180,7 @@ func (j *Job) noteRefused(ctx context.Context, job state.Job, err error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	all := append(job.Refused[:len(job.Refused):len(job.Refused)], state.Doc{NS: c.NS, ID: c.Doc, At: c.Since})
+	all := append(job.Refused[:len(job.Refused):len(job.Refused)], stream.Place{NS: c.NS, ID: c.Doc, At: c.Since})
 	all = all[max(len(all)-mostRefused, 0):]
 	if noteErr := j.store.SaveDurably(ctx, bson.D{{Key: "refused", Value: all}}); noteErr != nil {
 		j.log.Warn("the conflict could not be recorded", "conflict", err, "error", noteErr)
@@ -222,8 +230,8 @@ func (j *Job) savePhase(ctx context.Context, p Phase, set ...bson.E) error {
 
 // follow replicates changes until the job is finalized.
 func (j *Job) follow(ctx context.Context, job state.Job) error {
-	if job.Phase == PhaseFinalizing { // the wish survives a restart
-		j.control.wantFinal()
+	if job.Phase == PhaseFinalizing { // what has begun survives a restart
+		j.control.begin()
 	}
 	if err := j.copier.deferTTL(ctx); err != nil {
 		return err
@@ -277,7 +285,7 @@ func (j *Job) finish(ctx context.Context) error {
 	if err := j.cat.RestoreExpiries(ctx); err != nil {
 		return err
 	}
-	diffs, err := schema.Diff(ctx, j.src, j.dst, j.rules, schema.DiffOptions{Keep: j.rules.Match})
+	diffs, err := schema.Diff(ctx, j.src, j.dst, j.rules, schema.DiffOptions{Keep: j.rules.Match, Own: j.ask.Names.Targets()})
 	if err != nil {
 		return err
 	}
@@ -286,8 +294,14 @@ func (j *Job) finish(ctx context.Context) error {
 		lines = append(lines, strings.TrimSpace(d.String()))
 		j.log.Warn("target differs from the source", "difference", d.String())
 	}
-	j.progress.SetDifferences(lines)
-	return j.savePhase(ctx, PhaseFinalized)
+	// Where the way back begins: after the last write to what was copied.
+	at, err := j.dst.Newest(ctx, mongo.StateDB+".jobs")
+	if err != nil {
+		return err
+	}
+	j.progress.SetFinal(lines, at)
+	return j.savePhase(ctx, PhaseFinalized, bson.E{Key: "differences", Value: lines[:min(len(lines), mostDifferences)]},
+		bson.E{Key: "finalizedAt", Value: j.spec.Now().UTC()}, bson.E{Key: "targetPosition", Value: at})
 }
 
 // causeOr prefers the reason for which ctx was canceled.

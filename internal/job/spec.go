@@ -118,6 +118,10 @@ type Spec struct {
 	Restart bool
 	// AllowDowngrade permits a target older than the source.
 	AllowDowngrade bool
+	// AllowMissing permits an include that matches nothing on the source yet.
+	AllowMissing bool
+	// AllowOverlap permits other jobs with the same names on the target.
+	AllowOverlap bool
 
 	// WriteConcern that a position must have reached before it is recorded:
 	// "majority" (default) or a number.

@@ -3,8 +3,11 @@ package job_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -22,13 +25,7 @@ func TestSpool(t *testing.T) {
 	t.Parallel()
 	o := lab.Options{OplogMB: 8, Args: []string{"--syncdelay", "1"}} // entries after the last checkpoint are never cut off
 	s := servers{src: lab.ForTest(t, o), dst: lab.ForTest(t, lab.Options{})}
-	for uri, c := range map[string]**driver.Client{s.src.URI(): &s.srcDB, s.dst.URI(): &s.targetC} {
-		var err error
-		if *c, err = driver.Connect(options.Client().ApplyURI(uri)); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = (*c).Disconnect(context.Background()) })
-	}
+	s.srcDB, s.targetC = dial(t, s.src.URI()), dial(t, s.dst.URI())
 	coll := s.srcDB.Database("spool").Collection("c")
 	insert(t, s.srcDB, "spool", 5000)
 	noise(t, s.srcDB, 8)
@@ -85,6 +82,90 @@ func TestSpool(t *testing.T) {
 	if left, err := os.ReadDir(spec.SpoolDir); err != nil || len(left) != 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
+}
+
+// TestSpoolDamaged: a spool that cannot be read is no failure of the job while the
+// oplog holds the changes; it says which file is damaged and what to do.
+func TestSpoolDamaged(t *testing.T) {
+	t.Parallel()
+	s := servers{src: lab.ForTest(t, lab.Options{OplogMB: 8}), dst: lab.ForTest(t, lab.Options{})}
+	s.srcDB, s.targetC = dial(t, s.src.URI()), dial(t, s.dst.URI())
+	coll := s.srcDB.Database("spool").Collection("c")
+	insert(t, s.srcDB, "spool", 5000)
+	noise(t, s.srcDB, 8)
+
+	var log logged
+	spec := s.spec("spool")
+	spec.Job, spec.WarnWindow, spec.SpoolDir, spec.SpoolBytes = "spooled", 1<<62, t.TempDir(), 1<<30
+	spec.Limits, spec.Log = pace.Rates{Bytes: 1}, slog.New(slog.NewTextHandler(&log, nil))
+	j := open(t, spec)
+	ended := make(chan error, 1)
+	go func() { ended <- j.Run(t.Context()) }()
+	await(t, "spooling begins", func() bool { return j.Status().Follow.SpoolBytes > 0 })
+	if _, err := coll.UpdateMany(t.Context(), bson.D{}, bson.D{{Key: "$set", Value: bson.D{{Key: "changed", Value: true}}}}); err != nil {
+		t.Fatal(err)
+	}
+	last := lastOp(t, s.srcDB)
+	await(t, "the changes are spooled", func() bool {
+		to, err := mongo.ParseOpTime(j.Status().Follow.SpooledTo)
+		return err == nil && !to.Before(last)
+	})
+	files, err := filepath.Glob(filepath.Join(spec.SpoolDir, "spooled", "*.spool"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	f, err := os.OpenFile(files[0], os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte("damaged"), 40); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.SetLimits(t.Context(), pace.Rates{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Fatalf("%v\n%s", err, &log)
+	}
+	if n, err := s.targetC.Database("spool").Collection("c").CountDocuments(t.Context(), bson.D{{Key: "changed", Value: true}}); n != 5000 || err != nil {
+		t.Errorf("%d documents, %v", n, err)
+	}
+	for _, want := range []string{files[0], "spool is damaged", "remove " + filepath.Dir(files[0])} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("no %q in\n%s", want, &log)
+		}
+	}
+}
+
+func dial(t *testing.T, uri string) *driver.Client {
+	t.Helper()
+	c, err := driver.Connect(options.Client().ApplyURI(uri))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Disconnect(context.Background()) })
+	return c
+}
+
+// logged is a log that is read while it is written.
+type logged struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
 
 // noise writes megabytes that no job wants.

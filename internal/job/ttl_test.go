@@ -121,7 +121,7 @@ func (f *following) expiry(want int64) {
 
 func (f *following) noDifferences() {
 	f.t.Helper()
-	f.must(nil, f.j.Finalize(f.t.Context()))
+	f.must(nil, f.j.Finalize(f.t.Context(), false))
 	if st := f.j.Status(); len(st.Differences) > 0 {
 		f.t.Errorf("differences: %v", st.Differences)
 	}
@@ -171,7 +171,7 @@ func testExpiresFilled(t *testing.T, s servers) {
 	f.refresh()
 	f.caughtUp()
 	f.complete("refreshed")
-	f.must(nil, f.j.Finalize(t.Context()))
+	f.must(nil, f.j.Finalize(t.Context(), false))
 	f.expiry(1)
 }
 

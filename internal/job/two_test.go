@@ -90,7 +90,7 @@ func TestTwoJobs(t *testing.T) {
 	for _, db := range []string{"twoa", "twob"} {
 		change(t, s.srcDB, db, docs, 0)
 	}
-	if err := jobs[1].Finalize(ctx); err != nil {
+	if err := jobs[1].Finalize(ctx, false); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-ended[1]; err != nil || !phase(1, job.PhaseFinalized)() {
@@ -103,7 +103,7 @@ func TestTwoJobs(t *testing.T) {
 	if err := jobs[0].Resume(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := jobs[0].Finalize(ctx); err != nil {
+	if err := jobs[0].Finalize(ctx, false); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-ended[0]; err != nil {

@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"os"
+	"strings"
 )
 
 // TB is the part of testing.TB that [ForTest] needs, so that programs which
@@ -41,7 +42,7 @@ func ForTest(t TB, o Options) *Cluster {
 				c.loan.spent = true
 			}
 			for _, m := range c.Members() {
-				t.Logf("log of member %d of %s (pid %d) ends with:\n%s", m.Index, c.Name(), m.Pid(), m.logTail(25))
+				t.Logf("log of member %d of %s (pid %d) ends with:\n%s", m.Index, c.Name(), m.Pid(), strings.Join(m.logTail(25), "\n"))
 			}
 		}
 		if err := c.Stop(); err != nil {

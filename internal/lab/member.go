@@ -126,21 +126,35 @@ func (m *Member) explain(err error) error {
 	if errors.Is(err, errPortTaken) {
 		return err
 	}
-	if text := m.logTail(10); text != "" {
-		return fmt.Errorf("%w; its log ends with:\n%s", err, text)
+	if tail := m.logTail(10); len(tail) > 0 {
+		return &startError{err, tail}
 	}
 	return err
 }
 
+// startError is the error of a mongod that did not start.
+type startError struct {
+	err error
+	log []string // its last lines
+}
+
+func (e *startError) Error() string { return strings.Join(e.Lines(), "\n") }
+func (e *startError) Unwrap() error { return e.err }
+
+// Lines are the error and those of the log.
+func (e *startError) Lines() []string {
+	return append([]string{e.err.Error() + "; its log ends with:"}, e.log...)
+}
+
 // logTail returns the last lines of the log, without those about connections
 // that came and went.
-func (m *Member) logTail(lines int) string {
+func (m *Member) logTail(lines int) []string {
 	data, err := os.ReadFile(m.LogPath())
 	if err != nil {
-		return ""
+		return nil
 	}
 	telling := slices.DeleteFunc(strings.Split(strings.TrimSpace(string(data)), "\n"), func(line string) bool {
 		return strings.Contains(line, `"s":"I",  "c":"NETWORK"`) || strings.Contains(line, " I  NETWORK ")
 	})
-	return strings.Join(telling[max(0, len(telling)-lines):], "\n")
+	return telling[max(0, len(telling)-lines):]
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -83,8 +84,8 @@ func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 	c := &Cluster{Client: client, Pool: pool, uri: uri, read: o.ReadPreference}
 	if err := c.identifyPatiently(ctx, *opts.ServerSelectionTimeout); err != nil {
 		c.Close()
-		return nil, WithHint(fmt.Errorf("reach %s: %w", Redact(uri), scrub(err, uri)),
-			"check that the address, the replica-set name, TLS and the credentials are right and that a primary exists")
+		err = ExplainReach(err, opts)
+		return nil, WithHint(fmt.Errorf("reach %s: %w", Redact(uri), scrub(err, uri)), HintOf(err))
 	}
 	return c, nil
 }
@@ -99,6 +100,13 @@ func (c *Cluster) Close() {
 
 // Address is the connection string without credentials.
 func (c *Cluster) Address() string { return Redact(c.uri) }
+
+// Same reports that both are one deployment: by the set's id, its members, or the address.
+func (c *Cluster) Same(other *Cluster) bool {
+	a, b := c.Info, other.Info
+	return !a.SetID.IsZero() && a.SetID == b.SetID || c.Address() == other.Address() ||
+		slices.ContainsFunc(a.Hosts, func(h string) bool { return slices.Contains(b.Hosts, h) })
+}
 
 // Reader selects the member that data reads go to.
 func (c *Cluster) Reader() wire.Selector { return wire.ByReadPreference(c.read) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"slices"
 	"strings"
@@ -157,6 +158,9 @@ func Classify(err error) Class {
 	bulk, _ := errors.AsType[driver.BulkWriteException](err)
 	if write.WriteConcernError != nil || bulk.WriteConcernError != nil {
 		return ClassRetry // the writes stand; their durability is asked again
+	}
+	if _, ok := errors.AsType[*fs.PathError](err); ok {
+		return ClassFatal // a file of this machine, whose error number looks like one of a network
 	}
 	_, broken := errors.AsType[net.Error](err)
 	if broken || driver.IsNetworkError(err) || driver.IsTimeout(err) || errors.Is(err, context.DeadlineExceeded) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -33,6 +34,14 @@ func TestFullDiskOfABulkWritePasses(t *testing.T) {
 		if got := Classify(fmt.Errorf("record: %w", c.err)); got != c.want {
 			t.Errorf("%v is of class %s, want %s", c.err, got, c.want)
 		}
+	}
+}
+
+// TestFileErrorsDoNotPass: the number in an error of a file is not that of a network.
+func TestFileErrorsDoNotPass(t *testing.T) {
+	_, err := os.Open("/nowhere/at/all")
+	if got := Classify(fmt.Errorf("spool: %w", err)); got != ClassFatal {
+		t.Errorf("%v is of class %s", err, got)
 	}
 }
 

@@ -3,6 +3,7 @@ package mongo
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -38,10 +39,23 @@ func parseURI(uri string) (*options.ClientOptions, error) {
 	return opts, nil
 }
 
+// Database is the one that a connection string names in its path, "" without. It is
+// where the user is looked for, and restricts nothing.
+func Database(uri string) string {
+	_, rest, _ := strings.Cut(uri, "://")
+	rest, _, _ = strings.Cut(rest, "?")
+	_, db, _ := strings.Cut(rest[strings.LastIndex(rest, "@")+1:], "/")
+	if name, err := url.PathUnescape(db); err == nil {
+		return name
+	}
+	return db
+}
+
 // HasPassword reports whether a connection string carries a password, as far
-// as its form tells.
+// as its form tells: of the user, of a key's file or of a proxy, or a session's token.
 func HasPassword(uri string) bool {
 	_, rest, _ := strings.Cut(uri, "://")
 	at := strings.LastIndex(rest, "@")
-	return at > 0 && strings.Contains(rest[:at], ":")
+	_, query, _ := strings.Cut(strings.ToLower(rest), "?")
+	return at > 0 && strings.Contains(rest[:at], ":") || strings.Contains(query, "password=") || strings.Contains(query, "_token:")
 }

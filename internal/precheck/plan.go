@@ -20,16 +20,20 @@ import (
 
 // Plan is what a job would do, and what stands in its way.
 type Plan struct {
-	Job         string       `json:"job"`
-	Resumes     bool         `json:"resumes"` // an earlier checkpoint is continued
-	ResumePhase state.Phase  `json:"resumePhase,omitempty"`
-	Mode        state.Mode   `json:"mode"`
-	Source      string       `json:"source"`
-	SourceInfo  string       `json:"sourceInfo"` // e.g. "replica set src, 6.0.5, FCV 6.0"
-	Target      string       `json:"target"`
-	TargetInfo  string       `json:"targetInfo"`
-	Collections []Collection `json:"collections"`
-	Checks      List         `json:"checks"`
+	Job         string      `json:"job"`
+	Resumes     bool        `json:"resumes"` // an earlier checkpoint is continued
+	ResumePhase state.Phase `json:"resumePhase,omitempty"`
+	Mode        state.Mode  `json:"mode"`
+	Source      string      `json:"source"`
+	SourceInfo  string      `json:"sourceInfo"` // e.g. "replica set src, 6.0.5, FCV 6.0"
+	Target      string      `json:"target"`
+	TargetInfo  string      `json:"targetInfo"`
+	// Finalized says when the job was finalized, and TargetPosition where the target
+	// stood then; there is nothing to do.
+	Finalized      *time.Time   `json:"finalized,omitempty"`
+	TargetPosition string       `json:"targetPosition,omitempty"`
+	Collections    []Collection `json:"collections"`
+	Checks         List         `json:"checks"`
 }
 
 // Collection is one namespace of a plan.
@@ -63,12 +67,14 @@ type Input struct {
 	OnExisting              state.OnExisting
 	StartAt                 string
 	Restart, AllowDowngrade bool
+	AllowMissing            bool // an include that matches nothing yet
+	AllowOverlap            bool
 	WarnWindow              time.Duration
 
 	// ReadFrom is the first change that a stored job still needs.
 	ReadFrom func(state.Job) (mongo.OpTime, error)
-	// MaySpool reports that local disk may hold changes that the oplog has lost.
-	MaySpool func() bool
+	// Spool may hold, or is to hold, changes that the oplog has lost.
+	Spool *oplog.Spooler
 }
 
 // planner collects a plan's checks.
@@ -89,7 +95,7 @@ func Make(ctx context.Context, in Input) (*Plan, error) {
 	if p.plan.Checks.Failed() {
 		return p.plan, nil
 	}
-	for _, step := range []func(context.Context) error{p.resume, p.collections, p.privileges, p.existing, p.oplogWindow, p.room} {
+	for _, step := range []func(context.Context) error{p.resume, p.rivals, p.collections, p.names, p.privileges, p.existing, p.oplogWindow, p.spool, p.room} {
 		err := step(ctx)
 		if mongo.IsCode(err, mongo.CodeUnauthorized) {
 			p.unauthorized(err)
@@ -97,6 +103,9 @@ func Make(ctx context.Context, in Input) (*Plan, error) {
 		}
 		if err != nil {
 			return nil, err
+		}
+		if p.plan.Finalized != nil {
+			return p.plan, nil
 		}
 	}
 	p.ok("scope", "users and roles are not copied; databases admin, config and local stay as they are")
@@ -146,7 +155,7 @@ func (p *planner) deployments() {
 		p.add(Warn, "identity", "grant clusterMonitor, or the action replSetGetConfig, on both sides",
 			"a user may not read the replica set's configuration: the sets are told apart by their addresses")
 	}
-	if !src.SetID.IsZero() && src.SetID == dst.SetID || slices.ContainsFunc(src.Hosts, func(h string) bool { return slices.Contains(dst.Hosts, h) }) || src.Kind == mongo.KindStandalone && p.Source.Address() == p.Target.Address() {
+	if p.Source.Same(p.Target) {
 		p.add(Fail, "identity", "check --source and --target", "source and target are the same replica set (%s)", src.SetName)
 	}
 }
@@ -206,6 +215,16 @@ func (p *planner) resume(ctx context.Context) error {
 		p.add(Fail, "rules", "use the same --include, --exclude and --rename, another --job, or --restart", "job %s was begun with other rules", p.Job)
 	case job.SourceSet != p.Source.Info.SetID || job.TargetSet != p.Target.Info.SetID:
 		p.add(Fail, "job", "use another --job, or --restart", "job %s was begun between other clusters", p.Job)
+	case job.Phase == state.PhaseFinalized:
+		at := job.FinalizedAt
+		if at.IsZero() { // by an older version
+			at = job.UpdatedAt
+		}
+		p.plan.Finalized = &at
+		if !job.TargetPosition.IsZero() {
+			p.plan.TargetPosition = job.TargetPosition.String()
+		}
+		p.ok("resume", "job %s is finalized already, at %s; nothing is left to do", p.Job, at.Format(time.RFC3339))
 	default:
 		p.ok("resume", "continues job %s in phase %s at %s", p.Job, job.Phase, job.Applied)
 	}
@@ -236,7 +255,7 @@ func (p *planner) collections(ctx context.Context) error {
 	if err := schema.CheckRules(colls, p.Rules); err != nil {
 		p.add(Fail, "names", "change --rename or exclude one of them", "%v", err)
 	}
-	p.ok("collections", "%d, %s", len(colls), humanize.IBytes(uint64(p.data)))
+	p.ok("collections", "%d, %s", len(colls), humanize.Bytes(uint64(p.data)))
 	return nil
 }
 
@@ -292,7 +311,7 @@ func (p *planner) oplogWindow(ctx context.Context) error {
 		need, _ = mongo.ParseOpTime(p.StartAt)
 	}
 	switch {
-	case !need.IsZero() && need.First().Before(oldest) && p.MaySpool():
+	case !need.IsZero() && need.First().Before(oldest) && p.Spool.MayHold():
 		p.add(Warn, "oplog", "leave the spool's directory alone",
 			"it begins at %s and no longer holds %s, from which the job would read on; the spool may", oldest, need)
 	case !need.IsZero() && need.First().Before(oldest):
@@ -305,6 +324,31 @@ func (p *planner) oplogWindow(ctx context.Context) error {
 		p.ok("oplog", "reaches back %s", have)
 	}
 	return nil
+}
+
+// spool looks at the directory for changes that the oplog may forget during a copy.
+func (p *planner) spool(context.Context) error {
+	if p.Source.Info.Kind != mongo.KindReplicaSet || p.Mode == state.ModeIncremental || p.WarnWindow <= 0 || p.spooled() {
+		return nil
+	}
+	dir, free, want, enabled, err := p.Spool.Check()
+	switch {
+	case !enabled:
+	case err != nil:
+		p.add(Fail, "spool", oplog.SpoolHint(dir, err), "changes cannot be kept on local disk, in %s: %v", dir, err)
+	case free < want:
+		p.add(Warn, "spool", "make room, choose another directory with --spool-dir, or lower --spool-max; a full disk is no failure, but then the oplog alone has to hold the changes",
+			"%s free in %s for changes that the oplog may forget, %s are allowed (--spool-max)", humanize.Bytes(free), dir, humanize.Bytes(want))
+	default:
+		p.ok("spool", "%s free in %s", humanize.Bytes(free), dir)
+	}
+	return nil
+}
+
+// spooled reports that the job needs no spool any more: what it may have left is
+// read where it can be.
+func (p *planner) spooled() bool {
+	return p.plan.Resumes && slices.Contains([]state.Phase{state.PhaseOverlap, state.PhaseFollowing, state.PhaseFinalizing, state.PhaseFinalized}, p.plan.ResumePhase)
 }
 
 // room compares the data with the free space of the target, where the server
@@ -322,9 +366,9 @@ func (p *planner) room(ctx context.Context) error {
 	free := uint64(max(total-used, 0))
 	if uint64(p.data) > free {
 		p.add(Warn, "disk", "free space on the target, or rely on compression", "the data are %s uncompressed, the target has %s free",
-			humanize.IBytes(uint64(p.data)), humanize.IBytes(free))
+			humanize.Bytes(uint64(p.data)), humanize.Bytes(free))
 		return nil
 	}
-	p.ok("disk", "%s free for %s of data (uncompressed)", humanize.IBytes(free), humanize.IBytes(uint64(p.data)))
+	p.ok("disk", "%s free for %s of data (uncompressed)", humanize.Bytes(free), humanize.Bytes(uint64(p.data)))
 	return nil
 }

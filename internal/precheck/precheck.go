@@ -5,7 +5,6 @@
 package precheck
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -39,7 +38,7 @@ type List []Check
 
 // Add adds a check.
 func (l *List) Add(level Level, name, message, hint string) {
-	*l = append(*l, Check{Name: name, Level: level, Message: message, Hint: hint})
+	*l = append(*l, Check{Name: name, Level: level, Message: mongo.Concise(message), Hint: hint})
 }
 
 // Of returns the checks with an outcome.
@@ -57,17 +56,32 @@ func (l List) Err() error {
 	case 0:
 		return nil
 	case 1:
-		return mongo.WithHint(fmt.Errorf("precheck %s: %s", failed[0].Name, failed[0].Message), failed[0].Hint)
+		return mongo.WithHint(Failed(l), failed[0].Hint)
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d checks failed:", len(failed))
+	return Failed(l)
+}
+
+// Failed is the error of checks of which some forbid the work; nothing was
+// written.
+type Failed List
+
+// Error is its lines.
+func (f Failed) Error() string { return strings.Join(f.Lines(), "\n") }
+
+// Lines name each failed check, and if there are several also what can be done.
+func (f Failed) Lines() []string {
+	failed := List(f).Of(Fail)
+	if len(failed) == 1 {
+		return []string{"precheck " + failed[0].Name + ": " + failed[0].Message}
+	}
+	lines := []string{fmt.Sprintf("%d checks failed:", len(failed))}
 	for _, c := range failed {
-		fmt.Fprintf(&b, "\n  %s: %s", c.Name, c.Message)
+		lines = append(lines, "  "+c.Name+": "+c.Message)
 		if c.Hint != "" {
-			fmt.Fprintf(&b, "\n    hint: %s", c.Hint)
+			lines = append(lines, "    hint: "+c.Hint)
 		}
 	}
-	return errors.New(b.String())
+	return lines
 }
 
 // LogWarnings logs the checks that call for attention and forbid nothing.

@@ -158,8 +158,10 @@ func (p *Progress) SourceTime() (at bson.Timestamp) {
 	return at
 }
 
-// SetDifferences notes what finalize found.
-func (p *Progress) SetDifferences(d []string) { p.set(func() { p.st.Differences = d }) }
+// SetFinal notes what finalize found, and where the target stands.
+func (p *Progress) SetFinal(differences []string, target mongo.OpTime) {
+	p.set(func() { p.st.Differences, p.st.TargetPosition = differences, target.String() })
+}
 
 // SetIndexes notes the builds on the target.
 func (p *Progress) SetIndexes(i []Index) { p.set(func() { p.st.Indexes = i }) }
@@ -197,7 +199,7 @@ func (p *Progress) Status(end func(readFrom mongo.OpTime) mongo.OpTime) Status {
 	st.Errors, st.PhaseSeconds = maps.Clone(st.Errors), maps.Clone(st.PhaseSeconds)
 	st.PhaseSeconds[st.Phase] += p.o.Now().Sub(p.entered).Seconds()
 	if p.err != nil {
-		st.Error, st.Hint = p.err.Error(), mongo.HintOf(p.err)
+		st.Error, st.Hint = mongo.Concise(p.err.Error()), mongo.HintOf(p.err)
 	}
 	st.Copy, st.Follow, st.Process = p.copyStatus(), p.followStatus(), p.o.Usage()
 	if need := end(p.readFrom); !need.IsZero() && !p.oldest.IsZero() {

@@ -11,14 +11,20 @@ import (
 // Status is a snapshot of a job for people and machines. Durations are in
 // seconds, sizes in bytes; rates are 10-second averages per second.
 type Status struct {
-	Job       string      `json:"job"`
-	Phase     state.Phase `json:"phase"`
-	Paused    bool        `json:"paused"`
-	Limits    pace.Rates  `json:"limits"` // 0 is unlimited
-	Load      Load        `json:"load"`
-	Source    string      `json:"source"` // without credentials
-	Target    string      `json:"target"`
-	StartedAt time.Time   `json:"startedAt"` // of this process
+	Job    string      `json:"job"`
+	Phase  state.Phase `json:"phase"`
+	Paused bool        `json:"paused"`
+	// CanFinalize says that a finalize begins as soon as it is asked for;
+	// CannotFinalize says why it does not. FinalizeWanted: it was asked for already.
+	CanFinalize    bool   `json:"canFinalize"`
+	CannotFinalize string `json:"cannotFinalize,omitempty"`
+	FinalizeWanted bool   `json:"finalizeWanted"`
+
+	Limits    pace.Rates `json:"limits"` // 0 is unlimited
+	Load      Load       `json:"load"`
+	Source    string     `json:"source"` // without credentials
+	Target    string     `json:"target"`
+	StartedAt time.Time  `json:"startedAt"` // of this process
 	// PhaseSeconds is how long each phase took so far in this process.
 	PhaseSeconds map[state.Phase]float64 `json:"phaseSeconds"`
 	// Waiting says in an operator's words what the job waits for, and since when.
@@ -37,6 +43,9 @@ type Status struct {
 
 	// Errors counts write and read errors so far by class.
 	Errors map[string]int64 `json:"errors"`
+	// TargetPosition is the target's own position when the job was finalized: from
+	// there a sync --mode incremental --start-at leads back.
+	TargetPosition string `json:"targetPosition,omitempty"`
 	// Differences from the source that finalize found; empty when none.
 	Differences []string `json:"differences,omitempty"`
 }

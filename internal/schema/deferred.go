@@ -148,6 +148,13 @@ func (d *deferrals) move(ctx context.Context, from, to string) error {
 	return d.forget(ctx, inNS(from))
 }
 
+// Deferred lists what the target does not have yet.
+func (d *deferrals) Deferred(ctx context.Context) ([]Deferred, error) { return d.list(ctx) }
+
+// ForgetAll removes all that is deferred for the job, what the target had before
+// included: for one that is given up.
+func (d *deferrals) ForgetAll(ctx context.Context) error { return d.forget(ctx) }
+
 // Forget removes all that is deferred for the job: for one that begins anew.
 // The expiries that the target had before stay deferred, and known.
 func (d *deferrals) Forget(ctx context.Context) error {

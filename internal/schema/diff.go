@@ -38,6 +38,9 @@ type DiffOptions struct {
 	IgnoreUnique bool
 	// IgnoreExtra leaves out what only the target has.
 	IgnoreExtra bool
+	// Own are collections of the target that count with their databases, though
+	// the source may have nothing there.
+	Own []string
 }
 
 // Diff compares the kept collections, time-series collections and views of a
@@ -51,7 +54,7 @@ func Diff(ctx context.Context, src, dst *mongo.Cluster, rules Rules, o DiffOptio
 	if err != nil {
 		return nil, err
 	}
-	target, err := list(ctx, dst, Scope{DB: rules.MatchTargetDB, NS: func(ns string) bool {
+	target, err := list(ctx, dst, Scope{Readable: true, DB: OwnDatabases(source, rules, o.Own...), NS: func(ns string) bool {
 		from, ok := rules.Source(ns)
 		return ok && keep(from)
 	}})
@@ -59,6 +62,21 @@ func Diff(ctx context.Context, src, dst *mongo.Cluster, rules Rules, o DiffOptio
 		return nil, err
 	}
 	return diff(source, target, rules, o)
+}
+
+// OwnDatabases are those of the target whose content is compared: those of what the
+// source has, those of the given namespaces, and those that the rules name. Others
+// are of somebody else.
+func OwnDatabases(source []Collection, rules Rules, targets ...string) func(db string) bool {
+	for _, c := range source {
+		targets = append(targets, rules.Target(c.NS))
+	}
+	own := map[string]bool{}
+	for _, ns := range targets {
+		db, _ := mongo.SplitNS(ns)
+		own[db] = true
+	}
+	return func(db string) bool { return rules.MatchTargetDB(db) && own[db] || rules.NamesTargetDB(db) }
 }
 
 func diff(source, target []Collection, rules Rules, o DiffOptions) ([]Difference, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/dustin/go-humanize"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -67,7 +68,7 @@ func earlyIndex(colls []Collection, r room) (*Collection, string) {
 	case r.processors < processors:
 		return nil, fmt.Sprintf("the target has fewer than %d processors to spare, or does not tell", processors)
 	case largest.Bytes > r.cacheBytes/inCache:
-		return nil, fmt.Sprintf("%d MB of %s do not stay in half of the target's cache of %d MB", largest.Bytes>>20, largest.NS, r.cacheBytes>>20)
+		return nil, fmt.Sprintf("%s of %s do not stay in half of the target's cache of %s", humanize.Bytes(uint64(largest.Bytes)), largest.NS, humanize.Bytes(uint64(r.cacheBytes)))
 	}
 	return largest, "it is the only one of most of the data, and one build would use one of the target's processors"
 }

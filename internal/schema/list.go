@@ -27,6 +27,9 @@ type Scope struct {
 	// DB reports a database of which anything could. The others are not looked
 	// into: the user may have no right to. Nil looks into all.
 	DB func(db string) bool
+	// Readable has the databases suffice that the user may read. Else it is an error
+	// if he may not list all, for what is not seen is not missed.
+	Readable bool
 }
 
 // List reads the collections, time-series collections and views in scope of all
@@ -56,7 +59,7 @@ func list(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection, err
 
 // listNames is list without indexes and order.
 func listNames(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection, error) {
-	dbs, err := databases(ctx, c)
+	dbs, err := databases(ctx, c, scope.Readable)
 	if err != nil {
 		return nil, err
 	}
@@ -66,6 +69,27 @@ func listNames(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection
 	perDB := make([][]Collection, len(dbs))
 	err = sideBySide(ctx, listParallel, slices.All(dbs), func(ctx context.Context, i int, db string) (err error) {
 		perDB[i], err = listDB(ctx, c, db, bson.D{}, scope.NS)
+		return err
+	})
+	return slices.Concat(perDB...), err
+}
+
+// AllNames lists the collections, time-series collections and views of all databases
+// but the internal ones and those that the user may not look into.
+func AllNames(ctx context.Context, c *mongo.Cluster) ([]string, error) {
+	dbs, err := databases(ctx, c, true)
+	if err != nil {
+		return nil, err
+	}
+	perDB := make([][]string, len(dbs))
+	err = sideBySide(ctx, listParallel, slices.All(dbs), func(ctx context.Context, i int, db string) error {
+		entries, err := listCollections(ctx, c, db, bson.D{})
+		for _, e := range entries {
+			perDB[i] = append(perDB[i], db+"."+e.Name)
+		}
+		if mongo.IsCode(err, mongo.CodeUnauthorized) {
+			return nil
+		}
 		return err
 	})
 	return slices.Concat(perDB...), err
@@ -81,9 +105,17 @@ func sideBySide[K, V any](ctx context.Context, most int, all iter.Seq2[K, V], f 
 	return group.Wait()
 }
 
-// databases names all databases but the internal ones, sorted.
-func databases(ctx context.Context, c *mongo.Cluster) ([]string, error) {
-	raw, err := c.Command(ctx, "admin", bson.D{{Key: "listDatabases", Value: 1}, {Key: "nameOnly", Value: true}})
+// databases names all databases but the internal ones, or those that the user may
+// read, sorted.
+func databases(ctx context.Context, c *mongo.Cluster, readable bool) ([]string, error) {
+	cmd := bson.D{{Key: "listDatabases", Value: 1}, {Key: "nameOnly", Value: true}}
+	if !readable { // the server would leave out the others
+		cmd = append(cmd, bson.E{Key: "authorizedDatabases", Value: false})
+	}
+	raw, err := c.Command(ctx, "admin", cmd)
+	if mongo.IsCode(err, mongo.CodeUnauthorized) {
+		err = fmt.Errorf("the user lacks listDatabases on the cluster: %w", err)
+	}
 	if err != nil {
 		return nil, mongo.WithHint(fmt.Errorf("list databases of %s: %w", c.Address(), err),
 			"the user needs the listDatabases privilege (role readAnyDatabase has it)")

@@ -192,7 +192,7 @@ func (n *Names) renamed(ch stream.Change, rules Rules) NameChange {
 // source. Where a name can stem from several namespaces, the one that the source has
 // now counts; if that decides nothing either, it is not among the names.
 func FindNames(ctx context.Context, src, dst *mongo.Cluster, rules Rules) ([]Name, error) {
-	have, err := listNames(ctx, dst, Scope{DB: rules.MatchTargetDB, NS: func(ns string) bool { return len(rules.Sources(ns)) > 0 }})
+	have, err := listNames(ctx, dst, Scope{Readable: true, DB: rules.MatchTargetDB, NS: func(ns string) bool { return len(rules.Sources(ns)) > 0 }})
 	if err != nil {
 		return nil, err
 	}

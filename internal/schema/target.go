@@ -17,6 +17,7 @@ type Rules interface {
 	Match(ns string) bool
 	MatchDB(db string) bool
 	MatchTargetDB(db string) bool
+	NamesTargetDB(db string) bool
 	Target(ns string) string
 	Source(targetNS string) (ns string, ok bool)
 	Sources(targetNS string) []string

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/goccy/go-yaml"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -55,7 +56,7 @@ func (p *Plan) checkTarget(dir string) {
 		return // the copy looks again
 	}
 	if need := p.Bytes - there; free < need+need/50 {
-		p.add(precheck.Fail, "free space", fmt.Sprintf("the copy needs %d MB, %s has %d MB free", need>>20, dir, free>>20), "make room, or choose another directory")
+		p.add(precheck.Fail, "free space", fmt.Sprintf("the copy needs %s, %s has %s free", humanize.Bytes(uint64(need)), dir, humanize.Bytes(uint64(free))), "make room, or choose another directory")
 	}
 }
 

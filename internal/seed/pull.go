@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -265,7 +266,7 @@ func (p *pull) room(m *Manifest) error {
 		}
 	}
 	if need := m.Bytes - there; free < need+need/50 {
-		return mongo.WithHint(fmt.Errorf("seed: the copy needs %d MB, %s has %d MB free", need>>20, p.o.DBPath, free>>20), "make room, or choose another directory")
+		return mongo.WithHint(fmt.Errorf("seed: the copy needs %s, %s has %s free", humanize.Bytes(uint64(need)), p.o.DBPath, humanize.Bytes(uint64(free))), "make room, or choose another directory")
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/dustin/go-humanize"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/precheck"
@@ -36,7 +37,7 @@ func (p *Plan) compareWindow(window float64, rate int64) {
 		rate = assumedRate
 	}
 	if takes := float64(p.Bytes) / float64(rate); takes > window/2 {
-		p.add(precheck.Warn, "oplog window", fmt.Sprintf("the oplog holds about %.0f s of the present writes, the copy takes about %.0f s at %d MB a second", window, takes, max(rate>>20, 1)),
+		p.add(precheck.Warn, "oplog window", fmt.Sprintf("the oplog holds about %.0f s of the present writes, the copy takes about %.0f s at %s a second", window, takes, humanize.Bytes(uint64(rate))),
 			"make the oplog larger (replSetResizeOplog) or the copy faster; with a lock or a backup cursor only the time after it counts")
 	}
 }

@@ -3,15 +3,21 @@ package server
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 )
@@ -24,18 +30,69 @@ const maxReply = 64 << 20
 // concurrent use.
 type Client struct {
 	address, token string
+	tls            *tls.Config
 	http           *http.Client
 }
 
-// NewClient returns a client for the API at address. token may be empty where
-// none is asked for.
+// NewClient returns a client for the API at address: host:port, behind http:// or
+// https://. What has none of these is http on this machine, and else https, for
+// the token goes to whoever answers. It may be empty where none is asked for.
 func NewClient(address, token string) *Client {
+	switch {
+	case strings.Contains(address, "://"):
+	case loopback.Host(address):
+		address = "http://" + address
+	default:
+		address = "https://" + address
+	}
 	transport := &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+		TLSHandshakeTimeout: 5 * time.Second,
+		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12},
 		MaxIdleConnsPerHost: 1,
 		IdleConnTimeout:     30 * time.Second,
 	}
-	return &Client{address: address, token: token, http: &http.Client{Transport: transport}}
+	// The API redirects nobody; a token must not follow where something else points.
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &Client{address: address, token: token, tls: transport.TLSClientConfig, http: &http.Client{Transport: transport, CheckRedirect: stay}}
+}
+
+// TrustAuthorities has the client trust the certificate authorities of a file, and
+// not the system's; "" names none.
+func (c *Client) TrustAuthorities(file string) error {
+	if file == "" {
+		return nil
+	}
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("read the certificate authority: %w", err)
+	}
+	c.tls.RootCAs = x509.NewCertPool()
+	if !c.tls.RootCAs.AppendCertsFromPEM(raw) {
+		return fmt.Errorf("%s holds no certificate in PEM form", file)
+	}
+	return nil
+}
+
+// trustOnly has the client trust the certificate that a file begins with, whatever
+// its names and its dates, and no other.
+func (c *Client) trustOnly(file string) {
+	c.tls.InsecureSkipVerify = true // what follows is stricter
+	c.tls.VerifyConnection = func(s tls.ConnectionState) error {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("read the certificate of the sync: %w", err)
+		}
+		for block, rest := pem.Decode(raw); block != nil; block, rest = pem.Decode(rest) {
+			if block.Type == "CERTIFICATE" {
+				if bytes.Equal(block.Bytes, s.PeerCertificates[0].Raw) {
+					return nil
+				}
+				break
+			}
+		}
+		return fmt.Errorf("who answers has not the certificate that %s begins with", file)
+	}
 }
 
 // Close releases idle connections.
@@ -58,6 +115,11 @@ func (c *Client) Resume(ctx context.Context) (job.Status, error) {
 	return c.job(ctx, http.MethodPost, PathResume)
 }
 
+// RetryLetters has open dead letters tried again and returns the job's status.
+func (c *Client) RetryLetters(ctx context.Context) (job.Status, error) {
+	return c.job(ctx, http.MethodPost, PathLetters)
+}
+
 // Limits are new rates, per second, 0 for unlimited, and new loads; what is
 // nil stays what it is.
 type Limits struct {
@@ -75,8 +137,14 @@ func (c *Client) SetLimits(ctx context.Context, l Limits) (s job.Status, err err
 
 // Finalize asks for the cut-over and returns the final status. It waits as
 // long as that takes; when ctx ends first, the job finalizes nevertheless.
-func (c *Client) Finalize(ctx context.Context) (job.Status, error) {
-	return c.job(ctx, http.MethodPost, PathFinalize)
+func (c *Client) Finalize(ctx context.Context, whenCaughtUp bool) (s job.Status, err error) {
+	err = c.call(ctx, http.MethodPost, PathFinalize, Finalize{whenCaughtUp}, &s)
+	return s, err
+}
+
+// CancelFinalize takes the wish to finalize back and returns the job's status.
+func (c *Client) CancelFinalize(ctx context.Context) (job.Status, error) {
+	return c.job(ctx, http.MethodDelete, PathFinalize)
 }
 
 // Health asks who answers at the address.
@@ -102,7 +170,7 @@ func (c *Client) call(ctx context.Context, method, path string, what, into any) 
 		}
 		sent = bytes.NewReader(text)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+c.address+path, sent)
+	req, err := http.NewRequestWithContext(ctx, method, c.address+path, sent)
 	if err != nil {
 		return fmt.Errorf("control request to %s: %w", c.address, err)
 	}
@@ -111,8 +179,7 @@ func (c *Client) call(ctx context.Context, method, path string, what, into any) 
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
-		return mongo.WithHint(fmt.Errorf("control request to %s: %w", c.address, bare(err)),
-			"check that the sync still runs and that the address is the one it printed")
+		return mongo.WithHint(fmt.Errorf("control request to %s: %w", c.address, bare(err)), unreached(err))
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxReply))
@@ -128,6 +195,18 @@ func (c *Client) call(ctx context.Context, method, path string, what, into any) 
 	return nil
 }
 
+// unreached is what to do about a request without a reply.
+func unreached(err error) string {
+	var untrusted *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &untrusted):
+		return "name the authority of the sync's certificate with --ca-file, and the host as the certificate does"
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return "the sync listens without TLS: write http:// before the address"
+	}
+	return "check that the sync still runs and that the address is the one it printed"
+}
+
 // bare drops the method and URL that the HTTP client puts before an error.
 func bare(err error) error {
 	if inner := errors.Unwrap(err); inner != nil {
@@ -137,13 +216,12 @@ func bare(err error) error {
 }
 
 func (c *Client) failure(status string, body []byte) error {
+	if strings.Contains(string(body), "HTTP request to an HTTPS server") {
+		return mongo.WithHint(fmt.Errorf("the sync at %s listens with TLS", c.address), "write https:// before the address")
+	}
 	var f Failure
 	if json.Unmarshal(body, &f) != nil || f.Error == "" {
 		f.Error = status + " " + string(bytes.TrimSpace(body[:min(len(body), 200)]))
 	}
-	err := fmt.Errorf("the sync at %s: %s", c.address, f.Error)
-	if f.Hint == "" {
-		return err
-	}
-	return mongo.WithHint(err, f.Hint)
+	return mongo.WithHint(fmt.Errorf("the sync at %s: %w", c.address, &job.Refusal{Code: f.Code, Text: f.Error}), f.Hint)
 }

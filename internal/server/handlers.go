@@ -5,9 +5,11 @@ import (
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/pprof"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,6 +25,7 @@ const (
 	PathPause    = "/api/v1/pause"
 	PathResume   = "/api/v1/resume"
 	PathLimits   = "/api/v1/limits"
+	PathLetters  = "/api/v1/deadletters/retry"
 	PathFinalize = "/api/v1/finalize"
 	PathHealth   = "/healthz"
 	PathProfiles = "/debug/pprof/"
@@ -32,6 +35,13 @@ const (
 type Failure struct {
 	Error string `json:"error"`
 	Hint  string `json:"hint,omitempty"`
+	// Code is that of a job.Refusal, and does not change with the text.
+	Code string `json:"code,omitempty"`
+}
+
+// Finalize is the body of a request to finalize; none is the zero value.
+type Finalize struct {
+	WhenCaughtUp bool `json:"whenCaughtUp"`
 }
 
 // Health is the body of /healthz: who answers, without a look at the job.
@@ -45,14 +55,16 @@ func (s *Server) handler(ending context.Context) http.Handler {
 	mux.HandleFunc("GET "+PathHealth, func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, Health{PID: os.Getpid()})
 	})
-	mux.HandleFunc("GET "+PathStatus, s.guard(!s.loopback, func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET "+PathStatus, s.guard(!s.options.OpenStatus, func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, s.job.Status())
 	}))
 	mux.HandleFunc("POST "+PathPause, s.guard(true, s.act("pause", s.job.Pause)))
 	mux.HandleFunc("POST "+PathResume, s.guard(true, s.act("resume", s.job.Resume)))
+	mux.HandleFunc("POST "+PathLetters, s.guard(true, s.act("retry dead letters", s.job.RetryLetters)))
 	mux.HandleFunc("PATCH "+PathLimits, s.guard(true, s.limits))
 	mux.HandleFunc("POST "+PathFinalize, s.guard(true, s.finalize(ending)))
-	if s.pprof {
+	mux.HandleFunc("DELETE "+PathFinalize, s.guard(true, s.act("cancel finalize", s.job.CancelFinalize)))
+	if s.options.PProf {
 		s.profiles(mux)
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -66,10 +78,10 @@ func (s *Server) handler(ending context.Context) http.Handler {
 }
 
 // profiles serves what net/http/pprof has, with the token: profiles tell more
-// than a status does.
+// than a status does. The command line is left out, for it may hold passwords.
 func (s *Server) profiles(mux *http.ServeMux) {
 	for path, serve := range map[string]http.HandlerFunc{
-		"": pprof.Index, "cmdline": pprof.Cmdline, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
+		"": pprof.Index, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
 	} {
 		mux.HandleFunc("GET "+PathProfiles+path, s.guard(true, func(w http.ResponseWriter, r *http.Request) {
 			// A profile takes as long as it was asked for. Its handler refuses what
@@ -153,13 +165,20 @@ func (s *Server) limits(w http.ResponseWriter, r *http.Request) {
 // asked for again.
 func (s *Server) finalize(ending context.Context) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
+		var wish Finalize
+		body := json.NewDecoder(r.Body)
+		body.DisallowUnknownFields()
+		if err := body.Decode(&wish); err != nil && !errors.Is(err, io.EOF) {
+			fail(w, http.StatusBadRequest, "the body is no finalize: "+err.Error(), `send {"whenCaughtUp": true}, or nothing`)
+			return
+		}
 		s.log.Info("control request", "request", "finalize", "from", r.RemoteAddr)
 		unlimited(w)
-		outcome := s.finalizes.DoChan("", func() (any, error) {
+		outcome := s.finalizes.DoChan(strconv.FormatBool(wish.WhenCaughtUp), func() (any, error) {
 			if s.job.Status().Phase == job.PhaseFinalized {
 				return nil, nil
 			}
-			return nil, s.job.Finalize(ending)
+			return nil, s.job.Finalize(ending, wish.WhenCaughtUp)
 		})
 		select {
 		case <-r.Context().Done():
@@ -189,7 +208,11 @@ func (s *Server) answer(w http.ResponseWriter, name string, err error) {
 	if errors.Is(err, context.Canceled) {
 		code = http.StatusServiceUnavailable
 	}
-	fail(w, code, err.Error(), mongo.HintOf(err))
+	f := Failure{Error: mongo.Concise(err.Error()), Hint: mongo.HintOf(err)}
+	if refusal, ok := errors.AsType[*job.Refusal](err); ok {
+		f.Code = refusal.Code
+	}
+	reply(w, code, f)
 }
 
 func fail(w http.ResponseWriter, code int, text, hint string) {

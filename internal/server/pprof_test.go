@@ -4,6 +4,8 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
+	"strings"
 	"testing"
 	"time"
 )
@@ -12,7 +14,7 @@ import (
 // token, and for longer than any other reply may take.
 func TestProfiles(t *testing.T) {
 	get := func(s *Server, path, token string) (int, string) {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.Addr()+path, nil)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL()+path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -36,10 +38,13 @@ func TestProfiles(t *testing.T) {
 		s.deadline = 500 * time.Millisecond
 		go func() { _ = s.Serve(t.Context()) }()
 		want := map[bool]int{false: http.StatusNotFound, true: http.StatusOK}[on]
-		for _, path := range []string{"", "heap", "goroutine?debug=2", "profile?seconds=1", "cmdline"} {
+		for _, path := range []string{"", "heap", "goroutine?debug=2", "profile?seconds=1"} {
 			if code, body := get(s, PathProfiles+path, s.Token()); code != want || body == "" {
 				t.Errorf("pprof %v: %s: status %d, want %d: %.100s", on, path, code, want, body)
 			}
+		}
+		if code, body := get(s, PathProfiles+"cmdline", s.Token()); code != http.StatusNotFound || strings.Contains(body, os.Args[0]) {
+			t.Errorf("the command line: status %d: %.100s", code, body)
 		}
 		if code, _ := get(s, PathProfiles+"heap", "wrong"); on && code != http.StatusUnauthorized {
 			t.Errorf("without the token: status %d", code)

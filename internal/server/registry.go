@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/outfile"
 )
 
 // Record says where a running sync can be controlled. It holds the token and
@@ -23,10 +24,21 @@ import (
 type Record struct {
 	Job       string    `json:"job"`
 	PID       int       `json:"pid"`
-	Host      string    `json:"host"` // the machine: home directories may be shared
-	Address   string    `json:"address"`
+	Host      string    `json:"host"`    // the machine: home directories may be shared
+	Address   string    `json:"address"` // a URL
 	Token     string    `json:"token"`
+	Cert      string    `json:"certificate,omitempty"` // the file that TLS was given
+	Target    string    `json:"target"`                // without a password
 	StartedAt time.Time `json:"startedAt"`
+}
+
+// Client returns a client for the sync.
+func (rec Record) Client() *Client {
+	c := NewClient(rec.Address, rec.Token)
+	if rec.Cert != "" {
+		c.trustOnly(rec.Cert)
+	}
+	return c
 }
 
 // Registry is the directory that holds the records of this user's running
@@ -63,10 +75,11 @@ func (r Registry) Add(rec Record) (remove func() error, err error) {
 		rec.Host, _ = os.Hostname()
 	}
 	path := filepath.Join(r.Dir, fileName(rec))
+	r.forget(rec.Job)
 	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("record the running sync: %w", err)
 	}
-	if err := Replace(path, func(f *os.File) error { return json.NewEncoder(f).Encode(rec) }); err != nil {
+	if err := outfile.Replace(path, func(f *os.File) error { return json.NewEncoder(f).Encode(rec) }); err != nil {
 		return nil, fmt.Errorf("record the running sync: %w", err)
 	}
 	return func() error {
@@ -77,54 +90,68 @@ func (r Registry) Add(rec Record) (remove func() error, err error) {
 	}, nil
 }
 
-// Replace has a file appear whole, or stay as it was. Its owner alone may read it,
-// unless write says otherwise.
-func Replace(path string, write func(*os.File) error) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*") // with mode 0600
-	if err != nil {
-		return err
-	}
-	if err = errors.Join(write(tmp), tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(tmp.Name()))
-	}
-	return nil
-}
-
 func fileName(rec Record) string {
 	safe := regexp.MustCompile(`[^-_.0-9A-Za-z]`).ReplaceAllString(rec.Job, "_")
 	return strings.TrimLeft(safe[:min(len(safe), 100)], ".") + "-" + strconv.Itoa(rec.PID) + ".json"
 }
 
 // Running returns the syncs of this machine that answer, oldest first.
-// Records of processes that are gone are removed.
 func (r Registry) Running(ctx context.Context) ([]Record, error) {
+	var out []Record
+	err := r.each(func(_ string, rec Record, gone bool) {
+		if !gone && answers(ctx, rec) {
+			out = append(out, rec)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(out, func(a, b Record) int { return a.StartedAt.Compare(b.StartedAt) })
+	return out, ctx.Err()
+}
+
+// Gone returns the sync of this machine, of one job if it is named, whose process
+// ended last without a word. It is false when there is none.
+func (r Registry) Gone(job string) (last Record, found bool) {
+	_ = r.each(func(_ string, rec Record, gone bool) {
+		if gone && (job == "" || rec.Job == job) && (!found || rec.StartedAt.After(last.StartedAt)) {
+			last, found = rec, true
+		}
+	})
+	return last, found
+}
+
+// forget removes records of processes that are gone: of one job, and very old ones.
+func (r Registry) forget(job string) {
+	const veryOld = 30 * 24 * time.Hour
+	_ = r.each(func(path string, rec Record, gone bool) {
+		if gone && (rec.Job == job || time.Since(rec.StartedAt) > veryOld) {
+			_ = os.Remove(path)
+		}
+	})
+}
+
+// each visits the records of this machine; gone says that the process does not
+// exist any more.
+func (r Registry) each(do func(path string, rec Record, gone bool)) error {
 	entries, err := os.ReadDir(r.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look for running syncs: %w", err)
+		return fmt.Errorf("look for running syncs: %w", err)
 	}
 	host, _ := os.Hostname()
-	var out []Record
 	for _, e := range entries {
 		if !strings.HasSuffix(e.Name(), ".json") || !e.Type().IsRegular() {
 			continue
 		}
 		path := filepath.Join(r.Dir, e.Name())
-		if rec, ok := read(path); !ok || rec.Host != host {
-			continue
-		} else if err := syscall.Kill(rec.PID, 0); errors.Is(err, syscall.ESRCH) {
-			_ = os.Remove(path)
-		} else if answers(ctx, rec) {
-			out = append(out, rec)
+		if rec, ok := read(path); ok && rec.Host == host {
+			do(path, rec, errors.Is(syscall.Kill(rec.PID, 0), syscall.ESRCH))
 		}
 	}
-	slices.SortFunc(out, func(a, b Record) int { return a.StartedAt.Compare(b.StartedAt) })
-	return out, ctx.Err()
+	return nil
 }
 
 func read(path string) (Record, bool) {
@@ -138,7 +165,8 @@ func read(path string) (Record, bool) {
 
 // answers tells a sync from a process that took over its number or its port.
 func answers(ctx context.Context, rec Record) bool {
-	c := NewClient(rec.Address, "")
+	rec.Token = "" // that is for the sync alone
+	c := rec.Client()
 	defer c.Close()
 	h, err := c.Health(ctx)
 	return err == nil && h.PID == rec.PID
@@ -152,7 +180,7 @@ func (r Registry) Find(ctx context.Context, address, job string) (Record, error)
 		return Record{}, err
 	}
 	found := slices.DeleteFunc(slices.Clone(all), func(rec Record) bool {
-		return address != "" && rec.Address != address || job != "" && rec.Job != job
+		return address != "" && HostPort(rec.Address) != HostPort(address) || job != "" && rec.Job != job
 	})
 	switch {
 	case len(found) == 1:
@@ -164,6 +192,11 @@ func (r Registry) Find(ctx context.Context, address, job string) (Record, error)
 	}
 	return Record{}, mongo.WithHint(errors.New("no sync runs on this machine under this user"),
 		"for one elsewhere give --address and set MILLRACE_TOKEN to its token")
+}
+
+// HostPort is an address without its scheme.
+func HostPort(address string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(address, "https://"), "http://")
 }
 
 func list(recs []Record) string {

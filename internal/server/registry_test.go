@@ -24,7 +24,7 @@ func registry(t *testing.T) Registry {
 // add records a server of this process as the sync of a job.
 func add(t *testing.T, r Registry, job string, s *Server) func() error {
 	t.Helper()
-	remove, err := r.Add(Record{Job: job, PID: os.Getpid(), Address: s.Addr(), Token: s.Token(), StartedAt: time.Now()})
+	remove, err := r.Add(Record{Job: job, PID: os.Getpid(), Address: s.URL(), Token: s.Token(), StartedAt: time.Now()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,17 +39,17 @@ func TestRegistryFinds(t *testing.T) {
 	a, _ := running(t, &fakeJob{}, "127.0.0.1:0")
 	b, _ := running(t, &fakeJob{}, "127.0.0.1:0")
 	removeA := add(t, r, "orders", a)
-	if rec, err := r.Find(t.Context(), "", ""); err != nil || rec.Token != a.Token() || rec.Address != a.Addr() {
+	if rec, err := r.Find(t.Context(), "", ""); err != nil || rec.Token != a.Token() || rec.Address != a.URL() {
 		t.Fatalf("the only one: %+v, %v", rec, err)
 	}
 	add(t, r, "users/../x", b)
 	if _, err := r.Find(t.Context(), "", ""); err == nil || !strings.Contains(err.Error(), "2 syncs") {
 		t.Errorf("one of two: %v", err)
 	}
-	if rec, err := r.Find(t.Context(), "", "orders"); err != nil || rec.Address != a.Addr() {
+	if rec, err := r.Find(t.Context(), "", "orders"); err != nil || rec.Address != a.URL() {
 		t.Errorf("by job: %+v, %v", rec, err)
 	}
-	if rec, err := r.Find(t.Context(), b.Addr(), ""); err != nil || rec.Token != b.Token() {
+	if rec, err := r.Find(t.Context(), HostPort(b.URL()), ""); err != nil || rec.Token != b.Token() {
 		t.Errorf("by address: %+v, %v", rec, err)
 	}
 	if _, err := r.Find(t.Context(), "", "other"); err == nil || !strings.Contains(mongo.HintOf(err), "orders") {
@@ -61,7 +61,7 @@ func TestRegistryFinds(t *testing.T) {
 	if err := removeA(); err != nil {
 		t.Errorf("removed twice: %v", err)
 	}
-	if rec, err := r.Find(t.Context(), "", ""); err != nil || rec.Address != b.Addr() {
+	if rec, err := r.Find(t.Context(), "", ""); err != nil || rec.Address != b.URL() {
 		t.Errorf("the one left: %+v, %v", rec, err)
 	}
 }
@@ -95,9 +95,9 @@ func TestRegistryIgnoresTheStale(t *testing.T) {
 	}
 	s, stop := running(t, &fakeJob{}, "127.0.0.1:0")
 	for _, rec := range []Record{
-		{Job: "dead", PID: ended.Process.Pid, Address: s.Addr()},
-		{Job: "number-taken-over", PID: os.Getppid(), Address: s.Addr()},
-		{Job: "elsewhere", PID: os.Getpid(), Address: s.Addr(), Host: "another-machine"},
+		{Job: "dead", PID: ended.Process.Pid, Address: s.URL(), StartedAt: time.Now()},
+		{Job: "number-taken-over", PID: os.Getppid(), Address: s.URL()},
+		{Job: "elsewhere", PID: os.Getpid(), Address: s.URL(), Host: "another-machine"},
 	} {
 		if _, err := r.Add(rec); err != nil {
 			t.Fatal(err)
@@ -111,8 +111,23 @@ func TestRegistryIgnoresTheStale(t *testing.T) {
 	if recs, err := r.Running(t.Context()); err != nil || len(recs) != 0 {
 		t.Fatalf("%+v, %v", recs, err)
 	}
-	if _, err := os.Stat(filepath.Join(r.Dir, fileName(Record{Job: "dead", PID: ended.Process.Pid}))); !os.IsNotExist(err) {
-		t.Errorf("the record of the dead stays: %v", err)
+	if rec, ok := r.Gone(""); !ok || rec.Job != "dead" {
+		t.Errorf("gone: %+v, %t", rec, ok)
+	}
+	if rec, ok := r.Gone("elsewhere"); ok {
+		t.Errorf("gone, as far as this machine knows: %+v", rec)
+	}
+	removeOther := add(t, r, "other", s)
+	if _, ok := r.Gone("dead"); !ok {
+		t.Error("the record of the dead is forgotten when another job starts")
+	}
+	for _, remove := range []func() error{removeOther, add(t, r, "dead", s)} {
+		if err := remove(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if rec, ok := r.Gone(""); ok {
+		t.Errorf("the record of the dead stays when its job starts again: %+v", rec)
 	}
 	add(t, r, "silent", s)
 	if recs, err := r.Running(t.Context()); err != nil || len(recs) != 1 {

@@ -1,13 +1,17 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -35,10 +39,12 @@ type Controller interface {
 	Status() job.Status
 	Pause(context.Context) error
 	Resume(context.Context) error
+	RetryLetters(context.Context) error
 	SetLimits(context.Context, pace.Rates) error
 	SetLoads(context.Context, pace.Loads) error
 	// Finalize returns when the job is finalized, or says why it is not.
-	Finalize(context.Context) error
+	Finalize(ctx context.Context, whenCaughtUp bool) error
+	CancelFinalize(context.Context) error
 }
 
 // Options shape a server.
@@ -48,18 +54,22 @@ type Options struct {
 	Job     Controller
 	Log     *slog.Logger
 	PProf   bool // serve the profiles of net/http/pprof, too
+	// Cert and Key are files, for TLS; "" is without.
+	Cert, Key string
+	// OpenStatus shows the status to those who have no token, too.
+	OpenStatus bool
 }
 
 // Server is the control API of one job.
 type Server struct {
+	options  Options
 	job      Controller
 	log      *slog.Logger
 	token    string
 	loopback bool
-	pprof    bool
 	listener net.Listener
-	// finalizes is one for all who ask: it belongs to the server, not to the
-	// request, so that a client may go away.
+	// finalizes is one for all who ask for the same: it belongs to the server, not
+	// to the request, so that a client may go away.
 	finalizes singleflight.Group
 	// farewell is defaultFarewell, deadline replyTime, shorter in tests.
 	farewell, deadline time.Duration
@@ -71,18 +81,43 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, mongo.WithHint(fmt.Errorf("listen for control: %w", err), "choose another address with --listen; port 0 takes a free one")
 	}
-	s := &Server{job: o.Job, log: o.Log, token: o.Token, pprof: o.PProf, listener: l, farewell: defaultFarewell, deadline: replyTime}
-	if s.token == "" {
-		s.token = rand.Text()
-	}
+	s := &Server{options: o, job: o.Job, log: o.Log, token: cmp.Or(o.Token, rand.Text()), listener: l, farewell: defaultFarewell, deadline: replyTime}
 	s.loopback = loopback.Addr(l.Addr())
+	if o.Cert != "" {
+		get := certificates(o.Cert, o.Key, o.Log)
+		if _, err := get(nil); err != nil {
+			return nil, errors.Join(fmt.Errorf("listen for control: %w", err), l.Close())
+		}
+		// HTTP/2 is left out: nothing here is faster by it.
+		s.listener = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: get})
+	}
 	return s, nil
 }
 
-// Addr is the address that is listened on, with its real port.
-func (s *Server) Addr() string { return s.listener.Addr().String() }
+// certificates reads the files for each connection, so that they may be renewed
+// meanwhile. While they cannot be used, the last that could be is.
+func certificates(cert, key string, log *slog.Logger) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	var last atomic.Pointer[tls.Certificate]
+	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		now, err := tls.LoadX509KeyPair(cert, key)
+		if err == nil {
+			last.Store(&now)
+		} else if log.Warn("the certificate of the control API cannot be read", "error", err); last.Load() == nil {
+			return nil, err
+		}
+		return last.Load(), nil
+	}
+}
 
-// Token is the secret that changing requests carry.
+// URL is the address that is listened on, with its real port.
+func (s *Server) URL() string {
+	if s.options.Cert != "" {
+		return "https://" + s.listener.Addr().String()
+	}
+	return "http://" + s.listener.Addr().String()
+}
+
+// Token is the secret that requests carry.
 func (s *Server) Token() string { return s.token }
 
 // Loopback reports whether only this machine can reach the server.
@@ -105,7 +140,9 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	err := Until(ctx, hs, s.farewell, func() error { return hs.Serve(s.listener) })
 	giveUp()
-	_, _, _ = s.finalizes.Do("", func() (any, error) { return nil, nil }) // waits for the one under way
+	for _, wish := range []bool{false, true} { // waits for those under way
+		_, _, _ = s.finalizes.Do(strconv.FormatBool(wish), func() (any, error) { return nil, nil })
+	}
 	return err
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -26,6 +27,8 @@ type fakeJob struct {
 	phase     job.Phase
 	finalizes int
 	finalize  func(context.Context) error
+	waits     bool // finalize was asked for as soon as it can be
+	canceled  bool
 }
 
 func (f *fakeJob) Status() job.Status {
@@ -47,6 +50,8 @@ func (f *fakeJob) set(paused bool) error {
 func (f *fakeJob) Pause(context.Context) error  { return f.set(true) }
 func (f *fakeJob) Resume(context.Context) error { return f.set(false) }
 
+func (f *fakeJob) RetryLetters(context.Context) error { return nil }
+
 func (f *fakeJob) SetLimits(_ context.Context, r pace.Rates) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -61,9 +66,17 @@ func (f *fakeJob) SetLoads(_ context.Context, l pace.Loads) error {
 	return nil
 }
 
-func (f *fakeJob) Finalize(ctx context.Context) error {
+func (f *fakeJob) CancelFinalize(context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.canceled = true
+	return nil
+}
+
+func (f *fakeJob) Finalize(ctx context.Context, whenCaughtUp bool) error {
 	f.mu.Lock()
 	f.finalizes++
+	f.waits = whenCaughtUp
 	f.mu.Unlock()
 	if err := f.finalize(ctx); err != nil {
 		return err
@@ -72,6 +85,46 @@ func (f *fakeJob) Finalize(ctx context.Context) error {
 	defer f.mu.Unlock()
 	f.phase = job.PhaseFinalized
 	return nil
+}
+
+// A wish to finalize that is refused tells why in a word that stays the same.
+func TestFinalizeRefused(t *testing.T) {
+	fake := &fakeJob{phase: job.PhaseCopying, finalize: func(context.Context) error {
+		return mongo.WithHint(&job.Refusal{Code: job.CodeNotFollowing, Text: "the copy is under way"}, "wait")
+	}}
+	s, _ := running(t, fake, "127.0.0.1:0")
+	for _, c := range []struct {
+		method, body string
+		status       int
+		want         string
+	}{
+		{http.MethodPost, "", http.StatusConflict, `"code":"notFollowing"`},
+		{http.MethodPost, `{"whenCaughtUp":true}`, http.StatusConflict, `"hint":"wait"`},
+		{http.MethodPost, `{"when":1}`, http.StatusBadRequest, "whenCaughtUp"},
+		{http.MethodDelete, "", http.StatusOK, `"phase":"copying"`},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), c.method, s.URL()+PathFinalize, strings.NewReader(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+s.Token())
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if err != nil || res.StatusCode != c.status || !strings.Contains(string(body), c.want) {
+			t.Errorf("%s %s: %d %s %v, want %d and %s", c.method, c.body, res.StatusCode, body, err, c.status, c.want)
+		}
+	}
+	if !fake.waits || !fake.canceled || fake.finalizes != 2 {
+		t.Errorf("%v %v %d", fake.waits, fake.canceled, fake.finalizes)
+	}
+	_, err := client(t, s, s.Token()).Finalize(t.Context(), true)
+	if r, ok := errors.AsType[*job.Refusal](err); !ok || r.Code != job.CodeNotFollowing || mongo.HintOf(err) != "wait" {
+		t.Errorf("%v", err)
+	}
 }
 
 // A finalize may take longer than any other reply, as often as it is asked for.
@@ -94,7 +147,7 @@ func TestFinalizeHasNoDeadline(t *testing.T) {
 	go func() { done <- s.Serve(ctx) }()
 	c := client(t, s, s.Token())
 	for range 2 {
-		if _, err := c.Finalize(t.Context()); err == nil || !strings.Contains(err.Error(), "not yet") {
+		if _, err := c.Finalize(t.Context(), false); err == nil || !strings.Contains(err.Error(), "not yet") {
 			t.Errorf("%v", err)
 		}
 		if _, err := c.Status(t.Context()); err != nil {
@@ -133,12 +186,7 @@ func serving(t *testing.T, s *Server) (stop func()) {
 
 func client(t *testing.T, s *Server, token string) *Client {
 	t.Helper()
-	_, port, _ := strings.Cut(s.Addr(), "]:")
-	address := s.Addr()
-	if port != "" { // all interfaces
-		address = "127.0.0.1:" + port
-	}
-	c := NewClient(address, token)
+	c := NewClient(s.URL(), token)
 	t.Cleanup(c.Close)
 	return c
 }
@@ -183,6 +231,11 @@ func TestControl(t *testing.T) {
 
 func TestWhoMayAsk(t *testing.T) {
 	local, _ := running(t, &fakeJob{}, "127.0.0.1:0")
+	shown, err := Listen(t.Context(), Options{Address: "127.0.0.1:0", Job: &fakeJob{}, Log: slog.New(slog.DiscardHandler), OpenStatus: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	serving(t, shown)
 	open, _ := running(t, &fakeJob{}, "0.0.0.0:0")
 	for _, c := range []struct {
 		name   string
@@ -193,13 +246,17 @@ func TestWhoMayAsk(t *testing.T) {
 		host   string
 		want   int
 	}{
-		{"look on loopback", local, "GET", PathStatus, nil, "", 200},
+		{"look without token", local, "GET", PathStatus, nil, "", 401},
+		{"look with the token", local, "GET", PathStatus, map[string]string{"Authorization": "Bearer " + local.Token()}, "", 200},
+		{"look at an open status", shown, "GET", PathStatus, nil, "", 200},
+		{"foreign name for an open status", shown, "GET", PathStatus, nil, "evil.example:80", 403},
+		{"change where the status is open", shown, "POST", PathPause, nil, "", 401},
 		{"change without token", local, "POST", PathPause, nil, "", 401},
 		{"change with a wrong token", local, "POST", PathPause, map[string]string{"Authorization": "Bearer wrong"}, "", 401},
 		{"change with the token", local, "POST", PathPause, map[string]string{"Authorization": "Bearer " + local.Token()}, "", 200},
 		{"foreign name for loopback", local, "GET", PathStatus, nil, "evil.example:80", 403},
 		{"foreign name with the token", local, "POST", PathPause, map[string]string{"Authorization": "Bearer " + local.Token()}, "evil.example", 403},
-		{"localhost", local, "GET", PathStatus, nil, "localhost:1", 200},
+		{"localhost", local, "GET", PathHealth, nil, "localhost:1", 200},
 		{"another web page", local, "POST", PathResume, map[string]string{"Authorization": "Bearer " + local.Token(), "Origin": "https://evil.example"}, "", 403},
 		{"a form of another page", local, "POST", PathResume, map[string]string{"Sec-Fetch-Site": "cross-site"}, "", 403},
 		{"get of an action", local, "GET", PathPause, nil, "", 404},
@@ -210,8 +267,7 @@ func TestWhoMayAsk(t *testing.T) {
 		{"health from outside", open, "GET", PathHealth, nil, "", 200},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, port, _ := strings.Cut(strings.ReplaceAll(c.s.Addr(), "[::]", ""), ":")
-			req, err := http.NewRequestWithContext(t.Context(), c.method, "http://127.0.0.1:"+port+c.path, bytes.NewReader([]byte("{}")))
+			req, err := http.NewRequestWithContext(t.Context(), c.method, c.s.URL()+c.path, bytes.NewReader([]byte("{}")))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -237,7 +293,7 @@ func TestWhoMayAsk(t *testing.T) {
 
 func TestLongHeaderIsRefused(t *testing.T) {
 	s, _ := running(t, &fakeJob{}, "127.0.0.1:0")
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.Addr()+PathStatus, nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL()+PathStatus, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +323,7 @@ func TestFinalizeRepliesBeforeTheEnd(t *testing.T) {
 	answers := make(chan answer, 2)
 	for range 2 { // the second joins the first
 		go func() {
-			st, err := c.Finalize(t.Context())
+			st, err := c.Finalize(t.Context(), false)
 			answers <- answer{st, err}
 		}()
 	}
@@ -301,7 +357,7 @@ func TestFinalizeGoesOnWithoutTheClient(t *testing.T) {
 	c := client(t, s, s.Token())
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
-	go func() { _, err := c.Finalize(ctx); gone <- err }()
+	go func() { _, err := c.Finalize(ctx, false); gone <- err }()
 	<-started
 	cancel()
 	if err := <-gone; err == nil {
@@ -309,7 +365,7 @@ func TestFinalizeGoesOnWithoutTheClient(t *testing.T) {
 	}
 	close(release)
 	waitFor(t, func() bool { return fake.Status().Phase == job.PhaseFinalized })
-	if st, err := c.Finalize(t.Context()); err != nil || st.Phase != job.PhaseFinalized {
+	if st, err := c.Finalize(t.Context(), false); err != nil || st.Phase != job.PhaseFinalized {
 		t.Fatalf("asked again: %+v, %v", st, err)
 	}
 }
@@ -325,10 +381,10 @@ func TestFailedFinalizeMayBeAskedAgain(t *testing.T) {
 	}}
 	s, _ := running(t, fake, "127.0.0.1:0")
 	c := client(t, s, s.Token())
-	if _, err := c.Finalize(t.Context()); err == nil || mongo.HintOf(err) != "resume it first" {
+	if _, err := c.Finalize(t.Context(), false); err == nil || mongo.HintOf(err) != "resume it first" {
 		t.Fatalf("%v", err)
 	}
-	if _, err := c.Finalize(t.Context()); err != nil {
+	if _, err := c.Finalize(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -345,7 +401,7 @@ func TestEndGivesUpFinalize(t *testing.T) {
 	stop := serving(t, s)
 	c := client(t, s, s.Token())
 	gone := make(chan error, 1)
-	go func() { _, err := c.Finalize(t.Context()); gone <- err }()
+	go func() { _, err := c.Finalize(t.Context(), false); gone <- err }()
 	<-started
 	stop()
 	if err := <-gone; err == nil {
@@ -358,7 +414,7 @@ func TestClientAgainstSomethingElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := l.Addr()
+	address := l.URL()
 	if err := l.listener.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -7,13 +7,14 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // FuzzJob: no stored document makes a start panic, and what can be read is
 // written as the same.
 func FuzzJob(f *testing.F) {
 	full := Job{ID: "j", Version: 1, Source: "a", Phase: "copying", CreatedAt: time.Unix(1, 0), Fence: 3, Beat: 4, Owner: ThisProcess("r"),
-		Start: mongo.OpTime{TS: bson.Timestamp{T: 1, I: 2}, Term: 3}, Paused: true, Refused: []Doc{{NS: "d.c", ID: bson.RawValue{Type: bson.TypeNull}}}}
+		Start: mongo.OpTime{TS: bson.Timestamp{T: 1, I: 2}, Term: 3}, Paused: true, Refused: []stream.Place{{NS: "d.c", ID: bson.RawValue{Type: bson.TypeNull}}}}
 	for _, j := range []any{Job{}, full, bson.D{{Key: "version", Value: "x"}}, bson.D{{Key: "start", Value: 1}}, bson.D{{Key: "owner", Value: nil}}} {
 		b, err := bson.Marshal(j)
 		if err != nil {

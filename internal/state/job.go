@@ -6,6 +6,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // FormatVersion is the layout of the documents below. A job written by a newer
@@ -54,7 +55,7 @@ type Job struct {
 	Reach mongo.OpTime `bson:"reach"`
 	// Refused are documents that a conflict stopped the job at: their events
 	// from those positions on are not on the target.
-	Refused []Doc `bson:"refused"`
+	Refused []stream.Place `bson:"refused"`
 	// Intent is the position of a schema change that is being applied: after a
 	// crash it may or may not have happened.
 	Intent mongo.OpTime `bson:"intent"`
@@ -62,14 +63,11 @@ type Job struct {
 	Session bson.Raw `bson:"session,omitempty"`
 	// Paused survives a restart.
 	Paused bool `bson:"paused"`
-}
-
-// Doc is a document of the target's namespace NS at the position of an event.
-type Doc struct {
-	NS string        `bson:"ns"`
-	ID bson.RawValue `bson:"id"`
-	At mongo.OpTime  `bson:"at"`
-	// Source and UUID are those of the source's collection, as far as known.
-	Source string      `bson:"source,omitempty"`
-	UUID   bson.Binary `bson:"uuid,omitempty"`
+	// Differences are how the target's catalog differed from the source's when the
+	// job was finalized, the first of them.
+	Differences []string `bson:"differences"`
+	// FinalizedAt is when the job was finalized. TargetPosition is the target's own
+	// position then: all that the job has written there is before it.
+	FinalizedAt    time.Time    `bson:"finalizedAt"`
+	TargetPosition mongo.OpTime `bson:"targetPosition"`
 }

@@ -125,6 +125,41 @@ func (s *Mongo) load(ctx context.Context, rc *readconcern.ReadConcern) (job Job,
 	return job, true, nil
 }
 
+// LoadOthers reads the other jobs' documents. See Jobs.
+func (s *Mongo) LoadOthers(ctx context.Context, certain bool) ([]Job, error) {
+	ctx, cancel := context.WithTimeout(ctx, loadTime)
+	defer cancel()
+	rc := readconcern.Local()
+	if certain {
+		rc = readconcern.Linearizable()
+	}
+	filter := bson.D{{Key: "_id", Value: bson.D{{Key: "$ne", Value: s.o.Job}}}, {Key: "phase", Value: bson.D{{Key: "$ne", Value: PhaseFinalized}}}}
+	cur, err := s.db.Collection("jobs", options.Collection().SetReadConcern(rc)).Find(ctx, filter,
+		options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}).SetProjection(bson.D{{Key: "refused", Value: 0}}))
+	var raws []bson.Raw
+	if err == nil {
+		err = cur.All(ctx, &raws)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load the jobs beside job %s: %w", s.o.Job, err)
+	}
+	var out []Job
+	for _, raw := range raws {
+		var job Job
+		if bson.Unmarshal(raw, &job) != nil || job.Version > FormatVersion {
+			job = Job{}
+			job.ID, _ = raw.Lookup("_id").StringValueOK()
+		}
+		if set := s.c.Info.SetID; !set.IsZero() && !job.TargetSet.IsZero() && job.TargetSet != set {
+			continue // the files were copied from another sink
+		}
+		if job.Phase != PhaseCatalog || job.Owner != (Owner{}) && !job.Owner.dead() {
+			out = append(out, job)
+		}
+	}
+	return out, nil
+}
+
 // Create writes a new job. See Jobs.
 func (s *Mongo) Create(ctx context.Context, job Job) error {
 	job.ID, job.Version, job.Fence, job.Owner = s.o.Job, FormatVersion, 0, Owner{}
@@ -312,13 +347,16 @@ func resetFields(job Job) (bson.D, error) {
 
 // Clear removes by the job's name. See Store.
 func (s *Mongo) Clear(ctx context.Context) error {
-	for _, coll := range []string{"slices", "collections", "skipped"} {
+	for _, coll := range cleared() {
 		if err := s.delete(ctx, coll, bson.D{{Key: "job", Value: s.o.Job}}); err != nil {
 			return fmt.Errorf("clear job %s: %w", s.o.Job, err)
 		}
 	}
 	return nil
 }
+
+// cleared are the collections whose documents belong to a job and its present life.
+func cleared() []string { return []string{"slices", "collections", "skipped"} }
 
 // all reads the documents of the job in a collection.
 func all[T any](ctx context.Context, s *Mongo, coll string) (docs []T, err error) {

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // sliceDoc is a document of collection "slices".
@@ -116,10 +117,10 @@ func (s *Mongo) NoteNames(ctx context.Context, change schema.NameChange) error {
 
 // skippedDoc is a document of collection "skipped": a part of the job's list.
 type skippedDoc struct {
-	ID   string `bson:"_id"`
-	Job  string `bson:"job"`
-	N    int    `bson:"n"`
-	Docs []Doc  `bson:"docs"`
+	ID   string         `bson:"_id"`
+	Job  string         `bson:"job"`
+	N    int            `bson:"n"`
+	Docs []stream.Place `bson:"docs"`
 }
 
 // maxPartBytes keeps a part of the list far below the size of a document.
@@ -127,7 +128,7 @@ const maxPartBytes = 4 << 20
 
 // SaveSkipped stores with write concern 1; the position that follows proves it.
 // See Skipped.
-func (s *Mongo) SaveSkipped(ctx context.Context, docs []Doc) (err error) {
+func (s *Mongo) SaveSkipped(ctx context.Context, docs []stream.Place) (err error) {
 	parts := s.skippedParts(docs)
 	for i := 0; i < len(parts) && err == nil; i++ { // each is large
 		err = s.update(ctx, "skipped", replace(parts[i].ID, parts[i]))
@@ -138,7 +139,7 @@ func (s *Mongo) SaveSkipped(ctx context.Context, docs []Doc) (err error) {
 	return mongo.Wrap(err, "save skipped documents of job %s", s.o.Job)
 }
 
-func (s *Mongo) skippedParts(docs []Doc) (parts []skippedDoc) {
+func (s *Mongo) skippedParts(docs []stream.Place) (parts []skippedDoc) {
 	left := 0
 	for _, d := range docs {
 		size := len(d.ID.Value) + len(d.NS) + 128
@@ -153,7 +154,7 @@ func (s *Mongo) skippedParts(docs []Doc) (parts []skippedDoc) {
 }
 
 // LoadSkipped reads collection "skipped". See Skipped.
-func (s *Mongo) LoadSkipped(ctx context.Context) (out []Doc, err error) {
+func (s *Mongo) LoadSkipped(ctx context.Context) (out []stream.Place, err error) {
 	parts, err := all[skippedDoc](ctx, s, "skipped")
 	for _, p := range parts {
 		out = append(out, p.Docs...)

@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // BeatEvery is how often an owner proves itself by Beat.
@@ -73,6 +74,11 @@ type Jobs interface {
 	// Reload reads the job fast: for an attempt, which alone changes it, and for
 	// looks that decide nothing.
 	Reload(ctx context.Context) (job Job, found bool, err error)
+	// LoadOthers reads the other jobs of the sink that may have a part of it: those
+	// that are not finalized, but for one that has not begun to write and that
+	// nobody runs. certain is as of Load, else it is as of Reload. One that cannot
+	// be read has its ID alone.
+	LoadOthers(ctx context.Context, certain bool) ([]Job, error)
 	// Save sets fields once all data written before the call is durable. The order
 	// matters: what is stored as done was proven first, so that whoever loads it
 	// need not judge whether it is true. What it sets may itself be lost by a
@@ -132,8 +138,8 @@ type Catalog interface {
 type Skipped interface {
 	// SaveSkipped stores the list in place of the one before. A position that is
 	// saved afterwards stands on it.
-	SaveSkipped(ctx context.Context, docs []Doc) error
-	LoadSkipped(ctx context.Context) ([]Doc, error)
+	SaveSkipped(ctx context.Context, docs []stream.Place) error
+	LoadSkipped(ctx context.Context) ([]stream.Place, error)
 }
 
 // Names are those of a catalog, as the last schema change left them.

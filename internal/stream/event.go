@@ -72,3 +72,13 @@ type Transaction struct {
 	Session bson.Raw // the logical session's id
 	Number  int64
 }
+
+// Place is a document of the target's namespace NS at the position of an event.
+type Place struct {
+	NS string        `bson:"ns"`
+	ID bson.RawValue `bson:"id"`
+	At mongo.OpTime  `bson:"at"`
+	// Source and UUID are those of the source's collection, as far as known.
+	Source string      `bson:"source,omitempty"`
+	UUID   bson.Binary `bson:"uuid,omitempty"`
+}

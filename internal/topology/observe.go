@@ -205,7 +205,7 @@ func (o *Observer) discoverFrom(ctx context.Context, host string) (*discovery, e
 	defer cancel()
 	config, err := readConfig(ctx, c)
 	if err != nil {
-		return nil, err
+		return nil, mongo.ExplainReach(err, o.opts)
 	}
 	status, err := readStatus(ctx, c)
 	if err != nil {

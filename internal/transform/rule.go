@@ -7,6 +7,7 @@ package transform
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"slices"
 	"strings"
 
@@ -84,6 +85,43 @@ func (s *Set) Match(ns string) bool {
 	return (len(s.include) == 0 || anyMatches(s.include, db, coll)) && !anyMatches(s.exclude, db, coll)
 }
 
+// Rule is one of a set, in canonical form.
+type Rule struct{ Kind, Text string } // include, exclude or rename
+
+// Unused are the rules that mean none of the names: patterns that match none, and
+// renames of others.
+func (s *Set) Unused(names []string) (out []Rule) {
+	if s == nil {
+		return nil
+	}
+	dbs, all := map[string]bool{}, map[string]bool{}
+	for _, ns := range names {
+		db, _ := mongo.SplitNS(ns)
+		dbs[db], all[ns] = true, true
+	}
+	for _, kind := range []struct {
+		name     string
+		patterns []pattern
+	}{{"include", s.include}, {"exclude", s.exclude}} {
+		for _, p := range kind.patterns {
+			if !slices.ContainsFunc(names, func(ns string) bool { return p.matches(mongo.SplitNS(ns)) }) {
+				out = append(out, Rule{kind.name, p.String()})
+			}
+		}
+	}
+	for _, from := range slices.Sorted(maps.Keys(s.dbs)) {
+		if !dbs[from] {
+			out = append(out, Rule{"rename", from})
+		}
+	}
+	for _, from := range slices.Sorted(maps.Keys(s.colls)) {
+		if !all[from] {
+			out = append(out, Rule{"rename", from})
+		}
+	}
+	return out
+}
+
 // MatchDB reports whether anything of the database could be kept.
 func (s *Set) MatchDB(db string) bool {
 	if mongo.IsInternal(db) || db == "" {
@@ -117,6 +155,20 @@ func (s *Set) MatchTargetDB(db string) bool {
 	}
 	_, renamed := s.dbs[db]
 	return !renamed && s.MatchDB(db)
+}
+
+// NamesTargetDB reports whether the rules name the database on the target: by a
+// rename into it, or by an include that is not for all databases.
+func (s *Set) NamesTargetDB(db string) bool {
+	if !s.MatchTargetDB(db) || s == nil {
+		return false
+	}
+	for _, to := range s.colls {
+		if toDB, _ := mongo.SplitNS(to); toDB == db {
+			return true
+		}
+	}
+	return len(s.dbSources[db]) > 0 || slices.ContainsFunc(s.include, func(p pattern) bool { return !p.db.any && p.db.matches(db) })
 }
 
 // Target is the name of the source namespace ns on the target. A

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -37,15 +38,27 @@ func Clusters(ctx context.Context, spec Spec) (*Report, error) {
 		}
 		defer sides[i].Close()
 	}
+	if err := different(sides[source], sides[target]); err != nil {
+		return nil, err
+	}
 	return New(sides[source], sides[target], spec.Options).compareClusters(ctx, rules, spec.Observe)
+}
+
+// different fails for a deployment that would be compared with itself.
+func different(source, target *mongo.Cluster) error {
+	if !source.Same(target) {
+		return nil
+	}
+	return mongo.WithHint(fmt.Errorf("verify: source and target are the same deployment (%s)", source.Address()), "check --source and --target")
 }
 
 // compareClusters compares all that the rules keep.
 func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
 	observe func(func() Stats)) (*Report, error) {
 	var pairs []Pair
+	var others []string
 	err := e.seen(ctx, func() (err error) {
-		pairs, err = e.list(ctx, rules)
+		pairs, others, err = e.list(ctx, rules)
 		return err
 	})
 	if err != nil {
@@ -70,6 +83,9 @@ func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
 		detail := strings.TrimPrefix(d.String(), d.NS+": "+d.What+": ")
 		report.AddSchema(SchemaDifference{NS: d.NS, What: d.What, Detail: detail})
 	}
+	for _, db := range others {
+		report.Notes = append(report.Notes, fmt.Sprintf("database %s of the target was not compared, for the source has nothing of it; an --include of it has it compared", db))
+	}
 	return report, nil
 }
 
@@ -79,19 +95,56 @@ func (e *Engine) seen(ctx context.Context, look func() error) error {
 }
 
 // list lists the collections of both sides: those of the source with
-// their names on the target, then those that the target alone has. Views hold
-// no documents; the catalogs' comparison sees them.
-func (e *Engine) list(ctx context.Context, rules *transform.Set) ([]Pair, error) {
-	scopes := [2]schema.Scope{{NS: rules.Match, DB: rules.MatchDB}, {DB: rules.MatchTargetDB, NS: func(ns string) bool {
-		_, ok := rules.Source(ns)
-		return ok
-	}}}
-	var listed [2][]schema.Collection
-	err := both(ctx, func(ctx context.Context, i int) (err error) {
-		listed[i], err = schema.List(ctx, e.clusters[i], scopes[i])
-		return err
-	})
-	return pairUp(listed[source], listed[target], rules), err
+// their names on the target, then those that the target alone has in the same
+// databases, and in those that the rules name; others are the databases that are
+// left out. Views hold no documents; the catalogs' comparison sees them.
+func (e *Engine) list(ctx context.Context, rules *transform.Set) (pairs []Pair, others []string, err error) {
+	ofSource, err := schema.List(ctx, e.clusters[source], schema.Scope{NS: rules.Match, DB: rules.MatchDB})
+	if err != nil {
+		return nil, nil, err
+	}
+	own := schema.OwnDatabases(ofSource, rules)
+	ofTarget, err := schema.List(ctx, e.clusters[target], schema.Scope{
+		DB: func(db string) bool {
+			if !own(db) && rules.MatchTargetDB(db) {
+				others = append(others, db)
+			}
+			return own(db)
+		},
+		NS: func(ns string) bool {
+			_, ok := rules.Source(ns)
+			return ok
+		}})
+	if err != nil {
+		return nil, nil, err
+	}
+	return pairUp(ofSource, ofTarget, rules), others, anythingOf(ofSource, ofTarget, rules)
+}
+
+// anythingOf fails where rules keep nothing, for a comparison of nothing proves
+// nothing: an include that neither side has a name for, or all of them.
+func anythingOf(ofSource, ofTarget []schema.Collection, rules *transform.Set) error {
+	var names []string
+	for _, c := range ofSource {
+		names = append(names, c.NS)
+	}
+	for _, c := range ofTarget {
+		names = append(names, rules.Sources(c.NS)...)
+	}
+	var unused []string
+	for _, r := range rules.Unused(names) {
+		if r.Kind == "include" {
+			unused = append(unused, r.Text)
+		}
+	}
+	const hint = "look for a mistyped name; patterns are db.coll or db.*, and --exclude wins"
+	switch {
+	case len(unused) > 0:
+		return mongo.WithHint(fmt.Errorf("--include %s matches nothing, neither on the source nor on the target", strings.Join(unused, ", ")), hint)
+	case len(names) == 0 && rules.String() != (*transform.Set)(nil).String():
+		return mongo.WithHint(errors.New("the rules leave nothing to compare, neither on the source nor on the target"), hint)
+	}
+	return nil
 }
 
 // pairUp matches by the namespaces that hold the documents. A collection whose

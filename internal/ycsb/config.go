@@ -99,7 +99,7 @@ func parse(p Properties, phase Phase) (*config, error) {
 	c.distribution(r)
 	c.measures(r)
 	if err := errors.Join(r.problems...); err != nil {
-		return nil, mongo.WithHint(fmt.Errorf("%w:\n%w", ErrProperties, err), "properties are described in docs/ycsb.md")
+		return nil, mongo.WithHint(fmt.Errorf("%w: %s", ErrProperties, strings.ReplaceAll(err.Error(), "\n", "; ")), "properties are described in docs/ycsb.md")
 	}
 	return c, nil
 }

@@ -13,8 +13,10 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/internal/verify"
 )
 
 // sourceRoles and targetRoles are the built-in roles that docs/operations.md
@@ -127,7 +129,8 @@ func spared(role string, p privilege, action string) bool {
 	return false
 }
 
-// TestWithoutComfort runs a whole job without the actions that it can spare.
+// TestWithoutComfort runs a whole job without the actions that it can spare. A
+// comparison is not made by a user who is not shown all there is.
 func TestWithoutComfort(t *testing.T) {
 	reduced := func(role string) []privilege {
 		all := documented(t, role)
@@ -136,8 +139,17 @@ func TestWithoutComfort(t *testing.T) {
 		}
 		return slices.DeleteFunc(all, func(p privilege) bool { return len(p.Actions) == 0 })
 	}
-	succeeds(t, sourceSide().userWith(t, "leastReader", reduced("millraceSource")),
-		targetSide().userWith(t, "leastWriter", reduced("millraceTarget")))
+	source := sourceSide().userWith(t, "leastReader", reduced("millraceSource"))
+	target := targetSide().userWith(t, "leastWriter", reduced("millraceTarget"))
+	finishes(t, source, target)
+	for _, s := range []verify.Spec{
+		{Source: source, Target: target},
+		{Source: sourceSide().user(t, "narrow", bson.A{bson.D{{Key: "role", Value: "read"}, {Key: "db", Value: "other"}}}), Target: shared.target.URI()},
+	} {
+		if r, err := verify.Clusters(t.Context(), s); err == nil || !strings.Contains(err.Error(), "listDatabases") || mongo.HintOf(err) == "" {
+			t.Errorf("verify by users who may not list all databases: %+v, %v", r, err)
+		}
+	}
 }
 
 // TestEachActionIsChecked takes away every other action and wants the precheck

@@ -29,7 +29,7 @@ func TestKillInEachPhase(t *testing.T) {
 
 	histories := writeHistories(t, sc, seed)
 
-	args := []string{"sync", "--source", src.URI(), "--target", dst.URI(), "--include", "crash.*", "--include", "crash-x.*", "--job", "crash", "--until"}
+	args := []string{"sync", "--source", src.URI(), "--target", dst.URI(), "--include", "crash.*", "--include", "crash-x.*", "--allow-missing", "--job", "crash", "--until"}
 	r := rand.New(rand.NewPCG(seed, 7))
 	for _, phase := range []string{"catalog", "creating", "copying", "copying", "indexing", "overlap", "following", "following", "following"} {
 		p := test.Start(t, bin, append(args, "never")...)

@@ -124,7 +124,7 @@ func uri(c *lab.Cluster) string {
 
 func (b *bench) start(more ...string) *test.Process {
 	b.t.Helper()
-	args := []string{"sync", "--source", uri(b.source), "--target", uri(b.target), "--include", database + ".*", "--include", database + "-x.*"}
+	args := []string{"sync", "--source", uri(b.source), "--target", uri(b.target), "--include", database + ".*", "--include", database + "-x.*", "--allow-missing"}
 	return test.Start(b.t, b.bin, append(args, more...)...)
 }
 

@@ -246,6 +246,32 @@ func TestSpoolDiskFull(t *testing.T) {
 	}
 }
 
+// TestSpoolFileTooLarge: a failure of the spool that does not pass names the file,
+// what is wrong and what to do, and is none of the job.
+func TestSpoolFileTooLarge(t *testing.T) {
+	t.Parallel()
+	s := newSmall(t)
+	if _, err := s.sc.Database(ballast).Collection("c").InsertOne(t.Context(), bson.D{{Key: "pad", Value: make([]byte, 7<<20)}}); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	p := test.Start(t, "sh", "-c", `ulimit -f 64 && exec "$0" "$@"`, s.bin, "sync", "--source", s.source.URI(), "--target", s.target.URI(),
+		"--include", database+".*", "--job", "faults", "--until", "caught-up", "--spool-dir", dir, "--warn-window", "10000h", "--max-rate-bytes", "1")
+	s.await(p, "keeping them on local disk")
+	s.change(1)
+	s.writeUntil(p, "changes are no longer kept on local disk")
+	for _, text := range []string{dir + "/faults/", "file too large", "ulimit -f", "--spool-dir"} {
+		if !strings.Contains(p.Output(), text) {
+			t.Errorf("millrace does not say %q\n%s", text, p.Output())
+		}
+	}
+	if phase := p.Status(t.Context()).Phase; phase != "copying" {
+		t.Errorf("the job is in phase %q\n%s", phase, p.Output())
+	}
+	p.Kill()
+	s.succeeded(s.start("--until", "caught-up", "--restart", "--on-existing", "drop", "--spool-dir", dir))
+}
+
 // writeUntil writes until a process says something: so little at a time that the
 // oplog forgets nothing meanwhile.
 func (s *small) writeUntil(p *test.Process, text string) {

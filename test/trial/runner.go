@@ -348,7 +348,7 @@ func (p *play) start(e Event) error {
 
 // args is the command line of the job.
 func (p *play) args(more []string) []string {
-	args := slices.Concat([]string{"sync", "--job", "trial", "--source", p.source.uri(), "--target", p.target.uri()}, p.tr.Args, more)
+	args := slices.Concat([]string{"sync", "--job", "trial", "--source", p.source.uri(), "--target", p.target.uri(), "--allow-missing"}, p.tr.Args, more)
 	if p.startAt != "" {
 		args = append(args, "--mode", "incremental", "--start-at", p.startAt)
 	}

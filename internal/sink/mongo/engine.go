@@ -14,7 +14,6 @@ import (
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
-	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -165,7 +164,7 @@ func (e *Engine) StartCapped(ns string, start CappedStart) { e.capped[ns] = &sta
 // Skipped are the documents that updates found missing in the overlap and that
 // no later event has explained yet, and a number that changes with them.
 // What is on the list when Applied is read covers that position.
-func (e *Engine) Skipped() ([]state.Doc, int) { return e.resolver.Skipped() }
+func (e *Engine) Skipped() ([]stream.Place, int) { return e.resolver.Skipped() }
 
 // Untangle makes room for a unique index on the target; see resolve. Everything
 // fed must be drained.

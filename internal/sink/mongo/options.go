@@ -9,7 +9,6 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
-	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -87,9 +86,9 @@ type Overlap struct {
 	RereadUntil mongo.OpTime
 	// Refused are documents that a conflict stopped an earlier run at: the target
 	// is not ahead of their events from those positions on.
-	Refused []state.Doc
+	Refused []stream.Place
 	// Skipped are what Engine.Skipped returned in an earlier run.
-	Skipped []state.Doc
+	Skipped []stream.Place
 	// Capped tells, by target namespace, what of the events of capped collections
 	// the target has already: order is content, so that none of them may be
 	// applied twice.

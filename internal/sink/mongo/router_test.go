@@ -17,7 +17,6 @@ import (
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
-	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -180,7 +179,7 @@ func TestRouterOrder(t *testing.T) {
 // stopped an earlier run not from there on.
 func TestRouterAhead(t *testing.T) {
 	id := idOf(7)
-	r := newRouted(t, 1, Options{Overlap: Overlap{End: at(10), Refused: []state.Doc{{NS: "dst.c", ID: bson.RawValue{Type: bson.TypeInt64, Value: id.Data}, At: at(5)}}}})
+	r := newRouted(t, 1, Options{Overlap: Overlap{End: at(10), Refused: []stream.Place{{NS: "dst.c", ID: bson.RawValue{Type: bson.TypeInt64, Value: id.Data}, At: at(5)}}}})
 	for _, c := range []struct {
 		ns      string
 		id, pos int

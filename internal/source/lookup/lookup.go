@@ -28,9 +28,13 @@ func Find(ctx context.Context, cluster *mongo.Cluster, of Collection, ids []bson
 	for i, id := range ids {
 		where[delta.KeyOf(bsonraw.FromRaw(id))] = i
 	}
+	concern := bson.D{{Key: "level", Value: "majority"}}
+	if !at.IsZero() { // a standalone has no positions
+		concern = append(concern, bson.E{Key: "afterClusterTime", Value: at.TS})
+	}
 	find := bson.D{
 		{Key: "find", Value: of.UUID}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}},
-		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}, {Key: "afterClusterTime", Value: at.TS}}},
+		{Key: "readConcern", Value: concern},
 	}
 	if onlyIDs {
 		find = append(find, bson.E{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}})

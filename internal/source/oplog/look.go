@@ -51,7 +51,10 @@ func (l *Look) Each(ctx context.Context, span Span, fn func(*stream.Event) error
 		return in.each(&e, fn)
 	}
 	if s := l.Spool.spool(); spooled(s, span.After) { // the oplog may begin later
-		if err := eachSpooled(s, span, entry); err != nil {
+		if unread, err := eachSpooled(s, span, entry); unread != nil || err != nil {
+			if unread != nil {
+				err = l.Spool.abandon(unread)
+			}
 			return err
 		}
 	}
@@ -63,17 +66,18 @@ func (l *Look) Each(ctx context.Context, span Span, fn func(*stream.Event) error
 	), bson.D{{Key: "level", Value: "majority"}}, entry)
 }
 
-// eachSpooled calls fn for the entries that s holds within a span.
-func eachSpooled(s *spool.Spool, span Span, fn func([]byte) error) error {
+// eachSpooled calls fn for the entries that s holds within a span; unread says that
+// s cannot be read.
+func eachSpooled(s *spool.Spool, span Span, fn func([]byte) error) (unread, err error) {
 	rd := s.From(spoolKey(span.After))
 	defer rd.Close()
 	for {
 		rec, ok, err := rd.Next()
 		if err != nil || !ok || spoolKey(span.Until) < rec.First {
-			return err
+			return err, nil
 		}
 		if err := wire.BatchOf(rec.Payload).Each(fn); err != nil {
-			return err
+			return nil, err
 		}
 	}
 }

@@ -118,6 +118,7 @@ func (o *Source) fromSpool(ctx context.Context, r *reader) error {
 		rec, ok, err := rd.Next()
 		switch {
 		case err != nil:
+			err = o.opt.Spool.abandon(err)
 		case ok:
 			err = r.record(ctx, rec)
 		case drained:
@@ -180,8 +181,11 @@ func (f *fetcher) fromSpool(at mongo.OpTime) (found entry, ok bool, err error) {
 	if key := spoolKey(at); f.record.Payload == nil || key < f.record.First || f.record.Last < key {
 		rd := s.From(key)
 		defer rd.Close()
-		if f.record, ok, err = rd.Next(); !ok || err != nil {
-			return found, false, err
+		if f.record, ok, err = rd.Next(); err != nil {
+			return found, false, f.spool.abandon(err)
+		}
+		if !ok {
+			return found, false, nil
 		}
 		ok = false
 	}

@@ -3,8 +3,11 @@ package oplog
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
+	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -26,6 +29,7 @@ type Spooler struct {
 	cancel  func()       // ends the filling; nil while nobody fills
 	filling chan struct{}
 	stuckAt int64 // the spool's size when its disk was found full; less than 0 if it was not
+	kept    bool  // something of it could not be removed, which was told
 }
 
 // SpoolOptions shape a Spooler. Without a directory or room it does nothing.
@@ -41,6 +45,16 @@ func NewSpooler(c *mongo.Cluster, o SpoolOptions) *Spooler {
 }
 
 func (p *Spooler) enabled() bool { return p.opt.Dir != "" && p.opt.MaxBytes > 0 }
+
+// Check looks whether changes can be kept where they are to be, and for how many
+// bytes there is room. It is false where none are kept.
+func (p *Spooler) Check() (dir string, free, want uint64, enabled bool, err error) {
+	if !p.enabled() {
+		return "", 0, 0, false, nil
+	}
+	free, err = spool.Check(p.opt.Dir)
+	return p.opt.Dir, free, uint64(p.opt.MaxBytes), true, err
+}
 
 // Covers reports whether a short oplog window does not matter, because changes go
 // to disk and there is room for more. With begin set that is made so if it can.
@@ -78,15 +92,14 @@ func (p *Spooler) Begin(ctx context.Context, owner string, from func() mongo.OpT
 	p.mu.Lock()
 	p.owner = owner
 	if err := p.takeUp(at); err != nil {
-		p.opt.Log.Warn("the spool of an earlier process cannot be used", "error", err)
+		p.warn("the spool of an earlier process cannot be used; the oplog has to hold the changes", err)
 	}
 	p.cancel, p.filling = cancel, done
 	p.mu.Unlock()
 	go func() {
 		defer close(done)
 		if err := p.run(ctx, from); err != nil && ctx.Err() == nil {
-			p.opt.Log.Warn("changes are no longer kept on local disk; the copy has to end while the oplog holds them",
-				"error", err, "hint", mongo.HintOf(err))
+			p.warn("changes are no longer kept on local disk; the copy has to end while the oplog holds them", err)
 		}
 	}()
 	return p.stop
@@ -120,7 +133,35 @@ func (p *Spooler) open() (err error) {
 	if p.s == nil {
 		p.s, err = spool.Open(p.opt.Dir, spool.Options{MaxBytes: p.opt.MaxBytes, Owner: p.owner})
 	}
-	return mongo.WithHint(err, "choose another directory with --spool-dir")
+	return err
+}
+
+// warn tells of a failure, where it was, and what can be done.
+func (p *Spooler) warn(text string, err error) {
+	p.opt.Log.Warn(text, "error", err, "directory", p.opt.Dir, "hint", SpoolHint(p.opt.Dir, err))
+}
+
+// SpoolHint is what an operator can do about a failure of the spool in a directory.
+func SpoolHint(dir string, err error) string {
+	const other = "choose another directory with --spool-dir, or keep no changes with --spool-max 0"
+	for _, h := range []struct {
+		hint   string
+		causes []error
+	}{
+		{"make room in " + dir + ", or " + other, []error{spool.ErrNoSpace}},
+		{"end the process that uses " + dir + ", or " + other, []error{spool.ErrHeld}},
+		{"remove " + dir + "; if the oplog no longer holds what was in it, the job says so, and has to begin anew with --restart", []error{spool.ErrDamaged}},
+		{"give this user the right to read and write " + dir + ", or " + other, []error{fs.ErrPermission}},
+		{"its file system is read-only: mount it for writing, or " + other, []error{syscall.EROFS}},
+		{"a file is in the place of a directory: remove it, or " + other, []error{syscall.ENOTDIR, syscall.EEXIST}},
+		{"raise the limit of file sizes (ulimit -f), or " + other, []error{syscall.EFBIG}},
+		{"raise the limit of open files (ulimit -n)", []error{syscall.EMFILE, syscall.ENFILE}},
+	} {
+		if slices.ContainsFunc(h.causes, func(c error) bool { return errors.Is(err, c) }) {
+			return h.hint
+		}
+	}
+	return "look at the disk of " + dir + ", or " + other
 }
 
 func (p *Spooler) remove() error {
@@ -181,8 +222,7 @@ func (p *Spooler) stuck(size int64, err error) {
 	p.stuckAt = size
 	p.mu.Unlock()
 	if was != size {
-		p.opt.Log.Warn("the disk of the spool is full; until there is room, the oplog has to hold the changes",
-			"error", err, "hint", "make room in "+p.opt.Dir)
+		p.warn("the disk of the spool is full; until there is room, the oplog has to hold the changes", err)
 	}
 }
 
@@ -222,17 +262,36 @@ func (p *Spooler) Holds() (bytes int64, until mongo.OpTime) {
 	return 0, until
 }
 
+// abandon lets go of a spool that cannot be read. The next attempt opens it again,
+// or has the oplog do, which says so when it does not reach back far enough.
+func (p *Spooler) abandon(err error) error {
+	p.stop()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.s != nil {
+		_ = p.s.Close() // it has failed already
+		p.s = nil
+	}
+	return mongo.Retry("the spool in "+p.opt.Dir+" cannot be read", err, SpoolHint(p.opt.Dir, err))
+}
+
 // Passed gives back what the owner, reading from a position on, needs no more.
-func (p *Spooler) Passed(from mongo.OpTime) error {
+func (p *Spooler) Passed(from mongo.OpTime) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.s == nil {
-		return nil
+		return
 	}
+	var err error
 	if spoolEnd(p.s).Before(from) { // then nobody fills it any more
-		return p.remove()
+		err = p.remove()
+	} else {
+		err = p.s.Trim(spoolKey(from))
 	}
-	return p.s.Trim(spoolKey(from))
+	if err != nil && !p.kept {
+		p.kept = true
+		p.warn("what was read of the spool cannot be removed", err)
+	}
 }
 
 // Close lets the spool go: for good when the owner is finished.

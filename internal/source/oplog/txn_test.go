@@ -2,6 +2,7 @@ package oplog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -261,13 +262,14 @@ func checkInserts(t *testing.T, c *mongo.Cluster, ns string, s *Spooler, after, 
 		return nil
 	}
 	in := newInterpreter(c, Options{})
-	ok(t, eachSpooled(s.s, Span{after, until}, func(doc []byte) error {
+	unread, err := eachSpooled(s.s, Span{after, until}, func(doc []byte) error {
 		e, err := parseEntry(doc)
 		if err != nil || !after.Before(e.at) || until.Before(e.at) || e.inTransaction() && string(e.op) == "c" {
 			return err
 		}
 		return in.each(&e, note)
-	}))
+	})
+	ok(t, errors.Join(unread, err))
 	spooled := got
 	got = nil
 	ok(t, (&Look{Cluster: c, Spool: s, Collections: []string{ns}}).Each(t.Context(), Span{after, until}, note))

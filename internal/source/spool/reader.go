@@ -28,7 +28,7 @@ func (r *Reader) Next() (Record, bool, error) {
 		}
 		rec, err := readRecord(r.file, r.offset, end)
 		if err != nil {
-			return Record{}, false, fmt.Errorf("%w: segment %d at byte %d: %w", ErrDamaged, r.number, r.offset, err)
+			return Record{}, false, fmt.Errorf("%w: %s at byte %d: %w", ErrDamaged, r.s.path(r.number), r.offset, err)
 		}
 		r.offset += rec.size()
 		if rec.Last >= r.key {

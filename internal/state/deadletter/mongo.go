@@ -210,6 +210,16 @@ func (k *keptInMongo) Reset(ctx context.Context) error {
 	return err
 }
 
+// Drop removes all letters of a job, with their parts.
+func Drop(ctx context.Context, c *mongo.Cluster, job string) error {
+	parts := bson.D{{Key: "letter", Value: bson.D{{Key: "$gte", Value: job + "/"}, {Key: "$lt", Value: job + "0"}}}} // "0" follows "/"
+	_, err := c.DeleteState(ctx, partsCollection, "majority", parts)
+	if err == nil {
+		_, err = c.DeleteState(ctx, Collection, "majority", bson.D{{Key: "job", Value: job}})
+	}
+	return mongo.Wrap(err, "remove the dead letters of job %s", job)
+}
+
 func (k *keptInMongo) inDispute(ns string) bson.D {
 	return bson.D{{Key: "job", Value: k.job}, {Key: "ns", Value: ns},
 		{Key: "state", Value: bson.D{{Key: "$in", Value: bson.A{Undecided, Open}}}}}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // world is what stores in memory keep; fault names what is wrong with them.
@@ -30,7 +31,7 @@ type record struct {
 	doc     map[string]any
 	slices  map[string]bson.Raw
 	catalog []state.Mapped
-	skipped []state.Doc
+	skipped []stream.Place
 }
 
 func newWorld(fault string) *world { return &world{fault: fault, jobs: map[string]*record{}} }
@@ -87,7 +88,7 @@ type memory struct {
 	mu                 sync.Mutex
 	fence, term, other int64
 	proven             time.Time
-	unsaved            []state.Doc
+	unsaved            []stream.Place
 }
 
 var _ state.Store = (*memory)(nil)
@@ -102,6 +103,23 @@ func (m *memory) Load(context.Context) (state.Job, bool, error) {
 }
 
 func (m *memory) Reload(ctx context.Context) (state.Job, bool, error) { return m.Load(ctx) }
+
+func (m *memory) LoadOthers(context.Context, bool) (out []state.Job, err error) {
+	m.w.mu.Lock()
+	defer m.w.mu.Unlock()
+	for name, k := range m.w.jobs {
+		job, found, err := k.job()
+		if err != nil {
+			return nil, err
+		}
+		ended := job.Phase == state.PhaseFinalized && !m.is("finalized jobs are known")
+		idle := job.Phase == state.PhaseCatalog && job.Owner == (state.Owner{}) && !m.is("idle jobs are known")
+		if found && name != m.job && !ended && !idle {
+			out = append(out, job)
+		}
+	}
+	return out, nil
+}
 
 func (m *memory) Create(_ context.Context, job state.Job) error {
 	m.w.mu.Lock()
@@ -380,7 +398,7 @@ func (m *memory) NoteNames(_ context.Context, change schema.NameChange) error {
 	return nil
 }
 
-func (m *memory) SaveSkipped(_ context.Context, docs []state.Doc) error {
+func (m *memory) SaveSkipped(_ context.Context, docs []stream.Place) error {
 	m.w.mu.Lock()
 	defer m.w.mu.Unlock()
 	switch k := m.w.of(m.job); {
@@ -394,7 +412,7 @@ func (m *memory) SaveSkipped(_ context.Context, docs []state.Doc) error {
 	return nil
 }
 
-func (m *memory) LoadSkipped(context.Context) ([]state.Doc, error) {
+func (m *memory) LoadSkipped(context.Context) ([]stream.Place, error) {
 	m.w.mu.Lock()
 	defer m.w.mu.Unlock()
 	return append(slices.Clone(m.w.of(m.job).skipped), m.unsaved...), nil

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // T is what the suite needs of a testing.T, so that it can be shown to fail.
@@ -53,6 +54,7 @@ func Run(t *testing.T, s Setup) {
 func Properties() []Property {
 	return []Property{
 		{"a job is kept", kept},
+		{"other jobs are known", others},
 		{"an attempt of its own", ownAttempt},
 		{"a write of another term ends the attempt", otherTerm},
 		{"fences are never used again", fences},
@@ -111,6 +113,51 @@ func (b bench) take(s state.Store) state.Job {
 	job, err := s.TakeOver(b.Context(), func(o state.Owner) { b.Errorf("waited for %s", o) })
 	b.ok(err)
 	return job
+}
+
+// others: a job knows those that may have a part of the sink.
+func others(t T, s Setup) {
+	b, other := begun(t, s), begun(t, s)
+	known := func() (phase state.Phase) {
+		b.Helper()
+		for _, certain := range []bool{false, true} {
+			jobs, err := b.LoadOthers(b.Context(), certain)
+			b.ok(err)
+			phase = ""
+			for _, j := range jobs {
+				if j.ID == b.job {
+					b.Errorf("a job is another one than itself")
+				}
+				if j.ID == other.job && j.Rules == "r" {
+					phase = j.Phase
+				}
+			}
+		}
+		return phase
+	}
+	set := func(phase state.Phase) {
+		b.Helper()
+		other.ok(other.SaveDurably(b.Context(), bson.D{{Key: "phase", Value: phase}}))
+	}
+	for _, phase := range []state.Phase{state.PhaseFollowing, state.PhaseCatalog} {
+		set(phase)
+		if got := known(); got != phase {
+			b.Errorf("one in phase %s is known as %q", phase, got)
+		}
+	}
+	other.ok(other.Release(b.Context()))
+	if got := known(); got != "" {
+		b.Errorf("one that has not written and that nobody runs is known as %q", got)
+	}
+	other.Store = other.reopened()
+	other.begin(other.Store)
+	if known() == "" {
+		b.Errorf("one that is about to write is not known")
+	}
+	set(state.PhaseFinalized)
+	if got := known(); got != "" {
+		b.Errorf("one that is finalized is known as %q", got)
+	}
 }
 
 // reopened is the store of another process.
@@ -352,7 +399,7 @@ func dead(t T, s Setup) {
 func reset(t T, s Setup) {
 	b := begun(t, s)
 	b.ok(b.Save(t.Context(), bson.D{{Key: "applied", Value: at(7)}, {Key: "mark", Value: "m"}, {Key: "consistent", Value: at(6)}, {Key: "reach", Value: at(9)},
-		{Key: "paused", Value: true}, {Key: "refused", Value: []state.Doc{{NS: "d.c", ID: doc(1).Lookup("v"), At: at(5)}}}}))
+		{Key: "paused", Value: true}, {Key: "refused", Value: []stream.Place{{NS: "d.c", ID: doc(1).Lookup("v"), At: at(5)}}}}))
 	b.ok(b.Note(t.Context(), bson.D{{Key: "session", Value: doc("s")}}))
 	old := b.stored()
 	b.ok(b.Reset(t.Context(), state.Job{Phase: "anew", Rules: "other"}))
@@ -372,7 +419,7 @@ func cleared(t T, s Setup) {
 	for _, one := range []bench{b, other} {
 		b.ok(one.SaveSlices(t.Context(), []state.Slice{{ID: "a/0", State: doc(1)}}))
 		b.ok(one.SaveCatalog(t.Context(), []state.Mapped{named("d.c", "d.c")}))
-		b.ok(one.SaveSkipped(t.Context(), []state.Doc{{NS: "d.c", ID: doc(1).Lookup("v"), At: at(1)}}))
+		b.ok(one.SaveSkipped(t.Context(), []stream.Place{{NS: "d.c", ID: doc(1).Lookup("v"), At: at(1)}}))
 	}
 	b.ok(b.Clear(t.Context()))
 	for _, one := range []struct {
@@ -473,11 +520,11 @@ func namesKept(t T, s Setup) {
 func skippedKept(t T, s Setup) {
 	b := begun(t, s)
 	long := strings.Repeat("x", 1<<20)
-	var many []state.Doc
+	var many []stream.Place
 	for i := range 10 { // more than one document takes in parts
-		many = append(many, state.Doc{NS: "d.c", ID: doc(fmt.Sprint(i, long)).Lookup("v"), At: at(uint32(i)), Source: "s.c"})
+		many = append(many, stream.Place{NS: "d.c", ID: doc(fmt.Sprint(i, long)).Lookup("v"), At: at(uint32(i)), Source: "s.c"})
 	}
-	for n, list := range [][]state.Doc{many, many[:2], nil, many[3:4]} {
+	for n, list := range [][]stream.Place{many, many[:2], nil, many[3:4]} {
 		b.ok(b.SaveSkipped(t.Context(), list))
 		b.ok(b.Save(t.Context(), bson.D{{Key: "applied", Value: at(uint32(100 + n))}}))
 		got, err := b.reopened().LoadSkipped(t.Context())
@@ -486,7 +533,7 @@ func skippedKept(t T, s Setup) {
 			continue
 		}
 		for _, want := range list {
-			if !slices.ContainsFunc(got, func(d state.Doc) bool {
+			if !slices.ContainsFunc(got, func(d stream.Place) bool {
 				return d.NS == want.NS && d.ID.Equal(want.ID) && d.At == want.At && d.Source == want.Source
 			}) {
 				t.Errorf("the document at %s is lost", want.At)

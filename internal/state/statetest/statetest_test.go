@@ -29,6 +29,8 @@ func TestSuiteFinds(t *testing.T) {
 		"a reset keeps the position":     "a restart resets in place",
 		"a reset lets the owner go":      "a restart resets in place",
 		"clears all jobs":                "what an earlier life left is cleared",
+		"finalized jobs are known":       "other jobs are known",
+		"idle jobs are known":            "other jobs are known",
 		"clears without the skipped":     "what an earlier life left is cleared",
 		"slices are added":               "slices are replaced, and dropped by prefix",
 		"drops what contains the prefix": "slices are replaced, and dropped by prefix",

@@ -309,7 +309,7 @@ func (r *round) goneLetter(ctx context.Context, g *goal, why *refusal) error {
 	l := g.asLetter(why)
 	l.State, l.Reason = deadletter.Open, why.text+"; the source has dropped the collection since, so the document cannot be read any more; the drop follows"
 	r.o.Log.Info("a document cannot be brought up to date: its collection is gone from the source, and its drop follows", "ns", g.Target.NS,
-		"_id", bsonraw.IDText(g.ID), "position", g.at, "reason", why.text)
+		"documentId", bsonraw.IDText(g.ID), "position", g.at, "reason", why.text)
 	return r.o.Letters.Write(ctx, l)
 }
 

@@ -18,7 +18,6 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
-	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -185,7 +184,7 @@ type replica struct {
 	policy  deadletter.Policy
 	job     string
 	applied int // events, as a checkpoint knows
-	skipped []state.Doc
+	skipped []stream.Place
 	overlap int
 	deleted map[int32]int // by somebody else, after so many events
 

@@ -177,7 +177,7 @@ func (r *round) noted(g *goal, letters []deadletter.Letter) {
 		r.o.Letters.Noted(l)
 		if l.State == deadletter.Removed {
 			r.o.Log.Warn("a document that stood in the way was taken off the target; it is kept as a dead letter", "ns", l.NS,
-				"_id", bsonraw.IDText(l.DocID), "for", bsonraw.IDText(g.ID), "position", g.at, "in", mongo.StateDB+"."+deadletter.Collection)
+				"documentId", bsonraw.IDText(l.DocID), "for", bsonraw.IDText(g.ID), "position", g.at, "in", mongo.StateDB+"."+deadletter.Collection)
 		}
 	}
 	if g.letter != nil {

@@ -186,7 +186,7 @@ func (r *round) refuse(ctx context.Context, g *goal, why *refusal) error {
 		isNew := g.letter == nil || g.letter.State != deadletter.Open
 		if l.State = deadletter.Open; isNew {
 			l.Other = r.holderID(ctx, g, why)
-			r.o.Log.Warn("the target refuses a document; it is kept as a dead letter", "ns", l.NS, "_id", bsonraw.IDText(g.ID),
+			r.o.Log.Warn("the target refuses a document; it is kept as a dead letter", "ns", l.NS, "documentId", bsonraw.IDText(g.ID),
 				"position", g.at, "index", l.Index, "reason", why.text, "in", mongo.StateDB+"."+deadletter.Collection)
 		}
 	default:

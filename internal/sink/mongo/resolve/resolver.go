@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
-	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // Policy says what becomes of what the target does not take.
@@ -46,7 +46,7 @@ type Options struct {
 	// Target describes a collection of the target.
 	Target func(ctx context.Context, ns string) (*fold.Target, error)
 	// Skipped are what Resolver.Skipped returned in an earlier run.
-	Skipped []state.Doc
+	Skipped []stream.Place
 	Log     *slog.Logger
 }
 

@@ -12,15 +12,14 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
-	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
 )
 
 // KeyOf is what Key tells of a stored document.
-func KeyOf(d state.Doc) string { return Key(d.NS, bsonraw.FromRaw(d.ID)) }
+func KeyOf(d stream.Place) string { return Key(d.NS, bsonraw.FromRaw(d.ID)) }
 
-func origin(d state.Doc) Origin {
+func origin(d stream.Place) Origin {
 	of := Origin{Target: d.NS, Source: d.Source}
 	if len(d.UUID.Data) == len(of.UUID) {
 		of.UUID = (*[16]byte)(d.UUID.Data)
@@ -44,14 +43,14 @@ const (
 // ends. It is safe for concurrent use.
 type skipped struct {
 	mu      sync.Mutex
-	byKey   map[string]state.Doc
+	byKey   map[string]stream.Place
 	bytes   int
 	version int // changes with the list
 	askFrom int // how many there have to be for the next question
 }
 
-func newSkipped(list []state.Doc) *skipped {
-	s := &skipped{byKey: map[string]state.Doc{}, askFrom: manySkipped}
+func newSkipped(list []stream.Place) *skipped {
+	s := &skipped{byKey: map[string]stream.Place{}, askFrom: manySkipped}
 	for _, p := range list {
 		s.add(p)
 	}
@@ -69,7 +68,7 @@ func (s *skipped) has(ns string, id bsonraw.ID) bool {
 	return known
 }
 
-func (s *skipped) add(p state.Doc) {
+func (s *skipped) add(p stream.Place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := KeyOf(p)
@@ -97,7 +96,7 @@ func (s *skipped) empty() bool {
 	return len(s.byKey) == 0
 }
 
-func (s *skipped) list() (list []state.Doc, version int) {
+func (s *skipped) list() (list []stream.Place, version int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Values(s.byKey)), s.version
@@ -134,7 +133,7 @@ func (r *Resolver) Renamed(from, to string) {
 // Skipped are the documents that updates found missing in the overlap and
 // that no later event has explained yet, and a number that changes with them.
 // What is on the list when Applied is read covers that position.
-func (r *Resolver) Skipped() ([]state.Doc, int) { return r.skipped.list() }
+func (r *Resolver) Skipped() ([]stream.Place, int) { return r.skipped.list() }
 
 // excused reports an update whose document may be missing: in the overlap, and
 // after it until the document has been looked for.
@@ -149,7 +148,7 @@ func (r *Resolver) skip(t *fold.Target, o *fold.Op) {
 		return // nobody could tell
 	}
 	id := bsonraw.RawValue(bsonraw.Clone(o.ID))
-	p := state.Doc{NS: t.NS, ID: id, At: o.At, Source: t.Source}
+	p := stream.Place{NS: t.NS, ID: id, At: o.At, Source: t.Source}
 	if t.UUID != nil {
 		p.UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: t.UUID[:]}
 	}
@@ -175,7 +174,7 @@ func (s *Parked) Deleted(t *fold.Target, ops []fold.Op) {
 // come or is to come.
 func (r *round) thinOut(ctx context.Context) error {
 	list, _ := r.skipped.list()
-	byOrigin := map[string][]state.Doc{} // a collection of the target may have stood for several of the source
+	byOrigin := map[string][]stream.Place{} // a collection of the target may have stood for several of the source
 	for _, p := range list {
 		if r.Disputed(p.NS, bsonraw.FromRaw(p.ID)) {
 			r.skipped.remove(KeyOf(p)) // its letter knows its state
@@ -199,12 +198,12 @@ func (r *round) thinOut(ctx context.Context) error {
 }
 
 // explain forgets those of some skipped documents that are explained.
-func (r *round) explain(ctx context.Context, t *fold.Target, places []state.Doc) error {
+func (r *round) explain(ctx context.Context, t *fold.Target, places []stream.Place) error {
 	of := make([]bsonraw.ID, len(places))
 	for i, p := range places {
 		of[i] = bsonraw.FromRaw(p.ID)
 	}
-	var missing []state.Doc
+	var missing []stream.Place
 	var ids []bson.RawValue
 	err := r.w.Read(ctx, t, of, write.OnlyIDs(), func(some []int, docs []bson.Raw) error {
 		for i, doc := range docs {
@@ -293,7 +292,7 @@ func (r *Resolver) readAgain(ctx context.Context, t *fold.Target, lost *fold.Op)
 	if err != nil || now.Doc == nil { // its deletion, or the drop of its collection, follows
 		return err
 	}
-	r.o.Log.Warn("a document that the source has was not on the target; it is read again", "ns", t.NS, "_id", bsonraw.IDText(lost.ID), "position", lost.At)
+	r.o.Log.Warn("a document that the source has was not on the target; it is read again", "ns", t.NS, "documentId", bsonraw.IDText(lost.ID), "position", lost.At)
 	return r.o.Letters.Write(ctx, deadletter.Letter{NS: t.NS, State: deadletter.Undecided, Cause: deadletter.CauseMissing, DocID: lost.ID, Doc: now.Doc,
 		At: now.From, Until: now.Until, Reason: textMissing})
 }

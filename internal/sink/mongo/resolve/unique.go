@@ -106,7 +106,7 @@ func (r *round) withdraw(ctx context.Context, t *fold.Target, ours, theirs bson.
 	if err != nil {
 		return err
 	}
-	r.o.Log.Warn("a document has no place beside another one under a unique index; it is kept as a dead letter", "ns", t.NS, "_id", bsonraw.IDText(g.ID),
+	r.o.Log.Warn("a document has no place beside another one under a unique index; it is kept as a dead letter", "ns", t.NS, "documentId", bsonraw.IDText(g.ID),
 		"index", c.Index, "in", mongo.StateDB+"."+deadletter.Collection)
 	return nil
 }

@@ -1,0 +1,380 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/outfile"
+	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/state/deadletter"
+)
+
+// deadlettersCommand groups what concerns documents that a target refused.
+func (a *app) deadlettersCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "deadletters",
+		Short: "Show, export and try again the documents that a target refused",
+		Long: `Shows the dead letters on a target: documents that it refused, and those of
+somebody else that were removed from it to make room. See --on-conflict of
+millrace sync.`,
+		Example: `  millrace deadletters list --job orders --state open
+  millrace deadletters show --target mongodb://b:27017 orders/5f2b…/1700000000:1
+  millrace deadletters export --job orders --file letters.jsonl
+  millrace deadletters retry --job orders`,
+	}
+	cmd.AddCommand(a.lettersListCommand(), a.lettersShowCommand(), a.lettersRetryCommand(), a.lettersExportCommand())
+	return cmd
+}
+
+// letterLook is a look at some letters.
+type letterLook struct {
+	stored
+	ns, state string
+}
+
+func (a *app) bindLetters(cmd *cobra.Command, l *letterLook) {
+	a.bindStored(cmd, &l.stored)
+	a.bindJob(cmd, &l.stored, "only the letters of this job, by its `name`")
+	cmd.Flags().StringVar(&l.ns, "ns", "", "only those of this collection of the target, or of this `database`")
+	config.Choice(cmd.Flags(), &l.state, "state", "all", "only those in this `state`: open (the target lacks the document), undecided (it may yet come), settled (it came, or is gone), removed (somebody else's, taken off the target) or all",
+		"open", "undecided", "settled", "removed", "all")
+}
+
+func (l *letterLook) filter() deadletter.Filter {
+	f := deadletter.Filter{Job: l.job, NS: l.ns}
+	if l.state != "all" {
+		f.State = deadletter.State(l.state)
+	}
+	return f
+}
+
+// letterInfo is a letter as list shows it.
+type letterInfo struct {
+	ID       string        `json:"id" bson:"_id"`
+	Job      string        `json:"job" bson:"job"`
+	NS       string        `json:"ns" bson:"ns"`
+	Document string        `json:"documentId" bson:"documentIdText"`
+	State    string        `json:"state" bson:"state"`
+	Cause    string        `json:"cause" bson:"cause"`
+	Reason   string        `json:"reason" bson:"reason"`
+	Index    string        `json:"index,omitempty" bson:"index"`
+	At       mongo.OpTime  `json:"-" bson:"position"`
+	Position string        `json:"position" bson:"-"`
+	Time     time.Time     `json:"time" bson:"time"`
+	Updated  time.Time     `json:"updated" bson:"updated"`
+	Settled  string        `json:"settledBy,omitempty" bson:"settledBy"`
+	Bytes    int64         `json:"bytes" bson:"bytes"`
+	DocID    bson.RawValue `json:"-" bson:"documentId"`
+	Other    bson.RawValue `json:"-" bson:"otherId"`
+}
+
+func readLetter(raw bson.Raw) (l letterInfo, err error) {
+	if err := bson.Unmarshal(raw, &l); err != nil {
+		return l, fmt.Errorf("read a dead letter: %w", err)
+	}
+	l.Position = l.At.String()
+	return l, nil
+}
+
+func (a *app) lettersListCommand() *cobra.Command {
+	var l letterLook
+	cmd := &cobra.Command{
+		Use:   "list --target URI",
+		Short: "List dead letters",
+		Long:  `Lists dead letters without their documents; as JSON, one a line.`,
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := a.debugConnect(cmd.Context(), "target", l.target)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return a.listLetters(cmd.Context(), c, &l)
+	}
+	a.bindLetters(cmd, &l)
+	return cmd
+}
+
+// listLetters writes as it reads: there may be a hundred thousand.
+func (a *app) listLetters(ctx context.Context, c *mongo.Cluster, l *letterLook) error {
+	a.results.stream = true
+	out := bufio.NewWriter(a.stdout)
+	n := 0
+	err := deadletter.Browse(ctx, c, l.filter(), false, func(raw bson.Raw) error {
+		one, err := readLetter(raw)
+		if err != nil {
+			return err
+		}
+		n++
+		if l.output == "json" {
+			return json.NewEncoder(out).Encode(one)
+		}
+		_, err = fmt.Fprintf(out, "%s  %s  %s  _id %s  %s\n", plain(one.ID), one.State, plain(one.NS), plain(one.Document), cut(plain(one.Reason), 100))
+		return err
+	})
+	if err == nil && n == 0 && l.output != "json" {
+		_, err = fmt.Fprintln(out, "there is no such letter")
+	}
+	return errors.Join(err, out.Flush())
+}
+
+func (a *app) lettersShowCommand() *cobra.Command {
+	var s stored
+	cmd := &cobra.Command{
+		Use:   "show --target URI LETTER",
+		Short: "Show a dead letter, its document, and what stands in its way",
+		Long: `Shows a letter by its id, as list prints it: why the target refused the
+document, the document itself, and what the target has now under its _id or
+holds its key.`,
+		Args: cobra.ExactArgs(1),
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := a.debugConnect(cmd.Context(), "target", s.target)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return a.showLetter(cmd.Context(), c, &s, args[0])
+	}
+	a.bindStored(cmd, &s)
+	return cmd
+}
+
+// shownLetter is what show prints.
+type shownLetter struct {
+	letterInfo
+
+	Doc    jsonText `json:"document"`
+	Same   jsonText `json:"sameId"` // the target's document with the _id
+	Holder jsonText `json:"other"`  // the one that holds the key
+}
+
+// jsonText is a document as extended JSON, null for none.
+type jsonText bson.Raw
+
+func (j jsonText) MarshalJSON() ([]byte, error) {
+	if len(j) == 0 {
+		return []byte("null"), nil
+	}
+	return bson.MarshalExtJSON(bson.Raw(j), true, false)
+}
+
+func (a *app) showLetter(ctx context.Context, c *mongo.Cluster, s *stored, id string) error {
+	var l *shownLetter
+	err := deadletter.Browse(ctx, c, deadletter.Filter{ID: id}, true, func(raw bson.Raw) error {
+		one, err := readLetter(raw)
+		doc, _ := raw.Lookup("document").DocumentOK()
+		l = &shownLetter{letterInfo: one, Doc: jsonText(doc)}
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case l == nil:
+		return withCode(exitUsage, mongo.WithHint(fmt.Errorf("there is no letter %s", plain(id)), "millrace deadletters list shows their ids"))
+	}
+	docID := l.DocID
+	if docID.IsZero() {
+		docID = bsonraw.RawValue(bsonraw.IDOf(l.Doc))
+	}
+	for id, into := range map[*bson.RawValue]*jsonText{&docID: &l.Same, &l.Other: &l.Holder} {
+		if *into, err = onTarget(ctx, c, l.NS, *id); err != nil {
+			return err
+		}
+	}
+	return a.tell(s.output, l, l.text())
+}
+
+// onTarget is the target's document with an _id, nil for none.
+func onTarget(ctx context.Context, c *mongo.Cluster, ns string, id bson.RawValue) (jsonText, error) {
+	if id.IsZero() || id.Type == 0 {
+		return nil, nil
+	}
+	db, coll := mongo.SplitNS(ns)
+	doc, err := c.Client.Database(db).Collection(coll).FindOne(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: id}}}}).Raw()
+	if errors.Is(err, driver.ErrNoDocuments) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", ns, err)
+	}
+	return jsonText(doc), nil
+}
+
+func (l *shownLetter) text() string {
+	t := newTable("letter", plain(l.ID))
+	t.AppendRows([]table.Row{{"job", plain(l.Job)}, {"collection", plain(l.NS)}, {"_id", plain(l.Document)}, {"state", l.State}, {"cause", plain(l.Cause)},
+		{"reason", plain(l.Reason)}, {"position", l.Position}, {"refused first", l.Time.Format(time.RFC3339)}})
+	f := facts{t}
+	f.add("index", plain(l.Index))
+	f.add("settled by", plain(l.Settled))
+	var b strings.Builder
+	fmt.Fprintln(&b, t.Render())
+	for _, d := range []struct {
+		what string
+		doc  jsonText
+	}{{"document", l.Doc}, {"on the target, with this _id", l.Same}, {"on the target, with the key", l.Holder}} {
+		if len(d.doc) > 0 {
+			fmt.Fprintf(&b, "%s:\n  %s\n", d.what, plain(relaxed(bson.Raw(d.doc))))
+		}
+	}
+	return b.String()
+}
+
+func (a *app) lettersExportCommand() *cobra.Command {
+	var l letterLook
+	var file string
+	cmd := &cobra.Command{
+		Use:   "export --target URI",
+		Short: "Write dead letters with their documents as extended JSON, one a line",
+		Long: `Writes letters with their documents as canonical extended JSON, one a line, to
+standard output or to a file that its owner alone may read. Nothing is removed.`,
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := a.debugConnect(cmd.Context(), "target", l.target)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return a.exportLetters(cmd.Context(), c, &l, file)
+	}
+	a.bindLetters(cmd, &l)
+	cmd.Flags().StringVar(&file, "file", "", "write to this `file`, with mode 0600, instead of standard output")
+	return cmd
+}
+
+func (a *app) exportLetters(ctx context.Context, c *mongo.Cluster, l *letterLook, file string) error {
+	n := 0
+	write := func(w io.Writer) error {
+		out := bufio.NewWriter(w)
+		err := deadletter.Browse(ctx, c, l.filter(), true, func(raw bson.Raw) error {
+			line, err := bson.MarshalExtJSON(raw, true, false)
+			if err != nil {
+				return fmt.Errorf("write a dead letter as JSON: %w", err)
+			}
+			n++
+			_, err = out.Write(append(line, '\n'))
+			return err
+		})
+		return errors.Join(err, out.Flush())
+	}
+	if file == "" {
+		a.results.stream = true
+		return write(a.stdout)
+	}
+	if err := outfile.Write(file, write); err != nil {
+		return fmt.Errorf("export to %s: %w", file, err)
+	}
+	return a.tell(l.output, map[string]any{"file": file, "letters": n}, fmt.Sprintf("%s in %s\n", plural(n, "letter"), plain(file)))
+}
+
+func (a *app) lettersRetryCommand() *cobra.Command {
+	var s stored
+	return a.storedCommand(&cobra.Command{
+		Use:   "retry --target URI",
+		Short: "Try a job's open dead letters once more",
+		Long: `Tries the open letters of a job once more, after what stood in their way was
+removed. A running job is asked to do it; it has to be one of this machine and
+user. A job that is stopped does it by itself when it starts. For a finalized job
+the documents are written by this command: where the target has none of the same
+_id, for nothing that it has is replaced. Exit code 1 when letters stay open.`,
+	}, &s, func(ctx context.Context) error { return a.retryLetters(ctx, &s) })
+}
+
+// retried is what retry prints.
+type retried struct {
+	Job     string       `json:"job"`
+	Tried   int64        `json:"tried"`
+	Written int64        `json:"written"`
+	Open    int64        `json:"open"`
+	Refused []letterInfo `json:"refused,omitempty"`
+}
+
+func (a *app) retryLetters(ctx context.Context, s *stored) error {
+	list, err := listJobs(ctx, s.cluster, s.job)
+	if err != nil {
+		return err
+	}
+	if len(list) == 0 {
+		return noSuchJob(s.job)
+	}
+	res := &retried{Job: s.job, Tried: list[0].Letters.Open + list[0].Letters.Undecided}
+	switch list[0].State {
+	case state.Running, state.Silent:
+		err = a.askToRetry(ctx, s, &list[0])
+	case state.Stopped:
+		return withCode(exitUsage, mongo.WithHint(job.ErrUnfinished, "start it: "+list[0].Resume))
+	default:
+		err = a.retryFinalized(ctx, s, res)
+	}
+	if err != nil {
+		return err
+	}
+	counts, err := deadletter.Counts(ctx, s.cluster)
+	if err != nil {
+		return err
+	}
+	res.Open = counts[s.job].Open + counts[s.job].Undecided
+	res.Written = max(0, res.Tried-res.Open)
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %s tried, %d settled, %d open\n", plain(s.job), plural(int(res.Tried), "letter"), res.Written, res.Open)
+	for i, r := range res.Refused {
+		if i == maxListed {
+			fmt.Fprintf(&b, "  and %d more\n", len(res.Refused)-i)
+			break
+		}
+		fmt.Fprintf(&b, "  %s: %s\n", plain(r.ID), plain(r.Reason))
+	}
+	if err := a.tell(s.output, res, b.String()); err != nil || res.Open == 0 {
+		return err
+	}
+	return mongo.WithHint(fmt.Errorf("%s still open", plural(int(res.Open), "letter")), "millrace deadletters show LETTER says what stands in the way")
+}
+
+// askToRetry has the job's own process do it.
+func (a *app) askToRetry(ctx context.Context, s *stored, j *jobInfo) error {
+	c, err := a.client(ctx, &config.Control{Job: s.job})
+	if err != nil {
+		return withCode(exitUsage, mongo.WithHint(fmt.Errorf("job %s is %s, and cannot be reached from here: %w", plain(s.job), j.lifeText(), err),
+			"run this on its machine as its user; or pause and resume it, which tries them too"))
+	}
+	defer c.Close()
+	_, err = c.RetryLetters(ctx)
+	return err
+}
+
+// retryFinalized writes the letters of a job that no process will run again.
+func (a *app) retryFinalized(ctx context.Context, s *stored, res *retried) error {
+	c, err := a.connectFor(ctx, "target", s.target, mongo.TargetApp)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return job.Hold(ctx, c, s.job, a.notes(), func(ctx context.Context, held *job.Stopped) error {
+		return held.RetryLetters(ctx, func(l deadletter.Letter, refused error) {
+			if refused != nil {
+				res.Refused = append(res.Refused, letterInfo{ID: l.ID, Job: s.job, NS: l.NS, Document: bsonraw.IDText(l.DocID),
+					State: string(l.State), Cause: string(l.Cause), Reason: refused.Error(), Position: l.At.String()})
+			}
+		})
+	})
+}
+
+// notes is the log of a command without settings.
+func (a *app) notes() *slog.Logger { return config.NewLog(a.stderr, "info", "text") }

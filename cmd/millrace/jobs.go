@@ -1,0 +1,490 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
+)
+
+// jobsCommand groups what a target knows of its jobs, whether they run or not.
+func (a *app) jobsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "jobs",
+		Short: "Show the jobs that a target knows, and remove them",
+		Long: `Shows what the target's database millrace holds of jobs, whether a process runs
+them or not, and removes what it holds of a job that is over or given up.`,
+		Example: `  millrace jobs list --target mongodb://b:27017
+  millrace jobs show --job orders --output json
+  millrace jobs drop --job orders --yes`,
+	}
+	cmd.AddCommand(a.jobsListCommand(), a.jobsShowCommand(), a.jobsDropCommand())
+	return cmd
+}
+
+// jobInfo is a job as its target knows it.
+type jobInfo struct {
+	Job   string      `json:"job"`
+	State state.Life  `json:"state"`
+	Phase state.Phase `json:"phase"`
+	// Paused says that it is, or will be once it runs again.
+	Paused bool       `json:"paused"`
+	Mode   state.Mode `json:"mode"`
+	Source string     `json:"source"`
+	Target string     `json:"target"`
+	Rules  string     `json:"rules"`
+	// Owner has the job, or had it when it ended without a word.
+	Owner     *ownerInfo `json:"owner,omitempty"`
+	CreatedAt time.Time  `json:"createdAt"`
+	SavedAt   time.Time  `json:"savedAt"` // the last sign of life
+	Attempt   int64      `json:"attempt"`
+	// Positions of the source, absent where there is none.
+	Start      string     `json:"start,omitempty"`
+	Consistent string     `json:"consistent,omitempty"`
+	Applied    string     `json:"applied,omitempty"`
+	AppliedAt  *time.Time `json:"appliedAt,omitempty"`
+	ReadsFrom  string     `json:"readsFrom,omitempty"`
+	Reach      string     `json:"reach,omitempty"`
+	Intent     string     `json:"schemaChange,omitempty"`
+
+	Letters letterCounts `json:"letters"`
+	// Slices, Deferred, Differences and Refused belong to show alone.
+	Slices      *sliceCounts `json:"slices,omitempty"`
+	Deferred    []string     `json:"deferred,omitempty"`
+	Differences []string     `json:"differences,omitempty"`
+	Refused     []string     `json:"refused,omitempty"`
+	Resume      string       `json:"resume,omitempty"` // what goes on with it
+}
+
+type ownerInfo struct {
+	Host string `json:"host"`
+	PID  int    `json:"pid"`
+	Run  string `json:"run"`
+}
+
+type letterCounts struct {
+	Undecided int64 `json:"undecided"`
+	Open      int64 `json:"open"`
+	Settled   int64 `json:"settled"`
+	Removed   int64 `json:"removed"`
+}
+
+type sliceCounts struct {
+	Done  int `json:"done"`
+	Total int `json:"total"`
+}
+
+// newJobInfo shows a stored job.
+func newJobInfo(j *state.Job, life state.Life, letters deadletter.Stats) jobInfo {
+	text := func(p mongo.OpTime) string {
+		if p.IsZero() {
+			return ""
+		}
+		return p.String()
+	}
+	info := jobInfo{Job: j.ID, State: life, Phase: j.Phase, Paused: j.Paused, Mode: j.Mode, Source: j.Source, Target: j.Target, Rules: j.Rules,
+		CreatedAt: j.CreatedAt.UTC(), SavedAt: j.UpdatedAt.UTC(), Attempt: j.Fence, Start: text(j.Start), Consistent: text(j.Consistent),
+		Applied: text(j.Applied), Reach: text(j.Reach), Intent: text(j.Intent), Letters: letterCounts(letters), Differences: j.Differences}
+	if j.Owner != (state.Owner{}) {
+		info.Owner = &ownerInfo{j.Owner.Host, j.Owner.PID, j.Owner.Run}
+	}
+	if !j.Applied.IsZero() {
+		at := j.Applied.Time()
+		info.AppliedAt = &at
+	}
+	if from, err := oplog.ReadFrom(stream.Position{At: j.Applied, Mark: j.Mark}); err == nil {
+		info.ReadsFrom = text(from)
+	}
+	for _, d := range j.Refused {
+		info.Refused = append(info.Refused, fmt.Sprintf("%s _id %s at %s", d.NS, d.ID, d.At))
+	}
+	if life == state.Stopped || life == state.Silent {
+		info.Resume = resumeCommand(j)
+	}
+	return info
+}
+
+// resumeCommand is the command line that goes on with a job. Addresses are as
+// they were, without what is secret in them.
+func resumeCommand(j *state.Job) string {
+	words := []string{"millrace", "sync", "--job", j.ID, "--source", j.Source, "--target", j.Target}
+	if j.Mode == state.ModeIncremental {
+		words = append(words, "--mode", "incremental", "--start-at", "checkpoint")
+	} else if j.Mode != state.ModeAll {
+		words = append(words, "--mode", string(j.Mode))
+	}
+	rules, flags := transform.Config{}, []string(nil)
+	for rule := range strings.SplitSeq(j.Rules, "; ") {
+		kind, item, _ := strings.Cut(rule, " ")
+		switch kind {
+		case "include":
+			rules.Include = append(rules.Include, item)
+		case "exclude":
+			rules.Exclude = append(rules.Exclude, item)
+		case "rename":
+			rules.Rename = append(rules.Rename, item)
+		}
+		flags = append(flags, "--"+kind, item)
+	}
+	// A name may hold what separates rules: then they are told as they are.
+	set, err := transform.New(rules)
+	switch {
+	case err != nil || set.String() != j.Rules:
+		return quoted(words) + " with the rules " + j.Rules
+	case len(rules.Include)+len(rules.Exclude)+len(rules.Rename) > 0:
+		words = append(words, flags...)
+	}
+	return quoted(words)
+}
+
+// quoted are words as a shell reads them.
+func quoted(words []string) string {
+	safe := regexp.MustCompile(`^[-\w./:=@,+%]+$`)
+	out := make([]string, len(words))
+	for i, w := range words {
+		if out[i] = w; !safe.MatchString(w) {
+			out[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+func (a *app) jobsListCommand() *cobra.Command {
+	var s stored
+	cmd := &cobra.Command{
+		Use:   "list --target URI",
+		Short: "List the jobs that a target knows",
+		Long: `Lists the jobs in the target's database millrace. A job is running when its
+owner gives a sign of life, silent when it gives none for some seconds (its
+machine may be cut off), stopped when nobody owns it or its process is dead, and
+finalized when nothing is left to do.`,
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := a.debugConnect(cmd.Context(), "target", s.target)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		list, err := listJobs(cmd.Context(), c)
+		if err != nil {
+			return err
+		}
+		return a.tell(s.output, list, jobsText(list))
+	}
+	a.bindStored(cmd, &s)
+	return cmd
+}
+
+// listJobs shows the jobs of a target, one or with no name all.
+func listJobs(ctx context.Context, c *mongo.Cluster, names ...string) ([]jobInfo, error) {
+	jobs, err := state.List(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if len(names) > 0 {
+		jobs = slices.DeleteFunc(jobs, func(j state.Job) bool { return !slices.Contains(names, j.ID) })
+	}
+	lives, err := state.Lives(ctx, c, jobs)
+	if err != nil {
+		return nil, err
+	}
+	letters, err := deadletter.Counts(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]jobInfo, len(jobs))
+	for i := range jobs {
+		out[i] = newJobInfo(&jobs[i], lives[jobs[i].ID], letters[jobs[i].ID])
+	}
+	return out, nil
+}
+
+func jobsText(list []jobInfo) string {
+	if len(list) == 0 {
+		return "the target knows no job\n"
+	}
+	t := newTable("job", "state", "phase", "source", "rules", "applied", "open letters", "begun")
+	for i := range list {
+		j := &list[i]
+		t.AppendRow(table.Row{plain(j.Job), j.lifeText(), j.phaseText(), cut(plain(j.Source), 40), cut(plain(j.Rules), 30), j.appliedText(),
+			j.Letters.Open + j.Letters.Undecided, j.CreatedAt.Format(time.DateTime)})
+	}
+	alignRight(t, 7)
+	return t.Render() + "\n"
+}
+
+// lifeText says which process runs the job, or how long none has.
+func (j *jobInfo) lifeText() string {
+	since := ""
+	if !j.SavedAt.IsZero() {
+		since = ", last sign " + agoText(j.SavedAt)
+	}
+	switch {
+	case j.Owner == nil || j.State == state.Finalized:
+		return string(j.State) + since
+	case j.State == state.Stopped:
+		return fmt.Sprintf("stopped, %s/%d is dead%s", plain(j.Owner.Host), j.Owner.PID, since)
+	}
+	return fmt.Sprintf("%s on %s/%d%s", j.State, plain(j.Owner.Host), j.Owner.PID, since)
+}
+
+// agoText is how long something is past; the clocks of machines differ.
+func agoText(at time.Time) string { return seconds(max(0, time.Since(at).Seconds())) + " ago" }
+
+func (j *jobInfo) phaseText() string {
+	if j.Paused {
+		return string(j.Phase) + ", paused"
+	}
+	return string(j.Phase)
+}
+
+func (j *jobInfo) appliedText() string {
+	if j.AppliedAt == nil {
+		return ""
+	}
+	return j.Applied + " (" + agoText(*j.AppliedAt) + ")"
+}
+
+func (a *app) jobsShowCommand() *cobra.Command {
+	var s stored
+	return a.storedCommand(&cobra.Command{
+		Use:   "show --target URI",
+		Short: "Show all that a target knows of a job",
+		Long: `Shows a job as its target's database millrace has it: what it replicates, its
+phase, its positions, its dead letters, what is deferred, how the target differed
+when it was finalized, and which command goes on with it.`,
+	}, &s, func(ctx context.Context) error {
+		info, err := showJob(ctx, s.cluster, s.job)
+		if err != nil {
+			return err
+		}
+		return a.tell(s.output, info, info.text())
+	})
+}
+
+// showJob is a job with all that listJobs leaves out.
+func showJob(ctx context.Context, c *mongo.Cluster, name string) (*jobInfo, error) {
+	list, err := listJobs(ctx, c, name)
+	if err == nil && len(list) == 0 {
+		err = noSuchJob(name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	info := &list[0]
+	has, err := job.Look(ctx, c, name)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range has.Deferred {
+		info.Deferred = append(info.Deferred, deferredText(d.NS, d.Index, d.Unbuilt))
+	}
+	raws, err := state.Open(c, state.Options{Job: name}).LoadSlices(ctx)
+	if err != nil {
+		return nil, err
+	}
+	info.Slices, err = countSlices(raws)
+	return info, err
+}
+
+func noSuchJob(name string) error {
+	return withCode(exitUsage, mongo.WithHint(fmt.Errorf("the target knows no job %s", plain(name)), "millrace jobs list shows those that it knows"))
+}
+
+func deferredText(ns, index string, unbuilt bool) string {
+	switch {
+	case unbuilt:
+		return "index " + index + " of " + ns
+	case index == "":
+		return "expiry of " + ns
+	}
+	return "expiry of index " + index + " of " + ns
+}
+
+// countSlices counts those of the newest plan of each collection.
+func countSlices(raws []bson.Raw) (*sliceCounts, error) {
+	all, plans := make([]scan.Slice, len(raws)), map[string]int64{}
+	for i, raw := range raws {
+		if err := bson.Unmarshal(raw, &all[i]); err != nil {
+			return nil, fmt.Errorf("read a slice: %w", err)
+		}
+		plans[all[i].Collection] = max(plans[all[i].Collection], all[i].Plan)
+	}
+	n := new(sliceCounts)
+	for i := range all {
+		if all[i].Plan < plans[all[i].Collection] {
+			continue
+		}
+		if n.Total++; all[i].Done || all[i].Dropped {
+			n.Done++
+		}
+	}
+	return n, nil
+}
+
+func (j *jobInfo) text() string {
+	t := facts{newTable(plain(j.Job), j.phaseText())}
+	t.add("state", j.lifeText())
+	t.add("source", plain(j.Source))
+	t.add("target", plain(j.Target))
+	t.add("rules", plain(j.Rules))
+	t.add("mode", string(j.Mode))
+	t.add("begun", j.CreatedAt.Format(time.RFC3339))
+	t.add("saved", j.SavedAt.Format(time.RFC3339))
+	t.add("start position", j.Start)
+	t.add("consistent position", j.Consistent)
+	t.add("applied", j.appliedText())
+	t.add("reads on from", j.ReadsFrom)
+	t.add("reach", j.Reach)
+	t.add("schema change under way", j.Intent)
+	t.add("attempt", j.Attempt)
+	if j.Slices != nil && j.Slices.Total > 0 {
+		t.add("slices copied", fmt.Sprintf("%d of %d", j.Slices.Done, j.Slices.Total))
+	}
+	t.add("dead letters", conflictText(job.ConflictStatus{Undecided: j.Letters.Undecided, Open: j.Letters.Open, Settled: j.Letters.Settled, Removed: j.Letters.Removed}))
+	t.list("deferred", j.Deferred)
+	t.list("refused", j.Refused)
+	var b strings.Builder
+	fmt.Fprintln(&b, t.Render())
+	writeDifferences(&b, j.Differences)
+	if j.Resume != "" {
+		fmt.Fprintf(&b, "resumes by: %s\n", plain(j.Resume))
+	}
+	return b.String()
+}
+
+// list adds a row for each, as far as there is room.
+func (t facts) list(name string, items []string) {
+	for _, it := range items[:min(len(items), maxListed)] {
+		t.add(name, plain(it))
+	}
+	if more := len(items) - maxListed; more > 0 {
+		t.add(name, fmt.Sprintf("and %d more", more))
+	}
+}
+
+func (a *app) jobsDropCommand() *cobra.Command {
+	var s stored
+	var yes bool
+	cmd := a.storedCommand(&cobra.Command{
+		Use:   "drop --target URI --job NAME --yes",
+		Short: "Remove what a target knows of a job that does not run",
+		Long: `Removes a job from the target's database millrace: its checkpoint, its slices,
+its dead letters and what it has deferred. The data that it has replicated stay
+as they are. A job that runs is refused. Without --yes it says what it would
+remove, with exit code 2.
+
+Export the dead letters first: one in state removed may be the only copy of a
+document that somebody else wrote.`,
+	}, &s, func(ctx context.Context) error { return a.dropJob(ctx, &s, yes) })
+	cmd.Flags().BoolVar(&yes, "yes", false, "remove it")
+	_ = cmd.MarkFlagRequired("job")
+	return cmd
+}
+
+// dropped is what jobs drop prints.
+type dropped struct {
+	Job     string           `json:"job"`
+	Dropped bool             `json:"dropped"`
+	Has     map[string]int64 `json:"documents"`
+	Letters letterCounts     `json:"letters"`
+	// Deferred are indexes and expiries that the target's collections do not have yet.
+	Deferred []string `json:"deferred,omitempty"`
+}
+
+func (d *dropped) text(what string) string {
+	t := facts{newTable(plain(d.Job), what)}
+	for _, coll := range []string{"collections", "slices", "skipped"} {
+		if n := d.Has[coll]; n > 0 {
+			t.add(coll, n)
+		}
+	}
+	t.add("dead letters", conflictText(job.ConflictStatus{Undecided: d.Letters.Undecided, Open: d.Letters.Open, Settled: d.Letters.Settled, Removed: d.Letters.Removed}))
+	t.list("deferred", d.Deferred)
+	t.add("replicated data", "stay as they are")
+	return t.Render() + "\n"
+}
+
+func (a *app) dropJob(ctx context.Context, s *stored, yes bool) error {
+	list, err := listJobs(ctx, s.cluster, s.job)
+	switch {
+	case err != nil:
+		return err
+	case len(list) == 0:
+		return noSuchJob(s.job)
+	case list[0].State == state.Running:
+		return withCode(exitUsage, mongo.WithHint(fmt.Errorf("job %s is %s: nothing was removed", plain(s.job), list[0].lifeText()), "stop its process first"))
+	}
+	has, err := job.Look(ctx, s.cluster, s.job)
+	if err != nil {
+		return err
+	}
+	d := &dropped{Job: s.job, Has: has.Documents, Letters: letterCounts(has.Letters)}
+	for _, one := range has.Deferred {
+		d.Deferred = append(d.Deferred, deferredText(one.NS, one.Index, one.Unbuilt))
+	}
+	if !yes {
+		return errors.Join(a.tell(s.output, d, d.text("would be removed")), withCode(exitUsage, mongo.WithHint(errors.New("nothing was removed"), d.advice())))
+	}
+	c, err := a.connectFor(ctx, "target", s.target, mongo.TargetApp)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	err = job.Hold(ctx, c, s.job, a.notes(), func(ctx context.Context, held *job.Stopped) error { return held.Drop(ctx) })
+	if errors.Is(err, state.ErrRunning) || errors.Is(err, state.ErrFenced) {
+		return withCode(exitUsage, err)
+	}
+	if err != nil {
+		return err
+	}
+	d.Dropped = true
+	return a.tell(s.output, d, d.text("removed"))
+}
+
+// advice is what to do before a job is dropped.
+func (d *dropped) advice() string {
+	text := "add --yes to remove it"
+	if d.Letters.Open+d.Letters.Undecided+d.Letters.Removed > 0 {
+		text = "its dead letters hold documents that may be nowhere else: keep them with millrace deadletters export --job " + d.Job + "; then " + text
+	}
+	if len(d.Deferred) > 0 {
+		text = "the target's collections lack what is deferred until it is set by hand, or the job is finalized; " + text
+	}
+	return text
+}
+
+// completeJobs completes the names of the jobs of a target.
+func (a *app) completeJobs(target *string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		ctx, cancel := context.WithTimeout(cmd.Context(), 3*time.Second)
+		defer cancel()
+		c, err := a.debugConnect(ctx, "target", *target)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		defer c.Close()
+		jobs, _ := state.List(ctx, c) // what cannot be read completes nothing
+		var names []cobra.Completion
+		for _, j := range jobs {
+			names = append(names, cobra.CompletionWithDesc(j.ID, string(j.Phase)))
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}

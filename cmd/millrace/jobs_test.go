@@ -1,0 +1,210 @@
+package main
+
+import (
+	"encoding/json"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/state"
+)
+
+// jobsBench is a job with a conflict, and the commands that look at it.
+type jobsBench struct {
+	*program
+
+	src, dst *driver.Collection
+}
+
+// expect runs a command and wants its exit code, and texts in what it prints.
+func (b *jobsBench) expect(code int, line string, texts ...string) string {
+	b.t.Helper()
+	got, out, stderr := b.run(strings.Fields(line)...)
+	if got != code {
+		b.t.Errorf("%s: exit code %d, want %d\n%s%s", line, got, code, out, stderr)
+	}
+	for _, w := range texts {
+		if !strings.Contains(out+stderr, w) {
+			b.t.Errorf("%s: no %q in\n%s%s", line, w, out, stderr)
+		}
+	}
+	return out
+}
+
+func (b *jobsBench) list() (list []jobInfo) {
+	b.t.Helper()
+	if err := json.Unmarshal([]byte(b.expect(exitOK, "jobs list --output json")), &list); err != nil {
+		b.t.Fatal(err)
+	}
+	return list
+}
+
+// letter is the id of the one open letter.
+func (b *jobsBench) letter() string {
+	b.t.Helper()
+	var l letterInfo
+	if err := json.Unmarshal([]byte(b.expect(exitOK, "deadletters list --job orders --ns shop --state open --output json")), &l); err != nil || l.ID == "" {
+		b.t.Fatalf("%+v, %v", l, err)
+	}
+	return l.ID
+}
+
+func (b *jobsBench) must(_ any, err error) {
+	b.t.Helper()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *jobsBench) has(id any) bool {
+	b.t.Helper()
+	n, err := b.dst.CountDocuments(b.t.Context(), bson.D{{Key: "_id", Value: id}})
+	b.must(nil, err)
+	return n == 1
+}
+
+// TestJobsWithoutAProcess: what the target knows of a job, while it runs, after it
+// was killed, and when it is finalized.
+func TestJobsWithoutAProcess(t *testing.T) {
+	p := newProgram(t, lab.ForTest(t, lab.Options{}).URI(), lab.ForTest(t, lab.Options{}).URI())
+	b := &jobsBench{p, connect(t, p.source).Database("shop").Collection("orders"), connect(t, p.target).Database("shop").Collection("orders")}
+	unique := driver.IndexModel{Keys: bson.D{{Key: "n", Value: 1}}, Options: options.Index().SetUnique(true)}
+	for _, coll := range []*driver.Collection{b.src, b.dst} {
+		b.must(coll.Indexes().CreateOne(t.Context(), unique))
+	}
+	b.must(b.src.InsertMany(t.Context(), []any{bson.D{{Key: "_id", Value: 1}, {Key: "n", Value: 1}}, bson.D{{Key: "_id", Value: 2}, {Key: "n", Value: 2}}}))
+	b.expect(exitOK, "jobs list", "knows no job")
+	b.expect(exitUsage, "jobs show --job orders", "knows no job orders")
+	b.expect(exitUsage, "jobs drop --job orders --yes", "knows no job orders")
+
+	const flags = "sync --job orders --include shop.* --on-existing merge --on-conflict skip --until "
+	sync, _, errs := p.command(strings.Fields(flags + "never")...)
+	b.must(nil, sync.Start())
+	p.waitFor("following", errs, func(s job.Status) bool { return s.Phase == job.PhaseFollowing })
+	theirs := bson.D{{Key: "_id", Value: "theirs"}, {Key: "n", Value: 10}}
+	b.must(b.dst.InsertOne(t.Context(), theirs))
+	b.must(b.src.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 10}, {Key: "n", Value: 10}, {Key: "big", Value: int64(1) << 60}}))
+	p.waitFor("open letter", errs, func(s job.Status) bool { return s.Conflicts.Open == 1 })
+
+	b.expect(exitOK, "__complete jobs show --job o", "orders\tfollowing")
+	b.expect(exitOK, "__complete status --job o", "orders\t127.0.0.1:")
+	if list := b.list(); len(list) != 1 || list[0].State != state.Running || list[0].Phase != state.PhaseFollowing || list[0].Letters.Open != 1 ||
+		list[0].Owner == nil || list[0].Owner.PID != sync.Process.Pid || list[0].Applied == "" || list[0].Resume != "" {
+		t.Errorf("running: %+v", list)
+	}
+	b.expect(exitOK, "jobs list", "orders", "running on", "following", "include shop.*")
+	b.expect(exitUsage, "jobs drop --job orders --yes", "nothing was removed", "running on", "stop its process first")
+	id := b.letter()
+	b.expect(exitOK, "deadletters show "+id, "dup key", `"_id":10`, "on the target, with the key", `"theirs"`)
+	b.expect(exitFailure, "deadletters retry", "1 letter tried, 0 settled, 1 open", "deadletters show")
+	b.must(b.dst.DeleteOne(t.Context(), theirs))
+	b.expect(exitOK, "deadletters retry", "1 letter tried, 1 settled, 0 open")
+	if !b.has(10) {
+		t.Error("the letter's document is not on the target")
+	}
+
+	// Killed with an open letter.
+	b.must(b.dst.InsertOne(t.Context(), bson.D{{Key: "_id", Value: "again"}, {Key: "n", Value: 11}}))
+	b.must(b.src.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 11}, {Key: "n", Value: 11}}))
+	p.waitFor("open letter", errs, func(s job.Status) bool { return s.Conflicts.Open == 1 })
+	b.must(nil, sync.Process.Kill())
+	_ = sync.Wait()
+	list := b.list()
+	if len(list) != 1 || list[0].State != state.Stopped || !strings.Contains(list[0].Resume, "millrace sync --job orders --source mongodb://127.0.0.1:") ||
+		!strings.HasSuffix(list[0].Resume, "--include 'shop.*'") {
+		t.Errorf("killed: %+v", list)
+	}
+	b.expect(exitFailure, "status", "is dead", "job orders is stopped at", "resumes by: millrace sync --job orders")
+	b.expect(exitFailure, "status --job orders --output json", `"state": "stopped"`, `"resume": "millrace sync`)
+	b.expect(exitUsage, "deadletters retry", "tries its open dead letters itself", "start it: millrace sync")
+	p.env = append(p.env, "MILLRACE_TARGET=")
+	b.expect(exitFailure, "status", "job orders does not run: its process", "is gone without a word", "status --job orders --target mongodb://")
+	p.env = append(p.env, "MILLRACE_TARGET="+p.target)
+
+	code, out, stderr := p.run(strings.Fields(flags + "caught-up")...)
+	if code != exitOK {
+		t.Fatalf("finalizing: %d\n%s%s", code, out, stderr)
+	}
+	if list := b.list(); len(list) != 1 || list[0].State != state.Finalized || list[0].Letters.Open != 1 || list[0].Letters.Settled != 1 {
+		t.Errorf("finalized: %+v", list)
+	}
+	b.expect(exitOK, "status", "finalized", "orders")
+	b.expect(exitOK, "jobs show", "slices copied", "1 of 1", "1 not on the target, 1 settled")
+	b.finalized()
+}
+
+// finalized tries letters of a job that no process runs again, keeps them, and
+// drops the job.
+func (b *jobsBench) finalized() {
+	t := b.t
+	b.expect(exitFailure, "deadletters retry", "1 letter tried, 0 settled, 1 open", "dup key")
+	// An application has written a document with the _id since: it stays.
+	b.must(b.dst.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: "again"}}))
+	b.must(b.dst.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 11}, {Key: "n", Value: 99}}))
+	b.expect(exitFailure, "deadletters retry", "another document with this _id")
+	if n, err := b.dst.CountDocuments(t.Context(), bson.D{{Key: "_id", Value: 11}, {Key: "n", Value: 99}}); n != 1 || err != nil {
+		t.Errorf("an application's document was replaced: %d, %v", n, err)
+	}
+	b.must(b.dst.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: 11}}))
+
+	file := filepath.Join(t.TempDir(), "letters.jsonl")
+	b.expect(exitOK, "deadletters export --file "+file, "2 letters in")
+	if info, err := os.Stat(file); err != nil || info.Mode() != fs.FileMode(0o600) {
+		t.Errorf("%v, %v", info, err)
+	}
+	if raw := read(t, file); strings.Count(raw, "\n") != 2 || !strings.Contains(raw, `"big":{"$numberLong":"1152921504606846976"}`) || !strings.Contains(raw, `"state":"settled"`) {
+		t.Errorf("exported: %s", raw)
+	}
+	if out := b.expect(exitOK, "deadletters export --state open"); strings.Count(out, "\n") != 1 || strings.Contains(out, "settled") {
+		t.Errorf("exported: %s", out)
+	}
+	b.expect(exitOK, "deadletters retry", "1 letter tried, 1 settled, 0 open")
+	if !b.has(11) {
+		t.Error("the letter's document is not on the target")
+	}
+	b.expect(exitOK, "deadletters retry", "0 letters tried")
+
+	b.expect(exitUsage, "jobs drop --job orders", "would be removed", "nothing was removed", "--yes")
+	b.expect(exitUsage, "jobs drop --yes", "job")
+	if list := b.list(); len(list) != 1 {
+		t.Errorf("removed without --yes: %+v", list)
+	}
+	b.expect(exitOK, "jobs drop --job orders --yes", "removed", "replicated data")
+	if list := b.list(); len(list) != 0 {
+		t.Errorf("after drop: %+v", list)
+	}
+	left := connect(t, b.target).Database("millrace")
+	for _, coll := range []string{"jobs", "collections", "slices", "skipped", "held", "deadletters", "deadletters.parts"} {
+		if n, err := left.Collection(coll).CountDocuments(t.Context(), bson.D{}); n != 0 || err != nil {
+			t.Errorf("left in %s: %d, %v", coll, n, err)
+		}
+	}
+	if n, err := b.dst.CountDocuments(t.Context(), bson.D{}); n != 4 || err != nil {
+		t.Errorf("%d documents of the user, %v", n, err)
+	}
+}
+
+// TestResumeCommand: the command line brings back the rules, however they are named.
+func TestResumeCommand(t *testing.T) {
+	for rules, want := range map[string]string{
+		"everything": "--target t",
+		"include shop.*; exclude shop.x; rename shop=it's": `--include 'shop.*' --exclude shop.x --rename 'shop=it'\''s'`,
+		"include a; b": "with the rules include a; b",
+	} {
+		got := resumeCommand(&state.Job{ID: "j", Source: "s", Target: "t", Mode: state.ModeAll, Rules: rules})
+		if !strings.HasPrefix(got, "millrace sync --job j --source s --target t") || !strings.HasSuffix(got, want) {
+			t.Errorf("%s: %s", rules, got)
+		}
+	}
+	if got := resumeCommand(&state.Job{Mode: state.ModeIncremental, Rules: "everything"}); !strings.Contains(got, "--start-at checkpoint") {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,201 @@
+package job
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/docwrite"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/retry"
+	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// Stopped is a job on a target that no process runs, as an operator's command
+// has it: while one is held, no other process may run it.
+type Stopped struct {
+	target *mongo.Cluster
+	job    state.Job
+	store  *state.Mongo
+}
+
+// Hold makes the caller the owner of a job that nobody runs, for as long as do
+// takes. A job that runs is state.ErrRunning. Where only time can tell whether it
+// does, that takes some seconds. The connections of c carry the run's name: it
+// is to be used for nothing else.
+func Hold(ctx context.Context, c *mongo.Cluster, id string, log *slog.Logger, do func(context.Context, *Stopped) error) error {
+	const patience = 20 * time.Second // for connections that do not end
+	run := state.NewRun()
+	s := &Stopped{target: c}
+	s.store = state.Open(c, state.Options{Job: id, Run: run, Write: "majority", EndOthers: func(ctx context.Context, attempt int64, then bson.D) (bson.Raw, error) {
+		ctx, cancel := context.WithTimeoutCause(ctx, patience, mongo.WithHint(fmt.Errorf("an earlier run of job %s still has connections to the target", id),
+			"end its process, or the tunnel or proxy that keeps its connections, then try again"))
+		defer cancel()
+		e := ending{target: c, job: id, run: run, attempt: attempt, store: s.store, log: log}
+		raw, err := e.end(ctx, func([]mongo.Connection) {}, then)
+		if err != nil {
+			err = causeOr(ctx, err)
+		}
+		return raw, err
+	}})
+	if _, err := s.store.TakeOver(ctx, func(o state.Owner) {
+		log.Info("waiting to learn whether the job's last owner still lives", "owner", o.String())
+	}); err != nil {
+		return err
+	}
+	c.Pool.SetGuard(s.store.Owned)
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+		defer cancel()
+		if err := s.store.Release(ctx); err != nil {
+			log.Debug("job not released", "error", err)
+		}
+	}()
+	g, gctx := errgroup.WithContext(ctx)
+	beating, done := context.WithCancel(gctx)
+	g.Go(func() error {
+		defer done()
+		var err error
+		if s.job, err = s.store.Begin(gctx); err != nil {
+			return err
+		}
+		return do(gctx, s)
+	})
+	g.Go(func() error {
+		err := retry.Every(beating, state.BeatEvery, func() error { return s.store.Beat(beating) })
+		if beating.Err() != nil && gctx.Err() == nil {
+			return nil // do has ended
+		}
+		return err
+	})
+	return g.Wait()
+}
+
+// Has is what the target's database millrace keeps of a job beside its document.
+type Has struct {
+	Documents map[string]int64 // by collection
+	Letters   deadletter.Stats
+	Deferred  []schema.Deferred // what the target does not have yet
+}
+
+// Look counts what the target keeps of a job, whether it runs or not.
+func Look(ctx context.Context, c *mongo.Cluster, id string) (h Has, err error) {
+	if h.Documents, err = state.Open(c, state.Options{Job: id}).Kept(ctx); err != nil {
+		return h, err
+	}
+	letters, err := deadletter.Counts(ctx, c)
+	if err != nil {
+		return h, err
+	}
+	h.Letters = letters[id]
+	h.Deferred, err = schema.NewTarget(c, schema.TargetOptions{Job: id}).Deferred(ctx)
+	return h, err
+}
+
+// Drop removes the job and all that is kept of it from the target's database
+// millrace. What it has replicated stays as it is. A job whose removal is cut
+// short begins anew, should it be started: it never goes on from a part of what
+// it had.
+func (s *Stopped) Drop(ctx context.Context) error {
+	anew := s.job
+	anew.Phase, anew.Start, anew.Consistent, anew.Applied, anew.Mark = PhaseCatalog, mongo.OpTime{}, mongo.OpTime{}, mongo.OpTime{}, ""
+	anew.ReadFrom, anew.Reach, anew.Intent, anew.Refused, anew.Differences = mongo.OpTime{}, mongo.OpTime{}, mongo.OpTime{}, nil, nil
+	if err := s.store.Reset(ctx, anew); err != nil {
+		return err
+	}
+	letters := func(ctx context.Context) error { return deadletter.Drop(ctx, s.target, s.job.ID) }
+	deferred := schema.NewTarget(s.target, schema.TargetOptions{Job: s.job.ID}).ForgetAll
+	for _, remove := range []func(context.Context) error{letters, deferred, s.store.Clear, s.store.Drop} {
+		if err := remove(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ErrUnfinished says that a job tries its letters by itself when it is started.
+var ErrUnfinished = errors.New("the job is not finalized: it tries its open dead letters itself each time it starts, with the changes made since")
+
+// RetryLetters writes the documents of open letters to the target where nothing
+// stands in their way any more; told learns what became of each. Only for a
+// finalized job is it done so. Applications may have written to the target by
+// now: nothing is replaced, and a document whose _id is taken stays a letter,
+// unless the target has the very same document.
+func (s *Stopped) RetryLetters(ctx context.Context, told func(l deadletter.Letter, refused error)) error {
+	if s.job.Phase != PhaseFinalized {
+		return ErrUnfinished
+	}
+	const some = 10 // each may be large
+	letters := deadletter.New(s.target, s.job.ID, s.store.SameTerm)
+	if err := letters.Load(ctx, false); err != nil {
+		return err
+	}
+	for letters.AnyDue(letters.Until()) {
+		due, err := letters.Due(ctx, letters.Until(), some)
+		if err != nil {
+			return err
+		}
+		for _, l := range due {
+			refused, err := s.insert(ctx, l)
+			switch {
+			case err != nil:
+				return fmt.Errorf("write %s, _id %s: %w", l.NS, bsonraw.IDText(l.DocID), err)
+			case refused == nil:
+				err = letters.Settle(ctx, l, "written by millrace deadletters retry")
+			default:
+				l.State, l.Reason = deadletter.Open, refused.Error()
+				err = letters.Write(ctx, l)
+				letters.Tried(l.NS, l.DocID)
+			}
+			if err != nil {
+				return err
+			}
+			told(l, refused)
+		}
+	}
+	return s.store.Beat(ctx) // with a majority: what was settled is durable
+}
+
+// insert writes a letter's document where there is none; refused says why it
+// cannot be.
+func (s *Stopped) insert(ctx context.Context, l deadletter.Letter) (refused, err error) {
+	db, coll := mongo.SplitNS(l.NS)
+	at := s.target.Client.Database(db)
+	specs, err := at.ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: coll}})
+	switch {
+	case err != nil:
+		return nil, err
+	case len(l.Doc) == 0:
+		return errors.New("the document could not be read from the source any more"), nil
+	case len(specs) == 0:
+		return errors.New("the target has no such collection"), nil
+	case (&schema.Collection{NS: l.NS, Options: specs[0].Options}).Capped():
+		return errors.New("a capped collection takes a document at its end only, where it does not belong"), nil
+	}
+	err = docwrite.Run(ctx, at, append(docwrite.Insert(coll, l.Doc), bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}))
+	answer, ok := errors.AsType[wire.WriteError](err)
+	if !ok {
+		return nil, err
+	}
+	there, err := at.Collection(coll).FindOne(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: bsonraw.RawValue(l.DocID)}}}}).Raw()
+	switch {
+	case err == nil && bytes.Equal(there, l.Doc):
+		return nil, nil
+	case err == nil:
+		return errors.New("the target has another document with this _id"), nil
+	case errors.Is(err, driver.ErrNoDocuments):
+		return answer, nil
+	}
+	return nil, err
+}

@@ -1,0 +1,119 @@
+package mongo
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"syscall"
+
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// ExplainReach says of an error of reaching a deployment what is wrong at which
+// server, and how to mend that. It keeps what the error is.
+func ExplainReach(err error, opts *options.ClientOptions) error {
+	if err == nil {
+		return nil
+	}
+	servers, unsuitable := wire.UnreachableServers(err)
+	if !unsuitable {
+		return WithHint(err, reachHint(err, opts))
+	}
+	var each []string
+	var hint string
+	for _, s := range servers {
+		if s.Err != nil {
+			each = append(each, s.Address+": "+innermost(s.Err))
+			if hint == "" {
+				hint = reachHint(s.Err, opts)
+			}
+		}
+	}
+	switch {
+	case len(each) > 0:
+		return WithHint(&unreachable{"no suitable server answers: " + strings.Join(each, "; "), err}, hint)
+	case len(servers) == 0 && opts.ReplicaSet != nil:
+		return WithHint(&unreachable{fmt.Sprintf("no server there belongs to the replica set %q", *opts.ReplicaSet), err},
+			"check replicaSet= in the connection string; rs.status().set on the server tells the name")
+	}
+	return WithHint(&unreachable{"the servers answer, but none is a primary, or of the kind that is asked for", err},
+		"wait for the election, or see with rs.status() why there is no primary")
+}
+
+// unreachable says in short what the driver writes down at length.
+type unreachable struct {
+	text string
+	err  error
+}
+
+func (u *unreachable) Error() string { return u.text }
+func (u *unreachable) Unwrap() error { return u.err }
+
+// innermost is the part of a connection's error that says what is wrong.
+func innermost(err error) string {
+	if wire.AuthFailed(err) {
+		return err.Error()
+	}
+	if e, ok := errors.AsType[*net.OpError](err); ok {
+		return e.Error()
+	}
+	if e, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return e.Error()
+	}
+	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(err) {
+		err = inner
+	}
+	if errors.Is(err, io.EOF) {
+		return "the server closes the connection"
+	}
+	return err.Error()
+}
+
+// reachHint is what can be done about the cause of err.
+func reachHint(err error, opts *options.ClientOptions) string {
+	withTLS := opts.TLSConfig != nil
+	if dns, ok := errors.AsType[*net.DNSError](err); ok {
+		if !slices.ContainsFunc(opts.Hosts, func(h string) bool { return strings.HasPrefix(h, dns.Name) }) {
+			return "the replica set names its members so (rs.conf()); each of these names has to resolve on this machine, by DNS or /etc/hosts"
+		}
+		return "the name in the connection string has to resolve on this machine, by DNS or /etc/hosts"
+	}
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		return "name the authority that signed the server's certificate: tlsCAFile=… in the connection string"
+	}
+	if _, ok := errors.AsType[x509.HostnameError](err); ok {
+		return "connect by a name that the server's certificate is for; the replica set has to name its members so, too"
+	}
+	if _, ok := errors.AsType[x509.CertificateInvalidError](err); ok {
+		return "the server's certificate has to be renewed, or this machine's clock is wrong"
+	}
+	if _, ok := errors.AsType[tls.AlertError](err); ok {
+		return "the server refuses the client's certificate, or wants one: tlsCertificateKeyFile=… in the connection string"
+	}
+	_, noTLS := errors.AsType[tls.RecordHeaderError](err)
+	cut := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	switch {
+	case wire.AuthFailed(err):
+		return "check user and password (percent-encode special characters), authSource, the database in which the user was made (often admin), and authMechanism"
+	case noTLS, cut && withTLS:
+		return "the server seems to speak no TLS: leave tls=true out of the connection string, or see what the server's log says"
+	case cut:
+		return "the server seems to want TLS: add tls=true (and tlsCAFile=…) to the connection string, or see what the server's log says"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "nothing listens there: check host and port, and that the server runs"
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		return "there is no way to that address from this machine: check the network"
+	}
+	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() || errors.Is(err, context.DeadlineExceeded) {
+		return "nothing comes back from there: check the address, and firewalls on the way"
+	}
+	return ""
+}

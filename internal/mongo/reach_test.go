@@ -1,0 +1,87 @@
+package mongo_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// TestHintsByCause: what keeps a user out is told, with what can be done about it.
+func TestHintsByCause(t *testing.T) {
+	lab.NeedServers(t)
+	plain := lab.ForTest(t, lab.Options{})
+	locked := lab.ForTest(t, lab.Options{Auth: true, TLS: true})
+	other := lab.ForTest(t, lab.Options{TLS: true})
+	address := func(uri string) string {
+		_, rest, _ := strings.Cut(uri, "://")
+		_, rest, ok := strings.Cut(rest, "@")
+		if !ok {
+			_, rest, _ = strings.Cut(uri, "://")
+		}
+		host, _, _ := strings.Cut(rest, "/")
+		return host
+	}
+	ca := func(uri string) string {
+		_, rest, _ := strings.Cut(uri, "tlsCAFile=")
+		file, _, _ := strings.Cut(rest, "&")
+		return file
+	}
+	in, out := address(locked.URI()), address(plain.URI())
+	for name, c := range map[string]struct{ uri, says, hint string }{
+		"wrong password":    {"mongodb://root:wrong@" + in + "/?tls=true&tlsCAFile=" + ca(locked.URI()), "AuthenticationFailed", "password"},
+		"no TLS given":      {"mongodb://" + in + "/", "closes the connection", "add tls=true"},
+		"no authority":      {"mongodb://" + in + "/?tls=true", "unknown authority", "tlsCAFile"},
+		"another authority": {"mongodb://" + in + "/?tls=true&tlsCAFile=" + ca(other.URI()), "", "tlsCAFile"},
+		"TLS for none":      {"mongodb://" + out + "/?tls=true", "", "speak no TLS"},
+		"another set":       {"mongodb://" + out + "/?replicaSet=another", `the replica set "another"`, "replicaSet="},
+		"nobody":            {"mongodb://127.0.0.1:1/", "connection refused", "nothing listens"},
+		"no such name":      {"mongodb://nowhere.invalid/", "nowhere.invalid", "name in the connection string has to resolve"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := mongo.Connect(t.Context(), c.uri, mongo.Options{AppName: "test", ServerSelectionTimeout: 3 * time.Second})
+			if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(mongo.HintOf(err), c.hint) {
+				t.Errorf("%v\nhint: %s", err, mongo.HintOf(err))
+			}
+			if err != nil && (strings.Contains(err.Error(), "current topology") || strings.Contains(err.Error(), "wrong@")) {
+				t.Errorf("as the driver writes it: %v", err)
+			}
+		})
+	}
+}
+
+// TestHintOfAdvertisedName: a set may name its members as this machine does not know them.
+func TestHintOfAdvertisedName(t *testing.T) {
+	err := fmt.Errorf("reach: %w", &net.DNSError{Err: "no such host", Name: "db1.internal", IsNotFound: true})
+	opts := options.Client().ApplyURI("mongodb://10.0.0.1:27017")
+	if got := mongo.ExplainReach(err, opts); !strings.Contains(mongo.HintOf(got), "rs.conf()") || !errors.Is(got, err) {
+		t.Errorf("%v, hint: %s", got, mongo.HintOf(got))
+	}
+	if mongo.HintOf(mongo.ExplainReach(context.Canceled, opts)) != "" {
+		t.Error("a hint for what was canceled")
+	}
+}
+
+func TestConcise(t *testing.T) {
+	for text, want := range map[string]string{
+		`not authorized on admin to execute command { replSetGetConfig: 1, lsid: { id: UUID("a}b") }, $clusterTime: { clusterTime: Timestamp(1, 2), signature: { keyId: 0 } }, $db: "admin" }`: `not authorized on admin to execute command { replSetGetConfig: 1, … }`,
+		`(Unauthorized) no { find: "x", lsid: { id: 1 } } and { find: "y", lsid: { id: 2 } }; code 13`:                                                                                         `(Unauthorized) no { find: "x", … } and { find: "y", … }; code 13`,
+		`E11000 duplicate key error dup key: { a: "}" }`:  `E11000 duplicate key error dup key: { a: "}" }`,
+		`no { find: "oplog.rs", limit: 1, $db: "local" }`: `no { find: "oplog.rs", … }`,
+		`an open { brace, lsid: `:                         `an open { brace, lsid: `,
+		`plain`:                                           `plain`,
+	} {
+		if got := mongo.Concise(text); got != want {
+			t.Errorf("%s\nwant %s", got, want)
+		}
+	}
+}

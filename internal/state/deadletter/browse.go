@@ -1,0 +1,109 @@
+package deadletter
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Filter chooses letters, of all jobs. What is empty chooses all.
+type Filter struct {
+	ID, Job string
+	NS      string // a collection of the target, or a database
+	State   State
+}
+
+func (f Filter) query() bson.D {
+	q := bson.D{}
+	for _, e := range []struct{ field, value string }{{"_id", f.ID}, {"job", f.Job}, {"state", string(f.State)}} {
+		if e.value != "" {
+			q = append(q, bson.E{Key: e.field, Value: e.value})
+		}
+	}
+	switch {
+	case strings.Contains(f.NS, "."):
+		q = append(q, bson.E{Key: "ns", Value: f.NS})
+	case f.NS != "":
+		q = append(q, bson.E{Key: "ns", Value: bson.Regex{Pattern: "^" + regexp.QuoteMeta(f.NS) + `\.`}})
+	}
+	return q
+}
+
+// Counts counts the letters of all jobs of a target, by the jobs' names.
+func Counts(ctx context.Context, c *mongo.Cluster) (map[string]Stats, error) {
+	coll := c.Client.Database(mongo.StateDB, options.Database().SetReadPreference(readpref.Primary())).Collection(Collection)
+	cur, err := coll.Aggregate(ctx, bson.A{bson.D{{Key: "$group", Value: bson.D{
+		{Key: "_id", Value: bson.D{{Key: "job", Value: "$job"}, {Key: "state", Value: "$state"}}}, {Key: "n", Value: bson.D{{Key: "$sum", Value: int64(1)}}}}}}})
+	var groups []struct {
+		ID struct {
+			Job   string
+			State State
+		} `bson:"_id"`
+		N int64
+	}
+	if err == nil {
+		err = cur.All(ctx, &groups)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("count dead letters: %w", err)
+	}
+	out := map[string]Stats{}
+	for _, g := range groups {
+		s := out[g.ID.Job]
+		s.count(g.ID.State, g.N)
+		out[g.ID.Job] = s
+	}
+	return out, nil
+}
+
+// Browse hands over letters of a target as they are stored, one job's after the
+// other; whole ones have the document as field document, wherever it is kept,
+// the others have none.
+func Browse(ctx context.Context, c *mongo.Cluster, f Filter, whole bool, do func(letter bson.Raw) error) error {
+	db := c.Client.Database(mongo.StateDB, options.Database().SetReadPreference(readpref.Primary()))
+	find := options.Find().SetSort(bson.D{{Key: "_id", Value: 1}})
+	if !whole {
+		find.SetProjection(bson.D{{Key: "document", Value: 0}})
+	}
+	cur, err := db.Collection(Collection).Find(ctx, f.query(), find)
+	if err != nil {
+		return fmt.Errorf("read dead letters: %w", err)
+	}
+	defer func() { _ = cur.Close(context.WithoutCancel(ctx)) }()
+	for cur.Next(ctx) {
+		letter := cur.Current
+		if n, _ := letter.Lookup("parts").AsInt64OK(); whole && n > 0 {
+			if letter, err = joined(ctx, c, letter); err != nil {
+				return err
+			}
+		}
+		if err := do(letter); err != nil {
+			return err
+		}
+	}
+	if err := cur.Err(); err != nil {
+		return fmt.Errorf("read dead letters: %w", err)
+	}
+	return nil
+}
+
+// joined is a letter with the document that is kept in parts.
+func joined(ctx context.Context, c *mongo.Cluster, letter bson.Raw) (bson.Raw, error) {
+	id, _ := letter.Lookup("_id").StringValueOK()
+	l, err := (&keptInMongo{c: c}).Get(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	var all bson.D
+	if err := bson.Unmarshal(letter, &all); err != nil {
+		return nil, fmt.Errorf("read dead letter %s: %w", id, err)
+	}
+	return bson.Marshal(append(all, bson.E{Key: "document", Value: bson.Raw(l.Doc)}))
+}

@@ -1,0 +1,107 @@
+package state
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
+)
+
+// List reads all jobs that are kept on a target, by name. It decides nothing: it
+// reads what the primary has.
+func List(ctx context.Context, c *mongo.Cluster) ([]Job, error) {
+	ctx, cancel := context.WithTimeout(ctx, loadTime)
+	defer cancel()
+	jobs := c.Client.Database(mongo.StateDB, options.Database().SetReadPreference(readpref.Primary())).Collection("jobs")
+	cur, err := jobs.Find(ctx, bson.D{}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
+	var out []Job
+	if err == nil {
+		err = cur.All(ctx, &out)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list the jobs of %s: %w", c.Address(), err)
+	}
+	return out, nil
+}
+
+// Life says whether a process runs a job.
+type Life string
+
+// What can be told of a job's process.
+const (
+	Running   Life = "running"   // its owner has given a sign of life
+	Silent    Life = "silent"    // its owner may live, and has given none for some seconds
+	Stopped   Life = "stopped"   // nobody owns it, or its owner is dead
+	Finalized Life = "finalized" // stopped, and nothing is left to do
+)
+
+// listenFor is how long a sign of life is waited for.
+const listenFor = 2*BeatEvery + time.Second
+
+// Lives tells by name which of the jobs have a process that runs them. It takes
+// as long as the next sign of life of each, and some seconds where there is none.
+func Lives(ctx context.Context, c *mongo.Cluster, jobs []Job) (map[string]Life, error) {
+	lives, asked := map[string]Life{}, map[string]Job{}
+	for _, j := range jobs {
+		switch {
+		case j.Owner != (Owner{}) && !j.Owner.dead():
+			lives[j.ID], asked[j.ID] = Silent, j
+		case j.Phase == PhaseFinalized:
+			lives[j.ID] = Finalized
+		default:
+			lives[j.ID] = Stopped
+		}
+	}
+	for began := time.Now(); len(asked) > 0 && time.Since(began) < listenFor; {
+		if err := pace.Pause(ctx, 250*time.Millisecond); err != nil {
+			return nil, err
+		}
+		now, err := List(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		for _, j := range now {
+			was, ok := asked[j.ID]
+			if !ok || j.Owner == was.Owner && j.Beat == was.Beat && j.Fence == was.Fence {
+				continue
+			}
+			delete(asked, j.ID)
+			switch {
+			case j.Owner != (Owner{}):
+				lives[j.ID] = Running
+			case j.Phase == PhaseFinalized:
+				lives[j.ID] = Finalized
+			default:
+				lives[j.ID] = Stopped
+			}
+		}
+	}
+	return lives, nil
+}
+
+// Kept is how many documents of a job each collection of mongo.StateDB has, of
+// those that Clear removes.
+func (s *Mongo) Kept(ctx context.Context) (map[string]int64, error) {
+	out := map[string]int64{}
+	for _, coll := range cleared() {
+		n, err := s.db.Collection(coll).CountDocuments(ctx, bson.D{{Key: "job", Value: s.o.Job}})
+		if err != nil {
+			return nil, fmt.Errorf("count %s of job %s: %w", coll, s.o.Job, err)
+		}
+		out[coll] = n
+	}
+	return out, nil
+}
+
+// Drop removes the document of the job, after all else that it has: its attempt
+// is the last one.
+func (s *Mongo) Drop(ctx context.Context) error {
+	_, err := s.c.DeleteState(ctx, "jobs", "majority", s.attempt())
+	return mongo.Wrap(err, "drop job %s", s.o.Job)
+}
