@@ -95,7 +95,7 @@ func TestJobsWithoutAProcess(t *testing.T) {
 	p.waitFor("open letter", errs, func(s job.Status) bool { return s.Conflicts.Open == 1 })
 
 	b.expect(exitOK, "__complete jobs show --job o", "orders\tfollowing")
-	b.expect(exitOK, "__complete status --job o", "orders\t127.0.0.1:")
+	b.expect(exitOK, "__complete status --job o", "orders\thttp://127.0.0.1:")
 	if list := b.list(); len(list) != 1 || list[0].State != state.Running || list[0].Phase != state.PhaseFollowing || list[0].Letters.Open != 1 ||
 		list[0].Owner == nil || list[0].Owner.PID != sync.Process.Pid || list[0].Applied == "" || list[0].Resume != "" {
 		t.Errorf("running: %+v", list)
