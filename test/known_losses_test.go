@@ -180,6 +180,9 @@ func newPair(t *testing.T, base string) *pair {
 		for _, s := range []*site{p.src, p.dst} {
 			_ = s.client.Database(base).Drop(context.WithoutCancel(s.ctx))
 		}
+		// A job that failed would keep its names from the next one.
+		_, _ = p.dst.client.Database(mongo.StateDB).Collection("jobs").DeleteMany(context.WithoutCancel(t.Context()),
+			bson.D{{Key: "_id", Value: bson.Regex{Pattern: "^" + base + "-"}}})
 	})
 	return p
 }
