@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/millrace/millrace/internal/spawn"
 )
 
 // Where only a Windows build can be fetched, wine runs it: as the very process
@@ -56,8 +58,8 @@ func ensureWine(ctx context.Context, wine, home, prefix string) (script string, 
 	mark := filepath.Join(prefix, "whole")
 	if _, err := os.Stat(mark); err != nil {
 		for _, args := range [][]string{{"wineboot", "-i"}, {"winecfg", "-v", "win10"}} {
-			cmd := exec.CommandContext(ctx, wine, args...)
-			cmd.Env = append(os.Environ(), env...)
+			cmd := spawn.CommandContext(ctx, wine, args...)
+			cmd.Env = append(cmd.Env, env...)
 			if err := cmd.Run(); err != nil { // its helpers would keep a pipe open
 				return "", fmt.Errorf("%s %s: %w", wine, strings.Join(args, " "), err)
 			}
