@@ -314,11 +314,15 @@ func (r *round) goneLetter(ctx context.Context, g *goal, why *refusal) error {
 }
 
 // look finds what the target has under the same _id where that is somebody
-// else's, and looks at capped collections, which take nothing later.
+// else's, looks at capped collections, which take nothing later, and leaves in its
+// letter what is ahead of the stream.
 func (r *round) look(ctx context.Context, g *goal) (*goal, error) {
 	switch {
 	case g.refused != nil && g.doc == nil:
 		return nil, nil // ours is gone again
+	case g.refused == nil && g.doc != nil && r.ahead(g):
+		g.refused = refusalOf(g.letter)
+		return g, nil
 	case g.letter == nil || g.refused != nil || !g.Target.Capped && !g.letter.Cause.Foreign():
 		return g, nil
 	}
@@ -334,7 +338,7 @@ func (r *round) look(ctx context.Context, g *goal) (*goal, error) {
 		return nil, r.close(ctx, g)
 	}
 	if there != nil || g.Target.Capped {
-		g.refused = &refusal{cause: g.letter.Cause, code: g.letter.Code, text: g.letter.Reason}
+		g.refused = refusalOf(g.letter)
 	}
 	return g, nil
 }
