@@ -129,30 +129,47 @@ func (j *Job) attempt(ctx context.Context) error {
 	if err != nil {
 		return causeOr(ctx, err)
 	}
-	if err := j.letters.Load(ctx, j.spec.OnConflict != ConflictStop); err != nil {
+	if err := j.load(ctx, job); err != nil {
 		return causeOr(ctx, err)
 	}
-	j.show(job)
-	// The target has been read; when the source answers too, nothing fails any more.
-	if _, err := j.src.Positions(ctx); err != nil {
-		return causeOr(ctx, err)
-	}
+	// The target has been read and the source answers: nothing fails any more.
 	j.patience.Worked()
 	life := fmt.Sprintf("%s to %s since %d", job.SourceSet.Hex(), job.TargetSet.Hex(), job.CreatedAt.UnixNano())
 	defer j.spooler.Begin(ctx, life, j.progress.ReadFrom)()
 	for {
-		err = j.step(ctx, job)
+		err = j.step(ctx, j.stored)
 		if errors.Is(err, follow.ErrFinished) {
 			return nil
 		}
 		if err != nil {
 			return j.noteRefused(ctx, job, causeOr(ctx, err))
 		}
-		if job, _, err = j.store.Reload(ctx); err != nil {
-			return causeOr(ctx, err)
-		}
-		j.show(job)
+		j.show(j.stored)
 	}
+}
+
+// load reads what an attempt begins with, and asks whether the source answers.
+func (j *Job) load(ctx context.Context, job state.Job) error {
+	j.stored, j.catalog = job, nil
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return j.letters.Load(gctx, j.spec.OnConflict != ConflictStop) })
+	if job.Phase == PhaseCatalog { // what there is of a copy is of another life
+		g.Go(func() error { return j.store.Clear(gctx) })
+	} else {
+		g.Go(func() (err error) {
+			j.catalog, err = j.store.LoadCatalog(gctx)
+			return err
+		})
+	}
+	g.Go(func() error {
+		_, err := j.src.Positions(gctx)
+		return err
+	})
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	j.show(job)
+	return nil
 }
 
 // show has the status tell where a stored job stands.
@@ -196,15 +213,10 @@ func (j *Job) step(ctx context.Context, job state.Job) error {
 	if job.Phase == PhaseCatalog {
 		return j.copier.prepare(ctx, job)
 	}
-	catalog, err := j.store.LoadCatalog(ctx)
-	if err != nil {
-		return err
-	}
+	catalog := j.catalog
 	j.ask.Names = state.Names(catalog) // at the position from which the job goes on
 	switch job.Phase {
-	case state.PhaseCreating:
-		return j.copier.create(ctx, catalog)
-	case PhaseCopying:
+	case state.PhaseCreating, PhaseCopying:
 		return j.copier.copyAll(ctx, job, catalog)
 	case PhaseIndexing:
 		return j.copier.buildIndexes(ctx, catalog)
@@ -221,11 +233,14 @@ func (j *Job) step(ctx context.Context, job state.Job) error {
 func (j *Job) savePhase(ctx context.Context, p Phase, set ...bson.E) error {
 	failpoint.Hit("phase.before")
 	defer failpoint.Hit("phase.after")
-	if err := j.store.SaveDurably(ctx, append(bson.D{{Key: "phase", Value: p}}, set...)); err != nil {
+	fields := append(bson.D{{Key: "phase", Value: p}}, set...)
+	if err := j.store.SaveDurably(ctx, fields); err != nil {
 		return err
 	}
 	j.progress.Enter(p)
-	return nil
+	var err error
+	j.stored, err = j.stored.With(fields)
+	return err
 }
 
 // follow replicates changes until the job is finalized.
@@ -242,7 +257,7 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 		Source: oplog.New(j.src, oplog.Options{Keep: j.rules.Match, Log: j.log, Spool: j.spooler}),
 		Look:   oplog.Look{Cluster: j.src, Spool: j.spooler},
 		Sink:   j.sink, CopyAnew: j.copier.again, Slices: sliceStore{j.store}.LoadSlices,
-		SavePhase: j.savePhase, Passed: j.spooler.Passed, Finish: j.finish, Unclear: &j.unclear,
+		SavePhase: j.savePhase, Passed: j.spooler.Passed, Compare: j.compare, Finish: j.finish, Unclear: &j.unclear,
 		Final: func() bool { return j.control.final(j.spec.Now()) },
 	})
 }
@@ -279,29 +294,22 @@ func (j *Job) traits(ctx context.Context, ns string) (mongosink.Traits, error) {
 	return mongosink.Traits{Capped: c.Capped(), Collated: c.Collated()}, nil
 }
 
-// finish restores what was deferred to the end, notes how the target's
-// collections, options and indexes differ from the source's, and ends the job.
-func (j *Job) finish(ctx context.Context) error {
-	if err := j.cat.RestoreExpiries(ctx); err != nil {
-		return err
-	}
-	diffs, err := schema.Diff(ctx, j.src, j.dst, j.rules, schema.DiffOptions{Keep: j.rules.Match, Own: j.ask.Names.Targets()})
-	if err != nil {
-		return err
-	}
+// compare finds how the target's collections, options and indexes differ from the
+// source's.
+func (j *Job) compare(ctx context.Context) ([]schema.Difference, error) {
+	return schema.Diff(ctx, j.src, j.dst, j.rules, schema.DiffOptions{Keep: j.rules.Match, Own: j.ask.Names.Targets()})
+}
+
+// finish notes how the catalogs differ, and ends the job.
+func (j *Job) finish(ctx context.Context, end follow.Final) error {
 	var lines []string
-	for _, d := range diffs {
+	for _, d := range end.Differences {
 		lines = append(lines, strings.TrimSpace(d.String()))
 		j.log.Warn("target differs from the source", "difference", d.String())
 	}
-	// Where the way back begins: after the last write to what was copied.
-	at, err := j.dst.Newest(ctx, mongo.StateDB+".jobs")
-	if err != nil {
-		return err
-	}
-	j.progress.SetFinal(lines, at)
-	return j.savePhase(ctx, PhaseFinalized, bson.E{Key: "differences", Value: lines[:min(len(lines), mostDifferences)]},
-		bson.E{Key: "finalizedAt", Value: j.spec.Now().UTC()}, bson.E{Key: "targetPosition", Value: at})
+	j.progress.SetFinal(lines, end.At)
+	return j.savePhase(ctx, PhaseFinalized, append(end.Set, bson.E{Key: "differences", Value: lines[:min(len(lines), mostDifferences)]},
+		bson.E{Key: "finalizedAt", Value: j.spec.Now().UTC()}, bson.E{Key: "targetPosition", Value: end.At})...)
 }
 
 // causeOr prefers the reason for which ctx was canceled.

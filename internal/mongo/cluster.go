@@ -14,6 +14,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/wire"
@@ -62,6 +63,9 @@ type Cluster struct {
 	read *readpref.ReadPref
 }
 
+// maxConnecting is how many connections to a server may be opened at once.
+const maxConnecting = 16
+
 // Connect opens uri and reads the deployment's identity. Errors never carry
 // the credentials.
 func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
@@ -70,6 +74,9 @@ func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 		return nil, err
 	}
 	opts.SetAppName(o.AppName).SetRetryWrites(true).SetMaxPoolSize(cmp.Or(o.MaxPoolSize, 64))
+	if opts.MaxConnecting == nil {
+		opts.SetMaxConnecting(maxConnecting) // far away, each takes several round trips
+	}
 	if o.ServerSelectionTimeout > 0 || opts.ServerSelectionTimeout == nil {
 		opts.SetServerSelectionTimeout(cmp.Or(o.ServerSelectionTimeout, 30*time.Second))
 	}
@@ -160,10 +167,28 @@ func (c *Cluster) identifyPatiently(ctx context.Context, patience time.Duration)
 	}
 }
 
-// identify fills Info.
+// identify fills Info. What it asks does not depend on each other.
 func (c *Cluster) identify(ctx context.Context) error {
-	h, err := c.hello(ctx)
-	if err != nil {
+	var h hello
+	var build, fcv, config bson.Raw
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		h, err = c.hello(gctx)
+		return err
+	})
+	g.Go(func() (err error) {
+		build, err = c.Command(gctx, "admin", bson.D{{Key: "buildInfo", Value: 1}})
+		return err
+	})
+	g.Go(func() (err error) {
+		fcv, err = c.permitted(gctx, bson.D{{Key: "getParameter", Value: 1}, {Key: "featureCompatibilityVersion", Value: 1}})
+		return err
+	})
+	g.Go(func() (err error) {
+		config, err = c.permitted(gctx, bson.D{{Key: "replSetGetConfig", Value: 1}})
+		return err
+	})
+	if err := g.Wait(); err != nil {
 		return err
 	}
 	c.Info.Kind, c.Info.SetName, c.Info.Hosts = KindStandalone, h.SetName, h.Hosts
@@ -173,24 +198,14 @@ func (c *Cluster) identify(ctx context.Context) error {
 	case h.SetName != "":
 		c.Info.Kind = KindReplicaSet
 	}
-	raw, err := c.Command(ctx, "admin", bson.D{{Key: "buildInfo", Value: 1}})
-	if err != nil {
-		return err
-	}
-	version, _ := raw.Lookup("version").StringValueOK()
+	var err error
+	version, _ := build.Lookup("version").StringValueOK()
 	if c.Info.Version, err = ParseVersion(version); err != nil {
 		return err
 	}
-	raw, err = c.permitted(ctx, bson.D{{Key: "getParameter", Value: 1}, {Key: "featureCompatibilityVersion", Value: 1}})
-	if err != nil {
-		return err
-	}
-	c.Info.FCV, _ = raw.Lookup("featureCompatibilityVersion", "version").StringValueOK()
+	c.Info.FCV, _ = fcv.Lookup("featureCompatibilityVersion", "version").StringValueOK()
 	if c.Info.Kind == KindReplicaSet {
-		if raw, err = c.permitted(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}); err != nil {
-			return err
-		}
-		c.Info.SetID, _ = raw.Lookup("config", "settings", "replicaSetId").ObjectIDOK()
+		c.Info.SetID, _ = config.Lookup("config", "settings", "replicaSetId").ObjectIDOK()
 	}
 	return nil
 }

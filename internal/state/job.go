@@ -71,3 +71,12 @@ type Job struct {
 	FinalizedAt    time.Time    `bson:"finalizedAt"`
 	TargetPosition mongo.OpTime `bson:"targetPosition"`
 }
+
+// With is the job after fields of it were set.
+func (j Job) With(set bson.D) (Job, error) {
+	raw, err := bson.Marshal(set)
+	if err == nil {
+		err = bson.Unmarshal(raw, &j)
+	}
+	return j, err
+}

@@ -71,13 +71,21 @@ func (s *Mongo) collectionDoc(order int, m Mapped) bson.D {
 // SaveCatalog replaces the job's documents. See Catalog.
 func (s *Mongo) SaveCatalog(ctx context.Context, colls []Mapped) error {
 	const perCommand = 100 // each may be large
-	err := s.delete(ctx, "collections", bson.D{{Key: "job", Value: s.o.Job}})
+	var err error
+	if !s.noCatalog.Swap(false) {
+		err = s.delete(ctx, "collections", bson.D{{Key: "job", Value: s.o.Job}})
+	}
 	for from := 0; from < len(colls) && err == nil; from += perCommand {
 		var puts []bson.D
-		for i, m := range colls[from:min(from+perCommand, len(colls))] {
+		to := min(from+perCommand, len(colls))
+		for i, m := range colls[from:to] {
 			puts = append(puts, s.collectionDoc(from+i, m))
 		}
-		err = s.update(ctx, "collections", puts...)
+		if to < len(colls) {
+			err = s.update(ctx, "collections", puts...)
+		} else { // with it all of them are durable
+			err = s.proof(func() (int64, error) { return s.c.UpdateState(ctx, "collections", s.o.Write, puts...) })
+		}
 	}
 	return mongo.Wrap(err, "save catalog of job %s", s.o.Job)
 }
@@ -108,6 +116,7 @@ func (s *Mongo) NoteNames(ctx context.Context, change schema.NameChange) error {
 			removes = append(removes, bson.D{{Key: "_id", Value: s.o.Job + "/" + ns}})
 		}
 	}
+	s.noCatalog.Store(false)
 	err := s.update(ctx, "collections", puts...)
 	if err == nil {
 		err = s.delete(ctx, "collections", removes...)

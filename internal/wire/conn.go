@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -75,6 +76,7 @@ func (c *Conn) RoundTrip(ctx context.Context, m *Message) (bsoncore.Document, er
 	if err != nil {
 		return nil, err
 	}
+	began := time.Now()
 	if err := c.mc.Write(ctx, wm); err != nil {
 		return nil, c.fail(ctx, "write", err)
 	}
@@ -82,6 +84,7 @@ func (c *Conn) RoundTrip(ctx context.Context, m *Message) (bsoncore.Document, er
 	if err != nil {
 		return nil, c.fail(ctx, "read", err)
 	}
+	c.pool.took(time.Since(began))
 	body, err := c.unpack.reply(reply)
 	if err != nil {
 		c.broken = true
