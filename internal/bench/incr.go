@@ -19,6 +19,7 @@ type draining struct {
 	shape    func() *shape // nil is ycsb
 	load     workload      // without a shape; 0 collections are 1
 	variants []indexed     // a case each; none is one without indexes
+	link     link          // to the target; over one that is far the ceiling reads nothing
 }
 
 // indexed is a case by its indexes.
@@ -45,7 +46,7 @@ func (d draining) measure(ctx context.Context, b *bench, s scenario, v indexed) 
 	bytes := d.load.operations * d.load.shape.size
 	n := needs{
 		sourceCacheGB: b.cacheGB(2 * bytes), targetCacheGB: b.cacheGB(2 * bytes),
-		oplogMB: oplogMB(d.load.operations, d.load.shape.size+200), member: b.hasPeer(peerSecondary),
+		oplogMB: oplogMB(d.load.operations, d.load.shape.size+200), member: b.hasPeer(peerSecondary), targetProxy: d.link.far(),
 	}
 	c := Case{
 		Scenario: s.name, Variant: v.variant, Work: "apply a backlog of " + d.load.describe() + "; " + d.load.shape.name,
@@ -54,8 +55,9 @@ func (d draining) measure(ctx context.Context, b *bench, s scenario, v indexed) 
 	if d.load.collections > 1 {
 		c.Work += "; " + itoa(d.load.collections) + " collections"
 	}
+	c.Notes = append(c.Notes, d.link.notes()...)
 	return b.onServers(ctx, s, n, func(st *site) error {
-		w := &incrWork{bench: b, site: st, load: d.load, indexes: v.indexes}
+		w := &incrWork{bench: b, site: st, load: d.load, indexes: v.indexes, link: d.link}
 		if err := w.begin(ctx, &c); err != nil {
 			return err
 		}
@@ -72,6 +74,7 @@ type incrWork struct {
 	*site
 	load    workload
 	indexes []index
+	link    link
 	span    span
 	read    oplogReading
 	write   settings
@@ -119,7 +122,12 @@ func (w *incrWork) calibrate(ctx context.Context, c *Case) (err error) {
 	}
 	c.Notes = append(c.Notes, fmt.Sprintf("reading the oplog of about %d operations: %s", min(w.load.operations, mostRead), note))
 	n := trialSize(w.load.operations)
-	w.write, note, err = choose(ctx, n, grid([]int{2, 4, 8, 16}, []int{128 << 10, 512 << 10, 2 << 20}), func(ctx context.Context, s settings) (time.Duration, error) {
+	connections := []int{2, 4, 8, 16}
+	if w.link.far() {
+		w.target.moveAway(w.link)
+		connections = farConnections()
+	}
+	w.write, note, err = choose(ctx, n, grid(connections, []int{128 << 10, 512 << 10, 2 << 20}), func(ctx context.Context, s settings) (time.Duration, error) {
 		if err := w.empty(ctx); err != nil {
 			return 0, err
 		}
@@ -151,9 +159,12 @@ func (w *incrWork) empty(ctx context.Context) error {
 
 func (w *incrWork) contenders() []contender {
 	folded := newPlan(w.load.fold(w.load.ops(), foldWindow), w.write.connections)
+	how := "apply, folded within " + kib(foldWindow) + " of oplog"
+	if !w.link.far() {
+		how = "read the oplog: " + w.read.String() + "; " + how
+	}
 	all := []contender{
-		w.ceiling("ceiling", KindCeiling, folded,
-			"read the oplog: "+w.read.String()+"; apply, folded within "+kib(foldWindow)+" of oplog"),
+		w.ceiling("ceiling", KindCeiling, folded, how),
 		w.ceiling("all folded", KindReference, newPlan(w.load.fold(w.load.ops(), 0), w.write.connections),
 			"the same, everything folded together as with boundless memory"),
 		w.ceiling("unfolded", KindReference, w.load.unfolded(w.write.connections),
@@ -169,8 +180,10 @@ func (w *incrWork) ceiling(name string, kind Kind, p plan, how string) contender
 		name: name, kind: kind, how: fmt.Sprintf("%s (%d statements left): %s", how, p.statements(), w.write),
 		prepare: w.empty,
 		run: func(ctx context.Context, m *meter) error {
-			if err := m.part("read", func() error { return w.readOplog(ctx, w.read) }); err != nil {
-				return err
+			if !w.link.far() {
+				if err := m.part("read", func() error { return w.readOplog(ctx, w.read) }); err != nil {
+					return err
+				}
 			}
 			return m.part("apply", func() error { return w.load.apply(ctx, w.target, p, w.write.batchBytes) })
 		},

@@ -60,12 +60,22 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 	if fresh && job.Mode != state.ModeIncremental {
 		starts = f.copiedStarts
 	}
-	capped, err := starts(ctx)
-	if err != nil {
-		return err
+	var capped map[string]mongosink.CappedStart
+	var skipped []stream.Place
+	g, gctx := errgroup.WithContext(ctx)
+	if !f.Fresh || f.Capped || job.Mode == state.ModeIncremental {
+		g.Go(func() (err error) {
+			capped, err = starts(gctx)
+			return err
+		})
 	}
-	skipped, err := f.Store.LoadSkipped(ctx)
-	if err != nil {
+	if !f.Fresh {
+		g.Go(func() (err error) {
+			skipped, err = f.Store.LoadSkipped(gctx)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
 		return err
 	}
 	failpoint.Hit("window.after")
@@ -153,21 +163,24 @@ func (f *follower) emit(ctx context.Context, b *stream.Batch) error {
 
 // settle applies all that was fed, proves it, and builds the indexes that waited
 // for that: where there are some, the position is noted first. Else it is left to
-// the caller, who notes a phase. beside is done meanwhile; it must change nothing.
+// the caller, who notes a phase. beside, if any, is done meanwhile; it must change
+// nothing.
 func (f *follower) settle(ctx context.Context, beside func(context.Context) error) (waiting schema.Waiting, err error) {
 	if err := f.sink.Drain(ctx); err != nil {
 		return waiting, err
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
-		f.proven, err = f.Store.Prove(gctx)
+		f.proven, err = f.Store.Prove(gctx, beside != nil)
 		return err
 	})
 	g.Go(func() (err error) {
 		waiting, err = f.Schema.Waits(gctx)
 		return err
 	})
-	g.Go(func() error { return beside(gctx) })
+	if beside != nil {
+		g.Go(func() error { return beside(gctx) })
+	}
 	if err := g.Wait(); err != nil || waiting == (schema.Waiting{}) {
 		return waiting, err
 	}
@@ -176,8 +189,6 @@ func (f *follower) settle(ctx context.Context, beside func(context.Context) erro
 	}
 	return waiting, f.untangled(ctx, func() error { return f.Schema.BuildDeferred(ctx) })
 }
-
-func nothing(context.Context) error { return nil }
 
 // enter notes a phase, with the position that is applied.
 func (f *follower) enter(ctx context.Context, p state.Phase) error {
@@ -207,7 +218,7 @@ func (f *follower) noteWith(ctx context.Context, store func(set bson.D) error) e
 // becomeConsistent ends the overlap: the target is at one position of the
 // source, so unique indexes can be built.
 func (f *follower) becomeConsistent(ctx context.Context) error {
-	if _, err := f.settle(ctx, nothing); err != nil {
+	if _, err := f.settle(ctx, nil); err != nil {
 		return err
 	}
 	f.phase = state.PhaseFollowing
@@ -261,7 +272,7 @@ func (f *follower) finalize(ctx context.Context) error {
 		if err := f.Schema.RestoreExpiries(ctx); err != nil {
 			return err
 		}
-		if f.proven, err = f.Store.Prove(ctx); err != nil {
+		if f.proven, err = f.Store.Prove(ctx, true); err != nil {
 			return err
 		}
 		if err := compare(ctx); err != nil {

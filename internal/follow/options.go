@@ -35,6 +35,10 @@ type Options struct {
 	Progress   *progress.Progress
 	Log        *slog.Logger
 
+	// Fresh says that this attempt made the copy: nothing was skipped before. Capped
+	// that some collections of it are capped.
+	Fresh, Capped bool
+
 	Source stream.Source
 	// Sink begins writing; the options are those that the run knows.
 	Sink func(stream.Position, mongosink.Options) *mongosink.Engine

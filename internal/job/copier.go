@@ -30,34 +30,29 @@ import (
 // copier is the phases up to the last index after the copy.
 type copier struct {
 	*Job
-	ttlDeferred bool // by deferTTL of this run
+	ttlDeferred bool            // by deferTTL of this run
+	looked      bool            // in this attempt
+	snap        schema.Snapshot // of the source, as look took it
 }
 
 // prepare takes the snapshot of the catalog that the job starts from, or, in incremental mode,
 // sets the position that was asked for.
 func (c *copier) prepare(ctx context.Context, job state.Job) error {
-	if c.spec.Mode == ModeIncremental {
-		if err := c.mayBegin(ctx, job); err != nil {
+	if job.Restarted {
+		if err := c.clear(ctx); err != nil {
 			return err
 		}
+	}
+	if c.spec.Mode == ModeIncremental {
 		return c.prepareIncremental(ctx)
 	}
-	var snap schema.Snapshot
-	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return c.mayBegin(gctx, job) })
-	g.Go(func() (err error) {
-		snap, err = schema.TakeSnapshot(gctx, c.src, schema.Scope{NS: c.rules.Match, DB: c.rules.MatchDB}, oplog.Changes(c.src))
-		return err
-	})
-	if err := g.Wait(); err != nil {
-		return err
-	}
+	snap := c.snap
 	mapped := make([]state.Mapped, len(snap.Collections))
 	for i, one := range snap.Collections {
 		mapped[i] = state.Mapped{Collection: one, Target: c.rules.Target(one.NS)}
 	}
 	// In the phase that it is in, the job may have a catalog that it cannot use.
-	g, gctx = errgroup.WithContext(ctx)
+	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.noneExists(gctx, mapped) })
 	g.Go(func() error { return c.store.SaveCatalog(gctx, mapped) })
 	if err := g.Wait(); err != nil {
@@ -68,13 +63,18 @@ func (c *copier) prepare(ctx context.Context, job state.Job) error {
 	return c.savePhase(ctx, state.PhaseCreating, append(state.PositionFields(oplog.Position(snap.At, snap.At)), bson.E{Key: "start", Value: snap.At})...)
 }
 
-// mayBegin makes sure that the job may have the names that its rules lead to, and
-// removes what an earlier life of it has left.
-func (c *copier) mayBegin(ctx context.Context, job state.Job) error {
-	if err := c.alone(ctx); err != nil || !job.Restarted {
-		return err
+// look makes sure that the job may have the names that its rules lead to, and
+// takes the snapshot, if there is to be one: what a new job needs to know.
+func (c *copier) look(ctx context.Context) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return c.alone(gctx) })
+	if c.spec.Mode != ModeIncremental {
+		g.Go(func() (err error) {
+			c.snap, err = schema.TakeSnapshot(gctx, c.src, schema.Scope{NS: c.rules.Match, DB: c.rules.MatchDB}, oplog.Changes(c.src))
+			return err
+		})
 	}
-	return c.clear(ctx)
+	return g.Wait()
 }
 
 // alone makes sure that no other job has a right to the same names on the target.
@@ -243,7 +243,7 @@ func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mappe
 		return err
 	})
 	g.Go(func() error { // of the documents; the phase needs none after it
-		_, err := c.store.Prove(gctx)
+		_, err := c.store.Prove(gctx, false)
 		return err
 	})
 	if err := g.Wait(); err != nil {
@@ -381,7 +381,7 @@ func (c *copier) finishAlone(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	at, err := c.store.Prove(ctx)
+	at, err := c.store.Prove(ctx, true)
 	if err != nil {
 		return err
 	}

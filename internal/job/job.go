@@ -42,6 +42,7 @@ type Job struct {
 	unclear int                 // conflicts that could not be judged yet; phases only
 	plan    *Plan               // the latest one that may be run
 	stored  state.Job           // as this attempt has stored it; phases only
+	fresh   bool                // this attempt began with nothing; phases only
 	catalog []state.Mapped      // likewise, up to the overlap; nil before it is there
 
 	progress *progress.Progress
@@ -108,7 +109,7 @@ func (j *Job) connect(ctx context.Context) (err error) {
 		return mongo.Wrap(err, "source")
 	})
 	g.Go(func() (err error) {
-		j.dst, err = j.spec.Connect(gctx, j.spec.Target, mongo.Options{AppName: mongo.TargetApp})
+		j.dst, err = j.spec.Connect(gctx, j.spec.Target, mongo.Options{AppName: mongo.TargetApp, Warm: 2})
 		return mongo.Wrap(err, "target")
 	})
 	if err = g.Wait(); err == nil {

@@ -19,6 +19,7 @@ type lease struct {
 	*Job
 	run       string   // names this run on the target
 	restart   bool     // the job is to begin anew
+	made      bool     // by this run: it is new
 	resumed   bool     // an earlier process began the job
 	formatWas int      // of the checkpoint that was found, until it is brought up to date
 	attempts  int      // begun by this run
@@ -28,7 +29,11 @@ type lease struct {
 // take makes this run the owner of the job, a new one or the one that the
 // checkpoint remembers. Nothing is written but that: begin comes first.
 func (l *lease) take(ctx context.Context) error {
-	if taken, err := l.store.TakeNew(ctx, l.newJob()); taken || err != nil {
+	taken, err := l.store.TakeNew(ctx, l.newJob())
+	if l.made = taken; taken { // there is nothing to begin anew
+		l.restart = false
+	}
+	if taken || err != nil {
 		return err
 	}
 	job, err := l.store.TakeOver(ctx, func(o state.Owner) {

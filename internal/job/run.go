@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -125,7 +126,7 @@ func (j *Job) pausePoint(ctx context.Context) error {
 func (j *Job) attempt(ctx context.Context) error {
 	ctx, cancel := j.control.phase(ctx)
 	defer cancel(nil)
-	job, err := j.lease.begin(ctx)
+	job, err := j.begin(ctx)
 	if err != nil {
 		return causeOr(ctx, err)
 	}
@@ -148,13 +149,32 @@ func (j *Job) attempt(ctx context.Context) error {
 	}
 }
 
+// begin begins an attempt. That of a new job knows what comes first, and looks
+// meanwhile.
+func (j *Job) begin(ctx context.Context) (job state.Job, err error) {
+	g, gctx := errgroup.WithContext(ctx)
+	if j.copier.looked = j.lease.made; j.lease.made {
+		j.lease.made = false
+		g.Go(func() error { return j.copier.look(gctx) })
+	}
+	g.Go(func() (err error) {
+		job, err = j.lease.begin(gctx)
+		return err
+	})
+	err = g.Wait()
+	return job, err
+}
+
 // load reads what an attempt begins with, and asks whether the source answers.
 func (j *Job) load(ctx context.Context, job state.Job) error {
-	j.stored, j.catalog = job, nil
+	j.stored, j.catalog, j.fresh = job, nil, job.Phase == PhaseCatalog
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return j.letters.Load(gctx, j.spec.OnConflict != ConflictStop) })
 	if job.Phase == PhaseCatalog { // what there is of a copy is of another life
 		g.Go(func() error { return j.store.Clear(gctx) })
+		if !j.copier.looked {
+			g.Go(func() error { return j.copier.look(gctx) })
+		}
 	} else {
 		g.Go(func() (err error) {
 			j.catalog, err = j.store.LoadCatalog(gctx)
@@ -254,6 +274,7 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 	return follow.Run(ctx, job, positionOf(job), follow.Options{
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Rules: j.rules, Store: j.store, Target: j.dst, Schema: j.cat,
 		Letters: j.letters, Ask: j.ask, Progress: j.progress, Log: j.log,
+		Fresh: j.fresh, Capped: slices.ContainsFunc(j.catalog, func(m state.Mapped) bool { return m.Capped() }),
 		Source: oplog.New(j.src, oplog.Options{Keep: j.rules.Match, Log: j.log, Spool: j.spooler}),
 		Look:   oplog.Look{Cluster: j.src, Spool: j.spooler},
 		Sink:   j.sink, CopyAnew: j.copier.again, Slices: sliceStore{j.store}.LoadSlices,
@@ -274,13 +295,29 @@ func (j *Job) newSpooler() *oplog.Spooler {
 // sink makes the engine that applies changes, with what it needs to know about
 // conflicts.
 func (j *Job) sink(pos stream.Position, o mongosink.Options) *mongosink.Engine {
-	o.Sizes.Partitions, o.Sizes.InFlight = j.spec.Partitions, j.spec.Memory/2
+	o.Sizes, o.Sizes.InFlight = sizesFor(j.spec.Partitions, j.dst.Pool.RoundTripTime()), j.spec.Memory/2
 	o.Names = mongosink.Names{Absent: j.ask.Names.Absent, Traits: j.traits}
 	o.Policy = mongosink.Policy{Overwrite: j.spec.OnExisting == ExistingMerge, OnConflict: j.spec.OnConflict, Letters: j.letters}
 	o.Source = mongosink.Source{Reread: j.ask.Reread, Has: j.ask.OnSource}
 	o.Write.Transactions, o.Write.SameTerm, o.Write.Gate = j.txn, j.store.SameTerm, j.dstGate
 	o.Log, o.Limit = j.log, j.limit
 	return mongosink.New(j.dst, pos, o)
+}
+
+// sizesFor are the sizes for a target so far away. A partition that waits for an
+// answer keeps the target waiting too, so that more are needed the longer that
+// takes: twice as many at 40 ms, with half as much kept back by each.
+func sizesFor(partitions int, away time.Duration) (s mongosink.Sizes) {
+	const (
+		near, most = 8, 16
+		kept       = 4 << 20 // bytes, by one of those for a near target
+		doubling   = 40 * time.Millisecond
+	)
+	if s.Partitions = partitions; partitions <= 0 && away > 0 {
+		s.Partitions = min(near+int(float64(near)*float64(away)/float64(doubling)), most)
+		s.Coalesce = kept * near / s.Partitions
+	}
+	return s
 }
 
 // traits reads what restricts the applying of events to a target collection.

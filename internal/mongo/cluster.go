@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -48,6 +49,8 @@ type Options struct {
 	// ServerSelectionTimeout bounds the wait for a suitable server; default is
 	// what the connection string says, else 30 s.
 	ServerSelectionTimeout time.Duration
+	// Warm is how many connections of the pool to the primary are opened at once.
+	Warm int
 	// MaxPoolSize bounds connections per server and pool, default 64.
 	MaxPoolSize uint64
 }
@@ -89,7 +92,16 @@ func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 		return nil, errors.Join(fmt.Errorf("connect %s: %w", Redact(uri), scrub(err, uri)), client.Disconnect(ctx))
 	}
 	c := &Cluster{Client: client, Pool: pool, uri: uri, read: o.ReadPreference}
-	if err := c.identifyPatiently(ctx, *opts.ServerSelectionTimeout); err != nil {
+	warming, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var warm sync.WaitGroup
+	warm.Go(func() { pool.Warm(warming, o.Warm) })
+	err = c.identifyPatiently(ctx, *opts.ServerSelectionTimeout)
+	if err != nil {
+		cancel()
+	}
+	warm.Wait()
+	if err != nil {
 		c.Close()
 		err = ExplainReach(err, opts)
 		return nil, WithHint(fmt.Errorf("reach %s: %w", Redact(uri), scrub(err, uri)), HintOf(err))

@@ -40,6 +40,9 @@ func (c *Cluster) Change(ctx context.Context, db string, cmd bson.D) (term int64
 		return -1, err
 	}
 	defer conn.Release()
+	if cmd[0].Key == "create" { // quick: the question need not wait for the answer
+		return changeAndAsk(ctx, conn, db, cmd)
+	}
 	if _, err := write(ctx, conn, db, cmd); err != nil {
 		return -1, err
 	}
@@ -50,11 +53,33 @@ func (c *Cluster) Change(ctx context.Context, db string, cmd bson.D) (term int64
 	return h.LastWrite.Last.Term, nil
 }
 
+// changeAndAsk is Change with both under way at once.
+func changeAndAsk(ctx context.Context, conn *wire.Conn, db string, cmd bson.D) (term int64, err error) {
+	replies, failed, err := conn.RunBoth(ctx, db, cmd, "admin", bson.D{{Key: "isMaster", Value: 1}})
+	if err = cmp.Or(failed, err); err != nil {
+		return -1, err
+	}
+	if _, err := written(replies[0]); err != nil {
+		return -1, err
+	}
+	h := hello{}
+	h.LastWrite.Last.Term = -1
+	if err := bson.Unmarshal(replies[1], &h); err != nil {
+		return -1, fmt.Errorf("read the term of %s: %w", conn.Addr(), err)
+	}
+	return h.LastWrite.Last.Term, nil
+}
+
 func write(ctx context.Context, conn *wire.Conn, db string, cmd bson.D) (bson.Raw, error) {
 	body, err := conn.Run(ctx, db, cmd)
 	if err != nil {
 		return nil, err
 	}
+	return written(body)
+}
+
+// written reads the reply to a command that changes something.
+func written(body []byte) (bson.Raw, error) {
 	res := wire.ParseWriteResult(body)
 	if err := Interrupted(res); err != nil {
 		return nil, err
@@ -120,8 +145,8 @@ func (c *Cluster) EndConnectionsFirst(ctx context.Context, name string, match fu
 	var leave func(context.Context) error
 	var renewing errgroup.Group
 	renewing.Go(func() (err error) {
-		if leave, err = c.renew(ctx, name); err == nil {
-			const soon = 2 // what is written next wants them
+		if leave, err = c.Pool.Renew(name, c.Info.Hosts); err == nil {
+			const soon = 3 // what is written next wants them
 			c.Pool.Warm(ctx, soon)
 		}
 		return err

@@ -92,9 +92,10 @@ type Jobs interface {
 	Save(ctx context.Context, set bson.D, noted ...bson.E) error
 	// SaveDurably is Save for what later writes rely on: no failover takes it back.
 	SaveDurably(ctx context.Context, set bson.D) error
-	// Prove returns once all data written before the call is durable, and a position
-	// of the sink that is after them; zero where it tells none.
-	Prove(ctx context.Context) (mongo.OpTime, error)
+	// Prove returns once all data written before the call is durable. If it is to
+	// tell, it returns a position of the sink that is after them, where there are
+	// such.
+	Prove(ctx context.Context, tell bool) (mongo.OpTime, error)
 	// Note durably sets fields that say nothing of the data written before.
 	Note(ctx context.Context, set bson.D) error
 	// Mark is Note for fields that belong to no attempt: it may be called between

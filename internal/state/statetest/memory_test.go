@@ -195,7 +195,7 @@ func (m *memory) Begin(ctx context.Context, noted ...bson.E) (state.Job, error) 
 	return job, err
 }
 
-func (m *memory) Prove(ctx context.Context) (mongo.OpTime, error) {
+func (m *memory) Prove(ctx context.Context, _ bool) (mongo.OpTime, error) {
 	return mongo.OpTime{}, m.SaveDurably(ctx, nil)
 }
 
