@@ -179,6 +179,21 @@ func (s *Store) due(applied mongo.OpTime, limit int) (ids []string) {
 	return ids
 }
 
+// IsDue reports that the case of a document can be decided when the target is at
+// a position of the source.
+func (s *Store) IsDue(ns string, id bsoncore.Value, applied mongo.OpTime) bool {
+	c := (*Case)(nil)
+	if !s.none() {
+		c = s.dispute(ns, id)
+	}
+	if c == nil {
+		return false
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.pending[c] && !applied.Before(c.Until)
+}
+
 // AnyDue reports that there are letters to decide.
 func (s *Store) AnyDue(applied mongo.OpTime) bool { return len(s.due(applied, 1)) > 0 }
 
