@@ -41,7 +41,7 @@ func (r *session) verifyClusters(ctx context.Context, s *config.Verify) error {
 	r.log.Info("connecting", "source", mongo.Redact(s.Source), "target", mongo.Redact(s.Target))
 	report, err := r.compare(ctx, s.ProgressInterval, s.Spec)
 	if err != nil {
-		return withCode(exitUsage, err)
+		return err
 	}
 	if err := r.tell(s.Output, report, verifiedText(report)); err != nil {
 		return err
