@@ -129,26 +129,18 @@ func resumeCommand(j *state.Job) string {
 	} else if j.Mode != state.ModeAll {
 		words = append(words, "--mode", string(j.Mode))
 	}
-	rules, flags := transform.Config{}, []string(nil)
-	for rule := range strings.SplitSeq(j.Rules, "; ") {
-		kind, item, _ := strings.Cut(rule, " ")
-		switch kind {
-		case "include":
-			rules.Include = append(rules.Include, item)
-		case "exclude":
-			rules.Exclude = append(rules.Exclude, item)
-		case "rename":
-			rules.Rename = append(rules.Rename, item)
-		}
-		flags = append(flags, "--"+kind, item)
-	}
-	// A name may hold what separates rules: then they are told as they are.
-	set, err := transform.New(rules)
-	switch {
-	case err != nil || set.String() != j.Rules:
+	rules := transform.ParseConfig(j.Rules)
+	// Rules that this version does not know are told as they are.
+	if set, err := transform.New(rules); err != nil || set.String() != j.Rules {
 		return quoted(words) + " with the rules " + j.Rules
-	case len(rules.Include)+len(rules.Exclude)+len(rules.Rename) > 0:
-		words = append(words, flags...)
+	}
+	for _, kind := range []struct {
+		flag  string
+		items []string
+	}{{"--include", rules.Include}, {"--exclude", rules.Exclude}, {"--rename", rules.Rename}} {
+		for _, item := range kind.items {
+			words = append(words, kind.flag, item)
+		}
 	}
 	return quoted(words)
 }

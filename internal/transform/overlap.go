@@ -8,8 +8,10 @@ import (
 )
 
 // Parse reads what String gives.
-func Parse(text string) (*Set, error) {
-	var c Config
+func Parse(text string) (*Set, error) { return New(ParseConfig(text)) }
+
+// ParseConfig gives rules whose String is the text, if there are any.
+func ParseConfig(text string) (c Config) {
 	into := map[string]*[]string{"include": &c.Include, "exclude": &c.Exclude, "rename": &c.Rename}
 	for text != "" && text != (*Set)(nil).String() {
 		end, escaped := len(text), false
@@ -26,7 +28,7 @@ func Parse(text string) (*Set, error) {
 		}
 		text = strings.TrimPrefix(text[end:], "; ")
 	}
-	return New(c)
+	return c
 }
 
 // area is names on the target that rules may lead to: all that match, but for
