@@ -129,11 +129,10 @@ func resumeCommand(j *state.Job) string {
 	} else if j.Mode != state.ModeAll {
 		words = append(words, "--mode", string(j.Mode))
 	}
-	rules := transform.ParseConfig(j.Rules)
-	// Rules that this version does not know are told as they are.
-	if set, err := transform.New(rules); err != nil || set.String() != j.Rules {
+	if _, err := transform.Parse(j.Rules); err != nil { // of another version
 		return quoted(words) + " with the rules " + j.Rules
 	}
+	rules := transform.ParseConfig(j.Rules)
 	for _, kind := range []struct {
 		flag  string
 		items []string

@@ -1,14 +1,21 @@
 package transform
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// Parse reads what String gives.
-func Parse(text string) (*Set, error) { return New(ParseConfig(text)) }
+// Parse reads what String gives. Anything else is an error.
+func Parse(text string) (*Set, error) {
+	s, err := New(ParseConfig(text))
+	if err == nil && s.String() != text {
+		return nil, fmt.Errorf("this version does not know the rules %q", text)
+	}
+	return s, err
+}
 
 // ParseConfig gives rules whose String is the text, if there are any.
 func ParseConfig(text string) (c Config) {
@@ -26,7 +33,7 @@ func ParseConfig(text string) (c Config) {
 		if list, ok := into[kind]; ok {
 			*list = append(*list, item)
 		}
-		text = strings.TrimPrefix(text[end:], "; ")
+		text = strings.TrimPrefix(strings.TrimPrefix(text[end:], ";"), " ")
 	}
 	return c
 }
