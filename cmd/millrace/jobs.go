@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
@@ -63,7 +64,7 @@ type jobInfo struct {
 	Reach      string     `json:"reach,omitempty"`
 	Intent     string     `json:"schemaChange,omitempty"`
 
-	Letters letterCounts `json:"letters"`
+	Letters deadletter.Stats `json:"letters"`
 	// Slices, Deferred, Differences and Refused belong to show alone.
 	Slices      *sliceCounts `json:"slices,omitempty"`
 	Deferred    []string     `json:"deferred,omitempty"`
@@ -76,13 +77,6 @@ type ownerInfo struct {
 	Host string `json:"host"`
 	PID  int    `json:"pid"`
 	Run  string `json:"run"`
-}
-
-type letterCounts struct {
-	Undecided int64 `json:"undecided"`
-	Open      int64 `json:"open"`
-	Settled   int64 `json:"settled"`
-	Removed   int64 `json:"removed"`
 }
 
 type sliceCounts struct {
@@ -100,7 +94,7 @@ func newJobInfo(j *state.Job, life state.Life, letters deadletter.Stats) jobInfo
 	}
 	info := jobInfo{Job: j.ID, State: life, Phase: j.Phase, Paused: j.Paused, Mode: j.Mode, Source: j.Source, Target: j.Target, Rules: j.Rules,
 		CreatedAt: j.CreatedAt.UTC(), SavedAt: j.UpdatedAt.UTC(), Attempt: j.Fence, Start: text(j.Start), Consistent: text(j.Consistent),
-		Applied: text(j.Applied), Reach: text(j.Reach), Intent: text(j.Intent), Letters: letterCounts(letters), Differences: j.Differences}
+		Applied: text(j.Applied), Reach: text(j.Reach), Intent: text(j.Intent), Letters: letters, Differences: j.Differences}
 	if j.Owner != (state.Owner{}) {
 		info.Owner = &ownerInfo{j.Owner.Host, j.Owner.PID, j.Owner.Run}
 	}
@@ -213,7 +207,7 @@ func jobsText(list []jobInfo) string {
 	t := newTable("job", "state", "phase", "source", "rules", "applied", "open letters", "begun")
 	for i := range list {
 		j := &list[i]
-		t.AppendRow(table.Row{plain(j.Job), j.lifeText(), j.phaseText(), cut(plain(j.Source), 40), cut(plain(j.Rules), 30), j.appliedText(),
+		t.AppendRow(table.Row{plain(j.Job), j.lifeText(), phaseText(j.Phase, j.Paused), cut(plain(j.Source), 40), cut(plain(j.Rules), 30), j.appliedText(),
 			j.Letters.Open + j.Letters.Undecided, j.CreatedAt.Format(time.DateTime)})
 	}
 	alignRight(t, 7)
@@ -237,13 +231,6 @@ func (j *jobInfo) lifeText() string {
 
 // agoText is how long something is past; the clocks of machines differ.
 func agoText(at time.Time) string { return seconds(max(0, time.Since(at).Seconds())) + " ago" }
-
-func (j *jobInfo) phaseText() string {
-	if j.Paused {
-		return string(j.Phase) + ", paused"
-	}
-	return string(j.Phase)
-}
 
 func (j *jobInfo) appliedText() string {
 	if j.AppliedAt == nil {
@@ -283,9 +270,7 @@ func showJob(ctx context.Context, c *mongo.Cluster, name string) (*jobInfo, erro
 	if err != nil {
 		return nil, err
 	}
-	for _, d := range has.Deferred {
-		info.Deferred = append(info.Deferred, deferredText(d.NS, d.Index, d.Unbuilt))
-	}
+	info.Deferred = deferredTexts(has.Deferred)
 	raws, err := state.Open(c, state.Options{Job: name}).LoadSlices(ctx)
 	if err != nil {
 		return nil, err
@@ -298,14 +283,18 @@ func noSuchJob(name string) error {
 	return withCode(exitUsage, mongo.WithHint(fmt.Errorf("the target knows no job %s", plain(name)), "millrace jobs list shows those that it knows"))
 }
 
-func deferredText(ns, index string, unbuilt bool) string {
-	switch {
-	case unbuilt:
-		return "index " + index + " of " + ns
-	case index == "":
-		return "expiry of " + ns
+func deferredTexts(list []schema.Deferred) (out []string) {
+	for _, d := range list {
+		text := "expiry of index " + d.Index + " of " + d.NS
+		switch {
+		case d.Unbuilt:
+			text = "index " + d.Index + " of " + d.NS
+		case d.Index == "":
+			text = "expiry of " + d.NS
+		}
+		out = append(out, text)
 	}
-	return "expiry of index " + index + " of " + ns
+	return out
 }
 
 // countSlices counts those of the newest plan of each collection.
@@ -330,7 +319,7 @@ func countSlices(raws []bson.Raw) (*sliceCounts, error) {
 }
 
 func (j *jobInfo) text() string {
-	t := facts{newTable(plain(j.Job), j.phaseText())}
+	t := facts{newTable(plain(j.Job), phaseText(j.Phase, j.Paused))}
 	t.add("state", j.lifeText())
 	t.add("source", plain(j.Source))
 	t.add("target", plain(j.Target))
@@ -348,7 +337,7 @@ func (j *jobInfo) text() string {
 	if j.Slices != nil && j.Slices.Total > 0 {
 		t.add("slices copied", fmt.Sprintf("%d of %d", j.Slices.Done, j.Slices.Total))
 	}
-	t.add("dead letters", conflictText(job.ConflictStatus{Undecided: j.Letters.Undecided, Open: j.Letters.Open, Settled: j.Letters.Settled, Removed: j.Letters.Removed}))
+	t.add("dead letters", conflictText(j.Letters))
 	t.list("deferred", j.Deferred)
 	t.list("refused", j.Refused)
 	var b strings.Builder
@@ -394,7 +383,7 @@ type dropped struct {
 	Job     string           `json:"job"`
 	Dropped bool             `json:"dropped"`
 	Has     map[string]int64 `json:"documents"`
-	Letters letterCounts     `json:"letters"`
+	Letters deadletter.Stats `json:"letters"`
 	// Deferred are indexes and expiries that the target's collections do not have yet.
 	Deferred []string `json:"deferred,omitempty"`
 }
@@ -406,7 +395,7 @@ func (d *dropped) text(what string) string {
 			t.add(coll, n)
 		}
 	}
-	t.add("dead letters", conflictText(job.ConflictStatus{Undecided: d.Letters.Undecided, Open: d.Letters.Open, Settled: d.Letters.Settled, Removed: d.Letters.Removed}))
+	t.add("dead letters", conflictText(d.Letters))
 	t.list("deferred", d.Deferred)
 	t.add("replicated data", "stay as they are")
 	return t.Render() + "\n"
@@ -426,10 +415,7 @@ func (a *app) dropJob(ctx context.Context, s *stored, yes bool) error {
 	if err != nil {
 		return err
 	}
-	d := &dropped{Job: s.job, Has: has.Documents, Letters: letterCounts(has.Letters)}
-	for _, one := range has.Deferred {
-		d.Deferred = append(d.Deferred, deferredText(one.NS, one.Index, one.Unbuilt))
-	}
+	d := &dropped{Job: s.job, Has: has.Documents, Letters: has.Letters, Deferred: deferredTexts(has.Deferred)}
 	if !yes {
 		return errors.Join(a.tell(s.output, d, d.text("would be removed")), withCode(exitUsage, mongo.WithHint(errors.New("nothing was removed"), d.advice())))
 	}
