@@ -218,12 +218,12 @@ func onTarget(ctx context.Context, c *mongo.Cluster, ns string, id bson.RawValue
 }
 
 func (l *shownLetter) text() string {
-	t := newTable("letter", plain(l.ID))
-	t.AppendRows([]table.Row{{"job", plain(l.Job)}, {"collection", plain(l.NS)}, {"_id", plain(l.Document)}, {"state", l.State}, {"cause", plain(l.Cause)},
-		{"reason", plain(l.Reason)}, {"position", l.Position}, {"refused first", l.Time.Format(time.RFC3339)}})
+	t := newTable("letter", l.ID)
+	t.AppendRows([]table.Row{{"job", l.Job}, {"collection", l.NS}, {"_id", l.Document}, {"state", l.State}, {"cause", l.Cause},
+		{"reason", l.Reason}, {"position", l.Position}, {"refused first", l.Time.Format(time.RFC3339)}})
 	f := facts{t}
-	f.add("index", plain(l.Index))
-	f.add("settled by", plain(l.Settled))
+	f.add("index", l.Index)
+	f.add("settled by", l.Settled)
 	var b strings.Builder
 	fmt.Fprintln(&b, t.Render())
 	for _, d := range []struct {

@@ -207,7 +207,7 @@ func jobsText(list []jobInfo) string {
 	t := newTable("job", "state", "phase", "source", "rules", "applied", "open letters", "begun")
 	for i := range list {
 		j := &list[i]
-		t.AppendRow(table.Row{plain(j.Job), j.lifeText(), phaseText(j.Phase, j.Paused), cut(plain(j.Source), 40), cut(plain(j.Rules), 30), j.appliedText(),
+		t.AppendRow(table.Row{j.Job, j.lifeText(), phaseText(j.Phase, j.Paused), cut(plain(j.Source), 40), cut(plain(j.Rules), 30), j.appliedText(),
 			j.Letters.Open + j.Letters.Undecided, j.CreatedAt.Format(time.DateTime)})
 	}
 	alignRight(t, 7)
@@ -319,11 +319,11 @@ func countSlices(raws []bson.Raw) (*sliceCounts, error) {
 }
 
 func (j *jobInfo) text() string {
-	t := facts{newTable(plain(j.Job), phaseText(j.Phase, j.Paused))}
+	t := facts{newTable(j.Job, phaseText(j.Phase, j.Paused))}
 	t.add("state", j.lifeText())
-	t.add("source", plain(j.Source))
-	t.add("target", plain(j.Target))
-	t.add("rules", plain(j.Rules))
+	t.add("source", j.Source)
+	t.add("target", j.Target)
+	t.add("rules", j.Rules)
 	t.add("mode", string(j.Mode))
 	t.add("begun", j.CreatedAt.Format(time.RFC3339))
 	t.add("saved", j.SavedAt.Format(time.RFC3339))
@@ -352,7 +352,7 @@ func (j *jobInfo) text() string {
 // list adds a row for each, as far as there is room.
 func (t facts) list(name string, items []string) {
 	for _, it := range items[:min(len(items), maxListed)] {
-		t.add(name, plain(it))
+		t.add(name, it)
 	}
 	if more := len(items) - maxListed; more > 0 {
 		t.add(name, fmt.Sprintf("and %d more", more))
@@ -389,7 +389,7 @@ type dropped struct {
 }
 
 func (d *dropped) text(what string) string {
-	t := facts{newTable(plain(d.Job), what)}
+	t := facts{newTable(d.Job, what)}
 	for _, coll := range []string{"collections", "slices", "skipped"} {
 		if n := d.Has[coll]; n > 0 {
 			t.add(coll, n)

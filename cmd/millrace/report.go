@@ -43,7 +43,7 @@ func summaryText(sum summary) string {
 		return text
 	}
 	copying := s.PhaseSeconds[job.PhaseCopying]
-	t := facts{newTable(plain(s.Job), ended(sum))}
+	t := facts{newTable(s.Job, ended(sum))}
 	t.add("duration", clock(time.Duration(sum.Seconds*float64(time.Second))))
 	t.add("collections", len(s.Copy.Collections))
 	t.add("documents copied", fmt.Sprintf("%d%s", s.Copy.Docs, average(float64(s.Copy.Docs), copying, count)))
@@ -120,7 +120,7 @@ func planText(p *job.Plan) string {
 	t := newTable("collection", "on the target as", "type", "documents", "size", "indexes")
 	var docs, bytes int64
 	for _, c := range p.Collections {
-		target := plain(c.Target)
+		target := c.Target
 		if c.Target == c.Source {
 			target = ""
 		}

@@ -148,7 +148,7 @@ func (c *control) watchStatus(ctx context.Context) error {
 }
 
 func statusText(s job.Status) string {
-	t := facts{newTable(plain(s.Job), phaseText(s.Phase, s.Paused))}
+	t := facts{newTable(s.Job, phaseText(s.Phase, s.Paused))}
 	t.AppendRows([]table.Row{{"source", s.Source}, {"target", s.Target}})
 	if !s.StartedAt.IsZero() {
 		t.add("runs for", clock(time.Since(s.StartedAt)))
@@ -181,9 +181,9 @@ func finalizeText(s job.Status) string {
 	case s.CanFinalize && !s.FinalizeWanted:
 		return "possible"
 	case s.FinalizeWanted && s.Phase != job.PhaseFinalizing && s.Phase != job.PhaseFinalized:
-		return "as soon as possible; not yet: " + plain(s.CannotFinalize)
+		return "as soon as possible; not yet: " + s.CannotFinalize
 	}
-	return plain(s.CannotFinalize)
+	return s.CannotFinalize
 }
 
 // facts is a table of names and values.
