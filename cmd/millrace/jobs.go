@@ -415,7 +415,7 @@ func (a *app) dropJob(ctx context.Context, s *stored, yes bool) error {
 	if err != nil {
 		return err
 	}
-	d := &dropped{Job: s.job, Has: has.Documents, Letters: has.Letters, Deferred: deferredTexts(has.Deferred)}
+	d := &dropped{Job: s.job, Has: has.Documents, Letters: list[0].Letters, Deferred: deferredTexts(has.Deferred)}
 	if !yes {
 		return errors.Join(a.tell(s.output, d, d.text("would be removed")), withCode(exitUsage, mongo.WithHint(errors.New("nothing was removed"), d.advice())))
 	}

@@ -82,10 +82,10 @@ func Hold(ctx context.Context, c *mongo.Cluster, id string, log *slog.Logger, do
 	return g.Wait()
 }
 
-// Has is what the target's database millrace keeps of a job beside its document.
+// Has is what the target's database millrace keeps of a job beside its document
+// and its letters.
 type Has struct {
-	Documents map[string]int64 // by collection
-	Letters   deadletter.Stats
+	Documents map[string]int64  // by collection
 	Deferred  []schema.Deferred // what the target does not have yet
 }
 
@@ -94,11 +94,6 @@ func Look(ctx context.Context, c *mongo.Cluster, id string) (h Has, err error) {
 	if h.Documents, err = state.Open(c, state.Options{Job: id}).Kept(ctx); err != nil {
 		return h, err
 	}
-	letters, err := deadletter.Counts(ctx, c)
-	if err != nil {
-		return h, err
-	}
-	h.Letters = letters[id]
 	h.Deferred, err = schema.NewTarget(c, schema.TargetOptions{Job: id}).Deferred(ctx)
 	return h, err
 }
