@@ -152,28 +152,20 @@ func quoted(words []string) string {
 
 func (a *app) jobsListCommand() *cobra.Command {
 	var s stored
-	cmd := &cobra.Command{
+	return a.targetCommand(&cobra.Command{
 		Use:   "list --target URI",
 		Short: "List the jobs that a target knows",
 		Long: `Lists the jobs in the target's database millrace. A job is running when its
 owner gives a sign of life, silent when it gives none for some seconds (its
 machine may be cut off), stopped when nobody owns it or its process is dead, and
 finalized when nothing is left to do.`,
-	}
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := a.debugConnect(cmd.Context(), "target", s.target)
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		list, err := listJobs(cmd.Context(), c)
+	}, &s, func(ctx context.Context) error {
+		list, err := listJobs(ctx, s.cluster)
 		if err != nil {
 			return err
 		}
 		return a.tell(s.output, list, jobsText(list))
-	}
-	a.bindStored(cmd, &s)
-	return cmd
+	})
 }
 
 // listJobs shows the jobs of a target, one or with no name all.
@@ -452,7 +444,7 @@ func (a *app) completeJobs(target *string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), 3*time.Second)
 		defer cancel()
-		c, err := a.debugConnect(ctx, "target", *target)
+		c, err := a.connectToLook(ctx, "target", *target)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

@@ -57,7 +57,7 @@ func (r *session) statusOfStopped(ctx context.Context, s *config.Control, none e
 	if s.Target == "" {
 		return none
 	}
-	c, err := r.debugConnect(ctx, "target", s.Target)
+	c, err := r.connectToLook(ctx, "target", s.Target)
 	if err != nil {
 		return err
 	}
