@@ -307,12 +307,8 @@ func (a *app) retryLetters(ctx context.Context, s *stored) error {
 	res.Written = max(0, res.Tried-res.Open)
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s tried, %d settled, %d open\n", plain(s.job), plural(int(res.Tried), "letter"), res.Written, res.Open)
-	for i, r := range res.Refused {
-		if i == maxListed {
-			fmt.Fprintf(&b, "  and %d more\n", len(res.Refused)-i)
-			break
-		}
-		fmt.Fprintf(&b, "  %s: %s\n", plain(r.ID), plain(r.Reason))
+	for _, line := range listed(res.Refused, func(r letterInfo) string { return r.ID + ": " + r.Reason }) {
+		fmt.Fprintf(&b, "  %s\n", plain(line))
 	}
 	if err := a.tell(s.output, res, b.String()); err != nil || res.Open == 0 {
 		return err

@@ -343,11 +343,8 @@ func (j *jobInfo) text() string {
 
 // list adds a row for each, as far as there is room.
 func (t facts) list(name string, items []string) {
-	for _, it := range items[:min(len(items), maxListed)] {
-		t.add(name, it)
-	}
-	if more := len(items) - maxListed; more > 0 {
-		t.add(name, fmt.Sprintf("and %d more", more))
+	for _, line := range listed(items, plain) {
+		t.add(name, line)
 	}
 }
 
