@@ -280,19 +280,16 @@ type retried struct {
 }
 
 func (a *app) retryLetters(ctx context.Context, s *stored) error {
-	list, err := listJobs(ctx, s.cluster, s.job)
+	info, err := findJob(ctx, s.cluster, s.job)
 	if err != nil {
 		return err
 	}
-	if len(list) == 0 {
-		return noSuchJob(s.job)
-	}
-	res := &retried{Job: s.job, Tried: list[0].Letters.Open + list[0].Letters.Undecided}
-	switch list[0].State {
+	res := &retried{Job: s.job, Tried: info.Letters.Open + info.Letters.Undecided}
+	switch info.State {
 	case state.Running, state.Silent:
-		err = a.askToRetry(ctx, s, &list[0])
+		err = a.askToRetry(ctx, s, info)
 	case state.Stopped:
-		return withCode(exitUsage, mongo.WithHint(job.ErrUnfinished, "start it: "+list[0].Resume))
+		return withCode(exitUsage, mongo.WithHint(job.ErrUnfinished, "start it: "+info.Resume))
 	default:
 		err = a.retryFinalized(ctx, s, res)
 	}

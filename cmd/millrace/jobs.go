@@ -71,6 +71,8 @@ type jobInfo struct {
 	Differences []string     `json:"differences,omitempty"`
 	Refused     []string     `json:"refused,omitempty"`
 	Resume      string       `json:"resume,omitempty"` // what goes on with it
+
+	err error // why nothing is known of it but its name and its letters
 }
 
 type ownerInfo struct {
@@ -164,7 +166,11 @@ finalized when nothing is left to do.`,
 		if err != nil {
 			return err
 		}
-		return a.tell(s.output, list, jobsText(list))
+		errs := []error{a.tell(s.output, list, jobsText(list))}
+		for _, j := range list {
+			errs = append(errs, j.err)
+		}
+		return errors.Join(errs...)
 	})
 }
 
@@ -175,7 +181,7 @@ func listJobs(ctx context.Context, c *mongo.Cluster, names ...string) ([]jobInfo
 		return nil, err
 	}
 	if len(names) > 0 {
-		jobs = slices.DeleteFunc(jobs, func(j state.Job) bool { return !slices.Contains(names, j.ID) })
+		jobs = slices.DeleteFunc(jobs, func(j state.Listed) bool { return !slices.Contains(names, j.ID) })
 	}
 	lives, err := state.Lives(ctx, c, jobs)
 	if err != nil {
@@ -187,7 +193,8 @@ func listJobs(ctx context.Context, c *mongo.Cluster, names ...string) ([]jobInfo
 	}
 	out := make([]jobInfo, len(jobs))
 	for i := range jobs {
-		out[i] = newJobInfo(&jobs[i], lives[jobs[i].ID], letters[jobs[i].ID])
+		out[i] = newJobInfo(&jobs[i].Job, lives[jobs[i].ID], letters[jobs[i].ID])
+		out[i].err = jobs[i].Err
 	}
 	return out, nil
 }
@@ -199,6 +206,10 @@ func jobsText(list []jobInfo) string {
 	t := newTable("job", "state", "phase", "source", "rules", "applied", "open letters", "begun")
 	for i := range list {
 		j := &list[i]
+		if j.err != nil {
+			t.AppendRow(table.Row{j.Job, j.State})
+			continue
+		}
 		t.AppendRow(table.Row{j.Job, j.lifeText(), phaseText(j.Phase, j.Paused), cut(plain(j.Source), 40), cut(plain(j.Rules), 30), j.appliedText(),
 			j.Letters.Open + j.Letters.Undecided, j.CreatedAt.Format(time.DateTime)})
 	}
@@ -248,16 +259,24 @@ when it was finalized, and which command goes on with it.`,
 	})
 }
 
+// findJob shows one job of a target.
+func findJob(ctx context.Context, c *mongo.Cluster, name string) (*jobInfo, error) {
+	list, err := listJobs(ctx, c, name)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(list) == 0:
+		return nil, withCode(exitUsage, mongo.WithHint(fmt.Errorf("the target knows no job %s", plain(name)), "millrace jobs list shows those that it knows"))
+	}
+	return &list[0], list[0].err
+}
+
 // showJob is a job with all that listJobs leaves out.
 func showJob(ctx context.Context, c *mongo.Cluster, name string) (*jobInfo, error) {
-	list, err := listJobs(ctx, c, name)
-	if err == nil && len(list) == 0 {
-		err = noSuchJob(name)
-	}
+	info, err := findJob(ctx, c, name)
 	if err != nil {
 		return nil, err
 	}
-	info := &list[0]
 	has, err := job.Look(ctx, c, name)
 	if err != nil {
 		return nil, err
@@ -269,10 +288,6 @@ func showJob(ctx context.Context, c *mongo.Cluster, name string) (*jobInfo, erro
 	}
 	info.Slices, err = countSlices(raws)
 	return info, err
-}
-
-func noSuchJob(name string) error {
-	return withCode(exitUsage, mongo.WithHint(fmt.Errorf("the target knows no job %s", plain(name)), "millrace jobs list shows those that it knows"))
 }
 
 func deferredTexts(list []schema.Deferred) (out []string) {
@@ -391,20 +406,18 @@ func (d *dropped) text(what string) string {
 }
 
 func (a *app) dropJob(ctx context.Context, s *stored, yes bool) error {
-	list, err := listJobs(ctx, s.cluster, s.job)
-	switch {
-	case err != nil:
+	info, err := findJob(ctx, s.cluster, s.job)
+	if err != nil {
 		return err
-	case len(list) == 0:
-		return noSuchJob(s.job)
-	case list[0].State == state.Running:
-		return withCode(exitUsage, mongo.WithHint(fmt.Errorf("job %s is %s: nothing was removed", plain(s.job), list[0].lifeText()), "stop its process first"))
+	}
+	if info.State == state.Running {
+		return withCode(exitUsage, mongo.WithHint(fmt.Errorf("job %s is %s: nothing was removed", plain(s.job), info.lifeText()), "stop its process first"))
 	}
 	has, err := job.Look(ctx, s.cluster, s.job)
 	if err != nil {
 		return err
 	}
-	d := &dropped{Job: s.job, Has: has.Documents, Letters: list[0].Letters, Deferred: deferredTexts(has.Deferred)}
+	d := &dropped{Job: s.job, Has: has.Documents, Letters: info.Letters, Deferred: deferredTexts(has.Deferred)}
 	if !yes {
 		return errors.Join(a.tell(s.output, d, d.text("would be removed")), withCode(exitUsage, mongo.WithHint(errors.New("nothing was removed"), d.advice())))
 	}

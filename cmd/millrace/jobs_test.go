@@ -209,3 +209,21 @@ func TestResumeCommand(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestUnreadableJob: a document that is no job's hides no other job.
+func TestUnreadableJob(t *testing.T) {
+	uri := lab.ForTest(t, lab.Options{}).URI()
+	b := &jobsBench{program: newProgram(t, uri, uri)}
+	jobs := connect(t, uri).Database("millrace").Collection("jobs")
+	b.must(jobs.InsertOne(t.Context(), bson.D{{Key: "_id", Value: "broken"}, {Key: "phase", Value: 5}}))
+	b.expect(exitFailure, "jobs show", "read job broken")
+	b.must(jobs.InsertOne(t.Context(), state.Job{ID: "orders", Phase: state.PhaseFollowing, Rules: "include shop.*"}))
+	b.expect(exitFailure, "jobs list", "orders", "following", "broken", "unreadable", "millrace: read job broken: ")
+	b.expect(exitFailure, "jobs list --output json", `"error": "read job broken: `, `"job": "orders"`, `"state": "unreadable"`)
+	b.expect(exitOK, "jobs show --job orders", "following", "resumes by")
+	b.expect(exitUsage, "jobs show", "several jobs: broken, orders")
+	b.expect(exitOK, "__complete jobs show --job o", "orders\tfollowing")
+	for _, command := range []string{"jobs show", "jobs drop", "deadletters retry"} {
+		b.expect(exitFailure, command+" --job broken", "read job broken")
+	}
+}

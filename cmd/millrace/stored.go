@@ -6,9 +6,9 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/state"
 )
 
 // connectToLook connects to a side, whose connection string may come from the
@@ -53,7 +53,7 @@ func (a *app) targetCommand(cmd *cobra.Command, s *stored, do func(context.Conte
 	return cmd
 }
 
-// bindJob gives it the name of a job.
+// bindJob gives a command the name of a job.
 func (a *app) bindJob(cmd *cobra.Command, s *stored, usage string) {
 	cmd.Flags().StringVar(&s.job, "job", "", usage)
 	_ = cmd.RegisterFlagCompletionFunc("job", a.completeJobs(&s.target))
@@ -74,15 +74,19 @@ func (a *app) storedCommand(cmd *cobra.Command, s *stored, do func(context.Conte
 }
 
 func onlyJob(ctx context.Context, c *mongo.Cluster) (string, error) {
-	var ids []string
-	err := c.Client.Database(mongo.StateDB).Collection("jobs").Distinct(ctx, "_id", bson.D{}).Decode(&ids)
-	switch {
-	case err != nil:
-		return "", fmt.Errorf("list the jobs of %s: %w", c.Address(), err)
-	case len(ids) == 0:
-		return "", mongo.WithHint(fmt.Errorf("%s is no target of any job", c.Address()), "a job is stored on its target, in the database "+mongo.StateDB)
-	case len(ids) > 1:
-		return "", withCode(exitUsage, mongo.WithHint(fmt.Errorf("there are several jobs: %s", plain(strings.Join(ids, ", "))), "choose one with --job"))
+	jobs, err := state.List(ctx, c)
+	if err != nil {
+		return "", err
 	}
-	return ids[0], nil
+	names := make([]string, len(jobs))
+	for i := range jobs {
+		names[i] = jobs[i].ID
+	}
+	switch len(names) {
+	case 0:
+		return "", mongo.WithHint(fmt.Errorf("%s is no target of any job", c.Address()), "a job is stored on its target, in the database "+mongo.StateDB)
+	case 1:
+		return names[0], nil
+	}
+	return "", withCode(exitUsage, mongo.WithHint(fmt.Errorf("there are several jobs: %s", plain(strings.Join(names, ", "))), "choose one with --job"))
 }
