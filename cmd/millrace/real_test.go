@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -335,6 +336,11 @@ func hostileNames(t *testing.T, p *program) {
 // Each signal is a proper end, and a second one ends a program that does not end
 // by itself: nobody answers at the address, so that the first finds it waiting.
 func TestSignalsEndTheProgram(t *testing.T) {
+	// Under nohup this process ignores the hangup, and its children would too;
+	// what it catches they do not inherit.
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGHUP)
+	defer signal.Stop(caught)
 	for signal, want := range map[syscall.Signal]int{syscall.SIGTERM: 143, syscall.SIGINT: 130, syscall.SIGHUP: 129} {
 		t.Run(signal.String(), func(t *testing.T) {
 			p := newProgram(t, "mongodb://127.0.0.1:1/?replicaSet=x", "mongodb://127.0.0.1:1/?replicaSet=x")
