@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/csv"
 	"errors"
 	"fmt"
 	"regexp"
@@ -134,10 +135,19 @@ func resumeCommand(j *state.Job) string {
 		items []string
 	}{{"--include", rules.Include}, {"--exclude", rules.Exclude}, {"--rename", rules.Rename}} {
 		for _, item := range kind.items {
-			words = append(words, kind.flag, item)
+			words = append(words, kind.flag, listItem(item))
 		}
 	}
 	return quoted(words)
+}
+
+// listItem is a value of a flag that takes a list, separated by commas as in CSV.
+func listItem(item string) string {
+	var b strings.Builder
+	w := csv.NewWriter(&b)
+	_ = w.Write([]string{item}) // into memory
+	w.Flush()
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 // quoted are words as a shell reads them.

@@ -197,8 +197,9 @@ func TestResumeCommand(t *testing.T) {
 	for rules, want := range map[string]string{
 		"everything": "--target t",
 		"include shop.*; exclude shop.x; rename shop=it's": `--include 'shop.*' --exclude shop.x --rename 'shop=it'\''s'`,
-		`include a\;b.*`: `--include 'a\;b.*'`,
-		"include a; b":   "with the rules include a; b",
+		`include a\;b.*`:   `--include 'a\;b.*'`,
+		`include shop.a,b`: `--include '"shop.a,b"'`,
+		"include a; b":     "with the rules include a; b",
 	} {
 		got := resumeCommand(&state.Job{ID: "j", Source: "s", Target: "t", Mode: state.ModeAll, Rules: rules})
 		if !strings.HasPrefix(got, "millrace sync --job j --source s --target t") || !strings.HasSuffix(got, want) {
