@@ -89,7 +89,7 @@ func (j *Job) failing(failure error, pause time.Duration) {
 		return
 	}
 	j.progress.CountError("retry")
-	j.progress.Wait("a failure to pass: " + mongo.Concise(failure.Error()))
+	j.progress.Wait("a failure to pass: " + mongo.Brief(failure))
 	more := []any{"error", failure, "retryIn", pause}
 	if hint := mongo.HintOf(failure); hint != "" {
 		more = append(more, "hint", hint)
