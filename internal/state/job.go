@@ -75,6 +75,9 @@ type Job struct {
 
 // With is the job after fields of it were set.
 func (j Job) With(set bson.D) (Job, error) {
+	if len(set) == 0 {
+		return j, nil
+	}
 	raw, err := bson.Marshal(set)
 	if err == nil {
 		err = bson.Unmarshal(raw, &j)

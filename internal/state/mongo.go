@@ -188,7 +188,7 @@ func (s *Mongo) Create(ctx context.Context, job Job) error {
 func (s *Mongo) TakeNew(ctx context.Context, job Job) (taken bool, err error) {
 	began := s.now()
 	job.ID, job.Version, job.Fence, job.Owner = s.o.Job, FormatVersion, 1, ThisProcess(s.o.Run)
-	job.CreatedAt = time.Now().UTC()
+	job.CreatedAt = time.Now().UTC().Truncate(time.Millisecond) // as it is read again
 	job.UpdatedAt = job.CreatedAt
 	_, err = s.db.Collection("jobs").InsertOne(ctx, job)
 	if driver.IsDuplicateKeyError(err) {

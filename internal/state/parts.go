@@ -35,7 +35,8 @@ func (s *Mongo) SaveSlices(ctx context.Context, list []Slice) error {
 	defer s.saveMu.Unlock()
 	failpoint.Hit("slices.before")
 	defer failpoint.Hit("slices.after")
-	if err := s.prove(ctx); err != nil {
+	// Always by a write: it is what an owner that was displaced is refused at.
+	if err := s.set(ctx, nil, s.o.Write); err != nil {
 		return err
 	}
 	failpoint.Hit("slices.written")

@@ -84,7 +84,8 @@ type Jobs interface {
 	// nobody runs. certain is as of Load, else it is as of Reload. One that cannot
 	// be read has its ID alone.
 	LoadOthers(ctx context.Context, certain bool) ([]Job, error)
-	// Save sets fields once all data written before the call is durable. The order
+	// Save sets fields once all data written before the call, the answers to which
+	// SameTerm was told, is durable. The order
 	// matters: what is stored as done was proven first, so that whoever loads it
 	// need not judge whether it is true. What it sets may itself be lost by a
 	// failover, with all that came later. What noted sets is as of Note, before
