@@ -66,7 +66,7 @@ func scenarios() []scenario {
 		{"full-wan-narrow", "the same over 100 Mbit/s", "insert alone from memory over the same link, uncompressed, at its best settings",
 			copying{docs: 100_000, link: link{rtt: away, megabit: 100}, ways: []copyWay{{name: "ceiling", kind: KindCeiling}}}},
 		{"incr-wan", "drain a backlog as incr-backlog with 40 ms round trip to the target", "apply the folded operations alone from memory over the same link, at its best settings",
-			draining{load: workload{operations: 300_000, inserts: 0.7}, link: link{rtt: away}}},
+			draining{load: workload{operations: 1_000_000, inserts: 0.7}, link: link{rtt: away}}},
 		{"incr-backlog", "drain a backlog of 70 % inserts and 30 % zipfian updates of 1 KB documents", backlogCeiling,
 			draining{load: workload{operations: 1_000_000, inserts: 0.7}}},
 		{"incr-small", "drain inserts, updates and deletes of 140-byte documents in ten collections", backlogCeiling,
