@@ -43,6 +43,11 @@ func TestTopology(t *testing.T) {
 	if out, _ := must("show"); !strings.Contains(out, "primary") || !strings.Contains(out, "─ "+c.Members()[1].Host()) {
 		t.Errorf("show says\n%s", out)
 	}
+	out, _ := must("advise", "--output=json")
+	var advice []topology.Advice
+	if err := json.Unmarshal([]byte(out), &advice); err != nil || len(advice) != 2 || advice[0].Members != 3 || len(advice[1].Outcomes) != 3 {
+		t.Fatalf("%v\n%s", err, out)
+	}
 	before := show()
 	// The set found a tree by itself: plan another.
 	other := []string{"--policy=fan-out", "--fan-out=1"}
@@ -52,7 +57,7 @@ func TestTopology(t *testing.T) {
 	if out, errs := must(append([]string{"apply"}, other...)...); !strings.Contains(errs, "dry run") || !strings.Contains(out, "planned") {
 		t.Errorf("a dry run says\n%s%s", out, errs)
 	}
-	out, _ := must(append([]string{"plan", "--output=json"}, other...)...)
+	out, _ = must(append([]string{"plan", "--output=json"}, other...)...)
 	var plan topology.Plan
 	if err := json.Unmarshal([]byte(out), &plan); err != nil || len(plan.Seats) != 2 {
 		t.Fatalf("%v\n%s", err, out)
@@ -107,7 +112,14 @@ func TestTopologyUsage(t *testing.T) {
 		{exitOK, "what-if --members 50 --zones 3", "balanced"},
 		{exitOK, "what-if --published", "14785"},
 		{exitOK, "what-if --members 7 --output json", "prediction"},
+		{exitOK, "advise --members 7 --write-concern majority", "weigh throughput (off) against"},
+		{exitOK, "advise --members 9 --zones 3 --spread-voters --output json", "published"},
 		{exitUsage, "what-if --members 51", "51 members"},
+		{exitUsage, "advise --members 51", "51 members"},
+		{exitUsage, "advise --members 7 --write-concern 2", "concern"},
+		{exitUsage, "advise --members 7 --uri mongodb://a", "members"},
+		{exitUsage, "advise --zones 2 --uri mongodb://a", "--members"},
+		{exitUsage, "advise", "MILLRACE_URI"},
 		{exitUsage, "what-if --cores 0", "--cores"},
 		{exitUsage, "show", "MILLRACE_URI"},
 		{exitUsage, "show --uri nonsense", "mongodb://"},

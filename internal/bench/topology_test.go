@@ -22,7 +22,7 @@ func TestTopology(t *testing.T) {
 	}
 	r, err := Run(t.Context(), Options{
 		Scenarios: []string{"topology"}, Scale: tiny(), Rounds: 1, Servers: Servers{Version: "6.0"},
-		Topology: TopologyOptions{WriteConcerns: []string{"majority"}, Clients: 4, LinkRTT: time.Millisecond},
+		Topology: TopologyOptions{WriteConcerns: []string{"majority"}, Clients: 4, LinkRTTs: []time.Duration{0, time.Millisecond}},
 		Progress: func(line string) { t.Log(line) },
 	})
 	if err != nil {
@@ -68,7 +68,7 @@ func TestTopology(t *testing.T) {
 
 // Sizes and concerns that make no sense are refused before anything starts.
 func TestTopologyOptions(t *testing.T) {
-	for _, o := range []TopologyOptions{{Nodes: []int{2}}, {Nodes: []int{51}}, {WriteConcerns: []string{"2"}}, {Clients: -1}, {PrimaryCores: -1}, {PrimaryCores: 1, PrimaryShare: 1.5}, {PrimaryShare: 0.5}} {
+	for _, o := range []TopologyOptions{{Nodes: []int{2}}, {Nodes: []int{51}}, {WriteConcerns: []string{"2"}}, {Clients: -1}, {PrimaryCores: -1}, {PrimaryCores: 1, PrimaryShare: 1.5}, {PrimaryShare: 0.5}, {LinkRTTs: []time.Duration{0, -1}}} {
 		if _, err := o.complete(); err == nil {
 			t.Errorf("%+v is taken", o)
 		}
