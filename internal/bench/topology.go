@@ -136,7 +136,7 @@ func (b *bench) treesOf(ctx context.Context, s scenario, o TopologyOptions, n in
 func (f *forest) variant(concern string) string {
 	name := itoa(f.n) + "-w" + concern
 	if f.rtt > 0 {
-		name += "-" + figure(millis(f.rtt)) + "ms"
+		name += fmt.Sprintf("-%gms", millis(f.rtt))
 	}
 	return name
 }

@@ -91,7 +91,7 @@ func (all chainingCases) table() (header []string, rows [][]string) {
 		"primary CPU off / on", "published", "planned, of the better"}
 	for _, c := range all {
 		x := c.OffOn
-		row := []string{fmt.Sprintf("%d members, w:%s", x.Members, x.WriteConcern), figure(x.LinkRTTMillis) + " ms", figure(x.ClientsPerCore),
+		row := []string{fmt.Sprintf("%d members, w:%s", x.Members, x.WriteConcern), fmt.Sprintf("%g ms", x.LinkRTTMillis), figure(x.ClientsPerCore),
 			gainText(x.Gain.Median), gainText(x.Gain.Min) + " to " + gainText(x.Gain.Max), "–", gainText(x.Model),
 			fmt.Sprintf("%.0f / %.0f %%", c.contender(chainingOff).Values[primaryCPU].Median, c.contender(chainingOn).Values[primaryCPU].Median), "–", c.plannedText()}
 		if p := x.Published; p != nil {
