@@ -154,8 +154,12 @@ func (f *forest) contenders(concern string) []contender {
 			draws++
 			return f.prepare(ctx, func(ctx context.Context) error { return f.chained(ctx, concern, spread(draws)) })
 		}, run: off.run}
-	all := []contender{off, on, f.plannedFor("planned", "millrace topology apply, then hold, policy balanced; the hold runs within the bench", concern, topology.PlanOptions{})}
-	if concern == "1" && f.n > 3 {
+	all := []contender{off, on, f.plannedFor(treePlanned, "millrace topology apply, then hold, policy balanced; the hold runs within the bench", concern, topology.PlanOptions{})}
+	switch {
+	case f.n <= 3: // there is one plan for all
+	case concern == topology.Majority:
+		all = append(all, f.plannedFor("planned, spare voter", "the same with --spare-voters 1: a voter more under the primary than the majority needs", concern, topology.PlanOptions{Spare: 1}))
+	default:
 		all = append(all, f.plannedFor("planned for w:1", "the same with --write-concern 1", concern, topology.PlanOptions{WriteConcern: concern}))
 	}
 	return all

@@ -7,10 +7,11 @@ import (
 	"github.com/millrace/millrace/internal/topology"
 )
 
-// The ways that MongoDB itself offers, as contenders.
+// Contenders: the ways that MongoDB itself offers, and the plan for all concerns.
 const (
 	chainingOff = "chaining off"
 	chainingOn  = "chaining on"
+	treePlanned = "planned"
 )
 
 // OffOn compares chaining off with chaining on in one case. Gains are relative:
@@ -88,12 +89,12 @@ func (r *Report) chaining() (all chainingCases) {
 // published beside it.
 func (all chainingCases) table() (header []string, rows [][]string) {
 	header = []string{"", "link RTT", "clients per core", "off against on", "rounds", "published", "model, for here",
-		"primary CPU off / on", "published", "planned, of the better"}
+		"primary CPU off / on", "published", "planned, of the better", "the other plan"}
 	for _, c := range all {
 		x := c.OffOn
 		row := []string{fmt.Sprintf("%d members, w:%s", x.Members, x.WriteConcern), fmt.Sprintf("%g ms", x.LinkRTTMillis), figure(x.ClientsPerCore),
 			gainText(x.Gain.Median), gainText(x.Gain.Min) + " to " + gainText(x.Gain.Max), "–", gainText(x.Model),
-			fmt.Sprintf("%.0f / %.0f %%", c.contender(chainingOff).Values[primaryCPU].Median, c.contender(chainingOn).Values[primaryCPU].Median), "–", c.plannedText()}
+			fmt.Sprintf("%.0f / %.0f %%", c.contender(chainingOff).Values[primaryCPU].Median, c.contender(chainingOn).Values[primaryCPU].Median), "–", c.contender(treePlanned).ofBetter(), c.otherPlan()}
 		if p := x.Published; p != nil {
 			row[5], row[8] = gainText(p.Gain), fmt.Sprintf("%.0f / %.0f %%", 100*p.OffCPU, 100*p.OnCPU)
 		}
@@ -102,16 +103,23 @@ func (all chainingCases) table() (header []string, rows [][]string) {
 	return header, rows
 }
 
-// plannedText is how the tree planned for the case's write concern compares
-// with the better of off and on.
-func (c *Case) plannedText() string {
-	text := ""
+// ofBetter is how a tree compares with the better of off and on.
+func (x *Contender) ofBetter() string {
+	if len(x.Rounds) == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.2f (%.2f-%.2f)", x.OfCeiling.Median, x.OfCeiling.Min, x.OfCeiling.Max)
+}
+
+// otherPlan is the same of the plan that suits the case's write concern, where
+// there is one besides that for all.
+func (c *Case) otherPlan() string {
 	for i := range c.Contenders {
-		if x := &c.Contenders[i]; x.Kind == KindMillrace && len(x.Rounds) > 0 {
-			text = fmt.Sprintf("%.2f (%.2f-%.2f)", x.OfCeiling.Median, x.OfCeiling.Min, x.OfCeiling.Max) // the last is the one for the concern
+		if x := &c.Contenders[i]; x.Kind == KindMillrace && x.Name != treePlanned {
+			return x.ofBetter()
 		}
 	}
-	return text
+	return "–"
 }
 
 func gainText(gain float64) string { return fmt.Sprintf("%+.1f %%", 100*gain) }
