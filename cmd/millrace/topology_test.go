@@ -2,6 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -132,6 +135,26 @@ func TestTopologyUsage(t *testing.T) {
 		code, out, errs := p.run(append([]string{"topology"}, strings.Fields(c.args)...)...)
 		if code != c.code || !strings.Contains(out+errs, c.says) || strings.Contains(out+errs, "hidden") {
 			t.Errorf("topology %s: exit code %d\n%s%s", c.args, code, out, errs)
+		}
+	}
+}
+
+// The table of the published cells in the documentation is what the program says.
+func TestPublishedCellsInDocs(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "topology.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	change := func(v float64) string { return strings.ReplaceAll(fmt.Sprintf("%+.1f %%", 100*v), "-", "−") }
+	for _, c := range topology.PublishedFit() {
+		concern := "1"
+		if c.Majority {
+			concern = topology.Majority
+		}
+		line := fmt.Sprintf("| %d | %s | %s | %.0f | %.0f | %s | %s | %s | %s | %s | %s |", c.Members, concern, onOff(c.Chaining), c.OpsPerSecond, c.Model,
+			change(c.Error), change(c.LeftOutError), percent(c.CPU), percent(c.ModelCPU), change(c.CPUError), change(c.LeftOutCPUError))
+		if !strings.Contains(string(page), line) {
+			t.Errorf("docs/topology.md lacks\n%s", line)
 		}
 	}
 }
