@@ -44,7 +44,7 @@ func (o MemberOptions) replacing(ctx context.Context, dir string, prove bool) (f
 		return nil, err
 	}
 	if prove {
-		if err := heldByOthers(ctx, set, o.Replace); err != nil {
+		if err := heldByOthers(ctx, set, o.Replace, provenWait); err != nil {
 			return nil, err
 		}
 	}
@@ -103,10 +103,10 @@ func awaitDown(ctx context.Context, set *driver.Client, host string) error {
 
 // heldByOthers proves that all that a stopped member ever acknowledged is held by a
 // majority of the others: they hold a write that came after it.
-func heldByOthers(ctx context.Context, set *driver.Client, host string) error {
+func heldByOthers(ctx context.Context, set *driver.Client, host string, limit time.Duration) error {
 	raw, err := set.Database("admin").RunCommand(ctx, bson.D{{Key: "appendOplogNote", Value: 1},
 		{Key: "data", Value: bson.D{{Key: "msg", Value: "millrace seed replaces " + host}}},
-		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}, {Key: "wtimeout", Value: provenWait.Milliseconds()}}}}).Raw()
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}, {Key: "wtimeout", Value: limit.Milliseconds()}}}}).Raw()
 	if err == nil {
 		if text, ok := raw.Lookup("writeConcernError", "errmsg").StringValueOK(); ok {
 			err = errors.New(text)
