@@ -48,6 +48,8 @@ type Case struct {
 
 	// Columns of the table, by their headings; none is the usual ones.
 	Columns []string `json:"columns,omitempty"`
+	// Versus are pictures of one value over another, beside the usual ones.
+	Versus []Versus `json:"versus,omitempty"`
 
 	Contenders []Contender `json:"contenders"`
 	// Notes say what else was found out, such as the settings tried.
