@@ -46,8 +46,11 @@ func WriteHTML(w io.Writer, r *Report) error {
 		return fmt.Errorf("draw the growth: %w", err)
 	}
 	header, rows := g.table()
+	chaining := r.chaining()
+	chainHeader, chainRows := chaining.table()
 	return t.Execute(w, map[string]any{"Report": r, "Cases": cases, "Ended": r.Ended.UTC().Format("2006-01-02 15:04 UTC"),
-		"Growth": len(g) > 0, "GrowthHeader": header, "GrowthRows": rows, "GrowthCharts": views(charts)})
+		"Growth": len(g) > 0, "GrowthHeader": header, "GrowthRows": rows, "GrowthCharts": views(charts),
+		"Chaining": len(chaining) > 0, "ChainingHeader": chainHeader, "ChainingRows": chainRows})
 }
 
 func views(charts []drawing) []figureView {

@@ -52,6 +52,8 @@ type Case struct {
 	Versus []Versus `json:"versus,omitempty"`
 
 	Contenders []Contender `json:"contenders"`
+	// OffOn is the comparison of chaining off with on, where the case has it.
+	OffOn *OffOn `json:"offAgainstOn,omitempty"`
 	// Notes say what else was found out, such as the settings tried.
 	Notes []string `json:"notes,omitempty"`
 }

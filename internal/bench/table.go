@@ -23,6 +23,10 @@ func WriteText(w io.Writer, r *Report) error {
 		b.WriteString("\nhow both ways to a new member grow:\n")
 		writeTable(&b, g.table)
 	}
+	if c := r.chaining(); len(c) > 0 {
+		b.WriteString("\nchaining off against on, beside what was published:\n")
+		writeTable(&b, c.table)
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
