@@ -54,6 +54,8 @@ type Case struct {
 
 	// Columns of the table, by their headings; none is the usual ones.
 	Columns []string `json:"columns,omitempty"`
+	// Versus are pictures of one value over another, beside the usual ones.
+	Versus []Versus `json:"versus,omitempty"`
 
 	Contenders []Contender `json:"contenders"`
 	// OffOn is the comparison of chaining off with on, where the case has it.
