@@ -215,6 +215,7 @@ func (a *app) ycsbMatrixCommand() *cobra.Command {
 	var s matrixSettings
 	cmd := &cobra.Command{
 		Use:   "matrix [NAME=URI ...]",
+		Args:  cobra.ArbitraryArgs,
 		Short: "Measure mixes of reads and writes, and compare servers",
 		Long: `Measures each mix of reads and updates with each number of threads: throughput,
 read average latency (RAL) and write average latency (WAL), in microseconds.

@@ -101,11 +101,11 @@ func (p *Peer) do(ctx context.Context, phase Phase, props Properties) (rep *Repo
 		return nil, fmt.Errorf("start %s: %w", p.command[0], err)
 	}
 	if err := child.Wait(); err != nil {
-		return nil, fmt.Errorf("ycsb ended: %w; it said:\n%s", whyEnded(ctx, err), lastOf(said.String()+out.String()))
+		return nil, fmt.Errorf("ycsb ended: %w; it said: %s", whyEnded(ctx, err), lastOf(said.String()+out.String()))
 	}
 	rep, err = readLines(out.String())
 	if err != nil {
-		return nil, fmt.Errorf("read what ycsb has measured: %w; it said:\n%s", err, lastOf(said.String()+out.String()))
+		return nil, fmt.Errorf("read what ycsb has measured: %w; it said: %s", err, lastOf(said.String()+out.String()))
 	}
 	rep.Phase, rep.Started, rep.Threads, rep.Distribution = phase, began, c.threads, c.requests
 	rep.Client.CPUSeconds = (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()
@@ -138,6 +138,9 @@ func (p *Peer) arguments(phase Phase, file string) []string {
 // javaFile are the properties as a file that the Java tool reads.
 func (p Properties) javaFile() []byte {
 	p = p.With("workload", "site.ycsb.workloads.CoreWorkload")
+	if p["operationcount"] == "" {
+		p["operationcount"] = "0" // which a load, too, does not do without
+	}
 	// Where results go is decided here.
 	for _, name := range []string{"exportfile", "exporter", "measurementtype"} {
 		delete(p, name)
@@ -167,10 +170,10 @@ func escapeJava(s string) string {
 	return b.String()
 }
 
-// lastOf is the end of what a program said.
+// lastOf is the end of what a program said, in one line.
 func lastOf(s string) string {
 	const most = 2000
-	s = strings.TrimSpace(s)
+	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), " | ")
 	return strings.ToValidUTF8(s[max(len(s)-most, 0):], "?")
 }
 
