@@ -206,9 +206,9 @@ type matrixSettings struct {
 	records                     int64
 	published                   float64
 	peer                        string
-	classes, disks, versions    []string
-	cores                       float64
-	byCount, threads, onClasses bool // what was given
+	classes, disks              []string
+	over                        ycsb.ClassOptions // what they say
+	byCount, threads, onClasses bool              // what was given
 }
 
 func (a *app) ycsbMatrixCommand() *cobra.Command {
@@ -272,8 +272,8 @@ func (s *matrixSettings) flags(f *pflag.FlagSet) {
 	f.StringVar(&s.peer, "peer", "", "the Java tool beside millrace: ycsb=`PATH` of its directory, its script or a jar of it all")
 	f.StringSliceVar(&s.classes, "classes", nil, "`classes` of servers to start on this machine, processors to memory: 1:2, 1:4, 1:8")
 	f.StringArrayVar(&s.disks, "disk", []string{"local=100us", "network=500us:4000"}, "a disk of the classes' servers, `NAME=LATENCY[:PER SECOND]` of reads, writes and flushes; 0 leaves it as it is; may be repeated")
-	f.Float64Var(&s.cores, "cores", 1, "processors that each of the classes' servers may use, which may be a part of one; 0 for all")
-	f.StringSliceVar(&s.versions, "mongod", []string{"6.0"}, "`versions` of the classes' mongod: one, or one for each disk")
+	f.Float64Var(&s.over.Cores, "cores", 1, "processors that each of the classes' servers may use, which may be a part of one; 0 for all")
+	f.StringSliceVar(&s.over.Versions, "mongod", []string{"6.0"}, "`versions` of the classes' mongod: one, or one for each disk")
 	f.StringVar(&s.chart, "chart", "", "write a page with the tables and charts to this `file`")
 	f.Uint64Var(&s.seed, "seed", 0, "`seed` of all that is drawn, 0 for another one each time")
 }
@@ -308,10 +308,29 @@ func (s *matrixSettings) options(lookupEnv func(string) (string, bool), servers 
 	switch {
 	case len(o.Threads) == 0 || len(o.Mixes) == 0 || slices.Min(o.Threads) < 1 || o.Rounds < 1 || o.Each < time.Second:
 		return errors.New("--read-write, --threads and --rounds want at least one, --each at least 1s")
-	case o.Operations < 0 || s.records < 0 || s.published < 0 || s.cores < 0:
+	case o.Operations < 0 || s.records < 0 || s.published < 0 || s.over.Cores < 0:
 		return errors.New("--operations, --records, --published and --cores cannot be negative")
 	case s.onClasses && len(servers) > 0:
 		return errors.New("--classes starts servers of its own; name none beside it")
+	}
+	return s.sizes()
+}
+
+// sizes reads classes and disks.
+func (s *matrixSettings) sizes() error {
+	for _, name := range s.classes {
+		class, err := ycsb.ParseClass(name)
+		if err != nil {
+			return err
+		}
+		s.over.Classes = append(s.over.Classes, class)
+	}
+	for _, one := range s.disks {
+		disk, err := ycsb.ParseDisk(one)
+		if err != nil {
+			return err
+		}
+		s.over.Disks = append(s.over.Disks, disk)
 	}
 	return nil
 }
@@ -347,7 +366,8 @@ func (a *app) ycsbMatrix(ctx context.Context, s *matrixSettings) error {
 	var result matrixResult
 	var err error
 	if s.onClasses {
-		result, err = a.ycsbClasses(ctx, s)
+		s.over.Matrix = s.o
+		result, err = ycsb.RunClasses(ctx, s.over)
 	} else {
 		result, err = ycsb.RunMatrix(ctx, s.o)
 	}
@@ -355,25 +375,6 @@ func (a *app) ycsbMatrix(ctx context.Context, s *matrixSettings) error {
 		return withCode(ycsbCode(err), err)
 	}
 	return a.writeYCSB(&s.ycsbSettings, "", result, result.WriteText, result.WriteHTML)
-}
-
-func (a *app) ycsbClasses(ctx context.Context, s *matrixSettings) (matrixResult, error) {
-	o := ycsb.ClassOptions{Matrix: s.o, Cores: s.cores, Versions: s.versions}
-	for _, name := range s.classes {
-		class, err := ycsb.ParseClass(name)
-		if err != nil {
-			return nil, withCode(exitUsage, err)
-		}
-		o.Classes = append(o.Classes, class)
-	}
-	for _, one := range s.disks {
-		disk, err := ycsb.ParseDisk(one)
-		if err != nil {
-			return nil, withCode(exitUsage, err)
-		}
-		o.Disks = append(o.Disks, disk)
-	}
-	return ycsb.RunClasses(ctx, o)
 }
 
 // javaFlags lets the long flags of the Java tool stand with one dash, as they
