@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/topology"
 	load "github.com/millrace/millrace/internal/ycsb"
 )
@@ -137,7 +138,9 @@ func (f *forest) bind() error {
 	}
 	if f.o.PrimaryShare < 1 {
 		f.params.Cores *= f.o.PrimaryShare
-		f.unlimit, err = limitProcess(f.side.lab.Members()[f.primary].Pid(), f.params.Cores)
+		if f.unlimit, err = lab.LimitProcess(f.side.lab.Members()[f.primary].Pid(), f.params.Cores); errors.Is(err, lab.ErrNoQuota) {
+			err = mongo.WithHint(err, "without quotas use --primary-share 1")
+		}
 	}
 	return err
 }
