@@ -148,14 +148,16 @@ func hashedShake() []Setting {
 }
 
 // publishedShake is what a publication names of MongoShake's settings, in its
-// comparison with Alibaba Cloud's DTS. What it does not name is as delivered.
+// comparison with Alibaba Cloud's DTS. What it does not name is as delivered, but
+// for the threads that write: with so many workers the collector begins only if
+// there are as many threads.
 func publishedShake() []Setting {
 	return []Setting{
 		{"full_sync.reader.collection_parallel", "6"}, {"full_sync.reader.write_document_parallel", "40"}, {"full_sync.reader.document_batch_size", "1024"},
 		{"full_sync.reader.parallel_thread", "3"}, {"full_sync.reader.parallel_index", "_id"}, {"full_sync.executor.majority_enable", "true"},
 		{"incr_sync.mongo_fetch_method", "oplog"}, {"incr_sync.shard_key", "auto"}, {"incr_sync.worker", "40"},
 		{"incr_sync.worker.batch_queue_size", "64"}, {"incr_sync.adaptive.batching_max_size", "1024"}, {"incr_sync.fetcher.buffer_capacity", "256"},
-		{"incr_sync.executor.majority_enable", "true"},
+		{"incr_sync.executor.majority_enable", "true"}, {"incr_sync.tunnel.write_thread", "40"},
 	}
 }
 
