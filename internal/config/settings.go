@@ -82,7 +82,7 @@ func NewLog(w io.Writer, level, format string) *slog.Logger {
 // shortError has errors quote no whole commands.
 func shortError(_ []string, a slog.Attr) slog.Attr {
 	if err, ok := a.Value.Any().(error); ok {
-		return slog.String(a.Key, mongo.Concise(err.Error()))
+		return slog.String(a.Key, mongo.Brief(err))
 	}
 	return a
 }

@@ -89,7 +89,7 @@ func (j *Job) failing(failure error, pause time.Duration) {
 		return
 	}
 	j.progress.CountError("retry")
-	j.progress.Wait("a failure to pass: " + mongo.Concise(failure.Error()))
+	j.progress.Wait("a failure to pass: " + mongo.Brief(failure))
 	more := []any{"error", failure, "retryIn", pause}
 	if hint := mongo.HintOf(failure); hint != "" {
 		more = append(more, "hint", hint)
@@ -270,13 +270,18 @@ func (j *Job) sink(pos stream.Position, o mongosink.Options) *mongosink.Engine {
 
 // traits reads what restricts the applying of events to a target collection.
 func (j *Job) traits(ctx context.Context, ns string) (mongosink.Traits, error) {
-	db, coll := mongo.SplitNS(ns)
-	specs, err := j.dst.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: coll}})
+	c, _, err := collection(ctx, j.dst, ns)
+	return mongosink.Traits{Capped: c.Capped(), Collated: c.Collated()}, err
+}
+
+// collection reads the options of a collection of the target as they are now.
+func collection(ctx context.Context, c *mongo.Cluster, ns string) (coll schema.Collection, found bool, err error) {
+	db, name := mongo.SplitNS(ns)
+	specs, err := c.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: name}})
 	if err != nil || len(specs) == 0 {
-		return mongosink.Traits{}, err
+		return coll, false, err
 	}
-	c := schema.Collection{NS: ns, Options: specs[0].Options}
-	return mongosink.Traits{Capped: c.Capped(), Collated: c.Collated()}, nil
+	return schema.Collection{NS: ns, Options: specs[0].Options}, true, nil
 }
 
 // finish restores what was deferred to the end, notes how the target's

