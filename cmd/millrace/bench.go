@@ -48,8 +48,7 @@ nothing else.`,
 		Example: `  millrace bench list
   millrace bench full-one --scale small
   millrace bench full-one incr-backlog --rounds 5 --peer mongodump=/usr/bin/mongodump --report bench.html --output html
-  millrace bench full-one full-many incr-backlog --target-topology rs:3 --peer mongoshake-published=collector --peer mongoshake-defaults=collector \
-      --variant "source spared=--source-load=low" --output json --report published.json
+  millrace bench full-one --target-topology rs:3 --peer mongoshake-published=collector --variant "source spared=--source-load=low"
   millrace bench topology --nodes 3,7 --write-concern 1,majority --scale medium --rounds 2
   millrace bench seed --scale medium --output html --report seed.html
   millrace bench all --scale medium --report results.json --output json`,

@@ -55,9 +55,9 @@ func tools() []tool {
 			args: []string{"--mode", "Full", "--load-level", "High", "--verbosity", "WARN", "--web-port", "{port}",
 				"--logfile", "{dir}/dsync.log", "--namespace", "{db}", "{source}", "{target}"}},
 		{name: peerDump, help: " (with mongorestore beside it)", how: "mongodump --db=" + dataDB + " --archive | mongorestore --archive --numInsertionWorkersPerCollection=8"},
-		mongoShake(shakePreset{peerMongoShake, " (its collector, changes spread by the hash of _id)", hashedShake()}, "all", theEpoch),
-		mongoShake(shakePreset{peerShakePublished, " (the same with the settings of the publication that millrace is compared with)", publishedShake()}, "all", theEpoch),
-		mongoShake(shakePreset{peerShakeDefaults, " (the same as it is delivered)", nil}, "all", theEpoch),
+		mongoShake(shakePreset{peerMongoShake, " (its collector, the changes of a collection spread over its workers)", hashedShake()}, "all", theEpoch),
+		mongoShake(shakePreset{peerShakePublished, " (the same with published settings)", publishedShake()}, "all", theEpoch),
+		mongoShake(shakePreset{peerShakeDefaults, " (the same as delivered)", nil}, "all", theEpoch),
 		// Percona ClusterSync for MongoDB with its own defaults.
 		{name: peerPCSM, how: "pcsm reset; pcsm; pcsm start --include-namespaces=" + dataDB + ".*",
 			args: []string{}, before: []string{"reset"}, then: []string{"start", "--include-namespaces={db}.*"},
