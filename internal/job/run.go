@@ -236,12 +236,14 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 	if err := j.copier.deferTTL(ctx); err != nil {
 		return err
 	}
+	b := j.spec.applyBuffer()
 	return follow.Run(ctx, job, positionOf(job), follow.Options{
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Rules: j.rules, Store: j.store, Target: j.dst, Schema: j.cat,
 		Letters: j.letters, Ask: j.ask, Progress: j.progress, Log: j.log,
-		Source: oplog.New(j.src, oplog.Options{Keep: j.rules.Match, Log: j.log, Spool: j.spooler}),
-		Look:   oplog.Look{Cluster: j.src, Spool: j.spooler},
-		Sink:   j.sink, CopyAnew: j.copier.again, Slices: sliceStore{j.store}.LoadSlices,
+		Source: oplog.New(j.src, oplog.Options{Keep: j.rules.Match, Log: j.log, Spool: j.spooler,
+			ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions}),
+		Look: oplog.Look{Cluster: j.src, Spool: j.spooler},
+		Sink: j.sink, CopyAnew: j.copier.again, Slices: sliceStore{j.store}.LoadSlices,
 		SavePhase: j.savePhase, Passed: j.spooler.Passed, Finish: j.finish, Unclear: &j.unclear,
 		Final: func() bool { return j.control.final(j.spec.Now()) },
 	})
@@ -259,7 +261,8 @@ func (j *Job) newSpooler() *oplog.Spooler {
 // sink makes the engine that applies changes, with what it needs to know about
 // conflicts.
 func (j *Job) sink(pos stream.Position, o mongosink.Options) *mongosink.Engine {
-	o.Sizes.Partitions, o.Sizes.InFlight = j.spec.Partitions, j.spec.Memory/2
+	b := j.spec.applyBuffer()
+	o.Sizes = mongosink.Sizes{Partitions: j.spec.Partitions, InFlight: b.inFlight, BatchBytes: b.writes, Coalesce: b.kept}
 	o.Names = mongosink.Names{Absent: j.ask.Names.Absent, Traits: j.traits}
 	o.Policy = mongosink.Policy{Overwrite: j.spec.OnExisting == ExistingMerge, OnConflict: j.spec.OnConflict, Letters: j.letters}
 	o.Source = mongosink.Source{Reread: j.ask.Reread, Has: j.ask.OnSource}
