@@ -9,18 +9,21 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	benchmark "github.com/millrace/millrace/internal/bench"
+	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
 // benchSettings are the flags of `millrace bench`.
 type benchSettings struct {
 	scale, output, report string
-	peers                 []string
+	peers, peerArgs       []string
+	variants              []string
 	yes                   bool // the given clusters are meant
 	options               benchmark.Options
 }
@@ -46,8 +49,10 @@ nothing else.`,
 		Example: `  millrace bench list
   millrace bench full-one --scale small
   millrace bench full-one incr-backlog --rounds 5 --peer mongodump=/usr/bin/mongodump --report bench.html --output html
+  millrace bench full-one --target-topology rs:3 --peer mongoshake-published=collector --variant "source spared=--source-load=low"
   millrace bench topology --nodes 3,7 --write-concern 1,majority --scale medium --rounds 2
   millrace bench seed --scale medium --output html --report seed.html
+  millrace bench seed --matrix 1,2,3,4,5 --rounds 3 --output html --report seed.html
   millrace bench all --scale medium --report results.json --output json`,
 		Args: cobra.MinimumNArgs(1), ValidArgsFunction: scenarios,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -59,6 +64,7 @@ nothing else.`,
 	f.StringVar(&s.scale, "scale", "small", "`size` of the work: small, medium (a million documents), large (ten million), or how many times medium")
 	f.IntVar(&s.options.Rounds, "rounds", 3, "rounds of each contender")
 	f.StringArrayVar(&s.peers, "peer", nil, "a tool that takes part, as `name=program`; may be repeated; "+benchmark.PeerNames())
+	f.StringArrayVar(&s.peerArgs, "peer-arg", nil, "a `setting` of a tool that takes part and has a configuration file, as name:key=value, such as mongoshake:incr_sync.worker=16; may be repeated")
 	f.StringVar(&s.options.Servers.Source, "source-uri", "", "connection string `URI` of a source to use instead of servers started here; its database mrbench is dropped")
 	f.StringVar(&s.options.Servers.Target, "target-uri", "", "connection string `URI` of a target to use instead of servers started here; its database mrbench is dropped")
 	f.BoolVar(&s.yes, "yes", false, "yes, drop and fill the database mrbench of the clusters that --source-uri and --target-uri name")
@@ -66,13 +72,15 @@ nothing else.`,
 	f.StringVar(&s.options.Servers.SourceTopology, "source-topology", "rs:1", "members of the source started here")
 	f.StringVar(&s.options.Servers.TargetTopology, "target-topology", "rs:1", "members of the target started here")
 	f.StringArrayVar(&s.options.MillraceArgs, "millrace-arg", nil, "an `argument` more for the millrace sync that is measured, such as --write-concern=1; may be repeated")
+	f.StringArrayVar(&s.variants, "variant", nil, "measure millrace with other arguments, too, as `name=arguments` of its sync, such as \"source spared=--source-load=low\"; may be repeated")
 	f.IntSliceVar(&s.options.Topology.Nodes, "nodes", []int{3}, "members of the sets that the scenario topology measures, each 3 to 50")
 	f.StringSliceVar(&s.options.Topology.WriteConcerns, "write-concern", []string{"1", "majority"}, "write concerns that the scenario topology measures")
-	f.IntVar(&s.options.Topology.Clients, "clients", 32, "clients that write at once in the scenario topology")
+	f.IntVar(&s.options.Topology.Clients, "clients", 8, "clients that write at once in the scenario topology")
 	f.IntVar(&s.options.Topology.PrimaryCores, "primary-cores", 1, "processors that the primary has to itself in the scenario topology; 0 shares all")
 	f.Float64Var(&s.options.Topology.PrimaryShare, "primary-share", 1, "part of these processors that it may use, such as 0.4, so that it is full before the others are, as on hosts of their own; below 1 needs root and Linux")
-	f.DurationVar(&s.options.Topology.LinkRTT, "link-rtt", 0, "round trip between members in the scenario topology, as if each had a host of its own")
+	f.DurationSliceVar(&s.options.Topology.LinkRTTs, "link-rtt", []time.Duration{0}, "round trips between members in the scenario topology, as if each had a host of its own")
 	f.StringSliceVar(&s.options.Cells, "cells", nil, "`cells` of the matrix that the scenario seed measures, as collections x indexes: 1x5,100x5; by default all")
+	f.IntSliceVar(&s.options.SeedTests, "matrix", nil, "published `tests` of file copy against logical initial sync, 1 to 5, that the scenario seed measures in place of its own matrix; of their data scale small is 1:1000, medium 1:100, large 1:10")
 	f.StringVar(&s.options.Millrace, "millrace", "", "the millrace `program` to measure; by default this one")
 	bindOutput(cmd, &s.output, "`form` of the result: text, json, html or markdown (a line a case)", "text", "json", "html", "markdown")
 	f.StringVar(&s.report, "report", "", "write the result to this `file`, too; unless that is JSON, standard output has a table")
@@ -110,12 +118,13 @@ func (a *app) benchListCommand() *cobra.Command {
 }
 
 func (a *app) benchShowCommand() *cobra.Command {
-	var output, picture string
+	var output, picture, curve string
 	cmd := &cobra.Command{
 		Use:   "show FILE...",
 		Short: "Show JSON reports of benches of one machine as a table, a page or a picture",
 		Example: `  millrace bench show results.json --output html > results.html
-  millrace bench show results.json --output svg --case full-one > full-one.svg`,
+  millrace bench show results.json --output svg --case full-one > full-one.svg
+  millrace bench show results.json --output svg --case full-one --curve all > full-one-curves.svg`,
 		Args: cobra.MinimumNArgs(1), ValidArgsFunction: files,
 		RunE: func(_ *cobra.Command, args []string) error {
 			r, err := readBench(args)
@@ -123,13 +132,15 @@ func (a *app) benchShowCommand() *cobra.Command {
 				return err
 			}
 			if output == "svg" {
-				return benchmark.WriteSVG(a.stdout, r, picture)
+				return benchmark.WriteSVG(a.stdout, r, picture, curve)
 			}
 			return a.writeBenchAs(a.stdout, output, r)
 		},
 	}
 	bindOutput(cmd, &output, "form of the output: text, json, html, markdown or svg", "text", "json", "html", "markdown", "svg")
 	cmd.Flags().StringVar(&picture, "case", "", "with svg: draw the contenders of this case; by default millrace's share of each ceiling")
+	cmd.Flags().StringVar(&curve, "curve", "", "with svg and --case: draw this `figure` over time: "+strings.Join(benchmark.CurveNames(), ", "))
+	config.Restrict(cmd.Flags(), "curve", append([]string{""}, benchmark.CurveNames()...)...)
 	return cmd
 }
 
@@ -193,6 +204,18 @@ func (s *benchSettings) complete() (err error) {
 		}
 		s.options.Peers = append(s.options.Peers, peer)
 	}
+	for _, arg := range s.peerArgs {
+		if err := benchmark.SetPeer(s.options.Peers, arg); err != nil {
+			return err
+		}
+	}
+	for _, arg := range s.variants {
+		v, err := benchmark.ParseVariant(arg)
+		if err != nil {
+			return err
+		}
+		s.options.Variants = append(s.options.Variants, v)
+	}
 	if err := canWrite("--report", s.report); err != nil {
 		return err
 	}
@@ -221,6 +244,12 @@ func (s *benchSettings) shown() []string {
 		}
 		args = append(args, "--peer "+p.Name+"="+filepath.Base(p.Program))
 	}
+	for _, arg := range s.peerArgs {
+		args = append(args, "--peer-arg "+arg)
+	}
+	for _, v := range s.options.Variants {
+		args = append(args, fmt.Sprintf("--variant \"%s=%s\"", v.Name, strings.Join(v.Args, " ")))
+	}
 	if s.options.Servers.Source != "" {
 		return append(args, "--source-uri … --target-uri … --yes")
 	}
@@ -229,7 +258,14 @@ func (s *benchSettings) shown() []string {
 	if slices.Contains(s.options.Scenarios, "topology") {
 		o := s.options.Topology
 		args = append(args, "--nodes "+strings.Trim(strings.ReplaceAll(fmt.Sprint(o.Nodes), " ", ","), "[]"), "--write-concern "+strings.Join(o.WriteConcerns, ","),
-			fmt.Sprintf("--clients %d --primary-cores %d --primary-share %g --link-rtt %s", o.Clients, o.PrimaryCores, o.PrimaryShare, o.LinkRTT))
+			fmt.Sprintf("--clients %d --primary-cores %d --primary-share %g --link-rtt %s", o.Clients, o.PrimaryCores, o.PrimaryShare,
+				strings.Trim(strings.ReplaceAll(fmt.Sprint(o.LinkRTTs), " ", ","), "[]")))
+	}
+	if len(s.options.SeedTests) > 0 {
+		args = append(args, "--matrix "+strings.Trim(strings.ReplaceAll(fmt.Sprint(s.options.SeedTests), " ", ","), "[]"))
+	}
+	if len(s.options.Cells) > 0 {
+		args = append(args, "--cells "+strings.Join(s.options.Cells, ","))
 	}
 	for _, m := range s.options.MillraceArgs {
 		args = append(args, "--millrace-arg "+m)

@@ -25,10 +25,15 @@ type Options struct {
 	// Cells of the matrix that the scenario seed measures, as "collections x
 	// indexes" without blanks; empty is all of it.
 	Cells []string
+	// SeedTests are published tests, 1 to 5, whose cells the scenario seed measures
+	// in place of its own matrix.
+	SeedTests []int
 	// Millrace is the program that is measured, and MillraceArgs what its sync
 	// is given beyond what the scenario needs.
 	Millrace     string
 	MillraceArgs []string
+	// Variants are measured beside it wherever a sync is.
+	Variants []Variant
 	// Version and Command go into the report.
 	Version, Command string
 	// Progress is told in a line what is being done; nil is silent.
@@ -251,7 +256,7 @@ func measure(ctx context.Context, st *site, x contender) (Round, error) {
 	var series []Point
 	var peak int64
 	u, took, err := st.whileDoing(ctx, func() error {
-		w := watch(ctx, st.target, m.processes)
+		w := watch(ctx, st, m.processes)
 		err := x.run(ctx, m)
 		var watched error
 		series, peak, watched = w.stop()

@@ -19,6 +19,7 @@ type draining struct {
 	shape    func() *shape // nil is ycsb
 	load     workload      // without a shape; 0 collections are 1
 	variants []indexed     // a case each; none is one without indexes
+	settings []setting     // a contender each in place of millrace's own; none leaves them to it
 	link     link          // to the target; over one that is far the ceiling reads nothing
 }
 
@@ -55,9 +56,12 @@ func (d draining) measure(ctx context.Context, b *bench, s scenario, v indexed) 
 	if d.load.collections > 1 {
 		c.Work += "; " + itoa(d.load.collections) + " collections"
 	}
+	if len(d.settings) > 0 {
+		describeSettings(&c)
+	}
 	c.Notes = append(c.Notes, d.link.notes()...)
 	return b.onServers(ctx, s, n, func(st *site) error {
-		w := &incrWork{bench: b, site: st, load: d.load, indexes: v.indexes, link: d.link}
+		w := &incrWork{bench: b, site: st, load: d.load, indexes: v.indexes, settings: d.settings, link: d.link}
 		if err := w.begin(ctx, &c); err != nil {
 			return err
 		}
@@ -72,13 +76,14 @@ func (d draining) measure(ctx context.Context, b *bench, s scenario, v indexed) 
 type incrWork struct {
 	*bench
 	*site
-	load    workload
-	indexes []index
-	link    link
-	span    span
-	read    oplogReading
-	write   settings
-	final   []change // everything folded together
+	load     workload
+	indexes  []index
+	settings []setting
+	link     link
+	span     span
+	read     oplogReading
+	write    settings
+	final    []change // everything folded together
 	// behind keeps the files of a secondary from before the backlog.
 	behind string
 }
@@ -121,7 +126,7 @@ func (w *incrWork) calibrate(ctx context.Context, c *Case) (err error) {
 		return err
 	}
 	c.Notes = append(c.Notes, fmt.Sprintf("reading the oplog of about %d operations: %s", min(w.load.operations, mostRead), note))
-	n := trialSize(w.load.operations)
+	n := trialSize(w.load.operations, len(w.target.nodes))
 	connections := []int{2, 4, 8, 16}
 	if w.link.far() {
 		w.target.moveAway(w.link)
@@ -134,6 +139,9 @@ func (w *incrWork) calibrate(ctx context.Context, c *Case) (err error) {
 		p := newPlan(w.load.fold(limit(w.load.ops(), n), foldWindow), s.connections)
 		began := time.Now()
 		err := w.load.apply(ctx, w.target, p, s.batchBytes)
+		if err == nil {
+			err = w.target.majority(ctx)
+		}
 		return time.Since(began), err
 	})
 	c.Notes = append(c.Notes, fmt.Sprintf("applying the first %d operations: %s", n, note))
@@ -163,14 +171,18 @@ func (w *incrWork) contenders() []contender {
 	if !w.link.far() {
 		how = "read the oplog: " + w.read.String() + "; " + how
 	}
-	all := []contender{
-		w.ceiling("ceiling", KindCeiling, folded, how),
+	all := []contender{w.ceiling("ceiling", KindCeiling, folded, how)}
+	drain := []string{"--mode", "incremental", "--start-at", w.span.from.String(), "--until", "caught-up"}
+	if len(w.settings) > 0 {
+		return append(append(all, w.swept(drain)...), w.peers(w.peer)...)
+	}
+	all = append(all,
 		w.ceiling("all folded", KindReference, newPlan(w.load.fold(w.load.ops(), 0), w.write.connections),
 			"the same, everything folded together as with boundless memory"),
 		w.ceiling("unfolded", KindReference, w.load.unfolded(w.write.connections),
 			"the same, each operation by itself, in order"),
-	}
-	all = append(all, w.syncs(w.site, w.empty, w.complete, "--mode", "incremental", "--start-at", w.span.from.String(), "--until", "caught-up"))
+	)
+	all = append(all, w.syncs(w.site, w.empty, w.complete, drain...)...)
 	return append(all, w.peers(w.peer)...)
 }
 
@@ -185,7 +197,10 @@ func (w *incrWork) ceiling(name string, kind Kind, p plan, how string) contender
 					return err
 				}
 			}
-			return m.part("apply", func() error { return w.load.apply(ctx, w.target, p, w.write.batchBytes) })
+			if err := m.part("apply", func() error { return w.load.apply(ctx, w.target, p, w.write.batchBytes) }); err != nil {
+				return err
+			}
+			return m.part(partMajority, func() error { return w.target.majority(ctx) })
 		},
 		check: w.complete,
 	}
@@ -193,14 +208,14 @@ func (w *incrWork) ceiling(name string, kind Kind, p plan, how string) contender
 
 // peer is a peer's way to drain a backlog; false when it has none.
 func (w *incrWork) peer(p Peer) (contender, bool) {
-	t, _ := p.tool()
-	switch {
-	case p.Name == peerSecondary:
+	if p.Name == peerSecondary {
 		return w.catchUp(), true
-	case t.drains == nil:
+	}
+	t, drains := p.draining(w.span.from.Time().Add(time.Second))
+	if !drains {
 		return contender{}, false
 	}
-	f := w.follow(w.site, p, t.drains(w.span.from.Time().Add(time.Second)))
+	f := w.follow(w.site, p, t)
 	return contender{
 		name: p.Name, kind: KindPeer, how: f.how + "; until the target has everything",
 		prepare: w.empty, check: w.complete,
@@ -227,7 +242,9 @@ func (w *incrWork) drainBy(ctx context.Context, f follower, m *meter) error {
 			marked, err := hasMarker(ctx, w.target, mark)
 			return marked && w.complete(ctx) == nil, n, err
 		})
-		m.ended(began)
-		return err
+		if err != nil {
+			return err
+		}
+		return w.endsOnMajority(ctx, m, began)
 	})
 }

@@ -36,8 +36,8 @@ func Scenarios() []ScenarioInfo {
 }
 
 const (
-	copyCeiling    = "time to read it alone + time to insert it alone from memory, each at its best settings"
-	backlogCeiling = "time to read the oplog alone + time to apply the folded operations alone from memory, each at its best settings"
+	copyCeiling    = "time to read it alone + time to insert it alone from memory, each at its best settings, until a majority of the target's members has it"
+	backlogCeiling = "time to read the oplog alone + time to apply the folded operations alone from memory, each at its best settings, until a majority of the target's members has it"
 )
 
 // scenarios is the table. Numbers are those of the medium scale.
@@ -71,6 +71,9 @@ func scenarios() []scenario {
 			draining{load: workload{operations: 1_000_000, inserts: 0.7}}},
 		{"incr-small", "drain inserts, updates and deletes of 140-byte documents in ten collections", backlogCeiling,
 			draining{shape: small, load: workload{operations: 2_000_000, collections: 10, inserts: 0.5, deletes: 0.1}}},
+		{"incr-threads", "drain the backlog of incr-small with 6, 9, 12 and 15 partitions and --apply-buffer 16MiB and 64MiB", backlogCeiling,
+			draining{shape: small, settings: threadSettings(),
+				load: workload{operations: 2_000_000, collections: 10, inserts: 0.5, deletes: 0.1}}},
 		{"incr-hot", "drain updates of ten documents", backlogCeiling,
 			draining{load: workload{operations: 1_000_000, hot: 10}}},
 		{"incr-unique", "drain a backlog on a collection with two unique secondary indexes, and without", backlogCeiling,

@@ -271,13 +271,15 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 	if err := j.copier.deferTTL(ctx); err != nil {
 		return err
 	}
+	b := j.spec.applyBuffer()
 	return follow.Run(ctx, job, positionOf(job), follow.Options{
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Rules: j.rules, Store: j.store, Target: j.dst, Schema: j.cat,
 		Letters: j.letters, Ask: j.ask, Progress: j.progress, Log: j.log,
 		Fresh: j.fresh, Capped: slices.ContainsFunc(j.catalog, func(m state.Mapped) bool { return m.Capped() }),
-		Source: oplog.New(j.src, oplog.Options{Keep: j.rules.Match, Log: j.log, Spool: j.spooler}),
-		Look:   oplog.Look{Cluster: j.src, Spool: j.spooler},
-		Sink:   j.sink, CopyAnew: j.copier.again, Slices: sliceStore{j.store}.LoadSlices,
+		Source: oplog.New(j.src, oplog.Options{Keep: j.rules.Match, Log: j.log, Spool: j.spooler,
+			ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions}),
+		Look: oplog.Look{Cluster: j.src, Spool: j.spooler},
+		Sink: j.sink, CopyAnew: j.copier.again, Slices: sliceStore{j.store}.LoadSlices,
 		SavePhase: j.savePhase, Passed: j.spooler.Passed, Compare: j.compare, Finish: j.finish, Unclear: &j.unclear,
 		Final: func() bool { return j.control.final(j.spec.Now()) },
 	})
@@ -295,7 +297,9 @@ func (j *Job) newSpooler() *oplog.Spooler {
 // sink makes the engine that applies changes, with what it needs to know about
 // conflicts.
 func (j *Job) sink(pos stream.Position, o mongosink.Options) *mongosink.Engine {
-	o.Sizes, o.Sizes.InFlight = sizesFor(j.spec.Partitions, j.dst.Pool.RoundTripTime()), j.spec.Memory/2
+	partitions := partitionsFor(j.spec.Partitions, j.dst.Pool.RoundTripTime())
+	b := newApplyBuffer(j.spec.ApplyBuffer, partitions)
+	o.Sizes = mongosink.Sizes{Partitions: partitions, InFlight: b.inFlight, BatchBytes: b.writes, Coalesce: b.kept}
 	o.Names = mongosink.Names{Absent: j.ask.Names.Absent, Traits: j.traits}
 	o.Policy = mongosink.Policy{Overwrite: j.spec.OnExisting == ExistingMerge, OnConflict: j.spec.OnConflict, Letters: j.letters}
 	o.Source = mongosink.Source{Reread: j.ask.Reread, Has: j.ask.OnSource}
@@ -304,20 +308,18 @@ func (j *Job) sink(pos stream.Position, o mongosink.Options) *mongosink.Engine {
 	return mongosink.New(j.dst, pos, o)
 }
 
-// sizesFor are the sizes for a target so far away. A partition that waits for an
-// answer keeps the target waiting too, so that more are needed the longer that
-// takes: twice as many at 40 ms, with half as much kept back by each.
-func sizesFor(partitions int, away time.Duration) (s mongosink.Sizes) {
+// partitionsFor is how many partitions there are for a target so far away, unless
+// a number was asked for. One that waits for an answer keeps the target waiting
+// too, so that more are needed the longer that takes.
+func partitionsFor(asked int, away time.Duration) int {
 	const (
 		near, most = 8, 16
-		kept       = 4 << 20 // bytes, by one of those for a near target
-		doubling   = 40 * time.Millisecond
+		doubling   = 40 * time.Millisecond // the round trip for which there are twice as many
 	)
-	if s.Partitions = partitions; partitions <= 0 && away > 0 {
-		s.Partitions = min(near+int(float64(near)*float64(away)/float64(doubling)), most)
-		s.Coalesce = kept * near / s.Partitions
+	if asked > 0 {
+		return asked
 	}
-	return s
+	return min(near+int(min(float64(near)*float64(away)/float64(doubling), most)), most)
 }
 
 // traits reads what restricts the applying of events to a target collection.
