@@ -1,0 +1,182 @@
+package published
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/millrace/millrace/internal/plot"
+)
+
+// lookup gives a figure by its key, published or measured here.
+type lookup func(key string) (float64, bool)
+
+// here looks up medians of what was measured.
+func (m *Measured) here(key string) (float64, bool) {
+	s, ok := m.figure(key)
+	return s.Median, ok
+}
+
+// point is a place on a line: where it lies, and the key of its figure.
+type point struct {
+	x   float64
+	key string
+}
+
+// trace is a line of the figures that there are.
+func trace(name string, of lookup, points []point) plot.Line {
+	l := plot.Line{Name: name}
+	for _, p := range points {
+		if y, ok := of(p.key); ok {
+			l.X, l.Y = append(l.X, p.x), append(l.Y, y)
+		}
+	}
+	return l
+}
+
+// drawn makes charts of one form twice: as published, and here.
+func drawn(t *Table, m *Measured, draw func(where string, of lookup) ([]Chart, error)) ([]Chart, error) {
+	all, err := draw("published", t.published)
+	if err != nil {
+		return nil, err
+	}
+	more, err := draw("here", m.here)
+	return append(all, more...), err
+}
+
+// curves draws what was seen over time, a chart for each name.
+func (m *Measured) curves() (all []Chart, err error) {
+	var names []string
+	for _, c := range m.Curves {
+		if !slices.Contains(names, c.Chart) {
+			names = append(names, c.Chart)
+		}
+	}
+	for _, name := range names {
+		var lines []plot.Line
+		title := ""
+		for _, c := range m.Curves {
+			if c.Chart == name {
+				lines = append(lines, plot.Line{Name: c.Name, X: c.X, Y: c.Y})
+				title = c.Title
+			}
+		}
+		svg, err := plot.Lines(lines)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, Chart{name, title, svg})
+	}
+	return all, nil
+}
+
+// dtsCharts draws how much faster than MongoShake the others are.
+func dtsCharts(t *Table, m *Measured) ([]Chart, error) {
+	var bars []plot.Bar
+	for _, work := range []struct{ key, name string }{{fullOne, "one table"}, {fullMany, "five tables"}, {backlog, "incremental"}} {
+		to := []string{key(work.key, "mongoshake")}
+		there, _ := t.ratio(Ratio{Of: key(work.key, "dts"), To: to})
+		here, _ := m.ratio(Ratio{Of: key(work.key, "millrace"), To: to})
+		bars = append(bars, plot.Bar{Name: work.name + ": DTS, published", Value: there}, plot.Bar{Name: "millrace, here", Value: here.Median})
+	}
+	svg, err := plot.Bars(bars)
+	return []Chart{{"ratios", "rate, of MongoShake's with the published settings", svg}}, err
+}
+
+// ycsbCharts draws throughput and latencies by mix, and the kinds of instance.
+func ycsbCharts(_ *Table, m *Measured) (all []Chart, err error) {
+	mixes := ycsbMixes()
+	for _, c := range []struct{ name, title string }{
+		{"rate", "operations a second, by reads:writes"},
+		{"ral", "RAL, µs, by reads:writes"}, {"wal", "WAL, µs, by reads:writes"},
+	} {
+		var points []point
+		for i, mix := range mixes {
+			points = append(points, point{float64(i), key(key("mix", mix), c.name)})
+		}
+		svg, err := plot.Lines([]plot.Line{trace("8 threads", m.here, points)}, mixes...)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, Chart{c.name, c.title, svg})
+	}
+	var bars []plot.Bar
+	for _, c := range ycsbClassList() {
+		k := key("class", c.name)
+		bars = append(bars, plot.Bar{Name: c.name, Value: m.median(key(k, "local"))}, plot.Bar{Name: c.name + ", slowed disk", Value: m.median(key(k, "network"))})
+	}
+	svg, err := plot.Bars(bars)
+	return append(all, Chart{"classes", "operations a second, by processors:memory", svg}), err
+}
+
+// fileCharts draws the growth with the data, published and here.
+func fileCharts(t *Table, m *Measured) ([]Chart, error) {
+	return drawn(t, m, func(where string, of lookup) ([]Chart, error) {
+		var logical, files []point
+		for _, c := range growthCells() {
+			k, x := key("5", strconv.Itoa(c.collections)), float64(c.gigabytes)
+			logical, files = append(logical, point{x, key(k, "logical")}), append(files, point{x, key(k, "files")})
+		}
+		title, right := "published: minutes over gigabytes of data", "file copy"
+		if where == "here" {
+			title, right = "here: seconds over gigabytes of data of the published set", "millrace seed"
+		}
+		svg, err := plot.Lines([]plot.Line{trace("logical", of, logical), trace(right, of, files)})
+		return []Chart{{"growth-" + where, title, svg}}, err
+	})
+}
+
+// ddtCharts draws processor time and memory against the rate.
+func ddtCharts(t *Table, m *Measured) ([]Chart, error) {
+	return drawn(t, m, func(where string, of lookup) (all []Chart, err error) {
+		for _, c := range []struct{ key, title string }{{"cpu", "processors, %"}, {"memory", "memory, MB"}} {
+			var lines []plot.Line
+			for _, cache := range []int{16, 32} {
+				var points []point
+				for _, cell := range ddtCells() {
+					if rate, ok := of(key(cell.key(), "rate")); ok && cell.cache == cache {
+						points = append(points, point{rate, key(cell.key(), c.key)})
+					}
+				}
+				slices.SortFunc(points, func(a, b point) int { return int(a.x - b.x) })
+				lines = append(lines, trace("cache "+strconv.Itoa(cache)+" x "+strconv.Itoa(cache), of, points))
+			}
+			svg, err := plot.Lines(lines)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, Chart{c.key + "-" + where, where + ": " + c.title + ", over operations a second", svg})
+		}
+		return all, nil
+	})
+}
+
+// chainCharts draws writes and the primary's processors by members.
+func chainCharts(t *Table, m *Measured) ([]Chart, error) {
+	members := []int{3, 7, 15}
+	var names []string
+	for _, n := range members {
+		names = append(names, strconv.Itoa(n))
+	}
+	return drawn(t, m, func(where string, of lookup) (all []Chart, err error) {
+		for _, c := range []struct{ name, title, on, off string }{
+			{"writes", "writes a second, by members", "on", "off"}, {"cpu", "processors of the primary, %, by members", "on-cpu", "off-cpu"},
+		} {
+			var lines []plot.Line
+			for _, concern := range []string{"majority", "1"} {
+				for _, way := range []struct{ name, key string }{{"on", c.on}, {"off", c.off}} {
+					var points []point
+					for i, n := range members {
+						points = append(points, point{float64(i), key(chainKey(n, concern), way.key)})
+					}
+					lines = append(lines, trace("w:"+concern+", "+way.name, of, points))
+				}
+			}
+			svg, err := plot.Lines(lines, names...)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, Chart{c.name + "-" + where, where + ": " + c.title, svg})
+		}
+		return all, nil
+	})
+}

@@ -1,0 +1,126 @@
+package published
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/internal/bench"
+	"github.com/millrace/millrace/internal/lab"
+)
+
+// TestTable measures the second table for real, as small as it gets, and writes
+// its page.
+func TestTable(t *testing.T) {
+	lab.NeedServers(t)
+	t.Parallel() // it mostly waits for servers
+	scale, err := ParseScale("tiny")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := Find([]int{2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Results{}
+	o := Options{Scale: scale, Rounds: 2, Progress: func(line string) { t.Log(line) }}
+	err = Run(t.Context(), tables, o, Runners(), func(table *Table, m *Measured) error {
+		r.Put(table.Number, m)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := r.Of(2)
+	for _, mix := range ycsbMixes() {
+		k := key("mix", mix)
+		for column, none := range map[string]bool{"rate": false, "ral": mix == "0:100", "wal": mix == "100:0"} {
+			if got := m.Figures[key(k, column)]; len(got) != 2 || none && got[0] > 0 {
+				t.Errorf("%s of %s: %v", column, mix, got)
+			}
+		}
+	}
+	var b strings.Builder
+	charts, err := Page(&b, r, "published")
+	if err != nil || len(charts) < 3 || !strings.Contains(b.String(), "scale tiny: "+m.Sizes) {
+		t.Errorf("%d charts, %v\n%s", len(charts), err, &b)
+	}
+	if c := Compare(r, r); c.Compared < 20 || len(c.Differing) > 0 {
+		t.Errorf("compared with itself: %+v", c)
+	}
+}
+
+// TestSteps: a scenario that fails leaves its figures missing, and the others go
+// on.
+func TestSteps(t *testing.T) {
+	m := &Measured{Figures: map[string][]float64{"b": {1}}, Missing: map[string]string{}}
+	err := Options{Rounds: 1, Progress: func(string) {}}.steps(t.Context(), m, []step{
+		{scenario: "no-such", keys: []string{"a", "b"}},
+		{scenario: "nor-this", keys: []string{"c"}},
+	})
+	if err == nil || !strings.Contains(err.Error(), "nor-this") || !strings.Contains(m.Missing["a"], `"no-such" is unknown`) || m.Missing["c"] == "" || m.Missing["b"] != "" {
+		t.Errorf("%v, %+v", err, m.Missing)
+	}
+}
+
+// report is a case with a ceiling, millrace and what else is given.
+func report(c bench.Case, names map[string]bench.Kind) *bench.Report {
+	for name, kind := range names {
+		c.Contenders = append(c.Contenders, bench.Contender{Name: name, Kind: kind, Rounds: []bench.Round{
+			{Seconds: 2, ToolCPU: 0.001, Peak: 5e6, Values: map[string]float64{benchPrimaryCPU: 60}, Series: []bench.Point{{Seconds: 0}, {Seconds: 1, Rate: 7}}},
+		}})
+	}
+	return &bench.Report{Cases: []bench.Case{c}}
+}
+
+// TestFirstTableFromReports: every figure of the table that can be measured here
+// is read out of the bench's reports.
+func TestFirstTableFromReports(t *testing.T) {
+	m := &Measured{Figures: map[string][]float64{}, Missing: map[string]string{}}
+	o := Options{Peers: []bench.Peer{{Name: PeerMongoShake, Program: "/bin/true"}}}
+	all := map[string]bench.Kind{"ceiling": bench.KindCeiling, "no oplog": bench.KindReference, benchMillrace: bench.KindMillrace,
+		benchShakePublished: bench.KindPeer, benchShakeDefaults: bench.KindPeer}
+	for _, work := range []string{fullOne, fullMany, backlog} {
+		s := dtsRun{}.step(o, m, work)
+		if err := s.take(report(bench.Case{Scenario: work, Count: 1000}, all)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := (dtsRun{}.spared(o, m)).take(report(bench.Case{Count: 1000}, all)); err != nil {
+		t.Fatal(err)
+	}
+	complete(t, dts(), m)
+	for k, want := range map[string]float64{"full-one/millrace": 500, "incr-backlog/mongoshake/each": 1, "full-many/mongoshake-defaults/peak": 5} {
+		if got := m.Figures[k]; len(got) != 1 || got[0] != want {
+			t.Errorf("%s is %v, want %g", k, got, want)
+		}
+	}
+	if len(m.Curves) != 3*3*2 {
+		t.Errorf("%d curves", len(m.Curves))
+	}
+}
+
+// complete fails for figures of a table that could be measured and were not.
+func complete(t *testing.T, table Table, m *Measured) {
+	t.Helper()
+	if err := m.check(&table); err != nil {
+		t.Error(err)
+	}
+	for _, f := range table.Figures() {
+		if _, ok := m.Figures[f.Key]; ok == (f.Absent != "") {
+			t.Errorf("table %d: %s: measured %v, absent %q", table.Number, f.Key, ok, f.Absent)
+		}
+	}
+}
+
+func TestFifthTableFromReports(t *testing.T) {
+	m := &Measured{Figures: map[string][]float64{}, Missing: map[string]string{}}
+	ways := map[string]bench.Kind{benchOff: bench.KindCeiling, benchOn: bench.KindCeiling, benchPlanned: bench.KindMillrace}
+	for members, name := range map[int]string{3: "3", 7: "7", 15: "15"} {
+		for _, concern := range []string{"1", "majority"} {
+			if err := (chainRun{}.take(report(bench.Case{Scenario: "topology", Variant: name + "-w" + concern, Count: 100}, ways), m, members)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	complete(t, chaining(), m)
+}
