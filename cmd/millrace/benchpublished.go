@@ -198,7 +198,7 @@ func (a *app) tellPublished(form string, r *published.Results, p *publishedFiles
 	t.SetStyle(table.StyleLight)
 	t.Style().Format.Header = text.FormatDefault
 	t.AppendHeader(table.Row{"table", "what is compared", "published", "here"})
-	t.SetColumnConfigs([]table.ColumnConfig{{Number: 1, AutoMerge: true}, {Number: 2, WidthMax: 70}, {Number: 3, WidthMax: 30}})
+	t.SetColumnConfigs([]table.ColumnConfig{{Number: 2, WidthMax: 60, WidthMaxEnforcer: text.WrapSoft}})
 	for _, line := range published.Summary(r) {
 		t.AppendRow(table.Row{line.Table, line.Text, line.Published, line.Here})
 	}

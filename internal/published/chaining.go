@@ -39,6 +39,11 @@ func chaining() Table {
 			"All members run on one machine. The primary has processors to itself; the others share what is left, so that writes of majority concern wait for members that would have hosts of their own.",
 			"Chaining on is a tree drawn from those that members choose by their rules, and told once: on one machine all are equally near, and members would nearly always follow the primary.",
 		},
+		Absent: []Absent{
+			{"members on hosts of their own with cloud disks", "there is one machine"},
+			{"ApsaraDB 5.0.30", "a product of its cloud; the servers are mongod 6.0"},
+			{"the published trees and round trips between members", "not published"},
+		},
 		Groups: []Group{chainRates(), chainCPU(), chainPlanned()},
 		charts: chainCharts,
 	}

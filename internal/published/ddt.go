@@ -41,6 +41,11 @@ func ddt() Table {
 			"millrace's partitions stand in the place of the threads, and the bytes that may be in flight in the place of the cache.",
 			"The operations are those of `incr-small`: half inserts, four tenths updates, a tenth deletes, as the published mix is not known.",
 		},
+		Absent: []Absent{
+			{"DDT", "it is not measured beside millrace"},
+			{"40 cores, a network of 1 Gbit/s", "there is one machine with fewer"},
+			{"its mix of operations", "not published"},
+		},
 		Groups: []Group{ddtRates(), ddtUse()},
 		charts: ddtCharts,
 	}

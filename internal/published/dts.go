@@ -27,8 +27,13 @@ func dts() Table {
 		},
 		Here: []string{
 			"The target is a replica set of three lab members and a write is done when a majority has it. millrace and the bench's ceiling run against the same servers.",
-			"DTS is a service and cannot be run here. Its rows have no figure of this machine; millrace stands beside them.",
-			"Sharded clusters are not measured: there is no mongos for this machine.",
+			"The rows of DTS have no figure of this machine; millrace stands beside them.",
+		},
+		Absent: []Absent{
+			{"DTS", "a service of its cloud, not a program"},
+			{"sharded clusters behind a mongos", "there is no mongos for this machine"},
+			{"source, target and tool on machines of their own", "there is one machine"},
+			{"MongoShake 2.6.6", "the version measured is that of the program given with `--peer`"},
 		},
 		Groups: []Group{dtsRates(), dtsCeilings(), dtsCosts()},
 		charts: dtsCharts,

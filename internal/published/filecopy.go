@@ -57,9 +57,13 @@ func fileCopy() Table {
 			"The logical way grows faster than the data, file copy grows with them.",
 		},
 		Here: []string{
-			"The left way is the server's own logical initial sync, the right one `millrace seed`, which copies files, too. Percona's server itself is not measured: there is no program of it for this machine.",
-			"Terabytes are not to be had here. Sizes are scaled, and times are seconds.",
-			"mongod is 6.0; there is no 8.0 for this machine.",
+			"The left way is the server's own logical initial sync, the right one `millrace seed`, which copies files, too.",
+			"Sizes are scaled, and times are seconds.",
+		},
+		Absent: []Absent{
+			{"Percona Server for MongoDB 8.0.12-4 with its own file copy", "there is no program of it, nor another mongod of 8.0, for this machine; the servers are mongod 6.0"},
+			{"sets of 30 GB to 3 TB", "the disk does not hold them; the sizes are those that the scale says"},
+			{"members on machines and disks of their own", "there is one machine with one disk"},
 		},
 		Groups: []Group{fileTestGroup(), fileGrowthGroup()},
 		charts: fileCharts,

@@ -193,10 +193,22 @@ func (p *page) table(t *Table, m *Measured) error {
 	for _, g := range t.Groups {
 		p.group(t, g, m)
 	}
+	p.absent(t)
 	if m == nil {
 		return nil
 	}
 	return p.charts(t, m)
+}
+
+// absent has a row for all that cannot be had here.
+func (p *page) absent(t *Table) {
+	p.line("")
+	p.line("### Not to be had here")
+	p.line("")
+	p.header([]string{"what", "why"})
+	for _, a := range t.Absent {
+		p.row([]string{a.What, a.Why})
+	}
 }
 
 // told says what the figures of a table are worth.

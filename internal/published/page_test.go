@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -83,6 +84,26 @@ func TestRatios(t *testing.T) {
 		if got, ok := m.ratio(Ratio{c.of, c.to}); ok != c.ok || got != c.want {
 			t.Errorf("%s of %s: %+v, %v", c.of, c.to, got, ok)
 		}
+	}
+}
+
+// TestWriteAndRead: a document is what was written, with lists on one line.
+func TestWriteAndRead(t *testing.T) {
+	r := &Results{}
+	r.Put(1, &Measured{Version: "[\n1 ]", Figures: map[string][]float64{"full-one/millrace": {1.5, 2e-9, 3}, "full-one/dts": {}}})
+	var b strings.Builder
+	if err := r.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(b.String(), "\n    \"full-one/millrace\": [1.5, 2e-9, 3]") {
+		t.Error(b.String())
+	}
+	path := filepath.Join(t.TempDir(), "r.json")
+	if err := os.WriteFile(path, []byte(b.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Read(path); err != nil || !reflect.DeepEqual(got, r) {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 

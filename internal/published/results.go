@@ -1,6 +1,7 @@
 package published
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"time"
@@ -107,12 +109,21 @@ func (m *Measured) check(t *Table) error {
 	return nil
 }
 
-// Write writes the document.
+// Write writes the document, with a line for each list of numbers.
 func (r *Results) Write(w io.Writer) error {
-	enc := json.NewEncoder(w)
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", " ")
 	if err := enc.Encode(r); err != nil {
+		return fmt.Errorf("write results: %w", err)
+	}
+	// No string of JSON has a line break in it, so that these are lists.
+	lists := regexp.MustCompile(`\[\n[-+.,0-9eE\s]*\]`)
+	text := lists.ReplaceAllFunc(b.Bytes(), func(list []byte) []byte {
+		return bytes.ReplaceAll(bytes.Join(bytes.Fields(list), nil), []byte(","), []byte(", "))
+	})
+	if _, err := w.Write(text); err != nil {
 		return fmt.Errorf("write results: %w", err)
 	}
 	return nil

@@ -29,13 +29,17 @@ type Table struct {
 	// Says is what the publication concludes, or shows as a picture without
 	// figures.
 	Says []string
-	// Here is what stands in the place of the published machine and sizes, and
-	// what cannot be had here.
-	Here   []string
+	// Here is what stands in the place of the published machine and sizes.
+	Here []string
+	// Absent is what cannot be had here.
+	Absent []Absent
 	Groups []Group
 	// charts draws the table, published and here.
 	charts func(*Table, *Measured) ([]Chart, error)
 }
+
+// Absent is something of a publication that cannot be had here, and why.
+type Absent struct{ What, Why string }
 
 // Group is rows of one form.
 type Group struct {

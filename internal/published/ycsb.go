@@ -18,6 +18,10 @@ func ycsbPaper() Table {
 			"The servers are three lab members on this machine.",
 			"The kinds of instance are lab classes: a share of the processors and a cache in the published proportion, with the disk as it is and slowed.",
 		},
+		Absent: []Absent{
+			{"cloud instances with local and with network disks", "they are products of the publisher; a slowed disk stands in for the network disk"},
+			{"a network of 0.104 ms", "client and servers are on one machine"},
+		},
 		Groups: []Group{ycsbMixed(), ycsbClasses(), ycsbJava()},
 		charts: ycsbCharts,
 	}
