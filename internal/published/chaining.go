@@ -44,7 +44,7 @@ func chaining() Table {
 			{"ApsaraDB 5.0.30", "a product of its cloud; the servers are mongod 6.0"},
 			{"the published trees and round trips between members", "not published"},
 		},
-		Groups: []Group{chainRates(), chainCPU(), chainPlanned()},
+		Groups: []Group{chainRates(), chainCPU(), chainFar(), chainPlanned()},
 		charts: chainCharts,
 	}
 }
@@ -93,6 +93,21 @@ func chainCPU() Group {
 		Columns: []Column{{Key: "on-cpu", Name: "chaining on", Unit: Percent}, {Key: "off-cpu", Name: "off", Unit: Percent}},
 		Rows:    chainRows(func(c chainCell) (float64, float64) { return c.onCPU, c.offCPU }),
 	}
+}
+
+// chainFar are the same sets with longer ways between the members.
+func chainFar() Group {
+	g := Group{
+		Title: "The same with 1 ms between members", Place: chainPlace(), Ratio: "off against on", Change: true,
+		Columns: []Column{{Key: "on-far", Name: "chaining on", Unit: PerSecond}, {Key: "off-far", Name: "off", Unit: PerSecond},
+			{Key: "on-far-cpu", Name: "primary's processors, on", Unit: Percent}, {Key: "off-far-cpu", Name: "off", Unit: Percent}},
+	}
+	for _, c := range chainCells() {
+		k := chainKey(c.members, c.concern)
+		g.Rows = append(g.Rows, Row{Key: k, Place: []string{strconv.Itoa(c.members), c.concern}, Ratio: over(k, "off-far", "on-far"),
+			Why: "The published round trip is not known: this is the other end of what members of one data centre have."})
+	}
+	return g
 }
 
 // chainPlanned are millrace's trees against the better of the two.

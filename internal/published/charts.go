@@ -3,6 +3,7 @@ package published
 import (
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/millrace/millrace/internal/plot"
 )
@@ -99,13 +100,19 @@ func ycsbCharts(_ *Table, m *Measured) (all []Chart, err error) {
 		}
 		all = append(all, Chart{c.name, c.title, svg})
 	}
-	var bars []plot.Bar
-	for _, c := range ycsbClassList() {
-		k := key("class", c.name)
-		bars = append(bars, plot.Bar{Name: c.name, Value: m.median(key(k, "local"))}, plot.Bar{Name: c.name + ", slowed disk", Value: m.median(key(k, "network"))})
+	for _, mix := range ycsbClassMixes() {
+		var bars []plot.Bar
+		for _, c := range ycsbClassList() {
+			bars = append(bars, plot.Bar{Name: c.name, Value: m.median(key(c.key(mix), "local"))},
+				plot.Bar{Name: c.name + ", slowed disk", Value: m.median(key(c.key(mix), "network"))})
+		}
+		svg, err := plot.Bars(bars)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, Chart{"classes-" + strings.ReplaceAll(mix, ":", "-"), "operations a second at " + mix + ", by processors:memory", svg})
 	}
-	svg, err := plot.Bars(bars)
-	return append(all, Chart{"classes", "operations a second, by processors:memory", svg}), err
+	return all, nil
 }
 
 // fileCharts draws the growth with the data, published and here.
@@ -162,7 +169,7 @@ func chainCharts(t *Table, m *Measured) ([]Chart, error) {
 			{"writes", "writes a second, by members", "on", "off"}, {"cpu", "processors of the primary, %, by members", "on-cpu", "off-cpu"},
 		} {
 			var lines []plot.Line
-			for _, concern := range []string{"majority", "1"} {
+			for _, concern := range chainConcerns() {
 				for _, way := range []struct{ name, key string }{{"on", c.on}, {"off", c.off}} {
 					var points []point
 					for i, n := range members {

@@ -24,7 +24,7 @@ func (c ddtCell) key() string { return strconv.Itoa(c.cache) + "/" + strconv.Ito
 
 func (c ddtCell) place() []string {
 	n := strconv.Itoa
-	return []string{n(c.cache) + " x " + n(c.cache), n(c.writers) + " / " + n(c.buckets)}
+	return []string{n(c.cache) + " x " + n(c.cache), n(c.writers) + " / " + n(c.buckets), ddtContender(c)}
 }
 
 // ddt is the table of threads and caches.
@@ -38,7 +38,8 @@ func ddt() Table {
 			"Its pictures are processor time and memory against operations a second.",
 		},
 		Here: []string{
-			"millrace's partitions stand in the place of the threads, and the bytes that may be in flight in the place of the cache.",
+			"millrace's partitions stand in the place of the threads that write, and the bytes of changes that they share (`--apply-buffer`) in the place of the cache. What a cache holds in bytes was not published; the two here are 1 to 4, as 16 x 16 is to 32 x 32.",
+			"oplogNsBucket, oplogRead, oplogNS and dataBatchSize have no counterpart: one reader serves all collections, and batches are bounded in bytes.",
 			"The operations are those of `incr-small`: half inserts, four tenths updates, a tenth deletes, as the published mix is not known.",
 		},
 		Absent: []Absent{
@@ -70,7 +71,9 @@ func ddtRates() Group {
 	return g
 }
 
-func ddtPlace() []string { return []string{"cache (size x number)", "oplogWrite / oplogNsBucket"} }
+func ddtPlace() []string {
+	return []string{"cache (size x number)", "oplogWrite / oplogNsBucket", "here: `--apply-buffer`, `--partitions`"}
+}
 
 func ddtUse() Group {
 	g := Group{

@@ -214,3 +214,37 @@ func TestShort(t *testing.T) {
 		}
 	}
 }
+
+// TestPageOfEverything: with all figures measured nothing is said to be missing,
+// and each table has its charts.
+func TestPageOfEverything(t *testing.T) {
+	r := &Results{}
+	for _, table := range Tables() {
+		m := &Measured{Rounds: 2, Figures: map[string][]float64{}}
+		for i, f := range table.Figures() {
+			if f.Absent == "" {
+				m.set(f.Key, []float64{float64(100 + i), float64(101 + i)})
+			}
+		}
+		r.Put(table.Number, m)
+	}
+	var b strings.Builder
+	charts, err := Page(&b, r, "all")
+	if err != nil || strings.Contains(b.String(), "Not measured") {
+		t.Fatal(err, b.String())
+	}
+	var names []string
+	for _, c := range charts {
+		names = append(names, strings.TrimSuffix(strings.TrimPrefix(c.Name, "all-"), ".svg"))
+	}
+	want := []string{"1-ratios", "2-rate", "2-ral", "2-wal", "2-classes-100-0", "2-classes-50-50", "2-classes-0-100", "3-growth-published", "3-growth-here",
+		"4-cpu-published", "4-memory-published", "4-cpu-here", "4-memory-here", "5-writes-published", "5-cpu-published", "5-writes-here", "5-cpu-here"}
+	if !slices.Equal(names, want) {
+		t.Errorf("charts %q, want %q", names, want)
+	}
+	for _, line := range Summary(r) {
+		if line.Published == none || line.Here == none {
+			t.Errorf("the summary lacks a side: %+v", line)
+		}
+	}
+}

@@ -1,11 +1,14 @@
 package published
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/millrace/millrace/internal/bench"
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/topology"
 )
 
 // TestTable measures the second table for real, as small as it gets, and writes
@@ -112,15 +115,61 @@ func complete(t *testing.T, table Table, m *Measured) {
 	}
 }
 
+func TestFourthTableFromReports(t *testing.T) {
+	m := &Measured{Figures: map[string][]float64{}, Missing: map[string]string{}}
+	c := bench.Case{Scenario: ddtSweep}
+	for i, cell := range ddtCells() {
+		values := map[string]float64{}
+		for _, name := range ddtValues() {
+			values[name] = float64(i + 1)
+		}
+		c.Contenders = append(c.Contenders, bench.Contender{Name: ddtContender(cell), Kind: bench.KindMillrace, Rounds: []bench.Round{{Seconds: 1, Values: values}}})
+	}
+	if err := takeDDT(&bench.Report{Cases: []bench.Case{c}}, m); err != nil {
+		t.Fatal(err)
+	}
+	complete(t, ddt(), m)
+	if got := m.Figures["32/15/rate"]; got[0] != 8 {
+		t.Errorf("the last row has %v", got)
+	}
+	c.Contenders = c.Contenders[1:]
+	if err := takeDDT(&bench.Report{Cases: []bench.Case{c}}, m); err == nil {
+		t.Error("a row is missing")
+	}
+}
+
 func TestFifthTableFromReports(t *testing.T) {
 	m := &Measured{Figures: map[string][]float64{}, Missing: map[string]string{}}
 	ways := map[string]bench.Kind{benchOff: bench.KindCeiling, benchOn: bench.KindCeiling, benchPlanned: bench.KindMillrace}
-	for members, name := range map[int]string{3: "3", 7: "7", 15: "15"} {
-		for _, concern := range []string{"1", "majority"} {
-			if err := (chainRun{}.take(report(bench.Case{Scenario: "topology", Variant: name + "-w" + concern, Count: 100}, ways), m, members)); err != nil {
+	for _, members := range []int{3, 7, 15} {
+		for _, l := range chainLinks() {
+			r := &bench.Report{}
+			for _, concern := range []string{"1", "majority"} {
+				c := bench.Case{Scenario: "topology", Variant: fmt.Sprintf("%d-w%s%s", members, concern, l.ends), Count: 100}
+				r.Cases = append(r.Cases, report(c, ways).Cases...)
+			}
+			if err := l.take(r, m, members); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	complete(t, chaining(), m)
+}
+
+// TestChainAgreesWithTheModel: the model is fitted to the same published rates.
+func TestChainAgreesWithTheModel(t *testing.T) {
+	published := topology.Published()
+	for _, c := range chainCells() {
+		for _, chained := range []bool{true, false} {
+			want := c.off
+			if chained {
+				want = c.on
+			}
+			if !slices.ContainsFunc(published, func(p topology.Cell) bool {
+				return p.Members == c.members && p.Majority == (c.concern == "majority") && p.Chaining == chained && p.OpsPerSecond == want
+			}) {
+				t.Errorf("the model knows no %g for %d members, w:%s, chaining %v", want, c.members, c.concern, chained)
+			}
+		}
+	}
 }

@@ -32,8 +32,9 @@ func (d ycsbRun) Measure(ctx context.Context, o Options, m *Measured) (err error
 	m.Sizes = fmt.Sprintf("%s records (1:%s of the published), each mix for %s in place of 5,000,000 operations; %d threads as published",
 		humanize.Comma(int64(records)), ratioTo(paperRecords, records), each, paperThreads)
 	for _, c := range ycsbClassList() {
-		k := key("class", c.name)
-		m.miss("lab classes are not there yet", key(k, "local"), key(k, "network"))
+		for _, mix := range ycsbClassMixes() {
+			m.miss("lab classes are not there yet", key(c.key(mix), "local"), key(c.key(mix), "network"))
+		}
 	}
 	o.Progress("starting servers")
 	servers, err := lab.Start(ctx, lab.Options{Version: o.Mongod, Topology: "rs:3"})
