@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -132,14 +131,12 @@ func (s *publishedSettings) peer(given string) error {
 	name, program, _ := strings.Cut(given, "=")
 	switch name {
 	case javaPeer:
-		path, err := exec.LookPath(program)
-		if err != nil {
-			return mongo.WithHint(fmt.Errorf("peer %s: there is no program %q", name, program), "give its path: --peer ycsb=/path/to/ycsb")
+		if _, err := os.Stat(program); err != nil {
+			return mongo.WithHint(fmt.Errorf("peer %s: there is nothing at %q", name, program), "give its path: --peer ycsb=/path/to/ycsb, a directory, a jar or a script")
 		}
-		if s.options.Java, err = filepath.Abs(path); err != nil {
-			return fmt.Errorf("peer %s: %w", name, err)
-		}
-		return nil
+		path, err := filepath.Abs(program) // it may be run elsewhere
+		s.options.Java = path
+		return err
 	case published.PeerMongoShake:
 		p, err := benchmark.ParsePeer(given)
 		if err == nil {

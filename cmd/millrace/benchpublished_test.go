@@ -69,7 +69,7 @@ func TestPublishedUsage(t *testing.T) {
 	page := "--page=" + filepath.Join(t.TempDir(), "page.md")
 	for flag, want := range map[string]string{
 		"--table=0": "there is no table 0", "--scale=huge": "scale", "--rounds=0": "--rounds", "--peer=pcsm=/bin/true": "no published table has the peer",
-		"--peer=ycsb=/no/such": "there is no program", "--peer=mongoshake": "there is no program",
+		"--peer=ycsb=/no/such": "there is nothing at", "--peer=mongoshake": "there is no program",
 	} {
 		b := newBench(t, nil)
 		if code := b.run(t.Context(), "bench", "published", flag, results, page); code != exitUsage || !strings.Contains(b.stderr.String(), want) {

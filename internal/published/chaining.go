@@ -77,11 +77,11 @@ func chainRates() Group {
 		Columns: []Column{{Key: "on", Name: "chaining on", Unit: PerSecond}, {Key: "off", Name: "off", Unit: PerSecond}},
 		Rows:    chainRows(func(c chainCell) (float64, float64) { return c.on, c.off }),
 	}
-	for i := range g.Rows {
+	for i, c := range chainCells() {
 		r := &g.Rows[i]
 		r.Ratio = over(r.Key, "off", "on")
-		if r.Place[0][:1] != "3" {
-			r.Headlines = []Headline{{Text: "chaining off against on, " + r.Place[0] + ", w:" + r.Place[1]}}
+		if c.members > 3 {
+			r.Headlines = []Headline{{Text: "chaining off against on, " + strconv.Itoa(c.members) + " members, w:" + c.concern}}
 		}
 	}
 	return g

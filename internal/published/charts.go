@@ -77,7 +77,7 @@ func dtsCharts(t *Table, m *Measured) ([]Chart, error) {
 		to := []string{key(work.key, "mongoshake")}
 		there, _ := t.ratio(Ratio{Of: key(work.key, "dts"), To: to})
 		here, _ := m.ratio(Ratio{Of: key(work.key, "millrace"), To: to})
-		bars = append(bars, plot.Bar{Name: work.name + ": DTS, published", Value: there}, plot.Bar{Name: "millrace, here", Value: here.Median})
+		bars = append(bars, plot.Bar{Name: work.name + ": DTS, published", Value: there}, plot.Bar{Name: work.name + ": millrace, here", Value: here.Median})
 	}
 	svg, err := plot.Bars(bars)
 	return []Chart{{"ratios", "rate, of MongoShake's with the published settings", svg}}, err

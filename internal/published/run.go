@@ -19,7 +19,7 @@ type Options struct {
 	Rounds int
 	// Peers are tools that take part where a table has them.
 	Peers []bench.Peer
-	// Java is the program of the Java YCSB, empty for none.
+	// Java is the path of the Java YCSB, empty for none.
 	Java string
 	// Mongod is the version of the servers that are started.
 	Mongod string
