@@ -23,13 +23,21 @@ type point struct {
 	key string
 }
 
-// trace is a line of the figures that there are.
+// trace is a line of the figures that there are; one place is no line.
 func trace(name string, of lookup, points []point) plot.Line {
 	l := plot.Line{Name: name}
 	for _, p := range points {
 		if y, ok := of(p.key); ok {
 			l.X, l.Y = append(l.X, p.x), append(l.Y, y)
 		}
+	}
+	return drawable(l)
+}
+
+// drawable is a line, without its points when they are all in one place.
+func drawable(l plot.Line) plot.Line {
+	if len(l.X) == 0 || slices.Min(l.X) == slices.Max(l.X) {
+		return plot.Line{Name: l.Name}
 	}
 	return l
 }
@@ -57,7 +65,7 @@ func (m *Measured) curves() (all []Chart, err error) {
 		title := ""
 		for _, c := range m.Curves {
 			if c.Chart == name {
-				lines = append(lines, plot.Line{Name: c.Name, X: c.X, Y: c.Y})
+				lines = append(lines, drawable(plot.Line{Name: c.Name, X: c.X, Y: c.Y}))
 				title = c.Title
 			}
 		}

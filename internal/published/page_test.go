@@ -3,6 +3,7 @@ package published
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -245,6 +246,20 @@ func TestPageOfEverything(t *testing.T) {
 	for _, line := range Summary(r) {
 		if line.Published == none || line.Here == none {
 			t.Errorf("the summary lacks a side: %+v", line)
+		}
+	}
+}
+
+// TestPageOfOneFigure: whatever single figure was measured, the page can be
+// written.
+func TestPageOfOneFigure(t *testing.T) {
+	for _, table := range Tables() {
+		for _, f := range table.Figures() {
+			r := &Results{}
+			r.Put(table.Number, &Measured{Rounds: 1, Figures: map[string][]float64{f.Key: {1.5}}})
+			if _, err := Page(io.Discard, r, "one"); err != nil {
+				t.Errorf("table %d, %s: %v", table.Number, f.Key, err)
+			}
 		}
 	}
 }
