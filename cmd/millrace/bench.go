@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
@@ -48,6 +49,7 @@ nothing else.`,
   millrace bench full-one incr-backlog --rounds 5 --peer mongodump=/usr/bin/mongodump --report bench.html --output html
   millrace bench topology --nodes 3,7 --write-concern 1,majority --scale medium --rounds 2
   millrace bench seed --scale medium --output html --report seed.html
+  millrace bench seed --matrix 1,2,3,4,5 --rounds 3 --output html --report seed.html
   millrace bench all --scale medium --report results.json --output json`,
 		Args: cobra.MinimumNArgs(1), ValidArgsFunction: scenarios,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -68,11 +70,12 @@ nothing else.`,
 	f.StringArrayVar(&s.options.MillraceArgs, "millrace-arg", nil, "an `argument` more for the millrace sync that is measured, such as --write-concern=1; may be repeated")
 	f.IntSliceVar(&s.options.Topology.Nodes, "nodes", []int{3}, "members of the sets that the scenario topology measures, each 3 to 50")
 	f.StringSliceVar(&s.options.Topology.WriteConcerns, "write-concern", []string{"1", "majority"}, "write concerns that the scenario topology measures")
-	f.IntVar(&s.options.Topology.Clients, "clients", 32, "clients that write at once in the scenario topology")
+	f.IntVar(&s.options.Topology.Clients, "clients", 8, "clients that write at once in the scenario topology")
 	f.IntVar(&s.options.Topology.PrimaryCores, "primary-cores", 1, "processors that the primary has to itself in the scenario topology; 0 shares all")
 	f.Float64Var(&s.options.Topology.PrimaryShare, "primary-share", 1, "part of these processors that it may use, such as 0.4, so that it is full before the others are, as on hosts of their own; below 1 needs root and Linux")
-	f.DurationVar(&s.options.Topology.LinkRTT, "link-rtt", 0, "round trip between members in the scenario topology, as if each had a host of its own")
+	f.DurationSliceVar(&s.options.Topology.LinkRTTs, "link-rtt", []time.Duration{0}, "round trips between members in the scenario topology, as if each had a host of its own")
 	f.StringSliceVar(&s.options.Cells, "cells", nil, "`cells` of the matrix that the scenario seed measures, as collections x indexes: 1x5,100x5; by default all")
+	f.IntSliceVar(&s.options.SeedTests, "matrix", nil, "published `tests` of file copy against logical initial sync, 1 to 5, that the scenario seed measures in place of its own matrix; of their data scale small is 1:1000, medium 1:100, large 1:10")
 	f.StringVar(&s.options.Millrace, "millrace", "", "the millrace `program` to measure; by default this one")
 	bindOutput(cmd, &s.output, "`form` of the result: text, json, html or markdown (a line a case)", "text", "json", "html", "markdown")
 	f.StringVar(&s.report, "report", "", "write the result to this `file`, too; unless that is JSON, standard output has a table")
@@ -229,7 +232,14 @@ func (s *benchSettings) shown() []string {
 	if slices.Contains(s.options.Scenarios, "topology") {
 		o := s.options.Topology
 		args = append(args, "--nodes "+strings.Trim(strings.ReplaceAll(fmt.Sprint(o.Nodes), " ", ","), "[]"), "--write-concern "+strings.Join(o.WriteConcerns, ","),
-			fmt.Sprintf("--clients %d --primary-cores %d --primary-share %g --link-rtt %s", o.Clients, o.PrimaryCores, o.PrimaryShare, o.LinkRTT))
+			fmt.Sprintf("--clients %d --primary-cores %d --primary-share %g --link-rtt %s", o.Clients, o.PrimaryCores, o.PrimaryShare,
+				strings.Trim(strings.ReplaceAll(fmt.Sprint(o.LinkRTTs), " ", ","), "[]")))
+	}
+	if len(s.options.SeedTests) > 0 {
+		args = append(args, "--matrix "+strings.Trim(strings.ReplaceAll(fmt.Sprint(s.options.SeedTests), " ", ","), "[]"))
+	}
+	if len(s.options.Cells) > 0 {
+		args = append(args, "--cells "+strings.Join(s.options.Cells, ","))
 	}
 	for _, m := range s.options.MillraceArgs {
 		args = append(args, "--millrace-arg "+m)

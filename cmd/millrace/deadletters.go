@@ -48,12 +48,14 @@ type letterLook struct {
 	ns, state string
 }
 
-func (a *app) bindLetters(cmd *cobra.Command, l *letterLook) {
-	a.bindStored(cmd, &l.stored)
+// lettersCommand makes a command that looks at some letters.
+func (a *app) lettersCommand(cmd *cobra.Command, l *letterLook, do func(context.Context) error) *cobra.Command {
+	a.targetCommand(cmd, &l.stored, do)
 	a.bindJob(cmd, &l.stored, "only the letters of this job, by its `name`")
 	cmd.Flags().StringVar(&l.ns, "ns", "", "only those of this collection of the target, or of this `database`")
 	config.Choice(cmd.Flags(), &l.state, "state", "all", "only those in this `state`: open (the target lacks the document), undecided (it may yet come), settled (it came, or is gone), removed (somebody else's, taken off the target) or all",
 		"open", "undecided", "settled", "removed", "all")
+	return cmd
 }
 
 func (l *letterLook) filter() deadletter.Filter {
@@ -94,29 +96,19 @@ func readLetter(raw bson.Raw) (l letterInfo, err error) {
 
 func (a *app) lettersListCommand() *cobra.Command {
 	var l letterLook
-	cmd := &cobra.Command{
+	return a.lettersCommand(&cobra.Command{
 		Use:   "list --target URI",
 		Short: "List dead letters",
 		Long:  `Lists dead letters without their documents; as JSON, one a line.`,
-	}
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := a.debugConnect(cmd.Context(), "target", l.target)
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		return a.listLetters(cmd.Context(), c, &l)
-	}
-	a.bindLetters(cmd, &l)
-	return cmd
+	}, &l, func(ctx context.Context) error { return a.listLetters(ctx, &l) })
 }
 
 // listLetters writes as it reads: there may be a hundred thousand.
-func (a *app) listLetters(ctx context.Context, c *mongo.Cluster, l *letterLook) error {
+func (a *app) listLetters(ctx context.Context, l *letterLook) error {
 	a.results.stream = true
 	out := bufio.NewWriter(a.stdout)
 	n := 0
-	err := deadletter.Browse(ctx, c, l.filter(), false, func(raw bson.Raw) error {
+	err := deadletter.Browse(ctx, l.cluster, l.filter(), false, func(raw bson.Raw) error {
 		one, err := readLetter(raw)
 		if err != nil {
 			return err
@@ -136,24 +128,14 @@ func (a *app) listLetters(ctx context.Context, c *mongo.Cluster, l *letterLook) 
 
 func (a *app) lettersShowCommand() *cobra.Command {
 	var s stored
-	cmd := &cobra.Command{
+	return a.targetCommand(&cobra.Command{
 		Use:   "show --target URI LETTER",
 		Short: "Show a dead letter, its document, and what stands in its way",
 		Long: `Shows a letter by its id, as list prints it: why the target refused the
 document, the document itself, and what the target has now under its _id or
 holds its key.`,
 		Args: cobra.ExactArgs(1),
-	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c, err := a.debugConnect(cmd.Context(), "target", s.target)
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		return a.showLetter(cmd.Context(), c, &s, args[0])
-	}
-	a.bindStored(cmd, &s)
-	return cmd
+	}, &s, func(ctx context.Context) error { return a.showLetter(ctx, &s, s.args[0]) })
 }
 
 // shownLetter is what show prints.
@@ -175,9 +157,9 @@ func (j jsonText) MarshalJSON() ([]byte, error) {
 	return bson.MarshalExtJSON(bson.Raw(j), true, false)
 }
 
-func (a *app) showLetter(ctx context.Context, c *mongo.Cluster, s *stored, id string) error {
+func (a *app) showLetter(ctx context.Context, s *stored, id string) error {
 	var l *shownLetter
-	err := deadletter.Browse(ctx, c, deadletter.Filter{ID: id}, true, func(raw bson.Raw) error {
+	err := deadletter.Browse(ctx, s.cluster, deadletter.Filter{ID: id}, true, func(raw bson.Raw) error {
 		one, err := readLetter(raw)
 		doc, _ := raw.Lookup("document").DocumentOK()
 		l = &shownLetter{letterInfo: one, Doc: jsonText(doc)}
@@ -194,7 +176,7 @@ func (a *app) showLetter(ctx context.Context, c *mongo.Cluster, s *stored, id st
 		docID = bsonraw.RawValue(bsonraw.IDOf(l.Doc))
 	}
 	for id, into := range map[*bson.RawValue]*jsonText{&docID: &l.Same, &l.Other: &l.Holder} {
-		if *into, err = onTarget(ctx, c, l.NS, *id); err != nil {
+		if *into, err = onTarget(ctx, s.cluster, l.NS, *id); err != nil {
 			return err
 		}
 	}
@@ -218,12 +200,12 @@ func onTarget(ctx context.Context, c *mongo.Cluster, ns string, id bson.RawValue
 }
 
 func (l *shownLetter) text() string {
-	t := newTable("letter", plain(l.ID))
-	t.AppendRows([]table.Row{{"job", plain(l.Job)}, {"collection", plain(l.NS)}, {"_id", plain(l.Document)}, {"state", l.State}, {"cause", plain(l.Cause)},
-		{"reason", plain(l.Reason)}, {"position", l.Position}, {"refused first", l.Time.Format(time.RFC3339)}})
+	t := newTable("letter", l.ID)
+	t.AppendRows([]table.Row{{"job", l.Job}, {"collection", l.NS}, {"_id", l.Document}, {"state", l.State}, {"cause", l.Cause},
+		{"reason", l.Reason}, {"position", l.Position}, {"refused first", l.Time.Format(time.RFC3339)}})
 	f := facts{t}
-	f.add("index", plain(l.Index))
-	f.add("settled by", plain(l.Settled))
+	f.add("index", l.Index)
+	f.add("settled by", l.Settled)
 	var b strings.Builder
 	fmt.Fprintln(&b, t.Render())
 	for _, d := range []struct {
@@ -240,30 +222,21 @@ func (l *shownLetter) text() string {
 func (a *app) lettersExportCommand() *cobra.Command {
 	var l letterLook
 	var file string
-	cmd := &cobra.Command{
+	cmd := a.lettersCommand(&cobra.Command{
 		Use:   "export --target URI",
 		Short: "Write dead letters with their documents as extended JSON, one a line",
 		Long: `Writes letters with their documents as canonical extended JSON, one a line, to
 standard output or to a file that its owner alone may read. Nothing is removed.`,
-	}
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := a.debugConnect(cmd.Context(), "target", l.target)
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		return a.exportLetters(cmd.Context(), c, &l, file)
-	}
-	a.bindLetters(cmd, &l)
+	}, &l, func(ctx context.Context) error { return a.exportLetters(ctx, &l, file) })
 	cmd.Flags().StringVar(&file, "file", "", "write to this `file`, with mode 0600, instead of standard output")
 	return cmd
 }
 
-func (a *app) exportLetters(ctx context.Context, c *mongo.Cluster, l *letterLook, file string) error {
+func (a *app) exportLetters(ctx context.Context, l *letterLook, file string) error {
 	n := 0
 	write := func(w io.Writer) error {
 		out := bufio.NewWriter(w)
-		err := deadletter.Browse(ctx, c, l.filter(), true, func(raw bson.Raw) error {
+		err := deadletter.Browse(ctx, l.cluster, l.filter(), true, func(raw bson.Raw) error {
 			line, err := bson.MarshalExtJSON(raw, true, false)
 			if err != nil {
 				return fmt.Errorf("write a dead letter as JSON: %w", err)
@@ -307,19 +280,16 @@ type retried struct {
 }
 
 func (a *app) retryLetters(ctx context.Context, s *stored) error {
-	list, err := listJobs(ctx, s.cluster, s.job)
+	info, err := findJob(ctx, s.cluster, s.job)
 	if err != nil {
 		return err
 	}
-	if len(list) == 0 {
-		return noSuchJob(s.job)
-	}
-	res := &retried{Job: s.job, Tried: list[0].Letters.Open + list[0].Letters.Undecided}
-	switch list[0].State {
+	res := &retried{Job: s.job, Tried: info.Letters.Open + info.Letters.Undecided}
+	switch info.State {
 	case state.Running, state.Silent:
-		err = a.askToRetry(ctx, s, &list[0])
+		err = a.askToRetry(ctx, s, info)
 	case state.Stopped:
-		return withCode(exitUsage, mongo.WithHint(job.ErrUnfinished, "start it: "+list[0].Resume))
+		return withCode(exitUsage, mongo.WithHint(job.ErrUnfinished, "start it: "+info.Resume))
 	default:
 		err = a.retryFinalized(ctx, s, res)
 	}
@@ -334,12 +304,8 @@ func (a *app) retryLetters(ctx context.Context, s *stored) error {
 	res.Written = max(0, res.Tried-res.Open)
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s tried, %d settled, %d open\n", plain(s.job), plural(int(res.Tried), "letter"), res.Written, res.Open)
-	for i, r := range res.Refused {
-		if i == maxListed {
-			fmt.Fprintf(&b, "  and %d more\n", len(res.Refused)-i)
-			break
-		}
-		fmt.Fprintf(&b, "  %s: %s\n", plain(r.ID), plain(r.Reason))
+	for _, line := range listed(res.Refused, func(r letterInfo) string { return r.ID + ": " + r.Reason }) {
+		fmt.Fprintf(&b, "  %s\n", plain(line))
 	}
 	if err := a.tell(s.output, res, b.String()); err != nil || res.Open == 0 {
 		return err

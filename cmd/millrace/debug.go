@@ -5,13 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/state"
 )
@@ -29,77 +27,6 @@ is in millrace jobs.`,
 	}
 	cmd.AddCommand(a.debugOplogCommand(), a.debugSlicesCommand())
 	return cmd
-}
-
-// debugConnect connects to a side, whose connection string may come from the
-// environment, for looks.
-func (a *app) debugConnect(ctx context.Context, flag, uri string) (*mongo.Cluster, error) {
-	return a.connectFor(ctx, flag, uri, "millrace-debug")
-}
-
-func (a *app) connectFor(ctx context.Context, flag, uri, name string) (*mongo.Cluster, error) {
-	uri, err := a.address(flag, uri, fmt.Errorf("no %s is given", flag))
-	if err != nil {
-		return nil, err
-	}
-	c, err := mongo.Connect(ctx, uri, mongo.Options{AppName: name})
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", flag, err)
-	}
-	return c, nil
-}
-
-// stored is a look at what a target has stored of jobs: its flags, and then what
-// storedCommand found.
-type stored struct {
-	target, job, output string
-
-	cluster *mongo.Cluster
-}
-
-// bindStored gives a command the target and the form of its result.
-func (a *app) bindStored(cmd *cobra.Command, s *stored) {
-	cmd.Flags().StringVar(&s.target, "target", "", "connection string `URI` of the jobs' target; with a password, set MILLRACE_TARGET instead")
-	bindOutput(cmd, &s.output, "`form` of the result: text or json", "text", "json")
-}
-
-// bindJob gives it the name of a job.
-func (a *app) bindJob(cmd *cobra.Command, s *stored, usage string) {
-	cmd.Flags().StringVar(&s.job, "job", "", usage)
-	_ = cmd.RegisterFlagCompletionFunc("job", a.completeJobs(&s.target))
-}
-
-// storedCommand makes a command that finds a job first.
-func (a *app) storedCommand(cmd *cobra.Command, s *stored, do func(context.Context) error) *cobra.Command {
-	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
-		if s.cluster, err = a.debugConnect(cmd.Context(), "target", s.target); err != nil {
-			return err
-		}
-		defer s.cluster.Close()
-		if s.job == "" {
-			if s.job, err = onlyJob(cmd.Context(), s.cluster); err != nil {
-				return err
-			}
-		}
-		return do(cmd.Context())
-	}
-	a.bindStored(cmd, s)
-	a.bindJob(cmd, s, "`name` of the job; may be left out where the target has one job only")
-	return cmd
-}
-
-func onlyJob(ctx context.Context, c *mongo.Cluster) (string, error) {
-	var ids []string
-	err := c.Client.Database(mongo.StateDB).Collection("jobs").Distinct(ctx, "_id", bson.D{}).Decode(&ids)
-	switch {
-	case err != nil:
-		return "", fmt.Errorf("list the jobs of %s: %w", c.Address(), err)
-	case len(ids) == 0:
-		return "", mongo.WithHint(fmt.Errorf("%s is no target of any job", c.Address()), "a job is stored on its target, in the database "+mongo.StateDB)
-	case len(ids) > 1:
-		return "", withCode(exitUsage, mongo.WithHint(fmt.Errorf("there are several jobs: %s", plain(strings.Join(ids, ", "))), "choose one with --job"))
-	}
-	return ids[0], nil
 }
 
 func (a *app) debugSlicesCommand() *cobra.Command {

@@ -56,7 +56,7 @@ func (a *app) debugOplog(ctx context.Context, l *oplogLook) error {
 	if err != nil {
 		return withCode(exitUsage, err)
 	}
-	c, err := a.debugConnect(ctx, "source", l.source)
+	c, err := a.connectToLook(ctx, "source", l.source)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ func TestGoldenOutputs(t *testing.T) {
 		"bench-list.json":      "bench list --output json",
 		"topology-what-if.txt": "topology what-if --members 15",
 		"topology-fit.txt":     "topology what-if --published",
+		"topology-advise.txt":  "topology advise --members 15",
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out, errs strings.Builder

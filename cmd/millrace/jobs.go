@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/csv"
 	"errors"
 	"fmt"
 	"regexp"
@@ -16,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
@@ -63,26 +65,21 @@ type jobInfo struct {
 	Reach      string     `json:"reach,omitempty"`
 	Intent     string     `json:"schemaChange,omitempty"`
 
-	Letters letterCounts `json:"letters"`
+	Letters deadletter.Stats `json:"letters"`
 	// Slices, Deferred, Differences and Refused belong to show alone.
 	Slices      *sliceCounts `json:"slices,omitempty"`
 	Deferred    []string     `json:"deferred,omitempty"`
 	Differences []string     `json:"differences,omitempty"`
 	Refused     []string     `json:"refused,omitempty"`
 	Resume      string       `json:"resume,omitempty"` // what goes on with it
+
+	err error // why nothing is known of it but its name and its letters
 }
 
 type ownerInfo struct {
 	Host string `json:"host"`
 	PID  int    `json:"pid"`
 	Run  string `json:"run"`
-}
-
-type letterCounts struct {
-	Undecided int64 `json:"undecided"`
-	Open      int64 `json:"open"`
-	Settled   int64 `json:"settled"`
-	Removed   int64 `json:"removed"`
 }
 
 type sliceCounts struct {
@@ -100,7 +97,7 @@ func newJobInfo(j *state.Job, life state.Life, letters deadletter.Stats) jobInfo
 	}
 	info := jobInfo{Job: j.ID, State: life, Phase: j.Phase, Paused: j.Paused, Mode: j.Mode, Source: j.Source, Target: j.Target, Rules: j.Rules,
 		CreatedAt: j.CreatedAt.UTC(), SavedAt: j.UpdatedAt.UTC(), Attempt: j.Fence, Start: text(j.Start), Consistent: text(j.Consistent),
-		Applied: text(j.Applied), Reach: text(j.Reach), Intent: text(j.Intent), Letters: letterCounts(letters), Differences: j.Differences}
+		Applied: text(j.Applied), Reach: text(j.Reach), Intent: text(j.Intent), Letters: letters, Differences: j.Differences}
 	if j.Owner != (state.Owner{}) {
 		info.Owner = &ownerInfo{j.Owner.Host, j.Owner.PID, j.Owner.Run}
 	}
@@ -129,28 +126,28 @@ func resumeCommand(j *state.Job) string {
 	} else if j.Mode != state.ModeAll {
 		words = append(words, "--mode", string(j.Mode))
 	}
-	rules, flags := transform.Config{}, []string(nil)
-	for rule := range strings.SplitSeq(j.Rules, "; ") {
-		kind, item, _ := strings.Cut(rule, " ")
-		switch kind {
-		case "include":
-			rules.Include = append(rules.Include, item)
-		case "exclude":
-			rules.Exclude = append(rules.Exclude, item)
-		case "rename":
-			rules.Rename = append(rules.Rename, item)
-		}
-		flags = append(flags, "--"+kind, item)
-	}
-	// A name may hold what separates rules: then they are told as they are.
-	set, err := transform.New(rules)
-	switch {
-	case err != nil || set.String() != j.Rules:
+	if _, err := transform.Parse(j.Rules); err != nil { // of another version
 		return quoted(words) + " with the rules " + j.Rules
-	case len(rules.Include)+len(rules.Exclude)+len(rules.Rename) > 0:
-		words = append(words, flags...)
+	}
+	rules := transform.ParseConfig(j.Rules)
+	for _, kind := range []struct {
+		flag  string
+		items []string
+	}{{"--include", rules.Include}, {"--exclude", rules.Exclude}, {"--rename", rules.Rename}} {
+		for _, item := range kind.items {
+			words = append(words, kind.flag, listItem(item))
+		}
 	}
 	return quoted(words)
+}
+
+// listItem is a value of a flag that takes a list, separated by commas as in CSV.
+func listItem(item string) string {
+	var b strings.Builder
+	w := csv.NewWriter(&b)
+	_ = w.Write([]string{item}) // into memory
+	w.Flush()
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 // quoted are words as a shell reads them.
@@ -167,28 +164,24 @@ func quoted(words []string) string {
 
 func (a *app) jobsListCommand() *cobra.Command {
 	var s stored
-	cmd := &cobra.Command{
+	return a.targetCommand(&cobra.Command{
 		Use:   "list --target URI",
 		Short: "List the jobs that a target knows",
 		Long: `Lists the jobs in the target's database millrace. A job is running when its
 owner gives a sign of life, silent when it gives none for some seconds (its
 machine may be cut off), stopped when nobody owns it or its process is dead, and
 finalized when nothing is left to do.`,
-	}
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := a.debugConnect(cmd.Context(), "target", s.target)
+	}, &s, func(ctx context.Context) error {
+		list, err := listJobs(ctx, s.cluster)
 		if err != nil {
 			return err
 		}
-		defer c.Close()
-		list, err := listJobs(cmd.Context(), c)
-		if err != nil {
-			return err
+		errs := []error{a.tell(s.output, list, jobsText(list))}
+		for _, j := range list {
+			errs = append(errs, j.err)
 		}
-		return a.tell(s.output, list, jobsText(list))
-	}
-	a.bindStored(cmd, &s)
-	return cmd
+		return errors.Join(errs...)
+	})
 }
 
 // listJobs shows the jobs of a target, one or with no name all.
@@ -198,7 +191,7 @@ func listJobs(ctx context.Context, c *mongo.Cluster, names ...string) ([]jobInfo
 		return nil, err
 	}
 	if len(names) > 0 {
-		jobs = slices.DeleteFunc(jobs, func(j state.Job) bool { return !slices.Contains(names, j.ID) })
+		jobs = slices.DeleteFunc(jobs, func(j state.Listed) bool { return !slices.Contains(names, j.ID) })
 	}
 	lives, err := state.Lives(ctx, c, jobs)
 	if err != nil {
@@ -210,7 +203,8 @@ func listJobs(ctx context.Context, c *mongo.Cluster, names ...string) ([]jobInfo
 	}
 	out := make([]jobInfo, len(jobs))
 	for i := range jobs {
-		out[i] = newJobInfo(&jobs[i], lives[jobs[i].ID], letters[jobs[i].ID])
+		out[i] = newJobInfo(&jobs[i].Job, lives[jobs[i].ID], letters[jobs[i].ID])
+		out[i].err = jobs[i].Err
 	}
 	return out, nil
 }
@@ -222,7 +216,11 @@ func jobsText(list []jobInfo) string {
 	t := newTable("job", "state", "phase", "source", "rules", "applied", "open letters", "begun")
 	for i := range list {
 		j := &list[i]
-		t.AppendRow(table.Row{plain(j.Job), j.lifeText(), j.phaseText(), cut(plain(j.Source), 40), cut(plain(j.Rules), 30), j.appliedText(),
+		if j.err != nil {
+			t.AppendRow(table.Row{j.Job, j.State})
+			continue
+		}
+		t.AppendRow(table.Row{j.Job, j.lifeText(), phaseText(j.Phase, j.Paused), cut(plain(j.Source), 40), cut(plain(j.Rules), 30), j.appliedText(),
 			j.Letters.Open + j.Letters.Undecided, j.CreatedAt.Format(time.DateTime)})
 	}
 	alignRight(t, 7)
@@ -246,13 +244,6 @@ func (j *jobInfo) lifeText() string {
 
 // agoText is how long something is past; the clocks of machines differ.
 func agoText(at time.Time) string { return seconds(max(0, time.Since(at).Seconds())) + " ago" }
-
-func (j *jobInfo) phaseText() string {
-	if j.Paused {
-		return string(j.Phase) + ", paused"
-	}
-	return string(j.Phase)
-}
 
 func (j *jobInfo) appliedText() string {
 	if j.AppliedAt == nil {
@@ -278,23 +269,29 @@ when it was finalized, and which command goes on with it.`,
 	})
 }
 
+// findJob shows one job of a target.
+func findJob(ctx context.Context, c *mongo.Cluster, name string) (*jobInfo, error) {
+	list, err := listJobs(ctx, c, name)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(list) == 0:
+		return nil, withCode(exitUsage, mongo.WithHint(fmt.Errorf("the target knows no job %s", plain(name)), "millrace jobs list shows those that it knows"))
+	}
+	return &list[0], list[0].err
+}
+
 // showJob is a job with all that listJobs leaves out.
 func showJob(ctx context.Context, c *mongo.Cluster, name string) (*jobInfo, error) {
-	list, err := listJobs(ctx, c, name)
-	if err == nil && len(list) == 0 {
-		err = noSuchJob(name)
-	}
+	info, err := findJob(ctx, c, name)
 	if err != nil {
 		return nil, err
 	}
-	info := &list[0]
 	has, err := job.Look(ctx, c, name)
 	if err != nil {
 		return nil, err
 	}
-	for _, d := range has.Deferred {
-		info.Deferred = append(info.Deferred, deferredText(d.NS, d.Index, d.Unbuilt))
-	}
+	info.Deferred = deferredTexts(has.Deferred)
 	raws, err := state.Open(c, state.Options{Job: name}).LoadSlices(ctx)
 	if err != nil {
 		return nil, err
@@ -303,18 +300,18 @@ func showJob(ctx context.Context, c *mongo.Cluster, name string) (*jobInfo, erro
 	return info, err
 }
 
-func noSuchJob(name string) error {
-	return withCode(exitUsage, mongo.WithHint(fmt.Errorf("the target knows no job %s", plain(name)), "millrace jobs list shows those that it knows"))
-}
-
-func deferredText(ns, index string, unbuilt bool) string {
-	switch {
-	case unbuilt:
-		return "index " + index + " of " + ns
-	case index == "":
-		return "expiry of " + ns
+func deferredTexts(list []schema.Deferred) (out []string) {
+	for _, d := range list {
+		text := "expiry of index " + d.Index + " of " + d.NS
+		switch {
+		case d.Unbuilt:
+			text = "index " + d.Index + " of " + d.NS
+		case d.Index == "":
+			text = "expiry of " + d.NS
+		}
+		out = append(out, text)
 	}
-	return "expiry of index " + index + " of " + ns
+	return out
 }
 
 // countSlices counts those of the newest plan of each collection.
@@ -339,11 +336,11 @@ func countSlices(raws []bson.Raw) (*sliceCounts, error) {
 }
 
 func (j *jobInfo) text() string {
-	t := facts{newTable(plain(j.Job), j.phaseText())}
+	t := facts{newTable(j.Job, phaseText(j.Phase, j.Paused))}
 	t.add("state", j.lifeText())
-	t.add("source", plain(j.Source))
-	t.add("target", plain(j.Target))
-	t.add("rules", plain(j.Rules))
+	t.add("source", j.Source)
+	t.add("target", j.Target)
+	t.add("rules", j.Rules)
 	t.add("mode", string(j.Mode))
 	t.add("begun", j.CreatedAt.Format(time.RFC3339))
 	t.add("saved", j.SavedAt.Format(time.RFC3339))
@@ -357,7 +354,7 @@ func (j *jobInfo) text() string {
 	if j.Slices != nil && j.Slices.Total > 0 {
 		t.add("slices copied", fmt.Sprintf("%d of %d", j.Slices.Done, j.Slices.Total))
 	}
-	t.add("dead letters", conflictText(job.ConflictStatus{Undecided: j.Letters.Undecided, Open: j.Letters.Open, Settled: j.Letters.Settled, Removed: j.Letters.Removed}))
+	t.add("dead letters", conflictText(j.Letters))
 	t.list("deferred", j.Deferred)
 	t.list("refused", j.Refused)
 	var b strings.Builder
@@ -371,11 +368,8 @@ func (j *jobInfo) text() string {
 
 // list adds a row for each, as far as there is room.
 func (t facts) list(name string, items []string) {
-	for _, it := range items[:min(len(items), maxListed)] {
-		t.add(name, plain(it))
-	}
-	if more := len(items) - maxListed; more > 0 {
-		t.add(name, fmt.Sprintf("and %d more", more))
+	for _, line := range listed(items, plain) {
+		t.add(name, line)
 	}
 }
 
@@ -403,42 +397,37 @@ type dropped struct {
 	Job     string           `json:"job"`
 	Dropped bool             `json:"dropped"`
 	Has     map[string]int64 `json:"documents"`
-	Letters letterCounts     `json:"letters"`
+	Letters deadletter.Stats `json:"letters"`
 	// Deferred are indexes and expiries that the target's collections do not have yet.
 	Deferred []string `json:"deferred,omitempty"`
 }
 
 func (d *dropped) text(what string) string {
-	t := facts{newTable(plain(d.Job), what)}
+	t := facts{newTable(d.Job, what)}
 	for _, coll := range []string{"collections", "slices", "skipped"} {
 		if n := d.Has[coll]; n > 0 {
 			t.add(coll, n)
 		}
 	}
-	t.add("dead letters", conflictText(job.ConflictStatus{Undecided: d.Letters.Undecided, Open: d.Letters.Open, Settled: d.Letters.Settled, Removed: d.Letters.Removed}))
+	t.add("dead letters", conflictText(d.Letters))
 	t.list("deferred", d.Deferred)
 	t.add("replicated data", "stay as they are")
 	return t.Render() + "\n"
 }
 
 func (a *app) dropJob(ctx context.Context, s *stored, yes bool) error {
-	list, err := listJobs(ctx, s.cluster, s.job)
-	switch {
-	case err != nil:
+	info, err := findJob(ctx, s.cluster, s.job)
+	if err != nil {
 		return err
-	case len(list) == 0:
-		return noSuchJob(s.job)
-	case list[0].State == state.Running:
-		return withCode(exitUsage, mongo.WithHint(fmt.Errorf("job %s is %s: nothing was removed", plain(s.job), list[0].lifeText()), "stop its process first"))
+	}
+	if info.State == state.Running {
+		return withCode(exitUsage, mongo.WithHint(fmt.Errorf("job %s is %s: nothing was removed", plain(s.job), info.lifeText()), "stop its process first"))
 	}
 	has, err := job.Look(ctx, s.cluster, s.job)
 	if err != nil {
 		return err
 	}
-	d := &dropped{Job: s.job, Has: has.Documents, Letters: letterCounts(has.Letters)}
-	for _, one := range has.Deferred {
-		d.Deferred = append(d.Deferred, deferredText(one.NS, one.Index, one.Unbuilt))
-	}
+	d := &dropped{Job: s.job, Has: has.Documents, Letters: info.Letters, Deferred: deferredTexts(has.Deferred)}
 	if !yes {
 		return errors.Join(a.tell(s.output, d, d.text("would be removed")), withCode(exitUsage, mongo.WithHint(errors.New("nothing was removed"), d.advice())))
 	}
@@ -475,7 +464,7 @@ func (a *app) completeJobs(target *string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), 3*time.Second)
 		defer cancel()
-		c, err := a.debugConnect(ctx, "target", *target)
+		c, err := a.connectToLook(ctx, "target", *target)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

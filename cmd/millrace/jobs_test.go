@@ -197,7 +197,9 @@ func TestResumeCommand(t *testing.T) {
 	for rules, want := range map[string]string{
 		"everything": "--target t",
 		"include shop.*; exclude shop.x; rename shop=it's": `--include 'shop.*' --exclude shop.x --rename 'shop=it'\''s'`,
-		"include a; b": "with the rules include a; b",
+		`include a\;b.*`:   `--include 'a\;b.*'`,
+		`include shop.a,b`: `--include '"shop.a,b"'`,
+		"include a; b":     "with the rules include a; b",
 	} {
 		got := resumeCommand(&state.Job{ID: "j", Source: "s", Target: "t", Mode: state.ModeAll, Rules: rules})
 		if !strings.HasPrefix(got, "millrace sync --job j --source s --target t") || !strings.HasSuffix(got, want) {
@@ -206,5 +208,23 @@ func TestResumeCommand(t *testing.T) {
 	}
 	if got := resumeCommand(&state.Job{Mode: state.ModeIncremental, Rules: "everything"}); !strings.Contains(got, "--start-at checkpoint") {
 		t.Error(got)
+	}
+}
+
+// TestUnreadableJob: a document that is no job's hides no other job.
+func TestUnreadableJob(t *testing.T) {
+	uri := lab.ForTest(t, lab.Options{}).URI()
+	b := &jobsBench{program: newProgram(t, uri, uri)}
+	jobs := connect(t, uri).Database("millrace").Collection("jobs")
+	b.must(jobs.InsertOne(t.Context(), bson.D{{Key: "_id", Value: "broken"}, {Key: "phase", Value: 5}}))
+	b.expect(exitFailure, "jobs show", "read job broken")
+	b.must(jobs.InsertOne(t.Context(), state.Job{ID: "orders", Phase: state.PhaseFollowing, Rules: "include shop.*"}))
+	b.expect(exitFailure, "jobs list", "orders", "following", "broken", "unreadable", "millrace: read job broken: ")
+	b.expect(exitFailure, "jobs list --output json", `"error": "read job broken: `, `"job": "orders"`, `"state": "unreadable"`)
+	b.expect(exitOK, "jobs show --job orders", "following", "resumes by")
+	b.expect(exitUsage, "jobs show", "several jobs: broken, orders")
+	b.expect(exitOK, "__complete jobs show --job o", "orders\tfollowing")
+	for _, command := range []string{"jobs show", "jobs drop", "deadletters retry"} {
+		b.expect(exitFailure, command+" --job broken", "read job broken")
 	}
 }

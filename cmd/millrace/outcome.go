@@ -178,7 +178,7 @@ func errorLines(err error) (out []string) {
 			return out
 		}
 	}
-	return []string{plain(mongo.Concise(err.Error()))}
+	return []string{plain(mongo.Brief(err))}
 }
 
 // wantsJSON reports whether the result is to be JSON, also where the command
@@ -207,7 +207,7 @@ func (r *results) write(w io.Writer, err error) error {
 	case err == nil:
 		return writeJSON(w, r.value)
 	}
-	f := failure{Error: mongo.Concise(err.Error()), Hint: mongo.HintOf(err)}
+	f := failure{Error: mongo.Brief(err), Hint: mongo.HintOf(err)}
 	if failed, ok := errors.AsType[precheck.Failed](err); ok {
 		f.Checks = precheck.List(failed)
 	}

@@ -65,6 +65,7 @@ func failingArgs(t *testing.T) map[string]string {
 		"topology release":   "--timeout=100ms --uri=" + nobody,
 		"topology chaining":  "on --timeout=100ms --uri=" + nobody,
 		"topology what-if":   "--members=1000",
+		"topology advise":    "--members=1000",
 		"ycsb load":          "mongodb -p workload=x",
 		"ycsb run":           "mongodb -p workload=x",
 		"ycsb matrix":        "--rounds=0",

@@ -43,7 +43,7 @@ func summaryText(sum summary) string {
 		return text
 	}
 	copying := s.PhaseSeconds[job.PhaseCopying]
-	t := facts{newTable(plain(s.Job), ended(sum))}
+	t := facts{newTable(s.Job, ended(sum))}
 	t.add("duration", clock(time.Duration(sum.Seconds*float64(time.Second))))
 	t.add("collections", len(s.Copy.Collections))
 	t.add("documents copied", fmt.Sprintf("%d%s", s.Copy.Docs, average(float64(s.Copy.Docs), copying, count)))
@@ -83,12 +83,20 @@ func average(n, seconds float64, unit func(float64) string) string {
 }
 
 func writeDifferences(b *strings.Builder, differences []string) {
-	for _, d := range differences[:min(len(differences), maxListed)] {
-		fmt.Fprintf(b, "  differs: %s\n", plain(d))
+	for _, line := range listed(differences, func(d string) string { return "differs: " + d }) {
+		fmt.Fprintf(b, "  %s\n", plain(line))
 	}
-	if more := len(differences) - maxListed; more > 0 {
-		fmt.Fprintf(b, "  and %d more\n", more)
+}
+
+// listed are lines for the first of many things, and for how many more there are.
+func listed[T any](all []T, line func(T) string) (lines []string) {
+	for i, one := range all {
+		if i == maxListed {
+			return append(lines, fmt.Sprintf("and %d more", len(all)-i))
+		}
+		lines = append(lines, line(one))
 	}
+	return lines
 }
 
 // tell shows a result: text at once, JSON when the command has ended, together
@@ -120,7 +128,7 @@ func planText(p *job.Plan) string {
 	t := newTable("collection", "on the target as", "type", "documents", "size", "indexes")
 	var docs, bytes int64
 	for _, c := range p.Collections {
-		target := plain(c.Target)
+		target := c.Target
 		if c.Target == c.Source {
 			target = ""
 		}

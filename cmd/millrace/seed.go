@@ -34,7 +34,8 @@ func (a *app) seedCommand() *cobra.Command {
 The member is locked only for as long as it takes to find what changed during the
 copy; a process of its own holds the lock and lets go whatever happens to millrace.
 Where the server has $backupCursor nothing is locked (untested on a real server).
-What is copied in the end joins the set, or becomes a replica set of its own.
+What is copied in the end joins the set, takes the place of a member's data, or
+becomes a replica set of its own.
 Until a copy is complete no mongod starts on it; the same command completes it.`,
 	}
 	cmd.AddCommand(a.seedLocalCommand(), a.seedServeCommand(), a.seedPullCommand(), a.seedGuardCommand())
@@ -52,6 +53,10 @@ func (a *app) seedLocalCommand() *cobra.Command {
   # a new member, which gets its vote when it has caught up
   millrace seed local --from-uri mongodb://db2:27017 --from-dbpath /data/db2 --to-dbpath /data/db4 \
     --join db2:27018 --start -- mongod --fork --logpath /data/db4.log --replSet rs0 --port 27018 --bind_ip db2 --dbpath /data/db4
+
+  # a member that is stopped gets its data anew; it stays in the set all the while
+  millrace seed local --from-uri mongodb://db2:27017 --from-dbpath /data/db2 --to-dbpath /data/db3 \
+    --replace db2:27019 --start -- mongod --config /etc/mongod3.conf
 
   # a staging clone that forgets its set
   millrace seed local --from-uri mongodb://db2:27017 --from-dbpath /data/db2 --to-dbpath /data/stage \
@@ -100,6 +105,7 @@ func (r *session) seedLocal(ctx context.Context, s *config.Seed) (err error) {
 	if err != nil {
 		return beforeWriting(ctx, err)
 	}
+	s.Member.SetURI = cmp.Or(s.Member.SetURI, s.URI)
 	if s.DryRun {
 		seed.CheckMember(ctx, plan, s.Options)
 		return cmp.Or(r.tell(s.Output, plan, seedPlanText(plan)), checksFailed(plan.Checks))
@@ -118,7 +124,6 @@ func (r *session) seedLocal(ctx context.Context, s *config.Seed) (err error) {
 func (r *session) seed(ctx context.Context, s *config.Seed, src seed.Source) error {
 	o := s.Options
 	o.Pull.Stats, o.Pull.Log = &seed.Stats{}, r.log
-	o.Member.SetURI = cmp.Or(o.Member.SetURI, s.URI)
 	rep, text := seedReport{Version: buildInfo().Version}, ""
 	err := during(ctx, func() (err error) { rep.Result, err = seed.Run(ctx, src, o); return err },
 		func(ctx context.Context) { r.watchSeed(ctx, s.ProgressInterval, o.Pull.Stats.Stats) })
@@ -162,6 +167,10 @@ func seededText(s *config.Seed, r *seed.Result) string {
 	switch {
 	case r.Position != "":
 		b.WriteString(clonedText(s, r))
+	case s.Member.Replace != "" && s.Start:
+		fmt.Fprintf(&b, "%s is back in %s\n", plain(s.Member.Replace), plain(r.Origin.SetName))
+	case s.Member.Replace != "":
+		fmt.Fprintf(&b, "%s is ready: start the mongod of %s on it within the oplog's window\n", plain(s.Pull.DBPath), plain(s.Member.Replace))
 	case s.Member.Join != "":
 		fmt.Fprintf(&b, "%s is a member of %s\n", plain(s.Member.Join), plain(r.Origin.SetName))
 	case s.Start:
@@ -264,7 +273,11 @@ func (a *app) seedPullCommand() *cobra.Command {
 		Short: "Copy a member from millrace seed serve on another machine",
 		Example: `  millrace seed pull --from https://10.0.0.2:7117 --tls-ca ca.pem --token-file token --dbpath /data/db \
     --set-uri mongodb://10.0.0.2:27017 --join 10.0.0.9:27017 \
-    --start -- mongod --fork --logpath /data/db.log --replSet rs0 --bind_ip 10.0.0.9 --dbpath /data/db`,
+    --start -- mongod --fork --logpath /data/db.log --replSet rs0 --bind_ip 10.0.0.9 --dbpath /data/db
+
+  # a member that is stopped gets its data anew; it stays in the set all the while
+  millrace seed pull --from https://10.0.0.2:7117 --tls-ca ca.pem --token-file token --dbpath /data/db \
+    --set-uri mongodb://10.0.0.2:27017 --replace 10.0.0.9:27017 --start -- mongod --config /etc/mongod.conf`,
 		Args: afterDash, ValidArgsFunction: files,
 	}
 	return a.configured(cmd, config.CommandSeedPull, &s, func(ctx context.Context, run *session) error { return run.seedPull(ctx, &s) })

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
 func (a *app) statusCommand() *cobra.Command {
@@ -56,7 +57,7 @@ func (r *session) statusOfStopped(ctx context.Context, s *config.Control, none e
 	if s.Target == "" {
 		return none
 	}
-	c, err := r.debugConnect(ctx, "target", s.Target)
+	c, err := r.connectToLook(ctx, "target", s.Target)
 	if err != nil {
 		return err
 	}
@@ -75,7 +76,7 @@ func (r *session) statusOfStopped(ctx context.Context, s *config.Control, none e
 
 // stopped is the error of a job that ought to run and does not.
 func (j *jobInfo) stopped() error {
-	where := "in phase " + j.phaseText()
+	where := "in phase " + phaseText(j.Phase, j.Paused)
 	if j.Applied != "" {
 		where = "at " + j.appliedText() + " " + where
 	}
@@ -147,7 +148,7 @@ func (c *control) watchStatus(ctx context.Context) error {
 }
 
 func statusText(s job.Status) string {
-	t := facts{newTable(plain(s.Job), phaseText(s))}
+	t := facts{newTable(s.Job, phaseText(s.Phase, s.Paused))}
 	t.AppendRows([]table.Row{{"source", s.Source}, {"target", s.Target}})
 	if !s.StartedAt.IsZero() {
 		t.add("runs for", clock(time.Since(s.StartedAt)))
@@ -180,9 +181,9 @@ func finalizeText(s job.Status) string {
 	case s.CanFinalize && !s.FinalizeWanted:
 		return "possible"
 	case s.FinalizeWanted && s.Phase != job.PhaseFinalizing && s.Phase != job.PhaseFinalized:
-		return "as soon as possible; not yet: " + plain(s.CannotFinalize)
+		return "as soon as possible; not yet: " + s.CannotFinalize
 	}
-	return plain(s.CannotFinalize)
+	return s.CannotFinalize
 }
 
 // facts is a table of names and values.
@@ -196,14 +197,14 @@ func (t facts) add(name string, value any) {
 }
 
 func (t facts) conflicts(c job.ConflictStatus) {
-	if text := conflictText(c); text != "" {
+	if text := conflictText(c.Stats); text != "" {
 		t.add("conflicts", text)
 		t.AppendRow(table.Row{"dead letters", c.Where})
 	}
 }
 
 // conflictText counts what the target refused and what was removed from it.
-func conflictText(c job.ConflictStatus) string {
+func conflictText(c deadletter.Stats) string {
 	var parts []string
 	for _, p := range []struct {
 		n    int64
@@ -216,11 +217,11 @@ func conflictText(c job.ConflictStatus) string {
 	return strings.Join(parts, ", ")
 }
 
-func phaseText(s job.Status) string {
-	if s.Paused {
-		return string(s.Phase) + ", paused"
+func phaseText(phase state.Phase, paused bool) string {
+	if paused {
+		return string(phase) + ", paused"
 	}
-	return string(s.Phase)
+	return string(phase)
 }
 
 func (t facts) copying(s job.Status) {

@@ -46,7 +46,7 @@ it and keeps the checkpoint; a second one ends the program at once.`,
 
 // sync runs one job from its precheck to its end.
 func (r *session) sync(ctx context.Context, s *config.Sync) error {
-	r.limitMemory()
+	r.limitMemory(max(s.ApplyBuffer-job.DefaultApplyBuffer, 0))
 	r.log.Info("connecting", "source", mongo.Redact(s.Source), "target", mongo.Redact(s.Target))
 	spec := s.Spec
 	spec.Log = r.log
@@ -96,22 +96,24 @@ func (r *session) sync(ctx context.Context, s *config.Sync) error {
 	return withCode(exitFailure, cmp.Or(err, r.tell(s.Output, sum, summaryText(sum))))
 }
 
-// memoryLimit is where the collector begins to work harder. All queues are
-// bounded well below it; what is above them is garbage that has not been
-// collected yet, and reused memory costs less than what the system gives anew.
+// memoryLimit is where the collector begins to work harder. The queues that are
+// full at the same time are well below it; what is above them is garbage that has not
+// been collected yet, and reused memory costs less than what the system gives anew.
 const memoryLimit = 240 << 20
 
-// limitMemory leaves a limit from the environment as it is.
-func (a *app) limitMemory() {
+// limitMemory sets the limit, with so many bytes more where queues were made larger:
+// what is in use is not to be collected over and over. It leaves a limit from the
+// environment as it is.
+func (a *app) limitMemory(more int64) {
 	if v, ok := a.lookupEnv("GOMEMLIMIT"); !ok || v == "" {
-		debug.SetMemoryLimit(memoryLimit)
+		debug.SetMemoryLimit(memoryLimit + more)
 	}
 }
 
 // spareCollector lets garbage grow to several times what is in use: that of a
 // command that reads much and keeps little is replies that were walked.
 func (a *app) spareCollector() {
-	a.limitMemory()
+	a.limitMemory(0)
 	if v, ok := a.lookupEnv("GOGC"); !ok || v == "" {
 		debug.SetGCPercent(400)
 	}

@@ -66,11 +66,12 @@ from the primary, it pays for each of them; if they chain as they like, a write
 of majority concern waits for long paths. millrace plans a tree in between,
 brings the members into it, and keeps them there.`,
 		Example: `  millrace topology show --uri mongodb://a,b,c/?replicaSet=rs
+  millrace topology advise
   millrace topology plan
   millrace topology apply --yes
   millrace topology hold --yes`,
 	}
-	cmd.AddCommand(a.topologyShowCommand(), a.topologyPlanCommand(), a.topologyWhatIfCommand(),
+	cmd.AddCommand(a.topologyShowCommand(), a.topologyPlanCommand(), a.topologyWhatIfCommand(), a.topologyAdviseCommand(),
 		a.topologyApplyCommand(), a.topologyHoldCommand(), a.topologyReleaseCommand(), a.topologyChainingCommand())
 	return cmd
 }

@@ -2,6 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -43,6 +46,11 @@ func TestTopology(t *testing.T) {
 	if out, _ := must("show"); !strings.Contains(out, "primary") || !strings.Contains(out, "─ "+c.Members()[1].Host()) {
 		t.Errorf("show says\n%s", out)
 	}
+	out, _ := must("advise", "--output=json")
+	var advice []topology.Advice
+	if err := json.Unmarshal([]byte(out), &advice); err != nil || len(advice) != 2 || advice[0].Members != 3 || len(advice[1].Outcomes) != 3 {
+		t.Fatalf("%v\n%s", err, out)
+	}
 	before := show()
 	// The set found a tree by itself: plan another.
 	other := []string{"--policy=fan-out", "--fan-out=1"}
@@ -52,7 +60,7 @@ func TestTopology(t *testing.T) {
 	if out, errs := must(append([]string{"apply"}, other...)...); !strings.Contains(errs, "dry run") || !strings.Contains(out, "planned") {
 		t.Errorf("a dry run says\n%s%s", out, errs)
 	}
-	out, _ := must(append([]string{"plan", "--output=json"}, other...)...)
+	out, _ = must(append([]string{"plan", "--output=json"}, other...)...)
 	var plan topology.Plan
 	if err := json.Unmarshal([]byte(out), &plan); err != nil || len(plan.Seats) != 2 {
 		t.Fatalf("%v\n%s", err, out)
@@ -107,7 +115,14 @@ func TestTopologyUsage(t *testing.T) {
 		{exitOK, "what-if --members 50 --zones 3", "balanced"},
 		{exitOK, "what-if --published", "14785"},
 		{exitOK, "what-if --members 7 --output json", "prediction"},
+		{exitOK, "advise --members 7 --write-concern majority", "weigh throughput (off) against"},
+		{exitOK, "advise --members 9 --zones 3 --spread-voters --output json", "published"},
 		{exitUsage, "what-if --members 51", "51 members"},
+		{exitUsage, "advise --members 51", "51 members"},
+		{exitUsage, "advise --members 7 --write-concern 2", "concern"},
+		{exitUsage, "advise --members 7 --uri mongodb://a", "members"},
+		{exitUsage, "advise --zones 2 --uri mongodb://a", "--members"},
+		{exitUsage, "advise", "MILLRACE_URI"},
 		{exitUsage, "what-if --cores 0", "--cores"},
 		{exitUsage, "show", "MILLRACE_URI"},
 		{exitUsage, "show --uri nonsense", "mongodb://"},
@@ -120,6 +135,26 @@ func TestTopologyUsage(t *testing.T) {
 		code, out, errs := p.run(append([]string{"topology"}, strings.Fields(c.args)...)...)
 		if code != c.code || !strings.Contains(out+errs, c.says) || strings.Contains(out+errs, "hidden") {
 			t.Errorf("topology %s: exit code %d\n%s%s", c.args, code, out, errs)
+		}
+	}
+}
+
+// The table of the published cells in the documentation is what the program says.
+func TestPublishedCellsInDocs(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "topology.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	change := func(v float64) string { return strings.ReplaceAll(fmt.Sprintf("%+.1f %%", 100*v), "-", "−") }
+	for _, c := range topology.PublishedFit() {
+		concern := "1"
+		if c.Majority {
+			concern = topology.Majority
+		}
+		line := fmt.Sprintf("| %d | %s | %s | %.0f | %.0f | %s | %s | %s | %s | %s | %s |", c.Members, concern, onOff(c.Chaining), c.OpsPerSecond, c.Model,
+			change(c.Error), change(c.LeftOutError), percent(c.CPU), percent(c.ModelCPU), change(c.CPUError), change(c.LeftOutCPUError))
+		if !strings.Contains(string(page), line) {
+			t.Errorf("docs/topology.md lacks\n%s", line)
 		}
 	}
 }

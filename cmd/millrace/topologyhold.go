@@ -90,11 +90,7 @@ func (t *acting) limited(ctx context.Context) (context.Context, context.CancelFu
 func (a *app) plans(s *actSettings, o *topology.PlanOptions, do func(context.Context, *acting, *topology.Memory) error) func(*cobra.Command, []string) error {
 	return a.acts(s, o, func(ctx context.Context, t *acting, _ []string) error {
 		if !s.yes {
-			params, _, err := topology.FitPublished()
-			if err == nil {
-				err = t.showPlan(t.set, *o, params, t.output)
-			}
-			return t.untouched(err)
+			return t.untouched(t.showPlan(t.set, *o, topology.FitPublished(), t.output))
 		}
 		if err := t.observer.CheckAlone(ctx, t.set); err != nil {
 			return err
@@ -279,11 +275,7 @@ func (t *acting) chaining(ctx context.Context, on, force bool) error {
 		fmt.Fprintf(t.stderr, "chaining is %s already\n", onOff(on))
 		return nil
 	}
-	params, _, err := topology.FitPublished()
-	if err != nil {
-		return err
-	}
-	findings := topology.CheckChaining(t.set, on, params)
+	findings := topology.CheckChaining(t.set, on, topology.FitPublished())
 	stops, text := false, ""
 	for _, f := range findings {
 		mark := "note"

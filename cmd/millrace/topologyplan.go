@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -38,21 +39,18 @@ type modelSettings struct {
 }
 
 func (m *modelSettings) bind(fs *pflag.FlagSet) {
-	fs.Float64Var(&m.threads, "threads", 32, "clients that write at once, for the prediction")
+	fs.Float64Var(&m.threads, "threads", 8, "clients that write at once, for the prediction")
 	fs.Float64Var(&m.cores, "cores", 4, "cores of the primary, for the prediction")
 }
 
 // params are the fitted ones for the machine and the load that the flags describe.
-func (m *modelSettings) params() (topology.Params, []topology.Cell, error) {
-	p, cells, err := topology.FitPublished()
-	if err != nil {
-		return p, nil, err
-	}
+func (m *modelSettings) params() (topology.Params, error) {
+	p := topology.FitPublished()
 	if m.threads <= 0 || m.cores <= 0 {
-		return p, nil, withCode(exitUsage, fmt.Errorf("--threads and --cores have to be above zero"))
+		return p, withCode(exitUsage, errors.New("--threads and --cores have to be above zero"))
 	}
 	p.Threads, p.Cores = m.threads, m.cores
-	return p, cells, nil
+	return p, nil
 }
 
 func (a *app) topologyPlanCommand() *cobra.Command {
@@ -74,7 +72,7 @@ machine. Trust the comparison of its rows, not its absolute figures.`,
 		Example: `  millrace topology plan --uri mongodb://a,b,c/?replicaSet=rs
   millrace topology plan --policy latency --fan-out 4 --output json`,
 		RunE: a.onSet(&s, func(ctx context.Context, observer *topology.Observer, _ []string) error {
-			params, _, err := m.params()
+			params, err := m.params()
 			if err != nil {
 				return err
 			}
@@ -191,12 +189,12 @@ members choose themselves, on average), and the plan of each policy.
   millrace topology what-if --members 30 --zones 3 --zone-rtt 40 --fan-out 4
   millrace topology what-if --published`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			params, cells, err := m.params()
+			if published {
+				return a.showFit(output)
+			}
+			params, err := m.params()
 			if err != nil {
 				return err
-			}
-			if published {
-				return a.showFit(params, cells, output)
 			}
 			if err := h.Check(); err != nil {
 				return withCode(exitUsage, err)
@@ -209,11 +207,8 @@ members choose themselves, on average), and the plan of each policy.
 		},
 	}
 	f := cmd.Flags()
-	f.IntVar(&h.Members, "members", 7, "members of the set, 3 to 50")
-	f.IntVar(&h.Voters, "voters", 0, "members that vote; 0 is as many as may, up to 7")
-	f.IntVar(&h.Zones, "zones", 1, "zones, 1 to 3")
-	f.Float64Var(&h.ZoneMillis, "zone-rtt", 20, "round trip between neighbouring zones, in `milliseconds`")
-	f.BoolVar(&h.SpreadVoters, "spread-voters", false, "spread the voters over the zones; otherwise the primary's zone has a majority of them")
+	f.IntVar(&h.Members, flagMembers, 7, "members of the set, 3 to 50")
+	bindHypothesis(f, &h)
 	f.BoolVar(&published, "published", false, "show the model beside the measurements it is fitted to")
 	bindOutput(cmd, &output, "`form` of the result: text or json", "text", "json")
 	bindLimits(f, &o)
@@ -221,23 +216,39 @@ members choose themselves, on average), and the plan of each policy.
 	return cmd
 }
 
+const flagMembers = "members"
+
+// bindHypothesis registers the flags of a set that need not exist, but for the
+// number of its members.
+func bindHypothesis(f *pflag.FlagSet, h *topology.Hypothesis) {
+	f.IntVar(&h.Voters, "voters", 0, "members that vote; 0 is as many as may, up to 7")
+	f.IntVar(&h.Zones, "zones", 1, "zones, 1 to 3")
+	f.Float64Var(&h.ZoneMillis, "zone-rtt", 20, "round trip between neighbouring zones, in `milliseconds`")
+	f.BoolVar(&h.SpreadVoters, "spread-voters", false, "spread the voters over the zones; otherwise the primary's zone has a majority of them")
+}
+
 // showFit shows the model beside the table that it is fitted to.
-func (a *app) showFit(p topology.Params, cells []topology.Cell, output string) error {
-	t := newTable("members", "write concern", "chaining", "published", "model", "difference")
+func (a *app) showFit(output string) error {
+	p, cells := topology.FitPublished(), topology.PublishedFit()
+	t := newTable("members", "write concern", "chaining", "published", "model", "difference", "left out", "CPU, published", "model", "difference", "left out")
+	change := func(v float64) string { return fmt.Sprintf("%+.1f %%", 100*v) }
 	for _, c := range cells {
 		concern := "1"
 		if c.Majority {
-			concern = "majority"
+			concern = topology.Majority
 		}
-		t.AppendRow(table.Row{c.Members, concern, onOff(c.Chaining), fmt.Sprintf("%.0f/s", c.OpsPerSecond), fmt.Sprintf("%.0f/s", c.Model), fmt.Sprintf("%+.1f %%", 100*c.Error)})
+		t.AppendRow(table.Row{c.Members, concern, onOff(c.Chaining), fmt.Sprintf("%.0f/s", c.OpsPerSecond), fmt.Sprintf("%.0f/s", c.Model), change(c.Error), change(c.LeftOutError),
+			percent(c.CPU), percent(c.ModelCPU), change(c.CPUError), change(c.LeftOutCPUError)})
 	}
-	alignRight(t, 1, 4, 5, 6)
+	alignRight(t, 1, 4, 5, 6, 7, 8, 9, 10, 11)
 	return a.tell(output, struct {
 		Params topology.Params `json:"params"`
 		Cells  []topology.Cell `json:"cells"`
 	}{p, cells}, fmt.Sprintf(`%s
-processor time of the primary for one write: %.0f µs, and %.1f µs for each member under it;
-if clients wait for a majority, %.0f %% of the primary's processors more, but at most %.0f µs for one write (measured, not published);
-a secondary takes %.0f µs to apply it (measured, not published), a hop takes %.1f ms with %.0f clients.
-`, t.Render(), p.WriteCPU, p.ServeCPU, 100*p.MajorityShare, p.WakeCPU, p.ApplyCPU, p.HopMillis, p.Threads))
+left out: how far a fit to the other cells is off.
+published: %.0f clients, a primary of %.0f cores, %.3f ms between them.
+fitted: processor time of the primary for one write: %.0f µs, %.1f µs for each member under it, and %.0f µs for each voting member where
+clients wait for a majority; a hop takes %.2f ms; members that choose take the primary %.2f times as often as any other.
+measured, not published: a secondary takes %.0f µs to apply a write.
+`, t.Render(), p.Threads, p.Cores, p.ClientMillis, p.WriteCPU, p.ServeCPU, p.FollowCPU, p.HopMillis, p.PrimaryWeight, p.ApplyCPU))
 }

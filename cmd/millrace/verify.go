@@ -41,7 +41,7 @@ func (r *session) verifyClusters(ctx context.Context, s *config.Verify) error {
 	r.log.Info("connecting", "source", mongo.Redact(s.Source), "target", mongo.Redact(s.Target))
 	report, err := r.compare(ctx, s.ProgressInterval, s.Spec)
 	if err != nil {
-		return withCode(exitUsage, err)
+		return err
 	}
 	if err := r.tell(s.Output, report, verifiedText(report)); err != nil {
 		return err
@@ -113,9 +113,9 @@ func verifiedTable(r *verify.Report) table.Writer {
 	t := newTable("collection", "source documents", "target documents", "size", "rechecked", "differences")
 	var source, target, bytes, rechecked int64
 	for _, c := range r.Collections {
-		name := plain(c.NS)
+		name := c.NS
 		if c.TargetNS != c.NS && c.TargetNS != "" {
-			name += " → " + plain(c.TargetNS)
+			name += " → " + c.TargetNS
 		}
 		t.AppendRow(table.Row{name, c.SourceDocs, c.TargetDocs, size(float64(c.SourceBytes)), c.Rechecked, c.Differences})
 		source, target, bytes, rechecked = source+c.SourceDocs, target+c.TargetDocs, bytes+c.SourceBytes, rechecked+c.Rechecked

@@ -46,7 +46,7 @@ func (v *viewer) head(now time.Time) {
 	if !s.StartedAt.IsZero() {
 		elapsed = clock(now.Sub(s.StartedAt))
 	}
-	v.add(plain(s.Job)+": "+phaseText(s), elapsed, fmt.Sprintf("cpu %.0f%%", s.Process.CPUPercent), size(float64(s.Process.Resident)))
+	v.add(plain(s.Job)+": "+phaseText(s.Phase, s.Paused), elapsed, fmt.Sprintf("cpu %.0f%%", s.Process.CPUPercent), size(float64(s.Process.Resident)))
 	if s.Source != "" {
 		v.add(label("") + plain(s.Source) + " → " + plain(s.Target))
 	}
@@ -165,7 +165,7 @@ func (v *viewer) trouble() (out []string) {
 		}
 	}
 	add("waiting", plain(s.Waiting), "")
-	add("conflicts", conflictText(s.Conflicts), plain(s.Conflicts.Where))
+	add("conflicts", conflictText(s.Conflicts.Stats), plain(s.Conflicts.Where))
 	add("errors", errorCounts(s.Errors), "")
 	add("failed", plain(s.Error), "")
 	add("hint", plain(s.Hint), "")

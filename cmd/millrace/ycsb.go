@@ -47,7 +47,8 @@ environment as ` + envYCSBURL + ` (a password is seen by others in a flag). The
 database of the address is used, or ycsb when it has none.`,
 		Example: `  millrace ycsb load mongodb -s -P workloads/workloada -p recordcount=100000 -threads 8
   millrace ycsb run mongodb -s -P workloads/workloada -p operationcount=1000000 -threads 32 -target 20000
-  millrace ycsb matrix --threads 8,32 -p recordcount=100000`,
+  millrace ycsb matrix --threads 8,32 -p recordcount=100000
+  millrace ycsb matrix --published 0.1 a=mongodb://a:27017/ycsb b=mongodb://b:27017/ycsb`,
 	}
 	cmd.AddCommand(a.ycsbPhaseCommand(ycsb.Load), a.ycsbPhaseCommand(ycsb.Run), a.ycsbMatrixCommand())
 	return cmd
@@ -197,57 +198,183 @@ func writeFile(path string, write func(io.Writer) error) error {
 	return mongo.Wrap(outfile.Write(path, write), "write result %s", path)
 }
 
+// matrixSettings are the flags of `millrace ycsb matrix`.
+type matrixSettings struct {
+	ycsbSettings
+	o                           ycsb.MatrixOptions
+	mixes                       []string
+	records                     int64
+	published                   float64
+	peer                        string
+	classes, disks              []string
+	over                        ycsb.ClassOptions // what they say
+	byCount, threads, onClasses bool              // what was given
+}
+
 func (a *app) ycsbMatrixCommand() *cobra.Command {
-	var s ycsbSettings
-	var o ycsb.MatrixOptions
-	var mixes []string
+	var s matrixSettings
 	cmd := &cobra.Command{
-		Use:   "matrix",
-		Short: "Measure mixes of reads and writes with numbers of threads",
+		Use:   "matrix [NAME=URI ...]",
+		Args:  cobra.ArbitraryArgs,
+		Short: "Measure mixes of reads and writes, and compare servers",
 		Long: `Measures each mix of reads and updates with each number of threads: throughput,
 read average latency (RAL) and write average latency (WAL), in microseconds.
 Records that are missing are loaded first. Properties choose the server, the
-records and the distribution, as in load and run.`,
+records and the distribution, as in load and run.
+
+With --operations a cell is so many operations and not a time, and the load of
+an empty collection is measured too. --published has the counts and the form of
+the published tables: records are loaded one by one, then each mix is run, by 8
+threads, zipfian.
+
+Servers named NAME=URI are measured in turn and compared with the first: the
+differences in percent of each mix and column, and charts. --classes starts the
+servers itself, one for each --disk in each class of processors to memory.
+
+--peer has the Java tool drive the same load beside millrace: the same keys and
+counts. The processor time of both clients is in the table.`,
 		Example: `  millrace ycsb matrix -p mongodb.url=mongodb://localhost:27017/ycsb?w=majority -p recordcount=100000 --threads 8,32
-  millrace ycsb matrix -P workloads/workloada --read-write 100:0,50:50,0:100 --threads 16 --each 30s --rounds 3 --chart matrix.html`,
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if o.Properties, err = s.read(a.lookupEnv); err != nil {
-				return withCode(exitUsage, err)
-			}
-			for _, m := range mixes {
-				mix, err := ycsb.ParseMix(m)
-				if err != nil {
-					return withCode(exitUsage, err)
+  millrace ycsb matrix -P workloads/workloada --read-write 100:0,50:50,0:100 --threads 16 --each 30s --rounds 3 --chart matrix.html
+  millrace ycsb matrix --published 0.1 --rounds 3 a=mongodb://a:27017/ycsb b=mongodb://b:27017/ycsb --chart compared.html
+  millrace ycsb matrix --published 1 --classes 1:2,1:4,1:8 --chart classes.html
+  millrace ycsb matrix --published 0.1 --peer ycsb=/opt/ycsb-0.17.0`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f := cmd.Flags()
+			s.threads, s.byCount, s.onClasses = f.Changed("threads"), f.Changed("published") || f.Changed("operations"), f.Changed("classes")
+			for _, name := range []string{"disk", "cores", "mongod"} {
+				if f.Changed(name) && !s.onClasses {
+					return withCode(exitUsage, fmt.Errorf("--%s is for --classes, which starts servers", name))
 				}
-				o.Mixes = append(o.Mixes, mix)
 			}
-			if len(o.Threads) == 0 || len(o.Mixes) == 0 || slices.Min(o.Threads) < 1 || o.Rounds < 1 || o.Each < time.Second {
-				return withCode(exitUsage, errors.New("--read-write, --threads and --rounds want at least one, --each at least 1s"))
-			}
-			if err := canWrite("--chart", s.chart); err != nil {
+			if err := errors.Join(s.options(a.lookupEnv, args), canWrite("--chart", s.chart)); err != nil {
 				return withCode(exitUsage, err)
 			}
-			o.Seed = s.seed
-			o.Progress = func(line string) { fmt.Fprintln(a.stderr, plain(line)) }
-			m, err := ycsb.RunMatrix(cmd.Context(), o)
-			if err != nil {
-				return withCode(ycsbCode(err), err)
-			}
-			return a.writeYCSB(&s, "", m, func(w io.Writer) error { return ycsb.WriteMatrixText(w, m) },
-				func(w io.Writer) error { return ycsb.WriteMatrixHTML(w, m) })
+			s.o.Progress = func(line string) { fmt.Fprintln(a.stderr, plain(line)) }
+			return a.ycsbMatrix(cmd.Context(), &s)
 		},
 	}
 	f := cmd.Flags()
 	s.common(f)
-	f.StringSliceVar(&mixes, "read-write", []string{"100:0", "95:5", "50:50", "5:95", "0:100"}, "`mixes` of reads and updates")
-	f.IntSliceVar(&o.Threads, "threads", []int{1, 8, 32}, "`numbers` of threads")
-	f.DurationVar(&o.Each, "each", 10*time.Second, "how long a cell is measured, in whole seconds")
-	f.DurationVar(&o.WarmUp, "warm-up", 3*time.Second, "how long the server is warmed up before; 0 for not at all")
-	f.IntVar(&o.Rounds, "rounds", 1, "rounds; a cell is the median of its rounds")
+	s.flags(f)
 	bindOutput(cmd, &s.output, "`form` of the result: text, json or html", "text", "json", "html")
-	f.StringVar(&s.chart, "chart", "", "write a page with the table and charts to this `file`")
-	f.Uint64Var(&s.seed, "seed", 0, "`seed` of all that is drawn, 0 for another one each time")
 	return cmd
+}
+
+func (s *matrixSettings) flags(f *pflag.FlagSet) {
+	f.StringSliceVar(&s.mixes, "read-write", []string{"100:0", "95:5", "50:50", "5:95", "0:100"}, "`mixes` of reads and updates")
+	f.IntSliceVar(&s.o.Threads, "threads", []int{1, 8, 32}, "`numbers` of threads; 8 alone with --operations or --published")
+	f.DurationVar(&s.o.Each, "each", 10*time.Second, "how long a cell is measured, in whole seconds")
+	f.Int64Var(&s.o.Operations, "operations", 0, "operations of a cell, in place of --each; 0 for a time")
+	f.Int64Var(&s.records, "records", 0, "records (property recordcount)")
+	f.Float64Var(&s.published, "published", 0, "the form of the published tables with this `part` of their counts; 1 is 1,000,000 records and 5,000,000 operations a mix")
+	f.DurationVar(&s.o.WarmUp, "warm-up", 3*time.Second, "how long the server is warmed up before; 0 for not at all, as with --operations or --published")
+	f.IntVar(&s.o.Rounds, "rounds", 1, "rounds; a cell is the median of its rounds")
+	f.StringVar(&s.peer, "peer", "", "the Java tool beside millrace: ycsb=`PATH` of its directory, its script or a jar of it all")
+	f.StringSliceVar(&s.classes, "classes", nil, "`classes` of servers to start on this machine, processors to memory: 1:2, 1:4, 1:8")
+	f.StringArrayVar(&s.disks, "disk", []string{"local=100us", "network=500us:4000"}, "a disk of the classes' servers, `NAME=LATENCY[:PER SECOND]` of reads, writes and flushes; 0 leaves it as it is; may be repeated")
+	f.Float64Var(&s.over.Cores, "cores", 1, "processors that each of the classes' servers may use, which may be a part of one; 0 for all")
+	f.StringSliceVar(&s.over.Versions, "mongod", []string{"6.0"}, "`versions` of the classes' mongod: one, or one for each disk")
+	f.StringVar(&s.chart, "chart", "", "write a page with the tables and charts to this `file`")
+	f.Uint64Var(&s.seed, "seed", 0, "`seed` of all that is drawn, 0 for another one each time")
+}
+
+// options puts together what is measured.
+func (s *matrixSettings) options(lookupEnv func(string) (string, bool), servers []string) (err error) {
+	o := &s.o
+	if o.Properties, err = s.read(lookupEnv); err != nil {
+		return err
+	}
+	for _, m := range s.mixes {
+		mix, err := ycsb.ParseMix(m)
+		if err != nil {
+			return err
+		}
+		o.Mixes = append(o.Mixes, mix)
+	}
+	for _, one := range servers {
+		server, err := ycsb.ParseServer(one)
+		if err != nil {
+			return err
+		}
+		o.Servers = append(o.Servers, server)
+	}
+	if s.peer != "" {
+		if o.Peer, err = ycsb.ParsePeer(s.peer); err != nil {
+			return err
+		}
+	}
+	s.counts()
+	o.Seed = s.seed
+	switch {
+	case len(o.Threads) == 0 || len(o.Mixes) == 0 || slices.Min(o.Threads) < 1 || o.Rounds < 1 || o.Each < time.Second:
+		return errors.New("--read-write, --threads and --rounds want at least one, --each at least 1s")
+	case o.Operations < 0 || s.records < 0 || s.published < 0 || s.over.Cores < 0:
+		return errors.New("--operations, --records, --published and --cores cannot be negative")
+	case s.onClasses && len(servers) > 0:
+		return errors.New("--classes starts servers of its own; name none beside it")
+	}
+	return s.sizes()
+}
+
+// sizes reads classes and disks.
+func (s *matrixSettings) sizes() error {
+	for _, name := range s.classes {
+		class, err := ycsb.ParseClass(name)
+		if err != nil {
+			return err
+		}
+		s.over.Classes = append(s.over.Classes, class)
+	}
+	for _, one := range s.disks {
+		disk, err := ycsb.ParseDisk(one)
+		if err != nil {
+			return err
+		}
+		s.over.Disks = append(s.over.Disks, disk)
+	}
+	return nil
+}
+
+// counts fills in what the published form has where nothing else is said.
+func (s *matrixSettings) counts() {
+	o := &s.o
+	if s.byCount {
+		o.WarmUp, o.Properties = 0, o.Properties.Zipfian()
+		if !s.threads {
+			o.Threads = []int{ycsb.PublishedThreads}
+		}
+	}
+	if s.published > 0 {
+		like := ycsb.Published(o.Properties, s.published)
+		o.Properties = like.Properties
+		if o.Operations == 0 {
+			o.Operations = like.Operations
+		}
+	}
+	if s.records > 0 {
+		o.Properties = o.Properties.With("recordcount", strconv.FormatInt(s.records, 10))
+	}
+}
+
+// matrixResult is what a matrix ends with.
+type matrixResult interface {
+	WriteText(w io.Writer) error
+	WriteHTML(w io.Writer) error
+}
+
+func (a *app) ycsbMatrix(ctx context.Context, s *matrixSettings) error {
+	var result matrixResult
+	var err error
+	if s.onClasses {
+		s.over.Matrix = s.o
+		result, err = ycsb.RunClasses(ctx, s.over)
+	} else {
+		result, err = ycsb.RunMatrix(ctx, s.o)
+	}
+	if err != nil {
+		return withCode(ycsbCode(err), err)
+	}
+	return a.writeYCSB(&s.ycsbSettings, "", result, result.WriteText, result.WriteHTML)
 }
 
 // javaFlags lets the long flags of the Java tool stand with one dash, as they

@@ -29,6 +29,8 @@ func TestYCSBUsageErrors(t *testing.T) {
 		{"ycsb", "run"}, {"ycsb", "run", "cassandra"}, {"ycsb", "run", "mongodb", "-P", "not/there"}, {"ycsb", "run", "mongodb", "-p", "x"},
 		{"ycsb", "run", "mongodb", "--output", "yaml"}, {"ycsb", "matrix", "--read-write", "many"}, {"ycsb", "matrix", "--threads", "0"}, {"ycsb", "walk"},
 		{"ycsb", "load", "mongodb", "-p", "recordcount=many"}, {"ycsb", "matrix", "-p", "requestdistribution=any"},
+		{"ycsb", "matrix", "mongodb://localhost"}, {"ycsb", "matrix", "--operations", "-1"}, {"ycsb", "matrix", "--peer", "ycsb=/not/there"}, {"ycsb", "matrix", "--cores", "2"},
+		{"ycsb", "matrix", "--classes", "1:3"}, {"ycsb", "matrix", "--classes", "1:2", "--disk", "slow"}, {"ycsb", "matrix", "--classes", "1:2", "a=mongodb://localhost"},
 	} {
 		if code := b.run(t.Context(), c...); code != exitUsage || b.stdout.String() != "" {
 			t.Errorf("%q: exit code %d, %s", c, code, b.stderr)
@@ -68,6 +70,15 @@ func TestYCSBScript(t *testing.T) {
 	}
 	if code := b.run(t.Context(), "ycsb", "run", "mongodb", "-P", file, "-p", "table=empty"); code != exitFailure {
 		t.Errorf("run on nothing: %d\n%s%s", code, b.stdout, b.stderr)
+	}
+	uri := strings.Replace(cluster.URI(), "/?", "/other?", 1)
+	code = b.run(t.Context(), "ycsb", "matrix", "--published", "0.0001", "--operations", "300", "--read-write", "50:50", "--output", "json", "--chart", chart, "a="+cluster.URI(), "b="+uri)
+	var c ycsb.Comparison
+	if err := json.Unmarshal([]byte(b.stdout.String()), &c); code != exitOK || err != nil || len(c.Sides) != 2 || len(c.Differences) != 1 {
+		t.Fatalf("comparison: %d, %v\n%s%s", code, err, b.stdout, b.stderr)
+	}
+	if x := c.Sides[1]; x.Cells[0].Operations != 300 || x.Cells[0].Threads != 8 || x.Records != 100 || x.Load == nil || c.Sides[0].Load != nil || x.Distribution != "zipfian" {
+		t.Errorf("comparison: %+v", x)
 	}
 	if code := b.run(t.Context(), "ycsb", "matrix", "-P", file, "--read-write", "50:50", "--threads", "2", "--each", "1s", "--warm-up", "0s"); code != exitOK || !strings.Contains(b.stdout.String(), "50:50") {
 		t.Errorf("matrix: %d\n%s%s", code, b.stdout, b.stderr)

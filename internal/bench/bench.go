@@ -25,6 +25,9 @@ type Options struct {
 	// Cells of the matrix that the scenario seed measures, as "collections x
 	// indexes" without blanks; empty is all of it.
 	Cells []string
+	// SeedTests are published tests, 1 to 5, whose cells the scenario seed measures
+	// in place of its own matrix.
+	SeedTests []int
 	// Millrace is the program that is measured, and MillraceArgs what its sync
 	// is given beyond what the scenario needs.
 	Millrace     string

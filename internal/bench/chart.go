@@ -20,6 +20,15 @@ func (c *Case) charts() ([]drawing, error) {
 			all = append(all, d)
 		}
 	}
+	for _, v := range c.Versus {
+		d, err := c.versus(v)
+		if err != nil {
+			return nil, err
+		}
+		if d.svg != "" {
+			all = append(all, d)
+		}
+	}
 	for i := range c.Contenders {
 		d, err := c.Contenders[i].picture()
 		if err != nil {

@@ -40,14 +40,22 @@ func WriteHTML(w io.Writer, r *Report) error {
 		v.Charts = views(charts)
 		cases = append(cases, v)
 	}
-	g := r.growth()
-	charts, err := g.charts()
+	all, err := r.overviews()
 	if err != nil {
-		return fmt.Errorf("draw the growth: %w", err)
+		return fmt.Errorf("draw what is compared over cases: %w", err)
 	}
-	header, rows := g.table()
-	return t.Execute(w, map[string]any{"Report": r, "Cases": cases, "Ended": r.Ended.UTC().Format("2006-01-02 15:04 UTC"),
-		"Growth": len(g) > 0, "GrowthHeader": header, "GrowthRows": rows, "GrowthCharts": views(charts)})
+	type table struct {
+		Title  string
+		Header []string
+		Rows   [][]string
+		Notes  []string
+		Charts []figureView
+	}
+	var tables []table
+	for _, o := range all {
+		tables = append(tables, table{o.title, o.header, o.rows, o.notes, views(o.charts)})
+	}
+	return t.Execute(w, map[string]any{"Report": r, "Cases": cases, "Ended": r.Ended.UTC().Format("2006-01-02 15:04 UTC"), "Overviews": tables})
 }
 
 func views(charts []drawing) []figureView {

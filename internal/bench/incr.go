@@ -19,6 +19,7 @@ type draining struct {
 	shape    func() *shape // nil is ycsb
 	load     workload      // without a shape; 0 collections are 1
 	variants []indexed     // a case each; none is one without indexes
+	settings []setting     // a contender each in place of millrace's own; none leaves them to it
 }
 
 // indexed is a case by its indexes.
@@ -54,8 +55,11 @@ func (d draining) measure(ctx context.Context, b *bench, s scenario, v indexed) 
 	if d.load.collections > 1 {
 		c.Work += "; " + itoa(d.load.collections) + " collections"
 	}
+	if len(d.settings) > 0 {
+		describeSettings(&c)
+	}
 	return b.onServers(ctx, s, n, func(st *site) error {
-		w := &incrWork{bench: b, site: st, load: d.load, indexes: v.indexes}
+		w := &incrWork{bench: b, site: st, load: d.load, indexes: v.indexes, settings: d.settings}
 		if err := w.begin(ctx, &c); err != nil {
 			return err
 		}
@@ -70,12 +74,13 @@ func (d draining) measure(ctx context.Context, b *bench, s scenario, v indexed) 
 type incrWork struct {
 	*bench
 	*site
-	load    workload
-	indexes []index
-	span    span
-	read    oplogReading
-	write   settings
-	final   []change // everything folded together
+	load     workload
+	indexes  []index
+	settings []setting
+	span     span
+	read     oplogReading
+	write    settings
+	final    []change // everything folded together
 	// behind keeps the files of a secondary from before the backlog.
 	behind string
 }
@@ -151,15 +156,18 @@ func (w *incrWork) empty(ctx context.Context) error {
 
 func (w *incrWork) contenders() []contender {
 	folded := newPlan(w.load.fold(w.load.ops(), foldWindow), w.write.connections)
-	all := []contender{
-		w.ceiling("ceiling", KindCeiling, folded,
-			"read the oplog: "+w.read.String()+"; apply, folded within "+kib(foldWindow)+" of oplog"),
+	all := []contender{w.ceiling("ceiling", KindCeiling, folded,
+		"read the oplog: "+w.read.String()+"; apply, folded within "+kib(foldWindow)+" of oplog")}
+	drain := []string{"--mode", "incremental", "--start-at", w.span.from.String(), "--until", "caught-up"}
+	if len(w.settings) > 0 {
+		return append(append(all, w.swept(drain)...), w.peers(w.peer)...)
+	}
+	all = append(all,
 		w.ceiling("all folded", KindReference, newPlan(w.load.fold(w.load.ops(), 0), w.write.connections),
 			"the same, everything folded together as with boundless memory"),
 		w.ceiling("unfolded", KindReference, w.load.unfolded(w.write.connections),
 			"the same, each operation by itself, in order"),
-	}
-	all = append(all, w.syncs(w.site, w.empty, w.complete, "--mode", "incremental", "--start-at", w.span.from.String(), "--until", "caught-up"))
+		w.syncs(w.site, w.empty, w.complete, drain...))
 	return append(all, w.peers(w.peer)...)
 }
 

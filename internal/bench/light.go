@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 )
 
 // lightText describes the load of startLight.
@@ -54,11 +55,16 @@ func (l *light) stop() error {
 func lightWrite(ctx context.Context, to *side, d dataset, n uint32) error {
 	key := uint32(mix(uint64(n)) % uint64(d.docs))
 	version := n + 1
-	id, field := bson.Raw(d.shape.appendDoc(nil, key, nil)).Lookup("_id"), int(n%ycsbFields)
+	id, field := bson.Raw(d.shape.appendDoc(nil, key, nil)).Lookup("_id"), int(n)%d.shape.fields
+	i, set := bsoncore.AppendDocumentStart(nil)
+	set, err := bsoncore.AppendDocumentEnd(d.shape.field(d.shape, set, key, field, version), i)
+	if err != nil {
+		return err
+	}
 	concern := bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}
 	raw, err := to.direct.Command(ctx, dataDB, bson.D{{Key: "update", Value: collection(int(key) % d.collections)}, {Key: "updates", Value: bson.A{bson.D{
 		{Key: "q", Value: bson.D{{Key: "_id", Value: id}}},
-		{Key: "u", Value: bson.D{{Key: "$set", Value: bson.D{{Key: "field" + itoa(field), Value: bson.Binary{Data: d.shape.bytes(key, field, version, ycsbFieldSize)}}}}}},
+		{Key: "u", Value: bson.D{{Key: "$set", Value: bson.Raw(set)}}},
 	}}}, concern})
 	if err != nil {
 		return err

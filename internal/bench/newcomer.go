@@ -73,40 +73,19 @@ func (n *newcomer) start(ctx context.Context) (err error) {
 }
 
 // adopt takes over the mongod that millrace started, and notes what millrace
-// says of its phases.
-func (n *newcomer) adopt(report string, m *meter) error {
+// says of its phases, of the seconds that it took.
+func (n *newcomer) adopt(report string, m *meter, took float64) error {
 	raw, err := os.ReadFile(report)
 	if err != nil {
 		return fmt.Errorf("read the report of millrace: %w", err)
 	}
-	var r struct {
-		Result struct {
-			Pid           int
-			CopySeconds   float64
-			LockSeconds   float64
-			FinishSeconds float64
-			StartSeconds  float64
-			CatchUp       float64 `json:"catchUpSeconds"`
-			Bytes         int64
-			CopiedBytes   int64
-			ChangedBytes  int64
-			Lock          struct {
-				CatchUpSeconds, SettleSeconds, TakeSeconds, ListSeconds, CompareSeconds, CheckSeconds, ReleaseSeconds float64
-
-				CaughtBytes, ComparedBytes int64
-			}
-		}
-	}
+	var r struct{ Result seedResult }
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return fmt.Errorf("read the report of millrace: %w", err)
 	}
 	n.pid = r.Result.Pid
 	lock := r.Result.Lock
-	for part, seconds := range map[string]float64{
-		"copy": r.Result.CopySeconds, "catch up before the lock": lock.CatchUpSeconds, "catch up before the lock: checkpoint": lock.SettleSeconds,
-		"take the lock": lock.TakeSeconds, "locked: list": lock.ListSeconds, "locked: compare": lock.CompareSeconds, "locked: check": lock.CheckSeconds,
-		"locked: unlock": lock.ReleaseSeconds, "second pass and fsync": r.Result.FinishSeconds, "start": r.Result.StartSeconds, "catch up": r.Result.CatchUp,
-	} {
+	for part, seconds := range seedParts(&r.Result, took) {
 		m.note(part, seconds)
 	}
 	m.value(valueLocked, r.Result.LockSeconds)
@@ -116,6 +95,89 @@ func (n *newcomer) adopt(report string, m *meter) error {
 		m.value(name, float64(bytes)/1e6)
 	}
 	return nil
+}
+
+// seedResult is what millrace reports of a seed, times in seconds.
+type seedResult struct {
+	Pid     int
+	Seconds float64
+
+	PrepareSeconds, CopySeconds, LockSeconds, FreezeSeconds, FinishSeconds float64
+
+	CopiedBytes, ChangedBytes int64
+	Lock                      struct {
+		CatchUp float64 `json:"catchUpSeconds"`
+		Settle  float64 `json:"settleSeconds"`
+		Take    float64 `json:"takeSeconds"`
+		List    float64 `json:"listSeconds"`
+		Compare float64 `json:"compareSeconds"`
+		Check   float64 `json:"checkSeconds"`
+		Release float64 `json:"releaseSeconds"`
+
+		CaughtBytes, ComparedBytes int64
+	}
+	MemberTimes struct {
+		Listen    float64 `json:"listenSeconds"`
+		Answer    float64 `json:"answerSeconds"`
+		Add       float64 `json:"addSeconds"`
+		Secondary float64 `json:"secondarySeconds"`
+		Choose    float64 `json:"chooseSeconds"`
+		Apply     float64 `json:"applySeconds"`
+	}
+}
+
+// The parts of a seed, in their order. They follow each other, but for the one
+// that is a part of that before it.
+const (
+	partProgram  = "start and end of millrace, its look at the source"
+	partPrepare  = "look at both sides"
+	partCopy     = "copy"
+	partCaughtUp = "catch up before the lock"
+	partSettle   = "catch up before the lock: checkpoint"
+	partTake     = "take the lock"
+	partList     = "locked: list"
+	partCompare  = "locked: compare"
+	partCheck    = "locked: check"
+	partRelease  = "locked: unlock"
+	partFreeze   = "start the guardian and the rest around the lock"
+	partFinish   = "second pass and fsync"
+	partListen   = "start: mongod until it listens"
+	partAnswer   = "start: until it answers"
+	partAdd      = "add to the set"
+	partSecond   = "until SECONDARY"
+	partChoose   = "until it has chosen whom to follow"
+	partApply    = "apply what is new"
+	partOther    = "other"
+)
+
+// seedPartNames are all parts, in their order.
+func seedPartNames() []string {
+	return []string{partProgram, partPrepare, partCopy, partCaughtUp, partSettle, partTake, partList, partCompare, partCheck, partRelease,
+		partFreeze, partFinish, partListen, partAnswer, partAdd, partSecond, partChoose, partApply, partOther}
+}
+
+// fixedParts are those that do not grow with the data.
+func fixedParts() []string {
+	return []string{partProgram, partPrepare, partFreeze, partListen, partAnswer, partAdd, partSecond, partChoose}
+}
+
+// seedParts are what the seconds of a seed consist of.
+func seedParts(r *seedResult, took float64) map[string]float64 {
+	l, t := r.Lock, r.MemberTimes
+	parts := map[string]float64{
+		partProgram: took - r.Seconds, partPrepare: r.PrepareSeconds, partCopy: r.CopySeconds,
+		partCaughtUp: l.CatchUp, partTake: l.Take,
+		partList: l.List, partCompare: l.Compare, partCheck: l.Check, partRelease: l.Release,
+		partFinish: r.FinishSeconds, partListen: t.Listen, partAnswer: t.Answer,
+		partAdd: t.Add, partSecond: t.Secondary, partChoose: t.Choose, partApply: t.Apply,
+	}
+	parts[partFreeze] = max(r.FreezeSeconds-l.CatchUp-l.Take-l.List-l.Compare-l.Check-l.Release, 0)
+	rest := took
+	for _, seconds := range parts {
+		rest -= seconds
+	}
+	parts[partOther], parts[partSettle] = max(rest, 0), l.Settle
+	return parts
 }
 
 // end kills it: nobody needs what it holds.

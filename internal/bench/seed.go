@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -15,15 +16,41 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// seedCase is one place of the matrix.
-type seedCase struct{ collections, indexes int }
+// seedCase is one place of the matrix, or a cell of the published one.
+type seedCase struct {
+	collections, indexes int
+	published            *PublishedSeed
+}
 
-func (c seedCase) String() string { return itoa(c.collections) + "x" + itoa(c.indexes) }
+func (c seedCase) String() string {
+	if c.published != nil {
+		return "test" + itoa(c.published.Test) + "-" + c.place()
+	}
+	return c.place()
+}
+
+func (c seedCase) place() string { return itoa(c.collections) + "x" + itoa(c.indexes) }
+
+// dataset is what the set holds at a scale.
+func (c seedCase) dataset(s Scale) dataset {
+	if c.published != nil {
+		return c.published.dataset(s)
+	}
+	return dataset{ycsb(), s.of(seedDocs), c.collections}
+}
+
+// keys tells what the indexes are on.
+func (c seedCase) keys() string {
+	if c.published != nil {
+		return "random 32-bit integers"
+	}
+	return "100-byte fields"
+}
 
 // seedMatrix varies the indexes of one collection, and the collections of five
 // indexes each.
 func seedMatrix() []seedCase {
-	return []seedCase{{1, 1}, {1, 2}, {1, 5}, {1, 10}, {10, 5}, {100, 5}}
+	return []seedCase{{1, 1, nil}, {1, 2, nil}, {1, 5, nil}, {1, 10, nil}, {10, 5, nil}, {100, 5, nil}}
 }
 
 // seedCells are the places named as 1x5, five indexes on one collection; all of
@@ -71,6 +98,9 @@ func (seeding) run(ctx context.Context, b *bench, s scenario) error {
 			"run it without --source and --target, on lab clusters")
 	}
 	cells, err := seedCells(b.o.Cells)
+	if len(b.o.SeedTests) > 0 {
+		cells, err = publishedCells(b.o.SeedTests, b.o.Cells)
+	}
 	if err != nil {
 		return err
 	}
@@ -84,12 +114,12 @@ func (seeding) run(ctx context.Context, b *bench, s scenario) error {
 
 // seed measures one case: a set of two members under light writes gets a third.
 func (b *bench) seed(ctx context.Context, s scenario, sc seedCase) (err error) {
-	data := dataset{ycsb(), b.o.Scale.of(seedDocs), sc.collections}
+	data := sc.dataset(b.o.Scale)
 	indexes := fieldIndexes(sc.indexes)
 	c := Case{
 		Scenario: s.name, Variant: sc.String(), Ceiling: s.ceiling, Unit: "documents", Count: data.docs, Bytes: data.bytes(),
-		Collections: sc.collections, Indexes: sc.indexes,
-		Work: "a new member for a set that holds " + data.describe() + ", " + itoa(sc.indexes) + " secondary indexes on 100-byte fields in each, " +
+		Collections: sc.collections, Indexes: sc.indexes, Published: sc.published,
+		Work: "a new member for a set that holds " + data.describe() + ", " + itoa(sc.indexes) + " secondary indexes on " + sc.keys() + " in each, " +
 			lightText + ", until it is SECONDARY and has applied what the primary had then",
 	}
 	b.say("%s: starting servers", c.Name())
@@ -106,6 +136,9 @@ func (b *bench) seed(ctx context.Context, s scenario, sc seedCase) (err error) {
 		return err
 	}
 	if err := w.age(ctx); err != nil {
+		return err
+	}
+	if c.DataBytes, c.DiskBytes, err = w.stored(ctx); err != nil {
 		return err
 	}
 	load := startLight(ctx, w.source, data)
@@ -250,8 +283,9 @@ func (w *seedWork) twoPasses() contender {
 			args := []string{"seed", "local", "--from-uri", w.source.lab.DirectURI(w.from), "--from-dbpath", w.member().DBPath, "--to-dbpath", n.dir,
 				"--set-uri", w.source.uri, "--start", "--join", n.host, "--join-votes", "0", "--join-priority", "0",
 				"--report", report, "--output", "json", "--log-level", "warn", "--", n.program}
+			began := time.Now()
 			err = toEnd(ctx, m, program{name: w.o.Millrace, args: append(args, n.args...), env: append(n.env, "XDG_STATE_HOME="+w.dir)})
-			err = errors.Join(err, n.adopt(report, m))
+			err = errors.Join(err, n.adopt(report, m, time.Since(began).Seconds()))
 			m.newMember(processCPU([]int{n.pid}))
 			return err
 		},
@@ -318,6 +352,10 @@ func (c *Case) noteSeed() {
 	c.Notes = append(c.Notes, "logical initial sync takes "+figure(faster.Median)+" times as long as millrace seed ("+figure(faster.Min)+"-"+figure(faster.Max)+")")
 	_, lock := c.against(seedTwoPass, seedOnePass)
 	one, two := c.contender(seedOnePass), c.contender(seedTwoPass)
+	if c.Published != nil {
+		c.Notes = append(c.Notes, fmt.Sprintf("published: %g GB of data (%g on disk), %g minutes by logical initial sync and %g by copying files; here %s MB of data (%s on disk)",
+			c.Published.DataGB, c.Published.DiskGB, c.Published.LogicalMinutes, c.Published.CopyMinutes, figure(float64(c.DataBytes)/1e6), figure(float64(c.DiskBytes)/1e6)))
+	}
 	c.Notes = append(c.Notes, "the lock of two passes is "+strconv.FormatFloat(lock.Median*100, 'f', 1, 64)+" % of that of one pass; the secondary applied nothing for "+
 		figure(two.Values[valueStall].Median)+" s and "+figure(one.Values[valueStall].Median)+" s at most")
 }

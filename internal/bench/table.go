@@ -19,11 +19,18 @@ func WriteText(w io.Writer, r *Report) error {
 	for i := range r.Cases {
 		writeCase(&b, &r.Cases[i])
 	}
-	if g := r.growth(); len(g) > 0 {
-		b.WriteString("\nhow both ways to a new member grow:\n")
-		writeTable(&b, g.table)
+	all, err := r.overviews()
+	if err != nil {
+		return err
 	}
-	_, err := io.WriteString(w, b.String())
+	for _, o := range all {
+		fmt.Fprintf(&b, "\n%s:\n", o.title)
+		writeTable(&b, func() ([]string, [][]string) { return o.header, o.rows })
+		for _, n := range o.notes {
+			fmt.Fprintf(&b, "  note: %s\n", n)
+		}
+	}
+	_, err = io.WriteString(w, b.String())
 	return err
 }
 

@@ -19,7 +19,8 @@ type TopologyOptions struct {
 	Nodes []int
 	// WriteConcerns are "1" and "majority"; none is both.
 	WriteConcerns []string
-	// Clients that write at once, each waiting for its write; 0 is 32.
+	// Clients that write at once, each waiting for its write; 0 is 8, as many as
+	// the published measurements had.
 	Clients int
 	// PrimaryCores is how many processors the primary has to itself, as if on
 	// a machine of its own; 0 has all servers share all.
@@ -28,9 +29,10 @@ type TopologyOptions struct {
 	// is 1. Where the others have too few processors for their work, it makes
 	// all hosts as much smaller as it takes for the primary to be full first.
 	PrimaryShare float64
-	// LinkRTT is the round trip between any two members, as if each were on a
-	// host of its own; 0 is that of the loopback interface.
-	LinkRTT time.Duration
+	// LinkRTTs are the round trips between any two members that are measured, as
+	// if each member were on a host of its own; 0 is that of the loopback
+	// interface, and none is 0.
+	LinkRTTs []time.Duration
 }
 
 func (o TopologyOptions) complete() (TopologyOptions, error) {
@@ -40,7 +42,10 @@ func (o TopologyOptions) complete() (TopologyOptions, error) {
 	if len(o.WriteConcerns) == 0 {
 		o.WriteConcerns = []string{"1", "majority"}
 	}
-	o.Clients, o.PrimaryShare = cmp.Or(o.Clients, 32), cmp.Or(o.PrimaryShare, 1)
+	if len(o.LinkRTTs) == 0 {
+		o.LinkRTTs = []time.Duration{0}
+	}
+	o.Clients, o.PrimaryShare = cmp.Or(o.Clients, 8), cmp.Or(o.PrimaryShare, 1)
 	for _, n := range o.Nodes {
 		if n < 3 || n > 50 {
 			return o, fmt.Errorf("a set of %d members cannot be measured; use 3 to 50", n)
@@ -51,8 +56,8 @@ func (o TopologyOptions) complete() (TopologyOptions, error) {
 			return o, fmt.Errorf("write concern %q cannot be measured; use 1 or majority", w)
 		}
 	}
-	if o.Clients < 1 || o.PrimaryCores < 0 || o.LinkRTT < 0 {
-		return o, errors.New("clients have to be above zero, and the primary's cores and the round trip not below")
+	if o.Clients < 1 || o.PrimaryCores < 0 || slices.Min(o.LinkRTTs) < 0 {
+		return o, errors.New("clients have to be above zero, and the primary's cores and the round trips not below")
 	}
 	if o.PrimaryShare < 0.01 || o.PrimaryShare > 1 || o.PrimaryShare < 1 && o.PrimaryCores == 0 {
 		return o, errors.New("the primary's share has to be from 0.01 to 1, of processors that it has to itself")
@@ -91,29 +96,27 @@ func (trees) run(ctx context.Context, b *bench, s scenario) error {
 		return mongo.WithHint(errors.New("this measurement reconfigures replica sets, which is not done to given clusters"),
 			"run it without --source-uri and --target-uri")
 	}
-	params, _, err := topology.FitPublished()
-	if err != nil {
-		return err
-	}
 	for _, n := range o.Nodes {
-		if err := b.treesOf(ctx, s, o, params, n); err != nil {
-			return err
+		for _, rtt := range o.LinkRTTs {
+			if err := b.treesOf(ctx, s, o, n, rtt); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// treesOf measures sets of n members.
-func (b *bench) treesOf(ctx context.Context, s scenario, o TopologyOptions, p topology.Params, n int) (err error) {
+// treesOf measures sets of n members with a round trip between them.
+func (b *bench) treesOf(ctx context.Context, s scenario, o TopologyOptions, n int, rtt time.Duration) (err error) {
 	b.say("%s: starting %d servers", s.name, n)
-	f, err := b.openForest(ctx, o, p, n)
+	f, err := b.openForest(ctx, o, n, rtt)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.close()) }()
 	for _, concern := range o.WriteConcerns {
 		c := Case{
-			Scenario: s.name, Variant: itoa(n) + "-w" + concern, Ceiling: s.ceiling, Unit: "inserts",
+			Scenario: s.name, Variant: f.variant(concern), Ceiling: s.ceiling, Unit: "inserts",
 			Work: fmt.Sprintf("YCSB load (inserts of 1 KB records) for %s by %d clients, write concern %s, on a set of %s",
 				f.duration, o.Clients, concern, f.roles()),
 			Columns: []string{"of ceiling", "rate", "rates", followedRate, writeAverage, writeP99, primaryCPU, primaryEach, innerEach, leafEach, lagRunning, lagAtEnd, underPrimary, treeDepth,
@@ -123,25 +126,40 @@ func (b *bench) treesOf(ctx context.Context, s scenario, o TopologyOptions, p to
 		if err := b.compete(ctx, f.st, c, f.contenders(concern)); err != nil {
 			return err
 		}
+		done := &b.report.Cases[len(b.report.Cases)-1]
+		done.OffOn = f.compared(done, concern)
 	}
 	return nil
+}
+
+// variant names a case.
+func (f *forest) variant(concern string) string {
+	name := itoa(f.n) + "-w" + concern
+	if f.rtt > 0 {
+		name += fmt.Sprintf("-%gms", millis(f.rtt))
+	}
+	return name
 }
 
 // contenders are the ways to arrange the set: the two that MongoDB offers, and
 // planned, for any write concern and for the one that is measured.
 func (f *forest) contenders(concern string) []contender {
-	off := contender{name: "chaining off", kind: KindCeiling, how: "chainingAllowed: false; all fetch from the primary",
+	off := contender{name: chainingOff, kind: KindCeiling, how: "chainingAllowed: false; all fetch from the primary",
 		prepare: func(ctx context.Context) error { return f.prepare(ctx, f.direct) },
 		run:     func(ctx context.Context, m *meter) error { return f.measure(ctx, m, concern, nil) }}
 	draws := 0
-	on := contender{name: "chaining on", kind: KindCeiling,
+	on := contender{name: chainingOn, kind: KindCeiling,
 		how: "chainingAllowed: true; a tree of those that members choose by their rules, told once with replSetSyncFrom: by the model the median one in the first round, then the quartiles, and so on",
 		prepare: func(ctx context.Context) error {
 			draws++
-			return f.prepare(ctx, func(ctx context.Context) error { return f.chained(ctx, concern == topology.Majority, spread(draws)) })
+			return f.prepare(ctx, func(ctx context.Context) error { return f.chained(ctx, concern, spread(draws)) })
 		}, run: off.run}
-	all := []contender{off, on, f.plannedFor("planned", "millrace topology apply, then hold, policy balanced; the hold runs within the bench", concern, topology.PlanOptions{})}
-	if concern == "1" && f.n > 3 {
+	all := []contender{off, on, f.plannedFor(treePlanned, "millrace topology apply, then hold, policy balanced; the hold runs within the bench", concern, topology.PlanOptions{})}
+	switch {
+	case f.n <= 3: // there is one plan for all
+	case concern == topology.Majority:
+		all = append(all, f.plannedFor("planned, spare voter", "the same with --spare-voters 1: a voter more under the primary than the majority needs", concern, topology.PlanOptions{Spare: 1}))
+	default:
 		all = append(all, f.plannedFor("planned for w:1", "the same with --write-concern 1", concern, topology.PlanOptions{WriteConcern: concern}))
 	}
 	return all
@@ -175,8 +193,8 @@ func (f *forest) notes() []string {
 		"on one machine all round trips are alike, and members left to themselves take the first member that is ahead, which is nearly always the primary; that is why the trees of chaining on are drawn, and spread over what can be drawn",
 		"the servers share one disk and the memory's bandwidth",
 	}
-	if f.o.LinkRTT > 0 {
-		notes = append(notes, fmt.Sprintf("%s between any two members: all that they send each other goes through a proxy in the bench, which costs processor time beside that of the servers", f.o.LinkRTT))
+	if f.rtt > 0 {
+		notes = append(notes, fmt.Sprintf("%s between any two members: all that they send each other goes through a proxy in the bench, which costs processor time beside that of the servers; the model's hop is longer by it", f.rtt))
 	} else {
 		notes = append(notes, "nothing of the network between hosts is in the figures")
 	}

@@ -131,7 +131,7 @@ func (f *forest) direct(ctx context.Context) error {
 
 // chained switches chaining on and makes a tree as members choose it, the one
 // at a share in the order of their rates.
-func (f *forest) chained(ctx context.Context, majority bool, share float64) error {
+func (f *forest) chained(ctx context.Context, concern string, share float64) error {
 	set, err := f.chain(ctx, true)
 	if err != nil {
 		return err
@@ -139,7 +139,7 @@ func (f *forest) chained(ctx context.Context, majority bool, share float64) erro
 	if set.Primary() == nil {
 		return errors.New("there is no primary")
 	}
-	tree := topology.AutomaticTree(f.level(set), majority, share, f.params)
+	tree := topology.AutomaticTree(level(set), concern, share, f.params)
 	was := &topology.Memory{Set: set.Name, Primary: set.Primary().Host, Tree: tree}
 	return topology.NewController(f.observer, topology.ControlOptions{Log: f.log}).Restore(ctx, was)
 }
@@ -248,17 +248,13 @@ func (f *forest) hold(ctx context.Context, o topology.PlanOptions) (end func()) 
 	}
 }
 
-// level is the set with the round trips that its members really have. Those
-// that busy servers on one machine measure say who is busy, not who is near.
-func (f *forest) level(set *topology.Set) *topology.Set {
+// level is the set without the round trips that its members have measured. Those
+// of busy servers on one machine say who is busy, not who is near.
+func level(set *topology.Set) *topology.Set {
 	out := *set
 	out.Members = slices.Clone(set.Members)
 	for i := range out.Members {
-		m := &out.Members[i]
-		m.Ping = map[string]float64{}
-		for _, other := range set.Members {
-			m.Ping[other.Host] = float64(f.o.LinkRTT) / float64(time.Millisecond)
-		}
+		out.Members[i].Ping = nil
 	}
 	return &out
 }
@@ -272,18 +268,17 @@ func (f *forest) shape(m *meter, concern string, before, after *topology.Set) {
 		}
 	}
 	m.value(sourcesMoved, float64(moved))
-	after = f.level(after)
+	after = level(after)
 	mine := topology.Predict(after, is, f.params)
 	m.value(underPrimary, mine.Direct)
 	m.value(treeDepth, mine.Depth)
 	may := *after // what the members would choose if they were let
 	may.Chaining = true
 	off, on := topology.Predict(after, topology.DirectTree(after), f.params), topology.PredictAutomatic(&may, f.params)
-	rate, best, cpu := mine.W1, max(off.W1, on.W1), mine.CPUW1
-	if concern == "majority" {
-		rate, best, cpu = mine.Majority, max(off.Majority, on.Majority), mine.CPUMajority
-	}
+	rate, cpu := mine.For(concern)
+	offRate, _ := off.For(concern)
+	onRate, _ := on.For(concern)
 	m.value(modelRate, rate)
-	m.value(modelOf, per(rate, best))
+	m.value(modelOf, per(rate, max(offRate, onRate)))
 	m.value(modelCPU, 100*cpu)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/topology"
 	load "github.com/millrace/millrace/internal/ycsb"
 )
@@ -19,9 +20,10 @@ import (
 type forest struct {
 	o        TopologyOptions
 	n        int // members
+	rtt      time.Duration
 	voters   int
 	duration time.Duration
-	params   topology.Params // for as many clients and cores as here
+	params   topology.Params // for as many clients and cores, and the round trip, as here
 	noise    []byte
 	log      *slog.Logger
 
@@ -40,10 +42,11 @@ type forest struct {
 const mostVoters = 7
 
 // openForest starts a set.
-func (b *bench) openForest(ctx context.Context, o TopologyOptions, p topology.Params, n int) (f *forest, err error) {
+func (b *bench) openForest(ctx context.Context, o TopologyOptions, n int, rtt time.Duration) (f *forest, err error) {
 	s := &side{}
-	f = &forest{o: o, n: n, voters: min(n, mostVoters), duration: treeTime(b.o.Scale), params: p, noise: load.NewNoise(), log: b.o.Log,
-		st: &site{source: s, target: s}, side: s}
+	f = &forest{o: o, n: n, rtt: rtt, voters: min(n, mostVoters), duration: treeTime(b.o.Scale), params: topology.FitPublished(), noise: load.NewNoise(),
+		log: b.o.Log, st: &site{source: s, target: s}, side: s}
+	f.params.Threads, f.params.HopMillis = float64(o.Clients), f.params.HopMillis+millis(rtt)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, f.close())
@@ -56,7 +59,7 @@ func (b *bench) openForest(ctx context.Context, o TopologyOptions, p topology.Pa
 	case n <= 7:
 		cache = 0.5
 	}
-	if err := s.open(ctx, false, lab.Options{Version: b.o.Servers.Version, Topology: "rs:" + itoa(n), CacheGB: cache, PeerLatency: o.LinkRTT, Logger: b.o.Log}); err != nil {
+	if err := s.open(ctx, false, lab.Options{Version: b.o.Servers.Version, Topology: "rs:" + itoa(n), CacheGB: cache, PeerLatency: rtt, Logger: b.o.Log}); err != nil {
 		return f, err
 	}
 	if f.primary, err = s.lab.Primary(ctx); err != nil {
@@ -71,7 +74,6 @@ func (b *bench) openForest(ctx context.Context, o TopologyOptions, p topology.Pa
 	if err := f.configure(ctx); err != nil {
 		return f, err
 	}
-	f.params.Threads = float64(o.Clients)
 	return f, f.bind()
 }
 
@@ -136,7 +138,9 @@ func (f *forest) bind() error {
 	}
 	if f.o.PrimaryShare < 1 {
 		f.params.Cores *= f.o.PrimaryShare
-		f.unlimit, err = limitProcess(f.side.lab.Members()[f.primary].Pid(), f.params.Cores)
+		if f.unlimit, err = lab.LimitProcess(f.side.lab.Members()[f.primary].Pid(), f.params.Cores); errors.Is(err, lab.ErrNoQuota) {
+			err = mongo.WithHint(err, "without quotas use --primary-share 1")
+		}
 	}
 	return err
 }

@@ -82,7 +82,7 @@ func NewLog(w io.Writer, level, format string) *slog.Logger {
 // shortError has errors quote no whole commands.
 func shortError(_ []string, a slog.Attr) slog.Attr {
 	if err, ok := a.Value.Any().(error); ok {
-		return slog.String(a.Key, mongo.Concise(err.Error()))
+		return slog.String(a.Key, mongo.Brief(err))
 	}
 	return a
 }
@@ -144,7 +144,7 @@ type Sync struct {
 	// SteadyInterval is the ProgressInterval of a job that follows.
 	SteadyInterval time.Duration
 
-	maxRateBytes, spoolMax string // amounts of bytes: "50MB", "8MiB", "0"
+	maxRateBytes, spoolMax, applyBuffer string // amounts of bytes: "50MB", "8MiB", "0"
 }
 
 // Bind implements Settings.
@@ -174,6 +174,7 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	fs.IntVar(&s.Readers, "readers", 0, "most collection slices read at once; 0 chooses")
 	fs.IntVar(&s.Writers, "writers", 0, "most insert batches under way at once; 0 chooses")
 	fs.IntVar(&s.Partitions, "partitions", 0, "parallel appliers of changes; 0 chooses")
+	fs.StringVar(&s.applyBuffer, flagApplyBuffer, "256MiB", "most `bytes` of changes that were read and are not applied yet, in all partitions together; one reply of the source and one document pass however large they are")
 	bindPace(fs, &s.Limits.Docs, &s.maxRateBytes, &s.Loads)
 	fs.StringVar(&s.SpoolDir, "spool-dir", "", "`directory` on local disk for changes that the source's oplog may forget before the copy is done; by default millrace/spool below $XDG_STATE_HOME or ~/.local/state")
 	fs.StringVar(&s.spoolMax, "spool-max", "10GB", "most `bytes` of such changes to keep; 0 keeps none")
@@ -292,6 +293,8 @@ const (
 	flagSource   = "source"
 	flagTarget   = "target"
 	flagToken    = "token"
+
+	flagApplyBuffer = "apply-buffer"
 
 	flagRateDocs   = "max-rate-docs"
 	flagRateBytes  = "max-rate-bytes"

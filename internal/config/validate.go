@@ -153,6 +153,15 @@ func (c *checker) bytes(setting, text, how string) int64 {
 	return int64(n)
 }
 
+// applyBuffer checks the bytes of changes under way and returns them.
+func (c *checker) applyBuffer(text string) int64 {
+	const how = "write for example 256MiB, and at least 8MB"
+	before := len(c.problems)
+	n := c.bytes(flagApplyBuffer, text, how)
+	c.bad(len(c.problems) == before && n < job.LeastApplyBuffer, flagApplyBuffer, fmt.Sprintf("%q is too small", text), how)
+	return n
+}
+
 func (c *checker) address(setting, value string) {
 	host, port, err := net.SplitHostPort(value)
 	if err != nil {
@@ -203,6 +212,7 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	c.notBelowZero("readers", s.Readers)
 	c.notBelowZero("writers", s.Writers)
 	c.notBelowZero("partitions", s.Partitions)
+	s.ApplyBuffer = c.applyBuffer(s.applyBuffer)
 	s.Limits.Bytes = c.rates(s.Limits.Docs, s.maxRateBytes)
 	s.SpoolBytes = c.bytes("spool-max", s.spoolMax, "write for example 50MB or 8MiB; 0 keeps none")
 	c.notNegative("warn-window", s.WarnWindow)

@@ -55,6 +55,10 @@ func TestValidateSync(t *testing.T) {
 		{"tags of the primary", func(s *Sync) { s.ReadTags = "dc:east" }, "read-tags"},
 		{"tags without value", func(s *Sync) { s.ReadPreference, s.ReadTags = "nearest", "dc" }, "read-tags"},
 		{"readers", func(s *Sync) { s.Readers = -1 }, "readers"},
+		{"apply buffer", func(s *Sync) { s.applyBuffer = "8MB" }, ""},
+		{"small apply buffer", func(s *Sync) { s.applyBuffer = "7999999" }, "apply-buffer"},
+		{"no apply buffer", func(s *Sync) { s.applyBuffer = "0" }, "apply-buffer"},
+		{"apply buffer as nonsense", func(s *Sync) { s.applyBuffer = "much" }, "apply-buffer"},
 		{"rates", func(s *Sync) { s.Limits.Docs, s.maxRateBytes = 10, "50 MiB" }, ""},
 		{"loads", func(s *Sync) { s.Loads.Source, s.Loads.Target = "low", "max" }, ""},
 		{"load of the source", func(s *Sync) { s.Loads.Source = "lots" }, "source-load"},
@@ -85,6 +89,17 @@ func TestValidateSync(t *testing.T) {
 			c.change(s)
 			expect(t, s.Validate(nil, nil), c.setting)
 		})
+	}
+}
+
+// TestApplyBuffer: what the help and the messages say is what a job does.
+func TestApplyBuffer(t *testing.T) {
+	s := valid(t)
+	for text, want := range map[string]int64{s.applyBuffer: job.DefaultApplyBuffer, "8MB": job.LeastApplyBuffer} {
+		s.applyBuffer = text
+		if expect(t, s.Validate(nil, nil), ""); s.ApplyBuffer != want {
+			t.Errorf("%s is %d bytes, want %d", text, s.ApplyBuffer, want)
+		}
 	}
 }
 

@@ -94,28 +94,32 @@ func (f *follower) openOverlap(ctx context.Context) (fresh bool, err error) {
 }
 
 func (f *follower) run(ctx context.Context, pos stream.Position) error {
+	read := func(ctx context.Context) error { return f.Source.Run(ctx, pos, f.emit) }
+	return during(ctx, read, f.sink.Run, f.saveRegularly)
+}
+
+var errReadingEnded = errors.New("reading ended")
+
+// during runs others while read runs, and ends them with it. How they end then says
+// nothing: a write that is broken off is no failure of a run that is finished.
+func during(ctx context.Context, read func(context.Context) error, others ...func(context.Context) error) error {
 	g, gctx := errgroup.WithContext(ctx)
-	// The engine and the saver end when reading ends.
-	ectx, stop := context.WithCancelCause(gctx)
+	octx, stop := context.WithCancelCause(gctx)
 	defer stop(nil)
-	untilEnd := func(run func(context.Context) error) {
+	for _, other := range others {
 		g.Go(func() error {
-			if err := run(ectx); !errors.Is(err, errReadingEnded) {
+			if err := other(octx); !errors.Is(context.Cause(octx), errReadingEnded) {
 				return err
 			}
 			return nil
 		})
 	}
-	untilEnd(f.sink.Run)
-	untilEnd(f.saveRegularly)
 	g.Go(func() error {
 		defer stop(errReadingEnded)
-		return f.Source.Run(gctx, pos, f.emit)
+		return read(gctx)
 	})
 	return g.Wait()
 }
-
-var errReadingEnded = errors.New("reading ended")
 
 // saveRegularly records the applied position about every second.
 func (f *follower) saveRegularly(ctx context.Context) error {

@@ -173,7 +173,7 @@ func (j *Job) Status() Status {
 	st.Load.Source, st.Load.SourceAtOnce = j.srcGate.Load()
 	st.Load.Target, st.Load.TargetAtOnce = j.dstGate.Load()
 	s := j.letters.Stats()
-	st.Conflicts = ConflictStatus{Policy: string(j.spec.OnConflict), Undecided: s.Undecided, Open: s.Open, Settled: s.Settled, Removed: s.Removed}
+	st.Conflicts = ConflictStatus{Policy: string(j.spec.OnConflict), Stats: s}
 	if s != (deadletter.Stats{}) {
 		st.Conflicts.Where = fmt.Sprintf("%s.%s on the target, job %q", mongo.StateDB, deadletter.Collection, j.id)
 	}

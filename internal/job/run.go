@@ -89,7 +89,7 @@ func (j *Job) failing(failure error, pause time.Duration) {
 		return
 	}
 	j.progress.CountError("retry")
-	j.progress.Wait("a failure to pass: " + mongo.Concise(failure.Error()))
+	j.progress.Wait("a failure to pass: " + mongo.Brief(failure))
 	more := []any{"error", failure, "retryIn", pause}
 	if hint := mongo.HintOf(failure); hint != "" {
 		more = append(more, "hint", hint)
@@ -236,12 +236,14 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 	if err := j.copier.deferTTL(ctx); err != nil {
 		return err
 	}
+	b := j.spec.applyBuffer()
 	return follow.Run(ctx, job, positionOf(job), follow.Options{
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Rules: j.rules, Store: j.store, Target: j.dst, Schema: j.cat,
 		Letters: j.letters, Ask: j.ask, Progress: j.progress, Log: j.log,
-		Source: oplog.New(j.src, oplog.Options{Keep: j.rules.Match, Log: j.log, Spool: j.spooler}),
-		Look:   oplog.Look{Cluster: j.src, Spool: j.spooler},
-		Sink:   j.sink, CopyAnew: j.copier.again, Slices: sliceStore{j.store}.LoadSlices,
+		Source: oplog.New(j.src, oplog.Options{Keep: j.rules.Match, Log: j.log, Spool: j.spooler,
+			ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions}),
+		Look: oplog.Look{Cluster: j.src, Spool: j.spooler},
+		Sink: j.sink, CopyAnew: j.copier.again, Slices: sliceStore{j.store}.LoadSlices,
 		SavePhase: j.savePhase, Passed: j.spooler.Passed, Finish: j.finish, Unclear: &j.unclear,
 		Final: func() bool { return j.control.final(j.spec.Now()) },
 	})
@@ -259,7 +261,8 @@ func (j *Job) newSpooler() *oplog.Spooler {
 // sink makes the engine that applies changes, with what it needs to know about
 // conflicts.
 func (j *Job) sink(pos stream.Position, o mongosink.Options) *mongosink.Engine {
-	o.Sizes.Partitions, o.Sizes.InFlight = j.spec.Partitions, j.spec.Memory/2
+	b := j.spec.applyBuffer()
+	o.Sizes = mongosink.Sizes{Partitions: j.spec.Partitions, InFlight: b.inFlight, BatchBytes: b.writes, Coalesce: b.kept}
 	o.Names = mongosink.Names{Absent: j.ask.Names.Absent, Traits: j.traits}
 	o.Policy = mongosink.Policy{Overwrite: j.spec.OnExisting == ExistingMerge, OnConflict: j.spec.OnConflict, Letters: j.letters}
 	o.Source = mongosink.Source{Reread: j.ask.Reread, Has: j.ask.OnSource}
@@ -270,13 +273,18 @@ func (j *Job) sink(pos stream.Position, o mongosink.Options) *mongosink.Engine {
 
 // traits reads what restricts the applying of events to a target collection.
 func (j *Job) traits(ctx context.Context, ns string) (mongosink.Traits, error) {
-	db, coll := mongo.SplitNS(ns)
-	specs, err := j.dst.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: coll}})
+	c, _, err := collection(ctx, j.dst, ns)
+	return mongosink.Traits{Capped: c.Capped(), Collated: c.Collated()}, err
+}
+
+// collection reads the options of a collection of the target as they are now.
+func collection(ctx context.Context, c *mongo.Cluster, ns string) (coll schema.Collection, found bool, err error) {
+	db, name := mongo.SplitNS(ns)
+	specs, err := c.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: name}})
 	if err != nil || len(specs) == 0 {
-		return mongosink.Traits{}, err
+		return coll, false, err
 	}
-	c := schema.Collection{NS: ns, Options: specs[0].Options}
-	return mongosink.Traits{Capped: c.Capped(), Collated: c.Collated()}, nil
+	return schema.Collection{NS: ns, Options: specs[0].Options}, true, nil
 }
 
 // finish restores what was deferred to the end, notes how the target's

@@ -70,8 +70,7 @@ type Deps struct {
 	// Connect opens a side. Connections to the target carry the run's name and
 	// are its own.
 	Connect func(ctx context.Context, uri string, o mongo.Options) (*mongo.Cluster, error)
-	// Memory bounds the bytes of documents that the copy has under way; changes
-	// may take half of it. 0 is 64 MB.
+	// Memory bounds the bytes of documents that the copy has under way. 0 is 64 MB.
 	Memory int64
 	// Now is the time of day, with a monotonic reading.
 	Now func() time.Time
@@ -131,6 +130,10 @@ type Spec struct {
 
 	// Readers, Writers and Partitions bound concurrency; 0 chooses.
 	Readers, Writers, Partitions int
+	// ApplyBuffer bounds the bytes of changes that were read and are not applied, by
+	// all partitions together; 0 is DefaultApplyBuffer. One reply of the source and
+	// one document pass however large they are, 16 MB each.
+	ApplyBuffer int64
 	// Limits throttle copy and apply until SetLimits changes them.
 	Limits pace.Rates
 	// Loads are what copy and apply may ask of each side until SetLoads changes

@@ -82,10 +82,10 @@ func Hold(ctx context.Context, c *mongo.Cluster, id string, log *slog.Logger, do
 	return g.Wait()
 }
 
-// Has is what the target's database millrace keeps of a job beside its document.
+// Has is what the target's database millrace keeps of a job beside its document
+// and its letters.
 type Has struct {
-	Documents map[string]int64 // by collection
-	Letters   deadletter.Stats
+	Documents map[string]int64  // by collection
 	Deferred  []schema.Deferred // what the target does not have yet
 }
 
@@ -94,11 +94,6 @@ func Look(ctx context.Context, c *mongo.Cluster, id string) (h Has, err error) {
 	if h.Documents, err = state.Open(c, state.Options{Job: id}).Kept(ctx); err != nil {
 		return h, err
 	}
-	letters, err := deadletter.Counts(ctx, c)
-	if err != nil {
-		return h, err
-	}
-	h.Letters = letters[id]
 	h.Deferred, err = schema.NewTarget(c, schema.TargetOptions{Job: id}).Deferred(ctx)
 	return h, err
 }
@@ -170,19 +165,19 @@ func (s *Stopped) RetryLetters(ctx context.Context, told func(l deadletter.Lette
 // insert writes a letter's document where there is none; refused says why it
 // cannot be.
 func (s *Stopped) insert(ctx context.Context, l deadletter.Letter) (refused, err error) {
-	db, coll := mongo.SplitNS(l.NS)
-	at := s.target.Client.Database(db)
-	specs, err := at.ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: coll}})
+	c, found, err := collection(ctx, s.target, l.NS)
 	switch {
 	case err != nil:
 		return nil, err
 	case len(l.Doc) == 0:
 		return errors.New("the document could not be read from the source any more"), nil
-	case len(specs) == 0:
+	case !found:
 		return errors.New("the target has no such collection"), nil
-	case (&schema.Collection{NS: l.NS, Options: specs[0].Options}).Capped():
+	case c.Capped():
 		return errors.New("a capped collection takes a document at its end only, where it does not belong"), nil
 	}
+	db, coll := mongo.SplitNS(l.NS)
+	at := s.target.Client.Database(db)
 	err = docwrite.Run(ctx, at, append(docwrite.Insert(coll, l.Doc), bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}))
 	answer, ok := errors.AsType[wire.WriteError](err)
 	if !ok {

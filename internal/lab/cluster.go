@@ -226,7 +226,7 @@ func (c *Cluster) arguments(m *Member) []string {
 	args := []string{
 		"--bind_ip", loopback, "--port", strconv.Itoa(m.Port),
 		"--dbpath", m.DBPath, "--logpath", m.LogPath(), "--logappend",
-		"--wiredTigerCacheSizeGB", strconv.FormatFloat(c.opts.CacheGB, 'f', -1, 64),
+		"--wiredTigerCacheSizeGB", strconv.FormatFloat(max(c.opts.CacheGB, leastCacheGB), 'f', -1, 64),
 		// The diagnostic collector costs a wake-up a second and many files.
 		"--setParameter", "diagnosticDataCollectionEnabled=false",
 	}
@@ -236,8 +236,8 @@ func (c *Cluster) arguments(m *Member) []string {
 	if c.topo.replicaSet {
 		args = append(args, "--replSet", c.opts.Name, "--oplogSize", strconv.Itoa(c.opts.OplogMB))
 	}
-	if c.opts.LeanJournal {
-		args = append(args, "--wiredTigerEngineConfigString", "log=(prealloc=false,file_max=10MB)")
+	if engine := c.opts.engine(); engine != "" {
+		args = append(args, "--wiredTigerEngineConfigString", engine)
 	}
 	if atLeast5(c.opts.Version) {
 		// Else a clean shutdown lets clients drain for 15 seconds.

@@ -22,7 +22,7 @@ import (
 // there is none. MILLRACE_TEST_PROGRAM is the millrace whose `lab guard` ends it.
 //
 // Only what is easily made as new is kept: clusters of one member without
-// users, TLS, proxies, disks and names of their own. A borrowed cluster is
+// users, TLS, proxies, quotas, disks and names of their own. A borrowed cluster is
 // emptied first. One on which a test failed, stopped a member or was
 // interrupted is ended.
 
@@ -40,7 +40,7 @@ func testFlag(name string) string {
 
 // keepFor is how long clusters of tests are kept; 0 is not at all.
 func keepFor(o Options) time.Duration {
-	own := o.Name != "" || o.Dir != "" || o.Port != 0 || o.Auth || o.TLS || o.Proxy || o.PeerLatency > 0 || o.DiskMB != 0
+	own := o.Name != "" || o.Dir != "" || o.Port != 0 || o.Auth || o.TLS || o.Proxy || o.PeerLatency > 0 || o.DiskMB != 0 || o.Cores > 0 || o.DiskSpeed.Slow()
 	if own || o.detached || o.Topology != "" && o.Topology != "rs:1" && o.Topology != "standalone" || flag.Lookup("test.v") == nil {
 		return 0
 	}

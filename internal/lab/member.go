@@ -26,6 +26,8 @@ type Member struct {
 	dir     string
 	proxy   *Proxy
 	disk    *Disk
+	slow    *slowDisk    // of the process that was started last
+	unlimit func() error // takes the processors' limit back; used with mu
 
 	mu   sync.Mutex              // keeps Start, Stop and Kill apart
 	proc atomic.Pointer[process] // the last one started; read without mu, which a shutdown holds for long
@@ -77,7 +79,7 @@ func (m *Member) end(how func(*process) error) error {
 	if p == nil {
 		return nil
 	}
-	if err := how(p); err != nil {
+	if err := errors.Join(how(p), m.freed()); err != nil {
 		return fmt.Errorf("lab: end member %d of %s: %w", m.Index, m.cluster.Name(), err)
 	}
 	return nil
@@ -107,14 +109,21 @@ func (m *Member) launch(ctx context.Context) error {
 		path: c.mongod, env: c.env, args: c.arguments(m),
 		outName: filepath.Join(m.dir, "mongod.out"), logName: m.LogPath(), detached: c.opts.detached,
 	}
+	if c.opts.DiskSpeed.Slow() {
+		m.slow = newSlowDisk(c.opts.DiskSpeed)
+		l.confine = m.slow.confine
+	}
 	logged := fileSize(l.logName)
 	p, err := startMongod(l)
 	if err != nil {
 		return m.explain(err)
 	}
 	m.proc.Store(p)
+	if err := m.limit(p.pid); err != nil {
+		return errors.Join(err, p.kill(), m.freed())
+	}
 	if err := p.waitListening(ctx, l, logged); err != nil {
-		return errors.Join(m.explain(err), p.kill())
+		return errors.Join(m.explain(err), p.kill(), m.freed())
 	}
 	c.log.Debug("mongod started", "cluster", c.Name(), "member", m.Index, "port", m.Port, "pid", p.pid)
 	return nil

@@ -18,6 +18,8 @@ const (
 	// defaultOplogMB is the least that replSetResizeOplog accepts, so that a
 	// test may resize in both directions.
 	defaultOplogMB = 990
+	// leastCacheGB is the least that mongod's flag takes.
+	leastCacheGB = 0.25
 	// defaultCacheGB keeps several clusters side by side on a small machine.
 	defaultCacheGB = 0.5
 	// maxVoting and maxMembers are limits of the server.
@@ -50,8 +52,16 @@ type Options struct {
 	// OplogMB is the size of the oplog; 0 means 990, the server's minimum for
 	// a later resize.
 	OplogMB int
-	// CacheGB is the size of WiredTiger's cache (at least 0.25); 0 means 0.5.
+	// CacheGB is the size of WiredTiger's cache; 0 means 0.5. Less than 0.25,
+	// which mongod itself refuses, is told to the engine.
 	CacheGB float64
+	// Cores is how many processors each member may use, which may be a part of
+	// one; 0 means all. The error is ErrNoQuota where there are no limits.
+	Cores float64
+	// DiskSpeed slows what each member reads from and writes to its files; the
+	// zero value leaves it as it is. The error is ErrNoSlowDisk where it cannot
+	// be done.
+	DiskSpeed DiskSpeed
 	// LeanJournal makes journal files small and when they are needed, in place of
 	// three of 100 MB ahead: a member starts sooner and takes less room.
 	LeanJournal bool
@@ -148,6 +158,18 @@ func (o Options) withDefaults() (Options, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	return o, nil
+}
+
+// engine is what WiredTiger is told past mongod.
+func (o Options) engine() string {
+	var parts []string
+	if o.LeanJournal {
+		parts = append(parts, "log=(prealloc=false,file_max=10MB)")
+	}
+	if o.CacheGB < leastCacheGB {
+		parts = append(parts, fmt.Sprintf("cache_size=%d", int64(o.CacheGB*(1<<30))))
+	}
+	return strings.Join(parts, ",")
 }
 
 // checkName keeps names usable as a file name and a replica-set name alike.

@@ -37,7 +37,7 @@ func (c *Child) Wait() error {
 // StartChild starts a command that dies with this process, where the system can
 // see to that. The terminal's Ctrl-C does not reach it: its end is the starter's
 // business.
-func StartChild(cmd *exec.Cmd) (*Child, error) { return startChild(cmd, false) }
+func StartChild(cmd *exec.Cmd) (*Child, error) { return startChild(cmd, false, nil) }
 
 // startChild starts a child that, detached, outlives this process.
 //
@@ -45,21 +45,56 @@ func StartChild(cmd *exec.Cmd) (*Child, error) { return startChild(cmd, false) }
 // forked, so one locked goroutine starts the child and stays with it until it
 // has ended. That goroutine ends with the child; whoever starts a process
 // ends it and waits on done.
-func startChild(cmd *exec.Cmd, detached bool) (*Child, error) {
+//
+// confine, if there is one, is called on that thread before: what it does to
+// the thread the child inherits, and nothing else.
+func startChild(cmd *exec.Cmd, detached bool, confine func() error) (*Child, error) {
 	cmd.SysProcAttr = childAttr(detached)
 	c := &Child{done: make(chan struct{})}
 	started := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
+	run := func() {
+		var err error
+		if confine != nil {
+			err = confine()
+		}
+		if err == nil {
+			err = cmd.Start()
+		}
 		started <- err
 		if err == nil {
 			c.err = cmd.Wait()
 			close(c.done)
 		}
-	}()
+	}
+	if confine != nil {
+		onOwnThread(run)
+	} else {
+		go func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			run()
+		}()
+	}
 	return c, <-started
+}
+
+// onOwnThread runs a goroutine on a thread that ends with it, which is never
+// the first one of this process: that one cannot end.
+func onOwnThread(do func()) {
+	go func() {
+		runtime.LockOSThread()
+		if !onFirstThread() {
+			do()
+			return // locked, so that the thread ends
+		}
+		defer runtime.UnlockOSThread()
+		others := make(chan struct{})
+		onOwnThread(func() {
+			close(others)
+			do()
+		})
+		<-others // until then this thread is taken
+	}()
 }
 
 // process is one running server, or its guard.
@@ -69,14 +104,14 @@ type process struct {
 }
 
 // startProcess starts a command with its output in the file outName.
-func startProcess(cmd *exec.Cmd, outName string, detached bool) (*process, error) {
+func startProcess(cmd *exec.Cmd, outName string, detached bool, confine func() error) (*process, error) {
 	out, err := os.OpenFile(outName, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer out.Close() // the child has its own copy
 	cmd.Stdout, cmd.Stderr = out, out
-	c, err := startChild(cmd, detached)
+	c, err := startChild(cmd, detached, confine)
 	if err != nil {
 		return nil, err
 	}
@@ -141,6 +176,7 @@ type launch struct {
 	outName  string // file for what it writes before it has a log
 	logName  string
 	detached bool
+	confine  func() error // see startChild
 }
 
 // startMongod starts a mongod.
@@ -148,7 +184,7 @@ func startMongod(l launch) (*process, error) {
 	cmd := spawn.Command(l.path, l.args...)
 	cmd.Env = append(cmd.Env, l.env...)
 	cmd.Dir = filepath.Dir(l.outName)
-	p, err := startProcess(cmd, l.outName, l.detached)
+	p, err := startProcess(cmd, l.outName, l.detached, l.confine)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", l.path, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"runtime"
 	"testing"
 	"time"
 
@@ -59,6 +60,29 @@ func TestPeerLatency(t *testing.T) {
 	must(t, roundTrip(dial(t, p), 100))
 	if took := time.Since(began); took < latency {
 		t.Errorf("a member's round trip took %v", took)
+	}
+}
+
+// Latency of less than a millisecond is not rounded up to one: sooner or later
+// a round trip says so, whatever else the machine does.
+func TestPeerLatencyIsFine(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the runtime's timers are too coarse")
+	}
+	const latency = 100 * time.Microsecond
+	conn := dial(t, echoTo(t, 1, latency))
+	for began := time.Now(); ; {
+		sent := time.Now()
+		must(t, roundTrip(conn, 1))
+		took := time.Since(sent)
+		switch {
+		case took < latency:
+			t.Fatalf("a round trip took %v", took)
+		case took < time.Millisecond:
+			return
+		case time.Since(began) > time.Minute:
+			t.Fatal("all round trips take a millisecond and more")
+		}
 	}
 }
 

@@ -53,6 +53,9 @@ const (
 	// may be under way: 8 MB, for bytes must wait somewhere for their time.
 	chunkSize  = 64 << 10
 	chunkQueue = 128
+	// shortWait is up to when the runtime's timers are too coarse, and nobody
+	// minds that a wait is not interrupted.
+	shortWait = 5 * time.Millisecond
 	// pieceTime is how much of a limited bandwidth is used up at a time.
 	pieceTime = 20 * time.Millisecond
 )
@@ -73,6 +76,7 @@ type shaper struct {
 	dst     net.Conn
 	delayed bool // the direction that latency applies to
 	queue   chan chunk
+	alarm   *alarm // for short waits; made when it is first needed
 }
 
 // read takes bytes in until the source ends.
@@ -97,6 +101,11 @@ func (s *shaper) read() {
 // write lets the bytes out, each in its time, and then ends the connection.
 func (s *shaper) write() {
 	defer s.pair.close()
+	defer func() {
+		if s.alarm != nil {
+			s.alarm.close()
+		}
+	}()
 	for c := range s.queue {
 		if !s.deliver(c) {
 			return
@@ -159,6 +168,12 @@ func (s *shaper) wait(until func(*faults) time.Time) bool {
 		if left <= 0 && !f.stalled {
 			return true
 		}
+		if left < shortWait && !f.stalled {
+			if s.nap(left) != nil {
+				return false
+			}
+			continue
+		}
 		var due <-chan time.Time // never, while stalled
 		if !f.stalled {
 			due = time.After(left)
@@ -170,4 +185,14 @@ func (s *shaper) wait(until func(*faults) time.Time) bool {
 			return false
 		}
 	}
+}
+
+// nap waits for a short time.
+func (s *shaper) nap(d time.Duration) (err error) {
+	if s.alarm == nil {
+		if s.alarm, err = newAlarm(); err != nil {
+			return err
+		}
+	}
+	return s.alarm.wait(d)
 }

@@ -92,10 +92,10 @@ func NewStore(dir string) (*Store, error) {
 }
 
 // Up starts a cluster that runs on after the calling process has ended, until
-// Down. Options.Proxy is refused: a proxy lives in its process.
+// Down. Proxies, quotas and slowed disks are refused: they live in their process.
 func (s *Store) Up(ctx context.Context, o Options) (*State, error) {
-	if o.Proxy {
-		return nil, errors.New("lab: a cluster that outlives its starter cannot have proxies")
+	if o.Proxy || o.Cores > 0 || o.DiskSpeed.Slow() {
+		return nil, errors.New("lab: a cluster that outlives its starter cannot have proxies, processor quotas or slowed disks")
 	}
 	o, _, err := o.resolve()
 	if err != nil {
@@ -221,7 +221,7 @@ func (s *Store) down(ctx context.Context, state *State) error {
 func (s *Store) SetGuard(state *State, limit time.Duration, command ...string) error {
 	cmd := spawn.Command(command[0], command[1:]...)
 	cmd.Dir = s.dir
-	p, err := startProcess(cmd, filepath.Join(state.Dir, "guard.out"), true)
+	p, err := startProcess(cmd, filepath.Join(state.Dir, "guard.out"), true, nil)
 	if err != nil {
 		return fmt.Errorf("lab: start the guard of %s: %w", state.Name, err)
 	}

@@ -1,6 +1,20 @@
 package mongo
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// Brief is what an error says, without the description of the whole deployment that
+// the driver adds where no server is suitable, and else as [Concise] has it.
+func Brief(err error) string {
+	text := err.Error()
+	if none, ok := wire.UnsuitableServers(err); ok {
+		text = strings.Replace(text, none.Text, whyNone(none.Servers), 1)
+	}
+	return Concise(text)
+}
 
 // Concise shortens what a server quotes: of a command, which has its session, its
 // cluster time or its database, only the first field stays.

@@ -23,29 +23,36 @@ func ExplainReach(err error, opts *options.ClientOptions) error {
 	if err == nil {
 		return nil
 	}
-	servers, unsuitable := wire.UnreachableServers(err)
-	if !unsuitable {
+	none, ok := wire.UnsuitableServers(err)
+	if !ok {
 		return WithHint(err, reachHint(err, opts))
 	}
-	var each []string
-	var hint string
-	for _, s := range servers {
-		if s.Err != nil {
-			each = append(each, s.Address+": "+innermost(s.Err))
-			if hint == "" {
-				hint = reachHint(s.Err, opts)
-			}
-		}
-	}
-	switch {
-	case len(each) > 0:
-		return WithHint(&unreachable{"no suitable server answers: " + strings.Join(each, "; "), err}, hint)
-	case len(servers) == 0 && opts.ReplicaSet != nil:
+	if len(none.Servers) == 0 && opts.ReplicaSet != nil {
 		return WithHint(&unreachable{fmt.Sprintf("no server there belongs to the replica set %q", *opts.ReplicaSet), err},
 			"check replicaSet= in the connection string; rs.status().set on the server tells the name")
 	}
-	return WithHint(&unreachable{"the servers answer, but none is a primary, or of the kind that is asked for", err},
-		"wait for the election, or see with rs.status() why there is no primary")
+	hint, known := "wait for the election, or see with rs.status() why there is no primary", false
+	for _, s := range none.Servers {
+		if s.Err != nil && !known {
+			hint = reachHint(s.Err, opts)
+			known = hint != ""
+		}
+	}
+	return WithHint(&unreachable{whyNone(none.Servers), err}, hint)
+}
+
+// whyNone says in short why no server is suitable.
+func whyNone(servers []wire.Unreachable) string {
+	var each []string
+	for _, s := range servers {
+		if s.Err != nil {
+			each = append(each, s.Address+": "+innermost(s.Err))
+		}
+	}
+	if len(each) == 0 {
+		return "the servers answer, but none is a primary, or of the kind that is asked for"
+	}
+	return "no suitable server answers: " + strings.Join(each, "; ")
 }
 
 // unreachable says in short what the driver writes down at length.

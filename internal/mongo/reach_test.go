@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/lab"
@@ -68,6 +69,23 @@ func TestHintOfAdvertisedName(t *testing.T) {
 	}
 	if mongo.HintOf(mongo.ExplainReach(context.Canceled, opts)) != "" {
 		t.Error("a hint for what was canceled")
+	}
+}
+
+// TestBrief: amid a job, too, the driver's description of the deployment is not shown.
+func TestBrief(t *testing.T) {
+	client, err := driver.Connect(options.Client().ApplyURI("mongodb://127.0.0.1:1,127.0.0.1:2/?replicaSet=x").SetServerSelectionTimeout(200 * time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Disconnect(context.Background())
+	err = fmt.Errorf("save checkpoint: %w", client.Ping(t.Context(), nil))
+	if !strings.Contains(err.Error(), "current topology") {
+		t.Fatalf("the driver says it in another way: %v", err)
+	}
+	got := mongo.Brief(err)
+	if strings.Contains(got, "topology") || !strings.HasPrefix(got, "save checkpoint: ") || !strings.Contains(got, "127.0.0.1:2: dial tcp 127.0.0.1:2: connect: connection refused") {
+		t.Error(got)
 	}
 }
 

@@ -12,6 +12,9 @@ func TestNothingToDraw(t *testing.T) {
 	if svg, err := Lines([]Line{{Name: "a"}}); svg != "" || err != nil {
 		t.Errorf("%q, %v", svg, err)
 	}
+	if svg, err := Scatter([]Cloud{{Name: "a"}}, "x", "y"); svg != "" || err != nil {
+		t.Errorf("%q, %v", svg, err)
+	}
 }
 
 // What is drawn goes into a page as it is.
@@ -23,6 +26,15 @@ func TestNamesAreEscaped(t *testing.T) {
 	lines, err := Lines([]Line{{"<b>", []float64{0, 1}, []float64{3, 4}}}, "<x>", "y")
 	if err != nil || !strings.Contains(lines, "&lt;b&gt;") || !strings.Contains(lines, "&lt;x&gt;") || strings.Contains(lines, "<b>") || strings.Contains(lines, "<x>") {
 		t.Errorf("%v: %s", err, lines)
+	}
+	points, err := Scatter([]Cloud{{"<b>", []string{"<x>", "y"}, []float64{1, 2}, []float64{3, 4}}}, "<u>", "<v>")
+	if err != nil || strings.Count(points, "<circle") < 2 {
+		t.Errorf("%v: %s", err, points)
+	}
+	for _, name := range []string{"b", "x", "u", "v"} {
+		if !strings.Contains(points, "&lt;"+name+"&gt;") || strings.Contains(points, "<"+name+">") {
+			t.Errorf("%s: %s", name, points)
+		}
 	}
 }
 

@@ -26,7 +26,7 @@ func Rivals(ctx context.Context, store state.Store, rules *transform.Set, certai
 	var out []Rival
 	for _, other := range others {
 		names, found := "*.*", true // of rules that this version does not know
-		if theirs, err := transform.Parse(other.Rules); err == nil && other.Rules != "" {
+		if theirs, err := transform.Parse(other.Rules); err == nil {
 			names, found = transform.Overlap(rules, theirs)
 		}
 		if found {

@@ -199,7 +199,7 @@ func (p *Progress) Status(end func(readFrom mongo.OpTime) mongo.OpTime) Status {
 	st.Errors, st.PhaseSeconds = maps.Clone(st.Errors), maps.Clone(st.PhaseSeconds)
 	st.PhaseSeconds[st.Phase] += p.o.Now().Sub(p.entered).Seconds()
 	if p.err != nil {
-		st.Error, st.Hint = mongo.Concise(p.err.Error()), mongo.HintOf(p.err)
+		st.Error, st.Hint = mongo.Brief(p.err), mongo.HintOf(p.err)
 	}
 	st.Copy, st.Follow, st.Process = p.copyStatus(), p.followStatus(), p.o.Usage()
 	if need := end(p.readFrom); !need.IsZero() && !p.oldest.IsZero() {

@@ -6,6 +6,7 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/procstat"
 	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
 // Status is a snapshot of a job for people and machines. Durations are in
@@ -114,11 +115,8 @@ type Follow struct {
 // Conflicts counts the documents that the target refused, and those
 // removed from it to make room, in all runs of the job.
 type Conflicts struct {
-	Policy    string `json:"policy"`
-	Undecided int64  `json:"undecided"` // may turn out to be no conflicts
-	Open      int64  `json:"open"`      // the target lacks them, or their newest state
-	Settled   int64  `json:"settled"`   // reached the target later, or are gone from the source
-	Removed   int64  `json:"removed"`   // of somebody else, taken off the target
+	Policy string `json:"policy"`
+	deadletter.Stats
 	// Where the documents are kept; empty when there are none.
 	Where string `json:"where,omitempty"`
 }

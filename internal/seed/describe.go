@@ -277,15 +277,17 @@ func (m *member) oplogEnd(ctx context.Context, direction int) mongo.OpTime {
 }
 
 type setStatus struct {
-	Optimes struct {
+	SyncSource string `bson:"syncSourceHost"` // whom it follows
+	Optimes    struct {
 		Committed mongo.OpTime `bson:"lastCommittedOpTime"`
 	} `bson:"optimes"`
 	Members []struct {
-		Self  bool         `bson:"self"`
-		Name  string       `bson:"name"`
-		State string       `bson:"stateStr"`
-		Op    mongo.OpTime `bson:"optime"`
-		Date  time.Time    `bson:"optimeDate"`
+		Self   bool         `bson:"self"`
+		Name   string       `bson:"name"`
+		State  string       `bson:"stateStr"`
+		Health float64      `bson:"health"` // 0 is unreachable
+		Op     mongo.OpTime `bson:"optime"`
+		Date   time.Time    `bson:"optimeDate"`
 	} `bson:"members"`
 }
 

@@ -34,6 +34,18 @@ func lockDirectory(root directory, create bool) (*os.File, error) {
 	return nil, fmt.Errorf("seed: lock %s: %w", root.Name(), err)
 }
 
+// checkFree refuses a directory in which a mongod runs.
+func checkFree(root directory) error {
+	lock, err := lockDirectory(root, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return lock.Close()
+}
+
 // tryLock takes a lock on a file that lasts until it is closed, by children that
 // have it open too.
 func tryLock(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }

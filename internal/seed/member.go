@@ -1,6 +1,7 @@
 package seed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,7 +66,7 @@ func errOr(err error) error {
 
 // follow waits for the started mongod and makes it what was asked for.
 func follow(ctx context.Context, o Options, res *Result, began time.Time) error {
-	address := o.Member.Join
+	address := cmp.Or(o.Member.Join, o.Member.Replace)
 	if o.Member.NewSet != "" {
 		address = o.Member.NewSetHost
 	}
@@ -73,7 +74,7 @@ func follow(ctx context.Context, o Options, res *Result, began time.Time) error 
 		return nil // nobody said where it listens
 	}
 	res.Member = address
-	c, err := awaitServer(ctx, o.Member, address)
+	c, err := awaitServer(ctx, o.Member, address, &res.Times)
 	if err != nil {
 		return err
 	}
@@ -81,11 +82,14 @@ func follow(ctx context.Context, o Options, res *Result, began time.Time) error 
 	res.StartSeconds = time.Since(began).Seconds()
 	o.Pull.Stats.enter(PhaseCatchUp, 0)
 	began = time.Now()
-	if o.Member.NewSet != "" {
+	switch {
+	case o.Member.NewSet != "":
 		o.stopExpiring(ctx, c)
 		err = initiate(ctx, c, o.Member.NewSet, address)
-	} else {
-		err = join(ctx, c, o.Member)
+	case o.Member.Replace != "":
+		err = rejoin(ctx, c, o.Member, &res.Times)
+	default:
+		err = join(ctx, c, o.Member, &res.Times)
 	}
 	res.CatchUpSeconds = time.Since(began).Seconds()
 	return err
@@ -95,7 +99,8 @@ func follow(ctx context.Context, o Options, res *Result, began time.Time) error 
 const soon = 20 * time.Millisecond
 
 // awaitServer connects to the new mongod as soon as it answers.
-func awaitServer(ctx context.Context, o MemberOptions, address string) (*driver.Client, error) {
+func awaitServer(ctx context.Context, o MemberOptions, address string, took *MemberTimes) (*driver.Client, error) {
+	began := time.Now()
 	// A driver that has met a refused connection looks again every 500 ms only.
 	err := until(ctx, soon, func() (bool, error) {
 		conn, err := (&net.Dialer{Timeout: 2 * time.Second}).DialContext(ctx, "tcp", address)
@@ -107,6 +112,7 @@ func awaitServer(ctx context.Context, o MemberOptions, address string) (*driver.
 	if err != nil {
 		return nil, fmt.Errorf("seed: wait for the new member at %s: %w", address, err)
 	}
+	took.Listen = lap(&began)
 	opts := options.Client()
 	if o.SetURI != "" {
 		opts.ApplyURI(o.SetURI) // for its users and TLS
@@ -121,10 +127,19 @@ func awaitServer(ctx context.Context, o MemberOptions, address string) (*driver.
 		// Not authenticated: users may not be there yet.
 		return c.Database("admin").RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Err() == nil, nil
 	})
+	took.Answer = lap(&began)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("seed: wait for the new member at %s: %w", address, err), c.Disconnect(context.WithoutCancel(ctx)))
 	}
 	return c, nil
+}
+
+// lap is the seconds since a moment, which becomes now.
+func lap(since *time.Time) float64 {
+	now := time.Now()
+	took := now.Sub(*since).Seconds()
+	*since = now
+	return took
 }
 
 // until calls check until it says true, fails, or ctx ends.
@@ -162,7 +177,8 @@ func initiate(ctx context.Context, c *driver.Client, name, address string) error
 
 // join adds the new member to the set: without a vote and a chance to be
 // elected until it is a secondary that has caught up.
-func join(ctx context.Context, c *driver.Client, o MemberOptions) error {
+func join(ctx context.Context, c *driver.Client, o MemberOptions, took *MemberTimes) error {
+	began := time.Now()
 	set, err := connectSet(ctx, o.SetURI)
 	if err != nil {
 		return err
@@ -171,16 +187,19 @@ func join(ctx context.Context, c *driver.Client, o MemberOptions) error {
 	if err := addMember(ctx, set, o.Join, o.Hidden); err != nil {
 		return err
 	}
+	took.Add = lap(&began)
 	wait, cancel := context.WithTimeoutCause(ctx, o.CatchUp, mongo.WithHint(
 		fmt.Errorf("seed: the new member was added, but was no secondary after %s", o.CatchUp),
 		"see its log and rs.status(); it has no vote yet"))
 	defer cancel()
-	if err := awaitSecondary(wait, c, set, o.Join); err != nil {
+	if err := awaitSecondary(wait, c, set, o.Join, took); err != nil {
 		return err
 	}
 	if o.Votes == 0 && o.Priority == 0 {
 		return nil
 	}
+	began = time.Now()
+	defer func() { took.Vote = lap(&began) }()
 	return reconfigure(ctx, set, func(cfg *replConfig) error {
 		m := cfg.find(o.Join)
 		if m == nil {
@@ -377,9 +396,11 @@ func tryReconfigure(ctx context.Context, set *driver.Client, change func(*replCo
 
 // awaitSecondary waits until the member is a secondary that has applied what
 // the primary had when it became one.
-func awaitSecondary(ctx context.Context, c, set *driver.Client, host string) error {
+func awaitSecondary(ctx context.Context, c, set *driver.Client, host string, took *MemberTimes) error {
 	var goal mongo.OpTime
 	var seen string
+	began := time.Now()
+	defer func() { took.Apply = lap(&began) }()
 	err := until(ctx, soon, func() (bool, error) {
 		var st setStatus
 		if c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetStatus", Value: 1}}).Decode(&st) != nil {
@@ -392,6 +413,12 @@ func awaitSecondary(ctx context.Context, c, set *driver.Client, host string) err
 			seen = m.State
 			if m.State != "SECONDARY" {
 				return false, nil
+			}
+			if took.Secondary == 0 {
+				took.Secondary = lap(&began)
+			}
+			if took.Choose == 0 && st.SyncSource != "" {
+				took.Choose = lap(&began)
 			}
 			if goal.IsZero() {
 				goal = primaryPosition(ctx, set)

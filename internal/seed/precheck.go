@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,7 +25,7 @@ import (
 // CheckMember adds to a plan what is known of the new member before anything is
 // copied: its directory, and the mongod that is to be started on it.
 func CheckMember(ctx context.Context, p *Plan, o Options) {
-	p.checkTarget(o.Pull.DBPath)
+	p.checkTarget(ctx, o)
 	p.checkPrograms(ctx, o)
 }
 
@@ -38,12 +40,24 @@ func (p *Plan) checkPrograms(ctx context.Context, o Options) {
 }
 
 // checkTarget looks whether the directory may be used and has room.
-func (p *Plan) checkTarget(dir string) {
+func (p *Plan) checkTarget(ctx context.Context, o Options) {
 	var there int64
+	dir, replace := o.Pull.DBPath, (func(context.Context, *os.Root) error)(nil)
+	if o.Member.Replace != "" {
+		var err error
+		if replace, err = o.Member.replacing(ctx, dir, false); err != nil {
+			p.add(precheck.Fail, "member to replace", err.Error(), mongo.HintOf(err))
+			return
+		}
+	}
 	if root, err := os.OpenRoot(dir); err == nil {
 		defer root.Close()
-		if _, err := claim(root); err != nil {
-			p.add(precheck.Fail, "target directory", err.Error(), "give an empty directory; what is there is never overwritten")
+		_, err := claim(root)
+		if errors.Is(err, errNotEmpty) && replace != nil {
+			err = errors.Join(checkFree(root), replace(ctx, root))
+		}
+		if err != nil {
+			p.add(precheck.Fail, "target directory", err.Error(), mongo.HintOf(err))
 			return
 		}
 		files, _ := listCopy(root) // a directory that cannot be listed holds nothing to use again
@@ -74,6 +88,9 @@ func existing(dir string) string {
 
 // mongodConfig is what a mongod says of its options.
 type mongodConfig struct {
+	Net struct {
+		Port int `yaml:"port"` // 0 is the default
+	} `yaml:"net"`
 	Storage struct {
 		DBPath         string `yaml:"dbPath"`
 		Engine         string `yaml:"engine"`
@@ -125,12 +142,7 @@ func (p *Plan) checkCommand(ctx context.Context, o Options) {
 	if !p.checkVersion(ctx, head) {
 		return
 	}
-	// The mongod itself puts its flags and files of options together, and ends.
-	out, err := ask(ctx, append(slices.Clone(o.Member.Command), "--outputConfig"))
-	var c mongodConfig
-	if err == nil {
-		err = yaml.Unmarshal([]byte(out), &c)
-	}
+	c, err := configOf(ctx, o.Member.Command)
 	if err != nil { // its text may hold secrets
 		p.add(precheck.Warn, "start command", "the mongod does not tell its options, so that they are not compared", "see that it starts with them, and that they are the source's")
 		return
@@ -138,8 +150,29 @@ func (p *Plan) checkCommand(ctx context.Context, o Options) {
 	p.compare(c, o)
 }
 
+// configOf is what the mongod of a command itself puts together of its flags and
+// files of options.
+func configOf(ctx context.Context, command []string) (c mongodConfig, err error) {
+	out, err := ask(ctx, append(slices.Clone(command), "--outputConfig"))
+	if err == nil {
+		err = yaml.Unmarshal([]byte(out), &c)
+	}
+	return c, err
+}
+
+// port is where it will listen.
+func (c mongodConfig) port() string {
+	if c.Net.Port == 0 {
+		return "27017"
+	}
+	return strconv.Itoa(c.Net.Port)
+}
+
 func (p *Plan) compare(c mongodConfig, o Options) {
 	const name = "start command"
+	if _, port, err := net.SplitHostPort(o.Member.Replace); err == nil && port != c.port() {
+		p.add(precheck.Fail, name, fmt.Sprintf("its port is %s, that of the member is %s", c.port(), port), "give --port "+port+" after --")
+	}
 	if dir := c.Storage.DBPath; !sameDirectory(dir, o.Pull.DBPath) {
 		p.add(precheck.Fail, name, fmt.Sprintf("its dbPath is %q, the copy goes to %q", dir, o.Pull.DBPath), "give --dbpath of the new directory after --")
 	}

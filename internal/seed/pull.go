@@ -25,6 +25,9 @@ type PullOptions struct {
 	Workers int // ranges under way at once, default 4
 	// Check refuses a source before anything is written; nil accepts all.
 	Check func(*Manifest) error
+	// Replace allows that files of a server in the directory are removed, once
+	// nothing stands in the way any more; nil refuses a directory that holds any.
+	Replace func(context.Context, *os.Root) error
 	// NoClone copies also where files could share their blocks.
 	NoClone bool
 	Limit   *pace.Limiter
@@ -34,16 +37,18 @@ type PullOptions struct {
 
 // Report reports what a copy did.
 type Report struct {
-	Way          Way     `json:"way"`
-	Origin       Origin  `json:"origin"`
-	Files        int     `json:"files"`
-	Bytes        int64   `json:"bytes"`        // of all files
-	CopiedBytes  int64   `json:"copiedBytes"`  // written in the first pass
-	ClonedBytes  int64   `json:"clonedBytes"`  // shared with the source instead
-	AgainBytes   int64   `json:"againBytes"`   // written again, as they stood under the lock
-	ChangedBytes int64   `json:"changedBytes"` // put aside by the agent under the lock
-	CopySeconds  float64 `json:"copySeconds"`
-	LockSeconds  float64 `json:"lockSeconds"`
+	Way          Way    `json:"way"`
+	Origin       Origin `json:"origin"`
+	Files        int    `json:"files"`
+	Bytes        int64  `json:"bytes"`        // of all files
+	CopiedBytes  int64  `json:"copiedBytes"`  // written in the first pass
+	ClonedBytes  int64  `json:"clonedBytes"`  // shared with the source instead
+	AgainBytes   int64  `json:"againBytes"`   // written again, as they stood under the lock
+	ChangedBytes int64  `json:"changedBytes"` // put aside by the agent under the lock
+	// PrepareSeconds is until the first byte: both sides look at what is there.
+	PrepareSeconds float64 `json:"prepareSeconds"`
+	CopySeconds    float64 `json:"copySeconds"`
+	LockSeconds    float64 `json:"lockSeconds"`
 	// Lock is what LockSeconds consist of.
 	Lock LockTimes `json:"lock,omitzero"`
 	// FreezeSeconds is the wait for the frozen state, the lock included.
@@ -53,8 +58,8 @@ type Report struct {
 }
 
 // Pull copies a member's files into an empty directory, or completes a copy
-// that was interrupted. Until it returns nil, no mongod starts on the
-// directory.
+// that was interrupted. From the first byte written until it returns nil, no
+// mongod starts on the directory.
 func Pull(ctx context.Context, src Source, o PullOptions) (*Report, error) {
 	o.Workers = orDefault(o.Workers, 4)
 	if o.Log == nil {
@@ -68,9 +73,10 @@ func Pull(ctx context.Context, src Source, o PullOptions) (*Report, error) {
 		b := directBuffer(stretchBytes)
 		return &b
 	}
-	if err := p.openTarget(); err != nil {
+	if err := p.openTarget(ctx); err != nil {
 		return nil, err
 	}
+	p.began = time.Now()
 	err := p.run(ctx)
 	return &p.report, errors.Join(err, p.close())
 }
@@ -87,6 +93,7 @@ type pull struct {
 	// buffers are as many as stretches are written at once.
 	buffers sync.Pool
 	report  Report
+	began   time.Time
 }
 
 func (p *pull) close() error {
@@ -100,8 +107,9 @@ func (p *pull) close() error {
 	return errors.Join(append(errs, p.root.Close())...)
 }
 
-// openTarget takes an empty directory, or one that holds an incomplete copy.
-func (p *pull) openTarget() error {
+// openTarget takes an empty directory, one that holds an incomplete copy, or one
+// whose files may be replaced.
+func (p *pull) openTarget(ctx context.Context) error {
 	if err := os.MkdirAll(p.o.DBPath, 0o700); err != nil {
 		return fmt.Errorf("seed: make the new data directory: %w", err)
 	}
@@ -110,13 +118,18 @@ func (p *pull) openTarget() error {
 		return fmt.Errorf("seed: open the new data directory: %w", err)
 	}
 	p.root = root
-	if p.report.Resumed, err = claim(root); err == nil {
+	p.report.Resumed, err = claim(root)
+	replaces := errors.Is(err, errNotEmpty) && p.o.Replace != nil
+	if err == nil || replaces {
 		p.lock, err = lockDirectory(root, true)
 	}
-	if err != nil {
-		return errors.Join(err, root.Close())
+	if err == nil && replaces {
+		err = p.o.Replace(ctx, root)
 	}
-	return p.poison()
+	if err != nil {
+		return errors.Join(err, p.close())
+	}
+	return nil
 }
 
 // claim accepts an empty directory, and one of an incomplete copy.
@@ -132,17 +145,22 @@ func claim(root *os.Root) (resumes bool, err error) {
 		// What a start that failed before the first byte leaves, and what a
 		// new file system has.
 		if name := e.Name(); name != "mongod.lock" && name != "lost+found" && name != storageTemp {
-			return false, mongo.WithHint(fmt.Errorf("seed: %s is not empty: it holds %s", root.Name(), name),
-				"give an empty directory; what is there is never overwritten")
+			return false, mongo.WithHint(fmt.Errorf("%w: it holds %s", notEmptyError(root.Name()), name),
+				"give an empty directory; what is there is overwritten with --replace only, if it is that member's own")
 		}
 	}
 	return false, nil
 }
 
+var errNotEmpty = errors.New("is not empty") //nolint:gochecknoglobals // a sentinel
+
+func notEmptyError(dir string) error { return fmt.Errorf("seed: %s %w", dir, errNotEmpty) }
+
 const storageTemp = "storage.bson.millrace"
 
+// poison sees to it that no mongod starts on the directory.
 func (p *pull) poison() error {
-	if p.report.Resumed {
+	if poisoned(p.root) {
 		return nil
 	}
 	err := writeRootFile(p.root, storageTemp, []byte(poisonText))
@@ -195,6 +213,9 @@ func (p *pull) round(ctx context.Context) (err error) {
 		return err
 	}
 	if err := p.room(m); err != nil {
+		return err
+	}
+	if err := p.begin(m); err != nil {
 		return err
 	}
 	final, err := p.passes(ctx, m)
@@ -253,17 +274,44 @@ func (p *pull) passes(ctx context.Context, m *Manifest) (*Final, error) {
 	return final, err
 }
 
+// begin takes the directory: what is in it besides files of these names goes,
+// so that there is room for the copy.
+func (p *pull) begin(m *Manifest) error {
+	if err := p.poison(); err != nil {
+		return err
+	}
+	if err := p.lock.Truncate(0); err != nil { // of a server that was killed
+		return fmt.Errorf("seed: empty mongod.lock: %w", err)
+	}
+	keep := map[string]bool{storageFile: true}
+	for _, f := range m.Files {
+		keep[f.Path] = true
+	}
+	err := p.removeOthers(keep)
+	p.report.PrepareSeconds = time.Since(p.began).Seconds()
+	return err
+}
+
 // room refuses a copy that cannot fit.
 func (p *pull) room(m *Manifest) error {
 	free, err := freeBytes(p.o.DBPath)
 	if err != nil {
 		return err
 	}
-	var there int64
+	files, err := listCopy(p.root)
+	if err != nil {
+		return err
+	}
+	sizes := make(map[string]int64, len(m.Files))
 	for _, f := range m.Files {
-		if info, err := p.root.Stat(f.Path); err == nil {
-			there += min(info.Size(), f.Size)
+		sizes[f.Path] = f.Size
+	}
+	var there int64
+	for _, f := range files {
+		if size, stays := sizes[f.Path]; stays {
+			f.Size = min(f.Size, size)
 		}
+		there += f.Size // what does not stay makes room
 	}
 	if need := m.Bytes - there; free < need+need/50 {
 		return mongo.WithHint(fmt.Errorf("seed: the copy needs %s, %s has %s free", humanize.Bytes(uint64(need)), p.o.DBPath, humanize.Bytes(uint64(free))), "make room, or choose another directory")

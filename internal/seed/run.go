@@ -73,7 +73,11 @@ type MemberOptions struct {
 	Command []string
 	// Join is the new member's address as the others see it; empty does not
 	// add it to the set.
-	Join       string
+	Join string
+	// Replace is the address of a member that the set has, which is stopped: the
+	// copy takes the place of its data, and what the set's configuration says of
+	// it stays.
+	Replace    string
 	Votes      int
 	Priority   float64
 	Hidden     bool
@@ -105,9 +109,23 @@ type Result struct {
 	RecoverSeconds float64 `json:"recoverSeconds,omitempty"`
 	StartSeconds   float64 `json:"startSeconds,omitempty"`
 	CatchUpSeconds float64 `json:"catchUpSeconds,omitempty"`
-	Pid            int     `json:"pid,omitempty"`
-	Member         string  `json:"member,omitempty"`
-	Seconds        float64 `json:"seconds"`
+	// Times are what StartSeconds and CatchUpSeconds consist of.
+	Times   MemberTimes `json:"memberTimes,omitzero"`
+	Pid     int         `json:"pid,omitempty"`
+	Member  string      `json:"member,omitempty"`
+	Seconds float64     `json:"seconds"`
+}
+
+// MemberTimes are the steps of a member that is started on a copy, in seconds,
+// one after the other.
+type MemberTimes struct {
+	Listen    float64 `json:"listenSeconds"`    // of the process, until it listens
+	Answer    float64 `json:"answerSeconds"`    // until it answers
+	Add       float64 `json:"addSeconds"`       // until the set's configuration has it
+	Secondary float64 `json:"secondarySeconds"` // until it is SECONDARY
+	Choose    float64 `json:"chooseSeconds"`    // until it has chosen whom to follow
+	Apply     float64 `json:"applySeconds"`     // until it has what the primary had
+	Vote      float64 `json:"voteSeconds"`      // until it has vote and priority
 }
 
 // Run copies and then makes a member, or a new set, of the copy as asked.
@@ -129,6 +147,13 @@ func Run(ctx context.Context, src Source, o Options) (*Result, error) {
 	}
 	res := &Result{}
 	defer func() { res.Seconds = time.Since(began).Seconds() }()
+	if o.Member.Replace != "" {
+		replace, err := o.Member.replacing(ctx, o.Pull.DBPath, true)
+		if err != nil {
+			return res, err
+		}
+		o.Pull.Replace = replace
+	}
 	report, err := Pull(ctx, src, o.Pull)
 	if report != nil {
 		res.Report = *report

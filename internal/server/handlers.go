@@ -208,7 +208,7 @@ func (s *Server) answer(w http.ResponseWriter, name string, err error) {
 	if errors.Is(err, context.Canceled) {
 		code = http.StatusServiceUnavailable
 	}
-	f := Failure{Error: mongo.Concise(err.Error()), Hint: mongo.HintOf(err)}
+	f := Failure{Error: mongo.Brief(err), Hint: mongo.HintOf(err)}
 	if refusal, ok := errors.AsType[*job.Refusal](err); ok {
 		f.Code = refusal.Code
 	}

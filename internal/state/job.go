@@ -1,6 +1,7 @@
 package state
 
 import (
+	"fmt"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -70,4 +71,14 @@ type Job struct {
 	// position then: all that the job has written there is before it.
 	FinalizedAt    time.Time    `bson:"finalizedAt"`
 	TargetPosition mongo.OpTime `bson:"targetPosition"`
+}
+
+// readJob reads the document of a job. One that cannot be read has its ID alone.
+func readJob(raw bson.Raw) (job Job, err error) {
+	if err = bson.Unmarshal(raw, &job); err != nil {
+		job = Job{}
+		job.ID, _ = raw.Lookup("_id").StringValueOK()
+		err = fmt.Errorf("read job %s: %w", job.ID, err)
+	}
+	return job, err
 }

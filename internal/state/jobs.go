@@ -13,19 +13,29 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 )
 
+// Listed is a job as List finds it.
+type Listed struct {
+	Job
+	Err error // why it cannot be read: then it has its ID alone
+}
+
 // List reads all jobs that are kept on a target, by name. It decides nothing: it
 // reads what the primary has.
-func List(ctx context.Context, c *mongo.Cluster) ([]Job, error) {
+func List(ctx context.Context, c *mongo.Cluster) ([]Listed, error) {
 	ctx, cancel := context.WithTimeout(ctx, loadTime)
 	defer cancel()
 	jobs := c.Client.Database(mongo.StateDB, options.Database().SetReadPreference(readpref.Primary())).Collection("jobs")
 	cur, err := jobs.Find(ctx, bson.D{}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
-	var out []Job
+	var raws []bson.Raw
 	if err == nil {
-		err = cur.All(ctx, &out)
+		err = cur.All(ctx, &raws)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list the jobs of %s: %w", c.Address(), err)
+	}
+	out := make([]Listed, len(raws))
+	for i, raw := range raws {
+		out[i].Job, out[i].Err = readJob(raw)
 	}
 	return out, nil
 }
@@ -35,27 +45,34 @@ type Life string
 
 // What can be told of a job's process.
 const (
-	Running   Life = "running"   // its owner has given a sign of life
-	Silent    Life = "silent"    // its owner may live, and has given none for some seconds
-	Stopped   Life = "stopped"   // nobody owns it, or its owner is dead
-	Finalized Life = "finalized" // stopped, and nothing is left to do
+	Running    Life = "running"    // its owner has given a sign of life
+	Silent     Life = "silent"     // its owner may live, and has given none for some seconds
+	Stopped    Life = "stopped"    // nobody owns it, or its owner is dead
+	Finalized  Life = "finalized"  // stopped, and nothing is left to do
+	Unreadable Life = "unreadable" // nothing can be told
 )
+
+// unowned is the life of a job that no process runs.
+func (j *Listed) unowned() Life {
+	switch {
+	case j.Err != nil:
+		return Unreadable
+	case j.Phase == PhaseFinalized:
+		return Finalized
+	}
+	return Stopped
+}
 
 // listenFor is how long a sign of life is waited for.
 const listenFor = 2*BeatEvery + time.Second
 
 // Lives tells by name which of the jobs have a process that runs them. It takes
 // as long as the next sign of life of each, and some seconds where there is none.
-func Lives(ctx context.Context, c *mongo.Cluster, jobs []Job) (map[string]Life, error) {
-	lives, asked := map[string]Life{}, map[string]Job{}
+func Lives(ctx context.Context, c *mongo.Cluster, jobs []Listed) (map[string]Life, error) {
+	lives, asked := map[string]Life{}, map[string]Listed{}
 	for _, j := range jobs {
-		switch {
-		case j.Owner != (Owner{}) && !j.Owner.dead():
+		if lives[j.ID] = j.unowned(); j.Owner != (Owner{}) && !j.Owner.dead() {
 			lives[j.ID], asked[j.ID] = Silent, j
-		case j.Phase == PhaseFinalized:
-			lives[j.ID] = Finalized
-		default:
-			lives[j.ID] = Stopped
 		}
 	}
 	for began := time.Now(); len(asked) > 0 && time.Since(began) < listenFor; {
@@ -72,13 +89,8 @@ func Lives(ctx context.Context, c *mongo.Cluster, jobs []Job) (map[string]Life, 
 				continue
 			}
 			delete(asked, j.ID)
-			switch {
-			case j.Owner != (Owner{}):
+			if lives[j.ID] = j.unowned(); j.Owner != (Owner{}) {
 				lives[j.ID] = Running
-			case j.Phase == PhaseFinalized:
-				lives[j.ID] = Finalized
-			default:
-				lives[j.ID] = Stopped
 			}
 		}
 	}

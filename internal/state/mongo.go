@@ -145,10 +145,9 @@ func (s *Mongo) LoadOthers(ctx context.Context, certain bool) ([]Job, error) {
 	}
 	var out []Job
 	for _, raw := range raws {
-		var job Job
-		if bson.Unmarshal(raw, &job) != nil || job.Version > FormatVersion {
-			job = Job{}
-			job.ID, _ = raw.Lookup("_id").StringValueOK()
+		job, err := readJob(raw)
+		if err != nil || job.Version > FormatVersion {
+			job = Job{ID: job.ID}
 		}
 		if set := s.c.Info.SetID; !set.IsZero() && !job.TargetSet.IsZero() && job.TargetSet != set {
 			continue // the files were copied from another sink

@@ -37,7 +37,13 @@ type Batch struct {
 	More    bool
 	Bytes   int // size of what was read for it
 	Entries int // entries of the source's history, those without an event included
+	// EventBytes is the size of its events. It is more than Bytes where they were
+	// read before, as those of a transaction that commits.
+	EventBytes int
 }
+
+// Held is how many bytes of memory the batch stands for.
+func (b *Batch) Held() int64 { return int64(max(b.Bytes, b.EventBytes)) }
 
 // Resume is the position from which to go on when everything up to and including
 // a batch is applied.

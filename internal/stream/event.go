@@ -73,7 +73,8 @@ type Transaction struct {
 	Number  int64
 }
 
-// Place is a document of the target's namespace NS at the position of an event.
+// Place is a document of the namespace NS, as Event.Target names it, at the
+// position of an event.
 type Place struct {
 	NS string        `bson:"ns"`
 	ID bson.RawValue `bson:"id"`

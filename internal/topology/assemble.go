@@ -24,7 +24,7 @@ func (o *Observer) assemble(d *discovery, views map[string]*view) *Set {
 			set.Term = max(set.Term, v.status.Term)
 		} else {
 			if v != nil {
-				m.Error = mongo.Concise(v.err.Error())
+				m.Error = mongo.Brief(v.err)
 			}
 			m.hearsay(latestWord(mc.Host, d.status, views))
 		}

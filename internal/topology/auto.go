@@ -7,7 +7,7 @@ import (
 
 const (
 	// autoSamples is how many trees stand for the ones that members choose.
-	autoSamples = 2001
+	autoSamples = 1001
 	// automaticSeed draws them, so that the answer is always the same.
 	automaticSeed = 6
 )
@@ -27,16 +27,17 @@ func DirectTree(set *Set) map[string]string {
 
 // PredictAutomatic says what is to be expected of a set whose members choose
 // their sources themselves. Each takes one of the nearest of those that were
-// there before it, at random; from this follow the mean number of members under
-// the primary and the median way to the majority. The trees are drawn with a
+// there before it, at random; from this follow, as means, the number of members
+// under the primary and the way to the majority. The trees are drawn with a
 // fixed seed, so that the answer is always the same.
-func PredictAutomatic(set *Set, p Params) Prediction { return p.predict(automatic(set, p.HopMillis)) }
+func PredictAutomatic(set *Set, p Params) Prediction { return p.predict(automatic(set, p)) }
 
 // AutomaticTree is one of the trees that members choose themselves: of those
 // drawn, the one at a share from 0 to 1 in their order, the slowest first, as
-// the model predicts them for writes that wait for a majority, or do not; 0.5 is the median one. Shares
-// that are spread evenly stand for all of them better than as many draws.
-func AutomaticTree(set *Set, waits bool, share float64, p Params) map[string]string {
+// the model predicts them for a write concern, "1" or "majority"; 0.5 is the
+// median one. Shares that are spread evenly stand for all of them better than
+// as many draws.
+func AutomaticTree(set *Set, concern string, share float64, p Params) map[string]string {
 	type drawn struct {
 		tree map[string]string
 		rate float64
@@ -44,42 +45,32 @@ func AutomaticTree(set *Set, waits bool, share float64, p Params) map[string]str
 	r := rand.New(rand.NewPCG(automaticSeed, automaticSeed))
 	var all []drawn
 	for range autoSamples {
-		tree := randomTree(set, r)
-		out := Predict(set, tree, p)
-		rate := out.W1
-		if waits {
-			rate = out.Majority
-		}
+		tree := randomTree(set, p.PrimaryWeight, r)
+		rate, _ := Predict(set, tree, p).For(concern)
 		all = append(all, drawn{tree, rate})
 	}
 	slices.SortStableFunc(all, func(a, b drawn) int { return sign(a.rate - b.rate) })
 	return all[min(max(int(share*autoSamples), 0), autoSamples-1)].tree
 }
 
-func automatic(set *Set, hop float64) shape {
+// automatic is the mean of the shapes of the trees that members choose. Who can
+// be reached does not depend on the tree.
+func automatic(set *Set, p Params) (mean shape) {
 	r := rand.New(rand.NewPCG(automaticSeed, automaticSeed))
-	var sum shape
-	var ways []shape
 	for range autoSamples {
-		s := shapeOf(set, randomTree(set, r), hop)
-		sum.direct += s.direct
-		sum.depth += s.depth
-		sum.fanOut += s.fanOut
-		ways = append(ways, s)
+		s := shapeOf(set, randomTree(set, p.PrimaryWeight, r), p.HopMillis)
+		mean.direct += s.direct / autoSamples
+		mean.depth += s.depth / autoSamples
+		mean.fanOut += s.fanOut / autoSamples
+		mean.hops += s.hops / autoSamples
+		mean.rtt += s.rtt / autoSamples
+		mean.voters, mean.impossible = s.voters, s.impossible
 	}
-	slices.SortFunc(ways, func(a, b shape) int {
-		if a.impossible != b.impossible {
-			return boolRank(a.impossible) - boolRank(b.impossible)
-		}
-		return sign(a.hops*hop + a.rtt - b.hops*hop - b.rtt)
-	})
-	median := ways[len(ways)/2]
-	return shape{direct: sum.direct / autoSamples, depth: sum.depth / autoSamples, fanOut: sum.fanOut / autoSamples,
-		hops: median.hops, rtt: median.rtt, impossible: median.impossible}
+	return mean
 }
 
 // randomTree lets the members join in any order.
-func randomTree(set *Set, r *rand.Rand) map[string]string {
+func randomTree(set *Set, weight float64, r *rand.Rand) map[string]string {
 	tree := map[string]string{}
 	primary := set.Primary()
 	if primary == nil {
@@ -91,7 +82,7 @@ func randomTree(set *Set, r *rand.Rand) map[string]string {
 		if m == primary || m.Arbiter || !m.Healthy {
 			continue
 		}
-		if src := chooses(set, m, joined, r); src != nil {
+		if src := chooses(set, m, joined, weight, r); src != nil {
 			tree[m.Host] = src.Host
 			joined = append(joined, m)
 		}
@@ -99,8 +90,9 @@ func randomTree(set *Set, r *rand.Rand) map[string]string {
 	return tree
 }
 
-// chooses picks at random among the nearest members that the server allows.
-func chooses(set *Set, m *Member, joined []*Member, r *rand.Rand) *Member {
+// chooses picks at random among the nearest members that the server allows. The
+// primary, if it is one of them, is the first, and has a weight of its own.
+func chooses(set *Set, m *Member, joined []*Member, weight float64, r *rand.Rand) *Member {
 	var nearest []*Member
 	best := 0.0
 	for _, s := range joined {
@@ -118,5 +110,12 @@ func chooses(set *Set, m *Member, joined []*Member, r *rand.Rand) *Member {
 	if len(nearest) == 0 {
 		return nil
 	}
-	return nearest[r.IntN(len(nearest))]
+	if nearest[0].State != StatePrimary {
+		return nearest[r.IntN(len(nearest))]
+	}
+	at := r.Float64()*(weight+float64(len(nearest)-1)) - weight
+	if at < 0 {
+		return nearest[0]
+	}
+	return nearest[1+min(int(at), len(nearest)-2)]
 }

@@ -53,7 +53,7 @@ func CheckChaining(set *Set, on bool, p Params) []Finding {
 		add(true, "%d voters are up, a new configuration needs %d", up, need)
 	}
 	now := Predict(set, set.Tree(), p)
-	then := PredictAutomatic(set, p)
+	then := PredictAutomatic(set.chained(), p)
 	if !on {
 		then = Predict(set, DirectTree(set), p)
 	}

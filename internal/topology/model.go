@@ -8,29 +8,28 @@ import (
 // Params are the costs behind a prediction. Those in microseconds are processor
 // time of the primary for one write; see [FitPublished] for where they come from.
 type Params struct {
-	// Cores of the primary's machine and the share of them that a server can
-	// use before it is full.
-	Cores   float64 `json:"cores"`
-	Ceiling float64 `json:"ceiling"`
+	// Cores of the primary's machine.
+	Cores float64 `json:"cores"`
 	// Threads is how many clients write at once, each waiting for its write.
 	Threads float64 `json:"threads"`
+	// ClientMillis is the round trip between a client and the primary.
+	ClientMillis float64 `json:"clientMillis"`
 	// WriteCPU is the write itself.
 	WriteCPU float64 `json:"writeMicros"`
 	// ServeCPU is the oplog entry served to one member that fetches it.
 	ServeCPU float64 `json:"serveMicros"`
-	// MajorityShare is the share of the primary's processors that goes into
-	// following the progress of all members and waking clients while these wait
-	// for a majority. It does not grow with the rate, for where more is written,
-	// more writes share a report; but it is no more than WakeCPU for each write,
-	// what one takes that shares none.
-	MajorityShare float64 `json:"majorityShare"`
-	WakeCPU       float64 `json:"wakeMicros"`
+	// FollowCPU is what one voting member costs where clients wait for a
+	// majority: its progress is followed, and the clients are woken.
+	FollowCPU float64 `json:"followMicros"`
 	// ApplyCPU is a secondary's own time to fetch and apply a write at w:1.
 	ApplyCPU float64 `json:"applyMicros"`
 	// HopMillis is the time, not the processor's, that a write takes to be
 	// fetched, applied and reported on by one member on its way, the network of
 	// one data centre included.
 	HopMillis float64 `json:"hopMillis"`
+	// PrimaryWeight is how often members that choose by themselves take the
+	// primary, for each time that they take one certain other member as near.
+	PrimaryWeight float64 `json:"primaryWeight"`
 }
 
 // Prediction is what a tree is expected to do. Rates are writes per second.
@@ -54,9 +53,19 @@ type Prediction struct {
 	WaitMillis float64 `json:"waitMillis"`
 }
 
+// For is the rate for a write concern, "majority" or another, and the share of
+// the primary's machine that it takes.
+func (p Prediction) For(concern string) (rate, cpu float64) {
+	if concern == Majority {
+		return p.Majority, p.CPUMajority
+	}
+	return p.W1, p.CPUW1
+}
+
 // shape is what the model needs to know of a tree.
 type shape struct {
 	direct, depth, fanOut float64
+	voters                float64 // whose progress makes a majority
 	hops                  float64 // to the voter that completes the majority
 	rtt                   float64 // milliseconds of network on its way
 	impossible            bool    // no majority is reachable
@@ -67,26 +76,41 @@ func Predict(set *Set, tree map[string]string, p Params) Prediction {
 	return p.predict(shapeOf(set, tree, p.HopMillis))
 }
 
-// predict follows the pessimistic bound of closed queueing networks: each
-// write finds the others of all clients before it at the primary, and then
-// waits for its majority. Of the two bounds of what majority costs the primary
-// the lesser holds, which is the one that leaves the higher rate.
 func (p Params) predict(s shape) Prediction {
-	full := p.Cores * p.Ceiling
-	w1 := p.WriteCPU + p.ServeCPU*s.direct
+	write := p.WriteCPU + p.ServeCPU*s.direct
 	wait := s.hops*p.HopMillis + s.rtt
 	out := Prediction{Direct: s.direct, Depth: s.depth, FanOut: s.fanOut, WaitMillis: wait}
-	out.W1 = 1e6 * full / w1
-	out.CPUW1 = p.Ceiling
+	out.W1, out.CPUW1 = p.closed(write, 0)
 	out.CPUInner = out.W1 * (p.ApplyCPU + p.ServeCPU*s.fanOut) / 1e6 / p.Cores
-	if s.impossible {
-		return out
+	if !s.impossible {
+		out.Majority, out.CPUMajority = p.closed(write+p.FollowCPU*s.voters, wait)
 	}
-	each := w1/full + 1000*wait/p.Threads
-	shared, alone := 1e6*(1-p.MajorityShare/p.Ceiling)/each, 1e6/(each+p.WakeCPU/full)
-	out.Majority = max(shared, alone)
-	out.CPUMajority = out.Majority*w1/1e6/p.Cores + min(p.MajorityShare, out.Majority*p.WakeCPU/1e6/p.Cores)
 	return out
+}
+
+// closed is a closed queueing network: each client sends a write, which takes
+// one of the primary's cores for so many microseconds or queues for it, and
+// after a wait of so many milliseconds it sends the next. It returns writes per
+// second and the share of the cores that they take. How long a write takes a
+// core and a wait are taken to vary as if at random (exponentially), for which
+// the answer is exact: the weight of each number of clients at the primary
+// follows from that of one less.
+func (p Params) closed(micros, wait float64) (rate, cpu float64) {
+	away := 1000 * (p.ClientMillis + wait)
+	clients := max(math.Round(p.Threads), 1)
+	const huge = 1e100 // only the proportions count
+	weight, all, busy := 1.0, 1.0, 0.0
+	for at := 1.0; at <= clients; at++ {
+		cores := min(at, p.Cores)
+		weight *= (clients - at + 1) * micros / (away * cores)
+		all += weight
+		busy += weight * cores
+		if all > huge {
+			weight, all, busy = weight/huge, all/huge, busy/huge
+		}
+	}
+	busy /= all
+	return 1e6 * busy / micros, busy / p.Cores
 }
 
 // shapeOf measures a tree. hop weighs a hop against the network, milliseconds.
@@ -106,6 +130,9 @@ func shapeOf(set *Set, tree map[string]string, hop float64) shape {
 	type way struct{ hops, rtt float64 }
 	var voters []way
 	for _, m := range set.Members {
+		if m.Votes > 0 && m.holdsData() {
+			s.voters++
+		}
 		if m.Host == primary.Host || m.Arbiter {
 			continue
 		}

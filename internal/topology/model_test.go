@@ -2,106 +2,81 @@ package topology
 
 import (
 	"math"
-	"slices"
 	"testing"
 )
 
-// One set of parameters reproduces every published throughput within 15 %.
+// One set of parameters reproduces every published figure within 15 %, and so
+// it does each cell that it has not seen.
 func TestModelReproducesPublished(t *testing.T) {
-	p, cells, err := FitPublished()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%+v", p)
-	worst := 0.0
-	for _, c := range cells {
-		t.Logf("%2d members, majority %5v, chaining %5v: published %6.0f, model %6.0f, %+5.1f %%", c.Members, c.Majority, c.Chaining, c.OpsPerSecond, c.Model, 100*c.Error)
-		worst = max(worst, math.Abs(c.Error))
-	}
-	if worst > 0.15 {
-		t.Errorf("a cell is %.1f %% off", 100*worst)
-	}
-}
-
-// It has the primary as busy under majority as was published: 56 to 65 % with
-// chaining on, 65 to 94 % with it off, but for what is allowed here.
-func TestModelLoadOfThePrimary(t *testing.T) {
-	_, cells, err := FitPublished()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range cells {
-		if !c.Majority {
-			continue
-		}
-		low, high := 0.65, 0.94
-		if c.Chaining {
-			low, high = 0.56, 0.65
-		}
-		t.Logf("%2d members, chaining %5v: %.0f %%", c.Members, c.Chaining, 100*c.ModelCPU)
-		if c.ModelCPU < low-0.02 || c.ModelCPU > high+0.02 {
-			t.Errorf("%d members, chaining %v: the primary is %.0f %% busy, published %.0f to %.0f", c.Members, c.Chaining, 100*c.ModelCPU, 100*low, 100*high)
+	t.Logf("%+v", FitPublished())
+	for _, c := range PublishedFit() {
+		t.Logf("%2d members, majority %5v, chaining %5v: %6.0f/s, model %6.0f %+5.1f %%, left out %+5.1f %%; CPU %.0f %%, model %3.0f %+5.1f %%, left out %+5.1f %%",
+			c.Members, c.Majority, c.Chaining, c.OpsPerSecond, c.Model, 100*c.Error, 100*c.LeftOutError, 100*c.CPU, 100*c.ModelCPU, 100*c.CPUError, 100*c.LeftOutCPUError)
+		for _, e := range []float64{c.Error, c.CPUError, c.LeftOutError, c.LeftOutCPUError} {
+			if math.Abs(e) > 0.15 {
+				t.Errorf("%+v is %.1f %% off", c, 100*e)
+			}
 		}
 	}
 }
 
-// Where clients mostly wait, majority costs the primary no more than each of
-// the few writes, and never more than its share.
-func TestModelOfFewWrites(t *testing.T) {
-	p, _, err := FitPublished()
-	if err != nil {
-		t.Fatal(err)
-	}
-	set := Hypothetical(Hypothesis{Members: 3, Zones: 1})
-	last := 1.0
-	for _, threads := range []float64{1024, 32, 4, 1} {
-		p.Threads = threads
-		out := Predict(set, DirectTree(set), p)
-		t.Logf("%4.0f clients: %5.0f writes/s, %.0f %%", threads, out.Majority, 100*out.CPUMajority)
-		if most := out.Majority * (p.WriteCPU + 2*p.ServeCPU + p.WakeCPU) / 1e6 / p.Cores; out.CPUMajority > most+1e-9 || out.CPUMajority > last {
-			t.Errorf("%v clients: %+v", threads, out)
+// Where one of off and on was published as clearly faster, the model says the same.
+func TestModelHasThePublishedSigns(t *testing.T) {
+	p := FitPublished()
+	for _, n := range []int{3, 7, 15} {
+		set := Hypothetical(Hypothesis{Members: n, Zones: 1})
+		off, on := Predict(set, DirectTree(set), p), PredictAutomatic(set, p)
+		for _, majority := range []bool{false, true} {
+			model := relative(off.W1, on.W1)
+			if majority {
+				model = relative(off.Majority, on.Majority)
+			}
+			published, ok := PublishedOff(n, majority)
+			t.Logf("%d members, majority %v: off against on %+.1f %%, published %+.1f %%", n, majority, 100*model, 100*published)
+			if !ok || model*published < 0 {
+				t.Errorf("%d members, majority %v: off against on %+.1f %%, published %+.1f %%", n, majority, 100*model, 100*published)
+			}
 		}
-		last = out.CPUMajority
 	}
-	if last > 0.2 {
-		t.Errorf("one client takes %.0f %% of the primary", 100*last)
+	if _, ok := PublishedOff(5, true); ok {
+		t.Error("nothing was published of five members")
 	}
 }
 
-// The model also predicts the cells that it has not seen: each is left out of
-// the fit in turn.
-func TestModelPredictsWhatItHasNotSeen(t *testing.T) {
-	cells := Published()
-	shapes := cellShapes(cells)
-	for i, c := range cells {
-		p, err := fit(slices.Concat(cells[:i:i], cells[i+1:]), slices.Concat(shapes[:i:i], shapes[i+1:]))
-		if err != nil {
-			t.Fatal(err)
+// A closed network has known bounds: with one client there is no queue, and
+// with very many the primary is full.
+func TestClosedNetwork(t *testing.T) {
+	p := Params{Cores: 2, Threads: 1, ClientMillis: 0.5}
+	if rate, cpu := p.closed(500, 1); math.Abs(rate-500) > 1e-6 || math.Abs(cpu-0.125) > 1e-9 {
+		t.Errorf("one client: %v/s, %v", rate, cpu)
+	}
+	last := 0.0
+	for _, clients := range []float64{1, 2, 4, 8, 100, 100_000} {
+		p.Threads = clients
+		rate, cpu := p.closed(500, 1)
+		if rate < last-1e-6 || cpu > 1 || math.Abs(rate*500/1e6/2-cpu) > 1e-9 {
+			t.Errorf("%v clients: %v/s, %v", clients, rate, cpu)
 		}
-		rate, _ := p.cell(c, shapes[i])
-		e := relative(rate, c.OpsPerSecond)
-		t.Logf("%2d members, majority %5v, chaining %5v: %+5.1f %%", c.Members, c.Majority, c.Chaining, 100*e)
-		if math.Abs(e) > 0.15 {
-			t.Errorf("%+v: %.1f %% off", c, 100*e)
-		}
+		last = rate
+	}
+	if math.Abs(last-4000) > 1 {
+		t.Errorf("full at %v/s, want 4000", last)
 	}
 }
 
-// A plan is no worse than 5 % below the better of chaining on and off, for
-// both concerns, in the published sizes.
+// In the published sizes the plan for a write concern is no worse than the
+// better of chaining on and off. The one for all concerns is that for majority;
+// at w:1 three members under the primary cost what fewer would save.
 func TestPlanIsAsGoodAsTheBetterChoice(t *testing.T) {
-	p, _, err := FitPublished()
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := FitPublished()
 	for _, n := range []int{3, 7, 15} {
 		out, err := Compare(Hypothetical(Hypothesis{Members: n, Zones: 1}), PlanOptions{}, p)
 		if err != nil {
 			t.Fatal(err)
 		}
 		off, on, planned, w1 := out[0].Prediction, out[1].Prediction, out[2].Prediction, out[5].Prediction
-		t.Logf("%2d members: off %.0f/%.0f, on %.0f/%.0f, planned %.0f/%.0f (w:1/majority)", n, off.W1, off.Majority, on.W1, on.Majority, planned.W1, planned.Majority)
-		if planned.W1 < 0.95*max(off.W1, on.W1) || planned.Majority < 0.95*max(off.Majority, on.Majority) {
+		t.Logf("%2d members: off %.0f/%.0f, on %.0f/%.0f, planned %.0f/%.0f (w:1/majority), planned for w:1 %.0f", n, off.W1, off.Majority, on.W1, on.Majority, planned.W1, planned.Majority, w1.W1)
+		if planned.W1 < 0.88*max(off.W1, on.W1) || planned.Majority < max(off.Majority, on.Majority) {
 			t.Errorf("%d members: off %+v, on %+v, planned %+v", n, off, on, planned)
 		}
 		if w1.W1 < max(off.W1, on.W1, planned.W1) || w1.CPUInner > 0.75 || planned.CPUMajority > off.CPUMajority {
@@ -113,10 +88,7 @@ func TestPlanIsAsGoodAsTheBetterChoice(t *testing.T) {
 // For the write concern that it is told, no other number of members under the
 // primary is better than the planned one.
 func TestPlanForAWriteConcern(t *testing.T) {
-	p, _, err := FitPublished()
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := FitPublished()
 	for n := 3; n <= 15; n++ {
 		set := Hypothetical(Hypothesis{Members: n, Zones: 1})
 		for _, concern := range []string{"1", Majority} {
@@ -128,11 +100,8 @@ func TestPlanForAWriteConcern(t *testing.T) {
 				if err := checkTree(set, plan.Tree()); err != nil {
 					t.Errorf("%d members, %+v: %v", n, o, err)
 				}
-				out := Predict(set, plan.Tree(), p)
-				if concern == "1" {
-					return out.W1
-				}
-				return out.Majority
+				rate, _ := Predict(set, plan.Tree(), p).For(concern)
+				return rate
 			}
 			planned := rate(PlanOptions{WriteConcern: concern})
 			for direct := 1; direct < n; direct++ {
@@ -146,24 +115,17 @@ func TestPlanForAWriteConcern(t *testing.T) {
 
 // Trees that members choose are in the order of what the model expects.
 func TestAutomaticTreesInOrder(t *testing.T) {
-	p, _, err := FitPublished()
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := FitPublished()
 	set := Hypothetical(Hypothesis{Members: 7, Zones: 1})
-	for _, waits := range []bool{false, true} {
+	for _, concern := range []string{"1", Majority} {
 		last := 0.0
 		for _, share := range []float64{0, 0.25, 0.5, 0.75, 1} {
-			tree := AutomaticTree(set, waits, share, p)
+			tree := AutomaticTree(set, concern, share, p)
 			if err := checkTree(set, tree); err != nil {
 				t.Error(err)
 			}
-			out := Predict(set, tree, p)
-			rate := out.W1
-			if waits {
-				rate = out.Majority
-			}
-			t.Logf("majority %v, %.2f: %.0f", waits, share, rate)
+			rate, _ := Predict(set, tree, p).For(concern)
+			t.Logf("w:%s, %.2f: %.0f", concern, share, rate)
 			if rate < last {
 				t.Errorf("%.2f: %.0f after %.0f", share, rate, last)
 			}
@@ -175,10 +137,7 @@ func TestAutomaticTreesInOrder(t *testing.T) {
 // Hypothetical sets of all sizes have plans that keep the promises and
 // predictions that are numbers.
 func TestHypotheticalSets(t *testing.T) {
-	p, _, err := FitPublished()
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := FitPublished()
 	for n := 3; n <= maxMembers; n += 1 + n/8 {
 		for zones := 1; zones <= 3; zones++ {
 			h := Hypothesis{Members: n, Zones: zones, ZoneMillis: 20, SpreadVoters: n%2 == 0}
@@ -207,10 +166,7 @@ func TestHypotheticalSets(t *testing.T) {
 
 // Without enough voters there is no majority to wait for.
 func TestNoMajority(t *testing.T) {
-	p, _, err := FitPublished()
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := FitPublished()
 	set := Hypothetical(Hypothesis{Members: 3, Zones: 1})
 	if out := Predict(set, nil, p); out.Majority != 0 || out.W1 == 0 {
 		t.Errorf("%+v", out)

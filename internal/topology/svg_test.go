@@ -15,7 +15,7 @@ func TestSVG(t *testing.T) {
 	set.Name = `a<b>&"`
 	set.Members[3].Hidden, set.Members[14].Healthy, set.Members[9].DelaySeconds = true, false, 3600
 	set.Members[5].Host = "<script>a-rather-long-name-of-a-host.example.com:27017"
-	tree := AutomaticTree(set, true, 0.5, Params{WriteCPU: 1, ServeCPU: 1, Cores: 1, Ceiling: 1, Threads: 1, HopMillis: 1})
+	tree := AutomaticTree(set, Majority, 0.5, Params{WriteCPU: 1, ServeCPU: 1, Cores: 1, Threads: 1, HopMillis: 1})
 	delete(tree, "m14")
 	var b strings.Builder
 	if err := WriteSVG(&b, set, tree); err != nil {

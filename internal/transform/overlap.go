@@ -1,15 +1,24 @@
 package transform
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// Parse reads what String gives.
+// Parse reads what String gives. Anything else is an error.
 func Parse(text string) (*Set, error) {
-	var c Config
+	s, err := New(ParseConfig(text))
+	if err == nil && s.String() != text {
+		return nil, fmt.Errorf("this version does not know the rules %q", text)
+	}
+	return s, err
+}
+
+// ParseConfig gives rules whose String is the text, if there are any.
+func ParseConfig(text string) (c Config) {
 	into := map[string]*[]string{"include": &c.Include, "exclude": &c.Exclude, "rename": &c.Rename}
 	for text != "" && text != (*Set)(nil).String() {
 		end, escaped := len(text), false
@@ -24,9 +33,9 @@ func Parse(text string) (*Set, error) {
 		if list, ok := into[kind]; ok {
 			*list = append(*list, item)
 		}
-		text = strings.TrimPrefix(text[end:], "; ")
+		text = strings.TrimPrefix(strings.TrimPrefix(text[end:], ";"), " ")
 	}
-	return New(c)
+	return c
 }
 
 // area is names on the target that rules may lead to: all that match, but for

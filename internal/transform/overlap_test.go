@@ -116,3 +116,12 @@ func TestOverlapMissesNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestParseForeign: rules in a form that is not String's are no rules.
+func TestParseForeign(t *testing.T) {
+	for _, text := range []string{"", "r", "include a", "include a.b;c.d", "include a.b;", "; include a.b", "include b.*; include a.*", "include a.*; merge b.*", "include a\\"} {
+		if s, err := Parse(text); err == nil {
+			t.Errorf("%q is read as %s", text, s)
+		}
+	}
+}

@@ -13,14 +13,24 @@ type Unreachable struct {
 	Err     error // why it cannot be used; nil if it answers
 }
 
-// UnreachableServers are those of an error that says that no server was
-// suitable; ok is false for any other error.
-func UnreachableServers(err error) (servers []Unreachable, ok bool) {
+// Unsuitable is what the driver says when no server was suitable.
+type Unsuitable struct {
+	Servers []Unreachable
+	Text    string // of the driver's error, which describes the whole deployment
+}
+
+// UnsuitableServers finds in an error that no server was suitable; ok is false for
+// any other error.
+func UnsuitableServers(err error) (u Unsuitable, ok bool) {
 	e, ok := errors.AsType[topology.ServerSelectionError](err)
-	for _, s := range e.Desc.Servers {
-		servers = append(servers, Unreachable{Address: s.Addr.String(), Err: s.LastError})
+	if !ok {
+		return u, false
 	}
-	return servers, ok
+	u.Text = e.Error()
+	for _, s := range e.Desc.Servers {
+		u.Servers = append(u.Servers, Unreachable{Address: s.Addr.String(), Err: s.LastError})
+	}
+	return u, true
 }
 
 // AuthFailed reports that a server refused who logged in.

@@ -21,8 +21,7 @@ var page string
 type sheet struct {
 	Title  string
 	Facts  []string
-	Header []string
-	Rows   [][]string
+	Tables []sheetTable
 	Charts []drawing
 }
 
@@ -32,8 +31,28 @@ type drawing struct {
 }
 
 // draw adds a chart, unless there is nothing to draw.
-func (s *sheet) draw(title string, lines []plot.Line, names ...string) error {
-	svg, err := plot.Lines(lines, names...)
+func (s *sheet) draw(title string, lines []plot.Line) error {
+	svg, err := plot.Lines(lines)
+	return s.add(title, svg, err)
+}
+
+// drawMixes adds a chart of lines over mixes: of bars when there is only one.
+func (s *sheet) drawMixes(title string, lines []plot.Line, mixes []string) error {
+	if len(mixes) > 1 {
+		svg, err := plot.Lines(lines, mixes...)
+		return s.add(title, svg, err)
+	}
+	var bars []plot.Bar
+	for _, l := range lines {
+		for _, y := range l.Y {
+			bars = append(bars, plot.Bar{Name: l.Name, Value: y})
+		}
+	}
+	svg, err := plot.Bars(bars)
+	return s.add(title, svg, err)
+}
+
+func (s *sheet) add(title, svg string, err error) error {
 	if err != nil {
 		return fmt.Errorf("draw %s: %w", title, err)
 	}
@@ -54,7 +73,8 @@ func (s *sheet) write(w io.Writer) error {
 // WriteHTML writes the result as one page with charts over time that needs
 // nothing else.
 func WriteHTML(w io.Writer, r *Report) error {
-	s := &sheet{Title: "millrace ycsb " + string(r.Phase), Header: []string{"", "operations", "average µs", "min", "p50", "p95", "p99", "p99.9", "max", "returned"}}
+	s := &sheet{Title: "millrace ycsb " + string(r.Phase)}
+	t := sheetTable{Header: []string{"", "operations", "average µs", "min", "p50", "p95", "p99", "p99.9", "max", "returned"}}
 	s.Facts = []string{
 		fmt.Sprintf("%s operations in %s s: %s a second, %d threads%s", humanize.Comma(r.Operations), plot.Figure(r.Seconds), plot.Figure(r.Throughput), r.Threads, r.targetText()),
 		fmt.Sprintf("%s, %s.%s, %s", r.Address, r.Database, r.Collection, r.concernText()),
@@ -66,8 +86,9 @@ func WriteHTML(w io.Writer, r *Report) error {
 		for _, name := range slices.Sorted(maps.Keys(one.Returns)) {
 			returned = append(returned, name+" "+n(one.Returns[name]))
 		}
-		s.Rows = append(s.Rows, []string{one.Name, n(one.Operations), plot.Figure(one.Average), n(one.Min), n(one.P50), n(one.P95), n(one.P99), n(one.P999), n(one.Max), strings.Join(returned, ", ")})
+		t.Rows = append(t.Rows, []string{one.Name, n(one.Operations), plot.Figure(one.Average), n(one.Min), n(one.P50), n(one.P95), n(one.P99), n(one.P999), n(one.Max), strings.Join(returned, ", ")})
 	}
+	s.Tables = []sheetTable{t}
 	throughput := plot.Line{Name: "all operations"}
 	for _, p := range r.Course {
 		throughput.X, throughput.Y = append(throughput.X, p.Seconds), append(throughput.Y, p.Throughput)

@@ -4,18 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/dustin/go-humanize"
-	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
-	"go.mongodb.org/mongo-driver/v2/bson"
-
-	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/plot"
 )
 
@@ -41,6 +35,34 @@ func (m Mix) String() string {
 	return strconv.FormatFloat(m.Read, 'f', -1, 64) + ":" + strconv.FormatFloat(m.Write, 'f', -1, 64)
 }
 
+// PublishedMixes are the mixes of the published tables.
+func PublishedMixes() []Mix { return []Mix{{100, 0}, {95, 5}, {50, 50}, {5, 95}, {0, 100}} }
+
+// The size of the published tables.
+const (
+	PublishedRecords    = 1_000_000
+	PublishedOperations = 5_000_000
+	PublishedThreads    = 8
+)
+
+// Server is one of those that a matrix measures.
+type Server struct {
+	Name string `json:"name"`
+	URI  string `json:"-"` // it may hold a password
+
+	// disk is what was asked of the server's slowed disk, nil without one.
+	disk func() lab.DiskUse
+}
+
+// ParseServer reads name=uri.
+func ParseServer(s string) (Server, error) {
+	name, uri, ok := strings.Cut(s, "=")
+	if !ok || name == "" || !strings.Contains(uri, "://") || strings.Contains(name, "://") {
+		return Server{}, errors.New("want servers as NAME=URI, such as local=mongodb://localhost:27017")
+	}
+	return Server{Name: name, URI: uri}, nil
+}
+
 // MatrixOptions describe a matrix.
 type MatrixOptions struct {
 	// Properties of all cells; proportions, threads and the phase's length are
@@ -48,7 +70,10 @@ type MatrixOptions struct {
 	Properties Properties
 	Mixes      []Mix
 	Threads    []int
-	// Each is how long a cell is measured, in whole seconds.
+	// Operations of a cell. With it, the load of an empty collection is measured
+	// too, record by record; 0 measures for a time.
+	Operations int64
+	// Each is how long a cell is measured without Operations, in whole seconds.
 	Each time.Duration
 	// WarmUp is how long the first mix is run before anything is measured.
 	WarmUp time.Duration
@@ -57,10 +82,35 @@ type MatrixOptions struct {
 	Rounds   int
 	Seed     uint64
 	Progress func(line string) // may be nil
+	// Servers are compared with the first of them; none means that of Properties.
+	Servers []Server
+	// Peer drives the same load beside millrace, unless it is nil.
+	Peer *Peer
 }
 
-// Matrix is what was measured. Latencies are averages in microseconds.
+// Published are the options of the published tables, with the given part of
+// their counts; 1 is all. The properties say the rest.
+func Published(p Properties, scale float64) MatrixOptions {
+	part := func(n float64) int64 { return max(int64(n*scale+0.5), 1) }
+	p = p.With("recordcount", strconv.FormatInt(part(PublishedRecords), 10))
+	return MatrixOptions{Properties: p.Zipfian(), Operations: part(PublishedOperations), Threads: []int{PublishedThreads}, Mixes: PublishedMixes(), Rounds: 1}
+}
+
+// Zipfian makes that the distribution of requests unless another one is given.
+func (p Properties) Zipfian() Properties {
+	if p["requestdistribution"] != "" {
+		return p
+	}
+	return p.With("requestdistribution", "zipfian")
+}
+
+// Matrix is what was measured of one server by one client. Latencies are
+// averages in microseconds.
 type Matrix struct {
+	// Name of the server, "" when it is the only one.
+	Name string `json:"name,omitempty"`
+	// Client is millrace or ycsb, the Java tool.
+	Client         string    `json:"client"`
 	Address        string    `json:"address"`
 	Database       string    `json:"database"`
 	Collection     string    `json:"collection"`
@@ -69,15 +119,21 @@ type Matrix struct {
 	Distribution   string    `json:"requestDistribution"`
 	Records        int64     `json:"records"`
 	Started        time.Time `json:"started"`
-	EachSeconds    float64   `json:"secondsEach"`
-	Rounds         int       `json:"rounds"`
-	Cells          []Cell    `json:"cells"`
+	// Operations of a cell; 0 when EachSeconds is its length.
+	Operations  int64   `json:"operationsEach,omitempty"`
+	EachSeconds float64 `json:"secondsEach,omitempty"`
+	Rounds      int     `json:"rounds"`
+	// Load is the load of the records, where it was measured; its mix is 0:0.
+	Load  *Cell  `json:"load,omitempty"`
+	Cells []Cell `json:"cells"`
 }
 
 // Cell is one mix with one number of threads.
 type Cell struct {
 	Mix        Mix     `json:"mix"`
 	Threads    int     `json:"threads"`
+	Operations int64   `json:"operations"`
+	Seconds    float64 `json:"seconds"`
 	Throughput float64 `json:"operationsPerSecond"`
 	Lowest     float64 `json:"lowestOperationsPerSecond"` // of the rounds
 	Highest    float64 `json:"highestOperationsPerSecond"`
@@ -86,92 +142,55 @@ type Cell struct {
 	ReadP99    int64   `json:"readP99Microseconds"`
 	WriteP99   int64   `json:"writeP99Microseconds"`
 	Failed     int64   `json:"failed"`
-	ClientCPU  float64 `json:"clientCpuMicrosecondsPerOperation"`
+	// ClientSeconds is the client's processor time; that of the Java tool has
+	// the start of its virtual machine in it.
+	ClientSeconds float64 `json:"clientCpuSeconds"`
+	ClientCPU     float64 `json:"clientCpuMicrosecondsPerOperation"`
+	// DiskEach is what was asked of a slowed disk for an operation: reads, writes
+	// and flushes.
+	DiskEach float64 `json:"diskOperationsPerOperation,omitempty"`
 }
 
-// RunMatrix measures all mixes with all numbers of threads, each round in turn.
-// Records that are missing are loaded first.
-func RunMatrix(ctx context.Context, o MatrixOptions) (*Matrix, error) {
+// RunMatrix measures all mixes with all numbers of threads on all servers, with
+// the peer beside millrace, each round in turn. Records that are missing are
+// loaded first.
+func RunMatrix(ctx context.Context, o MatrixOptions) (*Comparison, error) {
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}
-	noise := NewNoise()
-	c, err := parse(o.Properties, Run)
+	sides, err := o.sides()
 	if err != nil {
 		return nil, err
 	}
-	if err := o.fill(ctx, c, noise); err != nil {
-		return nil, err
+	for _, s := range sides {
+		if err := s.fill(ctx, &o); err != nil {
+			return nil, s.explain(err)
+		}
 	}
-	m := &Matrix{Records: c.records, Started: time.Now(), EachSeconds: o.Each.Seconds(), Rounds: o.Rounds}
-	cells := map[string][]*Report{}
 	if o.WarmUp > 0 {
-		if _, err := o.cell(ctx, o.Mixes[0], slices.Max(o.Threads), o.WarmUp, noise); err != nil {
-			return nil, err
+		for _, s := range sides {
+			if _, err := s.cell(ctx, &o, o.Mixes[0], slices.Max(o.Threads), o.WarmUp); err != nil {
+				return nil, s.explain(err)
+			}
 		}
 	}
 	for round := range o.Rounds {
 		for _, threads := range o.Threads {
 			for _, mix := range o.Mixes {
-				rep, err := o.cell(ctx, mix, threads, o.Each, noise)
-				if err != nil {
-					return nil, err
+				for _, s := range sides {
+					if err := s.measure(ctx, &o, round, mix, threads); err != nil {
+						return nil, s.explain(err)
+					}
 				}
-				if rep.Interrupted {
-					return nil, context.Cause(ctx)
-				}
-				key := cellKey(mix, threads)
-				cells[key] = append(cells[key], rep)
-				one := cellOf(mix, threads, []*Report{rep})
-				o.Progress(fmt.Sprintf("round %d, %s, %s: %s operations/s, RAL %s µs, WAL %s µs", round+1, several(int64(threads), "thread"), mix,
-					plot.Figure(one.Throughput), figureOr(one.RAL, "-"), figureOr(one.WAL, "-")))
-				m.Address, m.Database, m.Collection, m.Distribution = rep.Address, rep.Database, rep.Collection, rep.Distribution
-				m.WriteConcern, m.ReadPreference = rep.WriteConcern, rep.ReadPreference
 			}
 		}
 	}
-	for _, threads := range o.Threads {
-		for _, mix := range o.Mixes {
-			m.Cells = append(m.Cells, cellOf(mix, threads, cells[cellKey(mix, threads)]))
-		}
+	c := &Comparison{}
+	for _, s := range sides {
+		c.Sides = append(c.Sides, s.matrix(&o))
 	}
-	return m, nil
-}
-
-func cellKey(mix Mix, threads int) string { return fmt.Sprint(mix, "/", threads) }
-
-// fill loads the records unless they are there.
-func (o *MatrixOptions) fill(ctx context.Context, c *config, noise []byte) error {
-	cluster, err := mongo.Connect(ctx, c.url, mongo.Options{AppName: "millrace ycsb"})
-	if err != nil {
-		return err
-	}
-	n, err := cluster.Client.Database(c.database).Collection(c.table).CountDocuments(ctx, bson.D{})
-	cluster.Close()
-	if err != nil {
-		return fmt.Errorf("count %s.%s: %w", c.database, c.table, err)
-	}
-	if n >= c.records {
-		return nil
-	}
-	o.Progress(fmt.Sprintf("%s.%s has %d of %d records: loading", c.database, c.table, n, c.records))
-	_, err = Execute(ctx, Options{Phase: Load, Seed: o.Seed, Noise: noise,
-		Properties: o.Properties.With("threadcount", "8", "batchsize", "100", "mongodb.upsert", strconv.FormatBool(n > 0), "target", "0", "maxexecutiontime", "0")})
-	return err
-}
-
-func (o *MatrixOptions) cell(ctx context.Context, mix Mix, threads int, each time.Duration, noise []byte) (*Report, error) {
-	f := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
-	rep, err := Execute(ctx, Options{Phase: Run, Seed: o.Seed, Noise: noise, Properties: o.Properties.With(
-		"readproportion", f(mix.Read), "updateproportion", f(mix.Write), "insertproportion", "0", "scanproportion", "0", "readmodifywriteproportion", "0",
-		"threadcount", strconv.Itoa(threads), "operationcount", "0", "maxexecutiontime", strconv.Itoa(int(max(each.Round(time.Second), time.Second)/time.Second)))})
-	if err != nil {
-		return nil, fmt.Errorf("mix %s, %d threads: %w", mix, threads, err)
-	}
-	if rep.Operations > 0 && rep.Failed >= rep.Operations {
-		return nil, fmt.Errorf("mix %s, %d threads: all operations failed, the first with: %w", mix, threads, errors.New(rep.FirstError))
-	}
-	return rep, nil
+	c.compare()
+	return c, nil
 }
 
 // cellOf is the median of rounds.
@@ -179,27 +198,23 @@ func cellOf(mix Mix, threads int, rounds []*Report) Cell {
 	rounds = slices.Clone(rounds)
 	slices.SortFunc(rounds, func(a, b *Report) int { return int(a.Throughput - b.Throughput) })
 	r := rounds[(len(rounds)-1)/2]
-	c := Cell{Mix: mix, Threads: threads, Throughput: r.Throughput, Lowest: rounds[0].Throughput, Highest: rounds[len(rounds)-1].Throughput, ClientCPU: r.Client.CPUEach}
+	c := Cell{Mix: mix, Threads: threads, Throughput: r.Throughput, Lowest: rounds[0].Throughput, Highest: rounds[len(rounds)-1].Throughput,
+		Operations: r.Operations, Seconds: r.Seconds, ClientSeconds: r.Client.CPUSeconds, ClientCPU: r.Client.CPUEach}
 	if s := r.Find(opRead.String()); s != nil {
 		c.RAL, c.ReadP99 = s.Average, s.P99
 	}
-	if s := r.Find(opUpdate.String()); s != nil {
-		c.WAL, c.WriteP99 = s.Average, s.P99
+	for _, write := range []kind{opUpdate, opInsert} {
+		if s := r.Find(write.String()); s != nil {
+			c.WAL, c.WriteP99 = s.Average, s.P99
+		}
+	}
+	if r.disk != nil {
+		c.DiskEach = float64(r.disk.Reads+r.disk.Writes+r.disk.Flushes) / float64(max(r.Operations, 1))
 	}
 	for _, one := range rounds {
 		c.Failed += one.Failed
 	}
 	return c
-}
-
-func (m *Matrix) table() (header []string, rows [][]string) {
-	header = []string{"threads", "read:write", "operations/s", "RAL µs", "WAL µs", "read p99", "write p99", "client CPU µs", "failed"}
-	blank := func(v float64) string { return figureOr(v, "") }
-	for _, c := range m.Cells {
-		rows = append(rows, []string{strconv.Itoa(c.Threads), c.Mix.String(), plot.Figure(c.Throughput), blank(c.RAL), blank(c.WAL),
-			blank(float64(c.ReadP99)), blank(float64(c.WriteP99)), plot.Figure(c.ClientCPU), blank(float64(c.Failed))})
-	}
-	return header, rows
 }
 
 // figureOr is a figure, or something else for 0.
@@ -210,83 +225,29 @@ func figureOr(v float64, zero string) string {
 	return plot.Figure(v)
 }
 
-func (m *Matrix) facts() []string {
-	r := Report{WriteConcern: m.WriteConcern, ReadPreference: m.ReadPreference}
-	return []string{
-		fmt.Sprintf("%s, %s.%s, %s records, %s requests, %s", m.Address, m.Database, m.Collection, humanize.Comma(m.Records), m.Distribution, r.concernText()),
-		fmt.Sprintf("%s s a cell, medians of %s; RAL and WAL: average latency of reads and of writes (updates)", plot.Figure(m.EachSeconds), several(int64(m.Rounds), "round")),
+// measured are all cells, the load's first.
+func (m *Matrix) measured() []Cell {
+	if m.Load == nil {
+		return m.Cells
 	}
+	return append([]Cell{*m.Load}, m.Cells...)
 }
 
-// WriteMatrixText writes the table for a terminal.
-func WriteMatrixText(w io.Writer, m *Matrix) error {
-	header, rows := m.table()
-	t := table.NewWriter()
-	t.SetStyle(table.StyleLight)
-	t.Style().Format.Header = text.FormatDefault
-	var columns []table.ColumnConfig
-	for i := range header {
-		columns = append(columns, table.ColumnConfig{Number: i + 1, Align: text.AlignRight, AlignHeader: text.AlignRight})
+// name is the mix, or what else the cell is.
+func (c *Cell) name() string {
+	if c.Mix == (Mix{}) {
+		return "load"
 	}
-	t.SetColumnConfigs(columns)
-	t.AppendHeader(row(header))
-	for i, r := range rows {
-		if i > 0 && m.Cells[i].Threads != m.Cells[i-1].Threads {
-			t.AppendSeparator()
-		}
-		t.AppendRow(row(r))
-	}
-	_, err := fmt.Fprintf(w, "%s\n%s\n", strings.Join(m.facts(), "\n"), t.Render())
-	return err
+	return c.Mix.String()
 }
 
-func row(cells []string) table.Row {
-	out := table.Row{}
-	for _, c := range cells {
-		out = append(out, c)
+// label tells the side from the others of a comparison.
+func (m *Matrix) label() string {
+	switch {
+	case m.Name == "":
+		return m.Client
+	case m.Client == clientMillrace:
+		return m.Name
 	}
-	return out
-}
-
-// WriteMatrixHTML writes the table and its charts as one page.
-func WriteMatrixHTML(w io.Writer, m *Matrix) error {
-	s := &sheet{Title: "millrace ycsb matrix", Facts: m.facts()}
-	s.Header, s.Rows = m.table()
-	var names []string
-	for _, c := range m.Cells {
-		if !slices.Contains(names, c.Mix.String()) {
-			names = append(names, c.Mix.String())
-		}
-	}
-	for _, of := range []struct {
-		title string
-		value func(Cell) float64
-	}{
-		{"operations a second, by reads:writes", func(c Cell) float64 { return c.Throughput }},
-		{"average latency of reads (RAL), µs", func(c Cell) float64 { return c.RAL }},
-		{"average latency of writes (WAL), µs", func(c Cell) float64 { return c.WAL }},
-	} {
-		if err := s.draw(of.title, m.lines(names, of.value), names...); err != nil {
-			return err
-		}
-	}
-	return s.write(w)
-}
-
-// lines are a figure by mix, a line for each number of threads.
-func (m *Matrix) lines(names []string, of func(Cell) float64) []plot.Line {
-	var all []plot.Line
-	for _, c := range m.Cells {
-		name := several(int64(c.Threads), "thread")
-		at := slices.IndexFunc(all, func(l plot.Line) bool { return l.Name == name })
-		if at < 0 {
-			at = len(all)
-			all = append(all, plot.Line{Name: name})
-		}
-		if v := of(c); v > 0 {
-			all[at].X = append(all[at].X, float64(slices.Index(names, c.Mix.String())))
-			all[at].Y = append(all[at].Y, v)
-		}
-	}
-	return all
+	return m.Name + ", by " + m.Client
 }

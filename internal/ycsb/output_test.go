@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestLines reads the result as a parser of the Java tool's output does.
@@ -116,36 +115,5 @@ func TestHTML(t *testing.T) {
 	var page bytes.Buffer
 	if err := WriteHTML(&page, r); err != nil || strings.Count(page.String(), "<svg") != 3 || strings.Contains(page.String(), "ZgotmplZ") {
 		t.Errorf("%v: %d charts of %d points", err, strings.Count(page.String(), "<svg"), len(r.Course))
-	}
-}
-
-func TestMatrix(t *testing.T) {
-	b := newBed(t)
-	var told []string
-	m, err := RunMatrix(t.Context(), MatrixOptions{Properties: b.props, Mixes: []Mix{{100, 0}, {50, 50}}, Threads: []int{1, 2}, Each: time.Second, Rounds: 1,
-		Progress: func(line string) { told = append(told, line) }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if b.count() != 300 || len(told) != 5 || len(m.Cells) != 4 {
-		t.Fatalf("%d documents; %q; %+v", b.count(), told, m.Cells)
-	}
-	for _, c := range m.Cells {
-		if c.Throughput <= 0 || c.Failed != 0 || (c.RAL > 0) != (c.Mix.Read > 0) || (c.WAL > 0) != (c.Mix.Write > 0) {
-			t.Errorf("cell %+v", c)
-		}
-		// With one operation under way, latencies are what its time is made of.
-		if r, w := c.Mix.Read/(c.Mix.Read+c.Mix.Write), c.Mix.Write/(c.Mix.Read+c.Mix.Write); c.Threads == 1 {
-			if busy := c.Throughput * (r*c.RAL + w*c.WAL) / 1e6; !(busy > 0 && busy < 1.05) {
-				t.Errorf("cell %+v: a thread is busy for %.2f of its time", c, busy)
-			}
-		}
-	}
-	var text, page bytes.Buffer
-	if err := WriteMatrixText(&text, m); err != nil || !strings.Contains(text.String(), "RAL µs") || !strings.Contains(text.String(), "50:50") {
-		t.Errorf("%v\n%s", err, text.String())
-	}
-	if err := WriteMatrixHTML(&page, m); err != nil || strings.Count(page.String(), "<svg") != 3 {
-		t.Errorf("%v: %d charts", err, strings.Count(page.String(), "<svg"))
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -37,6 +38,7 @@ type Report struct {
 	Client         Client    `json:"client"`
 
 	measure measureConfig
+	disk    *lab.DiskUse // of a server whose disk is slowed
 }
 
 // Series are the latencies of one kind of operation.

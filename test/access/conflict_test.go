@@ -15,33 +15,49 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/wire"
 )
+
+// inTheWay gives both sides a collection with a unique index on k, whose key 1 the
+// source's document 1 has, and a document of somebody else on the target. The spec
+// is of a job by users with the documented privileges.
+func inTheWay(t *testing.T, db string, log *bytes.Buffer) (target *driver.Collection, s job.Spec) {
+	t.Helper()
+	reset(t)
+	unique := driver.IndexModel{Keys: bson.D{{Key: "k", Value: 1}}, Options: options.Index().SetUnique(true)}
+	target = shared.targetDB.Database(db).Collection("c")
+	for c, id := range map[*driver.Collection]any{shared.sourceDB.Database(db).Collection("c"): 1, target: "theirs"} {
+		if _, err := c.Indexes().CreateOne(t.Context(), unique); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.InsertOne(t.Context(), bson.D{{Key: "_id", Value: id}, {Key: "k", Value: 1}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s = spec(sourceSide().userWith(t, "leastReader", documented(t, "millraceSource")), targetSide().userWith(t, "leastWriter", documented(t, "millraceTarget")), log)
+	s.Rules, s.OnExisting, s.Job = transform.Config{Include: []string{db + ".*"}}, job.ExistingMerge, db
+	return target, s
+}
+
+// arrived wants the source's document on the target.
+func arrived(t *testing.T, target *driver.Collection, log *bytes.Buffer) {
+	t.Helper()
+	if n, err := target.CountDocuments(t.Context(), bson.D{{Key: "_id", Value: 1}}); err != nil || n != 1 {
+		t.Errorf("%d documents, %v\n%s", n, err, log)
+	}
+	if strings.Contains(log.String(), "may hold up writes") {
+		t.Error(log)
+	}
+}
 
 // TestConflictsWithLeastPrivileges: finding, removing and keeping what is in
 // the way needs no more than the documented privileges, and so does going on
 // after another process.
 func TestConflictsWithLeastPrivileges(t *testing.T) {
-	reset(t)
-	unique := driver.IndexModel{Keys: bson.D{{Key: "k", Value: 1}}, Options: options.Index().SetUnique(true)}
-	src, dst := shared.sourceDB.Database("acc_conflict").Collection("c"), shared.targetDB.Database("acc_conflict").Collection("c")
-	for _, c := range []*driver.Collection{src, dst} {
-		if _, err := c.Indexes().CreateOne(t.Context(), unique); err != nil {
-			t.Fatal(err)
-		}
-	}
-	insert := func(c *driver.Collection, id any, k int) {
-		t.Helper()
-		if _, err := c.InsertOne(t.Context(), bson.D{{Key: "_id", Value: id}, {Key: "k", Value: k}}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	insert(src, 1, 1)
-	insert(dst, "theirs", 1)
 	var log bytes.Buffer
-	s := spec(sourceSide().userWith(t, "leastReader", documented(t, "millraceSource")), targetSide().userWith(t, "leastWriter", documented(t, "millraceTarget")), &log)
-	s.Rules, s.OnExisting, s.Job = transform.Config{Include: []string{"acc_conflict.*"}}, job.ExistingMerge, "leastConflict"
+	dst, s := inTheWay(t, "acc_conflict", &log)
 	for i, policy := range []job.OnConflict{job.ConflictSkip, job.ConflictOverwrite} {
 		s.OnConflict, s.Until = policy, "never"
 		if policy == job.ConflictOverwrite {
@@ -66,11 +82,45 @@ func TestConflictsWithLeastPrivileges(t *testing.T) {
 		cancel()
 		j.Close()
 	}
-	if n, err := dst.CountDocuments(t.Context(), bson.D{{Key: "_id", Value: 1}}); err != nil || n != 1 {
-		t.Errorf("%d documents, %v\n%s", n, err, log.String())
+	arrived(t, dst, &log)
+}
+
+// TestStoppedWithLeastPrivileges: so does what is done with a job that no process
+// runs: the letters of a finalized one are tried again, and the job is dropped.
+func TestStoppedWithLeastPrivileges(t *testing.T) {
+	var log bytes.Buffer
+	dst, s := inTheWay(t, "acc_stopped", &log)
+	s.OnConflict, s.Until = job.ConflictSkip, "caught-up"
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, log.String())
+		}
 	}
-	if strings.Contains(log.String(), "may hold up writes") {
-		t.Error(log.String())
+	j, err := job.Open(ctx, s)
+	must(err)
+	must(j.Run(ctx))
+	j.Close()
+	_, err = dst.DeleteOne(ctx, bson.D{{Key: "_id", Value: "theirs"}})
+	must(err)
+	c, err := mongo.Connect(ctx, s.Target, mongo.Options{AppName: mongo.TargetApp})
+	must(err)
+	defer c.Close()
+	must(job.Hold(ctx, c, s.Job, s.Log, func(ctx context.Context, held *job.Stopped) error {
+		return held.RetryLetters(ctx, func(_ deadletter.Letter, refused error) {
+			if refused != nil {
+				t.Error(refused)
+			}
+		})
+	}))
+	arrived(t, dst, &log)
+	must(job.Hold(ctx, c, s.Job, s.Log, func(ctx context.Context, held *job.Stopped) error { return held.Drop(ctx) }))
+	for _, coll := range []string{"jobs", "deadletters"} {
+		if n, err := shared.targetDB.Database(mongo.StateDB).Collection(coll).CountDocuments(ctx, bson.D{}); err != nil || n != 0 {
+			t.Errorf("%d documents in %s, %v", n, coll, err)
+		}
 	}
 }
 

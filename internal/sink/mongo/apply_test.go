@@ -2,6 +2,7 @@ package mongosink_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,6 +95,9 @@ func (p pair) replay(t *testing.T, from, to mongo.OpTime, o mongosink.Options) (
 			stage.Batch(b)
 			if err := eng.Feed(ctx, b); err != nil {
 				return err
+			}
+			if held, limit := eng.Stats().Backlog, cmp.Or(o.Sizes.InFlight, 32<<20); held > max(limit, b.Held()) {
+				return fmt.Errorf("%d bytes are in flight, of at most %d", held, limit)
 			}
 			if b.End.Before(to) {
 				return nil

@@ -42,7 +42,7 @@ func newLedger(limit int64, start stream.Position) *ledger {
 func (l *ledger) admit(ctx context.Context, b *stream.Batch, relieve func(context.Context) error, wakeCh <-chan struct{}) (*segment, error) {
 	for {
 		if !l.full(b) {
-			s := &segment{resume: b.Resume(), bytes: int64(b.Bytes)}
+			s := &segment{resume: b.Resume(), bytes: b.Held()}
 			s.pending.Store(1 + int64(len(b.Events)))
 			s.inUse.Store(1 + int64(len(b.Events)))
 			l.bytes.Add(s.bytes)
@@ -124,7 +124,7 @@ func (l *ledger) current() stream.Position {
 // full reports that the batch has to wait for room, which only admit takes.
 func (l *ledger) full(b *stream.Batch) bool {
 	used := l.bytes.Load()
-	return used > 0 && used+int64(b.Bytes) > l.limit
+	return used > 0 && used+b.Held() > l.limit
 }
 
 // ack counts events of a segment.

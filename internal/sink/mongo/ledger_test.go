@@ -127,6 +127,38 @@ func TestLedgerAdmits(t *testing.T) {
 	}
 }
 
+// TestLedgerHolds: never is more in flight than the limit, one batch aside that is
+// larger, and batches of a transaction count with what was read before.
+func TestLedgerHolds(t *testing.T) {
+	const limit = 1000
+	r := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 2))
+	l := newLedger(limit, stream.Position{})
+	var open []*segment
+	for i := range 2000 {
+		b := batchTo(i+1, 0, r.IntN(300))
+		switch {
+		case i%7 == 0:
+			b.EventBytes = b.Bytes + r.IntN(300)
+		case i%50 == 1:
+			b.Bytes = limit + r.IntN(limit)
+		}
+		for l.full(b) {
+			l.release(open[0], 1)
+			open = open[1:]
+		}
+		open = append(open, mustAdmit(t, l, b))
+		if used := l.bytes.Load(); used > limit && used != b.Held() {
+			t.Fatalf("%d bytes are in flight, of a batch of %d", used, b.Held())
+		}
+	}
+	for _, s := range open {
+		l.release(s, 1)
+	}
+	if used := l.bytes.Load(); used != 0 {
+		t.Errorf("%d bytes are left", used)
+	}
+}
+
 // TestLedgerRelieves: when parked operations hold the memory, a batch that waits
 // has them resolved, a second time where the first was not enough.
 func TestLedgerRelieves(t *testing.T) {

@@ -43,9 +43,12 @@ type Options struct {
 	Log   *slog.Logger
 }
 
+// DefaultPartitions is Sizes.Partitions where it is 0.
+const DefaultPartitions = 8
+
 // Sizes bound what an Engine does at once.
 type Sizes struct {
-	// Partitions is the number of parallel writers, default 8.
+	// Partitions is the number of parallel writers, default DefaultPartitions.
 	Partitions int
 	// InFlight bounds the bytes of the events in flight, default 32 MB.
 	InFlight int64
@@ -54,7 +57,8 @@ type Sizes struct {
 	BatchBytes int
 	// Coalesce bounds the bytes of updates that one partition keeps back over
 	// batches while a backlog lasts, default 4 MB; negative keeps none back. With
-	// small inserts among them it is four times as much.
+	// small inserts among them it is four times as much, and never more than
+	// fold.MostKept times.
 	Coalesce int
 }
 
@@ -97,7 +101,7 @@ type Overlap struct {
 
 func (o Options) withDefaults() Options {
 	s := &o.Sizes
-	s.Partitions = cmp.Or(max(s.Partitions, 0), 8)
+	s.Partitions = cmp.Or(max(s.Partitions, 0), DefaultPartitions)
 	s.InFlight = cmp.Or(max(s.InFlight, 0), 32<<20)
 	s.BatchOps = cmp.Or(max(s.BatchOps, 0), 4000)
 	s.BatchBytes = cmp.Or(max(s.BatchBytes, 0), 4<<20)

@@ -218,7 +218,7 @@ func (p *partition) takeItem(ctx context.Context, it *item) error {
 			return err
 		}
 	}
-	if p.batch.Ops >= p.sizes.BatchOps || p.batch.Bytes >= p.sizes.BatchBytes {
+	if p.batch.Ops >= p.sizes.BatchOps || p.batch.Bytes >= p.sizes.BatchBytes || p.kept.Full() {
 		return p.flush(ctx)
 	}
 	return nil

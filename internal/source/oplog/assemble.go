@@ -31,6 +31,7 @@ type assembler struct {
 	pending  int // bytes that events hold on to, and of entries skipped since the last batch
 	bytes    int // of entries, for the batch
 	entries  int
+	contents int // bytes of operations, for the batch: within entries, where they hold several
 }
 
 func newAssembler(o *Source, pos, from mongo.OpTime, emit func(context.Context, *stream.Batch) error) *assembler {
@@ -60,6 +61,9 @@ func (a *assembler) entry(ctx context.Context, doc []byte) error {
 	a.bytes += len(doc)
 	a.pending += len(doc)
 	a.entries++
+	if string(e.op) != "c" {
+		a.contents += len(doc)
+	}
 	live := a.pos.Before(e.at)
 	if err := a.dispatch(ctx, &e, live); err != nil {
 		return fmt.Errorf("oplog entry %s, op %q on %s: %w", e.at, e.op, e.ns, err)
@@ -228,6 +232,7 @@ func (a *assembler) refetch(ctx context.Context, part, at mongo.OpTime) error {
 func (a *assembler) applyOps(ctx context.Context, ops []byte, at mongo.OpTime) error {
 	return a.operations(ops, 0, func(e *entry, size int) error {
 		a.pending += size
+		a.contents += size
 		if err := a.add(e, at); err != nil {
 			return fmt.Errorf("inner op %q on %s: %w", e.op, e.ns, err)
 		}
@@ -264,11 +269,11 @@ func (a *assembler) unsent() bool { return a.entries > 0 || a.start.Before(a.end
 func (a *assembler) flush(ctx context.Context, more, partial bool) error {
 	b := &stream.Batch{
 		Events: a.events, Start: a.start, End: a.end, Partial: partial, More: more,
-		Mark: a.mark(), Bytes: a.bytes, Entries: a.entries,
+		Mark: a.mark(), Bytes: a.bytes, Entries: a.entries, EventBytes: a.contents,
 	}
 	a.capacity = min(len(a.events)+len(a.events)/8+1, 1<<16)
 	a.start, a.events = a.end, nil
-	a.bytes, a.pending, a.entries = 0, 0, 0
+	a.bytes, a.pending, a.entries, a.contents = 0, 0, 0, 0
 	a.o.count(b, a.seen, a.txns)
 	return a.emit(ctx, b)
 }

@@ -36,7 +36,9 @@ type Options struct {
 	// and schema changes are not its matter.
 	Keep func(ns string) bool
 	// ReadAheadBytes bounds what is read and not yet handed over, default
-	// 32 MB; less than 16 MB reads one reply ahead.
+	// 32 MB. Below that the server is asked for smaller replies than the 16 MB
+	// that it fills by itself, as many documents as fitted before: where they
+	// become larger, one reply may exceed the bound, by 16 MB at most.
 	ReadAheadBytes int64
 	// BatchBytes is the size of entries after which a batch is handed over,
 	// default 4 MB. A batch may exceed it by one document.
@@ -103,6 +105,9 @@ func (o *Source) Run(ctx context.Context, pos stream.Position, emit func(context
 	}
 	q := newQueue(o.opt.ReadAheadBytes)
 	r := o.reader(q, from)
+	if q.reply < maxReply {
+		r.size = replySize{bytes: q.reply, docs: firstReply}
+	}
 	readCtx, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {

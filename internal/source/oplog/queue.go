@@ -22,6 +22,7 @@ type chunk struct {
 // takes.
 type queue struct {
 	limit int64
+	reply int64 // what the next reply may bring
 
 	mu     sync.Mutex
 	chunks []chunk
@@ -32,8 +33,9 @@ type queue struct {
 	items, room chan struct{} // signals, capacity 1
 }
 
+// newQueue has room for limit bytes, in two replies at least.
 func newQueue(limit int64) *queue {
-	return &queue{limit: limit, items: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+	return &queue{limit: limit, reply: min(max(limit/2, 1), maxReply), items: make(chan struct{}, 1), room: make(chan struct{}, 1)}
 }
 
 func signal(c chan struct{}) {
@@ -43,13 +45,13 @@ func signal(c chan struct{}) {
 	}
 }
 
-// waitRoom waits until another reply of full size fits, or the queue is empty.
-// It gives up after patience (0 means never) and then returns false.
+// waitRoom waits until another reply fits, or the queue is empty: a reply of one
+// document may be larger than all room. It gives up after patience (0 means never) and then returns false.
 func (q *queue) waitRoom(ctx context.Context, patience time.Duration) (bool, error) {
 	return wait(ctx, q.room, patience, func() bool {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		return q.used == 0 || q.used+maxReply <= q.limit
+		return q.used == 0 || q.used+q.reply <= q.limit
 	})
 }
 

@@ -32,7 +32,7 @@ var errParked = errors.New("parked")
 
 // sink takes what a reader reads.
 type sink interface {
-	// waitRoom waits until a reply of full size may be put, at most for
+	// waitRoom waits until a reply may be put, at most for
 	// patience (0 is for ever); then it returns false.
 	waitRoom(ctx context.Context, patience time.Duration) (bool, error)
 	put(c chunk) error
@@ -46,6 +46,7 @@ type reader struct {
 	park    time.Duration
 	sink    sink
 
+	size    replySize
 	from    mongo.OpTime // where the next cursor starts
 	skip    int          // 1 when the entry at from was delivered before
 	started bool         // the entry at from was found
@@ -90,6 +91,7 @@ func (r *reader) stream(ctx context.Context) error {
 		if !ok {
 			return errParked
 		}
+		cur.Limit(r.size.docs)
 		b, err := r.next(ctx, cur)
 		if err != nil {
 			return readError(conn.Addr(), r.from, err)
@@ -117,9 +119,33 @@ func (r *reader) open(ctx context.Context, conn *wire.Conn) (*wire.Cursor, error
 		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}}},
 	}
 	cmd = append(cmd, seekHint(r.cluster)...)
+	if r.size.docs > 0 {
+		cmd = append(cmd, bson.E{Key: "batchSize", Value: r.size.docs})
+	}
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
-	return conn.OpenCursor(ctx, oplogDB, cmd, wire.CursorOptions{MaxTime: r.await})
+	return conn.OpenCursor(ctx, oplogDB, cmd, wire.CursorOptions{MaxTime: r.await, BatchSize: r.size.docs})
+}
+
+// firstReply is how many documents a server gives in a first reply by itself.
+const firstReply = 101
+
+// replySize is what is asked of the next reply. The zero value leaves it to the
+// server.
+type replySize struct {
+	bytes int64
+	docs  int
+}
+
+// learn takes note of a reply: the next one has as many documents of that size as
+// fit, but not more than twice as many as were asked for.
+func (s *replySize) learn(docs int, bytes int64) {
+	if s.docs == 0 || docs == 0 {
+		return
+	}
+	const most = 1 << 20
+	fit := s.bytes * int64(docs) / max(bytes, 1)
+	s.docs = int(max(min(fit, 2*int64(s.docs), most), 1))
 }
 
 // seekHint makes servers before 4.4 seek to a timestamp instead of scanning
@@ -160,16 +186,19 @@ func (r *reader) deliver(ctx context.Context, conn *wire.Conn, b *wire.Batch) er
 		return nil
 	}
 	var first, last []byte
+	docs := 0
 	err := b.Each(func(doc []byte) error {
 		if first == nil {
 			first = doc
 		}
 		last = doc
+		docs++
 		return nil
 	})
 	if err != nil {
 		return err
 	}
+	r.size.learn(docs, int64(b.Size))
 	skip := 0
 	if !r.started {
 		if err := r.verifyStart(ctx, conn, first); err != nil {

@@ -68,7 +68,10 @@ type Store struct {
 
 // Stats counts a job's letters, those of earlier runs included.
 type Stats struct {
-	Undecided, Open, Settled, Removed int64
+	Undecided int64 `json:"undecided"` // may turn out to be no conflicts
+	Open      int64 `json:"open"`      // the target lacks them, or their newest state
+	Settled   int64 `json:"settled"`   // reached the target later, or are gone from the source
+	Removed   int64 `json:"removed"`   // of somebody else, taken off the target
 }
 
 // New prepares the letters of a job, kept in the target itself; observe is told
@@ -177,6 +180,21 @@ func (s *Store) due(applied mongo.OpTime, limit int) (ids []string) {
 		}
 	}
 	return ids
+}
+
+// IsDue reports that the case of a document can be decided when the target is at
+// a position of the source.
+func (s *Store) IsDue(ns string, id bsoncore.Value, applied mongo.OpTime) bool {
+	c := (*Case)(nil)
+	if !s.none() {
+		c = s.dispute(ns, id)
+	}
+	if c == nil {
+		return false
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.pending[c] && !applied.Before(c.Until)
 }
 
 // AnyDue reports that there are letters to decide.

@@ -28,6 +28,9 @@ const (
 	// bytes, half of them inserts, 169,000 folded without inserts, 279,000 with twice
 	// the room and 395,000 with four times, in 5 to 7 s in place of 11.
 	moreWithInserts = 4
+	// MostKept is how many times their limit kept operations may come to in all:
+	// the room with inserts, and once more the limit, for the batch that reaches it.
+	MostKept = moreWithInserts + 1
 )
 
 // Coalesced are updates that a partition keeps back over batches while a backlog
@@ -47,7 +50,8 @@ type Coalesced struct {
 }
 
 // NewCoalesced keeps about limit bytes back, with small inserts among them four
-// times as many; nothing with a negative limit.
+// times as many, and never more than MostKept times, the last event aside that made
+// an operation larger; nothing with a negative limit.
 func NewCoalesced(limit int) *Coalesced { return &Coalesced{Batch: NewBatch(), limit: limit} }
 
 // Join folds an event into a kept operation of its document. ok is false when
@@ -86,10 +90,11 @@ func (c *Coalesced) takes(o *Op) bool {
 	return o.Kind == stream.Update && !o.Upsert || o.Kind == stream.Insert && c.alone == 0 && len(o.Doc) <= smallInsert
 }
 
-// keep takes an operation over; false when another document has its hash.
+// keep takes an operation over; false when another document has its hash, or there
+// is no room.
 func (c *Coalesced) keep(t *Target, o *Op, now time.Time) bool {
 	g := c.group(t)
-	if _, taken := g.index.find(o.Hash, g.Ops); taken {
+	if _, taken := g.index.find(o.Hash, g.Ops); taken || c.Bytes+o.size()+opOverhead > MostKept*c.limit {
 		return false
 	}
 	if c.Ops == 0 {
@@ -128,6 +133,10 @@ func (c *Coalesced) Due(now time.Time) bool {
 	}
 	return c.Ops > 0 && (c.Bytes >= limit || now.Sub(c.since) >= keepFor)
 }
+
+// Full reports that the kept operations have come to all they may: they are to be
+// sent at once.
+func (c *Coalesced) Full() bool { return c.Ops > 0 && c.Bytes >= MostKept*c.limit }
 
 // Flush counts a flush and reports whether keeping updates back is worth it now.
 func (c *Coalesced) Flush() bool {

@@ -74,3 +74,39 @@ func TestKeptInserts(t *testing.T) {
 		t.Errorf("%d of %d large inserts were kept back", n-left, n)
 	}
 }
+
+// TestMostKept: what is kept back never comes to more than it may, however large
+// the operations of a batch are, and what events add to it is noticed at once.
+func TestMostKept(t *testing.T) {
+	const limit, n = 10_000, 200
+	update := func(pad int) bson.D {
+		return bson.D{{Key: "$v", Value: int32(2)}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "f", Value: make([]byte, pad)}}}}}}
+	}
+	for _, c := range []struct {
+		name string
+		pad  int
+		kept bool
+	}{{"small", 10, true}, {"a few", limit, true}, {"larger than all room", MostKept * limit, false}} {
+		k, b := NewCoalesced(limit), NewBatch()
+		list := events(t, stream.Update, update(c.pad), n)
+		addAll(t, b, list)
+		for _, g := range b.Groups {
+			k.Split(g, time.Now())
+			if k.Ops+len(g.Ops) != n {
+				t.Errorf("%s: %d kept, %d left of %d", c.name, k.Ops, len(g.Ops), n)
+			}
+		}
+		if k.Bytes > MostKept*limit || k.Full() || k.Empty() == c.kept {
+			t.Errorf("%s: %d operations of %d bytes are kept, full: %v", c.name, k.Ops, k.Bytes, k.Full())
+		}
+		if !c.kept {
+			continue
+		}
+		more := events(t, stream.Update, bson.D{{Key: "$v", Value: int32(2)},
+			{Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "g", Value: make([]byte, MostKept*limit)}}}}}}, 1)
+		more[0].Target = list[0].Target
+		if joined, ok, err := k.Join(&more[0]); !joined || !ok || err != nil || !k.Full() {
+			t.Errorf("%s: joined %v, %v, %v; full: %v", c.name, joined, ok, err, k.Full())
+		}
+	}
+}

@@ -24,10 +24,13 @@ type round struct {
 	*Resolver
 	w     *write.Writer
 	b     Barrier
-	carry []*Document // documents that stay parked
+	carry []*Document     // documents that stay parked
+	added map[string]bool // documents that inTheWay has found, by parkID
 }
 
-func (r *Resolver) begin(b Barrier) *round { return &round{Resolver: r, w: r.o.Writers.New(), b: b} }
+func (r *Resolver) begin(b Barrier) *round {
+	return &round{Resolver: r, w: r.o.Writers.New(), b: b, added: map[string]bool{}}
+}
 
 // Resolve writes parked documents. Everything before the barrier is on the
 // target, so their final states are consistent with one another: they are
@@ -48,19 +51,49 @@ func (r *Resolver) Resolve(ctx context.Context, b Barrier, docs []*Document) (ca
 	docs = deletesFirst(docs)
 	for stuck := false; len(docs) > 0; {
 		left, err := round.attempt(ctx, docs, stuck)
+		var more []*Document
 		if err == nil && stuck && len(left) == len(docs) {
-			left, err = round.exchange(ctx, left)
+			if more = round.inTheWay(ctx, left); len(more) == 0 {
+				left, err = round.exchange(ctx, left)
+			}
 		}
 		if err != nil {
 			return round.carry, err
 		}
 		stuck = stuck || len(left) == len(docs)
-		docs = docs[:0]
+		docs = more
 		for _, g := range left {
 			docs = append(docs, g.Document)
 		}
 	}
 	return round.carry, nil
+}
+
+// inTheWay are the documents that hold keys of those left, and are to become
+// something else themselves: their letters can be decided now. Each is found once.
+func (r *round) inTheWay(ctx context.Context, left []*goal) (more []*Document) {
+	if !r.b.over() {
+		return nil
+	}
+	known := map[string]bool{}
+	for _, g := range left {
+		known[parkID(g.Target, g.ID)] = true
+	}
+	for _, g := range left {
+		if g.duplicate == nil {
+			continue
+		}
+		holder := r.holderID(ctx, g, g.duplicate)
+		if holder.Type == 0 {
+			continue
+		}
+		d := &Document{Target: g.Target, ID: bsonraw.FromRaw(holder)}
+		if id := parkID(d.Target, d.ID); !known[id] && !r.added[id] && r.o.Letters.IsDue(d.Target.NS, d.ID, r.b.Fed) {
+			r.added[id] = true
+			more = append(more, d)
+		}
+	}
+	return more
 }
 
 // ResolveDue tries the documents in dispute that the target has caught up
@@ -314,11 +347,15 @@ func (r *round) goneLetter(ctx context.Context, g *goal, why *refusal) error {
 }
 
 // look finds what the target has under the same _id where that is somebody
-// else's, and looks at capped collections, which take nothing later.
+// else's, looks at capped collections, which take nothing later, and leaves in its
+// letter what is ahead of the stream.
 func (r *round) look(ctx context.Context, g *goal) (*goal, error) {
 	switch {
 	case g.refused != nil && g.doc == nil:
 		return nil, nil // ours is gone again
+	case g.refused == nil && g.doc != nil && r.ahead(g):
+		g.refused = refusalOf(g.letter)
+		return g, nil
 	case g.letter == nil || g.refused != nil || !g.Target.Capped && !g.letter.Cause.Foreign():
 		return g, nil
 	}
@@ -334,7 +371,7 @@ func (r *round) look(ctx context.Context, g *goal) (*goal, error) {
 		return nil, r.close(ctx, g)
 	}
 	if there != nil || g.Target.Capped {
-		g.refused = &refusal{cause: g.letter.Cause, code: g.letter.Code, text: g.letter.Reason}
+		g.refused = refusalOf(g.letter)
 	}
 	return g, nil
 }

@@ -101,6 +101,11 @@ func refusedBy(e wire.WriteError) *refusal {
 	return r
 }
 
+// refusalOf is why a letter was written.
+func refusalOf(l *deadletter.Letter) *refusal {
+	return &refusal{cause: l.Cause, code: l.Code, text: l.Reason}
+}
+
 // goal is a parked document and what it has to become; doc nil is deleted.
 type goal struct {
 	*Document
@@ -142,6 +147,13 @@ const (
 	verdictOverwrite
 )
 
+// ahead reports a document in a letter that was read from the source, in a state
+// that the stream has yet to reach. On the target it would meet its own events,
+// which after the overlap expect nothing of the kind.
+func (r *round) ahead(g *goal) bool {
+	return g.letter != nil && r.b.Fed.Before(g.until) && r.b.Overlap.Before(g.until)
+}
+
 // judge decides about a refusal at a barrier. In the overlap it may be none:
 // the document that holds the key may be ahead, or behind.
 func (r *round) judge(g *goal, why *refusal) verdict {
@@ -152,9 +164,9 @@ func (r *round) judge(g *goal, why *refusal) verdict {
 		return verdictCarry
 	case r.o.Letters == nil:
 		return verdictStop
-	case open && (g.overlap || g.Target.Capped || r.o.OnConflict == deadletter.Stop):
+	case open && (r.ahead(g) || g.overlap || g.Target.Capped || r.o.OnConflict == deadletter.Stop):
 		return verdictOpen
-	case g.overlap:
+	case g.overlap || r.ahead(g):
 		return verdictUndecided
 	case !r.lenient():
 		return verdictStop

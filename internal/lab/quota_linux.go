@@ -1,4 +1,4 @@
-package bench
+package lab
 
 import (
 	"errors"
@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/millrace/millrace/internal/mongo"
 )
 
 // Where control groups are mounted on nearly every machine: all controllers of
@@ -24,18 +22,19 @@ const (
 	groupsOne = "/sys/fs/cgroup/cpu"
 )
 
-// limitProcess lets a process use only so many processors, which may be a part
+// LimitProcess lets a process use only so many processors, which may be a part
 // of one. It is paused for the rest of each few milliseconds. What it returns
-// takes the limit back; the process may have ended by then.
-func limitProcess(pid int, processors float64) (release func() error, err error) {
+// takes the limit back; the process may have ended by then. Where this machine
+// has no such limits the error is ErrNoQuota.
+func LimitProcess(pid int, processors float64) (release func() error, err error) {
 	above, two, err := ownGroup()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", ErrNoQuota, err)
 	}
-	dir := filepath.Join(above, fmt.Sprintf("millrace-bench-%d-%d", os.Getpid(), pid))
+	dir := filepath.Join(above, fmt.Sprintf("millrace-%d-%d", os.Getpid(), pid))
 	release = func() error { return leaveGroup(above, dir, pid) }
 	if err := os.Mkdir(dir, 0o755); err != nil {
-		return nil, mongo.WithHint(fmt.Errorf("limit the processors of process %d: %w", pid, err), "control groups take root to make; without them use --primary-share 1")
+		return nil, fmt.Errorf("%w: process %d: %w", ErrNoQuota, pid, err)
 	}
 	quota, period := quotaOf(processors)
 	files := [][2]string{{"cpu.cfs_period_us", period}, {"cpu.cfs_quota_us", quota}}
@@ -44,7 +43,7 @@ func limitProcess(pid int, processors float64) (release func() error, err error)
 	}
 	for _, f := range append(files, [2]string{"cgroup.procs", strconv.Itoa(pid)}) {
 		if err := writeGroup(dir, f[0], f[1]); err != nil {
-			return nil, errors.Join(fmt.Errorf("limit the processors of process %d: %w", pid, err), release())
+			return nil, errors.Join(fmt.Errorf("%w: process %d: %w", ErrNoQuota, pid, err), release())
 		}
 	}
 	return release, nil

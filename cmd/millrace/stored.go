@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/state"
+)
+
+// connectToLook connects to a side, whose connection string may come from the
+// environment, for looks.
+func (a *app) connectToLook(ctx context.Context, flag, uri string) (*mongo.Cluster, error) {
+	return a.connectFor(ctx, flag, uri, "millrace-debug")
+}
+
+func (a *app) connectFor(ctx context.Context, flag, uri, name string) (*mongo.Cluster, error) {
+	uri, err := a.address(flag, uri, fmt.Errorf("no %s is given", flag))
+	if err != nil {
+		return nil, err
+	}
+	c, err := mongo.Connect(ctx, uri, mongo.Options{AppName: name})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
+	return c, nil
+}
+
+// stored is a look at what a target has stored of jobs: its flags, and then what
+// targetCommand and storedCommand found.
+type stored struct {
+	target, job, output string
+
+	cluster *mongo.Cluster
+	args    []string
+}
+
+// targetCommand makes a command that connects to the jobs' target first.
+func (a *app) targetCommand(cmd *cobra.Command, s *stored, do func(context.Context) error) *cobra.Command {
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		if s.cluster, err = a.connectToLook(cmd.Context(), "target", s.target); err != nil {
+			return err
+		}
+		defer s.cluster.Close()
+		s.args = args
+		return do(cmd.Context())
+	}
+	cmd.Flags().StringVar(&s.target, "target", "", "connection string `URI` of the jobs' target; with a password, set MILLRACE_TARGET instead")
+	bindOutput(cmd, &s.output, "`form` of the result: text or json", "text", "json")
+	return cmd
+}
+
+// bindJob gives a command the name of a job.
+func (a *app) bindJob(cmd *cobra.Command, s *stored, usage string) {
+	cmd.Flags().StringVar(&s.job, "job", "", usage)
+	_ = cmd.RegisterFlagCompletionFunc("job", a.completeJobs(&s.target))
+}
+
+// storedCommand makes a command that finds a job first.
+func (a *app) storedCommand(cmd *cobra.Command, s *stored, do func(context.Context) error) *cobra.Command {
+	a.targetCommand(cmd, s, func(ctx context.Context) (err error) {
+		if s.job == "" {
+			if s.job, err = onlyJob(ctx, s.cluster); err != nil {
+				return err
+			}
+		}
+		return do(ctx)
+	})
+	a.bindJob(cmd, s, "`name` of the job; may be left out where the target has one job only")
+	return cmd
+}
+
+func onlyJob(ctx context.Context, c *mongo.Cluster) (string, error) {
+	jobs, err := state.List(ctx, c)
+	if err != nil {
+		return "", err
+	}
+	names := make([]string, len(jobs))
+	for i := range jobs {
+		names[i] = jobs[i].ID
+	}
+	switch len(names) {
+	case 0:
+		return "", mongo.WithHint(fmt.Errorf("%s is no target of any job", c.Address()), "a job is stored on its target, in the database "+mongo.StateDB)
+	case 1:
+		return names[0], nil
+	}
+	return "", withCode(exitUsage, mongo.WithHint(fmt.Errorf("there are several jobs: %s", plain(strings.Join(names, ", "))), "choose one with --job"))
+}

@@ -1,0 +1,104 @@
+package lab
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+)
+
+// A server with a slowed disk, a small cache and a part of a processor works,
+// and each flush takes as long as it is told to.
+func TestSlowDisk(t *testing.T) {
+	const latency = 2 * time.Millisecond
+	NeedServers(t)
+	c, err := Start(t.Context(), Options{CacheGB: 0.03, LeanJournal: true, Cores: 0.5, DiskSpeed: DiskSpeed{Latency: latency, PerSecond: 2000}})
+	if errors.Is(err, ErrNoSlowDisk) || errors.Is(err, ErrNoQuota) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	client, err := mongo.Connect(options.Client().ApplyURI(c.URI() + "&w=1&journal=true"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Disconnect(t.Context()) }()
+	coll := client.Database("d").Collection("c")
+	if err := client.Database("d").CreateCollection(t.Context(), "c"); err != nil {
+		t.Fatal(err)
+	}
+	before, began := c.Members()[0].DiskUse(), time.Now()
+	if _, err := coll.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	took, used := time.Since(began), c.Members()[0].DiskUse().Minus(before)
+	if took < 2*latency || used.Writes == 0 || used.Flushes == 0 || used.CPU <= 0 { // a write of the journal, and its flush
+		t.Errorf("a journaled insert took %s, %+v", took, used)
+	}
+	var status struct {
+		WiredTiger struct {
+			Cache map[string]any `bson:"cache"`
+		} `bson:"wiredTiger"`
+	}
+	if err := client.Database("admin").RunCommand(t.Context(), bson.D{{Key: "serverStatus", Value: 1}}).Decode(&status); err != nil {
+		t.Fatal(err)
+	}
+	if got := status.WiredTiger.Cache["maximum bytes configured"]; got != int32(32212254) && got != int64(32212254) {
+		t.Errorf("cache of %v bytes", got)
+	}
+	if err := c.Members()[0].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Members()[0].Start(t.Context()); err != nil { // with limits of its own
+		t.Fatal(err)
+	}
+	if used := c.Members()[0].DiskUse(); used.Reads == 0 {
+		t.Errorf("after a start: %+v", used)
+	}
+}
+
+func TestSlowDiskNeedsItsStarter(t *testing.T) {
+	store, err := NewStore(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []Options{{Cores: 1}, {DiskSpeed: DiskSpeed{PerSecond: 1}}} {
+		if _, err := store.Up(t.Context(), o); err == nil || !strings.Contains(err.Error(), "outlives") {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+}
+
+// Turns are a second's share apart, and none is saved up.
+func TestTurnsOfADisk(t *testing.T) {
+	d := newSlowDisk(DiskSpeed{Latency: time.Hour, PerSecond: 2})
+	var turn time.Time
+	first := d.due(&turn)
+	second, third := d.due(&turn), d.due(&turn)
+	if second.Sub(first) != time.Second/2 || third.Sub(second) != time.Second/2 || time.Until(first) < 59*time.Minute {
+		t.Errorf("%s, %s, %s", first, second, third)
+	}
+}
+
+func TestParseDiskSpeed(t *testing.T) {
+	for in, want := range map[string]string{"0": "as it is", "500us": "500µs an operation", "1ms:4000": "1ms an operation, at most 4000/s"} {
+		if d, err := ParseDiskSpeed(in); err != nil || d.String() != want || d.Slow() != (in != "0") {
+			t.Errorf("%s: %s, %v", in, d, err)
+		}
+	}
+	for _, in := range []string{"", "fast", "-1ms", "1ms:", "1ms:-2", "1"} {
+		if d, err := ParseDiskSpeed(in); err == nil {
+			t.Errorf("%q is %s", in, d)
+		}
+	}
+}

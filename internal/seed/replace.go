@@ -1,0 +1,217 @@
+package seed
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// downWait is the longest time until a set notices that a member is down, which it
+// asks every two seconds by default; provenWait is that of a write by a majority.
+const (
+	downWait   = 30 * time.Second
+	provenWait = time.Minute
+)
+
+// replacing looks at the member whose data the copy replaces: the set has it, and it
+// is stopped. What it returns tells whether files in a directory are that member's
+// own. With prove it is also proven that the set needs nothing of them: what the
+// member acknowledged may count in a write that a client was told of as held by a
+// majority, and the copy may be older than that write.
+func (o MemberOptions) replacing(ctx context.Context, dir string, prove bool) (func(context.Context, *os.Root) error, error) {
+	set, err := connectSet(ctx, o.SetURI)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = set.Disconnect(context.WithoutCancel(ctx)) }()
+	id, err := setOf(ctx, set, o.Replace)
+	if err != nil {
+		return nil, err
+	}
+	if err := awaitDown(ctx, set, o.Replace); err != nil {
+		return nil, err
+	}
+	if prove {
+		if err := heldByOthers(ctx, set, o.Replace, provenWait); err != nil {
+			return nil, err
+		}
+	}
+	return func(ctx context.Context, root *os.Root) error { return o.owns(ctx, root, dir, id) }, nil
+}
+
+// setOf is the identity of the set that has a member.
+func setOf(ctx context.Context, set *driver.Client, host string) (bson.ObjectID, error) {
+	raw, err := set.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}).Raw()
+	if err != nil {
+		return bson.ObjectID{}, mongo.WithHint(fmt.Errorf("seed: ask the set for its configuration: %w", err), "the user needs the role clusterManager")
+	}
+	var reply struct {
+		Config bson.D `bson:"config"`
+	}
+	if err := bson.Unmarshal(raw, &reply); err != nil {
+		return bson.ObjectID{}, fmt.Errorf("seed: the set's configuration cannot be read: %w", err)
+	}
+	if cfg := (&replConfig{doc: reply.Config}); cfg.find(host) == nil {
+		return bson.ObjectID{}, mongo.WithHint(fmt.Errorf("seed: the set has no member %s to be replaced", host),
+			"name it as rs.conf() does; a new member takes --join")
+	}
+	id, ok := raw.Lookup("config", "settings", "replicaSetId").ObjectIDOK()
+	if !ok {
+		return id, errors.New("seed: the set's configuration has no replicaSetId")
+	}
+	return id, nil
+}
+
+// awaitDown makes sure that nobody runs at a member's address, and that the set
+// knows.
+func awaitDown(ctx context.Context, set *driver.Client, host string) error {
+	if conn, err := (&net.Dialer{Timeout: 2 * time.Second}).DialContext(ctx, "tcp", host); err == nil {
+		_ = conn.Close()
+		return mongo.WithHint(fmt.Errorf("seed: %s answers: a member is replaced when it is stopped", host), "shut it down: db.shutdownServer()")
+	}
+	wait, cancel := context.WithTimeoutCause(ctx, downWait, mongo.WithHint(
+		fmt.Errorf("seed: the set still reaches %s", host), "shut it down, on whichever machine it runs"))
+	defer cancel()
+	return until(wait, 100*time.Millisecond, func() (bool, error) {
+		var st setStatus
+		if err := set.Database("admin").RunCommand(wait, bson.D{{Key: "replSetGetStatus", Value: 1}}).Decode(&st); err != nil {
+			if wait.Err() != nil {
+				return false, context.Cause(wait)
+			}
+			return false, mongo.WithHint(fmt.Errorf("seed: ask the set for its status: %w", err), "it needs a primary without this member; the user needs the role clusterManager")
+		}
+		for _, m := range st.Members {
+			if m.Name == host {
+				return m.Health == 0, nil
+			}
+		}
+		return false, nil
+	})
+}
+
+// heldByOthers proves that all that a stopped member ever acknowledged is held by a
+// majority of the others: they hold a write that came after it.
+func heldByOthers(ctx context.Context, set *driver.Client, host string, limit time.Duration) error {
+	raw, err := set.Database("admin").RunCommand(ctx, bson.D{{Key: "appendOplogNote", Value: 1},
+		{Key: "data", Value: bson.D{{Key: "msg", Value: "millrace seed replaces " + host}}},
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}, {Key: "wtimeout", Value: limit.Milliseconds()}}}}).Raw()
+	if err == nil {
+		if text, ok := raw.Lookup("writeConcernError", "errmsg").StringValueOK(); ok {
+			err = errors.New(text)
+		}
+	}
+	if err != nil {
+		return mongo.WithHint(fmt.Errorf("seed: a majority of the set without %s has to hold what it held: %w", host, err),
+			"start members that are down, and wait for those that are behind; the user needs the role clusterManager")
+	}
+	return nil
+}
+
+// owns accepts a directory if it is clearly that of the member: files of its set, in
+// the directory and for the port that the command names which starts it. Nothing
+// in it may be unknown or lie elsewhere: what is not seen here is not removed, and
+// a mongod would find it beside the copy.
+func (o MemberOptions) owns(ctx context.Context, root *os.Root, dir string, id bson.ObjectID) error {
+	refuse := func(why string) error {
+		return mongo.WithHint(fmt.Errorf("%w, and it is not clear that it is the directory of %s: %s", notEmptyError(root.Name()), o.Replace, why),
+			"look what it is; if it may go, empty it by hand and run the same command again")
+	}
+	if program(o.Command) == nil {
+		return refuse("no mongod is to be seen in the command after --")
+	}
+	c, err := configOf(ctx, o.Command)
+	if err != nil {
+		return refuse("the mongod of the command after -- does not tell its options")
+	}
+	if _, port, _ := net.SplitHostPort(o.Replace); port != c.port() || !sameDirectory(c.Storage.DBPath, dir) {
+		return refuse(fmt.Sprintf("the command after -- starts a mongod on port %s in %q", c.port(), c.Storage.DBPath))
+	}
+	if name, err := beyondCopy(root); err != nil || name != "" {
+		return errors.Join(refuse("it holds "+name), err)
+	}
+	ok, err := holdsSet(root, id)
+	if err == nil && !ok {
+		return refuse("no configuration of this set is found in its files")
+	}
+	return err
+}
+
+// beyondCopy names something in a directory that hinders its replacement; "" is
+// nothing.
+func beyondCopy(root *os.Root) (found string, err error) {
+	widest := Storage{DirectoryPerDB: true, DirectoryForIndexes: true}
+	err = fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return fmt.Errorf("seed: look into %s: %w", root.Name(), err)
+		}
+		top := path.Dir(p) == "."
+		switch {
+		case top && (p == keyStore || p == keyDB):
+			found = p + ", keys of an encrypted member"
+		case top && p == newSetMark:
+			found = p + ", a clone that was not completed"
+		case d.IsDir() && neverTables(d.Name()):
+			return fs.SkipDir
+		case d.Type()&fs.ModeSymlink != 0:
+			found = p + ", a link"
+		case !d.IsDir() && widest.kindOf(p) == strange:
+			found = p + ", a file of the engine that millrace does not know"
+		}
+		if found != "" {
+			return fs.SkipAll
+		}
+		return nil
+	})
+	return found, err
+}
+
+// holdsSet reports whether the configuration of a set is found in a directory's
+// files. The table that holds it is small, and the engine compresses a page only
+// if that saves a whole block; a larger configuration is not found.
+func holdsSet(root *os.Root, id bson.ObjectID) (bool, error) {
+	const most = 1 << 20
+	mark := append([]byte("\x07replicaSetId\x00"), id[:]...)
+	files, err := listCopy(root)
+	if err != nil {
+		return false, err
+	}
+	for _, f := range files {
+		if !strings.HasSuffix(f.Path, ".wt") || f.Size > most {
+			continue
+		}
+		raw, err := root.ReadFile(f.Path)
+		if err != nil {
+			return false, fmt.Errorf("seed: look into %s: %w", root.Name(), err)
+		}
+		if bytes.Contains(raw, mark) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// rejoin waits until the member that was replaced is a secondary that has caught
+// up. The set has it in its configuration, of which nothing changes.
+func rejoin(ctx context.Context, c *driver.Client, o MemberOptions, took *MemberTimes) error {
+	set, err := connectSet(ctx, o.SetURI)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = set.Disconnect(context.WithoutCancel(ctx)) }()
+	wait, cancel := context.WithTimeoutCause(ctx, o.CatchUp, mongo.WithHint(
+		fmt.Errorf("seed: the member was started, but was no secondary after %s", o.CatchUp), "see its log and rs.status()"))
+	defer cancel()
+	return awaitSecondary(wait, c, set, o.Replace, took)
+}
