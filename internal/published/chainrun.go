@@ -56,7 +56,7 @@ func (chainRun) Measure(ctx context.Context, o Options, m *Measured) error {
 		for _, l := range chainLinks() {
 			all = append(all, step{scenario: "topology", keys: l.keys(n),
 				change: func(b *bench.Options) {
-					b.Topology = bench.TopologyOptions{Nodes: []int{n}, Clients: chainClients, PrimaryCores: 1, LinkRTT: l.rtt}
+					b.Topology = bench.TopologyOptions{Nodes: []int{n}, Clients: chainClients, PrimaryCores: 1, LinkRTTs: []time.Duration{l.rtt}}
 				},
 				take: func(r *bench.Report) error { return l.take(r, m, n) }})
 		}

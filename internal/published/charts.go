@@ -111,8 +111,8 @@ func ycsbCharts(_ *Table, m *Measured) (all []Chart, err error) {
 	for _, mix := range ycsbClassMixes() {
 		var bars []plot.Bar
 		for _, c := range ycsbClassList() {
-			bars = append(bars, plot.Bar{Name: c.name, Value: m.median(key(c.key(mix), "local"))},
-				plot.Bar{Name: c.name + ", slowed disk", Value: m.median(key(c.key(mix), "network"))})
+			bars = append(bars, plot.Bar{Name: c.name + ", local disk", Value: m.median(key(c.key(mix), "local"))},
+				plot.Bar{Name: c.name + ", network disk", Value: m.median(key(c.key(mix), "network"))})
 		}
 		svg, err := plot.Bars(bars)
 		if err != nil {
@@ -128,8 +128,8 @@ func fileCharts(t *Table, m *Measured) ([]Chart, error) {
 	return drawn(t, m, func(where string, of lookup) ([]Chart, error) {
 		var logical, files []point
 		for _, c := range growthCells() {
-			k, x := key("5", strconv.Itoa(c.collections)), float64(c.gigabytes)
-			logical, files = append(logical, point{x, key(k, "logical")}), append(files, point{x, key(k, "files")})
+			k := fileKey(c)
+			logical, files = append(logical, point{c.DataGB, key(k, "logical")}), append(files, point{c.DataGB, key(k, "files")})
 		}
 		title, right := "published: minutes over gigabytes of data", "file copy"
 		if where == "here" {
@@ -140,22 +140,12 @@ func fileCharts(t *Table, m *Measured) ([]Chart, error) {
 	})
 }
 
-// ddtCharts draws processor time and memory against the rate.
+// ddtCharts draws processor time and memory against the rate, as published, with
+// the threads beside the points.
 func ddtCharts(t *Table, m *Measured) ([]Chart, error) {
 	return drawn(t, m, func(where string, of lookup) (all []Chart, err error) {
 		for _, c := range []struct{ key, title string }{{"cpu", "processors, %"}, {"memory", "memory, MB"}} {
-			var lines []plot.Line
-			for _, cache := range []int{16, 32} {
-				var points []point
-				for _, cell := range ddtCells() {
-					if rate, ok := of(key(cell.key(), "rate")); ok && cell.cache == cache {
-						points = append(points, point{rate, key(cell.key(), c.key)})
-					}
-				}
-				slices.SortFunc(points, func(a, b point) int { return int(a.x - b.x) })
-				lines = append(lines, trace("cache "+strconv.Itoa(cache)+" x "+strconv.Itoa(cache), of, points))
-			}
-			svg, err := plot.Lines(lines)
+			svg, err := plot.Scatter(ddtClouds(of, c.key), "operations a second", c.title)
 			if err != nil {
 				return nil, err
 			}
@@ -163,6 +153,21 @@ func ddtCharts(t *Table, m *Measured) ([]Chart, error) {
 		}
 		return all, nil
 	})
+}
+
+// ddtClouds are the rows by their rate and another figure, a cloud for each cache.
+func ddtClouds(of lookup, column string) []plot.Cloud {
+	clouds := []plot.Cloud{{Name: "cache 16 x 16"}, {Name: "cache 32 x 32"}}
+	for _, cell := range ddtCells() {
+		x, rated := of(key(cell.key(), "rate"))
+		y, ok := of(key(cell.key(), column))
+		if !rated || !ok {
+			continue
+		}
+		c := &clouds[cell.cache/32]
+		c.X, c.Y, c.Labels = append(c.X, x), append(c.Y, y), append(c.Labels, strconv.Itoa(cell.writers))
+	}
+	return clouds
 }
 
 // chainCharts draws writes and the primary's processors by members.

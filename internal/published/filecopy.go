@@ -4,46 +4,22 @@ import (
 	"strconv"
 
 	"github.com/dustin/go-humanize"
+
+	"github.com/millrace/millrace/internal/bench"
 )
 
-// fileTest is one of the published tests: sets of some size with several
-// numbers of indexes.
-type fileTest struct {
-	number, collections int
-	document            string
-	gigabytes, onDisk   int // of all documents
-	cells               []fileCell
-}
+// growthTest is the published test in which the data grow with the collections;
+// in those before it the indexes do.
+const growthTest = 5
 
-// fileCell is the minutes of both ways with so many indexes.
-type fileCell struct {
-	indexes        int
-	logical, files float64
-}
-
-// fileTests are the first four tests.
-func fileTests() []fileTest {
-	return []fileTest{
-		{1, 1, "500 B", 30, 10, []fileCell{{1, 4, 2}, {2, 5, 2}, {5, 8, 3}, {10, 12, 3}}},
-		{2, 2, "10 KB", 300, 100, []fileCell{{2, 25, 9}, {3, 26, 11}, {4, 28, 12}, {5, 29, 12}}},
-		{3, 5, "10 KB", 1_500, 500, []fileCell{{1, 111, 44}, {4, 125, 46}, {7, 129, 46}, {10, 131, 48}}},
-		{4, 60, "8 KB", 3_000, 1_000, []fileCell{{0, 212, 87}, {5, 235, 93}, {10, 275, 102}}},
+// growthCells are the cells of that test.
+func growthCells() (cells []bench.PublishedSeed) {
+	for _, p := range bench.PublishedSeeds() {
+		if p.Test == growthTest {
+			cells = append(cells, p)
+		}
 	}
-}
-
-// growthCell is a set of the fifth test, of five indexes a collection.
-type growthCell struct {
-	collections       int
-	gigabytes, onDisk int
-	logical, files    float64 // minutes
-}
-
-// growthCells are the fifth test, in which the data grow with the collections.
-func growthCells() []growthCell {
-	return []growthCell{
-		{1, 4, 2, 1, 2}, {5, 30, 10, 4, 2}, {10, 66, 22, 9, 3}, {20, 123, 41, 17, 5},
-		{40, 230, 76, 35, 9}, {60, 330, 110, 54, 13}, {80, 426, 142, 82, 17}, {100, 530, 177, 96, 21},
-	}
+	return cells
 }
 
 // fileCopy is the comparison of file copy with logical initial sync.
@@ -88,13 +64,13 @@ func fileTestGroup() Group {
 		Title: "Tests 1 to 4: indexes", Place: []string{"test", "collections", "document", "data (on disk)", "indexes"},
 		Columns: fileColumns(), Ratio: "logical / file copy",
 	}
-	for _, t := range fileTests() {
-		for _, c := range t.cells {
-			k := key(strconv.Itoa(t.number), strconv.Itoa(c.indexes))
-			r := Row{Key: k, Place: []string{strconv.Itoa(t.number), strconv.Itoa(t.collections), t.document, sizes(t.gigabytes, t.onDisk), strconv.Itoa(c.indexes)},
-				Published: values(c.logical, c.files), Ratio: over(k, "logical", "files"), Why: samePlace}
-			g.Rows = append(g.Rows, r)
+	for _, p := range bench.PublishedSeeds() {
+		if p.Test == growthTest {
+			continue
 		}
+		k := fileKey(p)
+		g.Rows = append(g.Rows, Row{Key: k, Place: []string{strconv.Itoa(p.Test), strconv.Itoa(p.Collections), documentSize(p), dataSize(p), strconv.Itoa(p.Indexes)},
+			Published: values(p.LogicalMinutes, p.CopyMinutes), Ratio: over(k, "logical", "files"), Why: samePlace})
 	}
 	g.Rows[len(g.Rows)-2].Headlines = []Headline{{Text: "a new member, 60 collections of 5 indexes: logical / file copy"}}
 	return g
@@ -105,11 +81,11 @@ func fileGrowthGroup() Group {
 		Title: "Test 5: data that grow with the collections, 5 indexes each, documents of 3 KB", Place: []string{"collections", "data (on disk)"},
 		Columns: fileColumns(), Ratio: "logical / file copy",
 	}
-	for _, c := range growthCells() {
-		k := key("5", strconv.Itoa(c.collections))
-		r := Row{Key: k, Place: []string{strconv.Itoa(c.collections), sizes(c.gigabytes, c.onDisk)},
-			Published: values(c.logical, c.files), Ratio: over(k, "logical", "files"), Why: samePlace}
-		if c.logical < c.files {
+	for _, p := range growthCells() {
+		k := fileKey(p)
+		r := Row{Key: k, Place: []string{strconv.Itoa(p.Collections), dataSize(p)},
+			Published: values(p.LogicalMinutes, p.CopyMinutes), Ratio: over(k, "logical", "files"), Why: samePlace}
+		if p.LogicalMinutes < p.CopyMinutes {
 			r.Why = "Here copying files loses in the publication: what it does beside the copying takes longer than all of the logical way. " + samePlace
 		}
 		g.Rows = append(g.Rows, r)
@@ -119,7 +95,14 @@ func fileGrowthGroup() Group {
 	return g
 }
 
-// sizes are gigabytes of data, and of files.
-func sizes(gigabytes, onDisk int) string {
-	return humanize.Comma(int64(gigabytes)) + " (" + humanize.Comma(int64(onDisk)) + ") GB"
+// dataSize is the gigabytes of data, and of files.
+func dataSize(p bench.PublishedSeed) string {
+	return humanize.Comma(int64(p.DataGB)) + " (" + humanize.Comma(int64(p.DiskGB)) + ") GB"
+}
+
+func documentSize(p bench.PublishedSeed) string {
+	if p.DocumentBytes < 1000 {
+		return strconv.Itoa(p.DocumentBytes) + " B"
+	}
+	return strconv.Itoa(p.DocumentBytes/1000) + " KB"
 }
