@@ -15,13 +15,15 @@ import (
 	"github.com/spf13/cobra"
 
 	benchmark "github.com/millrace/millrace/internal/bench"
+	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
 // benchSettings are the flags of `millrace bench`.
 type benchSettings struct {
 	scale, output, report string
-	peers                 []string
+	peers, peerArgs       []string
+	variants              []string
 	yes                   bool // the given clusters are meant
 	options               benchmark.Options
 }
@@ -47,6 +49,7 @@ nothing else.`,
 		Example: `  millrace bench list
   millrace bench full-one --scale small
   millrace bench full-one incr-backlog --rounds 5 --peer mongodump=/usr/bin/mongodump --report bench.html --output html
+  millrace bench full-one --target-topology rs:3 --peer mongoshake-published=collector --variant "source spared=--source-load=low"
   millrace bench topology --nodes 3,7 --write-concern 1,majority --scale medium --rounds 2
   millrace bench seed --scale medium --output html --report seed.html
   millrace bench seed --matrix 1,2,3,4,5 --rounds 3 --output html --report seed.html
@@ -61,6 +64,7 @@ nothing else.`,
 	f.StringVar(&s.scale, "scale", "small", "`size` of the work: small, medium (a million documents), large (ten million), or how many times medium")
 	f.IntVar(&s.options.Rounds, "rounds", 3, "rounds of each contender")
 	f.StringArrayVar(&s.peers, "peer", nil, "a tool that takes part, as `name=program`; may be repeated; "+benchmark.PeerNames())
+	f.StringArrayVar(&s.peerArgs, "peer-arg", nil, "a `setting` of a tool that takes part and has a configuration file, as name:key=value, such as mongoshake:incr_sync.worker=16; may be repeated")
 	f.StringVar(&s.options.Servers.Source, "source-uri", "", "connection string `URI` of a source to use instead of servers started here; its database mrbench is dropped")
 	f.StringVar(&s.options.Servers.Target, "target-uri", "", "connection string `URI` of a target to use instead of servers started here; its database mrbench is dropped")
 	f.BoolVar(&s.yes, "yes", false, "yes, drop and fill the database mrbench of the clusters that --source-uri and --target-uri name")
@@ -68,6 +72,7 @@ nothing else.`,
 	f.StringVar(&s.options.Servers.SourceTopology, "source-topology", "rs:1", "members of the source started here")
 	f.StringVar(&s.options.Servers.TargetTopology, "target-topology", "rs:1", "members of the target started here")
 	f.StringArrayVar(&s.options.MillraceArgs, "millrace-arg", nil, "an `argument` more for the millrace sync that is measured, such as --write-concern=1; may be repeated")
+	f.StringArrayVar(&s.variants, "variant", nil, "measure millrace with other arguments, too, as `name=arguments` of its sync, such as \"source spared=--source-load=low\"; may be repeated")
 	f.IntSliceVar(&s.options.Topology.Nodes, "nodes", []int{3}, "members of the sets that the scenario topology measures, each 3 to 50")
 	f.StringSliceVar(&s.options.Topology.WriteConcerns, "write-concern", []string{"1", "majority"}, "write concerns that the scenario topology measures")
 	f.IntVar(&s.options.Topology.Clients, "clients", 8, "clients that write at once in the scenario topology")
@@ -113,12 +118,13 @@ func (a *app) benchListCommand() *cobra.Command {
 }
 
 func (a *app) benchShowCommand() *cobra.Command {
-	var output, picture string
+	var output, picture, curve string
 	cmd := &cobra.Command{
 		Use:   "show FILE...",
 		Short: "Show JSON reports of benches of one machine as a table, a page or a picture",
 		Example: `  millrace bench show results.json --output html > results.html
-  millrace bench show results.json --output svg --case full-one > full-one.svg`,
+  millrace bench show results.json --output svg --case full-one > full-one.svg
+  millrace bench show results.json --output svg --case full-one --curve all > full-one-curves.svg`,
 		Args: cobra.MinimumNArgs(1), ValidArgsFunction: files,
 		RunE: func(_ *cobra.Command, args []string) error {
 			r, err := readBench(args)
@@ -126,13 +132,15 @@ func (a *app) benchShowCommand() *cobra.Command {
 				return err
 			}
 			if output == "svg" {
-				return benchmark.WriteSVG(a.stdout, r, picture)
+				return benchmark.WriteSVG(a.stdout, r, picture, curve)
 			}
 			return a.writeBenchAs(a.stdout, output, r)
 		},
 	}
 	bindOutput(cmd, &output, "form of the output: text, json, html, markdown or svg", "text", "json", "html", "markdown", "svg")
 	cmd.Flags().StringVar(&picture, "case", "", "with svg: draw the contenders of this case; by default millrace's share of each ceiling")
+	cmd.Flags().StringVar(&curve, "curve", "", "with svg and --case: draw this `figure` over time: "+strings.Join(benchmark.CurveNames(), ", "))
+	config.Restrict(cmd.Flags(), "curve", append([]string{""}, benchmark.CurveNames()...)...)
 	return cmd
 }
 
@@ -196,6 +204,18 @@ func (s *benchSettings) complete() (err error) {
 		}
 		s.options.Peers = append(s.options.Peers, peer)
 	}
+	for _, arg := range s.peerArgs {
+		if err := benchmark.SetPeer(s.options.Peers, arg); err != nil {
+			return err
+		}
+	}
+	for _, arg := range s.variants {
+		v, err := benchmark.ParseVariant(arg)
+		if err != nil {
+			return err
+		}
+		s.options.Variants = append(s.options.Variants, v)
+	}
 	if err := canWrite("--report", s.report); err != nil {
 		return err
 	}
@@ -223,6 +243,12 @@ func (s *benchSettings) shown() []string {
 			continue
 		}
 		args = append(args, "--peer "+p.Name+"="+filepath.Base(p.Program))
+	}
+	for _, arg := range s.peerArgs {
+		args = append(args, "--peer-arg "+arg)
+	}
+	for _, v := range s.options.Variants {
+		args = append(args, fmt.Sprintf("--variant \"%s=%s\"", v.Name, strings.Join(v.Args, " ")))
 	}
 	if s.options.Servers.Source != "" {
 		return append(args, "--source-uri … --target-uri … --yes")

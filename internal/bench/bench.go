@@ -32,6 +32,8 @@ type Options struct {
 	// is given beyond what the scenario needs.
 	Millrace     string
 	MillraceArgs []string
+	// Variants are measured beside it wherever a sync is.
+	Variants []Variant
 	// Version and Command go into the report.
 	Version, Command string
 	// Progress is told in a line what is being done; nil is silent.
@@ -254,7 +256,7 @@ func measure(ctx context.Context, st *site, x contender) (Round, error) {
 	var series []Point
 	var peak int64
 	u, took, err := st.whileDoing(ctx, func() error {
-		w := watch(ctx, st.target, m.processes)
+		w := watch(ctx, st, m.processes)
 		err := x.run(ctx, m)
 		var watched error
 		series, peak, watched = w.stop()

@@ -133,6 +133,33 @@ func TestSecondaryAsPeer(t *testing.T) {
 	}
 }
 
+// Onto three members all end when a majority has everything.
+func TestThreeMembers(t *testing.T) {
+	t.Parallel() // it mostly waits for servers
+	r := measureTiny(t, Options{
+		Scenarios: []string{"full-many", "incr-backlog"}, Servers: Servers{Version: "6.0", TargetTopology: "rs:3"},
+		Variants: []Variant{{"source spared", []string{"--source-load=low"}}},
+	})
+	for _, c := range r.Cases {
+		if _, ok := c.ceiling().Rounds[0].Parts[partMajority]; !ok {
+			t.Errorf("%s: the ceiling waits for no majority: %+v", c.Name(), c.ceiling().Rounds[0])
+		}
+		if last := c.Contenders[len(c.Contenders)-1]; last.Name != "millrace, source spared" || !strings.Contains(last.How, "--source-load=low") {
+			t.Errorf("%s has no millrace that spares the source: %+v", c.Name(), last)
+		}
+		for _, x := range c.Contenders {
+			points := x.Rounds[0].Series
+			last := points[len(points)-1]
+			if len(points) == 1 { // the round was over at once
+				continue
+			}
+			if last.Changed == 0 && x.Name != "no oplog" || x.Kind == KindMillrace && last.CPU == 0 || last.TargetReceived == 0 || last.SourceSent == 0 {
+				t.Errorf("%s: %s: nothing moves in %+v", c.Name(), x.Name, points)
+			}
+		}
+	}
+}
+
 func TestGivenClustersAreNotStopped(t *testing.T) {
 	given, program := servers(t)
 	for _, name := range []string{"full-cold", "full-wan", "seed"} {
@@ -181,7 +208,10 @@ func TestUsage(t *testing.T) {
 }
 
 func TestReport(t *testing.T) {
-	series := []Point{{0, 0, 1e6}, {0.5, 10, 2e6}, {1, 20, 3e6}}
+	series := []Point{
+		{Seconds: 0, Resident: 1e6}, {Seconds: 0.5, Rate: 10, Resident: 2e6, Changed: 5, CPU: 0.1, SourceSent: 2e6, TargetReceived: 1e6},
+		{Seconds: 1, Rate: 20, Resident: 3e6, Changed: 20, CPU: 0.3, SourceSent: 5e6, TargetReceived: 4e6},
+	}
 	r := &Report{Scale: tiny(), Rounds: 1, Cases: []Case{{
 		Scenario: "full-one", Work: "<b>", Unit: "documents", Count: 10,
 		Contenders: []Contender{
@@ -206,8 +236,8 @@ func TestReport(t *testing.T) {
 			t.Errorf("text lacks %q:\n%s", want, &text)
 		}
 	}
-	if n := strings.Count(page.String(), "<svg"); n != 3 {
-		t.Errorf("%d charts, want 3", n)
+	if n := strings.Count(page.String(), "<svg"); n != 6 {
+		t.Errorf("%d charts, want the rates and five curves", n)
 	}
 	for _, bad := range []string{"<b>", "<millrace>", "<script", "<link", "src=", "url("} {
 		if strings.Contains(page.String(), bad) {
@@ -230,7 +260,7 @@ func TestPictures(t *testing.T) {
 	}
 	for name, want := range map[string][]string{"": {"full-one", "idle"}, "idle": {"ceiling", "millrace"}} {
 		var b strings.Builder
-		if err := WriteSVG(&b, r, name); err != nil {
+		if err := WriteSVG(&b, r, name, ""); err != nil {
 			t.Fatal(err)
 		}
 		for _, w := range want {
@@ -239,7 +269,7 @@ func TestPictures(t *testing.T) {
 			}
 		}
 	}
-	if err := WriteSVG(io.Discard, r, "full"); err == nil || !strings.Contains(err.Error(), "it has full-one, idle") {
+	if err := WriteSVG(io.Discard, r, "full", ""); err == nil || !strings.Contains(err.Error(), "it has full-one, idle") {
 		t.Errorf("an unknown case: %v", err)
 	}
 	other.Machine.Cores = 2

@@ -21,17 +21,20 @@ type follower struct {
 
 // followers are millrace and the peers that can follow.
 func (b *bench) followers(st *site) []follower {
-	args := b.millraceSync()
-	all := []follower{{
-		name: "millrace", kind: KindMillrace, how: commandLine(args),
-		start: func(ctx context.Context, m *meter) (*child, error) {
-			c, err := startChild(ctx, program{name: b.o.Millrace, args: args, env: b.clusterEnv(st)})
-			if err == nil {
-				m.runs(c.pid())
-			}
-			return c, err
-		},
-	}}
+	var all []follower
+	for _, v := range b.variants() {
+		args := append(b.millraceSync(), v.Args...)
+		all = append(all, follower{
+			name: v.Name, kind: KindMillrace, how: commandLine(args),
+			start: func(ctx context.Context, m *meter) (*child, error) {
+				c, err := startChild(ctx, program{name: b.o.Millrace, args: args, env: b.clusterEnv(st)})
+				if err == nil {
+					m.runs(c.pid())
+				}
+				return c, err
+			},
+		})
+	}
 	for _, p := range b.o.Peers {
 		if t, _ := p.tool(); t.args != nil {
 			all = append(all, b.follow(st, p, t))

@@ -145,7 +145,7 @@ func (w *fullWork) calibrate(ctx context.Context, c *Case) (err error) {
 		return err
 	}
 	w.say("%s: finding the best way to insert", c.Name())
-	part := w.data.part(trialSize(w.data.docs))
+	part := w.data.part(trialSize(w.data.docs, len(w.target.nodes)))
 	var note string
 	w.write, note, err = choose(ctx, part.docs, grid(connections, []int{128 << 10, 512 << 10, 2 << 20}), func(ctx context.Context, s settings) (time.Duration, error) {
 		if err := w.empty(ctx, nil); err != nil {
@@ -153,6 +153,9 @@ func (w *fullWork) calibrate(ctx context.Context, c *Case) (err error) {
 		}
 		began := time.Now()
 		err := insert(ctx, w.target, dataDB, part, s)
+		if err == nil {
+			err = w.target.majority(ctx)
+		}
 		return time.Since(began), err
 	})
 	c.Notes = append(c.Notes, fmt.Sprintf("inserting, %d documents: %s", part.docs, note))
@@ -193,7 +196,7 @@ func (w *fullWork) contenders() []contender {
 			all = append(all, w.withoutOplog(way))
 		}
 	}
-	all = append(all, w.syncs(w.site, w.cleared, w.complete, "--until", "caught-up"))
+	all = append(all, w.syncs(w.site, w.cleared, w.complete, "--until", "caught-up")...)
 	return append(all, w.peers(w.peer)...)
 }
 
@@ -222,20 +225,27 @@ func (w *fullWork) way(c copyWay) contender {
 				return err
 			}
 		}
-		err := m.part("insert", func() error { return insert(ctx, w.target, dataDB, w.data, w.write) })
-		if err != nil || len(after) == 0 {
+		if err := m.part("insert", func() error { return insert(ctx, w.target, dataDB, w.data, w.write) }); err != nil {
 			return err
 		}
-		return m.part("index", func() error {
-			for c := range w.data.collections {
-				if err := w.target.index(ctx, c, after); err != nil {
-					return err
-				}
+		if len(after) > 0 {
+			if err := m.part("index", func() error { return w.indexAll(ctx, after) }); err != nil {
+				return err
 			}
-			return nil
-		})
+		}
+		return m.part(partMajority, func() error { return w.target.majority(ctx) })
 	}
 	return x
+}
+
+// indexAll builds the indexes of all collections of the target.
+func (w *fullWork) indexAll(ctx context.Context, all []index) error {
+	for c := range w.data.collections {
+		if err := w.target.index(ctx, c, all); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // unreplicatedDB is the database whose writes a server does not put into its

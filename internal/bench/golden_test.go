@@ -31,8 +31,8 @@ func TestGoldenReports(t *testing.T) {
 		"report.txt":    WriteText,
 		"report.html":   WriteHTML,
 		"report.md":     WriteMarkdown,
-		"shares.svg":    func(w io.Writer, r *Report) error { return WriteSVG(w, r, "") },
-		"latency.svg":   func(w io.Writer, r *Report) error { return WriteSVG(w, r, "latency/w-majority") },
+		"shares.svg":    func(w io.Writer, r *Report) error { return WriteSVG(w, r, "", "") },
+		"latency.svg":   func(w io.Writer, r *Report) error { return WriteSVG(w, r, "latency/w-majority", "") },
 		"summary.jsonl": writeSummaries,
 	} {
 		t.Run(name, func(t *testing.T) {

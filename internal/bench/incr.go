@@ -123,7 +123,7 @@ func (w *incrWork) calibrate(ctx context.Context, c *Case) (err error) {
 		return err
 	}
 	c.Notes = append(c.Notes, fmt.Sprintf("reading the oplog of about %d operations: %s", min(w.load.operations, mostRead), note))
-	n := trialSize(w.load.operations)
+	n := trialSize(w.load.operations, len(w.target.nodes))
 	w.write, note, err = choose(ctx, n, grid([]int{2, 4, 8, 16}, []int{128 << 10, 512 << 10, 2 << 20}), func(ctx context.Context, s settings) (time.Duration, error) {
 		if err := w.empty(ctx); err != nil {
 			return 0, err
@@ -131,6 +131,9 @@ func (w *incrWork) calibrate(ctx context.Context, c *Case) (err error) {
 		p := newPlan(w.load.fold(limit(w.load.ops(), n), foldWindow), s.connections)
 		began := time.Now()
 		err := w.load.apply(ctx, w.target, p, s.batchBytes)
+		if err == nil {
+			err = w.target.majority(ctx)
+		}
 		return time.Since(began), err
 	})
 	c.Notes = append(c.Notes, fmt.Sprintf("applying the first %d operations: %s", n, note))
@@ -167,7 +170,8 @@ func (w *incrWork) contenders() []contender {
 			"the same, everything folded together as with boundless memory"),
 		w.ceiling("unfolded", KindReference, w.load.unfolded(w.write.connections),
 			"the same, each operation by itself, in order"),
-		w.syncs(w.site, w.empty, w.complete, drain...))
+	)
+	all = append(all, w.syncs(w.site, w.empty, w.complete, drain...)...)
 	return append(all, w.peers(w.peer)...)
 }
 
@@ -180,7 +184,10 @@ func (w *incrWork) ceiling(name string, kind Kind, p plan, how string) contender
 			if err := m.part("read", func() error { return w.readOplog(ctx, w.read) }); err != nil {
 				return err
 			}
-			return m.part("apply", func() error { return w.load.apply(ctx, w.target, p, w.write.batchBytes) })
+			if err := m.part("apply", func() error { return w.load.apply(ctx, w.target, p, w.write.batchBytes) }); err != nil {
+				return err
+			}
+			return m.part(partMajority, func() error { return w.target.majority(ctx) })
 		},
 		check: w.complete,
 	}
@@ -188,14 +195,14 @@ func (w *incrWork) ceiling(name string, kind Kind, p plan, how string) contender
 
 // peer is a peer's way to drain a backlog; false when it has none.
 func (w *incrWork) peer(p Peer) (contender, bool) {
-	t, _ := p.tool()
-	switch {
-	case p.Name == peerSecondary:
+	if p.Name == peerSecondary {
 		return w.catchUp(), true
-	case t.drains == nil:
+	}
+	t, drains := p.draining(w.span.from.Time().Add(time.Second))
+	if !drains {
 		return contender{}, false
 	}
-	f := w.follow(w.site, p, t.drains(w.span.from.Time().Add(time.Second)))
+	f := w.follow(w.site, p, t)
 	return contender{
 		name: p.Name, kind: KindPeer, how: f.how + "; until the target has everything",
 		prepare: w.empty, check: w.complete,
@@ -222,7 +229,9 @@ func (w *incrWork) drainBy(ctx context.Context, f follower, m *meter) error {
 			marked, err := hasMarker(ctx, w.target, mark)
 			return marked && w.complete(ctx) == nil, n, err
 		})
-		m.ended(began)
-		return err
+		if err != nil {
+			return err
+		}
+		return w.endsOnMajority(ctx, m, began)
 	})
 }

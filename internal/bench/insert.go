@@ -226,5 +226,9 @@ const (
 	mostWritten = 200_000
 )
 
-// trialSize is how much of the data settings of writes are tried on.
-func trialSize(docs int) int { return min(max(docs/10, min(docs, 20_000)), mostWritten) }
+// trialSize is how much of the data settings of writes are tried on. It is more
+// where more members have to have it: the others fall behind before they show how
+// fast they are.
+func trialSize(docs, members int) int {
+	return min(max(docs/10, min(docs, 20_000))*max(members, 1), docs, mostWritten)
+}

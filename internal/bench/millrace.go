@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 const jobName = "mrbench"
@@ -19,13 +21,42 @@ func (b *bench) millraceSync(more ...string) []string {
 	return append(append(args, more...), b.o.MillraceArgs...)
 }
 
-// syncs is the contender of a sync that ends by itself.
-func (b *bench) syncs(st *site, prepare, check func(context.Context) error, more ...string) contender {
-	args := b.millraceSync(more...)
-	return contender{
-		name: "millrace", kind: KindMillrace, how: commandLine(args), prepare: prepare, check: check,
-		run: func(ctx context.Context, m *meter) error { return b.runMillrace(ctx, st, m, args) },
+// Variant is millrace with other arguments, as a contender beside the plain one.
+type Variant struct {
+	Name string   // what a report calls it, after "millrace, "
+	Args []string // more arguments of its sync
+}
+
+// ParseVariant reads name=arguments, the arguments separated by blanks.
+func ParseVariant(s string) (Variant, error) {
+	name, args, _ := strings.Cut(s, "=")
+	v := Variant{Name: strings.TrimSpace(name), Args: strings.Fields(args)}
+	if v.Name == "" || len(v.Args) == 0 || !strings.HasPrefix(v.Args[0], "-") {
+		return v, mongo.WithHint(fmt.Errorf("%q is no variant of millrace", s), "write name=arguments, such as \"source spared=--source-load=low\"")
 	}
+	return v, nil
+}
+
+// variants are millrace as it is measured anyway, which comes first, and the
+// others that are wanted.
+func (b *bench) variants() []Variant {
+	all := []Variant{{Name: "millrace"}}
+	for _, v := range b.o.Variants {
+		all = append(all, Variant{"millrace, " + v.Name, v.Args})
+	}
+	return all
+}
+
+// syncs are the contenders of a sync that ends by itself.
+func (b *bench) syncs(st *site, prepare, check func(context.Context) error, more ...string) (all []contender) {
+	for _, v := range b.variants() {
+		args := append(b.millraceSync(more...), v.Args...)
+		all = append(all, contender{
+			name: v.Name, kind: KindMillrace, how: commandLine(args), prepare: prepare, check: check,
+			run: func(ctx context.Context, m *meter) error { return b.runMillrace(ctx, st, m, args) },
+		})
+	}
+	return all
 }
 
 // commandLine shows a command of millrace.

@@ -20,7 +20,12 @@ import (
 type Peer struct {
 	Name    string
 	Program string // its path; empty for secondary, which is the server itself
+	// Settings of its configuration that are changed or added; nil is none.
+	Settings []Setting
 }
+
+// Setting is a line of a tool's configuration.
+type Setting struct{ Key, Value string }
 
 // PeerNames lists the tools that are known, for help texts.
 func PeerNames() string {
@@ -45,14 +50,56 @@ func ParsePeer(s string) (Peer, error) {
 	return p, p.check()
 }
 
-// tool is the peer's entry in the table.
+// SetPeer reads name:key=value and changes the configuration of the peer of that
+// name.
+func SetPeer(peers []Peer, s string) error {
+	name, line, named := strings.Cut(s, ":")
+	key, value, _ := strings.Cut(line, "=")
+	key, value = strings.TrimSpace(key), strings.TrimSpace(value)
+	if !named || key == "" || !strings.Contains(line, "=") || strings.ContainsAny(line, "\r\n") {
+		return mongo.WithHint(fmt.Errorf("%q is no setting of a peer", s), "write name:key=value, such as "+peerMongoShake+":incr_sync.worker=16")
+	}
+	i := slices.IndexFunc(peers, func(p Peer) bool { return p.Name == name })
+	if i < 0 {
+		return mongo.WithHint(fmt.Errorf("%s: no peer %q takes part", s, name), "give --peer "+name+"=/path/to/program as well")
+	}
+	p := &peers[i]
+	p.Settings = append(p.Settings, Setting{key, value})
+	return p.checkSettings()
+}
+
+// checkSettings refuses those that the bench has to choose.
+func (p Peer) checkSettings() error {
+	t, _ := p.tool()
+	for _, s := range p.Settings {
+		if len(t.place) == 0 {
+			return fmt.Errorf("peer %s has no configuration file, so that %s cannot be set", p.Name, s.Key)
+		}
+		if slices.ContainsFunc(t.place, func(of Setting) bool { return of.Key == s.Key }) {
+			return fmt.Errorf("peer %s: %s is set by the bench, so that the tool works on its servers", p.Name, s.Key)
+		}
+	}
+	return nil
+}
+
+// tool is the peer's entry in the table, with its settings.
 func (p Peer) tool() (tool, bool) {
 	all := tools()
 	i := slices.IndexFunc(all, func(t tool) bool { return t.name == p.Name })
 	if i < 0 {
 		return tool{}, false
 	}
-	return all[i], true
+	return all[i].with(p.Settings), true
+}
+
+// draining is the same for a backlog that begins at a second; false when it
+// drains none.
+func (p Peer) draining(from time.Time) (tool, bool) {
+	t, _ := p.tool()
+	if t.drains == nil {
+		return tool{}, false
+	}
+	return t.drains(from).with(p.Settings), true
 }
 
 func (p Peer) check() error {
@@ -75,7 +122,7 @@ func (p Peer) check() error {
 				"give its path: --peer "+p.Name+"=/path/to/program")
 		}
 	}
-	return nil
+	return p.checkSettings()
 }
 
 // restore is the mongorestore that belongs to a mongodump.
@@ -107,7 +154,7 @@ func (b *bench) peers(way func(Peer) (contender, bool)) (all []contender) {
 // peer is a peer's way to do a copy; false when it has none.
 func (w *fullWork) peer(p Peer) (contender, bool) {
 	t, _ := p.tool()
-	x := contender{name: p.Name, kind: KindPeer, how: t.how, check: w.complete, prepare: w.cleared}
+	x := contender{name: p.Name, kind: KindPeer, how: t.describe(), check: w.complete, prepare: w.cleared}
 	switch {
 	case p.Name == peerDump:
 		x.run = func(ctx context.Context, m *meter) error { return w.dump(ctx, w.site, m, p) }
@@ -136,7 +183,9 @@ func (w *fullWork) copyBy(ctx context.Context, f follower, m *meter) error {
 		if err := awaitAll(ctx, w.arrived); err != nil {
 			return err
 		}
-		m.ended(began)
+		if err := w.endsOnMajority(ctx, m, began); err != nil {
+			return err
+		}
 		mark := bson.NewObjectID()
 		if err := setMarker(ctx, w.source, mark); err != nil {
 			return err
@@ -145,6 +194,22 @@ func (w *fullWork) copyBy(ctx context.Context, f follower, m *meter) error {
 		m.note("following", time.Since(began).Seconds())
 		return err
 	})
+}
+
+// partMajority is the time from the last answer of the target's primary until a
+// majority of the members has it all.
+const partMajority = "majority"
+
+// endsOnMajority ends the round of a tool, all of whose work has arrived, when a
+// majority of the target's members has it.
+func (st *site) endsOnMajority(ctx context.Context, m *meter, began time.Time) error {
+	arrived := time.Now()
+	if err := st.target.majority(ctx); err != nil {
+		return err
+	}
+	m.note(partMajority, time.Since(arrived).Seconds())
+	m.ended(began)
+	return nil
 }
 
 // stalled is how long a peer may bring nothing new before it is given up: some

@@ -36,8 +36,8 @@ func Scenarios() []ScenarioInfo {
 }
 
 const (
-	copyCeiling    = "time to read it alone + time to insert it alone from memory, each at its best settings"
-	backlogCeiling = "time to read the oplog alone + time to apply the folded operations alone from memory, each at its best settings"
+	copyCeiling    = "time to read it alone + time to insert it alone from memory, each at its best settings, until a majority of the target's members has it"
+	backlogCeiling = "time to read the oplog alone + time to apply the folded operations alone from memory, each at its best settings, until a majority of the target's members has it"
 )
 
 // scenarios is the table. Numbers are those of the medium scale.

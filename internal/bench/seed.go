@@ -236,12 +236,7 @@ func (w *seedWork) prepare(ctx context.Context) error {
 	if err := w.caughtUp(ctx, w.source.nodes[w.from]); err != nil {
 		return err
 	}
-	for _, n := range w.source.nodes {
-		if err := (&side{direct: n, Cluster: n}).settle(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
+	return w.source.settle(ctx)
 }
 
 // onePass copies the files under one lock, as is done by hand.

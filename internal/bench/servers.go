@@ -6,18 +6,45 @@ import (
 	"fmt"
 	"os"
 	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // open gives the scenario its clusters.
 func (b *bench) open(ctx context.Context, n needs) (*site, error) {
 	st, err := openSite(ctx, b.o.Servers, n, b.o.Log)
-	if err != nil || !n.member {
-		return st, err
+	if err != nil {
+		return nil, err
 	}
-	if err := st.source.retire(ctx); err != nil {
-		return nil, joinClose(err, st)
+	for _, s := range []*side{st.source, st.target} {
+		if err := s.steady(ctx); err != nil {
+			return nil, joinClose(err, st)
+		}
+	}
+	if n.member {
+		if err := st.source.retire(ctx); err != nil {
+			return nil, joinClose(err, st)
+		}
 	}
 	return st, nil
+}
+
+// steady keeps a lab's primary in its place while its machine is busy. The lab's
+// own sets elect another within 2 s, for tests of that.
+func (s *side) steady(ctx context.Context) error {
+	if s.lab == nil || len(s.lab.Members()) == 1 {
+		return nil
+	}
+	err := s.reconfigure(ctx, func(c *setConfig) error {
+		if c.Settings == nil {
+			c.Settings = bson.M{}
+		}
+		c.Settings["electionTimeoutMillis"], c.Settings["heartbeatIntervalMillis"] = 30_000, 2000
+		return nil
+	})
+	return mongo.Wrap(err, "keep the primary of %s in its place", s.Address())
 }
 
 func joinClose(err error, st *site) error { return errors.Join(err, st.close()) }

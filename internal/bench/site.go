@@ -152,10 +152,10 @@ func (s *side) clear(ctx context.Context) error {
 // serve reads of the past (minSnapshotHistoryWindowInSeconds, 5.0 and newer).
 const historyWindow = 300
 
-// forget waits until what was dropped is gone. For reads of the past a server
-// keeps dropped collections for minutes, in its cache and on its disk, and goes
-// on writing them: the next contender would pay for the one before. Servers that
-// were given are left alone.
+// forget waits until what was dropped is gone on all members. For reads of the
+// past a server keeps dropped collections for minutes, in its cache and on its
+// disk, and goes on writing them: the next contender would pay for the one
+// before. Servers that were given are left alone.
 func (s *side) forget(ctx context.Context) (err error) {
 	if s.lab == nil || !s.Info.Version.AtLeast(5, 0) {
 		return nil
@@ -167,12 +167,9 @@ func (s *side) forget(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.keepHistory(context.WithoutCancel(ctx), historyWindow)) }()
 	for {
-		status, err := s.direct.Command(ctx, "admin", bson.D{{Key: "serverStatus", Value: 1}})
-		if err != nil {
-			return fmt.Errorf("ask %s for what it still has to drop: %w", s.Address(), err)
-		}
-		if n, ok := status.Lookup("storageEngine", "dropPendingIdents").AsInt64OK(); !ok || n == 0 {
-			return nil
+		gone, err := s.forgotten(ctx)
+		if gone || err != nil {
+			return err
 		}
 		// The past ends at a checkpoint after a newer write.
 		_, err = s.direct.Command(ctx, "admin", bson.D{{Key: "appendOplogNote", Value: 1}, {Key: "data", Value: bson.D{{Key: "msg", Value: "millrace bench"}}}})
@@ -182,34 +179,78 @@ func (s *side) forget(ctx context.Context) (err error) {
 		if err != nil {
 			return fmt.Errorf("have %s forget what was dropped: %w", s.Address(), err)
 		}
-		select {
-		case <-ctx.Done():
+		if !tick(ctx, 100*time.Millisecond) {
 			return fmt.Errorf("wait for %s to forget what was dropped: %w", s.Address(), ctx.Err())
-		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }
 
+// forgotten reports that no member keeps anything that was dropped.
+func (s *side) forgotten(ctx context.Context) (bool, error) {
+	for _, n := range s.nodes {
+		status, err := n.Command(ctx, "admin", bson.D{{Key: "serverStatus", Value: 1}})
+		if err != nil {
+			return false, fmt.Errorf("ask %s for what it still has to drop: %w", n.Address(), err)
+		}
+		if pending, ok := status.Lookup("storageEngine", "dropPendingIdents").AsInt64OK(); ok && pending > 0 {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
 func (s *side) keepHistory(ctx context.Context, seconds int) error {
-	if _, err := s.direct.Command(ctx, "admin", bson.D{{Key: "setParameter", Value: 1}, {Key: "minSnapshotHistoryWindowInSeconds", Value: seconds}}); err != nil {
-		return fmt.Errorf("set minSnapshotHistoryWindowInSeconds of %s: %w", s.Address(), err)
+	for _, n := range s.nodes {
+		if _, err := n.Command(ctx, "admin", bson.D{{Key: "setParameter", Value: 1}, {Key: "minSnapshotHistoryWindowInSeconds", Value: seconds}}); err != nil {
+			return fmt.Errorf("set minSnapshotHistoryWindowInSeconds of %s: %w", n.Address(), err)
+		}
 	}
 	return nil
 }
 
+// drop removes the database. None of the members that the bench started may
+// still be busy with what came before when the next contender begins.
 func (s *side) drop(ctx context.Context) error {
+	var members any = "majority"
+	if s.lab != nil && len(s.nodes) > 1 {
+		members = len(s.nodes)
+	}
 	_, err := s.direct.Command(ctx, dataDB, bson.D{{Key: "dropDatabase", Value: 1},
-		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}})
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: members}}}})
 	if err != nil {
 		return fmt.Errorf("drop %s of %s: %w", dataDB, s.Address(), err)
 	}
 	return nil
 }
 
-// settle has the server take a checkpoint.
+// tooNew is the error of a checkpoint of a member that was filled a moment ago: it
+// waits for the primary's next writes.
+const tooNew = 5841000
+
+// settle has the members take a checkpoint.
 func (s *side) settle(ctx context.Context) error {
-	if _, err := s.direct.Command(ctx, "admin", bson.D{{Key: "fsync", Value: 1}}); err != nil {
-		return fmt.Errorf("checkpoint %s: %w", s.Address(), err)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for _, n := range s.nodes {
+		_, err := n.Command(ctx, "admin", bson.D{{Key: "fsync", Value: 1}})
+		for mongo.IsCode(err, tooNew) && tick(ctx, 100*time.Millisecond) {
+			_, err = n.Command(ctx, "admin", bson.D{{Key: "fsync", Value: 1}})
+		}
+		if err != nil {
+			return fmt.Errorf("checkpoint %s: %w", n.Address(), err)
+		}
+	}
+	return nil
+}
+
+// majority waits until a majority of the members has what was written before,
+// on disk: where all work ends that is measured, for a target may lose the rest.
+func (s *side) majority(ctx context.Context) error {
+	_, err := s.direct.Command(ctx, dataDB, bson.D{{Key: "insert", Value: markers},
+		{Key: "documents", Value: bson.A{bson.D{{Key: "_id", Value: bson.NewObjectID()}}}},
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}})
+	if err != nil {
+		return fmt.Errorf("wait for a majority of %s: %w", s.Address(), err)
 	}
 	return nil
 }

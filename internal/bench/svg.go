@@ -8,10 +8,11 @@ import (
 	"github.com/millrace/millrace/internal/plot"
 )
 
-// WriteSVG draws the contenders of one case by its name or, without a name,
-// millrace's share of the ceiling in each case that has one.
-func WriteSVG(w io.Writer, r *Report, name string) error {
-	d, err := r.drawing(name)
+// WriteSVG draws the contenders of one case by its name, with a curve that
+// figure over time; without a name, millrace's share of the ceiling in each case
+// that has one.
+func WriteSVG(w io.Writer, r *Report, name, curve string) error {
+	d, err := r.drawing(name, curve)
 	if err != nil {
 		return err
 	}
@@ -22,16 +23,21 @@ func WriteSVG(w io.Writer, r *Report, name string) error {
 	return err
 }
 
-func (r *Report) drawing(name string) (drawing, error) {
-	if name == "" {
+func (r *Report) drawing(name, curve string) (drawing, error) {
+	if name == "" && curve == "" {
 		return r.shares()
 	}
 	var names []string
 	for i := range r.Cases {
-		if r.Cases[i].Name() == name {
-			return r.Cases[i].bars()
+		c := &r.Cases[i]
+		switch {
+		case c.Name() != name:
+			names = append(names, c.Name())
+		case curve != "":
+			return c.curve(curve)
+		default:
+			return c.bars()
 		}
-		names = append(names, r.Cases[i].Name())
 	}
 	return drawing{}, fmt.Errorf("the report has no case %q; it has %s", name, strings.Join(names, ", "))
 }

@@ -63,7 +63,7 @@ func describeSettings(c *Case) {
 func (w *incrWork) swept(drain []string) []contender {
 	var all []contender
 	for _, s := range w.settings {
-		x := w.syncs(w.site, w.empty, w.complete, append(slices.Clip(drain), "--partitions", itoa(s.partitions), "--apply-buffer", s.buffer)...)
+		x := w.syncs(w.site, w.empty, w.complete, append(slices.Clip(drain), "--partitions", itoa(s.partitions), "--apply-buffer", s.buffer)...)[0] // its variants have no place among the settings
 		x.name = s.name()
 		run := x.run
 		x.run = func(ctx context.Context, m *meter) error { return w.sampled(ctx, m, run) }

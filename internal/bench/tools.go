@@ -7,18 +7,22 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// The peers that there are.
+// The peers that there are. MongoShake is there three times: as it does best
+// here, as a publication set it, and as it is delivered.
 const (
-	peerDsync      = "dsync"
-	peerDump       = "mongodump"
-	peerMongoShake = "mongoshake"
-	peerPCSM       = "pcsm"
-	peerSecondary  = "secondary"
+	peerDsync          = "dsync"
+	peerDump           = "mongodump"
+	peerMongoShake     = "mongoshake"
+	peerShakePublished = "mongoshake-published"
+	peerShakeDefaults  = "mongoshake-defaults"
+	peerPCSM           = "pcsm"
+	peerSecondary      = "secondary"
 )
 
 // tool is an entry of the table of peers: how another tool is run. In its texts
@@ -27,10 +31,13 @@ const (
 type tool struct {
 	name string
 	help string // what --help adds to the name
-	how  string // what a report says of a copy, followed or not
-	// args of the process that copies and follows, env in its environment, and
-	// config the lines of its file; no args is a tool that does not follow.
-	args, env, config []string
+	how  string // what a report says of a copy, followed or not, before the settings
+	// args of the process that copies and follows, env in its environment; no
+	// args is a tool that does not follow.
+	args, env []string
+	// place are the lines of its file that say where it works and what at,
+	// settings the others, which --peer-arg may change.
+	place, settings []Setting
 	// before are args of a run that comes first, then those of one that has the
 	// process begin, again until it does.
 	before, then []string
@@ -48,7 +55,9 @@ func tools() []tool {
 			args: []string{"--mode", "Full", "--load-level", "High", "--verbosity", "WARN", "--web-port", "{port}",
 				"--logfile", "{dir}/dsync.log", "--namespace", "{db}", "{source}", "{target}"}},
 		{name: peerDump, help: " (with mongorestore beside it)", how: "mongodump --db=" + dataDB + " --archive | mongorestore --archive --numInsertionWorkersPerCollection=8"},
-		mongoShake("all", "1970-01-01T00:00:00Z"),
+		mongoShake(shakePreset{peerMongoShake, " (its collector, the changes of a collection spread over its workers)", hashedShake()}, "all", theEpoch),
+		mongoShake(shakePreset{peerShakePublished, " (the same with published settings)", publishedShake()}, "all", theEpoch),
+		mongoShake(shakePreset{peerShakeDefaults, " (the same as delivered)", nil}, "all", theEpoch),
 		// Percona ClusterSync for MongoDB with its own defaults.
 		{name: peerPCSM, how: "pcsm reset; pcsm; pcsm start --include-namespaces=" + dataDB + ".*",
 			args: []string{}, before: []string{"reset"}, then: []string{"start", "--include-namespaces={db}.*"},
@@ -57,44 +66,110 @@ func tools() []tool {
 	}
 }
 
-// mongoShake is MongoShake's collector with the settings of its documentation,
-// changes spread by the hash of _id.
-func mongoShake(mode, from string) tool {
-	return tool{
-		name: peerMongoShake, help: " (its collector)", forget: "mongoshake",
-		how:  "collector, sync_mode=" + mode + ", 8 workers by the hash of _id, 6 collections and 8 writers at once",
+// with is the tool with some settings changed or added.
+func (t tool) with(changed []Setting) tool {
+	t.settings = slices.Clone(t.settings)
+	for _, c := range changed {
+		i := slices.IndexFunc(t.settings, func(s Setting) bool { return s.Key == c.Key })
+		if i < 0 {
+			t.settings = append(t.settings, c)
+			continue
+		}
+		t.settings[i] = c
+	}
+	return t
+}
+
+// describe is what a report says of the tool: all settings, too.
+func (t tool) describe() string {
+	text := t.how
+	for _, s := range t.settings {
+		text += ", " + s.Key + "=" + s.Value
+	}
+	return text
+}
+
+// file is the lines of the tool's configuration.
+func (t tool) file() (lines []string) {
+	for _, s := range slices.Concat(t.place, t.settings) {
+		lines = append(lines, strings.TrimRight(s.Key+" = "+s.Value, " "))
+	}
+	return lines
+}
+
+// theEpoch as a start is none: the tool copies and begins where the copy did.
+const theEpoch = "1970-01-01T00:00:00Z"
+
+// shakePreset is a name for some settings of MongoShake.
+type shakePreset struct {
+	name, help string
+	changed    []Setting // from those that it is delivered with
+}
+
+// mongoShake is MongoShake's collector with the configuration that it is
+// delivered with, changed by a preset. So that its work is that of the others it
+// also builds indexes and follows schema changes.
+func mongoShake(p shakePreset, mode, from string) tool {
+	t := tool{
+		name: p.name, help: p.help, forget: "mongoshake", how: "collector, sync_mode=" + mode,
 		args: []string{"-conf={config}", "-verbose=0"},
-		config: []string{
-			"conf.version = 10", "id = mongoshake", "master_quorum = false",
-			"sync_mode = " + mode, "mongo_urls = {source}", "mongo_connect_mode = primary",
-			"tunnel = direct", "tunnel.message = raw", "tunnel.address = {target}",
-			"filter.namespace.white = {db}", "filter.ddl_enable = true",
-			"checkpoint.storage.url =", "checkpoint.storage.db = mongoshake", "checkpoint.storage.collection = ckpt_default",
-			"checkpoint.start_position = " + from,
-			"full_sync.reader.collection_parallel = 6", "full_sync.reader.write_document_parallel = 8", "full_sync.reader.document_batch_size = 128",
-			"full_sync.reader.fetch_batch_size = 1024", "full_sync.reader.parallel_thread = 1", "full_sync.reader.parallel_index = _id",
-			"full_sync.collection_exist_drop = true", "full_sync.create_index = foreground",
-			"full_sync.executor.insert_on_dup_update = false", "full_sync.executor.filter.orphan_document = false", "full_sync.executor.majority_enable = false",
-			"incr_sync.mongo_fetch_method = oplog", "incr_sync.shard_key = id", "incr_sync.worker = 8", "incr_sync.tunnel.write_thread = 8", "incr_sync.target_delay = 0",
-			"incr_sync.worker.batch_queue_size = 64", "incr_sync.adaptive.batching_max_size = 1024", "incr_sync.fetcher.buffer_capacity = 256",
-			"incr_sync.executor.upsert = false", "incr_sync.executor.insert_on_dup_update = false", "incr_sync.conflict_write_to = none",
-			"incr_sync.executor.majority_enable = false",
-			"log.level = warning", "log.dir = {dir}", "log.file = collector.log", "log.flush = false",
-			"full_sync.http_port = {port}", "incr_sync.http_port = {port}", "system_profile_port = {port}",
+		place: []Setting{
+			{"conf.version", "10"}, {"id", "mongoshake"}, {"master_quorum", "false"},
+			{"sync_mode", mode}, {"mongo_urls", "{source}"}, {"mongo_connect_mode", "primary"},
+			{"tunnel", "direct"}, {"tunnel.message", "raw"}, {"tunnel.address", "{target}"},
+			{"filter.namespace.white", "{db}"},
+			{"checkpoint.storage.url", ""}, {"checkpoint.storage.db", "mongoshake"}, {"checkpoint.storage.collection", "ckpt_default"},
+			{"checkpoint.start_position", from},
+			{"log.level", "warning"}, {"log.dir", "{dir}"}, {"log.file", "collector.log"}, {"log.flush", "false"},
+			{"full_sync.http_port", "{port}"}, {"incr_sync.http_port", "{port}"}, {"system_profile_port", "{port}"},
 		},
-		drains: func(from time.Time) tool { return mongoShake("incr", from.UTC().Format("2006-01-02T15:04:05Z")) },
+		settings: []Setting{
+			{"filter.ddl_enable", "true"}, {"full_sync.create_index", "foreground"},
+			{"full_sync.reader.collection_parallel", "6"}, {"full_sync.reader.write_document_parallel", "8"}, {"full_sync.reader.document_batch_size", "128"},
+			{"full_sync.reader.fetch_batch_size", "8192"}, {"full_sync.reader.parallel_thread", "1"}, {"full_sync.reader.parallel_index", "_id"},
+			{"full_sync.collection_exist_drop", "true"},
+			{"full_sync.executor.insert_on_dup_update", "false"}, {"full_sync.executor.filter.orphan_document", "false"}, {"full_sync.executor.majority_enable", "false"},
+			{"incr_sync.mongo_fetch_method", "oplog"}, {"incr_sync.shard_key", "collection"},
+			{"incr_sync.worker", "8"}, {"incr_sync.tunnel.write_thread", "8"}, {"incr_sync.target_delay", "0"},
+			{"incr_sync.worker.batch_queue_size", "64"}, {"incr_sync.adaptive.batching_max_size", "1024"}, {"incr_sync.fetcher.buffer_capacity", "256"},
+			{"incr_sync.reader.fetch_batch_size", "8192"},
+			{"incr_sync.executor.upsert", "false"}, {"incr_sync.executor.insert_on_dup_update", "false"}, {"incr_sync.conflict_write_to", "none"},
+			{"incr_sync.executor.majority_enable", "false"},
+		},
+		drains: func(from time.Time) tool { return mongoShake(p, "incr", from.UTC().Format("2006-01-02T15:04:05Z")) },
+	}
+	return t.with(p.changed)
+}
+
+// hashedShake has several workers for the changes of one collection, which
+// they do not get as it is delivered.
+func hashedShake() []Setting {
+	return []Setting{{"incr_sync.shard_key", "id"}, {"full_sync.reader.fetch_batch_size", "1024"}}
+}
+
+// publishedShake is what a publication names of MongoShake's settings, in its
+// comparison with Alibaba Cloud's DTS. What it does not name is as delivered, but
+// for the threads that write: with so many workers the collector begins only if
+// there are as many threads.
+func publishedShake() []Setting {
+	return []Setting{
+		{"full_sync.reader.collection_parallel", "6"}, {"full_sync.reader.write_document_parallel", "40"}, {"full_sync.reader.document_batch_size", "1024"},
+		{"full_sync.reader.parallel_thread", "3"}, {"full_sync.reader.parallel_index", "_id"}, {"full_sync.executor.majority_enable", "true"},
+		{"incr_sync.mongo_fetch_method", "oplog"}, {"incr_sync.shard_key", "auto"}, {"incr_sync.worker", "40"},
+		{"incr_sync.worker.batch_queue_size", "64"}, {"incr_sync.adaptive.batching_max_size", "1024"}, {"incr_sync.fetcher.buffer_capacity", "256"},
+		{"incr_sync.executor.majority_enable", "true"}, {"incr_sync.tunnel.write_thread", "40"},
 	}
 }
 
 // follow is a peer's way to copy and follow.
 func (b *bench) follow(st *site, p Peer, t tool) follower {
-	return follower{name: t.name, kind: KindPeer, how: t.how, start: func(ctx context.Context, m *meter) (*child, error) {
+	return follower{name: t.name, kind: KindPeer, how: t.describe(), start: func(ctx context.Context, m *meter) (*child, error) {
 		dir := filepath.Join(b.dir, t.name)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("make a directory: %w", err)
 		}
 		fill := filler(st, dir)
-		config, err := fill(ctx, t.config)
+		config, err := fill(ctx, t.file())
 		if err == nil && len(config) > 0 {
 			err = os.WriteFile(filepath.Join(dir, "config"), []byte(strings.Join(config, "\n")+"\n"), 0o600)
 		}

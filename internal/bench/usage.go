@@ -110,15 +110,24 @@ func memory(pid int) (now, peak int64) {
 	return kilobytes(file, "VmRSS"), kilobytes(file, "VmHWM")
 }
 
-// Point is one moment of a measurement.
+// Point is one moment of a measurement. All but Rate and Resident are since the
+// start.
 type Point struct {
-	// Seconds since the start.
 	Seconds float64 `json:"t"`
 	// Rate is documents changed on the target a second, over the last 10
 	// seconds or since the start.
 	Rate float64 `json:"rate"`
 	// Resident is the tool's memory in bytes.
 	Resident int64 `json:"residentBytes"`
+	// Changed is documents inserted, updated or deleted on the target.
+	Changed int64 `json:"changed"`
+	// CPU is processor time of the tool's processes in seconds, 0 where the bench
+	// does the work itself.
+	CPU float64 `json:"toolCPUSeconds"`
+	// SourceSent and TargetReceived are bytes as the servers count them: what the
+	// tool has received and sent, where each side has one member.
+	SourceSent     int64 `json:"sourceSentBytes"`
+	TargetReceived int64 `json:"targetReceivedBytes"`
 }
 
 // watcher samples a measurement from beside it.
@@ -126,6 +135,8 @@ type watcher struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	pids   func() []int
+	// cpu is what each process has used, also after its end; series alone has it.
+	cpu map[int]float64
 
 	mu     sync.Mutex
 	points []Point
@@ -139,12 +150,12 @@ const (
 	averageOver = 10 * time.Second
 )
 
-// watch starts sampling the target and the processes.
-func watch(ctx context.Context, target *side, pids func() []int) *watcher {
+// watch starts sampling the servers and the processes.
+func watch(ctx context.Context, st *site, pids func() []int) *watcher {
 	ctx, cancel := context.WithCancel(ctx)
-	w := &watcher{cancel: cancel, pids: pids}
+	w := &watcher{cancel: cancel, pids: pids, cpu: map[int]float64{}}
 	began := time.Now()
-	w.wg.Go(func() { w.series(ctx, target, began) })
+	w.wg.Go(func() { w.series(ctx, st, began) })
 	w.wg.Go(func() {
 		for tick(ctx, memoryEvery) {
 			w.resident()
@@ -173,34 +184,56 @@ func (w *watcher) resident() int64 {
 	return now
 }
 
-func (w *watcher) series(ctx context.Context, target *side, began time.Time) {
-	type moment struct {
-		at      time.Duration
-		changed int64
+// used is the processor time of all processes together. Those that have ended
+// count with what was seen of them last.
+func (w *watcher) used() (seconds float64) {
+	for _, pid := range w.pids() {
+		w.cpu[pid] = max(w.cpu[pid], processCPU([]int{pid}))
 	}
-	var seen []moment
-	for {
-		u, err := target.usage(ctx)
+	for _, s := range w.cpu {
+		seconds += s
+	}
+	return seconds
+}
+
+func (w *watcher) series(ctx context.Context, st *site, began time.Time) {
+	var first siteUsage
+	for n := 0; ; n++ {
+		u, err := st.usage(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
 				w.fail(err)
 			}
 			return
 		}
-		now := moment{time.Since(began), u.changed}
-		seen = append(seen, now)
-		first := seen[max(len(seen)-1-int(averageOver/seriesEvery), 0)]
-		p := Point{Seconds: now.at.Seconds(), Resident: w.resident()}
-		if d := (now.at - first.at).Seconds(); d > 0 {
-			p.Rate = float64(now.changed-first.changed) / d
+		if n == 0 {
+			first = u
 		}
-		w.mu.Lock()
-		w.points = append(w.points, p)
-		w.mu.Unlock()
+		source, target := u.source.minus(first.source), u.target.minus(first.target)
+		w.add(Point{
+			Seconds: time.Since(began).Seconds(), Resident: w.resident(), CPU: w.used(),
+			Changed: target.changed, SourceSent: source.out, TargetReceived: target.in,
+		})
 		if !tick(ctx, seriesEvery) {
 			return
 		}
 	}
+}
+
+// add notes a point and its rate.
+func (w *watcher) add(p Point) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.points = append(w.points, p)
+	last := len(w.points) - 1
+	w.points[last].Rate = slopeOf(w.points, last, averageOver, func(p Point) float64 { return float64(p.Changed) })
+}
+
+// slopeOf is how much a figure grows a second, up to the point of a number, over
+// about so long or since the start.
+func slopeOf(points []Point, last int, over time.Duration, of func(Point) float64) float64 {
+	first := max(last-int(over/seriesEvery), 0)
+	return per(of(points[last])-of(points[first]), points[last].Seconds-points[first].Seconds)
 }
 
 func (w *watcher) fail(err error) {

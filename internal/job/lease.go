@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -149,11 +150,39 @@ func (e ending) end(ctx context.Context, waiting func([]mongo.Connection), then 
 // one that it still is. While the target does not answer, the phases wait.
 func (l *lease) heartbeat(ctx context.Context) error {
 	return retry.Every(ctx, state.BeatEvery, func() error {
-		if err := l.store.Beat(ctx); err != nil && ctx.Err() == nil && mongo.Classify(err) != mongo.ClassRetry {
+		err := l.notFarAhead(func() error { return l.store.Beat(ctx) })
+		if err != nil && ctx.Err() == nil && mongo.Classify(err) != mongo.ClassRetry {
 			return err
 		}
 		return nil
 	})
+}
+
+// mostAhead is how far the target's primary may be ahead of its majority before
+// nothing more is written to it. Servers begin to hold writes up at 5 s, and a run
+// that cannot prove itself for 10 s has lost its job.
+const mostAhead = 2 * time.Second
+
+// notFarAhead runs a proof, which takes as long as a majority of the target's
+// members is behind its primary. Nothing further is sent to the target while that
+// is longer than mostAhead: members that are behind get nothing faster by it.
+func (l *lease) notFarAhead(prove func() error) error {
+	proven := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		late := time.NewTimer(mostAhead)
+		defer late.Stop()
+		select {
+		case <-late.C:
+			l.dstGate.Hold(true)
+			defer l.dstGate.Hold(false)
+			<-proven
+		case <-proven:
+		}
+	})
+	defer wg.Wait()
+	defer close(proven)
+	return prove()
 }
 
 // letGo ends the connections over which this run has written and reports that the

@@ -22,6 +22,7 @@ type Gate struct {
 	mu       sync.Mutex
 	load     Load
 	limit    int             // of operations under way, 0 for none
+	held     bool            // nothing begins
 	under    int             // operations that are counted
 	waiting  []chan struct{} // one of each operation that waits for its turn, closed when it has come
 	rested   time.Time       // under Low: when the next may begin
@@ -59,6 +60,18 @@ func (g *Gate) SetLoad(l Load) {
 	g.adjust()
 }
 
+// Hold lets no further operation begin, or, with false, all as before. Those
+// under way end as they began.
+func (g *Gate) Hold(held bool) {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.held = held
+	g.adjust()
+}
+
 // Load is the present one, and how many operations it lets be under way at
 // once, 0 when it does not say.
 func (g *Gate) Load() (l Load, limit int) {
@@ -87,7 +100,7 @@ func (g *Gate) adjust() {
 	if g.load != Low {
 		g.rested = time.Time{}
 	}
-	g.wide.Store(g.limit == 0)
+	g.wide.Store(g.limit == 0 && !g.held)
 	g.grant()
 	close(g.changed)
 	g.changed = make(chan struct{})
@@ -184,7 +197,7 @@ func (g *Gate) rest(ctx context.Context) error {
 
 // The rest is called with mu held.
 
-func (g *Gate) room() bool { return g.limit == 0 || g.under < g.limit }
+func (g *Gate) room() bool { return !g.held && (g.limit == 0 || g.under < g.limit) }
 
 func (g *Gate) release() {
 	g.under--

@@ -242,3 +242,34 @@ func BenchmarkGate(b *testing.B) {
 		})
 	}
 }
+
+// TestHold: nothing begins while a gate is held, under each load, and what waited
+// begins when it is let go.
+func TestHold(t *testing.T) {
+	for _, load := range []Load{Low, Normal, Max} {
+		synctest.Test(t, func(t *testing.T) {
+			g := NewGate(load)
+			under, err := g.Enter(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.Hold(true)
+			g.Leave(under, 1) // it ends as it began
+			began := time.Now()
+			var all sync.WaitGroup
+			for range 3 {
+				all.Go(func() {
+					pass(t, g, 0)
+					if time.Since(began) < time.Minute {
+						t.Errorf("%s: an operation began after %s", load, time.Since(began))
+					}
+				})
+			}
+			time.Sleep(time.Minute)
+			g.Hold(false)
+			all.Wait()
+		})
+	}
+	var none *Gate
+	none.Hold(true)
+}

@@ -38,6 +38,22 @@ func TestNamesAreEscaped(t *testing.T) {
 	}
 }
 
+func TestPanels(t *testing.T) {
+	bars, err := Bars([]Bar{{"a", 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := Panels([]Panel{{"one", bars}, {"nothing", ""}, {"<two>", bars}, {"three", bars}}, 2)
+	for want, n := range map[string]int{"<svg": 4, "</svg>": 4, "&lt;two&gt;": 1, "<two>": 0, "nothing": 0, `viewBox="0 0 1120 648"`: 1, `<svg x="560" y="24"`: 1, `<svg x="0" y="348"`: 1} {
+		if strings.Count(got, want) != n {
+			t.Errorf("%q is there %d times, want %d", want, strings.Count(got, want), n)
+		}
+	}
+	if got := Panels([]Panel{{"nothing", ""}}, 2); got != "" {
+		t.Errorf("nothing is drawn as %s", got)
+	}
+}
+
 func TestFigure(t *testing.T) {
 	for n, want := range map[float64]string{0: "0.000", 0.1234: "0.123", 1.234: "1.23", 12.34: "12.3", 123.4: "123", 1234567: "1,234,567", -5: "-5.00"} {
 		if got := Figure(n); got != want {
