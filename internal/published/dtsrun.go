@@ -21,6 +21,8 @@ const (
 	benchMillrace       = "millrace"
 	benchShakePublished = "mongoshake-published"
 	benchShakeDefaults  = "mongoshake-defaults"
+	// variantSpared is millrace held back to spare the source.
+	variantSpared = "source spared"
 )
 
 const (
@@ -36,7 +38,7 @@ func (d dtsRun) Measure(ctx context.Context, o Options, m *Measured) error {
 		humanize.Comma(int64(one)), ratioTo(publishedOne, one), humanize.Comma(int64(d.many(one))), ratioTo(publishedMany, d.many(one)), humanize.Comma(int64(one)))
 	m.Notes = append(m.Notes, "A checkpoint waits for the majority of the three members (`--write-concern=majority`).")
 	return o.steps(ctx, m, []step{
-		d.step(o, m, fullOne), d.step(o, m, fullMany), d.spared(o, m), d.step(o, m, backlog),
+		d.step(o, m, fullOne), d.step(o, m, fullMany), d.step(o, m, backlog),
 	})
 }
 
@@ -55,6 +57,7 @@ func (d dtsRun) fits(o Options, work string, b *bench.Options) {
 	b.MillraceArgs = append(b.MillraceArgs, "--write-concern=majority")
 	if work == fullMany {
 		b.Scale.Factor *= float64(publishedMany) / publishedOne
+		b.Variants = []bench.Variant{{Name: variantSpared, Args: []string{"--source-load=low"}}}
 	}
 	b.Peers = append(b.Peers, d.shakes(o)...)
 }
@@ -82,28 +85,14 @@ func (d dtsRun) step(o Options, m *Measured, work string) step {
 		take:   func(r *bench.Report) error { return d.take(r, m, work) }}
 }
 
-// spared is the copy of five tables that spares the source, of millrace alone.
-func (d dtsRun) spared(o Options, m *Measured) step {
-	at := key(fullMany, "millrace-spared")
-	return step{scenario: fullMany, keys: []string{at},
-		change: func(b *bench.Options) {
-			d.fits(o, fullMany, b)
-			b.MillraceArgs, b.Peers = append(b.MillraceArgs, "--source-load=low"), nil
-		},
-		take: func(r *bench.Report) error {
-			c := &r.Cases[0]
-			x, err := contender(c, benchMillrace)
-			if err == nil {
-				m.set(at, rates(c, x))
-			}
-			return err
-		}}
-}
-
 // keys are the figures that a scenario gives of millrace and its ceiling.
 func (dtsRun) keys(work string) []string {
 	mine, limit := key(work, "millrace"), key(work, "limit")
-	return []string{mine, key(mine, "each"), key(mine, "peak"), key(limit, "millrace"), key(limit, "ceiling")}
+	keys := []string{mine, key(mine, "each"), key(mine, "peak"), key(limit, "millrace"), key(limit, "ceiling")}
+	if work == fullMany {
+		keys = append(keys, key(work, "millrace-spared"))
+	}
+	return keys
 }
 
 // peerKeys are those of MongoShake.
@@ -127,6 +116,8 @@ func (d dtsRun) take(r *bench.Report, m *Measured, work string) error {
 	for i := range c.Contenders {
 		x := &c.Contenders[i]
 		switch {
+		case work == fullMany && x.Name == benchMillrace+", "+variantSpared && finished(c, x) == nil:
+			m.set(key(work, "millrace-spared"), rates(c, x))
 		case x.Kind == bench.KindCeiling && finished(c, x) == nil:
 			m.set(key(key(work, "limit"), "ceiling"), rates(c, x))
 		case x.Kind == bench.KindPeer:
@@ -137,7 +128,7 @@ func (d dtsRun) take(r *bench.Report, m *Measured, work string) error {
 			}
 			d.tool(c, x, m, tool)
 		}
-		d.curve(c, x, m, work)
+		d.curves(c, x, m, work)
 	}
 	return nil
 }
@@ -149,26 +140,22 @@ func (dtsRun) tool(c *bench.Case, x *bench.Contender, m *Measured, at string) {
 	m.set(key(at, "peak"), rounds(x, func(r bench.Round) float64 { return float64(r.Peak) / 1e6 }))
 }
 
-// curve keeps a contender's course over time.
-func (dtsRun) curve(c *bench.Case, x *bench.Contender, m *Measured, work string) {
+// curves keeps a tool's courses over time.
+func (dtsRun) curves(c *bench.Case, x *bench.Contender, m *Measured, work string) {
 	if x.Kind != bench.KindMillrace && x.Kind != bench.KindPeer {
 		return
 	}
-	points := thin(middle(x).Series)
-	for _, of := range []struct {
-		name, title string
-		value       func(bench.Point) float64
-	}{
-		{"rate", "changed at the target a second, 10 s average, over seconds", func(p bench.Point) float64 { return p.Rate }},
-		{"memory", "memory of the tool, MB, over seconds", func(p bench.Point) float64 { return float64(p.Resident) / 1e6 }},
-	} {
-		line := Curve{Chart: work + "-" + of.name, Title: c.Name() + ": " + of.title, Name: x.Name}
-		for _, p := range points {
-			line.X, line.Y = append(line.X, short(p.Seconds)), append(line.Y, short(of.value(p)))
+	points := middle(x).Series
+	if len(points) < 3 {
+		return
+	}
+	for _, of := range bench.Curves() {
+		line := Curve{Chart: work + "-" + of.Name, Title: c.Name() + ": " + of.Title + ", over seconds", Name: x.Name}
+		for i, p := range points {
+			line.X, line.Y = append(line.X, p.Seconds), append(line.Y, of.At(points, i))
 		}
-		if len(points) > 1 {
-			m.Curves = append(m.Curves, line)
-		}
+		line.X, line.Y = thin(line.X), thin(line.Y)
+		m.Curves = append(m.Curves, line)
 	}
 }
 
@@ -184,12 +171,12 @@ func middle(x *bench.Contender) bench.Round {
 	return best
 }
 
-// thin leaves as many points as a picture can show.
-func thin(points []bench.Point) (some []bench.Point) {
+// thin leaves as many values as a picture can show, with five digits.
+func thin(values []float64) (some []float64) {
 	const most = 100
-	every := len(points)/most + 1
-	for i := 0; i < len(points); i += every {
-		some = append(some, points[i])
+	every := len(values)/most + 1
+	for i := 0; i < len(values); i += every {
+		some = append(some, short(values[i]))
 	}
 	return some
 }
