@@ -166,6 +166,7 @@ SOAK ?= 30m
 .PHONY: soak
 soak: ## Writers, faults and kills drawn from seeds, then trials of all themes, each for SOAK (30m)
 	MILLRACE_TEST_ROUNDS=100 $(GO) test -count=1 -timeout 0 -run TestEquivalence ./internal/sink/mongo
+	MILLRACE_TEST_ROUNDS=300 $(GO) test -count=1 -timeout 0 -run TestHistories ./internal/sink/mongo/resolve
 	MILLRACE_TEST_ROUNDS=30 $(GO) test -count=1 -timeout 0 -run TestCappedHistories ./internal/job
 	MILLRACE_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -run TestSoak ./test/failover
 	MILLRACE_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -run TestSoak ./test/trial

@@ -93,6 +93,10 @@ func failingArgs(t *testing.T) map[string]string {
 		"nothing":            "",
 		"sync  ":             "--readers=x --source=" + nobody,
 		"topology chaining ": "sideways --uri=" + nobody,
+
+		"bench published":         "--table=6",
+		"bench published render":  "--results=" + missing,
+		"bench published compare": missing,
 	}
 }
 
@@ -182,6 +186,8 @@ func TestReportIsCheckedFirst(t *testing.T) {
 		append([]string{"verify"}, append(uris()[1:], "--report=/")...),
 		{"seed", "local", "--from-dbpath=/x", "--to-dbpath=/y", "--report=/proc/self/r.json"},
 		{"bench", "full-one", "--report=/no/such/dir/r.json", "--output=json"},
+		{"bench", "published", "--results=/no/such/dir/r.json"},
+		{"bench", "published", "--results=" + filepath.Join(t.TempDir(), "r.json"), "--page=/no/such/dir/p.md"},
 		{"ycsb", "run", "mongodb", "--chart=/no/such/dir/r.html"},
 		{"ycsb", "load", "mongodb", "-p", "exportfile=/no/such/dir/r"},
 		{"ycsb", "matrix", "--chart=/no/such/dir/r.html"},

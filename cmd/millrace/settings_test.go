@@ -45,7 +45,7 @@ func TestEveryFlagIsInTheEnvironment(t *testing.T) {
 	n := 0
 	eachFlag(t, func(t *testing.T, b *bench, cmd *cobra.Command, flag *pflag.Flag) {
 		n++
-		value := map[string]string{"bool": "true", "duration": "77s", "string": "x77", "stringSlice": "x77", "stringArray": "x77"}[flag.Value.Type()]
+		value := map[string]string{"bool": "true", "duration": "77s", "durationSlice": "77s", "string": "x77", "stringSlice": "x77", "stringArray": "x77"}[flag.Value.Type()]
 		switch allowed := flag.Annotations["choices"]; {
 		case allowed != nil:
 			value = allowed[len(allowed)-1]

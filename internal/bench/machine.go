@@ -41,3 +41,6 @@ func lookup(file, name string) string {
 	}
 	return ""
 }
+
+// ThisMachine describes the machine that the program runs on.
+func ThisMachine() Machine { return thisMachine() }

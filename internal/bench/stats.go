@@ -68,3 +68,6 @@ func slope(x, y []float64) float64 {
 	}
 	return (n*sxy - sx*sy) / d
 }
+
+// StatOf is the median and the extremes of values, all zero for none.
+func StatOf(values []float64) Stat { return newStat(values) }

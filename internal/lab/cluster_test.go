@@ -46,12 +46,14 @@ func insert(ctx context.Context, client *mongo.Client, id any, wc *writeconcern.
 	return err
 }
 
-// mustInsert writes a document to a majority.
+// mustInsert writes a document to a majority. On a busy machine members may elect
+// another primary at any time, more than once while the driver tries.
 func mustInsert(t *testing.T, client *mongo.Client, id any) {
 	t.Helper()
-	if err := insert(t.Context(), client, id, writeconcern.Majority()); err != nil {
-		t.Fatal(err)
-	}
+	eventually(t, "a majority has the document", func() bool {
+		err := insert(t.Context(), client, id, writeconcern.Majority())
+		return err == nil || mongo.IsDuplicateKeyError(err) // of an earlier try
+	})
 }
 
 // must fails the test on an error.

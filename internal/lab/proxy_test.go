@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
@@ -261,7 +262,10 @@ func TestIsolatedPrimaryRollsBack(t *testing.T) {
 	direct := connect(t, c.DirectURI(old))
 	must(t, insert(t.Context(), direct, "lost", &writeconcern.WriteConcern{W: 1}))
 	eventually(t, "another member is primary", func() bool { return mustPrimary(t, c) != old })
-	must(t, insert(t.Context(), connect(t, c.DirectURI(mustPrimary(t, c))), "new", &writeconcern.WriteConcern{W: "majority"}))
+	eventually(t, "the new primary has a majority take a document", func() bool {
+		err := insert(t.Context(), connect(t, c.DirectURI(mustPrimary(t, c))), "new", writeconcern.Majority())
+		return err == nil || mongo.IsDuplicateKeyError(err)
+	})
 	must(t, c.Rejoin(old))
 	coll := connect(t, c.DirectURI(old)).Database("test").Collection("c",
 		options.Collection().SetReadConcern(readconcern.Local()))

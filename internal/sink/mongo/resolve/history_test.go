@@ -399,11 +399,18 @@ func TestHistories(t *testing.T) {
 	t.Parallel()
 	c := connect(t)
 	rounds := int(number(t, "MILLRACE_TEST_ROUNDS", 12))
+	// They have found something: a document read ahead of the stream, and keys that
+	// a document with a letter gives up.
+	known := []uint64{1795374253394936421, 1795375171687805998, 1795375225667179415}
 	parks, carries, disputes, trades := 0, 0, 0, 0
 	for round := range rounds {
 		for _, policy := range []deadletter.Policy{deadletter.Stop, deadletter.Skip, deadletter.Overwrite} {
-			seed := number(t, "MILLRACE_TEST_SEED", uint64(time.Now().UnixNano()))
-			name := fmt.Sprintf("history_%s_%d_%d", policy, seed, round)
+			seed := uint64(time.Now().UnixNano())
+			name := fmt.Sprintf("history_%s_%d", policy, seed)
+			if round < len(known) {
+				seed = known[round]
+			}
+			seed = number(t, "MILLRACE_TEST_SEED", seed)
 			ok := t.Run(fmt.Sprintf("%s/%d", policy, round), func(t *testing.T) {
 				t.Logf("seed %d", seed)
 				b := newBed(t, c, name)

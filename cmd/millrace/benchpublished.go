@@ -1,0 +1,276 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	benchmark "github.com/millrace/millrace/internal/bench"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/published"
+)
+
+// javaPeer is the name of the Java YCSB among the peers.
+const javaPeer = "ycsb"
+
+// publishedFiles are where results and page are.
+type publishedFiles struct{ results, page string }
+
+func (p *publishedFiles) flags(f *pflag.FlagSet) {
+	f.StringVar(&p.results, "results", filepath.Join("docs", "published.json"), "`file` of what was measured")
+	f.StringVar(&p.page, "page", filepath.Join("docs", "published.md"), "`file` of the page; its charts are written beside it")
+}
+
+// publishedSettings are the flags of `millrace bench published`.
+type publishedSettings struct {
+	publishedFiles
+	numbers       []int
+	scale, output string
+	peers         []string
+	options       published.Options
+	tables        []published.Table
+	known         *published.Results
+}
+
+// benchPublishedCommand is `millrace bench published`.
+func (a *app) benchPublishedCommand() *cobra.Command {
+	var s publishedSettings
+	cmd := &cobra.Command{
+		Use:   "published",
+		Short: "Measure what others have published, and write both side by side",
+		Long: `Measures what reproduces five published tables, scaled to this machine, and writes
+a page with each cell: published, published ratio, here, ratio here, and why they
+differ. What cannot be had here stands there as a row that says so.
+
+  1  DTS against MongoShake: full copies and changes onto three members
+  2  YCSB: mixes of reads and writes, kinds of instance
+  3  file copy against logical initial sync
+  4  DDT: threads and caches
+  5  chained replication: 3, 7 and 15 members, chaining on and off
+
+Results are kept table by table: --table 3 replaces those of the third, and the
+page is written from all. A table that fails keeps the results that it had.
+Measure on a machine that does nothing else.`,
+		Example: `  millrace bench published --scale medium --rounds 3 --peer mongoshake=/path/to/collector --peer ycsb=/path/to/ycsb
+  millrace bench published --table 3,5 --scale small
+  millrace bench published compare old.json`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.published(cmd, &s) },
+	}
+	f := cmd.Flags()
+	f.IntSliceVar(&s.numbers, "table", []int{1, 2, 3, 4, 5}, "`numbers` of the tables that are measured")
+	f.StringVar(&s.scale, "scale", "small", "`size` of the work: tiny (which shows that it works), small, medium, large, or how many times medium; the page says what of the published size that is")
+	f.IntVar(&s.options.Rounds, "rounds", 3, "rounds of each measurement")
+	f.StringArrayVar(&s.peers, "peer", nil, "a tool that takes part where a table has it, as `name=program`: mongoshake (its collector; with the published settings and with its own), ycsb (the Java tool); may be repeated")
+	f.StringVar(&s.options.Mongod, "mongod", "6.0", "version of the servers started here")
+	f.StringVar(&s.options.Millrace, "millrace", "", "the millrace `program` to measure; by default this one")
+	s.flags(f)
+	bindOutput(cmd, &s.output, "form of what is printed: text (the summary) or json (all results)", "text", "json")
+	cmd.AddCommand(a.publishedRenderCommand(), a.publishedCompareCommand())
+	return cmd
+}
+
+// published checks the flags, measures and writes results and page.
+func (a *app) published(cmd *cobra.Command, s *publishedSettings) error {
+	if err := s.complete(); err != nil {
+		return withCode(exitUsage, err)
+	}
+	s.options.Version = buildInfo().Version
+	s.options.Command = "millrace bench published " + strings.Join(s.shown(), " ")
+	s.options.Progress = func(line string) { fmt.Fprintln(a.stderr, plain(line)) }
+	measured := false
+	err := published.Run(cmd.Context(), s.tables, s.options, published.Runners(), func(t *published.Table, m *published.Measured) error {
+		measured = true
+		s.known.Put(t.Number, m)
+		return s.write(s.known)
+	})
+	if !measured {
+		return withCode(exitFailure, err)
+	}
+	return withCode(exitFailure, errors.Join(err, a.tellPublished(s.output, s.known, &s.publishedFiles)))
+}
+
+// complete checks what cobra does not, and that results and page can be
+// written, before the work.
+func (s *publishedSettings) complete() (err error) {
+	if s.tables, err = published.Find(s.numbers); err != nil {
+		return err
+	}
+	if s.options.Scale, err = published.ParseScale(s.scale); err != nil {
+		return err
+	}
+	if s.options.Rounds < 1 {
+		return errors.New("--rounds has to be at least 1")
+	}
+	for _, p := range s.peers {
+		if err := s.peer(p); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(canWrite("--results", s.results), canWrite("--page", s.page)); err != nil {
+		return err
+	}
+	if s.known, err = published.Read(s.results); err != nil {
+		return mongo.WithHint(err, "name another file with --results, or move this one away")
+	}
+	if s.options.Millrace == "" {
+		s.options.Millrace, err = os.Executable()
+	}
+	return err
+}
+
+// peer takes one of --peer.
+func (s *publishedSettings) peer(given string) error {
+	name, program, _ := strings.Cut(given, "=")
+	switch name {
+	case javaPeer:
+		if _, err := os.Stat(program); err != nil {
+			return mongo.WithHint(fmt.Errorf("peer %s: there is nothing at %q", name, program), "give its path: --peer ycsb=/path/to/ycsb, a directory, a jar or a script")
+		}
+		path, err := filepath.Abs(program) // it may be run elsewhere
+		s.options.Java = path
+		return err
+	case published.PeerMongoShake:
+		p, err := benchmark.ParsePeer(given)
+		if err == nil {
+			s.options.Peers = append(s.options.Peers, p)
+		}
+		return err
+	}
+	return fmt.Errorf("no published table has the peer %q; there are %s and %s", name, published.PeerMongoShake, javaPeer)
+}
+
+// shown is the command line for the page, without directories.
+func (s *publishedSettings) shown() []string {
+	numbers := strings.Trim(strings.ReplaceAll(fmt.Sprint(s.numbers), " ", ","), "[]")
+	args := []string{"--table " + numbers, "--scale " + s.scale, fmt.Sprintf("--rounds %d", s.options.Rounds)}
+	for _, p := range s.peers {
+		name, program, _ := strings.Cut(p, "=")
+		args = append(args, "--peer "+name+"="+filepath.Base(program))
+	}
+	return append(args, "--mongod "+s.options.Mongod)
+}
+
+// write keeps the results, and the page with its charts.
+func (p *publishedFiles) write(r *published.Results) error {
+	if err := writeFile(p.results, r.Write); err != nil {
+		return err
+	}
+	return p.render(r)
+}
+
+// render writes the page and its charts.
+func (p *publishedFiles) render(r *published.Results) error {
+	var charts []published.File
+	stem := strings.TrimSuffix(filepath.Base(p.page), filepath.Ext(p.page))
+	err := writeFile(p.page, func(w io.Writer) (err error) {
+		charts, err = published.Page(w, r, stem)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, c := range charts {
+		err := writeFile(filepath.Join(filepath.Dir(p.page), c.Name), func(w io.Writer) error {
+			_, err := io.WriteString(w, c.Text)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tellPublished prints the summary, or all results.
+func (a *app) tellPublished(form string, r *published.Results, p *publishedFiles) error {
+	t := table.NewWriter()
+	t.SetStyle(table.StyleLight)
+	t.Style().Format.Header = text.FormatDefault
+	t.AppendHeader(table.Row{"table", "what is compared", "published", "here"})
+	t.SetColumnConfigs([]table.ColumnConfig{{Number: 2, WidthMax: 60, WidthMaxEnforcer: text.WrapSoft}})
+	for _, line := range published.Summary(r) {
+		t.AppendRow(table.Row{line.Table, line.Text, line.Published, line.Here})
+	}
+	return a.tell(form, r, t.Render()+"\npage: "+p.page+", results: "+p.results+"\n")
+}
+
+func (a *app) publishedRenderCommand() *cobra.Command {
+	var p publishedFiles
+	var output string
+	cmd := &cobra.Command{
+		Use:   "render",
+		Short: "Write the page and its charts again from the results, without measuring",
+		RunE: func(*cobra.Command, []string) error {
+			r, err := readPublished(p.results)
+			if err == nil {
+				err = canWrite("--page", p.page)
+			}
+			if err != nil {
+				return withCode(exitUsage, err)
+			}
+			if err := p.render(r); err != nil {
+				return err
+			}
+			return a.tellPublished(output, r, &p)
+		},
+	}
+	p.flags(cmd.Flags())
+	bindOutput(cmd, &output, "form of what is printed: text (the summary) or json (all results)", "text", "json")
+	return cmd
+}
+
+// readPublished reads results that have to be there.
+func readPublished(path string) (*published.Results, error) {
+	r, err := published.Read(path)
+	if err == nil && len(r.Tables) == 0 {
+		err = mongo.WithHint(fmt.Errorf("there are no results in %s", path), "measure with millrace bench published")
+	}
+	return r, err
+}
+
+func (a *app) publishedCompareCommand() *cobra.Command {
+	var results, output string
+	cmd := &cobra.Command{
+		Use:   "compare OLD.json",
+		Short: "Say which figures of two runs differ by more than the spread of both",
+		Long: `Compares earlier results with those of --results, figure by figure. A figure
+differs when its medians are further apart than the spreads (largest less
+smallest of the rounds) of both runs together. Tables of another machine or scale
+are not compared, figures of one round not judged.
+
+The exit code is 0 when none differs, 1 when some do, 2 without an answer.`,
+		Args: cobra.ExactArgs(1), ValidArgsFunction: files,
+		RunE: func(_ *cobra.Command, args []string) error {
+			was, err := readPublished(args[0])
+			if err != nil {
+				return withCode(exitUsage, err)
+			}
+			is, err := readPublished(results)
+			if err != nil {
+				return withCode(exitUsage, err)
+			}
+			c := published.Compare(was, is)
+			if err := a.tell(output, c, c.Text()); err != nil {
+				return err
+			}
+			switch {
+			case len(c.Differing) > 0:
+				err = withCode(exitFailure, fmt.Errorf("%d of %d figures differ by more than their noise", len(c.Differing), c.Compared))
+			case c.Compared == 0:
+				err = withCode(exitTrouble, errors.New("the runs have no figures that can be compared"))
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&results, "results", filepath.Join("docs", "published.json"), "`file` of the later results")
+	bindOutput(cmd, &output, "form of the output: text or json", "text", "json")
+	return cmd
+}

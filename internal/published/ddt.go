@@ -1,0 +1,87 @@
+package published
+
+import "strconv"
+
+// ddtCell is a published row.
+type ddtCell struct {
+	cache            int // its size and its number
+	writers, buckets int // oplogWrite, oplogNsBucket
+	rate             float64
+	cpu, memory      float64 // per cent, MB
+	each             float64 // microseconds of processor time an operation
+}
+
+// ddtCells are the published rows.
+func ddtCells() []ddtCell {
+	return []ddtCell{
+		{16, 6, 2, 72_398, 280, 8_258, 38.7}, {16, 9, 3, 80_385, 240, 14_418, 29.9}, {16, 12, 4, 79_365, 280, 15_728, 35.3}, {16, 15, 5, 75_388, 280, 14_025, 37.1},
+		{32, 6, 2, 87_719, 240, 13_107, 27.4}, {32, 9, 3, 100_000, 320, 11_534, 32.0}, {32, 12, 4, 112_370, 320, 11_796, 28.5}, {32, 15, 5, 120_030, 360, 12_845, 30.0},
+	}
+}
+
+// key begins the keys of the row's figures.
+func (c ddtCell) key() string { return strconv.Itoa(c.cache) + "/" + strconv.Itoa(c.writers) }
+
+func (c ddtCell) place() []string {
+	n := strconv.Itoa
+	return []string{n(c.cache) + " x " + n(c.cache), n(c.writers) + " / " + n(c.buckets), ddtContender(c)}
+}
+
+// ddt is the table of threads and caches.
+func ddt() Table {
+	return Table{
+		Number: 4, Title: "DDT real-time", By: "DDT (D2T)",
+		Machine:    "40 cores Xeon E5-2670 v2, 128 GB, 1 Gbit/s, SSD; one-member sets with caches of 30 GB",
+		Conditions: "one database of 10 collections, documents of 7 columns and some 140 B, averages over 10 s; oplogRead = oplogNS = 1, dataBatchSize = 128; the mix of operations was not published",
+		Says: []string{
+			"With the small cache more threads bring nothing: the cache bounds the rate. With the large one they do, until the reading of the oplog bounds it.",
+			"Its pictures are processor time and memory against operations a second.",
+		},
+		Here: []string{
+			"millrace's partitions stand in the place of the threads that write, and the bytes of changes that they share (`--apply-buffer`) in the place of the cache. What a cache holds in bytes was not published; the two here are 1 to 4, as 16 x 16 is to 32 x 32.",
+			"oplogNsBucket, oplogRead, oplogNS and dataBatchSize have no counterpart: one reader serves all collections, and batches are bounded in bytes.",
+			"The operations are those of `incr-small`: half inserts, four tenths updates, a tenth deletes, as the published mix is not known.",
+		},
+		Absent: []Absent{
+			{"DDT", "it is not measured beside millrace"},
+			{"40 cores, a network of 1 Gbit/s", "there is one machine with fewer"},
+			{"its mix of operations", "not published"},
+		},
+		Groups: []Group{ddtRates(), ddtUse()},
+		charts: ddtCharts,
+	}
+}
+
+const ddtWhy = "Other work, another tool, fewer processors: the mix of operations was not published, and its 40 cores are not here. What compares is how the rate follows threads and cache, and the processor time of one operation."
+
+func ddtRates() Group {
+	g := Group{
+		Title: "Rate and processor time of one operation", Place: ddtPlace(), Ratio: "of the first row",
+		Columns: []Column{{Key: "rate", Name: "rate", Unit: PerSecond}, {Key: "each", Name: "processor time for one", Unit: Micros}},
+	}
+	first := key(ddtCells()[0].key(), "rate")
+	for _, c := range ddtCells() {
+		g.Rows = append(g.Rows, Row{Key: c.key(), Place: c.place(), Published: values(c.rate, c.each),
+			Ratio: Ratio{Of: key(c.key(), "rate"), To: []string{first}}, Why: ddtWhy})
+	}
+	g.Rows[len(g.Rows)-1].Headlines = []Headline{
+		{Text: "large cache and most threads: rate, of that with the small cache and fewest"},
+		{Text: "the same: processor time of one operation, µs", Key: key(ddtCells()[len(g.Rows)-1].key(), "each")},
+	}
+	return g
+}
+
+func ddtPlace() []string {
+	return []string{"cache (size x number)", "oplogWrite / oplogNsBucket", "here: `--apply-buffer`, `--partitions`"}
+}
+
+func ddtUse() Group {
+	g := Group{
+		Title: "What the tool uses", Place: ddtPlace(),
+		Columns: []Column{{Key: "cpu", Name: "processors", Unit: Percent}, {Key: "memory", Name: "memory", Unit: Megabytes}},
+	}
+	for _, c := range ddtCells() {
+		g.Rows = append(g.Rows, Row{Key: c.key(), Place: c.place(), Published: values(c.cpu, c.memory), Why: ddtWhy})
+	}
+	return g
+}

@@ -1,0 +1,127 @@
+package published
+
+// The places of the first table, which are cases of the bench, too.
+const (
+	fullOne  = "full-one"
+	fullMany = "full-many"
+	backlog  = "incr-backlog"
+)
+
+// oneMachine is why figures of distributed work differ here.
+const oneMachine = "Source, tool, load and the three members of the target share the processors, the memory and the disk of one machine; in the publication " +
+	"source, target and tool had 8 cores and 16 GB each. Here a tool that needs less processor time leaves more to the servers, which widens the distance between tools."
+
+// dts is the comparison of DTS with MongoShake.
+func dts() Table {
+	return Table{
+		Number: 1, Title: "DTS against MongoShake", By: "Alibaba Cloud: DTS and MongoShake 2.6.6, MongoDB 4.4",
+		Machine: "source and target of 8 cores and 16 GB each, the tool on 8 cores and 16 GB; the DTS link has 8 GB and 40 writer threads",
+		Conditions: "YCSB workloada, 10 fields of 100 B, 70 % inserts and 30 % updates, zipfian, loaded with 64 threads. " +
+			"MongoShake: collection_parallel 6, write_document_parallel 40, document_batch_size 1024, parallel_thread 3, parallel_index _id, " +
+			"majority_enable true; shard_key auto, worker 40, batch_queue_size 64, batching_max_size 1024, buffer_capacity 256. " +
+			"Sharded: source 4.2 and target 4.4, each of 3 shards and 2 mongos of 8 cores, one table of 10,000,000 with the shard key {_id: \"hashed\"} on both",
+		Says: []string{
+			"DTS holds its readers back by default to spare the source: 15,000 in place of 20,000 a second for five tables.",
+			"With the balancer of a sharded source on, MongoShake has to use a change stream and writes through one mongos only; DTS reads the oplog of each shard and writes through both.",
+			"Its pictures are throughput at the target over time, the processor time, memory and network of the tool's host, and the throughput of each mongos. Their figures were not published.",
+		},
+		Here: []string{
+			"The target is a replica set of three lab members and a write is done when a majority has it. millrace and the bench's ceiling run against the same servers.",
+			"The rows of DTS have no figure of this machine; millrace stands beside them.",
+		},
+		Absent: []Absent{
+			{"DTS", "a service of its cloud, not a program"},
+			{"sharded clusters behind a mongos", "there is no mongos for this machine"},
+			{"source, target and tool on machines of their own", "there is one machine"},
+			{"MongoShake 2.6.6", "the version measured is that of the program given with `--peer`"},
+		},
+		Groups: []Group{dtsRates(), dtsCeilings(), dtsCosts()},
+		charts: dtsCharts,
+	}
+}
+
+// dtsRates are the published figures with rows of ours beside them.
+func dtsRates() Group {
+	const service = "DTS is a service of its cloud"
+	const noRouter = "there is no mongos for this machine"
+	shake := func(work string) Ratio { return Ratio{Of: "", To: []string{key(work, "mongoshake")}} }
+	row := func(work, text, tool, name string, published ...float64) Row {
+		r := Row{Key: key(work, tool), Place: []string{text, name}, Published: values(published...), Why: oneMachine}
+		if tool != "mongoshake" {
+			r.Ratio = shake(work)
+			r.Ratio.Of = r.Key
+		}
+		return r
+	}
+	absent := func(r Row, why string) Row {
+		r.Absent, r.Why = why, ""
+		return r
+	}
+	headline := func(r Row, text string) Row {
+		r.Headlines = []Headline{{Text: text}}
+		return r
+	}
+	const one, five = "full, one table of 10,000,000", "full, five tables of 5,000,000"
+	const incremental = "incremental, one table"
+	const sharded = "sharded, incremental, balancer of the source on"
+	const shards = "sharded"
+	const defaults, spared = "mongoshake-defaults", "millrace-spared"
+	const ours, shakes, shakesDefaults = "millrace", "MongoShake, published settings", "MongoShake, its defaults"
+	both := absent(row(shards, sharded, "dts", "DTS, both mongos together", 46_000), service)
+	both.Ratio.To = []string{key(shards, "mongoshake-1")}
+	spare := row(fullMany, five, spared, "millrace, --source-load low")
+	spare.Why = "`--source-load low` reads with one connection and pauses after each read for as long as it took; DTS does not publish how it holds its readers back. " + oneMachine
+	return Group{
+		Title: "Rates at the target", Place: []string{"work", "tool"}, Ratio: "rate, of MongoShake's",
+		Columns: []Column{{Name: "rate", Unit: PerSecond}},
+		Rows: []Row{
+			row(fullOne, one, "mongoshake", shakes, 8_000),
+			row(fullOne, one, defaults, shakesDefaults),
+			absent(row(fullOne, one, "dts", "DTS", 11_000), service),
+			headline(row(fullOne, one, "millrace", ours), "full copy of one table, rate of MongoShake's (DTS there, millrace here)"),
+			row(fullMany, five, "mongoshake", shakes, 18_000),
+			row(fullMany, five, defaults, shakesDefaults),
+			absent(row(fullMany, five, "dts-spared", "DTS, by default: readers held back to spare the source", 15_000), service),
+			absent(row(fullMany, five, "dts", "DTS, three readers a table", 20_000), service),
+			spare,
+			headline(row(fullMany, five, "millrace", ours), "full copy of five tables, the same"),
+			row(backlog, incremental, "mongoshake", shakes, 44_000),
+			row(backlog, incremental, defaults, shakesDefaults),
+			absent(row(backlog, incremental, "dts", "DTS", 49_000), service),
+			headline(row(backlog, incremental, "millrace", ours), "incremental, the same"),
+			absent(Row{Key: key(shards, "mongoshake-1"), Place: []string{sharded, "MongoShake, through mongos 1"}, Published: values(28_000)}, noRouter),
+			absent(Row{Key: key(shards, "mongoshake-2"), Place: []string{sharded, "MongoShake, through mongos 2"}, Published: values(0)}, noRouter),
+			absent(Row{Key: key(shards, "dts-1"), Place: []string{sharded, "DTS, through mongos 1"}, Published: values(23_000)}, service),
+			absent(Row{Key: key(shards, "dts-2"), Place: []string{sharded, "DTS, through mongos 2"}, Published: values(23_000)}, service),
+			both,
+			absent(Row{Key: key(shards, "millrace"), Place: []string{sharded, ours}}, noRouter),
+		},
+	}
+}
+
+// dtsCeilings compare millrace with what the servers allow here.
+func dtsCeilings() Group {
+	g := Group{
+		Title: "What the servers here allow", Place: []string{"work"}, Ratio: "of the ceiling",
+		Columns: []Column{{Key: "millrace", Name: "millrace", Unit: PerSecond}, {Key: "ceiling", Name: "ceiling", Unit: PerSecond}},
+	}
+	for _, work := range []string{fullOne, fullMany, backlog} {
+		g.Rows = append(g.Rows, Row{Key: key(work, "limit"), Place: []string{"`" + work + "`"}, Ratio: over(key(work, "limit"), "millrace", "ceiling"),
+			Why: "Nothing like it was published. The ceiling is lean code of the bench that reads everything and then writes everything, on the same three members and with the same majority."})
+	}
+	return g
+}
+
+// dtsCosts are what the publication has as pictures.
+func dtsCosts() Group {
+	g := Group{
+		Title: "What the tools use", Place: []string{"work", "tool"},
+		Columns: []Column{{Key: "each", Name: "processor time for one", Unit: Micros}, {Key: "peak", Name: "memory at most", Unit: Megabytes}},
+	}
+	for _, work := range []string{fullOne, fullMany, backlog} {
+		for _, tool := range []string{"mongoshake", "mongoshake-defaults", "millrace"} {
+			g.Rows = append(g.Rows, Row{Key: key(work, tool), Place: []string{"`" + work + "`", tool}, Why: "The publication shows pictures of its host, without figures."})
+		}
+	}
+	return g
+}
