@@ -81,9 +81,6 @@ type Options struct {
 	// before it has returned, and no slice is saved before. None are then. Nil: they
 	// are there.
 	Ready func(context.Context) error
-	// EndUnsaved leaves it to the caller to prove and to note that all is copied. Of
-	// the last states only the edges of capped collections are saved.
-	EndUnsaved bool
 
 	// Inserted finds when a document of a capped collection was inserted, which
 	// helps to find where a copy of one that is written to ends. Nil is allowed.

@@ -233,24 +233,23 @@ func (r *run) save(ctx context.Context, written <-chan struct{}) error {
 			if ctx.Err() != nil { // transfer failed; its error counts
 				return ctx.Err()
 			}
-			return r.saveDirty(ctx, r.e.opts.EndUnsaved)
+			return r.saveDirty(ctx)
 		case <-tick.C:
-			if err := r.saveDirty(ctx, false); err != nil {
+			if err := r.saveDirty(ctx); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// saveDirty saves what has changed, or of that only edges.
-func (r *run) saveDirty(ctx context.Context, edges bool) error {
+func (r *run) saveDirty(ctx context.Context) error {
 	r.mu.Lock()
 	dirty := r.dirty
 	r.dirty = map[*slice]bool{}
 	r.mu.Unlock()
 	states := make([]scan.Slice, 0, len(dirty))
 	for s := range dirty {
-		if st := s.state(); s.c.current(st.Plan) && (!edges || !st.At.IsZero()) {
+		if st := s.state(); s.c.current(st.Plan) {
 			states = append(states, st)
 		}
 	}
@@ -279,7 +278,7 @@ func (r *run) lastSave(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	if err := r.saveDirty(ctx, false); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+	if err := r.saveDirty(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		r.e.opts.Log.Warn("progress of the last moments was not saved and is copied again", "error", err)
 	}
 }

@@ -211,7 +211,7 @@ func (c *copier) create(ctx context.Context, colls []state.Mapped) error {
 // copyAll copies the documents. Where the collections are not there yet, they are
 // made while reading begins.
 func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mapped) error {
-	o := copy.Options{EndUnsaved: true}
+	var o copy.Options
 	if job.Phase == state.PhaseCreating {
 		o.Ready = func(ctx context.Context) error {
 			if err := c.create(ctx, colls); err != nil {
@@ -236,17 +236,8 @@ func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mappe
 	if c.src.Info.Kind != mongo.KindReplicaSet {
 		return c.savePhase(ctx, PhaseIndexing)
 	}
-	var newest mongo.OpTime
-	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() (err error) {
-		newest, err = c.ask.Newest(gctx)
-		return err
-	})
-	g.Go(func() error { // of the documents; the phase needs none after it
-		_, err := c.store.Prove(gctx, false)
-		return err
-	})
-	if err := g.Wait(); err != nil {
+	newest, err := c.ask.Newest(ctx)
+	if err != nil {
 		return err
 	}
 	c.log.Info("documents copied", "consistentAt", newest)

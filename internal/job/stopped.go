@@ -43,7 +43,7 @@ func Hold(ctx context.Context, c *mongo.Cluster, id string, log *slog.Logger, do
 		ctx, cancel := context.WithTimeoutCause(ctx, patience, mongo.WithHint(fmt.Errorf("an earlier run of job %s still has connections to the target", id),
 			"end its process, or the tunnel or proxy that keeps its connections, then try again"))
 		defer cancel()
-		e := ending{target: c, job: id, run: run, attempt: attempt, sessions: []bson.Raw{was.Session}, first: true, log: log}
+		e := ending{target: c, job: id, run: run, attempt: attempt, sessions: []bson.Raw{was.Session}, log: log}
 		raw, err := e.end(ctx, func([]mongo.Connection) {}, then)
 		if err != nil {
 			err = causeOr(ctx, err)

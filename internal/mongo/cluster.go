@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -92,16 +91,7 @@ func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 		return nil, errors.Join(fmt.Errorf("connect %s: %w", Redact(uri), scrub(err, uri)), client.Disconnect(ctx))
 	}
 	c := &Cluster{Client: client, Pool: pool, uri: uri, read: o.ReadPreference}
-	warming, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var warm sync.WaitGroup
-	warm.Go(func() { pool.Warm(warming, o.Warm) })
-	err = c.identifyPatiently(ctx, *opts.ServerSelectionTimeout)
-	if err != nil {
-		cancel()
-	}
-	warm.Wait()
-	if err != nil {
+	if err := c.identifyPatiently(ctx, *opts.ServerSelectionTimeout, o.Warm); err != nil {
 		c.Close()
 		err = ExplainReach(err, opts)
 		return nil, WithHint(fmt.Errorf("reach %s: %w", Redact(uri), scrub(err, uri)), HintOf(err))
@@ -167,9 +157,9 @@ func helloOn(ctx context.Context, conn *wire.Conn) (h hello, err error) {
 
 // identifyPatiently tries again what an election or a cut interrupted, for no
 // longer than a suitable server is waited for.
-func (c *Cluster) identifyPatiently(ctx context.Context, patience time.Duration) error {
+func (c *Cluster) identifyPatiently(ctx context.Context, patience time.Duration, warm int) error {
 	for began := time.Now(); ; {
-		err := c.identify(ctx)
+		err := c.identify(ctx, warm)
 		if err == nil || Classify(err) != ClassRetry || time.Since(began) > patience {
 			return err
 		}
@@ -179,14 +169,18 @@ func (c *Cluster) identifyPatiently(ctx context.Context, patience time.Duration)
 	}
 }
 
-// identify fills Info. What it asks does not depend on each other.
-func (c *Cluster) identify(ctx context.Context) error {
-	var h hello
+// identify fills Info, and warms connections. The first question shows whether the
+// server can be reached and lets the user in; the others are asked at once.
+func (c *Cluster) identify(ctx context.Context, warm int) error {
+	h, err := c.hello(ctx)
+	if err != nil {
+		return err
+	}
 	var build, fcv, config bson.Raw
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() (err error) {
-		h, err = c.hello(gctx)
-		return err
+	g.Go(func() error {
+		c.Pool.Warm(gctx, warm)
+		return nil
 	})
 	g.Go(func() (err error) {
 		build, err = c.Command(gctx, "admin", bson.D{{Key: "buildInfo", Value: 1}})
@@ -210,7 +204,6 @@ func (c *Cluster) identify(ctx context.Context) error {
 	case h.SetName != "":
 		c.Info.Kind = KindReplicaSet
 	}
-	var err error
 	version, _ := build.Lookup("version").StringValueOK()
 	if c.Info.Version, err = ParseVersion(version); err != nil {
 		return err

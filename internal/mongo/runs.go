@@ -183,10 +183,11 @@ func (c *Cluster) endConnections(ctx context.Context, conn *wire.Conn, e ending)
 	g.Go(func() error {
 		// A message to a member that is no primary now has an effect if it becomes
 		// one again: none of them may have such a connection.
-		for _, host := range c.othersThan(gctx, conn.Addr()) {
+		hosts, err := c.othersThan(gctx, conn.Addr())
+		for _, host := range hosts {
 			g.Go(func() error { return c.endAt(gctx, host, e.match, waiting) })
 		}
-		return gctx.Err()
+		return err
 	})
 	if err := g.Wait(); err != nil {
 		return nil, err
@@ -196,17 +197,14 @@ func (c *Cluster) endConnections(ctx context.Context, conn *wire.Conn, e ending)
 }
 
 // othersThan are the members of the set besides one, which is asked.
-func (c *Cluster) othersThan(ctx context.Context, addr string) []string {
+func (c *Cluster) othersThan(ctx context.Context, addr string) ([]string, error) {
 	conn, err := c.Pool.Checkout(ctx, wire.ByAddress(addr))
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	defer conn.Release()
 	h, err := helloOn(ctx, conn)
-	if err != nil {
-		return nil
-	}
-	return slices.DeleteFunc(h.Hosts, func(host string) bool { return host == addr })
+	return slices.DeleteFunc(h.Hosts, func(host string) bool { return host == addr }), err
 }
 
 // endAt is endOn for another member. One that cannot be reached now is left out:

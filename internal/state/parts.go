@@ -29,7 +29,7 @@ func (s *Mongo) LoadSlices(ctx context.Context) ([]bson.Raw, error) {
 	return out, err
 }
 
-// SaveSlices proves, then stores with write concern 1. See Slices.
+// SaveSlices proves, then stores with the write concern. See Slices.
 func (s *Mongo) SaveSlices(ctx context.Context, list []Slice) error {
 	s.saveMu.Lock()
 	defer s.saveMu.Unlock()
@@ -44,7 +44,8 @@ func (s *Mongo) SaveSlices(ctx context.Context, list []Slice) error {
 	for i, sl := range list {
 		updates[i] = replace(s.o.Job+"/"+sl.ID, sliceDoc{Job: s.o.Job, State: sl.State})
 	}
-	return mongo.Wrap(s.update(ctx, "slices", updates...), "save slices of job %s", s.o.Job)
+	err := s.proof(func() (int64, error) { return s.c.UpdateState(ctx, "slices", s.o.Write, updates...) })
+	return mongo.Wrap(err, "save slices of job %s", s.o.Job)
 }
 
 // DropSlices deletes a range of _ids. See Slices.

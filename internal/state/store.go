@@ -118,7 +118,7 @@ type Slice struct {
 type Slices interface {
 	// LoadSlices returns what is saved of each slice.
 	LoadSlices(ctx context.Context) ([]bson.Raw, error)
-	// SaveSlices stores the given slices, under the same promise as Save.
+	// SaveSlices stores the given slices, under the same promise as SaveDurably.
 	SaveSlices(ctx context.Context, slices []Slice) error
 	// DropSlices forgets the slices whose ids begin with prefix: that copy begins again.
 	DropSlices(ctx context.Context, prefix string) error
