@@ -109,7 +109,7 @@ func TestScenarios(t *testing.T) {
 	t.Parallel() // it mostly waits for servers
 	for _, s := range Scenarios() {
 		switch s.Name {
-		case "full-cold", "full-wan", "topology", "seed": // they need servers of their own
+		case "full-cold", "full-wan", "full-wan-narrow", "incr-wan", "topology", "seed": // they need servers of their own
 			continue
 		}
 		t.Run(s.Name, func(t *testing.T) { measureTiny(t, Options{Scenarios: []string{s.Name}}) })
@@ -118,7 +118,7 @@ func TestScenarios(t *testing.T) {
 
 func TestScenariosWithServersOfTheirOwn(t *testing.T) {
 	t.Parallel() // it mostly waits for servers
-	measureTiny(t, Options{Scenarios: []string{"full-cold", "full-wan"}, Servers: Servers{Version: "6.0"}})
+	measureTiny(t, Options{Scenarios: []string{"full-cold", "full-wan", "full-wan-narrow", "incr-wan"}, Servers: Servers{Version: "6.0"}})
 }
 
 func TestSecondaryAsPeer(t *testing.T) {
@@ -162,7 +162,7 @@ func TestThreeMembers(t *testing.T) {
 
 func TestGivenClustersAreNotStopped(t *testing.T) {
 	given, program := servers(t)
-	for _, name := range []string{"full-cold", "full-wan", "seed"} {
+	for _, name := range []string{"full-cold", "full-wan", "full-wan-narrow", "incr-wan", "seed"} {
 		_, err := Run(t.Context(), Options{Scenarios: []string{name}, Scale: tiny(), Rounds: 1, Millrace: program, Servers: given})
 		if err == nil || !strings.Contains(err.Error(), "given clusters") {
 			t.Errorf("%s on given clusters: %v", name, err)

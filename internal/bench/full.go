@@ -14,11 +14,11 @@ import (
 type copying struct {
 	shape       func() *shape // nil is ycsb
 	docs        int
-	collections int           // 0 is 1
-	indexes     []int         // a case for each number of secondary indexes; none is one case without
-	cold        bool          // the source's servers are restarted before each round
-	rtt         time.Duration // to the target
-	ways        []copyWay     // without millrace and peers
+	collections int       // 0 is 1
+	indexes     []int     // a case for each number of secondary indexes; none is one case without
+	cold        bool      // the source's servers are restarted before each round
+	link        link      // to the target
+	ways        []copyWay // without millrace and peers
 }
 
 // copyWay is a way in which the bench itself does the work.
@@ -48,7 +48,7 @@ func (f copying) measure(ctx context.Context, b *bench, s scenario, variant stri
 	bytes := w.data.bytes()
 	n := needs{
 		sourceCacheGB: b.cacheGB(bytes), targetCacheGB: b.cacheGB(bytes * (2 + indexes) / 2),
-		targetProxy: f.rtt > 0, ownServers: f.cold, member: b.hasPeer(peerSecondary),
+		targetProxy: f.link.far(), ownServers: f.cold, member: b.hasPeer(peerSecondary),
 	}
 	c := Case{
 		Scenario: s.name, Variant: variant, Work: "copy " + w.data.describe(), Ceiling: s.ceiling,
@@ -57,9 +57,7 @@ func (f copying) measure(ctx context.Context, b *bench, s scenario, variant stri
 	if indexes > 0 {
 		c.Work += ", with " + itoa(indexes) + " secondary indexes on 100-byte fields"
 	}
-	if f.rtt > 0 {
-		c.Notes = append(c.Notes, fmt.Sprintf("each answer of the target is held back for %d ms by a proxy in the bench's own process; its bandwidth is not limited", f.rtt.Milliseconds()))
-	}
+	c.Notes = append(c.Notes, f.link.notes()...)
 	if f.cold {
 		n.sourceCacheGB = w.coldCache(&c)
 	}
@@ -138,9 +136,9 @@ type fullWork struct {
 // calibrate finds the best settings of the ceilings.
 func (w *fullWork) calibrate(ctx context.Context, c *Case) (err error) {
 	connections := []int{2, 4, 8, 16}
-	if w.rtt > 0 {
-		w.target.delay(w.rtt)
-		connections = []int{8, 16, 32, 64}
+	if w.link.far() {
+		w.target.moveAway(w.link)
+		connections = farConnections()
 	} else if w.reading, err = w.bench.bestReading(ctx, c, "reading, %d documents: %s", w.data, w.source); err != nil {
 		return err
 	}

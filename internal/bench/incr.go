@@ -20,6 +20,7 @@ type draining struct {
 	load     workload      // without a shape; 0 collections are 1
 	variants []indexed     // a case each; none is one without indexes
 	settings []setting     // a contender each in place of millrace's own; none leaves them to it
+	link     link          // to the target; over one that is far the ceiling reads nothing
 }
 
 // indexed is a case by its indexes.
@@ -46,7 +47,7 @@ func (d draining) measure(ctx context.Context, b *bench, s scenario, v indexed) 
 	bytes := d.load.operations * d.load.shape.size
 	n := needs{
 		sourceCacheGB: b.cacheGB(2 * bytes), targetCacheGB: b.cacheGB(2 * bytes),
-		oplogMB: oplogMB(d.load.operations, d.load.shape.size+200), member: b.hasPeer(peerSecondary),
+		oplogMB: oplogMB(d.load.operations, d.load.shape.size+200), member: b.hasPeer(peerSecondary), targetProxy: d.link.far(),
 	}
 	c := Case{
 		Scenario: s.name, Variant: v.variant, Work: "apply a backlog of " + d.load.describe() + "; " + d.load.shape.name,
@@ -58,8 +59,9 @@ func (d draining) measure(ctx context.Context, b *bench, s scenario, v indexed) 
 	if len(d.settings) > 0 {
 		describeSettings(&c)
 	}
+	c.Notes = append(c.Notes, d.link.notes()...)
 	return b.onServers(ctx, s, n, func(st *site) error {
-		w := &incrWork{bench: b, site: st, load: d.load, indexes: v.indexes, settings: d.settings}
+		w := &incrWork{bench: b, site: st, load: d.load, indexes: v.indexes, settings: d.settings, link: d.link}
 		if err := w.begin(ctx, &c); err != nil {
 			return err
 		}
@@ -77,6 +79,7 @@ type incrWork struct {
 	load     workload
 	indexes  []index
 	settings []setting
+	link     link
 	span     span
 	read     oplogReading
 	write    settings
@@ -124,7 +127,12 @@ func (w *incrWork) calibrate(ctx context.Context, c *Case) (err error) {
 	}
 	c.Notes = append(c.Notes, fmt.Sprintf("reading the oplog of about %d operations: %s", min(w.load.operations, mostRead), note))
 	n := trialSize(w.load.operations, len(w.target.nodes))
-	w.write, note, err = choose(ctx, n, grid([]int{2, 4, 8, 16}, []int{128 << 10, 512 << 10, 2 << 20}), func(ctx context.Context, s settings) (time.Duration, error) {
+	connections := []int{2, 4, 8, 16}
+	if w.link.far() {
+		w.target.moveAway(w.link)
+		connections = farConnections()
+	}
+	w.write, note, err = choose(ctx, n, grid(connections, []int{128 << 10, 512 << 10, 2 << 20}), func(ctx context.Context, s settings) (time.Duration, error) {
 		if err := w.empty(ctx); err != nil {
 			return 0, err
 		}
@@ -159,8 +167,11 @@ func (w *incrWork) empty(ctx context.Context) error {
 
 func (w *incrWork) contenders() []contender {
 	folded := newPlan(w.load.fold(w.load.ops(), foldWindow), w.write.connections)
-	all := []contender{w.ceiling("ceiling", KindCeiling, folded,
-		"read the oplog: "+w.read.String()+"; apply, folded within "+kib(foldWindow)+" of oplog")}
+	how := "apply, folded within " + kib(foldWindow) + " of oplog"
+	if !w.link.far() {
+		how = "read the oplog: " + w.read.String() + "; " + how
+	}
+	all := []contender{w.ceiling("ceiling", KindCeiling, folded, how)}
 	drain := []string{"--mode", "incremental", "--start-at", w.span.from.String(), "--until", "caught-up"}
 	if len(w.settings) > 0 {
 		return append(append(all, w.swept(drain)...), w.peers(w.peer)...)
@@ -181,8 +192,10 @@ func (w *incrWork) ceiling(name string, kind Kind, p plan, how string) contender
 		name: name, kind: kind, how: fmt.Sprintf("%s (%d statements left): %s", how, p.statements(), w.write),
 		prepare: w.empty,
 		run: func(ctx context.Context, m *meter) error {
-			if err := m.part("read", func() error { return w.readOplog(ctx, w.read) }); err != nil {
-				return err
+			if !w.link.far() {
+				if err := m.part("read", func() error { return w.readOplog(ctx, w.read) }); err != nil {
+					return err
+				}
 			}
 			if err := m.part("apply", func() error { return w.load.apply(ctx, w.target, p, w.write.batchBytes) }); err != nil {
 				return err

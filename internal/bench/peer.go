@@ -159,7 +159,7 @@ func (w *fullWork) peer(p Peer) (contender, bool) {
 	case p.Name == peerDump:
 		x.run = func(ctx context.Context, m *meter) error { return w.dump(ctx, w.site, m, p) }
 		return x, true
-	case p.Name == peerSecondary && w.rtt == 0 && !w.cold:
+	case p.Name == peerSecondary && !w.link.far() && !w.cold:
 		return w.initialSync(), true
 	case t.args == nil, t.noIndexes && len(w.indexes) > 0:
 		return contender{}, false

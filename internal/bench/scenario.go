@@ -43,6 +43,7 @@ const (
 // scenarios is the table. Numbers are those of the medium scale.
 func scenarios() []scenario {
 	readAndInsert := copyWay{name: "ceiling", kind: KindCeiling, read: true}
+	const away = 40 * time.Millisecond
 	noOplog := copyWay{name: "no oplog", kind: KindReference, unreplicated: true}
 	return []scenario{
 		{"full-one", "copy one collection of 1 KB documents with hashed string _ids", copyCeiling,
@@ -61,7 +62,11 @@ func scenarios() []scenario {
 		{"full-mixed-ids", "copy one collection with _ids of eight BSON types", copyCeiling,
 			copying{shape: mixedIDs, docs: 1_000_000, ways: []copyWay{readAndInsert, noOplog}}},
 		{"full-wan", "copy with 40 ms round trip to the target", "insert alone from memory over the same link, at its best settings",
-			copying{docs: 300_000, rtt: 40 * time.Millisecond, ways: []copyWay{{name: "ceiling", kind: KindCeiling}}}},
+			copying{docs: 300_000, link: link{rtt: away}, ways: []copyWay{{name: "ceiling", kind: KindCeiling}}}},
+		{"full-wan-narrow", "the same over 100 Mbit/s", "insert alone from memory over the same link, uncompressed, at its best settings",
+			copying{docs: 100_000, link: link{rtt: away, megabit: 100}, ways: []copyWay{{name: "ceiling", kind: KindCeiling}}}},
+		{"incr-wan", "drain a backlog as incr-backlog with 40 ms round trip to the target", "apply the folded operations alone from memory over the same link, at its best settings",
+			draining{load: workload{operations: 1_000_000, inserts: 0.7}, link: link{rtt: away}}},
 		{"incr-backlog", "drain a backlog of 70 % inserts and 30 % zipfian updates of 1 KB documents", backlogCeiling,
 			draining{load: workload{operations: 1_000_000, inserts: 0.7}}},
 		{"incr-small", "drain inserts, updates and deletes of 140-byte documents in ten collections", backlogCeiling,

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -56,13 +55,6 @@ func (b *bench) inDirectory(do func() error) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
 	return do()
-}
-
-// delay holds back each answer of a cluster with proxies.
-func (s *side) delay(rtt time.Duration) {
-	for _, m := range s.lab.Members() {
-		m.Proxy().Latency(rtt, 0)
-	}
 }
 
 // restart stops the servers cleanly and starts them again, with empty caches.

@@ -77,6 +77,11 @@ type Options struct {
 	// it will hold: it must have room for all that the source's has by now.
 	Widen func(ctx context.Context, t Task) error
 
+	// Ready makes the targets, while reading begins: nothing is sent to the target
+	// before it has returned, and no slice is saved before. None are then. Nil: they
+	// are there.
+	Ready func(context.Context) error
+
 	// Inserted finds when a document of a capped collection was inserted, which
 	// helps to find where a copy of one that is written to ends. Nil is allowed.
 	Inserted stream.FindInsertion
@@ -147,9 +152,12 @@ func New(src, dst *mongo.Cluster, store Store, o Options) *Engine {
 // slice of every task is done and saved. An error leaves what is durable to
 // the next Run; mongo.Classify reports whether it passes by itself.
 func (e *Engine) Run(ctx context.Context, tasks []Task) error {
-	states, err := e.store.LoadSlices(ctx)
-	if err != nil {
-		return err
+	var states []scan.Slice
+	if e.opts.Ready == nil {
+		var err error
+		if states, err = e.store.LoadSlices(ctx); err != nil {
+			return err
+		}
 	}
 	plans, generation := newestPlans(states)
 	r := newRun(e)

@@ -98,6 +98,9 @@ func (r *reader) plan(ctx context.Context, c *collection) ([]scan.Slice, error) 
 // planSerial makes the one slice of an ordered collection. That it has begun is
 // saved before anything is written, for what was begun is not resumed.
 func (r *reader) planSerial(ctx context.Context, c *collection) ([]scan.Slice, error) {
+	if err := r.awaitReady(ctx); err != nil {
+		return nil, err
+	}
 	if c.generation > 0 {
 		if err := r.recreate(ctx, c); err != nil {
 			return nil, err

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -24,6 +23,7 @@ type run struct {
 	jobs   *schedule
 	budget *budget
 	chunks chan *chunk
+	ready  chan struct{} // closed when the targets are there
 
 	mu         sync.Mutex
 	dirty      map[*slice]bool
@@ -35,8 +35,39 @@ func newRun(e *Engine) *run {
 		e: e, jobs: newSchedule(), budget: newBudget(e.opts.MaxBufferedBytes),
 		// The budget bounds what waits here; the capacity only saves wake-ups.
 		chunks: make(chan *chunk, 256),
-		dirty:  map[*slice]bool{},
+		dirty:  map[*slice]bool{}, ready: make(chan struct{}),
 	}
+}
+
+// awaitReady waits until the targets are there.
+func (r *run) awaitReady(ctx context.Context) error {
+	select {
+	case <-r.ready:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// awaitedReady reports that the targets are there.
+func (r *run) awaitedReady() bool {
+	select {
+	case <-r.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// getReady makes the targets, if that is to be done.
+func (r *run) getReady(ctx context.Context) error {
+	if ready := r.e.opts.Ready; ready != nil {
+		if err := ready(ctx); err != nil {
+			return err
+		}
+	}
+	close(r.ready)
+	return nil
 }
 
 // run has readers end when no job is left, writers when readers have ended,
@@ -52,21 +83,22 @@ func (r *run) run(ctx context.Context) error {
 		}
 	}
 	if len(jobs) == 0 {
-		return nil
+		return r.getReady(ctx)
 	}
 	r.jobs.push(jobs...)
-	if err := r.chooseMember(ctx); err != nil {
-		return err
-	}
 	g, gctx := errgroup.WithContext(ctx)
 	written := make(chan struct{})
+	g.Go(func() error { return r.getReady(gctx) })
 	g.Go(func() error { return r.save(gctx, written) })
 	g.Go(func() error {
 		defer close(written)
+		if err := r.chooseMember(gctx); err != nil {
+			return err
+		}
 		return r.transfer(gctx)
 	})
 	err := g.Wait()
-	if err != nil {
+	if err != nil && r.awaitedReady() {
 		r.lastSave(ctx)
 	}
 	if err != nil && ctx.Err() != nil {
@@ -84,11 +116,7 @@ func (r *run) transfer(ctx context.Context) error {
 		return crew{gate: o.SourceGate, base: o.Readers, most: o.mostReaders, work: r.read}.run(ctx)
 	})
 	g.Go(func() error {
-		writers, err := r.writers(ctx)
-		if err != nil {
-			return err
-		}
-		return crew{gate: o.TargetGate, base: writers, most: o.mostWriters, work: r.write}.run(ctx)
+		return crew{gate: o.TargetGate, base: r.writers(), most: o.mostWriters, work: r.write}.run(ctx)
 	})
 	return g.Wait()
 }
@@ -111,26 +139,16 @@ func (r *run) connected(ctx context.Context, c cluster, to wire.Selector, reserv
 
 // writers is how many there are to begin with. One that waits for an answer keeps
 // the target waiting as well, so that more of them are needed the longer it takes.
-func (r *run) writers(ctx context.Context) (n int, err error) {
+func (r *run) writers() (n int) {
 	o := &r.e.opts
 	if !o.writersByDistance {
-		return o.Writers, nil
+		return o.Writers
 	}
-	away := time.Hour
-	err = r.connected(ctx, r.e.dst, wire.Primary(), false, func(conn *wire.Conn) error {
-		for range 3 {
-			began := time.Now()
-			if _, err := conn.Run(ctx, "admin", bson.D{{Key: "ping", Value: 1}}); err != nil {
-				return fmt.Errorf("copy: reach the target: %w", err)
-			}
-			away = min(away, time.Since(began))
-		}
-		return nil
-	})
-	if n = writersFor(o.Writers, away); err == nil && n > o.Writers {
+	away := r.e.dst.Pool.RoundTripTime()
+	if n = writersFor(o.Writers, away); n > o.Writers {
 		o.Log.Info("the target is far away: more writers", "roundTrip", away.Round(time.Millisecond), "writers", n)
 	}
-	return n, err
+	return n
 }
 
 // doubling is the round trip for which there are twice as many writers: about
@@ -202,6 +220,9 @@ func (r *run) unsaved(ss ...*slice) {
 
 // save makes progress durable until all is written, and then once more.
 func (r *run) save(ctx context.Context, written <-chan struct{}) error {
+	if err := r.awaitReady(ctx); err != nil {
+		return err
+	}
 	tick := time.NewTicker(r.e.opts.SaveEvery)
 	defer tick.Stop()
 	for {

@@ -36,6 +36,9 @@ const keepMessage = 8 << 20
 func (r *run) write(ctx context.Context, reserve bool) error {
 	return r.connected(ctx, r.e.dst, wire.Primary(), reserve, func(conn *wire.Conn) error {
 		w := writer{run: r, Reader: scan.Reader{Conn: conn, Gate: r.e.opts.TargetGate}}
+		if err := r.awaitReady(ctx); err != nil {
+			return err
+		}
 		for ch := range r.chunks { // the readers close it also when ctx has ended
 			if err := w.chunk(ctx, ch); err != nil {
 				return fmt.Errorf("copy %s to %s: %w", ch.s.c.Source.NS, ch.s.c.Target, err)

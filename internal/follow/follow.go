@@ -34,6 +34,7 @@ type follower struct {
 	overlapEnd mongo.OpTime // until where the target may be ahead
 	intent     mongo.OpTime // a schema change that may have been applied before the restart
 	finalAt    mongo.OpTime // where finalize drains to; zero: not asked
+	proven     mongo.OpTime // of the target, by the last proof of settle
 
 	mu      sync.Mutex      // orders saves of positions
 	saved   stream.Position // last position saved
@@ -59,12 +60,22 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 	if fresh && job.Mode != state.ModeIncremental {
 		starts = f.copiedStarts
 	}
-	capped, err := starts(ctx)
-	if err != nil {
-		return err
+	var capped map[string]mongosink.CappedStart
+	var skipped []stream.Place
+	g, gctx := errgroup.WithContext(ctx)
+	if !f.Fresh || f.Capped || job.Mode == state.ModeIncremental {
+		g.Go(func() (err error) {
+			capped, err = starts(gctx)
+			return err
+		})
 	}
-	skipped, err := f.Store.LoadSkipped(ctx)
-	if err != nil {
+	if !f.Fresh {
+		g.Go(func() (err error) {
+			skipped, err = f.Store.LoadSkipped(gctx)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
 		return err
 	}
 	failpoint.Hit("window.after")
@@ -154,27 +165,72 @@ func (f *follower) emit(ctx context.Context, b *stream.Batch) error {
 	return nil
 }
 
-// settle applies all that was fed, notes it, and builds the indexes that waited for
-// that.
-func (f *follower) settle(ctx context.Context) error {
+// settle applies all that was fed, proves it, and builds the indexes that waited
+// for that: where there are some, the position is noted first. Else it is left to
+// the caller, who notes a phase. beside, if any, is done meanwhile; it must change
+// nothing.
+func (f *follower) settle(ctx context.Context, beside func(context.Context) error) (waiting schema.Waiting, err error) {
 	if err := f.sink.Drain(ctx); err != nil {
+		return waiting, err
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		f.proven, err = f.Store.Prove(gctx, beside != nil)
 		return err
+	})
+	g.Go(func() (err error) {
+		waiting, err = f.Schema.Waits(gctx)
+		return err
+	})
+	if beside != nil {
+		g.Go(func() error { return beside(gctx) })
+	}
+	if err := g.Wait(); err != nil || waiting == (schema.Waiting{}) {
+		return waiting, err
 	}
 	if err := f.save(ctx); err != nil {
+		return waiting, err
+	}
+	return waiting, f.untangled(ctx, func() error { return f.Schema.BuildDeferred(ctx) })
+}
+
+// enter notes a phase, with the position that is applied.
+func (f *follower) enter(ctx context.Context, p state.Phase) error {
+	return f.noteWith(ctx, func(set bson.D) error { return f.SavePhase(ctx, p, set...) })
+}
+
+// noteWith has the position that is applied stored with something else.
+func (f *follower) noteWith(ctx context.Context, store func(set bson.D) error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	pos := f.sink.Applied()
+	if pos == f.saved {
+		return store(nil)
+	}
+	set, err := f.progress(ctx, pos)
+	if err != nil {
 		return err
 	}
-	return f.untangled(ctx, func() error { return f.Schema.BuildDeferred(ctx) })
+	if err := store(set); err != nil {
+		return err
+	}
+	f.saved = pos
+	f.Passed(f.Progress.SetApplied(pos))
+	return nil
 }
 
 // becomeConsistent ends the overlap: the target is at one position of the
 // source, so unique indexes can be built.
 func (f *follower) becomeConsistent(ctx context.Context) error {
-	if err := f.settle(ctx); err != nil {
+	if _, err := f.settle(ctx, nil); err != nil {
 		return err
 	}
 	f.phase = state.PhaseFollowing
 	f.Log.Info("target is consistent; following the source", "position", f.sink.Applied().At)
-	return f.SavePhase(ctx, state.PhaseFollowing)
+	if f.Final() {
+		return nil // the phase after this one is noted at once
+	}
+	return f.enter(ctx, state.PhaseFollowing)
 }
 
 // wantFinal sets the position to finalize at, once that is asked for.
@@ -183,18 +239,23 @@ func (f *follower) wantFinal(ctx context.Context) error {
 		return nil
 	}
 	until := f.job.Consistent
+	g, gctx := errgroup.WithContext(ctx)
 	if f.Mode != state.ModeFull {
-		var err error
-		failpoint.Hit("final.before")
-		if until, err = f.Ask.Newest(ctx); err != nil {
+		g.Go(func() (err error) {
+			failpoint.Hit("final.before")
+			defer failpoint.Hit("final.after")
+			until, err = f.Ask.Newest(gctx)
 			return err
-		}
-		failpoint.Hit("final.after")
+		})
+	}
+	g.Go(func() error { return f.enter(gctx, state.PhaseFinalizing) })
+	if err := g.Wait(); err != nil {
+		return err
 	}
 	f.finalAt = mongo.MaxOpTime(until, f.overlapEnd)
 	f.phase = state.PhaseFinalizing
 	f.Log.Info("finalizing", "drainTo", f.finalAt)
-	return f.SavePhase(ctx, state.PhaseFinalizing)
+	return nil
 }
 
 // finalize drains, restores what was deferred and says what differs.
@@ -202,10 +263,27 @@ func (f *follower) finalize(ctx context.Context) error {
 	failpoint.Hit("finalize.before")
 	defer failpoint.Hit("finalize.after")
 	f.Letters.RetryAll()
-	if err := f.settle(ctx); err != nil {
+	var diffs []schema.Difference
+	compare := func(ctx context.Context) (err error) {
+		diffs, err = f.Compare(ctx)
 		return err
 	}
-	if err := f.Finish(ctx); err != nil {
+	waiting, err := f.settle(ctx, compare)
+	if err != nil {
+		return err
+	}
+	if waiting != (schema.Waiting{}) {
+		if err := f.Schema.RestoreExpiries(ctx); err != nil {
+			return err
+		}
+		if f.proven, err = f.Store.Prove(ctx, true); err != nil {
+			return err
+		}
+		if err := compare(ctx); err != nil {
+			return err
+		}
+	}
+	if err := f.noteWith(ctx, func(set bson.D) error { return f.Finish(ctx, Final{Differences: diffs, At: f.proven, Set: set}) }); err != nil {
 		return err
 	}
 	f.Log.Info("finalized", "position", f.sink.Applied().At)

@@ -35,6 +35,10 @@ type Options struct {
 	Progress   *progress.Progress
 	Log        *slog.Logger
 
+	// Fresh says that this attempt made the copy: nothing was skipped before. Capped
+	// that some collections of it are capped.
+	Fresh, Capped bool
+
 	Source stream.Source
 	// Sink begins writing; the options are those that the run knows.
 	Sink func(stream.Position, mongosink.Options) *mongosink.Engine
@@ -55,10 +59,19 @@ type Options struct {
 	SavePhase func(context.Context, state.Phase, ...bson.E) error
 	// Passed is told from where reading would start after a crash now.
 	Passed func(readFrom mongo.OpTime)
-	// Final reports that the job is to be finalized; Finish does what is left of
-	// that when the target is at its last position.
-	Final  func() bool
-	Finish func(context.Context) error
+	// Final reports that the job is to be finalized. Compare finds how the target's
+	// catalog differs from the source's; Finish ends the job when the target is at
+	// its last position.
+	Final   func() bool
+	Compare func(context.Context) ([]schema.Difference, error)
+	Finish  func(context.Context, Final) error
 	// Unclear counts the conflicts that could not be judged in all runs.
 	Unclear *int
+}
+
+// Final is what is noted with the end of a job.
+type Final struct {
+	Differences []schema.Difference
+	At          mongo.OpTime // of the target: all that the job has written to it is before
+	Set         bson.D       // the position of the source, if it has moved
 }

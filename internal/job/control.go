@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/state"
 )
 
 // control carries an operator's wishes to the running job.
@@ -286,7 +287,7 @@ func cannotFinalize(s Status) string {
 		behind = fmt.Sprintf(", %s behind the source", time.Duration(lag*float64(time.Second)))
 	}
 	switch s.Phase {
-	case PhaseCopying:
+	case state.PhaseCreating, PhaseCopying: // collections are made while reading begins
 		return fmt.Sprintf("the copy is under way, %d of about %d documents are copied", s.Copy.Docs, s.Copy.DocsTotal)
 	case PhaseIndexing:
 		return "the documents are copied, and indexes are being built"

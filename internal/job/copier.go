@@ -30,15 +30,14 @@ import (
 // copier is the phases up to the last index after the copy.
 type copier struct {
 	*Job
-	ttlDeferred bool // by deferTTL of this run
+	ttlDeferred bool            // by deferTTL of this run
+	looked      bool            // in this attempt
+	snap        schema.Snapshot // of the source, as look took it
 }
 
 // prepare takes the snapshot of the catalog that the job starts from, or, in incremental mode,
 // sets the position that was asked for.
 func (c *copier) prepare(ctx context.Context, job state.Job) error {
-	if err := c.alone(ctx); err != nil {
-		return err
-	}
 	if job.Restarted {
 		if err := c.clear(ctx); err != nil {
 			return err
@@ -47,22 +46,35 @@ func (c *copier) prepare(ctx context.Context, job state.Job) error {
 	if c.spec.Mode == ModeIncremental {
 		return c.prepareIncremental(ctx)
 	}
-	snap, err := schema.TakeSnapshot(ctx, c.src, schema.Scope{NS: c.rules.Match, DB: c.rules.MatchDB}, oplog.Changes(c.src))
-	if err != nil {
-		return err
-	}
+	snap := c.snap
 	mapped := make([]state.Mapped, len(snap.Collections))
 	for i, one := range snap.Collections {
 		mapped[i] = state.Mapped{Collection: one, Target: c.rules.Target(one.NS)}
 	}
-	if err := c.noneExists(ctx, mapped); err != nil {
+	// In the phase that it is in, the job may have a catalog that it cannot use.
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return c.noneExists(gctx, mapped) })
+	g.Go(func() error { return c.store.SaveCatalog(gctx, mapped) })
+	if err := g.Wait(); err != nil {
 		return err
 	}
-	if err := c.store.SaveCatalog(ctx, mapped); err != nil {
-		return err
-	}
+	c.catalog = mapped
 	c.log.Info("snapshot taken", "position", snap.At, "collections", len(mapped))
 	return c.savePhase(ctx, state.PhaseCreating, append(state.PositionFields(oplog.Position(snap.At, snap.At)), bson.E{Key: "start", Value: snap.At})...)
+}
+
+// look makes sure that the job may have the names that its rules lead to, and
+// takes the snapshot, if there is to be one: what a new job needs to know.
+func (c *copier) look(ctx context.Context) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return c.alone(gctx) })
+	if c.spec.Mode != ModeIncremental {
+		g.Go(func() (err error) {
+			c.snap, err = schema.TakeSnapshot(gctx, c.src, schema.Scope{NS: c.rules.Match, DB: c.rules.MatchDB}, oplog.Changes(c.src))
+			return err
+		})
+	}
+	return g.Wait()
 }
 
 // alone makes sure that no other job has a right to the same names on the target.
@@ -131,6 +143,7 @@ func (c *copier) prepareIncremental(ctx context.Context) error {
 	if err := c.store.SaveCatalog(ctx, mapped); err != nil {
 		return err
 	}
+	c.catalog = mapped
 	// What the target holds at that position is not known exactly, so up to
 	// now it may be ahead.
 	return c.savePhase(ctx, PhaseOverlap, append(state.PositionFields(oplog.Position(at, at)),
@@ -185,36 +198,54 @@ func (c *copier) create(ctx context.Context, colls []state.Mapped) error {
 		return err
 	}
 	// One wait for all: an election must not leave a collection to be made by
-	// the way, without its options.
-	if err := c.cat.WaitMajority(ctx); err != nil {
-		return err
+	// the way, without its options. The phase waits for a majority by itself,
+	// unless it was told to wait for less.
+	if wc := c.spec.WriteConcern; wc != "" && wc != "majority" {
+		if err := c.cat.WaitMajority(ctx); err != nil {
+			return err
+		}
 	}
 	return c.savePhase(ctx, PhaseCopying)
 }
 
+// copyAll copies the documents. Where the collections are not there yet, they are
+// made while reading begins.
 func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mapped) error {
-	if err := c.deferTTL(ctx); err != nil {
+	var o copy.Options
+	if job.Phase == state.PhaseCreating {
+		o.Ready = func(ctx context.Context) error {
+			if err := c.create(ctx, colls); err != nil {
+				return err
+			}
+			return c.deferTTL(ctx)
+		}
+	} else if err := c.deferTTL(ctx); err != nil {
 		return err
 	}
 	var tasks []copy.Task
+	indexes := false
 	for _, m := range colls {
 		if m.Type != schema.TypeView {
 			tasks = append(tasks, task(m.Collection, m.Target))
+			indexes = indexes || len(m.Indexes) > 0
 		}
 	}
-	if err := c.run(ctx, tasks, job.Start); err != nil {
+	if err := c.run(ctx, tasks, job.Start, o); err != nil {
 		return err
 	}
-	var set []bson.E
-	if c.src.Info.Kind == mongo.KindReplicaSet {
-		newest, err := c.ask.Newest(ctx)
-		if err != nil {
-			return err
-		}
-		set = append(set, bson.E{Key: "consistent", Value: newest})
-		c.log.Info("documents copied", "consistentAt", newest)
+	if c.src.Info.Kind != mongo.KindReplicaSet {
+		return c.savePhase(ctx, PhaseIndexing)
 	}
-	return c.savePhase(ctx, PhaseIndexing, set...)
+	newest, err := c.ask.Newest(ctx)
+	if err != nil {
+		return err
+	}
+	c.log.Info("documents copied", "consistentAt", newest)
+	next := PhaseIndexing
+	if !indexes {
+		next = PhaseOverlap
+	}
+	return c.savePhase(ctx, next, bson.E{Key: "consistent", Value: newest})
 }
 
 // deferTTL defers what expires on the target of collections that somebody else
@@ -237,13 +268,12 @@ func task(c schema.Collection, target string) copy.Task {
 	return copy.Task{Source: c, Target: schema.Collection{NS: target, Type: c.Type}.DataNS()}
 }
 
-func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime) error {
-	eng := copy.New(c.src, c.dst, sliceStore{c.store}, copy.Options{
-		Readers: c.spec.Readers, Writers: c.spec.Writers, MaxBufferedBytes: c.spec.Memory, AfterClusterTime: after, Log: c.log,
-		Recreate: c.recreate, Refused: c.refused(after), Limit: c.limit, SourceGate: c.srcGate, TargetGate: c.dstGate,
-		Widen:    func(ctx context.Context, t copy.Task) error { return c.cat.Widen(ctx, c.src, t.Source, t.Target) },
-		Inserted: oplog.FindInsertion,
-	})
+func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime, o copy.Options) error {
+	o.Readers, o.Writers, o.MaxBufferedBytes, o.AfterClusterTime, o.Log = c.spec.Readers, c.spec.Writers, c.spec.Memory, after, c.log
+	o.Recreate, o.Refused, o.Limit, o.SourceGate, o.TargetGate = c.recreate, c.refused(after), c.limit, c.srcGate, c.dstGate
+	o.Widen = func(ctx context.Context, t copy.Task) error { return c.cat.Widen(ctx, c.src, t.Source, t.Target) }
+	o.Inserted = oplog.FindInsertion
+	eng := copy.New(c.src, c.dst, sliceStore{c.store}, o)
 	c.progress.Copying(eng)
 	return eng.Run(ctx, tasks)
 }
@@ -254,7 +284,7 @@ func (c *copier) again(ctx context.Context, coll schema.Collection, target strin
 	if err := c.store.DropSlices(ctx, slicePrefix(hex.EncodeToString(coll.UUID.Data))); err != nil {
 		return err
 	}
-	return c.run(ctx, []copy.Task{task(coll, target)}, after)
+	return c.run(ctx, []copy.Task{task(coll, target)}, after, copy.Options{})
 }
 
 // recreate empties the target of a task that has to begin anew.
@@ -335,7 +365,18 @@ func (c *copier) finishAlone(ctx context.Context) error {
 	if err := c.sink(stream.Position{}, mongosink.Options{}).Conclude(ctx); err != nil {
 		return err
 	}
-	if err := c.finish(ctx); err != nil {
+	if err := c.cat.RestoreExpiries(ctx); err != nil {
+		return err
+	}
+	diffs, err := c.compare(ctx)
+	if err != nil {
+		return err
+	}
+	at, err := c.store.Prove(ctx, true)
+	if err != nil {
+		return err
+	}
+	if err := c.finish(ctx, follow.Final{Differences: diffs, At: at}); err != nil {
 		return err
 	}
 	return follow.ErrFinished

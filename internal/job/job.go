@@ -6,7 +6,10 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
@@ -38,6 +41,9 @@ type Job struct {
 	ask     *follow.Ask         // the source, with what the job has on the target; phases only
 	unclear int                 // conflicts that could not be judged yet; phases only
 	plan    *Plan               // the latest one that may be run
+	stored  state.Job           // as this attempt has stored it; phases only
+	fresh   bool                // this attempt began with nothing; phases only
+	catalog []state.Mapped      // likewise, up to the overlap; nil before it is there
 
 	progress *progress.Progress
 	control  *control
@@ -97,14 +103,24 @@ func (j *Job) connect(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if j.src, err = j.spec.Connect(ctx, j.spec.Source, mongo.Options{AppName: "millrace-source", ReadPreference: rp}); err != nil {
-		return fmt.Errorf("source: %w", err)
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		j.src, err = j.spec.Connect(gctx, j.spec.Source, mongo.Options{AppName: "millrace-source", ReadPreference: rp})
+		return mongo.Wrap(err, "source")
+	})
+	g.Go(func() (err error) {
+		j.dst, err = j.spec.Connect(gctx, j.spec.Target, mongo.Options{AppName: mongo.TargetApp, Warm: 2})
+		return mongo.Wrap(err, "target")
+	})
+	if err = g.Wait(); err == nil {
+		return nil
 	}
-	if j.dst, err = j.spec.Connect(ctx, j.spec.Target, mongo.Options{AppName: mongo.TargetApp}); err != nil {
-		j.src.Close()
-		return fmt.Errorf("target: %w", err)
+	for _, c := range []*mongo.Cluster{j.src, j.dst} {
+		if c != nil {
+			c.Close()
+		}
 	}
-	return nil
+	return err
 }
 
 // Close disconnects both sides. Run must have returned.
@@ -114,8 +130,10 @@ func (j *Job) Close() {
 		defer cancel()
 		j.txn.End(ctx)
 	}
-	j.src.Close()
-	j.dst.Close()
+	var wg sync.WaitGroup
+	wg.Go(j.src.Close)
+	wg.Go(j.dst.Close)
+	wg.Wait()
 }
 
 // ID is the job's name in the target.

@@ -18,23 +18,24 @@ import (
 // lease is a run's right to the job, and the attempts that it makes in it.
 type lease struct {
 	*Job
-	run       string // names this run on the target
-	restart   bool   // the job is to begin anew
-	resumed   bool   // an earlier process began the job
-	formatWas int    // of the checkpoint that was found, until it is brought up to date
+	run       string   // names this run on the target
+	restart   bool     // the job is to begin anew
+	made      bool     // by this run: it is new
+	resumed   bool     // an earlier process began the job
+	formatWas int      // of the checkpoint that was found, until it is brought up to date
+	attempts  int      // begun by this run
+	session   bson.Raw // of the transactions of the last owner, until they are ended
 }
 
 // take makes this run the owner of the job, a new one or the one that the
 // checkpoint remembers. Nothing is written but that: begin comes first.
 func (l *lease) take(ctx context.Context) error {
-	_, found, err := l.store.Reload(ctx) // what follows is a majority write
-	if err != nil {
-		return err
+	taken, err := l.store.TakeNew(ctx, l.newJob())
+	if l.made = taken; taken { // there is nothing to begin anew
+		l.restart = false
 	}
-	if !found {
-		if err := l.store.Create(ctx, l.newJob()); err != nil {
-			return err
-		}
+	if taken || err != nil {
+		return err
 	}
 	job, err := l.store.TakeOver(ctx, func(o state.Owner) {
 		l.progress.Wait("the last owner of the job, " + o.String() + ", to be known dead")
@@ -43,8 +44,10 @@ func (l *lease) take(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	l.session = job.Session
 	l.progress.Wait("")
-	if !found || l.restart {
+	ours := job.Owner.Run == l.run // made by a TakeNew whose answer was lost
+	if ours || l.restart {
 		return nil
 	}
 	l.resumed, l.formatWas = true, job.Version
@@ -65,40 +68,49 @@ func (l *lease) newJob() state.Job {
 // begin starts an attempt: nothing that an earlier one sent to the target runs
 // there or arrives any more when it returns.
 func (l *lease) begin(ctx context.Context) (state.Job, error) {
-	job, err := l.store.Begin(ctx)
+	// Durable before the first transaction: the next run ends it by its name.
+	job, err := l.store.Begin(ctx, bson.E{Key: "session", Value: l.txn.SessionID()})
 	if err != nil {
 		return job, err
 	}
+	l.session = nil
 	if l.restart {
 		if err := l.store.Reset(ctx, l.newJob()); err != nil {
 			return job, err
 		}
 		l.restart = false
 		l.log.Info("the job begins anew", "job", l.id)
+		if job, _, err = l.store.Reload(ctx); err != nil {
+			return job, err
+		}
 	}
-	// Durable before the first transaction: the next run ends it by its name.
-	set := bson.D{{Key: "session", Value: l.txn.SessionID()}}
 	if l.formatWas == 1 && !job.Consistent.IsZero() {
 		// That format did not note its reach: it is the source's newest position.
 		newest, err := l.ask.Newest(ctx)
 		if err != nil {
 			return job, err
 		}
-		set = append(set, bson.E{Key: "reach", Value: newest})
-	}
-	if err := l.store.Note(ctx, set); err != nil {
-		return job, err
+		set := bson.D{{Key: "reach", Value: newest}}
+		if err := l.store.Note(ctx, set); err != nil {
+			return job, err
+		}
+		if job, err = job.With(set); err != nil {
+			return job, err
+		}
 	}
 	l.formatWas = 0
-	job, _, err = l.store.Reload(ctx)
-	return job, err
+	return job, nil
 }
 
 // endOthers ends what other runs of the job, and earlier attempts of this one,
 // have under way on the target.
 func (l *lease) endOthers(ctx context.Context, attempt int64, then bson.D) (bson.Raw, error) {
 	defer l.progress.Wait("")
-	e := ending{target: l.dst, job: l.id, run: l.run, attempt: attempt, store: l.store, own: l.txn.SessionID(), log: l.log}
+	e := ending{target: l.dst, job: l.id, run: l.run, attempt: attempt, sessions: []bson.Raw{l.session}, first: l.attempts == 0, log: l.log}
+	if l.attempts > 0 {
+		e.sessions = append(e.sessions, l.txn.SessionID())
+	}
+	l.attempts++
 	return e.end(ctx, func(left []mongo.Connection) {
 		l.progress.Wait(fmt.Sprintf("%d connections of an earlier run to the target to end, one of them from %s", len(left), left[0].Client))
 	}, then)
@@ -110,25 +122,23 @@ type ending struct {
 	target   *mongo.Cluster
 	job, run string
 	attempt  int64
-	store    state.Store
-	own      bson.Raw // the run's own session for transactions, if it has one
+	sessions []bson.Raw // of transactions that may be open
+	first    bool       // of the run
 	log      *slog.Logger
 }
 
 func (e ending) end(ctx context.Context, waiting func([]mongo.Connection), then bson.D) (bson.Raw, error) {
-	// What earlier attempts of this run had checked out is closed.
-	renewing, cancel := context.WithTimeout(ctx, 5*time.Second)
-	err := e.target.RenewConnections(renewing, mongo.RunName(e.job, e.run, e.attempt))
-	cancel()
-	if err != nil {
-		return nil, err
-	}
-	job, _, err := e.store.Reload(ctx)
-	if err != nil {
-		return nil, err
+	name, others := mongo.RunName(e.job, e.run, e.attempt), mongo.OtherRuns(e.job, e.run, e.attempt)
+	if !e.first { // what earlier attempts of this run had checked out is closed
+		renewing, cancel := context.WithTimeout(ctx, 5*time.Second)
+		err := e.target.RenewConnections(renewing, name)
+		cancel()
+		if err != nil {
+			return nil, err
+		}
 	}
 	failpoint.Hit("session.before")
-	for _, session := range []bson.Raw{job.Session, e.own} {
+	for _, session := range e.sessions {
 		if len(session) == 0 {
 			continue
 		}
@@ -139,11 +149,15 @@ func (e ending) end(ctx context.Context, waiting func([]mongo.Connection), then 
 			e.log.Warn("an open transaction of an earlier run may hold up writes for a minute", "error", err)
 		}
 	}
-	return e.target.EndConnections(ctx, mongo.OtherRuns(e.job, e.run, e.attempt), func(left []mongo.Connection) {
+	tell := func(left []mongo.Connection) {
 		waiting(left)
 		e.log.Warn("an earlier run of the job still has connections to the target; they have to end before anything is written",
 			"connections", len(left), "from", left[0].Client, "hint", "end that process, or the tunnel or proxy that keeps its connections")
-	}, then)
+	}
+	if e.first {
+		return e.target.EndConnectionsFirst(ctx, name, others, tell, then)
+	}
+	return e.target.EndConnections(ctx, others, tell, then)
 }
 
 // heartbeat proves to other processes that the job has an owner, and to this

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -125,34 +126,70 @@ func (j *Job) pausePoint(ctx context.Context) error {
 func (j *Job) attempt(ctx context.Context) error {
 	ctx, cancel := j.control.phase(ctx)
 	defer cancel(nil)
-	job, err := j.lease.begin(ctx)
+	job, err := j.begin(ctx)
 	if err != nil {
 		return causeOr(ctx, err)
 	}
-	if err := j.letters.Load(ctx, j.spec.OnConflict != ConflictStop); err != nil {
+	if err := j.load(ctx, job); err != nil {
 		return causeOr(ctx, err)
 	}
-	j.show(job)
-	// The target has been read; when the source answers too, nothing fails any more.
-	if _, err := j.src.Positions(ctx); err != nil {
-		return causeOr(ctx, err)
-	}
+	// The target has been read and the source answers: nothing fails any more.
 	j.patience.Worked()
 	life := fmt.Sprintf("%s to %s since %d", job.SourceSet.Hex(), job.TargetSet.Hex(), job.CreatedAt.UnixNano())
 	defer j.spooler.Begin(ctx, life, j.progress.ReadFrom)()
 	for {
-		err = j.step(ctx, job)
+		err = j.step(ctx, j.stored)
 		if errors.Is(err, follow.ErrFinished) {
 			return nil
 		}
 		if err != nil {
 			return j.noteRefused(ctx, job, causeOr(ctx, err))
 		}
-		if job, _, err = j.store.Reload(ctx); err != nil {
-			return causeOr(ctx, err)
-		}
-		j.show(job)
+		j.show(j.stored)
 	}
+}
+
+// begin begins an attempt. That of a new job knows what comes first, and looks
+// meanwhile.
+func (j *Job) begin(ctx context.Context) (job state.Job, err error) {
+	g, gctx := errgroup.WithContext(ctx)
+	if j.copier.looked = j.lease.made; j.lease.made {
+		j.lease.made = false
+		g.Go(func() error { return j.copier.look(gctx) })
+	}
+	g.Go(func() (err error) {
+		job, err = j.lease.begin(gctx)
+		return err
+	})
+	err = g.Wait()
+	return job, err
+}
+
+// load reads what an attempt begins with, and asks whether the source answers.
+func (j *Job) load(ctx context.Context, job state.Job) error {
+	j.stored, j.catalog, j.fresh = job, nil, job.Phase == PhaseCatalog
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return j.letters.Load(gctx, j.spec.OnConflict != ConflictStop) })
+	if job.Phase == PhaseCatalog { // what there is of a copy is of another life
+		g.Go(func() error { return j.store.Clear(gctx) })
+		if !j.copier.looked {
+			g.Go(func() error { return j.copier.look(gctx) })
+		}
+	} else {
+		g.Go(func() (err error) {
+			j.catalog, err = j.store.LoadCatalog(gctx)
+			return err
+		})
+	}
+	g.Go(func() error {
+		_, err := j.src.Positions(gctx)
+		return err
+	})
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	j.show(job)
+	return nil
 }
 
 // show has the status tell where a stored job stands.
@@ -196,15 +233,10 @@ func (j *Job) step(ctx context.Context, job state.Job) error {
 	if job.Phase == PhaseCatalog {
 		return j.copier.prepare(ctx, job)
 	}
-	catalog, err := j.store.LoadCatalog(ctx)
-	if err != nil {
-		return err
-	}
+	catalog := j.catalog
 	j.ask.Names = state.Names(catalog) // at the position from which the job goes on
 	switch job.Phase {
-	case state.PhaseCreating:
-		return j.copier.create(ctx, catalog)
-	case PhaseCopying:
+	case state.PhaseCreating, PhaseCopying:
 		return j.copier.copyAll(ctx, job, catalog)
 	case PhaseIndexing:
 		return j.copier.buildIndexes(ctx, catalog)
@@ -221,11 +253,14 @@ func (j *Job) step(ctx context.Context, job state.Job) error {
 func (j *Job) savePhase(ctx context.Context, p Phase, set ...bson.E) error {
 	failpoint.Hit("phase.before")
 	defer failpoint.Hit("phase.after")
-	if err := j.store.SaveDurably(ctx, append(bson.D{{Key: "phase", Value: p}}, set...)); err != nil {
+	fields := append(bson.D{{Key: "phase", Value: p}}, set...)
+	if err := j.store.SaveDurably(ctx, fields); err != nil {
 		return err
 	}
 	j.progress.Enter(p)
-	return nil
+	var err error
+	j.stored, err = j.stored.With(fields)
+	return err
 }
 
 // follow replicates changes until the job is finalized.
@@ -240,11 +275,12 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 	return follow.Run(ctx, job, positionOf(job), follow.Options{
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Rules: j.rules, Store: j.store, Target: j.dst, Schema: j.cat,
 		Letters: j.letters, Ask: j.ask, Progress: j.progress, Log: j.log,
+		Fresh: j.fresh, Capped: slices.ContainsFunc(j.catalog, func(m state.Mapped) bool { return m.Capped() }),
 		Source: oplog.New(j.src, oplog.Options{Keep: j.rules.Match, Log: j.log, Spool: j.spooler,
 			ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions}),
 		Look: oplog.Look{Cluster: j.src, Spool: j.spooler},
 		Sink: j.sink, CopyAnew: j.copier.again, Slices: sliceStore{j.store}.LoadSlices,
-		SavePhase: j.savePhase, Passed: j.spooler.Passed, Finish: j.finish, Unclear: &j.unclear,
+		SavePhase: j.savePhase, Passed: j.spooler.Passed, Compare: j.compare, Finish: j.finish, Unclear: &j.unclear,
 		Final: func() bool { return j.control.final(j.spec.Now()) },
 	})
 }
@@ -261,14 +297,29 @@ func (j *Job) newSpooler() *oplog.Spooler {
 // sink makes the engine that applies changes, with what it needs to know about
 // conflicts.
 func (j *Job) sink(pos stream.Position, o mongosink.Options) *mongosink.Engine {
-	b := j.spec.applyBuffer()
-	o.Sizes = mongosink.Sizes{Partitions: j.spec.Partitions, InFlight: b.inFlight, BatchBytes: b.writes, Coalesce: b.kept}
+	partitions := partitionsFor(j.spec.Partitions, j.dst.Pool.RoundTripTime())
+	b := newApplyBuffer(j.spec.ApplyBuffer, partitions)
+	o.Sizes = mongosink.Sizes{Partitions: partitions, InFlight: b.inFlight, BatchBytes: b.writes, Coalesce: b.kept}
 	o.Names = mongosink.Names{Absent: j.ask.Names.Absent, Traits: j.traits}
 	o.Policy = mongosink.Policy{Overwrite: j.spec.OnExisting == ExistingMerge, OnConflict: j.spec.OnConflict, Letters: j.letters}
 	o.Source = mongosink.Source{Reread: j.ask.Reread, Has: j.ask.OnSource}
 	o.Write.Transactions, o.Write.SameTerm, o.Write.Gate = j.txn, j.store.SameTerm, j.dstGate
 	o.Log, o.Limit = j.log, j.limit
 	return mongosink.New(j.dst, pos, o)
+}
+
+// partitionsFor is how many partitions there are for a target so far away, unless
+// a number was asked for. One that waits for an answer keeps the target waiting
+// too, so that more are needed the longer that takes.
+func partitionsFor(asked int, away time.Duration) int {
+	const (
+		near, most = 8, 16
+		doubling   = 40 * time.Millisecond // the round trip for which there are twice as many
+	)
+	if asked > 0 {
+		return asked
+	}
+	return min(near+int(min(float64(near)*float64(away)/float64(doubling), most)), most)
 }
 
 // traits reads what restricts the applying of events to a target collection.
@@ -287,29 +338,22 @@ func collection(ctx context.Context, c *mongo.Cluster, ns string) (coll schema.C
 	return schema.Collection{NS: ns, Options: specs[0].Options}, true, nil
 }
 
-// finish restores what was deferred to the end, notes how the target's
-// collections, options and indexes differ from the source's, and ends the job.
-func (j *Job) finish(ctx context.Context) error {
-	if err := j.cat.RestoreExpiries(ctx); err != nil {
-		return err
-	}
-	diffs, err := schema.Diff(ctx, j.src, j.dst, j.rules, schema.DiffOptions{Keep: j.rules.Match, Own: j.ask.Names.Targets()})
-	if err != nil {
-		return err
-	}
+// compare finds how the target's collections, options and indexes differ from the
+// source's.
+func (j *Job) compare(ctx context.Context) ([]schema.Difference, error) {
+	return schema.Diff(ctx, j.src, j.dst, j.rules, schema.DiffOptions{Keep: j.rules.Match, Own: j.ask.Names.Targets()})
+}
+
+// finish notes how the catalogs differ, and ends the job.
+func (j *Job) finish(ctx context.Context, end follow.Final) error {
 	var lines []string
-	for _, d := range diffs {
+	for _, d := range end.Differences {
 		lines = append(lines, strings.TrimSpace(d.String()))
 		j.log.Warn("target differs from the source", "difference", d.String())
 	}
-	// Where the way back begins: after the last write to what was copied.
-	at, err := j.dst.Newest(ctx, mongo.StateDB+".jobs")
-	if err != nil {
-		return err
-	}
-	j.progress.SetFinal(lines, at)
-	return j.savePhase(ctx, PhaseFinalized, bson.E{Key: "differences", Value: lines[:min(len(lines), mostDifferences)]},
-		bson.E{Key: "finalizedAt", Value: j.spec.Now().UTC()}, bson.E{Key: "targetPosition", Value: at})
+	j.progress.SetFinal(lines, end.At)
+	return j.savePhase(ctx, PhaseFinalized, append(end.Set, bson.E{Key: "differences", Value: lines[:min(len(lines), mostDifferences)]},
+		bson.E{Key: "finalizedAt", Value: j.spec.Now().UTC()}, bson.E{Key: "targetPosition", Value: end.At})...)
 }
 
 // causeOr prefers the reason for which ctx was canceled.

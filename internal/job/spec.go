@@ -67,8 +67,8 @@ const (
 // in a process with one job.
 type Deps struct {
 	Log *slog.Logger // nil discards
-	// Connect opens a side. Connections to the target carry the run's name and
-	// are its own.
+	// Connect opens a side; both are opened at once. Connections to the target carry
+	// the run's name and are its own.
 	Connect func(ctx context.Context, uri string, o mongo.Options) (*mongo.Cluster, error)
 	// Memory bounds the bytes of documents that the copy has under way. 0 is 64 MB.
 	Memory int64

@@ -38,18 +38,20 @@ func Hold(ctx context.Context, c *mongo.Cluster, id string, log *slog.Logger, do
 	const patience = 20 * time.Second // for connections that do not end
 	run := state.NewRun()
 	s := &Stopped{target: c}
+	var was state.Job
 	s.store = state.Open(c, state.Options{Job: id, Run: run, Write: "majority", EndOthers: func(ctx context.Context, attempt int64, then bson.D) (bson.Raw, error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, patience, mongo.WithHint(fmt.Errorf("an earlier run of job %s still has connections to the target", id),
 			"end its process, or the tunnel or proxy that keeps its connections, then try again"))
 		defer cancel()
-		e := ending{target: c, job: id, run: run, attempt: attempt, store: s.store, log: log}
+		e := ending{target: c, job: id, run: run, attempt: attempt, sessions: []bson.Raw{was.Session}, log: log}
 		raw, err := e.end(ctx, func([]mongo.Connection) {}, then)
 		if err != nil {
 			err = causeOr(ctx, err)
 		}
 		return raw, err
 	}})
-	if _, err := s.store.TakeOver(ctx, func(o state.Owner) {
+	var err error
+	if was, err = s.store.TakeOver(ctx, func(o state.Owner) {
 		log.Info("waiting to learn whether the job's last owner still lives", "owner", o.String())
 	}); err != nil {
 		return err

@@ -43,12 +43,15 @@ func TestTwoJobs(t *testing.T) {
 		fill(t, s.srcDB, db, 0, docs)
 	}
 	var logs [2]lines
+	var connecting sync.Mutex
 	var connected [2][]string
 	open2 := func(i int, spec job.Spec) *job.Job {
 		spec.Until, spec.WarnWindow = "never", time.Hour
 		spec.Log = slog.New(slog.NewTextHandler(&logs[i], nil))
 		spec.Connect = func(ctx context.Context, uri string, o mongo.Options) (*mongo.Cluster, error) {
+			connecting.Lock() // both sides connect at once
 			connected[i] = append(connected[i], o.AppName)
+			connecting.Unlock()
 			return mongo.Connect(ctx, uri, o)
 		}
 		spec.Usage = func() procstat.Usage { return procstat.Usage{PID: i + 1} }

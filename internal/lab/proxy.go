@@ -37,6 +37,7 @@ type Proxy struct {
 	cut      bool         // clients are refused
 	cutPeers map[int]bool // members that are refused
 	pairs    map[*pair]bool
+	watch    *Watch
 }
 
 // newProxy listens on a port and forwards to upstream.
@@ -71,6 +72,18 @@ func (p *Proxy) Latency(d, jitter time.Duration) {
 // bytes) a second; 0 ends it. It works on open connections too.
 func (p *Proxy) Bandwidth(kbps int) { p.spoil(func(f *faults) { f.rate = kbps * 1000 }) }
 
+// Link limits what all connections together may carry to so many kilobytes (of
+// 1000 bytes) a second in each direction, as a network between two places does; 0
+// ends it. It works on open connections too.
+func (p *Proxy) Link(kbps int) {
+	p.spoil(func(f *faults) {
+		f.up, f.down = nil, nil
+		if kbps > 0 {
+			f.up, f.down = &link{rate: kbps * 1000}, &link{rate: kbps * 1000}
+		}
+	})
+}
+
 // Stall holds all bytes back while connections stand, as a network does that
 // has lost its route; Restore lets them flow again.
 func (p *Proxy) Stall() { p.spoil(func(f *faults) { f.stalled = true }) }
@@ -86,7 +99,7 @@ func (p *Proxy) Cut() {
 // Reset drops the clients' current connections; they may connect again.
 func (p *Proxy) Reset() { p.drop(func(peer int) bool { return peer == client }) }
 
-// Restore ends Cut, Stall, Latency and Bandwidth.
+// Restore ends Cut, Stall, Latency, Bandwidth and Link.
 func (p *Proxy) Restore() {
 	p.mu.Lock()
 	p.cut = false
@@ -164,7 +177,7 @@ func (p *Proxy) serve(conn net.Conn) {
 		linger0(conn) // as a server does that is down
 		return
 	}
-	pr := &pair{near: conn, far: far, peer: peer, ended: make(chan struct{})}
+	pr := &pair{near: conn, far: far, peer: peer, tap: p.tap(peer), ended: make(chan struct{})}
 	defer pr.close()
 	if !p.add(pr) {
 		return
@@ -175,6 +188,16 @@ func (p *Proxy) serve(conn net.Conn) {
 		return
 	}
 	pass(pr)
+}
+
+// tap has the watch, if there is one, see what passes on a client's connection.
+func (p *Proxy) tap(peer int) *wiretap {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if peer != client {
+		return nil
+	}
+	return p.watch.tap()
 }
 
 // admits reports whether a connection may be made.
@@ -211,8 +234,8 @@ func (p *Proxy) forget(pr *pair) {
 
 // shape carries a client's bytes through the faults.
 func (p *Proxy) shape(pr *pair) {
-	up := &shaper{proxy: p, pair: pr, src: pr.near, dst: pr.far, queue: make(chan chunk, chunkQueue)}
-	down := &shaper{proxy: p, pair: pr, src: pr.far, dst: pr.near, queue: make(chan chunk, chunkQueue), delayed: true}
+	up := &shaper{proxy: p, pair: pr, src: pr.near, dst: pr.far, seen: pr.tap.sent, queue: make(chan chunk, chunkQueue)}
+	down := &shaper{proxy: p, pair: pr, src: pr.far, dst: pr.near, seen: pr.tap.received, queue: make(chan chunk, chunkQueue), delayed: true}
 	var wg sync.WaitGroup
 	for _, work := range []func(){up.read, up.write, down.read, down.write} {
 		wg.Go(work)

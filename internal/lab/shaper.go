@@ -12,15 +12,19 @@ import (
 type faults struct {
 	latency time.Duration
 	jitter  time.Duration
-	rate    int // bytes a second, 0 for no limit
-	stalled bool
-	changed chan struct{}
+	rate    int // bytes a second of a connection and direction, 0 for no limit
+	// up and down are what all connections share, to the member and from it; nil
+	// for no limit.
+	up, down *link
+	stalled  bool
+	changed  chan struct{}
 }
 
 // pair is a connection to the proxy and the one it made to the server.
 type pair struct {
 	near, far net.Conn
 	peer      int
+	tap       *wiretap // nil when nobody watches
 	once      sync.Once
 	ended     chan struct{} // closed by close
 }
@@ -74,7 +78,8 @@ type shaper struct {
 	pair    *pair
 	src     net.Conn
 	dst     net.Conn
-	delayed bool // the direction that latency applies to
+	delayed bool         // the direction that latency applies to
+	seen    func([]byte) // is told of what is let out
 	queue   chan chunk
 	alarm   *alarm // for short waits; made when it is first needed
 }
@@ -139,15 +144,54 @@ func (s *shaper) deliver(c chunk) bool {
 			n = min(n, max(1, rate*int(pieceTime/time.Millisecond)/1000))
 		}
 		begin := time.Now()
+		s.seen(data[:n])
 		if _, err := s.dst.Write(data[:n]); err != nil {
 			return false
 		}
 		data = data[n:]
-		if !s.wait(func(f *faults) time.Time { return begin.Add(transferTime(n, f.rate)) }) {
+		passed := s.share(n)
+		if !s.wait(func(f *faults) time.Time { return later(begin.Add(transferTime(n, f.rate)), passed) }) {
 			return false
 		}
 	}
 	return true
+}
+
+// share takes n bytes of what all connections share, and returns when they will
+// have passed.
+func (s *shaper) share(n int) time.Time {
+	f := s.faults()
+	if s.delayed {
+		return f.down.take(n)
+	}
+	return f.up.take(n)
+}
+
+// link is a bandwidth that several connections share.
+type link struct {
+	rate int // bytes a second
+
+	mu   sync.Mutex
+	free time.Time // from when on it has nothing to carry
+}
+
+// take adds n bytes to what is carried and returns when they will have passed. A
+// nil link carries all at once.
+func (l *link) take(n int) time.Time {
+	if l == nil {
+		return time.Time{}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.free = later(l.free, time.Now()).Add(transferTime(n, l.rate))
+	return l.free
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }
 
 // transferTime is how long n bytes take at a rate.

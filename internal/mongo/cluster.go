@@ -14,6 +14,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/wire"
@@ -47,6 +48,8 @@ type Options struct {
 	// ServerSelectionTimeout bounds the wait for a suitable server; default is
 	// what the connection string says, else 30 s.
 	ServerSelectionTimeout time.Duration
+	// Warm is how many connections of the pool to the primary are opened at once.
+	Warm int
 	// MaxPoolSize bounds connections per server and pool, default 64.
 	MaxPoolSize uint64
 }
@@ -62,6 +65,9 @@ type Cluster struct {
 	read *readpref.ReadPref
 }
 
+// maxConnecting is how many connections to a server may be opened at once.
+const maxConnecting = 16
+
 // Connect opens uri and reads the deployment's identity. Errors never carry
 // the credentials.
 func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
@@ -70,6 +76,9 @@ func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 		return nil, err
 	}
 	opts.SetAppName(o.AppName).SetRetryWrites(true).SetMaxPoolSize(cmp.Or(o.MaxPoolSize, 64))
+	if opts.MaxConnecting == nil {
+		opts.SetMaxConnecting(maxConnecting) // far away, each takes several round trips
+	}
 	if o.ServerSelectionTimeout > 0 || opts.ServerSelectionTimeout == nil {
 		opts.SetServerSelectionTimeout(cmp.Or(o.ServerSelectionTimeout, 30*time.Second))
 	}
@@ -82,7 +91,7 @@ func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 		return nil, errors.Join(fmt.Errorf("connect %s: %w", Redact(uri), scrub(err, uri)), client.Disconnect(ctx))
 	}
 	c := &Cluster{Client: client, Pool: pool, uri: uri, read: o.ReadPreference}
-	if err := c.identifyPatiently(ctx, *opts.ServerSelectionTimeout); err != nil {
+	if err := c.identifyPatiently(ctx, *opts.ServerSelectionTimeout, o.Warm); err != nil {
 		c.Close()
 		err = ExplainReach(err, opts)
 		return nil, WithHint(fmt.Errorf("reach %s: %w", Redact(uri), scrub(err, uri)), HintOf(err))
@@ -148,9 +157,9 @@ func helloOn(ctx context.Context, conn *wire.Conn) (h hello, err error) {
 
 // identifyPatiently tries again what an election or a cut interrupted, for no
 // longer than a suitable server is waited for.
-func (c *Cluster) identifyPatiently(ctx context.Context, patience time.Duration) error {
+func (c *Cluster) identifyPatiently(ctx context.Context, patience time.Duration, warm int) error {
 	for began := time.Now(); ; {
-		err := c.identify(ctx)
+		err := c.identify(ctx, warm)
 		if err == nil || Classify(err) != ClassRetry || time.Since(began) > patience {
 			return err
 		}
@@ -160,10 +169,32 @@ func (c *Cluster) identifyPatiently(ctx context.Context, patience time.Duration)
 	}
 }
 
-// identify fills Info.
-func (c *Cluster) identify(ctx context.Context) error {
+// identify fills Info, and warms connections. The first question shows whether the
+// server can be reached and lets the user in; the others are asked at once.
+func (c *Cluster) identify(ctx context.Context, warm int) error {
 	h, err := c.hello(ctx)
 	if err != nil {
+		return err
+	}
+	var build, fcv, config bson.Raw
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		c.Pool.Warm(gctx, warm)
+		return nil
+	})
+	g.Go(func() (err error) {
+		build, err = c.Command(gctx, "admin", bson.D{{Key: "buildInfo", Value: 1}})
+		return err
+	})
+	g.Go(func() (err error) {
+		fcv, err = c.permitted(gctx, bson.D{{Key: "getParameter", Value: 1}, {Key: "featureCompatibilityVersion", Value: 1}})
+		return err
+	})
+	g.Go(func() (err error) {
+		config, err = c.permitted(gctx, bson.D{{Key: "replSetGetConfig", Value: 1}})
+		return err
+	})
+	if err := g.Wait(); err != nil {
 		return err
 	}
 	c.Info.Kind, c.Info.SetName, c.Info.Hosts = KindStandalone, h.SetName, h.Hosts
@@ -173,24 +204,13 @@ func (c *Cluster) identify(ctx context.Context) error {
 	case h.SetName != "":
 		c.Info.Kind = KindReplicaSet
 	}
-	raw, err := c.Command(ctx, "admin", bson.D{{Key: "buildInfo", Value: 1}})
-	if err != nil {
-		return err
-	}
-	version, _ := raw.Lookup("version").StringValueOK()
+	version, _ := build.Lookup("version").StringValueOK()
 	if c.Info.Version, err = ParseVersion(version); err != nil {
 		return err
 	}
-	raw, err = c.permitted(ctx, bson.D{{Key: "getParameter", Value: 1}, {Key: "featureCompatibilityVersion", Value: 1}})
-	if err != nil {
-		return err
-	}
-	c.Info.FCV, _ = raw.Lookup("featureCompatibilityVersion", "version").StringValueOK()
+	c.Info.FCV, _ = fcv.Lookup("featureCompatibilityVersion", "version").StringValueOK()
 	if c.Info.Kind == KindReplicaSet {
-		if raw, err = c.permitted(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}); err != nil {
-			return err
-		}
-		c.Info.SetID, _ = raw.Lookup("config", "settings", "replicaSetId").ObjectIDOK()
+		c.Info.SetID, _ = config.Lookup("config", "settings", "replicaSetId").ObjectIDOK()
 	}
 	return nil
 }

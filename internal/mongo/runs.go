@@ -1,15 +1,18 @@
 package mongo
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/wire"
@@ -37,6 +40,9 @@ func (c *Cluster) Change(ctx context.Context, db string, cmd bson.D) (term int64
 		return -1, err
 	}
 	defer conn.Release()
+	if cmd[0].Key == "create" { // quick: the question need not wait for the answer
+		return changeAndAsk(ctx, conn, db, cmd)
+	}
 	if _, err := write(ctx, conn, db, cmd); err != nil {
 		return -1, err
 	}
@@ -47,11 +53,33 @@ func (c *Cluster) Change(ctx context.Context, db string, cmd bson.D) (term int64
 	return h.LastWrite.Last.Term, nil
 }
 
+// changeAndAsk is Change with both under way at once.
+func changeAndAsk(ctx context.Context, conn *wire.Conn, db string, cmd bson.D) (term int64, err error) {
+	replies, failed, err := conn.RunBoth(ctx, db, cmd, "admin", bson.D{{Key: "isMaster", Value: 1}})
+	if err = cmp.Or(failed, err); err != nil {
+		return -1, err
+	}
+	if _, err := written(replies[0]); err != nil {
+		return -1, err
+	}
+	h := hello{}
+	h.LastWrite.Last.Term = -1
+	if err := bson.Unmarshal(replies[1], &h); err != nil {
+		return -1, fmt.Errorf("read the term of %s: %w", conn.Addr(), err)
+	}
+	return h.LastWrite.Last.Term, nil
+}
+
 func write(ctx context.Context, conn *wire.Conn, db string, cmd bson.D) (bson.Raw, error) {
 	body, err := conn.Run(ctx, db, cmd)
 	if err != nil {
 		return nil, err
 	}
+	return written(body)
+}
+
+// written reads the reply to a command that changes something.
+func written(body []byte) (bson.Raw, error) {
 	res := wire.ParseWriteResult(body)
 	if err := Interrupted(res); err != nil {
 		return nil, err
@@ -63,13 +91,22 @@ func write(ctx context.Context, conn *wire.Conn, db string, cmd bson.D) (bson.Ra
 }
 
 // RenewConnections closes the pool's connections and has later ones carry
-// another application name. See wire.Pool.Renew.
+// another application name. Those still checked out are closed when ctx ends;
+// nobody may check one out meanwhile. See wire.Pool.Renew.
 func (c *Cluster) RenewConnections(ctx context.Context, name string) error {
+	leave, err := c.renew(ctx, name)
+	if err != nil {
+		return err
+	}
+	return leave(ctx)
+}
+
+func (c *Cluster) renew(ctx context.Context, name string) (leave func(context.Context) error, err error) {
 	var members []string
 	if h, err := c.hello(ctx); err == nil { // else the pool knows some
 		members = h.Hosts
 	}
-	return c.Pool.Renew(ctx, name, members)
+	return c.Pool.Renew(name, members)
 }
 
 // Connection is one that a client has to a server.
@@ -95,25 +132,79 @@ func (c *Cluster) EndConnections(ctx context.Context, match func(name string) bo
 		return nil, err
 	}
 	defer conn.Release()
-	// A message to a member that is no primary now has an effect if it becomes
-	// one again: none of them may have such a connection.
-	var members []string
-	if h, err := helloOn(ctx, conn); err == nil {
-		members = h.Hosts
-	}
-	for _, host := range members {
-		if host == conn.Addr() {
-			continue
-		}
-		if err := c.endAt(ctx, host, match, waiting); err != nil {
-			return nil, err
-		}
-	}
-	if err := endOn(ctx, conn, match, waiting); err != nil {
+	return c.endConnections(ctx, conn, ending{match, waiting, then})
+}
+
+// EndConnectionsFirst is EndConnections for a pool over which nothing was written
+// yet. Meanwhile the pool is renewed with a name: see RenewConnections.
+func (c *Cluster) EndConnectionsFirst(ctx context.Context, name string, match func(name string) bool, waiting func([]Connection), then bson.D) (bson.Raw, error) {
+	conn, err := c.Pool.Checkout(ctx, wire.Primary())
+	if err != nil {
 		return nil, err
 	}
-	reply, err := conn.Run(ctx, StateDB, then)
+	var leave func(context.Context) error
+	var renewing errgroup.Group
+	renewing.Go(func() (err error) {
+		if leave, err = c.Pool.Renew(name, c.Info.Hosts); err == nil {
+			const soon = 3 // what is written next wants them
+			c.Pool.Warm(ctx, soon)
+		}
+		return err
+	})
+	raw, err := c.endConnections(ctx, conn, ending{match, waiting, then})
+	conn.Release()
+	if renewErr := renewing.Wait(); err == nil {
+		err = renewErr
+	}
+	if leave != nil {
+		err = cmp.Or(err, leave(ctx))
+	}
+	return raw, err
+}
+
+// ending is what EndConnections is to do.
+type ending struct {
+	match   func(name string) bool
+	waiting func([]Connection)
+	then    bson.D
+}
+
+// endConnections is EndConnections by way of a connection to the primary. All
+// members are looked at side by side.
+func (c *Cluster) endConnections(ctx context.Context, conn *wire.Conn, e ending) (bson.Raw, error) {
+	var telling sync.Mutex
+	waiting := func(left []Connection) {
+		telling.Lock()
+		defer telling.Unlock()
+		e.waiting(left)
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return endOn(gctx, conn, e.match, waiting) })
+	g.Go(func() error {
+		// A message to a member that is no primary now has an effect if it becomes
+		// one again: none of them may have such a connection.
+		hosts, err := c.othersThan(gctx, conn.Addr())
+		for _, host := range hosts {
+			g.Go(func() error { return c.endAt(gctx, host, e.match, waiting) })
+		}
+		return err
+	})
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	reply, err := conn.Run(ctx, StateDB, e.then)
 	return bson.Raw(reply), err
+}
+
+// othersThan are the members of the set besides one, which is asked.
+func (c *Cluster) othersThan(ctx context.Context, addr string) ([]string, error) {
+	conn, err := c.Pool.Checkout(ctx, wire.ByAddress(addr))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Release()
+	h, err := helloOn(ctx, conn)
+	return slices.DeleteFunc(h.Hosts, func(host string) bool { return host == addr }), err
 }
 
 // endAt is endOn for another member. One that cannot be reached now is left out:

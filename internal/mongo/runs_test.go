@@ -1,6 +1,7 @@
 package mongo_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"strings"
@@ -27,9 +28,27 @@ func open(t *testing.T, l *lab.Cluster) *mongo.Cluster {
 // TestEndConnections: a command of an earlier attempt that is under way has no
 // effect after the next one has ended its connections; others are left alone.
 func TestEndConnections(t *testing.T) {
+	others := mongo.OtherRuns("job", "b", 1)
+	mine := mongo.RunName("job", "b", 1)
+	t.Run("first", func(t *testing.T) {
+		endConnections(t, func(next *mongo.Cluster, waiting func([]mongo.Connection), then bson.D) (bson.Raw, error) {
+			return next.EndConnectionsFirst(t.Context(), mine, others, waiting, then)
+		})
+	})
+	t.Run("later", func(t *testing.T) {
+		endConnections(t, func(next *mongo.Cluster, waiting func([]mongo.Connection), then bson.D) (bson.Raw, error) {
+			if err := next.RenewConnections(t.Context(), mine); err != nil {
+				return nil, err
+			}
+			return next.EndConnections(t.Context(), others, waiting, then)
+		})
+	})
+}
+
+func endConnections(t *testing.T, end func(next *mongo.Cluster, waiting func([]mongo.Connection), then bson.D) (bson.Raw, error)) {
 	l := lab.ForTest(t, lab.Options{})
 	earlier, other, next := open(t, l), open(t, l), open(t, l)
-	for c, name := range map[*mongo.Cluster]string{earlier: mongo.RunName("job", "a", 3), other: mongo.RunName("another job", "a", 3), next: mongo.RunName("job", "b", 1)} {
+	for c, name := range map[*mongo.Cluster]string{earlier: mongo.RunName("job", "a", 3), other: mongo.RunName("another job", "a", 3)} {
 		if err := c.RenewConnections(t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
@@ -49,9 +68,8 @@ func TestEndConnections(t *testing.T) {
 		earlier.Close() // as a process that ends over it
 		slow <- err
 	}()
-	await(t, next, mongo.OtherRuns("job", "b", 1))
-	told := 0
-	reply, err := next.EndConnections(t.Context(), mongo.OtherRuns("job", "b", 1), func([]mongo.Connection) { told++ },
+	await(t, other, mongo.OtherRuns("job", "b", 1))
+	reply, err := end(next, func([]mongo.Connection) {},
 		bson.D{{Key: "insert", Value: "jobs"}, {Key: "documents", Value: bson.A{bson.D{{Key: "_id", Value: "job"}}}}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}})
 	if err != nil || wire.ParseWriteResult([]byte(reply)).Term < 1 {
 		t.Fatalf("%s, %v", reply, err)
@@ -61,6 +79,14 @@ func TestEndConnections(t *testing.T) {
 	}
 	if n, err := next.Client.Database("d").Collection("c").CountDocuments(t.Context(), bson.D{{Key: "late", Value: true}}); n != 0 || err != nil {
 		t.Errorf("%d late changes, %v", n, err)
+	}
+	conn, err := next.Pool.Checkout(t.Context(), wire.Primary())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if reply, err := conn.Run(t.Context(), "admin", bson.D{{Key: "currentOp", Value: 1}, {Key: "appName", Value: mongo.RunName("job", "b", 1)}, {Key: "$ownOps", Value: true}}); err != nil || !bytes.Contains(reply, []byte(mongo.RunName("job", "b", 1))) {
+		t.Errorf("later connections do not have the run's name: %v", err)
 	}
 	if _, err := spare.Run(t.Context(), "admin", bson.D{{Key: "ping", Value: 1}}); err != nil {
 		t.Errorf("another job's connection: %v", err)

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
-	"go.mongodb.org/mongo-driver/v2/bson"
-
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/oplog"
@@ -80,6 +78,7 @@ type Input struct {
 // planner collects a plan's checks.
 type planner struct {
 	Input
+	seen seen
 	plan *Plan
 	job  state.Job // the earlier checkpoint, if any
 	data int64     // bytes to copy
@@ -94,6 +93,9 @@ func Make(ctx context.Context, in Input) (*Plan, error) {
 	p.versions()
 	if p.plan.Checks.Failed() {
 		return p.plan, nil
+	}
+	if err := p.look(ctx); err != nil {
+		return nil, err
 	}
 	for _, step := range []func(context.Context) error{p.resume, p.rivals, p.collections, p.names, p.privileges, p.existing, p.oplogWindow, p.spool, p.room} {
 		err := step(ctx)
@@ -194,8 +196,8 @@ func fcvOlder(a, b string) bool {
 }
 
 // resume looks for an earlier checkpoint and whether it can be continued.
-func (p *planner) resume(ctx context.Context) error {
-	job, found, err := p.Store.Reload(ctx)
+func (p *planner) resume(context.Context) error {
+	job, found, err := p.seen.job()
 	if err != nil {
 		return err
 	}
@@ -237,8 +239,8 @@ func (p *planner) copied() bool {
 	return p.plan.Resumes && p.plan.ResumePhase != state.PhaseCatalog
 }
 
-func (p *planner) collections(ctx context.Context) error {
-	colls, err := schema.List(ctx, p.Source, schema.Scope{NS: p.Rules.Match, DB: p.Rules.MatchDB})
+func (p *planner) collections(context.Context) error {
+	colls, err := p.seen.collections()
 	if err != nil {
 		return err
 	}
@@ -259,15 +261,11 @@ func (p *planner) collections(ctx context.Context) error {
 	return nil
 }
 
-func (p *planner) existing(ctx context.Context) error {
+func (p *planner) existing(context.Context) error {
 	if p.copied() || p.Mode == state.ModeIncremental {
 		return nil
 	}
-	var targets []string
-	for _, c := range p.plan.Collections {
-		targets = append(targets, c.Target)
-	}
-	have, err := p.Schema.ListExisting(ctx, targets)
+	have, err := p.seen.existing()
 	if err != nil {
 		return err
 	}
@@ -353,8 +351,8 @@ func (p *planner) spooled() bool {
 
 // room compares the data with the free space of the target, where the server
 // tells it (dbStats, 3.6 and newer).
-func (p *planner) room(ctx context.Context) error {
-	raw, err := p.Target.Command(ctx, "admin", bson.D{{Key: "dbStats", Value: 1}})
+func (p *planner) room(context.Context) error {
+	raw, err := p.seen.disk()
 	if err != nil {
 		return nil //nolint:nilerr // a server that does not say is no obstacle
 	}

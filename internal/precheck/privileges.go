@@ -68,11 +68,11 @@ func (n *needs) text() string {
 const probe = "millrace-probe"
 
 // privileges checks that the users may do what the job will do.
-func (p *planner) privileges(ctx context.Context) error {
-	if err := p.judge(ctx, "source", p.Source, p.sourceNeeds); err != nil {
+func (p *planner) privileges(context.Context) error {
+	if err := p.judge("source", p.seen.sourceGrants, p.sourceNeeds); err != nil {
 		return err
 	}
-	return p.judge(ctx, "target", p.Target, p.targetNeeds)
+	return p.judge("target", p.seen.targetGrants, p.targetNeeds)
 }
 
 // sourceNeeds and targetNeeds collect what is lacking for what there is, and
@@ -129,8 +129,8 @@ func (p *planner) laterSeries(later *needs, c *mongo.Cluster, db, actions string
 
 // judge turns what is missing on a side into checks: for what there is a
 // failure, for what there may be a warning.
-func (p *planner) judge(ctx context.Context, side string, c *mongo.Cluster, look func(now, later *needs)) error {
-	have, err := grantsOf(ctx, c)
+func (p *planner) judge(side string, granted func() (grants, error), look func(now, later *needs)) error {
+	have, err := granted()
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,10 @@ type Rival struct {
 // collections at any time. certain is as of state.Jobs.LoadOthers.
 func Rivals(ctx context.Context, store state.Store, rules *transform.Set, certain bool) ([]Rival, error) {
 	others, err := store.LoadOthers(ctx, certain)
-	var out []Rival
+	return rivalsAmong(others, rules), err
+}
+
+func rivalsAmong(others []state.Job, rules *transform.Set) (out []Rival) {
 	for _, other := range others {
 		names, found := "*.*", true // of rules that this version does not know
 		if theirs, err := transform.Parse(other.Rules); err == nil {
@@ -33,7 +36,7 @@ func Rivals(ctx context.Context, store state.Store, rules *transform.Set, certai
 			out = append(out, Rival{other, names})
 		}
 	}
-	return out, err
+	return out
 }
 
 // Refusal says why a job may not begin beside its rivals, nil if it may: where
@@ -70,8 +73,9 @@ func rivalsText(rivals []Rival) string {
 
 // rivals judges the other jobs of the target. One that has begun to write goes on
 // beside those that were allowed since.
-func (p *planner) rivals(ctx context.Context) error {
-	rivals, err := Rivals(ctx, p.Store, p.Rules, false)
+func (p *planner) rivals(context.Context) error {
+	others, err := p.seen.others()
+	rivals := rivalsAmong(others, p.Rules)
 	if err != nil || len(rivals) == 0 {
 		return err
 	}

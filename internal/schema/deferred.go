@@ -148,6 +148,22 @@ func (d *deferrals) move(ctx context.Context, from, to string) error {
 	return d.forget(ctx, inNS(from))
 }
 
+// Waiting is what waits for the target to be consistent, or for finalize.
+type Waiting struct {
+	Indexes  bool // to be built
+	Expiries bool // to be restored
+}
+
+// Waits reports what is deferred for the job.
+func (d *deferrals) Waits(ctx context.Context) (w Waiting, err error) {
+	all, err := d.list(ctx)
+	for _, one := range all {
+		w.Indexes = w.Indexes || one.Unbuilt
+		w.Expiries = w.Expiries || one.Expire != nil
+	}
+	return w, err
+}
+
 // Deferred lists what the target does not have yet.
 func (d *deferrals) Deferred(ctx context.Context) ([]Deferred, error) { return d.list(ctx) }
 

@@ -3,6 +3,7 @@ package schema
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/dustin/go-humanize"
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -21,7 +22,7 @@ type room struct {
 // names and the source's sizes.
 func (t *Target) BuildEarly(ctx context.Context, colls []Collection) error {
 	var r room
-	if t.c.Info.Kind == mongo.KindReplicaSet {
+	if indexed := func(c Collection) bool { return len(c.Indexes) > 0 }; t.c.Info.Kind == mongo.KindReplicaSet && slices.ContainsFunc(colls, indexed) {
 		r = roomOf(ctx, t.c)
 	}
 	c, why := earlyIndex(colls, r)

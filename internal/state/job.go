@@ -73,6 +73,18 @@ type Job struct {
 	TargetPosition mongo.OpTime `bson:"targetPosition"`
 }
 
+// With is the job after fields of it were set.
+func (j Job) With(set bson.D) (Job, error) {
+	if len(set) == 0 {
+		return j, nil
+	}
+	raw, err := bson.Marshal(set)
+	if err == nil {
+		err = bson.Unmarshal(raw, &j)
+	}
+	return j, err
+}
+
 // readJob reads the document of a job. One that cannot be read has its ID alone.
 func readJob(raw bson.Raw) (job Job, err error) {
 	if err = bson.Unmarshal(raw, &job); err != nil {

@@ -137,9 +137,9 @@ func (s *Mongo) TakeOver(ctx context.Context, waiting func(Owner)) (Job, error) 
 	if err != nil {
 		return job, fmt.Errorf("take over job %s: %w", s.o.Job, err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.fence, s.term, s.other, s.proven = fence, noTerm, noTerm, began
+	mine := job
+	mine.Fence, mine.Version, mine.Owner = fence, FormatVersion, ThisProcess(s.o.Run)
+	s.owns(mine, began)
 	return job, nil
 }
 

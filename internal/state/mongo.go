@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -14,6 +15,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
@@ -42,8 +44,14 @@ type Mongo struct {
 	term   int64         // of the attempt; noTerm between attempts
 	other  int64         // a term that a write of the attempt was answered in, if not term
 	proven time.Duration // when ownership was last known to hold
+	taken  *Job          // as taken over: nobody has changed it before the first attempt
+	// answers counts the answers to writes of the attempt, durable those that a proof
+	// covers: the others are what the next proof is for.
+	answers, durable int64
 
 	saveMu sync.Mutex // one save at a time, so that positions never go back
+	// noCatalog says that the attempt has cleared the catalog and saved none since.
+	noCatalog atomic.Bool
 }
 
 var _ Store = (*Mongo)(nil)
@@ -80,6 +88,12 @@ func Open(c *mongo.Cluster, o Options) *Mongo {
 func (s *Mongo) SameTerm(term int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.answers++
+	return s.sameTerm(term)
+}
+
+// sameTerm is called with mu held.
+func (s *Mongo) sameTerm(term int64) error {
 	if s.term == noTerm {
 		return errors.New("a write outside of an attempt")
 	}
@@ -170,20 +184,51 @@ func (s *Mongo) Create(ctx context.Context, job Job) error {
 	return nil // whoever made it: it is taken over next
 }
 
+// TakeNew writes a new job. See Lease.
+func (s *Mongo) TakeNew(ctx context.Context, job Job) (taken bool, err error) {
+	began := s.now()
+	job.ID, job.Version, job.Fence, job.Owner = s.o.Job, FormatVersion, 1, ThisProcess(s.o.Run)
+	job.CreatedAt = time.Now().UTC().Truncate(time.Millisecond) // as it is read again
+	job.UpdatedAt = job.CreatedAt
+	_, err = s.db.Collection("jobs").InsertOne(ctx, job)
+	if driver.IsDuplicateKeyError(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("create job %s: %w", s.o.Job, err)
+	}
+	s.owns(job, began)
+	return true, nil
+}
+
+// owns notes that the run has had the job since began, under the job's fence.
+func (s *Mongo) owns(job Job, began time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fence, s.term, s.other, s.proven, s.taken = job.Fence, noTerm, noTerm, began, &job
+}
+
 // Begin raises the fence, which keeps the saves of earlier attempts away, and has
-// whatever else they had under way ended. See Lease.
-func (s *Mongo) Begin(ctx context.Context) (Job, error) {
+// whatever else they had under way ended. The first attempt has the fence with
+// which the job was taken. See Lease.
+func (s *Mongo) Begin(ctx context.Context, noted ...bson.E) (Job, error) {
 	s.saveMu.Lock()
 	defer s.saveMu.Unlock()
 	s.mu.Lock()
-	s.fence++
+	taken := s.taken
+	if s.taken = nil; taken == nil {
+		s.fence++
+	}
 	s.term, s.other = noTerm, noTerm
 	fence := s.fence
 	s.mu.Unlock()
-	if _, err := s.write(ctx, s.mine(), bson.D{{Key: "fence", Value: fence}}, s.o.Write); err != nil {
-		return Job{}, err
+	s.noCatalog.Store(false)
+	if taken == nil {
+		if _, err := s.write(ctx, s.mine(), bson.D{{Key: "fence", Value: fence}}, s.o.Write); err != nil {
+			return Job{}, err
+		}
 	}
-	raw, err := s.o.EndOthers(ctx, fence, updateJob(statement(s.attempt(), nil), s.o.Write))
+	raw, err := s.o.EndOthers(ctx, fence, updateJob(statement(s.attempt(), noted), s.o.Write))
 	if err != nil {
 		return Job{}, fmt.Errorf("end what earlier runs of job %s have under way: %w", s.o.Job, err)
 	}
@@ -194,6 +239,9 @@ func (s *Mongo) Begin(ctx context.Context) (Job, error) {
 	s.mu.Lock()
 	s.term = res.Term
 	s.mu.Unlock()
+	if taken != nil {
+		return taken.With(noted)
+	}
 	job, found, err := s.Reload(ctx)
 	if err == nil && !found {
 		err = fmt.Errorf("job %s vanished from the target's database %s", s.o.Job, mongo.StateDB)
@@ -250,6 +298,21 @@ func (s *Mongo) Mark(ctx context.Context, set bson.D) error {
 	return err
 }
 
+// Prove proves. See Jobs.
+func (s *Mongo) Prove(ctx context.Context, tell bool) (at mongo.OpTime, err error) {
+	s.saveMu.Lock()
+	defer s.saveMu.Unlock()
+	if !tell && s.allDurable() {
+		return at, nil
+	}
+	err = s.proof(func() (int64, error) {
+		res, err := s.write(ctx, s.attempt(), nil, s.o.Write)
+		at = mongo.OpTime{TS: res.At, Term: res.Term}
+		return res.Term, err
+	})
+	return at, mongo.Wrap(err, "save checkpoint of job %s", s.o.Job)
+}
+
 // Beat sets nothing, for the run. See Lease.
 func (s *Mongo) Beat(ctx context.Context) error {
 	failpoint.Hit("beat.before")
@@ -258,36 +321,73 @@ func (s *Mongo) Beat(ctx context.Context) error {
 }
 
 // prove writes with the write concern. As the target's oplog is one order, all
-// that was written before in the same term has reached it then, too.
+// that was written before in the same term has reached it then, too. Where no
+// write was answered since the last proof, that one holds.
 func (s *Mongo) prove(ctx context.Context, noted ...bson.E) error {
+	if len(noted) == 0 && s.allDurable() {
+		return nil
+	}
 	return s.set(ctx, noted, s.o.Write)
 }
 
-// set sets fields for the attempt.
-func (s *Mongo) set(ctx context.Context, set bson.D, w any) error {
-	term, err := s.write(ctx, s.attempt(), set, w)
+func (s *Mongo) allDurable() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.term != noTerm && s.other == noTerm && s.durable == s.answers
+}
+
+// proof runs a write of the attempt with the write concern, after which all is
+// durable that was answered before it.
+func (s *Mongo) proof(write func() (term int64, err error)) error {
+	s.mu.Lock()
+	answers := s.answers
+	s.mu.Unlock()
+	term, err := write()
 	if err != nil {
 		return err
 	}
-	return mongo.Wrap(s.SameTerm(term), "save checkpoint of job %s", s.o.Job)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.sameTerm(term); err != nil {
+		return err
+	}
+	if term >= 0 { // a server that tells none has proven nothing
+		s.durable = max(s.durable, answers)
+	}
+	return nil
 }
 
-// write sets fields of the job, if it is what filter wants, and returns the
-// primary's term.
-func (s *Mongo) write(ctx context.Context, filter, set bson.D, w any) (term int64, err error) {
+// set sets fields for the attempt, as a proof where w is the write concern.
+func (s *Mongo) set(ctx context.Context, set bson.D, w any) error {
+	write := func() (int64, error) {
+		res, err := s.write(ctx, s.attempt(), set, w)
+		return res.Term, err
+	}
+	var err error
+	if w == s.o.Write {
+		err = s.proof(write)
+	} else if term, werr := write(); werr != nil {
+		err = werr
+	} else {
+		err = s.SameTerm(term)
+	}
+	return mongo.Wrap(err, "save checkpoint of job %s", s.o.Job)
+}
+
+// write sets fields of the job, if it is what filter wants.
+func (s *Mongo) write(ctx context.Context, filter, set bson.D, w any) (res wire.WriteResult, err error) {
 	began := s.now()
 	raw, err := s.c.Command(ctx, mongo.StateDB, updateJob(statement(filter, set), w))
 	if err != nil {
-		return 0, fmt.Errorf("save checkpoint of job %s: %w", s.o.Job, err)
+		return res, fmt.Errorf("save checkpoint of job %s: %w", s.o.Job, err)
 	}
-	res, err := s.answer(raw)
-	if err != nil {
-		return 0, err
+	if res, err = s.answer(raw); err != nil {
+		return res, err
 	}
 	s.mu.Lock()
 	s.proven = began
 	s.mu.Unlock()
-	return res.Term, nil
+	return res, nil
 }
 
 // statement sets fields of the job and raises its beat.
@@ -346,11 +446,16 @@ func resetFields(job Job) (bson.D, error) {
 
 // Clear removes by the job's name. See Store.
 func (s *Mongo) Clear(ctx context.Context) error {
+	g, gctx := errgroup.WithContext(ctx)
 	for _, coll := range cleared() {
-		if err := s.delete(ctx, coll, bson.D{{Key: "job", Value: s.o.Job}}); err != nil {
-			return fmt.Errorf("clear job %s: %w", s.o.Job, err)
-		}
+		g.Go(func() error {
+			return mongo.Wrap(s.delete(gctx, coll, bson.D{{Key: "job", Value: s.o.Job}}), "clear job %s", s.o.Job)
+		})
 	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	s.noCatalog.Store(true)
 	return nil
 }
 

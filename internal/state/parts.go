@@ -29,13 +29,14 @@ func (s *Mongo) LoadSlices(ctx context.Context) ([]bson.Raw, error) {
 	return out, err
 }
 
-// SaveSlices proves, then stores with write concern 1. See Slices.
+// SaveSlices proves, then stores with the write concern. See Slices.
 func (s *Mongo) SaveSlices(ctx context.Context, list []Slice) error {
 	s.saveMu.Lock()
 	defer s.saveMu.Unlock()
 	failpoint.Hit("slices.before")
 	defer failpoint.Hit("slices.after")
-	if err := s.prove(ctx); err != nil {
+	// Always by a write: it is what an owner that was displaced is refused at.
+	if err := s.set(ctx, nil, s.o.Write); err != nil {
 		return err
 	}
 	failpoint.Hit("slices.written")
@@ -43,7 +44,8 @@ func (s *Mongo) SaveSlices(ctx context.Context, list []Slice) error {
 	for i, sl := range list {
 		updates[i] = replace(s.o.Job+"/"+sl.ID, sliceDoc{Job: s.o.Job, State: sl.State})
 	}
-	return mongo.Wrap(s.update(ctx, "slices", updates...), "save slices of job %s", s.o.Job)
+	err := s.proof(func() (int64, error) { return s.c.UpdateState(ctx, "slices", s.o.Write, updates...) })
+	return mongo.Wrap(err, "save slices of job %s", s.o.Job)
 }
 
 // DropSlices deletes a range of _ids. See Slices.
@@ -71,13 +73,21 @@ func (s *Mongo) collectionDoc(order int, m Mapped) bson.D {
 // SaveCatalog replaces the job's documents. See Catalog.
 func (s *Mongo) SaveCatalog(ctx context.Context, colls []Mapped) error {
 	const perCommand = 100 // each may be large
-	err := s.delete(ctx, "collections", bson.D{{Key: "job", Value: s.o.Job}})
+	var err error
+	if !s.noCatalog.Swap(false) {
+		err = s.delete(ctx, "collections", bson.D{{Key: "job", Value: s.o.Job}})
+	}
 	for from := 0; from < len(colls) && err == nil; from += perCommand {
 		var puts []bson.D
-		for i, m := range colls[from:min(from+perCommand, len(colls))] {
+		to := min(from+perCommand, len(colls))
+		for i, m := range colls[from:to] {
 			puts = append(puts, s.collectionDoc(from+i, m))
 		}
-		err = s.update(ctx, "collections", puts...)
+		if to < len(colls) {
+			err = s.update(ctx, "collections", puts...)
+		} else { // with it all of them are durable
+			err = s.proof(func() (int64, error) { return s.c.UpdateState(ctx, "collections", s.o.Write, puts...) })
+		}
 	}
 	return mongo.Wrap(err, "save catalog of job %s", s.o.Job)
 }
@@ -108,6 +118,7 @@ func (s *Mongo) NoteNames(ctx context.Context, change schema.NameChange) error {
 			removes = append(removes, bson.D{{Key: "_id", Value: s.o.Job + "/" + ns}})
 		}
 	}
+	s.noCatalog.Store(false)
 	err := s.update(ctx, "collections", puts...)
 	if err == nil {
 		err = s.delete(ctx, "collections", removes...)

@@ -7,6 +7,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -44,9 +45,13 @@ type Lease interface {
 	// can tell, waiting is called and the owner's beat is watched for some
 	// seconds. Nothing may be written before Begin has returned.
 	TakeOver(ctx context.Context, waiting func(Owner)) (Job, error)
+	// TakeNew makes a new job whose owner is this run. taken is false where there is
+	// one already: that one stays as it is.
+	TakeNew(ctx context.Context, job Job) (taken bool, err error)
 	// Begin begins an attempt under a fence that was never used and returns the
-	// job as it is durable. Nothing of an earlier attempt has any effect from then on.
-	Begin(ctx context.Context) (Job, error)
+	// job as it is durable. Nothing of an earlier attempt has any effect from then
+	// on. What noted sets is as of Jobs.Note, after that.
+	Begin(ctx context.Context, noted ...bson.E) (Job, error)
 	// Beat proves ownership without claiming anything of the data. It fails with
 	// ErrFenced when ownership is lost.
 	Beat(ctx context.Context) error
@@ -79,7 +84,8 @@ type Jobs interface {
 	// nobody runs. certain is as of Load, else it is as of Reload. One that cannot
 	// be read has its ID alone.
 	LoadOthers(ctx context.Context, certain bool) ([]Job, error)
-	// Save sets fields once all data written before the call is durable. The order
+	// Save sets fields once all data written before the call, the answers to which
+	// SameTerm was told, is durable. The order
 	// matters: what is stored as done was proven first, so that whoever loads it
 	// need not judge whether it is true. What it sets may itself be lost by a
 	// failover, with all that came later. What noted sets is as of Note, before
@@ -87,6 +93,10 @@ type Jobs interface {
 	Save(ctx context.Context, set bson.D, noted ...bson.E) error
 	// SaveDurably is Save for what later writes rely on: no failover takes it back.
 	SaveDurably(ctx context.Context, set bson.D) error
+	// Prove returns once all data written before the call is durable. If it is to
+	// tell, it returns a position of the sink that is after them, where there are
+	// such.
+	Prove(ctx context.Context, tell bool) (mongo.OpTime, error)
 	// Note durably sets fields that say nothing of the data written before.
 	Note(ctx context.Context, set bson.D) error
 	// Mark is Note for fields that belong to no attempt: it may be called between
@@ -108,7 +118,7 @@ type Slice struct {
 type Slices interface {
 	// LoadSlices returns what is saved of each slice.
 	LoadSlices(ctx context.Context) ([]bson.Raw, error)
-	// SaveSlices stores the given slices, under the same promise as Save.
+	// SaveSlices stores the given slices, under the same promise as SaveDurably.
 	SaveSlices(ctx context.Context, slices []Slice) error
 	// DropSlices forgets the slices whose ids begin with prefix: that copy begins again.
 	DropSlices(ctx context.Context, prefix string) error
@@ -124,7 +134,8 @@ type Mapped struct {
 // Catalog keeps which namespaces of the source the job has on the target. At
 // first it is the catalog at the job's start; schema changes keep its names true.
 type Catalog interface {
-	// SaveCatalog replaces the catalog. It is called before the first document is copied.
+	// SaveCatalog replaces the catalog, and returns once that is durable. It is
+	// called before the first document is copied.
 	SaveCatalog(ctx context.Context, colls []Mapped) error
 	// LoadCatalog returns the catalog, in the order in which it was saved.
 	LoadCatalog(ctx context.Context) ([]Mapped, error)

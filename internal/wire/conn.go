@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -62,22 +63,62 @@ func (c *Conn) Run(ctx context.Context, db string, cmd bson.D) (bsoncore.Documen
 	return c.Command(ctx, db, raw)
 }
 
+// RunBoth runs two commands of which the second does not depend on what becomes of
+// the first, which must be a quick one: the second is on its way before the first
+// is answered. Errors are as those of Command, failed that of the first.
+func (c *Conn) RunBoth(ctx context.Context, db string, first bson.D, secondDB string, second bson.D) (replies [2]bsoncore.Document, failed, err error) {
+	for i, cmd := range []bson.D{first, second} {
+		raw, err := bson.Marshal(cmd)
+		if err != nil {
+			return replies, nil, fmt.Errorf("encode command: %w", err)
+		}
+		c.msg.Reset([]string{db, secondDB}[i], raw, c.secondaryOk)
+		if err := c.send(ctx, &c.msg); err != nil {
+			c.broken = true // an answer may be under way
+			return replies, nil, err
+		}
+	}
+	if replies[0], failed = c.receive(ctx); c.broken {
+		return replies, nil, failed
+	}
+	replies[1], err = c.receive(ctx)
+	return replies, failed, err
+}
+
 // RoundTrip sends a message and returns the reply's body, which is the
 // caller's to keep. Errors are as those of Command.
 func (c *Conn) RoundTrip(ctx context.Context, m *Message) (bsoncore.Document, error) {
+	began := time.Now()
+	if err := c.send(ctx, m); err != nil {
+		return nil, err
+	}
+	body, err := c.receive(ctx)
+	if !c.broken {
+		c.pool.took(time.Since(began))
+	}
+	return body, err
+}
+
+// send asks the guard and writes a message.
+func (c *Conn) send(ctx context.Context, m *Message) error {
 	if c.mc == nil {
-		return nil, errClosed
+		return errClosed
 	}
 	if err := c.pool.Allowed(); err != nil {
-		return nil, err
+		return err
 	}
 	wm, err := c.compress(m.finish(wiremessage.NextRequestID()))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := c.mc.Write(ctx, wm); err != nil {
-		return nil, c.fail(ctx, "write", err)
+		return c.fail(ctx, "write", err)
 	}
+	return nil
+}
+
+// receive reads the next reply.
+func (c *Conn) receive(ctx context.Context) (bsoncore.Document, error) {
 	reply, err := c.mc.Read(ctx)
 	if err != nil {
 		return nil, c.fail(ctx, "read", err)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver"
@@ -18,6 +20,21 @@ type Pool struct {
 	opts  *options.ClientOptions
 	topo  atomic.Pointer[topology.Topology]
 	guard atomic.Pointer[func() error]
+	away  atomic.Int64 // shortest exchange in nanoseconds, 0 before the first
+}
+
+// RoundTripTime is how long the fastest exchange took up to now, zero before the
+// first: hardly more than the way to the server and back.
+func (p *Pool) RoundTripTime() time.Duration { return time.Duration(p.away.Load()) }
+
+// took notes how long an exchange took.
+func (p *Pool) took(d time.Duration) {
+	for {
+		least := p.away.Load()
+		if least != 0 && least <= int64(d) || p.away.CompareAndSwap(least, int64(max(d, 1))) {
+			return
+		}
+	}
 }
 
 // SetGuard has every exchange ask fn first; an error of it is returned and
@@ -59,12 +76,12 @@ func connect(opts *options.ClientOptions) (*topology.Topology, error) {
 	return topo, nil
 }
 
-// Renew closes all connections and has later ones carry another application
-// name, by which a server's list of connections tells them from earlier ones.
-// Connections still checked out are closed when ctx ends. Nobody may check one
-// out meanwhile. members are addresses at which the deployment may be found
-// besides those that the pool knows: it may have moved since it was opened.
-func (p *Pool) Renew(ctx context.Context, appName string, members []string) error {
+// Renew has later connections carry another application name, by which a server's
+// list of connections tells them from earlier ones. leave closes the earlier ones:
+// those still checked out when its ctx ends. members are addresses at which the
+// deployment may be found besides those that the pool knows: it may have moved
+// since it was opened.
+func (p *Pool) Renew(appName string, members []string) (leave func(context.Context) error, err error) {
 	opts := *p.opts
 	opts.AppName = &appName
 	if opts.Direct == nil || !*opts.Direct {
@@ -72,12 +89,34 @@ func (p *Pool) Renew(ctx context.Context, appName string, members []string) erro
 	}
 	topo, err := connect(&opts)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := p.topo.Swap(topo).Disconnect(ctx); err != nil {
-		return fmt.Errorf("wire: close connections: %w", err)
+	old := p.topo.Swap(topo)
+	return func(ctx context.Context) error {
+		if err := old.Disconnect(ctx); err != nil {
+			return fmt.Errorf("wire: close connections: %w", err)
+		}
+		return nil
+	}, nil
+}
+
+// Warm opens connections to the primary at once, so many, for those who will want
+// them. It waits for them; that there are none now is no error.
+func (p *Pool) Warm(ctx context.Context, connections int) {
+	var wg sync.WaitGroup
+	held := make(chan *Conn, connections)
+	for range connections {
+		wg.Go(func() {
+			if c, err := p.Checkout(ctx, Primary()); err == nil {
+				held <- c
+			}
+		})
 	}
-	return nil
+	wg.Wait()
+	close(held)
+	for c := range held {
+		c.Release()
+	}
 }
 
 // whereabouts are all addresses at which the deployment may be found, the newest

@@ -41,6 +41,8 @@ type WriteResult struct {
 	// Term is the primary's election term that took the write (opTime.t), or
 	// -1 when the server is no replica-set member.
 	Term int64
+	// At is the cluster time of the write (opTime.ts), zero when it is not told.
+	At bson.Timestamp
 }
 
 // ParseWriteResult reads a write command's reply.
@@ -50,6 +52,9 @@ func ParseWriteResult(body bsoncore.Document) WriteResult {
 	r.Modified, _ = body.Lookup("nModified").AsInt64OK()
 	if t, ok := body.Lookup("opTime", "t").AsInt64OK(); ok {
 		r.Term = t
+	}
+	if t, i, ok := body.Lookup("opTime", "ts").TimestampOK(); ok {
+		r.At = bson.Timestamp{T: t, I: i}
 	}
 	if d, ok := body.Lookup("writeConcernError").DocumentOK(); ok && bsonraw.Valid(d, bsonraw.MaxDepth) {
 		r.ConcernError = bson.Raw(d)

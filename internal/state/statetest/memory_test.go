@@ -13,6 +13,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
@@ -166,14 +167,25 @@ func (m *memory) TakeOver(ctx context.Context, waiting func(state.Owner)) (state
 	return job, nil
 }
 
-func (m *memory) Begin(ctx context.Context) (state.Job, error) {
+func (m *memory) TakeNew(ctx context.Context, job state.Job) (bool, error) {
+	if _, found, err := m.Load(ctx); err != nil || found && !m.is("create replaces") {
+		return false, err
+	}
+	if err := m.Create(ctx, job); err != nil {
+		return false, err
+	}
+	_, err := m.TakeOver(ctx, func(state.Owner) {})
+	return err == nil, err
+}
+
+func (m *memory) Begin(ctx context.Context, noted ...bson.E) (state.Job, error) {
 	m.mu.Lock()
 	if !m.is("an attempt uses the old fence") {
 		m.fence++
 	}
 	m.term, m.other = -1, -1
 	m.mu.Unlock()
-	if err := m.write(ctx, true, bson.D{{Key: "fence", Value: m.fence}}); err != nil {
+	if err := m.write(ctx, true, append(bson.D{{Key: "fence", Value: m.fence}}, noted...)); err != nil {
 		return state.Job{}, err
 	}
 	m.mu.Lock()
@@ -181,6 +193,10 @@ func (m *memory) Begin(ctx context.Context) (state.Job, error) {
 	m.mu.Unlock()
 	job, _, err := m.Load(ctx)
 	return job, err
+}
+
+func (m *memory) Prove(ctx context.Context, _ bool) (mongo.OpTime, error) {
+	return mongo.OpTime{}, m.SaveDurably(ctx, nil)
 }
 
 func (m *memory) Owned() error {

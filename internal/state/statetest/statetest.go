@@ -552,6 +552,7 @@ func provenFirst(t T, s Setup) {
 		"durable save": func(ctx context.Context) error { return b.SaveDurably(ctx, phase("untrue")) },
 		"slices":       func(ctx context.Context) error { return b.SaveSlices(ctx, []state.Slice{{ID: "a/0", State: doc(1)}}) },
 	} {
+		b.ok(b.SameTerm(-1)) // a write was answered
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		err := save(ctx)
 		cancel()

@@ -152,6 +152,7 @@ func (w *Writer) roundTrip(ctx context.Context, name, ns string) (res wire.Write
 		return res, err
 	}
 	var reply bsoncore.Document
+	res.Term = -1
 	err = w.o.Gate.Do(ctx, func() (bytes int, err error) {
 		failpoint.HitOf("send.before", name)
 		reply, err = conn.RoundTrip(ctx, &w.msg)
@@ -162,8 +163,10 @@ func (w *Writer) roundTrip(ctx context.Context, name, ns string) (res wire.Write
 		res = wire.ParseWriteResult(reply)
 		err = mongo.Interrupted(res)
 	}
-	if err == nil && w.o.SameTerm != nil {
-		err = w.o.SameTerm(res.Term) // before anything is concluded from the answer
+	// Before anything is concluded from the answer. What a command did before it
+	// failed needs a proof too.
+	if w.o.SameTerm != nil && (err == nil || answered(err)) {
+		err = cmp.Or(err, w.o.SameTerm(res.Term))
 	}
 	if err != nil {
 		return res, fmt.Errorf("%s into %s: %w", name, ns, err)

@@ -1,0 +1,72 @@
+package precheck
+
+import (
+	"context"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/state"
+)
+
+// seen is what both sides have answered, with the errors: which of them matters,
+// and in which order, the checks know.
+type seen struct {
+	job                        func() (job state.Job, found bool, err error)
+	others                     func() ([]state.Job, error)
+	collections                func() ([]schema.Collection, error)
+	existing                   func() (map[string]int64, error)
+	sourceGrants, targetGrants func() (grants, error)
+	disk                       func() (bson.Raw, error)
+}
+
+// look asks both sides all that does not depend on an answer, at once: far away,
+// each question by itself takes a round trip.
+func (p *planner) look(ctx context.Context) error {
+	var g errgroup.Group
+	s := &p.seen
+	g.Go(func() error {
+		job, found, err := p.Store.Reload(ctx)
+		s.job = func() (state.Job, bool, error) { return job, found, err }
+		return nil
+	})
+	s.others = ask(&g, func() ([]state.Job, error) { return p.Store.LoadOthers(ctx, false) })
+	s.sourceGrants = ask(&g, func() (grants, error) { return grantsOf(ctx, p.Source) })
+	s.targetGrants = ask(&g, func() (grants, error) { return grantsOf(ctx, p.Target) })
+	s.disk = ask(&g, func() (bson.Raw, error) { return p.Target.Command(ctx, "admin", bson.D{{Key: "dbStats", Value: 1}}) })
+	have := make(chan []schema.Collection, 1)
+	s.collections = ask(&g, func() ([]schema.Collection, error) {
+		defer close(have)
+		colls, err := schema.List(ctx, p.Source, schema.Scope{NS: p.Rules.Match, DB: p.Rules.MatchDB})
+		if err == nil {
+			have <- colls
+		}
+		return colls, err
+	})
+	s.existing = ask(&g, func() (map[string]int64, error) {
+		var targets []string
+		for _, c := range <-have {
+			targets = append(targets, p.Rules.Target(c.NS))
+		}
+		if p.Mode == state.ModeIncremental {
+			return nil, nil
+		}
+		return p.Schema.ListExisting(ctx, targets)
+	})
+	_ = g.Wait() // none fails: errors are part of the answers
+	return mongo.Wrap(ctx.Err(), "precheck")
+}
+
+// ask asks in a goroutine of the group; what it returns may be called once the
+// group has ended.
+func ask[T any](g *errgroup.Group, question func() (T, error)) func() (T, error) {
+	var answer T
+	var err error
+	g.Go(func() error {
+		answer, err = question()
+		return nil
+	})
+	return func() (T, error) { return answer, err }
+}
