@@ -221,6 +221,24 @@ func loadText(l job.LoadStatus) string {
 	return side("source", l.Source, l.SourceAtOnce) + ", " + side("target", l.Target, l.TargetAtOnce)
 }
 
+// compressionText says what is compressed, "" when nothing is.
+func compressionText(c job.Compressions) string {
+	var parts []string
+	for _, side := range []struct {
+		name string
+		job.Compression
+	}{{"source", c.Source}, {"target", c.Target}} {
+		switch {
+		case !side.On:
+		case side.Gain > 0:
+			parts = append(parts, fmt.Sprintf("%s with zstd, %.1f times as fast", side.name, side.Gain))
+		default:
+			parts = append(parts, side.name+", as its connection string says")
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
 // limitsText says what holds a sync back, "no limit" when nothing does.
 func limitsText(r pace.Rates) string {
 	var parts []string

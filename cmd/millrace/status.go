@@ -159,6 +159,7 @@ func statusText(s job.Status) string {
 		t.add("throttled to", limitsText(s.Limits))
 	}
 	t.add("load", loadText(s.Load))
+	t.add("compressed", compressionText(s.Compression))
 	t.conflicts(s.Conflicts)
 	t.add("finalize", finalizeText(s))
 	t.add("waiting for", s.Waiting)

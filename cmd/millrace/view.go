@@ -56,6 +56,9 @@ func (v *viewer) head(now time.Time) {
 	if l := loadText(s.Load); l != "" {
 		v.add(label("load") + l)
 	}
+	if c := compressionText(s.Compression); c != "" {
+		v.add(label("compressed") + c)
+	}
 }
 
 func (v *viewer) copying() {

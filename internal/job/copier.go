@@ -39,7 +39,7 @@ type copier struct {
 // sets the position that was asked for.
 func (c *copier) prepare(ctx context.Context, job state.Job) error {
 	if job.Restarted {
-		if err := c.clear(ctx); err != nil {
+		if err := c.clear(ctx, job); err != nil {
 			return err
 		}
 	}
@@ -90,8 +90,20 @@ func (c *copier) alone(ctx context.Context, but ...Phase) error {
 }
 
 // clear removes what an earlier life of the job left in the target's database
-// of millrace. Done again after a crash it does no harm.
-func (c *copier) clear(ctx context.Context) error {
+// of millrace and, with leave to drop, what it has made. Done again after a crash it
+// does no harm.
+func (c *copier) clear(ctx context.Context, job state.Job) error {
+	if c.spec.OnExisting == ExistingDrop && !job.Shared && c.spec.Mode != ModeIncremental {
+		earlier, err := precheck.Leftovers(ctx, c.store, c.rules)
+		if err != nil {
+			return err
+		}
+		for _, ns := range earlier { // the source may have it no more
+			if err := c.cat.Drop(ctx, ns); err != nil {
+				return err
+			}
+		}
+	}
 	for _, remove := range []func(context.Context) error{c.cat.Forget, c.letters.Reset, c.store.Clear} {
 		if err := remove(ctx); err != nil {
 			return err

@@ -105,11 +105,13 @@ func (j *Job) connect(ctx context.Context) (err error) {
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
-		j.src, err = j.spec.Connect(gctx, j.spec.Source, mongo.Options{AppName: "millrace-source", ReadPreference: rp})
+		j.src, err = j.spec.Connect(gctx, j.spec.Source, mongo.Options{AppName: "millrace-source", ReadPreference: rp,
+			ChooseCompression: j.spec.Compress != CompressOff, Chosen: j.tellCompression("source")})
 		return mongo.Wrap(err, "source")
 	})
 	g.Go(func() (err error) {
-		j.dst, err = j.spec.Connect(gctx, j.spec.Target, mongo.Options{AppName: mongo.TargetApp, Warm: 2})
+		j.dst, err = j.spec.Connect(gctx, j.spec.Target, mongo.Options{AppName: mongo.TargetApp, Warm: 2,
+			ChooseCompression: j.spec.Compress != CompressOff, Chosen: j.tellCompression("target")})
 		return mongo.Wrap(err, "target")
 	})
 	if err = g.Wait(); err == nil {
@@ -190,6 +192,7 @@ func (j *Job) Status() Status {
 	st.Paused, st.Limits = j.control.isPaused(), j.limit.Rates()
 	st.Load.Source, st.Load.SourceAtOnce = j.srcGate.Load()
 	st.Load.Target, st.Load.TargetAtOnce = j.dstGate.Load()
+	st.Compression = progress.Compressions{Source: compression(j.src), Target: compression(j.dst)}
 	s := j.letters.Stats()
 	st.Conflicts = ConflictStatus{Policy: string(j.spec.OnConflict), Stats: s}
 	if s != (deadletter.Stats{}) {

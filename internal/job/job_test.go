@@ -104,6 +104,7 @@ func TestJob(t *testing.T) {
 	s := start(t)
 	t.Run("precheck", func(t *testing.T) { testPrecheck(t, s) })
 	t.Run("existing collections", func(t *testing.T) { testExisting(t, s) })
+	t.Run("leftovers", func(t *testing.T) { testLeftovers(t, s) })
 	t.Run("takeover", func(t *testing.T) { testTakeOver(t, s) })
 	t.Run("pause", func(t *testing.T) { testPause(t, s) })
 	t.Run("finalize", func(t *testing.T) { testFinalize(t, s) })
@@ -221,6 +222,48 @@ func testExisting(t *testing.T, s servers) {
 	}
 	if n := count(t, s.targetC, "ex"); n != 10 {
 		t.Errorf("dropped first: %d documents, want 10", n)
+	}
+}
+
+// testLeftovers: a job that begins anew and may drop does so with what its earlier
+// life has made, though the source has it no more. What that one merged into was
+// not its own.
+func testLeftovers(t *testing.T, s servers) {
+	for _, c := range []struct {
+		db    string
+		first job.OnExisting
+		left  int64
+	}{{"left", job.ExistingFail, 0}, {"merged", job.ExistingMerge, 10}} {
+		spec := s.spec(c.db)
+		spec.OnExisting, spec.AllowMissing = c.first, true
+		insert(t, s.srcDB, c.db, 10)
+		if err := s.srcDB.Database(c.db).CreateView(t.Context(), "v", "c", bson.A{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := open(t, spec).Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.srcDB.Database(c.db).Drop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		spec.OnExisting, spec.Restart = job.ExistingDrop, true
+		j := open(t, spec)
+		plan, err := j.Plan(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if told := strings.Contains(fmt.Sprint(plan.Checks), "DROPPED: "+c.db+".c"); told != (c.left == 0) {
+			t.Errorf("%s: the precheck tells of the drop: %t", c.db, told)
+		}
+		if err := j.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := count(t, s.targetC, c.db); n != c.left {
+			t.Errorf("%s: %d documents, want %d", c.db, n, c.left)
+		}
+		if names, err := s.targetC.Database(c.db).ListCollectionNames(t.Context(), bson.D{{Key: "name", Value: bson.D{{Key: "$ne", Value: "system.views"}}}}); err != nil || len(names) > 0 && c.left == 0 {
+			t.Errorf("%s: the target has %v, %v", c.db, names, err)
+		}
 	}
 }
 

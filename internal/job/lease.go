@@ -75,7 +75,9 @@ func (l *lease) begin(ctx context.Context) (state.Job, error) {
 	}
 	l.session = nil
 	if l.restart {
-		if err := l.store.Reset(ctx, l.newJob()); err != nil {
+		anew := l.newJob()
+		anew.Shared = job.Shares()
+		if err := l.store.Reset(ctx, anew); err != nil {
 			return job, err
 		}
 		l.restart = false

@@ -170,8 +170,10 @@ func (j *Job) load(ctx context.Context, job state.Job) error {
 	j.stored, j.catalog, j.fresh = job, nil, job.Phase == PhaseCatalog
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return j.letters.Load(gctx, j.spec.OnConflict != ConflictStop) })
-	if job.Phase == PhaseCatalog { // what there is of a copy is of another life
-		g.Go(func() error { return j.store.Clear(gctx) })
+	if job.Phase == PhaseCatalog {
+		if !job.Restarted { // what there is of a copy is of a snapshot that was not taken to its end
+			g.Go(func() error { return j.store.Clear(gctx) })
+		}
 		if !j.copier.looked {
 			g.Go(func() error { return j.copier.look(gctx) })
 		}

@@ -30,6 +30,8 @@ type (
 	PrecheckError    = precheck.Error
 	Status           = progress.Status
 	LoadStatus       = progress.Load
+	Compressions     = progress.Compressions
+	Compression      = progress.Compression
 	CopyStatus       = progress.Copy
 	CollectionStatus = progress.Collection
 	IndexStatus      = progress.Index
@@ -130,6 +132,8 @@ type Spec struct {
 
 	// Readers, Writers and Partitions bound concurrency; 0 chooses.
 	Readers, Writers, Partitions int
+	// Compress is CompressAuto where it is "".
+	Compress Compress
 	// ApplyBuffer bounds the bytes of changes that were read and are not applied, by
 	// all partitions together; 0 is DefaultApplyBuffer. One reply of the source and
 	// one document pass however large they are, 16 MB each.

@@ -50,6 +50,11 @@ type Options struct {
 	ServerSelectionTimeout time.Duration
 	// Warm is how many connections of the pool to the primary are opened at once.
 	Warm int
+	// ChooseCompression has the pool find out whether compressed messages move more,
+	// where the connection string names no compressor. Chosen, if it is not nil, is
+	// told each time that what was found changes.
+	ChooseCompression bool
+	Chosen            func(wire.Compression)
 	// MaxPoolSize bounds connections per server and pool, default 64.
 	MaxPoolSize uint64
 }
@@ -86,7 +91,11 @@ func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect %s: %w", Redact(uri), scrub(err, uri))
 	}
-	pool, err := wire.Open(opts)
+	openPool := wire.Open
+	if o.ChooseCompression {
+		openPool = func(opts *options.ClientOptions) (*wire.Pool, error) { return wire.OpenChoosing(opts, o.Chosen) }
+	}
+	pool, err := openPool(opts)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("connect %s: %w", Redact(uri), scrub(err, uri)), client.Disconnect(ctx))
 	}

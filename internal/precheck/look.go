@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // seen is what both sides have answered, with the errors: which of them matters,
@@ -53,10 +54,38 @@ func (p *planner) look(ctx context.Context) error {
 		if p.Mode == state.ModeIncremental {
 			return nil, nil
 		}
+		if p.Restart && p.OnExisting == state.ExistingDrop {
+			earlier, err := p.leftovers(ctx)
+			if err != nil {
+				return nil, err
+			}
+			targets = append(targets, earlier...)
+		}
 		return p.Schema.ListExisting(ctx, targets)
 	})
 	_ = g.Wait() // none fails: errors are part of the answers
 	return mongo.Wrap(ctx.Err(), "precheck")
+}
+
+// leftovers are what is dropped with what there is of the source's names.
+func (p *planner) leftovers(ctx context.Context) ([]string, error) {
+	job, found, err := p.Store.Reload(ctx)
+	if err != nil || !found || job.Shares() {
+		return nil, err
+	}
+	return Leftovers(ctx, p.Store, p.Rules)
+}
+
+// Leftovers are the namespaces of the target that an earlier life of the job has
+// made, and to which the rules still lead from where they did.
+func Leftovers(ctx context.Context, store state.Catalog, rules *transform.Set) (out []string, err error) {
+	colls, err := store.LoadCatalog(ctx)
+	for _, m := range colls {
+		if !m.Gone && rules.Match(m.NS) && rules.Target(m.NS) == m.Target {
+			out = append(out, m.Target)
+		}
+	}
+	return out, err
 }
 
 // ask asks in a goroutine of the group; what it returns may be called once the

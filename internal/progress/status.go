@@ -23,6 +23,8 @@ type Status struct {
 
 	Limits    pace.Rates `json:"limits"` // 0 is unlimited
 	Load      Load       `json:"load"`
+	// Compression is that of what the job exchanges with each side.
+	Compression Compressions `json:"compression"`
 	Source    string     `json:"source"` // without credentials
 	Target    string     `json:"target"`
 	StartedAt time.Time  `json:"startedAt"` // of this process
@@ -49,6 +51,19 @@ type Status struct {
 	TargetPosition string `json:"targetPosition,omitempty"`
 	// Differences from the source that finalize found; empty when none.
 	Differences []string `json:"differences,omitempty"`
+}
+
+// Compressions are those of the two sides.
+type Compressions struct {
+	Source Compression `json:"source"`
+	Target Compression `json:"target"`
+}
+
+// Compression is how messages are compressed. Gain is how many times as much was
+// moved with zstd as without when that was last measured, 0 where it was not.
+type Compression struct {
+	On   bool    `json:"on"`
+	Gain float64 `json:"gain,omitempty"`
 }
 
 // Load is how much the job may ask of each side, and how many operations

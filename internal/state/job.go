@@ -42,6 +42,8 @@ type Job struct {
 	// Restarted says that the job begins anew and that what an earlier life of
 	// it left in the target's database is still to be removed.
 	Restarted bool `bson:"restarted"`
+	// Shared says that an earlier life wrote into collections that it had not made.
+	Shared bool `bson:"shared,omitempty"`
 
 	// Start is P0, Consistent P1 (zero before the copy ended).
 	Start      mongo.OpTime `bson:"start"`
@@ -71,6 +73,12 @@ type Job struct {
 	// position then: all that the job has written there is before it.
 	FinalizedAt    time.Time    `bson:"finalizedAt"`
 	TargetPosition mongo.OpTime `bson:"targetPosition"`
+}
+
+// Shares reports that the job, or an earlier life of it, wrote into collections
+// that it had not made.
+func (j Job) Shares() bool {
+	return j.Shared || j.OnExisting == ExistingMerge || j.Mode == ModeIncremental
 }
 
 // With is the job after fields of it were set.

@@ -94,7 +94,7 @@ func (c *Conn) RoundTrip(ctx context.Context, m *Message) (bsoncore.Document, er
 	}
 	body, err := c.receive(ctx)
 	if !c.broken {
-		c.pool.took(time.Since(began))
+		c.pool.exchanged(m.Len()+len(body), began, time.Now())
 	}
 	return body, err
 }
@@ -132,7 +132,7 @@ func (c *Conn) receive(ctx context.Context) (bsoncore.Document, error) {
 }
 
 func (c *Conn) compress(wm []byte) ([]byte, error) {
-	if c.mc.Compressor == nil || len(c.mc.Description().Compression) == 0 {
+	if c.mc.Compressor == nil || len(c.mc.Description().Compression) == 0 || c.pool.zip != nil && !c.pool.zip.on.Load() {
 		return wm, nil
 	}
 	out, err := c.mc.CompressWireMessage(wm, c.zbuf[:0])

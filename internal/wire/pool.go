@@ -21,13 +21,21 @@ type Pool struct {
 	topo  atomic.Pointer[topology.Topology]
 	guard atomic.Pointer[func() error]
 	away  atomic.Int64 // shortest exchange in nanoseconds, 0 before the first
+	zip   *chooser     // nil: the connection string decides whether messages are compressed
 }
 
 // RoundTripTime is how long the fastest exchange took up to now, zero before the
 // first: hardly more than the way to the server and back.
 func (p *Pool) RoundTripTime() time.Duration { return time.Duration(p.away.Load()) }
 
-// took notes how long an exchange took.
+// exchanged notes an exchange of so many bytes, before they were compressed.
+func (p *Pool) exchanged(bytes int, began, ended time.Time) {
+	p.took(ended.Sub(began))
+	if p.zip != nil {
+		p.zip.moved(bytes, began, ended)
+	}
+}
+
 func (p *Pool) took(d time.Duration) {
 	for {
 		least := p.away.Load()
@@ -59,6 +67,30 @@ func Open(opts *options.ClientOptions) (*Pool, error) {
 	p := &Pool{opts: opts}
 	p.topo.Store(topo)
 	return p, nil
+}
+
+// OpenChoosing is Open for a pool that compresses messages with zstd while that is
+// found to move more than without; changed is told, if it is not nil, and must not
+// use the pool. Where opts name compressors, these are used always.
+func OpenChoosing(opts *options.ClientOptions, changed func(Compression)) (*Pool, error) {
+	if len(opts.Compressors) > 0 {
+		return Open(opts)
+	}
+	own := *opts
+	own.SetCompressors([]string{"zstd"}).SetZstdLevel(1) // the fastest: the link is what is slow
+	p, err := Open(&own)
+	if err == nil {
+		p.zip = &chooser{rtt: p.RoundTripTime, changed: changed}
+	}
+	return p, err
+}
+
+// Compression tells how messages are compressed now.
+func (p *Pool) Compression() Compression {
+	if p.zip != nil {
+		return p.zip.compression()
+	}
+	return Compression{On: len(p.opts.Compressors) > 0}
 }
 
 func connect(opts *options.ClientOptions) (*topology.Topology, error) {

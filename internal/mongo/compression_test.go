@@ -1,0 +1,71 @@
+package mongo_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// TestCompressionIsChosen: over a slow link, what compresses well is compressed after
+// a while, and what the server gets is the same.
+func TestCompressionIsChosen(t *testing.T) {
+	l := lab.ForTest(t, lab.Options{Proxy: true})
+	proxy := l.Members()[0].Proxy()
+	proxy.Latency(10*time.Millisecond, 0)
+	proxy.Link(4000) // so little that no busy processor is slower
+	var told []wire.Compression
+	c, err := mongo.Connect(t.Context(), l.URI(), mongo.Options{ChooseCompression: true, Chosen: func(now wire.Compression) { told = append(told, now) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	const size = 64 << 10
+	text := strings.Repeat("compressible ", size/13)
+	insert := func(conn *wire.Conn, id int) error {
+		_, err := conn.Run(t.Context(), "d", bson.D{{Key: "insert", Value: "c"}, {Key: "documents", Value: bson.A{bson.D{{Key: "_id", Value: id}, {Key: "text", Value: text}}}}})
+		return err
+	}
+	// Changed is told by the connection that finds it: one writes after another.
+	g, ctx := errgroup.WithContext(t.Context())
+	for n := range 4 {
+		g.Go(func() error {
+			conn, err := c.Pool.Checkout(ctx, wire.Primary())
+			if err != nil {
+				return err
+			}
+			defer conn.Release()
+			for id := n; !c.Pool.Compression().On && ctx.Err() == nil; id += 4 {
+				if err := insert(conn, id); err != nil {
+					return err
+				}
+			}
+			return ctx.Err()
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Pool.Compression(); !got.Measured || got.Gain < 2 || len(told) != 1 || told[0] != got {
+		t.Errorf("%+v, told %+v", got, told)
+	}
+	conn, err := c.Pool.Checkout(t.Context(), wire.Primary())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if err := insert(conn, -1); err != nil {
+		t.Fatal(err)
+	}
+	back, err := conn.Run(t.Context(), "d", bson.D{{Key: "find", Value: "c"}, {Key: "filter", Value: bson.D{{Key: "_id", Value: -1}}}})
+	if err != nil || !bytes.Contains(back, []byte(text)) {
+		t.Errorf("what was written is not what is read: %d bytes, %v", len(back), err)
+	}
+}
