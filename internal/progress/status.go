@@ -21,13 +21,13 @@ type Status struct {
 	CannotFinalize string `json:"cannotFinalize,omitempty"`
 	FinalizeWanted bool   `json:"finalizeWanted"`
 
-	Limits    pace.Rates `json:"limits"` // 0 is unlimited
-	Load      Load       `json:"load"`
+	Limits pace.Rates `json:"limits"` // 0 is unlimited
+	Load   Load       `json:"load"`
 	// Compression is that of what the job exchanges with each side.
 	Compression Compressions `json:"compression"`
-	Source    string     `json:"source"` // without credentials
-	Target    string     `json:"target"`
-	StartedAt time.Time  `json:"startedAt"` // of this process
+	Source      string       `json:"source"` // without credentials
+	Target      string       `json:"target"`
+	StartedAt   time.Time    `json:"startedAt"` // of this process
 	// PhaseSeconds is how long each phase took so far in this process.
 	PhaseSeconds map[state.Phase]float64 `json:"phaseSeconds"`
 	// Waiting says in an operator's words what the job waits for, and since when.
