@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/millrace/millrace/internal/lab"
 )
 
 // Scale is how much work a scenario does.
@@ -43,9 +45,26 @@ func oplogMB(operations, bytesEach int) int {
 	return max(2*operations*bytesEach>>20, least)
 }
 
+// share makes the caches smaller that all servers together could fill more of the
+// machine's memory with than a half, or a quarter where their files are in memory
+// too: the rest is for those, the page cache and the tools.
+func (b *bench) share(n needs) needs {
+	const least = 0.25 // of WiredTiger
+	part := 0.5
+	if lab.FilesInMemory() {
+		part = 0.25
+	}
+	s := b.o.Servers
+	most := part * float64(b.report.Machine.MemoryMB) / 1024
+	all := n.sourceCacheGB*float64(lab.MembersOf(s.SourceTopology)) + n.targetCacheGB*float64(lab.MembersOf(s.TargetTopology))
+	if most > 0 && all > most {
+		n.sourceCacheGB, n.targetCacheGB = max(least, n.sourceCacheGB*most/all), max(least, n.targetCacheGB*most/all)
+	}
+	return n
+}
+
 // cacheGB is a server's cache that holds so many bytes easily, if a third of
-// the machine's memory can: the servers of both sides share it, and the page
-// cache wants some.
+// the machine's memory can.
 func (b *bench) cacheGB(bytes int) float64 {
 	easily := max(0.5, 2.5*float64(bytes)/(1<<30))
 	if mb := b.report.Machine.MemoryMB; mb > 0 {

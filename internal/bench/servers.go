@@ -13,7 +13,7 @@ import (
 
 // open gives the scenario its clusters.
 func (b *bench) open(ctx context.Context, n needs) (*site, error) {
-	st, err := openSite(ctx, b.o.Servers, n, b.o.Log)
+	st, err := openSite(ctx, b.o.Servers, b.share(n), b.o.Log)
 	if err != nil {
 		return nil, err
 	}

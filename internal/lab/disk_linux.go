@@ -124,3 +124,11 @@ func (d *Disk) close() error {
 	})
 	return d.ended
 }
+
+// FilesInMemory reports that the directory of temporary clusters is a file system in
+// memory (magic numbers of statfs(2)).
+func FilesInMemory() bool {
+	const tmpfs, ramfs = 0x01021994, 0x858458f6
+	var st syscall.Statfs_t
+	return syscall.Statfs(parent(), &st) == nil && (int64(st.Type) == tmpfs || int64(st.Type) == ramfs)
+}

@@ -19,3 +19,7 @@ func (d *Disk) Free() error { return ErrNoDisk }
 func (d *Disk) Path() string { return "" }
 
 func (d *Disk) close() error { return nil }
+
+// FilesInMemory reports that the directory of temporary clusters is a file system in
+// memory.
+func FilesInMemory() bool { return false }

@@ -110,6 +110,16 @@ func parseTopology(s string) (topology, error) {
 	return topology{members: n, replicaSet: true}, nil
 }
 
+// MembersOf is how many servers a cluster of a topology has, that of the default
+// for "", 0 for one that is unknown.
+func MembersOf(text string) int {
+	if text == "" {
+		text = defaultTopology
+	}
+	t, _ := parseTopology(text)
+	return t.members
+}
+
 // resolve fills in what the caller left open, from the cluster that the
 // directory holds, if there is one, and else from the defaults.
 func (o Options) resolve() (Options, *layout, error) {
