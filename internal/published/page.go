@@ -219,6 +219,9 @@ func (m *Measured) told() string {
 	middle, most, figures := m.noise()
 	text := fmt.Sprintf("%s; millrace %s, %s, scale %s: %s; %s.", m.Machine, m.Version, m.Started.UTC().Format(time.DateOnly), m.Scale, m.Sizes, plural(m.Rounds, "round"))
 	text += " `" + m.Command + "`, " + m.Ended.Sub(m.Started).Round(time.Second).String() + "."
+	if m.Cut {
+		text += " The run was cut off."
+	}
 	if figures == 0 {
 		return text + " One round shows no noise."
 	}

@@ -34,6 +34,8 @@ type Measured struct {
 	// Sizes says how the work relates to the published one.
 	Sizes  string `json:"sizes"`
 	Rounds int    `json:"rounds"`
+	// Cut: the run was ended before it was done.
+	Cut bool `json:"cut,omitempty"`
 	// Figures are the values of the rounds by the keys of the table's figures,
 	// in the units that are measured here.
 	Figures map[string][]float64 `json:"figures"`

@@ -53,8 +53,9 @@ func Runners() map[int]Runner {
 }
 
 // Run measures tables, each of which has a runner. After each table that gave
-// figures it puts them into r and calls keep, so that what takes hours is not
-// lost with what comes after it. A table that gave none stays as it was.
+// figures it calls keep, so that what takes hours is not lost with what comes after
+// it; also when ctx ends amid it, with what it gave until then. A table that gave
+// none stays as it was.
 func Run(ctx context.Context, tables []Table, o Options, runners map[int]Runner, keep func(*Table, *Measured) error) error {
 	if o.Rounds < 1 {
 		return fmt.Errorf("%d rounds are too few; measure at least 1", o.Rounds)
@@ -84,7 +85,7 @@ func measure(ctx context.Context, t *Table, o Options, r Runner, keep func(*Tabl
 	if err != nil {
 		err = fmt.Errorf("table %d: %w", t.Number, err)
 	}
-	if ctx.Err() != nil {
+	if m.Cut = ctx.Err() != nil; m.Cut && len(m.Figures) == 0 {
 		return err
 	}
 	if len(m.Figures) == 0 {
@@ -143,7 +144,7 @@ type step struct {
 // steps runs the bench for each step. One that fails leaves its figures missing.
 func (o Options) steps(ctx context.Context, m *Measured, all []step) error {
 	var failed []error
-	for _, s := range all {
+	for i, s := range all {
 		b := bench.Options{Scenarios: []string{s.scenario}, Scale: o.Scale, Rounds: o.Rounds, Millrace: o.Millrace,
 			Version: o.Version, Command: o.Command, Progress: o.Progress,
 			Servers: bench.Servers{Version: o.Mongod, SourceTopology: "rs:1", TargetTopology: "rs:1"}}
@@ -155,6 +156,9 @@ func (o Options) steps(ctx context.Context, m *Measured, all []step) error {
 			err = s.take(report)
 		}
 		if ctx.Err() != nil {
+			for _, left := range all[i:] {
+				m.miss("the measurement was cut off", left.keys...)
+			}
 			return errors.Join(append(failed, err)...)
 		}
 		if err != nil {

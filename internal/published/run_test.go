@@ -1,6 +1,7 @@
 package published
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -71,6 +72,30 @@ func report(c bench.Case, names map[string]bench.Kind) *bench.Report {
 		}})
 	}
 	return &bench.Report{Cases: []bench.Case{c}}
+}
+
+// cutRun ends the run after it has measured one figure.
+type cutRun struct{ cut context.CancelFunc }
+
+func (r cutRun) Measure(ctx context.Context, o Options, m *Measured) error {
+	m.set(key("r", "a"), []float64{1})
+	r.cut()
+	return o.steps(ctx, m, []step{{scenario: "no-such", keys: []string{key("r", "b")}}, {scenario: "nor-this", keys: []string{key("r", "c")}}})
+}
+
+// TestCut: a run that is cut off keeps what it has measured.
+func TestCut(t *testing.T) {
+	ctx, cut := context.WithCancel(t.Context())
+	column := func(k string) Column { return Column{Key: k, Name: k} }
+	table := Table{Number: 1, Groups: []Group{{Columns: []Column{column("a"), column("b"), column("c")}, Rows: []Row{{Key: "r"}}}}}
+	var kept *Measured
+	err := Run(ctx, []Table{table}, Options{Rounds: 1}, map[int]Runner{1: cutRun{cut}}, func(_ *Table, m *Measured) error {
+		kept = m
+		return nil
+	})
+	if err == nil || kept == nil || !kept.Cut || len(kept.Figures) != 1 || kept.Missing[key("r", "b")] == "" || kept.Missing[key("r", "c")] == "" {
+		t.Errorf("%v, %+v", err, kept)
+	}
 }
 
 // TestFirstTableFromReports: every figure of the table that can be measured here
