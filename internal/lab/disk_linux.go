@@ -130,5 +130,9 @@ func (d *Disk) close() error {
 func FilesInMemory() bool {
 	const tmpfs, ramfs = 0x01021994, 0x858458f6
 	var st syscall.Statfs_t
-	return syscall.Statfs(parent(), &st) == nil && (int64(st.Type) == tmpfs || int64(st.Type) == ramfs)
+	if err := syscall.Statfs(parent(), &st); err != nil {
+		return false
+	}
+	kind := int64(st.Type) //nolint:unconvert // of another type on other systems
+	return kind == tmpfs || kind == ramfs
 }
