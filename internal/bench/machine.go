@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// thisMachine reads what Linux tells of the machine; elsewhere less is known.
-func thisMachine() Machine {
+// ThisMachine reads what Linux tells of the machine; elsewhere less is known.
+func ThisMachine() Machine {
 	m := Machine{Cores: runtime.NumCPU(), System: runtime.GOOS + "/" + runtime.GOARCH + ", " + runtime.Version()}
 	m.Processor = lookup("/proc/cpuinfo", "model name")
 	m.MemoryMB = kilobytes("/proc/meminfo", "MemTotal") >> 20
@@ -41,6 +41,3 @@ func lookup(file, name string) string {
 	}
 	return ""
 }
-
-// ThisMachine describes the machine that the program runs on.
-func ThisMachine() Machine { return thisMachine() }

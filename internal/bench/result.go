@@ -174,7 +174,7 @@ func (c *Case) summarize() {
 				ratios = append(ratios, ratio)
 			}
 		}
-		x.OfCeiling = newStat(ratios)
+		x.OfCeiling = StatOf(ratios)
 	}
 }
 
@@ -200,7 +200,7 @@ func (x *Contender) summarize(count int) {
 		for _, r := range x.Rounds {
 			v = append(v, of(r))
 		}
-		return newStat(v)
+		return StatOf(v)
 	}
 	x.Seconds = figure(func(r Round) float64 { return r.Seconds })
 	x.ToolCPU = figure(func(r Round) float64 { return r.ToolCPU })

@@ -364,7 +364,7 @@ func (c *Case) against(x, y string) (time, locked Stat) {
 		times = append(times, per(a.Rounds[i].Seconds, b.Rounds[i].Seconds))
 		locks = append(locks, per(a.Rounds[i].Values[valueLocked], b.Rounds[i].Values[valueLocked]))
 	}
-	return newStat(times), newStat(locks)
+	return StatOf(times), StatOf(locks)
 }
 
 // contender finds one by name; one without rounds when there is none.

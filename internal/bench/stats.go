@@ -12,8 +12,8 @@ type Stat struct {
 	Max    float64 `json:"max"`
 }
 
-// newStat is the zero Stat for no values.
-func newStat(values []float64) Stat {
+// StatOf is the median and the extremes of values, all zero for none.
+func StatOf(values []float64) Stat {
 	if len(values) == 0 {
 		return Stat{}
 	}
@@ -68,6 +68,3 @@ func slope(x, y []float64) float64 {
 	}
 	return (n*sxy - sx*sy) / d
 }
-
-// StatOf is the median and the extremes of values, all zero for none.
-func StatOf(values []float64) Stat { return newStat(values) }

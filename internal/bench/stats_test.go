@@ -22,14 +22,14 @@ func TestMedian(t *testing.T) {
 }
 
 func TestStat(t *testing.T) {
-	s := newStat([]float64{2, 4, 3})
+	s := StatOf([]float64{2, 4, 3})
 	if s != (Stat{Median: 3, Min: 2, Max: 4}) {
 		t.Errorf("got %+v", s)
 	}
 	if got := s.Spread(); math.Abs(got-2.0/3) > 1e-9 {
 		t.Errorf("spread %v", got)
 	}
-	if (newStat(nil) != Stat{}) || newStat(nil).Spread() != 0 {
+	if (StatOf(nil) != Stat{}) || StatOf(nil).Spread() != 0 {
 		t.Error("no values are not zero")
 	}
 }

@@ -51,7 +51,7 @@ func (f *forest) compared(c *Case, concern string) *OffOn {
 	for i := range min(len(a.Rounds), len(b.Rounds)) {
 		gains = append(gains, per(a.Rounds[i].rate(c.Count), b.Rounds[i].rate(c.Count))-1)
 	}
-	out.Gain = newStat(gains)
+	out.Gain = StatOf(gains)
 	return out
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
@@ -13,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -86,7 +88,8 @@ func testExact(t *testing.T, c *mongo.Cluster) {
 	}
 }
 
-// exchange deletes and inserts in one transaction.
+// exchange deletes and inserts in one transaction, again while the server has too
+// much to do: its cache has no room for large documents at times.
 func exchange(t *testing.T, c *mongo.Cluster, coll string, doc []byte) error {
 	t.Helper()
 	txn, err := c.NewTransactions()
@@ -95,11 +98,14 @@ func exchange(t *testing.T, c *mongo.Cluster, coll string, doc []byte) error {
 	}
 	defer txn.End(t.Context())
 	db := c.Client.Database("t")
-	return txn.Run(t.Context(), func(ctx context.Context) error {
-		if err := Run(ctx, db, Delete(coll, bsonraw.IDOf(doc))); err != nil {
-			return err
-		}
-		return Run(ctx, db, Insert(coll, doc))
+	p := retry.Patience{Waiting: func(failure error, _ time.Duration) { t.Log(failure) }}
+	return p.Try(t.Context(), time.Minute, func() error {
+		return txn.Run(t.Context(), func(ctx context.Context) error {
+			if err := Run(ctx, db, Delete(coll, bsonraw.IDOf(doc))); err != nil {
+				return err
+			}
+			return Run(ctx, db, Insert(coll, doc))
+		})
 	})
 }
 

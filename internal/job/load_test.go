@@ -104,8 +104,14 @@ func same(t *testing.T, s servers, db string) {
 // sameAs compares a database of the source with one of the target.
 func sameAs(t *testing.T, s servers, db, target string) {
 	t.Helper()
-	read := func(c *driver.Client, db string) (out []bson.Raw) {
-		cur, err := c.Database(db).Collection("c").Find(t.Context(), bson.D{}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
+	sameCollection(t, s.srcDB.Database(db).Collection("c"), s.targetC.Database(target).Collection("c"))
+}
+
+// sameCollection compares two collections byte for byte.
+func sameCollection(t *testing.T, from, to *driver.Collection) {
+	t.Helper()
+	read := func(c *driver.Collection) (out []bson.Raw) {
+		cur, err := c.Find(t.Context(), bson.D{}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
 		if err == nil {
 			err = cur.All(t.Context(), &out)
 		}
@@ -114,13 +120,13 @@ func sameAs(t *testing.T, s servers, db, target string) {
 		}
 		return out
 	}
-	want, got := read(s.srcDB, db), read(s.targetC, target)
+	want, got := read(from), read(to)
 	if len(want) != len(got) {
-		t.Fatalf("%d documents, want %d", len(got), len(want))
+		t.Fatalf("%s: %d documents, want %d", to.Name(), len(got), len(want))
 	}
 	for i, w := range want {
 		if !bytes.Equal(w, got[i]) {
-			t.Fatalf("%s, want %s", got[i].Lookup("_id"), w.Lookup("_id"))
+			t.Fatalf("%s: %s, want %s", to.Name(), got[i].Lookup("_id"), w.Lookup("_id"))
 		}
 	}
 }

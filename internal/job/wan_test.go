@@ -134,33 +134,8 @@ func equal(t *testing.T, from, to *driver.Client, db string) {
 		t.Fatal(err)
 	}
 	for _, name := range names {
-		want, have := documents(t, from.Database(db).Collection(name)), documents(t, to.Database(db).Collection(name))
-		if len(want) != len(have) {
-			t.Errorf("%s.%s: %d documents, on the target %d", db, name, len(want), len(have))
-		}
-		for id, doc := range want {
-			if have[id] != doc {
-				t.Errorf("%s.%s: _id %s differs", db, name, id)
-			}
-		}
+		sameCollection(t, from.Database(db).Collection(name), to.Database(db).Collection(name))
 	}
-}
-
-func documents(t *testing.T, c *driver.Collection) map[string]string {
-	t.Helper()
-	cur, err := c.Find(t.Context(), bson.D{})
-	var raws []bson.Raw
-	if err == nil {
-		err = cur.All(t.Context(), &raws)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	docs := map[string]string{}
-	for _, raw := range raws {
-		docs[raw.Lookup("_id").String()] = string(raw)
-	}
-	return docs
 }
 
 // sameCatalog compares options and indexes.

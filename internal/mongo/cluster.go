@@ -154,13 +154,19 @@ func (c *Cluster) hello(ctx context.Context) (h hello, err error) {
 	return h, err
 }
 
-// helloOn asks the server of one connection. The term is -1 where there is none.
-func helloOn(ctx context.Context, conn *wire.Conn) (h hello, err error) {
-	h.LastWrite.Last.Term = -1
+// helloOn asks the server of one connection.
+func helloOn(ctx context.Context, conn *wire.Conn) (hello, error) {
 	raw, err := conn.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})
-	if err == nil {
-		err = bson.Unmarshal(raw, &h)
+	if err != nil {
+		return hello{}, err
 	}
+	return parseHello(raw)
+}
+
+// parseHello reads the answer. The term is -1 where there is none.
+func parseHello(raw []byte) (h hello, err error) {
+	h.LastWrite.Last.Term = -1
+	err = bson.Unmarshal(raw, &h)
 	return h, err
 }
 

@@ -49,6 +49,14 @@ const (
 	// documents. Trying again helps mostly, as the message says.
 	CodeSampleFailed = 28799
 
+	// A server with too much to do. What has no room in its cache now, has later: 6.0
+	// says of one document of 16 MB that it is too large, or not, by what else is there.
+	codeTemporarilyUnavailable = 365
+	codeTooLargeForCache       = 388
+	codeTooManyRequests        = 462
+	codeTooManyOperations      = 463
+	codeOverload               = 473
+
 	// codeNotAView is 5.0's answer to a view where a collection has the name.
 	codeNotAView = 17399
 	// What $collStats says of a collection that is gone, up to 4.4.
@@ -147,7 +155,7 @@ func Classify(err error) Class {
 	if _, ok := errors.AsType[*Retryable](err); ok {
 		return ClassRetry
 	}
-	passing := []string{"NetworkError", "RetryableWriteError", "TransientTransactionError"}
+	passing := []string{"NetworkError", "RetryableWriteError", "RetryableError", "TransientTransactionError"}
 	if e, ok := errors.AsType[driver.CommandError](err); ok && slices.ContainsFunc(passing, e.HasErrorLabel) {
 		return ClassRetry
 	}
@@ -179,8 +187,10 @@ func classifyCode(code int32, message string) Class {
 		return ClassExists
 	// Elections, shutdowns, killed cursors and operations, full queues, lock and
 	// snapshot time-outs.
-	case 6, 7, 43, 50, 64, 89, 91, 112, 134, 136, 175, 189, 202, 237, 239, 246, 251, 262,
-		290, 317, 384, 9001, 10058, 10107, 11600, 11601, 11602, 13435, 13436:
+	case 6, 7, 24, 43, 46, 50, 64, 89, 90, 91, 112, 133, 134, 136, 145, 175, 189, 202, 211, 215, 216, 237, 239, 246, 251, 262,
+		267, 279, 285, 290, 317, 355, 384, 9001, 10058, 10107, 11600, 11601, 11602, 13435, 13436:
+		return ClassRetry
+	case codeTemporarilyUnavailable, codeTooLargeForCache, codeTooManyRequests, codeTooManyOperations, codeOverload:
 		return ClassRetry
 	}
 	if diskFull(code, message) {

@@ -20,6 +20,21 @@ func TestKilledOperationPasses(t *testing.T) {
 	}
 }
 
+// TestBusyServerPasses: a server that has too much to do ends no job.
+func TestBusyServerPasses(t *testing.T) {
+	for code, name := range map[int32]string{24: "LockTimeout", 133: "FailedToSatisfyReadPreference", 215: "DatabaseDropPending",
+		365: "TemporarilyUnavailable", 388: "TransactionTooLargeForCache", 462: "IngressRequestRateLimitExceeded"} {
+		for _, err := range []error{driver.CommandError{Code: code, Name: name}, wire.WriteError{Code: code}} {
+			if got := Classify(err); got != ClassRetry {
+				t.Errorf("%s is %s", name, got)
+			}
+		}
+	}
+	if got := Classify(driver.CommandError{Code: 99999, Labels: []string{"SystemOverloadedError", "RetryableError"}}); got != ClassRetry {
+		t.Errorf("what the server calls retryable is %s", got)
+	}
+}
+
 func TestFullDiskOfABulkWritePasses(t *testing.T) {
 	full := driver.WriteError{Code: 28, Message: "No space left on device"}
 	for _, c := range []struct {

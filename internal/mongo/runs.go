@@ -62,9 +62,8 @@ func changeAndAsk(ctx context.Context, conn *wire.Conn, db string, cmd bson.D) (
 	if _, err := written(replies[0]); err != nil {
 		return -1, err
 	}
-	h := hello{}
-	h.LastWrite.Last.Term = -1
-	if err := bson.Unmarshal(replies[1], &h); err != nil {
+	h, err := parseHello(replies[1])
+	if err != nil {
 		return -1, fmt.Errorf("read the term of %s: %w", conn.Addr(), err)
 	}
 	return h.LastWrite.Last.Term, nil
@@ -94,19 +93,15 @@ func written(body []byte) (bson.Raw, error) {
 // another application name. Those still checked out are closed when ctx ends;
 // nobody may check one out meanwhile. See wire.Pool.Renew.
 func (c *Cluster) RenewConnections(ctx context.Context, name string) error {
-	leave, err := c.renew(ctx, name)
-	if err != nil {
-		return err
-	}
-	return leave(ctx)
-}
-
-func (c *Cluster) renew(ctx context.Context, name string) (leave func(context.Context) error, err error) {
 	var members []string
 	if h, err := c.hello(ctx); err == nil { // else the pool knows some
 		members = h.Hosts
 	}
-	return c.Pool.Renew(name, members)
+	leave, err := c.Pool.Renew(name, members)
+	if err != nil {
+		return err
+	}
+	return leave(ctx)
 }
 
 // Connection is one that a client has to a server.

@@ -9,7 +9,7 @@ const (
 
 // oneMachine is why figures of distributed work differ here.
 const oneMachine = "Source, tool, load and the three members of the target share the processors, the memory and the disk of one machine; in the publication " +
-	"source, target and tool had 8 cores and 16 GB each. Here a tool that needs less processor time leaves more to the servers, which widens the distance between tools."
+	"source, target and tool had 8 cores and 16 GB each. In copies the servers take what processors there are, which hides how tools differ."
 
 // dts is the comparison of DTS with MongoShake.
 func dts() Table {

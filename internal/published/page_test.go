@@ -147,11 +147,15 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// TestStop: what was under way when the run was stopped is not kept.
+// TestStop: a run that is stopped before it has measured anything keeps nothing,
+// and the tables after it are not begun. TestCut is of one that has measured.
 func TestStop(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	tables, _ := Find([]int{1, 2})
-	runners := map[int]Runner{1: runs(func(m *Measured) error { m.set("full-one/millrace", []float64{1}); cancel(); return ctx.Err() })}
+	runners := map[int]Runner{
+		1: runs(func(*Measured) error { cancel(); return ctx.Err() }),
+		2: runs(func(*Measured) error { t.Error("the next table was begun"); return nil }),
+	}
 	err := Run(ctx, tables, Options{Rounds: 1}, runners, func(*Table, *Measured) error { t.Error("kept"); return nil })
 	if !errors.Is(err, context.Canceled) {
 		t.Error(err)

@@ -81,11 +81,11 @@ func measure(ctx context.Context, t *Table, o Options, r Runner, keep func(*Tabl
 	m := &Measured{Version: o.Version, Command: o.Command, Machine: bench.ThisMachine(), Started: time.Now(), Scale: o.Scale.Name,
 		Rounds: o.Rounds, Figures: map[string][]float64{}, Missing: map[string]string{}}
 	err := r.Measure(ctx, o, m)
-	m.Ended = time.Now()
+	m.Ended, m.Cut = time.Now(), ctx.Err() != nil
 	if err != nil {
 		err = fmt.Errorf("table %d: %w", t.Number, err)
 	}
-	if m.Cut = ctx.Err() != nil; m.Cut && len(m.Figures) == 0 {
+	if len(m.Figures) == 0 && m.Cut {
 		return err
 	}
 	if len(m.Figures) == 0 {

@@ -8,7 +8,8 @@ import (
 
 // Compression says how a pool's messages, and with them the answers, are compressed.
 type Compression struct {
-	// On: they are. By measures it was chosen; else the connection string asks for it.
+	// On says that they are compressed now, Measured that measuring decides it and not
+	// the connection string.
 	On, Measured bool
 	// Gain is how many times as much the last measurement moved with compression as
 	// without, 0 before the first.

@@ -32,7 +32,7 @@ type bed struct {
 // TestServer runs what needs a server, on one.
 func TestServer(t *testing.T) {
 	t.Parallel()
-	uri := lab.ForTest(t, lab.Options{}).URI()
+	uri := lab.ForTest(t, lab.Options{TestCommands: true}).URI()
 	c, err := mongo.Connect(t.Context(), uri, mongo.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +45,7 @@ func TestServer(t *testing.T) {
 	t.Cleanup(func() { txn.End(context.Background()) })
 	for name, test := range map[string]func(*bed){
 		"outcomes": testOutcomes, "ordered": testOrdered, "reinsert": testReinsert, "exchange": testExchange, "special": testSpecial,
-		"read": testRead, "batched": testBatched, "term": testTerm, "capped": testCapped, "rewrite": testRewrite,
+		"read": testRead, "batched": testBatched, "term": testTerm, "failed": testFailed, "capped": testCapped, "rewrite": testRewrite,
 		"near": testNear, "histories": testHistories,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -383,6 +383,23 @@ func testTerm(b *bed) {
 		b.Errorf("%v", err)
 	}
 	b.applied(b.op(stream.Put, 2))
+}
+
+// testFailed: of a command that the server says has failed, a part may have been
+// done. The checkpoint is told of it, so that it is proven.
+func testFailed(b *bed) {
+	var told []int64
+	w := NewWriters(Options{Target: b.c, SameTerm: func(term int64) error { told = append(told, term); return nil }}).New()
+	defer w.Release()
+	const unknownError = 8
+	if _, err := b.c.Command(b.Context(), "admin", bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: 1}}},
+		{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"insert"}}, {Key: "errorCode", Value: unknownError}, {Key: "namespace", Value: b.to.NS}}}}); err != nil {
+		b.Fatal(err)
+	}
+	if _, err := w.Write(b.Context(), b.to, []fold.Op{b.op(stream.Insert, 1)}); err == nil || len(told) != 1 || told[0] != -1 {
+		b.Errorf("%v, told %v", err, told)
+	}
+	b.applied(b.op(stream.Insert, 1))
 }
 
 // testCapped: a capped collection keeps the order of inserts.
