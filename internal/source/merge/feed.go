@@ -26,9 +26,9 @@ type feed struct {
 	goOn  chan struct{}     // one token: the part may bring its next batch
 	ask   chan mongo.OpTime // the newest time to pass, at most one
 
-	queue []queued
-	head  int   // the first of queue that is not handed on
-	bytes int64 // of queue from head on
+	// queue holds what is not handed on, in order, as it came: it is not copied.
+	queue []segment
+	bytes int64 // of queue
 	// ends are where the part's batches end, with the positions to go on from.
 	// The first is the last that is handed on whole.
 	ends      []stream.Position
@@ -41,10 +41,10 @@ type feed struct {
 	more      bool         // the last batch said that there is more
 }
 
-// queued is an event and its share of the bytes of its batch.
-type queued struct {
-	ev    stream.Event
-	bytes int64
+// segment is what is left of a batch.
+type segment struct {
+	events []stream.Event
+	share  int64 // bytes an event
 }
 
 func newFeed(i int, p Part, from stream.Position) *feed {
@@ -109,8 +109,8 @@ func (f *feed) end() mongo.OpTime { return f.ends[len(f.ends)-1].At }
 // will have happened later, and what is told in parts goes on.
 func (f *feed) floor() mongo.OpTime {
 	floor := f.end()
-	if f.partial {
-		floor = mongo.MaxOpTime(floor, before(f.queueEnd))
+	if f.partial { // of what is after the end, or of a commit before it
+		floor = before(f.queueEnd)
 	}
 	if !f.undecided.IsZero() {
 		floor = mongo.MinOpTime(floor, before(f.undecided))
@@ -133,51 +133,65 @@ func before(p mongo.OpTime) mongo.OpTime {
 func (f *feed) add(b *stream.Batch, done mongo.OpTime) {
 	was := f.floor()
 	f.reading, f.more = false, b.More
-	share := b.Held() / int64(max(len(b.Events), 1))
-	sorted := true
-	for i := range b.Events {
-		at := b.Events[i].At
-		if !done.Before(at) {
-			continue
-		}
-		if len(f.queue) > f.head && at.Before(f.queue[len(f.queue)-1].ev.At) {
-			sorted = false
-		}
-		f.queue = append(f.queue, queued{b.Events[i], share})
-		f.bytes += share
+	if f.partial = b.Partial && len(b.Events) > 0; f.partial {
+		f.queueEnd = b.Events[len(b.Events)-1].At
 	}
-	if !sorted { // a commit whose time is before its entry
-		slices.SortStableFunc(f.queue[f.head:], func(a, b queued) int { return a.ev.At.Compare(b.ev.At) })
+	again := func(ev stream.Event) bool { return !done.Before(ev.At) }
+	if new := (segment{events: slices.DeleteFunc(b.Events, again)}); len(new.events) > 0 {
+		new.share = b.Held() / int64(len(new.events))
+		f.bytes += new.share * int64(len(new.events))
+		f.append(new)
 	}
 	if last := f.ends[len(f.ends)-1]; last.At.Before(b.End) || last.Mark != b.Mark {
 		f.ends = append(f.ends, b.Resume())
 	}
 	f.undecided = b.Undecided
-	if f.partial = b.Partial && len(b.Events) > 0; f.partial {
-		f.queueEnd = b.Events[len(b.Events)-1].At
-	}
 	if was.Before(f.floor()) {
 		f.moved = time.Now()
 	}
 }
 
-// next is the first event, nil when there is none.
-func (f *feed) next() *stream.Event {
-	if f.head == len(f.queue) {
-		return nil
+// append puts a segment behind the others. Where it has a commit whose time is
+// before that of what came earlier, all is put in order.
+func (f *feed) append(s segment) {
+	order := func(a, b stream.Event) int { return a.At.Compare(b.At) }
+	inOrder := slices.IsSortedFunc(s.events, order)
+	if n := len(f.queue); n > 0 {
+		before := f.queue[n-1].events
+		inOrder = inOrder && !s.events[0].At.Before(before[len(before)-1].At)
 	}
-	return &f.queue[f.head].ev
+	f.queue = append(f.queue, s)
+	if inOrder {
+		return
+	}
+	var all segment
+	for _, s := range f.queue {
+		all.events = append(all.events, s.events...)
+	}
+	slices.SortStableFunc(all.events, order)
+	all.share = f.bytes / int64(len(all.events))
+	f.bytes = all.share * int64(len(all.events))
+	f.queue = append(f.queue[:0], all)
 }
 
-// take hands the first event on.
-func (f *feed) take() queued {
-	q := f.queue[f.head]
-	f.queue[f.head] = queued{} // it may hold a large reply
-	f.bytes -= q.bytes
-	if f.head++; f.head == len(f.queue) {
-		f.queue, f.head = f.queue[:0], 0
+// next is the first event, nil when there is none.
+func (f *feed) next() *stream.Event {
+	if len(f.queue) == 0 {
+		return nil
 	}
-	return q
+	return &f.queue[0].events[0]
+}
+
+// drop forgets the first event, which is handed on, and gives its bytes.
+func (f *feed) drop() int64 {
+	s := &f.queue[0]
+	s.events = s.events[1:]
+	share := s.share
+	f.bytes -= share
+	if len(s.events) == 0 {
+		f.queue = slices.Delete(f.queue, 0, 1)
+	}
+	return share
 }
 
 // resume is where the part goes on for a consumer that has everything up to at.

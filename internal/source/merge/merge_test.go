@@ -80,11 +80,8 @@ func (p *invented) Run(ctx context.Context, pos stream.Position, emit func(conte
 		if rec.prepares {
 			open = append(open, rec.at)
 		}
-		decide := func() {
-			open = slices.DeleteFunc(open, func(o mongo.OpTime) bool { return o == rec.decides })
-		}
+		open = slices.DeleteFunc(open, func(o mongo.OpTime) bool { return o == rec.decides })
 		if !pos.At.Before(rec.at) {
-			decide()
 			continue
 		}
 		for i, ev := range rec.events {
@@ -95,7 +92,6 @@ func (p *invented) Run(ctx context.Context, pos stream.Position, emit func(conte
 				}
 			}
 		}
-		decide()
 		b.End = rec.at
 		if r.IntN(3) == 0 {
 			if err := send(false); err != nil {
@@ -397,5 +393,61 @@ func TestPositions(t *testing.T) {
 	}
 	if _, err := Position(at(1), []string{"a"}, map[string]stream.Position{"a": {At: at(2)}}); err == nil {
 		t.Error("a part stands after the whole")
+	}
+}
+
+// memory is a part whose batches are there already.
+type memory struct {
+	batches, events int
+	index           int
+}
+
+func (p memory) Stats() stream.SourceStats { return stream.SourceStats{} }
+
+func (p memory) Run(ctx context.Context, _ stream.Position, emit func(context.Context, *stream.Batch) error) error {
+	last, n := at(0), 0
+	for range p.batches {
+		b := &stream.Batch{Start: last, Events: make([]stream.Event, p.events), Bytes: 1000 * p.events}
+		for i := range b.Events {
+			n++
+			b.Events[i].At = at(2*n + (n*7+p.index)%2)
+		}
+		last = b.Events[p.events-1].At
+		b.End = last
+		if err := emit(ctx, b); err != nil {
+			return err
+		}
+	}
+	if err := emit(ctx, &stream.Batch{Start: last, End: at(1 << 30)}); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// BenchmarkMerge is of three parts whose events alternate.
+func BenchmarkMerge(b *testing.B) {
+	const events = 4000
+	var parts []Part
+	names, from := []string{"s0", "s1", "s2"}, map[string]stream.Position{}
+	for i, name := range names {
+		parts = append(parts, Part{Name: name, Source: memory{batches: b.N/events/len(names) + 1, events: events, index: i}})
+		from[name] = stream.Position{At: at(0)}
+	}
+	pos, err := Position(at(0), names, from)
+	if err != nil {
+		b.Fatal(err)
+	}
+	want := 3 * (b.N/events/len(names) + 1) * events
+	b.ReportAllocs()
+	b.ResetTimer()
+	err = New(parts, Options{}).Run(b.Context(), pos, func(_ context.Context, batch *stream.Batch) error {
+		if want -= len(batch.Events); want == 0 {
+			return errEnough
+		}
+		return nil
+	})
+	if !errors.Is(err, errEnough) {
+		b.Fatal(err)
 	}
 }

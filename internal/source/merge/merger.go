@@ -21,6 +21,8 @@ type merger struct {
 
 	out   stream.Batch
 	bytes int64 // of the events of out
+	// capacity is that of the next events.
+	capacity int
 	// last is the position of the newest event handed on or in out; all before it are, too.
 	last mongo.OpTime
 }
@@ -104,7 +106,7 @@ func (m *merger) first() *feed {
 func bars(f, other *feed, at mongo.OpTime) bool {
 	switch floor := f.floor(); {
 	case f == other:
-		return !f.undecided.IsZero() && !at.Before(f.undecided)
+		return f.partial && f.queueEnd.Before(at) || !f.undecided.IsZero() && !at.Before(f.undecided)
 	case f.index < other.index:
 		return floor.Before(at)
 	default:
@@ -141,15 +143,17 @@ func (m *merger) forward(ctx context.Context) error {
 		if f == nil || m.barred(f) {
 			break
 		}
-		q := f.take()
-		m.out.Events = append(m.out.Events, q.ev)
-		m.bytes += q.bytes
-		complete := m.complete(q.ev.At)
-		m.last = q.ev.At
+		if m.out.Events == nil {
+			m.out.Events = make([]stream.Event, 0, m.capacity)
+		}
+		ev := f.next()
+		m.out.Events = append(m.out.Events, *ev)
+		m.last = ev.At
+		m.bytes += f.drop()
 		if m.bytes < m.s.opt.BatchBytes {
 			continue
 		}
-		if err := m.flush(ctx, complete, true); err != nil {
+		if err := m.flush(ctx, m.complete(m.last), true); err != nil {
 			return err
 		}
 	}
@@ -200,6 +204,7 @@ func (m *merger) flush(ctx context.Context, complete mongo.OpTime, more bool) er
 	for _, f := range m.feeds {
 		b.More = b.More || f.more || f.next() != nil
 	}
+	m.capacity = min(len(b.Events)+len(b.Events)/8+1, 1<<16)
 	m.out, m.bytes, m.end = stream.Batch{}, 0, b.End
 	return m.emit(ctx, &b)
 }

@@ -52,6 +52,10 @@ type Options struct {
 	// SkipMigrated drops writes of chunk migrations (fromMigrate). On a replica
 	// set it must be off: a rename across databases writes such entries too.
 	SkipMigrated bool
+	// CommitTimes gives the events of prepared transactions the time at which all
+	// shards commit them, in place of the position of this shard's entry, which comes
+	// later. Batches then tell what is Undecided. It is for parts of a merged source.
+	CommitTimes bool
 	// Spool, when it holds the position to read from, is read before the oplog,
 	// and no longer filled once all of it was; nil is none.
 	Spool *Spooler
