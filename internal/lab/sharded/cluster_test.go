@@ -96,7 +96,10 @@ func TestTopology(t *testing.T) {
 func TestCluster(t *testing.T) {
 	for _, server := range lab.Versions("4.4", "5.0") {
 		t.Run(server, func(t *testing.T) {
-			c := ForTest(t, Options{Options: lab.Options{Version: server}})
+			// A chunk does not return to a shard that has its orphans still.
+			c := ForTest(t, Options{Options: lab.Options{
+				Version: server, SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"},
+			}})
 			must(t, c.Balancer(t.Context(), false))
 			must(t, c.CreateDatabase(t.Context(), "db", "s0"))
 			t.Run("range", func(t *testing.T) { testRange(t, c) })
@@ -217,14 +220,11 @@ func testStale(t *testing.T, c *Cluster) {
 	before, err := c.ShardVersion(t.Context(), ns, "s0")
 	must(t, err)
 	must(t, c.MoveChunk(t.Context(), ns, key(0), "s1"))
-	raw, err := on(t, c, "s0", ns).Database().RunCommand(t.Context(), bson.D{
+	err = on(t, c, "s0", ns).Database().RunCommand(t.Context(), bson.D{
 		{Key: "insert", Value: "stale"}, {Key: "documents", Value: bson.A{key(1)}}, {Key: "shardVersion", Value: before},
-	}).Raw()
-	if err == nil {
-		err = firstWriteError(raw)
-	}
+	}).Err()
 	var answer mongo.ServerError
-	if !errors.As(err, &answer) || !answer.HasErrorCode(codeStaleConfig) {
+	if !errors.As(err, &answer) || !answer.HasErrorCode(codeStaleConfig) && !answer.HasErrorCode(codeStaleShardVersion) {
 		t.Errorf("the old owner says %v", err)
 	}
 }

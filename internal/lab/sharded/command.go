@@ -34,6 +34,7 @@ const (
 	codeNotWritablePrimary  = 10107
 	codeInterruptedByStep   = 11602
 	codeStaleConfig         = 13388
+	codeStaleShardVersion   = 63 // the same, of a write before 6.0
 )
 
 // passes reports whether an error is one of those.
@@ -44,7 +45,7 @@ func passes(err error) bool {
 	}
 	return slices.ContainsFunc([]int{
 		codeLockBusy, codeHostUnreachable, codeShardNotFound, codeConflictingOpInProg, codeNoPrimary, codeStaleEpoch,
-		codePrimarySteppedDown, codeStaleDbVersion, codeNotWritablePrimary, codeInterruptedByStep, codeStaleConfig,
+		codePrimarySteppedDown, codeStaleDbVersion, codeNotWritablePrimary, codeInterruptedByStep, codeStaleConfig, codeStaleShardVersion,
 	}, answer.HasErrorCode)
 }
 

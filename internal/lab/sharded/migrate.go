@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo"
 )
 
 // Sharding is how a collection is sharded.
@@ -160,7 +159,9 @@ func (c *Cluster) bounds(ctx context.Context, ns string, min, max any) (coll *Co
 }
 
 // MoveChunk moves the chunk to which a shard key belongs, and waits until the
-// config servers have it at its new owner.
+// config servers have it at its new owner. A chunk does not return to a shard that
+// has its orphans still: they stay for 900 seconds, unless the servers' parameter
+// orphanCleanupDelaySecs says otherwise.
 func (c *Cluster) MoveChunk(ctx context.Context, ns string, key any, to string) error {
 	coll, err := c.Collection(ctx, ns)
 	if err != nil {
@@ -285,23 +286,5 @@ func (c *Cluster) insert(ctx context.Context, ns string, document any) error {
 	if err != nil {
 		return err
 	}
-	raw, err := s.client.Database(db).RunCommand(ctx, cmd).Raw()
-	if err != nil {
-		return err
-	}
-	return firstWriteError(raw)
-}
-
-// firstWriteError is the error of a write that was answered with ok: 1.
-func firstWriteError(reply bson.Raw) error {
-	var result struct {
-		Errors []struct {
-			Code    int32  `bson:"code"`
-			Message string `bson:"errmsg"`
-		} `bson:"writeErrors"`
-	}
-	if err := bson.Unmarshal(reply, &result); err != nil || len(result.Errors) == 0 {
-		return err
-	}
-	return mongo.CommandError{Code: result.Errors[0].Code, Message: result.Errors[0].Message}
+	return s.client.Database(db).RunCommand(ctx, cmd).Err()
 }
