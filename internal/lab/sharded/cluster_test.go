@@ -297,3 +297,45 @@ func testShards(t *testing.T, c *Cluster) {
 		t.Errorf("%d documents are left; the database is on %s, %v", total, primary, err)
 	}
 }
+
+// Sets of several members, with users: all trust each other by one key file, and
+// the root user is known to the config servers and to each shard. What was kept
+// starts again, with the shards that joined.
+func TestKeptWithUsers(t *testing.T) {
+	lab.NeedServers(t)
+	o := Options{Options: lab.Options{Topology: "sharded:1x2", Auth: true, Dir: t.TempDir(), CacheGB: 0.25, LeanJournal: true}}
+	c, err := Start(t.Context(), o)
+	must(t, err)
+	t.Cleanup(func() { _ = c.Stop() })
+	must(t, c.CreateDatabase(t.Context(), "db", "s0"))
+	must(t, c.ShardCollection(t.Context(), "db.c", Sharding{Key: key(1)}))
+	fill(t, c, "db.c", 0, 5)
+	name, err := c.AddShard(t.Context())
+	must(t, err)
+	must(t, c.MoveRange(t.Context(), "db.c", key(0), key(3), name))
+	uri := c.Config().URI()
+	must(t, c.Stop())
+
+	o.Name = "another"
+	if _, err := Start(t.Context(), o); err == nil || !strings.Contains(err.Error(), "another cluster") {
+		t.Errorf("another name in the same directory: %v", err)
+	}
+	o.Name = ""
+	c = ForTest(t, o)
+	if !slices.Equal(c.ShardNames(), []string{"s0", name}) || c.Config().URI() != uri {
+		t.Errorf("the shards are %q, the config servers %s, were %s", c.ShardNames(), c.Config().URI(), uri)
+	}
+	if n := owned(t, c, "s0", "db.c") + owned(t, c, name, "db.c"); n != 5 {
+		t.Errorf("the shards own %d documents", n)
+	}
+	root, err := c.Shard(name).Connect()
+	must(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+		defer cancel()
+		_ = root.Disconnect(ctx)
+	})
+	if n, err := root.Database("db").Collection("c").CountDocuments(t.Context(), bson.D{}); err != nil || n != 3 {
+		t.Errorf("the root user finds %d documents on %s, %v", n, name, err)
+	}
+}
