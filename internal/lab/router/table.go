@@ -1,0 +1,166 @@
+package router
+
+import (
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+)
+
+// database is an entry of config.databases.
+type database struct {
+	name    string
+	primary string   // the shard of its unsharded collections
+	version bson.Raw // nil where there is none (config, admin)
+	exists  bool
+}
+
+// table says where the documents of a collection are. It does not change; a new
+// one takes its place.
+type table struct {
+	db        database
+	coll      string
+	sharded   bool
+	key       []keyPart
+	epoch     bson.ObjectID
+	timestamp bson.Timestamp // zero before 5.0
+	unique    bool
+	collation bson.Raw // nil is the simple one
+	chunks    []chunk
+	versions  map[string]bson.Timestamp // by shard
+}
+
+// keyPart is one field of a shard key.
+type keyPart struct {
+	name   string
+	hashed bool
+	raw    bson.RawValue // 1 or "hashed", as in the key
+}
+
+// chunk is a range of shard keys, max excluded.
+type chunk struct {
+	min, max bson.Raw
+	shard    string
+	lastmod  bson.Timestamp
+}
+
+func (t *table) ns() string { return t.db.name + "." + t.coll }
+
+// parseKey reads a shard key's pattern.
+func parseKey(pattern bson.Raw) []keyPart {
+	var key []keyPart
+	for e, ok := range bsonraw.Fields(pattern) {
+		if ok {
+			v := bson.RawValue{Type: e.Type, Value: e.Value}
+			key = append(key, keyPart{name: string(e.Name), hashed: text(v) == "hashed", raw: v})
+		}
+	}
+	return key
+}
+
+// pattern is the shard key as a document.
+func (t *table) pattern() bson.D {
+	var d bson.D
+	for _, p := range t.key {
+		d = append(d, bson.E{Key: p.name, Value: p.raw})
+	}
+	return d
+}
+
+// place takes the chunks, which come by growing lastmod; false when they do not
+// fill the space of keys.
+func (t *table) place(docs []bson.Raw) bool {
+	byID := map[string]chunk{}
+	t.versions = map[string]bson.Timestamp{}
+	for _, d := range docs {
+		lastmod, _ := timeOf(d, "lastmod")
+		byID[d.Lookup("_id").String()] = chunk{
+			min: d.Lookup("min").Document(), max: d.Lookup("max").Document(),
+			shard: d.Lookup("shard").StringValue(), lastmod: lastmod,
+		}
+	}
+	for _, c := range byID {
+		t.chunks = append(t.chunks, c)
+		if c.lastmod.After(t.versions[c.shard]) {
+			t.versions[c.shard] = c.lastmod
+		}
+	}
+	slices.SortFunc(t.chunks, func(a, b chunk) int { return compareDocuments(a.min, b.min) })
+	return t.whole()
+}
+
+// whole reports chunks that follow each other without gap or overlap, and are
+// bounded by values of the shard key.
+func (t *table) whole() bool {
+	if len(t.chunks) == 0 {
+		return false
+	}
+	for i, c := range t.chunks {
+		if !t.bounds(c.min) || !t.bounds(c.max) || i > 0 && compareDocuments(t.chunks[i-1].max, c.min) != 0 {
+			return false
+		}
+	}
+	return all(t.chunks[0].min, bson.TypeMinKey) && all(t.chunks[len(t.chunks)-1].max, bson.TypeMaxKey)
+}
+
+// bounds reports a document with the shard key's fields.
+func (t *table) bounds(doc bson.Raw) bool {
+	i := 0
+	for e, ok := range bsonraw.Fields(doc) {
+		if !ok || i >= len(t.key) || string(e.Name) != t.key[i].name {
+			return false
+		}
+		i++
+	}
+	return i == len(t.key)
+}
+
+// all reports a document whose values are all of a type.
+func all(doc bson.Raw, want bson.Type) bool {
+	for e, ok := range bsonraw.Fields(doc) {
+		if !ok || e.Type != want {
+			return false
+		}
+	}
+	return true
+}
+
+// owners are the shards that have chunks, sorted; of an unsharded collection the
+// database's primary.
+func (t *table) owners() []string {
+	if !t.sharded {
+		return []string{t.db.primary}
+	}
+	var names []string
+	for name := range t.versions {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// owner is the chunk that holds a key.
+func (t *table) owner(key []bson.RawValue) chunk {
+	i, found := slices.BinarySearchFunc(t.chunks, key, func(c chunk, key []bson.RawValue) int { return compareBound(c.min, key) })
+	if !found {
+		i--
+	}
+	return t.chunks[max(i, 0)]
+}
+
+// overlapping are the shards with chunks that have keys from low to high.
+func (t *table) overlapping(low, high []bson.RawValue) []string {
+	var names []string
+	for _, c := range t.chunks {
+		if compareBound(c.max, low) > 0 && compareBound(c.min, high) <= 0 && !slices.Contains(names, c.shard) {
+			names = append(names, c.shard)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// dotted reports a field path of several names.
+func dotted(path string) bool { return strings.Contains(path, ".") }
