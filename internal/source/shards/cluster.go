@@ -1,0 +1,124 @@
+package shards
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Shard is one shard of a cluster.
+type Shard struct {
+	Name string
+	*mongo.Cluster
+}
+
+// Cluster is a sharded cluster whose shards are open. It is safe for concurrent use.
+type Cluster struct {
+	Router *mongo.Cluster // the caller's
+	Shards []Shard        // by name
+}
+
+// Options say how shards are reached.
+type Options struct {
+	// URI is the connection string of the router. Its user and options are those for
+	// the shards, too.
+	URI string
+	// Shards has other connection strings, by the name of the shard.
+	Shards map[string]string
+	// Mongo is how they are opened.
+	Mongo mongo.Options
+}
+
+// Open finds the shards of a cluster behind a router and opens them.
+func Open(ctx context.Context, router *mongo.Cluster, o Options) (*Cluster, error) {
+	found, err := list(ctx, router)
+	if err != nil {
+		return nil, fmt.Errorf("find the shards of %s: %w", router.Address(), err)
+	}
+	for name := range o.Shards {
+		if !slices.ContainsFunc(found, func(f member) bool { return f.Name == name }) {
+			return nil, mongo.WithHint(fmt.Errorf("%s has no shard %q", router.Address(), name), "its shards are "+names(found))
+		}
+	}
+	c := &Cluster{Router: router, Shards: make([]Shard, len(found))}
+	g, gctx := errgroup.WithContext(ctx)
+	for i, f := range found {
+		g.Go(func() (err error) {
+			c.Shards[i], err = open(gctx, f, o)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// Close closes the shards.
+func (c *Cluster) Close() {
+	for _, s := range c.Shards {
+		if s.Cluster != nil {
+			s.Close()
+		}
+	}
+}
+
+// member is a document of config.shards.
+type member struct {
+	Name string `bson:"_id"`
+	Host string `bson:"host"`
+}
+
+func names(all []member) string {
+	var out []string
+	for _, m := range all {
+		out = append(out, m.Name)
+	}
+	return strings.Join(out, ", ")
+}
+
+// list reads which shards there are, as a majority of the config servers knows it.
+func list(ctx context.Context, router *mongo.Cluster) (all []member, err error) {
+	shards := router.Client.Database("config", options.Database().SetReadConcern(readconcern.Majority())).Collection("shards")
+	cur, err := shards.Find(ctx, bson.D{})
+	if err == nil {
+		err = cur.All(ctx, &all)
+	}
+	if err == nil && len(all) == 0 {
+		err = errors.New("there are none")
+	}
+	slices.SortFunc(all, func(a, b member) int { return cmp.Compare(a.Name, b.Name) })
+	return all, err
+}
+
+// open opens a shard and makes sure that it is the one meant.
+func open(ctx context.Context, m member, o Options) (s Shard, err error) {
+	uri := o.Shards[m.Name]
+	if uri == "" {
+		if uri, err = mongo.MemberURI(o.URI, m.Host); err != nil {
+			return s, fmt.Errorf("shard %s: %w", m.Name, err)
+		}
+	}
+	c, err := mongo.Connect(ctx, uri, o.Mongo)
+	if err != nil {
+		return s, mongo.WithHint(fmt.Errorf("shard %s: %w", m.Name, err), cmp.Or(mongo.HintOf(err),
+			"millrace reads each shard itself: it has to be reachable from here, with the user of the router or by another connection string"))
+	}
+	set, _, _ := strings.Cut(m.Host, "/")
+	if c.Info.SetName != set {
+		c.Close()
+		return s, fmt.Errorf("shard %s: %s is the replica set %q, the cluster has %q", m.Name, mongo.Redact(uri), c.Info.SetName, set)
+	}
+	return Shard{Name: m.Name, Cluster: c}, nil
+}

@@ -1,0 +1,341 @@
+package shards_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/lab/router"
+	"github.com/millrace/millrace/internal/lab/sharded"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/merge"
+	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/source/shards"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// bed is a sharded cluster with a router.
+type bed struct {
+	*testing.T
+	lab    *sharded.Cluster
+	router *mongo.Cluster
+	uri    string
+	seed   uint64
+}
+
+func newBed(t *testing.T, o sharded.Options) *bed {
+	t.Helper()
+	b := &bed{T: t, lab: sharded.ForTest(t, o), seed: uint64(time.Now().UnixNano())}
+	r, err := router.Start(t.Context(), router.Options{ConfigURI: b.lab.ConfigURI()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.ok(r.Close()) })
+	b.uri = r.URI()
+	b.router, err = mongo.Connect(t.Context(), b.uri, mongo.Options{AppName: "test"})
+	b.ok(err)
+	t.Cleanup(b.router.Close)
+	return b
+}
+
+func (b *bed) ok(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatalf("seed %d: %v", b.seed, err)
+	}
+}
+
+func (b *bed) open() *shards.Cluster {
+	b.Helper()
+	c, err := shards.Open(b.Context(), b.router, shards.Options{URI: b.uri, Mongo: mongo.Options{AppName: "millrace-source"}})
+	b.ok(err)
+	b.Cleanup(c.Close)
+	return c
+}
+
+// model applies events as they come, and fails on what cannot be.
+type model struct {
+	docs map[string]bson.Raw // by namespace and _id
+	seen int
+	last mongo.OpTime
+}
+
+func (m *model) apply(ev *stream.Event) error {
+	m.seen++
+	if ev.At.Before(m.last) {
+		return fmt.Errorf("%s after %s", ev.At, m.last)
+	}
+	m.last = ev.At
+	key := ev.NS + " " + ev.Key.ID.String()
+	was, there := m.docs[key]
+	switch ev.Kind {
+	case stream.SchemaChange:
+		return nil
+	case stream.Insert:
+		// A changed shard key is an insert and a delete at one time, in any order.
+		if there && ev.Txn == nil {
+			return fmt.Errorf("%s: insert of %s, which is there: %s", ev.At, key, was)
+		}
+		m.docs[key] = ev.Doc
+	case stream.Delete:
+		if !there {
+			return fmt.Errorf("%s: delete of %s, which is not there", ev.At, key)
+		}
+		if k, err := ev.Key.Shard.LookupErr("k"); err == nil && !bytes.Equal(k.Value, was.Lookup("k").Value) {
+			return nil // of the document as it was before it moved
+		}
+		delete(m.docs, key)
+	case stream.Replace:
+		if !there {
+			return fmt.Errorf("%s: replacement of %s, which is not there", ev.At, key)
+		}
+		m.docs[key] = ev.Doc
+	case stream.Update:
+		if !there {
+			return fmt.Errorf("%s: update of %s, which is not there", ev.At, key)
+		}
+		d, err := delta.ParseAs(ev.Form, ev.Doc)
+		if err != nil {
+			return err
+		}
+		doc, _, err := delta.Apply(nil, was, d)
+		if err != nil {
+			return err
+		}
+		m.docs[key] = doc
+	}
+	return nil
+}
+
+var errReached = errors.New("reached")
+
+// read applies the stream from a position up to another; it begins again now and then.
+func (b *bed) read(c *shards.Cluster, m *model, from stream.Position, until mongo.OpTime, each oplog.Options) {
+	b.Helper()
+	r := rand.New(rand.NewPCG(b.seed, 9))
+	for from.At.Before(until) {
+		batches := 2 + r.IntN(20)
+		var pending []stream.Event
+		err := c.Source(each, merge.Options{}).Run(b.Context(), from, func(_ context.Context, batch *stream.Batch) error {
+			pending = append(pending, batch.Events...)
+			for len(pending) > 0 && !batch.End.Before(pending[0].At) {
+				if err := m.apply(&pending[0]); err != nil {
+					return err
+				}
+				pending = pending[1:]
+			}
+			from = batch.Resume()
+			if batches--; batches < 0 || !batch.End.Before(until) {
+				return errReached
+			}
+			return nil
+		})
+		if !errors.Is(err, errReached) {
+			b.Fatalf("seed %d, after %d events, %d documents: %v", b.seed, m.seen, len(m.docs), err)
+		}
+	}
+}
+
+// compare compares the model with what clients of the cluster see.
+func (b *bed) compare(m *model, client *driver.Client, namespaces ...string) {
+	b.Helper()
+	found := 0
+	for _, ns := range namespaces {
+		db, coll, _ := strings.Cut(ns, ".")
+		cur, err := client.Database(db).Collection(coll).Find(b.Context(), bson.D{})
+		b.ok(err)
+		var docs []bson.Raw
+		b.ok(cur.All(b.Context(), &docs))
+		for _, doc := range docs {
+			found++
+			if key := ns + " " + doc.Lookup("_id").String(); !bytes.Equal(m.docs[key], doc) {
+				b.Errorf("seed %d: %s is %s, the stream says %s", b.seed, key, doc, m.docs[key])
+			}
+		}
+	}
+	if found != len(m.docs) || found == 0 {
+		b.Errorf("seed %d: %d documents, the stream has %d", b.seed, found, len(m.docs))
+	}
+}
+
+// TestStream: what comes of the merged oplogs is what the cluster holds, while chunks
+// move all the time, documents change their shard, and transactions span shards.
+func TestStream(t *testing.T) {
+	lab.NeedServers(t)
+	b := newBed(t, sharded.Options{Options: lab.Options{Topology: "sharded:3x1", SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
+	all := b.lab.ShardNames()
+	b.ok(b.lab.CreateDatabase(t.Context(), "d", all[0]))
+	b.ok(b.lab.ShardCollection(t.Context(), "d.ranged", sharded.Sharding{Key: bson.D{{Key: "k", Value: 1}}}))
+	b.ok(b.lab.Split(t.Context(), "d.ranged", key(100), key(200), key(300), key(400), key(500)))
+	b.ok(b.lab.ShardCollection(t.Context(), "d.hashed", sharded.Sharding{Key: bson.D{{Key: "_id", Value: "hashed"}}, Chunks: 6}))
+	c := b.open()
+	start, err := c.Start(t.Context())
+	b.ok(err)
+	client, err := driver.Connect(options.Client().ApplyURI(b.uri))
+	b.ok(err)
+	t.Cleanup(func() { _ = client.Disconnect(context.Background()) })
+	b.load(client, 8)
+	until, err := c.Start(t.Context())
+	b.ok(err)
+	m := &model{docs: map[string]bson.Raw{}}
+	b.read(c, m, start, until.At, oplog.Options{Keep: func(ns string) bool { return strings.HasPrefix(ns, "d.") }})
+	b.compare(m, client, "d.ranged", "d.hashed", "d.plain")
+	t.Logf("%d events, %d documents", m.seen, len(m.docs))
+}
+
+func key(k int) bson.D { return bson.D{{Key: "k", Value: k}} }
+
+// load writes from several clients while a number of chunks move.
+func (b *bed) load(client *driver.Client, moves int) {
+	b.Helper()
+	ctx, enough := context.WithCancel(b.Context())
+	defer enough()
+	g, gctx := errgroup.WithContext(b.Context())
+	for n := range 3 {
+		w := &writer{Rand: rand.New(rand.NewPCG(b.seed, uint64(n))), client: client, first: 1000 * (n + 1)}
+		g.Go(func() error {
+			for ctx.Err() == nil && gctx.Err() == nil {
+				if err := w.step(b.Context()); err != nil {
+					return fmt.Errorf("writer %d: %w", n, err)
+				}
+			}
+			return nil
+		})
+	}
+	g.Go(func() error {
+		r := rand.New(rand.NewPCG(b.seed, 77))
+		names := b.lab.ShardNames()
+		defer enough()
+		for range moves {
+			err := b.lab.MoveChunk(gctx, "d.ranged", key(r.IntN(600)), names[r.IntN(len(names))])
+			if err != nil {
+				return fmt.Errorf("move: %w", err)
+			}
+		}
+		return nil
+	})
+	b.ok(g.Wait())
+}
+
+// writer writes documents of its own.
+type writer struct {
+	*rand.Rand
+	client *driver.Client
+	first  int
+}
+
+func (w *writer) coll() *driver.Collection {
+	return w.client.Database("d").Collection([]string{"ranged", "ranged", "hashed", "plain"}[w.IntN(4)])
+}
+
+// step is one write, or a transaction of some. Those that only meet others' are none.
+func (w *writer) step(ctx context.Context) error {
+	id := w.first + w.IntN(60)
+	c := w.coll()
+	var err error
+	switch w.IntN(7) {
+	case 0, 1:
+		// Two shards take documents of one _id and different keys; nobody else writes this one.
+		if err = c.FindOne(ctx, bson.D{{Key: "_id", Value: id}}).Err(); errors.Is(err, driver.ErrNoDocuments) {
+			_, err = c.InsertOne(ctx, bson.D{{Key: "_id", Value: id}, {Key: "k", Value: w.IntN(600)}, {Key: "n", Value: 0}})
+		}
+	case 2:
+		_, err = c.UpdateOne(ctx, bson.D{{Key: "_id", Value: id}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}, {Key: "$set", Value: bson.D{{Key: "f" + fmt.Sprint(w.IntN(3)), Value: w.IntN(100)}}}})
+	case 3:
+		_, err = c.DeleteOne(ctx, bson.D{{Key: "_id", Value: id}})
+	case 4:
+		err = w.rekey(ctx, id)
+	case 5:
+		err = w.transaction(ctx)
+	case 6:
+		_, err = c.UpdateMany(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: w.first}, {Key: "$lt", Value: w.first + 60}}}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "m", Value: 1}}}})
+	}
+	return harmless(err)
+}
+
+// harmless passes over what a client has to expect.
+func harmless(err error) error {
+	var labeled driver.LabeledError
+	switch {
+	case err == nil, driver.IsDuplicateKeyError(err), mongo.Classify(err) == mongo.ClassRetry, mongo.IsCode(err, 283), // WouldChangeOwningShard: another was faster
+		errors.As(err, &labeled) && labeled.HasErrorLabel("TransientTransactionError"):
+		return nil
+	}
+	return err
+}
+
+// rekey changes a document's shard key, with which it may change its shard.
+func (w *writer) rekey(ctx context.Context, id int) error {
+	var doc struct {
+		K int `bson:"k"`
+	}
+	c := w.client.Database("d").Collection("ranged")
+	if err := c.FindOne(ctx, bson.D{{Key: "_id", Value: id}}).Decode(&doc); err != nil {
+		if errors.Is(err, driver.ErrNoDocuments) {
+			return nil
+		}
+		return err
+	}
+	_, err := c.UpdateOne(ctx, bson.D{{Key: "_id", Value: id}, {Key: "k", Value: doc.K}}, bson.D{{Key: "$set", Value: bson.D{{Key: "k", Value: w.IntN(600)}}}})
+	return err
+}
+
+// transaction writes to several shards.
+func (w *writer) transaction(ctx context.Context) error {
+	s, err := w.client.StartSession()
+	if err != nil {
+		return err
+	}
+	defer s.EndSession(ctx)
+	if err := s.StartTransaction(); err != nil {
+		return err
+	}
+	sctx := driver.NewSessionContext(ctx, s)
+	for range 1 + w.IntN(4) {
+		id := w.first + 100 + w.IntN(60)
+		_, err := w.coll().ReplaceOne(sctx, bson.D{{Key: "_id", Value: id}}, bson.D{{Key: "_id", Value: id}, {Key: "k", Value: id % 600}, {Key: "n", Value: w.IntN(100)}}, options.Replace().SetUpsert(true))
+		if err != nil {
+			_ = s.AbortTransaction(ctx)
+			return err
+		}
+	}
+	if w.IntN(4) == 0 {
+		return s.AbortTransaction(ctx)
+	}
+	return s.CommitTransaction(sctx)
+}
+
+// TestOpen: the shards are found, one that is named wrongly is told.
+func TestOpen(t *testing.T) {
+	lab.NeedServers(t)
+	b := newBed(t, sharded.Options{})
+	c := b.open()
+	var got []string
+	for _, s := range c.Shards {
+		got = append(got, s.Name)
+	}
+	if !slices.Equal(got, b.lab.ShardNames()) {
+		t.Errorf("%v, want %v", got, b.lab.ShardNames())
+	}
+	_, err := shards.Open(t.Context(), b.router, shards.Options{URI: b.uri, Shards: map[string]string{"none": "mongodb://127.0.0.1:1/"}})
+	if err == nil || !strings.Contains(mongo.HintOf(err), got[0]) {
+		t.Error(err, mongo.HintOf(err))
+	}
+	_, err = shards.Open(t.Context(), b.router, shards.Options{URI: b.uri, Shards: map[string]string{got[0]: b.lab.Shards()[1].URI()}})
+	if err == nil || !strings.Contains(err.Error(), "is the replica set") {
+		t.Error(err)
+	}
+}
