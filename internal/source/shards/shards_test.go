@@ -122,8 +122,9 @@ func (m *model) apply(ev *stream.Event) error {
 
 var errReached = errors.New("reached")
 
-// read applies the stream from a position up to another; it begins again now and then.
-func (b *bed) read(c *shards.Cluster, m *model, from stream.Position, until mongo.OpTime, each oplog.Options) {
+// read applies the stream from a position up to another. It begins again now and
+// then, and calls at with positions up to which all is applied.
+func (b *bed) read(c *shards.Cluster, m *model, from stream.Position, until mongo.OpTime, each oplog.Options, at func(mongo.OpTime)) {
 	b.Helper()
 	r := rand.New(rand.NewPCG(b.seed, 9))
 	for from.At.Before(until) {
@@ -138,6 +139,9 @@ func (b *bed) read(c *shards.Cluster, m *model, from stream.Position, until mong
 				pending = pending[1:]
 			}
 			from = batch.Resume()
+			if len(batch.Events) > 0 && r.IntN(6) == 0 {
+				at(batch.End)
+			}
 			if batches--; batches < 0 || !batch.End.Before(until) {
 				return errReached
 			}
@@ -149,25 +153,26 @@ func (b *bed) read(c *shards.Cluster, m *model, from stream.Position, until mong
 	}
 }
 
-// compare compares the model with what clients of the cluster see.
-func (b *bed) compare(m *model, client *driver.Client, namespaces ...string) {
+// compare compares the model with what the cluster held at a time.
+func (b *bed) compare(m *model, client *driver.Client, at mongo.OpTime, namespaces ...string) {
 	b.Helper()
 	found := 0
 	for _, ns := range namespaces {
 		db, coll, _ := strings.Cut(ns, ".")
-		cur, err := client.Database(db).Collection(coll).Find(b.Context(), bson.D{})
+		cur, err := client.Database(db).RunCommandCursor(b.Context(), bson.D{{Key: "find", Value: coll},
+			{Key: "readConcern", Value: bson.D{{Key: "level", Value: "snapshot"}, {Key: "atClusterTime", Value: at.TS}}}})
 		b.ok(err)
 		var docs []bson.Raw
 		b.ok(cur.All(b.Context(), &docs))
 		for _, doc := range docs {
 			found++
 			if key := ns + " " + doc.Lookup("_id").String(); !bytes.Equal(m.docs[key], doc) {
-				b.Errorf("seed %d: %s is %s, the stream says %s", b.seed, key, doc, m.docs[key])
+				b.Errorf("seed %d: at %s %s was %s, the stream says %s", b.seed, at, key, doc, m.docs[key])
 			}
 		}
 	}
-	if found != len(m.docs) || found == 0 {
-		b.Errorf("seed %d: %d documents, the stream has %d", b.seed, found, len(m.docs))
+	if found != len(m.docs) {
+		b.Errorf("seed %d: %d documents at %s, the stream has %d", b.seed, found, at, len(m.docs))
 	}
 }
 
@@ -191,9 +196,16 @@ func TestStream(t *testing.T) {
 	until, err := c.Start(t.Context())
 	b.ok(err)
 	m := &model{docs: map[string]bson.Raw{}}
-	b.read(c, m, start, until.At, oplog.Options{Keep: func(ns string) bool { return strings.HasPrefix(ns, "d.") }})
-	b.compare(m, client, "d.ranged", "d.hashed", "d.plain")
-	t.Logf("%d events, %d documents", m.seen, len(m.docs))
+	compared := 0
+	check := func(at mongo.OpTime) {
+		compared++
+		b.compare(m, client, at, "d.ranged", "d.hashed", "d.plain")
+	}
+	b.read(c, m, start, until.At, oplog.Options{Keep: func(ns string) bool { return strings.HasPrefix(ns, "d.") }, BatchBytes: 10_000}, check)
+	check(until.At)
+	if t.Logf("%d events, %d documents, compared at %d times", m.seen, len(m.docs), compared); len(m.docs) == 0 || compared < 2 {
+		t.Error("hardly anything was compared")
+	}
 }
 
 func key(k int) bson.D { return bson.D{{Key: "k", Value: k}} }
