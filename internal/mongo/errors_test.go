@@ -38,6 +38,19 @@ func TestBusyServerPasses(t *testing.T) {
 	}
 }
 
+// TestNeedsRole: only where a privilege is missing is it told which.
+func TestNeedsRole(t *testing.T) {
+	if err := NeedsRole(fmt.Errorf("list: %w", driver.CommandError{Code: CodeUnauthorized}), "a role"); HintOf(err) != "a role" {
+		t.Error(err)
+	}
+	if err := NeedsRole(fmt.Errorf("list: %w", io.EOF), "a role"); HintOf(err) != "" || !errors.Is(err, io.EOF) {
+		t.Error(err, HintOf(err))
+	}
+	if NeedsRole(nil, "a role") != nil {
+		t.Error("an error of none")
+	}
+}
+
 func TestFullDiskOfABulkWritePasses(t *testing.T) {
 	full := driver.WriteError{Code: 28, Message: "No space left on device"}
 	for _, c := range []struct {
