@@ -87,6 +87,7 @@ func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 	if o.ServerSelectionTimeout > 0 || opts.ServerSelectionTimeout == nil {
 		opts.SetServerSelectionTimeout(cmp.Or(o.ServerSelectionTimeout, 30*time.Second))
 	}
+	checks := watchHeartbeats(opts)
 	client, err := driver.Connect(opts)
 	if err != nil {
 		return nil, fmt.Errorf("connect %s: %w", Redact(uri), scrub(err, uri))
@@ -102,7 +103,7 @@ func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 	c := &Cluster{Client: client, Pool: pool, uri: uri, read: o.ReadPreference}
 	if err := c.identifyPatiently(ctx, *opts.ServerSelectionTimeout, o.Warm); err != nil {
 		c.Close()
-		err = ExplainReach(err, opts)
+		err = explainReach(err, opts, checks)
 		return nil, WithHint(fmt.Errorf("reach %s: %w", Redact(uri), scrub(err, uri)), HintOf(err))
 	}
 	return c, nil

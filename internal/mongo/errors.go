@@ -223,6 +223,15 @@ func Wrap(err error, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
 }
 
+// NeedsRole wraps err with a hint about the user's privileges where these are what
+// is missing, and else leaves it as it is.
+func NeedsRole(err error, hint string) error {
+	if !IsCode(err, CodeUnauthorized) {
+		return err
+	}
+	return WithHint(err, hint)
+}
+
 // WithHint wraps err with an operator's hint; nil stays nil, and no hint adds
 // nothing.
 func WithHint(err error, text string) error {

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/event"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/wire"
 )
@@ -32,6 +35,19 @@ func TestBusyServerPasses(t *testing.T) {
 	}
 	if got := Classify(driver.CommandError{Code: 99999, Labels: []string{"SystemOverloadedError", "RetryableError"}}); got != ClassRetry {
 		t.Errorf("what the server calls retryable is %s", got)
+	}
+}
+
+// TestNeedsRole: only where a privilege is missing is it told which.
+func TestNeedsRole(t *testing.T) {
+	if err := NeedsRole(fmt.Errorf("list: %w", driver.CommandError{Code: CodeUnauthorized}), "a role"); HintOf(err) != "a role" {
+		t.Error(err)
+	}
+	if err := NeedsRole(fmt.Errorf("list: %w", io.EOF), "a role"); HintOf(err) != "" || !errors.Is(err, io.EOF) {
+		t.Error(err, HintOf(err))
+	}
+	if NeedsRole(nil, "a role") != nil {
+		t.Error("an error of none")
 	}
 }
 
@@ -117,5 +133,24 @@ func TestInterrupted(t *testing.T) {
 		if err != nil && Classify(err) != ClassRetry {
 			t.Errorf("%s: %v is of class %s", name, err, Classify(err))
 		}
+	}
+}
+
+// TestChecksCutShort: what a server's last whole check failed with is told, not
+// that the driver cut the next one short.
+func TestChecksCutShort(t *testing.T) {
+	opts := options.Client().ApplyURI("mongodb://here:1")
+	checks := watchHeartbeats(opts)
+	for _, err := range []error{io.EOF, fmt.Errorf("read: %w", context.Canceled)} {
+		opts.ServerMonitor.ServerHeartbeatFailed(&event.ServerHeartbeatFailedEvent{ConnectionID: "here:1[-7]", Failure: err})
+	}
+	if got := checks.why("here:1", context.Canceled); !errors.Is(got, io.EOF) {
+		t.Error(got)
+	}
+	if got := checks.why("there:1", context.Canceled); !errors.Is(got, context.Canceled) {
+		t.Error(got)
+	}
+	if got := checks.why("here:1", os.ErrClosed); !errors.Is(got, os.ErrClosed) {
+		t.Error(got)
 	}
 }

@@ -1,6 +1,7 @@
 package mongo
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -10,16 +11,55 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
+	"go.mongodb.org/mongo-driver/v2/event"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/wire"
 )
 
+// heartbeats keeps what the last check of each server failed with. The driver cuts
+// a check short when a connection fails beside it, and tells no more than that of
+// the server then. It is safe for concurrent use.
+type heartbeats struct {
+	mu     sync.Mutex
+	failed map[string]error // by address
+}
+
+// watchHeartbeats has the client or pool of opts tell of its checks.
+func watchHeartbeats(opts *options.ClientOptions) *heartbeats {
+	h := &heartbeats{failed: map[string]error{}}
+	opts.SetServerMonitor(&event.ServerMonitor{ServerHeartbeatFailed: func(e *event.ServerHeartbeatFailedEvent) {
+		if errors.Is(e.Failure, context.Canceled) {
+			return
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		address, _, _ := strings.Cut(e.ConnectionID, "[-") // and the connection's number
+		h.failed[address] = e.Failure
+	}})
+	return h
+}
+
+// why is what was wrong at a server of which the driver says err.
+func (h *heartbeats) why(address string, err error) error {
+	if h == nil || !errors.Is(err, context.Canceled) {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return cmp.Or(h.failed[address], err)
+}
+
 // ExplainReach says of an error of reaching a deployment what is wrong at which
 // server, and how to mend that. It keeps what the error is.
 func ExplainReach(err error, opts *options.ClientOptions) error {
+	return explainReach(err, opts, nil)
+}
+
+func explainReach(err error, opts *options.ClientOptions, checks *heartbeats) error {
 	if err == nil {
 		return nil
 	}
@@ -30,6 +70,9 @@ func ExplainReach(err error, opts *options.ClientOptions) error {
 	if len(none.Servers) == 0 && opts.ReplicaSet != nil {
 		return WithHint(&unreachable{fmt.Sprintf("no server there belongs to the replica set %q", *opts.ReplicaSet), err},
 			"check replicaSet= in the connection string; rs.status().set on the server tells the name")
+	}
+	for i, s := range none.Servers {
+		none.Servers[i].Err = checks.why(s.Address, s.Err)
 	}
 	hint, known := "wait for the election, or see with rs.status() why there is no primary", false
 	for _, s := range none.Servers {

@@ -117,7 +117,7 @@ func databases(ctx context.Context, c *mongo.Cluster, readable bool) ([]string, 
 		err = fmt.Errorf("the user lacks listDatabases on the cluster: %w", err)
 	}
 	if err != nil {
-		return nil, mongo.WithHint(fmt.Errorf("list databases of %s: %w", c.Address(), err),
+		return nil, mongo.NeedsRole(fmt.Errorf("list databases of %s: %w", c.Address(), err),
 			"the user needs the listDatabases privilege (role readAnyDatabase has it)")
 	}
 	var reply struct {
@@ -199,7 +199,7 @@ func listCollections(ctx context.Context, c *mongo.Cluster, db string, filter bs
 		err = cur.All(ctx, &out)
 	}
 	if err != nil {
-		return nil, mongo.WithHint(fmt.Errorf("list collections of database %s of %s: %w", db, c.Address(), err),
+		return nil, mongo.NeedsRole(fmt.Errorf("list collections of database %s of %s: %w", db, c.Address(), err),
 			"the user needs the listCollections privilege on every database (role readAnyDatabase has it)")
 	}
 	return out, nil

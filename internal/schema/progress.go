@@ -32,7 +32,7 @@ func (b *builder) Progress(ctx context.Context) ([]BuildProgress, error) {
 		err = cur.All(ctx, &ops)
 	}
 	if err != nil {
-		return nil, mongo.WithHint(fmt.Errorf("ask the target for index builds under way: %w", err),
+		return nil, mongo.NeedsRole(fmt.Errorf("ask the target for index builds under way: %w", err),
 			"the user needs the inprog privilege on the target (role clusterMonitor has it)")
 	}
 	var out []BuildProgress

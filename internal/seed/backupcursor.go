@@ -339,7 +339,7 @@ type positions struct{ committed, own mongo.OpTime }
 func (c *backupCursor) positions(ctx context.Context) (positions, error) {
 	raw, err := c.run(ctx, bson.D{{Key: "replSetGetStatus", Value: int32(1)}})
 	if err != nil {
-		return positions{}, mongo.WithHint(fmt.Errorf("seed: ask the member how far it is: %w", err), "the user needs the role clusterMonitor")
+		return positions{}, mongo.NeedsRole(fmt.Errorf("seed: ask the member how far it is: %w", err), "the user needs the role clusterMonitor")
 	}
 	var st setStatus
 	if err := bson.Unmarshal(raw, &st); err != nil {

@@ -177,7 +177,7 @@ func (p *Plan) inspectServer(ctx context.Context, m *member, o SourceOptions) er
 	}
 	status, err := m.run(ctx, bson.D{{Key: "serverStatus", Value: 1}})
 	if err != nil {
-		return mongo.WithHint(fmt.Errorf("seed: ask the member for its status: %w", err), "the user needs the role clusterMonitor")
+		return mongo.NeedsRole(fmt.Errorf("seed: ask the member for its status: %w", err), "the user needs the role clusterMonitor")
 	}
 	p.Origin.Version, _ = status.Lookup("version").StringValueOK()
 	if engine, _ := status.Lookup("storageEngine", "name").StringValueOK(); engine != "wiredTiger" {

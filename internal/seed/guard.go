@@ -208,7 +208,7 @@ func (m *member) lockable(ctx context.Context, primary bool) error {
 	}
 	raw, err := m.run(ctx, bson.D{{Key: "currentOp", Value: 1}, {Key: "fsync", Value: true}})
 	if err != nil {
-		return mongo.WithHint(fmt.Errorf("seed: look for a lock: %w", err), "the user needs the role hostManager, or backup and clusterMonitor")
+		return mongo.NeedsRole(fmt.Errorf("seed: look for a lock: %w", err), "the user needs the role hostManager, or backup and clusterMonitor")
 	}
 	if locked, _ := raw.Lookup("fsyncLock").BooleanOK(); locked {
 		return mongo.WithHint(errors.New("seed: the member is locked already"), "another backup runs, or left its lock behind: db.fsyncUnlock()")
@@ -293,7 +293,7 @@ func (m *member) lock(ctx context.Context, gone <-chan struct{}) error {
 		}
 	}()
 	if _, err := m.run(ctx, bson.D{{Key: "fsync", Value: 1}, {Key: "lock", Value: true}}); err != nil {
-		return mongo.WithHint(fmt.Errorf("seed: lock the member: %w", err), "the user needs the role hostManager or backup")
+		return mongo.NeedsRole(fmt.Errorf("seed: lock the member: %w", err), "the user needs the role hostManager or backup")
 	}
 	return nil
 }

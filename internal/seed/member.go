@@ -368,7 +368,7 @@ func reconfigure(ctx context.Context, set *driver.Client, change func(*replConfi
 		return false, err
 	})
 	if err != nil {
-		return mongo.WithHint(fmt.Errorf("seed: change the set's configuration: %w", errors.Join(err, last)), "the user needs the role clusterManager")
+		return mongo.NeedsRole(fmt.Errorf("seed: change the set's configuration: %w", errors.Join(err, last)), "the user needs the role clusterManager")
 	}
 	return nil
 }

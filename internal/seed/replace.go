@@ -55,7 +55,7 @@ func (o MemberOptions) replacing(ctx context.Context, dir string, prove bool) (f
 func setOf(ctx context.Context, set *driver.Client, host string) (bson.ObjectID, error) {
 	raw, err := set.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}).Raw()
 	if err != nil {
-		return bson.ObjectID{}, mongo.WithHint(fmt.Errorf("seed: ask the set for its configuration: %w", err), "the user needs the role clusterManager")
+		return bson.ObjectID{}, mongo.NeedsRole(fmt.Errorf("seed: ask the set for its configuration: %w", err), "the user needs the role clusterManager")
 	}
 	var reply struct {
 		Config bson.D `bson:"config"`

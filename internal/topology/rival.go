@@ -97,7 +97,7 @@ func (o *Observer) holdsAt(ctx context.Context, host string) ([]string, error) {
 func (o *Observer) CheckAlone(ctx context.Context, set *Set) error {
 	rivals, err := o.Rivals(ctx, reachable(set))
 	if err != nil {
-		return mongo.WithHint(fmt.Errorf("find out whether another hold keeps the set: %w", err), "the user needs the action inprog, which the role clusterMonitor has")
+		return mongo.NeedsRole(fmt.Errorf("find out whether another hold keeps the set: %w", err), "the user needs the action inprog, which the role clusterMonitor has")
 	}
 	return held(set.Name, rivals)
 }

@@ -200,6 +200,11 @@ func (k *killing) complete() string {
 			t.Fatalf("again: %v\n%s\nagent: %s", err, again.Output(), k.agent.Output())
 		}
 		how = fmt.Sprintf("again in %.1f s", time.Since(began).Seconds())
+	} else if err != nil && k.victim == victimSource { // before anything was copied
+		if err := k.pull(k.dir).Wait(4 * time.Minute); err != nil {
+			t.Fatalf("from the beginning: %v\nagent: %s", err, k.agent.Output())
+		}
+		how = "from the beginning"
 	} else if err != nil && k.victim != victimPuller && k.victim != victimBoth {
 		t.Fatalf("nothing is left to complete, but the puller failed: %v\n%s", err, k.puller.Output())
 	}
