@@ -45,7 +45,7 @@ func (c *Cluster) openDir() (err error) {
 	if c.opts.Name != "" && c.opts.Name != l.Name {
 		return fmt.Errorf("lab: %s holds another cluster (%s); start that one or choose another directory", c.dir, l.Name)
 	}
-	c.opts.Name, c.names, c.next = l.Name, l.Shards, l.Next
+	c.opts.Name, c.names, c.next, c.kept = l.Name, l.Shards, l.Next, true
 	return nil
 }
 
