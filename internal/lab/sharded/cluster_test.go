@@ -94,7 +94,7 @@ func TestTopology(t *testing.T) {
 
 // What a cluster does, on each version.
 func TestCluster(t *testing.T) {
-	for _, server := range lab.Versions("4.4", "5.0") {
+	for _, server := range lab.Versions("4.2", "4.4", "5.0") {
 		t.Run(server, func(t *testing.T) {
 			// A chunk does not return to a shard that has its orphans still.
 			c := ForTest(t, Options{Options: lab.Options{
