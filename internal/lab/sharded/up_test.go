@@ -64,7 +64,7 @@ func throughRouters(t *testing.T, uri string) *mongo.Client {
 
 // Routers take clients, and one that was closed can be started again.
 func TestRouters(t *testing.T) {
-	c := ForTest(t, Options{Options: lab.Options{Auth: true}, Routers: 2})
+	c := ForTest(t, Options{Options: lab.Options{Auth: true, TLS: true}, Routers: 2})
 	must(t, c.CreateDatabase(t.Context(), "db", "s0"))
 	must(t, c.ShardCollection(t.Context(), "db.c", Sharding{Key: bson.D{{Key: "_id", Value: "hashed"}}, Chunks: 4}))
 	coll := throughRouters(t, c.URI()).Database("db").Collection("c")
