@@ -2,7 +2,6 @@ package router_test
 
 import (
 	"math"
-	"slices"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -10,7 +9,7 @@ import (
 	"github.com/millrace/millrace/internal/lab/router"
 )
 
-// samples are values of all types, those first that are the lowest.
+// samples are values of all types.
 func samples() []any {
 	decimal := func(s string) bson.Decimal128 {
 		d, err := bson.ParseDecimal128(s)
@@ -21,7 +20,7 @@ func samples() []any {
 	}
 	return []any{
 		bson.MinKey{}, bson.Null{}, math.NaN(), decimal("NaN"), math.Inf(-1), decimal("-Infinity"), -1e300, int64(math.MinInt64), -1.5, -1, decimal("-0.1"),
-		0, -0.0, 0.1, decimal("0.1"), 1, int64(1), 1.0, decimal("1"), 1.9, decimal("1.9"), int64(1)<<53 + 1, float64(int64(1) << 53), int64(math.MaxInt64), 1e300,
+		0, -0.0, 0.1, decimal("0.1"), 1, int64(1), 1.0, decimal("1"), 1.9, decimal("1.9"), decimal("2.5"), decimal("3.5"), decimal("-2.5"), decimal("-1.9"), int64(1)<<53 + 1, float64(int64(1) << 53), int64(math.MaxInt64), 1e300,
 		decimal("1E+6000"), math.Inf(1), decimal("Infinity"),
 		"", "a", bson.Symbol("a"), "ab", "é", bson.D{}, bson.D{{Key: "a", Value: 1}}, bson.D{{Key: "a", Value: 1.0}, {Key: "b", Value: "x"}},
 		bson.D{{Key: "a", Value: "1"}}, bson.D{{Key: "a", Value: bson.A{1, bson.D{{Key: "c", Value: nil}}}}},
@@ -82,8 +81,5 @@ func (w *world) order(t *testing.T) {
 				t.Errorf("compare %v and %v: %d, the server has %d", raw(t, a), raw(t, b), got, docs[0].C[i])
 			}
 		}
-	}
-	if !slices.IsSortedFunc(all, func(a, b any) int { return min(0, router.CompareValues(raw(t, a), raw(t, b))) }) {
-		t.Log("samples are not in order, which is no error")
 	}
 }
