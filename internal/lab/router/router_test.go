@@ -1,6 +1,7 @@
 package router_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -98,12 +99,18 @@ func (w *world) on(t *testing.T, shard string, c *mongo.Collection, filter bson.
 // ks are the values of k in the order of a cursor.
 func ks(t *testing.T, c *mongo.Collection, filter bson.D, o ...options.Lister[options.FindOptions]) []int {
 	t.Helper()
-	cur, err := c.Find(t.Context(), filter, o...)
+	return ksIn(t, t.Context(), c, filter, o...)
+}
+
+// ksIn is ks in a session.
+func ksIn(t *testing.T, ctx context.Context, c *mongo.Collection, filter bson.D, o ...options.Lister[options.FindOptions]) []int {
+	t.Helper()
+	cur, err := c.Find(ctx, filter, o...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var docs []struct{ K int }
-	if err := cur.All(t.Context(), &docs); err != nil {
+	if err := cur.All(ctx, &docs); err != nil {
 		t.Fatal(err)
 	}
 	var all []int
