@@ -104,6 +104,7 @@ func TestCluster(t *testing.T) {
 			must(t, c.CreateDatabase(t.Context(), "db", "s0"))
 			t.Run("range", func(t *testing.T) { testRange(t, c) })
 			t.Run("hashed", func(t *testing.T) { testHashed(t, c) })
+			t.Run("compound", func(t *testing.T) { testCompound(t, c) })
 			t.Run("stale", func(t *testing.T) { testStale(t, c) })
 			t.Run("primary", func(t *testing.T) { testPrimary(t, c) })
 			t.Run("balancer", func(t *testing.T) { testBalancer(t, c) })
@@ -185,6 +186,31 @@ func testHashed(t *testing.T, c *Cluster) {
 	}
 	if total != len(ids) {
 		t.Errorf("of %d documents %d are owned where they are", len(ids), total)
+	}
+}
+
+// A key of several fields, one of them hashed and inside another: 4.2 has none.
+func testCompound(t *testing.T, c *Cluster) {
+	if c.server == (version{4, 2}) {
+		t.Skip("4.2 hashes only a key of one field")
+	}
+	const ns = "db.compound"
+	doc := func(region, id any) bson.D {
+		return bson.D{{Key: "region", Value: region}, {Key: "user", Value: bson.D{{Key: "id", Value: id}}}}
+	}
+	must(t, c.ShardCollection(t.Context(), ns, Sharding{Key: bson.D{{Key: "region", Value: 1}, {Key: "user.id", Value: "hashed"}}}))
+	middle := bson.D{{Key: "region", Value: 5}, {Key: "user.id", Value: int64(0)}}
+	must(t, c.Split(t.Context(), ns, middle))
+	must(t, c.MoveChunk(t.Context(), ns, middle, "s1"))
+	for i := range 40 {
+		must(t, c.Insert(t.Context(), ns, doc(5, i)))
+	}
+	must(t, c.Insert(t.Context(), ns, doc(4, "a")))
+	must(t, c.Insert(t.Context(), ns, doc(6, "a")))
+	must(t, c.Insert(t.Context(), ns, bson.D{{Key: "_id", Value: "no key"}})) // null is below all numbers
+	a, b := owned(t, c, "s0", ns), owned(t, c, "s1", ns)
+	if a+b != 43 || a < 10 || b < 10 {
+		t.Errorf("the shards own %d and %d documents", a, b)
 	}
 }
 
@@ -381,5 +407,26 @@ func TestMovesUnderWrites(t *testing.T) {
 				t.Errorf("of %d documents the shards own %d and %d", documents, a, b)
 			}
 		})
+	}
+}
+
+// Each server may have a fault proxy: the others and the cluster reach it through
+// that.
+func TestProxies(t *testing.T) {
+	c := ForTest(t, Options{Options: lab.Options{Topology: "sharded:2x1", Proxy: true}})
+	must(t, c.CreateDatabase(t.Context(), "db", "s0"))
+	must(t, c.ShardCollection(t.Context(), "db.c", Sharding{Key: key(1)}))
+	fill(t, c, "db.c", 0, 3)
+	proxy := c.Shards()[1].Members()[0].Proxy()
+	proxy.Cut()
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := c.MoveChunk(short, "db.c", key(0), "s1"); err == nil {
+		t.Error("a chunk has moved to a shard that nobody reaches")
+	}
+	proxy.Restore()
+	must(t, c.MoveChunk(t.Context(), "db.c", key(0), "s1"))
+	if n := owned(t, c, "s1", "db.c"); n != 3 {
+		t.Errorf("the new owner has %d documents", n)
 	}
 }

@@ -54,7 +54,10 @@ func (c *Cluster) save() error {
 	if c.dir == "" {
 		return nil
 	}
-	data, err := json.Marshal(layout{Name: c.Name(), Shards: c.ShardNames(), Next: c.next})
+	names := c.ShardNames()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	data, err := json.Marshal(layout{Name: c.Name(), Shards: names, Next: c.next})
 	if err == nil {
 		err = os.WriteFile(filepath.Join(c.dir, layoutFile), data, 0o600)
 	}

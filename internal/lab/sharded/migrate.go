@@ -198,10 +198,11 @@ func (c *Cluster) MoveRange(ctx context.Context, ns string, min, max any, to str
 	return c.move(ctx, coll, from, to)
 }
 
-// move moves the chunk with a key by the config servers' command. It fails when
-// another migration, the balancer's say, is under way on one of both shards, which
-// passes, and is then tried again.
+// move moves the chunk with a key by the config servers' command, until it is where
+// it should be: a move fails when another one, the balancer's say, is under way on
+// one of both shards, and when one of them does not reach the other.
 func (c *Cluster) move(ctx context.Context, coll *Collection, at bson.D, to string) error {
+	const operationFailed = 96 // of the migration as a whole
 	if _, err := c.shard(to); err != nil {
 		return err
 	}
@@ -219,7 +220,7 @@ func (c *Cluster) move(ctx context.Context, coll *Collection, at bson.D, to stri
 		}
 		last = c.config.client.Database("admin").RunCommand(ctx, c.moveCommand(coll, chunk, to)).Err()
 		// Else the chunk map has the last word.
-		return last != nil && !passes(last), nil
+		return last != nil && !passes(last) && !hasCode(last, operationFailed), nil
 	})
 	if err = errors.Join(err, last); err != nil {
 		return fmt.Errorf("lab: move a chunk of %s to %s: %w", coll.NS, to, err)
