@@ -57,7 +57,7 @@ tests: they speak as a mongos does, and check no rights but those to log in.`,
   uri=$(millrace lab up --name secure --auth --tls --output uri)`,
 		RunE: withStore(func(cmd *cobra.Command, store *lab.Store) error {
 			if !sharded.Is(o.Topology) && cmd.Flags().Changed("routers") {
-				return fmt.Errorf("--routers is for sharded clusters; use --topology sharded:2x1")
+				return withCode(exitUsage, errors.New("--routers is for sharded clusters; use --topology sharded:2x1"))
 			}
 			state, err := labUp(cmd.Context(), store, o, limit)
 			if err != nil {
@@ -218,7 +218,7 @@ func labUp(ctx context.Context, store *lab.Store, o sharded.Options, limit time.
 	var state *lab.State
 	if sharded.Is(o.Topology) {
 		if o.Routers < 1 {
-			return nil, errors.New("--routers is less than 1: nobody could reach the cluster")
+			return nil, withCode(exitUsage, fmt.Errorf("--routers %d: without one nobody could reach the cluster", o.Routers))
 		}
 		state, err = sharded.Up(ctx, store, o, self)
 	} else {
