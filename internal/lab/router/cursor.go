@@ -28,9 +28,10 @@ type cursor struct {
 	from    string // as the shards know it, "" for the same
 	lsid    bson.RawValue
 	remotes []*remote
-	order   []int // direction of each part of the sort key; nil: as they come
-	skip    int64 // documents still to be left out
-	limit   int64 // documents still to be given, -1 for all
+	order   []int         // direction of each part of the sort key; nil: as they come
+	at      bson.RawValue // the time of a snapshot read, which clients use for the next
+	skip    int64         // documents still to be left out
+	limit   int64         // documents still to be given, -1 for all
 
 	mu   sync.Mutex
 	used time.Time

@@ -102,6 +102,9 @@ func (c *call) openIn(ctx context.Context, db string, cur *cursor, shards []stri
 			return errMalformed
 		}
 		*cur.remotes[i] = remote{shard: shard, addr: addr, id: id, buf: docs}
+		if i == 0 {
+			cur.at = bson.Raw(reply).Lookup("cursor", "atClusterTime")
+		}
 		return nil
 	})
 	if err != nil && c.txn == nil {
@@ -124,7 +127,7 @@ func (c *call) first(ctx context.Context, cur *cursor) (bson.D, error) {
 	if truth(get(c.cmd, "singleBatch")) {
 		cur.limit = 0
 	}
-	return cursorReply(c.db+"."+cur.coll, "firstBatch", c.settle(ctx, cur), docs), nil
+	return cursorReply(cur, "firstBatch", c.settle(ctx, cur), docs), nil
 }
 
 // batchSize is how many documents the client wants at first.
@@ -170,7 +173,7 @@ func getMore(ctx context.Context, c *call) (bson.D, error) {
 		cur.kill(ctx, c.r.upstream)
 		return nil, err
 	}
-	return cursorReply(c.db+"."+coll, "nextBatch", c.settle(ctx, cur), docs), nil
+	return cursorReply(cur, "nextBatch", c.settle(ctx, cur), docs), nil
 }
 
 // killCursors ends cursors.

@@ -150,7 +150,7 @@ func (c *call) merge(ctx context.Context, cur *cursor, stages []bson.Raw) (*curs
 		return nil, err
 	}
 	docs, err = outside.drain(ctx, merged)
-	return &cursor{db: c.db, coll: c.coll, lsid: c.lsid, limit: -1, remotes: []*remote{{shard: shard, buf: docs}}}, err
+	return &cursor{db: c.db, coll: c.coll, lsid: c.lsid, limit: -1, at: cur.at, remotes: []*remote{{shard: shard, buf: docs}}}, err
 }
 
 // drain reads a cursor to its end.

@@ -49,7 +49,9 @@ func TestRouter(t *testing.T) {
 			t.Run("transactions", w.transactions)
 			t.Run("schema", w.schema)
 			t.Run("cluster", w.clusterCommands)
+			t.Run("details", w.details)
 			t.Run("move", w.moves)
+			t.Run("shards", w.shards)
 		})
 	}
 }

@@ -80,7 +80,7 @@ func (c *call) join(all bson.D) error {
 	ends := c.name == "commitTransaction" || c.name == "abortTransaction"
 	switch {
 	case truth(get(all, "startTransaction")):
-		t = &transaction{number: c.number, concern: get(all, "readConcern")}
+		t = &transaction{number: c.number, concern: c.snapshot(get(all, "readConcern"))}
 		s.all[id] = t
 	case t == nil || number(t.number) != number(c.number):
 		if !ends {
@@ -93,6 +93,15 @@ func (c *call) join(all bson.D) error {
 	t.begin()
 	c.txn = t
 	return nil
+}
+
+// snapshot is the read concern for all parts of a transaction: with one time for
+// snapshots, since each shard would choose its own.
+func (c *call) snapshot(concern bson.RawValue) bson.RawValue {
+	if doc, ok := concern.DocumentOK(); ok {
+		return pinnedConcern(doc, c.r.clock)
+	}
+	return concern
 }
 
 // recovered is a transaction that this router has not seen, with the shard that
