@@ -214,6 +214,22 @@ func (c *call) again(ctx context.Context, t *table, err error, try int) (bool, e
 	return true, err
 }
 
+// labelled is an error that no server gave, with what drivers look for to know that
+// they may try again (driver specifications on retryable writes, transactions).
+func labelled(c *call, err error) error {
+	if c == nil || rawOf(err) != nil || !isPassing(err) || c.number.Type == 0 {
+		return err
+	}
+	label := "RetryableWriteError"
+	if c.txn != nil {
+		label = "TransientTransactionError"
+		if c.name == "commitTransaction" {
+			label = "UnknownTransactionCommitResult"
+		}
+	}
+	return &cmdError{code: 6, name: "HostUnreachable", msg: err.Error(), labels: []string{label}}
+}
+
 // transient marks an error after which the whole transaction may be tried again.
 func transient(err error) error {
 	return &cmdError{code: codeOf(err), name: "StaleConfig", msg: err.Error(), labels: []string{"TransientTransactionError"}}
@@ -232,7 +248,7 @@ func (c *client) reply(ctx context.Context, req *request) (bson.Raw, error) {
 	}
 	if err != nil {
 		c.r.log.Debug("command failed", "client", c.id, "err", err)
-		d = errorReply(err)
+		d = errorReply(labelled(call, err))
 	}
 	if !has(d, "ok") {
 		d = append(d, bson.E{Key: "ok", Value: 1.0})

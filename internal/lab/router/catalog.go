@@ -125,12 +125,13 @@ func (c *catalog) loadChunks(ctx context.Context, t *table, entry bson.Raw) (boo
 	t.sharded = true
 	t.epoch, _ = entry.Lookup("lastmodEpoch").ObjectIDOK()
 	t.timestamp, _ = timeOf(entry, "timestamp")
+	t.uuid = entry.Lookup("uuid")
 	t.unique = truth(entry.Lookup("unique"))
 	t.key = parseKey(entry.Lookup("key").Document())
 	t.collation, _ = entry.Lookup("defaultCollation").DocumentOK()
 	filter := bson.D{{Key: "ns", Value: t.ns()}}
 	if c.features.atLeast(5, 0) {
-		filter = bson.D{{Key: "uuid", Value: entry.Lookup("uuid")}}
+		filter = bson.D{{Key: "uuid", Value: t.uuid}}
 	}
 	docs, err := c.upstream.config.find(ctx, "config",
 		query{coll: "chunks", filter: filter, sort: bson.D{{Key: "lastmod", Value: 1}}})

@@ -14,7 +14,8 @@ func movePrimary(ctx context.Context, c *call) (bson.D, error) {
 	c.db = name
 	defer c.r.catalog.forget(name)
 	if !c.r.features.atLeast(6, 0) {
-		return c.oldMovePrimary(ctx, name)
+		// Servers of then die of the shards' own command with a database version.
+		return c.configured(ctx, bson.D{{Key: "_configsvrMovePrimary", Value: name}, {Key: "to", Value: get(c.cmd, "to")}})
 	}
 	cmd := append(c.renamed("_shardsvrMovePrimary", name), majority())
 	return c.onPrimary(ctx, "", sending{db: "admin", cmd: cmd})
@@ -94,12 +95,7 @@ func moveRange(ctx context.Context, c *call) (bson.D, error) {
 // moveTo has the config servers move a range.
 func (c *call) moveTo(ctx context.Context, t *table, ch chunk, to string) (bson.D, error) {
 	wait := truth(get(c.cmd, "_waitForDelete")) || truth(get(c.cmd, "waitForDelete"))
-	cmd := bson.D{{Key: "_configsvrMoveRange", Value: t.ns()}, {Key: "toShard", Value: to}, {Key: "min", Value: ch.min},
-		{Key: "max", Value: ch.max}, {Key: "waitForDelete", Value: wait}, majority()}
-	if !c.r.features.atLeast(6, 0) {
-		cmd = oldMoveChunk(t, ch, to, wait)
-	}
-	_, err := c.r.upstream.config.command(ctx, "admin", cmd)
+	_, err := c.r.upstream.config.command(ctx, "admin", c.r.features.chunkCommand(t, ch, to, wait))
 	return bson.D{}, err
 }
 

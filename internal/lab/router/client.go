@@ -18,7 +18,7 @@ type client struct {
 	r     *Router
 	conn  net.Conn
 	id    int32
-	login *login // the authentication under way, nil when there is none
+	login *login // nil when the client has not begun to prove who it is
 	known bool   // has proved who it is
 	out   []byte
 }

@@ -23,9 +23,7 @@ func commands() map[string]handler {
 	for _, name := range []string{"buildInfo", "buildinfo"} {
 		all[name] = handler{buildInfo, true}
 	}
-	for _, name := range []string{"ping", "logout"} {
-		all[name] = handler{done, true}
-	}
+	all["ping"], all["logout"] = handler{done, true}, handler{logout, true}
 	for _, part := range []map[string]func(context.Context, *call) (bson.D, error){
 		reading(), writing(), schemaCommands(), clusterCommands(),
 	} {
@@ -39,8 +37,8 @@ func commands() map[string]handler {
 func reading() map[string]func(context.Context, *call) (bson.D, error) {
 	return map[string]func(context.Context, *call) (bson.D, error){
 		"find": find, "getMore": getMore, "killCursors": killCursors, "count": count, "distinct": distinct,
-		"aggregate": aggregate, "serverStatus": serverStatus,
-		"getParameter": onConfig, "getCmdLineOpts": onConfig, "connectionStatus": onConfig, "hostInfo": onConfig, "whatsmyuri": onConfig,
+		"aggregate": aggregate, "explain": explain, "serverStatus": serverStatus,
+		"getParameter": onConfig, "getCmdLineOpts": onConfig, "connectionStatus": connectionStatus, "hostInfo": onConfig, "whatsmyuri": onConfig,
 		"usersInfo": onConfig, "rolesInfo": onConfig, "replSetGetStatus": notHere,
 	}
 }

@@ -25,13 +25,13 @@ type cursor struct {
 	id      int64
 	db      string
 	coll    string // as the client knows it
-	fromDB  string // as the shards know it, "" for the same
-	from    string
+	from    string // as the shards know it, "" for the same
 	lsid    bson.RawValue
 	remotes []*remote
-	order   []int // direction of each part of the sort key; nil: as they come
-	skip    int64 // documents still to be left out
-	limit   int64 // documents still to be given, -1 for all
+	order   []int         // direction of each part of the sort key; nil: as they come
+	at      bson.RawValue // the time of a snapshot read, which clients use for the next
+	skip    int64         // documents still to be left out
+	limit   int64         // documents still to be given, -1 for all
 
 	mu   sync.Mutex
 	used time.Time
@@ -175,18 +175,15 @@ func (c *cursor) lowest(ctx context.Context, cl *call, n int64) (*remote, error)
 }
 
 // source is what the cursor reads, as the shards know it.
-func (c *cursor) source() (db, coll string) {
-	return cmp.Or(c.fromDB, c.db), cmp.Or(c.from, c.coll)
-}
+func (c *cursor) source() string { return cmp.Or(c.from, c.coll) }
 
 // fetch gets a shard's next batch.
 func (c *cursor) fetch(ctx context.Context, cl *call, r *remote, n int64) error {
-	db, coll := c.source()
-	cmd := bson.D{{Key: "getMore", Value: r.id}, {Key: "collection", Value: coll}}
+	cmd := bson.D{{Key: "getMore", Value: r.id}, {Key: "collection", Value: c.source()}}
 	if n >= 0 {
 		cmd = append(cmd, bson.E{Key: "batchSize", Value: max(n, 1)})
 	}
-	reply, _, err := cl.send(ctx, r.shard, sending{db: db, cmd: cmd, sel: byAddress(r.addr)})
+	reply, _, err := cl.send(ctx, r.shard, sending{db: c.db, cmd: cmd, sel: byAddress(r.addr)})
 	if err != nil {
 		return err
 	}
@@ -205,12 +202,11 @@ func (c *cursor) kill(ctx context.Context, u *upstream) {
 		if r.id == 0 || err != nil {
 			continue
 		}
-		db, coll := c.source()
-		cmd := bson.D{{Key: "killCursors", Value: coll}, {Key: "cursors", Value: bson.A{r.id}}}
+		cmd := bson.D{{Key: "killCursors", Value: c.source()}, {Key: "cursors", Value: bson.A{r.id}}}
 		if c.lsid.Type != 0 {
 			cmd = append(cmd, bson.E{Key: "lsid", Value: c.lsid})
 		}
 		// One that lives on is ended by the server's own timeout.
-		_, _, _ = n.run(ctx, sending{db: db, cmd: cmd, sel: byAddress(r.addr)})
+		_, _, _ = n.run(ctx, sending{db: c.db, cmd: cmd, sel: byAddress(r.addr)})
 	}
 }

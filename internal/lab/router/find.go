@@ -102,6 +102,9 @@ func (c *call) openIn(ctx context.Context, db string, cur *cursor, shards []stri
 			return errMalformed
 		}
 		*cur.remotes[i] = remote{shard: shard, addr: addr, id: id, buf: docs}
+		if i == 0 {
+			cur.at = bson.Raw(reply).Lookup("cursor", "atClusterTime")
+		}
 		return nil
 	})
 	if err != nil && c.txn == nil {
@@ -112,11 +115,9 @@ func (c *call) openIn(ctx context.Context, db string, cur *cursor, shards []stri
 
 // first gives a cursor's first batch, and keeps it if there is more.
 func (c *call) first(ctx context.Context, cur *cursor) (bson.D, error) {
-	n := int64(-1)
-	if len(cur.remotes) > 1 {
-		if n = firstBatch; get(c.cmd, "batchSize").Type != 0 {
-			n = number(get(c.cmd, "batchSize"))
-		}
+	n := int64(-1) // as many as the one shard gave
+	if len(cur.remotes) != 1 || cur.remotes[0].id == 0 {
+		n = c.batchSize()
 	}
 	docs, err := cur.next(ctx, c, n)
 	if err != nil {
@@ -126,7 +127,19 @@ func (c *call) first(ctx context.Context, cur *cursor) (bson.D, error) {
 	if truth(get(c.cmd, "singleBatch")) {
 		cur.limit = 0
 	}
-	return cursorReply(c.db+"."+cur.coll, "firstBatch", c.settle(ctx, cur), docs), nil
+	return cursorReply(cur, "firstBatch", c.settle(ctx, cur), docs), nil
+}
+
+// batchSize is how many documents the client wants at first.
+func (c *call) batchSize() int64 {
+	size := get(c.cmd, "batchSize")
+	if options, ok := get(c.cmd, "cursor").DocumentOK(); ok {
+		size = options.Lookup("batchSize")
+	}
+	if size.Type == 0 {
+		return firstBatch
+	}
+	return number(size)
 }
 
 // settle keeps a cursor that has more to give, and ends one that has not. It
@@ -160,7 +173,7 @@ func getMore(ctx context.Context, c *call) (bson.D, error) {
 		cur.kill(ctx, c.r.upstream)
 		return nil, err
 	}
-	return cursorReply(c.db+"."+coll, "nextBatch", c.settle(ctx, cur), docs), nil
+	return cursorReply(cur, "nextBatch", c.settle(ctx, cur), docs), nil
 }
 
 // killCursors ends cursors.

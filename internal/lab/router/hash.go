@@ -36,15 +36,25 @@ func hashValue(h hash.Hash, v bson.RawValue, name []byte) {
 		binary.LittleEndian.PutUint64(b[:], uint64(cut(v)))
 		_, _ = h.Write(b[:])
 	case 20, 25:
-		for e, ok := range bsonraw.Fields(v.Value) {
-			if ok {
-				hashValue(h, valueOf(e), append([]byte{}, e.Name...))
-			}
-		}
-		putInt32(h, 0) // the end
+		hashFields(h, v.Value)
+	case 65: // length, code as a string, scope
+		code := v.Value[8:]
+		n := binary.LittleEndian.Uint32(v.Value[4:])
+		_, _ = h.Write(code[:n])
+		hashFields(h, code[n:])
 	default:
 		_, _ = h.Write(v.Value)
 	}
+}
+
+// hashFields adds the fields of a document, and its end.
+func hashFields(h hash.Hash, doc []byte) {
+	for e, ok := range bsonraw.Fields(doc) {
+		if ok {
+			hashValue(h, valueOf(e), append([]byte{}, e.Name...))
+		}
+	}
+	putInt32(h, 0)
 }
 
 func putInt32(h hash.Hash, n int32) {
@@ -53,7 +63,8 @@ func putInt32(h hash.Hash, n int32) {
 	_, _ = h.Write(b[:])
 }
 
-// cut is a number without its fraction, within the bounds of an int64; 0 for NaN.
+// cut is a number as an integer, within the bounds of an int64; 0 for NaN. A double
+// loses its fraction, a decimal is rounded to the nearest, or the even one of two.
 func cut(v bson.RawValue) int64 {
 	switch v.Type {
 	case bson.TypeDouble:
@@ -66,13 +77,23 @@ func cut(v bson.RawValue) int64 {
 		case inf != 0:
 			return cutDouble(math.Inf(inf))
 		}
-		q := new(big.Int).Quo(r.Num(), r.Denom())
+		q := rounded(r)
 		if !q.IsInt64() {
 			return cutDouble(math.Inf(r.Sign()))
 		}
 		return q.Int64()
 	}
 	return v.AsInt64()
+}
+
+// rounded is the integer nearest to a fraction, the even one of two.
+func rounded(r *big.Rat) *big.Int {
+	q, rest := new(big.Int).DivMod(r.Num(), r.Denom(), new(big.Int)) // rest is not negative
+	half := rest.Lsh(rest, 1).Cmp(r.Denom())
+	if half > 0 || half == 0 && q.Bit(0) == 1 {
+		q.Add(q, big.NewInt(1))
+	}
+	return q
 }
 
 func cutDouble(f float64) int64 {

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// login is an authentication under way: a connection of its own to the config
-// servers, which check the client's proof.
+// login is a client's connection of its own to the config servers. They check its
+// proof there, and after that know what it may do.
 type login struct{ conn net.Conn }
 
 // startLogin opens a connection to the primary of the config servers.
@@ -53,10 +53,26 @@ func (l *login) exchange(cmd bson.D) (bson.Raw, error) {
 }
 
 func (c *client) endLogin() {
+	c.known = false
 	if c.login != nil {
 		_ = c.login.conn.Close()
 		c.login = nil
 	}
+}
+
+// logout ends what saslStart began.
+func logout(_ context.Context, c *call) (bson.D, error) {
+	c.client.endLogin()
+	return bson.D{}, nil
+}
+
+// connectionStatus says who the client is, and what it may do.
+func connectionStatus(ctx context.Context, c *call) (bson.D, error) {
+	if !c.client.known {
+		return onConfig(ctx, c)
+	}
+	reply, err := c.client.login.exchange(append(without(c.cmd), bson.E{Key: "$db", Value: c.db}))
+	return passed(bsoncore.Document(reply)), err
 }
 
 // saslStart begins an authentication.
@@ -82,7 +98,6 @@ func saslContinue(_ context.Context, c *call) (bson.D, error) {
 	}
 	if truth(reply.Lookup("done")) {
 		c.client.known = true
-		c.client.endLogin()
 	}
 	return passed(bsoncore.Document(reply)), nil
 }

@@ -88,8 +88,12 @@ func array(docs []bson.Raw) bson.RawValue {
 }
 
 // cursorReply is a reply with a batch, the first or a next one.
-func cursorReply(ns, batch string, id int64, docs []bson.Raw) bson.D {
-	return bson.D{{Key: "cursor", Value: bson.D{{Key: batch, Value: array(docs)}, {Key: "id", Value: id}, {Key: "ns", Value: ns}}}}
+func cursorReply(c *cursor, batch string, id int64, docs []bson.Raw) bson.D {
+	d := bson.D{{Key: batch, Value: array(docs)}, {Key: "id", Value: id}, {Key: "ns", Value: c.db + "." + c.coll}}
+	if c.at.Type != 0 {
+		d = append(d, bson.E{Key: "atClusterTime", Value: c.at})
+	}
+	return bson.D{{Key: "cursor", Value: d}}
 }
 
 // distinctValues are the values that differ, in order.

@@ -66,6 +66,7 @@ func (c *call) movedOnce(ctx context.Context, update func(*call) error) (moving,
 		cmd: without(c.cmd, "readConcern"), lsid: rawValue(session), number: rawValue(int64(1))}
 	in.txn = &transaction{number: in.number}
 	in.txn.begin()
+	defer func() { c.operation = in.operation }()
 	m, ok := movingOf(update(in))
 	if !ok {
 		_, _ = abortTransaction(ctx, in)

@@ -125,15 +125,17 @@ func joinArrays(op, name string) bson.D {
 }
 
 // merge has a shard run the second part of a pipeline on the results of the first.
+// It reads no collection for them, and so needs no part in a transaction.
 func (c *call) merge(ctx context.Context, cur *cursor, stages []bson.Raw) (*cursor, error) {
 	docs, err := c.drain(ctx, cur)
 	if err != nil {
 		return nil, err
 	}
-	cmd := bson.D{{Key: "aggregate", Value: 1}, {Key: "pipeline", Value: array(append(c.r.features.literal(docs), stages...))}}
+	cmd := bson.D{{Key: "aggregate", Value: 1}, {Key: "pipeline", Value: array(append(c.r.features.literal(docs), stages...))},
+		{Key: "cursor", Value: bson.D{}}}
 	for _, e := range c.cmd {
 		switch e.Key {
-		case "cursor", "collation", "let", "maxTimeMS", "allowDiskUse", "comment":
+		case "collation", "let", "maxTimeMS", "allowDiskUse", "comment":
 			cmd = append(cmd, e)
 		}
 	}
@@ -141,9 +143,14 @@ func (c *call) merge(ctx context.Context, cur *cursor, stages []bson.Raw) (*curs
 	if !c.r.features.atLeast(5, 1) {
 		db = "admin"
 	}
-	merged := &cursor{db: c.db, fromDB: db, coll: c.coll, from: "$cmd.aggregate", lsid: c.lsid, limit: -1}
+	outside := &call{r: c.r, client: c.client, db: c.db}
+	merged := &cursor{db: db, coll: "$cmd.aggregate", limit: -1}
 	shard := cur.remotes[0].shard
-	return merged, c.openIn(ctx, db, merged, []string{shard}, func(string) bson.D { return cmd })
+	if err := outside.openIn(ctx, db, merged, []string{shard}, func(string) bson.D { return cmd }); err != nil {
+		return nil, err
+	}
+	docs, err = outside.drain(ctx, merged)
+	return &cursor{db: c.db, coll: c.coll, lsid: c.lsid, limit: -1, at: cur.at, remotes: []*remote{{shard: shard, buf: docs}}}, err
 }
 
 // drain reads a cursor to its end.

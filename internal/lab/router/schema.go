@@ -32,14 +32,7 @@ func (r *Router) needDatabase(ctx context.Context, c *call, db string) error {
 
 // makeDatabase makes a database, on a shard of the config servers' choice for "".
 func (r *Router) makeDatabase(ctx context.Context, db, primary string) error {
-	cmd := bson.D{{Key: "_configsvrCreateDatabase", Value: db}, majority()}
-	if primary != "" {
-		cmd = append(cmd, bson.E{Key: "primaryShardId", Value: primary})
-	}
-	if !r.features.atLeast(6, 0) && primary == "" {
-		cmd = r.oldCreateDatabase(db)
-	}
-	_, err := r.upstream.config.command(ctx, "admin", cmd)
+	_, err := r.upstream.config.command(ctx, "admin", r.features.databaseCommand(db, primary))
 	r.catalog.forget(db)
 	return err
 }
@@ -87,7 +80,7 @@ func create(ctx context.Context, c *call) (bson.D, error) {
 // drop drops a collection on all shards.
 func drop(ctx context.Context, c *call) (bson.D, error) {
 	if !c.r.features.atLeast(5, 0) {
-		return c.oldDrop(ctx)
+		return c.configured(ctx, bson.D{{Key: "_configsvrDropCollection", Value: c.db + "." + c.coll}})
 	}
 	return c.coordinated(ctx, c.coll, c.renamed("_shardsvrDropCollection", c.coll))
 }
@@ -95,7 +88,7 @@ func drop(ctx context.Context, c *call) (bson.D, error) {
 // dropDatabase drops a database on all shards.
 func dropDatabase(ctx context.Context, c *call) (bson.D, error) {
 	if !c.r.features.atLeast(5, 0) {
-		return c.oldDropDatabase(ctx)
+		return c.configured(ctx, bson.D{{Key: "_configsvrDropDatabase", Value: c.db}})
 	}
 	d, err := c.coordinated(ctx, "", c.renamed("_shardsvrDropDatabase", 1))
 	if codeOf(err) == codeNamespaceNotFound {
@@ -147,7 +140,7 @@ func createIndexes(ctx context.Context, c *call) (bson.D, error) {
 
 // dropIndexes drops indexes on all shards.
 func dropIndexes(ctx context.Context, c *call) (bson.D, error) {
-	if !c.r.features.atLeast(5, 0) {
+	if !c.r.features.atLeast(6, 0) {
 		return onOwners(ctx, c)
 	}
 	return c.coordinated(ctx, c.coll, c.renamed("_shardsvrDropIndexes", c.coll))

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,6 +29,7 @@ type transaction struct {
 	concern bson.RawValue // read concern of the first statement
 	parts   []*part
 	before  int    // parts there were before the statement under way
+	touched bool   // the statement has gone to one of those
 	decided string // the command that ended it, "" while it is open
 	used    time.Time
 }
@@ -36,6 +38,15 @@ type transaction struct {
 type part struct {
 	shard string
 	wrote bool
+}
+
+// reads reports a command that writes nothing.
+func (c *call) reads() bool {
+	switch c.name {
+	case "find", "count", "distinct", "aggregate", "listIndexes", "listCollections":
+		return true
+	}
+	return false
 }
 
 // forget drops what was not used for long.
@@ -69,7 +80,7 @@ func (c *call) join(all bson.D) error {
 	ends := c.name == "commitTransaction" || c.name == "abortTransaction"
 	switch {
 	case truth(get(all, "startTransaction")):
-		t = &transaction{number: c.number, concern: get(all, "readConcern")}
+		t = &transaction{number: c.number, concern: c.snapshot(get(all, "readConcern"))}
 		s.all[id] = t
 	case t == nil || number(t.number) != number(c.number):
 		if !ends {
@@ -82,6 +93,15 @@ func (c *call) join(all bson.D) error {
 	t.begin()
 	c.txn = t
 	return nil
+}
+
+// snapshot is the read concern for all parts of a transaction: with one time for
+// snapshots, since each shard would choose its own.
+func (c *call) snapshot(concern bson.RawValue) bson.RawValue {
+	if doc, ok := concern.DocumentOK(); ok {
+		return pinnedConcern(doc, c.r.clock)
+	}
+	return concern
 }
 
 // recovered is a transaction that this router has not seen, with the shard that
@@ -107,7 +127,7 @@ func noSuchTransaction(n bson.RawValue) error {
 func (t *transaction) begin() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.before, t.used = len(t.parts), time.Now()
+	t.before, t.touched, t.used = len(t.parts), false, time.Now()
 }
 
 // take makes a command part of the transaction on a shard, and begins it there
@@ -117,7 +137,8 @@ func (t *transaction) take(cmd bson.D, shard string) bson.D {
 	defer t.mu.Unlock()
 	cmd = without(cmd, "readConcern", "writeConcern")
 	cmd = append(cmd, bson.E{Key: "txnNumber", Value: t.number}, bson.E{Key: "autocommit", Value: false})
-	if t.find(shard) != nil {
+	if p := t.find(shard); p != nil {
+		t.touched = t.touched || slices.Contains(t.parts[:t.before], p)
 		return cmd
 	}
 	t.parts = append(t.parts, &part{shard: shard})
@@ -163,16 +184,16 @@ func (t *transaction) token(d bson.D) bson.D {
 }
 
 // restart takes back the parts that the statement under way has begun, so that it
-// can be tried again with a newer table; false when it has no such parts only, and
-// so may have done something.
+// can be tried again with a newer table; false when it may have written in parts
+// that were there before.
 func (t *transaction) restart(ctx context.Context, c *call) bool {
 	t.mu.Lock()
-	fresh := t.parts[t.before:]
-	if t.before > 0 {
+	fresh := slices.Clone(t.parts[t.before:])
+	if t.touched && !c.reads() {
 		t.mu.Unlock()
 		return false
 	}
-	t.parts = t.parts[:t.before]
+	t.parts, t.touched = t.parts[:t.before], false
 	t.mu.Unlock()
 	for _, p := range fresh {
 		_, _, _ = c.sendEnd(ctx, p.shard, bson.D{{Key: "abortTransaction", Value: 1}})

@@ -28,7 +28,7 @@ func shardCollection(ctx context.Context, c *call) (bson.D, error) {
 		return nil, err
 	}
 	if !c.r.features.atLeast(5, 0) {
-		return c.oldShardCollection(ctx, ns)
+		return c.shardedOnConfig(ctx)
 	}
 	cmd := c.renamed("_shardsvrCreateCollection", c.coll, "key")
 	cmd = append(cmd, bson.E{Key: "shardKey", Value: get(c.cmd, "key")})
@@ -41,20 +41,16 @@ func shardCollection(ctx context.Context, c *call) (bson.D, error) {
 // enableSharding makes a database.
 func enableSharding(ctx context.Context, c *call) (bson.D, error) {
 	name := text(get(c.cmd, c.name))
-	if !c.r.features.atLeast(6, 0) {
-		return c.oldEnableSharding(ctx, name)
-	}
 	return bson.D{}, c.r.makeDatabase(ctx, name, text(get(c.cmd, "primaryShard")))
 }
 
 // refineKey adds fields to a shard key.
 func refineKey(ctx context.Context, c *call) (bson.D, error) {
-	ns := text(get(c.cmd, c.name))
 	if err := c.namespace(get(c.cmd, c.name)); err != nil {
 		return nil, err
 	}
 	if !c.r.features.atLeast(5, 0) {
-		return c.oldRefine(ctx, ns)
+		return c.refinedOnConfig(ctx)
 	}
 	cmd := c.renamed("_shardsvrRefineCollectionShardKey", c.coll, "key")
 	return c.coordinated(ctx, c.coll, append(cmd, bson.E{Key: "newShardKey", Value: get(c.cmd, "key")}))

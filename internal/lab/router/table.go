@@ -25,6 +25,7 @@ type table struct {
 	sharded   bool
 	key       []keyPart
 	epoch     bson.ObjectID
+	uuid      bson.RawValue
 	timestamp bson.Timestamp // zero before 5.0
 	unique    bool
 	collation bson.Raw // nil is the simple one
@@ -41,6 +42,7 @@ type keyPart struct {
 
 // chunk is a range of shard keys, max excluded.
 type chunk struct {
+	id       bson.RawValue
 	min, max bson.Raw
 	shard    string
 	lastmod  bson.Timestamp
@@ -76,8 +78,9 @@ func (t *table) place(docs []bson.Raw) bool {
 	t.versions = map[string]bson.Timestamp{}
 	for _, d := range docs {
 		lastmod, _ := timeOf(d, "lastmod")
-		byID[d.Lookup("_id").String()] = chunk{
-			min: d.Lookup("min").Document(), max: d.Lookup("max").Document(),
+		id := d.Lookup("_id")
+		byID[id.String()] = chunk{
+			id: id, min: d.Lookup("min").Document(), max: d.Lookup("max").Document(),
 			shard: d.Lookup("shard").StringValue(), lastmod: lastmod,
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -92,6 +93,8 @@ type upstream struct {
 	mu     sync.Mutex
 	shards map[string]*node
 	gone   []*node // removed from the cluster; closed with the rest
+	read   time.Time
+	closed bool
 }
 
 func openUpstream(uri string, clock *clock) (*upstream, error) {
@@ -111,6 +114,7 @@ func openUpstream(uri string, clock *clock) (*upstream, error) {
 
 // refresh reads config.shards and opens what is new there.
 func (u *upstream) refresh(ctx context.Context) error {
+	began := time.Now()
 	docs, err := u.config.find(ctx, "config", query{coll: "shards"})
 	if err != nil {
 		return fmt.Errorf("read config.shards: %w", err)
@@ -133,7 +137,7 @@ func (u *upstream) refresh(ctx context.Context) error {
 			u.gone = append(u.gone, n)
 		}
 	}
-	u.shards = found
+	u.shards, u.read = found, began
 	return nil
 }
 
@@ -172,6 +176,22 @@ func (u *upstream) shard(ctx context.Context, name string) (*node, error) {
 	return nil, fail(70, "ShardNotFound", "Shard %s not found", name)
 }
 
+// listFresh is how old the list of shards may be for a write to all of them.
+const listFresh = 250 * time.Millisecond
+
+// everywhere are the names of all shards, read lately.
+func (u *upstream) everywhere(ctx context.Context) ([]string, error) {
+	u.mu.Lock()
+	old := time.Since(u.read) > listFresh
+	u.mu.Unlock()
+	if old {
+		if err := u.refresh(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return u.names(), nil
+}
+
 // names are the shards' names, sorted.
 func (u *upstream) names() []string {
 	u.mu.Lock()
@@ -188,6 +208,10 @@ func (u *upstream) names() []string {
 func (u *upstream) close() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if u.closed {
+		return nil
+	}
+	u.closed = true
 	all := append([]*node{u.config}, u.gone...)
 	for _, n := range u.shards {
 		all = append(all, n)

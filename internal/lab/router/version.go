@@ -34,5 +34,11 @@ func (f features) ignored() bson.D {
 
 // shardVersion writes a version in the servers' form.
 func (f features) shardVersion(epoch bson.ObjectID, timestamp, version bson.Timestamp) any {
+	switch {
+	case !f.atLeast(5, 0):
+		return bson.A{version, epoch}
+	case !f.atLeast(6, 0):
+		return bson.A{version, epoch, timestamp}
+	}
 	return bson.D{{Key: "e", Value: epoch}, {Key: "t", Value: timestamp}, {Key: "v", Value: version}}
 }

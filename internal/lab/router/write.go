@@ -130,7 +130,10 @@ func (w *writer) retry(ctx context.Context, t *table, err, stale error, try int)
 // round sends one round of batches. It returns the error of a shard that calls the
 // table old, and the error of a command that failed as a whole.
 func (w *writer) round(ctx context.Context, t *table) (stale, err error) {
-	batches := w.plan(t)
+	batches, err := w.plan(ctx, t)
+	if err != nil {
+		return nil, err
+	}
 	answers := make([]answer, len(batches))
 	names := make([]string, len(batches))
 	for i, b := range batches {

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"context"
 	"slices"
 	"strings"
 
@@ -10,10 +11,44 @@ import (
 )
 
 // plan puts open statements into batches, as many as may be under way together.
-func (w *writer) plan(t *table) []batch {
+func (w *writer) plan(ctx context.Context, t *table) ([]batch, error) {
+	all := w.planUnordered
 	if w.ordered {
-		return w.planOrdered(t)
+		all = w.planOrdered
 	}
+	batches := all(t)
+	if w.c.txn != nil || !slices.ContainsFunc(batches, func(b batch) bool { return b.ignored }) {
+		return batches, nil
+	}
+	return w.broadcast(ctx, batches)
+}
+
+// broadcast sends what goes to several shards to all there are. No shard refuses
+// it, and so the table, which may be old, must have no say in it.
+func (w *writer) broadcast(ctx context.Context, batches []batch) ([]batch, error) {
+	shards, err := w.c.r.upstream.everywhere(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []batch
+	stmts := map[int]bool{}
+	for _, b := range batches {
+		if !b.ignored {
+			all = append(all, b)
+		}
+		for _, i := range b.stmts {
+			stmts[i] = stmts[i] || b.ignored
+		}
+	}
+	everywhere := slices.DeleteFunc(slices.Clone(w.open), func(i int) bool { return !stmts[i] })
+	for _, name := range shards {
+		all = append(all, batch{shard: name, ignored: true, stmts: everywhere})
+	}
+	return all, nil
+}
+
+// planUnordered puts all open statements into batches.
+func (w *writer) planUnordered(t *table) []batch {
 	var all []batch
 	index := map[string]int{}
 	for _, i := range slices.Clone(w.open) {

@@ -31,13 +31,16 @@ func newInterpreter(c *mongo.Cluster, o Options) interpreter {
 // event makes ev, which is zero but for its position and transaction, of an
 // operation that holds no others. False: it is none that anybody wants.
 func (in *interpreter) event(ev *stream.Event, e *entry, info *nsInfo) (wanted bool, err error) {
+	if e.fromMigrate && in.skipMigrated {
+		return false, nil
+	}
 	var ch *stream.Change
 	switch {
 	case info.kind == nsViews:
 		ch, err = parseViewWrite(string(e.op), info.db, e.o, e.o2)
 	case info.kind == nsCommand && string(e.op) == "c":
 		ch, err = parseChange(info.db, e.ui, e.o)
-	case info.kind == nsKeep && !(e.fromMigrate && in.skipMigrated):
+	case info.kind == nsKeep:
 		return true, in.document(ev, e, info)
 	}
 	if err != nil || ch == nil {
