@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -26,6 +27,14 @@ import (
 	"github.com/millrace/millrace/internal/source/shards"
 	"github.com/millrace/millrace/internal/stream"
 )
+
+// versions are the servers' to try: one, or in the matrix all.
+func versions() []string {
+	if os.Getenv("MILLRACE_TEST_MATRIX") == "" {
+		return []string{"6.0"}
+	}
+	return []string{"6.0", "5.0", "4.4"}
+}
 
 // bed is a sharded cluster with a router.
 type bed struct {
@@ -185,7 +194,13 @@ func (b *bed) compare(m *model, client *driver.Client, at mongo.OpTime, namespac
 // move all the time, documents change their shard, and transactions span shards.
 func TestStream(t *testing.T) {
 	lab.NeedServers(t)
-	b := newBed(t, sharded.Options{Options: lab.Options{Topology: "sharded:3x1", SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
+	for _, version := range versions() {
+		t.Run(version, func(t *testing.T) { follow(t, version) })
+	}
+}
+
+func follow(t *testing.T, version string) {
+	b := newBed(t, sharded.Options{Options: lab.Options{Topology: "sharded:3x1", Version: version, SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
 	all := b.lab.ShardNames()
 	b.ok(b.lab.CreateDatabase(t.Context(), "d", all[0]))
 	b.ok(b.lab.ShardCollection(t.Context(), "d.ranged", sharded.Sharding{Key: bson.D{{Key: "k", Value: 1}}}))
