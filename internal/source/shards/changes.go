@@ -30,9 +30,10 @@ type Collection struct {
 // It is used by one goroutine.
 type Once struct {
 	colls   map[[16]byte]*known
-	names   map[string][16]byte // of the collections that there are
-	dropped map[string]bool     // databases
-	gone    [][16]byte          // collections, the oldest first
+	names   map[string][16]byte   // of the collections that there are
+	copies  map[[16]byte][16]byte // the copy that movePrimary makes of a collection
+	dropped map[string]bool       // databases
+	gone    [][16]byte            // collections, the oldest first
 }
 
 // remembered is how many collections that are gone are known still, and databases:
@@ -50,7 +51,7 @@ type known struct {
 
 // NewOnce knows the collections that there are where the stream begins.
 func NewOnce(there []Collection) *Once {
-	o := &Once{colls: map[[16]byte]*known{}, names: map[string][16]byte{}, dropped: map[string]bool{}}
+	o := &Once{colls: map[[16]byte]*known{}, names: map[string][16]byte{}, copies: map[[16]byte][16]byte{}, dropped: map[string]bool{}}
 	for _, c := range there {
 		if id, ok := idOf(c.UUID); ok {
 			o.add(id, c.NS)
@@ -135,6 +136,7 @@ func (o *Once) create(id [16]byte, ns string) bool {
 	}
 	if was, there := o.names[ns]; there && was != id {
 		o.colls[id] = &known{ns: ns, indexes: map[string]bson.Raw{}, copyOf: &was}
+		o.copies[was] = id
 		return false
 	}
 	o.add(id, ns)
@@ -146,17 +148,16 @@ func (o *Once) drop(id [16]byte, c *known) bool {
 		return false
 	}
 	if c.copyOf != nil { // it came to nothing
+		delete(o.copies, *c.copyOf)
 		o.forget(id)
 		return false
 	}
 	o.forget(id)
 	delete(o.names, c.ns)
-	for other, one := range o.colls {
-		if one.copyOf != nil && *one.copyOf == id && !one.gone { // the copy is the collection now
-			one.copyOf = nil
-			o.names[one.ns] = other
-			return false
-		}
+	if other, ok := o.copies[id]; ok { // the copy is the collection now
+		delete(o.copies, id)
+		o.colls[other].copyOf, o.names[c.ns] = nil, other
+		return false
 	}
 	return true
 }

@@ -2,6 +2,7 @@ package shards_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"slices"
 	"strings"
@@ -140,4 +141,50 @@ func changes(b *stream.Batch) (all []string) {
 		all = append(all, s)
 	}
 	return all
+}
+
+// TestOnceMoves: the collections that are there when the stream begins are known, a
+// move of a database that comes to nothing is nothing, and what is gone is forgotten.
+func TestOnceMoves(t *testing.T) {
+	id := func(n uint32) bson.Binary {
+		return bson.Binary{Subtype: 4, Data: binary.BigEndian.AppendUint32(make([]byte, 12), n)}
+	}
+	once := shards.NewOnce([]shards.Collection{{NS: "d.u", UUID: id(1)}})
+	told := func(kind stream.ChangeKind, ns string, n uint32, indexes ...stream.Index) bool {
+		news := false
+		b := &stream.Batch{Events: []stream.Event{{Kind: stream.SchemaChange, NS: ns, Change: &stream.Change{Kind: kind, NS: ns, UUID: id(n), Indexes: indexes}}}}
+		err := once.Through(func(_ context.Context, b *stream.Batch) error { news = len(b.Events) > 0; return nil })(t.Context(), b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return news
+	}
+	ix := stream.Index{Name: "a", Spec: bson.Raw{5, 0, 0, 0, 0}}
+	for i, step := range []struct {
+		news bool
+		want bool
+	}{
+		{told(stream.ChangeCreate, "d.u", 2), false}, // a copy
+		{told(stream.ChangeCreateIndexes, "d.u", 2, ix), false},
+		{told(stream.ChangeDrop, "d.u", 2), false}, // that came to nothing
+		{told(stream.ChangeCreate, "d.u", 3), false},
+		{told(stream.ChangeDrop, "d.u", 1), false}, // the old one
+		{told(stream.ChangeCreateIndexes, "d.u", 3, stream.Index{Name: "b", Spec: ix.Spec}), true},
+		{told(stream.ChangeDrop, "d.u", 3), true},
+		{told(stream.ChangeDrop, "d.u", 3), false},
+		{told(stream.ChangeCreate, "d.u", 4), true},
+		{told(stream.ChangeCreateIndexes, "d."+"system.resharding.x", 9, ix), false},
+	} {
+		if step.news != step.want {
+			t.Errorf("step %d: news is %t", i, step.news)
+		}
+	}
+	for n := uint32(100); n < 30_000; n++ {
+		if !told(stream.ChangeCreate, "d.x", n) || !told(stream.ChangeDrop, "d.x", n) {
+			t.Fatal(n)
+		}
+	}
+	if known := once.Known(); known > 10_010 {
+		t.Errorf("%d collections are known", known)
+	}
 }
