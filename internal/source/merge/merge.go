@@ -3,7 +3,6 @@ package merge
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -20,9 +19,6 @@ const (
 	defaultBatch = 4 << 20
 	defaultBeat  = 100 * time.Millisecond
 )
-
-// errUndecided ends a run in which a part holds back more than it may.
-var errUndecided = errors.New("a transaction is prepared and not decided")
 
 // Part is one of the sources.
 type Part struct {

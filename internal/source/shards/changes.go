@@ -67,10 +67,8 @@ func idOf(u bson.Binary) (id [16]byte, ok bool) {
 	return [16]byte(u.Data), true
 }
 
-func (o *Once) add(id [16]byte, ns string) *known {
-	c := &known{ns: ns, indexes: map[string]bson.Raw{}}
-	o.colls[id], o.names[ns] = c, id
-	return c
+func (o *Once) add(id [16]byte, ns string) {
+	o.colls[id], o.names[ns] = &known{ns: ns, indexes: map[string]bson.Raw{}}, id
 }
 
 // Through gives what remains of the batches to emit.

@@ -190,17 +190,11 @@ func (b *bed) compare(m *model, client *driver.Client, at mongo.OpTime, namespac
 	return true
 }
 
-// TestStream: what comes of the merged oplogs is what the cluster holds, while chunks
+// TestStream, on 6.0: what comes of the merged oplogs is what the cluster holds, while chunks
 // move all the time, documents change their shard, and transactions span shards.
 func TestStream(t *testing.T) {
 	lab.NeedServers(t)
-	for _, version := range versions() {
-		t.Run(version, func(t *testing.T) { follow(t, version) })
-	}
-}
-
-func follow(t *testing.T, version string) {
-	b := newBed(t, sharded.Options{Options: lab.Options{Topology: "sharded:3x1", Version: version, SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
+	b := newBed(t, sharded.Options{Options: lab.Options{Topology: "sharded:3x1", SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
 	all := b.lab.ShardNames()
 	b.ok(b.lab.CreateDatabase(t.Context(), "d", all[0]))
 	b.ok(b.lab.ShardCollection(t.Context(), "d.ranged", sharded.Sharding{Key: bson.D{{Key: "k", Value: 1}}}))
