@@ -56,7 +56,6 @@ func commitTransaction(ctx context.Context, c *call) (bson.D, error) {
 		return nil, fail(codeInvalidOptions, "InvalidOptions", "commitTransaction must be run within a transaction")
 	}
 	all, writers, readers := c.txn.split()
-	commit := bson.D{{Key: "commitTransaction", Value: 1}}
 	switch before := c.txn.end("commit"); {
 	case before == "abort":
 		return nil, noSuchTransaction(c.number)
@@ -71,24 +70,28 @@ func commitTransaction(ctx context.Context, c *call) (bson.D, error) {
 	case len(writers) == 0:
 		return c.commitOn(ctx, all)
 	}
-	for _, shard := range readers {
-		if _, _, err := c.sendEnd(ctx, shard, commit); err != nil {
-			return nil, err
-		}
-	}
-	return c.commitOn(ctx, writers)
+	return c.commitOn(ctx, append(readers, writers...))
 }
 
-// commitOn commits on shards of which one at most has written.
+// commitOn commits on shards of which the last alone may have written. When one
+// fails, nothing has been committed that counts, and the others need not wait.
 func (c *call) commitOn(ctx context.Context, shards []string) (bson.D, error) {
 	var last bsoncore.Document
-	for _, shard := range shards {
+	for i, shard := range shards {
 		var err error
 		if last, _, err = c.sendEnd(ctx, shard, bson.D{{Key: "commitTransaction", Value: 1}}); err != nil {
+			c.abortOn(ctx, shards[i+1:])
 			return nil, err
 		}
 	}
 	return passed(last), nil
+}
+
+// abortOn aborts on shards. One that cannot be reached does so by itself in time.
+func (c *call) abortOn(ctx context.Context, shards []string) {
+	for _, shard := range shards {
+		_, _, _ = c.sendEnd(ctx, shard, bson.D{{Key: "abortTransaction", Value: 1}})
+	}
 }
 
 // coordinate has a shard commit on all shards, or say what became of it when none

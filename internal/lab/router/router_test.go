@@ -52,6 +52,7 @@ func TestRouter(t *testing.T) {
 			t.Run("details", w.details)
 			t.Run("move", w.moves)
 			t.Run("shards", w.shards)
+			t.Run("elections", w.elections)
 		})
 	}
 }

@@ -196,7 +196,7 @@ func (t *transaction) restart(ctx context.Context, c *call) bool {
 	t.parts, t.touched = t.parts[:t.before], false
 	t.mu.Unlock()
 	for _, p := range fresh {
-		_, _, _ = c.sendEnd(ctx, p.shard, bson.D{{Key: "abortTransaction", Value: 1}})
+		c.abortOn(ctx, []string{p.shard})
 	}
 	return true
 }
