@@ -230,9 +230,9 @@ func (w *world) moveAtRandom(t *testing.T, ctx context.Context, ns string) int {
 	names, moved := w.cluster.ShardNames(), 0
 	for ctx.Err() == nil {
 		err := w.cluster.MoveChunk(t.Context(), ns, k(rand.IntN(3)*100), names[rand.IntN(len(names))])
-		if err != nil {
-			t.Errorf("move: %v", err)
-			return moved
+		if err != nil { // a migration may be given up, which must do no harm
+			t.Logf("move: %v", err)
+			continue
 		}
 		moved++
 	}

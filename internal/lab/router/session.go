@@ -40,6 +40,13 @@ type part struct {
 	wrote bool
 }
 
+// holds reports a transaction that had parts before the statement under way.
+func (t *transaction) holds() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.before > 0
+}
+
 // reads reports a command that writes nothing.
 func (c *call) reads() bool {
 	switch c.name {
