@@ -172,7 +172,9 @@ func (w *writer) move(ctx context.Context, cause error) (bool, error) {
 	}
 	if m.stayed != nil {
 		done := map[int]bool{}
-		w.result.take(batch{stmts: []int{at}}, m.stayed, w.ordered, done)
+		if err := w.result.take(batch{stmts: []int{at}}, m.stayed, w.ordered, done); err != nil {
+			return false, err
+		}
 		w.settle(done)
 		return true, nil
 	}
