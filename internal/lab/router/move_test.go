@@ -2,6 +2,7 @@ package router_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -60,21 +61,47 @@ func (w *world) underWrites(t *testing.T, name string, keys bool, happen func(co
 		maps.Copy(want, one.model)
 		ops += one.ops
 	}
-	compare(t, c, want)
+	compare(t, after(t, clients), c, want)
 	if len(want) == 0 || happened == 0 {
 		t.Errorf("%d documents, %d times", len(want), happened)
 	}
 	t.Logf("%d operations, %d documents, %d times", ops, len(want), happened)
 }
 
+// after is a session in which is seen all that was acknowledged through the clients:
+// a transaction over shards is told to be committed when that is decided, and a read
+// without a time does not wait for the shards to do it.
+func after(t *testing.T, clients []*mongo.Client) context.Context {
+	t.Helper()
+	reader, err := clients[0].StartSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { reader.EndSession(context.Background()) })
+	for _, client := range clients {
+		s, err := client.StartSession()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Database("marks").Collection("c").InsertOne(mongo.NewSessionContext(t.Context(), s), k(1)); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(reader.AdvanceClusterTime(s.ClusterTime()), reader.AdvanceOperationTime(s.OperationTime())); err != nil {
+			t.Fatal(err)
+		}
+		s.EndSession(t.Context())
+	}
+	return mongo.NewSessionContext(t.Context(), reader)
+}
+
 // compare finds differences between a collection and what it should hold.
-func compare(t *testing.T, c *mongo.Collection, want map[int]document) {
-	cur, err := c.Find(t.Context(), bson.D{}, options.Find().SetSort(k(1)))
+func compare(t *testing.T, ctx context.Context, c *mongo.Collection, want map[int]document) {
+	cur, err := c.Find(ctx, bson.D{}, options.Find().SetSort(k(1)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var docs []document
-	if err := cur.All(t.Context(), &docs); err != nil {
+	if err := cur.All(ctx, &docs); err != nil {
 		t.Fatal(err)
 	}
 	found := map[int]document{}
@@ -218,7 +245,11 @@ func (w *writer) transact(ctx context.Context) error {
 		if _, err := w.c.InsertOne(ctx, fresh); err != nil {
 			return nil, err
 		}
-		return w.c.UpdateOne(ctx, filterOf(d), bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}})
+		r, err := w.c.UpdateOne(ctx, filterOf(d), bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}})
+		if err == nil && r.MatchedCount != 1 {
+			err = fmt.Errorf("document %v was not found", d)
+		}
+		return nil, err
 	})
 	d.N++
 	w.took(d, fresh)
