@@ -303,6 +303,10 @@ func (c *Cluster) SystemURI() string {
 	return c.uri(c.systemLogin(), c.publicHosts(), c.discovery())
 }
 
+// RouterURI is the connection string of routers at these hosts, which take the
+// users of a set of config servers; without TLS.
+func (c *Cluster) RouterURI(hosts []string) string { return buildURI(c.rootLogin(), hosts, nil) }
+
 // X509URI is URI with the client certificate in place of a password; empty
 // unless the cluster has both Auth and TLS.
 func (c *Cluster) X509URI() string {

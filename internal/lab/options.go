@@ -91,7 +91,7 @@ type Options struct {
 	Logger *slog.Logger
 
 	// detached processes outlive the starter; launched is called as soon as
-	// they run, before anything can go wrong. Both are set by Store.Up.
+	// they run, before anything can go wrong. Both are set by Launch.Part.
 	detached bool
 	launched func(*Cluster) error
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/lab/router"
 )
 
 const (
@@ -39,12 +40,14 @@ type Cluster struct {
 	tempDir *lab.TempDir // the secrets', if they need one
 	server  version
 	names   []string // of the shards to start with
+	kept    bool     // they come from an earlier start
 
-	mu     sync.Mutex
-	config *set
-	shards []*set
-	gone   []*set // were removed from the cluster and run still
-	next   int    // the number of the next shard
+	mu      sync.Mutex
+	config  *set
+	shards  []*set
+	gone    []*set // were removed from the cluster and run still
+	next    int    // the number of the next shard
+	routers []*router.Router
 }
 
 // set is one replica set of the cluster.
@@ -117,6 +120,11 @@ func (c *Cluster) start(ctx context.Context) error {
 			return err
 		}
 	}
+	for i := range c.opts.Routers {
+		if _, err := c.StartRouter(ctx, c.routerAddress(i)); err != nil {
+			return err
+		}
+	}
 	if err := c.save(); err != nil {
 		return err
 	}
@@ -151,16 +159,12 @@ func (c *Cluster) startSets(ctx context.Context) error {
 	shards := make([]*set, len(c.names))
 	group, starting := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
-		c.config, err = c.startSet(starting, configSet, c.opts.Port)
+		c.config, err = c.startSet(starting, configSet, c.port(0))
 		return err
 	})
 	for i, name := range c.names {
 		group.Go(func() (err error) {
-			port := c.opts.Port
-			if port != 0 {
-				port += c.ports(c.opts.ConfigMembers) + i*c.ports(c.topo.members)
-			}
-			shards[i], err = c.startSet(starting, name, port)
+			shards[i], err = c.startSet(starting, name, c.port(c.ports(c.opts.ConfigMembers)+i*c.ports(c.topo.members)))
 			return err
 		})
 	}
@@ -168,6 +172,14 @@ func (c *Cluster) startSets(ctx context.Context) error {
 	// Those that did start are ended with the others.
 	c.shards = slices.DeleteFunc(shards, func(s *set) bool { return s == nil })
 	return err
+}
+
+// port is the nth of the servers, where the first is fixed, and else 0.
+func (c *Cluster) port(n int) int {
+	if c.opts.Port == 0 || c.kept {
+		return 0 // or what the set itself has kept
+	}
+	return c.opts.Port + c.opts.Routers + n
 }
 
 // ports is how many ports a set of so many members takes.
@@ -223,9 +235,13 @@ func (c *Cluster) Stop() error {
 	if c.config != nil {
 		all = append(all, c.config)
 	}
+	routers := c.routers
 	c.mu.Unlock()
 	var group errgroup.Group
 	errs := make([]error, len(all))
+	for _, r := range routers { // before those whom they would look for
+		errs = append(errs, r.Close())
+	}
 	for i, s := range all {
 		group.Go(func() error {
 			errs[i] = s.stop()

@@ -29,7 +29,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	if err := poll(ctx, again, func() (bool, error) { return ok(), nil }); err != nil {
+	if err := poll(ctx, func() (bool, error) { return ok(), nil }); err != nil {
 		t.Fatalf("waiting until %s: %v", what, err)
 	}
 }
@@ -94,13 +94,17 @@ func TestTopology(t *testing.T) {
 
 // What a cluster does, on each version.
 func TestCluster(t *testing.T) {
-	for _, server := range lab.Versions("4.4", "5.0") {
+	for _, server := range lab.Versions("4.2", "4.4", "5.0") {
 		t.Run(server, func(t *testing.T) {
-			c := ForTest(t, Options{Options: lab.Options{Version: server}})
+			// A chunk does not return to a shard that has its orphans still.
+			c := ForTest(t, Options{Options: lab.Options{
+				Version: server, SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"},
+			}})
 			must(t, c.Balancer(t.Context(), false))
 			must(t, c.CreateDatabase(t.Context(), "db", "s0"))
 			t.Run("range", func(t *testing.T) { testRange(t, c) })
 			t.Run("hashed", func(t *testing.T) { testHashed(t, c) })
+			t.Run("compound", func(t *testing.T) { testCompound(t, c) })
 			t.Run("stale", func(t *testing.T) { testStale(t, c) })
 			t.Run("primary", func(t *testing.T) { testPrimary(t, c) })
 			t.Run("balancer", func(t *testing.T) { testBalancer(t, c) })
@@ -185,6 +189,31 @@ func testHashed(t *testing.T, c *Cluster) {
 	}
 }
 
+// A key of several fields, one of them hashed and inside another: 4.2 has none.
+func testCompound(t *testing.T, c *Cluster) {
+	if c.server == (version{4, 2}) {
+		t.Skip("4.2 hashes only a key of one field")
+	}
+	const ns = "db.compound"
+	doc := func(region, id any) bson.D {
+		return bson.D{{Key: "region", Value: region}, {Key: "user", Value: bson.D{{Key: "id", Value: id}}}}
+	}
+	must(t, c.ShardCollection(t.Context(), ns, Sharding{Key: bson.D{{Key: "region", Value: 1}, {Key: "user.id", Value: "hashed"}}}))
+	middle := bson.D{{Key: "region", Value: 5}, {Key: "user.id", Value: int64(0)}}
+	must(t, c.Split(t.Context(), ns, middle))
+	must(t, c.MoveChunk(t.Context(), ns, middle, "s1"))
+	for i := range 40 {
+		must(t, c.Insert(t.Context(), ns, doc(5, i)))
+	}
+	must(t, c.Insert(t.Context(), ns, doc(4, "a")))
+	must(t, c.Insert(t.Context(), ns, doc(6, "a")))
+	must(t, c.Insert(t.Context(), ns, bson.D{{Key: "_id", Value: "no key"}})) // null is below all numbers
+	a, b := owned(t, c, "s0", ns), owned(t, c, "s1", ns)
+	if a+b != 43 || a < 10 || b < 10 {
+		t.Errorf("the shards own %d and %d documents", a, b)
+	}
+}
+
 // owned counts what a shard owns of what it has.
 func owned(t *testing.T, c *Cluster, shard, ns string) int {
 	t.Helper()
@@ -217,14 +246,10 @@ func testStale(t *testing.T, c *Cluster) {
 	before, err := c.ShardVersion(t.Context(), ns, "s0")
 	must(t, err)
 	must(t, c.MoveChunk(t.Context(), ns, key(0), "s1"))
-	raw, err := on(t, c, "s0", ns).Database().RunCommand(t.Context(), bson.D{
+	err = on(t, c, "s0", ns).Database().RunCommand(t.Context(), bson.D{
 		{Key: "insert", Value: "stale"}, {Key: "documents", Value: bson.A{key(1)}}, {Key: "shardVersion", Value: before},
-	}).Raw()
-	if err == nil {
-		err = firstWriteError(raw)
-	}
-	var answer mongo.ServerError
-	if !errors.As(err, &answer) || !answer.HasErrorCode(codeStaleConfig) {
+	}).Err()
+	if !stale(err) {
 		t.Errorf("the old owner says %v", err)
 	}
 }
@@ -295,5 +320,113 @@ func testShards(t *testing.T, c *Cluster) {
 	}
 	if primary, err := c.Primary(t.Context(), "new"); total != 20 || err != nil || primary == name {
 		t.Errorf("%d documents are left; the database is on %s, %v", total, primary, err)
+	}
+}
+
+// Sets of several members, with users: all trust each other by one key file, and
+// the root user is known to the config servers and to each shard. What was kept
+// starts again, with the shards that joined.
+func TestKeptWithUsers(t *testing.T) {
+	lab.NeedServers(t)
+	o := Options{Options: lab.Options{Topology: "sharded:1x2", Auth: true, Dir: t.TempDir(), CacheGB: 0.25, LeanJournal: true}}
+	c, err := Start(t.Context(), o)
+	must(t, err)
+	t.Cleanup(func() { _ = c.Stop() })
+	must(t, c.CreateDatabase(t.Context(), "db", "s0"))
+	must(t, c.ShardCollection(t.Context(), "db.c", Sharding{Key: key(1)}))
+	fill(t, c, "db.c", 0, 5)
+	name, err := c.AddShard(t.Context())
+	must(t, err)
+	must(t, c.MoveRange(t.Context(), "db.c", key(0), key(3), name))
+	uri := c.Config().URI()
+	must(t, c.Stop())
+
+	o.Name = "another"
+	if _, err := Start(t.Context(), o); err == nil || !strings.Contains(err.Error(), "another cluster") {
+		t.Errorf("another name in the same directory: %v", err)
+	}
+	o.Name = ""
+	c = ForTest(t, o)
+	if !slices.Equal(c.ShardNames(), []string{"s0", name}) || c.Config().URI() != uri {
+		t.Errorf("the shards are %q, the config servers %s, were %s", c.ShardNames(), c.Config().URI(), uri)
+	}
+	if n := owned(t, c, "s0", "db.c") + owned(t, c, name, "db.c"); n != 5 {
+		t.Errorf("the shards own %d documents", n)
+	}
+	root, err := c.Shard(name).Connect()
+	must(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+		defer cancel()
+		_ = root.Disconnect(ctx)
+	})
+	if n, err := root.Database("db").Collection("c").CountDocuments(t.Context(), bson.D{}); err != nil || n != 3 {
+		t.Errorf("the root user finds %d documents on %s, %v", n, name, err)
+	}
+}
+
+// Documents written while chunks move to and fro, and while primaries step down,
+// are owned where they are.
+func TestMovesUnderWrites(t *testing.T) {
+	for _, server := range lab.Versions("4.2", "4.4", "5.0") {
+		t.Run(server, func(t *testing.T) {
+			c := ForTest(t, Options{Options: lab.Options{
+				Version: server, SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"},
+			}})
+			const ns, chunks, documents, moves = "db.c", 8, 400, 24
+			must(t, c.Balancer(t.Context(), false))
+			must(t, c.CreateDatabase(t.Context(), "db", "s0"))
+			must(t, c.ShardCollection(t.Context(), ns, Sharding{Key: key(1)}))
+			for i := 1; i < chunks; i++ {
+				must(t, c.Split(t.Context(), ns, key(i*documents/chunks)))
+			}
+			writing := make(chan error, 1)
+			go func() {
+				var err error
+				for i := 0; i < documents && err == nil; i++ {
+					k := i * 7 % documents // coprime, so each key once
+					err = c.Insert(t.Context(), ns, bson.D{{Key: "_id", Value: k}, {Key: "k", Value: k}})
+				}
+				writing <- err
+			}()
+			for i := range moves {
+				to := c.ShardNames()[i/chunks%2^1]
+				must(t, c.MoveChunk(t.Context(), ns, key(i%chunks*documents/chunks), to))
+				switch i {
+				case moves / 4:
+					must(t, c.Config().StepDown(t.Context()))
+				case moves / 2:
+					must(t, c.Shards()[0].StepDown(t.Context()))
+				case moves * 3 / 4:
+					must(t, c.Shards()[1].Members()[0].Kill())
+					must(t, c.Shards()[1].Members()[0].Start(t.Context()))
+				}
+			}
+			must(t, <-writing)
+			if a, b := owned(t, c, "s0", ns), owned(t, c, "s1", ns); a+b != documents {
+				t.Errorf("of %d documents the shards own %d and %d", documents, a, b)
+			}
+		})
+	}
+}
+
+// Each server may have a fault proxy: the others and the cluster reach it through
+// that.
+func TestProxies(t *testing.T) {
+	c := ForTest(t, Options{Options: lab.Options{Topology: "sharded:2x1", Proxy: true}})
+	must(t, c.CreateDatabase(t.Context(), "db", "s0"))
+	must(t, c.ShardCollection(t.Context(), "db.c", Sharding{Key: key(1)}))
+	fill(t, c, "db.c", 0, 3)
+	proxy := c.Shards()[1].Members()[0].Proxy()
+	proxy.Cut()
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := c.MoveChunk(short, "db.c", key(0), "s1"); err == nil {
+		t.Error("a chunk has moved to a shard that nobody reaches")
+	}
+	proxy.Restore()
+	must(t, c.MoveChunk(t.Context(), "db.c", key(0), "s1"))
+	if n := owned(t, c, "s1", "db.c"); n != 3 {
+		t.Errorf("the new owner has %d documents", n)
 	}
 }

@@ -19,33 +19,45 @@ const (
 	again = 20 * time.Millisecond
 )
 
-// Error codes of what passes by itself: another migration or split holds the
-// collection, a primary has gone, a shard's picture of the cluster is old and is
-// being renewed because of this very error.
-const (
-	codeLockBusy            = 46
-	codeHostUnreachable     = 6
-	codeShardNotFound       = 70 // a shard that has not heard of one that just joined
-	codeConflictingOpInProg = 117
-	codeNoPrimary           = 133
-	codeStaleEpoch          = 150
-	codePrimarySteppedDown  = 189
-	codeStaleDbVersion      = 249
-	codeNotWritablePrimary  = 10107
-	codeInterruptedByStep   = 11602
-	codeStaleConfig         = 13388
-)
+// stale reports whether a shard has refused a command, and done nothing of it,
+// because its picture of the cluster and the caller's differ. The shard renews its
+// own because of this very error.
+func stale(err error) bool {
+	const (
+		staleShardVersion = 63 // of a write before 6.0
+		staleEpoch        = 150
+		staleDbVersion    = 249
+		staleConfig       = 13388
+	)
+	return hasCode(err, staleShardVersion, staleEpoch, staleDbVersion, staleConfig)
+}
 
-// passes reports whether an error is one of those.
+// passes reports whether an error passes by itself: it is stale, another migration
+// or split holds the collection, or a primary has gone. All that is asked for here
+// may be asked for twice.
 func passes(err error) bool {
+	const (
+		hostUnreachable        = 6
+		lockBusy               = 46
+		shardNotFound          = 70 // by a shard that has not heard of one that has just joined
+		shutdownInProgress     = 91
+		conflictingOperation   = 117
+		failedToFindPrimary    = 133
+		primarySteppedDown     = 189
+		notWritablePrimary     = 10107
+		interruptedAtShutdown  = 11600
+		interruptedByElection  = 11602
+		notPrimaryOrRecovering = 13436
+	)
+	return stale(err) || mongo.IsNetworkError(err) || hasCode(err, hostUnreachable, lockBusy, shardNotFound,
+		shutdownInProgress, conflictingOperation, failedToFindPrimary, primarySteppedDown, notWritablePrimary,
+		interruptedAtShutdown, interruptedByElection, notPrimaryOrRecovering)
+}
+
+// hasCode reports whether a server has answered with one of the codes.
+func hasCode(err error, codes ...int) bool {
 	var answer mongo.ServerError
-	if !errors.As(err, &answer) {
-		return false
-	}
-	return slices.ContainsFunc([]int{
-		codeLockBusy, codeHostUnreachable, codeShardNotFound, codeConflictingOpInProg, codeNoPrimary, codeStaleEpoch,
-		codePrimarySteppedDown, codeStaleDbVersion, codeNotWritablePrimary, codeInterruptedByStep, codeStaleConfig,
-	}, answer.HasErrorCode)
+	return errors.As(err, &answer) && slices.ContainsFunc(codes, answer.HasErrorCode)
 }
 
 // majority is what the config servers' commands and the shards' insist on.
@@ -60,7 +72,7 @@ func (s *set) run(ctx context.Context, db string, make func(context.Context) (bs
 	defer cancel()
 	var last error
 	var reply bson.Raw
-	err := poll(ctx, again, func() (bool, error) {
+	err := poll(ctx, func() (bool, error) {
 		cmd, err := make(ctx)
 		if err != nil {
 			return false, err
@@ -84,8 +96,8 @@ func (s *set) command(ctx context.Context, cmd bson.D) error {
 }
 
 // poll calls check until it says true, fails, or ctx ends.
-func poll(ctx context.Context, every time.Duration, check func() (bool, error)) error {
-	tick := time.NewTicker(every)
+func poll(ctx context.Context, check func() (bool, error)) error {
+	tick := time.NewTicker(again)
 	defer tick.Stop()
 	for {
 		if ok, err := check(); ok || err != nil {

@@ -45,7 +45,7 @@ func (c *Cluster) openDir() (err error) {
 	if c.opts.Name != "" && c.opts.Name != l.Name {
 		return fmt.Errorf("lab: %s holds another cluster (%s); start that one or choose another directory", c.dir, l.Name)
 	}
-	c.opts.Name, c.names, c.next = l.Name, l.Shards, l.Next
+	c.opts.Name, c.names, c.next, c.kept = l.Name, l.Shards, l.Next, true
 	return nil
 }
 
@@ -54,7 +54,10 @@ func (c *Cluster) save() error {
 	if c.dir == "" {
 		return nil
 	}
-	data, err := json.Marshal(layout{Name: c.Name(), Shards: c.ShardNames(), Next: c.next})
+	names := c.ShardNames()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	data, err := json.Marshal(layout{Name: c.Name(), Shards: names, Next: c.next})
 	if err == nil {
 		err = os.WriteFile(filepath.Join(c.dir, layoutFile), data, 0o600)
 	}

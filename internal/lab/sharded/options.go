@@ -20,12 +20,16 @@ const (
 type Options struct {
 	// Options are those of each set, with these that differ: Topology is
 	// "sharded:SxM" for S shards of M members, by default "sharded:2x1". Name is
-	// that of the whole cluster. Dir holds a folder for each set. Port is the
-	// first config server's, the shards' follow it. Role, Secrets are not for
-	// callers to set.
+	// that of the whole cluster. Dir holds a folder for each set. Port is the first
+	// router's, or else config server's, and the others follow. Role and Secrets
+	// are not for callers to set.
 	lab.Options
 	// ConfigMembers is how many members the config servers' set has; 0 means 1.
 	ConfigMembers int
+
+	// Routers is how many routers of the lab take clients; 0 is none. The first one
+	// listens on Port, and the servers' ports follow.
+	Routers int
 
 	// part changes the options of a set, set by Up.
 	part func(lab.Options) lab.Options

@@ -42,7 +42,8 @@ func (c *Cluster) AddShard(ctx context.Context) (string, error) {
 
 // RemoveShard makes another shard the primary one of the databases that the shard
 // is, lets the balancer move its chunks away, and takes it out of the cluster when
-// it has nothing left. The balancer has to be on. The servers of the shard run on
+// it has nothing left. The balancer has to be on, and a chunk does not go to a shard
+// that has its orphans still, for 900 seconds by default (orphanCleanupDelaySecs). The servers of the shard run on
 // until Stop, as they do when an operator removes one.
 func (c *Cluster) RemoveShard(ctx context.Context, name string) error {
 	leaving, err := c.shard(name)
@@ -58,8 +59,16 @@ func (c *Cluster) RemoveShard(ctx context.Context, name string) error {
 	}
 	ctx, cancel := withTimeout(ctx, commandTimeout)
 	defer cancel()
-	if err := poll(ctx, again, func() (bool, error) { return c.drain(ctx, name) }); err != nil {
-		return fmt.Errorf("lab: remove shard %s from %s: %w", name, c.Name(), err)
+	var left bson.Raw
+	err = poll(ctx, func() (bool, error) {
+		answer, done, err := c.drain(ctx, name)
+		if err == nil {
+			left = answer
+		}
+		return done, err
+	})
+	if err != nil {
+		return fmt.Errorf("lab: remove shard %s from %s: %w; the last answer: %v", name, c.Name(), err, left)
 	}
 	c.mu.Lock()
 	c.shards = slices.DeleteFunc(c.shards, func(s *set) bool { return s == leaving })
@@ -70,33 +79,31 @@ func (c *Cluster) RemoveShard(ctx context.Context, name string) error {
 
 // drain asks once how far the removal of a shard is, does its part, and reports
 // whether the shard has gone.
-func (c *Cluster) drain(ctx context.Context, name string) (bool, error) {
-	raw, err := c.config.run(ctx, "admin", func(context.Context) (bson.D, error) {
+func (c *Cluster) drain(ctx context.Context, name string) (raw bson.Raw, done bool, err error) {
+	raw, err = c.config.run(ctx, "admin", func(context.Context) (bson.D, error) {
 		return bson.D{{Key: "_configsvrRemoveShard", Value: name}, majority()}, nil
 	})
 	if err != nil {
-		return false, err
+		return raw, false, err
 	}
 	var progress struct {
 		State     string   `bson:"state"`
 		Databases []string `bson:"dbsToMove"`
 	}
 	if err := bson.Unmarshal(raw, &progress); err != nil {
-		return false, err
-	}
-	if progress.State == "completed" {
-		return true, nil
+		return raw, false, err
 	}
 	for _, db := range progress.Databases {
-		i := slices.IndexFunc(c.sets(), func(s *set) bool { return s.name != name })
+		shards := c.sets()
+		i := slices.IndexFunc(shards, func(s *set) bool { return s.name != name })
 		if i < 0 {
-			return false, errors.New("it is the last one")
+			return raw, false, errors.New("it is the last one")
 		}
-		if err := c.MovePrimary(ctx, db, c.sets()[i].name); err != nil {
-			return false, err
+		if err := c.MovePrimary(ctx, db, shards[i].name); err != nil {
+			return raw, false, err
 		}
 	}
-	return false, nil
+	return raw, progress.State == "completed", nil
 }
 
 // Balancer turns the balancer on or off by the config servers' own commands, which
