@@ -154,8 +154,11 @@ func each(names []string, do func(i int, shard string) error) error {
 // of the waiting is done there.
 const (
 	maxTries = 60
-	pauseTry = 5 * time.Millisecond
-	maxPause = 250 * time.Millisecond
+	// A transaction that is open on other shards already is not kept waiting for
+	// long: its locks may be what the migration waits for on its recipient.
+	maxTriesOpen = 2
+	pauseTry     = 5 * time.Millisecond
+	maxPause     = 250 * time.Millisecond
 )
 
 // pause waits before another try, longer each time.
@@ -204,7 +207,7 @@ func (c *call) again(ctx context.Context, t *table, err error, try int) (bool, e
 		if !stale {
 			return false, err
 		}
-		if restarted := c.txn.restart(ctx, c); !restarted {
+		if restarted := c.txn.restart(ctx, c); !restarted || try >= maxTriesOpen && c.txn.holds() {
 			return false, transient(err)
 		}
 	}

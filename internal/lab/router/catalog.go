@@ -83,7 +83,7 @@ func (c *catalog) database(ctx context.Context, name string) (database, error) {
 	if name == "config" || name == "admin" {
 		return database{name: name, primary: configName, exists: true}, nil
 	}
-	docs, err := c.upstream.config.find(ctx, "config", query{coll: "databases", filter: bson.D{{Key: "_id", Value: name}}})
+	docs, err := c.upstream.config.configData(ctx, query{coll: "databases", filter: bson.D{{Key: "_id", Value: name}}})
 	if err != nil || len(docs) == 0 {
 		return database{name: name}, err
 	}
@@ -99,7 +99,7 @@ func (c *catalog) load(ctx context.Context, db, coll string) (*table, error) {
 			return nil, err
 		}
 		t := &table{db: d, coll: coll}
-		docs, err := c.upstream.config.find(ctx, "config", query{coll: "collections", filter: bson.D{{Key: "_id", Value: t.ns()}}})
+		docs, err := c.upstream.config.configData(ctx, query{coll: "collections", filter: bson.D{{Key: "_id", Value: t.ns()}}})
 		if err != nil {
 			return nil, err
 		}
@@ -126,15 +126,13 @@ func (c *catalog) loadChunks(ctx context.Context, t *table, entry bson.Raw) (boo
 	t.epoch, _ = entry.Lookup("lastmodEpoch").ObjectIDOK()
 	t.timestamp, _ = timeOf(entry, "timestamp")
 	t.uuid = entry.Lookup("uuid")
-	t.unique = truth(entry.Lookup("unique"))
 	t.key = parseKey(entry.Lookup("key").Document())
 	t.collation, _ = entry.Lookup("defaultCollation").DocumentOK()
 	filter := bson.D{{Key: "ns", Value: t.ns()}}
 	if c.features.atLeast(5, 0) {
 		filter = bson.D{{Key: "uuid", Value: t.uuid}}
 	}
-	docs, err := c.upstream.config.find(ctx, "config",
-		query{coll: "chunks", filter: filter, sort: bson.D{{Key: "lastmod", Value: 1}}})
+	docs, err := c.upstream.config.configData(ctx, query{coll: "chunks", filter: filter, sort: bson.D{{Key: "lastmod", Value: 1}}})
 	if err != nil {
 		return false, err
 	}

@@ -37,8 +37,10 @@ func (c *call) chunkOf(ctx context.Context) (*table, chunk, error) {
 	if doc, ok := firstDocument(c.cmd, "find", "middle"); ok {
 		key, _ = t.keyOf(doc)
 	} else if doc, ok := c.lowBound(); ok {
-		for e := range bsonraw.Fields(doc) {
-			key = append(key, valueOf(e))
+		for e, ok := range bsonraw.Fields(doc) {
+			if ok {
+				key = append(key, valueOf(e))
+			}
 		}
 	}
 	if len(key) != len(t.key) {

@@ -8,19 +8,19 @@ import (
 )
 
 // sendEnd sends what ends a transaction to one of its shards.
-func (c *call) sendEnd(ctx context.Context, shard string, cmd bson.D) (bsoncore.Document, string, error) {
+func (c *call) sendEnd(ctx context.Context, shard string, cmd bson.D) (bsoncore.Document, error) {
 	n, err := c.r.upstream.shard(ctx, shard)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	cmd = append(cmd, bson.E{Key: "lsid", Value: c.lsid}, bson.E{Key: "txnNumber", Value: c.txn.number},
 		bson.E{Key: "autocommit", Value: false})
 	if v := get(c.cmd, "writeConcern"); v.Type != 0 && cmd[0].Key != "abortTransaction" {
 		cmd = append(cmd, bson.E{Key: "writeConcern", Value: v})
 	}
-	reply, addr, err := n.run(ctx, sending{db: "admin", cmd: cmd})
+	reply, _, err := n.run(ctx, sending{db: "admin", cmd: cmd})
 	c.note(shard, reply, err)
-	return reply, addr, err
+	return reply, err
 }
 
 // split tells the shards that wrote from those that only read.
@@ -56,7 +56,6 @@ func commitTransaction(ctx context.Context, c *call) (bson.D, error) {
 		return nil, fail(codeInvalidOptions, "InvalidOptions", "commitTransaction must be run within a transaction")
 	}
 	all, writers, readers := c.txn.split()
-	commit := bson.D{{Key: "commitTransaction", Value: 1}}
 	switch before := c.txn.end("commit"); {
 	case before == "abort":
 		return nil, noSuchTransaction(c.number)
@@ -71,24 +70,28 @@ func commitTransaction(ctx context.Context, c *call) (bson.D, error) {
 	case len(writers) == 0:
 		return c.commitOn(ctx, all)
 	}
-	for _, shard := range readers {
-		if _, _, err := c.sendEnd(ctx, shard, commit); err != nil {
-			return nil, err
-		}
-	}
-	return c.commitOn(ctx, writers)
+	return c.commitOn(ctx, append(readers, writers...))
 }
 
-// commitOn commits on shards of which one at most has written.
+// commitOn commits on shards of which the last alone may have written. When one
+// fails, nothing has been committed that counts, and the others need not wait.
 func (c *call) commitOn(ctx context.Context, shards []string) (bson.D, error) {
 	var last bsoncore.Document
-	for _, shard := range shards {
+	for i, shard := range shards {
 		var err error
-		if last, _, err = c.sendEnd(ctx, shard, bson.D{{Key: "commitTransaction", Value: 1}}); err != nil {
+		if last, err = c.sendEnd(ctx, shard, bson.D{{Key: "commitTransaction", Value: 1}}); err != nil {
+			c.abortOn(ctx, shards[i+1:])
 			return nil, err
 		}
 	}
 	return passed(last), nil
+}
+
+// abortOn aborts on shards. One that cannot be reached does so by itself in time.
+func (c *call) abortOn(ctx context.Context, shards []string) {
+	for _, shard := range shards {
+		_, _ = c.sendEnd(ctx, shard, bson.D{{Key: "abortTransaction", Value: 1}})
+	}
 }
 
 // coordinate has a shard commit on all shards, or say what became of it when none
@@ -98,7 +101,7 @@ func (c *call) coordinate(ctx context.Context, shard string, all []string) (bson
 	for _, name := range all {
 		parts = append(parts, bson.D{{Key: "shardId", Value: name}})
 	}
-	reply, _, err := c.sendEnd(ctx, shard, bson.D{{Key: "coordinateCommitTransaction", Value: 1}, {Key: "participants", Value: parts}})
+	reply, err := c.sendEnd(ctx, shard, bson.D{{Key: "coordinateCommitTransaction", Value: 1}, {Key: "participants", Value: parts}})
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +121,7 @@ func abortTransaction(ctx context.Context, c *call) (bson.D, error) {
 		return nil, noSuchTransaction(c.number)
 	}
 	err := each(all, func(_ int, shard string) error {
-		_, _, err := c.sendEnd(ctx, shard, bson.D{{Key: "abortTransaction", Value: 1}})
+		_, err := c.sendEnd(ctx, shard, bson.D{{Key: "abortTransaction", Value: 1}})
 		return err
 	})
 	return bson.D{}, err

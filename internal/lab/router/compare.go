@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"math"
 	"math/big"
-	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -190,8 +189,3 @@ func exactDecimal(d bson.Decimal128) (*big.Rat, int) {
 // minKey and maxKey are the lowest and the highest value.
 func minKey() bson.RawValue { return bson.RawValue{Type: bson.TypeMinKey} }
 func maxKey() bson.RawValue { return bson.RawValue{Type: bson.TypeMaxKey} }
-
-// hasPrefix reports a path that is name or below it.
-func hasPrefix(path, name string) bool {
-	return path == name || strings.HasPrefix(path, name+".")
-}

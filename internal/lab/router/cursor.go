@@ -33,7 +33,6 @@ type cursor struct {
 	skip    int64         // documents still to be left out
 	limit   int64         // documents still to be given, -1 for all
 
-	mu   sync.Mutex
 	used time.Time
 }
 

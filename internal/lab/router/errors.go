@@ -18,6 +18,7 @@ const (
 	codeStaleShardVersion = 63
 	codeInvalidOptions    = 72
 	codeOwningShard       = 283
+	codeDuplicateKey      = 11000
 	codeStaleConfig       = 13388
 	codeStaleDb           = 249
 	codeUnsupported       = 238 // NotImplemented

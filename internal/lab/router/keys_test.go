@@ -20,7 +20,7 @@ func samples() []any {
 	}
 	return []any{
 		bson.MinKey{}, bson.Null{}, math.NaN(), decimal("NaN"), math.Inf(-1), decimal("-Infinity"), -1e300, int64(math.MinInt64), -1.5, -1, decimal("-0.1"),
-		0, -0.0, 0.1, decimal("0.1"), 1, int64(1), 1.0, decimal("1"), 1.9, decimal("1.9"), decimal("2.5"), decimal("3.5"), decimal("-2.5"), decimal("-1.9"), int64(1)<<53 + 1, float64(int64(1) << 53), int64(math.MaxInt64), 1e300,
+		0, math.Copysign(0, -1), 0.1, decimal("0.1"), 1, int64(1), 1.0, decimal("1"), 1.9, decimal("1.9"), decimal("2.5"), decimal("3.5"), decimal("-2.5"), decimal("-1.9"), int64(1)<<53 + 1, float64(int64(1) << 53), int64(math.MaxInt64), 1e300,
 		decimal("1E+6000"), math.Inf(1), decimal("Infinity"),
 		"", "a", bson.Symbol("a"), "ab", "é", bson.D{}, bson.D{{Key: "a", Value: 1}}, bson.D{{Key: "a", Value: 1.0}, {Key: "b", Value: "x"}},
 		bson.D{{Key: "a", Value: "1"}}, bson.D{{Key: "a", Value: bson.A{1, bson.D{{Key: "c", Value: nil}}}}},

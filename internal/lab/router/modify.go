@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 )
 
 // findAndModify goes to the one shard that the filter's shard key names.
@@ -53,9 +54,18 @@ func (c *call) modifyOn(ctx context.Context, t *table) (bson.D, error) {
 
 // moveModified finishes a findAndModify that gives its document to another shard.
 func (c *call) moveModified(ctx context.Context, cause error) (bson.D, error) {
-	m, err := c.moved(ctx, cause, func(in *call) error { _, err := findAndModifyOnce(ctx, in); return err })
+	m, err := c.moved(ctx, cause, func(in *call) (bson.Raw, error) {
+		d, err := findAndModifyOnce(ctx, in)
+		if err != nil {
+			return nil, err
+		}
+		return encode(d)
+	})
 	if err != nil {
 		return nil, err
+	}
+	if m.stayed != nil {
+		return passed(bsoncore.Document(m.stayed)), nil
 	}
 	last := bson.D{{Key: "n", Value: int32(1)}, {Key: "updatedExisting", Value: !m.upsert}}
 	var value any

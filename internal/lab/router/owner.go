@@ -6,8 +6,6 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
-
-	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 // moving is an update that changes a shard key so that the document belongs to
@@ -15,6 +13,7 @@ import (
 type moving struct {
 	before, after bson.Raw
 	upsert        bool
+	stayed        bson.Raw // the reply, when at another try the document was to stay
 }
 
 func movingOf(err error) (moving, bool) {
@@ -24,13 +23,13 @@ func movingOf(err error) (moving, bool) {
 	}
 	before, _ := raw.Lookup("preImage").DocumentOK()
 	after, ok := raw.Lookup("postImage").DocumentOK()
-	return moving{before, after, truth(raw.Lookup("shouldUpsert"))}, ok
+	return moving{before: before, after: after, upsert: truth(raw.Lookup("shouldUpsert"))}, ok
 }
 
 // moved deletes the document on the one shard and inserts it on the other: in the
 // client's transaction, or in one of the router's own in which the update is tried
 // once more, so that the images are those of the transaction.
-func (c *call) moved(ctx context.Context, cause error, update func(*call) error) (moving, error) {
+func (c *call) moved(ctx context.Context, cause error, update func(*call) (bson.Raw, error)) (moving, error) {
 	if c.txn != nil {
 		m, ok := movingOf(cause)
 		if !ok {
@@ -55,11 +54,11 @@ func (c *call) moved(ctx context.Context, cause error, update func(*call) error)
 // again reports an error after which a transaction may be tried anew.
 func again(err error) bool {
 	e, ok := errors.AsType[mongo.CommandError](err)
-	return ok && e.HasErrorLabel("TransientTransactionError") || isStale(codeOf(err))
+	return ok && e.HasErrorLabel("TransientTransactionError") || isStale(codeOf(err)) || codeOf(err) == codeOwningShard
 }
 
 // movedOnce is moved in a transaction of its own.
-func (c *call) movedOnce(ctx context.Context, update func(*call) error) (moving, error) {
+func (c *call) movedOnce(ctx context.Context, update func(*call) (bson.Raw, error)) (m moving, err error) {
 	id := bson.NewObjectID()
 	session := bson.D{{Key: "id", Value: bson.Binary{Subtype: 4, Data: append(id[:], id[:4]...)}}}
 	in := &call{r: c.r, client: c.client, db: c.db, name: c.name, coll: c.coll, seqs: c.seqs,
@@ -67,17 +66,25 @@ func (c *call) movedOnce(ctx context.Context, update func(*call) error) (moving,
 	in.txn = &transaction{number: in.number}
 	in.txn.begin()
 	defer func() { c.operation = in.operation }()
-	m, ok := movingOf(update(in))
-	if !ok {
-		_, _ = abortTransaction(ctx, in)
-		return m, fail(codeOwningShard, "WouldChangeOwningShard", "the document is not what it was")
+	if m.stayed, err = update(in); err != nil {
+		if m, ok := movingOf(err); ok {
+			err = in.replace(ctx, m)
+			return m, in.finish(ctx, err)
+		}
+	} else {
+		err = writeError(m.stayed)
 	}
-	if err := in.replace(ctx, m); err != nil {
-		_, _ = abortTransaction(ctx, in)
-		return m, err
+	return m, in.finish(ctx, err)
+}
+
+// finish commits the call's transaction, or aborts it for an error.
+func (c *call) finish(ctx context.Context, err error) error {
+	if err == nil {
+		_, err = commitTransaction(ctx, c)
+		return err
 	}
-	_, err := commitTransaction(ctx, in)
-	return m, err
+	_, _ = abortTransaction(ctx, c) // shards that have done so already say so
+	return err
 }
 
 // replace deletes a document's old state and inserts the new one, each where it
@@ -113,37 +120,63 @@ func (c *call) writeOne(ctx context.Context, t *table, doc bson.Raw, cmd bson.D)
 	if err != nil {
 		return err
 	}
-	if number(bson.Raw(reply).Lookup("n")) == 1 {
-		return nil
-	}
-	list, _ := bson.Raw(reply).Lookup("writeErrors").ArrayOK()
-	for e := range bsonraw.Fields(list) {
-		d := bson.Raw(e.Value)
-		return fail(int32(number(d.Lookup("code"))), "WriteError", "%s", text(d.Lookup("errmsg")))
+	if err := writeError(bson.Raw(reply)); err != nil || number(bson.Raw(reply).Lookup("n")) == 1 {
+		return err
 	}
 	return fail(codeOwningShard, "WouldChangeOwningShard", "the document is not what it was")
+}
+
+// writeError is the first write error of a reply.
+func writeError(reply bson.Raw) error {
+	list, _ := reply.Lookup("writeErrors").ArrayOK()
+	all := documents(list)
+	if len(all) == 0 {
+		return nil
+	}
+	return refused(int32(number(all[0].Lookup("code"))), text(all[0].Lookup("errmsg")))
+}
+
+// refused is a shard's error at a document that was to come to it.
+func refused(code int32, msg string) error {
+	if code == codeDuplicateKey {
+		msg = "Failed to update document's shard key value. There is either an orphan for this document " +
+			"or _id for this collection is not globally unique. :: caused by :: " + msg
+	}
+	return fail(code, "WriteError", "%s", msg)
 }
 
 // move finishes an update statement that gives its document to another shard. Such
 // a statement is alone in its batch: servers refuse others.
 func (w *writer) move(ctx context.Context, cause error) (bool, error) {
 	at := w.open[0]
-	m, err := w.c.moved(ctx, cause, func(in *call) error {
+	m, err := w.c.moved(ctx, cause, func(in *call) (bson.Raw, error) {
 		t, err := w.c.r.catalog.table(ctx, in.db, in.coll)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		one := *w
 		one.c = in
 		shards, terr := one.target(t, w.stmts[at])
 		if terr != nil {
-			return terr
+			return nil, terr
 		}
-		_, err = one.sendBatch(ctx, t, batch{shard: shards[0], stmts: []int{at}})
-		return err
+		return one.sendBatch(ctx, t, batch{shard: shards[0], stmts: []int{at}})
 	})
+	if e, ok := errors.AsType[*cmdError](err); ok && e.code == codeDuplicateKey && w.c.txn == nil {
+		w.result.add(at, e)
+		w.settle(nil)
+		return true, nil
+	}
 	if err != nil {
 		return false, err
+	}
+	if m.stayed != nil {
+		done := map[int]bool{}
+		if err := w.result.take(batch{stmts: []int{at}}, m.stayed, w.ordered, done); err != nil {
+			return false, err
+		}
+		w.settle(done)
+		return true, nil
 	}
 	w.result.n++
 	if m.upsert {

@@ -12,20 +12,18 @@ func majority() bson.E {
 	return bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}
 }
 
-// query is a read of the router's own.
+// query is a read of the config servers' own data.
 type query struct {
 	coll   string
 	filter bson.D
 	sort   bson.D
-	level  string // of the read concern; empty is majority
 }
 
-// find reads all documents of a query from a primary.
-func (n *node) find(ctx context.Context, db string, q query) ([]bson.Raw, error) {
-	if q.level == "" {
-		q.level = "majority"
-	}
-	cmd := bson.D{{Key: "find", Value: q.coll}, {Key: "readConcern", Value: bson.D{{Key: "level", Value: q.level}}}}
+// configData reads all documents of a query in the database config, from the
+// primary.
+func (n *node) configData(ctx context.Context, q query) ([]bson.Raw, error) {
+	const db = "config"
+	cmd := bson.D{{Key: "find", Value: q.coll}, {Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}}}}
 	if q.filter != nil {
 		cmd = append(cmd, bson.E{Key: "filter", Value: q.filter})
 	}

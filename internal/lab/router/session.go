@@ -40,6 +40,13 @@ type part struct {
 	wrote bool
 }
 
+// holds reports a transaction that had parts before the statement under way.
+func (t *transaction) holds() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.before > 0
+}
+
 // reads reports a command that writes nothing.
 func (c *call) reads() bool {
 	switch c.name {
@@ -196,7 +203,7 @@ func (t *transaction) restart(ctx context.Context, c *call) bool {
 	t.parts, t.touched = t.parts[:t.before], false
 	t.mu.Unlock()
 	for _, p := range fresh {
-		_, _, _ = c.sendEnd(ctx, p.shard, bson.D{{Key: "abortTransaction", Value: 1}})
+		c.abortOn(ctx, []string{p.shard})
 	}
 	return true
 }

@@ -121,7 +121,7 @@ func removeShard(ctx context.Context, c *call) (bson.D, error) {
 
 // listShards lists config.shards.
 func listShards(ctx context.Context, c *call) (bson.D, error) {
-	docs, err := c.r.upstream.config.find(ctx, "config", query{coll: "shards"})
+	docs, err := c.r.upstream.config.configData(ctx, query{coll: "shards"})
 	return bson.D{{Key: "shards", Value: array(docs)}}, err
 }
 

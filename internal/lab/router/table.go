@@ -27,8 +27,7 @@ type table struct {
 	epoch     bson.ObjectID
 	uuid      bson.RawValue
 	timestamp bson.Timestamp // zero before 5.0
-	unique    bool
-	collation bson.Raw // nil is the simple one
+	collation bson.Raw       // nil is the simple one
 	chunks    []chunk
 	versions  map[string]bson.Timestamp // by shard
 }

@@ -115,7 +115,7 @@ func openUpstream(uri string, clock *clock) (*upstream, error) {
 // refresh reads config.shards and opens what is new there.
 func (u *upstream) refresh(ctx context.Context) error {
 	began := time.Now()
-	docs, err := u.config.find(ctx, "config", query{coll: "shards"})
+	docs, err := u.config.configData(ctx, query{coll: "shards"})
 	if err != nil {
 		return fmt.Errorf("read config.shards: %w", err)
 	}

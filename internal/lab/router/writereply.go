@@ -21,6 +21,7 @@ type writeResult struct {
 	errors      []indexed
 	bad         map[int]bool  // statements with an error
 	concern     bson.RawValue // the first write concern error
+	labels      bson.RawValue // that came with it: whether the client may try again
 }
 
 // indexed is an entry of a reply that speaks of one statement.
@@ -54,7 +55,7 @@ func (r *writeResult) take(b batch, reply bson.Raw, ordered bool, done map[int]b
 	r.n += number(reply.Lookup("n"))
 	r.modified += number(reply.Lookup("nModified"))
 	if v := reply.Lookup("writeConcernError"); v.Type != 0 && r.concern.Type == 0 {
-		r.concern = v
+		r.concern, r.labels = v, reply.Lookup("errorLabels")
 	}
 	if list, ok := reply.Lookup("upserted").ArrayOK(); ok {
 		for _, d := range documents(list) {
@@ -115,6 +116,9 @@ func (r *writeResult) reply(command string) bson.D {
 	}
 	if r.concern.Type != 0 {
 		d = append(d, bson.E{Key: "writeConcernError", Value: r.concern})
+	}
+	if r.labels.Type != 0 {
+		d = append(d, bson.E{Key: "errorLabels", Value: r.labels})
 	}
 	return d
 }
