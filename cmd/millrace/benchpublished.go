@@ -58,7 +58,8 @@ differ. What cannot be had here stands there as a row that says so.
 
 Results are kept table by table: --table 3 replaces those of the third, and the
 page is written from all. A table that fails keeps the results that it had. A run
-that is cut off keeps what it has measured of a table that had none.
+that is cut off keeps what it has measured of a table that had none, or fewer
+figures of another such run.
 Measure on a machine that does nothing else.`,
 		Example: `  millrace bench published --scale medium --rounds 3 --peer mongoshake=/path/to/collector --peer ycsb=/path/to/ycsb
   millrace bench published --table 3,5 --scale small
@@ -88,8 +89,8 @@ func (a *app) published(cmd *cobra.Command, s *publishedSettings) error {
 	s.options.Progress = func(line string) { fmt.Fprintln(a.stderr, plain(line)) }
 	measured := false
 	err := published.Run(cmd.Context(), s.tables, s.options, published.Runners(), func(t *published.Table, m *published.Measured) error {
-		if s.known.Of(t.Number) != nil && m.Cut {
-			return nil // what there is stays, for this is only a part
+		if !s.known.Better(t.Number, m) {
+			return nil
 		}
 		measured = true
 		s.known.Put(t.Number, m)

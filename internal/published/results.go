@@ -131,6 +131,14 @@ func (r *Results) Write(w io.Writer) error {
 	return nil
 }
 
+// Better reports whether what a run measured of a table takes the place of what is
+// known: a whole run does, and of a run that was cut off what has more figures than
+// another such.
+func (r *Results) Better(table int, m *Measured) bool {
+	was := r.Of(table)
+	return was == nil || !m.Cut || was.Cut && len(m.Figures) > len(was.Figures)
+}
+
 // Put replaces what is known of one table, and nothing else.
 func (r *Results) Put(table int, m *Measured) {
 	if r.Tables == nil {

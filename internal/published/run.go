@@ -85,10 +85,11 @@ func measure(ctx context.Context, t *Table, o Options, r Runner, keep func(*Tabl
 	if err != nil {
 		err = fmt.Errorf("table %d: %w", t.Number, err)
 	}
-	if len(m.Figures) == 0 && m.Cut {
+	switch {
+	case len(m.Figures) > 0:
+	case m.Cut:
 		return err
-	}
-	if len(m.Figures) == 0 {
+	default:
 		return errors.Join(err, fmt.Errorf("table %d: nothing was measured", t.Number))
 	}
 	if wrong := m.check(t); wrong != nil {

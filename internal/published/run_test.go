@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -95,6 +96,32 @@ func TestCut(t *testing.T) {
 	})
 	if err == nil || kept == nil || !kept.Cut || len(kept.Figures) != 1 || kept.Missing[key("r", "b")] == "" || kept.Missing[key("r", "c")] == "" {
 		t.Errorf("%v, %+v", err, kept)
+	}
+}
+
+// TestBetter: a part takes the place of nothing, or of a smaller part.
+func TestBetter(t *testing.T) {
+	of := func(n int, cut bool) *Measured {
+		m := &Measured{Cut: cut, Figures: map[string][]float64{}}
+		for i := range n {
+			m.Figures[strconv.Itoa(i)] = []float64{1}
+		}
+		return m
+	}
+	for _, c := range []struct {
+		was, is *Measured
+		want    bool
+	}{
+		{nil, of(1, true), true}, {of(5, false), of(4, true), false}, {of(5, false), of(9, true), false}, {of(5, false), of(3, false), true},
+		{of(5, true), of(4, true), false}, {of(5, true), of(6, true), true}, {of(5, true), of(3, false), true},
+	} {
+		r := &Results{}
+		if c.was != nil {
+			r.Put(1, c.was)
+		}
+		if got := r.Better(1, c.is); got != c.want {
+			t.Errorf("%+v after %+v: %t", c.is, c.was, got)
+		}
 	}
 }
 
