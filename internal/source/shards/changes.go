@@ -2,7 +2,9 @@ package shards
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"slices"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -27,7 +29,7 @@ type Collection struct {
 // that are not sharded: it makes a copy with another UUID on the new shard, and drops
 // the old one there where it was, both as a user would.
 //
-// It is used by one goroutine.
+// It is used by one goroutine. Whoever begins in the middle needs Copies of then.
 type Once struct {
 	colls   map[[16]byte]*known
 	names   map[string][16]byte   // of the collections that there are
@@ -58,6 +60,31 @@ func NewOnce(there []Collection) *Once {
 		}
 	}
 	return o
+}
+
+// Copy is a collection that movePrimary has begun to copy.
+type Copy struct {
+	NS     string
+	ID, Of [16]byte // UUIDs, of the copy and of the collection
+}
+
+// Copies are those that were begun, by name.
+func (o *Once) Copies() []Copy {
+	var all []Copy
+	for of, id := range o.copies {
+		all = append(all, Copy{NS: o.colls[id].ns, ID: id, Of: of})
+	}
+	slices.SortFunc(all, func(a, b Copy) int { return cmp.Compare(a.NS, b.NS) })
+	return all
+}
+
+// Begun has it know of copies that were begun before.
+func (o *Once) Begun(all []Copy) {
+	for _, c := range all {
+		of := c.Of
+		o.colls[c.ID] = &known{ns: c.NS, indexes: map[string]bson.Raw{}, copyOf: &of}
+		o.copies[of] = c.ID
+	}
 }
 
 func idOf(u bson.Binary) (id [16]byte, ok bool) {
@@ -106,14 +133,14 @@ func (o *Once) news(ch *stream.Change) bool {
 		return o.create(id, ch.NS)
 	}
 	if c == nil {
-		return true // nothing is known: whoever applies it knows more
+		return o.unknown(id, ch)
 	}
 	if c.gone && ch.Kind != stream.ChangeDrop {
 		return false
 	}
 	switch ch.Kind {
 	case stream.ChangeDrop:
-		return o.drop(id, c)
+		return o.drop(id, c, ch)
 	case stream.ChangeRename:
 		return o.rename(id, c, ch.To)
 	case stream.ChangeCreateIndexes, stream.ChangeDropIndexes:
@@ -141,7 +168,23 @@ func (o *Once) create(id [16]byte, ns string) bool {
 	return true
 }
 
-func (o *Once) drop(id [16]byte, c *known) bool {
+// unknown: what is told of a collection that is not known is new, unless its name is
+// that of another one by now. Then a shard is late, and the stream began in between.
+func (o *Once) unknown(id [16]byte, ch *stream.Change) bool {
+	if _, another := o.names[ch.NS]; another {
+		return false
+	}
+	if ch.Kind == stream.ChangeRename { // from a name that does not matter
+		if was, there := o.names[ch.To]; there {
+			o.forget(was)
+		}
+		o.add(id, ch.To)
+	}
+	return true
+}
+
+// drop of the collection that movePrimary has copied tells that the copy takes its place.
+func (o *Once) drop(id [16]byte, c *known, ch *stream.Change) bool {
 	if c.gone {
 		return false
 	}
@@ -155,7 +198,7 @@ func (o *Once) drop(id [16]byte, c *known) bool {
 	if other, ok := o.copies[id]; ok { // the copy is the collection now
 		delete(o.copies, id)
 		o.colls[other].copyOf, o.names[c.ns] = nil, other
-		return false
+		ch.Kind, ch.UUID.Data = stream.ChangeIdentity, other[:]
 	}
 	return true
 }

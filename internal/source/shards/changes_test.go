@@ -89,7 +89,8 @@ func schemaOnce(t *testing.T, version string) {
 
 	want := []string{
 		"create d.c", "createIndexes d.c k_1", "createIndexes d.c a", "collMod d.c", "dropIndexes d.c a", "createIndexes d.c a", "collMod d.c",
-		"renameCollection d.c", "create d.u", "createIndexes d.u b", "createIndexes d.u z", "drop d.u", "create d.u", "drop d." + name, "create d." + name,
+		"renameCollection d.c", "create d.u", "createIndexes d.u b", "identity d.u",
+		"createIndexes d.u z", "identity d.u", "drop d.u", "create d.u", "drop d." + name, "create d." + name,
 		"createIndexes d." + name + " _id_hashed", "create e.x", "drop e.x", "dropDatabase e", "create e.x",
 	}
 	if version == "4.4" {
