@@ -70,7 +70,7 @@ type Copy struct {
 
 // Copies are those that were begun, by name.
 func (o *Once) Copies() []Copy {
-	var all []Copy
+	all := make([]Copy, 0, len(o.copies))
 	for of, id := range o.copies {
 		all = append(all, Copy{NS: o.colls[id].ns, ID: id, Of: of})
 	}
@@ -101,16 +101,29 @@ func (o *Once) add(id [16]byte, ns string) {
 // Through gives what remains of the batches to emit.
 func (o *Once) Through(emit func(context.Context, *stream.Batch) error) func(context.Context, *stream.Batch) error {
 	return func(ctx context.Context, b *stream.Batch) error {
-		kept := b.Events[:0]
-		for i := range b.Events {
-			if b.Events[i].Kind != stream.SchemaChange || o.news(b.Events[i].Change) {
-				kept = append(kept, b.Events[i])
-			}
-		}
-		clear(b.Events[len(kept):])
-		b.Events = kept
+		o.filter(b)
 		return emit(ctx, b)
 	}
+}
+
+// filter leaves in a batch what is new, and gives the copies that were begun at its end.
+func (o *Once) filter(b *stream.Batch) (copies []Copy) {
+	kept, ended := b.Events[:0], false
+	for i := range b.Events {
+		ev := &b.Events[i]
+		if !ended && b.End.Before(ev.At) { // the batch has a part of what comes after its end
+			copies, ended = o.Copies(), true
+		}
+		if ev.Kind != stream.SchemaChange || o.news(ev.Change) {
+			kept = append(kept, *ev)
+		}
+	}
+	clear(b.Events[len(kept):])
+	b.Events = kept
+	if !ended {
+		copies = o.Copies()
+	}
+	return copies
 }
 
 // news reports whether a change is one that was not told of before. It may take parts

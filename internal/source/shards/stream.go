@@ -11,7 +11,37 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/source/merge"
 	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/stream"
 )
+
+// Stream is what users did to a cluster, as one source. It implements stream.Source.
+// Run is called by one goroutine at a time; the other methods by any.
+type Stream struct {
+	*merge.Source
+	there func() []Collection
+}
+
+// Stream makes one source of the shards' oplogs: in the order of cluster time, without
+// what chunks and databases do when they move, each schema change once. The collections
+// are those at the position where a run begins.
+func (c *Cluster) Stream(each oplog.Options, all merge.Options, there func() []Collection) *Stream {
+	return &Stream{Source: c.Source(each, all), there: there}
+}
+
+// Run implements stream.Source.
+func (s *Stream) Run(ctx context.Context, pos stream.Position, emit func(context.Context, *stream.Batch) error) error {
+	pos, copies, err := split(pos)
+	if err != nil {
+		return err
+	}
+	once := NewOnce(s.there())
+	once.Begun(copies)
+	out := func(ctx context.Context, b *stream.Batch) error {
+		b.Mark = withCopies(b.Mark, once.filter(b))
+		return emit(ctx, b)
+	}
+	return s.Source.Run(ctx, pos, new(commits).through(out))
+}
 
 // Source makes one source of the shards' oplogs, in the order of cluster time.
 func (c *Cluster) Source(each oplog.Options, all merge.Options) *merge.Source {
