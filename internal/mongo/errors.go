@@ -171,10 +171,20 @@ func Classify(err error) Class {
 		return ClassFatal // a file of this machine, whose error number looks like one of a network
 	}
 	_, broken := errors.AsType[net.Error](err)
+	if pool, ok := errors.AsType[poolError](err); ok && pool.Retryable() {
+		return ClassRetry // another operation met the failure; this one was not begun
+	}
 	if broken || driver.IsNetworkError(err) || driver.IsTimeout(err) || errors.Is(err, context.DeadlineExceeded) {
 		return ClassRetry
 	}
 	return ClassFatal
+}
+
+// poolError is what the driver returns to those who wait for a connection when
+// another one of the pool fails. It is of no public type.
+type poolError interface {
+	error
+	Retryable() bool
 }
 
 func classifyCode(code int32, message string) Class {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
@@ -101,5 +102,42 @@ func TestConcise(t *testing.T) {
 		if got := mongo.Concise(text); got != want {
 			t.Errorf("%s\nwant %s", got, want)
 		}
+	}
+}
+
+// TestClearedPoolPasses: who waits for a connection when another one breaks has met
+// nothing that lasts.
+func TestClearedPoolPasses(t *testing.T) {
+	lab.NeedServers(t)
+	server := lab.ForTest(t, lab.Options{SetParameters: map[string]string{"enableTestCommands": "1"}})
+	client, err := driver.Connect(options.Client().ApplyURI(server.URI()).SetAppName("one").SetMaxPoolSize(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Disconnect(context.WithoutCancel(t.Context())) }()
+	admin := client.Database("admin")
+	if err := admin.RunCommand(t.Context(), bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: 1}}},
+		{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"buildInfo"}}, {Key: "appName", Value: "one"}, {Key: "closeConnection", Value: true},
+			{Key: "blockConnection", Value: true}, {Key: "blockTimeMS", Value: 500}}}}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	const waiting = 8
+	errs := make(chan error, waiting)
+	for range waiting {
+		go func() { errs <- admin.RunCommand(t.Context(), bson.D{{Key: "buildInfo", Value: 1}}).Err() }()
+	}
+	cleared := false
+	for range waiting {
+		err := <-errs
+		if err == nil {
+			continue
+		}
+		cleared = cleared || strings.Contains(err.Error(), "was cleared")
+		if got := mongo.Classify(err); got != mongo.ClassRetry {
+			t.Errorf("%s: %v", got, err)
+		}
+	}
+	if !cleared {
+		t.Error("nobody waited for the pool")
 	}
 }
