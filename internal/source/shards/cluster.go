@@ -37,6 +37,8 @@ type Options struct {
 	Shards map[string]string
 	// Mongo is how they are opened.
 	Mongo mongo.Options
+	// Connect opens one; nil is mongo.Connect.
+	Connect func(ctx context.Context, uri string, o mongo.Options) (*mongo.Cluster, error)
 }
 
 // Open finds the shards of a cluster behind a router and opens them.
@@ -110,7 +112,11 @@ func open(ctx context.Context, m member, o Options) (s Shard, err error) {
 			return s, fmt.Errorf("shard %s: %w", m.Name, err)
 		}
 	}
-	c, err := mongo.Connect(ctx, uri, o.Mongo)
+	connect := o.Connect
+	if connect == nil {
+		connect = mongo.Connect
+	}
+	c, err := connect(ctx, uri, o.Mongo)
 	if err != nil {
 		return s, mongo.WithHint(fmt.Errorf("shard %s: %w", m.Name, err), cmp.Or(mongo.HintOf(err),
 			"millrace reads each shard itself: it has to be reachable from here, with the user of the router or by another connection string"))

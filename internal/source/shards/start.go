@@ -27,6 +27,8 @@ const decisionPoll = 10 * time.Millisecond
 // The order of its steps matters. What was prepared before the shard's own position
 // and is undecided when it is looked for is read again from its first entry. What was
 // decided in between has a time before the position of the whole, which is asked last.
+// A shard whose clock is behind could write still with a time before it: each has to
+// pass it first.
 func (c *Cluster) Start(ctx context.Context) (stream.Position, error) {
 	parts := make([]stream.Position, len(c.Shards))
 	err := c.each(ctx, func(ctx context.Context, i int) error {
@@ -45,11 +47,17 @@ func (c *Cluster) Start(ctx context.Context) (stream.Position, error) {
 	if err != nil {
 		return stream.Position{}, err
 	}
-	newest, err := c.newest(ctx)
+	newest, err := c.latest(ctx, func(ctx context.Context, s Shard) (mongo.OpTime, error) { return s.Committed(ctx) })
 	if err != nil {
 		return stream.Position{}, err
 	}
-	if err := c.each(ctx, func(ctx context.Context, i int) error { return decided(ctx, c.Shards[i], newest) }); err != nil {
+	err = c.each(ctx, func(ctx context.Context, i int) error {
+		if err := c.pass(ctx, c.Shards[i], newest); err != nil {
+			return err
+		}
+		return decided(ctx, c.Shards[i], newest)
+	})
+	if err != nil {
 		return stream.Position{}, err
 	}
 	var names []string
@@ -59,21 +67,6 @@ func (c *Cluster) Start(ctx context.Context) (stream.Position, error) {
 		byName[s.Name] = parts[i]
 	}
 	return merge.Position(newest, names, byName)
-}
-
-// newest is where the shard stands that is ahead of the others.
-func (c *Cluster) newest(ctx context.Context) (mongo.OpTime, error) {
-	at := make([]mongo.OpTime, len(c.Shards))
-	err := c.each(ctx, func(ctx context.Context, i int) (err error) {
-		at[i], err = c.Shards[i].Committed(ctx)
-		return err
-	})
-	newest := mongo.OpTime{}
-	for _, p := range at {
-		newest = mongo.MaxOpTime(newest, p)
-	}
-	newest.Term = -1 // of the cluster's time, not of a shard's history
-	return newest, err
 }
 
 // each does something with all shards side by side.

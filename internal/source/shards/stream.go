@@ -57,19 +57,11 @@ func (c *Cluster) Source(each oplog.Options, all merge.Options) *merge.Source {
 func (c *Cluster) mover(s Shard) func(context.Context, mongo.OpTime) error {
 	var mayNot atomic.Bool // write notes
 	return func(ctx context.Context, at mongo.OpTime) error {
-		clock, err := c.clock(ctx, at)
+		ctx, end, err := c.aware(ctx, s, at)
 		if err != nil {
 			return err
 		}
-		sess, err := s.Client.StartSession()
-		if err != nil {
-			return fmt.Errorf("start session: %w", err)
-		}
-		defer sess.EndSession(ctx)
-		if err := sess.AdvanceClusterTime(clock); err != nil {
-			return fmt.Errorf("tell of the cluster's time: %w", err)
-		}
-		ctx = driver.NewSessionContext(ctx, sess)
+		defer end()
 		if !mayNot.Load() {
 			err = note(ctx, s)
 			if err == nil || !mongo.IsCode(err, mongo.CodeUnauthorized) {
@@ -79,6 +71,34 @@ func (c *Cluster) mover(s Shard) func(context.Context, mongo.OpTime) error {
 		}
 		return wait(ctx, s, at)
 	}
+}
+
+// pass waits until a shard has committed all up to a time and has an entry after it, so
+// that whatever it writes later has a later time.
+func (c *Cluster) pass(ctx context.Context, s Shard, at mongo.OpTime) error {
+	ctx, end, err := c.aware(ctx, s, at)
+	if err != nil {
+		return err
+	}
+	defer end()
+	return wait(ctx, s, at)
+}
+
+// aware has a shard be told, by commands with the context, that the cluster has
+// reached a time.
+func (c *Cluster) aware(ctx context.Context, s Shard, at mongo.OpTime) (_ context.Context, end func(), err error) {
+	clock, err := c.clock(ctx, at)
+	if err != nil {
+		return ctx, nil, err
+	}
+	sess, err := s.Client.StartSession()
+	if err != nil {
+		return ctx, nil, fmt.Errorf("start session: %w", err)
+	}
+	if err := sess.AdvanceClusterTime(clock); err != nil {
+		return ctx, nil, fmt.Errorf("tell of the cluster's time: %w", err)
+	}
+	return driver.NewSessionContext(ctx, sess), func() { sess.EndSession(ctx) }, nil
 }
 
 // clock is a $clusterTime that some shard has given out, at or after a time: no
