@@ -67,6 +67,9 @@ func split(pos stream.Position) (stream.Position, []Copy, error) {
 // ReadFrom is the first entry that any shard has to be read from for a consumer at a
 // position.
 func ReadFrom(pos stream.Position) (first mongo.OpTime, err error) {
+	if pos == (stream.Position{}) {
+		return first, nil // nothing was begun
+	}
 	pos, _, err = split(pos)
 	if err != nil {
 		return first, err

@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/lab/router"
 	"github.com/millrace/millrace/internal/lab/sharded"
+	"github.com/millrace/millrace/internal/lab/sharded/load"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/source/merge"
 	"github.com/millrace/millrace/internal/source/oplog"
@@ -233,10 +234,10 @@ func (b *bed) load(client *driver.Client, moves int) {
 	defer enough()
 	g, gctx := errgroup.WithContext(b.Context())
 	for n := range 3 {
-		w := &writer{Rand: rand.New(rand.NewPCG(b.seed, uint64(n))), client: client, first: 1000 * (n + 1)}
+		w := load.New(client, "d", b.seed, n)
 		g.Go(func() error {
 			for ctx.Err() == nil && gctx.Err() == nil {
-				if err := w.step(b.Context()); err != nil {
+				if err := w.Step(b.Context()); err != nil {
 					return fmt.Errorf("writer %d: %w", n, err)
 				}
 			}
@@ -258,94 +259,6 @@ func (b *bed) load(client *driver.Client, moves int) {
 		return nil
 	})
 	b.ok(g.Wait())
-}
-
-// writer writes documents of its own.
-type writer struct {
-	*rand.Rand
-	client *driver.Client
-	first  int
-}
-
-func (w *writer) coll() *driver.Collection {
-	return w.client.Database("d").Collection([]string{"ranged", "ranged", "hashed", "plain"}[w.IntN(4)])
-}
-
-// step is one write, or a transaction of some. Those that only meet others' are none.
-func (w *writer) step(ctx context.Context) error {
-	id := w.first + w.IntN(60)
-	c := w.coll()
-	var err error
-	switch w.IntN(7) {
-	case 0, 1:
-		// Two shards take documents of one _id and different keys; nobody else writes this one.
-		if err = c.FindOne(ctx, bson.D{{Key: "_id", Value: id}}).Err(); errors.Is(err, driver.ErrNoDocuments) {
-			_, err = c.InsertOne(ctx, bson.D{{Key: "_id", Value: id}, {Key: "k", Value: w.IntN(600)}, {Key: "n", Value: 0}})
-		}
-	case 2:
-		_, err = c.UpdateOne(ctx, bson.D{{Key: "_id", Value: id}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}, {Key: "$set", Value: bson.D{{Key: "f" + fmt.Sprint(w.IntN(3)), Value: w.IntN(100)}}}})
-	case 3:
-		_, err = c.DeleteOne(ctx, bson.D{{Key: "_id", Value: id}})
-	case 4:
-		err = w.rekey(ctx, id)
-	case 5:
-		err = w.transaction(ctx)
-	case 6:
-		_, err = c.UpdateMany(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: w.first}, {Key: "$lt", Value: w.first + 60}}}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "m", Value: 1}}}})
-	}
-	return harmless(err)
-}
-
-// harmless passes over what a client has to expect.
-func harmless(err error) error {
-	var labeled driver.LabeledError
-	switch {
-	case err == nil, driver.IsDuplicateKeyError(err), mongo.Classify(err) == mongo.ClassRetry, mongo.IsCode(err, 283), // WouldChangeOwningShard: another was faster
-		errors.As(err, &labeled) && labeled.HasErrorLabel("TransientTransactionError"):
-		return nil
-	}
-	return err
-}
-
-// rekey changes a document's shard key, with which it may change its shard.
-func (w *writer) rekey(ctx context.Context, id int) error {
-	var doc struct {
-		K int `bson:"k"`
-	}
-	c := w.client.Database("d").Collection("ranged")
-	if err := c.FindOne(ctx, bson.D{{Key: "_id", Value: id}}).Decode(&doc); err != nil {
-		if errors.Is(err, driver.ErrNoDocuments) {
-			return nil
-		}
-		return err
-	}
-	_, err := c.UpdateOne(ctx, bson.D{{Key: "_id", Value: id}, {Key: "k", Value: doc.K}}, bson.D{{Key: "$set", Value: bson.D{{Key: "k", Value: w.IntN(600)}}}})
-	return err
-}
-
-// transaction writes to several shards.
-func (w *writer) transaction(ctx context.Context) error {
-	s, err := w.client.StartSession()
-	if err != nil {
-		return err
-	}
-	defer s.EndSession(ctx)
-	if err := s.StartTransaction(); err != nil {
-		return err
-	}
-	sctx := driver.NewSessionContext(ctx, s)
-	for range 1 + w.IntN(4) {
-		id := w.first + 100 + w.IntN(60)
-		_, err := w.coll().ReplaceOne(sctx, bson.D{{Key: "_id", Value: id}}, bson.D{{Key: "_id", Value: id}, {Key: "k", Value: id % 600}, {Key: "n", Value: w.IntN(100)}}, options.Replace().SetUpsert(true))
-		if err != nil {
-			_ = s.AbortTransaction(ctx)
-			return err
-		}
-	}
-	if w.IntN(4) == 0 {
-		return s.AbortTransaction(ctx)
-	}
-	return s.CommitTransaction(sctx)
 }
 
 // TestOpen: the shards are found, one that is named wrongly is told.

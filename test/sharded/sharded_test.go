@@ -1,0 +1,193 @@
+// Package sharded_test has jobs replicate sharded clusters whose chunks move.
+package sharded_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/lab/router"
+	"github.com/millrace/millrace/internal/lab/sharded"
+	"github.com/millrace/millrace/internal/lab/sharded/load"
+	"github.com/millrace/millrace/internal/transform"
+)
+
+// bed is a sharded source with a router, and a replica set as the target.
+type bed struct {
+	*testing.T
+	lab            *sharded.Cluster
+	source, target *driver.Client
+	sourceURI      string
+	targetURI      string
+	seed           uint64
+}
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	lab.NeedServers(t)
+	b := &bed{T: t, seed: uint64(time.Now().UnixNano())}
+	b.lab = sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:3x1", SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
+	r, err := router.Start(t.Context(), router.Options{ConfigURI: b.lab.ConfigURI()})
+	b.ok(err)
+	t.Cleanup(func() { b.ok(r.Close()) })
+	b.sourceURI, b.targetURI = r.URI(), lab.ForTest(t, lab.Options{}).URI()
+	b.source, b.target = b.client(b.sourceURI), b.client(b.targetURI)
+	return b
+}
+
+func (b *bed) ok(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatalf("seed %d: %v", b.seed, err)
+	}
+}
+
+func (b *bed) client(uri string) *driver.Client {
+	b.Helper()
+	c, err := driver.Connect(options.Client().ApplyURI(uri))
+	b.ok(err)
+	b.Cleanup(func() { _ = c.Disconnect(context.Background()) })
+	return c
+}
+
+// collections makes those that load.Writer writes to.
+func (b *bed) collections() {
+	b.Helper()
+	ctx, all := b.Context(), b.lab.ShardNames()
+	b.ok(b.lab.CreateDatabase(ctx, "d", all[0]))
+	b.ok(b.lab.ShardCollection(ctx, "d.ranged", sharded.Sharding{Key: bson.D{{Key: "k", Value: 1}}}))
+	b.ok(b.lab.Split(ctx, "d.ranged", key(100), key(200), key(300), key(400), key(500)))
+	b.ok(b.lab.ShardCollection(ctx, "d.hashed", sharded.Sharding{Key: bson.D{{Key: "_id", Value: "hashed"}}, Chunks: 6}))
+	b.ok(b.source.Database("d").CreateCollection(ctx, "plain"))
+}
+
+func key(k int) bson.D { return bson.D{{Key: "k", Value: k}} }
+
+// writing writes and moves chunks until it is told to end.
+func (b *bed) writing() (end func()) {
+	ctx, cancel := context.WithCancel(b.Context())
+	g, gctx := errgroup.WithContext(b.Context())
+	for n := range 3 {
+		w := load.New(b.source, "d", b.seed, n)
+		g.Go(func() error {
+			for ctx.Err() == nil && gctx.Err() == nil {
+				if err := w.Step(b.Context()); err != nil {
+					return fmt.Errorf("writer %d: %w", n, err)
+				}
+			}
+			return nil
+		})
+	}
+	g.Go(func() error {
+		r := rand.New(rand.NewPCG(b.seed, 77))
+		names := b.lab.ShardNames()
+		moves := 0
+		for ctx.Err() == nil && gctx.Err() == nil {
+			if err := b.lab.MoveChunk(gctx, "d.ranged", key(r.IntN(load.Keys)), names[r.IntN(len(names))]); err == nil {
+				moves++
+			}
+		}
+		b.Logf("%d chunks moved", moves)
+		return nil
+	})
+	return func() {
+		b.Helper()
+		cancel()
+		b.ok(g.Wait())
+	}
+}
+
+// sameDocuments compares what both sides hold.
+func (b *bed) sameDocuments(names ...string) {
+	b.Helper()
+	for _, name := range names {
+		want, got := b.documents(b.source, name), b.documents(b.target, name)
+		for id, doc := range want {
+			if !bytes.Equal(got[id], doc) {
+				b.Errorf("seed %d: %s %s is %s on the target, want %s", b.seed, name, id, got[id], doc)
+			}
+		}
+		for id, doc := range got {
+			if want[id] == nil {
+				b.Errorf("seed %d: %s has %s, which the source has not", b.seed, name, doc)
+			}
+		}
+		b.Logf("%s: %d documents", name, len(want))
+	}
+}
+
+func (b *bed) documents(c *driver.Client, name string) map[string]bson.Raw {
+	b.Helper()
+	cur, err := c.Database("d").Collection(name).Find(b.Context(), bson.D{})
+	b.ok(err)
+	var docs []bson.Raw
+	b.ok(cur.All(b.Context(), &docs))
+	all := map[string]bson.Raw{}
+	for _, doc := range docs {
+		id := doc.Lookup("_id").String()
+		if all[id] != nil {
+			b.Errorf("seed %d: %s has %s twice", b.seed, name, id)
+		}
+		all[id] = doc
+	}
+	return all
+}
+
+// spec is a job from the cluster to the replica set.
+func (b *bed) spec() job.Spec {
+	level := slog.LevelInfo
+	return job.Spec{Source: b.sourceURI, Target: b.targetURI, Mode: job.ModeAll, Until: "never", Rules: transform.Config{Include: []string{"d.*"}},
+		Deps: job.Deps{Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))}}
+}
+
+// TestSync: a cluster that is written to while its chunks move arrives whole.
+func TestSync(t *testing.T) {
+	b := newBed(t)
+	b.collections()
+	for n := range 3 { // so that there is something to copy
+		w := load.New(b.source, "d", b.seed+1, n)
+		for range 150 {
+			b.ok(w.Step(t.Context()))
+		}
+	}
+	end := b.writing()
+	j, err := job.Open(t.Context(), b.spec())
+	b.ok(err)
+	defer j.Close()
+	done := make(chan error, 1)
+	go func() { done <- j.Run(t.Context()) }()
+	b.following(j, done)
+	time.Sleep(3 * time.Second)
+	end()
+	b.ok(j.Finalize(t.Context(), true))
+	b.ok(<-done)
+	if t.Logf("%+v", j.Status().Follow); len(j.Status().Differences) > 0 {
+		t.Error(j.Status().Differences)
+	}
+	b.sameDocuments("ranged", "hashed", "plain")
+}
+
+// following waits until the job follows.
+func (b *bed) following(j *job.Job, done <-chan error) {
+	b.Helper()
+	for j.Status().Phase != job.PhaseFollowing {
+		select {
+		case err := <-done:
+			b.Fatalf("seed %d: the job ended: %v", b.seed, err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
