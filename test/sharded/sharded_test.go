@@ -160,7 +160,7 @@ func TestSync(t *testing.T) {
 	end := b.writing()
 	j, done := b.start(b.spec())
 	b.following(j, done)
-	b.applies(j, 1000)
+	b.applies(j, done, 1000)
 	end()
 	b.finish(j, done)
 }
@@ -188,7 +188,7 @@ func TestCopyWhileChunksMove(t *testing.T) {
 	}
 	j, done := b.start(spec)
 	b.following(j, done)
-	b.applies(j, 1000)
+	b.applies(j, done, 1000)
 	end()
 	b.finish(j, done)
 }
@@ -230,9 +230,9 @@ func (b *bed) start(spec job.Spec) (*job.Job, <-chan error) {
 }
 
 // applies waits until the job has applied so many operations.
-func (b *bed) applies(j *job.Job, n int64) {
+func (b *bed) applies(j *job.Job, done <-chan error, n int64) {
 	b.Helper()
-	b.until(nil, func() bool { return j.Status().Follow.Operations >= n })
+	b.until(done, func() bool { return j.Status().Follow.Operations >= n })
 }
 
 // finish finalizes, and compares what both sides have.
