@@ -56,12 +56,17 @@ func (c *copier) prepare(ctx context.Context, job state.Job) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.noneExists(gctx, mapped) })
 	g.Go(func() error { return c.store.SaveCatalog(gctx, mapped) })
+	chunks := bson.Raw{}
+	g.Go(func() (err error) {
+		chunks, err = c.chunksNow(gctx, snap)
+		return err
+	})
 	if err := g.Wait(); err != nil {
 		return err
 	}
 	c.catalog = mapped
 	c.log.Info("snapshot taken", "position", snap.At, "collections", len(mapped))
-	return c.savePhase(ctx, state.PhaseCreating, append(state.PositionFields(c.from), bson.E{Key: "start", Value: snap.At})...)
+	return c.savePhase(ctx, state.PhaseCreating, append(state.PositionFields(c.from), bson.E{Key: "start", Value: snap.At}, bson.E{Key: "chunks", Value: chunks})...)
 }
 
 // look makes sure that the job may have the names that its rules lead to, and
@@ -243,7 +248,7 @@ func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mappe
 			indexes = indexes || len(m.Indexes) > 0
 		}
 	}
-	if err := c.run(ctx, tasks, job.Start, o); err != nil {
+	if err := c.run(ctx, tasks, job.Start, job.Chunks, o); err != nil {
 		return err
 	}
 	if c.src.Info.Kind == mongo.KindStandalone {
@@ -281,13 +286,13 @@ func task(c schema.Collection, target string) copy.Task {
 	return copy.Task{Source: c, Target: schema.Collection{NS: target, Type: c.Type}.DataNS()}
 }
 
-func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime, o copy.Options) error {
+func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime, chunks bson.Raw, o copy.Options) error {
 	o.Readers, o.Writers, o.MaxBufferedBytes, o.AfterClusterTime, o.Log = c.spec.Readers, c.spec.Writers, c.spec.Memory, after, c.log
 	o.Recreate, o.Refused, o.Limit, o.SourceGate, o.TargetGate = c.recreate, c.refused(after), c.limit, c.srcGate, c.dstGate
 	o.Widen = func(ctx context.Context, t copy.Task) error { return c.cat.Widen(ctx, c.src, t.Source, t.Target) }
 	o.Inserted = oplog.FindInsertion
 	if c.shards != nil {
-		return c.fromShards(ctx, c.shards, tasks, after, o)
+		return c.fromShards(ctx, tasks, chunks, o)
 	}
 	eng := copy.New(c.src, c.dst, sliceStore{c.store}, o)
 	c.progress.Copying(eng)
@@ -303,7 +308,11 @@ func (c *copier) again(ctx context.Context, coll schema.Collection, target strin
 			return err
 		}
 	}
-	return c.run(ctx, []copy.Task{task(coll, target)}, after, copy.Options{})
+	chunks, err := c.chunksNow(ctx, schema.Snapshot{At: after, Collections: []schema.Collection{coll}})
+	if err != nil {
+		return err
+	}
+	return c.run(ctx, []copy.Task{task(coll, target)}, after, chunks, copy.Options{})
 }
 
 // recreate empties the target of a task that has to begin anew.

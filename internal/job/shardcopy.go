@@ -3,6 +3,7 @@ package job
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"fmt"
 	"sync"
 
@@ -12,29 +13,33 @@ import (
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/shards"
 )
 
 // shardCopy copies from the shards of a cluster while chunks move. Each shard gives
 // what it owns when a cursor is opened on it, so that a document whose chunk moves
 // meanwhile may be read twice, or by none: not on the one shard before it came, and
-// not on the other after it went. So what a shard has got since the position after
-// which all is read is read again, of that shard. A cursor keeps what its shard owned
+// not on the other after it went. So what has changed its shard since before anything
+// was read is read again, of the shard that has it. A cursor keeps what its shard owned
 // when it was opened: one that was opened on the owner of a range reads all of it.
 //
 // All that is read is as it was at some time after that position, or later, and the
 // changes since are applied to it.
 type shardCopy struct {
 	*copier
-	shards  *shards.Cluster
-	after   mongo.OpTime
+	stands  map[string]shards.Stand // of the tables, before anything was read
 	opts    copy.Options
 	engines copies
 }
 
 // fromShards copies tasks, each a whole collection, from the shards.
-func (c *copier) fromShards(ctx context.Context, of *shards.Cluster, tasks []copy.Task, after mongo.OpTime, o copy.Options) error {
-	s := &shardCopy{copier: c, shards: of, after: after, opts: o}
+func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o copy.Options) error {
+	s := &shardCopy{copier: c, opts: o}
+	if err := bson.Unmarshal(chunks, &s.stands); err != nil {
+		return fmt.Errorf("read what was noted of the source's chunks: %w", err)
+	}
+	of := c.shards
 	byShard, err := s.split(ctx, tasks)
 	if err != nil {
 		return err
@@ -127,7 +132,23 @@ func (s *shardCopy) split(ctx context.Context, tasks []copy.Task) (map[string][]
 	return byShard, nil
 }
 
-// movedChunks reads what shards have got of a collection since the copy's position,
+// chunksNow notes how the tables of collections stand.
+func (c *copier) chunksNow(ctx context.Context, snap schema.Snapshot) (bson.Raw, error) {
+	if c.shards == nil {
+		return bson.Marshal(bson.D{})
+	}
+	var all []bson.Binary
+	for _, one := range snap.Collections {
+		all = append(all, one.UUID)
+	}
+	stands, err := c.shards.Stands(ctx, snap.At, all)
+	if err != nil {
+		return nil, err
+	}
+	return bson.Marshal(stands)
+}
+
+// movedChunks reads what has changed its shard since a collection's table was noted,
 // until nothing is left to read. A chunk counts as read when a shard that owned it
 // gave all of it, wherever it is by then.
 func (s *shardCopy) movedChunks(ctx context.Context, t copy.Task) error {
@@ -141,7 +162,7 @@ func (s *shardCopy) movedChunks(ctx context.Context, t copy.Task) error {
 		if err != nil {
 			return err
 		}
-		parts := table.Moved(s.after.TS, func(c shards.Chunk) bool { return read[key(c)] })
+		parts := table.Moved(s.stands[hex.EncodeToString(t.Source.UUID.Data)], func(c shards.Chunk) bool { return read[key(c)] })
 		if len(parts) == 0 {
 			return nil
 		}

@@ -193,6 +193,84 @@ func TestCopyWhileChunksMove(t *testing.T) {
 	b.finish(j, done)
 }
 
+// TestSchemaWhileAllMoves: users make, change, rename and drop collections while chunks
+// and the database itself move, and the job is broken off and begun again.
+func TestSchemaWhileAllMoves(t *testing.T) {
+	b := newBed(t)
+	b.collections()
+	b.fill(1500)
+	end := b.writing()
+	enough, stop := context.WithCancel(t.Context())
+	var g errgroup.Group
+	g.Go(func() error { return b.changing(enough) })
+	spec := b.spec()
+	spec.Limits.Bytes = 2 << 20
+	r := rand.New(rand.NewPCG(b.seed, 8))
+	for range 6 {
+		ctx, cancel := context.WithCancel(t.Context())
+		j, err := job.Open(ctx, spec)
+		b.ok(err)
+		ended := make(chan error, 1)
+		go func() { ended <- j.Run(ctx) }()
+		select {
+		case err := <-ended:
+			b.Fatalf("seed %d: the job ended: %v", b.seed, err)
+		case <-time.After(time.Duration(500+r.IntN(4000)) * time.Millisecond):
+		}
+		cancel()
+		<-ended
+		j.Close()
+	}
+	j, done := b.start(spec)
+	b.following(j, done)
+	stop()
+	b.ok(g.Wait())
+	end()
+	b.finish(j, done)
+	names, err := b.source.Database("d").ListCollectionNames(t.Context(), bson.D{})
+	b.ok(err)
+	b.sameDocuments(names...)
+}
+
+// changing changes the schema, and moves the database, until it is told to end.
+func (b *bed) changing(ctx context.Context) error {
+	r := rand.New(rand.NewPCG(b.seed, 99))
+	db := b.source.Database("d")
+	run := func(cmd ...bson.E) error { return db.RunCommand(b.Context(), bson.D(cmd)).Err() }
+	names := b.lab.ShardNames()
+	done := map[int]int{}
+	for ctx.Err() == nil {
+		what, name := r.IntN(8), fmt.Sprintf("x%d", r.IntN(3))
+		on := []string{"ranged", "hashed", "plain", name}[r.IntN(4)]
+		var err error
+		switch what {
+		case 0:
+			err = run(bson.E{Key: "createIndexes", Value: on}, bson.E{Key: "indexes", Value: bson.A{bson.D{{Key: "key", Value: bson.D{{Key: "n", Value: 1}}}, {Key: "name", Value: "n"}}}})
+		case 1:
+			err = run(bson.E{Key: "dropIndexes", Value: on}, bson.E{Key: "index", Value: "n"})
+		case 2:
+			err = run(bson.E{Key: "collMod", Value: on}, bson.E{Key: "validationLevel", Value: []string{"off", "strict", "moderate"}[r.IntN(3)]})
+		case 3:
+			err = run(bson.E{Key: "create", Value: name})
+		case 4:
+			_ = run(bson.E{Key: "drop", Value: name})
+			err = b.lab.ShardCollection(b.Context(), "d."+name, sharded.Sharding{Key: bson.D{{Key: "_id", Value: "hashed"}}, Chunks: 3})
+		case 5:
+			err = run(bson.E{Key: "drop", Value: name})
+		case 6:
+			err = b.source.Database("admin").RunCommand(b.Context(), bson.D{{Key: "renameCollection", Value: "d." + name}, {Key: "to", Value: "d.y"}, {Key: "dropTarget", Value: true}}).Err()
+		case 7:
+			err = b.lab.MovePrimary(b.Context(), "d", names[r.IntN(len(names))])
+		}
+		if err == nil {
+			done[what]++
+		}
+		_, _ = db.Collection(name).InsertOne(b.Context(), bson.D{{Key: "n", Value: r.IntN(100)}})
+	}
+	b.Logf("changes by kind: %v", done)
+	return nil
+}
+
 // fill writes documents of a kilobyte to each shard: so many to each collection
 // and writer, beside what writers write.
 func (b *bed) fill(n int) {

@@ -13,10 +13,6 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// resharding begins the names of collections that the servers fill while one is
-// sharded by another key.
-const resharding = "system.resharding."
-
 // Collection is one of the cluster's, as its shards know it.
 type Collection struct {
 	NS   string
@@ -130,7 +126,7 @@ func (o *Once) filter(b *stream.Batch) (copies []Copy) {
 // out of it that were.
 func (o *Once) news(ch *stream.Change) bool {
 	db, coll := mongo.SplitNS(ch.NS)
-	if strings.HasPrefix(coll, resharding) {
+	if strings.HasPrefix(coll, mongo.ReshardingPrefix) && ch.Kind != stream.ChangeRename {
 		return false
 	}
 	if ch.Kind == stream.ChangeDropDatabase {

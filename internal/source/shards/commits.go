@@ -47,14 +47,16 @@ func (o *commits) through(emit func(context.Context, *stream.Batch) error) func(
 	}
 }
 
-// hold keeps back what is of the position that goes on in the next batch.
+// hold keeps back what is of the position that goes on in the next batch, if
+// transactions have to do with it.
 func (o *commits) hold(b *stream.Batch) {
-	from, bytes := len(b.Events), 0
-	for from > 0 && b.Events[from-1].Txn != nil && b.Events[from-1].At == b.Events[len(b.Events)-1].At {
+	from, bytes, committed := len(b.Events), 0, false
+	for from > 0 && b.Events[from-1].At == b.Events[len(b.Events)-1].At {
 		from--
 		bytes += len(b.Events[from].Doc) + len(b.Events[from].Key.ID.Data)
+		committed = committed || b.Events[from].Txn != nil
 	}
-	if bytes > mostHeld {
+	if !committed || bytes > mostHeld {
 		return
 	}
 	o.held = slices.Clone(b.Events[from:])

@@ -58,6 +58,22 @@ func (h *history) commit(shards int, at mongo.OpTime) [][]stream.Event {
 	return parts
 }
 
+// other is a write of its own to another document, or none.
+func (h *history) other(at mongo.OpTime) []stream.Event {
+	const id = 99
+	if h.IntN(2) == 0 {
+		return nil
+	}
+	h.n++
+	ev := stream.Event{Kind: stream.Insert, NS: "d.c", Key: stream.Key{ID: bsoncore.Value{Type: bsoncore.TypeInt32, Data: bsoncore.AppendInt32(nil, id)}},
+		Doc: bson.Raw(bsoncore.NewDocumentBuilder().AppendInt32("v", int32(h.n)).Build()), At: at}
+	if _, there := h.v[id]; there {
+		ev.Kind = stream.Replace
+	}
+	h.v[id] = h.n
+	return []stream.Event{ev}
+}
+
 // follow applies events, each of which has to find what it changes.
 func follow(docs map[int]int, events []stream.Event) error {
 	for _, ev := range events {
@@ -85,6 +101,7 @@ func TestCommits(t *testing.T) {
 	for i := range 20_000 {
 		at := mongo.OpTime{TS: bson.Timestamp{T: uint32(i + 1)}}
 		parts := h.commit(3, at)
+		parts = append(parts, h.other(at)) // what another shard did at that time
 		h.Shuffle(len(parts), func(i, j int) { parts[i], parts[j] = parts[j], parts[i] })
 		all := slices.Concat(parts...)
 		if follow(map[int]int{}, all) != nil {

@@ -2,9 +2,12 @@ package shards
 
 import (
 	"context"
+	"encoding/hex"
 	"slices"
+	"sync"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
@@ -99,4 +102,36 @@ func (c *Cluster) Moved(ctx context.Context, was schema.Collection) (now bson.Bi
 	}
 	now = colls[0].UUID
 	return now, shard, colls[0].Type == was.Type && !now.Equal(was.UUID) && !places.Sharded(now), nil
+}
+
+// Stands are those of the sharded ones among collections, by UUID in hex. at is a
+// position before now.
+func (c *Cluster) Stands(ctx context.Context, at mongo.OpTime, of []bson.Binary) (map[string]Stand, error) {
+	places, err := c.Places(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]Stand{}
+	var mu sync.Mutex
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(8)
+	for _, uuid := range of {
+		if !places.Sharded(uuid) {
+			continue
+		}
+		g.Go(func() error {
+			t, err := c.Table(ctx, uuid)
+			if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			all[hex.EncodeToString(uuid.Data)] = t.Stand(at)
+			return nil
+		})
+	}
+	return all, g.Wait()
 }

@@ -167,12 +167,31 @@ type Part struct {
 	Chunks   []Chunk
 }
 
-// Moved are the parts that their shard has got after a time, but for chunks that are
-// left out.
-func (t *Table) Moved(after bson.Timestamp, without func(Chunk) bool) []Part {
+// Stand is which version of a sharded collection's table there was at a moment.
+type Stand struct {
+	Epoch   bson.ObjectID  `bson:"epoch"`
+	Version bson.Timestamp `bson:"version"`
+	At      bson.Timestamp `bson:"at"` // a position before that moment
+}
+
+// Stand is that of the table.
+func (t *Table) Stand(at mongo.OpTime) Stand {
+	return Stand{Epoch: t.Epoch, Version: t.version(func(Chunk) bool { return true }), At: at.TS}
+}
+
+// Moved are the parts that may have changed their shard since the table stood as it
+// did, but for chunks that are left out. A move gives the chunk, and one that the donor
+// keeps, a version with a new first number; splits and merges give one of the newest
+// first number. Only the moved one has come to its shard lately.
+func (t *Table) Moved(since Stand, without func(Chunk) bool) []Part {
+	// A shard states its time before the config servers hear of the move: long is the
+	// time in between where something hangs.
+	const long = 3600 // seconds
+	lately := bson.Timestamp{T: since.At.T - min(since.At.T, long)}
 	var parts []Part
 	for _, c := range t.Chunks {
-		if !c.since().After(after) || without(c) {
+		moved := t.Epoch != since.Epoch || c.Version.T > since.Version.T && c.since().After(lately)
+		if !moved || without(c) {
 			continue
 		}
 		if n := len(parts) - 1; n >= 0 && parts[n].Shard == c.Shard && bytes.Equal(parts[n].Max, c.Min) {

@@ -67,6 +67,7 @@ func harmless(err error) error {
 	var labeled driver.LabeledError
 	switch {
 	case err == nil, driver.IsDuplicateKeyError(err), mongo.Classify(err) == mongo.ClassRetry, mongo.IsCode(err, 283), // WouldChangeOwningShard: another was faster
+		mongo.IsCode(err, 319), // MovePrimaryInProgress
 		errors.As(err, &labeled) && labeled.HasErrorLabel("TransientTransactionError"):
 		return nil
 	}
