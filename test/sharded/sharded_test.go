@@ -8,6 +8,9 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"regexp"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -214,6 +217,7 @@ func TestSchemaWhileAllMoves(t *testing.T) {
 		go func() { ended <- j.Run(ctx) }()
 		select {
 		case err := <-ended:
+			b.history(err)
 			b.Fatalf("seed %d: the job ended: %v", b.seed, err)
 		case <-time.After(time.Duration(500+r.IntN(4000)) * time.Millisecond):
 		}
@@ -330,6 +334,7 @@ func (b *bed) until(done <-chan error, holds func() bool) {
 	for !holds() {
 		select {
 		case err := <-done:
+			b.history(err)
 			b.Fatalf("seed %d: the job ended: %v", b.seed, err)
 		case <-time.After(20 * time.Millisecond):
 		}
@@ -340,4 +345,46 @@ func (b *bed) until(done <-chan error, holds func() bool) {
 func (b *bed) following(j *job.Job, done <-chan error) {
 	b.Helper()
 	b.until(done, func() bool { return j.Status().Phase == job.PhaseFollowing })
+}
+
+// history logs what the shards' oplogs tell of the document that an error names.
+func (b *bed) history(err error) {
+	b.Helper()
+	named := regexp.MustCompile(`numberInt":"(\d+)`).FindStringSubmatch(fmt.Sprint(err))
+	if named == nil {
+		return
+	}
+	id, _ := strconv.Atoi(named[1])
+	type line struct {
+		at   bson.Timestamp
+		text string
+	}
+	var all []line
+	for i, s := range b.lab.Shards() {
+		c := b.client(s.URI())
+		oplog := c.Database("local").Collection("oplog.rs")
+		var or bson.A
+		for _, f := range []string{"o._id", "o2._id", "o.applyOps.o._id", "o.applyOps.o2._id"} {
+			or = append(or, bson.D{{Key: f, Value: id}})
+		}
+		find := func(filter bson.D) (docs []bson.Raw) {
+			cur, err := oplog.Find(b.Context(), filter)
+			b.ok(err)
+			b.ok(cur.All(b.Context(), &docs))
+			for _, d := range docs {
+				t, n := d.Lookup("ts").Timestamp()
+				all = append(all, line{bson.Timestamp{T: t, I: n}, fmt.Sprintf("s%d %d:%d %.700s", i, t, n, d)})
+			}
+			return docs
+		}
+		for _, d := range find(bson.D{{Key: "$or", Value: or}}) {
+			if n := d.Lookup("txnNumber"); n.Type != 0 && d.Lookup("op").StringValue() == "c" {
+				find(bson.D{{Key: "txnNumber", Value: n}, {Key: "lsid", Value: d.Lookup("lsid")}, {Key: "o.applyOps", Value: bson.D{{Key: "$exists", Value: false}}}, {Key: "op", Value: "c"}})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b line) int { return a.at.Compare(b.at) })
+	for _, l := range all {
+		b.Log(l.text)
+	}
 }

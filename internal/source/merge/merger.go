@@ -198,7 +198,7 @@ func (m *merger) floor() mongo.OpTime {
 func (m *merger) flush(ctx context.Context, complete mongo.OpTime, more bool) error {
 	b := m.out
 	b.Start, b.End, b.More = m.end, mongo.MaxOpTime(m.end, complete), more
-	b.Partial = len(b.Events) > 0 && b.End.Before(m.last)
+	b.Partial = b.End.Before(m.last) // also where the rest is still to come
 	b.EventBytes = int(m.bytes)
 	b.Mark = m.mark(b.End)
 	for _, f := range m.feeds {

@@ -27,12 +27,10 @@ func (o *commits) through(emit func(context.Context, *stream.Batch) error) func(
 			b.Events = append(o.held, b.Events...)
 			o.held = nil
 		}
-		if b.Partial {
-			o.hold(b)
-		}
+		o.hold(b)
 		for from := 0; from < len(b.Events); {
 			end := from + 1
-			for end < len(b.Events) && b.Events[end].At == b.Events[from].At {
+			for end < len(b.Events) && b.Events[end].At.Compare(b.Events[from].At) == 0 { // terms are each shard's own
 				end++
 			}
 			if end-from > 1 {
@@ -47,11 +45,14 @@ func (o *commits) through(emit func(context.Context, *stream.Batch) error) func(
 	}
 }
 
-// hold keeps back what is of the position that goes on in the next batch, if
-// transactions have to do with it.
+// hold keeps back what comes after the end of the batch, if transactions have to do
+// with it: more may be to come of that position.
 func (o *commits) hold(b *stream.Batch) {
+	if n := len(b.Events); n == 0 || !b.End.Before(b.Events[n-1].At) {
+		return
+	}
 	from, bytes, committed := len(b.Events), 0, false
-	for from > 0 && b.Events[from-1].At == b.Events[len(b.Events)-1].At {
+	for from > 0 && b.End.Before(b.Events[from-1].At) {
 		from--
 		bytes += len(b.Events[from].Doc) + len(b.Events[from].Key.ID.Data)
 		committed = committed || b.Events[from].Txn != nil
@@ -60,7 +61,7 @@ func (o *commits) hold(b *stream.Batch) {
 		return
 	}
 	o.held = slices.Clone(b.Events[from:])
-	b.Events = b.Events[:from]
+	b.Events, b.Partial = b.Events[:from], false
 }
 
 // document is one of a collection.

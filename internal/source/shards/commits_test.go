@@ -108,8 +108,8 @@ func TestCommits(t *testing.T) {
 			reordered++
 		}
 		cut := h.IntN(len(all) + 1)
-		for part, events := range [][]stream.Event{all[:cut], all[cut:]} {
-			b := &stream.Batch{Events: slices.Clone(events), End: at, Partial: part == 0}
+		before := mongo.OpTime{TS: bson.Timestamp{T: at.TS.T - 1, I: 9}}
+		for _, b := range []*stream.Batch{{Events: slices.Clone(all[:cut]), End: before, Partial: true}, {End: before, Partial: true}, {Events: slices.Clone(all[cut:]), End: at}} {
 			if err := out(t.Context(), b); err != nil {
 				t.Fatalf("seed %d: commit %d: %v", seed, i, err)
 			}
