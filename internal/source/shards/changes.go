@@ -151,7 +151,7 @@ func (o *Once) news(ch *stream.Change) bool {
 	case stream.ChangeDrop:
 		return o.drop(id, c, ch)
 	case stream.ChangeRename:
-		return o.rename(id, c, ch.To)
+		return o.rename(id, c, ch)
 	case stream.ChangeCreateIndexes, stream.ChangeDropIndexes:
 		ch.Indexes = c.otherIndexes(ch.Indexes, ch.Kind == stream.ChangeDropIndexes)
 		return len(ch.Indexes) > 0 && c.copyOf == nil
@@ -184,12 +184,19 @@ func (o *Once) unknown(id [16]byte, ch *stream.Change) bool {
 		return false
 	}
 	if ch.Kind == stream.ChangeRename { // from a name that does not matter
-		if was, there := o.names[ch.To]; there {
-			o.forget(was)
-		}
+		o.replaced(ch)
 		o.add(id, ch.To)
 	}
 	return true
+}
+
+// replaced: what has the new name goes with a rename, though the first shard to tell of
+// it may have had nothing of it.
+func (o *Once) replaced(ch *stream.Change) {
+	if was, there := o.names[ch.To]; there {
+		o.forget(was)
+		ch.DropTarget = true
+	}
 }
 
 // drop of the collection that movePrimary has copied tells that the copy takes its place.
@@ -224,15 +231,13 @@ func (o *Once) forget(id [16]byte) {
 	}
 }
 
-func (o *Once) rename(id [16]byte, c *known, to string) bool {
-	if c.ns == to {
+func (o *Once) rename(id [16]byte, c *known, ch *stream.Change) bool {
+	if c.ns == ch.To {
 		return false
 	}
-	if was, there := o.names[to]; there {
-		o.forget(was)
-	}
+	o.replaced(ch)
 	delete(o.names, c.ns)
-	c.ns, o.names[to] = to, id
+	c.ns, o.names[ch.To] = ch.To, id
 	return true
 }
 

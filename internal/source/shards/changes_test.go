@@ -169,7 +169,7 @@ func TestOnceMoves(t *testing.T) {
 		{told(stream.ChangeCreateIndexes, "d.u", 2, ix), false},
 		{told(stream.ChangeDrop, "d.u", 2), false}, // that came to nothing
 		{told(stream.ChangeCreate, "d.u", 3), false},
-		{told(stream.ChangeDrop, "d.u", 1), false}, // the old one
+		{told(stream.ChangeDrop, "d.u", 1), true}, // the old one: another UUID, which a position has to have
 		{told(stream.ChangeCreateIndexes, "d.u", 3, stream.Index{Name: "b", Spec: ix.Spec}), true},
 		{told(stream.ChangeDrop, "d.u", 3), true},
 		{told(stream.ChangeDrop, "d.u", 3), false},
@@ -179,6 +179,21 @@ func TestOnceMoves(t *testing.T) {
 		if step.news != step.want {
 			t.Errorf("step %d: news is %t", i, step.news)
 		}
+	}
+	b := &stream.Batch{Events: []stream.Event{{Kind: stream.SchemaChange, NS: "d.v", Change: &stream.Change{Kind: stream.ChangeRename, NS: "d.v", To: "d.u", UUID: id(8)}}}}
+	for _, want := range []int{1, 0} { // of the first shard, which had nothing of that name, and of the next
+		b := &stream.Batch{Events: slices.Clone(b.Events)}
+		if err := once.Through(func(_ context.Context, b *stream.Batch) error {
+			if len(b.Events) != want || want > 0 && !b.Events[0].Change.DropTarget {
+				t.Errorf("a rename: %+v", b.Events)
+			}
+			return nil
+		})(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if told(stream.ChangeDrop, "d.u", 4) {
+		t.Error("what a rename has replaced is dropped once more")
 	}
 	for n := uint32(100); n < 30_000; n++ {
 		if !told(stream.ChangeCreate, "d.x", n) || !told(stream.ChangeDrop, "d.x", n) {
