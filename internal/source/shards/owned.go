@@ -1,0 +1,108 @@
+package shards
+
+import (
+	"context"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/shardkey"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// ownedSource is the source of a shard without what it tells of documents that it did
+// not own. Servers before 6.0 write to such documents, where a chunk was or is about
+// to be, when a user's write goes to all shards, and do not mark that.
+type ownedSource struct {
+	stream.Source
+	shard  string
+	record *record
+}
+
+// Run implements stream.Source.
+func (s *ownedSource) Run(ctx context.Context, pos stream.Position, emit func(context.Context, *stream.Batch) error) error {
+	if err := s.record.since(ctx, pos.At.TS); err != nil {
+		return err
+	}
+	return s.Source.Run(ctx, pos, s.record.through(s.shard, pos.At, emit))
+}
+
+// through gives what remains of a shard's batches to emit. What is at or before done
+// comes again, and is passed over by others.
+func (r *record) through(shard string, done mongo.OpTime, emit func(context.Context, *stream.Batch) error) func(context.Context, *stream.Batch) error {
+	j := &judge{record: r, shard: shard, done: done.TS}
+	return func(ctx context.Context, b *stream.Batch) error {
+		if err := j.judge(ctx, b); err != nil {
+			return err
+		}
+		return emit(ctx, b)
+	}
+}
+
+// judge leaves out the events of documents that a shard did not own.
+type judge struct {
+	record *record
+	shard  string
+	done   bson.Timestamp
+	key    shardkey.Key
+}
+
+func (j *judge) judge(ctx context.Context, b *stream.Batch) error {
+	newest := bson.Timestamp{}
+	for i := range b.Events {
+		if at := b.Events[i].At.TS; b.Events[i].Kind != stream.SchemaChange && newest.Before(at) {
+			newest = at
+		}
+	}
+	if newest.IsZero() {
+		return nil
+	}
+	if err := j.record.reach(ctx, newest); err != nil {
+		return err
+	}
+	j.record.mu.RLock()
+	defer j.record.mu.RUnlock()
+	kept := b.Events[:0]
+	for i := range b.Events {
+		mine, err := j.mine(&b.Events[i])
+		if err != nil {
+			return err
+		}
+		if mine {
+			kept = append(kept, b.Events[i])
+		}
+	}
+	clear(b.Events[len(kept):])
+	b.Events = kept
+	return nil
+}
+
+// mine reports an event of a document that the shard owned then.
+func (j *judge) mine(ev *stream.Event) (bool, error) {
+	if ev.Kind == stream.SchemaChange || ev.UUID == nil || !j.done.Before(ev.At.TS) {
+		return true, nil
+	}
+	c := j.record.byUUID[*ev.UUID]
+	if c == nil || !c.gone.IsZero() && c.gone.Before(ev.At.TS) {
+		return true, nil // it is not sharded
+	}
+	var ok bool
+	if ev.Key.Shard != nil {
+		ok = c.key.OfDocumentKey(&j.key, ev.Key.Shard)
+	} else {
+		ok = c.key.Of(&j.key, ev.Doc)
+	}
+	if !ok {
+		return false, fmt.Errorf("%s: %s of %s on shard %s has no shard key", ev.At, ev.Kind, bsonraw.IDText(ev.Key.ID), j.shard)
+	}
+	switch owner := c.held.owner(j.key.Values, ev.At.TS); owner {
+	case j.shard, ownerAny:
+		return true, nil
+	case ownerUnknown:
+		return false, mongo.WithHint(fmt.Errorf("%s: who owned %s of %s then is not known: neither the config servers' oplog nor their log of changes tells who gave its chunk away",
+			ev.At, bsonraw.IDText(ev.Key.ID), ev.NS), "the collection has to be copied again")
+	}
+	return false, nil
+}
