@@ -15,21 +15,34 @@ import (
 // $toHashedIndexKey gives it: the first eight bytes of an MD5 over the seed 0 and
 // the value. Numbers of all types are hashed as the integer they are cut to.
 func Hash(v bson.RawValue) int64 {
-	var scratch [128]byte                                                    // most values leave the heap alone
-	sum := md5.Sum(appendHashed(appendInt32(scratch[:0], 0), v, nil, false)) //nolint:gosec // see above
+	var scratch [128]byte // most values leave the heap alone
+	var whole []byte
+	switch class(v.Type) {
+	case 20, 25, 65:
+		whole = appendNested(appendHead(nil, v.Type), v)
+	default:
+		whole = appendPlain(appendHead(scratch[:0], v.Type), v)
+	}
+	sum := md5.Sum(whole) //nolint:gosec // see above
 	return int64(binary.LittleEndian.Uint64(sum[:]))
 }
 
-// appendHashed adds a value: the place of its type in the order of types, its name
-// when it is inside of a document, its bytes.
-func appendHashed(dst []byte, v bson.RawValue, name []byte, named bool) []byte {
-	dst = appendInt32(dst, int32(class(v.Type)))
-	if named {
-		dst = append(append(dst, name...), 0)
-	}
-	switch class(v.Type) {
-	case 10:
+// appendHead begins with the seed and the place of the type in the order of types.
+func appendHead(dst []byte, t bson.Type) []byte {
+	return appendInt32(appendInt32(dst, 0), int32(class(t)))
+}
+
+// appendPlain adds a value that has none inside.
+func appendPlain(dst []byte, v bson.RawValue) []byte {
+	if class(v.Type) == 10 {
 		return binary.LittleEndian.AppendUint64(dst, uint64(cut(v)))
+	}
+	return append(dst, v.Value...)
+}
+
+// appendNested adds a value that has others inside.
+func appendNested(dst []byte, v bson.RawValue) []byte {
+	switch class(v.Type) {
 	case 20, 25:
 		return appendFields(dst, v.Value)
 	case 65: // length, code as a string, scope
@@ -37,10 +50,11 @@ func appendHashed(dst []byte, v bson.RawValue, name []byte, named bool) []byte {
 		n := binary.LittleEndian.Uint32(v.Value[4:])
 		return appendFields(append(dst, code[:n]...), code[n:])
 	}
-	return append(dst, v.Value...)
+	return appendPlain(dst, v)
 }
 
-// appendFields adds the fields of a document, and its end.
+// appendFields adds the fields of a document, each with its type and its name, and its
+// end.
 func appendFields(dst, doc []byte) []byte {
 	rest, _ := bsonraw.Body(doc)
 	for len(rest) > 0 {
@@ -48,7 +62,8 @@ func appendFields(dst, doc []byte) []byte {
 		if !ok {
 			break
 		}
-		dst, rest = appendHashed(dst, valueOf(e), e.Name, true), next
+		dst = append(append(appendInt32(dst, int32(class(e.Type))), e.Name...), 0)
+		dst, rest = appendNested(dst, valueOf(e)), next
 	}
 	return appendInt32(dst, 0)
 }

@@ -63,7 +63,7 @@ func configHosts(ctx context.Context, s Shard) (string, error) {
 
 // owned gives a function that leaves out of a shard's source what it did not own.
 func (c *Cluster) owned() func(Shard, stream.Source) stream.Source {
-	if !c.asksOwners() {
+	if c.trust || !c.asksOwners() {
 		return func(_ Shard, s stream.Source) stream.Source { return s }
 	}
 	r := &record{config: c.config, pass: c.mover(Shard{Name: "config", Cluster: c.config})}
@@ -71,6 +71,6 @@ func (c *Cluster) owned() func(Shard, stream.Source) stream.Source {
 		r.old = r.old || !s.Info.Version.AtLeast(5, 0)
 	}
 	return func(s Shard, src stream.Source) stream.Source {
-		return &ownedSource{Source: src, shard: s.Name, record: r}
+		return &ownedSource{Source: src, shard: s, record: r}
 	}
 }

@@ -17,7 +17,7 @@ import (
 // to be, when a user's write goes to all shards, and do not mark that.
 type ownedSource struct {
 	stream.Source
-	shard  string
+	shard  Shard
 	record *record
 }
 
@@ -26,15 +26,17 @@ func (s *ownedSource) Run(ctx context.Context, pos stream.Position, emit func(co
 	if err := s.record.since(ctx, pos.At.TS); err != nil {
 		return err
 	}
-	return s.Source.Run(ctx, pos, s.record.through(s.shard, pos.At, emit))
+	j := &judge{record: s.record, shard: s.shard.Name, from: s.shard.Cluster, done: pos.At.TS, strays: map[string]*stray{}}
+	if err := j.recall(ctx); err != nil {
+		return err
+	}
+	return s.Source.Run(ctx, pos, j.through(emit))
 }
 
-// through gives what remains of a shard's batches to emit. What is at or before done
-// comes again, and is passed over by others.
-func (r *record) through(shard string, done mongo.OpTime, emit func(context.Context, *stream.Batch) error) func(context.Context, *stream.Batch) error {
-	j := &judge{record: r, shard: shard, done: done.TS}
+// through gives what remains of the shard's batches to emit.
+func (j *judge) through(emit func(context.Context, *stream.Batch) error) func(context.Context, *stream.Batch) error {
 	return func(ctx context.Context, b *stream.Batch) error {
-		if err := j.judge(ctx, b); err != nil {
+		if err := j.batch(ctx, b); err != nil {
 			return err
 		}
 		return emit(ctx, b)
@@ -45,23 +47,41 @@ func (r *record) through(shard string, done mongo.OpTime, emit func(context.Cont
 type judge struct {
 	record *record
 	shard  string
-	done   bson.Timestamp
+	from   *mongo.Cluster // the shard
+	done   bson.Timestamp // what is at or before it comes again, and is passed over by others
 	key    shardkey.Key
+	strays map[string]*stray // by arrival and _id
 }
 
-func (j *judge) judge(ctx context.Context, b *stream.Batch) error {
+func (j *judge) batch(ctx context.Context, b *stream.Batch) error {
 	newest := bson.Timestamp{}
 	for i := range b.Events {
 		if at := b.Events[i].At.TS; b.Events[i].Kind != stream.SchemaChange && newest.Before(at) {
 			newest = at
 		}
 	}
-	if newest.IsZero() {
+	if !newest.IsZero() {
+		if err := j.record.reach(ctx, newest); err != nil {
+			return err
+		}
+		if err := j.owned(b); err != nil {
+			return err
+		}
+	}
+	if len(j.strays) == 0 {
 		return nil
+	}
+	if newest.Before(b.End.TS) {
+		newest = b.End.TS
 	}
 	if err := j.record.reach(ctx, newest); err != nil {
 		return err
 	}
+	return j.settle(ctx, b, newest)
+}
+
+// owned keeps what the shard owned.
+func (j *judge) owned(b *stream.Batch) error {
 	j.record.mu.RLock()
 	defer j.record.mu.RUnlock()
 	kept := b.Events[:0]
@@ -104,5 +124,5 @@ func (j *judge) mine(ev *stream.Event) (bool, error) {
 		return false, mongo.WithHint(fmt.Errorf("%s: who owned %s of %s then is not known: neither the config servers' oplog nor their log of changes tells who gave its chunk away",
 			ev.At, bsonraw.IDText(ev.Key.ID), ev.NS), "the collection has to be copied again")
 	}
-	return false, nil
+	return false, j.stray(c, ev)
 }

@@ -184,3 +184,13 @@ func highest(bound []bson.RawValue) bool {
 	}
 	return true
 }
+
+// gained is when a shard came to own a key, after a time.
+func (o *ownership) gained(key []bson.RawValue, shard string, after bson.Timestamp) (bson.Timestamp, bool) {
+	for _, h := range o.spans[o.find(key)].held {
+		if h.shard == shard && after.Before(h.since) {
+			return h.since, true
+		}
+	}
+	return bson.Timestamp{}, false
+}

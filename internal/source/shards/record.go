@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,6 +33,8 @@ type record struct {
 	known  bson.Timestamp // up to when
 	parts  map[string]*ownership
 	byUUID map[[16]byte]*collection
+	// arrivals are the chunks that move, or did, in the order in which they began to.
+	arrivals []*arrival
 }
 
 // collection is a sharded one.
@@ -49,7 +53,7 @@ func (r *record) since(ctx context.Context, at bson.Timestamp) error {
 		return nil
 	}
 	r.floor, r.known = at, at
-	r.parts, r.byUUID = map[string]*ownership{}, map[[16]byte]*collection{}
+	r.parts, r.byUUID, r.arrivals = map[string]*ownership{}, map[[16]byte]*collection{}, nil
 	if err := r.reaches(ctx, at); err != nil {
 		r.floor = bson.Timestamp{}
 		return err
@@ -93,6 +97,9 @@ func (r *record) load(ctx context.Context) error {
 		return err
 	}
 	// The newest time that the config servers know includes all that was read.
+	if err := r.before(ctx); err != nil {
+		return err
+	}
 	at, err := r.config.Positions(ctx)
 	if err == nil {
 		err = r.follow(ctx, at.Majority.TS)
@@ -152,73 +159,95 @@ func (r *record) reach(ctx context.Context, at bson.Timestamp) error {
 // follow reads what was written to the chunk map after what is known, up to a time at
 // least.
 func (r *record) follow(ctx context.Context, at bson.Timestamp) error {
-	of := bson.D{{Key: "$in", Value: bson.A{"config.chunks", "config.collections"}}}
-	cur, err := r.config.Client.Database("local").RunCommandCursor(ctx, bson.D{
-		{Key: "find", Value: "oplog.rs"},
-		{Key: "filter", Value: bson.D{
-			{Key: "ts", Value: bson.D{{Key: "$gt", Value: r.known}}},
-			{Key: "$or", Value: bson.A{bson.D{{Key: "ns", Value: of}}, bson.D{{Key: "o.applyOps.ns", Value: of}}, bson.D{{Key: "op", Value: "n"}}}},
-		}},
-		{Key: "sort", Value: bson.D{{Key: "$natural", Value: 1}}},
+	last := at
+	err := entries(ctx, r.config, bson.D{
+		{Key: "ts", Value: bson.D{{Key: "$gt", Value: r.known}}},
+		{Key: "$or", Value: bson.A{ofMap("ns"), ofMap("o.applyOps.ns"), bson.D{{Key: "op", Value: "n"}}}},
+	}, at, func(entry bson.Raw) error {
+		ts, err := r.entry(ctx, entry)
+		if last.Before(ts) {
+			last = ts
+		}
+		return err
+	})
+	if err == nil {
+		r.known = last
+	}
+	return err
+}
+
+// ofMap is a condition on entries that tell of the chunk map.
+func ofMap(field string) bson.D {
+	return bson.D{{Key: field, Value: bson.D{{Key: "$in", Value: bson.A{"config.chunks", "config.collections", "config.migrations"}}}}}
+}
+
+// before reads which migrations were under way at the floor.
+func (r *record) before(ctx context.Context) error {
+	const longest = 24 * 60 * 60 // seconds of a migration
+	from := bson.Timestamp{T: r.floor.T - min(longest, r.floor.T)}
+	return entries(ctx, r.config, bson.D{
+		{Key: "ts", Value: bson.D{{Key: "$gte", Value: from}, {Key: "$lte", Value: r.floor}}}, {Key: "ns", Value: "config.migrations"},
+	}, r.floor, func(entry bson.Raw) error {
+		_, err := r.entry(ctx, entry)
+		r.arrivals = slices.DeleteFunc(r.arrivals, func(a *arrival) bool { return !a.until.IsZero() })
+		return err
+	})
+}
+
+// entries calls fn for what the oplog of a set holds of a filter, as a majority has it
+// after a time.
+func entries(ctx context.Context, c *mongo.Cluster, filter bson.D, at bson.Timestamp, fn func(bson.Raw) error) error {
+	cur, err := c.Client.Database("local").RunCommandCursor(ctx, bson.D{
+		{Key: "find", Value: "oplog.rs"}, {Key: "filter", Value: filter}, {Key: "sort", Value: bson.D{{Key: "$natural", Value: 1}}},
 		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}, {Key: "afterClusterTime", Value: at}}},
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = cur.Close(context.WithoutCancel(ctx)) }()
-	last := at
 	for cur.Next(ctx) {
-		entry := append(bson.Raw(nil), cur.Current...)
-		t, i, ok := entry.Lookup("ts").TimestampOK()
-		if !ok {
-			return errors.New("an entry without a time")
-		}
-		ts := bson.Timestamp{T: t, I: i}
-		if err := r.entry(ctx, entry, ts); err != nil {
-			return fmt.Errorf("entry %d.%d: %w", t, i, err)
-		}
-		if last.Before(ts) {
-			last = ts
+		if err := fn(append(bson.Raw(nil), cur.Current...)); err != nil {
+			return err
 		}
 	}
-	if err := cur.Err(); err != nil {
-		return err
-	}
-	r.known = last
-	return nil
+	return cur.Err()
 }
 
 // entry takes one entry of the oplog, with the operations in it.
-func (r *record) entry(ctx context.Context, e bson.Raw, ts bson.Timestamp) error {
+func (r *record) entry(ctx context.Context, e bson.Raw) (bson.Timestamp, error) {
+	t, i, ok := e.Lookup("ts").TimestampOK()
+	ts := bson.Timestamp{T: t, I: i}
+	wall, _ := e.Lookup("wall").TimeOK()
+	if !ok {
+		return ts, errors.New("an entry without a time")
+	}
+	o, _ := e.Lookup("o").DocumentOK()
+	all := []bson.Raw{e}
+	if ops, ok := o.Lookup("applyOps").ArrayOK(); ok {
+		all = all[:0]
+		for f, ok := range bsonraw.Fields(ops) {
+			if !ok || f.Type != bson.TypeEmbeddedDocument {
+				return ts, fmt.Errorf("entry %d.%d: an operation that is no document", t, i)
+			}
+			all = append(all, f.Value)
+		}
+	}
+	for _, one := range all {
+		if err := r.operation(ctx, one, ts, wall); err != nil {
+			return ts, fmt.Errorf("entry %d.%d: %w", t, i, err)
+		}
+	}
+	return ts, nil
+}
+
+// operation takes one write.
+func (r *record) operation(ctx context.Context, e bson.Raw, ts bson.Timestamp, wall time.Time) error {
 	op, _ := e.Lookup("op").StringValueOK()
 	ns, _ := e.Lookup("ns").StringValueOK()
 	o, _ := e.Lookup("o").DocumentOK()
-	switch {
-	case op == "c":
-		ops, _ := o.Lookup("applyOps").ArrayOK()
-		wall, _ := e.Lookup("wall").TimeOK()
-		for f, ok := range bsonraw.Fields(ops) {
-			if !ok || f.Type != bson.TypeEmbeddedDocument {
-				return errors.New("an operation that is no document")
-			}
-			inner := bson.Raw(f.Value)
-			iop, _ := inner.Lookup("op").StringValueOK()
-			ins, _ := inner.Lookup("ns").StringValueOK()
-			io, _ := inner.Lookup("o").DocumentOK()
-			if err := r.operation(ctx, iop, ins, io, inner, ts, wall); err != nil {
-				return err
-			}
-		}
-		return nil
-	case op == "n":
-		return nil
-	}
-	wall, _ := e.Lookup("wall").TimeOK()
-	return r.operation(ctx, op, ns, o, e, ts, wall)
-}
-
-func (r *record) operation(ctx context.Context, op, ns string, o, e bson.Raw, ts bson.Timestamp, wall time.Time) error {
 	switch ns {
+	case "config.migrations":
+		return r.migration(op, o, ts)
 	case "config.chunks":
 		return r.chunk(ctx, op, o, wall)
 	case "config.collections":
@@ -252,10 +281,18 @@ func (r *record) chunk(ctx context.Context, op string, o bson.Raw, wall time.Tim
 	return nil
 }
 
-// donor is who gave a chunk away when its history does not tell, as the cluster's log
-// of changes has it: that move to the shard which was nearest to a time. Moves of the
+// donor is who gave a chunk away when its history does not tell: as the migration under
+// way says, else as the cluster's log of changes has it, that move to the shard which was nearest to a time. Moves of the
 // chunk within ten seconds are in its history.
 func (r *record) donor(ctx context.Context, ch chunkDoc, wall time.Time) (string, error) {
+	for i := len(r.arrivals) - 1; i >= 0; i-- {
+		a := r.arrivals[i]
+		c := slices.Collect(maps.Values(r.byUUID))
+		of := slices.IndexFunc(c, func(c *collection) bool { return c.held == r.parts[ch.of] && c.ns == a.ns })
+		if of >= 0 && a.to == ch.shard && a.until.IsZero() && shardkey.CompareKeys(a.low, ch.low) == 0 {
+			return a.from, nil
+		}
+	}
 	log := r.config.Client.Database("config", options.Database().SetReadConcern(readconcern.Majority())).Collection("changelog")
 	cur, err := log.Find(ctx, bson.D{
 		{Key: "what", Value: bson.D{{Key: "$in", Value: bson.A{"moveChunk.commit", "moveChunk.start"}}}},
