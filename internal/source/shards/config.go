@@ -71,6 +71,6 @@ func (c *Cluster) owned() func(Shard, stream.Source) stream.Source {
 		r.old = r.old || !s.Info.Version.AtLeast(5, 0)
 	}
 	return func(s Shard, src stream.Source) stream.Source {
-		return &ownedSource{Source: src, shard: s, record: r}
+		return &ownedSource{Source: src, shard: s, record: r, router: c.Router}
 	}
 }

@@ -36,7 +36,7 @@ func TestOrphans(t *testing.T) {
 
 func orphans(t *testing.T, version string) {
 	b := newBed(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1", Version: version,
-		SetParameters: map[string]string{"orphanCleanupDelaySecs": "900", "enableTestCommands": "1"}}})
+		SetParameters: map[string]string{"orphanCleanupDelaySecs": "900", "enableTestCommands": "1", "ttlMonitorSleepSecs": "1"}}})
 	all := b.lab.ShardNames()
 	b.ok(b.lab.CreateDatabase(t.Context(), "d", all[0]))
 	b.ok(b.lab.ShardCollection(t.Context(), "d.c", sharded.Sharding{Key: bson.D{{Key: "k.v", Value: 1}, {Key: "h", Value: 1}}}))
@@ -47,6 +47,8 @@ func orphans(t *testing.T, version string) {
 	}
 	b.ok(move(250, all[1])) // so that writes go to both
 	coll := b.router.Client.Database("d").Collection("c")
+	_, err := coll.Indexes().CreateOne(t.Context(), driver.IndexModel{Keys: bson.D{{Key: "e", Value: 1}}, Options: options.Index().SetExpireAfterSeconds(0)})
+	b.ok(err)
 	c := b.open()
 	start, err := c.Start(t.Context())
 	b.ok(err)
@@ -96,6 +98,19 @@ func orphans(t *testing.T, version string) {
 	b.ok(err)
 	_, err = coll.DeleteMany(t.Context(), ids(158, 159))
 	b.ok(err)
+	// What a TTL index deletes: an orphan, and a document by its owner.
+	past := bson.D{{Key: "$set", Value: bson.D{{Key: "e", Value: time.Now().Add(-time.Hour)}}}}
+	donor, err := driver.Connect(options.Client().ApplyURI(b.lab.Shards()[0].URI()))
+	b.ok(err)
+	t.Cleanup(func() { _ = donor.Disconnect(context.Background()) })
+	b.ok(donor.Database("d").RunCommand(t.Context(), append(bson.D{{Key: "update", Value: "c"}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: ids(159, 160)}, {Key: "u", Value: past}, {Key: "multi", Value: true}}}}}, ignored...)).Err())
+	_, err = coll.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 157}, {Key: "k.v", Value: 157}, {Key: "h", Value: nil}}, past)
+	b.ok(err)
+	b.until(func() bool {
+		orphan, err1 := donor.Database("d").Collection("c").CountDocuments(t.Context(), ids(159, 160))
+		owned, err2 := there.Collection("c").CountDocuments(t.Context(), ids(157, 158))
+		return err1 == nil && err2 == nil && orphan == 0 && owned == 0
+	})
 	until, err := c.Start(t.Context())
 	b.ok(err)
 

@@ -19,6 +19,7 @@ type ownedSource struct {
 	stream.Source
 	shard  Shard
 	record *record
+	router *mongo.Cluster
 }
 
 // Run implements stream.Source.
@@ -26,7 +27,8 @@ func (s *ownedSource) Run(ctx context.Context, pos stream.Position, emit func(co
 	if err := s.record.since(ctx, pos.At.TS); err != nil {
 		return err
 	}
-	j := &judge{record: s.record, shard: s.shard.Name, from: s.shard.Cluster, done: pos.At.TS, strays: map[string]*stray{}}
+	j := &judge{record: s.record, shard: s.shard.Name, from: s.shard.Cluster, router: s.router, done: pos.At.TS,
+		strays: map[string]*stray{}, found: map[string][]bson.Raw{}}
 	if err := j.recall(ctx); err != nil {
 		return err
 	}
@@ -51,6 +53,8 @@ type judge struct {
 	done   bson.Timestamp // what is at or before it comes again, and is passed over by others
 	key    shardkey.Key
 	strays map[string]*stray // by arrival and _id
+	router *mongo.Cluster
+	found  map[string][]bson.Raw // documents asked for, by _id
 }
 
 func (j *judge) batch(ctx context.Context, b *stream.Batch) error {
@@ -62,6 +66,9 @@ func (j *judge) batch(ctx context.Context, b *stream.Batch) error {
 	}
 	if !newest.IsZero() {
 		if err := j.record.reach(ctx, newest); err != nil {
+			return err
+		}
+		if err := j.ask(ctx, b); err != nil {
 			return err
 		}
 		if err := j.owned(b); err != nil {
@@ -107,6 +114,9 @@ func (j *judge) mine(ev *stream.Event) (bool, error) {
 	c := j.record.byUUID[*ev.UUID]
 	if c == nil || !c.gone.IsZero() && c.gone.Before(ev.At.TS) {
 		return true, nil // it is not sharded
+	}
+	if j.keyless(c, ev) {
+		return !j.orphaned(c, ev), nil
 	}
 	var ok bool
 	if ev.Key.Shard != nil {

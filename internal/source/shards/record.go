@@ -35,6 +35,7 @@ type record struct {
 	byUUID map[[16]byte]*collection
 	// arrivals are the chunks that move, or did, in the order in which they began to.
 	arrivals []*arrival
+	touched  map[string]bool // by collection and shard: one that a chunk came to or left
 }
 
 // collection is a sharded one.
@@ -53,7 +54,7 @@ func (r *record) since(ctx context.Context, at bson.Timestamp) error {
 		return nil
 	}
 	r.floor, r.known = at, at
-	r.parts, r.byUUID, r.arrivals = map[string]*ownership{}, map[[16]byte]*collection{}, nil
+	r.parts, r.byUUID, r.arrivals, r.touched = map[string]*ownership{}, map[[16]byte]*collection{}, nil, map[string]bool{}
 	if err := r.reaches(ctx, at); err != nil {
 		r.floor = bson.Timestamp{}
 		return err

@@ -74,6 +74,7 @@ func (r *record) migration(op string, o bson.Raw, ts bson.Timestamp) error {
 		if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 {
 			return fmt.Errorf("a migration without collection, bounds or shards: %s", o)
 		}
+		r.touched[ns+" "+from], r.touched[ns+" "+to] = true, true
 		r.arrivals = append(r.arrivals, &arrival{id: id, ns: ns, low: shardkey.Bound(low), high: shardkey.Bound(high), from: from, to: to, since: ts})
 	}
 	return nil
