@@ -66,7 +66,7 @@ func (c *Cluster) owned() func(Shard, stream.Source) stream.Source {
 	if c.trust || !c.asksOwners() {
 		return func(_ Shard, s stream.Source) stream.Source { return s }
 	}
-	r := &record{config: c.config, pass: c.mover(Shard{Name: "config", Cluster: c.config})}
+	r := &record{config: c.config, shards: len(c.Shards), pass: c.mover(Shard{Name: "config", Cluster: c.config})}
 	for _, s := range c.Shards {
 		r.old = r.old || !s.Info.Version.AtLeast(5, 0)
 	}

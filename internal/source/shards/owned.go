@@ -55,9 +55,14 @@ type judge struct {
 	strays map[string]*stray // by arrival and _id
 	router *mongo.Cluster
 	found  map[string][]bson.Raw // documents asked for, by _id
+	told   uint32                // the second of which the record was told last
 }
 
 func (j *judge) batch(ctx context.Context, b *stream.Batch) error {
+	if b.Start.TS.T >= j.told+60 {
+		j.told = b.Start.TS.T
+		j.record.done(j.shard, b.Start.TS)
+	}
 	newest := bson.Timestamp{}
 	for i := range b.Events {
 		if at := b.Events[i].At.TS; b.Events[i].Kind != stream.SchemaChange && newest.Before(at) {

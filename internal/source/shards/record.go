@@ -25,6 +25,7 @@ import (
 // chunks drop all of it. It is safe for concurrent use.
 type record struct {
 	config *mongo.Cluster
+	shards int
 	pass   func(context.Context, mongo.OpTime) error // has the config servers pass a time
 	old    bool                                      // before 5.0: chunks name an epoch, not the collection's UUID
 
@@ -36,6 +37,8 @@ type record struct {
 	// arrivals are the chunks that move, or did, in the order in which they began to.
 	arrivals []*arrival
 	touched  map[string]bool // by collection and shard: one that a chunk came to or left
+
+	passed map[string]bson.Timestamp // where the shards' sources stand
 }
 
 // collection is a sharded one.
@@ -54,6 +57,7 @@ func (r *record) since(ctx context.Context, at bson.Timestamp) error {
 		return nil
 	}
 	r.floor, r.known = at, at
+	r.passed = map[string]bson.Timestamp{}
 	r.parts, r.byUUID, r.arrivals, r.touched = map[string]*ownership{}, map[[16]byte]*collection{}, nil, map[string]bool{}
 	if err := r.reaches(ctx, at); err != nil {
 		r.floor = bson.Timestamp{}
@@ -64,6 +68,35 @@ func (r *record) since(ctx context.Context, at bson.Timestamp) error {
 		return fmt.Errorf("read the chunk map: %w", err)
 	}
 	return nil
+}
+
+// kept is for how long, in seconds, the record knows what all sources have passed: the
+// times of prepared transactions may be before those of what came earlier.
+const kept = 60 * 60
+
+// done notes that a shard's source stands at a time, and forgets what is long over.
+func (r *record) done(shard string, at bson.Timestamp) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.passed[shard] = at
+	first := at
+	for _, p := range r.passed {
+		if p.Before(first) {
+			first = p
+		}
+	}
+	if len(r.passed) < r.shards || first.T < r.floor.T+2*kept {
+		return
+	}
+	r.floor = bson.Timestamp{T: first.T - kept}
+	for uuid, c := range r.byUUID {
+		c.held.forget(r.floor)
+		if !c.gone.IsZero() && c.gone.Before(r.floor) {
+			delete(r.byUUID, uuid)
+			maps.DeleteFunc(r.parts, func(_ string, o *ownership) bool { return o == c.held })
+		}
+	}
+	r.arrivals = slices.DeleteFunc(r.arrivals, func(a *arrival) bool { return !a.until.IsZero() && a.until.Before(r.floor) })
 }
 
 // reaches makes sure that the config servers' oplog has what was written after a time.
@@ -92,7 +125,7 @@ func (r *record) load(ctx context.Context) error {
 		return err
 	})
 	if err == nil {
-		err = each(ctx, data.Collection("collections"), func(doc bson.Raw) error { return r.collection(doc, false) })
+		err = each(ctx, data.Collection("collections"), func(doc bson.Raw) error { return r.collection(doc) })
 	}
 	if err != nil {
 		return err
@@ -350,7 +383,7 @@ func (r *record) take(doc bson.Raw, ts bson.Timestamp) error {
 		r.gone(ns, ts)
 		return nil
 	}
-	return r.collection(doc, true)
+	return r.collection(doc)
 }
 
 // gone notes that a collection is no longer sharded at a time.
@@ -364,7 +397,7 @@ func (r *record) gone(ns string, ts bson.Timestamp) {
 
 // collection takes what the config servers know of one. One that is known keeps its
 // owners: another epoch is that of a key that was refined.
-func (r *record) collection(doc bson.Raw, told bool) error {
+func (r *record) collection(doc bson.Raw) error {
 	if dropped, _ := doc.Lookup("dropped").BooleanOK(); dropped {
 		return nil
 	}
@@ -384,13 +417,11 @@ func (r *record) collection(doc bson.Raw, told bool) error {
 		id = string(epoch[:])
 	}
 	c := r.byUUID[uuid]
-	switch {
-	case c == nil:
+	if c == nil {
 		c = &collection{held: r.part(id)}
 		r.byUUID[uuid] = c
-	default:
-		r.parts[id] = c.held
 	}
+	r.parts[id] = c.held
 	c.ns, c.key = ns, shardkey.Parse(append(bson.Raw(nil), pattern...))
 	return nil
 }

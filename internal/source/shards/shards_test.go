@@ -157,11 +157,6 @@ func (b *bed) read(c *shards.Cluster, m *model, from stream.Position, until mong
 			return nil
 		})
 		if !errors.Is(err, errReached) {
-			var id int
-			if n := strings.Index(err.Error(), "numberInt"); n > 0 {
-				fmt.Sscanf(err.Error()[n+12:], "%d", &id)
-				b.explain(id)
-			}
 			b.Fatalf("seed %d, after %d events, %d documents: %v", b.seed, m.seen, len(m.docs), err)
 		}
 	}
@@ -176,7 +171,6 @@ func (b *bed) compare(m *model, client *driver.Client, at mongo.OpTime, snapshot
 		concern = bson.D{{Key: "level", Value: "majority"}, {Key: "afterClusterTime", Value: at.TS}}
 	}
 	found := 0
-	seen := map[string]bool{}
 	for _, ns := range namespaces {
 		db, coll, _ := strings.Cut(ns, ".")
 		cur, err := client.Database(db).RunCommandCursor(b.Context(), bson.D{{Key: "find", Value: coll},
@@ -189,17 +183,9 @@ func (b *bed) compare(m *model, client *driver.Client, at mongo.OpTime, snapshot
 		b.ok(cur.All(b.Context(), &docs))
 		for _, doc := range docs {
 			found++
-			seen[ns+" "+doc.Lookup("_id").String()] = true
 			if key := ns + " " + doc.Lookup("_id").String(); !bytes.Equal(m.docs[key], doc) {
 				b.Errorf("seed %d: at %s %s was %s, the stream says %s", b.seed, at, key, doc, m.docs[key])
-				b.explain(int(doc.Lookup("_id").AsInt64()))
 			}
-		}
-	}
-	for k, doc := range m.docs {
-		if !seen[k] {
-			b.Log(k, at)
-			b.explain(int(doc.Lookup("_id").AsInt64()))
 		}
 	}
 	if found != len(m.docs) {
