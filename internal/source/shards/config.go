@@ -67,10 +67,12 @@ func (c *Cluster) owned() func(Shard, stream.Source) stream.Source {
 		return func(_ Shard, s stream.Source) stream.Source { return s }
 	}
 	r := &record{config: c.config, shards: len(c.Shards), pass: c.mover(Shard{Name: "config", Cluster: c.config})}
+	all := map[string]*mongo.Cluster{}
 	for _, s := range c.Shards {
+		all[s.Name] = s.Cluster
 		r.old = r.old || !s.Info.Version.AtLeast(5, 0)
 	}
 	return func(s Shard, src stream.Source) stream.Source {
-		return &ownedSource{Source: src, shard: s, record: r, router: c.Router}
+		return &ownedSource{Source: src, shard: s, record: r, router: c.Router, shards: all}
 	}
 }

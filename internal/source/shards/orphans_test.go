@@ -90,6 +90,8 @@ func orphans(t *testing.T, version string) {
 	b.ok(there.RunCommand(t.Context(), append(bson.D{{Key: "update", Value: "c"}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: ids(153, 154)}, {Key: "u", Value: inc}, {Key: "multi", Value: true}}}}}, ignored...)).Err())
 	_, err = coll.UpdateMany(t.Context(), ids(153, 156), inc)
 	b.ok(err)
+	_, err = coll.DeleteMany(t.Context(), ids(155, 156)) // the donor's delete finds nothing on the recipient
+	b.ok(err)
 	middle, err := c.Start(t.Context())
 	b.ok(err)
 	hang("off")

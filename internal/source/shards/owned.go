@@ -20,6 +20,7 @@ type ownedSource struct {
 	shard  Shard
 	record *record
 	router *mongo.Cluster
+	shards map[string]*mongo.Cluster
 }
 
 // Run implements stream.Source.
@@ -27,7 +28,7 @@ func (s *ownedSource) Run(ctx context.Context, pos stream.Position, emit func(co
 	if err := s.record.since(ctx, pos.At.TS); err != nil {
 		return err
 	}
-	j := &judge{record: s.record, shard: s.shard.Name, from: s.shard.Cluster, router: s.router, done: pos.At.TS,
+	j := &judge{record: s.record, shard: s.shard.Name, from: s.shard.Cluster, router: s.router, shards: s.shards, done: pos.At.TS,
 		strays: map[string]*stray{}, found: map[string][]bson.Raw{}}
 	if err := j.recall(ctx); err != nil {
 		return err
@@ -54,8 +55,9 @@ type judge struct {
 	key    shardkey.Key
 	strays map[string]*stray // by arrival and _id
 	router *mongo.Cluster
-	found  map[string][]bson.Raw // documents asked for, by _id
-	told   uint32                // the second of which the record was told last
+	shards map[string]*mongo.Cluster // all of them
+	found  map[string][]bson.Raw     // documents asked for, by _id
+	told   uint32                    // the second of which the record was told last
 }
 
 func (j *judge) batch(ctx context.Context, b *stream.Batch) error {

@@ -255,16 +255,9 @@ func (r *record) entry(ctx context.Context, e bson.Raw) (bson.Timestamp, error) 
 	if !ok {
 		return ts, errors.New("an entry without a time")
 	}
-	o, _ := e.Lookup("o").DocumentOK()
-	all := []bson.Raw{e}
-	if ops, ok := o.Lookup("applyOps").ArrayOK(); ok {
-		all = all[:0]
-		for f, ok := range bsonraw.Fields(ops) {
-			if !ok || f.Type != bson.TypeEmbeddedDocument {
-				return ts, fmt.Errorf("entry %d.%d: an operation that is no document", t, i)
-			}
-			all = append(all, f.Value)
-		}
+	all, err := operations(e)
+	if err != nil {
+		return ts, fmt.Errorf("entry %d.%d: %w", t, i, err)
 	}
 	for _, one := range all {
 		if err := r.operation(ctx, one, ts, wall); err != nil {
@@ -272,6 +265,23 @@ func (r *record) entry(ctx context.Context, e bson.Raw) (bson.Timestamp, error) 
 		}
 	}
 	return ts, nil
+}
+
+// operations are an entry, or those in it.
+func operations(e bson.Raw) ([]bson.Raw, error) {
+	o, _ := e.Lookup("o").DocumentOK()
+	ops, ok := o.Lookup("applyOps").ArrayOK()
+	if !ok {
+		return []bson.Raw{e}, nil
+	}
+	var all []bson.Raw
+	for f, ok := range bsonraw.Fields(ops) {
+		if !ok || f.Type != bson.TypeEmbeddedDocument {
+			return nil, errors.New("an operation that is no document")
+		}
+		all = append(all, f.Value)
+	}
+	return all, nil
 }
 
 // operation takes one write.

@@ -154,6 +154,9 @@ func (j *judge) arrived(ctx context.Context, all []*stray, at bson.Timestamp) ([
 	if err := j.look(ctx, filter, at, func(e bson.Raw) error { return replay(docs, e) }); err != nil {
 		return nil, err
 	}
+	if err := j.deletedFirst(ctx, all, docs, at); err != nil {
+		return nil, err
+	}
 	var events []stream.Event
 	for _, s := range all {
 		d := docs[s.id.String()]
@@ -171,6 +174,47 @@ func (j *judge) arrived(ctx context.Context, all []*stray, at bson.Timestamp) ([
 		events = append(events, ev)
 	}
 	return events, nil
+}
+
+// deletedFirst finds out which of the documents that are gone the donor had deleted,
+// too: its delete found nothing here, and so nothing tells of it.
+func (j *judge) deletedFirst(ctx context.Context, all []*stray, docs map[string]*states, at bson.Timestamp) error {
+	var ids bson.A
+	for _, s := range all {
+		if d := docs[s.id.String()]; d.told != nil && d.is == nil {
+			ids = append(ids, s.id)
+		}
+	}
+	donor := j.shards[all[0].with.from]
+	if len(ids) == 0 || donor == nil {
+		return nil
+	}
+	in := bson.D{{Key: "$in", Value: ids}}
+	uuid := bson.Binary{Subtype: 4, Data: all[0].uuid[:]}
+	one := bson.D{{Key: "ui", Value: uuid}, {Key: "$or", Value: bson.A{bson.D{{Key: "o._id", Value: in}}, bson.D{{Key: "o2._id", Value: in}}}}}
+	filter := bson.D{
+		{Key: "ts", Value: bson.D{{Key: "$gte", Value: all[0].with.since}, {Key: "$lte", Value: at}}},
+		{Key: "$or", Value: bson.A{one, bson.D{{Key: "o.applyOps", Value: bson.D{{Key: "$elemMatch", Value: one}}}}}},
+	}
+	last := map[string]bool{} // a delete
+	err := entries(ctx, donor, filter, at, func(e bson.Raw) error {
+		ops, err := operations(e)
+		for _, one := range ops {
+			op, _ := one.Lookup("op").StringValueOK()
+			id := one.Lookup("o", "_id")
+			if op == "u" {
+				id = one.Lookup("o2", "_id")
+			}
+			last[id.String()] = op == "d"
+		}
+		return err
+	})
+	for id, deleted := range last {
+		if d := docs[id]; deleted && d != nil && d.is == nil {
+			d.told = nil
+		}
+	}
+	return err
 }
 
 // replay takes an entry of the shard's oplog on one of the documents.
