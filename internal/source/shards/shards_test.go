@@ -209,7 +209,10 @@ func streamed(t *testing.T, version string) {
 	all := b.lab.ShardNames()
 	b.ok(b.lab.CreateDatabase(t.Context(), "d", all[0]))
 	b.ok(b.lab.ShardCollection(t.Context(), "d.ranged", sharded.Sharding{Key: bson.D{{Key: "k", Value: 1}}}))
-	b.ok(b.lab.Split(t.Context(), "d.ranged", key(100), key(200), key(300), key(400), key(500)))
+	b.ok(b.lab.Split(t.Context(), "d.ranged", key(100), key(200), key(300), key(400), key(500), key(600), key(700), key(800)))
+	// Each shard keeps a chunk: reads as of a time go to those alone that have some now.
+	b.ok(b.lab.MoveChunk(t.Context(), "d.ranged", key(700), all[1]))
+	b.ok(b.lab.MoveChunk(t.Context(), "d.ranged", key(800), all[2]))
 	b.ok(b.lab.ShardCollection(t.Context(), "d.hashed", sharded.Sharding{Key: bson.D{{Key: "_id", Value: "hashed"}}, Chunks: 6}))
 	b.ok(b.router.Client.Database("d").CreateCollection(t.Context(), "plain")) // no transaction makes it
 	c := b.open()
