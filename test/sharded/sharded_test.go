@@ -41,7 +41,7 @@ func newBed(t *testing.T) *bed {
 	t.Helper()
 	lab.NeedServers(t)
 	b := &bed{T: t, seed: uint64(time.Now().UnixNano())}
-	b.lab = sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:3x1", SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
+	b.lab = sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:3x1", Version: os.Getenv("MILLRACE_TEST_VERSION"), SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
 	r, err := router.Start(t.Context(), router.Options{ConfigURI: b.lab.ConfigURI()})
 	b.ok(err)
 	t.Cleanup(func() { b.ok(r.Close()) })

@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/shardkey"
 )
 
 // loadTries bounds how often a table is read that is not whole because it was
@@ -126,7 +128,7 @@ func (c *catalog) loadChunks(ctx context.Context, t *table, entry bson.Raw) (boo
 	t.epoch, _ = entry.Lookup("lastmodEpoch").ObjectIDOK()
 	t.timestamp, _ = timeOf(entry, "timestamp")
 	t.uuid = entry.Lookup("uuid")
-	t.key = parseKey(entry.Lookup("key").Document())
+	t.key = shardkey.Parse(entry.Lookup("key").Document())
 	t.collation, _ = entry.Lookup("defaultCollation").DocumentOK()
 	filter := bson.D{{Key: "ns", Value: t.ns()}}
 	if c.features.atLeast(5, 0) {

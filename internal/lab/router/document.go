@@ -93,6 +93,9 @@ func documents(array []byte) []bson.Raw {
 	return all
 }
 
+// valueOf is an element's value as the driver has it.
+func valueOf(e bsonraw.Element) bson.RawValue { return bson.RawValue{Type: e.Type, Value: e.Value} }
+
 // emptyDocument is {}.
 func emptyDocument() bson.Raw { return bson.Raw{5, 0, 0, 0, 0} }
 

@@ -1,6 +1,10 @@
 package router
 
-import "go.mongodb.org/mongo-driver/v2/bson"
+import (
+	"go.mongodb.org/mongo-driver/v2/bson"
 
-func HashKey(v bson.RawValue) int64        { return hashKey(v) }
-func CompareValues(a, b bson.RawValue) int { return compareValues(a, b) }
+	"github.com/millrace/millrace/internal/shardkey"
+)
+
+func HashKey(v bson.RawValue) int64        { return shardkey.Hash(v) }
+func CompareValues(a, b bson.RawValue) int { return shardkey.Compare(a, b) }

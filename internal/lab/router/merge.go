@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/shardkey"
 )
 
 // sortKey is the field in which shards hand over a document's sort key, an array
@@ -39,7 +40,7 @@ func (c *cursor) compare(a, b bson.Raw) int {
 		if i >= len(ka) || i >= len(kb) {
 			return 0
 		}
-		if n := compareValues(ka[i], kb[i]); n != 0 {
+		if n := shardkey.Compare(ka[i], kb[i]); n != 0 {
 			return n * direction
 		}
 	}
@@ -98,6 +99,6 @@ func cursorReply(c *cursor, batch string, id int64, docs []bson.Raw) bson.D {
 
 // distinctValues are the values that differ, in order.
 func distinctValues(values []bson.RawValue) []bson.RawValue {
-	slices.SortStableFunc(values, compareValues)
-	return slices.CompactFunc(values, func(a, b bson.RawValue) bool { return compareValues(a, b) == 0 })
+	slices.SortStableFunc(values, shardkey.Compare)
+	return slices.CompactFunc(values, func(a, b bson.RawValue) bool { return shardkey.Compare(a, b) == 0 })
 }

@@ -6,6 +6,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/millrace/millrace/internal/shardkey"
 )
 
 // moving is an update that changes a shard key so that the document belongs to
@@ -97,8 +99,8 @@ func (c *call) replace(ctx context.Context, m moving) error {
 	if !m.upsert {
 		q := bson.D{{Key: "_id", Value: m.before.Lookup("_id")}}
 		for _, p := range t.key {
-			if v, _ := lookup(m.before, p.name); v.Type != 0 && p.name != "_id" {
-				q = append(q, bson.E{Key: p.name, Value: bson.D{{Key: "$eq", Value: v}}})
+			if v, _ := shardkey.Lookup(m.before, p.Path); v.Type != 0 && p.Path != "_id" {
+				q = append(q, bson.E{Key: p.Path, Value: bson.D{{Key: "$eq", Value: v}}})
 			}
 		}
 		del := bson.D{{Key: "delete", Value: c.coll}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: q}, {Key: "limit", Value: 1}}}}}

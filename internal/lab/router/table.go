@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/shardkey"
 )
 
 // database is an entry of config.databases.
@@ -23,20 +24,13 @@ type table struct {
 	db        database
 	coll      string
 	sharded   bool
-	key       []keyPart
+	key       shardkey.Pattern
 	epoch     bson.ObjectID
 	uuid      bson.RawValue
 	timestamp bson.Timestamp // zero before 5.0
 	collation bson.Raw       // nil is the simple one
 	chunks    []chunk
 	versions  map[string]bson.Timestamp // by shard
-}
-
-// keyPart is one field of a shard key.
-type keyPart struct {
-	name   string
-	hashed bool
-	raw    bson.RawValue // 1 or "hashed", as in the key
 }
 
 // chunk is a range of shard keys, max excluded.
@@ -49,23 +43,11 @@ type chunk struct {
 
 func (t *table) ns() string { return t.db.name + "." + t.coll }
 
-// parseKey reads a shard key's pattern.
-func parseKey(pattern bson.Raw) []keyPart {
-	var key []keyPart
-	for e, ok := range bsonraw.Fields(pattern) {
-		if ok {
-			v := bson.RawValue{Type: e.Type, Value: e.Value}
-			key = append(key, keyPart{name: string(e.Name), hashed: text(v) == "hashed", raw: v})
-		}
-	}
-	return key
-}
-
 // pattern is the shard key as a document.
 func (t *table) pattern() bson.D {
 	var d bson.D
 	for _, p := range t.key {
-		d = append(d, bson.E{Key: p.name, Value: p.raw})
+		d = append(d, bson.E{Key: p.Path, Value: p.Value})
 	}
 	return d
 }
@@ -89,7 +71,7 @@ func (t *table) place(docs []bson.Raw) bool {
 			t.versions[c.shard] = c.lastmod
 		}
 	}
-	slices.SortFunc(t.chunks, func(a, b chunk) int { return compareDocuments(a.min, b.min) })
+	slices.SortFunc(t.chunks, func(a, b chunk) int { return shardkey.CompareDocuments(a.min, b.min) })
 	return t.whole()
 }
 
@@ -100,7 +82,7 @@ func (t *table) whole() bool {
 		return false
 	}
 	for i, c := range t.chunks {
-		if !t.bounds(c.min) || !t.bounds(c.max) || i > 0 && compareDocuments(t.chunks[i-1].max, c.min) != 0 {
+		if !t.bounds(c.min) || !t.bounds(c.max) || i > 0 && shardkey.CompareDocuments(t.chunks[i-1].max, c.min) != 0 {
 			return false
 		}
 	}
@@ -111,7 +93,7 @@ func (t *table) whole() bool {
 func (t *table) bounds(doc bson.Raw) bool {
 	i := 0
 	for e, ok := range bsonraw.Fields(doc) {
-		if !ok || i >= len(t.key) || string(e.Name) != t.key[i].name {
+		if !ok || i >= len(t.key) || string(e.Name) != t.key[i].Path {
 			return false
 		}
 		i++
@@ -150,6 +132,21 @@ func (t *table) owner(key []bson.RawValue) chunk {
 		i--
 	}
 	return t.chunks[max(i, 0)]
+}
+
+// compareBound orders a chunk's bound, and the values of a key.
+func compareBound(bound bson.Raw, key []bson.RawValue) int {
+	i := 0
+	for e, ok := range bsonraw.Fields(bound) {
+		if !ok || i >= len(key) {
+			break
+		}
+		if c := shardkey.Compare(valueOf(e), key[i]); c != 0 {
+			return c
+		}
+		i++
+	}
+	return 0
 }
 
 // overlapping are the shards with chunks that have keys from low to high.

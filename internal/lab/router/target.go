@@ -6,49 +6,15 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/shardkey"
 )
 
 // keyOf takes the shard key's values out of a document; false when one of them is
 // an array or lies behind one. What is missing counts as null.
 func (t *table) keyOf(doc bson.Raw) ([]bson.RawValue, bool) {
-	key := make([]bson.RawValue, len(t.key))
-	for i, p := range t.key {
-		v, ok := lookup(doc, p.name)
-		if !ok || v.Type == bson.TypeArray {
-			return nil, false
-		}
-		key[i] = p.indexed(v)
-	}
-	return key, true
-}
-
-// indexed is a value as chunk bounds have it.
-func (p keyPart) indexed(v bson.RawValue) bson.RawValue {
-	if v.Type == 0 {
-		v.Type = bson.TypeNull
-	}
-	if p.hashed {
-		return rawValue(hashKey(v))
-	}
-	return v
-}
-
-// lookup is the value at a dotted path, the zero value when there is none; false
-// when an array is on the way.
-func lookup(doc bson.Raw, path string) (bson.RawValue, bool) {
-	name, rest, more := strings.Cut(path, ".")
-	e, ok := bsonraw.Field(doc, name)
-	switch {
-	case !ok:
-		return bson.RawValue{}, true
-	case !more:
-		return valueOf(e), true
-	case e.Type == bson.TypeArray:
-		return bson.RawValue{}, false
-	case e.Type != bson.TypeEmbeddedDocument:
-		return bson.RawValue{}, true
-	}
-	return lookup(bson.Raw(e.Value), rest)
+	var k shardkey.Key
+	ok := t.key.Of(&k, doc)
+	return k.Values, ok
 }
 
 // equalities are the values that a filter demands of fields, by dotted path.
@@ -115,7 +81,7 @@ func demand(eq map[string]bson.RawValue, path string) (bson.RawValue, bool) {
 		if !ok || v.Type != bson.TypeEmbeddedDocument {
 			continue
 		}
-		if v, ok = lookup(bson.Raw(v.Value), path[i+1:]); ok {
+		if v, ok = shardkey.Lookup(bson.Raw(v.Value), path[i+1:]); ok {
 			return v, v.Type != bson.TypeArray
 		}
 	}
@@ -135,11 +101,11 @@ func (t *table) prefixIn(filter, collation bson.Raw) []bson.RawValue {
 	eq := equalities(filter)
 	var key []bson.RawValue
 	for _, p := range t.key {
-		v, ok := demand(eq, p.name)
+		v, ok := demand(eq, p.Path)
 		if !ok || collated(collation) && worded(v) {
 			break
 		}
-		key = append(key, p.indexed(v))
+		key = append(key, p.Indexed(v))
 	}
 	return key
 }
@@ -174,7 +140,7 @@ func (t *table) shardsFor(filter, collation bson.Raw) []string {
 	from, to := t.rangeIn(filter, collation, len(low))
 	low, high = append(low[:len(low):len(low)], from), append(high, to)
 	for len(low) < len(t.key) {
-		low, high = append(low, minKey()), append(high, maxKey())
+		low, high = append(low, shardkey.MinKey()), append(high, shardkey.MaxKey())
 	}
 	if names := t.overlapping(low, high); len(names) > 0 {
 		return names
@@ -184,10 +150,10 @@ func (t *table) shardsFor(filter, collation bson.Raw) []string {
 
 // rangeIn is the range that a filter leaves to part i of the key.
 func (t *table) rangeIn(filter, collation bson.Raw, i int) (low, high bson.RawValue) {
-	low, high = minKey(), maxKey()
+	low, high = shardkey.MinKey(), shardkey.MaxKey()
 	p := t.key[i]
-	e, ok := bsonraw.Field(filter, p.name)
-	if !ok || p.hashed || e.Type != bson.TypeEmbeddedDocument {
+	e, ok := bsonraw.Field(filter, p.Path)
+	if !ok || p.Hashed || e.Type != bson.TypeEmbeddedDocument {
 		return low, high
 	}
 	for op, ok := range bsonraw.Fields(e.Value) {

@@ -83,7 +83,7 @@ func (c *Cluster) named(ctx context.Context, uuid bson.Binary) (ns string, err e
 	var found struct {
 		NS string `bson:"_id"`
 	}
-	err = c.config("collections").FindOne(ctx, bson.D{{Key: "uuid", Value: uuid}, {Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}}).Decode(&found)
+	err = c.routed("collections").FindOne(ctx, bson.D{{Key: "uuid", Value: uuid}, {Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}}).Decode(&found)
 	if errors.Is(err, driver.ErrNoDocuments) {
 		err = nil
 	}

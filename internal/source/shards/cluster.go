@@ -26,6 +26,10 @@ type Shard struct {
 type Cluster struct {
 	Router *mongo.Cluster // the caller's
 	Shards []Shard        // by name
+
+	opt    Options
+	config *mongo.Cluster // the config servers; nil where nobody asks them
+	trust  bool           // for tests: nobody asks
 }
 
 // Options say how shards are reached.
@@ -35,6 +39,8 @@ type Options struct {
 	URI string
 	// Shards has other connection strings, by the name of the shard.
 	Shards map[string]string
+	// Config is another connection string of the config servers.
+	Config string
 	// Mongo is how they are opened.
 	Mongo mongo.Options
 	// Connect opens one; nil is mongo.Connect.
@@ -52,7 +58,7 @@ func Open(ctx context.Context, router *mongo.Cluster, o Options) (*Cluster, erro
 			return nil, mongo.WithHint(fmt.Errorf("%s has no shard %q", router.Address(), name), "its shards are "+names(found))
 		}
 	}
-	c := &Cluster{Router: router, Shards: make([]Shard, len(found))}
+	c := &Cluster{Router: router, Shards: make([]Shard, len(found)), opt: o}
 	g, gctx := errgroup.WithContext(ctx)
 	for i, f := range found {
 		g.Go(func() (err error) {
@@ -60,7 +66,11 @@ func Open(ctx context.Context, router *mongo.Cluster, o Options) (*Cluster, erro
 			return err
 		})
 	}
-	if err := g.Wait(); err != nil {
+	err = g.Wait()
+	if err == nil {
+		err = c.openConfig(ctx)
+	}
+	if err != nil {
 		c.Close()
 		return nil, err
 	}
@@ -73,6 +83,9 @@ func (c *Cluster) Close() {
 		if s.Cluster != nil {
 			s.Close()
 		}
+	}
+	if c.config != nil {
+		c.config.Close()
 	}
 }
 

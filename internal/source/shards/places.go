@@ -26,7 +26,7 @@ func (c *Cluster) Places(ctx context.Context) (*Places, error) {
 		Name    string `bson:"_id"`
 		Primary string `bson:"primary"`
 	}
-	cur, err := c.config("databases").Find(ctx, bson.D{})
+	cur, err := c.routed("databases").Find(ctx, bson.D{})
 	if err == nil {
 		err = cur.All(ctx, &dbs)
 	}
@@ -40,7 +40,7 @@ func (c *Cluster) Places(ctx context.Context) (*Places, error) {
 		UUID    bson.Binary `bson:"uuid"`
 		Dropped bool        `bson:"dropped"`
 	}
-	cur, err = c.config("collections").Find(ctx, bson.D{})
+	cur, err = c.routed("collections").Find(ctx, bson.D{})
 	if err == nil {
 		err = cur.All(ctx, &colls)
 	}

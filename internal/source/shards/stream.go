@@ -47,8 +47,9 @@ func (s *Stream) Run(ctx context.Context, pos stream.Position, emit func(context
 func (c *Cluster) Source(each oplog.Options, all merge.Options) *merge.Source {
 	each.SkipMigrated, each.CommitTimes = true, true
 	parts := make([]merge.Part, len(c.Shards))
+	owned := c.owned()
 	for i, s := range c.Shards {
-		parts[i] = merge.Part{Name: s.Name, Source: oplog.New(s.Cluster, each), Advance: c.mover(s)}
+		parts[i] = merge.Part{Name: s.Name, Source: owned(s, oplog.New(s.Cluster, each)), Advance: c.mover(s)}
 	}
 	return merge.New(parts, all)
 }

@@ -52,8 +52,8 @@ func (c Chunk) since() bson.Timestamp {
 // errNotSharded says that no sharded collection has a UUID: it was dropped, or is not sharded.
 var errNotSharded = errors.New("no sharded collection has this UUID")
 
-// config is a collection of the config servers, as a majority has it.
-func (c *Cluster) config(name string) *driver.Collection {
+// routed is a collection of the config servers, as a majority has it and the router gives it.
+func (c *Cluster) routed(name string) *driver.Collection {
 	return c.Router.Client.Database("config").Collection(name, options.Collection().SetReadConcern(readconcern.Majority()))
 }
 
@@ -82,7 +82,7 @@ func (c *Cluster) Table(ctx context.Context, uuid bson.Binary) (t *Table, err er
 // tryTable reads a table; whole says that nothing changed meanwhile.
 func (c *Cluster) tryTable(ctx context.Context, uuid bson.Binary) (t *Table, whole bool, err error) {
 	t = &Table{server: c.Shards[0].Info.Version}
-	err = c.config("collections").FindOne(ctx, bson.D{{Key: "uuid", Value: uuid}, {Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}}).Decode(t)
+	err = c.routed("collections").FindOne(ctx, bson.D{{Key: "uuid", Value: uuid}, {Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}}).Decode(t)
 	if errors.Is(err, driver.ErrNoDocuments) {
 		return t, false, driver.CommandError{Code: mongo.CodeNamespaceNotFound, Name: "NamespaceNotFound", Message: errNotSharded.Error()}
 	}
@@ -93,7 +93,7 @@ func (c *Cluster) tryTable(ctx context.Context, uuid bson.Binary) (t *Table, who
 	if !t.server.AtLeast(5, 0) {
 		of = bson.D{{Key: "ns", Value: t.NS}}
 	}
-	cur, err := c.config("chunks").Find(ctx, of, options.Find().SetSort(bson.D{{Key: "min", Value: 1}}))
+	cur, err := c.routed("chunks").Find(ctx, of, options.Find().SetSort(bson.D{{Key: "min", Value: 1}}))
 	if err == nil {
 		err = cur.All(ctx, &t.Chunks)
 	}
@@ -102,7 +102,7 @@ func (c *Cluster) tryTable(ctx context.Context, uuid bson.Binary) (t *Table, who
 	}
 	// Each change gives some chunk a version above all others.
 	var last Chunk
-	err = c.config("chunks").FindOne(ctx, of, options.FindOne().SetSort(bson.D{{Key: "lastmod", Value: -1}})).Decode(&last)
+	err = c.routed("chunks").FindOne(ctx, of, options.FindOne().SetSort(bson.D{{Key: "lastmod", Value: -1}})).Decode(&last)
 	if errors.Is(err, driver.ErrNoDocuments) {
 		return t, false, nil // it was dropped, or has just another key
 	}

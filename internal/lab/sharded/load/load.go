@@ -42,7 +42,7 @@ func (w *Writer) Step(ctx context.Context) error {
 	id := w.first + w.IntN(60)
 	c := w.coll()
 	var err error
-	switch w.IntN(7) {
+	switch w.IntN(8) {
 	case 0, 1:
 		// Two shards take documents of one _id and different keys; nobody else writes this one.
 		if err = c.FindOne(ctx, bson.D{{Key: "_id", Value: id}}).Err(); errors.Is(err, driver.ErrNoDocuments) {
@@ -58,6 +58,8 @@ func (w *Writer) Step(ctx context.Context) error {
 		err = w.transaction(ctx)
 	case 6:
 		_, err = c.UpdateMany(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: w.first}, {Key: "$lt", Value: w.first + 60}}}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "m", Value: 1}}}})
+	case 7:
+		_, err = c.DeleteMany(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: w.first}, {Key: "$lt", Value: w.first + 60}}}, {Key: "n", Value: bson.D{{Key: "$mod", Value: bson.A{7, w.IntN(7)}}}}})
 	}
 	return harmless(err)
 }

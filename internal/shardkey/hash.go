@@ -1,9 +1,8 @@
-package router
+package shardkey
 
 import (
 	"crypto/md5" //nolint:gosec // the servers' choice for hashed keys
 	"encoding/binary"
-	"hash"
 	"math"
 	"math/big"
 
@@ -12,56 +11,64 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// hashKey is a value's hash in a hashed index, as the aggregation expression
+// Hash is a value's hash in a hashed index, as the aggregation expression
 // $toHashedIndexKey gives it: the first eight bytes of an MD5 over the seed 0 and
 // the value. Numbers of all types are hashed as the integer they are cut to.
-func hashKey(v bson.RawValue) int64 {
-	h := md5.New() //nolint:gosec // see above
-	putInt32(h, 0)
-	hashValue(h, v, nil)
-	return int64(binary.LittleEndian.Uint64(h.Sum(nil)))
+func Hash(v bson.RawValue) int64 {
+	var scratch [128]byte // most values leave the heap alone
+	var whole []byte
+	switch class(v.Type) {
+	case 20, 25, 65:
+		whole = appendNested(appendHead(nil, v.Type), v)
+	default:
+		whole = appendPlain(appendHead(scratch[:0], v.Type), v)
+	}
+	sum := md5.Sum(whole) //nolint:gosec // see above
+	return int64(binary.LittleEndian.Uint64(sum[:]))
 }
 
-// hashValue adds a value: the place of its type in the order of types, its name
-// when it is inside of a document, its bytes.
-func hashValue(h hash.Hash, v bson.RawValue, name []byte) {
-	putInt32(h, int32(class(v.Type)))
-	if name != nil {
-		_, _ = h.Write(name)
-		_, _ = h.Write([]byte{0})
+// appendHead begins with the seed and the place of the type in the order of types.
+func appendHead(dst []byte, t bson.Type) []byte {
+	return appendInt32(appendInt32(dst, 0), int32(class(t)))
+}
+
+// appendPlain adds a value that has none inside.
+func appendPlain(dst []byte, v bson.RawValue) []byte {
+	if class(v.Type) == 10 {
+		return binary.LittleEndian.AppendUint64(dst, uint64(cut(v)))
 	}
+	return append(dst, v.Value...)
+}
+
+// appendNested adds a value that has others inside.
+func appendNested(dst []byte, v bson.RawValue) []byte {
 	switch class(v.Type) {
-	case 10:
-		var b [8]byte
-		binary.LittleEndian.PutUint64(b[:], uint64(cut(v)))
-		_, _ = h.Write(b[:])
 	case 20, 25:
-		hashFields(h, v.Value)
+		return appendFields(dst, v.Value)
 	case 65: // length, code as a string, scope
 		code := v.Value[8:]
 		n := binary.LittleEndian.Uint32(v.Value[4:])
-		_, _ = h.Write(code[:n])
-		hashFields(h, code[n:])
-	default:
-		_, _ = h.Write(v.Value)
+		return appendFields(append(dst, code[:n]...), code[n:])
 	}
+	return appendPlain(dst, v)
 }
 
-// hashFields adds the fields of a document, and its end.
-func hashFields(h hash.Hash, doc []byte) {
-	for e, ok := range bsonraw.Fields(doc) {
-		if ok {
-			hashValue(h, valueOf(e), append([]byte{}, e.Name...))
+// appendFields adds the fields of a document, each with its type and its name, and its
+// end.
+func appendFields(dst, doc []byte) []byte {
+	rest, _ := bsonraw.Body(doc)
+	for len(rest) > 0 {
+		e, next, ok := bsonraw.Next(rest)
+		if !ok {
+			break
 		}
+		dst = append(append(appendInt32(dst, int32(class(e.Type))), e.Name...), 0)
+		dst, rest = appendNested(dst, valueOf(e)), next
 	}
-	putInt32(h, 0)
+	return appendInt32(dst, 0)
 }
 
-func putInt32(h hash.Hash, n int32) {
-	var b [4]byte
-	binary.LittleEndian.PutUint32(b[:], uint32(n))
-	_, _ = h.Write(b[:])
-}
+func appendInt32(dst []byte, n int32) []byte { return binary.LittleEndian.AppendUint32(dst, uint32(n)) }
 
 // cut is a number as an integer, within the bounds of an int64; 0 for NaN. A double
 // loses its fraction, a decimal is rounded to the nearest, or the even one of two.

@@ -1,4 +1,4 @@
-package router
+package shardkey
 
 import (
 	"bytes"
@@ -54,8 +54,8 @@ func class(t bson.Type) int {
 	return 127 // MaxKey
 }
 
-// compareValues orders two values as servers do.
-func compareValues(a, b bson.RawValue) int {
+// Compare orders two values as servers do.
+func Compare(a, b bson.RawValue) int {
 	if c := cmp.Compare(class(a.Type), class(b.Type)); c != 0 {
 		return c
 	}
@@ -65,7 +65,7 @@ func compareValues(a, b bson.RawValue) int {
 	case 15, 60:
 		return bytes.Compare(stringBytes(a), stringBytes(b))
 	case 20, 25:
-		return compareDocuments(a.Value, b.Value)
+		return CompareDocuments(a.Value, b.Value)
 	case 30:
 		return compareBinary(a.Value, b.Value)
 	case 45:
@@ -78,9 +78,9 @@ func compareValues(a, b bson.RawValue) int {
 	return bytes.Compare(a.Value, b.Value)
 }
 
-// compareDocuments orders documents and arrays: field by field by type, then
+// CompareDocuments orders documents and arrays: field by field by type, then
 // name, then value.
-func compareDocuments(a, b []byte) int {
+func CompareDocuments(a, b []byte) int {
 	ra, _ := bsonraw.Body(a)
 	rb, _ := bsonraw.Body(b)
 	for len(ra) > 0 && len(rb) > 0 {
@@ -97,26 +97,11 @@ func compareDocuments(a, b []byte) int {
 		if c := bytes.Compare(ea.Name, eb.Name); c != 0 {
 			return c
 		}
-		if c := compareValues(valueOf(ea), valueOf(eb)); c != 0 {
+		if c := Compare(valueOf(ea), valueOf(eb)); c != 0 {
 			return c
 		}
 	}
 	return cmp.Compare(len(ra), len(rb))
-}
-
-// compareBound orders a chunk's bound, and the values of a key.
-func compareBound(bound bson.Raw, key []bson.RawValue) int {
-	i := 0
-	for e, ok := range bsonraw.Fields(bound) {
-		if !ok || i >= len(key) {
-			break
-		}
-		if c := compareValues(valueOf(e), key[i]); c != 0 {
-			return c
-		}
-		i++
-	}
-	return 0
 }
 
 func valueOf(e bsonraw.Element) bson.RawValue { return bson.RawValue{Type: e.Type, Value: e.Value} }
@@ -186,6 +171,6 @@ func exactDecimal(d bson.Decimal128) (*big.Rat, int) {
 	return r.Mul(r, new(big.Rat).SetInt(power)), 0
 }
 
-// minKey and maxKey are the lowest and the highest value.
-func minKey() bson.RawValue { return bson.RawValue{Type: bson.TypeMinKey} }
-func maxKey() bson.RawValue { return bson.RawValue{Type: bson.TypeMaxKey} }
+// MinKey and MaxKey are the lowest and the highest value.
+func MinKey() bson.RawValue { return bson.RawValue{Type: bson.TypeMinKey} }
+func MaxKey() bson.RawValue { return bson.RawValue{Type: bson.TypeMaxKey} }
