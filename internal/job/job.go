@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/progress"
@@ -33,8 +34,8 @@ type Job struct {
 	id      string
 	log     *slog.Logger
 	src     *mongo.Cluster
-	shards  *shards.Cluster // behind src, if it is a router
-	origin  origin          // src, as it is read
+	shards  *origin.Sharded // behind src, if it is a router
+	origin  source          // src, as it is read
 	dst     *mongo.Cluster
 	rules   *transform.Set
 	store   state.Store
@@ -83,7 +84,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	}
 	j.spooler = j.newSpooler()
 	if j.origin == nil {
-		j.origin = ofSet{j.src, j.spooler}
+		j.origin = origin.Set{Cluster: j.src, Spool: j.spooler}
 	}
 	if j.id = spec.Job; j.id == "" {
 		j.id = jobID(j.src, j.dst, j.rules)
@@ -115,7 +116,7 @@ func (j *Job) connect(ctx context.Context) (err error) {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		if j.src, err = j.spec.Connect(gctx, j.spec.Source, reading); err == nil && j.src.Info.Kind == mongo.KindSharded {
-			j.shards, err = shards.Open(gctx, j.src, shards.Options{URI: j.spec.Source, Shards: j.spec.SourceShards, Mongo: reading, Connect: j.spec.Connect})
+			j.shards, err = openShards(gctx, j.src, shards.Options{URI: j.spec.Source, Shards: j.spec.SourceShards, Mongo: reading, Connect: j.spec.Connect})
 		}
 		return mongo.Wrap(err, "source")
 	})
@@ -126,7 +127,7 @@ func (j *Job) connect(ctx context.Context) (err error) {
 	})
 	if err = g.Wait(); err == nil {
 		if j.shards != nil {
-			j.origin = ofShards{j.shards}
+			j.origin = j.shards
 		}
 		return nil
 	}
@@ -139,6 +140,15 @@ func (j *Job) connect(ctx context.Context) (err error) {
 		}
 	}
 	return err
+}
+
+// openShards finds the shards behind a router.
+func openShards(ctx context.Context, router *mongo.Cluster, o shards.Options) (*origin.Sharded, error) {
+	c, err := shards.Open(ctx, router, o)
+	if err != nil {
+		return nil, err
+	}
+	return &origin.Sharded{Cluster: c}, nil
 }
 
 // Close disconnects both sides. Run must have returned.

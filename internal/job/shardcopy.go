@@ -12,9 +12,9 @@ import (
 
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
-	"github.com/millrace/millrace/internal/source/shards"
 )
 
 // shardCopy copies from the shards of a cluster while chunks move. Each shard gives
@@ -28,7 +28,7 @@ import (
 // changes since are applied to it.
 type shardCopy struct {
 	*copier
-	stands  map[string]shards.Stand // of the tables, before anything was read
+	stands  map[string]origin.Stand // of the tables, before anything was read
 	opts    copy.Options
 	engines copies
 }
@@ -153,7 +153,7 @@ func (c *copier) chunksNow(ctx context.Context, snap schema.Snapshot) (bson.Raw,
 // gave all of it, wherever it is by then.
 func (s *shardCopy) movedChunks(ctx context.Context, t copy.Task) error {
 	read := map[string]bool{}
-	key := func(c shards.Chunk) string { return string(c.Min) + string(c.Max) }
+	key := func(c origin.Chunk) string { return string(c.Min) + string(c.Max) }
 	for {
 		table, err := s.shards.Table(ctx, t.Source.UUID)
 		if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
@@ -162,7 +162,7 @@ func (s *shardCopy) movedChunks(ctx context.Context, t copy.Task) error {
 		if err != nil {
 			return err
 		}
-		parts := table.Moved(s.stands[hex.EncodeToString(t.Source.UUID.Data)], func(c shards.Chunk) bool { return read[key(c)] })
+		parts := table.Moved(s.stands[hex.EncodeToString(t.Source.UUID.Data)], func(c origin.Chunk) bool { return read[key(c)] })
 		if len(parts) == 0 {
 			return nil
 		}
@@ -184,7 +184,7 @@ func (s *shardCopy) movedChunks(ctx context.Context, t copy.Task) error {
 // readAgain copies parts of a collection from their shards, each asked with the version
 // of the table: it gives nothing if it owns anything else. left are the lower bounds
 // of the parts that were refused.
-func (s *shardCopy) readAgain(ctx context.Context, t copy.Task, table *shards.Table, parts []shards.Part) (map[string]bool, error) {
+func (s *shardCopy) readAgain(ctx context.Context, t copy.Task, table *origin.Table, parts []origin.Part) (map[string]bool, error) {
 	byShard := map[string][]copy.Task{}
 	lower := map[*scan.Range]string{}
 	index := table.KeyIndex(indexSpecs(t))

@@ -10,9 +10,9 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/oplog"
-	"github.com/millrace/millrace/internal/source/shards"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/transform"
 )
@@ -58,7 +58,7 @@ func (e *Error) Unwrap() error { return e.Plan.Checks.Err() }
 type Input struct {
 	Job            string
 	Source, Target *mongo.Cluster
-	Shards         *shards.Cluster // behind Source, if it is a router
+	Shards         *origin.Sharded // behind Source, if it is a router
 	Rules          *transform.Set
 	Store          state.Store    // what is stored of the job
 	Schema         *schema.Target // the target's collections

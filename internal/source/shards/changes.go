@@ -51,7 +51,7 @@ type known struct {
 func NewOnce(there []Collection) *Once {
 	o := &Once{colls: map[[16]byte]*known{}, names: map[string][16]byte{}, copies: map[[16]byte][16]byte{}, dropped: map[string]bool{}}
 	for _, c := range there {
-		if id, ok := idOf(c.UUID); ok {
+		if id, ok := IDOf(c.UUID); ok {
 			o.add(id, c.NS)
 		}
 	}
@@ -83,7 +83,8 @@ func (o *Once) Begun(all []Copy) {
 	}
 }
 
-func idOf(u bson.Binary) (id [16]byte, ok bool) {
+// IDOf is a UUID; false for what is none.
+func IDOf(u bson.Binary) (id [16]byte, ok bool) {
 	if len(u.Data) != len(id) {
 		return id, false
 	}
@@ -132,7 +133,7 @@ func (o *Once) news(ch *stream.Change) bool {
 	if ch.Kind == stream.ChangeDropDatabase {
 		return o.dropDatabase(ch.NS)
 	}
-	id, ok := idOf(ch.UUID)
+	id, ok := IDOf(ch.UUID)
 	if !ok {
 		return true // a view, which one shard has
 	}

@@ -3,6 +3,7 @@ package shards
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -31,7 +32,7 @@ const decisionPoll = 10 * time.Millisecond
 // pass it first.
 func (c *Cluster) Start(ctx context.Context) (stream.Position, error) {
 	parts := make([]stream.Position, len(c.Shards))
-	err := c.each(ctx, func(ctx context.Context, i int) error {
+	err := c.Each(ctx, func(ctx context.Context, i int) error {
 		at, err := c.Shards[i].Committed(ctx)
 		if err != nil {
 			return err
@@ -47,12 +48,12 @@ func (c *Cluster) Start(ctx context.Context) (stream.Position, error) {
 	if err != nil {
 		return stream.Position{}, err
 	}
-	newest, err := c.latest(ctx, func(ctx context.Context, s Shard) (mongo.OpTime, error) { return s.Committed(ctx) })
+	newest, err := c.Latest(ctx, func(ctx context.Context, s Shard) (mongo.OpTime, error) { return s.Committed(ctx) })
 	if err != nil {
 		return stream.Position{}, err
 	}
-	err = c.each(ctx, func(ctx context.Context, i int) error {
-		if err := c.pass(ctx, c.Shards[i], newest); err != nil {
+	err = c.Each(ctx, func(ctx context.Context, i int) error {
+		if err := c.Pass(ctx, c.Shards[i], newest); err != nil {
 			return err
 		}
 		return decided(ctx, c.Shards[i], newest)
@@ -69,8 +70,8 @@ func (c *Cluster) Start(ctx context.Context) (stream.Position, error) {
 	return merge.Position(newest, names, byName)
 }
 
-// each does something with all shards side by side.
-func (c *Cluster) each(ctx context.Context, do func(ctx context.Context, i int) error) error {
+// Each does something with all shards side by side.
+func (c *Cluster) Each(ctx context.Context, do func(ctx context.Context, i int) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for i, s := range c.Shards {
 		g.Go(func() error {
@@ -118,4 +119,16 @@ func decided(ctx context.Context, s Shard, at mongo.OpTime) error {
 			return err
 		}
 	}
+}
+
+// Latest is the latest of the shards' positions.
+func (c *Cluster) Latest(ctx context.Context, of func(context.Context, Shard) (mongo.OpTime, error)) (at mongo.OpTime, err error) {
+	all := make([]mongo.OpTime, len(c.Shards))
+	err = c.Each(ctx, func(ctx context.Context, i int) (err error) {
+		all[i], err = of(ctx, c.Shards[i])
+		return err
+	})
+	at = slices.MaxFunc(all, mongo.OpTime.Compare)
+	at.Term = -1 // of the cluster's time, not of a shard's history
+	return at, err
 }

@@ -74,9 +74,9 @@ func (c *Cluster) mover(s Shard) func(context.Context, mongo.OpTime) error {
 	}
 }
 
-// pass waits until a shard has committed all up to a time and has an entry after it, so
+// Pass waits until a shard has committed all up to a time and has an entry after it, so
 // that whatever it writes later has a later time.
-func (c *Cluster) pass(ctx context.Context, s Shard, at mongo.OpTime) error {
+func (c *Cluster) Pass(ctx context.Context, s Shard, at mongo.OpTime) error {
 	ctx, end, err := c.aware(ctx, s, at)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package shards
+package origin
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/source/shards"
 )
 
 // Places says which collections are sharded, and on which shards the others are.
@@ -20,7 +21,7 @@ type Places struct {
 }
 
 // Places reads what there is.
-func (c *Cluster) Places(ctx context.Context) (*Places, error) {
+func (c *Sharded) Places(ctx context.Context) (*Places, error) {
 	p := &Places{primary: map[string]string{}, sharded: map[[16]byte]bool{}}
 	var dbs []struct {
 		Name    string `bson:"_id"`
@@ -48,7 +49,7 @@ func (c *Cluster) Places(ctx context.Context) (*Places, error) {
 		return nil, mongo.Wrap(err, "read which collections of %s are sharded", c.Router.Address())
 	}
 	for _, one := range colls {
-		if id, ok := idOf(one.UUID); ok && !one.Dropped {
+		if id, ok := shards.IDOf(one.UUID); ok && !one.Dropped {
 			p.sharded[id] = true
 		}
 	}
@@ -57,7 +58,7 @@ func (c *Cluster) Places(ctx context.Context) (*Places, error) {
 
 // Sharded reports a collection that is.
 func (p *Places) Sharded(uuid bson.Binary) bool {
-	id, ok := idOf(uuid)
+	id, ok := shards.IDOf(uuid)
 	return ok && p.sharded[id]
 }
 
@@ -81,7 +82,7 @@ func (t *Table) Owners() (all []string) {
 // Moved reports that a collection that was not sharded is on another shard by now,
 // under another UUID. Users may have made one of its name since: then the changes tell
 // of its documents too.
-func (c *Cluster) Moved(ctx context.Context, was schema.Collection) (now bson.Binary, shard string, moved bool, err error) {
+func (c *Sharded) Moved(ctx context.Context, was schema.Collection) (now bson.Binary, shard string, moved bool, err error) {
 	places, err := c.Places(ctx)
 	if err != nil || places.Sharded(was.UUID) {
 		return now, "", false, err
@@ -91,7 +92,7 @@ func (c *Cluster) Moved(ctx context.Context, was schema.Collection) (now bson.Bi
 	if !ok {
 		return now, "", false, nil
 	}
-	i := slices.IndexFunc(c.Shards, func(s Shard) bool { return s.Name == shard })
+	i := slices.IndexFunc(c.Shards, func(s shards.Shard) bool { return s.Name == shard })
 	if i < 0 {
 		return now, shard, false, mongo.Retry("shard "+shard+" has joined since", nil, "")
 	}
@@ -106,7 +107,7 @@ func (c *Cluster) Moved(ctx context.Context, was schema.Collection) (now bson.Bi
 
 // Stands are those of the sharded ones among collections, by UUID in hex. at is a
 // position before now.
-func (c *Cluster) Stands(ctx context.Context, at mongo.OpTime, of []bson.Binary) (map[string]Stand, error) {
+func (c *Sharded) Stands(ctx context.Context, at mongo.OpTime, of []bson.Binary) (map[string]Stand, error) {
 	places, err := c.Places(ctx)
 	if err != nil {
 		return nil, err

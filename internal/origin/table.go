@@ -1,4 +1,4 @@
-package shards
+package origin
 
 import (
 	"bytes"
@@ -49,17 +49,14 @@ func (c Chunk) since() bson.Timestamp {
 	return c.History[0].After
 }
 
-// errNotSharded says that no sharded collection has a UUID: it was dropped, or is not sharded.
-var errNotSharded = errors.New("no sharded collection has this UUID")
-
 // routed is a collection of the config servers, as a majority has it and the router gives it.
-func (c *Cluster) routed(name string) *driver.Collection {
+func (c *Sharded) routed(name string) *driver.Collection {
 	return c.Router.Client.Database("config").Collection(name, options.Collection().SetReadConcern(readconcern.Majority()))
 }
 
 // Table reads the table of the collection with a UUID. All of it is of one moment.
 // Where there is none the error is of mongo.CodeNamespaceNotFound.
-func (c *Cluster) Table(ctx context.Context, uuid bson.Binary) (t *Table, err error) {
+func (c *Sharded) Table(ctx context.Context, uuid bson.Binary) (t *Table, err error) {
 	sess, err := c.Router.Client.StartSession(options.Session().SetCausalConsistency(true))
 	if err != nil {
 		return nil, fmt.Errorf("start session: %w", err)
@@ -80,11 +77,11 @@ func (c *Cluster) Table(ctx context.Context, uuid bson.Binary) (t *Table, err er
 }
 
 // tryTable reads a table; whole says that nothing changed meanwhile.
-func (c *Cluster) tryTable(ctx context.Context, uuid bson.Binary) (t *Table, whole bool, err error) {
+func (c *Sharded) tryTable(ctx context.Context, uuid bson.Binary) (t *Table, whole bool, err error) {
 	t = &Table{server: c.Shards[0].Info.Version}
 	err = c.routed("collections").FindOne(ctx, bson.D{{Key: "uuid", Value: uuid}, {Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}}).Decode(t)
 	if errors.Is(err, driver.ErrNoDocuments) {
-		return t, false, driver.CommandError{Code: mongo.CodeNamespaceNotFound, Name: "NamespaceNotFound", Message: errNotSharded.Error()}
+		return t, false, driver.CommandError{Code: mongo.CodeNamespaceNotFound, Name: "NamespaceNotFound", Message: "no sharded collection has this UUID"}
 	}
 	if err != nil {
 		return t, false, err
@@ -150,7 +147,7 @@ func (t *Table) Version(shard string) scan.Version {
 }
 
 // Owned has a shard give what it owns of the collection with a UUID.
-func (c *Cluster) Owned(shard string, uuid bson.Binary) *scan.Owned {
+func (c *Sharded) Owned(shard string, uuid bson.Binary) *scan.Owned {
 	return &scan.Owned{Load: func(ctx context.Context) (scan.Version, error) {
 		t, err := c.Table(ctx, uuid)
 		if err != nil {

@@ -1,4 +1,4 @@
-package shards
+package origin
 
 import (
 	"context"
@@ -14,30 +14,19 @@ import (
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/lookup"
 	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/source/shards"
 )
 
 // Newest is a position that no write acknowledged before is behind, on any shard. ns is
 // a namespace that the user may read.
-func (c *Cluster) Newest(ctx context.Context, ns string) (mongo.OpTime, error) {
-	return c.latest(ctx, func(ctx context.Context, s Shard) (mongo.OpTime, error) { return s.Newest(ctx, ns) })
-}
-
-// latest is the latest of the shards' positions.
-func (c *Cluster) latest(ctx context.Context, of func(context.Context, Shard) (mongo.OpTime, error)) (latest mongo.OpTime, err error) {
-	all := make([]mongo.OpTime, len(c.Shards))
-	err = c.each(ctx, func(ctx context.Context, i int) (err error) {
-		all[i], err = of(ctx, c.Shards[i])
-		return err
-	})
-	latest = slices.MaxFunc(all, mongo.OpTime.Compare)
-	latest.Term = -1 // of the cluster's time, not of a shard's history
-	return latest, err
+func (c *Sharded) Newest(ctx context.Context, ns string) (mongo.OpTime, error) {
+	return c.Latest(ctx, func(ctx context.Context, s shards.Shard) (mongo.OpTime, error) { return s.Newest(ctx, ns) })
 }
 
 // Positions are those of the shard that is ahead of the others.
-func (c *Cluster) Positions(ctx context.Context) (mongo.Positions, error) {
+func (c *Sharded) Positions(ctx context.Context) (mongo.Positions, error) {
 	all := make([]mongo.Positions, len(c.Shards))
-	err := c.each(ctx, func(ctx context.Context, i int) (err error) {
+	err := c.Each(ctx, func(ctx context.Context, i int) (err error) {
 		all[i], err = c.Shards[i].Positions(ctx)
 		return err
 	})
@@ -51,8 +40,8 @@ func (c *Cluster) Positions(ctx context.Context) (mongo.Positions, error) {
 
 // Reached waits until every shard has committed all up to a position, and passed it:
 // what a shard writes later has a later one.
-func (c *Cluster) Reached(ctx context.Context, at mongo.OpTime) (mongo.Positions, error) {
-	if err := c.each(ctx, func(ctx context.Context, i int) error { return c.pass(ctx, c.Shards[i], at) }); err != nil {
+func (c *Sharded) Reached(ctx context.Context, at mongo.OpTime) (mongo.Positions, error) {
+	if err := c.Each(ctx, func(ctx context.Context, i int) error { return c.Pass(ctx, c.Shards[i], at) }); err != nil {
 		return mongo.Positions{}, err
 	}
 	p, err := c.Positions(ctx)
@@ -61,9 +50,9 @@ func (c *Cluster) Reached(ctx context.Context, at mongo.OpTime) (mongo.Positions
 }
 
 // Window is the oldest position that the oplogs of all shards hold, and the newest.
-func (c *Cluster) Window(ctx context.Context) (oldest, newest mongo.OpTime, err error) {
+func (c *Sharded) Window(ctx context.Context) (oldest, newest mongo.OpTime, err error) {
 	var mu sync.Mutex
-	err = c.each(ctx, func(ctx context.Context, i int) error {
+	err = c.Each(ctx, func(ctx context.Context, i int) error {
 		from, to, err := oplog.Window(ctx, c.Shards[i].Cluster)
 		mu.Lock()
 		defer mu.Unlock()
@@ -74,12 +63,12 @@ func (c *Cluster) Window(ctx context.Context) (oldest, newest mongo.OpTime, err 
 }
 
 // ListOne finds a collection by its UUID.
-func (c *Cluster) ListOne(ctx context.Context, db string, uuid bson.Binary) (schema.Collection, bool, error) {
+func (c *Sharded) ListOne(ctx context.Context, db string, uuid bson.Binary) (schema.Collection, bool, error) {
 	return schema.ListOne(ctx, c.Router, db, uuid)
 }
 
 // named is the name of the sharded collection with a UUID, "" when there is none.
-func (c *Cluster) named(ctx context.Context, uuid bson.Binary) (ns string, err error) {
+func (c *Sharded) named(ctx context.Context, uuid bson.Binary) (ns string, err error) {
 	var found struct {
 		NS string `bson:"_id"`
 	}
@@ -92,7 +81,7 @@ func (c *Cluster) named(ctx context.Context, uuid bson.Binary) (ns string, err e
 
 // Find reads documents of a collection by their _ids, as lookup.Find does: those of a
 // sharded one through the router, which leaves out what shards do not own.
-func (c *Cluster) Find(ctx context.Context, of lookup.Collection, ids []bson.RawValue, at mongo.OpTime, onlyIDs bool) ([]bson.Raw, error) {
+func (c *Sharded) Find(ctx context.Context, of lookup.Collection, ids []bson.RawValue, at mongo.OpTime, onlyIDs bool) ([]bson.Raw, error) {
 	for {
 		ns, err := c.named(ctx, of.UUID)
 		if err != nil {
@@ -113,7 +102,7 @@ func (c *Cluster) Find(ctx context.Context, of lookup.Collection, ids []bson.Raw
 }
 
 // findOnShards asks for a collection that is not sharded: one shard has it.
-func (c *Cluster) findOnShards(ctx context.Context, of lookup.Collection, ids []bson.RawValue, at mongo.OpTime, onlyIDs bool) (docs []bson.Raw, err error) {
+func (c *Sharded) findOnShards(ctx context.Context, of lookup.Collection, ids []bson.RawValue, at mongo.OpTime, onlyIDs bool) (docs []bson.Raw, err error) {
 	for _, s := range c.Shards {
 		docs, err = lookup.Find(ctx, s.Cluster, of, ids, at, onlyIDs)
 		if err == nil {
@@ -127,13 +116,13 @@ func (c *Cluster) findOnShards(ctx context.Context, of lookup.Collection, ids []
 }
 
 // Vanished reports whether the collection with a UUID is gone for good.
-func (c *Cluster) Vanished(ctx context.Context, db string, uuid bson.Binary) (bool, error) {
+func (c *Sharded) Vanished(ctx context.Context, db string, uuid bson.Binary) (bool, error) {
 	ns, err := c.named(ctx, uuid)
 	if err != nil || ns != "" {
 		return false, err
 	}
 	gone := make([]bool, len(c.Shards))
-	err = c.each(ctx, func(ctx context.Context, i int) (err error) {
+	err = c.Each(ctx, func(ctx context.Context, i int) (err error) {
 		gone[i], err = c.Shards[i].Vanished(ctx, db, uuid)
 		return err
 	})

@@ -1,4 +1,4 @@
-package shards
+package origin
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/source/shards"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -17,7 +18,7 @@ const mostLooked = 256 << 20
 // Look calls fn for the events of collections within a span and for all schema changes
 // in the order of cluster time, as oplog.Look does. Those of which the documents were
 // only moved are left out; a schema change may come once a shard.
-func (c *Cluster) Look(ctx context.Context, collections []string, span oplog.Span, fn func(*stream.Event) error) error {
+func (c *Sharded) Look(ctx context.Context, collections []string, span oplog.Span, fn func(*stream.Event) error) error {
 	var all []stream.Event
 	left := mostLooked
 	for _, s := range c.Shards {
@@ -47,6 +48,6 @@ func (c *Cluster) Look(ctx context.Context, collections []string, span oplog.Spa
 }
 
 // Full reports that a shard's oplog is full.
-func (c *Cluster) Full(ctx context.Context) bool {
-	return slices.ContainsFunc(c.Shards, func(s Shard) bool { return oplog.Full(ctx, s.Cluster) })
+func (c *Sharded) Full(ctx context.Context) bool {
+	return slices.ContainsFunc(c.Shards, func(s shards.Shard) bool { return oplog.Full(ctx, s.Cluster) })
 }

@@ -1,4 +1,4 @@
-package shards
+package origin
 
 import (
 	"context"
@@ -12,12 +12,12 @@ import (
 
 // Snapshot lists the part of the catalog in scope exactly as it stood at a position,
 // from which a Stream may begin.
-func (c *Cluster) Snapshot(ctx context.Context, scope schema.Scope) (snap schema.Snapshot, from stream.Position, err error) {
+func (c *Sharded) Snapshot(ctx context.Context, scope schema.Scope) (snap schema.Snapshot, from stream.Position, err error) {
 	terms := make([]int64, len(c.Shards))
 	ends := make([]mongo.OpTime, len(c.Shards))
 	snap, err = schema.TakeSnapshotOf(ctx, c.Router, scope, schema.History{
 		Before: func(ctx context.Context) (mongo.OpTime, error) {
-			err := c.each(ctx, func(ctx context.Context, i int) error {
+			err := c.Each(ctx, func(ctx context.Context, i int) error {
 				p, err := c.Shards[i].Positions(ctx)
 				terms[i] = p.Last.Term
 				return err
@@ -28,7 +28,7 @@ func (c *Cluster) Snapshot(ctx context.Context, scope schema.Scope) (snap schema
 			return from.At, err
 		},
 		After: func(ctx context.Context) (mongo.OpTime, error) {
-			err := c.each(ctx, func(ctx context.Context, i int) (err error) {
+			err := c.Each(ctx, func(ctx context.Context, i int) (err error) {
 				if ends[i], err = c.Shards[i].CommittedSeen(ctx); err == nil && ends[i].Term != terms[i] {
 					err = mongo.Retry(fmt.Sprintf("shard %s has elected another primary", c.Shards[i].Name), nil, "")
 				}
