@@ -35,6 +35,8 @@ type Origin interface {
 	Find(ctx context.Context, of lookup.Collection, ids []bson.RawValue, at mongo.OpTime, onlyIDs bool) ([]bson.Raw, error)
 	// Vanished reports whether a collection is gone for good.
 	Vanished(ctx context.Context, db string, uuid bson.Binary) (bool, error)
+	// Holds fails when what was told up to a position is not all that happened.
+	Holds(ctx context.Context, at mongo.OpTime) error
 	// Look calls fn for the events of collections within a span and for all schema
 	// changes, as oplog.Look does.
 	Look(ctx context.Context, collections []string, span oplog.Span, fn func(*stream.Event) error) error

@@ -82,12 +82,12 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	if err := j.connect(ctx); err != nil {
 		return nil, err
 	}
+	if j.id = spec.Job; j.id == "" {
+		j.id = jobID(j.src, j.dst, j.rules)
+	}
 	j.spooler = j.newSpooler()
 	if j.origin == nil {
 		j.origin = origin.Set{Cluster: j.src, Spool: j.spooler}
-	}
-	if j.id = spec.Job; j.id == "" {
-		j.id = jobID(j.src, j.dst, j.rules)
 	}
 	j.lease = &lease{Job: j, run: state.NewRun(), restart: spec.Restart}
 	j.store = state.Open(j.dst, state.Options{Job: j.id, Run: j.lease.run, Write: wc, EndOthers: j.lease.endOthers})

@@ -128,3 +128,6 @@ func (c *Sharded) Vanished(ctx context.Context, db string, uuid bson.Binary) (bo
 	})
 	return err == nil && !slices.Contains(gone, false), err
 }
+
+// Holds fails when the cluster has got or lost a shard by then.
+func (c *Sharded) Holds(ctx context.Context, at mongo.OpTime) error { return c.SameShards(ctx, at) }

@@ -34,10 +34,11 @@ type Owned struct {
 	done bool // loaded
 }
 
-// Stale reports that a shard knows of another version than it was asked with.
+// Stale reports that a shard knows of another version than it was asked with, or
+// cannot learn now whether it does.
 func Stale(err error) bool {
-	const staleShardVersion, staleConfig = 63, 13388
-	return mongo.IsCode(err, staleConfig) || mongo.IsCode(err, staleShardVersion)
+	const staleShardVersion, cannotRefresh, staleConfig = 63, 343, 13388
+	return mongo.IsCode(err, staleConfig) || mongo.IsCode(err, staleShardVersion) || mongo.IsCode(err, cannotRefresh)
 }
 
 // versionField marks the commands to which a version belongs.

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	"github.com/millrace/millrace/internal/lab/router"
 	"github.com/millrace/millrace/internal/lab/sharded"
 	"github.com/millrace/millrace/internal/lab/sharded/load"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/transform"
 )
 
@@ -165,6 +167,41 @@ func TestSync(t *testing.T) {
 	b.following(j, done)
 	b.applies(j, done, 1000)
 	end()
+	b.finish(j, done)
+}
+
+// TestShardJoins: a job does not go on without what a new shard does.
+func TestShardJoins(t *testing.T) {
+	b := newBed(t)
+	b.collections()
+	j, done := b.start(b.spec())
+	b.following(j, done)
+	name, err := b.lab.AddShard(t.Context())
+	b.ok(err)
+	_, err = b.source.Database("d").Collection("plain").InsertOne(t.Context(), bson.D{{Key: "_id", Value: "after"}})
+	b.ok(err)
+	if err := <-done; err == nil || !strings.Contains(err.Error(), name+" has joined") || mongo.HintOf(err) == "" {
+		t.Errorf("%v, %s", err, mongo.HintOf(err))
+	}
+}
+
+// TestReshard: a collection that gets another shard key, and with it another UUID and
+// other documents' places, is copied again by itself.
+func TestReshard(t *testing.T) {
+	b := newBed(t)
+	b.collections()
+	b.fill(300)
+	end := b.writing()
+	j, done := b.start(b.spec())
+	b.following(j, done)
+	end()
+	config := b.client(b.lab.ConfigURI()).Database("admin")
+	b.ok(config.RunCommand(t.Context(), bson.D{{Key: "setParameter", Value: 1}, {Key: "reshardingMinimumOperationDurationMillis", Value: 0}}).Err())
+	stop := b.writing()
+	b.ok(config.RunCommand(t.Context(), bson.D{{Key: "_configsvrReshardCollection", Value: "d.hashed"}, {Key: "key", Value: bson.D{{Key: "k", Value: 1}}},
+		{Key: "unique", Value: false}, {Key: "collation", Value: bson.D{{Key: "locale", Value: "simple"}}},
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}}).Err())
+	stop()
 	b.finish(j, done)
 }
 

@@ -9,8 +9,7 @@ import (
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -103,10 +102,41 @@ func names(all []member) string {
 	return strings.Join(out, ", ")
 }
 
+// SameShards fails when the cluster has got or lost a shard by the time of a position:
+// then what the shards told up to there is not all.
+func (c *Cluster) SameShards(ctx context.Context, at mongo.OpTime) error {
+	clock, err := c.clock(ctx, at)
+	if err != nil {
+		return err
+	}
+	sess, err := c.Router.Client.StartSession()
+	if err != nil {
+		return fmt.Errorf("start session: %w", err)
+	}
+	defer sess.EndSession(ctx)
+	if err := sess.AdvanceClusterTime(clock); err != nil {
+		return fmt.Errorf("tell of the cluster's time: %w", err)
+	}
+	now, err := list(driver.NewSessionContext(ctx, sess), c.Router, bson.E{Key: "afterClusterTime", Value: at.TS})
+	if err != nil {
+		return fmt.Errorf("read which shards there are: %w", err)
+	}
+	for _, m := range now {
+		if !slices.ContainsFunc(c.Shards, func(s Shard) bool { return s.Name == m.Name }) {
+			return mongo.WithHint(fmt.Errorf("shard %s has joined %s: what it has done is not known from its beginning", m.Name, c.Router.Address()),
+				"begin anew with --restart and --on-existing drop")
+		}
+	}
+	if len(now) < len(c.Shards) {
+		return mongo.WithHint(fmt.Errorf("%s has lost a shard; left are %s", c.Router.Address(), names(now)), "begin anew with --restart and --on-existing drop")
+	}
+	return nil
+}
+
 // list reads which shards there are, as a majority of the config servers knows it.
-func list(ctx context.Context, router *mongo.Cluster) (all []member, err error) {
-	shards := router.Client.Database("config", options.Database().SetReadConcern(readconcern.Majority())).Collection("shards")
-	cur, err := shards.Find(ctx, bson.D{})
+func list(ctx context.Context, router *mongo.Cluster, concern ...bson.E) (all []member, err error) {
+	cur, err := router.Client.Database("config").RunCommandCursor(ctx, bson.D{{Key: "find", Value: "shards"},
+		{Key: "readConcern", Value: append(bson.D{{Key: "level", Value: "majority"}}, concern...)}})
 	if err == nil {
 		err = cur.All(ctx, &all)
 	}
