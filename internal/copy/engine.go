@@ -94,6 +94,10 @@ type Options struct {
 	// helps to find where a copy of one that is written to ends. Nil is allowed.
 	Inserted stream.FindInsertion
 
+	// Replacing is told of documents that are about to replace what the target has of
+	// their _ids. An error ends the copy. Nil is allowed.
+	Replacing func(ctx context.Context, t Task, docs [][]byte) error
+
 	mostReaders, mostWriters int  // to which the gates may let them grow
 	writersByDistance        bool // Writers is for a target that is near
 }

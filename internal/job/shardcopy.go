@@ -5,16 +5,19 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"sync"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/source/lookup"
 )
 
 // shardCopy copies from the shards of a cluster while chunks move. Each shard gives
@@ -36,6 +39,7 @@ type shardCopy struct {
 // fromShards copies tasks, each a whole collection, from the shards.
 func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o copy.Options) error {
 	s := &shardCopy{copier: c, opts: o}
+	s.opts.Replacing = s.oneEach
 	if err := bson.Unmarshal(chunks, &s.stands); err != nil {
 		return fmt.Errorf("read what was noted of the source's chunks: %w", err)
 	}
@@ -239,6 +243,26 @@ func indexSpecs(t copy.Task) []bson.Raw {
 		specs = append(specs, ix.Spec)
 	}
 	return specs
+}
+
+// oneEach makes sure that documents that replace others are those others, read again,
+// and not different ones with the same _ids, which shards may have under different keys.
+func (s *shardCopy) oneEach(ctx context.Context, t copy.Task, docs [][]byte) error {
+	if t.Owned == nil {
+		return nil
+	}
+	const atOnce = 1000
+	db, _ := mongo.SplitNS(t.Source.NS)
+	for part := range slices.Chunk(docs, atOnce) {
+		var ids []bson.RawValue
+		for _, doc := range part {
+			ids = append(ids, bsonraw.RawValue(bsonraw.IDOf(doc)))
+		}
+		if _, err := s.shards.Find(ctx, lookup.Collection{DB: db, UUID: t.Source.UUID}, ids, mongo.OpTime{}, true); err != nil && !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+			return err
+		}
+	}
+	return nil
 }
 
 // movedDatabases copies the collections of which movePrimary has made copies on

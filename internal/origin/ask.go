@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/lookup"
 	"github.com/millrace/millrace/internal/source/oplog"
@@ -82,7 +84,8 @@ func (c *Sharded) named(ctx context.Context, uuid bson.Binary) (ns string, err e
 // Find reads documents of a collection by their _ids, as lookup.Find does: those of a
 // sharded one through the router, which leaves out what shards do not own.
 func (c *Sharded) Find(ctx context.Context, of lookup.Collection, ids []bson.RawValue, at mongo.OpTime, onlyIDs bool) ([]bson.Raw, error) {
-	for {
+	const looks = 5 // at what is there twice: the reads of several shards have no common time
+	for twice := 0; ; {
 		ns, err := c.named(ctx, of.UUID)
 		if err != nil {
 			return nil, err
@@ -92,6 +95,12 @@ func (c *Sharded) Find(ctx context.Context, of lookup.Collection, ids []bson.Raw
 		}
 		_, of.Name = mongo.SplitNS(ns)
 		docs, err := lookup.Find(ctx, c.Router, of, ids, at, onlyIDs)
+		if twice++; errors.Is(err, lookup.ErrTwice) && twice < looks {
+			err = pace.Pause(ctx, 100*time.Millisecond)
+			if err == nil {
+				continue
+			}
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -205,6 +205,21 @@ func TestReshard(t *testing.T) {
 	b.finish(j, done)
 }
 
+// TestSameIDTwice: two documents of one _id, on different shards, are no one document.
+func TestSameIDTwice(t *testing.T) {
+	b := newBed(t)
+	b.collections()
+	b.fill(10)
+	for _, k := range []int{150, 250} {
+		_, err := b.source.Database("d").Collection("ranged").InsertOne(t.Context(), bson.D{{Key: "_id", Value: "twin"}, {Key: "k", Value: k}})
+		b.ok(err)
+	}
+	_, done := b.start(b.spec())
+	if err := <-done; err == nil || !strings.Contains(err.Error(), `d.ranged, _id "twin"`) || mongo.HintOf(err) == "" {
+		t.Errorf("%v, %s", err, mongo.HintOf(err))
+	}
+}
+
 // TestCopyWhileChunksMove: chunks move all through a slow copy, which is broken off
 // and begun again. What moves is neither missed nor there twice, and what shards hold
 // but do not own is left out.

@@ -6,6 +6,7 @@ package lookup
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -79,8 +80,12 @@ func Find(ctx context.Context, cluster *mongo.Cluster, of Collection, ids []bson
 	}
 }
 
-// twice says that shards have different documents of one _id.
+// ErrTwice says that shards have different documents of one _id, or had for a moment
+// while one changed its shard.
+var ErrTwice = errors.New("several documents of one _id, on different shards")
+
+// twice names them.
 func twice(of Collection, doc []byte) error {
-	return mongo.WithHint(fmt.Errorf("%s.%s has several documents of _id %s, on different shards", of.DB, of.Name, bsonraw.IDText(bsonraw.IDOf(doc))),
+	return mongo.WithHint(fmt.Errorf("%s.%s, _id %s: %w", of.DB, of.Name, bsonraw.IDText(bsonraw.IDOf(doc)), ErrTwice),
 		"a replica set can have but one: give the others new _ids, or exclude the collection")
 }
