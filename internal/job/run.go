@@ -352,7 +352,11 @@ func (j *Job) finish(ctx context.Context, end follow.Final) error {
 		lines = append(lines, strings.TrimSpace(d.String()))
 		j.log.Warn("target differs from the source", "difference", d.String())
 	}
-	j.progress.SetFinal(lines, end.At)
+	fallBack := end.At
+	if j.shards != nil { // to which no job writes yet
+		fallBack = mongo.OpTime{}
+	}
+	j.progress.SetFinal(lines, fallBack)
 	return j.savePhase(ctx, PhaseFinalized, append(end.Set, bson.E{Key: "differences", Value: lines[:min(len(lines), mostDifferences)]},
 		bson.E{Key: "finalizedAt", Value: j.spec.Now().UTC()}, bson.E{Key: "targetPosition", Value: end.At})...)
 }

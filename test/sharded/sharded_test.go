@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/url"
 	"os"
 	"regexp"
 	"slices"
@@ -41,13 +42,21 @@ type bed struct {
 
 func newBed(t *testing.T) *bed {
 	t.Helper()
+	return newBedOf(t, false)
+}
+
+func newBedOf(t *testing.T, auth bool) *bed {
+	t.Helper()
 	lab.NeedServers(t)
 	b := &bed{T: t, seed: uint64(time.Now().UnixNano())}
-	b.lab = sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:3x1", Version: os.Getenv("MILLRACE_TEST_VERSION"), SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
+	b.lab = sharded.ForTest(t, sharded.Options{Options: lab.Options{Auth: auth, Topology: "sharded:3x1", Version: os.Getenv("MILLRACE_TEST_VERSION"), SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
 	r, err := router.Start(t.Context(), router.Options{ConfigURI: b.lab.ConfigURI()})
 	b.ok(err)
 	t.Cleanup(func() { b.ok(r.Close()) })
 	b.sourceURI, b.targetURI = r.URI(), lab.ForTest(t, lab.Options{}).URI()
+	if auth {
+		b.sourceURI = b.lab.Config().RouterURI([]string{r.Host()})
+	}
 	b.source, b.target = b.client(b.sourceURI), b.client(b.targetURI)
 	return b
 }
@@ -170,6 +179,37 @@ func TestSync(t *testing.T) {
 	b.finish(j, done)
 }
 
+// TestUser: a user of the routers and the shards with the roles that are documented
+// replicates, and one without is told which shard refuses.
+func TestUser(t *testing.T) {
+	b := newBedOf(t, true)
+	b.collections()
+	b.fill(100)
+	roles := bson.A{"readAnyDatabase", "clusterMonitor"}
+	create := bson.D{{Key: "createUser", Value: "mover"}, {Key: "pwd", Value: "secret"}, {Key: "roles", Value: roles}}
+	for _, s := range append(b.lab.Shards(), b.lab.Config()) {
+		b.ok(b.client(s.URI()).Database("admin").RunCommand(t.Context(), create).Err())
+	}
+	spec := b.spec()
+	uri, err := url.Parse(b.sourceURI)
+	b.ok(err)
+	uri.User = url.UserPassword("mover", "secret")
+	spec.Source = uri.String()
+	end := b.writing()
+	j, done := b.start(spec)
+	b.following(j, done)
+	b.applies(j, done, 200)
+	end()
+	b.finish(j, done)
+
+	last := b.lab.Shards()[2]
+	b.ok(b.client(last.URI()).Database("admin").RunCommand(t.Context(), bson.D{{Key: "dropUser", Value: "mover"}}).Err())
+	spec.Job = "another"
+	if _, err := job.Open(t.Context(), spec); err == nil || !strings.Contains(err.Error(), "shard "+b.lab.ShardNames()[2]) || strings.Contains(err.Error(), "secret") {
+		t.Error(err)
+	}
+}
+
 // TestShardJoins: a job does not go on without what a new shard does.
 func TestShardJoins(t *testing.T) {
 	b := newBed(t)
@@ -198,6 +238,10 @@ func TestReshard(t *testing.T) {
 	config := b.client(b.lab.ConfigURI()).Database("admin")
 	b.ok(config.RunCommand(t.Context(), bson.D{{Key: "setParameter", Value: 1}, {Key: "reshardingMinimumOperationDurationMillis", Value: 0}}).Err())
 	stop := b.writing()
+	b.ok(b.source.Database("d").RunCommand(t.Context(), bson.D{{Key: "createIndexes", Value: "ranged"}, {Key: "indexes", Value: bson.A{
+		bson.D{{Key: "key", Value: bson.D{{Key: "k", Value: 1}, {Key: "_id", Value: 1}}}, {Key: "name", Value: "both"}}}}}).Err())
+	b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "refineCollectionShardKey", Value: "d.ranged"},
+		{Key: "key", Value: bson.D{{Key: "k", Value: 1}, {Key: "_id", Value: 1}}}}).Err())
 	b.ok(config.RunCommand(t.Context(), bson.D{{Key: "_configsvrReshardCollection", Value: "d.hashed"}, {Key: "key", Value: bson.D{{Key: "k", Value: 1}}},
 		{Key: "unique", Value: false}, {Key: "collation", Value: bson.D{{Key: "locale", Value: "simple"}}},
 		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}}).Err())
