@@ -192,6 +192,8 @@ func TestUsageErrors(t *testing.T) {
 	}{
 		{[]string{"sink"}, []string{`millrace: unknown command "sink"`, "hint: see millrace --help"}},
 		{[]string{"lab", "sink"}, []string{`unknown command "sink" for "millrace lab"`}},
+		{[]string{"lab", "up", "--routers=2"}, []string{"--topology sharded:2x1"}},
+		{[]string{"lab", "up", "--topology=sharded:2x1", "--routers=0"}, []string{"--routers 0"}},
 		{[]string{"sync", "--frobnicate"}, []string{"unknown flag", "hint: see millrace sync --help"}},
 		{[]string{"sync", "surplus"}, []string{"unknown command"}},
 		{[]string{"sync", "--readers=x"}, []string{"invalid argument"}},

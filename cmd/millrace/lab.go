@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/lab/router"
+	"github.com/millrace/millrace/internal/lab/sharded"
 )
 
 // labCommand is `millrace lab`.
@@ -28,16 +30,17 @@ kept in the user's cache directory. 7.0 is a Windows build, which wine64 runs
 timings, and without --tls. Clusters listen on the loopback interface only.`,
 		Example: `  millrace lab up --name src --topology rs:3
   millrace lab up --name dst --mongod 5.0 --auth --tls --for 8h
+  millrace lab up --name sharded --topology sharded:3x1 --routers 2
   millrace lab list
   millrace lab down --all`,
 	}
-	cmd.AddCommand(a.labUpCommand(), a.labListCommand(), labDownCommand(), labGuardCommand())
+	cmd.AddCommand(a.labUpCommand(), a.labListCommand(), labDownCommand(), labGuardCommand(), labRouterCommand())
 	return cmd
 }
 
 // labUpCommand is `millrace lab up`.
 func (a *app) labUpCommand() *cobra.Command {
-	var o lab.Options
+	var o sharded.Options
 	var limit time.Duration
 	var output string
 	cmd := &cobra.Command{
@@ -45,11 +48,17 @@ func (a *app) labUpCommand() *cobra.Command {
 		Short: "Start a cluster that runs until lab down",
 		Long: `Start a cluster that runs on until "millrace lab down", and print its
 connection string. Data live in the user's cache directory and are removed by
-lab down, unless --dir says otherwise.`,
+lab down, unless --dir says otherwise.
+
+A sharded cluster is real but for its routers, which are the lab's own and for
+tests: they speak as a mongos does, and check no rights but those to log in.`,
 		Example: `  millrace lab up --name src --topology rs:3 --mongod 6.0
   millrace lab up --name old --mongod 4.2 --port 27100 --for 2h
   uri=$(millrace lab up --name secure --auth --tls --output uri)`,
 		RunE: withStore(func(cmd *cobra.Command, store *lab.Store) error {
+			if !sharded.Is(o.Topology) && cmd.Flags().Changed("routers") {
+				return withCode(exitUsage, errors.New("--routers is for sharded clusters; use --topology sharded:2x1"))
+			}
 			state, err := labUp(cmd.Context(), store, o, limit)
 			if err != nil {
 				return err
@@ -59,9 +68,10 @@ lab down, unless --dir says otherwise.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Name, "name", "", "name of the cluster and its replica set (default rs and random digits)")
-	f.StringVar(&o.Topology, "topology", "rs:1", `"rs:N" for a replica set of N members, or "standalone"`)
+	f.StringVar(&o.Topology, "topology", "rs:1", `"rs:N" for a replica set of N members, "standalone", or "sharded:SxM" for S shards of M members`)
+	f.IntVar(&o.Routers, "routers", 1, "routers of a sharded cluster")
 	f.StringVar(&o.Version, "mongod", "6.0", "version of mongod: 4.2, 4.4, 5.0, 6.0, 7.0 (by wine64, slow) or a full version")
-	f.IntVar(&o.Port, "port", 0, "port of the first member, the others follow; 0 for free ports")
+	f.IntVar(&o.Port, "port", 0, "port of the first router or member, the others follow; 0 for free ports")
 	f.BoolVar(&o.Auth, "auth", false, "with users: SCRAM-SHA-256, and X.509 together with --tls")
 	f.BoolVar(&o.TLS, "tls", false, "with TLS, by certificates of the cluster's own")
 	f.BoolVar(&o.TestCommands, "test-commands", false, "let the servers take commands for tests, such as configureFailPoint")
@@ -157,6 +167,34 @@ func labGuardCommand() *cobra.Command {
 	return cmd
 }
 
+// labRouterCommand is a router that `lab up` leaves behind.
+func labRouterCommand() *cobra.Command {
+	var o router.Options
+	var config string
+	cmd := &cobra.Command{
+		Use:    "router",
+		Short:  "Be a router of a sharded cluster",
+		Hidden: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			uri, err := os.ReadFile(config)
+			if err != nil {
+				return fmt.Errorf("read where the config servers are: %w", err)
+			}
+			o.ConfigURI = string(uri)
+			r, err := router.Start(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), r.Host())
+			<-cmd.Context().Done()
+			return r.Close()
+		},
+	}
+	cmd.Flags().StringVar(&o.Listen, "listen", "", "address to listen on")
+	cmd.Flags().StringVar(&config, "config", "", "`file` with the connection string of the config servers")
+	return cmd
+}
+
 // withStore is the RunE of a command on this user's clusters.
 func withStore(do func(*cobra.Command, *lab.Store) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, _ []string) error {
@@ -169,18 +207,27 @@ func withStore(do func(*cobra.Command, *lab.Store) error) func(*cobra.Command, [
 }
 
 // labUp starts a cluster, and its guard if its time is limited.
-func labUp(ctx context.Context, store *lab.Store, o lab.Options, limit time.Duration) (*lab.State, error) {
+func labUp(ctx context.Context, store *lab.Store, o sharded.Options, limit time.Duration) (*lab.State, error) {
 	if limit < 0 {
 		return nil, fmt.Errorf("--for %s is negative; use 0 for no limit", limit)
 	}
-	state, err := store.Up(ctx, o)
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	var state *lab.State
+	if sharded.Is(o.Topology) {
+		if o.Routers < 1 {
+			return nil, withCode(exitUsage, fmt.Errorf("--routers %d: without one nobody could reach the cluster", o.Routers))
+		}
+		state, err = sharded.Up(ctx, store, o, self)
+	} else {
+		state, err = store.Up(ctx, o.Options)
+	}
 	if err != nil || limit == 0 {
 		return state, err
 	}
-	self, err := os.Executable()
-	if err == nil {
-		err = store.SetGuard(state, limit, self, "lab", "guard", "--for", limit.String(), "--name", state.Name)
-	}
+	err = store.SetGuard(state, limit, self, "lab", "guard", "--for", limit.String(), "--name", state.Name)
 	if err != nil {
 		// A cluster that was to end by itself must not be left without its end.
 		return nil, errors.Join(err, store.Down(context.WithoutCancel(ctx), state.Name))

@@ -135,6 +135,7 @@ func typeWords(flagType string) string {
 		"float64":     "a number",
 		"duration":    "a duration such as 30s, 10m or 2h",
 		"stringSlice": "a list; quote an item that contains a comma",
+		"stringArray": "one item, or a list in the config file",
 	}[flagType], "one value")
 }
 

@@ -144,12 +144,14 @@ type Sync struct {
 	// SteadyInterval is the ProgressInterval of a job that follows.
 	SteadyInterval time.Duration
 
-	maxRateBytes, spoolMax, applyBuffer string // amounts of bytes: "50MB", "8MiB", "0"
+	sourceShards                        []string // name=URI
+	maxRateBytes, spoolMax, applyBuffer string   // amounts of bytes: "50MB", "8MiB", "0"
 }
 
 // Bind implements Settings.
 func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	bindClusters(fs, &s.Source, &s.Target)
+	fs.StringArrayVar(&s.sourceShards, flagSourceShard, nil, "where a shard of a sharded source is reached otherwise than the cluster says, as `name=URI`; may be repeated")
 	Choice(fs, &s.ReadPreference, "read-preference", "primary", "`preference` for members of the source to read from: primary, primaryPreferred, secondary, secondaryPreferred or nearest", "primary", "primaryPreferred", "secondary", "secondaryPreferred", "nearest")
 	fs.StringVar(&s.ReadTags, "read-tags", "", "`tags` of the members to read from, such as dc:east,rack:1;dc:west; the first set that a member has counts")
 	fs.StringVar(&s.WriteConcern, "write-concern", "majority", "`concern` that a position must have reached before it is recorded: majority or a number of members")
@@ -289,11 +291,12 @@ const (
 const (
 	outputSection = "Settings and output"
 
-	flagConfig   = "config"
-	flagProgress = "progress-interval"
-	flagSource   = "source"
-	flagTarget   = "target"
-	flagToken    = "token"
+	flagConfig      = "config"
+	flagProgress    = "progress-interval"
+	flagSource      = "source"
+	flagSourceShard = "source-shard"
+	flagTarget      = "target"
+	flagToken       = "token"
 
 	flagApplyBuffer = "apply-buffer"
 

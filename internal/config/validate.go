@@ -201,6 +201,7 @@ func (c *checker) token(token string) {
 func (s *Sync) Validate(o Origins, _ []string) Problems {
 	c := newChecker(&s.Common, o)
 	c.clusters(s.Source, s.Target)
+	s.SourceShards = c.shards(s.sourceShards)
 	c.namespaces(s.Rules)
 	c.start(s)
 	c.bad(s.AllowOverlap && s.OnExisting == job.ExistingDrop, "allow-overlap", "cannot go with --on-existing drop, which drops what the other job has made",
@@ -225,6 +226,22 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	c.listen(s)
 	c.token(s.Token)
 	return c.problems
+}
+
+// shards reads where the shards of a source are.
+func (c *checker) shards(list []string) map[string]string {
+	all := map[string]string{}
+	for _, one := range list {
+		name, uri, ok := strings.Cut(one, "=")
+		if !ok || name == "" || strings.Contains(name, "://") {
+			c.fail(flagSourceShard, "is not name=URI", "write for example shard0=mongodb://host:27018/, with the name that config.shards has")
+			continue
+		}
+		c.uri(flagSourceShard, uri)
+		c.bad(all[name] != "", flagSourceShard, fmt.Sprintf("names %q twice", name), "leave out one of them")
+		all[name] = uri
+	}
+	return all
 }
 
 func (c *checker) start(s *Sync) {

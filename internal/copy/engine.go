@@ -36,6 +36,14 @@ type Task struct {
 	// Target is the existing namespace that takes the documents: of a
 	// time-series collection its system.buckets collection.
 	Target string
+
+	// Part names the shard whose part of the collection this is; empty is the whole.
+	Part string
+	// Owned has the source give what it owns, as a shard; nil is all.
+	Owned *scan.Owned
+	// Range is what is copied, nil for all. Where its cursor is lost, or refused as
+	// of another version, it is left (Engine.Left).
+	Range *scan.Range
 }
 
 // Options shape an Engine. Zero values choose defaults.
@@ -85,6 +93,10 @@ type Options struct {
 	// Inserted finds when a document of a capped collection was inserted, which
 	// helps to find where a copy of one that is written to ends. Nil is allowed.
 	Inserted stream.FindInsertion
+
+	// Replacing is told of documents that are about to replace what the target has of
+	// their _ids. An error ends the copy. Nil is allowed.
+	Replacing func(ctx context.Context, t Task, docs [][]byte) error
 
 	mostReaders, mostWriters int  // to which the gates may let them grow
 	writersByDistance        bool // Writers is for a target that is near
@@ -140,6 +152,7 @@ type Engine struct {
 
 	mu     sync.Mutex
 	colls  []*collection // of the latest Run
+	left   []Task        // likewise
 	budget *budget
 }
 
@@ -170,15 +183,36 @@ func (e *Engine) Run(ctx context.Context, tasks []Task) error {
 		r.colls = append(r.colls, c)
 	}
 	e.mu.Lock()
-	e.colls, e.budget = r.colls, r.budget
+	e.colls, e.left, e.budget = r.colls, nil, r.budget
 	e.mu.Unlock()
 	return r.run(ctx)
+}
+
+// SlicesOf is what the slices of a collection, or of a part of it, are stored under.
+func SlicesOf(uuidHex, part string) string {
+	if part == "" {
+		return uuidHex
+	}
+	return uuidHex + "@" + part
+}
+
+// Left are the tasks of the latest Run that were not done because of their ranges.
+func (e *Engine) Left() []Task {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.left
+}
+
+func (e *Engine) leave(t Task) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.left = append(e.left, t)
 }
 
 // collection is one task under way.
 type collection struct {
 	Task
-	uuid       string // hex
+	uuid       string // hex, with the part: the key of its slices
 	sourceDB   string
 	targetDB   string
 	insert     bsoncore.Document // the insert command
@@ -191,7 +225,7 @@ type collection struct {
 }
 
 func newCollection(t Task, o Options) *collection {
-	c := &collection{Task: t, uuid: hex.EncodeToString(t.Source.UUID.Data)}
+	c := &collection{Task: t, uuid: SlicesOf(hex.EncodeToString(t.Source.UUID.Data), t.Part), measured: t.Range != nil}
 	c.progress = CollectionStats{Source: t.Source.NS, Target: t.Target, State: StateWaiting,
 		TotalDocs: t.Source.Count, TotalBytes: t.Source.Bytes}
 	c.sourceDB, _ = mongo.SplitNS(t.Source.DataNS())

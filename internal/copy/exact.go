@@ -16,6 +16,11 @@ import (
 // attempt can have written those: they are the same, or older, or somebody else's.
 func (w *writer) replace(ctx context.Context, c *collection, docs [][]byte) error {
 	w.e.count.replaced.Add(int64(len(docs)))
+	if tell := w.e.opts.Replacing; tell != nil && len(docs) > 0 {
+		if err := tell(ctx, c.Task, docs); err != nil {
+			return err
+		}
+	}
 	var plain [][]byte
 	for _, doc := range docs {
 		special, err := docwrite.Inspect(doc)

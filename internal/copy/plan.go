@@ -16,6 +16,7 @@ const maxSlices = 4096
 // collection plans a collection and has its slices read: one slice by this
 // reader at once, several through the schedule.
 func (r *reader) collection(ctx context.Context, c *collection) error {
+	r.Owned = c.Owned
 	plan, err := r.plan(ctx, c)
 	if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
 		plan, err = r.fresh(c, scan.ByID, nil), nil // its one slice finds the collection gone
@@ -74,6 +75,9 @@ func (c *collection) adopt(r *run, plan []scan.Slice) []*slice {
 func (r *reader) plan(ctx context.Context, c *collection) ([]scan.Slice, error) {
 	if c.serial() {
 		return r.planSerial(ctx, c)
+	}
+	if c.Range != nil {
+		return r.fresh(c, scan.ByRange, nil), nil
 	}
 	if len(c.plan) > 0 {
 		ok, err := r.Holds(ctx, &c.Source, c.plan, r.member)

@@ -56,6 +56,7 @@ var errLarge = errors.New("collection is larger than one batch")
 
 // slice reads one slice to its end.
 func (r *reader) slice(ctx context.Context, s *slice) error {
+	r.Owned = s.c.Owned
 	rd := &reading{reader: r, s: s}
 	err := rd.all(ctx)
 	serial := s.st.Strategy == scan.Serial
@@ -65,6 +66,10 @@ func (r *reader) slice(ctx context.Context, s *slice) error {
 		return nil
 	case mongo.IsCode(err, mongo.CodeNamespaceNotFound):
 		return rd.vanished(ctx, err)
+	case s.c.Range != nil && (scan.Stale(err) || scan.CursorLost(err)):
+		r.e.leave(s.c.Task)
+		s.end(rd.sent, false)
+		return nil
 	case serial && mongo.IsCode(err, mongo.CodeCappedPositionLost), serial && rd.sent > 0 && scan.CursorLost(err):
 		return rd.restart(ctx)
 	case rd.sent == 0 && s.st.Strategy == scan.ByRecord && s.st.Of == 1 && scan.Refused(err):

@@ -16,13 +16,36 @@ import (
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/source/lookup"
+	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
 )
+
+// Origin is the deployment that is followed.
+type Origin interface {
+	// Newest is a position that no write acknowledged before is behind. readable is a
+	// namespace that the user may read.
+	Newest(ctx context.Context, readable string) (mongo.OpTime, error)
+	// Positions is where the deployment stands.
+	Positions(ctx context.Context) (mongo.Positions, error)
+	// Reached waits until all up to a position is committed.
+	Reached(ctx context.Context, at mongo.OpTime) (mongo.Positions, error)
+	// ListOne finds a collection by its UUID, as schema.ListOne does.
+	ListOne(ctx context.Context, db string, uuid bson.Binary) (schema.Collection, bool, error)
+	// Find reads documents by their _ids, as lookup.Find does.
+	Find(ctx context.Context, of lookup.Collection, ids []bson.RawValue, at mongo.OpTime, onlyIDs bool) ([]bson.Raw, error)
+	// Vanished reports whether a collection is gone for good.
+	Vanished(ctx context.Context, db string, uuid bson.Binary) (bool, error)
+	// Holds fails when what was told up to a position is not all that happened.
+	Holds(ctx context.Context, at mongo.OpTime) error
+	// Look calls fn for the events of collections within a span and for all schema
+	// changes, as oplog.Look does.
+	Look(ctx context.Context, collections []string, span oplog.Span, fn func(*stream.Event) error) error
+}
 
 // Ask asks the source for what its changes do not say. What it answers can no
 // longer roll back.
 type Ask struct {
-	Source *mongo.Cluster
+	Source Origin
 	// Readable is a namespace that the user may read. It need not exist.
 	Readable string
 	Names    *schema.Names // what the job has on the target, as of the position in hand
@@ -67,7 +90,7 @@ func (a *Ask) FindRenamed(ctx context.Context, ch *stream.Change, at mongo.OpTim
 	}
 	db, _ := mongo.SplitNS(ch.To)
 	err = a.waiting("the source to commit what it shows", func() (err error) {
-		coll, found, err = schema.ListOne(ctx, a.Source, db, ch.UUID)
+		coll, found, err = a.Source.ListOne(ctx, db, ch.UUID)
 		return err
 	})
 	return coll, found, err
@@ -87,7 +110,7 @@ func (a *Ask) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.Val
 	out := mongosink.Reread{From: mongo.MaxOpTime(before.Majority, at)}
 	for {
 		var docs []bson.Raw
-		if docs, err = lookup.Find(ctx, a.Source, of, []bson.RawValue{bsonraw.RawValue(id)}, out.From, false); err == nil {
+		if docs, err = a.Source.Find(ctx, of, []bson.RawValue{bsonraw.RawValue(id)}, out.From, false); err == nil {
 			out.Doc = docs[0]
 		}
 		if !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
@@ -144,7 +167,7 @@ func (a *Ask) OnSource(ctx context.Context, from mongosink.Origin, ids []bson.Ra
 		return nil, err
 	}
 	has := make([]bool, len(ids))
-	docs, err := lookup.Find(ctx, a.Source, of, ids, at, true)
+	docs, err := a.Source.Find(ctx, of, ids, at, true)
 	if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
 		return has, nil
 	}

@@ -156,9 +156,7 @@ func (c *cappedSeen) limited(options bson.Raw, size, most string) {
 
 // through looks at what lies after a position up to another.
 func (l *cappedLook) through(ctx context.Context, from, until mongo.OpTime) error {
-	look := l.Look
-	look.Collections = slices.Collect(maps.Keys(l.bySource))
-	return look.Each(ctx, oplog.Span{After: from, Until: until}, func(ev *stream.Event) error {
+	return l.Ask.Source.Look(ctx, slices.Collect(maps.Keys(l.bySource)), oplog.Span{After: from, Until: until}, func(ev *stream.Event) error {
 		if ev.Kind == stream.SchemaChange {
 			return l.change(ctx, ev)
 		}

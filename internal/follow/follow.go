@@ -340,6 +340,9 @@ func (f *follower) saveNoting(ctx context.Context, noted ...bson.E) (saved bool,
 // progress is what is saved with a position. Updates that were skipped at or
 // before it are stored first: a restart does not meet them again.
 func (f *follower) progress(ctx context.Context, p stream.Position) (bson.D, error) {
+	if err := f.Ask.Source.Holds(ctx, p.At); err != nil {
+		return nil, err
+	}
 	set := state.PositionFields(p)
 	if list, version := f.sink.Skipped(); version != f.skipped {
 		if err := f.Store.SaveSkipped(ctx, list); err != nil {

@@ -16,7 +16,6 @@ import (
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
-	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
@@ -46,10 +45,6 @@ type Options struct {
 	// Ask has the job's names as of the position to go on from; the run keeps
 	// them true.
 	Ask *Ask
-	// Look, told of collections, finds their changes that an earlier run may have
-	// made already.
-	Look oplog.Look
-
 	// CopyAnew copies a collection of the source, not older than a position.
 	CopyAnew func(ctx context.Context, c schema.Collection, target string, after mongo.OpTime) error
 	// Slices are what was noted of copies.

@@ -33,6 +33,7 @@ type copier struct {
 	ttlDeferred bool            // by deferTTL of this run
 	looked      bool            // in this attempt
 	snap        schema.Snapshot // of the source, as look took it
+	from        stream.Position // to follow from after snap
 }
 
 // prepare takes the snapshot of the catalog that the job starts from, or, in incremental mode,
@@ -55,12 +56,17 @@ func (c *copier) prepare(ctx context.Context, job state.Job) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.noneExists(gctx, mapped) })
 	g.Go(func() error { return c.store.SaveCatalog(gctx, mapped) })
+	chunks := bson.Raw{}
+	g.Go(func() (err error) {
+		chunks, err = c.chunksNow(gctx, snap)
+		return err
+	})
 	if err := g.Wait(); err != nil {
 		return err
 	}
 	c.catalog = mapped
 	c.log.Info("snapshot taken", "position", snap.At, "collections", len(mapped))
-	return c.savePhase(ctx, state.PhaseCreating, append(state.PositionFields(oplog.Position(snap.At, snap.At)), bson.E{Key: "start", Value: snap.At})...)
+	return c.savePhase(ctx, state.PhaseCreating, append(state.PositionFields(c.from), bson.E{Key: "start", Value: snap.At}, bson.E{Key: "chunks", Value: chunks})...)
 }
 
 // look makes sure that the job may have the names that its rules lead to, and
@@ -70,7 +76,7 @@ func (c *copier) look(ctx context.Context) error {
 	g.Go(func() error { return c.alone(gctx) })
 	if c.spec.Mode != ModeIncremental {
 		g.Go(func() (err error) {
-			c.snap, err = schema.TakeSnapshot(gctx, c.src, schema.Scope{NS: c.rules.Match, DB: c.rules.MatchDB}, oplog.Changes(c.src))
+			c.snap, c.from, err = c.origin.Snapshot(gctx, schema.Scope{NS: c.rules.Match, DB: c.rules.MatchDB})
 			return err
 		})
 	}
@@ -242,10 +248,10 @@ func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mappe
 			indexes = indexes || len(m.Indexes) > 0
 		}
 	}
-	if err := c.run(ctx, tasks, job.Start, o); err != nil {
+	if err := c.run(ctx, tasks, job.Start, job.Chunks, o); err != nil {
 		return err
 	}
-	if c.src.Info.Kind != mongo.KindReplicaSet {
+	if c.src.Info.Kind == mongo.KindStandalone {
 		return c.savePhase(ctx, PhaseIndexing)
 	}
 	newest, err := c.ask.Newest(ctx)
@@ -280,11 +286,14 @@ func task(c schema.Collection, target string) copy.Task {
 	return copy.Task{Source: c, Target: schema.Collection{NS: target, Type: c.Type}.DataNS()}
 }
 
-func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime, o copy.Options) error {
+func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime, chunks bson.Raw, o copy.Options) error {
 	o.Readers, o.Writers, o.MaxBufferedBytes, o.AfterClusterTime, o.Log = c.spec.Readers, c.spec.Writers, c.spec.Memory, after, c.log
 	o.Recreate, o.Refused, o.Limit, o.SourceGate, o.TargetGate = c.recreate, c.refused(after), c.limit, c.srcGate, c.dstGate
 	o.Widen = func(ctx context.Context, t copy.Task) error { return c.cat.Widen(ctx, c.src, t.Source, t.Target) }
 	o.Inserted = oplog.FindInsertion
+	if c.shards != nil {
+		return c.fromShards(ctx, tasks, chunks, o)
+	}
 	eng := copy.New(c.src, c.dst, sliceStore{c.store}, o)
 	c.progress.Copying(eng)
 	return eng.Run(ctx, tasks)
@@ -293,10 +302,17 @@ func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime,
 // again copies one collection. Progress of an earlier copy of it does not count:
 // what the target had of it is gone.
 func (c *copier) again(ctx context.Context, coll schema.Collection, target string, after mongo.OpTime) error {
-	if err := c.store.DropSlices(ctx, slicePrefix(hex.EncodeToString(coll.UUID.Data))); err != nil {
+	id := hex.EncodeToString(coll.UUID.Data)
+	for _, prefix := range []string{slicePrefix(id), copy.SlicesOf(id, "") + "@"} {
+		if err := c.store.DropSlices(ctx, prefix); err != nil {
+			return err
+		}
+	}
+	chunks, err := c.chunksNow(ctx, schema.Snapshot{At: after, Collections: []schema.Collection{coll}})
+	if err != nil {
 		return err
 	}
-	return c.run(ctx, []copy.Task{task(coll, target)}, after, copy.Options{})
+	return c.run(ctx, []copy.Task{task(coll, target)}, after, chunks, copy.Options{})
 }
 
 // recreate empties the target of a task that has to begin anew.
@@ -348,7 +364,7 @@ func (c *copier) refused(at mongo.OpTime) func(context.Context, copy.Refusal) (b
 // buildIndexes builds what need not wait for consistency, collections side by
 // side, then lets the overlap begin.
 func (c *copier) buildIndexes(ctx context.Context, colls []state.Mapped) error {
-	phase, alone := schema.BeforeConsistent, c.src.Info.Kind != mongo.KindReplicaSet
+	phase, alone := schema.BeforeConsistent, c.src.Info.Kind == mongo.KindStandalone
 	if alone {
 		phase = schema.Consistent
 	}

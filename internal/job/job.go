@@ -13,12 +13,14 @@ import (
 
 	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/source/shards"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
@@ -32,6 +34,8 @@ type Job struct {
 	id      string
 	log     *slog.Logger
 	src     *mongo.Cluster
+	shards  *origin.Sharded // behind src, if it is a router
+	origin  source          // src, as it is read
 	dst     *mongo.Cluster
 	rules   *transform.Set
 	store   state.Store
@@ -81,6 +85,10 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	if j.id = spec.Job; j.id == "" {
 		j.id = jobID(j.src, j.dst, j.rules)
 	}
+	j.spooler = j.newSpooler()
+	if j.origin == nil {
+		j.origin = origin.Set{Cluster: j.src, Spool: j.spooler}
+	}
 	j.lease = &lease{Job: j, run: state.NewRun(), restart: spec.Restart}
 	j.store = state.Open(j.dst, state.Options{Job: j.id, Run: j.lease.run, Write: wc, EndOthers: j.lease.endOthers})
 	j.dst.Pool.SetGuard(j.store.Owned)
@@ -91,10 +99,10 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	j.letters = deadletter.New(j.dst, j.id, j.store.SameTerm)
 	j.cat = schema.NewTarget(j.dst, schema.TargetOptions{Job: j.id, Log: j.log, SameTerm: j.store.SameTerm})
 	j.progress = progress.New(progress.Options{Job: j.id, Source: j.src.Address(), Target: j.dst.Address(),
-		Now: spec.Now, Usage: spec.Usage, ReadFrom: oplog.ReadFrom})
-	j.ask = &follow.Ask{Source: j.src, Progress: j.progress, Names: schema.NewNames(nil)}
+		Now: spec.Now, Usage: spec.Usage, ReadFrom: j.origin.ReadFrom})
+	j.ask = &follow.Ask{Source: j.origin, Progress: j.progress, Names: schema.NewNames(nil)}
 	j.patience = &retry.Patience{Waiting: j.failing}
-	j.copier, j.spooler = &copier{Job: j}, j.newSpooler()
+	j.copier = &copier{Job: j}
 	return j, nil
 }
 
@@ -103,10 +111,13 @@ func (j *Job) connect(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	reading := mongo.Options{AppName: "millrace-source", ReadPreference: rp,
+		ChooseCompression: j.spec.Compress != CompressOff, Chosen: j.tellCompression("source")}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
-		j.src, err = j.spec.Connect(gctx, j.spec.Source, mongo.Options{AppName: "millrace-source", ReadPreference: rp,
-			ChooseCompression: j.spec.Compress != CompressOff, Chosen: j.tellCompression("source")})
+		if j.src, err = j.spec.Connect(gctx, j.spec.Source, reading); err == nil && j.src.Info.Kind == mongo.KindSharded {
+			j.shards, err = openShards(gctx, j.src, shards.Options{URI: j.spec.Source, Shards: j.spec.SourceShards, Mongo: reading, Connect: j.spec.Connect})
+		}
 		return mongo.Wrap(err, "source")
 	})
 	g.Go(func() (err error) {
@@ -115,7 +126,13 @@ func (j *Job) connect(ctx context.Context) (err error) {
 		return mongo.Wrap(err, "target")
 	})
 	if err = g.Wait(); err == nil {
+		if j.shards != nil {
+			j.origin = j.shards
+		}
 		return nil
+	}
+	if j.shards != nil {
+		j.shards.Close()
 	}
 	for _, c := range []*mongo.Cluster{j.src, j.dst} {
 		if c != nil {
@@ -123,6 +140,15 @@ func (j *Job) connect(ctx context.Context) (err error) {
 		}
 	}
 	return err
+}
+
+// openShards finds the shards behind a router.
+func openShards(ctx context.Context, router *mongo.Cluster, o shards.Options) (*origin.Sharded, error) {
+	c, err := shards.Open(ctx, router, o)
+	if err != nil {
+		return nil, err
+	}
+	return &origin.Sharded{Cluster: c}, nil
 }
 
 // Close disconnects both sides. Run must have returned.
@@ -133,6 +159,9 @@ func (j *Job) Close() {
 		j.txn.End(ctx)
 	}
 	var wg sync.WaitGroup
+	if j.shards != nil {
+		wg.Go(j.shards.Close)
+	}
 	wg.Go(j.src.Close)
 	wg.Go(j.dst.Close)
 	wg.Wait()
@@ -163,10 +192,10 @@ func identity(c *mongo.Cluster) string {
 // Nothing is written. An error means that a side could not be read at all, or
 // not for a minute.
 func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
-	in := precheck.Input{Job: j.id, Source: j.src, Target: j.dst, Rules: j.rules, Store: j.store, Schema: j.cat,
+	in := precheck.Input{Job: j.id, Source: j.src, Shards: j.shards, Target: j.dst, Rules: j.rules, Store: j.store, Schema: j.cat,
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, StartAt: j.spec.StartAt, Restart: j.spec.Restart,
 		AllowDowngrade: j.spec.AllowDowngrade, AllowMissing: j.spec.AllowMissing, AllowOverlap: j.spec.AllowOverlap, WarnWindow: j.spec.WarnWindow, Spool: j.spooler,
-		ReadFrom: func(job state.Job) (mongo.OpTime, error) { return oplog.ReadFrom(positionOf(job)) }}
+		ReadFrom: func(job state.Job) (mongo.OpTime, error) { return j.origin.ReadFrom(positionOf(job)) }}
 	j.plan = nil
 	err = j.patience.Try(ctx, time.Minute, func() (err error) {
 		plan, err = precheck.Make(ctx, in)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/retry"
-	"github.com/millrace/millrace/internal/source/oplog"
 )
 
 // monitor watches a job from the side, also while it is paused: its rates, the
@@ -21,7 +20,7 @@ type monitor struct {
 func (m *monitor) run(ctx context.Context) error {
 	look := func() error {
 		m.progress.Sample()
-		if m.src.Info.Kind == mongo.KindReplicaSet {
+		if m.src.Info.Kind != mongo.KindStandalone {
 			if err := m.watchSource(ctx); err != nil {
 				return err
 			}
@@ -42,14 +41,14 @@ func (m *monitor) run(ctx context.Context) error {
 func (m *monitor) watchSource(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	pos, err := m.src.Positions(ctx)
+	pos, err := m.origin.Positions(ctx)
 	if err != nil {
 		m.progress.SourceSilent(err)
 		return nil
 	}
 	var oldest mongo.OpTime
 	if m.ticks%5 == 0 {
-		if oldest, _, err = oplog.Window(ctx, m.src); err != nil {
+		if oldest, _, err = m.origin.Window(ctx); err != nil {
 			oldest = mongo.OpTime{}
 		}
 	}
@@ -74,7 +73,7 @@ func (m *monitor) checkOplog(ctx context.Context, oldest mongo.OpTime) error {
 	}
 	left := time.Duration(int64(need.TS.T)-int64(oldest.TS.T)) * time.Second
 	w := m.spec.WarnWindow
-	if w <= 0 || left >= w || time.Since(m.warned) < time.Minute || !oplog.Full(ctx, m.src) {
+	if w <= 0 || left >= w || time.Since(m.warned) < time.Minute || !m.origin.Full(ctx) {
 		return nil
 	}
 	if m.spooler.Covers(phase == PhaseCopying || phase == PhaseIndexing) {

@@ -184,7 +184,7 @@ func (j *Job) load(ctx context.Context, job state.Job) error {
 		})
 	}
 	g.Go(func() error {
-		_, err := j.src.Positions(gctx)
+		_, err := j.origin.Positions(gctx)
 		return err
 	})
 	if err := g.Wait(); err != nil {
@@ -278,9 +278,8 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Rules: j.rules, Store: j.store, Target: j.dst, Schema: j.cat,
 		Letters: j.letters, Ask: j.ask, Progress: j.progress, Log: j.log,
 		Fresh: j.fresh, Capped: slices.ContainsFunc(j.catalog, func(m state.Mapped) bool { return m.Capped() }),
-		Source: oplog.New(j.src, oplog.Options{Keep: j.rules.Match, Log: j.log, Spool: j.spooler,
-			ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions}),
-		Look: oplog.Look{Cluster: j.src, Spool: j.spooler},
+		Source: j.origin.Changes(oplog.Options{Keep: j.rules.Match, Log: j.log,
+			ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions}, func() []schema.Name { return j.ask.Names.All() }),
 		Sink: j.sink, CopyAnew: j.copier.again, Slices: sliceStore{j.store}.LoadSlices,
 		SavePhase: j.savePhase, Passed: j.spooler.Passed, Compare: j.compare, Finish: j.finish, Unclear: &j.unclear,
 		Final: func() bool { return j.control.final(j.spec.Now()) },
@@ -290,7 +289,7 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 // newSpooler prepares to keep changes of the source on local disk.
 func (j *Job) newSpooler() *oplog.Spooler {
 	o := oplog.SpoolOptions{MaxBytes: j.spec.SpoolBytes, Log: j.log}
-	if j.spec.SpoolDir != "" {
+	if j.spec.SpoolDir != "" && j.src.Info.Kind == mongo.KindReplicaSet {
 		o.Dir = filepath.Join(j.spec.SpoolDir, j.id)
 	}
 	return oplog.NewSpooler(j.src, o)
@@ -353,7 +352,11 @@ func (j *Job) finish(ctx context.Context, end follow.Final) error {
 		lines = append(lines, strings.TrimSpace(d.String()))
 		j.log.Warn("target differs from the source", "difference", d.String())
 	}
-	j.progress.SetFinal(lines, end.At)
+	fallBack := end.At
+	if j.shards != nil { // to which no job writes yet
+		fallBack = mongo.OpTime{}
+	}
+	j.progress.SetFinal(lines, fallBack)
 	return j.savePhase(ctx, PhaseFinalized, append(end.Set, bson.E{Key: "differences", Value: lines[:min(len(lines), mostDifferences)]},
 		bson.E{Key: "finalizedAt", Value: j.spec.Now().UTC()}, bson.E{Key: "targetPosition", Value: end.At})...)
 }

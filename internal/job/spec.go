@@ -103,7 +103,10 @@ type Spec struct {
 	// and rules, so that the same command resumes the same job.
 	Job            string
 	Source, Target string
-	Mode           Mode
+	// SourceShards are connection strings of a sharded source's shards, by name, where
+	// the addresses that the cluster knows or the user of Source do not do.
+	SourceShards map[string]string
+	Mode         Mode
 	// StartAt is where incremental mode begins: an optime ("sec:inc"), a time
 	// (RFC 3339) or "checkpoint".
 	StartAt string

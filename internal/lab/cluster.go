@@ -31,7 +31,7 @@ type Cluster struct {
 	mongod  string   // path of the binary
 	env     []string // its additional environment
 	dir     string
-	tempDir *tempDir // nil when Options.Dir was given
+	tempDir *TempDir // nil when Options.Dir was given
 	layout  *layout
 	kept    bool // the layout comes from an earlier start
 	leases  leases
@@ -95,7 +95,7 @@ func (c *Cluster) findBinary(ctx context.Context) (err error) {
 // start does what Start says, except for cleaning up after an error.
 func (c *Cluster) start(ctx context.Context) error {
 	begin := time.Now()
-	if err := c.prepare(); err != nil {
+	if err := c.prepare(ctx); err != nil {
 		return err
 	}
 	if err := c.launchAll(ctx); err != nil {
@@ -118,9 +118,9 @@ func (c *Cluster) start(ctx context.Context) error {
 }
 
 // prepare makes the directory and the files that members share.
-func (c *Cluster) prepare() (err error) {
+func (c *Cluster) prepare(ctx context.Context) (err error) {
 	if c.opts.Dir == "" {
-		if c.tempDir, err = newTempDir(); err != nil {
+		if c.tempDir, err = NewTempDir(); err != nil {
 			return err
 		}
 		c.dir = c.tempDir.path
@@ -129,16 +129,30 @@ func (c *Cluster) prepare() (err error) {
 	} else if err = os.MkdirAll(c.dir, 0o700); err != nil {
 		return fmt.Errorf("make the data directory: %w", err)
 	}
+	if c.opts.TLS && c.byWine() {
+		return errors.New("TLS is not to be had from a mongod that wine runs; leave it out, or use an older version")
+	}
+	if c.opts.Secrets == "" {
+		return c.writeSecrets(c.dir)
+	}
+	// Clusters that share it may start side by side.
+	unlock, err := lockFile(ctx, filepath.Join(c.opts.Secrets, "secrets.lock"))
+	if err != nil {
+		return fmt.Errorf("share a key file: %w", err)
+	}
+	defer unlock()
+	return c.writeSecrets(c.opts.Secrets)
+}
+
+// writeSecrets makes what members prove themselves with, unless it is there.
+func (c *Cluster) writeSecrets(dir string) (err error) {
 	if c.opts.Auth && c.topo.replicaSet {
-		if c.keyFile, err = writeKeyFile(c.dir); err != nil {
+		if c.keyFile, err = writeKeyFile(dir); err != nil {
 			return err
 		}
 	}
 	if c.opts.TLS {
-		if c.byWine() {
-			return errors.New("TLS is not to be had from a mongod that wine runs; leave it out, or use an older version")
-		}
-		if c.tls, err = writeTLSFiles(c.dir); err != nil {
+		if c.tls, err = writeTLSFiles(dir); err != nil {
 			return err
 		}
 	}
@@ -202,7 +216,7 @@ func (c *Cluster) Stop() error {
 	errs := []error{c.endAll(end)}
 	c.leases.release()
 	if c.tempDir != nil {
-		errs = append(errs, c.tempDir.remove())
+		errs = append(errs, c.tempDir.Remove())
 	}
 	return errors.Join(errs...)
 }
@@ -235,6 +249,9 @@ func (c *Cluster) arguments(m *Member) []string {
 	}
 	if c.topo.replicaSet {
 		args = append(args, "--replSet", c.opts.Name, "--oplogSize", strconv.Itoa(c.opts.OplogMB))
+	}
+	if c.opts.Role != "" {
+		args = append(args, "--"+string(c.opts.Role))
 	}
 	if engine := c.opts.engine(); engine != "" {
 		args = append(args, "--wiredTigerEngineConfigString", engine)
@@ -280,6 +297,16 @@ func (c *Cluster) URI() string { return c.uri(c.rootLogin(), c.publicHosts(), c.
 // DirectURI is the connection string of member i alone, never through its proxy.
 func (c *Cluster) DirectURI(i int) string { return c.directURI(i, c.rootLogin()) }
 
+// SystemURI is URI as the members themselves log in, who alone may call what is
+// for servers only; it is URI without Auth. Nothing but the lab may use it.
+func (c *Cluster) SystemURI() string {
+	return c.uri(c.systemLogin(), c.publicHosts(), c.discovery())
+}
+
+// RouterURI is the connection string of routers at these hosts, which take the
+// users of a set of config servers; without TLS.
+func (c *Cluster) RouterURI(hosts []string) string { return buildURI(c.rootLogin(), hosts, nil) }
+
 // X509URI is URI with the client certificate in place of a password; empty
 // unless the cluster has both Auth and TLS.
 func (c *Cluster) X509URI() string {
@@ -289,6 +316,10 @@ func (c *Cluster) X509URI() string {
 	who := login{source: "$external", mechanism: "MONGODB-X509"}
 	return c.uri(who, c.publicHosts(), append(c.discovery(), parameter{"tlsCertificateKeyFile", c.tls.Client}))
 }
+
+// Hosts are the members' addresses for clients and for each other, by index:
+// those of the proxies if there are any.
+func (c *Cluster) Hosts() []string { return c.publicHosts() }
 
 // publicHosts are the addresses for clients.
 func (c *Cluster) publicHosts() []string {

@@ -41,15 +41,21 @@ func ForTest(t TB, o Options) *Cluster {
 			if c.loan != nil {
 				c.loan.spent = true
 			}
-			for _, m := range c.Members() {
-				t.Logf("log of member %d of %s (pid %d) ends with:\n%s", m.Index, c.Name(), m.Pid(), strings.Join(m.logTail(25), "\n"))
-			}
+			c.LogTails(t)
 		}
 		if err := c.Stop(); err != nil {
 			t.Logf("%v", err)
 		}
 	})
 	return c
+}
+
+// LogTails logs the ends of the servers' logs.
+func (c *Cluster) LogTails(t TB) {
+	t.Helper()
+	for _, m := range c.Members() {
+		t.Logf("log of member %d of %s (pid %d) ends with:\n%s", m.Index, c.Name(), m.Pid(), strings.Join(m.logTail(25), "\n"))
+	}
 }
 
 // Versions are the servers that a test runs with: 6.0, and with MILLRACE_TEST_MATRIX

@@ -40,7 +40,7 @@ func testFlag(name string) string {
 
 // keepFor is how long clusters of tests are kept; 0 is not at all.
 func keepFor(o Options) time.Duration {
-	own := o.Name != "" || o.Dir != "" || o.Port != 0 || o.Auth || o.TLS || o.Proxy || o.PeerLatency > 0 || o.DiskMB != 0 || o.Cores > 0 || o.DiskSpeed.Slow()
+	own := o.Name != "" || o.Dir != "" || o.Role != "" || o.Secrets != "" || o.Port != 0 || o.Auth || o.TLS || o.Proxy || o.PeerLatency > 0 || o.DiskMB != 0 || o.Cores > 0 || o.DiskSpeed.Slow()
 	if own || o.detached || o.Topology != "" && o.Topology != "rs:1" && o.Topology != "standalone" || flag.Lookup("test.v") == nil {
 		return 0
 	}
@@ -126,7 +126,7 @@ func (l *loan) take(ctx context.Context, o Options, limit time.Duration) (c *Clu
 	if c, err = newCluster(o); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(c.findBinary(ctx), c.prepare(), c.placeMembers()); err != nil {
+	if err := errors.Join(c.findBinary(ctx), c.prepare(ctx), c.placeMembers()); err != nil {
 		return nil, err
 	}
 	ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))

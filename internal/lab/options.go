@@ -45,6 +45,11 @@ type Options struct {
 	// refuses plain connections. With Auth, the client certificate's subject
 	// becomes a root user too (see [Cluster.X509URI]).
 	TLS bool
+	// Role makes the set a part of a sharded cluster (see package sharded).
+	Role Role
+	// Secrets is a directory for the key file and the certificates, which all
+	// clusters that name it share; empty is the cluster's own directory.
+	Secrets string
 	// Dir holds the data and is kept on Stop, so that a later Start with the
 	// same options continues; empty means a temporary directory that Stop removes,
 	// below MILLRACE_LAB_DIR if the environment has it.
@@ -86,10 +91,19 @@ type Options struct {
 	Logger *slog.Logger
 
 	// detached processes outlive the starter; launched is called as soon as
-	// they run, before anything can go wrong. Both are set by Store.Up.
+	// they run, before anything can go wrong. Both are set by Launch.Part.
 	detached bool
 	launched func(*Cluster) error
 }
+
+// Role is what the members of a sharded cluster's set are started as.
+type Role string
+
+// The roles, named as mongod's flags are. The zero value is a set of its own.
+const (
+	ConfigServer Role = "configsvr"
+	ShardServer  Role = "shardsvr"
+)
 
 // topology is the parsed form of Options.Topology.
 type topology struct {
@@ -160,6 +174,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.PeerLatency > 0 {
 		o.Proxy = true
+	}
+	if o.Role != "" && !strings.HasPrefix(o.Topology, "rs:") {
+		return o, fmt.Errorf("lab: a %s is a replica set, not a %s", o.Role, o.Topology)
 	}
 	if o.DiskMB != 0 && o.Dir != "" {
 		return o, errors.New("lab: data on small disks cannot be kept; leave Dir empty")

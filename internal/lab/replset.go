@@ -79,14 +79,16 @@ func (c *Cluster) setConfig() bson.D {
 		}
 		members = append(members, member)
 	}
-	return bson.D{
-		{Key: "_id", Value: c.opts.Name},
-		{Key: "members", Value: members},
-		{Key: "settings", Value: bson.D{
+	config := bson.D{{Key: "_id", Value: c.opts.Name}}
+	if c.opts.Role == ConfigServer {
+		config = append(config, bson.E{Key: "configsvr", Value: true})
+	}
+	return append(config,
+		bson.E{Key: "members", Value: members},
+		bson.E{Key: "settings", Value: bson.D{
 			{Key: "electionTimeoutMillis", Value: electionTimeoutMillis},
 			{Key: "heartbeatIntervalMillis", Value: heartbeatMillis},
-		}},
-	}
+		}})
 }
 
 // firstPrimary waits for the first primary. In a set of several members an

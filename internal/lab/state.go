@@ -41,7 +41,7 @@ type State struct {
 	Created time.Time `json:"created"`
 	// Until is when the cluster ends by itself; zero is never.
 	Until time.Time `json:"until,omitzero"`
-	// Members of the cluster.
+	// Members of the cluster, routers included.
 	Members []MemberState `json:"members"`
 	// Guard is the process that ends the cluster in time, if there is one.
 	Guard *Identity `json:"guard,omitempty"`
@@ -51,6 +51,8 @@ type State struct {
 type MemberState struct {
 	// Host is the member's host:port.
 	Host string `json:"host"`
+	// Role is what it is started as in a sharded cluster: a Role, or "router".
+	Role string `json:"role,omitempty"`
 	// Log is the member's log file.
 	Log string `json:"log"`
 	// Process is the member's mongod.
@@ -94,36 +96,19 @@ func NewStore(dir string) (*Store, error) {
 // Up starts a cluster that runs on after the calling process has ended, until
 // Down. Proxies, quotas and slowed disks are refused: they live in their process.
 func (s *Store) Up(ctx context.Context, o Options) (*State, error) {
-	if o.Proxy || o.Cores > 0 || o.DiskSpeed.Slow() {
-		return nil, errors.New("lab: a cluster that outlives its starter cannot have proxies, processor quotas or slowed disks")
-	}
 	o, _, err := o.resolve()
 	if err != nil {
 		return nil, err
 	}
-	unlock, err := lockFile(ctx, s.path(o.Name, lockSuffix))
-	if err != nil {
-		return nil, fmt.Errorf("lab: cluster %s: %w", o.Name, err)
-	}
-	defer unlock()
-	if err := s.makeRoom(ctx, o.Name); err != nil {
-		return nil, err
-	}
-	state := &State{Name: o.Name, Topology: o.Topology, Version: o.Version, KeepDir: o.Dir != "", Created: time.Now()}
-	if o.Dir == "" {
-		o.Dir = s.path(o.Name, dataSuffix)
-	}
-	o.detached = true
-	o.launched = func(c *Cluster) error { return s.record(state, c) }
-	c, err := Start(ctx, o)
-	if err != nil {
-		return nil, errors.Join(err, s.discard(o.Name, state.KeepDir))
-	}
-	state.URI, state.X509URI = c.URI(), c.X509URI()
-	if err := s.write(state); err != nil {
-		return nil, errors.Join(err, c.Stop(), s.discard(o.Name, state.KeepDir))
-	}
-	return state, nil
+	return s.Launch(ctx, o, func(ctx context.Context, l *Launch) error {
+		o.Dir = l.Dir()
+		c, err := Start(ctx, l.Part(o))
+		if err != nil {
+			return err
+		}
+		l.state.URI, l.state.X509URI = c.URI(), c.X509URI()
+		return nil
+	})
 }
 
 // makeRoom refuses a name in use and clears away what a reboot or crash left.
@@ -139,19 +124,6 @@ func (s *Store) makeRoom(ctx context.Context, name string) error {
 		return fmt.Errorf("lab: cluster %s is up already; end it with: millrace lab down --name %s", name, name)
 	}
 	return s.down(ctx, old)
-}
-
-// record writes down the processes of a cluster that has just been launched.
-func (s *Store) record(state *State, c *Cluster) error {
-	state.Dir, state.URI, state.Members = c.Dir(), c.URI(), nil
-	for _, m := range c.Members() {
-		id, err := identify(m.Pid(), m.DBPath)
-		if err != nil {
-			return err
-		}
-		state.Members = append(state.Members, MemberState{Host: m.Host(), Log: m.LogPath(), Process: id})
-	}
-	return s.write(state)
 }
 
 // List returns all clusters, by name, those that no longer run included.

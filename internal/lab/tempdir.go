@@ -12,10 +12,10 @@ const (
 	ownerLock  = "owner.lock"
 )
 
-// tempDir is a temporary directory whose owner holds a lock in it. A process
+// TempDir is a temporary directory whose owner holds a lock in it. A process
 // that was killed cannot remove its directory, but the kernel frees its lock,
 // so that the next one sees which directories are left over.
-type tempDir struct {
+type TempDir struct {
 	path   string
 	unlock func()
 }
@@ -29,8 +29,8 @@ func parent() string {
 	return os.TempDir()
 }
 
-// newTempDir makes a temporary directory and removes those left over.
-func newTempDir() (*tempDir, error) {
+// NewTempDir makes a temporary directory and removes those left over.
+func NewTempDir() (*TempDir, error) {
 	removeLeftOvers()
 	path, err := os.MkdirTemp(parent(), tempPrefix)
 	if err != nil {
@@ -46,11 +46,14 @@ func newTempDir() (*tempDir, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("lock the temporary directory: %w", err), os.RemoveAll(path))
 	}
-	return &tempDir{path: path, unlock: unlock}, nil
+	return &TempDir{path: path, unlock: unlock}, nil
 }
 
-// remove deletes the directory; a second call does nothing.
-func (d *tempDir) remove() error {
+// Path of the directory.
+func (d *TempDir) Path() string { return d.path }
+
+// Remove deletes the directory; a second call does nothing.
+func (d *TempDir) Remove() error {
 	if err := os.RemoveAll(d.path); err != nil {
 		return fmt.Errorf("lab: remove the temporary directory: %w", err)
 	}

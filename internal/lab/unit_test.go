@@ -225,27 +225,27 @@ func TestExplainOutput(t *testing.T) {
 
 func TestTempDirOfTheDeadIsRemoved(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	alive, err := newTempDir()
+	alive, err := NewTempDir()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dead, err := newTempDir()
+	dead, err := NewTempDir()
 	if err != nil {
 		t.Fatal(err)
 	}
 	dead.unlock() // as the kernel does for a process that was killed
-	next, err := newTempDir()
+	next, err := NewTempDir()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(dead.path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the directory of the dead: %v", err)
 	}
-	for _, d := range []*tempDir{alive, next} {
+	for _, d := range []*TempDir{alive, next} {
 		if _, err := os.Stat(d.path); err != nil {
 			t.Errorf("a directory in use: %v", err)
 		}
-		if err := d.remove(); err != nil {
+		if err := d.Remove(); err != nil {
 			t.Error(err)
 		}
 	}

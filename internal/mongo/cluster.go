@@ -36,7 +36,7 @@ type Info struct {
 	Version Version
 	FCV     string        // feature compatibility version, "" when not readable
 	SetName string        // replica-set name
-	SetID   bson.ObjectID // replica-set id: the same set at any address
+	SetID   bson.ObjectID // id of the replica set, or the sharded cluster: the same at any address
 	Hosts   []string
 }
 
@@ -203,11 +203,11 @@ func (c *Cluster) identify(ctx context.Context, warm int) error {
 		return err
 	})
 	g.Go(func() (err error) {
-		fcv, err = c.permitted(gctx, bson.D{{Key: "getParameter", Value: 1}, {Key: "featureCompatibilityVersion", Value: 1}})
+		fcv, err = c.permitted(gctx, "admin", bson.D{{Key: "getParameter", Value: 1}, {Key: "featureCompatibilityVersion", Value: 1}})
 		return err
 	})
 	g.Go(func() (err error) {
-		config, err = c.permitted(gctx, bson.D{{Key: "replSetGetConfig", Value: 1}})
+		config, err = c.permitted(gctx, "admin", bson.D{{Key: "replSetGetConfig", Value: 1}})
 		return err
 	})
 	if err := g.Wait(); err != nil {
@@ -225,8 +225,15 @@ func (c *Cluster) identify(ctx context.Context, warm int) error {
 		return err
 	}
 	c.Info.FCV, _ = fcv.Lookup("featureCompatibilityVersion", "version").StringValueOK()
-	if c.Info.Kind == KindReplicaSet {
+	switch c.Info.Kind {
+	case KindReplicaSet:
 		c.Info.SetID, _ = config.Lookup("config", "settings", "replicaSetId").ObjectIDOK()
+	case KindSharded:
+		about, err := c.permitted(ctx, "config", bson.D{{Key: "find", Value: "version"}, {Key: "limit", Value: 1}})
+		if err != nil {
+			return err
+		}
+		c.Info.SetID, _ = about.Lookup("cursor", "firstBatch", "0", "clusterId").ObjectIDOK()
 	}
 	return nil
 }
@@ -234,8 +241,8 @@ func (c *Cluster) identify(ctx context.Context, warm int) error {
 // permitted runs a command that not every user may run, or every server knows:
 // its reply is empty then. A failure that passes by itself is an error, for a
 // set whose id was not read would be taken for another.
-func (c *Cluster) permitted(ctx context.Context, cmd bson.D) (bson.Raw, error) {
-	raw, err := c.Command(ctx, "admin", cmd)
+func (c *Cluster) permitted(ctx context.Context, db string, cmd bson.D) (bson.Raw, error) {
+	raw, err := c.Command(ctx, db, cmd)
 	if err == nil || Classify(err) == ClassRetry || ctx.Err() != nil {
 		return raw, err
 	}

@@ -198,7 +198,7 @@ func classifyCode(code int32, message string) Class {
 	// Elections, shutdowns, killed cursors and operations, full queues, lock and
 	// snapshot time-outs.
 	case 6, 7, 24, 43, 46, 50, 64, 89, 90, 91, 112, 133, 134, 136, 145, 175, 189, 202, 211, 215, 216, 237, 239, 246, 251, 262,
-		267, 279, 285, 290, 317, 355, 384, 9001, 10058, 10107, 11600, 11601, 11602, 13435, 13436:
+		267, 279, 285, 290, 317, 343, 355, 384, 9001, 10058, 10107, 11600, 11601, 11602, 13435, 13436:
 		return ClassRetry
 	case codeTemporarilyUnavailable, codeTooLargeForCache, codeTooManyRequests, codeTooManyOperations, codeOverload:
 		return ClassRetry

@@ -25,7 +25,7 @@ func TestKilledOperationPasses(t *testing.T) {
 
 // TestBusyServerPasses: a server that has too much to do ends no job.
 func TestBusyServerPasses(t *testing.T) {
-	for code, name := range map[int32]string{24: "LockTimeout", 133: "FailedToSatisfyReadPreference", 215: "DatabaseDropPending",
+	for code, name := range map[int32]string{24: "LockTimeout", 133: "FailedToSatisfyReadPreference", 215: "DatabaseDropPending", 343: "ShardCannotRefreshDueToLocksHeld",
 		365: "TemporarilyUnavailable", 388: "TransactionTooLargeForCache", 462: "IngressRequestRateLimitExceeded"} {
 		for _, err := range []error{driver.CommandError{Code: code, Name: name}, wire.WriteError{Code: code}} {
 			if got := Classify(err); got != ClassRetry {

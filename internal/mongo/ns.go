@@ -12,6 +12,10 @@ func SplitNS(ns string) (db, coll string) {
 // collection.
 const BucketsPrefix = "system.buckets."
 
+// ReshardingPrefix starts the name of the collection that shards fill while one is
+// sharded by another key (reshardCollection).
+const ReshardingPrefix = "system.resharding."
+
 // IsInternal reports databases that belong to a server itself or to millrace's
 // own bookkeeping; they are never copied and never compared.
 func IsInternal(db string) bool {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -58,4 +59,35 @@ func HasPassword(uri string) bool {
 	at := strings.LastIndex(rest, "@")
 	_, query, _ := strings.Cut(strings.ToLower(rest), "?")
 	return at > 0 && strings.Contains(rest[:at], ":") || strings.Contains(query, "password=") || strings.Contains(query, "_token:")
+}
+
+// MemberURI is a connection string for another replica set of the same cluster: that
+// of a router with the hosts "set/host:port,host:port" in place of its own. User,
+// password and all options stay; srv is what a mongodb+srv string stands for: TLS, unless
+// it says otherwise, and no name to look up.
+func MemberURI(router, hosts string) (string, error) {
+	set, list, ok := strings.Cut(hosts, "/")
+	scheme, rest, isURI := strings.Cut(router, "://")
+	if !ok || !isURI || set == "" || list == "" {
+		return "", fmt.Errorf("%q are no hosts of a replica set; want set/host:port,host:port", hosts)
+	}
+	end := strings.IndexAny(rest, "/?")
+	if end < 0 {
+		end = len(rest)
+	}
+	login := rest[:strings.LastIndex(rest[:end], "@")+1]
+	path, query, _ := strings.Cut(rest[end:], "?")
+	if path == "" {
+		path = "/"
+	}
+	params := slices.DeleteFunc(strings.Split(query, "&"), func(p string) bool {
+		name, _, _ := strings.Cut(strings.ToLower(p), "=")
+		return slices.Contains([]string{"", "replicaset", "directconnection", "loadbalanced", "srvmaxhosts", "srvservicename"}, name)
+	})
+	lower := strings.ToLower(query)
+	if scheme == "mongodb+srv" && !strings.Contains(lower, "tls=") && !strings.Contains(lower, "ssl=") {
+		params = append(params, "tls=true")
+	}
+	params = append(params, "replicaSet="+url.QueryEscape(set))
+	return "mongodb://" + login + list + path + "?" + strings.Join(params, "&"), nil
 }

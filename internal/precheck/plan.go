@@ -10,6 +10,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
@@ -57,6 +58,7 @@ func (e *Error) Unwrap() error { return e.Plan.Checks.Err() }
 type Input struct {
 	Job            string
 	Source, Target *mongo.Cluster
+	Shards         *origin.Sharded // behind Source, if it is a router
 	Rules          *transform.Set
 	Store          state.Store    // what is stored of the job
 	Schema         *schema.Target // the target's collections
@@ -136,8 +138,10 @@ func (p *planner) ok(name, format string, args ...any) { p.add(OK, name, "", for
 func (p *planner) deployments() {
 	src, dst, mode := p.Source.Info, p.Target.Info, p.Mode
 	switch {
-	case src.Kind == mongo.KindSharded:
-		p.add(Fail, "source", "name one shard's replica set, or wait for sharded clusters to be supported", "a sharded cluster is not supported as a source yet")
+	case src.Kind == mongo.KindSharded && !src.Version.AtLeast(6, 0):
+		p.add(Fail, "source", "upgrade it to 6.0", "a sharded cluster of MongoDB %s is not supported as a source yet: before 6.0 shards do not tell which of their writes count", src.Version)
+	case src.Kind == mongo.KindSharded && mode == state.ModeIncremental:
+		p.add(Fail, "source", "use --mode all", "incremental mode cannot begin at a sharded cluster yet: a position of one is that of each shard")
 	case src.Kind == mongo.KindStandalone && mode != state.ModeFull:
 		p.add(Fail, "source", "use --mode full, or restart the source with --replSet and initiate it", "a standalone server has no oplog: it can only be copied in full")
 	case src.Kind == mongo.KindStandalone:
@@ -157,6 +161,7 @@ func (p *planner) deployments() {
 		p.add(Warn, "identity", "grant clusterMonitor, or the action replSetGetConfig, on both sides",
 			"a user may not read the replica set's configuration: the sets are told apart by their addresses")
 	}
+	p.shards()
 	if p.Source.Same(p.Target) {
 		p.add(Fail, "identity", "check --source and --target", "source and target are the same replica set (%s)", src.SetName)
 	}
@@ -289,10 +294,10 @@ func (p *planner) existing(context.Context) error {
 // oplogWindow checks that the oplog holds the position to begin from, and for how
 // long it reaches back.
 func (p *planner) oplogWindow(ctx context.Context) error {
-	if p.Source.Info.Kind != mongo.KindReplicaSet {
+	if p.Source.Info.Kind == mongo.KindStandalone {
 		return nil
 	}
-	oldest, newest, err := oplog.Window(ctx, p.Source)
+	oldest, newest, err := p.window(ctx)
 	if err != nil && mongo.Classify(err) == mongo.ClassRetry {
 		return err
 	}
@@ -315,13 +320,45 @@ func (p *planner) oplogWindow(ctx context.Context) error {
 	case !need.IsZero() && need.First().Before(oldest):
 		p.add(Fail, "oplog", "make the oplog larger (replSetResizeOplog), then begin anew with --restart and --on-existing drop",
 			"it begins at %s and no longer holds %s, from which the job would read on", oldest, need)
-	case p.WarnWindow > 0 && have < p.WarnWindow && oplog.Full(ctx, p.Source):
+	case p.WarnWindow > 0 && have < p.WarnWindow && p.full(ctx):
 		p.add(Warn, "oplog", "the copy must end before the oplog rolls over; replSetResizeOplog makes it larger",
 			"it reaches back only %s", have)
 	default:
 		p.ok("oplog", "reaches back %s", have)
 	}
 	return nil
+}
+
+func (p *planner) window(ctx context.Context) (oldest, newest mongo.OpTime, err error) {
+	if p.Shards != nil {
+		return p.Shards.Window(ctx)
+	}
+	return oplog.Window(ctx, p.Source)
+}
+
+func (p *planner) full(ctx context.Context) bool {
+	if p.Shards != nil {
+		return p.Shards.Full(ctx)
+	}
+	return oplog.Full(ctx, p.Source)
+}
+
+// shards judges what is behind a router.
+func (p *planner) shards() {
+	if p.Shards == nil {
+		return
+	}
+	var names []string
+	for _, s := range p.Shards.Shards {
+		names = append(names, s.Name)
+		if s.Info.Version.OlderThan(p.Source.Info.Version.Series()) {
+			p.add(Fail, "shards", "upgrade it", "shard %s is of MongoDB %s, older than the router", s.Name, s.Info.Version)
+		}
+		if s.Same(p.Target) {
+			p.add(Fail, "identity", "check --source and --target", "the target is a shard of the source, %s", s.Name)
+		}
+	}
+	p.ok("shards", "%d, each can be reached: %s; the balancer may go on", len(names), strings.Join(names, ", "))
 }
 
 // spool looks at the directory for changes that the oplog may forget during a copy.

@@ -36,7 +36,7 @@ type Progress struct {
 	waiting time.Time // since when the job waits
 	err     error
 
-	copying *copy.Engine
+	copying copying
 	sink    stream.Sink
 	source  stream.Source
 	before  stream.SinkStats // of earlier sinks of this process
@@ -100,8 +100,14 @@ func (p *Progress) Fail(err error) {
 // CountError counts a failure by its class.
 func (p *Progress) CountError(class string) { p.set(func() { p.st.Errors[class]++ }) }
 
+// copying is a copy.Engine, or several.
+type copying interface {
+	Stats() copy.Stats
+	Copied() (docs, bytes int64)
+}
+
 // Copying shows a copy.
-func (p *Progress) Copying(e *copy.Engine) { p.set(func() { p.copying = e }) }
+func (p *Progress) Copying(e copying) { p.set(func() { p.copying = e }) }
 
 // Following shows a run of continuous replication.
 func (p *Progress) Following(sink stream.Sink, src stream.Source) {

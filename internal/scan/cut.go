@@ -53,7 +53,7 @@ func Slices(like Slice, bounds []Bound) []Slice {
 // Cut looks for the bounds of n slices, fewer where the server gives no more. The
 // strategy changes from ByRecord to ByOrder's when the server refuses record order.
 func (r *Reader) Cut(ctx context.Context, c *schema.Collection, strategy Strategy, n int) ([]Bound, Strategy, error) {
-	if n < 2 || strategy == Serial || strategy == Sorted {
+	if n < 2 || !strategy.Resumable() {
 		return nil, strategy, nil
 	}
 	ids, strategy, err := r.sampleNow(ctx, c, strategy, min(n*oversample, max(maxSample, 2*n)))
@@ -145,7 +145,7 @@ func (r *Reader) sample(ctx context.Context, c *schema.Collection, name string, 
 	}
 	db, _ := mongo.SplitNS(c.DataNS())
 	var ids []bson.RawValue
-	err := r.Each(ctx, db, bson.D{
+	err := r.Each(ctx, db, r.versioned(bson.D{
 		{Key: "aggregate", Value: name},
 		{Key: "pipeline", Value: bson.A{
 			bson.D{{Key: "$sample", Value: bson.D{{Key: "size", Value: size}}}},
@@ -153,7 +153,7 @@ func (r *Reader) sample(ctx context.Context, c *schema.Collection, name string, 
 			bson.D{{Key: "$sort", Value: bson.D{{Key: "_id", Value: 1}}}},
 		}},
 		{Key: "cursor", Value: bson.D{{Key: "batchSize", Value: size}}},
-	}, 0, func(doc []byte) error {
+	}), 0, func(doc []byte) error {
 		if id := bsonraw.IDOf(doc); !excluded(id) {
 			v := bsonraw.RawValue(id)
 			if len(ids) == 0 || !ids[len(ids)-1].Equal(v) { // equal neighbours are one bound

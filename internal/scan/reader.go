@@ -18,6 +18,7 @@ type Reader struct {
 	Conn    *wire.Conn
 	Gate    *pace.Gate // bounds the exchanges under way; nil is none
 	Concern bson.D     // read concern of documents; nil is none
+	Owned   *Owned     // the collection in work is one of a shard; nil is none
 	// Reopened, when set, is told why a cursor is opened again.
 	Reopened func(cause error)
 }
@@ -38,9 +39,17 @@ func (r *Reader) Find(c *schema.Collection, more ...bson.E) bson.D {
 	_, name := mongo.SplitNS(c.DataNS())
 	cmd := bson.D{{Key: "find", Value: name}}
 	if len(c.UUID.Data) > 0 {
-		cmd[0].Value = c.UUID
+		cmd[0].Value = c.UUID // in whose place a shard's command has the name of now
 	}
-	return r.WithConcern(append(cmd, more...))
+	return r.versioned(r.WithConcern(append(cmd, more...)))
+}
+
+// versioned has a command ask for what the shard owns.
+func (r *Reader) versioned(cmd bson.D) bson.D {
+	if r.Owned != nil {
+		cmd = append(cmd, bson.E{Key: versionField})
+	}
+	return cmd
 }
 
 // WithConcern adds the reader's concern to a command.
@@ -53,23 +62,27 @@ func (r *Reader) WithConcern(cmd bson.D) bson.D {
 
 // Command runs one command.
 func (r *Reader) Command(ctx context.Context, db string, cmd bson.D) (body bsoncore.Document, err error) {
-	err = r.Gate.Do(ctx, func() (int, error) {
-		body, err = r.Conn.Run(ctx, db, cmd)
-		return len(body), err
+	err = r.Owned.asked(ctx, cmd, func(cmd bson.D) error {
+		return r.Gate.Do(ctx, func() (int, error) {
+			body, err = r.Conn.Run(ctx, db, cmd)
+			return len(body), err
+		})
 	})
 	return body, err
 }
 
 // open runs a command that opens a cursor, and gives the first batch.
 func (r *Reader) open(ctx context.Context, db string, cmd bson.D, batch int) (cur *wire.Cursor, b *wire.Batch, err error) {
-	err = r.Gate.Do(ctx, func() (int, error) {
-		if cur, err = r.Conn.OpenCursor(ctx, db, cmd, wire.CursorOptions{BatchSize: batch}); err != nil {
-			return 0, err
-		}
-		if b, err = cur.Next(ctx); err != nil { // came with the reply
-			return 0, err
-		}
-		return b.Size, nil
+	err = r.Owned.asked(ctx, cmd, func(cmd bson.D) error {
+		return r.Gate.Do(ctx, func() (int, error) {
+			if cur, err = r.Conn.OpenCursor(ctx, db, cmd, wire.CursorOptions{BatchSize: batch}); err != nil {
+				return 0, err
+			}
+			if b, err = cur.Next(ctx); err != nil { // came with the reply
+				return 0, err
+			}
+			return b.Size, nil
+		})
 	})
 	if mongo.IsCode(err, CodeInvalidOptions) {
 		err = mongo.Retry("it has not heard of the position yet", err, "")

@@ -8,7 +8,7 @@ import (
 // Strategy is how a collection is cut and walked.
 type Strategy string
 
-// The strategies. All but Serial and Sorted can be cut and resumed.
+// The strategies. Resumable tells which can be cut and resumed.
 const (
 	// ByRecord walks in record order, bounded by record ids (4.4 and newer).
 	// Record ids belong to one member: slices are void on another.
@@ -24,7 +24,12 @@ const (
 	Serial Strategy = "serial"
 	// Sorted has the server sort a collection without an _id index.
 	Sorted Strategy = "sorted"
+	// ByRange walks a Range.
+	ByRange Strategy = "range"
 )
+
+// Resumable reports a strategy that can be cut, and goes on where it was.
+func (s Strategy) Resumable() bool { return s != Serial && s != Sorted && s != ByRange }
 
 // ByStorage is the strategy that costs the server least.
 func ByStorage(c *schema.Collection, info mongo.Info) Strategy {

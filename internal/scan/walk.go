@@ -25,6 +25,7 @@ type Want struct {
 	IDsOnly bool  // documents of their _ids alone; ByRecord and Serial
 	Measure bool  // the extent and the position of each part
 	Edge    *Edge // Serial: ends after this document
+	Range   *Range
 }
 
 // Walk reads a slice part by part. Where the server ended its cursor for a reason
@@ -116,7 +117,7 @@ func (w *Walk) again(err error) bool {
 	return true
 }
 
-func (w *Walk) resumable() bool { return w.s.Strategy != Serial && w.s.Strategy != Sorted }
+func (w *Walk) resumable() bool { return w.s.Strategy.Resumable() }
 
 // stepBack takes the next place to start from; false when there is none left
 // because the beginning was refused too.
@@ -170,9 +171,9 @@ func (w *Walk) wanted() int {
 func (w *Walk) command() bson.D {
 	if w.s.Strategy == Sorted {
 		_, name := mongo.SplitNS(w.c.DataNS())
-		return w.r.WithConcern(bson.D{{Key: "aggregate", Value: name},
+		return w.r.versioned(w.r.WithConcern(bson.D{{Key: "aggregate", Value: name},
 			{Key: "pipeline", Value: bson.A{bson.D{{Key: "$sort", Value: bson.D{{Key: "_id", Value: 1}}}}}},
-			{Key: "allowDiskUse", Value: true}, {Key: "cursor", Value: bson.D{{Key: "batchSize", Value: w.want.Batch}}}})
+			{Key: "allowDiskUse", Value: true}, {Key: "cursor", Value: bson.D{{Key: "batchSize", Value: w.want.Batch}}}}))
 	}
 	return w.r.Find(w.c, w.how()...)
 }
@@ -185,6 +186,10 @@ func (w *Walk) how() (more bson.D) {
 		add("projection", idAlone())
 	}
 	switch {
+	case w.s.Strategy == ByRange:
+		add("hint", w.want.Range.Index)
+		add("min", w.want.Range.Lower)
+		add("max", w.want.Range.Upper)
 	case w.tail:
 		add("filter", bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: bson.MaxKey{}}}}})
 	case w.s.Strategy == ByID:

@@ -169,6 +169,8 @@ func (c *changer) apply(ctx context.Context, ch stream.Change, o ApplyOptions) (
 		return c.applyView(ctx, ch, ns, o)
 	case stream.ChangeDropView:
 		return c.applyDropView(ctx, ns)
+	case stream.ChangeIdentity:
+		return skipped("%s is another collection to the source only", ns), nil
 	}
 	return Effect{}, fmt.Errorf("kind of change not known")
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -72,6 +73,11 @@ func (n *Names) OfDB(db string) []Name {
 	}
 	slices.SortFunc(out, func(a, b Name) int { return cmp.Compare(a.NS, b.NS) })
 	return out
+}
+
+// All lists the names, sorted.
+func (n *Names) All() []Name {
+	return slices.SortedFunc(maps.Values(n.bySource), func(a, b Name) int { return cmp.Compare(a.NS, b.NS) })
 }
 
 // Targets lists the target's namespaces that are not views, sorted.
@@ -146,6 +152,11 @@ func (n *Names) After(ch stream.Change, rules Rules) NameChange {
 		return n.without(views(n.OfDB(ch.NS))...)
 	case stream.ChangeRename:
 		return n.renamed(ch, rules)
+	case stream.ChangeIdentity:
+		if one, ok := n.Source(ch.NS); ok {
+			one.UUID = ch.UUID
+			return NameChange{Put: []Name{one}}
+		}
 	default: // of a target that was filled by other means, the UUIDs come with the changes
 		if one, ok := n.Source(ch.NS); ok && len(one.UUID.Data) == 0 && one.Type != TypeView && len(ch.UUID.Data) > 0 {
 			one.UUID = ch.UUID

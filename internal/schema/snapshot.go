@@ -33,6 +33,28 @@ func TakeSnapshot(ctx context.Context, c *mongo.Cluster, scope Scope, changes Ch
 		colls, err := List(ctx, c, scope)
 		return Snapshot{Collections: colls}, err
 	}
+	return TakeSnapshotOf(ctx, c, scope, History{
+		// Below the majority position the oplog has no holes: what is at or before
+		// it is visible to the listing.
+		Before: func(ctx context.Context) (mongo.OpTime, error) {
+			p, err := c.Positions(ctx)
+			return p.Majority, err
+		},
+		After: c.CommittedSeen, Changes: changes,
+	})
+}
+
+// History is when something is listed, and what happens meanwhile.
+type History struct {
+	// Before gives a position all of which the listing that follows shows, After one
+	// that holds all that the listing can have shown. Another term says that a
+	// primary was elected in between.
+	Before, After func(context.Context) (mongo.OpTime, error)
+	Changes       Changes
+}
+
+// TakeSnapshotOf is TakeSnapshot for any deployment.
+func TakeSnapshotOf(ctx context.Context, c *mongo.Cluster, scope Scope, h History) (Snapshot, error) {
 	var obstacle string
 	pause := listPause
 	for attempt := 0; attempt < listAttempts; attempt++ {
@@ -44,7 +66,7 @@ func TakeSnapshot(ctx context.Context, c *mongo.Cluster, scope Scope, changes Ch
 		}
 		var snap Snapshot
 		var err error
-		if snap, obstacle, err = trySnapshot(ctx, c, scope, changes); err != nil {
+		if snap, obstacle, err = trySnapshot(ctx, c, scope, h); err != nil {
 			return Snapshot{}, err
 		}
 		if obstacle == "" {
@@ -57,10 +79,8 @@ func TakeSnapshot(ctx context.Context, c *mongo.Cluster, scope Scope, changes Ch
 }
 
 // trySnapshot lists once; obstacle tells why the listing is no snapshot.
-func trySnapshot(ctx context.Context, c *mongo.Cluster, scope Scope, changes Changes) (snap Snapshot, obstacle string, err error) {
-	// Below the majority position the oplog has no holes: what is at or before
-	// it is visible to the listing.
-	before, err := c.Positions(ctx)
+func trySnapshot(ctx context.Context, c *mongo.Cluster, scope Scope, h History) (snap Snapshot, obstacle string, err error) {
+	before, err := h.Before(ctx)
 	if err != nil {
 		return snap, "", err
 	}
@@ -68,15 +88,15 @@ func trySnapshot(ctx context.Context, c *mongo.Cluster, scope Scope, changes Cha
 	if err != nil {
 		return snap, "", err
 	}
-	end, err := c.CommittedSeen(ctx)
+	end, err := h.After(ctx)
 	if err != nil {
 		return snap, "", err
 	}
-	if end.Term != before.Majority.Term {
+	if end.Term != before.Term {
 		return snap, "an election", nil
 	}
-	obstacle, err = scope.firstOf(ctx, changes, before.Majority, end)
-	return Snapshot{At: before.Majority, Collections: colls}, obstacle, err
+	obstacle, err = scope.firstOf(ctx, h.Changes, before, end)
+	return Snapshot{At: before, Collections: colls}, obstacle, err
 }
 
 // firstOf describes the first change that concerns something in scope; "" when

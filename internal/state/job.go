@@ -48,6 +48,9 @@ type Job struct {
 	// Start is P0, Consistent P1 (zero before the copy ended).
 	Start      mongo.OpTime `bson:"start"`
 	Consistent mongo.OpTime `bson:"consistent"`
+	// Chunks is what a sharded source noted of its chunks when the copy began. It is
+	// the source's own.
+	Chunks bson.Raw `bson:"chunks,omitempty"`
 	// Applied and Mark are the position of a resume (stream.Position). Before
 	// format 3 ReadFrom stood in the place of Mark.
 	Applied  mongo.OpTime `bson:"applied"`

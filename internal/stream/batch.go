@@ -33,6 +33,11 @@ type Batch struct {
 	Mark string
 	// Partial says that the position after End goes on in the next batch.
 	Partial bool
+	// Undecided is where the earliest transaction stands that is prepared and neither
+	// committed nor aborted up to End; zero is none. If it commits, its events have a
+	// position at or after it, which may be before that of entries after it. Only
+	// sources that are merged tell it (oplog.Options.CommitTimes).
+	Undecided mongo.OpTime
 	// More says that more has been read already: the consumer is behind.
 	More    bool
 	Bytes   int // size of what was read for it

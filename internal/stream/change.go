@@ -22,6 +22,9 @@ const (
 	ChangeView          ChangeKind = "view" // view created or redefined
 	ChangeDropView      ChangeKind = "dropView"
 	ChangeDropAllViews  ChangeKind = "dropAllViews" // system.views dropped
+	// ChangeIdentity says that the collection, with all it holds, has another UUID: a
+	// sharded cluster has moved it from one shard to another.
+	ChangeIdentity ChangeKind = "identity"
 )
 
 // Change is one schema change in source terms.
@@ -52,7 +55,7 @@ func (ch *Change) Touches(ns string) bool {
 		return ch.NS == db
 	case ChangeRename:
 		return ch.NS == ns || ch.To == ns
-	case ChangeCreate, ChangeDrop, ChangeCollMod:
+	case ChangeCreate, ChangeDrop, ChangeCollMod, ChangeIdentity:
 		return ch.NS == ns
 	}
 	return false

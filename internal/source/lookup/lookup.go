@@ -6,6 +6,8 @@ package lookup
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -19,6 +21,15 @@ import (
 type Collection struct {
 	DB   string
 	UUID bson.Binary
+	// Name is asked for in place of the UUID, of a router, which knows no UUIDs.
+	Name string
+}
+
+func (c Collection) asked() any {
+	if c.Name != "" {
+		return c.Name
+	}
+	return c.UUID
 }
 
 // Find reads documents of a collection by their _ids, or only their _ids, in a
@@ -33,7 +44,7 @@ func Find(ctx context.Context, cluster *mongo.Cluster, of Collection, ids []bson
 		concern = append(concern, bson.E{Key: "afterClusterTime", Value: at.TS})
 	}
 	find := bson.D{
-		{Key: "find", Value: of.UUID}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}},
+		{Key: "find", Value: of.asked()}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}},
 		{Key: "readConcern", Value: concern},
 	}
 	if onlyIDs {
@@ -56,6 +67,9 @@ func Find(ctx context.Context, cluster *mongo.Cluster, of Collection, ids []bson
 		}
 		err = b.Each(func(doc []byte) error {
 			if i, ok := where[delta.KeyOf(bsonraw.IDOf(doc))]; ok {
+				if docs[i] != nil && of.Name != "" {
+					return twice(of, doc)
+				}
 				docs[i] = bytes.Clone(doc)
 			}
 			return nil
@@ -64,4 +78,14 @@ func Find(ctx context.Context, cluster *mongo.Cluster, of Collection, ids []bson
 			return docs, err
 		}
 	}
+}
+
+// ErrTwice says that shards have different documents of one _id, or had for a moment
+// while one changed its shard.
+var ErrTwice = errors.New("several documents of one _id, on different shards")
+
+// twice names them.
+func twice(of Collection, doc []byte) error {
+	return mongo.WithHint(fmt.Errorf("%s.%s, _id %s: %w", of.DB, of.Name, bsonraw.IDText(bsonraw.IDOf(doc)), ErrTwice),
+		"a replica set can have but one: give the others new _ids, or exclude the collection")
 }

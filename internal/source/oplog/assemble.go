@@ -129,7 +129,7 @@ func (a *assembler) command(ctx context.Context, e *entry, live bool) error {
 		if e.prev.IsZero() {
 			return fmt.Errorf("%w: a commit that names no prepared entry", errMalformed)
 		}
-		return a.commit(ctx, e, nil, live)
+		return a.commitPrepared(ctx, e, live)
 	case "abortTransaction":
 		a.txns.drop(e.txn)
 		return nil
@@ -150,10 +150,30 @@ func (a *assembler) usersOwn(e *entry, c command) bool {
 // transaction handles an applyOps entry of a transaction.
 func (a *assembler) transaction(ctx context.Context, e *entry, c command, live bool) error {
 	if c.partial || c.prepared {
-		a.txns.add(e, c.ops)
+		t := a.txns.add(e, c.ops)
+		if c.prepared {
+			t.prepared = e.at
+		}
 		return nil
 	}
 	return a.commit(ctx, e, c.ops, live)
+}
+
+// commitPrepared emits a prepared transaction.
+func (a *assembler) commitPrepared(ctx context.Context, e *entry, live bool) error {
+	if t := a.txns.get(e.txn); t != nil {
+		t.prepared = mongo.OpTime{}
+	}
+	if !a.o.opt.CommitTimes {
+		return a.commit(ctx, e, nil, live)
+	}
+	at, err := commitTime(e.o)
+	if err != nil {
+		return err
+	}
+	committed := *e
+	committed.at = at
+	return a.commit(ctx, &committed, nil, live)
 }
 
 // commit emits a transaction's operations: those of its earlier entries, then
@@ -269,13 +289,21 @@ func (a *assembler) unsent() bool { return a.entries > 0 || a.start.Before(a.end
 func (a *assembler) flush(ctx context.Context, more, partial bool) error {
 	b := &stream.Batch{
 		Events: a.events, Start: a.start, End: a.end, Partial: partial, More: more,
-		Mark: a.mark(), Bytes: a.bytes, Entries: a.entries, EventBytes: a.contents,
+		Mark: a.mark(), Undecided: a.undecided(), Bytes: a.bytes, Entries: a.entries, EventBytes: a.contents,
 	}
 	a.capacity = min(len(a.events)+len(a.events)/8+1, 1<<16)
 	a.start, a.events = a.end, nil
 	a.bytes, a.pending, a.entries, a.contents = 0, 0, 0, 0
 	a.o.count(b, a.seen, a.txns)
 	return a.emit(ctx, b)
+}
+
+// undecided is that of a batch.
+func (a *assembler) undecided() mongo.OpTime {
+	if !a.o.opt.CommitTimes {
+		return mongo.OpTime{}
+	}
+	return a.txns.undecided()
 }
 
 // mark is that of a batch. Until the position that the run began at is passed

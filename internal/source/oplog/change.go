@@ -110,8 +110,12 @@ func readRename(cmd bsonraw.Element, o bson.Raw) (*stream.Change, error) {
 	if cmd.Type != bson.TypeString || to == "" {
 		return nil, errors.New("malformed rename")
 	}
-	for _, ns := range []string{from, to} {
-		if _, coll := mongo.SplitNS(ns); ofServer(coll) || strings.HasPrefix(coll, mongo.BucketsPrefix) {
+	for i, ns := range []string{from, to} {
+		_, coll := mongo.SplitNS(ns)
+		if i == 0 && strings.HasPrefix(coll, mongo.ReshardingPrefix) {
+			continue
+		}
+		if ofServer(coll) || strings.HasPrefix(coll, mongo.BucketsPrefix) {
 			return nil, fmt.Errorf("rename of %s to %s touches a collection of the server", from, to)
 		}
 	}

@@ -171,6 +171,17 @@ func parseCommand(o bson.Raw) (c command, err error) {
 	return c, nil
 }
 
+// commitTime is when a prepared transaction commits on all shards, as the command
+// that commits it says.
+func commitTime(o bson.Raw) (mongo.OpTime, error) {
+	f, _ := bsonraw.Field(o, "commitTimestamp")
+	ts, ok := timestamp(f)
+	if !ok || ts.IsZero() {
+		return mongo.OpTime{}, fmt.Errorf("%w: a commit without its time", errMalformed)
+	}
+	return mongo.OpTime{TS: ts, Term: -1}, nil
+}
+
 // text is a string value's bytes without its terminator.
 func text(e bsonraw.Element) ([]byte, bool) {
 	if e.Type != bson.TypeString {

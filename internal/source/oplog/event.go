@@ -2,6 +2,7 @@ package oplog
 
 import (
 	"fmt"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -31,13 +32,16 @@ func newInterpreter(c *mongo.Cluster, o Options) interpreter {
 // event makes ev, which is zero but for its position and transaction, of an
 // operation that holds no others. False: it is none that anybody wants.
 func (in *interpreter) event(ev *stream.Event, e *entry, info *nsInfo) (wanted bool, err error) {
+	if e.fromMigrate && in.skipMigrated && !resharded(e, info) {
+		return false, nil
+	}
 	var ch *stream.Change
 	switch {
 	case info.kind == nsViews:
 		ch, err = parseViewWrite(string(e.op), info.db, e.o, e.o2)
 	case info.kind == nsCommand && string(e.op) == "c":
 		ch, err = parseChange(info.db, e.ui, e.o)
-	case info.kind == nsKeep && !(e.fromMigrate && in.skipMigrated):
+	case info.kind == nsKeep:
 		return true, in.document(ev, e, info)
 	}
 	if err != nil || ch == nil {
@@ -45,6 +49,17 @@ func (in *interpreter) event(ev *stream.Event, e *entry, info *nsInfo) (wanted b
 	}
 	ev.Kind, ev.NS, ev.Change, ev.Txn = stream.SchemaChange, ch.NS, ch, nil
 	return true, nil
+}
+
+// resharded reports the rename by which a collection that was filled with another
+// shard key takes the place of the one before.
+func resharded(e *entry, info *nsInfo) bool {
+	if info.kind != nsCommand || string(e.op) != "c" {
+		return false
+	}
+	from, ok := e.o.Lookup("renameCollection").StringValueOK()
+	_, coll := mongo.SplitNS(from)
+	return ok && strings.HasPrefix(coll, mongo.ReshardingPrefix)
 }
 
 // document makes an insert, update or delete.

@@ -30,6 +30,8 @@ type Look struct {
 	Cluster     *mongo.Cluster
 	Spool       *Spooler
 	Collections []string
+	// SkipMigrated leaves out what chunks do when they move.
+	SkipMigrated bool
 }
 
 // Each calls fn for the events of the collections within a span and for all
@@ -41,7 +43,7 @@ func (l *Look) Each(ctx context.Context, span Span, fn func(*stream.Event) error
 	for _, ns := range l.Collections {
 		known[ns] = true
 	}
-	in := newInterpreter(l.Cluster, Options{Keep: func(ns string) bool { return known[ns] }})
+	in := newInterpreter(l.Cluster, Options{Keep: func(ns string) bool { return known[ns] }, SkipMigrated: l.SkipMigrated})
 	entry := func(doc []byte) error {
 		e, err := parseEntry(doc)
 		if err != nil || !span.holds(e.at) || string(e.op) == "c" && e.inTransaction() { // a write that is retried looks like one

@@ -49,9 +49,13 @@ type Options struct {
 	// Await is how long a cursor waits for entries, default 1 s. An idle
 	// source yields an empty batch as often, and at least every 100 ms.
 	Await time.Duration
-	// SkipMigrated drops writes of chunk migrations (fromMigrate). On a replica
-	// set it must be off: a rename across databases writes such entries too.
+	// SkipMigrated drops what is marked fromMigrate: the writes of chunk migrations,
+	// and the collections and indexes that they make. On a replica set it must be off: a rename across databases writes such entries too.
 	SkipMigrated bool
+	// CommitTimes gives the events of prepared transactions the time at which all
+	// shards commit them, in place of the position of this shard's entry, which comes
+	// later. Batches then tell what is Undecided. It is for parts of a merged source.
+	CommitTimes bool
 	// Spool, when it holds the position to read from, is read before the oplog,
 	// and no longer filled once all of it was; nil is none.
 	Spool *Spooler

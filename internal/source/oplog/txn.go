@@ -13,7 +13,9 @@ const txnOverhead = 512
 type openTxn struct {
 	number int64
 	first  mongo.OpTime // its first entry, or the first one seen
-	parts  []mongo.OpTime
+	// prepared is the entry that prepared it, zero before that and once it commits.
+	prepared mongo.OpTime
+	parts    []mongo.OpTime
 	// ops holds the applyOps array of each part, copied, unless spilled.
 	ops   [][]byte
 	bytes int64
@@ -58,7 +60,7 @@ func (tt *txnTable) get(id txnID) *openTxn {
 
 // add takes an entry of a transaction that does not end it. A transaction
 // whose earlier entries are not known becomes headless.
-func (tt *txnTable) add(e *entry, ops []byte) {
+func (tt *txnTable) add(e *entry, ops []byte) *openTxn {
 	t := tt.get(e.txn)
 	if t == nil || e.prev.IsZero() {
 		tt.drop(e.txn)
@@ -73,11 +75,12 @@ func (tt *txnTable) add(e *entry, ops []byte) {
 	t.parts = append(t.parts, e.at)
 	if t.headless || t.spilled || tt.bytes+int64(len(ops)) > tt.limit {
 		tt.spill(t)
-		return
+		return t
 	}
 	t.ops = append(t.ops, bytes.Clone(ops)) // a copy, for ops pins a whole reply
 	t.bytes += int64(len(ops))
 	tt.bytes += int64(len(ops))
+	return t
 }
 
 func (tt *txnTable) spill(t *openTxn) {
@@ -94,6 +97,17 @@ func (tt *txnTable) drop(id txnID) {
 	delete(tt.open, string(id.lsid))
 	tt.bytes -= t.bytes + txnOverhead
 	tt.stale = true
+}
+
+// undecided is where the earliest one stands that is prepared, zero when none is.
+func (tt *txnTable) undecided() mongo.OpTime {
+	var first mongo.OpTime
+	for _, t := range tt.open {
+		if !t.prepared.IsZero() && (first.IsZero() || t.prepared.Before(first)) {
+			first = t.prepared
+		}
+	}
+	return first
 }
 
 // first is the position of the first entry of the oldest open transaction,

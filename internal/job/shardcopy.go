@@ -1,0 +1,350 @@
+package job
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"sync"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/copy"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/origin"
+	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/source/lookup"
+)
+
+// shardCopy copies from the shards of a cluster while chunks move. Each shard gives
+// what it owns when a cursor is opened on it, so that a document whose chunk moves
+// meanwhile may be read twice, or by none: not on the one shard before it came, and
+// not on the other after it went. So what has changed its shard since before anything
+// was read is read again, of the shard that has it. A cursor keeps what its shard owned
+// when it was opened: one that was opened on the owner of a range reads all of it.
+//
+// All that is read is as it was at some time after that position, or later, and the
+// changes since are applied to it.
+type shardCopy struct {
+	*copier
+	stands  map[string]origin.Stand // of the tables, before anything was read
+	opts    copy.Options
+	engines copies
+}
+
+// fromShards copies tasks, each a whole collection, from the shards.
+func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o copy.Options) error {
+	s := &shardCopy{copier: c, opts: o}
+	s.opts.Replacing = s.oneEach
+	if err := bson.Unmarshal(chunks, &s.stands); err != nil {
+		return fmt.Errorf("read what was noted of the source's chunks: %w", err)
+	}
+	of := c.shards
+	byShard, err := s.split(ctx, tasks)
+	if err != nil {
+		return err
+	}
+	if ready := o.Ready; ready != nil {
+		once := sync.OnceValue(func() error { return ready(ctx) })
+		s.opts.Ready = func(context.Context) error { return once() }
+	}
+	n := len(of.Shards)
+	for range n {
+		s.engines = append(s.engines, nil)
+	}
+	s.share(n)
+	for i, one := range of.Shards {
+		s.engines[i] = copy.New(one.Cluster, c.dst, sliceStore{c.store}, s.opts)
+	}
+	c.progress.Copying(s.engines)
+	if err := s.each(ctx, func(ctx context.Context, i int) error { return s.engines[i].Run(ctx, byShard[of.Shards[i].Name]) }); err != nil {
+		return err
+	}
+	if err := s.movedDatabases(ctx, tasks); err != nil {
+		return err
+	}
+	for _, t := range tasks {
+		if err := s.movedChunks(ctx, t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// share divides among engines that run side by side what one has.
+func (s *shardCopy) share(n int) {
+	const defaultMemory = 64 << 20
+	s.opts.MaxBufferedBytes = max(cmp.Or(s.opts.MaxBufferedBytes, defaultMemory)/int64(n), 1)
+	for _, workers := range []*int{&s.opts.Readers, &s.opts.Writers} {
+		if *workers > 0 {
+			*workers = max(*workers/n, 1)
+		}
+	}
+}
+
+func (s *shardCopy) each(ctx context.Context, do func(ctx context.Context, i int) error) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for i, one := range s.shards.Shards {
+		g.Go(func() error {
+			if err := do(ctx, i); err != nil {
+				return fmt.Errorf("shard %s: %w", one.Name, err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// split finds what is to be read from which shard.
+func (s *shardCopy) split(ctx context.Context, tasks []copy.Task) (map[string][]copy.Task, error) {
+	places, err := s.shards.Places(ctx)
+	if err != nil {
+		return nil, err
+	}
+	byShard := map[string][]copy.Task{}
+	for _, t := range tasks {
+		t.Source.Indexes = nil // the engine needs none
+		if !places.Sharded(t.Source.UUID) {
+			db, _ := mongo.SplitNS(t.Source.NS)
+			shard, ok := places.Primary(db)
+			if !ok { // dropped since; any shard says so
+				shard = s.shards.Shards[0].Name
+			}
+			byShard[shard] = append(byShard[shard], t)
+			continue
+		}
+		table, err := s.shards.Table(ctx, t.Source.UUID)
+		if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+			continue // dropped since; the changes tell
+		}
+		if err != nil {
+			return nil, err
+		}
+		owners := table.Owners()
+		for _, shard := range owners {
+			part := t
+			part.Part, part.Owned = shard, s.shards.Owned(shard, t.Source.UUID)
+			part.Source.Count /= int64(len(owners))
+			part.Source.Bytes /= int64(len(owners))
+			byShard[shard] = append(byShard[shard], part)
+		}
+	}
+	return byShard, nil
+}
+
+// chunksNow notes how the tables of collections stand.
+func (c *copier) chunksNow(ctx context.Context, snap schema.Snapshot) (bson.Raw, error) {
+	if c.shards == nil {
+		return bson.Marshal(bson.D{})
+	}
+	var all []bson.Binary
+	for _, one := range snap.Collections {
+		all = append(all, one.UUID)
+	}
+	stands, err := c.shards.Stands(ctx, snap.At, all)
+	if err != nil {
+		return nil, err
+	}
+	return bson.Marshal(stands)
+}
+
+// movedChunks reads what has changed its shard since a collection's table was noted,
+// until nothing is left to read. A chunk counts as read when a shard that owned it
+// gave all of it, wherever it is by then.
+func (s *shardCopy) movedChunks(ctx context.Context, t copy.Task) error {
+	read := map[string]bool{}
+	key := func(c origin.Chunk) string { return string(c.Min) + string(c.Max) }
+	for {
+		table, err := s.shards.Table(ctx, t.Source.UUID)
+		if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+			return nil // not sharded, or dropped
+		}
+		if err != nil {
+			return err
+		}
+		parts := table.Moved(s.stands[hex.EncodeToString(t.Source.UUID.Data)], func(c origin.Chunk) bool { return read[key(c)] })
+		if len(parts) == 0 {
+			return nil
+		}
+		s.log.Info("ranges that moved are read again", "ns", t.Source.NS, "ranges", len(parts))
+		left, err := s.readAgain(ctx, t, table, parts)
+		if err != nil {
+			return err
+		}
+		for _, p := range parts {
+			for _, c := range p.Chunks {
+				if !left[string(p.Min)] {
+					read[key(c)] = true
+				}
+			}
+		}
+	}
+}
+
+// readAgain copies parts of a collection from their shards, each asked with the version
+// of the table: it gives nothing if it owns anything else. left are the lower bounds
+// of the parts that were refused.
+func (s *shardCopy) readAgain(ctx context.Context, t copy.Task, table *origin.Table, parts []origin.Part) (map[string]bool, error) {
+	byShard := map[string][]copy.Task{}
+	lower := map[*scan.Range]string{}
+	index := table.KeyIndex(indexSpecs(t))
+	for _, p := range parts {
+		version := table.Version(p.Shard)
+		one := t
+		one.Source.Indexes = nil
+		one.Part = fmt.Sprintf("%s/%x", p.Shard, []byte(p.Min))
+		one.Owned = &scan.Owned{Fixed: true, Load: func(context.Context) (scan.Version, error) { return version, nil }}
+		if index == nil {
+			return nil, mongo.WithHint(fmt.Errorf("%s has no index that begins with its shard key and holds all documents", t.Source.NS),
+				"make one, or stop the balancer for the time of the copy")
+		}
+		var err error
+		if one.Range, err = p.Range(index); err != nil {
+			return nil, err
+		}
+		lower[one.Range] = string(p.Min)
+		byShard[p.Shard] = append(byShard[p.Shard], one)
+	}
+	left := map[string]bool{}
+	var mu sync.Mutex
+	err := s.each(ctx, func(ctx context.Context, i int) error {
+		tasks := byShard[s.shards.Shards[i].Name]
+		if len(tasks) == 0 {
+			return nil
+		}
+		o := s.opts
+		o.Ready = nil
+		eng := copy.New(s.shards.Shards[i].Cluster, s.dst, unstored{s.sliceStore()}, o)
+		err := eng.Run(ctx, tasks)
+		mu.Lock()
+		defer mu.Unlock()
+		for _, t := range eng.Left() {
+			left[lower[t.Range]] = true
+		}
+		return err
+	})
+	return left, err
+}
+
+func (c *copier) sliceStore() sliceStore { return sliceStore{c.store} }
+
+// indexSpecs are those of the indexes that the source had when the copy began.
+func indexSpecs(t copy.Task) []bson.Raw {
+	id, err := bson.Marshal(bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}}})
+	if err != nil {
+		panic(err) // constant
+	}
+	specs := []bson.Raw{id}
+	for _, ix := range t.Source.Indexes {
+		specs = append(specs, ix.Spec)
+	}
+	return specs
+}
+
+// oneEach makes sure that documents that replace others are those others, read again,
+// and not different ones with the same _ids, which shards may have under different keys.
+func (s *shardCopy) oneEach(ctx context.Context, t copy.Task, docs [][]byte) error {
+	if t.Owned == nil {
+		return nil
+	}
+	const atOnce = 1000
+	db, _ := mongo.SplitNS(t.Source.NS)
+	for part := range slices.Chunk(docs, atOnce) {
+		var ids []bson.RawValue
+		for _, doc := range part {
+			ids = append(ids, bsonraw.RawValue(bsonraw.IDOf(doc)))
+		}
+		if _, err := s.shards.Find(ctx, lookup.Collection{DB: db, UUID: t.Source.UUID}, ids, mongo.OpTime{}, true); err != nil && !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+			return err
+		}
+	}
+	return nil
+}
+
+// movedDatabases copies the collections of which movePrimary has made copies on
+// another shard, and dropped the ones that were read. Nothing is written to them while
+// they move, so that their documents are those that were there, or newer ones.
+func (s *shardCopy) movedDatabases(ctx context.Context, tasks []copy.Task) error {
+	byShard := map[string][]copy.Task{}
+	for _, t := range tasks {
+		now, shard, moved, err := s.shards.Moved(ctx, t.Source)
+		if err != nil {
+			return err
+		}
+		if !moved {
+			continue
+		}
+		s.log.Info("a collection that moved is read again", "ns", t.Source.NS, "shard", shard)
+		if t.Source.Capped() {
+			if err := s.recreate(ctx, t); err != nil {
+				return err
+			}
+		}
+		t.Source.UUID = now
+		byShard[shard] = append(byShard[shard], t)
+	}
+	return s.each(ctx, func(ctx context.Context, i int) error {
+		tasks := byShard[s.shards.Shards[i].Name]
+		if len(tasks) == 0 {
+			return nil
+		}
+		o := s.opts
+		o.Ready = nil
+		return copy.New(s.shards.Shards[i].Cluster, s.dst, unstored{s.sliceStore()}, o).Run(ctx, tasks)
+	})
+}
+
+// unstored keeps no progress: what it copies is copied anew after a failure.
+type unstored struct{ sliceStore }
+
+func (unstored) LoadSlices(context.Context) ([]scan.Slice, error) { return nil, nil }
+
+// SaveSlices proves that what was written is durable.
+func (u unstored) SaveSlices(ctx context.Context, _ []scan.Slice) error {
+	_, err := u.s.Prove(ctx, true)
+	return err
+}
+
+// copies are the engines of one copy.
+type copies []*copy.Engine
+
+// Stats are the sums. The parts of a collection count as one.
+func (all copies) Stats() (sum copy.Stats) {
+	at := map[string]int{}
+	for _, e := range all {
+		st := e.Stats()
+		sum.Docs, sum.Bytes = sum.Docs+st.Docs, sum.Bytes+st.Bytes
+		sum.Slices, sum.SlicesDone = sum.Slices+st.Slices, sum.SlicesDone+st.SlicesDone
+		sum.Refused, sum.Replaced, sum.Exact = sum.Refused+st.Refused, sum.Replaced+st.Replaced, sum.Exact+st.Exact
+		sum.Buffered += st.Buffered
+		for _, c := range st.Collections {
+			i, ok := at[c.Target]
+			if !ok {
+				at[c.Target] = len(sum.Collections)
+				sum.Collections = append(sum.Collections, c)
+				continue
+			}
+			one := &sum.Collections[i]
+			one.Docs, one.Bytes = one.Docs+c.Docs, one.Bytes+c.Bytes
+			one.TotalDocs, one.TotalBytes = one.TotalDocs+c.TotalDocs, one.TotalBytes+c.TotalBytes
+			one.Slices, one.SlicesDone = one.Slices+c.Slices, one.SlicesDone+c.SlicesDone
+			if c.State != copy.StateDone {
+				one.State = c.State
+			}
+		}
+	}
+	return sum
+}
+
+// Copied is the documents and bytes of Stats alone.
+func (all copies) Copied() (docs, bytes int64) {
+	for _, e := range all {
+		d, b := e.Copied()
+		docs, bytes = docs+d, bytes+b
+	}
+	return docs, bytes
+}

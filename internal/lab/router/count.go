@@ -1,0 +1,94 @@
+package router
+
+import (
+	"context"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+)
+
+// gather sends a read to all shards that may have matches and returns their
+// replies; none when there is no such database.
+func (c *call) gather(ctx context.Context, filter bson.Raw, make func(shards int) bson.D) ([]bson.Raw, error) {
+	collation, _ := get(c.cmd, "collation").DocumentOK()
+	var replies []bson.Raw
+	err := c.routed(ctx, c.coll, func(t *table) error {
+		if !t.db.exists {
+			return nil
+		}
+		shards := t.shardsFor(filter, collation)
+		cmd := make(len(shards))
+		replies = append(replies[:0], emptyReplies(len(shards))...)
+		return each(shards, func(i int, shard string) error {
+			reply, _, err := c.send(ctx, shard, sending{
+				db: c.db, sel: c.sel, cmd: append(without(cmd), c.r.features.stamp(t, shard)...),
+			})
+			replies[i] = bson.Raw(reply)
+			return err
+		})
+	})
+	return replies, err
+}
+
+func emptyReplies(n int) []bson.Raw { return make([]bson.Raw, n) }
+
+// count adds the shards' counts. Like that of a mongos it counts orphans too.
+func count(ctx context.Context, c *call) (bson.D, error) {
+	q, _ := get(c.cmd, "query").DocumentOK()
+	limit, skip := number(get(c.cmd, "limit")), number(get(c.cmd, "skip"))
+	limit = max(limit, -limit)
+	several := false
+	replies, err := c.gather(ctx, q, func(shards int) bson.D {
+		if several = shards > 1; !several {
+			return c.cmd
+		}
+		cmd := without(c.cmd, "skip", "limit")
+		if limit != 0 {
+			cmd = append(cmd, bson.E{Key: "limit", Value: limit + skip})
+		}
+		return cmd
+	})
+	if view, ok := viewOf(err); ok {
+		return c.countOnView(ctx, view)
+	}
+	if err != nil {
+		return nil, err
+	}
+	n := int64(0)
+	for _, r := range replies {
+		n += number(r.Lookup("n"))
+	}
+	if several {
+		if n = max(0, n-skip); limit != 0 {
+			n = min(n, limit)
+		}
+	}
+	return bson.D{{Key: "n", Value: n}}, nil
+}
+
+// distinct joins the shards' values.
+func distinct(ctx context.Context, c *call) (bson.D, error) {
+	q, _ := get(c.cmd, "query").DocumentOK()
+	replies, err := c.gather(ctx, q, func(int) bson.D { return c.cmd })
+	if err != nil {
+		return nil, err
+	}
+	var values []bson.RawValue
+	for _, r := range replies {
+		list, _ := r.Lookup("values").ArrayOK()
+		for e, ok := range bsonraw.Fields(list) {
+			if ok {
+				values = append(values, valueOf(e))
+			}
+		}
+	}
+	if len(replies) > 1 {
+		values = distinctValues(values)
+	}
+	a := bson.A{}
+	for _, v := range values {
+		a = append(a, v)
+	}
+	return bson.D{{Key: "values", Value: a}}, nil
+}

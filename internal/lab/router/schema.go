@@ -1,0 +1,183 @@
+package router
+
+import (
+	"context"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// Schema changes are made by the servers' own coordinators: commands whose names
+// begin with _shardsvr or _configsvr. Their arguments are those that real servers
+// took, and demanded when they were missing.
+
+func schemaCommands() map[string]func(context.Context, *call) (bson.D, error) {
+	return map[string]func(context.Context, *call) (bson.D, error){
+		"create": create, "drop": drop, "dropDatabase": dropDatabase, "renameCollection": renameCollection, "collMod": collMod,
+		"createIndexes": createIndexes, "dropIndexes": dropIndexes, "deleteIndexes": dropIndexes,
+		"listDatabases": listDatabases, "listCollections": listCollections, "listIndexes": listIndexes,
+		"collStats": collStats, "collstats": collStats, "dbStats": dbStats, "dbstats": dbStats, "dataSize": notHere,
+		"validate": onOwners, "shardCollection": shardCollection, "enableSharding": enableSharding,
+		"refineCollectionShardKey": refineKey, "reshardCollection": reshard,
+	}
+}
+
+// needDatabase makes a database that does not exist yet.
+func (r *Router) needDatabase(ctx context.Context, c *call, db string) error {
+	t, err := r.catalog.table(ctx, db, c.coll)
+	if err != nil || t.db.exists {
+		return err
+	}
+	return r.makeDatabase(ctx, db, "")
+}
+
+// makeDatabase makes a database, on a shard of the config servers' choice for "".
+func (r *Router) makeDatabase(ctx context.Context, db, primary string) error {
+	_, err := r.upstream.config.command(ctx, "admin", r.features.databaseCommand(db, primary))
+	r.catalog.forget(db)
+	return err
+}
+
+// onPrimary runs a command on the primary shard of a database, with the database's
+// version, and reads the tables of the database anew after that.
+func (c *call) onPrimary(ctx context.Context, coll string, sent sending) (bson.D, error) {
+	var reply bson.D
+	err := c.routed(ctx, coll, func(t *table) error {
+		if !t.db.exists {
+			return fail(codeNamespaceNotFound, "NamespaceNotFound", "database %s not found", c.db)
+		}
+		s := sent
+		s.cmd = without(sent.cmd)
+		if t.db.version != nil {
+			s.cmd = append(s.cmd, bson.E{Key: "databaseVersion", Value: t.db.version})
+		}
+		raw, _, err := c.send(ctx, t.db.primary, s)
+		reply = passed(raw)
+		return err
+	})
+	c.r.catalog.forget(c.db)
+	return reply, err
+}
+
+// coordinated runs a coordinator on the primary shard of a database.
+func (c *call) coordinated(ctx context.Context, coll string, cmd bson.D) (bson.D, error) {
+	return c.onPrimary(ctx, coll, sending{db: c.db, cmd: append(cmd, majority())})
+}
+
+// renamed is the client's command under another name, without some fields.
+func (c *call) renamed(name string, value any, drop ...string) bson.D {
+	rest := without(c.cmd, append(drop, c.name, "writeConcern")...)
+	return append(bson.D{{Key: name, Value: value}}, rest...)
+}
+
+// create makes an unsharded collection or a view.
+func create(ctx context.Context, c *call) (bson.D, error) {
+	if err := c.r.needDatabase(ctx, c, c.db); err != nil {
+		return nil, err
+	}
+	return c.onPrimary(ctx, c.coll, sending{db: c.db, cmd: c.cmd})
+}
+
+// drop drops a collection on all shards.
+func drop(ctx context.Context, c *call) (bson.D, error) {
+	if !c.r.features.atLeast(5, 0) {
+		return c.configured(ctx, bson.D{{Key: "_configsvrDropCollection", Value: c.db + "." + c.coll}})
+	}
+	return c.coordinated(ctx, c.coll, c.renamed("_shardsvrDropCollection", c.coll))
+}
+
+// dropDatabase drops a database on all shards.
+func dropDatabase(ctx context.Context, c *call) (bson.D, error) {
+	if !c.r.features.atLeast(5, 0) {
+		return c.configured(ctx, bson.D{{Key: "_configsvrDropDatabase", Value: c.db}})
+	}
+	d, err := c.coordinated(ctx, "", c.renamed("_shardsvrDropDatabase", 1))
+	if codeOf(err) == codeNamespaceNotFound {
+		return bson.D{{Key: "info", Value: "database does not exist"}}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return append(bson.D{{Key: "dropped", Value: c.db}}, without(d, "dropped")...), nil
+}
+
+// namespace splits a namespace, and makes its database the call's.
+func (c *call) namespace(v bson.RawValue) error {
+	db, coll, ok := cutNamespace(text(v))
+	if !ok {
+		return fail(73, "InvalidNamespace", "Invalid namespace specified '%s'", text(v))
+	}
+	c.db, c.coll = db, coll
+	return nil
+}
+
+// renameCollection renames a collection on all shards.
+func renameCollection(ctx context.Context, c *call) (bson.D, error) {
+	if err := c.namespace(get(c.cmd, c.name)); err != nil {
+		return nil, err
+	}
+	if !c.r.features.atLeast(5, 0) {
+		return c.onPrimary(ctx, c.coll, sending{db: "admin", cmd: c.cmd})
+	}
+	defer c.r.catalog.forget(databaseOf(text(get(c.cmd, "to"))))
+	return c.coordinated(ctx, c.coll, c.renamed("_shardsvrRenameCollection", c.coll))
+}
+
+// collMod changes a collection's options on all shards.
+func collMod(ctx context.Context, c *call) (bson.D, error) {
+	if !c.r.features.atLeast(6, 0) {
+		return onOwners(ctx, c)
+	}
+	return c.coordinated(ctx, c.coll, c.renamed("_shardsvrCollMod", c.coll))
+}
+
+// createIndexes builds indexes on each shard that has chunks.
+func createIndexes(ctx context.Context, c *call) (bson.D, error) {
+	if err := c.r.needDatabase(ctx, c, c.db); err != nil {
+		return nil, err
+	}
+	return onOwners(ctx, c)
+}
+
+// dropIndexes drops indexes on all shards.
+func dropIndexes(ctx context.Context, c *call) (bson.D, error) {
+	if !c.r.features.atLeast(6, 0) {
+		return onOwners(ctx, c)
+	}
+	return c.coordinated(ctx, c.coll, c.renamed("_shardsvrDropIndexes", c.coll))
+}
+
+// onOwners runs a command on all shards that have chunks of a collection, and gives
+// their replies as raw, as a mongos does.
+func onOwners(ctx context.Context, c *call) (bson.D, error) {
+	var raw bson.D
+	err := c.routed(ctx, c.coll, func(t *table) error {
+		if !t.db.exists {
+			return fail(codeNamespaceNotFound, "NamespaceNotFound", "ns does not exist: %s", t.ns())
+		}
+		shards := t.owners()
+		raw = make(bson.D, len(shards))
+		return each(shards, func(i int, shard string) error {
+			reply, _, err := c.send(ctx, shard, sending{db: c.db, cmd: append(without(c.cmd), c.r.features.stamp(t, shard)...)})
+			if err == nil {
+				raw[i] = bson.E{Key: c.hostOf(ctx, shard), Value: passed(reply)}
+			}
+			return err
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(raw) == 1 {
+		return append(bson.D{{Key: "raw", Value: raw}}, without(raw[0].Value.(bson.D), "ok")...), nil
+	}
+	return bson.D{{Key: "raw", Value: raw}}, nil
+}
+
+// hostOf is a shard's address as in config.shards.
+func (c *call) hostOf(ctx context.Context, shard string) string {
+	n, err := c.r.upstream.shard(ctx, shard)
+	if err != nil || n.host == "" {
+		return shard
+	}
+	return n.host
+}

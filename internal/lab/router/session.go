@@ -1,0 +1,209 @@
+package router
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+)
+
+// forgetAfter is how long a transaction is remembered that nobody uses: the
+// servers' default for a session.
+const forgetAfter = 30 * time.Minute
+
+// sessions are the transactions of clients, the newest of each session.
+type sessions struct {
+	mu  sync.Mutex
+	all map[string]*transaction
+}
+
+func newSessions() *sessions { return &sessions{all: map[string]*transaction{}} }
+
+// transaction is one of a client, spread over the shards that it has touched.
+type transaction struct {
+	mu      sync.Mutex
+	number  bson.RawValue
+	concern bson.RawValue // read concern of the first statement
+	parts   []*part
+	before  int    // parts there were before the statement under way
+	touched bool   // the statement has gone to one of those
+	decided string // the command that ended it, "" while it is open
+	used    time.Time
+}
+
+// part is a shard in a transaction. The first is the coordinator.
+type part struct {
+	shard string
+	wrote bool
+}
+
+// holds reports a transaction that had parts before the statement under way.
+func (t *transaction) holds() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.before > 0
+}
+
+// reads reports a command that writes nothing.
+func (c *call) reads() bool {
+	switch c.name {
+	case "find", "count", "distinct", "aggregate", "listIndexes", "listCollections":
+		return true
+	}
+	return false
+}
+
+// forget drops what was not used for long.
+func (s *sessions) forget(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, t := range s.all {
+		if t.idle(now) {
+			delete(s.all, id)
+		}
+	}
+}
+
+func (t *transaction) idle(now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return now.Sub(t.used) > forgetAfter
+}
+
+// join finds the transaction that a command belongs to, or begins it.
+func (c *call) join(all bson.D) error {
+	doc, ok := c.lsid.DocumentOK()
+	if !ok {
+		return fail(codeInvalidOptions, "InvalidOptions", "a transaction needs lsid and txnNumber")
+	}
+	id := doc.Lookup("id").String()
+	s := c.r.sessions
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.all[id]
+	ends := c.name == "commitTransaction" || c.name == "abortTransaction"
+	switch {
+	case truth(get(all, "startTransaction")):
+		t = &transaction{number: c.number, concern: c.snapshot(get(all, "readConcern"))}
+		s.all[id] = t
+	case t == nil || number(t.number) != number(c.number):
+		if !ends {
+			return noSuchTransaction(c.number)
+		}
+		t = recovered(c.number, get(all, "recoveryToken"))
+	case t.decided != "" && !ends:
+		return noSuchTransaction(c.number)
+	}
+	t.begin()
+	c.txn = t
+	return nil
+}
+
+// snapshot is the read concern for all parts of a transaction: with one time for
+// snapshots, since each shard would choose its own.
+func (c *call) snapshot(concern bson.RawValue) bson.RawValue {
+	if doc, ok := concern.DocumentOK(); ok {
+		return pinnedConcern(doc, c.r.clock)
+	}
+	return concern
+}
+
+// recovered is a transaction that this router has not seen, with the shard that
+// knows what became of it.
+func recovered(number bson.RawValue, token bson.RawValue) *transaction {
+	t := &transaction{number: number}
+	if doc, ok := token.DocumentOK(); ok {
+		if shard := text(doc.Lookup("recoveryShardId")); shard != "" {
+			t.parts = []*part{{shard: shard, wrote: true}}
+			t.decided = "recover"
+		}
+	}
+	return t
+}
+
+func noSuchTransaction(n bson.RawValue) error {
+	e := fail(251, "NoSuchTransaction", "cannot continue transaction %d: it is not known", number(n))
+	e.labels = []string{"TransientTransactionError"}
+	return e
+}
+
+// begin marks the start of a statement.
+func (t *transaction) begin() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.before, t.touched, t.used = len(t.parts), false, time.Now()
+}
+
+// take makes a command part of the transaction on a shard, and begins it there
+// when it is the first.
+func (t *transaction) take(cmd bson.D, shard string) bson.D {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	cmd = without(cmd, "readConcern", "writeConcern")
+	cmd = append(cmd, bson.E{Key: "txnNumber", Value: t.number}, bson.E{Key: "autocommit", Value: false})
+	if p := t.find(shard); p != nil {
+		t.touched = t.touched || slices.Contains(t.parts[:t.before], p)
+		return cmd
+	}
+	t.parts = append(t.parts, &part{shard: shard})
+	cmd = append(cmd, bson.E{Key: "startTransaction", Value: true})
+	if t.concern.Type != 0 {
+		cmd = append(cmd, bson.E{Key: "readConcern", Value: t.concern})
+	}
+	if len(t.parts) == 1 {
+		cmd = append(cmd, bson.E{Key: "coordinator", Value: true})
+	}
+	return cmd
+}
+
+func (t *transaction) find(shard string) *part {
+	for _, p := range t.parts {
+		if p.shard == shard {
+			return p
+		}
+	}
+	return nil
+}
+
+// note takes what a shard says: readOnly is false once it has written.
+func (t *transaction) note(shard string, reply bsoncore.Document) {
+	readOnly, ok := reply.Lookup("readOnly").BooleanOK()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p := t.find(shard); p != nil && ok && !readOnly {
+		p.wrote = true
+	}
+}
+
+// token adds the recovery token, by which another router can finish the commit.
+func (t *transaction) token(d bson.D) bson.D {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, p := range t.parts {
+		if p.wrote {
+			return append(d, bson.E{Key: "recoveryToken", Value: bson.D{{Key: "recoveryShardId", Value: p.shard}}})
+		}
+	}
+	return append(d, bson.E{Key: "recoveryToken", Value: bson.D{}})
+}
+
+// restart takes back the parts that the statement under way has begun, so that it
+// can be tried again with a newer table; false when it may have written in parts
+// that were there before.
+func (t *transaction) restart(ctx context.Context, c *call) bool {
+	t.mu.Lock()
+	fresh := slices.Clone(t.parts[t.before:])
+	if t.touched && !c.reads() {
+		t.mu.Unlock()
+		return false
+	}
+	t.parts, t.touched = t.parts[:t.before], false
+	t.mu.Unlock()
+	for _, p := range fresh {
+		c.abortOn(ctx, []string{p.shard})
+	}
+	return true
+}

@@ -1,0 +1,250 @@
+package sharded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+)
+
+// Chunk is an entry of the chunk map: a range of shard keys and who owns it.
+type Chunk struct {
+	// ID is the entry's own.
+	ID bson.RawValue `bson:"_id"`
+	// Min and Max bound the range, Max excluded.
+	Min bson.Raw `bson:"min"`
+	Max bson.Raw `bson:"max"`
+	// Shard is the owner's name.
+	Shard string `bson:"shard"`
+	// Version is the chunk's.
+	Version bson.Timestamp `bson:"lastmod"`
+	// History says who owned it since when, the newest first.
+	History []Owned `bson:"history"`
+}
+
+// Owned is a part of a chunk's history.
+type Owned struct {
+	// Since is the first time at which the shard owns the chunk.
+	Since bson.Timestamp `bson:"validAfter"`
+	// Shard is the owner's name.
+	Shard string `bson:"shard"`
+}
+
+// Collection is what the config servers know of a sharded collection.
+type Collection struct {
+	// NS is its namespace.
+	NS string `bson:"_id"`
+	// Key is the shard key.
+	Key bson.D `bson:"key"`
+	// UUID is the same on all shards.
+	UUID bson.Binary `bson:"uuid"`
+	// Unique says that the shard key is.
+	Unique bool `bson:"unique"`
+	// Epoch is another one each time the collection is made or its key changes.
+	Epoch bson.ObjectID `bson:"lastmodEpoch"`
+	// Timestamp is the epoch as a time, from 5.0 on.
+	Timestamp bson.Timestamp `bson:"timestamp"`
+}
+
+// ErrNotSharded says that a collection is not sharded, or not there at all.
+var ErrNotSharded = errors.New("the collection is not sharded")
+
+// Collection reads what the config servers know of a collection.
+func (c *Cluster) Collection(ctx context.Context, ns string) (*Collection, error) {
+	var found Collection
+	err := c.configData("collections").FindOne(ctx, bson.D{
+		{Key: "_id", Value: ns}, {Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}, // 4.4 leaves it there
+	}).Decode(&found)
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		err = ErrNotSharded
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lab: find collection %s of %s: %w", ns, c.Name(), err)
+	}
+	return &found, nil
+}
+
+// configData is a collection of the config servers, as a majority has it.
+func (c *Cluster) configData(name string) *mongo.Collection {
+	return c.config.client.Database("config").Collection(name, options.Collection().SetReadConcern(readconcern.Majority()).SetWriteConcern(writeconcern.Majority()))
+}
+
+// ofChunks is the filter for a collection's chunks, which before 5.0 name it and
+// since have its UUID.
+func (c *Cluster) ofChunks(coll *Collection) bson.E {
+	if c.server.atLeast5() {
+		return bson.E{Key: "uuid", Value: coll.UUID}
+	}
+	return bson.E{Key: "ns", Value: coll.NS}
+}
+
+// Chunks is the chunk map of a collection, in the order of keys.
+func (c *Cluster) Chunks(ctx context.Context, ns string) ([]Chunk, error) {
+	coll, err := c.Collection(ctx, ns)
+	if err != nil {
+		return nil, err
+	}
+	var chunks []Chunk
+	cursor, err := c.configData("chunks").Find(ctx, bson.D{c.ofChunks(coll)},
+		options.Find().SetSort(bson.D{{Key: "min", Value: 1}}))
+	if err == nil {
+		err = cursor.All(ctx, &chunks)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lab: read the chunks of %s: %w", ns, err)
+	}
+	return chunks, nil
+}
+
+// ChunkAt is the chunk to which a shard key belongs: hashed where the key is.
+// Fields that are left out at its end are below all values.
+func (c *Cluster) ChunkAt(ctx context.Context, ns string, key any) (Chunk, error) {
+	coll, err := c.Collection(ctx, ns)
+	if err != nil {
+		return Chunk{}, err
+	}
+	whole, err := coll.whole(key)
+	if err != nil {
+		return Chunk{}, err
+	}
+	return c.chunkAt(ctx, coll, whole)
+}
+
+// chunkAt lets the server compare, which knows the order of all types.
+func (c *Cluster) chunkAt(ctx context.Context, coll *Collection, key bson.D) (chunk Chunk, err error) {
+	literal := bson.D{{Key: "$literal", Value: key}}
+	err = c.configData("chunks").FindOne(ctx, bson.D{
+		c.ofChunks(coll),
+		{Key: "$expr", Value: bson.D{{Key: "$and", Value: bson.A{
+			bson.D{{Key: "$lte", Value: bson.A{"$min", literal}}},
+			bson.D{{Key: "$gt", Value: bson.A{"$max", literal}}},
+		}}}},
+	}).Decode(&chunk)
+	if err != nil {
+		return Chunk{}, fmt.Errorf("lab: find the chunk of %s that has %v: %w", coll.NS, key, err)
+	}
+	return chunk, nil
+}
+
+// whole is a shard key with all its fields.
+func (coll *Collection) whole(key any) (bson.D, error) {
+	raw, err := bson.Marshal(key)
+	if err != nil {
+		return nil, fmt.Errorf("lab: read a shard key of %s: %w", coll.NS, err)
+	}
+	var whole bson.D
+	for _, field := range coll.Key {
+		value, err := bson.Raw(raw).LookupErr(field.Key)
+		if err != nil {
+			whole = append(whole, bson.E{Key: field.Key, Value: bson.MinKey{}})
+			continue
+		}
+		whole = append(whole, bson.E{Key: field.Key, Value: value})
+	}
+	return whole, nil
+}
+
+// OwnerOf is the name of the shard that owns a document of a sharded collection.
+func (c *Cluster) OwnerOf(ctx context.Context, ns string, document any) (string, error) {
+	coll, err := c.Collection(ctx, ns)
+	if err != nil {
+		return "", err
+	}
+	key, err := c.keyOf(ctx, coll, document)
+	if err != nil {
+		return "", err
+	}
+	chunk, err := c.chunkAt(ctx, coll, key)
+	return chunk.Shard, err
+}
+
+// KeyOf is the shard key of a document, hashed where the key is.
+func (c *Cluster) KeyOf(ctx context.Context, ns string, document any) (bson.D, error) {
+	coll, err := c.Collection(ctx, ns)
+	if err != nil {
+		return nil, err
+	}
+	return c.keyOf(ctx, coll, document)
+}
+
+// keyOf takes the shard key out of a document. What a document lacks is null to
+// the server.
+func (c *Cluster) keyOf(ctx context.Context, coll *Collection, document any) (bson.D, error) {
+	raw, err := bson.Marshal(document)
+	if err != nil {
+		return nil, fmt.Errorf("lab: read a document of %s: %w", coll.NS, err)
+	}
+	var key bson.D
+	for _, field := range coll.Key {
+		value, err := bson.Raw(raw).LookupErr(strings.Split(field.Key, ".")...)
+		if err != nil {
+			value = bson.RawValue{Type: bson.TypeNull}
+		}
+		if field.Value != "hashed" {
+			key = append(key, bson.E{Key: field.Key, Value: value})
+			continue
+		}
+		hash, err := c.Hash(ctx, value)
+		if err != nil {
+			return nil, err
+		}
+		key = append(key, bson.E{Key: field.Key, Value: hash})
+	}
+	return key, nil
+}
+
+// Hash is a value as a hashed shard key has it. The servers know the function: a
+// document with the value is written to a collection with a hashed index, and its
+// key in the index is read. 6.0 has an expression for that, older ones do not. The
+// collection is in the config servers' database local, which has no oplog.
+func (c *Cluster) Hash(ctx context.Context, value any) (int64, error) {
+	coll := c.config.client.Database("local").Collection("millrace.hashes")
+	index := bson.D{{Key: "v", Value: "hashed"}}
+	if _, err := coll.Indexes().CreateOne(ctx, mongo.IndexModel{Keys: index}); err != nil {
+		return 0, fmt.Errorf("lab: hash a shard key: %w", err)
+	}
+	id := bson.NewObjectID()
+	if _, err := coll.InsertOne(ctx, bson.D{{Key: "_id", Value: id}, {Key: "v", Value: value}}); err != nil {
+		return 0, fmt.Errorf("lab: hash a shard key: %w", err)
+	}
+	defer func() { _, _ = coll.DeleteOne(context.WithoutCancel(ctx), bson.D{{Key: "_id", Value: id}}) }()
+	var found struct {
+		Hash int64 `bson:"v"`
+	}
+	err := coll.FindOne(ctx, bson.D{{Key: "v", Value: value}, {Key: "_id", Value: id}},
+		options.FindOne().SetHint(index).SetReturnKey(true)).Decode(&found)
+	if err != nil {
+		return 0, fmt.Errorf("lab: hash a shard key: %w", err)
+	}
+	return found.Hash, nil
+}
+
+// ShardVersion is what a command to a shard carries as shardVersion, for the shard
+// to refuse it (StaleConfig, 13388) unless it and the chunk map agree: the newest
+// version of a chunk that the shard owns, with the collection's epoch.
+func (c *Cluster) ShardVersion(ctx context.Context, ns, shard string) (any, error) {
+	coll, err := c.Collection(ctx, ns)
+	if err != nil {
+		return nil, err
+	}
+	var newest Chunk
+	err = c.configData("chunks").FindOne(ctx, bson.D{c.ofChunks(coll), {Key: "shard", Value: shard}},
+		options.FindOne().SetSort(bson.D{{Key: "lastmod", Value: -1}})).Decode(&newest)
+	if err != nil && !errors.Is(err, mongo.ErrNoDocuments) { // which is version 0
+		return nil, fmt.Errorf("lab: read the version of %s on %s: %w", ns, shard, err)
+	}
+	switch {
+	case c.server.atLeast6():
+		return bson.D{{Key: "t", Value: coll.Timestamp}, {Key: "e", Value: coll.Epoch}, {Key: "v", Value: newest.Version}}, nil
+	case c.server.atLeast5():
+		return bson.A{newest.Version, coll.Epoch, coll.Timestamp}, nil
+	default:
+		return bson.A{newest.Version, coll.Epoch}, nil
+	}
+}

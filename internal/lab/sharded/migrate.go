@@ -1,0 +1,293 @@
+package sharded
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+)
+
+// Sharding is how a collection is sharded.
+type Sharding struct {
+	// Key is the shard key: fields with 1, and at most one with "hashed".
+	Key bson.D
+	// Unique makes the key's index unique.
+	Unique bool
+	// Chunks is how many a hashed collection begins with, spread over the shards;
+	// 0 leaves it to the servers. Others begin with one: see Split.
+	Chunks int
+}
+
+// ShardCollection makes a sharded collection, or shards an empty one; one with
+// documents needs an index with the key first. Its database is there already.
+func (c *Cluster) ShardCollection(ctx context.Context, ns string, s Sharding) error {
+	db, coll, ok := strings.Cut(ns, ".")
+	if !ok {
+		return fmt.Errorf("lab: %q is no namespace; it takes database.collection", ns)
+	}
+	how := bson.D{{Key: "unique", Value: s.Unique}}
+	if s.Chunks > 0 {
+		how = append(how, bson.E{Key: "numInitialChunks", Value: s.Chunks})
+	}
+	if !c.server.atLeast5() {
+		cmd := bson.D{
+			{Key: "_configsvrShardCollection", Value: ns}, {Key: "key", Value: s.Key}, {Key: "getUUIDfromPrimaryShard", Value: true},
+		}
+		return c.config.command(ctx, append(append(cmd, how...), majority()))
+	}
+	_, primary, err := c.database(ctx, db)
+	if err != nil {
+		return err
+	}
+	_, err = primary.run(ctx, db, func(ctx context.Context) (bson.D, error) {
+		d, _, err := c.database(ctx, db)
+		cmd := bson.D{
+			{Key: "_shardsvrCreateCollection", Value: coll}, {Key: "shardKey", Value: s.Key}, {Key: "databaseVersion", Value: d.Version},
+		}
+		return append(append(cmd, how...), majority()), err
+	})
+	if err != nil {
+		return fmt.Errorf("lab: shard collection %s: %w", ns, err)
+	}
+	return nil
+}
+
+// Split cuts the chunks of a collection so that each of the shard keys begins one.
+func (c *Cluster) Split(ctx context.Context, ns string, at ...any) error {
+	for _, key := range at {
+		if err := c.split(ctx, ns, key); err != nil {
+			return fmt.Errorf("lab: split %s at %v: %w", ns, key, err)
+		}
+	}
+	return nil
+}
+
+// split cuts one chunk, unless one begins there already. The owner is asked, as a
+// mongos asks it.
+func (c *Cluster) split(ctx context.Context, ns string, at any) error {
+	coll, err := c.Collection(ctx, ns)
+	if err != nil {
+		return err
+	}
+	key, err := coll.whole(at)
+	if err != nil {
+		return err
+	}
+	begin, err := bson.Marshal(key)
+	if err != nil {
+		return err
+	}
+	return c.atOwner(ctx, coll, key, func(chunk Chunk) bson.D {
+		if bytes.Equal(chunk.Min, begin) {
+			return nil
+		}
+		return coll.versioned(bson.D{
+			{Key: "splitChunk", Value: ns}, {Key: "from", Value: chunk.Shard}, {Key: "keyPattern", Value: coll.Key},
+			{Key: "min", Value: chunk.Min}, {Key: "max", Value: chunk.Max}, {Key: "splitKeys", Value: bson.A{key}},
+		})
+	})
+}
+
+// versioned adds which collection a command means.
+func (coll *Collection) versioned(cmd bson.D) bson.D {
+	cmd = append(cmd, bson.E{Key: "epoch", Value: coll.Epoch})
+	if !coll.Timestamp.IsZero() {
+		cmd = append(cmd, bson.E{Key: "timestamp", Value: coll.Timestamp})
+	}
+	return cmd
+}
+
+// atOwner sends the owner of a key the command that make makes of the chunk, until
+// it is answered with something that does not pass: the chunk may move meanwhile.
+// It does nothing when make makes none.
+func (c *Cluster) atOwner(ctx context.Context, coll *Collection, key bson.D, make func(Chunk) bson.D) error {
+	ctx, cancel := withTimeout(ctx, commandTimeout)
+	defer cancel()
+	var last error
+	err := poll(ctx, func() (bool, error) {
+		chunk, err := c.chunkAt(ctx, coll, key)
+		if err != nil {
+			return false, err
+		}
+		owner, err := c.shard(chunk.Shard)
+		if err != nil {
+			return false, err
+		}
+		cmd := make(chunk)
+		if cmd == nil {
+			return true, nil
+		}
+		last = owner.client.Database("admin").RunCommand(ctx, cmd).Err()
+		return !passes(last), nil
+	})
+	return errors.Join(err, last)
+}
+
+// Merge makes one chunk of all that lie between two bounds on the same shard.
+func (c *Cluster) Merge(ctx context.Context, ns string, min, max any) error {
+	coll, from, to, err := c.bounds(ctx, ns, min, max)
+	if err != nil {
+		return err
+	}
+	err = c.atOwner(ctx, coll, from, func(chunk Chunk) bson.D {
+		return coll.versioned(bson.D{
+			{Key: "mergeChunks", Value: ns}, {Key: "bounds", Value: bson.A{from, to}}, {Key: "shardName", Value: chunk.Shard},
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("lab: merge chunks of %s from %v to %v: %w", ns, from, to, err)
+	}
+	return nil
+}
+
+// bounds makes whole keys of two bounds.
+func (c *Cluster) bounds(ctx context.Context, ns string, min, max any) (coll *Collection, from, to bson.D, err error) {
+	if coll, err = c.Collection(ctx, ns); err != nil {
+		return nil, nil, nil, err
+	}
+	if from, err = coll.whole(min); err != nil {
+		return nil, nil, nil, err
+	}
+	to, err = coll.whole(max)
+	return coll, from, to, err
+}
+
+// MoveChunk moves the chunk to which a shard key belongs, and waits until the
+// config servers have it at its new owner. A chunk does not return to a shard that
+// has its orphans still: they stay for 900 seconds, unless the servers' parameter
+// orphanCleanupDelaySecs says otherwise.
+func (c *Cluster) MoveChunk(ctx context.Context, ns string, key any, to string) error {
+	coll, err := c.Collection(ctx, ns)
+	if err != nil {
+		return err
+	}
+	at, err := coll.whole(key)
+	if err != nil {
+		return err
+	}
+	return c.move(ctx, coll, at, to)
+}
+
+// MoveRange moves a part of a chunk, or the whole; it is split off first where it
+// is a part. max may be the chunk's own.
+func (c *Cluster) MoveRange(ctx context.Context, ns string, min, max any, to string) error {
+	coll, from, end, err := c.bounds(ctx, ns, min, max)
+	if err != nil {
+		return err
+	}
+	if err := c.Split(ctx, ns, from); err != nil {
+		return err
+	}
+	chunk, err := c.chunkAt(ctx, coll, from)
+	if err != nil {
+		return err
+	}
+	raw, err := bson.Marshal(end)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(raw, chunk.Max) {
+		if err := c.Split(ctx, ns, end); err != nil {
+			return err
+		}
+	}
+	return c.move(ctx, coll, from, to)
+}
+
+// move moves the chunk with a key by the config servers' command, until it is where
+// it should be: a move fails when another one, the balancer's say, is under way on
+// one of both shards, and when one of them does not reach the other.
+func (c *Cluster) move(ctx context.Context, coll *Collection, at bson.D, to string) error {
+	const operationFailed = 96 // of the migration as a whole
+	if _, err := c.shard(to); err != nil {
+		return err
+	}
+	ctx, cancel := withTimeout(ctx, commandTimeout)
+	defer cancel()
+	var last error
+	err := poll(ctx, func() (bool, error) {
+		chunk, err := c.chunkAt(ctx, coll, at)
+		if err != nil {
+			return false, err
+		}
+		if chunk.Shard == to {
+			last = nil
+			return true, nil
+		}
+		last = c.config.client.Database("admin").RunCommand(ctx, c.moveCommand(coll, chunk, to)).Err()
+		// Else the chunk map has the last word.
+		return last != nil && !passes(last) && !hasCode(last, operationFailed), nil
+	})
+	if err = errors.Join(err, last); err != nil {
+		return fmt.Errorf("lab: move a chunk of %s to %s: %w", coll.NS, to, err)
+	}
+	return nil
+}
+
+// moveCommand is the command of the version.
+func (c *Cluster) moveCommand(coll *Collection, chunk Chunk, to string) bson.D {
+	if c.server.atLeast6() {
+		return bson.D{
+			{Key: "_configsvrMoveRange", Value: coll.NS}, {Key: "toShard", Value: to},
+			{Key: "min", Value: chunk.Min}, {Key: "max", Value: chunk.Max}, majority(),
+		}
+	}
+	cmd := bson.D{
+		{Key: "_configsvrMoveChunk", Value: 1}, {Key: "_id", Value: chunk.ID}, {Key: "ns", Value: coll.NS},
+		{Key: "min", Value: chunk.Min}, {Key: "max", Value: chunk.Max}, {Key: "shard", Value: chunk.Shard},
+		{Key: "lastmod", Value: chunk.Version}, {Key: "lastmodEpoch", Value: coll.Epoch}, {Key: "toShard", Value: to},
+		{Key: "maxChunkSizeBytes", Value: int64(64 << 20)}, {Key: "secondaryThrottle", Value: bson.D{}}, {Key: "waitForDelete", Value: false},
+	}
+	if c.server.atLeast5() {
+		cmd = append(cmd, bson.E{Key: "uuid", Value: coll.UUID}, bson.E{Key: "lastmodTimestamp", Value: coll.Timestamp})
+	}
+	return append(cmd, majority())
+}
+
+// Insert writes a document to the shard that owns it, with the version by which
+// the shard refuses it if it has moved meanwhile, and then to the new owner. An
+// unsharded collection's goes to the database's primary shard.
+func (c *Cluster) Insert(ctx context.Context, ns string, document any) error {
+	ctx, cancel := withTimeout(ctx, commandTimeout)
+	defer cancel()
+	var last error
+	perhaps := false // an earlier try has written it
+	err := poll(ctx, func() (bool, error) {
+		last = c.insert(ctx, ns, document)
+		if perhaps && mongo.IsDuplicateKeyError(last) {
+			last = nil
+		}
+		perhaps = perhaps || last != nil && !stale(last)
+		return last == nil || !passes(last), nil
+	})
+	if err = errors.Join(err, last); err != nil {
+		return fmt.Errorf("lab: insert into %s: %w", ns, err)
+	}
+	return nil
+}
+
+// insert tries once.
+func (c *Cluster) insert(ctx context.Context, ns string, document any) error {
+	db, name, _ := strings.Cut(ns, ".")
+	cmd := bson.D{{Key: "insert", Value: name}, {Key: "documents", Value: bson.A{document}}, majority()}
+	owner, err := c.OwnerOf(ctx, ns, document)
+	if errors.Is(err, ErrNotSharded) {
+		owner, err = c.Primary(ctx, db)
+	} else if err == nil {
+		var at any
+		at, err = c.ShardVersion(ctx, ns, owner)
+		cmd = append(cmd, bson.E{Key: "shardVersion", Value: at})
+	}
+	if err != nil {
+		return err
+	}
+	s, err := c.shard(owner)
+	if err != nil {
+		return err
+	}
+	return s.client.Database(db).RunCommand(ctx, cmd).Err()
+}

@@ -1,0 +1,142 @@
+package origin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/source/lookup"
+	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/source/shards"
+)
+
+// Newest is a position that no write acknowledged before is behind, on any shard. ns is
+// a namespace that the user may read.
+func (c *Sharded) Newest(ctx context.Context, ns string) (mongo.OpTime, error) {
+	return c.Latest(ctx, func(ctx context.Context, s shards.Shard) (mongo.OpTime, error) { return s.Newest(ctx, ns) })
+}
+
+// Positions are those of the shard that is ahead of the others.
+func (c *Sharded) Positions(ctx context.Context) (mongo.Positions, error) {
+	all := make([]mongo.Positions, len(c.Shards))
+	err := c.Each(ctx, func(ctx context.Context, i int) (err error) {
+		all[i], err = c.Shards[i].Positions(ctx)
+		return err
+	})
+	p := slices.MaxFunc(all, func(a, b mongo.Positions) int { return a.Last.Compare(b.Last) })
+	for _, one := range all {
+		p.Majority = mongo.MaxOpTime(p.Majority, one.Majority)
+	}
+	p.Last.Term, p.Majority.Term = -1, -1
+	return p, err
+}
+
+// Reached waits until every shard has committed all up to a position, and passed it:
+// what a shard writes later has a later one.
+func (c *Sharded) Reached(ctx context.Context, at mongo.OpTime) (mongo.Positions, error) {
+	if err := c.Each(ctx, func(ctx context.Context, i int) error { return c.Pass(ctx, c.Shards[i], at) }); err != nil {
+		return mongo.Positions{}, err
+	}
+	p, err := c.Positions(ctx)
+	p.Majority = mongo.OpTime{TS: at.TS, Term: -1}
+	return p, err
+}
+
+// Window is the oldest position that the oplogs of all shards hold, and the newest.
+func (c *Sharded) Window(ctx context.Context) (oldest, newest mongo.OpTime, err error) {
+	var mu sync.Mutex
+	err = c.Each(ctx, func(ctx context.Context, i int) error {
+		from, to, err := oplog.Window(ctx, c.Shards[i].Cluster)
+		mu.Lock()
+		defer mu.Unlock()
+		oldest, newest = mongo.MaxOpTime(oldest, from), mongo.MaxOpTime(newest, to)
+		return err
+	})
+	return oldest, newest, err
+}
+
+// ListOne finds a collection by its UUID.
+func (c *Sharded) ListOne(ctx context.Context, db string, uuid bson.Binary) (schema.Collection, bool, error) {
+	return schema.ListOne(ctx, c.Router, db, uuid)
+}
+
+// named is the name of the sharded collection with a UUID, "" when there is none.
+func (c *Sharded) named(ctx context.Context, uuid bson.Binary) (ns string, err error) {
+	var found struct {
+		NS string `bson:"_id"`
+	}
+	err = c.routed("collections").FindOne(ctx, bson.D{{Key: "uuid", Value: uuid}, {Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}}).Decode(&found)
+	if errors.Is(err, driver.ErrNoDocuments) {
+		err = nil
+	}
+	return found.NS, mongo.Wrap(err, "find the collection %x", uuid.Data)
+}
+
+// Find reads documents of a collection by their _ids, as lookup.Find does: those of a
+// sharded one through the router, which leaves out what shards do not own.
+func (c *Sharded) Find(ctx context.Context, of lookup.Collection, ids []bson.RawValue, at mongo.OpTime, onlyIDs bool) ([]bson.Raw, error) {
+	const looks = 5 // at what is there twice: the reads of several shards have no common time
+	for twice := 0; ; {
+		ns, err := c.named(ctx, of.UUID)
+		if err != nil {
+			return nil, err
+		}
+		if ns == "" {
+			return c.findOnShards(ctx, of, ids, at, onlyIDs)
+		}
+		_, of.Name = mongo.SplitNS(ns)
+		docs, err := lookup.Find(ctx, c.Router, of, ids, at, onlyIDs)
+		if twice++; errors.Is(err, lookup.ErrTwice) && twice < looks {
+			err = pace.Pause(ctx, 100*time.Millisecond)
+			if err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		if now, err := c.named(ctx, of.UUID); err != nil || now == ns {
+			return docs, err
+		}
+	}
+}
+
+// findOnShards asks for a collection that is not sharded: one shard has it.
+func (c *Sharded) findOnShards(ctx context.Context, of lookup.Collection, ids []bson.RawValue, at mongo.OpTime, onlyIDs bool) (docs []bson.Raw, err error) {
+	for _, s := range c.Shards {
+		docs, err = lookup.Find(ctx, s.Cluster, of, ids, at, onlyIDs)
+		if err == nil {
+			return docs, nil
+		}
+		if !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+			return nil, fmt.Errorf("shard %s: %w", s.Name, err)
+		}
+	}
+	return nil, err
+}
+
+// Vanished reports whether the collection with a UUID is gone for good.
+func (c *Sharded) Vanished(ctx context.Context, db string, uuid bson.Binary) (bool, error) {
+	ns, err := c.named(ctx, uuid)
+	if err != nil || ns != "" {
+		return false, err
+	}
+	gone := make([]bool, len(c.Shards))
+	err = c.Each(ctx, func(ctx context.Context, i int) (err error) {
+		gone[i], err = c.Shards[i].Vanished(ctx, db, uuid)
+		return err
+	})
+	return err == nil && !slices.Contains(gone, false), err
+}
+
+// Holds fails when the cluster has got or lost a shard by then.
+func (c *Sharded) Holds(ctx context.Context, at mongo.OpTime) error { return c.SameShards(ctx, at) }

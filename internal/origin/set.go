@@ -1,0 +1,62 @@
+package origin
+
+import (
+	"context"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/source/lookup"
+	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// Set is a replica set, or a standalone, which has no changes. What Spool has of its
+// changes counts too.
+type Set struct {
+	*mongo.Cluster
+	Spool *oplog.Spooler
+}
+
+// Snapshot lists the catalog as it stood at a position to follow from.
+func (s Set) Snapshot(ctx context.Context, scope schema.Scope) (schema.Snapshot, stream.Position, error) {
+	snap, err := schema.TakeSnapshot(ctx, s.Cluster, scope, oplog.Changes(s.Cluster))
+	return snap, oplog.Position(snap.At, snap.At), err
+}
+
+// Changes is what happens there.
+func (s Set) Changes(o oplog.Options, _ func() []schema.Name) stream.Source {
+	o.Spool = s.Spool
+	return oplog.New(s.Cluster, o)
+}
+
+// ReadFrom is the first change that whoever stands at a position needs.
+func (s Set) ReadFrom(p stream.Position) (mongo.OpTime, error) { return oplog.ReadFrom(p) }
+
+// Window is the oldest and the newest position that can be read.
+func (s Set) Window(ctx context.Context) (oldest, newest mongo.OpTime, err error) {
+	return oplog.Window(ctx, s.Cluster)
+}
+
+// Full reports an oplog that forgets.
+func (s Set) Full(ctx context.Context) bool { return oplog.Full(ctx, s.Cluster) }
+
+// ListOne finds a collection by its UUID, as schema.ListOne does.
+func (s Set) ListOne(ctx context.Context, db string, uuid bson.Binary) (schema.Collection, bool, error) {
+	return schema.ListOne(ctx, s.Cluster, db, uuid)
+}
+
+// Find reads documents by their _ids, as lookup.Find does.
+func (s Set) Find(ctx context.Context, of lookup.Collection, ids []bson.RawValue, at mongo.OpTime, onlyIDs bool) ([]bson.Raw, error) {
+	return lookup.Find(ctx, s.Cluster, of, ids, at, onlyIDs)
+}
+
+// Look calls fn for the events of collections within a span and for all schema changes.
+func (s Set) Look(ctx context.Context, collections []string, span oplog.Span, fn func(*stream.Event) error) error {
+	look := oplog.Look{Cluster: s.Cluster, Spool: s.Spool, Collections: collections}
+	return look.Each(ctx, span, fn)
+}
+
+// Holds is true of a set: its one oplog has all.
+func (s Set) Holds(context.Context, mongo.OpTime) error { return nil }

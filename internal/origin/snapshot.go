@@ -1,0 +1,52 @@
+package origin
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// Snapshot lists the part of the catalog in scope exactly as it stood at a position,
+// from which a Stream may begin.
+func (c *Sharded) Snapshot(ctx context.Context, scope schema.Scope) (snap schema.Snapshot, from stream.Position, err error) {
+	terms := make([]int64, len(c.Shards))
+	ends := make([]mongo.OpTime, len(c.Shards))
+	snap, err = schema.TakeSnapshotOf(ctx, c.Router, scope, schema.History{
+		Before: func(ctx context.Context) (mongo.OpTime, error) {
+			err := c.Each(ctx, func(ctx context.Context, i int) error {
+				p, err := c.Shards[i].Positions(ctx)
+				terms[i] = p.Last.Term
+				return err
+			})
+			if err == nil {
+				from, err = c.Start(ctx)
+			}
+			return from.At, err
+		},
+		After: func(ctx context.Context) (mongo.OpTime, error) {
+			err := c.Each(ctx, func(ctx context.Context, i int) (err error) {
+				if ends[i], err = c.Shards[i].CommittedSeen(ctx); err == nil && ends[i].Term != terms[i] {
+					err = mongo.Retry(fmt.Sprintf("shard %s has elected another primary", c.Shards[i].Name), nil, "")
+				}
+				return err
+			})
+			return from.At, err
+		},
+		Changes: func(ctx context.Context, after, _ mongo.OpTime, fn func(*stream.Change, mongo.OpTime) error) error {
+			for i, s := range c.Shards {
+				if !after.Before(ends[i]) {
+					continue
+				}
+				if err := oplog.Changes(s.Cluster)(ctx, after, ends[i], fn); err != nil {
+					return fmt.Errorf("shard %s: %w", s.Name, err)
+				}
+			}
+			return nil
+		},
+	})
+	return snap, from, err
+}

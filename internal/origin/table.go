@@ -1,0 +1,285 @@
+package origin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/scan"
+)
+
+// Table says which shard owns which keys of a sharded collection.
+type Table struct {
+	NS        string         `bson:"_id"`
+	UUID      bson.Binary    `bson:"uuid"`
+	Key       bson.Raw       `bson:"key"` // the pattern of the shard key
+	Epoch     bson.ObjectID  `bson:"lastmodEpoch"`
+	Timestamp bson.Timestamp `bson:"timestamp"` // zero before 5.0
+	Chunks    []Chunk        `bson:"-"`         // in the order of keys
+
+	server mongo.Version
+}
+
+// Chunk is a range of shard keys, Max excluded.
+type Chunk struct {
+	Min     bson.Raw       `bson:"min"`
+	Max     bson.Raw       `bson:"max"`
+	Shard   string         `bson:"shard"`
+	Version bson.Timestamp `bson:"lastmod"`
+	History []struct {
+		After bson.Timestamp `bson:"validAfter"`
+		Shard string         `bson:"shard"`
+	} `bson:"history"` // the newest first; older ones go
+}
+
+// since is the time from which on the shard has had all of the chunk. Where it is not
+// told it may be any.
+func (c Chunk) since() bson.Timestamp {
+	if len(c.History) == 0 || c.History[0].Shard != c.Shard {
+		return bson.Timestamp{T: 1<<32 - 1}
+	}
+	return c.History[0].After
+}
+
+// routed is a collection of the config servers, as a majority has it and the router gives it.
+func (c *Sharded) routed(name string) *driver.Collection {
+	return c.Router.Client.Database("config").Collection(name, options.Collection().SetReadConcern(readconcern.Majority()))
+}
+
+// Table reads the table of the collection with a UUID. All of it is of one moment.
+// Where there is none the error is of mongo.CodeNamespaceNotFound.
+func (c *Sharded) Table(ctx context.Context, uuid bson.Binary) (t *Table, err error) {
+	sess, err := c.Router.Client.StartSession(options.Session().SetCausalConsistency(true))
+	if err != nil {
+		return nil, fmt.Errorf("start session: %w", err)
+	}
+	defer sess.EndSession(ctx)
+	ctx = driver.NewSessionContext(ctx, sess)
+	const tries = 100
+	for range tries {
+		var whole bool
+		if t, whole, err = c.tryTable(ctx, uuid); err != nil {
+			return nil, fmt.Errorf("read which shard has what of the collection %x: %w", uuid.Data, err)
+		}
+		if whole {
+			return t, nil
+		}
+	}
+	return nil, mongo.Retry(fmt.Sprintf("the chunks of %s change all the time", t.NS), nil, "")
+}
+
+// tryTable reads a table; whole says that nothing changed meanwhile.
+func (c *Sharded) tryTable(ctx context.Context, uuid bson.Binary) (t *Table, whole bool, err error) {
+	t = &Table{server: c.Shards[0].Info.Version}
+	err = c.routed("collections").FindOne(ctx, bson.D{{Key: "uuid", Value: uuid}, {Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}}).Decode(t)
+	if errors.Is(err, driver.ErrNoDocuments) {
+		return t, false, driver.CommandError{Code: mongo.CodeNamespaceNotFound, Name: "NamespaceNotFound", Message: "no sharded collection has this UUID"}
+	}
+	if err != nil {
+		return t, false, err
+	}
+	of := bson.D{{Key: "uuid", Value: uuid}}
+	if !t.server.AtLeast(5, 0) {
+		of = bson.D{{Key: "ns", Value: t.NS}}
+	}
+	cur, err := c.routed("chunks").Find(ctx, of, options.Find().SetSort(bson.D{{Key: "min", Value: 1}}))
+	if err == nil {
+		err = cur.All(ctx, &t.Chunks)
+	}
+	if err != nil {
+		return t, false, err
+	}
+	// Each change gives some chunk a version above all others.
+	var last Chunk
+	err = c.routed("chunks").FindOne(ctx, of, options.FindOne().SetSort(bson.D{{Key: "lastmod", Value: -1}})).Decode(&last)
+	if errors.Is(err, driver.ErrNoDocuments) {
+		return t, false, nil // it was dropped, or has just another key
+	}
+	return t, err == nil && t.follows() && last.Version == t.version(func(Chunk) bool { return true }), err
+}
+
+// follows reports chunks without gap and overlap.
+func (t *Table) follows() bool {
+	for i := range t.Chunks {
+		if i > 0 && !bytes.Equal(t.Chunks[i-1].Max, t.Chunks[i].Min) {
+			return false
+		}
+	}
+	return len(t.Chunks) > 0
+}
+
+// version is the newest of the chunks that are meant.
+func (t *Table) version(of func(Chunk) bool) (newest bson.Timestamp) {
+	for _, c := range t.Chunks {
+		if of(c) && c.Version.After(newest) {
+			newest = c.Version
+		}
+	}
+	return newest
+}
+
+// Owns reports that a shard has chunks.
+func (t *Table) Owns(shard string) bool {
+	return slices.ContainsFunc(t.Chunks, func(c Chunk) bool { return c.Shard == shard })
+}
+
+// Version is what a shard is asked with. Its form is what servers answer as vWanted.
+func (t *Table) Version(shard string) scan.Version {
+	v := scan.Version{Shard: t.version(func(c Chunk) bool { return c.Shard == shard })}
+	_, v.Name = mongo.SplitNS(t.NS)
+	switch {
+	case !t.server.AtLeast(5, 0):
+		v.Shard = bson.A{v.Shard, t.Epoch}
+	case !t.server.AtLeast(6, 0):
+		v.Shard = bson.A{v.Shard, t.Epoch, t.Timestamp}
+	default:
+		v.Shard = bson.D{{Key: "e", Value: t.Epoch}, {Key: "t", Value: t.Timestamp}, {Key: "v", Value: v.Shard}}
+	}
+	return v
+}
+
+// Owned has a shard give what it owns of the collection with a UUID.
+func (c *Sharded) Owned(shard string, uuid bson.Binary) *scan.Owned {
+	return &scan.Owned{Load: func(ctx context.Context) (scan.Version, error) {
+		t, err := c.Table(ctx, uuid)
+		if err != nil {
+			return scan.Version{}, err
+		}
+		return t.Version(shard), nil
+	}}
+}
+
+// Part is chunks of one shard that follow one another.
+type Part struct {
+	Shard    string
+	Min, Max bson.Raw
+	Chunks   []Chunk
+}
+
+// Stand is which version of a sharded collection's table there was at a moment.
+type Stand struct {
+	Epoch   bson.ObjectID  `bson:"epoch"`
+	Version bson.Timestamp `bson:"version"`
+	At      bson.Timestamp `bson:"at"` // a position before that moment
+}
+
+// Stand is that of the table.
+func (t *Table) Stand(at mongo.OpTime) Stand {
+	return Stand{Epoch: t.Epoch, Version: t.version(func(Chunk) bool { return true }), At: at.TS}
+}
+
+// Moved are the parts that may have changed their shard since the table stood as it
+// did, but for chunks that are left out. A move gives the chunk, and one that the donor
+// keeps, a version with a new first number; splits and merges give one of the newest
+// first number. Only the moved one has come to its shard lately.
+func (t *Table) Moved(since Stand, without func(Chunk) bool) []Part {
+	// A shard states its time before the config servers hear of the move: long is the
+	// time in between where something hangs.
+	const long = 3600 // seconds
+	lately := bson.Timestamp{T: since.At.T - min(since.At.T, long)}
+	var parts []Part
+	for _, c := range t.Chunks {
+		moved := t.Epoch != since.Epoch || c.Version.T > since.Version.T && c.since().After(lately)
+		if !moved || without(c) {
+			continue
+		}
+		if n := len(parts) - 1; n >= 0 && parts[n].Shard == c.Shard && bytes.Equal(parts[n].Max, c.Min) {
+			parts[n].Max, parts[n].Chunks = c.Max, append(parts[n].Chunks, c)
+			continue
+		}
+		parts = append(parts, Part{Shard: c.Shard, Min: c.Min, Max: c.Max, Chunks: []Chunk{c}})
+	}
+	return parts
+}
+
+// Range is a part as one of an index that begins with the shard key.
+func (p Part) Range(index bson.Raw) (*scan.Range, error) {
+	lower, err := extend(p.Min, index)
+	if err != nil {
+		return nil, err
+	}
+	upper, err := extend(p.Max, index)
+	if err != nil {
+		return nil, err
+	}
+	return &scan.Range{Index: index, Lower: lower, Upper: upper}, nil
+}
+
+// extend adds the fields that an index has beyond the shard key, before all their
+// values: what has the key of the bound comes behind it.
+func extend(bound, index bson.Raw) (bson.Raw, error) {
+	have, err := bound.Elements()
+	if err != nil {
+		return nil, err
+	}
+	fields, err := index.Elements()
+	if err != nil {
+		return nil, err
+	}
+	d := bson.D{}
+	for i, f := range fields {
+		var v any = bson.MinKey{}
+		if i < len(have) {
+			v = have[i].Value()
+		}
+		d = append(d, bson.E{Key: f.Key(), Value: v})
+	}
+	return bson.Marshal(d)
+}
+
+// KeyIndex chooses an index that holds every document under its shard key: one of the
+// key patterns and options given. Nil says that none does.
+func (t *Table) KeyIndex(specs []bson.Raw) bson.Raw {
+	want, err := t.Key.Elements()
+	if err != nil {
+		return nil
+	}
+	for _, spec := range specs {
+		key, ok := spec.Lookup("key").DocumentOK()
+		if ok && begins(key, want) && complete(spec) {
+			return key
+		}
+	}
+	return nil
+}
+
+func begins(key bson.Raw, want []bson.RawElement) bool {
+	have, err := key.Elements()
+	if err != nil || len(have) < len(want) {
+		return false
+	}
+	for i, w := range want {
+		h := have[i]
+		if h.Key() != w.Key() || !sameDirection(h.Value(), w.Value()) {
+			return false
+		}
+	}
+	return true
+}
+
+func sameDirection(a, b bson.RawValue) bool {
+	x, ok1 := a.AsInt64OK()
+	y, ok2 := b.AsInt64OK()
+	if ok1 && ok2 {
+		return x == y
+	}
+	return a.Equal(b)
+}
+
+// complete reports an index of all documents, in the order of their values.
+func complete(spec bson.Raw) bool {
+	for _, option := range []string{"partialFilterExpression", "sparse", "collation", "hidden"} {
+		if v := spec.Lookup(option); v.Type != 0 && (v.Type != bson.TypeBoolean || v.Boolean()) {
+			return false
+		}
+	}
+	return true
+}

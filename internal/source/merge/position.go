@@ -1,0 +1,66 @@
+package merge
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// partMark is where one part goes on. Its position may be before that of the
+// merged stream: what comes again is passed over.
+type partMark struct {
+	Name string `json:"name"`
+	T    uint32 `json:"t"`
+	I    uint32 `json:"i"`
+	Term int64  `json:"term"`
+	Mark string `json:"mark,omitempty"`
+}
+
+// Position is that of a consumer to which everything up to at is done, where each
+// part goes on from its own position. None may be after at.
+func Position(at mongo.OpTime, names []string, parts map[string]stream.Position) (stream.Position, error) {
+	marks := make([]partMark, 0, len(names))
+	for _, name := range names {
+		p, ok := parts[name]
+		switch {
+		case !ok || p.At.IsZero():
+			return stream.Position{}, fmt.Errorf("position %s: %q has none", at, name)
+		case at.Before(p.At):
+			return stream.Position{}, fmt.Errorf("position %s: that of %q, %s, is after it", at, name, p.At)
+		}
+		marks = append(marks, markOf(name, p))
+	}
+	return stream.Position{At: at, Mark: encode(marks)}, nil
+}
+
+// Parts gives the positions of the parts, by name.
+func Parts(pos stream.Position) (map[string]stream.Position, error) {
+	var marks []partMark
+	if err := json.Unmarshal([]byte(pos.Mark), &marks); err != nil {
+		return nil, fmt.Errorf("position %s: %q does not say where the parts of a merged source go on: %w", pos.At, pos.Mark, err)
+	}
+	parts := map[string]stream.Position{}
+	for _, m := range marks {
+		if _, twice := parts[m.Name]; twice {
+			return nil, fmt.Errorf("position %s: %q is in it twice", pos.At, m.Name)
+		}
+		parts[m.Name] = stream.Position{At: mongo.OpTime{TS: bson.Timestamp{T: m.T, I: m.I}, Term: m.Term}, Mark: m.Mark}
+	}
+	return parts, nil
+}
+
+func markOf(name string, p stream.Position) partMark {
+	return partMark{Name: name, T: p.At.TS.T, I: p.At.TS.I, Term: p.At.Term, Mark: p.Mark}
+}
+
+func encode(marks []partMark) string {
+	b, err := json.Marshal(marks)
+	if err != nil {
+		panic(err) // numbers and strings
+	}
+	return string(b)
+}

@@ -1,0 +1,274 @@
+package shards
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// Collection is one of the cluster's, as its shards know it.
+type Collection struct {
+	NS   string
+	UUID bson.Binary
+}
+
+// Once passes on each schema change once, though every shard that has a part of the
+// collection tells of it, each at its own time. What is in effect already changes
+// nothing, and is left out. It also leaves out what movePrimary does to collections
+// that are not sharded: it makes a copy with another UUID on the new shard, and drops
+// the old one there where it was, both as a user would.
+//
+// It is used by one goroutine. Whoever begins in the middle needs Copies of then.
+type Once struct {
+	colls   map[[16]byte]*known
+	names   map[string][16]byte   // of the collections that there are
+	copies  map[[16]byte][16]byte // the copy that movePrimary makes of a collection
+	dropped map[string]bool       // databases
+	gone    [][16]byte            // collections, the oldest first
+}
+
+// remembered is how many collections that are gone are known still, and databases:
+// another shard tells of their end seconds later.
+const remembered = 10_000
+
+// known is what was told of a collection.
+type known struct {
+	ns      string
+	gone    bool
+	indexes map[string]bson.Raw // by name; nil: dropped; none: not told of
+	last    bson.Raw            // of collMod
+	copyOf  *[16]byte           // of the collection that movePrimary is copying
+}
+
+// NewOnce knows the collections that there are where the stream begins.
+func NewOnce(there []Collection) *Once {
+	o := &Once{colls: map[[16]byte]*known{}, names: map[string][16]byte{}, copies: map[[16]byte][16]byte{}, dropped: map[string]bool{}}
+	for _, c := range there {
+		if id, ok := IDOf(c.UUID); ok {
+			o.add(id, c.NS)
+		}
+	}
+	return o
+}
+
+// Copy is a collection that movePrimary has begun to copy.
+type Copy struct {
+	NS     string
+	ID, Of [16]byte // UUIDs, of the copy and of the collection
+}
+
+// Copies are those that were begun, by name.
+func (o *Once) Copies() []Copy {
+	all := make([]Copy, 0, len(o.copies))
+	for of, id := range o.copies {
+		all = append(all, Copy{NS: o.colls[id].ns, ID: id, Of: of})
+	}
+	slices.SortFunc(all, func(a, b Copy) int { return cmp.Compare(a.NS, b.NS) })
+	return all
+}
+
+// Begun has it know of copies that were begun before.
+func (o *Once) Begun(all []Copy) {
+	for _, c := range all {
+		of := c.Of
+		o.colls[c.ID] = &known{ns: c.NS, indexes: map[string]bson.Raw{}, copyOf: &of}
+		o.copies[of] = c.ID
+	}
+}
+
+// IDOf is a UUID; false for what is none.
+func IDOf(u bson.Binary) (id [16]byte, ok bool) {
+	if len(u.Data) != len(id) {
+		return id, false
+	}
+	return [16]byte(u.Data), true
+}
+
+func (o *Once) add(id [16]byte, ns string) {
+	o.colls[id], o.names[ns] = &known{ns: ns, indexes: map[string]bson.Raw{}}, id
+}
+
+// Through gives what remains of the batches to emit.
+func (o *Once) Through(emit func(context.Context, *stream.Batch) error) func(context.Context, *stream.Batch) error {
+	return func(ctx context.Context, b *stream.Batch) error {
+		o.filter(b)
+		return emit(ctx, b)
+	}
+}
+
+// filter leaves in a batch what is new, and gives the copies that were begun at its end.
+func (o *Once) filter(b *stream.Batch) (copies []Copy) {
+	kept, ended := b.Events[:0], false
+	for i := range b.Events {
+		ev := &b.Events[i]
+		if !ended && b.End.Before(ev.At) { // the batch has a part of what comes after its end
+			copies, ended = o.Copies(), true
+		}
+		if ev.Kind != stream.SchemaChange || o.news(ev.Change) {
+			kept = append(kept, *ev)
+		}
+	}
+	clear(b.Events[len(kept):])
+	b.Events = kept
+	if !ended {
+		copies = o.Copies()
+	}
+	return copies
+}
+
+// news reports whether a change is one that was not told of before. It may take parts
+// out of it that were.
+func (o *Once) news(ch *stream.Change) bool {
+	db, coll := mongo.SplitNS(ch.NS)
+	if strings.HasPrefix(coll, mongo.ReshardingPrefix) && ch.Kind != stream.ChangeRename {
+		return false
+	}
+	if ch.Kind == stream.ChangeDropDatabase {
+		return o.dropDatabase(ch.NS)
+	}
+	id, ok := IDOf(ch.UUID)
+	if !ok {
+		return true // a view, which one shard has
+	}
+	c := o.colls[id]
+	if ch.Kind == stream.ChangeCreate {
+		delete(o.dropped, db)
+		return o.create(id, ch.NS)
+	}
+	if c == nil {
+		return o.unknown(id, ch)
+	}
+	if c.gone && ch.Kind != stream.ChangeDrop {
+		return false
+	}
+	switch ch.Kind {
+	case stream.ChangeDrop:
+		return o.drop(id, c, ch)
+	case stream.ChangeRename:
+		return o.rename(id, c, ch)
+	case stream.ChangeCreateIndexes, stream.ChangeDropIndexes:
+		ch.Indexes = c.otherIndexes(ch.Indexes, ch.Kind == stream.ChangeDropIndexes)
+		return len(ch.Indexes) > 0 && c.copyOf == nil
+	case stream.ChangeCollMod:
+		same := bytes.Equal(c.last, ch.Options)
+		c.last = ch.Options
+		return !same && c.copyOf == nil
+	}
+	return true
+}
+
+// create: another shard has the same collection, or gets a copy of one that is there.
+func (o *Once) create(id [16]byte, ns string) bool {
+	if c := o.colls[id]; c != nil && !c.gone {
+		return false
+	}
+	if was, there := o.names[ns]; there && was != id {
+		o.colls[id] = &known{ns: ns, indexes: map[string]bson.Raw{}, copyOf: &was}
+		o.copies[was] = id
+		return false
+	}
+	o.add(id, ns)
+	return true
+}
+
+// unknown: what is told of a collection that is not known is new, unless its name is
+// that of another one by now. Then a shard is late, and the stream began in between.
+func (o *Once) unknown(id [16]byte, ch *stream.Change) bool {
+	if _, another := o.names[ch.NS]; another {
+		return false
+	}
+	if ch.Kind == stream.ChangeRename { // from a name that does not matter
+		o.replaced(ch)
+		o.add(id, ch.To)
+	}
+	return true
+}
+
+// replaced: what has the new name goes with a rename, though the first shard to tell of
+// it may have had nothing of it.
+func (o *Once) replaced(ch *stream.Change) {
+	if was, there := o.names[ch.To]; there {
+		o.forget(was)
+		ch.DropTarget = true
+	}
+}
+
+// drop of the collection that movePrimary has copied tells that the copy takes its place.
+func (o *Once) drop(id [16]byte, c *known, ch *stream.Change) bool {
+	if c.gone {
+		return false
+	}
+	if c.copyOf != nil { // it came to nothing
+		delete(o.copies, *c.copyOf)
+		o.forget(id)
+		return false
+	}
+	o.forget(id)
+	delete(o.names, c.ns)
+	if other, ok := o.copies[id]; ok { // the copy is the collection now
+		delete(o.copies, id)
+		o.colls[other].copyOf, o.names[c.ns] = nil, other
+		ch.Kind, ch.UUID.Data = stream.ChangeIdentity, other[:]
+	}
+	return true
+}
+
+// forget notes that a collection is gone, and forgets the oldest of those.
+func (o *Once) forget(id [16]byte) {
+	c := o.colls[id]
+	c.gone, c.indexes, c.last = true, nil, nil
+	if o.gone = append(o.gone, id); len(o.gone) > remembered {
+		if oldest := o.colls[o.gone[0]]; oldest != nil && oldest.gone {
+			delete(o.colls, o.gone[0])
+		}
+		o.gone = o.gone[1:]
+	}
+}
+
+func (o *Once) rename(id [16]byte, c *known, ch *stream.Change) bool {
+	if c.ns == ch.To {
+		return false
+	}
+	o.replaced(ch)
+	delete(o.names, c.ns)
+	c.ns, o.names[ch.To] = ch.To, id
+	return true
+}
+
+func (o *Once) dropDatabase(db string) bool {
+	for ns, id := range o.names {
+		if in, _ := mongo.SplitNS(ns); in == db {
+			o.forget(id)
+			delete(o.names, ns)
+		}
+	}
+	was := o.dropped[db]
+	if len(o.dropped) >= remembered {
+		clear(o.dropped)
+	}
+	o.dropped[db] = true
+	return !was
+}
+
+// otherIndexes are those that are not yet as the change says.
+func (c *known) otherIndexes(all []stream.Index, dropped bool) (other []stream.Index) {
+	for _, ix := range all {
+		spec, told := c.indexes[ix.Name]
+		if told && (dropped && spec == nil || !dropped && bytes.Equal(spec, ix.Spec)) {
+			continue
+		}
+		c.indexes[ix.Name] = nil
+		if !dropped {
+			c.indexes[ix.Name] = ix.Spec
+		}
+		other = append(other, ix)
+	}
+	return other
+}

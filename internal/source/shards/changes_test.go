@@ -1,0 +1,206 @@
+package shards_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/lab/sharded"
+	"github.com/millrace/millrace/internal/source/merge"
+	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/source/shards"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// TestSchemaOnce: what users do to collections comes once, whatever the shards tell,
+// and what chunks and databases do when they move does not come.
+func TestSchemaOnce(t *testing.T) {
+	lab.NeedServers(t)
+	for _, version := range versions() {
+		t.Run(version, func(t *testing.T) { schemaOnce(t, version) })
+	}
+}
+
+func schemaOnce(t *testing.T, version string) {
+	b := newBed(t, sharded.Options{Options: lab.Options{Topology: "sharded:3x1", Version: version, SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
+	all := b.lab.ShardNames()
+	b.ok(b.lab.CreateDatabase(t.Context(), "d", all[0]))
+	b.ok(b.lab.CreateDatabase(t.Context(), "e", all[1]))
+	c := b.open()
+	start, err := c.Start(t.Context())
+	b.ok(err)
+	db, other := b.router.Client.Database("d"), b.router.Client.Database("e")
+	run := func(cmd ...bson.E) {
+		t.Helper()
+		b.ok(db.RunCommand(t.Context(), bson.D(cmd)).Err())
+	}
+	key := func(k int) bson.D { return bson.D{{Key: "k", Value: k}} }
+	index := func(name string) bson.A {
+		return bson.A{bson.D{{Key: "key", Value: bson.D{{Key: name, Value: 1}}}, {Key: "name", Value: name}}}
+	}
+	insert := func(coll string, ids ...int) {
+		t.Helper()
+		for _, id := range ids {
+			_, err := db.Collection(coll).InsertOne(t.Context(), bson.D{{Key: "_id", Value: id}, {Key: "k", Value: id}})
+			b.ok(err)
+		}
+	}
+
+	b.ok(b.lab.ShardCollection(t.Context(), "d.c", sharded.Sharding{Key: key(1)}))
+	b.ok(b.lab.Split(t.Context(), "d.c", key(10), key(20)))
+	insert("c", 5, 15, 25)
+	b.ok(b.lab.MoveChunk(t.Context(), "d.c", key(15), all[1]))
+	b.ok(b.lab.MoveChunk(t.Context(), "d.c", key(25), all[2]))
+	run(bson.E{Key: "createIndexes", Value: "c"}, bson.E{Key: "indexes", Value: index("a")})
+	run(bson.E{Key: "collMod", Value: "c"}, bson.E{Key: "validationLevel", Value: "off"})
+	run(bson.E{Key: "dropIndexes", Value: "c"}, bson.E{Key: "index", Value: "a"})
+	run(bson.E{Key: "createIndexes", Value: "c"}, bson.E{Key: "indexes", Value: index("a")})
+	run(bson.E{Key: "collMod", Value: "c"}, bson.E{Key: "validationLevel", Value: "strict"})
+	name := "c"
+	if version != "4.4" { // which renames no sharded collection
+		name = "r"
+		b.ok(b.router.Client.Database("admin").RunCommand(t.Context(), bson.D{{Key: "renameCollection", Value: "d.c"}, {Key: "to", Value: "d.r"}}).Err())
+	}
+	insert(name, 16, 26)
+
+	run(bson.E{Key: "create", Value: "u"})
+	run(bson.E{Key: "createIndexes", Value: "u"}, bson.E{Key: "indexes", Value: index("b")})
+	insert("u", 1, 2)
+	b.ok(b.lab.MovePrimary(t.Context(), "d", all[2]))
+	insert("u", 3)
+	run(bson.E{Key: "createIndexes", Value: "u"}, bson.E{Key: "indexes", Value: index("z")})
+	b.ok(b.lab.MovePrimary(t.Context(), "d", all[0]))
+	run(bson.E{Key: "drop", Value: "u"})
+	run(bson.E{Key: "create", Value: "u"})
+
+	run(bson.E{Key: "drop", Value: name})
+	b.ok(b.lab.ShardCollection(t.Context(), "d."+name, sharded.Sharding{Key: bson.D{{Key: "_id", Value: "hashed"}}, Chunks: 6}))
+	b.ok(other.CreateCollection(t.Context(), "x"))
+	b.ok(other.Drop(t.Context()))
+	b.ok(other.CreateCollection(t.Context(), "x"))
+	until, err := c.Start(t.Context())
+	b.ok(err)
+
+	want := []string{
+		"create d.c", "createIndexes d.c k_1", "createIndexes d.c a", "collMod d.c", "dropIndexes d.c a", "createIndexes d.c a", "collMod d.c",
+		"renameCollection d.c", "create d.u", "createIndexes d.u b", "identity d.u",
+		"createIndexes d.u z", "identity d.u", "drop d.u", "create d.u", "drop d." + name, "create d." + name,
+		"createIndexes d." + name + " _id_hashed", "create e.x", "drop e.x", "dropDatabase e", "create e.x",
+	}
+	if version == "4.4" {
+		want = slices.DeleteFunc(want, func(s string) bool { return s == "renameCollection d.c" })
+	}
+	var got, raw []string
+	documents := 0
+	count := shards.NewOnce(nil).Through(func(_ context.Context, batch *stream.Batch) error {
+		got = append(got, changes(batch)...)
+		for _, ev := range batch.Events {
+			if ev.Kind == stream.Insert {
+				documents++
+			}
+		}
+		return nil
+	})
+	err = c.Source(oplog.Options{}, merge.Options{}).Run(t.Context(), start, func(ctx context.Context, batch *stream.Batch) error {
+		raw = append(raw, changes(batch)...)
+		if err := count(ctx, batch); err != nil {
+			return err
+		}
+		if batch.End.Before(until.At) {
+			return nil
+		}
+		return errReached
+	})
+	if !errors.Is(err, errReached) {
+		t.Fatal(err)
+	}
+	t.Logf("%d changes of %d that shards told of", len(got), len(raw))
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n\t%s\nwant\n\t%s\nof\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"), strings.Join(raw, "\n\t"))
+	}
+	if documents != 8 {
+		t.Errorf("%d inserts, want 8", documents)
+	}
+}
+
+// changes names the schema changes of a batch.
+func changes(b *stream.Batch) (all []string) {
+	for _, ev := range b.Events {
+		if ev.Kind != stream.SchemaChange || strings.HasPrefix(ev.NS, "config.") {
+			continue
+		}
+		s := string(ev.Change.Kind) + " " + ev.Change.NS
+		for _, ix := range ev.Change.Indexes {
+			s += " " + ix.Name
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// TestOnceMoves: the collections that are there when the stream begins are known, a
+// move of a database that comes to nothing is nothing, and what is gone is forgotten.
+func TestOnceMoves(t *testing.T) {
+	id := func(n uint32) bson.Binary {
+		return bson.Binary{Subtype: 4, Data: binary.BigEndian.AppendUint32(make([]byte, 12), n)}
+	}
+	once := shards.NewOnce([]shards.Collection{{NS: "d.u", UUID: id(1)}})
+	told := func(kind stream.ChangeKind, ns string, n uint32, indexes ...stream.Index) bool {
+		news := false
+		b := &stream.Batch{Events: []stream.Event{{Kind: stream.SchemaChange, NS: ns, Change: &stream.Change{Kind: kind, NS: ns, UUID: id(n), Indexes: indexes}}}}
+		err := once.Through(func(_ context.Context, b *stream.Batch) error { news = len(b.Events) > 0; return nil })(t.Context(), b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return news
+	}
+	ix := stream.Index{Name: "a", Spec: bson.Raw{5, 0, 0, 0, 0}}
+	for i, step := range []struct {
+		news bool
+		want bool
+	}{
+		{told(stream.ChangeCreate, "d.u", 2), false}, // a copy
+		{told(stream.ChangeCreateIndexes, "d.u", 2, ix), false},
+		{told(stream.ChangeDrop, "d.u", 2), false}, // that came to nothing
+		{told(stream.ChangeCreate, "d.u", 3), false},
+		{told(stream.ChangeDrop, "d.u", 1), true}, // the old one: another UUID, which a position has to have
+		{told(stream.ChangeCreateIndexes, "d.u", 3, stream.Index{Name: "b", Spec: ix.Spec}), true},
+		{told(stream.ChangeDrop, "d.u", 3), true},
+		{told(stream.ChangeDrop, "d.u", 3), false},
+		{told(stream.ChangeCreate, "d.u", 4), true},
+		{told(stream.ChangeCreateIndexes, "d."+"system.resharding.x", 9, ix), false},
+	} {
+		if step.news != step.want {
+			t.Errorf("step %d: news is %t", i, step.news)
+		}
+	}
+	b := &stream.Batch{Events: []stream.Event{{Kind: stream.SchemaChange, NS: "d.v", Change: &stream.Change{Kind: stream.ChangeRename, NS: "d.v", To: "d.u", UUID: id(8)}}}}
+	for _, want := range []int{1, 0} { // of the first shard, which had nothing of that name, and of the next
+		b := &stream.Batch{Events: slices.Clone(b.Events)}
+		if err := once.Through(func(_ context.Context, b *stream.Batch) error {
+			if len(b.Events) != want || want > 0 && !b.Events[0].Change.DropTarget {
+				t.Errorf("a rename: %+v", b.Events)
+			}
+			return nil
+		})(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if told(stream.ChangeDrop, "d.u", 4) {
+		t.Error("what a rename has replaced is dropped once more")
+	}
+	for n := uint32(100); n < 30_000; n++ {
+		if !told(stream.ChangeCreate, "d.x", n) || !told(stream.ChangeDrop, "d.x", n) {
+			t.Fatal(n)
+		}
+	}
+	if known := once.Known(); known > 10_010 {
+		t.Errorf("%d collections are known", known)
+	}
+}

@@ -1,0 +1,173 @@
+package shards
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Shard is one shard of a cluster.
+type Shard struct {
+	Name string
+	*mongo.Cluster
+}
+
+// Cluster is a sharded cluster whose shards are open. It is safe for concurrent use.
+type Cluster struct {
+	Router *mongo.Cluster // the caller's
+	Shards []Shard        // by name
+
+	opt    Options
+	config *mongo.Cluster // the config servers; nil where nobody asks them
+	trust  bool           // for tests: nobody asks
+}
+
+// Options say how shards are reached.
+type Options struct {
+	// URI is the connection string of the router. Its user and options are those for
+	// the shards, too.
+	URI string
+	// Shards has other connection strings, by the name of the shard.
+	Shards map[string]string
+	// Config is another connection string of the config servers.
+	Config string
+	// Mongo is how they are opened.
+	Mongo mongo.Options
+	// Connect opens one; nil is mongo.Connect.
+	Connect func(ctx context.Context, uri string, o mongo.Options) (*mongo.Cluster, error)
+}
+
+// Open finds the shards of a cluster behind a router and opens them.
+func Open(ctx context.Context, router *mongo.Cluster, o Options) (*Cluster, error) {
+	found, err := list(ctx, router)
+	if err != nil {
+		return nil, fmt.Errorf("find the shards of %s: %w", router.Address(), err)
+	}
+	for name := range o.Shards {
+		if !slices.ContainsFunc(found, func(f member) bool { return f.Name == name }) {
+			return nil, mongo.WithHint(fmt.Errorf("%s has no shard %q", router.Address(), name), "its shards are "+names(found))
+		}
+	}
+	c := &Cluster{Router: router, Shards: make([]Shard, len(found)), opt: o}
+	g, gctx := errgroup.WithContext(ctx)
+	for i, f := range found {
+		g.Go(func() (err error) {
+			c.Shards[i], err = open(gctx, f, o)
+			return err
+		})
+	}
+	err = g.Wait()
+	if err == nil {
+		err = c.openConfig(ctx)
+	}
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// Close closes the shards.
+func (c *Cluster) Close() {
+	for _, s := range c.Shards {
+		if s.Cluster != nil {
+			s.Close()
+		}
+	}
+	if c.config != nil {
+		c.config.Close()
+	}
+}
+
+// member is a document of config.shards.
+type member struct {
+	Name string `bson:"_id"`
+	Host string `bson:"host"`
+}
+
+func names(all []member) string {
+	var out []string
+	for _, m := range all {
+		out = append(out, m.Name)
+	}
+	return strings.Join(out, ", ")
+}
+
+// SameShards fails when the cluster has got or lost a shard by the time of a position:
+// then what the shards told up to there is not all.
+func (c *Cluster) SameShards(ctx context.Context, at mongo.OpTime) error {
+	clock, err := c.clock(ctx, at)
+	if err != nil {
+		return err
+	}
+	sess, err := c.Router.Client.StartSession()
+	if err != nil {
+		return fmt.Errorf("start session: %w", err)
+	}
+	defer sess.EndSession(ctx)
+	if err := sess.AdvanceClusterTime(clock); err != nil {
+		return fmt.Errorf("tell of the cluster's time: %w", err)
+	}
+	now, err := list(driver.NewSessionContext(ctx, sess), c.Router, bson.E{Key: "afterClusterTime", Value: at.TS})
+	if err != nil {
+		return fmt.Errorf("read which shards there are: %w", err)
+	}
+	for _, m := range now {
+		if !slices.ContainsFunc(c.Shards, func(s Shard) bool { return s.Name == m.Name }) {
+			return mongo.WithHint(fmt.Errorf("shard %s has joined %s: what it has done is not known from its beginning", m.Name, c.Router.Address()),
+				"begin anew with --restart and --on-existing drop")
+		}
+	}
+	if len(now) < len(c.Shards) {
+		return mongo.WithHint(fmt.Errorf("%s has lost a shard; left are %s", c.Router.Address(), names(now)), "begin anew with --restart and --on-existing drop")
+	}
+	return nil
+}
+
+// list reads which shards there are, as a majority of the config servers knows it.
+func list(ctx context.Context, router *mongo.Cluster, concern ...bson.E) (all []member, err error) {
+	cur, err := router.Client.Database("config").RunCommandCursor(ctx, bson.D{{Key: "find", Value: "shards"},
+		{Key: "readConcern", Value: append(bson.D{{Key: "level", Value: "majority"}}, concern...)}})
+	if err == nil {
+		err = cur.All(ctx, &all)
+	}
+	if err == nil && len(all) == 0 {
+		err = errors.New("there are none")
+	}
+	slices.SortFunc(all, func(a, b member) int { return cmp.Compare(a.Name, b.Name) })
+	return all, err
+}
+
+// open opens a shard and makes sure that it is the one meant.
+func open(ctx context.Context, m member, o Options) (s Shard, err error) {
+	uri := o.Shards[m.Name]
+	if uri == "" {
+		if uri, err = mongo.MemberURI(o.URI, m.Host); err != nil {
+			return s, fmt.Errorf("shard %s: %w", m.Name, err)
+		}
+	}
+	connect := o.Connect
+	if connect == nil {
+		connect = mongo.Connect
+	}
+	c, err := connect(ctx, uri, o.Mongo)
+	if err != nil {
+		return s, mongo.WithHint(fmt.Errorf("shard %s: %w", m.Name, err), cmp.Or(mongo.HintOf(err),
+			"millrace reads each shard itself: it has to be reachable from here, with the user of the router or by another connection string"))
+	}
+	set, _, _ := strings.Cut(m.Host, "/")
+	if c.Info.SetName != set {
+		c.Close()
+		return s, fmt.Errorf("shard %s: %s is the replica set %q, the cluster has %q", m.Name, mongo.Redact(uri), c.Info.SetName, set)
+	}
+	return Shard{Name: m.Name, Cluster: c}, nil
+}

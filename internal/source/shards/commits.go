@@ -1,0 +1,151 @@
+package shards
+
+import (
+	"context"
+	"slices"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// mostHeld bounds the events of one commit that wait for the rest of it. Of a larger
+// one a document that changed its shard may be told of in the order of shards.
+const mostHeld = 64 << 20
+
+// commits puts in order what transactions over several shards did. Their events have
+// one time, those of each shard are together, and which shard was first nobody tells.
+// A document that changed its shard is deleted on one and inserted on the other: the
+// delete has to come first.
+type commits struct {
+	held []stream.Event
+}
+
+// through puts the events of batches in order before emit gets them.
+func (o *commits) through(emit func(context.Context, *stream.Batch) error) func(context.Context, *stream.Batch) error {
+	return func(ctx context.Context, b *stream.Batch) error {
+		if len(o.held) > 0 {
+			b.Events = append(o.held, b.Events...)
+			o.held = nil
+		}
+		o.hold(b)
+		for from := 0; from < len(b.Events); {
+			end := from + 1
+			for end < len(b.Events) && b.Events[end].At.Compare(b.Events[from].At) == 0 { // terms are each shard's own
+				end++
+			}
+			if end-from > 1 {
+				ordered := followable(b.Events[from:end])
+				n := copy(b.Events[from:end], ordered)
+				b.Events = slices.Delete(b.Events, from+n, end)
+				end = from + n
+			}
+			from = end
+		}
+		return emit(ctx, b)
+	}
+}
+
+// hold keeps back what comes after the end of the batch, if transactions have to do
+// with it: more may be to come of that position.
+func (o *commits) hold(b *stream.Batch) {
+	if n := len(b.Events); n == 0 || !b.End.Before(b.Events[n-1].At) {
+		return
+	}
+	from, bytes, committed := len(b.Events), 0, false
+	for from > 0 && b.End.Before(b.Events[from-1].At) {
+		from--
+		bytes += len(b.Events[from].Doc) + len(b.Events[from].Key.ID.Data)
+		committed = committed || b.Events[from].Txn != nil
+	}
+	if !committed || bytes > mostHeld {
+		return
+	}
+	o.held = slices.Clone(b.Events[from:])
+	b.Events, b.Partial = b.Events[:from], false
+}
+
+// document is one of a collection.
+type document struct{ ns, id string }
+
+// followable puts the events of one time into an order in which each finds what it
+// changes. Documents that several shards tell of come last.
+func followable(events []stream.Event) []stream.Event {
+	if !severalShards(events) {
+		return events
+	}
+	parts := map[document][][]stream.Event{} // of the documents deleted somewhere, by transaction
+	for _, ev := range events {
+		if ev.Kind == stream.Delete && ev.Txn != nil {
+			parts[documentOf(&ev)] = nil
+		}
+	}
+	if len(parts) == 0 {
+		return events
+	}
+	var order []document
+	for _, ev := range events {
+		of := documentOf(&ev)
+		all, deleted := parts[of]
+		if !deleted || ev.Txn == nil {
+			continue
+		}
+		if len(all) == 0 {
+			order = append(order, of)
+		}
+		i := slices.IndexFunc(all, func(part []stream.Event) bool { return part[0].Txn == ev.Txn })
+		if i < 0 {
+			i, all = len(all), append(all, nil)
+		}
+		all[i] = append(all[i], ev)
+		parts[of] = all
+	}
+	out := make([]stream.Event, 0, len(events))
+	for _, ev := range events {
+		if ev.Txn == nil || len(parts[documentOf(&ev)]) < 2 {
+			out = append(out, ev)
+		}
+	}
+	for _, of := range order {
+		if all := parts[of]; len(all) > 1 {
+			out = append(out, moved(all)...)
+		}
+	}
+	return out
+}
+
+// moved joins what several shards did to one document. Where it came and went again
+// nothing is left of it. Of the others all but one, where it is in the end, had it
+// before or deleted it.
+func moved(parts [][]stream.Event) (out []stream.Event) {
+	parts = slices.DeleteFunc(parts, func(p []stream.Event) bool {
+		return p[0].Kind == stream.Insert && p[len(p)-1].Kind == stream.Delete
+	})
+	slices.SortStableFunc(parts, func(a, b []stream.Event) int { return stays(a) - stays(b) })
+	return slices.Concat(parts...)
+}
+
+func stays(part []stream.Event) int {
+	if part[len(part)-1].Kind == stream.Delete {
+		return 0
+	}
+	return 1
+}
+
+// severalShards reports events of more than one shard's part of a transaction.
+func severalShards(events []stream.Event) bool {
+	var first *stream.Transaction
+	for i := range events {
+		switch txn := events[i].Txn; {
+		case txn == nil:
+		case first == nil:
+			first = txn
+		case first != txn:
+			return true
+		}
+	}
+	return false
+}
+
+func documentOf(ev *stream.Event) document {
+	return document{ev.NS, string(bsonraw.AppendID(nil, ev.Key.ID))}
+}

@@ -1,0 +1,78 @@
+package shards
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// asksOwners reports a cluster with a shard before 6.0, of which every event has to be
+// compared with who owned the document then.
+func (c *Cluster) asksOwners() bool {
+	for _, s := range c.Shards {
+		if !s.Info.Version.AtLeast(6, 0) {
+			return true
+		}
+	}
+	return false
+}
+
+// openConfig opens the config servers where they have to be asked.
+func (c *Cluster) openConfig(ctx context.Context) error {
+	if !c.asksOwners() {
+		return nil
+	}
+	uri := c.opt.Config
+	if uri == "" {
+		hosts, err := configHosts(ctx, c.Shards[0])
+		if err == nil {
+			uri, err = mongo.MemberURI(c.opt.URI, hosts)
+		}
+		if err != nil {
+			return fmt.Errorf("find the config servers: %w", err)
+		}
+	}
+	config, err := mongo.Connect(ctx, uri, c.opt.Mongo)
+	if err != nil {
+		return mongo.WithHint(fmt.Errorf("config servers: %w", err), cmp.Or(mongo.HintOf(err),
+			"before 6.0 millrace reads the config servers' oplog: they have to be reachable from here, with the user of the router or by another connection string"))
+	}
+	c.config = config
+	return nil
+}
+
+// configHosts asks a shard for the config servers' set and members. It needs the
+// privilege getShardMap, of clusterMonitor.
+func configHosts(ctx context.Context, s Shard) (string, error) {
+	raw, err := s.Command(ctx, "admin", bson.D{{Key: "getShardMap", Value: 1}})
+	if err != nil {
+		return "", fmt.Errorf("ask shard %s: %w", s.Name, err)
+	}
+	hosts, ok := raw.Lookup("map", "config").StringValueOK()
+	if !ok {
+		return "", errors.New("shard " + s.Name + " does not tell")
+	}
+	return hosts, nil
+}
+
+// owned gives a function that leaves out of a shard's source what it did not own.
+func (c *Cluster) owned() func(Shard, stream.Source) stream.Source {
+	if c.trust || !c.asksOwners() {
+		return func(_ Shard, s stream.Source) stream.Source { return s }
+	}
+	r := &record{config: c.config, shards: len(c.Shards), pass: c.mover(Shard{Name: "config", Cluster: c.config})}
+	all := map[string]*mongo.Cluster{}
+	for _, s := range c.Shards {
+		all[s.Name] = s.Cluster
+		r.old = r.old || !s.Info.Version.AtLeast(5, 0)
+	}
+	return func(s Shard, src stream.Source) stream.Source {
+		return &ownedSource{Source: src, shard: s, record: r, router: c.Router, shards: all}
+	}
+}

@@ -1,0 +1,88 @@
+package shards
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/merge"
+	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// mark is what a position says beside its time. While movePrimary copies collections
+// it is this, else Shards alone.
+type mark struct {
+	Shards json.RawMessage `json:"shards"` // where each goes on
+	Moving []movingMark    `json:"moving"`
+}
+
+// movingMark is a Copy; the UUIDs in hex.
+type movingMark struct {
+	NS string `json:"ns"`
+	ID string `json:"id"`
+	Of string `json:"of"`
+}
+
+// withCopies adds the copies that movePrimary has begun to the mark of the merged stream.
+func withCopies(merged string, copies []Copy) string {
+	if len(copies) == 0 {
+		return merged
+	}
+	m := mark{Shards: json.RawMessage(merged)}
+	for _, c := range copies {
+		m.Moving = append(m.Moving, movingMark{NS: c.NS, ID: hex.EncodeToString(c.ID[:]), Of: hex.EncodeToString(c.Of[:])})
+	}
+	b, err := json.Marshal(m)
+	if err != nil {
+		panic(err) // merged is JSON, the rest text
+	}
+	return string(b)
+}
+
+// split takes a position apart: that of the merged stream, and the copies.
+func split(pos stream.Position) (stream.Position, []Copy, error) {
+	if len(pos.Mark) == 0 || pos.Mark[0] != '{' {
+		return pos, nil, nil
+	}
+	var m mark
+	if err := json.Unmarshal([]byte(pos.Mark), &m); err != nil {
+		return pos, nil, fmt.Errorf("position %s: %q does not say where the shards go on: %w", pos.At, pos.Mark, err)
+	}
+	var copies []Copy
+	for _, c := range m.Moving {
+		one := Copy{NS: c.NS}
+		id, err1 := hex.DecodeString(c.ID)
+		of, err2 := hex.DecodeString(c.Of)
+		if err1 != nil || err2 != nil || copy(one.ID[:], id) != len(one.ID) || copy(one.Of[:], of) != len(one.Of) {
+			return pos, nil, fmt.Errorf("position %s: %q names no collection that is moved", pos.At, pos.Mark)
+		}
+		copies = append(copies, one)
+	}
+	pos.Mark = string(m.Shards)
+	return pos, copies, nil
+}
+
+// ReadFrom is the first entry that any shard has to be read from for a consumer at a
+// position.
+func ReadFrom(pos stream.Position) (first mongo.OpTime, err error) {
+	if pos == (stream.Position{}) {
+		return first, nil // nothing was begun
+	}
+	pos, _, err = split(pos)
+	if err != nil {
+		return first, err
+	}
+	parts, err := merge.Parts(pos)
+	for _, p := range parts {
+		at, err := oplog.ReadFrom(p)
+		if err != nil {
+			return first, err
+		}
+		if first.IsZero() || at.Before(first) {
+			first = at
+		}
+	}
+	return first, err
+}

@@ -1,0 +1,498 @@
+package shards
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/shardkey"
+)
+
+// record knows who owned what since a time, from the chunk map and from what the config
+// servers' oplog tells of writes to it: each move with its time. The histories of chunks
+// do not reach: 4.4 drops what is older than ten seconds at the next move, merges of
+// chunks drop all of it. It is safe for concurrent use.
+type record struct {
+	config *mongo.Cluster
+	shards int
+	pass   func(context.Context, mongo.OpTime) error // has the config servers pass a time
+	old    bool                                      // before 5.0: chunks name an epoch, not the collection's UUID
+
+	mu     sync.RWMutex
+	floor  bson.Timestamp // from when on it knows; zero: not read yet
+	known  bson.Timestamp // up to when
+	parts  map[string]*ownership
+	byUUID map[[16]byte]*collection
+	// arrivals are the chunks that move, or did, in the order in which they began to.
+	arrivals []*arrival
+	touched  map[string]bool // by collection and shard: one that a chunk came to or left
+
+	passed map[string]bson.Timestamp // where the shards' sources stand
+}
+
+// collection is a sharded one.
+type collection struct {
+	ns   string
+	key  shardkey.Pattern
+	held *ownership
+	gone bson.Timestamp // zero: it is there
+}
+
+// since has the record reach back to a time.
+func (r *record) since(ctx context.Context, at bson.Timestamp) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.floor.IsZero() && !at.Before(r.floor) {
+		return nil
+	}
+	r.floor, r.known = at, at
+	r.passed = map[string]bson.Timestamp{}
+	r.parts, r.byUUID, r.arrivals, r.touched = map[string]*ownership{}, map[[16]byte]*collection{}, nil, map[string]bool{}
+	if err := r.reaches(ctx, at); err != nil {
+		r.floor = bson.Timestamp{}
+		return err
+	}
+	if err := r.load(ctx); err != nil {
+		r.floor = bson.Timestamp{}
+		return fmt.Errorf("read the chunk map: %w", err)
+	}
+	return nil
+}
+
+// kept is for how long, in seconds, the record knows what all sources have passed: the
+// times of prepared transactions may be before those of what came earlier.
+const kept = 60 * 60
+
+// done notes that a shard's source stands at a time, and forgets what is long over.
+func (r *record) done(shard string, at bson.Timestamp) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.passed[shard] = at
+	first := at
+	for _, p := range r.passed {
+		if p.Before(first) {
+			first = p
+		}
+	}
+	if len(r.passed) < r.shards || first.T < r.floor.T+2*kept {
+		return
+	}
+	r.floor = bson.Timestamp{T: first.T - kept}
+	for uuid, c := range r.byUUID {
+		c.held.forget(r.floor)
+		if !c.gone.IsZero() && c.gone.Before(r.floor) {
+			delete(r.byUUID, uuid)
+			maps.DeleteFunc(r.parts, func(_ string, o *ownership) bool { return o == c.held })
+		}
+	}
+	r.arrivals = slices.DeleteFunc(r.arrivals, func(a *arrival) bool { return !a.until.IsZero() && a.until.Before(r.floor) })
+}
+
+// reaches makes sure that the config servers' oplog has what was written after a time.
+func (r *record) reaches(ctx context.Context, at bson.Timestamp) error {
+	var oldest struct{ TS bson.Timestamp }
+	err := r.config.Client.Database("local").Collection("oplog.rs").FindOne(ctx, bson.D{},
+		options.FindOne().SetSort(bson.D{{Key: "$natural", Value: 1}}).SetProjection(bson.D{{Key: "ts", Value: 1}})).Decode(&oldest)
+	if err != nil {
+		return fmt.Errorf("read the oldest entry of the config servers' oplog: %w", err)
+	}
+	if at.Before(oldest.TS) {
+		return mongo.WithHint(fmt.Errorf("the config servers' oplog begins at %d.%d, after %d.%d: who owned which documents then is not known",
+			oldest.TS.T, oldest.TS.I, at.T, at.I), "the collections have to be copied again; a larger oplog of the config servers lets millrace stand still for longer")
+	}
+	return nil
+}
+
+// load reads the chunk map as it is, the writes to it since the floor first: what they
+// do not tell of was then as it is now.
+func (r *record) load(ctx context.Context) error {
+	data := r.config.Client.Database("config", options.Database().SetReadConcern(readconcern.Majority()))
+	var now []chunkDoc
+	err := each(ctx, data.Collection("chunks"), func(doc bson.Raw) error {
+		ch, err := parseChunk(doc)
+		now = append(now, ch)
+		return err
+	})
+	if err == nil {
+		err = each(ctx, data.Collection("collections"), func(doc bson.Raw) error { return r.collection(doc) })
+	}
+	if err != nil {
+		return err
+	}
+	// The newest time that the config servers know includes all that was read.
+	if err := r.before(ctx); err != nil {
+		return err
+	}
+	at, err := r.config.Positions(ctx)
+	if err == nil {
+		err = r.follow(ctx, at.Majority.TS)
+	}
+	if err != nil {
+		return err
+	}
+	for _, ch := range now {
+		r.part(ch.of).fill(ch.low, ch.high, ch.shard)
+	}
+	return nil
+}
+
+func each(ctx context.Context, coll *driver.Collection, fn func(bson.Raw) error) error {
+	cur, err := coll.Find(ctx, bson.D{})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = cur.Close(context.WithoutCancel(ctx)) }()
+	for cur.Next(ctx) {
+		if err := fn(append(bson.Raw(nil), cur.Current...)); err != nil {
+			return err
+		}
+	}
+	return cur.Err()
+}
+
+// part is the ownership of what chunks name.
+func (r *record) part(id string) *ownership {
+	o := r.parts[id]
+	if o == nil {
+		o = newOwnership(r.floor)
+		r.parts[id] = o
+	}
+	return o
+}
+
+// reach has the record know of all up to a time.
+func (r *record) reach(ctx context.Context, at bson.Timestamp) error {
+	r.mu.RLock()
+	known := r.known
+	r.mu.RUnlock()
+	if !known.Before(at) {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.known.Before(at) {
+		return nil
+	}
+	if err := r.pass(ctx, mongo.OpTime{TS: at, Term: -1}); err != nil {
+		return fmt.Errorf("have the config servers pass %d.%d: %w", at.T, at.I, err)
+	}
+	return mongo.Wrap(r.follow(ctx, at), "read the config servers' oplog")
+}
+
+// follow reads what was written to the chunk map after what is known, up to a time at
+// least.
+func (r *record) follow(ctx context.Context, at bson.Timestamp) error {
+	last := at
+	err := entries(ctx, r.config, bson.D{
+		{Key: "ts", Value: bson.D{{Key: "$gt", Value: r.known}}},
+		{Key: "$or", Value: bson.A{ofMap("ns"), ofMap("o.applyOps.ns"), bson.D{{Key: "op", Value: "n"}}}},
+	}, at, func(entry bson.Raw) error {
+		ts, err := r.entry(ctx, entry)
+		if last.Before(ts) {
+			last = ts
+		}
+		return err
+	})
+	if err == nil {
+		r.known = last
+	}
+	return err
+}
+
+// ofMap is a condition on entries that tell of the chunk map.
+func ofMap(field string) bson.D {
+	return bson.D{{Key: field, Value: bson.D{{Key: "$in", Value: bson.A{"config.chunks", "config.collections", "config.migrations"}}}}}
+}
+
+// before reads which migrations were under way at the floor.
+func (r *record) before(ctx context.Context) error {
+	const longest = 24 * 60 * 60 // seconds of a migration
+	from := bson.Timestamp{T: r.floor.T - min(longest, r.floor.T)}
+	return entries(ctx, r.config, bson.D{
+		{Key: "ts", Value: bson.D{{Key: "$gte", Value: from}, {Key: "$lte", Value: r.floor}}}, {Key: "ns", Value: "config.migrations"},
+	}, r.floor, func(entry bson.Raw) error {
+		_, err := r.entry(ctx, entry)
+		r.arrivals = slices.DeleteFunc(r.arrivals, func(a *arrival) bool { return !a.until.IsZero() })
+		return err
+	})
+}
+
+// entries calls fn for what the oplog of a set holds of a filter, as a majority has it
+// after a time.
+func entries(ctx context.Context, c *mongo.Cluster, filter bson.D, at bson.Timestamp, fn func(bson.Raw) error) error {
+	cur, err := c.Client.Database("local").RunCommandCursor(ctx, bson.D{
+		{Key: "find", Value: "oplog.rs"}, {Key: "filter", Value: filter}, {Key: "sort", Value: bson.D{{Key: "$natural", Value: 1}}},
+		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}, {Key: "afterClusterTime", Value: at}}},
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = cur.Close(context.WithoutCancel(ctx)) }()
+	for cur.Next(ctx) {
+		if err := fn(append(bson.Raw(nil), cur.Current...)); err != nil {
+			return err
+		}
+	}
+	return cur.Err()
+}
+
+// entry takes one entry of the oplog, with the operations in it.
+func (r *record) entry(ctx context.Context, e bson.Raw) (bson.Timestamp, error) {
+	t, i, ok := e.Lookup("ts").TimestampOK()
+	ts := bson.Timestamp{T: t, I: i}
+	wall, _ := e.Lookup("wall").TimeOK()
+	if !ok {
+		return ts, errors.New("an entry without a time")
+	}
+	all, err := operations(e)
+	if err != nil {
+		return ts, fmt.Errorf("entry %d.%d: %w", t, i, err)
+	}
+	for _, one := range all {
+		if err := r.operation(ctx, one, ts, wall); err != nil {
+			return ts, fmt.Errorf("entry %d.%d: %w", t, i, err)
+		}
+	}
+	return ts, nil
+}
+
+// operations are an entry, or those in it.
+func operations(e bson.Raw) ([]bson.Raw, error) {
+	o, _ := e.Lookup("o").DocumentOK()
+	ops, ok := o.Lookup("applyOps").ArrayOK()
+	if !ok {
+		return []bson.Raw{e}, nil
+	}
+	var all []bson.Raw
+	for f, ok := range bsonraw.Fields(ops) {
+		if !ok || f.Type != bson.TypeEmbeddedDocument {
+			return nil, errors.New("an operation that is no document")
+		}
+		all = append(all, f.Value)
+	}
+	return all, nil
+}
+
+// operation takes one write.
+func (r *record) operation(ctx context.Context, e bson.Raw, ts bson.Timestamp, wall time.Time) error {
+	op, _ := e.Lookup("op").StringValueOK()
+	ns, _ := e.Lookup("ns").StringValueOK()
+	o, _ := e.Lookup("o").DocumentOK()
+	switch ns {
+	case "config.migrations":
+		return r.migration(op, o, ts)
+	case "config.chunks":
+		return r.chunk(ctx, op, o, wall)
+	case "config.collections":
+		return r.collections(ctx, op, o, e, ts)
+	}
+	return nil
+}
+
+// chunk takes a write to the chunk map.
+func (r *record) chunk(ctx context.Context, op string, o bson.Raw, wall time.Time) error {
+	if op == "d" || op == "u" && !whole(o) {
+		// A merge deletes the chunks that the one it writes has taken up. Bounds that
+		// are refined, and marks, change no owner.
+		if op == "u" && mentions(o, "shard") {
+			return fmt.Errorf("a chunk gets another owner by an update of a form that is not known: %s", o)
+		}
+		return nil
+	}
+	ch, err := parseChunk(o)
+	if err != nil {
+		return err
+	}
+	held := r.part(ch.of)
+	ch.made = op == "i"
+	if held.asks(ch.chunkWrite) {
+		if ch.before, err = r.donor(ctx, ch, wall); err != nil {
+			return err
+		}
+	}
+	held.write(ch.chunkWrite)
+	return nil
+}
+
+// donor is who gave a chunk away when its history does not tell: as the migration under
+// way says, else as the cluster's log of changes has it, that move to the shard which was nearest to a time. Moves of the
+// chunk within ten seconds are in its history.
+func (r *record) donor(ctx context.Context, ch chunkDoc, wall time.Time) (string, error) {
+	for i := len(r.arrivals) - 1; i >= 0; i-- {
+		a := r.arrivals[i]
+		c := slices.Collect(maps.Values(r.byUUID))
+		of := slices.IndexFunc(c, func(c *collection) bool { return c.held == r.parts[ch.of] && c.ns == a.ns })
+		if of >= 0 && a.to == ch.shard && a.until.IsZero() && shardkey.CompareKeys(a.low, ch.low) == 0 {
+			return a.from, nil
+		}
+	}
+	log := r.config.Client.Database("config", options.Database().SetReadConcern(readconcern.Majority())).Collection("changelog")
+	cur, err := log.Find(ctx, bson.D{
+		{Key: "what", Value: bson.D{{Key: "$in", Value: bson.A{"moveChunk.commit", "moveChunk.start"}}}},
+		{Key: "details.min", Value: ch.min}, {Key: "details.to", Value: ch.shard},
+	})
+	if err != nil {
+		return "", fmt.Errorf("find who gave a chunk to %s: %w", ch.shard, err)
+	}
+	var moves []struct {
+		Time    time.Time
+		What    string
+		Details struct{ From string }
+	}
+	if err := cur.All(ctx, &moves); err != nil {
+		return "", fmt.Errorf("find who gave a chunk to %s: %w", ch.shard, err)
+	}
+	from, least := ownerUnknown, time.Duration(-1)
+	for _, m := range moves {
+		if d := m.Time.Sub(wall).Abs(); least < 0 || d < least {
+			from, least = m.Details.From, d
+		}
+	}
+	return from, nil // unknown is an error for those who ask for it
+}
+
+// collections takes a write to what the config servers know of sharded collections.
+func (r *record) collections(ctx context.Context, op string, o, e bson.Raw, ts bson.Timestamp) error {
+	if op == "i" || op == "u" && whole(o) {
+		return r.take(o, ts)
+	}
+	id := e.Lookup("o2", "_id")
+	if op == "d" {
+		id = o.Lookup("_id")
+	}
+	ns, _ := id.StringValueOK()
+	if op == "d" {
+		r.gone(ns, ts)
+		return nil
+	}
+	doc, err := r.config.Client.Database("config", options.Database().SetReadConcern(readconcern.Majority())).
+		Collection("collections").FindOne(ctx, bson.D{{Key: "_id", Value: ns}}).Raw()
+	if errors.Is(err, driver.ErrNoDocuments) {
+		return nil // its end comes later
+	}
+	if err != nil {
+		return fmt.Errorf("read the entry of %s: %w", ns, err)
+	}
+	return r.take(doc, ts)
+}
+
+func (r *record) take(doc bson.Raw, ts bson.Timestamp) error {
+	if dropped, _ := doc.Lookup("dropped").BooleanOK(); dropped {
+		ns, _ := doc.Lookup("_id").StringValueOK()
+		r.gone(ns, ts)
+		return nil
+	}
+	return r.collection(doc)
+}
+
+// gone notes that a collection is no longer sharded at a time.
+func (r *record) gone(ns string, ts bson.Timestamp) {
+	for _, c := range r.byUUID {
+		if c.ns == ns && c.gone.IsZero() {
+			c.gone = ts
+		}
+	}
+}
+
+// collection takes what the config servers know of one. One that is known keeps its
+// owners: another epoch is that of a key that was refined.
+func (r *record) collection(doc bson.Raw) error {
+	if dropped, _ := doc.Lookup("dropped").BooleanOK(); dropped {
+		return nil
+	}
+	_, data, ok := doc.Lookup("uuid").BinaryOK()
+	ns, _ := doc.Lookup("_id").StringValueOK()
+	pattern, isKey := doc.Lookup("key").DocumentOK()
+	if !ok || len(data) != 16 || !isKey {
+		return fmt.Errorf("collection %q has no UUID, or no key: %s", ns, doc)
+	}
+	uuid := [16]byte(data)
+	id := string(data)
+	if r.old {
+		epoch, ok := doc.Lookup("lastmodEpoch").ObjectIDOK()
+		if !ok {
+			return fmt.Errorf("collection %q has no epoch: %s", ns, doc)
+		}
+		id = string(epoch[:])
+	}
+	c := r.byUUID[uuid]
+	if c == nil {
+		c = &collection{held: r.part(id)}
+		r.byUUID[uuid] = c
+	}
+	r.parts[id] = c.held
+	c.ns, c.key = ns, shardkey.Parse(append(bson.Raw(nil), pattern...))
+	return nil
+}
+
+// chunkDoc is a document of the chunk map.
+type chunkDoc struct {
+	chunkWrite
+	of  string // the collection's UUID, or before 5.0 its epoch
+	min bson.Raw
+}
+
+func parseChunk(doc bson.Raw) (ch chunkDoc, err error) {
+	low, ok1 := doc.Lookup("min").DocumentOK()
+	high, ok2 := doc.Lookup("max").DocumentOK()
+	shard, ok3 := doc.Lookup("shard").StringValueOK()
+	_, minor, ok4 := doc.Lookup("lastmod").TimestampOK()
+	if !ok1 || !ok2 || !ok3 || !ok4 {
+		return ch, fmt.Errorf("a chunk without bounds, shard or version: %s", doc)
+	}
+	ch.min, ch.low, ch.high, ch.shard, ch.moved = low, shardkey.Bound(low), shardkey.Bound(high), shard, minor == 0
+	if _, data, ok := doc.Lookup("uuid").BinaryOK(); ok {
+		ch.of = string(data)
+	} else if epoch, ok := doc.Lookup("lastmodEpoch").ObjectIDOK(); ok {
+		ch.of = string(epoch[:])
+	}
+	history, _ := doc.Lookup("history").ArrayOK()
+	n := 0
+	for e, ok := range bsonraw.Fields(history) {
+		if !ok || n > 1 {
+			break
+		}
+		entry := bson.Raw(e.Value)
+		if n == 0 {
+			t, i, _ := entry.Lookup("validAfter").TimestampOK()
+			ch.since = bson.Timestamp{T: t, I: i}
+		} else {
+			ch.before, _ = entry.Lookup("shard").StringValueOK()
+		}
+		n++
+	}
+	if ch.of == "" || n == 0 {
+		return ch, fmt.Errorf("a chunk without collection or history: %s", doc)
+	}
+	return ch, nil
+}
+
+// whole reports an update that is the document as it is then.
+func whole(o bson.Raw) bool {
+	_, ok := bsonraw.Field(o, "_id")
+	return ok
+}
+
+// mentions reports that a document has a field of a name at any depth.
+func mentions(doc []byte, name string) bool {
+	for e, ok := range bsonraw.Fields(doc) {
+		if !ok {
+			return true
+		}
+		if string(e.Name) == name || (e.Type == bson.TypeEmbeddedDocument || e.Type == bson.TypeArray) && mentions(e.Value, name) {
+			return true
+		}
+	}
+	return false
+}

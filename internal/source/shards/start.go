@@ -1,0 +1,134 @@
+package shards
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/source/merge"
+	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// decisionPoll is the pause between looks at transactions that are prepared.
+const decisionPoll = 10 * time.Millisecond
+
+// Start is a position to read from: whoever reads the shards after it was given finds
+// all that happened up to it, and the stream from there has all that happened later.
+// It waits for the decision on what is prepared.
+//
+// The order of its steps matters. What was prepared before the shard's own position
+// and is undecided when it is looked for is read again from its first entry. What was
+// decided in between has a time before the position of the whole, which is asked last.
+// A shard whose clock is behind could write still with a time before it: each has to
+// pass it first.
+func (c *Cluster) Start(ctx context.Context) (stream.Position, error) {
+	parts := make([]stream.Position, len(c.Shards))
+	err := c.Each(ctx, func(ctx context.Context, i int) error {
+		at, err := c.Shards[i].Committed(ctx)
+		if err != nil {
+			return err
+		}
+		from := at
+		open, err := prepared(ctx, c.Shards[i])
+		for _, t := range open {
+			from = mongo.MinOpTime(from, t.Start)
+		}
+		parts[i] = oplog.Position(at, from)
+		return err
+	})
+	if err != nil {
+		return stream.Position{}, err
+	}
+	newest, err := c.Latest(ctx, func(ctx context.Context, s Shard) (mongo.OpTime, error) { return s.Committed(ctx) })
+	if err != nil {
+		return stream.Position{}, err
+	}
+	err = c.Each(ctx, func(ctx context.Context, i int) error {
+		if err := c.Pass(ctx, c.Shards[i], newest); err != nil {
+			return err
+		}
+		return decided(ctx, c.Shards[i], newest)
+	})
+	if err != nil {
+		return stream.Position{}, err
+	}
+	var names []string
+	byName := map[string]stream.Position{}
+	for i, s := range c.Shards {
+		names = append(names, s.Name)
+		byName[s.Name] = parts[i]
+	}
+	return merge.Position(newest, names, byName)
+}
+
+// Each does something with all shards side by side.
+func (c *Cluster) Each(ctx context.Context, do func(ctx context.Context, i int) error) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for i, s := range c.Shards {
+		g.Go(func() error {
+			if err := do(ctx, i); err != nil {
+				return fmt.Errorf("shard %s: %w", s.Name, err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// undecided is a transaction that a shard has prepared.
+type undecided struct {
+	Start    mongo.OpTime `bson:"startOpTime"`
+	Prepared mongo.OpTime `bson:"lastWriteOpTime"`
+}
+
+// prepared reads what a shard has prepared and not decided (config.transactions, as
+// servers from 4.2 keep it).
+func prepared(ctx context.Context, s Shard) (all []undecided, err error) {
+	records := s.Client.Database("config", options.Database().SetReadConcern(readconcern.Majority())).Collection("transactions")
+	cur, err := records.Find(ctx, bson.D{{Key: "state", Value: "prepared"}})
+	if err == nil {
+		err = cur.All(ctx, &all)
+	}
+	return all, mongo.Wrap(err, "read what is prepared")
+}
+
+// decided waits until all that a shard had prepared at a time is decided.
+func decided(ctx context.Context, s Shard, at mongo.OpTime) error {
+	for {
+		all, err := prepared(ctx, s)
+		if err != nil {
+			return err
+		}
+		waiting := false
+		for _, t := range all {
+			waiting = waiting || !at.Before(t.Prepared)
+		}
+		if !waiting {
+			return nil
+		}
+		if err := pace.Pause(ctx, decisionPoll); err != nil {
+			return err
+		}
+	}
+}
+
+// Latest is the latest of the shards' positions.
+func (c *Cluster) Latest(ctx context.Context, of func(context.Context, Shard) (mongo.OpTime, error)) (at mongo.OpTime, err error) {
+	all := make([]mongo.OpTime, len(c.Shards))
+	err = c.Each(ctx, func(ctx context.Context, i int) (err error) {
+		all[i], err = of(ctx, c.Shards[i])
+		return err
+	})
+	at = slices.MaxFunc(all, mongo.OpTime.Compare)
+	at.Term = -1 // of the cluster's time, not of a shard's history
+	return at, err
+}

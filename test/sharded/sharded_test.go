@@ -1,0 +1,486 @@
+// Package sharded_test has jobs replicate sharded clusters whose chunks move.
+package sharded_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/lab/router"
+	"github.com/millrace/millrace/internal/lab/sharded"
+	"github.com/millrace/millrace/internal/lab/sharded/load"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/transform"
+)
+
+// bed is a sharded source with a router, and a replica set as the target.
+type bed struct {
+	*testing.T
+	lab            *sharded.Cluster
+	source, target *driver.Client
+	sourceURI      string
+	targetURI      string
+	seed           uint64
+}
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	return newBedOf(t, false)
+}
+
+func newBedOf(t *testing.T, auth bool) *bed {
+	t.Helper()
+	lab.NeedServers(t)
+	b := &bed{T: t, seed: uint64(time.Now().UnixNano())}
+	b.lab = sharded.ForTest(t, sharded.Options{Options: lab.Options{Auth: auth, Topology: "sharded:3x1", Version: os.Getenv("MILLRACE_TEST_VERSION"), SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
+	r, err := router.Start(t.Context(), router.Options{ConfigURI: b.lab.ConfigURI()})
+	b.ok(err)
+	t.Cleanup(func() { b.ok(r.Close()) })
+	b.sourceURI, b.targetURI = r.URI(), lab.ForTest(t, lab.Options{}).URI()
+	if auth {
+		b.sourceURI = b.lab.Config().RouterURI([]string{r.Host()})
+	}
+	b.source, b.target = b.client(b.sourceURI), b.client(b.targetURI)
+	return b
+}
+
+func (b *bed) ok(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatalf("seed %d: %v", b.seed, err)
+	}
+}
+
+func (b *bed) client(uri string) *driver.Client {
+	b.Helper()
+	c, err := driver.Connect(options.Client().ApplyURI(uri))
+	b.ok(err)
+	b.Cleanup(func() { _ = c.Disconnect(context.Background()) })
+	return c
+}
+
+// collections makes those that load.Writer writes to.
+func (b *bed) collections() {
+	b.Helper()
+	ctx, all := b.Context(), b.lab.ShardNames()
+	b.ok(b.lab.CreateDatabase(ctx, "d", all[0]))
+	b.ok(b.lab.ShardCollection(ctx, "d.ranged", sharded.Sharding{Key: bson.D{{Key: "k", Value: 1}}}))
+	b.ok(b.lab.Split(ctx, "d.ranged", key(100), key(200), key(300), key(400), key(500)))
+	b.ok(b.lab.ShardCollection(ctx, "d.hashed", sharded.Sharding{Key: bson.D{{Key: "_id", Value: "hashed"}}, Chunks: 6}))
+	b.ok(b.source.Database("d").CreateCollection(ctx, "plain"))
+}
+
+func key(k int) bson.D { return bson.D{{Key: "k", Value: k}} }
+
+// writing writes and moves chunks until it is told to end.
+func (b *bed) writing() (end func()) {
+	ctx, cancel := context.WithCancel(b.Context())
+	g, gctx := errgroup.WithContext(b.Context())
+	for n := range 3 {
+		w := load.New(b.source, "d", b.seed, n)
+		g.Go(func() error {
+			for ctx.Err() == nil && gctx.Err() == nil {
+				if err := w.Step(b.Context()); err != nil {
+					return fmt.Errorf("writer %d: %w", n, err)
+				}
+			}
+			return nil
+		})
+	}
+	g.Go(func() error {
+		r := rand.New(rand.NewPCG(b.seed, 77))
+		names := b.lab.ShardNames()
+		moves := 0
+		for ctx.Err() == nil && gctx.Err() == nil {
+			if err := b.lab.MoveChunk(gctx, "d.ranged", key(r.IntN(load.Keys)), names[r.IntN(len(names))]); err == nil {
+				moves++
+			}
+		}
+		b.Logf("%d chunks moved", moves)
+		return nil
+	})
+	return func() {
+		b.Helper()
+		cancel()
+		b.ok(g.Wait())
+	}
+}
+
+// sameDocuments compares what both sides hold.
+func (b *bed) sameDocuments(names ...string) {
+	b.Helper()
+	for _, name := range names {
+		want, got := b.documents(b.source, name), b.documents(b.target, name)
+		for id, doc := range want {
+			if !bytes.Equal(got[id], doc) {
+				b.Errorf("seed %d: %s %s is %s on the target, want %s", b.seed, name, id, got[id], doc)
+			}
+		}
+		for id, doc := range got {
+			if want[id] == nil {
+				b.Errorf("seed %d: %s has %s, which the source has not", b.seed, name, doc)
+			}
+		}
+		b.Logf("%s: %d documents", name, len(want))
+	}
+}
+
+func (b *bed) documents(c *driver.Client, name string) map[string]bson.Raw {
+	b.Helper()
+	cur, err := c.Database("d").Collection(name).Find(b.Context(), bson.D{})
+	b.ok(err)
+	var docs []bson.Raw
+	b.ok(cur.All(b.Context(), &docs))
+	all := map[string]bson.Raw{}
+	for _, doc := range docs {
+		id := doc.Lookup("_id").String()
+		if all[id] != nil {
+			b.Errorf("seed %d: %s has %s twice", b.seed, name, id)
+		}
+		all[id] = doc
+	}
+	return all
+}
+
+// spec is a job from the cluster to the replica set.
+func (b *bed) spec() job.Spec {
+	level := slog.LevelInfo
+	return job.Spec{Source: b.sourceURI, Target: b.targetURI, Mode: job.ModeAll, Until: "never", Rules: transform.Config{Include: []string{"d.*"}},
+		Deps: job.Deps{Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))}}
+}
+
+// TestSync: a cluster that is written to while its chunks move arrives whole.
+func TestSync(t *testing.T) {
+	b := newBed(t)
+	b.collections()
+	b.fill(20)
+	end := b.writing()
+	j, done := b.start(b.spec())
+	b.following(j, done)
+	b.applies(j, done, 1000)
+	end()
+	b.finish(j, done)
+}
+
+// TestUser: a user of the routers and the shards with the roles that are documented
+// replicates, and one without is told which shard refuses.
+func TestUser(t *testing.T) {
+	b := newBedOf(t, true)
+	b.collections()
+	b.fill(100)
+	roles := bson.A{"readAnyDatabase", "clusterMonitor"}
+	create := bson.D{{Key: "createUser", Value: "mover"}, {Key: "pwd", Value: "secret"}, {Key: "roles", Value: roles}}
+	for _, s := range append(b.lab.Shards(), b.lab.Config()) {
+		b.ok(b.client(s.URI()).Database("admin").RunCommand(t.Context(), create).Err())
+	}
+	spec := b.spec()
+	uri, err := url.Parse(b.sourceURI)
+	b.ok(err)
+	uri.User = url.UserPassword("mover", "secret")
+	spec.Source = uri.String()
+	end := b.writing()
+	j, done := b.start(spec)
+	b.following(j, done)
+	b.applies(j, done, 200)
+	end()
+	b.finish(j, done)
+
+	last := b.lab.Shards()[2]
+	b.ok(b.client(last.URI()).Database("admin").RunCommand(t.Context(), bson.D{{Key: "dropUser", Value: "mover"}}).Err())
+	spec.Job = "another"
+	if _, err := job.Open(t.Context(), spec); err == nil || !strings.Contains(err.Error(), "shard "+b.lab.ShardNames()[2]) || strings.Contains(err.Error(), "secret") {
+		t.Error(err)
+	}
+}
+
+// TestShardJoins: a job does not go on without what a new shard does.
+func TestShardJoins(t *testing.T) {
+	b := newBed(t)
+	b.collections()
+	j, done := b.start(b.spec())
+	b.following(j, done)
+	name, err := b.lab.AddShard(t.Context())
+	b.ok(err)
+	_, err = b.source.Database("d").Collection("plain").InsertOne(t.Context(), bson.D{{Key: "_id", Value: "after"}})
+	b.ok(err)
+	if err := <-done; err == nil || !strings.Contains(err.Error(), name+" has joined") || mongo.HintOf(err) == "" {
+		t.Errorf("%v, %s", err, mongo.HintOf(err))
+	}
+}
+
+// TestReshard: a collection that gets another shard key, and with it another UUID and
+// other documents' places, is copied again by itself.
+func TestReshard(t *testing.T) {
+	b := newBed(t)
+	b.collections()
+	b.fill(300)
+	end := b.writing()
+	j, done := b.start(b.spec())
+	b.following(j, done)
+	end()
+	config := b.client(b.lab.ConfigURI()).Database("admin")
+	b.ok(config.RunCommand(t.Context(), bson.D{{Key: "setParameter", Value: 1}, {Key: "reshardingMinimumOperationDurationMillis", Value: 0}}).Err())
+	stop := b.writing()
+	b.ok(b.source.Database("d").RunCommand(t.Context(), bson.D{{Key: "createIndexes", Value: "ranged"}, {Key: "indexes", Value: bson.A{
+		bson.D{{Key: "key", Value: bson.D{{Key: "k", Value: 1}, {Key: "_id", Value: 1}}}, {Key: "name", Value: "both"}}}}}).Err())
+	b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "refineCollectionShardKey", Value: "d.ranged"},
+		{Key: "key", Value: bson.D{{Key: "k", Value: 1}, {Key: "_id", Value: 1}}}}).Err())
+	b.ok(config.RunCommand(t.Context(), bson.D{{Key: "_configsvrReshardCollection", Value: "d.hashed"}, {Key: "key", Value: bson.D{{Key: "k", Value: 1}}},
+		{Key: "unique", Value: false}, {Key: "collation", Value: bson.D{{Key: "locale", Value: "simple"}}},
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}}).Err())
+	stop()
+	b.finish(j, done)
+}
+
+// TestSameIDTwice: two documents of one _id, on different shards, are no one document.
+func TestSameIDTwice(t *testing.T) {
+	b := newBed(t)
+	b.collections()
+	b.fill(10)
+	for _, k := range []int{150, 250} {
+		_, err := b.source.Database("d").Collection("ranged").InsertOne(t.Context(), bson.D{{Key: "_id", Value: "twin"}, {Key: "k", Value: k}})
+		b.ok(err)
+	}
+	_, done := b.start(b.spec())
+	if err := <-done; err == nil || !strings.Contains(err.Error(), `d.ranged, _id "twin"`) || mongo.HintOf(err) == "" {
+		t.Errorf("%v, %s", err, mongo.HintOf(err))
+	}
+}
+
+// TestCopyWhileChunksMove: chunks move all through a slow copy, which is broken off
+// and begun again. What moves is neither missed nor there twice, and what shards hold
+// but do not own is left out.
+func TestCopyWhileChunksMove(t *testing.T) {
+	b := newBed(t)
+	b.collections()
+	b.fill(4000)
+	end := b.writing()
+	spec := b.spec()
+	spec.Limits.Bytes = 2 << 20
+	for _, docs := range []int64{3000, 6000} {
+		ctx, cancel := context.WithCancel(t.Context())
+		j, err := job.Open(ctx, spec)
+		b.ok(err)
+		done := make(chan error, 1)
+		go func() { done <- j.Run(ctx) }()
+		b.until(done, func() bool { return j.Status().Copy.Docs >= docs })
+		cancel()
+		<-done
+		j.Close()
+	}
+	j, done := b.start(spec)
+	b.following(j, done)
+	b.applies(j, done, 1000)
+	end()
+	b.finish(j, done)
+}
+
+// TestSchemaWhileAllMoves: users make, change, rename and drop collections while chunks
+// and the database itself move, and the job is broken off and begun again.
+func TestSchemaWhileAllMoves(t *testing.T) {
+	b := newBed(t)
+	b.collections()
+	b.fill(1500)
+	end := b.writing()
+	enough, stop := context.WithCancel(t.Context())
+	var g errgroup.Group
+	g.Go(func() error { return b.changing(enough) })
+	spec := b.spec()
+	spec.Limits.Bytes = 2 << 20
+	r := rand.New(rand.NewPCG(b.seed, 8))
+	for range 6 {
+		ctx, cancel := context.WithCancel(t.Context())
+		j, err := job.Open(ctx, spec)
+		b.ok(err)
+		ended := make(chan error, 1)
+		go func() { ended <- j.Run(ctx) }()
+		select {
+		case err := <-ended:
+			b.history(err)
+			b.Fatalf("seed %d: the job ended: %v", b.seed, err)
+		case <-time.After(time.Duration(500+r.IntN(4000)) * time.Millisecond):
+		}
+		cancel()
+		<-ended
+		j.Close()
+	}
+	j, done := b.start(spec)
+	b.following(j, done)
+	stop()
+	b.ok(g.Wait())
+	end()
+	b.finish(j, done)
+	names, err := b.source.Database("d").ListCollectionNames(t.Context(), bson.D{})
+	b.ok(err)
+	b.sameDocuments(names...)
+}
+
+// changing changes the schema, and moves the database, until it is told to end.
+func (b *bed) changing(ctx context.Context) error {
+	r := rand.New(rand.NewPCG(b.seed, 99))
+	db := b.source.Database("d")
+	run := func(cmd ...bson.E) error { return db.RunCommand(b.Context(), bson.D(cmd)).Err() }
+	names := b.lab.ShardNames()
+	done := map[int]int{}
+	for ctx.Err() == nil {
+		what, name := r.IntN(8), fmt.Sprintf("x%d", r.IntN(3))
+		on := []string{"ranged", "hashed", "plain", name}[r.IntN(4)]
+		var err error
+		switch what {
+		case 0:
+			err = run(bson.E{Key: "createIndexes", Value: on}, bson.E{Key: "indexes", Value: bson.A{bson.D{{Key: "key", Value: bson.D{{Key: "n", Value: 1}}}, {Key: "name", Value: "n"}}}})
+		case 1:
+			err = run(bson.E{Key: "dropIndexes", Value: on}, bson.E{Key: "index", Value: "n"})
+		case 2:
+			err = run(bson.E{Key: "collMod", Value: on}, bson.E{Key: "validationLevel", Value: []string{"off", "strict", "moderate"}[r.IntN(3)]})
+		case 3:
+			err = run(bson.E{Key: "create", Value: name})
+		case 4:
+			_ = run(bson.E{Key: "drop", Value: name})
+			err = b.lab.ShardCollection(b.Context(), "d."+name, sharded.Sharding{Key: bson.D{{Key: "_id", Value: "hashed"}}, Chunks: 3})
+		case 5:
+			err = run(bson.E{Key: "drop", Value: name})
+		case 6:
+			err = b.source.Database("admin").RunCommand(b.Context(), bson.D{{Key: "renameCollection", Value: "d." + name}, {Key: "to", Value: "d.y"}, {Key: "dropTarget", Value: true}}).Err()
+		case 7:
+			err = b.lab.MovePrimary(b.Context(), "d", names[r.IntN(len(names))])
+		}
+		if err == nil {
+			done[what]++
+		}
+		_, _ = db.Collection(name).InsertOne(b.Context(), bson.D{{Key: "n", Value: r.IntN(100)}})
+	}
+	b.Logf("changes by kind: %v", done)
+	return nil
+}
+
+// fill writes documents of a kilobyte to each shard: so many to each collection
+// and writer, beside what writers write.
+func (b *bed) fill(n int) {
+	b.Helper()
+	names := b.lab.ShardNames()
+	for i, k := range []int{150, 250, 350, 450} {
+		b.ok(b.lab.MoveChunk(b.Context(), "d.ranged", key(k), names[(i+1)%len(names)]))
+	}
+	r := rand.New(rand.NewPCG(b.seed, 5))
+	for _, name := range []string{"ranged", "hashed", "plain"} {
+		var docs []any
+		for i := range n {
+			docs = append(docs, bson.D{{Key: "_id", Value: 100_000 + i}, {Key: "k", Value: r.IntN(load.Keys)}, {Key: "pad", Value: make([]byte, 1000)}})
+		}
+		_, err := b.source.Database("d").Collection(name).InsertMany(b.Context(), docs)
+		b.ok(err)
+	}
+	for i := range 3 {
+		w := load.New(b.source, "d", b.seed+1, i)
+		for range 50 {
+			b.ok(w.Step(b.Context()))
+		}
+	}
+}
+
+// start runs a job.
+func (b *bed) start(spec job.Spec) (*job.Job, <-chan error) {
+	b.Helper()
+	j, err := job.Open(b.Context(), spec)
+	b.ok(err)
+	b.Cleanup(j.Close)
+	done := make(chan error, 1)
+	go func() { done <- j.Run(b.Context()) }()
+	return j, done
+}
+
+// applies waits until the job has applied so many operations.
+func (b *bed) applies(j *job.Job, done <-chan error, n int64) {
+	b.Helper()
+	b.until(done, func() bool { return j.Status().Follow.Operations >= n })
+}
+
+// finish finalizes, and compares what both sides have.
+func (b *bed) finish(j *job.Job, done <-chan error) {
+	b.Helper()
+	b.ok(j.Finalize(b.Context(), true))
+	b.ok(<-done)
+	if st := j.Status(); len(st.Differences) > 0 {
+		b.Error(st.Differences)
+	}
+	b.sameDocuments("ranged", "hashed", "plain")
+}
+
+// until waits for a condition, or fails when the job ends before.
+func (b *bed) until(done <-chan error, holds func() bool) {
+	b.Helper()
+	for !holds() {
+		select {
+		case err := <-done:
+			b.history(err)
+			b.Fatalf("seed %d: the job ended: %v", b.seed, err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// following waits until the job follows.
+func (b *bed) following(j *job.Job, done <-chan error) {
+	b.Helper()
+	b.until(done, func() bool { return j.Status().Phase == job.PhaseFollowing })
+}
+
+// history logs what the shards' oplogs tell of the document that an error names.
+func (b *bed) history(err error) {
+	b.Helper()
+	named := regexp.MustCompile(`numberInt":"(\d+)`).FindStringSubmatch(fmt.Sprint(err))
+	if named == nil {
+		return
+	}
+	id, _ := strconv.Atoi(named[1])
+	type line struct {
+		at   bson.Timestamp
+		text string
+	}
+	var all []line
+	for i, s := range b.lab.Shards() {
+		c := b.client(s.URI())
+		oplog := c.Database("local").Collection("oplog.rs")
+		var or bson.A
+		for _, f := range []string{"o._id", "o2._id", "o.applyOps.o._id", "o.applyOps.o2._id"} {
+			or = append(or, bson.D{{Key: f, Value: id}})
+		}
+		find := func(filter bson.D) (docs []bson.Raw) {
+			cur, err := oplog.Find(b.Context(), filter)
+			b.ok(err)
+			b.ok(cur.All(b.Context(), &docs))
+			for _, d := range docs {
+				t, n := d.Lookup("ts").Timestamp()
+				all = append(all, line{bson.Timestamp{T: t, I: n}, fmt.Sprintf("s%d %d:%d %.700s", i, t, n, d)})
+			}
+			return docs
+		}
+		for _, d := range find(bson.D{{Key: "$or", Value: or}}) {
+			if n := d.Lookup("txnNumber"); n.Type != 0 && d.Lookup("op").StringValue() == "c" {
+				find(bson.D{{Key: "txnNumber", Value: n}, {Key: "lsid", Value: d.Lookup("lsid")}, {Key: "o.applyOps", Value: bson.D{{Key: "$exists", Value: false}}}, {Key: "op", Value: "c"}})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b line) int { return a.at.Compare(b.at) })
+	for _, l := range all {
+		b.Log(l.text)
+	}
+}
