@@ -104,3 +104,28 @@ func TestLockOfAnUnresponsiveMemberEnds(t *testing.T) {
 		t.Error("the member is still locked")
 	}
 }
+
+// A set that is asked for another configuration in the middle of an election, or over
+// a connection that breaks, is asked again.
+func TestReconfigurationPassesFailures(t *testing.T) {
+	t.Parallel()
+	c := lab.ForTest(t, lab.Options{Topology: "rs:1", TestCommands: true})
+	set, err := connectSet(t.Context(), c.DirectURI(0))
+	must(t, err)
+	defer set.Disconnect(context.Background())
+	const interrupted = 11602 // InterruptedDueToReplStateChange
+	for i, how := range []bson.E{{Key: "errorCode", Value: interrupted}, {Key: "closeConnection", Value: true}} {
+		for _, command := range []string{"replSetGetConfig", "replSetReconfig"} {
+			must(t, set.Database("admin").RunCommand(t.Context(), bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: 1}}},
+				{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{command}}, how}}}).Err())
+			priority := float64(2 + i)
+			err := reconfigure(t.Context(), set, func(cfg *replConfig) error {
+				set1(cfg.list()[0], "priority", priority)
+				return nil
+			})
+			if err != nil {
+				t.Errorf("%s, %v: %v", command, how, err)
+			}
+		}
+	}
+}
