@@ -110,6 +110,22 @@ type Connection struct {
 	Client string // address of the client, as the server sees it
 	Active bool   // an operation runs on it, OpID
 	OpID   any
+	// Type is "idleSession" where the connection is gone and has left a transaction
+	// open, in Session: it holds its documents for a minute, by the server's default.
+	Type    string
+	Session bson.Raw `bson:"lsid"`
+}
+
+// end is the command that ends what a connection does, nil where it does nothing.
+func (c *Connection) end() bson.D {
+	id, err := c.Session.LookupErr("id")
+	switch {
+	case c.Active:
+		return bson.D{{Key: "killOp", Value: 1}, {Key: "op", Value: c.OpID}}
+	case c.Type == "idleSession" && err == nil:
+		return bson.D{{Key: "killSessions", Value: bson.A{bson.D{{Key: "id", Value: id}}}}}
+	}
+	return nil
 }
 
 // EndConnections kills what runs on the connections whose application names
@@ -233,11 +249,12 @@ func endOn(ctx context.Context, conn *wire.Conn, match func(string) bool, waitin
 			return nil
 		}
 		for _, l := range left {
-			if !l.Active {
+			end := l.end()
+			if end == nil {
 				continue
 			}
 			// What is over by now, or may not be killed, the next list tells.
-			_, err := conn.Run(ctx, "admin", bson.D{{Key: "killOp", Value: 1}, {Key: "op", Value: l.OpID}})
+			_, err := conn.Run(ctx, "admin", end)
 			if err != nil && Classify(err) == ClassRetry {
 				return fmt.Errorf("kill operations of %s: %w", conn.Addr(), err)
 			}
@@ -268,7 +285,8 @@ func currentOp(ctx context.Context, conn *wire.Conn, all bool) (out []Connection
 		{Key: "pipeline", Value: bson.A{
 			bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: all}, {Key: "idleConnections", Value: true}}}},
 			bson.D{{Key: "$match", Value: bson.D{{Key: "appName", Value: bson.D{{Key: "$regex", Value: "^" + TargetApp}}}}}},
-			bson.D{{Key: "$project", Value: bson.D{{Key: "appName", Value: 1}, {Key: "client", Value: 1}, {Key: "opid", Value: 1}, {Key: "active", Value: 1}}}},
+			bson.D{{Key: "$project", Value: bson.D{{Key: "appName", Value: 1}, {Key: "client", Value: 1}, {Key: "opid", Value: 1}, {Key: "active", Value: 1},
+				{Key: "type", Value: 1}, {Key: "lsid.id", Value: 1}}}},
 		}},
 	}, wire.CursorOptions{})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -90,6 +91,31 @@ func endConnections(t *testing.T, end func(next *mongo.Cluster, waiting func([]m
 	}
 	if _, err := spare.Run(t.Context(), "admin", bson.D{{Key: "ping", Value: 1}}); err != nil {
 		t.Errorf("another job's connection: %v", err)
+	}
+}
+
+// TestEndConnectionsEndsTransactions: a transaction that an earlier attempt had open
+// when its connection ended is ended, not waited for.
+func TestEndConnectionsEndsTransactions(t *testing.T) {
+	l := lab.ForTest(t, lab.Options{SetParameters: map[string]string{"transactionLifetimeLimitSeconds": "3600"}})
+	earlier, next := open(t, l), open(t, l)
+	if err := earlier.RenewConnections(t.Context(), mongo.RunName("job", "a", 3)); err != nil {
+		t.Fatal(err)
+	}
+	insert := bson.D{{Key: "insert", Value: "c"}, {Key: "documents", Value: bson.A{bson.D{{Key: "_id", Value: 1}}}}}
+	session := bson.D{{Key: "id", Value: bson.Binary{Subtype: bson.TypeBinaryUUID, Data: []byte("0123456789abcdef")}}}
+	if _, err := earlier.Write(t.Context(), "d", append(slices.Clone(insert), bson.D{{Key: "lsid", Value: session}, {Key: "txnNumber", Value: int64(1)},
+		{Key: "startTransaction", Value: true}, {Key: "autocommit", Value: false}}...)); err != nil {
+		t.Fatal(err)
+	}
+	earlier.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := next.EndConnections(ctx, mongo.OtherRuns("job", "b", 1), func([]mongo.Connection) {}, bson.D{{Key: "isMaster", Value: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := next.Write(ctx, "d", insert); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 )
 
 // closing finds out what the files hold at one moment.
@@ -28,18 +30,59 @@ func (r *round) runFreeze(ctx context.Context) (*Final, error) {
 	if err != nil {
 		return nil, err
 	}
-	for attempt := 1; ; attempt++ {
+	tries := freezeTries{log: r.agent.opts.Log}
+	for {
 		// What one attempt has put aside the next one counts on.
 		final, err := r.freezeOnce(ctx, aside)
 		if err == nil {
 			return final, nil
 		}
-		if !errors.Is(err, errWritten) || attempt == freezeAttempts || ctx.Err() != nil {
+		if ctx.Err() != nil || !tries.again(ctx, err) {
 			return nil, errors.Join(err, aside.remove())
 		}
-		r.agent.opts.Log.Info("the member's files changed under the lock; it is locked once more", "error", err)
 	}
 }
+
+// freezeTries are attempts to have a member stand still.
+type freezeTries struct {
+	log           *slog.Logger
+	written, busy int
+	busySince     time.Time
+}
+
+// again reports whether another attempt may succeed where one has failed. It
+// waits until that is due.
+func (f *freezeTries) again(ctx context.Context, failure error) bool {
+	_, passes := errors.AsType[*mongo.Retryable](failure) // as the guardian of the lock says
+	switch {
+	case errors.Is(failure, errWritten):
+		if f.written++; f.written == freezeAttempts {
+			return false
+		}
+		f.log.Info("the member's files changed under the lock; it is locked once more", "error", failure)
+		return true
+	case passes:
+		if f.busy++; f.busy == 1 {
+			f.busySince = time.Now()
+		}
+		if time.Since(f.busySince) > lockPatience {
+			return false
+		}
+		f.log.Warn("the member was not locked; it works on, and is to be locked a little later", "error", failure)
+		return pace.Pause(ctx, min(time.Duration(f.busy)*lockPause, lockWait)) == nil
+	}
+	return false
+}
+
+const (
+	// lockPatience is how long a member that does not grant the lock in time is
+	// asked again: with much to do it may have less in a while. Each time it writes
+	// out first what it holds, so that the lock has less to wait for.
+	lockPatience = 2 * time.Minute
+	// lockPause is added to the time between two attempts with each of them: what
+	// had to wait for one goes on.
+	lockPause = 500 * time.Millisecond
+)
 
 // freezeAttempts is how often a member is locked until its files stand still. A
 // checkpoint of the server that began before the lock may end after it (seen
@@ -59,7 +102,7 @@ func (r *round) freezeOnce(ctx context.Context, aside *spool) (*Final, error) {
 	began := time.Now()
 	thaw, err := a.opts.Freezer.Freeze(ctx)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, aside.flush()) // another attempt reads what is aside
 	}
 	times.Take = time.Since(began).Seconds()
 	began = time.Now()

@@ -38,12 +38,14 @@ type guardReply struct {
 	Seconds  float64 `json:"seconds,omitempty"`
 	Error    string  `json:"error,omitempty"`
 	Hint     string  `json:"hint,omitempty"`
+	Passing  bool    `json:"passing,omitempty"` // the error: nothing is held, and another guardian may get the lock
 }
 
 const (
 	// lockWait bounds the wait for the lock itself: the server waits for
 	// operations under way, and makes others wait meanwhile. On 6.0.5 a lock
-	// that met the end of an index build was seen to wait for more than 30 s.
+	// that met the end of an index build was seen to wait for more than 30 s. A
+	// member that is busy gets another chance later: see lockPatience.
 	lockWait = 5 * time.Second
 	// buildWait is how long index builds are waited for before the lock.
 	buildWait = 5 * time.Minute
@@ -88,7 +90,7 @@ func Guard(ctx context.Context, in io.Reader, out io.Writer) error {
 	tell := json.NewEncoder(out)
 	err = guard(ctx, q, gone, func(r guardReply) { _ = tell.Encode(r) }) // a parent that is gone reads nothing
 	if err != nil {
-		_ = tell.Encode(guardReply{Error: err.Error(), Hint: mongo.HintOf(err)})
+		_ = tell.Encode(guardReply{Error: err.Error(), Hint: mongo.HintOf(err), Passing: mongo.Classify(err) == mongo.ClassRetry})
 	}
 	return err
 }
@@ -111,7 +113,7 @@ func guard(ctx context.Context, q GuardRequest, gone <-chan struct{}, tell func(
 	began := time.Now()
 	// A step up between the look and the lock.
 	if err := m.stillLockable(ctx, q.Primary); err != nil {
-		return errors.Join(err, m.letGo())
+		return m.notHeld(err)
 	}
 	tell(guardReply{Locked: true})
 	limit := time.NewTimer(time.Duration(q.LimitSeconds * float64(time.Second)))
@@ -270,7 +272,8 @@ func (m *member) lockWhenStable(ctx context.Context, gone <-chan struct{}) error
 		if mongo.IsCode(last, codeCommandFailed) {
 			return false, nil
 		}
-		return false, errors.Join(last, m.letGo())
+		last = m.notHeld(last)
+		return false, last
 	})
 	if err != nil && last != nil && wait.Err() != nil {
 		return last
@@ -292,10 +295,23 @@ func (m *member) lock(ctx context.Context, gone <-chan struct{}) error {
 		case <-done:
 		}
 	}()
-	if _, err := m.run(ctx, bson.D{{Key: "fsync", Value: 1}, {Key: "lock", Value: true}}); err != nil {
-		return mongo.NeedsRole(fmt.Errorf("seed: lock the member: %w", err), "the user needs the role hostManager or backup")
+	_, err := m.run(ctx, bson.D{{Key: "fsync", Value: 1}, {Key: "lock", Value: true}})
+	switch {
+	case err == nil:
+		return nil
+	case driver.IsTimeout(err): // its deadline may come before that of ctx
+		return mongo.Retry(fmt.Sprintf("seed: lock the member: it did not stand still within %s", lockWait), nil, "the member has much to do: name one that has less, or seed at another time")
 	}
-	return nil
+	return mongo.NeedsRole(fmt.Errorf("seed: lock the member: %w", err), "the user needs the role hostManager or backup")
+}
+
+// notHeld lets go after a failure that leaves it open whether the lock was taken,
+// and returns it. Where that cannot be done nothing is to be tried again.
+func (m *member) notHeld(failure error) error {
+	if err := m.letGo(); err != nil {
+		return fmt.Errorf("%w, after: %v", err, failure) //nolint:errorlint // what passes does not count any more
+	}
+	return failure
 }
 
 // unlockOwn takes away a lock that this server's process granted: nothing of it

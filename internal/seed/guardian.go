@@ -2,6 +2,7 @@ package seed
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -164,6 +165,8 @@ func (t *guardedLock) Release() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
+	case t.told && t.last.Error != "" && t.last.Passing:
+		return mongo.Retry(t.last.Error, nil, t.last.Hint)
 	case t.told && t.last.Error != "":
 		return mongo.WithHint(errors.New(t.last.Error), t.last.Hint)
 	case t.told && t.last.Released && !early && t.last.InTime:
@@ -175,18 +178,36 @@ func (t *guardedLock) Release() error {
 	return errors.Join(errors.New("seed: the guardian of the lock was killed"), t.standIn())
 }
 
-// standIn lets go in place of a guardian that was killed.
+// standInWait is how long the member is tried to be let go in place of the
+// guardian, which would never give up: whoever waits for this has to be told.
+const standInWait = 2 * time.Minute
+
+// standIn lets go in place of a guardian that was killed. A member that does not
+// answer now, or has not yet ended the guardian's lock command, may a little later.
 func (t *guardedLock) standIn() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), standInWait)
 	defer cancel()
+	var last error
+	err := until(ctx, unlockPause, func() (done bool, err error) {
+		done, last = t.tryStandIn(ctx)
+		if done {
+			return true, last
+		}
+		return false, nil
+	})
+	if err != nil {
+		return mongo.WithHint(fmt.Errorf("seed: the member may still be locked: %w", cmp.Or(last, err)), "run db.fsyncUnlock() on it")
+	}
+	return nil
+}
+
+// tryStandIn reports whether the lock is gone for certain, or cannot be taken away.
+func (t *guardedLock) tryStandIn(ctx context.Context) (bool, error) {
 	m, err := connectMember(ctx, t.request.URI, t.request.App)
 	if err != nil {
-		return mongo.WithHint(fmt.Errorf("seed: the member may still be locked: %w", err), "run db.fsyncUnlock() on it")
+		return false, err
 	}
 	defer m.close()
 	m.process = nil
-	if done, err := m.tryUnlock(); err != nil || !done {
-		return mongo.WithHint(errors.Join(errors.New("seed: the member may still be locked"), err), "run db.fsyncUnlock() on it")
-	}
-	return nil
+	return m.tryUnlock()
 }

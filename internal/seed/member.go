@@ -205,7 +205,7 @@ func join(ctx context.Context, c *driver.Client, o MemberOptions, took *MemberTi
 		if m == nil {
 			return fmt.Errorf("seed: %s is no member any more", o.Join)
 		}
-		if o.Votes > 0 && cfg.voters() >= 7 {
+		if has, _ := asInt(get1(m, "votes")); o.Votes > 0 && has == 0 && cfg.voters() >= 7 {
 			return mongo.WithHint(errors.New("seed: the set has seven voting members already"), "the new one stays without a vote")
 		}
 		set1(m, "votes", int32(min(o.Votes, 1)))
@@ -343,14 +343,14 @@ var errUnchanged = errors.New("nothing to change") //nolint:gochecknoglobals // 
 // codeConfigChanging and the others are told while another configuration is
 // still being taken over.
 const (
-	codeConfigInProgress   = 109   // ConfigurationInProgress
-	codeNewConfigOutdated  = 103   // NewReplicaSetConfigurationIncompatible: a version that is not newer
-	codeConfigNotCommitted = 308   // CurrentConfigNotCommittedYet
-	codeNotPrimary         = 10107 // NotWritablePrimary
+	codeConfigInProgress   = 109 // ConfigurationInProgress
+	codeNewConfigOutdated  = 103 // NewReplicaSetConfigurationIncompatible: a version that is not newer
+	codeConfigNotCommitted = 308 // CurrentConfigNotCommittedYet
 )
 
 // reconfigure changes the set's configuration, again while another change is
-// under way.
+// under way, or where it fails with what passes. change may see what it has done
+// already.
 func reconfigure(ctx context.Context, set *driver.Client, change func(*replConfig) error) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -360,7 +360,7 @@ func reconfigure(ctx context.Context, set *driver.Client, change func(*replConfi
 		switch {
 		case err == nil, errors.Is(err, errUnchanged):
 			return true, nil
-		case mongo.IsCode(err, codeConfigInProgress), mongo.IsCode(err, codeConfigNotCommitted), mongo.IsCode(err, codeNotPrimary),
+		case mongo.IsCode(err, codeConfigInProgress), mongo.IsCode(err, codeConfigNotCommitted), mongo.Classify(err) == mongo.ClassRetry,
 			mongo.IsCode(err, codeNewConfigOutdated) && strings.Contains(err.Error(), "version"):
 			last = err
 			return false, nil

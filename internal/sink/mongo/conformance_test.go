@@ -10,6 +10,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
@@ -31,14 +32,35 @@ type served struct {
 	options func() mongosink.Options
 }
 
-func (s *served) Open(pos stream.Position, overlap mongo.OpTime) (stream.Sink, error) {
-	// Nothing that the sink before has under way may take effect any more.
-	app := fmt.Sprint("conformance ", time.Now().UnixNano())
-	if err := s.dst.RenewConnections(s.t.Context(), app); err != nil {
-		return nil, err
+// conformance begins the names of connections over which this test writes.
+const conformance = mongo.TargetApp + " conformance "
+
+// alone has what earlier sinks may still have under way have no effect any more.
+func alone(ctx context.Context, c *mongo.Cluster) error {
+	app := fmt.Sprint(conformance, time.Now().UnixNano())
+	if err := c.RenewConnections(ctx, app); err != nil {
+		return err
 	}
-	earlier := func(name string) bool { return strings.HasPrefix(name, "conformance ") && name != app }
-	if _, err := s.dst.EndConnections(s.t.Context(), earlier, func([]mongo.Connection) {}, bson.D{{Key: "isMaster", Value: 1}}); err != nil {
+	earlier := func(name string) bool { return strings.HasPrefix(name, conformance) && name != app }
+	_, err := c.EndConnections(ctx, earlier, func([]mongo.Connection) {}, bson.D{{Key: "isMaster", Value: 1}})
+	return err
+}
+
+// empty is a target that holds nothing, and stays so: what was cut before would
+// write into it.
+func empty(t *testing.T, c *mongo.Cluster, options func() mongosink.Options) *served {
+	t.Helper()
+	if err := alone(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Client.Database("sinktest").Drop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return &served{t: t, dst: c, options: options}
+}
+
+func (s *served) Open(pos stream.Position, overlap mongo.OpTime) (stream.Sink, error) {
+	if err := alone(s.t.Context(), s.dst); err != nil {
 		return nil, err
 	}
 	o := s.options()
@@ -65,6 +87,68 @@ func (s *served) Documents(ctx context.Context, ns string) (docs []bson.Raw, err
 	return docs, cur.All(ctx, &docs)
 }
 
+// blockInsert has the target's server keep the next insert for a while before it
+// works on it. The result waits until it does.
+func blockInsert(t *testing.T, c *mongo.Cluster, ns string, d time.Duration) (reached func()) {
+	t.Helper()
+	raw, err := c.Command(t.Context(), "admin", bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: 1}}},
+		{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"insert"}}, {Key: "namespace", Value: ns}, {Key: "blockConnection", Value: true}, {Key: "blockTimeMS", Value: d.Milliseconds()}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	count, _ := raw.Lookup("count").AsInt64OK()
+	return func() {
+		t.Helper()
+		if _, err := c.Command(t.Context(), "admin", bson.D{{Key: "waitForFailPoint", Value: "failCommand"}, {Key: "timesEntered", Value: count + 1}, {Key: "maxTimeMS", Value: 60_000}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestEarlierSink: what a sink had under way when it was stopped has no effect on
+// the empty target of the next test.
+func TestEarlierSink(t *testing.T) {
+	t.Parallel()
+	c, err := mongo.Connect(t.Context(), lab.ForTest(t, lab.Options{TestCommands: true}).URI(), mongo.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	target := func() *served {
+		return empty(t, c, func() mongosink.Options { return mongosink.Options{Sizes: mongosink.Sizes{Partitions: 1}} })
+	}
+	first := sinktest.NewHistory(1, 1).Events[:1]
+	ns := first[0].NS
+	sink, err := target().Open(stream.Position{}, mongo.OpTime{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reached := blockInsert(t, c, ns, time.Minute)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- sink.Run(ctx) }()
+	if err := sink.Feed(ctx, &stream.Batch{Events: first, End: first[0].At}); err != nil {
+		t.Fatal(err)
+	}
+	reached()
+	stop()
+	<-ended
+	next := target()
+	for { // until the server has nothing under way
+		raw, err := c.Command(t.Context(), "admin", bson.D{{Key: "currentOp", Value: 1}, {Key: "command.insert", Value: bson.D{{Key: "$exists", Value: true}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ops, err := raw.Lookup("inprog").Array().Values(); err == nil && len(ops) == 0 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if docs, err := next.Documents(t.Context(), ns); err != nil || len(docs) > 0 {
+		t.Errorf("the empty target holds %v, %v", docs, err)
+	}
+}
+
 // TestConformance runs the suite of all sinks on a server, with one partition of
 // single operations, and with many that fold, coalesce and send transactions.
 func TestConformance(t *testing.T) {
@@ -89,10 +173,7 @@ func TestConformance(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			sinktest.Run(t, func(t *testing.T) sinktest.Target {
-				if err := p.dst.Client.Database("sinktest").Drop(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				return &served{t: t, dst: p.dst, options: options}
+				return empty(t, p.dst, options)
 			})
 		})
 	}
