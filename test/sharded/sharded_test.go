@@ -27,6 +27,7 @@ import (
 	"github.com/millrace/millrace/internal/lab/sharded"
 	"github.com/millrace/millrace/internal/lab/sharded/load"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/transform"
 )
 
@@ -93,17 +94,7 @@ func key(k int) bson.D { return bson.D{{Key: "k", Value: k}} }
 func (b *bed) writing() (end func()) {
 	ctx, cancel := context.WithCancel(b.Context())
 	g, gctx := errgroup.WithContext(b.Context())
-	for n := range 3 {
-		w := load.New(b.source, "d", b.seed, n)
-		g.Go(func() error {
-			for ctx.Err() == nil && gctx.Err() == nil {
-				if err := w.Step(b.Context()); err != nil {
-					return fmt.Errorf("writer %d: %w", n, err)
-				}
-			}
-			return nil
-		})
-	}
+	g.Go(func() error { return load.Run(ctx, b.source, "d", b.seed) })
 	g.Go(func() error {
 		r := rand.New(rand.NewPCG(b.seed, 77))
 		names := b.lab.ShardNames()
@@ -209,6 +200,35 @@ func TestUser(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestServersDie: shards, config servers and routers are killed and come back while a
+// job copies and follows.
+func TestServersDie(t *testing.T) {
+	b := newBed(t)
+	b.collections()
+	b.fill(1500)
+	end := b.writing()
+	spec := b.spec()
+	spec.Limits.Bytes = 1 << 20
+	j, done := b.start(spec)
+	r := rand.New(rand.NewPCG(b.seed, 4))
+	sets := append(b.lab.Shards(), b.lab.Config())
+	for range 5 {
+		member := sets[r.IntN(len(sets))].Members()[0]
+		b.ok(member.Kill())
+		pause(r.IntN(1000))
+		b.ok(member.Start(t.Context()))
+		pause(r.IntN(2000))
+	}
+	b.following(j, done)
+	j.SetLimits(t.Context(), pace.Rates{})
+	b.applies(j, done, 1000)
+	end()
+	b.finish(j, done)
+}
+
+// pause lets things happen, for so many milliseconds.
+func pause(ms int) { time.Sleep(time.Duration(ms) * time.Millisecond) }
 
 // TestShardJoins: a job does not go on without what a new shard does.
 func TestShardJoins(t *testing.T) {
@@ -369,6 +389,21 @@ func (b *bed) changing(ctx context.Context) error {
 	}
 	b.Logf("changes by kind: %v", done)
 	return nil
+}
+
+// TestSoak repeats what is drawn from seeds for MILLRACE_SOAK.
+func TestSoak(t *testing.T) {
+	d, err := time.ParseDuration(os.Getenv("MILLRACE_SOAK"))
+	if err != nil {
+		t.Skip("set MILLRACE_SOAK to a duration")
+	}
+	rounds := 0
+	for began := time.Now(); time.Since(began) < d && !t.Failed(); rounds++ {
+		t.Run("schema", TestSchemaWhileAllMoves)
+		t.Run("copy", TestCopyWhileChunksMove)
+		t.Run("dying", TestServersDie)
+	}
+	t.Logf("%d rounds", rounds)
 }
 
 // fill writes documents of a kilobyte to each shard: so many to each collection
