@@ -23,7 +23,9 @@ type Collection struct {
 // collection tells of it, each at its own time. What is in effect already changes
 // nothing, and is left out. It also leaves out what movePrimary does to collections
 // that are not sharded: it makes a copy with another UUID on the new shard, and drops
-// the old one there where it was, both as a user would.
+// the old one there where it was, both as a user would. What is told of indexes of a
+// copy passes: those that it is made with are there already, and users make others
+// before the old one is dropped.
 //
 // It is used by one goroutine. Whoever begins in the middle needs Copies of then.
 type Once struct {
@@ -155,11 +157,11 @@ func (o *Once) news(ch *stream.Change) bool {
 		return o.rename(id, c, ch)
 	case stream.ChangeCreateIndexes, stream.ChangeDropIndexes:
 		ch.Indexes = c.otherIndexes(ch.Indexes, ch.Kind == stream.ChangeDropIndexes)
-		return len(ch.Indexes) > 0 && c.copyOf == nil
+		return len(ch.Indexes) > 0
 	case stream.ChangeCollMod:
 		same := bytes.Equal(c.last, ch.Options)
 		c.last = ch.Options
-		return !same && c.copyOf == nil
+		return !same
 	}
 	return true
 }
