@@ -194,6 +194,16 @@ func TestUser(t *testing.T) {
 	b.finish(j, done)
 
 	last := b.lab.Shards()[2]
+	b.ok(b.client(last.URI()).Database("admin").RunCommand(t.Context(), bson.D{{Key: "updateUser", Value: "mover"}, {Key: "roles", Value: bson.A{"clusterMonitor"}}}).Err())
+	spec.Job = "limited"
+	limited, err := job.Open(t.Context(), spec)
+	b.ok(err)
+	plan, err := limited.Plan(t.Context())
+	b.ok(err)
+	limited.Close()
+	if err := plan.Checks.Err(); err == nil || !strings.Contains(err.Error(), "shard "+b.lab.ShardNames()[2]+" privileges") {
+		t.Error(err)
+	}
 	b.ok(b.client(last.URI()).Database("admin").RunCommand(t.Context(), bson.D{{Key: "dropUser", Value: "mover"}}).Err())
 	spec.Job = "another"
 	if _, err := job.Open(t.Context(), spec); err == nil || !strings.Contains(err.Error(), "shard "+b.lab.ShardNames()[2]) || strings.Contains(err.Error(), "secret") {
