@@ -164,12 +164,16 @@ docs-check: build ## Fail when docs/cli is not what the commands say
 SOAK ?= 30m
 
 .PHONY: soak
-soak: ## Writers, faults and kills drawn from seeds, then trials of all themes, each for SOAK (30m)
+soak: ## Writers, faults and kills drawn from seeds, then trials of all themes, each for SOAK (30m); TOPOLOGY=sharded: from shards
+ifeq ($(TOPOLOGY),sharded)
+	MILLRACE_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -run TestSoak ./test/sharded
+else
 	MILLRACE_TEST_ROUNDS=100 $(GO) test -count=1 -timeout 0 -run TestEquivalence ./internal/sink/mongo
 	MILLRACE_TEST_ROUNDS=300 $(GO) test -count=1 -timeout 0 -run TestHistories ./internal/sink/mongo/resolve
 	MILLRACE_TEST_ROUNDS=30 $(GO) test -count=1 -timeout 0 -run TestCappedHistories ./internal/job
 	MILLRACE_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -run TestSoak ./test/failover
 	MILLRACE_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -run TestSoak ./test/trial
+endif
 
 # THEMES is one or more of those in test/trial, separated by commas.
 .PHONY: hunt

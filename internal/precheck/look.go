@@ -20,6 +20,7 @@ type seen struct {
 	collections                func() ([]schema.Collection, error)
 	existing                   func() (map[string]int64, error)
 	sourceGrants, targetGrants func() (grants, error)
+	shardGrants                []func() (grants, error) // of a sharded source, in the order of its shards
 	disk                       func() (bson.Raw, error)
 }
 
@@ -35,6 +36,11 @@ func (p *planner) look(ctx context.Context) error {
 	})
 	s.others = ask(&g, func() ([]state.Job, error) { return p.Store.LoadOthers(ctx, false) })
 	s.sourceGrants = ask(&g, func() (grants, error) { return grantsOf(ctx, p.Source) })
+	if p.Shards != nil {
+		for _, one := range p.Shards.Shards {
+			s.shardGrants = append(s.shardGrants, ask(&g, func() (grants, error) { return grantsOf(ctx, one.Cluster) }))
+		}
+	}
 	s.targetGrants = ask(&g, func() (grants, error) { return grantsOf(ctx, p.Target) })
 	s.disk = ask(&g, func() (bson.Raw, error) { return p.Target.Command(ctx, "admin", bson.D{{Key: "dbStats", Value: 1}}) })
 	have := make(chan []schema.Collection, 1)

@@ -72,6 +72,13 @@ func (p *planner) privileges(context.Context) error {
 	if err := p.judge("source", p.seen.sourceGrants, p.sourceNeeds); err != nil {
 		return err
 	}
+	if p.Shards != nil {
+		for i, s := range p.Shards.Shards {
+			if err := p.judge("shard "+s.Name, p.seen.shardGrants[i], p.shardNeeds); err != nil {
+				return err
+			}
+		}
+	}
 	return p.judge("target", p.seen.targetGrants, p.targetNeeds)
 }
 
@@ -81,8 +88,13 @@ func (p *planner) sourceNeeds(now, later *needs) {
 	// Collections are copied by UUID. Without listDatabases the server leaves
 	// out databases that the user may not read, and nobody would notice.
 	now.on(onCluster, "useUUID listDatabases")
-	if p.Source.Info.Kind == mongo.KindReplicaSet {
+	switch p.Source.Info.Kind {
+	case mongo.KindReplicaSet:
 		now.on("local.oplog.rs", "find")
+	case mongo.KindSharded:
+		for _, name := range []string{"shards", "databases", "collections", "chunks"} {
+			now.on("config."+name, "find")
+		}
 	}
 	for _, c := range p.plan.Collections {
 		db, _ := mongo.SplitNS(c.Source)
@@ -93,6 +105,22 @@ func (p *planner) sourceNeeds(now, later *needs) {
 		if p.Rules.Match(db + "." + probe) {
 			later.on(db+"."+probe, readActions)
 			p.laterSeries(later, p.Source, db, readActions)
+		}
+	}
+}
+
+// shardNeeds are those on each shard of a sharded source, whose documents and oplog are
+// read there.
+func (p *planner) shardNeeds(now, later *needs) {
+	now.on(onCluster, "useUUID")
+	now.on("local.oplog.rs", "find")
+	now.on("config.transactions", "find")
+	for _, c := range p.plan.Collections {
+		if c.Type != schema.TypeView {
+			now.on(dataNS(c.Source, c.Type), readActions)
+		}
+		if db, _ := mongo.SplitNS(c.Source); p.Rules.Match(db + "." + probe) {
+			later.on(db+"."+probe, readActions)
 		}
 	}
 }

@@ -40,6 +40,7 @@ type Change struct {
 	To         string
 	DropTarget bool
 	UUID       bson.Binary // the collection concerned (a rename's source), if told
+	Shard      string      // that tells of it, in a sharded cluster
 	// Options of create and view (as listCollections would give them), or the
 	// collMod command's fields.
 	Options bson.Raw

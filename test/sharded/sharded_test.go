@@ -27,6 +27,7 @@ import (
 	"github.com/millrace/millrace/internal/lab/sharded"
 	"github.com/millrace/millrace/internal/lab/sharded/load"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/transform"
 )
 
@@ -93,17 +94,7 @@ func key(k int) bson.D { return bson.D{{Key: "k", Value: k}} }
 func (b *bed) writing() (end func()) {
 	ctx, cancel := context.WithCancel(b.Context())
 	g, gctx := errgroup.WithContext(b.Context())
-	for n := range 3 {
-		w := load.New(b.source, "d", b.seed, n)
-		g.Go(func() error {
-			for ctx.Err() == nil && gctx.Err() == nil {
-				if err := w.Step(b.Context()); err != nil {
-					return fmt.Errorf("writer %d: %w", n, err)
-				}
-			}
-			return nil
-		})
-	}
+	g.Go(func() error { return load.Run(ctx, b.source, "d", b.seed) })
 	g.Go(func() error {
 		r := rand.New(rand.NewPCG(b.seed, 77))
 		names := b.lab.ShardNames()
@@ -203,10 +194,107 @@ func TestUser(t *testing.T) {
 	b.finish(j, done)
 
 	last := b.lab.Shards()[2]
+	b.ok(b.client(last.URI()).Database("admin").RunCommand(t.Context(), bson.D{{Key: "updateUser", Value: "mover"}, {Key: "roles", Value: bson.A{"clusterMonitor"}}}).Err())
+	spec.Job = "limited"
+	limited, err := job.Open(t.Context(), spec)
+	b.ok(err)
+	plan, err := limited.Plan(t.Context())
+	b.ok(err)
+	limited.Close()
+	if err := plan.Checks.Err(); err == nil || !strings.Contains(err.Error(), "shard "+b.lab.ShardNames()[2]+" privileges") {
+		t.Error(err)
+	}
 	b.ok(b.client(last.URI()).Database("admin").RunCommand(t.Context(), bson.D{{Key: "dropUser", Value: "mover"}}).Err())
 	spec.Job = "another"
 	if _, err := job.Open(t.Context(), spec); err == nil || !strings.Contains(err.Error(), "shard "+b.lab.ShardNames()[2]) || strings.Contains(err.Error(), "secret") {
 		t.Error(err)
+	}
+}
+
+// TestServersDie: shards, config servers and routers are killed and come back while a
+// job copies and follows.
+func TestServersDie(t *testing.T) {
+	b := newBed(t)
+	b.collections()
+	b.fill(1500)
+	end := b.writing()
+	spec := b.spec()
+	spec.Limits.Bytes = 1 << 20
+	j, done := b.start(spec)
+	r := rand.New(rand.NewPCG(b.seed, 4))
+	sets := append(b.lab.Shards(), b.lab.Config())
+	for range 5 {
+		member := sets[r.IntN(len(sets))].Members()[0]
+		b.ok(member.Kill())
+		pause(r.IntN(1000))
+		b.ok(member.Start(t.Context()))
+		pause(r.IntN(2000))
+	}
+	b.following(j, done)
+	j.SetLimits(t.Context(), pace.Rates{})
+	b.applies(j, done, 1000)
+	end()
+	b.finish(j, done)
+}
+
+// pause lets things happen, for so many milliseconds.
+func pause(ms int) { time.Sleep(time.Duration(ms) * time.Millisecond) }
+
+// TestKinds: collections of every kind that a database's own shard holds, in the copy,
+// after a job was broken off, and in the changes.
+func TestKinds(t *testing.T) {
+	b := newBed(t)
+	b.ok(b.lab.CreateDatabase(t.Context(), "d", b.lab.ShardNames()[1]))
+	db := b.source.Database("d")
+	b.ok(db.CreateCollection(t.Context(), "capped", options.CreateCollection().SetCapped(true).SetSizeInBytes(8192)))
+	b.ok(db.CreateCollection(t.Context(), "series", options.CreateCollection().SetTimeSeriesOptions(options.TimeSeries().SetTimeField("at").SetMetaField("of"))))
+	b.ok(db.CreateCollection(t.Context(), "folded", options.CreateCollection().SetCollation(&options.Collation{Locale: "en", Strength: 1})))
+	b.ok(db.CreateView(t.Context(), "view", "capped", driver.Pipeline{{{Key: "$match", Value: bson.D{{Key: "n", Value: bson.D{{Key: "$gt", Value: 5}}}}}}}))
+	began, n := time.Now().UTC().Truncate(time.Second), 0
+	fill := func() {
+		t.Helper()
+		for range 100 {
+			n++
+			_, err := db.Collection("capped").InsertOne(t.Context(), bson.D{{Key: "_id", Value: n}, {Key: "n", Value: n}})
+			b.ok(err)
+			_, err = db.Collection("series").InsertOne(t.Context(), bson.D{{Key: "_id", Value: n}, {Key: "at", Value: began.Add(time.Duration(n) * time.Second)}, {Key: "of", Value: n % 3}})
+			b.ok(err)
+			_, err = db.Collection("folded").InsertOne(t.Context(), bson.D{{Key: "_id", Value: fmt.Sprintf("A%d", n)}})
+			b.ok(err)
+		}
+	}
+	fill()
+	ctx, cancel := context.WithCancel(t.Context())
+	first, err := job.Open(ctx, b.spec())
+	b.ok(err)
+	ended := make(chan error, 1)
+	go func() { ended <- first.Run(ctx) }()
+	b.following(first, ended)
+	fill()
+	cancel()
+	<-ended
+	first.Close()
+	fill()
+	b.ok(b.lab.MovePrimary(t.Context(), "d", b.lab.ShardNames()[2]))
+	fill()
+	j, done := b.start(b.spec())
+	b.following(j, done)
+	b.ok(j.Finalize(t.Context(), true))
+	b.ok(<-done)
+	if st := j.Status(); len(st.Differences) > 0 {
+		t.Error(st.Differences)
+	}
+	b.sameDocuments("capped", "series", "folded", "view")
+	order := func(c *driver.Client) (ids []int32) {
+		cur, err := c.Database("d").Collection("capped").Find(t.Context(), bson.D{}, options.Find().SetHint(bson.D{{Key: "$natural", Value: 1}}))
+		b.ok(err)
+		for cur.Next(t.Context()) {
+			ids = append(ids, cur.Current.Lookup("_id").Int32())
+		}
+		return ids
+	}
+	if want, got := order(b.source), order(b.target); !slices.Equal(want, got) || len(want) == 0 {
+		t.Errorf("capped: %v, want %v", got, want)
 	}
 }
 
@@ -342,6 +430,9 @@ func (b *bed) changing(ctx context.Context) error {
 	for ctx.Err() == nil {
 		what, name := r.IntN(8), fmt.Sprintf("x%d", r.IntN(3))
 		on := []string{"ranged", "hashed", "plain", name}[r.IntN(4)]
+		if what == 2 && on == "ranged" { // a shard without chunks would not hear of it, and differ from the others
+			on = "hashed"
+		}
 		var err error
 		switch what {
 		case 0:
@@ -369,6 +460,21 @@ func (b *bed) changing(ctx context.Context) error {
 	}
 	b.Logf("changes by kind: %v", done)
 	return nil
+}
+
+// TestSoak repeats what is drawn from seeds for MILLRACE_SOAK.
+func TestSoak(t *testing.T) {
+	d, err := time.ParseDuration(os.Getenv("MILLRACE_SOAK"))
+	if err != nil {
+		t.Skip("set MILLRACE_SOAK to a duration")
+	}
+	rounds := 0
+	for began := time.Now(); time.Since(began) < d && !t.Failed(); rounds++ {
+		t.Run("schema", TestSchemaWhileAllMoves)
+		t.Run("copy", TestCopyWhileChunksMove)
+		t.Run("dying", TestServersDie)
+	}
+	t.Logf("%d rounds", rounds)
 }
 
 // fill writes documents of a kilobyte to each shard: so many to each collection

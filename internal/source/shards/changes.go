@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -23,7 +25,12 @@ type Collection struct {
 // collection tells of it, each at its own time. What is in effect already changes
 // nothing, and is left out. It also leaves out what movePrimary does to collections
 // that are not sharded: it makes a copy with another UUID on the new shard, and drops
-// the old one there where it was, both as a user would.
+// the old one there where it was, both as a user would. What is told of indexes of a
+// copy passes: those that it is made with are there already, and users make others
+// before the old one is dropped.
+//
+// What is dropped counts where the database's own shard tells of it, which has a part of
+// everything: others clean up what has moved away, or have a part of a sharded collection.
 //
 // It is used by one goroutine. Whoever begins in the middle needs Copies of then.
 type Once struct {
@@ -32,6 +39,10 @@ type Once struct {
 	copies  map[[16]byte][16]byte // the copy that movePrimary makes of a collection
 	dropped map[string]bool       // databases
 	gone    [][16]byte            // collections, the oldest first
+
+	// primary is the shard of a database at a time. sure is false where only that of
+	// now is known. Nil: nobody knows.
+	primary func(ctx context.Context, db string, at mongo.OpTime) (shard string, sure bool, err error)
 }
 
 // remembered is how many collections that are gone are known still, and databases:
@@ -98,20 +109,28 @@ func (o *Once) add(id [16]byte, ns string) {
 // Through gives what remains of the batches to emit.
 func (o *Once) Through(emit func(context.Context, *stream.Batch) error) func(context.Context, *stream.Batch) error {
 	return func(ctx context.Context, b *stream.Batch) error {
-		o.filter(b)
+		if _, err := o.filter(ctx, b); err != nil {
+			return err
+		}
 		return emit(ctx, b)
 	}
 }
 
 // filter leaves in a batch what is new, and gives the copies that were begun at its end.
-func (o *Once) filter(b *stream.Batch) (copies []Copy) {
+func (o *Once) filter(ctx context.Context, b *stream.Batch) (copies []Copy, err error) {
 	kept, ended := b.Events[:0], false
 	for i := range b.Events {
 		ev := &b.Events[i]
 		if !ended && b.End.Before(ev.At) { // the batch has a part of what comes after its end
 			copies, ended = o.Copies(), true
 		}
-		if ev.Kind != stream.SchemaChange || o.news(ev.Change) {
+		news := ev.Kind != stream.SchemaChange
+		if !news {
+			if news, err = o.tells(ctx, ev); err != nil {
+				return nil, fmt.Errorf("%s of %s at %s, told by shard %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, ev.Change.Shard, err)
+			}
+		}
+		if news {
 			kept = append(kept, *ev)
 		}
 	}
@@ -120,7 +139,54 @@ func (o *Once) filter(b *stream.Batch) (copies []Copy) {
 	if !ended {
 		copies = o.Copies()
 	}
-	return copies
+	return copies, nil
+}
+
+// tells is news, which drops are not that the database's own shard does not tell of.
+func (o *Once) tells(ctx context.Context, ev *stream.Event) (bool, error) {
+	ch := ev.Change
+	switch ch.Kind {
+	case stream.ChangeDrop, stream.ChangeDropView, stream.ChangeDropAllViews:
+	default:
+		return o.news(ch), nil
+	}
+	if o.primary == nil || ch.Shard == "" {
+		return o.news(ch), nil
+	}
+	db, _ := mongo.SplitNS(ch.NS)
+	shard, sure, err := o.primary(ctx, db, ev.At)
+	if err != nil {
+		return false, err
+	}
+	id, known := IDOf(ch.UUID)
+	if shard == ch.Shard {
+		o.stays(id)
+		return o.news(ch), nil
+	}
+	_, copied := o.copies[id]
+	if c := o.colls[id]; known && c != nil && (copied || c.copyOf != nil) {
+		return o.news(ch), nil
+	}
+	if !sure {
+		return false, mongo.WithHint(errors.New("the database has moved since, and it cannot be told any more whether this was dropped, or moved"),
+			"begin anew with --restart and --on-existing drop")
+	}
+	return false, nil
+}
+
+// stays notes that no copy of a collection takes its place, nor is it one any more: what
+// is on the database's own shard is the collection.
+func (o *Once) stays(id [16]byte) {
+	delete(o.copies, id)
+	c := o.colls[id]
+	if c == nil || c.copyOf == nil {
+		return
+	}
+	delete(o.copies, *c.copyOf)
+	if was := o.colls[*c.copyOf]; was != nil {
+		o.forget(*c.copyOf)
+	}
+	c.copyOf, o.names[c.ns] = nil, id
 }
 
 // news reports whether a change is one that was not told of before. It may take parts
@@ -155,11 +221,11 @@ func (o *Once) news(ch *stream.Change) bool {
 		return o.rename(id, c, ch)
 	case stream.ChangeCreateIndexes, stream.ChangeDropIndexes:
 		ch.Indexes = c.otherIndexes(ch.Indexes, ch.Kind == stream.ChangeDropIndexes)
-		return len(ch.Indexes) > 0 && c.copyOf == nil
+		return len(ch.Indexes) > 0
 	case stream.ChangeCollMod:
 		same := bytes.Equal(c.last, ch.Options)
 		c.last = ch.Options
-		return !same && c.copyOf == nil
+		return !same
 	}
 	return true
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/lab/sharded"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/source/merge"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/source/shards"
@@ -89,8 +90,9 @@ func schemaOnce(t *testing.T, version string) {
 
 	want := []string{
 		"create d.c", "createIndexes d.c k_1", "createIndexes d.c a", "collMod d.c", "dropIndexes d.c a", "createIndexes d.c a", "collMod d.c",
-		"renameCollection d.c", "create d.u", "createIndexes d.u b", "identity d.u",
-		"createIndexes d.u z", "identity d.u", "drop d.u", "create d.u", "drop d." + name, "create d." + name,
+		"renameCollection d.c", "create d.u", "createIndexes d.u b",
+		"createIndexes d.u b", "identity d.u", "createIndexes d.u z", // copies are made with the indexes that there are
+		"createIndexes d.u b", "createIndexes d.u z", "identity d.u", "drop d.u", "create d.u", "drop d." + name, "create d." + name,
 		"createIndexes d." + name + " _id_hashed", "create e.x", "drop e.x", "dropDatabase e", "create e.x",
 	}
 	if version == "4.4" {
@@ -165,9 +167,9 @@ func TestOnceMoves(t *testing.T) {
 		news bool
 		want bool
 	}{
-		{told(stream.ChangeCreate, "d.u", 2), false}, // a copy
-		{told(stream.ChangeCreateIndexes, "d.u", 2, ix), false},
-		{told(stream.ChangeDrop, "d.u", 2), false}, // that came to nothing
+		{told(stream.ChangeCreate, "d.u", 2), false},           // a copy
+		{told(stream.ChangeCreateIndexes, "d.u", 2, ix), true}, // its own, or a user's
+		{told(stream.ChangeDrop, "d.u", 2), false},             // that came to nothing
 		{told(stream.ChangeCreate, "d.u", 3), false},
 		{told(stream.ChangeDrop, "d.u", 1), true}, // the old one: another UUID, which a position has to have
 		{told(stream.ChangeCreateIndexes, "d.u", 3, stream.Index{Name: "b", Spec: ix.Spec}), true},
@@ -202,5 +204,71 @@ func TestOnceMoves(t *testing.T) {
 	}
 	if known := once.Known(); known > 10_010 {
 		t.Errorf("%d collections are known", known)
+	}
+}
+
+// TestDropsCountOnTheDatabasesShard: a drop is a user's where the database is, and the
+// end of a move elsewhere, also where a move that died has left a copy behind.
+func TestDropsCountOnTheDatabasesShard(t *testing.T) {
+	id := func(n byte) bson.Binary { return bson.Binary{Subtype: 4, Data: append(make([]byte, 15), n)} }
+	for _, c := range []struct {
+		name string
+		sure bool
+		told []stream.Change
+		want string
+	}{
+		{"dropped by a user, a copy is left", true, []stream.Change{{Kind: stream.ChangeCreate, UUID: id(2), Shard: "s1"}, {Kind: stream.ChangeDrop, UUID: id(1), Shard: "s0"}}, "drop"},
+		{"moved before the stream began", true, []stream.Change{{Kind: stream.ChangeDrop, UUID: id(1), Shard: "s1"}}, ""},
+		{"moved", true, []stream.Change{{Kind: stream.ChangeCreate, UUID: id(2), Shard: "s0"}, {Kind: stream.ChangeDrop, UUID: id(1), Shard: "s1"}}, "identity"},
+		{"moved, then dropped", true, []stream.Change{{Kind: stream.ChangeCreate, UUID: id(2), Shard: "s0"}, {Kind: stream.ChangeDrop, UUID: id(1), Shard: "s1"},
+			{Kind: stream.ChangeDrop, UUID: id(2), Shard: "s0"}}, "identity drop"},
+		{"a sharded one", true, []stream.Change{{Kind: stream.ChangeDrop, UUID: id(1), Shard: "s1"}, {Kind: stream.ChangeDrop, UUID: id(1), Shard: "s2"},
+			{Kind: stream.ChangeDrop, UUID: id(1), Shard: "s0"}}, "drop"},
+		{"views that moved", true, []stream.Change{{Kind: stream.ChangeDropAllViews, Shard: "s1"}}, ""},
+		{"views that a user drops", true, []stream.Change{{Kind: stream.ChangeDropAllViews, Shard: "s0"}}, "dropAllViews"},
+		{"long ago, moved", false, []stream.Change{{Kind: stream.ChangeCreate, UUID: id(2), Shard: "s0"}, {Kind: stream.ChangeDrop, UUID: id(1), Shard: "s1"}}, "identity"},
+		{"long ago, nobody knows", false, []stream.Change{{Kind: stream.ChangeDrop, UUID: id(1), Shard: "s1"}}, "error"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			once := shards.NewOnce([]shards.Collection{{NS: "d.u", UUID: id(1)}})
+			once.Primary(func(context.Context, string, mongo.OpTime) (string, bool, error) { return "s0", c.sure, nil })
+			var got []string
+			for _, ch := range c.told {
+				ch.NS = "d.u"
+				b := &stream.Batch{Events: []stream.Event{{Kind: stream.SchemaChange, NS: ch.NS, Change: &ch}}}
+				err := once.Through(func(_ context.Context, b *stream.Batch) error {
+					for _, ev := range b.Events {
+						got = append(got, string(ev.Change.Kind))
+					}
+					return nil
+				})(t.Context(), b)
+				if err != nil {
+					got = append(got, "error")
+				}
+			}
+			if text := strings.Join(got, " "); strings.TrimPrefix(text, "create ") != c.want {
+				t.Errorf("%s, want %s", text, c.want)
+			}
+		})
+	}
+}
+
+// TestPrimaryAt: where a database was is known for some time.
+func TestPrimaryAt(t *testing.T) {
+	lab.NeedServers(t)
+	b := newBed(t, sharded.Options{})
+	all := b.lab.ShardNames()
+	b.ok(b.lab.CreateDatabase(t.Context(), "d", all[0]))
+	b.ok(b.router.Client.Database("d").CreateCollection(t.Context(), "c"))
+	c := b.open()
+	before, err := c.Start(t.Context())
+	b.ok(err)
+	b.ok(b.lab.MovePrimary(t.Context(), "d", all[1]))
+	after, err := c.Start(t.Context())
+	b.ok(err)
+	for i, at := range []mongo.OpTime{before.At, after.At} {
+		if shard, sure, err := c.PrimaryAt(t.Context(), "d", at); shard != all[i] || !sure || err != nil {
+			t.Errorf("at %s: %s, %t, %v", at, shard, sure, err)
+		}
 	}
 }

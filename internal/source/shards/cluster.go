@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -105,19 +104,12 @@ func names(all []member) string {
 // SameShards fails when the cluster has got or lost a shard by the time of a position:
 // then what the shards told up to there is not all.
 func (c *Cluster) SameShards(ctx context.Context, at mongo.OpTime) error {
-	clock, err := c.clock(ctx, at)
+	aware, end, err := c.aware(ctx, c.Router, at)
 	if err != nil {
 		return err
 	}
-	sess, err := c.Router.Client.StartSession()
-	if err != nil {
-		return fmt.Errorf("start session: %w", err)
-	}
-	defer sess.EndSession(ctx)
-	if err := sess.AdvanceClusterTime(clock); err != nil {
-		return fmt.Errorf("tell of the cluster's time: %w", err)
-	}
-	now, err := list(driver.NewSessionContext(ctx, sess), c.Router, bson.E{Key: "afterClusterTime", Value: at.TS})
+	defer end()
+	now, err := list(aware, c.Router, bson.E{Key: "afterClusterTime", Value: at.TS})
 	if err != nil {
 		return fmt.Errorf("read which shards there are: %w", err)
 	}

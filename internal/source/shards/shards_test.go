@@ -251,17 +251,7 @@ func (b *bed) load(client *driver.Client, moves int) {
 	ctx, enough := context.WithCancel(b.Context())
 	defer enough()
 	g, gctx := errgroup.WithContext(b.Context())
-	for n := range 3 {
-		w := load.New(client, "d", b.seed, n)
-		g.Go(func() error {
-			for ctx.Err() == nil && gctx.Err() == nil {
-				if err := w.Step(b.Context()); err != nil {
-					return fmt.Errorf("writer %d: %w", n, err)
-				}
-			}
-			return nil
-		})
-	}
+	g.Go(func() error { return load.Run(ctx, client, "d", b.seed) })
 	g.Go(func() error {
 		r := rand.New(rand.NewPCG(b.seed, 77))
 		names := b.lab.ShardNames()

@@ -18,14 +18,15 @@ import (
 // Run is called by one goroutine at a time; the other methods by any.
 type Stream struct {
 	*merge.Source
-	there func() []Collection
+	cluster *Cluster
+	there   func() []Collection
 }
 
 // Stream makes one source of the shards' oplogs: in the order of cluster time, without
 // what chunks and databases do when they move, each schema change once. The collections
 // are those at the position where a run begins.
 func (c *Cluster) Stream(each oplog.Options, all merge.Options, there func() []Collection) *Stream {
-	return &Stream{Source: c.Source(each, all), there: there}
+	return &Stream{Source: c.Source(each, all), cluster: c, there: there}
 }
 
 // Run implements stream.Source.
@@ -35,9 +36,14 @@ func (s *Stream) Run(ctx context.Context, pos stream.Position, emit func(context
 		return err
 	}
 	once := NewOnce(s.there())
+	once.primary = s.cluster.PrimaryAt
 	once.Begun(copies)
 	out := func(ctx context.Context, b *stream.Batch) error {
-		b.Mark = withCopies(b.Mark, once.filter(b))
+		copies, err := once.filter(ctx, b)
+		if err != nil {
+			return err
+		}
+		b.Mark = withCopies(b.Mark, copies)
 		return emit(ctx, b)
 	}
 	return s.Source.Run(ctx, pos, new(commits).through(out))
@@ -49,7 +55,7 @@ func (c *Cluster) Source(each oplog.Options, all merge.Options) *merge.Source {
 	parts := make([]merge.Part, len(c.Shards))
 	owned := c.owned()
 	for i, s := range c.Shards {
-		parts[i] = merge.Part{Name: s.Name, Source: owned(s, oplog.New(s.Cluster, each)), Advance: c.mover(s)}
+		parts[i] = merge.Part{Name: s.Name, Source: told{owned(s, oplog.New(s.Cluster, each)), s.Name}, Advance: c.mover(s)}
 	}
 	return merge.New(parts, all)
 }
@@ -58,7 +64,7 @@ func (c *Cluster) Source(each oplog.Options, all merge.Options) *merge.Source {
 func (c *Cluster) mover(s Shard) func(context.Context, mongo.OpTime) error {
 	var mayNot atomic.Bool // write notes
 	return func(ctx context.Context, at mongo.OpTime) error {
-		ctx, end, err := c.aware(ctx, s, at)
+		ctx, end, err := c.aware(ctx, s.Cluster, at)
 		if err != nil {
 			return err
 		}
@@ -77,7 +83,7 @@ func (c *Cluster) mover(s Shard) func(context.Context, mongo.OpTime) error {
 // Pass waits until a shard has committed all up to a time and has an entry after it, so
 // that whatever it writes later has a later time.
 func (c *Cluster) Pass(ctx context.Context, s Shard, at mongo.OpTime) error {
-	ctx, end, err := c.aware(ctx, s, at)
+	ctx, end, err := c.aware(ctx, s.Cluster, at)
 	if err != nil {
 		return err
 	}
@@ -85,9 +91,9 @@ func (c *Cluster) Pass(ctx context.Context, s Shard, at mongo.OpTime) error {
 	return wait(ctx, s, at)
 }
 
-// aware has a shard be told, by commands with the context, that the cluster has
-// reached a time.
-func (c *Cluster) aware(ctx context.Context, s Shard, at mongo.OpTime) (_ context.Context, end func(), err error) {
+// aware has a shard, or a router, be told by commands with the context that the cluster
+// has reached a time.
+func (c *Cluster) aware(ctx context.Context, s *mongo.Cluster, at mongo.OpTime) (_ context.Context, end func(), err error) {
 	clock, err := c.clock(ctx, at)
 	if err != nil {
 		return ctx, nil, err

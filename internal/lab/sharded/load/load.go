@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
 )
@@ -31,6 +32,28 @@ const Keys = 600
 // New makes the nth writer of a run.
 func New(client *driver.Client, db string, seed uint64, n int) *Writer {
 	return &Writer{Rand: rand.New(rand.NewPCG(seed, uint64(n))), client: client, db: db, first: 1000 * (n + 1)}
+}
+
+// Run has some writers write to a database until ctx ends or one fails. What is
+// under way when ctx ends is not broken off.
+func Run(ctx context.Context, client *driver.Client, db string, seed uint64) error {
+	const writers = 3
+	var g errgroup.Group
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	for n := range writers {
+		w := New(client, db, seed, n)
+		g.Go(func() error {
+			defer stop()
+			for ctx.Err() == nil {
+				if err := w.Step(context.WithoutCancel(ctx)); err != nil {
+					return fmt.Errorf("writer %d: %w", n, err)
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
 }
 
 func (w *Writer) coll() *driver.Collection {

@@ -1,0 +1,60 @@
+package shards
+
+import (
+	"context"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// told has a shard's source say whose schema changes it tells.
+type told struct {
+	stream.Source
+	shard string
+}
+
+// Run implements stream.Source.
+func (t told) Run(ctx context.Context, pos stream.Position, emit func(context.Context, *stream.Batch) error) error {
+	return t.Source.Run(ctx, pos, func(ctx context.Context, b *stream.Batch) error {
+		for i := range b.Events {
+			if ch := b.Events[i].Change; ch != nil {
+				ch.Shard = t.shard
+			}
+		}
+		return emit(ctx, b)
+	})
+}
+
+// PrimaryAt is the shard on which a database's collections that are not sharded were at
+// a time, "" for none. sure is false where the config servers do not know that any more
+// (they keep the past for some minutes): then it is the one of now.
+func (c *Cluster) PrimaryAt(ctx context.Context, db string, at mongo.OpTime) (shard string, sure bool, err error) {
+	ctx, end, err := c.aware(ctx, c.Router, at)
+	if err != nil {
+		return "", false, err
+	}
+	defer end()
+	shard, err = c.primary(ctx, db, bson.D{{Key: "level", Value: "snapshot"}, {Key: "atClusterTime", Value: at.TS}})
+	if err == nil || mongo.Classify(err) == mongo.ClassCanceled {
+		return shard, true, err
+	}
+	shard, err = c.primary(ctx, db, bson.D{{Key: "level", Value: "majority"}, {Key: "afterClusterTime", Value: at.TS}})
+	return shard, false, mongo.Wrap(err, "find the shard of database %s", db)
+}
+
+func (c *Cluster) primary(ctx context.Context, db string, concern bson.D) (string, error) {
+	cur, err := c.Router.Client.Database("config").RunCommandCursor(ctx, bson.D{{Key: "find", Value: "databases"},
+		{Key: "filter", Value: bson.D{{Key: "_id", Value: db}}}, {Key: "readConcern", Value: concern}})
+	var found []struct {
+		Primary string `bson:"primary"`
+	}
+	if err == nil {
+		err = cur.All(ctx, &found)
+	}
+	if err != nil || len(found) == 0 {
+		return "", err
+	}
+	return found[0].Primary, nil
+}
