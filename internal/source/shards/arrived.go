@@ -3,6 +3,7 @@ package shards
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -114,9 +115,14 @@ func (p *replay) entry(e bson.Raw) error {
 	return nil
 }
 
-// elsewhere reports a document key that is not one of the chunk.
+// elsewhere reports a document key that is not one of the chunk. One of the _id alone
+// may be.
 func (p *replay) elsewhere(key bson.Raw) bool {
-	return p.key.OfDocumentKey(&p.at, key) && !p.of.has(p.at.Values)
+	named := slices.ContainsFunc(p.key, func(f shardkey.Field) bool {
+		_, ok := bsonraw.Field(key, f.Path)
+		return ok
+	})
+	return named && p.key.OfDocumentKey(&p.at, key) && !p.of.has(p.at.Values)
 }
 
 // has reports a document of the chunk.
@@ -159,67 +165,4 @@ func (j *judge) readAgain(ctx context.Context, all []*stray, p *replay, at bson.
 		}
 	}
 	return nil
-}
-
-// deletedFirst finds out which of the documents that are gone the donor had deleted,
-// too: its delete found nothing here, and so nothing tells of it.
-func (j *judge) deletedFirst(ctx context.Context, all []*stray, p *replay, at bson.Timestamp) error {
-	var gone []*stray
-	docs := map[string]*states{}
-	for _, s := range all {
-		if d := p.docs[s.id.String()]; d.told != nil && d.is == nil && d.known {
-			gone = append(gone, s)
-			docs[s.id.String()] = &states{is: d.told}
-		}
-	}
-	donor := j.shards[p.of.from]
-	if len(gone) == 0 || donor == nil {
-		return nil
-	}
-	one := written(gone)
-	filter := bson.D{
-		{Key: "ts", Value: bson.D{{Key: "$gte", Value: p.of.since}, {Key: "$lte", Value: at}}},
-		{Key: "$or", Value: bson.A{one, bson.D{{Key: "o.applyOps", Value: bson.D{{Key: "$elemMatch", Value: one}}}}}},
-	}
-	there := &replay{docs: docs, key: p.key, of: p.of}
-	err := entries(ctx, donor, filter, at, func(e bson.Raw) error {
-		ops, err := operations(e)
-		for _, one := range ops {
-			there.donor(one)
-		}
-		return err
-	})
-	for id, d := range docs {
-		if d.is == nil {
-			p.docs[id].told = nil
-		}
-	}
-	return err
-}
-
-// donor takes what the donor did to one of the documents: whether it still has it is
-// what counts, not what is in it. It may have another by now with the same _id.
-func (p *replay) donor(op bson.Raw) {
-	kind, _ := op.Lookup("op").StringValueOK()
-	o, _ := op.Lookup("o").DocumentOK()
-	o2, _ := op.Lookup("o2").DocumentOK()
-	id := o.Lookup("_id")
-	if kind == "u" {
-		id = o2.Lookup("_id")
-	}
-	d := p.docs[id.String()]
-	switch {
-	case d == nil:
-	case kind == "d", kind == "u" && p.elsewhere(o2):
-		d.is = nil
-	case kind == "i", kind == "u" && whole(o):
-		d.is = o
-	case kind == "u" && d.is != nil:
-		if doc, err := updated(d.is, o); err == nil {
-			d.is = doc
-		}
-	}
-	if d != nil && d.is != nil && !p.has(d.is) {
-		d.is = nil // it has another shard key now
-	}
 }
