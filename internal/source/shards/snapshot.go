@@ -11,10 +11,11 @@ import (
 )
 
 // Snapshot lists the part of the catalog in scope exactly as it stood at a position,
-// from which a Stream may begin.
+// from which a Stream may begin. It may lie in the middle of a movePrimary.
 func (c *Cluster) Snapshot(ctx context.Context, scope schema.Scope) (snap schema.Snapshot, from stream.Position, err error) {
 	terms := make([]int64, len(c.Shards))
 	ends := make([]mongo.OpTime, len(c.Shards))
+	held := make([][]schema.Collection, len(c.Shards))
 	snap, err = schema.TakeSnapshotOf(ctx, c.Router, scope, schema.History{
 		Before: func(ctx context.Context) (mongo.OpTime, error) {
 			err := c.each(ctx, func(ctx context.Context, i int) error {
@@ -29,6 +30,9 @@ func (c *Cluster) Snapshot(ctx context.Context, scope schema.Scope) (snap schema
 		},
 		After: func(ctx context.Context) (mongo.OpTime, error) {
 			err := c.each(ctx, func(ctx context.Context, i int) (err error) {
+				if held[i], err = schema.List(ctx, c.Shards[i].Cluster, scope); err != nil {
+					return err
+				}
 				if ends[i], err = c.Shards[i].CommittedSeen(ctx); err == nil && ends[i].Term != terms[i] {
 					err = mongo.Retry(fmt.Sprintf("shard %s has elected another primary", c.Shards[i].Name), nil, "")
 				}
@@ -48,5 +52,29 @@ func (c *Cluster) Snapshot(ctx context.Context, scope schema.Scope) (snap schema
 			return nil
 		},
 	})
+	if err == nil {
+		from.Mark = withCopies(from.Mark, copiesOf(snap.Collections, held))
+	}
 	return snap, from, err
+}
+
+// copiesOf are the collections that shards have beside those of the same names: the
+// copies that movePrimary makes, or the ones of which it has made them and that are
+// about to be dropped.
+func copiesOf(there []schema.Collection, held [][]schema.Collection) (copies []Copy) {
+	names := map[string][16]byte{}
+	for _, c := range there {
+		if id, ok := idOf(c.UUID); ok {
+			names[c.NS] = id
+		}
+	}
+	for _, all := range held {
+		for _, c := range all {
+			id, ok := idOf(c.UUID)
+			if of, known := names[c.NS]; ok && known && of != id {
+				copies = append(copies, Copy{NS: c.NS, ID: id, Of: of})
+			}
+		}
+	}
+	return copies
 }

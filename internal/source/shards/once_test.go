@@ -1,0 +1,79 @@
+package shards
+
+import (
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+func uuidOf(n byte) bson.Binary { return bson.Binary{Subtype: 4, Data: append(make([]byte, 15), n)} }
+
+func copyOf(id, of byte) Copy {
+	return Copy{NS: "d.u", ID: [16]byte{15: id}, Of: [16]byte{15: of}}
+}
+
+func opTime(n uint32) mongo.OpTime { return mongo.OpTime{TS: bson.Timestamp{T: n}, Term: -1} }
+
+func told(n uint32, kind stream.ChangeKind, id byte) stream.Event {
+	return stream.Event{Kind: stream.SchemaChange, NS: "d.u", At: opTime(n), Change: &stream.Change{Kind: kind, NS: "d.u", UUID: uuidOf(id)}}
+}
+
+// TestCopiesAtEnd: the mark of a batch has the copies of its end, though the batch, or
+// one before it, has brought events of later positions.
+func TestCopiesAtEnd(t *testing.T) {
+	o := NewOnce([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
+	o.Begun(nil)
+	all := []stream.Event{told(10, stream.ChangeCreate, 2), told(20, stream.ChangeDrop, 1), told(30, stream.ChangeCreate, 3)}
+	for _, step := range []struct {
+		end    uint32
+		events []stream.Event
+		copies []Copy
+	}{
+		{end: 5, events: all[:2]}, {end: 15, copies: []Copy{copyOf(2, 1)}}, {end: 17, events: all[2:], copies: []Copy{copyOf(2, 1)}},
+		{end: 25}, {end: 35, copies: []Copy{copyOf(3, 2)}},
+	} {
+		got := o.filter(&stream.Batch{Events: step.events, End: opTime(step.end)})
+		if len(got) != len(step.copies) || len(got) > 0 && got[0] != step.copies[0] {
+			t.Errorf("at %d: %v, want %v", step.end, got, step.copies)
+		}
+	}
+}
+
+// TestNamesAhead: what is known of the names may be of a later position than the one
+// where the stream begins: a copy that is collection by then stays that.
+func TestNamesAhead(t *testing.T) {
+	o := NewOnce([]Collection{{NS: "d.u", UUID: uuidOf(2)}})
+	o.Begun([]Copy{copyOf(2, 1)})
+	b := &stream.Batch{End: opTime(40), Events: []stream.Event{told(10, stream.ChangeDrop, 1), told(15, stream.ChangeCollMod, 2),
+		told(20, stream.ChangeCreate, 3), told(30, stream.ChangeDrop, 2)}}
+	b.Events[1].Change.Options = bson.Raw{5, 0, 0, 0, 0}
+	o.filter(b)
+	if len(b.Events) != 2 || b.Events[0].Change.Kind != stream.ChangeCollMod || b.Events[1].Change.Kind != stream.ChangeIdentity {
+		t.Errorf("%+v", b.Events)
+	}
+}
+
+// TestCopiesWhereStarted: a stream that begins in the middle of a movePrimary knows the
+// copies, whichever of the two the router showed.
+func TestCopiesWhereStarted(t *testing.T) {
+	coll := func(id byte) []schema.Collection {
+		return []schema.Collection{{NS: "d.u", UUID: uuidOf(id)}, {NS: "d.other", UUID: uuidOf(9)}}
+	}
+	for _, c := range []struct {
+		seen byte
+		want stream.ChangeKind
+	}{{seen: 1, want: stream.ChangeIdentity}, {seen: 2}} {
+		copies := copiesOf(coll(c.seen)[:1], [][]schema.Collection{coll(1), coll(2), nil})
+		o := NewOnce([]Collection{{NS: "d.u", UUID: uuidOf(c.seen)}})
+		o.Begun(copies)
+		b := &stream.Batch{End: opTime(10), Events: []stream.Event{told(10, stream.ChangeDrop, 1)}}
+		left := o.filter(b)
+		if len(left) > 0 || (c.want == "") != (len(b.Events) == 0) || len(b.Events) > 0 && b.Events[0].Change.Kind != c.want {
+			t.Errorf("seen %d: %+v, %v", c.seen, b.Events, left)
+		}
+	}
+}
