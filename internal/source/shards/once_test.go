@@ -77,3 +77,43 @@ func TestCopiesWhereStarted(t *testing.T) {
 		}
 	}
 }
+
+// TestMarkBeforePosition: a position that is amid a batch has the mark of the batch
+// before. The stream goes on from there: a copy that was begun in between is known, and
+// what is done is passed over.
+func TestMarkBeforePosition(t *testing.T) {
+	pos := stream.Position{At: opTime(15), Mark: withCopies("[]", opTime(5), nil)}
+	from, copies, err := split(pos)
+	if err != nil || from.At != opTime(5) || from.Mark != "[]" || len(copies) > 0 {
+		t.Fatal(from, copies, err)
+	}
+	o := NewOnce([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
+	o.Begun(copies)
+	var got []stream.Event
+	end := opTime(15)
+	for _, b := range []stream.Batch{
+		{Start: opTime(5), End: opTime(8), Partial: true, Events: []stream.Event{{Kind: stream.Insert, At: opTime(9)}}},
+		{Start: opTime(8), End: opTime(12), Events: []stream.Event{told(10, stream.ChangeCreate, 2)}},
+		{Start: opTime(12), End: opTime(20), Events: []stream.Event{{Kind: stream.Insert, At: opTime(14)}, {Kind: stream.Insert, At: opTime(16)}, told(20, stream.ChangeDrop, 1)}},
+		{Start: opTime(20), End: opTime(22), Events: []stream.Event{{Kind: stream.Insert, At: opTime(21)}}},
+	} {
+		o.filter(&b)
+		passOver(&b, pos.At)
+		if b.Start != end || b.End.Before(end) || b.Partial {
+			t.Errorf("%+v after %s", b, end)
+		}
+		end, got = b.End, append(got, b.Events...)
+	}
+	if len(got) != 3 || got[0].At != opTime(16) || got[1].Change.Kind != stream.ChangeIdentity || got[2].At != opTime(21) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestMark: copies survive in a mark.
+func TestMark(t *testing.T) {
+	at := mongo.OpTime{TS: bson.Timestamp{T: 7, I: 9}, Term: -1}
+	pos, copies, err := split(stream.Position{At: at, Mark: withCopies("[1]", at, []Copy{copyOf(2, 1)})})
+	if err != nil || pos.At != at || pos.Mark != "[1]" || len(copies) != 1 || copies[0] != copyOf(2, 1) {
+		t.Error(pos, copies, err)
+	}
+}

@@ -53,7 +53,7 @@ func (c *Cluster) Snapshot(ctx context.Context, scope schema.Scope) (snap schema
 		},
 	})
 	if err == nil {
-		from.Mark = withCopies(from.Mark, copiesOf(snap.Collections, held))
+		from.Mark = withCopies(from.Mark, from.At, copiesOf(snap.Collections, held))
 	}
 	return snap, from, err
 }

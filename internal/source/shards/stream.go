@@ -3,6 +3,7 @@ package shards
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -28,19 +29,31 @@ func (c *Cluster) Stream(each oplog.Options, all merge.Options, there func() []C
 	return &Stream{Source: c.Source(each, all), there: there}
 }
 
-// Run implements stream.Source.
+// Run implements stream.Source. It reads on from where the position's mark is of, which
+// may be before the position: the copies that movePrimary makes are known then.
 func (s *Stream) Run(ctx context.Context, pos stream.Position, emit func(context.Context, *stream.Batch) error) error {
-	pos, copies, err := split(pos)
+	from, copies, err := split(pos)
 	if err != nil {
 		return err
 	}
 	once := NewOnce(s.there())
 	once.Begun(copies)
 	out := func(ctx context.Context, b *stream.Batch) error {
-		b.Mark = withCopies(b.Mark, once.filter(b))
+		b.Mark = withCopies(b.Mark, b.End, once.filter(b))
+		passOver(b, pos.At)
 		return emit(ctx, b)
 	}
-	return s.Source.Run(ctx, pos, new(commits).through(out))
+	return s.Source.Run(ctx, from, new(commits).through(out))
+}
+
+// passOver leaves out of a batch what is at or before a position.
+func passOver(b *stream.Batch, done mongo.OpTime) {
+	if !b.Start.Before(done) {
+		return
+	}
+	b.Events = slices.DeleteFunc(b.Events, func(ev stream.Event) bool { return !done.Before(ev.At) })
+	b.Start, b.End = done, mongo.MaxOpTime(b.End, done)
+	b.Partial = b.Partial && len(b.Events) > 0
 }
 
 // Source makes one source of the shards' oplogs, in the order of cluster time.
