@@ -113,6 +113,8 @@ func (m *model) apply(ev *stream.Event) error {
 			return fmt.Errorf("%s: replacement of %s, which is not there", ev.At, key)
 		}
 		m.docs[key] = ev.Doc
+	case stream.Put:
+		m.docs[key] = ev.Doc
 	case stream.Update:
 		if !there {
 			return fmt.Errorf("%s: update of %s, which is not there", ev.At, key)
