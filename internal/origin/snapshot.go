@@ -7,14 +7,16 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/source/shards"
 	"github.com/millrace/millrace/internal/stream"
 )
 
 // Snapshot lists the part of the catalog in scope exactly as it stood at a position,
-// from which a Stream may begin.
+// from which a Stream may begin. It may lie in the middle of a movePrimary.
 func (c *Sharded) Snapshot(ctx context.Context, scope schema.Scope) (snap schema.Snapshot, from stream.Position, err error) {
 	terms := make([]int64, len(c.Shards))
 	ends := make([]mongo.OpTime, len(c.Shards))
+	held := make([][]schema.Collection, len(c.Shards))
 	snap, err = schema.TakeSnapshotOf(ctx, c.Router, scope, schema.History{
 		Before: func(ctx context.Context) (mongo.OpTime, error) {
 			err := c.Each(ctx, func(ctx context.Context, i int) error {
@@ -29,6 +31,9 @@ func (c *Sharded) Snapshot(ctx context.Context, scope schema.Scope) (snap schema
 		},
 		After: func(ctx context.Context) (mongo.OpTime, error) {
 			err := c.Each(ctx, func(ctx context.Context, i int) (err error) {
+				if held[i], err = schema.List(ctx, c.Shards[i].Cluster, scope); err != nil {
+					return err
+				}
 				if ends[i], err = c.Shards[i].CommittedSeen(ctx); err == nil && ends[i].Term != terms[i] {
 					err = mongo.Retry(fmt.Sprintf("shard %s has elected another primary", c.Shards[i].Name), nil, "")
 				}
@@ -48,5 +53,29 @@ func (c *Sharded) Snapshot(ctx context.Context, scope schema.Scope) (snap schema
 			return nil
 		},
 	})
+	if err == nil {
+		from = shards.WithCopies(from, copiesOf(snap.Collections, held))
+	}
 	return snap, from, err
+}
+
+// copiesOf are the collections that shards have beside those of the same names: the
+// copies that movePrimary makes, or the ones of which it has made them and that are
+// about to be dropped.
+func copiesOf(there []schema.Collection, held [][]schema.Collection) (copies []shards.Copy) {
+	names := map[string][16]byte{}
+	for _, c := range there {
+		if id, ok := shards.IDOf(c.UUID); ok {
+			names[c.NS] = id
+		}
+	}
+	for _, all := range held {
+		for _, c := range all {
+			id, ok := shards.IDOf(c.UUID)
+			if of, known := names[c.NS]; ok && known && of != id {
+				copies = append(copies, shards.Copy{NS: c.NS, ID: id, Of: of})
+			}
+		}
+	}
+	return copies
 }

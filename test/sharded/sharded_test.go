@@ -526,6 +526,7 @@ func (b *bed) finish(j *job.Job, done <-chan error) {
 	b.ok(<-done)
 	if st := j.Status(); len(st.Differences) > 0 {
 		b.Error(st.Differences)
+		b.changesOf()
 	}
 	b.sameDocuments("ranged", "hashed", "plain")
 }
@@ -588,5 +589,28 @@ func (b *bed) history(err error) {
 	slices.SortFunc(all, func(a, b line) int { return a.at.Compare(b.at) })
 	for _, l := range all {
 		b.Log(l.text)
+	}
+}
+
+// changesOf logs what the shards' oplogs tell of changes of the schema.
+func (b *bed) changesOf() {
+	b.Helper()
+	var all []string
+	for i, s := range append(b.lab.Shards(), b.lab.Config()) {
+		cur, err := b.client(s.URI()).Database("local").Collection("oplog.rs").Find(b.Context(), bson.D{{Key: "$or", Value: bson.A{
+			bson.D{{Key: "op", Value: "c"}, {Key: "ns", Value: "d.$cmd"}, {Key: "o.applyOps", Value: bson.D{{Key: "$exists", Value: false}}}},
+			bson.D{{Key: "ns", Value: "config.databases"}},
+		}}})
+		b.ok(err)
+		var docs []bson.Raw
+		b.ok(cur.All(b.Context(), &docs))
+		for _, d := range docs {
+			t, n := d.Lookup("ts").Timestamp()
+			all = append(all, fmt.Sprintf("%d.%06d s%d %.600s", t, n, i, d))
+		}
+	}
+	slices.Sort(all)
+	for _, l := range all {
+		b.Log(l)
 	}
 }

@@ -39,10 +39,18 @@ type Once struct {
 	copies  map[[16]byte][16]byte // the copy that movePrimary makes of a collection
 	dropped map[string]bool       // databases
 	gone    [][16]byte            // collections, the oldest first
+	moving  []moving              // what copies says, from when on; the oldest that still matters first
 
 	// primary is the shard of a database at a time. sure is false where only that of
 	// now is known. Nil: nobody knows.
 	primary func(ctx context.Context, db string, at mongo.OpTime) (shard string, sure bool, err error)
+}
+
+// moving are the copies from a position on. Batches bring events of positions after
+// their end.
+type moving struct {
+	from   mongo.OpTime
+	copies []Copy
 }
 
 // remembered is how many collections that are gone are known still, and databases:
@@ -85,13 +93,18 @@ func (o *Once) Copies() []Copy {
 	return all
 }
 
-// Begun has it know of copies that were begun before.
+// Begun has it know of copies that were begun before. The names may be ahead of the
+// position: a copy that has taken the collection's place is none any more.
 func (o *Once) Begun(all []Copy) {
 	for _, c := range all {
+		if o.names[c.NS] == c.ID {
+			continue
+		}
 		of := c.Of
 		o.colls[c.ID] = &known{ns: c.NS, indexes: map[string]bson.Raw{}, copyOf: &of}
 		o.copies[of] = c.ID
 	}
+	o.moving = []moving{{copies: o.Copies()}}
 }
 
 // IDOf is a UUID; false for what is none.
@@ -118,28 +131,38 @@ func (o *Once) Through(emit func(context.Context, *stream.Batch) error) func(con
 
 // filter leaves in a batch what is new, and gives the copies that were begun at its end.
 func (o *Once) filter(ctx context.Context, b *stream.Batch) (copies []Copy, err error) {
-	kept, ended := b.Events[:0], false
+	kept := b.Events[:0]
 	for i := range b.Events {
 		ev := &b.Events[i]
-		if !ended && b.End.Before(ev.At) { // the batch has a part of what comes after its end
-			copies, ended = o.Copies(), true
+		if ev.Kind != stream.SchemaChange {
+			kept = append(kept, *ev)
+			continue
 		}
-		news := ev.Kind != stream.SchemaChange
-		if !news {
-			if news, err = o.tells(ctx, ev); err != nil {
-				return nil, fmt.Errorf("%s of %s at %s, told by shard %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, ev.Change.Shard, err)
-			}
+		news, err := o.tells(ctx, ev)
+		if err != nil {
+			return nil, fmt.Errorf("%s of %s at %s, told by shard %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, ev.Change.Shard, err)
 		}
 		if news {
 			kept = append(kept, *ev)
 		}
+		o.moving = append(o.moving, moving{from: ev.At, copies: o.Copies()})
 	}
 	clear(b.Events[len(kept):])
 	b.Events = kept
-	if !ended {
-		copies = o.Copies()
+	return o.at(b.End), nil
+}
+
+// at are the copies at a position, which nobody will ask for again when a later one was.
+func (o *Once) at(pos mongo.OpTime) []Copy {
+	n := 0
+	for n < len(o.moving) && !pos.Before(o.moving[n].from) {
+		n++
 	}
-	return copies, nil
+	if n == 0 {
+		return nil
+	}
+	o.moving = slices.Delete(o.moving, 0, n-1)
+	return o.moving[0].copies
 }
 
 // tells is news, which drops are not that the database's own shard does not tell of.

@@ -52,7 +52,7 @@ func orphans(t *testing.T, version string) {
 	c := b.open()
 	start, err := c.Start(t.Context())
 	b.ok(err)
-	for id := 150; id < 160; id++ {
+	for id := 150; id < 161; id++ {
 		_, err := coll.InsertOne(t.Context(), bson.D{{Key: "_id", Value: id}, {Key: "k", Value: bson.D{{Key: "v", Value: id}}}, {Key: "n", Value: 0}})
 		b.ok(err)
 	}
@@ -75,13 +75,19 @@ func orphans(t *testing.T, version string) {
 	}
 	ignored := bson.D{{Key: "shardVersion", Value: version0}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}}
 
+	// Orphans that no server knows of: they are there before the chunk comes.
+	for id := 170; id < 172; id++ {
+		_, err := there.Collection("c").InsertOne(t.Context(), bson.D{{Key: "_id", Value: id}, {Key: "k", Value: bson.D{{Key: "v", Value: id}}}, {Key: "n", Value: 0}})
+		b.ok(err)
+	}
+
 	hang("alwaysOn")
 	defer hang("off")
 	moved := make(chan error, 1)
 	go func() { moved <- move(150, all[1]) }()
 	b.until(func() bool {
 		n, err := there.Collection("c").CountDocuments(t.Context(), bson.D{})
-		return err == nil && n == 10
+		return err == nil && n == 13
 	})
 	// The recipient's half of a write whose other half is done: it stays.
 	b.ok(there.RunCommand(t.Context(), append(bson.D{{Key: "update", Value: "c"}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: ids(150, 152)}, {Key: "u", Value: inc}, {Key: "multi", Value: true}}}}}, ignored...)).Err())
@@ -92,6 +98,12 @@ func orphans(t *testing.T, version string) {
 	b.ok(err)
 	_, err = coll.DeleteMany(t.Context(), ids(155, 156)) // the donor's delete finds nothing on the recipient
 	b.ok(err)
+	// The recipient has it no longer when the donor gives it another shard key.
+	b.ok(there.RunCommand(t.Context(), append(bson.D{{Key: "delete", Value: "c"}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: ids(160, 161)}, {Key: "limit", Value: 0}}}}}, ignored...)).Err())
+	_, err = coll.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 160}, {Key: "k.v", Value: 160}, {Key: "h", Value: nil}}, bson.D{{Key: "$set", Value: bson.D{{Key: "k.v", Value: 260}}}})
+	b.ok(err)
+	b.ok(there.RunCommand(t.Context(), append(bson.D{{Key: "update", Value: "c"}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: ids(170, 172)}, {Key: "u", Value: inc}, {Key: "multi", Value: true}}}}}, ignored...)).Err())
+	b.ok(there.RunCommand(t.Context(), append(bson.D{{Key: "delete", Value: "c"}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: ids(171, 172)}, {Key: "limit", Value: 0}}}}}, ignored...)).Err())
 	middle, err := c.Start(t.Context())
 	b.ok(err)
 	hang("off")

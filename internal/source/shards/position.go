@@ -5,17 +5,21 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/source/merge"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// mark is what a position says beside its time. While movePrimary copies collections
-// it is this, else Shards alone.
+// mark is what a position says beside its time. It may be that of an earlier time, of
+// the last batch of which all was applied.
 type mark struct {
+	T      uint32          `json:"t"` // the time that it is of
+	I      uint32          `json:"i"`
 	Shards json.RawMessage `json:"shards"` // where each goes on
-	Moving []movingMark    `json:"moving"`
+	Moving []movingMark    `json:"moving,omitempty"`
 }
 
 // movingMark is a Copy; the UUIDs in hex.
@@ -25,12 +29,16 @@ type movingMark struct {
 	Of string `json:"of"`
 }
 
-// withCopies adds the copies that movePrimary has begun to the mark of the merged stream.
-func withCopies(merged string, copies []Copy) string {
-	if len(copies) == 0 {
-		return merged
-	}
-	m := mark{Shards: json.RawMessage(merged)}
+// WithCopies is a position of the merged stream at which movePrimary has begun copies.
+func WithCopies(pos stream.Position, copies []Copy) stream.Position {
+	pos.Mark = withCopies(pos.Mark, pos.At, copies)
+	return pos
+}
+
+// withCopies adds to the mark of the merged stream at a position the copies that
+// movePrimary has begun then.
+func withCopies(merged string, at mongo.OpTime, copies []Copy) string {
+	m := mark{T: at.TS.T, I: at.TS.I, Shards: json.RawMessage(merged)}
 	for _, c := range copies {
 		m.Moving = append(m.Moving, movingMark{NS: c.NS, ID: hex.EncodeToString(c.ID[:]), Of: hex.EncodeToString(c.Of[:])})
 	}
@@ -41,7 +49,8 @@ func withCopies(merged string, copies []Copy) string {
 	return string(b)
 }
 
-// split takes a position apart: that of the merged stream, and the copies.
+// split takes a position apart: that of the merged stream which the mark is of, and the
+// copies at that.
 func split(pos stream.Position) (stream.Position, []Copy, error) {
 	if len(pos.Mark) == 0 || pos.Mark[0] != '{' {
 		return pos, nil, nil
@@ -49,6 +58,9 @@ func split(pos stream.Position) (stream.Position, []Copy, error) {
 	var m mark
 	if err := json.Unmarshal([]byte(pos.Mark), &m); err != nil {
 		return pos, nil, fmt.Errorf("position %s: %q does not say where the shards go on: %w", pos.At, pos.Mark, err)
+	}
+	if at := (bson.Timestamp{T: m.T, I: m.I}); at.Before(pos.At.TS) && !at.IsZero() {
+		pos.At.TS = at
 	}
 	var copies []Copy
 	for _, c := range m.Moving {

@@ -9,14 +9,14 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// told has a shard's source say whose schema changes it tells.
-type told struct {
+// teller has a shard's source say whose schema changes it tells.
+type teller struct {
 	stream.Source
 	shard string
 }
 
 // Run implements stream.Source.
-func (t told) Run(ctx context.Context, pos stream.Position, emit func(context.Context, *stream.Batch) error) error {
+func (t teller) Run(ctx context.Context, pos stream.Position, emit func(context.Context, *stream.Batch) error) error {
 	return t.Source.Run(ctx, pos, func(ctx context.Context, b *stream.Batch) error {
 		for i := range b.Events {
 			if ch := b.Events[i].Change; ch != nil {

@@ -3,14 +3,12 @@ package shards
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
-	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/shardkey"
 	"github.com/millrace/millrace/internal/stream"
@@ -104,10 +102,12 @@ func (j *judge) stray(c *collection, ev *stream.Event) error {
 func (j *judge) settle(ctx context.Context, b *stream.Batch, by bson.Timestamp) error {
 	groups := map[*arrival][]*stray{}
 	when := map[*arrival]bson.Timestamp{}
+	keys := map[*arrival]shardkey.Pattern{}
 	j.record.mu.RLock()
 	for name, s := range j.strays {
 		at, came := bson.Timestamp{}, false
 		if c := j.record.byUUID[s.uuid]; c != nil {
+			keys[s.with] = c.key
 			at, came = c.held.gained(s.with.low, j.shard, s.with.since)
 		}
 		switch {
@@ -121,7 +121,7 @@ func (j *judge) settle(ctx context.Context, b *stream.Batch, by bson.Timestamp) 
 	j.record.mu.RUnlock()
 	for a, all := range groups {
 		for part := range slices.Chunk(all, 1000) {
-			events, err := j.arrived(ctx, part, when[a])
+			events, err := j.arrived(ctx, part, keys[a], when[a])
 			if err != nil {
 				return fmt.Errorf("shard %s: what became of documents of %s that were written to while their chunk came: %w", j.shard, a.ns, err)
 			}
@@ -130,129 +130,6 @@ func (j *judge) settle(ctx context.Context, b *stream.Batch, by bson.Timestamp) 
 	}
 	if len(groups) > 0 {
 		slices.SortStableFunc(b.Events, func(x, y stream.Event) int { return x.At.Compare(y.At) })
-	}
-	return nil
-}
-
-// states are what a document is by the donor's word, and what it is.
-type states struct{ told, is bson.Raw }
-
-// arrived gives the events that make documents what they are when their chunk has come.
-func (j *judge) arrived(ctx context.Context, all []*stray, at bson.Timestamp) ([]stream.Event, error) {
-	docs := map[string]*states{}
-	var ids bson.A
-	for _, s := range all {
-		docs[s.id.String()] = &states{}
-		ids = append(ids, s.id)
-	}
-	in := bson.D{{Key: "$in", Value: ids}}
-	filter := bson.D{
-		{Key: "ts", Value: bson.D{{Key: "$gte", Value: all[0].with.since}, {Key: "$lte", Value: at}}},
-		{Key: "ui", Value: bson.Binary{Subtype: 4, Data: all[0].uuid[:]}},
-		{Key: "$or", Value: bson.A{bson.D{{Key: "o._id", Value: in}}, bson.D{{Key: "o2._id", Value: in}}}},
-	}
-	if err := j.look(ctx, filter, at, func(e bson.Raw) error { return replay(docs, e) }); err != nil {
-		return nil, err
-	}
-	if err := j.deletedFirst(ctx, all, docs, at); err != nil {
-		return nil, err
-	}
-	var events []stream.Event
-	for _, s := range all {
-		d := docs[s.id.String()]
-		if bytes.Equal(d.told, d.is) {
-			continue // the donor's word came last
-		}
-		ev := stream.Event{Kind: stream.Replace, NS: s.ns, UUID: &s.uuid, Doc: d.is, At: mongo.OpTime{TS: at, Term: -1},
-			Key: stream.Key{ID: bsonraw.FromRaw(s.id), Shard: s.key}}
-		switch {
-		case d.is == nil:
-			ev.Kind = stream.Delete
-		case d.told == nil:
-			ev.Kind = stream.Insert
-		}
-		events = append(events, ev)
-	}
-	return events, nil
-}
-
-// deletedFirst finds out which of the documents that are gone the donor had deleted,
-// too: its delete found nothing here, and so nothing tells of it.
-func (j *judge) deletedFirst(ctx context.Context, all []*stray, docs map[string]*states, at bson.Timestamp) error {
-	var ids bson.A
-	for _, s := range all {
-		if d := docs[s.id.String()]; d.told != nil && d.is == nil {
-			ids = append(ids, s.id)
-		}
-	}
-	donor := j.shards[all[0].with.from]
-	if len(ids) == 0 || donor == nil {
-		return nil
-	}
-	in := bson.D{{Key: "$in", Value: ids}}
-	uuid := bson.Binary{Subtype: 4, Data: all[0].uuid[:]}
-	one := bson.D{{Key: "ui", Value: uuid}, {Key: "$or", Value: bson.A{bson.D{{Key: "o._id", Value: in}}, bson.D{{Key: "o2._id", Value: in}}}}}
-	filter := bson.D{
-		{Key: "ts", Value: bson.D{{Key: "$gte", Value: all[0].with.since}, {Key: "$lte", Value: at}}},
-		{Key: "$or", Value: bson.A{one, bson.D{{Key: "o.applyOps", Value: bson.D{{Key: "$elemMatch", Value: one}}}}}},
-	}
-	last := map[string]bool{} // a delete
-	err := entries(ctx, donor, filter, at, func(e bson.Raw) error {
-		ops, err := operations(e)
-		for _, one := range ops {
-			op, _ := one.Lookup("op").StringValueOK()
-			id := one.Lookup("o", "_id")
-			if op == "u" {
-				id = one.Lookup("o2", "_id")
-			}
-			last[id.String()] = op == "d"
-		}
-		return err
-	})
-	for id, deleted := range last {
-		if d := docs[id]; deleted && d != nil && d.is == nil {
-			d.told = nil
-		}
-	}
-	return err
-}
-
-// replay takes an entry of the shard's oplog on one of the documents.
-func replay(docs map[string]*states, e bson.Raw) error {
-	op, _ := e.Lookup("op").StringValueOK()
-	o, _ := e.Lookup("o").DocumentOK()
-	donors, _ := e.Lookup("fromMigrate").BooleanOK()
-	id := o.Lookup("_id")
-	if op == "u" {
-		id = e.Lookup("o2", "_id")
-	}
-	d := docs[id.String()]
-	if d == nil {
-		return nil
-	}
-	switch op {
-	case "i":
-		d.is = o
-	case "d":
-		d.is = nil
-	case "u":
-		if whole(o) {
-			d.is = o
-			break
-		}
-		change, err := delta.ParseAs(delta.KindOf(o), o)
-		if err == nil && d.is == nil {
-			err = errors.New("an update of a document that is not there")
-		}
-		if err == nil {
-			d.is, _, err = delta.Apply(nil, d.is, change)
-		}
-		if err != nil {
-			return fmt.Errorf("replay of %s: %w", id, err)
-		}
-	}
-	if donors {
-		d.told = d.is
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package shards
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -29,9 +30,10 @@ func (c *Cluster) Stream(each oplog.Options, all merge.Options, there func() []C
 	return &Stream{Source: c.Source(each, all), cluster: c, there: there}
 }
 
-// Run implements stream.Source.
+// Run implements stream.Source. It reads on from where the position's mark is of, which
+// may be before the position: the copies that movePrimary makes are known then.
 func (s *Stream) Run(ctx context.Context, pos stream.Position, emit func(context.Context, *stream.Batch) error) error {
-	pos, copies, err := split(pos)
+	from, copies, err := split(pos)
 	if err != nil {
 		return err
 	}
@@ -43,10 +45,24 @@ func (s *Stream) Run(ctx context.Context, pos stream.Position, emit func(context
 		if err != nil {
 			return err
 		}
-		b.Mark = withCopies(b.Mark, copies)
+		b.Mark = withCopies(b.Mark, b.End, copies)
+		passOver(b, pos.At)
 		return emit(ctx, b)
 	}
-	return s.Source.Run(ctx, pos, new(commits).through(out))
+	return s.Source.Run(ctx, from, new(commits).through(out))
+}
+
+// passOver leaves out of a batch what is at or before a position.
+func passOver(b *stream.Batch, done mongo.OpTime) {
+	if !b.Start.Before(done) {
+		return
+	}
+	brought := len(b.Events) > 0
+	b.Events = slices.DeleteFunc(b.Events, func(ev stream.Event) bool { return !done.Before(ev.At) })
+	b.Start, b.End = done, mongo.MaxOpTime(b.End, done)
+	if brought && len(b.Events) == 0 { // what it had of a later position was done
+		b.Partial = false
+	}
 }
 
 // Source makes one source of the shards' oplogs, in the order of cluster time.
@@ -55,7 +71,7 @@ func (c *Cluster) Source(each oplog.Options, all merge.Options) *merge.Source {
 	parts := make([]merge.Part, len(c.Shards))
 	owned := c.owned()
 	for i, s := range c.Shards {
-		parts[i] = merge.Part{Name: s.Name, Source: told{owned(s, oplog.New(s.Cluster, each)), s.Name}, Advance: c.mover(s)}
+		parts[i] = merge.Part{Name: s.Name, Source: teller{owned(s, oplog.New(s.Cluster, each)), s.Name}, Advance: c.mover(s)}
 	}
 	return merge.New(parts, all)
 }

@@ -1,0 +1,104 @@
+package shards
+
+import (
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+func uuidOf(n byte) bson.Binary { return bson.Binary{Subtype: 4, Data: append(make([]byte, 15), n)} }
+
+func copyOf(id, of byte) Copy {
+	return Copy{NS: "d.u", ID: [16]byte{15: id}, Of: [16]byte{15: of}}
+}
+
+func opTime(n uint32) mongo.OpTime { return mongo.OpTime{TS: bson.Timestamp{T: n}, Term: -1} }
+
+func told(n uint32, kind stream.ChangeKind, id byte) stream.Event {
+	return stream.Event{Kind: stream.SchemaChange, NS: "d.u", At: opTime(n), Change: &stream.Change{Kind: kind, NS: "d.u", UUID: uuidOf(id)}}
+}
+
+// TestCopiesAtEnd: the mark of a batch has the copies of its end, though the batch, or
+// one before it, has brought events of later positions.
+func TestCopiesAtEnd(t *testing.T) {
+	o := NewOnce([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
+	o.Begun(nil)
+	all := []stream.Event{told(10, stream.ChangeCreate, 2), told(20, stream.ChangeDrop, 1), told(30, stream.ChangeCreate, 3)}
+	for _, step := range []struct {
+		end    uint32
+		events []stream.Event
+		copies []Copy
+	}{
+		{end: 5, events: all[:2]}, {end: 15, copies: []Copy{copyOf(2, 1)}}, {end: 17, events: all[2:], copies: []Copy{copyOf(2, 1)}},
+		{end: 25}, {end: 35, copies: []Copy{copyOf(3, 2)}},
+	} {
+		got, err := o.filter(t.Context(), &stream.Batch{Events: step.events, End: opTime(step.end)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got) != len(step.copies) || len(got) > 0 && got[0] != step.copies[0] {
+			t.Errorf("at %d: %v, want %v", step.end, got, step.copies)
+		}
+	}
+}
+
+// TestNamesAhead: what is known of the names may be of a later position than the one
+// where the stream begins: a copy that is collection by then stays that.
+func TestNamesAhead(t *testing.T) {
+	o := NewOnce([]Collection{{NS: "d.u", UUID: uuidOf(2)}})
+	o.Begun([]Copy{copyOf(2, 1)})
+	b := &stream.Batch{End: opTime(40), Events: []stream.Event{told(10, stream.ChangeDrop, 1), told(15, stream.ChangeCollMod, 2),
+		told(20, stream.ChangeCreate, 3), told(30, stream.ChangeDrop, 2)}}
+	b.Events[1].Change.Options = bson.Raw{5, 0, 0, 0, 0}
+	if _, err := o.filter(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	if len(b.Events) != 2 || b.Events[0].Change.Kind != stream.ChangeCollMod || b.Events[1].Change.Kind != stream.ChangeIdentity {
+		t.Errorf("%+v", b.Events)
+	}
+}
+
+// TestMarkBeforePosition: a position that is amid a batch has the mark of the batch
+// before. The stream goes on from there: a copy that was begun in between is known, and
+// what is done is passed over.
+func TestMarkBeforePosition(t *testing.T) {
+	pos := stream.Position{At: opTime(15), Mark: withCopies("[]", opTime(5), nil)}
+	from, copies, err := split(pos)
+	if err != nil || from.At != opTime(5) || from.Mark != "[]" || len(copies) > 0 {
+		t.Fatal(from, copies, err)
+	}
+	o := NewOnce([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
+	o.Begun(copies)
+	var got []stream.Event
+	end := opTime(15)
+	for _, b := range []stream.Batch{
+		{Start: opTime(5), End: opTime(8), Partial: true, Events: []stream.Event{{Kind: stream.Insert, At: opTime(9)}}},
+		{Start: opTime(8), End: opTime(12), Events: []stream.Event{told(10, stream.ChangeCreate, 2)}},
+		{Start: opTime(12), End: opTime(20), Events: []stream.Event{{Kind: stream.Insert, At: opTime(14)}, {Kind: stream.Insert, At: opTime(16)}, told(20, stream.ChangeDrop, 1)}},
+		{Start: opTime(20), End: opTime(22), Events: []stream.Event{{Kind: stream.Insert, At: opTime(21)}}},
+	} {
+		if _, err := o.filter(t.Context(), &b); err != nil {
+			t.Fatal(err)
+		}
+		passOver(&b, pos.At)
+		if b.Start != end || b.End.Before(end) || b.Partial {
+			t.Errorf("%+v after %s", b, end)
+		}
+		end, got = b.End, append(got, b.Events...)
+	}
+	if len(got) != 3 || got[0].At != opTime(16) || got[1].Change.Kind != stream.ChangeIdentity || got[2].At != opTime(21) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestMark: copies survive in a mark.
+func TestMark(t *testing.T) {
+	at := mongo.OpTime{TS: bson.Timestamp{T: 7, I: 9}, Term: -1}
+	pos, copies, err := split(stream.Position{At: at, Mark: withCopies("[1]", at, []Copy{copyOf(2, 1)})})
+	if err != nil || pos.At != at || pos.Mark != "[1]" || len(copies) != 1 || copies[0] != copyOf(2, 1) {
+		t.Error(pos, copies, err)
+	}
+}
