@@ -50,19 +50,20 @@ func stageValue(stage bson.Raw) bson.RawValue {
 	return valueOf(e)
 }
 
-// aggregateDatabase runs a pipeline that reads no collection. Operations of all
-// shards are joined; anything else is one shard's to make.
+// aggregateDatabase runs a pipeline that reads no collection: one shard makes it, but
+// for a list of operations.
 func (c *call) aggregateDatabase(ctx context.Context, stages []bson.Raw) (bson.D, error) {
+	if len(stages) > 0 && stageName(stages[0]) == "$currentOp" {
+		return c.currentOp(ctx, stages)
+	}
 	cur := &cursor{db: c.db, coll: "$cmd.aggregate", from: "$cmd.aggregate", lsid: c.lsid, limit: -1}
-	shards := c.r.upstream.names()
-	if len(stages) == 0 || stageName(stages[0]) != "$currentOp" {
-		t, err := c.r.catalog.table(ctx, c.db, "")
-		if err != nil {
-			return nil, err
-		}
-		if shards = shards[:1]; t.db.exists {
-			shards = t.owners()
-		}
+	shards := c.r.upstream.names()[:1]
+	t, err := c.r.catalog.table(ctx, c.db, "")
+	if err != nil {
+		return nil, err
+	}
+	if t.db.exists {
+		shards = t.owners()
 	}
 	if err := c.openAt(ctx, cur, shards, func(string) bson.D { return c.cmd }); err != nil {
 		return nil, err

@@ -102,6 +102,9 @@ func (c *call) send(ctx context.Context, shard string, s sending) (bsoncore.Docu
 	if c.lsid.Type != 0 {
 		s.cmd = append(s.cmd, bson.E{Key: "lsid", Value: c.lsid})
 	}
+	if about := c.client.aboutIt(); about != nil {
+		s.cmd = append(s.cmd, bson.E{Key: "$client", Value: about})
+	}
 	if c.txn != nil {
 		s.cmd = c.txn.take(s.cmd, shard)
 	}
@@ -244,7 +247,12 @@ func (c *client) reply(ctx context.Context, req *request) (bson.Raw, error) {
 	call, err := newCall(c, req)
 	var d bson.D
 	if err == nil {
-		d, err = c.r.dispatch(ctx, call)
+		running, end := c.begin(ctx)
+		d, err = c.r.dispatch(running, call)
+		if err != nil && running.Err() != nil {
+			err = fail(codeInterrupted, "Interrupted", "operation was interrupted")
+		}
+		end()
 	}
 	if ctx.Err() != nil {
 		return nil, ctx.Err()

@@ -34,7 +34,7 @@ func (c *call) chunkOf(ctx context.Context) (*table, chunk, error) {
 		return nil, chunk{}, fail(118, "NamespaceNotSharded", "ns %s is not sharded", t.ns())
 	}
 	var key []bson.RawValue
-	if doc, ok := firstDocument(c.cmd, "find", "middle"); ok {
+	if doc, ok := get(c.cmd, "find").DocumentOK(); ok {
 		key, _ = t.keyOf(doc)
 	} else if doc, ok := c.lowBound(); ok {
 		for e, ok := range bsonraw.Fields(doc) {
@@ -58,9 +58,10 @@ func firstDocument(cmd bson.D, names ...string) (bson.Raw, bool) {
 	return nil, false
 }
 
-// lowBound is the lower bound that a command names.
+// lowBound is the lower bound that a command names; hashed fields have their hashes
+// there.
 func (c *call) lowBound() (bson.Raw, bool) {
-	if doc, ok := get(c.cmd, "min").DocumentOK(); ok {
+	if doc, ok := firstDocument(c.cmd, "min", "middle"); ok {
 		return doc, true
 	}
 	array, _ := get(c.cmd, "bounds").ArrayOK()

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
 // maxMessage is what a server tells clients as maxMessageSizeBytes.
@@ -21,6 +23,11 @@ type client struct {
 	login *login // nil when the client has not begun to prove who it is
 	known bool   // has proved who it is
 	out   []byte
+
+	// With Router.mu:
+	app   string     // the application's name, as the client says it
+	about bson.Raw   // all that it says of itself; nil when nothing
+	op    *operation // what it runs; nil for nothing
 }
 
 func (c *client) close() {

@@ -19,6 +19,7 @@ const (
 	codeInvalidOptions    = 72
 	codeOwningShard       = 283
 	codeDuplicateKey      = 11000
+	codeInterrupted       = 11601
 	codeStaleConfig       = 13388
 	codeStaleDb           = 249
 	codeUnsupported       = 238 // NotImplemented

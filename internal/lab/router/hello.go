@@ -11,6 +11,7 @@ import (
 // Discovery and Monitoring": msg is isdbgrid). Without topologyVersion drivers ask
 // from time to time and do not wait for a change.
 func hello(_ context.Context, c *call) (bson.D, error) {
+	c.client.introduce(c.cmd)
 	writable := "isWritablePrimary"
 	if c.name != "hello" {
 		writable = "ismaster"
@@ -43,7 +44,7 @@ func serverStatus(_ context.Context, c *call) (bson.D, error) {
 		}
 	}
 	return bson.D{{Key: "host", Value: c.r.Host()}, {Key: "version", Value: version}, {Key: "process", Value: "mongos"},
-		{Key: "localTime", Value: bson.NewDateTimeFromTime(time.Now())}}, nil
+		{Key: "localTime", Value: bson.NewDateTimeFromTime(time.Now())}, {Key: "opcounters", Value: c.r.Taken().opcounters()}}, nil
 }
 
 // endSessions ends sessions on all shards; what fails there ends by its timeout.

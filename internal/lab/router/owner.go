@@ -150,7 +150,7 @@ func refused(code int32, msg string) error {
 // move finishes an update statement that gives its document to another shard. Such
 // a statement is alone in its batch: servers refuse others.
 func (w *writer) move(ctx context.Context, cause error) (bool, error) {
-	at := w.open[0]
+	at, done := w.open[0], make([]bool, len(w.stmts))
 	m, err := w.c.moved(ctx, cause, func(in *call) (bson.Raw, error) {
 		t, err := w.c.r.catalog.table(ctx, in.db, in.coll)
 		if err != nil {
@@ -166,14 +166,13 @@ func (w *writer) move(ctx context.Context, cause error) (bool, error) {
 	})
 	if e, ok := errors.AsType[*cmdError](err); ok && e.code == codeDuplicateKey && w.c.txn == nil {
 		w.result.add(at, e)
-		w.settle(nil)
+		w.settle(done)
 		return true, nil
 	}
 	if err != nil {
 		return false, err
 	}
 	if m.stayed != nil {
-		done := map[int]bool{}
 		if err := w.result.take(batch{stmts: []int{at}}, m.stayed, w.ordered, done); err != nil {
 			return false, err
 		}
@@ -186,6 +185,7 @@ func (w *writer) move(ctx context.Context, cause error) (bool, error) {
 	} else {
 		w.result.modified++
 	}
-	w.settle(map[int]bool{at: true})
+	done[at] = true
+	w.settle(done)
 	return true, nil
 }

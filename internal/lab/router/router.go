@@ -44,14 +44,16 @@ type Router struct {
 	sessions *sessions
 	features features
 	handlers map[string]handler
+	taken    taken
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
 	mu      sync.Mutex
-	clients map[net.Conn]struct{}
+	clients map[net.Conn]*client
 	lastID  int32
+	lastOp  int32
 }
 
 // Start connects to the config servers, finds the shards and listens. ctx bounds
@@ -80,7 +82,7 @@ func Start(ctx context.Context, o Options) (*Router, error) {
 
 // connect makes a router that does not listen yet.
 func connect(ctx context.Context, o Options) (*Router, error) {
-	r := &Router{log: o.Logger, clock: &clock{}, cursors: newCursors(), sessions: newSessions(), clients: map[net.Conn]struct{}{}}
+	r := &Router{log: o.Logger, clock: &clock{}, cursors: newCursors(), sessions: newSessions(), clients: map[net.Conn]*client{}}
 	r.ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	var err error
 	if r.upstream, err = openUpstream(o.ConfigURI, r.clock); err != nil {
@@ -136,33 +138,33 @@ func (r *Router) accept() {
 		if err != nil {
 			return
 		}
-		if id, ok := r.admit(conn); ok {
-			r.wg.Go(func() { r.serve(conn, id) })
+		if c := r.admit(conn); c != nil {
+			r.wg.Go(func() { r.serve(c) })
 		}
 	}
 }
 
-// admit remembers a connection for Close; false when that has begun.
-func (r *Router) admit(conn net.Conn) (int32, bool) {
+// admit remembers a connection for Close; nil when that has begun.
+func (r *Router) admit(conn net.Conn) *client {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ctx.Err() != nil {
 		_ = conn.Close()
-		return 0, false
+		return nil
 	}
-	r.clients[conn] = struct{}{}
 	r.lastID++
-	return r.lastID, true
+	c := &client{r: r, conn: conn, id: r.lastID}
+	r.clients[conn] = c
+	return c
 }
 
 // serve answers one client until it hangs up.
-func (r *Router) serve(conn net.Conn, id int32) {
-	c := &client{r: r, conn: conn, id: id}
+func (r *Router) serve(c *client) {
 	if err := c.loop(r.ctx); err != nil && r.ctx.Err() == nil {
-		r.log.Debug("connection ended", "client", id, "err", err)
+		r.log.Debug("connection ended", "client", c.id, "err", err)
 	}
 	r.mu.Lock()
-	delete(r.clients, conn)
+	delete(r.clients, c.conn)
 	r.mu.Unlock()
 	c.close()
 }

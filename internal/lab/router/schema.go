@@ -12,7 +12,7 @@ import (
 
 func schemaCommands() map[string]func(context.Context, *call) (bson.D, error) {
 	return map[string]func(context.Context, *call) (bson.D, error){
-		"create": create, "drop": drop, "dropDatabase": dropDatabase, "renameCollection": renameCollection, "collMod": collMod,
+		"create": create, "convertToCapped": onDatabase, "drop": drop, "dropDatabase": dropDatabase, "renameCollection": renameCollection, "collMod": collMod,
 		"createIndexes": createIndexes, "dropIndexes": dropIndexes, "deleteIndexes": dropIndexes,
 		"listDatabases": listDatabases, "listCollections": listCollections, "listIndexes": listIndexes,
 		"collStats": collStats, "collstats": collStats, "dbStats": dbStats, "dbstats": dbStats, "dataSize": notHere,
@@ -74,6 +74,11 @@ func create(ctx context.Context, c *call) (bson.D, error) {
 	if err := c.r.needDatabase(ctx, c, c.db); err != nil {
 		return nil, err
 	}
+	return c.onPrimary(ctx, c.coll, sending{db: c.db, cmd: c.cmd})
+}
+
+// onDatabase runs a command for unsharded collections where these are.
+func onDatabase(ctx context.Context, c *call) (bson.D, error) {
 	return c.onPrimary(ctx, c.coll, sending{db: c.db, cmd: c.cmd})
 }
 

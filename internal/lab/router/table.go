@@ -39,6 +39,7 @@ type chunk struct {
 	min, max bson.Raw
 	shard    string
 	lastmod  bson.Timestamp
+	from     []bson.RawValue // the values of min
 }
 
 func (t *table) ns() string { return t.db.name + "." + t.coll }
@@ -62,7 +63,7 @@ func (t *table) place(docs []bson.Raw) bool {
 		id := d.Lookup("_id")
 		byID[id.String()] = chunk{
 			id: id, min: d.Lookup("min").Document(), max: d.Lookup("max").Document(),
-			shard: d.Lookup("shard").StringValue(), lastmod: lastmod,
+			shard: d.Lookup("shard").StringValue(), lastmod: lastmod, from: values(d.Lookup("min").Document()),
 		}
 	}
 	for _, c := range byID {
@@ -127,11 +128,25 @@ func (t *table) owners() []string {
 
 // owner is the chunk that holds a key.
 func (t *table) owner(key []bson.RawValue) chunk {
-	i, found := slices.BinarySearchFunc(t.chunks, key, func(c chunk, key []bson.RawValue) int { return compareBound(c.min, key) })
+	i, found := slices.BinarySearchFunc(t.chunks, key, func(c chunk, key []bson.RawValue) int {
+		return slices.CompareFunc(c.from[:min(len(c.from), len(key))], key[:min(len(c.from), len(key))], shardkey.Compare)
+	})
 	if !found {
 		i--
 	}
 	return t.chunks[max(i, 0)]
+}
+
+// values are those of a document's fields.
+func values(doc bson.Raw) []bson.RawValue {
+	var all []bson.RawValue
+	for e, ok := range bsonraw.Fields(doc) {
+		if !ok {
+			break
+		}
+		all = append(all, valueOf(e))
+	}
+	return all
 }
 
 // compareBound orders a chunk's bound, and the values of a key.

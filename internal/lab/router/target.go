@@ -98,6 +98,9 @@ func (t *table) keyIn(filter, collation bson.Raw) ([]bson.RawValue, bool) {
 // prefixIn takes the shard key's leading values out of a filter, as far as it
 // demands one of each.
 func (t *table) prefixIn(filter, collation bson.Raw) []bson.RawValue {
+	if v, ok := t.alone(filter); ok && !collated(collation) {
+		return []bson.RawValue{t.key[0].Indexed(v)}
+	}
 	eq := equalities(filter)
 	var key []bson.RawValue
 	for _, p := range t.key {
@@ -108,6 +111,17 @@ func (t *table) prefixIn(filter, collation bson.Raw) []bson.RawValue {
 		key = append(key, p.Indexed(v))
 	}
 	return key
+}
+
+// alone is the value of a shard key of one field, where a filter begins with it: what
+// comes first is what counts.
+func (t *table) alone(filter bson.Raw) (v bson.RawValue, ok bool) {
+	body, _ := bsonraw.Body(filter)
+	first, _, ok := bsonraw.Next(body)
+	if !ok || len(t.key) != 1 || string(first.Name) != t.key[0].Path {
+		return v, false
+	}
+	return demanded(valueOf(first))
 }
 
 // collated reports a collation other than the simple one.

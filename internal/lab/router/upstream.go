@@ -28,7 +28,20 @@ type node struct {
 	host  string // as in config.shards: set/host:port,…
 	pool  *wire.Pool
 	clock *clock
+	messages
 }
+
+// messages are kept, with their memory, for the next commands.
+type messages struct{ pool sync.Pool }
+
+func (m *messages) get() *wire.Message {
+	if msg, ok := m.pool.Get().(*wire.Message); ok {
+		return msg
+	}
+	return &wire.Message{}
+}
+
+func (m *messages) put(msg *wire.Message) { m.pool.Put(msg) }
 
 // sending is one command to one replica set.
 type sending struct {
@@ -55,7 +68,8 @@ func (n *node) run(ctx context.Context, s sending) (bsoncore.Document, string, e
 		return nil, "", fmt.Errorf("reach %s: %w", n.name, err)
 	}
 	defer conn.Release()
-	var msg wire.Message
+	msg := n.messages.get()
+	defer n.messages.put(msg)
 	msg.Reset(s.db, raw, s.sel != wire.Primary())
 	if s.name != "" {
 		msg.StartSequence(s.name)
@@ -63,7 +77,7 @@ func (n *node) run(ctx context.Context, s sending) (bsoncore.Document, string, e
 			msg.AppendDocument(d)
 		}
 	}
-	reply, err := conn.RoundTrip(ctx, &msg)
+	reply, err := conn.RoundTrip(ctx, msg)
 	n.listen(reply, err)
 	return reply, conn.Addr(), err
 }

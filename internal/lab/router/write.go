@@ -36,6 +36,7 @@ func write(ctx context.Context, c *call) (bson.D, error) {
 	if len(w.stmts) == 0 {
 		return nil, fail(4, "InvalidLength", "Write batch sizes must be between 1 and 100000. Got 0 operations.")
 	}
+	c.r.taken.add(c.name, len(w.stmts))
 	w.base = without(c.cmd, w.name)
 	w.reset()
 	if err := w.prepare(ctx); err != nil {
@@ -49,9 +50,9 @@ func write(ctx context.Context, c *call) (bson.D, error) {
 
 // reset begins anew.
 func (w *writer) reset() {
-	w.open, w.result = nil, writeResult{}
-	for i := range w.stmts {
-		w.open = append(w.open, i)
+	w.open, w.result = make([]int, len(w.stmts)), writeResult{}
+	for i := range w.open {
+		w.open[i] = i
 	}
 }
 
@@ -63,7 +64,11 @@ func (w *writer) prepare(ctx context.Context) error {
 			w.stmts[i] = withID(d)
 		}
 	} else if !slices.ContainsFunc(w.stmts, func(d bson.Raw) bool { return truth(d.Lookup("upsert")) }) {
-		return nil
+		t, err := w.c.r.catalog.table(ctx, w.c.db, w.c.coll)
+		if err == nil && !t.db.exists {
+			w.open = nil // there is nothing to change
+		}
+		return err
 	}
 	return w.c.r.needDatabase(ctx, w.c, w.c.db)
 }
@@ -145,7 +150,7 @@ func (w *writer) round(ctx context.Context, t *table) (stale, err error) {
 			return answers[i].err
 		})
 	}
-	done := map[int]bool{}
+	done := make([]bool, len(w.stmts))
 	for i, b := range batches {
 		if answers[i].err == nil {
 			if e := w.result.take(b, answers[i].reply, w.ordered, done); e != nil {
@@ -159,14 +164,14 @@ func (w *writer) round(ctx context.Context, t *table) (stale, err error) {
 }
 
 // settle takes what is done, or has failed, off the open statements.
-func (w *writer) settle(done map[int]bool) {
+func (w *writer) settle(done []bool) {
 	w.open = slices.DeleteFunc(w.open, func(i int) bool { return done[i] || w.result.failed(i) })
 }
 
 // sendBatch sends one batch.
 func (w *writer) sendBatch(ctx context.Context, t *table, b batch) (bson.Raw, error) {
 	cmd := append(slices.Clone(w.base), w.stamp(t, b)...)
-	s := sending{db: w.c.db, name: w.name}
+	s := sending{db: w.c.db, name: w.name, docs: make([]bson.Raw, 0, len(b.stmts))}
 	for _, i := range b.stmts {
 		s.docs = append(s.docs, w.stmts[i])
 	}

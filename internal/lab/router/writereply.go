@@ -51,7 +51,7 @@ func (r *writeResult) failed(stmt int) bool { return r.bad[stmt] }
 
 // take adds a shard's reply to a batch and marks what is done. It returns the
 // shard's error if it calls the table old.
-func (r *writeResult) take(b batch, reply bson.Raw, ordered bool, done map[int]bool) (stale error) {
+func (r *writeResult) take(b batch, reply bson.Raw, ordered bool, done []bool) (stale error) {
 	r.n += number(reply.Lookup("n"))
 	r.modified += number(reply.Lookup("nModified"))
 	if v := reply.Lookup("writeConcernError"); v.Type != 0 && r.concern.Type == 0 {

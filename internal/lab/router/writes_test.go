@@ -8,6 +8,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/lab/router"
 )
 
 func k(v any) bson.D { return bson.D{{Key: "k", Value: v}} }
@@ -179,5 +181,26 @@ func (w *world) transactions(t *testing.T) {
 	}
 	if prepared < 5 {
 		t.Errorf("%d prepared parts of transactions, want 5 at least", prepared)
+	}
+}
+
+// taken: statements are counted by kind, and clients are told.
+func (w *world) taken(t *testing.T) {
+	r, client := start(t, w.cluster.ConfigURI())
+	c := client.Database("taken").Collection("c")
+	insert(t, c, bson.D{{Key: "_id", Value: 1}})
+	for _, cmd := range []bson.D{
+		{{Key: "insert", Value: "c"}, {Key: "documents", Value: bson.A{bson.D{{Key: "_id", Value: 2}}, bson.D{{Key: "_id", Value: 3}}}}},
+		{{Key: "update", Value: "c"}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "u", Value: bson.D{{Key: "$set", Value: bson.D{{Key: "a", Value: 1}}}}}, {Key: "multi", Value: true}}}}},
+		{{Key: "delete", Value: "c"}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "limit", Value: 0}}}}},
+	} {
+		command(t, c.Database(), cmd)
+	}
+	if have, want := r.Taken(), (router.Taken{Inserts: 3, Updates: 1, Deletes: 1}); have != want {
+		t.Errorf("taken %+v, want %+v", have, want)
+	}
+	told := command(t, client.Database("admin"), bson.D{{Key: "serverStatus", Value: 1}}).Lookup("opcounters", "insert")
+	if n, _ := told.AsInt64OK(); n != 3 {
+		t.Errorf("serverStatus tells of %v inserts, want 3", told)
 	}
 }

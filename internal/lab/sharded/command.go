@@ -38,20 +38,33 @@ func stale(err error) bool {
 func passes(err error) bool {
 	const (
 		hostUnreachable        = 6
+		lockTimeout            = 24
 		lockBusy               = 46
 		shardNotFound          = 70 // by a shard that has not heard of one that has just joined
+		networkTimeout         = 89
 		shutdownInProgress     = 91
 		conflictingOperation   = 117
 		failedToFindPrimary    = 133
+		majorityNotYet         = 134
 		primarySteppedDown     = 189
+		socketException        = 9001
 		notWritablePrimary     = 10107
 		interruptedAtShutdown  = 11600
 		interruptedByElection  = 11602
 		notPrimaryOrRecovering = 13436
 	)
-	return stale(err) || mongo.IsNetworkError(err) || hasCode(err, hostUnreachable, lockBusy, shardNotFound,
-		shutdownInProgress, conflictingOperation, failedToFindPrimary, primarySteppedDown, notWritablePrimary,
-		interruptedAtShutdown, interruptedByElection, notPrimaryOrRecovering)
+	// Of no public type: the driver's to those who wait for a connection of a pool
+	// when another operation finds its server gone.
+	var pool interface {
+		error
+		Retryable() bool
+	}
+	if errors.As(err, &pool) && pool.Retryable() {
+		return true
+	}
+	return stale(err) || mongo.IsNetworkError(err) || hasCode(err, hostUnreachable, lockTimeout, lockBusy, shardNotFound, networkTimeout,
+		shutdownInProgress, conflictingOperation, failedToFindPrimary, majorityNotYet, primarySteppedDown, socketException,
+		notWritablePrimary, interruptedAtShutdown, interruptedByElection, notPrimaryOrRecovering)
 }
 
 // hasCode reports whether a server has answered with one of the codes.

@@ -257,9 +257,10 @@ func (c *Cluster) Insert(ctx context.Context, ns string, document any) error {
 	var last error
 	perhaps := false // an earlier try has written it
 	err := poll(ctx, func() (bool, error) {
-		last = c.insert(ctx, ns, document)
+		var on *set
+		on, last = c.insert(ctx, ns, document)
 		if perhaps && mongo.IsDuplicateKeyError(last) {
-			last = nil
+			last = on.commits(ctx) // that it is there says not that it stays
 		}
 		perhaps = perhaps || last != nil && !stale(last)
 		return last == nil || !passes(last), nil
@@ -270,24 +271,41 @@ func (c *Cluster) Insert(ctx context.Context, ns string, document any) error {
 	return nil
 }
 
-// insert tries once.
-func (c *Cluster) insert(ctx context.Context, ns string, document any) error {
+// commits waits until a majority has all that the set was given so far.
+func (s *set) commits(ctx context.Context) error {
+	return s.client.Database("admin").RunCommand(ctx, bson.D{{Key: "appendOplogNote", Value: 1}, {Key: "data", Value: bson.D{}}, majority()}).Err()
+}
+
+// insert tries once, and says where.
+func (c *Cluster) insert(ctx context.Context, ns string, document any) (*set, error) {
 	db, name, _ := strings.Cut(ns, ".")
 	cmd := bson.D{{Key: "insert", Value: name}, {Key: "documents", Value: bson.A{document}}, majority()}
-	owner, err := c.OwnerOf(ctx, ns, document)
+	owner, at, err := c.ownerAt(ctx, ns, document)
 	if errors.Is(err, ErrNotSharded) {
 		owner, err = c.Primary(ctx, db)
-	} else if err == nil {
-		var at any
-		at, err = c.ShardVersion(ctx, ns, owner)
+	} else {
 		cmd = append(cmd, bson.E{Key: "shardVersion", Value: at})
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s, err := c.shard(owner)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return s.client.Database(db).RunCommand(ctx, cmd).Err()
+	return s, s.client.Database(db).RunCommand(ctx, cmd).Err()
+}
+
+// ownerAt is the shard that owns a document, and its version while it does. Read
+// after the chunk has gone, the version would be the one with which the shard takes
+// the document for an orphan, and acknowledges it.
+func (c *Cluster) ownerAt(ctx context.Context, ns string, document any) (owner string, version any, err error) {
+	owner, err = c.OwnerOf(ctx, ns, document)
+	for before := ""; err == nil && owner != before; {
+		before = owner
+		if version, err = c.ShardVersion(ctx, ns, owner); err == nil {
+			owner, err = c.OwnerOf(ctx, ns, document)
+		}
+	}
+	return owner, version, err
 }

@@ -41,6 +41,13 @@ type topology struct{ shards, members int }
 // Is reports whether a topology is that of a sharded cluster.
 func Is(topology string) bool { return strings.HasPrefix(topology, "sharded:") }
 
+// Members is how many servers have data in a cluster of a topology, 0 when that is
+// none of a sharded cluster.
+func Members(topology string) int {
+	t, _ := parseTopology(topology)
+	return t.shards * t.members
+}
+
 // parseTopology reads "sharded:SxM".
 func parseTopology(s string) (topology, error) {
 	counts, ok := strings.CutPrefix(s, "sharded:")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
@@ -37,7 +38,10 @@ func New(client *driver.Client, db string, seed uint64, n int) *Writer {
 // Run has some writers write to a database until ctx ends or one fails. What is
 // under way when ctx ends is not broken off.
 func Run(ctx context.Context, client *driver.Client, db string, seed uint64) error {
-	const writers = 3
+	const (
+		writers = 3
+		pause   = 3 * time.Millisecond // so that something is left of the machine
+	)
 	var g errgroup.Group
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -49,6 +53,7 @@ func Run(ctx context.Context, client *driver.Client, db string, seed uint64) err
 				if err := w.Step(context.WithoutCancel(ctx)); err != nil {
 					return fmt.Errorf("writer %d: %w", n, err)
 				}
+				time.Sleep(pause)
 			}
 			return nil
 		})
