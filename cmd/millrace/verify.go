@@ -24,7 +24,8 @@ and views. Documents are read in the order of their storage and compared by sums
 of 128-bit hashes with random seeds, and byte for byte where those differ;
 --method ranges compares all of them byte for byte, which takes several times as
 long. While writes go on, a difference is looked at again until both sides stand
-still on that document.
+still on that document. Of sharded clusters each shard is read directly where it
+can be reached, and only what it owns counts.
 
 Exit codes, as diff has them: 0 when nothing differs, 1 when something does, 2
 when there is no answer, such as when a connection breaks midway.`,

@@ -156,6 +156,9 @@ func (v *viewer) following() {
 	}
 	v.add(label("changes")+count(float64(f.Operations))+" ops", count(f.OperationsRate)+" ops/s", size(f.BytesRate)+"/s",
 		fmt.Sprintf("%d schema changes", f.SchemaChanges), count(float64(f.Folded))+" folded")
+	if f.Located+f.Broadcast > 0 {
+		v.add(label("broadcast")+count(float64(f.Located))+" documents looked for", count(float64(f.Broadcast))+" updates sent to all")
+	}
 	v.add(label("behind")+seconds(f.LagSeconds), "oplog window "+seconds(f.WindowSeconds), "at "+f.Applied)
 }
 

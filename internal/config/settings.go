@@ -124,6 +124,10 @@ func bindClusters(fs *pflag.FlagSet, source, target *string) {
 	fs.StringVar(target, flagTarget, "", "connection string `URI` of the target; with a password, set MILLRACE_TARGET or a config file instead")
 }
 
+func bindShards(fs *pflag.FlagSet, list *[]string, name, side string) {
+	fs.StringArrayVar(list, name, nil, "where a shard of a sharded "+side+" is reached otherwise than the cluster says, as `name=URI`; may be repeated")
+}
+
 func bindRules(fs *pflag.FlagSet, r *transform.Config) {
 	fs.StringSliceVar(&r.Include, "include", nil, "only namespaces that match this `pattern`: db.coll, db.*, or with globs; may be repeated")
 	fs.StringSliceVar(&r.Exclude, "exclude", nil, "not the namespaces that match this `pattern`; may be repeated")
@@ -151,14 +155,15 @@ type Sync struct {
 // Bind implements Settings.
 func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	bindClusters(fs, &s.Source, &s.Target)
-	fs.StringArrayVar(&s.sourceShards, flagSourceShard, nil, "where a shard of a sharded source is reached otherwise than the cluster says, as `name=URI`; may be repeated")
+	bindShards(fs, &s.sourceShards, flagSourceShard, "source")
 	Choice(fs, &s.ReadPreference, "read-preference", "primary", "`preference` for members of the source to read from: primary, primaryPreferred, secondary, secondaryPreferred or nearest", "primary", "primaryPreferred", "secondary", "secondaryPreferred", "nearest")
 	fs.StringVar(&s.ReadTags, "read-tags", "", "`tags` of the members to read from, such as dc:east,rack:1;dc:west; the first set that a member has counts")
 	fs.StringVar(&s.WriteConcern, "write-concern", "majority", "`concern` that a position must have reached before it is recorded: majority or a number of members")
 	fs.BoolVar(&s.AllowDowngrade, "allow-downgrade", false, "permit a target that is older than the source")
 	section(fs, "Source and target")
 	bindRules(fs, &s.Rules)
-	fs.BoolVar(&s.AllowMissing, "allow-missing", false, "permit an --include that matches nothing on the source yet")
+	fs.StringArrayVar(&s.Shard, flagShard, nil, "by which key a collection of the source is sharded on a sharded target, as `db.coll=key`: the key as fields (customer:1,_id:hashed), as JSON, or none; by default as on a sharded source; may be repeated")
+	fs.BoolVar(&s.AllowMissing, "allow-missing", false, "permit an --include, or a --shard, that matches nothing on the source yet")
 	Choice(fs, (*string)(&s.Mode), "mode", "all", "`mode` of the job: all (copy, then follow), full (copy only) or incremental (follow only)", "all", "full", "incremental")
 	fs.StringVar(&s.StartAt, "start-at", "", "`position` where incremental mode begins: seconds:increment, a time (RFC 3339) or checkpoint")
 	Choice(fs, (*string)(&s.OnExisting), "on-existing", "fail", "`policy` for target collections that exist: fail (before anything is written), merge or drop", "fail", "merge", "drop")
@@ -210,11 +215,15 @@ func bindPace(fs *pflag.FlagSet, docs *int64, bytes *string, l *pace.Loads) {
 type Verify struct {
 	Common
 	verify.Spec
+
+	sourceShards, targetShards []string // name=URI
 }
 
 // Bind implements Settings.
 func (v *Verify) Bind(fs *pflag.FlagSet, _ string) {
 	bindClusters(fs, &v.Source, &v.Target)
+	bindShards(fs, &v.sourceShards, flagSourceShard, "source")
+	bindShards(fs, &v.targetShards, flagTargetShard, "target")
 	section(fs, "Source and target")
 	bindRules(fs, &v.Rules)
 	section(fs, "What is compared")
@@ -295,7 +304,9 @@ const (
 	flagProgress    = "progress-interval"
 	flagSource      = "source"
 	flagSourceShard = "source-shard"
+	flagShard       = "shard"
 	flagTarget      = "target"
+	flagTargetShard = "target-shard"
 	flagToken       = "token"
 
 	flagApplyBuffer = "apply-buffer"

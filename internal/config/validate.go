@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/outfile"
+	"github.com/millrace/millrace/internal/placing"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/transform"
 )
@@ -201,8 +202,9 @@ func (c *checker) token(token string) {
 func (s *Sync) Validate(o Origins, _ []string) Problems {
 	c := newChecker(&s.Common, o)
 	c.clusters(s.Source, s.Target)
-	s.SourceShards = c.shards(s.sourceShards)
+	s.SourceShards = c.shards(flagSourceShard, s.sourceShards)
 	c.namespaces(s.Rules)
+	c.keys(s.Shard)
 	c.start(s)
 	c.bad(s.AllowOverlap && s.OnExisting == job.ExistingDrop, "allow-overlap", "cannot go with --on-existing drop, which drops what the other job has made",
 		"use --on-existing merge")
@@ -228,20 +230,27 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	return c.problems
 }
 
-// shards reads where the shards of a source are.
-func (c *checker) shards(list []string) map[string]string {
+// shards reads where the shards of a cluster are.
+func (c *checker) shards(flag string, list []string) map[string]string {
 	all := map[string]string{}
 	for _, one := range list {
 		name, uri, ok := strings.Cut(one, "=")
 		if !ok || name == "" || strings.Contains(name, "://") {
-			c.fail(flagSourceShard, "is not name=URI", "write for example shard0=mongodb://host:27018/, with the name that config.shards has")
+			c.fail(flag, "is not name=URI", "write for example shard0=mongodb://host:27018/, with the name that config.shards has")
 			continue
 		}
-		c.uri(flagSourceShard, uri)
-		c.bad(all[name] != "", flagSourceShard, fmt.Sprintf("names %q twice", name), "leave out one of them")
+		c.uri(flag, uri)
+		c.bad(all[name] != "", flag, fmt.Sprintf("names %q twice", name), "leave out one of them")
 		all[name] = uri
 	}
 	return all
+}
+
+// keys checks by which keys collections are to be sharded.
+func (c *checker) keys(rules []string) {
+	if _, err := placing.ParseRules(rules); err != nil {
+		c.fail(flagShard, err.Error(), "write for example shop.orders=customer:1,_id:1, shop.orders=_id:hashed or shop.orders=none, each collection once")
+	}
 }
 
 func (c *checker) start(s *Sync) {
@@ -289,6 +298,7 @@ func (c *checker) tags(preference, tags string) {
 func (v *Verify) Validate(o Origins, _ []string) Problems {
 	c := newChecker(&v.Common, o)
 	c.clusters(v.Source, v.Target)
+	v.SourceShards, v.TargetShards = c.shards(flagSourceShard, v.sourceShards), c.shards(flagTargetShard, v.targetShards)
 	c.namespaces(v.Rules)
 	c.notNegative("recheck-for", v.Recheck.For)
 	v.Online = v.Recheck.For > 0

@@ -55,6 +55,12 @@ func TestValidateSync(t *testing.T) {
 		{"tags of the primary", func(s *Sync) { s.ReadTags = "dc:east" }, "read-tags"},
 		{"tags without value", func(s *Sync) { s.ReadPreference, s.ReadTags = "nearest", "dc" }, "read-tags"},
 		{"shard", func(s *Sync) { s.sourceShards = []string{"s0=mongodb://u:p@a,b/", "s1=mongodb://c/"} }, ""},
+		{"keys", func(s *Sync) { s.Shard = []string{"d.a=x:1,_id:hashed", `d.b={"y.z": 1}`, "d.c=none"} }, ""},
+		{"key without a name", func(s *Sync) { s.Shard = []string{"d=x:1"} }, "shard"},
+		{"key twice", func(s *Sync) { s.Shard = []string{"d.a=x:1", "d.a=none"} }, "shard"},
+		{"key that descends", func(s *Sync) { s.Shard = []string{"d.a=x:-1"} }, "shard"},
+		{"key hashed twice", func(s *Sync) { s.Shard = []string{"d.a=x:hashed,y:hashed"} }, "shard"},
+		{"key without fields", func(s *Sync) { s.Shard = []string{"d.a={}"} }, "shard"},
 		{"shard without name", func(s *Sync) { s.sourceShards = []string{"mongodb://a/?replicaSet=x"} }, "source-shard"},
 		{"shard twice", func(s *Sync) { s.sourceShards = []string{"s0=mongodb://a/", "s0=mongodb://b/"} }, "source-shard"},
 		{"shard elsewhere", func(s *Sync) { s.sourceShards = []string{"s0=http://a/"} }, "source-shard"},
@@ -134,6 +140,17 @@ func TestValidateOthers(t *testing.T) {
 	v.Method = "ranges"
 	v.Workers = -1
 	expect(t, v.Validate(nil, nil), "workers")
+	v.Workers = 0
+	v.sourceShards = []string{"s0=mongodb://a/", "s1=mongodb://b/"}
+	v.targetShards = v.sourceShards[:1]
+	expect(t, v.Validate(nil, nil), "")
+	if len(v.SourceShards) != 2 || v.TargetShards["s0"] != "mongodb://a/" {
+		t.Errorf("shards %v and %v", v.SourceShards, v.TargetShards)
+	}
+	v.sourceShards = []string{"mongodb://a/"}
+	expect(t, v.Validate(nil, nil), "source-shard")
+	v.sourceShards, v.targetShards = nil, []string{"s0=http://a/"}
+	expect(t, v.Validate(nil, nil), "target-shard")
 
 	var c Control
 	c.Bind(pflag.NewFlagSet("status", pflag.ContinueOnError), CommandStatus)

@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/scan"
@@ -62,7 +63,7 @@ type Options struct {
 	// AfterClusterTime makes each read one of majority read concern after this
 	// position; zero, for a standalone source, reads without a read concern.
 	AfterClusterTime mongo.OpTime
-	WriteConcern     bson.Raw      // of inserts, default {w: 1}
+	WriteConcern     bson.Raw      // of inserts, default mongo.Cluster.DataConcern
 	SaveEvery        time.Duration // between saves of slice states, default 1 s
 	Log              *slog.Logger  // default: discards
 
@@ -89,6 +90,14 @@ type Options struct {
 	// before it has returned, and no slice is saved before. None are then. Nil: they
 	// are there.
 	Ready func(context.Context) error
+
+	// Keys tells the shard keys of the targets, by namespace, once they are there. Nil:
+	// none is sharded.
+	Keys func(ctx context.Context) (map[string]bson.Raw, error)
+
+	// Others says that the targets may hold documents of others, which are replaced: of
+	// a sharded one they may be on another shard than ours belong to.
+	Others bool
 
 	// Inserted finds when a document of a capped collection was inserted, which
 	// helps to find where a copy of one that is written to ends. Nil is allowed.
@@ -123,9 +132,6 @@ func (o Options) withDefaults() Options {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if len(o.WriteConcern) == 0 {
-		o.WriteConcern = bson.Raw(bsoncore.NewDocumentBuilder().AppendInt32("w", 1).Build())
-	}
 	return o
 }
 
@@ -158,7 +164,11 @@ type Engine struct {
 
 // New makes an engine that copies from src to dst and keeps progress in store.
 func New(src, dst *mongo.Cluster, store Store, o Options) *Engine {
-	return &Engine{src: cluster{src, "source"}, dst: cluster{dst, "target"}, store: store, opts: o.withDefaults()}
+	o = o.withDefaults()
+	if len(o.WriteConcern) == 0 {
+		o.WriteConcern = dst.DataConcernDocument()
+	}
+	return &Engine{src: cluster{src, "source"}, dst: cluster{dst, "target"}, store: store, opts: o}
 }
 
 // Run copies what the store does not hold as done and returns nil when every
@@ -215,6 +225,7 @@ type collection struct {
 	uuid       string // hex, with the part: the key of its slices
 	sourceDB   string
 	targetDB   string
+	key        docwrite.Key      // of the target; set before anything is written
 	insert     bsoncore.Document // the insert command
 	plan       []scan.Slice      // as loaded; nil when there is none to go on from
 	generation int64

@@ -2,6 +2,7 @@ package copy
 
 import (
 	"context"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -35,12 +36,53 @@ func (w *writer) replace(ctx context.Context, c *collection, docs [][]byte) erro
 			return err
 		}
 	}
-	return w.update(ctx, c, plain, docwrite.AppendReplacement, func(e wire.WriteError, doc []byte) error {
+	if err := w.elsewhere(ctx, c, plain); err != nil {
+		return err
+	}
+	return w.update(ctx, c, plain, c.key.AppendReplacement, func(e wire.WriteError, doc []byte) error {
 		if docwrite.Of(e) == docwrite.OtherID {
 			return w.exchange(ctx, c, doc)
 		}
 		return w.refused(ctx, c, e, doc)
 	})
+}
+
+// elsewhere deletes what other shards of the target have of documents that are about
+// to be written whole: their shard keys may have changed since.
+func (w *writer) elsewhere(ctx context.Context, c *collection, docs [][]byte) error {
+	if c.key.IsZero() || len(docs) == 0 {
+		return nil
+	}
+	_, coll := mongo.SplitNS(c.Target)
+	for some := range slices.Chunk(docs, 1000) {
+		w.msg.Reset(c.targetDB, bsoncore.NewDocumentBuilder().AppendString("delete", coll).AppendBoolean("ordered", false).
+			AppendDocument("writeConcern", bsoncore.Document(w.e.opts.WriteConcern)).Build(), false)
+		w.msg.StartSequence("deletes")
+		for _, doc := range some {
+			w.msg.BuildDocument(func(dst []byte) []byte { return c.key.AppendElsewhere(dst, bsonraw.IDOf(doc), doc) })
+		}
+		res, err := w.roundTrip(ctx)
+		if err != nil {
+			return err
+		}
+		for _, e := range res.Errors {
+			return writeFailed(e, some[e.Index])
+		}
+	}
+	return nil
+}
+
+// others is elsewhere for documents that are about to be inserted, where documents of
+// others may have their _ids.
+func (w *writer) others(ctx context.Context, ch *chunk) error {
+	if !w.e.opts.Others || ch.s.c.key.IsZero() {
+		return nil
+	}
+	var docs [][]byte
+	if err := ch.part.Each(func(doc []byte) error { docs = append(docs, doc); return nil }); err != nil {
+		return err
+	}
+	return w.elsewhere(ctx, ch.s.c, docs)
 }
 
 // insertExact inserts documents that an insert would change: an upsert by
@@ -49,7 +91,7 @@ func (w *writer) replace(ctx context.Context, c *collection, docs [][]byte) erro
 func (w *writer) insertExact(ctx context.Context, c *collection, docs [][]byte) error {
 	w.e.count.exact.Add(int64(len(docs)))
 	var there [][]byte
-	err := w.update(ctx, c, docs, docwrite.AppendInsert, func(e wire.WriteError, doc []byte) error {
+	err := w.update(ctx, c, docs, c.key.AppendInsert, func(e wire.WriteError, doc []byte) error {
 		return w.failed(ctx, c, e, doc, &there)
 	})
 	if err != nil || len(there) == 0 {
@@ -74,7 +116,7 @@ func (w *writer) exchange(ctx context.Context, c *collection, doc []byte) error 
 	for _, e := range res.Errors {
 		return writeFailed(e, doc)
 	}
-	return w.update(ctx, c, [][]byte{doc}, docwrite.AppendInsert, func(e wire.WriteError, doc []byte) error {
+	return w.update(ctx, c, [][]byte{doc}, c.key.AppendInsert, func(e wire.WriteError, doc []byte) error {
 		return w.refused(ctx, c, e, doc)
 	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/wire"
@@ -64,6 +65,15 @@ func (r *run) getReady(ctx context.Context) error {
 	if ready := r.e.opts.Ready; ready != nil {
 		if err := ready(ctx); err != nil {
 			return err
+		}
+	}
+	if ask := r.e.opts.Keys; ask != nil {
+		keys, err := ask(ctx)
+		if err != nil {
+			return err
+		}
+		for _, c := range r.colls {
+			c.key = docwrite.KeyOf(keys[c.Target], c.Source.Collated())
 		}
 	}
 	close(r.ready)

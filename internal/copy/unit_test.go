@@ -11,6 +11,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/wire"
 )
@@ -34,7 +35,7 @@ func TestNewestPlans(t *testing.T) {
 }
 
 func TestSliceMovesOverUnbrokenRunsOnly(t *testing.T) {
-	r := newRun(New(nil, nil, newStore(), Options{}))
+	r := newRun(New(nil, &mongo.Cluster{}, newStore(), Options{}))
 	c := &collection{progress: CollectionStats{Slices: 1}}
 	s := newSlice(r, c, scan.Slice{Strategy: scan.ByRecord})
 	at := func(rid int64) scan.Progress {

@@ -36,16 +36,34 @@ const keepMessage = 8 << 20
 func (r *run) write(ctx context.Context, reserve bool) error {
 	return r.connected(ctx, r.e.dst, wire.Primary(), reserve, func(conn *wire.Conn) error {
 		w := writer{run: r, Reader: scan.Reader{Conn: conn, Gate: r.e.opts.TargetGate}}
+		defer func() { w.Conn.Release() }() // once more does no harm
 		if err := r.awaitReady(ctx); err != nil {
 			return err
 		}
 		for ch := range r.chunks { // the readers close it also when ctx has ended
+			if err := w.turn(ctx); err != nil {
+				return err
+			}
 			if err := w.chunk(ctx, ch); err != nil {
 				return fmt.Errorf("copy %s to %s: %w", ch.s.c.Source.NS, ch.s.c.Target, err)
 			}
 		}
 		return nil
 	})
+}
+
+// turn takes a connection to another of the target's routers, if it is behind some.
+func (w *writer) turn(ctx context.Context) error {
+	if w.e.dst.Info.Kind != mongo.KindSharded {
+		return nil
+	}
+	w.Conn.Release()
+	conn, err := w.e.dst.Pool.Checkout(ctx, wire.Primary())
+	if err != nil {
+		return fmt.Errorf("copy: connect to the target: %w", err)
+	}
+	w.Conn = conn
+	return nil
 }
 
 // chunk puts a chunk on the target and acknowledges it.
@@ -74,6 +92,9 @@ func (w *writer) chunk(ctx context.Context, ch *chunk) error {
 // insert sends the chunk as one unordered insert. Documents that an insert
 // would change are written exactly.
 func (w *writer) insert(ctx context.Context, ch *chunk) error {
+	if err := w.others(ctx, ch); err != nil {
+		return err
+	}
 	aside, err := w.frame(ch)
 	if err != nil {
 		return err

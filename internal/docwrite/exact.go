@@ -48,10 +48,13 @@ func Inspect(doc []byte) (s Special, err error) {
 // doc}}], upsert: true}. A pipeline leaves zero timestamps and dollars alone.
 // $nor makes it match nothing: it inserts or meets a duplicate. On a document
 // that exists, $replaceWith with a field name twice brings down a 6.0 server.
-func AppendInsert(dst, doc []byte) []byte {
+func AppendInsert(dst, doc []byte) []byte { return Key{}.AppendInsert(dst, doc) }
+
+// AppendInsert is AppendInsert for a collection with the shard key.
+func (k Key) AppendInsert(dst, doc []byte) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	q, dst := bsoncore.AppendDocumentElementStart(dst, "q")
-	dst = appendID(dst, doc)
+	dst = k.AppendEquals(appendIDOf(dst, bsonraw.IDOf(doc)), doc)
 	nor, dst := bsoncore.AppendArrayElementStart(dst, "$nor")
 	dst = bsoncore.AppendDocumentElement(dst, "0", bsoncore.NewDocumentBuilder().Build())
 	dst, _ = bsoncore.AppendArrayEnd(dst, nor)
@@ -63,30 +66,31 @@ func AppendInsert(dst, doc []byte) []byte {
 	dst, _ = bsoncore.AppendDocumentEnd(dst, repl)
 	dst, _ = bsoncore.AppendDocumentEnd(dst, stage)
 	dst, _ = bsoncore.AppendArrayEnd(dst, u)
-	return endUpsert(dst, i)
+	return k.endUpsert(dst, i)
 }
 
 // AppendReplacement appends {q: {_id: {$eq: id}}, u: doc, upsert: true}, for a
-// document without special fields.
-func AppendReplacement(dst, doc []byte) []byte {
+// document without special fields, with the shard key besides.
+func (k Key) AppendReplacement(dst, doc []byte) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	q, dst := bsoncore.AppendDocumentElementStart(dst, "q")
-	dst, _ = bsoncore.AppendDocumentEnd(appendID(dst, doc), q)
+	dst = k.AppendEquals(appendIDOf(dst, bsonraw.IDOf(doc)), doc)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, q)
 	dst = bsoncore.AppendDocumentElement(dst, "u", doc)
-	return endUpsert(dst, i)
+	return k.endUpsert(dst, i)
 }
 
-func endUpsert(dst []byte, i int32) []byte {
-	dst = bsoncore.AppendBooleanElement(dst, "upsert", true)
+func (k Key) endUpsert(dst []byte, i int32) []byte {
+	dst = k.AppendCollation(bsoncore.AppendBooleanElement(dst, "upsert", true))
 	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
 	return dst
 }
 
-// appendID appends _id: {$eq: id}, for a server takes an _id that is an object
+// appendIDOf appends _id: {$eq: id}, for a server takes an _id that is an object
 // with a dollar for an operator.
-func appendID(dst, doc []byte) []byte {
+func appendIDOf(dst []byte, id bsonraw.ID) []byte {
 	i, dst := bsoncore.AppendDocumentElementStart(dst, "_id")
-	dst = bsoncore.AppendValueElement(dst, "$eq", bsonraw.IDOf(doc))
+	dst = bsoncore.AppendValueElement(dst, "$eq", id)
 	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
 	return dst
 }
@@ -102,10 +106,13 @@ func Delete(coll string, id bsonraw.ID) bson.D {
 // validator says. What exists has to be deleted before: after Delete, in one
 // transaction where a crash in between would show, it replaces documents that no
 // replacement can write.
-func Insert(coll string, doc []byte) bson.D {
+func Insert(coll string, doc []byte) bson.D { return Key{}.Insert(coll, doc) }
+
+// Insert is Insert for a collection with the shard key.
+func (k Key) Insert(coll string, doc []byte) bson.D {
 	cmd := bson.D{{Key: "insert", Value: coll}, {Key: "documents", Value: bson.A{bson.Raw(doc)}}}
 	if s, _ := Inspect(doc); s.ZeroTimestamp {
-		cmd = bson.D{{Key: "update", Value: coll}, {Key: "updates", Value: bson.A{bson.Raw(AppendInsert(nil, doc))}}}
+		cmd = bson.D{{Key: "update", Value: coll}, {Key: "updates", Value: bson.A{bson.Raw(k.AppendInsert(nil, doc))}}}
 	}
 	return append(cmd, bson.E{Key: "bypassDocumentValidation", Value: true})
 }

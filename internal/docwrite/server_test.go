@@ -156,7 +156,7 @@ func testMeanings(t *testing.T, c *mongo.Cluster) {
 		"exact insert, _id":  {Insert("m", marshal(t, bson.D{{Key: "_id", Value: "A"}, zero})), DuplicateID},
 		"insert, key":        {Insert("m", marshal(t, bson.D{{Key: "_id", Value: "b"}, {Key: "k", Value: 1}})), DuplicateKey},
 		"exact insert, key":  {Insert("m", marshal(t, bson.D{{Key: "_id", Value: "b"}, {Key: "k", Value: 1}, zero})), DuplicateKey},
-		"replacement, bytes": {statement("m", AppendReplacement(nil, marshal(t, bson.D{{Key: "_id", Value: "A"}, {Key: "k", Value: 1}}))), OtherID},
+		"replacement, bytes": {statement("m", Key{}.AppendReplacement(nil, marshal(t, bson.D{{Key: "_id", Value: "A"}, {Key: "k", Value: 1}}))), OtherID},
 		"parallel arrays":    {Insert("m", parallel), Refused},
 		"exact, parallel":    {Insert("m", marshal(t, bson.D{{Key: "_id", Value: "c"}, {Key: "p", Value: bson.A{1, 2}}, {Key: "q", Value: bson.A{1, 2}}, zero})), Refused},
 		"no geometry":        {Insert("m", marshal(t, bson.D{{Key: "_id", Value: "c"}, {Key: "g", Value: "here"}})), Refused},

@@ -44,6 +44,11 @@
 //	commit.before, commit.after       the commit of a transaction of updates
 //	copy.before, copy.after           a batch of the copy
 //	letter.before, letter.after       a dead letter
+//	shard.before, shard.made,         a collection of a sharded target: before it is sharded,
+//	shard.noted, shard.held,          after it, the balancer noted, and told to leave it alone,
+//	shard.split, shard.moved,         a bound, a range moved,
+//	shard.placed                      all placed
+//	release.before                    the balancer is as before, and that is to be forgotten
 //	final.before, final.after         the position at which to finalize
 //	finalize.before, finalize.after   the last drain, the last save
 package failpoint

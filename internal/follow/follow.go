@@ -416,7 +416,9 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, before mongo.Op
 	if !last {
 		return nil
 	}
-	f.intent = mongo.OpTime{}
+	if !ev.At.Before(f.intent) { // else one that came before the noted one, done again
+		f.intent = mongo.OpTime{}
+	}
 	if effect.Resync == nil {
 		return nil
 	}

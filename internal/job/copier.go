@@ -110,6 +110,11 @@ func (c *copier) clear(ctx context.Context, job state.Job) error {
 			}
 		}
 	}
+	if c.placer != nil {
+		if err := c.placer.ForgetAll(ctx); err != nil {
+			return err
+		}
+	}
 	for _, remove := range []func(context.Context) error{c.cat.Forget, c.letters.Reset, c.store.Clear} {
 		if err := remove(ctx); err != nil {
 			return err
@@ -290,7 +295,10 @@ func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime,
 	o.Readers, o.Writers, o.MaxBufferedBytes, o.AfterClusterTime, o.Log = c.spec.Readers, c.spec.Writers, c.spec.Memory, after, c.log
 	o.Recreate, o.Refused, o.Limit, o.SourceGate, o.TargetGate = c.recreate, c.refused(after), c.limit, c.srcGate, c.dstGate
 	o.Widen = func(ctx context.Context, t copy.Task) error { return c.cat.Widen(ctx, c.src, t.Source, t.Target) }
-	o.Inserted = oplog.FindInsertion
+	o.Inserted, o.Others = oplog.FindInsertion, c.spec.OnExisting == ExistingMerge
+	if c.dst.Info.Kind == mongo.KindSharded {
+		o.Keys = func(ctx context.Context) (map[string]bson.Raw, error) { return c.dst.ShardKeys(ctx) }
+	}
 	if c.shards != nil {
 		return c.fromShards(ctx, tasks, chunks, o)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/placing"
 	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/retry"
@@ -40,6 +42,8 @@ type Job struct {
 	rules   *transform.Set
 	store   state.Store
 	cat     *schema.Target
+	wishes  *placing.Source     // how collections are to be sharded
+	placer  *placing.Placer     // shards collections of the target; nil where it is no router
 	txn     *mongo.Transactions // on the target
 	letters *deadletter.Store   // the documents that the target refuses
 	ask     *follow.Ask         // the source, with what the job has on the target; phases only
@@ -75,6 +79,10 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	if j.control, err = newControl(spec.Until, spec.Mode); err != nil {
 		return nil, err
 	}
+	keys, err := placing.ParseRules(spec.Shard)
+	if err != nil {
+		return nil, fmt.Errorf("--shard: %w", err)
+	}
 	wc, err := mongo.ParseWriteConcern(spec.WriteConcern)
 	if err != nil {
 		return nil, err
@@ -97,7 +105,12 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 		return nil, fmt.Errorf("target: %w", err)
 	}
 	j.letters = deadletter.New(j.dst, j.id, j.store.SameTerm)
-	j.cat = schema.NewTarget(j.dst, schema.TargetOptions{Job: j.id, Log: j.log, SameTerm: j.store.SameTerm})
+	shape := schema.TargetOptions{Job: j.id, Log: j.log, SameTerm: j.store.SameTerm}
+	if j.wishes = (&placing.Source{Cluster: j.src, Shards: j.shards, Rules: keys}); j.dst.Info.Kind == mongo.KindSharded {
+		j.placer = placing.New(j.dst, placing.Options{Job: j.id, Source: j.wishes, Log: j.log})
+		shape.Sharding = j.placer
+	}
+	j.cat = schema.NewTarget(j.dst, shape)
 	j.progress = progress.New(progress.Options{Job: j.id, Source: j.src.Address(), Target: j.dst.Address(),
 		Now: spec.Now, Usage: spec.Usage, ReadFrom: j.origin.ReadFrom})
 	j.ask = &follow.Ask{Source: j.origin, Progress: j.progress, Names: schema.NewNames(nil)}
@@ -192,7 +205,7 @@ func identity(c *mongo.Cluster) string {
 // Nothing is written. An error means that a side could not be read at all, or
 // not for a minute.
 func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
-	in := precheck.Input{Job: j.id, Source: j.src, Shards: j.shards, Target: j.dst, Rules: j.rules, Store: j.store, Schema: j.cat,
+	in := precheck.Input{Job: j.id, Source: j.src, Shards: j.shards, Target: j.dst, Rules: j.rules, Store: j.store, Schema: j.cat, Wishes: j.wishes, Router: j.router,
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, StartAt: j.spec.StartAt, Restart: j.spec.Restart,
 		AllowDowngrade: j.spec.AllowDowngrade, AllowMissing: j.spec.AllowMissing, AllowOverlap: j.spec.AllowOverlap, WarnWindow: j.spec.WarnWindow, Spool: j.spooler,
 		ReadFrom: func(job state.Job) (mongo.OpTime, error) { return j.origin.ReadFrom(positionOf(job)) }}
@@ -205,6 +218,12 @@ func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 		j.plan, j.ask.Readable = plan, readable(plan)
 	}
 	return plan, err
+}
+
+// router opens one of the target's routers.
+func (j *Job) router(ctx context.Context, host string) (*mongo.Cluster, error) {
+	_, all, _ := strings.Cut(j.dst.Address(), "://")
+	return j.spec.Connect(ctx, strings.Replace(j.spec.Target, all, host, 1), mongo.Options{AppName: "millrace-precheck", ServerSelectionTimeout: 5 * time.Second})
 }
 
 // positionOf is where a stored job stands.

@@ -12,9 +12,11 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/placing"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
@@ -305,6 +307,7 @@ func (j *Job) sink(pos stream.Position, o mongosink.Options) *mongosink.Engine {
 	o.Policy = mongosink.Policy{Overwrite: j.spec.OnExisting == ExistingMerge, OnConflict: j.spec.OnConflict, Letters: j.letters}
 	o.Source = mongosink.Source{Reread: j.ask.Reread, Has: j.ask.OnSource}
 	o.Write.Transactions, o.Write.SameTerm, o.Write.Gate = j.txn, j.store.SameTerm, j.dstGate
+	o.Write.Others = j.spec.OnExisting == ExistingMerge
 	o.Log, o.Limit = j.log, j.limit
 	return mongosink.New(j.dst, pos, o)
 }
@@ -326,7 +329,11 @@ func partitionsFor(asked int, away time.Duration) int {
 // traits reads what restricts the applying of events to a target collection.
 func (j *Job) traits(ctx context.Context, ns string) (mongosink.Traits, error) {
 	c, _, err := collection(ctx, j.dst, ns)
-	return mongosink.Traits{Capped: c.Capped(), Collated: c.Collated()}, err
+	if err != nil {
+		return mongosink.Traits{}, err
+	}
+	keys, err := j.dst.ShardKeys(ctx, ns)
+	return mongosink.Traits{Capped: c.Capped(), Collated: c.Collated(), Key: docwrite.KeyOf(keys[ns], c.Collated())}, err
 }
 
 // collection reads the options of a collection of the target as they are now.
@@ -342,7 +349,48 @@ func collection(ctx context.Context, c *mongo.Cluster, ns string) (coll schema.C
 // compare finds how the target's collections, options and indexes differ from the
 // source's.
 func (j *Job) compare(ctx context.Context) ([]schema.Difference, error) {
-	return schema.Diff(ctx, j.src, j.dst, j.rules, schema.DiffOptions{Keep: j.rules.Match, Own: j.ask.Names.Targets()})
+	// Shard keys are as rules say, or as they were when a collection was made.
+	o := schema.DiffOptions{Keep: j.rules.Match, Own: j.ask.Names.Targets(), IgnoreSharding: true}
+	if j.placer != nil {
+		if err := j.placer.Settle(ctx); err != nil {
+			return nil, err
+		}
+		var err error
+		if o.Made, err = j.placer.Made(ctx); err != nil {
+			return nil, err
+		}
+		if err := j.tellKeys(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return schema.Diff(ctx, j.src, j.dst, j.rules, o)
+}
+
+// tellKeys tells of collections that the source has sharded otherwise since they were
+// made on the target.
+func (j *Job) tellKeys(ctx context.Context) error {
+	if j.shards == nil {
+		return nil
+	}
+	var names, targets []string
+	for _, n := range j.ask.Names.All() {
+		names, targets = append(names, n.NS), append(targets, n.Target)
+	}
+	want, err := placing.Entries(ctx, j.src, names)
+	if err != nil {
+		return err
+	}
+	have, err := placing.Entries(ctx, j.dst, targets)
+	if err != nil {
+		return err
+	}
+	for i, ns := range names {
+		if _, ruled := j.wishes.Rules.Of(ns); !ruled && !placing.SameKey(want[ns].Key, have[targets[i]].Key) {
+			j.log.Warn("a collection has another shard key on the target than on the source", "ns", ns,
+				"source", placing.KeyText(want[ns].Key), "target", placing.KeyText(have[targets[i]].Key))
+		}
+	}
+	return nil
 }
 
 // finish notes how the catalogs differ, and ends the job.
@@ -356,9 +404,20 @@ func (j *Job) finish(ctx context.Context, end follow.Final) error {
 	if j.shards != nil { // to which no job writes yet
 		fallBack = mongo.OpTime{}
 	}
+	if j.placer != nil {
+		if err := j.placer.Release(ctx); err != nil {
+			return err
+		}
+	}
 	j.progress.SetFinal(lines, fallBack)
-	return j.savePhase(ctx, PhaseFinalized, append(end.Set, bson.E{Key: "differences", Value: lines[:min(len(lines), mostDifferences)]},
+	err := j.savePhase(ctx, PhaseFinalized, append(end.Set, bson.E{Key: "differences", Value: lines[:min(len(lines), mostDifferences)]},
 		bson.E{Key: "finalizedAt", Value: j.spec.Now().UTC()}, bson.E{Key: "targetPosition", Value: end.At})...)
+	if err == nil && j.placer != nil {
+		if ferr := j.placer.ForgetAll(ctx); ferr != nil {
+			j.log.Debug("what was noted of sharded collections stays", "error", ferr)
+		}
+	}
+	return err
 }
 
 // causeOr prefers the reason for which ctx was canceled.

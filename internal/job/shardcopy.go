@@ -53,9 +53,7 @@ func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.
 		s.opts.Ready = func(context.Context) error { return once() }
 	}
 	n := len(of.Shards)
-	for range n {
-		s.engines = append(s.engines, nil)
-	}
+	s.engines = make(copies, n)
 	s.share(n)
 	for i, one := range of.Shards {
 		s.engines[i] = copy.New(one.Cluster, c.dst, sliceStore{c.store}, s.opts)
@@ -152,12 +150,44 @@ func (c *copier) chunksNow(ctx context.Context, snap schema.Snapshot) (bson.Raw,
 	return bson.Marshal(stands)
 }
 
-// movedChunks reads what has changed its shard since a collection's table was noted,
-// until nothing is left to read. A chunk counts as read when a shard that owned it
-// gave all of it, wherever it is by then.
+// owed is what has to be read again of a collection: all that changed its shard between
+// the note of its table and the end of the reading of it. What had not by then was read
+// where it was, wherever it goes later. A chunk counts as read when a shard that owned it
+// gave all of it.
+type owed struct {
+	since origin.Stand
+	moved []origin.Part // while the collection was read
+	known bool          // moved is
+	read  map[string]bool
+}
+
+func chunkKey(c origin.Chunk) string { return string(c.Min) + string(c.Max) }
+
+// of are the parts that are still owed, with the shards that have them now. The first
+// table is that of the end of the reading.
+func (o *owed) of(table *origin.Table) []origin.Part {
+	parts := table.Moved(o.since, func(c origin.Chunk) bool { return o.read[chunkKey(c)] || o.known && !o.meets(c) })
+	if !o.known {
+		o.moved, o.known = parts, true
+	}
+	return parts
+}
+
+func (o *owed) meets(c origin.Chunk) bool {
+	return slices.ContainsFunc(o.moved, func(p origin.Part) bool { return p.Meets(c) })
+}
+
+// done notes a part that was read.
+func (o *owed) done(p origin.Part) {
+	for _, c := range p.Chunks {
+		o.read[chunkKey(c)] = true
+	}
+}
+
+// movedChunks reads what has changed its shard while a collection was read, until
+// nothing is left to read.
 func (s *shardCopy) movedChunks(ctx context.Context, t copy.Task) error {
-	read := map[string]bool{}
-	key := func(c origin.Chunk) string { return string(c.Min) + string(c.Max) }
+	o := &owed{since: s.stands[hex.EncodeToString(t.Source.UUID.Data)], read: map[string]bool{}}
 	for {
 		table, err := s.shards.Table(ctx, t.Source.UUID)
 		if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
@@ -166,7 +196,7 @@ func (s *shardCopy) movedChunks(ctx context.Context, t copy.Task) error {
 		if err != nil {
 			return err
 		}
-		parts := table.Moved(s.stands[hex.EncodeToString(t.Source.UUID.Data)], func(c origin.Chunk) bool { return read[key(c)] })
+		parts := o.of(table)
 		if len(parts) == 0 {
 			return nil
 		}
@@ -176,10 +206,8 @@ func (s *shardCopy) movedChunks(ctx context.Context, t copy.Task) error {
 			return err
 		}
 		for _, p := range parts {
-			for _, c := range p.Chunks {
-				if !left[string(p.Min)] {
-					read[key(c)] = true
-				}
+			if !left[string(p.Min)] {
+				o.done(p)
 			}
 		}
 	}

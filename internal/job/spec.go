@@ -106,7 +106,9 @@ type Spec struct {
 	// SourceShards are connection strings of a sharded source's shards, by name, where
 	// the addresses that the cluster knows or the user of Source do not do.
 	SourceShards map[string]string
-	Mode         Mode
+	// Shard are rules by which keys collections are sharded on a sharded target.
+	Shard []string
+	Mode  Mode
 	// StartAt is where incremental mode begins: an optime ("sec:inc"), a time
 	// (RFC 3339) or "checkpoint".
 	StartAt string

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/placing"
 	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/state"
@@ -113,7 +114,8 @@ func (s *Stopped) Drop(ctx context.Context) error {
 	}
 	letters := func(ctx context.Context) error { return deadletter.Drop(ctx, s.target, s.job.ID) }
 	deferred := schema.NewTarget(s.target, schema.TargetOptions{Job: s.job.ID}).ForgetAll
-	for _, remove := range []func(context.Context) error{letters, deferred, s.store.Clear, s.store.Drop} {
+	balanced := placing.New(s.target, placing.Options{Job: s.job.ID}).ForgetAll
+	for _, remove := range []func(context.Context) error{balanced, letters, deferred, s.store.Clear, s.store.Drop} {
 		if err := remove(ctx); err != nil {
 			return err
 		}

@@ -5,8 +5,10 @@ import (
 	"strconv"
 	"strings"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 	"go.mongodb.org/mongo-driver/v2/tag"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 )
 
 // ParseWriteConcern reads the w of a write concern: majority, also where it is
@@ -20,6 +22,25 @@ func ParseWriteConcern(s string) (any, error) {
 		return nil, fmt.Errorf("%q is no write concern: want majority or a number of members from 1 to 50", s)
 	}
 	return n, nil
+}
+
+// DataConcern is the w with which data is written: 1, for a later proof in the same
+// election term makes it durable. Behind a router nobody sees a term, so that each
+// write waits for a majority itself.
+func (c *Cluster) DataConcern() any {
+	if c.Info.Kind == KindSharded {
+		return "majority"
+	}
+	return 1
+}
+
+// DataConcernDocument is the writeConcern of a command with DataConcern.
+func (c *Cluster) DataConcernDocument() bson.Raw {
+	d := bsoncore.NewDocumentBuilder()
+	if w, ok := c.DataConcern().(string); ok {
+		return bson.Raw(d.AppendString("w", w).Build())
+	}
+	return bson.Raw(d.AppendInt32("w", 1).Build())
 }
 
 // ParseReadPreference builds the preference of data reads from its mode and tag

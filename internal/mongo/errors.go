@@ -41,9 +41,12 @@ const (
 	CodeNamespaceExists      = 48
 	CodeDocumentValidation   = 121
 	CodeCappedPositionLost   = 136
+	CodeCannotCreateIndex    = 67
+	CodeInvalidOptions       = 72
 	CodeIndexOptionsConflict = 85
 	CodeIndexKeySpecsClash   = 86
 	CodeQueryPlanKilled      = 175
+	CodeShardKeyIndex        = 373 // the only one cannot be dropped
 	CodeDuplicateKey         = 11000
 	// CodeSampleFailed is $sample's: its random cursor went on meeting the same
 	// documents. Trying again helps mostly, as the message says.

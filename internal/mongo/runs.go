@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -189,22 +190,89 @@ func (c *Cluster) endConnections(ctx context.Context, conn *wire.Conn, e ending)
 		defer telling.Unlock()
 		e.waiting(left)
 	}
+	end := c.endOnMembers
+	if c.Info.Kind == KindSharded {
+		end = c.endBehindRouters
+	}
+	if err := end(ctx, conn, e.match, waiting); err != nil {
+		return nil, err
+	}
+	reply, err := conn.Run(ctx, StateDB, e.then)
+	return bson.Raw(reply), err
+}
+
+func (c *Cluster) endOnMembers(ctx context.Context, conn *wire.Conn, match func(string) bool, waiting func([]Connection)) error {
+	here := at{conn: conn, match: match, list: bson.D{{Key: "idleConnections", Value: true}}}
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return endOn(gctx, conn, e.match, waiting) })
+	g.Go(func() error { return here.end(gctx, waiting) })
 	g.Go(func() error {
 		// A message to a member that is no primary now has an effect if it becomes
 		// one again: none of them may have such a connection.
 		hosts, err := c.othersThan(gctx, conn.Addr())
 		for _, host := range hosts {
-			g.Go(func() error { return c.endAt(gctx, host, e.match, waiting) })
+			g.Go(func() error {
+				_, err := c.endAt(gctx, host, here, waiting)
+				return err
+			})
 		}
 		return err
 	})
-	if err := g.Wait(); err != nil {
-		return nil, err
+	return g.Wait()
+}
+
+// endBehindRouters waits until no router has a connection left. What a router has
+// under way for one is not ended there: it would no longer wait for what it has sent to
+// the shards, which may take effect later. It is ended on the shards, which are told
+// with each command for which application it is.
+func (c *Cluster) endBehindRouters(ctx context.Context, conn *wire.Conn, match func(string) bool, waiting func([]Connection)) error {
+	routers := at{conn: conn, match: match, list: bson.D{{Key: "idleConnections", Value: true}, {Key: "localOps", Value: true}}, spare: true}
+	var gone atomic.Bool
+	ended, stop := context.WithCancel(ctx)
+	defer stop()
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		defer stop()
+		var all errgroup.Group
+		all.Go(func() error { return routers.end(gctx, waiting) })
+		for _, host := range c.Pool.Addresses() {
+			if host != conn.Addr() {
+				all.Go(func() error {
+					reached, err := c.endAt(gctx, host, routers, waiting)
+					gone.Store(gone.Load() || !reached)
+					return err
+				})
+			}
+		}
+		return all.Wait()
+	})
+	g.Go(func() error { return c.endOnShards(gctx, ended, match, waiting) })
+	if err := g.Wait(); err != nil || !gone.Load() {
+		return err
 	}
-	reply, err := conn.Run(ctx, StateDB, e.then)
-	return bson.Raw(reply), err
+	// What a router that is gone has sent last may be on its way.
+	if err := pace.Pause(ctx, time.Second); err != nil {
+		return err
+	}
+	return c.endOnShards(ctx, ended, match, waiting)
+}
+
+// endOnShards ends what runs on the shards until ended is done and nothing is left.
+func (c *Cluster) endOnShards(ctx, ended context.Context, match func(string) bool, waiting func([]Connection)) error {
+	conn, err := c.Pool.Checkout(ctx, wire.Primary())
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	shards := at{conn: conn, match: match}
+	for last := false; ; {
+		if err := shards.end(ctx, waiting); err != nil || last {
+			return err
+		}
+		last = ended.Err() != nil // once more after that
+		if !last {
+			_ = pace.Pause(ended, 20*time.Millisecond)
+		}
+	}
 }
 
 // othersThan are the members of the set besides one, which is asked.
@@ -218,30 +286,39 @@ func (c *Cluster) othersThan(ctx context.Context, addr string) ([]string, error)
 	return slices.DeleteFunc(h.Hosts, func(host string) bool { return host == addr }), err
 }
 
-// endAt is endOn for another member. One that cannot be reached now is left out:
-// whoever finds it as the primary looks again.
-func (c *Cluster) endAt(ctx context.Context, host string, match func(string) bool, waiting func([]Connection)) error {
+// endAt is at.end for another member, or router. One that cannot be reached now is left
+// out: whoever finds it as the primary looks again.
+func (c *Cluster) endAt(ctx context.Context, host string, as at, waiting func([]Connection)) (reached bool, err error) {
 	short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
 	conn, err := c.Pool.Checkout(short, wire.ByAddress(host))
 	if err != nil {
-		return ctx.Err()
+		return false, ctx.Err()
 	}
 	defer conn.Release()
-	err = endOn(ctx, conn, match, waiting)
+	as.conn = conn
+	err = as.end(ctx, waiting)
 	if err != nil && ctx.Err() == nil && Classify(err) == ClassRetry {
-		return nil
+		return false, nil
 	}
-	return err
+	return true, err
 }
 
-// endOn kills what runs on the connections of one server, and waits until they
-// are gone.
-func endOn(ctx context.Context, conn *wire.Conn, match func(string) bool, waiting func([]Connection)) error {
+// at is where connections, or operations, with names that match are to end.
+type at struct {
+	conn  *wire.Conn
+	match func(name string) bool
+	list  bson.D // options of $currentOp, without allUsers; none: a router lists what runs on the shards
+	spare bool   // what runs is waited for, not killed
+}
+
+// end kills what runs, and waits until nothing is left.
+func (a at) end(ctx context.Context, waiting func([]Connection)) error {
+	conn := a.conn
 	const tell = time.Second
 	pause, told := 5*time.Millisecond, time.Now()
 	for {
-		left, err := connections(ctx, conn, match)
+		left, err := a.connections(ctx)
 		if err != nil {
 			return fmt.Errorf("list the connections of %s: %w", conn.Addr(), err)
 		}
@@ -250,7 +327,7 @@ func endOn(ctx context.Context, conn *wire.Conn, match func(string) bool, waitin
 		}
 		for _, l := range left {
 			end := l.end()
-			if end == nil {
+			if end == nil || a.spare {
 				continue
 			}
 			// What is over by now, or may not be killed, the next list tells.
@@ -270,20 +347,21 @@ func endOn(ctx context.Context, conn *wire.Conn, match func(string) bool, waitin
 	}
 }
 
-// connections lists those of a server whose application names match.
-func connections(ctx context.Context, conn *wire.Conn, match func(string) bool) ([]Connection, error) {
-	list, err := currentOp(ctx, conn, true)
+// connections lists those whose application names match.
+func (a at) connections(ctx context.Context) ([]Connection, error) {
+	list, err := a.currentOp(ctx, true)
 	if IsCode(err, CodeUnauthorized) {
-		list, err = currentOp(ctx, conn, false)
+		list, err = a.currentOp(ctx, false)
 	}
-	return slices.DeleteFunc(list, func(l Connection) bool { return !match(l.App) }), err
+	return slices.DeleteFunc(list, func(l Connection) bool { return !a.match(l.App) }), err
 }
 
-func currentOp(ctx context.Context, conn *wire.Conn, all bool) (out []Connection, err error) {
-	cur, err := conn.OpenCursor(ctx, "admin", bson.D{
+func (a at) currentOp(ctx context.Context, all bool) (out []Connection, err error) {
+	options := append(bson.D{{Key: "allUsers", Value: all}}, a.list...)
+	cur, err := a.conn.OpenCursor(ctx, "admin", bson.D{
 		{Key: "aggregate", Value: 1}, {Key: "cursor", Value: bson.D{}},
 		{Key: "pipeline", Value: bson.A{
-			bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: all}, {Key: "idleConnections", Value: true}}}},
+			bson.D{{Key: "$currentOp", Value: options}},
 			bson.D{{Key: "$match", Value: bson.D{{Key: "appName", Value: bson.D{{Key: "$regex", Value: "^" + TargetApp}}}}}},
 			bson.D{{Key: "$project", Value: bson.D{{Key: "appName", Value: 1}, {Key: "client", Value: 1}, {Key: "opid", Value: 1}, {Key: "active", Value: 1},
 				{Key: "type", Value: 1}, {Key: "lsid.id", Value: 1}}}},

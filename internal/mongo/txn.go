@@ -46,7 +46,7 @@ func (t *Transactions) End(ctx context.Context) { t.sess.EndSession(ctx) }
 // SessionID is what KillSession takes.
 func (t *Transactions) SessionID() bson.Raw { return t.sess.ID() }
 
-// Run runs fn in a transaction of write concern 1, again when the server asks
+// Run runs fn in a transaction of DataConcern, again when the server asks
 // for that. fn's context carries the session. The pool's guard is asked before
 // each attempt, and before it commits: a process that slept in between does not
 // commit what it began before, for whoever took over has ended the session.
@@ -57,7 +57,7 @@ func (t *Transactions) Run(ctx context.Context, fn func(context.Context) error) 
 		return context.Cause(ctx)
 	}
 	defer func() { <-t.turn }()
-	o := options.Transaction().SetReadConcern(readconcern.Local()).SetWriteConcern(writeconcern.W1())
+	o := options.Transaction().SetReadConcern(readconcern.Local()).SetWriteConcern(&writeconcern.WriteConcern{W: t.c.DataConcern()})
 	_, err := t.sess.WithTransaction(ctx, func(ctx context.Context) (any, error) {
 		if err := t.c.Pool.Allowed(); err != nil {
 			return nil, err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/internal/shardkey"
 )
 
 // Table says which shard owns which keys of a sharded collection.
@@ -162,6 +163,11 @@ type Part struct {
 	Shard    string
 	Min, Max bson.Raw
 	Chunks   []Chunk
+}
+
+// Meets reports a chunk that has keys of the part.
+func (p Part) Meets(c Chunk) bool {
+	return shardkey.CompareDocuments(c.Min, p.Max) < 0 && shardkey.CompareDocuments(p.Min, c.Max) < 0
 }
 
 // Stand is which version of a sharded collection's table there was at a moment.

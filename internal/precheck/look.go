@@ -19,6 +19,7 @@ type seen struct {
 	others                     func() ([]state.Job, error)
 	collections                func() ([]schema.Collection, error)
 	existing                   func() (map[string]int64, error)
+	sharding                   func() (sharding, error)
 	sourceGrants, targetGrants func() (grants, error)
 	shardGrants                []func() (grants, error) // of a sharded source, in the order of its shards
 	disk                       func() (bson.Raw, error)
@@ -43,15 +44,17 @@ func (p *planner) look(ctx context.Context) error {
 	}
 	s.targetGrants = ask(&g, func() (grants, error) { return grantsOf(ctx, p.Target) })
 	s.disk = ask(&g, func() (bson.Raw, error) { return p.Target.Command(ctx, "admin", bson.D{{Key: "dbStats", Value: 1}}) })
-	have := make(chan []schema.Collection, 1)
+	have := make(chan []schema.Collection, 2)
 	s.collections = ask(&g, func() ([]schema.Collection, error) {
 		defer close(have)
 		colls, err := schema.List(ctx, p.Source, schema.Scope{NS: p.Rules.Match, DB: p.Rules.MatchDB})
 		if err == nil {
 			have <- colls
+			have <- colls
 		}
 		return colls, err
 	})
+	s.sharding = ask(&g, func() (sharding, error) { return p.wished(ctx, <-have) })
 	s.existing = ask(&g, func() (map[string]int64, error) {
 		var targets []string
 		for _, c := range <-have {

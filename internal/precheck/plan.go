@@ -11,6 +11,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
+	"github.com/millrace/millrace/internal/placing"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
@@ -60,8 +61,9 @@ type Input struct {
 	Source, Target *mongo.Cluster
 	Shards         *origin.Sharded // behind Source, if it is a router
 	Rules          *transform.Set
-	Store          state.Store    // what is stored of the job
-	Schema         *schema.Target // the target's collections
+	Store          state.Store     // what is stored of the job
+	Schema         *schema.Target  // the target's collections
+	Wishes         *placing.Source // how collections are to be sharded on a sharded target
 
 	Mode                    state.Mode
 	OnExisting              state.OnExisting
@@ -71,6 +73,8 @@ type Input struct {
 	AllowOverlap            bool
 	WarnWindow              time.Duration
 
+	// Router opens one of the target's routers.
+	Router func(ctx context.Context, host string) (*mongo.Cluster, error)
 	// ReadFrom is the first change that a stored job still needs.
 	ReadFrom func(state.Job) (mongo.OpTime, error)
 	// Spool may hold, or is to hold, changes that the oplog has lost.
@@ -99,7 +103,7 @@ func Make(ctx context.Context, in Input) (*Plan, error) {
 	if err := p.look(ctx); err != nil {
 		return nil, err
 	}
-	for _, step := range []func(context.Context) error{p.resume, p.rivals, p.collections, p.names, p.privileges, p.existing, p.oplogWindow, p.spool, p.room} {
+	for _, step := range []func(context.Context) error{p.resume, p.rivals, p.collections, p.names, p.sharding, p.privileges, p.existing, p.oplogWindow, p.spool, p.room} {
 		err := step(ctx)
 		if mongo.IsCode(err, mongo.CodeUnauthorized) {
 			p.unauthorized(err)
@@ -151,7 +155,7 @@ func (p *planner) deployments() {
 	}
 	switch dst.Kind {
 	case mongo.KindSharded:
-		p.add(Fail, "target", "name a replica set", "a sharded cluster is not supported as a target yet")
+		p.router(dst)
 	case mongo.KindStandalone:
 		p.add(Fail, "target", "restart it with --replSet and initiate it", "a standalone server cannot keep a durable checkpoint")
 	default:
@@ -163,8 +167,17 @@ func (p *planner) deployments() {
 	}
 	p.shards()
 	if p.Source.Same(p.Target) {
-		p.add(Fail, "identity", "check --source and --target", "source and target are the same replica set (%s)", src.SetName)
+		p.add(Fail, "identity", "check --source and --target", "source and target are the same %s", strings.TrimSpace(string(src.Kind)+" "+src.SetName))
 	}
+}
+
+// router judges a target that is a sharded cluster.
+func (p *planner) router(dst mongo.Info) {
+	if !dst.Version.AtLeast(6, 0) {
+		p.add(Fail, "target", "upgrade it to 6.0", "a sharded cluster of MongoDB %s is not supported as a target: nothing was tried with it", dst.Version)
+		return
+	}
+	p.ok("target", "%s", describe(dst))
 }
 
 func (p *planner) versions() {

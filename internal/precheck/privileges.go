@@ -28,9 +28,12 @@ const (
 )
 
 // rolesHint names the built-in roles that suffice (docs/operations.md).
-func rolesHint(side string) string {
+func (p *planner) rolesHint(side string) string {
 	roles := "readAnyDatabase and clusterMonitor"
-	if side == "target" {
+	switch {
+	case side == "target" && p.Target.Info.Kind == mongo.KindSharded:
+		roles = "readWriteAnyDatabase, restore, clusterMonitor and clusterManager"
+	case side == "target":
 		roles = "readWriteAnyDatabase, restore and clusterMonitor"
 	}
 	return fmt.Sprintf("grant the %s's user the roles %s, or exactly the actions that docs/operations.md lists", side, roles)
@@ -51,6 +54,12 @@ func (n *needs) on(ns, actions string) {
 	}
 	n.seen[ns] = true
 	n.lacks = append(n.lacks, strings.Join(missing, ", ")+" on "+ns)
+}
+
+// also takes actions that are needed on a namespace beside others.
+func (n *needs) also(ns, actions string) {
+	n.on(ns, actions)
+	delete(n.seen, ns)
 }
 
 // text names the first of what is missing.
@@ -125,8 +134,36 @@ func (p *planner) shardNeeds(now, later *needs) {
 	}
 }
 
+// On a sharded target routers are asked where collections are, and those that are sharded
+// are placed, and kept from the balancer.
+const (
+	routedActions  = "find"
+	shardActions   = "enableSharding splitChunk moveChunk"
+	balanceActions = "find update"
+)
+
+// shardedNeeds are those on a sharded target.
+func (p *planner) shardedNeeds(now *needs) {
+	if p.Target.Info.Kind != mongo.KindSharded {
+		return
+	}
+	for _, name := range []string{"chunks", "databases", "shards", "tags", "version"} {
+		now.on("config."+name, routedActions)
+	}
+	s, _ := p.seen.sharding()
+	balance := routedActions
+	for _, c := range p.plan.Collections {
+		if s.wishes[c.Source].Key != nil {
+			balance = balanceActions
+			now.also(c.Target, shardActions)
+		}
+	}
+	now.on("config.collections", balance)
+}
+
 func (p *planner) targetNeeds(now, later *needs) {
 	now.on(mongo.StateDB+".jobs", "find insert update remove")
+	p.shardedNeeds(now)
 	for _, c := range p.plan.Collections {
 		db, name := mongo.SplitNS(c.Target)
 		now.on(db+"."+probe, "listCollections")
@@ -166,9 +203,9 @@ func (p *planner) judge(side string, granted func() (grants, error), look func(n
 	look(now, later)
 	switch name := side + " privileges"; {
 	case len(now.lacks) > 0:
-		p.add(Fail, name, rolesHint(side), "%s", now.text())
+		p.add(Fail, name, p.rolesHint(side), "%s", now.text())
 	case len(later.lacks) > 0:
-		p.add(Warn, name, rolesHint(side), "enough for what there is; a collection created later could stop the job: %s", later.text())
+		p.add(Warn, name, p.rolesHint(side), "enough for what there is; a collection created later could stop the job: %s", later.text())
 	default:
 		p.ok(name, "sufficient")
 	}
@@ -182,7 +219,7 @@ func (p *planner) unauthorized(err error) {
 		side = "target"
 	}
 	text, _, _ := strings.Cut(err.Error(), " to execute command")
-	p.add(Fail, side+" privileges", rolesHint(side), "%s", text)
+	p.add(Fail, side+" privileges", p.rolesHint(side), "%s", text)
 }
 
 // dataNS is the namespace that holds a collection's documents.

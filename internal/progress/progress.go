@@ -241,7 +241,7 @@ func (p *Progress) followStatus() Follow {
 		as := p.sink.Stats()
 		out.Operations += as.Operations
 		out.SchemaChanges += as.Schema
-		out.Folded, out.Parked = as.Folded, as.Parked
+		out.Folded, out.Parked, out.Located, out.Broadcast = as.Folded, as.Parked, as.Located, as.Broadcast
 		if !p.blind() {
 			out.LagSeconds = lag(p.sink.Applied().At, p.positions)
 		}

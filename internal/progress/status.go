@@ -125,6 +125,10 @@ type Follow struct {
 	SchemaChanges    int64  `json:"schemaChanges"`
 	Folded           int64  `json:"folded"` // operations merged into others
 	Parked           int64  `json:"parked"` // operations retried in order
+	// Located and Broadcast cost all shards of the target something: documents that were
+	// looked for there, to know which has them, and updates that were sent to all.
+	Located   int64 `json:"located,omitempty"`
+	Broadcast int64 `json:"broadcast,omitempty"`
 }
 
 // Conflicts counts the documents that the target refused, and those

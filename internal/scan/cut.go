@@ -91,6 +91,37 @@ func choose(marks []bson.Raw, n int) []Bound {
 	return out
 }
 
+// Rejoin joins slices in record order where the document at the bound between them is
+// not there any more, or not owned. A slice ends exactly at a document that is there.
+func (r *Reader) Rejoin(ctx context.Context, c *schema.Collection, parts []Slice) ([]Slice, error) {
+	var ids []bson.RawValue
+	for _, s := range parts {
+		if len(s.Upper) > 0 {
+			ids = append(ids, bsonraw.RawValue(markID(s.Upper)))
+		}
+	}
+	marks, err := r.locate(ctx, c, ids)
+	if err != nil {
+		return nil, err
+	}
+	there := map[int64]bool{}
+	for _, m := range marks {
+		there[Record(m)] = true
+	}
+	var out []Slice
+	for i, s := range parts {
+		if i > 0 && !there[Record(s.Lower)] {
+			out[len(out)-1].Upper = s.Upper
+			continue
+		}
+		out = append(out, s)
+	}
+	for i := range out {
+		out[i].N, out[i].Of = i, len(out)
+	}
+	return out, nil
+}
+
 // sampleNow samples the collection under the name it has at the moment.
 func (r *Reader) sampleNow(ctx context.Context, c *schema.Collection, strategy Strategy, size int) ([]bson.RawValue, Strategy, error) {
 	const patience = 5

@@ -26,6 +26,9 @@ type Want struct {
 	Measure bool  // the extent and the position of each part
 	Edge    *Edge // Serial: ends after this document
 	Range   *Range
+	// Routed: the slice is read through a router, which gives documents of several
+	// shards in the order of _id only if it is asked to.
+	Routed bool
 }
 
 // Walk reads a slice part by part. Where the server ended its cursor for a reason
@@ -91,6 +94,34 @@ func (w *Walk) Next(ctx context.Context) (*Part, error) {
 		}
 	}
 	return nil, nil
+}
+
+// Open opens the cursor and reads nothing. Of a shard's collection the walk gives what
+// the shard owned then, also where a chunk moves before Next is called.
+func (w *Walk) Open(ctx context.Context) error {
+	for {
+		err := w.begin(ctx)
+		if err == nil {
+			return nil
+		}
+		w.Close(ctx)
+		if !w.again(err) {
+			return err
+		}
+	}
+}
+
+func (w *Walk) begin(ctx context.Context) error {
+	w.token = w.start
+	cmd := w.command()
+	batch := slices.IndexFunc(cmd, func(e bson.E) bool { return e.Key == "batchSize" })
+	cmd[batch].Value = 0
+	db, _ := mongo.SplitNS(w.c.DataNS())
+	cur, b, err := w.r.open(ctx, db, cmd, w.want.Batch)
+	if err == nil {
+		w.cur, w.over = cur, b.Done
+	}
+	return err
 }
 
 // Close lets go of the cursor, also after ctx has ended.
@@ -200,6 +231,9 @@ func (w *Walk) how() (more bson.D) {
 		}
 		if len(w.s.Upper) > 0 {
 			add("max", w.s.Upper)
+		}
+		if w.want.Routed {
+			add("sort", bson.D{{Key: "_id", Value: 1}})
 		}
 	default:
 		more = append(more, natural())

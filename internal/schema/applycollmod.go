@@ -32,14 +32,14 @@ func (c *changer) applyCollMod(ctx context.Context, ch stream.Change, ns string,
 			return Effect{}, err
 		}
 	}
-	rest, _, err := createOptions(ch.Options, c.c.Info.Version)
+	rest, _, err := createOptions(ch.Options, c.dialect())
 	if err == nil {
 		rest, err = without(rest, "index")
 	}
 	// What create leaves out as a default must be sent here: it switches off.
 	if on := truthyField(ch.Options, "recordPreImages"); err == nil && has(ch.Options, "recordPreImages") {
 		switch {
-		case !c.c.Info.Version.AtLeast(7, 0):
+		case !c.dialect().AtLeast(7, 0):
 			rest, err = with(rest, "recordPreImages", on)
 		case !has(rest, "changeStreamPreAndPostImages"): // as 7.0 calls it
 			rest, err = with(rest, "changeStreamPreAndPostImages", bson.D{{Key: "enabled", Value: on}})

@@ -66,7 +66,7 @@ func (c *changer) renameKept(ctx context.Context, ch stream.Change, from, to str
 		return c.rename(ctx, ch, from, to, o)
 	case o.Maybe:
 		// Done before the restart; what is deferred may not have followed.
-		return Effect{Applied: true, Dropped: []string{from}}, c.deferred.move(ctx, from, to)
+		return Effect{Applied: true, Dropped: []string{from}}, c.follow(ctx, from, to)
 	case o.Overlap:
 		return without("is gone on the target")
 	}
@@ -89,6 +89,9 @@ func (c *changer) rename(ctx context.Context, ch stream.Change, from, to string,
 	if err := c.deferred.forget(ctx, inNS(to)); err != nil {
 		return effect, err
 	}
+	if err := c.gone(ctx, to); err != nil {
+		return effect, err
+	}
 	err := c.change(ctx, "admin", bson.D{
 		{Key: "renameCollection", Value: from}, {Key: "to", Value: to}, {Key: "dropTarget", Value: dropTarget},
 	})
@@ -98,5 +101,13 @@ func (c *changer) rename(ctx context.Context, ch stream.Change, from, to string,
 		}
 		return effect, fmt.Errorf("rename %s to %s on the target: %w", from, to, err)
 	}
-	return effect, c.deferred.move(ctx, from, to)
+	return effect, c.follow(ctx, from, to)
+}
+
+// follow has what is known of a namespace follow its new name.
+func (c *changer) follow(ctx context.Context, from, to string) error {
+	if err := c.deferred.move(ctx, from, to); err != nil {
+		return err
+	}
+	return c.moved(ctx, from, to)
 }

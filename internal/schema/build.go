@@ -171,6 +171,13 @@ func (b *builder) create(ctx context.Context, dataNS string, specs []bson.Raw) e
 			return b.create(ctx, dataNS, missing)
 		}
 	}
+	if mongo.IsCode(err, mongo.CodeIndexOptionsConflict) || mongo.IsCode(err, mongo.CodeIndexKeySpecsClash) {
+		if yields, yerr := b.yield(ctx, dataNS, true); yerr != nil {
+			return yerr
+		} else if yields {
+			return b.create(ctx, dataNS, specs)
+		}
+	}
 	if err == nil {
 		b.o.Log.Debug("built indexes on the target", "ns", dataNS, "indexes", names(specs), "took", time.Since(start))
 		return nil
@@ -183,6 +190,8 @@ func (b *builder) create(ctx context.Context, dataNS string, specs []bson.Raw) e
 		return mongo.WithHint(err, "two documents of the target have the key that the error names, which the source's unique index does not allow: "+foreign)
 	case mongo.Unindexable(err):
 		return mongo.WithHint(err, "the target has a document that the index cannot take, and the source's index took all of the source: "+foreign)
+	case mongo.IsCode(err, mongo.CodeCannotCreateIndex) && b.c.Info.Kind == mongo.KindSharded:
+		return mongo.WithHint(err, "a unique index of a sharded collection has to begin with its shard key: drop the index on the source, or the collection on the target and begin anew with --restart and --shard "+dataNS+"=none")
 	case mongo.IsCode(err, mongo.CodeIndexOptionsConflict), mongo.IsCode(err, mongo.CodeIndexKeySpecsClash):
 		return mongo.WithHint(err, "the target has a different index with that name or key: drop it there, then resume")
 	}
@@ -267,9 +276,22 @@ func byNS(list []Deferred) map[string][]Deferred {
 // of the collection is no error.
 func (b *builder) drop(ctx context.Context, ns, name string) error {
 	db, coll := mongo.SplitNS(ns)
-	err := b.change(ctx, db, bson.D{{Key: "dropIndexes", Value: coll}, {Key: "index", Value: name}})
+	drop := bson.D{{Key: "dropIndexes", Value: coll}, {Key: "index", Value: name}}
+	err := b.change(ctx, db, drop)
+	if mongo.IsCode(err, mongo.CodeShardKeyIndex) {
+		yields, yerr := b.yield(ctx, ns, false)
+		if yerr != nil {
+			return yerr
+		}
+		if yields {
+			err = b.change(ctx, db, drop)
+		}
+	}
 	if err != nil && mongo.Classify(err) != mongo.ClassGone {
 		return fmt.Errorf("drop index %s of %s on the target: %w", name, ns, err)
+	}
+	if err == nil && name == "*" && b.o.Sharding != nil {
+		return b.o.Sharding.DropRest(ctx, ns)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // creator makes and drops collections and views of the target.
@@ -48,7 +49,7 @@ func (c *creator) create(ctx context.Context, coll Collection, targetNS string, 
 			return wrap(err)
 		}
 	}
-	options, expire, err := createOptions(options, c.c.Info.Version)
+	options, expire, err := createOptions(options, c.dialect())
 	if err != nil {
 		return wrap(err)
 	}
@@ -60,9 +61,15 @@ func (c *creator) create(ctx context.Context, coll Collection, targetNS string, 
 	if truthyField(options, "capped") && has(options, "clusteredIndex") {
 		return c.createCappedClustered(ctx, coll, targetNS, options, ours)
 	}
+	var early []stream.Index
+	if c.o.Sharding != nil {
+		if early, err = c.o.Sharding.Prepare(ctx, coll, targetNS, ours); err != nil {
+			return wrap(err)
+		}
+	}
 	if err = c.runCreate(ctx, targetNS, options); err == nil {
 		c.o.Log.Debug("created on the target", "ns", targetNS, "type", coll.Type)
-		return c.finishTimeSeries(ctx, coll, targetNS)
+		return c.finish(ctx, coll, targetNS, early)
 	}
 	switch mongo.Classify(err) {
 	case mongo.ClassExists:
@@ -81,17 +88,39 @@ func (c *creator) create(ctx context.Context, coll Collection, targetNS string, 
 		return c.create(ctx, coll, targetNS, rules, false)
 	}
 	if !ours {
+		if err := c.shard(ctx, targetNS, early); err != nil {
+			return err
+		}
 		return c.expiries.DeferExpiries(ctx, []string{targetNS})
 	}
 	if empty, err := c.isEmpty(ctx, targetNS); err != nil || !empty {
 		return err
 	}
-	return c.finishTimeSeries(ctx, coll, targetNS)
+	return c.finish(ctx, coll, targetNS, early)
+}
+
+// finish makes a new collection ready for documents.
+func (c *creator) finish(ctx context.Context, coll Collection, targetNS string, early []stream.Index) error {
+	if err := c.finishTimeSeries(ctx, coll, targetNS); err != nil {
+		return err
+	}
+	return c.shard(ctx, targetNS, early)
+}
+
+// shard shards a collection that was prepared for it.
+func (c *creator) shard(ctx context.Context, ns string, early []stream.Index) error {
+	if c.o.Sharding == nil {
+		return nil
+	}
+	if err := c.expiries.indexes.BuildIndexes(ctx, ns, early, BeforeConsistent); err != nil {
+		return err
+	}
+	return c.o.Sharding.Shard(ctx, ns)
 }
 
 func (c *creator) runCreate(ctx context.Context, ns string, options bson.Raw) error {
 	db, name := mongo.SplitNS(ns)
-	return c.change(ctx, db, append(command("create", name, options), bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}))
+	return c.change(ctx, db, append(command("create", name, options), bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: c.c.DataConcern()}}}))
 }
 
 // dropDifferent drops an empty collection of ours that is different from what it
@@ -198,5 +227,8 @@ func (c *creator) Drop(ctx context.Context, ns string) error {
 	if err != nil && mongo.Classify(err) != mongo.ClassGone {
 		return fmt.Errorf("drop %s on the target: %w", ns, err)
 	}
-	return c.deferred.forget(ctx, inNS(ns))
+	if err := c.deferred.forget(ctx, inNS(ns)); err != nil {
+		return err
+	}
+	return c.gone(ctx, ns)
 }

@@ -38,13 +38,20 @@ type DiffOptions struct {
 	IgnoreUnique bool
 	// IgnoreExtra leaves out what only the target has.
 	IgnoreExtra bool
+	// Made reports an index of the target that counts as none, for it is the job's
+	// own; nil knows none.
+	Made func(targetNS string, ix stream.Index) bool
+	// IgnoreSharding leaves out shard keys and zones, which are compared where both are
+	// sharded clusters.
+	IgnoreSharding bool
 	// Own are collections of the target that count with their databases, though
 	// the source may have nothing there.
 	Own []string
 }
 
 // Diff compares the kept collections, time-series collections and views of a
-// source with a target: their types, options, indexes and definitions.
+// source with a target: their types, options, indexes and definitions, and of two
+// sharded clusters shard keys and zones.
 func Diff(ctx context.Context, src, dst *mongo.Cluster, rules Rules, o DiffOptions) ([]Difference, error) {
 	keep := o.Keep
 	if keep == nil {
@@ -61,7 +68,12 @@ func Diff(ctx context.Context, src, dst *mongo.Cluster, rules Rules, o DiffOptio
 	if err != nil {
 		return nil, err
 	}
-	return diff(source, target, rules, o)
+	sharded, err := shardedBeside(ctx, src, dst, source, target, rules, o)
+	if err != nil {
+		return nil, err
+	}
+	out, err := diff(source, target, rules, o)
+	return append(out, sharded...), err
 }
 
 // OwnDatabases are those of the target whose content is compared: those of what the
@@ -181,6 +193,9 @@ func diffIndexes(source, target Collection, o DiffOptions) ([]Difference, error)
 		return out, nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		if o.Made != nil && o.Made(target.NS, byName[name]) {
+			continue
+		}
 		out = append(out, Difference{NS: source.NS, What: "index " + name, Target: text(byName[name].Spec)})
 	}
 	return out, nil

@@ -235,30 +235,36 @@ func ofData(ctx context.Context, colls []Collection, f func(context.Context, *Co
 	})
 }
 
-// size asks for documents and bytes of a collection; zero when it is gone.
+// size asks for documents and bytes of a collection, of all its shards; zero when it
+// is gone. A shard's count has its orphans.
 func size(ctx context.Context, c *mongo.Cluster, ns string) (count, bytes int64, err error) {
 	stats, err := collStats(ctx, c, ns, bson.D{{Key: "storageStats", Value: bson.D{}}, {Key: "count", Value: bson.D{}}},
 		bson.D{{Key: "count", Value: 1}, {Key: "size", Value: "$storageStats.size"}})
-	if err != nil || stats == nil {
-		return 0, 0, err
+	for _, shard := range stats {
+		n, _ := shard.Lookup("count").AsInt64OK()
+		size, _ := shard.Lookup("size").AsInt64OK()
+		count, bytes = count+n, bytes+size
 	}
-	count, _ = stats.Lookup("count").AsInt64OK()
-	bytes, _ = stats.Lookup("size").AsInt64OK()
-	return count, bytes, nil
+	return count, bytes, err
 }
 
-// collStats asks for statistics of a collection; nil when it is gone.
-func collStats(ctx context.Context, c *mongo.Cluster, ns string, what, project bson.D) (bson.Raw, error) {
+// collStats asks for statistics of a collection, one document a shard that has some
+// of it; none when it is gone.
+func collStats(ctx context.Context, c *mongo.Cluster, ns string, what, project bson.D) ([]bson.Raw, error) {
 	db, coll := mongo.SplitNS(ns)
-	raw, err := c.Command(ctx, db, bson.D{{Key: "aggregate", Value: coll}, {Key: "cursor", Value: bson.D{}},
+	cur, err := primaryDB(c, db).RunCommandCursor(ctx, bson.D{{Key: "aggregate", Value: coll}, {Key: "cursor", Value: bson.D{}},
 		{Key: "pipeline", Value: bson.A{bson.D{{Key: "$collStats", Value: what}}, bson.D{{Key: "$project", Value: project}}}}})
+	var shards []bson.Raw
+	if err == nil {
+		err = cur.All(ctx, &shards)
+	}
 	if err != nil && mongo.Classify(err) == mongo.ClassGone {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("statistics of %s of %s: %w", ns, c.Address(), err)
 	}
-	return sub(raw, "cursor", "firstBatch", "0"), nil
+	return shards, nil
 }
 
 // ListOne finds a collection of a database by the UUID that holds its

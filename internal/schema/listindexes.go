@@ -66,24 +66,23 @@ func listIndexes(ctx context.Context, c *mongo.Cluster, ns string) ([]stream.Ind
 // buildsUnderWay names the indexes of a collection that are being built.
 func buildsUnderWay(ctx context.Context, c *mongo.Cluster, ns string) ([]string, error) {
 	stats, err := collStats(ctx, c, ns, bson.D{{Key: "storageStats", Value: bson.D{}}}, bson.D{{Key: "builds", Value: "$storageStats.indexBuilds"}})
-	if err != nil || stats == nil {
-		return nil, err
-	}
-	arr, ok := stats.Lookup("builds").ArrayOK()
-	if !ok {
-		return nil, nil
-	}
-	values, err := arr.Values()
-	if err != nil {
-		return nil, fmt.Errorf("index builds of %s of %s: %w", ns, c.Address(), err)
-	}
 	var out []string
-	for _, v := range values {
-		if name, ok := v.StringValueOK(); ok {
-			out = append(out, name)
+	for _, shard := range stats {
+		arr, ok := shard.Lookup("builds").ArrayOK()
+		if !ok {
+			continue
+		}
+		values, err := arr.Values()
+		if err != nil {
+			return nil, fmt.Errorf("index builds of %s of %s: %w", ns, c.Address(), err)
+		}
+		for _, v := range values {
+			if name, ok := v.StringValueOK(); ok {
+				out = append(out, name)
+			}
 		}
 	}
-	return out, nil
+	return out, err
 }
 
 func truthyField(doc bson.Raw, key ...string) bool { return truthy(doc.Lookup(key...)) }

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/lab/sharded"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
@@ -40,11 +41,21 @@ func run(m *testing.M) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	var group errgroup.Group
-	labs := make([]*lab.Cluster, 2)
+	labs := make([]interface {
+		URI() string
+		Stop() error
+	}, 2)
 	for i, cluster := range []**mongo.Cluster{&src, &dst} {
 		version := cmp.Or(os.Getenv([]string{"MILLRACE_TEST_SOURCE", "MILLRACE_TEST_TARGET"}[i]), "6.0")
 		group.Go(func() (err error) {
-			if labs[i], err = lab.Start(ctx, lab.Options{Version: version, LeanJournal: true, SetParameters: map[string]string{"enableTestCommands": "1"}}); err != nil {
+			o := lab.Options{Version: version, LeanJournal: true, SetParameters: map[string]string{"enableTestCommands": "1"}}
+			if sharded.Is(version) { // MILLRACE_TEST_TARGET=sharded:2x1 has a router be the target
+				o.Version, o.Topology = "6.0", version
+				labs[i], err = sharded.Start(ctx, sharded.Options{Options: o, Routers: 1})
+			} else {
+				labs[i], err = lab.Start(ctx, o)
+			}
+			if err != nil {
 				return err
 			}
 			*cluster, err = mongo.Connect(ctx, labs[i].URI(), mongo.Options{AppName: "test"})

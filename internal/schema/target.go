@@ -26,8 +26,30 @@ type Rules interface {
 	Collisions(nss []string) error
 }
 
+// Sharding shards collections of a target that is a sharded cluster.
+type Sharding interface {
+	// Prepare is told of a collection that is about to be made; ours says that what
+	// exists is the job's own. early are indexes that are to be built before Shard.
+	Prepare(ctx context.Context, coll Collection, targetNS string, ours bool) (early []stream.Index, err error)
+	// Shard shards a collection that was prepared and is there now. Others stay as
+	// they are.
+	Shard(ctx context.Context, targetNS string) error
+	// Yield is asked for when the index that supports a shard key is in the way of
+	// another, which is to replace it, or of its own change. Another one stands in for
+	// it then; false says that it is not that.
+	Yield(ctx context.Context, targetNS string, replace bool) (bool, error)
+	// DropRest drops the indexes that are left when all are dropped, for they support
+	// the shard key.
+	DropRest(ctx context.Context, targetNS string) error
+	// Forget and Move are told what became of a collection.
+	Forget(ctx context.Context, targetNS string) error
+	Move(ctx context.Context, from, to string) error
+}
+
 // TargetOptions shape a Target.
 type TargetOptions struct {
+	// Sharding shards what is made; nil leaves it as it is.
+	Sharding Sharding
 	// Job keeps the deferred settings of jobs apart.
 	Job string
 	// Log receives what is worth knowing; nil discards it.
@@ -92,6 +114,16 @@ func (l *link) WaitMajority(ctx context.Context) error {
 	return nil
 }
 
+// dialect is the version whose names of options the target takes. Shards of 6.0 know
+// pre-images under the name of 7.0 only.
+func (l *link) dialect() mongo.Version {
+	v := l.c.Info.Version
+	if l.c.Info.Kind == mongo.KindSharded && v.AtLeast(6, 0) && !v.AtLeast(7, 0) {
+		return mongo.Version{Major: 7}
+	}
+	return v
+}
+
 // find looks one namespace of the target up, without indexes.
 func (l *link) find(ctx context.Context, ns string) (Collection, bool, error) {
 	db, name := mongo.SplitNS(ns)
@@ -115,6 +147,30 @@ func (l *link) findIndex(ctx context.Context, dataNS, name string, key bson.Raw)
 		return stream.Index{}, false, err
 	}
 	return all[at], true, nil
+}
+
+// yield has the index that supports a shard key make way.
+func (l *link) yield(ctx context.Context, ns string, replace bool) (bool, error) {
+	if l.o.Sharding == nil {
+		return false, nil
+	}
+	return l.o.Sharding.Yield(ctx, ns, replace)
+}
+
+// gone forgets what is known of a namespace that was dropped.
+func (l *link) gone(ctx context.Context, ns string) error {
+	if l.o.Sharding == nil {
+		return nil
+	}
+	return l.o.Sharding.Forget(ctx, ns)
+}
+
+// moved has what is known of a namespace follow it.
+func (l *link) moved(ctx context.Context, from, to string) error {
+	if l.o.Sharding == nil {
+		return nil
+	}
+	return l.o.Sharding.Move(ctx, from, to)
 }
 
 // isEmpty reports that there are no documents.
@@ -180,13 +236,22 @@ func (l *link) collMod(ctx context.Context, ns string, options bson.Raw) error {
 // collModIndex changes one setting of an index.
 func (l *link) collModIndex(ctx context.Context, ns, index, key string, value any) error {
 	mod := bson.D{{Key: "index", Value: bson.D{{Key: "name", Value: index}, {Key: key, Value: value}}}}
-	return l.collMod(ctx, ns, rawDoc(mod))
+	err := l.collMod(ctx, ns, rawDoc(mod))
+	if key == "hidden" && mongo.IsCode(err, mongo.CodeInvalidOptions) {
+		if yields, yerr := l.yield(ctx, ns, false); yields || yerr != nil {
+			if yerr == nil {
+				yerr = l.collMod(ctx, ns, rawDoc(mod))
+			}
+			return yerr
+		}
+	}
+	return err
 }
 
 // keepPreImages repeats recordPreImages where it is on: some servers (seen on
 // 5.0.4 and 6.0.5) switch it off by any collMod that does not mention it.
 func (l *link) keepPreImages(ctx context.Context, ns string, options bson.Raw) (bson.Raw, error) {
-	if has(options, "recordPreImages") || l.c.Info.Version.AtLeast(7, 0) {
+	if has(options, "recordPreImages") || l.dialect().AtLeast(7, 0) {
 		return options, nil
 	}
 	coll, _, err := l.find(ctx, ns)

@@ -56,8 +56,12 @@ type Mongo struct {
 
 var _ Store = (*Mongo)(nil)
 
-// noTerm is no election term.
-const noTerm = -1
+// noTerm is no election term. unseen stands for those of a target behind a router,
+// which tells none: there each write has been durable when it was answered.
+const (
+	noTerm = -1
+	unseen = -2
+)
 
 // Options say whose store it is.
 type Options struct {
@@ -237,7 +241,7 @@ func (s *Mongo) Begin(ctx context.Context, noted ...bson.E) (Job, error) {
 		return Job{}, err
 	}
 	s.mu.Lock()
-	s.term = res.Term
+	s.term = s.termOf(res)
 	s.mu.Unlock()
 	if taken != nil {
 		return taken.With(noted)
@@ -247,6 +251,14 @@ func (s *Mongo) Begin(ctx context.Context, noted ...bson.E) (Job, error) {
 		err = fmt.Errorf("job %s vanished from the target's database %s", s.o.Job, mongo.StateDB)
 	}
 	return job, err
+}
+
+// termOf is the term of an attempt whose first write was answered so.
+func (s *Mongo) termOf(res wire.WriteResult) int64 {
+	if s.c.Info.Kind == mongo.KindSharded {
+		return unseen
+	}
+	return res.Term
 }
 
 // mine and attempt are the filters of writes: by this run, whichever attempt of
@@ -351,7 +363,7 @@ func (s *Mongo) proof(write func() (term int64, err error)) error {
 	if err := s.sameTerm(term); err != nil {
 		return err
 	}
-	if term >= 0 { // a server that tells none has proven nothing
+	if term >= 0 || s.term == unseen { // another server that tells none has proven nothing
 		s.durable = max(s.durable, answers)
 	}
 	return nil

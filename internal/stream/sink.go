@@ -56,4 +56,7 @@ type SinkStats struct {
 	Parked     int64 // operations that had to wait for others
 	Schema     int64 // schema changes
 	Backlog    int64 // bytes in flight
+	// Of a sharded target: documents that were looked for on all shards, to know which
+	// has them, and updates that all shards got, for none has the document, or two.
+	Located, Broadcast int64
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/transform"
 )
@@ -15,7 +16,10 @@ import (
 // secrets and are never logged.
 type Spec struct {
 	Source, Target string
-	Rules          transform.Config
+	// SourceShards and TargetShards are connection strings of shards, by name, where
+	// they are reached otherwise than a sharded cluster says.
+	SourceShards, TargetShards map[string]string
+	Rules                      transform.Config
 	Options
 	// Observe, when set, gets the function that tells the progress, once the
 	// comparison begins. It is safe for concurrent use, also afterwards.
@@ -33,22 +37,48 @@ func Clusters(ctx context.Context, spec Spec) (*Report, error) {
 	}
 	var sides [2]*mongo.Cluster
 	for i, uri := range []string{spec.Source, spec.Target} {
-		if sides[i], err = mongo.Connect(ctx, uri, mongo.Options{AppName: "millrace-verify"}); err != nil {
-			return nil, fmt.Errorf("%s: %w", [...]string{"source", "target"}[i], err)
+		if sides[i], err = mongo.Connect(ctx, uri, mongo.Options{AppName: appName}); err != nil {
+			return nil, fmt.Errorf("%s: %w", sideName(i), err)
 		}
 		defer sides[i].Close()
 	}
 	if err := different(sides[source], sides[target]); err != nil {
 		return nil, err
 	}
-	return New(sides[source], sides[target], spec.Options).compareClusters(ctx, rules, spec.Observe)
+	e := New(sides[source], sides[target], spec.Options)
+	var of [2]*origin.Sharded
+	defer func() {
+		for _, o := range of {
+			if o != nil {
+				o.Close()
+			}
+		}
+	}()
+	err = both(ctx, func(ctx context.Context, i int) (err error) {
+		of[i], err = e.openShards(ctx, i, [...]string{spec.Source, spec.Target}[i], [...]map[string]string{spec.SourceShards, spec.TargetShards}[i])
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if sameShards(of[source], of[target]) {
+		return nil, errSame(sides[source])
+	}
+	return e.compareClusters(ctx, rules, spec.Observe)
 }
+
+// appName is what servers call the connections.
+const appName = "millrace-verify"
 
 // different fails for a deployment that would be compared with itself.
 func different(source, target *mongo.Cluster) error {
 	if !source.Same(target) {
 		return nil
 	}
+	return errSame(source)
+}
+
+func errSame(source *mongo.Cluster) error {
 	return mongo.WithHint(fmt.Errorf("verify: source and target are the same deployment (%s)", source.Address()), "check --source and --target")
 }
 

@@ -78,7 +78,7 @@ type digester struct {
 	*collection
 	seed    uint64 // of all hashes
 	tables  [2]table
-	parts   [2][]scan.Slice // of each side, for several readers
+	layouts [2]layout
 	mask    uint64
 	readers int // of a side, at most
 	room    int // bytes for each of the tables together and the suspects
@@ -95,7 +95,7 @@ func (c *collection) digest(ctx context.Context, readers int) error {
 	defer c.e.c.account(-cost)
 	c.e.c.account(cost)
 	err := both(ctx, func(ctx context.Context, i int) (err error) {
-		d.parts[i], err = c.sides[i].slices(ctx, min(readers, c.sides[i].readers()))
+		d.layouts[i], err = c.sides[i].layout(ctx, readers)
 		return err
 	})
 	if err == nil {
@@ -139,7 +139,7 @@ func newDigester(c *collection, readers int) *digester {
 
 // sum reads a whole side into its table.
 func (d *digester) sum(ctx context.Context, i int) error {
-	return d.sides[i].scan(ctx, d.parts[i], d.readers, func(scan.Slice) reading {
+	return d.layouts[i].scan(ctx, d.readers, func() reading {
 		var page []summand
 		var bytes int64
 		return reading{each: func(doc, key []byte) error {
@@ -177,8 +177,8 @@ func (d *digester) differs(i int) bool {
 // and still does is there on one side at least.
 func (d *digester) lookInto(ctx context.Context) error {
 	err := both(ctx, func(ctx context.Context, i int) error {
-		ids := func(scan.Slice) reading { return reading{idsOnly: true, each: d.suspect} }
-		return d.sides[i].scan(ctx, d.parts[i], d.readers, ids)
+		ids := func() reading { return reading{idsOnly: true, each: d.suspect} }
+		return d.layouts[i].scan(ctx, d.readers, ids)
 	})
 	if err != nil {
 		return err
@@ -189,7 +189,7 @@ func (d *digester) lookInto(ctx context.Context) error {
 	size := max(d.sides[source].averageSize(), d.sides[target].averageSize())
 	for len(keys) > 0 {
 		n := chunk(len(keys), d.e.limits.batch, func(i int) int { return size + len(keys[i]) })
-		err := d.pairs(ctx, keys[:n], func(_ int, a, b []byte) error { return d.match(ctx, a, b) })
+		err := d.pairs(ctx, keys[:n], func(_ int, a, b []byte) error { return d.found(ctx, a, b) })
 		if err != nil {
 			return err
 		}

@@ -13,6 +13,10 @@
 // of groups that differ are then compared byte for byte. Where too much differs,
 // perhaps because much is written meanwhile, ranges take over.
 //
+// Of a sharded cluster each shard is read directly where it can be reached, all of them
+// with one ownership (owned); else its routers are read. Single documents are always
+// looked up through the routers.
+//
 // While writes go on, a mismatch is looked at again until the two sides agree,
 // or stand still without agreeing, or a time limit passes.
 package verify

@@ -34,6 +34,7 @@ type join struct {
 	*collection
 	left, right lane
 	ka, kb      []byte // ids of the heads
+	doubts      doubts
 }
 
 // lane is one stream and its documents without a partner.
@@ -71,7 +72,10 @@ func (j *join) run(ctx context.Context) error {
 	if err := j.lookUp(ctx, true); err != nil {
 		return err
 	}
-	return j.lookUp(ctx, false)
+	if err := j.lookUp(ctx, false); err != nil {
+		return err
+	}
+	return j.settle(ctx)
 }
 
 // unequal handles heads that differ; one of them may be nil.
@@ -99,12 +103,14 @@ func (j *join) unequal(ctx context.Context, a, b []byte) error {
 	// documents on one side does not drag the other side along.
 	behind := likelyOrder(j.ka, j.kb)
 	if a != nil && (b == nil || behind <= 0) {
-		j.left.put(j.ka, a)
-		j.left.advance()
+		if err := j.put(ctx, &j.left, j.ka, a); err != nil {
+			return err
+		}
 	}
 	if b != nil && (a == nil || behind >= 0) {
-		j.right.put(j.kb, b)
-		j.right.advance()
+		if err := j.put(ctx, &j.right, j.kb, b); err != nil {
+			return err
+		}
 	}
 	if j.left.held+j.right.held > j.e.limits.pending {
 		return j.lookUp(ctx, j.left.held >= j.right.held)
@@ -115,6 +121,17 @@ func (j *join) unequal(ctx context.Context, a, b []byte) error {
 func (l *lane) has(key []byte) bool {
 	_, ok := l.wait[string(key)]
 	return ok
+}
+
+// put has the document at the head of a lane wait. One whose _id waits already is of
+// another shard: they are looked at together.
+func (j *join) put(ctx context.Context, l *lane, key, doc []byte) error {
+	defer l.advance()
+	if !l.has(key) || !j.e.several() {
+		l.put(key, doc)
+		return nil
+	}
+	return j.doubt(ctx, string(key), max(len(doc), len(l.wait[string(key)])))
 }
 
 func (l *lane) put(key, doc []byte) {
@@ -198,17 +215,35 @@ func (j *join) free() {
 	}
 }
 
-// match hands two documents of one _id on if they are not the same; nil stands for
-// none. Nothing keeps them. Offline a mismatch is final, online it is looked at
-// again.
-func (c *collection) match(ctx context.Context, a, b []byte) error {
+// match takes two documents of one _id as they came; nil stands for none. Nothing keeps
+// them.
+func (j *join) match(ctx context.Context, a, b []byte) error {
+	if j.e.o.agree(a, b) {
+		return nil
+	}
+	if j.e.several() {
+		return j.doubt(ctx, keyOf(a, b), max(len(a), len(b)))
+	}
+	return j.found(ctx, a, b)
+}
+
+// found hands two documents of one _id, all that there are, on if they are not the
+// same; nil stands for none. Nothing keeps them. Offline a mismatch is final, online it
+// is looked at again.
+func (c *collection) found(ctx context.Context, a, b []byte) error {
 	if c.e.o.agree(a, b) {
 		return nil
 	}
-	c.e.c.mismatches.Add(1)
-	if !c.e.o.Online {
-		c.differ(a, b, "")
-		return nil
+	if c.e.o.Online {
+		return c.mismatch(ctx, keyOf(a, b), max(len(a), len(b)))
 	}
-	return c.e.recheck.add(ctx, candidate{suspect: suspect{c, keyOf(a, b)}, size: max(len(a), len(b))})
+	c.e.c.mismatches.Add(1)
+	c.differ(a, b, "")
+	return nil
+}
+
+// mismatch has a document be looked at again that was of at most so many bytes.
+func (c *collection) mismatch(ctx context.Context, key string, size int) error {
+	c.e.c.mismatches.Add(1)
+	return c.e.recheck.add(ctx, candidate{suspect: suspect{c, key}, size: size})
 }

@@ -150,9 +150,15 @@ func (p *probe) single(ctx context.Context, r *scan.Reader, key string) error {
 	})
 }
 
+// keep takes a document that was found. Shards may have several of one _id.
 func (p *probe) keep(key string, doc []byte) {
-	more := len(doc) - len(p.found[key])
-	p.found[key] = bytes.Clone(doc)
+	was := p.found[key]
+	if keyOf(was, nil) == key && p.cluster().Info.Kind == mongo.KindSharded {
+		p.found[key] = together(was, doc)
+	} else {
+		p.found[key] = bytes.Clone(doc)
+	}
+	more := len(p.found[key]) - len(was)
 	p.held += more
 	p.e.c.account(more)
 }

@@ -115,7 +115,11 @@ func (c *collection) differ(a, b []byte, note string) {
 	}
 	c.add(kind, keyOf(a, b), func() string {
 		var details []string
-		if kind == Content {
+		x, y := apart(a), apart(b)
+		switch {
+		case len(x) > 1 || len(y) > 1:
+			details = append(details, fmt.Sprintf("documents of this _id, on different shards: %d on the source, %d on the target", len(x), len(y)))
+		case kind == Content:
 			details = append(details, describeDifference(a, b, c.e.o.IgnoreFieldOrder))
 		}
 		if note != "" {
@@ -156,6 +160,9 @@ func (e *Engine) report(begin time.Time, cols []*collection) *Report {
 		Count:       count, Truncated: count > int64(len(e.findings.list)),
 		Differences: append([]Difference{}, e.findings.list...), Schema: []SchemaDifference{},
 	}
+	e.notes.mu.Lock()
+	r.Notes = append(r.Notes, e.notes.all...)
+	e.notes.mu.Unlock()
 	if e.findings.full {
 		r.Notes = append(r.Notes, "so many documents differ that some may be counted twice")
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/source/shards"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -22,31 +23,52 @@ type side struct {
 	i                 int // source or target
 	exists            bool
 	order             scan.Strategy // in the order of _id
+
+	on    *shards.Shard  // the side is what this shard has; nil is all of the cluster
+	owned *scan.Owned    // and owns; nil is all that it has
+	asOf  bson.Timestamp // it is read as it was at that time; zero is now
+	uuid  bson.Binary    // of a sharded cluster's collection: its routers take names alone
 }
 
-func (s *side) cluster() *mongo.Cluster { return s.e.clusters[s.i] }
+func (s *side) cluster() *mongo.Cluster {
+	if s.on != nil {
+		return s.on.Cluster
+	}
+	return s.e.clusters[s.i]
+}
 
 // advance has all further reads see at least what both sides have now. It waits
 // until all of that is majority-committed: from then on reads see it.
 func (e *Engine) advance(ctx context.Context) error {
 	return both(ctx, func(ctx context.Context, i int) error {
 		c := e.clusters[i]
+		if of := e.shards[i].Load(); of != nil {
+			return e.advanceShards(ctx, i, of)
+		}
 		if c.Info.Kind != mongo.KindReplicaSet {
 			return nil
 		}
-		const patience = 10 * time.Second
-		slow := time.AfterFunc(patience, func() {
-			e.o.Log.Warn("still waiting until what the primary has is majority-committed", "cluster", c.Address())
-		})
-		defer slow.Stop()
-		return retry(ctx, e.o.Log, "learn the position of "+c.Address(), func() error {
-			at, err := c.Committed(ctx)
-			if err == nil {
-				e.at[i].Store(&at.TS)
-			}
-			return err
-		})
+		at, err := e.committed(ctx, c)
+		if err == nil {
+			e.at[i].Store(&at)
+		}
+		return err
 	})
+}
+
+// committed is the position of a replica set, once a majority has all up to it.
+func (e *Engine) committed(ctx context.Context, c *mongo.Cluster) (at bson.Timestamp, err error) {
+	const patience = 10 * time.Second
+	slow := time.AfterFunc(patience, func() {
+		e.o.Log.Warn("still waiting until what the primary has is majority-committed", "cluster", c.Address())
+	})
+	defer slow.Stop()
+	err = retry(ctx, e.o.Log, "learn the position of "+c.Address(), func() error {
+		now, err := c.Committed(ctx)
+		at = now.TS
+		return err
+	})
+	return at, err
 }
 
 // side describes one of a pair. A collection that is not there may be one whose
@@ -82,6 +104,9 @@ func (e *Engine) describe(ctx context.Context, i int, ns string) (side, error) {
 	}
 	s.exists = true
 	s.Options, _ = doc.Lookup("options").DocumentOK()
+	if c.Info.Kind == mongo.KindSharded {
+		s.uuid = uuidOf(doc)
+	}
 	_, s.IDIndex = doc.Lookup("idIndex").DocumentOK()
 	s.order = scan.ByOrder(&s.Collection, c.Info)
 	if raw, err = c.Command(ctx, db, bson.D{{Key: "collStats", Value: coll}}); err != nil {
@@ -100,8 +125,15 @@ func (s *side) concern() bson.D {
 	if s.cluster().Info.Kind == mongo.KindStandalone {
 		return nil
 	}
+	if !s.asOf.IsZero() {
+		return bson.D{{Key: "level", Value: "snapshot"}, {Key: "atClusterTime", Value: s.asOf}}
+	}
 	var after bson.Timestamp
-	if at := s.e.at[s.i].Load(); at != nil {
+	if s.on != nil {
+		if at := s.e.shardsAt[s.i].Load(); at != nil {
+			after = (*at)[s.on.Name]
+		}
+	} else if at := s.e.at[s.i].Load(); at != nil {
 		after = *at
 	}
 	return scan.Majority(after)
@@ -118,26 +150,43 @@ func (s *side) read(ctx context.Context, m scan.Member, fn func(r *scan.Reader) 
 	if !s.exists {
 		return nil
 	}
+	r, err := s.reader(ctx, m)
+	if err == nil {
+		defer r.Conn.Release()
+		err = fn(r)
+	}
+	return s.failed(err)
+}
+
+// failed says what an error of reading is about.
+func (s *side) failed(err error) error {
+	return mongo.Wrap(err, "read %s on %s", s.NS, s.cluster().Address())
+}
+
+// reader takes a connection, which is the caller's to release. Which documents a shard
+// owns its primary knows for certain, and it keeps those that it gave away for as long
+// as a cursor reads them.
+func (s *side) reader(ctx context.Context, m scan.Member) (*scan.Reader, error) {
 	to := s.cluster().Reader()
-	if m != (scan.Member{}) {
+	switch {
+	case m != (scan.Member{}):
 		to = wire.ByAddress(m.Node)
+	case s.owned != nil:
+		to = wire.Primary()
 	}
 	conn, err := s.cluster().Pool.Checkout(ctx, to)
-	if err == nil {
-		defer conn.Release()
-		if m != (scan.Member{}) {
-			err = m.Lives(ctx, conn)
-		}
-		if err == nil {
-			err = fn(&scan.Reader{Conn: conn, Concern: s.concern(), Reopened: func(cause error) {
-				s.e.o.Log.Warn("cursor opened again", "ns", s.NS, "cause", cause)
-			}})
-		}
-	}
 	if err != nil {
-		return fmt.Errorf("read %s on %s: %w", s.NS, s.cluster().Address(), err)
+		return nil, err
 	}
-	return nil
+	if m != (scan.Member{}) {
+		if err := m.Lives(ctx, conn); err != nil {
+			conn.Release()
+			return nil, err
+		}
+	}
+	return &scan.Reader{Conn: conn, Concern: s.concern(), Owned: s.owned, Reopened: func(cause error) {
+		s.e.o.Log.Warn("cursor opened again", "ns", s.NS, "cause", cause)
+	}}, nil
 }
 
 // want asks for replies of so many bytes.
@@ -146,7 +195,7 @@ func (s *side) want(bytes int, idsOnly bool) scan.Want {
 	if idsOnly {
 		size = min(size, 64)
 	}
-	return scan.Want{Batch: max(bytes/size, 2), IDsOnly: idsOnly}
+	return scan.Want{Batch: max(bytes/size, 2), IDsOnly: idsOnly, Routed: s.cluster().Info.Kind == mongo.KindSharded}
 }
 
 // walk reads a slice and hands over its parts.
@@ -154,16 +203,21 @@ func (s *side) walk(ctx context.Context, sl scan.Slice, want scan.Want, fn func(
 	return s.read(ctx, sl.Member, func(r *scan.Reader) error {
 		w := r.Walk(&s.Collection, &sl, want)
 		defer w.Close(ctx)
-		for {
-			p, err := w.Next(ctx)
-			if err != nil || p == nil {
-				return err
-			}
-			if err := fn(p); err != nil || p.Last {
-				return err
-			}
-		}
+		return parts(ctx, w, fn)
 	})
+}
+
+// parts hands over what a walk gives.
+func parts(ctx context.Context, w *scan.Walk, fn func(p *scan.Part) error) error {
+	for {
+		p, err := w.Next(ctx)
+		if err != nil || p == nil {
+			return err
+		}
+		if err := fn(p); err != nil || p.Last {
+			return err
+		}
+	}
 }
 
 func errMalformed(ns string) error {

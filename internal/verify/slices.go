@@ -16,26 +16,42 @@ func (s *side) byRecord() bool {
 // readers is how many share a side: at most one for each range's worth of bytes,
 // and one where no scan begins in the middle.
 func (s *side) readers() int {
-	if !s.byRecord() {
+	if !s.byRecord() && (s.e.shards[s.i].Load() == nil || s.on != nil) {
 		return 1
 	}
-	return int(max(min(s.Bytes/s.e.o.RangeBytes, int64(s.e.o.Workers)), 1))
+	return s.e.readersOf(s.Bytes)
+}
+
+func (e *Engine) readersOf(bytes int64) int {
+	return int(max(min(bytes/e.o.RangeBytes, int64(e.o.Workers)), 1))
 }
 
 // slicesPerReader keeps all readers busy to the end, although slices are not of
 // the same size. A slice costs half a reply that is not its own.
 const slicesPerReader = 4
 
-// slices part a side for so many readers in the order of its storage. All are
-// read from the member that was asked for the bounds: record ids are its own.
+// slices part a side for so many readers in the order of its storage.
+func (s *side) slices(ctx context.Context, readers int) ([]scan.Slice, error) {
+	if readers < 2 {
+		return []scan.Slice{s.whole()}, nil
+	}
+	return s.cut(ctx, readers*slicesPerReader)
+}
+
+// whole is all of a side in the order of its storage.
+func (s *side) whole() scan.Slice {
+	if s.byRecord() {
+		return scan.Slice{Strategy: scan.ByRecord}
+	}
+	return scan.Slice{Strategy: scan.Serial}
+}
+
+// cut parts a side into so many slices, or fewer. All are read from the member that was asked for the bounds: record ids are its own.
 // Where a document at a bound has been deleted, a slice may give some that
 // another one gives as well: then their groups differ and are looked into.
-func (s *side) slices(ctx context.Context, readers int) ([]scan.Slice, error) {
-	if !s.byRecord() {
-		return []scan.Slice{{Strategy: scan.Serial}}, nil
-	}
-	parts := []scan.Slice{{Strategy: scan.ByRecord}}
-	if readers < 2 {
+func (s *side) cut(ctx context.Context, n int) ([]scan.Slice, error) {
+	parts := []scan.Slice{s.whole()}
+	if n < 2 || !s.byRecord() {
 		return parts, nil
 	}
 	err := s.read(ctx, scan.Member{}, func(r *scan.Reader) error {
@@ -43,7 +59,7 @@ func (s *side) slices(ctx context.Context, readers int) ([]scan.Slice, error) {
 		if err != nil {
 			return err
 		}
-		bounds, strategy, err := r.Cut(ctx, &s.Collection, scan.ByRecord, readers*slicesPerReader)
+		bounds, strategy, err := r.Cut(ctx, &s.Collection, scan.ByRecord, n)
 		if err != nil {
 			return err
 		}
@@ -74,8 +90,17 @@ func (s *side) scan(ctx context.Context, parts []scan.Slice, readers int, begin 
 }
 
 func (s *side) scanSlice(ctx context.Context, sl scan.Slice, do reading) error {
+	return s.read(ctx, sl.Member, func(r *scan.Reader) error {
+		w := r.Walk(&s.Collection, &sl, s.want(s.e.limits.scan, do.idsOnly))
+		defer w.Close(ctx)
+		return s.scanWalk(ctx, w, do)
+	})
+}
+
+// scanWalk reads a slice to its end.
+func (s *side) scanWalk(ctx context.Context, w *scan.Walk, do reading) error {
 	var key []byte
-	return s.walk(ctx, sl, s.want(s.e.limits.scan, do.idsOnly), func(p *scan.Part) error {
+	return parts(ctx, w, func(p *scan.Part) error {
 		s.e.c.account(p.Size)
 		err := p.Each(func(doc []byte) error {
 			var ok bool

@@ -81,8 +81,8 @@ func TestRecordSlices(t *testing.T) {
 	}
 
 	d := newDigester(col, 1)
-	d.parts = [2][]scan.Slice{parts, {{Strategy: scan.Serial}}}
-	for i := range d.parts {
+	d.layouts = [2]layout{&slicing{&col.sides[source], parts}, &slicing{&col.sides[target], []scan.Slice{{Strategy: scan.Serial}}}}
+	for i := range d.layouts {
 		if err := d.sum(t.Context(), i); err != nil {
 			t.Fatal(err)
 		}

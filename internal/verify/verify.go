@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/origin"
 )
 
 // Pair names two collections that should hold the same documents. Of a
@@ -91,11 +92,16 @@ func setDefault[T int | int64 | time.Duration](v *T, d T) {
 type Engine struct {
 	clusters [2]*mongo.Cluster
 	at       [2]atomic.Pointer[bson.Timestamp] // what reads have to see at least
+	// Of a sharded cluster whose shards are read directly: those, and at by shard.
+	shards   [2]atomic.Pointer[origin.Sharded]
+	shardsAt [2]atomic.Pointer[map[string]bson.Timestamp]
+	live     [2]atomic.Bool // they are not read as of one time
 	o        Options
 	c        counters
 	limits   limits
 	slots    *semaphore.Weighted // comparisons at a time
 	findings findings
+	notes    notes
 	recheck  *rechecker
 }
 

@@ -24,6 +24,7 @@ type Conn struct {
 	processor   driver.ErrorProcessor
 	secondaryOk bool
 	broken      bool
+	router      string  // the address, if it is one of those that exchanges are spread over
 	msg         Message // for Command; hot paths bring their own
 	zbuf        []byte
 	unpack      unpacker
@@ -110,6 +111,9 @@ func (c *Conn) send(ctx context.Context, m *Message) error {
 	wm, err := c.compress(m.finish(wiremessage.NextRequestID()))
 	if err != nil {
 		return err
+	}
+	if c.router != "" {
+		c.pool.over.add(c.router, int64(len(wm)))
 	}
 	if err := c.mc.Write(ctx, wm); err != nil {
 		return c.fail(ctx, "write", err)

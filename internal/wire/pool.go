@@ -10,6 +10,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/description"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/session"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
 )
@@ -21,6 +22,7 @@ type Pool struct {
 	topo  atomic.Pointer[topology.Topology]
 	guard atomic.Pointer[func() error]
 	away  atomic.Int64 // shortest exchange in nanoseconds, 0 before the first
+	over  spread       // of what goes to routers
 	zip   *chooser     // nil: the connection string decides whether messages are compressed
 }
 
@@ -132,6 +134,10 @@ func (p *Pool) Renew(appName string, members []string) (leave func(context.Conte
 	}, nil
 }
 
+// Addresses are those of the servers that the pool knows, as they were when it was
+// opened or have been found since.
+func (p *Pool) Addresses() []string { return p.whereabouts(nil) }
+
 // Warm opens connections to the primary at once, so many, for those who will want
 // them. It waits for them; that there are none now is no error.
 func (p *Pool) Warm(ctx context.Context, connections int) {
@@ -178,6 +184,10 @@ func (p *Pool) Close(ctx context.Context) error {
 // driver's pool, dialling when none is idle. It waits for a suitable server up
 // to the client's server selection timeout.
 func (p *Pool) Checkout(ctx context.Context, sel Selector) (*Conn, error) {
+	primary := sel == Primary()
+	if primary {
+		sel.over = &p.over
+	}
 	srv, err := p.topo.Load().SelectServer(ctx, sel)
 	if err != nil {
 		return nil, networkError("select server", err)
@@ -188,5 +198,9 @@ func (p *Pool) Checkout(ctx context.Context, sel Selector) (*Conn, error) {
 	}
 	c := &Conn{pool: p, mc: mc, secondaryOk: sel.secondaryOk()}
 	c.processor, _ = srv.(driver.ErrorProcessor)
+	if primary && mc.Description().Kind == description.ServerKindMongos {
+		c.router = c.Addr()
+		p.over.add(c.router, checkoutBytes)
+	}
 	return c, nil
 }

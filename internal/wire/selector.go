@@ -13,6 +13,8 @@ import (
 type Selector struct {
 	rp   *readpref.ReadPref // nil means the primary
 	addr string             // not empty: this member only
+
+	over *spread // the pool's, for the primary; nil is any router
 }
 
 // Primary selects the writable member.
@@ -42,6 +44,9 @@ func (s Selector) SelectServer(t description.Topology, candidates []description.
 		return d.Kind == description.ServerKindRSPrimary ||
 			d.Kind == description.ServerKindMongos || d.Kind == description.ServerKindStandalone
 	})
+	if s.rp == nil && t.Kind == description.TopologyKindSharded && s.over != nil {
+		return s.over.least(primaries), nil
+	}
 	if s.rp == nil {
 		return primaries, nil
 	}

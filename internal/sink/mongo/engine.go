@@ -126,7 +126,8 @@ func (e *Engine) Applied() stream.Position { return e.shared.ledger.current() }
 func (e *Engine) Stats() stream.SinkStats {
 	s := e.shared
 	return stream.SinkStats{Operations: s.operations.Load(), Folded: s.folded.Load(), Parked: e.resolver.Resolved(),
-		Bytes: s.ledger.admitted.Load(), Schema: s.schema.Load(), Backlog: s.ledger.bytes.Load()}
+		Bytes: s.ledger.admitted.Load(), Schema: s.schema.Load(), Backlog: s.ledger.bytes.Load(),
+		Located: e.writers.Stats.Located.Load(), Broadcast: e.writers.Stats.Broadcast.Load()}
 }
 
 // Details counts what a MongoDB target took.
@@ -185,6 +186,6 @@ func (e *Engine) target(ctx context.Context, ns string) (*fold.Target, error) {
 		return nil, fmt.Errorf("read options of %s: %w", ns, err)
 	}
 	t := fold.NewTarget(ns)
-	t.Capped, t.Collated = traits.Capped, traits.Collated
+	t.Capped, t.Collated, t.Key = traits.Capped, traits.Collated, traits.Key
 	return t, nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/sink/mongo/resolve"
@@ -78,6 +79,7 @@ type Names struct {
 type Traits struct {
 	Capped   bool // document order is content
 	Collated bool // _ids of different bytes can be equal
+	Key      docwrite.Key
 }
 
 // Overlap says how far the target may be ahead of the events.

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -425,9 +426,45 @@ func (p memory) Run(ctx context.Context, _ stream.Position, emit func(context.Co
 	return ctx.Err()
 }
 
-// BenchmarkMerge is of three parts whose events alternate.
+// BenchmarkMerge is of three parts whose events alternate; alone is what making and
+// reading them costs without a merge. Processor time counts, not that of a clock:
+// the parts run beside the merge.
 func BenchmarkMerge(b *testing.B) {
-	const events = 4000
+	b.Run("merged", benchmarkMerged)
+	b.Run("alone", benchmarkAlone)
+}
+
+const events = 4000
+
+// benchmarkAlone reads the same batches one part after the other.
+func benchmarkAlone(b *testing.B) {
+	const parts = 3
+	before := ownCPU()
+	for i := range parts {
+		left := b.N/events/parts + 1
+		err := memory{batches: left, events: events, index: i}.Run(b.Context(), stream.Position{}, func(context.Context, *stream.Batch) error {
+			if left--; left < 0 {
+				return errEnough
+			}
+			return nil
+		})
+		if !errors.Is(err, errEnough) {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric((ownCPU()-before)*1e9/float64(b.N), "cpu-ns/op")
+}
+
+// ownCPU is the processor time of this process in seconds.
+func ownCPU() float64 {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return (time.Duration(u.Utime.Nano()) + time.Duration(u.Stime.Nano())).Seconds()
+}
+
+func benchmarkMerged(b *testing.B) {
 	var parts []Part
 	names, from := []string{"s0", "s1", "s2"}, map[string]stream.Position{}
 	for i, name := range names {
@@ -441,6 +478,7 @@ func BenchmarkMerge(b *testing.B) {
 	want := 3 * (b.N/events/len(names) + 1) * events
 	b.ReportAllocs()
 	b.ResetTimer()
+	before := ownCPU()
 	err = New(parts, Options{}).Run(b.Context(), pos, func(_ context.Context, batch *stream.Batch) error {
 		if want -= len(batch.Events); want == 0 {
 			return errEnough
@@ -450,4 +488,5 @@ func BenchmarkMerge(b *testing.B) {
 	if !errors.Is(err, errEnough) {
 		b.Fatal(err)
 	}
+	b.ReportMetric((ownCPU()-before)*1e9/float64(b.N), "cpu-ns/op")
 }

@@ -39,6 +39,8 @@ type Options struct {
 	Shards map[string]string
 	// Config is another connection string of the config servers.
 	Config string
+	// Data says that documents are read and no changes: nobody asks the config servers.
+	Data bool
 	// Mongo is how they are opened.
 	Mongo mongo.Options
 	// Connect opens one; nil is mongo.Connect.

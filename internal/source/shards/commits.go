@@ -45,19 +45,16 @@ func (o *commits) through(emit func(context.Context, *stream.Batch) error) func(
 	}
 }
 
-// hold keeps back what comes after the end of the batch, if transactions have to do
-// with it: more may be to come of that position.
+// hold keeps back what comes after the end of the batch: more may be to come of that
+// position. So also a schema change is never beyond the end of its batch, from which a
+// restart goes on.
 func (o *commits) hold(b *stream.Batch) {
-	if n := len(b.Events); n == 0 || !b.End.Before(b.Events[n-1].At) {
-		return
-	}
-	from, bytes, committed := len(b.Events), 0, false
+	from, bytes := len(b.Events), 0
 	for from > 0 && b.End.Before(b.Events[from-1].At) {
 		from--
 		bytes += len(b.Events[from].Doc) + len(b.Events[from].Key.ID.Data)
-		committed = committed || b.Events[from].Txn != nil
 	}
-	if !committed || bytes > mostHeld {
+	if from == len(b.Events) || bytes > mostHeld {
 		return
 	}
 	o.held = slices.Clone(b.Events[from:])

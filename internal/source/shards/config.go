@@ -25,7 +25,7 @@ func (c *Cluster) asksOwners() bool {
 
 // openConfig opens the config servers where they have to be asked.
 func (c *Cluster) openConfig(ctx context.Context) error {
-	if !c.asksOwners() {
+	if c.opt.Data || !c.asksOwners() {
 		return nil
 	}
 	uri := c.opt.Config

@@ -231,12 +231,12 @@ func (k *keptInMongo) updateAll(ctx context.Context, filter, set bson.D) error {
 	return err
 }
 
-// run sends commands with write concern 1.
+// run sends commands that are as durable as data.
 func (k *keptInMongo) run(ctx context.Context, cmds ...bson.D) error {
 	failpoint.Hit("letter.before")
 	defer failpoint.Hit("letter.after")
 	for _, cmd := range cmds {
-		raw, err := k.c.Write(ctx, mongo.StateDB, append(cmd, bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}))
+		raw, err := k.c.Write(ctx, mongo.StateDB, append(cmd, bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: k.c.DataConcern()}}}))
 		if err == nil && k.observe != nil {
 			err = k.observe(wire.ParseWriteResult([]byte(raw)).Term)
 		}

@@ -102,6 +102,9 @@ func (c *Coalesced) keep(t *Target, o *Op, now time.Time) bool {
 	}
 	k := *o
 	k.owned, k.ID.Data = true, c.mem.copy(o.ID.Data)
+	if o.Where != nil {
+		k.Where = c.mem.copy(o.Where)
+	}
 	if o.Kind == stream.Update {
 		k.Delta = o.Delta.In(c.mem.copy(o.Delta.Raw()))
 	} else {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -17,8 +18,9 @@ import (
 // Target is a collection that events go to.
 type Target struct {
 	NS, DB, Coll string
-	Capped       bool        // document order is content
-	Collated     bool        // _ids of different bytes can be equal
+	Capped       bool // document order is content
+	Collated     bool // _ids of different bytes can be equal
+	Key          docwrite.Key
 	Source       string      // namespace on the source; empty where no event said
 	UUID         *[16]byte   // of the source's collection; nil where no event said
 	Seed         uint64      // hash of the name
@@ -61,6 +63,7 @@ type Op struct {
 
 	Hash  uint64
 	ID    bsoncore.Value
+	Where []byte // where the target has the document, as docwrite.Key.Of gave it; nil if not known
 	Doc   []byte
 	Delta delta.Delta
 	At    mongo.OpTime // of the latest event in it
@@ -71,6 +74,9 @@ type Op struct {
 func NewOp(it *Item) (Op, error) {
 	ev := it.Event
 	o := Op{Kind: ev.Kind, ID: ev.Key.ID, Hash: it.Hash, Overlap: it.Overlap, At: ev.At, since: ev.At.TS}
+	if !it.Overlap { // else the target may have it elsewhere
+		o.Where = it.Target.Key.Of(ev.Key.Shard)
+	}
 	switch ev.Kind {
 	case stream.Insert, stream.Replace, stream.Put:
 		o.Doc = ev.Doc
@@ -103,7 +109,7 @@ func (o *Op) First() mongo.OpTime { return mongo.OpTime{TS: o.since, Term: o.At.
 
 // Become is the operation that, in place of o, makes the document doc.
 func (o *Op) Become(k stream.Kind, doc []byte) *Op {
-	return &Op{Kind: k, ID: o.ID, Hash: o.Hash, Doc: doc, At: o.At, since: o.since, Overlap: o.Overlap}
+	return &Op{Kind: k, ID: o.ID, Where: o.Where, Hash: o.Hash, Doc: doc, At: o.At, since: o.since, Overlap: o.Overlap}
 }
 
 // Made is the document that an Update with Upsert starts from when there is none.
@@ -114,7 +120,7 @@ func (o *Op) Made() bson.Raw {
 // Clone is the operation in memory of its own.
 func (o *Op) Clone() Op {
 	c := *o
-	c.owned, c.ID, c.Doc = false, bsonraw.Clone(o.ID), bytes.Clone(o.Doc)
+	c.owned, c.ID, c.Where, c.Doc = false, bsonraw.Clone(o.ID), bytes.Clone(o.Where), bytes.Clone(o.Doc)
 	if o.Kind == stream.Update {
 		c.Delta = o.Delta.In(bytes.Clone(o.Delta.Raw()))
 	}

@@ -41,7 +41,7 @@ type Result struct {
 func (w *Writer) Write(ctx context.Context, t *fold.Target, ops []fold.Op) (results []Result, err error) {
 	p := &w.plan
 	defer p.reset()
-	p.fill(ops)
+	p.fill(ops, t.Key)
 	return inTurn(ctx, t, step{p.deletes, w.deletes}, step{p.updates, w.updates}, step{p.guarded, w.guarded},
 		step{p.rewrites, w.rewrite}, step{p.inserts, w.inserts})
 }
@@ -81,9 +81,9 @@ func statements(ops []*fold.Op) []statement {
 // reply point into list.
 func (w *Writer) send(ctx context.Context, name string, t *fold.Target, list []statement, ordered bool) (wire.WriteResult, error) {
 	total := wire.WriteResult{Term: -1}
-	w.body = appendConcern(appendCommand(w.body[:0], name, t.Coll, ordered))
+	w.body = w.appendConcern(appendCommand(w.body[:0], name, t.Coll, ordered))
 	for base := 0; base < len(list) && !(ordered && len(total.Errors) > 0); {
-		n := w.frame(t.DB, w.body, name, list[base:])
+		n := w.frame(t, w.body, name, list[base:])
 		res, err := w.roundTrip(ctx, name, t.NS)
 		if err != nil {
 			return total, err
@@ -101,14 +101,14 @@ func (w *Writer) send(ctx context.Context, name string, t *fold.Target, list []s
 
 // frame puts a command with as many statements as it takes into the message, and
 // returns how many those are.
-func (w *Writer) frame(db string, body bsoncore.Document, name string, list []statement) int {
-	w.msg.Reset(db, body, false)
+func (w *Writer) frame(t *fold.Target, body bsoncore.Document, name string, list []statement) int {
+	w.msg.Reset(t.DB, body, false)
 	w.msg.StartSequence(sequenceName(name))
 	n, size := fitting(list, maxCommandOps, maxCommandBytes)
 	w.msg.Grow(size)
 	for i := range list[:n] {
 		before := w.msg.Len()
-		w.msg.BuildDocument(func(dst []byte) []byte { return list[i].append(dst, name) })
+		w.msg.BuildDocument(func(dst []byte) []byte { return list[i].append(dst, name, t.Key) })
 		if i > 0 && w.msg.Len() > maxMessageBytes {
 			w.msg.Unbuild(before)
 			return i
@@ -162,6 +162,10 @@ func judge(t *fold.Target, list []statement, failed []wire.WriteError) (taken []
 
 func (w *Writer) deletes(ctx context.Context, t *fold.Target, list []statement) ([]Result, error) {
 	documents := int64(len(list))
+	list, err := w.located(ctx, t, list)
+	if err != nil || len(list) == 0 {
+		return nil, err
+	}
 	if !t.Capped && w.o.Target.Info.Kind != mongo.KindSharded {
 		list = w.plan.grouped(list)
 	}
@@ -185,6 +189,12 @@ func (w *Writer) updates(ctx context.Context, t *fold.Target, list []statement) 
 	list, results, err := w.special(ctx, t, list)
 	if err != nil || len(list) == 0 {
 		return results, err
+	}
+	if err := w.elsewhere(ctx, t, list); err != nil {
+		return nil, err
+	}
+	if list, err = w.located(ctx, t, list); err != nil {
+		return nil, err
 	}
 	res, err := w.sendUpdates(ctx, t, list)
 	if err != nil {
@@ -227,6 +237,10 @@ func (w *Writer) missing(ctx context.Context, t *fold.Target, list []statement) 
 // there. If any of them matched nothing they are all computed here; those that
 // did match come out the same a second time.
 func (w *Writer) guarded(ctx context.Context, t *fold.Target, list []statement) ([]Result, error) {
+	list, err := w.located(ctx, t, list)
+	if err != nil {
+		return nil, err
+	}
 	res, err := w.send(ctx, "update", t, list, false)
 	if err != nil || res.N == int64(len(list)) {
 		return nil, err
@@ -286,6 +300,9 @@ func (w *Writer) Reinsert(ctx context.Context, t *fold.Target, o *fold.Op) ([]Re
 // sendInserts is send for inserts. An error that may be that of a duplicate _id
 // becomes one when the target has the _id.
 func (w *Writer) sendInserts(ctx context.Context, t *fold.Target, list []statement, ordered bool) (wire.WriteResult, error) {
+	if err := w.elsewhere(ctx, t, list); err != nil {
+		return wire.WriteResult{}, err
+	}
 	res, err := w.send(ctx, "insert", t, list, ordered)
 	if err != nil {
 		return res, err

@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -64,13 +65,13 @@ func (l *load) encode(tb testing.TB, b *fold.Batch, w *Writer) {
 	}
 	for _, g := range b.Groups {
 		p := &w.plan
-		p.fill(g.Ops)
+		p.fill(g.Ops, g.Target.Key)
 		for name, list := range map[string][]statement{"delete": p.grouped(p.deletes), "update": p.updates, "insert": p.inserts} {
 			if len(list) == 0 {
 				continue
 			}
-			w.body = appendConcern(appendCommand(w.body[:0], name, g.Target.Coll, false))
-			if n := w.frame(g.Target.DB, w.body, name, list); n != len(list) {
+			w.body = w.appendConcern(appendCommand(w.body[:0], name, g.Target.Coll, false))
+			if n := w.frame(g.Target, w.body, name, list); n != len(list) {
 				tb.Fatal(n)
 			}
 		}
@@ -86,7 +87,7 @@ func BenchmarkFoldEncode(b *testing.B) {
 	for _, l := range loads(b, n) {
 		b.Run(l.name, func(b *testing.B) {
 			b.ReportAllocs()
-			batch, w := fold.NewBatch(), NewWriters(Options{}).New()
+			batch, w := fold.NewBatch(), NewWriters(Options{Target: &mongo.Cluster{}}).New()
 			for b.Loop() {
 				l.encode(b, batch, w)
 			}
@@ -100,7 +101,7 @@ func BenchmarkFoldEncode(b *testing.B) {
 func TestAllocations(t *testing.T) {
 	const n = 4000
 	for _, l := range loads(t, n) {
-		batch, w := fold.NewBatch(), NewWriters(Options{}).New()
+		batch, w := fold.NewBatch(), NewWriters(Options{Target: &mongo.Cluster{}}).New()
 		l.encode(t, batch, w) // buffers grow once
 		got := testing.AllocsPerRun(5, func() { l.encode(t, batch, w) }) / float64(n*l.rounds)
 		t.Logf("%s: %.4f allocations an event", l.name, got)

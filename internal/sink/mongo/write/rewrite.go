@@ -75,7 +75,11 @@ func (w *Writer) rewritten(t *fold.Target, o *fold.Op, doc bson.Raw) (*fold.Op, 
 		return nil, Misfit, nil
 	}
 	w.Stats.Misfits.Add(int64(skipped))
-	return o.Become(kind, out), 0, nil
+	put := o.Become(kind, out)
+	if put.Where == nil && !t.Key.IsZero() && !o.Overlap { // in which it may be at two places
+		put.Where = t.Key.At(doc)
+	}
+	return put, 0, nil
 }
 
 // OnlyIDs is a projection that leaves nothing else.
@@ -125,6 +129,11 @@ func (w *Writer) readGroup(ctx context.Context, t *fold.Target, find bson.D, lef
 	conn, err := w.connection(ctx)
 	if err != nil {
 		return err
+	}
+	if w.routed { // what each writes goes over connections of its own
+		w.conn = nil
+		defer conn.Release()
+		find = append(find, w.concerns()...)
 	}
 	var cur *wire.Cursor
 	defer func() {

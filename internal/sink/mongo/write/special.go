@@ -159,7 +159,7 @@ func (w *Writer) DeleteIn(ctx context.Context, d Document) error {
 
 // InsertIn inserts a document, byte for byte, in the transaction of ctx.
 func (w *Writer) InsertIn(ctx context.Context, d Document) error {
-	return w.runIn(ctx, d, docwrite.Insert(d.Target.Coll, d.Doc))
+	return w.runIn(ctx, d, d.Target.Key.Insert(d.Target.Coll, d.Doc))
 }
 
 // runIn runs one write in the transaction of ctx; what the server says of a

@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -16,7 +17,9 @@ type statement struct {
 	op *fold.Op
 	// doc is an update's modifiers, or the query of a delete of several documents;
 	// nil where the operation's document is all.
-	doc     []byte
+	doc []byte
+	// where the target has the document: Op.Where, or what was found.
+	where   []byte
 	guarded bool // it holds only for a document without the fields it inserts
 	// suspect: as written into the message, the document may hold a timestamp
 	// that the server replaces.
@@ -32,8 +35,9 @@ func (s *statement) size() int {
 	return n + len(s.op.ID.Data) + 32
 }
 
-// append writes the statement as an element of a command's sequence.
-func (s *statement) append(dst []byte, command string) []byte {
+// append writes the statement as an element of a command's sequence, for a collection
+// with the shard key.
+func (s *statement) append(dst []byte, command string, key docwrite.Key) []byte {
 	switch command {
 	case "insert":
 		start := len(dst)
@@ -41,7 +45,7 @@ func (s *statement) append(dst []byte, command string) []byte {
 		s.suspect = delta.MayHoldEmptyTimestamp(dst[start:]) // while it is in the processor's cache
 		return dst
 	case "update":
-		return s.appendUpdate(dst)
+		return s.appendUpdate(dst, key)
 	}
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	limit := int32(1)
@@ -49,39 +53,53 @@ func (s *statement) append(dst []byte, command string) []byte {
 		limit = 0
 		dst = bsoncore.AppendDocumentElement(dst, "q", s.doc)
 	} else {
-		dst = s.appendQuery(dst)
+		dst = s.appendQuery(dst, key)
 	}
 	dst = bsoncore.AppendInt32Element(dst, "limit", limit)
 	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
 	return dst
 }
 
-func (s *statement) appendUpdate(dst []byte) []byte {
+func (s *statement) appendUpdate(dst []byte, key docwrite.Key) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
-	dst = s.appendQuery(dst)
+	dst = s.appendQuery(dst, key)
+	upsert := s.op.Kind == stream.Put || s.op.Upsert
 	if s.op.Kind == stream.Update {
 		dst = bsoncore.AppendDocumentElement(dst, "u", s.doc)
 	} else {
 		start := len(dst)
 		dst = bsoncore.AppendDocumentElement(dst, "u", s.op.Doc)
 		s.suspect = delta.MayHoldEmptyTimestamp(dst[start+len("\x03u\x00"):])
+		if !key.IsZero() { // it may have been elsewhere
+			dst, upsert = key.AppendCollation(dst), true
+		}
 	}
-	if s.op.Kind == stream.Put || s.op.Upsert {
+	if upsert {
 		dst = bsoncore.AppendBooleanElement(dst, "upsert", true)
 	}
 	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
 	return dst
 }
 
-func (s *statement) appendQuery(dst []byte) []byte {
+func (s *statement) appendQuery(dst []byte, key docwrite.Key) []byte {
 	qi, dst := bsoncore.AppendDocumentElementStart(dst, "q")
 	dst = bsoncore.AppendValueElement(dst, "_id", s.op.ID)
+	switch {
+	case key.IsZero():
+	case s.whole():
+		dst = key.AppendEquals(dst, s.op.Doc)
+	case s.where != nil:
+		dst = key.AppendKnown(dst, s.where)
+	}
 	if s.guarded {
 		dst = delta.AppendGuard(dst, s.op.Delta)
 	}
 	dst, _ = bsoncore.AppendDocumentEnd(dst, qi)
 	return dst
 }
+
+// whole reports a statement that writes a whole document.
+func (s *statement) whole() bool { return s.op.Kind != stream.Update && s.op.Kind != stream.Delete }
 
 // plan is a batch's statements by the command that carries them. They live
 // until it is reset.
@@ -104,15 +122,20 @@ func (p *plan) reset() {
 	}
 }
 
-// fill translates the operations' updates and finds each operation's command.
-func (p *plan) fill(ops []fold.Op) {
+// fill translates the operations' updates and finds each operation's command, for a
+// collection with the shard key.
+func (p *plan) fill(ops []fold.Op, key docwrite.Key) {
 	size := 0
 	for i := range ops {
 		size += len(ops[i].Delta.Raw())
 	}
 	p.buf = slices.Grow(p.buf, size)
 	for i := range ops {
-		p.add(&ops[i])
+		if o := &ops[i]; o.Kind == stream.Update && !key.IsZero() && (o.Upsert || key.Touched(o.Delta.Touches)) {
+			p.rewrites = append(p.rewrites, statement{op: o}) // for it may belong elsewhere then
+		} else {
+			p.add(o)
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -63,13 +64,13 @@ func TestStatements(t *testing.T) {
 		{"upsert", "update", upsert, `{"q":{"_id":1},"u":{"$set":{"a":2}},"upsert":true}`},
 	} {
 		var p plan
-		p.fill([]fold.Op{c.op})
+		p.fill([]fold.Op{c.op}, docwrite.Key{})
 		list := map[string][]statement{"insert": p.inserts, "delete": p.deletes, "update": p.updates}[c.command]
 		if len(list) != 1 {
 			t.Errorf("%s: %d statements of its command", c.name, len(list))
 			continue
 		}
-		got := bson.Raw(list[0].append(nil, c.command))
+		got := bson.Raw(list[0].append(nil, c.command, docwrite.Key{}))
 		j, err := bson.MarshalExtJSON(got, false, false)
 		if err != nil || string(j) != c.want {
 			t.Errorf("%s: %s (%v), want %s", c.name, j, err, c.want)
@@ -100,7 +101,7 @@ func TestPlan(t *testing.T) {
 		{"put", fold.Op{Kind: stream.Put}, "updates"},
 	} {
 		var p plan
-		p.fill([]fold.Op{c.op})
+		p.fill([]fold.Op{c.op}, docwrite.Key{})
 		for name, list := range map[string][]statement{"deletes": p.deletes, "updates": p.updates, "guarded": p.guarded, "rewrites": p.rewrites, "inserts": p.inserts} {
 			if len(list) > 0 && !strings.Contains(c.want, name) {
 				t.Errorf("%s: %s, want %s", c.name, name, c.want)
@@ -121,7 +122,7 @@ func TestStatementsStay(t *testing.T) {
 	}
 	var p plan
 	for range 2 { // the second time in memory that is used again
-		p.fill(ops)
+		p.fill(ops, docwrite.Key{})
 		for i, s := range p.updates {
 			want := strings.Repeat(fmt.Sprint(i%10), i)
 			if got, _ := bson.Raw(s.doc).Lookup("$set", "a").StringValueOK(); got != want {
@@ -147,7 +148,7 @@ func TestGrouped(t *testing.T) {
 	}
 	seen := map[string]int{}
 	for _, s := range p.grouped(p.deletes) {
-		stmt := bson.Raw(s.append(nil, "delete"))
+		stmt := bson.Raw(s.append(nil, "delete", docwrite.Key{}))
 		limit := stmt.Lookup("limit").Int32()
 		if s.doc == nil {
 			if limit != 1 {
@@ -208,7 +209,7 @@ func TestSuspect(t *testing.T) {
 	} {
 		for _, command := range []string{"insert", "update"} {
 			s := statement{op: &fold.Op{Kind: stream.Put, ID: valueOf(t, 1), Doc: rawOf(t, c.doc)}}
-			s.append([]byte("before"), command)
+			s.append([]byte("before"), command, docwrite.Key{})
 			if s.suspect != c.suspect {
 				t.Errorf("%s of %v: suspect %v", command, c.doc, s.suspect)
 			}

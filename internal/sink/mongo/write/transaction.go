@@ -113,7 +113,7 @@ func (w *Writer) transact(ctx context.Context, t *fold.Target, list []statement)
 	w.body = bsoncore.AppendBooleanElement(w.body, "startTransaction", true)
 	w.body = w.appendTransaction(w.body, number)
 	w.body, _ = bsoncore.AppendDocumentEnd(w.body, 0)
-	w.frame(t.DB, w.body, "update", list) // all: fewer, and smaller, than a command takes
+	w.frame(t, w.body, "update", list) // all: fewer, and smaller, than a command takes
 	res, err := w.roundTrip(ctx, "update", t.NS)
 	switch {
 	case err != nil && !answered(err):
@@ -138,7 +138,7 @@ func (w *Writer) transact(ctx context.Context, t *fold.Target, list []statement)
 func (w *Writer) endTransaction(ctx context.Context, how string, t *fold.Target, number int64) error {
 	_, body := bsoncore.AppendDocumentStart(w.body[:0])
 	body = w.appendTransaction(bsoncore.AppendInt32Element(body, how, 1), number)
-	w.body = appendConcern(body)
+	w.body = w.appendConcern(body)
 	w.msg.Reset("admin", w.body, false)
 	_, err := w.roundTrip(ctx, how, t.NS)
 	if how == "abortTransaction" && answered(err) {

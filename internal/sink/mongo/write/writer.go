@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -38,6 +39,8 @@ type Options struct {
 	// TransactionOps is from how many updates of a batch on they are sent in
 	// transactions, which cost some exchanges more; default 64.
 	TransactionOps int
+	// Others says that the target may hold documents of others, which are replaced.
+	Others bool
 	// SameTerm is given the election term of each answer to a write, and fails
 	// when it is not that of the attempt.
 	SameTerm func(term int64) error
@@ -50,18 +53,28 @@ type Stats struct {
 	Rewritten  atomic.Int64 // documents updated by read-modify-write
 	Misfits    atomic.Int64 // paths that do not fit, left alone in the overlap
 	Missing    atomic.Int64 // deletes of documents that were not there
+	Located    atomic.Int64 // documents that were looked for on all shards, to know which has them
+	Broadcast  atomic.Int64 // updates that all shards got, for none has the document, or two
 }
 
 // Writers makes the writers of one target.
 type Writers struct {
-	o     Options
-	Stats Stats
+	o       Options
+	concern bsoncore.Document // of data
+	routed  bool              // the target is behind routers
+	Stats   Stats
+
+	seen struct { // in answers of routers
+		sync.Mutex
+		at    bson.Timestamp
+		clock bson.Raw // the $clusterTime that came with it
+	}
 }
 
 // NewWriters fills in defaults.
 func NewWriters(o Options) *Writers {
 	o.TransactionOps = cmp.Or(max(o.TransactionOps, 0), 64)
-	return &Writers{o: o}
+	return &Writers{o: o, concern: bsoncore.Document(o.Target.DataConcernDocument()), routed: o.Target.Info.Kind == mongo.KindSharded}
 }
 
 // New is a writer without a session for transaction batches.
@@ -125,11 +138,10 @@ func appendCommand(dst []byte, name, coll string, ordered bool) []byte {
 	return dst
 }
 
-// appendConcern ends a body with the write concern of data, {w: 1}: a checkpoint
-// makes it durable.
-func appendConcern(dst []byte) bsoncore.Document {
-	i, dst := bsoncore.AppendDocumentElementStart(dst, "writeConcern")
-	dst, _ = bsoncore.AppendDocumentEnd(bsoncore.AppendInt32Element(dst, "w", 1), i)
+// appendConcern ends a body with the write concern of data. Where that is {w: 1}, a
+// checkpoint makes it durable.
+func (ws *Writers) appendConcern(dst []byte) bsoncore.Document {
+	dst = bsoncore.AppendDocumentElement(dst, "writeConcern", ws.concern)
 	dst, _ = bsoncore.AppendDocumentEnd(dst, 0)
 	return dst
 }
@@ -159,6 +171,10 @@ func (w *Writer) roundTrip(ctx context.Context, name, ns string) (res wire.Write
 		failpoint.HitOf("send.after", name)
 		return w.msg.Len(), err
 	})
+	if w.routed { // the next command may go to another router
+		w.see(reply)
+		w.Release()
+	}
 	if err == nil {
 		res = wire.ParseWriteResult(reply)
 		err = mongo.Interrupted(res)
@@ -178,7 +194,7 @@ func (w *Writer) roundTrip(ctx context.Context, name, ns string) (res wire.Write
 // which one a transaction committed; with the terms before and after it noted,
 // a checkpoint cannot miss a change between.
 func (w *Writer) observeTerm(ctx context.Context) error {
-	if w.o.SameTerm == nil {
+	if w.o.SameTerm == nil || w.routed {
 		return nil
 	}
 	conn, err := w.connection(ctx)

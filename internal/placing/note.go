@@ -1,0 +1,88 @@
+package placing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// placedCollection keeps what is sharded for jobs, in the target's database
+// mongo.StateDB: one document for each job and collection.
+const placedCollection = "placed"
+
+// note is what a job is to do, or has done, to a collection of the target. It is
+// durable before that is begun.
+type note struct {
+	ID noteID `bson:"_id"`
+	// Key is the shard key. It and Cuts are kept as bytes, for the names of their
+	// fields may have dots.
+	Key []byte `bson:"key"`
+	// Chunks is how many a hashed key begins with; 0 leaves it to the server.
+	Chunks int `bson:"chunks,omitempty"`
+	// Cuts are the bounds between ranges, Owners the shards that ranges are to go to:
+	// one more.
+	Cuts   [][]byte `bson:"cuts,omitempty"`
+	Owners []string `bson:"owners,omitempty"`
+	// StandIn says that an index of ours stands in for one of the source's that is
+	// not to be built yet.
+	StandIn bool `bson:"standIn,omitempty"`
+	// Placed says that all of this is done.
+	Placed bool `bson:"placed,omitempty"`
+
+	// Off says that the balancer may have been told to leave the collection with this
+	// UUID alone, Was what noBalance was before.
+	Off  bool        `bson:"off,omitempty"`
+	Was  *bool       `bson:"was,omitempty"`
+	UUID bson.Binary `bson:"uuid,omitempty"`
+}
+
+type noteID struct {
+	Job string `bson:"job"`
+	NS  string `bson:"ns"` // on the target
+}
+
+func (p *Placer) id(ns string) noteID { return noteID{p.o.Job, ns} }
+
+// note reads what is noted of a collection.
+func (p *Placer) note(ctx context.Context, ns string) (n note, found bool, err error) {
+	err = p.stored().FindOne(ctx, bson.D{{Key: "_id", Value: p.id(ns)}}).Decode(&n)
+	if errors.Is(err, driver.ErrNoDocuments) {
+		return n, false, nil
+	}
+	return n, err == nil, mongo.Wrap(err, "read how %s is to be sharded", ns)
+}
+
+// notes reads all of the job.
+func (p *Placer) notes(ctx context.Context) (all []note, err error) {
+	cur, err := p.stored().Find(ctx, bson.D{{Key: "_id.job", Value: p.o.Job}}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
+	if err == nil {
+		err = cur.All(ctx, &all)
+	}
+	return all, mongo.Wrap(err, "read which collections the job has sharded")
+}
+
+func (p *Placer) stored() *driver.Collection {
+	return p.c.Client.Database(mongo.StateDB, options.Database().SetReadPreference(readpref.Primary())).Collection(placedCollection)
+}
+
+// save notes durably.
+func (p *Placer) save(ctx context.Context, n note) error {
+	statement := bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: n.ID}}}, {Key: "u", Value: n}, {Key: "upsert", Value: true}}
+	if _, err := p.c.UpdateState(ctx, placedCollection, "majority", statement); err != nil {
+		return fmt.Errorf("note how %s is sharded: %w", n.ID.NS, err)
+	}
+	return nil
+}
+
+// forget removes notes.
+func (p *Placer) forget(ctx context.Context, which bson.D) error {
+	_, err := p.c.DeleteState(ctx, placedCollection, "majority", which)
+	return mongo.Wrap(err, "forget what is sharded")
+}

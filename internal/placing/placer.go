@@ -1,0 +1,360 @@
+package placing
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/failpoint"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/shardkey"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// Options shape a Placer.
+type Options struct {
+	// Job keeps the notes of jobs apart.
+	Job string
+	// Source says how collections are to be sharded; nil where none is to be.
+	Source *Source
+	Log    *slog.Logger
+}
+
+// Placer shards collections of a target. Its methods may be called concurrently for
+// different collections.
+type Placer struct {
+	c    *mongo.Cluster
+	o    Options
+	turn chan struct{} // a shard takes part in one move at a time
+	step func(string)  // for tests: told of each step
+}
+
+// New prepares sharding on c; it sends nothing yet.
+func New(c *mongo.Cluster, o Options) *Placer {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Placer{c: c, o: o, turn: make(chan struct{}, 1), step: failpoint.Hit}
+}
+
+// Prepare notes how a collection is to be sharded that is about to be made. One that
+// exists stays as it is, unless it is ours. early are indexes that are to be built
+// before Shard.
+func (p *Placer) Prepare(ctx context.Context, coll schema.Collection, ns string, ours bool) (early []stream.Index, err error) {
+	if p.o.Source == nil || coll.Type != schema.TypeCollection {
+		return nil, nil
+	}
+	if n, found, err := p.note(ctx, ns); err != nil || found {
+		early, _ = support(coll.Indexes, n.Key)
+		return early, err
+	}
+	wish, err := p.o.Source.Wish(ctx, coll)
+	if err != nil || wish.Key == nil {
+		return nil, err
+	}
+	if !ours {
+		if there, err := p.has(ctx, ns); err != nil || there {
+			return nil, err
+		}
+	}
+	n := note{ID: p.id(ns), Key: wish.Key}
+	early, n.StandIn = support(coll.Indexes, wish.Key)
+	if err := p.plan(ctx, coll, wish, &n); err != nil {
+		return nil, err
+	}
+	return early, p.save(ctx, n)
+}
+
+// plan chooses ranges and their shards.
+func (p *Placer) plan(ctx context.Context, coll schema.Collection, wish Wish, n *note) error {
+	shards, err := p.shards(ctx)
+	if err != nil || len(shards) < 2 {
+		return err
+	}
+	key, ranges := shardkey.Parse(wish.Key), rangesFor(coll.Bytes, len(shards))
+	if key[0].Hashed {
+		n.Chunks = ranges
+		return nil
+	}
+	const sampled = 100 // keys a range
+	sample, err := p.o.Source.sample(ctx, coll, key, sampled*ranges)
+	if err != nil {
+		return err
+	}
+	cuts, weights := cut(wish.bounds, sample, ranges)
+	for _, c := range cuts {
+		doc, err := c.document(key)
+		if err != nil {
+			return fmt.Errorf("cut the keys of %s: %w", coll.NS, err)
+		}
+		n.Cuts = append(n.Cuts, doc)
+	}
+	n.Owners = owners(weights, shards)
+	return nil
+}
+
+// Shard shards a collection that Prepare has noted, and that is empty. Done again it
+// goes on where it stopped.
+func (p *Placer) Shard(ctx context.Context, ns string) error {
+	n, found, err := p.note(ctx, ns)
+	if err != nil || !found {
+		return err
+	}
+	e, sharded, err := p.entry(ctx, ns)
+	if err != nil || sharded && n.Placed {
+		return err
+	}
+	p.step("shard.before")
+	if !sharded {
+		if e, err = p.shard(ctx, n); err != nil {
+			return err
+		}
+	}
+	if !SameKey(e.Key, n.Key) {
+		return mongo.WithHint(fmt.Errorf("%s is sharded by %s on the target, not by %s", ns, KeyText(e.Key), KeyText(n.Key)),
+			"drop it there, or give --shard "+ns+"="+KeyText(e.Key))
+	}
+	p.step("shard.made")
+	if n, err = p.hold(ctx, n, e); err != nil {
+		return err
+	}
+	p.step("shard.held")
+	if err := p.place(ctx, n, e); err != nil {
+		return err
+	}
+	p.step("shard.placed")
+	n.Placed = true
+	p.o.Log.Info("sharded on the target", "ns", ns, "key", KeyText(n.Key), "ranges", max(len(n.Cuts)+1, n.Chunks))
+	return p.save(ctx, n)
+}
+
+// shard makes a collection sharded.
+func (p *Placer) shard(ctx context.Context, n note) (e Entry, err error) {
+	ns := n.ID.NS
+	if n.StandIn {
+		if err := p.standIn(ctx, n); err != nil {
+			return e, err
+		}
+	}
+	db, _ := mongo.SplitNS(ns)
+	if !p.c.Info.Version.AtLeast(6, 0) {
+		if err := p.run(ctx, bson.D{{Key: "enableSharding", Value: db}}); err != nil {
+			return e, fmt.Errorf("permit sharding in database %s: %w", db, err)
+		}
+	}
+	cmd := bson.D{{Key: "shardCollection", Value: ns}, {Key: "key", Value: bson.Raw(n.Key)},
+		{Key: "collation", Value: bson.D{{Key: "locale", Value: "simple"}}}}
+	if n.Chunks > 0 {
+		cmd = append(cmd, bson.E{Key: "numInitialChunks", Value: n.Chunks})
+	}
+	if err := p.run(ctx, cmd); err != nil {
+		return e, fmt.Errorf("shard %s by %s on the target: %w", ns, KeyText(n.Key), err)
+	}
+	e, found, err := p.entry(ctx, ns)
+	if err == nil && !found {
+		err = fmt.Errorf("shard %s on the target: the config servers do not list it as sharded", ns)
+	}
+	return e, err
+}
+
+// run runs a command that changes the cluster.
+func (p *Placer) run(ctx context.Context, cmd bson.D) error {
+	majority := bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}
+	_, err := p.c.Write(ctx, "admin", append(cmd, majority))
+	return err
+}
+
+// hold has the balancer leave a collection alone.
+func (p *Placer) hold(ctx context.Context, n note, e Entry) (note, error) {
+	if !n.Off || !n.UUID.Equal(e.UUID) {
+		n.Off, n.Was, n.UUID = true, e.NoBalance, e.UUID
+		if err := p.save(ctx, n); err != nil {
+			return n, err
+		}
+	}
+	p.step("shard.noted")
+	return n, mongo.Wrap(p.balance(ctx, e, bson.D{{Key: "$set", Value: bson.D{{Key: "noBalance", Value: true}}}}),
+		"have the balancer leave %s alone", n.ID.NS)
+}
+
+// balance changes the entry of a collection, unless it is another one by now.
+func (p *Placer) balance(ctx context.Context, e Entry, change bson.D) error {
+	statement := bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: e.NS}, {Key: "uuid", Value: e.UUID}}}, {Key: "u", Value: change}}
+	_, err := p.c.Write(ctx, "config", bson.D{{Key: "update", Value: "collections"}, {Key: "updates", Value: bson.A{statement}},
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}})
+	return err
+}
+
+// Release has the balancer treat the job's collections as it did before.
+func (p *Placer) Release(ctx context.Context) error {
+	all, err := p.notes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range all {
+		if !n.Off {
+			continue
+		}
+		change := bson.D{{Key: "$unset", Value: bson.D{{Key: "noBalance", Value: ""}}}}
+		if n.Was != nil {
+			change = bson.D{{Key: "$set", Value: bson.D{{Key: "noBalance", Value: *n.Was}}}}
+		}
+		if err := p.balance(ctx, Entry{NS: n.ID.NS, UUID: n.UUID}, change); err != nil {
+			return fmt.Errorf("have the balancer treat %s as before: %w", n.ID.NS, err)
+		}
+		p.step("release.before")
+		n.Off = false
+		if err := p.save(ctx, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ForgetAll releases all collections and forgets what is noted of them: for a job that
+// is given up, or begins anew.
+func (p *Placer) ForgetAll(ctx context.Context) error {
+	if err := p.Release(ctx); err != nil {
+		return err
+	}
+	return p.forget(ctx, bson.D{{Key: "_id.job", Value: p.o.Job}})
+}
+
+// Forget forgets a collection that was dropped.
+func (p *Placer) Forget(ctx context.Context, ns string) error {
+	return p.forget(ctx, bson.D{{Key: "_id", Value: p.id(ns)}})
+}
+
+// Move follows a collection that was renamed. Done again after a crash it goes on where
+// it stopped.
+func (p *Placer) Move(ctx context.Context, from, to string) error {
+	n, found, err := p.note(ctx, from)
+	if err != nil || !found {
+		return err
+	}
+	n.ID = p.id(to)
+	if err := p.save(ctx, n); err != nil {
+		return err
+	}
+	return p.Forget(ctx, from)
+}
+
+const (
+	// patience is how long it is tried to place a collection; movePause the wait after
+	// a failure.
+	patience  = 30 * time.Second
+	movePause = 200 * time.Millisecond
+)
+
+// place cuts the keys of an empty collection into its ranges and gives them to their
+// shards. Others may move chunks, too, and hinder it: what cannot be placed for some time is
+// left where it is.
+func (p *Placer) place(ctx context.Context, n note, e Entry) error {
+	if len(n.Cuts) == 0 {
+		return nil
+	}
+	if zoned, err := p.zoned(ctx, n.ID.NS); err != nil || zoned {
+		return err
+	}
+	select {
+	case p.turn <- struct{}{}:
+		defer func() { <-p.turn }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	for began := time.Now(); ; {
+		err := p.tryPlace(ctx, n, e)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		if time.Since(began) > patience {
+			if mongo.Classify(err) == mongo.ClassRetry {
+				return err
+			}
+			p.o.Log.Warn("ranges of a collection stay where they are; the balancer may move them after the job is finalized", "ns", n.ID.NS, "error", err)
+			return nil
+		}
+		if err := pace.Pause(ctx, movePause); err != nil {
+			return err
+		}
+	}
+}
+
+// tryPlace does what is left to do.
+func (p *Placer) tryPlace(ctx context.Context, n note, e Entry) error {
+	have, err := p.chunks(ctx, e)
+	if err != nil {
+		return err
+	}
+	key, ns := shardkey.Parse(n.Key), n.ID.NS
+	for _, at := range n.Cuts {
+		if _, exact := chunkOf(have, at); exact {
+			continue
+		}
+		if err := p.run(ctx, bson.D{{Key: "split", Value: ns}, {Key: "middle", Value: bson.Raw(at)}}); err != nil {
+			return fmt.Errorf("split %s: %w", ns, err)
+		}
+		p.step("shard.split")
+	}
+	shards, err := p.shards(ctx)
+	if err != nil {
+		return err
+	}
+	if have, err = p.chunks(ctx, e); err != nil {
+		return err
+	}
+	for i, owner := range n.Owners {
+		from, to, err := n.bounds(i, key)
+		if err != nil {
+			return err
+		}
+		at, exact := chunkOf(have, from)
+		if !exact || at.Shard == owner || !slices.Contains(shards, owner) {
+			continue // a shard that has gone since has nothing
+		}
+		if shardkey.CompareKeys(shardkey.Bound(at.Max), shardkey.Bound(to)) != 0 {
+			continue // somebody has cut it further
+		}
+		if err := p.run(ctx, bson.D{{Key: "moveChunk", Value: ns}, {Key: "bounds", Value: bson.A{at.Min, at.Max}}, {Key: "to", Value: owner}}); err != nil {
+			return fmt.Errorf("move a range of %s to shard %s: %w", ns, owner, err)
+		}
+		p.step("shard.moved")
+	}
+	return nil
+}
+
+// bounds are those of a range.
+func (n note) bounds(i int, key shardkey.Pattern) (from, to bson.Raw, err error) {
+	low, high := bound{}, bound{}
+	for range key {
+		low, high = append(low, shardkey.MinKey()), append(high, shardkey.MaxKey())
+	}
+	if from, err = low.document(key); err != nil {
+		return nil, nil, err
+	}
+	to, err = high.document(key)
+	if i > 0 {
+		from = n.Cuts[i-1]
+	}
+	if i < len(n.Cuts) {
+		to = n.Cuts[i]
+	}
+	return from, to, err
+}
+
+// chunkOf is the chunk that begins at a bound.
+func chunkOf(have []chunk, at bson.Raw) (chunk, bool) {
+	i, found := slices.BinarySearchFunc(have, shardkey.Bound(at), func(c chunk, at []bson.RawValue) int {
+		return shardkey.CompareKeys(shardkey.Bound(c.Min), at)
+	})
+	if !found {
+		return chunk{}, false
+	}
+	return have[i], true
+}

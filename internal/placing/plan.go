@@ -1,0 +1,160 @@
+package placing
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"sort"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/shardkey"
+)
+
+const (
+	// rangeBytes is how much data a range is to have: a chunk's, by default.
+	rangeBytes = 128 << 20
+	// least and most ranges a shard: several, so that neighbours that are written to
+	// together are on several shards.
+	leastRanges, mostRanges = 2, 8
+	// mostBound bounds the bytes of a bound; a longer one is none.
+	mostBound = 1 << 10
+)
+
+// bound is where one range of shard keys ends and the next begins.
+type bound []bson.RawValue
+
+// point is the key of a sampled document, which stands for so many.
+type point struct {
+	key    bound
+	weight float64
+}
+
+// rangesFor is how many ranges the keys of a collection are cut into.
+func rangesFor(bytes int64, shards int) int {
+	each := math.Ceil(float64(bytes) / rangeBytes / float64(max(shards, 1)))
+	return shards * int(min(max(each, leastRanges), mostRanges))
+}
+
+// cut chooses up to n-1 bounds so that what lies between them weighs about the same:
+// of the given ones, which are those of the source's chunks, if they are enough, else
+// of the sample's keys, too. Without a sample the chunks count as equal. weights are
+// those of the ranges.
+func cut(given []bound, sample []point, n int) (cuts []bound, weights []float64) {
+	slices.SortFunc(sample, func(a, b point) int { return shardkey.CompareKeys(a.key, b.key) })
+	candidates := candidatesOf(given, sample, n)
+	below, total := weigh(candidates, sample)
+	at, done := -1, 0.0 // the last that was chosen, and what lies below it
+	for i := 1; i < n; i++ {
+		want := total * float64(i) / float64(n)
+		best := -1
+		for j := at + 1; j < len(candidates); j++ {
+			if below[j] <= done || below[j] >= total {
+				continue // nothing would be in the range, or in the last
+			}
+			if best < 0 || math.Abs(below[j]-want) < math.Abs(below[best]-want) {
+				best = j
+			}
+		}
+		if best < 0 || i+1 < n && math.Abs(below[best]-want) > math.Abs(below[best]-total*float64(i+1)/float64(n)) {
+			// it is nearer to where the next range is to end
+			continue
+		}
+		cuts, weights = append(cuts, candidates[best]), append(weights, below[best]-done)
+		at, done = best, below[best]
+	}
+	return cuts, append(weights, total-done)
+}
+
+// candidatesOf are the bounds that may be chosen, in order.
+func candidatesOf(given []bound, sample []point, n int) []bound {
+	all := slices.Clone(given)
+	if len(given) < n-1 {
+		for _, p := range sample {
+			all = append(all, p.key)
+		}
+	}
+	slices.SortFunc(all, func(a, b bound) int { return shardkey.CompareKeys(a, b) })
+	return slices.CompactFunc(all, func(a, b bound) bool { return shardkey.CompareKeys(a, b) == 0 })
+}
+
+// weigh is what lies below each bound, and all there is.
+func weigh(bounds []bound, sample []point) (below []float64, total float64) {
+	if len(sample) == 0 {
+		for i := range bounds {
+			below = append(below, float64(i+1))
+		}
+		return below, float64(len(bounds) + 1)
+	}
+	sums := make([]float64, len(sample)+1)
+	for i, p := range sample {
+		sums[i+1] = sums[i] + p.weight
+	}
+	for _, b := range bounds {
+		i := sort.Search(len(sample), func(i int) bool { return shardkey.CompareKeys(sample[i].key, b) >= 0 })
+		below = append(below, sums[i])
+	}
+	return below, sums[len(sample)]
+}
+
+// owners gives ranges to shards, the heaviest first and each to the shard that has
+// least. Ranges that weigh about the same go to shards in turn.
+func owners(weights []float64, shards []string) []string {
+	if len(shards) == 0 {
+		return nil
+	}
+	total := 0.0
+	for _, w := range weights {
+		total += w
+	}
+	// A sample tells no finer differences.
+	rounded, order := make([]int, len(weights)), make([]int, len(weights))
+	for i, w := range weights {
+		order[i], rounded[i] = i, int(math.Round(4*w*float64(len(weights))/max(total, 1)))
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(rounded[b], rounded[a]) })
+	load, count := make([]int, len(shards)), make([]int, len(shards))
+	all := make([]string, len(weights))
+	for _, i := range order {
+		best := 0
+		for s := range shards {
+			if load[s] < load[best] || load[s] == load[best] && count[s] < count[best] {
+				best = s
+			}
+		}
+		load[best] += rounded[i]
+		count[best]++
+		all[i] = shards[best]
+	}
+	return all
+}
+
+// document is a bound with the names of the key's fields.
+func (b bound) document(key shardkey.Pattern) (bson.Raw, error) {
+	var d bson.D
+	for i, f := range key {
+		v := shardkey.MinKey()
+		if i < len(b) {
+			v = b[i]
+		}
+		d = append(d, bson.E{Key: f.Path, Value: v})
+	}
+	return bson.Marshal(d)
+}
+
+// size is that of the values.
+func (b bound) size() (n int) {
+	for _, v := range b {
+		n += len(v.Value)
+	}
+	return n
+}
+
+// clone owns its memory.
+func clone(values []bson.RawValue) bound {
+	out := make(bound, len(values))
+	for i, v := range values {
+		out[i] = bson.RawValue{Type: v.Type, Value: slices.Clone(v.Value)}
+	}
+	return out
+}

@@ -1,0 +1,121 @@
+package placing
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/shardkey"
+)
+
+// Rules say by which keys collections are to be sharded, by their names on the source.
+// The zero value says nothing.
+type Rules struct {
+	keys map[string]bson.Raw // nil for one that is to stay unsharded
+}
+
+// ParseRules reads rules such as shop.orders=customer:1,_id:hashed,
+// shop.orders={"customer": 1} and shop.orders=none.
+func ParseRules(texts []string) (Rules, error) {
+	r := Rules{keys: map[string]bson.Raw{}}
+	for _, text := range texts {
+		ns, key, ok := strings.Cut(text, "=")
+		db, coll := mongo.SplitNS(ns)
+		if !ok || db == "" || coll == "" {
+			return r, fmt.Errorf("%q is not database.collection=key", text)
+		}
+		if _, twice := r.keys[ns]; twice {
+			return r, fmt.Errorf("names %s twice", ns)
+		}
+		pattern, err := parseKey(strings.TrimSpace(key))
+		if err != nil {
+			return r, fmt.Errorf("of %s: %w", ns, err)
+		}
+		r.keys[ns] = pattern
+	}
+	return r, nil
+}
+
+// Of is the key of a rule for a collection of the source, nil for none; ok says that
+// there is a rule.
+func (r Rules) Of(ns string) (key bson.Raw, ok bool) {
+	key, ok = r.keys[ns]
+	return key, ok
+}
+
+// Names are the collections that rules name, sorted.
+func (r Rules) Names() []string { return slices.Sorted(maps.Keys(r.keys)) }
+
+// parseKey reads a shard key, as JSON or as fields after one another.
+func parseKey(text string) (bson.Raw, error) {
+	var key bson.D
+	switch {
+	case text == "none":
+		return nil, nil
+	case strings.HasPrefix(text, "{"):
+		if err := bson.UnmarshalExtJSON([]byte(text), false, &key); err != nil {
+			return nil, fmt.Errorf("the key %s is not JSON: %w", text, err)
+		}
+	default:
+		for part := range strings.SplitSeq(text, ",") {
+			name, how, _ := strings.Cut(strings.TrimSpace(part), ":")
+			key = append(key, bson.E{Key: strings.TrimSpace(name), Value: strings.TrimSpace(how)})
+		}
+	}
+	return checkKey(key)
+}
+
+// checkKey gives a key the form in which servers keep it.
+func checkKey(key bson.D) (bson.Raw, error) {
+	hashed, seen := 0, map[string]bool{}
+	for i, e := range key {
+		if e.Key == "" || strings.HasPrefix(e.Key, "$") || seen[e.Key] {
+			return nil, fmt.Errorf("%q cannot be a field of the key", e.Key)
+		}
+		seen[e.Key] = true
+		switch fmt.Sprint(e.Value) {
+		case "hashed":
+			hashed++
+			key[i].Value = "hashed"
+		case "1", "":
+			key[i].Value = int32(1)
+		default:
+			return nil, fmt.Errorf("field %s of the key is %v: want 1 or hashed", e.Key, e.Value)
+		}
+	}
+	switch {
+	case len(key) == 0:
+		return nil, errors.New("the key has no fields")
+	case hashed > 1:
+		return nil, errors.New("two fields of the key are hashed; servers hash one at most")
+	}
+	return bson.Marshal(key)
+}
+
+// SameKey reports that two patterns of shard keys mean the same.
+func SameKey(a, b bson.Raw) bool {
+	return slices.EqualFunc(shardkey.Parse(a), shardkey.Parse(b), func(x, y shardkey.Field) bool {
+		return x.Path == y.Path && x.Hashed == y.Hashed
+	})
+}
+
+// KeyText is a shard key for people, as a rule has it.
+func KeyText(key bson.Raw) string {
+	if key == nil {
+		return "none"
+	}
+	var fields []string
+	for _, f := range shardkey.Parse(key) {
+		how := "1"
+		if f.Hashed {
+			how = "hashed"
+		}
+		fields = append(fields, f.Path+":"+how)
+	}
+	return strings.Join(fields, ",")
+}

@@ -1,0 +1,206 @@
+package placing
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/origin"
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/shardkey"
+)
+
+// Source is asked how collections are to be sharded.
+type Source struct {
+	Cluster *mongo.Cluster
+	Shards  *origin.Sharded // behind Cluster, if it is a router
+	Rules   Rules
+}
+
+// Wish is how a collection of the source is to be sharded on the target.
+type Wish struct {
+	Key    bson.Raw // nil: not at all
+	ByRule bool
+	// Why says why a sharded collection of the source is not to be, "" otherwise.
+	Why    string
+	bounds []bound // of the source's chunks, where its key is the same
+}
+
+// Wish reads how a collection is to be sharded: by its rule, else as the source has it
+// now.
+func (s *Source) Wish(ctx context.Context, coll schema.Collection) (w Wish, err error) {
+	t, err := s.table(ctx, coll)
+	if err != nil {
+		return w, err
+	}
+	key, ruled := s.Rules.Of(coll.NS)
+	switch {
+	case coll.Type == schema.TypeTimeSeries && t != nil:
+		w.Why = "sharded time series are not made sharded"
+		return w, nil
+	case coll.Type != schema.TypeCollection || coll.Capped():
+		return w, nil
+	case ruled:
+		w.Key, w.ByRule = key, true
+	case t != nil:
+		w.Key = t.Key
+	}
+	if t != nil && w.Key != nil && SameKey(t.Key, w.Key) {
+		for _, c := range t.Chunks[1:] {
+			w.bounds = append(w.bounds, clone(shardkey.Bound(c.Min)))
+		}
+	}
+	return w, nil
+}
+
+// table is that of a sharded collection of the source, nil where it is not sharded.
+func (s *Source) table(ctx context.Context, coll schema.Collection) (*origin.Table, error) {
+	if s.Shards == nil || coll.Type == schema.TypeView || len(coll.UUID.Data) == 0 {
+		return nil, nil
+	}
+	if err := s.settled(ctx, coll.NS); err != nil {
+		return nil, err
+	}
+	t, err := s.Shards.Table(ctx, coll.UUID)
+	if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+		return nil, nil
+	}
+	return t, err
+}
+
+// settled waits while shards are about to shard a collection: its creation is in their
+// oplogs before the config servers hear that it is sharded.
+func (s *Source) settled(ctx context.Context, ns string) error {
+	const pause, most = 20 * time.Millisecond, 10 * time.Second
+	for began := time.Now(); time.Since(began) < most; {
+		busy := make([]bool, len(s.Shards.Shards))
+		err := s.Shards.Each(ctx, func(ctx context.Context, i int) (err error) {
+			c := s.Shards.Shards[i].Cluster
+			if busy[i], err = coordinates(ctx, c, ns); mongo.IsCode(err, mongo.CodeUnauthorized) {
+				busy[i], err = operates(ctx, c, ns)
+			}
+			return err
+		})
+		if err != nil || !slices.Contains(busy, true) {
+			return mongo.Wrap(err, "read whether %s is being sharded", ns)
+		}
+		if err := pace.Pause(ctx, pause); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// coordinates reports that a shard has noted that it is sharding a collection, which the
+// role clusterMonitor does not suffice to read.
+func coordinates(ctx context.Context, c *mongo.Cluster, ns string) (bool, error) {
+	return hasAny(c.Command(ctx, "config", bson.D{{Key: "find", Value: "system.sharding_ddl_coordinators"}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
+		{Key: "filter", Value: bson.D{{Key: "_id.namespace", Value: ns}, {Key: "_id.operationType", Value: bson.D{{Key: "$regex", Value: "^createCollection"}}}}}}))
+}
+
+// operates reports that a shard has an operation under way that shards a collection.
+func operates(ctx context.Context, c *mongo.Cluster, ns string) (bool, error) {
+	_, coll := mongo.SplitNS(ns)
+	either := bson.A{bson.D{{Key: "command._shardsvrCreateCollection", Value: coll}}, bson.D{{Key: "desc", Value: bson.D{{Key: "$regex", Value: "^CreateCollectionCoordinator"}}}}}
+	return hasAny(c.Command(ctx, "admin", bson.D{{Key: "aggregate", Value: 1}, {Key: "cursor", Value: bson.D{}}, {Key: "pipeline", Value: bson.A{
+		bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: true}}}},
+		bson.D{{Key: "$match", Value: bson.D{{Key: "ns", Value: bson.D{{Key: "$in", Value: bson.A{ns, strings.TrimSuffix(ns, coll) + "$cmd"}}}}, {Key: "$or", Value: either}}}},
+		bson.D{{Key: "$limit", Value: 1}},
+	}}}))
+}
+
+// hasAny reports a reply with documents.
+func hasAny(reply bson.Raw, err error) (bool, error) {
+	_, found := reply.Lookup("cursor", "firstBatch", "0").DocumentOK()
+	return found, err
+}
+
+// sample reads the shard keys of about n documents of a collection, whoever owns them.
+// Less, or nothing, is no error.
+func (s *Source) sample(ctx context.Context, coll schema.Collection, key shardkey.Pattern, n int) (all []point, err error) {
+	members := []*mongo.Cluster{s.Cluster}
+	if s.Shards != nil {
+		members = nil
+		for _, one := range s.Shards.Shards {
+			members = append(members, one.Cluster)
+		}
+	}
+	for _, m := range members {
+		some, err := sampleOf(ctx, m, coll.NS, key, max(n/len(members), 1))
+		if err != nil {
+			return nil, mongo.Wrap(err, "sample the shard keys of %s", coll.NS)
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
+// sampleOf is sample of one server.
+func sampleOf(ctx context.Context, c *mongo.Cluster, ns string, key shardkey.Pattern, n int) ([]point, error) {
+	conn, err := c.Pool.Checkout(ctx, c.Reader())
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Release()
+	db, coll := mongo.SplitNS(ns)
+	body, err := conn.Run(ctx, db, bson.D{{Key: "count", Value: coll}})
+	if err != nil {
+		return nil, unlessGone(err)
+	}
+	count, _ := bson.Raw(body).Lookup("n").AsInt64OK()
+	if count == 0 {
+		return nil, nil
+	}
+	project := bson.D{{Key: "_id", Value: 0}}
+	for _, f := range key {
+		if f.Path == "_id" || strings.HasPrefix(f.Path, "_id.") {
+			project[0].Value = 1
+			continue
+		}
+		project = append(project, bson.E{Key: f.Path, Value: 1})
+	}
+	body, err = conn.Run(ctx, db, bson.D{{Key: "aggregate", Value: coll}, {Key: "cursor", Value: bson.D{{Key: "batchSize", Value: n}}},
+		{Key: "pipeline", Value: bson.A{bson.D{{Key: "$sample", Value: bson.D{{Key: "size", Value: n}}}}, bson.D{{Key: "$project", Value: project}}}}})
+	if err != nil {
+		return nil, unlessGone(err)
+	}
+	return points(bson.Raw(body), key, float64(count))
+}
+
+// unlessGone leaves out errors of what is gone, or of a sample that the server did not
+// get together: ranges are then cut without.
+func unlessGone(err error) error {
+	if mongo.Classify(err) == mongo.ClassGone || mongo.IsCode(err, mongo.CodeSampleFailed) {
+		return nil
+	}
+	return err
+}
+
+// points are the keys in the first batch of a reply, which stand for count documents
+// together.
+func points(reply bson.Raw, key shardkey.Pattern, count float64) (all []point, err error) {
+	docs, err := reply.Lookup("cursor", "firstBatch").Array().Values()
+	if err != nil {
+		return nil, fmt.Errorf("read a sample: %w", err)
+	}
+	var k shardkey.Key
+	for _, d := range docs {
+		doc, ok := d.DocumentOK()
+		if !ok || !key.Of(&k, doc) {
+			continue
+		}
+		if b := clone(k.Values); b.size() <= mostBound {
+			all = append(all, point{key: b})
+		}
+	}
+	for i := range all {
+		all[i].weight = count / float64(len(all))
+	}
+	return all, nil
+}

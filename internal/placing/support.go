@@ -1,0 +1,258 @@
+package placing
+
+import (
+	"context"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/shardkey"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// A sharded collection needs an index that begins with its key. Where the source has
+// one it is made before the collection is sharded, else the server makes one. A unique
+// one is to be built when the target is consistent only: until then another index
+// stands in, whose name and key nobody has.
+
+// standInName is that of the index that stands in.
+const standInName = "millrace_shard_key"
+
+// support chooses the index of the source that is to support a shard key. standIn says
+// that there is one, which is not to be built yet.
+func support(indexes []stream.Index, key bson.Raw) (early []stream.Index, standIn bool) {
+	pattern := shardkey.Parse(key)
+	if len(pattern) == 1 && pattern[0].Path == "_id" && !pattern[0].Hashed {
+		return nil, false // there always is one
+	}
+	for _, ix := range indexes {
+		if !supports(ix.Spec, pattern) {
+			continue
+		}
+		if truthy(ix.Spec, "unique") || truthy(ix.Spec, "prepareUnique") {
+			standIn = true
+			continue
+		}
+		return []stream.Index{ix}, false
+	}
+	return nil, standIn
+}
+
+// supports reports an index of all documents that begins with a shard key.
+func supports(spec bson.Raw, pattern shardkey.Pattern) bool {
+	doc, ok := spec.Lookup("key").DocumentOK()
+	if !ok {
+		return false
+	}
+	key := shardkey.Parse(doc)
+	if len(key) < len(pattern) {
+		return false
+	}
+	for i, f := range pattern {
+		if n, ascending := key[i].Value.AsInt64OK(); key[i].Path != f.Path || key[i].Hashed != f.Hashed || !f.Hashed && (!ascending || n != 1) {
+			return false
+		}
+	}
+	partial := spec.Lookup("partialFilterExpression").Type != 0
+	collated := spec.Lookup("collation").Type != 0
+	return !partial && !collated && !truthy(spec, "sparse") && !truthy(spec, "hidden")
+}
+
+// Fits reports an index that a collection can have which is sharded by a key. Unique
+// ones have to begin with it, and it may not be hashed.
+func Fits(ix stream.Index, key bson.Raw) bool {
+	if !truthy(ix.Spec, "unique") && !truthy(ix.Spec, "prepareUnique") {
+		return true
+	}
+	doc, _ := ix.Spec.Lookup("key").DocumentOK()
+	have, want := shardkey.Parse(doc), shardkey.Parse(key)
+	if len(have) < len(want) {
+		return false
+	}
+	for i, f := range want {
+		if f.Hashed || have[i].Path != f.Path {
+			return false
+		}
+	}
+	return true
+}
+
+func truthy(spec bson.Raw, option string) bool {
+	v := spec.Lookup(option)
+	if b, ok := v.BooleanOK(); ok {
+		return b
+	}
+	n, ok := v.AsInt64OK()
+	return ok && n != 0
+}
+
+// standIn builds the index that stands in for one of the source's.
+func (p *Placer) standIn(ctx context.Context, n note) error {
+	db, coll := mongo.SplitNS(n.ID.NS)
+	var key bson.D
+	for _, f := range shardkey.Parse(n.Key) {
+		key = append(key, bson.E{Key: f.Path, Value: f.Value})
+	}
+	more := "_id"
+	if slices.ContainsFunc(key, func(e bson.E) bool { return e.Key == more }) {
+		more = standInName // a field that nobody has: users may have an index on the key itself
+	}
+	key = append(key, bson.E{Key: more, Value: 1})
+	spec := bson.D{{Key: "key", Value: key}, {Key: "name", Value: standInName}, {Key: "collation", Value: bson.D{{Key: "locale", Value: "simple"}}}}
+	_, err := p.c.Write(ctx, db, bson.D{{Key: "createIndexes", Value: coll}, {Key: "indexes", Value: bson.A{spec}},
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}})
+	return mongo.Wrap(err, "build an index on the shard key of %s", n.ID.NS)
+}
+
+// Yield has another index stand in for the one that supports a collection's shard key,
+// which is to be changed or dropped. Replace drops that one: another with its name or key is
+// to come. False says that nothing was in the way.
+func (p *Placer) Yield(ctx context.Context, ns string, replace bool) (bool, error) {
+	n, found, err := p.note(ctx, ns)
+	if err != nil || !found {
+		return false, err
+	}
+	specs, err := p.indexes(ctx, ns)
+	if err != nil {
+		return false, err
+	}
+	var stale []string
+	for _, spec := range specs {
+		key, _ := spec.Lookup("key").DocumentOK()
+		if name, _ := spec.Lookup("name").StringValueOK(); SameKey(key, n.Key) && !truthy(spec, "unique") {
+			stale = append(stale, name)
+		}
+	}
+	if replace && len(stale) == 0 {
+		return false, nil
+	}
+	n.StandIn = true
+	if err := p.save(ctx, n); err != nil {
+		return false, err
+	}
+	if err := p.standIn(ctx, n); err != nil || !replace {
+		return true, err
+	}
+	for _, name := range stale {
+		if err := p.dropIndex(ctx, ns, name); err != nil {
+			return false, err
+		}
+	}
+	p.o.Log.Info("the index on the shard key makes way for another", "ns", ns, "indexes", stale)
+	return true, nil
+}
+
+// DropRest drops the indexes that a server leaves when all are dropped. A plain one on
+// the shard key may stay.
+func (p *Placer) DropRest(ctx context.Context, ns string) error {
+	n, found, err := p.note(ctx, ns)
+	if err != nil || !found {
+		return err
+	}
+	specs, err := p.indexes(ctx, ns)
+	if err != nil {
+		return err
+	}
+	var rest []string
+	for _, spec := range specs {
+		if name, _ := spec.Lookup("name").StringValueOK(); name != "_id_" && name != standInName && !plain(spec, n.Key) {
+			rest = append(rest, name)
+		}
+	}
+	if len(rest) == 0 {
+		return nil
+	}
+	n.StandIn = true
+	if err := p.save(ctx, n); err != nil {
+		return err
+	}
+	if err := p.standIn(ctx, n); err != nil {
+		return err
+	}
+	for _, name := range rest {
+		if err := p.dropIndex(ctx, ns, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// plain reports an index on a shard key as servers make it.
+func plain(spec, key bson.Raw) bool {
+	doc, _ := spec.Lookup("key").DocumentOK()
+	all, err := spec.Elements()
+	return err == nil && SameKey(doc, key) && !slices.ContainsFunc(all, func(e bson.RawElement) bool {
+		return !slices.Contains([]string{"v", "key", "name", "ns"}, e.Key())
+	})
+}
+
+// indexes lists those of a collection of the target.
+func (p *Placer) indexes(ctx context.Context, ns string) (specs []bson.Raw, err error) {
+	db, coll := mongo.SplitNS(ns)
+	cur, err := p.c.Client.Database(db).Collection(coll).Indexes().List(ctx)
+	if err == nil {
+		err = cur.All(ctx, &specs)
+	}
+	return specs, mongo.Wrap(err, "list the indexes of %s", ns)
+}
+
+func (p *Placer) dropIndex(ctx context.Context, ns, name string) error {
+	db, coll := mongo.SplitNS(ns)
+	_, err := p.c.Write(ctx, db, bson.D{{Key: "dropIndexes", Value: coll}, {Key: "index", Value: name},
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}})
+	if err != nil && mongo.Classify(err) == mongo.ClassGone {
+		return nil
+	}
+	return mongo.Wrap(err, "drop the index %s of %s", name, ns)
+}
+
+// Settle drops the indexes that stood in for others that are there now.
+func (p *Placer) Settle(ctx context.Context) error {
+	all, err := p.notes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range all {
+		if !n.StandIn {
+			continue
+		}
+		if err := p.settle(ctx, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *Placer) settle(ctx context.Context, n note) error {
+	specs, err := p.indexes(ctx, n.ID.NS)
+	if err != nil {
+		return err
+	}
+	pattern := shardkey.Parse(n.Key)
+	other := slices.ContainsFunc(specs, func(spec bson.Raw) bool {
+		name, _ := spec.Lookup("name").StringValueOK()
+		return name != standInName && supports(spec, pattern)
+	})
+	if !other {
+		return nil
+	}
+	if err := p.dropIndex(ctx, n.ID.NS, standInName); err != nil {
+		return err
+	}
+	n.StandIn = false
+	return p.save(ctx, n)
+}
+
+// Made tells the indexes that collections have for their shard keys alone.
+func (p *Placer) Made(ctx context.Context) (func(ns string, ix stream.Index) bool, error) {
+	all, err := p.notes(ctx)
+	keys := map[string]bson.Raw{}
+	for _, n := range all {
+		keys[n.ID.NS] = n.Key
+	}
+	return func(ns string, ix stream.Index) bool {
+		key, ok := keys[ns]
+		return ok && (ix.Name == standInName || plain(ix.Spec, key))
+	}, err
+}

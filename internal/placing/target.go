@@ -1,0 +1,121 @@
+package placing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Entry is what a cluster knows of a sharded collection.
+type Entry struct {
+	NS        string      `bson:"_id"`
+	UUID      bson.Binary `bson:"uuid"`
+	Key       bson.Raw    `bson:"key"`
+	NoBalance *bool       `bson:"noBalance"`
+}
+
+// chunk is a range and who owns it.
+type chunk struct {
+	Min   bson.Raw `bson:"min"`
+	Max   bson.Raw `bson:"max"`
+	Shard string   `bson:"shard"`
+}
+
+// config is a collection of the config servers, as a majority has it and routers give it.
+func config(c *mongo.Cluster, name string) *driver.Collection {
+	return c.Client.Database("config", options.Database().SetReadPreference(readpref.Primary()).SetReadConcern(readconcern.Majority())).Collection(name)
+}
+
+// Entries reads which of the given collections of a sharded cluster are sharded.
+func Entries(ctx context.Context, c *mongo.Cluster, names []string) (map[string]Entry, error) {
+	cur, err := config(c, "collections").Find(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: append([]string{}, names...)}}}, {Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}})
+	var list []Entry
+	if err == nil {
+		err = cur.All(ctx, &list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read which collections of %s are sharded: %w", c.Address(), err)
+	}
+	all := map[string]Entry{}
+	for _, e := range list {
+		all[e.NS] = e
+	}
+	return all, nil
+}
+
+// entry is that of one collection of the target; found is false where it is not sharded.
+func (p *Placer) entry(ctx context.Context, ns string) (e Entry, found bool, err error) {
+	all, err := Entries(ctx, p.c, []string{ns})
+	e, found = all[ns]
+	return e, found, err
+}
+
+// Shard is one of a cluster.
+type Shard struct {
+	Name     string   `bson:"_id"`
+	Host     string   `bson:"host"` // set/host:port,…
+	Draining bool     `bson:"draining"`
+	Hosts    []string `bson:"-"`
+}
+
+// Shards are those of a cluster, by name.
+func Shards(ctx context.Context, c *mongo.Cluster) (list []Shard, err error) {
+	cur, err := config(c, "shards").Find(ctx, bson.D{}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
+	if err == nil {
+		err = cur.All(ctx, &list)
+	}
+	for i, s := range list {
+		_, hosts, _ := strings.Cut(s.Host, "/")
+		list[i].Hosts = strings.Split(hosts, ",")
+	}
+	return list, mongo.Wrap(err, "read the shards of %s", c.Address())
+}
+
+// shards are those of the target that take documents, by name.
+func (p *Placer) shards(ctx context.Context) (names []string, err error) {
+	list, err := Shards(ctx, p.c)
+	for _, s := range list {
+		if !s.Draining {
+			names = append(names, s.Name)
+		}
+	}
+	return names, err
+}
+
+// chunks are those of a collection, in the order of keys.
+func (p *Placer) chunks(ctx context.Context, e Entry) (list []chunk, err error) {
+	of := bson.D{{Key: "uuid", Value: e.UUID}}
+	if !p.c.Info.Version.AtLeast(5, 0) {
+		of = bson.D{{Key: "ns", Value: e.NS}}
+	}
+	cur, err := config(p.c, "chunks").Find(ctx, of, options.Find().SetSort(bson.D{{Key: "min", Value: 1}}))
+	if err == nil {
+		err = cur.All(ctx, &list)
+	}
+	return list, mongo.Wrap(err, "read the chunks of %s", e.NS)
+}
+
+// zoned reports that the target has zones for a collection, which say where it goes.
+func (p *Placer) zoned(ctx context.Context, ns string) (bool, error) {
+	err := config(p.c, "tags").FindOne(ctx, bson.D{{Key: "ns", Value: ns}}).Err()
+	if errors.Is(err, driver.ErrNoDocuments) {
+		return false, nil
+	}
+	return err == nil, mongo.Wrap(err, "read the zones of %s", ns)
+}
+
+// has reports a collection of the target that exists, sharded or not.
+func (p *Placer) has(ctx context.Context, ns string) (bool, error) {
+	db, coll := mongo.SplitNS(ns)
+	names, err := p.c.Client.Database(db, options.Database().SetReadPreference(readpref.Primary())).ListCollectionNames(ctx, bson.D{{Key: "name", Value: coll}})
+	return len(names) > 0, mongo.Wrap(err, "look for %s on the target", ns)
+}

@@ -1,0 +1,157 @@
+package schema
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// sharding is how a sharded cluster has a collection.
+type sharding struct {
+	Key    bson.Raw // the pattern of the shard key
+	Unique bool
+	Zones  []zone // by their lower bounds
+}
+
+// zone is a range of shard keys that shards of that zone have.
+type zone struct {
+	NS  string   `bson:"ns"`
+	Min bson.Raw `bson:"min"`
+	Max bson.Raw `bson:"max"`
+	Tag string   `bson:"tag"`
+}
+
+// shardings reads how a sharded cluster has its sharded collections, by the namespace
+// that holds the documents. Of others there are none.
+func shardings(ctx context.Context, c *mongo.Cluster) (map[string]sharding, error) {
+	if c.Info.Kind != mongo.KindSharded {
+		return nil, nil
+	}
+	config := c.Client.Database("config", options.Database().SetReadConcern(readconcern.Majority()))
+	all := map[string]sharding{}
+	var colls []struct {
+		NS      string   `bson:"_id"`
+		Key     bson.Raw `bson:"key"`
+		Unique  bool     `bson:"unique"`
+		Dropped bool     `bson:"dropped"`
+		Single  bool     `bson:"unsplittable"` // not sharded, as 8.0 has them
+	}
+	cur, err := config.Collection("collections").Find(ctx, bson.D{})
+	if err == nil {
+		err = cur.All(ctx, &colls)
+	}
+	if err != nil {
+		return nil, mongo.NeedsRole(fmt.Errorf("read which collections of %s are sharded: %w", c.Address(), err), "grant the role clusterMonitor")
+	}
+	for _, one := range colls {
+		if !one.Dropped && !one.Single {
+			all[one.NS] = sharding{Key: one.Key, Unique: one.Unique}
+		}
+	}
+	var zones []zone
+	cur, err = config.Collection("tags").Find(ctx, bson.D{}, options.Find().SetSort(bson.D{{Key: "ns", Value: 1}, {Key: "min", Value: 1}}))
+	if err == nil {
+		err = cur.All(ctx, &zones)
+	}
+	if err != nil {
+		return nil, mongo.NeedsRole(fmt.Errorf("read the zones of %s: %w", c.Address(), err), "grant the role clusterMonitor")
+	}
+	for _, z := range zones {
+		if one, ok := all[z.NS]; ok {
+			one.Zones = append(one.Zones, z)
+			all[z.NS] = one
+		}
+	}
+	return all, nil
+}
+
+// keyText is the shard key for people, "" for none.
+func (s sharding) keyText() string {
+	switch {
+	case s.Key == nil:
+		return ""
+	case s.Unique:
+		return comparableKey(s.Key) + ", unique"
+	}
+	return comparableKey(s.Key)
+}
+
+func (s sharding) zonesText() string {
+	var all []string
+	for _, z := range s.Zones {
+		all = append(all, fmt.Sprintf("%s from %s to %s", z.Tag, text(z.Min), text(z.Max)))
+	}
+	return strings.Join(all, "; ")
+}
+
+// diffSharding compares how two sharded clusters have collections. Of zones the ranges
+// and the names count: which shards are in them is each cluster's own affair.
+func diffSharding(ns string, a, b sharding) []Difference {
+	if a.keyText() != b.keyText() {
+		return []Difference{{NS: ns, What: "shard key", Source: a.keyText(), Target: b.keyText()}}
+	}
+	if a.zonesText() != b.zonesText() {
+		return []Difference{{NS: ns, What: "zones", Source: a.zonesText(), Target: b.zonesText()}}
+	}
+	return nil
+}
+
+// shardedBeside compares how both clusters have what is there on both, where both are
+// sharded. Documents are the same whether a collection is sharded or not; so a replica
+// set differs from a sharded cluster in nothing, also not in the index without which
+// the shard key cannot be.
+func shardedBeside(ctx context.Context, src, dst *mongo.Cluster, source, target []Collection, rules Rules, o DiffOptions) ([]Difference, error) {
+	if dst.Info.Kind != mongo.KindSharded {
+		return nil, nil
+	}
+	there, err := shardings(ctx, dst)
+	if err != nil {
+		return nil, err
+	}
+	here, err := shardings(ctx, src)
+	if err != nil {
+		return nil, err
+	}
+	byName := map[string]int{}
+	for i, c := range target {
+		byName[c.NS] = i
+	}
+	var out []Difference
+	for _, c := range source {
+		i, ok := byName[rules.Target(c.NS)]
+		if !ok || c.Type != target[i].Type || c.Type == TypeView {
+			continue
+		}
+		a, b := here[c.DataNS()], there[target[i].DataNS()]
+		if b.Key != nil && (a.Key == nil || comparableKey(a.Key) != comparableKey(b.Key)) {
+			target[i].Indexes = withoutKeyIndex(target[i].Indexes, c.Indexes, b.Key)
+		}
+		if src.Info.Kind == mongo.KindSharded && !o.IgnoreSharding {
+			out = append(out, diffSharding(c.NS, a, b)...)
+		}
+	}
+	return out, nil
+}
+
+// withoutKeyIndex leaves out the index of a shard key, if it does no more than that,
+// and the other side has none of its name.
+func withoutKeyIndex(indexes, others []stream.Index, key bson.Raw) (out []stream.Index) {
+	named := map[string]bool{}
+	for _, ix := range others {
+		named[ix.Name] = true
+	}
+	for _, ix := range indexes {
+		pattern, _ := ix.Spec.Lookup("key").DocumentOK()
+		if named[ix.Name] || uniqueLike(ix.Spec) || comparableKey(pattern) != comparableKey(key) {
+			out = append(out, ix)
+		}
+	}
+	return out
+}

@@ -1,0 +1,196 @@
+package write
+
+import (
+	"context"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/fold"
+	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// Where the shard key of a collection is more than the _id, each statement says it: one
+// that does not goes to all shards, without their looking at who owns what, and while a
+// chunk moves it may miss the document. What no event has told is looked up.
+
+// located has the statements of existing documents say where the target has them. Of
+// deletes there is one for each place, none for documents that are not there. Updates of
+// documents that are not there, or twice, go to all shards.
+func (w *Writer) located(ctx context.Context, t *fold.Target, list []statement) ([]statement, error) {
+	if t.Key.IsZero() || len(list) == 0 {
+		return list, nil
+	}
+	var out, parts []statement
+	for _, s := range list {
+		if s.whole() {
+			out = append(out, s)
+		} else {
+			parts = append(parts, s)
+		}
+	}
+	places, err := w.places(ctx, t, parts)
+	if err != nil {
+		return nil, err
+	}
+	for i, s := range parts {
+		if s.op.Kind == stream.Delete {
+			for _, s.where = range places[i] {
+				out = append(out, s)
+			}
+			continue
+		}
+		if s.where = nil; len(places[i]) == 1 {
+			s.where = places[i][0]
+		} else {
+			w.Stats.Broadcast.Add(1)
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// elsewhere deletes what the target has of whole documents where their shard keys do
+// not belong, before they are written where they do: shards do not know of each other's
+// _ids. After a crash in between both are done again. An insert may find its
+// document in the overlap, with another key if a later event is folded into it, and one
+// of somebody else's.
+func (w *Writer) elsewhere(ctx context.Context, t *fold.Target, list []statement) error {
+	if t.Key.IsZero() {
+		return nil
+	}
+	whole := slices.DeleteFunc(slices.Clone(list), func(s statement) bool {
+		return !s.whole() || s.op.Kind == stream.Insert && !s.op.Overlap && !w.o.Others
+	})
+	places, err := w.places(ctx, t, whole)
+	if err != nil {
+		return err
+	}
+	var moved []statement
+	for i, s := range whole {
+		for _, where := range places[i] {
+			if !t.Key.Stays(where, s.op.Doc) {
+				moved = append(moved, statement{op: &fold.Op{Kind: stream.Delete, ID: s.op.ID, At: s.op.At}, where: where})
+			}
+		}
+	}
+	if len(moved) == 0 {
+		return nil
+	}
+	res, err := w.send(ctx, "delete", t, moved, false)
+	if err != nil {
+		return err
+	}
+	for _, e := range res.Errors {
+		return moved[e.Index].op.Fail("delete where it does not belong any more", t.NS, e)
+	}
+	return nil
+}
+
+// places are those at which the target has the documents of statements: what events
+// have told, else what is found.
+func (w *Writer) places(ctx context.Context, t *fold.Target, list []statement) ([][][]byte, error) {
+	all := make([][][]byte, len(list))
+	asked := map[string]int{}
+	in, size := bson.A{}, 0
+	ask := func() error {
+		if len(in) == 0 {
+			return nil
+		}
+		err := w.find(ctx, t, in, func(doc []byte) error {
+			if i, ok := asked[delta.KeyOf(bsonraw.IDOf(doc))]; ok {
+				all[i] = append(all[i], t.Key.At(doc))
+			}
+			return nil
+		})
+		w.Stats.Located.Add(int64(len(in)))
+		clear(asked)
+		in, size = bson.A{}, 0
+		return err
+	}
+	for i := range list {
+		o := list[i].op
+		if o.Where != nil {
+			all[i] = [][]byte{o.Where}
+			continue
+		}
+		if len(in) >= readDocs || size > readBytes {
+			if err := ask(); err != nil {
+				return nil, err
+			}
+		}
+		asked[delta.KeyOf(o.ID)] = i
+		in, size = append(in, bsonraw.RawValue(o.ID)), size+len(o.ID.Data)
+	}
+	return all, ask()
+}
+
+// find hands over the shard keys of all documents that the target has of some _ids.
+func (w *Writer) find(ctx context.Context, t *fold.Target, ids bson.A, each func(doc []byte) error) error {
+	conn, err := w.connection(ctx)
+	if err != nil {
+		return err
+	}
+	w.conn = nil
+	defer conn.Release()
+	find := append(bson.D{{Key: "find", Value: t.Coll}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}},
+		{Key: "projection", Value: t.Key.Fields()}, {Key: "batchSize", Value: 2*len(ids) + 1}}, w.concerns()...)
+	var cur *wire.Cursor
+	defer func() {
+		if cur != nil {
+			cur.Close(ctx)
+		}
+	}()
+	for b := (&wire.Batch{}); !b.Done && err == nil; {
+		err = w.o.Gate.Do(ctx, func() (_ int, err error) {
+			if cur == nil {
+				cur, err = conn.OpenCursor(ctx, t.DB, find, wire.CursorOptions{})
+			}
+			if err == nil {
+				b, err = cur.Next(ctx)
+			}
+			return 0, err
+		})
+		if err == nil {
+			err = b.Each(each)
+		}
+	}
+	return mongo.Wrap(err, "find where documents of %s are", t.NS)
+}
+
+// concerns are what reads of a target behind routers carry: what a majority has and no
+// less than what the writers have written, for a primary that has been deposed and has
+// not learned of it would answer else. The cluster's time goes with it, of which the
+// router may not have heard.
+func (ws *Writers) concerns() bson.D {
+	ws.seen.Lock()
+	defer ws.seen.Unlock()
+	concern := bson.D{{Key: "level", Value: "majority"}}
+	if ws.seen.at.IsZero() {
+		return bson.D{{Key: "readConcern", Value: concern}}
+	}
+	concern = append(concern, bson.E{Key: "afterClusterTime", Value: ws.seen.at})
+	out := bson.D{{Key: "readConcern", Value: concern}}
+	if ws.seen.clock != nil {
+		out = append(out, bson.E{Key: "$clusterTime", Value: ws.seen.clock})
+	}
+	return out
+}
+
+// see takes the times of an answer.
+func (ws *Writers) see(reply bsoncore.Document) {
+	t, i, ok := reply.Lookup("operationTime").TimestampOK()
+	if at := (bson.Timestamp{T: t, I: i}); ok {
+		clock, _ := reply.Lookup("$clusterTime").DocumentOK()
+		ws.seen.Lock()
+		defer ws.seen.Unlock()
+		if at.After(ws.seen.at) {
+			ws.seen.at, ws.seen.clock = at, bson.Raw(clock)
+		}
+	}
+}

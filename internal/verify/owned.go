@@ -1,0 +1,256 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/origin"
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/internal/source/shards"
+)
+
+// owned is a sharded collection of which each shard gives what it owns.
+//
+// What a scan gives has to be all documents, and no orphan. A document that is missed
+// on the source would hide that the target does not have it; an orphan that counts
+// would hide that the cluster has lost the document. Neither would show in the sums, and
+// what does not show is not looked into. A document that came twice would only cost
+// time. So all shards are read with one and the same ownership:
+//
+// A cursor keeps what its shard owned when it was opened, whatever moves later. A shard
+// opens one only if it agrees with the version that it is asked with. That version is a
+// new one for the shard that gives a chunk and for the one that takes it. So if all
+// shards take the versions of one table, each gives exactly what the table says: no
+// chunk was given away before its cursor was opened, and of one that has come since the
+// cursor gives nothing. All cursors are opened at once, before anything is read; if one
+// shard refuses, all of them are opened anew with a newer table.
+//
+// To read again what moved, as a copy does, helps no sums: what was read cannot be taken
+// out of them.
+//
+// What a user does meanwhile is another matter: a document whose shard key gets another
+// value may go from a shard that is yet to be read to one that was read. So while
+// writes go on all shards are read as of one time, for as long as they keep history:
+// five minutes by default. What takes longer is read as it is, and the report says so.
+type owned struct {
+	side
+	of      *origin.Sharded
+	readers int
+	cuts    map[string][]scan.Slice // slices of shards
+}
+
+// cut parts what each shard owns. All slices of all shards are read at the same time:
+// a server ends cursors that wait.
+func (l *owned) cut(ctx context.Context, table *origin.Table) error {
+	owners := table.Owners()
+	readers := (min(l.readers, l.e.readersOf(l.Bytes)) + len(owners) - 1) / len(owners)
+	var mu sync.Mutex
+	g, ctx := errgroup.WithContext(ctx)
+	for _, name := range owners {
+		on, err := shardNamed(l.of, name)
+		if err != nil {
+			return err
+		}
+		one := l.shard(on, l.of.Owned(name, l.uuid), len(owners))
+		g.Go(func() error {
+			parts, err := one.cut(ctx, readers)
+			if err != nil {
+				return fmt.Errorf("shard %s: %w", name, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			l.cuts[name] = parts
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// time is the one as of which shards are read; zero is none. It is later than the table
+// that was loaded: a shard that takes its version then had at that time what the table
+// says.
+func (l *owned) time(ctx context.Context) (at bson.Timestamp, err error) {
+	old := slices.ContainsFunc(l.of.Shards, func(s shards.Shard) bool { return !s.Info.Version.AtLeast(5, 0) })
+	if old && l.e.o.Online && l.e.live[l.i].CompareAndSwap(false, true) {
+		l.e.note("the " + sideName(l.i) + "'s shards, older than 5.0, were not read as of one time: a document whose shard key users changed meanwhile may not have been compared")
+	}
+	if !l.e.o.Online || l.e.live[l.i].Load() {
+		return at, nil
+	}
+	newest, err := l.of.Latest(ctx, func(ctx context.Context, s shards.Shard) (mongo.OpTime, error) { return s.Committed(ctx) })
+	if err == nil {
+		err = l.of.Each(ctx, func(ctx context.Context, i int) error { return l.of.Pass(ctx, l.of.Shards[i], newest) })
+	}
+	return newest.TS, err
+}
+
+// forgotten reports that a server does not have what was at a time any more.
+func forgotten(err error) bool {
+	const snapshotTooOld, snapshotUnavailable, staleChunkHistory = 239, 246, 250
+	return mongo.IsCode(err, snapshotTooOld) || mongo.IsCode(err, snapshotUnavailable) || mongo.IsCode(err, staleChunkHistory)
+}
+
+// open is a slice of a shard whose cursor is open.
+type open struct {
+	*side
+	slice  scan.Slice
+	reader *scan.Reader
+	walk   *scan.Walk
+}
+
+func (o *open) close(ctx context.Context) {
+	if o.walk != nil {
+		o.walk.Close(ctx)
+	}
+	if o.reader != nil {
+		o.reader.Conn.Release()
+	}
+}
+
+// patience bounds how long versions are sought that all shards take. They are found at
+// once, unless chunks move all the time.
+const patience = time.Minute
+
+func (l *owned) scan(ctx context.Context, _ int, begin func() reading) error {
+	return l.e.unread(l.i, l.read(ctx, begin))
+}
+
+func (l *owned) read(ctx context.Context, begin func() reading) error {
+	var all []*open
+	defer func() {
+		for _, o := range all {
+			o.close(ctx)
+		}
+	}()
+	for began := time.Now(); ; {
+		table, err := l.of.Table(ctx, l.uuid)
+		if err != nil {
+			return l.changed(err)
+		}
+		at, err := l.time(ctx)
+		if err != nil {
+			return err
+		}
+		if all, err = l.openAll(ctx, table, at, begin); err == nil {
+			break
+		}
+		switch {
+		case !scan.Stale(err):
+			return l.changed(err)
+		case time.Since(began) > patience:
+			return mongo.Retry(l.NS+" moves from shard to shard all the time", err, "")
+		}
+		if err := pace.Pause(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for _, o := range all {
+		g.Go(func() error { return o.failed(o.scanWalk(ctx, o.walk, begin())) })
+	}
+	return l.changed(g.Wait())
+}
+
+// openAll opens the cursors of all slices. If a shard refuses the table's version
+// the error is one that [scan.Stale] reports, and none is open.
+func (l *owned) openAll(ctx context.Context, table *origin.Table, at bson.Timestamp, begin func() reading) ([]*open, error) {
+	all, err := l.parts(ctx, table, at)
+	if err != nil {
+		return nil, err
+	}
+	// Together they hold what the readers of another collection do.
+	limit := l.e.limits.scan * l.readers / max(l.readers, len(all))
+	want := l.want(limit, begin().idsOnly)
+	errs := make([]error, len(all))
+	var wg sync.WaitGroup
+	for i, o := range all {
+		wg.Go(func() { errs[i] = o.failed(o.begin(ctx, want)) })
+	}
+	wg.Wait()
+	var stale error
+	for _, err := range errs {
+		if err != nil && (stale == nil || scan.Stale(stale)) {
+			stale = err
+		}
+	}
+	if stale != nil {
+		for _, o := range all {
+			o.close(ctx)
+		}
+		return nil, stale
+	}
+	return all, nil
+}
+
+// parts are the slices of all shards that own something.
+func (l *owned) parts(ctx context.Context, table *origin.Table, at bson.Timestamp) (all []*open, err error) {
+	owners := table.Owners()
+	byShard := make([][]*open, len(owners))
+	g, ctx := errgroup.WithContext(ctx)
+	for i, name := range owners {
+		on, err := shardNamed(l.of, name)
+		if err != nil {
+			return nil, err
+		}
+		version := table.Version(name)
+		one := l.shard(on, &scan.Owned{Fixed: true, Load: func(context.Context) (scan.Version, error) { return version, nil }}, 1)
+		one.asOf = at
+		g.Go(func() error {
+			parts, err := one.rejoin(ctx, l.cuts[name])
+			for _, sl := range parts {
+				byShard[i] = append(byShard[i], &open{side: one, slice: sl})
+			}
+			return err
+		})
+	}
+	err = g.Wait()
+	return slices.Concat(byShard...), err
+}
+
+// rejoin is what a cut has left: the document at a bound may have moved, and whatever
+// the bound was in between would be read twice.
+func (s *side) rejoin(ctx context.Context, cut []scan.Slice) (parts []scan.Slice, err error) {
+	if len(cut) == 0 { // it owned nothing when the others were cut
+		return []scan.Slice{s.whole()}, nil
+	}
+	if len(cut) == 1 {
+		return cut, nil
+	}
+	err = s.read(ctx, cut[0].Member, func(r *scan.Reader) (err error) {
+		parts, err = r.Rejoin(ctx, &s.Collection, cut)
+		return err
+	})
+	return parts, err
+}
+
+func (o *open) begin(ctx context.Context, want scan.Want) (err error) {
+	if o.reader, err = o.side.reader(ctx, o.slice.Member); err != nil {
+		return err
+	}
+	o.walk = o.reader.Walk(&o.Collection, &o.slice, want)
+	return o.walk.Open(ctx)
+}
+
+// changed has what is not the same sharded collection any more, or what moved while a
+// lost cursor had to be opened again, be compared anew.
+func (l *owned) changed(err error) error {
+	if forgotten(err) && l.e.live[l.i].CompareAndSwap(false, true) {
+		l.e.o.Log.Warn("shards do not keep history for as long as it takes to read a collection as of one time", "ns", l.NS, "cause", err)
+		l.e.note("the " + sideName(l.i) + "'s shards were not read as of one time: a document whose shard key users changed meanwhile may not have been compared")
+	}
+	if forgotten(err) {
+		return mongo.Retry("what "+l.NS+" was is forgotten", err, "")
+	}
+	if scan.Stale(err) || mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+		return mongo.Retry(l.NS+" has changed its shards", err, "")
+	}
+	return err
+}
