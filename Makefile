@@ -29,6 +29,14 @@ demo: build ## Two real replica sets: load, copy under writes, cut over, verify
 	$(GO) build $(VCS) -o $(BIN)/demo ./demo
 	$(BIN)/demo --millrace $(BIN)/millrace
 
+.PHONY: demo-sharded
+demo-sharded: build ## The same with three shards to two, and chunks that move all the while
+	$(GO) build $(VCS) -o $(BIN)/demo ./demo
+	$(BIN)/demo --millrace $(BIN)/millrace --source sharded:3x1 --target $(DEMO_TARGET) --docs 100000
+
+# What the sharded demo copies to.
+DEMO_TARGET ?= sharded:2x1
+
 # SCENARIOS, SCALE, ROUNDS and PEERS choose what is measured, for example
 #   make bench SCALE=medium PEERS='--peer secondary --peer pcsm=/path/to/pcsm'
 SCENARIOS ?= all
@@ -164,7 +172,7 @@ docs-check: build ## Fail when docs/cli is not what the commands say
 SOAK ?= 30m
 
 .PHONY: soak
-soak: ## Writers, faults and kills drawn from seeds, then trials of all themes, each for SOAK (30m); TOPOLOGY=sharded: from shards
+soak: ## Writers, faults and kills drawn from seeds, then trials of all themes, each for SOAK (30m); TOPOLOGY=sharded: from and to shards
 ifeq ($(TOPOLOGY),sharded)
 	MILLRACE_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -run TestSoak ./test/sharded
 else

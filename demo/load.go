@@ -13,6 +13,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/lab/sharded"
 )
 
 // kind is one collection to load.
@@ -75,6 +77,11 @@ func run(ctx context.Context, db *mongo.Database, command string, args ...any) e
 // load fills the source.
 func (d *demo) load(ctx context.Context) error {
 	began, all := time.Now(), kinds()
+	if sharded.Is(d.from) {
+		if err := d.shardCollections(ctx); err != nil {
+			return err
+		}
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)
 	for _, k := range all {
@@ -84,6 +91,9 @@ func (d *demo) load(ctx context.Context) error {
 			d.sessions = int64(n)
 		}
 		g.Go(func() error {
+			if _, ok := keys()[k.db+"."+k.coll]; ok && sharded.Is(d.from) {
+				k.made = k.whenSharded()
+			}
 			if err := k.load(gctx, d.sourceDB.Database(k.db), n); err != nil {
 				return fmt.Errorf("load %s.%s: %w", k.db, k.coll, err)
 			}
@@ -102,6 +112,19 @@ func (d *demo) load(ctx context.Context) error {
 	d.out.Printf("Loaded %s documents into %d collections of several kinds, and 2 views (%s)",
 		grouped(d.loaded), len(all)+2, since(began))
 	return nil
+}
+
+// whenSharded are the commands for a collection that is there already, by a key that
+// no unique index of another field goes with.
+func (k kind) whenSharded() (all []string) {
+	for _, command := range k.made {
+		command = strings.ReplaceAll(command, `, "unique": true}`, "}")
+		if strings.Contains(command, `"create": "orders"`) {
+			command = strings.Replace(command, `"create"`, `"collMod"`, 1)
+		}
+		all = append(all, command)
+	}
+	return all
 }
 
 func (k kind) load(ctx context.Context, db *mongo.Database, n int) error {

@@ -12,13 +12,10 @@ import (
 	"log"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/lab"
@@ -31,16 +28,18 @@ const mongodVersion = "6.0"
 
 // demo is one run: its flags, and fields that fill up from step to step.
 type demo struct {
-	millrace      string
-	members, docs int
-	follow        time.Duration
+	millrace string
+	from, to string // topologies
+	docs     int
+	follow   time.Duration
 
 	out   *log.Logger // the demo's own lines
 	began time.Time
 
-	source, target     *lab.Cluster
+	source, target     cluster
 	sourceDB, targetDB *mongo.Client
 	dir                string // of everything that millrace would keep in the home directory
+	moved              *moves
 
 	loaded, sessions int64 // documents; those that may expire
 	expired          int64 // gone by their time
@@ -55,7 +54,8 @@ type demo struct {
 func main() {
 	d := &demo{out: log.New(os.Stdout, "", 0), began: time.Now()}
 	flag.StringVar(&d.millrace, "millrace", "bin/millrace", "the program to show")
-	flag.IntVar(&d.members, "members", 3, "members of the source replica set; the target has one")
+	flag.StringVar(&d.from, "source", "rs:3", "topology of the source: rs:3 is a replica set of three members, sharded:3x1 three shards of one")
+	flag.StringVar(&d.to, "target", "rs:1", "topology of the target")
 	flag.IntVar(&d.docs, "docs", 200_000, "documents to load, about")
 	flag.DurationVar(&d.follow, "follow", 5*time.Second, "how long to follow before the cut-over")
 	flag.Parse()
@@ -107,37 +107,31 @@ func (d *demo) startClusters(ctx context.Context) error {
 	}
 	d.began = time.Now()
 	g, gctx := errgroup.WithContext(ctx)
-	start := func(name string, members int, cluster **lab.Cluster, client **mongo.Client) {
-		g.Go(func() (err error) {
-			*cluster, err = lab.Start(gctx, lab.Options{
-				Name: name, Topology: fmt.Sprintf("rs:%d", members), Version: mongodVersion,
-				// Expired documents go within a second, not a minute, as the demo is short.
-				SetParameters: map[string]string{"ttlMonitorSleepSecs": "1"}})
-			if err != nil {
-				return err
-			}
-			// Writes do not wait for the majority, so that the oplog has an end
-			// that is not yet committed, as it is in the worst case.
-			*client, err = mongo.Connect(options.Client().ApplyURI((*cluster).URI()).SetWriteConcern(writeconcern.W1()))
-			return err
-		})
-	}
-	start("source", d.members, &d.source, &d.sourceDB)
-	start("target", 1, &d.target, &d.targetDB)
+	g.Go(func() (err error) {
+		d.source, d.sourceDB, err = d.startCluster(gctx, "source", d.from)
+		return err
+	})
+	g.Go(func() (err error) {
+		d.target, d.targetDB, err = d.startCluster(gctx, "target", d.to)
+		return err
+	})
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	d.out.Printf("Two replica sets are up: source with %d members, target with 1 (%s)", d.members, since(d.began))
-	d.dir = filepath.Join(d.target.Dir(), "demo")
-	return os.MkdirAll(d.dir, 0o700)
+	d.out.Printf("Two clusters are up: source %s, target %s (%s)", d.from, d.to, since(d.began))
+	d.dir, err = os.MkdirTemp("", "millrace-demo-")
+	return err
 }
 
 // close ends the servers.
 func (d *demo) close() (err error) {
-	for _, cluster := range []*lab.Cluster{d.source, d.target} {
+	for _, cluster := range []cluster{d.source, d.target} {
 		if cluster != nil {
 			err = errors.Join(err, cluster.Stop())
 		}
+	}
+	if d.dir != "" {
+		err = errors.Join(err, os.RemoveAll(d.dir))
 	}
 	return err
 }

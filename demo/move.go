@@ -19,6 +19,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/lab/sharded"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/spawn"
 )
@@ -78,7 +79,15 @@ func (d *demo) moveUnderWrites(ctx context.Context) (err error) {
 			err = errors.Join(err, failed)
 		}
 	}()
-	d.out.Print("Writers at work: inserts, updates, deletes, transactions, traded unique keys, schema changes")
+	if d.moved, err = startMoves(ctx, d.source); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.moved.stop()) }()
+	trades := "traded unique keys"
+	if sharded.Is(d.from) { // whose users can have none beside the shard key
+		trades = "chunks that move"
+	}
+	d.out.Printf("Writers at work: inserts, updates, deletes, transactions, %s, schema changes", trades)
 	d.out.Printf("\n$ millrace sync --source … --target … --job %s", jobName)
 	// A child draws on the terminal: the demo's own lines wait until it has ended.
 	var held bytes.Buffer

@@ -15,6 +15,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/lab/sharded"
 )
 
 // compare lets millrace verify the target, and asks the servers for a second
@@ -24,6 +25,9 @@ func (d *demo) compare(ctx context.Context) error {
 	err := d.ask(ctx, &d.report, "verify", "--recheck-for", "0s")
 	if err != nil && (d.report.Same || d.report.End.IsZero()) { // else it has found differences
 		return err
+	}
+	if sharded.Is(d.from) || sharded.Is(d.to) { // routers have no such command
+		return nil
 	}
 	want, err := hashes(ctx, d.sourceDB)
 	if err != nil {
@@ -78,11 +82,18 @@ func (d *demo) summary() error {
 	t := table.NewWriter()
 	t.SetStyle(table.StyleLight)
 	row := func(what, format string, args ...any) { t.AppendRow(table.Row{what, fmt.Sprintf(format, args...)}) }
-	row("loaded before", "%s documents, mongod %s, source of %d members", grouped(d.loaded), mongodVersion, d.members)
+	row("loaded before", "%s documents, mongod %s, %s to %s", grouped(d.loaded), mongodVersion, d.from, d.to)
 	row("written meanwhile", "%s inserts, %s updates, %s deletes, %s expired",
 		grouped(w.inserts.Load()), grouped(w.updates.Load()), grouped(w.deletes.Load()), grouped(d.expired))
-	row("  of these", "%s in transactions, %s trades of a unique key; %d schema changes",
-		grouped(3*w.transactions.Load()), grouped(w.trades.Load()), w.schema.Load())
+	kind := "a unique key"
+	if sharded.Is(d.from) {
+		kind = "a key"
+	}
+	row("  of these", "%s in transactions, %s trades of %s; %d schema changes",
+		grouped(3*w.transactions.Load()), grouped(w.trades.Load()), kind, w.schema.Load())
+	if n := d.moved.count(); n > 0 {
+		row("  meanwhile, too", "%d chunks moved by force from shard to shard, the balancer on", n)
+	}
 	row("  right before the end", "a burst of %s operations in %s",
 		grouped(burstInserts+burstUpdates+burstDeletes), seconds(d.burstTook))
 	row("copied", "%s documents (time series as buckets), %s, %s documents/s",
@@ -94,20 +105,22 @@ func (d *demo) summary() error {
 	row("millrace itself", "%.1f s of CPU, %s of memory at most", s.Process.CPUSeconds, size(s.Process.Peak))
 	row("compared", "%s documents, %s, byte for byte, in %s",
 		grouped(compared), size(bytes), seconds(d.report.End.Sub(d.report.Start)))
-	row("servers' own dbHash", "%d of %d collections equal", d.hashed-len(d.unequal), d.hashed)
+	if d.hashed > 0 {
+		row("servers' own dbHash", "%d of %d collections equal", d.hashed-len(d.unequal), d.hashed)
+	}
 	row("differences", "%d", different)
 	row("all of it took", "%s", since(d.began))
 	fmt.Printf("\n%s\n", t.Render())
-	fmt.Print(`
+	fmt.Printf(`
 Try it by hand:
-  src=$(bin/millrace lab up --name a --topology rs:3 --output uri)
-  dst=$(bin/millrace lab up --name b --output uri)
+  src=$(bin/millrace lab up --name a --topology %s --output uri)
+  dst=$(bin/millrace lab up --name b --topology %s --output uri)
   bin/millrace sync --source "$src" --target "$dst"      # write to $src meanwhile
   bin/millrace status --watch                            # in another shell
   bin/millrace finalize
   bin/millrace verify --source "$src" --target "$dst"
   bin/millrace lab down --name a; bin/millrace lab down --name b
-`)
+`, d.from, d.to)
 	if different == 0 {
 		return nil
 	}

@@ -69,8 +69,8 @@ nothing else.`,
 	f.StringVar(&s.options.Servers.Target, "target-uri", "", "connection string `URI` of a target to use instead of servers started here; its database mrbench is dropped")
 	f.BoolVar(&s.yes, "yes", false, "yes, drop and fill the database mrbench of the clusters that --source-uri and --target-uri name")
 	f.StringVar(&s.options.Servers.Version, "mongod", "6.0", "version of the servers started here")
-	f.StringVar(&s.options.Servers.SourceTopology, "source-topology", "rs:1", "members of the source started here")
-	f.StringVar(&s.options.Servers.TargetTopology, "target-topology", "rs:1", "members of the target started here")
+	f.StringVar(&s.options.Servers.SourceTopology, "source-topology", "", "what the source started here is: rs:N, and in sharded scenarios sharded:SxM as well (default rs:1; those measure three pairs of sharded and not)")
+	f.StringVar(&s.options.Servers.TargetTopology, "target-topology", "", "the same of the target")
 	f.StringArrayVar(&s.options.MillraceArgs, "millrace-arg", nil, "an `argument` more for the millrace sync that is measured, such as --write-concern=1; may be repeated")
 	f.StringArrayVar(&s.variants, "variant", nil, "measure millrace with other arguments, too, as `name=arguments` of its sync, such as \"source spared=--source-load=low\"; may be repeated")
 	f.IntSliceVar(&s.options.Topology.Nodes, "nodes", []int{3}, "members of the sets that the scenario topology measures, each 3 to 50")
@@ -253,8 +253,13 @@ func (s *benchSettings) shown() []string {
 	if s.options.Servers.Source != "" {
 		return append(args, "--source-uri … --target-uri … --yes")
 	}
-	args = append(args, "--mongod "+s.options.Servers.Version, "--source-topology "+s.options.Servers.SourceTopology,
-		"--target-topology "+s.options.Servers.TargetTopology)
+	args = append(args, "--mongod "+s.options.Servers.Version)
+	if topology := s.options.Servers.SourceTopology; topology != "" {
+		args = append(args, "--source-topology "+topology)
+	}
+	if topology := s.options.Servers.TargetTopology; topology != "" {
+		args = append(args, "--target-topology "+topology)
+	}
 	if slices.Contains(s.options.Scenarios, "topology") {
 		o := s.options.Topology
 		args = append(args, "--nodes "+strings.Trim(strings.ReplaceAll(fmt.Sprint(o.Nodes), " ", ","), "[]"), "--write-concern "+strings.Join(o.WriteConcerns, ","),

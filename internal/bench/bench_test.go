@@ -109,7 +109,8 @@ func TestScenarios(t *testing.T) {
 	t.Parallel() // it mostly waits for servers
 	for _, s := range Scenarios() {
 		switch s.Name {
-		case "full-cold", "full-wan", "full-wan-narrow", "incr-wan", "topology", "seed": // they need servers of their own
+		case "full-cold", "full-wan", "full-wan-narrow", "incr-wan", "topology", "seed", "full-sharded", "incr-sharded", "latency-sharded":
+			// They need servers of their own.
 			continue
 		}
 		t.Run(s.Name, func(t *testing.T) { measureTiny(t, Options{Scenarios: []string{s.Name}}) })

@@ -23,7 +23,7 @@ type follower struct {
 func (b *bench) followers(st *site) []follower {
 	var all []follower
 	for _, v := range b.variants() {
-		args := append(b.millraceSync(), v.Args...)
+		args := append(b.millraceSync(st.rules()...), v.Args...)
 		all = append(all, follower{
 			name: v.Name, kind: KindMillrace, how: commandLine(args),
 			start: func(ctx context.Context, m *meter) (*child, error) {

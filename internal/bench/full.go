@@ -102,6 +102,14 @@ func (w *fullWork) coldCache(c *Case) float64 {
 	return cache
 }
 
+// copies is how many members have each document.
+func (s *side) copies() int {
+	if s.cluster != nil {
+		return len(s.cluster.Shards()[0].Members())
+	}
+	return len(s.nodes)
+}
+
 // load fills a cleared cluster. Every write waits for all members: none can fall
 // behind what the oplog holds.
 func (s *side) load(ctx context.Context, d dataset, indexes []index) error {
@@ -111,7 +119,7 @@ func (s *side) load(ctx context.Context, d dataset, indexes []index) error {
 	if err := s.create(ctx, d.collections, nil); err != nil {
 		return err
 	}
-	if err := insert(ctx, s, dataDB, d, settings{4, 1 << 20, len(s.nodes)}); err != nil {
+	if err := insert(ctx, s, dataDB, d, settings{connections: 4, batchBytes: 1 << 20, members: s.copies()}); err != nil {
 		return fmt.Errorf("load the source: %w", err)
 	}
 	for c := range d.collections {

@@ -138,7 +138,7 @@ func (w *incrWork) calibrate(ctx context.Context, c *Case) (err error) {
 		}
 		p := newPlan(w.load.fold(limit(w.load.ops(), n), foldWindow), s.connections)
 		began := time.Now()
-		err := w.load.apply(ctx, w.target, p, s.batchBytes)
+		err := w.load.apply(ctx, w.target, p, s)
 		if err == nil {
 			err = w.target.majority(ctx)
 		}
@@ -197,7 +197,7 @@ func (w *incrWork) ceiling(name string, kind Kind, p plan, how string) contender
 					return err
 				}
 			}
-			if err := m.part("apply", func() error { return w.load.apply(ctx, w.target, p, w.write.batchBytes) }); err != nil {
+			if err := m.part("apply", func() error { return w.load.apply(ctx, w.target, p, w.write) }); err != nil {
 				return err
 			}
 			return m.part(partMajority, func() error { return w.target.majority(ctx) })

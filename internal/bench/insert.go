@@ -21,11 +21,24 @@ import (
 type settings struct {
 	connections int
 	batchBytes  int
-	members     int // that each write waits for; 0 is 1
+	members     int  // that each write waits for; 0 is 1
+	majority    bool // each write waits for a majority
 }
 
 func (s settings) String() string {
-	return fmt.Sprintf("%d connections, %s a command", s.connections, kib(s.batchBytes))
+	text := fmt.Sprintf("%d connections, %s a command", s.connections, kib(s.batchBytes))
+	if s.majority {
+		text += ", w:majority"
+	}
+	return text
+}
+
+// concern is w of the write concern.
+func (s settings) concern() any {
+	if s.majority {
+		return "majority"
+	}
+	return max(s.members, 1)
 }
 
 func kib(n int) string {
@@ -70,7 +83,7 @@ func insert(ctx context.Context, to *side, db string, d dataset, s settings) err
 	g, ctx := errgroup.WithContext(ctx)
 	for range s.connections {
 		g.Go(func() error {
-			w, err := newWriter(ctx, to, max(s.members, 1))
+			w, err := newWriter(ctx, to, s.concern())
 			if err != nil {
 				return err
 			}
@@ -102,7 +115,7 @@ type writer struct {
 }
 
 func newWriter(ctx context.Context, to *side, concern any) (*writer, error) {
-	conn, err := to.Pool.Checkout(ctx, wire.Primary())
+	conn, err := to.door().Pool.Checkout(ctx, wire.Primary())
 	if err != nil {
 		return nil, err
 	}

@@ -49,10 +49,45 @@ func (l followingOne) run(ctx context.Context, b *bench, s scenario) error {
 	})
 }
 
+// followingShards is the same from a sharded cluster: a document is visible when all
+// shards are known to have none before it. Where nothing happens on the others,
+// they have to be asked.
+type followingShards struct{}
+
+func (followingShards) run(ctx context.Context, b *bench, s scenario) error {
+	n := int(b.o.Scale.Duration.Seconds() * writesPerSecond)
+	return b.eachPairing(func(p pairing) error {
+		needs := followed(990)
+		needs.pairing = p
+		return b.onServers(ctx, s, needs, func(st *site) error {
+			c := Case{
+				Scenario: s.name, Variant: p.name(), Ceiling: s.ceiling, Unit: "operations", RatioOf: p50,
+				Work: fmt.Sprintf("%d inserts of 1 KB documents with write concern majority, one each 10 ms; timed from before the insert is sent; %s", n, p.describe()),
+			}
+			return b.follows(ctx, st, c, watched{
+				how: "no follower; until the insert is acknowledged", seeing: "; seen by a find on the target every " + lookEvery.String(),
+				alone: func(ctx context.Context, m *meter) error { return timeWrites(ctx, st, m, n, "majority", nobody) },
+				with: func(ctx context.Context, m *meter) error {
+					return timeWrites(ctx, st, m, n, "majority", lookOnTarget(st))
+				},
+			})
+		})
+	})
+}
+
+// nobody looks: a document counts as seen when its insert is acknowledged.
+func nobody(_ context.Context, c *clock, ready func()) error {
+	c.acknowledged = true
+	ready()
+	return nil
+}
+
 // clock notes when each document, by its _id from 0, was sent and seen.
 type clock struct {
 	mu         sync.Mutex
 	sent, seen []time.Time
+	// acknowledged inserts count as seen.
+	acknowledged bool
 }
 
 // observer waits for documents until all have come and notes when. It calls
@@ -117,6 +152,11 @@ func (c *clock) write(ctx context.Context, to *side, concern any) error {
 		c.mu.Unlock()
 		if err := w.send(ctx, "insert"); err != nil {
 			return err
+		}
+		if c.acknowledged {
+			if err := c.saw(bson.Raw(doc).Lookup("_id")); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

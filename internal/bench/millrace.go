@@ -17,7 +17,12 @@ const jobName = "mrbench"
 // millraceSync is the command line of a sync of the bench's data. The clusters
 // are in the environment, for their addresses may hold passwords.
 func (b *bench) millraceSync(more ...string) []string {
-	args := []string{"sync", "--job", jobName, "--restart", "--include", dataDB + ".*", "--output", "json", "--log-level", "warn"}
+	return b.millraceResume(append([]string{"--restart"}, more...)...)
+}
+
+// millraceResume is the same for a job that is there.
+func (b *bench) millraceResume(more ...string) []string {
+	args := []string{"sync", "--job", jobName, "--include", dataDB + ".*", "--output", "json", "--log-level", "warn"}
 	return append(append(args, more...), b.o.MillraceArgs...)
 }
 

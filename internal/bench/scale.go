@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/lab/sharded"
 )
 
 // Scale is how much work a scenario does.
@@ -55,12 +56,23 @@ func (b *bench) share(n needs) needs {
 		part = 0.25
 	}
 	s := b.o.Servers
+	if n.pairing != (pairing{}) {
+		s.SourceTopology, s.TargetTopology = n.pairing.source, n.pairing.target
+	}
 	most := part * float64(b.report.Machine.MemoryMB) / 1024
-	all := n.sourceCacheGB*float64(lab.MembersOf(s.SourceTopology)) + n.targetCacheGB*float64(lab.MembersOf(s.TargetTopology))
+	all := n.sourceCacheGB*float64(serversOf(s.SourceTopology)) + n.targetCacheGB*float64(serversOf(s.TargetTopology))
 	if most > 0 && all > most {
 		n.sourceCacheGB, n.targetCacheGB = max(least, n.sourceCacheGB*most/all), max(least, n.targetCacheGB*most/all)
 	}
 	return n
+}
+
+// serversOf is how many hold data in a topology.
+func serversOf(topology string) int {
+	if sharded.Is(topology) {
+		return sharded.Members(topology)
+	}
+	return lab.MembersOf(topology)
 }
 
 // cacheGB is a server's cache that holds so many bytes easily, if a third of

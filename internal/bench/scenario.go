@@ -40,6 +40,9 @@ const (
 	backlogCeiling = "time to read the oplog alone + time to apply the folded operations alone from memory, each at its best settings, until a majority of the target's members has it"
 )
 
+// shardedCeiling has no reading, as nobody knows the best way to read a cluster.
+const shardedCeiling = "what the target takes from lean writers, from memory and at its best settings: of a sharded cluster what its routers take"
+
 // scenarios is the table. Numbers are those of the medium scale.
 func scenarios() []scenario {
 	readAndInsert := copyWay{name: "ceiling", kind: KindCeiling, read: true}
@@ -82,6 +85,12 @@ func scenarios() []scenario {
 			}}},
 		{"incr-live", "follow writes of 1 KB documents at 50, 80 and 100 % of what the source takes", "the source without a follower, at the same pace",
 			followingWrites{shares: []float64{0.5, 0.8, 1}}},
+		{"full-sharded", "copy from a sharded cluster and to one, the balancer of the source off and on", shardedCeiling,
+			copyingShards{docs: 1_000_000}},
+		{"incr-sharded", "drain a backlog as incr-backlog of a sharded cluster and for one, the balancer of the source off and on", shardedCeiling,
+			drainingShards{workload{operations: 1_000_000, inserts: 0.7}}},
+		{"latency-sharded", "latency from a sharded cluster on which nothing else happens", "until the write is acknowledged by a majority on the source",
+			followingShards{}},
 		{"latency", "from a write on the source until it is visible on the target, 100 writes a second", "until a change stream on the source gives it",
 			followingOne{concerns: []any{"majority", 1}}},
 		{"idle", "follow a source on which nothing happens", "the servers without a follower", resting{}},

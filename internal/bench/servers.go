@@ -8,12 +8,19 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/lab/sharded"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
 // open gives the scenario its clusters.
 func (b *bench) open(ctx context.Context, n needs) (*site, error) {
-	st, err := openSite(ctx, b.o.Servers, b.share(n), b.o.Log)
+	servers := b.o.Servers
+	if n.pairing != (pairing{}) {
+		servers.SourceTopology, servers.TargetTopology = n.pairing.source, n.pairing.target
+	} else if sharded.Is(servers.SourceTopology) || sharded.Is(servers.TargetTopology) {
+		return nil, mongo.WithHint(errors.New("this scenario measures replica sets"), "those for sharded clusters are full-sharded, incr-sharded and latency-sharded")
+	}
+	st, err := openSite(ctx, servers, b.share(n), starting{b.o.Log, b.o.Millrace, b.dir})
 	if err != nil {
 		return nil, err
 	}
@@ -90,6 +97,9 @@ func (s *side) describe() string {
 	}
 	if n > 1 {
 		text += " of " + itoa(n)
+	}
+	if s.cluster != nil {
+		return text + " of " + itoa(len(s.cluster.ShardNames())) + " shards, " + itoa(len(s.routers)) + " routers of the lab as processes of their own, cache " + s.cache + " GB each"
 	}
 	if s.lab == nil {
 		return text + ", given"

@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/lab/sharded"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -25,6 +28,7 @@ type needs struct {
 	targetProxy                  bool // a proxy before the target
 	ownServers                   bool // servers are stopped and started
 	member                       bool // a second member of the source, stopped until it is measured
+	pairing                           // sharded clusters, empty for the replica sets of the options
 }
 
 // Servers say where scenarios run: on given clusters, or on lab clusters.
@@ -44,9 +48,13 @@ type side struct {
 	*mongo.Cluster                // as tools reach it
 	uri            string         // the same, credentials included
 	direct         *mongo.Cluster // past the proxy, for what is not measured
-	lab            *lab.Cluster   // nil when given
+	lab            *lab.Cluster   // nil when given, or sharded
 	nodes          []*mongo.Cluster
-	cache          string // GB, of a lab's members
+	cluster        *sharded.Cluster // nil for a replica set
+	routers        []*routerProcess
+	doors          []*mongo.Cluster // one for each of the routers
+	next           atomic.Uint64    // of doors
+	cache          string           // GB, of a lab's members
 }
 
 // site is a pair of clusters.
@@ -55,24 +63,38 @@ type site struct {
 }
 
 // openSite starts or connects the clusters.
-func openSite(ctx context.Context, s Servers, n needs, log *slog.Logger) (*site, error) {
+func openSite(ctx context.Context, s Servers, n needs, start starting) (*site, error) {
 	if s.given() && (n.targetProxy || n.ownServers || n.member) {
 		return nil, mongo.WithHint(errors.New("this measurement stops servers or puts a proxy before them, which is not done to given clusters"),
 			"run it without --source-uri and --target-uri, on lab clusters")
 	}
 	st := &site{source: &side{uri: s.Source}, target: &side{uri: s.Target}}
-	source := lab.Options{Version: s.Version, Topology: s.SourceTopology, CacheGB: n.sourceCacheGB, OplogMB: n.oplogMB, Logger: log}
+	source := lab.Options{Version: s.Version, Topology: s.SourceTopology, CacheGB: n.sourceCacheGB, OplogMB: n.oplogMB, Logger: start.log}
 	if n.member {
 		source.Topology = "rs:2"
 	}
-	target := lab.Options{Version: s.Version, Topology: s.TargetTopology, CacheGB: n.targetCacheGB, Proxy: n.targetProxy, Logger: log}
+	target := lab.Options{Version: s.Version, Topology: s.TargetTopology, CacheGB: n.targetCacheGB, Proxy: n.targetProxy, Logger: start.log}
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return st.source.open(gctx, s.given(), source) })
-	g.Go(func() error { return st.target.open(gctx, s.given(), target) })
+	open := func(one *side, o lab.Options) {
+		g.Go(func() error {
+			if sharded.Is(o.Topology) {
+				return one.openSharded(gctx, o, start)
+			}
+			return one.open(gctx, s.given(), o)
+		})
+	}
+	open(st.source, source)
+	open(st.target, target)
 	if err := g.Wait(); err != nil {
 		return nil, errors.Join(err, st.close())
 	}
 	return st, nil
+}
+
+// starting is what servers are started with beside their options.
+type starting struct {
+	log          *slog.Logger
+	program, dir string // millrace, which routers are processes of, and a directory
 }
 
 func (s *side) open(ctx context.Context, given bool, o lab.Options) (err error) {
@@ -94,6 +116,9 @@ func (s *side) connect(ctx context.Context) (err error) {
 		return err
 	}
 	s.direct = s.Cluster
+	if s.cluster != nil {
+		return s.connectSharded(ctx, o)
+	}
 	if s.lab == nil {
 		s.nodes = []*mongo.Cluster{s.Cluster}
 		return nil
@@ -115,7 +140,7 @@ func (s *side) connect(ctx context.Context) (err error) {
 }
 
 func (s *side) disconnect() {
-	for _, n := range s.nodes {
+	for _, n := range slices.Concat(s.nodes, s.doors) {
 		if n != s.Cluster {
 			n.Close()
 		}
@@ -123,13 +148,13 @@ func (s *side) disconnect() {
 	if s.Cluster != nil {
 		s.Cluster.Close()
 	}
-	s.Cluster, s.direct, s.nodes = nil, nil, nil
+	s.Cluster, s.direct, s.nodes, s.doors = nil, nil, nil, nil
 }
 
 func (s *side) close() error {
 	s.disconnect()
 	if s.lab == nil {
-		return nil
+		return s.closeSharded()
 	}
 	return s.lab.Stop()
 }
@@ -157,7 +182,7 @@ const historyWindow = 300
 // disk, and goes on writing them: the next contender would pay for the one
 // before. Servers that were given are left alone.
 func (s *side) forget(ctx context.Context) (err error) {
-	if s.lab == nil || !s.Info.Version.AtLeast(5, 0) {
+	if !s.ours() || !s.Info.Version.AtLeast(5, 0) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
@@ -172,8 +197,7 @@ func (s *side) forget(ctx context.Context) (err error) {
 			return err
 		}
 		// The past ends at a checkpoint after a newer write.
-		_, err = s.direct.Command(ctx, "admin", bson.D{{Key: "appendOplogNote", Value: 1}, {Key: "data", Value: bson.D{{Key: "msg", Value: "millrace bench"}}}})
-		if err == nil {
+		if err = s.writeNotes(ctx); err == nil {
 			err = s.settle(ctx)
 		}
 		if err != nil {
@@ -199,6 +223,19 @@ func (s *side) forgotten(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
+// note is the command that has a server write something into its oplog.
+func note() bson.D {
+	return bson.D{{Key: "appendOplogNote", Value: 1}, {Key: "data", Value: bson.D{{Key: "msg", Value: "millrace bench"}}}}
+}
+
+func (s *side) writeNotes(ctx context.Context) error {
+	if s.cluster != nil {
+		return s.majorityOfEach(ctx)
+	}
+	_, err := s.direct.Command(ctx, "admin", note())
+	return err
+}
+
 func (s *side) keepHistory(ctx context.Context, seconds int) error {
 	for _, n := range s.nodes {
 		if _, err := n.Command(ctx, "admin", bson.D{{Key: "setParameter", Value: 1}, {Key: "minSnapshotHistoryWindowInSeconds", Value: seconds}}); err != nil {
@@ -216,7 +253,7 @@ func (s *side) drop(ctx context.Context) error {
 		members = len(s.nodes)
 	}
 	names := []string{dataDB}
-	if s.lab != nil { // millrace begins a job anew in more round trips than a new one
+	if s.ours() { // millrace begins a job anew in more round trips than a new one
 		names = append(names, mongo.StateDB)
 	}
 	for _, db := range names {
@@ -252,6 +289,9 @@ func (s *side) settle(ctx context.Context) error {
 // majority waits until a majority of the members has what was written before,
 // on disk: where all work ends that is measured, for a target may lose the rest.
 func (s *side) majority(ctx context.Context) error {
+	if s.cluster != nil {
+		return s.majorityOfEach(ctx)
+	}
 	_, err := s.direct.Command(ctx, dataDB, bson.D{{Key: "insert", Value: markers},
 		{Key: "documents", Value: bson.A{bson.D{{Key: "_id", Value: bson.NewObjectID()}}}},
 		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}})
@@ -264,7 +304,7 @@ func (s *side) majority(ctx context.Context) error {
 // create makes collections, with indexes if any are given.
 func (s *side) create(ctx context.Context, collections int, indexes []index) error {
 	for c := range collections {
-		if _, err := s.direct.Command(ctx, dataDB, bson.D{{Key: "create", Value: collection(c)}}); err != nil {
+		if err := s.createOne(ctx, collection(c)); err != nil {
 			return fmt.Errorf("create %s.%s: %w", dataDB, collection(c), err)
 		}
 		if err := s.index(ctx, c, indexes); err != nil {
@@ -272,6 +312,14 @@ func (s *side) create(ctx context.Context, collections int, indexes []index) err
 		}
 	}
 	return nil
+}
+
+func (s *side) createOne(ctx context.Context, coll string) error {
+	if s.cluster != nil {
+		return s.shard(ctx, coll)
+	}
+	_, err := s.direct.Command(ctx, dataDB, bson.D{{Key: "create", Value: coll}})
+	return err
 }
 
 // index is a secondary index on one field.

@@ -26,7 +26,9 @@ const (
 )
 
 // tool is an entry of the table of peers: how another tool is run. In its texts
-// {source}, {target} and {db} stand for the clusters and the database, {dir} for a
+// {source}, {target} and {db} stand for the clusters and the database, {shards} for
+// the source's shards, or for a replica set, {configs} and {routers} for what else a
+// sharded one has, {dir} for a
 // directory of its own, {port} for a free port, {config} for its configuration.
 type tool struct {
 	name string
@@ -38,6 +40,7 @@ type tool struct {
 	// place are the lines of its file that say where it works and what at,
 	// settings the others, which --peer-arg may change.
 	place, settings []Setting
+	ofShards        []Setting // that are other ones where the source is a sharded cluster
 	// before are args of a run that comes first, then those of one that has the
 	// process begin, again until it does.
 	before, then []string
@@ -115,7 +118,7 @@ func mongoShake(p shakePreset, mode, from string) tool {
 		args: []string{"-conf={config}", "-verbose=0"},
 		place: []Setting{
 			{"conf.version", "10"}, {"id", "mongoshake"}, {"master_quorum", "false"},
-			{"sync_mode", mode}, {"mongo_urls", "{source}"}, {"mongo_connect_mode", "primary"},
+			{"sync_mode", mode}, {"mongo_urls", "{shards}"}, {"mongo_cs_url", "{configs}"}, {"mongo_s_url", "{routers}"}, {"mongo_connect_mode", "primary"},
 			{"tunnel", "direct"}, {"tunnel.message", "raw"}, {"tunnel.address", "{target}"},
 			{"filter.namespace.white", "{db}"},
 			{"checkpoint.storage.url", ""}, {"checkpoint.storage.db", "mongoshake"}, {"checkpoint.storage.collection", "ckpt_default"},
@@ -136,7 +139,9 @@ func mongoShake(p shakePreset, mode, from string) tool {
 			{"incr_sync.executor.upsert", "false"}, {"incr_sync.executor.insert_on_dup_update", "false"}, {"incr_sync.conflict_write_to", "none"},
 			{"incr_sync.executor.majority_enable", "false"},
 		},
-		drains: func(from time.Time) tool { return mongoShake(p, "incr", from.UTC().Format("2006-01-02T15:04:05Z")) },
+		// It begins only without: schema changes are not for it there.
+		ofShards: []Setting{{"filter.ddl_enable", "false"}},
+		drains:   func(from time.Time) tool { return mongoShake(p, "incr", from.UTC().Format("2006-01-02T15:04:05Z")) },
 	}
 	return t.with(p.changed)
 }
@@ -242,7 +247,8 @@ func runTool(ctx context.Context, args []string, with func(args []string) (progr
 
 // filler puts what the texts of tools stand for into their places.
 func filler(st *site, dir string) func(context.Context, []string) ([]string, error) {
-	r := strings.NewReplacer("{source}", st.source.uri, "{target}", st.target.uri, "{db}", dataDB, "{dir}", dir, "{config}", filepath.Join(dir, "config"))
+	shards, configs, routers := st.source.parts()
+	r := strings.NewReplacer("{shards}", shards, "{configs}", configs, "{routers}", routers, "{source}", st.source.uri, "{target}", st.target.uri, "{db}", dataDB, "{dir}", dir, "{config}", filepath.Join(dir, "config"))
 	return func(ctx context.Context, texts []string) (filled []string, err error) {
 		for _, s := range texts {
 			if strings.Contains(s, "{port}") {

@@ -43,17 +43,17 @@ func (p plan) statements() (n int) {
 // collection's in commands of up to batchBytes. That keeps the order of a
 // document's operations, if there are several in a window. A connection does one
 // window after the other.
-func (w workload) apply(ctx context.Context, to *side, p plan, batchBytes int) error {
+func (w workload) apply(ctx context.Context, to *side, p plan, s settings) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, windows := range p {
 		g.Go(func() error {
-			wr, err := newWriter(ctx, to, 1)
+			wr, err := newWriter(ctx, to, s.concern())
 			if err != nil {
 				return err
 			}
 			defer wr.conn.Release()
 			for _, changes := range windows {
-				if err := w.window(ctx, wr, changes, batchBytes); err != nil {
+				if err := w.window(ctx, wr, changes, s.batchBytes); err != nil {
 					return err
 				}
 			}
