@@ -34,7 +34,8 @@ import (
 // bed is a sharded source with a router, and a replica set as the target.
 type bed struct {
 	*testing.T
-	lab            *sharded.Cluster
+	lab            *sharded.Cluster // nil where the source is a replica set
+	to             *sharded.Cluster // nil where the target is one
 	source, target *driver.Client
 	sourceURI      string
 	targetURI      string
@@ -60,6 +61,35 @@ func newBedOf(t *testing.T, auth bool) *bed {
 	}
 	b.source, b.target = b.client(b.sourceURI), b.client(b.targetURI)
 	return b
+}
+
+// newCluster starts a sharded cluster of shards x members, with two routers.
+func (b *bed) newCluster(shape string) (c *sharded.Cluster, uri string, routers []*routerProcess) {
+	b.Helper()
+	c = sharded.ForTest(b.T, sharded.Options{Options: lab.Options{Topology: "sharded:" + shape, TestCommands: true, SetParameters: map[string]string{"orphanCleanupDelaySecs": "0",
+		"journalCommitInterval": "500"}}}) // a server that is killed forgets what nobody waited for
+	var hosts []string
+	for range 2 {
+		r := &routerProcess{bed: b, config: c.ConfigURI()}
+		r.start("")
+		b.Cleanup(func() { b.ok(r.Close()) })
+		routers, hosts = append(routers, r), append(hosts, r.Host())
+	}
+	return c, "mongodb://" + strings.Join(hosts, ",") + "/", routers
+}
+
+// routerProcess is a router that comes back at its address.
+type routerProcess struct {
+	*bed
+	*router.Router
+	config string
+}
+
+func (r *routerProcess) start(listen string) {
+	r.Helper()
+	var err error
+	r.Router, err = router.Start(r.Context(), router.Options{ConfigURI: r.config, Listen: listen})
+	r.ok(err)
 }
 
 func (b *bed) ok(err error) {
@@ -96,6 +126,9 @@ func (b *bed) writing() (end func()) {
 	g, gctx := errgroup.WithContext(b.Context())
 	g.Go(func() error { return load.Run(ctx, b.source, "d", b.seed) })
 	g.Go(func() error {
+		if b.lab == nil {
+			return nil
+		}
 		r := rand.New(rand.NewPCG(b.seed, 77))
 		names := b.lab.ShardNames()
 		moves := 0
@@ -143,7 +176,8 @@ func (b *bed) documents(c *driver.Client, name string) map[string]bson.Raw {
 	for _, doc := range docs {
 		id := doc.Lookup("_id").String()
 		if all[id] != nil {
-			b.Errorf("seed %d: %s has %s twice", b.seed, name, id)
+			b.Errorf("seed %d: %s has %s twice: %s and %s", b.seed, name, id, all[id], doc)
+			b.history(fmt.Errorf("%s", id))
 		}
 		all[id] = doc
 	}
@@ -216,14 +250,14 @@ func TestUser(t *testing.T) {
 func TestServersDie(t *testing.T) {
 	b := newBed(t)
 	b.collections()
-	b.fill(1500)
+	b.fill(times(500, 1500))
 	end := b.writing()
 	spec := b.spec()
 	spec.Limits.Bytes = 1 << 20
 	j, done := b.start(spec)
 	r := rand.New(rand.NewPCG(b.seed, 4))
 	sets := append(b.lab.Shards(), b.lab.Config())
-	for range 5 {
+	for range times(2, 5) {
 		member := sets[r.IntN(len(sets))].Members()[0]
 		b.ok(member.Kill())
 		pause(r.IntN(1000))
@@ -358,17 +392,17 @@ func TestSameIDTwice(t *testing.T) {
 func TestCopyWhileChunksMove(t *testing.T) {
 	b := newBed(t)
 	b.collections()
-	b.fill(4000)
+	b.fill(times(1200, 4000))
 	end := b.writing()
 	spec := b.spec()
 	spec.Limits.Bytes = 2 << 20
-	for _, docs := range []int64{3000, 6000} {
+	for _, docs := range []int{times(1000, 3000), times(2000, 6000)} {
 		ctx, cancel := context.WithCancel(t.Context())
 		j, err := job.Open(ctx, spec)
 		b.ok(err)
 		done := make(chan error, 1)
 		go func() { done <- j.Run(ctx) }()
-		b.until(done, func() bool { return j.Status().Copy.Docs >= docs })
+		b.until(done, func() bool { return j.Status().Copy.Docs >= int64(docs) })
 		cancel()
 		<-done
 		j.Close()
@@ -385,7 +419,7 @@ func TestCopyWhileChunksMove(t *testing.T) {
 func TestSchemaWhileAllMoves(t *testing.T) {
 	b := newBed(t)
 	b.collections()
-	b.fill(1500)
+	b.fill(times(700, 1500))
 	end := b.writing()
 	enough, stop := context.WithCancel(t.Context())
 	var g errgroup.Group
@@ -393,7 +427,7 @@ func TestSchemaWhileAllMoves(t *testing.T) {
 	spec := b.spec()
 	spec.Limits.Bytes = 2 << 20
 	r := rand.New(rand.NewPCG(b.seed, 8))
-	for range 6 {
+	for range times(3, 6) {
 		ctx, cancel := context.WithCancel(t.Context())
 		j, err := job.Open(ctx, spec)
 		b.ok(err)
@@ -403,7 +437,7 @@ func TestSchemaWhileAllMoves(t *testing.T) {
 		case err := <-ended:
 			b.history(err)
 			b.Fatalf("seed %d: the job ended: %v", b.seed, err)
-		case <-time.After(time.Duration(500+r.IntN(4000)) * time.Millisecond):
+		case <-time.After(time.Duration(500+r.IntN(times(2000, 4000))) * time.Millisecond):
 		}
 		cancel()
 		<-ended
@@ -473,17 +507,29 @@ func TestSoak(t *testing.T) {
 		t.Run("schema", TestSchemaWhileAllMoves)
 		t.Run("copy", TestCopyWhileChunksMove)
 		t.Run("dying", TestServersDie)
+		t.Run("to shards", TestToShards)
+		t.Run("target", TestTargetDies)
 	}
 	t.Logf("%d rounds", rounds)
+}
+
+// times is how much is done: less where nobody asked for a soak.
+func times(few, many int) int {
+	if os.Getenv("MILLRACE_SOAK") == "" {
+		return few
+	}
+	return many
 }
 
 // fill writes documents of a kilobyte to each shard: so many to each collection
 // and writer, beside what writers write.
 func (b *bed) fill(n int) {
 	b.Helper()
-	names := b.lab.ShardNames()
-	for i, k := range []int{150, 250, 350, 450} {
-		b.ok(b.lab.MoveChunk(b.Context(), "d.ranged", key(k), names[(i+1)%len(names)]))
+	if b.lab != nil {
+		names := b.lab.ShardNames()
+		for i, k := range []int{150, 250, 350, 450} {
+			b.ok(b.lab.MoveChunk(b.Context(), "d.ranged", key(k), names[(i+1)%len(names)]))
+		}
 	}
 	r := rand.New(rand.NewPCG(b.seed, 5))
 	for _, name := range []string{"ranged", "hashed", "plain"} {
@@ -550,6 +596,23 @@ func (b *bed) following(j *job.Job, done <-chan error) {
 	b.until(done, func() bool { return j.Status().Phase == job.PhaseFollowing })
 }
 
+// histories are where oplogs are: of the source, then of a sharded target.
+func (b *bed) histories() (all []string) {
+	if b.lab == nil {
+		all = append(all, b.sourceURI)
+	} else {
+		for _, s := range b.lab.Shards() {
+			all = append(all, s.URI())
+		}
+	}
+	if b.to != nil {
+		for _, s := range b.to.Shards() {
+			all = append(all, s.URI())
+		}
+	}
+	return all
+}
+
 // history logs what the shards' oplogs tell of the document that an error names.
 func (b *bed) history(err error) {
 	b.Helper()
@@ -563,8 +626,8 @@ func (b *bed) history(err error) {
 		text string
 	}
 	var all []line
-	for i, s := range b.lab.Shards() {
-		c := b.client(s.URI())
+	for i, uri := range b.histories() {
+		c := b.client(uri)
 		oplog := c.Database("local").Collection("oplog.rs")
 		var or bson.A
 		for _, f := range []string{"o._id", "o2._id", "o.applyOps.o._id", "o.applyOps.o2._id"} {
@@ -595,6 +658,9 @@ func (b *bed) history(err error) {
 // changesOf logs what the shards' oplogs tell of changes of the schema.
 func (b *bed) changesOf() {
 	b.Helper()
+	if b.lab == nil {
+		return
+	}
 	var all []string
 	for i, s := range append(b.lab.Shards(), b.lab.Config()) {
 		cur, err := b.client(s.URI()).Database("local").Collection("oplog.rs").Find(b.Context(), bson.D{{Key: "$or", Value: bson.A{

@@ -1,0 +1,236 @@
+package sharded_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/lab/sharded"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/test"
+)
+
+// keys are how the target's collections of the database d are sharded, and which of
+// them the balancer leaves alone.
+func (b *bed) keys() string {
+	b.Helper()
+	cur, err := b.target.Database("config").Collection("collections").Find(b.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$regex", Value: "^d[.]"}}}},
+		options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
+	b.ok(err)
+	var all []struct {
+		NS        string `bson:"_id"`
+		Key       bson.D `bson:"key"`
+		NoBalance bool   `bson:"noBalance"`
+	}
+	b.ok(cur.All(b.Context(), &all))
+	var texts []string
+	for _, c := range all {
+		text := strings.TrimPrefix(c.NS, "d.")
+		for _, e := range c.Key {
+			text += fmt.Sprint(" ", e.Key, ":", e.Value)
+		}
+		if c.NoBalance {
+			text += " off"
+		}
+		texts = append(texts, text)
+	}
+	return strings.Join(texts, ", ")
+}
+
+func (b *bed) wants(when, want string) {
+	b.Helper()
+	if got := b.keys(); got != want {
+		b.Errorf("%s: %s, want %s", when, got, want)
+	}
+}
+
+// insert inserts documents {_id: i, x: i, y: -i} on the source.
+func (b *bed) insert(name string, from, to int) {
+	b.Helper()
+	var docs []any
+	for i := from; i < to; i++ {
+		docs = append(docs, bson.D{{Key: "_id", Value: i}, {Key: "x", Value: i}, {Key: "y", Value: -i}})
+	}
+	_, err := b.source.Database("d").Collection(name).InsertMany(b.Context(), docs)
+	b.ok(err)
+}
+
+func (b *bed) index(name string, field string, unique bool) {
+	b.Helper()
+	_, err := b.source.Database("d").Collection(name).Indexes().CreateOne(b.Context(),
+		driver.IndexModel{Keys: bson.D{{Key: field, Value: 1}}, Options: options.Index().SetUnique(unique)})
+	b.ok(err)
+}
+
+// same finalizes, and wants the documents of some collections to be the same, and no
+// difference between the catalogs.
+func (b *bed) same(j *job.Job, done <-chan error, names ...string) {
+	b.Helper()
+	b.ok(j.Finalize(b.Context(), true))
+	b.ok(<-done)
+	if st := j.Status(); len(st.Differences) > 0 {
+		b.Error(st.Differences)
+	}
+	b.sameDocuments(names...)
+}
+
+// TestKeysByRule: what rules name is sharded in the copy and in the changes, and the
+// balancer treats it as before when the job is finalized.
+func TestKeysByRule(t *testing.T) {
+	b := outward(t, false)
+	for _, name := range []string{"orders", "hashed", "plain"} {
+		b.insert(name, 0, 2000)
+	}
+	b.index("orders", "x", true)
+	b.index("orders", "y", false)
+	spec := b.spec()
+	spec.AllowMissing = true
+	spec.Shard = []string{"d.orders=x:1", "d.hashed=_id:hashed", "d.late=y:1,_id:1"}
+	j, done := b.start(spec)
+	b.following(j, done)
+	b.wants("following", "hashed _id:hashed off, orders x:1 off")
+	db := b.source.Database("d")
+	b.insert("late", 0, 100)
+	b.ok(db.Collection("hashed").Drop(t.Context()))
+	b.insert("hashed", 5000, 5100)
+	b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "renameCollection", Value: "d.orders"}, {Key: "to", Value: "d.sales"}}).Err())
+	b.insert("orders", 7000, 7100)
+	b.insert("sales", 9000, 9100)
+	b.index("late", "z", false)
+	b.until(done, func() bool {
+		return b.keys() == "hashed _id:hashed off, late y:1 _id:1 off, orders x:1 off, sales x:1 off"
+	})
+	b.same(j, done, "orders", "sales", "hashed", "late", "plain")
+	b.wants("finalized", "hashed _id:hashed, late y:1 _id:1, orders x:1, sales x:1")
+}
+
+// TestKeysOfShards: collections get the keys that they have on the source, also those
+// that are made later, and made again.
+func TestKeysOfShards(t *testing.T) {
+	b := outward(t, false)
+	from := sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1"}, Routers: 1})
+	b.sourceURI = from.URI()
+	b.source = b.client(b.sourceURI)
+	shard := func(name string, key bson.D) {
+		t.Helper()
+		b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "shardCollection", Value: "d." + name}, {Key: "key", Value: key}}).Err())
+	}
+	x := bson.D{{Key: "x", Value: 1}}
+	for _, name := range []string{"orders", "again", "ruled", "resharded"} {
+		shard(name, x)
+		b.insert(name, 0, 500)
+	}
+	b.insert("plain", 0, 500)
+	b.insert("later", 0, 10)
+	spec := b.spec()
+	spec.Shard = []string{"d.ruled=none"}
+	j, done := b.start(spec)
+	b.following(j, done)
+	b.wants("following", "again x:1 off, orders x:1 off, resharded x:1 off")
+	config := b.client(from.ConfigURI()).Database("admin")
+	b.ok(config.RunCommand(t.Context(), bson.D{{Key: "setParameter", Value: 1}, {Key: "reshardingMinimumOperationDurationMillis", Value: 0}}).Err())
+	b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "reshardCollection", Value: "d.resharded"}, {Key: "key", Value: bson.D{{Key: "y", Value: 1}}},
+		{Key: "unique", Value: false}, {Key: "collation", Value: bson.D{{Key: "locale", Value: "simple"}}}}).Err())
+	b.insert("resharded", 500, 600)
+	shard("made", bson.D{{Key: "_id", Value: "hashed"}})
+	b.insert("made", 0, 100)
+	b.ok(b.source.Database("d").Collection("again").Drop(t.Context()))
+	shard("again", bson.D{{Key: "y", Value: 1}, {Key: "x", Value: 1}})
+	b.insert("again", 0, 100)
+	b.insert("unsharded", 0, 10)
+	b.index("later", "x", false)
+	shard("later", x) // has documents: nothing tells of it
+	b.insert("later", 10, 20)
+	b.until(done, func() bool {
+		return b.keys() == "again y:1 x:1 off, made _id:hashed off, orders x:1 off, resharded y:1 off"
+	})
+	b.same(j, done, "orders", "again", "ruled", "plain", "made", "unsharded", "later", "resharded")
+	b.wants("finalized", "again y:1 x:1, made _id:hashed, orders x:1, resharded y:1")
+}
+
+// TestBalancerComesBack: a job that is broken off leaves the balancer as it was when it
+// is dropped, and when it begins anew.
+func TestBalancerComesBack(t *testing.T) {
+	b := outward(t, false)
+	b.insert("orders", 0, 100)
+	b.insert("mail", 0, 100)
+	spec := b.spec()
+	spec.Job, spec.Shard = "moving", []string{"d.orders=x:1", "d.mail=x:1"}
+	broken := func(spec job.Spec) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		j, err := job.Open(ctx, spec)
+		b.ok(err)
+		done := make(chan error, 1)
+		go func() { done <- j.Run(ctx) }()
+		b.following(j, done)
+		cancel()
+		<-done
+		j.Close()
+	}
+	broken(spec)
+	b.wants("broken off", "mail x:1 off, orders x:1 off")
+	anew := spec
+	anew.Restart, anew.OnExisting, anew.Shard = true, job.ExistingMerge, nil
+	broken(anew)
+	b.wants("begun anew", "mail x:1, orders x:1")
+	anew.OnExisting, anew.Shard = job.ExistingDrop, []string{"d.orders=_id:hashed"}
+	anew.Restart = true
+	b.ok(b.target.Database("millrace").Collection("jobs").FindOneAndUpdate(t.Context(), bson.D{}, bson.D{{Key: "$set", Value: bson.D{{Key: "shared", Value: false}}}}).Err())
+	broken(anew)
+	b.wants("dropped and begun anew", "orders _id:hashed off")
+	c, err := mongo.Connect(t.Context(), b.targetURI, mongo.Options{AppName: mongo.TargetApp})
+	b.ok(err)
+	defer c.Close()
+	b.ok(job.Hold(t.Context(), c, "moving", slog.New(slog.DiscardHandler), func(ctx context.Context, held *job.Stopped) error { return held.Drop(ctx) }))
+	b.wants("job dropped", "orders _id:hashed")
+	if n, err := b.target.Database("millrace").Collection("placed").CountDocuments(t.Context(), bson.D{}); err != nil || n != 0 {
+		t.Errorf("%d notes stay: %v", n, err)
+	}
+}
+
+// TestKilledWhileSharding: a job that is killed at any step goes on, and the target is
+// the same in the end.
+func TestKilledWhileSharding(t *testing.T) {
+	b := outward(t, false)
+	b.insert("orders", 0, 1000)
+	b.index("orders", "x", true)
+	program := test.BuildMillrace(t, "-tags", "failpoint")
+	for _, point := range []string{"shard.before", "shard.made", "shard.noted", "shard.held", "shard.split:2", "shard.moved", "shard.placed", "release.before"} {
+		sync := func(points string) error {
+			cmd := exec.CommandContext(t.Context(), program, "sync", "--source", b.sourceURI, "--target", b.targetURI, "--include", "d.*", "--shard", "d.orders=x:1",
+				"--until", "caught-up", "--spool-dir", t.TempDir(), "--log-level", "warn")
+			cmd.Env = append(os.Environ(), "MILLRACE_FAILPOINTS="+points)
+			out, err := cmd.CombinedOutput()
+			if points == "" && err != nil {
+				t.Errorf("%s: %v\n%s", point, err, out)
+			}
+			return err
+		}
+		if err := sync(point + "=kill"); err == nil || !strings.Contains(err.Error(), "killed") {
+			t.Errorf("%s: %v", point, err)
+		}
+		_ = sync("")
+		b.wants(point, "orders x:1")
+		b.sameDocuments("orders")
+		var orders struct{ UUID bson.Binary }
+		b.ok(b.target.Database("config").Collection("collections").FindOne(t.Context(), bson.D{{Key: "_id", Value: "d.orders"}}).Decode(&orders))
+		n, err := b.target.Database("config").Collection("chunks").CountDocuments(t.Context(), bson.D{{Key: "uuid", Value: orders.UUID}})
+		if b.ok(err); n != 4 {
+			t.Errorf("%s: %d chunks", point, n)
+		}
+		for _, name := range []string{"d", "millrace"} {
+			b.ok(b.target.Database(name).Drop(t.Context()))
+		}
+	}
+}
