@@ -161,7 +161,7 @@ func openShards(ctx context.Context, router *mongo.Cluster, o shards.Options) (*
 	if err != nil {
 		return nil, err
 	}
-	return &origin.Sharded{Cluster: c}, nil
+	return origin.NewSharded(c), nil
 }
 
 // Close disconnects both sides. Run must have returned.

@@ -170,6 +170,15 @@ func (j *Job) begin(ctx context.Context) (job state.Job, err error) {
 // load reads what an attempt begins with, and asks whether the source answers.
 func (j *Job) load(ctx context.Context, job state.Job) error {
 	j.stored, j.catalog, j.fresh = job, nil, job.Phase == PhaseCatalog
+	if j.shards != nil {
+		joined, err := j.shards.Refresh(ctx)
+		if err != nil {
+			return err
+		}
+		for _, name := range joined {
+			j.log.Info("a shard has joined the source", "shard", name)
+		}
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return j.letters.Load(gctx, j.spec.OnConflict != ConflictStop) })
 	if job.Phase == PhaseCatalog {

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/lookup"
+	"github.com/millrace/millrace/internal/source/shards"
 )
 
 // shardCopy copies from the shards of a cluster while chunks move. Each shard gives
@@ -31,6 +32,7 @@ import (
 // changes since are applied to it.
 type shardCopy struct {
 	*copier
+	of      *shards.Cluster         // of the attempt
 	stands  map[string]origin.Stand // of the tables, before anything was read
 	opts    copy.Options
 	engines copies
@@ -38,12 +40,11 @@ type shardCopy struct {
 
 // fromShards copies tasks, each a whole collection, from the shards.
 func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o copy.Options) error {
-	s := &shardCopy{copier: c, opts: o}
+	s := &shardCopy{copier: c, of: c.shards.Cluster(), opts: o}
 	s.opts.Replacing = s.oneEach
 	if err := bson.Unmarshal(chunks, &s.stands); err != nil {
 		return fmt.Errorf("read what was noted of the source's chunks: %w", err)
 	}
-	of := c.shards
 	byShard, err := s.split(ctx, tasks)
 	if err != nil {
 		return err
@@ -52,14 +53,15 @@ func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.
 		once := sync.OnceValue(func() error { return ready(ctx) })
 		s.opts.Ready = func(context.Context) error { return once() }
 	}
-	n := len(of.Shards)
+	n := len(s.of.Shards)
 	s.engines = make(copies, n)
 	s.share(n)
-	for i, one := range of.Shards {
+	for i, one := range s.of.Shards {
 		s.engines[i] = copy.New(one.Cluster, c.dst, sliceStore{c.store}, s.opts)
 	}
 	c.progress.Copying(s.engines)
-	if err := s.each(ctx, func(ctx context.Context, i int) error { return s.engines[i].Run(ctx, byShard[of.Shards[i].Name]) }); err != nil {
+	err = s.each(ctx, byShard, func(ctx context.Context, i int, tasks []copy.Task) error { return s.engines[i].Run(ctx, tasks) })
+	if err != nil {
 		return err
 	}
 	if err := s.movedDatabases(ctx, tasks); err != nil {
@@ -84,11 +86,18 @@ func (s *shardCopy) share(n int) {
 	}
 }
 
-func (s *shardCopy) each(ctx context.Context, do func(ctx context.Context, i int) error) error {
+// each does what there is to do on shards side by side. One of them may have joined since
+// the attempt began.
+func (s *shardCopy) each(ctx context.Context, byShard map[string][]copy.Task, do func(ctx context.Context, i int, tasks []copy.Task) error) error {
+	for name := range byShard {
+		if !slices.ContainsFunc(s.of.Shards, func(one shards.Shard) bool { return one.Name == name }) {
+			return mongo.Retry("shard "+name+" has joined", nil, "")
+		}
+	}
 	g, ctx := errgroup.WithContext(ctx)
-	for i, one := range s.shards.Shards {
+	for i, one := range s.of.Shards {
 		g.Go(func() error {
-			if err := do(ctx, i); err != nil {
+			if err := do(ctx, i, byShard[one.Name]); err != nil {
 				return fmt.Errorf("shard %s: %w", one.Name, err)
 			}
 			return nil
@@ -110,7 +119,7 @@ func (s *shardCopy) split(ctx context.Context, tasks []copy.Task) (map[string][]
 			db, _ := mongo.SplitNS(t.Source.NS)
 			shard, ok := places.Primary(db)
 			if !ok { // dropped since; any shard says so
-				shard = s.shards.Shards[0].Name
+				shard = s.of.Shards[0].Name
 			}
 			byShard[shard] = append(byShard[shard], t)
 			continue
@@ -239,14 +248,13 @@ func (s *shardCopy) readAgain(ctx context.Context, t copy.Task, table *origin.Ta
 	}
 	left := map[string]bool{}
 	var mu sync.Mutex
-	err := s.each(ctx, func(ctx context.Context, i int) error {
-		tasks := byShard[s.shards.Shards[i].Name]
+	err := s.each(ctx, byShard, func(ctx context.Context, i int, tasks []copy.Task) error {
 		if len(tasks) == 0 {
 			return nil
 		}
 		o := s.opts
 		o.Ready = nil
-		eng := copy.New(s.shards.Shards[i].Cluster, s.dst, unstored{s.sliceStore()}, o)
+		eng := copy.New(s.of.Shards[i].Cluster, s.dst, unstored{s.sliceStore()}, o)
 		err := eng.Run(ctx, tasks)
 		mu.Lock()
 		defer mu.Unlock()
@@ -315,14 +323,13 @@ func (s *shardCopy) movedDatabases(ctx context.Context, tasks []copy.Task) error
 		t.Source.UUID = now
 		byShard[shard] = append(byShard[shard], t)
 	}
-	return s.each(ctx, func(ctx context.Context, i int) error {
-		tasks := byShard[s.shards.Shards[i].Name]
+	return s.each(ctx, byShard, func(ctx context.Context, i int, tasks []copy.Task) error {
 		if len(tasks) == 0 {
 			return nil
 		}
 		o := s.opts
 		o.Ready = nil
-		return copy.New(s.shards.Shards[i].Cluster, s.dst, unstored{s.sliceStore()}, o).Run(ctx, tasks)
+		return copy.New(s.of.Shards[i].Cluster, s.dst, unstored{s.sliceStore()}, o).Run(ctx, tasks)
 	})
 }
 

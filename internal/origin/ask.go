@@ -22,14 +22,20 @@ import (
 // Newest is a position that no write acknowledged before is behind, on any shard. ns is
 // a namespace that the user may read.
 func (c *Sharded) Newest(ctx context.Context, ns string) (mongo.OpTime, error) {
-	return c.Latest(ctx, func(ctx context.Context, s shards.Shard) (mongo.OpTime, error) { return s.Newest(ctx, ns) })
+	of := c.Cluster()
+	at, err := of.Latest(ctx, func(ctx context.Context, s shards.Shard) (mongo.OpTime, error) { return s.Newest(ctx, ns) })
+	if err == nil {
+		err = of.SameShards(ctx, at)
+	}
+	return at, err
 }
 
 // Positions are those of the shard that is ahead of the others.
 func (c *Sharded) Positions(ctx context.Context) (mongo.Positions, error) {
-	all := make([]mongo.Positions, len(c.Shards))
-	err := c.Each(ctx, func(ctx context.Context, i int) (err error) {
-		all[i], err = c.Shards[i].Positions(ctx)
+	of := c.Cluster()
+	all := make([]mongo.Positions, len(of.Shards))
+	err := of.Each(ctx, func(ctx context.Context, i int) (err error) {
+		all[i], err = of.Shards[i].Positions(ctx)
 		return err
 	})
 	p := slices.MaxFunc(all, func(a, b mongo.Positions) int { return a.Last.Compare(b.Last) })
@@ -43,7 +49,8 @@ func (c *Sharded) Positions(ctx context.Context) (mongo.Positions, error) {
 // Reached waits until every shard has committed all up to a position, and passed it:
 // what a shard writes later has a later one.
 func (c *Sharded) Reached(ctx context.Context, at mongo.OpTime) (mongo.Positions, error) {
-	if err := c.Each(ctx, func(ctx context.Context, i int) error { return c.Pass(ctx, c.Shards[i], at) }); err != nil {
+	of := c.Cluster()
+	if err := of.Each(ctx, func(ctx context.Context, i int) error { return of.Pass(ctx, of.Shards[i], at) }); err != nil {
 		return mongo.Positions{}, err
 	}
 	p, err := c.Positions(ctx)
@@ -51,22 +58,40 @@ func (c *Sharded) Reached(ctx context.Context, at mongo.OpTime) (mongo.Positions
 	return p, err
 }
 
-// Window is the oldest position that the oplogs of all shards hold, and the newest.
+// Window is the oldest position that the oplogs of all shards hold, and the newest. One
+// that reaches back to its set's beginning holds what came before, too: nothing.
 func (c *Sharded) Window(ctx context.Context) (oldest, newest mongo.OpTime, err error) {
+	of := c.Cluster()
 	var mu sync.Mutex
-	err = c.Each(ctx, func(ctx context.Context, i int) error {
-		from, to, err := oplog.Window(ctx, c.Shards[i].Cluster)
+	var cut, whole mongo.OpTime
+	err = of.Each(ctx, func(ctx context.Context, i int) error {
+		from, to, err := oplog.Window(ctx, of.Shards[i].Cluster)
+		if err != nil {
+			return err
+		}
+		_, beginning, err := shards.FirstEntry(ctx, of.Shards[i])
 		mu.Lock()
 		defer mu.Unlock()
-		oldest, newest = mongo.MaxOpTime(oldest, from), mongo.MaxOpTime(newest, to)
+		newest = mongo.MaxOpTime(newest, to)
+		switch {
+		case !beginning:
+			cut = mongo.MaxOpTime(cut, from)
+		case whole.IsZero():
+			whole = from
+		default:
+			whole = mongo.MinOpTime(whole, from)
+		}
 		return err
 	})
-	return oldest, newest, err
+	if cut.IsZero() {
+		return whole, newest, err
+	}
+	return cut, newest, err
 }
 
 // ListOne finds a collection by its UUID.
 func (c *Sharded) ListOne(ctx context.Context, db string, uuid bson.Binary) (schema.Collection, bool, error) {
-	return schema.ListOne(ctx, c.Router, db, uuid)
+	return schema.ListOne(ctx, c.router(), db, uuid)
 }
 
 // named is the name of the sharded collection with a UUID, "" when there is none.
@@ -94,7 +119,7 @@ func (c *Sharded) Find(ctx context.Context, of lookup.Collection, ids []bson.Raw
 			return c.findOnShards(ctx, of, ids, at, onlyIDs)
 		}
 		_, of.Name = mongo.SplitNS(ns)
-		docs, err := lookup.Find(ctx, c.Router, of, ids, at, onlyIDs)
+		docs, err := lookup.Find(ctx, c.router(), of, ids, at, onlyIDs)
 		if twice++; errors.Is(err, lookup.ErrTwice) && twice < looks {
 			err = pace.Pause(ctx, 100*time.Millisecond)
 			if err == nil {
@@ -112,7 +137,7 @@ func (c *Sharded) Find(ctx context.Context, of lookup.Collection, ids []bson.Raw
 
 // findOnShards asks for a collection that is not sharded: one shard has it.
 func (c *Sharded) findOnShards(ctx context.Context, of lookup.Collection, ids []bson.RawValue, at mongo.OpTime, onlyIDs bool) (docs []bson.Raw, err error) {
-	for _, s := range c.Shards {
+	for _, s := range c.Cluster().Shards {
 		docs, err = lookup.Find(ctx, s.Cluster, of, ids, at, onlyIDs)
 		if err == nil {
 			return docs, nil
@@ -130,13 +155,16 @@ func (c *Sharded) Vanished(ctx context.Context, db string, uuid bson.Binary) (bo
 	if err != nil || ns != "" {
 		return false, err
 	}
-	gone := make([]bool, len(c.Shards))
-	err = c.Each(ctx, func(ctx context.Context, i int) (err error) {
-		gone[i], err = c.Shards[i].Vanished(ctx, db, uuid)
+	all := c.Cluster()
+	gone := make([]bool, len(all.Shards))
+	err = all.Each(ctx, func(ctx context.Context, i int) (err error) {
+		gone[i], err = all.Shards[i].Vanished(ctx, db, uuid)
 		return err
 	})
 	return err == nil && !slices.Contains(gone, false), err
 }
 
 // Holds fails when the cluster has got or lost a shard by then.
-func (c *Sharded) Holds(ctx context.Context, at mongo.OpTime) error { return c.SameShards(ctx, at) }
+func (c *Sharded) Holds(ctx context.Context, at mongo.OpTime) error {
+	return c.Cluster().SameShards(ctx, at)
+}

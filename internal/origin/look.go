@@ -21,7 +21,7 @@ const mostLooked = 256 << 20
 func (c *Sharded) Look(ctx context.Context, collections []string, span oplog.Span, fn func(*stream.Event) error) error {
 	var all []stream.Event
 	left := mostLooked
-	for _, s := range c.Shards {
+	for _, s := range c.Cluster().Shards {
 		look := oplog.Look{Cluster: s.Cluster, SkipMigrated: true, Collections: collections}
 		err := look.Each(ctx, span, func(ev *stream.Event) error {
 			if left -= len(ev.Doc) + len(ev.Key.ID.Data); left < 0 {
@@ -49,5 +49,5 @@ func (c *Sharded) Look(ctx context.Context, collections []string, span oplog.Spa
 
 // Full reports that a shard's oplog is full.
 func (c *Sharded) Full(ctx context.Context) bool {
-	return slices.ContainsFunc(c.Shards, func(s shards.Shard) bool { return oplog.Full(ctx, s.Cluster) })
+	return slices.ContainsFunc(c.Cluster().Shards, func(s shards.Shard) bool { return oplog.Full(ctx, s.Cluster) })
 }

@@ -32,7 +32,7 @@ func (c *Sharded) Places(ctx context.Context) (*Places, error) {
 		err = cur.All(ctx, &dbs)
 	}
 	if err != nil {
-		return nil, mongo.Wrap(err, "read on which shards the databases of %s are", c.Router.Address())
+		return nil, mongo.Wrap(err, "read on which shards the databases of %s are", c.router().Address())
 	}
 	for _, db := range dbs {
 		p.primary[db.Name] = db.Primary
@@ -46,7 +46,7 @@ func (c *Sharded) Places(ctx context.Context) (*Places, error) {
 		err = cur.All(ctx, &colls)
 	}
 	if err != nil {
-		return nil, mongo.Wrap(err, "read which collections of %s are sharded", c.Router.Address())
+		return nil, mongo.Wrap(err, "read which collections of %s are sharded", c.router().Address())
 	}
 	for _, one := range colls {
 		if id, ok := shards.IDOf(one.UUID); ok && !one.Dropped {
@@ -92,11 +92,12 @@ func (c *Sharded) Moved(ctx context.Context, was schema.Collection) (now bson.Bi
 	if !ok {
 		return now, "", false, nil
 	}
-	i := slices.IndexFunc(c.Shards, func(s shards.Shard) bool { return s.Name == shard })
+	all := c.Cluster().Shards
+	i := slices.IndexFunc(all, func(s shards.Shard) bool { return s.Name == shard })
 	if i < 0 {
 		return now, shard, false, mongo.Retry("shard "+shard+" has joined since", nil, "")
 	}
-	colls, err := schema.List(ctx, c.Shards[i].Cluster, schema.Scope{Readable: true,
+	colls, err := schema.List(ctx, all[i].Cluster, schema.Scope{Readable: true,
 		DB: func(name string) bool { return name == db }, NS: func(ns string) bool { return ns == was.NS }})
 	if err != nil || len(colls) == 0 {
 		return now, shard, false, err

@@ -1,6 +1,10 @@
 package origin
 
 import (
+	"context"
+	"slices"
+	"sync/atomic"
+
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/merge"
@@ -9,15 +13,52 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Sharded is a sharded cluster.
-type Sharded struct{ *shards.Cluster }
+// Sharded is a sharded cluster, with the shards that it had at the last Refresh. It is
+// safe for concurrent use.
+type Sharded struct {
+	now atomic.Pointer[shards.Cluster]
+}
+
+// NewSharded takes over an open cluster.
+func NewSharded(c *shards.Cluster) *Sharded {
+	s := &Sharded{}
+	s.now.Store(c)
+	return s
+}
+
+// Cluster is the cluster of now. Whoever does several things with its shards does them
+// with one.
+func (c *Sharded) Cluster() *shards.Cluster { return c.now.Load() }
+
+// Refresh opens the shards that have joined, and gives their names. It is called by one
+// goroutine.
+func (c *Sharded) Refresh(ctx context.Context) (joined []string, err error) {
+	was := c.Cluster()
+	now, err := was.WithJoined(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.now.Store(now)
+	for _, s := range now.Shards {
+		if !slices.ContainsFunc(was.Shards, func(old shards.Shard) bool { return old.Name == s.Name }) {
+			joined = append(joined, s.Name)
+		}
+	}
+	return joined, nil
+}
+
+// Close closes the shards.
+func (c *Sharded) Close() { c.Cluster().Close() }
+
+func (c *Sharded) router() *mongo.Cluster { return c.Cluster().Router }
 
 // Changes is what users do there, all shards together. The names are those at the
 // position of a run.
 func (c *Sharded) Changes(o oplog.Options, names func() []schema.Name) stream.Source {
-	n := int64(len(c.Shards))
+	of := c.Cluster()
+	n := int64(len(of.Shards))
 	o.ReadAheadBytes, o.TxnBufferBytes = max(o.ReadAheadBytes/n, 1), max(o.TxnBufferBytes/n, 1)
-	return c.Stream(o, merge.Options{AheadBytes: o.ReadAheadBytes, BatchBytes: int64(o.BatchBytes)}, func() (there []shards.Collection) {
+	return of.Stream(o, merge.Options{AheadBytes: o.ReadAheadBytes, BatchBytes: int64(o.BatchBytes)}, func() (there []shards.Collection) {
 		for _, one := range names() {
 			there = append(there, shards.Collection{NS: one.NS, UUID: one.UUID})
 		}

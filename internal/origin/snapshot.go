@@ -14,35 +14,39 @@ import (
 // Snapshot lists the part of the catalog in scope exactly as it stood at a position,
 // from which a Stream may begin. It may lie in the middle of a movePrimary.
 func (c *Sharded) Snapshot(ctx context.Context, scope schema.Scope) (snap schema.Snapshot, from stream.Position, err error) {
-	terms := make([]int64, len(c.Shards))
-	ends := make([]mongo.OpTime, len(c.Shards))
-	held := make([][]schema.Collection, len(c.Shards))
-	snap, err = schema.TakeSnapshotOf(ctx, c.Router, scope, schema.History{
+	of := c.Cluster()
+	terms := make([]int64, len(of.Shards))
+	ends := make([]mongo.OpTime, len(of.Shards))
+	held := make([][]schema.Collection, len(of.Shards))
+	snap, err = schema.TakeSnapshotOf(ctx, of.Router, scope, schema.History{
 		Before: func(ctx context.Context) (mongo.OpTime, error) {
-			err := c.Each(ctx, func(ctx context.Context, i int) error {
-				p, err := c.Shards[i].Positions(ctx)
+			err := of.Each(ctx, func(ctx context.Context, i int) error {
+				p, err := of.Shards[i].Positions(ctx)
 				terms[i] = p.Last.Term
 				return err
 			})
 			if err == nil {
-				from, err = c.Start(ctx)
+				from, err = of.Start(ctx)
+			}
+			if err == nil {
+				err = of.SameShards(ctx, from.At)
 			}
 			return from.At, err
 		},
 		After: func(ctx context.Context) (mongo.OpTime, error) {
-			err := c.Each(ctx, func(ctx context.Context, i int) (err error) {
-				if held[i], err = schema.List(ctx, c.Shards[i].Cluster, scope); err != nil {
+			err := of.Each(ctx, func(ctx context.Context, i int) (err error) {
+				if held[i], err = schema.List(ctx, of.Shards[i].Cluster, scope); err != nil {
 					return err
 				}
-				if ends[i], err = c.Shards[i].CommittedSeen(ctx); err == nil && ends[i].Term != terms[i] {
-					err = mongo.Retry(fmt.Sprintf("shard %s has elected another primary", c.Shards[i].Name), nil, "")
+				if ends[i], err = of.Shards[i].CommittedSeen(ctx); err == nil && ends[i].Term != terms[i] {
+					err = mongo.Retry(fmt.Sprintf("shard %s has elected another primary", of.Shards[i].Name), nil, "")
 				}
 				return err
 			})
 			return from.At, err
 		},
 		Changes: func(ctx context.Context, after, _ mongo.OpTime, fn func(*stream.Change, mongo.OpTime) error) error {
-			for i, s := range c.Shards {
+			for i, s := range of.Shards {
 				if !after.Before(ends[i]) {
 					continue
 				}

@@ -179,7 +179,7 @@ func TestPlacing(t *testing.T) {
 		s, err := shards.Open(t.Context(), router, shards.Options{URI: c.URI()})
 		b.ok(err)
 		t.Cleanup(s.Close)
-		other := b.from(t, router, &origin.Sharded{Cluster: s}, "d")
+		other := b.from(t, router, origin.NewSharded(s), "d")
 		fromSharded(other, c)
 		sharding(other, c)
 	})
@@ -403,7 +403,7 @@ func fromSharded(b *bed, source *sharded.Cluster) {
 // sharding: a collection that is being sharded counts as sharded from its creation on.
 func sharding(b *bed, source *sharded.Cluster) {
 	b.ok(source.CreateDatabase(b.Context(), "new", source.ShardNames()[1]))
-	primary := b.sharded.Shards[1].Cluster
+	primary := b.sharded.Cluster().Shards[1].Cluster
 	p := b.placer("sharding")
 	for i := range 20 {
 		name := fmt.Sprint("c", i)

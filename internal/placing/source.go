@@ -79,9 +79,10 @@ func (s *Source) table(ctx context.Context, coll schema.Collection) (*origin.Tab
 func (s *Source) settled(ctx context.Context, ns string) error {
 	const pause, most = 20 * time.Millisecond, 10 * time.Second
 	for began := time.Now(); time.Since(began) < most; {
-		busy := make([]bool, len(s.Shards.Shards))
-		err := s.Shards.Each(ctx, func(ctx context.Context, i int) (err error) {
-			c := s.Shards.Shards[i].Cluster
+		of := s.Shards.Cluster()
+		busy := make([]bool, len(of.Shards))
+		err := of.Each(ctx, func(ctx context.Context, i int) (err error) {
+			c := of.Shards[i].Cluster
 			if busy[i], err = coordinates(ctx, c, ns); mongo.IsCode(err, mongo.CodeUnauthorized) {
 				busy[i], err = operates(ctx, c, ns)
 			}
@@ -127,7 +128,7 @@ func (s *Source) sample(ctx context.Context, coll schema.Collection, key shardke
 	members := []*mongo.Cluster{s.Cluster}
 	if s.Shards != nil {
 		members = nil
-		for _, one := range s.Shards.Shards {
+		for _, one := range s.Shards.Cluster().Shards {
 			members = append(members, one.Cluster)
 		}
 	}

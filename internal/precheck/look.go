@@ -38,7 +38,7 @@ func (p *planner) look(ctx context.Context) error {
 	s.others = ask(&g, func() ([]state.Job, error) { return p.Store.LoadOthers(ctx, false) })
 	s.sourceGrants = ask(&g, func() (grants, error) { return grantsOf(ctx, p.Source) })
 	if p.Shards != nil {
-		for _, one := range p.Shards.Shards {
+		for _, one := range p.Shards.Cluster().Shards {
 			s.shardGrants = append(s.shardGrants, ask(&g, func() (grants, error) { return grantsOf(ctx, one.Cluster) }))
 		}
 	}

@@ -362,7 +362,7 @@ func (p *planner) shards() {
 		return
 	}
 	var names []string
-	for _, s := range p.Shards.Shards {
+	for _, s := range p.Shards.Cluster().Shards {
 		names = append(names, s.Name)
 		if s.Info.Version.OlderThan(p.Source.Info.Version.Series()) {
 			p.add(Fail, "shards", "upgrade it", "shard %s is of MongoDB %s, older than the router", s.Name, s.Info.Version)

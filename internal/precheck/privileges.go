@@ -82,7 +82,7 @@ func (p *planner) privileges(context.Context) error {
 		return err
 	}
 	if p.Shards != nil {
-		for i, s := range p.Shards.Shards {
+		for i, s := range p.Shards.Cluster().Shards {
 			if err := p.judge("shard "+s.Name, p.seen.shardGrants[i], p.shardNeeds); err != nil {
 				return err
 			}

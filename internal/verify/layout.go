@@ -95,11 +95,11 @@ func (s *side) onOneShard(ctx context.Context, of *origin.Sharded, readers int) 
 }
 
 func shardNamed(of *origin.Sharded, name string) (*shards.Shard, error) {
-	i := slices.IndexFunc(of.Shards, func(s shards.Shard) bool { return s.Name == name })
+	i := slices.IndexFunc(of.Cluster().Shards, func(s shards.Shard) bool { return s.Name == name })
 	if i < 0 {
 		return nil, errUnread{fmt.Errorf("shard %s has joined meanwhile", name)}
 	}
-	return &of.Shards[i], nil
+	return &of.Cluster().Shards[i], nil
 }
 
 // unsharded is a collection that is not sharded, on its database's own shard.

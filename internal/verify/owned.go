@@ -78,16 +78,16 @@ func (l *owned) cut(ctx context.Context, table *origin.Table) error {
 // that was loaded: a shard that takes its version then had at that time what the table
 // says.
 func (l *owned) time(ctx context.Context) (at bson.Timestamp, err error) {
-	old := slices.ContainsFunc(l.of.Shards, func(s shards.Shard) bool { return !s.Info.Version.AtLeast(5, 0) })
+	old := slices.ContainsFunc(l.of.Cluster().Shards, func(s shards.Shard) bool { return !s.Info.Version.AtLeast(5, 0) })
 	if old && l.e.o.Online && l.e.live[l.i].CompareAndSwap(false, true) {
 		l.e.note("the " + sideName(l.i) + "'s shards, older than 5.0, were not read as of one time: a document whose shard key users changed meanwhile may not have been compared")
 	}
 	if !l.e.o.Online || l.e.live[l.i].Load() {
 		return at, nil
 	}
-	newest, err := l.of.Latest(ctx, func(ctx context.Context, s shards.Shard) (mongo.OpTime, error) { return s.Committed(ctx) })
+	newest, err := l.of.Cluster().Latest(ctx, func(ctx context.Context, s shards.Shard) (mongo.OpTime, error) { return s.Committed(ctx) })
 	if err == nil {
-		err = l.of.Each(ctx, func(ctx context.Context, i int) error { return l.of.Pass(ctx, l.of.Shards[i], newest) })
+		err = l.of.Cluster().Each(ctx, func(ctx context.Context, i int) error { return l.of.Cluster().Pass(ctx, l.of.Cluster().Shards[i], newest) })
 	}
 	return newest.TS, err
 }

@@ -46,7 +46,7 @@ func newShardedBed(t *testing.T) *shardedBed {
 	found, err := shards.Open(t.Context(), b.router, shards.Options{URI: r.URI(), Data: true})
 	b.ok(err)
 	t.Cleanup(found.Close)
-	b.of = &origin.Sharded{Cluster: found}
+	b.of = origin.NewSharded(found)
 	b.ok(b.lab.CreateDatabase(t.Context(), "d", "s0"))
 	b.ok(b.lab.ShardCollection(t.Context(), "d.c", sharded.Sharding{Key: bson.D{{Key: "k", Value: 1}}}))
 	b.ok(b.lab.Split(t.Context(), "d.c", atKey(100), atKey(200), atKey(300), atKey(400), atKey(500)))
@@ -145,7 +145,7 @@ func TestOwnedScan(t *testing.T) {
 		b.each(&c)
 	}
 	begin := func() reading { return reading{} }
-	history := b.of.Shards[0].Info.Version.AtLeast(5, 0)
+	history := b.of.Cluster().Shards[0].Info.Version.AtLeast(5, 0)
 	t.Run("an open cursor keeps what was owned", func(t *testing.T) {
 		l := b.owned()
 		table, err := b.of.Table(t.Context(), l.uuid)
@@ -339,7 +339,7 @@ func TestShardsSeeWhatWasAcknowledged(t *testing.T) {
 	found, err := shards.Open(t.Context(), b.router, shards.Options{URI: r.URI(), Data: true})
 	b.ok(err)
 	t.Cleanup(found.Close)
-	b.of = &origin.Sharded{Cluster: found}
+	b.of = origin.NewSharded(found)
 	b.ok(c.CreateDatabase(t.Context(), "d", "s0"))
 	b.ok(c.ShardCollection(t.Context(), "d.c", sharded.Sharding{Key: bson.D{{Key: "_id", Value: 1}}}))
 	for i := range 4 {

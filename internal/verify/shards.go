@@ -33,7 +33,7 @@ func (e *Engine) openShards(ctx context.Context, i int, uri string, given map[st
 	found, err := shards.Open(ctx, c, shards.Options{URI: uri, Shards: given, Mongo: mongo.Options{AppName: appName}, Data: true})
 	switch {
 	case err == nil:
-		of := &origin.Sharded{Cluster: found}
+		of := origin.NewSharded(found)
 		e.o.Log.Info("shards are read directly", "side", sideName(i), "shards", len(found.Shards))
 		e.direct(i, of)
 		return of, nil
@@ -84,11 +84,11 @@ func (e *Engine) note(text string) {
 func (e *Engine) advanceShards(ctx context.Context, i int, of *origin.Sharded) error {
 	at := map[string]bson.Timestamp{}
 	var mu sync.Mutex
-	err := of.Each(ctx, func(ctx context.Context, n int) error {
-		now, err := e.committed(ctx, of.Shards[n].Cluster)
+	err := of.Cluster().Each(ctx, func(ctx context.Context, n int) error {
+		now, err := e.committed(ctx, of.Cluster().Shards[n].Cluster)
 		mu.Lock()
 		defer mu.Unlock()
-		at[of.Shards[n].Name] = now
+		at[of.Cluster().Shards[n].Name] = now
 		return err
 	})
 	if err == nil {
@@ -108,8 +108,8 @@ func sameShards(a, b *origin.Sharded) bool {
 	if a == nil || b == nil {
 		return false
 	}
-	for _, x := range a.Shards {
-		for _, y := range b.Shards {
+	for _, x := range a.Cluster().Shards {
+		for _, y := range b.Cluster().Shards {
 			if x.Same(y.Cluster) {
 				return true
 			}

@@ -130,9 +130,9 @@ func (b *bed) writing() (end func()) {
 			return nil
 		}
 		r := rand.New(rand.NewPCG(b.seed, 77))
-		names := b.lab.ShardNames()
 		moves := 0
 		for ctx.Err() == nil && gctx.Err() == nil {
+			names := b.lab.ShardNames() // one may join
 			if err := b.lab.MoveChunk(gctx, "d.ranged", key(r.IntN(load.Keys)), names[r.IntN(len(names))]); err == nil {
 				moves++
 			}
@@ -332,17 +332,79 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// TestShardJoins: a job does not go on without what a new shard does.
+// TestShardJoins: a job goes on with what a new shard does, one that joined while it
+// copied, one while it followed, and one while it was stopped.
 func TestShardJoins(t *testing.T) {
 	b := newBed(t)
 	b.collections()
+	b.fill(times(300, 1500))
+	end := b.writing()
+	add := func() string {
+		t.Helper()
+		name, err := b.lab.AddShard(t.Context())
+		b.ok(err)
+		b.ok(b.lab.MovePrimary(t.Context(), "d", name))
+		return name
+	}
+	spec := b.spec()
+	spec.Limits.Bytes = 200 << 10
+	ctx, cancel := context.WithCancel(t.Context())
+	j, err := job.Open(ctx, spec)
+	b.ok(err)
+	ended := make(chan error, 1)
+	go func() { ended <- j.Run(ctx) }()
+	b.until(ended, func() bool { return j.Status().Copy.Docs > 10 })
+	add()
+	j.SetLimits(t.Context(), pace.Rates{})
+	b.following(j, ended)
+	add()
+	n := j.Status().Follow.Operations
+	b.applies(j, ended, n+500)
+	cancel()
+	<-ended
+	j.Close()
+	last := add()
 	j, done := b.start(b.spec())
 	b.following(j, done)
-	name, err := b.lab.AddShard(t.Context())
+	b.applies(j, done, 500)
+	end()
+	b.ok(b.lab.MoveChunk(t.Context(), "d.ranged", key(250), last))
+	_, err = b.source.Database("d").Collection("ranged").InsertOne(t.Context(), bson.D{{Key: "_id", Value: "there"}, {Key: "k", Value: 250}})
 	b.ok(err)
-	_, err = b.source.Database("d").Collection("plain").InsertOne(t.Context(), bson.D{{Key: "_id", Value: "after"}})
-	b.ok(err)
-	if err := <-done; err == nil || !strings.Contains(err.Error(), name+" has joined") || mongo.HintOf(err) == "" {
+	b.finish(j, done)
+}
+
+// TestShardBringsData: what a shard had when it joined arrives when it can be told in
+// full. Else the job does not go on without it.
+func TestShardBringsData(t *testing.T) {
+	b := newBed(t)
+	b.collections()
+	spec := b.spec()
+	spec.Rules.Include = []string{"d.*", "brought*.*"}
+	spec.AllowMissing = true
+	j, done := b.start(spec)
+	b.following(j, done)
+	bring := func(db string, then func()) string {
+		name, err := b.lab.AddShardWith(t.Context(), func(set *lab.Cluster) error {
+			_, err := b.client(set.SystemURI()).Database(db).Collection("c").InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1}})
+			then()
+			return err
+		})
+		b.ok(err)
+		return name
+	}
+	bring("brought1", func() {})
+	arrived := b.target.Database("brought1").Collection("c")
+	b.until(done, func() bool {
+		n, err := arrived.CountDocuments(t.Context(), bson.D{})
+		b.ok(err)
+		return n == 1
+	})
+	name := bring("brought2", func() {
+		was := j.Status().Follow.Applied
+		b.until(done, func() bool { return j.Status().Follow.Applied != was })
+	})
+	if err := <-done; err == nil || !strings.Contains(err.Error(), name+" has joined") || !strings.Contains(err.Error(), "brought2") || mongo.HintOf(err) == "" {
 		t.Errorf("%v, %s", err, mongo.HintOf(err))
 	}
 }

@@ -9,6 +9,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/lab"
 )
 
 // join makes a running set a shard, as _configsvrAddShard does in every version;
@@ -21,6 +23,12 @@ func (c *Cluster) join(ctx context.Context, s *set) error {
 
 // AddShard starts another set, makes it a shard and returns its name.
 func (c *Cluster) AddShard(ctx context.Context) (string, error) {
+	return c.AddShardWith(ctx, func(*lab.Cluster) error { return nil })
+}
+
+// AddShardWith is AddShard of a set with which something is done before it joins. The
+// cluster takes databases over that it does not have.
+func (c *Cluster) AddShardWith(ctx context.Context, before func(*lab.Cluster) error) (string, error) {
 	c.mu.Lock()
 	name := c.nextName()
 	c.mu.Unlock()
@@ -31,7 +39,10 @@ func (c *Cluster) AddShard(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("lab: add a shard to %s: %w", c.Name(), err)
 	}
-	if err := c.join(ctx, s); err != nil {
+	if err = before(s.Cluster); err == nil {
+		err = c.join(ctx, s)
+	}
+	if err != nil {
 		return "", errors.Join(fmt.Errorf("lab: add shard %s to %s: %w", name, c.Name(), err), s.stop())
 	}
 	c.mu.Lock()

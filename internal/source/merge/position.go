@@ -3,6 +3,8 @@ package merge
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -35,6 +37,16 @@ func Position(at mongo.OpTime, names []string, parts map[string]stream.Position)
 		marks = append(marks, markOf(name, p))
 	}
 	return stream.Position{At: at, Mark: encode(marks)}, nil
+}
+
+// Whole is that of a consumer to which everything up to at is done, where each part goes
+// on from its own position. One after at has nothing up to its own.
+func Whole(at mongo.OpTime, parts map[string]stream.Position) stream.Position {
+	marks := make([]partMark, 0, len(parts))
+	for _, name := range slices.Sorted(maps.Keys(parts)) {
+		marks = append(marks, markOf(name, parts[name]))
+	}
+	return stream.Position{At: at, Mark: encode(marks)}
 }
 
 // Parts gives the positions of the parts, by name.

@@ -104,7 +104,8 @@ func names(all []member) string {
 }
 
 // SameShards fails when the cluster has got or lost a shard by the time of a position:
-// then what the shards told up to there is not all.
+// then what the shards told up to there is not all. One that has joined is open in
+// WithJoined, and the stream from an earlier position has what it did.
 func (c *Cluster) SameShards(ctx context.Context, at mongo.OpTime) error {
 	aware, end, err := c.aware(ctx, c.Router, at)
 	if err != nil {
@@ -116,9 +117,8 @@ func (c *Cluster) SameShards(ctx context.Context, at mongo.OpTime) error {
 		return fmt.Errorf("read which shards there are: %w", err)
 	}
 	for _, m := range now {
-		if !slices.ContainsFunc(c.Shards, func(s Shard) bool { return s.Name == m.Name }) {
-			return mongo.WithHint(fmt.Errorf("shard %s has joined %s: what it has done is not known from its beginning", m.Name, c.Router.Address()),
-				"begin anew with --restart and --on-existing drop")
+		if !c.has(m.Name) {
+			return mongo.Retry("shard "+m.Name+" has joined "+c.Router.Address()+": what it has done is read from the last saved position on", nil, "")
 		}
 	}
 	if len(now) < len(c.Shards) {

@@ -31,10 +31,14 @@ func (c *Cluster) Stream(each oplog.Options, all merge.Options, there func() []C
 }
 
 // Run implements stream.Source. It reads on from where the position's mark is of, which
-// may be before the position: the copies that movePrimary makes are known then.
+// may be before the position: the copies that movePrimary makes are known then. Shards
+// that have joined after that go on from their beginning.
 func (s *Stream) Run(ctx context.Context, pos stream.Position, emit func(context.Context, *stream.Batch) error) error {
 	from, copies, err := split(pos)
 	if err != nil {
+		return err
+	}
+	if from, err = s.cluster.join(ctx, from); err != nil {
 		return err
 	}
 	once := NewOnce(s.there())

@@ -1,0 +1,144 @@
+package shards
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/merge"
+	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// WithJoined is the cluster with the shards that have joined since it was opened; itself
+// where there are none. Both have the same connections: one of them is to be closed.
+func (c *Cluster) WithJoined(ctx context.Context) (*Cluster, error) {
+	found, err := list(ctx, c.Router)
+	if err != nil {
+		return nil, fmt.Errorf("find the shards of %s: %w", c.Router.Address(), err)
+	}
+	now := *c
+	for _, m := range found {
+		if c.has(m.Name) {
+			continue
+		}
+		s, err := open(ctx, m, c.opt)
+		if err == nil {
+			now.Shards = append(slices.Clone(now.Shards), s)
+			err = marks(s)
+		}
+		if err != nil {
+			for _, s := range now.Shards {
+				if !c.has(s.Name) {
+					s.Close()
+				}
+			}
+			return nil, err
+		}
+	}
+	if len(now.Shards) == len(c.Shards) {
+		return c, nil
+	}
+	slices.SortFunc(now.Shards, func(a, b Shard) int { return cmp.Compare(a.Name, b.Name) })
+	return &now, nil
+}
+
+// marks fails for a shard that marks its orphans otherwise than the others.
+func marks(s Shard) error {
+	if s.Info.Version.AtLeast(6, 0) {
+		return nil
+	}
+	return fmt.Errorf("shard %s has joined, with %s: shards before 6.0 are not supported", s.Name, s.Info.Version)
+}
+
+func (c *Cluster) has(name string) bool {
+	return slices.ContainsFunc(c.Shards, func(s Shard) bool { return s.Name == name })
+}
+
+// join adds to a position of the merged stream where the shards go on that have joined
+// after it.
+func (c *Cluster) join(ctx context.Context, pos stream.Position) (stream.Position, error) {
+	parts, err := merge.Parts(pos)
+	if err != nil {
+		return pos, err
+	}
+	for _, s := range c.Shards {
+		if _, ok := parts[s.Name]; ok {
+			continue
+		}
+		if parts[s.Name], err = begin(ctx, s, pos.At); err != nil {
+			return pos, fmt.Errorf("shard %s has joined: %w", s.Name, err)
+		}
+	}
+	return merge.Whole(pos.At, parts), nil
+}
+
+// begin is where a shard goes on for a consumer that has all that the others did up to a
+// time, at which it had not joined yet. Whatever it did as a part of the cluster has a
+// later time, for it was told the cluster's when it joined. What users did to it before
+// then has never been copied: databases that it brings count only from its first entry on.
+func begin(ctx context.Context, s Shard, at mongo.OpTime) (stream.Position, error) {
+	anew := "begin anew with --restart and --on-existing drop"
+	first, beginning, err := FirstEntry(ctx, s)
+	switch {
+	case err != nil:
+		return stream.Position{}, err
+	case !beginning:
+		return stream.Position{}, mongo.WithHint(errors.New("its oplog does not reach back to its set's beginning, so that nobody knows what it has brought"), anew)
+	case at.Before(first):
+		return oplog.Including(first), nil
+	}
+	entries := s.Client.Database("local", options.Database().SetReadConcern(readconcern.Majority())).Collection("oplog.rs")
+	until := bson.E{Key: "ts", Value: bson.D{{Key: "$lte", Value: at.TS}}}
+	var brought struct {
+		NS string `bson:"ns"`
+	}
+	err = entries.FindOne(ctx, append(bson.D{until}, ofUsers()...)).Decode(&brought)
+	if err == nil {
+		return stream.Position{}, mongo.WithHint(fmt.Errorf("it has brought data (%s) from before then", brought.NS), anew)
+	}
+	if !errors.Is(err, driver.ErrNoDocuments) {
+		return stream.Position{}, mongo.Wrap(err, "look for what it has brought")
+	}
+	var last mongo.OpTime
+	err = entries.FindOne(ctx, bson.D{until}, options.FindOne().SetSort(bson.D{{Key: "$natural", Value: -1}}).
+		SetProjection(bson.D{{Key: "ts", Value: 1}, {Key: "t", Value: 1}})).Decode(&last)
+	return oplog.Position(last, last), mongo.Wrap(err, "find its entry before %s", at)
+}
+
+// FirstEntry is the oldest entry of a shard's oplog, and whether it is the one with which
+// a set begins (seen on 4.2 to 6.0).
+func FirstEntry(ctx context.Context, s Shard) (at mongo.OpTime, beginning bool, err error) {
+	raw, err := s.Client.Database("local").Collection("oplog.rs").FindOne(ctx, bson.D{},
+		options.FindOne().SetSort(bson.D{{Key: "$natural", Value: 1}}).SetProjection(bson.D{{Key: "ts", Value: 1}, {Key: "t", Value: 1}, {Key: "op", Value: 1}, {Key: "o.msg", Value: 1}})).Raw()
+	if err == nil {
+		err = bson.Unmarshal(raw, &at)
+	}
+	if err != nil {
+		return at, false, mongo.Wrap(err, "read the oldest oplog entry of shard %s", s.Name)
+	}
+	op, _ := raw.Lookup("op").StringValueOK()
+	msg, _ := raw.Lookup("o", "msg").StringValueOK()
+	return at, op == "n" && msg == "initiating set", nil
+}
+
+// ofUsers matches oplog entries of what users did outside the internal databases.
+func ofUsers() bson.D {
+	theirs := bson.D{{Key: "$not", Value: bson.Regex{Pattern: `^(admin|config|local)\.`}}}
+	return bson.D{
+		{Key: "op", Value: bson.D{{Key: "$in", Value: bson.A{"i", "u", "d", "c"}}}},
+		{Key: "fromMigrate", Value: bson.D{{Key: "$ne", Value: true}}},
+		{Key: "$or", Value: bson.A{
+			bson.D{{Key: "ns", Value: theirs}},
+			bson.D{{Key: "o.applyOps", Value: bson.D{{Key: "$elemMatch", Value: bson.D{{Key: "ns", Value: theirs}}}}}},
+		}},
+	}
+}
