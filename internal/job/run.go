@@ -171,12 +171,15 @@ func (j *Job) begin(ctx context.Context) (job state.Job, err error) {
 func (j *Job) load(ctx context.Context, job state.Job) error {
 	j.stored, j.catalog, j.fresh = job, nil, job.Phase == PhaseCatalog
 	if j.shards != nil {
-		joined, err := j.shards.Refresh(ctx)
+		joined, left, err := j.shards.Refresh(ctx, positionOf(job))
 		if err != nil {
 			return err
 		}
 		for _, name := range joined {
 			j.log.Info("a shard has joined the source", "shard", name)
+		}
+		for _, name := range left {
+			j.log.Info("a shard has left the source", "shard", name)
 		}
 	}
 	g, gctx := errgroup.WithContext(ctx)

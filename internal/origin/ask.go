@@ -25,7 +25,7 @@ func (c *Sharded) Newest(ctx context.Context, ns string) (mongo.OpTime, error) {
 	of := c.Cluster()
 	at, err := of.Latest(ctx, func(ctx context.Context, s shards.Shard) (mongo.OpTime, error) { return s.Newest(ctx, ns) })
 	if err == nil {
-		err = of.SameShards(ctx, at)
+		err = of.AllShards(ctx, at)
 	}
 	return at, err
 }
@@ -164,7 +164,7 @@ func (c *Sharded) Vanished(ctx context.Context, db string, uuid bson.Binary) (bo
 	return err == nil && !slices.Contains(gone, false), err
 }
 
-// Holds fails when the cluster has got or lost a shard by then.
+// Holds fails when the cluster has got a shard by then.
 func (c *Sharded) Holds(ctx context.Context, at mongo.OpTime) error {
-	return c.Cluster().SameShards(ctx, at)
+	return c.Cluster().AllShards(ctx, at)
 }

@@ -30,21 +30,26 @@ func NewSharded(c *shards.Cluster) *Sharded {
 // with one.
 func (c *Sharded) Cluster() *shards.Cluster { return c.now.Load() }
 
-// Refresh opens the shards that have joined, and gives their names. It is called by one
-// goroutine.
-func (c *Sharded) Refresh(ctx context.Context) (joined []string, err error) {
+// Refresh opens the shards that have joined, and leaves out those that have left and that
+// nobody at a position needs. It gives their names. It is called by one goroutine.
+func (c *Sharded) Refresh(ctx context.Context, pos stream.Position) (joined, left []string, err error) {
 	was := c.Cluster()
-	now, err := was.WithJoined(ctx)
+	now, err := was.Now(ctx, pos)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	c.now.Store(now)
-	for _, s := range now.Shards {
-		if !slices.ContainsFunc(was.Shards, func(old shards.Shard) bool { return old.Name == s.Name }) {
-			joined = append(joined, s.Name)
+	return missing(now.Shards, was.Shards), missing(was.Shards, now.Shards), nil
+}
+
+// missing are the names of those that the others lack.
+func missing(all, others []shards.Shard) (names []string) {
+	for _, s := range all {
+		if !slices.ContainsFunc(others, func(o shards.Shard) bool { return o.Name == s.Name }) {
+			names = append(names, s.Name)
 		}
 	}
-	return joined, nil
+	return names
 }
 
 // Close closes the shards.

@@ -87,7 +87,9 @@ func (l *owned) time(ctx context.Context) (at bson.Timestamp, err error) {
 	}
 	newest, err := l.of.Cluster().Latest(ctx, func(ctx context.Context, s shards.Shard) (mongo.OpTime, error) { return s.Committed(ctx) })
 	if err == nil {
-		err = l.of.Cluster().Each(ctx, func(ctx context.Context, i int) error { return l.of.Cluster().Pass(ctx, l.of.Cluster().Shards[i], newest) })
+		err = l.of.Cluster().Each(ctx, func(ctx context.Context, i int) error {
+			return l.of.Cluster().Pass(ctx, l.of.Cluster().Shards[i], newest)
+		})
 	}
 	return newest.TS, err
 }

@@ -374,6 +374,39 @@ func TestShardJoins(t *testing.T) {
 	b.finish(j, done)
 }
 
+// TestShardLeaves: a job goes on after a shard was emptied, removed and stopped.
+func TestShardLeaves(t *testing.T) {
+	b := newBed(t)
+	b.collections()
+	b.fill(100)
+	ctx, cancel := context.WithCancel(t.Context())
+	var g errgroup.Group
+	g.Go(func() error { return load.Run(ctx, b.source, "d", b.seed) })
+	j, done := b.start(b.spec())
+	b.following(j, done)
+	last, name := b.lab.Shards()[2], b.lab.ShardNames()[2]
+	if !b.reads(name) {
+		t.Errorf("the position does not name %s", name)
+	}
+	b.ok(b.lab.RemoveShard(t.Context(), name))
+	removed := j.Status().Follow.Operations
+	b.applies(j, done, removed+300)
+	b.until(done, func() bool { return !b.reads(name) })
+	b.ok(last.Members()[0].Kill())
+	b.applies(j, done, removed+1000)
+	cancel()
+	b.ok(g.Wait())
+	b.finish(j, done)
+}
+
+// reads reports that the job's stored position says where a shard goes on.
+func (b *bed) reads(shard string) bool {
+	b.Helper()
+	raw, err := b.target.Database(mongo.StateDB).Collection("jobs").FindOne(b.Context(), bson.D{}).Raw()
+	b.ok(err)
+	return strings.Contains(raw.Lookup("mark").StringValue(), fmt.Sprintf(`"name":%q`, shard))
+}
+
 // TestShardBringsData: what a shard had when it joined arrives when it can be told in
 // full. Else the job does not go on without it.
 func TestShardBringsData(t *testing.T) {
@@ -401,8 +434,12 @@ func TestShardBringsData(t *testing.T) {
 		return n == 1
 	})
 	name := bring("brought2", func() {
-		was := j.Status().Follow.Applied
-		b.until(done, func() bool { return j.Status().Follow.Applied != was })
+		now := uint32(time.Now().Unix()) // of a cluster's time the seconds
+		b.until(done, func() bool {
+			var t uint32
+			_, err := fmt.Sscanf(j.Status().Follow.Applied, "%d:", &t)
+			return err == nil && t > now
+		})
 	})
 	if err := <-done; err == nil || !strings.Contains(err.Error(), name+" has joined") || !strings.Contains(err.Error(), "brought2") || mongo.HintOf(err) == "" {
 		t.Errorf("%v, %s", err, mongo.HintOf(err))
@@ -569,6 +606,7 @@ func TestSoak(t *testing.T) {
 		t.Run("schema", TestSchemaWhileAllMoves)
 		t.Run("copy", TestCopyWhileChunksMove)
 		t.Run("dying", TestServersDie)
+		t.Run("shards join", TestShardJoins)
 		t.Run("to shards", TestToShards)
 		t.Run("target", TestTargetDies)
 	}

@@ -65,6 +65,15 @@ func Parts(pos stream.Position) (map[string]stream.Position, error) {
 	return parts, nil
 }
 
+// Without is the mark of a position without parts of which nothing is to come.
+func Without(mark string, gone []string) (string, error) {
+	var marks []partMark
+	if err := json.Unmarshal([]byte(mark), &marks); err != nil {
+		return "", fmt.Errorf("%q does not say where the parts of a merged source go on: %w", mark, err)
+	}
+	return encode(slices.DeleteFunc(marks, func(m partMark) bool { return slices.Contains(gone, m.Name) })), nil
+}
+
 func markOf(name string, p stream.Position) partMark {
 	return partMark{Name: name, T: p.At.TS.T, I: p.At.TS.I, Term: p.At.Term, Mark: p.Mark}
 }

@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -27,7 +29,9 @@ type Cluster struct {
 
 	opt    Options
 	config *mongo.Cluster // the config servers; nil where nobody asks them
-	trust  bool           // for tests: nobody asks
+	left   *departed
+	unused []Shard // have left and are open still
+	trust  bool    // for tests: nobody asks
 }
 
 // Options say how shards are reached.
@@ -58,7 +62,7 @@ func Open(ctx context.Context, router *mongo.Cluster, o Options) (*Cluster, erro
 			return nil, mongo.WithHint(fmt.Errorf("%s has no shard %q", router.Address(), name), "its shards are "+names(found))
 		}
 	}
-	c := &Cluster{Router: router, Shards: make([]Shard, len(found)), opt: o}
+	c := &Cluster{Router: router, Shards: make([]Shard, len(found)), opt: o, left: &departed{}}
 	g, gctx := errgroup.WithContext(ctx)
 	for i, f := range found {
 		g.Go(func() (err error) {
@@ -79,7 +83,7 @@ func Open(ctx context.Context, router *mongo.Cluster, o Options) (*Cluster, erro
 
 // Close closes the shards.
 func (c *Cluster) Close() {
-	for _, s := range c.Shards {
+	for _, s := range slices.Concat(c.Shards, c.unused) {
 		if s.Cluster != nil {
 			s.Close()
 		}
@@ -103,10 +107,10 @@ func names(all []member) string {
 	return strings.Join(out, ", ")
 }
 
-// SameShards fails when the cluster has got or lost a shard by the time of a position:
-// then what the shards told up to there is not all. One that has joined is open in
-// WithJoined, and the stream from an earlier position has what it did.
-func (c *Cluster) SameShards(ctx context.Context, at mongo.OpTime) error {
+// AllShards fails when the cluster has got a shard by the time of a position: then what
+// the shards told up to there is not all. The shard is open in Now, and the stream from
+// an earlier position has what it did. One that has left is noted.
+func (c *Cluster) AllShards(ctx context.Context, at mongo.OpTime) error {
 	aware, end, err := c.aware(ctx, c.Router, at)
 	if err != nil {
 		return err
@@ -121,10 +125,22 @@ func (c *Cluster) SameShards(ctx context.Context, at mongo.OpTime) error {
 			return mongo.Retry("shard "+m.Name+" has joined "+c.Router.Address()+": what it has done is read from the last saved position on", nil, "")
 		}
 	}
-	if len(now) < len(c.Shards) {
-		return mongo.WithHint(fmt.Errorf("%s has lost a shard; left are %s", c.Router.Address(), names(now)), "begin anew with --restart and --on-existing drop")
+	t, i, ok := driver.SessionFromContext(aware).ClusterTime().Lookup("$clusterTime", "clusterTime").TimestampOK()
+	for _, s := range c.Shards {
+		if ok && !slices.ContainsFunc(now, func(m member) bool { return m.Name == s.Name }) {
+			c.left.note(s.Name, bson.Timestamp{T: t, I: i})
+		}
 	}
 	return nil
+}
+
+// SameShards fails also when one has left.
+func (c *Cluster) SameShards(ctx context.Context, at mongo.OpTime) error {
+	err := c.AllShards(ctx, at)
+	if err == nil && len(c.left.by(bson.Timestamp{T: math.MaxUint32})) > 0 {
+		err = mongo.Retry("a shard has left "+c.Router.Address(), nil, "")
+	}
+	return err
 }
 
 // list reads which shards there are, as a majority of the config servers knows it.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
@@ -18,37 +19,93 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// WithJoined is the cluster with the shards that have joined since it was opened; itself
-// where there are none. Both have the same connections: one of them is to be closed.
-func (c *Cluster) WithJoined(ctx context.Context) (*Cluster, error) {
+// Now is the cluster with the shards that have joined since it was opened, and without
+// those that have left and of which a consumer at a position has everything; itself where
+// there are none. Both have the same connections: the newest one is to be closed.
+func (c *Cluster) Now(ctx context.Context, pos stream.Position) (*Cluster, error) {
 	found, err := list(ctx, c.Router)
 	if err != nil {
 		return nil, fmt.Errorf("find the shards of %s: %w", c.Router.Address(), err)
 	}
+	needed, err := partsOf(pos)
+	if err != nil {
+		return nil, err
+	}
 	now := *c
+	now.Shards, now.unused = nil, slices.Clone(c.unused)
+	for _, s := range c.Shards {
+		_, reads := needed[s.Name]
+		if reads || slices.ContainsFunc(found, func(m member) bool { return m.Name == s.Name }) {
+			now.Shards = append(now.Shards, s)
+		} else {
+			now.unused = append(now.unused, s)
+		}
+	}
+	var joined []Shard
 	for _, m := range found {
 		if c.has(m.Name) {
 			continue
 		}
 		s, err := open(ctx, m, c.opt)
 		if err == nil {
-			now.Shards = append(slices.Clone(now.Shards), s)
+			joined = append(joined, s)
 			err = marks(s)
 		}
 		if err != nil {
-			for _, s := range now.Shards {
-				if !c.has(s.Name) {
-					s.Close()
-				}
+			for _, s := range joined {
+				s.Close()
 			}
 			return nil, err
 		}
 	}
-	if len(now.Shards) == len(c.Shards) {
+	if len(joined) == 0 && len(now.Shards) == len(c.Shards) {
 		return c, nil
 	}
+	now.Shards, now.left = append(now.Shards, joined...), &departed{}
 	slices.SortFunc(now.Shards, func(a, b Shard) int { return cmp.Compare(a.Name, b.Name) })
 	return &now, nil
+}
+
+// partsOf are the shards that a position names.
+func partsOf(pos stream.Position) (map[string]stream.Position, error) {
+	if pos.Mark == "" {
+		return nil, nil // nothing was begun
+	}
+	pos, _, err := split(pos)
+	if err != nil {
+		return nil, err
+	}
+	return merge.Parts(pos)
+}
+
+// departed are shards that have left, with a time by which they had. It is safe for
+// concurrent use.
+type departed struct {
+	mu sync.Mutex
+	at map[string]bson.Timestamp
+}
+
+func (d *departed) note(name string, by bson.Timestamp) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.at == nil {
+		d.at = map[string]bson.Timestamp{}
+	}
+	if _, known := d.at[name]; !known {
+		d.at[name] = by
+	}
+}
+
+// by gives those that had left by a time: after it they did nothing.
+func (d *departed) by(at bson.Timestamp) (names []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for name, left := range d.at {
+		if left.Compare(at) <= 0 {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // marks fails for a shard that marks its orphans otherwise than the others.
@@ -69,6 +126,12 @@ func (c *Cluster) join(ctx context.Context, pos stream.Position) (stream.Positio
 	parts, err := merge.Parts(pos)
 	if err != nil {
 		return pos, err
+	}
+	for name := range parts {
+		if !c.has(name) {
+			return pos, mongo.WithHint(fmt.Errorf("shard %s has left before all was read that it did", name),
+				"begin anew with --restart and --on-existing drop; a shard's servers are needed until the job has stored a position after its removal")
+		}
 	}
 	for _, s := range c.Shards {
 		if _, ok := parts[s.Name]; ok {

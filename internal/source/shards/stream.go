@@ -49,6 +49,11 @@ func (s *Stream) Run(ctx context.Context, pos stream.Position, emit func(context
 		if err != nil {
 			return err
 		}
+		if gone := s.cluster.left.by(b.End.TS); len(gone) > 0 {
+			if b.Mark, err = merge.Without(b.Mark, gone); err != nil {
+				return err
+			}
+		}
 		b.Mark = withCopies(b.Mark, b.End, copies)
 		passOver(b, pos.At)
 		return emit(ctx, b)
