@@ -426,16 +426,24 @@ func TestShardBringsData(t *testing.T) {
 		b.ok(err)
 		return name
 	}
+	until := func(holds func() bool) {
+		t.Helper()
+		b.until(done, func() bool { // idle shards move on every ten seconds only
+			_, err := b.source.Database("d").Collection("plain").InsertOne(t.Context(), bson.D{})
+			b.ok(err)
+			return holds()
+		})
+	}
 	bring("brought1", func() {})
 	arrived := b.target.Database("brought1").Collection("c")
-	b.until(done, func() bool {
+	until(func() bool {
 		n, err := arrived.CountDocuments(t.Context(), bson.D{})
 		b.ok(err)
 		return n == 1
 	})
 	name := bring("brought2", func() {
 		now := uint32(time.Now().Unix()) // of a cluster's time the seconds
-		b.until(done, func() bool {
+		until(func() bool {
 			var t uint32
 			_, err := fmt.Sscanf(j.Status().Follow.Applied, "%d:", &t)
 			return err == nil && t > now
