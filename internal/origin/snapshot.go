@@ -58,7 +58,7 @@ func (c *Sharded) Snapshot(ctx context.Context, scope schema.Scope) (snap schema
 		},
 	})
 	if err == nil {
-		from = shards.WithCopies(from, copiesOf(snap.Collections, held))
+		from = of.WithCopies(from, copiesOf(snap.Collections, held))
 	}
 	return snap, from, err
 }

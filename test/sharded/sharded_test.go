@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -298,16 +299,10 @@ func TestKinds(t *testing.T) {
 		}
 	}
 	fill()
-	ctx, cancel := context.WithCancel(t.Context())
-	first, err := job.Open(ctx, b.spec())
-	b.ok(err)
-	ended := make(chan error, 1)
-	go func() { ended <- first.Run(ctx) }()
+	first, ended, breakOff := b.begin(b.spec())
 	b.following(first, ended)
 	fill()
-	cancel()
-	<-ended
-	first.Close()
+	breakOff()
 	fill()
 	b.ok(b.lab.MovePrimary(t.Context(), "d", b.lab.ShardNames()[2]))
 	fill()
@@ -348,11 +343,7 @@ func TestShardJoins(t *testing.T) {
 	}
 	spec := b.spec()
 	spec.Limits.Bytes = 200 << 10
-	ctx, cancel := context.WithCancel(t.Context())
-	j, err := job.Open(ctx, spec)
-	b.ok(err)
-	ended := make(chan error, 1)
-	go func() { ended <- j.Run(ctx) }()
+	j, ended, breakOff := b.begin(spec)
 	b.until(ended, func() bool { return j.Status().Copy.Docs > 10 })
 	add()
 	j.SetLimits(t.Context(), pace.Rates{})
@@ -360,16 +351,14 @@ func TestShardJoins(t *testing.T) {
 	add()
 	n := j.Status().Follow.Operations
 	b.applies(j, ended, n+500)
-	cancel()
-	<-ended
-	j.Close()
+	breakOff()
 	last := add()
 	j, done := b.start(b.spec())
 	b.following(j, done)
 	b.applies(j, done, 500)
 	end()
 	b.ok(b.lab.MoveChunk(t.Context(), "d.ranged", key(250), last))
-	_, err = b.source.Database("d").Collection("ranged").InsertOne(t.Context(), bson.D{{Key: "_id", Value: "there"}, {Key: "k", Value: 250}})
+	_, err := b.source.Database("d").Collection("ranged").InsertOne(t.Context(), bson.D{{Key: "_id", Value: "there"}, {Key: "k", Value: 250}})
 	b.ok(err)
 	b.finish(j, done)
 }
@@ -405,6 +394,23 @@ func (b *bed) reads(shard string) bool {
 	raw, err := b.target.Database(mongo.StateDB).Collection("jobs").FindOne(b.Context(), bson.D{}).Raw()
 	b.ok(err)
 	return strings.Contains(raw.Lookup("mark").StringValue(), fmt.Sprintf(`"name":%q`, shard))
+}
+
+// TestShardPassesBy: what a shard did that came and went while no job ran is not missed
+// without a word.
+func TestShardPassesBy(t *testing.T) {
+	b := newBed(t)
+	b.collections()
+	j, ended, breakOff := b.begin(b.spec())
+	b.following(j, ended)
+	breakOff()
+	name, err := b.lab.AddShard(t.Context())
+	b.ok(err)
+	b.ok(b.lab.RemoveShard(t.Context(), name))
+	_, done := b.start(b.spec())
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "joined the source and left it again") || mongo.HintOf(err) == "" {
+		t.Errorf("%v, %s", err, mongo.HintOf(err))
+	}
 }
 
 // TestShardBringsData: what a shard had when it joined arrives when it can be told in
@@ -504,15 +510,9 @@ func TestCopyWhileChunksMove(t *testing.T) {
 	spec := b.spec()
 	spec.Limits.Bytes = 2 << 20
 	for _, docs := range []int{times(1000, 3000), times(2000, 6000)} {
-		ctx, cancel := context.WithCancel(t.Context())
-		j, err := job.Open(ctx, spec)
-		b.ok(err)
-		done := make(chan error, 1)
-		go func() { done <- j.Run(ctx) }()
-		b.until(done, func() bool { return j.Status().Copy.Docs >= int64(docs) })
-		cancel()
-		<-done
-		j.Close()
+		j, ended, breakOff := b.begin(spec)
+		b.until(ended, func() bool { return j.Status().Copy.Docs >= int64(docs) })
+		breakOff()
 	}
 	j, done := b.start(spec)
 	b.following(j, done)
@@ -533,23 +533,7 @@ func TestSchemaWhileAllMoves(t *testing.T) {
 	g.Go(func() error { return b.changing(enough) })
 	spec := b.spec()
 	spec.Limits.Bytes = 2 << 20
-	r := rand.New(rand.NewPCG(b.seed, 8))
-	for range times(3, 6) {
-		ctx, cancel := context.WithCancel(t.Context())
-		j, err := job.Open(ctx, spec)
-		b.ok(err)
-		ended := make(chan error, 1)
-		go func() { ended <- j.Run(ctx) }()
-		select {
-		case err := <-ended:
-			b.history(err)
-			b.Fatalf("seed %d: the job ended: %v", b.seed, err)
-		case <-time.After(time.Duration(500+r.IntN(times(2000, 4000))) * time.Millisecond):
-		}
-		cancel()
-		<-ended
-		j.Close()
-	}
+	b.brokenOff(spec, times(3, 6))
 	j, done := b.start(spec)
 	b.following(j, done)
 	stop()
@@ -654,6 +638,26 @@ func (b *bed) fill(n int) {
 			b.ok(w.Step(b.Context()))
 		}
 	}
+}
+
+// begin runs a job that is to be broken off.
+func (b *bed) begin(spec job.Spec) (j *job.Job, ended <-chan error, breakOff func()) {
+	b.Helper()
+	ctx, cancel := context.WithCancel(b.Context())
+	j, err := job.Open(ctx, spec)
+	b.ok(err)
+	done, over := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(over)
+		done <- j.Run(ctx)
+	}()
+	breakOff = sync.OnceFunc(func() {
+		cancel()
+		<-over
+		j.Close()
+	})
+	b.Cleanup(breakOff)
+	return j, done, breakOff
 }
 
 // start runs a job.

@@ -1,7 +1,6 @@
 package sharded_test
 
 import (
-	"context"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -342,19 +341,13 @@ func (b *bed) brokenOff(spec job.Spec, runs int) {
 	b.Helper()
 	r := rand.New(rand.NewPCG(b.seed, 8))
 	for range runs {
-		ctx, cancel := context.WithCancel(b.Context())
-		j, err := job.Open(ctx, spec)
-		b.ok(err)
-		ended := make(chan error, 1)
-		go func() { ended <- j.Run(ctx) }()
+		_, ended, end := b.begin(spec)
 		select {
 		case err := <-ended:
 			b.history(err)
 			b.Fatalf("seed %d: the job ended: %v", b.seed, err)
-		case <-time.After(time.Duration(500+r.IntN(2000)) * time.Millisecond):
+		case <-time.After(time.Duration(500+r.IntN(times(2000, 4000))) * time.Millisecond):
 		}
-		cancel()
-		<-ended
-		j.Close()
+		end()
 	}
 }

@@ -30,8 +30,10 @@ type Cluster struct {
 	opt    Options
 	config *mongo.Cluster // the config servers; nil where nobody asks them
 	left   *departed
-	unused []Shard // have left and are open still
-	trust  bool    // for tests: nobody asks
+	// topology is what config.shards said when the shards were found.
+	topology topology
+	unused   []Shard // have left and are open still
+	trust    bool    // for tests: nobody asks
 }
 
 // Options say how shards are reached.
@@ -62,7 +64,7 @@ func Open(ctx context.Context, router *mongo.Cluster, o Options) (*Cluster, erro
 			return nil, mongo.WithHint(fmt.Errorf("%s has no shard %q", router.Address(), name), "its shards are "+names(found))
 		}
 	}
-	c := &Cluster{Router: router, Shards: make([]Shard, len(found)), opt: o, left: &departed{}}
+	c := &Cluster{Router: router, Shards: make([]Shard, len(found)), opt: o, left: &departed{}, topology: topologyOf(found)}
 	g, gctx := errgroup.WithContext(ctx)
 	for i, f := range found {
 		g.Go(func() (err error) {
@@ -97,6 +99,8 @@ func (c *Cluster) Close() {
 type member struct {
 	Name string `bson:"_id"`
 	Host string `bson:"host"`
+	// Since is changed, of any shard, also when another one is removed (seen on 6.0.5).
+	Since bson.Timestamp `bson:"topologyTime"`
 }
 
 func names(all []member) string {
@@ -126,18 +130,17 @@ func (c *Cluster) AllShards(ctx context.Context, at mongo.OpTime) error {
 		}
 	}
 	t, i, ok := driver.SessionFromContext(aware).ClusterTime().Lookup("$clusterTime", "clusterTime").TimestampOK()
-	for _, s := range c.Shards {
-		if ok && !slices.ContainsFunc(now, func(m member) bool { return m.Name == s.Name }) {
-			c.left.note(s.Name, bson.Timestamp{T: t, I: i})
-		}
+	if !ok {
+		t = math.MaxUint32 // nobody knows by when
 	}
-	return nil
+	return c.left.note(c, now, bson.Timestamp{T: t, I: i})
 }
 
 // SameShards fails also when one has left.
 func (c *Cluster) SameShards(ctx context.Context, at mongo.OpTime) error {
 	err := c.AllShards(ctx, at)
-	if err == nil && len(c.left.by(bson.Timestamp{T: math.MaxUint32})) > 0 {
+	gone, _ := c.left.by(bson.Timestamp{T: math.MaxUint32, I: math.MaxUint32})
+	if err == nil && len(gone) > 0 || errors.Is(err, errPassedBy) {
 		err = mongo.Retry("a shard has left "+c.Router.Address(), nil, "")
 	}
 	return err

@@ -20,16 +20,23 @@ import (
 )
 
 // Now is the cluster with the shards that have joined since it was opened, and without
-// those that have left and of which a consumer at a position has everything; itself where
-// there are none. Both have the same connections: the newest one is to be closed.
+// those that have left and of which a consumer at a position has everything. Both have the
+// same connections: the newest one is to be closed.
 func (c *Cluster) Now(ctx context.Context, pos stream.Position) (*Cluster, error) {
 	found, err := list(ctx, c.Router)
 	if err != nil {
 		return nil, fmt.Errorf("find the shards of %s: %w", c.Router.Address(), err)
 	}
-	needed, err := partsOf(pos)
+	needed, known, err := partsOf(pos)
 	if err != nil {
 		return nil, err
+	}
+	left := false
+	for name := range needed {
+		left = left || !slices.ContainsFunc(found, func(m member) bool { return m.Name == name })
+	}
+	if !left && known.removed(found) {
+		return nil, errPassedBy
 	}
 	now := *c
 	now.Shards, now.unused = nil, slices.Clone(c.unused)
@@ -58,54 +65,90 @@ func (c *Cluster) Now(ctx context.Context, pos stream.Position) (*Cluster, error
 			return nil, err
 		}
 	}
-	if len(joined) == 0 && len(now.Shards) == len(c.Shards) {
-		return c, nil
-	}
-	now.Shards, now.left = append(now.Shards, joined...), &departed{}
+	now.Shards, now.left, now.topology = append(now.Shards, joined...), &departed{}, topologyOf(found)
 	slices.SortFunc(now.Shards, func(a, b Shard) int { return cmp.Compare(a.Name, b.Name) })
 	return &now, nil
 }
 
-// partsOf are the shards that a position names.
-func partsOf(pos stream.Position) (map[string]stream.Position, error) {
-	if pos.Mark == "" {
-		return nil, nil // nothing was begun
+// partsOf are the shards that a position names, and what there was then.
+func partsOf(pos stream.Position) (map[string]stream.Position, topology, error) {
+	if !marked(pos) {
+		return nil, nil, nil // nothing was begun
 	}
-	pos, _, err := split(pos)
+	m, err := readMark(pos)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return merge.Parts(pos)
+	pos.Mark = string(m.Shards)
+	parts, err := merge.Parts(pos)
+	return parts, m.Since, err
 }
+
+// topology are the times at which shards were added, or others removed, by shard.
+type topology map[string]bson.Timestamp
+
+func topologyOf(all []member) topology {
+	t := topology{}
+	for _, m := range all {
+		t[m.Name] = m.Since
+	}
+	return t
+}
+
+// removed reports that a shard has been removed since: of those that there are still, one
+// has another time.
+func (t topology) removed(now []member) bool {
+	return slices.ContainsFunc(now, func(m member) bool {
+		was, known := t[m.Name]
+		return known && was != m.Since
+	})
+}
+
+// errPassedBy says that a shard has joined and left, and nobody has read it.
+var errPassedBy = mongo.WithHint(errors.New("a shard has joined the source and left it again, and what it did in between was not read"), beginAnew)
+
+const beginAnew = "begin anew with --restart and --on-existing drop"
 
 // departed are shards that have left, with a time by which they had. It is safe for
 // concurrent use.
 type departed struct {
-	mu sync.Mutex
-	at map[string]bson.Timestamp
+	mu   sync.Mutex
+	at   map[string]bson.Timestamp
+	left topology // since the newest left
 }
 
-func (d *departed) note(name string, by bson.Timestamp) {
+// note compares what there is, at a time, with what is known of a cluster.
+func (d *departed) note(c *Cluster, now []member, at bson.Timestamp) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.at == nil {
-		d.at = map[string]bson.Timestamp{}
+		d.at, d.left = map[string]bson.Timestamp{}, c.topology
 	}
-	if _, known := d.at[name]; !known {
-		d.at[name] = by
+	noted := false
+	for _, s := range c.Shards {
+		_, known := d.at[s.Name]
+		if !known && !slices.ContainsFunc(now, func(m member) bool { return m.Name == s.Name }) {
+			d.at[s.Name], noted = at, true
+		}
 	}
+	if !noted && d.left.removed(now) {
+		return errPassedBy
+	}
+	d.left = topologyOf(now)
+	return nil
 }
 
-// by gives those that had left by a time: after it they did nothing.
-func (d *departed) by(at bson.Timestamp) (names []string) {
+// by gives those that had left by a time, after which they did nothing, and what there is
+// without them.
+func (d *departed) by(at bson.Timestamp) (names []string, left topology) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for name, left := range d.at {
-		if left.Compare(at) <= 0 {
+	for name, gone := range d.at {
+		if gone.Compare(at) <= 0 {
 			names = append(names, name)
 		}
 	}
-	return names
+	return names, d.left
 }
 
 // marks fails for a shard that marks its orphans otherwise than the others.
@@ -130,7 +173,7 @@ func (c *Cluster) join(ctx context.Context, pos stream.Position) (stream.Positio
 	for name := range parts {
 		if !c.has(name) {
 			return pos, mongo.WithHint(fmt.Errorf("shard %s has left before all was read that it did", name),
-				"begin anew with --restart and --on-existing drop; a shard's servers are needed until the job has stored a position after its removal")
+				beginAnew+"; a shard's servers are needed until the job has stored a position after its removal")
 		}
 	}
 	for _, s := range c.Shards {
@@ -149,13 +192,12 @@ func (c *Cluster) join(ctx context.Context, pos stream.Position) (stream.Positio
 // later time, for it was told the cluster's when it joined. What users did to it before
 // then has never been copied: databases that it brings count only from its first entry on.
 func begin(ctx context.Context, s Shard, at mongo.OpTime) (stream.Position, error) {
-	anew := "begin anew with --restart and --on-existing drop"
 	first, beginning, err := FirstEntry(ctx, s)
 	switch {
 	case err != nil:
 		return stream.Position{}, err
 	case !beginning:
-		return stream.Position{}, mongo.WithHint(errors.New("its oplog does not reach back to its set's beginning, so that nobody knows what it has brought"), anew)
+		return stream.Position{}, mongo.WithHint(errors.New("its oplog does not reach back to its set's beginning, so that nobody knows what it has brought"), beginAnew)
 	case at.Before(first):
 		return oplog.Including(first), nil
 	}
@@ -166,7 +208,7 @@ func begin(ctx context.Context, s Shard, at mongo.OpTime) (stream.Position, erro
 	}
 	err = entries.FindOne(ctx, append(bson.D{until}, ofUsers()...)).Decode(&brought)
 	if err == nil {
-		return stream.Position{}, mongo.WithHint(fmt.Errorf("it has brought data (%s) from before then", brought.NS), anew)
+		return stream.Position{}, mongo.WithHint(fmt.Errorf("it has brought data (%s) from before then", brought.NS), beginAnew)
 	}
 	if !errors.Is(err, driver.ErrNoDocuments) {
 		return stream.Position{}, mongo.Wrap(err, "look for what it has brought")

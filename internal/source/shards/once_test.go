@@ -6,6 +6,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/merge"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -65,7 +66,7 @@ func TestNamesAhead(t *testing.T) {
 // before. The stream goes on from there: a copy that was begun in between is known, and
 // what is done is passed over.
 func TestMarkBeforePosition(t *testing.T) {
-	pos := stream.Position{At: opTime(15), Mark: withCopies("[]", opTime(5), nil)}
+	pos := stream.Position{At: opTime(15), Mark: newMark("[]", opTime(5), nil, nil)}
 	from, copies, err := split(pos)
 	if err != nil || from.At != opTime(5) || from.Mark != "[]" || len(copies) > 0 {
 		t.Fatal(from, copies, err)
@@ -94,10 +95,30 @@ func TestMarkBeforePosition(t *testing.T) {
 	}
 }
 
+// TestMarkKnowsShards: which shards a position was of survives in its mark, and which times
+// they had.
+func TestMarkKnowsShards(t *testing.T) {
+	at := mongo.OpTime{TS: bson.Timestamp{T: 7, I: 9}, Term: -1}
+	pos := merge.Whole(at, map[string]stream.Position{"s0": {At: at}, "s1": {At: at}})
+	pos.Mark = newMark(pos.Mark, at, nil, topology{"s0": {T: 3, I: 1}, "s1": {T: 3, I: 2}})
+	parts, known, err := partsOf(pos)
+	if err != nil || len(parts) != 2 || parts["s1"].At != at {
+		t.Fatal(parts, err)
+	}
+	there := []member{{Name: "s0", Since: bson.Timestamp{T: 3, I: 1}}, {Name: "s1", Since: bson.Timestamp{T: 3, I: 2}}}
+	if joined := append(there, member{Name: "s2", Since: bson.Timestamp{T: 5}}); known.removed(there) || known.removed(joined) {
+		t.Error("a shard that has joined is taken for one that has left")
+	}
+	there[0].Since.T = 6
+	if !known.removed(there) {
+		t.Error("a removal is not noticed")
+	}
+}
+
 // TestMark: copies survive in a mark.
 func TestMark(t *testing.T) {
 	at := mongo.OpTime{TS: bson.Timestamp{T: 7, I: 9}, Term: -1}
-	pos, copies, err := split(stream.Position{At: at, Mark: withCopies("[1]", at, []Copy{copyOf(2, 1)})})
+	pos, copies, err := split(stream.Position{At: at, Mark: newMark("[1]", at, []Copy{copyOf(2, 1)}, nil)})
 	if err != nil || pos.At != at || pos.Mark != "[1]" || len(copies) != 1 || copies[0] != copyOf(2, 1) {
 		t.Error(pos, copies, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -20,6 +21,7 @@ type mark struct {
 	I      uint32          `json:"i"`
 	Shards json.RawMessage `json:"shards"` // where each goes on
 	Moving []movingMark    `json:"moving,omitempty"`
+	Since  topology        `json:"since,omitempty"`
 }
 
 // movingMark is a Copy; the UUIDs in hex.
@@ -30,15 +32,15 @@ type movingMark struct {
 }
 
 // WithCopies is a position of the merged stream at which movePrimary has begun copies.
-func WithCopies(pos stream.Position, copies []Copy) stream.Position {
-	pos.Mark = withCopies(pos.Mark, pos.At, copies)
+func (c *Cluster) WithCopies(pos stream.Position, copies []Copy) stream.Position {
+	pos.Mark = newMark(pos.Mark, pos.At, copies, c.topology)
 	return pos
 }
 
-// withCopies adds to the mark of the merged stream at a position the copies that
-// movePrimary has begun then.
-func withCopies(merged string, at mongo.OpTime, copies []Copy) string {
-	m := mark{T: at.TS.T, I: at.TS.I, Shards: json.RawMessage(merged)}
+// newMark adds to the mark of the merged stream at a position the copies that
+// movePrimary has begun then, and which shards there are.
+func newMark(merged string, at mongo.OpTime, copies []Copy, there topology) string {
+	m := mark{T: at.TS.T, I: at.TS.I, Shards: json.RawMessage(merged), Since: there}
 	for _, c := range copies {
 		m.Moving = append(m.Moving, movingMark{NS: c.NS, ID: hex.EncodeToString(c.ID[:]), Of: hex.EncodeToString(c.Of[:])})
 	}
@@ -52,12 +54,12 @@ func withCopies(merged string, at mongo.OpTime, copies []Copy) string {
 // split takes a position apart: that of the merged stream which the mark is of, and the
 // copies at that.
 func split(pos stream.Position) (stream.Position, []Copy, error) {
-	if len(pos.Mark) == 0 || pos.Mark[0] != '{' {
+	if !marked(pos) {
 		return pos, nil, nil
 	}
-	var m mark
-	if err := json.Unmarshal([]byte(pos.Mark), &m); err != nil {
-		return pos, nil, fmt.Errorf("position %s: %q does not say where the shards go on: %w", pos.At, pos.Mark, err)
+	m, err := readMark(pos)
+	if err != nil {
+		return pos, nil, err
 	}
 	if at := (bson.Timestamp{T: m.T, I: m.I}); at.Before(pos.At.TS) && !at.IsZero() {
 		pos.At.TS = at
@@ -74,6 +76,16 @@ func split(pos stream.Position) (stream.Position, []Copy, error) {
 	}
 	pos.Mark = string(m.Shards)
 	return pos, copies, nil
+}
+
+// marked reports a position with a mark, and not one of the merged stream alone.
+func marked(pos stream.Position) bool { return strings.HasPrefix(pos.Mark, "{") }
+
+func readMark(pos stream.Position) (m mark, err error) {
+	if err := json.Unmarshal([]byte(pos.Mark), &m); err != nil {
+		return m, fmt.Errorf("position %s: %q does not say where the shards go on: %w", pos.At, pos.Mark, err)
+	}
+	return m, nil
 }
 
 // ReadFrom is the first entry that any shard has to be read from for a consumer at a

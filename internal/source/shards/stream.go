@@ -49,12 +49,14 @@ func (s *Stream) Run(ctx context.Context, pos stream.Position, emit func(context
 		if err != nil {
 			return err
 		}
-		if gone := s.cluster.left.by(b.End.TS); len(gone) > 0 {
+		there := s.cluster.topology
+		if gone, left := s.cluster.left.by(b.End.TS); len(gone) > 0 {
 			if b.Mark, err = merge.Without(b.Mark, gone); err != nil {
 				return err
 			}
+			there = left
 		}
-		b.Mark = withCopies(b.Mark, b.End, copies)
+		b.Mark = newMark(b.Mark, b.End, copies, there)
 		passOver(b, pos.At)
 		return emit(ctx, b)
 	}
