@@ -194,7 +194,7 @@ func (r *session) record(name, target, cert string, srv *server.Server) (forget 
 // at again for a while, because documents may just be expiring on both sides.
 func (r *session) verifyAfter(ctx context.Context, s *config.Sync) (*verify.Report, error) {
 	report, err := r.compare(ctx, s.ProgressInterval, verify.Spec{
-		Source: s.Source, Target: s.Target, SourceShards: s.SourceShards, Rules: s.Rules,
+		Source: s.Source, Target: s.Target, SourceShards: s.SourceShards, TargetShards: s.TargetShards, Rules: s.Rules,
 		Options: verify.Options{Online: true, Recheck: verify.RecheckOptions{For: 30 * time.Second}},
 	})
 	if err != nil {

@@ -140,7 +140,9 @@ type Sync struct {
 	Common
 	job.Spec
 
-	DryRun, Verify       bool
+	DryRun, Verify bool
+	// TargetShards are connection strings of the target's shards for Verify, by name.
+	TargetShards         map[string]string
 	Listen, Token        string
 	TLSCert, TLSKey      string // of the control API
 	OpenStatus, Insecure bool
@@ -148,7 +150,7 @@ type Sync struct {
 	// SteadyInterval is the ProgressInterval of a job that follows.
 	SteadyInterval time.Duration
 
-	sourceShards                        []string // name=URI
+	sourceShards, targetShards          []string // name=URI
 	maxRateBytes, spoolMax, applyBuffer string   // amounts of bytes: "50MB", "8MiB", "0"
 }
 
@@ -175,6 +177,7 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	fs.BoolVar(&s.Restart, "restart", false, "forget the job's checkpoint and begin anew; with --on-existing drop, what the job had made is dropped too")
 	fs.BoolVar(&s.DryRun, "dry-run", false, "print the plan and the precheck, write nothing; exit code 2 when a check fails")
 	fs.BoolVar(&s.Verify, "verify", false, "compare source and target after the job is finalized")
+	bindShards(fs, &s.targetShards, flagTargetShard, "target, which --verify reads,")
 	fs.DurationVar(&s.WarnWindow, "warn-window", time.Hour, "warn, and during a copy begin to spool, when the source's oplog will hold the position for less than this")
 	fs.DurationVar(&s.GiveUpAfter, "give-up-after", 0, "end the job when one failure lasts this long; 0 tries for ever")
 	section(fs, "Running")

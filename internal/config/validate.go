@@ -202,7 +202,8 @@ func (c *checker) token(token string) {
 func (s *Sync) Validate(o Origins, _ []string) Problems {
 	c := newChecker(&s.Common, o)
 	c.clusters(s.Source, s.Target)
-	s.SourceShards = c.shards(flagSourceShard, s.sourceShards)
+	s.SourceShards, s.TargetShards = c.shards(flagSourceShard, s.sourceShards), c.shards(flagTargetShard, s.targetShards)
+	c.bad(len(s.targetShards) > 0 && !s.Verify, flagTargetShard, "says where --verify reads the target, and nothing is verified", "add --verify, or leave it out")
 	c.namespaces(s.Rules)
 	c.keys(s.Shard)
 	c.start(s)

@@ -61,6 +61,8 @@ func TestValidateSync(t *testing.T) {
 		{"key that descends", func(s *Sync) { s.Shard = []string{"d.a=x:-1"} }, "shard"},
 		{"key hashed twice", func(s *Sync) { s.Shard = []string{"d.a=x:hashed,y:hashed"} }, "shard"},
 		{"key without fields", func(s *Sync) { s.Shard = []string{"d.a={}"} }, "shard"},
+		{"shards of the target", func(s *Sync) { s.Verify, s.targetShards = true, []string{"s0=mongodb://a/"} }, ""},
+		{"shards of a target that is not read", func(s *Sync) { s.targetShards = []string{"s0=mongodb://a/"} }, "target-shard"},
 		{"shard without name", func(s *Sync) { s.sourceShards = []string{"mongodb://a/?replicaSet=x"} }, "source-shard"},
 		{"shard twice", func(s *Sync) { s.sourceShards = []string{"s0=mongodb://a/", "s0=mongodb://b/"} }, "source-shard"},
 		{"shard elsewhere", func(s *Sync) { s.sourceShards = []string{"s0=http://a/"} }, "source-shard"},
