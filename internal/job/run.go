@@ -145,7 +145,7 @@ func (j *Job) attempt(ctx context.Context) error {
 			return nil
 		}
 		if err != nil {
-			return j.noteRefused(ctx, job, causeOr(ctx, err))
+			return j.noteRefused(ctx, job, j.whole(ctx, causeOr(ctx, err)))
 		}
 		j.show(j.stored)
 	}
@@ -221,6 +221,21 @@ const (
 	mostRefused     = 1000
 	mostDifferences = 100
 )
+
+// whole gives the cause of an error that may come from a shard that has joined and that
+// nobody has read yet: what it did is missing on the target.
+func (j *Job) whole(ctx context.Context, err error) error {
+	if j.shards == nil || mongo.Classify(err) == mongo.ClassRetry || mongo.Classify(err) == mongo.ClassCanceled {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	if cause := j.shards.Whole(ctx); cause != nil {
+		j.log.Info("asked for the shards after an error", "error", err)
+		return cause
+	}
+	return err
+}
 
 // noteRefused records the document of a conflict that ends the job. After the
 // restart its event is no longer one that may have been applied already. Where
@@ -318,6 +333,9 @@ func (j *Job) sink(pos stream.Position, o mongosink.Options) *mongosink.Engine {
 	o.Names = mongosink.Names{Absent: j.ask.Names.Absent, Traits: j.traits}
 	o.Policy = mongosink.Policy{Overwrite: j.spec.OnExisting == ExistingMerge, OnConflict: j.spec.OnConflict, Letters: j.letters}
 	o.Source = mongosink.Source{Reread: j.ask.Reread, Has: j.ask.OnSource}
+	if j.shards != nil {
+		o.Source.Whole = j.shards.Whole
+	}
 	o.Write.Transactions, o.Write.SameTerm, o.Write.Gate = j.txn, j.store.SameTerm, j.dstGate
 	o.Write.Others = j.spec.OnExisting == ExistingMerge
 	o.Log, o.Limit = j.log, j.limit

@@ -164,6 +164,15 @@ func (c *Sharded) Vanished(ctx context.Context, db string, uuid bson.Binary) (bo
 	return err == nil && !slices.Contains(gone, false), err
 }
 
+// Whole fails when the cluster has got a shard by now.
+func (c *Sharded) Whole(ctx context.Context) error {
+	p, err := c.Positions(ctx)
+	if err == nil {
+		err = c.Cluster().AllShards(ctx, p.Majority)
+	}
+	return err
+}
+
 // Holds fails when the cluster has got a shard by then.
 func (c *Sharded) Holds(ctx context.Context, at mongo.OpTime) error {
 	return c.Cluster().AllShards(ctx, at)

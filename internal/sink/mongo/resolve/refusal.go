@@ -183,7 +183,13 @@ func (r *round) judge(g *goal, why *refusal) verdict {
 // refuse acts upon a refusal.
 func (r *round) refuse(ctx context.Context, g *goal, why *refusal) error {
 	l := g.asLetter(why)
-	switch r.judge(g, why) {
+	verdict := r.judge(g, why)
+	if verdict != verdictCarry {
+		if err := r.o.Source.whole(ctx); err != nil {
+			return err
+		}
+	}
+	switch verdict {
 	case verdictCarry:
 		r.carry = append(r.carry, g.Document)
 		return nil

@@ -28,6 +28,9 @@ type Clash struct {
 // they stay and the one goes. Everything fed must be drained. An error says
 // that the policy is to stop, or that it cannot be told which is which.
 func (r *Resolver) Untangle(ctx context.Context, b Barrier, dup Clash) error {
+	if err := r.o.Source.whole(ctx); err != nil {
+		return err
+	}
 	docs := dup.Docs
 	c := &ConflictError{Op: "build unique index " + dup.Index, NS: dup.NS, Index: dup.Index, At: b.Applied, Reason: dup.Reason}
 	if len(docs) > 0 {
