@@ -35,7 +35,7 @@ func TestServer(t *testing.T) {
 	c := connect(t)
 	for name, test := range map[string]func(*bed){
 		"trades": testTrades, "carries": testCarries, "stops": testStops, "skips": testSkips, "overwrites": testOverwrites,
-		"missing": testMissing, "untangles": testUntangles,
+		"missing": testMissing, "untangles": testUntangles, "not whole": testNotWhole,
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t, c, name)
@@ -240,6 +240,29 @@ func testSkips(b *bed) {
 	if st := b.letters.Stats(); st.Open != 0 || st.Settled != 1 {
 		b.Errorf("%+v", st)
 	}
+}
+
+// testNotWhole: while the stream has told less than all nothing is a conflict, whatever
+// the policy.
+func testNotWhole(b *bed) {
+	b.insert(docOf(b, 1, field("k", 1)))
+	joined := errors.New("a shard has joined")
+	for _, p := range []deadletter.Policy{deadletter.Stop, deadletter.Skip, deadletter.Overwrite} {
+		b.policy(p, false)
+		b.o.Source.Whole = func(context.Context) error { return joined }
+		b.r = New(b.o)
+		_, err := b.r.Resolve(b.Context(), outside, b.parked(opOf(b, stream.Put, 2, 60, field("k", 1))))
+		if !errors.Is(err, joined) {
+			b.Errorf("%s: %v", p, err)
+		}
+		if err := b.r.Untangle(b.Context(), outside, Clash{NS: b.to.NS}); !errors.Is(err, joined) {
+			b.Errorf("%s: an index: %v", p, err)
+		}
+	}
+	if st := b.letters.Stats(); st.Open != 0 {
+		b.Errorf("%+v", st)
+	}
+	b.want(docOf(b, 1, field("k", 1)))
 }
 
 // testOverwrites: what stands in the way is taken off the target and kept; what the
