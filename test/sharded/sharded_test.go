@@ -405,25 +405,8 @@ func (b *bed) reads(shard string) bool {
 	return strings.Contains(raw.Lookup("mark").StringValue(), fmt.Sprintf(`"name":%q`, shard))
 }
 
-// TestShardPassesBy: what a shard did that came and went while no job ran is not missed
-// without a word.
-func TestShardPassesBy(t *testing.T) {
-	b := newBed(t)
-	b.collections()
-	j, ended, breakOff := b.begin(b.spec())
-	b.following(j, ended)
-	breakOff()
-	name, err := b.lab.AddShard(t.Context())
-	b.ok(err)
-	b.ok(b.lab.RemoveShard(t.Context(), name))
-	_, done := b.start(b.spec())
-	if err := <-done; err == nil || !strings.Contains(err.Error(), "joined the source and left it again") || mongo.HintOf(err) == "" {
-		t.Errorf("%v, %s", err, mongo.HintOf(err))
-	}
-}
-
 // TestShardBringsData: what a shard had when it joined arrives when it can be told in
-// full. Else the job does not go on without it.
+// full. Else the job does not go on without it, nor when such a shard has left again.
 func TestShardBringsData(t *testing.T) {
 	b := newBed(t)
 	b.collections()
@@ -465,6 +448,12 @@ func TestShardBringsData(t *testing.T) {
 		})
 	})
 	if err := <-done; err == nil || !strings.Contains(err.Error(), name+" has joined") || !strings.Contains(err.Error(), "brought2") || mongo.HintOf(err) == "" {
+		t.Errorf("%v, %s", err, mongo.HintOf(err))
+	}
+	// Gone again, it has been there all the same.
+	b.ok(b.lab.RemoveShard(t.Context(), name))
+	_, done = b.start(spec)
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "joined the source and left it again") || mongo.HintOf(err) == "" {
 		t.Errorf("%v, %s", err, mongo.HintOf(err))
 	}
 }
