@@ -3,6 +3,7 @@ package origin
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
@@ -15,12 +16,18 @@ import (
 // from which a Stream may begin. It may lie in the middle of a movePrimary.
 func (c *Sharded) Snapshot(ctx context.Context, scope schema.Scope) (snap schema.Snapshot, from stream.Position, err error) {
 	of := c.Cluster()
+	servers := []*mongo.Cluster{of.Router}
+	for _, s := range of.Shards {
+		servers = append(servers, s.Cluster)
+	}
 	terms := make([]int64, len(of.Shards))
 	ends := make([]mongo.OpTime, len(of.Shards))
-	held := make([][]schema.Collection, len(of.Shards))
-	snap, err = schema.TakeSnapshotOf(ctx, of.Router, scope, schema.History{
+	snap, err = schema.TakeSnapshotOf(ctx, servers, scope, schema.History{
 		Before: func(ctx context.Context) (mongo.OpTime, error) {
 			err := of.Each(ctx, func(ctx context.Context, i int) error {
+				if terms[i] != 0 {
+					return nil
+				}
 				p, err := of.Shards[i].Positions(ctx)
 				terms[i] = p.Last.Term
 				return err
@@ -33,24 +40,26 @@ func (c *Sharded) Snapshot(ctx context.Context, scope schema.Scope) (snap schema
 			}
 			return from.At, err
 		},
-		After: func(ctx context.Context) (mongo.OpTime, error) {
-			err := of.Each(ctx, func(ctx context.Context, i int) (err error) {
-				if held[i], err = schema.List(ctx, of.Shards[i].Cluster, scope); err != nil {
-					return err
-				}
+		After: func(ctx context.Context) (latest mongo.OpTime, err error) {
+			err = of.Each(ctx, func(ctx context.Context, i int) (err error) {
 				if ends[i], err = of.Shards[i].CommittedSeen(ctx); err == nil && ends[i].Term != terms[i] {
 					err = mongo.Retry(fmt.Sprintf("shard %s has elected another primary", of.Shards[i].Name), nil, "")
 				}
 				return err
 			})
-			return from.At, err
+			return slices.MaxFunc(ends, mongo.OpTime.Compare), err
 		},
-		Changes: func(ctx context.Context, after, _ mongo.OpTime, fn func(*stream.Change, mongo.OpTime) error) error {
+		// Up to what After gave, or to the position, which all shards have passed.
+		Changes: func(ctx context.Context, after, until mongo.OpTime, fn func(*stream.Change, mongo.OpTime) error) error {
 			for i, s := range of.Shards {
-				if !after.Before(ends[i]) {
+				end := until
+				if until != from.At {
+					end = ends[i]
+				}
+				if !after.Before(end) {
 					continue
 				}
-				if err := oplog.Changes(s.Cluster)(ctx, after, ends[i], fn); err != nil {
+				if err := oplog.Changes(s.Cluster)(ctx, after, end, fn); err != nil {
 					return fmt.Errorf("shard %s: %w", s.Name, err)
 				}
 			}
@@ -58,7 +67,7 @@ func (c *Sharded) Snapshot(ctx context.Context, scope schema.Scope) (snap schema
 		},
 	})
 	if err == nil {
-		from = of.WithCopies(from, copiesOf(snap.Collections, held))
+		from = of.WithCopies(from, copiesOf(snap.Collections, snap.Others))
 	}
 	return snap, from, err
 }

@@ -2,9 +2,12 @@ package schema
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
@@ -12,108 +15,232 @@ import (
 )
 
 const (
-	// listAttempts bounds how often a listing is tried that a schema change crossed.
-	listAttempts = 12
-	// listPause is the wait before the second attempt; it doubles up to maxListPause.
-	listPause    = 100 * time.Millisecond
-	maxListPause = 5 * time.Second
+	// listAttempts bounds how often what changed meanwhile is listed again.
+	listAttempts = 60
+	// listPause is the wait before that.
+	listPause = 100 * time.Millisecond
+	// namesAtOnce is how many collections of a database are asked for by name. Of more,
+	// all of the database are listed.
+	namesAtOnce = 1000
 )
 
 // Changes tells of the schema changes of a source after a position, up to another.
 type Changes func(ctx context.Context, after, until mongo.OpTime, fn func(*stream.Change, mongo.OpTime) error) error
 
 // TakeSnapshot lists the part of the catalog in scope exactly as it stood at a
-// majority-committed position. It lists, and asks for the schema changes from the
-// majority position before to the newest one after: when there is none, the
-// listing is the catalog at the former. Otherwise it lists again, and gives up
-// with an error that names the change in the way. A standalone has no history:
-// there the position is zero.
+// majority-committed position. A standalone has no history: there the position is
+// zero. See TakeSnapshotOf.
 func TakeSnapshot(ctx context.Context, c *mongo.Cluster, scope Scope, changes Changes) (Snapshot, error) {
 	if c.Info.Kind == mongo.KindStandalone {
 		colls, err := List(ctx, c, scope)
 		return Snapshot{Collections: colls}, err
 	}
-	return TakeSnapshotOf(ctx, c, scope, History{
+	var term int64
+	return TakeSnapshotOf(ctx, []*mongo.Cluster{c}, scope, History{
 		// Below the majority position the oplog has no holes: what is at or before
 		// it is visible to the listing.
 		Before: func(ctx context.Context) (mongo.OpTime, error) {
 			p, err := c.Positions(ctx)
+			if err == nil && term == 0 {
+				term = p.Majority.Term
+			}
 			return p.Majority, err
 		},
-		After: c.CommittedSeen, Changes: changes,
+		After: func(ctx context.Context) (mongo.OpTime, error) {
+			end, err := c.CommittedSeen(ctx)
+			if err == nil && end.Term != term {
+				err = mongo.Retry(c.Address()+" has elected another primary while its catalog was listed", nil, "")
+			}
+			return end, err
+		},
+		Changes: changes,
 	})
 }
 
 // History is when something is listed, and what happens meanwhile.
 type History struct {
 	// Before gives a position all of which the listing that follows shows, After one
-	// that holds all that the listing can have shown. Another term says that a
-	// primary was elected in between.
+	// that holds all that the listing can have shown. After fails when a primary was
+	// elected since the first call of Before.
 	Before, After func(context.Context) (mongo.OpTime, error)
 	Changes       Changes
 }
 
-// TakeSnapshotOf is TakeSnapshot for any deployment.
-func TakeSnapshotOf(ctx context.Context, c *mongo.Cluster, scope Scope, h History) (Snapshot, error) {
-	var obstacle string
-	pause := listPause
-	for attempt := 0; attempt < listAttempts; attempt++ {
+// TakeSnapshotOf is TakeSnapshot for any deployment. It lists the catalog of the first
+// of the servers, and the names that the others hold.
+//
+// What no change concerned while it was listed is known at the position before the
+// listing, and stays known until a change concerns it. The rest is listed again, in
+// less time. So a catalog that never comes to rest is listed, too: it suffices that of
+// what changed during one listing nothing changes during a later one.
+func TakeSnapshotOf(ctx context.Context, servers []*mongo.Cluster, scope Scope, h History) (Snapshot, error) {
+	l := lister{servers: servers, scope: scope, known: make([]map[string]Collection, len(servers))}
+	unknown := altered{all: "all is new"}
+	var last mongo.OpTime
+	for attempt := range listAttempts {
 		if attempt > 0 {
-			if err := pace.Pause(ctx, pause); err != nil {
+			if err := pace.Pause(ctx, listPause); err != nil {
 				return Snapshot{}, err
 			}
-			pause = min(2*pause, maxListPause)
 		}
-		var snap Snapshot
-		var err error
-		if snap, obstacle, err = trySnapshot(ctx, c, scope, h); err != nil {
+		before, err := h.Before(ctx)
+		if err != nil {
 			return Snapshot{}, err
 		}
-		if obstacle == "" {
-			return snap, estimate(ctx, c, snap.Collections)
+		if attempt > 0 {
+			if err := scope.alter(ctx, &unknown, h.Changes, last, before); err != nil {
+				return Snapshot{}, err
+			}
 		}
+		if err := l.list(ctx, unknown); err != nil {
+			return Snapshot{}, err
+		}
+		end, err := h.After(ctx)
+		if err != nil {
+			return Snapshot{}, err
+		}
+		var meanwhile altered
+		if err := scope.alter(ctx, &meanwhile, h.Changes, before, end); err != nil {
+			return Snapshot{}, err
+		}
+		if unknown = meanwhile.within(unknown); unknown.none() {
+			return l.snapshot(ctx, before)
+		}
+		last = before
 	}
 	return Snapshot{}, mongo.WithHint(
-		fmt.Errorf("the catalog of %s changed during each of %d attempts to list it; the last time by %s", c.Address(), listAttempts, obstacle),
+		fmt.Errorf("the catalog of %s changed during each of %d attempts to list it; the last time by %s", servers[0].Address(), listAttempts, unknown),
 		"start when fewer collections and indexes are being created, or exclude the namespaces concerned")
 }
 
-// trySnapshot lists once; obstacle tells why the listing is no snapshot.
-func trySnapshot(ctx context.Context, c *mongo.Cluster, scope Scope, h History) (snap Snapshot, obstacle string, err error) {
-	before, err := h.Before(ctx)
-	if err != nil {
-		return snap, "", err
-	}
-	colls, err := list(ctx, c, scope)
-	if err != nil {
-		return snap, "", err
-	}
-	end, err := h.After(ctx)
-	if err != nil {
-		return snap, "", err
-	}
-	if end.Term != before.Term {
-		return snap, "an election", nil
-	}
-	obstacle, err = scope.firstOf(ctx, h.Changes, before, end)
-	return Snapshot{At: before, Collections: colls}, obstacle, err
+// altered is what schema changes concern.
+type altered struct {
+	all string            // a change that concerns everything, or ""
+	by  map[string]string // a change of each other namespace
 }
 
-// firstOf describes the first change that concerns something in scope; "" when
-// there is none.
-func (s Scope) firstOf(ctx context.Context, changes Changes, after, until mongo.OpTime) (what string, err error) {
-	enough := errors.New("enough")
-	err = changes(ctx, after, until, func(ch *stream.Change, at mongo.OpTime) error {
+// alter adds what the changes of a span concern in scope.
+func (s Scope) alter(ctx context.Context, a *altered, changes Changes, after, until mongo.OpTime) error {
+	return changes(ctx, after, until, func(ch *stream.Change, at mongo.OpTime) error {
 		if !s.concerned(*ch) {
 			return nil
 		}
-		what = fmt.Sprintf("%s of %s at %s", ch.Kind, ch.NS, at)
-		return enough
+		what := fmt.Sprintf("%s of %s at %s", ch.Kind, ch.NS, at)
+		if ch.Kind == stream.ChangeDropAllViews {
+			a.all = what
+			return nil
+		}
+		if a.by == nil {
+			a.by = map[string]string{}
+		}
+		a.by[ch.NS] = what
+		if ch.Kind == stream.ChangeRename {
+			a.by[ch.To] = what
+		}
+		return nil
 	})
-	if errors.Is(err, enough) {
-		err = nil
+}
+
+// within is what of a is part of b.
+func (a altered) within(b altered) altered {
+	switch {
+	case b.all != "":
+		return a
+	case a.all == "":
+		by := maps.Clone(a.by)
+		maps.DeleteFunc(by, func(ns, _ string) bool { return b.by[ns] == "" })
+		return altered{by: by}
 	}
-	return what, err
+	by := maps.Clone(b.by)
+	for ns := range by {
+		by[ns] = a.all
+	}
+	return altered{by: by}
+}
+
+func (a altered) none() bool { return a.all == "" && len(a.by) == 0 }
+
+// String names one of the changes.
+func (a altered) String() string {
+	if a.all == "" {
+		for _, what := range a.by {
+			return what
+		}
+	}
+	return a.all
+}
+
+// lister knows what of catalogs is listed.
+type lister struct {
+	servers []*mongo.Cluster
+	scope   Scope
+	known   []map[string]Collection // of each server, by namespace
+}
+
+// list lists again what is not known.
+func (l *lister) list(ctx context.Context, unknown altered) error {
+	return sideBySide(ctx, listParallel, slices.All(l.servers), func(ctx context.Context, i int, c *mongo.Cluster) error {
+		var found []Collection
+		var err error
+		if unknown.all != "" {
+			l.known[i] = map[string]Collection{}
+			found, err = listNames(ctx, c, l.scope)
+		} else {
+			maps.DeleteFunc(l.known[i], func(ns string, _ Collection) bool { return unknown.by[ns] != "" })
+			found, err = listSome(ctx, c, l.scope, slices.Sorted(maps.Keys(unknown.by)))
+		}
+		if err == nil && i == 0 {
+			err = addIndexes(ctx, c, found)
+		}
+		for _, coll := range found {
+			l.known[i][coll.NS] = coll
+		}
+		return err
+	})
+}
+
+// listSome lists collections by their names, without indexes.
+func listSome(ctx context.Context, c *mongo.Cluster, scope Scope, names []string) ([]Collection, error) {
+	byDB := map[string][]string{}
+	for _, ns := range names {
+		if db, _ := mongo.SplitNS(ns); scope.DB == nil || scope.DB(db) {
+			byDB[db] = append(byDB[db], ns)
+		}
+	}
+	found := make([][]Collection, len(byDB))
+	err := sideBySide(ctx, listParallel, slices.All(slices.Sorted(maps.Keys(byDB))), func(ctx context.Context, i int, db string) (err error) {
+		filter := bson.D{}
+		if len(byDB[db]) <= namesAtOnce {
+			filter = bson.D{{Key: "name", Value: bson.D{{Key: "$in", Value: withBuckets(byDB[db])}}}}
+		}
+		found[i], err = listDB(ctx, c, db, filter, func(ns string) bool {
+			_, listed := slices.BinarySearch(byDB[db], ns)
+			return listed && scope.NS(ns)
+		})
+		return err
+	})
+	return slices.Concat(found...), err
+}
+
+// withBuckets are the names within their database, and those of their buckets.
+func withBuckets(namespaces []string) (names bson.A) {
+	for _, ns := range namespaces {
+		_, name := mongo.SplitNS(ns)
+		names = append(names, name, mongo.BucketsPrefix+name)
+	}
+	return names
+}
+
+// snapshot is what is known.
+func (l *lister) snapshot(ctx context.Context, at mongo.OpTime) (snap Snapshot, err error) {
+	snap.At = at
+	if snap.Collections, err = inOrder(slices.Collect(maps.Values(l.known[0]))); err != nil {
+		return snap, err
+	}
+	for _, held := range l.known[1:] {
+		snap.Others = append(snap.Others, slices.Collect(maps.Values(held)))
+	}
+	return snap, estimate(ctx, l.servers[0], snap.Collections)
 }
 
 // concerned reports whether a change matters to what is in scope.

@@ -77,9 +77,10 @@ func (c Collection) Collated() bool {
 	return s != "simple"
 }
 
-// Snapshot is the catalog exactly as it stood at one oplog position: no schema
-// change lies between At and the listing.
+// Snapshot is the catalog exactly as it stood at one oplog position.
 type Snapshot struct {
 	At          mongo.OpTime
 	Collections []Collection
+	// Others is what further servers held, without indexes and sizes.
+	Others [][]Collection
 }
