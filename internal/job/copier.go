@@ -253,6 +253,11 @@ func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mappe
 			indexes = indexes || len(m.Indexes) > 0
 		}
 	}
+	if c.shards != nil {
+		if err := c.shards.Begin(positionOf(job), c.ask.Names.All()); err != nil {
+			return err
+		}
+	}
 	if err := c.run(ctx, tasks, job.Start, job.Chunks, o); err != nil {
 		return err
 	}

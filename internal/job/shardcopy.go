@@ -64,7 +64,7 @@ func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.
 	if err != nil {
 		return err
 	}
-	if err := s.movedDatabases(ctx, tasks); err != nil {
+	if tasks, err = s.movedDatabases(ctx, tasks); err != nil {
 		return err
 	}
 	for _, t := range tasks {
@@ -228,18 +228,16 @@ func (s *shardCopy) movedChunks(ctx context.Context, t copy.Task) error {
 func (s *shardCopy) readAgain(ctx context.Context, t copy.Task, table *origin.Table, parts []origin.Part) (map[string]bool, error) {
 	byShard := map[string][]copy.Task{}
 	lower := map[*scan.Range]string{}
-	index := table.KeyIndex(indexSpecs(t))
+	index, err := s.keyIndex(ctx, t, table)
+	if err != nil {
+		return nil, err
+	}
 	for _, p := range parts {
 		version := table.Version(p.Shard)
 		one := t
 		one.Source.Indexes = nil
 		one.Part = fmt.Sprintf("%s/%x", p.Shard, []byte(p.Min))
 		one.Owned = &scan.Owned{Fixed: true, Load: func(context.Context) (scan.Version, error) { return version, nil }}
-		if index == nil {
-			return nil, mongo.WithHint(fmt.Errorf("%s has no index that begins with its shard key and holds all documents", t.Source.NS),
-				"make one, or stop the balancer for the time of the copy")
-		}
-		var err error
 		if one.Range, err = p.Range(index); err != nil {
 			return nil, err
 		}
@@ -248,7 +246,7 @@ func (s *shardCopy) readAgain(ctx context.Context, t copy.Task, table *origin.Ta
 	}
 	left := map[string]bool{}
 	var mu sync.Mutex
-	err := s.each(ctx, byShard, func(ctx context.Context, i int, tasks []copy.Task) error {
+	err = s.each(ctx, byShard, func(ctx context.Context, i int, tasks []copy.Task) error {
 		if len(tasks) == 0 {
 			return nil
 		}
@@ -268,14 +266,32 @@ func (s *shardCopy) readAgain(ctx context.Context, t copy.Task, table *origin.Ta
 
 func (c *copier) sliceStore() sliceStore { return sliceStore{c.store} }
 
-// indexSpecs are those of the indexes that the source had when the copy began.
-func indexSpecs(t copy.Task) []bson.Raw {
+// keyIndex is an index of a collection that holds all documents by their shard keys. It
+// may have been made since the copy began.
+func (s *shardCopy) keyIndex(ctx context.Context, t copy.Task, table *origin.Table) (bson.Raw, error) {
+	if index := table.KeyIndex(indexSpecs(t.Source)); index != nil {
+		return index, nil
+	}
+	db, _ := mongo.SplitNS(t.Source.NS)
+	now, _, err := s.shards.ListOne(ctx, db, t.Source.UUID)
+	if err != nil {
+		return nil, err
+	}
+	if index := table.KeyIndex(indexSpecs(now)); index != nil {
+		return index, nil
+	}
+	return nil, mongo.WithHint(fmt.Errorf("%s has no index that begins with its shard key and holds all documents", t.Source.NS),
+		"make one, or stop the balancer for the time of the copy")
+}
+
+// indexSpecs are those of a collection, with that of _id.
+func indexSpecs(of schema.Collection) []bson.Raw {
 	id, err := bson.Marshal(bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}}})
 	if err != nil {
 		panic(err) // constant
 	}
 	specs := []bson.Raw{id}
-	for _, ix := range t.Source.Indexes {
+	for _, ix := range of.Indexes {
 		specs = append(specs, ix.Spec)
 	}
 	return specs
@@ -302,35 +318,57 @@ func (s *shardCopy) oneEach(ctx context.Context, t copy.Task, docs [][]byte) err
 }
 
 // movedDatabases copies the collections of which movePrimary has made copies on
-// another shard, and dropped the ones that were read. Nothing is written to them while
-// they move, so that their documents are those that were there, or newer ones.
-func (s *shardCopy) movedDatabases(ctx context.Context, tasks []copy.Task) error {
-	byShard := map[string][]copy.Task{}
-	for _, t := range tasks {
-		now, shard, moved, err := s.shards.Moved(ctx, t.Source)
+// another shard, and dropped the ones that were read, perhaps before all was. Nothing is
+// written to them while they move, so that their documents are those that were there, or
+// newer ones. It gives the tasks with the UUIDs of now.
+func (s *shardCopy) movedDatabases(ctx context.Context, tasks []copy.Task) ([]copy.Task, error) {
+	tasks = slices.Clone(tasks)
+	for {
+		var colls []schema.Collection
+		for _, t := range tasks {
+			colls = append(colls, t.Source)
+		}
+		missing, err := s.shards.Missing(ctx, colls)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if !moved {
-			continue
-		}
-		s.log.Info("a collection that moved is read again", "ns", t.Source.NS, "shard", shard)
-		if t.Source.Capped() {
-			if err := s.recreate(ctx, t); err != nil {
-				return err
+		byShard := map[string][]copy.Task{}
+		for _, i := range missing {
+			t := tasks[i]
+			now, shard, there, err := s.shards.Present(ctx, t.Source)
+			if err != nil {
+				return nil, err
 			}
+			if !there || now.Equal(t.Source.UUID) {
+				continue
+			}
+			tasks[i].Source.UUID = now
+			if shard == "" {
+				continue // all of its chunks are read
+			}
+			s.log.Info("a collection that moved is read again", "ns", t.Source.NS, "shard", shard)
+			if t.Source.Capped() {
+				if err := s.recreate(ctx, t); err != nil {
+					return nil, err
+				}
+			}
+			byShard[shard] = append(byShard[shard], tasks[i])
 		}
-		t.Source.UUID = now
-		byShard[shard] = append(byShard[shard], t)
+		if len(byShard) == 0 {
+			return tasks, nil
+		}
+		err = s.each(ctx, byShard, func(ctx context.Context, i int, tasks []copy.Task) error {
+			if len(tasks) == 0 {
+				return nil
+			}
+			o := s.opts
+			o.Ready = nil
+			return copy.New(s.of.Shards[i].Cluster, s.dst, unstored{s.sliceStore()}, o).Run(ctx, tasks)
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
-	return s.each(ctx, byShard, func(ctx context.Context, i int, tasks []copy.Task) error {
-		if len(tasks) == 0 {
-			return nil
-		}
-		o := s.opts
-		o.Ready = nil
-		return copy.New(s.of.Shards[i].Cluster, s.dst, unstored{s.sliceStore()}, o).Run(ctx, tasks)
-	})
 }
 
 // unstored keeps no progress: what it copies is copied anew after a failure.

@@ -1,6 +1,7 @@
 package origin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,9 +90,18 @@ func (c *Sharded) Window(ctx context.Context) (oldest, newest mongo.OpTime, err 
 	return cut, newest, err
 }
 
-// ListOne finds a collection by its UUID.
-func (c *Sharded) ListOne(ctx context.Context, db string, uuid bson.Binary) (schema.Collection, bool, error) {
-	return schema.ListOne(ctx, c.router(), db, uuid)
+// ListOne finds a collection by the UUID that it has, or had before it moved.
+func (c *Sharded) ListOne(ctx context.Context, db string, uuid bson.Binary) (coll schema.Collection, found bool, err error) {
+	coll, found, err = schema.ListOne(ctx, c.router(), db, uuid)
+	for !found && err == nil {
+		was := uuid
+		var there bool
+		if uuid, there, err = c.Cluster().Identity(ctx, was); err != nil || !there || uuid.Equal(was) {
+			return coll, false, err
+		}
+		coll, found, err = schema.ListOne(ctx, c.router(), db, uuid)
+	}
+	return coll, found, err
 }
 
 // named is the name of the sharded collection with a UUID, "" when there is none.
@@ -116,7 +126,16 @@ func (c *Sharded) Find(ctx context.Context, of lookup.Collection, ids []bson.Raw
 			return nil, err
 		}
 		if ns == "" {
-			return c.findOnShards(ctx, of, ids, at, onlyIDs)
+			docs, err := c.findOnShards(ctx, of, ids, at, onlyIDs)
+			if !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+				return docs, err
+			}
+			now, there, cause := c.Cluster().Identity(ctx, of.UUID)
+			if !there || cause != nil || now.Equal(of.UUID) {
+				return nil, cmp.Or(cause, err)
+			}
+			of.UUID = now
+			continue
 		}
 		_, of.Name = mongo.SplitNS(ns)
 		docs, err := lookup.Find(ctx, c.router(), of, ids, at, onlyIDs)
@@ -149,7 +168,7 @@ func (c *Sharded) findOnShards(ctx context.Context, of lookup.Collection, ids []
 	return nil, err
 }
 
-// Vanished reports whether the collection with a UUID is gone for good.
+// Vanished reports whether the collection with a UUID is gone for good, and has not moved.
 func (c *Sharded) Vanished(ctx context.Context, db string, uuid bson.Binary) (bool, error) {
 	ns, err := c.named(ctx, uuid)
 	if err != nil || ns != "" {
@@ -161,7 +180,11 @@ func (c *Sharded) Vanished(ctx context.Context, db string, uuid bson.Binary) (bo
 		gone[i], err = all.Shards[i].Vanished(ctx, db, uuid)
 		return err
 	})
-	return err == nil && !slices.Contains(gone, false), err
+	if err != nil || slices.Contains(gone, false) {
+		return false, err
+	}
+	now, there, err := all.Identity(ctx, uuid)
+	return err == nil && (!there || now.Equal(uuid)), err
 }
 
 // Whole fails when the cluster has got a shard by now.

@@ -3,13 +3,16 @@ package origin
 import (
 	"context"
 	"encoding/hex"
+	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/shards"
 )
@@ -79,31 +82,63 @@ func (t *Table) Owners() (all []string) {
 	return all
 }
 
-// Moved reports that a collection that was not sharded is on another shard by now,
-// under another UUID. Users may have made one of its name since: then the changes tell
-// of its documents too.
-func (c *Sharded) Moved(ctx context.Context, was schema.Collection) (now bson.Binary, shard string, moved bool, err error) {
-	places, err := c.Places(ctx)
-	if err != nil || places.Sharded(was.UUID) {
-		return now, "", false, err
+// Missing are those of collections, by their place among them, that no shard has under
+// their UUIDs.
+func (c *Sharded) Missing(ctx context.Context, of []schema.Collection) (missing []int, err error) {
+	var dbs []string
+	for _, one := range of {
+		db, _ := mongo.SplitNS(one.NS)
+		dbs = append(dbs, db)
 	}
+	slices.Sort(dbs)
+	dbs = slices.Compact(dbs)
+	all := c.Cluster()
+	held := make([]map[[16]byte]bool, len(all.Shards))
+	err = all.Each(ctx, func(ctx context.Context, i int) error {
+		uuids, err := schema.UUIDs(ctx, all.Shards[i].Cluster, dbs)
+		held[i] = map[[16]byte]bool{}
+		for _, u := range uuids {
+			if id, ok := shards.IDOf(u); ok {
+				held[i][id] = true
+			}
+		}
+		return err
+	})
+	for i, one := range of {
+		id, _ := shards.IDOf(one.UUID)
+		if !slices.ContainsFunc(held, func(h map[[16]byte]bool) bool { return h[id] }) {
+			missing = append(missing, i)
+		}
+	}
+	return missing, err
+}
+
+// Present finds where a collection is by now that is or was not sharded: its UUID, which
+// is another one after movePrimary, and the shard that has all of it, "" when it is
+// sharded. False says that it was dropped: the changes tell.
+func (c *Sharded) Present(ctx context.Context, was schema.Collection) (now bson.Binary, shard string, there bool, err error) {
+	const looks = 10 // it may move while it is looked for
 	db, _ := mongo.SplitNS(was.NS)
-	shard, ok := places.Primary(db)
-	if !ok {
-		return now, "", false, nil
+	now = was.UUID
+	for look := range looks {
+		if look > 0 {
+			if err := pace.Pause(ctx, 100*time.Millisecond); err != nil {
+				return now, "", false, err
+			}
+		}
+		if ns, err := c.named(ctx, now); ns != "" || err != nil {
+			return now, "", true, err
+		}
+		for _, s := range c.Cluster().Shards {
+			if _, found, err := schema.ListOne(ctx, s.Cluster, db, now); found || err != nil {
+				return now, s.Name, found, mongo.Wrap(err, "shard %s", s.Name)
+			}
+		}
+		if now, there, err = c.Cluster().Identity(ctx, was.UUID); !there || err != nil {
+			return now, "", false, err
+		}
 	}
-	all := c.Cluster().Shards
-	i := slices.IndexFunc(all, func(s shards.Shard) bool { return s.Name == shard })
-	if i < 0 {
-		return now, shard, false, mongo.Retry("shard "+shard+" has joined since", nil, "")
-	}
-	colls, err := schema.List(ctx, all[i].Cluster, schema.Scope{Readable: true,
-		DB: func(name string) bool { return name == db }, NS: func(ns string) bool { return ns == was.NS }})
-	if err != nil || len(colls) == 0 {
-		return now, shard, false, err
-	}
-	now = colls[0].UUID
-	return now, shard, colls[0].Type == was.Type && !now.Equal(was.UUID) && !places.Sharded(now), nil
+	return now, "", false, mongo.Retry(fmt.Sprintf("%s is on none of the shards, but nobody tells that it was dropped", was.NS), nil, "")
 }
 
 // Stands are those of the sharded ones among collections, by UUID in hex. at is a

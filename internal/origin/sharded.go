@@ -63,12 +63,20 @@ func (c *Sharded) Changes(o oplog.Options, names func() []schema.Name) stream.So
 	of := c.Cluster()
 	n := int64(len(of.Shards))
 	o.ReadAheadBytes, o.TxnBufferBytes = max(o.ReadAheadBytes/n, 1), max(o.TxnBufferBytes/n, 1)
-	return of.Stream(o, merge.Options{AheadBytes: o.ReadAheadBytes, BatchBytes: int64(o.BatchBytes)}, func() (there []shards.Collection) {
-		for _, one := range names() {
-			there = append(there, shards.Collection{NS: one.NS, UUID: one.UUID})
-		}
-		return there
-	})
+	return of.Stream(o, merge.Options{AheadBytes: o.ReadAheadBytes, BatchBytes: int64(o.BatchBytes)}, func() []shards.Collection { return known(names()) })
+}
+
+// Begin has collections be found again that move while no Stream runs. The names are
+// those at the position.
+func (c *Sharded) Begin(pos stream.Position, names []schema.Name) error {
+	return c.Cluster().Begin(pos, known(names))
+}
+
+func known(names []schema.Name) (there []shards.Collection) {
+	for _, one := range names {
+		there = append(there, shards.Collection{NS: one.NS, UUID: one.UUID})
+	}
+	return there
 }
 
 // ReadFrom is the first change that whoever stands at a position needs of any shard.

@@ -95,6 +95,19 @@ func AllNames(ctx context.Context, c *mongo.Cluster) ([]string, error) {
 	return slices.Concat(perDB...), err
 }
 
+// UUIDs lists those of the collections of databases, in no order.
+func UUIDs(ctx context.Context, c *mongo.Cluster, dbs []string) ([]bson.Binary, error) {
+	perDB := make([][]bson.Binary, len(dbs))
+	err := sideBySide(ctx, listParallel, slices.All(dbs), func(ctx context.Context, i int, db string) error {
+		entries, err := listCollections(ctx, c, db, bson.D{{Key: "type", Value: "collection"}})
+		for _, e := range entries {
+			perDB[i] = append(perDB[i], e.Info.UUID)
+		}
+		return err
+	})
+	return slices.Concat(perDB...), err
+}
+
 // sideBySide calls f for each, so many at once; the first error ends the others.
 func sideBySide[K, V any](ctx context.Context, most int, all iter.Seq2[K, V], f func(context.Context, K, V) error) error {
 	group, ctx := errgroup.WithContext(ctx)

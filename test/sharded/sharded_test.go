@@ -151,16 +151,25 @@ func (b *bed) writing() (end func()) {
 // sameDocuments compares what both sides hold.
 func (b *bed) sameDocuments(names ...string) {
 	b.Helper()
+	var wrong []bson.Raw
+	defer func() {
+		if len(wrong) > 0 {
+			b.historyOf(wrong[0].Lookup("_id"))
+			b.changesOf()
+		}
+	}()
 	for _, name := range names {
 		want, got := b.documents(b.source, name), b.documents(b.target, name)
 		for id, doc := range want {
 			if !bytes.Equal(got[id], doc) {
 				b.Errorf("seed %d: %s %s is %s on the target, want %s", b.seed, name, id, got[id], doc)
+				wrong = append(wrong, doc)
 			}
 		}
 		for id, doc := range got {
 			if want[id] == nil {
 				b.Errorf("seed %d: %s has %s, which the source has not", b.seed, name, doc)
+				wrong = append(wrong, doc)
 			}
 		}
 		b.Logf("%s: %d documents", name, len(want))
@@ -482,6 +491,57 @@ func TestReshard(t *testing.T) {
 	b.finish(j, done)
 }
 
+// TestMovedDuringCopy: collections that are not sharded change their shard and their UUIDs
+// during the copy, and are renamed, replaced, sharded and dropped.
+func TestMovedDuringCopy(t *testing.T) {
+	b := newBed(t)
+	names := b.lab.ShardNames()
+	b.ok(b.lab.CreateDatabase(t.Context(), "d", names[0]))
+	db := b.source.Database("d")
+	all := []string{"stays", "renamed", "replaced", "sharded", "dropped", "swapped"}
+	fill := func(name, mark string) {
+		t.Helper()
+		var docs []any
+		for i := range 100 {
+			docs = append(docs, bson.D{{Key: "_id", Value: fmt.Sprint(mark, i)}, {Key: "k", Value: i}, {Key: "pad", Value: make([]byte, 1000)}})
+		}
+		_, err := db.Collection(name).InsertMany(t.Context(), docs)
+		b.ok(err)
+	}
+	rename := func(from, to string) {
+		t.Helper()
+		b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "renameCollection", Value: "d." + from}, {Key: "to", Value: "d." + to}, {Key: "dropTarget", Value: true}}).Err())
+	}
+	for _, name := range all {
+		fill(name, "old")
+	}
+	spec := b.spec()
+	spec.Limits.Bytes = 50 << 10
+	j, done := b.start(spec)
+	b.until(done, func() bool { return j.Status().Copy.Docs > 10 })
+	rename("swapped", "target") // has not moved, though there is another one of its name
+	fill("swapped", "new")
+	b.ok(b.lab.MovePrimary(t.Context(), "d", names[1]))
+	rename("renamed", "other")
+	rename("replaced", "gone")
+	fill("replaced", "new")
+	b.ok(db.RunCommand(t.Context(), bson.D{{Key: "createIndexes", Value: "sharded"}, {Key: "indexes", Value: bson.A{bson.D{{Key: "key", Value: bson.D{{Key: "k", Value: 1}}}, {Key: "name", Value: "k"}}}}}).Err())
+	b.ok(b.lab.ShardCollection(t.Context(), "d.sharded", sharded.Sharding{Key: bson.D{{Key: "k", Value: 1}}}))
+	b.ok(b.lab.Split(t.Context(), "d.sharded", key(50)))
+	b.ok(b.lab.MoveChunk(t.Context(), "d.sharded", key(70), names[2]))
+	b.ok(db.Collection("dropped").Drop(t.Context()))
+	fill("dropped", "new")
+	b.ok(b.lab.MovePrimary(t.Context(), "d", names[2]))
+	j.SetLimits(t.Context(), pace.Rates{})
+	b.following(j, done)
+	b.ok(j.Finalize(t.Context(), true))
+	b.ok(<-done)
+	if st := j.Status(); len(st.Differences) > 0 {
+		t.Error(st.Differences)
+	}
+	b.sameDocuments(append(all, "target", "other", "gone")...)
+}
+
 // TestSameIDTwice: two documents of one _id, on different shards, are no one document.
 func TestSameIDTwice(t *testing.T) {
 	b := newBed(t)
@@ -731,6 +791,12 @@ func (b *bed) history(err error) {
 		return
 	}
 	id, _ := strconv.Atoi(named[1])
+	b.historyOf(id)
+}
+
+// historyOf logs what the shards' oplogs tell of a document.
+func (b *bed) historyOf(id any) {
+	b.Helper()
 	type line struct {
 		at   bson.Timestamp
 		text string

@@ -37,6 +37,7 @@ type Once struct {
 	colls   map[[16]byte]*known
 	names   map[string][16]byte   // of the collections that there are
 	copies  map[[16]byte][16]byte // the copy that movePrimary makes of a collection
+	next    map[[16]byte][16]byte // the copy that has taken the place of one that is gone
 	dropped map[string]bool       // databases
 	gone    [][16]byte            // collections, the oldest first
 	moving  []moving              // what copies says, from when on; the oldest that still matters first
@@ -68,7 +69,7 @@ type known struct {
 
 // NewOnce knows the collections that there are where the stream begins.
 func NewOnce(there []Collection) *Once {
-	o := &Once{colls: map[[16]byte]*known{}, names: map[string][16]byte{}, copies: map[[16]byte][16]byte{}, dropped: map[string]bool{}}
+	o := &Once{colls: map[[16]byte]*known{}, names: map[string][16]byte{}, copies: map[[16]byte][16]byte{}, next: map[[16]byte][16]byte{}, dropped: map[string]bool{}}
 	for _, c := range there {
 		if id, ok := IDOf(c.UUID); ok {
 			o.add(id, c.NS)
@@ -304,7 +305,7 @@ func (o *Once) drop(id [16]byte, c *known, ch *stream.Change) bool {
 	if other, ok := o.copies[id]; ok { // the copy is the collection now
 		delete(o.copies, id)
 		o.colls[other].copyOf, o.names[c.ns] = nil, other
-		ch.Kind, ch.UUID.Data = stream.ChangeIdentity, other[:]
+		ch.Kind, ch.UUID.Data, o.next[id] = stream.ChangeIdentity, other[:], other
 	}
 	return true
 }
@@ -316,6 +317,7 @@ func (o *Once) forget(id [16]byte) {
 	if o.gone = append(o.gone, id); len(o.gone) > remembered {
 		if oldest := o.colls[o.gone[0]]; oldest != nil && oldest.gone {
 			delete(o.colls, o.gone[0])
+			delete(o.next, o.gone[0])
 		}
 		o.gone = o.gone[1:]
 	}

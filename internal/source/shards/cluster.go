@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
@@ -34,6 +35,7 @@ type Cluster struct {
 	topology topology
 	unused   []Shard // have left and are open still
 	trust    bool    // for tests: nobody asks
+	lineage  *atomic.Pointer[lineage]
 }
 
 // Options say how shards are reached.
@@ -64,7 +66,7 @@ func Open(ctx context.Context, router *mongo.Cluster, o Options) (*Cluster, erro
 			return nil, mongo.WithHint(fmt.Errorf("%s has no shard %q", router.Address(), name), "its shards are "+names(found))
 		}
 	}
-	c := &Cluster{Router: router, Shards: make([]Shard, len(found)), opt: o, left: &departed{}, topology: topologyOf(found)}
+	c := &Cluster{Router: router, Shards: make([]Shard, len(found)), opt: o, left: &departed{}, topology: topologyOf(found), lineage: new(atomic.Pointer[lineage])}
 	g, gctx := errgroup.WithContext(ctx)
 	for i, f := range found {
 		g.Go(func() (err error) {

@@ -34,18 +34,15 @@ func (c *Cluster) Stream(each oplog.Options, all merge.Options, there func() []C
 // may be before the position: the copies that movePrimary makes are known then. Shards
 // that have joined after that go on from their beginning.
 func (s *Stream) Run(ctx context.Context, pos stream.Position, emit func(context.Context, *stream.Batch) error) error {
-	from, copies, err := split(pos)
+	known, from, err := s.cluster.begin(pos, s.there())
 	if err != nil {
 		return err
 	}
 	if from, err = s.cluster.join(ctx, from); err != nil {
 		return err
 	}
-	once := NewOnce(s.there())
-	once.primary = s.cluster.PrimaryAt
-	once.Begun(copies)
 	out := func(ctx context.Context, b *stream.Batch) error {
-		copies, err := once.filter(ctx, b)
+		copies, err := known.filter(ctx, b)
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,148 @@
+package shards
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// lineage knows which UUIDs collections get when movePrimary moves them. It is safe for
+// concurrent use.
+type lineage struct {
+	mu   sync.Mutex
+	once *Once // of whoever reads the changes
+	read mongo.OpTime
+
+	reading sync.Mutex
+	ahead   *Once // has read on, up to seen
+	seen    mongo.OpTime
+}
+
+// Begin has Identity know the collections that there are at a position, until a Stream
+// knows newer ones.
+func (c *Cluster) Begin(pos stream.Position, there []Collection) error {
+	_, _, err := c.begin(pos, there)
+	return err
+}
+
+// begin knows the changes up to the position that it returns.
+func (c *Cluster) begin(pos stream.Position, there []Collection) (*lineage, stream.Position, error) {
+	from, copies, err := split(pos)
+	if err != nil {
+		return nil, from, err
+	}
+	l := &lineage{once: NewOnce(there), read: from.At}
+	l.once.primary = c.PrimaryAt
+	l.once.Begun(copies)
+	c.lineage.Store(l)
+	return l, from, nil
+}
+
+// filter has the changes of a batch known.
+func (l *lineage) filter(ctx context.Context, b *stream.Batch) ([]Copy, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.read = mongo.MaxOpTime(l.read, b.End)
+	return l.once.filter(ctx, b)
+}
+
+// Identity is the UUID that a collection has by now, which movePrimary changes where it
+// is not sharded; false when it was dropped, or nobody knows of it. The collection
+// is one of Begin, or of the changes since.
+func (c *Cluster) Identity(ctx context.Context, uuid bson.Binary) (now bson.Binary, there bool, err error) {
+	id, ok := IDOf(uuid)
+	l := c.lineage.Load()
+	if !ok || l == nil {
+		return uuid, false, nil
+	}
+	l.reading.Lock()
+	defer l.reading.Unlock()
+	if err := c.readOn(ctx, l); err != nil {
+		return uuid, false, fmt.Errorf("find out whether a collection was dropped, or has moved with its database: %w", err)
+	}
+	id, there = l.ahead.now(id)
+	return bson.Binary{Subtype: uuid.Subtype, Data: id[:]}, there, nil
+}
+
+// readOn has ahead know all that any shard has committed by now.
+func (c *Cluster) readOn(ctx context.Context, l *lineage) error {
+	l.mu.Lock()
+	if l.ahead == nil || l.seen.Before(l.read) {
+		l.ahead, l.seen = l.once.clone(), l.read
+	}
+	l.mu.Unlock()
+	now, err := c.Latest(ctx, func(ctx context.Context, s Shard) (mongo.OpTime, error) { return s.Committed(ctx) })
+	if err != nil {
+		return err
+	}
+	all, err := c.changes(ctx, oplog.Span{After: l.seen, Until: now})
+	if err == nil {
+		_, err = l.ahead.filter(ctx, &stream.Batch{Events: all, End: now})
+	}
+	if err != nil {
+		l.ahead = nil // it knows a part of them
+		return err
+	}
+	l.seen = now
+	return nil
+}
+
+// changes are the schema changes of a span that shards tell of, in the order of the stream.
+func (c *Cluster) changes(ctx context.Context, span oplog.Span) ([]stream.Event, error) {
+	of := make([][]stream.Event, len(c.Shards))
+	err := c.Each(ctx, func(ctx context.Context, i int) error {
+		s := c.Shards[i]
+		if err := c.Pass(ctx, s, span.Until); err != nil {
+			return err
+		}
+		look := oplog.Look{Cluster: s.Cluster, SkipMigrated: true, Collections: []string{}}
+		err := look.Each(ctx, span, func(ev *stream.Event) error {
+			ev.Change.Shard, ev.Change.UUID.Data = s.Name, slices.Clone(ev.Change.UUID.Data)
+			of[i] = append(of[i], *ev)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		oldest, beginning, err := FirstEntry(ctx, s)
+		if err == nil && !beginning && span.After.Before(oldest) {
+			err = mongo.WithHint(fmt.Errorf("its oplog begins at %s, and %s is needed", oldest, span.After), "begin anew with --restart, with a larger oplog")
+		}
+		return err
+	})
+	all := slices.Concat(of...)
+	slices.SortStableFunc(all, func(a, b stream.Event) int { return a.At.Compare(b.At) })
+	return all, err
+}
+
+// now is the UUID that a collection has at the end; false when it is gone or not known.
+func (o *Once) now(id [16]byte) (now [16]byte, there bool) {
+	for {
+		next, ok := o.next[id]
+		if !ok {
+			c := o.colls[id]
+			return id, c != nil && !c.gone
+		}
+		id = next
+	}
+}
+
+// clone knows the same and goes its own way.
+func (o *Once) clone() *Once {
+	c := &Once{colls: make(map[[16]byte]*known, len(o.colls)), names: maps.Clone(o.names), copies: maps.Clone(o.copies), next: maps.Clone(o.next),
+		dropped: maps.Clone(o.dropped), gone: slices.Clone(o.gone), primary: o.primary}
+	for id, k := range o.colls {
+		one := *k
+		one.indexes = maps.Clone(k.indexes)
+		c.colls[id] = &one
+	}
+	return c
+}
