@@ -128,6 +128,18 @@ func (k Key) Stays(known, doc []byte) bool {
 	return len(known) > 0
 }
 
+// Same reports that what Of gave twice is one place.
+func (k Key) Same(known, other []byte) bool {
+	for _, p := range k.paths {
+		a, ok1 := bsonraw.Field(known, p)
+		b, ok2 := bsonraw.Field(other, p)
+		if !ok1 || !ok2 || a.Type != b.Type || !bytes.Equal(a.Value, b.Value) {
+			return false
+		}
+	}
+	return true
+}
+
 // At is where a document is, or belongs, in the form in which Of gives it.
 func (k Key) At(doc []byte) []byte {
 	i, dst := bsoncore.AppendDocumentStart(nil)

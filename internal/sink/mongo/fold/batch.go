@@ -92,7 +92,7 @@ func (b *Batch) Add(it *Item) (ok, folded bool, err error) {
 		return false, false, nil
 	}
 	was := prev.size()
-	if ok, err := fold(prev, &next, &b.mem); !ok || err != nil {
+	if ok, err := fold(prev, &next, it.Target.Key, &b.mem); !ok || err != nil {
 		return false, false, err
 	}
 	b.Bytes += prev.size() - was

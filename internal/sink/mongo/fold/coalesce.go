@@ -70,7 +70,7 @@ func (c *Coalesced) Join(it *Item) (joined, ok bool, err error) {
 		return false, false, err
 	}
 	was, met := prev.size(), prev.Kind == stream.Insert
-	if ok, err := fold(prev, &next, &c.mem); !ok || err != nil {
+	if ok, err := fold(prev, &next, it.Target.Key, &c.mem); !ok || err != nil {
 		return false, false, err
 	}
 	if !prev.owned && prev.Doc != nil {

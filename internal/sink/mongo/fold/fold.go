@@ -2,13 +2,14 @@ package fold
 
 import (
 	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/stream"
 )
 
 // fold makes prev do what prev and then next do. It returns false, changing
 // nothing, where that cannot be expressed as one operation.
-func fold(prev, next *Op, m *memory) (bool, error) {
-	if !foldable(prev, next) {
+func fold(prev, next *Op, key docwrite.Key, m *memory) (bool, error) {
+	if !foldable(prev, next) || !follows(prev, next, key) {
 		return false, nil
 	}
 	switch next.Kind {
@@ -59,4 +60,17 @@ func (o *Op) update(d delta.Delta, m *memory) (bool, error) {
 // in the overlap, where the target must see them one after the other.
 func foldable(prev, next *Op) bool {
 	return prev.Overlap == next.Overlap && !prev.Upsert && !next.Upsert && (prev.Kind == stream.Delete) == (next.Kind == stream.Insert)
+}
+
+// follows reports that next may be of the document that prev leaves. Shards can have
+// two of one _id under different keys, which is not told where a key changes with an
+// update: those operations go out one after the other.
+func follows(prev, next *Op, key docwrite.Key) bool {
+	if key.IsZero() || next.Where == nil || prev.Kind == stream.Delete {
+		return true
+	}
+	if prev.Kind == stream.Update {
+		return prev.Where == nil || key.Same(prev.Where, next.Where)
+	}
+	return key.Stays(next.Where, prev.Doc)
 }

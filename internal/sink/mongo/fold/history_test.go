@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -296,7 +297,7 @@ func TestFoldable(t *testing.T) {
 	} {
 		prev, next := of(c.prev), of(c.next)
 		next.At.TS.T = 2
-		ok, err := fold(&prev, &next, &memory{})
+		ok, err := fold(&prev, &next, docwrite.Key{}, &memory{})
 		if err != nil || ok != (c.want != no) {
 			t.Errorf("%s, then %s: %v, %v", c.prev, c.next, ok, err)
 			continue
@@ -310,9 +311,57 @@ func TestFoldable(t *testing.T) {
 		for name, change := range map[string]func(*Op){"overlap": func(o *Op) { o.Overlap = true }, "upsert": func(o *Op) { o.Upsert = true }} {
 			prev, next := of(c.prev), of(c.next)
 			change(&next)
-			if ok, _ := fold(&prev, &next, &memory{}); ok {
+			if ok, _ := fold(&prev, &next, docwrite.Key{}, &memory{}); ok {
 				t.Errorf("%s, then %s with %s: folded", c.prev, c.next, name)
 			}
+		}
+	}
+}
+
+// TestTwins: events of two documents of one _id, which shards can have under different
+// keys, do not become one operation.
+func TestTwins(t *testing.T) {
+	raw := func(d bson.D) bson.Raw {
+		b, err := bson.Marshal(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	pattern := raw(bson.D{{Key: "k", Value: 1}})
+	to := NewTarget("d.c")
+	to.Key = docwrite.KeyOf(pattern, false)
+	doc := func(k, n int) bson.Raw {
+		return raw(bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: k}, {Key: "n", Value: n}})
+	}
+	event := func(kind stream.Kind, k int, doc bson.Raw) *Item {
+		id := bsoncore.Value{Type: bsoncore.TypeInt32, Data: []byte{1, 0, 0, 0}}
+		return &Item{Target: to, Hash: 7, Event: &stream.Event{Kind: kind, NS: "d.c", Doc: doc, Form: delta.KindOf(doc),
+			Key: stream.Key{ID: id, Shard: raw(bson.D{{Key: "k", Value: k}, {Key: "_id", Value: 1}})}}}
+	}
+	set := func(f string, v int) bson.Raw {
+		return raw(bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: f, Value: v}}}}}})
+	}
+	for _, c := range []struct {
+		name       string
+		prev, next *Item
+		folds      bool
+	}{
+		{"updates", event(stream.Update, 5, set("n", 1)), event(stream.Update, 5, set("n", 2)), true},
+		{"updates of two", event(stream.Update, 5, set("n", 1)), event(stream.Update, 6, set("n", 2)), false},
+		{"an update where an update leads", event(stream.Update, 5, set("k", 6)), event(stream.Update, 6, set("n", 2)), false},
+		{"an update after an insert", event(stream.Insert, 5, doc(5, 1)), event(stream.Update, 5, set("n", 2)), true},
+		{"an update of another one than was inserted", event(stream.Insert, 5, doc(5, 1)), event(stream.Update, 6, set("n", 2)), false},
+		{"an update of what a replacement leads to", event(stream.Replace, 5, doc(6, 1)), event(stream.Update, 6, set("n", 2)), true},
+		{"a deletion of another one than was replaced", event(stream.Replace, 5, doc(5, 1)), event(stream.Delete, 6, nil), false},
+		{"an insert after a deletion", event(stream.Delete, 5, nil), event(stream.Insert, 6, doc(6, 1)), true},
+	} {
+		b := NewBatch()
+		if ok, _, err := b.Add(c.prev); !ok || err != nil {
+			t.Fatal(c.name, ok, err)
+		}
+		if ok, folded, err := b.Add(c.next); folded != c.folds || ok != c.folds || err != nil {
+			t.Errorf("%s: taken %v, folded %v, %v", c.name, ok, folded, err)
 		}
 	}
 }
