@@ -51,7 +51,7 @@ func (st *site) rules() []string {
 // shardedColumns are those of the table: what each router of the target took, and
 // what became slower by the balancer.
 func shardedColumns() []string {
-	return []string{"time", "min-max", "of ceiling", "rate", router(0), router(1), routersTotal, ofBalancerOff, movesEach,
+	return []string{"time", "min-max", "of ceiling", "rate", RouterRate(1), RouterRate(2), routersTotal, ofBalancerOff, movesEach,
 		"CPU tool", "source", "target", routersCPU, "us each", "peak"}
 }
 
@@ -59,9 +59,10 @@ func shardedColumns() []string {
 // by round.
 const ofBalancerOff = "of balancer off"
 
+// What the names of contenders end in that run beside moving chunks, or without them.
 const (
-	balancerOff = ", balancer off"
-	balancerOn  = ", balancer on"
+	BalancerOff = ", balancer off"
+	BalancerOn  = ", balancer on"
 )
 
 // competePaired runs all contenders, and compares those with the balancer on with
@@ -71,8 +72,8 @@ func (b *bench) competePaired(ctx context.Context, st *site, c Case, all []conte
 	done := &b.report.Cases[len(b.report.Cases)-1]
 	for i := range done.Contenders {
 		on := &done.Contenders[i]
-		name, ok := strings.CutSuffix(on.Name, balancerOn)
-		at := slices.IndexFunc(done.Contenders, func(x Contender) bool { return x.Name == name+balancerOff || x.Name == name })
+		name, ok := strings.CutSuffix(on.Name, BalancerOn)
+		at := slices.IndexFunc(done.Contenders, func(x Contender) bool { return x.Name == name+BalancerOff || x.Name == name })
 		if !ok || at < 0 {
 			continue
 		}

@@ -14,7 +14,7 @@ func TestShardedSource(t *testing.T) {
 		Servers:   Servers{Version: "6.0", SourceTopology: twoShards, TargetTopology: oneMember},
 	})
 	for _, c := range r.Cases[:2] {
-		i := slices.IndexFunc(c.Contenders, func(x Contender) bool { return x.Name == "millrace"+balancerOn })
+		i := slices.IndexFunc(c.Contenders, func(x Contender) bool { return x.Name == "millrace"+BalancerOn })
 		if i < 0 {
 			t.Fatalf("%s has no millrace with the balancer on: %+v", c.Name(), c.Contenders)
 		}
@@ -56,7 +56,7 @@ func TestCountsAtRouters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	one, two := m.round.Values[router(0)], m.round.Values[router(1)]
+	one, two := m.round.Values[RouterRate(1)], m.round.Values[RouterRate(2)]
 	if all := m.round.Values[routersTotal]; one <= 0 || two <= 0 || one+two < 0.99*all || one+two > 1.01*all {
 		t.Errorf("routers took %v and %v of %v statements a second", one, two, all)
 	}

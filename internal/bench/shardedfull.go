@@ -121,7 +121,7 @@ func besideMoves(st *site, ceiling contender) []contender {
 		return nil
 	}
 	x := ceiling
-	x.name, x.kind, x.how = x.name+balancerOn, KindReference, "the same while chunks move on the source"
+	x.name, x.kind, x.how = x.name+BalancerOn, KindReference, "the same while chunks move on the source"
 	x.run = func(ctx context.Context, m *meter) error {
 		return whileMoving(ctx, st.source, m, func() error { return ceiling.run(ctx, m) })
 	}
@@ -150,7 +150,7 @@ func balanced(st *site, x contender) []contender {
 	if st.source.cluster == nil {
 		return []contender{off}
 	}
-	off.name, on.name = x.name+balancerOff, x.name+balancerOn
+	off.name, on.name = x.name+BalancerOff, x.name+BalancerOn
 	on.how += "; the balancer on, and chunks moved by force, one each " + moveEvery.String() + " at most"
 	on.run = func(ctx context.Context, m *meter) error {
 		return whileMoving(ctx, st.source, m, func() error { return off.run(ctx, m) })

@@ -114,7 +114,7 @@ func (w *shardedIncr) peer(p Peer) (contender, bool) {
 	if !drains {
 		return contender{}, false
 	}
-	x := contender{name: p.Name + balancerOff, kind: KindPeer, how: t.describe() + "; until the target has everything", check: w.done.complete}
+	x := contender{name: p.Name + BalancerOff, kind: KindPeer, how: t.describe() + "; until the target has everything", check: w.done.complete}
 	x.prepare = func(ctx context.Context) error {
 		if err := w.restartFollowing(ctx); err != nil {
 			return err

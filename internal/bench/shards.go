@@ -195,7 +195,7 @@ func counted(ctx context.Context, st *site, m *meter, do func() error) error {
 	var all, cpu float64
 	for i := range after {
 		n := float64(after[i].statements - before[i].statements)
-		m.value(router(i), n/seconds)
+		m.value(RouterRate(i+1), n/seconds)
 		all, cpu = all+n, cpu+after[i].cpu-before[i].cpu
 	}
 	m.value(routersTotal, all/seconds)
@@ -208,8 +208,9 @@ const (
 	routersCPU   = "CPU routers s"
 )
 
-// router is the figure of a router of the target.
-func router(i int) string { return "router " + strconv.Itoa(i+1) + "/s" }
+// RouterRate names the value of a round that is what the nth router of the target, from
+// 1, took a second: statements.
+func RouterRate(n int) string { return "router " + strconv.Itoa(n) + "/s" }
 
 // parts are the connection strings of a cluster's shards, separated by semicolons, of
 // its config servers and of its routers; of a replica set the first is all there is.

@@ -5,6 +5,8 @@ const (
 	fullOne  = "full-one"
 	fullMany = "full-many"
 	backlog  = "incr-backlog"
+	// inShards is incr-sharded, of which the rows count what each router took.
+	inShards = "sharded"
 )
 
 // oneMachine is why figures of distributed work differ here.
@@ -31,7 +33,7 @@ func dts() Table {
 		},
 		Absent: []Absent{
 			{"DTS", "a service of its cloud, not a program"},
-			{"sharded clusters behind a mongos", "there is no mongos for this machine"},
+			{"a mongos", "there is none for this machine: the routers here are the lab's own, before real shards and config servers"},
 			{"source, target and tool on machines of their own", "there is one machine"},
 			{"MongoShake 2.6.6", "the version measured is that of the program given with `--peer`"},
 		},
@@ -43,7 +45,7 @@ func dts() Table {
 // dtsRates are the published figures with rows of ours beside them.
 func dtsRates() Group {
 	const service = "DTS is a service of its cloud"
-	const noRouter = "there is no mongos for this machine"
+	const noRouter = "its way with the balancer on is a change stream of a mongos, and there is none for this machine"
 	shake := func(work string) Ratio { return Ratio{Of: "", To: []string{key(work, "mongoshake")}} }
 	row := func(work, text, tool, name string, published ...float64) Row {
 		r := Row{Key: key(work, tool), Place: []string{text, name}, Published: values(published...), Why: oneMachine}
@@ -64,11 +66,12 @@ func dtsRates() Group {
 	const one, five = "full, one table of 10,000,000", "full, five tables of 5,000,000"
 	const incremental = "incremental, one table"
 	const sharded = "sharded, incremental, balancer of the source on"
-	const shards = "sharded"
+	const routed = "Three shards to three, six of one member and two config servers, four routers of the lab, tool and load share the processors of one machine; chunks are moved by force, one a second at most. " +
+		"Of changes to one document millrace makes one statement, so that statements are fewer than operations."
 	const defaults, spared = "mongoshake-defaults", "millrace-spared"
 	const ours, shakes, shakesDefaults = "millrace", "MongoShake, published settings", "MongoShake, its defaults"
-	both := absent(row(shards, sharded, "dts", "DTS, both mongos together", 46_000), service)
-	both.Ratio.To = []string{key(shards, "mongoshake-1")}
+	both := absent(row(inShards, sharded, "dts", "DTS, both mongos together", 46_000), service)
+	both.Ratio.To = []string{key(inShards, "mongoshake-1")}
 	spare := row(fullMany, five, spared, "millrace, --source-load low")
 	spare.Why = "`--source-load low` reads with one connection and pauses after each read for as long as it took; DTS does not publish how it holds its readers back. " + oneMachine
 	return Group{
@@ -89,12 +92,16 @@ func dtsRates() Group {
 			row(backlog, incremental, defaults, shakesDefaults),
 			absent(row(backlog, incremental, "dts", "DTS", 49_000), service),
 			headline(row(backlog, incremental, "millrace", ours), "incremental, the same"),
-			absent(Row{Key: key(shards, "mongoshake-1"), Place: []string{sharded, "MongoShake, through mongos 1"}, Published: values(28_000)}, noRouter),
-			absent(Row{Key: key(shards, "mongoshake-2"), Place: []string{sharded, "MongoShake, through mongos 2"}, Published: values(0)}, noRouter),
-			absent(Row{Key: key(shards, "dts-1"), Place: []string{sharded, "DTS, through mongos 1"}, Published: values(23_000)}, service),
-			absent(Row{Key: key(shards, "dts-2"), Place: []string{sharded, "DTS, through mongos 2"}, Published: values(23_000)}, service),
+			absent(Row{Key: key(inShards, "mongoshake-1"), Place: []string{sharded, "MongoShake, through mongos 1"}, Published: values(28_000)}, noRouter),
+			absent(Row{Key: key(inShards, "mongoshake-2"), Place: []string{sharded, "MongoShake, through mongos 2"}, Published: values(0)}, noRouter),
+			absent(Row{Key: key(inShards, "dts-1"), Place: []string{sharded, "DTS, through mongos 1"}, Published: values(23_000)}, service),
+			absent(Row{Key: key(inShards, "dts-2"), Place: []string{sharded, "DTS, through mongos 2"}, Published: values(23_000)}, service),
 			both,
-			absent(Row{Key: key(shards, "millrace"), Place: []string{sharded, ours}}, noRouter),
+			{Key: key(inShards, "millrace-1"), Place: []string{sharded, ours + ", through router 1: statements"}, Why: routed},
+			{Key: key(inShards, "millrace-2"), Place: []string{sharded, ours + ", through router 2: statements"}, Why: routed},
+			{Key: key(inShards, "millrace"), Place: []string{sharded, ours + ", both routers: operations"}, Why: routed},
+			{Key: key(inShards, "millrace-off"), Place: []string{sharded, ours + ", the same with the balancer off"}, Why: routed},
+			{Key: key(inShards, "mongoshake"), Place: []string{sharded, "MongoShake by oplogs, balancer off"}, Why: routed},
 		},
 	}
 }

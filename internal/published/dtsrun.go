@@ -3,6 +3,8 @@ package published
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/dustin/go-humanize"
 
@@ -38,7 +40,7 @@ func (d dtsRun) Measure(ctx context.Context, o Options, m *Measured) error {
 		humanize.Comma(int64(one)), ratioTo(publishedOne, one), humanize.Comma(int64(d.many(one))), ratioTo(publishedMany, d.many(one)), humanize.Comma(int64(one)))
 	m.Notes = append(m.Notes, "A checkpoint waits for the majority of the three members (`--write-concern=majority`).")
 	return o.steps(ctx, m, []step{
-		d.step(o, m, fullOne), d.step(o, m, fullMany), d.step(o, m, backlog),
+		d.step(o, m, fullOne), d.step(o, m, fullMany), d.step(o, m, backlog), d.sharded(o, m),
 	})
 }
 
@@ -83,6 +85,48 @@ func (d dtsRun) step(o Options, m *Measured, work string) step {
 	return step{scenario: work, keys: append(d.keys(work), d.peerKeys(work)...),
 		change: func(b *bench.Options) { d.fits(o, work, b) },
 		take:   func(r *bench.Report) error { return d.take(r, m, work) }}
+}
+
+// sharded is the backlog of three shards, for three behind two routers.
+func (d dtsRun) sharded(o Options, m *Measured) step {
+	shake := key(inShards, "mongoshake")
+	peer, given := o.peer(PeerMongoShake)
+	if !given {
+		m.miss("no --peer "+PeerMongoShake+"=… was given", shake)
+	}
+	all := map[string]func(bench.Round) float64{key(inShards, "millrace-1"): router(1), key(inShards, "millrace-2"): router(2)}
+	return step{scenario: "incr-sharded", keys: append(slices.Sorted(maps.Keys(all)), key(inShards, "millrace"), key(inShards, "millrace-off"), shake),
+		change: func(b *bench.Options) {
+			b.Servers.SourceTopology, b.Servers.TargetTopology = "sharded:3x1", "sharded:3x1"
+			if given {
+				b.Peers = append(b.Peers, peer)
+			}
+		},
+		take: func(r *bench.Report) error {
+			c := &r.Cases[0]
+			on, err := contender(c, benchMillrace+bench.BalancerOn)
+			if err != nil {
+				return err
+			}
+			m.set(key(inShards, "millrace"), rates(c, on))
+			for k, of := range all {
+				m.set(k, rounds(on, of))
+			}
+			if off, err := contender(c, benchMillrace+bench.BalancerOff); err == nil {
+				m.set(key(inShards, "millrace-off"), rates(c, off))
+			}
+			if x, err := contender(c, peer.Name+bench.BalancerOff); err == nil {
+				m.set(shake, rates(c, x))
+			} else if given {
+				m.miss(oneLine(err), shake)
+			}
+			return nil
+		}}
+}
+
+// router is what one of the target's took a second.
+func router(n int) func(bench.Round) float64 {
+	return func(r bench.Round) float64 { return r.Values[bench.RouterRate(n)] }
 }
 
 // keys are the figures that a scenario gives of millrace and its ceiling.

@@ -69,7 +69,7 @@ func TestSteps(t *testing.T) {
 func report(c bench.Case, names map[string]bench.Kind) *bench.Report {
 	for name, kind := range names {
 		c.Contenders = append(c.Contenders, bench.Contender{Name: name, Kind: kind, Rounds: []bench.Round{
-			{Seconds: 2, ToolCPU: 0.001, Peak: 5e6, Values: map[string]float64{benchPrimaryCPU: 60}, Series: []bench.Point{{Seconds: 0}, {Seconds: 1, Changed: 7, CPU: 0.5}, {Seconds: 2, Changed: 9, CPU: 1}}},
+			{Seconds: 2, ToolCPU: 0.001, Peak: 5e6, Values: map[string]float64{benchPrimaryCPU: 60, bench.RouterRate(1): 10, bench.RouterRate(2): 20}, Series: []bench.Point{{Seconds: 0}, {Seconds: 1, Changed: 7, CPU: 0.5}, {Seconds: 2, Changed: 9, CPU: 1}}},
 		}})
 	}
 	return &bench.Report{Cases: []bench.Case{c}}
@@ -138,8 +138,13 @@ func TestFirstTableFromReports(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	shards := map[string]bench.Kind{"ceiling": bench.KindCeiling, PeerMongoShake + bench.BalancerOff: bench.KindPeer,
+		benchMillrace + bench.BalancerOff: bench.KindMillrace, benchMillrace + bench.BalancerOn: bench.KindMillrace}
+	if err := (dtsRun{}).sharded(o, m).take(report(bench.Case{Scenario: "incr-sharded", Count: 1000}, shards)); err != nil {
+		t.Fatal(err)
+	}
 	complete(t, dts(), m)
-	for k, want := range map[string]float64{"full-one/millrace": 500, "incr-backlog/mongoshake/each": 1, "full-many/mongoshake-defaults/peak": 5} {
+	for k, want := range map[string]float64{"full-one/millrace": 500, "sharded/millrace-2": 20, "incr-backlog/mongoshake/each": 1, "full-many/mongoshake-defaults/peak": 5} {
 		if got := m.Figures[k]; len(got) != 1 || got[0] != want {
 			t.Errorf("%s is %v, want %g", k, got, want)
 		}
