@@ -2,6 +2,7 @@ package write
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -93,7 +94,7 @@ func (w *Writer) elsewhere(ctx context.Context, t *fold.Target, list []statement
 }
 
 // places are those at which the target has the documents of statements: what events
-// have told, else what is found.
+// have told, else what is found. Two places are an error but in the overlap.
 func (w *Writer) places(ctx context.Context, t *fold.Target, list []statement) ([][][]byte, error) {
 	all := make([][][]byte, len(list))
 	asked := map[string]int{}
@@ -103,8 +104,12 @@ func (w *Writer) places(ctx context.Context, t *fold.Target, list []statement) (
 			return nil
 		}
 		err := w.find(ctx, t, in, func(doc []byte) error {
-			if i, ok := asked[delta.KeyOf(bsonraw.IDOf(doc))]; ok {
-				all[i] = append(all[i], t.Key.At(doc))
+			i, ok := asked[delta.KeyOf(bsonraw.IDOf(doc))]
+			if !ok {
+				return nil
+			}
+			if all[i] = append(all[i], t.Key.At(doc)); len(all[i]) > 1 && !list[i].op.Overlap {
+				return twice(t, list[i].op)
 			}
 			return nil
 		})
@@ -128,6 +133,13 @@ func (w *Writer) places(ctx context.Context, t *fold.Target, list []statement) (
 		in, size = append(in, bsonraw.RawValue(o.ID)), size+len(o.ID.Data)
 	}
 	return all, ask()
+}
+
+// twice is the error that the target has two documents of one _id, of which nothing says
+// which one an operation is for. In the overlap one of them is what the other is to become.
+func twice(t *fold.Target, o *fold.Op) error {
+	return mongo.WithHint(o.Fail(o.Verb(), t.NS, errors.New("the target has two documents of this _id, under different shard keys")),
+		"give one of them another _id on the source; or begin anew with the shard key that the source has, which tells them apart")
 }
 
 // find hands over the shard keys of all documents that the target has of some _ids.
