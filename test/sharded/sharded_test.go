@@ -542,6 +542,35 @@ func TestMovedDuringCopy(t *testing.T) {
 	b.sameDocuments(append(all, "target", "other", "gone")...)
 }
 
+// TestMovedBeforeItCame: a collection that a rename has brought inside the filter has
+// moved by the time that the job learns of it.
+func TestMovedBeforeItCame(t *testing.T) {
+	b := newBed(t)
+	names := b.lab.ShardNames()
+	b.ok(b.lab.CreateDatabase(t.Context(), "d", names[0]))
+	var docs []any
+	for i := range 100 {
+		docs = append(docs, bson.D{{Key: "_id", Value: i}})
+	}
+	_, err := b.source.Database("d").Collection("outside").InsertMany(t.Context(), docs)
+	b.ok(err)
+	spec := b.spec()
+	spec.Rules.Exclude, spec.AllowMissing = []string{"d.outside"}, true
+	first, ended, breakOff := b.begin(spec)
+	b.following(first, ended)
+	breakOff()
+	b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "renameCollection", Value: "d.outside"}, {Key: "to", Value: "d.inside"}}).Err())
+	b.ok(b.lab.MovePrimary(t.Context(), "d", names[1]))
+	b.ok(b.lab.MovePrimary(t.Context(), "d", names[2]))
+	j, done := b.start(spec)
+	b.ok(j.Finalize(t.Context(), true))
+	b.ok(<-done)
+	if st := j.Status(); len(st.Differences) > 0 {
+		t.Error(st.Differences)
+	}
+	b.sameDocuments("inside")
+}
+
 // TestSameIDTwice: two documents of one _id, on different shards, are no one document.
 func TestSameIDTwice(t *testing.T) {
 	b := newBed(t)
