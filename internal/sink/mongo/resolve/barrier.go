@@ -409,7 +409,7 @@ func (r *round) pass(ctx context.Context, todo []*goal) (left []*goal, err error
 // the server.
 func (r *round) delete(ctx context.Context, g *goal) error {
 	if g.there {
-		if _, err := r.w.Write(ctx, g.Target, []fold.Op{{Kind: stream.Delete, ID: g.ID, At: g.at}}); err != nil {
+		if _, err := r.w.Write(ctx, g.Target, []fold.Op{{Kind: stream.Delete, ID: g.ID, At: g.at, Overlap: true}}); err != nil {
 			return err
 		}
 	}
@@ -421,7 +421,7 @@ func (r *round) delete(ctx context.Context, g *goal) error {
 func (r *round) put(ctx context.Context, goals []*goal) (left []*goal, err error) {
 	ops, of := make([]*fold.Op, len(goals)), map[*fold.Op]*goal{}
 	for i, g := range goals {
-		ops[i] = &fold.Op{Kind: stream.Put, ID: g.ID, Doc: g.doc, At: g.at}
+		ops[i] = &fold.Op{Kind: stream.Put, ID: g.ID, Doc: g.doc, At: g.at, Overlap: true} // it may be at two places of a sharded target
 		of[ops[i]] = g
 	}
 	results, err := r.w.Put(ctx, goals[0].Target, ops)

@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
@@ -287,11 +288,16 @@ func testOverwrites(b *bed) {
 func testMissing(b *bed) {
 	for _, c := range []struct {
 		policy deadletter.Policy
-		until  int // Barrier.RereadUntil
+		until  int  // Barrier.RereadUntil
+		moves  bool // between shards
 		fails  bool
 		open   int64
-	}{{deadletter.Stop, 50, false, 0}, {deadletter.Stop, 0, true, 0}, {deadletter.Skip, 0, false, 1}} {
+	}{{deadletter.Stop, 50, false, false, 0}, {deadletter.Stop, 0, true, false, 0}, {deadletter.Stop, 0, false, true, 0}, {deadletter.Skip, 0, false, false, 1}} {
 		b.policy(c.policy, false)
+		b.to.Key = docwrite.Key{}
+		if c.moves {
+			b.to.Key = docwrite.KeyOf(docOf(b, 1, field("n", 1)), false)
+		}
 		outside := outside
 		outside.RereadUntil = at(c.until)
 		b.run(bson.D{{Key: "delete", Value: b.to.Coll}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "limit", Value: 0}}}}})

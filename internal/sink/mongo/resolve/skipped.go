@@ -250,8 +250,10 @@ func (r *Resolver) MakeRoom(ctx context.Context, b Barrier) error {
 }
 
 // ResolveSkipped is called when the overlap is over: what nothing has explained is
-// missing because somebody else deleted it. Up to RereadUntil it is made good, later
-// it is handled by policy.
+// missing because somebody else deleted it, or because a job ended while it moved the
+// document to another shard: it is deleted where its shard key was before it is written
+// where the new one belongs. Up to RereadUntil, and where documents move, it is made
+// good, else it is handled by policy.
 func (r *Resolver) ResolveSkipped(ctx context.Context, b Barrier) error {
 	if list, _ := r.skipped.list(); len(list) == 0 || !b.over() {
 		return nil
@@ -269,7 +271,8 @@ func (r *Resolver) ResolveSkipped(ctx context.Context, b Barrier) error {
 			return err
 		}
 		lost := fold.NewMissing(bsonraw.FromRaw(p.ID), p.At)
-		if !b.RereadUntil.Before(p.At) && r.o.Letters != nil && r.o.Source.Reread != nil {
+		good := !b.RereadUntil.Before(p.At) || !t.Key.IsZero()
+		if good && r.o.Letters != nil && r.o.Source.Reread != nil {
 			if err := r.readAgain(ctx, t, &lost); err != nil {
 				return err
 			}
