@@ -53,9 +53,10 @@ PLENTY = $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 800
 	awk '/^MemAvailable/ && $$2 > 12000000 {print "/dev/shm"}' /proc/meminfo)
 test stress one soak hunt matrix: export MILLRACE_LAB_DIR ?= $(PLENTY)
 
-# The parts go side by side, and several packages of each: servers start, elect
-# and wait more than they compute, and while some wait others use the processors.
-# What takes longest begins first.
+# The parts go side by side, a package of each, and some tests of that: servers start,
+# elect and wait, and while some wait others use the processors. More at once costs more
+# than it gains: servers that have nothing to do take processor time, too. What takes
+# longest begins first.
 PARALLEL ?= 4
 # Vetting is for make lint.
 GOTEST = $(GO) test -vet=off -timeout 40m -parallel $(PARALLEL)
@@ -77,19 +78,19 @@ test-race: export MILLRACE_TEST_PROGRAM_RACE = $(PROGRAM)-race
 .PHONY: test-scenarios
 test-scenarios: build
 	$(GO) build $(VCS) -tags failpoint -o $(PROGRAM)-failpoint ./cmd/millrace
-	$(GOTEST) -p 2 -count=1 ./test ./test/failover ./test/trial ./test/seed
+	$(GOTEST) -p 1 -count=1 ./test ./test/failover ./test/trial ./test/seed
 	MILLRACE_LAB_DIR= $(GOTEST) -count=1 ./test/memory
 
 .PHONY: test-plain
 test-plain: build
 	$(GOTEST) -tags failpoint ./internal/failpoint
-	$(GOTEST) -p 2 -count=1 ./internal/bench $$(comm -23 <($(GO) list $(TESTS) | sort) \
+	$(GOTEST) -p 1 -count=1 ./internal/bench $$(comm -23 <($(GO) list $(TESTS) | sort) \
 		<($(GO) list $(RACE) ./internal/bench ./test ./test/failover ./test/trial ./test/seed ./test/memory | sort))
 
 .PHONY: test-race
 test-race: build
 	$(GO) build $(VCS) -race -o $(PROGRAM)-race ./cmd/millrace
-	$(GOTEST) -p 2 -count=1 -race ./internal/job $(RACE)
+	$(GOTEST) -p 1 -count=1 -race ./internal/job $(RACE)
 
 # The tests of make test again and again, while something else keeps all processors busy.
 stress: ROUNDS = 10
