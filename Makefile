@@ -53,9 +53,9 @@ PLENTY = $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 800
 	awk '/^MemAvailable/ && $$2 > 12000000 {print "/dev/shm"}' /proc/meminfo)
 test stress one soak hunt matrix: export MILLRACE_LAB_DIR ?= $(PLENTY)
 
-# The parts go side by side, a package of each, and some tests of that: servers start,
-# elect and wait, and while some wait others use the processors. More at once costs more
-# than it gains: servers that have nothing to do take processor time, too. What takes
+# The parts go side by side, a package of each or two, and some tests of that: servers
+# start, elect and wait, and while some wait others use the processors. More at once costs
+# more than it gains: servers that have nothing to do take processor time, too. What takes
 # longest begins first.
 PARALLEL ?= 4
 # Vetting is for make lint.
@@ -90,7 +90,7 @@ test-plain: build
 .PHONY: test-race
 test-race: build
 	$(GO) build $(VCS) -race -o $(PROGRAM)-race ./cmd/millrace
-	$(GOTEST) -p 1 -count=1 -race ./internal/job $(RACE)
+	$(GOTEST) -p 2 -count=1 -race ./internal/job $(RACE)
 
 # The tests of make test again and again, while something else keeps all processors busy.
 stress: ROUNDS = 10
