@@ -21,10 +21,19 @@ func schemaCommands() map[string]func(context.Context, *call) (bson.D, error) {
 	}
 }
 
-// needDatabase makes a database that does not exist yet.
+// needDatabase makes a database that does not exist yet, as far as the router knows.
 func (r *Router) needDatabase(ctx context.Context, c *call, db string) error {
 	t, err := r.catalog.table(ctx, db, c.coll)
 	if err != nil || t.db.exists {
+		return err
+	}
+	return r.makeDatabase(ctx, db, "")
+}
+
+// needDatabaseNow asks first whether another router has dropped it.
+func (r *Router) needDatabaseNow(ctx context.Context, db string) error {
+	d, err := r.catalog.database(ctx, db)
+	if err != nil || d.exists {
 		return err
 	}
 	return r.makeDatabase(ctx, db, "")
@@ -71,7 +80,7 @@ func (c *call) renamed(name string, value any, drop ...string) bson.D {
 
 // create makes an unsharded collection or a view.
 func create(ctx context.Context, c *call) (bson.D, error) {
-	if err := c.r.needDatabase(ctx, c, c.db); err != nil {
+	if err := c.r.needDatabaseNow(ctx, c.db); err != nil {
 		return nil, err
 	}
 	return c.onPrimary(ctx, c.coll, sending{db: c.db, cmd: c.cmd})
@@ -137,7 +146,7 @@ func collMod(ctx context.Context, c *call) (bson.D, error) {
 
 // createIndexes builds indexes on each shard that has chunks.
 func createIndexes(ctx context.Context, c *call) (bson.D, error) {
-	if err := c.r.needDatabase(ctx, c, c.db); err != nil {
+	if err := c.r.needDatabaseNow(ctx, c.db); err != nil {
 		return nil, err
 	}
 	return onOwners(ctx, c)

@@ -24,7 +24,7 @@ func shardCollection(ctx context.Context, c *call) (bson.D, error) {
 	if err := c.namespace(get(c.cmd, c.name)); err != nil {
 		return nil, err
 	}
-	if err := c.r.needDatabase(ctx, c, c.db); err != nil {
+	if err := c.r.needDatabaseNow(ctx, c.db); err != nil {
 		return nil, err
 	}
 	if !c.r.features.atLeast(5, 0) {
