@@ -54,8 +54,8 @@ PLENTY = $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 800
 test stress one soak hunt matrix: export MILLRACE_LAB_DIR ?= $(PLENTY)
 
 # The parts go side by side, a package of each or two, and some tests of that: servers
-# start, elect and wait, and while some wait others use the processors. More at once costs
-# more than it gains: servers that have nothing to do take processor time, too. What takes
+# start, elect and wait, and while some wait others use the processors. More at once takes
+# more processor time, for servers that have nothing to do take some, too. What takes
 # longest begins first.
 PARALLEL ?= 4
 # Vetting is for make lint.
