@@ -27,7 +27,7 @@ func (r *Router) needDatabase(ctx context.Context, c *call, db string) error {
 	if err != nil || t.db.exists {
 		return err
 	}
-	return r.makeDatabase(ctx, db, "")
+	return r.needDatabaseNow(ctx, db)
 }
 
 // needDatabaseNow asks first whether another router has dropped it.

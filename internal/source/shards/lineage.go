@@ -95,32 +95,23 @@ func (c *Cluster) readOn(ctx context.Context, l *lineage) error {
 	return nil
 }
 
-// changes are the schema changes of a span that shards tell of, in the order of the stream.
+// changes are the schema changes of a span, when all shards have committed them.
 func (c *Cluster) changes(ctx context.Context, span oplog.Span) ([]stream.Event, error) {
-	of := make([][]stream.Event, len(c.Shards))
-	err := c.Each(ctx, func(ctx context.Context, i int) error {
-		s := c.Shards[i]
-		if err := c.Pass(ctx, s, span.Until); err != nil {
-			return err
-		}
-		look := oplog.Look{Cluster: s.Cluster, SkipMigrated: true, Collections: []string{}}
-		err := look.Each(ctx, span, func(ev *stream.Event) error {
-			ev.Change.Shard, ev.Change.UUID.Data = s.Name, slices.Clone(ev.Change.UUID.Data)
-			of[i] = append(of[i], *ev)
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		oldest, beginning, err := FirstEntry(ctx, s)
+	err := c.Each(ctx, func(ctx context.Context, i int) error { return c.Pass(ctx, c.Shards[i], span.Until) })
+	if err != nil {
+		return nil, err
+	}
+	all, err := c.Look(ctx, []string{}, span)
+	if err != nil {
+		return nil, err
+	}
+	return all, c.Each(ctx, func(ctx context.Context, i int) error {
+		oldest, beginning, err := FirstEntry(ctx, c.Shards[i])
 		if err == nil && !beginning && span.After.Before(oldest) {
 			err = mongo.WithHint(fmt.Errorf("its oplog begins at %s, and %s is needed", oldest, span.After), "begin anew with --restart, with a larger oplog")
 		}
 		return err
 	})
-	all := slices.Concat(of...)
-	slices.SortStableFunc(all, func(a, b stream.Event) int { return a.At.Compare(b.At) })
-	return all, err
 }
 
 // now is the UUID that a collection has at the end; false when it is gone or not known.

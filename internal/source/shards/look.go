@@ -1,0 +1,50 @@
+package shards
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+const (
+	// mostLooked bounds the events that a Look puts in order, in bytes.
+	mostLooked = 256 << 20
+	// changeSize is roughly what a schema change takes in memory.
+	changeSize = 512
+)
+
+// Look gives the events of collections within a span and all schema changes in the order
+// of the stream, as oplog.Look does. Those of which the documents were only moved are
+// left out; a schema change may come once a shard, and says which tells of it.
+func (c *Cluster) Look(ctx context.Context, collections []string, span oplog.Span) (all []stream.Event, err error) {
+	left := mostLooked
+	for _, s := range c.Shards {
+		look := oplog.Look{Cluster: s.Cluster, SkipMigrated: true, Collections: collections}
+		err := look.Each(ctx, span, func(ev *stream.Event) error {
+			left -= len(ev.Doc) + len(ev.Key.ID.Data)
+			one := *ev
+			one.Doc = slices.Clone(ev.Doc)
+			one.Key.ID.Data = slices.Clone(ev.Key.ID.Data)
+			if ch := one.Change; ch != nil {
+				left -= changeSize + len(ch.Options)
+				ch.Shard, ch.UUID.Data = s.Name, slices.Clone(ch.UUID.Data)
+			}
+			if left < 0 {
+				return mongo.WithHint(errors.New("too much was written to capped collections, or too many schema changes made, since the last checkpoint"),
+					"exclude them, or begin anew with --restart")
+			}
+			all = append(all, one)
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("shard %s: %w", s.Name, err)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b stream.Event) int { return a.At.Compare(b.At) })
+	return all, nil
+}
