@@ -41,7 +41,7 @@ func (j *judge) arrived(ctx context.Context, all []*stray, key shardkey.Pattern,
 			continue
 		case d.is == nil:
 			ev.Kind = stream.Delete
-		case d.told == nil:
+		case d.told == nil || s.lost:
 			ev.Kind = stream.Put
 		}
 		events = append(events, ev)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/shardkey"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -23,12 +24,17 @@ func (j *judge) keyless(c *collection, ev *stream.Event) bool {
 	if ev.Kind != stream.Delete || !j.record.touched[c.ns+" "+j.shard] {
 		return false
 	}
+	return bare(c.key, ev.Key.Shard)
+}
+
+// bare reports a document key that lacks the shard key, and is not the shard key.
+func bare(p shardkey.Pattern, key bson.Raw) bool {
 	more := false
-	for i := range c.key {
-		if c.key[i].Path == "_id" {
+	for i := range p {
+		if p[i].Path == "_id" {
 			continue
 		}
-		if _, ok := bsonraw.Field(ev.Key.Shard, c.key[i].Path); ok {
+		if _, ok := bsonraw.Field(key, p[i].Path); ok {
 			return false
 		}
 		more = true

@@ -52,7 +52,7 @@ func orphans(t *testing.T, version string) {
 	c := b.open()
 	start, err := c.Start(t.Context())
 	b.ok(err)
-	for id := 150; id < 161; id++ {
+	for _, id := range []int{20, 21, 150, 151, 152, 153, 154, 155, 156, 157, 158, 159, 160} {
 		_, err := coll.InsertOne(t.Context(), bson.D{{Key: "_id", Value: id}, {Key: "k", Value: bson.D{{Key: "v", Value: id}}}, {Key: "n", Value: 0}})
 		b.ok(err)
 	}
@@ -125,6 +125,31 @@ func orphans(t *testing.T, version string) {
 		owned, err2 := there.Collection("c").CountDocuments(t.Context(), ids(157, 158))
 		return err1 == nil && err2 == nil && orphan == 0 && owned == 0
 	})
+
+	// What the donor deletes when the recipient no longer hears of it is there again.
+	expires := func(c *driver.Client, on bool) {
+		b.ok(c.Database("admin").RunCommand(t.Context(), bson.D{{Key: "setParameter", Value: 1}, {Key: "ttlMonitorEnabled", Value: on}}).Err())
+	}
+	expires(donor, false)
+	expires(direct, false)
+	_, err = coll.UpdateMany(t.Context(), ids(21, 22), past)
+	b.ok(err)
+	late := func(mode string) {
+		b.ok(donor.Database("admin").RunCommand(context.WithoutCancel(t.Context()), bson.D{{Key: "configureFailPoint", Value: "moveChunkHangAtStep5"}, {Key: "mode", Value: mode}}).Err())
+	}
+	late("alwaysOn")
+	defer late("off")
+	go func() { moved <- move(20, all[1]) }()
+	b.ok(donor.Database("admin").RunCommand(t.Context(), bson.D{{Key: "waitForFailPoint", Value: "moveChunkHangAtStep5"}, {Key: "timesEntered", Value: 1}, {Key: "maxTimeMS", Value: 30_000}}).Err())
+	expires(donor, true)
+	b.until(func() bool {
+		n, err := donor.Database("d").Collection("c").CountDocuments(t.Context(), ids(21, 22))
+		return err == nil && n == 0
+	})
+	late("off")
+	b.ok(<-moved)
+	_, err = coll.UpdateMany(t.Context(), ids(20, 22), bson.D{{Key: "$unset", Value: bson.D{{Key: "e", Value: 1}}}})
+	b.ok(err)
 	until, err := c.Start(t.Context())
 	b.ok(err)
 

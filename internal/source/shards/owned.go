@@ -29,7 +29,7 @@ func (s *ownedSource) Run(ctx context.Context, pos stream.Position, emit func(co
 		return err
 	}
 	j := &judge{record: s.record, shard: s.shard.Name, from: s.shard.Cluster, router: s.router, shards: s.shards, done: pos.At.TS,
-		strays: map[string]*stray{}, found: map[string][]bson.Raw{}}
+		strays: map[string]*stray{}, found: map[string][]bson.Raw{}, over: map[*arrival]bool{}}
 	if err := j.recall(ctx); err != nil {
 		return err
 	}
@@ -57,6 +57,7 @@ type judge struct {
 	router *mongo.Cluster
 	shards map[string]*mongo.Cluster // all of them
 	found  map[string][]bson.Raw     // documents asked for, by _id
+	over   map[*arrival]bool         // chunks that have come, and what became of their documents is told
 	told   uint32                    // the second of which the record was told last
 }
 
@@ -65,30 +66,19 @@ func (j *judge) batch(ctx context.Context, b *stream.Batch) error {
 		j.told = b.Start.TS.T
 		j.record.done(j.shard, b.Start.TS)
 	}
-	newest := bson.Timestamp{}
+	newest := b.End.TS
 	for i := range b.Events {
-		if at := b.Events[i].At.TS; b.Events[i].Kind != stream.SchemaChange && newest.Before(at) {
+		if at := b.Events[i].At.TS; newest.Before(at) {
 			newest = at
 		}
 	}
-	if !newest.IsZero() {
-		if err := j.record.reach(ctx, newest); err != nil {
-			return err
-		}
-		if err := j.ask(ctx, b); err != nil {
-			return err
-		}
-		if err := j.owned(b); err != nil {
-			return err
-		}
-	}
-	if len(j.strays) == 0 {
-		return nil
-	}
-	if newest.Before(b.End.TS) {
-		newest = b.End.TS
-	}
 	if err := j.record.reach(ctx, newest); err != nil {
+		return err
+	}
+	if err := j.ask(ctx, b); err != nil {
+		return err
+	}
+	if err := j.owned(b); err != nil {
 		return err
 	}
 	return j.settle(ctx, b, newest)

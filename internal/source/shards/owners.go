@@ -40,11 +40,20 @@ type holding struct {
 type chunkWrite struct {
 	low, high []bson.RawValue
 	shard     string
-	since     bson.Timestamp // from when the shard owns it, as far as the chunk's history tells
-	before    string         // who owned it before, if the history tells
-	made      bool           // with the collection
-	moved     bool           // the write may be that of a move; no other gives a chunk to another shard
+	// at is the time of the write. From then on the shard owns the chunk: it takes no
+	// routed writes before it has heard of this one. What it wrote before comes with the
+	// chunk. The chunk's own history names an earlier time, which nobody can know of
+	// until this one.
+	at     bson.Timestamp
+	since  bson.Timestamp // from when the shard owns it by the chunk's history, a little before a move is written
+	before string         // who owned it before, if the history tells
+	made   bool           // with the collection
+	moved  bool           // the write may be that of a move; no other gives a chunk to another shard
+	begun  bool           // a move of the chunk to the shard was under way
 }
+
+// old reports a write that tells of no move, or of one before a time.
+func (w *chunkWrite) old(floor bson.Timestamp) bool { return !floor.Before(w.since) && !w.begun }
 
 func newOwnership(floor bson.Timestamp) *ownership {
 	return &ownership{floor: floor, spans: []span{{held: []holding{{since: floor}}}}}
@@ -79,10 +88,10 @@ func (o *ownership) write(w chunkWrite) {
 	o.change(w.low, w.high, func(last holding) bool { return last.shard != w.shard }, func(held []holding) []holding {
 		first := &held[0]
 		if len(held) > 1 || first.shard != ownerUnknown {
-			return append(held, holding{w.since, w.shard})
+			return append(held, holding{w.at, w.shard})
 		}
 		switch {
-		case !o.floor.Before(w.since), !w.made && !w.moved:
+		case w.old(o.floor), !w.made && !w.moved:
 			first.shard = w.shard // since before the floor
 			return held
 		case w.made:
@@ -93,14 +102,14 @@ func (o *ownership) write(w chunkWrite) {
 		if first.shard == w.shard {
 			return held
 		}
-		return append(held, holding{w.since, w.shard})
+		return append(held, holding{w.at, w.shard})
 	})
 }
 
 // asks reports that a write is that of a move from a shard that is not known, and has
 // to be: the chunk's history does not tell, and no earlier write does.
 func (o *ownership) asks(w chunkWrite) bool {
-	if w.made || !w.moved || w.before != ownerUnknown || !o.floor.Before(w.since) {
+	if w.made || !w.moved || w.before != ownerUnknown || w.old(o.floor) {
 		return false
 	}
 	for i := o.find(w.low); i < len(o.spans) && (i == 0 || shardkey.CompareKeys(o.spans[i].low, w.high) < 0); i++ {

@@ -293,7 +293,7 @@ func (r *record) operation(ctx context.Context, e bson.Raw, ts bson.Timestamp, w
 	case "config.migrations":
 		return r.migration(op, o, ts)
 	case "config.chunks":
-		return r.chunk(ctx, op, o, wall)
+		return r.chunk(ctx, op, o, ts, wall)
 	case "config.collections":
 		return r.collections(ctx, op, o, e, ts)
 	}
@@ -301,7 +301,7 @@ func (r *record) operation(ctx context.Context, e bson.Raw, ts bson.Timestamp, w
 }
 
 // chunk takes a write to the chunk map.
-func (r *record) chunk(ctx context.Context, op string, o bson.Raw, wall time.Time) error {
+func (r *record) chunk(ctx context.Context, op string, o bson.Raw, ts bson.Timestamp, wall time.Time) error {
 	if op == "d" || op == "u" && !whole(o) {
 		// A merge deletes the chunks that the one it writes has taken up. Bounds that
 		// are refined, and marks, change no owner.
@@ -315,9 +315,11 @@ func (r *record) chunk(ctx context.Context, op string, o bson.Raw, wall time.Tim
 		return err
 	}
 	held := r.part(ch.of)
-	ch.made = op == "i"
+	ch.at, ch.made = ts, op == "i"
+	way := r.underWay(&ch)
+	ch.begun = way != nil && ch.moved && !ch.made
 	if held.asks(ch.chunkWrite) {
-		if ch.before, err = r.donor(ctx, ch, wall); err != nil {
+		if ch.before, err = r.donor(ctx, &ch, way, wall); err != nil {
 			return err
 		}
 	}
@@ -325,17 +327,33 @@ func (r *record) chunk(ctx context.Context, op string, o bson.Raw, wall time.Tim
 	return nil
 }
 
-// donor is who gave a chunk away when its history does not tell: as the migration under
-// way says, else as the cluster's log of changes has it, that move to the shard which was nearest to a time. Moves of the
-// chunk within ten seconds are in its history.
-func (r *record) donor(ctx context.Context, ch chunkDoc, wall time.Time) (string, error) {
+// underWay is the move of a chunk to its shard that has begun and not ended.
+func (r *record) underWay(ch *chunkDoc) *arrival {
 	for i := len(r.arrivals) - 1; i >= 0; i-- {
 		a := r.arrivals[i]
-		c := slices.Collect(maps.Values(r.byUUID))
-		of := slices.IndexFunc(c, func(c *collection) bool { return c.held == r.parts[ch.of] && c.ns == a.ns })
-		if of >= 0 && a.to == ch.shard && a.until.IsZero() && shardkey.CompareKeys(a.low, ch.low) == 0 {
-			return a.from, nil
+		if _, c := r.named(a.ns); c != nil && c.held == r.parts[ch.of] && a.to == ch.shard && a.until.IsZero() && shardkey.CompareKeys(a.low, ch.low) == 0 {
+			return a
 		}
+	}
+	return nil
+}
+
+// named is the sharded collection that has a name, with its UUID.
+func (r *record) named(ns string) (uuid [16]byte, c *collection) {
+	for uuid, c := range r.byUUID {
+		if c.ns == ns && c.gone.IsZero() {
+			return uuid, c
+		}
+	}
+	return uuid, nil
+}
+
+// donor is who gave a chunk away when its history does not tell: as the migration under
+// way says, else as the cluster's log of changes has it, that move to the shard which was
+// nearest to a time. Moves of the chunk within ten seconds are in its history.
+func (r *record) donor(ctx context.Context, ch *chunkDoc, way *arrival, wall time.Time) (string, error) {
+	if way != nil {
+		return way.from, nil
 	}
 	log := r.config.Client.Database("config", options.Database().SetReadConcern(readconcern.Majority())).Collection("changelog")
 	cur, err := log.Find(ctx, bson.D{

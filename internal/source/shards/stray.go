@@ -3,10 +3,14 @@ package shards
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
@@ -30,8 +34,12 @@ type arrival struct {
 // stray is a document that a shard wrote to while its chunk arrived: the write counts
 // if the donor's own writes to the document do not come after it. It is told by no
 // event: the owner's say nothing of it, and the document comes with its chunk.
+//
+// Or a document that the donor wrote to when the recipient no longer heard of it: the
+// write was told, and does not count.
 type stray struct {
 	with *arrival
+	lost bool // what the donor did was told, and is lost
 	ns   string
 	uuid [16]byte
 	id   bson.RawValue
@@ -98,30 +106,18 @@ func (j *judge) stray(c *collection, ev *stream.Event) error {
 	return nil
 }
 
-// settle adds what became of strays whose chunks have arrived by a time.
+// settle adds what became of documents whose chunks have arrived by a time, where the
+// owner's events do not tell.
 func (j *judge) settle(ctx context.Context, b *stream.Batch, by bson.Timestamp) error {
-	groups := map[*arrival][]*stray{}
-	when := map[*arrival]bson.Timestamp{}
-	keys := map[*arrival]shardkey.Pattern{}
-	j.record.mu.RLock()
-	for name, s := range j.strays {
-		at, came := bson.Timestamp{}, false
-		if c := j.record.byUUID[s.uuid]; c != nil {
-			keys[s.with] = c.key
-			at, came = c.held.gained(s.with.low, j.shard, s.with.since)
-		}
-		switch {
-		case came && !by.Before(at):
-			groups[s.with], when[s.with] = append(groups[s.with], s), at
-			delete(j.strays, name)
-		case !came && !s.with.until.IsZero():
-			delete(j.strays, name)
+	groups, came := j.groups(by)
+	for _, a := range came {
+		if err := j.unheard(ctx, a, groups[a]); err != nil {
+			return fmt.Errorf("shard %s, which gave a chunk of %s away: look for writes that were lost: %w", a.from, a.ns, err)
 		}
 	}
-	j.record.mu.RUnlock()
-	for a, all := range groups {
-		for part := range slices.Chunk(all, 1000) {
-			events, err := j.arrived(ctx, part, keys[a], when[a])
+	for a, g := range groups {
+		for part := range slices.Chunk(slices.Collect(maps.Values(g.strays)), 1000) {
+			events, err := j.arrived(ctx, part, g.key, g.at)
 			if err != nil {
 				return fmt.Errorf("shard %s: what became of documents of %s that were written to while their chunk came: %w", j.shard, a.ns, err)
 			}
@@ -132,6 +128,126 @@ func (j *judge) settle(ctx context.Context, b *stream.Batch, by bson.Timestamp) 
 		slices.SortStableFunc(b.Events, func(x, y stream.Event) int { return x.At.Compare(y.At) })
 	}
 	return nil
+}
+
+// group are the strays of a chunk that has come.
+type group struct {
+	at     bson.Timestamp // when it was the shard's
+	key    shardkey.Pattern
+	uuid   [16]byte
+	strays map[string]*stray // by _id
+}
+
+// groups gives the chunks that have come by a time and were not settled, and takes
+// their strays out of those to remember.
+func (j *judge) groups(by bson.Timestamp) (all map[*arrival]*group, came []*arrival) {
+	j.record.mu.RLock()
+	defer j.record.mu.RUnlock()
+	all = map[*arrival]*group{}
+	over, waits := map[*arrival]bool{}, map[*arrival]bool{}
+	for _, a := range j.record.arrivals {
+		if a.to != j.shard {
+			continue
+		}
+		if j.over[a] {
+			over[a] = true
+			continue
+		}
+		g := j.record.arrived(a)
+		switch {
+		case g == nil:
+			waits[a] = a.until.IsZero()
+		case by.Before(g.at):
+			waits[a] = true
+		default:
+			if over[a] = true; j.done.Before(g.at) {
+				all[a], came = g, append(came, a)
+			}
+		}
+	}
+	j.over = over
+	for name, s := range j.strays {
+		if g := all[s.with]; g != nil {
+			g.strays[s.id.String()] = s
+		}
+		if !waits[s.with] {
+			delete(j.strays, name)
+		}
+	}
+	return all, came
+}
+
+// arrived says when a chunk has come, nil where it has not.
+func (r *record) arrived(a *arrival) *group {
+	uuid, c := r.named(a.ns)
+	if c == nil {
+		return nil
+	}
+	at, ok := c.held.gained(a.low, a.to, a.since)
+	if !ok || !a.until.IsZero() && a.until.Before(at) {
+		return nil
+	}
+	return &group{at: at, key: c.key, uuid: uuid, strays: map[string]*stray{}}
+}
+
+// unheard adds the documents of a chunk that its donor wrote to when it had given all
+// to the recipient, and did not yet know that the chunk is no longer its own. It refuses
+// what is meant for it then, but not what goes to all shards.
+func (j *judge) unheard(ctx context.Context, a *arrival, g *group) error {
+	donor := j.shards[a.from]
+	if donor == nil {
+		return nil // it has left
+	}
+	from, err := lastly(ctx, donor, a, g.at)
+	if err != nil {
+		return err
+	}
+	filter := append(users(a.ns), bson.E{Key: "ts", Value: bson.D{{Key: "$gte", Value: from}, {Key: "$lte", Value: g.at}}})
+	return entries(ctx, donor, filter, g.at, func(e bson.Raw) error {
+		key := documentKey(e)
+		op, _ := e.Lookup("op").StringValueOK()
+		if keyless := op == "d" && bare(g.key, key); !keyless && g.key.OfDocumentKey(&j.key, key) && !a.has(j.key.Values) {
+			return nil
+		}
+		id := bsonraw.IDOf(key)
+		raw := bsonraw.RawValue(id)
+		g.strays[raw.String()] = &stray{with: a, lost: true, ns: a.ns, uuid: g.uuid, key: bytes.Clone(key), id: bson.RawValue{Type: raw.Type, Value: bytes.Clone(raw.Value)}}
+		return nil
+	})
+}
+
+// lastly is when the donor of a chunk began to refuse writes to it, which it notes for
+// its secondaries; else when the chunk began to move.
+func lastly(ctx context.Context, donor *mongo.Cluster, a *arrival, at bson.Timestamp) (bson.Timestamp, error) {
+	var last struct{ TS bson.Timestamp }
+	err := donor.Client.Database("local").Collection("oplog.rs").FindOne(ctx, bson.D{
+		{Key: "ts", Value: bson.D{{Key: "$gte", Value: a.since}, {Key: "$lte", Value: at}}}, {Key: "ns", Value: "config.cache.collections"}, {Key: "o2._id", Value: a.ns},
+		{Key: "$or", Value: bson.A{
+			bson.D{{Key: "o.$set.enterCriticalSectionCounter", Value: bson.D{{Key: "$exists", Value: true}}}},
+			bson.D{{Key: "o.diff.u.enterCriticalSectionCounter", Value: bson.D{{Key: "$exists", Value: true}}}},
+			bson.D{{Key: "o.diff.i.enterCriticalSectionCounter", Value: bson.D{{Key: "$exists", Value: true}}}},
+		}},
+	}, options.FindOne().SetSort(bson.D{{Key: "$natural", Value: -1}}).SetProjection(bson.D{{Key: "ts", Value: 1}})).Decode(&last)
+	if errors.Is(err, driver.ErrNoDocuments) {
+		return a.since, nil
+	}
+	return last.TS, mongo.Wrap(err, "find when it began to refuse writes")
+}
+
+// users is a condition on entries of what users did to documents of a collection, except
+// in transactions.
+func users(ns string) bson.D {
+	return bson.D{{Key: "ns", Value: ns}, {Key: "op", Value: bson.D{{Key: "$in", Value: bson.A{"u", "d", "i"}}}},
+		{Key: "fromMigrate", Value: bson.D{{Key: "$ne", Value: true}}}}
+}
+
+// documentKey is that of an entry, or for an insert the document.
+func documentKey(e bson.Raw) bson.Raw {
+	key, _ := e.Lookup("o").DocumentOK()
+	if op, _ := e.Lookup("op").StringValueOK(); op == "u" {
+		key, _ = e.Lookup("o2").DocumentOK()
+	}
+	return key
 }
 
 // look calls fn for entries of the shard's oplog.
@@ -151,10 +267,7 @@ func (j *judge) recall(ctx context.Context) error {
 	}
 	j.record.mu.RUnlock()
 	for _, a := range all {
-		filter := bson.D{
-			{Key: "ts", Value: bson.D{{Key: "$gte", Value: a.since}, {Key: "$lte", Value: j.done}}}, {Key: "ns", Value: a.ns},
-			{Key: "op", Value: bson.D{{Key: "$in", Value: bson.A{"u", "d", "i"}}}}, {Key: "fromMigrate", Value: bson.D{{Key: "$ne", Value: true}}},
-		}
+		filter := append(users(a.ns), bson.E{Key: "ts", Value: bson.D{{Key: "$gte", Value: a.since}, {Key: "$lte", Value: j.done}}})
 		if err := j.look(ctx, filter, j.done, j.recalled); err != nil {
 			return fmt.Errorf("shard %s: look for writes to documents of %s while their chunk came: %w", j.shard, a.ns, err)
 		}
@@ -169,10 +282,7 @@ func (j *judge) recalled(e bson.Raw) error {
 		return nil
 	}
 	uuid := [16]byte(data)
-	key, _ := e.Lookup("o").DocumentOK()
-	if op, _ := e.Lookup("op").StringValueOK(); op == "u" {
-		key, _ = e.Lookup("o2").DocumentOK()
-	}
+	key := documentKey(e)
 	t, i, _ := e.Lookup("ts").TimestampOK()
 	j.record.mu.RLock()
 	defer j.record.mu.RUnlock()
