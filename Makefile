@@ -203,9 +203,12 @@ matrix: build ## The scenarios between the server versions PAIRS, 4.2 to 7.0, an
 			$(GO) test -p 1 -count=1 -timeout 60m ./test ./internal/schema $$faults || failed="$$failed $$pair"; \
 	done; \
 	MILLRACE_TEST_MATRIX=1 $(GO) test -p 1 -count=1 -timeout 60m ./internal/lab ./internal/lab/sharded ./internal/delta \
-		./internal/job ./internal/seed ./test/seed || failed="$$failed older servers"; \
+		./internal/source/shards ./internal/job ./internal/seed ./test/seed || failed="$$failed older servers"; \
 	for version in 4.2 4.4 5.0; do \
 		MILLRACE_TEST_VERSION=$$version $(GO) test -count=1 -timeout 60m ./test/access || failed="$$failed access:$$version"; \
+	done; \
+	for version in 4.4 5.0; do \
+		MILLRACE_TEST_VERSION=$$version $(GO) test -count=1 -timeout 60m ./test/sharded || failed="$$failed sharded:$$version"; \
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 # nfpm makes the deb and rpm files. Newer ones draw in modules that not all proxies have.

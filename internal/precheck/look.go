@@ -22,6 +22,7 @@ type seen struct {
 	sharding                   func() (sharding, error)
 	sourceGrants, targetGrants func() (grants, error)
 	shardGrants                []func() (grants, error) // of a sharded source, in the order of its shards
+	configGrants               func() (grants, error)   // nil where nobody reads config servers
 	disk                       func() (bson.Raw, error)
 }
 
@@ -40,6 +41,9 @@ func (p *planner) look(ctx context.Context) error {
 	if p.Shards != nil {
 		for _, one := range p.Shards.Cluster().Shards {
 			s.shardGrants = append(s.shardGrants, ask(&g, func() (grants, error) { return grantsOf(ctx, one.Cluster) }))
+		}
+		if config := p.Shards.Cluster().Config(); config != nil {
+			s.configGrants = ask(&g, func() (grants, error) { return grantsOf(ctx, config) })
 		}
 	}
 	s.targetGrants = ask(&g, func() (grants, error) { return grantsOf(ctx, p.Target) })

@@ -142,8 +142,8 @@ func (p *planner) ok(name, format string, args ...any) { p.add(OK, name, "", for
 func (p *planner) deployments() {
 	src, dst, mode := p.Source.Info, p.Target.Info, p.Mode
 	switch {
-	case src.Kind == mongo.KindSharded && !src.Version.AtLeast(6, 0):
-		p.add(Fail, "source", "upgrade it to 6.0", "a sharded cluster of MongoDB %s is not supported as a source yet: before 6.0 shards do not tell which of their writes count", src.Version)
+	case src.Kind == mongo.KindSharded && !src.Version.AtLeast(4, 4):
+		p.add(Fail, "source", "upgrade it to 4.4 or later", "a sharded cluster of MongoDB %s is not supported as a source: nothing was tried with it", src.Version)
 	case src.Kind == mongo.KindSharded && mode == state.ModeIncremental:
 		p.add(Fail, "source", "use --mode all", "incremental mode cannot begin at a sharded cluster yet: a position of one is that of each shard")
 	case src.Kind == mongo.KindStandalone && mode != state.ModeFull:

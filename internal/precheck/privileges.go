@@ -88,6 +88,11 @@ func (p *planner) privileges(context.Context) error {
 			}
 		}
 	}
+	if p.seen.configGrants != nil {
+		if err := p.judge("config servers", p.seen.configGrants, p.configNeeds); err != nil {
+			return err
+		}
+	}
 	return p.judge("target", p.seen.targetGrants, p.targetNeeds)
 }
 
@@ -115,6 +120,14 @@ func (p *planner) sourceNeeds(now, later *needs) {
 			later.on(db+"."+probe, readActions)
 			p.laterSeries(later, p.Source, db, readActions)
 		}
+	}
+}
+
+// configNeeds are those on the config servers, which tell before 6.0 who owned what.
+func (p *planner) configNeeds(now, _ *needs) {
+	now.on("local.oplog.rs", "find")
+	for _, name := range []string{"databases", "collections", "chunks", "changelog"} {
+		now.on("config."+name, "find")
 	}
 }
 

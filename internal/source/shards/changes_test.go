@@ -252,23 +252,3 @@ func TestDropsCountOnTheDatabasesShard(t *testing.T) {
 		})
 	}
 }
-
-// TestPrimaryAt: where a database was is known for some time.
-func TestPrimaryAt(t *testing.T) {
-	lab.NeedServers(t)
-	b := newBed(t, sharded.Options{})
-	all := b.lab.ShardNames()
-	b.ok(b.lab.CreateDatabase(t.Context(), "d", all[0]))
-	b.ok(b.router.Client.Database("d").CreateCollection(t.Context(), "c"))
-	c := b.open()
-	before, err := c.Start(t.Context())
-	b.ok(err)
-	b.ok(b.lab.MovePrimary(t.Context(), "d", all[1]))
-	after, err := c.Start(t.Context())
-	b.ok(err)
-	for i, at := range []mongo.OpTime{before.At, after.At} {
-		if shard, sure, err := c.PrimaryAt(t.Context(), "d", at); shard != all[i] || !sure || err != nil {
-			t.Errorf("at %s: %s, %t, %v", at, shard, sure, err)
-		}
-	}
-}

@@ -30,6 +30,7 @@ type Cluster struct {
 
 	opt    Options
 	config *mongo.Cluster // the config servers; nil where nobody asks them
+	homes  *homes         // nil from 5.0 on
 	left   *departed
 	// topology is what config.shards said when the shards were found.
 	topology topology
@@ -43,10 +44,9 @@ type Options struct {
 	// URI is the connection string of the router. Its user and options are those for
 	// the shards, too.
 	URI string
-	// Shards has other connection strings, by the name of the shard.
+	// Shards has other connection strings, by the name of the shard; "config" are the
+	// config servers, which are read before 6.0.
 	Shards map[string]string
-	// Config is another connection string of the config servers.
-	Config string
 	// Data says that documents are read and no changes: nobody asks the config servers.
 	Data bool
 	// Mongo is how they are opened.
@@ -62,7 +62,7 @@ func Open(ctx context.Context, router *mongo.Cluster, o Options) (*Cluster, erro
 		return nil, fmt.Errorf("find the shards of %s: %w", router.Address(), err)
 	}
 	for name := range o.Shards {
-		if !slices.ContainsFunc(found, func(f member) bool { return f.Name == name }) {
+		if name != configName && !slices.ContainsFunc(found, func(f member) bool { return f.Name == name }) {
 			return nil, mongo.WithHint(fmt.Errorf("%s has no shard %q", router.Address(), name), "its shards are "+names(found))
 		}
 	}

@@ -5,12 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 )
+
+// configName stands for the config servers where connection strings are given by shard.
+const configName = "config"
 
 // asksOwners reports a cluster with a shard before 6.0, of which every event has to be
 // compared with who owned the document then.
@@ -26,9 +30,12 @@ func (c *Cluster) asksOwners() bool {
 // openConfig opens the config servers where they have to be asked.
 func (c *Cluster) openConfig(ctx context.Context) error {
 	if c.opt.Data || !c.asksOwners() {
+		if c.opt.Shards[configName] != "" && !c.has(configName) {
+			return mongo.WithHint(fmt.Errorf("%s has no shard %q", c.Router.Address(), configName), "config servers are read before 6.0 only: leave it out")
+		}
 		return nil
 	}
-	uri := c.opt.Config
+	uri := c.opt.Shards[configName]
 	if uri == "" {
 		hosts, err := configHosts(ctx, c.Shards[0])
 		if err == nil {
@@ -44,8 +51,15 @@ func (c *Cluster) openConfig(ctx context.Context) error {
 			"before 6.0 millrace reads the config servers' oplog: they have to be reachable from here, with the user of the router or by another connection string"))
 	}
 	c.config = config
+	if slices.ContainsFunc(c.Shards, func(s Shard) bool { return !s.Info.Version.AtLeast(5, 0) }) {
+		c.homes = &homes{config: config, pass: c.mover(Shard{Name: "config", Cluster: config}), held: map[string][]holding{}}
+	}
 	return nil
 }
+
+// Config are the config servers where they are read, nil from 6.0 on. They are closed with
+// the cluster.
+func (c *Cluster) Config() *mongo.Cluster { return c.config }
 
 // configHosts asks a shard for the config servers' set and members. It needs the
 // privilege getShardMap, of clusterMonitor.
@@ -66,7 +80,7 @@ func (c *Cluster) owned() func(Shard, stream.Source) stream.Source {
 	if c.trust || !c.asksOwners() {
 		return func(_ Shard, s stream.Source) stream.Source { return s }
 	}
-	r := &record{config: c.config, shards: len(c.Shards), pass: c.mover(Shard{Name: "config", Cluster: c.config})}
+	r := &record{config: c.config, shards: len(c.Shards), reads: c.has, pass: c.mover(Shard{Name: "config", Cluster: c.config})}
 	all := map[string]*mongo.Cluster{}
 	for _, s := range c.Shards {
 		all[s.Name] = s.Cluster

@@ -56,7 +56,7 @@ func (c *Cluster) Now(ctx context.Context, pos stream.Position) (*Cluster, error
 		s, err := open(ctx, m, c.opt)
 		if err == nil {
 			joined = append(joined, s)
-			err = marks(s)
+			err = c.asks(s)
 		}
 		if err != nil {
 			for _, s := range joined {
@@ -151,12 +151,13 @@ func (d *departed) by(at bson.Timestamp) (names []string, left topology) {
 	return names, d.left
 }
 
-// marks fails for a shard that marks its orphans otherwise than the others.
-func marks(s Shard) error {
-	if s.Info.Version.AtLeast(6, 0) {
+// asks fails for a shard of which the config servers have to be asked what it owned, where
+// the others are newer and nobody has opened them.
+func (c *Cluster) asks(s Shard) error {
+	if s.Info.Version.AtLeast(6, 0) || c.config != nil {
 		return nil
 	}
-	return fmt.Errorf("shard %s has joined, with %s: shards before 6.0 are not supported", s.Name, s.Info.Version)
+	return fmt.Errorf("shard %s has joined, with %s: it is older than the others", s.Name, s.Info.Version)
 }
 
 func (c *Cluster) has(name string) bool {

@@ -29,8 +29,12 @@ func (t teller) Run(ctx context.Context, pos stream.Position, emit func(context.
 
 // PrimaryAt is the shard on which a database's collections that are not sharded were at
 // a time, "" for none. sure is false where the config servers do not know that any more
-// (they keep the past for some minutes): then it is the one of now.
+// (they keep the past for some minutes): then it is the one of now. Before 5.0 their
+// oplog tells.
 func (c *Cluster) PrimaryAt(ctx context.Context, db string, at mongo.OpTime) (shard string, sure bool, err error) {
+	if c.homes != nil {
+		return c.homes.at(ctx, db, at.TS)
+	}
 	ctx, end, err := c.aware(ctx, c.Router, at)
 	if err != nil {
 		return "", false, err

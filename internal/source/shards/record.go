@@ -26,6 +26,7 @@ import (
 type record struct {
 	config *mongo.Cluster
 	shards int
+	reads  func(shard string) bool
 	pass   func(context.Context, mongo.OpTime) error // has the config servers pass a time
 	old    bool                                      // before 5.0: chunks name an epoch, not the collection's UUID
 
@@ -37,6 +38,7 @@ type record struct {
 	// arrivals are the chunks that move, or did, in the order in which they began to.
 	arrivals []*arrival
 	touched  map[string]bool // by collection and shard: one that a chunk came to or left
+	joined   map[string]bool // shards, since the floor
 
 	passed map[string]bson.Timestamp // where the shards' sources stand
 }
@@ -59,6 +61,7 @@ func (r *record) since(ctx context.Context, at bson.Timestamp) error {
 	r.floor, r.known = at, at
 	r.passed = map[string]bson.Timestamp{}
 	r.parts, r.byUUID, r.arrivals, r.touched = map[string]*ownership{}, map[[16]byte]*collection{}, nil, map[string]bool{}
+	r.joined = map[string]bool{}
 	if err := r.reaches(ctx, at); err != nil {
 		r.floor = bson.Timestamp{}
 		return err
@@ -212,7 +215,7 @@ func (r *record) follow(ctx context.Context, at bson.Timestamp) error {
 
 // ofMap is a condition on entries that tell of the chunk map.
 func ofMap(field string) bson.D {
-	return bson.D{{Key: field, Value: bson.D{{Key: "$in", Value: bson.A{"config.chunks", "config.collections", "config.migrations"}}}}}
+	return bson.D{{Key: field, Value: bson.D{{Key: "$in", Value: bson.A{"config.chunks", "config.collections", "config.migrations", "config.shards"}}}}}
 }
 
 // before reads which migrations were under way at the floor.
@@ -296,6 +299,21 @@ func (r *record) operation(ctx context.Context, e bson.Raw, ts bson.Timestamp, w
 		return r.chunk(ctx, op, o, ts, wall)
 	case "config.collections":
 		return r.collections(ctx, op, o, e, ts)
+	case "config.shards":
+		return r.shard(op, o)
+	}
+	return nil
+}
+
+// shard takes a write to the list of shards. Before 5.0 the list itself does not tell
+// that one has come and gone.
+func (r *record) shard(op string, o bson.Raw) error {
+	name, _ := o.Lookup("_id").StringValueOK()
+	switch {
+	case op == "i":
+		r.joined[name] = true
+	case op == "d" && r.joined[name] && !r.reads(name):
+		return errPassedBy
 	}
 	return nil
 }

@@ -95,10 +95,11 @@ func (c *Cluster) mover(s Shard) func(context.Context, mongo.OpTime) error {
 		defer end()
 		if !mayNot.Load() {
 			err = note(ctx, s)
-			if err == nil || !mongo.IsCode(err, mongo.CodeUnauthorized) {
+			if err == nil || ctx.Err() != nil {
 				return err
 			}
-			mayNot.Store(true)
+			// A server that is busy refuses, too: 4.4 waits a millisecond for its lock.
+			mayNot.Store(mongo.IsCode(err, mongo.CodeUnauthorized))
 		}
 		return wait(ctx, s, at)
 	}

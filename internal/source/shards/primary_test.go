@@ -1,0 +1,64 @@
+package shards_test
+
+import (
+	"context"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/lab/sharded"
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// TestPrimaryAt: where a database was is known of each time, also by a process that
+// begins later.
+func TestPrimaryAt(t *testing.T) {
+	lab.NeedServers(t)
+	for _, version := range versions() {
+		t.Run(version, func(t *testing.T) {
+			b := newBed(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1", Version: version}})
+			c := b.open()
+			names := b.lab.ShardNames()
+			want := map[mongo.OpTime]string{}
+			note := func(shard string) {
+				t.Helper()
+				pos, err := c.Start(t.Context())
+				b.ok(err)
+				if want[pos.At] = shard; len(want) < 3 { // and while it happens
+					b.primaryAt(c.PrimaryAt, pos.At, shard)
+				}
+			}
+			b.ok(b.lab.CreateDatabase(t.Context(), "other", names[0]))
+			note("")
+			b.ok(b.lab.CreateDatabase(t.Context(), "d", names[0]))
+			note(names[0])
+			b.ok(b.router.Client.Database("d").CreateCollection(t.Context(), "c"))
+			b.ok(b.lab.MovePrimary(t.Context(), "d", names[1]))
+			note(names[1])
+			b.ok(b.lab.MovePrimary(t.Context(), "d", names[0]))
+			note(names[0])
+			b.ok(b.router.Client.Database("d").RunCommand(t.Context(), bson.D{{Key: "dropDatabase", Value: 1}}).Err())
+			note("")
+			b.ok(b.lab.CreateDatabase(t.Context(), "d", names[1]))
+			note(names[1])
+			later := b.open()
+			for at, shard := range want {
+				b.primaryAt(c.PrimaryAt, at, shard)
+				b.primaryAt(later.PrimaryAt, at, shard)
+			}
+		})
+	}
+}
+
+func (b *bed) primaryAt(ask func(context.Context, string, mongo.OpTime) (string, bool, error), at mongo.OpTime, want string) {
+	b.Helper()
+	got, sure, err := ask(b.Context(), "d", at)
+	b.ok(err)
+	if got != want || !sure {
+		b.Errorf("at %s it was on %q (%t), want %q", at, got, sure, want)
+	}
+	if other, sure, err := ask(b.Context(), "other", at); err != nil || other != b.lab.ShardNames()[0] || !sure {
+		b.Errorf("at %s the other was on %q (%t): %v", at, other, sure, err)
+	}
+}
