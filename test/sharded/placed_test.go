@@ -1,6 +1,7 @@
 package sharded_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -205,22 +206,9 @@ func TestKilledWhileSharding(t *testing.T) {
 	b := outward(t, false)
 	b.insert("orders", 0, 1000)
 	b.index("orders", "x", true)
-	program := test.BuildMillrace(t, "-tags", "failpoint")
+	killed := b.killedAt(nil)
 	for _, point := range []string{"shard.before", "shard.made", "shard.noted", "shard.held", "shard.split:2", "shard.moved", "shard.placed", "release.before"} {
-		sync := func(points string) error {
-			cmd := exec.CommandContext(t.Context(), program, "sync", "--source", b.sourceURI, "--target", b.targetURI, "--include", "d.*", "--shard", "d.orders=x:1",
-				"--until", "caught-up", "--spool-dir", t.TempDir(), "--log-level", "warn")
-			cmd.Env = append(os.Environ(), "MILLRACE_FAILPOINTS="+points)
-			out, err := cmd.CombinedOutput()
-			if points == "" && err != nil {
-				t.Errorf("%s: %v\n%s", point, err, out)
-			}
-			return err
-		}
-		if err := sync(point + "=kill"); err == nil || !strings.Contains(err.Error(), "killed") {
-			t.Errorf("%s: %v", point, err)
-		}
-		_ = sync("")
+		killed(point)
 		b.wants(point, "orders x:1")
 		b.sameDocuments("orders")
 		var orders struct{ UUID bson.Binary }
@@ -229,6 +217,66 @@ func TestKilledWhileSharding(t *testing.T) {
 		if b.ok(err); n != 4 {
 			t.Errorf("%s: %d chunks", point, n)
 		}
+		for _, name := range []string{"d", "millrace"} {
+			b.ok(b.target.Database(name).Drop(t.Context()))
+		}
+	}
+}
+
+// killedAt gives a function that runs a job which shards d.orders, with a program that is
+// killed at a failpoint, and then to its end. What meanwhile does happens once it follows.
+func (b *bed) killedAt(meanwhile func()) func(point string) {
+	b.Helper()
+	program := test.BuildMillrace(b.T, "-tags", "failpoint")
+	sync := func(until, points string) (*exec.Cmd, *bytes.Buffer) {
+		cmd := exec.CommandContext(b.Context(), program, "sync", "--source", b.sourceURI, "--target", b.targetURI, "--include", "d.*", "--shard", "d.orders=x:1",
+			"--until", until, "--spool-dir", b.TempDir(), "--log-level", "warn")
+		cmd.Env = append(os.Environ(), "MILLRACE_FAILPOINTS="+points)
+		out := new(bytes.Buffer)
+		cmd.Stdout, cmd.Stderr = out, out
+		b.ok(cmd.Start())
+		return cmd, out
+	}
+	return func(point string) {
+		b.Helper()
+		until := "caught-up"
+		if meanwhile != nil {
+			until = "never"
+		}
+		cmd, out := sync(until, point+"=kill")
+		if meanwhile != nil {
+			b.until(nil, func() bool {
+				n, err := b.target.Database(mongo.StateDB).Collection("jobs").CountDocuments(b.Context(), bson.D{{Key: "phase", Value: job.PhaseFollowing}})
+				return err == nil && n == 1
+			})
+			meanwhile()
+		}
+		if err := cmd.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
+			b.Errorf("%s: %v\n%s", point, err, out)
+		}
+		cmd, out = sync("caught-up", "")
+		if err := cmd.Wait(); err != nil {
+			b.Errorf("after %s: %v\n%s", point, err, out)
+		}
+	}
+}
+
+// TestKilledBetweenShards: a document whose shard key changes is on no shard of the target
+// for a moment. A job that is killed then makes it good.
+func TestKilledBetweenShards(t *testing.T) {
+	b := outward(t, false)
+	b.insert("orders", 0, 1000)
+	b.index("orders", "x", false)
+	killed := b.killedAt(func() {
+		for id := 0; id < 1000; id += 40 {
+			change := bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "x", Value: bson.D{{Key: "$subtract", Value: bson.A{999, "$x"}}}}}}}}
+			_, err := b.source.Database("d").Collection("orders").UpdateByID(t.Context(), id, change)
+			b.ok(err)
+		}
+	})
+	for _, point := range []string{"send.after/delete:1", "send.after/update:1"} {
+		killed(point)
+		b.sameDocuments("orders")
 		for _, name := range []string{"d", "millrace"} {
 			b.ok(b.target.Database(name).Drop(t.Context()))
 		}
