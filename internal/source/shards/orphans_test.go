@@ -27,10 +27,8 @@ import (
 // document on its way and stays with it.
 func TestOrphans(t *testing.T) {
 	lab.NeedServers(t)
-	for _, version := range versions() {
-		if version != "6.0" {
-			t.Run(version, func(t *testing.T) { orphans(t, version) })
-		}
+	for _, version := range []string{"5.0", "4.4"} {
+		t.Run(version, func(t *testing.T) { orphans(t, version) })
 	}
 }
 
