@@ -157,7 +157,10 @@ func orphans(t *testing.T, version string) {
 	b.compare(m, b.router.Client, until.At, false, "d.c")
 	m = &model{docs: map[string]bson.Raw{}}
 	b.ok(b.span(c, m, start, middle.At, each))
-	b.ok(b.span(c, m, middle, until.At, each)) // as after a restart
+	again, err := shards.Open(t.Context(), b.router, shards.Options{URI: b.uri, Shards: map[string]string{"config": b.lab.ConfigURI()}})
+	b.ok(err)
+	t.Cleanup(again.Close)
+	b.ok(b.span(again, m, middle, until.At, each)) // as after a restart
 	b.compare(m, b.router.Client, until.At, false, "d.c")
 
 	naive := b.open()
