@@ -3,14 +3,11 @@ package shards
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
@@ -217,21 +214,20 @@ func (j *judge) unheard(ctx context.Context, a *arrival, g *group) error {
 }
 
 // lastly is when the donor of a chunk began to refuse writes to it, which it notes for
-// its secondaries; else when the chunk began to move.
+// its secondaries; else when the chunk began to move. It reads the oplog from there on:
+// backward, servers begin at its end.
 func lastly(ctx context.Context, donor *mongo.Cluster, a *arrival, at bson.Timestamp) (bson.Timestamp, error) {
-	var last struct{ TS bson.Timestamp }
-	err := donor.Client.Database("local").Collection("oplog.rs").FindOne(ctx, bson.D{
+	last := a.since
+	err := entries(ctx, donor, bson.D{
 		{Key: "ts", Value: bson.D{{Key: "$gte", Value: a.since}, {Key: "$lte", Value: at}}}, {Key: "ns", Value: "config.cache.collections"}, {Key: "o2._id", Value: a.ns},
-		{Key: "$or", Value: bson.A{
-			bson.D{{Key: "o.$set.enterCriticalSectionCounter", Value: bson.D{{Key: "$exists", Value: true}}}},
-			bson.D{{Key: "o.diff.u.enterCriticalSectionCounter", Value: bson.D{{Key: "$exists", Value: true}}}},
-			bson.D{{Key: "o.diff.i.enterCriticalSectionCounter", Value: bson.D{{Key: "$exists", Value: true}}}},
-		}},
-	}, options.FindOne().SetSort(bson.D{{Key: "$natural", Value: -1}}).SetProjection(bson.D{{Key: "ts", Value: 1}})).Decode(&last)
-	if errors.Is(err, driver.ErrNoDocuments) {
-		return a.since, nil
-	}
-	return last.TS, mongo.Wrap(err, "find when it began to refuse writes")
+	}, at, func(e bson.Raw) error {
+		if o, _ := e.Lookup("o").DocumentOK(); mentions(o, "enterCriticalSectionCounter") {
+			t, i, _ := e.Lookup("ts").TimestampOK()
+			last = bson.Timestamp{T: t, I: i}
+		}
+		return nil
+	})
+	return last, mongo.Wrap(err, "find when it began to refuse writes")
 }
 
 // users is a condition on entries of what users did to documents of a collection, except
