@@ -52,7 +52,7 @@ func (c *Cluster) openConfig(ctx context.Context) error {
 	}
 	c.config = config
 	if slices.ContainsFunc(c.Shards, func(s Shard) bool { return !s.Info.Version.AtLeast(5, 0) }) {
-		c.homes = &homes{config: config, pass: c.mover(Shard{Name: "config", Cluster: config}), held: map[string][]holding{}}
+		c.homes = &homes{config: config, pass: c.mover(Shard{Name: "config", Cluster: config})}
 	}
 	return nil
 }
