@@ -125,7 +125,7 @@ func key(k int) bson.D { return bson.D{{Key: "k", Value: k}} }
 func (b *bed) writing() (end func()) {
 	ctx, cancel := context.WithCancel(b.Context())
 	g, gctx := errgroup.WithContext(b.Context())
-	g.Go(func() error { return load.Run(ctx, b.source, "d", b.seed, rest()) })
+	g.Go(func() error { return load.Run(ctx, b.source, "d", b.seed) })
 	g.Go(func() error {
 		if b.lab == nil {
 			return nil
@@ -140,7 +140,6 @@ func (b *bed) writing() (end func()) {
 				moves++
 			}
 			enough()
-			time.Sleep(rest())
 		}
 		b.Logf("%d chunks moved", moves)
 		return nil
@@ -385,7 +384,7 @@ func TestShardLeaves(t *testing.T) {
 	b.fill(100)
 	ctx, cancel := context.WithCancel(t.Context())
 	var g errgroup.Group
-	g.Go(func() error { return load.Run(ctx, b.source, "d", b.seed, rest()) })
+	g.Go(func() error { return load.Run(ctx, b.source, "d", b.seed) })
 	j, done := b.start(b.spec())
 	b.following(j, done)
 	last, name := b.lab.Shards()[2], b.lab.ShardNames()[2]
@@ -724,10 +723,6 @@ func times(few, many int) int {
 	}
 	return many
 }
-
-// rest is a pause of writers, and of whoever moves chunks: it leaves the machine to the
-// other tests where nobody asked for a soak.
-func rest() time.Duration { return time.Duration(times(10, 3)) * time.Millisecond }
 
 // fill writes documents of a kilobyte to each shard: so many to each collection
 // and writer, beside what writers write.

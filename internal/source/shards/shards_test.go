@@ -250,7 +250,7 @@ func (b *bed) load(client *driver.Client, moves int) {
 	ctx, enough := context.WithCancel(b.Context())
 	defer enough()
 	g, gctx := errgroup.WithContext(b.Context())
-	g.Go(func() error { return load.Run(ctx, client, "d", b.seed, 3*time.Millisecond) })
+	g.Go(func() error { return load.Run(ctx, client, "d", b.seed) })
 	g.Go(func() error {
 		r := rand.New(rand.NewPCG(b.seed, 77))
 		names := b.lab.ShardNames()

@@ -35,10 +35,13 @@ func New(client *driver.Client, db string, seed uint64, n int) *Writer {
 	return &Writer{Rand: rand.New(rand.NewPCG(seed, uint64(n))), client: client, db: db, first: 1000 * (n + 1)}
 }
 
-// Run has some writers write to a database until ctx ends or one fails, each with a
-// pause after each write. What is under way when ctx ends is not broken off.
-func Run(ctx context.Context, client *driver.Client, db string, seed uint64, pause time.Duration) error {
-	const writers = 3
+// Run has some writers write to a database until ctx ends or one fails. What is
+// under way when ctx ends is not broken off.
+func Run(ctx context.Context, client *driver.Client, db string, seed uint64) error {
+	const (
+		writers = 3
+		pause   = 3 * time.Millisecond // so that something is left of the machine
+	)
 	var g errgroup.Group
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
