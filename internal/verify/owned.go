@@ -78,8 +78,7 @@ func (l *owned) cut(ctx context.Context, table *origin.Table) error {
 // that was loaded: a shard that takes its version then had at that time what the table
 // says.
 func (l *owned) time(ctx context.Context) (at bson.Timestamp, err error) {
-	old := slices.ContainsFunc(l.of.Cluster().Shards, func(s shards.Shard) bool { return !s.Info.Version.AtLeast(5, 0) })
-	if old && l.e.o.Online && l.e.live[l.i].CompareAndSwap(false, true) {
+	if l.of.Cluster().Before(5, 0) && l.e.o.Online && l.e.live[l.i].CompareAndSwap(false, true) {
 		l.e.note("the " + sideName(l.i) + "'s shards, older than 5.0, were not read as of one time: a document whose shard key users changed meanwhile may not have been compared")
 	}
 	if !l.e.o.Online || l.e.live[l.i].Load() {

@@ -16,16 +16,14 @@ import (
 // configName stands for the config servers where connection strings are given by shard.
 const configName = "config"
 
-// asksOwners reports a cluster with a shard before 6.0, of which every event has to be
-// compared with who owned the document then.
-func (c *Cluster) asksOwners() bool {
-	for _, s := range c.Shards {
-		if !s.Info.Version.AtLeast(6, 0) {
-			return true
-		}
-	}
-	return false
+// Before reports a cluster with a shard older than a version.
+func (c *Cluster) Before(major, minor int) bool {
+	return slices.ContainsFunc(c.Shards, func(s Shard) bool { return !s.Info.Version.AtLeast(major, minor) })
 }
+
+// asksOwners reports a cluster of which every event has to be compared with who owned the
+// document then: shards before 6.0 do not mark what does not count.
+func (c *Cluster) asksOwners() bool { return c.Before(6, 0) }
 
 // openConfig opens the config servers where they have to be asked.
 func (c *Cluster) openConfig(ctx context.Context) error {
@@ -51,8 +49,8 @@ func (c *Cluster) openConfig(ctx context.Context) error {
 			"before 6.0 millrace reads the config servers' oplog: they have to be reachable from here, with the user of the router or by another connection string"))
 	}
 	c.config = config
-	if slices.ContainsFunc(c.Shards, func(s Shard) bool { return !s.Info.Version.AtLeast(5, 0) }) {
-		c.homes = &homes{config: config, pass: c.mover(Shard{Name: "config", Cluster: config})}
+	if c.Before(5, 0) {
+		c.homes = c.newHomes()
 	}
 	return nil
 }
@@ -80,7 +78,8 @@ func (c *Cluster) owned() func(Shard, stream.Source) stream.Source {
 	if c.trust || !c.asksOwners() {
 		return func(_ Shard, s stream.Source) stream.Source { return s }
 	}
-	r := &record{config: c.config, shards: len(c.Shards), reads: c.has, pass: c.mover(Shard{Name: "config", Cluster: c.config})}
+	r := &record{shards: len(c.Shards), reads: c.has}
+	r.tail = c.tail(r.operation, "config.chunks", "config.collections", "config.migrations", "config.shards")
 	all := map[string]*mongo.Cluster{}
 	for _, s := range c.Shards {
 		all[s.Name] = s.Cluster

@@ -47,6 +47,9 @@ func TestPrimaryAt(t *testing.T) {
 				b.primaryAt(c.PrimaryAt, at, shard)
 				b.primaryAt(later.PrimaryAt, at, shard)
 			}
+			if got, sure, err := later.PrimaryAt(t.Context(), "d", mongo.OpTime{TS: bson.Timestamp{T: 1}, Term: -1}); err == nil && sure {
+				t.Errorf("before the cluster was made it was on %q for sure", got)
+			}
 		})
 	}
 }

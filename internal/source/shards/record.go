@@ -15,7 +15,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 
 	"github.com/millrace/millrace/internal/bsonraw"
-	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/shardkey"
 )
 
@@ -24,15 +23,13 @@ import (
 // do not reach: 4.4 drops what is older than ten seconds at the next move, merges of
 // chunks drop all of it. It is safe for concurrent use.
 type record struct {
-	config *mongo.Cluster
 	shards int
 	reads  func(shard string) bool
-	pass   func(context.Context, mongo.OpTime) error // has the config servers pass a time
-	old    bool                                      // before 5.0: chunks name an epoch, not the collection's UUID
+	old    bool // before 5.0: chunks name an epoch, not the collection's UUID
 
 	mu     sync.RWMutex
+	tail   tail
 	floor  bson.Timestamp // from when on it knows; zero: not read yet
-	known  bson.Timestamp // up to when
 	parts  map[string]*ownership
 	byUUID map[[16]byte]*collection
 	// arrivals are the chunks that move, or did, in the order in which they began to.
@@ -58,17 +55,13 @@ func (r *record) since(ctx context.Context, at bson.Timestamp) error {
 	if !r.floor.IsZero() && !at.Before(r.floor) {
 		return nil
 	}
-	r.floor, r.known = at, at
+	r.floor = at
 	r.passed = map[string]bson.Timestamp{}
 	r.parts, r.byUUID, r.arrivals, r.touched = map[string]*ownership{}, map[[16]byte]*collection{}, nil, map[string]bool{}
 	r.joined = map[string]bool{}
-	if err := r.reaches(ctx, at); err != nil {
-		r.floor = bson.Timestamp{}
-		return err
-	}
 	if err := r.load(ctx); err != nil {
 		r.floor = bson.Timestamp{}
-		return fmt.Errorf("read the chunk map: %w", err)
+		return err
 	}
 	return nil
 }
@@ -102,25 +95,13 @@ func (r *record) done(shard string, at bson.Timestamp) {
 	r.arrivals = slices.DeleteFunc(r.arrivals, func(a *arrival) bool { return !a.until.IsZero() && a.until.Before(r.floor) })
 }
 
-// reaches makes sure that the config servers' oplog has what was written after a time.
-func (r *record) reaches(ctx context.Context, at bson.Timestamp) error {
-	var oldest struct{ TS bson.Timestamp }
-	err := r.config.Client.Database("local").Collection("oplog.rs").FindOne(ctx, bson.D{},
-		options.FindOne().SetSort(bson.D{{Key: "$natural", Value: 1}}).SetProjection(bson.D{{Key: "ts", Value: 1}})).Decode(&oldest)
-	if err != nil {
-		return fmt.Errorf("read the oldest entry of the config servers' oplog: %w", err)
-	}
-	if at.Before(oldest.TS) {
-		return mongo.WithHint(fmt.Errorf("the config servers' oplog begins at %d.%d, after %d.%d: who owned which documents then is not known",
-			oldest.TS.T, oldest.TS.I, at.T, at.I), "the collections have to be copied again; a larger oplog of the config servers lets millrace stand still for longer")
-	}
-	return nil
-}
-
 // load reads the chunk map as it is, the writes to it since the floor first: what they
 // do not tell of was then as it is now.
 func (r *record) load(ctx context.Context) error {
-	data := r.config.Client.Database("config", options.Database().SetReadConcern(readconcern.Majority()))
+	if err := r.tail.begin(ctx, r.floor); err != nil {
+		return err
+	}
+	data := r.tail.config.Client.Database("config", options.Database().SetReadConcern(readconcern.Majority()))
 	var now []chunkDoc
 	err := each(ctx, data.Collection("chunks"), func(doc bson.Raw) error {
 		ch, err := parseChunk(doc)
@@ -130,19 +111,14 @@ func (r *record) load(ctx context.Context) error {
 	if err == nil {
 		err = each(ctx, data.Collection("collections"), func(doc bson.Raw) error { return r.collection(doc) })
 	}
-	if err != nil {
-		return err
-	}
-	// The newest time that the config servers know includes all that was read.
-	if err := r.before(ctx); err != nil {
-		return err
-	}
-	at, err := r.config.Positions(ctx)
 	if err == nil {
-		err = r.follow(ctx, at.Majority.TS)
+		err = r.before(ctx)
+	}
+	if err == nil {
+		err = r.tail.catchUp(ctx)
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("read the chunk map: %w", err)
 	}
 	for _, ch := range now {
 		r.part(ch.of).fill(ch.low, ch.high, ch.shard)
@@ -177,167 +153,76 @@ func (r *record) part(id string) *ownership {
 // reach has the record know of all up to a time.
 func (r *record) reach(ctx context.Context, at bson.Timestamp) error {
 	r.mu.RLock()
-	known := r.known
+	known := r.tail.known
 	r.mu.RUnlock()
 	if !known.Before(at) {
 		return nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.known.Before(at) {
-		return nil
-	}
-	if err := r.pass(ctx, mongo.OpTime{TS: at, Term: -1}); err != nil {
-		return fmt.Errorf("have the config servers pass %d.%d: %w", at.T, at.I, err)
-	}
-	return mongo.Wrap(r.follow(ctx, at), "read the config servers' oplog")
-}
-
-// follow reads what was written to the chunk map after what is known, up to a time at
-// least.
-func (r *record) follow(ctx context.Context, at bson.Timestamp) error {
-	last := at
-	err := entries(ctx, r.config, bson.D{
-		{Key: "ts", Value: bson.D{{Key: "$gt", Value: r.known}}},
-		{Key: "$or", Value: bson.A{ofMap("ns"), ofMap("o.applyOps.ns"), bson.D{{Key: "op", Value: "n"}}}},
-	}, at, func(entry bson.Raw) error {
-		ts, err := r.entry(ctx, entry)
-		if last.Before(ts) {
-			last = ts
-		}
-		return err
-	})
-	if err == nil {
-		r.known = last
-	}
-	return err
-}
-
-// ofMap is a condition on entries that tell of the chunk map.
-func ofMap(field string) bson.D {
-	return bson.D{{Key: field, Value: bson.D{{Key: "$in", Value: bson.A{"config.chunks", "config.collections", "config.migrations", "config.shards"}}}}}
+	return r.tail.reach(ctx, at)
 }
 
 // before reads which migrations were under way at the floor.
 func (r *record) before(ctx context.Context) error {
 	const longest = 24 * 60 * 60 // seconds of a migration
 	from := bson.Timestamp{T: r.floor.T - min(longest, r.floor.T)}
-	return entries(ctx, r.config, bson.D{
+	return entries(ctx, r.tail.config, bson.D{
 		{Key: "ts", Value: bson.D{{Key: "$gte", Value: from}, {Key: "$lte", Value: r.floor}}}, {Key: "ns", Value: "config.migrations"},
 	}, r.floor, func(entry bson.Raw) error {
-		_, err := r.entry(ctx, entry)
+		_, err := r.tail.entry(ctx, entry)
 		r.arrivals = slices.DeleteFunc(r.arrivals, func(a *arrival) bool { return !a.until.IsZero() })
 		return err
 	})
 }
 
-// entries calls fn for what the oplog of a set holds of a filter, as a majority has it
-// after a time.
-func entries(ctx context.Context, c *mongo.Cluster, filter bson.D, at bson.Timestamp, fn func(bson.Raw) error) error {
-	cur, err := c.Client.Database("local").RunCommandCursor(ctx, bson.D{
-		{Key: "find", Value: "oplog.rs"}, {Key: "filter", Value: filter}, {Key: "sort", Value: bson.D{{Key: "$natural", Value: 1}}},
-		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}, {Key: "afterClusterTime", Value: at}}},
-	})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = cur.Close(context.WithoutCancel(ctx)) }()
-	for cur.Next(ctx) {
-		if err := fn(append(bson.Raw(nil), cur.Current...)); err != nil {
-			return err
-		}
-	}
-	return cur.Err()
-}
-
-// entry takes one entry of the oplog, with the operations in it.
-func (r *record) entry(ctx context.Context, e bson.Raw) (bson.Timestamp, error) {
-	t, i, ok := e.Lookup("ts").TimestampOK()
-	ts := bson.Timestamp{T: t, I: i}
-	wall, _ := e.Lookup("wall").TimeOK()
-	if !ok {
-		return ts, errors.New("an entry without a time")
-	}
-	all, err := operations(e)
-	if err != nil {
-		return ts, fmt.Errorf("entry %d.%d: %w", t, i, err)
-	}
-	for _, one := range all {
-		if err := r.operation(ctx, one, ts, wall); err != nil {
-			return ts, fmt.Errorf("entry %d.%d: %w", t, i, err)
-		}
-	}
-	return ts, nil
-}
-
-// operations are an entry, or those in it.
-func operations(e bson.Raw) ([]bson.Raw, error) {
-	o, _ := e.Lookup("o").DocumentOK()
-	ops, ok := o.Lookup("applyOps").ArrayOK()
-	if !ok {
-		return []bson.Raw{e}, nil
-	}
-	var all []bson.Raw
-	for f, ok := range bsonraw.Fields(ops) {
-		if !ok || f.Type != bson.TypeEmbeddedDocument {
-			return nil, errors.New("an operation that is no document")
-		}
-		all = append(all, f.Value)
-	}
-	return all, nil
-}
-
 // operation takes one write.
-func (r *record) operation(ctx context.Context, e bson.Raw, ts bson.Timestamp, wall time.Time) error {
-	op, _ := e.Lookup("op").StringValueOK()
-	ns, _ := e.Lookup("ns").StringValueOK()
-	o, _ := e.Lookup("o").DocumentOK()
-	switch ns {
+func (r *record) operation(ctx context.Context, w *configWrite) error {
+	switch w.ns {
 	case "config.migrations":
-		return r.migration(op, o, ts)
+		return r.migration(w.op, w.o, w.at)
 	case "config.chunks":
-		return r.chunk(ctx, op, o, ts, wall)
+		return r.chunk(ctx, w)
 	case "config.collections":
-		return r.collections(ctx, op, o, e, ts)
+		return r.collections(ctx, w)
 	case "config.shards":
-		return r.shard(op, o)
+		return r.shard(w)
 	}
 	return nil
 }
 
 // shard takes a write to the list of shards. Before 5.0 the list itself does not tell
 // that one has come and gone.
-func (r *record) shard(op string, o bson.Raw) error {
-	name, _ := o.Lookup("_id").StringValueOK()
-	switch {
-	case op == "i":
+func (r *record) shard(w *configWrite) error {
+	switch name := w.id(); {
+	case w.op == "i":
 		r.joined[name] = true
-	case op == "d" && r.joined[name] && !r.reads(name):
+	case w.op == "d" && r.joined[name] && !r.reads(name):
 		return errPassedBy
 	}
 	return nil
 }
 
 // chunk takes a write to the chunk map.
-func (r *record) chunk(ctx context.Context, op string, o bson.Raw, ts bson.Timestamp, wall time.Time) error {
-	if op == "d" || op == "u" && !whole(o) {
+func (r *record) chunk(ctx context.Context, w *configWrite) error {
+	if w.op == "d" || w.op == "u" && !whole(w.o) {
 		// A merge deletes the chunks that the one it writes has taken up. Bounds that
 		// are refined, and marks, change no owner.
-		if op == "u" && mentions(o, "shard") {
-			return fmt.Errorf("a chunk gets another owner by an update of a form that is not known: %s", o)
+		if w.op == "u" && mentions(w.o, "shard") {
+			return fmt.Errorf("a chunk gets another owner by an update of a form that is not known: %s", w.o)
 		}
 		return nil
 	}
-	ch, err := parseChunk(o)
+	ch, err := parseChunk(w.o)
 	if err != nil {
 		return err
 	}
 	held := r.part(ch.of)
-	ch.at, ch.made = ts, op == "i"
+	ch.at, ch.made = w.at, w.op == "i"
 	way := r.underWay(&ch)
 	ch.begun = way != nil && ch.moved && !ch.made
 	if held.asks(ch.chunkWrite) {
-		if ch.before, err = r.donor(ctx, &ch, way, wall); err != nil {
+		if ch.before, err = r.donor(ctx, &ch, way, w.wall); err != nil {
 			return err
 		}
 	}
@@ -373,7 +258,7 @@ func (r *record) donor(ctx context.Context, ch *chunkDoc, way *arrival, wall tim
 	if way != nil {
 		return way.from, nil
 	}
-	log := r.config.Client.Database("config", options.Database().SetReadConcern(readconcern.Majority())).Collection("changelog")
+	log := r.tail.config.Client.Database("config", options.Database().SetReadConcern(readconcern.Majority())).Collection("changelog")
 	cur, err := log.Find(ctx, bson.D{
 		{Key: "what", Value: bson.D{{Key: "$in", Value: bson.A{"moveChunk.commit", "moveChunk.start"}}}},
 		{Key: "details.min", Value: ch.min}, {Key: "details.to", Value: ch.shard},
@@ -399,20 +284,16 @@ func (r *record) donor(ctx context.Context, ch *chunkDoc, way *arrival, wall tim
 }
 
 // collections takes a write to what the config servers know of sharded collections.
-func (r *record) collections(ctx context.Context, op string, o, e bson.Raw, ts bson.Timestamp) error {
-	if op == "i" || op == "u" && whole(o) {
-		return r.take(o, ts)
+func (r *record) collections(ctx context.Context, w *configWrite) error {
+	if w.op == "i" || w.op == "u" && whole(w.o) {
+		return r.take(w.o, w.at)
 	}
-	id := e.Lookup("o2", "_id")
-	if op == "d" {
-		id = o.Lookup("_id")
-	}
-	ns, _ := id.StringValueOK()
-	if op == "d" {
-		r.gone(ns, ts)
+	ns := w.id()
+	if w.op == "d" {
+		r.gone(ns, w.at)
 		return nil
 	}
-	doc, err := r.config.Client.Database("config", options.Database().SetReadConcern(readconcern.Majority())).
+	doc, err := r.tail.config.Client.Database("config", options.Database().SetReadConcern(readconcern.Majority())).
 		Collection("collections").FindOne(ctx, bson.D{{Key: "_id", Value: ns}}).Raw()
 	if errors.Is(err, driver.ErrNoDocuments) {
 		return nil // its end comes later
@@ -420,7 +301,7 @@ func (r *record) collections(ctx context.Context, op string, o, e bson.Raw, ts b
 	if err != nil {
 		return fmt.Errorf("read the entry of %s: %w", ns, err)
 	}
-	return r.take(doc, ts)
+	return r.take(doc, w.at)
 }
 
 func (r *record) take(doc bson.Raw, ts bson.Timestamp) error {

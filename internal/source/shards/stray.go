@@ -32,8 +32,8 @@ type arrival struct {
 // if the donor's own writes to the document do not come after it. It is told by no
 // event: the owner's say nothing of it, and the document comes with its chunk.
 //
-// Or a document that the donor wrote to when the recipient no longer heard of it: the
-// write was told, and does not count.
+// Or a document that the donor wrote to, as its TTL indexes do, when the recipient no
+// longer heard of it: the write was told, and does not count.
 type stray struct {
 	with *arrival
 	lost bool // what the donor did was told, and is lost
@@ -106,13 +106,11 @@ func (j *judge) stray(c *collection, ev *stream.Event) error {
 // settle adds what became of documents whose chunks have arrived by a time, where the
 // owner's events do not tell.
 func (j *judge) settle(ctx context.Context, b *stream.Batch, by bson.Timestamp) error {
-	groups, came := j.groups(by)
-	for _, a := range came {
-		if err := j.unheard(ctx, a, groups[a]); err != nil {
+	groups := j.groups(by)
+	for a, g := range groups {
+		if err := j.unheard(ctx, a, g); err != nil {
 			return fmt.Errorf("shard %s, which gave a chunk of %s away: look for writes that were lost: %w", a.from, a.ns, err)
 		}
-	}
-	for a, g := range groups {
 		for part := range slices.Chunk(slices.Collect(maps.Values(g.strays)), 1000) {
 			events, err := j.arrived(ctx, part, g.key, g.at)
 			if err != nil {
@@ -137,11 +135,10 @@ type group struct {
 
 // groups gives the chunks that have come by a time and were not settled, and takes
 // their strays out of those to remember.
-func (j *judge) groups(by bson.Timestamp) (all map[*arrival]*group, came []*arrival) {
+func (j *judge) groups(by bson.Timestamp) map[*arrival]*group {
 	j.record.mu.RLock()
 	defer j.record.mu.RUnlock()
-	all = map[*arrival]*group{}
-	over, waits := map[*arrival]bool{}, map[*arrival]bool{}
+	all, over := map[*arrival]*group{}, map[*arrival]bool{}
 	for _, a := range j.record.arrivals {
 		if a.to != j.shard {
 			continue
@@ -150,16 +147,12 @@ func (j *judge) groups(by bson.Timestamp) (all map[*arrival]*group, came []*arri
 			over[a] = true
 			continue
 		}
-		g := j.record.arrived(a)
-		switch {
-		case g == nil:
-			waits[a] = a.until.IsZero()
-		case by.Before(g.at):
-			waits[a] = true
-		default:
-			if over[a] = true; j.done.Before(g.at) {
-				all[a], came = g, append(came, a)
-			}
+		g := j.record.grouped(a)
+		if g == nil && a.until.IsZero() || g != nil && by.Before(g.at) {
+			continue // it is still to come
+		}
+		if over[a] = true; g != nil && j.done.Before(g.at) {
+			all[a] = g
 		}
 	}
 	j.over = over
@@ -167,15 +160,15 @@ func (j *judge) groups(by bson.Timestamp) (all map[*arrival]*group, came []*arri
 		if g := all[s.with]; g != nil {
 			g.strays[s.id.String()] = s
 		}
-		if !waits[s.with] {
+		if over[s.with] {
 			delete(j.strays, name)
 		}
 	}
-	return all, came
+	return all
 }
 
-// arrived says when a chunk has come, nil where it has not.
-func (r *record) arrived(a *arrival) *group {
+// grouped is a group without strays yet, nil where the chunk has not come.
+func (r *record) grouped(a *arrival) *group {
 	uuid, c := r.named(a.ns)
 	if c == nil {
 		return nil
@@ -188,8 +181,8 @@ func (r *record) arrived(a *arrival) *group {
 }
 
 // unheard adds the documents of a chunk that its donor wrote to when it had given all
-// to the recipient, and did not yet know that the chunk is no longer its own. It refuses
-// what is meant for it then, but not what goes to all shards.
+// to the recipient. It refuses what users write then (seen on 5.0.4 and 4.4.2); its TTL
+// indexes still delete.
 func (j *judge) unheard(ctx context.Context, a *arrival, g *group) error {
 	donor := j.shards[a.from]
 	if donor == nil {
