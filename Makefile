@@ -51,7 +51,7 @@ bench: build ## Measure against the ceilings; results in bin/bench.json and bin/
 # made to be thrown away waits for no disk at each schema change.
 PLENTY = $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 8000000' | grep -q . && \
 	awk '/^MemAvailable/ && $$2 > 12000000 {print "/dev/shm"}' /proc/meminfo)
-test stress one soak hunt matrix: export MILLRACE_LAB_DIR ?= $(PLENTY)
+test race stress one soak hunt matrix: export MILLRACE_LAB_DIR ?= $(PLENTY)
 
 # The parts go side by side, a package of each or two, and some tests of that: servers
 # start, elect and wait, and while some wait others use the processors. More at once takes
@@ -61,18 +61,24 @@ PARALLEL ?= 4
 # Vetting is for make lint.
 GOTEST = $(GO) test -vet=off -timeout 40m -parallel $(PARALLEL)
 TESTS = ./cmd/... ./demo/... ./docs/model ./internal/... ./test/...
-# With the race detector goes what has goroutines, and the program that is killed in test/crash.
-# In scenarios, faults, trials and measurements millrace runs as a process or is measured.
-RACE = $$(grep -rlE --include='*.go' --exclude='*_test.go' '"sync|errgroup|^\s+go ' cmd demo internal | \
+# The race detector takes two to four times the processor time. With it goes what a job's
+# documents pass through, and the program that is killed in test/crash; make race does it
+# with all that has goroutines. In scenarios, faults, trials and measurements millrace runs
+# as a process or is measured.
+RACE = ./internal/copy ./internal/follow ./internal/job ./internal/pace ./internal/progress ./internal/scan \
+	./internal/sink/... ./internal/source/... ./internal/state/... ./internal/stream/... ./internal/wire ./test/crash
+# These few put many bytes through few goroutines, and go without it.
+BULK = TestDocumentsBeyondTheApplyBuffer|TestStatementsBeyondLimits|TestUsersApplyOps
+RACY = $$(grep -rlE --include='*.go' --exclude='*_test.go' '"sync|errgroup|^\s+go ' cmd demo internal | \
 	grep -v ^internal/bench | xargs -n1 dirname | sort -u | sed 's|^|./|') ./test/crash
 PROGRAM = $(CURDIR)/$(BIN)/millrace
 .PHONY: test
-test: build ## All tests on real mongod processes, with the race detector where there are goroutines
+test: build ## All tests on real mongod processes, with the race detector where documents pass
 	@$(MAKE) --no-print-directory -j test-scenarios test-plain test-race
 
-test-scenarios test-plain test-race: export MILLRACE_TEST_PROGRAM = $(PROGRAM)
+test-scenarios test-plain test-race race: export MILLRACE_TEST_PROGRAM = $(PROGRAM)
 test-scenarios test-plain: export MILLRACE_TRIAL_PROGRAM = $(PROGRAM)-failpoint
-test-race: export MILLRACE_TEST_PROGRAM_RACE = $(PROGRAM)-race
+test-race race: export MILLRACE_TEST_PROGRAM_RACE = $(PROGRAM)-race
 
 # -count=1: millrace runs as a process, and Go's test cache does not see it change.
 .PHONY: test-scenarios
@@ -84,13 +90,19 @@ test-scenarios: build
 .PHONY: test-plain
 test-plain: build
 	$(GOTEST) -tags failpoint ./internal/failpoint
+	$(GOTEST) -p 2 -count=1 -run '$(BULK)' ./internal/job ./internal/sink/mongo
 	$(GOTEST) -p 1 -count=1 ./internal/bench $$(comm -23 <($(GO) list $(TESTS) | sort) \
 		<($(GO) list $(RACE) ./internal/bench ./test ./test/failover ./test/trial ./test/seed ./test/memory | sort))
 
 .PHONY: test-race
 test-race: build
 	$(GO) build $(VCS) -race -o $(PROGRAM)-race ./cmd/millrace
-	$(GOTEST) -p 2 -count=1 -race ./internal/job $(RACE)
+	$(GOTEST) -p 2 -count=1 -race -skip '$(BULK)' ./internal/job $(RACE)
+
+.PHONY: race
+race: build ## The race detector on all that has goroutines, twice as long as make test
+	$(GO) build $(VCS) -race -o $(PROGRAM)-race ./cmd/millrace
+	$(GOTEST) -p 2 -count=1 -race $(RACY)
 
 # The tests of make test again and again, while something else keeps all processors busy.
 stress: ROUNDS = 10
@@ -199,11 +211,11 @@ matrix: build ## The scenarios between the server versions PAIRS, 4.2 to 7.0, an
 		echo "== $${pair%:*} to $${pair#*:}"; faults=; \
 		case $$pair in *7.0*) faults=./test/failover; test "$$seven" != " " || { \
 			echo "skipped: needs wine64 (Debian, Ubuntu: apt-get install --no-install-recommends wine64), or a mongod 7.0 in MILLRACE_MONGOD_7_0"; continue; };; esac; \
-		MILLRACE_TEST_SOURCE=$${pair%:*} MILLRACE_TEST_TARGET=$${pair#*:} MILLRACE_TEST_PROGRAM=$(CURDIR)/$(BIN)/millrace \
+		MILLRACE_TEST_MATRIX=1 MILLRACE_TEST_SOURCE=$${pair%:*} MILLRACE_TEST_TARGET=$${pair#*:} MILLRACE_TEST_PROGRAM=$(CURDIR)/$(BIN)/millrace \
 			$(GO) test -p 1 -count=1 -timeout 60m ./test ./internal/schema $$faults || failed="$$failed $$pair"; \
 	done; \
 	MILLRACE_TEST_MATRIX=1 $(GO) test -p 1 -count=1 -timeout 60m ./internal/lab ./internal/lab/sharded ./internal/delta \
-		./internal/source/shards ./internal/job ./internal/seed ./test/seed || failed="$$failed older servers"; \
+		./internal/source/shards ./internal/job ./internal/seed ./internal/bench ./test/seed ./test/sharded || failed="$$failed older servers"; \
 	for version in 4.2 4.4 5.0; do \
 		MILLRACE_TEST_VERSION=$$version $(GO) test -count=1 -timeout 60m ./test/access || failed="$$failed access:$$version"; \
 	done; \

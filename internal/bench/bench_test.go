@@ -105,6 +105,15 @@ func measureTiny(t *testing.T, o Options) *Report {
 	return r
 }
 
+// inMatrix has a test run in make matrix alone, beside others: it mostly waits for servers.
+func inMatrix(t *testing.T) {
+	t.Helper()
+	if !lab.InMatrix() {
+		t.Skip("in the matrix")
+	}
+	t.Parallel()
+}
+
 func TestScenarios(t *testing.T) {
 	t.Parallel() // it mostly waits for servers
 	for _, s := range Scenarios() {

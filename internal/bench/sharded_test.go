@@ -8,7 +8,7 @@ import (
 
 // From a sharded cluster everything is measured without moves and with them.
 func TestShardedSource(t *testing.T) {
-	t.Parallel() // it mostly waits for servers
+	inMatrix(t)
 	r := measureTiny(t, Options{
 		Scenarios: []string{"full-sharded", "incr-sharded", "latency-sharded"},
 		Servers:   Servers{Version: "6.0", SourceTopology: twoShards, TargetTopology: oneMember},

@@ -58,10 +58,13 @@ func (c *Cluster) LogTails(t TB) {
 	}
 }
 
-// Versions are the servers that a test runs with: 6.0, and with MILLRACE_TEST_MATRIX
-// in the environment, which make matrix sets, the older ones too.
+// InMatrix reports whether make matrix runs the test, which sets MILLRACE_TEST_MATRIX:
+// it then does what make test has no time for.
+func InMatrix() bool { return os.Getenv("MILLRACE_TEST_MATRIX") != "" }
+
+// Versions are the servers that a test runs with: 6.0, and in the matrix the older ones too.
 func Versions(older ...string) []string {
-	if os.Getenv("MILLRACE_TEST_MATRIX") == "" {
+	if !InMatrix() {
 		return []string{"6.0"}
 	}
 	return append(older, "6.0")

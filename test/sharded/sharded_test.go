@@ -43,16 +43,17 @@ type bed struct {
 	seed           uint64
 }
 
+// newBed has a source of two shards, of three in a soak: each server costs a second.
 func newBed(t *testing.T) *bed {
 	t.Helper()
-	return newBedOf(t, false)
+	return newBedOf(t, times(2, 3), false)
 }
 
-func newBedOf(t *testing.T, auth bool) *bed {
+func newBedOf(t *testing.T, shards int, auth bool) *bed {
 	t.Helper()
 	lab.NeedServers(t)
 	b := &bed{T: t, seed: uint64(time.Now().UnixNano())}
-	b.lab = sharded.ForTest(t, sharded.Options{Options: lab.Options{Auth: auth, Topology: "sharded:3x1", Version: os.Getenv("MILLRACE_TEST_VERSION"), SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
+	b.lab = sharded.ForTest(t, sharded.Options{Options: lab.Options{Auth: auth, Topology: fmt.Sprintf("sharded:%dx1", shards), Version: os.Getenv("MILLRACE_TEST_VERSION"), SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
 	r, err := router.Start(t.Context(), router.Options{ConfigURI: b.lab.ConfigURI()})
 	b.ok(err)
 	t.Cleanup(func() { b.ok(r.Close()) })
@@ -206,7 +207,7 @@ func (b *bed) spec() job.Spec {
 
 // TestSync: a cluster that is written to while its chunks move arrives whole.
 func TestSync(t *testing.T) {
-	b := newBed(t)
+	b := newBedOf(t, 3, false)
 	b.collections()
 	b.fill(20)
 	end := b.writing()
@@ -220,7 +221,7 @@ func TestSync(t *testing.T) {
 // TestUser: a user of the routers and the shards with the roles that are documented
 // replicates, and one without is told which shard refuses.
 func TestUser(t *testing.T) {
-	b := newBedOf(t, true)
+	b := newBedOf(t, 2, true)
 	b.collections()
 	b.fill(100)
 	roles := bson.A{"readAnyDatabase", "clusterMonitor"}
@@ -240,7 +241,7 @@ func TestUser(t *testing.T) {
 	end()
 	b.finish(j, done)
 
-	last := b.lab.Shards()[2]
+	last := b.lab.Shards()[1]
 	b.ok(b.client(last.URI()).Database("admin").RunCommand(t.Context(), bson.D{{Key: "updateUser", Value: "mover"}, {Key: "roles", Value: bson.A{"clusterMonitor"}}}).Err())
 	spec.Job = "limited"
 	limited, err := job.Open(t.Context(), spec)
@@ -248,12 +249,12 @@ func TestUser(t *testing.T) {
 	plan, err := limited.Plan(t.Context())
 	b.ok(err)
 	limited.Close()
-	if err := plan.Checks.Err(); err == nil || !strings.Contains(err.Error(), "shard "+b.lab.ShardNames()[2]+" privileges") {
+	if err := plan.Checks.Err(); err == nil || !strings.Contains(err.Error(), "shard "+b.lab.ShardNames()[1]+" privileges") {
 		t.Error(err)
 	}
 	b.ok(b.client(last.URI()).Database("admin").RunCommand(t.Context(), bson.D{{Key: "dropUser", Value: "mover"}}).Err())
 	spec.Job = "another"
-	if _, err := job.Open(t.Context(), spec); err == nil || !strings.Contains(err.Error(), "shard "+b.lab.ShardNames()[2]) || strings.Contains(err.Error(), "secret") {
+	if _, err := job.Open(t.Context(), spec); err == nil || !strings.Contains(err.Error(), "shard "+b.lab.ShardNames()[1]) || strings.Contains(err.Error(), "secret") {
 		t.Error(err)
 	}
 }
@@ -318,7 +319,7 @@ func TestKinds(t *testing.T) {
 	fill()
 	breakOff()
 	fill()
-	b.ok(b.lab.MovePrimary(t.Context(), "d", b.lab.ShardNames()[2]))
+	b.ok(b.lab.MovePrimary(t.Context(), "d", b.lab.ShardNames()[0]))
 	fill()
 	j, done := b.start(b.spec())
 	b.following(j, done)
@@ -379,7 +380,7 @@ func TestShardJoins(t *testing.T) {
 
 // TestShardLeaves: a job goes on after a shard was emptied, removed and stopped.
 func TestShardLeaves(t *testing.T) {
-	b := newBed(t)
+	b := newBedOf(t, 3, false)
 	b.collections()
 	b.fill(100)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -504,7 +505,7 @@ func TestReshard(t *testing.T) {
 // TestMovedDuringCopy: collections that are not sharded change their shard and their UUIDs
 // during the copy, and are renamed, replaced, sharded and dropped.
 func TestMovedDuringCopy(t *testing.T) {
-	b := newBed(t)
+	b := newBedOf(t, 3, false)
 	names := b.lab.ShardNames()
 	b.ok(b.lab.CreateDatabase(t.Context(), "d", names[0]))
 	db := b.source.Database("d")
@@ -555,7 +556,7 @@ func TestMovedDuringCopy(t *testing.T) {
 // TestMovedBeforeItCame: a collection that a rename has brought inside the filter has
 // moved by the time that the job learns of it.
 func TestMovedBeforeItCame(t *testing.T) {
-	b := newBed(t)
+	b := newBedOf(t, 3, false)
 	names := b.lab.ShardNames()
 	b.ok(b.lab.CreateDatabase(t.Context(), "d", names[0]))
 	var docs []any
@@ -635,7 +636,7 @@ func TestOlderSource(t *testing.T) {
 // TestSchemaWhileAllMoves: users make, change, rename and drop collections while chunks
 // and the database itself move, and the job is broken off and begun again.
 func TestSchemaWhileAllMoves(t *testing.T) {
-	b := newBed(t)
+	b := newBedOf(t, 3, false)
 	b.collections()
 	b.fill(times(700, 1500))
 	end := b.writing()

@@ -1,6 +1,7 @@
 package sharded_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -40,7 +41,7 @@ func newBedTo(t *testing.T, shape string, fromShards bool) *targetBed {
 	lab.NeedServers(t)
 	b := &bed{T: t, seed: uint64(time.Now().UnixNano())}
 	if fromShards {
-		b.lab, b.sourceURI, _ = b.newCluster("3x1")
+		b.lab, b.sourceURI, _ = b.newCluster(fmt.Sprintf("%dx1", times(2, 3)))
 		b.source = b.client(b.sourceURI)
 		b.collections()
 	} else {

@@ -197,7 +197,7 @@ func (b *bed) keyIndexes(c *driver.Client) {
 // TestVerify: of each pairing every difference is found and nothing else, while chunks
 // and databases move. Orphans count nowhere, and hide nothing.
 func TestVerify(t *testing.T) {
-	b := newBed(t)
+	b := newBedOf(t, 3, false)
 	c := b.another()
 	const docs = 1500
 	for _, one := range []*bed{b, c} {
@@ -229,19 +229,18 @@ func TestVerify(t *testing.T) {
 		name           string
 		source, target string
 		want           planted
-		of             [2]int // documents on each side
-		byRanges       bool
+		of             [2]int          // documents on each side
+		always         []verify.Method // the others in the matrix
 	}{
-		{"sharded to replica set", b.sourceURI, b.targetURI, want, [2]int{docs - 6, docs - 6}, false},
-		{"replica set to sharded", b.targetURI, b.sourceURI, want.turned(), [2]int{docs - 6, docs - 6}, true},
-		{"three shards to two", b.sourceURI, c.sourceURI, want, [2]int{docs - 6, docs - 6}, true},
-		{"two shards to three", c.sourceURI, b.sourceURI, want.turned(), [2]int{docs - 6, docs - 6}, false},
+		{"sharded to replica set", b.sourceURI, b.targetURI, want, [2]int{docs - 6, docs - 6}, nil},
+		{"replica set to sharded", b.targetURI, b.sourceURI, want.turned(), [2]int{docs - 6, docs - 6}, []verify.Method{verify.Digest}},
+		{"three shards to two", b.sourceURI, c.sourceURI, want, [2]int{docs - 6, docs - 6}, []verify.Method{verify.Digest, verify.Ranges}},
+		{"two shards to three", c.sourceURI, b.sourceURI, want.turned(), [2]int{docs - 6, docs - 6}, nil},
 	} {
-		methods := []verify.Method{verify.Digest}
-		if p.byRanges { // through the routers, whatever is behind them
-			methods = append(methods, verify.Ranges)
+		if lab.InMatrix() {
+			p.always = []verify.Method{verify.Digest, verify.Ranges}
 		}
-		for _, method := range methods {
+		for _, method := range p.always {
 			t.Run(p.name+" by "+string(method), func(t *testing.T) {
 				moves, end := b.moving()
 				others, endOthers := c.moving()
@@ -326,7 +325,7 @@ func (b *bed) catalogs(c *bed) {
 // TestVerifySeveral: two documents of one _id, on different shards, are not what a
 // replica set has that has one of them.
 func TestVerifySeveral(t *testing.T) {
-	b := newBed(t)
+	b := newBedOf(t, 3, false)
 	b.collections()
 	b.keyIndexes(b.target)
 	b.ok(b.target.Database("d").CreateCollection(t.Context(), "plain"))
@@ -425,7 +424,7 @@ func TestVerifyWhileWritten(t *testing.T) {
 // TestVerifyThroughRouters: where shards cannot be read, their routers are, and that is
 // said. An address that was given has to be right.
 func TestVerifyThroughRouters(t *testing.T) {
-	b := newBedOf(t, true)
+	b := newBedOf(t, 2, true)
 	b.collections()
 	b.keyIndexes(b.target)
 	want := b.plant(b.source, b.target, 1200)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -31,10 +30,7 @@ import (
 
 // versions are the servers' to try: one, or in the matrix all.
 func versions() []string {
-	if os.Getenv("MILLRACE_TEST_MATRIX") == "" {
-		return []string{"6.0"}
-	}
-	return []string{"6.0", "5.0", "4.4"}
+	return lab.Versions("4.4", "5.0")
 }
 
 // bed is a sharded cluster with a router.
