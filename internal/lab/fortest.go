@@ -2,6 +2,8 @@ package lab
 
 import (
 	"context"
+	"hash/fnv"
+	"io"
 	"os"
 	"strings"
 )
@@ -12,6 +14,7 @@ type TB interface {
 	Helper()
 	Cleanup(func())
 	Failed() bool
+	Name() string
 	Skip(args ...any)
 	Fatalf(format string, args ...any)
 	Logf(format string, args ...any)
@@ -61,6 +64,22 @@ func (c *Cluster) LogTails(t TB) {
 // InMatrix reports whether make matrix runs the test, which sets MILLRACE_TEST_MATRIX:
 // it then does what make test has no time for.
 func InMatrix() bool { return os.Getenv("MILLRACE_TEST_MATRIX") != "" }
+
+// Drawn skips the test in make test, but for one time in n: that sets MILLRACE_TEST_DRAW to
+// another number each time, by which is drawn. What costs much is played so now and then,
+// and else always: by go test, in the matrix and in soaks.
+func Drawn(t TB, n uint64) {
+	t.Helper()
+	draw := os.Getenv("MILLRACE_TEST_DRAW")
+	if draw == "" || testFlag("test.run") != "" {
+		return
+	}
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, draw+" "+t.Name())
+	if h.Sum64()%n != 0 {
+		t.Skip("not among those drawn by MILLRACE_TEST_DRAW=" + draw + ": go test and make matrix always play it")
+	}
+}
 
 // Versions are the servers that a test runs with: 6.0, and in the matrix the older ones too.
 func Versions(older ...string) []string {

@@ -20,7 +20,14 @@ type Sharding struct {
 	// Chunks is how many a hashed collection begins with, spread over the shards;
 	// 0 leaves it to the servers. Others begin with one: see Split.
 	Chunks int
+	// Series are the names of the time and meta fields of a time-series collection; of
+	// others they are empty. Its buckets, system.buckets.<name>, are what is sharded:
+	// Split and MoveChunk take their name, and their keys, such as {meta: 1}.
+	Series SeriesFields
 }
+
+// SeriesFields are the fields that a time-series collection is made of.
+type SeriesFields struct{ Time, Meta string }
 
 // ShardCollection makes a sharded collection, or shards an empty one; one with
 // documents needs an index with the key first. Its database is there already.
@@ -38,6 +45,9 @@ func (c *Cluster) ShardCollection(ctx context.Context, ns string, s Sharding) er
 			{Key: "_configsvrShardCollection", Value: ns}, {Key: "key", Value: s.Key}, {Key: "getUUIDfromPrimaryShard", Value: true},
 		}
 		return c.config.command(ctx, append(append(cmd, how...), majority()))
+	}
+	if s.Series != (SeriesFields{}) {
+		how = append(how, bson.E{Key: "timeseries", Value: bson.D{{Key: "timeField", Value: s.Series.Time}, {Key: "metaField", Value: s.Series.Meta}}})
 	}
 	_, primary, err := c.database(ctx, db)
 	if err != nil {
