@@ -105,15 +105,6 @@ func measureTiny(t *testing.T, o Options) *Report {
 	return r
 }
 
-// inMatrix has a test run in make matrix alone, beside others: it mostly waits for servers.
-func inMatrix(t *testing.T) {
-	t.Helper()
-	if !lab.InMatrix() {
-		t.Skip("in the matrix")
-	}
-	t.Parallel()
-}
-
 func TestScenarios(t *testing.T) {
 	t.Parallel() // it mostly waits for servers
 	for _, s := range Scenarios() {
@@ -127,11 +118,13 @@ func TestScenarios(t *testing.T) {
 }
 
 func TestScenariosWithServersOfTheirOwn(t *testing.T) {
+	lab.Drawn(t, 4)
 	t.Parallel() // it mostly waits for servers
 	measureTiny(t, Options{Scenarios: []string{"full-cold", "full-wan", "full-wan-narrow", "incr-wan"}, Servers: Servers{Version: "6.0"}})
 }
 
 func TestSecondaryAsPeer(t *testing.T) {
+	lab.Drawn(t, 4)
 	t.Parallel() // it mostly waits for servers
 	r := measureTiny(t, Options{
 		Scenarios: []string{"full-one", "incr-backlog"}, Servers: Servers{Version: "6.0"}, Peers: []Peer{{Name: peerSecondary}},
@@ -145,6 +138,7 @@ func TestSecondaryAsPeer(t *testing.T) {
 
 // Onto three members all end when a majority has everything.
 func TestThreeMembers(t *testing.T) {
+	lab.Drawn(t, 4)
 	t.Parallel() // it mostly waits for servers
 	r := measureTiny(t, Options{
 		Scenarios: []string{"full-many", "incr-backlog"}, Servers: Servers{Version: "6.0", TargetTopology: "rs:3"},

@@ -16,7 +16,8 @@ import (
 // TestSeed measures one case of the matrix and a published one, without any index,
 // with all of their contenders.
 func TestSeed(t *testing.T) {
-	inMatrix(t)
+	lab.Drawn(t, 4)
+	t.Parallel() // it mostly waits for servers
 	_, program := servers(t)
 	o := Options{Scale: tiny(), Rounds: 1, Millrace: program, Progress: func(line string) { t.Log(line) }}
 	b := &bench{o: o, report: &Report{Scale: o.Scale, Rounds: 1}}

@@ -4,11 +4,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/millrace/millrace/internal/lab"
 )
 
 // From a sharded cluster everything is measured without moves and with them.
 func TestShardedSource(t *testing.T) {
-	inMatrix(t)
+	lab.Drawn(t, 4)
+	t.Parallel() // it mostly waits for servers
 	r := measureTiny(t, Options{
 		Scenarios: []string{"full-sharded", "incr-sharded", "latency-sharded"},
 		Servers:   Servers{Version: "6.0", SourceTopology: twoShards, TargetTopology: oneMember},

@@ -16,7 +16,8 @@ import (
 // A set of three is measured in its three trees, and the report has the
 // figures, the model and the pictures in all its forms.
 func TestTopology(t *testing.T) {
-	inMatrix(t)
+	lab.Drawn(t, 4)
+	t.Parallel() // it mostly waits for servers
 	lab.NeedServers(t)
 	all, err := processors()
 	if err != nil {

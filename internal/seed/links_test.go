@@ -262,6 +262,7 @@ func TestDatabaseTmpIsRefused(t *testing.T) {
 // With directories of databases a name may be that of one of the server's own
 // directories; and one of them may be behind a link.
 func TestDatabasesWithNamesOfTheServer(t *testing.T) {
+	lab.Drawn(t, 3)
 	t.Parallel()
 	for _, indexes := range []bool{false, true} {
 		s := Storage{DirectoryPerDB: true, DirectoryForIndexes: indexes}

@@ -81,6 +81,7 @@ func seedAndCompare(t *testing.T, c *lab.Cluster, version string, src Source, st
 }
 
 func TestLockedSecondaryBecomesMember(t *testing.T) {
+	lab.Drawn(t, 3)
 	c := threeMembers(t)
 	s := secondary(t, c)
 	d := fill(t, c.URI(), "locked", 3, 2000)
@@ -96,6 +97,7 @@ func TestLockedSecondaryBecomesMember(t *testing.T) {
 }
 
 func TestStoppedMemberIsCopied(t *testing.T) {
+	lab.Drawn(t, 3)
 	c := threeMembers(t)
 	s := secondary(t, c)
 	d := fill(t, c.URI(), "stopped", 2, 2000)

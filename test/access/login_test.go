@@ -4,18 +4,27 @@ import (
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/lab"
 )
 
 // TestPasswords runs a job with users and passwords whose characters mean
 // something in a connection string.
-func TestPasswords(t *testing.T) { succeeds(t, shared.source.URI(), shared.target.URI()) }
+func TestPasswords(t *testing.T) {
+	lab.Drawn(t, 2)
+	succeeds(t, shared.source.URI(), shared.target.URI())
+}
 
 // TestCertificates runs a job with X.509 users.
-func TestCertificates(t *testing.T) { succeeds(t, shared.source.X509URI(), shared.target.X509URI()) }
+func TestCertificates(t *testing.T) {
+	lab.Drawn(t, 2)
+	succeeds(t, shared.source.X509URI(), shared.target.X509URI())
+}
 
 // TestCompressors runs jobs with the compressors that servers know, and wants
 // the documents to have gone through them.
 func TestCompressors(t *testing.T) {
+	lab.Drawn(t, 2)
 	for _, c := range []struct{ source, target string }{{"zstd", "snappy"}, {"zlib", "zlib"}} {
 		t.Run(c.source+" to "+c.target, func(t *testing.T) {
 			sent, received := sourceSide().compressed(t, c.source, "compressor", "bytesIn"), targetSide().compressed(t, c.target, "decompressor", "bytesOut")

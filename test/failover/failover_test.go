@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/lab"
 )
 
 // seed is that of MILLRACE_TEST_SEED, or a new one.
@@ -66,6 +67,7 @@ func TestFaultsWhileFollowing(t *testing.T) {
 // TestFaultsWhileCopying does the same during a copy that is held back until all
 // have struck.
 func TestFaultsWhileCopying(t *testing.T) {
+	lab.Drawn(t, 2)
 	t.Parallel()
 	b := newBench(t, 4*time.Second, unhurried)
 	r := rand.New(rand.NewPCG(b.seed, 2))

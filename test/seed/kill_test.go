@@ -36,6 +36,7 @@ func number[T int | uint64](t *testing.T, name string, otherwise T) T {
 // becomes a member. More rounds: MILLRACE_TEST_ROUNDS; the same moments again, as
 // far as that goes: MILLRACE_TEST_SEED.
 func TestKilledAtRandomMoments(t *testing.T) {
+	lab.Drawn(t, 3)
 	t.Parallel()
 	g := newGround(t, "6.0", "rs:3")
 	from := number(t, "MILLRACE_TEST_SEED", uint64(time.Now().UnixNano()))

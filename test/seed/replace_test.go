@@ -55,6 +55,7 @@ func (r *replacement) configuration() string {
 // data are to be made anew: it is stopped, its data are removed, it is started
 // again, here on files. Writes go on, and the copy is killed in the middle.
 func TestEmptiedMemberIsSeeded(t *testing.T) {
+	lab.Drawn(t, 3)
 	t.Parallel()
 	r := newReplacement(t, "6.0")
 	db := test.Connect(t, r.set.URI()).Database("emptied")

@@ -345,6 +345,7 @@ func TestKinds(t *testing.T) {
 // TestShardJoins: a job goes on with what a new shard does, one that joined while it
 // copied, one while it followed, and one while it was stopped.
 func TestShardJoins(t *testing.T) {
+	lab.Drawn(t, 3)
 	b := newBed(t)
 	b.collections()
 	b.fill(times(300, 1500))
@@ -380,6 +381,7 @@ func TestShardJoins(t *testing.T) {
 
 // TestShardLeaves: a job goes on after a shard was emptied, removed and stopped.
 func TestShardLeaves(t *testing.T) {
+	lab.Drawn(t, 3)
 	b := newBedOf(t, 3, false)
 	b.collections()
 	b.fill(100)
@@ -423,6 +425,7 @@ func (b *bed) reads(shard string) bool {
 // TestShardBringsData: what a shard had when it joined arrives when it can be told in
 // full. Else the job does not go on without it, nor when such a shard has left again.
 func TestShardBringsData(t *testing.T) {
+	lab.Drawn(t, 3)
 	b := newBed(t)
 	b.collections()
 	spec := b.spec()
@@ -476,6 +479,7 @@ func TestShardBringsData(t *testing.T) {
 // TestReshard: a collection that gets another shard key, and with it another UUID and
 // other documents' places, is copied again by itself.
 func TestReshard(t *testing.T) {
+	lab.Drawn(t, 3)
 	b := newBed(t)
 	b.collections()
 	b.fill(300)
@@ -622,6 +626,7 @@ func TestCopyWhileChunksMove(t *testing.T) {
 // TestOlderSource: the same from a cluster of which the shards write to documents that
 // they do not own, and do not mark that.
 func TestOlderSource(t *testing.T) {
+	lab.Drawn(t, 3)
 	if os.Getenv("MILLRACE_TEST_VERSION") != "" {
 		t.Skip("all tests run with older servers")
 	}

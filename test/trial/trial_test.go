@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/test"
 )
 
@@ -213,6 +214,7 @@ func TestKnownTrials(t *testing.T) {
 	for _, name := range names {
 		t.Run(strings.TrimSuffix(filepath.Base(name), ".trial"), func(t *testing.T) {
 			t.Parallel()
+			lab.Drawn(t, 2)
 			r := <-idle
 			defer func() { idle <- r }()
 			tr, err := ReadFile(name)
