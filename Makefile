@@ -59,7 +59,7 @@ test race stress one soak hunt matrix: export MILLRACE_LAB_DIR ?= $(PLENTY)
 # longest begins first.
 PARALLEL ?= 3
 # Vetting is for make lint.
-GOTEST = $(GO) test -vet=off -timeout 40m -parallel $(PARALLEL)
+GOTEST = $(GO) test -vet=off -ldflags=-w -timeout 40m -parallel $(PARALLEL)
 TESTS = ./cmd/... ./demo/... ./docs/model ./internal/... ./test/...
 # Of what takes longest make test plays a part, drawn anew each time (lab.Drawn). A test that
 # failed is played by its name, or all that were drawn then by MILLRACE_TEST_DRAW=<number>.
@@ -79,6 +79,7 @@ RACY = $$(grep -rlE --include='*.go' --exclude='*_test.go' '"sync|errgroup|^\s+g
 PROGRAM = $(CURDIR)/$(BIN)/millrace
 .PHONY: test
 test: build ## All tests on real mongod processes, with the race detector where documents pass
+	@echo "MILLRACE_TEST_DRAW=$(MILLRACE_TEST_DRAW)"
 	@$(MAKE) --no-print-directory -j test-scenarios test-plain test-race
 
 test-scenarios test-plain test-race race: export MILLRACE_TEST_PROGRAM = $(PROGRAM)
@@ -96,7 +97,7 @@ test-scenarios: build
 test-plain: build
 	$(GOTEST) -tags failpoint ./internal/failpoint
 	$(GOTEST) -p 1 -count=1 -run '$(BULK)' ./internal/job ./internal/sink/mongo
-	$(GOTEST) -p 2 -count=1 -skip '$(BULK)' ./test/sharded ./internal/bench $$(comm -23 <($(GO) list $(TESTS) | sort) \
+	$(GOTEST) -p 1 -count=1 -skip '$(BULK)' ./test/sharded ./internal/bench $$(comm -23 <($(GO) list $(TESTS) | sort) \
 		<($(GO) list $(RACE) ./internal/bench ./test/sharded ./test ./test/failover ./test/trial ./test/seed ./test/memory | sort))
 
 .PHONY: test-race

@@ -107,6 +107,7 @@ func TestStandalone(t *testing.T) {
 }
 
 func TestFailover(t *testing.T) {
+	Drawn(t, 3)
 	t.Parallel()
 	c := ForTest(t, Options{Topology: "rs:3"})
 	client := connect(t, c.URI())
@@ -149,6 +150,7 @@ func TestStepDownOfTheOnlyMember(t *testing.T) {
 }
 
 func TestAuthAndTLS(t *testing.T) {
+	Drawn(t, 3)
 	t.Parallel()
 	c := ForTest(t, Options{Topology: "rs:3", Auth: true, TLS: true})
 	mustInsert(t, connect(t, c.URI()), "scram")
@@ -204,6 +206,7 @@ func TestOptionsReachTheServer(t *testing.T) {
 }
 
 func TestManyAtOnce(t *testing.T) {
+	Drawn(t, 3)
 	t.Parallel()
 	NeedServers(t)
 	var wg sync.WaitGroup

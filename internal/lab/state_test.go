@@ -70,6 +70,7 @@ func TestDownSparesStrangers(t *testing.T) {
 }
 
 func TestUpAfterCrashAndKeptDirectory(t *testing.T) {
+	Drawn(t, 3)
 	t.Parallel()
 	NeedServers(t)
 	s := testStore(t)

@@ -29,6 +29,7 @@ const (
 // TestMemoryStaysBounded copies 330,000 documents of 1.1 KB and then applies
 // a backlog of 400,000 operations.
 func TestMemoryStaysBounded(t *testing.T) {
+	lab.Drawn(t, 3)
 	if testing.Short() {
 		t.Skip("long")
 	}

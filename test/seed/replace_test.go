@@ -106,6 +106,7 @@ func (r *replacement) killedInTheMiddle() {
 
 // TestMemberIsReplaced: the old data are there still, of a member that was killed.
 func TestMemberIsReplaced(t *testing.T) {
+	lab.Drawn(t, 3)
 	t.Parallel()
 	for _, version := range lab.Versions("4.2", "4.4", "5.0") {
 		t.Run(version, func(t *testing.T) {

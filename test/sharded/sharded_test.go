@@ -262,6 +262,7 @@ func TestUser(t *testing.T) {
 // TestServersDie: shards, config servers and routers are killed and come back while a
 // job copies and follows.
 func TestServersDie(t *testing.T) {
+	lab.Drawn(t, 2)
 	b := newBed(t)
 	b.collections()
 	b.fill(times(500, 1500))
