@@ -53,10 +53,9 @@ PLENTY = $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 800
 	awk '/^MemAvailable/ && $$2 > 12000000 {print "/dev/shm"}' /proc/meminfo)
 test race stress one soak hunt matrix: export MILLRACE_LAB_DIR ?= $(PLENTY)
 
-# The parts go side by side, a package of each or two, and some tests of that: servers
-# start, elect and wait, and while some wait others use the processors. More at once takes
-# more processor time, for servers that have nothing to do take some, too. What takes
-# longest begins first.
+# Four packages go side by side, and some tests of each: servers start, elect and wait, and
+# while some wait others use the processors. More at once takes more processor time, for
+# servers that have nothing to do take some, too.
 PARALLEL ?= 3
 # Vetting is for make lint.
 GOTEST = $(GO) test -vet=off -ldflags=-w -timeout 40m -parallel $(PARALLEL)
@@ -69,7 +68,7 @@ test: export MILLRACE_TEST_DRAW ?= $(shell date +%s)
 # documents pass through, in turn one of two parts, and the program that is killed in
 # test/crash; make race has it for all that has goroutines. In scenarios, faults, trials and
 # measurements millrace runs as a process or is measured.
-RACE = $(if $(filter 0 2 4 6 8,$(shell echo $$(($(MILLRACE_TEST_DRAW) % 10)))),$(RACE_JOB),$(RACE_SINK)) ./internal/follow ./internal/pace ./test/crash
+RACE = $(if $(filter 0 2 4 6 8,$(shell echo $$(($(or $(MILLRACE_TEST_DRAW),0) % 10)))),$(RACE_JOB),$(RACE_SINK)) ./internal/follow ./internal/pace ./test/crash
 RACE_JOB = ./internal/job ./internal/copy ./internal/progress ./internal/scan ./internal/state/...
 RACE_SINK = ./internal/sink/mongo ./internal/sink/mongo/... ./internal/source/... ./internal/stream/... ./internal/wire
 # These few put many bytes through few goroutines, and go without it.
@@ -80,30 +79,29 @@ PROGRAM = $(CURDIR)/$(BIN)/millrace
 .PHONY: test
 test: build ## All tests on real mongod processes, with the race detector where documents pass
 	@echo "MILLRACE_TEST_DRAW=$(MILLRACE_TEST_DRAW)"
-	@$(MAKE) --no-print-directory -j test-scenarios test-plain test-race
+	@$(MAKE) --no-print-directory -j test-plain test-race
 
-test-scenarios test-plain test-race race: export MILLRACE_TEST_PROGRAM = $(PROGRAM)
-test-scenarios test-plain: export MILLRACE_TRIAL_PROGRAM = $(PROGRAM)-failpoint
+test-plain test-race race: export MILLRACE_TEST_PROGRAM = $(PROGRAM)
+test-plain: export MILLRACE_TRIAL_PROGRAM = $(PROGRAM)-failpoint
 test-race race: export MILLRACE_TEST_PROGRAM_RACE = $(PROGRAM)-race
 
+# What takes longest begins first.
+LONG = ./test ./test/sharded ./test/failover ./internal/seed ./internal/job ./internal/bench ./test/seed ./test/trial \
+	./cmd/millrace ./internal/sink/mongo ./internal/copy ./internal/verify
 # -count=1: millrace runs as a process, and Go's test cache does not see it change.
-.PHONY: test-scenarios
-test-scenarios: build
-	$(GO) build $(VCS) -tags failpoint -o $(PROGRAM)-failpoint ./cmd/millrace
-	$(GOTEST) -p 1 -count=1 ./test ./test/failover ./test/trial ./test/seed
-	MILLRACE_LAB_DIR= $(GOTEST) -count=1 ./test/memory
-
 .PHONY: test-plain
 test-plain: build
-	$(GOTEST) -tags failpoint ./internal/failpoint
-	$(GOTEST) -p 1 -count=1 -run '$(BULK)' ./internal/job ./internal/sink/mongo
-	$(GOTEST) -p 1 -count=1 -skip '$(BULK)' ./test/sharded ./internal/bench $$(comm -23 <($(GO) list $(TESTS) | sort) \
-		<($(GO) list $(RACE) ./internal/bench ./test/sharded ./test ./test/failover ./test/trial ./test/seed ./test/memory | sort))
+	$(GO) build $(VCS) -tags failpoint -o $(PROGRAM)-failpoint ./cmd/millrace
+	race=$$($(GO) list $(RACE)); \
+	$(GOTEST) -p 3 -count=1 -skip '$(BULK)' $$($(GO) list $(LONG) $(TESTS) | awk '!had[$$0]++' | grep -vxF -e "$$race" -e "$$($(GO) list ./test/memory)")
 
 .PHONY: test-race
 test-race: build
 	$(GO) build $(VCS) -race -o $(PROGRAM)-race ./cmd/millrace
 	$(GOTEST) -p 1 -count=1 -race -skip '$(BULK)' $(RACE)
+	$(GOTEST) -p 1 -count=1 -run '$(BULK)' ./internal/job ./internal/sink/mongo
+	MILLRACE_LAB_DIR= $(GOTEST) -count=1 ./test/memory
+	$(GOTEST) -tags failpoint ./internal/failpoint
 
 .PHONY: race
 race: build ## The race detector on all that has goroutines, twice as long as make test
