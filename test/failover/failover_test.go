@@ -53,7 +53,8 @@ func TestFaultsWhileFollowing(t *testing.T) {
 	p := b.start("--until", "never")
 	b.awaitPhase(p, job.PhaseFollowing)
 	b.mark(p, "start")
-	for _, f := range some(b.faults(), r, 1, "target: all members moved", "source: majority lost") {
+	named := []string{"target: all members moved", "source: majority lost"}
+	for _, f := range some(b.faults(), r, 1, named[r.IntN(2)]) {
 		b.sufferWaiting(p, f, r)
 		b.mark(p, f.Name)
 	}

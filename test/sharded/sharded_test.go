@@ -346,7 +346,7 @@ func TestKinds(t *testing.T) {
 // TestShardJoins: a job goes on with what a new shard does, one that joined while it
 // copied, one while it followed, and one while it was stopped.
 func TestShardJoins(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Drawn(t, 4)
 	b := newBed(t)
 	b.collections()
 	b.fill(times(300, 1500))
@@ -382,7 +382,7 @@ func TestShardJoins(t *testing.T) {
 
 // TestShardLeaves: a job goes on after a shard was emptied, removed and stopped.
 func TestShardLeaves(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Drawn(t, 4)
 	b := newBedOf(t, 3, false)
 	b.collections()
 	b.fill(100)
@@ -426,7 +426,7 @@ func (b *bed) reads(shard string) bool {
 // TestShardBringsData: what a shard had when it joined arrives when it can be told in
 // full. Else the job does not go on without it, nor when such a shard has left again.
 func TestShardBringsData(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Drawn(t, 4)
 	b := newBed(t)
 	b.collections()
 	spec := b.spec()
@@ -480,7 +480,7 @@ func TestShardBringsData(t *testing.T) {
 // TestReshard: a collection that gets another shard key, and with it another UUID and
 // other documents' places, is copied again by itself.
 func TestReshard(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Drawn(t, 4)
 	b := newBed(t)
 	b.collections()
 	b.fill(300)
@@ -627,7 +627,7 @@ func TestCopyWhileChunksMove(t *testing.T) {
 // TestOlderSource: the same from a cluster of which the shards write to documents that
 // they do not own, and do not mark that.
 func TestOlderSource(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Drawn(t, 4)
 	if os.Getenv("MILLRACE_TEST_VERSION") != "" {
 		t.Skip("all tests run with older servers")
 	}

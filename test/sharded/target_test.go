@@ -234,7 +234,7 @@ func (b *targetBed) placed() {
 // TestTargetDies: shards, config servers and routers of the target are killed and come
 // back, and chunks move there, while a job copies and follows.
 func TestTargetDies(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Drawn(t, 4)
 	t.Run("replica set", func(t *testing.T) { targetDies(t, false) })
 	if os.Getenv("MILLRACE_SOAK") != "" {
 		t.Run("shards", func(t *testing.T) { targetDies(t, true) })
@@ -264,7 +264,7 @@ func targetDies(t *testing.T, fromShards bool) {
 // TestTargetRollsBack: a shard's primary takes documents that no other member gets, and
 // dies. Its successor gets them again.
 func TestTargetRollsBack(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Drawn(t, 4)
 	b := newBedTo(t, "2x3", false)
 	b.fill(20)
 	j, done := b.start(b.spec())

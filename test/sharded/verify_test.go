@@ -394,7 +394,7 @@ func TestVerifySeveral(t *testing.T) {
 // TestVerifyWhileWritten: while users write and a job follows, and while chunks move,
 // nothing is called a difference that is none, and what is one is found.
 func TestVerifyWhileWritten(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Drawn(t, 4)
 	b := newBed(t)
 	b.collections()
 	b.fill(1500)
