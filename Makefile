@@ -53,10 +53,10 @@ PLENTY = $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 800
 	awk '/^MemAvailable/ && $$2 > 12000000 {print "/dev/shm"}' /proc/meminfo)
 test race stress one soak hunt matrix: export MILLRACE_LAB_DIR ?= $(PLENTY)
 
-# Four packages go side by side, and some tests of each: servers start, elect and wait, and
+# Three packages go side by side, and two tests of each: servers start, elect and wait, and
 # while some wait others use the processors. More at once takes more processor time, for
 # servers that have nothing to do take some, too.
-PARALLEL ?= 3
+PARALLEL ?= 2
 # Vetting is for make lint.
 GOTEST = $(GO) test -vet=off -ldflags=-w -timeout 40m -parallel $(PARALLEL)
 TESTS = ./cmd/... ./demo/... ./docs/model ./internal/... ./test/...
@@ -93,7 +93,7 @@ LONG = ./test ./test/sharded ./test/failover ./internal/seed ./internal/job ./in
 test-plain: build
 	$(GO) build $(VCS) -tags failpoint -o $(PROGRAM)-failpoint ./cmd/millrace
 	race=$$($(GO) list $(RACE)); \
-	$(GOTEST) -p 3 -count=1 -skip '$(BULK)' $$($(GO) list $(LONG) $(TESTS) | awk '!had[$$0]++' | grep -vxF -e "$$race" -e "$$($(GO) list ./test/memory)")
+	$(GOTEST) -p 2 -count=1 -skip '$(BULK)' $$($(GO) list $(LONG) $(TESTS) | awk '!had[$$0]++' | grep -vxF -e "$$race" -e "$$($(GO) list ./test/memory)")
 
 .PHONY: test-race
 test-race: build
