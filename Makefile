@@ -64,13 +64,14 @@ TESTS = ./cmd/... ./demo/... ./docs/model ./internal/... ./test/...
 # failed is played by its name, or all that were drawn then by MILLRACE_TEST_DRAW=<number>.
 test: export MILLRACE_TEST_DRAW ?= $(shell date +%s)
 
-# The race detector takes two to four times the processor time. With it goes what a job's
-# documents pass through, in turn one of two parts, and the program that is killed in
-# test/crash; make race has it for all that has goroutines. In scenarios, faults, trials and
-# measurements millrace runs as a process or is measured.
-RACE = $(if $(filter 0 2 4 6 8,$(shell echo $$(($(or $(MILLRACE_TEST_DRAW),0) % 10)))),$(RACE_JOB),$(RACE_SINK)) ./internal/follow ./internal/pace ./test/crash
-RACE_JOB = ./internal/job ./internal/copy ./internal/progress ./internal/scan ./internal/state/...
-RACE_SINK = ./internal/sink/mongo ./internal/sink/mongo/... ./internal/source/... ./internal/stream/... ./internal/wire
+# The race detector takes two to four times the processor time. With it goes a quarter of
+# what a job's documents pass through, in turn; make race has it for all that has goroutines.
+# In scenarios, faults, trials and measurements millrace runs as a process or is measured.
+RACE = $(RACE_$(shell echo $$(($(or $(MILLRACE_TEST_DRAW),0) % 4))))
+RACE_0 = ./internal/job ./internal/copy ./internal/progress ./internal/scan ./internal/state/...
+RACE_1 = ./internal/sink/mongo ./internal/sink/mongo/...
+RACE_2 = ./internal/source/...
+RACE_3 = ./internal/stream/... ./internal/wire ./internal/follow ./internal/pace ./test/crash
 # These few put many bytes through few goroutines, and go without it.
 BULK = TestDocumentsBeyondTheApplyBuffer|TestStatementsBeyondLimits|TestUsersApplyOps
 RACY = $$(grep -rlE --include='*.go' --exclude='*_test.go' '"sync|errgroup|^\s+go ' cmd demo internal | \
@@ -93,13 +94,12 @@ LONG = ./test ./test/sharded ./test/failover ./internal/seed ./internal/job ./in
 test-plain: build
 	$(GO) build $(VCS) -tags failpoint -o $(PROGRAM)-failpoint ./cmd/millrace
 	race=$$($(GO) list $(RACE)); \
-	$(GOTEST) -p 2 -count=1 -skip '$(BULK)' $$($(GO) list $(LONG) $(TESTS) | awk '!had[$$0]++' | grep -vxF -e "$$race" -e "$$($(GO) list ./test/memory)")
+	$(GOTEST) -p 2 -count=1 $$($(GO) list $(LONG) $(TESTS) | awk '!had[$$0]++' | grep -vxF -e "$$race" -e "$$($(GO) list ./test/memory)")
 
 .PHONY: test-race
 test-race: build
-	$(GO) build $(VCS) -race -o $(PROGRAM)-race ./cmd/millrace
+	$(if $(findstring test/crash,$(RACE)),$(GO) build $(VCS) -race -o $(PROGRAM)-race ./cmd/millrace)
 	$(GOTEST) -p 1 -count=1 -race -skip '$(BULK)' $(RACE)
-	$(GOTEST) -p 1 -count=1 -run '$(BULK)' ./internal/job ./internal/sink/mongo
 	MILLRACE_LAB_DIR= $(GOTEST) -count=1 ./test/memory
 	$(GOTEST) -tags failpoint ./internal/failpoint
 

@@ -72,22 +72,24 @@ const together = 40
 // TestScenarios runs every scenario in every way: many of one way together, in
 // one job, each in databases of its own. A scenario that ends the job is found
 // by the namespace in the error or else by halving, and the others are run
-// without it. A single one: -run 'TestScenarios/change/rename_chain$'. Of the two ways
-// during the copy a third of them runs in each, drawn from MILLRACE_TEST_SEED, and in the
-// matrix all in both.
+// without it. A single one: -run 'TestScenarios/change/rename_chain$'. In make test each
+// runs before the job or while it follows, and a third of them in each of the two ways
+// during the copy, drawn from MILLRACE_TEST_SEED.
 func TestScenarios(t *testing.T) {
 	seed := number(t, "MILLRACE_TEST_SEED", uint64(time.Now().UnixNano()))
 	t.Logf("MILLRACE_TEST_SEED=%d", seed)
 	r := rand.New(rand.NewPCG(seed, 6))
+	drawn := map[string][]string{}
+	for _, sc := range scenarios() {
+		drawn[sc.name] = drawWays(r, sc)
+	}
 	for _, w := range [][]string{{wayCopy}, {wayChange}, {wayEarly, wayLate}} {
 		var cases []*trial
 		for _, sc := range scenarios() {
-			ways := slices.DeleteFunc(slices.Clone(w), func(way string) bool { return !selected(way, sc.name) || !sc.runs(way) })
-			if drawn := r.IntN(3); len(ways) == 2 && !lab.InMatrix() {
-				ways = [][]string{ways[:1], ways[1:], nil}[drawn]
-			}
-			for _, way := range ways {
-				cases = append(cases, newTrial(way, sc))
+			for _, way := range w {
+				if slices.Contains(drawn[sc.name], way) && selected(way, sc.name) {
+					cases = append(cases, newTrial(way, sc))
+				}
 			}
 		}
 		for some := range slices.Chunk(cases, together) {
@@ -103,6 +105,18 @@ func TestScenarios(t *testing.T) {
 			})
 		}
 	}
+}
+
+// drawWays are the ways in which a scenario is run this time.
+func drawWays(r *rand.Rand, sc scenario) []string {
+	one := func(none int, ways ...string) []string {
+		ways = slices.DeleteFunc(ways, func(way string) bool { return !sc.runs(way) })
+		if i := r.IntN(2 + none); lab.Draws() && len(ways) == 2 {
+			return [][]string{ways[:1], ways[1:], nil}[i]
+		}
+		return ways
+	}
+	return append(one(0, wayCopy, wayChange), one(1, wayEarly, wayLate)...)
 }
 
 // runs reports whether the scenario exists on the clusters at hand and in this way.

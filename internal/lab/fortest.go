@@ -71,7 +71,7 @@ func InMatrix() bool { return os.Getenv("MILLRACE_TEST_MATRIX") != "" }
 func Drawn(t TB, n uint64) {
 	t.Helper()
 	draw := os.Getenv("MILLRACE_TEST_DRAW")
-	if draw == "" || testFlag("test.run") != "" {
+	if !Draws() {
 		return
 	}
 	h := fnv.New64a()
@@ -80,6 +80,9 @@ func Drawn(t TB, n uint64) {
 		t.Skip("not among those drawn by MILLRACE_TEST_DRAW=" + draw + ": go test and make matrix always play it")
 	}
 }
+
+// Draws reports whether make test runs the test, which plays a part of what costs much.
+func Draws() bool { return os.Getenv("MILLRACE_TEST_DRAW") != "" && testFlag("test.run") == "" }
 
 // Versions are the servers that a test runs with: 6.0, and in the matrix the older ones too.
 func Versions(older ...string) []string {

@@ -29,7 +29,7 @@ func TestKillAmongConflicts(t *testing.T) {
 	bin := test.BuildMillrace(t, raceFlag()...)
 	for _, policy := range []string{"skip", "overwrite"} {
 		t.Run(policy, func(t *testing.T) {
-			lab.Drawn(t, 2)
+			lab.Drawn(t, 4)
 			seed := uint64(time.Now().UnixNano())
 			t.Logf("seed %d", seed)
 			db := "conflict_" + policy

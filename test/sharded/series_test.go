@@ -9,6 +9,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/lab/sharded"
 	"github.com/millrace/millrace/internal/verify"
 )
@@ -16,6 +17,7 @@ import (
 // TestShardedSeries: a time series whose buckets are on several shards, and move in the
 // copy and in the changes, arrives bucket by bucket.
 func TestShardedSeries(t *testing.T) {
+	lab.Drawn(t, 2)
 	if os.Getenv("MILLRACE_TEST_VERSION") != "" {
 		t.Skip("servers before 5.1 do not shard time series")
 	}

@@ -262,7 +262,7 @@ func TestUser(t *testing.T) {
 // TestServersDie: shards, config servers and routers are killed and come back while a
 // job copies and follows.
 func TestServersDie(t *testing.T) {
-	lab.Drawn(t, 2)
+	lab.Drawn(t, 4)
 	b := newBed(t)
 	b.collections()
 	b.fill(times(500, 1500))
@@ -510,6 +510,7 @@ func TestReshard(t *testing.T) {
 // TestMovedDuringCopy: collections that are not sharded change their shard and their UUIDs
 // during the copy, and are renamed, replaced, sharded and dropped.
 func TestMovedDuringCopy(t *testing.T) {
+	lab.Drawn(t, 2)
 	b := newBedOf(t, 3, false)
 	names := b.lab.ShardNames()
 	b.ok(b.lab.CreateDatabase(t.Context(), "d", names[0]))
@@ -642,6 +643,7 @@ func TestOlderSource(t *testing.T) {
 // TestSchemaWhileAllMoves: users make, change, rename and drop collections while chunks
 // and the database itself move, and the job is broken off and begun again.
 func TestSchemaWhileAllMoves(t *testing.T) {
+	lab.Drawn(t, 2)
 	b := newBedOf(t, 3, false)
 	b.collections()
 	b.fill(times(700, 1500))

@@ -72,7 +72,7 @@ func (b *targetBed) spec() job.Spec {
 func TestToShards(t *testing.T) {
 	for name, fromShards := range map[string]bool{"replica set": false, "shards": true} {
 		t.Run(name, func(t *testing.T) {
-			lab.Drawn(t, 2)
+			lab.Drawn(t, 4)
 			b := newBedTo(t, "2x1", fromShards)
 			b.fill(times(300, 2000))
 			end := b.writing()

@@ -425,7 +425,7 @@ func TestVerifyWhileWritten(t *testing.T) {
 // TestVerifyThroughRouters: where shards cannot be read, their routers are, and that is
 // said. An address that was given has to be right.
 func TestVerifyThroughRouters(t *testing.T) {
-	lab.Drawn(t, 2)
+	lab.Drawn(t, 4)
 	b := newBedOf(t, 2, true)
 	b.collections()
 	b.keyIndexes(b.target)

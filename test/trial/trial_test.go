@@ -214,7 +214,7 @@ func TestKnownTrials(t *testing.T) {
 	for _, name := range names {
 		t.Run(strings.TrimSuffix(filepath.Base(name), ".trial"), func(t *testing.T) {
 			t.Parallel()
-			lab.Drawn(t, 2)
+			lab.Drawn(t, 4)
 			r := <-idle
 			defer func() { idle <- r }()
 			tr, err := ReadFile(name)
