@@ -64,14 +64,15 @@ TESTS = ./cmd/... ./demo/... ./docs/model ./internal/... ./test/...
 # failed is played by its name, or all that were drawn then by MILLRACE_TEST_DRAW=<number>.
 test: export MILLRACE_TEST_DRAW ?= $(shell date +%s)
 
-# The race detector takes two to four times the processor time. With it goes a quarter of
-# what a job's documents pass through, in turn; make race has it for all that has goroutines.
+# The race detector takes two to four times the processor time. With it goes a fifth of what a
+# job's documents pass through, in turn; make race has it for all that has goroutines.
 # In scenarios, faults, trials and measurements millrace runs as a process or is measured.
-RACE = $(RACE_$(shell echo $$(($(or $(MILLRACE_TEST_DRAW),0) % 4))))
-RACE_0 = ./internal/job ./internal/copy ./internal/progress ./internal/scan ./internal/state/...
+RACE = $(RACE_$(shell echo $$(($(or $(MILLRACE_TEST_DRAW),0) % 5))))
+RACE_0 = ./internal/job ./internal/progress ./internal/state/...
 RACE_1 = ./internal/sink/mongo ./internal/sink/mongo/...
 RACE_2 = ./internal/source/...
-RACE_3 = ./internal/stream/... ./internal/wire ./internal/follow ./internal/pace ./test/crash
+RACE_3 = ./internal/copy ./internal/scan
+RACE_4 = ./internal/stream/... ./internal/wire ./internal/follow ./internal/pace ./test/crash
 # These few put many bytes through few goroutines, and go without it.
 BULK = TestDocumentsBeyondTheApplyBuffer|TestStatementsBeyondLimits|TestUsersApplyOps
 RACY = $$(grep -rlE --include='*.go' --exclude='*_test.go' '"sync|errgroup|^\s+go ' cmd demo internal | \
