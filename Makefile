@@ -219,7 +219,7 @@ matrix: build ## The scenarios between the server versions PAIRS, 4.2 to 7.0, an
 		MILLRACE_TEST_MATRIX=1 MILLRACE_TEST_SOURCE=$${pair%:*} MILLRACE_TEST_TARGET=$${pair#*:} MILLRACE_TEST_PROGRAM=$(CURDIR)/$(BIN)/millrace \
 			$(GO) test -p 1 -count=1 -timeout 60m ./test ./internal/schema $$faults || failed="$$failed $$pair"; \
 	done; \
-	MILLRACE_TEST_MATRIX=1 $(GO) test -p 1 -count=1 -timeout 60m ./internal/lab ./internal/lab/sharded ./internal/delta \
+	MILLRACE_TEST_MATRIX=1 $(GO) test -p 1 -count=1 -timeout 60m ./internal/lab ./internal/state ./internal/lab/sharded ./internal/delta \
 		./internal/source/shards ./internal/job ./internal/seed ./internal/bench ./test/seed ./test/sharded || failed="$$failed older servers"; \
 	for version in 4.2 4.4 5.0; do \
 		MILLRACE_TEST_VERSION=$$version $(GO) test -count=1 -timeout 60m ./test/access || failed="$$failed access:$$version"; \

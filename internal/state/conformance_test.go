@@ -17,7 +17,13 @@ import (
 
 // TestConformance: the store in MongoDB keeps what any store promises.
 func TestConformance(t *testing.T) {
-	l := lab.ForTest(t, lab.Options{Topology: "rs:2", TestCommands: true})
+	for _, version := range lab.Versions("4.2", "4.4", "5.0") {
+		t.Run(version, func(t *testing.T) { testConformance(t, version) })
+	}
+}
+
+func testConformance(t *testing.T, version string) {
+	l := lab.ForTest(t, lab.Options{Version: version, Topology: "rs:2", TestCommands: true})
 	c, err := mongo.Connect(t.Context(), l.URI(), mongo.Options{})
 	if err != nil {
 		t.Fatal(err)

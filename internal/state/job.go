@@ -12,7 +12,7 @@ import (
 
 // FormatVersion is the layout of the documents below. A job written by a newer
 // layout is refused.
-const FormatVersion = 3
+const FormatVersion = 4
 
 // Job is the document of collection "jobs", one a job.
 type Job struct {

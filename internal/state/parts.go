@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -57,17 +58,36 @@ func (s *Mongo) DropSlices(ctx context.Context, prefix string) error {
 
 // collectionDoc is a document of collection "collections".
 type collectionDoc struct {
-	ID         string            `bson:"_id"`
-	Job        string            `bson:"job"`
-	Order      int               `bson:"order"`
-	Target     string            `bson:"target"`
-	Collection schema.Collection `bson:"collection"`
-	Gone       bool              `bson:"gone,omitempty"`
+	ID     string `bson:"_id"`
+	Job    string `bson:"job"`
+	Order  int    `bson:"order"`
+	Target string `bson:"target"`
+	// Bytes are the collection's: servers before 5.0 refuse documents in which a name
+	// starts with a dollar sign, as in validators and partial indexes.
+	Bytes []byte `bson:"bytes,omitempty"`
+	// Collection has it in the documents of versions that wrote no bytes.
+	Collection *schema.Collection `bson:"collection,omitempty"`
+	Gone       bool               `bson:"gone,omitempty"`
 }
 
-func (s *Mongo) collectionDoc(order int, m Mapped) bson.D {
+func (s *Mongo) collectionDoc(order int, m Mapped) (bson.D, error) {
+	bytes, err := bson.Marshal(m.Collection)
+	if err != nil {
+		return nil, fmt.Errorf("encode the catalog's entry of %s: %w", m.NS, err)
+	}
 	id := s.o.Job + "/" + m.NS
-	return replace(id, collectionDoc{ID: id, Job: s.o.Job, Order: order, Target: m.Target, Collection: m.Collection, Gone: m.Gone})
+	return replace(id, collectionDoc{ID: id, Job: s.o.Job, Order: order, Target: m.Target, Bytes: bytes, Gone: m.Gone}), nil
+}
+
+// mapped reads what is stored.
+func (d *collectionDoc) mapped() (m Mapped, err error) {
+	m = Mapped{Target: d.Target, Gone: d.Gone}
+	if d.Collection != nil {
+		m.Collection = *d.Collection
+	} else if err = bson.Unmarshal(d.Bytes, &m.Collection); err != nil {
+		err = fmt.Errorf("read the catalog's entry %s: %w", d.ID, err)
+	}
+	return m, err
 }
 
 // SaveCatalog replaces the job's documents. See Catalog.
@@ -81,7 +101,11 @@ func (s *Mongo) SaveCatalog(ctx context.Context, colls []Mapped) error {
 		var puts []bson.D
 		to := min(from+perCommand, len(colls))
 		for i, m := range colls[from:to] {
-			puts = append(puts, s.collectionDoc(from+i, m))
+			var put bson.D
+			if put, err = s.collectionDoc(from+i, m); err != nil {
+				return err
+			}
+			puts = append(puts, put)
 		}
 		if to < len(colls) {
 			err = s.update(ctx, "collections", puts...)
@@ -98,8 +122,10 @@ func (s *Mongo) LoadCatalog(ctx context.Context) ([]Mapped, error) {
 	// Sorted here: the server bounds what it sorts in memory.
 	slices.SortFunc(docs, func(a, b collectionDoc) int { return a.Order - b.Order })
 	out := make([]Mapped, len(docs))
-	for i, d := range docs {
-		out[i] = Mapped{Collection: d.Collection, Target: d.Target, Gone: d.Gone}
+	for i := range docs {
+		var bad error
+		out[i], bad = docs[i].mapped()
+		err = cmp.Or(err, bad)
 	}
 	return out, err
 }
@@ -111,7 +137,11 @@ func (s *Mongo) NoteNames(ctx context.Context, change schema.NameChange) error {
 	for _, one := range change.Put {
 		put[one.NS] = true
 		coll := schema.Collection{NS: one.NS, Type: one.Type, UUID: one.UUID, Options: bson.Raw{5, 0, 0, 0, 0}}
-		puts = append(puts, s.collectionDoc(0, Mapped{Collection: coll, Target: one.Target, Gone: one.Gone}))
+		doc, err := s.collectionDoc(0, Mapped{Collection: coll, Target: one.Target, Gone: one.Gone})
+		if err != nil {
+			return err
+		}
+		puts = append(puts, doc)
 	}
 	for _, ns := range change.Removed {
 		if !put[ns] {

@@ -205,7 +205,7 @@ func (g *Generator) settings() Settings {
 		s.Exclude = pick(g, nil, nil, []string{"DB.extra1"}, []string{"DB-x.*"}, []string{"DB.txn1", "DB-x.extra0"}, []string{"DB.moved", "DB.v1"})
 		s.Rename = pick(g, nil, []string{"DB=DB-to"}, []string{"DB-x=DB-y"}, []string{"DB.extra0=DB.other0"}, []string{"DB.moving=DB-y.moving", "DB.txn1=DB-x.other1"},
 			[]string{"DB=DB-to", "DB.extra1=DB-to.other1", "DB.moved=DB-y.moved"},
-			[]string{"DB.extra0=DB-y.one", "DB-x.extra1=DB-y.two", "DB.txn2=DB-y.three"})
+			[]string{"DB.extra0=DB.one", "DB-x.extra1=DB-x.two", "DB.txn2=DB-y.three"})
 	}
 	if g.one(2) {
 		s.Docs = int64(1 + g.r.IntN(2*g.size))

@@ -147,11 +147,11 @@ func (g *Generator) schema() []Step {
 func (g *Generator) creation(c string) []Step {
 	switch g.r.IntN(8) {
 	case 0:
-		if !g.o.NoCapped {
+		if !g.o.NoCapped && g.since(5, 0) { // see logged
 			return list(run(D("create", c, "capped", true, "size", 4096)))
 		}
 	case 1:
-		if !g.o.NoCapped {
+		if !g.o.NoCapped && g.since(5, 0) {
 			return list(run(D("convertToCapped", c, "size", 4096+g.r.IntN(8192))))
 		}
 	case 2:

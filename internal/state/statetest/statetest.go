@@ -465,6 +465,14 @@ func named(ns, target string) state.Mapped {
 		UUID: bson.Binary{Subtype: 4, Data: append([]byte(ns), make([]byte, 16)...)[:16]}}}
 }
 
+func encoded(v bson.D) bson.Raw {
+	raw, err := bson.Marshal(v)
+	if err != nil {
+		panic(err) // constant
+	}
+	return raw
+}
+
 func catalogKept(t T, s Setup) {
 	b := begun(t, s)
 	b.ok(b.SaveCatalog(t.Context(), []state.Mapped{named("d.old", "d.old")}))
@@ -473,13 +481,17 @@ func catalogKept(t T, s Setup) {
 		colls = append(colls, named(fmt.Sprintf("z.%d", 500-i), "y"))
 	}
 	colls[1].Type = schema.TypeView
+	colls[0].Options = encoded(bson.D{{Key: "validator", Value: bson.D{{Key: "$or", Value: bson.A{bson.D{{Key: "a.b", Value: bson.D{{Key: "$gt", Value: 1}}}}}}}}})
+	colls[0].Indexes = []stream.Index{{Name: "a_1", Spec: encoded(bson.D{{Key: "key", Value: bson.D{{Key: "$**", Value: 1}}},
+		{Key: "partialFilterExpression", Value: bson.D{{Key: "a", Value: bson.D{{Key: "$exists", Value: true}}}}}})}}
 	b.ok(b.SaveCatalog(t.Context(), colls))
 	got, err := b.reopened().LoadCatalog(t.Context())
 	if err != nil || len(got) != len(colls) {
 		t.Fatalf("%d names, want %d, %v", len(got), len(colls), err)
 	}
 	for i, want := range colls {
-		if g := got[i]; g.NS != want.NS || g.Target != want.Target || g.Type != want.Type || g.Gone || !g.UUID.Equal(want.UUID) || g.Options.String() != want.Options.String() {
+		if g := got[i]; g.NS != want.NS || g.Target != want.Target || g.Type != want.Type || g.Gone || !g.UUID.Equal(want.UUID) || g.Options.String() != want.Options.String() ||
+			fmt.Sprint(g.Indexes) != fmt.Sprint(want.Indexes) {
 			t.Errorf("%d: %+v, want %+v", i, g, want)
 		}
 	}
