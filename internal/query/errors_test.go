@@ -1,0 +1,92 @@
+package query
+
+import (
+	"strings"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// TestRefused: an error says what is wrong and where.
+func TestRefused(t *testing.T) {
+	for filter, says := range map[string][]string{
+		`{"$where": "1"}`:                                  {"$where is not supported"},
+		`{"$expr": true}`:                                  {"$expr is not supported"},
+		`{"$text": {"$search": "x"}}`:                      {"$text is not supported"},
+		`{"$jsonSchema": {}}`:                              {"$jsonSchema is not supported"},
+		`{"a": {"$near": [1, 2]}}`:                         {`"a"`, "$near is not supported"},
+		`{"a": {"$geoWithin": {}}}`:                        {"$geoWithin is not supported"},
+		`{"a": {"$foo": 1}}`:                               {`at "a" → $foo`, "no operator"},
+		`{"$or": [{"b": 1}, {"x.y": {"$gt": 1, "z": 1}}]}`: {`$or[1] → "x.y" → z`},
+		`{"$or": []}`:                                      {"$or", "empty"},
+		`{"$or": {"a": 1}}`:                                {"$or", "list"},
+		`{"$and": [1]}`:                                    {"$and[0]", "filter"},
+		`{"$gt": 1}`:                                       {"$gt is no operator here"},
+		`{"a": {"$ref": "c", "$id": 1}}`:                   {"DBRef"},
+		`{"a": {"$undefined": true}}`:                      {"undefined"},
+		`{"a": {"$in": [{"$undefined": true}]}}`:           {"$in", "undefined"},
+		`{"a": {"$in": 1}}`:                                {"$in", "list"},
+		`{"a": {"$in": [{"$gt": 1}]}}`:                     {"$in", "not operators"},
+		`{"a": {"$in": [{"$regularExpression": {"pattern": "a(?=b)", "options": ""}}]}}`: {"$in", "a(?=b)", "lookaround"},
+		`{"a": {"$gt": {"$regularExpression": {"pattern": "a", "options": ""}}}}`:        {"$gt", "regex"},
+		`{"a": {"$ne": {"$regularExpression": {"pattern": "a", "options": ""}}}}`:        {"$ne", "$not"},
+		`{"a": {"$regex": 1}}`:                    {"$regex", "string"},
+		`{"a": {"$regex": "a", "$options": 1}}`:   {"$options", "string"},
+		`{"a": {"$regex": "a", "$options": "g"}}`: {"'g'"},
+		`{"a": {"$options": "i"}}`:                {"$options", "$regex"},
+		`{"a": {"$regex": {"$regularExpression": {"pattern": "a", "options": "i"}}, "$options": "m"}}`: {"once"},
+		`{"a": {"$not": 1}}`:                                  {"$not", "$ne"},
+		`{"a": {"$not": {}}}`:                                 {"$not"},
+		`{"a": {"$type": "x"}}`:                               {"$type", "no type"},
+		`{"a": {"$type": []}}`:                                {"$type", "empty"},
+		`{"a": {"$type": 0}}`:                                 {"$type"},
+		`{"a": {"$size": -1}}`:                                {"$size", "negative"},
+		`{"a": {"$size": 1.5}}`:                               {"$size"},
+		`{"a": {"$mod": [0, 1]}}`:                             {"$mod", "divisor is 0"},
+		`{"a": {"$mod": [2]}}`:                                {"$mod", "list"},
+		`{"a": {"$mod": [2.5, 1]}}`:                           {"$mod", "whole"},
+		`{"a": {"$mod": [{"$numberLong": "4294967296"}, 1]}}`: {"$mod", "32 bits"},
+		`{"a": {"$all": 1}}`:                                  {"$all", "list"},
+		`{"a": {"$all": [{"$gt": 1}]}}`:                       {"$all"},
+		`{"a": {"$all": [1, {"$elemMatch": {"b": 1}}]}}`:      {"$all", "$and"},
+		`{"a": {"$elemMatch": 1}}`:                            {"$elemMatch", "document"},
+		`{"a": {"$elemMatch": {"b": {"$where": "1"}}}}`:       {`"a" → $elemMatch → "b" → $where`},
+		`{"a": {"$elemMatch": {"b": 1, "$gt": 2}}}`:           {"$gt is no operator here"},
+		`{"a": {"$bitsAllSet": -1}}`:                          {"$bitsAllSet", "negative"},
+		`{"a": {"$bitsAnySet": [-1]}}`:                        {"$bitsAnySet"},
+		`{"a": {"$bitsAnySet": "x"}}`:                         {"$bitsAnySet"},
+	} {
+		_, err := Parse(raw(t, parseDoc(t, filter)))
+		if err == nil {
+			t.Errorf("%s is taken", filter)
+			continue
+		}
+		for _, s := range says {
+			if !strings.Contains(err.Error(), s) {
+				t.Errorf("%s: %v, does not say %s", filter, err, s)
+			}
+		}
+	}
+}
+
+// TestDepth: conditions may be nested, but not without end.
+func TestDepth(t *testing.T) {
+	nested := func(n int) (or, not, match bson.D) {
+		or, not, match = d("a", 1), d("$gt", 1), d("$gt", 1)
+		for range n {
+			or, not, match = d("$or", bson.A{or}), d("$not", not), d("$elemMatch", match)
+		}
+		return or, d("a", not), d("a", match)
+	}
+	for n, want := range map[int]bool{20: true, 90: false, 500: false} {
+		or, not, match := nested(n)
+		for _, f := range []bson.D{or, not, match} {
+			if _, err := Parse(raw(t, f)); (err == nil) != want {
+				t.Errorf("%d levels: %v", n, err)
+			}
+		}
+	}
+	if _, err := Parse(bson.Raw{5, 0, 0, 0}); err == nil {
+		t.Error("damaged bytes are taken")
+	}
+}

@@ -1,0 +1,50 @@
+package query
+
+import (
+	"slices"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// parseDoc reads extended JSON.
+func parseDoc(t testing.TB, text string) bson.D {
+	t.Helper()
+	var out bson.D
+	if err := bson.UnmarshalExtJSON([]byte(text), false, &out); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return out
+}
+
+func mustParse(t testing.TB, text string) *Query {
+	t.Helper()
+	q, err := Parse(raw(t, parseDoc(t, text)))
+	if err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return q
+}
+
+// tableCase is a filter with documents that it finds and others that it does not, as
+// servers have it: TestServer asks them the same.
+type tableCase struct {
+	filter  string
+	yes, no []string
+}
+
+var tableCases = []tableCase{
+	{`{}`, []string{`{}`, `{"a": 1}`}, nil},
+	{`{"a.b": null}`, []string{`{}`, `{"a": {}}`, `{"a": 1}`, `{"a": null}`, `{"a": [{}]}`, `{"a": [{"b": 1}, {}]}`}, []string{`{"a": []}`, `{"a": [1]}`, `{"a": [[{}]]}`}},
+}
+
+func TestTables(t *testing.T) {
+	for _, c := range tableCases {
+		q := mustParse(t, c.filter)
+		for i, text := range slices.Concat(c.yes, c.no) {
+			if got := q.Match(raw(t, parseDoc(t, text))); got != (i < len(c.yes)) {
+				t.Errorf("%s: %v for %s", c.filter, got, text)
+			}
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package query
+
+import (
+	"bytes"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+)
+
+// regexLeaf finds text by a regular expression, and stored expressions that are the
+// same one.
+type regexLeaf struct {
+	pattern, options string
+	// What most patterns are, a piece of text, is searched without re.
+	literal  []byte
+	anchored bool // at the start of the text
+	re       *regexp.Regexp
+}
+
+func (l *regexLeaf) test(v value) bool {
+	switch {
+	case v.isText():
+		// Servers find nothing in text that is no UTF-8.
+		return l.find(v.text()) && utf8.Valid(v.text())
+	case v.typ == bson.TypeRegex:
+		pattern, options := v.regex()
+		return string(pattern) == l.pattern && string(options) == l.options
+	}
+	return false
+}
+
+func (l *regexLeaf) find(text []byte) bool {
+	switch {
+	case l.re != nil:
+		return l.re.Match(text)
+	case l.anchored:
+		return bytes.HasPrefix(text, l.literal)
+	}
+	return bytes.Contains(text, l.literal)
+}
+
+// regexValue reads a BSON regex.
+func (p *parser) regexValue(v value, at place) (*regexLeaf, error) {
+	pattern, options := v.regex()
+	return newRegex(string(pattern), string(options), at)
+}
+
+// regexOperator reads $regex, and the $options beside it in ops.
+func (p *parser) regexOperator(ops []byte, v value, at place) (*regexLeaf, error) {
+	options, err := optionsBeside(ops, at)
+	if err != nil {
+		return nil, err
+	}
+	switch v.typ {
+	case bson.TypeString:
+		return newRegex(string(v.text()), options, at)
+	case bson.TypeRegex:
+		pattern, own := v.regex()
+		if len(own) > 0 && options != "" {
+			return nil, at.refuse("options stand in the regex and in $options; write them once")
+		}
+		return newRegex(string(pattern), options+string(own), at)
+	}
+	return nil, at.refuse("it needs a string or a regex, not %s", describe(v))
+}
+
+func optionsBeside(ops []byte, at place) (string, error) {
+	e, ok := bsonraw.Field(ops, "$options")
+	switch {
+	case !ok:
+		return "", nil
+	case e.Type != bson.TypeString:
+		return "", at.refuse("$options needs a string, not %s", describe(valueOf(e)))
+	}
+	return string(valueOf(e).text()), nil
+}
+
+func newRegex(pattern, options string, at place) (*regexLeaf, error) {
+	flags, err := flagsOf(options, at)
+	if err != nil {
+		return nil, err
+	}
+	tree, err := parseRegex(pattern, flags)
+	if err != nil {
+		return nil, at.refuse("regex /%s/: %s", pattern, err)
+	}
+	l := &regexLeaf{pattern: pattern, options: options}
+	if l.literal, l.anchored, err = literalOf(tree); err == nil {
+		return l, nil
+	}
+	var out strings.Builder
+	tree.write(&out)
+	if l.re, err = regexp.Compile(out.String()); err != nil {
+		return nil, at.refuse("regex /%s/ is too large: %v", pattern, err)
+	}
+	return l, nil
+}
+
+func flagsOf(options string, at place) (f regexFlags, err error) {
+	for _, c := range options {
+		if !f.set(c, true) {
+			return f, at.refuse("regex option %q is not one of i, m, s, x", c)
+		}
+	}
+	return f, nil
+}

@@ -1,0 +1,180 @@
+package query
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// rnode is a part of a regular expression, with the meaning that servers give it.
+type rnode struct {
+	op       rop
+	kids     []*rnode
+	set      runeSet // rSet
+	min, max int     // rRepeat; max -1 is no bound
+}
+
+type rop uint8
+
+const (
+	rEmpty rop = iota
+	rSet       // one character of a set
+	rCat
+	rAlt
+	rRepeat
+	// What follows takes no character.
+	rBegin     // the start of the text
+	rBeginLine // after a newline too, but not after one that ends the text
+	rEnd       // the end, or before a newline that ends the text
+	rEndLine   // before any newline too
+	rEndText   // the end
+	rWord      // \b
+	rNotWord   // \B
+)
+
+// least is how many characters a node takes at least.
+func (n *rnode) least() int {
+	total := 0
+	switch n.op {
+	case rSet:
+		return 1
+	case rCat:
+		for _, k := range n.kids {
+			total += k.least()
+		}
+	case rAlt:
+		total = n.kids[0].least()
+		for _, k := range n.kids[1:] {
+			total = min(total, k.least())
+		}
+	case rRepeat:
+		total = n.min * n.kids[0].least()
+	}
+	return min(total, 1) // nobody asks for more
+}
+
+// onlyEnds says of a node that there is nothing in it but rEnd.
+func (n *rnode) onlyEnds() bool {
+	switch n.op {
+	case rEmpty, rEnd:
+		return true
+	case rCat, rAlt, rRepeat:
+		for _, k := range n.kids {
+			if !k.onlyEnds() {
+				return false
+			}
+		}
+		return true
+	}
+	return false
+}
+
+// rest is what follows a node up to the end of the expression.
+type rest struct {
+	takes bool // at least one character
+	ends  bool // nothing but rEnd
+}
+
+var errEnd = errors.New("$ (or \\Z) that is not at the end of the expression is not supported; use \\z, or \\n with \\z")
+
+var errBegin = errors.New("^ with option m, with nothing behind it that takes a character, is not supported")
+
+// check refuses where Go's engine knows no such assertion: the one that $ is can be
+// written as \n?\z only where nothing follows; and Go's ^ of lines holds after a last
+// newline too, which matters where the rest may take no character.
+func (n *rnode) check(after rest) error {
+	switch n.op {
+	case rEnd:
+		if !after.ends {
+			return errEnd
+		}
+	case rBeginLine:
+		if !after.takes {
+			return errBegin
+		}
+	case rCat:
+		for i := len(n.kids) - 1; i >= 0; i-- {
+			k := n.kids[i]
+			if err := k.check(after); err != nil {
+				return err
+			}
+			after = rest{after.takes || k.least() > 0, after.ends && k.onlyEnds()}
+		}
+	case rAlt:
+		for _, k := range n.kids {
+			if err := k.check(after); err != nil {
+				return err
+			}
+		}
+	case rRepeat:
+		if n.max != 0 && n.max != 1 {
+			after.ends = after.ends && n.kids[0].onlyEnds()
+		}
+		return n.kids[0].check(after)
+	}
+	return nil
+}
+
+// write appends the node in Go's syntax.
+func (n *rnode) write(out *strings.Builder) {
+	switch n.op {
+	case rSet:
+		n.set.write(out)
+	case rCat:
+		for _, k := range n.kids {
+			k.write(out)
+		}
+	case rAlt:
+		for i, k := range n.kids {
+			out.WriteString([]string{"(?:", "|"}[min(i, 1)])
+			k.write(out)
+		}
+		out.WriteString(")")
+	case rRepeat:
+		out.WriteString("(?:")
+		n.kids[0].write(out)
+		out.WriteString(")" + n.count())
+	default:
+		out.WriteString(map[rop]string{
+			rEmpty: "(?:)", rBegin: `\A`, rBeginLine: "(?m:^)", rEnd: `(?:\n?\z)`, rEndLine: "(?m:$)", rEndText: `\z`, rWord: `\b`, rNotWord: `\B`,
+		}[n.op])
+	}
+}
+
+func (n *rnode) count() string {
+	switch {
+	case n.max < 0 && n.min == 0:
+		return "*"
+	case n.max < 0 && n.min == 1:
+		return "+"
+	case n.max < 0:
+		return fmt.Sprintf("{%d,}", n.min)
+	}
+	return fmt.Sprintf("{%d,%d}", n.min, n.max)
+}
+
+var errNoLiteral = errors.New("not literal text")
+
+// literalOf is the text that an expression is, and whether it is that at the start of
+// the text alone.
+func literalOf(n *rnode) (text []byte, anchored bool, err error) {
+	kids := []*rnode{n}
+	if n.op == rCat {
+		kids = n.kids
+	}
+	if len(kids) > 0 && kids[0].op == rBegin {
+		anchored, kids = true, kids[1:]
+	}
+	for _, k := range kids {
+		r, ok := k.set.single()
+		switch {
+		case k.op == rEmpty:
+		case k.op != rSet || !ok:
+			return nil, false, errNoLiteral
+		default:
+			text = utf8.AppendRune(text, r)
+		}
+	}
+	return text, anchored, nil
+}

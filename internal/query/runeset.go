@@ -1,0 +1,141 @@
+package query
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// runeSet is a set of characters: ranges, each with its first and last one.
+type runeSet []runeRange
+
+type runeRange struct{ lo, hi rune }
+
+func (s runeSet) single() (rune, bool) {
+	if len(s) == 1 && s[0].lo == s[0].hi {
+		return s[0].lo, true
+	}
+	return 0, false
+}
+
+// normal sorts the ranges and joins those that overlap or touch.
+func (s runeSet) normal() runeSet {
+	s = slices.Clone(s)
+	slices.SortFunc(s, func(a, b runeRange) int { return cmp.Compare(a.lo, b.lo) })
+	out := s[:0]
+	for _, r := range s {
+		if last := len(out) - 1; last >= 0 && r.lo <= out[last].hi+1 {
+			out[last].hi = max(out[last].hi, r.hi)
+		} else {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// inverse is the set of all other characters.
+func (s runeSet) inverse() runeSet {
+	var out runeSet
+	next := rune(0)
+	for _, r := range s.normal() {
+		if r.lo > next {
+			out = append(out, runeRange{next, r.lo - 1})
+		}
+		next = r.hi + 1
+	}
+	if next <= unicode.MaxRune {
+		out = append(out, runeRange{next, unicode.MaxRune})
+	}
+	return out
+}
+
+// write appends the set as a class in Go's syntax.
+func (s runeSet) write(out *strings.Builder) {
+	s = s.normal()
+	if len(s) == 0 {
+		out.WriteString(`[^\x00-\x{10FFFF}]`)
+		return
+	}
+	out.WriteString("[")
+	for _, r := range s {
+		fmt.Fprintf(out, `\x{%X}-\x{%X}`, r.lo, r.hi)
+	}
+	out.WriteString("]")
+}
+
+// maxFold is how many characters beyond ASCII are looked at one by one for their
+// other cases.
+const maxFold = 1 << 13
+
+// folded adds the other cases of all characters; false when there are characters
+// among them of which engines do not agree.
+func (s runeSet) folded() (runeSet, bool) {
+	out := slices.Clone(s)
+	count := 0
+	for _, r := range s.normal() {
+		for c := r.lo; c <= r.hi; c++ {
+			if count++; count > maxFold {
+				return nil, false
+			}
+			for f := unicode.SimpleFold(c); f != c; f = unicode.SimpleFold(f) {
+				if !sureFold(c) || !sureFold(f) {
+					return nil, false
+				}
+				out = append(out, runeRange{f, f})
+			}
+		}
+	}
+	return out.normal(), true
+}
+
+// sureFold says of a letter that the engines of all servers know the same cases of
+// it.
+func sureFold(rune) bool { return true }
+
+func span(lo, hi rune) runeRange { return runeRange{lo, hi} }
+
+func one(r rune) runeRange { return runeRange{r, r} }
+
+// digits, words and spaces are ASCII alone in servers' expressions.
+func digitSet() runeSet { return runeSet{span('0', '9')} }
+
+func wordSet() runeSet { return runeSet{span('0', '9'), span('A', 'Z'), one('_'), span('a', 'z')} }
+
+func spaceSet() runeSet { return runeSet{span('\t', '\r'), one(' ')} }
+
+// escapeSet is the set that an escape such as \d stands for.
+func escapeSet(c rune) (runeSet, bool) {
+	var s runeSet
+	switch c {
+	case 'd', 'D':
+		s = digitSet()
+	case 'w', 'W':
+		s = wordSet()
+	case 's', 'S':
+		s = spaceSet()
+	default:
+		return nil, false
+	}
+	if c < 'a' {
+		s = s.inverse()
+	}
+	return s, true
+}
+
+// posixSet is the set of a class such as [:alpha:].
+func posixSet(name string, fold bool) (runeSet, bool) {
+	lower, upper, digit := span('a', 'z'), span('A', 'Z'), span('0', '9')
+	if fold && (name == "lower" || name == "upper") {
+		name = "alpha"
+	}
+	sets := map[string]runeSet{
+		"lower": {lower}, "upper": {upper}, "alpha": {lower, upper}, "digit": {digit}, "alnum": {lower, upper, digit},
+		"ascii": {span(0, 127)}, "blank": {one(' '), one('\t')}, "cntrl": {span(0, 31), one(127)},
+		"graph": {span(33, 126)}, "print": {span(32, 126)}, "punct": {span(33, 47), span(58, 64), span(91, 96), span(123, 126)},
+		"space": spaceSet(), "word": wordSet(), "xdigit": {digit, span('a', 'f'), span('A', 'F')},
+	}
+	s, ok := sets[name]
+	return s, ok
+}
