@@ -29,6 +29,9 @@ type CompareOptions struct {
 	// Name is the target name of a source namespace; system.buckets
 	// collections are asked for under their own names.
 	Name func(ns string) string
+	// Filter chooses the documents of a source namespace that must be on the target; nil
+	// is all of them. The server applies it.
+	Filter func(ns string) bson.Raw
 }
 
 // Difference is one way in which the target differs.
@@ -64,7 +67,10 @@ func Compare(ctx context.Context, source, target *mongo.Client, o CompareOptions
 	if err != nil {
 		return nil, fmt.Errorf("target: %w", err)
 	}
-	c := comparison{source: source, target: target, name: o.Name}
+	if o.Filter == nil {
+		o.Filter = func(string) bson.Raw { return nil }
+	}
+	c := comparison{source: source, target: target, name: o.Name, filter: o.Filter}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)
 	for _, ns := range slices.Sorted(maps.Keys(want)) {
@@ -135,6 +141,7 @@ func catalogOf(ctx context.Context, c *mongo.Client, keep func(string) bool) (ma
 type comparison struct {
 	source, target *mongo.Client
 	name           func(string) string
+	filter         func(string) bson.Raw
 	mu             sync.Mutex
 	found          []Difference
 }
@@ -345,19 +352,23 @@ const maxListed = 3
 // documents compares the documents pairwise, in order. Only where they begin
 // to differ all are read into memory, to tell how.
 func (c *comparison) documents(ctx context.Context, w, h entry) error {
-	open := func(client *mongo.Client, e entry) (*mongo.Cursor, error) {
+	open := func(client *mongo.Client, e entry, filter bson.Raw) (*mongo.Cursor, error) {
 		order := bson.E{Key: "sort", Value: bson.D{{Key: "_id", Value: 1}}}
 		if e.capped() {
 			order = bson.E{Key: "hint", Value: bson.D{{Key: "$natural", Value: 1}}}
 		}
-		return client.Database(e.db).RunCommandCursor(ctx, bson.D{{Key: "find", Value: e.Name}, order})
+		find := bson.D{{Key: "find", Value: e.Name}, order}
+		if filter != nil {
+			find = append(find, bson.E{Key: "filter", Value: filter})
+		}
+		return client.Database(e.db).RunCommandCursor(ctx, find)
 	}
-	ws, err := open(c.source, w)
+	ws, err := open(c.source, w, c.filter(w.ns()))
 	if err != nil {
 		return fmt.Errorf("documents of source %s: %w", w.ns(), err)
 	}
 	defer func() { _ = ws.Close(ctx) }()
-	hs, err := open(c.target, h)
+	hs, err := open(c.target, h, nil)
 	if err != nil {
 		return fmt.Errorf("documents of target %s: %w", h.ns(), err)
 	}

@@ -216,6 +216,21 @@ func (n names) target(ns string) string {
 	return to
 }
 
+// filtersOf reads the filters of collections from the same settings as the job's rules.
+func filtersOf(t *testing.T, rules []string) func(ns string) bson.Raw {
+	t.Helper()
+	filters := map[string]bson.Raw{}
+	for _, rule := range rules {
+		ns, json, _ := strings.Cut(rule, "=")
+		var filter bson.Raw
+		if err := bson.UnmarshalExtJSON([]byte(json), false, &filter); err != nil {
+			t.Fatal(err)
+		}
+		filters[ns] = filter
+	}
+	return func(ns string) bson.Raw { return filters[ns] }
+}
+
 // connect opens a cluster for the time of the test.
 func connect(t *testing.T, c *lab.Cluster) *millmongo.Cluster {
 	t.Helper()

@@ -106,6 +106,9 @@ func (c *checker) namespaces(all transform.Config) {
 	for _, item := range all.Rename {
 		c.rules("rename", transform.Config{Rename: []string{item}})
 	}
+	for _, item := range all.Filter {
+		c.rules("filter", transform.Config{Filter: []string{item}})
+	}
 	if len(c.problems) == before {
 		c.rules("rename", all)
 	}

@@ -38,6 +38,9 @@ type Task struct {
 	// time-series collection its system.buckets collection.
 	Target string
 
+	// Keep chooses the documents that are copied, nil all. Several goroutines ask it.
+	Keep func(doc []byte) bool
+
 	// Part names the shard whose part of the collection this is; empty is the whole.
 	Part string
 	// Owned has the source give what it owns, as a shard; nil is all.

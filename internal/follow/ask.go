@@ -1,7 +1,9 @@
 package follow
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -18,6 +20,7 @@ import (
 	"github.com/millrace/millrace/internal/source/lookup"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // Origin is the deployment that is followed.
@@ -32,7 +35,7 @@ type Origin interface {
 	// ListOne finds a collection by its UUID, as schema.ListOne does.
 	ListOne(ctx context.Context, db string, uuid bson.Binary) (schema.Collection, bool, error)
 	// Find reads documents by their _ids, as lookup.Find does.
-	Find(ctx context.Context, of lookup.Collection, ids []bson.RawValue, at mongo.OpTime, onlyIDs bool) ([]bson.Raw, error)
+	Find(ctx context.Context, of lookup.Collection, q lookup.Question) ([]bson.Raw, error)
 	// Vanished reports whether a collection is gone for good.
 	Vanished(ctx context.Context, db string, uuid bson.Binary) (bool, error)
 	// Holds fails when what was told up to a position is not all that happened.
@@ -48,6 +51,7 @@ type Ask struct {
 	Source Origin
 	// Readable is a namespace that the user may read. It need not exist.
 	Readable string
+	Rules    *transform.Set
 	Names    *schema.Names // what the job has on the target, as of the position in hand
 	Progress *progress.Progress
 }
@@ -108,28 +112,15 @@ func (a *Ask) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.Val
 		return mongosink.Reread{}, err
 	}
 	out := mongosink.Reread{From: mongo.MaxOpTime(before.Majority, at)}
-	for {
-		var docs []bson.Raw
-		if docs, err = a.Source.Find(ctx, of, []bson.RawValue{bsonraw.RawValue(id)}, out.From, false); err == nil {
-			out.Doc = docs[0]
-		}
-		if !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
-			break
-		}
-		var gone bool
-		err = a.waiting("the source to commit a drop", func() (err error) {
-			gone, err = a.Source.Vanished(ctx, of.DB, of.UUID)
-			return err
-		})
-		if gone {
-			return mongosink.Reread{Gone: true}, nil
-		}
-		if err != nil {
-			break
-		}
-	}
+	docs, gone, err := a.find(ctx, of, lookup.Question{IDs: []bson.RawValue{bsonraw.RawValue(id)}, At: out.From})
 	if err != nil {
 		return mongosink.Reread{}, fmt.Errorf("read a document of %s from the source: %w", from.Target, err)
+	}
+	if gone {
+		return mongosink.Reread{Gone: true}, nil
+	}
+	if keep := a.Rules.Filter(a.sourceOf(from)); docs[0] != nil && (keep == nil || keep.Match(docs[0])) {
+		out.Doc = docs[0]
 	}
 	after, err := a.Source.Positions(ctx)
 	if err != nil {
@@ -139,16 +130,22 @@ func (a *Ask) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.Val
 	return out, nil
 }
 
+// sourceOf is the namespace on the source.
+func (a *Ask) sourceOf(from mongosink.Origin) string {
+	if from.Source != "" {
+		return from.Source
+	}
+	name, _ := a.Names.Target(from.Target)
+	return name.NS
+}
+
 // identify reports which collection of the source a target namespace is: as the
 // event in hand has it, or as the job's names do, which are those of the
 // same position.
 func (a *Ask) identify(from mongosink.Origin) (of lookup.Collection, err error) {
 	db, coll := mongo.SplitNS(from.Target)
 	name, _ := a.Names.Target(db + "." + strings.TrimPrefix(coll, mongo.BucketsPrefix))
-	source := from.Source
-	if source == "" {
-		source = name.NS
-	}
+	source := cmp.Or(from.Source, name.NS)
 	if of.UUID = name.UUID; from.UUID != nil {
 		of.UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: from.UUID[:]}
 	}
@@ -159,6 +156,54 @@ func (a *Ask) identify(from mongosink.Origin) (of lookup.Collection, err error) 
 	return of, err
 }
 
+// find reads documents of a collection of the source. gone says that it was dropped for
+// good.
+func (a *Ask) find(ctx context.Context, of lookup.Collection, q lookup.Question) (docs []bson.Raw, gone bool, err error) {
+	for {
+		docs, err = a.Source.Find(ctx, of, q)
+		if !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+			return docs, false, err
+		}
+		err = a.waiting("the source to commit a drop", func() (err error) {
+			gone, err = a.Source.Vanished(ctx, of.DB, of.UUID)
+			return err
+		})
+		if gone || err != nil {
+			return nil, gone, err
+		}
+	}
+}
+
+// Read reads documents for a filter, see transform.Read. A replica set of 5.0 or newer
+// tells them as of the very position as long as it remembers that, five minutes by
+// default; else they are as they are now.
+func (a *Ask) Read(ctx context.Context, of *stream.Event, ids []bson.RawValue, at mongo.OpTime, most int) (docs []bson.Raw, until mongo.OpTime, err error) {
+	from, err := a.identify(mongosink.Origin{Target: of.Target, Source: of.NS, UUID: of.UUID})
+	if err != nil {
+		return nil, at, err
+	}
+	q := lookup.Question{IDs: ids, At: at, Most: most, Exact: true}
+	if docs, err = a.Source.Find(ctx, from, q); err == nil {
+		return docs, at, nil
+	}
+	gone := false
+	if q.Exact = false; errors.Is(err, lookup.ErrForgotten) {
+		if _, err = a.Committed(ctx, at); err == nil {
+			docs, gone, err = a.find(ctx, from, q)
+		}
+	}
+	switch {
+	case gone: // its drop follows
+		return make([]bson.Raw, len(ids)), at, nil
+	case errors.Is(err, lookup.ErrTooMuch):
+		return nil, at, transform.ErrTooMuch
+	case err != nil:
+		return nil, at, err
+	}
+	after, err := a.Source.Positions(ctx)
+	return docs, mongo.MaxOpTime(after.Last, at), err
+}
+
 // OnSource reports which documents of a collection the source has at a position
 // or later.
 func (a *Ask) OnSource(ctx context.Context, from mongosink.Origin, ids []bson.RawValue, at mongo.OpTime) ([]bool, error) {
@@ -167,12 +212,13 @@ func (a *Ask) OnSource(ctx context.Context, from mongosink.Origin, ids []bson.Ra
 		return nil, err
 	}
 	has := make([]bool, len(ids))
-	docs, err := a.Source.Find(ctx, of, ids, at, true)
+	keep := a.Rules.Filter(a.sourceOf(from))
+	docs, err := a.Source.Find(ctx, of, lookup.Question{IDs: ids, At: at, OnlyIDs: keep == nil})
 	if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
 		return has, nil
 	}
 	for i, doc := range docs {
-		has[i] = doc != nil
+		has[i] = doc != nil && (keep == nil || keep.Match(doc))
 	}
 	return has, err
 }

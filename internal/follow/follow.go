@@ -32,6 +32,7 @@ type follower struct {
 
 	phase      state.Phase
 	overlapEnd mongo.OpTime // until where the target may be ahead
+	newest     mongo.OpTime // the newest state in which a document was read for a filter
 	intent     mongo.OpTime // a schema change that may have been applied before the restart
 	finalAt    mongo.OpTime // where finalize drains to; zero: not asked
 	proven     mongo.OpTime // of the target, by the last proof of settle
@@ -49,7 +50,7 @@ var ErrFinished = errors.New("finalized")
 
 // Run follows the source from a stored job's position until something ends it.
 func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) error {
-	f := &follower{Options: o, job: job, stage: transform.NewStage(o.Rules), phase: job.Phase, intent: job.Intent, saved: pos, refused: len(job.Refused) > 0}
+	f := &follower{Options: o, job: job, stage: transform.NewStage(o.Rules, pos), phase: job.Phase, intent: job.Intent, saved: pos, refused: len(job.Refused) > 0}
 	fresh, err := f.openOverlap(ctx)
 	if err != nil {
 		return err
@@ -140,13 +141,10 @@ func (f *follower) saveRegularly(ctx context.Context) error {
 // emit takes a batch from the source. Between batches the job may change its
 // phase.
 func (f *follower) emit(ctx context.Context, b *stream.Batch) error {
-	f.stage.Batch(b)
-	if err := f.allow(ctx, b); err != nil {
+	if err := f.stage.Pass(ctx, b, f.Ask.Read, f.feed); err != nil || b.Partial { // what is half there is no position
 		return err
 	}
-	if err := f.sink.Feed(ctx, b); err != nil || b.Partial { // what is half there is no position
-		return err
-	}
+	f.catchUp(b.End)
 	if f.phase == state.PhaseOverlap && !b.End.Before(mongo.MaxOpTime(f.job.Consistent, f.overlapEnd)) {
 		if err := f.becomeConsistent(ctx); err != nil {
 			return err
@@ -163,6 +161,14 @@ func (f *follower) emit(ctx context.Context, b *stream.Batch) error {
 		return f.finalize(ctx)
 	}
 	return nil
+}
+
+// feed hands a batch to the sink once its events may be sent.
+func (f *follower) feed(ctx context.Context, b *stream.Batch) error {
+	if err := f.allow(ctx, b); err != nil {
+		return err
+	}
+	return f.sink.Feed(ctx, b)
 }
 
 // settle applies all that was fed, proves it, and builds the indexes that waited
@@ -443,6 +449,12 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 	}
 	if !found {
 		return f.neverCame(ctx, ev, effect)
+	}
+	if ev.Change.Kind == stream.ChangeRename {
+		coll.NS = ev.Change.To // by which it is filtered; it may have yet another name by now
+	}
+	if err := schema.CheckFilter(coll, f.Rules); err != nil {
+		return err
 	}
 	// What the copy reads must not be older than the rename.
 	pos, err := f.Ask.Committed(ctx, ev.At)

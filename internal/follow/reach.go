@@ -32,6 +32,8 @@ func (f *follower) allow(ctx context.Context, b *stream.Batch) error {
 		return nil
 	}
 	last := b.Events[len(b.Events)-1].At
+	last = mongo.MaxOpTime(last, b.Until)
+	f.newest = mongo.MaxOpTime(f.newest, b.Until)
 	if f.reach.holds(last) {
 		return nil
 	}
@@ -46,6 +48,18 @@ func (f *follower) allow(ctx context.Context, b *stream.Batch) error {
 	}
 	f.reach.noted.Store(&next)
 	return nil
+}
+
+// catchUp puts off what needs a target that is ahead of nothing: documents were read
+// in a newer state than the stream's.
+func (f *follower) catchUp(fed mongo.OpTime) {
+	if !fed.Before(f.newest) {
+		return
+	}
+	f.overlapEnd = mongo.MaxOpTime(f.overlapEnd, f.newest)
+	if !f.finalAt.IsZero() {
+		f.finalAt = mongo.MaxOpTime(f.finalAt, f.newest)
+	}
 }
 
 // ahead is a reach some seconds ahead of a position, and of the source's clock.

@@ -249,7 +249,7 @@ func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mappe
 	indexes := false
 	for _, m := range colls {
 		if m.Type != schema.TypeView {
-			tasks = append(tasks, task(m.Collection, m.Target))
+			tasks = append(tasks, c.task(m.Collection, m.Target))
 			indexes = indexes || len(m.Indexes) > 0
 		}
 	}
@@ -292,8 +292,12 @@ func (c *copier) deferTTL(ctx context.Context) error {
 
 // task is the copy of one collection into the namespace that holds its
 // documents on the target.
-func task(c schema.Collection, target string) copy.Task {
-	return copy.Task{Source: c, Target: schema.Collection{NS: target, Type: c.Type}.DataNS()}
+func (c *copier) task(coll schema.Collection, target string) copy.Task {
+	t := copy.Task{Source: coll, Target: schema.Collection{NS: target, Type: coll.Type}.DataNS()}
+	if keep := c.rules.Filter(coll.NS); keep != nil {
+		t.Keep = func(doc []byte) bool { return keep.Match(doc) }
+	}
+	return t
 }
 
 func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime, chunks bson.Raw, o copy.Options) error {
@@ -325,7 +329,7 @@ func (c *copier) again(ctx context.Context, coll schema.Collection, target strin
 	if err != nil {
 		return err
 	}
-	return c.run(ctx, []copy.Task{task(coll, target)}, after, chunks, copy.Options{})
+	return c.run(ctx, []copy.Task{c.task(coll, target)}, after, chunks, copy.Options{})
 }
 
 // recreate empties the target of a task that has to begin anew.

@@ -330,7 +330,7 @@ func (j *Job) sink(pos stream.Position, o mongosink.Options) *mongosink.Engine {
 	partitions := partitionsFor(j.spec.Partitions, j.dst.Pool.RoundTripTime())
 	b := newApplyBuffer(j.spec.ApplyBuffer, partitions)
 	o.Sizes = mongosink.Sizes{Partitions: partitions, InFlight: b.inFlight, BatchBytes: b.writes, Coalesce: b.kept}
-	o.Names = mongosink.Names{Absent: j.ask.Names.Absent, Traits: j.traits}
+	o.Names = mongosink.Names{Absent: j.ask.Names.Absent, Traits: j.traits, Partial: j.rules.Sifts}
 	o.Policy = mongosink.Policy{Overwrite: j.spec.OnExisting == ExistingMerge, OnConflict: j.spec.OnConflict, Letters: j.letters}
 	o.Source = mongosink.Source{Reread: j.ask.Reread, Has: j.ask.OnSource}
 	if j.shards != nil {

@@ -310,7 +310,7 @@ func (s *shardCopy) oneEach(ctx context.Context, t copy.Task, docs [][]byte) err
 		for _, doc := range part {
 			ids = append(ids, bsonraw.RawValue(bsonraw.IDOf(doc)))
 		}
-		if _, err := s.shards.Find(ctx, lookup.Collection{DB: db, UUID: t.Source.UUID}, ids, mongo.OpTime{}, true); err != nil && !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+		if _, err := s.shards.Find(ctx, lookup.Collection{DB: db, UUID: t.Source.UUID}, lookup.Question{IDs: ids, OnlyIDs: true}); err != nil && !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
 			return err
 		}
 	}

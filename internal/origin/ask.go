@@ -118,7 +118,10 @@ func (c *Sharded) named(ctx context.Context, uuid bson.Binary) (ns string, err e
 
 // Find reads documents of a collection by their _ids, as lookup.Find does: those of a
 // sharded one through the router, which leaves out what shards do not own.
-func (c *Sharded) Find(ctx context.Context, of lookup.Collection, ids []bson.RawValue, at mongo.OpTime, onlyIDs bool) ([]bson.Raw, error) {
+func (c *Sharded) Find(ctx context.Context, of lookup.Collection, q lookup.Question) ([]bson.Raw, error) {
+	if q.Exact { // shards tell it, but not which of them owned what
+		return nil, lookup.ErrForgotten
+	}
 	const looks = 5 // at what is there twice: the reads of several shards have no common time
 	for twice := 0; ; {
 		ns, err := c.named(ctx, of.UUID)
@@ -126,7 +129,7 @@ func (c *Sharded) Find(ctx context.Context, of lookup.Collection, ids []bson.Raw
 			return nil, err
 		}
 		if ns == "" {
-			docs, err := c.findOnShards(ctx, of, ids, at, onlyIDs)
+			docs, err := c.findOnShards(ctx, of, q)
 			if !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
 				return docs, err
 			}
@@ -138,7 +141,7 @@ func (c *Sharded) Find(ctx context.Context, of lookup.Collection, ids []bson.Raw
 			continue
 		}
 		_, of.Name = mongo.SplitNS(ns)
-		docs, err := lookup.Find(ctx, c.router(), of, ids, at, onlyIDs)
+		docs, err := lookup.Find(ctx, c.router(), of, q)
 		if twice++; errors.Is(err, lookup.ErrTwice) && twice < looks {
 			err = pace.Pause(ctx, 100*time.Millisecond)
 			if err == nil {
@@ -155,9 +158,9 @@ func (c *Sharded) Find(ctx context.Context, of lookup.Collection, ids []bson.Raw
 }
 
 // findOnShards asks for a collection that is not sharded: one shard has it.
-func (c *Sharded) findOnShards(ctx context.Context, of lookup.Collection, ids []bson.RawValue, at mongo.OpTime, onlyIDs bool) (docs []bson.Raw, err error) {
+func (c *Sharded) findOnShards(ctx context.Context, of lookup.Collection, q lookup.Question) (docs []bson.Raw, err error) {
 	for _, s := range c.Cluster().Shards {
-		docs, err = lookup.Find(ctx, s.Cluster, of, ids, at, onlyIDs)
+		docs, err = lookup.Find(ctx, s.Cluster, of, q)
 		if err == nil {
 			return docs, nil
 		}

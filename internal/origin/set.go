@@ -48,8 +48,8 @@ func (s Set) ListOne(ctx context.Context, db string, uuid bson.Binary) (schema.C
 }
 
 // Find reads documents by their _ids, as lookup.Find does.
-func (s Set) Find(ctx context.Context, of lookup.Collection, ids []bson.RawValue, at mongo.OpTime, onlyIDs bool) ([]bson.Raw, error) {
-	return lookup.Find(ctx, s.Cluster, of, ids, at, onlyIDs)
+func (s Set) Find(ctx context.Context, of lookup.Collection, q lookup.Question) ([]bson.Raw, error) {
+	return lookup.Find(ctx, s.Cluster, of, q)
 }
 
 // Look calls fn for the events of collections within a span and for all schema changes.

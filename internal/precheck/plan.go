@@ -232,7 +232,7 @@ func (p *planner) resume(context.Context) error {
 	p.plan.Resumes, p.plan.ResumePhase = true, job.Phase
 	switch {
 	case job.Rules != p.Rules.String():
-		p.add(Fail, "rules", "use the same --include, --exclude and --rename, another --job, or --restart", "job %s was begun with other rules", p.Job)
+		p.add(Fail, "rules", "use the same --include, --exclude, --rename and --filter, another --job, or --restart", "job %s was begun with other rules", p.Job)
 	case job.SourceSet != p.Source.Info.SetID || job.TargetSet != p.Target.Info.SetID:
 		p.add(Fail, "job", "use another --job, or --restart", "job %s was begun between other clusters", p.Job)
 	case job.Phase == state.PhaseFinalized:
@@ -264,6 +264,7 @@ func (p *planner) collections(context.Context) error {
 	}
 	var lacks []string
 	for _, c := range colls {
+		p.filter(c)
 		lacks = append(lacks, schema.Unsupported(c, p.Target.Info.Version)...)
 		p.plan.Collections = append(p.plan.Collections, Collection{
 			Source: c.NS, Target: p.Rules.Target(c.NS), Type: c.Type, Docs: c.Count, Bytes: c.Bytes, Indexes: len(c.Indexes)})
@@ -277,6 +278,17 @@ func (p *planner) collections(context.Context) error {
 	}
 	p.ok("collections", "%d, %s", len(colls), humanize.Bytes(uint64(p.data)))
 	return nil
+}
+
+// filter looks whether a collection can be filtered as the rules want it.
+func (p *planner) filter(c schema.Collection) {
+	if err := schema.CheckFilter(c, p.Rules); err != nil {
+		p.add(Fail, "filters", mongo.HintOf(err), "%v", err)
+	}
+	// Servers before 5.0 find others by a $mod of decimals, NaN and large numbers.
+	if keep := p.Rules.Filter(c.NS); keep != nil && keep.HasMod() && !p.Source.Info.Version.AtLeast(5, 0) {
+		p.add(Fail, "filters", "use another condition than $mod", "%s: by $mod a source before 5.0 finds other documents than millrace", c.NS)
+	}
 }
 
 func (p *planner) existing(context.Context) error {

@@ -25,7 +25,10 @@ type Want struct {
 	IDsOnly bool  // documents of their _ids alone; ByRecord and Serial
 	Measure bool  // the extent and the position of each part
 	Edge    *Edge // Serial: ends after this document
-	Range   *Range
+	// Keep chooses which documents Part.Each gives, nil all; Part.Docs counts the
+	// others, too. It is not asked where IDsOnly is set. Several goroutines may ask it.
+	Keep  func(doc []byte) bool
+	Range *Range
 	// Routed: the slice is read through a router, which gives documents of several
 	// shards in the order of _id only if it is asked to.
 	Routed bool
@@ -67,6 +70,7 @@ type Part struct {
 	whole   bool // the part is all of the batch
 	from    int  // else Docs documents from here on
 	records bool // the documents end with their record ids
+	keep    func(doc []byte) bool
 }
 
 // Walk begins to read a slice of a collection.
@@ -268,6 +272,9 @@ func keyRange(lower, upper bson.Raw) bson.D {
 // many, which were given before or are the neighbour's.
 func (w *Walk) part(b *wire.Batch) (*Part, error) {
 	p := &Part{Size: b.Size, Last: b.Done, batch: b, whole: true, records: w.want.Edge != nil}
+	if !w.want.IDsOnly {
+		p.keep = w.want.Keep
+	}
 	rid := int64(0)
 	var until bsoncore.Value // the slice ends in this batch, after this _id if it is there
 	if w.s.Strategy == ByRecord {
@@ -374,8 +381,18 @@ func (w *Walk) moved(rid int64) {
 	}
 }
 
-// Each calls fn with the part's documents, which alias the reply.
+// Each calls fn with the part's documents that are kept. They alias the reply.
 func (p *Part) Each(fn func(doc []byte) error) error {
+	if keep := p.keep; keep != nil {
+		all := *p
+		all.keep = nil
+		return all.Each(func(doc []byte) error {
+			if !keep(doc) {
+				return nil
+			}
+			return fn(doc)
+		})
+	}
 	if p.whole {
 		return p.batch.Each(fn)
 	}

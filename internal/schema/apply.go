@@ -180,6 +180,9 @@ func (c *changer) applyCreate(ctx context.Context, ch stream.Change, ns string, 
 	if ch.Buckets {
 		coll.Type = TypeTimeSeries
 	}
+	if err := CheckFilter(coll, o.Rules); err != nil {
+		return Effect{}, err
+	}
 	return Effect{Applied: true}, c.colls.create(ctx, coll, ns, o.Rules, o.Existing != KeepExisting)
 }
 

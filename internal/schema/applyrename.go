@@ -15,6 +15,14 @@ import (
 func (c *changer) applyRename(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
 	from, to := o.Rules.Target(ch.NS), o.Rules.Target(ch.To)
 	switch fromKept, toKept := o.Rules.Match(ch.NS), o.Rules.Match(ch.To); {
+	case fromKept && toKept && !o.Rules.SameFilter(ch.NS, ch.To):
+		// Other documents are kept under the new name.
+		if err := c.colls.Drop(ctx, from); err != nil {
+			return Effect{}, err
+		}
+		effect, err := c.renameIn(ctx, ch, to, o)
+		effect.Dropped = append(effect.Dropped, from)
+		return effect, err
 	case fromKept && toKept:
 		return c.renameKept(ctx, ch, from, to, o)
 	case fromKept:

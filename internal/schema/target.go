@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/query"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -24,6 +25,8 @@ type Rules interface {
 	Ambiguous(targetNS string) bool
 	Renames() bool
 	Collisions(nss []string) error
+	Filter(ns string) *query.Query
+	SameFilter(a, b string) bool
 }
 
 // Sharding shards collections of a target that is a sharded cluster.

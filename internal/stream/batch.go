@@ -33,6 +33,8 @@ type Batch struct {
 	Mark string
 	// Partial says that the position after End goes on in the next batch.
 	Partial bool
+	// Until is the latest Event.Until of its events.
+	Until mongo.OpTime
 	// Undecided is where the earliest transaction stands that is prepared and neither
 	// committed nor aborted up to End; zero is none. If it commits, its events have a
 	// position at or after it, which may be before that of entries after it. Only

@@ -56,6 +56,9 @@ type Event struct {
 	Txn *Transaction
 	// At is where in the source's history the event took effect.
 	At mongo.OpTime
+	// Until is set of an event that was made of the document's state on the source,
+	// read later: events of the document after At and up to Until may be in it.
+	Until mongo.OpTime
 }
 
 // Key identifies a document within its collection.

@@ -19,7 +19,7 @@ func Parse(text string) (*Set, error) {
 
 // ParseConfig gives rules whose String is the text, if there are any.
 func ParseConfig(text string) (c Config) {
-	into := map[string]*[]string{"include": &c.Include, "exclude": &c.Exclude, "rename": &c.Rename}
+	into := map[string]*[]string{"include": &c.Include, "exclude": &c.Exclude, "rename": &c.Rename, "filter": &c.Filter}
 	for text != "" && text != (*Set)(nil).String() {
 		end, escaped := len(text), false
 		for i, r := range text {

@@ -21,9 +21,13 @@ import (
 // character as it is. Without Include everything is kept; Exclude wins.
 // Rename holds "db=db2" or "db.coll=db2.coll2" with plain names; the rule of a
 // collection wins over that of its database.
+// Filter holds "pattern={…}": of the collections that match the pattern only the
+// documents that find would return for the filter, in extended JSON, are kept. Of
+// several rules the first that matches counts.
 type Config struct {
 	Include, Exclude []string
 	Rename           []string
+	Filter           []string
 }
 
 // Set is an immutable set of rules. The zero value and nil keep everything under
@@ -33,6 +37,7 @@ type Set struct {
 	dbs, colls       map[string]string   // source name to target name
 	dbSources        map[string][]string // target database to sources, sorted
 	collSources      map[string][]string // target namespace to sources, sorted
+	filters          []filter            // the first that matches counts
 	text             string
 }
 
@@ -50,6 +55,9 @@ func New(c Config) (*Set, error) {
 		if err := s.addRename(r); err != nil {
 			return nil, err
 		}
+	}
+	if s.filters, err = compileFilters(c.Filter); err != nil {
+		return nil, err
 	}
 	s.dbSources, s.collSources = invert(s.dbs), invert(s.colls)
 	s.text = s.canonical()
@@ -86,7 +94,7 @@ func (s *Set) Match(ns string) bool {
 }
 
 // Rule is one of a set, in canonical form.
-type Rule struct{ Kind, Text string } // include, exclude or rename
+type Rule struct{ Kind, Text string } // include, exclude, rename or filter
 
 // Unused are the rules that mean none of the names: patterns that match none, and
 // renames of others.
@@ -107,6 +115,11 @@ func (s *Set) Unused(names []string) (out []Rule) {
 			if !slices.ContainsFunc(names, func(ns string) bool { return p.matches(mongo.SplitNS(ns)) }) {
 				out = append(out, Rule{kind.name, p.String()})
 			}
+		}
+	}
+	for i := range s.filters {
+		if p := s.filters[i].pattern; !slices.ContainsFunc(names, func(ns string) bool { return p.matches(mongo.SplitNS(ns)) }) {
+			out = append(out, Rule{"filter", p.String()})
 		}
 	}
 	for _, from := range slices.Sorted(maps.Keys(s.dbs)) {
@@ -280,5 +293,8 @@ func (s *Set) canonical() string {
 		}
 	}
 	add("rename", renames)
+	for i := range s.filters { // their order counts
+		parts = append(parts, "filter "+s.filters[i].String())
+	}
 	return strings.Join(parts, "; ")
 }

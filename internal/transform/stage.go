@@ -2,6 +2,7 @@ package transform
 
 import (
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/query"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -10,13 +11,25 @@ import (
 // at a time may use it.
 type Stage struct {
 	rules *Set
-	known map[string]string // target by source namespace; "" is not kept
+	known map[string]destination // by source namespace
 	// The events of a namespace come in runs.
-	last, target string
+	last string
+	dest destination
+
+	mark   string // of the last batch that was passed on whole
+	atOnce int    // documents to ask for at once
 }
 
-// NewStage makes a stage of rules.
-func NewStage(rules *Set) *Stage { return &Stage{rules: rules, known: map[string]string{}} }
+// destination is where the events of a source namespace go.
+type destination struct {
+	target string       // "" is not kept
+	keep   *query.Query // nil keeps all documents
+}
+
+// NewStage makes a stage of rules for events from a position on.
+func NewStage(rules *Set, from stream.Position) *Stage {
+	return &Stage{rules: rules, known: map[string]destination{}, mark: from.Mark, atOnce: mostAtOnce}
+}
 
 // maxKnown bounds the names that a Stage remembers; when it is full it starts anew.
 const maxKnown = 1 << 16
@@ -24,16 +37,28 @@ const maxKnown = 1 << 16
 // Batch takes the events off a batch that are not kept, and gives the others
 // their target. Schema changes stay in the source's terms: a rename may cross the
 // edge of what is kept, so that the target takes part in what becomes of it.
-func (st *Stage) Batch(b *stream.Batch) {
+// It returns the updates that may take their documents into a filter or out of it,
+// by their indexes: of those nothing is decided.
+func (st *Stage) Batch(b *stream.Batch) (open []int) {
 	kept := 0
 	for i := range b.Events {
 		ev := &b.Events[i]
-		if ev.Kind == stream.SchemaChange {
-			if !st.rules.Concerns(ev.Change) {
-				continue
+		v := pass
+		if ev.Kind != stream.SchemaChange {
+			d := st.of(ev.NS)
+			if ev.Target = d.target; d.target == "" {
+				v = drop
+			} else if d.keep != nil {
+				v = sift(ev, d.keep)
 			}
-		} else if ev.Target = st.name(ev.NS); ev.Target == "" {
+		} else if !st.rules.Concerns(ev.Change) {
+			v = drop
+		}
+		if v == drop {
 			continue
+		}
+		if v == undecided {
+			open = append(open, kept)
 		}
 		if kept != i {
 			b.Events[kept] = *ev
@@ -42,22 +67,25 @@ func (st *Stage) Batch(b *stream.Batch) {
 	}
 	clear(b.Events[kept:])
 	b.Events = b.Events[:kept]
+	return open
 }
 
-func (st *Stage) name(ns string) string {
+func (st *Stage) of(ns string) *destination {
 	if ns == st.last {
-		return st.target
+		return &st.dest
 	}
-	target, ok := st.known[ns]
+	d, ok := st.known[ns]
 	if !ok {
 		if len(st.known) >= maxKnown {
 			clear(st.known)
 		}
-		target, _ = st.rules.Map(ns)
-		st.known[ns] = target
+		if target, kept := st.rules.Map(ns); kept {
+			d = destination{target, st.rules.Filter(ns)}
+		}
+		st.known[ns] = d
 	}
-	st.last, st.target = ns, target
-	return target
+	st.last, st.dest = ns, d
+	return &st.dest
 }
 
 // Map gives the name that a source namespace has on the target; false when it is

@@ -177,6 +177,9 @@ func (p *probe) query(ctx context.Context, r *scan.Reader, cond bson.D, fn func(
 		if key, ok = appendID(key[:0], doc); !ok {
 			return errMalformed(p.NS)
 		}
+		if p.chosen != nil && !p.chosen(doc) {
+			return nil
+		}
 		fn(string(key), doc)
 		return nil
 	})

@@ -22,6 +22,8 @@ import (
 // else about them (capped, clustered, collation) is read from the servers.
 type Pair struct {
 	SourceNS, TargetNS string // "db.coll"
+	// Keep chooses the documents of the source that are compared, nil all.
+	Keep func(doc []byte) bool
 }
 
 // Options shape a run. The zero value compares offline with sensible limits.

@@ -208,6 +208,9 @@ func (g *Generator) settings() Settings {
 			[]string{"DB.extra0=DB.one", "DB-x.extra1=DB-x.two", "DB.txn2=DB-y.three"})
 	}
 	if g.one(2) {
+		s.Filter = g.filters()
+	}
+	if g.one(2) {
 		s.Docs = int64(1 + g.r.IntN(2*g.size))
 	} else {
 		s.Bytes = int64(1000 + g.r.IntN(300*g.size))

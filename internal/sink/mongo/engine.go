@@ -34,6 +34,7 @@ type Engine struct {
 	refused      map[string]mongo.OpTime // by resolve.KeyOf; fixed
 	carried      int                     // documents parked beyond the last barrier
 	fed          mongo.OpTime            // end of the last batch that was routed whole
+	until        mongo.OpTime            // until where single documents may be ahead
 }
 
 // shared is what the partitions and the engine share.

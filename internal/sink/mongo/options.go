@@ -69,6 +69,9 @@ type Names struct {
 	// target never got what has the name. Asked once per namespace and again after
 	// each schema change; nil is none.
 	Absent func(ns string) bool
+	// Partial tells of a source namespace of which a filter keeps some documents alone.
+	// Asked like Absent; nil is none.
+	Partial func(ns string) bool
 	// Traits reads a target collection's traits; asked once per namespace and
 	// again after each schema change.
 	Traits func(ctx context.Context, targetNS string) (Traits, error)

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/millrace/millrace/internal/failpoint"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/stream"
@@ -27,6 +28,9 @@ const throttled = 100
 // route hands the events of a batch to the partitions; routed is how many.
 func (e *Engine) route(ctx context.Context, seg *segment, b *stream.Batch) (routed int, err error) {
 	var key [64]byte
+	if !b.Until.IsZero() {
+		e.newer(b)
+	}
 	for i := range b.Events {
 		if i%throttled == 0 && e.o.Limit.Limited() {
 			if err := e.throttle(ctx, b, min(throttled, len(b.Events)-i)); err != nil {
@@ -66,7 +70,7 @@ func (e *Engine) route(ctx context.Context, seg *segment, b *stream.Batch) (rout
 // an earlier run it is not.
 func (e *Engine) ahead(ns string, ev *stream.Event) bool {
 	if e.o.Overlap.End.Before(ev.At) {
-		return false
+		return !ev.Until.IsZero()
 	}
 	if len(e.refused) == 0 {
 		return true
@@ -136,7 +140,7 @@ func (e *Engine) destination(ctx context.Context, ev *stream.Event) (*destinatio
 	if err != nil {
 		return nil, err
 	}
-	t.Source = ev.NS
+	t.Source, t.Partial = ev.NS, e.o.Names.Partial != nil && e.o.Names.Partial(ev.NS)
 	if ev.UUID != nil {
 		t.UUID = new([16]byte) // the event's keeps a whole reply in memory
 		*t.UUID = *ev.UUID
@@ -149,8 +153,17 @@ func (e *Engine) destination(ctx context.Context, ev *stream.Event) (*destinatio
 // barrier is the present moment, when everything fed is drained.
 func (e *Engine) barrier(must bool) resolve.Barrier {
 	o := &e.o.Overlap
-	return resolve.Barrier{Fed: e.fed, Applied: e.Applied().At, Overlap: o.End, RereadUntil: o.RereadUntil, Must: must}
+	return resolve.Barrier{Fed: e.fed, Applied: e.Applied().At, Overlap: mongo.MaxOpTime(o.End, e.until), RereadUntil: o.RereadUntil, Must: must}
 }
 
 // over says that everything in the overlap was fed.
-func (e *Engine) over() bool { return !e.fed.Before(e.o.Overlap.End) }
+func (e *Engine) over() bool { return !e.fed.Before(mongo.MaxOpTime(e.o.Overlap.End, e.until)) }
+
+// newer takes note that documents of a batch are as the source had them later. What
+// comes up to there after the batch may have happened to them already.
+func (e *Engine) newer(b *stream.Batch) {
+	e.until = mongo.MaxOpTime(e.until, b.Until)
+	if b.End.Before(b.Until) {
+		e.o.Overlap.End = mongo.MaxOpTime(e.o.Overlap.End, b.Until)
+	}
+}

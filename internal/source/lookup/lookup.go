@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -32,52 +33,123 @@ func (c Collection) asked() any {
 	return c.UUID
 }
 
-// Find reads documents of a collection by their _ids, or only their _ids, in a
-// committed state at or after a position; nil stands for one that is not there.
-func Find(ctx context.Context, cluster *mongo.Cluster, of Collection, ids []bson.RawValue, at mongo.OpTime, onlyIDs bool) ([]bson.Raw, error) {
-	where := map[string]int{}
-	for i, id := range ids {
-		where[delta.KeyOf(bsonraw.FromRaw(id))] = i
+// Question asks for documents by their _ids.
+type Question struct {
+	IDs []bson.RawValue
+	// At is a position, zero for none: the documents are as they are at it or later.
+	At mongo.OpTime
+	// Exact: as they are at that very position.
+	Exact bool
+	// Most bounds the bytes of several documents together; 0 does not.
+	Most int
+	// OnlyIDs gives documents of an _id alone.
+	OnlyIDs bool
+}
+
+var (
+	// ErrForgotten says that the server does not know any more, or never did, what was
+	// at the position.
+	ErrForgotten = errors.New("the server does not tell documents as of the position")
+	// ErrTooMuch says that the documents are more than Question.Most bytes.
+	ErrTooMuch = errors.New("the documents are too large to be read at once")
+)
+
+// What a server says of a time that it cannot read as of (error_codes.yml).
+const (
+	codeSnapshotTooOld      = 239
+	codeSnapshotUnavailable = 246
+)
+
+func (q *Question) concern() bson.D {
+	level := bson.D{{Key: "level", Value: "majority"}}
+	switch {
+	case q.Exact:
+		return bson.D{{Key: "level", Value: "snapshot"}, {Key: "atClusterTime", Value: q.At.TS}}
+	case !q.At.IsZero(): // a standalone has no positions
+		level = append(level, bson.E{Key: "afterClusterTime", Value: q.At.TS})
 	}
-	concern := bson.D{{Key: "level", Value: "majority"}}
-	if !at.IsZero() { // a standalone has no positions
-		concern = append(concern, bson.E{Key: "afterClusterTime", Value: at.TS})
-	}
+	return level
+}
+
+func (q *Question) find(of Collection) bson.D {
 	find := bson.D{
-		{Key: "find", Value: of.asked()}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}},
-		{Key: "readConcern", Value: concern},
+		{Key: "find", Value: of.asked()}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: q.IDs}}}}},
+		{Key: "readConcern", Value: q.concern()},
 	}
-	if onlyIDs {
+	if q.OnlyIDs {
 		find = append(find, bson.E{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}})
 	}
+	return find
+}
+
+// Find reads documents from the cluster's primary, each in its place; nil is one that
+// is not there.
+func Find(ctx context.Context, cluster *mongo.Cluster, of Collection, q Question) ([]bson.Raw, error) {
+	if q.Exact && (!cluster.Info.Version.AtLeast(5, 0) || cluster.Info.Kind != mongo.KindReplicaSet) {
+		return nil, ErrForgotten
+	}
+	docs, err := find(ctx, cluster, of, q)
+	if q.Exact && forgotten(err) {
+		err = fmt.Errorf("%w: %w", ErrForgotten, err)
+	}
+	return docs, err
+}
+
+// forgotten says that reading as of a position cannot be had; a collection may have been
+// dropped since.
+func forgotten(err error) bool {
+	codes := []int32{codeSnapshotTooOld, codeSnapshotUnavailable, mongo.CodeNamespaceNotFound, mongo.CodeInvalidOptions}
+	return slices.ContainsFunc(codes, func(code int32) bool { return mongo.IsCode(err, code) })
+}
+
+func find(ctx context.Context, cluster *mongo.Cluster, of Collection, q Question) ([]bson.Raw, error) {
 	conn, err := cluster.Pool.Checkout(ctx, wire.Primary())
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Release()
-	cur, err := conn.OpenCursor(ctx, of.DB, find, wire.CursorOptions{})
+	cur, err := conn.OpenCursor(ctx, of.DB, q.find(of), wire.CursorOptions{})
 	if err != nil {
 		return nil, err
 	}
-	docs := make([]bson.Raw, len(ids))
+	a := answer{of: of, docs: make([]bson.Raw, len(q.IDs)), where: map[string]int{}}
+	for i, id := range q.IDs {
+		a.where[delta.KeyOf(bsonraw.FromRaw(id))] = i
+	}
 	for {
 		b, err := cur.Next(ctx)
 		if err != nil {
 			return nil, err
 		}
-		err = b.Each(func(doc []byte) error {
-			if i, ok := where[delta.KeyOf(bsonraw.IDOf(doc))]; ok {
-				if docs[i] != nil && of.Name != "" {
-					return twice(of, doc)
-				}
-				docs[i] = bytes.Clone(doc)
-			}
-			return nil
-		})
-		if err != nil || b.Done {
-			return docs, err
+		if err := b.Each(a.take); err != nil || b.Done {
+			return a.docs, err
+		}
+		if q.Most > 0 && a.bytes > q.Most && len(q.IDs) > 1 {
+			cur.Close(ctx)
+			return nil, ErrTooMuch
 		}
 	}
+}
+
+// answer is what has come of the documents that were asked for.
+type answer struct {
+	of    Collection
+	docs  []bson.Raw
+	where map[string]int // by the _ids' keys
+	bytes int
+}
+
+func (a *answer) take(doc []byte) error {
+	i, ok := a.where[delta.KeyOf(bsonraw.IDOf(doc))]
+	if !ok {
+		return nil
+	}
+	if a.docs[i] != nil && a.of.Name != "" {
+		return twice(a.of, doc)
+	}
+	a.docs[i] = bytes.Clone(doc)
+	a.bytes += len(doc)
+	return nil
 }
 
 // ErrTwice says that shards have different documents of one _id, or had for a moment

@@ -154,7 +154,7 @@ func (j *judge) readAgain(ctx context.Context, all []*stray, p *replay, at bson.
 		return nil
 	}
 	db, name := mongo.SplitNS(p.of.ns)
-	docs, err := lookup.Find(ctx, j.router, lookup.Collection{DB: db, Name: name}, ids, mongo.OpTime{TS: at, Term: -1}, false)
+	docs, err := lookup.Find(ctx, j.router, lookup.Collection{DB: db, Name: name}, lookup.Question{IDs: ids, At: mongo.OpTime{TS: at, Term: -1}})
 	if err != nil {
 		return fmt.Errorf("read documents again: %w", err)
 	}

@@ -135,14 +135,20 @@ func (r *Resolver) Renamed(from, to string) {
 // What is on the list when Applied is read covers that position.
 func (r *Resolver) Skipped() ([]stream.Place, int) { return r.skipped.list() }
 
-// excused reports an update whose document may be missing: in the overlap, and
-// after it until the document has been looked for.
+// excused reports an update whose document may be missing: where the target holds a
+// part of the documents alone, in the overlap, and after it until the document has
+// been looked for.
 func (r *Resolver) excused(t *fold.Target, o *fold.Op) bool {
-	return o.Overlap || r.skipped.has(t.NS, o.ID)
+	return t.Partial || o.Overlap || r.skipped.has(t.NS, o.ID)
 }
 
 // skip leaves out an update whose document is missing and that is excused.
 func (r *Resolver) skip(t *fold.Target, o *fold.Op) {
+	// A document that is not in the part has to be missing. Of a sharded target a job
+	// that was killed may have left one in no place.
+	if t.Partial && (t.Key.IsZero() || !o.Overlap) {
+		return
+	}
 	r.skips.Add(1)
 	if r.o.Source.Has == nil {
 		return // nobody could tell

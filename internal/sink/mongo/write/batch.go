@@ -212,7 +212,8 @@ func (w *Writer) updates(ctx context.Context, t *fold.Target, list []statement) 
 			results = append(results, r)
 		}
 	}
-	if int64(len(list)) > res.N {
+	// Of a part of the documents it is no matter which updates are of others.
+	if int64(len(list)) > res.N && !(t.Partial && t.Key.IsZero()) {
 		unmatched = list
 	}
 	more, err := inTurn(ctx, t, step{unmatched, w.missing}, step{list, w.repair}, step{again, w.rewrite})

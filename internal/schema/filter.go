@@ -1,0 +1,28 @@
+package schema
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// CheckFilter says why the documents of a collection cannot be filtered as the rules
+// want it; nil where they can be, or all of them are kept.
+func CheckFilter(c Collection, rules Rules) error {
+	keep := rules.Filter(c.NS)
+	if keep == nil || c.Type == TypeView {
+		return nil
+	}
+	why := ""
+	switch {
+	case c.Type == TypeTimeSeries:
+		why = "it is a time series, whose documents are packed in buckets"
+	case c.Capped():
+		why = "it is capped: a document that an update brings into the filter cannot get its place"
+	case c.Collated() && keep.ComparesText():
+		why = "it has a collation, and the filter compares text, which is compared byte by byte here"
+	default:
+		return nil
+	}
+	return mongo.WithHint(fmt.Errorf("%s cannot be filtered: %s", c.NS, why), "have the pattern of --filter leave it out, or --exclude it")
+}

@@ -1,0 +1,95 @@
+package transform
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/query"
+)
+
+// filter keeps the documents of some collections that a query matches.
+type filter struct {
+	pattern
+	query *query.Query
+	json  string // canonical, without a semicolon
+}
+
+// String is canonical.
+func (f *filter) String() string { return f.pattern.String() + "=" + f.json }
+
+// Filter says which documents of a source namespace are kept: nil is all. Of the
+// buckets of a time series, of views and of system collections all are.
+func (s *Set) Filter(ns string) *query.Query {
+	if s == nil || len(s.filters) == 0 {
+		return nil
+	}
+	db, coll := mongo.SplitNS(ns)
+	if strings.HasPrefix(coll, mongo.BucketsPrefix) {
+		return nil
+	}
+	for i := range s.filters {
+		if s.filters[i].matches(db, coll) {
+			return s.filters[i].query
+		}
+	}
+	return nil
+}
+
+// Sifts reports whether some documents of a source namespace may not be kept.
+func (s *Set) Sifts(ns string) bool { return s.Filter(ns) != nil }
+
+// SameFilter reports whether the same documents of two source namespaces are kept.
+func (s *Set) SameFilter(a, b string) bool { return s.Filter(a) == s.Filter(b) }
+
+func compileFilters(texts []string) (out []filter, err error) {
+	for _, text := range texts {
+		f, err := compileFilter(text)
+		if err != nil {
+			return nil, fmt.Errorf("filter %q: %w; write 'db.coll={\"status\": \"open\"}', as find takes it", text, err)
+		}
+		out = append(out, f)
+	}
+	return out, nil
+}
+
+// compileFilter reads "pattern={…}".
+func compileFilter(text string) (f filter, err error) {
+	name, json, found := cutUnescaped(text, '=')
+	if !found {
+		return f, errors.New("the = between the pattern and the filter is missing")
+	}
+	if f.pattern, err = compile(name); err != nil {
+		return f, fmt.Errorf("the pattern: %w", err)
+	}
+	var raw bson.Raw
+	if err := bson.UnmarshalExtJSON([]byte(json), false, &raw); err != nil {
+		return f, fmt.Errorf("the filter is no JSON: %w", err)
+	}
+	if f.query, err = query.Parse(raw); err != nil {
+		return f, err
+	}
+	canonical, err := bson.MarshalExtJSON(raw, true, false)
+	// A semicolon can only be in a string, and would end the rule in Set.String.
+	f.json = strings.ReplaceAll(string(canonical), ";", `\u003b`)
+	return f, err
+}
+
+// cutUnescaped cuts at the first sep that no backslash is before.
+func cutUnescaped(text string, sep byte) (before, after string, found bool) {
+	escaped := false
+	for i := range len(text) {
+		switch {
+		case escaped:
+			escaped = false
+		case text[i] == '\\':
+			escaped = true
+		case text[i] == sep:
+			return text[:i], text[i+1:], true
+		}
+	}
+	return text, "", false
+}

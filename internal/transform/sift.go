@@ -1,0 +1,233 @@
+package transform
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/query"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// verdict is what a filter says of an event.
+type verdict uint8
+
+const (
+	pass verdict = iota
+	drop
+	undecided // the document's state decides
+)
+
+// sift judges an event by what it tells itself. A document that is written whole is
+// in the filter or not, whatever it was before; one that is new and not in it was
+// never on the target. What stays in the filter, or out of it, passes: an update of
+// a document that the target does not have is nothing there.
+func sift(ev *stream.Event, keep *query.Query) verdict {
+	switch ev.Kind {
+	case stream.Insert:
+		if !keep.Match(ev.Doc) {
+			return drop
+		}
+	case stream.Replace, stream.Put:
+		become(ev, ev.Doc, keep)
+	case stream.Update:
+		if d, err := delta.ParseAs(ev.Form, ev.Doc); err == nil && keep.Touched(d) {
+			return undecided // the sink tells of an update that cannot be read
+		}
+	case stream.Upsert: // it may make the document
+		return undecided
+	}
+	return pass
+}
+
+// become has the event make the document what it is on the target: none where the
+// filter does not keep it.
+func become(ev *stream.Event, doc bson.Raw, keep *query.Query) {
+	if doc != nil && keep.Match(doc) {
+		ev.Kind, ev.Form, ev.Doc = stream.Put, 0, doc
+		return
+	}
+	ev.Kind, ev.Form, ev.Doc = stream.Delete, 0, nil
+}
+
+// Read gives documents of the source by their _ids, as they are at a position or
+// later, and until which position nothing else has happened to them; nil is one that
+// is not there. of is an event of their collection. Where they are more than most
+// bytes together, and more than one, it fails with ErrTooMuch.
+type Read func(ctx context.Context, of *stream.Event, ids []bson.RawValue, at mongo.OpTime, most int) (docs []bson.Raw, until mongo.OpTime, err error)
+
+// ErrTooMuch says that documents are too large to be read at once.
+var ErrTooMuch = errors.New("the documents are too large to be read at once")
+
+const (
+	mostAtOnce = 1000    // documents that are asked for at once
+	mostRead   = 8 << 20 // bytes of them
+)
+
+// Pass hands a batch on as Batch leaves it. What is undecided is decided on the
+// documents' states: each becomes what it is at the batch's last event, or later,
+// and what else the batch tells of it is left out. Where those documents are large
+// the batch goes on in several, of which all but the last are partial.
+func (st *Stage) Pass(ctx context.Context, b *stream.Batch, read Read, next func(context.Context, *stream.Batch) error) error {
+	open := st.Batch(b)
+	if len(open) == 0 {
+		st.mark = b.Mark
+		return next(ctx, b)
+	}
+	d := decision{stage: st, b: b, at: b.Events[len(b.Events)-1].At, open: map[int]bool{}, states: map[string]*document{}}
+	for _, i := range open {
+		d.open[i] = true
+	}
+	for len(open) > 0 {
+		n, err := d.read(ctx, open, read)
+		if err != nil {
+			return err
+		}
+		open = open[n:]
+		until := len(b.Events)
+		if len(open) > 0 {
+			until = open[0]
+		}
+		if err := next(ctx, d.until(until)); err != nil {
+			return err
+		}
+	}
+	st.mark = b.Mark
+	return nil
+}
+
+// decision is a batch some of whose events are decided by documents' states.
+type decision struct {
+	stage  *Stage
+	b      *stream.Batch
+	at     mongo.OpTime
+	open   map[int]bool // by index
+	states map[string]*document
+	from   int // the first event that is not handed on
+	bytes  int // of documents that were read since
+	newest mongo.OpTime
+	key    []byte
+}
+
+// document is the state of one.
+type document struct {
+	ns    string // under another name there may be another filter
+	doc   bson.Raw
+	until mongo.OpTime
+	told  bool // an event was handed on that makes it so
+}
+
+// keyOf names the document of an event; a collection that is renamed keeps its UUID.
+func (d *decision) keyOf(ev *stream.Event) string {
+	d.key = d.key[:0]
+	if ev.UUID != nil {
+		d.key = append(d.key, ev.UUID[:]...)
+	} else {
+		d.key = append(append(d.key, ev.NS...), 0)
+	}
+	d.key = delta.AppendKey(d.key, ev.Key.ID)
+	return string(d.key)
+}
+
+// read reads documents of the first of the open events, and returns of how many. They
+// are of one collection.
+func (d *decision) read(ctx context.Context, open []int, read Read) (n int, err error) {
+	var ids []bson.RawValue
+	var keys []string
+	first := &d.b.Events[open[0]]
+	asked := map[string]bool{}
+	for _, i := range open {
+		ev := &d.b.Events[i]
+		if len(ids) == d.stage.atOnce || ev.NS != first.NS || !sameCollection(ev, first) {
+			break
+		}
+		key := d.keyOf(ev)
+		if known := d.states[key]; (known == nil || known.ns != ev.NS) && !asked[key] {
+			asked[key] = true
+			ids, keys = append(ids, bsonraw.RawValue(ev.Key.ID)), append(keys, key)
+		}
+		n++
+	}
+	if len(ids) == 0 {
+		return n, nil
+	}
+	docs, until, err := read(ctx, first, ids, d.at, mostRead)
+	if errors.Is(err, ErrTooMuch) && len(ids) > 1 {
+		d.stage.atOnce = max(len(ids)/4, 1)
+		return d.read(ctx, open, read)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("learn what the filter says of documents of %s at %s: %w", first.NS, d.at, err)
+	}
+	d.stage.atOnce = min(2*d.stage.atOnce, mostAtOnce)
+	for i, doc := range docs {
+		d.bytes += len(doc)
+		d.states[keys[i]] = &document{ns: first.NS, doc: doc, until: until}
+	}
+	return n, nil
+}
+
+func sameCollection(a, b *stream.Event) bool {
+	if a.UUID == nil || b.UUID == nil {
+		return a.UUID == b.UUID
+	}
+	return *a.UUID == *b.UUID
+}
+
+// until is the batch up to an event, from where the one before has ended.
+func (d *decision) until(end int) *stream.Batch {
+	b := *d.b
+	b.Events = make([]stream.Event, 0, end-d.from)
+	for i := d.from; i < end; i++ {
+		b.Events = d.tell(b.Events, &d.b.Events[i], d.open[i])
+	}
+	if b.EventBytes = int(b.Held()); d.from > 0 {
+		b.Bytes, b.EventBytes, b.Entries = 0, 0, 0
+	}
+	b.EventBytes += d.bytes
+	b.Until = d.newest
+	if end < len(d.b.Events) {
+		b.End, b.Mark, b.Partial, b.More = b.Start, d.stage.mark, true, true
+	}
+	d.from, d.bytes = end, 0
+	return &b
+}
+
+// tell adds what is to be handed on of an event. Of a document that was read the
+// first one that was open makes it what it is; what was before it stays.
+func (d *decision) tell(to []stream.Event, ev *stream.Event, open bool) []stream.Event {
+	if ev.Kind == stream.SchemaChange {
+		return append(to, *ev)
+	}
+	s := d.states[d.keyOf(ev)]
+	switch {
+	case s == nil:
+	case s.ns != ev.NS:
+		ev.Until = s.until
+	case s.told:
+		return to
+	case open:
+		to = d.made(to, ev, s)
+	}
+	return append(to, *ev)
+}
+
+// made has an event make the document what it was read as. With the same _id in other
+// bytes it is another document, and the one before is gone.
+func (d *decision) made(to []stream.Event, ev *stream.Event, s *document) []stream.Event {
+	s.told, ev.Until = true, s.until
+	d.newest = mongo.MaxOpTime(d.newest, s.until)
+	become(ev, s.doc, d.stage.of(ev.NS).keep)
+	if id := bsonraw.IDOf(s.doc); ev.Kind == stream.Put && !id.Equal(ev.Key.ID) {
+		gone := *ev
+		become(&gone, nil, nil)
+		to, ev.Key.ID = append(to, gone), id
+	}
+	s.doc = nil
+	return to
+}
