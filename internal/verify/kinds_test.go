@@ -27,7 +27,7 @@ func TestAcrossVersions(t *testing.T) {
 			checkFound(t, rep, want)
 			back := *b
 			back.src, back.dst = b.dst, b.src
-			back.pair = Pair{b.pair.TargetNS, b.pair.SourceNS}
+			back.pair = Pair{SourceNS: b.pair.TargetNS, TargetNS: b.pair.SourceNS}
 			if rep, _ := back.run(Options{RangeBytes: 2000}); rep.Count != int64(len(want)) {
 				t.Errorf("the other way round %d differences, want %d", rep.Count, len(want))
 			}
@@ -65,7 +65,7 @@ func TestTimeSeriesBuckets(t *testing.T) {
 			b := newBed(t, src, dst)
 			sdb, _ := mongo.SplitNS(b.pair.SourceNS)
 			tdb, _ := mongo.SplitNS(b.pair.TargetNS)
-			b.pair = Pair{sdb + ".system.buckets.c", tdb + ".system.buckets.c"}
+			b.pair = Pair{SourceNS: sdb + ".system.buckets.c", TargetNS: tdb + ".system.buckets.c"}
 			ids := fillTimeSeries(t, src, sdb)
 			if len(ids) < 60 {
 				t.Fatalf("only %d buckets", len(ids))

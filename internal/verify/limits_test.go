@@ -23,7 +23,7 @@ func TestMemoryBound(t *testing.T) {
 		}
 		insert(t, c, b.pair.SourceNS, part...)
 	}
-	for name, p := range map[string]Pair{"target empty": b.pair, "source empty": {b.pair.TargetNS, b.pair.SourceNS}, "same": {b.pair.SourceNS, b.pair.SourceNS}} {
+	for name, p := range map[string]Pair{"target empty": b.pair, "source empty": {SourceNS: b.pair.TargetNS, TargetNS: b.pair.SourceNS}, "same": {SourceNS: b.pair.SourceNS, TargetNS: b.pair.SourceNS}} {
 		one := *b
 		one.pair = p
 		rep, st := one.run(Options{MaxBufferedBytes: bound, MaxDifferences: 3})

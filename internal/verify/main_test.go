@@ -73,7 +73,7 @@ type bed struct {
 
 func newBed(t testing.TB, src, dst *mongo.Cluster) *bed {
 	db := fmt.Sprintf("v%08x", rand.Uint32())
-	b := &bed{t: t, src: src, dst: dst, pair: Pair{db + "_s.c", db + "_t.c"}}
+	b := &bed{t: t, src: src, dst: dst, pair: Pair{SourceNS: db + "_s.c", TargetNS: db + "_t.c"}}
 	own := b.pair // the test may set another
 	t.Cleanup(func() {
 		b.drop(src, own.SourceNS)

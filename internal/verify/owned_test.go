@@ -320,7 +320,7 @@ func TestUnshardedScan(t *testing.T) {
 	e := New(b.router, b.router, Options{Method: Digest})
 	e.direct(source, b.of)
 	e.direct(target, b.of)
-	if r, err := e.Run(t.Context(), []Pair{{"d.plain", "d.c"}}); err != nil || r.Count != shardedDocs {
+	if r, err := e.Run(t.Context(), []Pair{{SourceNS: "d.plain", TargetNS: "d.c"}}); err != nil || r.Count != shardedDocs {
 		t.Errorf("%v, %+v", err, r)
 	}
 }

@@ -374,7 +374,7 @@ func TestBoundaries(t *testing.T) {
 	}
 	insert(t, b.src, b.pair.SourceNS, docs...)
 	e := New(c, c, Options{RangeBytes: 1500})
-	col := newCollection(e, Pair{b.pair.SourceNS, b.pair.SourceNS})
+	col := newCollection(e, Pair{SourceNS: b.pair.SourceNS, TargetNS: b.pair.SourceNS})
 	if _, err := col.tasks(t.Context()); err != nil {
 		t.Fatal(err)
 	}
