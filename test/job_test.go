@@ -217,18 +217,30 @@ func (n names) target(ns string) string {
 }
 
 // filtersOf reads the filters of collections from the same settings as the job's rules.
-func filtersOf(t *testing.T, rules []string) func(ns string) bson.Raw {
-	t.Helper()
-	filters := map[string]bson.Raw{}
-	for _, rule := range rules {
-		ns, json, _ := strings.Cut(rule, "=")
-		var filter bson.Raw
-		if err := bson.UnmarshalExtJSON([]byte(json), false, &filter); err != nil {
-			t.Fatal(err)
-		}
-		filters[ns] = filter
+// A pattern is a name, or that of a database with an asterisk for all its collections.
+func filtersOf(rules []string) func(ns string) bson.Raw {
+	type filter struct {
+		pattern string
+		raw     bson.Raw
 	}
-	return func(ns string) bson.Raw { return filters[ns] }
+	var filters []filter
+	for _, rule := range rules {
+		pattern, json, _ := strings.Cut(rule, "=")
+		f := filter{pattern: pattern}
+		if err := bson.UnmarshalExtJSON([]byte(json), false, &f.raw); err != nil {
+			panic(fmt.Errorf("%s: %w", rule, err))
+		}
+		filters = append(filters, f)
+	}
+	return func(ns string) bson.Raw {
+		db, _, _ := strings.Cut(ns, ".")
+		for _, f := range filters {
+			if f.pattern == ns || f.pattern == db+".*" {
+				return f.raw
+			}
+		}
+		return nil
+	}
 }
 
 // connect opens a cluster for the time of the test.

@@ -32,9 +32,9 @@ type scenario struct {
 	// Neither runs a command that needs the whole server for itself, which
 	// would wait for a find that is held up while a job copies.
 	setup, change func(*site)
-	// exclude and rename are rules of the job. DB stands for the name of the
+	// exclude, rename and filter are rules of the job. DB stands for the name of the
 	// scenario's database.
-	exclude, rename []string
+	exclude, rename, filter []string
 	// check looks at both sides at the end, further than the comparison.
 	check func(source, target *site)
 	// only names the ways in which the scenario is run, all when empty.
@@ -60,7 +60,7 @@ const (
 // scenarios are all of them, by subject.
 func scenarios() []scenario {
 	return slices.Concat(typeScenarios(), idScenarios(), updateScenarios(), writeScenarios(), kindScenarios(), cappedScenarios(), seriesScenarios(),
-		viewScenarios(), indexScenarios(), indexChangeScenarios(), ddlScenarios(), renameScenarios(), filterScenarios(),
+		viewScenarios(), indexScenarios(), indexChangeScenarios(), ddlScenarios(), renameScenarios(), filterScenarios(), rowScenarios(),
 		mappingScenarios(), txnScenarios(), uniqueScenarios(), knownLossScenarios())
 }
 
@@ -328,6 +328,7 @@ func rules(cases []*trial) transform.Config {
 		r.Include = append(r.Include, c.base, c.base+"-*")
 		r.Exclude = append(r.Exclude, c.rules(c.sc.exclude)...)
 		r.Rename = append(r.Rename, c.rules(c.sc.rename)...)
+		r.Filter = append(r.Filter, c.rules(c.sc.filter)...)
 	}
 	r.Include = append(r.Include, ballast)
 	return r
@@ -381,6 +382,7 @@ func compareAll(ctx context.Context, cases []*trial) {
 		Source: func(ns string) bool { return of(ns) != nil && !excluded(config.Exclude, ns) },
 		Target: func(ns string) bool { return of(ns) != nil },
 		Name:   newNames(config.Rename).target,
+		Filter: filtersOf(config.Filter),
 	})
 	for _, diff := range diffs {
 		of(diff.NS).failed(errors.New(diff.String()))
