@@ -70,7 +70,7 @@ func (a *app) debugOplog(ctx context.Context, l *oplogLook) error {
 	if err != nil || p.Majority.Before(from.At) {
 		return err
 	}
-	stage := transform.NewStage(rules, from)
+	stage := transform.NewStage(rules, from, nil)
 	err = oplog.New(c, oplog.Options{Keep: rules.Match}).Run(ctx, from, func(_ context.Context, b *stream.Batch) error {
 		until := b.End
 		stage.Batch(b)

@@ -159,6 +159,9 @@ func (v *viewer) following() {
 	if f.Located+f.Broadcast > 0 {
 		v.add(label("broadcast")+count(float64(f.Located))+" documents looked for", count(float64(f.Broadcast))+" updates sent to all")
 	}
+	for _, c := range v.s.Filters[:min(len(v.s.Filters), 6)] {
+		v.add(label("filter")+c.Rule, count(float64(c.Copied))+" copied", count(float64(c.LeftOut))+" left out", count(float64(c.Entered))+" entered", count(float64(c.Left))+" left")
+	}
 	v.add(label("behind")+seconds(f.LagSeconds), "oplog window "+seconds(f.WindowSeconds), "at "+f.Applied)
 }
 

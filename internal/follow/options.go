@@ -27,6 +27,7 @@ type Options struct {
 	Mode       state.Mode
 	OnExisting state.OnExisting
 	Rules      *transform.Set
+	Tally      *transform.Tally // of Rules
 	Store      state.Store
 	Target     *mongo.Cluster
 	Schema     *schema.Target // of Target

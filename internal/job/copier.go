@@ -294,9 +294,7 @@ func (c *copier) deferTTL(ctx context.Context) error {
 // documents on the target.
 func (c *copier) task(coll schema.Collection, target string) copy.Task {
 	t := copy.Task{Source: coll, Target: schema.Collection{NS: target, Type: coll.Type}.DataNS()}
-	if keep := c.rules.Filter(coll.NS); keep != nil {
-		t.Keep = func(doc []byte) bool { return keep.Match(doc) }
-	}
+	t.Keep = c.rules.Keep(coll.NS, c.tally)
 	return t
 }
 

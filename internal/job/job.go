@@ -40,6 +40,7 @@ type Job struct {
 	origin  source          // src, as it is read
 	dst     *mongo.Cluster
 	rules   *transform.Set
+	tally   *transform.Tally
 	store   state.Store
 	cat     *schema.Target
 	wishes  *placing.Source     // how collections are to be sharded
@@ -111,7 +112,8 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 		shape.Sharding = j.placer
 	}
 	j.cat = schema.NewTarget(j.dst, shape)
-	j.progress = progress.New(progress.Options{Job: j.id, Source: j.src.Address(), Target: j.dst.Address(),
+	j.tally = transform.NewTally(j.rules)
+	j.progress = progress.New(progress.Options{Job: j.id, Filters: j.tally.List, Source: j.src.Address(), Target: j.dst.Address(),
 		Now: spec.Now, Usage: spec.Usage, ReadFrom: j.origin.ReadFrom})
 	j.ask = &follow.Ask{Source: j.origin, Rules: j.rules, Progress: j.progress, Names: schema.NewNames(nil)}
 	j.patience = &retry.Patience{Waiting: j.failing}

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/procstat"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // Options name the job, and give what progress has of the process.
@@ -22,6 +23,8 @@ type Options struct {
 	Job, Source, Target string
 	Now                 func() time.Time
 	Usage               func() procstat.Usage
+	// Filters tells what filters have done; nil is none.
+	Filters func() []transform.FilterCount
 	// ReadFrom is the first change that a reader at a position needs.
 	ReadFrom func(stream.Position) (mongo.OpTime, error)
 }
@@ -208,6 +211,9 @@ func (p *Progress) Status(end func(readFrom mongo.OpTime) mongo.OpTime) Status {
 		st.Error, st.Hint = mongo.Brief(p.err), mongo.HintOf(p.err)
 	}
 	st.Copy, st.Follow, st.Process = p.copyStatus(), p.followStatus(), p.o.Usage()
+	if p.o.Filters != nil {
+		st.Filters = p.o.Filters()
+	}
 	if need := end(p.readFrom); !need.IsZero() && !p.oldest.IsZero() {
 		st.Follow.WindowSeconds = float64(int64(need.TS.T) - int64(p.oldest.TS.T))
 	}

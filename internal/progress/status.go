@@ -7,6 +7,7 @@ import (
 	"github.com/millrace/millrace/internal/procstat"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // Status is a snapshot of a job for people and machines. Durations are in
@@ -39,6 +40,8 @@ type Status struct {
 	Copy    Copy    `json:"copy"`
 	Indexes []Index `json:"indexes,omitempty"`
 	Follow  Follow  `json:"follow"`
+	// Filters count what each filter did in this process.
+	Filters []transform.FilterCount `json:"filters,omitempty"`
 	// Conflicts are about documents that the target refused.
 	Conflicts Conflicts `json:"conflicts"`
 	// Process is of the process that the job shows, which may run others too.

@@ -3,6 +3,7 @@ package transform
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -24,19 +25,40 @@ func (f *filter) String() string { return f.pattern.String() + "=" + f.json }
 // Filter says which documents of a source namespace are kept: nil is all. Of the
 // buckets of a time series, of views and of system collections all are.
 func (s *Set) Filter(ns string) *query.Query {
+	if i := s.filterOf(ns); i >= 0 {
+		return s.filters[i].query
+	}
+	return nil
+}
+
+// filterOf is the index of the filter of a namespace, below 0 for none.
+func (s *Set) filterOf(ns string) int {
 	if s == nil || len(s.filters) == 0 {
-		return nil
+		return -1
 	}
 	db, coll := mongo.SplitNS(ns)
 	if strings.HasPrefix(coll, mongo.BucketsPrefix) {
+		return -1
+	}
+	return slices.IndexFunc(s.filters, func(f filter) bool { return f.matches(db, coll) })
+}
+
+// Keep is Filter for what is copied or compared, counted; nil keeps all. The function
+// is safe for concurrent use.
+func (s *Set) Keep(ns string, t *Tally) func(doc []byte) bool {
+	i := s.filterOf(ns)
+	if i < 0 {
 		return nil
 	}
-	for i := range s.filters {
-		if s.filters[i].matches(db, coll) {
-			return s.filters[i].query
+	keep, n := s.filters[i].query, t.of(i)
+	return func(doc []byte) bool {
+		if keep.Match(doc) {
+			n.copied.Add(1)
+			return true
 		}
+		n.leftOut.Add(1)
+		return false
 	}
-	return nil
 }
 
 // Sifts reports whether some documents of a source namespace may not be kept.

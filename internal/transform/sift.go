@@ -27,7 +27,18 @@ const (
 // in the filter or not, whatever it was before; one that is new and not in it was
 // never on the target. What stays in the filter, or out of it, passes: an update of
 // a document that the target does not have is nothing there.
-func sift(ev *stream.Event, keep *query.Query) verdict {
+func sift(ev *stream.Event, d *destination) verdict {
+	v := judge(ev, d.keep)
+	switch v {
+	case pass:
+		d.count.kept.Add(1)
+	case drop:
+		d.count.dropped.Add(1)
+	}
+	return v
+}
+
+func judge(ev *stream.Event, keep *query.Query) verdict {
 	switch ev.Kind {
 	case stream.Insert:
 		if !keep.Match(ev.Doc) {
@@ -222,7 +233,13 @@ func (d *decision) tell(to []stream.Event, ev *stream.Event, open bool) []stream
 func (d *decision) made(to []stream.Event, ev *stream.Event, s *document) []stream.Event {
 	s.told, ev.Until = true, s.until
 	d.newest = mongo.MaxOpTime(d.newest, s.until)
-	become(ev, s.doc, d.stage.of(ev.NS).keep)
+	dest := d.stage.of(ev.NS)
+	become(ev, s.doc, dest.keep)
+	if ev.Kind == stream.Put {
+		dest.count.entered.Add(1)
+	} else {
+		dest.count.left.Add(1)
+	}
 	if id := bsonraw.IDOf(s.doc); ev.Kind == stream.Put && !id.Equal(ev.Key.ID) {
 		gone := *ev
 		become(&gone, nil, nil)

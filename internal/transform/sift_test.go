@@ -225,7 +225,7 @@ func TestPass(t *testing.T) {
 			s.write()
 		}
 		exact := s.r.IntN(2) == 0
-		st, k := NewStage(rules, stream.Position{}), &sink{docs: map[int]bson.Raw{}, kill: func() bool { return s.r.IntN(30) == 0 }}
+		st, k := NewStage(rules, stream.Position{}, nil), &sink{docs: map[int]bson.Raw{}, kill: func() bool { return s.r.IntN(30) == 0 }}
 		filtered := func(at uint32) map[int]bson.Raw {
 			out := map[int]bson.Raw{}
 			if at > 0 {
@@ -253,7 +253,7 @@ func TestPass(t *testing.T) {
 			from, start = to, b.End.TS.T
 			switch {
 			case errors.Is(err, errKilled):
-				start, st, k.until = k.fed.TS.T, NewStage(rules, stream.Position{At: k.fed}), s.at()
+				start, st, k.until = k.fed.TS.T, NewStage(rules, stream.Position{At: k.fed}, nil), s.at()
 				from = slices.IndexFunc(s.events, func(ev stream.Event) bool { return k.fed.Before(ev.At) })
 				if from < 0 {
 					from = len(s.events)

@@ -11,6 +11,7 @@ import (
 // at a time may use it.
 type Stage struct {
 	rules *Set
+	tally *Tally
 	known map[string]destination // by source namespace
 	// The events of a namespace come in runs.
 	last string
@@ -24,11 +25,12 @@ type Stage struct {
 type destination struct {
 	target string       // "" is not kept
 	keep   *query.Query // nil keeps all documents
+	count  *count
 }
 
-// NewStage makes a stage of rules for events from a position on.
-func NewStage(rules *Set, from stream.Position) *Stage {
-	return &Stage{rules: rules, known: map[string]destination{}, mark: from.Mark, atOnce: mostAtOnce}
+// NewStage makes a stage of rules for events from a position on, which counts in a tally.
+func NewStage(rules *Set, from stream.Position, tally *Tally) *Stage {
+	return &Stage{rules: rules, tally: tally, known: map[string]destination{}, mark: from.Mark, atOnce: mostAtOnce}
 }
 
 // maxKnown bounds the names that a Stage remembers; when it is full it starts anew.
@@ -49,7 +51,7 @@ func (st *Stage) Batch(b *stream.Batch) (open []int) {
 			if ev.Target = d.target; d.target == "" {
 				v = drop
 			} else if d.keep != nil {
-				v = sift(ev, d.keep)
+				v = sift(ev, d)
 			}
 		} else if !st.rules.Concerns(ev.Change) {
 			v = drop
@@ -80,7 +82,7 @@ func (st *Stage) of(ns string) *destination {
 			clear(st.known)
 		}
 		if target, kept := st.rules.Map(ns); kept {
-			d = destination{target, st.rules.Filter(ns)}
+			d = destination{target, st.rules.Filter(ns), st.tally.of(st.rules.filterOf(ns))}
 		}
 		st.known[ns] = d
 	}

@@ -24,7 +24,7 @@ func TestStage(t *testing.T) {
 		return stream.Event{Kind: stream.SchemaChange, NS: ns, Change: &stream.Change{Kind: kind, NS: ns, To: to}}
 	}
 	write := func(ns string) stream.Event { return stream.Event{Kind: stream.Insert, NS: ns} }
-	st := NewStage(mustNew(t, Config{Include: []string{"a.*", "b.in"}, Exclude: []string{"a.no"}, Rename: []string{"a=x", "b.in=y.out"}}), stream.Position{})
+	st := NewStage(mustNew(t, Config{Include: []string{"a.*", "b.in"}, Exclude: []string{"a.no"}, Rename: []string{"a=x", "b.in=y.out"}}), stream.Position{}, nil)
 	for range 2 { // the second time the names are known
 		b := &stream.Batch{End: at, Events: []stream.Event{
 			write("a.c"), write("a.no"), write("a.c"), write("b.in"), write("b.other"), write("c.c"), write("a.system.buckets.m"),
@@ -42,7 +42,7 @@ func TestStage(t *testing.T) {
 			t.Errorf("passed\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 	}
-	for name, st := range map[string]*Stage{"no rules": NewStage(nil, stream.Position{}), "empty rules": NewStage(mustNew(t, Config{}), stream.Position{})} {
+	for name, st := range map[string]*Stage{"no rules": NewStage(nil, stream.Position{}, nil), "empty rules": NewStage(mustNew(t, Config{}), stream.Position{}, nil)} {
 		b := &stream.Batch{Events: []stream.Event{write("a.c"), write("admin.x"), change(stream.ChangeCreate, "a.c", "")}}
 		if st.Batch(b); len(b.Events) != 2 || b.Events[0].Target != "a.c" {
 			t.Errorf("%s: %+v", name, b.Events)
@@ -61,14 +61,14 @@ func stageBatch(n int) *stream.Batch {
 }
 
 func TestStageAllocations(t *testing.T) {
-	st, b := NewStage(mustNew(t, Config{Rename: []string{"a=b"}}), stream.Position{}), stageBatch(1000)
+	st, b := NewStage(mustNew(t, Config{Rename: []string{"a=b"}}), stream.Position{}, nil), stageBatch(1000)
 	if n := testing.AllocsPerRun(10, func() { st.Batch(b) }); n > 0 {
 		t.Errorf("%.0f allocations a batch", n)
 	}
 }
 
 func BenchmarkStage(b *testing.B) {
-	st, batch := NewStage(nil, stream.Position{}), stageBatch(1000)
+	st, batch := NewStage(nil, stream.Position{}, nil), stageBatch(1000)
 	b.ReportAllocs()
 	for b.Loop() {
 		st.Batch(batch)

@@ -187,9 +187,7 @@ func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set) []Pair
 	paired := map[string]bool{}
 	for _, c := range ofSource {
 		p := Pair{SourceNS: c.DataNS(), TargetNS: rules.Target(c.DataNS())}
-		if keep := rules.Filter(p.SourceNS); keep != nil {
-			p.Keep = func(doc []byte) bool { return keep.Match(doc) }
-		}
+		p.Keep = rules.Keep(p.SourceNS, nil)
 		if c.Type == schema.TypeView || target[p.TargetNS] {
 			continue
 		}

@@ -68,7 +68,7 @@ func (p pair) replay(t *testing.T, from, to mongo.OpTime, o mongosink.Options) (
 	if err != nil {
 		t.Fatal(err)
 	}
-	stage := transform.NewStage(rules, stream.Position{At: from})
+	stage := transform.NewStage(rules, stream.Position{At: from}, nil)
 	if o.Names.Traits == nil {
 		o.Names.Traits = func(context.Context, string) (mongosink.Traits, error) { return mongosink.Traits{}, nil }
 	}

@@ -1,0 +1,59 @@
+package transform
+
+import "sync/atomic"
+
+// Tally counts what the filters of a Set have done since it was made. It is safe for
+// concurrent use; nil counts nothing.
+type Tally struct{ filters []count }
+
+// count is of one filter.
+type count struct {
+	rule                                          string
+	copied, leftOut, kept, dropped, entered, left atomic.Int64
+}
+
+// FilterCount is what one filter has done since the process started.
+type FilterCount struct {
+	Rule    string `json:"rule"`
+	Copied  int64  `json:"copied"`  // documents of the copy that it kept
+	LeftOut int64  `json:"leftOut"` // and those that it did not
+	Kept    int64  `json:"kept"`    // changes that passed
+	Dropped int64  `json:"dropped"` // changes of documents that are not in it
+	// Entered and Left are documents that a change may have brought into the filter, or
+	// taken out of it, and that were in it then, or not.
+	Entered int64 `json:"entered"`
+	Left    int64 `json:"left"`
+}
+
+// NewTally counts for rules.
+func NewTally(s *Set) *Tally {
+	if s == nil || len(s.filters) == 0 {
+		return nil
+	}
+	t := &Tally{filters: make([]count, len(s.filters))}
+	for i := range s.filters {
+		t.filters[i].rule = s.filters[i].String()
+	}
+	return t
+}
+
+// of counts for the filter with an index, which is below 0 for none.
+func (t *Tally) of(i int) *count {
+	if t == nil || i < 0 {
+		return &count{}
+	}
+	return &t.filters[i]
+}
+
+// List is a snapshot, filter by filter.
+func (t *Tally) List() (out []FilterCount) {
+	if t == nil {
+		return nil
+	}
+	for i := range t.filters {
+		c := &t.filters[i]
+		out = append(out, FilterCount{Rule: c.rule, Copied: c.copied.Load(), LeftOut: c.leftOut.Load(), Kept: c.kept.Load(), Dropped: c.dropped.Load(),
+			Entered: c.entered.Load(), Left: c.left.Load()})
+	}
+	return out
+}
