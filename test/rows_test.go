@@ -119,9 +119,9 @@ func rowsTxnChange(s *site) {
 }
 
 func rowsLargeSetup(s *site) {
-	s.fill("c", 24, func(i int) bson.D {
-		return d("_id", i, "s", []string{"open", "closed"}[i%2], "pad", strings.Repeat("x", 2<<20))
-	})
+	for i := range 24 {
+		s.insert("c", d("_id", i, "s", []string{"open", "closed"}[i%2], "pad", strings.Repeat("x", 2<<20)))
+	}
 }
 
 // rowsLargeChange has more documents read than are read at once.

@@ -20,8 +20,8 @@ func fold(prev, next *Op, key docwrite.Key, m *memory) (bool, error) {
 	case stream.Insert:
 		prev.Kind, prev.Doc, prev.owned = stream.Put, next.Doc, false
 	case stream.Replace, stream.Put:
-		if prev.Kind == stream.Update {
-			prev.Kind = stream.Replace
+		if prev.Kind == stream.Update { // which may be of a document that is not there
+			prev.Kind = next.Kind
 		}
 		prev.Doc, prev.Delta, prev.owned = next.Doc, delta.Delta{}, false
 	case stream.Update:

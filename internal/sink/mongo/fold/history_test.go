@@ -292,7 +292,7 @@ func TestFoldable(t *testing.T) {
 		{Insert, Insert, no}, {Insert, Replace, Insert}, {Insert, Put, Insert}, {Insert, Update, Insert}, {Insert, Delete, Delete},
 		{Replace, Insert, no}, {Replace, Replace, Replace}, {Replace, Put, Replace}, {Replace, Update, Replace}, {Replace, Delete, Delete},
 		{Put, Insert, no}, {Put, Replace, Put}, {Put, Put, Put}, {Put, Update, Put}, {Put, Delete, Delete},
-		{Update, Insert, no}, {Update, Replace, Replace}, {Update, Put, Replace}, {Update, Delete, Delete},
+		{Update, Insert, no}, {Update, Replace, Replace}, {Update, Put, Put}, {Update, Delete, Delete},
 		{Delete, Insert, Put}, {Delete, Replace, no}, {Delete, Put, no}, {Delete, Update, no}, {Delete, Delete, no},
 	} {
 		prev, next := of(c.prev), of(c.next)
