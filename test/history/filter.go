@@ -33,7 +33,9 @@ func (g *Generator) filter(depth int) bson.D {
 	}
 	n := g.r.IntN(12)
 	path := pick(g, "a", "b", "v", "o", "n", "by", "a.b", "v.0", "o.a", "v.a", "a.0.b", "k", "x", "z")
-	switch g.r.IntN(9) {
+	switch g.r.IntN(12) {
+	case 9, 10, 11: // most changes write another one, so that documents come and go
+		return D(pick(g, "by", "n", "by"), D(pick(g, "$bitsAnySet", "$bitsAllClear"), 1+g.r.IntN(3)))
 	case 0:
 		return D("n", D("$gte", g.r.IntN(50)))
 	case 1:
