@@ -34,6 +34,33 @@ type CompareOptions struct {
 	Filter func(ns string) bson.Raw
 }
 
+// Filters reads what CompareOptions.Filter is from the settings of a job.
+// A pattern is a name, or that of a database with an asterisk for all its collections.
+func Filters(rules []string) func(ns string) bson.Raw {
+	type filter struct {
+		pattern string
+		raw     bson.Raw
+	}
+	var filters []filter
+	for _, rule := range rules {
+		pattern, json, _ := strings.Cut(rule, "=")
+		f := filter{pattern: pattern}
+		if err := bson.UnmarshalExtJSON([]byte(json), false, &f.raw); err != nil {
+			panic(fmt.Errorf("%s: %w", rule, err))
+		}
+		filters = append(filters, f)
+	}
+	return func(ns string) bson.Raw {
+		db, _, _ := strings.Cut(ns, ".")
+		for _, f := range filters {
+			if f.pattern == ns || f.pattern == db+".*" {
+				return f.raw
+			}
+		}
+		return nil
+	}
+}
+
 // Difference is one way in which the target differs.
 type Difference struct {
 	// NS is the source's namespace, or the target's where it alone has it.

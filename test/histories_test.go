@@ -304,7 +304,7 @@ func (p *player) compare() error {
 	ours := func(ns string) bool { return strings.HasPrefix(ns, p.base+".") || strings.HasPrefix(ns, p.base+"-") }
 	diffs, err := Compare(p.ctx, shared.sourceDB, shared.targetDB, CompareOptions{
 		Source: func(ns string) bool { return ours(ns) && !excluded(p.spec.Rules.Exclude, ns) },
-		Target: ours, Name: newNames(p.spec.Rules.Rename).target, Filter: filtersOf(p.spec.Rules.Filter),
+		Target: ours, Name: newNames(p.spec.Rules.Rename).target, Filter: Filters(p.spec.Rules.Filter),
 	})
 	if err == nil && len(diffs) > 0 {
 		return differences(diffs)

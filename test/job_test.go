@@ -216,33 +216,6 @@ func (n names) target(ns string) string {
 	return to
 }
 
-// filtersOf reads the filters of collections from the same settings as the job's rules.
-// A pattern is a name, or that of a database with an asterisk for all its collections.
-func filtersOf(rules []string) func(ns string) bson.Raw {
-	type filter struct {
-		pattern string
-		raw     bson.Raw
-	}
-	var filters []filter
-	for _, rule := range rules {
-		pattern, json, _ := strings.Cut(rule, "=")
-		f := filter{pattern: pattern}
-		if err := bson.UnmarshalExtJSON([]byte(json), false, &f.raw); err != nil {
-			panic(fmt.Errorf("%s: %w", rule, err))
-		}
-		filters = append(filters, f)
-	}
-	return func(ns string) bson.Raw {
-		db, _, _ := strings.Cut(ns, ".")
-		for _, f := range filters {
-			if f.pattern == ns || f.pattern == db+".*" {
-				return f.raw
-			}
-		}
-		return nil
-	}
-}
-
 // connect opens a cluster for the time of the test.
 func connect(t *testing.T, c *lab.Cluster) *millmongo.Cluster {
 	t.Helper()

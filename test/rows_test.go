@@ -40,7 +40,7 @@ func rowsSetup(s *site) {
 
 func rowsInOutChange(s *site) {
 	for i := range 30 {
-		s.set("c", i, d("$set", d("o.b", i)))                                                // of no concern
+		s.set("c", i, d("$set", d("o.b", i)))                                                 // of no concern
 		s.set("c", i, d("$set", d("s", []string{"closed", "open", "open", "paid"}[(i/3)%4]))) // in, out, or neither
 		s.set("c", i, d("$inc", d("n", 100), "$push", d("v", i)))
 	}

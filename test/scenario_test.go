@@ -382,7 +382,7 @@ func compareAll(ctx context.Context, cases []*trial) {
 		Source: func(ns string) bool { return of(ns) != nil && !excluded(config.Exclude, ns) },
 		Target: func(ns string) bool { return of(ns) != nil },
 		Name:   newNames(config.Rename).target,
-		Filter: filtersOf(config.Filter),
+		Filter: Filters(config.Filter),
 	})
 	for _, diff := range diffs {
 		of(diff.NS).failed(errors.New(diff.String()))

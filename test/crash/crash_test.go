@@ -29,7 +29,12 @@ func TestKillInEachPhase(t *testing.T) {
 
 	histories := writeHistories(t, sc, seed)
 
-	args := []string{"sync", "--source", src.URI(), "--target", dst.URI(), "--include", "crash.*", "--include", "crash-x.*", "--allow-missing", "--job", "crash", "--until"}
+	filters := history.FiltersOf(seed, "crash")
+	args := []string{"sync", "--source", src.URI(), "--target", dst.URI(), "--include", "crash.*", "--include", "crash-x.*", "--allow-missing", "--job", "crash"}
+	for _, rule := range filters {
+		args = append(args, "--filter", rule)
+	}
+	args = append(args, "--until")
 	r := rand.New(rand.NewPCG(seed, 7))
 	for _, phase := range []string{"catalog", "creating", "copying", "copying", "indexing", "overlap", "following", "following", "following"} {
 		p := test.Start(t, bin, append(args, "never")...)
@@ -55,7 +60,7 @@ func TestKillInEachPhase(t *testing.T) {
 		t.Fatalf("last run: %v\n%s", err, p.Output())
 	}
 	t.Logf("%d operations and %d steps of histories written meanwhile", churn.Operations(), steps.Done)
-	diffs, err := test.Compare(t.Context(), sc, dc, test.CompareOptions{})
+	diffs, err := test.Compare(t.Context(), sc, dc, test.CompareOptions{Filter: test.Filters(filters)})
 	if err != nil {
 		t.Fatal(err)
 	}

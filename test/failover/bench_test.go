@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/history"
 )
 
 // bench is a source and a target of three members each, with writers on the
@@ -125,7 +126,15 @@ func uri(c *lab.Cluster) string {
 func (b *bench) start(more ...string) *test.Process {
 	b.t.Helper()
 	args := []string{"sync", "--source", uri(b.source), "--target", uri(b.target), "--include", database + ".*", "--include", database + "-x.*", "--allow-missing"}
-	return test.Start(b.t, b.bin, append(args, more...)...)
+	return test.Start(b.t, b.bin, append(append(args, b.filters()...), more...)...)
+}
+
+// filters are those of the job, as flags.
+func (b *bench) filters() (flags []string) {
+	for _, rule := range history.FiltersOf(b.seed, database) {
+		flags = append(flags, "--filter", rule)
+	}
+	return flags
 }
 
 // awaitPhase waits until the job is in a phase or past it. Its name is derived
@@ -403,7 +412,7 @@ func (b *bench) compare() int {
 	ours := func(ns string) bool {
 		return strings.HasPrefix(ns, database+".") || strings.HasPrefix(ns, database+"-x.")
 	}
-	diffs, err := test.Compare(b.t.Context(), b.sc, b.tc, test.CompareOptions{Source: ours, Target: ours})
+	diffs, err := test.Compare(b.t.Context(), b.sc, b.tc, test.CompareOptions{Source: ours, Target: ours, Filter: test.Filters(history.FiltersOf(b.seed, database))})
 	if err != nil {
 		b.t.Fatal(err)
 	}

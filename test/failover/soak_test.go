@@ -99,7 +99,8 @@ func soakRound(t *testing.T, done *tally, long time.Duration) {
 	done.steps += steps.Done
 	done.refused += steps.Refusals()
 	done.operations += b.churn.Operations() + steps.Done
-	v := test.Start(t, b.bin, "verify", "--source", uri(b.source), "--target", uri(b.target), "--include", database+".*", "--include", database+"-x.*")
+	args := []string{"verify", "--source", uri(b.source), "--target", uri(b.target), "--include", database + ".*", "--include", database + "-x.*"}
+	v := test.Start(t, b.bin, append(args, b.filters()...)...)
 	if err := v.Wait(6 * time.Minute); err != nil {
 		t.Errorf("seed %d: verify: %v\n%s", b.seed, err, v.Output())
 		done.differences++

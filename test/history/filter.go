@@ -2,12 +2,28 @@ package history
 
 import (
 	"fmt"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// filters are rules by which some documents of some collections are kept.
-func (g *Generator) filters() (rules []string) {
+// FiltersOf are Filters for a database, by a seed, and for what test.StartChurn writes
+// there.
+func FiltersOf(seed uint64, db string) (rules []string) {
+	g := NewGenerator(Options{Seed: seed})
+	rules = g.Filters()
+	if g.one(2) {
+		rules = append(rules, `DB.big={"n":{"$bitsAnySet":1}}`)
+	}
+	for i, rule := range rules {
+		rules[i] = strings.ReplaceAll(rule, "DB", db)
+	}
+	return rules
+}
+
+// Filters are rules by which some documents of some collections are kept. DB stands for
+// the history's database.
+func (g *Generator) Filters() (rules []string) {
 	for _, coll := range []string{"plain", "hot", "unique", "keys", "txn1", "txn2", "moving", "moved", "odd", "folded"} {
 		if g.one(2) {
 			continue

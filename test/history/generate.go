@@ -208,7 +208,7 @@ func (g *Generator) settings() Settings {
 			[]string{"DB.extra0=DB.one", "DB-x.extra1=DB-x.two", "DB.txn2=DB-y.three"})
 	}
 	if g.one(2) {
-		s.Filter = g.filters()
+		s.Filter = g.Filters()
 	}
 	if g.one(2) {
 		s.Docs = int64(1 + g.r.IntN(2*g.size))
