@@ -41,6 +41,7 @@ type bed struct {
 	sourceURI      string
 	targetURI      string
 	seed           uint64
+	filters        map[string]string // by collection
 }
 
 // newBed has a source of two shards, of three in a soak: each server costs a second.
@@ -163,7 +164,7 @@ func (b *bed) sameDocuments(names ...string) {
 		}
 	}()
 	for _, name := range names {
-		want, got := b.documents(b.source, name), b.documents(b.target, name)
+		want, got := b.documents(b.source, name, b.filters[name]), b.documents(b.target, name, "")
 		for id, doc := range want {
 			if !bytes.Equal(got[id], doc) {
 				b.Errorf("seed %d: %s %s is %s on the target, want %s", b.seed, name, id, got[id], doc)
@@ -180,9 +181,14 @@ func (b *bed) sameDocuments(names ...string) {
 	}
 }
 
-func (b *bed) documents(c *driver.Client, name string) map[string]bson.Raw {
+// documents are those that the server finds with a filter, "" for all.
+func (b *bed) documents(c *driver.Client, name, filter string) map[string]bson.Raw {
 	b.Helper()
-	cur, err := c.Database("d").Collection(name).Find(b.Context(), bson.D{})
+	which := bson.D{}
+	if filter != "" {
+		b.ok(bson.UnmarshalExtJSON([]byte(filter), false, &which))
+	}
+	cur, err := c.Database("d").Collection(name).Find(b.Context(), which)
 	b.ok(err)
 	var docs []bson.Raw
 	b.ok(cur.All(b.Context(), &docs))
@@ -201,7 +207,12 @@ func (b *bed) documents(c *driver.Client, name string) map[string]bson.Raw {
 // spec is a job from the cluster to the replica set.
 func (b *bed) spec() job.Spec {
 	level := slog.LevelInfo
-	return job.Spec{Source: b.sourceURI, Target: b.targetURI, Mode: job.ModeAll, Until: "never", Rules: transform.Config{Include: []string{"d.*"}},
+	rules := transform.Config{Include: []string{"d.*"}}
+	for name, filter := range b.filters {
+		rules.Filter = append(rules.Filter, "d."+name+"="+filter)
+	}
+	slices.Sort(rules.Filter) // the job's name comes from them
+	return job.Spec{Source: b.sourceURI, Target: b.targetURI, Mode: job.ModeAll, Until: "never", Rules: rules,
 		Deps: job.Deps{Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))}}
 }
 

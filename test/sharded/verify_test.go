@@ -154,7 +154,9 @@ func (b *bed) moving() (moves *atomic.Int32, end func()) {
 
 func (b *bed) verify(spec verify.Spec) *verify.Report {
 	b.Helper()
-	spec.Rules = transform.Config{Include: []string{"d.*"}}
+	if len(spec.Rules.Include) == 0 {
+		spec.Rules = transform.Config{Include: []string{"d.*"}}
+	}
 	spec.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	r, err := verify.Clusters(b.Context(), spec)
 	b.ok(err)
