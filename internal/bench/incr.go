@@ -21,6 +21,7 @@ type draining struct {
 	variants []indexed     // a case each; none is one without indexes
 	settings []setting     // a contender each in place of millrace's own; none leaves them to it
 	link     link          // to the target; over one that is far the ceiling reads nothing
+	filters  []filtering
 }
 
 // indexed is a case by its indexes.
@@ -61,7 +62,7 @@ func (d draining) measure(ctx context.Context, b *bench, s scenario, v indexed) 
 	}
 	c.Notes = append(c.Notes, d.link.notes()...)
 	return b.onServers(ctx, s, n, func(st *site) error {
-		w := &incrWork{bench: b, site: st, load: d.load, indexes: v.indexes, settings: d.settings, link: d.link}
+		w := &incrWork{bench: b, site: st, load: d.load, indexes: v.indexes, settings: d.settings, link: d.link, filters: d.filters}
 		if err := w.begin(ctx, &c); err != nil {
 			return err
 		}
@@ -80,6 +81,7 @@ type incrWork struct {
 	indexes  []index
 	settings []setting
 	link     link
+	filters  []filtering
 	span     span
 	read     oplogReading
 	write    settings
@@ -183,6 +185,7 @@ func (w *incrWork) contenders() []contender {
 			"the same, each operation by itself, in order"),
 	)
 	all = append(all, w.syncs(w.site, w.empty, w.complete, drain...)...)
+	all = append(all, w.filtered(w.site, w.filters, w.empty, w.complete, drain...)...)
 	return append(all, w.peers(w.peer)...)
 }
 

@@ -51,6 +51,8 @@ func scenarios() []scenario {
 	return []scenario{
 		{"full-one", "copy one collection of 1 KB documents with hashed string _ids", copyCeiling,
 			copying{docs: 1_000_000, ways: []copyWay{readAndInsert, noOplog}}},
+		{"full-filtered", "copy one collection as full-one, and with a filter that keeps all of it", copyCeiling,
+			copying{docs: 1_000_000, filters: filterings()[1:], ways: []copyWay{readAndInsert}}},
 		{"full-cold", "the same, the source's servers restarted and their cache a fifth of the data", copyCeiling,
 			copying{docs: 1_000_000, cold: true, ways: []copyWay{readAndInsert}}},
 		{"full-many", "copy five collections", copyCeiling,
@@ -72,6 +74,8 @@ func scenarios() []scenario {
 			draining{load: workload{operations: 1_000_000, inserts: 0.7}, link: link{rtt: away}}},
 		{"incr-backlog", "drain a backlog of 70 % inserts and 30 % zipfian updates of 1 KB documents", backlogCeiling,
 			draining{load: workload{operations: 1_000_000, inserts: 0.7}}},
+		{"incr-filtered", "drain a backlog as incr-backlog, and with filters that keep all of it: one that no update can change, and one that looks at one of the ten fields", backlogCeiling,
+			draining{load: workload{operations: 1_000_000, inserts: 0.7}, filters: filterings()}},
 		{"incr-small", "drain inserts, updates and deletes of 140-byte documents in ten collections", backlogCeiling,
 			draining{shape: small, load: workload{operations: 2_000_000, collections: 10, inserts: 0.5, deletes: 0.1}}},
 		{"incr-threads", "drain the backlog of incr-small with 6, 9, 12 and 15 partitions and --apply-buffer 16MiB and 64MiB", backlogCeiling,
