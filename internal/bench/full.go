@@ -14,10 +14,10 @@ import (
 type copying struct {
 	shape       func() *shape // nil is ycsb
 	docs        int
-	collections int       // 0 is 1
-	indexes     []int     // a case for each number of secondary indexes; none is one case without
-	cold        bool      // the source's servers are restarted before each round
-	link        link      // to the target
+	collections int   // 0 is 1
+	indexes     []int // a case for each number of secondary indexes; none is one case without
+	cold        bool  // the source's servers are restarted before each round
+	link        link  // to the target
 	filters     []filtering
 	ways        []copyWay // without millrace and peers
 }

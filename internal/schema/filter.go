@@ -13,7 +13,7 @@ func CheckFilter(c Collection, rules Rules) error {
 	if keep == nil || c.Type == TypeView {
 		return nil
 	}
-	why := ""
+	var why string
 	switch {
 	case c.Type == TypeTimeSeries:
 		why = "it is a time series, whose documents are packed in buckets"
