@@ -15,6 +15,7 @@ func rowScenarios() []scenario {
 		{name: "rows_whole_documents", filter: open, setup: rowsSetup, change: rowsWholeChange},
 		{name: "rows_gone_and_back", filter: open, setup: rowsSetup, change: rowsBackChange},
 		{name: "rows_of_another_id_type", filter: open, setup: rowsSetup, change: rowsTypeChange},
+		{name: "rows_ids_of_every_type", filter: []string{`DB.*={"i":{"$bitsAnySet":1}}`}, setup: idsSetup, change: idsChange},
 		{name: "rows_transactions", filter: open, setup: rowsSetup, change: rowsTxnChange},
 		{name: "rows_large", filter: open, setup: rowsLargeSetup, change: rowsLargeChange},
 		{name: "rows_unique_keys", filter: open, setup: rowsUniqueSetup, change: rowsUniqueChange},

@@ -77,6 +77,7 @@ var ErrTooMuch = errors.New("the documents are too large to be read at once")
 
 const (
 	mostAtOnce = 1000    // documents that are asked for at once
+	mostIDs    = 1 << 20 // bytes of their _ids, but for the last
 	mostRead   = 8 << 20 // bytes of them
 )
 
@@ -151,16 +152,17 @@ func (d *decision) read(ctx context.Context, open []int, read Read) (n int, err 
 	var ids []bson.RawValue
 	var keys []string
 	first := &d.b.Events[open[0]]
-	asked := map[string]bool{}
+	asked, size := map[string]bool{}, 0
 	for _, i := range open {
 		ev := &d.b.Events[i]
-		if len(ids) == d.stage.atOnce || ev.NS != first.NS || !sameCollection(ev, first) {
+		if len(ids) == d.stage.atOnce || size > mostIDs || ev.NS != first.NS || !sameCollection(ev, first) {
 			break
 		}
 		key := d.keyOf(ev)
 		if known := d.states[key]; (known == nil || known.ns != ev.NS) && !asked[key] {
 			asked[key] = true
 			ids, keys = append(ids, bsonraw.RawValue(ev.Key.ID)), append(keys, key)
+			size += len(ev.Key.ID.Data)
 		}
 		n++
 	}
