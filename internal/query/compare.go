@@ -27,7 +27,7 @@ func compare(a, b value) int {
 	case classTimestamp:
 		return cmp.Compare(uint64(int64Of(a.data)), uint64(int64Of(b.data)))
 	case classObject, classArray:
-		return compareFields(a.data, b.data, c == classObject)
+		return compareFields(a.data, b.data)
 	case classBinary, classPointer:
 		return comparePrefixed(a.data, b.data)
 	case classRegex:
@@ -39,8 +39,9 @@ func compare(a, b value) int {
 }
 
 // compareFields orders documents, or arrays, field by field: by the class of the
-// value, the name (not in arrays), the value.
-func compareFields(a, b []byte, names bool) int {
+// value, the name, the value. An array whose elements have other names than their
+// indexes is another one.
+func compareFields(a, b []byte) int {
 	ra, _ := bsonraw.Body(a)
 	rb, _ := bsonraw.Body(b)
 	for len(ra) > 0 && len(rb) > 0 {
@@ -52,10 +53,8 @@ func compareFields(a, b []byte, names bool) int {
 		if c := cmp.Compare(classOf(ea.Type), classOf(eb.Type)); c != 0 {
 			return c
 		}
-		if names {
-			if c := bytes.Compare(ea.Name, eb.Name); c != 0 {
-				return c
-			}
+		if c := bytes.Compare(ea.Name, eb.Name); c != 0 {
+			return c
 		}
 		if c := compare(valueOf(ea), valueOf(eb)); c != 0 {
 			return c
@@ -93,7 +92,7 @@ func compareScopes(a, b []byte) int {
 	if c := bytes.Compare(codeA.text(), codeB.text()); c != 0 {
 		return c
 	}
-	return compareFields(scopeA, scopeB, true)
+	return compareFields(scopeA, scopeB)
 }
 
 // cutScope is the code and the scope; false when the bytes are damaged.

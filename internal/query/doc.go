@@ -16,7 +16,6 @@
 //     and for itself; but the element that a number at the end names stands for itself
 //     alone. An array in which nothing is found is not a missing value: {"a.b": null}
 //     does not find {a: []} or {a: [1]}.
-//   - A name that is empty at the end of a path is nothing to an array: "a." is "a".
 //   - null is equal to missing and undefined values.
 //   - NaN equals NaN and is in no order with other numbers. All other numbers are
 //     compared exactly, whatever their types.

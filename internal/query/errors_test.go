@@ -25,6 +25,12 @@ func TestRefused(t *testing.T) {
 		`{"a": {"$ref": "c", "$id": 1}}`:                   {"DBRef"},
 		`{"a": {"$undefined": true}}`:                      {"undefined"},
 		`{"a": {"$in": [{"$undefined": true}]}}`:           {"$in", "undefined"},
+		`{"a": {"$in": [1, null]}}`:                        {"$in", "null", "$or"},
+		`{"a": {"$nin": [null, "x"]}}`:                     {"$nin", "null", "$ne"},
+		`{"a.": 1}`:                                        {`"a."`, "empty"},
+		`{".a": 1}`:                                        {"empty"},
+		`{"a..b": 1}`:                                      {"empty"},
+		`{"a": {"$elemMatch": {"b.": 1}}}`:                 {"empty"},
 		`{"a": {"$in": 1}}`:                                {"$in", "list"},
 		`{"a": {"$in": [{"$gt": 1}]}}`:                     {"$in", "not operators"},
 		`{"a": {"$in": [{"$regularExpression": {"pattern": "a(?=b)", "options": ""}}]}}`: {"$in", "a(?=b)", "lookaround"},
@@ -35,26 +41,29 @@ func TestRefused(t *testing.T) {
 		`{"a": {"$regex": "a", "$options": "g"}}`: {"'g'"},
 		`{"a": {"$options": "i"}}`:                {"$options", "$regex"},
 		`{"a": {"$regex": {"$regularExpression": {"pattern": "a", "options": "i"}}, "$options": "m"}}`: {"once"},
-		`{"a": {"$not": 1}}`:                                  {"$not", "$ne"},
-		`{"a": {"$not": {}}}`:                                 {"$not"},
-		`{"a": {"$type": "x"}}`:                               {"$type", "no type"},
-		`{"a": {"$type": []}}`:                                {"$type", "empty"},
-		`{"a": {"$type": 0}}`:                                 {"$type"},
-		`{"a": {"$size": -1}}`:                                {"$size", "negative"},
-		`{"a": {"$size": 1.5}}`:                               {"$size"},
-		`{"a": {"$mod": [0, 1]}}`:                             {"$mod", "divisor is 0"},
-		`{"a": {"$mod": [2]}}`:                                {"$mod", "list"},
-		`{"a": {"$mod": [2.5, 1]}}`:                           {"$mod", "whole"},
-		`{"a": {"$mod": [{"$numberLong": "4294967296"}, 1]}}`: {"$mod", "32 bits"},
-		`{"a": {"$all": 1}}`:                                  {"$all", "list"},
-		`{"a": {"$all": [{"$gt": 1}]}}`:                       {"$all"},
-		`{"a": {"$all": [1, {"$elemMatch": {"b": 1}}]}}`:      {"$all", "$and"},
-		`{"a": {"$elemMatch": 1}}`:                            {"$elemMatch", "document"},
-		`{"a": {"$elemMatch": {"b": {"$where": "1"}}}}`:       {`"a" → $elemMatch → "b" → $where`},
-		`{"a": {"$elemMatch": {"b": 1, "$gt": 2}}}`:           {"$gt is no operator here"},
-		`{"a": {"$bitsAllSet": -1}}`:                          {"$bitsAllSet", "negative"},
-		`{"a": {"$bitsAnySet": [-1]}}`:                        {"$bitsAnySet"},
-		`{"a": {"$bitsAnySet": "x"}}`:                         {"$bitsAnySet"},
+		`{"a": {"$regex": {"$regularExpression": {"pattern": "a", "options": "i"}}, "$options": ""}}`:  {"once"},
+		`{"a": {"$regex": "a", "$options": "i", "$gt": "", "$options": "m"}}`:                          {"$options", "twice"},
+		`{"a": {"$regex": "a", "$regex": "b"}}`:                                                        {"$regex", "twice"},
+		`{"a": {"$not": 1}}`:                                                                           {"$not", "$ne"},
+		`{"a": {"$not": {}}}`:                                                                          {"$not"},
+		`{"a": {"$type": "x"}}`:                                                                        {"$type", "no type"},
+		`{"a": {"$type": []}}`:                                                                         {"$type", "empty"},
+		`{"a": {"$type": 0}}`:                                                                          {"$type"},
+		`{"a": {"$size": -1}}`:                                                                         {"$size", "negative"},
+		`{"a": {"$size": 1.5}}`:                                                                        {"$size"},
+		`{"a": {"$mod": [0, 1]}}`:                                                                      {"$mod", "divisor is 0"},
+		`{"a": {"$mod": [2]}}`:                                                                         {"$mod", "list"},
+		`{"a": {"$mod": [2.5, 1]}}`:                                                                    {"$mod", "whole"},
+		`{"a": {"$mod": [{"$numberLong": "4294967296"}, 1]}}`:                                          {"$mod", "32 bits"},
+		`{"a": {"$all": 1}}`:                                                                           {"$all", "list"},
+		`{"a": {"$all": [{"$gt": 1}]}}`:                                                                {"$all"},
+		`{"a": {"$all": [1, {"$elemMatch": {"b": 1}}]}}`:                                               {"$all", "$and"},
+		`{"a": {"$elemMatch": 1}}`:                                                                     {"$elemMatch", "document"},
+		`{"a": {"$elemMatch": {"b": {"$where": "1"}}}}`:                                                {`"a" → $elemMatch → "b" → $where`},
+		`{"a": {"$elemMatch": {"b": 1, "$gt": 2}}}`:                                                    {"$gt is no operator here"},
+		`{"a": {"$bitsAllSet": -1}}`:                                                                   {"$bitsAllSet", "negative"},
+		`{"a": {"$bitsAnySet": [-1]}}`:                                                                 {"$bitsAnySet"},
+		`{"a": {"$bitsAnySet": "x"}}`:                                                                  {"$bitsAnySet"},
 	} {
 		_, err := Parse(raw(t, parseDoc(t, filter)))
 		if err == nil {
@@ -66,6 +75,30 @@ func TestRefused(t *testing.T) {
 				t.Errorf("%s: %v, does not say %s", filter, err, s)
 			}
 		}
+	}
+}
+
+// named is an array whose elements have these names.
+func named(t testing.TB, names ...string) bson.RawValue {
+	t.Helper()
+	doc := bson.D{}
+	for i, name := range names {
+		doc = append(doc, bson.E{Key: name, Value: int32(i)})
+	}
+	return bson.RawValue{Type: bson.TypeArray, Value: raw(t, doc)}
+}
+
+// TestNamedElements: an array may have other names than indexes. It is another one then,
+// and no operand.
+func TestNamedElements(t *testing.T) {
+	odd := named(t, "0", "x")
+	for _, v := range []any{odd, d("$gt", odd), d("b", bson.A{odd}), d("$in", bson.A{1, odd}), d("$all", bson.A{d("b", odd)})} {
+		if _, err := Parse(raw(t, d("a", v))); err == nil || !strings.Contains(err.Error(), "names") {
+			t.Errorf("%v: %v", v, err)
+		}
+	}
+	if mustParse(t, `{"a": [0, 1]}`).Match(raw(t, d("a", odd))) {
+		t.Error("arrays with other names are equal")
 	}
 }
 

@@ -105,8 +105,12 @@ func (nullLeaf) test(v value) bool {
 	return v.missing() || v.typ == bson.TypeNull || v.typ == bson.TypeUndefined
 }
 
+// test: a missing value too is below MaxKey and above MinKey.
 func (l *boundLeaf) test(v value) bool {
-	return !v.missing() && l.op.holds(compare(v, l.operand))
+	if v.missing() {
+		v.typ = bson.TypeNull
+	}
+	return l.op.holds(compare(v, l.operand))
 }
 
 // test keeps to the class: {$lt: 5} finds no string. NaN is in no order with other

@@ -2,6 +2,7 @@ package query
 
 import (
 	"slices"
+	"strconv"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -75,6 +76,8 @@ func (p *parser) comparison(op comparison, v value, at place) (leaf, error) {
 	switch {
 	case v.typ == bson.TypeUndefined:
 		return nil, at.refuse("nothing can be compared with undefined; use null, or {$type: \"undefined\"}")
+	case renumbered(v):
+		return nil, at.refuse("%s", errRenumbered)
 	case v.typ == bson.TypeMinKey || v.typ == bson.TypeMaxKey:
 		return &boundLeaf{op, v}, nil
 	case v.typ == bson.TypeNull && (op == opLt || op == opGt):
@@ -102,6 +105,24 @@ func hasText(v value) bool {
 	return false
 }
 
+const errRenumbered = "the elements of an array have other names than 0, 1 and so on"
+
+// renumbered says of a value that it is, or has in it, an array whose elements are not
+// named by their indexes. Newer servers name them anew where older ones do not.
+func renumbered(v value) bool {
+	if !v.isArray() && !v.isObject() {
+		return false
+	}
+	i := 0
+	for e := range bsonraw.Fields(v.data) {
+		if v.isArray() && string(e.Name) != strconv.Itoa(i) || renumbered(valueOf(e)) {
+			return true
+		}
+		i++
+	}
+	return false
+}
+
 // in reads the list of $in.
 func (p *parser) in(v value, at place) (leaf, error) {
 	if !v.isArray() {
@@ -113,6 +134,8 @@ func (p *parser) in(v value, at place) (leaf, error) {
 		switch {
 		case v.typ == bson.TypeUndefined:
 			return nil, at.refuse("nothing can be compared with undefined; use null")
+		case renumbered(v):
+			return nil, at.refuse("%s", errRenumbered)
 		case v.isObject() && startsWithDollar(v.data):
 			return nil, at.refuse("the list holds values, not operators; use $or")
 		case v.typ == bson.TypeNull:
@@ -127,6 +150,9 @@ func (p *parser) in(v value, at place) (leaf, error) {
 			p.texts = p.texts || hasText(v)
 			l.sorted = append(l.sorted, v)
 		}
+	}
+	if l.null && len(l.sorted)+len(l.regexes) > 0 {
+		return nil, at.refuse("null stands beside other values; servers before 5.0 find no undefined value then, newer ones do: write null by itself, as in {$or: [{a: null}, {a: {$in: [1, 2]}}]} or {$ne: null, $nin: [1, 2]}")
 	}
 	slices.SortFunc(l.sorted, compare)
 	return l, nil

@@ -157,6 +157,9 @@ func (p *parser) documents(v value, at place) ([]node, error) {
 // field reads the condition on a path.
 func (p *parser) field(name string, v value, at place) (node, error) {
 	in := at.below(name)
+	if strings.Contains("."+name+".", "..") && name != "" {
+		return nil, in.refuse("a name on the path is empty: servers have rules of their own for that")
+	}
 	l, err := p.condition(v, in)
 	if err != nil {
 		return nil, err

@@ -57,8 +57,6 @@ func (s *search) value(v value, i int) bool {
 		return s.end(v)
 	case v.isObject():
 		return s.document(v.data, i)
-	case v.isArray() && s.steps[i].name == "" && i == len(s.steps)-1:
-		return s.end(v) // to an array "a." is what "a" is
 	case v.isArray():
 		return s.elements(v.data, i)
 	}
@@ -85,12 +83,16 @@ func (s *search) elements(array []byte, i int) bool {
 }
 
 // element goes on from an element that was named by its index: at the end of the path
-// it is the element alone, also if it is an array.
+// it is the element alone, also if it is an array. A path that goes on below a value
+// which is no document and no array finds nothing there, not a missing value.
 func (s *search) element(v value, i int) bool {
-	if i == len(s.steps) {
+	switch {
+	case i == len(s.steps):
 		return s.leaf.test(v)
+	case v.isObject() || v.isArray():
+		return s.value(v, i)
 	}
-	return s.value(v, i)
+	return false
 }
 
 // end is at the last step's value.

@@ -35,6 +35,13 @@ type tableCase struct {
 
 var tableCases = []tableCase{
 	{`{}`, []string{`{}`, `{"a": 1}`}, nil},
+	{`{"a.0.b": null}`, []string{`{}`, `{"a": 1}`, `{"a": [{}]}`, `{"a": {"0": 5}}`, `{"a": [{"0": 5}]}`}, []string{`{"a": [5]}`, `{"a": [null]}`, `{"a": [[5]]}`, `{"a": []}`}},
+	{`{"a": {"$lt": {"$maxKey": 1}}}`, []string{`{}`, `{"a": null}`, `{"a": []}`}, []string{`{"a": {"$maxKey": 1}}`}},
+	{`{"a": {"$gte": {"$minKey": 1}}}`, []string{`{}`, `{"a": {"$minKey": 1}}`}, nil},
+	{`{"a": {"$gte": {"$maxKey": 1}}}`, []string{`{"a": {"$maxKey": 1}}`}, []string{`{}`, `{"a": null}`}},
+	{`{"a": {"$lte": {"$minKey": 1}}}`, []string{`{"a": {"$minKey": 1}}`}, []string{`{}`, `{"a": 1}`}},
+	{`{"a.b": {"$gt": {"$minKey": 1}}}`, []string{`{}`, `{"a": 1}`, `{"a": [{}]}`}, []string{`{"a": []}`, `{"a": [1]}`, `{"a": {"b": {"$minKey": 1}}}`}},
+	{`{"a": {"$in": [null, null]}}`, []string{`{}`, `{"a": null}`, `{"a": [null]}`, `{"a": {"$undefined": true}}`}, []string{`{"a": []}`, `{"a": 1}`}},
 	{`{"a.b": null}`, []string{`{}`, `{"a": {}}`, `{"a": 1}`, `{"a": null}`, `{"a": [{}]}`, `{"a": [{"b": 1}, {}]}`}, []string{`{"a": []}`, `{"a": [1]}`, `{"a": [[{}]]}`}},
 }
 

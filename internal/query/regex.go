@@ -51,7 +51,7 @@ func (p *parser) regexValue(v value, at place) (*regexLeaf, error) {
 
 // regexOperator reads $regex, and the $options beside it in ops.
 func (p *parser) regexOperator(ops []byte, v value, at place) (*regexLeaf, error) {
-	options, err := optionsBeside(ops, at)
+	options, beside, err := optionsBeside(ops, at)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +60,7 @@ func (p *parser) regexOperator(ops []byte, v value, at place) (*regexLeaf, error
 		return newRegex(string(v.text()), options, at)
 	case bson.TypeRegex:
 		pattern, own := v.regex()
-		if len(own) > 0 && options != "" {
+		if len(own) > 0 && beside {
 			return nil, at.refuse("options stand in the regex and in $options; write them once")
 		}
 		return newRegex(string(pattern), options+string(own), at)
@@ -68,15 +68,27 @@ func (p *parser) regexOperator(ops []byte, v value, at place) (*regexLeaf, error
 	return nil, at.refuse("it needs a string or a regex, not %s", describe(v))
 }
 
-func optionsBeside(ops []byte, at place) (string, error) {
-	e, ok := bsonraw.Field(ops, "$options")
-	switch {
-	case !ok:
-		return "", nil
-	case e.Type != bson.TypeString:
-		return "", at.refuse("$options needs a string, not %s", describe(valueOf(e)))
+// optionsBeside is $options, and whether it is there. Of two $regex, or $options, in
+// one document servers take one alone.
+func optionsBeside(ops []byte, at place) (options string, is bool, err error) {
+	regexes := 0
+	for e := range bsonraw.Fields(ops) {
+		switch {
+		case string(e.Name) == "$regex":
+			regexes++
+		case string(e.Name) != "$options":
+		case is:
+			return "", is, at.refuse("$options stands there twice; write it once")
+		case e.Type != bson.TypeString:
+			return "", is, at.refuse("$options needs a string, not %s", describe(valueOf(e)))
+		default:
+			options, is = string(valueOf(e).text()), true
+		}
 	}
-	return string(valueOf(e).text()), nil
+	if regexes > 1 {
+		return "", is, at.refuse("it stands there twice; use $and")
+	}
+	return options, is, nil
 }
 
 func newRegex(pattern, options string, at place) (*regexLeaf, error) {

@@ -30,7 +30,15 @@ var regexCases = []regexCase{
 	{".", "", []string{"a", "日", "\r", "\u2028", "\x00"}, []string{"", "\n"}},
 	{".", "s", []string{"\n"}, []string{""}},
 	{"^.$", "", []string{"日", "😀", "a\n"}, []string{"aa", "\n"}},
-	{"a b # c", "x", []string{"ab"}, []string{"a b"}},
+	{"a b # c\n", "x", []string{"ab"}, []string{"a b"}},
+	{"a|b#)\n", "x", []string{"a", "b"}, []string{"#"}},
+	{"a\\#b\\Q#\\E", "x", []string{"a#b#"}, []string{"a"}},
+	{"a(?-x)#", "x", []string{"a#"}, []string{"a"}},
+	{"(?x: a #)\n)#", "", []string{"a#"}, []string{"a"}},
+	{"a #\u2028b\nc", "x", []string{"ac"}, []string{"abc"}},
+	{"(?)(?-)a(?i-)b", "", []string{"aB"}, []string{"A"}},
+	{"a{ 1}|x{1|{,}", "", []string{"a{ 1}", "x{1", "{,}"}, []string{"a", "x"}},
+	{"^(a{2}){0}b{0,0}$", "", []string{""}, []string{"aa", "b"}},
 	{"a[ #]b\\ c", "x", []string{"a b c", "a#b c"}, []string{"abc"}},
 	{"a +", "x", []string{"aa"}, []string{"b"}},
 	{"a\nb #x\nc", "x", []string{"abc"}, []string{"ab"}},
@@ -94,7 +102,13 @@ var regexCases = []regexCase{
 	{"^(a{1,2}){2}$", "", []string{"aa", "aaaa"}, []string{"a", "aaaaa"}},
 	{"^a*?b+?c??$", "", []string{"b", "aabbc"}, []string{"a"}},
 	{"^(|a)b", "", []string{"b", "ab"}, []string{"c"}},
-	{"^(a*)*b", "", []string{"aab", "b"}, []string{"aac"}},
+	{"^(a*){0,9}b", "", []string{"aab", "b"}, []string{"aac"}},
+	{"^(?:ab){0,499}c", "", []string{strings.Repeat("ab", 499) + "c"}, []string{strings.Repeat("ab", 500) + "c"}},
+	{"^(((((b)?)?)?)?){0,80}$", "", []string{strings.Repeat("b", 80)}, []string{strings.Repeat("b", 81)}},
+	{"^(a*?b*?c*?d*?){0,200}$", "", []string{strings.Repeat("b", 100)}, nil},
+	{"^(((((((((((((((((((b))))))))))))))))))){0,45}$", "", []string{strings.Repeat("b", 45)}, nil},
+	{"^в$", "i", []string{"в", "В"}, []string{"\u1c80"}},
+	{"^[\u10d0\uab70]$", "i", []string{"\u10d0", "\uab70"}, []string{"\u1c90", "\u13a0"}},
 	{"\\Qa.b\\E+", "", nil, nil}, // refused
 	{"\\Qa.b\\E", "", []string{"a.b"}, []string{"axb"}},
 	{"\\x41\\x{e9}\\t\\n\\a\\e\\f\\r", "", []string{"Aé\t\n\a\x1b\f\r"}, nil},
@@ -138,16 +152,18 @@ func TestRefusedRegexes(t *testing.T) {
 		"a++": "possessive", "a{2}+": "possessive", "(?>a)": "atomic", "(?R)": "recursion", "(?(1)a|b)": "conditions", "(*UCP)a": "verbs",
 		"\\p{L}": `\p`, "\\G": `\G`, "\\Ka": `\K`, "\\R": `\R`, "\\h": `\h`, "\\v": `\v`, "\\X": `\X`, "\\C": `\C`, "\\0": `\0`,
 		"a**": "behind a quantifier", "*a": "nothing to repeat", "a{2}{3}": "behind a quantifier", "(a": "no )", "a)": "no (", "[a": "no ]", "\\": "ends with",
-		"a$b": "at the end", "(a$)*b": "at the end", "a$\\z": "at the end", "[[.a.]]": "[:alpha:]", "[[:foo:]]": "[:alpha:]", "[b-a]": "ends before", "[[:alpha:]-z]": "behind a class",
+		"a$b": "at the end", "(a$){0,2}b": "at the end", "(ab)*": "repetitions", "(a|b)+c": "repetitions", "(?:a?){3,}": "repetitions", "(ab){0,900}": "repetitions", "((a{0,9}){0,90}){0,90}": "repetitions", "a$\\z": "at the end", "[[.a.]]": "[:alpha:]", "[[:foo:]]": "[:alpha:]", "[b-a]": "ends before", "[[:alpha:]-z]": "behind a class",
 		"^*": "assertion", "\\b+": "assertion", "a{1001}": "up to 1000", "a{5,2}": "up to 1000", "(?U)a": "(?U", "(?|a)": "(?|", "(?#a)": "(?#", "\\xq": "hexadecimal",
-		"\\x{110000}": "no character", "\\x{d800}": "no character", "\xff": "UTF-8", "(((a{100}){100}){100})": "too large", "\\cA": `\c`, "\\é": `\é`, strings.Repeat("(", 60) + strings.Repeat(")", 60): "deeper",
+		"\\x{110000}": "no character", "\\x{d800}": "no character", "\xff": "UTF-8", "\\cA": `\c`, "(?<a>b)(?P<a>c)": "name a", "a\x00": "NUL", "a\\Qb": "without", "a\\Q": "without", "\\Qa\\": "without",
+		"(?x)a # c": "newline", "(?x)#": "newline", "(?--i)a": "(?-", "[a-\\d]": `\d`,
+		"\\é": `\é`, strings.Repeat("(", 60) + strings.Repeat(")", 60): "deeper",
 	} {
 		_, err := newRegex(pattern, "", place{})
 		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("/%s/: %v, does not say %q", pattern, err, says)
 		}
 	}
-	for pattern, options := range map[string]string{"^": "m", "^$": "m", "a|^\\s*": "m", "a\vb": "x", "a\u2028b": "x", "a{b": "x", "a": "g", "b": "u"} {
+	for pattern, options := range map[string]string{"^": "m", "^$": "m", "a|^\\s*": "m", "a\vb": "x", "a\u2028b": "x", "a{b": "x", "a #": "x", "a#\rb": "x", "a": "g", "b": "u"} {
 		if _, err := newRegex(pattern, options, place{}); err == nil {
 			t.Errorf("/%s/%s is taken", pattern, options)
 		}

@@ -3,6 +3,7 @@ package query
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -37,17 +38,23 @@ type regexParser struct {
 	src   []rune
 	pos   int
 	depth int
+	names []string // of groups
 }
 
 // maxRepeat is the most that Go repeats; maxGroups how deep groups are nested.
 const (
 	maxRepeat = 1000
 	maxGroups = 50
+	// maxFrames is half of what servers' engine takes.
+	maxFrames = 2000
 )
 
 func parseRegex(pattern string, f regexFlags) (*rnode, error) {
-	if !utf8.ValidString(pattern) {
+	switch {
+	case !utf8.ValidString(pattern):
 		return nil, errors.New("it is no UTF-8")
+	case strings.Contains(pattern, "\x00"):
+		return nil, errors.New("servers take no NUL in a pattern; write \\x00")
 	}
 	p := &regexParser{src: []rune(pattern)}
 	n, err := p.alternatives(&f)
@@ -56,6 +63,9 @@ func parseRegex(pattern string, f regexFlags) (*rnode, error) {
 		return nil, err
 	case p.more():
 		return nil, errors.New("a ) has no ( before it")
+	}
+	if n.frames() > maxFrames {
+		return nil, errors.New("so many repetitions of a group are not supported: servers give up on long texts; give it a bound such as {0,100}")
 	}
 	return n, n.check(rest{ends: true})
 }
@@ -142,6 +152,9 @@ func (p *regexParser) space(f *regexFlags) error {
 			for p.more() && p.src[p.pos] != '\n' {
 				p.pos++
 			}
+			if !p.more() { // servers put a ) behind the pattern, which is then in the comment
+				return errors.New("a comment without a newline behind it is refused by servers too")
+			}
 		case c == '\v', c == 0x85, c >= 0x200E && c <= 0x2029, unicode.IsSpace(c):
 			return fmt.Errorf("the space %U is not the same to all servers with option x; write \\x{%X}", c, c)
 		default:
@@ -151,10 +164,12 @@ func (p *regexParser) space(f *regexFlags) error {
 	return nil
 }
 
-// quoted reads what stands between \Q and \E, of which the last character may be
-// repeated.
+// quoted reads what stands between \Q and \E.
 func (p *regexParser) quoted(n *rnode, f *regexFlags) error {
-	for p.more() && !p.sees(`\E`) {
+	for !p.sees(`\E`) {
+		if !p.more() { // servers put a ) behind the pattern, which is then quoted
+			return errors.New("a \\Q without \\E is refused by servers too")
+		}
 		k, err := literal(p.next(), f)
 		if err != nil {
 			return err
@@ -175,7 +190,7 @@ func oneOf(s runeSet, fold bool) (*rnode, error) {
 	if fold {
 		with, ok := s.folded()
 		if !ok {
-			return nil, errors.New("option i with letters of which servers and Go know different cases is not supported; write both cases as [Xx]")
+			return nil, errors.New("option i with so many characters is not supported; write both cases as [Xx]")
 		}
 		s = with
 	}
@@ -345,12 +360,18 @@ func (p *regexParser) groupKind(f *regexFlags) (ends bool, err error) {
 	return false, errors.New("a (? has no )")
 }
 
-// groupName reads the name of a group, which makes no difference.
+// groupName reads the name of a group, which makes no difference, but servers refuse
+// to have it twice.
 func (p *regexParser) groupName() error {
 	start := p.pos
 	for p.more() {
 		c := p.next()
 		if c == '>' && p.pos-start > 1 && p.pos-start <= 30 {
+			name := string(p.src[start : p.pos-1])
+			if slices.Contains(p.names, name) {
+				return fmt.Errorf("two groups have the name %s", name)
+			}
+			p.names = append(p.names, name)
 			return nil
 		}
 		if c != '_' && !(c >= 'a' && c <= 'z') && !(c >= 'A' && c <= 'Z') && !(c >= '0' && c <= '9' && p.pos-start > 1) {

@@ -54,6 +54,31 @@ func (n *rnode) least() int {
 	return min(total, 1) // nobody asks for more
 }
 
+// frames is how deep the engine of servers calls itself for a node at most: once or
+// more for each pass through a group, and these calls last up to the end of the text. On
+// what needs more than 4000 servers find nothing. It is no more than maxFrames+1.
+func (n *rnode) frames() int {
+	total := 0
+	for _, k := range n.kids {
+		if f := k.frames(); n.op == rAlt {
+			total = max(total, f)
+		} else {
+			total = min(total+f, maxFrames+1)
+		}
+	}
+	switch {
+	case n.op == rCat || n.op == rAlt:
+		total++
+	case n.op == rRepeat && n.kids[0].op == rSet:
+		total++
+	case n.op == rRepeat && n.max < 0:
+		return maxFrames + 1
+	case n.op == rRepeat:
+		total = (total + 2) * n.max
+	}
+	return min(total, maxFrames+1)
+}
+
 // onlyEnds says of a node that there is nothing in it but rEnd.
 func (n *rnode) onlyEnds() bool {
 	switch n.op {

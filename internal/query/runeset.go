@@ -69,8 +69,8 @@ func (s runeSet) write(out *strings.Builder) {
 // other cases.
 const maxFold = 1 << 13
 
-// folded adds the other cases of all characters; false when there are characters
-// among them of which engines do not agree.
+// folded adds the other cases of all characters; false when these are too many to
+// look at.
 func (s runeSet) folded() (runeSet, bool) {
 	out := slices.Clone(s)
 	count := 0
@@ -80,19 +80,29 @@ func (s runeSet) folded() (runeSet, bool) {
 				return nil, false
 			}
 			for f := unicode.SimpleFold(c); f != c; f = unicode.SimpleFold(f) {
-				if !sureFold(c) || !sureFold(f) {
-					return nil, false
+				if hasCases(c) && hasCases(f) {
+					out = append(out, one(f))
 				}
-				out = append(out, runeRange{f, f})
 			}
 		}
 	}
 	return out.normal(), true
 }
 
-// sureFold says of a letter that the engines of all servers know the same cases of
-// it.
-func sureFold(rune) bool { return true }
+// hasCases is false for letters of which Go knows other cases but the engine of servers,
+// whose Unicode is older, does not.
+func hasCases(c rune) bool {
+	for _, r := range [...]runeRange{
+		{0x26a, 0x26a}, {0x282, 0x282}, {0x29d, 0x29d}, {0x10d0, 0x10ff}, {0x13a0, 0x13fd}, {0x1c80, 0x1cbf}, {0x1d8e, 0x1d8e},
+		{0x2c2f, 0x2c2f}, {0x2c5f, 0x2c5f}, {0xa794, 0xa794}, {0xa7ae, 0xa7ae}, {0xa7b2, 0xa7f6}, {0xab53, 0xab53}, {0xab70, 0xabbf},
+		{0x104b0, 0x105bc}, {0x10c80, 0x10cf2}, {0x16e40, 0x16e7f}, {0x1e900, 0x1e943},
+	} {
+		if c >= r.lo && c <= r.hi {
+			return false
+		}
+	}
+	return true
+}
 
 func span(lo, hi rune) runeRange { return runeRange{lo, hi} }
 
