@@ -23,25 +23,28 @@ type parser struct {
 // place is where in a filter something stands: what is written on the way there, for
 // errors; and the path of the fields on the way, which $elemMatch makes longer.
 type place struct {
-	text  string
-	path  string
-	depth int
+	text   string
+	path   string
+	inside bool // there is a path, which may be ""
+	depth  int
 }
 
 func (at place) in(name string) place {
 	if at.text != "" {
 		name = at.text + " → " + name
 	}
-	return place{text: name, path: at.path, depth: at.depth + 1}
+	at.text = name
+	at.depth++
+	return at
 }
 
 // below is the place of conditions on a field: inside is of paths below it.
 func (at place) below(name string) place {
 	at = at.in(fmt.Sprintf("%q", name))
-	if at.path != "" {
+	if at.inside {
 		name = at.path + "." + name
 	}
-	at.path = name
+	at.path, at.inside = name, true
 	return at
 }
 
@@ -138,7 +141,8 @@ func (p *parser) documents(v value, at place) ([]node, error) {
 	}
 	var nodes []node
 	for e := range bsonraw.Fields(v.data) {
-		in := place{text: fmt.Sprintf("%s[%d]", at.text, len(nodes)), path: at.path, depth: at.depth}
+		in := at
+		in.text = fmt.Sprintf("%s[%d]", at.text, len(nodes))
 		if e.Type != bson.TypeEmbeddedDocument {
 			return nil, in.refuse("it needs a filter, not %s", describe(valueOf(e)))
 		}

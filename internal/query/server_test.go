@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"testing"
+	"unicode"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -34,6 +36,9 @@ func TestServer(t *testing.T) {
 			db := client.Database("query")
 			t.Run("tables", func(t *testing.T) { testTables(server{t, db, version}) })
 			t.Run("regexes", func(t *testing.T) { testRegexes(server{t, db, version}) })
+			t.Run("folds", func(t *testing.T) { testFolds(server{t, db, version}) })
+			t.Run("arrays", func(t *testing.T) { testNamedElements(server{t, db, version}) })
+			t.Run("fractions", func(t *testing.T) { testFractions(server{t, db, version}) })
 			t.Run("filters", func(t *testing.T) { testFilters(server{t, db, version}) })
 		})
 	}
@@ -201,5 +206,77 @@ func testRegexes(s server) {
 				s.Errorf("/%s/%s: the server says %v of %s", c.pattern, c.options, !want, doc)
 			}
 		}
+	}
+}
+
+// testFolds: option i finds the same other cases of all letters.
+func testFolds(s server) {
+	var docs []bson.Raw
+	want := map[int32]bool{}
+	for r := rune(1); r <= unicode.MaxRune; r++ {
+		for f := unicode.SimpleFold(r); f != r; f = unicode.SimpleFold(f) {
+			id, pattern := int32(len(docs)), fmt.Sprintf("^\\x{%x}$", r)
+			docs = append(docs, raw(s, d("_id", id, "text", string(f), "pattern", pattern)))
+			l, err := newRegex(pattern, "i", place{})
+			if err != nil {
+				s.Fatal(err)
+			}
+			if l.test(value{bson.TypeString, append(append(make([]byte, 4), string(f)...), 0)}) {
+				want[id] = true
+			}
+		}
+	}
+	s.fill("folds", docs)
+	got, err := s.find("folds", raw(s, d("$expr", d("$regexMatch", d("input", "$text", "regex", "$pattern", "options", "i")))))
+	if err != nil {
+		s.Fatal(err)
+	}
+	if !maps.Equal(got, want) {
+		s.Error(difference(bson.Raw{5, 0, 0, 0, 0}, docs, want, got))
+	}
+}
+
+// testNamedElements: arrays whose elements have other names than their indexes.
+func testNamedElements(s server) {
+	var docs []bson.Raw
+	for i, v := range []any{
+		named(s, "0", "1"), named(s, "x", "a"), named(s, "", ""), bson.A{named(s, "0", "a")}, d("b", named(s, "00", "1")), d("b", bson.A{0, 1}),
+		bson.A{bson.A{0, 1}}, named(s, "1", "0"),
+	} {
+		docs = append(docs, raw(s, d("_id", int32(i), "a", v)))
+	}
+	s.fill("named", docs)
+	var o outcomes
+	for _, operand := range []any{bson.A{0, 1}, bson.A{0, 0}, bson.A{1}, d("b", bson.A{0, 1}), 0, 1} {
+		for _, op := range []string{"$eq", "$ne", "$lt", "$lte", "$gt", "$gte"} {
+			o.compare(s, "named", docs, raw(s, d("a", d(op, operand))))
+		}
+		o.compare(s, "named", docs, raw(s, d("a", d("$in", bson.A{operand, "x"}))))
+		for _, path := range []string{"a.0", "a.1", "a.x", "a.a", "a.00", "a.0.a"} {
+			o.compare(s, "named", docs, raw(s, d(path, operand)))
+		}
+	}
+}
+
+// testFractions: what becomes of fractions, and of what no int64 holds.
+func testFractions(s server) {
+	var docs []bson.Raw
+	for i, text := range []string{"4.7", "4.5", "5.5", "-1", "-1.5", "-0.4", "Infinity", "-Infinity", "NaN", "1E+3", "9223372036854775807", "9223372036854775808", "-9223372036854775809", "1E-6176", "9.9E+6144"} {
+		v, err := bson.ParseDecimal128(text)
+		if err != nil {
+			s.Fatal(err)
+		}
+		docs = append(docs, raw(s, d("_id", int32(i), "a", v)))
+	}
+	for _, f := range []float64{4.7, -1.5, math.NaN(), math.Inf(1), math.Inf(-1), 1e300, 1 << 63, -(1 << 63)} {
+		docs = append(docs, raw(s, d("_id", int32(len(docs)), "a", f)))
+	}
+	s.fill("mod", docs)
+	var o outcomes
+	for r := -6; r < 7; r++ {
+		o.compare(s, "mod", docs, raw(s, d("a", d("$mod", bson.A{7, r}))))
+	}
+	for i := range 64 {
+		o.compare(s, "mod", docs, raw(s, d("a", d("$bitsAllSet", bson.A{i}))))
 	}
 }

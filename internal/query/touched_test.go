@@ -38,6 +38,7 @@ func TestTouched(t *testing.T) {
 		{`{"a": {"$elemMatch": {"b": 1, "c.d": 2}}}`, `{"$v": 2, "diff": {"sa": {"a": true, "s3": {"u": {"d": 1}}}}}`, false},
 		{`{"a": {"$elemMatch": {"b": 1}, "$size": 2}}`, `{"$v": 2, "diff": {"sa": {"a": true, "s3": {"u": {"d": 1}}}}}`, true},
 		{`{"a": {"$elemMatch": {"$or": [{}]}}}`, `{"$v": 2, "diff": {"sa": {"a": true, "l": 0}}}`, true},
+		{`{"": {"$elemMatch": {"b": 1}}}`, `{"$v": 2, "diff": {"i": {"": 1}}}`, true},
 		{`{"": 1}`, `{"$v": 2, "diff": {"s": {"u": {"d": 1}}}}`, true},
 		{`{"a.b": 1}`, `{"$v": 2, "diff": {"u": {"a.b": 1}}}`, false},
 		{`{"a": 1}`, `{"$v": 1, "$set": {"a": 1}}`, true},
