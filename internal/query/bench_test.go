@@ -20,6 +20,8 @@ func benchDocument(t testing.TB) bson.Raw {
 
 var benchFilters = map[string]string{
 	"field":     `{"status": "open"}`,
+	"first":     `{"field0": {"$gt": "a"}}`,
+	"last":      `{"items": {"$exists": true}}`,
 	"missing":   `{"state": "open"}`,
 	"range":     `{"amount": {"$gt": 5.5, "$lte": 100}}`,
 	"two":       `{"status": {"$ne": "closed"}, "price": {"$gte": 1}}`,
@@ -41,6 +43,22 @@ func BenchmarkMatch(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				q.Match(doc)
+			}
+		})
+	}
+}
+
+func BenchmarkTouched(b *testing.B) {
+	set, err := parseDelta(raw(b, d("$v", 2, "diff", d("u", d("field3", 1), "sitems", d("a", true, "s1", d("u", d("price", 1)))))))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, name := range []string{"field", "elemMatch", "logic"} {
+		b.Run(name, func(b *testing.B) {
+			q := mustParse(b, benchFilters[name])
+			b.ReportAllocs()
+			for b.Loop() {
+				q.Touched(set)
 			}
 		})
 	}

@@ -17,10 +17,15 @@
 //     alone. An array in which nothing is found is not a missing value: {"a.b": null}
 //     does not find {a: []} or {a: [1]}.
 //   - null is equal to missing and undefined values.
+//   - A number that leads to an element without fields finds nothing below it, not a
+//     missing value: {"a.0.b": null} does not find {a: [5]}.
+//   - A missing value is below MaxKey and above MinKey.
 //   - NaN equals NaN and is in no order with other numbers. All other numbers are
 //     compared exactly, whatever their types.
 //   - $mod and the $bits operators round decimals in different ways (bits.go).
 //   - Nothing is found by a regex in text that is no UTF-8.
+//   - Servers give up on a text on which a regex goes back more than some 200 000 times,
+//     such as .*.*d on 700 characters, and do not find it. Match does.
 //
 // # What is refused
 //

@@ -111,7 +111,10 @@ func TestTouchedRandom(t *testing.T) {
 
 // update is an oplog update that fits the document, mostly.
 func (g *gen) update(doc bson.D) bson.D {
-	if g.one(2) {
+	switch {
+	case g.one(3):
+		return d("$v", int32(2), "diff", g.deepDiff(doc[1:]))
+	case g.one(2):
 		return d("$v", int32(2), "diff", g.objectDiff(doc[1:], 3))
 	}
 	set, unset := bson.D{}, bson.D{}
@@ -130,6 +133,34 @@ func (g *gen) update(doc bson.D) bson.D {
 		o, ok := e.Value.(bson.D)
 		return ok && len(o) == 0
 	})
+}
+
+// deepDiff changes one thing alone, as deep as there is one.
+func (g *gen) deepDiff(v any) bson.D {
+	switch v := v.(type) {
+	case bson.D:
+		if len(v) == 0 {
+			return d("i", d(g.name(), g.value(1)))
+		}
+		e := v[g.IntN(len(v))]
+		if inner := g.deepDiff(e.Value); inner != nil {
+			return d("s"+e.Key, inner)
+		}
+		if g.one(2) {
+			return d("d", d(e.Key, false))
+		}
+		return d("u", d(e.Key, g.value(1)))
+	case bson.A:
+		if len(v) == 0 {
+			return d("a", true, "u0", g.value(1))
+		}
+		i := g.IntN(len(v))
+		if inner := g.deepDiff(v[i]); inner != nil {
+			return d("a", true, "s"+strconv.Itoa(i), inner)
+		}
+		return d("a", true, "u"+strconv.Itoa(i), g.value(1))
+	}
+	return nil
 }
 
 func (g *gen) objectDiff(o bson.D, depth int) bson.D {
