@@ -59,7 +59,7 @@ func (g *Generator) filter(depth int) bson.D {
 	case 2:
 		return D(path, D("$exists", g.one(2)))
 	case 3:
-		return D(path, D("$in", A(n, nil, float64(n+1), true)))
+		return D(path, D("$in", A(n, float64(n+1), true)))
 	case 4:
 		return D(path, D("$type", A(pick[any](g, "number", "string", "array", "object", 10))))
 	case 5:
