@@ -140,6 +140,17 @@ func planToCutOver(t *testing.T, p *program) {
 		t.Fatalf("dry run: %d %v\n%s%s", code, err, out, stderr)
 	}
 
+	code, out, stderr = p.run("sync", "--dry-run", "--output=json", "--include=shop", `--filter=shop.orders={"_id":{"$lt":2500}}`)
+	if err := json.Unmarshal([]byte(out), &plan); code != exitOK || err != nil || plan.Collections[0].Sample == nil || plan.Collections[0].Sample.Docs != 1000 ||
+		plan.Collections[0].Sample.Kept < 350 || plan.Collections[0].Sample.Kept > 650 {
+		t.Errorf("dry run with a filter: %d %v\n%s%s", code, err, out, stderr)
+	}
+	for filter, want := range map[string]string{`shop.order={"a":1}`: "matches nothing", `shop.orders={"a":{"$near":1}}`: "$near"} {
+		if code, out, stderr := p.run("sync", "--dry-run", "--include=shop", "--filter="+filter); code != exitUsage || !strings.Contains(out+stderr, want) {
+			t.Errorf("filter %s: %d\n%s%s", filter, code, out, stderr)
+		}
+	}
+
 	// An interrupt keeps the checkpoint, the same command goes on from it.
 	sync, _, errs := p.command("sync", "--include=shop.*", "--rename=shop=store")
 	if err := sync.Start(); err != nil {

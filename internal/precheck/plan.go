@@ -44,6 +44,8 @@ type Collection struct {
 	Docs    int64       `json:"docs"`
 	Bytes   int64       `json:"bytes"`
 	Indexes int         `json:"indexes"`
+	// Sample says of a filtered collection how many documents its filter keeps.
+	Sample *Sample `json:"sample,omitempty"`
 }
 
 // Error says that the precheck found what forbids the job; nothing was written.
@@ -103,7 +105,7 @@ func Make(ctx context.Context, in Input) (*Plan, error) {
 	if err := p.look(ctx); err != nil {
 		return nil, err
 	}
-	for _, step := range []func(context.Context) error{p.resume, p.rivals, p.collections, p.names, p.sharding, p.privileges, p.existing, p.oplogWindow, p.spool, p.room} {
+	for _, step := range []func(context.Context) error{p.resume, p.rivals, p.collections, p.filters, p.names, p.sharding, p.privileges, p.existing, p.oplogWindow, p.spool, p.room} {
 		err := step(ctx)
 		if mongo.IsCode(err, mongo.CodeUnauthorized) {
 			p.unauthorized(err)
@@ -264,7 +266,6 @@ func (p *planner) collections(context.Context) error {
 	}
 	var lacks []string
 	for _, c := range colls {
-		p.filter(c)
 		lacks = append(lacks, schema.Unsupported(c, p.Target.Info.Version)...)
 		p.plan.Collections = append(p.plan.Collections, Collection{
 			Source: c.NS, Target: p.Rules.Target(c.NS), Type: c.Type, Docs: c.Count, Bytes: c.Bytes, Indexes: len(c.Indexes)})
@@ -278,17 +279,6 @@ func (p *planner) collections(context.Context) error {
 	}
 	p.ok("collections", "%d, %s", len(colls), humanize.Bytes(uint64(p.data)))
 	return nil
-}
-
-// filter looks whether a collection can be filtered as the rules want it.
-func (p *planner) filter(c schema.Collection) {
-	if err := schema.CheckFilter(c, p.Rules); err != nil {
-		p.add(Fail, "filters", mongo.HintOf(err), "%v", err)
-	}
-	// Servers before 5.0 find others by a $mod of decimals, NaN and large numbers.
-	if keep := p.Rules.Filter(c.NS); keep != nil && keep.HasMod() && !p.Source.Info.Version.AtLeast(5, 0) {
-		p.add(Fail, "filters", "use another condition than $mod", "%s: by $mod a source before 5.0 finds other documents than millrace", c.NS)
-	}
 }
 
 func (p *planner) existing(context.Context) error {

@@ -1,0 +1,85 @@
+package precheck
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/dustin/go-humanize"
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/query"
+	"github.com/millrace/millrace/internal/schema"
+)
+
+// Sample is how many of some documents, drawn at random, a filter keeps.
+type Sample struct {
+	Docs int64 `json:"docs"`
+	Kept int64 `json:"kept"`
+}
+
+const (
+	sampleDocs = 1000
+	// mostSampled bounds the collections of which documents are drawn, those that are
+	// listed first.
+	mostSampled = 20
+)
+
+// filters looks whether collections can be filtered as the rules want it, and how much
+// that leaves of them.
+func (p *planner) filters(ctx context.Context) error {
+	colls, err := p.seen.collections()
+	if err != nil {
+		return err
+	}
+	sampled := 0
+	for i, c := range colls {
+		keep := p.Rules.Filter(c.NS)
+		if keep == nil || c.Type == schema.TypeView {
+			continue
+		}
+		if !p.filterable(c, keep) || p.copied() || sampled == mostSampled {
+			continue
+		}
+		sampled++
+		s, err := p.sample(ctx, c, keep)
+		if mongo.IsCode(err, mongo.CodeSampleFailed) { // by chance
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		p.plan.Collections[i].Sample = &s
+		p.ok("filters", "%s: %s of %s documents drawn at random are kept", c.NS, humanize.Comma(s.Kept), humanize.Comma(s.Docs))
+	}
+	return nil
+}
+
+// filterable notes why a collection cannot be filtered, if it cannot.
+func (p *planner) filterable(c schema.Collection, keep *query.Query) bool {
+	if err := schema.CheckFilter(c, p.Rules); err != nil {
+		p.add(Fail, "filters", mongo.HintOf(err), "%v", err)
+		return false
+	}
+	// Servers before 5.0 find others by a $mod of decimals, NaN and large numbers.
+	if keep.HasMod() && !p.Source.Info.Version.AtLeast(5, 0) {
+		p.add(Fail, "filters", "use another condition than $mod", "%s: by $mod a source before 5.0 finds other documents than millrace", c.NS)
+		return false
+	}
+	return true
+}
+
+func (p *planner) sample(ctx context.Context, c schema.Collection, keep *query.Query) (s Sample, err error) {
+	db, coll := mongo.SplitNS(c.NS)
+	cur, err := p.Source.Client.Database(db).Collection(coll).Aggregate(ctx, bson.A{bson.D{{Key: "$sample", Value: bson.D{{Key: "size", Value: sampleDocs}}}}})
+	if err != nil {
+		return s, fmt.Errorf("draw documents of %s: %w", c.NS, err)
+	}
+	defer func() { _ = cur.Close(ctx) }()
+	for cur.Next(ctx) {
+		if s.Docs++; keep.Match(cur.Current) {
+			s.Kept++
+		}
+	}
+	return s, mongo.Wrap(cur.Err(), "draw documents of %s", c.NS)
+}
