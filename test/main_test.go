@@ -94,12 +94,16 @@ func prepareServer(ctx context.Context, client *mongo.Client) (v millmongo.Versi
 	if v, err = millmongo.ParseVersion(info.Version); err != nil || !v.AtLeast(4, 4) {
 		return v, err
 	}
+	concern := bson.D{{Key: "setDefaultRWConcern", Value: 1}, {Key: "defaultWriteConcern", Value: bson.D{{Key: "w", Value: 1}}}}
+	if !v.AtLeast(5, 0) {
+		return v, admin.RunCommand(ctx, concern).Err()
+	}
 	// What a filter asks for as of a position is forgotten about every other time.
 	forget := bson.D{{Key: "setParameter", Value: 1}, {Key: "minSnapshotHistoryWindowInSeconds", Value: 0}}
 	if err := admin.RunCommand(ctx, forget).Err(); err != nil {
 		return v, err
 	}
-	return v, admin.RunCommand(ctx, bson.D{{Key: "setDefaultRWConcern", Value: 1}, {Key: "defaultWriteConcern", Value: bson.D{{Key: "w", Value: 1}}}}).Err()
+	return v, admin.RunCommand(ctx, concern).Err()
 }
 
 func (c *clusters) stop() {
