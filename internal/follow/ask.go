@@ -119,7 +119,7 @@ func (a *Ask) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.Val
 	if gone {
 		return mongosink.Reread{Gone: true}, nil
 	}
-	if keep := a.Rules.Filter(a.sourceOf(from)); docs[0] != nil && (keep == nil || keep.Match(docs[0])) {
+	if wanted, _ := a.wanted(from); wanted(docs[0]) {
 		out.Doc = docs[0]
 	}
 	after, err := a.Source.Positions(ctx)
@@ -130,13 +130,12 @@ func (a *Ask) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.Val
 	return out, nil
 }
 
-// sourceOf is the namespace on the source.
-func (a *Ask) sourceOf(from mongosink.Origin) string {
-	if from.Source != "" {
-		return from.Source
-	}
+// wanted says which documents of the source the target is to have: those that are there,
+// and in the filter. sifted says that there is one.
+func (a *Ask) wanted(from mongosink.Origin) (wanted func(doc bson.Raw) bool, sifted bool) {
 	name, _ := a.Names.Target(from.Target)
-	return name.NS
+	keep := a.Rules.Filter(cmp.Or(from.Source, name.NS))
+	return func(doc bson.Raw) bool { return doc != nil && (keep == nil || keep.Match(doc)) }, keep != nil
 }
 
 // identify reports which collection of the source a target namespace is: as the
@@ -212,13 +211,13 @@ func (a *Ask) OnSource(ctx context.Context, from mongosink.Origin, ids []bson.Ra
 		return nil, err
 	}
 	has := make([]bool, len(ids))
-	keep := a.Rules.Filter(a.sourceOf(from))
-	docs, err := a.Source.Find(ctx, of, lookup.Question{IDs: ids, At: at, OnlyIDs: keep == nil})
+	wanted, sifted := a.wanted(from)
+	docs, err := a.Source.Find(ctx, of, lookup.Question{IDs: ids, At: at, OnlyIDs: !sifted})
 	if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
 		return has, nil
 	}
 	for i, doc := range docs {
-		has[i] = doc != nil && (keep == nil || keep.Match(doc))
+		has[i] = wanted(doc)
 	}
 	return has, err
 }
