@@ -95,7 +95,7 @@ LONG = ./test ./test/sharded ./test/failover ./internal/seed ./internal/job ./in
 test-plain: build
 	$(GO) build $(VCS) -tags failpoint -o $(PROGRAM)-failpoint ./cmd/millrace
 	race=$$($(GO) list $(RACE)); \
-	$(GOTEST) -p 2 -count=1 $$($(GO) list $(LONG) $(TESTS) | awk '!had[$$0]++' | grep -vxF -e "$$race" -e "$$($(GO) list ./test/memory)")
+	$(GOTEST) -p 3 -count=1 $$($(GO) list $(LONG) $(TESTS) | awk '!had[$$0]++' | grep -vxF -e "$$race" -e "$$($(GO) list ./test/memory)")
 
 .PHONY: test-race
 test-race: build
