@@ -150,6 +150,11 @@ func planToCutOver(t *testing.T, p *program) {
 			t.Errorf("filter %s: %d\n%s%s", filter, code, out, stderr)
 		}
 	}
+	for skip, want := range map[string]string{"shop.order=delete": "matches nothing", "shop.orders=deletes": "no operation", "shop.*=dropDatabase": "write drop"} {
+		if code, out, stderr := p.run("sync", "--dry-run", "--include=shop", "--skip="+skip); code != exitUsage || !strings.Contains(out+stderr, want) {
+			t.Errorf("skip %s: %d\n%s%s", skip, code, out, stderr)
+		}
+	}
 
 	// An interrupt keeps the checkpoint, the same command goes on from it.
 	sync, _, errs := p.command("sync", "--include=shop.*", "--rename=shop=store")

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -94,13 +95,29 @@ func verifiedText(r *verify.Report) string {
 	if n := r.Count - int64(min(len(r.Differences), maxListed)); n > 0 {
 		fmt.Fprintf(&b, "  and %d documents more\n", n)
 	}
+	for _, c := range r.Collections {
+		if c.Skipped != nil {
+			fmt.Fprintf(&b, "expected: %s: %s\n", plain(c.NS), c.Skipped)
+		}
+	}
+	for _, line := range listed(r.Expected, func(d verify.SchemaDifference) string { return "expected: " + d.NS + ": " + d.What + ": " + d.Detail }) {
+		fmt.Fprintln(&b, plain(line))
+	}
 	for _, n := range r.Notes {
 		fmt.Fprintf(&b, "note: %s\n", plain(n))
 	}
 	if r.Same {
-		b.WriteString("nothing differs\n")
+		b.WriteString(sameText(r))
 	}
 	return b.String()
+}
+
+// sameText is the verdict on clusters that do not differ but for what has to.
+func sameText(r *verify.Report) string {
+	if len(r.Expected) > 0 || slices.ContainsFunc(r.Collections, func(c verify.Collection) bool { return c.Skipped != nil }) {
+		return "nothing differs but what the skipped operations leave\n"
+	}
+	return "nothing differs\n"
 }
 
 func detail(s string) string {

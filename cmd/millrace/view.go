@@ -162,7 +162,19 @@ func (v *viewer) following() {
 	for _, c := range v.s.Filters[:min(len(v.s.Filters), 6)] {
 		v.add(label("filter")+c.Rule, count(float64(c.Copied))+" copied", count(float64(c.LeftOut))+" left out", count(float64(c.Entered))+" entered", count(float64(c.Left))+" left")
 	}
+	for _, c := range v.s.Skips[:min(len(v.s.Skips), 6)] {
+		v.add(label("skipped")+plain(c.Rule), skippedText(c.Skipped))
+	}
 	v.add(label("behind")+seconds(f.LagSeconds), "oplog window "+seconds(f.WindowSeconds), "at "+f.Applied)
+}
+
+// skippedText says how many operations were left out, by name.
+func skippedText(counts map[string]int64) string {
+	var parts []string
+	for _, op := range slices.Sorted(maps.Keys(counts)) {
+		parts = append(parts, count(float64(counts[op]))+" "+op)
+	}
+	return cmp.Or(strings.Join(parts, ", "), "nothing yet")
 }
 
 // trouble is what the operator must see whatever the height.

@@ -132,6 +132,7 @@ func bindRules(fs *pflag.FlagSet, r *transform.Config) {
 	fs.StringSliceVar(&r.Include, "include", nil, "only namespaces that match this `pattern`: db.coll, db.*, or with globs; may be repeated")
 	fs.StringSliceVar(&r.Exclude, "exclude", nil, "not the namespaces that match this `pattern`; may be repeated")
 	fs.StringArrayVar(&r.Filter, "filter", nil, "of the collections that match a pattern only the documents that find returns for a `filter`, as 'db.coll={\"status\": \"open\"}'; may be repeated")
+	fs.StringArrayVar(&r.Skip, "skip", nil, "of the collections that match a pattern leave out some `operations`, as 'db.coll=delete,drop'; may be repeated")
 	fs.StringSliceVar(&r.Rename, "rename", nil, "give a database or a collection another name on the target, as `from=to`; may be repeated")
 }
 

@@ -109,6 +109,9 @@ func (c *checker) namespaces(all transform.Config) {
 	for _, item := range all.Filter {
 		c.rules("filter", transform.Config{Filter: []string{item}})
 	}
+	for _, item := range all.Skip {
+		c.rules("skip", transform.Config{Skip: []string{item}})
+	}
 	if len(c.problems) == before {
 		c.rules("rename", all)
 	}

@@ -330,7 +330,7 @@ func (j *Job) sink(pos stream.Position, o mongosink.Options) *mongosink.Engine {
 	partitions := partitionsFor(j.spec.Partitions, j.dst.Pool.RoundTripTime())
 	b := newApplyBuffer(j.spec.ApplyBuffer, partitions)
 	o.Sizes = mongosink.Sizes{Partitions: partitions, InFlight: b.inFlight, BatchBytes: b.writes, Coalesce: b.kept}
-	o.Names = mongosink.Names{Absent: j.ask.Names.Absent, Traits: j.traits, Partial: j.rules.Sifts}
+	o.Names = mongosink.Names{Absent: j.ask.Names.Absent, Traits: j.traits, Partial: j.rules.Sifts, Stale: j.rules.Stale}
 	o.Policy = mongosink.Policy{Overwrite: j.spec.OnExisting == ExistingMerge, OnConflict: j.spec.OnConflict, Letters: j.letters}
 	o.Source = mongosink.Source{Reread: j.ask.Reread, Has: j.ask.OnSource}
 	if j.shards != nil {
@@ -427,6 +427,10 @@ func (j *Job) tellKeys(ctx context.Context) error {
 func (j *Job) finish(ctx context.Context, end follow.Final) error {
 	var lines []string
 	for _, d := range end.Differences {
+		if d.Skipped != "" {
+			j.log.Info("target differs from the source as it has to", "difference", d.String())
+			continue
+		}
 		lines = append(lines, strings.TrimSpace(d.String()))
 		j.log.Warn("target differs from the source", "difference", d.String())
 	}

@@ -25,8 +25,8 @@ const (
 	mostSampled = 20
 )
 
-// filters looks whether collections can be filtered as the rules want it, and how much
-// that leaves of them.
+// filters looks whether collections can be filtered, and operations be skipped, as the
+// rules want it, and how much a filter leaves of them.
 func (p *planner) filters(ctx context.Context) error {
 	colls, err := p.seen.collections()
 	if err != nil {
@@ -34,6 +34,10 @@ func (p *planner) filters(ctx context.Context) error {
 	}
 	sampled := 0
 	for i, c := range colls {
+		if err := schema.CheckSkip(c, p.Rules); err != nil {
+			p.add(Fail, "rules", mongo.HintOf(err), "%v", err)
+			continue
+		}
 		keep := p.Rules.Filter(c.NS)
 		if keep == nil || c.Type == schema.TypeView {
 			continue

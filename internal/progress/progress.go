@@ -25,6 +25,8 @@ type Options struct {
 	Usage               func() procstat.Usage
 	// Filters tells what filters have done; nil is none.
 	Filters func() []transform.FilterCount
+	// Skips tells what rules have left out; nil is none.
+	Skips func() []transform.SkipCount
 	// ReadFrom is the first change that a reader at a position needs.
 	ReadFrom func(stream.Position) (mongo.OpTime, error)
 }
@@ -213,6 +215,9 @@ func (p *Progress) Status(end func(readFrom mongo.OpTime) mongo.OpTime) Status {
 	st.Copy, st.Follow, st.Process = p.copyStatus(), p.followStatus(), p.o.Usage()
 	if p.o.Filters != nil {
 		st.Filters = p.o.Filters()
+	}
+	if p.o.Skips != nil {
+		st.Skips = p.o.Skips()
 	}
 	if need := end(p.readFrom); !need.IsZero() && !p.oldest.IsZero() {
 		st.Follow.WindowSeconds = float64(int64(need.TS.T) - int64(p.oldest.TS.T))

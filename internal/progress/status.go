@@ -42,6 +42,8 @@ type Status struct {
 	Follow  Follow  `json:"follow"`
 	// Filters count what each filter did in this process.
 	Filters []transform.FilterCount `json:"filters,omitempty"`
+	// Skips count what each rule of operations has left out in this process.
+	Skips []transform.SkipCount `json:"skips,omitempty"`
 	// Conflicts are about documents that the target refused.
 	Conflicts Conflicts `json:"conflicts"`
 	// Process is of the process that the job shows, which may run others too.

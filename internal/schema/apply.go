@@ -2,6 +2,7 @@ package schema
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -66,7 +67,7 @@ func (c *changer) MakeWay(ctx context.Context, ch stream.Change, o ApplyOptions)
 	default:
 		return nil
 	}
-	if !o.Rules.Match(ns) || to && o.Rules.Match(ch.NS) && o.Rules.Target(ch.NS) == o.Rules.Target(ns) {
+	if !o.Rules.Match(ns) || to && o.Rules.Match(ch.NS) && o.Rules.Target(ch.NS) == o.Rules.Target(ns) || o.leftOut(ch) {
 		return nil
 	}
 	if err := c.makeWay(ctx, ch, ns, o); err != nil {
@@ -84,7 +85,7 @@ func (c *changer) makeWay(ctx context.Context, ch stream.Change, sourceNS string
 	}
 	// Nothing can be renamed onto what is to stay.
 	renamed := ch.Kind == stream.ChangeRename && o.Rules.Match(ch.NS)
-	if ch.DropTarget || o.Existing == KeepExisting && !renamed {
+	if ch.DropTarget || o.existing(sourceNS) == KeepExisting && !renamed {
 		return nil
 	}
 	if _, there, err := c.find(ctx, ns); err != nil || !there {
@@ -109,6 +110,15 @@ func existsAlready(err error, ns string) error {
 // lenient allows that what a change expects is not there.
 func (o ApplyOptions) lenient() bool { return o.Overlap || o.Maybe }
 
+// existing is what becomes of a collection where the source makes one. The one that
+// was left there by a skipped operation goes on as the new one.
+func (o ApplyOptions) existing(sourceNS string) Existing {
+	if o.Rules.Skips(sourceNS).Has(leaving) {
+		return KeepExisting
+	}
+	return o.Existing
+}
+
 // Effect is what a change did to the target.
 type Effect struct {
 	Applied bool
@@ -117,7 +127,8 @@ type Effect struct {
 	// rename: its documents are to be copied into ResyncNS, which is not there.
 	Resync   *bson.Binary
 	ResyncNS string
-	// Dropped are the target namespaces that are gone or were replaced.
+	// Dropped are the target namespaces that are gone, were replaced, or stay as they
+	// are for good.
 	Dropped []string
 }
 
@@ -139,6 +150,9 @@ func (c *changer) Apply(ctx context.Context, ch stream.Change, o ApplyOptions) (
 }
 
 func (c *changer) apply(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
+	if o.leftOut(ch) {
+		return o.leave(ch), nil
+	}
 	switch ch.Kind {
 	case stream.ChangeDropDatabase:
 		return c.dropNames(ctx, ch, o, o.Names.OfDB(ch.NS))
@@ -180,10 +194,10 @@ func (c *changer) applyCreate(ctx context.Context, ch stream.Change, ns string, 
 	if ch.Buckets {
 		coll.Type = TypeTimeSeries
 	}
-	if err := CheckFilter(coll, o.Rules); err != nil {
+	if err := errors.Join(CheckFilter(coll, o.Rules), CheckSkip(coll, o.Rules)); err != nil {
 		return Effect{}, err
 	}
-	return Effect{Applied: true}, c.colls.create(ctx, coll, ns, o.Rules, o.Existing != KeepExisting)
+	return Effect{Applied: true}, c.colls.create(ctx, coll, ns, o.Rules, o.existing(ch.NS) != KeepExisting)
 }
 
 func (c *changer) applyCreateIndexes(ctx context.Context, ch stream.Change, ns string, o ApplyOptions) (Effect, error) {
@@ -194,6 +208,10 @@ func (c *changer) applyCreateIndexes(ctx context.Context, ch stream.Change, ns s
 	err := c.indexes.BuildIndexes(ctx, ns, ch.Indexes, phase)
 	if IsGone(err) && o.lenient() {
 		return skipped("%s is gone on the target", ns), nil
+	}
+	clash := mongo.IsCode(err, mongo.CodeIndexOptionsConflict) || mongo.IsCode(err, mongo.CodeIndexKeySpecsClash)
+	if clash && o.Rules.Skips(ch.NS).Has(stream.OpDropIndexes|leaving) {
+		return skipped("the target has an index of that name or key, whose drop was skipped: %v", err), nil
 	}
 	return Effect{Applied: err == nil}, err
 }
@@ -270,6 +288,10 @@ func (c *changer) dropNames(ctx context.Context, ch stream.Change, o ApplyOption
 	}
 	effect := Effect{Applied: true}
 	for _, one := range list {
+		if o.Rules.Skips(one.NS).Has(stream.OpDrop) {
+			effect.Dropped = append(effect.Dropped, one.Target)
+			continue
+		}
 		have, there, err := c.find(ctx, one.Target)
 		if err != nil {
 			return effect, err

@@ -20,10 +20,16 @@ type Difference struct {
 	What   string `json:"what"` // e.g. "collection", "option validator", "index a_1"
 	Source string `json:"source,omitempty"`
 	Target string `json:"target,omitempty"`
+	// Skipped are operations that the rules leave out, one of which may be the cause:
+	// then it is as it has to be.
+	Skipped string `json:"skipped,omitempty"`
 }
 
 // String is one line for people.
 func (d Difference) String() string {
+	if d.Skipped != "" {
+		return fmt.Sprintf("%s: %s: source has %s, target has %s (%s is skipped)", d.NS, d.What, cmp.Or(d.Source, "none"), cmp.Or(d.Target, "none"), d.Skipped)
+	}
 	return fmt.Sprintf("%s: %s: source has %s, target has %s", d.NS, d.What, cmp.Or(d.Source, "none"), cmp.Or(d.Target, "none"))
 }
 
@@ -73,7 +79,9 @@ func Diff(ctx context.Context, src, dst *mongo.Cluster, rules Rules, o DiffOptio
 		return nil, err
 	}
 	out, err := diff(source, target, rules, o)
-	return append(out, sharded...), err
+	out = append(out, sharded...)
+	explain(out, rules)
+	return out, err
 }
 
 // OwnDatabases are those of the target whose content is compared: those of what the

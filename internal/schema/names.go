@@ -23,7 +23,7 @@ type Name struct {
 	// for a view, and where it is not known.
 	UUID bson.Binary
 	// Gone: the source has dropped the collection already, and the target never
-	// got it. Nothing is applied to it until its drop comes.
+	// got it, or is not to get it. Nothing is applied to it until its drop comes.
 	Gone bool
 }
 
@@ -132,7 +132,7 @@ func (n *Names) After(ch stream.Change, rules Rules) NameChange {
 		if !kept {
 			return NameChange{}
 		}
-		one := Name{NS: ch.NS, Target: rules.Target(ch.NS), Type: TypeCollection, UUID: ch.UUID}
+		one := Name{NS: ch.NS, Target: rules.Target(ch.NS), Type: TypeCollection, UUID: ch.UUID, Gone: n.leftOut(ch, rules).Has(stream.OpCreate)}
 		switch {
 		case ch.Kind == stream.ChangeView:
 			one.Type, one.UUID = TypeView, bson.Binary{}
@@ -192,6 +192,9 @@ func (n *Names) renamed(ch stream.Change, rules Rules) NameChange {
 		one.UUID = ch.UUID
 	}
 	one.NS, one.Target = ch.To, rules.Target(ch.To)
+	if n.leftOut(ch, rules) != 0 {
+		one.Gone = true
+	}
 	if done, ok := n.Source(ch.To); ok && !known && done.Gone && len(ch.UUID.Data) > 0 && done.UUID.Equal(ch.UUID) {
 		one.Gone = true // asked once more after a crash
 	}

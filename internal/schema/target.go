@@ -27,6 +27,7 @@ type Rules interface {
 	Collisions(nss []string) error
 	Filter(ns string) *query.Query
 	SameFilter(a, b string) bool
+	Skips(ns string) stream.Ops
 }
 
 // Sharding shards collections of a target that is a sharded cluster.

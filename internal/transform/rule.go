@@ -24,10 +24,13 @@ import (
 // Filter holds "pattern={…}": of the collections that match the pattern only the
 // documents that find would return for the filter, in extended JSON, are kept. Of
 // several rules the first that matches counts.
+// Skip holds "pattern=operation,operation": those operations on what matches the pattern
+// are left out while the job follows; the first that matches counts.
 type Config struct {
 	Include, Exclude []string
 	Rename           []string
 	Filter           []string
+	Skip             []string
 }
 
 // Set is an immutable set of rules. The zero value and nil keep everything under
@@ -38,6 +41,7 @@ type Set struct {
 	dbSources        map[string][]string // target database to sources, sorted
 	collSources      map[string][]string // target namespace to sources, sorted
 	filters          []filter            // the first that matches counts
+	skips            []skip              // as well
 	text             string
 }
 
@@ -57,6 +61,9 @@ func New(c Config) (*Set, error) {
 		}
 	}
 	if s.filters, err = compileFilters(c.Filter); err != nil {
+		return nil, err
+	}
+	if s.skips, err = compileSkips(c.Skip); err != nil {
 		return nil, err
 	}
 	s.dbSources, s.collSources = invert(s.dbs), invert(s.colls)
@@ -94,7 +101,7 @@ func (s *Set) Match(ns string) bool {
 }
 
 // Rule is one of a set, in canonical form.
-type Rule struct{ Kind, Text string } // include, exclude, rename or filter
+type Rule struct{ Kind, Text string } // include, exclude, rename, filter or skip
 
 // Unused are the rules that mean none of the names: patterns that match none, and
 // renames of others.
@@ -120,6 +127,11 @@ func (s *Set) Unused(names []string) (out []Rule) {
 	for i := range s.filters {
 		if p := s.filters[i].pattern; !slices.ContainsFunc(names, func(ns string) bool { return p.matches(mongo.SplitNS(ns)) }) {
 			out = append(out, Rule{"filter", p.String()})
+		}
+	}
+	for i := range s.skips {
+		if p := s.skips[i].pattern; !slices.ContainsFunc(names, func(ns string) bool { return p.matches(mongo.SplitNS(ns)) }) {
+			out = append(out, Rule{"skip", p.String()})
 		}
 	}
 	for _, from := range slices.Sorted(maps.Keys(s.dbs)) {
@@ -295,6 +307,9 @@ func (s *Set) canonical() string {
 	add("rename", renames)
 	for i := range s.filters { // their order counts
 		parts = append(parts, "filter "+s.filters[i].String())
+	}
+	for i := range s.skips {
+		parts = append(parts, "skip "+s.skips[i].String())
 	}
 	return strings.Join(parts, "; ")
 }

@@ -26,6 +26,8 @@ type destination struct {
 	target string       // "" is not kept
 	keep   *query.Query // nil keeps all documents
 	count  *count
+	skips  stream.Ops
+	left   *skipCount
 }
 
 // NewStage makes a stage of rules for events from a position on, which counts in a tally.
@@ -50,8 +52,8 @@ func (st *Stage) Batch(b *stream.Batch) (open []int) {
 			d := st.of(ev.NS)
 			if ev.Target = d.target; d.target == "" {
 				v = drop
-			} else if d.keep != nil {
-				v = sift(ev, d)
+			} else if d.skips != 0 || d.keep != nil {
+				v = d.judge(ev)
 			}
 		} else if !st.rules.Concerns(ev.Change) {
 			v = drop
@@ -72,6 +74,21 @@ func (st *Stage) Batch(b *stream.Batch) (open []int) {
 	return open
 }
 
+// judge applies the rules of one collection.
+func (d *destination) judge(ev *stream.Event) (v verdict) {
+	if op := ev.Op(); d.skips.Has(op) {
+		d.left.add(op)
+		return drop
+	}
+	if d.keep != nil {
+		v = sift(ev, d)
+	}
+	if ev.Kind == stream.Insert && d.skips.Has(leaves) {
+		ev.Kind = stream.Put
+	}
+	return v
+}
+
 func (st *Stage) of(ns string) *destination {
 	if ns == st.last {
 		return &st.dest
@@ -82,7 +99,8 @@ func (st *Stage) of(ns string) *destination {
 			clear(st.known)
 		}
 		if target, kept := st.rules.Map(ns); kept {
-			d = destination{target, st.rules.Filter(ns), st.tally.of(st.rules.filterOf(ns))}
+			d = destination{target: target, keep: st.rules.Filter(ns), count: st.tally.of(st.rules.filterOf(ns)),
+				skips: st.rules.Skips(ns), left: st.tally.skipped(st.rules.skipOf(ns))}
 		}
 		st.known[ns] = d
 	}

@@ -1,10 +1,33 @@
 package transform
 
-import "sync/atomic"
+import (
+	"math/bits"
+	"sync/atomic"
 
-// Tally counts what the filters of a Set have done since it was made. It is safe for
-// concurrent use; nil counts nothing.
-type Tally struct{ filters []count }
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// Tally counts what the filters and skips of a Set have done since it was made. It is
+// safe for concurrent use; nil counts nothing.
+type Tally struct {
+	filters []count
+	skips   []skipCount
+}
+
+// skipCount is of one rule of operations on documents.
+type skipCount struct {
+	rule string
+	ops  [4]atomic.Int64 // insert, update, replace, delete
+}
+
+func (c *skipCount) add(op stream.Ops) { c.ops[bits.TrailingZeros16(uint16(op))].Add(1) }
+
+// SkipCount is what one rule has left out since the process started.
+type SkipCount struct {
+	Rule string `json:"rule"`
+	// Skipped counts the operations on documents, by name.
+	Skipped map[string]int64 `json:"skipped"`
+}
 
 // count is of one filter.
 type count struct {
@@ -27,14 +50,42 @@ type FilterCount struct {
 
 // NewTally counts for rules.
 func NewTally(s *Set) *Tally {
-	if s == nil || len(s.filters) == 0 {
+	if s == nil || len(s.filters)+len(s.skips) == 0 {
 		return nil
 	}
-	t := &Tally{filters: make([]count, len(s.filters))}
+	t := &Tally{filters: make([]count, len(s.filters)), skips: make([]skipCount, len(s.skips))}
 	for i := range s.filters {
 		t.filters[i].rule = s.filters[i].String()
 	}
+	for i := range s.skips {
+		t.skips[i].rule = s.skips[i].String()
+	}
 	return t
+}
+
+// skipped counts for the rule of operations with an index, which is below 0 for none.
+func (t *Tally) skipped(i int) *skipCount {
+	if t == nil || i < 0 {
+		return &skipCount{}
+	}
+	return &t.skips[i]
+}
+
+// Skips is a snapshot, rule by rule.
+func (t *Tally) Skips() (out []SkipCount) {
+	if t == nil {
+		return nil
+	}
+	for i := range t.skips {
+		one := SkipCount{Rule: t.skips[i].rule, Skipped: map[string]int64{}}
+		for op := range t.skips[i].ops {
+			if n := t.skips[i].ops[op].Load(); n > 0 {
+				one.Skipped[stream.Ops(1<<op).String()] = n
+			}
+		}
+		out = append(out, one)
+	}
+	return out
 }
 
 // of counts for the filter with an index, which is below 0 for none.

@@ -110,8 +110,12 @@ func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
 		return nil, fmt.Errorf("verify: compare catalogs: %w", err)
 	}
 	for _, d := range diffs {
-		detail := strings.TrimPrefix(d.String(), d.NS+": "+d.What+": ")
-		report.AddSchema(SchemaDifference{NS: d.NS, What: d.What, Detail: detail})
+		one := SchemaDifference{NS: d.NS, What: d.What, Detail: strings.TrimPrefix(d.String(), d.NS+": "+d.What+": ")}
+		if d.Skipped != "" {
+			report.Expected = append(report.Expected, one)
+		} else {
+			report.AddSchema(one)
+		}
 	}
 	for _, db := range others {
 		report.Notes = append(report.Notes, fmt.Sprintf("database %s of the target was not compared, for the source has nothing of it; an --include of it has it compared", db))
@@ -187,7 +191,7 @@ func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set) []Pair
 	paired := map[string]bool{}
 	for _, c := range ofSource {
 		p := Pair{SourceNS: c.DataNS(), TargetNS: rules.Target(c.DataNS())}
-		p.Keep = rules.Keep(p.SourceNS, nil)
+		p.Keep, p.Skips = rules.Keep(p.SourceNS, nil), rules.Skips(c.NS)
 		if c.Type == schema.TypeView || target[p.TargetNS] {
 			continue
 		}
@@ -199,7 +203,7 @@ func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set) []Pair
 			continue
 		}
 		if ns, ok := rules.Source(c.DataNS()); ok && !source[ns] {
-			pairs = append(pairs, Pair{SourceNS: ns, TargetNS: c.DataNS()})
+			pairs = append(pairs, Pair{SourceNS: ns, TargetNS: c.DataNS(), Skips: rules.Skips(ns)})
 		}
 	}
 	return pairs

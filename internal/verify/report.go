@@ -62,8 +62,9 @@ type Collection struct {
 	TargetBytes int64         `json:"targetBytes"`
 	Ranges      int           `json:"ranges"`
 	Differences int64         `json:"differences"`
-	Rechecked   int64         `json:"rechecked"` // mismatches looked at again
-	Settled     int64         `json:"settled"`   // of those, equal in the end
+	Skipped     *Skipped      `json:"skipped,omitempty"` // what differs as it has to
+	Rechecked   int64         `json:"rechecked"`         // mismatches looked at again
+	Settled     int64         `json:"settled"`           // of those, equal in the end
 	Duration    time.Duration `json:"durationNs"`
 }
 
@@ -83,6 +84,9 @@ type Report struct {
 	Truncated   bool         `json:"truncated"`
 	// Schema is the caller's to fill, through AddSchema.
 	Schema []SchemaDifference `json:"schema"`
+	// Expected are differences of collections, options, indexes and views that a skipped
+	// operation explains.
+	Expected []SchemaDifference `json:"expected,omitempty"`
 	// Notes are limits of what the figures mean, in words.
 	Notes []string `json:"notes,omitempty"`
 }
@@ -144,6 +148,10 @@ func (c *collection) add(kind Kind, key string, detail func() string) {
 		} else {
 			f.full = true
 		}
+	}
+	if c.pair.expects(kind) {
+		c.row.Skipped = c.row.Skipped.plus(c.pair.Skips, kind)
+		return
 	}
 	if len(f.list) < c.e.o.MaxDifferences {
 		f.list = append(f.list, Difference{c.pair.SourceNS, c.pair.TargetNS, DocumentID{idValue(key)}, kind, detail()})

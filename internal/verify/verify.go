@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
+	changes "github.com/millrace/millrace/internal/stream"
 )
 
 // Pair names two collections that should hold the same documents. Of a
@@ -24,6 +25,9 @@ type Pair struct {
 	SourceNS, TargetNS string // "db.coll"
 	// Keep chooses the documents of the source that are compared, nil all.
 	Keep func(doc []byte) bool
+	// Skips are the operations that were left out: what they would have changed differs
+	// as it has to.
+	Skips changes.Ops
 }
 
 // Options shape a run. The zero value compares offline with sensible limits.

@@ -72,6 +72,9 @@ type Names struct {
 	// Partial tells of a source namespace of which a filter keeps some documents alone.
 	// Asked like Absent; nil is none.
 	Partial func(ns string) bool
+	// Stale tells of a source namespace of which some operations on documents are left
+	// out, so that updates may not fit. Asked like Absent; nil is none.
+	Stale func(ns string) bool
 	// Traits reads a target collection's traits; asked once per namespace and
 	// again after each schema change.
 	Traits func(ctx context.Context, targetNS string) (Traits, error)

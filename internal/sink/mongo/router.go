@@ -141,6 +141,7 @@ func (e *Engine) destination(ctx context.Context, ev *stream.Event) (*destinatio
 		return nil, err
 	}
 	t.Source, t.Partial = ev.NS, e.o.Names.Partial != nil && e.o.Names.Partial(ev.NS)
+	t.Stale = e.o.Names.Stale != nil && e.o.Names.Stale(ev.NS)
 	if ev.UUID != nil {
 		t.UUID = new([16]byte) // the event's keeps a whole reply in memory
 		*t.UUID = *ev.UUID

@@ -21,6 +21,7 @@ type Target struct {
 	Capped       bool // document order is content
 	Collated     bool // _ids of different bytes can be equal
 	Partial      bool // of the source's documents it holds those of a filter: an update may be of another one
+	Stale        bool // some operations are left out: an update may not fit
 	Key          docwrite.Key
 	Source       string      // namespace on the source; empty where no event said
 	UUID         *[16]byte   // of the source's collection; nil where no event said

@@ -278,7 +278,9 @@ func (r *round) replay(g *goal, o *fold.Op) (*refusal, error) {
 		if o.Kind == stream.Insert && o.Untried && !o.Overlap && g.doc != nil && !r.o.Overwrite {
 			return &refusal{cause: deadletter.CauseID, text: textTaken}, nil
 		}
-		g.doc = o.Doc
+		if g.doc != nil || o.Kind != stream.Replace || !g.Target.Stale { // else its insert was left out
+			g.doc = o.Doc
+		}
 	}
 	return nil, nil
 }
@@ -298,7 +300,7 @@ func (r *round) replayUpdate(g *goal, o *fold.Op) (*refusal, error) {
 	if err != nil {
 		return nil, o.Fail("update", g.Target.NS, err)
 	}
-	if skipped > 0 && !o.Overlap {
+	if skipped > 0 && !o.Overlap && !g.Target.Stale {
 		return &refusal{cause: deadletter.CauseShape, text: textShape}, nil
 	}
 	r.skips.Add(int64(skipped))

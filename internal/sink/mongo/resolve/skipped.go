@@ -136,17 +136,17 @@ func (r *Resolver) Renamed(from, to string) {
 func (r *Resolver) Skipped() ([]stream.Place, int) { return r.skipped.list() }
 
 // excused reports an update whose document may be missing: where the target holds a
-// part of the documents alone, in the overlap, and after it until the document has
-// been looked for.
+// part of the documents alone, where operations are left out, in the overlap, and after
+// it until the document has been looked for.
 func (r *Resolver) excused(t *fold.Target, o *fold.Op) bool {
-	return t.Partial || o.Overlap || r.skipped.has(t.NS, o.ID)
+	return t.Partial || t.Stale || o.Overlap || r.skipped.has(t.NS, o.ID)
 }
 
 // skip leaves out an update whose document is missing and that is excused.
 func (r *Resolver) skip(t *fold.Target, o *fold.Op) {
 	// A document that is not in the part has to be missing. Of a sharded target a job
 	// that was killed may have left one in no place.
-	if t.Partial && (t.Key.IsZero() || !o.Overlap) {
+	if t.Stale || t.Partial && (t.Key.IsZero() || !o.Overlap) {
 		return
 	}
 	r.skips.Add(1)

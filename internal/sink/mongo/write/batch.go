@@ -213,7 +213,7 @@ func (w *Writer) updates(ctx context.Context, t *fold.Target, list []statement) 
 		}
 	}
 	// Of a part of the documents it is no matter which updates are of others.
-	if int64(len(list)) > res.N && !(t.Partial && t.Key.IsZero()) {
+	if int64(len(list)) > res.N && !(t.Stale || t.Partial && t.Key.IsZero()) {
 		unmatched = list
 	}
 	more, err := inTurn(ctx, t, step{unmatched, w.missing}, step{list, w.repair}, step{again, w.rewrite})

@@ -58,7 +58,8 @@ func ids(list []statement) []bsonraw.ID {
 }
 
 // rewritten is what makes of a document what the update makes of it. A path that
-// does not fit is left alone in the overlap, for a later event sets it.
+// does not fit is left alone in the overlap, for a later event sets it, and where
+// operations are left out.
 func (w *Writer) rewritten(t *fold.Target, o *fold.Op, doc bson.Raw) (*fold.Op, Outcome, error) {
 	kind := stream.Replace
 	if doc == nil && o.Upsert {
@@ -71,7 +72,7 @@ func (w *Writer) rewritten(t *fold.Target, o *fold.Op, doc bson.Raw) (*fold.Op, 
 	switch {
 	case err != nil:
 		return nil, 0, o.Fail("update", t.NS, err)
-	case skipped > 0 && !o.Overlap:
+	case skipped > 0 && !o.Overlap && !t.Stale:
 		return nil, Misfit, nil
 	}
 	w.Stats.Misfits.Add(int64(skipped))

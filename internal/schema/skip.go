@@ -1,0 +1,98 @@
+package schema
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// leaving are the operations whose skipping leaves collections on the target that the
+// source has no longer under their names.
+const leaving = stream.OpDrop | stream.OpRename
+
+// leftOut are the operations of a change that the rules skip. A rename concerns both
+// names: the rule of either counts.
+func (n *Names) leftOut(ch stream.Change, rules Rules) stream.Ops {
+	one, known := n.Source(ch.NS)
+	op := ch.Op(known && one.Type == TypeView && !one.Gone)
+	var skips stream.Ops
+	for _, ns := range []string{ch.NS, ch.To} {
+		if ns != "" && rules.Match(ns) {
+			skips |= rules.Skips(ns)
+		}
+	}
+	return op & skips
+}
+
+// leftOut reports that the rules skip a change. Those of a database are judged name by
+// name.
+func (o ApplyOptions) leftOut(ch stream.Change) bool { return o.Names.leftOut(ch, o.Rules) != 0 }
+
+// leave is what a change that is skipped does: what it would have dropped or renamed
+// gets no changes any more.
+func (o ApplyOptions) leave(ch stream.Change) Effect {
+	effect := skipped("%s is skipped", o.Names.leftOut(ch, o.Rules))
+	for _, ns := range []string{ch.NS, ch.To} {
+		if effectOf := ch.Op(false); ns != "" && effectOf.Has(leaving) && o.Rules.Match(ns) {
+			effect.Dropped = append(effect.Dropped, o.Rules.Target(ns))
+		}
+	}
+	return effect
+}
+
+// CheckSkip says why operations on the documents of a collection cannot be skipped as
+// the rules want it; nil where they can be, or none is.
+func CheckSkip(c Collection, rules Rules) error {
+	ops := rules.Skips(c.NS)
+	if !ops.Has(stream.OpDocuments) || c.Type == TypeView {
+		return nil
+	}
+	var why string
+	switch {
+	case c.Type == TypeTimeSeries:
+		why = "it is a time series, whose documents are packed in buckets"
+	case c.Capped():
+		why = "it is capped: which documents are the newest depends on all that happened"
+	case ops.Has(stream.OpInsert) && rules.Filter(c.NS) != nil:
+		why = "a filter keeps some of its documents, and of one that comes into the filter it is not known when it was inserted"
+	default:
+		return nil
+	}
+	return mongo.WithHint(fmt.Errorf("operations on documents of %s cannot be skipped: %s", c.NS, why),
+		fmt.Sprintf("put --skip '%s=none' before, have the pattern leave it out, or --exclude it", c.NS))
+}
+
+// explain notes of differences which operations that the rules skip may be the cause.
+func explain(list []Difference, rules Rules) {
+	for i := range list {
+		d := &list[i]
+		ns := d.NS
+		if d.Source == "" && !strings.Contains(d.What, " ") { // only the target has it
+			ns, _ = rules.Source(d.NS)
+		}
+		if ops := causes(d) & rules.Skips(ns); ops != 0 {
+			d.Skipped = ops.String()
+		}
+	}
+}
+
+// causes are the operations that may make a difference if they are skipped. What was
+// left under a name may differ in everything from what the source made there later.
+func causes(d *Difference) stream.Ops {
+	what, rest, _ := strings.Cut(d.What, " ")
+	switch {
+	case what == "option":
+		return leaving | stream.OpCollMod
+	case what == "index" && strings.Contains(rest, ", "), what == "index" && d.Source != "" && d.Target != "":
+		return leaving | stream.OpCollMod | stream.OpCreateIndexes | stream.OpDropIndexes
+	case what == "index" && d.Target == "":
+		return leaving | stream.OpCreateIndexes
+	case what == "index":
+		return leaving | stream.OpDropIndexes
+	case d.Target == "":
+		return leaving | stream.OpCreate
+	}
+	return leaving
+}

@@ -1,0 +1,22 @@
+package stream
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestParseOps(t *testing.T) {
+	for text, want := range map[string]string{
+		"delete,drop": "delete,drop", " Drop , DELETE ": "delete,drop", "none": "none", "drop,dropDatabase": "drop",
+		"insert,update,replace,delete,create,drop,rename,createIndexes,dropIndexes,collMod": "insert,update,replace,delete,create,drop,rename,createIndexes,dropIndexes,collMod",
+	} {
+		if got, err := ParseOps(text); err != nil || got.String() != want {
+			t.Errorf("%q: %s, %v", text, got, err)
+		}
+	}
+	for text, want := range map[string]string{"": "no operation", "deletes": "there are insert", "dropDatabase": "write drop", "delete,": "no operation"} {
+		if _, err := ParseOps(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package transform
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// TestSkips: the first rule that matches counts, also of the buckets of a time series.
+func TestSkips(t *testing.T) {
+	s := mustNew(t, Config{Skip: []string{"a.c=none", "a.*=delete,drop", `b.x\=y=insert`}})
+	for ns, want := range map[string]string{"a.c": "none", "a.d": "delete,drop", "a.system.buckets.d": "delete,drop", "b.x=y": "insert", "c.c": "none"} {
+		if got := s.Skips(ns).String(); got != want {
+			t.Errorf("%s: %s, want %s", ns, got, want)
+		}
+	}
+	if got, want := s.String(), `skip a.c=none; skip a.*=delete,drop; skip b.x\=y=insert`; got != want {
+		t.Errorf("canonical: %s", got)
+	}
+	for text, want := range map[string]string{"a.b": "the = between", "=delete": "the pattern", "a.b=remove": "there are insert"} {
+		if _, err := New(Config{Skip: []string{text}}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "; write ") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// TestStageSkips: what passes of each kind of event under each rule, and what is counted.
+func TestStageSkips(t *testing.T) {
+	for ops, want := range map[string]string{
+		"delete":                "put update replace put upsert",
+		"insert":                "update replace delete",
+		"update":                "insert replace delete put",
+		"replace":               "insert update delete upsert",
+		"drop,rename":           "put update replace delete put upsert",
+		"create,collMod":        "insert update replace delete put upsert",
+		"insert,update,replace": "delete",
+	} {
+		rules := mustNew(t, Config{Skip: []string{"a.*=" + ops}})
+		tally := NewTally(rules)
+		b := &stream.Batch{}
+		for _, k := range []stream.Kind{stream.Insert, stream.Update, stream.Replace, stream.Delete, stream.Put, stream.Upsert} {
+			b.Events = append(b.Events, stream.Event{Kind: k, NS: "a.c"})
+		}
+		NewStage(rules, stream.Position{}, tally).Batch(b)
+		var got []string
+		for _, ev := range b.Events {
+			got = append(got, ev.Kind.String())
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: %s passed, want %s", ops, got, want)
+		}
+		skipped := 0
+		for _, n := range tally.Skips()[0].Skipped {
+			skipped += int(n)
+		}
+		if skipped != 6-len(got) {
+			t.Errorf("%s: counted %v", ops, tally.Skips())
+		}
+	}
+	if got := NewTally(mustNew(t, Config{Filter: []string{`a.c={"b":1}`}})).Skips(); len(got) != 0 {
+		t.Error(got)
+	}
+}
