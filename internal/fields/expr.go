@@ -1,0 +1,166 @@
+package fields
+
+import (
+	"strings"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/operators"
+	"cel.dev/cel-go/common/types"
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// expression is one of CEL that was compiled. It is safe for concurrent use.
+type expression struct {
+	program   cel.Program
+	otherwise otherwise
+	reads     []read
+}
+
+const (
+	mostSteps = 100_000 // of an expression for one document, as CEL counts its cost
+	mostText  = 10_000  // characters of one
+	mostDepth = 60
+)
+
+// compiler reads expressions.
+type compiler struct{ env *cel.Env }
+
+func newCompiler() (*compiler, error) {
+	env, err := cel.NewEnv(
+		cel.Variable("doc", cel.MapType(cel.StringType, cel.DynType)),
+		cel.ParserExpressionSizeLimit(mostText),
+		cel.ParserRecursionLimit(mostDepth),
+		cel.Function("double", cel.Overload("decimal_to_double", []*cel.Type{decimalType()}, cel.DoubleType, cel.UnaryBinding(decimalToDouble))),
+		cel.Function("string", cel.Overload("object_id_to_string", []*cel.Type{objectIDType()}, cel.StringType, cel.UnaryBinding(objectIDToString))),
+	)
+	return &compiler{env}, err
+}
+
+func (p *parser) computed(name string, v value, at place) error {
+	e := &expression{}
+	if v.isDocument() {
+		given, err := options(v, at, "expr", "otherwise")
+		if err != nil {
+			return err
+		}
+		if e.otherwise, err = readOtherwise(given, at, false); err != nil {
+			return err
+		}
+		v = given["expr"]
+	}
+	if v.typ != bson.TypeString {
+		return at.refuse(`it needs an expression, such as "doc.a + doc.b", or {"expr": "doc.a + doc.b", "otherwise": "null"}; for conditions write "doc.a > 1 ? doc.b : null"`)
+	}
+	if p.compile == nil {
+		var err error
+		if p.compile, err = newCompiler(); err != nil {
+			return at.refuse("expressions cannot be read: %v", err)
+		}
+	}
+	if err := p.compile.compile(e, v.text(), at); err != nil {
+		return err
+	}
+	return p.output(name, maker{kind: makeComputed, expr: e}, at)
+}
+
+func (c *compiler) compile(e *expression, text string, at place) error {
+	parsed, issues := c.env.Compile(text)
+	if err := issues.Err(); err != nil {
+		return at.refuse("it is no expression of CEL over doc: %v", err)
+	}
+	root := ast.NavigateAST(parsed.NativeRep())
+	if hasMap(root) {
+		return at.refuse("a map in braces has no order, and the result could be another each time; write its fields as outputs of their own, such as \"meta.a\"")
+	}
+	e.reads = readsIn(root)
+	var err error
+	if e.program, err = c.env.Program(parsed, cel.CostLimit(mostSteps)); err != nil {
+		return at.refuse("it is no expression of CEL over doc: %v", err)
+	}
+	return nil
+}
+
+func hasMap(e ast.NavigableExpr) bool {
+	if e.Kind() == ast.MapKind || e.Kind() == ast.StructKind {
+		return true
+	}
+	for _, c := range e.Children() {
+		if hasMap(c) {
+			return true
+		}
+	}
+	return false
+}
+
+// readsIn are the paths that an expression reads.
+func readsIn(e ast.NavigableExpr) []read {
+	if names, ok := namesOf(e); ok {
+		return []read{{names}}
+	}
+	var out []read
+	for _, c := range e.Children() {
+		out = append(out, readsIn(c)...)
+	}
+	return out
+}
+
+// namesOf is the path of doc.a.b and of doc["a"]["b"].
+func namesOf(e ast.Expr) ([]string, bool) {
+	switch e.Kind() {
+	case ast.IdentKind:
+		return nil, e.AsIdent() == "doc"
+	case ast.SelectKind:
+		names, ok := namesOf(e.AsSelect().Operand())
+		if e.AsSelect().IsTestOnly() && len(names) > 0 {
+			return names, ok // has looks at what is around the field, too
+		}
+		return append(names, e.AsSelect().FieldName()), ok
+	case ast.CallKind:
+		call := e.AsCall()
+		if call.FunctionName() != operators.Index || len(call.Args()) != 2 || call.Args()[1].Kind() != ast.LiteralKind {
+			return nil, false
+		}
+		name, isText := call.Args()[1].AsLiteral().(types.String)
+		names, ok := namesOf(call.Args()[0])
+		return append(names, string(name)), ok && isText
+	}
+	return nil, false
+}
+
+// make writes the value for a document.
+func (e *expression) make(dst []byte, name string, doc []byte, path string) ([]byte, error) {
+	at := len(dst)
+	why := ""
+	got, _, err := e.program.Eval(map[string]any{"doc": &document{raw: doc}})
+	if err != nil {
+		why = whyFailed(err)
+	} else {
+		dst, why = appendResult(dst, name, got, 0)
+	}
+	switch {
+	case why == "":
+		return dst, nil
+	case e.otherwise == otherwiseNull:
+		return appendHeader(dst[:at], bson.TypeNull, name), nil
+	case e.otherwise == otherwiseDrop:
+		return dst[:at], nil
+	}
+	return nil, &Misfit{path, why}
+}
+
+// whyFailed tells of an error what holds no values.
+func whyFailed(err error) string {
+	for _, known := range []struct{ says, why string }{
+		{"no such key", "the expression reads a field that is missing"},
+		{"no such overload", "the expression has no operation for the types of its values"},
+		{"cost limit", "the expression takes too many steps"},
+		{"divi", "the expression divides by zero"},
+		{"overflow", "the expression's numbers are out of range"},
+	} {
+		if strings.Contains(err.Error(), known.says) {
+			return known.why
+		}
+	}
+	return "the expression cannot be computed"
+}

@@ -1,0 +1,237 @@
+package fields
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"math"
+	"reflect"
+	"strconv"
+	"time"
+
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/common/types/traits"
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+)
+
+// toCEL is a value as expressions see it. Types that CEL has not pass through it as
+// they are, and can be compared with their own kind.
+func toCEL(v value) ref.Val {
+	switch v.typ {
+	case bson.TypeDouble:
+		return types.Double(v.double())
+	case bson.TypeString:
+		return types.String(v.text())
+	case bson.TypeEmbeddedDocument:
+		return &document{raw: v.data}
+	case bson.TypeArray:
+		return newArray(v)
+	case bson.TypeBoolean:
+		return types.Bool(v.data[0] != 0)
+	case bson.TypeNull, bson.TypeUndefined:
+		return types.NullValue
+	case bson.TypeInt32, bson.TypeInt64:
+		n, _ := v.whole()
+		return types.Int(n)
+	case bson.TypeDateTime:
+		return types.Timestamp{Time: time.UnixMilli(v.int64()).UTC()}
+	case bson.TypeBinary:
+		if v.data[4] == bson.TypeBinaryGeneric {
+			return types.Bytes(v.data[5:])
+		}
+	}
+	return opaque{v}
+}
+
+// document is a map of CEL over a document, in the document's order.
+type document struct{ raw []byte }
+
+func (d *document) ConvertToNative(reflect.Type) (any, error) { return notNative() }
+
+// notNative is the answer to what expressions without messages do not ask for.
+func notNative() (any, error) { return nil, errors.New("it has no form in Go") }
+
+func (d *document) ConvertToType(t ref.Type) ref.Val {
+	switch t {
+	case types.MapType:
+		return d
+	case types.TypeType:
+		return types.MapType
+	}
+	return types.NewErr("no such overload")
+}
+
+func (d *document) Equal(other ref.Val) ref.Val {
+	o, ok := other.(*document)
+	return types.Bool(ok && bytes.Equal(d.raw, o.raw))
+}
+
+func (d *document) Type() ref.Type { return types.MapType }
+
+func (d *document) Value() any { return d.raw }
+
+func (d *document) Contains(key ref.Val) ref.Val {
+	_, ok := d.Find(key)
+	return types.Bool(ok)
+}
+
+func (d *document) Find(key ref.Val) (ref.Val, bool) {
+	name, ok := key.(types.String)
+	if !ok {
+		return nil, false
+	}
+	e, ok := bsonraw.Field(d.raw, string(name))
+	if !ok {
+		return nil, false
+	}
+	return toCEL(valueOf(e)), true
+}
+
+func (d *document) Get(key ref.Val) ref.Val {
+	if v, ok := d.Find(key); ok {
+		return v
+	}
+	return types.NewErr("no such key")
+}
+
+func (d *document) Size() ref.Val {
+	n := 0
+	for range bsonraw.Fields(d.raw) {
+		n++
+	}
+	return types.Int(n)
+}
+
+func (d *document) Iterator() traits.Iterator {
+	var names []string
+	for e := range bsonraw.Fields(d.raw) {
+		names = append(names, string(e.Name))
+	}
+	return types.NewStringList(types.DefaultTypeAdapter, names).Iterator()
+}
+
+// array is a list of CEL that knows its own bytes.
+type array struct {
+	traits.Lister
+	value value
+}
+
+func newArray(v value) array {
+	var list []ref.Val
+	for e := range bsonraw.Fields(v.data) {
+		list = append(list, toCEL(valueOf(e)))
+	}
+	return array{types.NewRefValList(types.DefaultTypeAdapter, list), v}
+}
+
+// opaque is a value of a type that CEL has not.
+type opaque struct{ value value }
+
+func decimalType() *types.Type  { return types.NewOpaqueType("decimal") }
+func objectIDType() *types.Type { return types.NewOpaqueType("objectId") }
+
+func (o opaque) ConvertToNative(reflect.Type) (any, error) { return notNative() }
+
+func (o opaque) ConvertToType(t ref.Type) ref.Val {
+	if t == types.TypeType {
+		return o.Type().(*types.Type)
+	}
+	return types.NewErr("no such overload")
+}
+
+func (o opaque) Equal(other ref.Val) ref.Val {
+	p, ok := other.(opaque)
+	return types.Bool(ok && o.value.typ == p.value.typ && bytes.Equal(o.value.data, p.value.data))
+}
+
+func (o opaque) Type() ref.Type {
+	switch o.value.typ {
+	case bson.TypeDecimal128:
+		return decimalType()
+	case bson.TypeObjectID:
+		return objectIDType()
+	}
+	return types.NewOpaqueType("bson")
+}
+
+func (o opaque) Value() any { return o.value.data }
+
+func decimalToDouble(v ref.Val) ref.Val {
+	o, ok := v.(opaque)
+	if !ok || o.value.typ != bson.TypeDecimal128 {
+		return types.NewErr("no such overload")
+	}
+	f, err := strconv.ParseFloat(o.value.decimal().String(), 64)
+	if err != nil {
+		return types.NewErr("overflow")
+	}
+	return types.Double(f)
+}
+
+func objectIDToString(v ref.Val) ref.Val {
+	o, ok := v.(opaque)
+	if !ok || o.value.typ != bson.TypeObjectID {
+		return types.NewErr("no such overload")
+	}
+	return types.String(hex.EncodeToString(o.value.data))
+}
+
+const (
+	noResult    = "the expression's result is of a type that BSON has not"
+	resultRange = "the expression's result is out of range"
+)
+
+// appendResult writes what an expression gives, or says why it cannot be written.
+func appendResult(dst []byte, name string, v ref.Val, depth int) ([]byte, string) {
+	switch v := v.(type) {
+	case types.Null:
+		return appendHeader(dst, bson.TypeNull, name), ""
+	case types.Bool:
+		return appendBool(appendHeader(dst, bson.TypeBoolean, name), bool(v)), ""
+	case types.Int:
+		return appendInt64(appendHeader(dst, bson.TypeInt64, name), int64(v)), ""
+	case types.Uint:
+		if v > math.MaxInt64 {
+			return dst, resultRange
+		}
+		return appendInt64(appendHeader(dst, bson.TypeInt64, name), int64(v)), ""
+	case types.Double:
+		return binary.LittleEndian.AppendUint64(appendHeader(dst, bson.TypeDouble, name), math.Float64bits(float64(v))), ""
+	case types.String:
+		return appendText(appendHeader(dst, bson.TypeString, name), string(v)), ""
+	case types.Bytes:
+		dst = appendHeader(dst, bson.TypeBinary, name)
+		dst = append(binary.LittleEndian.AppendUint32(dst, uint32(len(v))), bson.TypeBinaryGeneric)
+		return append(dst, v...), ""
+	case types.Timestamp:
+		return appendInt64(appendHeader(dst, bson.TypeDateTime, name), v.UnixMilli()), ""
+	case *document:
+		return append(appendHeader(dst, bson.TypeEmbeddedDocument, name), v.raw...), ""
+	case array:
+		return append(appendHeader(dst, v.value.typ, name), v.value.data...), ""
+	case opaque:
+		return append(appendHeader(dst, v.value.typ, name), v.value.data...), ""
+	case traits.Lister:
+		return appendList(dst, name, v, depth)
+	}
+	return dst, noResult
+}
+
+func appendList(dst []byte, name string, list traits.Lister, depth int) ([]byte, string) {
+	if depth > mostDepth {
+		return dst, noResult
+	}
+	dst, start := openDocument(appendHeader(dst, bson.TypeArray, name))
+	i := 0
+	for it := list.Iterator(); it.HasNext() == types.True; i++ {
+		var why string
+		if dst, why = appendResult(dst, strconv.Itoa(i), it.Next(), depth+1); why != "" {
+			return dst, why
+		}
+	}
+	return closeDocument(dst, start), ""
+}

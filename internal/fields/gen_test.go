@@ -1,0 +1,322 @@
+package fields
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/delta/deltatest"
+)
+
+// gen makes wild rules, documents and updates.
+type gen struct{ *deltatest.Gen }
+
+func newGen(seed uint64) gen {
+	g := gen{deltatest.New(seed)}
+	return g
+}
+
+// seedOf is printed by each random test and can be set to repeat a run.
+func seedOf(t *testing.T) uint64 {
+	t.Helper()
+	n := rand.Uint64N(1 << 32)
+	if s := os.Getenv("MILLRACE_TEST_SEED"); s != "" {
+		var err error
+		if n, err = strconv.ParseUint(s, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("MILLRACE_TEST_SEED=%d repeats this", n)
+	return n
+}
+
+// roundsOf is MILLRACE_TEST_ROUNDS, or what it is by default.
+func roundsOf(t *testing.T, usual int) int {
+	t.Helper()
+	if s := os.Getenv("MILLRACE_TEST_ROUNDS"); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	return usual
+}
+
+func pick[T any](g gen, list ...T) T { return list[g.IntN(len(list))] }
+
+func d(kv ...any) bson.D {
+	out := bson.D{}
+	for i := 0; i < len(kv); i += 2 {
+		out = append(out, bson.E{Key: kv[i].(string), Value: kv[i+1]})
+	}
+	return out
+}
+
+func raw(t testing.TB, v any) bson.Raw {
+	t.Helper()
+	b, err := bson.Marshal(v)
+	if err != nil {
+		t.Fatalf("%v: %v", v, err)
+	}
+	return b
+}
+
+func parseDoc(t testing.TB, text string) bson.Raw {
+	t.Helper()
+	var out bson.Raw
+	if err := bson.UnmarshalExtJSON([]byte(text), false, &out); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return out
+}
+
+const testKey = "a key of the tests, which is long enough"
+
+func testSecrets(ref string) (string, error) {
+	switch ref {
+	case "env:KEY":
+		return testKey, nil
+	case "env:SHORT":
+		return "short", nil
+	}
+	return "", fmt.Errorf("there is no %s", ref)
+}
+
+func mustParse(t testing.TB, rules string) *Map {
+	t.Helper()
+	m, err := Parse(parseDoc(t, rules), testSecrets)
+	if err != nil {
+		t.Fatalf("%s: %v", rules, err)
+	}
+	return m
+}
+
+func parseDelta(o bson.Raw) (delta.Delta, error) { return delta.ParseAs(delta.KindOf(o), o) }
+
+func find(o bson.D, name string) int {
+	return slices.IndexFunc(o, func(e bson.E) bool { return e.Key == name })
+}
+
+// name is one that a rule can be about.
+func (g gen) name() string { return pick(g, "a", "a", "b", "b", "c", "d", "e", "f", "é", "A b") }
+
+func (g gen) path() string {
+	names := []string{g.name()}
+	for g.One(2) && len(names) < 4 {
+		names = append(names, g.name())
+	}
+	return strings.Join(names, ".")
+}
+
+// document is one whose fields rules are often about; of an array it has many.
+func (g gen) document() bson.D { return append(d("_id", int32(1)), g.object(1+g.IntN(6), 3)...) }
+
+func (g gen) object(n, depth int) bson.D {
+	out := bson.D{}
+	for range n {
+		name := g.name()
+		if g.One(8) {
+			name = g.Name()
+		}
+		if find(out, name) < 0 {
+			out = append(out, bson.E{Key: name, Value: g.value(depth)})
+		}
+	}
+	return out
+}
+
+func (g gen) value(depth int) any {
+	switch n := g.IntN(12); {
+	case n < 5 && depth > 0:
+		return g.object(g.IntN(4), depth-1)
+	case n < 8 && depth > 0:
+		out := bson.A{}
+		for range g.IntN(4) {
+			out = append(out, g.value(depth-1))
+		}
+		return out
+	case n < 9:
+		return pick[any](g, "5", "x", "1.5", "true", "0123456789abcdef01234567", "2026-01-31", "日本語", bson.DateTime(1700000000000), int64(1)<<40, 2.5, nil)
+	}
+	return g.Value(0)
+}
+
+// rules are often taken.
+func (g gen) rules() bson.D {
+	out := bson.D{}
+	for range 1 + g.IntN(3) {
+		name, v := g.section()
+		if i := find(out, name); i < 0 {
+			out = append(out, bson.E{Key: name, Value: v})
+		} else if e, ok := v.(bson.D); ok {
+			if have := out[i].Value.(bson.D); find(have, e[0].Key) < 0 {
+				out[i].Value = append(have, e...)
+			}
+		}
+	}
+	return out
+}
+
+func (g gen) section() (string, any) {
+	switch g.IntN(12) {
+	case 0:
+		return "keep", bson.A{g.path(), g.path(), g.path()}[:1+g.IntN(3)]
+	case 1, 2:
+		return "drop", bson.A{g.path(), g.path()}[:1+g.IntN(2)]
+	case 3, 4:
+		return "rename", d(g.name(), pick(g, g.name(), "new"))
+	case 5:
+		return "move", d(g.path(), pick(g, g.path(), "new", "new.x"))
+	case 6, 7:
+		return "set", d(pick(g, g.path(), "new", "new.y"), g.Value(1))
+	case 8:
+		return "from", d(pick(g, g.path(), "new", "when"), pick(g, "$namespace", "$operation", "$clusterTime", g.path(), "_id"))
+	case 9:
+		return "mask", d(g.path(), pick[any](g, "null", "month", "day", "year", d("hmac", "env:KEY"), d("last", 1+g.IntN(3)), d("first", 2)))
+	case 10:
+		return "compute", d(pick(g, g.path(), "new"), d("expr", pick(g, "doc.a", "doc.b + 1", "doc.c == doc.d ? doc : 'x'", "has(doc.a.b) ? doc.a.b : null", "doc.e.map(x, x)", "doc['f']"), "otherwise", pick(g, "null", "drop", "fail")))
+	}
+	return "convert", d(g.path(), d("to", pick(g, "string", "int", "long", "double", "decimal", "bool", "date", "objectId"), "otherwise", pick(g, "keep", "null", "drop", "fail")))
+}
+
+// update is an oplog update that fits the document, mostly.
+func (g gen) update(doc bson.D) bson.D {
+	if g.One(2) {
+		return d("$v", int32(2), "diff", g.objectDiff(doc[1:], 3))
+	}
+	set, unset := bson.D{}, bson.D{}
+	for range 1 + g.IntN(3) {
+		path := g.updatePath(doc[1:])
+		if g.One(3) {
+			unset = append(unset, bson.E{Key: path, Value: true})
+		} else {
+			set = append(set, bson.E{Key: path, Value: g.value(2)})
+		}
+	}
+	out := d("$v", int32(1), "$set", set, "$unset", unset)
+	if g.One(2) {
+		out[1], out[2] = out[2], out[1]
+	}
+	return slices.DeleteFunc(out, func(e bson.E) bool {
+		o, ok := e.Value.(bson.D)
+		return ok && len(o) == 0
+	})
+}
+
+func (g gen) updatePath(o bson.D) string {
+	var names []string
+	var v any = o
+	for len(names) == 0 || g.IntN(3) > 0 {
+		name, below := g.name(), any(nil)
+		switch t := v.(type) {
+		case bson.D:
+			if len(t) > 0 && !g.One(4) {
+				e := t[g.IntN(len(t))]
+				name, below = e.Key, e.Value
+			}
+		case bson.A:
+			i := g.IntN(len(t) + 2)
+			if !g.One(8) {
+				name = strconv.Itoa(i)
+			}
+			if i < len(t) {
+				below = t[i]
+			}
+		default:
+			if g.One(2) {
+				return strings.Join(names, ".")
+			}
+			if g.One(4) {
+				name = strconv.Itoa(g.IntN(3))
+			}
+		}
+		names, v = append(names, name), below
+		if len(names) > 5 {
+			break
+		}
+	}
+	return strings.Join(names, ".")
+}
+
+func (g gen) objectDiff(o bson.D, depth int) bson.D {
+	var del, upd, ins, sub bson.D
+	used := map[string]bool{}
+	for range 1 + g.IntN(3) {
+		name, v := g.name(), any(nil)
+		if len(o) > 0 && !g.One(4) {
+			e := o[g.IntN(len(o))]
+			name, v = e.Key, e.Value
+		}
+		if used[name] {
+			continue
+		}
+		used[name] = true
+		inner, isSub := g.subDiff(v, depth)
+		if !isSub && g.One(12) { // one that does not fit
+			inner, isSub = d("u", d(g.name(), 1)), true
+		}
+		switch n := g.IntN(6); {
+		case isSub && n < 4:
+			sub = append(sub, bson.E{Key: "s" + name, Value: inner})
+		case n < 2:
+			del = append(del, bson.E{Key: name, Value: false})
+		case n < 4:
+			upd = append(upd, bson.E{Key: name, Value: g.value(2)})
+		default:
+			ins = append(ins, bson.E{Key: name, Value: g.value(2)})
+		}
+	}
+	var out bson.D
+	for _, s := range []bson.E{{Key: "d", Value: del}, {Key: "u", Value: upd}, {Key: "i", Value: ins}} {
+		if len(s.Value.(bson.D)) > 0 {
+			out = append(out, s)
+		}
+	}
+	return append(out, sub...)
+}
+
+func (g gen) subDiff(v any, depth int) (bson.D, bool) {
+	switch v := v.(type) {
+	case bson.D:
+		if depth > 0 {
+			return g.objectDiff(v, depth-1), true
+		}
+	case bson.A:
+		if depth > 0 {
+			return g.arrayDiff(v, depth-1), true
+		}
+	}
+	return nil, false
+}
+
+func (g gen) arrayDiff(a bson.A, depth int) bson.D {
+	out := d("a", true)
+	length := len(a) + 3
+	if g.One(4) {
+		length = g.IntN(len(a) + 2)
+		out = append(out, bson.E{Key: "l", Value: int32(length)})
+	}
+	for i := range length {
+		if !g.One(3) {
+			continue
+		}
+		if i < len(a) {
+			if inner, ok := g.subDiff(a[i], depth); ok && !g.One(4) {
+				out = append(out, bson.E{Key: "s" + strconv.Itoa(i), Value: inner})
+				continue
+			}
+		}
+		if g.One(2) {
+			out = append(out, bson.E{Key: "u" + strconv.Itoa(i), Value: g.value(2)})
+		}
+	}
+	return out
+}

@@ -1,0 +1,183 @@
+package fields
+
+import (
+	"fmt"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+)
+
+// Index is what an index of the source is on the mapped collection, its specification
+// as listIndexes gives it. One that no rule touches is returned as it is. One on fields
+// that are renamed has the new names in its key and partialFilterExpression; its own
+// name stays. Of fields under an HMAC it stays as well, unique too: equal values stay
+// equal, others different. Any other is left out, and why says why.
+func (m *Map) Index(spec bson.Raw) (mapped bson.Raw, why string) {
+	x := indexer{m: m}
+	out, start := openDocument(make([]byte, 0, len(spec)+64))
+	for e, ok := range bsonraw.Fields(spec) {
+		if !ok {
+			return nil, "its specification is no valid BSON"
+		}
+		if out, why = x.option(out, e, spec); why != "" {
+			return nil, why
+		}
+	}
+	if !x.changed {
+		return spec, ""
+	}
+	return closeDocument(out, start), ""
+}
+
+// indexer maps one index.
+type indexer struct {
+	m       *Map
+	changed bool
+}
+
+// option writes one field of the specification.
+func (x *indexer) option(dst []byte, e bsonraw.Element, spec bson.Raw) ([]byte, string) {
+	switch name := string(e.Name); {
+	case e.Type == bson.TypeEmbeddedDocument && name == "key":
+		_, expires := bsonraw.Field(spec, "expireAfterSeconds")
+		return x.key(dst, e, expires)
+	case e.Type == bson.TypeEmbeddedDocument && name == "partialFilterExpression":
+		return x.filter(appendHeader(dst, e.Type, e.Name), e.Value)
+	case e.Type == bson.TypeEmbeddedDocument && (name == "weights" || name == "wildcardProjection"):
+		for w, ok := range bsonraw.Fields(e.Value) {
+			if _, f := x.m.fateOf(string(w.Name)); !ok || f.why != "" || f.renamed || f.hashed {
+				return nil, fmt.Sprintf("%s names %q, which a rule is about", name, w.Name)
+			}
+		}
+	case e.Type == bson.TypeString && name == "language_override":
+		if text := valueOf(e).text(); x.m.TouchesPath(text) {
+			return nil, fmt.Sprintf("the language stands in %q, which a rule is about", text)
+		}
+	}
+	return append(dst, e.Raw...), ""
+}
+
+// key writes the key of an index.
+func (x *indexer) key(dst []byte, e bsonraw.Element, expires bool) ([]byte, string) {
+	dst, start := openDocument(appendHeader(dst, e.Type, e.Name))
+	for k, ok := range bsonraw.Fields(e.Value) {
+		if !ok {
+			return nil, "its key is no valid BSON"
+		}
+		name, f := x.m.fateOf(string(k.Name))
+		special := k.Type == bson.TypeString && valueOf(k).text() != "hashed"
+		switch {
+		case f.why != "":
+			return nil, f.why
+		case f.hashed && (expires || special):
+			return nil, fmt.Sprintf("%q is masked, and the index needs its values", k.Name)
+		}
+		x.changed = x.changed || f.renamed
+		dst = append(appendHeader(dst, k.Type, name), k.Value...)
+	}
+	return closeDocument(dst, start), ""
+}
+
+// filter writes the conditions of a partialFilterExpression.
+func (x *indexer) filter(dst, doc []byte) ([]byte, string) {
+	dst, start := openDocument(dst)
+	for e, ok := range bsonraw.Fields(doc) {
+		if !ok {
+			return nil, "its partialFilterExpression is no valid BSON"
+		}
+		name := string(e.Name)
+		if strings.HasPrefix(name, "$") {
+			var why string
+			if dst, why = x.logical(dst, e); why != "" {
+				return nil, why
+			}
+			continue
+		}
+		name, f := x.m.fateOf(name)
+		if f.hashed {
+			f.why = fmt.Sprintf("%q is masked", e.Name)
+		}
+		if f.why != "" {
+			return nil, "its partialFilterExpression is on a field that is another on the target: " + f.why
+		}
+		x.changed = x.changed || f.renamed
+		dst = append(appendHeader(dst, e.Type, name), e.Value...)
+	}
+	return closeDocument(dst, start), ""
+}
+
+// logical writes $and, $or and $nor.
+func (x *indexer) logical(dst []byte, e bsonraw.Element) ([]byte, string) {
+	name := string(e.Name)
+	if e.Type != bson.TypeArray || name != "$and" && name != "$or" && name != "$nor" {
+		return nil, "its partialFilterExpression has " + name + ", which is not looked into"
+	}
+	dst, start := openDocument(appendHeader(dst, e.Type, e.Name))
+	for c, ok := range bsonraw.Fields(e.Value) {
+		if !ok || c.Type != bson.TypeEmbeddedDocument {
+			return nil, "its partialFilterExpression is no valid filter"
+		}
+		var why string
+		if dst, why = x.filter(appendHeader(dst, c.Type, c.Name), c.Value); why != "" {
+			return nil, why
+		}
+	}
+	return closeDocument(dst, start), ""
+}
+
+// indexFate is what becomes of a path that an index is on.
+type indexFate struct {
+	renamed, hashed bool
+	why             string // it is another on the target, or none
+}
+
+// fateOf says of a path of an index its name in the result, and what becomes of it.
+func (m *Map) fateOf(text string) (string, indexFate) {
+	base := strings.TrimSuffix(text, ".$**")
+	if base == "$**" || base == "_id" || strings.HasPrefix(base, "_id.") || base == "_fts" || base == "_ftsx" {
+		return text, indexFate{}
+	}
+	p := path{base, strings.Split(base, ".")}
+	var f indexFate
+	top, tail, dotted := strings.Cut(text, ".")
+	for i := range m.claims {
+		c := &m.claims[i]
+		switch {
+		case !c.path.overlaps(p):
+		case c.what == "rename":
+			f.renamed, top = true, c.to
+		case c.rule != nil && c.rule.kind == maskSum && c.path.text == text:
+			f.hashed = true
+		default:
+			f.why = fmt.Sprintf("%q is another on the target, or not there: %s", text, c.at)
+			return text, f
+		}
+	}
+	if dotted {
+		top += "." + tail
+	}
+	switch at, replaced := m.replaces(p); {
+	case m.keeps && !m.kept(p):
+		f.why = fmt.Sprintf("%q is not kept", text)
+	case replaced && !f.renamed:
+		f.why = fmt.Sprintf("%q is replaced on the target: %s", text, at)
+	}
+	return top, f
+}
+
+// replaces is the rule whose output stands at a path, above or below it.
+func (m *Map) replaces(p path) (place, bool) {
+	for i := range m.outputs {
+		if m.outputs[i].path.overlaps(p) {
+			return m.outputs[i].at, true
+		}
+	}
+	for i := range m.claims {
+		if c := &m.claims[i]; c.what == "rename" && c.to == p.names[0] {
+			return c.at, true
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,283 @@
+package fields
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+)
+
+// claim is a rule of what becomes of a path of the source.
+type claim struct {
+	path path
+	at   place
+	what string // the section
+	to   string // rename: the new name
+	rule *valueRule
+}
+
+// places says that the value goes elsewhere, or nowhere.
+func (c *claim) places() bool { return c.rule == nil }
+
+// output is a field of the result that does not stand in place.
+type output struct {
+	path path
+	at   place
+	make maker
+}
+
+// parser reads rules into a Map that is not built yet.
+type parser struct {
+	secrets func(string) (string, error)
+	m       *Map
+	compile *compiler // of expressions, when there is one
+	keys    map[string]string
+}
+
+// sections is for errors.
+const sections = "keep, drop, rename, move, set, from, convert, mask and compute"
+
+func (p *parser) document(doc []byte) error {
+	seen := map[string]bool{}
+	for e := range bsonraw.Fields(doc) {
+		name := string(e.Name)
+		at := place(name)
+		if seen[name] {
+			return at.refuse("it stands there twice; write one of them with all in it")
+		}
+		seen[name] = true
+		if err := p.section(name, valueOf(e), at); err != nil {
+			return err
+		}
+	}
+	if seen["keep"] && seen["drop"] {
+		return place("drop").refuse("keep and drop exclude each other: what is not kept is left out; write keep alone, or drop alone")
+	}
+	return nil
+}
+
+func (p *parser) section(name string, v value, at place) error {
+	switch name {
+	case "keep", "drop":
+		return p.paths(name, v, at)
+	case "rename":
+		return p.each(v, at, `{"old": "new"}`, p.rename)
+	case "move":
+		return p.each(v, at, `{"from.path": "to.path"}`, p.move)
+	case "set":
+		return p.each(v, at, `{"field": "value"}`, p.set)
+	case "from":
+		return p.each(v, at, `{"field": "$namespace"}`, p.from)
+	case "convert":
+		return p.each(v, at, `{"field": {"to": "decimal"}}`, p.convert)
+	case "mask":
+		return p.each(v, at, `{"field": {"last": 4}}`, p.mask)
+	case "compute":
+		return p.each(v, at, `{"field": "doc.a + doc.b"}`, p.computed)
+	}
+	return place("").refuse("there is no rule %q; there are %s", name, sections)
+}
+
+// paths reads keep and drop.
+func (p *parser) paths(name string, v value, at place) error {
+	if !v.isArray() {
+		return at.refuse(`it needs a list of paths, such as ["status", "customer.name"]`)
+	}
+	n := 0
+	for e := range bsonraw.Fields(v.data) {
+		in := place(fmt.Sprintf("%s[%d]", at, n))
+		n++
+		if e.Type != bson.TypeString {
+			return in.refuse(`it needs a path, a string such as "customer.name"`)
+		}
+		q, err := readPath(valueOf(e).text(), name == "keep", in)
+		if err != nil {
+			return err
+		}
+		if name == "drop" {
+			p.m.claims = append(p.m.claims, claim{path: q, at: at.key(q.text), what: name})
+			continue
+		}
+		p.m.keep = append(p.m.keep, q)
+	}
+	if n == 0 {
+		return at.refuse(`the list is empty; name a field at least, or leave %s out ("keep": ["_id"] keeps _id alone)`, name)
+	}
+	p.m.keeps = p.m.keeps || name == "keep"
+	return nil
+}
+
+// each reads a section of one rule for each path.
+func (p *parser) each(v value, at place, example string, read func(string, value, place) error) error {
+	if !v.isDocument() {
+		return at.refuse("it needs a document, such as %s", example)
+	}
+	seen := map[string]bool{}
+	for e := range bsonraw.Fields(v.data) {
+		name := string(e.Name)
+		in := at.key(name)
+		if seen[name] {
+			return in.refuse("it stands there twice; write one of them")
+		}
+		seen[name] = true
+		if err := read(name, valueOf(e), in); err != nil {
+			return err
+		}
+	}
+	if len(seen) == 0 {
+		return at.refuse("it is empty; write it as %s, or leave it out", example)
+	}
+	return nil
+}
+
+func (p *parser) rename(name string, v value, at place) error {
+	q, err := readPath(name, false, at)
+	if err != nil {
+		return err
+	}
+	to, err := p.target(v, at)
+	switch {
+	case err != nil:
+		return err
+	case len(q.names) > 1 || len(to.names) > 1:
+		return at.refuse("rename is from top level to top level, and keeps the field's position; for dotted paths write move")
+	case q.text == to.text:
+		return at.refuse("it has this name already; leave the rule out")
+	}
+	p.m.claims = append(p.m.claims, claim{path: q, at: at, what: "rename", to: to.text})
+	return nil
+}
+
+// target reads the path to which something goes.
+func (p *parser) target(v value, at place) (path, error) {
+	if v.typ != bson.TypeString {
+		return path{}, at.refuse("it needs the new path, a string")
+	}
+	return readPath(v.text(), false, at)
+}
+
+func (p *parser) move(name string, v value, at place) error {
+	q, err := readPath(name, false, at)
+	if err != nil {
+		return err
+	}
+	to, err := p.target(v, at)
+	if err != nil {
+		return err
+	}
+	if q.text == to.text {
+		return at.refuse("it is there already; leave the rule out")
+	}
+	p.m.claims = append(p.m.claims, claim{path: q, at: at, what: "move"})
+	p.m.outputs = append(p.m.outputs, output{to, at, maker{kind: makeMoved, from: q}})
+	return nil
+}
+
+func (p *parser) set(name string, v value, at place) error {
+	return p.output(name, maker{kind: makeConstant, constant: v}, at)
+}
+
+func (p *parser) output(name string, mk maker, at place) error {
+	to, err := readPath(name, false, at)
+	if err == nil {
+		p.m.outputs = append(p.m.outputs, output{to, at, mk})
+	}
+	return err
+}
+
+func (p *parser) from(name string, v value, at place) error {
+	if v.typ != bson.TypeString {
+		return at.refuse(`it needs $namespace, $operation, $clusterTime or a path of the source document, a string`)
+	}
+	switch text := v.text(); text {
+	case "$namespace":
+		return p.output(name, maker{kind: makeNamespace}, at)
+	case "$operation", "$clusterTime":
+		if strings.Contains(name, ".") {
+			return at.refuse("%s changes with each write, and stands in a field at the top level only; write a name without a dot", text)
+		}
+		mk := maker{kind: makeOperation}
+		if text == "$clusterTime" {
+			mk.kind = makeClusterTime
+		}
+		return p.output(name, mk, at)
+	default:
+		if strings.HasPrefix(text, "$") {
+			return at.refuse("there is no %s; there are $namespace, $operation, $clusterTime, and paths without a dollar", text)
+		}
+		q, err := readPath(text, true, at)
+		if err != nil {
+			return err
+		}
+		return p.output(name, maker{kind: makeCopied, from: q}, at)
+	}
+}
+
+func (p *parser) convert(name string, v value, at place) error {
+	return p.ruled("convert", name, v, at, p.readConvert)
+}
+
+func (p *parser) mask(name string, v value, at place) error {
+	return p.ruled("mask", name, v, at, p.readMask)
+}
+
+func (p *parser) ruled(what, name string, v value, at place, read func(value, place) (*valueRule, error)) error {
+	q, err := readPath(name, false, at)
+	if err != nil {
+		return err
+	}
+	rule, err := read(v, at)
+	if err == nil {
+		p.m.claims = append(p.m.claims, claim{path: q, at: at, what: what, rule: rule})
+	}
+	return err
+}
+
+// options reads a document of options by name; a name that is not known is refused.
+func options(v value, at place, known ...string) (map[string]value, error) {
+	out := map[string]value{}
+	for e := range bsonraw.Fields(v.data) {
+		name := string(e.Name)
+		if !slices.Contains(known, name) {
+			return nil, at.key(name).refuse("there is no such option; there are %s", strings.Join(known, ", "))
+		}
+		if _, twice := out[name]; twice {
+			return nil, at.key(name).refuse("it stands there twice; write one of them")
+		}
+		out[name] = valueOf(e)
+	}
+	return out, nil
+}
+
+// otherwise is what becomes of a value that does not fit.
+type otherwise uint8
+
+const (
+	otherwiseFail otherwise = iota
+	otherwiseKeep
+	otherwiseNull
+	otherwiseDrop
+)
+
+func readOtherwise(given map[string]value, at place, keep bool) (otherwise, error) {
+	v, ok := given["otherwise"]
+	if !ok {
+		return otherwiseFail, nil
+	}
+	names := []string{"fail", "keep", "null", "drop"}
+	i := -1
+	if v.typ == bson.TypeString {
+		i = slices.Index(names, v.text())
+	}
+	if i < 0 || otherwise(i) == otherwiseKeep && !keep {
+		known := "null, drop or fail"
+		if keep {
+			known = "keep, " + known
+		}
+		return 0, at.in("otherwise").refuse("it needs %s", known)
+	}
+	return otherwise(i), nil
+}
