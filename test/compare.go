@@ -15,6 +15,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -32,6 +33,9 @@ type CompareOptions struct {
 	// Filter chooses the documents of a source namespace that must be on the target; nil
 	// is all of them. The server applies it.
 	Filter func(ns string) bson.Raw
+	// Fields are the stages by which the server maps documents of a source namespace; nil
+	// leaves them as they are. Of such a collection validators and indexes are left out.
+	Fields func(ns string) bson.A
 }
 
 // Filters reads what CompareOptions.Filter is from the settings of a job.
@@ -97,7 +101,10 @@ func Compare(ctx context.Context, source, target *mongo.Client, o CompareOptions
 	if o.Filter == nil {
 		o.Filter = func(string) bson.Raw { return nil }
 	}
-	c := comparison{source: source, target: target, name: o.Name, filter: o.Filter}
+	if o.Fields == nil {
+		o.Fields = func(string) bson.A { return nil }
+	}
+	c := comparison{source: source, target: target, name: o.Name, filter: o.Filter, mapping: o.Fields}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)
 	for _, ns := range slices.Sorted(maps.Keys(want)) {
@@ -169,6 +176,7 @@ type comparison struct {
 	source, target *mongo.Client
 	name           func(string) string
 	filter         func(string) bson.Raw
+	mapping        func(string) bson.A
 	mu             sync.Mutex
 	found          []Difference
 }
@@ -184,7 +192,14 @@ func (c *comparison) collection(ctx context.Context, w, h entry) error {
 		c.add(w.ns(), "type %s on the source, %s on the target", w.Type, h.Type)
 		return nil
 	}
-	c.fields(w.ns(), "option ", c.options(w, true), c.options(h, false))
+	mapped := c.mapping(w.ns()) != nil && w.Type == "collection"
+	want := c.options(w, true)
+	if mapped {
+		for _, name := range []string{"validator", "validationLevel", "validationAction"} {
+			delete(want, name)
+		}
+	}
+	c.fields(w.ns(), "option ", want, c.options(h, false))
 	switch w.Type {
 	case "view":
 		return nil
@@ -192,8 +207,10 @@ func (c *comparison) collection(ctx context.Context, w, h entry) error {
 		return c.indexes(ctx, w, h)
 	}
 	c.fields(w.ns(), "_id index, ", indexFields(w.IDIndex), indexFields(h.IDIndex))
-	if err := c.indexes(ctx, w, h); err != nil {
-		return err
+	if !mapped {
+		if err := c.indexes(ctx, w, h); err != nil {
+			return err
+		}
 	}
 	return c.documents(ctx, w, h)
 }
@@ -373,6 +390,13 @@ func text(v bson.RawValue) string {
 	return v.String()
 }
 
+func firstOf(filter bson.Raw) any {
+	if filter == nil {
+		return bson.D{}
+	}
+	return filter
+}
+
 // maxListed is how many documents of a collection are listed as different.
 const maxListed = 3
 
@@ -380,6 +404,10 @@ const maxListed = 3
 // to differ all are read into memory, to tell how.
 func (c *comparison) documents(ctx context.Context, w, h entry) error {
 	open := func(client *mongo.Client, e entry, filter bson.Raw) (*mongo.Cursor, error) {
+		if stages := c.mapping(w.ns()); client == c.source && stages != nil {
+			pipeline := bson.A{bson.D{{Key: "$match", Value: firstOf(filter)}}, bson.D{{Key: "$sort", Value: bson.D{{Key: "_id", Value: 1}}}}}
+			return client.Database(e.db).Collection(e.Name).Aggregate(ctx, append(pipeline, stages...), options.Aggregate().SetAllowDiskUse(true))
+		}
 		order := bson.E{Key: "sort", Value: bson.D{{Key: "_id", Value: 1}}}
 		if e.capped() {
 			order = bson.E{Key: "hint", Value: bson.D{{Key: "$natural", Value: 1}}}

@@ -32,9 +32,9 @@ type scenario struct {
 	// Neither runs a command that needs the whole server for itself, which
 	// would wait for a find that is held up while a job copies.
 	setup, change func(*site)
-	// exclude, rename, filter and skip are rules of the job. DB stands for the name of the
+	// exclude, rename, filter, skip and fields are rules of the job. DB stands for the name of the
 	// scenario's database.
-	exclude, rename, filter, skip []string
+	exclude, rename, filter, skip, fields []string
 	// want makes of what setup has made what the target is to hold, where skip leaves
 	// operations out. The source is not compared then, unless all happens before the job.
 	want func(*site)
@@ -63,7 +63,7 @@ const (
 // scenarios are all of them, by subject.
 func scenarios() []scenario {
 	return slices.Concat(typeScenarios(), idScenarios(), updateScenarios(), writeScenarios(), kindScenarios(), cappedScenarios(), seriesScenarios(),
-		viewScenarios(), indexScenarios(), indexChangeScenarios(), ddlScenarios(), renameScenarios(), filterScenarios(), rowScenarios(), skipScenarios(),
+		viewScenarios(), indexScenarios(), indexChangeScenarios(), ddlScenarios(), renameScenarios(), filterScenarios(), rowScenarios(), skipScenarios(), fieldScenarios(),
 		mappingScenarios(), txnScenarios(), uniqueScenarios(), knownLossScenarios())
 }
 
@@ -339,6 +339,7 @@ func rules(cases []*trial) transform.Config {
 		r.Rename = append(r.Rename, c.rules(c.sc.rename)...)
 		r.Filter = append(r.Filter, c.rules(c.sc.filter)...)
 		r.Skip = append(r.Skip, c.rules(c.sc.skip)...)
+		r.Fields = append(r.Fields, c.rules(c.sc.fields)...)
 	}
 	r.Include = append(r.Include, ballast)
 	return r
@@ -395,6 +396,7 @@ func compareAll(ctx context.Context, cases []*trial) {
 		Target: owned,
 		Name:   newNames(config.Rename).target,
 		Filter: Filters(config.Filter),
+		Fields: Mappings(config.Fields),
 	})
 	for _, diff := range diffs {
 		of(diff.NS).failed(errors.New(diff.String()))

@@ -73,7 +73,9 @@ func (a *app) debugOplog(ctx context.Context, l *oplogLook) error {
 	stage := transform.NewStage(rules, from, nil)
 	err = oplog.New(c, oplog.Options{Keep: rules.Match}).Run(ctx, from, func(_ context.Context, b *stream.Batch) error {
 		until := b.End
-		stage.Batch(b)
+		if _, err := stage.Batch(b); err != nil {
+			return err
+		}
 		for i := range b.Events {
 			if ev := &b.Events[i]; !p.Majority.Before(ev.At) {
 				if err := a.showEvent(l, ev); err != nil {

@@ -40,6 +40,9 @@ type Task struct {
 
 	// Keep chooses the documents that are copied, nil all. Several goroutines ask it.
 	Keep func(doc []byte) bool
+	// Map appends what is written in place of a document, nil writes it as it is.
+	// Several goroutines ask it.
+	Map func(dst, doc []byte) ([]byte, error)
 
 	// Part names the shard whose part of the collection this is; empty is the whole.
 	Part string

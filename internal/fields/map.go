@@ -97,3 +97,8 @@ func Parse(rules bson.Raw, secrets func(ref string) (string, error)) (*Map, erro
 	p.m.build()
 	return p.m, nil
 }
+
+// NamesNamespace reports that documents depend on the namespace that they are in.
+func (m *Map) NamesNamespace() bool {
+	return slices.ContainsFunc(m.outputs, func(o output) bool { return o.make.kind == makeNamespace })
+}

@@ -120,7 +120,9 @@ func (a *Ask) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.Val
 		return mongosink.Reread{Gone: true}, nil
 	}
 	if wanted, _ := a.wanted(from); wanted(docs[0]) {
-		out.Doc = docs[0]
+		if out.Doc, err = a.mapped(from, docs[0], out.From); err != nil {
+			return mongosink.Reread{}, err
+		}
 	}
 	after, err := a.Source.Positions(ctx)
 	if err != nil {
@@ -136,6 +138,16 @@ func (a *Ask) wanted(from mongosink.Origin) (wanted func(doc bson.Raw) bool, sif
 	name, _ := a.Names.Target(from.Target)
 	keep := a.Rules.Filter(cmp.Or(from.Source, name.NS))
 	return func(doc bson.Raw) bool { return doc != nil && (keep == nil || keep.Match(doc)) }, keep != nil
+}
+
+// mapped is a document of the source as the target is to have it.
+func (a *Ask) mapped(from mongosink.Origin, doc bson.Raw, at mongo.OpTime) (bson.Raw, error) {
+	name, _ := a.Names.Target(from.Target)
+	to := a.Rules.Mapper(cmp.Or(from.Source, name.NS), at.TS, nil)
+	if to == nil {
+		return doc, nil
+	}
+	return to(nil, doc)
 }
 
 // identify reports which collection of the source a target namespace is: as the

@@ -453,7 +453,10 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 	if ev.Change.Kind == stream.ChangeRename {
 		coll.NS = ev.Change.To // by which it is filtered; it may have yet another name by now
 	}
-	if err := schema.CheckFilter(coll, f.Rules); err != nil {
+	if err := errors.Join(schema.CheckFilter(coll, f.Rules), schema.CheckSkip(coll, f.Rules), schema.CheckFields(coll, f.Rules, nil)); err != nil {
+		return err
+	}
+	if coll, _, err = schema.Mapped(coll, f.Rules); err != nil {
 		return err
 	}
 	// What the copy reads must not be older than the rename.

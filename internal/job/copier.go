@@ -50,6 +50,13 @@ func (c *copier) prepare(ctx context.Context, job state.Job) error {
 	snap := c.snap
 	mapped := make([]state.Mapped, len(snap.Collections))
 	for i, one := range snap.Collections {
+		one, left, err := schema.Mapped(one, c.rules)
+		if err != nil {
+			return err
+		}
+		for _, what := range left {
+			c.log.Warn("left out on the target, for fields are mapped", "ns", one.NS, "what", what)
+		}
 		mapped[i] = state.Mapped{Collection: one, Target: c.rules.Target(one.NS)}
 	}
 	// In the phase that it is in, the job may have a catalog that it cannot use.
@@ -249,7 +256,7 @@ func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mappe
 	indexes := false
 	for _, m := range colls {
 		if m.Type != schema.TypeView {
-			tasks = append(tasks, c.task(m.Collection, m.Target))
+			tasks = append(tasks, c.task(m.Collection, m.Target, job.Start))
 			indexes = indexes || len(m.Indexes) > 0
 		}
 	}
@@ -292,9 +299,9 @@ func (c *copier) deferTTL(ctx context.Context) error {
 
 // task is the copy of one collection into the namespace that holds its
 // documents on the target.
-func (c *copier) task(coll schema.Collection, target string) copy.Task {
+func (c *copier) task(coll schema.Collection, target string, after mongo.OpTime) copy.Task {
 	t := copy.Task{Source: coll, Target: schema.Collection{NS: target, Type: coll.Type}.DataNS()}
-	t.Keep = c.rules.Keep(coll.NS, c.tally)
+	t.Keep, t.Map = c.rules.Keep(coll.NS, c.tally), c.rules.Mapper(coll.NS, after.TS, c.tally)
 	return t
 }
 
@@ -327,7 +334,7 @@ func (c *copier) again(ctx context.Context, coll schema.Collection, target strin
 	if err != nil {
 		return err
 	}
-	return c.run(ctx, []copy.Task{c.task(coll, target)}, after, chunks, copy.Options{})
+	return c.run(ctx, []copy.Task{c.task(coll, target, after)}, after, chunks, copy.Options{})
 }
 
 // recreate empties the target of a task that has to begin anew.

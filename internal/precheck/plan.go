@@ -234,7 +234,7 @@ func (p *planner) resume(context.Context) error {
 	p.plan.Resumes, p.plan.ResumePhase = true, job.Phase
 	switch {
 	case job.Rules != p.Rules.String():
-		p.add(Fail, "rules", "use the same --include, --exclude, --rename, --filter and --skip, another --job, or --restart", "job %s was begun with other rules", p.Job)
+		p.add(Fail, "rules", "use the same --include, --exclude, --rename, --filter, --skip and --fields, another --job, or --restart", "job %s was begun with other rules", p.Job)
 	case job.SourceSet != p.Source.Info.SetID || job.TargetSet != p.Target.Info.SetID:
 		p.add(Fail, "job", "use another --job, or --restart", "job %s was begun between other clusters", p.Job)
 	case job.Phase == state.PhaseFinalized:

@@ -25,6 +25,8 @@ type Options struct {
 	Usage               func() procstat.Usage
 	// Filters tells what filters have done; nil is none.
 	Filters func() []transform.FilterCount
+	// Fields tells how documents were mapped; nil is none.
+	Fields func() []transform.FieldsCount
 	// Skips tells what rules have left out; nil is none.
 	Skips func() []transform.SkipCount
 	// ReadFrom is the first change that a reader at a position needs.
@@ -215,6 +217,9 @@ func (p *Progress) Status(end func(readFrom mongo.OpTime) mongo.OpTime) Status {
 	st.Copy, st.Follow, st.Process = p.copyStatus(), p.followStatus(), p.o.Usage()
 	if p.o.Filters != nil {
 		st.Filters = p.o.Filters()
+	}
+	if p.o.Fields != nil {
+		st.Fields = p.o.Fields()
 	}
 	if p.o.Skips != nil {
 		st.Skips = p.o.Skips()

@@ -42,6 +42,8 @@ type Status struct {
 	Follow  Follow  `json:"follow"`
 	// Filters count what each filter did in this process.
 	Filters []transform.FilterCount `json:"filters,omitempty"`
+	// Fields count what each mapping of fields did in this process.
+	Fields []transform.FieldsCount `json:"fields,omitempty"`
 	// Skips count what each rule of operations has left out in this process.
 	Skips []transform.SkipCount `json:"skips,omitempty"`
 	// Conflicts are about documents that the target refused.

@@ -27,7 +27,10 @@ type Want struct {
 	Edge    *Edge // Serial: ends after this document
 	// Keep chooses which documents Part.Each gives, nil all; Part.Docs counts the
 	// others, too. It is not asked where IDsOnly is set. Several goroutines may ask it.
-	Keep  func(doc []byte) bool
+	Keep func(doc []byte) bool
+	// Map appends to dst what Part.Each gives in place of a document, nil gives it as it
+	// is. It is asked for what Keep chooses, under the same conditions.
+	Map   func(dst, doc []byte) ([]byte, error)
 	Range *Range
 	// Routed: the slice is read through a router, which gives documents of several
 	// shards in the order of _id only if it is asked to.
@@ -71,6 +74,8 @@ type Part struct {
 	from    int  // else Docs documents from here on
 	records bool // the documents end with their record ids
 	keep    func(doc []byte) bool
+	mapping func(dst, doc []byte) ([]byte, error)
+	mapped  [][]byte // once they are
 }
 
 // Walk begins to read a slice of a collection.
@@ -273,7 +278,7 @@ func keyRange(lower, upper bson.Raw) bson.D {
 func (w *Walk) part(b *wire.Batch) (*Part, error) {
 	p := &Part{Size: b.Size, Last: b.Done, batch: b, whole: true, records: w.want.Edge != nil}
 	if !w.want.IDsOnly {
-		p.keep = w.want.Keep
+		p.keep, p.mapping = w.want.Keep, w.want.Map
 	}
 	rid := int64(0)
 	var until bsoncore.Value // the slice ends in this batch, after this _id if it is there
@@ -381,8 +386,40 @@ func (w *Walk) moved(rid int64) {
 	}
 }
 
-// Each calls fn with the part's documents that are kept. They alias the reply.
+// eachMapped is Each of documents that are mapped. They are mapped once.
+func (p *Part) eachMapped(fn func(doc []byte) error) error {
+	if p.mapped == nil {
+		one := *p
+		one.mapping = nil
+		all, ends := make([]byte, 0, p.Size), make([]int, 0, p.Docs)
+		err := one.Each(func(doc []byte) (err error) {
+			all, err = p.mapping(all, doc)
+			ends = append(ends, len(all))
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		from := 0
+		p.mapped = make([][]byte, len(ends))
+		for i, end := range ends {
+			p.mapped[i], from = all[from:end:end], end
+		}
+	}
+	for _, doc := range p.mapped {
+		if err := fn(doc); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Each calls fn with the part's documents that are kept, as they are mapped. Those that
+// are not mapped alias the reply.
 func (p *Part) Each(fn func(doc []byte) error) error {
+	if p.mapping != nil {
+		return p.eachMapped(fn)
+	}
 	if keep := p.keep; keep != nil {
 		all := *p
 		all.keep = nil

@@ -153,6 +153,10 @@ func (c *changer) apply(ctx context.Context, ch stream.Change, o ApplyOptions) (
 	if o.leftOut(ch) {
 		return o.leave(ch), nil
 	}
+	ch, err := o.mapped(ch)
+	if err != nil {
+		return Effect{}, err
+	}
 	switch ch.Kind {
 	case stream.ChangeDropDatabase:
 		return c.dropNames(ctx, ch, o, o.Names.OfDB(ch.NS))
@@ -194,7 +198,7 @@ func (c *changer) applyCreate(ctx context.Context, ch stream.Change, ns string, 
 	if ch.Buckets {
 		coll.Type = TypeTimeSeries
 	}
-	if err := errors.Join(CheckFilter(coll, o.Rules), CheckSkip(coll, o.Rules)); err != nil {
+	if err := errors.Join(CheckFilter(coll, o.Rules), CheckSkip(coll, o.Rules), CheckFields(coll, o.Rules, nil)); err != nil {
 		return Effect{}, err
 	}
 	return Effect{Applied: true}, c.colls.create(ctx, coll, ns, o.Rules, o.existing(ch.NS) != KeepExisting)

@@ -28,7 +28,7 @@ func (c *changer) applyCollMod(ctx context.Context, ch stream.Change, ns string,
 	}
 	if mod := sub(ch.Options, "index"); mod != nil {
 		err := c.modIndex(ctx, ns, dataNS, mod, o)
-		if err != nil && !(errors.Is(err, errIndexGone) && (o.lenient() || o.Rules.Skips(ch.NS).Has(stream.OpCreateIndexes))) {
+		if err != nil && !(errors.Is(err, errIndexGone) && (o.lenient() || o.Rules.Skips(ch.NS).Has(stream.OpCreateIndexes) || o.Rules.Fields(ch.NS) != nil)) {
 			return Effect{}, err
 		}
 	}

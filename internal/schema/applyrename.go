@@ -15,8 +15,8 @@ import (
 func (c *changer) applyRename(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
 	from, to := o.Rules.Target(ch.NS), o.Rules.Target(ch.To)
 	switch fromKept, toKept := o.Rules.Match(ch.NS), o.Rules.Match(ch.To); {
-	case fromKept && toKept && !o.Rules.SameFilter(ch.NS, ch.To):
-		// Other documents are kept under the new name.
+	case fromKept && toKept && !o.Rules.SameDocuments(ch.NS, ch.To):
+		// Other documents are kept under the new name, or other ones are made of them.
 		if err := c.colls.Drop(ctx, from); err != nil {
 			return Effect{}, err
 		}

@@ -106,6 +106,10 @@ func diff(source, target []Collection, rules Rules, o DiffOptions) ([]Difference
 	}
 	var out []Difference
 	for _, c := range source {
+		var err error
+		if c, _, err = Mapped(c, rules); err != nil {
+			return nil, err
+		}
 		name := rules.Target(c.NS)
 		t, ok := byName[name]
 		delete(byName, name)

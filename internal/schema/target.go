@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	mapping "github.com/millrace/millrace/internal/fields"
 	"github.com/millrace/millrace/internal/query"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -26,7 +27,8 @@ type Rules interface {
 	Renames() bool
 	Collisions(nss []string) error
 	Filter(ns string) *query.Query
-	SameFilter(a, b string) bool
+	SameDocuments(a, b string) bool
+	Fields(ns string) *mapping.Map
 	Skips(ns string) stream.Ops
 }
 

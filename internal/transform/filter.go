@@ -64,8 +64,12 @@ func (s *Set) Keep(ns string, t *Tally) func(doc []byte) bool {
 // Sifts reports whether some documents of a source namespace may not be kept.
 func (s *Set) Sifts(ns string) bool { return s.Filter(ns) != nil }
 
-// SameFilter reports whether the same documents of two source namespaces are kept.
-func (s *Set) SameFilter(a, b string) bool { return s.Filter(a) == s.Filter(b) }
+// SameDocuments reports whether of the same documents in two source namespaces the same
+// becomes.
+func (s *Set) SameDocuments(a, b string) bool {
+	m := s.Fields(a)
+	return s.Filter(a) == s.Filter(b) && m == s.Fields(b) && (m == nil || !m.NamesNamespace())
+}
 
 func compileFilters(texts []string) (out []filter, err error) {
 	for _, text := range texts {

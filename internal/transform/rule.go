@@ -26,11 +26,16 @@ import (
 // several rules the first that matches counts.
 // Skip holds "pattern=operation,operation": those operations on what matches the pattern
 // are left out while the job follows; the first that matches counts.
+// Fields holds "pattern={…}": how the documents of what matches the pattern are mapped, as
+// package fields reads it; the first that matches counts.
 type Config struct {
 	Include, Exclude []string
 	Rename           []string
 	Filter           []string
 	Skip             []string
+	Fields           []string
+	// Secret gives what a reference of Fields names; nil is ReadSecret.
+	Secret func(ref string) (string, error)
 }
 
 // Set is an immutable set of rules. The zero value and nil keep everything under
@@ -42,6 +47,7 @@ type Set struct {
 	collSources      map[string][]string // target namespace to sources, sorted
 	filters          []filter            // the first that matches counts
 	skips            []skip              // as well
+	mappings         []mapping           // as well
 	text             string
 }
 
@@ -64,6 +70,9 @@ func New(c Config) (*Set, error) {
 		return nil, err
 	}
 	if s.skips, err = compileSkips(c.Skip); err != nil {
+		return nil, err
+	}
+	if s.mappings, err = compileMappings(c.Fields, c.Secret); err != nil {
 		return nil, err
 	}
 	s.dbSources, s.collSources = invert(s.dbs), invert(s.colls)
@@ -101,7 +110,7 @@ func (s *Set) Match(ns string) bool {
 }
 
 // Rule is one of a set, in canonical form.
-type Rule struct{ Kind, Text string } // include, exclude, rename, filter or skip
+type Rule struct{ Kind, Text string } // include, exclude, rename, filter, skip or fields
 
 // Unused are the rules that mean none of the names: patterns that match none, and
 // renames of others.
@@ -132,6 +141,11 @@ func (s *Set) Unused(names []string) (out []Rule) {
 	for i := range s.skips {
 		if p := s.skips[i].pattern; !slices.ContainsFunc(names, func(ns string) bool { return p.matches(mongo.SplitNS(ns)) }) {
 			out = append(out, Rule{"skip", p.String()})
+		}
+	}
+	for i := range s.mappings {
+		if p := s.mappings[i].pattern; !slices.ContainsFunc(names, func(ns string) bool { return p.matches(mongo.SplitNS(ns)) }) {
+			out = append(out, Rule{"fields", p.String()})
 		}
 	}
 	for _, from := range slices.Sorted(maps.Keys(s.dbs)) {
@@ -310,6 +324,9 @@ func (s *Set) canonical() string {
 	}
 	for i := range s.skips {
 		parts = append(parts, "skip "+s.skips[i].String())
+	}
+	for i := range s.mappings {
+		parts = append(parts, "fields "+s.mappings[i].String())
 	}
 	return strings.Join(parts, "; ")
 }

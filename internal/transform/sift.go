@@ -57,9 +57,9 @@ func judge(ev *stream.Event, keep *query.Query) verdict {
 }
 
 // become has the event make the document what it is on the target: none where the
-// filter does not keep it.
+// filter, if there is one, does not keep it.
 func become(ev *stream.Event, doc bson.Raw, keep *query.Query) {
-	if doc != nil && keep.Match(doc) {
+	if doc != nil && (keep == nil || keep.Match(doc)) {
 		ev.Kind, ev.Form, ev.Doc = stream.Put, 0, doc
 		return
 	}
@@ -86,7 +86,10 @@ const (
 // and what else the batch tells of it is left out. Where those documents are large
 // the batch goes on in several, of which all but the last are partial.
 func (st *Stage) Pass(ctx context.Context, b *stream.Batch, read Read, next func(context.Context, *stream.Batch) error) error {
-	open := st.Batch(b)
+	open, err := st.Batch(b)
+	if err != nil {
+		return err
+	}
 	if len(open) == 0 {
 		st.mark = b.Mark
 		return next(ctx, b)
@@ -105,7 +108,11 @@ func (st *Stage) Pass(ctx context.Context, b *stream.Batch, read Read, next func
 		if len(open) > 0 {
 			until = open[0]
 		}
-		if err := next(ctx, d.until(until)); err != nil {
+		some, err := d.until(until)
+		if err != nil {
+			return err
+		}
+		if err := next(ctx, some); err != nil {
 			return err
 		}
 	}
@@ -175,7 +182,7 @@ func (d *decision) read(ctx context.Context, open []int, read Read) (n int, err 
 		return d.read(ctx, open, read)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("learn what the filter says of documents of %s at %s: %w", first.NS, d.at, err)
+		return 0, fmt.Errorf("read documents of %s from the source, as rules need them at %s: %w", first.NS, d.at, err)
 	}
 	d.stage.atOnce = min(2*d.stage.atOnce, mostAtOnce)
 	for i, doc := range docs {
@@ -193,12 +200,17 @@ func sameCollection(a, b *stream.Event) bool {
 }
 
 // until is the batch up to an event, from where the one before has ended.
-func (d *decision) until(end int) *stream.Batch {
+func (d *decision) until(end int) (*stream.Batch, error) {
 	b := *d.b
 	b.Events = make([]stream.Event, 0, end-d.from)
+	made := d.stage.made.bytes
 	for i := d.from; i < end; i++ {
-		b.Events = d.tell(b.Events, &d.b.Events[i], d.open[i])
+		var err error
+		if b.Events, err = d.tell(b.Events, &d.b.Events[i], d.open[i]); err != nil {
+			return nil, err
+		}
 	}
+	d.bytes += d.stage.made.bytes - made
 	if b.EventBytes = int(b.Held()); d.from > 0 {
 		b.Bytes, b.EventBytes, b.Entries = 0, 0, 0
 	}
@@ -208,14 +220,14 @@ func (d *decision) until(end int) *stream.Batch {
 		b.End, b.Mark, b.Partial, b.More = b.Start, d.stage.mark, true, true
 	}
 	d.from, d.bytes = end, 0
-	return &b
+	return &b, nil
 }
 
 // tell adds what is to be handed on of an event. Of a document that was read the
 // first one that was open makes it what it is; what was before it stays.
-func (d *decision) tell(to []stream.Event, ev *stream.Event, open bool) []stream.Event {
+func (d *decision) tell(to []stream.Event, ev *stream.Event, open bool) (_ []stream.Event, err error) {
 	if ev.Kind == stream.SchemaChange {
-		return append(to, *ev)
+		return append(to, *ev), nil
 	}
 	s := d.states[d.keyOf(ev)]
 	switch {
@@ -223,24 +235,30 @@ func (d *decision) tell(to []stream.Event, ev *stream.Event, open bool) []stream
 	case s.ns != ev.NS:
 		ev.Until = s.until
 	case s.told:
-		return to
+		return to, nil
 	case open:
-		to = d.made(to, ev, s)
+		to, err = d.made(to, ev, s)
 	}
-	return append(to, *ev)
+	return append(to, *ev), err
 }
 
 // made has an event make the document what it was read as. With the same _id in other
 // bytes it is another document, and the one before is gone.
-func (d *decision) made(to []stream.Event, ev *stream.Event, s *document) []stream.Event {
+func (d *decision) made(to []stream.Event, ev *stream.Event, s *document) ([]stream.Event, error) {
 	s.told, ev.Until = true, s.until
 	d.newest = mongo.MaxOpTime(d.newest, s.until)
-	dest := d.stage.of(ev.NS)
+	dest, op := d.stage.of(ev.NS), ev.Op()
 	become(ev, s.doc, dest.keep)
 	if ev.Kind == stream.Put {
 		dest.count.entered.Add(1)
 	} else {
 		dest.count.left.Add(1)
+	}
+	if dest.fields != nil && ev.Kind == stream.Put {
+		dest.mapped.read.Add(1)
+		if err := dest.mapDocument(ev, op, &d.stage.made); err != nil {
+			return nil, err
+		}
 	}
 	if id := bsonraw.IDOf(s.doc); ev.Kind == stream.Put && !id.Equal(ev.Key.ID) {
 		gone := *ev
@@ -248,5 +266,5 @@ func (d *decision) made(to []stream.Event, ev *stream.Event, s *document) []stre
 		to, ev.Key.ID = append(to, gone), id
 	}
 	s.doc = nil
-	return to
+	return to, nil
 }

@@ -69,7 +69,7 @@ func TestFilterRules(t *testing.T) {
 			t.Errorf("%s is filtered by %q, want %q", ns, got, want)
 		}
 	}
-	if s.SameFilter("a.b", "a.c") || !s.SameFilter("a.c", "a.d") || !s.SameFilter("b.b", "c.c") {
+	if s.SameDocuments("a.b", "a.c") || !s.SameDocuments("a.c", "a.d") || !s.SameDocuments("b.b", "c.c") {
 		t.Error("which namespaces have the same filter")
 	}
 }

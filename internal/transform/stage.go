@@ -1,6 +1,7 @@
 package transform
 
 import (
+	"github.com/millrace/millrace/internal/fields"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/query"
 	"github.com/millrace/millrace/internal/stream"
@@ -17,6 +18,7 @@ type Stage struct {
 	last string
 	dest destination
 
+	made   arena
 	mark   string // of the last batch that was passed on whole
 	atOnce int    // documents to ask for at once
 }
@@ -24,10 +26,13 @@ type Stage struct {
 // destination is where the events of a source namespace go.
 type destination struct {
 	target string       // "" is not kept
+	rules  bool         // one of those below
 	keep   *query.Query // nil keeps all documents
 	count  *count
 	skips  stream.Ops
 	left   *skipCount
+	fields *fields.Map // nil maps nothing
+	mapped *mapCount
 }
 
 // NewStage makes a stage of rules for events from a position on, which counts in a tally.
@@ -42,9 +47,11 @@ const maxKnown = 1 << 16
 // their target. Schema changes stay in the source's terms: a rename may cross the
 // edge of what is kept, so that the target takes part in what becomes of it.
 // It returns the updates that may take their documents into a filter or out of it,
-// by their indexes: of those nothing is decided.
-func (st *Stage) Batch(b *stream.Batch) (open []int) {
+// by their indexes, and those that do not say what they make of a mapped document: of
+// those nothing is decided.
+func (st *Stage) Batch(b *stream.Batch) (open []int, err error) {
 	kept := 0
+	made := st.made.bytes
 	for i := range b.Events {
 		ev := &b.Events[i]
 		v := pass
@@ -52,8 +59,10 @@ func (st *Stage) Batch(b *stream.Batch) (open []int) {
 			d := st.of(ev.NS)
 			if ev.Target = d.target; d.target == "" {
 				v = drop
-			} else if d.skips != 0 || d.keep != nil {
-				v = d.judge(ev)
+			} else if d.rules {
+				if v, err = d.judge(ev, &st.made); err != nil {
+					return nil, err
+				}
 			}
 		} else if !st.rules.Concerns(ev.Change) {
 			v = drop
@@ -71,22 +80,29 @@ func (st *Stage) Batch(b *stream.Batch) (open []int) {
 	}
 	clear(b.Events[kept:])
 	b.Events = b.Events[:kept]
-	return open
+	if made < st.made.bytes {
+		b.EventBytes = int(b.Held()) + st.made.bytes - made
+	}
+	return open, nil
 }
 
 // judge applies the rules of one collection.
-func (d *destination) judge(ev *stream.Event) (v verdict) {
-	if op := ev.Op(); d.skips.Has(op) {
+func (d *destination) judge(ev *stream.Event, made *arena) (v verdict, err error) {
+	op := ev.Op()
+	if d.skips.Has(op) {
 		d.left.add(op)
-		return drop
+		return drop, nil
 	}
 	if d.keep != nil {
 		v = sift(ev, d)
 	}
+	if d.fields != nil && v == pass {
+		v, err = d.mapEvent(ev, op, made)
+	}
 	if ev.Kind == stream.Insert && d.skips.Has(leaves) {
 		ev.Kind = stream.Put
 	}
-	return v
+	return v, err
 }
 
 func (st *Stage) of(ns string) *destination {
@@ -100,7 +116,9 @@ func (st *Stage) of(ns string) *destination {
 		}
 		if target, kept := st.rules.Map(ns); kept {
 			d = destination{target: target, keep: st.rules.Filter(ns), count: st.tally.of(st.rules.filterOf(ns)),
-				skips: st.rules.Skips(ns), left: st.tally.skipped(st.rules.skipOf(ns))}
+				skips: st.rules.Skips(ns), left: st.tally.skipped(st.rules.skipOf(ns)),
+				fields: st.rules.Fields(ns), mapped: st.tally.mapped(st.rules.fieldsOf(ns))}
+			d.rules = d.skips != 0 || d.keep != nil || d.fields != nil
 		}
 		st.known[ns] = d
 	}

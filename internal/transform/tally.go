@@ -7,11 +7,50 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Tally counts what the filters and skips of a Set have done since it was made. It is
+// Tally counts what the rules of a Set have done since it was made. It is
 // safe for concurrent use; nil counts nothing.
 type Tally struct {
 	filters []count
 	skips   []skipCount
+	maps    []mapCount
+}
+
+// mapCount is of one mapping of fields.
+type mapCount struct {
+	rule                                               string
+	copied, written, translated, passed, nothing, read atomic.Int64
+}
+
+// FieldsCount is what one mapping has done since the process started.
+type FieldsCount struct {
+	Rule       string `json:"rule"`
+	Copied     int64  `json:"copied"`     // documents of the copy that were mapped
+	Written    int64  `json:"written"`    // changes that write a document whole
+	Translated int64  `json:"translated"` // updates that were translated
+	Passed     int64  `json:"passed"`     // updates of no field that is mapped
+	Dropped    int64  `json:"dropped"`    // updates of nothing that the target has
+	Read       int64  `json:"read"`       // updates that needed the whole document
+}
+
+// mapped counts for the mapping with an index, which is below 0 for none.
+func (t *Tally) mapped(i int) *mapCount {
+	if t == nil || i < 0 {
+		return &mapCount{}
+	}
+	return &t.maps[i]
+}
+
+// Fields is a snapshot, mapping by mapping.
+func (t *Tally) Fields() (out []FieldsCount) {
+	if t == nil {
+		return nil
+	}
+	for i := range t.maps {
+		c := &t.maps[i]
+		out = append(out, FieldsCount{Rule: c.rule, Copied: c.copied.Load(), Written: c.written.Load(), Translated: c.translated.Load(),
+			Passed: c.passed.Load(), Dropped: c.nothing.Load(), Read: c.read.Load()})
+	}
+	return out
 }
 
 // skipCount is of one rule of operations on documents.
@@ -50,15 +89,18 @@ type FilterCount struct {
 
 // NewTally counts for rules.
 func NewTally(s *Set) *Tally {
-	if s == nil || len(s.filters)+len(s.skips) == 0 {
+	if s == nil || len(s.filters)+len(s.skips)+len(s.mappings) == 0 {
 		return nil
 	}
-	t := &Tally{filters: make([]count, len(s.filters)), skips: make([]skipCount, len(s.skips))}
+	t := &Tally{filters: make([]count, len(s.filters)), skips: make([]skipCount, len(s.skips)), maps: make([]mapCount, len(s.mappings))}
 	for i := range s.filters {
 		t.filters[i].rule = s.filters[i].String()
 	}
 	for i := range s.skips {
 		t.skips[i].rule = s.skips[i].String()
+	}
+	for i := range s.mappings {
+		t.maps[i].rule = s.mappings[i].String()
 	}
 	return t
 }

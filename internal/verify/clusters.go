@@ -192,6 +192,7 @@ func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set) []Pair
 	for _, c := range ofSource {
 		p := Pair{SourceNS: c.DataNS(), TargetNS: rules.Target(c.DataNS())}
 		p.Keep, p.Skips = rules.Keep(p.SourceNS, nil), rules.Skips(c.NS)
+		p.Map, p.Strip = rules.Comparer(p.SourceNS)
 		if c.Type == schema.TypeView || target[p.TargetNS] {
 			continue
 		}

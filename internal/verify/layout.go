@@ -46,7 +46,7 @@ func (l *slicing) scan(ctx context.Context, readers int, begin func() reading) e
 // onShards is the layout of a collection whose shards are read directly.
 func (s *side) onShards(ctx context.Context, of *origin.Sharded, readers int) (layout, error) {
 	now, err := s.e.describe(ctx, s.i, s.NS)
-	now.chosen = s.chosen
+	now.chosen, now.mapped = s.chosen, s.mapped
 	if err != nil || !now.exists {
 		return &slicing{side: &now, parts: []scan.Slice{{Strategy: scan.Serial}}}, err
 	}

@@ -180,6 +180,12 @@ func (p *probe) query(ctx context.Context, r *scan.Reader, cond bson.D, fn func(
 		if p.chosen != nil && !p.chosen(doc) {
 			return nil
 		}
+		if p.mapped != nil {
+			var err error
+			if doc, err = p.mapped(nil, doc); err != nil {
+				return err
+			}
+		}
 		fn(string(key), doc)
 		return nil
 	})

@@ -55,7 +55,7 @@ func (c *collection) tasks(ctx context.Context) ([]task, error) {
 		return nil, err
 	}
 	src, dst := &c.sides[source], &c.sides[target]
-	src.chosen = c.pair.Keep
+	src.chosen, src.mapped, dst.mapped = c.pair.Keep, c.pair.Map, c.pair.Strip
 	c.e.c.estDocs.Add(src.Count + dst.Count)
 	var tasks []task
 	if c.digestible() {

@@ -24,11 +24,12 @@ type side struct {
 	exists            bool
 	order             scan.Strategy // in the order of _id
 
-	on     *shards.Shard         // the side is what this shard has; nil is all of the cluster
-	owned  *scan.Owned           // and owns; nil is all that it has
-	chosen func(doc []byte) bool // nil keeps all
-	asOf   bson.Timestamp        // it is read as it was at that time; zero is now
-	uuid   bson.Binary           // of a sharded cluster's collection: its routers take names alone
+	on     *shards.Shard                         // the side is what this shard has; nil is all of the cluster
+	owned  *scan.Owned                           // and owns; nil is all that it has
+	chosen func(doc []byte) bool                 // nil keeps all
+	mapped func(dst, doc []byte) ([]byte, error) // nil takes them as they are
+	asOf   bson.Timestamp                        // it is read as it was at that time; zero is now
+	uuid   bson.Binary                           // of a sharded cluster's collection: its routers take names alone
 }
 
 func (s *side) cluster() *mongo.Cluster {
@@ -196,7 +197,7 @@ func (s *side) want(bytes int, idsOnly bool) scan.Want {
 	if idsOnly {
 		size = min(size, 64)
 	}
-	return scan.Want{Batch: max(bytes/size, 2), IDsOnly: idsOnly, Keep: s.chosen, Routed: s.cluster().Info.Kind == mongo.KindSharded}
+	return scan.Want{Batch: max(bytes/size, 2), IDsOnly: idsOnly, Keep: s.chosen, Map: s.mapped, Routed: s.cluster().Info.Kind == mongo.KindSharded}
 }
 
 // walk reads a slice and hands over its parts.

@@ -1,0 +1,114 @@
+package schema
+
+import (
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	mapping "github.com/millrace/millrace/internal/fields"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// validation are the options of a collection that judge documents as they are on the
+// source. What is mapped is another document.
+func validation() []string { return []string{"validator", "validationLevel", "validationAction"} }
+
+// Mapped is a collection as it is to be on the target where the rules map the fields of
+// its documents: without a validator, and with the indexes that can be had of mapped
+// documents. left says what is left out, and why.
+func Mapped(c Collection, rules Rules) (out Collection, left []string, err error) {
+	m := rules.Fields(c.NS)
+	if m == nil || c.Type == TypeView {
+		return c, nil, nil
+	}
+	if has(c.Options, "validator") {
+		left = append(left, "the validator, which judges documents as the source has them")
+	}
+	if c.Options, err = without(c.Options, validation()...); err != nil {
+		return c, nil, err
+	}
+	indexes := c.Indexes
+	c.Indexes = nil
+	for _, ix := range indexes {
+		spec, why := m.Index(ix.Spec)
+		if why != "" {
+			left = append(left, fmt.Sprintf("index %s: %s", ix.Name, why))
+			continue
+		}
+		c.Indexes = append(c.Indexes, stream.Index{Name: ix.Name, Spec: spec})
+	}
+	return c, left, nil
+}
+
+// mappedIndexes are those that can be had of mapped documents.
+func mappedIndexes(indexes []stream.Index, m *mapping.Map) (out []stream.Index) {
+	for _, ix := range indexes {
+		if spec, why := m.Index(ix.Spec); why == "" {
+			out = append(out, stream.Index{Name: ix.Name, Spec: spec})
+		}
+	}
+	return out
+}
+
+// mapped is a change as it is to be made to a collection whose documents are mapped.
+func (o ApplyOptions) mapped(ch stream.Change) (stream.Change, error) {
+	m := o.Rules.Fields(ch.NS)
+	if m == nil {
+		return ch, nil
+	}
+	var err error
+	switch ch.Kind {
+	case stream.ChangeCreate:
+		ch.Options, err = without(ch.Options, validation()...)
+	case stream.ChangeCollMod:
+		if ch.Options, err = without(ch.Options, validation()...); err != nil {
+			return ch, err
+		}
+		if mod := sub(ch.Options, "index"); mod != nil && sub(mod, "keyPattern") != nil {
+			ch.Options, err = mappedMod(ch.Options, mod, m)
+		}
+	case stream.ChangeCreateIndexes:
+		ch.Indexes = mappedIndexes(ch.Indexes, m)
+	}
+	return ch, err
+}
+
+// mappedMod has a collMod name the index by the key that it has on the target.
+func mappedMod(options, mod bson.Raw, m *mapping.Map) (bson.Raw, error) {
+	spec, why := m.Index(rawDoc(bson.D{{Key: "key", Value: sub(mod, "keyPattern")}}))
+	if why != "" {
+		return without(options, "index")
+	}
+	mod, err := with(mod, "keyPattern", sub(spec, "key"))
+	if err != nil {
+		return nil, err
+	}
+	return with(options, "index", mod)
+}
+
+// CheckFields says why the documents of a collection cannot be mapped as the rules want
+// it; nil where they can be, or are not. keys are the fields of the shard key that the
+// collection has, or is to have, on the target.
+func CheckFields(c Collection, rules Rules, keys []string) error {
+	m := rules.Fields(c.NS)
+	if m == nil || c.Type == TypeView {
+		return nil
+	}
+	var why string
+	switch {
+	case c.Type == TypeTimeSeries:
+		why = "it is a time series, whose documents are packed in buckets"
+	case c.Capped():
+		why = "it is capped: a document that is written anew may not fit in its place"
+	}
+	for _, key := range keys {
+		if m.TouchesPath(key) {
+			why = fmt.Sprintf("a rule is about %q, which is of the shard key", key)
+		}
+	}
+	if why == "" {
+		return nil
+	}
+	return mongo.WithHint(fmt.Errorf("the fields of %s cannot be mapped: %s", c.NS, why), "have the pattern of --fields leave it out, or --exclude it")
+}

@@ -1,0 +1,158 @@
+package transform
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/fields"
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// mapping maps the fields of the documents of some collections.
+type mapping struct {
+	pattern
+	fields *fields.Map
+}
+
+// String is canonical.
+func (m *mapping) String() string {
+	return m.pattern.String() + "=" + strings.ReplaceAll(m.fields.String(), ";", `\u003b`)
+}
+
+// Fields says how the documents of a source namespace are mapped: nil is not at all.
+func (s *Set) Fields(ns string) *fields.Map {
+	if i := s.fieldsOf(ns); i >= 0 {
+		return s.mappings[i].fields
+	}
+	return nil
+}
+
+// fieldsOf is the index of the mapping of a namespace, below 0 for none.
+func (s *Set) fieldsOf(ns string) int {
+	if s == nil || len(s.mappings) == 0 {
+		return -1
+	}
+	db, coll := mongo.SplitNS(ns)
+	if strings.HasPrefix(coll, mongo.BucketsPrefix) {
+		return -1
+	}
+	return slices.IndexFunc(s.mappings, func(m mapping) bool { return m.matches(db, coll) })
+}
+
+// OperationCopy is what $operation is in documents that the copy wrote, or that were
+// read from the source anew.
+const OperationCopy = "copy"
+
+// Mapper appends to dst what the rules make of a document of a namespace that was
+// read from the source at a time, counted; nil leaves documents as they are. The
+// function is safe for concurrent use.
+func (s *Set) Mapper(ns string, at bson.Timestamp, t *Tally) func(dst, doc []byte) ([]byte, error) {
+	i := s.fieldsOf(ns)
+	if i < 0 {
+		return nil
+	}
+	m, n := s.mappings[i].fields, t.mapped(i)
+	meta := fields.Meta{Namespace: ns, Operation: OperationCopy, ClusterTime: at}
+	return func(dst, doc []byte) ([]byte, error) {
+		n.copied.Add(1)
+		out, err := m.Apply(dst, doc, meta)
+		return out, misfit(err, ns)
+	}
+}
+
+// Comparer says how documents of a source namespace are compared with those of the
+// target: Map appends to dst what the rules make of one of the source, Strip one of the
+// target, both without what a later look at the source cannot tell. nil are documents
+// as they are.
+func (s *Set) Comparer(ns string) (apply, strip func(dst, doc []byte) ([]byte, error)) {
+	m := s.Fields(ns)
+	if m == nil {
+		return nil, nil
+	}
+	apply = s.Mapper(ns, bson.Timestamp{}, nil)
+	if len(m.Volatile()) == 0 {
+		return apply, nil
+	}
+	strip = func(dst, doc []byte) ([]byte, error) { return m.Strip(dst, doc) }
+	return func(dst, doc []byte) ([]byte, error) {
+		whole, err := apply(nil, doc)
+		if err != nil {
+			return dst, err
+		}
+		return strip(dst, whole)
+	}, strip
+}
+
+// misfit says what can be done where a document cannot be mapped.
+func misfit(err error, ns string) error {
+	if err == nil {
+		return nil
+	}
+	return mongo.WithHint(fmt.Errorf("map the fields of a document of %s: %w", ns, err),
+		`say in --fields what becomes of such values ("otherwise": "keep", "null" or "drop"), mend the document on the source, or have --filter leave it out; then start again with --restart`)
+}
+
+func compileMappings(texts []string, secret func(ref string) (string, error)) (out []mapping, err error) {
+	if secret == nil {
+		secret = ReadSecret
+	}
+	for _, text := range texts {
+		m, err := compileMapping(text, secret)
+		if err != nil {
+			return nil, fmt.Errorf("fields %q: %w", shorten(text), err)
+		}
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+// shorten keeps an error readable.
+func shorten(text string) string {
+	const most = 80
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
+}
+
+// compileMapping reads "pattern={…}".
+func compileMapping(text string, secret func(ref string) (string, error)) (m mapping, err error) {
+	name, json, found := cutUnescaped(text, '=')
+	if !found {
+		return m, errors.New(`the = between the pattern and the rules is missing; write 'db.coll={"drop": ["card"]}'`)
+	}
+	if m.pattern, err = compile(name); err != nil {
+		return m, fmt.Errorf("the pattern: %w; write db, db.coll or db.*", err)
+	}
+	var raw bson.Raw
+	if err := bson.UnmarshalExtJSON([]byte(json), false, &raw); err != nil {
+		return m, fmt.Errorf(`the rules are no JSON: %w; write 'db.coll={"drop": ["card"]}'`, err)
+	}
+	m.fields, err = fields.Parse(raw, secret)
+	return m, err
+}
+
+// ReadSecret gives what a reference names: env:NAME an environment variable, file:/path
+// the content of a file without the end of its last line.
+func ReadSecret(ref string) (string, error) {
+	kind, name, _ := strings.Cut(ref, ":")
+	switch kind {
+	case "env":
+		if v := os.Getenv(name); v != "" {
+			return v, nil
+		}
+		return "", fmt.Errorf("the environment variable %s is not set", name)
+	case "file":
+		b, err := os.ReadFile(name)
+		if v := strings.TrimRight(string(b), "\r\n"); err != nil || v != "" {
+			return v, err
+		}
+		return "", fmt.Errorf("the file %s is empty", name)
+	}
+	return "", fmt.Errorf("%q names no secret: write env:NAME or file:/path", ref)
+}
