@@ -20,7 +20,7 @@ func (p *parser) readMask(v value, at place) (*valueRule, error) {
 	if !v.isDocument() {
 		return nil, at.refuse("it needs %s", maskForms)
 	}
-	given, err := options(v, at, "hmac", "first", "last")
+	given, err := optionsOf(v, at, "hmac", "first", "last")
 	if err != nil {
 		return nil, err
 	}
