@@ -120,6 +120,31 @@ func TestKeyedSum(t *testing.T) {
 	}
 }
 
+// TestStars: of a text of any bytes as many characters are hidden as there are beyond
+// those that are kept.
+func TestStars(t *testing.T) {
+	g := newGen(seedOf(t))
+	for range 5000 {
+		text := strings.Repeat(pick(g, "a", "ä", "日", "\xff", "\xe4\xb8", "😀", ""), g.IntN(50)) + pick(g, "x", "\x80", "é", "\xf0\x9f", "") + pick(g, "abcd", "日本語", "")
+		runes := []rune(text)
+		n := 1 + g.IntN(5)
+		keep := n
+		if len(runes) <= n {
+			keep = 0
+		}
+		hidden := len(runes) - keep
+		for kind, want := range map[ruleKind]string{
+			maskFirst: string(runes[:keep]) + strings.Repeat("*", hidden),
+			maskLast:  strings.Repeat("*", hidden) + string(runes[hidden:]),
+		} {
+			got, _ := (&valueRule{kind: kind, n: n}).stars(nil, value{bson.TypeString, appendText(nil, text)})
+			if shown := string([]rune(value{bson.TypeString, got}.text())); shown != want {
+				t.Fatalf("%q, %d: %q, want %q", text, n, shown, want)
+			}
+		}
+	}
+}
+
 func TestVolatile(t *testing.T) {
 	m := mustParse(t, `{"from": {"o": "$namespace", "w": "$clusterTime", "p": "$operation"}}`)
 	if got := strings.Join(m.Volatile(), " "); got != "w p" {

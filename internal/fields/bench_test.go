@@ -7,6 +7,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
 )
 
@@ -49,6 +50,25 @@ func BenchmarkApply(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkFloor is what a copy costs, and a look at each field.
+func BenchmarkFloor(b *testing.B) {
+	doc := benchDocument(b)
+	b.Run("copy", func(b *testing.B) {
+		var dst []byte
+		for b.Loop() {
+			dst = append(dst[:0], doc...)
+		}
+	})
+	b.Run("fields", func(b *testing.B) {
+		n := 0
+		for b.Loop() {
+			for e := range bsonraw.Fields(doc) {
+				n += len(e.Name)
+			}
+		}
+	})
 }
 
 func benchUpdates(t testing.TB) map[string]delta.Delta {

@@ -136,7 +136,7 @@ func (e *expression) make(dst []byte, name string, doc []byte, path string) ([]b
 		return nil, errBadDocument
 	}
 	at := len(dst)
-	why := ""
+	var why string
 	got, _, err := e.program.Eval(map[string]any{"doc": &document{raw: doc}})
 	if err != nil {
 		why = whyFailed(err)
