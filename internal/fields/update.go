@@ -35,8 +35,9 @@ func (v Verdict) String() string {
 // nothing is.
 //
 // Whenever it is not State, applying what it says to the mapped document gives, byte
-// for byte, the mapping of the updated document, if both can be mapped at all. What
-// does not hold then: a document with a name twice, where otherwise is drop.
+// for byte, the mapping of the updated document, if both can be mapped at all. Not
+// so for a document with a name twice, of which a rule leaves out one: where otherwise is
+// drop, and under keep what is no document.
 func (m *Map) Update(dst []byte, d delta.Delta, meta Meta) ([]byte, Verdict) {
 	if m.passes(d) {
 		return dst, Unchanged
