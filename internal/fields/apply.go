@@ -37,15 +37,19 @@ func (w *writer) document(dst, doc []byte, n *node, depth int) ([]byte, error) {
 	}
 	passed := rest
 	for len(rest) > 0 {
-		e, next, ok := bsonraw.Next(rest)
+		z := bsonraw.NameLen(rest[1:])
+		if z < 0 {
+			return nil, errBadDocument
+		}
+		size, ok := bsonraw.ValueSize(bson.Type(rest[0]), rest[z+2:])
 		if !ok {
 			return nil, errBadDocument
 		}
-		c := n.find(e.Name)
-		if c != nil || n.only {
+		next := rest[z+2+size:]
+		if c := n.find(rest[1 : z+1]); c != nil || n.only {
 			dst = append(dst, passed[:len(passed)-len(rest)]...)
 			if c != nil {
-				if dst, err = w.field(dst, &e, c, depth); err != nil {
+				if dst, err = w.field(dst, value{bson.Type(rest[0]), rest[z+2 : z+2+size]}, c, depth); err != nil {
 					return nil, err
 				}
 			}
@@ -98,13 +102,13 @@ func (w *writer) output(dst []byte, o *outNode) ([]byte, error) {
 }
 
 // field writes what becomes of a field in place.
-func (w *writer) field(dst []byte, e *bsonraw.Element, c *node, depth int) ([]byte, error) {
+func (w *writer) field(dst []byte, v value, c *node, depth int) ([]byte, error) {
 	if c.gone {
 		return dst, nil
 	}
 	at := len(dst)
-	dst = appendHeader(dst, e.Type, c.as)
-	dst, typ, err := w.value(dst, value{e.Type, e.Value}, c, depth)
+	dst = appendHeader(dst, v.typ, c.as)
+	dst, typ, err := w.value(dst, v, c, depth)
 	if err != nil {
 		return nil, err
 	}

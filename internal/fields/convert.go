@@ -39,7 +39,7 @@ func (p *parser) readConvert(v value, at place) (*valueRule, error) {
 	if !v.isDocument() {
 		return nil, at.refuse(`it needs a document, such as {"to": "decimal", "otherwise": "null"}`)
 	}
-	given, err := options(v, at, "to", "otherwise")
+	given, err := optionsOf(v, at, "to", "otherwise")
 	if err != nil {
 		return nil, err
 	}
@@ -129,6 +129,8 @@ func toString(dst []byte, v value) ([]byte, string) {
 	return dst, noSuch
 }
 
+// doubleText is the shortest text that reads back as the same number. Servers write six
+// digits (observed on 6.0.5).
 func doubleText(f float64) string {
 	switch {
 	case math.IsNaN(f):
@@ -138,7 +140,10 @@ func doubleText(f float64) string {
 	case math.IsInf(f, -1):
 		return "-Infinity"
 	}
-	return strconv.FormatFloat(f, 'g', 16, 64)
+	if a := math.Abs(f); a != 0 && (a < 1e-6 || a >= 1e21) {
+		return strconv.FormatFloat(f, 'e', -1, 64)
+	}
+	return strconv.FormatFloat(f, 'f', -1, 64)
 }
 
 // toWhole makes an int or a long; fractions are cut off.
@@ -158,7 +163,11 @@ func toWhole(dst []byte, v value, bits int) ([]byte, string) {
 func wholeOf(v value, bits int) (int64, string) {
 	switch v.typ {
 	case bson.TypeDouble:
-		return cut(v.double())
+		f := v.double()
+		if bits == 32 && (f < math.MinInt32 || f > math.MaxInt32) { // before the cut
+			return 0, outOfRange
+		}
+		return cut(f)
 	case bson.TypeDecimal128:
 		return cutDecimal(v.decimal())
 	case bson.TypeString:
@@ -220,7 +229,7 @@ func toDouble(dst []byte, v value) ([]byte, string) {
 		}
 	case bson.TypeDecimal128:
 		var err error
-		if f, err = strconv.ParseFloat(v.decimal().String(), 64); err != nil {
+		if f, err = strconv.ParseFloat(v.decimal().String(), 64); err != nil || tooSmall(f) && toBool(nil, v)[0] == 1 {
 			return dst, outOfRange
 		}
 	default:
@@ -230,8 +239,17 @@ func toDouble(dst []byte, v value) ([]byte, string) {
 		}
 		f = float64(n)
 	}
+	if math.IsNaN(f) {
+		return binary.LittleEndian.AppendUint64(dst, oneNaN), ""
+	}
 	return binary.LittleEndian.AppendUint64(dst, math.Float64bits(f)), ""
 }
+
+// oneNaN is the NaN that servers write.
+const oneNaN = 0x7ff8 << 48
+
+// tooSmall says of a number that digits were lost because it is so near to zero.
+func tooSmall(f float64) bool { return math.Abs(f) < 0x1p-1022 }
 
 // parseDouble reads decimal notation.
 func parseDouble(text string) (float64, bool) {
@@ -239,7 +257,15 @@ func parseDouble(text string) (float64, bool) {
 		return 0, false
 	}
 	f, err := strconv.ParseFloat(text, 64)
-	return f, err == nil
+	return f, err == nil && (!tooSmall(f) || !strings.ContainsAny(mantissa(text), "123456789"))
+}
+
+// mantissa is a number's text before its exponent.
+func mantissa(text string) string {
+	if i := strings.IndexAny(text, "eE"); i >= 0 {
+		return text[:i]
+	}
+	return text
 }
 
 func toDecimal(dst []byte, v value) ([]byte, string) {
@@ -294,8 +320,8 @@ func toDate(dst []byte, v value) ([]byte, string) {
 		return append(dst, v.data...), ""
 	case bson.TypeDouble, bson.TypeDecimal128:
 		return toWhole(dst, v, 64)
-	case bson.TypeObjectID:
-		return appendInt64(dst, int64(binary.BigEndian.Uint32(v.data))*1000), ""
+	case bson.TypeObjectID: // with a sign (observed on 6.0.5)
+		return appendInt64(dst, int64(int32(binary.BigEndian.Uint32(v.data)))*1000), ""
 	case bson.TypeTimestamp:
 		return appendInt64(dst, int64(binary.LittleEndian.Uint32(v.data[4:]))*1000), ""
 	case bson.TypeString:

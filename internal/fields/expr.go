@@ -8,6 +8,8 @@ import (
 	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/types"
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 // expression is one of CEL that was compiled. It is safe for concurrent use.
@@ -40,7 +42,7 @@ func newCompiler() (*compiler, error) {
 func (p *parser) computed(name string, v value, at place) error {
 	e := &expression{}
 	if v.isDocument() {
-		given, err := options(v, at, "expr", "otherwise")
+		given, err := optionsOf(v, at, "expr", "otherwise")
 		if err != nil {
 			return err
 		}
@@ -130,8 +132,11 @@ func namesOf(e ast.Expr) ([]string, bool) {
 
 // make writes the value for a document.
 func (e *expression) make(dst []byte, name string, doc []byte, path string) ([]byte, error) {
+	if !bsonraw.Valid(doc, bsonraw.MaxDepth) {
+		return nil, errBadDocument
+	}
 	at := len(dst)
-	why := ""
+	var why string
 	got, _, err := e.program.Eval(map[string]any{"doc": &document{raw: doc}})
 	if err != nil {
 		why = whyFailed(err)

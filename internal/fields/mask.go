@@ -20,7 +20,7 @@ func (p *parser) readMask(v value, at place) (*valueRule, error) {
 	if !v.isDocument() {
 		return nil, at.refuse("it needs %s", maskForms)
 	}
-	given, err := options(v, at, "hmac", "first", "last")
+	given, err := optionsOf(v, at, "hmac", "first", "last")
 	if err != nil {
 		return nil, err
 	}
@@ -133,32 +133,46 @@ func (r *valueRule) stars(dst []byte, v value) ([]byte, bson.Type) {
 	if count <= keep {
 		keep = 0
 	}
-	hidden := count - keep
-	first, last := text[:0], text[:0]
-	if r.kind == maskFirst {
-		first = text[:offset(text, keep)]
-	} else {
-		last = text[offset(text, hidden):]
-	}
 	dst = append(dst, 0, 0, 0, 0)
 	at := len(dst)
-	dst = append(dst, first...)
-	for range hidden {
-		dst = append(dst, '*')
+	if r.kind == maskFirst {
+		dst = append(dst, text[:firstOf(text, keep)]...)
 	}
-	dst = append(append(dst, last...), 0)
+	dst = appendStars(dst, count-keep)
+	if r.kind == maskLast {
+		dst = append(dst, text[lastOf(text, keep):]...)
+	}
+	dst = append(dst, 0)
 	putLength(dst[at-4:], len(dst)-at)
 	return dst, bson.TypeString
 }
 
-// offset is where the character of an index begins.
-func offset(text []byte, n int) int {
+// firstOf is where the first n characters end.
+func firstOf(text []byte, n int) int {
 	at := 0
 	for range n {
 		_, size := utf8.DecodeRune(text[at:])
 		at += size
 	}
 	return at
+}
+
+// lastOf is where the last n characters begin.
+func lastOf(text []byte, n int) int {
+	at := len(text)
+	for range n {
+		_, size := utf8.DecodeLastRune(text[:at])
+		at -= size
+	}
+	return at
+}
+
+func appendStars(dst []byte, n int) []byte {
+	const stars = "********************************"
+	for ; n > len(stars); n -= len(stars) {
+		dst = append(dst, stars...)
+	}
+	return append(dst, stars[:n]...)
 }
 
 // dateUnit is what dates are truncated to.

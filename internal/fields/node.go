@@ -29,8 +29,12 @@ func (n *node) find(name []byte) *node {
 	if n.index != nil {
 		return n.index[string(name)]
 	}
-	for _, c := range n.children {
-		if c.name == string(name) {
+	last := len(name) - 1
+	if last < 0 {
+		return nil
+	}
+	for _, c := range n.children { // names of one document differ at their ends
+		if len(c.name) == len(name) && c.name[last] == name[last] && c.name == string(name) {
 			return c
 		}
 	}

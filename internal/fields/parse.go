@@ -236,8 +236,8 @@ func (p *parser) ruled(what, name string, v value, at place, read func(value, pl
 	return err
 }
 
-// options reads a document of options by name; a name that is not known is refused.
-func options(v value, at place, known ...string) (map[string]value, error) {
+// optionsOf reads a document of options by name; a name that is not known is refused.
+func optionsOf(v value, at place, known ...string) (map[string]value, error) {
 	out := map[string]value{}
 	for e := range bsonraw.Fields(v.data) {
 		name := string(e.Name)

@@ -31,12 +31,13 @@ func (v Verdict) String() string {
 }
 
 // Update says what an update of a source document does to the mapped one. Where it is
-// Translated, the update is appended to dst as the o of an oplog entry; otherwise dst
-// is returned as it was.
+// Translated, the update is appended to dst as the o of an oplog entry; otherwise
+// nothing is.
 //
 // Whenever it is not State, applying what it says to the mapped document gives, byte
-// for byte, the mapping of the updated document, if both can be mapped at all. What
-// does not hold then: a document with a name twice, where otherwise is drop.
+// for byte, the mapping of the updated document, if both can be mapped at all. Not
+// so for a document with a name twice, of which a rule leaves out one: where otherwise is
+// drop, and under keep what is no document.
 func (m *Map) Update(dst []byte, d delta.Delta, meta Meta) ([]byte, Verdict) {
 	if m.passes(d) {
 		return dst, Unchanged
@@ -56,9 +57,9 @@ func (m *Map) Update(dst []byte, d delta.Delta, meta Meta) ([]byte, Verdict) {
 	case out == nil:
 		return dst, State
 	case t.wrote == 0:
-		return dst, Nothing
+		return out[:len(dst)], Nothing
 	case !t.changed:
-		return dst, Unchanged
+		return out[:len(dst)], Unchanged
 	}
 	return out, Translated
 }
@@ -220,7 +221,7 @@ func (t *translator) set(dst []byte, e bsonraw.Element, of entryOf, c *node, dep
 		return dst
 	}
 	at := len(dst)
-	dst, err := t.w.field(dst, &e, c, depth)
+	dst, err := t.w.field(dst, valueOf(e), c, depth)
 	switch {
 	case err != nil, len(dst) > at && c.mayVanish() && of.from == 'u':
 		return nil

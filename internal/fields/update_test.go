@@ -9,6 +9,69 @@ import (
 	"github.com/millrace/millrace/internal/delta"
 )
 
+func TestUpdate(t *testing.T) {
+	for _, c := range []struct {
+		rules, update string
+		verdict       Verdict
+		want          string
+	}{
+		{`{"drop": ["a"]}`, `{"$v": 2, "diff": {"u": {"b": 2}, "sc": {"u": {"a": 1}}}}`, Unchanged, ""},
+		{`{"drop": ["a"]}`, `{"$v": 2, "diff": {"u": {"a": 2}}}`, Nothing, ""},
+		{`{"drop": ["a", "c"]}`, `{"$v": 2, "diff": {"u": {"a": 2, "b": 1}, "sc": {"u": {"x": 1}}}}`, Translated, `{"$v": 2, "diff": {"u": {"b": 1}}}`},
+		{`{"keep": ["a"]}`, `{"$v": 2, "diff": {"d": {"b": false}, "u": {"a": 2, "c": 1}}}`, Translated, `{"$v": 2, "diff": {"u": {"a": 2}}}`},
+		{`{"keep": ["a"]}`, `{"$v": 2, "diff": {"u": {"a": 2}}}`, Unchanged, ""},
+		{`{"keep": ["a.b"]}`, `{"$v": 2, "diff": {"sa": {"u": {"b": 2, "c": 1}}}}`, Translated, `{"$v": 2, "diff": {"sa": {"u": {"b": 2}}}}`},
+		{`{"keep": ["a.b"]}`, `{"$v": 2, "diff": {"u": {"a": {"b": 2, "c": 1}}}}`, State, ""},
+		{`{"keep": ["a.b"]}`, `{"$v": 2, "diff": {"u": {"a": 5}}}`, Translated, `{"$v": 2, "diff": {"d": {"a": false}}}`},
+		{`{"rename": {"a": "b"}}`, `{"$v": 2, "diff": {"d": {"x": false}, "i": {"a": 2}, "sb": {"u": {"q": 1}}}}`, Translated, `{"$v": 2, "diff": {"d": {"x": false}, "i": {"b": 2}}}`},
+		{`{"rename": {"a": "b"}}`, `{"$v": 2, "diff": {"sa": {"u": {"q": 1}}}}`, Translated, `{"$v": 2, "diff": {"sb": {"u": {"q": 1}}}}`},
+		{`{"rename": {"a": "b"}}`, `{"$v": 2, "diff": {"d": {"a": false}}}`, Translated, `{"$v": 2, "diff": {"d": {"b": false}}}`},
+		{`{"mask": {"a": {"last": 1}}}`, `{"$v": 2, "diff": {"u": {"a": "xyz"}}}`, Translated, `{"$v": 2, "diff": {"u": {"a": "**z"}}}`},
+		{`{"mask": {"a": {"last": 1}}}`, `{"$v": 2, "diff": {"sa": {"u": {"q": 1}}}}`, State, ""},
+		{`{"mask": {"a": "null"}}`, `{"$v": 2, "diff": {"sa": {"u": {"q": 1}}}}`, Nothing, ""},
+		{`{"mask": {"a.b": {"last": 1}}}`, `{"$v": 2, "diff": {"sa": {"a": true, "l": 3, "u0": {"b": "xy"}, "s2": {"i": {"b": "z"}, "sc": {"u": {"b": "q"}}}}}}`, Translated,
+			`{"$v": 2, "diff": {"sa": {"a": true, "l": 3, "u0": {"b": "*y"}, "s2": {"i": {"b": "*"}, "sc": {"u": {"b": "q"}}}}}}`},
+		{`{"drop": ["a.b"]}`, `{"$v": 2, "diff": {"sa": {"a": true, "s2": {"u": {"b": "z"}}}}}`, Nothing, ""},
+		{`{"convert": {"a": {"to": "int"}}}`, `{"$v": 2, "diff": {"u": {"a": "5"}}}`, Translated, `{"$v": 2, "diff": {"u": {"a": 5}}}`},
+		{`{"convert": {"a": {"to": "int"}}}`, `{"$v": 2, "diff": {"u": {"a": 5}}}`, Unchanged, ""},
+		{`{"convert": {"a": {"to": "int"}}}`, `{"$v": 2, "diff": {"u": {"a": "x"}}}`, State, ""},
+		{`{"convert": {"a": {"to": "int", "otherwise": "drop"}}}`, `{"$v": 2, "diff": {"i": {"a": "x", "b": 1}}}`, Translated, `{"$v": 2, "diff": {"d": {"a": false}, "i": {"b": 1}}}`},
+		{`{"convert": {"a": {"to": "int", "otherwise": "drop"}}}`, `{"$v": 2, "diff": {"u": {"a": 5}}}`, State, ""},
+		{`{"convert": {"a": {"to": "int", "otherwise": "drop"}}}`, `{"$v": 2, "diff": {"i": {"a": "5"}}}`, Translated, `{"$v": 2, "diff": {"i": {"a": 5}}}`},
+		{`{"move": {"a.b": "c"}}`, `{"$v": 2, "diff": {"sa": {"u": {"b": 1}}}}`, State, ""},
+		{`{"move": {"a.b": "c"}}`, `{"$v": 2, "diff": {"sa": {"u": {"c": 1}}}}`, Unchanged, ""},
+		{`{"from": {"a": "b"}}`, `{"$v": 2, "diff": {"u": {"b": 1}}}`, State, ""},
+		{`{"from": {"a": "b"}}`, `{"$v": 2, "diff": {"u": {"a": 1}}}`, Nothing, ""},
+		{`{"set": {"a.b": 1}}`, `{"$v": 2, "diff": {"sa": {"u": {"c": 1}}}}`, State, ""},
+		{`{"set": {"a": 1}}`, `{"$v": 2, "diff": {"sa": {"u": {"c": 1}}, "sb": {"u": {"c": 1}}}}`, Translated, `{"$v": 2, "diff": {"sb": {"u": {"c": 1}}}}`},
+		{`{"compute": {"a": "doc.x.y + 1"}}`, `{"$v": 2, "diff": {"sx": {"u": {"c": 1}}}}`, Unchanged, ""},
+		{`{"compute": {"a": "doc.x.y + 1"}}`, `{"$v": 2, "diff": {"sx": {"d": {"y": false}}}}`, State, ""},
+		{`{"compute": {"a": "size(doc)"}}`, `{"$v": 2, "diff": {"u": {"z": 1}}}`, State, ""},
+		{`{"from": {"w": "$operation"}}`, `{"$v": 2, "diff": {"d": {"z": false}, "sx": {"u": {"a": 1}}}}`, Translated, `{"$v": 2, "diff": {"d": {"z": false}, "u": {"w": "update"}, "sx": {"u": {"a": 1}}}}`},
+		{`{"from": {"w": "$operation"}, "drop": ["z"]}`, `{"$v": 1, "$unset": {"z": true}}`, Translated, `{"$v": 1, "$set": {"w": "update"}}`},
+		{`{"rename": {"a": "b"}}`, `{"$v": 1, "$set": {"a.x": 1, "b": 2, "c": 3}, "$unset": {"a.y": true}}`, Translated, `{"$v": 1, "$set": {"b.x": 1, "c": 3}, "$unset": {"b.y": true}}`},
+		{`{"mask": {"a.b": {"last": 1}}}`, `{"$set": {"a.b": "xyz", "a.c": 1}}`, Translated, `{"$set": {"a.b": "**z", "a.c": 1}}`},
+		{`{"mask": {"a.b": {"last": 1}}}`, `{"$set": {"a.3": "xyz"}}`, State, ""},
+		{`{"mask": {"a.b": {"last": 1}}}`, `{"$set": {"a.3.b": "xyz"}}`, State, ""},
+		{`{"mask": {"a.b": {"last": 1}}}`, `{"$set": {"a.3.c": "xyz"}}`, Unchanged, ""},
+		{`{"drop": ["a.b"]}`, `{"$set": {"a.b": "xyz"}}`, State, ""}, // it may make an a
+		{`{"drop": ["a.b"]}`, `{"$unset": {"a.b": true}}`, Unchanged, ""},
+		{`{"drop": ["a"]}`, `{"$set": {"a.b": "xyz"}}`, Nothing, ""},
+	} {
+		u, err := parseDelta(parseDoc(t, c.update))
+		if err != nil {
+			t.Fatal(c.update, err)
+		}
+		out, verdict := mustParse(t, c.rules).Update(nil, u, Meta{Operation: "update"})
+		if verdict != c.verdict || verdict == Translated && !bytes.Equal(out, parseDoc(t, c.want)) {
+			t.Errorf("%s, %s: %s %s", c.rules, c.update, verdict, bson.Raw(out))
+		}
+	}
+	if _, verdict := mustParse(t, `{"drop": ["a"]}`).Update(nil, delta.Delta{}, Meta{}); verdict == Unchanged {
+		t.Error("what is no update passes")
+	}
+}
+
 // TestLaw: whenever an update is translated, the translation makes of the mapped
 // document the mapping of the updated one, byte for byte.
 func TestLaw(t *testing.T) {
