@@ -62,7 +62,7 @@ func fieldsChange(s *site) {
 			s.remove("c", d("_id", i))
 			s.insert("c", d("_id", i, "tenant", 1, "n", true, "s", 1))
 		case 8:
-			s.set("c", i, d("$set", d("tel.x", 1)))
+			s.set("c", i, d("$set", d("o.deep.x", 1, "other.x", 1)))
 		default:
 			s.set("c", i, d("$set", d("v.1.a", 3, "v.5", 1, "z", 1), "$unset", d("o.b", 1)))
 		}

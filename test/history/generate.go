@@ -211,6 +211,9 @@ func (g *Generator) settings() Settings {
 		s.Filter = g.Filters()
 	}
 	if g.one(2) {
+		s.Fields = g.Fields()
+	}
+	if g.one(2) {
 		s.Docs = int64(1 + g.r.IntN(2*g.size))
 	} else {
 		s.Bytes = int64(1000 + g.r.IntN(300*g.size))
