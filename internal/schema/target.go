@@ -8,8 +8,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/mongo"
 	mapping "github.com/millrace/millrace/internal/fields"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/query"
 	"github.com/millrace/millrace/internal/stream"
 )
