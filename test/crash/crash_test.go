@@ -34,6 +34,10 @@ func TestKillInEachPhase(t *testing.T) {
 	for _, rule := range filters {
 		args = append(args, "--filter", rule)
 	}
+	mappings := history.FieldsOf(seed, "crash")
+	for _, rule := range mappings {
+		args = append(args, "--fields", rule)
+	}
 	args = append(args, "--until")
 	r := rand.New(rand.NewPCG(seed, 7))
 	for _, phase := range []string{"catalog", "creating", "copying", "copying", "indexing", "overlap", "following", "following", "following"} {
@@ -60,7 +64,7 @@ func TestKillInEachPhase(t *testing.T) {
 		t.Fatalf("last run: %v\n%s", err, p.Output())
 	}
 	t.Logf("%d operations and %d steps of histories written meanwhile", churn.Operations(), steps.Done)
-	diffs, err := test.Compare(t.Context(), sc, dc, test.CompareOptions{Filter: test.Filters(filters)})
+	diffs, err := test.Compare(t.Context(), sc, dc, test.CompareOptions{Filter: test.Filters(filters), Fields: test.Mappings(mappings)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -126,13 +126,16 @@ func uri(c *lab.Cluster) string {
 func (b *bench) start(more ...string) *test.Process {
 	b.t.Helper()
 	args := []string{"sync", "--source", uri(b.source), "--target", uri(b.target), "--include", database + ".*", "--include", database + "-x.*", "--allow-missing"}
-	return test.Start(b.t, b.bin, append(append(args, b.filters()...), more...)...)
+	return test.Start(b.t, b.bin, append(append(args, b.rules()...), more...)...)
 }
 
-// filters are those of the job, as flags.
-func (b *bench) filters() (flags []string) {
+// rules are the filters and mappings of the job, as flags.
+func (b *bench) rules() (flags []string) {
 	for _, rule := range history.FiltersOf(b.seed, database) {
 		flags = append(flags, "--filter", rule)
+	}
+	for _, rule := range history.FieldsOf(b.seed, database) {
+		flags = append(flags, "--fields", rule)
 	}
 	return flags
 }
@@ -412,7 +415,8 @@ func (b *bench) compare() int {
 	ours := func(ns string) bool {
 		return strings.HasPrefix(ns, database+".") || strings.HasPrefix(ns, database+"-x.")
 	}
-	diffs, err := test.Compare(b.t.Context(), b.sc, b.tc, test.CompareOptions{Source: ours, Target: ours, Filter: test.Filters(history.FiltersOf(b.seed, database))})
+	diffs, err := test.Compare(b.t.Context(), b.sc, b.tc, test.CompareOptions{Source: ours, Target: ours, Filter: test.Filters(history.FiltersOf(b.seed, database)),
+		Fields: test.Mappings(history.FieldsOf(b.seed, database))})
 	if err != nil {
 		b.t.Fatal(err)
 	}

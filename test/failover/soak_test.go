@@ -100,7 +100,7 @@ func soakRound(t *testing.T, done *tally, long time.Duration) {
 	done.refused += steps.Refusals()
 	done.operations += b.churn.Operations() + steps.Done
 	args := []string{"verify", "--source", uri(b.source), "--target", uri(b.target), "--include", database + ".*", "--include", database + "-x.*"}
-	v := test.Start(t, b.bin, append(args, b.filters()...)...)
+	v := test.Start(t, b.bin, append(args, b.rules()...)...)
 	if err := v.Wait(6 * time.Minute); err != nil {
 		t.Errorf("seed %d: verify: %v\n%s", b.seed, err, v.Output())
 		done.differences++

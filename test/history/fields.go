@@ -32,7 +32,8 @@ func (g *Generator) Fields() (rules []string) {
 	return rules
 }
 
-// mapping is of one to four kinds, each of other fields.
+// mapping is of one to four kinds, each of other fields. Nothing is converted to double:
+// servers make another NaN of a decimal's each time.
 func (g *Generator) mapping() (rule bson.D) {
 	names := []string{"a", "b", "v", "o", "n", "by", "k", "x", "z", "w", "y"}
 	g.r.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
@@ -64,7 +65,7 @@ func (g *Generator) mapping() (rule bson.D) {
 		rule = append(rule, bson.E{Key: "mask", Value: D(next(), "null")})
 	}
 	if g.one(2) || rule == nil {
-		rule = append(rule, bson.E{Key: "convert", Value: D(next(), D("to", pick(g, "long", "double", "bool"), "otherwise", pick(g, "keep", "null")))})
+		rule = append(rule, bson.E{Key: "convert", Value: D(next(), D("to", pick(g, "long", "bool", "string"), "otherwise", pick(g, "keep", "null")))})
 	}
 	return rule
 }

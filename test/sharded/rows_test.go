@@ -10,7 +10,7 @@ import (
 
 // TestRows: of a cluster whose chunks move, and on one, the documents of filters arrive
 // that all writes bring in or take out, by fields, by the shard key and in transactions,
-// also where the job is broken off.
+// with their fields mapped, also where the job is broken off.
 func TestRows(t *testing.T) {
 	for _, name := range []string{"from shards", "to shards", "shards"} {
 		t.Run(name, func(t *testing.T) {
@@ -26,6 +26,7 @@ func TestRows(t *testing.T) {
 				b, newSpec = to.bed, to.spec
 			}
 			b.filters = map[string]string{"ranged": `{"k":{"$bitsAnySet":1}}`, "hashed": `{"n":{"$bitsAllClear":1}}`, "plain": `{"$or":[{"m":{"$bitsAnySet":1}},{"f1":{"$gt":50}}]}`}
+			b.fields = map[string]string{"ranged": `{"rename":{"f1":"first","n":"m"},"set":{"tenant":"a"}}`, "plain": `{"drop":["f2"],"from":{"copied":"m"},"mask":{"f1":"null"}}`}
 			b.fill(times(300, 1500))
 			end := b.writing()
 			spec := newSpec()

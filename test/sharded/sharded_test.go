@@ -30,6 +30,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test"
 )
 
 // bed is a sharded source with a router, and a replica set as the target.
@@ -42,6 +43,7 @@ type bed struct {
 	targetURI      string
 	seed           uint64
 	filters        map[string]string // by collection
+	fields         map[string]string // how fields are mapped, by collection
 }
 
 // newBed has a source of two shards, of three in a soak: each server costs a second.
@@ -164,7 +166,7 @@ func (b *bed) sameDocuments(names ...string) {
 		}
 	}()
 	for _, name := range names {
-		want, got := b.documents(b.source, name, b.filters[name]), b.documents(b.target, name, "")
+		want, got := b.documents(b.source, name, b.filters[name], b.fields[name]), b.documents(b.target, name, "", "")
 		for id, doc := range want {
 			if !bytes.Equal(got[id], doc) {
 				b.Errorf("seed %d: %s %s is %s on the target, want %s", b.seed, name, id, got[id], doc)
@@ -181,14 +183,19 @@ func (b *bed) sameDocuments(names ...string) {
 	}
 }
 
-// documents are those that the server finds with a filter, "" for all.
-func (b *bed) documents(c *driver.Client, name, filter string) map[string]bson.Raw {
+// documents are those that the server finds with a filter, as it maps their fields; ""
+// are all, and as they are.
+func (b *bed) documents(c *driver.Client, name, filter, fields string) map[string]bson.Raw {
 	b.Helper()
 	which := bson.D{}
 	if filter != "" {
 		b.ok(bson.UnmarshalExtJSON([]byte(filter), false, &which))
 	}
-	cur, err := c.Database("d").Collection(name).Find(b.Context(), which)
+	stages := bson.A{bson.D{{Key: "$match", Value: which}}}
+	if fields != "" {
+		stages = append(stages, test.Mappings([]string{"d." + name + "=" + fields})("d."+name)...)
+	}
+	cur, err := c.Database("d").Collection(name).Aggregate(b.Context(), stages)
 	b.ok(err)
 	var docs []bson.Raw
 	b.ok(cur.All(b.Context(), &docs))
@@ -211,7 +218,11 @@ func (b *bed) spec() job.Spec {
 	for name, filter := range b.filters {
 		rules.Filter = append(rules.Filter, "d."+name+"="+filter)
 	}
+	for name, one := range b.fields {
+		rules.Fields = append(rules.Fields, "d."+name+"="+one)
+	}
 	slices.Sort(rules.Filter) // the job's name comes from them
+	slices.Sort(rules.Fields)
 	return job.Spec{Source: b.sourceURI, Target: b.targetURI, Mode: job.ModeAll, Until: "never", Rules: rules,
 		Deps: job.Deps{Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))}}
 }
