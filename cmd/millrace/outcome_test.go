@@ -55,6 +55,7 @@ func failingArgs(t *testing.T) map[string]string {
 		"throttle":           "--max-rate-docs=1",
 		"finalize":           "",
 		"verify":             "--source=" + nobody + " --target=" + nobody,
+		"transform test":     "--ns=a.b --doc=" + missing,
 		"seed local":         "--from-dbpath=" + missing + " --to-dbpath=" + missing,
 		"seed serve":         "--dbpath=" + missing,
 		"seed pull":          "--from=http://127.0.0.1:1 --token-file=" + missing + " --dbpath=" + missing,

@@ -160,7 +160,7 @@ func (r *fileReader) unknown(kv *ast.MappingValueNode, key string, known []strin
 	r.fail(line(kv.Key.GetToken()), shorten(key), "is not a setting", how)
 }
 
-// entry reads a value: a scalar, a list of scalars, or for rename a mapping.
+// entry reads a value: a scalar, a list of scalars, or for rename and rules a mapping.
 func (r *fileReader) entry(key string, kv *ast.MappingValueNode, section string) {
 	e := entry{key: key, line: line(kv.Key.GetToken())}
 	if key == flagConfig {
@@ -176,6 +176,8 @@ func (r *fileReader) entry(key string, kv *ast.MappingValueNode, section string)
 	default:
 		if e.values, ok = list(kv.Value); !ok && key == "rename" {
 			e.values, ok = pairs(kv.Value)
+		} else if !ok {
+			e.values, ok = ruleSets(key, kv.Value)
 		}
 	}
 	switch {

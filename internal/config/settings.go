@@ -341,8 +341,9 @@ func settingNames() map[string][]string {
 	names := map[string][]string{}
 	for s, commands := range map[Settings][]string{
 		new(Sync): {CommandSync}, new(Verify): {CommandVerify},
-		new(Control): {CommandStatus, CommandPause, CommandResume, CommandThrottle, CommandFinalize},
-		new(Seed):    {CommandSeedLocal, CommandSeedServe, CommandSeedPull},
+		new(Control):   {CommandStatus, CommandPause, CommandResume, CommandThrottle, CommandFinalize},
+		new(Seed):      {CommandSeedLocal, CommandSeedServe, CommandSeedPull},
+		new(Transform): {CommandTransformTest},
 	} {
 		for _, c := range commands {
 			fs := pflag.NewFlagSet(c, pflag.ContinueOnError)
