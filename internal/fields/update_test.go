@@ -40,6 +40,8 @@ func TestUpdate(t *testing.T) {
 		{`{"convert": {"a": {"to": "int", "otherwise": "drop"}}}`, `{"$v": 2, "diff": {"i": {"a": "5"}}}`, Translated, `{"$v": 2, "diff": {"i": {"a": 5}}}`},
 		{`{"move": {"a.b": "c"}}`, `{"$v": 2, "diff": {"sa": {"u": {"b": 1}}}}`, State, ""},
 		{`{"move": {"a.b": "c"}}`, `{"$v": 2, "diff": {"sa": {"u": {"c": 1}}}}`, Unchanged, ""},
+		{`{"move": {"a.b": "c"}}`, `{"$v": 2, "diff": {"sa": {"a": true, "u0": {"c": 1}}}}`, State, ""},
+		{`{"move": {"a.b": "c"}}`, `{"$v": 1, "$set": {"a.0": 1}}`, State, ""},
 		{`{"from": {"a": "b"}}`, `{"$v": 2, "diff": {"u": {"b": 1}}}`, State, ""},
 		{`{"from": {"a": "b"}}`, `{"$v": 2, "diff": {"u": {"a": 1}}}`, Nothing, ""},
 		{`{"set": {"a.b": 1}}`, `{"$v": 2, "diff": {"sa": {"u": {"c": 1}}}}`, State, ""},
