@@ -47,6 +47,8 @@ var applyCases = []applyCase{
 	{`{"set": {"m.n.o": 3, "m.p": 4}}`, `{"_id": 1, "z": 1, "m": {"q": 1, "n": {"r": 1}}}`, `{"_id": 1, "z": 1, "m": {"p": 4, "q": 1, "n": {"o": 3, "r": 1}}}`},
 	{`{"set": {"m.n": 3}, "drop": ["m"]}`, `{"_id": 1, "z": 1, "m": 5}`, `{"_id": 1, "m": {"n": 3}, "z": 1}`},
 	{`{"set": {"m.n": 3}, "keep": ["m.o"]}`, `{"_id": 1, "z": 1, "m": 5}`, `{"_id": 1, "m": {"n": 3}}`},
+	{`{"set": {"m.n": 3}, "keep": ["a"]}`, `{"_id": 1, "a": 1, "m": {"z": 1}}`, `{"_id": 1, "m": {"n": 3}, "a": 1}`},
+	{`{"set": {"m.n": 3}, "rename": {"m": "o"}}`, `{"_id": 1, "a": 1, "m": {"z": 1}}`, `{"_id": 1, "m": {"n": 3}, "a": 1, "o": {"z": 1}}`},
 	{`{"from": {"o": "$namespace", "w": "$clusterTime", "p": "$operation", "t": "a.b", "i": "_id", "n": "x.y"}}`, `{"_id": 1, "a": {"b": 2}, "w": 1, "x": 1}`,
 		`{"_id": 1, "o": "shop.orders", "w": {"$timestamp": {"t": 7, "i": 3}}, "p": "insert", "t": 2, "i": 1, "a": {"b": 2}, "x": 1}`},
 	{`{"convert": {"a": {"to": "long"}, "b.c": {"to": "int", "otherwise": "drop"}}}`, `{"a": "5", "b": [{"c": "x"}, {"c": "7"}]}`, `{"a": {"$numberLong": "5"}, "b": [{}, {"c": 7}]}`},
@@ -90,6 +92,7 @@ func TestMisfit(t *testing.T) {
 		{`{"compute": {"c": "doc.b"}}`, `{"a": "secret"}`, "c", "missing"},
 		{`{"compute": {"c": "int(doc.a)"}}`, `{"a": "secret"}`, "c", "cannot be computed"},
 		{`{"compute": {"c": "doc.a / 0"}}`, `{"a": {"$numberLong": "5"}}`, "c", "zero"},
+		{`{"compute": {"c": "9223372036854775808u"}}`, `{}`, "c", "out of range"},
 		{`{"compute": {"c": "duration('1h')"}}`, `{}`, "c", "BSON has not"},
 		{`{"compute": {"c": "doc.a.map(x, doc.a.map(y, doc.a.map(z, doc.a.map(w, x + y + z + w))))"}}`, `{"a": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23]}`, "c", "too many steps"},
 	} {

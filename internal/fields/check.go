@@ -66,7 +66,7 @@ type named struct {
 	at   place
 }
 
-// outputs are all paths of the result that rules name.
+// names are all paths of the result that rules give values.
 func (m *Map) names() []named {
 	var out []named
 	for i := range m.outputs {

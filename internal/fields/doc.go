@@ -61,6 +61,19 @@
 // other; of one that is not longer no character is kept. Where such a mask, or year,
 // month, day (in UTC), meets a value of another type, the result is null.
 //
+// Convert gives what $convert gives (TestServer asks servers), but for this: a double
+// becomes the shortest text that reads back as it, where servers write six digits; a text
+// with more digits than a decimal holds does not fit, where servers round; and of dates as
+// text ISO 8601 alone is read. NaN is one of many in other bytes.
+//
+// # Expressions
+//
+// doc is the source document. int and long are int, and a result of that type is a long.
+// What CEL has not (ObjectIDs, decimals, regexes and others) passes as it is and can be
+// compared with its kind; double(doc.price) reads a decimal, string(doc.ref) an ObjectID.
+// A map in braces is refused, for it has no order. An expression ends after a number of
+// steps, and what it reads is known: an update of other fields leaves it alone.
+//
 // # Duplicate names
 //
 // Of a name that a document has twice, rules of fields in place mean each. What is moved

@@ -23,6 +23,7 @@ const (
 	mostSteps = 100_000 // of an expression for one document, as CEL counts its cost
 	mostText  = 10_000  // characters of one
 	mostDepth = 60
+	mostTold  = 500 // bytes of what is wrong with one
 )
 
 // compiler reads expressions.
@@ -69,7 +70,7 @@ func (p *parser) computed(name string, v value, at place) error {
 func (c *compiler) compile(e *expression, text string, at place) error {
 	parsed, issues := c.env.Compile(text)
 	if err := issues.Err(); err != nil {
-		return at.refuse("it is no expression of CEL over doc: %v", err)
+		return at.refuse("it is no expression of CEL over doc: %s", short(err))
 	}
 	root := ast.NavigateAST(parsed.NativeRep())
 	if hasMap(root) {
@@ -78,9 +79,18 @@ func (c *compiler) compile(e *expression, text string, at place) error {
 	e.reads = readsIn(root)
 	var err error
 	if e.program, err = c.env.Program(parsed, cel.CostLimit(mostSteps)); err != nil {
-		return at.refuse("it is no expression of CEL over doc: %v", err)
+		return at.refuse("it is no expression of CEL over doc: %s", short(err))
 	}
 	return nil
+}
+
+// short is what is wrong first, of errors that can be as long as the expression.
+func short(err error) string {
+	text := strings.TrimPrefix(err.Error(), "ERROR: <input>:")
+	if i := strings.Index(text, "ERROR: "); i > 0 {
+		text = text[:i]
+	}
+	return strings.TrimSpace(strings.ToValidUTF8(text[:min(len(text), mostTold)], ""))
 }
 
 func hasMap(e ast.NavigableExpr) bool {
@@ -160,7 +170,7 @@ func whyFailed(err error) string {
 		{"no such key", "the expression reads a field that is missing"},
 		{"no such overload", "the expression has no operation for the types of its values"},
 		{"cost limit", "the expression takes too many steps"},
-		{"divi", "the expression divides by zero"},
+		{"by zero", "the expression divides by zero"},
 		{"overflow", "the expression's numbers are out of range"},
 	} {
 		if strings.Contains(err.Error(), known.says) {

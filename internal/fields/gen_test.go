@@ -152,6 +152,13 @@ func (g gen) value(depth int) any {
 // rules are often taken.
 func (g gen) rules() bson.D {
 	out := bson.D{}
+	if g.One(6) { // a rule of a value, and one of its place
+		name := g.name()
+		out = d("rename", d(name, pick(g, g.name(), "new")), "convert", d(name, g.conversion()))
+		if g.One(3) {
+			out[0] = bson.E{Key: "move", Value: out[0].Value}
+		}
+	}
 	for range 1 + g.IntN(3) {
 		name, v := g.section()
 		if i := find(out, name); i < 0 {
@@ -184,7 +191,11 @@ func (g gen) section() (string, any) {
 	case 10:
 		return "compute", d(pick(g, g.path(), "new"), d("expr", pick(g, "doc.a", "doc.b + 1", "doc.c == doc.d ? doc : 'x'", "has(doc.a.b) ? doc.a.b : null", "doc.e.map(x, x)", "doc['f']"), "otherwise", pick(g, "null", "drop", "fail")))
 	}
-	return "convert", d(g.path(), d("to", pick(g, "string", "int", "long", "double", "decimal", "bool", "date", "objectId"), "otherwise", pick(g, "keep", "null", "drop", "fail")))
+	return "convert", d(g.path(), g.conversion())
+}
+
+func (g gen) conversion() bson.D {
+	return d("to", pick(g, "string", "int", "long", "double", "decimal", "bool", "date", "objectId"), "otherwise", pick(g, "keep", "null", "drop", "fail"))
 }
 
 // update is an oplog update that fits the document, mostly.
@@ -260,7 +271,7 @@ func (g gen) objectDiff(o bson.D, depth int) bson.D {
 		}
 		used[name] = true
 		inner, isSub := g.subDiff(v, depth)
-		if !isSub && g.One(12) { // one that does not fit
+		if !isSub && g.One(6) { // one that does not fit
 			inner, isSub = d("u", d(g.name(), 1)), true
 		}
 		switch n := g.IntN(6); {

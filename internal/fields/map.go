@@ -14,7 +14,7 @@ import (
 type Meta struct {
 	Namespace   string         // on the source
 	Operation   string         // as $operation is to read, such as "insert"
-	ClusterTime bson.Timestamp // when it happened
+	ClusterTime bson.Timestamp // when it happened; servers put their own time for a zero
 }
 
 // Map is a set of rules that was read once.

@@ -8,6 +8,7 @@ type node struct {
 	gone     bool   // it does not stand in place
 	only     bool   // of the fields in it those alone pass that are named
 	root     bool
+	vanish   bool // a field in it may vanish
 	rule     *valueRule
 	children []*node
 	index    map[string]*node // of many children
@@ -175,6 +176,7 @@ func (n *node) finish() {
 		}
 	}
 	for _, c := range n.children {
+		n.vanish = n.vanish || c.mayVanish()
 		c.finish()
 	}
 }

@@ -11,7 +11,7 @@ type path struct {
 	names []string
 }
 
-// within reports that p is above or the same path.
+// within reports that p is the other path, or below it.
 func (p path) within(above path) bool {
 	return strings.HasPrefix(p.text, above.text) && (len(p.text) == len(above.text) || p.text[len(above.text)] == '.')
 }

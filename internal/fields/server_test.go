@@ -18,7 +18,8 @@ import (
 // server is a real mongod that says what is right.
 type server struct {
 	*testing.T
-	db *mongo.Database
+	db      *mongo.Database
+	version string
 }
 
 // TestServer holds everything that asks a real server. The rules are written once more
@@ -33,8 +34,8 @@ func TestServer(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = client.Disconnect(context.Background()) })
 			db := client.Database("fields")
-			t.Run("convert", func(t *testing.T) { testConversions(server{t, db}) })
-			t.Run("wild", func(t *testing.T) { testPipelines(server{t, db}) })
+			t.Run("convert", func(t *testing.T) { testConversions(server{t, db, version}) })
+			t.Run("wild", func(t *testing.T) { testPipelines(server{t, db, version}) })
 		})
 	}
 }
@@ -114,6 +115,7 @@ func testConversions(s server) {
 			switch {
 			case said.Type == bson.TypeDecimal128 && said.Decimal128().IsNaN() && strings.Contains(bson.Raw(got).String(), "NaN"): // one of many
 			case misfit && err != nil, !misfit && err == nil && bytes.Equal(got, want[int32(j)]):
+			case misfit && to == "date" && s.version < "6" && doc.Lookup("v").Type == bson.TypeTimestamp: // newer servers do it
 			case to == "string" && doc.Lookup("v").Type == bson.TypeDouble: // the server has six digits
 				if f := doc.Lookup("v").Double(); strconv.FormatFloat(f, 'g', 6, 64) != said.StringValue() || asDouble(bson.Raw(got).Lookup("v").StringValue()) != f {
 					s.Errorf("%g: %s, the server says %s", f, bson.Raw(got), said)

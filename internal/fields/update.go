@@ -162,7 +162,8 @@ func (t *translator) section(dst, diff []byte, name byte, n *node, depth int) []
 		if !ok {
 			return nil
 		}
-		if len(section.Name) != 1 || section.Name[0] == 's' || section.Name[0] != name && name != 'd' {
+		other := len(section.Name) != 1 || section.Name[0] != name
+		if other && (name != 'd' || !n.vanish || section.Name[0] == 's') {
 			continue
 		}
 		for e, ok := range bsonraw.Fields(section.Value) {

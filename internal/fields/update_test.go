@@ -32,6 +32,7 @@ func TestUpdate(t *testing.T) {
 		{`{"mask": {"a.b": {"last": 1}}}`, `{"$v": 2, "diff": {"sa": {"a": true, "l": 3, "u0": {"b": "xy"}, "s2": {"i": {"b": "z"}, "sc": {"u": {"b": "q"}}}}}}`, Translated,
 			`{"$v": 2, "diff": {"sa": {"a": true, "l": 3, "u0": {"b": "*y"}, "s2": {"i": {"b": "*"}, "sc": {"u": {"b": "q"}}}}}}`},
 		{`{"drop": ["a.b"]}`, `{"$v": 2, "diff": {"sa": {"a": true, "s2": {"u": {"b": "z"}}}}}`, Nothing, ""},
+		{`{"drop": ["a.b"]}`, `{"$v": 2, "diff": {"u": {"c": 1}, "sa": {"a": true, "s2": {"u": {"b": "z"}}}}}`, Translated, `{"$v": 2, "diff": {"u": {"c": 1}}}`},
 		{`{"convert": {"a": {"to": "int"}}}`, `{"$v": 2, "diff": {"u": {"a": "5"}}}`, Translated, `{"$v": 2, "diff": {"u": {"a": 5}}}`},
 		{`{"convert": {"a": {"to": "int"}}}`, `{"$v": 2, "diff": {"u": {"a": 5}}}`, Unchanged, ""},
 		{`{"convert": {"a": {"to": "int"}}}`, `{"$v": 2, "diff": {"u": {"a": "x"}}}`, State, ""},
@@ -40,6 +41,8 @@ func TestUpdate(t *testing.T) {
 		{`{"convert": {"a": {"to": "int", "otherwise": "drop"}}}`, `{"$v": 2, "diff": {"i": {"a": "5"}}}`, Translated, `{"$v": 2, "diff": {"i": {"a": 5}}}`},
 		{`{"move": {"a.b": "c"}}`, `{"$v": 2, "diff": {"sa": {"u": {"b": 1}}}}`, State, ""},
 		{`{"move": {"a.b": "c"}}`, `{"$v": 2, "diff": {"sa": {"u": {"c": 1}}}}`, Unchanged, ""},
+		{`{"move": {"a.b": "c"}}`, `{"$v": 2, "diff": {"sa": {"a": true, "u0": {"c": 1}}}}`, State, ""},
+		{`{"from": {"c": "a.b"}}`, `{"$v": 1, "$set": {"a.0": 1}}`, State, ""}, // as a Misfit it may be elsewhere
 		{`{"from": {"a": "b"}}`, `{"$v": 2, "diff": {"u": {"b": 1}}}`, State, ""},
 		{`{"from": {"a": "b"}}`, `{"$v": 2, "diff": {"u": {"a": 1}}}`, Nothing, ""},
 		{`{"set": {"a.b": 1}}`, `{"$v": 2, "diff": {"sa": {"u": {"c": 1}}}}`, State, ""},
