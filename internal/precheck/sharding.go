@@ -83,6 +83,20 @@ func (p *planner) routers(ctx context.Context) map[string]string {
 	return ids
 }
 
+// keysMapped judges whether rules leave the fields of a shard key as they are.
+func (p *planner) keysMapped(c schema.Collection, s sharding) {
+	var keys []string
+	for _, key := range []bson.Raw{s.wishes[c.NS].Key, s.have[p.Rules.Target(c.NS)].Key} {
+		els, _ := key.Elements()
+		for _, e := range els {
+			keys = append(keys, e.Key())
+		}
+	}
+	if err := schema.CheckFields(c, p.Rules, keys); err != nil {
+		p.add(Fail, "rules", mongo.HintOf(err), "%v", err)
+	}
+}
+
 // sharding judges by which keys the target's collections are to be sharded.
 func (p *planner) sharding(ctx context.Context) error {
 	if p.Wishes == nil {
@@ -109,6 +123,7 @@ func (p *planner) sharding(ctx context.Context) error {
 	p.sameCluster(s)
 	var texts []string
 	for _, c := range colls {
+		p.keysMapped(c, s)
 		if text := p.shard(c, s); text != "" {
 			texts = append(texts, text)
 		}

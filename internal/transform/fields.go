@@ -9,6 +9,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/fields"
 	"github.com/millrace/millrace/internal/mongo"
 )
@@ -61,7 +62,7 @@ func (s *Set) Mapper(ns string, at bson.Timestamp, t *Tally) func(dst, doc []byt
 	return func(dst, doc []byte) ([]byte, error) {
 		n.copied.Add(1)
 		out, err := m.Apply(dst, doc, meta)
-		return out, misfit(err, ns)
+		return out, misfit(err, ns, doc)
 	}
 }
 
@@ -89,11 +90,11 @@ func (s *Set) Comparer(ns string) (apply, strip func(dst, doc []byte) ([]byte, e
 }
 
 // misfit says what can be done where a document cannot be mapped.
-func misfit(err error, ns string) error {
+func misfit(err error, ns string, doc bson.Raw) error {
 	if err == nil {
 		return nil
 	}
-	return mongo.WithHint(fmt.Errorf("map the fields of a document of %s: %w", ns, err),
+	return mongo.WithHint(fmt.Errorf("map the fields of a document of %s, _id %s: %w", ns, bsonraw.IDText(bsonraw.IDOf(doc)), err),
 		`say in --fields what becomes of such values ("otherwise": "keep", "null" or "drop"), mend the document on the source, or have --filter leave it out; then start again with --restart`)
 }
 

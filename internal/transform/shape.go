@@ -48,7 +48,7 @@ func (d *destination) mapUpdate(ev *stream.Event, op stream.Ops, made *arena) ve
 func (d *destination) mapDocument(ev *stream.Event, op stream.Ops, made *arena) error {
 	out, err := d.fields.Apply(made.room(len(ev.Doc)), ev.Doc, metaOf(ev, op))
 	if err != nil {
-		return misfit(err, ev.NS)
+		return misfit(err, ev.NS, ev.Doc)
 	}
 	ev.Doc = made.take(out)
 	return nil
