@@ -3,6 +3,7 @@ package test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/transform"
 )
 
@@ -138,4 +140,72 @@ func TestStructureIntoDuplicates(t *testing.T) {
 		t.Errorf("%d documents, want the target's own: %v", n, err)
 	}
 	checkShown(t, live.Status())
+}
+
+// TestStructureKilled kills millrace at each failpoint that it meets, one after the
+// other, and starts it again: each time the target is the same in the end.
+func TestStructureKilled(t *testing.T) {
+	s := structureSite(t, "structurekill")
+	if err := attempt(func() { richStructure(s) }); err != nil {
+		t.Fatal(err)
+	}
+	program := BuildMillrace(t, "-tags", "failpoint")
+	name := newJob("structurekill")
+	sync := func(points string) *Process {
+		return StartWith(t, []string{"MILLRACE_FAILPOINTS=" + points}, program, "sync", "--source", shared.source.URI(), "--target", shared.target.URI(),
+			"--include", s.base+".*", "--mode", "structure", "--job", name, "--log-level", "warn", "--output", "json")
+	}
+	step := 1
+	if lab.Draws() {
+		step = 5
+	}
+	for n := 1; ; n += step {
+		killed := sync(fmt.Sprintf("*:%d=kill", n))
+		if err := killed.Wait(patience); err == nil { // it met fewer
+			if n < 15 {
+				t.Errorf("only %d points were met", n)
+			}
+			checkKilled(t, s, killed)
+			return
+		}
+		again := sync("")
+		if err := again.Wait(patience); err != nil {
+			t.Fatalf("after a kill at point %d: %v\n%s\nit was killed at:\n%s", n, err, again.Output(), killed.Output())
+		}
+		checkKilled(t, s, again)
+		for _, db := range []string{s.base, "millrace"} {
+			if err := shared.targetDB.Database(db).Drop(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// richStructure makes collections of all kinds.
+func richStructure(s *site) {
+	s.insert("plain", d("_id", 1, "k", 1))
+	s.run(d("createIndexes", "plain", "indexes", a(
+		d("key", d("k", 1), "name", "k", "unique", true), d("key", d("at", 1), "name", "at", "expireAfterSeconds", 3600), d("key", d("h", "hashed"), "name", "h"))))
+	s.run(d("create", "capped", "capped", true, "size", 8192))
+	s.run(d("create", "valid", "validator", d("n", d("$gte", 0)), "collation", d("locale", "en", "strength", 2)))
+	s.run(d("createIndexes", "valid", "indexes", a(d("key", d("n", 1), "name", "n"))))
+	s.run(d("create", "view", "viewOn", "plain", "pipeline", a(d("$match", d("k", 1)))))
+	s.run(d("create", "onview", "viewOn", "view", "pipeline", a()))
+	if shared.sourceVer.AtLeast(6, 0) && shared.targetVer.AtLeast(6, 0) {
+		s.run(d("create", "series", "timeseries", d("timeField", "t", "metaField", "m"), "expireAfterSeconds", 7200))
+		s.run(d("create", "clustered", "clusteredIndex", d("key", d("_id", 1), "unique", true), "expireAfterSeconds", 7200))
+	}
+}
+
+// checkKilled wants the target to have the site's catalog and no document.
+func checkKilled(t *testing.T, s *site, p *Process) {
+	t.Helper()
+	ours := func(ns string) bool { return strings.HasPrefix(ns, s.base+".") }
+	diffs, err := Compare(t.Context(), shared.sourceDB, shared.targetDB, CompareOptions{Source: ours, Target: ours, Filter: none})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, diff := range diffs {
+		t.Errorf("%s\n%s", diff, p.Output())
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/docwrite"
+	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
@@ -191,6 +192,7 @@ func (c *copier) make(ctx context.Context, m state.Mapped) error {
 	err := create(ctx, m.Collection, m.Target, c.rules)
 	if err == nil {
 		c.progress.Made(m.Target)
+		failpoint.Hit("make.after")
 	}
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/placing"
@@ -61,7 +62,10 @@ func (c *copier) indexAll(ctx context.Context, colls []state.Mapped) error {
 		if len(m.Indexes) == 0 || m.Type == schema.TypeView {
 			continue
 		}
-		b := schema.Build{NS: m.Target, Indexes: m.Indexes, Bytes: 1, Built: func() { c.progress.Indexed(m.Target) }}
+		b := schema.Build{NS: m.Target, Indexes: m.Indexes, Bytes: 1, Built: func() {
+			c.progress.Indexed(m.Target)
+			failpoint.Hit("indexes.after")
+		}}
 		if c.spec.OnExisting == ExistingMerge {
 			b.Bytes = 0 // the target knows
 		}
