@@ -24,13 +24,15 @@ const (
 	// documentActions are needed for documents, makeActions where none are copied.
 	documentActions = "insert update remove bypassDocumentValidation"
 	makeActions     = "find createCollection convertToCapped collMod dropCollection createIndex dropIndex listIndexes collStats"
-	viewActions = "createCollection collMod dropCollection"
+	viewActions     = "createCollection collMod dropCollection"
 	// seriesActions are needed on a time-series collection, bucketActions on its
 	// buckets.
 	seriesActions     = viewActions + " dropIndex"
 	bucketActions     = documentActions + " " + makeBucketActions
 	makeBucketActions = "find createIndex listIndexes collStats"
-	systemJSActions   = documentActions + " find listIndexes collStats"
+	// makeSystemJSActions are those where no documents are copied.
+	systemJSActions     = documentActions + " find listIndexes collStats"
+	makeSystemJSActions = "find createCollection listIndexes collStats"
 )
 
 // rolesHint names the built-in roles that suffice (docs/operations.md).
@@ -232,9 +234,9 @@ func (p *planner) targetNeeds(now, later *needs) {
 	for _, c := range p.plan.Collections {
 		db, name := mongo.SplitNS(c.Target)
 		now.on(db+"."+probe, "listCollections")
-		whole, buckets := writeActions, bucketActions
+		whole, buckets, systemJS := writeActions, bucketActions, systemJSActions
 		if p.Mode == state.ModeStructure {
-			whole, buckets = makeActions, makeBucketActions
+			whole, buckets, systemJS = makeActions, makeBucketActions, makeSystemJSActions
 		}
 		switch {
 		case c.Type == schema.TypeView:
@@ -243,7 +245,7 @@ func (p *planner) targetNeeds(now, later *needs) {
 			now.on(c.Target, seriesActions)
 			now.on(dataNS(c.Target, c.Type), buckets)
 		case name == "system.js":
-			now.on(c.Target, systemJSActions)
+			now.on(c.Target, systemJS)
 		default:
 			now.on(c.Target, whole)
 		}

@@ -70,12 +70,12 @@ type Collection struct {
 // Report is the outcome of a run that came to its end: every document of every
 // pair was compared, unless it is StructureOnly.
 type Report struct {
-	Same   bool      `json:"same"`
-	Online bool      `json:"online"`
+	Same   bool `json:"same"`
+	Online bool `json:"online"`
 	// StructureOnly says that no document was compared.
-	StructureOnly bool `json:"structureOnly,omitempty"`
-	Start  time.Time `json:"start"`
-	End    time.Time `json:"end"`
+	StructureOnly bool      `json:"structureOnly,omitempty"`
+	Start         time.Time `json:"start"`
+	End           time.Time `json:"end"`
 
 	Collections []Collection `json:"collections"`
 	// Count is how many documents differ; Differences describes the first of
