@@ -66,7 +66,11 @@ func (c *copier) prepare(ctx context.Context, job state.Job) error {
 		return err
 	}
 	c.catalog = mapped
-	c.log.Info("snapshot taken", "position", snap.At, "collections", len(mapped))
+	if c.spec.Mode == ModeStructure {
+		c.log.Info("catalog listed", "collections", len(mapped))
+	} else {
+		c.log.Info("snapshot taken", "position", snap.At, "collections", len(mapped))
+	}
 	return c.savePhase(ctx, state.PhaseCreating, append(state.PositionFields(c.from), bson.E{Key: "start", Value: snap.At}, bson.E{Key: "chunks", Value: chunks})...)
 }
 
