@@ -32,7 +32,7 @@ const (
 func TestCompletionOfValues(t *testing.T) {
 	for line, want := range map[string]struct{ words, directive string }{
 		"sync --on-existing |":           {"fail merge drop", wordOnly},
-		"sync --mode |":                  {"all full incremental", wordOnly},
+		"sync --mode |":                  {"all full incremental structure", wordOnly},
 		"sync --until |":                 {"never caught-up", wordOnly},
 		"sync --log-level |":             {"debug info warn error", wordOnly},
 		"sync --config |":                {"", anyFile},

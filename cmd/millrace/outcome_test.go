@@ -214,6 +214,7 @@ func TestSignals(t *testing.T) {
 		{syscall.SIGTERM, []string{"--until=caught-up"}, 143, "stopped by SIGTERM before the job was finalized\nhint: its checkpoint is kept"},
 		{syscall.SIGINT, []string{"--until=caught-up"}, 130, "hint: its checkpoint is kept"},
 		{syscall.SIGINT, []string{"--mode=full"}, 130, "hint: its checkpoint is kept"},
+		{syscall.SIGTERM, []string{"--mode=structure"}, 143, "hint: its checkpoint is kept"},
 	} {
 		t.Run(fmt.Sprint(c.signal, c.args), func(t *testing.T) {
 			j := newFakeJob()

@@ -42,16 +42,13 @@ func summaryText(sum summary) string {
 		}
 		return text
 	}
-	copying := s.PhaseSeconds[job.PhaseCopying]
 	t := facts{newTable(s.Job, ended(sum))}
 	t.add("duration", clock(time.Duration(sum.Seconds*float64(time.Second))))
-	t.add("collections", len(s.Copy.Collections))
-	t.add("documents copied", fmt.Sprintf("%d%s", s.Copy.Docs, average(float64(s.Copy.Docs), copying, count)))
-	t.add("size copied", size(float64(s.Copy.Bytes))+average(float64(s.Copy.Bytes), copying, size))
-	t.add("changes applied", s.Follow.Operations)
-	t.add("schema changes", s.Follow.SchemaChanges)
-	t.add("durable up to", s.Follow.Applied)
-	t.conflicts(s.Conflicts)
+	if s.Structure != nil {
+		t.structure(s.Structure)
+	} else {
+		t.replicated(s)
+	}
 	t.add("errors met", errorCounts(s.Errors))
 	t.add("millrace itself", fmt.Sprintf("%.1f s of CPU, at most %s of memory", s.Process.CPUSeconds, size(float64(s.Process.Peak))))
 	if sum.Finalized {
@@ -65,6 +62,18 @@ func summaryText(sum summary) string {
 		b.WriteString(verifiedText(sum.Verify))
 	}
 	return b.String()
+}
+
+// replicated is what a job has brought to the target.
+func (t facts) replicated(s job.Status) {
+	copying := s.PhaseSeconds[job.PhaseCopying]
+	t.add("collections", len(s.Copy.Collections))
+	t.add("documents copied", fmt.Sprintf("%d%s", s.Copy.Docs, average(float64(s.Copy.Docs), copying, count)))
+	t.add("size copied", size(float64(s.Copy.Bytes))+average(float64(s.Copy.Bytes), copying, size))
+	t.add("changes applied", s.Follow.Operations)
+	t.add("schema changes", s.Follow.SchemaChanges)
+	t.add("durable up to", s.Follow.Applied)
+	t.conflicts(s.Conflicts)
 }
 
 func ended(sum summary) string {

@@ -164,6 +164,10 @@ func logProgress(log *slog.Logger, s job.Status) {
 	}
 	add("paused", true, s.Paused)
 	switch {
+	case s.Structure != nil:
+		m := s.Structure
+		out = append(out, "collections", m.Collections, "collectionsTotal", m.CollectionsTotal, "views", m.Views, "viewsTotal", m.ViewsTotal,
+			"indexes", m.Indexes, "indexesTotal", m.IndexesTotal)
 	case s.Phase == job.PhaseCopying:
 		c := s.Copy
 		out = append(out, "docs", c.Docs, "docsTotal", c.DocsTotal, "bytes", bytesOf(c.Bytes), "docsRate", rate(c.DocsRate), "bytesRate", bytesOf(c.BytesRate))

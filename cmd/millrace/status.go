@@ -153,8 +153,12 @@ func statusText(s job.Status) string {
 	if !s.StartedAt.IsZero() {
 		t.add("runs for", clock(time.Since(s.StartedAt)))
 	}
-	t.copying(s)
-	t.following(s.Follow)
+	if s.Structure != nil {
+		t.structure(s.Structure)
+	} else {
+		t.copying(s)
+		t.following(s.Follow)
+	}
 	if s.Limits != (pace.Rates{}) {
 		t.add("throttled to", limitsText(s.Limits))
 	}

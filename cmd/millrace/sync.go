@@ -31,12 +31,18 @@ changes until it is told to finalize (millrace finalize, or --until).
 
 The job's checkpoint is kept in the database millrace of the target: the same
 command resumes the job where it stood, also after a crash. An interrupt stops
-it and keeps the checkpoint; a second one ends the program at once.`,
+it and keeps the checkpoint; a second one ends the program at once.
+
+--mode structure makes the collections with their options, the indexes and views,
+and on a sharded target the shard keys, copies no document, and ends by itself.`,
 		Example: `  # copy, follow, and cut over as soon as the target has caught up
   millrace sync --source mongodb://a:27017 --target mongodb://b:27017 --until caught-up
 
   # see what would be done, and whether anything stands in the way
   millrace sync --source mongodb://a:27017 --target mongodb://b:27017 --dry-run
+
+  # make collections, indexes and views alone, and compare them
+  millrace sync --source mongodb://a:27017 --target mongodb://b:27017 --mode structure --verify
 
   # two databases, one of them under another name
   millrace sync --config sync.yaml --include 'shop.*,crm.*' --rename crm=crm2`,
@@ -195,7 +201,7 @@ func (r *session) record(name, target, cert string, srv *server.Server) (forget 
 func (r *session) verifyAfter(ctx context.Context, s *config.Sync) (*verify.Report, error) {
 	report, err := r.compare(ctx, s.ProgressInterval, verify.Spec{
 		Source: s.Source, Target: s.Target, SourceShards: s.SourceShards, TargetShards: s.TargetShards, Rules: s.Rules,
-		Options: verify.Options{Online: true, Recheck: verify.RecheckOptions{For: 30 * time.Second}},
+		Options: verify.Options{StructureOnly: s.Mode == job.ModeStructure, Online: true, Recheck: verify.RecheckOptions{For: 30 * time.Second}},
 	})
 	if err != nil {
 		return nil, err
@@ -210,7 +216,7 @@ func (r *session) outcome(ctx context.Context, s *config.Sync, st job.Status, ru
 	signal, ended := errors.AsType[stopped](context.Cause(ctx))
 	switch {
 	case ended && (errors.Is(runErr, signal) || errors.Is(runErr, context.Canceled)):
-		if s.Until == "never" && s.Mode != job.ModeFull && signal.Signal != syscall.SIGHUP {
+		if s.Until == "never" && !s.Mode.EndsByItself() && signal.Signal != syscall.SIGHUP {
 			r.log.Info(signal.Error()+"; "+checkpointKept, "job", st.Job)
 			return nil // it is how such a job is stopped
 		}

@@ -26,13 +26,14 @@ of 128-bit hashes with random seeds, and byte for byte where those differ;
 --method ranges compares all of them byte for byte, which takes several times as
 long. While writes go on, a difference is looked at again until both sides stand
 still on that document. Of sharded clusters each shard is read directly where it
-can be reached, and only what it owns counts.
+can be reached, and only what it owns counts. --structure compares no documents.
 
 Exit codes, as diff has them: 0 when nothing differs, 1 when something does, 2
 when there is no answer, such as when a connection breaks midway.`,
 		Example: `  millrace verify --source mongodb://a:27017 --target mongodb://b:27017
   millrace verify --config sync.yaml --report differences.json
-  millrace verify --method ranges --config sync.yaml`,
+  millrace verify --method ranges --config sync.yaml
+  millrace verify --structure --config sync.yaml`,
 		Annotations: map[string]string{failsWith: "trouble"},
 	}
 	return a.configured(cmd, config.CommandVerify, &s, func(ctx context.Context, run *session) error { return run.verifyClusters(ctx, &s) })
@@ -77,13 +78,20 @@ func verifiedError(r *verify.Report) error {
 	if r.Same {
 		return nil
 	}
+	if r.StructureOnly {
+		return withCode(exitFailure, fmt.Errorf("the clusters differ: %s of collections, indexes or options", plural(len(r.Schema), "difference")))
+	}
 	return withCode(exitFailure, fmt.Errorf("the clusters differ: %s, %s of collections, indexes or options",
 		plural(int(r.Count), "document"), plural(len(r.Schema), "difference")))
 }
 
 func verifiedText(r *verify.Report) string {
 	var b strings.Builder
-	fmt.Fprintln(&b, verifiedTable(r).Render())
+	if r.StructureOnly {
+		b.WriteString("collections, options, indexes and views were compared, no documents\n")
+	} else {
+		fmt.Fprintln(&b, verifiedTable(r).Render())
+	}
 	var schema []string
 	for _, d := range r.Schema {
 		schema = append(schema, d.NS+": "+d.What+": "+d.Detail)

@@ -17,9 +17,14 @@ import (
 func view(s job.Status, now time.Time, columns, rows int) []string {
 	v := viewer{s: s, columns: max(columns, 10)}
 	v.head(now)
-	v.copying()
-	v.indexes()
-	v.following()
+	if s.Structure != nil {
+		v.structure()
+		v.indexes()
+	} else {
+		v.copying()
+		v.indexes()
+		v.following()
+	}
 	tail := v.trouble()
 	room := rows - len(v.lines) - len(tail)
 	v.collections(min(room, 12))

@@ -219,6 +219,7 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	c.bad(s.AllowOverlap && s.OnExisting == job.ExistingDrop, "allow-overlap", "cannot go with --on-existing drop, which drops what the other job has made",
 		"use --on-existing merge")
 	c.until(s)
+	c.structure(s)
 	c.job(s.Job)
 	c.writeConcern(s.WriteConcern)
 	c.tags(s.ReadPreference, s.ReadTags)
@@ -269,6 +270,8 @@ func (c *checker) start(s *Sync) {
 		return
 	case s.Mode == job.ModeAll || s.Mode == job.ModeFull:
 		c.fail("start-at", "is for incremental mode; a copy takes its own start", "add --mode incremental or leave it out")
+	case s.Mode == job.ModeStructure:
+		c.fail("start-at", "is for incremental mode; what makes the structure alone follows nothing", "leave it out, or choose --mode incremental")
 	case s.StartAt == "checkpoint":
 		c.bad(s.Restart, "start-at", "names the checkpoint that --restart forgets", "leave out one of the two")
 	default:
@@ -287,6 +290,19 @@ func (c *checker) until(s *Sync) {
 		return
 	}
 	c.bad(s.Mode == job.ModeFull, "until", "is a time, but a full copy ends by itself", "leave it out")
+}
+
+// structure checks what makes no sense where no documents are copied.
+func (c *checker) structure(s *Sync) {
+	if s.Mode != job.ModeStructure {
+		return
+	}
+	given := func(setting string) bool { return c.origins[setting].Kind != FromDefault }
+	c.bad(given("until") && s.Until != "caught-up", "until", fmt.Sprintf("%q cannot go with --mode structure, which ends by itself", s.Until),
+		"leave it out, or choose --mode all to follow changes")
+	c.bad(len(s.Rules.Filter) > 0, "filter", "chooses documents, and --mode structure copies none", "leave it out, or choose --mode all or full")
+	c.bad(given("on-conflict") && s.OnConflict != job.ConflictStop, "on-conflict", "is about documents, and --mode structure copies none",
+		"leave it out; documents that a unique index of the target refuses have to go before")
 }
 
 func (c *checker) writeConcern(w string) {

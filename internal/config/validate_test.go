@@ -45,6 +45,10 @@ func TestValidateSync(t *testing.T) {
 		{"until nonsense", func(s *Sync) { s.Until = "later" }, "until"},
 		{"until time of a copy", func(s *Sync) { s.Mode, s.Until = "full", "2026-01-02T15:04:05Z" }, "until"},
 		{"until caught up of a copy", func(s *Sync) { s.Mode, s.Until = "full", "caught-up" }, ""},
+		{"structure", func(s *Sync) { s.Mode = "structure" }, ""},
+		{"until caught up of a structure", func(s *Sync) { s.Mode, s.Until = "structure", "caught-up" }, ""},
+		{"start of a structure", func(s *Sync) { s.Mode, s.StartAt = "structure", "1:1" }, "start-at"},
+		{"filter of a structure", func(s *Sync) { s.Mode, s.Rules.Filter = "structure", []string{"d.a={}"} }, "filter"},
 		{"job", func(s *Sync) { s.Job = "orders-2026.v1" }, ""},
 		{"job path", func(s *Sync) { s.Job = "../x" }, "job"},
 		{"existing", func(s *Sync) { s.OnExisting = "overwrite" }, "on-existing"},
@@ -238,6 +242,26 @@ func TestWarningOfAKeyThatOthersRead(t *testing.T) {
 		got := Warnings(set, Origins{}, func(string) (uint32, error) { return mode, nil })
 		if len(got) != want || want > 0 && got[0].How != "chmod 600 both.pem" {
 			t.Errorf("%o: %v", mode, got)
+		}
+	}
+}
+
+// TestStructureRefuses wants what is about documents or changes to be refused where it
+// was given, and not where it is a default.
+func TestStructureRefuses(t *testing.T) {
+	for setting, change := range map[string]func(*Sync){
+		"until":       func(s *Sync) { s.Until = "never" },
+		"on-conflict": func(s *Sync) { s.OnConflict = job.ConflictSkip },
+	} {
+		s := valid(t)
+		s.Mode = job.ModeStructure
+		if p := s.Validate(nil, nil); len(p) > 0 {
+			t.Errorf("%s by default: %v", setting, p)
+		}
+		change(s)
+		p := s.Validate(Origins{setting: {Kind: FromFlag, Name: setting}}, nil)
+		if len(p) != 1 || p[0].Setting != setting || p[0].How == "" {
+			t.Errorf("%s: %v", setting, p)
 		}
 	}
 }

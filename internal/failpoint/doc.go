@@ -34,6 +34,8 @@
 //	slices.before, slices.written,    a save of the copy's slices: before, between the
 //	slices.after                      slices and the job, at its end
 //	phase.before, phase.after         the job goes on to its next phase
+//	make.after                        a collection or view is made
+//	indexes.after                     all indexes of one are built, where no documents are copied
 //	window.after                      the window of a run is set
 //	drain.before, drain.after         all that was fed is waited for
 //	barrier.before                    a schema change waits for what comes before it

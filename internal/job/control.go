@@ -32,7 +32,7 @@ type control struct {
 
 // newControl reads Spec.Until.
 func newControl(until string, mode Mode) (*control, error) {
-	c := &control{changed: make(chan struct{}), withdrawn: make(chan struct{}), done: make(chan struct{}), finalize: until == "caught-up" || mode == ModeFull}
+	c := &control{changed: make(chan struct{}), withdrawn: make(chan struct{}), done: make(chan struct{}), finalize: until == "caught-up" || mode.EndsByItself()}
 	var err error
 	if until != "" && until != "never" && until != "caught-up" {
 		c.at, err = time.Parse(time.RFC3339, until)
@@ -267,8 +267,8 @@ func (j *Job) Finalize(ctx context.Context, whenCaughtUp bool) error {
 // CancelFinalize takes back the wish to finalize, also that of Spec.Until, as long
 // as the job has not begun to.
 func (j *Job) CancelFinalize(ctx context.Context) error {
-	if j.spec.Mode == ModeFull {
-		return refuse(CodeNotWanted, "interrupt it to stop it", "a full copy ends by itself: there is no finalize to take back")
+	if j.spec.Mode.EndsByItself() {
+		return refuse(CodeNotWanted, "interrupt it to stop it", "a job of mode %s ends by itself: there is no finalize to take back", j.spec.Mode)
 	}
 	switch was, begun := j.control.withdraw(); {
 	case begun:
@@ -280,8 +280,17 @@ func (j *Job) CancelFinalize(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// cannotFinalize says why a job as shown cannot be finalized now, "" if it can.
-func cannotFinalize(s Status) string {
+// cannotFinalize says why the job as shown cannot be finalized now, "" if it can.
+func (j *Job) cannotFinalize(s Status) string {
+	if j.spec.Mode == ModeStructure && s.Phase != PhaseFinalized && s.Phase != PhaseFailed {
+		return "the job makes the structure alone, and ends by itself"
+	}
+	return notYet(s)
+}
+
+// notYet says what a job as shown that brings documents has to do before it can be
+// finalized, "" for nothing.
+func notYet(s Status) string {
 	behind := ""
 	if lag := s.Follow.LagSeconds; lag > 0 {
 		behind = fmt.Sprintf(", %s behind the source", time.Duration(lag*float64(time.Second)))

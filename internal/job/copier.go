@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/docwrite"
+	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
@@ -72,7 +73,11 @@ func (c *copier) prepare(ctx context.Context, job state.Job) error {
 		return err
 	}
 	c.catalog = mapped
-	c.log.Info("snapshot taken", "position", snap.At, "collections", len(mapped))
+	if c.spec.Mode == ModeStructure {
+		c.log.Info("catalog listed", "collections", len(mapped))
+	} else {
+		c.log.Info("snapshot taken", "position", snap.At, "collections", len(mapped))
+	}
 	return c.savePhase(ctx, state.PhaseCreating, append(state.PositionFields(c.from), bson.E{Key: "start", Value: snap.At}, bson.E{Key: "chunks", Value: chunks})...)
 }
 
@@ -81,9 +86,17 @@ func (c *copier) prepare(ctx context.Context, job state.Job) error {
 func (c *copier) look(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.alone(gctx) })
-	if c.spec.Mode != ModeIncremental {
+	scope := schema.Scope{NS: c.rules.Match, DB: c.rules.MatchDB}
+	switch c.spec.Mode {
+	case ModeIncremental:
+	case ModeStructure:
 		g.Go(func() (err error) {
-			c.snap, c.from, err = c.origin.Snapshot(gctx, schema.Scope{NS: c.rules.Match, DB: c.rules.MatchDB})
+			c.snap.Collections, err = c.listed(gctx, scope)
+			return err
+		})
+	default:
+		g.Go(func() (err error) {
+			c.snap, c.from, err = c.origin.Snapshot(gctx, scope)
 			return err
 		})
 	}
@@ -183,15 +196,40 @@ func (c *copier) prepareIncremental(ctx context.Context) error {
 // make creates one collection or view. Unless the target's own are kept, only
 // this job can have made what is there.
 func (c *copier) make(ctx context.Context, m state.Mapped) error {
+	create := c.cat.CreateOurs
 	if c.spec.OnExisting == ExistingMerge {
-		return c.cat.Create(ctx, m.Collection, m.Target, c.rules)
+		create = c.cat.Create
 	}
-	return c.cat.CreateOurs(ctx, m.Collection, m.Target, c.rules)
+	err := create(ctx, m.Collection, m.Target, c.rules)
+	if err == nil {
+		c.progress.Made(m.Target)
+		failpoint.Hit("make.after")
+	}
+	return err
 }
 
-// create makes the collections and views on the target. Nothing has been
-// copied yet, so it may begin again after a crash.
+// create makes what documents are copied into.
 func (c *copier) create(ctx context.Context, colls []state.Mapped) error {
+	if err := c.makeAll(ctx, colls); err != nil {
+		return err
+	}
+	var empty []schema.Collection
+	for _, m := range colls {
+		if m.Type != schema.TypeView {
+			one := m.Collection
+			one.NS = m.Target
+			empty = append(empty, one)
+		}
+	}
+	if err := c.cat.BuildEarly(ctx, empty); err != nil {
+		return err
+	}
+	return c.made(ctx, PhaseCopying)
+}
+
+// makeAll makes the collections and views on the target. There are no documents of the
+// job yet, so it may begin again after a crash.
+func (c *copier) makeAll(ctx context.Context, colls []state.Mapped) error {
 	if c.spec.OnExisting == ExistingDrop {
 		if err := c.alone(ctx, PhaseCatalog); err != nil { // those have to look for this one still
 			return err
@@ -205,15 +243,11 @@ func (c *copier) create(ctx context.Context, colls []state.Mapped) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(8)
 	var views []state.Mapped
-	var empty []schema.Collection
 	for _, m := range colls {
 		if m.Type == schema.TypeView {
 			views = append(views, m)
 			continue
 		}
-		one := m.Collection
-		one.NS = m.Target
-		empty = append(empty, one)
 		g.Go(func() error { return c.make(gctx, m) })
 	}
 	if err := g.Wait(); err != nil {
@@ -224,18 +258,19 @@ func (c *copier) create(ctx context.Context, colls []state.Mapped) error {
 			return err
 		}
 	}
-	if err := c.cat.BuildEarly(ctx, empty); err != nil {
-		return err
-	}
-	// One wait for all: an election must not leave a collection to be made by
-	// the way, without its options. The phase waits for a majority by itself,
-	// unless it was told to wait for less.
+	return nil
+}
+
+// made goes on to the next phase when all is made. There is one wait for all: an
+// election must not leave a collection to be made by the way, without its options. The
+// phase waits for a majority by itself, unless it was told to wait for less.
+func (c *copier) made(ctx context.Context, next Phase) error {
 	if wc := c.spec.WriteConcern; wc != "" && wc != "majority" {
 		if err := c.cat.WaitMajority(ctx); err != nil {
 			return err
 		}
 	}
-	return c.savePhase(ctx, PhaseCopying)
+	return c.savePhase(ctx, next)
 }
 
 // copyAll copies the documents. Where the collections are not there yet, they are
@@ -390,23 +425,27 @@ func (c *copier) buildIndexes(ctx context.Context, colls []state.Mapped) error {
 	if alone {
 		phase = schema.Consistent
 	}
-	commands := schema.DefaultBuilds
-	if load, _ := c.dstGate.Load(); load == pace.Low {
-		commands = 1
-	}
 	var builds []schema.Build
 	for _, m := range colls {
 		if len(m.Indexes) > 0 && m.Type != schema.TypeView {
 			builds = append(builds, schema.Build{NS: m.Target, Indexes: m.Indexes, Bytes: m.Bytes})
 		}
 	}
-	if err := c.cat.BuildAll(ctx, builds, phase, commands); err != nil {
+	if err := c.cat.BuildAll(ctx, builds, phase, c.buildsAtOnce()); err != nil {
 		return err
 	}
 	if alone {
 		return c.finishAlone(ctx)
 	}
 	return c.savePhase(ctx, PhaseOverlap)
+}
+
+// buildsAtOnce is how many commands build indexes side by side.
+func (c *copier) buildsAtOnce() int {
+	if load, _ := c.dstGate.Load(); load == pace.Low {
+		return 1
+	}
+	return schema.DefaultBuilds
 }
 
 // finishAlone ends the job of a standalone source, which has no oplog. What the

@@ -92,7 +92,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 		return nil, err
 	}
 	if j.id = spec.Job; j.id == "" {
-		j.id = jobID(j.src, j.dst, j.rules)
+		j.id = jobID(j.src, j.dst, j.rules, spec.Mode)
 	}
 	j.spooler = j.newSpooler()
 	if j.origin == nil {
@@ -187,10 +187,15 @@ func (j *Job) ID() string { return j.id }
 
 // jobID derives a stable name from what makes a job: source, target and rules.
 // Replica sets are told by their ids, so that other addresses of the same set
-// are the same job.
-func jobID(src, dst *mongo.Cluster, rules *transform.Set) string {
+// are the same job. One that makes the structure alone is another than one that
+// brings documents.
+func jobID(src, dst *mongo.Cluster, rules *transform.Set, mode Mode) string {
 	h := sha256.New()
-	for _, s := range []string{identity(src), identity(dst), rules.String()} {
+	parts := []string{identity(src), identity(dst), rules.String()}
+	if mode == ModeStructure {
+		parts = append(parts, string(mode))
+	}
+	for _, s := range parts {
 		fmt.Fprintf(h, "%d:%s", len(s), s)
 	}
 	return "job-" + hex.EncodeToString(h.Sum(nil))[:12]
@@ -252,7 +257,7 @@ func (j *Job) Status() Status {
 	if st.Follow.SpoolBytes = bytes; !until.IsZero() {
 		st.Follow.SpooledTo = until.String()
 	}
-	st.FinalizeWanted, st.CannotFinalize = j.control.wanted(), cannotFinalize(st)
+	st.FinalizeWanted, st.CannotFinalize = j.control.wanted(), j.cannotFinalize(st)
 	st.CanFinalize = st.CannotFinalize == ""
 	return st
 }

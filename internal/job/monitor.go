@@ -20,7 +20,7 @@ type monitor struct {
 func (m *monitor) run(ctx context.Context) error {
 	look := func() error {
 		m.progress.Sample()
-		if m.src.Info.Kind != mongo.KindStandalone {
+		if m.src.Info.Kind != mongo.KindStandalone && m.spec.Mode != ModeStructure {
 			if err := m.watchSource(ctx); err != nil {
 				return err
 			}

@@ -266,6 +266,9 @@ func (j *Job) step(ctx context.Context, job state.Job) error {
 	}
 	catalog := j.catalog
 	j.ask.Names = state.Names(catalog) // at the position from which the job goes on
+	if j.spec.Mode == ModeStructure && job.Phase != PhaseFinalized {
+		return j.copier.structure(ctx, job.Phase, catalog)
+	}
 	switch job.Phase {
 	case state.PhaseCreating, PhaseCopying:
 		return j.copier.copyAll(ctx, job, catalog)
@@ -318,7 +321,7 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 // newSpooler prepares to keep changes of the source on local disk.
 func (j *Job) newSpooler() *oplog.Spooler {
 	o := oplog.SpoolOptions{MaxBytes: j.spec.SpoolBytes, Log: j.log}
-	if j.spec.SpoolDir != "" && j.src.Info.Kind == mongo.KindReplicaSet {
+	if j.spec.SpoolDir != "" && j.src.Info.Kind == mongo.KindReplicaSet && j.spec.Mode != ModeStructure {
 		o.Dir = filepath.Join(j.spec.SpoolDir, j.id)
 	}
 	return oplog.NewSpooler(j.src, o)

@@ -145,7 +145,7 @@ func (s *shardCopy) split(ctx context.Context, tasks []copy.Task) (map[string][]
 
 // chunksNow notes how the tables of collections stand.
 func (c *copier) chunksNow(ctx context.Context, snap schema.Snapshot) (bson.Raw, error) {
-	if c.shards == nil {
+	if c.shards == nil || c.spec.Mode == ModeStructure {
 		return bson.Marshal(bson.D{})
 	}
 	var all []bson.Binary

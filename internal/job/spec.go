@@ -36,6 +36,8 @@ type (
 	CollectionStatus = progress.Collection
 	IndexStatus      = progress.Index
 	FollowStatus     = progress.Follow
+	StructureStatus  = progress.Structure
+	MadeStatus       = progress.Made
 	ConflictStatus   = progress.Conflicts
 	ProcessStatus    = procstat.Usage
 )
@@ -45,6 +47,7 @@ const (
 	ModeAll         = state.ModeAll
 	ModeFull        = state.ModeFull
 	ModeIncremental = state.ModeIncremental
+	ModeStructure   = state.ModeStructure
 
 	ExistingFail  = state.ExistingFail
 	ExistingMerge = state.ExistingMerge

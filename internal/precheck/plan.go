@@ -105,7 +105,7 @@ func Make(ctx context.Context, in Input) (*Plan, error) {
 	if err := p.look(ctx); err != nil {
 		return nil, err
 	}
-	for _, step := range []func(context.Context) error{p.resume, p.rivals, p.collections, p.filters, p.names, p.sharding, p.privileges, p.existing, p.oplogWindow, p.spool, p.room} {
+	for _, step := range p.steps() {
 		err := step(ctx)
 		if mongo.IsCode(err, mongo.CodeUnauthorized) {
 			p.unauthorized(err)
@@ -120,6 +120,15 @@ func Make(ctx context.Context, in Input) (*Plan, error) {
 	}
 	p.ok("scope", "users and roles are not copied; databases admin, config and local stay as they are")
 	return p.plan, nil
+}
+
+// steps are the checks of what both sides have answered.
+func (p *planner) steps() []func(context.Context) error {
+	all := []func(context.Context) error{p.resume, p.rivals, p.collections, p.filters, p.names, p.sharding, p.privileges, p.existing}
+	if p.Mode == state.ModeStructure { // which copies no documents and reads no oplog
+		return all
+	}
+	return append(all, p.oplogWindow, p.spool, p.room)
 }
 
 func describe(i mongo.Info) string {
@@ -148,9 +157,9 @@ func (p *planner) deployments() {
 		p.add(Fail, "source", "upgrade it to 4.4 or later", "a sharded cluster of MongoDB %s is not supported as a source: nothing was tried with it", src.Version)
 	case src.Kind == mongo.KindSharded && mode == state.ModeIncremental:
 		p.add(Fail, "source", "use --mode all", "incremental mode cannot begin at a sharded cluster yet: a position of one is that of each shard")
-	case src.Kind == mongo.KindStandalone && mode != state.ModeFull:
+	case src.Kind == mongo.KindStandalone && !mode.EndsByItself():
 		p.add(Fail, "source", "use --mode full, or restart the source with --replSet and initiate it", "a standalone server has no oplog: it can only be copied in full")
-	case src.Kind == mongo.KindStandalone:
+	case src.Kind == mongo.KindStandalone && mode == state.ModeFull:
 		p.add(Warn, "source", "stop writes during the copy", "a standalone server: writes made during the copy may be missing or half there")
 	default:
 		p.ok("source", "%s", describe(src))
@@ -233,6 +242,8 @@ func (p *planner) resume(context.Context) error {
 	p.job = job
 	p.plan.Resumes, p.plan.ResumePhase = true, job.Phase
 	switch {
+	case (job.Mode == state.ModeStructure) != (p.Mode == state.ModeStructure):
+		p.add(Fail, "mode", "use the same --mode, another --job, or --restart", "job %s was begun with --mode %s, and goes on with no other", p.Job, job.Mode)
 	case job.Rules != p.Rules.String():
 		p.add(Fail, "rules", "use the same --include, --exclude, --rename, --filter, --skip and --fields, another --job, or --restart", "job %s was begun with other rules", p.Job)
 	case job.SourceSet != p.Source.Info.SetID || job.TargetSet != p.Target.Info.SetID:

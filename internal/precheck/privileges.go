@@ -8,23 +8,31 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/state"
 )
 
 // What a job does, found by taking each action away (test/access).
 
 const (
 	// readActions are needed on what holds a collection's documents on the source.
-	readActions = "find listIndexes collStats"
+	readActions = listActions + " find"
+	// listActions suffice where no documents are copied.
+	listActions = "listIndexes collStats"
 	// writeActions are needed on a collection of the target, for what it may become
 	// too. A view needs the creation, change and drop alone.
-	writeActions = "find insert update remove bypassDocumentValidation createCollection convertToCapped " +
-		"collMod dropCollection createIndex dropIndex listIndexes collStats"
-	viewActions = "createCollection collMod dropCollection"
+	writeActions = documentActions + " " + makeActions
+	// documentActions are needed for documents, makeActions where none are copied.
+	documentActions = "insert update remove bypassDocumentValidation"
+	makeActions     = "find createCollection convertToCapped collMod dropCollection createIndex dropIndex listIndexes collStats"
+	viewActions     = "createCollection collMod dropCollection"
 	// seriesActions are needed on a time-series collection, bucketActions on its
 	// buckets.
-	seriesActions   = viewActions + " dropIndex"
-	bucketActions   = "find insert update remove bypassDocumentValidation createIndex listIndexes collStats"
-	systemJSActions = "find insert update remove bypassDocumentValidation listIndexes collStats"
+	seriesActions     = viewActions + " dropIndex"
+	bucketActions     = documentActions + " " + makeBucketActions
+	makeBucketActions = "find createIndex listIndexes collStats"
+	// makeSystemJSActions are those where no documents are copied.
+	systemJSActions     = documentActions + " find listIndexes collStats"
+	makeSystemJSActions = "find createCollection listIndexes collStats"
 )
 
 // rolesHint names the built-in roles that suffice (docs/operations.md).
@@ -99,6 +107,10 @@ func (p *planner) privileges(context.Context) error {
 // sourceNeeds and targetNeeds collect what is lacking for what there is, and
 // for what may be created later.
 func (p *planner) sourceNeeds(now, later *needs) {
+	if p.Mode == state.ModeStructure {
+		p.sourceCatalogNeeds(now)
+		return
+	}
 	// Collections are copied by UUID. Without listDatabases the server leaves
 	// out databases that the user may not read, and nobody would notice.
 	now.on(onCluster, "useUUID listDatabases")
@@ -106,9 +118,7 @@ func (p *planner) sourceNeeds(now, later *needs) {
 	case mongo.KindReplicaSet:
 		now.on("local.oplog.rs", "find")
 	case mongo.KindSharded:
-		for _, name := range []string{"shards", "databases", "collections", "chunks"} {
-			now.on("config."+name, "find")
-		}
+		p.routedNeeds(now)
 	}
 	for _, c := range p.plan.Collections {
 		db, _ := mongo.SplitNS(c.Source)
@@ -123,6 +133,35 @@ func (p *planner) sourceNeeds(now, later *needs) {
 	}
 }
 
+// sourceCatalogNeeds are those where no documents are copied. Of collections that are to
+// be sharded by ranges keys are sampled.
+func (p *planner) sourceCatalogNeeds(now *needs) {
+	now.on(onCluster, "listDatabases")
+	if p.Source.Info.Kind == mongo.KindSharded {
+		p.routedNeeds(now)
+	}
+	s, _ := p.seen.sharding()
+	for _, c := range p.plan.Collections {
+		db, _ := mongo.SplitNS(c.Source)
+		now.on(db+"."+probe, "listCollections")
+		if c.Type == schema.TypeView {
+			continue
+		}
+		actions := listActions
+		if key := s.wishes[c.Source].Key; key != nil && p.Shards == nil {
+			actions = readActions
+		}
+		now.on(dataNS(c.Source, c.Type), actions)
+	}
+}
+
+// routedNeeds are those on what routers of a sharded source are asked for.
+func (p *planner) routedNeeds(now *needs) {
+	for _, name := range []string{"shards", "databases", "collections", "chunks"} {
+		now.on("config."+name, "find")
+	}
+}
+
 // configNeeds are those on the config servers, which tell before 6.0 who owned what.
 func (p *planner) configNeeds(now, _ *needs) {
 	now.on("local.oplog.rs", "find")
@@ -134,6 +173,10 @@ func (p *planner) configNeeds(now, _ *needs) {
 // shardNeeds are those on each shard of a sharded source, whose documents and oplog are
 // read there.
 func (p *planner) shardNeeds(now, later *needs) {
+	if p.Mode == state.ModeStructure {
+		p.sampleNeeds(now)
+		return
+	}
 	now.on(onCluster, "useUUID")
 	now.on("local.oplog.rs", "find")
 	now.on("config.transactions", "find")
@@ -143,6 +186,17 @@ func (p *planner) shardNeeds(now, later *needs) {
 		}
 		if db, _ := mongo.SplitNS(c.Source); p.Rules.Match(db + "." + probe) {
 			later.on(db+"."+probe, readActions)
+		}
+	}
+}
+
+// sampleNeeds are those on each shard of a sharded source where no documents are copied:
+// the keys of collections that are to be sharded, too, are sampled there.
+func (p *planner) sampleNeeds(now *needs) {
+	s, _ := p.seen.sharding()
+	for _, c := range p.plan.Collections {
+		if s.wishes[c.Source].Key != nil {
+			now.on(dataNS(c.Source, c.Type), "find")
 		}
 	}
 }
@@ -180,16 +234,23 @@ func (p *planner) targetNeeds(now, later *needs) {
 	for _, c := range p.plan.Collections {
 		db, name := mongo.SplitNS(c.Target)
 		now.on(db+"."+probe, "listCollections")
+		whole, buckets, systemJS := writeActions, bucketActions, systemJSActions
+		if p.Mode == state.ModeStructure {
+			whole, buckets, systemJS = makeActions, makeBucketActions, makeSystemJSActions
+		}
 		switch {
 		case c.Type == schema.TypeView:
 			now.on(c.Target, viewActions)
 		case c.Type == schema.TypeTimeSeries:
 			now.on(c.Target, seriesActions)
-			now.on(dataNS(c.Target, c.Type), bucketActions)
+			now.on(dataNS(c.Target, c.Type), buckets)
 		case name == "system.js":
-			now.on(c.Target, systemJSActions)
+			now.on(c.Target, systemJS)
 		default:
-			now.on(c.Target, writeActions)
+			now.on(c.Target, whole)
+		}
+		if p.Mode == state.ModeStructure {
+			continue // nothing is created later
 		}
 		if src, ok := p.Rules.Source(db + "." + probe); ok && p.Rules.Match(src) {
 			later.on(db+"."+probe, writeActions)

@@ -173,7 +173,11 @@ func (p *Progress) SourceTime() (at bson.Timestamp) {
 
 // SetFinal notes what finalize found, and where the target stands.
 func (p *Progress) SetFinal(differences []string, target mongo.OpTime) {
-	p.set(func() { p.st.Differences, p.st.TargetPosition = differences, target.String() })
+	p.set(func() {
+		if p.st.Differences = differences; !target.IsZero() {
+			p.st.TargetPosition = target.String()
+		}
+	})
 }
 
 // SetIndexes notes the builds on the target.
@@ -209,6 +213,7 @@ func (p *Progress) Status(end func(readFrom mongo.OpTime) mongo.OpTime) Status {
 	if st.Waiting != "" {
 		st.WaitingSince = &since
 	}
+	st.Structure = p.st.Structure.clone()
 	st.Errors, st.PhaseSeconds = maps.Clone(st.Errors), maps.Clone(st.PhaseSeconds)
 	st.PhaseSeconds[st.Phase] += p.o.Now().Sub(p.entered).Seconds()
 	if p.err != nil {

@@ -37,6 +37,9 @@ type Status struct {
 	Error        string     `json:"error,omitempty"`
 	Hint         string     `json:"hint,omitempty"`
 
+	// Structure is what a job makes that copies no documents; nil of others.
+	Structure *Structure `json:"structure,omitempty"`
+
 	Copy    Copy    `json:"copy"`
 	Indexes []Index `json:"indexes,omitempty"`
 	Follow  Follow  `json:"follow"`

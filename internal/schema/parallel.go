@@ -34,7 +34,9 @@ type Build struct {
 	NS      string // on the target
 	Indexes []stream.Index
 	Bytes   int64 // of its documents, roughly; 0 is unknown
-	dataNS  string
+	// Built, when set, is told that all of them are there.
+	Built  func()
+	dataNS string
 }
 
 // Work is what builds are compared by.
@@ -45,7 +47,11 @@ func (b Build) Work() int64 { return max(b.Bytes, 1) * int64(len(b.Indexes)) }
 // several commands.
 func (b *builder) BuildAll(ctx context.Context, builds []Build, p Phase, commands int) error {
 	return eachBuild(ctx, builds, commands, func(ctx context.Context, what Build, commands int) error {
-		return b.build(ctx, what, p, commands)
+		err := b.build(ctx, what, p, commands)
+		if err == nil && what.Built != nil {
+			what.Built()
+		}
+		return err
 	})
 }
 

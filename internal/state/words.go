@@ -14,7 +14,11 @@ const (
 	ModeAll         Mode = "all"         // copy, then follow
 	ModeFull        Mode = "full"        // copy only
 	ModeIncremental Mode = "incremental" // follow only
+	ModeStructure   Mode = "structure"   // collections, options, indexes and views, no documents
 )
+
+// EndsByItself reports a mode whose job nobody has to finalize.
+func (m Mode) EndsByItself() bool { return m == ModeFull || m == ModeStructure }
 
 // OnExisting says what to do with target collections that exist already.
 type OnExisting string

@@ -69,12 +69,14 @@ type Collection struct {
 }
 
 // Report is the outcome of a run that came to its end: every document of every
-// pair was compared.
+// pair was compared, unless it is StructureOnly.
 type Report struct {
-	Same   bool      `json:"same"`
-	Online bool      `json:"online"`
-	Start  time.Time `json:"start"`
-	End    time.Time `json:"end"`
+	Same   bool `json:"same"`
+	Online bool `json:"online"`
+	// StructureOnly says that no document was compared.
+	StructureOnly bool      `json:"structureOnly,omitempty"`
+	Start         time.Time `json:"start"`
+	End           time.Time `json:"end"`
 
 	Collections []Collection `json:"collections"`
 	// Count is how many documents differ; Differences describes the first of
@@ -163,7 +165,7 @@ func (c *collection) add(kind Kind, key string, detail func() string) {
 func (e *Engine) report(begin time.Time, cols []*collection) *Report {
 	count := e.c.differences.Load()
 	r := &Report{
-		Same: count == 0, Online: e.o.Online, Start: begin, End: time.Now(),
+		Same: count == 0, Online: e.o.Online, StructureOnly: e.o.StructureOnly, Start: begin, End: time.Now(),
 		Collections: make([]Collection, 0, len(cols)),
 		Count:       count, Truncated: count > int64(len(e.findings.list)),
 		Differences: append([]Difference{}, e.findings.list...), Schema: []SchemaDifference{},

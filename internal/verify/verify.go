@@ -35,6 +35,9 @@ type Pair struct {
 
 // Options shape a run. The zero value compares offline with sensible limits.
 type Options struct {
+	// StructureOnly compares collections, options, indexes and views, and reads no
+	// document.
+	StructureOnly bool
 	// Method is how documents are compared; default Auto.
 	Method Method
 	// Workers is how many ranges are compared at a time, each with one
