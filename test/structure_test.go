@@ -68,6 +68,7 @@ func structureOf(t *testing.T, cases []*trial) {
 		Target: func(ns string) bool { return of(ns) != nil },
 		Name:   newNames(config.Rename).target,
 		Filter: none,
+		Fields: Mappings(config.Fields),
 	})
 	if err != nil {
 		t.Error(err)
