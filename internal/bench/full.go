@@ -18,7 +18,7 @@ type copying struct {
 	indexes     []int // a case for each number of secondary indexes; none is one case without
 	cold        bool  // the source's servers are restarted before each round
 	link        link  // to the target
-	filters     []filtering
+	extra       []ruled
 	ways        []copyWay // without millrace and peers
 }
 
@@ -204,7 +204,7 @@ func (w *fullWork) contenders() []contender {
 		}
 	}
 	all = append(all, w.syncs(w.site, w.cleared, w.complete, "--until", "caught-up")...)
-	all = append(all, w.filtered(w.site, w.filters, w.cleared, w.complete, "--until", "caught-up")...)
+	all = append(all, w.ruled(w.site, w.extra, w.cleared, w.complete, "--until", "caught-up")...)
 	return append(all, w.peers(w.peer)...)
 }
 

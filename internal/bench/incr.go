@@ -21,7 +21,7 @@ type draining struct {
 	variants []indexed     // a case each; none is one without indexes
 	settings []setting     // a contender each in place of millrace's own; none leaves them to it
 	link     link          // to the target; over one that is far the ceiling reads nothing
-	filters  []filtering
+	extra    []ruled
 }
 
 // indexed is a case by its indexes.
@@ -62,7 +62,7 @@ func (d draining) measure(ctx context.Context, b *bench, s scenario, v indexed) 
 	}
 	c.Notes = append(c.Notes, d.link.notes()...)
 	return b.onServers(ctx, s, n, func(st *site) error {
-		w := &incrWork{bench: b, site: st, load: d.load, indexes: v.indexes, settings: d.settings, link: d.link, filters: d.filters}
+		w := &incrWork{bench: b, site: st, load: d.load, indexes: v.indexes, settings: d.settings, link: d.link, extra: d.extra}
 		if err := w.begin(ctx, &c); err != nil {
 			return err
 		}
@@ -81,7 +81,7 @@ type incrWork struct {
 	indexes  []index
 	settings []setting
 	link     link
-	filters  []filtering
+	extra    []ruled
 	span     span
 	read     oplogReading
 	write    settings
@@ -185,7 +185,7 @@ func (w *incrWork) contenders() []contender {
 			"the same, each operation by itself, in order"),
 	)
 	all = append(all, w.syncs(w.site, w.empty, w.complete, drain...)...)
-	all = append(all, w.filtered(w.site, w.filters, w.empty, w.complete, drain...)...)
+	all = append(all, w.ruled(w.site, w.extra, w.empty, w.complete, drain...)...)
 	return append(all, w.peers(w.peer)...)
 }
 
