@@ -33,9 +33,26 @@ type CompareOptions struct {
 	// Filter chooses the documents of a source namespace that must be on the target; nil
 	// is all of them. The server applies it.
 	Filter func(ns string) bson.Raw
+	// Marked is the field that marks documents on the target which the source has deleted;
+	// they are left out. "" is none.
+	Marked func(ns string) string
 	// Fields are the stages by which the server maps documents of a source namespace; nil
 	// leaves them as they are. Of such a collection validators and indexes are left out.
 	Fields func(ns string) bson.A
+}
+
+// Marks reads what CompareOptions.Marked is from the settings of a job. Patterns are
+// those of Filters.
+func Marks(rules []string) func(ns string) string {
+	return func(ns string) string {
+		db, _, _ := strings.Cut(ns, ".")
+		for _, rule := range rules {
+			if pattern, field, _ := strings.Cut(rule, "="); pattern == ns || pattern == db+".*" {
+				return field
+			}
+		}
+		return ""
+	}
 }
 
 // Filters reads what CompareOptions.Filter is from the settings of a job.
@@ -101,10 +118,13 @@ func Compare(ctx context.Context, source, target *mongo.Client, o CompareOptions
 	if o.Filter == nil {
 		o.Filter = func(string) bson.Raw { return nil }
 	}
+	if o.Marked == nil {
+		o.Marked = func(string) string { return "" }
+	}
 	if o.Fields == nil {
 		o.Fields = func(string) bson.A { return nil }
 	}
-	c := comparison{source: source, target: target, name: o.Name, filter: o.Filter, mapping: o.Fields}
+	c := comparison{source: source, target: target, name: o.Name, filter: o.Filter, mapping: o.Fields, marked: o.Marked}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)
 	for _, ns := range slices.Sorted(maps.Keys(want)) {
@@ -177,6 +197,7 @@ type comparison struct {
 	name           func(string) string
 	filter         func(string) bson.Raw
 	mapping        func(string) bson.A
+	marked         func(string) string
 	mu             sync.Mutex
 	found          []Difference
 }
@@ -423,7 +444,13 @@ func (c *comparison) documents(ctx context.Context, w, h entry) error {
 		return fmt.Errorf("documents of source %s: %w", w.ns(), err)
 	}
 	defer func() { _ = ws.Close(ctx) }()
-	hs, err := open(c.target, h, nil)
+	var left bson.Raw
+	if field := c.marked(w.ns()); field != "" {
+		if left, err = bson.Marshal(bson.D{{Key: field, Value: bson.D{{Key: "$exists", Value: false}}}}); err != nil {
+			return err
+		}
+	}
+	hs, err := open(c.target, h, left)
 	if err != nil {
 		return fmt.Errorf("documents of target %s: %w", h.ns(), err)
 	}

@@ -25,6 +25,13 @@ func Mappings(rules []string) func(ns string) bson.A {
 // mappingOf does with a server's own means what rules for fields say, as far as tests
 // use them. Documents are taken apart at the top level, for the order of fields counts.
 func mappingOf(rules bson.Raw) (stages bson.A) {
+	known := []string{"drop", "rename", "set", "from", "mask", "convert"}
+	all, _ := rules.Elements()
+	for _, e := range all {
+		if !slices.Contains(known, e.Key()) {
+			panic("tests know no rule " + e.Key())
+		}
+	}
 	section := func(name string) (els []bson.RawElement) {
 		if doc, ok := rules.Lookup(name).DocumentOK(); ok {
 			els, _ = doc.Elements()

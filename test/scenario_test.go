@@ -32,9 +32,9 @@ type scenario struct {
 	// Neither runs a command that needs the whole server for itself, which
 	// would wait for a find that is held up while a job copies.
 	setup, change func(*site)
-	// exclude, rename, filter, skip and fields are rules of the job. DB stands for the name of the
+	// exclude, rename, filter, skip, fields and softDelete are rules of the job. DB stands for the name of the
 	// scenario's database.
-	exclude, rename, filter, skip, fields []string
+	exclude, rename, filter, skip, fields, softDelete []string
 	// want makes of what setup has made what the target is to hold, where skip leaves
 	// operations out. The source is not compared then, unless all happens before the job.
 	want func(*site)
@@ -63,7 +63,7 @@ const (
 // scenarios are all of them, by subject.
 func scenarios() []scenario {
 	return slices.Concat(typeScenarios(), idScenarios(), updateScenarios(), writeScenarios(), kindScenarios(), cappedScenarios(), seriesScenarios(),
-		viewScenarios(), indexScenarios(), indexChangeScenarios(), ddlScenarios(), renameScenarios(), filterScenarios(), rowScenarios(), skipScenarios(), fieldScenarios(),
+		viewScenarios(), indexScenarios(), indexChangeScenarios(), ddlScenarios(), renameScenarios(), filterScenarios(), rowScenarios(), skipScenarios(), fieldScenarios(), softScenarios(),
 		mappingScenarios(), txnScenarios(), uniqueScenarios(), knownLossScenarios())
 }
 
@@ -75,9 +75,8 @@ const together = 40
 // TestScenarios runs every scenario in every way: many of one way together, in
 // one job, each in databases of its own. A scenario that ends the job is found
 // by the namespace in the error or else by halving, and the others are run
-// without it. A single one: -run 'TestScenarios/change/rename_chain$'. In make test each
-// runs before the job or while it follows, and a third of them in each of the two ways
-// during the copy, drawn from MILLRACE_TEST_SEED.
+// without it. A single one: -run 'TestScenarios/change/rename_chain$'. In make test a
+// part of them runs, see drawWays, drawn from MILLRACE_TEST_SEED.
 func TestScenarios(t *testing.T) {
 	seed := number(t, "MILLRACE_TEST_SEED", uint64(time.Now().UnixNano()))
 	t.Logf("MILLRACE_TEST_SEED=%d", seed)
@@ -110,16 +109,17 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// drawWays are the ways in which a scenario is run this time.
+// drawWays are the ways in which a scenario is run this time: in make test two of three
+// before the job or while it follows, and half of them early or late in the copy.
 func drawWays(r *rand.Rand, sc scenario) []string {
-	one := func(none int, ways ...string) []string {
+	one := func(of int, ways ...string) []string {
 		ways = slices.DeleteFunc(ways, func(way string) bool { return !sc.runs(way) })
-		if i := r.IntN(2 + none); lab.Draws() && len(ways) == 2 {
-			return [][]string{ways[:1], ways[1:], nil}[i]
+		if i := r.IntN(of); lab.Draws() {
+			return ways[min(i, len(ways)):min(i+1, len(ways))]
 		}
 		return ways
 	}
-	return append(one(0, wayCopy, wayChange), one(1, wayEarly, wayLate)...)
+	return append(one(3, wayCopy, wayChange), one(4, wayEarly, wayLate)...)
 }
 
 // runs reports whether the scenario exists on the clusters at hand and in this way.
@@ -297,7 +297,7 @@ func runJob(t *testing.T, cases []*trial) ([]*trial, error) {
 	}
 	f := live.Status().Follow
 	lap(fmt.Sprintf("job (%d operations, %d schema changes)", f.Operations, f.SchemaChanges))
-	if slices.ContainsFunc(cases, func(c *trial) bool { return c.sc.skip != nil }) {
+	if slices.ContainsFunc(cases, func(c *trial) bool { return c.sc.skip != nil || c.sc.softDelete != nil }) {
 		if err := verifySame(ctx, cases, spec.Rules); err != nil {
 			t.Error(err)
 		}
@@ -339,6 +339,7 @@ func rules(cases []*trial) transform.Config {
 		r.Rename = append(r.Rename, c.rules(c.sc.rename)...)
 		r.Filter = append(r.Filter, c.rules(c.sc.filter)...)
 		r.Skip = append(r.Skip, c.rules(c.sc.skip)...)
+		r.SoftDelete = append(r.SoftDelete, c.rules(c.sc.softDelete)...)
 		r.Fields = append(r.Fields, c.rules(c.sc.fields)...)
 	}
 	r.Include = append(r.Include, ballast)
@@ -397,6 +398,7 @@ func compareAll(ctx context.Context, cases []*trial) {
 		Name:   newNames(config.Rename).target,
 		Filter: Filters(config.Filter),
 		Fields: Mappings(config.Fields),
+		Marked: Marks(config.SoftDelete),
 	})
 	for _, diff := range diffs {
 		of(diff.NS).failed(errors.New(diff.String()))

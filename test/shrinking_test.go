@@ -7,15 +7,17 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/test/history"
 )
 
 // A difference planted among the steps of a history, which only two of them
 // together make, is found, and little more than these two is left.
 func TestHistoriesShrink(t *testing.T) {
+	lab.Drawn(t, 3)
 	h := generate(7)
-	h.Free, h.Job.Exclude, h.Job.Rename, h.Job.Filter, h.Job.Fields = false, nil, nil, nil, nil // what is planted stays, under its name
-	h.Steps = slices.DeleteFunc(h.Steps, func(s history.Step) bool {                            // a short one
+	h.Free, h.Job.Exclude, h.Job.Rename, h.Job.Filter, h.Job.Fields, h.Job.SoftDelete = false, nil, nil, nil, nil, nil // what is planted stays, under its name
+	h.Steps = slices.DeleteFunc(h.Steps, func(s history.Step) bool {                                                   // a short one
 		return s.Collection() != "plain" && s.Collection() != "hot" || s.Part != before && len(s.String())%9 > 0 || len(s.String())%3 > 0
 	})
 	plant := func(part int, do history.Action, cmd bson.D) {

@@ -330,7 +330,7 @@ func compareWanted(ctx context.Context, cases []*trial) {
 func verifySame(ctx context.Context, cases []*trial, r transform.Config) error {
 	r.Include = nil
 	for _, c := range cases {
-		if c.sc.skip == nil {
+		if c.sc.skip == nil && c.sc.softDelete == nil {
 			continue
 		}
 		r.Include = append(r.Include, c.base)
@@ -359,7 +359,7 @@ func verifySame(ctx context.Context, cases []*trial, r transform.Config) error {
 	if cases[0].way != wayChange {
 		return nil
 	}
-	r.Skip = nil
+	r.Skip, r.SoftDelete = nil, nil
 	if report, err = judge(); err == nil && report.Same {
 		return errors.New("verify finds no differences without the rules that explain them")
 	}

@@ -21,6 +21,7 @@ func none(string) bson.Raw { return raw(d("$nor", a(d()))) }
 // TestStructure makes on the target what all scenarios have before a job starts: the
 // catalogs are the same then, and the target has no document.
 func TestStructure(t *testing.T) {
+	lab.Drawn(t, 3)
 	var cases []*trial
 	for _, sc := range scenarios() {
 		if sc.runs(wayCopy) {
@@ -146,6 +147,7 @@ func TestStructureIntoDuplicates(t *testing.T) {
 // TestStructureKilled kills millrace at each failpoint that it meets, one after the
 // other, and starts it again: each time the target is the same in the end.
 func TestStructureKilled(t *testing.T) {
+	lab.Drawn(t, 3)
 	s := structureSite(t, "structurekill")
 	if err := attempt(func() { richStructure(s) }); err != nil {
 		t.Fatal(err)

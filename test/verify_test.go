@@ -14,6 +14,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/lab"
 )
 
 // verified is what is read of the JSON report of millrace verify.
@@ -100,6 +102,7 @@ func plantsOfVerify(r *rand.Rand) []planted {
 // The command finds every sort of difference, in one run over all of them, and
 // invents none.
 func TestVerifyFindsWhatIsPlanted(t *testing.T) {
+	lab.Drawn(t, 2)
 	seed := uint64(time.Now().UnixNano())
 	if s := os.Getenv("VERIFY_SEED"); s != "" {
 		if _, err := fmt.Sscan(s, &seed); err != nil {

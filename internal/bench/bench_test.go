@@ -113,7 +113,10 @@ func TestScenarios(t *testing.T) {
 			// They need servers of their own.
 			continue
 		}
-		t.Run(s.Name, func(t *testing.T) { measureTiny(t, Options{Scenarios: []string{s.Name}}) })
+		t.Run(s.Name, func(t *testing.T) {
+			lab.Drawn(t, 3)
+			measureTiny(t, Options{Scenarios: []string{s.Name}})
+		})
 	}
 }
 

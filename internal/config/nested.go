@@ -8,10 +8,11 @@ import (
 )
 
 // ruleSets reads rules that are written as a mapping, in its order: `filter` and `fields`
-// as patterns with documents, `skip` as patterns with operations.
+// as patterns with documents, `skip` and
+// `soft-delete` as patterns with words.
 func ruleSets(key string, n ast.Node) (out []string, ok bool) {
 	values, ok := mapping(n)
-	if !ok || key != "filter" && key != "fields" && key != "skip" {
+	if !ok || key != "filter" && key != "fields" && key != "skip" && key != "soft-delete" {
 		return nil, false
 	}
 	escapes := strings.NewReplacer(`\`, `\\`, "=", `\=`)
@@ -21,7 +22,7 @@ func ruleSets(key string, n ast.Node) (out []string, ok bool) {
 			return nil, false
 		}
 		var rule string
-		if key == "skip" {
+		if key == "skip" || key == "soft-delete" {
 			rule, ok = operations(kv.Value)
 		} else {
 			rule, ok = jsonOf(kv.Value)

@@ -112,6 +112,9 @@ func (c *checker) namespaces(all transform.Config) {
 	for _, item := range all.Skip {
 		c.rules("skip", transform.Config{Skip: []string{item}})
 	}
+	for _, item := range all.SoftDelete {
+		c.rules("soft-delete", transform.Config{SoftDelete: []string{item}})
+	}
 	for _, item := range all.Fields {
 		c.rules("fields", transform.Config{Fields: []string{item}})
 	}

@@ -27,6 +27,7 @@ import (
 // checkpoints onto a target that was killed at a random event, and through
 // connections that break. MILLRACE_TEST_SEED repeats one.
 func TestCappedHistories(t *testing.T) {
+	lab.Drawn(t, 2)
 	t.Parallel()
 	for _, version := range lab.Versions("4.2", "4.4", "5.0") {
 		t.Run(version, func(t *testing.T) {

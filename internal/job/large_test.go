@@ -11,11 +11,13 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/lab"
 )
 
 // TestDocumentsBeyondTheApplyBuffer: changes that are each larger than all room for
 // changes pass one by one, among small ones, with one partition as with many.
 func TestDocumentsBeyondTheApplyBuffer(t *testing.T) {
+	lab.Drawn(t, 3)
 	s := start(t)
 	for _, partitions := range []int{1, 16} {
 		t.Run(fmt.Sprint(partitions, " partitions"), func(t *testing.T) {

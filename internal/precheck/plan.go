@@ -245,7 +245,7 @@ func (p *planner) resume(context.Context) error {
 	case (job.Mode == state.ModeStructure) != (p.Mode == state.ModeStructure):
 		p.add(Fail, "mode", "use the same --mode, another --job, or --restart", "job %s was begun with --mode %s, and goes on with no other", p.Job, job.Mode)
 	case job.Rules != p.Rules.String():
-		p.add(Fail, "rules", "use the same --include, --exclude, --rename, --filter, --skip and --fields, another --job, or --restart", "job %s was begun with other rules", p.Job)
+		p.add(Fail, "rules", "use the same --include, --exclude, --rename, --filter, --skip, --fields and --soft-delete, another --job, or --restart", "job %s was begun with other rules", p.Job)
 	case job.SourceSet != p.Source.Info.SetID || job.TargetSet != p.Target.Info.SetID:
 		p.add(Fail, "job", "use another --job, or --restart", "job %s was begun between other clusters", p.Job)
 	case job.Phase == state.PhaseFinalized:

@@ -42,11 +42,11 @@ func (o ApplyOptions) leave(ch stream.Change) Effect {
 	return effect
 }
 
-// CheckSkip says why operations on the documents of a collection cannot be skipped as
-// the rules want it; nil where they can be, or none is.
+// CheckSkip says why operations on the documents of a collection cannot be skipped, or
+// deleted ones be marked, as the rules want it; nil where they can be, or none is.
 func CheckSkip(c Collection, rules Rules) error {
 	ops := rules.Skips(c.NS)
-	if !ops.Has(stream.OpDocuments) || c.Type == TypeView {
+	if !ops.Has(stream.OpDocuments) && rules.SoftDelete(c.NS) == "" || c.Type == TypeView {
 		return nil
 	}
 	var why string
@@ -60,8 +60,8 @@ func CheckSkip(c Collection, rules Rules) error {
 	default:
 		return nil
 	}
-	return mongo.WithHint(fmt.Errorf("operations on documents of %s cannot be skipped: %s", c.NS, why),
-		fmt.Sprintf("put --skip '%s=none' before, have the pattern leave it out, or --exclude it", c.NS))
+	return mongo.WithHint(fmt.Errorf("operations on documents of %s cannot be skipped or become others: %s", c.NS, why),
+		fmt.Sprintf("have the patterns of --skip and --soft-delete leave it out (--skip '%s=none' before others does), or --exclude it", c.NS))
 }
 
 // explain notes of differences which operations that the rules skip may be the cause.

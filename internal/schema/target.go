@@ -30,6 +30,7 @@ type Rules interface {
 	SameDocuments(a, b string) bool
 	Fields(ns string) *mapping.Map
 	Skips(ns string) stream.Ops
+	SoftDelete(ns string) string
 }
 
 // Sharding shards collections of a target that is a sharded cluster.

@@ -209,6 +209,7 @@ func privately(t *testing.T, dir string, s Storage, params []string, fn func(ctx
 
 // A member that was killed has what it acknowledged in its journal.
 func TestJournalBehindALink(t *testing.T) {
+	lab.Drawn(t, 2)
 	c := lab.ForTest(t, lab.Options{})
 	m := c.Members()[0]
 	must(t, m.Stop())

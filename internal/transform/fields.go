@@ -123,7 +123,7 @@ func shorten(text string) string {
 
 // compileMapping reads "pattern={…}".
 func compileMapping(text string, secret func(ref string) (string, error)) (m mapping, err error) {
-	name, json, found := cutUnescaped(text, '=')
+	name, json, found := cutRule(text)
 	if !found {
 		return m, errors.New(`the = between the pattern and the rules is missing; write 'db.coll={"drop": ["card"]}'`)
 	}

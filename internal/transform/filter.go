@@ -84,7 +84,7 @@ func compileFilters(texts []string) (out []filter, err error) {
 
 // compileFilter reads "pattern={…}".
 func compileFilter(text string) (f filter, err error) {
-	name, json, found := cutUnescaped(text, '=')
+	name, json, found := cutRule(text)
 	if !found {
 		return f, errors.New("the = between the pattern and the filter is missing")
 	}
@@ -104,8 +104,8 @@ func compileFilter(text string) (f filter, err error) {
 	return f, err
 }
 
-// cutUnescaped cuts at the first sep that no backslash is before.
-func cutUnescaped(text string, sep byte) (before, after string, found bool) {
+// cutRule cuts at the first = that no backslash is before.
+func cutRule(text string) (before, after string, found bool) {
 	escaped := false
 	for i := range len(text) {
 		switch {
@@ -113,7 +113,7 @@ func cutUnescaped(text string, sep byte) (before, after string, found bool) {
 			escaped = false
 		case text[i] == '\\':
 			escaped = true
-		case text[i] == sep:
+		case text[i] == '=':
 			return text[:i], text[i+1:], true
 		}
 	}

@@ -34,6 +34,9 @@ type Config struct {
 	Filter           []string
 	Skip             []string
 	Fields           []string
+	// SoftDelete holds "pattern=field": documents that the source deletes stay on the
+	// target, with the time in that field; the first that matches counts.
+	SoftDelete []string
 	// Secret gives what a reference of Fields names; nil is ReadSecret.
 	Secret func(ref string) (string, error)
 }
@@ -48,6 +51,7 @@ type Set struct {
 	filters          []filter            // the first that matches counts
 	skips            []skip              // as well
 	mappings         []mapping           // as well
+	softDeletes      []softDelete        // as well
 	text             string
 }
 
@@ -73,6 +77,9 @@ func New(c Config) (*Set, error) {
 		return nil, err
 	}
 	if s.mappings, err = compileMappings(c.Fields, c.Secret); err != nil {
+		return nil, err
+	}
+	if s.softDeletes, err = compileSoftDeletes(c.SoftDelete); err != nil {
 		return nil, err
 	}
 	s.dbSources, s.collSources = invert(s.dbs), invert(s.colls)
@@ -110,7 +117,7 @@ func (s *Set) Match(ns string) bool {
 }
 
 // Rule is one of a set, in canonical form.
-type Rule struct{ Kind, Text string } // include, exclude, rename, filter, skip or fields
+type Rule struct{ Kind, Text string } // include, exclude, rename, filter, skip, fields or soft-delete
 
 // Unused are the rules that mean none of the names: patterns that match none, and
 // renames of others.
@@ -146,6 +153,11 @@ func (s *Set) Unused(names []string) (out []Rule) {
 	for i := range s.mappings {
 		if p := s.mappings[i].pattern; !slices.ContainsFunc(names, func(ns string) bool { return p.matches(mongo.SplitNS(ns)) }) {
 			out = append(out, Rule{"fields", p.String()})
+		}
+	}
+	for i := range s.softDeletes {
+		if p := s.softDeletes[i].pattern; !slices.ContainsFunc(names, func(ns string) bool { return p.matches(mongo.SplitNS(ns)) }) {
+			out = append(out, Rule{"soft-delete", p.String()})
 		}
 	}
 	for _, from := range slices.Sorted(maps.Keys(s.dbs)) {
@@ -327,6 +339,9 @@ func (s *Set) canonical() string {
 	}
 	for i := range s.mappings {
 		parts = append(parts, "fields "+s.mappings[i].String())
+	}
+	for i := range s.softDeletes {
+		parts = append(parts, "soft-delete "+s.softDeletes[i].String())
 	}
 	return strings.Join(parts, "; ")
 }

@@ -61,7 +61,7 @@ func compileSkips(texts []string) (out []skip, err error) {
 
 // compileSkip reads "pattern=operation,operation".
 func compileSkip(text string) (k skip, err error) {
-	name, ops, found := cutUnescaped(text, '=')
+	name, ops, found := cutRule(text)
 	if !found {
 		return k, errors.New("the = between the pattern and the operations is missing")
 	}

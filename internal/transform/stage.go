@@ -31,6 +31,7 @@ type destination struct {
 	count  *count
 	skips  stream.Ops
 	left   *skipCount
+	soft   string      // the field that marks what is deleted, "" has it deleted
 	fields *fields.Map // nil maps nothing
 	mapped *mapCount
 }
@@ -99,8 +100,11 @@ func (d *destination) judge(ev *stream.Event, made *arena) (v verdict, err error
 	if d.fields != nil && v == pass {
 		v, err = d.mapEvent(ev, op, made)
 	}
-	if ev.Kind == stream.Insert && d.skips.Has(leaves) {
+	switch {
+	case ev.Kind == stream.Insert && (d.soft != "" || d.skips.Has(leaves)):
 		ev.Kind = stream.Put
+	case op == stream.OpDelete && d.soft != "":
+		mark(ev, d.soft, made)
 	}
 	return v, err
 }
@@ -118,7 +122,8 @@ func (st *Stage) of(ns string) *destination {
 			d = destination{target: target, keep: st.rules.Filter(ns), count: st.tally.of(st.rules.filterOf(ns)),
 				skips: st.rules.Skips(ns), left: st.tally.skipped(st.rules.skipOf(ns)),
 				fields: st.rules.Fields(ns), mapped: st.tally.mapped(st.rules.fieldsOf(ns))}
-			d.rules = d.skips != 0 || d.keep != nil || d.fields != nil
+			d.soft = st.rules.SoftDelete(ns)
+			d.rules = d.soft != "" || d.skips != 0 || d.keep != nil || d.fields != nil
 		}
 		st.known[ns] = d
 	}

@@ -55,6 +55,7 @@ func (c *collection) tasks(ctx context.Context) ([]task, error) {
 		return nil, err
 	}
 	src, dst := &c.sides[source], &c.sides[target]
+	dst.chosen = c.pair.Unmarked
 	src.chosen, src.mapped, dst.mapped = c.pair.Keep, c.pair.Map, c.pair.Strip
 	c.e.c.estDocs.Add(src.Count + dst.Count)
 	var tasks []task

@@ -25,6 +25,8 @@ type Pair struct {
 	SourceNS, TargetNS string // "db.coll"
 	// Keep chooses the documents of the source that are compared, nil all.
 	Keep func(doc []byte) bool
+	// Unmarked chooses the documents of the target that are compared, nil all.
+	Unmarked func(doc []byte) bool
 	// Map appends what is compared in place of a document of the source, Strip in place
 	// of one of the target; nil compares them as they are.
 	Map, Strip func(dst, doc []byte) ([]byte, error)

@@ -213,6 +213,11 @@ func (g *Generator) settings() Settings {
 	if g.one(2) {
 		s.Fields = g.Fields()
 	}
+	for _, coll := range []string{"plain", "hot", "moving", "folded"} { // those without unique keys
+		if g.one(4) {
+			s.SoftDelete = append(s.SoftDelete, "DB."+coll+"=gone_at")
+		}
+	}
 	if g.one(2) {
 		s.Docs = int64(1 + g.r.IntN(2*g.size))
 	} else {

@@ -136,6 +136,7 @@ func TestMemberIsReplaced(t *testing.T) {
 // TestReplacementIsRefused: nothing is touched in a directory that may be another's,
 // and none of a member that runs.
 func TestReplacementIsRefused(t *testing.T) {
+	lab.Drawn(t, 2)
 	t.Parallel()
 	r := newReplacement(t, "6.0")
 	must(t, r.lost.Stop())

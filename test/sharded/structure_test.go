@@ -111,6 +111,7 @@ func TestStructureOfSet(t *testing.T) {
 
 // TestStructureOfShards: collections get the keys that they have on the source.
 func TestStructureOfShards(t *testing.T) {
+	lab.Drawn(t, 2)
 	b := outward(t, false)
 	from := sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1"}, Routers: 1})
 	b.sourceURI = from.URI()

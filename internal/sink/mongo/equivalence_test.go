@@ -14,6 +14,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/delta/deltatest"
+	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
@@ -24,6 +25,7 @@ import (
 // partition, and folded in many, onto an empty collection and onto what a copy
 // may have read while they were written: all equal the source.
 func TestEquivalence(t *testing.T) {
+	lab.Drawn(t, 2)
 	t.Parallel()
 	p := newPair(t)
 	seed, rounds := uint64(time.Now().UnixNano()), 4

@@ -7,6 +7,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/transform"
@@ -15,6 +16,7 @@ import (
 // TestStatementsBeyondLimits: what is sent is larger than the change, and what
 // is asked for is as large as the _ids.
 func TestStatementsBeyondLimits(t *testing.T) {
+	lab.Drawn(t, 3)
 	t.Parallel()
 	p := newPair(t)
 	path := strings.Repeat("p", 200<<10)

@@ -12,6 +12,8 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+
+	"github.com/millrace/millrace/internal/lab"
 )
 
 // userOps runs an applyOps as users do, of random operations on few documents:
@@ -49,6 +51,7 @@ func userOps(t *testing.T, c *driver.Collection, r *rand.Rand, n int) {
 // TestUsersApplyOps: what a user's applyOps does is done as the server does it,
 // live, where nothing of it is a conflict, and with the target ahead.
 func TestUsersApplyOps(t *testing.T) {
+	lab.Drawn(t, 2)
 	t.Parallel()
 	p := newPair(t)
 	for round := range 4 {

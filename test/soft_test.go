@@ -1,0 +1,50 @@
+package test
+
+import (
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// softScenarios have documents marked that the source deletes.
+func softScenarios() []scenario {
+	soft := []string{"DB.*=deletedAt"}
+	return []scenario{
+		{name: "soft_delete", softDelete: soft, setup: rowsSetup, change: skipDelete, check: softCheck},
+		{name: "soft_delete_whole_documents", softDelete: soft, setup: rowsSetup, change: rowsWholeChange},
+		{name: "soft_delete_gone_and_back", softDelete: soft, setup: rowsSetup, change: rowsBackChange},
+		{name: "soft_delete_of_another_id_type", softDelete: soft, setup: rowsSetup, change: rowsTypeChange},
+		{name: "soft_delete_transactions", softDelete: soft, setup: rowsSetup, change: rowsTxnChange},
+		{name: "soft_delete_of_mapped", softDelete: soft, fields: []string{`DB.c={"drop":["o"],"rename":{"s":"status"}}`}, setup: rowsSetup, change: skipDelete, only: []string{wayChange, wayLate}},
+		{name: "soft_delete_dropped", softDelete: soft, setup: rowsSetup, change: rowsDroppedChange},
+		{name: "soft_delete_renamed", softDelete: soft, setup: rowsSetup, change: rowsRenamedChange},
+	}
+}
+
+// softCheck: documents that were deleted while the job followed are there, marked with a
+// time, and as they were.
+func softCheck(_, target *site) {
+	var marked []bson.Raw
+	cur, err := target.coll("c").Find(target.ctx, d("deletedAt", d("$exists", true)))
+	if err == nil {
+		err = cur.All(target.ctx, &marked)
+	}
+	if err != nil {
+		panic(err)
+	}
+	// The names of ways are told by their first letters: copy and change, early, late.
+	const all = 31
+	switch n, way := len(marked), target.base[:1]; {
+	case n == all, way == wayEarly[:1], way == wayCopy[:1] && n == 0:
+	default:
+		panic(fmt.Sprintf("%d documents are marked, want %d", n, all))
+	}
+	for _, doc := range marked {
+		if _, ok := doc.Lookup("deletedAt").TimeOK(); !ok {
+			panic(fmt.Sprintf("not a time: %s", doc))
+		}
+		if _, err := doc.LookupErr("n"); err != nil {
+			panic(fmt.Sprintf("not what it was: %s", doc))
+		}
+	}
+}
