@@ -110,7 +110,7 @@ func (p *invented) Run(ctx context.Context, pos stream.Position, emit func(conte
 		select {
 		case <-p.woken:
 		case <-ctx.Done():
-			return ctx.Err()
+			return context.Cause(ctx)
 		}
 	}
 }
@@ -423,7 +423,7 @@ func (p memory) Run(ctx context.Context, _ stream.Position, emit func(context.Co
 		return err
 	}
 	<-ctx.Done()
-	return ctx.Err()
+	return context.Cause(ctx)
 }
 
 // BenchmarkMerge is of three parts whose events alternate; alone is what making and
