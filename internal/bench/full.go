@@ -204,7 +204,7 @@ func (w *fullWork) contenders() []contender {
 		}
 	}
 	all = append(all, w.syncs(w.site, w.cleared, w.complete, "--until", "caught-up")...)
-	all = append(all, w.ruled(w.site, w.extra, w.cleared, w.complete, "--until", "caught-up")...)
+	all = append(all, w.ruled(w.site, w.extra, w.cleared, w.completeAs, "--until", "caught-up")...)
 	return append(all, w.peers(w.peer)...)
 }
 
@@ -293,6 +293,22 @@ func (w *fullWork) dropUnreplicated(ctx context.Context) error {
 // complete checks the number of documents on the target.
 func (w *fullWork) complete(ctx context.Context) error {
 	return w.target.holds(ctx, "the target", w.data)
+}
+
+// completeAs checks some documents besides, as they are after a rule.
+func (w *fullWork) completeAs(r ruled) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := w.complete(ctx); err != nil {
+			return err
+		}
+		for key := 0; key < w.data.docs; key += w.data.docs/sampled + 1 {
+			doc := w.data.shape.appendDoc(nil, uint32(key), nil)
+			if err := w.target.has(ctx, collection(key%w.data.collections), doc, r); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 }
 
 // holds checks that a cluster has a dataset's number of documents.

@@ -185,7 +185,7 @@ func (w *incrWork) contenders() []contender {
 			"the same, each operation by itself, in order"),
 	)
 	all = append(all, w.syncs(w.site, w.empty, w.complete, drain...)...)
-	all = append(all, w.ruled(w.site, w.extra, w.empty, w.complete, drain...)...)
+	all = append(all, w.ruled(w.site, w.extra, w.empty, w.completeAs, drain...)...)
 	return append(all, w.peers(w.peer)...)
 }
 

@@ -75,7 +75,7 @@ func userID(_ *shape, dst []byte, key uint32) []byte {
 
 func ycsbBody(s *shape, dst []byte, key uint32, version []uint32) []byte {
 	for f := range ycsbFields {
-		dst = ycsbField(s, dst, key, f, at(version, f))
+		dst = s.field(s, dst, key, f, at(version, f))
 	}
 	return dst
 }
@@ -85,6 +85,20 @@ func ycsbField(s *shape, dst []byte, key uint32, field int, version uint32) []by
 	dst = append(dst, "field"...)
 	dst = append(dst, byte('0'+field), 0)
 	return bsoncore.AppendBinary(dst, 0, s.bytes(key, field, version, ycsbFieldSize))
+}
+
+// texts is ycsb with letters in its fields, for rules that are about text.
+func texts() *shape {
+	s := ycsb()
+	s.name = "YCSB, 10 fields x 100 letters, _id \"user\" and a hash"
+	for i, b := range s.noise {
+		s.noise[i] = 'a' + b%26
+	}
+	s.field = func(s *shape, dst []byte, key uint32, field int, version uint32) []byte {
+		name := [...]byte{'f', 'i', 'e', 'l', 'd', byte('0' + field)}
+		return bsoncore.AppendStringElement(dst, string(name[:]), string(s.bytes(key, field, version, ycsbFieldSize)))
+	}
+	return s
 }
 
 // unique is ycsb with two more fields, each unique in the collection; updates

@@ -12,7 +12,7 @@ func TestShapes(t *testing.T) {
 		shape  *shape
 		fields int
 		size   int // exact, 0 for about
-	}{{ycsb(), 11, 0}, {small(), 7, 140}, {mixedIDs(), 11, 0}, {unique(), 13, 0}} {
+	}{{ycsb(), 11, 0}, {small(), 7, 140}, {mixedIDs(), 11, 0}, {texts(), 11, 0}, {unique(), 13, 0}} {
 		seen := map[string]bool{}
 		types := map[bson.Type]bool{}
 		total := 0
