@@ -38,6 +38,18 @@ func mappingOf(rules bson.Raw) (stages bson.A) {
 		}
 		return els
 	}
+	for _, e := range section("convert") { // of what does not fit there is no document
+		if e.Value().Document().Lookup("otherwise").StringValue() == "fail" {
+			fits := bson.D{{Key: "$convert", Value: bson.D{{Key: "input", Value: "$" + e.Key()},
+				{Key: "to", Value: e.Value().Document().Lookup("to").StringValue()}, {Key: "onError", Value: misfit}}}}
+			stages = append(stages, bson.D{{Key: "$match", Value: bson.D{{Key: "$expr", Value: bson.D{{Key: "$ne", Value: bson.A{fits, misfit}}}}}}})
+		}
+	}
+	for _, e := range section("from") {
+		if first, _, deep := strings.Cut(e.Value().StringValue(), "."); deep {
+			stages = append(stages, bson.D{{Key: "$match", Value: bson.D{{Key: "$expr", Value: bson.D{{Key: "$not", Value: bson.A{bson.D{{Key: "$isArray", Value: "$" + first}}}}}}}}})
+		}
+	}
 	var away, nested bson.A
 	drops, _ := rules.Lookup("drop").ArrayOK()
 	values, _ := drops.Values()
@@ -82,6 +94,9 @@ func mappingOf(rules bson.Raw) (stages bson.A) {
 	return append(stages, bson.D{{Key: "$replaceWith", Value: bson.D{{Key: "$arrayToObject", Value: bson.D{{Key: "$concatArrays", Value: made}}}}}})
 }
 
+// misfit stands for what a conversion does not take.
+const misfit = "no such value"
+
 func is(name string) bson.D {
 	return bson.D{{Key: "$eq", Value: bson.A{"$$f.k", literal(name)}}}
 }
@@ -112,6 +127,7 @@ func valueOf(rule bson.RawValue) any {
 		out = append(out, bson.E{Key: "onError", Value: "$$f.v"})
 	case "null":
 		out = append(out, bson.E{Key: "onError", Value: nil})
+	case "fail":
 	default:
 		panic(fmt.Sprintf("tests know no conversion %s", rule))
 	}

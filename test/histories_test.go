@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/test/history"
 )
@@ -202,6 +203,9 @@ func (p *player) play(h history.History) (err error) {
 	}()
 	p.spec = job.Spec{Job: newJob(p.base),
 		Rules: transform.Config{Include: []string{p.base, p.base + "-*"}, Exclude: p.named(h.Job.Exclude), Rename: p.named(h.Job.Rename), Filter: p.named(h.Job.Filter), Fields: p.named(h.Job.Fields), SoftDelete: p.named(h.Job.SoftDelete)}, Partitions: h.Job.Partitions, Readers: h.Job.Readers, Writers: h.Job.Writers, Limits: pace.Rates{Docs: h.Job.Docs, Bytes: h.Job.Bytes}}
+	if history.MayFail(h.Job.Fields) {
+		p.spec.OnConflict = deadletter.Skip
+	}
 	r := &history.Runner{Client: shared.sourceDB, Database: p.base, Hook: p.hook}
 	defer func() {
 		err = errors.Join(err, r.Close(context.WithoutCancel(p.ctx)))

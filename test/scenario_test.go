@@ -19,6 +19,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/transform"
 )
 
@@ -44,6 +45,8 @@ type scenario struct {
 	only []string
 	// alone: nothing else happens on the source meanwhile.
 	alone bool
+	// leavesOut: the job goes on without documents that the rules cannot map.
+	leavesOut bool
 }
 
 // The ways in which every scenario is run.
@@ -63,7 +66,7 @@ const (
 // scenarios are all of them, by subject.
 func scenarios() []scenario {
 	return slices.Concat(typeScenarios(), idScenarios(), updateScenarios(), writeScenarios(), kindScenarios(), cappedScenarios(), seriesScenarios(),
-		viewScenarios(), indexScenarios(), indexChangeScenarios(), ddlScenarios(), renameScenarios(), filterScenarios(), rowScenarios(), skipScenarios(), fieldScenarios(), softScenarios(),
+		viewScenarios(), indexScenarios(), indexChangeScenarios(), ddlScenarios(), renameScenarios(), filterScenarios(), rowScenarios(), skipScenarios(), fieldScenarios(), unmappedScenarios(), softScenarios(),
 		mappingScenarios(), txnScenarios(), uniqueScenarios(), knownLossScenarios())
 }
 
@@ -94,8 +97,10 @@ func TestScenarios(t *testing.T) {
 				}
 			}
 		}
-		for some := range slices.Chunk(cases, together) {
-			runTogether(t, some)
+		for _, cases := range [][]*trial{those(cases, false), those(cases, true)} {
+			for some := range slices.Chunk(cases, together) {
+				runTogether(t, some)
+			}
 		}
 		for _, way := range w {
 			t.Run(way, func(t *testing.T) {
@@ -166,6 +171,11 @@ type trial struct {
 
 func newTrial(way string, sc scenario) *trial {
 	return &trial{way: way, sc: sc, base: way[:1] + "_" + sc.name}
+}
+
+// those are the cases that leave documents out, or the others.
+func those(cases []*trial, leavesOut bool) []*trial {
+	return slices.DeleteFunc(slices.Clone(cases), func(c *trial) bool { return c.sc.leavesOut != leavesOut })
 }
 
 func (c *trial) report(t *testing.T) {
@@ -262,6 +272,9 @@ func runJob(t *testing.T, cases []*trial) ([]*trial, error) {
 		})
 	}
 	spec := job.Spec{Job: newJob("scenarios"), Rules: rules(cases), Readers: 8}
+	if slices.ContainsFunc(cases, func(c *trial) bool { return c.sc.leavesOut }) {
+		spec.OnConflict = deadletter.Skip
+	}
 	if way == wayCopy {
 		cases = change(cases)
 		spec.Until = "caught-up"
@@ -297,7 +310,7 @@ func runJob(t *testing.T, cases []*trial) ([]*trial, error) {
 	}
 	f := live.Status().Follow
 	lap(fmt.Sprintf("job (%d operations, %d schema changes)", f.Operations, f.SchemaChanges))
-	if slices.ContainsFunc(cases, func(c *trial) bool { return c.sc.skip != nil || c.sc.softDelete != nil }) {
+	if slices.ContainsFunc(cases, func(c *trial) bool { return c.sc.explained() }) {
 		if err := verifySame(ctx, cases, spec.Rules); err != nil {
 			t.Error(err)
 		}

@@ -330,7 +330,7 @@ func compareWanted(ctx context.Context, cases []*trial) {
 func verifySame(ctx context.Context, cases []*trial, r transform.Config) error {
 	r.Include = nil
 	for _, c := range cases {
-		if c.sc.skip == nil && c.sc.softDelete == nil {
+		if !c.sc.explained() {
 			continue
 		}
 		r.Include = append(r.Include, c.base)
@@ -356,7 +356,7 @@ func verifySame(ctx context.Context, cases []*trial, r transform.Config) error {
 			return fmt.Errorf("verify says of %s %q, want %q", c.NS, got, want)
 		}
 	}
-	if cases[0].way != wayChange {
+	if cases[0].way != wayChange || r.Skip == nil && r.SoftDelete == nil {
 		return nil
 	}
 	r.Skip, r.SoftDelete = nil, nil

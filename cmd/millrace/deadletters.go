@@ -31,8 +31,8 @@ func (a *app) deadlettersCommand() *cobra.Command {
 		Use:   "deadletters",
 		Short: "Show, export and try again the documents that a target refused",
 		Long: `Shows the dead letters on a target: documents that it refused, and those of
-somebody else that were removed from it to make room. See --on-conflict of
-millrace sync.`,
+somebody else that were removed from it to make room; and those that rules for
+fields cannot map. See --on-conflict of millrace sync.`,
 		Example: `  millrace deadletters list --job orders --state open
   millrace deadletters show --target mongodb://b:27017 orders/5f2b…/1700000000:1
   millrace deadletters export --job orders --file letters.jsonl
@@ -53,8 +53,8 @@ func (a *app) lettersCommand(cmd *cobra.Command, l *letterLook, do func(context.
 	a.targetCommand(cmd, &l.stored, do)
 	a.bindJob(cmd, &l.stored, "only the letters of this job, by its `name`")
 	cmd.Flags().StringVar(&l.ns, "ns", "", "only those of this collection of the target, or of this `database`")
-	config.Choice(cmd.Flags(), &l.state, "state", "all", "only those in this `state`: open (the target lacks the document), undecided (it may yet come), settled (it came, or is gone), removed (somebody else's, taken off the target) or all",
-		"open", "undecided", "settled", "removed", "all")
+	config.Choice(cmd.Flags(), &l.state, "state", "all", "only those in this `state`: open (the target lacks the document), undecided (it may yet come), settled (it came, or is gone), removed (somebody else's, taken off the target), unmapped (the rules for fields do not fit) or all",
+		"open", "undecided", "settled", "removed", "unmapped", "all")
 	return cmd
 }
 
@@ -266,7 +266,8 @@ func (a *app) lettersRetryCommand() *cobra.Command {
 removed. A running job is asked to do it; it has to be one of this machine and
 user. A job that is stopped does it by itself when it starts. For a finalized job
 the documents are written by this command: where the target has none of the same
-_id, for nothing that it has is replaced. Exit code 1 when letters stay open.`,
+_id, for nothing that it has is replaced. Exit code 1 when letters stay open.
+What rules cannot map is not tried: it comes once the source has changed it.`,
 	}, &s, func(ctx context.Context) error { return a.retryLetters(ctx, &s) })
 }
 

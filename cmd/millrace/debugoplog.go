@@ -70,10 +70,10 @@ func (a *app) debugOplog(ctx context.Context, l *oplogLook) error {
 	if err != nil || p.Majority.Before(from.At) {
 		return err
 	}
-	stage := transform.NewStage(rules, from, nil)
-	err = oplog.New(c, oplog.Options{Keep: rules.Match}).Run(ctx, from, func(_ context.Context, b *stream.Batch) error {
+	stage := transform.NewStage(rules, from, nil, nil)
+	err = oplog.New(c, oplog.Options{Keep: rules.Match}).Run(ctx, from, func(ctx context.Context, b *stream.Batch) error {
 		until := b.End
-		if _, err := stage.Batch(b); err != nil {
+		if _, err := stage.Batch(ctx, b); err != nil {
 			return err
 		}
 		for i := range b.Events {

@@ -450,7 +450,7 @@ func (a *app) dropJob(ctx context.Context, s *stored, yes bool) error {
 // advice is what to do before a job is dropped.
 func (d *dropped) advice() string {
 	text := "add --yes to remove it"
-	if d.Letters.Open+d.Letters.Undecided+d.Letters.Removed > 0 {
+	if d.Letters.Open+d.Letters.Undecided+d.Letters.Removed+d.Letters.Unmapped > 0 {
 		text = "its dead letters hold documents that may be nowhere else: keep them with millrace deadletters export --job " + d.Job + "; then " + text
 	}
 	if len(d.Deferred) > 0 {

@@ -187,6 +187,7 @@ func logProgress(log *slog.Logger, s job.Status) {
 	add("conflictsUndecided", c.Undecided, c.Undecided > 0)
 	add("conflictsSettled", c.Settled, c.Settled > 0)
 	add("conflictsRemoved", c.Removed, c.Removed > 0)
+	add("unmapped", c.Unmapped, c.Unmapped > 0)
 	for _, class := range slices.Sorted(maps.Keys(s.Errors)) {
 		add("errors"+strings.ToUpper(class[:1])+class[1:], s.Errors[class], s.Errors[class] > 0)
 	}

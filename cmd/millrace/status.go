@@ -214,7 +214,7 @@ func conflictText(c deadletter.Stats) string {
 	for _, p := range []struct {
 		n    int64
 		what string
-	}{{c.Open, "not on the target"}, {c.Undecided, "undecided"}, {c.Settled, "settled"}, {c.Removed, "removed from the target"}} {
+	}{{c.Open, "not on the target"}, {c.Undecided, "undecided"}, {c.Settled, "settled"}, {c.Removed, "removed from the target"}, {c.Unmapped, "that the rules cannot map"}} {
 		if p.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
 		}

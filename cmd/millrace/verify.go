@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
@@ -107,6 +108,9 @@ func verifiedText(r *verify.Report) string {
 		if c.Skipped != nil {
 			fmt.Fprintf(&b, "expected: %s: %s\n", plain(c.NS), c.Skipped)
 		}
+		if c.Unmapped > 0 {
+			fmt.Fprintf(&b, "expected: %s: not on the target: %s, the rules cannot map them\n", plain(c.NS), humanize.Comma(c.Unmapped))
+		}
 	}
 	for _, line := range listed(r.Expected, func(d verify.SchemaDifference) string { return "expected: " + d.NS + ": " + d.What + ": " + d.Detail }) {
 		fmt.Fprintln(&b, plain(line))
@@ -122,7 +126,12 @@ func verifiedText(r *verify.Report) string {
 
 // sameText is the verdict on clusters that do not differ but for what has to.
 func sameText(r *verify.Report) string {
-	if len(r.Expected) > 0 || slices.ContainsFunc(r.Collections, func(c verify.Collection) bool { return c.Skipped != nil }) {
+	skipped := func(c verify.Collection) bool { return c.Skipped != nil }
+	unmapped := func(c verify.Collection) bool { return c.Unmapped > 0 }
+	switch {
+	case slices.ContainsFunc(r.Collections, unmapped):
+		return "nothing differs but what the rules leave out\n"
+	case len(r.Expected) > 0 || slices.ContainsFunc(r.Collections, skipped):
 		return "nothing differs but what the skipped operations leave\n"
 	}
 	return "nothing differs\n"

@@ -174,7 +174,7 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	fs.StringVar(&s.StartAt, "start-at", "", "`position` where incremental mode begins: seconds:increment, a time (RFC 3339) or checkpoint")
 	Choice(fs, (*string)(&s.OnExisting), "on-existing", "fail", "`policy` for target collections that exist: fail (before anything is written), merge or drop", "fail", "merge", "drop")
 	fs.BoolVar(&s.AllowOverlap, "allow-overlap", false, "permit other jobs that are not finalized to have the same collections of the target, so that all are merged there")
-	Choice(fs, (*string)(&s.OnConflict), "on-conflict", "stop", "`policy` for a document that the target refuses: stop, skip (leave the target as it is) or overwrite (remove what stands in the way); what is skipped or removed is kept in millrace.deadletters on the target", "stop", "skip", "overwrite")
+	Choice(fs, (*string)(&s.OnConflict), "on-conflict", "stop", "`policy` for a document that the target refuses: stop, skip (leave the target as it is) or overwrite (remove what stands in the way); what is skipped or removed is kept in millrace.deadletters on the target. With skip and overwrite the target also goes without documents that --fields cannot map", "stop", "skip", "overwrite")
 	section(fs, "What is copied")
 	fs.StringVar(&s.Until, "until", "never", "`when` to finalize and end: never (follow until told), caught-up, or a time (RFC 3339)")
 	fs.StringVar(&s.Job, "job", "", "`name` of the job; by default it follows from source, target and rules, so that the same command resumes the same job")

@@ -33,6 +33,17 @@ type maker struct {
 // volatile says that a later look at the source cannot tell the value.
 func (mk *maker) volatile() bool { return mk.kind == makeOperation || mk.kind == makeClusterTime }
 
+// mayFail says that there may be documents of which the value cannot be made.
+func (mk *maker) mayFail() bool {
+	switch mk.kind {
+	case makeComputed:
+		return mk.expr.otherwise == otherwiseFail
+	case makeCopied, makeMoved:
+		return len(mk.from.names) > 1 // an array may be on the way
+	}
+	return false
+}
+
 // make writes an output, or nothing where it has no value.
 func (w *writer) make(dst []byte, name string, o *output) ([]byte, error) {
 	switch mk := &o.make; mk.kind {

@@ -22,6 +22,11 @@ type claim struct {
 // places says that the value goes elsewhere, or nowhere.
 func (c *claim) places() bool { return c.rule == nil }
 
+// fails says that there may be values which the rule does not take.
+func (c claim) fails() bool {
+	return c.rule != nil && c.rule.kind == convertTo && c.rule.otherwise == otherwiseFail
+}
+
 // output is a field of the result that does not stand in place.
 type output struct {
 	path path

@@ -54,6 +54,31 @@ func (m *Map) readsOf() {
 	}
 }
 
+// Careful is the same mapping for those who go on where a document cannot be mapped: an
+// update of what may be the cause is State, for it may have the document fit, or not.
+func (m *Map) Careful() *Map {
+	c := *m
+	c.reads = slices.Clip(c.reads)
+	for i := range m.claims {
+		if m.claims[i].fails() {
+			c.reads = append(c.reads, read{m.claims[i].path.names})
+		}
+	}
+	for i := range m.outputs {
+		// What fields are put into is looked at, too.
+		if o := &m.outputs[i]; len(o.path.names) > 1 {
+			c.reads = append(c.reads, read{o.path.names})
+		}
+	}
+	return &c
+}
+
+// MayFail reports that there may be documents which cannot be mapped.
+func (m *Map) MayFail() bool {
+	into := func(o output) bool { return len(o.path.names) > 1 || o.make.mayFail() }
+	return slices.ContainsFunc(m.claims, claim.fails) || slices.ContainsFunc(m.outputs, into)
+}
+
 // touched reports that an update may change what an output reads.
 func (m *Map) touched(d delta.Delta) bool {
 	return slices.ContainsFunc(m.reads, func(r read) bool {

@@ -137,6 +137,60 @@ func TestLaw(t *testing.T) {
 	}
 }
 
+// TestCareful: an update that does not ask for the state leaves a document that cannot be
+// mapped one that cannot be mapped, and one that can be mapped one that can be. Rules
+// that say that they never fail do not.
+func TestCareful(t *testing.T) {
+	g := newGen(seedOf(t))
+	meta := Meta{Namespace: "db.c", Operation: "update", ClusterTime: bson.Timestamp{T: 1, I: 1}}
+	failed, mended, kept, careless := 0, 0, 0, 0
+	for range 3000 * roundsOf(t, 2) {
+		rules := raw(t, g.rules())
+		m, err := Parse(rules, testSecrets)
+		if err != nil {
+			continue
+		}
+		careful := m.Careful()
+		for range 12 {
+			doc := g.document()
+			source := raw(t, doc)
+			_, was := m.Apply(nil, source, meta)
+			if was != nil && !m.MayFail() {
+				t.Fatalf("%s on %s: %v, and they say that they do not fail", rules, source, was)
+			}
+			o := raw(t, g.update(doc))
+			u, err := parseDelta(o)
+			if err != nil {
+				continue
+			}
+			became, _, err := delta.Apply(nil, source, u)
+			if err != nil {
+				t.Fatalf("%s on %s: %v", o, source, err)
+			}
+			_, is := m.Apply(nil, became, meta)
+			_, verdict := careful.Update(nil, u, meta)
+			_, plain := m.Update(nil, u, meta)
+			switch changed := (was == nil) != (is == nil); {
+			case changed && verdict != State:
+				t.Fatalf("rules  %s\nbefore %s: %v\nupdate %s\nafter  %s: %v\n%s", rules, source, was, o, bson.Raw(became), is, verdict)
+			case changed && is == nil:
+				mended++
+			case changed:
+				failed++
+			case verdict != State:
+				kept++
+			}
+			if (was == nil) != (is == nil) && plain != State {
+				careless++
+			}
+		}
+	}
+	t.Logf("%d updates failed, %d mended, %d need no state; %d pass without care", failed, mended, kept, careless)
+	if failed < 100 || mended < 100 || kept < 1000 || careless < 10 {
+		t.Error("the generator finds too few of some")
+	}
+}
+
 func applied(t *testing.T, o, doc bson.Raw) bson.Raw {
 	t.Helper()
 	u, err := parseDelta(o)

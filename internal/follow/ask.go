@@ -52,8 +52,10 @@ type Ask struct {
 	// Readable is a namespace that the user may read. It need not exist.
 	Readable string
 	Rules    *transform.Set
-	Names    *schema.Names // what the job has on the target, as of the position in hand
-	Progress *progress.Progress
+	// LeavesOut says that the target goes without documents that the rules cannot map.
+	LeavesOut bool
+	Names     *schema.Names // what the job has on the target, as of the position in hand
+	Progress  *progress.Progress
 }
 
 // Newest is the source's newest position, after a linearizable read.
@@ -119,10 +121,8 @@ func (a *Ask) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.Val
 	if gone {
 		return mongosink.Reread{Gone: true}, nil
 	}
-	if wanted, _ := a.wanted(from); wanted(docs[0]) {
-		if out.Doc, err = a.mapped(from, docs[0], out.From); err != nil {
-			return mongosink.Reread{}, err
-		}
+	if out.Doc, err = a.made(from, docs[0], out.From); err != nil {
+		return mongosink.Reread{}, err
 	}
 	after, err := a.Source.Positions(ctx)
 	if err != nil {
@@ -132,22 +132,34 @@ func (a *Ask) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.Val
 	return out, nil
 }
 
-// wanted says which documents of the source the target is to have: those that are there,
-// and in the filter. sifted says that there is one.
-func (a *Ask) wanted(from mongosink.Origin) (wanted func(doc bson.Raw) bool, sifted bool) {
-	name, _ := a.Names.Target(from.Target)
-	keep := a.Rules.Filter(cmp.Or(from.Source, name.NS))
-	return func(doc bson.Raw) bool { return doc != nil && (keep == nil || keep.Match(doc)) }, keep != nil
-}
-
-// mapped is a document of the source as the target is to have it.
-func (a *Ask) mapped(from mongosink.Origin, doc bson.Raw, at mongo.OpTime) (bson.Raw, error) {
-	name, _ := a.Names.Target(from.Target)
-	to := a.Rules.Mapper(cmp.Or(from.Source, name.NS), at.TS, nil)
+// made is a document of the source as the target is to have it: nil where there is
+// none, or none that the rules keep. Of those that cannot be mapped the stream tells.
+func (a *Ask) made(from mongosink.Origin, doc bson.Raw, at mongo.OpTime) (bson.Raw, error) {
+	ns := a.sourceOf(from)
+	if keep := a.Rules.Filter(ns); doc == nil || keep != nil && !keep.Match(doc) {
+		return nil, nil
+	}
+	to := a.Rules.Mapper(ns, at.TS, nil)
 	if to == nil {
 		return doc, nil
 	}
-	return to(nil, doc)
+	out, err := to(nil, doc)
+	if _, unmapped := transform.Unmappable(err); unmapped && a.LeavesOut {
+		return nil, nil
+	}
+	return out, err
+}
+
+// partial says that the target may not have all documents of a collection.
+func (a *Ask) partial(from mongosink.Origin) bool {
+	ns := a.sourceOf(from)
+	return a.Rules.Sifts(ns) || a.LeavesOut && a.Rules.MayFail(ns)
+}
+
+// sourceOf is the source's name of a collection.
+func (a *Ask) sourceOf(from mongosink.Origin) string {
+	name, _ := a.Names.Target(from.Target)
+	return cmp.Or(from.Source, name.NS)
 }
 
 // identify reports which collection of the source a target namespace is: as the
@@ -223,13 +235,18 @@ func (a *Ask) OnSource(ctx context.Context, from mongosink.Origin, ids []bson.Ra
 		return nil, err
 	}
 	has := make([]bool, len(ids))
-	wanted, sifted := a.wanted(from)
-	docs, err := a.Source.Find(ctx, of, lookup.Question{IDs: ids, At: at, OnlyIDs: !sifted})
+	partial := a.partial(from)
+	docs, err := a.Source.Find(ctx, of, lookup.Question{IDs: ids, At: at, OnlyIDs: !partial})
 	if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
 		return has, nil
 	}
 	for i, doc := range docs {
-		has[i] = wanted(doc)
+		if has[i] = doc != nil; !partial || err != nil {
+			continue
+		}
+		var made bson.Raw
+		made, err = a.made(from, doc, at)
+		has[i] = made != nil
 	}
 	return has, err
 }

@@ -50,7 +50,7 @@ var ErrFinished = errors.New("finalized")
 
 // Run follows the source from a stored job's position until something ends it.
 func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) error {
-	f := &follower{Options: o, job: job, stage: transform.NewStage(o.Rules, pos, o.Tally), phase: job.Phase, intent: job.Intent, saved: pos, refused: len(job.Refused) > 0}
+	f := &follower{Options: o, job: job, stage: transform.NewStage(o.Rules, pos, o.Tally, o.Leaves), phase: job.Phase, intent: job.Intent, saved: pos, refused: len(job.Refused) > 0}
 	fresh, err := f.openOverlap(ctx)
 	if err != nil {
 		return err

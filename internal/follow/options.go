@@ -32,6 +32,7 @@ type Options struct {
 	Target     *mongo.Cluster
 	Schema     *schema.Target // of Target
 	Letters    *deadletter.Store
+	Leaves     transform.LeftOut // of Letters
 	Progress   *progress.Progress
 	Log        *slog.Logger
 

@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // copier is the phases up to the last index after the copy.
@@ -291,7 +292,7 @@ func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mappe
 	indexes := false
 	for _, m := range colls {
 		if m.Type != schema.TypeView {
-			tasks = append(tasks, c.task(m.Collection, m.Target, job.Start))
+			tasks = append(tasks, c.task(ctx, m.Collection, m.Target, job.Start))
 			indexes = indexes || len(m.Indexes) > 0
 		}
 	}
@@ -334,10 +335,31 @@ func (c *copier) deferTTL(ctx context.Context) error {
 
 // task is the copy of one collection into the namespace that holds its
 // documents on the target.
-func (c *copier) task(coll schema.Collection, target string, after mongo.OpTime) copy.Task {
+func (c *copier) task(ctx context.Context, coll schema.Collection, target string, after mongo.OpTime) copy.Task {
 	t := copy.Task{Source: coll, Target: schema.Collection{NS: target, Type: coll.Type}.DataNS()}
 	t.Keep, t.Map = c.rules.Keep(coll.NS, c.tally), c.rules.Mapper(coll.NS, after.TS, c.tally)
+	if leaves := c.leaves(); leaves != nil && t.Map != nil {
+		t.Map = leavingOut(ctx, leaves, t, after)
+	}
 	return t
+}
+
+// leavingOut maps documents for a task's copy, and has the target go without those that
+// cannot be mapped: of them nothing is appended.
+func leavingOut(ctx context.Context, leaves transform.LeftOut, t copy.Task, at mongo.OpTime) func(dst, doc []byte) ([]byte, error) {
+	to, ns, target := t.Map, t.Source.NS, t.Target
+	var uuid *[16]byte
+	if len(t.Source.UUID.Data) == len(uuid) {
+		uuid = (*[16]byte)(t.Source.UUID.Data)
+	}
+	return func(dst, doc []byte) ([]byte, error) {
+		out, err := to(dst, doc)
+		why, unmapped := transform.Unmappable(err)
+		if !unmapped {
+			return out, err
+		}
+		return dst, leaves.LeaveOut(ctx, transform.Unmapped{Target: target, Source: ns, UUID: uuid, ID: bsonraw.IDOf(doc), Doc: doc, At: at, Until: at, Reason: why, Err: err})
+	}
 }
 
 func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime, chunks bson.Raw, o copy.Options) error {
@@ -369,7 +391,7 @@ func (c *copier) again(ctx context.Context, coll schema.Collection, target strin
 	if err != nil {
 		return err
 	}
-	return c.run(ctx, []copy.Task{c.task(coll, target, after)}, after, chunks, copy.Options{})
+	return c.run(ctx, []copy.Task{c.task(ctx, coll, target, after)}, after, chunks, copy.Options{})
 }
 
 // recreate empties the target of a task that has to begin anew.

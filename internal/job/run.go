@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // errPaused ends a phase on purpose, as follow.ErrFinished does.
@@ -306,9 +307,11 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 		return err
 	}
 	b := j.spec.applyBuffer()
+	leaves := j.leaves()
+	j.ask.LeavesOut = leaves != nil
 	return follow.Run(ctx, job, positionOf(job), follow.Options{
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Rules: j.rules, Tally: j.tally, Store: j.store, Target: j.dst, Schema: j.cat,
-		Letters: j.letters, Ask: j.ask, Progress: j.progress, Log: j.log,
+		Letters: j.letters, Leaves: leaves, Ask: j.ask, Progress: j.progress, Log: j.log,
 		Fresh: j.fresh, Capped: slices.ContainsFunc(j.catalog, func(m state.Mapped) bool { return m.Capped() }),
 		Source: j.origin.Changes(oplog.Options{Keep: j.rules.Match, Log: j.log,
 			ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions}, func() []schema.Name { return j.ask.Names.All() }),
@@ -327,13 +330,23 @@ func (j *Job) newSpooler() *oplog.Spooler {
 	return oplog.NewSpooler(j.src, o)
 }
 
+// leaves keeps documents that the rules cannot map; nil has them end the job.
+func (j *Job) leaves() transform.LeftOut {
+	return follow.Leaves(j.letters, j.spec.OnConflict, j.log)
+}
+
+// partial says that the target may not have all documents of a source namespace.
+func (j *Job) partial(ns string) bool {
+	return j.rules.Sifts(ns) || j.ask.LeavesOut && j.rules.MayFail(ns)
+}
+
 // sink makes the engine that applies changes, with what it needs to know about
 // conflicts.
 func (j *Job) sink(pos stream.Position, o mongosink.Options) *mongosink.Engine {
 	partitions := partitionsFor(j.spec.Partitions, j.dst.Pool.RoundTripTime())
 	b := newApplyBuffer(j.spec.ApplyBuffer, partitions)
 	o.Sizes = mongosink.Sizes{Partitions: partitions, InFlight: b.inFlight, BatchBytes: b.writes, Coalesce: b.kept}
-	o.Names = mongosink.Names{Absent: j.ask.Names.Absent, Traits: j.traits, Partial: j.rules.Sifts, Stale: j.rules.Stale}
+	o.Names = mongosink.Names{Absent: j.ask.Names.Absent, Traits: j.traits, Partial: j.partial, Stale: j.rules.Stale}
 	o.Policy = mongosink.Policy{Overwrite: j.spec.OnExisting == ExistingMerge, OnConflict: j.spec.OnConflict, Letters: j.letters}
 	o.Source = mongosink.Source{Reread: j.ask.Reread, Has: j.ask.OnSource}
 	if j.shards != nil {

@@ -28,8 +28,8 @@ type Want struct {
 	// Keep chooses which documents Part.Each gives, nil all; Part.Docs counts the
 	// others, too. It is not asked where IDsOnly is set. Several goroutines may ask it.
 	Keep func(doc []byte) bool
-	// Map appends to dst what Part.Each gives in place of a document, nil gives it as it
-	// is. It is asked for what Keep chooses, under the same conditions.
+	// Map appends to dst what Part.Each gives in place of a document, or nothing where it
+	// is to be left out; nil gives it as it is. It is asked for what Keep chooses, under the same conditions.
 	Map   func(dst, doc []byte) ([]byte, error)
 	Range *Range
 	// Routed: the slice is read through a router, which gives documents of several
@@ -393,8 +393,10 @@ func (p *Part) eachMapped(fn func(doc []byte) error) error {
 		one.mapping = nil
 		all, ends := make([]byte, 0, p.Size), make([]int, 0, p.Docs)
 		err := one.Each(func(doc []byte) (err error) {
-			all, err = p.mapping(all, doc)
-			ends = append(ends, len(all))
+			before := len(all)
+			if all, err = p.mapping(all, doc); len(all) > before {
+				ends = append(ends, len(all))
+			}
 			return err
 		})
 		if err != nil {

@@ -57,6 +57,8 @@ func CheckSkip(c Collection, rules Rules) error {
 		why = "it is capped: which documents are the newest depends on all that happened"
 	case ops.Has(stream.OpInsert) && rules.Filter(c.NS) != nil:
 		why = "a filter keeps some of its documents, and of one that comes into the filter it is not known when it was inserted"
+	case ops.Has(stream.OpInsert) && rules.Fields(c.NS) != nil:
+		why = "its fields are mapped, which takes whole documents of the source now and then, and of one of them it is not known when it was inserted"
 	default:
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/fields"
@@ -17,7 +18,8 @@ import (
 // mapping maps the fields of the documents of some collections.
 type mapping struct {
 	pattern
-	fields *fields.Map
+	fields  *fields.Map
+	careful *fields.Map // for those who leave documents out that cannot be mapped
 }
 
 // String is canonical.
@@ -62,6 +64,9 @@ func (s *Set) Mapper(ns string, at bson.Timestamp, t *Tally) func(dst, doc []byt
 	return func(dst, doc []byte) ([]byte, error) {
 		n.copied.Add(1)
 		out, err := m.Apply(dst, doc, meta)
+		if err != nil {
+			n.failed.Add(1)
+		}
 		return out, misfit(err, ns, doc)
 	}
 }
@@ -69,13 +74,21 @@ func (s *Set) Mapper(ns string, at bson.Timestamp, t *Tally) func(dst, doc []byt
 // Comparer says how documents of a source namespace are compared with those of the
 // target: Map appends to dst what the rules make of one of the source, Strip one of the
 // target, both without what a later look at the source cannot tell. nil are documents
-// as they are.
+// as they are. One that cannot be mapped becomes one that the target cannot have, of
+// which IsUnmapped is true.
 func (s *Set) Comparer(ns string) (apply, strip func(dst, doc []byte) ([]byte, error)) {
 	m := s.Fields(ns)
 	if m == nil {
 		return nil, nil
 	}
-	apply = s.Mapper(ns, bson.Timestamp{}, nil)
+	mapper := s.Mapper(ns, bson.Timestamp{}, nil)
+	apply = func(dst, doc []byte) ([]byte, error) {
+		out, err := mapper(dst, doc)
+		if why, ok := Unmappable(err); ok {
+			return appendUnmapped(dst, doc, why), nil
+		}
+		return out, err
+	}
 	if len(m.Volatile()) == 0 {
 		return apply, nil
 	}
@@ -89,13 +102,40 @@ func (s *Set) Comparer(ns string) (apply, strip func(dst, doc []byte) ([]byte, e
 	}, strip
 }
 
+// unmappedField is in place of all fields of a document that cannot be mapped.
+const unmappedField = "$unmapped"
+
+func appendUnmapped(dst, doc []byte, why string) []byte {
+	i, dst := bsoncore.AppendDocumentStart(dst)
+	dst = bsoncore.AppendValueElement(dst, "_id", bsonraw.IDOf(doc))
+	dst = bsoncore.AppendStringElement(dst, unmappedField, why)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
+	return dst
+}
+
+// IsUnmapped reports that a document is what Comparer makes of one that cannot be mapped.
+func IsUnmapped(doc []byte) bool {
+	_, ok := bsonraw.Field(doc, unmappedField)
+	return ok
+}
+
+// Unmappable reports that an error is that of a document which the rules cannot map, and
+// why they cannot.
+func Unmappable(err error) (why string, ok bool) {
+	var m *fields.Misfit
+	if !errors.As(err, &m) {
+		return "", false
+	}
+	return m.Error(), true
+}
+
 // misfit says what can be done where a document cannot be mapped.
 func misfit(err error, ns string, doc bson.Raw) error {
 	if err == nil {
 		return nil
 	}
 	return mongo.WithHint(fmt.Errorf("map the fields of a document of %s, _id %s: %w", ns, bsonraw.IDText(bsonraw.IDOf(doc)), err),
-		`say in --fields what becomes of such values ("otherwise": "keep", "null" or "drop"), mend the document on the source, or have --filter leave it out; then start again with --restart`)
+		`say in --fields what becomes of such values ("otherwise": "keep", "null" or "drop"), mend the document on the source, or have --filter leave it out; then start again with --restart. --on-conflict skip goes on without such documents`)
 }
 
 func compileMappings(texts []string, secret func(ref string) (string, error)) (out []mapping, err error) {
@@ -134,7 +174,9 @@ func compileMapping(text string, secret func(ref string) (string, error)) (m map
 	if err := bson.UnmarshalExtJSON([]byte(json), false, &raw); err != nil {
 		return m, fmt.Errorf(`the rules are no JSON: %w; write 'db.coll={"drop": ["card"]}'`, err)
 	}
-	m.fields, err = fields.Parse(raw, secret)
+	if m.fields, err = fields.Parse(raw, secret); err == nil {
+		m.careful = m.fields.Careful()
+	}
 	return m, err
 }
 

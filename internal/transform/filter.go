@@ -64,6 +64,17 @@ func (s *Set) Keep(ns string, t *Tally) func(doc []byte) bool {
 // Sifts reports whether some documents of a source namespace may not be kept.
 func (s *Set) Sifts(ns string) bool { return s.Filter(ns) != nil }
 
+// MayFail reports that the rules may be unable to map documents of a source namespace.
+func (s *Set) MayFail(ns string) bool {
+	m := s.Fields(ns)
+	return m != nil && m.MayFail()
+}
+
+// mayFail reports that there is a rule which may be unable to map documents.
+func (s *Set) mayFail() bool {
+	return s != nil && slices.ContainsFunc(s.mappings, func(m mapping) bool { return m.fields.MayFail() })
+}
+
 // SameDocuments reports whether of the same documents in two source namespaces the same
 // becomes.
 func (s *Set) SameDocuments(a, b string) bool {

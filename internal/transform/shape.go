@@ -1,6 +1,7 @@
 package transform
 
 import (
+	"context"
 	"math/bits"
 
 	"github.com/millrace/millrace/internal/delta"
@@ -8,16 +9,34 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// mapEvent has an event do to the mapped document what it does to the source's.
-func (d *destination) mapEvent(ev *stream.Event, op stream.Ops, made *arena) (verdict, error) {
+// fit has an event do to the mapped document what it does to the source's. Where it
+// cannot be mapped, and that does not end the job, the target goes without it.
+func (st *Stage) fit(ctx context.Context, d *destination, ev *stream.Event, op stream.Ops) (verdict, error) {
+	missing := st.leaves != nil && st.leaves.IsUnmapped(ev.Target, ev.Key.ID)
 	switch ev.Kind {
 	case stream.Insert, stream.Replace, stream.Put:
-		d.mapped.written.Add(1)
-		return pass, d.mapDocument(ev, op, made)
+		err := d.mapDocument(ev, op, &st.made)
+		if why, ok := Unmappable(err); ok && st.leaves != nil {
+			d.mapped.failed.Add(1)
+			return pass, st.leaveOut(ctx, ev, why, err)
+		}
+		if err != nil || st.leaves == nil || ev.Kind == stream.Insert && !missing {
+			return pass, err
+		}
+		// After a crash the target may lack a document of which no letter tells.
+		ev.Kind, ev.Form = stream.Put, 0
+		return pass, st.leaves.Mended(ctx, ev.Target, ev.Key.ID, "it can be mapped now")
 	case stream.Update:
-		return d.mapUpdate(ev, op, made), nil
+		if missing { // the update may mend it, and its letter is to tell of it
+			return undecided, nil
+		}
+		return d.mapUpdate(ev, op, &st.made), nil
 	case stream.Upsert: // it may make the document
 		return undecided, nil
+	case stream.Delete:
+		if missing {
+			return pass, st.leaves.Mended(ctx, ev.Target, ev.Key.ID, "the document is gone from the source, or is none that is wanted")
+		}
 	}
 	return pass, nil
 }

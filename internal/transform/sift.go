@@ -86,12 +86,26 @@ const (
 // and what else the batch tells of it is left out. Where those documents are large
 // the batch goes on in several, of which all but the last are partial.
 func (st *Stage) Pass(ctx context.Context, b *stream.Batch, read Read, next func(context.Context, *stream.Batch) error) error {
-	open, err := st.Batch(b)
+	for rest := b; rest != nil; {
+		var some *stream.Batch
+		if some, rest = st.cut(rest); rest == nil {
+			return st.pass(ctx, some, b.Mark, read, next)
+		}
+		if err := st.pass(ctx, some, st.mark, read, next); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pass is Pass up to a schema change that cut ends with; mark is the position after it.
+func (st *Stage) pass(ctx context.Context, b *stream.Batch, mark string, read Read, next func(context.Context, *stream.Batch) error) error {
+	open, err := st.Batch(ctx, b)
 	if err != nil {
 		return err
 	}
 	if len(open) == 0 {
-		st.mark = b.Mark
+		st.mark = mark
 		return next(ctx, b)
 	}
 	d := decision{stage: st, b: b, at: b.Events[len(b.Events)-1].At, open: map[int]bool{}, states: map[string]*document{}}
@@ -108,7 +122,7 @@ func (st *Stage) Pass(ctx context.Context, b *stream.Batch, read Read, next func
 		if len(open) > 0 {
 			until = open[0]
 		}
-		some, err := d.until(until)
+		some, err := d.until(ctx, until)
 		if err != nil {
 			return err
 		}
@@ -116,7 +130,7 @@ func (st *Stage) Pass(ctx context.Context, b *stream.Batch, read Read, next func
 			return err
 		}
 	}
-	st.mark = b.Mark
+	st.mark = mark
 	return nil
 }
 
@@ -200,13 +214,13 @@ func sameCollection(a, b *stream.Event) bool {
 }
 
 // until is the batch up to an event, from where the one before has ended.
-func (d *decision) until(end int) (*stream.Batch, error) {
+func (d *decision) until(ctx context.Context, end int) (*stream.Batch, error) {
 	b := *d.b
 	b.Events = make([]stream.Event, 0, end-d.from)
 	made := d.stage.made.bytes
 	for i := d.from; i < end; i++ {
 		var err error
-		if b.Events, err = d.tell(b.Events, &d.b.Events[i], d.open[i]); err != nil {
+		if b.Events, err = d.tell(ctx, b.Events, i); err != nil {
 			return nil, err
 		}
 	}
@@ -225,7 +239,8 @@ func (d *decision) until(end int) (*stream.Batch, error) {
 
 // tell adds what is to be handed on of an event. Of a document that was read the
 // first one that was open makes it what it is; what was before it stays.
-func (d *decision) tell(to []stream.Event, ev *stream.Event, open bool) (_ []stream.Event, err error) {
+func (d *decision) tell(ctx context.Context, to []stream.Event, i int) (_ []stream.Event, err error) {
+	ev := &d.b.Events[i]
 	if ev.Kind == stream.SchemaChange {
 		return append(to, *ev), nil
 	}
@@ -236,15 +251,15 @@ func (d *decision) tell(to []stream.Event, ev *stream.Event, open bool) (_ []str
 		ev.Until = s.until
 	case s.told:
 		return to, nil
-	case open:
-		to, err = d.made(to, ev, s)
+	case d.open[i]:
+		to, err = d.made(ctx, to, ev, s)
 	}
 	return append(to, *ev), err
 }
 
 // made has an event make the document what it was read as. With the same _id in other
 // bytes it is another document, and the one before is gone.
-func (d *decision) made(to []stream.Event, ev *stream.Event, s *document) ([]stream.Event, error) {
+func (d *decision) made(ctx context.Context, to []stream.Event, ev *stream.Event, s *document) ([]stream.Event, error) {
 	s.told, ev.Until = true, s.until
 	d.newest = mongo.MaxOpTime(d.newest, s.until)
 	dest, op := d.stage.of(ev.NS), ev.Op()
@@ -254,9 +269,9 @@ func (d *decision) made(to []stream.Event, ev *stream.Event, s *document) ([]str
 	} else {
 		dest.count.left.Add(1)
 	}
-	if dest.fields != nil && ev.Kind == stream.Put {
+	if dest.fields != nil {
 		dest.mapped.read.Add(1)
-		if err := dest.mapDocument(ev, op, &d.stage.made); err != nil {
+		if _, err := d.stage.fit(ctx, dest, ev, op); err != nil {
 			return nil, err
 		}
 	}

@@ -42,7 +42,7 @@ func TestStageSkips(t *testing.T) {
 		for _, k := range []stream.Kind{stream.Insert, stream.Update, stream.Replace, stream.Delete, stream.Put, stream.Upsert} {
 			b.Events = append(b.Events, stream.Event{Kind: k, NS: "a.c"})
 		}
-		NewStage(rules, stream.Position{}, tally).Batch(b)
+		NewStage(rules, stream.Position{}, tally, nil).Batch(t.Context(), b)
 		var got []string
 		for _, ev := range b.Events {
 			got = append(got, ev.Kind.String())

@@ -1,6 +1,8 @@
 package transform
 
 import (
+	"context"
+
 	"github.com/millrace/millrace/internal/fields"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/query"
@@ -18,6 +20,7 @@ type Stage struct {
 	last string
 	dest destination
 
+	leaves LeftOut // nil: a document that cannot be mapped ends the job
 	made   arena
 	mark   string // of the last batch that was passed on whole
 	atOnce int    // documents to ask for at once
@@ -37,8 +40,12 @@ type destination struct {
 }
 
 // NewStage makes a stage of rules for events from a position on, which counts in a tally.
-func NewStage(rules *Set, from stream.Position, tally *Tally) *Stage {
-	return &Stage{rules: rules, tally: tally, known: map[string]destination{}, mark: from.Mark, atOnce: mostAtOnce}
+// leaves keeps documents that cannot be mapped; nil has them end the job.
+func NewStage(rules *Set, from stream.Position, tally *Tally, leaves LeftOut) *Stage {
+	if !rules.mayFail() {
+		leaves = nil
+	}
+	return &Stage{rules: rules, tally: tally, known: map[string]destination{}, leaves: leaves, mark: from.Mark, atOnce: mostAtOnce}
 }
 
 // maxKnown bounds the names that a Stage remembers; when it is full it starts anew.
@@ -50,7 +57,7 @@ const maxKnown = 1 << 16
 // It returns the updates that may take their documents into a filter or out of it,
 // by their indexes, and those that do not say what they make of a mapped document: of
 // those nothing is decided.
-func (st *Stage) Batch(b *stream.Batch) (open []int, err error) {
+func (st *Stage) Batch(ctx context.Context, b *stream.Batch) (open []int, err error) {
 	kept := 0
 	made := st.made.bytes
 	for i := range b.Events {
@@ -61,7 +68,7 @@ func (st *Stage) Batch(b *stream.Batch) (open []int, err error) {
 			if ev.Target = d.target; d.target == "" {
 				v = drop
 			} else if d.rules {
-				if v, err = d.judge(ev, &st.made); err != nil {
+				if v, err = st.judge(ctx, d, ev); err != nil {
 					return nil, err
 				}
 			}
@@ -88,7 +95,7 @@ func (st *Stage) Batch(b *stream.Batch) (open []int, err error) {
 }
 
 // judge applies the rules of one collection.
-func (d *destination) judge(ev *stream.Event, made *arena) (v verdict, err error) {
+func (st *Stage) judge(ctx context.Context, d *destination, ev *stream.Event) (v verdict, err error) {
 	op := ev.Op()
 	if d.skips.Has(op) {
 		d.left.add(op)
@@ -98,13 +105,16 @@ func (d *destination) judge(ev *stream.Event, made *arena) (v verdict, err error
 		v = sift(ev, d)
 	}
 	if d.fields != nil && v == pass {
-		v, err = d.mapEvent(ev, op, made)
+		if ev.Kind != stream.Update && ev.Kind != stream.Delete {
+			d.mapped.written.Add(1)
+		}
+		v, err = st.fit(ctx, d, ev, op)
 	}
 	switch {
 	case ev.Kind == stream.Insert && (d.soft != "" || d.skips.Has(leaves)):
 		ev.Kind = stream.Put
 	case op == stream.OpDelete && d.soft != "":
-		mark(ev, d.soft, made)
+		mark(ev, d.soft, &st.made)
 	}
 	return v, err
 }
@@ -121,7 +131,7 @@ func (st *Stage) of(ns string) *destination {
 		if target, kept := st.rules.Map(ns); kept {
 			d = destination{target: target, keep: st.rules.Filter(ns), count: st.tally.of(st.rules.filterOf(ns)),
 				skips: st.rules.Skips(ns), left: st.tally.skipped(st.rules.skipOf(ns)),
-				fields: st.rules.Fields(ns), mapped: st.tally.mapped(st.rules.fieldsOf(ns))}
+				fields: st.mapping(ns), mapped: st.tally.mapped(st.rules.fieldsOf(ns))}
 			d.soft = st.rules.SoftDelete(ns)
 			d.rules = d.soft != "" || d.skips != 0 || d.keep != nil || d.fields != nil
 		}
@@ -129,6 +139,19 @@ func (st *Stage) of(ns string) *destination {
 	}
 	st.last, st.dest = ns, d
 	return &st.dest
+}
+
+// mapping says how documents of a namespace are mapped, with care where the job goes on
+// without those that cannot be.
+func (st *Stage) mapping(ns string) *fields.Map {
+	i := st.rules.fieldsOf(ns)
+	switch {
+	case i < 0:
+		return nil
+	case st.leaves != nil:
+		return st.rules.mappings[i].careful
+	}
+	return st.rules.mappings[i].fields
 }
 
 // Map gives the name that a source namespace has on the target; false when it is

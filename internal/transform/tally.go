@@ -17,8 +17,8 @@ type Tally struct {
 
 // mapCount is of one mapping of fields.
 type mapCount struct {
-	rule                                               string
-	copied, written, translated, passed, nothing, read atomic.Int64
+	rule                                                       string
+	copied, written, translated, passed, nothing, read, failed atomic.Int64
 }
 
 // FieldsCount is what one mapping has done since the process started.
@@ -30,6 +30,7 @@ type FieldsCount struct {
 	Passed     int64  `json:"passed"`     // updates of no field that is mapped
 	Dropped    int64  `json:"dropped"`    // updates of nothing that the target has
 	Read       int64  `json:"read"`       // updates that needed the whole document
+	Failed     int64  `json:"failed"`     // documents that could not be mapped
 }
 
 // mapped counts for the mapping with an index, which is below 0 for none.
@@ -48,7 +49,7 @@ func (t *Tally) Fields() (out []FieldsCount) {
 	for i := range t.maps {
 		c := &t.maps[i]
 		out = append(out, FieldsCount{Rule: c.rule, Copied: c.copied.Load(), Written: c.written.Load(), Translated: c.translated.Load(),
-			Passed: c.passed.Load(), Dropped: c.nothing.Load(), Read: c.read.Load()})
+			Passed: c.passed.Load(), Dropped: c.nothing.Load(), Read: c.read.Load(), Failed: c.failed.Load()})
 	}
 	return out
 }

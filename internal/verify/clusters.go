@@ -199,7 +199,9 @@ func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set) []Pair
 		p := Pair{SourceNS: c.DataNS(), TargetNS: rules.Target(c.DataNS())}
 		p.Keep, p.Skips = rules.Keep(p.SourceNS, nil), rules.Skips(c.NS)
 		p.Unmarked = rules.Unmarked(p.SourceNS)
-		p.Map, p.Strip = rules.Comparer(p.SourceNS)
+		if p.Map, p.Strip = rules.Comparer(p.SourceNS); p.Map != nil {
+			p.Unmapped = transform.IsUnmapped
+		}
 		if c.Type == schema.TypeView || target[p.TargetNS] {
 			continue
 		}

@@ -19,6 +19,8 @@ const (
 	Extra   Kind = "extra"   // only on the target
 	Content Kind = "content" // on both, with other bytes
 	Order   Kind = "order"   // a capped collection's natural order
+
+	unmapped Kind = "unmapped" // only on the source, as it has to be
 )
 
 // Difference is one document that differs.
@@ -62,9 +64,10 @@ type Collection struct {
 	TargetBytes int64         `json:"targetBytes"`
 	Ranges      int           `json:"ranges"`
 	Differences int64         `json:"differences"`
-	Skipped     *Skipped      `json:"skipped,omitempty"` // what differs as it has to
-	Rechecked   int64         `json:"rechecked"`         // mismatches looked at again
-	Settled     int64         `json:"settled"`           // of those, equal in the end
+	Skipped     *Skipped      `json:"skipped,omitempty"`  // what differs as it has to
+	Unmapped    int64         `json:"unmapped,omitempty"` // not on the target, for the rules cannot map them
+	Rechecked   int64         `json:"rechecked"`          // mismatches looked at again
+	Settled     int64         `json:"settled"`            // of those, equal in the end
 	Duration    time.Duration `json:"durationNs"`
 }
 
@@ -118,6 +121,9 @@ func (c *collection) differ(a, b []byte, note string) {
 		kind = Extra
 	case b == nil:
 		kind = Missing
+		if x := apart(a); len(x) == 1 && c.pair.Unmapped != nil && c.pair.Unmapped(x[0]) {
+			kind = unmapped
+		}
 	}
 	c.add(kind, keyOf(a, b), func() string {
 		var details []string
@@ -150,6 +156,10 @@ func (c *collection) add(kind Kind, key string, detail func() string) {
 		} else {
 			f.full = true
 		}
+	}
+	if kind == unmapped {
+		c.row.Unmapped++
+		return
 	}
 	if c.pair.expects(kind) {
 		c.row.Skipped = c.row.Skipped.plus(c.pair.Skips, kind)

@@ -30,6 +30,9 @@ type Pair struct {
 	// Map appends what is compared in place of a document of the source, Strip in place
 	// of one of the target; nil compares them as they are.
 	Map, Strip func(dst, doc []byte) ([]byte, error)
+	// Unmapped recognizes what Map makes of a document that the target is to be without;
+	// nil is none.
+	Unmapped func(doc []byte) bool
 	// Skips are the operations that were left out: what they would have changed differs
 	// as it has to.
 	Skips changes.Ops

@@ -2,10 +2,17 @@ package history
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
+
+// MayFail says that there are documents which the rules do not map: a job is to go on
+// without them.
+func MayFail(rules []string) bool {
+	return slices.ContainsFunc(rules, func(rule string) bool { return strings.Contains(rule, `"fail"`) })
+}
 
 // FieldsOf are Fields for a database, by a seed.
 func FieldsOf(seed uint64, db string) (rules []string) {
@@ -65,7 +72,7 @@ func (g *Generator) mapping() (rule bson.D) {
 		rule = append(rule, bson.E{Key: "mask", Value: D(next(), "null")})
 	}
 	if g.one(2) || rule == nil {
-		rule = append(rule, bson.E{Key: "convert", Value: D(next(), D("to", pick(g, "long", "bool", "string"), "otherwise", pick(g, "keep", "null")))})
+		rule = append(rule, bson.E{Key: "convert", Value: D(next(), D("to", pick(g, "long", "bool", "string"), "otherwise", pick(g, "keep", "null", "fail")))})
 	}
 	return rule
 }

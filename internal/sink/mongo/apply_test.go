@@ -68,7 +68,7 @@ func (p pair) replay(t *testing.T, from, to mongo.OpTime, o mongosink.Options) (
 	if err != nil {
 		t.Fatal(err)
 	}
-	stage := transform.NewStage(rules, stream.Position{At: from}, nil)
+	stage := transform.NewStage(rules, stream.Position{At: from}, nil, nil)
 	if o.Names.Traits == nil {
 		o.Names.Traits = func(context.Context, string) (mongosink.Traits, error) { return mongosink.Traits{}, nil }
 	}
@@ -92,7 +92,7 @@ func (p pair) replay(t *testing.T, from, to mongo.OpTime, o mongosink.Options) (
 	g.Go(func() error {
 		return oplog.New(p.src, oplog.Options{BatchBytes: p.batch}).Run(ctx, pos, func(ctx context.Context, b *stream.Batch) error {
 			cut(b, to)
-			stage.Batch(b)
+			stage.Batch(ctx, b)
 			if err := eng.Feed(ctx, b); err != nil {
 				return err
 			}

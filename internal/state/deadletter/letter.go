@@ -35,6 +35,9 @@ const (
 	Settled State = "settled"
 	// Removed: a document that stood in the way and was taken off the target.
 	Removed State = "removed"
+	// Unmapped: a document of the source that the rules for fields cannot map. The target
+	// is without it, until it is changed.
+	Unmapped State = "unmapped"
 )
 
 // Cause is why the target has not taken a document.
@@ -48,6 +51,7 @@ const (
 	CauseShape   Cause = "shape"   // the document on the target is not what it has to be
 	CauseRefused Cause = "refused" // the server does not store it: too large, not indexable
 	CauseInWay   Cause = "in the way"
+	CauseRule    Cause = "rule" // a rule for fields does not fit
 )
 
 // Foreign reports that the target's document of the same _id is somebody else's.

@@ -64,6 +64,9 @@ type Store struct {
 	// ones, and open ones that are to be tried again.
 	pending map[*Case]bool
 	stats   Stats
+
+	nUnmapped atomic.Int64
+	unmapped  map[string]map[Key]string // IDs of letters by namespace and document
 }
 
 // Stats counts a job's letters, those of earlier runs included.
@@ -72,6 +75,7 @@ type Stats struct {
 	Open      int64 `json:"open"`      // the target lacks them, or their newest state
 	Settled   int64 `json:"settled"`   // reached the target later, or are gone from the source
 	Removed   int64 `json:"removed"`   // of somebody else, taken off the target
+	Unmapped  int64 `json:"unmapped"`  // that the rules for fields cannot map
 }
 
 // New prepares the letters of a job, kept in the target itself; observe is told
@@ -82,7 +86,7 @@ func New(c *mongo.Cluster, job string, observe func(term int64) error) *Store {
 
 // Over prepares the letters of a job that a keeper keeps.
 func Over(keep Keeper, job string) *Store {
-	return &Store{keep: keep, job: job, disputes: map[string]map[Key]*Case{}, pending: map[*Case]bool{}}
+	return &Store{keep: keep, job: job, disputes: map[string]map[Key]*Case{}, pending: map[*Case]bool{}, unmapped: map[string]map[Key]string{}}
 }
 
 // Load reads which documents are in dispute. It is called where a run starts
@@ -102,15 +106,20 @@ func (s *Store) Load(ctx context.Context, prepare bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.disputes, s.pending, s.stats = map[string]map[Key]*Case{}, map[*Case]bool{}, Stats{}
+	s.unmapped = map[string]map[Key]string{}
 	n := int64(0)
 	for _, c := range cases {
 		s.stats.count(c.State, 1)
+		if c.State == Unmapped {
+			s.putUnmapped(c.NS, c.Key, c.ID)
+		}
 		if (c.State == Undecided || c.State == Open) && c.Key != (Key{}) {
 			s.put(&c, true)
 			n++
 		}
 	}
 	s.n.Store(n)
+	s.nUnmapped.Store(s.stats.Unmapped)
 	return nil
 }
 
@@ -135,6 +144,8 @@ func (st *Stats) count(s State, n int64) {
 		st.Settled += n
 	case Removed:
 		st.Removed += n
+	case Unmapped:
+		st.Unmapped += n
 	}
 }
 
@@ -358,7 +369,7 @@ const droppedOnSource = "the collection was dropped on the source"
 // Moved follows the rename of a target collection at a position of the source.
 // Done again after a crash it does no harm.
 func (s *Store) Moved(ctx context.Context, from, to string, at mongo.OpTime) error {
-	if s.none() {
+	if s.none() && !s.AnyUnmapped() {
 		return nil
 	}
 	err := s.keep.SettleAll(ctx, to, droppedOnSource, at)
@@ -373,7 +384,7 @@ func (s *Store) Moved(ctx context.Context, from, to string, at mongo.OpTime) err
 
 // Dropped settles the cases of a collection that is gone from the source.
 func (s *Store) Dropped(ctx context.Context, ns string) error {
-	if s.none() {
+	if s.none() && !s.AnyUnmapped() {
 		return nil
 	}
 	if err := s.keep.SettleAll(ctx, ns, droppedOnSource, mongo.OpTime{}); err != nil {

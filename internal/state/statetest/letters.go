@@ -40,6 +40,7 @@ func LettersProperties() []LettersProperty {
 		{"what was removed is kept for ever", removed},
 		{"letters follow a rename", moved},
 		{"letters end with their collection", dropped},
+		{"what cannot be mapped is known until it is mended, renamed and dropped", leftOut},
 	}
 }
 
@@ -292,4 +293,52 @@ func dropped(t T, open OpenLetters) {
 			t.Errorf("%d: in dispute %v; of the other collection %t", i, still, b.Disputed("d.other", id))
 		}
 	}
+}
+
+func leftOut(t T, open OpenLetters) {
+	b := lettersOf(t, open)
+	id := func(n int) bsoncore.Value { return letter("", n, 0, "").DocID }
+	out := func(ns string, n int, v any, isNew bool) {
+		t.Helper()
+		l := letter(ns, n, v, "")
+		if got, err := b.LeaveOut(t.Context(), l); err != nil || got != isNew {
+			t.Errorf("%s %d: new %t, %v", ns, n, got, err)
+		}
+	}
+	known := func(when, ns string, want ...int) {
+		t.Helper()
+		for _, one := range []lettersBench{b, b.reopened()} {
+			for n := range 4 {
+				if got := one.IsUnmapped(ns, id(n)); got != slices.Contains(want, n) || one.Disputed(ns, id(n)) && n > 0 {
+					t.Errorf("%s: %s %d is left out: %t, in dispute: %t", when, ns, n, got, one.Disputed(ns, id(n)))
+				}
+			}
+		}
+	}
+	known("nothing", "d.c")
+	b.ok(b.Mended(t.Context(), "d.c", id(1), "no letter"))
+	b.ok(b.Write(t.Context(), letter("d.c", 0, "refused", deadletter.Open))) // beside another letter of it
+	for n := range 3 {
+		out("d.c", n, "x", true)
+	}
+	out("d.c", 1, "y", false)
+	b = b.reopened()
+	out("d.c", 1, "z", false)
+	out("d.else", 1, "x", true)
+	known("left out", "d.c", 0, 1, 2)
+	b.has("left out", deadletter.Stats{Open: 1, Unmapped: 4})
+	b.ok(b.Mended(t.Context(), "d.c", id(0), "mended"))
+	b.ok(b.Mended(t.Context(), "d.c", id(0), "once more"))
+	known("mended", "d.c", 1, 2)
+	b.has("mended", deadletter.Stats{Open: 1, Unmapped: 3, Settled: 1})
+	out("d.to", 3, "of one that the rename drops", true)
+	b.ok(b.Moved(t.Context(), "d.c", "d.to", at(30)))
+	known("renamed", "d.c")
+	known("renamed", "d.to", 1, 2)
+	b.ok(b.Moved(t.Context(), "d.c", "d.to", at(30))) // after a crash
+	known("renamed once more", "d.to", 1, 2)
+	b.ok(b.Dropped(t.Context(), "d.to"))
+	known("dropped", "d.to")
+	known("another is dropped", "d.else", 1)
+	b.has("dropped", deadletter.Stats{Unmapped: 1, Settled: 5})
 }

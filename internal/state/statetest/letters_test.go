@@ -32,6 +32,7 @@ func TestSuiteFindsOfLetters(t *testing.T) {
 		"a rename settles nothing":       "letters follow a rename",
 		"a drop takes the removed":       "letters end with their collection",
 		"a drop takes all":               "letters end with their collection",
+		"a drop leaves the unmapped":     "what cannot be mapped is known until it is mended, renamed and dropped",
 	} {
 		t.Run(fault, func(t *testing.T) {
 			t.Parallel()
@@ -146,7 +147,8 @@ func (s *shelf) each(ns string, change func(*kept1)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, l := range s.letters {
-		inDispute := l.State == deadletter.Undecided || l.State == deadletter.Open || s.fault == "a drop takes the removed"
+		inDispute := l.State == deadletter.Undecided || l.State == deadletter.Open || s.fault == "a drop takes the removed" ||
+			l.State == deadletter.Unmapped && s.fault != "a drop leaves the unmapped"
 		if inDispute && (l.NS == ns || s.fault == "a drop takes all") {
 			change(&l)
 			s.letters[id] = l
