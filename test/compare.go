@@ -36,6 +36,9 @@ type CompareOptions struct {
 	// Marked is the field that marks documents on the target which the source has deleted;
 	// they are left out. "" is none.
 	Marked func(ns string) string
+	// History reports source namespaces of which the target holds versions in place of
+	// documents: the newest are compared, and nothing else of such a collection.
+	History func(ns string) bool
 	// Fields are the stages by which the server maps documents of a source namespace; nil
 	// leaves them as they are. Of such a collection validators and indexes are left out.
 	Fields func(ns string) bson.A
@@ -52,6 +55,15 @@ func Marks(rules []string) func(ns string) string {
 			}
 		}
 		return ""
+	}
+}
+
+// Histories reads what CompareOptions.History is from the settings of a job. Patterns are
+// those of Filters.
+func Histories(patterns []string) func(ns string) bool {
+	return func(ns string) bool {
+		db, _, _ := strings.Cut(ns, ".")
+		return slices.ContainsFunc(patterns, func(p string) bool { return p == ns || p == db+".*" })
 	}
 }
 
@@ -121,10 +133,13 @@ func Compare(ctx context.Context, source, target *mongo.Client, o CompareOptions
 	if o.Marked == nil {
 		o.Marked = func(string) string { return "" }
 	}
+	if o.History == nil {
+		o.History = func(string) bool { return false }
+	}
 	if o.Fields == nil {
 		o.Fields = func(string) bson.A { return nil }
 	}
-	c := comparison{source: source, target: target, name: o.Name, filter: o.Filter, mapping: o.Fields, marked: o.Marked}
+	c := comparison{source: source, target: target, name: o.Name, filter: o.Filter, mapping: o.Fields, marked: o.Marked, history: o.History}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)
 	for _, ns := range slices.Sorted(maps.Keys(want)) {
@@ -138,6 +153,10 @@ func Compare(ctx context.Context, source, target *mongo.Client, o CompareOptions
 		g.Go(func() error { return c.collection(gctx, w, h) })
 	}
 	for _, ns := range slices.Sorted(maps.Keys(have)) {
+		if o.History(ns) { // no document of it may be left
+			g.Go(func() error { return c.documents(gctx, entry{Name: "nothing", db: "nothing"}, have[ns]) })
+			continue
+		}
 		c.add(ns, "%s is on the target alone", have[ns].Type)
 	}
 	if err := g.Wait(); err != nil {
@@ -198,6 +217,7 @@ type comparison struct {
 	filter         func(string) bson.Raw
 	mapping        func(string) bson.A
 	marked         func(string) string
+	history        func(string) bool
 	mu             sync.Mutex
 	found          []Difference
 }
@@ -212,6 +232,12 @@ func (c *comparison) collection(ctx context.Context, w, h entry) error {
 	if w.Type != h.Type {
 		c.add(w.ns(), "type %s on the source, %s on the target", w.Type, h.Type)
 		return nil
+	}
+	if w.Type == "collection" && c.history(w.ns()) {
+		if len(h.Options) > 5 {
+			c.add(w.ns(), "a collection of versions with options: %s", h.Options)
+		}
+		return c.documents(ctx, w, h)
 	}
 	mapped := c.mapping(w.ns()) != nil && w.Type == "collection"
 	want := c.options(w, true)
@@ -418,6 +444,18 @@ func firstOf(filter bson.Raw) any {
 	return filter
 }
 
+// newestVersions has the server find the newest version of each document.
+func newestVersions(ctx context.Context, client *mongo.Client, e entry) (*mongo.Cursor, error) {
+	by := func(key string, v any) bson.D { return bson.D{{Key: key, Value: v}} }
+	return client.Database(e.db).Collection(e.Name).Aggregate(ctx, bson.A{
+		by("$sort", by("_id", -1)),
+		by("$group", bson.D{{Key: "_id", Value: "$_id.k"}, {Key: "doc", Value: by("$first", by("$ifNull", bson.A{"$doc", nil}))}}),
+		by("$match", by("doc", by("$type", "object"))),
+		by("$replaceRoot", by("newRoot", "$doc")),
+		by("$sort", by("_id", 1)),
+	}, options.Aggregate().SetAllowDiskUse(true))
+}
+
 // maxListed is how many documents of a collection are listed as different.
 const maxListed = 3
 
@@ -428,6 +466,9 @@ func (c *comparison) documents(ctx context.Context, w, h entry) error {
 		if stages := c.mapping(w.ns()); client == c.source && stages != nil {
 			pipeline := bson.A{bson.D{{Key: "$match", Value: firstOf(filter)}}, bson.D{{Key: "$sort", Value: bson.D{{Key: "_id", Value: 1}}}}}
 			return client.Database(e.db).Collection(e.Name).Aggregate(ctx, append(pipeline, stages...), options.Aggregate().SetAllowDiskUse(true))
+		}
+		if client == c.target && c.history(h.ns()) {
+			return newestVersions(ctx, client, e)
 		}
 		order := bson.E{Key: "sort", Value: bson.D{{Key: "_id", Value: 1}}}
 		if e.capped() {

@@ -33,9 +33,9 @@ type scenario struct {
 	// Neither runs a command that needs the whole server for itself, which
 	// would wait for a find that is held up while a job copies.
 	setup, change func(*site)
-	// exclude, rename, filter, skip, fields and softDelete are rules of the job. DB stands for the name of the
+	// exclude, rename, filter, skip, fields, softDelete and history are rules of the job. DB stands for the name of the
 	// scenario's database.
-	exclude, rename, filter, skip, fields, softDelete []string
+	exclude, rename, filter, skip, fields, softDelete, history []string
 	// want makes of what setup has made what the target is to hold, where skip leaves
 	// operations out. The source is not compared then, unless all happens before the job.
 	want func(*site)
@@ -66,7 +66,7 @@ const (
 // scenarios are all of them, by subject.
 func scenarios() []scenario {
 	return slices.Concat(typeScenarios(), idScenarios(), updateScenarios(), writeScenarios(), kindScenarios(), cappedScenarios(), seriesScenarios(),
-		viewScenarios(), indexScenarios(), indexChangeScenarios(), ddlScenarios(), renameScenarios(), filterScenarios(), rowScenarios(), skipScenarios(), fieldScenarios(), unmappedScenarios(), softScenarios(),
+		viewScenarios(), indexScenarios(), indexChangeScenarios(), ddlScenarios(), renameScenarios(), filterScenarios(), rowScenarios(), skipScenarios(), fieldScenarios(), unmappedScenarios(), softScenarios(), versionScenarios(),
 		mappingScenarios(), txnScenarios(), uniqueScenarios(), knownLossScenarios())
 }
 
@@ -353,6 +353,7 @@ func rules(cases []*trial) transform.Config {
 		r.Filter = append(r.Filter, c.rules(c.sc.filter)...)
 		r.Skip = append(r.Skip, c.rules(c.sc.skip)...)
 		r.SoftDelete = append(r.SoftDelete, c.rules(c.sc.softDelete)...)
+		r.History = append(r.History, c.rules(c.sc.history)...)
 		r.Fields = append(r.Fields, c.rules(c.sc.fields)...)
 	}
 	r.Include = append(r.Include, ballast)
@@ -411,7 +412,7 @@ func compareAll(ctx context.Context, cases []*trial) {
 		Name:   newNames(config.Rename).target,
 		Filter: Filters(config.Filter),
 		Fields: Mappings(config.Fields),
-		Marked: Marks(config.SoftDelete),
+		Marked: Marks(config.SoftDelete), History: Histories(config.History),
 	})
 	for _, diff := range diffs {
 		of(diff.NS).failed(errors.New(diff.String()))

@@ -9,7 +9,7 @@ import (
 
 // explained: verify is to say what differs as it has to.
 func (sc scenario) explained() bool {
-	return sc.skip != nil || sc.softDelete != nil || sc.leavesOut
+	return sc.skip != nil || sc.softDelete != nil || sc.history != nil || sc.leavesOut
 }
 
 // unmappedScenarios have documents that the rules cannot map, and jobs that go on

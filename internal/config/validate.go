@@ -115,6 +115,9 @@ func (c *checker) namespaces(all transform.Config) {
 	for _, item := range all.SoftDelete {
 		c.rules("soft-delete", transform.Config{SoftDelete: []string{item}})
 	}
+	for _, item := range all.History {
+		c.rules("history", transform.Config{History: []string{item}})
+	}
 	for _, item := range all.Fields {
 		c.rules("fields", transform.Config{Fields: []string{item}})
 	}

@@ -316,7 +316,7 @@ func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mappe
 	if !indexes {
 		next = PhaseOverlap
 	}
-	return c.savePhase(ctx, next, bson.E{Key: "consistent", Value: newest})
+	return c.savePhase(ctx, next, bson.E{Key: "consistent", Value: newest}, bson.E{Key: "copied", Value: newest})
 }
 
 // deferTTL defers what expires on the target of collections that somebody else

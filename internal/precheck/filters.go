@@ -35,7 +35,7 @@ func (p *planner) filters(ctx context.Context) error {
 	}
 	sampled := 0
 	for i, c := range colls {
-		if err := errors.Join(schema.CheckSkip(c, p.Rules), schema.CheckFields(c, p.Rules, nil)); err != nil {
+		if err := errors.Join(schema.CheckSkip(c, p.Rules), schema.CheckFields(c, p.Rules, nil), schema.CheckHistory(c, p.Rules)); err != nil {
 			p.add(Fail, "rules", mongo.HintOf(err), "%v", err)
 			continue
 		}

@@ -43,6 +43,9 @@ func (c *creator) create(ctx context.Context, coll Collection, targetNS string, 
 		return mongo.WithHint(wrap(fmt.Errorf("%s", strings.Join(gaps, "; "))), "exclude it or choose a newer target")
 	}
 	options := coll.Options
+	if coll.Type == TypeCollection && rules != nil && rules.History(coll.NS) {
+		options = noOptions()
+	}
 	var err error
 	if coll.Type == TypeView {
 		if options, err = MapView(coll.NS, options, rules); err != nil {

@@ -79,7 +79,7 @@ func (s *Set) mayFail() bool {
 // becomes.
 func (s *Set) SameDocuments(a, b string) bool {
 	m := s.Fields(a)
-	return s.Filter(a) == s.Filter(b) && m == s.Fields(b) && (m == nil || !m.NamesNamespace())
+	return s.Filter(a) == s.Filter(b) && s.History(a) == s.History(b) && m == s.Fields(b) && (m == nil || !m.NamesNamespace())
 }
 
 func compileFilters(texts []string) (out []filter, err error) {

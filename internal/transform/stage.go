@@ -20,6 +20,8 @@ type Stage struct {
 	last string
 	dest destination
 
+	recorder *recorder // nil: there are no histories
+
 	leaves LeftOut // nil: a document that cannot be mapped ends the job
 	made   arena
 	mark   string // of the last batch that was passed on whole
@@ -37,6 +39,8 @@ type destination struct {
 	soft   string      // the field that marks what is deleted, "" has it deleted
 	fields *fields.Map // nil maps nothing
 	mapped *mapCount
+
+	history bool // changes become versions
 }
 
 // NewStage makes a stage of rules for events from a position on, which counts in a tally.
@@ -132,7 +136,7 @@ func (st *Stage) of(ns string) *destination {
 			d = destination{target: target, keep: st.rules.Filter(ns), count: st.tally.of(st.rules.filterOf(ns)),
 				skips: st.rules.Skips(ns), left: st.tally.skipped(st.rules.skipOf(ns)),
 				fields: st.mapping(ns), mapped: st.tally.mapped(st.rules.fieldsOf(ns))}
-			d.soft = st.rules.SoftDelete(ns)
+			d.soft, d.history = st.rules.SoftDelete(ns), st.rules.History(ns)
 			d.rules = d.soft != "" || d.skips != 0 || d.keep != nil || d.fields != nil
 		}
 		st.known[ns] = d

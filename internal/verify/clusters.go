@@ -198,7 +198,7 @@ func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set) []Pair
 	for _, c := range ofSource {
 		p := Pair{SourceNS: c.DataNS(), TargetNS: rules.Target(c.DataNS())}
 		p.Keep, p.Skips = rules.Keep(p.SourceNS, nil), rules.Skips(c.NS)
-		p.Unmarked = rules.Unmarked(p.SourceNS)
+		p.Unmarked, p.History = rules.Unmarked(p.SourceNS), rules.History(p.SourceNS)
 		if p.Map, p.Strip = rules.Comparer(p.SourceNS); p.Map != nil {
 			p.Unmapped = transform.IsUnmapped
 		}
@@ -213,7 +213,7 @@ func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set) []Pair
 			continue
 		}
 		if ns, ok := rules.Source(c.DataNS()); ok && !source[ns] {
-			pairs = append(pairs, Pair{SourceNS: ns, TargetNS: c.DataNS(), Skips: rules.Skips(ns), Unmarked: rules.Unmarked(ns)})
+			pairs = append(pairs, Pair{SourceNS: ns, TargetNS: c.DataNS(), Skips: rules.Skips(ns), Unmarked: rules.Unmarked(ns), History: rules.History(ns)})
 		}
 	}
 	return pairs
