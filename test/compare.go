@@ -36,9 +36,10 @@ type CompareOptions struct {
 	// Marked is the field that marks documents on the target which the source has deleted;
 	// they are left out. "" is none.
 	Marked func(ns string) string
-	// History reports source namespaces of which the target holds versions in place of
-	// documents: the newest are compared, and nothing else of such a collection.
-	History func(ns string) bool
+	// History are the source namespaces of which the target holds versions in place of
+	// documents: the newest are compared, and nothing else of such a collection. Patterns
+	// are those of Filters.
+	History []string
 	// Fields are the stages by which the server maps documents of a source namespace; nil
 	// leaves them as they are. Of such a collection validators and indexes are left out.
 	Fields func(ns string) bson.A
@@ -58,13 +59,16 @@ func Marks(rules []string) func(ns string) string {
 	}
 }
 
-// Histories reads what CompareOptions.History is from the settings of a job. Patterns are
-// those of Filters.
-func Histories(patterns []string) func(ns string) bool {
-	return func(ns string) bool {
-		db, _, _ := strings.Cut(ns, ".")
-		return slices.ContainsFunc(patterns, func(p string) bool { return p == ns || p == db+".*" })
-	}
+// recorded reports a source namespace that is among the histories.
+func (o *CompareOptions) recorded(ns string) bool {
+	db, _, _ := strings.Cut(ns, ".")
+	return slices.ContainsFunc(o.History, func(p string) bool { return p == ns || p == db+".*" })
+}
+
+// recordedAs reports a target namespace that has versions.
+func (o *CompareOptions) recordedAs(target string) bool {
+	db, _, _ := strings.Cut(target, ".")
+	return slices.ContainsFunc(o.History, func(p string) bool { return o.Name(p) == target || p == db+".*" })
 }
 
 // Filters reads what CompareOptions.Filter is from the settings of a job.
@@ -133,19 +137,22 @@ func Compare(ctx context.Context, source, target *mongo.Client, o CompareOptions
 	if o.Marked == nil {
 		o.Marked = func(string) string { return "" }
 	}
-	if o.History == nil {
-		o.History = func(string) bool { return false }
-	}
 	if o.Fields == nil {
 		o.Fields = func(string) bson.A { return nil }
 	}
-	c := comparison{source: source, target: target, name: o.Name, filter: o.Filter, mapping: o.Fields, marked: o.Marked, history: o.History}
+	c := comparison{source: source, target: target, name: o.Name, filter: o.Filter, mapping: o.Fields, marked: o.Marked, history: o.recorded}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)
 	for _, ns := range slices.Sorted(maps.Keys(want)) {
 		w, name := want[ns], o.Name(ns)
 		h, ok := have[name]
 		delete(have, name)
+		if on, is := w.Options.Lookup("viewOn").StringValueOK(); is && o.recorded(w.db+"."+on) {
+			if ok {
+				c.add(ns, "a view of versions is on the target")
+			}
+			continue
+		}
 		if !ok {
 			c.add(ns, "%s is not on the target (as %s)", w.Type, name)
 			continue
@@ -153,8 +160,9 @@ func Compare(ctx context.Context, source, target *mongo.Client, o CompareOptions
 		g.Go(func() error { return c.collection(gctx, w, h) })
 	}
 	for _, ns := range slices.Sorted(maps.Keys(have)) {
-		if o.History(ns) { // no document of it may be left
-			g.Go(func() error { return c.documents(gctx, entry{Name: "nothing", db: "nothing"}, have[ns]) })
+		if o.recordedAs(ns) { // no document of it may be left
+			e := have[ns]
+			g.Go(func() error { return c.ended(gctx, e) })
 			continue
 		}
 		c.add(ns, "%s is on the target alone", have[ns].Type)
@@ -444,6 +452,19 @@ func firstOf(filter bson.Raw) any {
 	return filter
 }
 
+// ended compares a collection of versions that the source has no more.
+func (c *comparison) ended(ctx context.Context, e entry) error {
+	cur, err := newestVersions(ctx, c.target, e)
+	if err != nil {
+		return err
+	}
+	left, _, err := rest(ctx, cur, cur.Next(ctx))
+	if err == nil && len(left) > 0 {
+		c.add(e.ns(), "%d documents have not ended, such as %s", len(left), strings.Join(first(slices.Sorted(maps.Keys(left))), ", "))
+	}
+	return err
+}
+
 // newestVersions has the server find the newest version of each document.
 func newestVersions(ctx context.Context, client *mongo.Client, e entry) (*mongo.Cursor, error) {
 	by := func(key string, v any) bson.D { return bson.D{{Key: key, Value: v}} }
@@ -467,7 +488,7 @@ func (c *comparison) documents(ctx context.Context, w, h entry) error {
 			pipeline := bson.A{bson.D{{Key: "$match", Value: firstOf(filter)}}, bson.D{{Key: "$sort", Value: bson.D{{Key: "_id", Value: 1}}}}}
 			return client.Database(e.db).Collection(e.Name).Aggregate(ctx, append(pipeline, stages...), options.Aggregate().SetAllowDiskUse(true))
 		}
-		if client == c.target && c.history(h.ns()) {
+		if client == c.target && c.history(w.ns()) {
 			return newestVersions(ctx, client, e)
 		}
 		order := bson.E{Key: "sort", Value: bson.D{{Key: "_id", Value: 1}}}

@@ -412,7 +412,7 @@ func compareAll(ctx context.Context, cases []*trial) {
 		Name:   newNames(config.Rename).target,
 		Filter: Filters(config.Filter),
 		Fields: Mappings(config.Fields),
-		Marked: Marks(config.SoftDelete), History: Histories(config.History),
+		Marked: Marks(config.SoftDelete), History: config.History,
 	})
 	for _, diff := range diffs {
 		of(diff.NS).failed(errors.New(diff.String()))

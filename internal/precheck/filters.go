@@ -39,6 +39,9 @@ func (p *planner) filters(ctx context.Context) error {
 			p.add(Fail, "rules", mongo.HintOf(err), "%v", err)
 			continue
 		}
+		if schema.OfVersions(c, p.Rules) {
+			p.add(Warn, "rules", "", "view %s is left out: it reads a collection of which the target holds versions", c.NS)
+		}
 		keep := p.Rules.Filter(c.NS)
 		if keep == nil || c.Type == schema.TypeView {
 			continue

@@ -245,12 +245,16 @@ func (c *changer) applyDropIndexes(ctx context.Context, ch stream.Change, ns str
 // then it is made anew.
 func (c *changer) applyView(ctx context.Context, ch stream.Change, ns string, o ApplyOptions) (Effect, error) {
 	coll := Collection{NS: ch.NS, Type: TypeView, Options: ch.Options}
-	if err := CheckHistory(coll, o.Rules); err != nil {
-		return Effect{}, err
-	}
 	have, ok, err := c.find(ctx, ns)
 	if err != nil {
 		return Effect{}, err
+	}
+	if OfVersions(coll, o.Rules) {
+		effect := skipped("it is a view of documents of which the target holds versions")
+		if ok && have.Type == TypeView { // of others before
+			effect.Dropped, err = []string{ns}, c.colls.Drop(ctx, ns)
+		}
+		return effect, err
 	}
 	if !ok || have.Type != TypeView {
 		return Effect{Applied: true}, c.colls.Create(ctx, coll, ns, o.Rules)

@@ -110,6 +110,9 @@ func diff(source, target []Collection, rules Rules, o DiffOptions) ([]Difference
 		if c, _, err = Mapped(c, rules); err != nil {
 			return nil, err
 		}
+		if OfVersions(c, rules) {
+			continue
+		}
 		if c.Type == TypeCollection && rules.History(c.NS) {
 			c.Options = noOptions()
 		}

@@ -30,10 +30,7 @@ func noOptions() bson.Raw { return bson.Raw{5, 0, 0, 0, 0} }
 // CheckHistory says why the target cannot hold the versions of the documents of a
 // collection as the rules want it; nil where it can, or does not have to.
 func CheckHistory(c Collection, rules Rules) error {
-	if c.Type == TypeView {
-		return checkView(c, rules)
-	}
-	if !rules.History(c.NS) {
+	if c.Type == TypeView || !rules.History(c.NS) {
 		return nil
 	}
 	why := rules.NoHistory(c.NS)
@@ -43,28 +40,19 @@ func CheckHistory(c Collection, rules Rules) error {
 	case c.Capped():
 		why = "it is capped: documents go without a word of the source"
 	}
-	return noHistory(c.NS, why)
-}
-
-// checkView refuses a view of documents that the target does not have.
-func checkView(c Collection, rules Rules) error {
-	db, _ := mongo.SplitNS(c.NS)
-	on, _ := c.Options.Lookup("viewOn").StringValueOK()
-	switch {
-	case rules.History(c.NS):
-		return noHistory(c.NS, "it is a view")
-	case rules.Match(c.NS) && on != "" && rules.History(db+"."+on):
-		return mongo.WithHint(fmt.Errorf("view %s reads %s.%s, of which the target holds versions in place of documents", c.NS, db, on), "--exclude the view")
-	}
-	return nil
-}
-
-func noHistory(ns, why string) error {
 	if why == "" {
 		return nil
 	}
-	return mongo.WithHint(fmt.Errorf("the target cannot hold the history of %s: %s", ns, why),
+	return mongo.WithHint(fmt.Errorf("the target cannot hold the history of %s: %s", c.NS, why),
 		"have the patterns of --history leave it out, change the other rule, or --exclude it")
+}
+
+// OfVersions reports a view of documents of which the target holds versions: it is left
+// out.
+func OfVersions(c Collection, rules Rules) bool {
+	db, _ := mongo.SplitNS(c.NS)
+	on, _ := c.Options.Lookup("viewOn").StringValueOK()
+	return c.Type == TypeView && on != "" && rules.Match(db+"."+on) && rules.History(db+"."+on)
 }
 
 // applyRecorded does what a change does to collections of versions; done is false where

@@ -214,7 +214,7 @@ func (p *recording) prepare(ctx context.Context, from int) (end int, err error) 
 	var keys []string
 	var of *stream.Event
 	defined := map[string]bool{} // by what comes before in the batch
-	size, ids := 0, 0 // bytes of what will be in memory, roughly, and of what is asked for
+	size, ids := 0, 0            // bytes of what will be in memory, roughly, and of what is asked for
 	for end = from; end < len(p.b.Events) && len(asked) < p.atOnce && size < mostRead && ids < mostIDs; end++ {
 		ev := &p.b.Events[end]
 		if ev.Kind == stream.SchemaChange {

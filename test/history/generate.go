@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
@@ -218,12 +219,28 @@ func (g *Generator) settings() Settings {
 			s.SoftDelete = append(s.SoftDelete, "DB."+coll+"=gone_at")
 		}
 	}
+	g.histories(&s)
 	if g.one(2) {
 		s.Docs = int64(1 + g.r.IntN(2*g.size))
 	} else {
 		s.Bytes = int64(1000 + g.r.IntN(300*g.size))
 	}
 	return s
+}
+
+// histories are kept of collections to which no user's applyOps command goes, in place of
+// other rules. One that is renamed gets the name of one of which a history is kept, too.
+func (g *Generator) histories(s *Settings) {
+	for _, colls := range [][]string{{"plain"}, {"folded"}, {"moving", "moved"}, {"txn2"}} {
+		if !g.one(4) || colls[0] == "moving" && s.Exclude != nil {
+			continue
+		}
+		for _, coll := range colls {
+			other := func(rule string) bool { return strings.HasPrefix(rule, "DB."+coll+"=") }
+			s.Filter, s.Fields, s.SoftDelete = slices.DeleteFunc(s.Filter, other), slices.DeleteFunc(s.Fields, other), slices.DeleteFunc(s.SoftDelete, other)
+			s.History = append(s.History, "DB."+coll)
+		}
+	}
 }
 
 func (g *Generator) since(major, minor int) bool { return g.o.Since != nil && g.o.Since(major, minor) }
