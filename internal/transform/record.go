@@ -42,7 +42,7 @@ type Histories struct {
 // Record has the stage make versions of changes, where rules want it.
 func (st *Stage) Record(h Histories) {
 	if st.rules.Histories() {
-		st.recorder = &recorder{st: st, Histories: h, atOnce: mostAtOnce}
+		st.recorder = &recorder{st: st, Histories: h, atOnce: mostAtOnce, most: mostRecent}
 	}
 }
 
@@ -57,6 +57,7 @@ type recorder struct {
 	n      int32
 	atOnce int // versions to ask for at once
 	recent [2]recent
+	most   int // bytes of one of them
 	key    []byte
 	place  []int32 // of the events of a batch
 }
@@ -202,7 +203,7 @@ func needs(ev *stream.Event) bool {
 // prepare sees to it that the versions are in memory to which the events from an index on
 // apply, and returns up to which.
 func (p *recording) prepare(ctx context.Context, from int) (end int, err error) {
-	if p.recent[0].bytes > mostRecent {
+	if p.recent[0].bytes > p.most {
 		if err := p.hand(ctx, false); err != nil {
 			return from, err
 		}
