@@ -541,6 +541,9 @@ func (c *comparison) documents(ctx context.Context, w, h entry) error {
 		return err
 	}
 	c.differing(w, n, want, have)
+	if c.history(w.ns()) { // whose order is that of another collation
+		return nil
+	}
 	if sameSet(wantOrder, haveOrder) && !slices.Equal(wantOrder, haveOrder) {
 		c.add(w.ns(), "the order differs after %d documents: %s on the source, %s on the target",
 			n, strings.Join(first(wantOrder), ", "), strings.Join(first(haveOrder), ", "))

@@ -29,14 +29,17 @@ func TestKillInEachPhase(t *testing.T) {
 
 	histories := writeHistories(t, sc, seed)
 
-	filters := history.FiltersOf(seed, "crash")
+	kept, filters, mappings := history.HistoriesOf(seed, "crash", history.FiltersOf(seed, "crash"), history.FieldsOf(seed, "crash"))
+	t.Logf("histories of %v", kept)
 	args := []string{"sync", "--source", src.URI(), "--target", dst.URI(), "--include", "crash.*", "--include", "crash-x.*", "--allow-missing", "--job", "crash"}
 	for _, rule := range filters {
 		args = append(args, "--filter", rule)
 	}
-	mappings := history.FieldsOf(seed, "crash")
 	for _, rule := range mappings {
 		args = append(args, "--fields", rule)
+	}
+	for _, pattern := range kept {
+		args = append(args, "--history", pattern)
 	}
 	if history.MayFail(mappings) {
 		args = append(args, "--on-conflict", "skip")
@@ -67,7 +70,7 @@ func TestKillInEachPhase(t *testing.T) {
 		t.Fatalf("last run: %v\n%s", err, p.Output())
 	}
 	t.Logf("%d operations and %d steps of histories written meanwhile", churn.Operations(), steps.Done)
-	diffs, err := test.Compare(t.Context(), sc, dc, test.CompareOptions{Filter: test.Filters(filters), Fields: test.Mappings(mappings)})
+	diffs, err := test.Compare(t.Context(), sc, dc, test.CompareOptions{Filter: test.Filters(filters), Fields: test.Mappings(mappings), History: kept})
 	if err != nil {
 		t.Fatal(err)
 	}

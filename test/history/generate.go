@@ -228,6 +228,27 @@ func (g *Generator) settings() Settings {
 	return s
 }
 
+// HistoriesOf are rules for a database, by a seed: of which collections histories are kept,
+// and what is left of other rules then.
+func HistoriesOf(seed uint64, db string, filters, fields []string) (histories, filtersLeft, fieldsLeft []string) {
+	s := Settings{}
+	for _, rules := range []struct {
+		from []string
+		to   *[]string
+	}{{filters, &s.Filter}, {fields, &s.Fields}} {
+		for _, rule := range rules.from {
+			*rules.to = append(*rules.to, "DB."+strings.TrimPrefix(rule, db+"."))
+		}
+	}
+	NewGenerator(Options{Seed: seed}).histories(&s)
+	for _, rules := range [][]string{s.History, s.Filter, s.Fields} {
+		for i := range rules {
+			rules[i] = db + strings.TrimPrefix(rules[i], "DB")
+		}
+	}
+	return s.History, s.Filter, s.Fields
+}
+
 // histories are kept of collections to which no user's applyOps command goes, in place of
 // other rules. One that is renamed gets the name of one of which a history is kept, too.
 func (g *Generator) histories(s *Settings) {
