@@ -130,8 +130,6 @@ func AppendUpdate(dst []byte, form delta.Kind, o bson.Raw, at bson.Timestamp) ([
 	return nil, errors.New("neither $v:1 nor $v:2")
 }
 
-const emptyDocument = 5 // bytes
-
 func appendDiff(dst []byte, o bson.Raw, at bson.Timestamp) ([]byte, error) {
 	diff := bsonraw.Value(o, "diff")
 	if diff.Type != bsoncore.TypeEmbeddedDocument {
@@ -143,9 +141,7 @@ func appendDiff(dst []byte, o bson.Raw, at bson.Timestamp) ([]byte, error) {
 	set, dst := bsoncore.AppendDocumentElementStart(dst, "u")
 	dst = bsoncore.AppendTimestampElement(dst, atField, at.T, at.I)
 	dst, _ = bsoncore.AppendDocumentEnd(dst, set)
-	if len(diff.Data) > emptyDocument {
-		dst = bsoncore.AppendDocumentElement(dst, "s"+docField, diff.Data)
-	}
+	dst = bsoncore.AppendDocumentElement(dst, "s"+docField, diff.Data)
 	dst, _ = bsoncore.AppendDocumentEnd(dst, outer)
 	dst, _ = bsoncore.AppendDocumentEnd(dst, all)
 	return dst, nil

@@ -55,7 +55,6 @@ func TestUpdate(t *testing.T) {
 		`{"$v": 2, "diff": {"d": {"a": false, "at": false}}}`,
 		`{"$v": 2, "diff": {"sdoc": {"u": {"doc": 2}}, "sa": {"sb": {"a": true, "u0": 9, "s1": {"i": {"d": 1}}}}}}`,
 		`{"$v": 2, "diff": {"d": {"doc": false}, "sv": {"a": true, "l": 2}}}`,
-		`{"$v": 2, "diff": {}}`,
 		`{"$v": 1, "$set": {"at": 6, "a.b.1.c": 3, "doc.doc": 4}, "$unset": {"a.0": true}}`,
 		`{"$unset": {"v": true}}`,
 		`{"$set": {"v.5": 1, "w.x": 2}}`,

@@ -3,6 +3,7 @@ package crash
 import (
 	"context"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,6 +74,15 @@ func TestKillInEachPhase(t *testing.T) {
 	diffs, err := test.Compare(t.Context(), sc, dc, test.CompareOptions{Filter: test.Filters(filters), Fields: test.Mappings(mappings), History: kept})
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, pattern := range kept {
+		if strings.HasSuffix(pattern, ".plain") || strings.HasSuffix(pattern, ".txn2") { // no others keep their names
+			more, err := test.CompareVersions(t.Context(), sc, dc, test.VersionsOf{Source: pattern, Target: pattern, Most: 1000})
+			if err != nil {
+				t.Fatal(err)
+			}
+			diffs = append(diffs, more...)
+		}
 	}
 	for _, d := range diffs {
 		t.Errorf("seed %d: %s", seed, d)
