@@ -29,6 +29,8 @@ func versionScenarios() []scenario {
 		{name: "history_of_another_id_type", history: all, setup: rowsSetup, change: rowsTypeChange, check: versionsCheck},
 		{name: "history_in_and_out", history: all, setup: rowsSetup, change: rowsInOutChange, check: versionsCheck},
 		{name: "history_transactions", history: all, setup: rowsSetup, change: rowsTxnChange, check: versionsCheck},
+		{name: "history_of_mapped", history: all, fields: []string{`DB.*={"drop":["o","pad"],"rename":{"s":"status"},"set":{"tenant":"a"}}`}, setup: rowsSetup, change: versionsChange},
+		{name: "history_of_mapped_transactions", history: all, fields: []string{`DB.*={"drop":["o"],"rename":{"s":"status"}}`}, setup: rowsSetup, change: rowsTxnChange},
 		{name: "history_dropped", history: all, setup: rowsSetup, change: rowsDroppedChange},
 		{name: "history_renamed", history: all, setup: rowsSetup, change: rowsRenamedChange},
 		{name: "history_renamed_over", history: all, setup: rowsSetup, change: versionsRenamedOver},
@@ -180,7 +182,8 @@ func TestHistoriesRefused(t *testing.T) {
 	}{
 		{"", job.Spec{}, ""},
 		{"filter", job.Spec{Rules: transform.Config{Filter: []string{`no-versions.c={"a": 1}`}}}, "a filter keeps some"},
-		{"fields", job.Spec{Rules: transform.Config{Fields: []string{`no-versions.c={"drop": ["a"]}`}}}, "its fields are mapped"},
+		{"fields", job.Spec{Rules: transform.Config{Fields: []string{`no-versions.c={"drop": ["a.b"]}`}}}, "its fields are mapped"},
+		{"whole fields", job.Spec{Rules: transform.Config{Fields: []string{`no-versions.c={"drop": ["a"]}`}}}, ""},
 		{"soft-delete", job.Spec{Rules: transform.Config{SoftDelete: []string{"no-versions.*=gone"}}}, "deleted documents are marked"},
 		{"skip update", job.Spec{Rules: transform.Config{Skip: []string{"no-versions.*=update,delete"}}}, "update is skipped"},
 		{"skip drop", job.Spec{Rules: transform.Config{Skip: []string{"no-versions.*=drop"}}}, "drop is skipped"},

@@ -55,10 +55,11 @@ const OperationCopy = "copy"
 // read from the source at a time, counted; nil leaves documents as they are. The
 // function is safe for concurrent use.
 func (s *Set) Mapper(ns string, at bson.Timestamp, t *Tally) func(dst, doc []byte) ([]byte, error) {
+	to := s.mapper(ns, at, t)
 	if s.History(ns) {
-		return copied(at)
+		return copied(at, to)
 	}
-	return s.mapper(ns, at, t)
+	return to
 }
 
 // mapper maps fields alone.

@@ -28,6 +28,7 @@ func (s *Set) Histories() bool { return s != nil && len(s.histories) > 0 }
 // NoHistory says why the target cannot hold the versions of the documents of a source
 // namespace because of the other rules; "" where it can.
 func (s *Set) NoHistory(ns string) string {
+	m := s.Fields(ns)
 	switch skips := s.Skips(ns); {
 	case s.Sifts(ns):
 		return "a filter keeps some of its documents, and the state of one that comes into the filter is not known for each of its changes"
@@ -37,8 +38,8 @@ func (s *Set) NoHistory(ns string) string {
 		return fmt.Sprintf("%s is skipped, and later versions are made of what was skipped", skips&(stream.OpInsert|stream.OpUpdate|stream.OpReplace))
 	case skips.Has(stream.OpCreate | stream.OpDrop | stream.OpRename):
 		return fmt.Sprintf("%s is skipped, and a history tells of it", skips&(stream.OpCreate|stream.OpDrop|stream.OpRename))
-	case s.Fields(ns) != nil:
-		return "its fields are mapped, which takes whole documents of the source now and then, and the state of one is not known for each of its changes"
+	case m != nil && !m.Translates():
+		return "its fields are mapped by more than keep, drop, rename and set of fields at the top level: that takes whole documents of the source now and then, and the state of one is not known for each of its changes"
 	}
 	return ""
 }
@@ -47,9 +48,15 @@ func compileHistories(texts []string) ([]pattern, error) {
 	return compileAll("history", texts)
 }
 
-// copied makes versions of documents that are copied.
-func copied(start bson.Timestamp) func(dst, doc []byte) ([]byte, error) {
-	return func(dst, doc []byte) ([]byte, error) {
+// copied makes versions of documents that are copied, as to maps them; nil leaves them as
+// they are.
+func copied(start bson.Timestamp, to func(dst, doc []byte) ([]byte, error)) func(dst, doc []byte) ([]byte, error) {
+	return func(dst, doc []byte) (_ []byte, err error) {
+		if to != nil {
+			if doc, err = to(nil, doc); err != nil {
+				return dst, err
+			}
+		}
 		return versions.AppendCopy(slices.Grow(dst, len(doc)+versions.Size), doc, start, start), nil
 	}
 }

@@ -297,6 +297,10 @@ func (p *recording) fetch(ctx context.Context, of *stream.Event, asked []version
 
 // tell makes of a change a version, or a change of the version that was copied.
 func (p *recording) tell(ev *stream.Event, place int32) error {
+	if !ev.Until.IsZero() {
+		return mongo.WithHint(errors.New("what --fields make of this change is not known without the document, which the source tells as of a later time only"),
+			"map fewer fields of the collection, or leave it out of --history; then start again with --restart")
+	}
 	ev.Key.Shard = nil
 	if !p.recorded(ev) {
 		return p.changeCopy(ev)
