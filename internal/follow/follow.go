@@ -454,6 +454,10 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 	if ev.Change.Kind == stream.ChangeRename {
 		coll.NS = ev.Change.To // by which it is filtered; it may have yet another name by now
 	}
+	if f.Rules.History(coll.NS) {
+		return mongo.WithHint(fmt.Errorf("%s becomes %s, whose history is kept, amid the copy, and is to be copied anew: its documents would have two beginnings", ev.Change.NS, coll.NS),
+			"start the job again with --restart")
+	}
 	if err := errors.Join(schema.CheckFilter(coll, f.Rules), schema.CheckSkip(coll, f.Rules), schema.CheckFields(coll, f.Rules, nil), schema.CheckHistory(coll, f.Rules)); err != nil {
 		return err
 	}
