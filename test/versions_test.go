@@ -212,3 +212,68 @@ func TestHistoriesRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestHistoryOfTooLarge: a document whose version is larger than a server takes ends the
+// job with an error that names it, in the copy and in the changes.
+func TestHistoryOfTooLarge(t *testing.T) {
+	const most = 16 << 20
+	large := func(id string) bson.D { return d("_id", id, "pad", strings.Repeat("x", most-50)) }
+	for _, way := range []string{wayCopy, wayChange} {
+		t.Run(way, func(t *testing.T) {
+			s := &site{ctx: t.Context(), client: shared.sourceDB, base: "large-versions-" + way}
+			cleanUp(t, []*trial{{base: s.base}})
+			t.Cleanup(func() { _ = dropAll(context.WithoutCancel(t.Context()), []*trial{{base: s.base}}) })
+			s.insert("c", d("_id", 1))
+			if way == wayCopy {
+				s.insert("c", large("huge-one"))
+			}
+			live, err := startJob(t, job.Spec{Job: newJob("large"), Rules: transform.Config{Include: []string{s.base}, History: []string{s.base + ".*"}}})
+			if err == nil && way == wayChange {
+				if err = live.reach(job.PhaseFollowing); err == nil {
+					s.insert("c", large("huge-one"))
+				}
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = live.wait()
+			live.stop()
+			if text := fmt.Sprint(err); !strings.Contains(text, s.base+".c") || !strings.Contains(text, "huge-one") {
+				t.Errorf("the job ended with %.500s", text)
+			}
+		})
+	}
+}
+
+// TestHistoryBesideOthers: where the source makes a collection, what somebody else has put
+// on the target under its name is not taken for its history, and the one that the job left
+// there is.
+func TestHistoryBesideOthers(t *testing.T) {
+	s := &site{ctx: t.Context(), client: shared.sourceDB, base: "versions-beside"}
+	dst := &site{ctx: t.Context(), client: shared.targetDB, base: s.base}
+	cleanUp(t, []*trial{{base: s.base}})
+	t.Cleanup(func() { _ = dropAll(context.WithoutCancel(t.Context()), []*trial{{base: s.base}}) })
+	s.insert("c", d("_id", 1))
+	live, err := startJob(t, job.Spec{Job: newJob("beside"), Rules: transform.Config{Include: []string{s.base}, History: []string{s.base + ".*"}}})
+	if err == nil {
+		err = live.reach(job.PhaseFollowing)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.drop("c")
+	s.insert("c", d("_id", 1, "again", true))
+	dst.insert("other", d("_id", 1, "theirs", true))
+	s.insert("other", d("_id", 2))
+	err = live.wait()
+	live.stop()
+	if text := fmt.Sprint(err); !strings.Contains(text, s.base+".other") || !strings.Contains(text, "holds no versions") {
+		t.Errorf("the job ended with %.500s", text)
+	}
+	if n := dst.count("other", d()); n != 1 {
+		t.Errorf("%d documents beside theirs", n-1)
+	}
+	if n := dst.count("c", d("_id.k", 1)); n != 3 {
+		t.Errorf("%d versions, want copy, drop, insert", n)
+	}
+}

@@ -72,6 +72,11 @@ func (c *changer) MakeWay(ctx context.Context, ch stream.Change, o ApplyOptions)
 	if !o.Rules.Match(ns) || to && o.Recorded && o.Rules.History(ns) || to && o.Rules.Match(ch.NS) && o.Rules.Target(ch.NS) == o.Rules.Target(ns) || o.leftOut(ch) {
 		return nil
 	}
+	if o.Recorded && o.Rules.History(ns) {
+		if err := c.mayRecord(ctx, o.Rules.Target(ns)); err != nil {
+			return err
+		}
+	}
 	if err := c.makeWay(ctx, ch, ns, o); err != nil {
 		return fmt.Errorf("apply %s of %s: %w", ch.Kind, ch.NS, err)
 	}

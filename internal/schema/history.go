@@ -6,8 +6,10 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/versions"
 )
 
 // recorded is a collection as it is to be on the target where that holds versions of its
@@ -53,6 +55,30 @@ func OfVersions(c Collection, rules Rules) bool {
 	db, _ := mongo.SplitNS(c.NS)
 	on, _ := c.Options.Lookup("viewOn").StringValueOK()
 	return c.Type == TypeView && on != "" && rules.Match(db+"."+on) && rules.History(db+"."+on)
+}
+
+// mayRecord fails where a collection of the target holds what is no version: it is none
+// that the job has left there.
+func (c *changer) mayRecord(ctx context.Context, ns string) error {
+	coll, there, err := c.find(ctx, ns)
+	if err != nil || !there {
+		return err
+	}
+	if coll.Type != TypeCollection {
+		return existsAlready(fmt.Errorf("%s is a %s on the target", ns, coll.Type), ns)
+	}
+	db, name := mongo.SplitNS(ns)
+	raw, err := c.c.Command(ctx, db, bson.D{{Key: "find", Value: name}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
+		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}})
+	if err != nil {
+		return fmt.Errorf("look for versions in %s on the target: %w", ns, err)
+	}
+	if doc := sub(raw, "cursor", "firstBatch", "0"); doc != nil {
+		if _, _, ok := versions.IsID(bsonraw.IDOf(doc)); !ok {
+			return existsAlready(fmt.Errorf("%s exists on the target, and holds no versions", ns), ns)
+		}
+	}
+	return nil
 }
 
 // applyRecorded does what a change does to collections of versions; done is false where
