@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/verify"
 )
 
 // rings is a job over the capped collections of one database, with what a crash
@@ -539,6 +541,22 @@ func (r *rings) most() int64 {
 	return n
 }
 
+// verified wants verify to find no difference but these, which are deferred.
+func (r *rings) verified(when string, deferred ...string) {
+	r.t.Helper()
+	report, err := verify.Clusters(r.t.Context(), verify.Spec{Source: r.spec.Source, Target: r.spec.Target, Rules: r.spec.Rules})
+	r.must(nil, err)
+	var got []string
+	for _, d := range report.Expected {
+		if d.Deferred {
+			got = append(got, d.What)
+		}
+	}
+	if !report.Same || !slices.Equal(got, deferred) {
+		r.t.Errorf("%s: same %v, deferred %v, want %v; %v", when, report.Same, got, deferred, report.Schema)
+	}
+}
+
 // testCappedLimits: limits that the target's collections have already are
 // deferred, and so are those that the source changes.
 func testCappedLimits(t *testing.T, s servers) {
@@ -552,11 +570,13 @@ func testCappedLimits(t *testing.T, s servers) {
 	if got := r.most(); got != 0 {
 		t.Errorf("following: at most %d documents", got)
 	}
+	r.verified("following", "option max", "option size")
 	r.must(nil, s.srcDB.Database(r.db).RunCommand(t.Context(), bson.D{{Key: "collMod", Value: "c"}, {Key: "cappedMax", Value: 2}}).Err())
 	r.put("c", 5)
 	r.settled("shrunk")
 	// Finalized, but for the note of it.
 	r.finalized("finalized", 2)
+	r.verified("finalized")
 	r.must(r.jobs().UpdateByID(t.Context(), r.spec.Job, bson.D{{Key: "$set", Value: bson.D{{Key: "phase", Value: "finalizing"}}}}))
 	r.early("c", 6, 7, 5)
 	r.run()
