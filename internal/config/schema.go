@@ -142,12 +142,13 @@ func valueSchema(f *pflag.Flag) schema {
 	case "duration":
 		return either(schema{"type": "string", "pattern": durations}, schema{"const": 0})
 	case "stringSlice", "stringArray":
+		form, ruled := ruleForms()[f.Name]
 		item := refTo("rule") // before and after an =
-		if f.Name == "include" || f.Name == "exclude" {
+		if f.Value.Type() == "stringSlice" && !ruled {
 			item = refTo("pattern")
 		}
 		forms := list(item)
-		if form, ok := ruleForms()[f.Name]; ok {
+		if ruled {
 			keys := form.pattern
 			if keys == nil {
 				keys = refTo("pattern")
