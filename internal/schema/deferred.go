@@ -26,6 +26,8 @@ type Deferred struct {
 	// none. It is what is restored where the source has none to restore, and it
 	// outlives a job that begins anew.
 	Was *bson.RawValue `bson:"was,omitempty"`
+	// Foreign says that Expire is what the target had, and not what the source has.
+	Foreign bool `bson:"foreign,omitempty"`
 	// Spec is the whole specification of the index on the source, kept as bytes,
 	// for servers before 5.0 refuse documents with the names in it that start with a
 	// dollar sign.
@@ -96,7 +98,7 @@ func (d *deferrals) save(ctx context.Context, settings ...Deferred) error {
 			deletes = append(deletes, append(filter[:1:1], had(false)))
 			continue
 		}
-		set := bson.D{{Key: "unbuilt", Value: s.Unbuilt}, {Key: "spec", Value: s.Spec}}
+		set := bson.D{{Key: "unbuilt", Value: s.Unbuilt}, {Key: "foreign", Value: s.Foreign}, {Key: "spec", Value: s.Spec}}
 		if s.Was != nil {
 			set = append(set, bson.E{Key: "was", Value: s.Was})
 		}
@@ -121,7 +123,7 @@ func (d *deferrals) save(ctx context.Context, settings ...Deferred) error {
 
 // standIn makes the expiry that the target had the one to be restored.
 func standIn() bson.A {
-	return bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "unbuilt", Value: false}, {Key: "expire", Value: "$was"}}}}}
+	return bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "unbuilt", Value: false}, {Key: "foreign", Value: true}, {Key: "expire", Value: "$was"}}}}}
 }
 
 // forget removes what is deferred.
