@@ -164,9 +164,9 @@ func wantTTLClustered(s *site) {
 
 // skipTTLSoft: what users delete is marked, what has expired stays as it was.
 func skipTTLSoft(s *site) {
-	s.remove("c", d("n", d("$lt", 20)))
-	s.transaction(func(s *site) { s.remove("c", d("_id", 20)) })
-	s.insert("c", d("_id", 10, "n", 10, "anew", true))
+	s.remove("s", d("n", d("$lt", 20)))
+	s.transaction(func(s *site) { s.remove("s", d("_id", 20)) })
+	s.insert("s", d("_id", 10, "n", 10, "anew", true))
 }
 
 // TestSkipTTL: with a real monitor, the target keeps what expires on the source, and goes on

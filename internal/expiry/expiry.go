@@ -25,6 +25,8 @@ type Setting struct {
 	Field   string // holds a date, or an array of which the earliest counts
 	Seconds int64  // after it
 	Only    bson.Raw
+	// Collated says that Only compares text under a collation.
+	Collated bool
 }
 
 // Settings are those of a collection: by which of them a document expires is no matter.
@@ -40,7 +42,7 @@ func (s Settings) Check(collated bool) error {
 		switch {
 		case err != nil:
 			return fmt.Errorf("the partialFilterExpression of the index by which %q expires: %w", one.Field, err)
-		case collated && q.ComparesText():
+		case (collated || one.Collated) && q.ComparesText():
 			return fmt.Errorf("the partialFilterExpression of the index by which %q expires compares text, under a collation", one.Field)
 		}
 	}

@@ -43,7 +43,7 @@ func addExpiry(to expiry.Settings, after bson.RawValue, spec bson.Raw) expiry.Se
 	if len(key) != 1 || indexKind(spec) != "" {
 		return to
 	}
-	one := expiry.Setting{Field: key[0].Key(), Seconds: n}
+	one := expiry.Setting{Field: key[0].Key(), Seconds: n, Collated: (Collection{Options: spec}).Collated()}
 	if only := sub(spec, "partialFilterExpression"); len(only) > len(emptyDoc()) {
 		one.Only = only
 	}
