@@ -33,19 +33,14 @@ func (p *planner) filters(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, side := range []struct {
-		name string
-		of   *mongo.Cluster
-	}{{"source", p.Source}, {"target", p.Target}} {
-		if p.Rules.KeepsAnyExpired() && side.of.Info.Kind == mongo.KindSharded {
-			p.add(Fail, "rules", "skip delete in place of ttl, which leaves all deletions out", "deletions of expired documents alone cannot be left out where the %s is a sharded cluster", side.name)
-		}
-	}
 	sampled := 0
 	for i, c := range colls {
 		if err := errors.Join(schema.CheckSkip(c, p.Rules), schema.CheckFields(c, p.Rules, nil)); err != nil {
 			p.add(Fail, "rules", mongo.HintOf(err), "%v", err)
 			continue
+		}
+		if s, err := schema.ExpiryOf(c, p.Rules); err == nil && len(s) > 0 {
+			p.ok("rules", "%s: documents that expire (%s) stay on the target, which expires none by itself", c.NS, s)
 		}
 		keep := p.Rules.Filter(c.NS)
 		if keep == nil || c.Type == schema.TypeView {

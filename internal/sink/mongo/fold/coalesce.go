@@ -87,7 +87,7 @@ func (c *Coalesced) Join(it *Item) (joined, ok bool, err error) {
 
 // takes reports what is kept back.
 func (c *Coalesced) takes(o *Op) bool {
-	return o.Kind == stream.Update && !o.Upsert && o.Wall == 0 || o.Kind == stream.Insert && c.alone == 0 && len(o.Doc) <= smallInsert
+	return o.Kind == stream.Update && !o.Upsert || o.Kind == stream.Insert && c.alone == 0 && len(o.Doc) <= smallInsert
 }
 
 // keep takes an operation over; false when another document has its hash, or there
