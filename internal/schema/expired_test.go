@@ -62,6 +62,19 @@ func TestKeepsExpired(t *testing.T) {
 	if len(diffs) != 3 {
 		t.Errorf("%d differences: %v", len(diffs), diffs)
 	}
+	// To those who know no such rule it is a difference that stays.
+	later, err := AllDeferred(t.Context(), dst)
+	if err == nil {
+		diffs, err = Diff(t.Context(), src, dst, newRules(t, transform.Config{}), DiffOptions{Keep: only(r.rules, db), Deferred: later})
+	}
+	if err != nil || len(diffs) != 3 {
+		t.Fatal(diffs, err)
+	}
+	for _, d := range diffs {
+		if d.Deferred || d.Skipped != "" {
+			t.Errorf("%s", d)
+		}
+	}
 }
 
 // TestCheckKept: what cannot be known to have expired is refused.
