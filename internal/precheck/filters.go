@@ -48,6 +48,9 @@ func (p *planner) filters(ctx context.Context) error {
 		if schema.OfVersions(c, p.Rules) {
 			p.add(Warn, "rules", "", "view %s is left out: it reads a collection of which the target holds versions", c.NS)
 		}
+		if s, err := schema.ExpiryOf(c, p.Rules); err == nil && len(s) > 0 {
+			p.ok("rules", "%s: documents that expire (%s) stay on the target, which expires none by itself", c.NS, s)
+		}
 		if c.Type == schema.TypeView {
 			continue
 		}

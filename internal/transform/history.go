@@ -38,6 +38,8 @@ func (s *Set) NoHistory(ns string) string {
 		return fmt.Sprintf("%s is skipped, and later versions are made of what was skipped", skips&(stream.OpInsert|stream.OpUpdate|stream.OpReplace))
 	case skips.Has(stream.OpCreate | stream.OpDrop | stream.OpRename):
 		return fmt.Sprintf("%s is skipped, and a history tells of it", skips&(stream.OpCreate|stream.OpDrop|stream.OpRename))
+	case skips.Has(stream.OpTTL):
+		return "ttl is skipped, which is decided on documents of the target, and a history has none"
 	case m != nil && !m.Translates():
 		return "its fields are mapped by more than keep, drop, rename and set of fields at the top level: that takes whole documents of the source now and then, and the state of one is not known for each of its changes"
 	}
