@@ -36,6 +36,7 @@ type (
 	CollectionStatus = progress.Collection
 	IndexStatus      = progress.Index
 	FollowStatus     = progress.Follow
+	Holding          = progress.Holding
 	StructureStatus  = progress.Structure
 	MadeStatus       = progress.Made
 	ConflictStatus   = progress.Conflicts
