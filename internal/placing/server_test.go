@@ -182,8 +182,8 @@ func TestPlacing(t *testing.T) {
 		other := b.from(t, router, origin.NewSharded(s), "d")
 		fromSharded(other, c)
 		sharding(other, c)
-		zoned := b.from(t, router, other.sharded, "z")
-		zonesCome(zoned, c)
+		zoneJoins(b.from(t, router, other.sharded, "j"), c)
+		zonesCome(b.from(t, router, other.sharded, "z"), c)
 	})
 }
 

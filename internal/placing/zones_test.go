@@ -150,6 +150,47 @@ func (b *bed) zone(c *mongo.Cluster, name string, zone any, from, to bson.D) {
 	b.command(c, "admin", bson.D{{Key: "updateZoneKeyRange", Value: b.database + "." + name}, {Key: "min", Value: from}, {Key: "max", Value: to}, {Key: "zone", Value: zone}})
 }
 
+// zoneJoins: shards that were chosen for a zone by their names get there, all of them,
+// although a job is broken off between them.
+func zoneJoins(b *bed, source *sharded.Cluster) {
+	names, key := source.ShardNames(), func(k int) bson.D { return bson.D{{Key: "k", Value: k}} }
+	b.ok(source.CreateDatabase(b.Context(), b.database, names[0]))
+	for _, shard := range names[:2] {
+		b.command(b.source, "admin", bson.D{{Key: "addShardToZone", Value: shard}, {Key: "zone", Value: "D"}})
+	}
+	b.ok(source.ShardCollection(b.Context(), b.database+".c", sharded.Sharding{Key: key(1)}))
+	b.zone(b.source, "c", "D", key(0), key(10))
+	members := func() (all []string) {
+		list, err := Shards(b.Context(), b.target)
+		b.ok(err)
+		for _, s := range list {
+			if slices.Contains(s.Zones, "D") {
+				all = append(all, s.Name)
+			}
+		}
+		return all
+	}
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	p, joins := b.placer("joins"), 0
+	p.step = func(step string) {
+		if step == "zone.join" {
+			if joins++; joins == 1 { // is sent all the same
+				cancel()
+			}
+		}
+	}
+	if err := b.create(ctx, p, true); err == nil {
+		b.Error("the job was not broken off")
+	}
+	equal(b.T, "broken off", members(), "[s0]")
+	p = b.placer("joins")
+	b.ok(b.create(b.Context(), p, true))
+	equal(b.T, "gone on", members(), "[s0 s1]")
+	b.asZoned("c", "D 0-10")
+	b.ok(p.ForgetAll(b.Context()))
+}
+
 // zonesCome: collections of a zoned cluster have its zones on the target, with their
 // documents there from the start, whatever the steps at which the job is broken off.
 func zonesCome(b *bed, source *sharded.Cluster) {
