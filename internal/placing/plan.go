@@ -153,27 +153,15 @@ func stretches(zones []zoned, key shardkey.Pattern, shards []string) (all []stre
 	return all
 }
 
-// cutStretches is cut of each stretch by itself: it gets ranges by what is in it, and
-// where there is anything at least one for each of its shards. of says which shards may
-// have a range.
+// cutStretches is cut of each stretch by itself, which gets ranges by what is in it. of
+// says which shards may have a range.
 func cutStretches(all []stretch, given []bound, sample []point, n int) (cuts []bound, weights []float64, of [][]string) {
 	whole := weight(given, sample, len(sample) > 0)
 	for i, s := range all {
-		someGiven, some := s.within(given, sample)
-		own, ranges := weight(someGiven, some, len(sample) > 0), 1
-		if own > 0 {
-			ranges = max(int(math.Round(float64(n)*own/max(whole, 1))), len(s.of))
-		}
-		if len(sample) > 0 && len(some) == 0 {
-			someGiven, ranges = nil, 1
-		}
 		if i > 0 {
 			cuts = append(cuts, s.from)
 		}
-		inside, each := cut(someGiven, some, ranges)
-		if len(sample) > 0 && len(some) == 0 {
-			each = []float64{0}
-		}
+		inside, each := s.cut(given, sample, float64(n)/max(whole, 1))
 		cuts, weights = append(cuts, inside...), append(weights, each...)
 		for range each {
 			of = append(of, s.of)
@@ -182,7 +170,18 @@ func cutStretches(all []stretch, given []bound, sample []point, n int) (cuts []b
 	return cuts, weights, of
 }
 
-// weight is that of all ranges, as cut has it.
+// cut is cut of what is inside. Where that is anything there is at least one range for
+// each shard, if bounds suffice.
+func (s stretch) cut(given []bound, sample []point, rangesPerWeight float64) ([]bound, []float64) {
+	inside, points := s.within(given, sample)
+	own := weight(inside, points, len(sample) > 0)
+	if own == 0 {
+		return nil, []float64{0}
+	}
+	return cut(inside, points, max(int(math.Round(own*rangesPerWeight)), len(s.of)))
+}
+
+// weight is that of all ranges together, as cut has it.
 func weight(given []bound, sample []point, sampled bool) (total float64) {
 	if !sampled {
 		return float64(len(given) + 1)

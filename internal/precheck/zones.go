@@ -76,24 +76,29 @@ func (p *planner) zoneShards(s sharding) {
 	}
 }
 
-// zonesFor are the zones that a collection is to have, and that the job makes.
+// zonesFor are the names of the zones that the job gives a collection.
 func (p *planner) zonesFor(c schema.Collection, s sharding) (tags []string) {
 	w, target := s.wishes[c.NS], p.Rules.Target(c.NS)
 	if w.Unzoned {
 		p.add(Warn, "zones", "make zones for it on the target, with its key", "%s has zones on the source, which do not come along: its shard key on the target is %s", c.NS, placing.KeyText(w.Key))
 	}
+	drops := p.OnExisting.Or(p.job.OnExisting) == state.ExistingDrop
 	have := s.zones[target]
-	if _, sharded := s.have[target]; sharded && !p.copied() && p.OnExisting.Or(p.job.OnExisting) == state.ExistingDrop {
+	if _, sharded := s.have[target]; sharded && drops {
 		have = nil // they are dropped with it
 	}
-	stays := len(have) > 0 || p.exists(target)
-	if stays && w.Key != nil && !p.copied() && !placing.SameZones(w.Zones, have) && p.OnExisting.Or(p.job.OnExisting) != state.ExistingDrop {
+	if p.copied() || len(have) == 0 && (drops || !p.exists(target)) {
+		return tagsOf(w.Zones)
+	}
+	if w.Key != nil && !placing.SameZones(w.Zones, have) {
 		p.add(Warn, "zones", "set them there with updateZoneKeyRange", "the zones that the target has for %s stay as they are: %s, not %s", target, placing.ZonesText(have), placing.ZonesText(w.Zones))
 	}
-	if stays && !p.copied() && p.OnExisting.Or(p.job.OnExisting) != state.ExistingDrop {
-		return nil
-	}
-	for _, z := range w.Zones {
+	return nil
+}
+
+// tagsOf are the names of zones.
+func tagsOf(zones []placing.Zone) (tags []string) {
+	for _, z := range zones {
 		if !slices.Contains(tags, z.Tag) {
 			tags = append(tags, z.Tag)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/lab/sharded"
 	"github.com/millrace/millrace/internal/lab/sharded/load"
 	"github.com/millrace/millrace/test"
 )
@@ -23,9 +24,10 @@ func newTestBed(t *testing.T) *bed {
 	t.Helper()
 	lab.NeedServers(t)
 	b := &bed{T: t, seed: uint64(time.Now().UnixNano())}
-	b.lab, b.sourceURI, _ = b.newCluster("2x1")
-	b.source, b.targetURI = b.client(b.sourceURI), lab.ForTest(t, lab.Options{}).URI()
-	b.target = b.client(b.targetURI)
+	b.lab = sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1", TestCommands: true, Version: os.Getenv("MILLRACE_TEST_VERSION"),
+		SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}, Routers: 1})
+	b.sourceURI, b.targetURI = b.lab.URI(), lab.ForTest(t, lab.Options{}).URI()
+	b.source, b.target = b.client(b.sourceURI), b.client(b.targetURI)
 	b.collections()
 	return b
 }
@@ -118,10 +120,10 @@ func TestUndecided(t *testing.T) {
 	go func() { committed <- b.across("large", 12, 1_500_000) }()
 	b.until(nil, func() bool { return b.entries(0, prepared) > 0 && b.entries(1, prepared) > 0 })
 	j, ended, breakOff := b.begin(b.spec())
-	b.until(ended, func() bool { return j.Status().Phase != job.PhaseCatalog })
-	breakOff()
-	if n := arrived(); n != 0 {
-		t.Errorf("%d documents before the decision", n)
+	b.until(ended, func() bool { return j.Status().Phase == job.PhaseCatalog })
+	pause(500) // the job has no position to begin at until it is decided
+	if n, phase := arrived(), j.Status().Phase; n != 0 || phase != job.PhaseCatalog {
+		t.Errorf("%d documents in phase %s before the decision", n, phase)
 	}
 	let := func() {
 		for i := range b.lab.Shards() {
@@ -130,7 +132,6 @@ func TestUndecided(t *testing.T) {
 	}
 	let()
 	b.ok(<-committed)
-	j, ended, breakOff = b.begin(b.spec())
 	b.following(j, ended)
 
 	for i := range b.lab.Shards() {
@@ -179,6 +180,9 @@ func (b *bed) insertOne(name, id string) {
 // too large to move, and moved all the same, by hand and by the balancer.
 func TestMovesFail(t *testing.T) {
 	lab.Drawn(t, 2)
+	if os.Getenv("MILLRACE_TEST_VERSION") != "" {
+		t.Skip("older servers stop at other moments")
+	}
 	b := newTestBed(t)
 	b.both()
 	b.fill(times(100, 500))
