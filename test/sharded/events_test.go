@@ -2,6 +2,7 @@ package sharded_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/lab/sharded"
 	"github.com/millrace/millrace/internal/lab/sharded/load"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/test"
 )
 
@@ -76,20 +78,37 @@ func (b *bed) both() {
 
 // across writes documents of some bytes to both shards in one transaction.
 func (b *bed) across(name string, docs, bytes int) error {
-	b.Helper()
 	s, err := b.source.StartSession()
-	b.ok(err)
+	if err != nil {
+		return err
+	}
 	defer s.EndSession(b.Context())
-	b.ok(s.StartTransaction())
 	ctx := driver.NewSessionContext(b.Context(), s)
-	for i := range docs {
-		for _, k := range []int{150, 250} {
-			doc := bson.D{{Key: "_id", Value: fmt.Sprint(name, k, "-", i)}, {Key: "k", Value: k}, {Key: "pad", Value: make([]byte, bytes)}}
-			_, err := b.source.Database("d").Collection("ranged").InsertOne(ctx, doc)
-			b.ok(err)
+	write := func() error {
+		for i := range docs {
+			for _, k := range []int{150, 250} {
+				doc := bson.D{{Key: "_id", Value: fmt.Sprint(name, k, "-", i)}, {Key: "k", Value: k}, {Key: "pad", Value: make([]byte, bytes)}}
+				if _, err := b.source.Database("d").Collection("ranged").InsertOne(ctx, doc); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	for {
+		if err := s.StartTransaction(); err != nil {
+			return err
+		}
+		err := write()
+		if err == nil {
+			return s.CommitTransaction(ctx)
+		}
+		_ = s.AbortTransaction(ctx)
+		var labeled driver.LabeledError
+		if !errors.As(err, &labeled) || !labeled.HasErrorLabel("TransientTransactionError") {
+			return err
 		}
 	}
-	return s.CommitTransaction(ctx)
 }
 
 // entries counts what a shard's oplog has.
@@ -118,7 +137,7 @@ func TestUndecided(t *testing.T) {
 	}
 	committed := make(chan error, 1)
 	go func() { committed <- b.across("large", 12, 1_500_000) }()
-	b.until(nil, func() bool { return b.entries(0, prepared) > 0 && b.entries(1, prepared) > 0 })
+	b.until(committed, func() bool { return b.entries(0, prepared) > 0 && b.entries(1, prepared) > 0 })
 	j, ended, breakOff := b.begin(b.spec())
 	b.until(ended, func() bool { return j.Status().Phase == job.PhaseCatalog })
 	pause(500) // the job has no position to begin at until it is decided
@@ -139,7 +158,7 @@ func TestUndecided(t *testing.T) {
 	}
 	was := [2]int64{b.entries(0, prepared), b.entries(1, prepared)}
 	go func() { committed <- b.across("again", 12, 1_500_000) }()
-	b.until(ended, func() bool { return b.entries(0, prepared) > was[0] && b.entries(1, prepared) > was[1] })
+	b.until(committed, func() bool { return b.entries(0, prepared) > was[0] && b.entries(1, prepared) > was[1] })
 	b.insertOne("hashed", "beside")
 	breakOff()
 	j, ended, breakOff = b.begin(b.spec())
@@ -292,7 +311,7 @@ func TestElections(t *testing.T) {
 	}
 	elect()
 	b.following(j, done)
-	j.SetLimits(t.Context(), spec.Limits)
+	j.SetLimits(t.Context(), pace.Rates{})
 	elect()
 	n := j.Status().Follow.Operations
 	b.applies(j, done, n+300)
