@@ -18,7 +18,15 @@ func softScenarios() []scenario {
 		{name: "soft_delete_of_mapped", softDelete: soft, fields: []string{`DB.c={"drop":["o"],"rename":{"s":"status"}}`}, setup: rowsSetup, change: skipDelete, only: []string{wayChange, wayLate}},
 		{name: "soft_delete_dropped", softDelete: soft, setup: rowsSetup, change: rowsDroppedChange},
 		{name: "soft_delete_renamed", softDelete: soft, setup: rowsSetup, change: rowsRenamedChange},
+		{name: "soft_delete_renamed_elsewhere", softDelete: []string{"DB.c=deletedAt"}, setup: rowsSetup, change: softRenamedChange},
 	}
+}
+
+// softRenamedChange takes marked documents to a name where there are to be none.
+func softRenamedChange(s *site) {
+	skipDelete(s)
+	s.rename(s.ns("c"), s.ns("elsewhere"))
+	s.set("elsewhere", 3, d("$set", d("s", "paid")))
 }
 
 // softCheck: documents that were deleted while the job followed are there, marked with a

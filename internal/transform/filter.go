@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/query"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // filter keeps the documents of some collections that a query matches.
@@ -79,7 +80,14 @@ func (s *Set) mayFail() bool {
 // becomes.
 func (s *Set) SameDocuments(a, b string) bool {
 	m := s.Fields(a)
-	return s.Filter(a) == s.Filter(b) && m == s.Fields(b) && (m == nil || !m.NamesNamespace())
+	return s.Filter(a) == s.Filter(b) && m == s.Fields(b) && (m == nil || !m.NamesNamespace()) && s.leftAlike(a, b)
+}
+
+// leftAlike reports whether what the rules for operations leave on the target under a may
+// be there under b, too.
+func (s *Set) leftAlike(a, b string) bool {
+	field := s.SoftDelete(a)
+	return (field == "" || field == s.SoftDelete(b)) && (s.Skips(a)&^s.Skips(b)&(stream.OpDocuments|leaves)) == 0
 }
 
 func compileFilters(texts []string) (out []filter, err error) {
