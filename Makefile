@@ -179,13 +179,15 @@ $(LINT):
 	mv "$$dir/golangci-lint" $@
 
 .PHONY: docs
-docs: build ## Write the command reference in docs/cli
+docs: build ## Write the command reference in docs/cli, and the schema of the configuration
 	$(BIN)/millrace docs --dir docs/cli
+	$(BIN)/millrace config schema > docs/millrace.schema.json
 
 .PHONY: docs-check
-docs-check: build ## Fail when docs/cli is not what the commands say
-	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && $(BIN)/millrace docs --dir "$$dir" && \
-	diff -ru docs/cli "$$dir" || { echo "docs/cli is out of date: run make docs and commit"; exit 1; }
+docs-check: build ## Fail when docs/cli, or the schema, is not what the commands say
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && $(BIN)/millrace docs --dir "$$dir/cli" && \
+	$(BIN)/millrace config schema > "$$dir/millrace.schema.json" && diff -u docs/millrace.schema.json "$$dir" && \
+	diff -ru docs/cli "$$dir/cli" || { echo "docs/cli or docs/millrace.schema.json is out of date: run make docs and commit"; exit 1; }
 
 SOAK ?= 30m
 

@@ -134,7 +134,7 @@ func (a *app) finalizeCommand() *cobra.Command {
 		Short: "Cut over: drain a running sync to the source's newest position",
 		Long: `Asks a running sync for the cut-over and waits for it: everything the source has
 at this moment is applied and durable, and what was deferred (unique indexes,
-TTL) is restored. Stop the writes to the source first; later ones stay behind.
+TTL, limits of capped collections) is restored. Stop the writes to the source first; later ones stay behind.
 The sync ends after that.
 
 Before the sync follows the source (phase following) that is refused, unless

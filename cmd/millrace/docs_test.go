@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/pflag"
 )
 
 // The pages in docs/cli are what the commands say of themselves.
@@ -29,6 +31,29 @@ func TestDocsAreUpToDate(t *testing.T) {
 		if !slices.Contains(slices.Collect(maps.Keys(pages)), filepath.Base(path)) {
 			t.Errorf("%s belongs to no command; run: go run ./cmd/millrace docs", path)
 		}
+	}
+}
+
+// The schema in docs is the one that the command writes.
+func TestSchemaIsUpToDate(t *testing.T) {
+	b := newBench(t, nil)
+	if code := b.run(t.Context(), "config", "schema"); code != exitOK {
+		t.Fatal(code, b.stderr.String())
+	}
+	raw, err := os.ReadFile("../../docs/millrace.schema.json")
+	if err != nil || string(raw) != b.stdout.String() {
+		t.Errorf("docs/millrace.schema.json is out of date (%v); run make docs", err)
+	}
+	for _, command := range []string{"sync", "verify"} {
+		cmd, _, err := newApp().rootCommand().Find([]string{command})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Name != "config" && f.Name != "help" && !strings.Contains(string(raw), "\n  \""+f.Name+"\": {") {
+				t.Errorf("the schema lacks %s", f.Name)
+			}
+		})
 	}
 }
 

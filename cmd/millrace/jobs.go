@@ -306,6 +306,8 @@ func deferredTexts(list []schema.Deferred) (out []string) {
 		switch {
 		case d.Unbuilt:
 			text = "index " + d.Index + " of " + d.NS
+		case d.Limits():
+			text = "limits of " + d.NS
 		case d.Index == "":
 			text = "expiry of " + d.NS
 		}
@@ -398,7 +400,7 @@ type dropped struct {
 	Dropped bool             `json:"dropped"`
 	Has     map[string]int64 `json:"documents"`
 	Letters deadletter.Stats `json:"letters"`
-	// Deferred are indexes and expiries that the target's collections do not have yet.
+	// Deferred are indexes, expiries and limits that the target's collections do not have yet.
 	Deferred []string `json:"deferred,omitempty"`
 }
 

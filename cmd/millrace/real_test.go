@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -129,6 +130,30 @@ func TestOnRealServers(t *testing.T) {
 	t.Run("debug", func(t *testing.T) { looks(t, newProgram(t, source, target)) })
 }
 
+// rehearsed: a dry run tells of each rule what it does to documents of the source.
+func rehearsed(t *testing.T, p *program) {
+	args := []string{"sync", "--dry-run", "--include=shop", `--filter=shop.orders={"_id":{"$lt":2500}}`, "--skip=shop.*=delete,drop", "--soft-delete=shop.*=deletedAt",
+		`--fields=shop.orders={"set": {"v": 2}, "drop": ["none"], "convert": {"_n": {"to": "int"}}}`}
+	code, out, stderr := p.run(append(args, "--output=json")...)
+	var plan job.Plan
+	if err := json.Unmarshal([]byte(out), &plan); code != exitOK || err != nil || len(plan.Rules) != 4 {
+		t.Fatalf("%d %v\n%s%s", code, err, out, stderr)
+	}
+	filter, mapped, skip, soft := plan.Rules[0], plan.Rules[1], plan.Rules[2], plan.Rules[3]
+	if filter.Docs != 1000 || filter.Kept < 350 || filter.Kept > 650 || mapped.Docs != filter.Kept || mapped.Changed != filter.Kept || mapped.Failed != 0 ||
+		len(mapped.Parts) != 3 || mapped.Parts[0].Changed != filter.Kept || mapped.Parts[1].Changed != 0 || !slices.Equal(skip.Skipped, []string{"delete", "drop"}) ||
+		skip.Collections != 1 || soft.Docs != filter.Kept || soft.Marked != 0 {
+		t.Errorf("%+v", plan.Rules)
+	}
+	if _, out, _ := p.run(args...); !strings.Contains(out, "left out: delete, drop") || !strings.Contains(out, `set → "v"`) {
+		t.Error(out)
+	}
+	code, out, stderr = p.run("sync", "--dry-run", "--include=shop", "--soft-delete=shop.*=text", `--fields=shop.orders={"convert": {"text": {"to": "int"}}}`)
+	if code != exitOK || !strings.Contains(out, "1,000 of 1,000 documents drawn at random cannot be mapped") || !strings.Contains(out, "1,000 of 1,000 documents drawn at random have the field") {
+		t.Errorf("%d\n%s%s", code, out, stderr)
+	}
+}
+
 // planToCutOver is the whole way of an operator.
 func planToCutOver(t *testing.T, p *program) {
 	source := connect(t, p.source)
@@ -155,6 +180,8 @@ func planToCutOver(t *testing.T, p *program) {
 			t.Errorf("skip %s: %d\n%s%s", skip, code, out, stderr)
 		}
 	}
+
+	rehearsed(t, p)
 
 	// An interrupt keeps the checkpoint, the same command goes on from it.
 	sync, _, errs := p.command("sync", "--include=shop.*", "--rename=shop=store")

@@ -7,12 +7,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/precheck"
+	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/verify"
 )
 
@@ -146,8 +148,41 @@ func planText(p *job.Plan) string {
 	}
 	t.AppendFooter(table.Row{plural(len(p.Collections), "collection"), "", "", docs, size(float64(bytes)), ""})
 	alignRight(t, 4, 5, 6)
-	fmt.Fprintf(&b, "%s\n\n%s\n", t.Render(), checksTable(p.Checks))
+	fmt.Fprintf(&b, "%s\n\n", t.Render())
+	if len(p.Rules) > 0 {
+		fmt.Fprintf(&b, "%s\n\n", rulesTable(p.Rules))
+	}
+	fmt.Fprintf(&b, "%s\n", checksTable(p.Checks))
 	return b.String()
+}
+
+// rulesTable shows what rules do to documents drawn at random.
+func rulesTable(rules []transform.Effect) string {
+	t := newTable("rule", "collections", "documents tried", "kept", "changed", "failed", "")
+	figure := func(is bool, n int64) string {
+		if !is {
+			return ""
+		}
+		return humanize.Comma(n)
+	}
+	for _, e := range rules {
+		filter, mapped := e.Kind == "filter", e.Kind == "fields"
+		note := ""
+		switch {
+		case e.Kind == "skip":
+			note = "left out: " + strings.Join(e.Skipped, ", ")
+		case e.Marked > 0:
+			note = humanize.Comma(e.Marked) + " have the field already"
+		case len(e.Why) > 0:
+			note = plain(cut(e.Why[0].Text, 100))
+		}
+		t.AppendRow(table.Row{"--" + e.Kind + " " + plain(cut(e.Rule, 60)), e.Collections, figure(e.Kind != "skip", e.Docs), figure(filter, e.Kept), figure(mapped, e.Changed), figure(mapped, e.Failed), note})
+		for _, part := range e.Parts {
+			t.AppendRow(table.Row{"  " + plain(cut(part.Rule, 58)), "", "", "", humanize.Comma(part.Changed), humanize.Comma(part.Failed), ""})
+		}
+	}
+	alignRight(t, 2, 3, 4, 5, 6)
+	return t.Render()
 }
 
 func resumes(p *job.Plan) string {

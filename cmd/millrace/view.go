@@ -167,6 +167,13 @@ func (v *viewer) following() {
 	for _, c := range v.s.Filters[:min(len(v.s.Filters), 6)] {
 		v.add(label("filter")+c.Rule, count(float64(c.Copied))+" copied", count(float64(c.LeftOut))+" left out", count(float64(c.Entered))+" entered", count(float64(c.Left))+" left")
 	}
+	for _, c := range v.s.Fields[:min(len(v.s.Fields), 6)] {
+		v.add(label("fields")+plain(c.Rule), count(float64(c.Copied))+" copied", count(float64(c.Changed))+" of them changed",
+			count(float64(c.Written+c.Translated+c.Read))+" changes mapped", count(float64(c.Failed))+" failed")
+	}
+	for _, c := range v.s.SoftDeletes[:min(len(v.s.SoftDeletes), 6)] {
+		v.add(label("marked")+plain(c.Rule), count(float64(c.Marked))+" deleted on the source")
+	}
 	for _, c := range v.s.Skips[:min(len(v.s.Skips), 6)] {
 		v.add(label("skipped")+plain(c.Rule), skippedText(c.Skipped))
 	}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -25,6 +26,7 @@ type entry struct {
 	key    string
 	values []string
 	line   int
+	lines  []int // of the items of a list, or of a mapping of rules
 }
 
 // parseFile reads the settings of command from a YAML file: a mapping whose
@@ -70,7 +72,7 @@ func (r *fileReader) parse(raw []byte) (doc []*ast.MappingValueNode) {
 	file, err := parser.ParseBytes(raw, 0)
 	if err != nil {
 		at, what := syntaxError(err)
-		r.fail(at, "", what, how)
+		r.fail(at, "", what, mend(what, how))
 		return nil
 	}
 	var body ast.Node
@@ -113,6 +115,17 @@ func syntaxError(err error) (int, string) {
 		return line(e.GetToken()), "is not YAML: " + m
 	}
 	return line(e.GetToken()), "is not YAML"
+}
+
+// mend is what can be done where a parser complains so.
+func mend(what, otherwise string) string {
+	switch {
+	case strings.Contains(what, "already defined"):
+		return "write it once"
+	case strings.Contains(what, "tab character"), strings.Contains(what, "\t"):
+		return "indent with spaces"
+	}
+	return otherwise
 }
 
 func line(t *token.Token) int {
@@ -160,34 +173,70 @@ func (r *fileReader) unknown(kv *ast.MappingValueNode, key string, known []strin
 	r.fail(line(kv.Key.GetToken()), shorten(key), "is not a setting", how)
 }
 
-// entry reads a value: a scalar, a list of scalars, or for rename and rules a mapping.
+// entry reads a value: a scalar, a list of scalars, or for rules a mapping.
 func (r *fileReader) entry(key string, kv *ast.MappingValueNode, section string) {
 	e := entry{key: key, line: line(kv.Key.GetToken())}
 	if key == flagConfig {
 		r.fail(e.line, key, "cannot be set in a file", "give it as a flag")
 		return
 	}
+	form, rules := ruleForms()[key]
+	pairs, isMapping := mapping(kv.Value)
 	one, ok := scalar(kv.Value)
 	switch {
 	case ok && isListKey(key):
 		e.values = splitList(one)
 	case ok:
 		e.values = []string{one}
+	case rules && isMapping:
+		if e.values, e.lines, ok = r.ruleSets(key, form, pairs); !ok {
+			return
+		}
 	default:
-		if e.values, ok = list(kv.Value); !ok && key == "rename" {
-			e.values, ok = pairs(kv.Value)
-		} else if !ok {
-			e.values, ok = ruleSets(key, kv.Value)
+		if e.values, e.lines = list(kv.Value); e.lines == nil {
+			r.shape(key, e.line, worst(kv.Value), cmp.Or(form.how, "write a single value or a list of values; quote what contains special characters"))
+			return
 		}
 	}
 	switch {
-	case !ok:
-		r.fail(e.line, key, "has a value of the wrong shape", "write a single value or a list of values; quote what contains special characters")
 	case section == r.command:
 		r.section = append(r.section, e)
 	case section == "" && slices.Contains(r.sets[r.command], key):
 		r.general = append(r.general, e)
 	}
+}
+
+// worst is what in a value is neither a scalar nor a list of scalars.
+func worst(n ast.Node) ast.Node {
+	if seq, ok := n.(*ast.SequenceNode); ok {
+		for _, v := range seq.Values {
+			if _, ok := scalar(v); !ok {
+				return v
+			}
+		}
+	}
+	return n
+}
+
+// shape complains of a node that stands where none of its kind can, below a line.
+func (r *fileReader) shape(key string, below int, n ast.Node, how string) {
+	at, what := below, "has a value of the wrong shape"
+	switch n.(type) {
+	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode, *ast.MergeKeyNode:
+		what, how = "has an anchor, an alias or a tag of YAML", "write the value itself"
+	case *ast.NullNode, nil:
+		n, what = nil, "has no value" // nor a line
+	case *ast.MappingNode, *ast.MappingValueNode:
+		what = "has a mapping where none can stand"
+	case *ast.SequenceNode:
+		what = "has a list where none can stand"
+	case *ast.IntegerNode, *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
+		what, how = "has a number that JSON has not", "write it in decimal digits, or quote it if it is text"
+	}
+	if n != nil && line(n.GetToken()) > 0 {
+		at = line(n.GetToken())
+	}
+	r.fail(at, key, what, how)
 }
 
 func isListKey(key string) bool { return key == "include" || key == "exclude" || key == "rename" }
@@ -216,28 +265,21 @@ func scalar(n ast.Node) (string, bool) {
 	return "", false
 }
 
-func list(n ast.Node) (out []string, ok bool) {
+// list gives the scalars of a list and their lines, none of what is no such list.
+func list(n ast.Node) (out []string, lines []int) {
 	seq, ok := n.(*ast.SequenceNode)
 	if !ok {
-		return nil, false
+		return nil, nil
 	}
+	lines = []int{}
 	for _, v := range seq.Values {
 		s, is := scalar(v)
-		out, ok = append(out, s), ok && is
+		if !is {
+			return nil, nil
+		}
+		out, lines = append(out, s), append(lines, line(v.GetToken()))
 	}
-	return out, ok
-}
-
-// pairs reads `rename: {from: to}`.
-func pairs(n ast.Node) (out []string, ok bool) {
-	values, ok := mapping(n)
-	escapes := strings.NewReplacer(`\`, `\\`, "=", `\=`)
-	for _, kv := range values {
-		from, ok1 := scalar(kv.Key)
-		to, ok2 := scalar(kv.Value)
-		out, ok = append(out, escapes.Replace(from)+"="+escapes.Replace(to)), ok && ok1 && ok2
-	}
-	return out, ok
+	return out, lines
 }
 
 func shorten(s string) string {

@@ -27,6 +27,16 @@ type Origin struct {
 	Kind Kind
 	Name string // flag, variable or file
 	Line int    // in the file
+	// Lines are those of the items of a list in the file.
+	Lines []int
+}
+
+// item is the origin of one item of a list.
+func (o Origin) item(i int) Origin {
+	if i < len(o.Lines) {
+		o.Line = o.Lines[i]
+	}
+	return o
 }
 
 // String is the origin in an operator's words, "" for a default.
@@ -92,7 +102,7 @@ func (l *loader) file(command string, read func(string) ([]byte, error)) {
 	entries, problems := parseFile(path, raw, command)
 	l.problems = append(l.problems, problems...)
 	for _, e := range entries {
-		l.set(e.key, Origin{Kind: FromFile, Name: path, Line: e.line}, e.values...)
+		l.set(e.key, Origin{Kind: FromFile, Name: path, Line: e.line, Lines: e.lines}, e.values...)
 	}
 }
 

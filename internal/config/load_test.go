@@ -153,7 +153,7 @@ func TestLoadProblems(t *testing.T) {
 		{"config in the file", "config: x\n", nil, []string{"config", "line 1"}},
 		{"number", "readers: many\n", nil, []string{"readers", `"many"`, "line 1", "whole number"}},
 		{"list for one value", "mode: [all, full]\n", nil, []string{"mode", "line 1"}},
-		{"mapping for one value", "mode:\n  a: b\n", nil, []string{"mode", "line 1"}},
+		{"mapping for one value", "mode:\n  a: b\n", nil, []string{"mode", "line 2"}},
 		{"duplicate key", "mode: all\nmode: full\n", nil, []string{"line 2"}},
 		{"not a mapping", "- a\n- b\n", nil, []string{"mapping"}},
 		{"two documents", "mode: all\n---\nmode: full\n", nil, []string{"second document"}},

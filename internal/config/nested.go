@@ -5,77 +5,116 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
+
+	"github.com/millrace/millrace/internal/stream"
 )
 
-// ruleSets reads rules that are written as a mapping, in its order: `filter` and `fields`
-// as patterns with documents, `skip` and
-// `soft-delete` as patterns with words.
-func ruleSets(key string, n ast.Node) (out []string, ok bool) {
-	values, ok := mapping(n)
-	if !ok || key != "filter" && key != "fields" && key != "skip" && key != "soft-delete" {
-		return nil, false
+// ruleForm is how the rules of a setting are written as a mapping: each below its pattern.
+type ruleForm struct {
+	// read gives a rule as a flag has it, or the node that stands where none can.
+	read    func(ast.Node) (text string, wrong ast.Node, ok bool)
+	how     string // to write them
+	pattern schema // of the keys; nil is a pattern of namespaces
+	schema  schema // of a rule
+}
+
+// ruleForms are those of the settings that may be written so.
+func ruleForms() map[string]ruleForm {
+	word := func(n ast.Node) (string, ast.Node, bool) {
+		one, ok := scalar(n)
+		return one, n, ok
 	}
-	escapes := strings.NewReplacer(`\`, `\\`, "=", `\=`)
+	name := func(n ast.Node) (string, ast.Node, bool) {
+		one, wrong, ok := word(n)
+		return escaped(one), wrong, ok
+	}
+	words := func(n ast.Node) (string, ast.Node, bool) {
+		if one, ok := scalar(n); ok {
+			return one, nil, true
+		}
+		all, lines := list(n)
+		return strings.Join(all, ","), worst(n), lines != nil
+	}
+	document := func(n ast.Node) (string, ast.Node, bool) {
+		if _, ok := mapping(n); !ok {
+			return "", n, false
+		}
+		return jsonOf(n)
+	}
+	operation := schema{"enum": append(stream.OpNames(), "none")}
+	field := schema{"type": "string", "pattern": `^[^.$;]+$`, "not": schema{"const": "_id"}}
+	return map[string]ruleForm{
+		"filter":      {document, "write for example shop.orders: {status: open}, as find takes it", nil, refTo("filter")},
+		"fields":      {document, "write for example shop.orders: {drop: [card]}", nil, refTo("fields")},
+		"skip":        {words, "write for example shop.orders: [delete, drop]", nil, either(operation, schema{"type": "string", "pattern": ","}, schema{"type": "array", "minItems": 1, "items": operation})},
+		"soft-delete": {word, "write for example shop.orders: deletedAt", nil, field},
+		"rename":      {name, "write for example shop: store", schema{"minLength": 1}, schema{"type": "string", "minLength": 1}},
+	}
+}
+
+// escaped is a name or a pattern as it stands on a side of a flag's =.
+func escaped(name string) string { return strings.NewReplacer(`\`, `\\`, "=", `\=`).Replace(name) }
+
+// ruleSets reads rules that are written as a mapping, in its order.
+func (r *fileReader) ruleSets(key string, form ruleForm, values []*ast.MappingValueNode) (out []string, lines []int, ok bool) {
+	ok = true
 	for _, kv := range values {
-		pattern, ok := scalar(kv.Key)
-		if !ok {
-			return nil, false
+		at := line(kv.Key.GetToken())
+		pattern, plain := scalar(kv.Key)
+		if !plain {
+			r.shape(key, at, kv.Key, form.how)
+			return nil, nil, false
 		}
-		var rule string
-		if key == "skip" || key == "soft-delete" {
-			rule, ok = operations(kv.Value)
-		} else {
-			rule, ok = jsonOf(kv.Value)
+		rule, wrong, ok1 := form.read(kv.Value)
+		if !ok1 {
+			r.shape(key, at, wrong, form.how)
+			ok = false
 		}
-		if !ok {
-			return nil, false
-		}
-		out = append(out, escapes.Replace(pattern)+"="+rule)
+		out, lines = append(out, escaped(pattern)+"="+rule), append(lines, at)
 	}
-	return out, true
+	return out, lines, ok
 }
 
-func operations(n ast.Node) (string, bool) {
-	if one, ok := scalar(n); ok {
-		return one, true
-	}
-	all, ok := list(n)
-	return strings.Join(all, ","), ok
-}
-
-// jsonOf writes a value as JSON, in the order of the file.
-func jsonOf(n ast.Node) (string, bool) {
+// jsonOf writes a value as JSON, in the order of the file, or gives the node of what has none.
+func jsonOf(n ast.Node) (string, ast.Node, bool) {
 	if values, ok := mapping(n); ok {
-		var parts []string
-		for _, kv := range values {
+		parts := make([]string, len(values))
+		for i, kv := range values {
 			name, ok := scalar(kv.Key)
-			value, is := jsonOf(kv.Value)
-			if !ok || !is {
-				return "", false
+			if !ok {
+				return "", kv.Key, false
 			}
-			parts = append(parts, quoted(name)+":"+value)
+			value, wrong, ok := jsonOf(kv.Value)
+			if !ok {
+				return "", wrong, false
+			}
+			parts[i] = quoted(name) + ":" + value
 		}
-		return "{" + strings.Join(parts, ",") + "}", true
+		return "{" + strings.Join(parts, ",") + "}", nil, true
 	}
 	switch v := n.(type) {
 	case *ast.SequenceNode:
-		var parts []string
-		for _, one := range v.Values {
-			text, ok := jsonOf(one)
+		parts := make([]string, len(v.Values))
+		for i, one := range v.Values {
+			text, wrong, ok := jsonOf(one)
 			if !ok {
-				return "", false
+				return "", wrong, false
 			}
-			parts = append(parts, text)
+			parts[i] = text
 		}
-		return "[" + strings.Join(parts, ",") + "]", true
+		return "[" + strings.Join(parts, ",") + "]", nil, true
 	case *ast.NullNode:
-		return "null", true
+		return "null", nil, true
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
-		text, _ := scalar(n)
-		return text, json.Valid([]byte(text))
+		if text, _ := scalar(n); json.Valid([]byte(text)) {
+			return text, nil, true
+		}
+		return "", n, false
 	}
-	text, ok := scalar(n)
-	return quoted(text), ok
+	if text, ok := scalar(n); ok {
+		return quoted(text), nil, true
+	}
+	return "", n, false
 }
 
 func quoted(text string) string {

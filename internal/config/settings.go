@@ -341,6 +341,15 @@ func secretFiles() []string { return []string{flagListenKey, "tls-key", "token-f
 // commands.
 func settingNames() map[string][]string {
 	names := map[string][]string{}
+	for command, fs := range settingFlags() {
+		fs.VisitAll(func(f *pflag.Flag) { names[command] = append(names[command], f.Name) })
+	}
+	return names
+}
+
+// settingFlags are the settings of each command as flags.
+func settingFlags() map[string]*pflag.FlagSet {
+	sets := map[string]*pflag.FlagSet{}
 	for s, commands := range map[Settings][]string{
 		new(Sync): {CommandSync}, new(Verify): {CommandVerify},
 		new(Control):   {CommandStatus, CommandPause, CommandResume, CommandThrottle, CommandFinalize},
@@ -350,8 +359,8 @@ func settingNames() map[string][]string {
 		for _, c := range commands {
 			fs := pflag.NewFlagSet(c, pflag.ContinueOnError)
 			s.Bind(fs, c)
-			fs.VisitAll(func(f *pflag.Flag) { names[c] = append(names[c], f.Name) })
+			sets[c] = fs
 		}
 	}
-	return names
+	return sets
 }

@@ -47,11 +47,18 @@ func CheckChoices(fs *pflag.FlagSet, o Origins) Problems {
 	return c.problems
 }
 
-func (c *checker) fail(setting, what, how string) {
+func (c *checker) fail(setting, what, how string) { c.failAt(setting, whole, what, how) }
+
+// failAt fails because of one item of a list.
+func (c *checker) failAt(setting string, item int, what, how string) {
+	origin := c.origins[setting]
+	if item != whole {
+		origin = origin.item(item)
+	}
 	if mongo.HasPassword(what) { // quoted, of a flag that takes something else
 		what = "cannot be used"
 	}
-	c.problems = append(c.problems, Problem{Setting: setting, Where: c.origins[setting].String(), What: what, How: how})
+	c.problems = append(c.problems, Problem{Setting: setting, Where: origin.String(), What: what, How: how})
 }
 
 // bad fails when something is so.
@@ -97,41 +104,47 @@ func (c *checker) uri(setting, uri string) {
 // then the renames together, because they may contradict each other.
 func (c *checker) namespaces(all transform.Config) {
 	before := len(c.problems)
-	for _, item := range all.Include {
-		c.rules("include", transform.Config{Include: []string{item}})
+	for i := range all.Include {
+		c.rules("include", i, transform.Config{Include: all.Include[i : i+1]})
 	}
-	for _, item := range all.Exclude {
-		c.rules("exclude", transform.Config{Exclude: []string{item}})
+	for i := range all.Exclude {
+		c.rules("exclude", i, transform.Config{Exclude: all.Exclude[i : i+1]})
 	}
-	for _, item := range all.Rename {
-		c.rules("rename", transform.Config{Rename: []string{item}})
+	for i := range all.Rename {
+		c.rules("rename", i, transform.Config{Rename: all.Rename[i : i+1]})
 	}
-	for _, item := range all.Filter {
-		c.rules("filter", transform.Config{Filter: []string{item}})
+	for i := range all.Filter {
+		c.rules("filter", i, transform.Config{Filter: all.Filter[i : i+1]})
 	}
-	for _, item := range all.Skip {
-		c.rules("skip", transform.Config{Skip: []string{item}})
+	for i := range all.Skip {
+		c.rules("skip", i, transform.Config{Skip: all.Skip[i : i+1]})
 	}
-	for _, item := range all.SoftDelete {
-		c.rules("soft-delete", transform.Config{SoftDelete: []string{item}})
+	for i := range all.SoftDelete {
+		c.rules("soft-delete", i, transform.Config{SoftDelete: all.SoftDelete[i : i+1]})
 	}
-	for _, item := range all.Fields {
-		c.rules("fields", transform.Config{Fields: []string{item}})
+	for i := range all.Fields {
+		c.rules("fields", i, transform.Config{Fields: all.Fields[i : i+1]})
 	}
 	if len(c.problems) == before {
-		c.rules("rename", all)
+		c.rules("rename", whole, all)
 	}
 }
 
-// rules reports what is wrong with r; a rule's error says how it is to be
-// written.
-func (c *checker) rules(setting string, r transform.Config) {
+// whole stands for all items of a list.
+const whole = -1
+
+// rules reports what is wrong with r, which is an item of a setting; a rule's error says
+// how it is to be written.
+func (c *checker) rules(setting string, item int, r transform.Config) {
 	if _, err := transform.New(r); err != nil {
 		what, how, ok := strings.Cut(err.Error(), "; ")
-		if !ok {
+		switch {
+		case !ok && item != whole:
+			how = "write it as docs/transforms.md shows"
+		case !ok:
 			how = "leave out one of the rules"
 		}
-		c.fail(setting, "cannot be used: "+what, how)
+		c.failAt(setting, item, "cannot be used: "+what, how)
 	}
 }
 
@@ -247,10 +260,10 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 // shards reads where the shards of a cluster are.
 func (c *checker) shards(flag string, list []string) map[string]string {
 	all := map[string]string{}
-	for _, one := range list {
+	for i, one := range list {
 		name, uri, ok := strings.Cut(one, "=")
 		if !ok || name == "" || strings.Contains(name, "://") {
-			c.fail(flag, "is not name=URI", "write for example shard0=mongodb://host:27018/, with the name that config.shards has")
+			c.failAt(flag, i, "is not name=URI", "write for example shard0=mongodb://host:27018/, with the name that config.shards has")
 			continue
 		}
 		c.uri(flag, uri)
@@ -262,8 +275,17 @@ func (c *checker) shards(flag string, list []string) map[string]string {
 
 // keys checks by which keys collections are to be sharded.
 func (c *checker) keys(rules []string) {
-	if _, err := placing.ParseRules(rules); err != nil {
-		c.fail(flagShard, err.Error(), "write for example shop.orders=customer:1,_id:1, shop.orders=_id:hashed or shop.orders=none, each collection once")
+	fail := func(item int, err error) {
+		c.failAt(flagShard, item, err.Error(), "write for example shop.orders=customer:1,_id:1, shop.orders=_id:hashed or shop.orders=none, each collection once")
+	}
+	before := len(c.problems)
+	for i := range rules {
+		if _, err := placing.ParseRules(rules[i : i+1]); err != nil {
+			fail(i, err)
+		}
+	}
+	if _, err := placing.ParseRules(rules); err != nil && len(c.problems) == before {
+		fail(whole, err)
 	}
 }
 

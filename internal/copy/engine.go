@@ -88,10 +88,6 @@ type Options struct {
 	// (order is content and the position was lost). Without it that is an error.
 	Recreate func(ctx context.Context, t Task) error
 
-	// Widen is called before a capped collection is written, when it is known what
-	// it will hold: it must have room for all that the source's has by now.
-	Widen func(ctx context.Context, t Task) error
-
 	// Ready makes the targets, while reading begins: nothing is sent to the target
 	// before it has returned, and no slice is saved before. None are then. Nil: they
 	// are there.
@@ -112,6 +108,8 @@ type Options struct {
 	// Replacing is told of documents that are about to replace what the target has of
 	// their _ids. An error ends the copy. Nil is allowed.
 	Replacing func(ctx context.Context, t Task, docs [][]byte) error
+
+	edged func(context.Context) error // once it is known where the copy of a capped collection ends; for tests
 
 	mostReaders, mostWriters int  // to which the gates may let them grow
 	writersByDistance        bool // Writers is for a target that is near

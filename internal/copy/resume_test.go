@@ -398,7 +398,7 @@ func TestCappedEdge(t *testing.T) {
 	o := small(t, c)
 	o.AfterClusterTime = pos.Last
 	var began mongo.OpTime
-	o.Widen = func(context.Context, Task) error {
+	o.edged = func(context.Context) error {
 		pos, err := c.Positions(t.Context())
 		began = pos.Last
 		must(t, c, db, bson.D{{Key: "delete", Value: "c"}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: 3}}}, {Key: "limit", Value: 1}}}}})

@@ -56,8 +56,8 @@ func (rd *reading) edge(ctx context.Context) (*scan.Edge, error) {
 	s.mu.Lock()
 	s.st.At = e.At
 	s.mu.Unlock()
-	if o.Widen != nil {
-		err = o.Widen(ctx, s.c.Task)
+	if o.edged != nil {
+		err = o.edged(ctx)
 	}
 	return e, err
 }

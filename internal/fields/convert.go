@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"math"
 	"math/big"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,27 +13,26 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// convertTypes are the names of types as $convert has them.
-func convertType(name string) bson.Type {
-	switch name {
-	case "string":
-		return bson.TypeString
-	case "int":
-		return bson.TypeInt32
-	case "long":
-		return bson.TypeInt64
-	case "double":
-		return bson.TypeDouble
-	case "decimal":
-		return bson.TypeDecimal128
-	case "bool":
-		return bson.TypeBoolean
-	case "date":
-		return bson.TypeDateTime
-	case "objectId":
-		return bson.TypeObjectID
+// conversion is to a type, by its name as $convert has it.
+type conversion struct {
+	name string
+	to   bson.Type
+}
+
+func conversions() []conversion {
+	return []conversion{{"string", bson.TypeString}, {"int", bson.TypeInt32}, {"long", bson.TypeInt64}, {"double", bson.TypeDouble},
+		{"decimal", bson.TypeDecimal128}, {"bool", bson.TypeBoolean}, {"date", bson.TypeDateTime}, {"objectId", bson.TypeObjectID}}
+}
+
+func convertNames() (names []string) {
+	for _, c := range conversions() {
+		names = append(names, c.name)
 	}
-	return none
+	return names
+}
+
+func convertSchema() schema {
+	return optionSchema("to", schema{"to": schema{"enum": convertNames()}, "otherwise": otherwiseSchema(true)})
 }
 
 func (p *parser) readConvert(v value, at place) (*valueRule, error) {
@@ -45,10 +45,12 @@ func (p *parser) readConvert(v value, at place) (*valueRule, error) {
 	}
 	r := &valueRule{kind: convertTo}
 	if to := given["to"]; to.typ == bson.TypeString {
-		r.to = convertType(to.text())
+		if i := slices.Index(convertNames(), to.text()); i >= 0 {
+			r.to = conversions()[i].to
+		}
 	}
 	if r.to == none {
-		return nil, at.in("to").refuse("it needs string, int, long, double, decimal, bool, date or objectId")
+		return nil, at.in("to").refuse("it needs %s", listed(convertNames(), "or"))
 	}
 	r.otherwise, err = readOtherwise(given, at, true)
 	return r, err

@@ -40,6 +40,11 @@ func newCompiler() (*compiler, error) {
 	return &compiler{env}, err
 }
 
+func computeSchema() schema {
+	text := schema{"type": "string", "description": "an expression in CEL, such as doc.a + doc.b"}
+	return either(text, optionSchema("expr", schema{"expr": text, "otherwise": otherwiseSchema(false)}))
+}
+
 func (p *parser) computed(name string, v value, at place) error {
 	e := &expression{}
 	if v.isDocument() {
@@ -90,6 +95,7 @@ func short(err error) string {
 	if i := strings.Index(text, "ERROR: "); i > 0 {
 		text = text[:i]
 	}
+	text, _, _ = strings.Cut(text, "\n") // a picture of the place follows
 	return strings.TrimSpace(strings.ToValidUTF8(text[:min(len(text), mostTold)], ""))
 }
 

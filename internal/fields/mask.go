@@ -14,8 +14,11 @@ import (
 const maskForms = `"null", "year", "month", "day", {"hmac": "env:NAME"}, {"hmac": "file:/path"}, {"first": 2} or {"last": 4}`
 
 func (p *parser) readMask(v value, at place) (*valueRule, error) {
-	if v.typ == bson.TypeString {
+	switch v.typ {
+	case bson.TypeString:
 		return namedMask(v.text(), at)
+	case bson.TypeNull: // as YAML has it without quotes
+		return namedMask("null", at)
 	}
 	if !v.isDocument() {
 		return nil, at.refuse("it needs %s", maskForms)
@@ -40,16 +43,29 @@ func namedMask(name string, at place) (*valueRule, error) {
 	if name == "null" {
 		return &valueRule{kind: maskNull}, nil
 	}
-	if i := slices.Index([]string{"year", "month", "day"}, name); i >= 0 {
+	if i := slices.Index(dateUnits(), name); i >= 0 {
 		return &valueRule{kind: maskDate, unit: dateUnit(i)}, nil
 	}
 	return nil, at.refuse("there is no mask %q; write %s", name, maskForms)
 }
 
+// dateUnits are in the order of dateUnit.
+func dateUnits() []string { return []string{"year", "month", "day"} }
+
+// mostKept is how many characters a mask leaves at most.
+const mostKept = 1000
+
+func maskSchema() schema {
+	kept := schema{"type": "integer", "minimum": 1, "maximum": mostKept}
+	one := optionSchema("", schema{"hmac": schema{"type": "string", "pattern": "^(env|file):.", "description": "where the key is: env:NAME or file:/path"}, "first": kept, "last": kept})
+	one["minProperties"], one["maxProperties"] = 1, 1
+	return either(schema{"enum": append([]any{"null", nil}, anyOf(dateUnits())...)}, one)
+}
+
 func readStars(kind ruleKind, v value, at place) (*valueRule, error) {
 	n, ok := bson.RawValue{Type: v.typ, Value: v.data}.AsInt64OK()
-	if !ok || n < 1 || n > 1000 {
-		return nil, at.refuse("it needs a number of characters from 1 to 1000; to keep none, mask by \"null\"")
+	if !ok || n < 1 || n > mostKept {
+		return nil, at.refuse("it needs a number of characters from 1 to %d; to keep none, mask by \"null\"", mostKept)
 	}
 	return &valueRule{kind: kind, n: int(n)}, nil
 }
@@ -68,7 +84,7 @@ func (p *parser) readSum(v value, at place) (*valueRule, error) {
 	}
 	key, err := p.secret(ref)
 	if err != nil {
-		return nil, at.refuse("the key of %s cannot be read: %v", ref, err)
+		return nil, at.refuse("the key of %s cannot be read: %v; have it where millrace runs", ref, err)
 	}
 	if len(key) < leastKey {
 		return nil, at.refuse("the key of %s has less than %d bytes, and could be found by trying; make one of 32 random bytes", ref, leastKey)

@@ -42,9 +42,6 @@ type parser struct {
 	keys    map[string]string
 }
 
-// sections is for errors.
-const sections = "keep, drop, rename, move, set, from, convert, mask and compute"
-
 func (p *parser) document(doc []byte) error {
 	seen := map[string]bool{}
 	for e := range bsonraw.Fields(doc) {
@@ -64,26 +61,48 @@ func (p *parser) document(doc []byte) error {
 	return nil
 }
 
-func (p *parser) section(name string, v value, at place) error {
-	switch name {
-	case "keep", "drop":
-		return p.paths(name, v, at)
-	case "rename":
-		return p.each(v, at, `{"old": "new"}`, p.rename)
-	case "move":
-		return p.each(v, at, `{"from.path": "to.path"}`, p.move)
-	case "set":
-		return p.each(v, at, `{"field": "value"}`, p.set)
-	case "from":
-		return p.each(v, at, `{"field": "$namespace"}`, p.from)
-	case "convert":
-		return p.each(v, at, `{"field": {"to": "decimal"}}`, p.convert)
-	case "mask":
-		return p.each(v, at, `{"field": {"last": 4}}`, p.mask)
-	case "compute":
-		return p.each(v, at, `{"field": "doc.a + doc.b"}`, p.computed)
+// section is a part of the rules.
+type section struct {
+	name    string
+	example string
+	read    func(p *parser, name string, v value, at place) error // nil is a list of paths
+	schema  schema
+}
+
+func sections() []section {
+	path, top := pathSchema(), topLevel()
+	return []section{
+		{"keep", "", nil, pathsSchema(wholePath(), "paths of fields; all other fields are left out")},
+		{"drop", "", nil, pathsSchema(path, "paths of fields that are left out")},
+		{"rename", `{"old": "new"}`, (*parser).rename, each(top, top, "other names for fields at the top level, which stay where they stand")},
+		{"move", `{"from.path": "to.path"}`, (*parser).move, each(path, path, "other paths for fields")},
+		{"set", `{"field": "value"}`, (*parser).set, each(path, schema{}, "constants, by the field that has them")},
+		{"from", `{"field": "$namespace"}`, (*parser).from, each(path, either(wholePath(), schema{"enum": sources()}), "values of other fields, or what is known of the event, by the field that gets them")},
+		{"convert", `{"field": {"to": "decimal"}}`, (*parser).convert, each(path, convertSchema(), "other types, by field")},
+		{"mask", `{"field": {"last": 4}}`, (*parser).mask, each(path, maskSchema(), "what is hidden of values, by field")},
+		{"compute", `{"field": "doc.a + doc.b"}`, (*parser).computed, each(path, computeSchema(), "expressions in CEL over doc, by the field that gets the value")},
 	}
-	return place("").refuse("there is no rule %q; there are %s", name, sections)
+}
+
+func (p *parser) section(name string, v value, at place) error {
+	var names []string
+	for _, s := range sections() {
+		names = append(names, s.name)
+		switch {
+		case s.name != name:
+		case s.read == nil:
+			return p.paths(name, v, at)
+		default:
+			return p.each(v, at, s.example, func(path string, v value, at place) error { return s.read(p, path, v, at) })
+		}
+	}
+	return place("").refuse("there is no rule %q; there are %s", name, listed(names, "and"))
+}
+
+// listed are names in a sentence.
+func listed(names []string, word string) string {
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " " + word + " " + names[last]
 }
 
 // paths reads keep and drop.
@@ -211,7 +230,7 @@ func (p *parser) from(name string, v value, at place) error {
 		return p.output(name, mk, at)
 	default:
 		if strings.HasPrefix(text, "$") {
-			return at.refuse("there is no %s; there are $namespace, $operation, $clusterTime, and paths without a dollar", text)
+			return at.refuse("there is no %s; there are %s, and paths without a dollar", text, strings.Join(sources(), ", "))
 		}
 		q, err := readPath(text, true, at)
 		if err != nil {
@@ -220,6 +239,9 @@ func (p *parser) from(name string, v value, at place) error {
 		return p.output(name, maker{kind: makeCopied, from: q}, at)
 	}
 }
+
+// sources are what is known of an event.
+func sources() []string { return []string{"$namespace", "$operation", "$clusterTime"} }
 
 func (p *parser) convert(name string, v value, at place) error {
 	return p.ruled("convert", name, v, at, p.readConvert)
@@ -272,17 +294,21 @@ func readOtherwise(given map[string]value, at place, keep bool) (otherwise, erro
 	if !ok {
 		return otherwiseFail, nil
 	}
-	names := []string{"fail", "keep", "null", "drop"}
-	i := -1
+	known := otherwiseNames(keep)
+	text := "null" // as YAML has it without quotes
 	if v.typ == bson.TypeString {
-		i = slices.Index(names, v.text())
+		text = v.text()
 	}
-	if i < 0 || otherwise(i) == otherwiseKeep && !keep {
-		known := "null, drop or fail"
-		if keep {
-			known = "keep, " + known
-		}
-		return 0, at.in("otherwise").refuse("it needs %s", known)
+	if v.typ != bson.TypeString && v.typ != bson.TypeNull || !slices.Contains(known, text) {
+		return 0, at.in("otherwise").refuse("it needs %s", listed(known, "or"))
 	}
-	return otherwise(i), nil
+	return otherwise(slices.Index(otherwiseNames(true), text)), nil
+}
+
+// otherwiseNames are in the order of the constants, but for keep, where it is not allowed.
+func otherwiseNames(keep bool) []string {
+	if keep {
+		return []string{"fail", "keep", "null", "drop"}
+	}
+	return []string{"fail", "null", "drop"}
 }

@@ -46,7 +46,7 @@ func TestRefused(t *testing.T) {
 		`{"from": {"a.b": "$clusterTime"}}`:                      {"top level"},
 		`{"convert": {"a": "int"}}`:                              {`convert → "a"`, `"to"`},
 		`{"convert": {"a": {"to": "number"}}}`:                   {"→ to", "decimal"},
-		`{"convert": {"a": {"to": "int", "otherwise": "x"}}}`:    {"otherwise", "keep, null, drop or fail"},
+		`{"convert": {"a": {"to": "int", "otherwise": "x"}}}`:    {"otherwise", "fail, keep, null or drop"},
 		`{"convert": {"a": {"to": "int", "or": "x"}}}`:           {`"or"`, "otherwise"},
 		`{"mask": {"a": "x"}}`:                                   {`no mask "x"`, "month"},
 		`{"mask": {"a": {}}}`:                                    {"one of"},
@@ -62,7 +62,7 @@ func TestRefused(t *testing.T) {
 		`{"compute": {"a": "other.b"}}`:                          {"undeclared"},
 		`{"compute": {"a": "{'x': doc.b}"}}`:                     {"no order"},
 		`{"compute": {"a": {"when": "doc.b"}}}`:                  {`"when"`, "expr"},
-		`{"compute": {"a": {"expr": "1", "otherwise": "keep"}}}`: {"null, drop or fail"},
+		`{"compute": {"a": {"expr": "1", "otherwise": "keep"}}}`: {"fail, null or drop"},
 		// What overlaps: both are named.
 		`{"drop": ["a", "a.b"]}`:                                                {`drop → "a"`, `drop → "a.b"`, "overlap"},
 		`{"drop": ["a.b"], "mask": {"a": "null"}}`:                              {`drop → "a.b"`, `mask → "a"`},

@@ -63,8 +63,6 @@ func (s server) mapped(docs []bson.Raw, pipeline bson.A) (map[int32]bson.Raw, er
 	return out, cursor.Err()
 }
 
-var convertNames = []string{"string", "int", "long", "double", "decimal", "bool", "date", "objectId"}
-
 func convertible(s server) []any {
 	var out []any
 	for _, text := range []string{
@@ -98,7 +96,7 @@ func testConversions(s server) {
 	for i, v := range convertible(s) {
 		docs = append(docs, raw(s, d("_id", int32(i), "v", v)))
 	}
-	for i, to := range convertNames {
+	for i, to := range convertNames() {
 		all := docs
 		if i > 0 {
 			all = nil

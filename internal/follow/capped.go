@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
@@ -98,6 +99,7 @@ type cappedSeen struct {
 	sources []string // what may have this name on the target
 	target  string
 	limit   limit
+	roomy   bool         // the limits come at finalize
 	past    mongo.OpTime // what is up to here is there
 	events  []cappedEvent
 	inserts int64
@@ -130,7 +132,7 @@ func (l *cappedLook) collections(ctx context.Context) error {
 		}
 		for _, spec := range specs {
 			target := db + "." + spec.Name
-			c := &cappedSeen{sources: l.Rules.Sources(target), target: target, past: l.job.Applied}
+			c := &cappedSeen{sources: l.Rules.Sources(target), target: target, roomy: schema.Roomy(spec.Options), past: l.job.Applied}
 			c.limited(spec.Options, "size", "max")
 			for _, src := range c.sources {
 				l.bySource[src] = c
@@ -212,7 +214,7 @@ func (l *cappedLook) change(ctx context.Context, ev *stream.Event) error {
 			continue
 		}
 		c.past, c.events, c.inserts, c.bytes = mongo.MaxOpTime(c.past, ev.At), nil, 0, 0
-		if ch.Kind == stream.ChangeCollMod {
+		if ch.Kind == stream.ChangeCollMod && !c.roomy {
 			c.limited(ch.Options, "cappedSize", "cappedMax")
 		}
 	}

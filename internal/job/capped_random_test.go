@@ -19,8 +19,10 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // TestCappedHistories has random histories of small rings replayed from random
@@ -162,11 +164,14 @@ func (h *history) change() {
 			return
 		}
 		ns := h.db + "." + name
-		ops := bson.A{bson.D{{Key: "op", Value: "i"}, {Key: "ns", Value: ns}, {Key: "o", Value: d}}}
-		for _, there := range docs[:min(len(docs), 1)] {
-			ops = append(ops, bson.D{{Key: "op", Value: "d"}, {Key: "ns", Value: ns}, {Key: "o", Value: bson.D{{Key: "_id", Value: there.Lookup("_id")}}}},
-				bson.D{{Key: "op", Value: "i"}, {Key: "ns", Value: ns}, {Key: "o", Value: there}})
+		var ops bson.A
+		for _, there := range docs { // nothing rolls off: servers do not tell that of an applyOps
+			ops = append(ops, bson.D{{Key: "op", Value: "d"}, {Key: "ns", Value: ns}, {Key: "o", Value: bson.D{{Key: "_id", Value: there.Lookup("_id")}}}})
 		}
+		for _, there := range docs[:min(len(docs), 1)] {
+			ops = append(ops, bson.D{{Key: "op", Value: "i"}, {Key: "ns", Value: ns}, {Key: "o", Value: there}})
+		}
+		ops = append(ops, bson.D{{Key: "op", Value: "i"}, {Key: "ns", Value: ns}, {Key: "o", Value: d}})
 		h.must(nil, h.s.srcDB.Database("admin").RunCommand(ctx, bson.D{{Key: "applyOps", Value: ops}}).Err())
 	case op < 30:
 		if len(docs) > 0 {
@@ -292,21 +297,20 @@ func (h *history) mirror(e stream.Event) {
 	}
 }
 
+// apply makes a schema change as the job does.
 func (h *history) apply(ch *stream.Change) {
 	h.t.Helper()
-	_, coll := mongo.SplitNS(ch.NS)
-	db, cmd := h.s.targetC.Database(h.db), bson.D{{Key: string(ch.Kind), Value: coll}}
-	switch ch.Kind {
-	case stream.ChangeCreate, stream.ChangeCollMod:
-		var more bson.D
-		h.must(nil, bson.Unmarshal(ch.Options, &more))
-		cmd = append(cmd, more...)
-	case stream.ChangeDrop:
-	case stream.ChangeRename:
-		cmd = bson.D{{Key: "renameCollection", Value: ch.NS}, {Key: "to", Value: ch.To}, {Key: "dropTarget", Value: ch.DropTarget}}
-		db = h.s.targetC.Database("admin")
-	default:
-		h.t.Fatalf("no mirror of %+v", ch)
+	ctx := h.t.Context()
+	var clusters [2]*mongo.Cluster
+	for i, uri := range []string{h.s.src.URI(), h.s.dst.URI()} {
+		c, err := mongo.Connect(ctx, uri, mongo.Options{})
+		h.must(nil, err)
+		defer c.Close()
+		clusters[i] = c
 	}
-	h.must(nil, db.RunCommand(h.t.Context(), cmd).Err())
+	rules, err := transform.New(h.spec.Rules)
+	h.must(nil, err)
+	target := schema.NewTarget(clusters[1], schema.TargetOptions{Job: h.spec.Job})
+	target.KeepRoom(schema.TellsRollOff(clusters[0], clusters[1]))
+	h.must(target.Apply(ctx, *ch, schema.ApplyOptions{Rules: rules, Names: schema.NewNames(nil)}))
 }

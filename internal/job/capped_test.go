@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/verify"
 )
 
 // rings is a job over the capped collections of one database, with what a crash
@@ -163,7 +166,7 @@ func TestCappedRings(t *testing.T) {
 	for name, f := range map[string]func(*testing.T, servers){
 		"copied with changes": testCappedCopied, "turned while stopped": testCappedTurned, "rotated while stopped": testCappedRotated,
 		"rotated again and again": testCappedChain, "unique": testCappedUnique, "killed": testCappedKilled, "rename repeated": testCappedRenameRepeated,
-		"renamed in": testCappedRenamedIn, "incremental": testCappedIncremental, "zero timestamps": testCappedTimestamps, "disputed": testCappedDisputed, "written meanwhile": testCappedWritten,
+		"renamed in": testCappedRenamedIn, "incremental": testCappedIncremental, "zero timestamps": testCappedTimestamps, "disputed": testCappedDisputed, "rolled off": testCappedRolledOff, "limits": testCappedLimits, "earlier build": testCappedEarlierBuild, "finalize fails": testCappedFinalizeFails, "written meanwhile": testCappedWritten,
 	} {
 		t.Run(name, func(t *testing.T) { f(t, s) })
 	}
@@ -430,4 +433,209 @@ func testCappedDisputed(t *testing.T, s servers) {
 	r.same(1, 3)
 	r.oneLetter("open", "key", r.conflicted.on(r.src, 2))
 	r.end()
+}
+
+// early has the source, whose ring is full, insert two documents and delete another so
+// that the second insertion has its place in the oplog before the deletion, and finds
+// when it is carried out that nothing has to go. All of it waits for the first insertion.
+func (r *rings) early(name string, first, second, remove any) {
+	r.t.Helper()
+	ctx, src, admin := r.t.Context(), r.on(r.s.srcDB, name), r.s.srcDB.Database("admin")
+	before, err := natural(ctx, src)
+	r.must(nil, err)
+	hang := bson.D{{Key: "configureFailPoint", Value: "hangAfterCollectionInserts"}}
+	raw, err := admin.RunCommand(ctx, append(hang, bson.E{Key: "mode", Value: "alwaysOn"}, bson.E{Key: "data", Value: bson.D{{Key: "collectionNS", Value: r.db + "." + name}}})).Raw()
+	r.must(nil, err)
+	hit := raw.Lookup("count").AsInt64() + 1
+	done := make(chan error, 3)
+	insert := func(id any) {
+		_, err := src.InsertOne(ctx, bson.D{{Key: "_id", Value: id}, {Key: "n", Value: 0}})
+		done <- err
+	}
+	waits := func(n int) {
+		await(r.t, "the source's operations wait for the first", func() bool {
+			raw, err := admin.RunCommand(ctx, bson.D{{Key: "currentOp", Value: true}, {Key: "ns", Value: r.db + "." + name}, {Key: "waitingForLock", Value: true}}).Raw()
+			r.must(nil, err)
+			ops, err := raw.Lookup("inprog").Array().Values()
+			r.must(nil, err)
+			return len(ops) == n
+		})
+	}
+	go insert(first)
+	r.must(nil, admin.RunCommand(ctx, bson.D{{Key: "waitForFailPoint", Value: hang[0].Value}, {Key: "timesEntered", Value: hit}, {Key: "maxTimeMS", Value: 120_000}}).Err())
+	go func() {
+		_, err := src.DeleteOne(ctx, bson.D{{Key: "_id", Value: remove}})
+		done <- err
+	}()
+	waits(1)
+	go insert(second)
+	waits(2)
+	r.must(nil, admin.RunCommand(ctx, append(hang, bson.E{Key: "mode", Value: "off"})).Err())
+	for range 3 {
+		r.must(nil, <-done)
+	}
+	after, err := natural(ctx, src)
+	r.must(nil, err)
+	if len(after) != len(before) {
+		r.t.Fatalf("not as wanted: %s became %s", before, after)
+	}
+}
+
+// testCappedRolledOff: what the source does not let go stays, in the change phase,
+// while stopped, and where the copy begins with it.
+func testCappedRolledOff(t *testing.T, s servers) {
+	r := newRings(t, s, "ringroll")
+	r.create("c", 3)
+	r.put("c", 1, 2, 3)
+	r.run()
+	r.caughtUp()
+	r.early("c", 4, 5, 3) // 2, 4, 5
+	r.caughtUp()
+	if !r.equal("followed") {
+		return
+	}
+	r.end()
+	from := lastOp(t, s.srcDB)
+	r.early("c", 6, 7, 5) // 4, 6, 7
+	r.settled("while stopped")
+	r.back(from)
+	r.settled("killed")
+	r.put("c", 1, 2)
+	r.settled("went on") // 7, 1, 2
+	r.pinned("ringroll again")
+	r.early("c", 3, 4, 2) // 1, 3, 4
+	r.settled("copied")
+	r.finalized("finalized", 3)
+	r.put("c", 9)
+	r.must(r.dst.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 9}, {Key: "n", Value: 0}}))
+	r.equal("cut over: both let as many go")
+}
+
+// finalized finalizes the job, and wants the target to have the limits of the source.
+func (r *rings) finalized(when string, most int64) {
+	r.t.Helper()
+	r.run()
+	r.caughtUp()
+	r.must(nil, r.j.Finalize(r.t.Context(), false))
+	if st := r.j.Status(); len(st.Differences) > 0 {
+		r.t.Errorf("%s: differences: %v", when, st.Differences)
+	}
+	if got := r.most(); got != most {
+		r.t.Errorf("%s: at most %d documents, want %d", when, got, most)
+	}
+	r.equal(when)
+}
+
+// most is of how many documents there is room in c of the target, 0 for any number.
+func (r *rings) most() int64 {
+	r.t.Helper()
+	specs, err := r.s.targetC.Database(r.db).ListCollectionSpecifications(r.t.Context(), bson.D{{Key: "name", Value: "c"}})
+	r.must(nil, err)
+	if len(specs) != 1 {
+		r.t.Fatalf("%d collections", len(specs))
+	}
+	n, _ := specs[0].Options.Lookup("max").AsInt64OK()
+	if n == math.MaxInt32 { // as servers store none
+		n = 0
+	}
+	return n
+}
+
+// verified wants verify to find no difference but these, which are deferred.
+func (r *rings) verified(when string, deferred ...string) {
+	r.t.Helper()
+	report, err := verify.Clusters(r.t.Context(), verify.Spec{Source: r.spec.Source, Target: r.spec.Target, Rules: r.spec.Rules})
+	r.must(nil, err)
+	var got []string
+	for _, d := range report.Expected {
+		if d.Deferred {
+			got = append(got, d.What)
+		}
+	}
+	if !report.Same || !slices.Equal(got, deferred) {
+		r.t.Errorf("%s: same %v, deferred %v, want %v; %v", when, report.Same, got, deferred, report.Schema)
+	}
+}
+
+// testCappedLimits: limits that the target's collections have already are
+// deferred, and so are those that the source changes.
+func testCappedLimits(t *testing.T, s servers) {
+	r := newRings(t, s, "ringlimits")
+	r.spec.OnExisting = job.ExistingMerge
+	r.create("c", 4)
+	o := options.CreateCollection().SetCapped(true).SetSizeInBytes(4096).SetMaxDocuments(4)
+	r.must(nil, s.targetC.Database(r.db).CreateCollection(t.Context(), "c", o))
+	r.put("c", 1, 2, 3, 4)
+	r.settled("merged")
+	if got := r.most(); got != 0 {
+		t.Errorf("following: at most %d documents", got)
+	}
+	r.verified("following", "option max", "option size")
+	r.must(nil, s.srcDB.Database(r.db).RunCommand(t.Context(), bson.D{{Key: "collMod", Value: "c"}, {Key: "cappedMax", Value: 2}}).Err())
+	r.put("c", 5)
+	r.settled("shrunk")
+	// Finalized, but for the note of it.
+	r.finalized("finalized", 2)
+	r.verified("finalized")
+	r.must(r.jobs().UpdateByID(t.Context(), r.spec.Job, bson.D{{Key: "$set", Value: bson.D{{Key: "phase", Value: "finalizing"}}}}))
+	r.early("c", 6, 7, 5)
+	r.run()
+	r.must(nil, <-r.ended)
+	r.equal("finalized again")
+	if got := r.most(); got != 2 {
+		t.Errorf("finalized again: at most %d documents", got)
+	}
+}
+
+// testCappedEarlierBuild: a job that an earlier build began goes on with the limits
+// that it gave the target.
+func testCappedEarlierBuild(t *testing.T, s servers) {
+	r := newRings(t, s, "ringearlier")
+	r.create("c", 3)
+	r.put("c", 1, 2, 3)
+	r.settled("first")
+	r.must(r.jobs().UpdateByID(t.Context(), r.spec.Job, bson.D{{Key: "$unset", Value: bson.D{{Key: "roomy", Value: ""}}}}))
+	r.must(s.targetC.Database("millrace").Collection("held").DeleteMany(t.Context(), bson.D{{Key: "_id.job", Value: r.spec.Job}}))
+	r.must(nil, s.targetC.Database(r.db).RunCommand(t.Context(), bson.D{{Key: "collMod", Value: "c"}, {Key: "cappedSize", Value: 4096}, {Key: "cappedMax", Value: 3}}).Err())
+	from := lastOp(t, s.srcDB)
+	r.put("c", 4, 5, 1)
+	r.settled("went on")
+	r.back(from)
+	r.settled("killed")
+	r.must(nil, s.srcDB.Database(r.db).RunCommand(t.Context(), bson.D{{Key: "collMod", Value: "c"}, {Key: "cappedMax", Value: 2}}).Err())
+	r.put("c", 6)
+	r.settled("shrunk")
+	if got := r.most(); got != 2 {
+		t.Errorf("shrunk: at most %d documents", got)
+	}
+	r.finalized("finalized", 2)
+}
+
+// testCappedFinalizeFails: an attempt that fails when one of two rings has its limits
+// again leaves them to an attempt that may have more to apply: it makes room first.
+func testCappedFinalizeFails(t *testing.T, s servers) {
+	r := newRings(t, s, "ringfinal")
+	r.create("c", 3)
+	r.create("d", 3)
+	r.put("c", 1)
+	r.run()
+	r.caughtUp()
+	fail := bson.D{{Key: "configureFailPoint", Value: "failCommand"}}
+	admin := s.targetC.Database("admin")
+	r.must(nil, admin.RunCommand(t.Context(), append(fail, bson.E{Key: "mode", Value: bson.D{{Key: "skip", Value: 1}}},
+		bson.E{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"collMod"}}, {Key: "closeConnection", Value: true}}})).Err())
+	done := make(chan error, 1)
+	go func() { done <- r.j.Finalize(t.Context(), false) }()
+	r.await("finalizing fails", func() bool { return r.j.Status().Errors["retry"] > 0 })
+	r.must(nil, admin.RunCommand(t.Context(), append(fail, bson.E{Key: "mode", Value: "off"})).Err())
+	r.must(nil, <-done)
+	if st := r.j.Status(); len(st.Differences) > 0 || r.most() != 3 {
+		t.Errorf("finalized: at most %d documents; differences: %v", r.most(), st.Differences)
+	}
+	n, err := s.targetC.Database("local").Collection("oplog.rs").CountDocuments(t.Context(),
+		bson.D{{Key: "ns", Value: r.db + ".$cmd"}, {Key: "o.cappedSize", Value: int64(1) << 48}})
+	r.must(nil, err)
+	if n == 0 {
+		t.Error("the second attempt made no room")
+	}
 }

@@ -319,11 +319,13 @@ func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mappe
 	return c.savePhase(ctx, next, bson.E{Key: "consistent", Value: newest})
 }
 
-// deferTTL defers what expires on the target of collections that somebody else
-// made, or changed while no process of the job ran: once a run, and not where
-// this one makes all of them.
+// deferTTL defers what expires, and what goes from capped collections, on the target
+// of collections that somebody else made, or changed while no process of the job
+// ran: once a run, and not where this one makes all of them. What an attempt that
+// failed while it finalized has restored is deferred again.
 func (c *copier) deferTTL(ctx context.Context) error {
-	if c.ttlDeferred || !c.lease.resumed && c.spec.Mode != ModeIncremental {
+	due := !c.ttlDeferred && (c.lease.resumed || c.spec.Mode == ModeIncremental)
+	if !due && c.stored.Phase != PhaseFinalizing {
 		return nil
 	}
 	if err := c.cat.DeferExpiries(ctx, c.ask.Names.Targets()); err != nil {
@@ -365,7 +367,6 @@ func leavingOut(ctx context.Context, leaves transform.LeftOut, t copy.Task, at m
 func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime, chunks bson.Raw, o copy.Options) error {
 	o.Readers, o.Writers, o.MaxBufferedBytes, o.AfterClusterTime, o.Log = c.spec.Readers, c.spec.Writers, c.spec.Memory, after, c.log
 	o.Recreate, o.Refused, o.Limit, o.SourceGate, o.TargetGate = c.recreate, c.refused(after), c.limit, c.srcGate, c.dstGate
-	o.Widen = func(ctx context.Context, t copy.Task) error { return c.cat.Widen(ctx, c.src, t.Source, t.Target) }
 	o.Inserted, o.Others = oplog.FindInsertion, c.spec.OnExisting == ExistingMerge
 	if c.dst.Info.Kind == mongo.KindSharded {
 		o.Keys = func(ctx context.Context) (map[string]bson.Raw, error) { return c.dst.ShardKeys(ctx) }

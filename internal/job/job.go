@@ -113,7 +113,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	}
 	j.cat = schema.NewTarget(j.dst, shape)
 	j.tally = transform.NewTally(j.rules)
-	j.progress = progress.New(progress.Options{Job: j.id, Filters: j.tally.List, Skips: j.tally.Skips, Fields: j.tally.Fields, Source: j.src.Address(), Target: j.dst.Address(),
+	j.progress = progress.New(progress.Options{Job: j.id, Filters: j.tally.List, Skips: j.tally.Skips, Fields: j.tally.Fields, SoftDeletes: j.tally.Marks, Source: j.src.Address(), Target: j.dst.Address(),
 		Now: spec.Now, Usage: spec.Usage, ReadFrom: j.origin.ReadFrom})
 	j.ask = &follow.Ask{Source: j.origin, Rules: j.rules, Progress: j.progress, Names: schema.NewNames(nil)}
 	j.patience = &retry.Patience{Waiting: j.failing}

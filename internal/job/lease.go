@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/retry"
+	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/state"
 )
 
@@ -62,6 +63,7 @@ func (l *lease) newJob() state.Job {
 	return state.Job{
 		Source: l.src.Address(), Target: l.dst.Address(), SourceSet: l.src.Info.SetID, TargetSet: l.dst.Info.SetID,
 		Rules: l.rules.String(), Mode: l.spec.Mode, OnExisting: l.spec.OnExisting, Phase: PhaseCatalog,
+		Roomy: l.spec.Mode != ModeStructure && schema.TellsRollOff(l.src, l.dst),
 	}
 }
 

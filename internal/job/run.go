@@ -171,6 +171,7 @@ func (j *Job) begin(ctx context.Context) (job state.Job, err error) {
 // load reads what an attempt begins with, and asks whether the source answers.
 func (j *Job) load(ctx context.Context, job state.Job) error {
 	j.stored, j.catalog, j.fresh = job, nil, job.Phase == PhaseCatalog
+	j.cat.KeepRoom(job.Roomy)
 	if j.shards != nil {
 		joined, left, err := j.shards.Refresh(ctx, positionOf(job))
 		if err != nil {

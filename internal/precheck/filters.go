@@ -11,6 +11,8 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/query"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // Sample is how many of some documents, drawn at random, a filter keeps.
@@ -33,31 +35,53 @@ func (p *planner) filters(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	tried, err := transform.Rehearse(p.Rules)
+	if err != nil {
+		return err
+	}
 	sampled := 0
 	for i, c := range colls {
 		if err := errors.Join(schema.CheckSkip(c, p.Rules), schema.CheckFields(c, p.Rules, nil)); err != nil {
 			p.add(Fail, "rules", mongo.HintOf(err), "%v", err)
 			continue
 		}
-		keep := p.Rules.Filter(c.NS)
-		if keep == nil || c.Type == schema.TypeView {
+		if c.Type == schema.TypeView {
 			continue
 		}
-		if !p.filterable(c, keep) || p.copied() || sampled == mostSampled {
+		keep, more := p.Rules.Filter(c.NS), tried.Collection(c.NS)
+		if keep != nil && !p.filterable(c, keep) || !more || p.copied() || sampled == mostSampled || p.Mode == state.ModeStructure {
 			continue
 		}
 		sampled++
-		s, err := p.sample(ctx, c, keep)
+		s, err := p.sample(ctx, c, keep, tried)
 		if mongo.IsCode(err, mongo.CodeSampleFailed) { // by chance
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		p.plan.Collections[i].Sample = &s
-		p.ok("filters", "%s: %s of %s documents drawn at random are kept", c.NS, humanize.Comma(s.Kept), humanize.Comma(s.Docs))
+		if keep != nil {
+			p.plan.Collections[i].Sample = &s
+			p.ok("filters", "%s: %s of %s documents drawn at random are kept", c.NS, humanize.Comma(s.Kept), humanize.Comma(s.Docs))
+		}
+	}
+	p.plan.Rules = tried.Effects()
+	for _, e := range p.plan.Rules {
+		p.effect(e)
 	}
 	return nil
+}
+
+// effect notes what a rule does to documents that it is not meant for.
+func (p *planner) effect(e transform.Effect) {
+	if e.Failed > 0 {
+		p.add(Warn, "fields", "say what becomes of such values (\"otherwise\"), have --filter leave these documents out, or go on without them by --on-conflict skip",
+			"%s of %s documents drawn at random cannot be mapped by %s: %s", humanize.Comma(e.Failed), humanize.Comma(e.Docs), e.Rule, e.Why[0].Text)
+	}
+	if e.Marked > 0 {
+		p.add(Warn, "soft-delete", "choose another field: documents that have it count as deleted by the source",
+			"%s of %s documents drawn at random have the field of %s already", humanize.Comma(e.Marked), humanize.Comma(e.Docs), e.Rule)
+	}
 }
 
 // filterable notes why a collection cannot be filtered, if it cannot.
@@ -74,7 +98,7 @@ func (p *planner) filterable(c schema.Collection, keep *query.Query) bool {
 	return true
 }
 
-func (p *planner) sample(ctx context.Context, c schema.Collection, keep *query.Query) (s Sample, err error) {
+func (p *planner) sample(ctx context.Context, c schema.Collection, keep *query.Query, tried *transform.Rehearsal) (s Sample, err error) {
 	db, coll := mongo.SplitNS(c.NS)
 	cur, err := p.Source.Client.Database(db).Collection(coll).Aggregate(ctx, bson.A{bson.D{{Key: "$sample", Value: bson.D{{Key: "size", Value: sampleDocs}}}}})
 	if err != nil {
@@ -82,8 +106,11 @@ func (p *planner) sample(ctx context.Context, c schema.Collection, keep *query.Q
 	}
 	defer func() { _ = cur.Close(ctx) }()
 	for cur.Next(ctx) {
-		if s.Docs++; keep.Match(cur.Current) {
+		if s.Docs++; keep != nil && keep.Match(cur.Current) {
 			s.Kept++
+		}
+		if err := tried.Document(c.NS, cur.Current); err != nil {
+			return s, err
 		}
 	}
 	return s, mongo.Wrap(cur.Err(), "draw documents of %s", c.NS)

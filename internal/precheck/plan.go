@@ -33,7 +33,9 @@ type Plan struct {
 	Finalized      *time.Time   `json:"finalized,omitempty"`
 	TargetPosition string       `json:"targetPosition,omitempty"`
 	Collections    []Collection `json:"collections"`
-	Checks         List         `json:"checks"`
+	// Rules are what the rules would do to documents drawn at random.
+	Rules  []transform.Effect `json:"rules,omitempty"`
+	Checks List               `json:"checks"`
 }
 
 // Collection is one namespace of a plan.

@@ -29,6 +29,8 @@ type Options struct {
 	Fields func() []transform.FieldsCount
 	// Skips tells what rules have left out; nil is none.
 	Skips func() []transform.SkipCount
+	// SoftDeletes tells what was marked; nil is none.
+	SoftDeletes func() []transform.MarkCount
 	// ReadFrom is the first change that a reader at a position needs.
 	ReadFrom func(stream.Position) (mongo.OpTime, error)
 }
@@ -228,6 +230,9 @@ func (p *Progress) Status(end func(readFrom mongo.OpTime) mongo.OpTime) Status {
 	}
 	if p.o.Skips != nil {
 		st.Skips = p.o.Skips()
+	}
+	if p.o.SoftDeletes != nil {
+		st.SoftDeletes = p.o.SoftDeletes()
 	}
 	if need := end(p.readFrom); !need.IsZero() && !p.oldest.IsZero() {
 		st.Follow.WindowSeconds = float64(int64(need.TS.T) - int64(p.oldest.TS.T))

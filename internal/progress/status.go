@@ -49,6 +49,8 @@ type Status struct {
 	Fields []transform.FieldsCount `json:"fields,omitempty"`
 	// Skips count what each rule of operations has left out in this process.
 	Skips []transform.SkipCount `json:"skips,omitempty"`
+	// SoftDeletes count what each rule of soft deletion has marked in this process.
+	SoftDeletes []transform.MarkCount `json:"softDeletes,omitempty"`
 	// Conflicts are about documents that the target refused.
 	Conflicts Conflicts `json:"conflicts"`
 	// Process is of the process that the job shows, which may run others too.

@@ -50,7 +50,17 @@ func typesNamed(name string) []bson.Type {
 	if name == "number" {
 		return []bson.Type{bson.TypeDouble, bson.TypeInt32, bson.TypeInt64, bson.TypeDecimal128}
 	}
-	names := [...]string{
+	for t, n := range typeNames() {
+		if n != "" && n == name {
+			return []bson.Type{bson.Type(t)}
+		}
+	}
+	return nil
+}
+
+// typeNames are those of types, by their numbers.
+func typeNames() []string {
+	return []string{
 		bson.TypeDouble: "double", bson.TypeString: "string", bson.TypeEmbeddedDocument: "object", bson.TypeArray: "array",
 		bson.TypeBinary: "binData", bson.TypeUndefined: "undefined", bson.TypeObjectID: "objectId", bson.TypeBoolean: "bool",
 		bson.TypeDateTime: "date", bson.TypeNull: "null", bson.TypeRegex: "regex", bson.TypeDBPointer: "dbPointer",
@@ -58,12 +68,6 @@ func typesNamed(name string) []bson.Type {
 		bson.TypeInt32: "int", bson.TypeTimestamp: "timestamp", bson.TypeInt64: "long", bson.TypeDecimal128: "decimal",
 		bson.TypeMaxKey: "maxKey", bson.TypeMinKey: "minKey",
 	}
-	for t, n := range names {
-		if n != "" && n == name {
-			return []bson.Type{bson.Type(t)}
-		}
-	}
-	return nil
 }
 
 // maxMask is how many bytes a mask has at most: no document holds more bits.

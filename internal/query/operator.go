@@ -3,6 +3,7 @@ package query
 import (
 	"slices"
 	"strconv"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -11,6 +12,9 @@ import (
 
 // operator reads one operator beside a path, without $regex and $options.
 func (p *parser) operator(name string, v value, at place) (leaf, error) {
+	if !slices.Contains(operatorNames(), name) {
+		return nil, at.refuse("%s", unsupported(name, listed(operatorNames())+" are"))
+	}
 	if op, ok := comparisonOf(name); ok {
 		if v.typ == bson.TypeRegex && op != opEq {
 			return nil, at.refuse("a regex has no order; use $regex, $in or $not")
@@ -44,7 +48,18 @@ func (p *parser) operator(name string, v value, at place) (leaf, error) {
 	case "$bitsAllSet", "$bitsAllClear", "$bitsAnySet", "$bitsAnyClear":
 		return bitsOf(name, v, at)
 	}
-	return nil, at.refuse("%s", unsupported(name, "$eq, $ne, $gt, $gte, $lt, $lte, $in, $nin, $not, $exists, $type, $regex, $size, $mod, $all, $elemMatch and $bits… are"))
+	return nil, at.refuse("%s is not read", name)
+}
+
+// operatorNames are the operators beside a path: no others are taken.
+func operatorNames() []string {
+	return []string{"$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$nin", "$not", "$exists", "$type", "$regex", "$options", "$size", "$mod",
+		"$all", "$elemMatch", "$bitsAllSet", "$bitsAllClear", "$bitsAnySet", "$bitsAnyClear"}
+}
+
+func listed(names []string) string {
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " and " + names[last]
 }
 
 func comparisonOf(name string) (comparison, bool) {

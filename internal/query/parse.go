@@ -120,7 +120,7 @@ func (p *parser) logical(name string, v value, at place) (node, error) {
 	switch name {
 	case "$and", "$or", "$nor":
 	default:
-		return nil, in.refuse("%s", unsupported(name, "here stand names of fields, $and, $or, $nor and $comment"))
+		return nil, in.refuse("%s", unsupported(name, "here stand names of fields, "+listed(logicalNames())))
 	}
 	nodes, err := p.documents(v, in)
 	switch {
@@ -133,6 +133,9 @@ func (p *parser) logical(name string, v value, at place) (node, error) {
 	}
 	return negated{anyOf(nodes)}, nil
 }
+
+// logicalNames stand where names of fields do.
+func logicalNames() []string { return []string{"$and", "$or", "$nor", "$comment"} }
 
 // documents reads the list of a logical operator.
 func (p *parser) documents(v value, at place) ([]node, error) {

@@ -227,7 +227,7 @@ func (c *changer) applyDropIndexes(ctx context.Context, ch stream.Change, ns str
 		}
 		var name any = ix.Name
 		if name == "*" { // what is deferred of the collection itself stays
-			name = bson.D{{Key: "$ne", Value: ""}}
+			name = bson.D{{Key: "$nin", Value: bson.A{"", limitsIndex}}}
 		}
 		if err := c.deferred.forget(ctx, inNS(ns), ofIndex(name)); err != nil {
 			return Effect{}, err

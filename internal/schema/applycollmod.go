@@ -32,7 +32,10 @@ func (c *changer) applyCollMod(ctx context.Context, ch stream.Change, ns string,
 			return Effect{}, err
 		}
 	}
-	rest, _, err := createOptions(ch.Options, c.dialect())
+	rest, err := c.changeLimits(ctx, ns, ch.Options)
+	if err == nil {
+		rest, _, err = createOptions(rest, c.dialect())
+	}
 	if err == nil {
 		rest, err = without(rest, "index")
 	}

@@ -53,13 +53,30 @@ func (c *creator) create(ctx context.Context, coll Collection, targetNS string, 
 	if err != nil {
 		return wrap(err)
 	}
+	asked := options
+	var later []Deferred
 	if expire != nil {
-		if err := c.deferred.save(ctx, Deferred{DeferredID: c.deferred.id(targetNS, ""), Expire: expire}); err != nil {
+		later = append(later, Deferred{DeferredID: c.deferred.id(targetNS, ""), Expire: expire})
+	}
+	if limits := limitsOf(options); c.room && limits != nil {
+		later = append(later, Deferred{DeferredID: c.deferred.id(targetNS, limitsIndex), Expire: limits})
+		if options, err = withRoom(options); err != nil {
+			return wrap(err)
+		}
+	}
+	if len(later) > 0 {
+		if err := c.deferred.save(ctx, later...); err != nil {
 			return wrap(err)
 		}
 	}
 	if truthyField(options, "capped") && has(options, "clusteredIndex") {
-		return c.createCappedClustered(ctx, coll, targetNS, options, ours)
+		if err := c.createCappedClustered(ctx, coll, targetNS, options, ours); err != nil {
+			return err
+		}
+		if err := c.checkSame(ctx, Collection{NS: targetNS, Type: coll.Type, Options: asked}); err != nil || ours {
+			return err
+		}
+		return c.expiries.DeferExpiries(ctx, []string{targetNS})
 	}
 	var early []stream.Index
 	if c.o.Sharding != nil {
@@ -78,7 +95,7 @@ func (c *creator) create(ctx context.Context, coll Collection, targetNS string, 
 	default:
 		return mongo.WithHint(wrap(err), "the target refuses an option of the source's collection: exclude the collection, or change the option on the source")
 	}
-	if err := c.checkSame(ctx, Collection{NS: targetNS, Type: coll.Type, Options: options}); err != nil {
+	if err := c.checkSame(ctx, Collection{NS: targetNS, Type: coll.Type, Options: asked}); err != nil {
 		if !ours {
 			return err
 		}
@@ -165,7 +182,7 @@ func (c *creator) createCappedClustered(ctx context.Context, coll Collection, ta
 	if err != nil {
 		return fmt.Errorf("create capped clustered collection %s on the target: %w", targetNS, err)
 	}
-	return c.checkSame(ctx, Collection{NS: targetNS, Type: coll.Type, Options: options})
+	return nil
 }
 
 // finishTimeSeries makes a new time-series collection ready for the buckets of
@@ -208,6 +225,9 @@ func (c *creator) checkSame(ctx context.Context, want Collection) error {
 	case have.Type != want.Type:
 		diffs = []Difference{{NS: want.NS, What: "type", Source: string(want.Type), Target: string(have.Type)}}
 	default:
+		if have, err = c.withLimits(ctx, have); err != nil {
+			return err
+		}
 		if diffs, err = diffOptions(want, have, DiffOptions{IgnoreTTL: true}); err != nil {
 			return err
 		}

@@ -20,9 +20,10 @@ type Deferred struct {
 	// Unbuilt says that the index is not built yet because it refuses
 	// documents; Spec is then all of it.
 	Unbuilt bool `bson:"unbuilt"`
-	// Expire is the expiry to be set, in seconds, or "off"; nil for none.
+	// Expire is the expiry to be set, in seconds, or "off"; nil for none. Of a capped
+	// collection it is its limits, as collMod takes them.
 	Expire *bson.RawValue `bson:"expire,omitempty"`
-	// Was is the expiry that the target had before the job deferred it; nil for
+	// Was is the expiry that the target had before the job deferred it, or the limits; nil for
 	// none. It is what is restored where the source has none to restore, and it
 	// outlives a job that begins anew.
 	Was *bson.RawValue `bson:"was,omitempty"`
@@ -32,11 +33,30 @@ type Deferred struct {
 	Spec []byte `bson:"spec,omitempty"`
 }
 
+// limitsIndex stands for the limits of a capped collection in the place of an index:
+// servers take none of that name.
+const limitsIndex = "*"
+
+// Limits reports that it is the limits of a capped collection.
+func (d *Deferred) Limits() bool { return d.Index == limitsIndex }
+
+// explains reports that a difference of the catalogs is one of what is deferred.
+func (d *Deferred) explains(what string) bool {
+	switch d.Index {
+	case limitsIndex:
+		return what == "option size" || what == "option max"
+	case "":
+		return what == "option expireAfterSeconds"
+	}
+	return d.Unbuilt && what == "index "+d.Index || d.Expire != nil && what == "index "+d.Index+", expireAfterSeconds"
+}
+
 // DeferredID says of what something is deferred.
 type DeferredID struct {
 	Job string `bson:"job"`
 	NS  string `bson:"ns"` // target namespace
-	// Index names the index; empty for the expiry of a collection.
+	// Index names the index; empty for the expiry of a collection, limitsIndex for the
+	// limits of a capped one.
 	Index string `bson:"index"`
 }
 
@@ -59,9 +79,22 @@ func had(an bool) bson.E { return bson.E{Key: "was", Value: bson.D{{Key: "$exist
 
 // list reads what is deferred, by namespace and index.
 func (d *deferrals) list(ctx context.Context, more ...bson.E) ([]Deferred, error) {
-	cur, err := d.c.Client.Database(mongo.StateDB).Collection(deferredCollection).
-		Find(ctx, d.of(more...), options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
-	var out []Deferred
+	return readDeferred(ctx, d.c, d.of(more...))
+}
+
+// AllDeferred lists what a target does not have yet, whichever job deferred it:
+// nothing where the user may not read that.
+func AllDeferred(ctx context.Context, target *mongo.Cluster) ([]Deferred, error) {
+	all, err := readDeferred(ctx, target, bson.D{})
+	if mongo.IsCode(err, mongo.CodeUnauthorized) {
+		return nil, nil
+	}
+	return all, err
+}
+
+func readDeferred(ctx context.Context, c *mongo.Cluster, filter bson.D) (out []Deferred, err error) {
+	cur, err := c.Client.Database(mongo.StateDB).Collection(deferredCollection).
+		Find(ctx, filter, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
 	if err == nil {
 		err = cur.All(ctx, &out)
 	}

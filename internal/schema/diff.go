@@ -23,14 +23,21 @@ type Difference struct {
 	// Skipped are operations that the rules leave out, one of which may be the cause:
 	// then it is as it has to be.
 	Skipped string `json:"skipped,omitempty"`
+	// Deferred says that the target gets it when the job that deferred it is consistent,
+	// or finalized.
+	Deferred bool `json:"deferred,omitempty"`
 }
 
 // String is one line for people.
 func (d Difference) String() string {
-	if d.Skipped != "" {
-		return fmt.Sprintf("%s: %s: source has %s, target has %s (%s is skipped)", d.NS, d.What, cmp.Or(d.Source, "none"), cmp.Or(d.Target, "none"), d.Skipped)
+	text := fmt.Sprintf("%s: %s: source has %s, target has %s", d.NS, d.What, cmp.Or(d.Source, "none"), cmp.Or(d.Target, "none"))
+	switch {
+	case d.Skipped != "":
+		text += " (" + d.Skipped + " is skipped)"
+	case d.Deferred:
+		text += " (deferred by a job)"
 	}
-	return fmt.Sprintf("%s: %s: source has %s, target has %s", d.NS, d.What, cmp.Or(d.Source, "none"), cmp.Or(d.Target, "none"))
+	return text
 }
 
 // DiffOptions say what a comparison leaves out.
@@ -50,6 +57,9 @@ type DiffOptions struct {
 	// IgnoreSharding leaves out shard keys and zones, which are compared where both are
 	// sharded clusters.
 	IgnoreSharding bool
+	// Deferred is what the target does not have yet: a difference that it explains is
+	// told as such.
+	Deferred []Deferred
 	// Own are collections of the target that count with their databases, though
 	// the source may have nothing there.
 	Own []string
@@ -79,6 +89,10 @@ func Diff(ctx context.Context, src, dst *mongo.Cluster, rules Rules, o DiffOptio
 		return nil, err
 	}
 	out, err := diff(source, target, rules, o)
+	for i, d := range out {
+		ns := rules.Target(d.NS)
+		out[i].Deferred = slices.ContainsFunc(o.Deferred, func(later Deferred) bool { return later.NS == ns && later.explains(d.What) })
+	}
 	out = append(out, sharded...)
 	explain(out, rules)
 	return out, err

@@ -60,6 +60,9 @@ func (e *expiries) deferAll(ctx context.Context, c Collection) error {
 			return fmt.Errorf("defer the expiry of %s on the target: %w", c.NS, err)
 		}
 	}
+	if err := e.makeRoom(ctx, c); err != nil {
+		return err
+	}
 	all, err := indexes(ctx, e.c, c.DataNS())
 	if err != nil {
 		return err
@@ -101,7 +104,7 @@ func (e *expiries) note(ctx context.Context, d Deferred) error {
 	if d.Was = was; d.Expire == nil {
 		d.Expire = was
 	}
-	e.o.Log.Info("the target has an expiry, which is deferred until finalize", "ns", d.NS, "index", d.Index, "expireAfterSeconds", was)
+	e.o.Log.Info("the target has an expiry, or limits, that are deferred until finalize", "ns", d.NS, "index", d.Index, "was", was)
 	return e.deferred.save(ctx, d)
 }
 
@@ -127,6 +130,9 @@ func (e *expiries) RestoreExpiries(ctx context.Context) error {
 }
 
 func (e *expiries) restore(ctx context.Context, d Deferred) error {
+	if d.Limits() {
+		return e.collMod(ctx, d.NS, d.Expire.Document())
+	}
 	if d.Index == "" {
 		return e.collMod(ctx, d.NS, rawDoc(bson.D{{Key: "expireAfterSeconds", Value: *d.Expire}}))
 	}

@@ -63,6 +63,10 @@ func ddlCases() []ddlCase {
 		{name: "change stream images", major: 6, before: append(some, `{"create":"d","changeStreamPreAndPostImages":{"enabled":true}}`), after: []string{
 			`{"collMod":"c","changeStreamPreAndPostImages":{"enabled":true}}`, `{"collMod":"d","changeStreamPreAndPostImages":{"enabled":false}}`, `{"create":"e","changeStreamPreAndPostImages":{"enabled":true}}`}},
 		{name: "resize a capped collection", major: 6, before: []string{`{"create":"c","capped":true,"size":4096,"max":10}`}, after: []string{`{"collMod":"c","cappedSize":8192}`, `{"collMod":"c","cappedMax":20}`}},
+		{name: "a capped collection has no most any more", major: 6, before: []string{`{"create":"c","capped":true,"size":4096,"max":10}`}, after: []string{`{"collMod":"c","cappedMax":0}`}},
+		{name: "create, resize and rename a capped collection", major: 6, before: some, after: []string{`{"create":"d","capped":true,"size":4096,"max":10}`, `{"collMod":"d","cappedSize":5000,"cappedMax":3}`, `admin {"renameCollection":"@.d","to":"@.c","dropTarget":true}`}},
+		{name: "drop all indexes of a capped collection", before: []string{`{"create":"c","capped":true,"size":4096}`, `{"createIndexes":"c","indexes":[{"key":{"a":1},"name":"a"}]}`}, after: []string{`{"dropIndexes":"c","index":"*"}`}},
+		{name: "a capped collection is dropped", before: []string{`{"create":"c","capped":true,"size":4096}`}, after: []string{`{"drop":"c"}`, `{"create":"c"}`}},
 		{name: "clustered", major: 6, before: []string{`{"create":"c","clusteredIndex":{"key":{"_id":1},"unique":true},"expireAfterSeconds":70}`}, after: []string{
 			`{"collMod":"c","expireAfterSeconds":50}`, `{"create":"d","clusteredIndex":{"key":{"_id":1},"unique":true,"name":"x"},"expireAfterSeconds":71}`, `{"create":"e","clusteredIndex":{"key":{"_id":1},"unique":true}}`,
 			`{"collMod":"e","expireAfterSeconds":9}`}},

@@ -192,6 +192,7 @@ type replica struct {
 func newReplica(t *testing.T, rules *transform.Set, dbs ...string) *replica {
 	lab.NeedServers(t)
 	r := &replica{t: t, dbs: dbs, rules: rules, names: NewNames(nil), target: NewTarget(dst, TargetOptions{Job: "job " + dbs[0]})}
+	r.target.KeepRoom(TellsRollOff(src, dst))
 	t.Cleanup(func() {
 		for _, db := range dbs {
 			_ = src.Client.Database(db).Drop(context.Background())

@@ -167,7 +167,7 @@ func comparableOption(key string, v bson.RawValue) string {
 			return ""
 		}
 	case "size", "max":
-		if n, _ := v.AsInt64OK(); n != 0 {
+		if n, _ := v.AsInt64OK(); n != 0 && !(key == "max" && n >= noMost) {
 			return fmt.Sprint(n)
 		}
 		return ""

@@ -98,8 +98,9 @@ func NewTarget(c *mongo.Cluster, o TargetOptions) *Target {
 
 // link looks at the target and sends it commands.
 type link struct {
-	c *mongo.Cluster
-	o TargetOptions
+	c    *mongo.Cluster
+	o    TargetOptions
+	room bool // see KeepRoom
 }
 
 // change runs a command that changes the schema.

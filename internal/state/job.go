@@ -69,6 +69,10 @@ type Job struct {
 	Session bson.Raw `bson:"session,omitempty"`
 	// Paused survives a restart.
 	Paused bool `bson:"paused"`
+	// Roomy says that capped collections of the target have room for everything until
+	// finalize: only what the source's changes say goes there. Else they let
+	// documents go by themselves.
+	Roomy bool `bson:"roomy,omitempty"`
 	// Differences are how the target's catalog differed from the source's when the
 	// job was finalized, the first of them.
 	Differences []string `bson:"differences"`

@@ -1,6 +1,7 @@
 package transform
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -20,6 +21,7 @@ type mapping struct {
 	pattern
 	fields  *fields.Map
 	careful *fields.Map // for those who leave documents out that cannot be mapped
+	parts   func() ([]fields.Part, error)
 }
 
 // String is canonical.
@@ -64,8 +66,11 @@ func (s *Set) Mapper(ns string, at bson.Timestamp, t *Tally) func(dst, doc []byt
 	return func(dst, doc []byte) ([]byte, error) {
 		n.copied.Add(1)
 		out, err := m.Apply(dst, doc, meta)
-		if err != nil {
+		switch {
+		case err != nil:
 			n.failed.Add(1)
+		case !bytes.Equal(out[len(dst):], doc):
+			n.changed.Add(1)
 		}
 		return out, misfit(err, ns, doc)
 	}
@@ -176,6 +181,7 @@ func compileMapping(text string, secret func(ref string) (string, error)) (m map
 	}
 	if m.fields, err = fields.Parse(raw, secret); err == nil {
 		m.careful = m.fields.Careful()
+		m.parts = func() ([]fields.Part, error) { return fields.Parts(raw, secret) }
 	}
 	return m, err
 }

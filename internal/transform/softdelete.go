@@ -28,15 +28,20 @@ func (d *softDelete) String() string { return d.pattern.String() + "=" + d.field
 // SoftDelete is the field that marks documents of a source namespace which the source
 // has deleted; "" has them deleted.
 func (s *Set) SoftDelete(ns string) string {
-	if s == nil || len(s.softDeletes) == 0 {
-		return ""
-	}
-	db, coll := mongo.SplitNS(ns)
-	coll = strings.TrimPrefix(coll, mongo.BucketsPrefix)
-	if i := slices.IndexFunc(s.softDeletes, func(d softDelete) bool { return d.matches(db, coll) }); i >= 0 {
+	if i := s.softDeleteOf(ns); i >= 0 {
 		return s.softDeletes[i].field
 	}
 	return ""
+}
+
+// softDeleteOf is the index of the rule of a namespace, below 0 for none.
+func (s *Set) softDeleteOf(ns string) int {
+	if s == nil || len(s.softDeletes) == 0 {
+		return -1
+	}
+	db, coll := mongo.SplitNS(ns)
+	coll = strings.TrimPrefix(coll, mongo.BucketsPrefix)
+	return slices.IndexFunc(s.softDeletes, func(d softDelete) bool { return d.matches(db, coll) })
 }
 
 // Unmarked chooses the documents of the target that the source has still; nil is all.

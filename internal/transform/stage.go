@@ -34,6 +34,7 @@ type destination struct {
 	count  *count
 	skips  stream.Ops
 	left   *skipCount
+	marked *markCount
 	soft   string      // the field that marks what is deleted, "" has it deleted
 	fields *fields.Map // nil maps nothing
 	mapped *mapCount
@@ -101,6 +102,9 @@ func (st *Stage) judge(ctx context.Context, d *destination, ev *stream.Event) (v
 		d.left.add(op)
 		return drop, nil
 	}
+	if d.skips != 0 {
+		d.left.passed.Add(1)
+	}
 	if d.keep != nil {
 		v = sift(ev, d)
 	}
@@ -115,6 +119,7 @@ func (st *Stage) judge(ctx context.Context, d *destination, ev *stream.Event) (v
 		ev.Kind = stream.Put
 	case op == stream.OpDelete && d.soft != "":
 		mark(ev, d.soft, &st.made)
+		d.marked.marked.Add(1)
 	}
 	return v, err
 }
@@ -132,7 +137,7 @@ func (st *Stage) of(ns string) *destination {
 			d = destination{target: target, keep: st.rules.Filter(ns), count: st.tally.of(st.rules.filterOf(ns)),
 				skips: st.rules.Skips(ns), left: st.tally.skipped(st.rules.skipOf(ns)),
 				fields: st.mapping(ns), mapped: st.tally.mapped(st.rules.fieldsOf(ns))}
-			d.soft = st.rules.SoftDelete(ns)
+			d.soft, d.marked = st.rules.SoftDelete(ns), st.tally.marked(st.rules.softDeleteOf(ns))
 			d.rules = d.soft != "" || d.skips != 0 || d.keep != nil || d.fields != nil
 		}
 		st.known[ns] = d

@@ -13,18 +13,52 @@ type Tally struct {
 	filters []count
 	skips   []skipCount
 	maps    []mapCount
+	marks   []markCount
+}
+
+// markCount is of one rule of soft deletion.
+type markCount struct {
+	rule   string
+	marked atomic.Int64
+}
+
+// MarkCount is what one rule of soft deletion has done since the process started.
+type MarkCount struct {
+	Rule   string `json:"rule"`
+	Marked int64  `json:"marked"` // deletions that mark documents in place of deleting them
+}
+
+// marked counts for the rule with an index, which is below 0 for none.
+func (t *Tally) marked(i int) *markCount {
+	if t == nil || i < 0 {
+		return &markCount{}
+	}
+	return &t.marks[i]
+}
+
+// Marks is a snapshot, rule by rule.
+func (t *Tally) Marks() (out []MarkCount) {
+	if t == nil {
+		return nil
+	}
+	for i := range t.marks {
+		out = append(out, MarkCount{Rule: t.marks[i].rule, Marked: t.marks[i].marked.Load()})
+	}
+	return out
 }
 
 // mapCount is of one mapping of fields.
 type mapCount struct {
-	rule                                                       string
-	copied, written, translated, passed, nothing, read, failed atomic.Int64
+	rule                                                                string
+	copied, changed, written, translated, passed, nothing, read, failed atomic.Int64
 }
 
 // FieldsCount is what one mapping has done since the process started.
 type FieldsCount struct {
 	Rule       string `json:"rule"`
+	Seen       int64  `json:"seen"`       // documents of the copy and changes, all of those below
 	Copied     int64  `json:"copied"`     // documents of the copy that were mapped
+	Changed    int64  `json:"changed"`    // of them, those that are other documents on the target
 	Written    int64  `json:"written"`    // changes that write a document whole
 	Translated int64  `json:"translated"` // updates that were translated
 	Passed     int64  `json:"passed"`     // updates of no field that is mapped
@@ -48,16 +82,19 @@ func (t *Tally) Fields() (out []FieldsCount) {
 	}
 	for i := range t.maps {
 		c := &t.maps[i]
-		out = append(out, FieldsCount{Rule: c.rule, Copied: c.copied.Load(), Written: c.written.Load(), Translated: c.translated.Load(),
-			Passed: c.passed.Load(), Dropped: c.nothing.Load(), Read: c.read.Load(), Failed: c.failed.Load()})
+		one := FieldsCount{Rule: c.rule, Copied: c.copied.Load(), Changed: c.changed.Load(), Written: c.written.Load(), Translated: c.translated.Load(),
+			Passed: c.passed.Load(), Dropped: c.nothing.Load(), Read: c.read.Load(), Failed: c.failed.Load()}
+		one.Seen = one.Copied + one.Written + one.Translated + one.Passed + one.Dropped + one.Read
+		out = append(out, one)
 	}
 	return out
 }
 
 // skipCount is of one rule of operations on documents.
 type skipCount struct {
-	rule string
-	ops  [4]atomic.Int64 // insert, update, replace, delete
+	rule   string
+	passed atomic.Int64
+	ops    [4]atomic.Int64 // insert, update, replace, delete
 }
 
 func (c *skipCount) add(op stream.Ops) { c.ops[bits.TrailingZeros16(uint16(op))].Add(1) }
@@ -65,6 +102,9 @@ func (c *skipCount) add(op stream.Ops) { c.ops[bits.TrailingZeros16(uint16(op))]
 // SkipCount is what one rule has left out since the process started.
 type SkipCount struct {
 	Rule string `json:"rule"`
+	// Seen counts all operations on documents, Kept those that passed.
+	Seen int64 `json:"seen"`
+	Kept int64 `json:"kept"`
 	// Skipped counts the operations on documents, by name.
 	Skipped map[string]int64 `json:"skipped"`
 }
@@ -78,6 +118,7 @@ type count struct {
 // FilterCount is what one filter has done since the process started.
 type FilterCount struct {
 	Rule    string `json:"rule"`
+	Seen    int64  `json:"seen"`    // documents of the copy and changes, all of those below
 	Copied  int64  `json:"copied"`  // documents of the copy that it kept
 	LeftOut int64  `json:"leftOut"` // and those that it did not
 	Kept    int64  `json:"kept"`    // changes that passed
@@ -90,10 +131,14 @@ type FilterCount struct {
 
 // NewTally counts for rules.
 func NewTally(s *Set) *Tally {
-	if s == nil || len(s.filters)+len(s.skips)+len(s.mappings) == 0 {
+	if s == nil || len(s.filters)+len(s.skips)+len(s.mappings)+len(s.softDeletes) == 0 {
 		return nil
 	}
-	t := &Tally{filters: make([]count, len(s.filters)), skips: make([]skipCount, len(s.skips)), maps: make([]mapCount, len(s.mappings))}
+	t := &Tally{filters: make([]count, len(s.filters)), skips: make([]skipCount, len(s.skips)), maps: make([]mapCount, len(s.mappings)),
+		marks: make([]markCount, len(s.softDeletes))}
+	for i := range s.softDeletes {
+		t.marks[i].rule = s.softDeletes[i].String()
+	}
 	for i := range s.filters {
 		t.filters[i].rule = s.filters[i].String()
 	}
@@ -120,10 +165,12 @@ func (t *Tally) Skips() (out []SkipCount) {
 		return nil
 	}
 	for i := range t.skips {
-		one := SkipCount{Rule: t.skips[i].rule, Skipped: map[string]int64{}}
+		one := SkipCount{Rule: t.skips[i].rule, Kept: t.skips[i].passed.Load(), Skipped: map[string]int64{}}
+		one.Seen = one.Kept
 		for op := range t.skips[i].ops {
 			if n := t.skips[i].ops[op].Load(); n > 0 {
 				one.Skipped[stream.Ops(1<<op).String()] = n
+				one.Seen += n
 			}
 		}
 		out = append(out, one)
@@ -146,8 +193,10 @@ func (t *Tally) List() (out []FilterCount) {
 	}
 	for i := range t.filters {
 		c := &t.filters[i]
-		out = append(out, FilterCount{Rule: c.rule, Copied: c.copied.Load(), LeftOut: c.leftOut.Load(), Kept: c.kept.Load(), Dropped: c.dropped.Load(),
-			Entered: c.entered.Load(), Left: c.left.Load()})
+		one := FilterCount{Rule: c.rule, Copied: c.copied.Load(), LeftOut: c.leftOut.Load(), Kept: c.kept.Load(), Dropped: c.dropped.Load(),
+			Entered: c.entered.Load(), Left: c.left.Load()}
+		one.Seen = one.Copied + one.LeftOut + one.Kept + one.Dropped + one.Entered + one.Left
+		out = append(out, one)
 	}
 	return out
 }

@@ -109,15 +109,19 @@ func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
 	}
 	var diffs []schema.Difference
 	err = e.seen(ctx, func() (err error) {
-		diffs, err = schema.Diff(ctx, e.clusters[source], e.clusters[target], rules, schema.DiffOptions{})
+		later, err := schema.AllDeferred(ctx, e.clusters[target])
+		if err != nil {
+			return err
+		}
+		diffs, err = schema.Diff(ctx, e.clusters[source], e.clusters[target], rules, schema.DiffOptions{Deferred: later})
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("verify: compare catalogs: %w", err)
 	}
 	for _, d := range diffs {
-		one := SchemaDifference{NS: d.NS, What: d.What, Detail: strings.TrimPrefix(d.String(), d.NS+": "+d.What+": ")}
-		if d.Skipped != "" {
+		one := SchemaDifference{NS: d.NS, What: d.What, Detail: strings.TrimPrefix(d.String(), d.NS+": "+d.What+": "), Deferred: d.Deferred}
+		if d.Skipped != "" || d.Deferred {
 			report.Expected = append(report.Expected, one)
 		} else {
 			report.AddSchema(one)

@@ -50,6 +50,8 @@ type SchemaDifference struct {
 	NS     string `json:"ns"`
 	What   string `json:"what"`
 	Detail string `json:"detail"`
+	// Deferred says that the target gets it later, from the job that deferred it.
+	Deferred bool `json:"deferred,omitempty"`
 }
 
 // Collection reports one pair. Counts and bytes are those of the scans, not of
@@ -90,7 +92,7 @@ type Report struct {
 	// Schema is the caller's to fill, through AddSchema.
 	Schema []SchemaDifference `json:"schema"`
 	// Expected are differences of collections, options, indexes and views that a skipped
-	// operation explains.
+	// operation explains, or that a job has deferred.
 	Expected []SchemaDifference `json:"expected,omitempty"`
 	// Notes are limits of what the figures mean, in words.
 	Notes []string `json:"notes,omitempty"`

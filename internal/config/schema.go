@@ -1,0 +1,184 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/internal/fields"
+	"github.com/millrace/millrace/internal/query"
+)
+
+type schema = map[string]any
+
+func refTo(name string) schema { return schema{"$ref": "#/$defs/" + name} }
+
+func either(forms ...any) schema { return schema{"anyOf": forms} }
+
+// Schema is a JSON Schema of the configuration file, for editors. It is made from the
+// settings of all commands, and from what reads their rules. What it finds valid a command
+// may still refuse, such as a name that does not exist. Numbers and truth values have to
+// stand there without quotes.
+func Schema() ([]byte, error) {
+	all, defs := schema{}, schema{}
+	maps.Copy(defs, query.Schema())
+	maps.Copy(defs, fields.Schema())
+	defs["rule"] = schema{"type": "string", "pattern": "="}
+	defs["pattern"] = schema{"type": "string", "pattern": `^[^.]+(\.[\s\S]+)?$`}
+	sections := map[string]schema{}
+	sets := settingFlags()
+	// Settings that several commands have are described as sync has them, or else the first.
+	for _, command := range slices.SortedFunc(maps.Keys(sets), syncFirst) {
+		own, err := settingSchemas(sets[command])
+		if err != nil {
+			return nil, err
+		}
+		sections[command] = schema{"type": []string{"object", "null"}, "description": "settings of millrace " + strings.ReplaceAll(command, "-", " ") + " alone",
+			"properties": own, "additionalProperties": false}
+		for name, s := range own {
+			all[name] = merged(all[name], s.(schema))
+		}
+	}
+	for command, section := range sections {
+		if setting, ok := all[command]; ok { // verify is a setting of sync, too
+			all[command] = schema{"if": schema{"type": "object"}, "then": section, "else": setting, "description": section["description"]}
+			continue
+		}
+		all[command] = section
+	}
+	for _, section := range sections {
+		own := section["properties"].(schema)
+		for name, s := range own {
+			if reflect.DeepEqual(all[name], s) {
+				own[name] = schema{"$ref": "#/properties/" + name}
+			}
+		}
+	}
+	return json.MarshalIndent(schema{
+		"$schema":     "https://json-schema.org/draft/2020-12/schema",
+		"title":       "millrace configuration",
+		"description": "Settings of millrace by the names of its flags. Those of one command may stand in a section of its name.",
+		"type":        "object", "properties": all, "additionalProperties": false, "$defs": defs,
+	}, "", " ")
+}
+
+func syncFirst(a, b string) int {
+	switch {
+	case a == b:
+		return 0
+	case a == CommandSync:
+		return -1
+	case b == CommandSync:
+		return 1
+	}
+	return strings.Compare(a, b)
+}
+
+// merged is a setting of several commands: the values that one of them takes.
+func merged(have any, s schema) schema {
+	first, ok := have.(schema)
+	if !ok || reflect.DeepEqual(first, s) {
+		return s
+	}
+	notes := []string{"description", "default"}
+	without := func(s schema) schema {
+		s = maps.Clone(s)
+		for _, note := range notes {
+			delete(s, note)
+		}
+		return s
+	}
+	out := maps.Clone(first)
+	if !reflect.DeepEqual(first["default"], s["default"]) {
+		delete(out, "default")
+	}
+	if !reflect.DeepEqual(without(first), without(s)) {
+		out = either(without(first), without(s))
+		out["description"] = first["description"]
+	}
+	return out
+}
+
+// settingSchemas are flags as keys of the file.
+func settingSchemas(fs *pflag.FlagSet) (out schema, err error) {
+	out = schema{}
+	fs.VisitAll(func(f *pflag.Flag) {
+		s := valueSchema(f)
+		switch {
+		case f.Name == flagConfig:
+			return
+		case s == nil:
+			err = fmt.Errorf("no form in the file is known of the flag --%s, a %s", f.Name, f.Value.Type())
+			return
+		}
+		_, s["description"] = pflag.UnquoteUsage(f)
+		if d := defaultOf(f); d != nil {
+			s["default"] = d
+		}
+		out[f.Name] = s
+	})
+	return out, err
+}
+
+// durations are those that time.ParseDuration reads.
+const durations = `^[-+]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$`
+
+// valueSchema describes the values that a flag takes from the file, nil where that is not known.
+func valueSchema(f *pflag.Flag) schema {
+	list := func(item schema) []any { return []any{item, schema{"type": "array", "items": item}} }
+	switch f.Value.Type() {
+	case "bool":
+		return schema{"type": "boolean"}
+	case "int", "int64":
+		return schema{"type": "integer"}
+	case "float64":
+		return schema{"type": "number"}
+	case "duration":
+		return either(schema{"type": "string", "pattern": durations}, schema{"const": 0})
+	case "stringSlice", "stringArray":
+		form, ruled := ruleForms()[f.Name]
+		item := refTo("rule") // before and after an =
+		if f.Value.Type() == "stringSlice" && !ruled {
+			item = refTo("pattern")
+		}
+		forms := list(item)
+		if ruled {
+			keys := form.pattern
+			if keys == nil {
+				keys = refTo("pattern")
+			}
+			forms = append(forms, schema{"type": "object", "propertyNames": keys, "additionalProperties": form.schema})
+		}
+		return either(forms...)
+	case "string":
+		if words := Choices(f); words != nil {
+			return schema{"enum": words}
+		}
+		return schema{"type": []string{"string", "number", "boolean"}}
+	}
+	return nil
+}
+
+// defaultOf is the default of a flag, nil for none.
+func defaultOf(f *pflag.Flag) any {
+	switch f.Value.Type() {
+	case "bool":
+		return f.DefValue == "true"
+	case "int", "int64":
+		n, _ := strconv.ParseInt(f.DefValue, 10, 64)
+		return n
+	case "float64":
+		n, _ := strconv.ParseFloat(f.DefValue, 64)
+		return n
+	}
+	if f.DefValue == "" || f.DefValue == "[]" {
+		return nil
+	}
+	return f.DefValue
+}

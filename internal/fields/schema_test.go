@@ -1,0 +1,94 @@
+package fields
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+func compiled(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	text, err := json.Marshal(map[string]any{"$ref": "#/$defs/fields", "$defs": Schema()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("fields.json", doc); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Compile("fields.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func validate(t *testing.T, s *jsonschema.Schema, text string) error {
+	t.Helper()
+	v, err := jsonschema.UnmarshalJSON(bytes.NewReader([]byte(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Validate(v)
+}
+
+// TestSchemaTakesWhatParseTakes: an editor complains of no rules that work.
+func TestSchemaTakesWhatParseTakes(t *testing.T) {
+	s := compiled(t)
+	g := newGen(seedOf(t))
+	taken := 0
+	for range roundsOf(t, 2000) {
+		rules := raw(t, g.rules())
+		if _, err := Parse(rules, testSecrets); err != nil {
+			continue
+		}
+		text, err := bson.MarshalExtJSON(rules, false, false)
+		if err != nil {
+			continue
+		}
+		taken++
+		if err := validate(t, s, string(text)); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+	}
+	if taken < 500 && roundsOf(t, 2000) >= 2000 {
+		t.Errorf("only %d sets of rules were compared", taken)
+	}
+	for _, rules := range []string{`{}`, `{"keep": ["_id", "a.0b"]}`, `{"mask": {"a": null, "b": "null"}}`, `{"compute": {"a": "doc.b", "c.d": {"expr": "doc.b", "otherwise": null}}}`,
+		`{"convert": {"a": {"to": "int", "otherwise": null}}}`} {
+		if _, err := Parse(parseDoc(t, rules), testSecrets); err != nil {
+			t.Error(err)
+		}
+		if err := validate(t, s, rules); err != nil {
+			t.Errorf("%s: %v", rules, err)
+		}
+	}
+}
+
+// TestSchemaRefuses: an editor finds what Parse refuses, where it is a matter of form.
+func TestSchemaRefuses(t *testing.T) {
+	s := compiled(t)
+	for _, rules := range []string{
+		`{"dorp": ["a"]}`, `{"drop": ["a"], "keep": ["b"]}`, `{"drop": "a"}`, `{"drop": []}`, `{"keep": []}`, `{"drop": [1]}`, `{"drop": ["a", ""]}`,
+		`{"drop": ["a..b"]}`, `{"drop": ["a."]}`, `{"drop": ["a.0.b"]}`, `{"drop": ["$a"]}`, `{"drop": ["a.$b"]}`, `{"drop": ["_id"]}`, `{"drop": ["_id.a"]}`, `{"keep": ["_id.a"]}`,
+		`{"mask": {"_id": "null"}}`, `{"rename": {"a": "_id"}}`, `{"move": {"a": "_id.x"}}`, `{"set": {"_id": 1}}`, `{"from": {"a": "_id.x"}}`,
+		`{"rename": {"a.b": "c"}}`, `{"rename": {"a": "c.d"}}`, `{"rename": {"a": 1}}`, `{"rename": ["a"]}`, `{"rename": {}}`, `{"from": {"a": "$now"}}`, `{"from": {"a": 1}}`,
+		`{"convert": {"a": "int"}}`, `{"convert": {"a": {"to": "number"}}}`, `{"convert": {"a": {"to": "int", "otherwise": "x"}}}`, `{"convert": {"a": {"to": "int", "or": "x"}}}`, `{"convert": {"a": {}}}`,
+		`{"mask": {"a": "x"}}`, `{"mask": {"a": {}}}`, `{"mask": {"a": 1}}`, `{"mask": {"a": {"last": 4, "first": 1}}}`, `{"mask": {"a": {"last": 0}}}`, `{"mask": {"a": {"first": "x"}}}`, `{"mask": {"a": {"hmac": "secret"}}}`,
+		`{"compute": {"a": 1}}`, `{"compute": {"a": {"when": "doc.b"}}}`, `{"compute": {"a": {"expr": "1", "otherwise": "keep"}}}`,
+	} {
+		if validate(t, s, rules) == nil {
+			t.Errorf("%s is valid", rules)
+		}
+		if _, err := Parse(parseDoc(t, rules), testSecrets); err == nil {
+			t.Errorf("%s is taken", rules)
+		}
+	}
+}

@@ -1,0 +1,203 @@
+package transform
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/fields"
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Effect is what one rule does to the collections of a source, and to some of their
+// documents.
+type Effect struct {
+	Kind string `json:"kind"` // filter, fields, skip or soft-delete
+	Rule string `json:"rule"`
+	// Collections are those that the rule decides on: of several rules that match, the first.
+	Collections int   `json:"collections"`
+	Docs        int64 `json:"docs"` // that it was tried on
+	// Kept are documents that a filter keeps; Changed those that fields change, and Failed
+	// those that they cannot map; Marked those that have the field of a soft-delete already.
+	Kept    int64 `json:"kept"`
+	Changed int64 `json:"changed"`
+	Failed  int64 `json:"failed"`
+	Marked  int64 `json:"marked,omitempty"`
+	// Why counts the failed documents by their reasons.
+	Why []Reason `json:"why,omitempty"`
+	// Parts are the single rules of fields, each as if it were alone.
+	Parts []PartEffect `json:"parts,omitempty"`
+	// Skipped are the operations that a skip leaves out.
+	Skipped []string `json:"skipped,omitempty"`
+}
+
+// Reason is why documents cannot be mapped.
+type Reason struct {
+	Text string `json:"text"`
+	Docs int64  `json:"docs"`
+}
+
+// PartEffect is what a single rule of fields does, such as a mask.
+type PartEffect struct {
+	Rule    string `json:"rule"`
+	Changed int64  `json:"changed"`
+	Failed  int64  `json:"failed"`
+}
+
+// Rehearsal tries rules on documents, and counts. One goroutine may use it.
+type Rehearsal struct {
+	rules   *Set
+	effects []*Effect // filters, mappings, skips, softDeletes
+	parts   [][]fields.Part
+	why     map[*Effect]map[string]int64
+	out     []byte
+}
+
+// Rehearse begins with nothing tried.
+func Rehearse(s *Set) (*Rehearsal, error) {
+	r := &Rehearsal{rules: s, why: map[*Effect]map[string]int64{}}
+	if s == nil {
+		return r, nil
+	}
+	add := func(kind, rule string) *Effect {
+		e := &Effect{Kind: kind, Rule: rule}
+		r.effects = append(r.effects, e)
+		return e
+	}
+	for i := range s.filters {
+		add("filter", s.filters[i].String())
+	}
+	for i := range s.mappings {
+		e := add("fields", s.mappings[i].String())
+		parts, err := s.mappings[i].parts()
+		if err != nil {
+			return nil, fmt.Errorf("take apart the rules of %s: %w", s.mappings[i].pattern, err)
+		}
+		for _, p := range parts {
+			e.Parts = append(e.Parts, PartEffect{Rule: p.Rule})
+		}
+		r.parts = append(r.parts, parts)
+	}
+	for i := range s.skips {
+		e := add("skip", s.skips[i].String())
+		e.Skipped = strings.Split(s.skips[i].ops.String(), ",")
+	}
+	for i := range s.softDeletes {
+		add("soft-delete", s.softDeletes[i].String())
+	}
+	return r, nil
+}
+
+// of are the effects of the rules that decide on a namespace, nil for none.
+func (r *Rehearsal) of(ns string) (filter, mapping, skip, soft *Effect) {
+	at := func(from, i int) *Effect {
+		if i < 0 {
+			return nil
+		}
+		return r.effects[from+i]
+	}
+	s := r.rules
+	if s == nil {
+		return
+	}
+	f, m, k := len(s.filters), len(s.mappings), len(s.skips)
+	return at(0, s.filterOf(ns)), at(f, s.fieldsOf(ns)), at(f+m, s.skipOf(ns)), at(f+m+k, s.softDeleteOf(ns))
+}
+
+// Collection counts one, and reports whether its documents tell more.
+func (r *Rehearsal) Collection(ns string) bool {
+	filter, mapping, skip, soft := r.of(ns)
+	for _, e := range []*Effect{filter, mapping, skip, soft} {
+		if e != nil {
+			e.Collections++
+		}
+	}
+	return filter != nil || mapping != nil || soft != nil
+}
+
+// Document tries the rules on a document of a namespace.
+func (r *Rehearsal) Document(ns string, doc bson.Raw) error {
+	filter, mapping, _, soft := r.of(ns)
+	if filter != nil {
+		filter.Docs++
+		if !r.rules.Filter(ns).Match(doc) {
+			return nil
+		}
+		filter.Kept++
+	}
+	if mapping != nil {
+		if err := r.mapped(ns, mapping, doc); err != nil {
+			return err
+		}
+	}
+	if soft != nil {
+		soft.Docs++
+		if _, has := bsonraw.Field(doc, r.rules.SoftDelete(ns)); has {
+			soft.Marked++
+		}
+	}
+	return nil
+}
+
+// mapped tries a mapping as a whole, and each of its rules.
+func (r *Rehearsal) mapped(ns string, e *Effect, doc bson.Raw) error {
+	e.Docs++
+	meta := fields.Meta{Namespace: ns, Operation: OperationCopy}
+	try := func(m *fields.Map) (changed bool, why string, err error) {
+		r.out, err = m.Apply(r.out[:0], doc, meta)
+		if misfit, ok := errors.AsType[*fields.Misfit](err); ok {
+			return false, misfit.Error(), nil
+		}
+		return !bytes.Equal(r.out, doc), "", mongo.Wrap(err, "try the rules for fields on %s", ns)
+	}
+	i := r.rules.fieldsOf(ns)
+	changed, why, err := try(r.rules.mappings[i].fields)
+	if err != nil {
+		return err
+	}
+	switch {
+	case why != "":
+		e.Failed++
+		if r.why[e] == nil {
+			r.why[e] = map[string]int64{}
+		}
+		r.why[e][why]++
+	case changed:
+		e.Changed++
+	}
+	for n, p := range r.parts[i] {
+		changed, why, err := try(p.Map)
+		if err != nil {
+			return err
+		}
+		if why != "" {
+			e.Parts[n].Failed++
+		} else if changed {
+			e.Parts[n].Changed++
+		}
+	}
+	return nil
+}
+
+// mostReasons bounds the reasons that are told of a rule.
+const mostReasons = 10
+
+// Effects are what was counted, rule by rule.
+func (r *Rehearsal) Effects() (out []Effect) {
+	for _, e := range r.effects {
+		one := *e
+		for text, docs := range r.why[e] {
+			one.Why = append(one.Why, Reason{text, docs})
+		}
+		slices.SortFunc(one.Why, func(a, b Reason) int { return cmp.Or(cmp.Compare(b.Docs, a.Docs), strings.Compare(a.Text, b.Text)) })
+		one.Why = one.Why[:min(len(one.Why), mostReasons)]
+		out = append(out, one)
+	}
+	return out
+}
