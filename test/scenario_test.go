@@ -68,7 +68,7 @@ const (
 // scenarios are all of them, by subject.
 func scenarios() []scenario {
 	return slices.Concat(typeScenarios(), idScenarios(), updateScenarios(), writeScenarios(), kindScenarios(), cappedScenarios(), seriesScenarios(),
-		viewScenarios(), indexScenarios(), indexChangeScenarios(), ddlScenarios(), renameScenarios(), filterScenarios(), rowScenarios(), skipScenarios(), fieldScenarios(), unmappedScenarios(), softScenarios(),
+		viewScenarios(), indexScenarios(), indexChangeScenarios(), ddlScenarios(), renameScenarios(), filterScenarios(), rowScenarios(), skipScenarios(), ttlScenarios(), fieldScenarios(), unmappedScenarios(), softScenarios(),
 		mappingScenarios(), txnScenarios(), uniqueScenarios(), knownLossScenarios())
 }
 

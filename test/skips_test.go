@@ -265,8 +265,10 @@ func skipFilter(s *site) {
 	s.remove("c", d("_id", d("$lt", 6)))
 	s.insert("c", d("_id", 0, "s", "open", "anew", true), d("_id", 1, "s", "open", "anew", true), d("_id", 2, "s", "closed"))
 	s.set("c", 10, d("$set", d("s", "closed"))) // leaves
-	s.set("c", 11, d("$set", d("s", "open")))   // enters
-	s.remove("c", d("_id", 11))
+	s.transaction(func(s *site) {
+		s.set("c", 11, d("$set", d("s", "open"))) // would enter
+		s.remove("c", d("_id", 11))
+	})
 	s.remove("c", d("_id", 13))
 }
 

@@ -9,6 +9,9 @@ import (
 
 // explained: verify is to say what differs as it has to.
 func (sc scenario) explained() bool {
+	if sc.name == "skip_ttl_settings" { // verify knows the settings of now alone
+		return false
+	}
 	return sc.skip != nil || sc.softDelete != nil || sc.leavesOut
 }
 

@@ -132,7 +132,7 @@ func bindRules(fs *pflag.FlagSet, r *transform.Config) {
 	fs.StringSliceVar(&r.Include, "include", nil, "only namespaces that match this `pattern`: db.coll, db.*, or with globs; may be repeated")
 	fs.StringSliceVar(&r.Exclude, "exclude", nil, "not the namespaces that match this `pattern`; may be repeated")
 	fs.StringArrayVar(&r.Filter, "filter", nil, "of the collections that match a pattern only the documents that find returns for a `filter`, as 'db.coll={\"status\": \"open\"}'; may be repeated")
-	fs.StringArrayVar(&r.Skip, "skip", nil, "of the collections that match a pattern leave out some `operations`, as 'db.coll=delete,drop'; may be repeated")
+	fs.StringArrayVar(&r.Skip, "skip", nil, "of the collections that match a pattern leave out some `operations`, as 'db.coll=delete,drop', or with 'db.coll=ttl' only the deletions of documents that have expired; may be repeated")
 	fs.StringArrayVar(&r.SoftDelete, "soft-delete", nil, "have documents that the source deletes stay, with the time in a `field`, as 'db.coll=deletedAt'; may be repeated")
 	fs.StringArrayVar(&r.Fields, "fields", nil, "map the fields of the documents of collections that match a pattern, as 'db.coll={\"drop\": [\"card\"]}'; may be `repeated`, see docs/transforms.md")
 	fs.StringSliceVar(&r.Rename, "rename", nil, "give a database or a collection another name on the target, as `from=to`; may be repeated")

@@ -106,7 +106,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 		return nil, fmt.Errorf("target: %w", err)
 	}
 	j.letters = deadletter.New(j.dst, j.id, j.store.SameTerm)
-	shape := schema.TargetOptions{Job: j.id, Log: j.log, SameTerm: j.store.SameTerm}
+	shape := schema.TargetOptions{Job: j.id, Log: j.log, SameTerm: j.store.SameTerm, KeepsExpired: j.keepsExpired}
 	if j.wishes = (&placing.Source{Cluster: j.src, Shards: j.shards, Rules: keys}); j.dst.Info.Kind == mongo.KindSharded {
 		j.placer = placing.New(j.dst, placing.Options{Job: j.id, Source: j.wishes, Log: j.log})
 		shape.Sharding = j.placer

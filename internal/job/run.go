@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/docwrite"
+	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
@@ -347,7 +348,7 @@ func (j *Job) sink(pos stream.Position, o mongosink.Options) *mongosink.Engine {
 	partitions := partitionsFor(j.spec.Partitions, j.dst.Pool.RoundTripTime())
 	b := newApplyBuffer(j.spec.ApplyBuffer, partitions)
 	o.Sizes = mongosink.Sizes{Partitions: partitions, InFlight: b.inFlight, BatchBytes: b.writes, Coalesce: b.kept}
-	o.Names = mongosink.Names{Absent: j.ask.Names.Absent, Traits: j.traits, Partial: j.partial, Stale: j.rules.Stale}
+	o.Names = mongosink.Names{Absent: j.ask.Names.Absent, Traits: j.traits, Partial: j.partial, Stale: j.rules.Stale, Expiry: j.expiry}
 	o.Policy = mongosink.Policy{Overwrite: j.spec.OnExisting == ExistingMerge, OnConflict: j.spec.OnConflict, Letters: j.letters}
 	o.Source = mongosink.Source{Reread: j.ask.Reread, Has: j.ask.OnSource}
 	if j.shards != nil {
@@ -381,6 +382,26 @@ func (j *Job) traits(ctx context.Context, ns string) (mongosink.Traits, error) {
 	}
 	keys, err := j.dst.ShardKeys(ctx, ns)
 	return mongosink.Traits{Capped: c.Capped(), Collated: c.Collated(), Key: docwrite.KeyOf(keys[ns], c.Collated())}, err
+}
+
+// keepsExpired says that documents of a target's namespace stay there when they expire.
+func (j *Job) keepsExpired(targetNS string) bool {
+	return slices.ContainsFunc(j.rules.Sources(targetNS), j.rules.KeepsExpired)
+}
+
+// expiry says how documents of a source namespace expire, where those stay on the target,
+// and gives what counts them. The settings are those at the position that is applied: schema
+// changes note them on the target. In mode incremental the target has them to begin with.
+func (j *Job) expiry(ctx context.Context, ns, targetNS string) (expiry.Settings, func(n int64), error) {
+	if !j.rules.KeepsExpired(ns) {
+		return nil, nil, nil
+	}
+	c, _, err := collection(ctx, j.dst, targetNS)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := j.cat.Expiry(ctx, targetNS, c.Collated(), j.spec.Mode == ModeIncremental)
+	return s, j.tally.Expired(j.rules, ns), err
 }
 
 // collection reads the options of a collection of the target as they are now.

@@ -45,6 +45,9 @@ func (p *planner) filters(ctx context.Context) error {
 			p.add(Fail, "rules", mongo.HintOf(err), "%v", err)
 			continue
 		}
+		if s, err := schema.ExpiryOf(c, p.Rules); err == nil && len(s) > 0 {
+			p.ok("rules", "%s: documents that expire (%s) stay on the target, which expires none by itself", c.NS, s)
+		}
 		if c.Type == schema.TypeView {
 			continue
 		}

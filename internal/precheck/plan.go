@@ -179,6 +179,9 @@ func (p *planner) deployments() {
 			"a user may not read the replica set's configuration: the sets are told apart by their addresses")
 	}
 	p.shards()
+	if p.Rules.KeepsAnyExpired() && (src.Kind == mongo.KindSharded || dst.Kind == mongo.KindSharded) {
+		p.add(Fail, "rules", "skip delete in place of ttl, which leaves all deletions out", "--skip …=ttl: of a sharded cluster, as source or target, deletions of expired documents cannot be left out by themselves")
+	}
 	if p.Source.Same(p.Target) {
 		p.add(Fail, "identity", "check --source and --target", "source and target are the same %s", strings.TrimSpace(string(src.Kind)+" "+src.SetName))
 	}

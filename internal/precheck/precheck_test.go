@@ -8,7 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 func TestList(t *testing.T) {
@@ -61,6 +64,35 @@ func TestUntestedVersions(t *testing.T) {
 		}
 		if !slices.Equal(got, c.want) || p.plan.Checks.Failed() {
 			t.Errorf("%v to %v: %v, want warnings %v", c.src, c.dst, p.plan.Checks, c.want)
+		}
+	}
+}
+
+// TestExpiredOfShards: of sharded clusters it is not known what has expired.
+func TestExpiredOfShards(t *testing.T) {
+	for _, c := range []struct {
+		src, dst mongo.Kind
+		skip     string
+		fails    bool
+	}{
+		{mongo.KindReplicaSet, mongo.KindReplicaSet, "a.*=ttl", false},
+		{mongo.KindSharded, mongo.KindReplicaSet, "a.*=ttl", true},
+		{mongo.KindReplicaSet, mongo.KindSharded, "a.*=ttl", true},
+		{mongo.KindSharded, mongo.KindSharded, "a.*=delete", false},
+	} {
+		rules, err := transform.New(transform.Config{Skip: []string{c.skip}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, newest := mongo.Tested()
+		cluster := func(k mongo.Kind, id byte) *mongo.Cluster {
+			return &mongo.Cluster{Info: mongo.Info{Kind: k, Version: newest, SetID: bson.ObjectID{id}}}
+		}
+		p := &planner{plan: &Plan{}, Input: Input{Source: cluster(c.src, 1), Target: cluster(c.dst, 2), Rules: rules}}
+		p.deployments()
+		failed := slices.ContainsFunc(p.plan.Checks.Of(Fail), func(f Check) bool { return f.Name == "rules" })
+		if failed != c.fails {
+			t.Errorf("%s to %s, %s: %v", c.src, c.dst, c.skip, p.plan.Checks)
 		}
 	}
 }

@@ -153,6 +153,11 @@ func (c *changer) apply(ctx context.Context, ch stream.Change, o ApplyOptions) (
 	if o.leftOut(ch) {
 		return o.leave(ch), nil
 	}
+	if ch.Kind == stream.ChangeCreateIndexes && o.Rules.Match(ch.NS) {
+		if err := checkKept(Collection{NS: ch.NS, Type: TypeCollection, Indexes: ch.Indexes}, o.Rules); err != nil {
+			return Effect{}, err
+		}
+	}
 	ch, err := o.mapped(ch)
 	if err != nil {
 		return Effect{}, err
@@ -200,6 +205,11 @@ func (c *changer) applyCreate(ctx context.Context, ch stream.Change, ns string, 
 	}
 	if err := errors.Join(CheckFilter(coll, o.Rules), CheckSkip(coll, o.Rules), CheckFields(coll, o.Rules, nil)); err != nil {
 		return Effect{}, err
+	}
+	if skips := o.Rules.Skips(ch.NS); skips.Has(stream.OpTTL) && skips.Has(leaving) { // what was left goes on as this one
+		if err := c.deferred.forgetExpiry(ctx, ns); err != nil {
+			return Effect{}, err
+		}
 	}
 	return Effect{Applied: true}, c.colls.create(ctx, coll, ns, o.Rules, o.existing(ch.NS) != KeepExisting)
 }

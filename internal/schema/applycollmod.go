@@ -28,7 +28,12 @@ func (c *changer) applyCollMod(ctx context.Context, ch stream.Change, ns string,
 	}
 	if mod := sub(ch.Options, "index"); mod != nil {
 		err := c.modIndex(ctx, ns, dataNS, mod, o)
-		if err != nil && !(errors.Is(err, errIndexGone) && (o.lenient() || o.Rules.Skips(ch.NS).Has(stream.OpCreateIndexes) || o.Rules.Fields(ch.NS) != nil)) {
+		unknown := has(mod, "expireAfterSeconds") && o.Rules.Skips(ch.NS).Has(stream.OpTTL)
+		mapped := o.Rules.Fields(ch.NS) != nil
+		if mapped && unknown && errors.Is(err, errIndexGone) && !o.lenient() {
+			return Effect{}, cannotKeep(ch.NS, err)
+		}
+		if err != nil && !(errors.Is(err, errIndexGone) && (o.lenient() || o.Rules.Skips(ch.NS).Has(stream.OpCreateIndexes) || mapped)) {
 			return Effect{}, err
 		}
 	}
@@ -92,7 +97,7 @@ func (c *changer) modIndexSetting(ctx context.Context, d *Deferred, key string, 
 			return fmt.Errorf("expireAfterSeconds is a %s", v.Type)
 		}
 		v = rawValue(n)
-		d.Expire = &v
+		d.Expire, d.Foreign = &v, false
 		if d.Spec, err = with(d.Spec, key, n); err != nil {
 			return err
 		}

@@ -132,7 +132,7 @@ func (b *builder) plan(ns string, ix stream.Index, p Phase) (planned, error) {
 	}
 	d := Deferred{DeferredID: b.deferred.id(ns, ix.Name), Expire: expire, Spec: ix.Spec}
 	d.Unbuilt = p == BeforeConsistent && uniqueLike(ix.Spec)
-	if expire != nil && !convertsTTL(b.c.Info.Version) {
+	if expire != nil && !convertsTTL(b.c.Info.Version) && !b.o.keepsExpired(ns) {
 		n, _ := seconds(*expire)
 		spec, err = with(spec, "expireAfterSeconds", standInExpiry(n))
 	}

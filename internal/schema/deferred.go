@@ -27,6 +27,10 @@ type Deferred struct {
 	// none. It is what is restored where the source has none to restore, and it
 	// outlives a job that begins anew.
 	Was *bson.RawValue `bson:"was,omitempty"`
+	// Foreign says that Expire is what the target had, and not what the source has.
+	Foreign bool `bson:"foreign,omitempty"`
+	// Stays says that the target never gets Expire, for documents stay that have expired.
+	Stays bool `bson:"stays,omitempty"`
 	// Spec is the whole specification of the index on the source, kept as bytes,
 	// for servers before 5.0 refuse documents with the names in it that start with a
 	// dollar sign.
@@ -46,9 +50,9 @@ func (d *Deferred) explains(what string) bool {
 	case limitsIndex:
 		return what == "option size" || what == "option max"
 	case "":
-		return what == "option expireAfterSeconds"
+		return !d.Stays && what == "option expireAfterSeconds"
 	}
-	return d.Unbuilt && what == "index "+d.Index || d.Expire != nil && what == "index "+d.Index+", expireAfterSeconds"
+	return d.Unbuilt && what == "index "+d.Index || d.Expire != nil && !d.Stays && what == "index "+d.Index+", expireAfterSeconds"
 }
 
 // DeferredID says of what something is deferred.
@@ -129,7 +133,7 @@ func (d *deferrals) save(ctx context.Context, settings ...Deferred) error {
 			deletes = append(deletes, append(filter[:1:1], had(false)))
 			continue
 		}
-		set := bson.D{{Key: "unbuilt", Value: s.Unbuilt}, {Key: "spec", Value: s.Spec}}
+		set := bson.D{{Key: "unbuilt", Value: s.Unbuilt}, {Key: "foreign", Value: s.Foreign}, {Key: "stays", Value: d.o.keepsExpired(s.NS)}, {Key: "spec", Value: s.Spec}}
 		if s.Was != nil {
 			set = append(set, bson.E{Key: "was", Value: s.Was})
 		}
@@ -154,7 +158,7 @@ func (d *deferrals) save(ctx context.Context, settings ...Deferred) error {
 
 // standIn makes the expiry that the target had the one to be restored.
 func standIn() bson.A {
-	return bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "unbuilt", Value: false}, {Key: "expire", Value: "$was"}}}}}
+	return bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "unbuilt", Value: false}, {Key: "foreign", Value: true}, {Key: "expire", Value: "$was"}}}}}
 }
 
 // forget removes what is deferred.

@@ -102,14 +102,15 @@ func (e *expiries) note(ctx context.Context, d Deferred) error {
 		d = old
 	}
 	if d.Was = was; d.Expire == nil {
-		d.Expire = was
+		d.Expire, d.Foreign = was, true
 	}
 	e.o.Log.Info("the target has an expiry, or limits, that are deferred until finalize", "ns", d.NS, "index", d.Index, "was", was)
 	return e.deferred.save(ctx, d)
 }
 
 // RestoreExpiries gives collections and indexes the expiry that was deferred: the
-// last step of a job, for from now on the target removes documents by itself.
+// last step of a job, for from now on the target removes documents by itself. Where
+// documents stay that have expired it gives none.
 // After a failure or a crash it can be called again.
 func (e *expiries) RestoreExpiries(ctx context.Context) error {
 	all, err := e.deferred.list(ctx, bson.E{Key: "expire", Value: bson.D{{Key: "$exists", Value: true}}})
@@ -117,6 +118,10 @@ func (e *expiries) RestoreExpiries(ctx context.Context) error {
 		return err
 	}
 	return sideBySide(ctx, e.o.Parallel, maps.All(byNS(all)), func(ctx context.Context, ns string, list []Deferred) error {
+		if e.o.keepsExpired(ns) {
+			e.o.Log.Info("the target does not expire documents that are to stay there", "ns", ns)
+			return nil // what has expired is asked for as long as changes come
+		}
 		for _, d := range list {
 			if err := e.restore(ctx, d); err != nil {
 				return fmt.Errorf("restore the expiry of %s (index %q) on the target: %w", ns, d.Index, err)

@@ -60,7 +60,7 @@ func CheckSkip(c Collection, rules Rules) error {
 	case ops.Has(stream.OpInsert) && rules.Fields(c.NS) != nil:
 		why = "its fields are mapped, which takes whole documents of the source now and then, and of one of them it is not known when it was inserted"
 	default:
-		return nil
+		return checkKept(c, rules)
 	}
 	return mongo.WithHint(fmt.Errorf("operations on documents of %s cannot be skipped or become others: %s", c.NS, why),
 		fmt.Sprintf("have the patterns of --skip and --soft-delete leave it out (--skip '%s=none' before others does), or --exclude it", c.NS))
@@ -85,8 +85,12 @@ func explain(list []Difference, rules Rules) {
 func causes(d *Difference) stream.Ops {
 	what, rest, _ := strings.Cut(d.What, " ")
 	switch {
+	case what == "option" && rest == "expireAfterSeconds":
+		return leaving | stream.OpCollMod | stream.OpTTL
 	case what == "option":
 		return leaving | stream.OpCollMod
+	case what == "index" && strings.HasSuffix(rest, ", expireAfterSeconds"):
+		return leaving | stream.OpCollMod | stream.OpCreateIndexes | stream.OpDropIndexes | stream.OpTTL
 	case what == "index" && strings.Contains(rest, ", "), what == "index" && d.Source != "" && d.Target != "":
 		return leaving | stream.OpCollMod | stream.OpCreateIndexes | stream.OpDropIndexes
 	case what == "index" && d.Target == "":

@@ -64,9 +64,16 @@ type TargetOptions struct {
 	// SameTerm is given in which election term each change was answered, and fails
 	// when it is not that of the attempt. Nil takes any.
 	SameTerm func(term int64) error
+	// KeepsExpired tells of a namespace of the target in which documents stay that have
+	// expired: it gets no expiry. Nil knows none.
+	KeepsExpired func(targetNS string) bool
 	// Parallel bounds commands under way at once where many collections are
 	// changed, default DefaultBuilds.
 	Parallel int
+}
+
+func (o TargetOptions) keepsExpired(ns string) bool {
+	return o.KeepsExpired != nil && o.KeepsExpired(ns)
 }
 
 // Target writes schema to a target deployment. Its methods may be called

@@ -59,6 +59,10 @@ type Event struct {
 	// Until is set of an event that was made of the document's state on the source,
 	// read later: events of the document after At and up to Until may be in it.
 	Until mongo.OpTime
+	// Wall is the source's time of day, in milliseconds since 1970, of a Delete that may be
+	// one of a document that has expired; 0 of what a user is known to have done, and
+	// where the source does not say.
+	Wall int64
 }
 
 // Key identifies a document within its collection.

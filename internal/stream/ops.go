@@ -21,14 +21,15 @@ const (
 	OpCreateIndexes
 	OpDropIndexes
 	OpCollMod // of a collection, view or index
+	OpTTL     // deletion of a document that has expired: a part of OpDelete
 )
 
 // OpDocuments are those on documents.
-const OpDocuments = OpInsert | OpUpdate | OpReplace | OpDelete
+const OpDocuments = OpInsert | OpUpdate | OpReplace | OpDelete | OpTTL
 
 // opNames are in the order of the operations.
 func opNames() []string {
-	return []string{"insert", "update", "replace", "delete", "create", "drop", "rename", "createIndexes", "dropIndexes", "collMod"}
+	return []string{"insert", "update", "replace", "delete", "create", "drop", "rename", "createIndexes", "dropIndexes", "collMod", "ttl"}
 }
 
 // OpNames lists what ParseOps takes.
@@ -57,8 +58,14 @@ func ParseOps(text string) (o Ops, err error) {
 	if databases && !o.Has(OpDrop) {
 		return 0, fmt.Errorf("a source tells that a database is dropped as drops of its collections, which cannot be told from others: write drop, which skips both")
 	}
+	if blind := o & beforeTTL; o.Has(OpTTL) && blind != 0 {
+		return 0, fmt.Errorf("whether a document has expired is told by the target's document and indexes, which are not those of the source without %s: write ttl without that, or delete, which leaves out all deletions", blind)
+	}
 	return o, nil
 }
+
+// beforeTTL are operations without which the target does not know what has expired.
+const beforeTTL = OpInsert | OpUpdate | OpReplace | OpCreateIndexes | OpDropIndexes | OpCollMod
 
 // Has reports whether any of some operations is in the set.
 func (o Ops) Has(any Ops) bool { return o&any != 0 }

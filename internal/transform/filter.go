@@ -87,7 +87,11 @@ func (s *Set) SameDocuments(a, b string) bool {
 // be there under b, too.
 func (s *Set) leftAlike(a, b string) bool {
 	field := s.SoftDelete(a)
-	return (field == "" || field == s.SoftDelete(b)) && (s.Skips(a)&^s.Skips(b)&(stream.OpDocuments|leaves)) == 0
+	under := s.Skips(b)
+	if under.Has(stream.OpDelete) { // of which ttl is a part
+		under |= stream.OpTTL
+	}
+	return (field == "" || field == s.SoftDelete(b)) && (s.Skips(a)&^under&(stream.OpDocuments|leaves)) == 0
 }
 
 func compileFilters(texts []string) (out []filter, err error) {

@@ -343,3 +343,36 @@ func TestPass(t *testing.T) {
 		})
 	}
 }
+
+// TestPassGone: of a document that is gone when it is read, what the target has of it
+// decides whether it had expired.
+func TestPassGone(t *testing.T) {
+	rules := mustNew(t, Config{Filter: []string{`db.c={"a":1}`}, Skip: []string{"db.c=ttl"}})
+	update := stream.Event{Kind: stream.Update, Form: delta.Diff, NS: "db.c", Key: stream.Key{ID: idOf(1)}, At: when(5),
+		Doc: marshal(bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "a", Value: 1}}}}}})}
+	left := update
+	left.Key.ID = idOf(2)
+	read := func(_ context.Context, _ *stream.Event, ids []bson.RawValue, _ mongo.OpTime, _ int) ([]bson.Raw, mongo.OpTime, error) {
+		docs := make([]bson.Raw, len(ids))
+		for i, id := range ids {
+			if id.Int32() == 2 { // is in the filter no more
+				docs[i] = marshal(bson.D{{Key: "_id", Value: 2}, {Key: "a", Value: 2}})
+			}
+		}
+		return docs, when(9), nil
+	}
+	b := &stream.Batch{Events: []stream.Event{update, left}, End: when(5)}
+	var walls []int64
+	err := NewStage(rules, stream.Position{}, nil, nil).Pass(t.Context(), b, read, func(_ context.Context, b *stream.Batch) error {
+		for _, ev := range b.Events {
+			if ev.Kind != stream.Delete {
+				t.Errorf("%s of %s", ev.Kind, bsonraw.IDText(ev.Key.ID))
+			}
+			walls = append(walls, ev.Wall)
+		}
+		return nil
+	})
+	if err != nil || !slices.Equal(walls, []int64{10_000, 0}) {
+		t.Errorf("%v, %v", walls, err)
+	}
+}

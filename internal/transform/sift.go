@@ -264,6 +264,9 @@ func (d *decision) made(ctx context.Context, to []stream.Event, ev *stream.Event
 	d.newest = mongo.MaxOpTime(d.newest, s.until)
 	dest, op := d.stage.of(ev.NS), ev.Op()
 	become(ev, s.doc, dest.keep)
+	if s.doc == nil { // what expires meanwhile is judged by what the target has of it
+		ev.Wall = int64(s.until.TS.T+1) * 1000
+	}
 	if ev.Kind == stream.Put {
 		dest.count.entered.Add(1)
 	} else {

@@ -60,13 +60,14 @@ func TestFilterRules(t *testing.T) {
 	if s.SameDocuments("a.b", "a.c") || !s.SameDocuments("a.c", "a.d") || !s.SameDocuments("b.b", "c.c") {
 		t.Error("which namespaces have the same filter")
 	}
-	s = mustNew(t, Config{SoftDelete: []string{`a.b=x`, `a.c=x`, `a.d=y`}, Skip: []string{`b.b=delete`, `b.c=delete,collMod`, `b.d=delete,insert`}})
+	s = mustNew(t, Config{SoftDelete: []string{`a.b=x`, `a.c=x`, `a.d=y`}, Skip: []string{`b.b=delete`, `b.c=delete,collMod`, `b.d=delete,insert`, `b.e=ttl`}})
 	for _, c := range []struct {
 		a, b string
 		want bool
 	}{
 		{"a.b", "a.c", true}, {"a.b", "a.d", false}, {"a.b", "c.c", false}, {"c.c", "a.b", true},
 		{"b.b", "b.c", true}, {"b.c", "b.b", true}, {"b.b", "b.d", true}, {"b.d", "b.b", false}, {"b.b", "c.c", false}, {"c.c", "b.b", true},
+		{"b.e", "b.b", true}, {"b.b", "b.e", false}, {"b.e", "c.c", false}, {"c.c", "b.e", true},
 	} {
 		if got := s.SameDocuments(c.a, c.b); got != c.want {
 			t.Errorf("a rename of %s to %s keeps what is there: %v", c.a, c.b, got)

@@ -44,9 +44,18 @@ func (s *Set) Stale(ns string) bool {
 	return s.Skips(ns).Has(stream.OpInsert | stream.OpUpdate | stream.OpReplace)
 }
 
+// KeepsExpired reports that documents of a source namespace stay on the target when they
+// expire.
+func (s *Set) KeepsExpired(ns string) bool { return s.Skips(ns).Has(stream.OpTTL) }
+
+// KeepsAnyExpired reports that of some namespaces they do.
+func (s *Set) KeepsAnyExpired() bool {
+	return s != nil && slices.ContainsFunc(s.skips, func(k skip) bool { return k.ops.Has(stream.OpTTL) })
+}
+
 // leaves are the operations whose skipping leaves documents on the target that the
 // source has no longer: what it inserts may be there.
-const leaves = stream.OpDelete | stream.OpDrop | stream.OpRename
+const leaves = stream.OpDelete | stream.OpTTL | stream.OpDrop | stream.OpRename
 
 func compileSkips(texts []string) (out []skip, err error) {
 	for _, text := range texts {

@@ -35,6 +35,7 @@ func TestStageSkips(t *testing.T) {
 		"drop,rename":           "put update replace delete put upsert",
 		"create,collMod":        "insert update replace delete put upsert",
 		"insert,update,replace": "delete",
+		"ttl":                   "put update replace delete put upsert",
 	} {
 		rules := mustNew(t, Config{Skip: []string{"a.*=" + ops}})
 		tally := NewTally(rules)

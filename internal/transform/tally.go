@@ -95,6 +95,7 @@ type skipCount struct {
 	rule   string
 	passed atomic.Int64
 	ops    [4]atomic.Int64 // insert, update, replace, delete
+	ttl    atomic.Int64    // which have passed, and were none to the target
 }
 
 func (c *skipCount) add(op stream.Ops) { c.ops[bits.TrailingZeros16(uint16(op))].Add(1) }
@@ -173,9 +174,22 @@ func (t *Tally) Skips() (out []SkipCount) {
 				one.Seen += n
 			}
 		}
+		if n := t.skips[i].ttl.Load(); n > 0 {
+			one.Skipped[stream.OpTTL.String()] = n
+		}
 		out = append(out, one)
 	}
 	return out
+}
+
+// Expired gives what counts deletions of expired documents of a source namespace that were
+// left out; nil counts nothing.
+func (t *Tally) Expired(s *Set, ns string) func(n int64) {
+	i := s.skipOf(ns)
+	if t == nil || i < 0 {
+		return nil
+	}
+	return func(n int64) { t.skips[i].ttl.Add(n) }
 }
 
 // of counts for the filter with an index, which is below 0 for none.

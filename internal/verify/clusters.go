@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
@@ -162,7 +163,10 @@ func (e *Engine) list(ctx context.Context, rules *transform.Set) (pairs []Pair, 
 	if err != nil {
 		return nil, nil, err
 	}
-	return pairUp(ofSource, ofTarget, rules), others, anythingOf(ofSource, ofTarget, rules)
+	if pairs, err = pairUp(ofSource, ofTarget, rules); err != nil {
+		return nil, nil, err
+	}
+	return pairs, others, anythingOf(ofSource, ofTarget, rules)
 }
 
 // anythingOf fails where rules keep nothing, for a comparison of nothing proves
@@ -195,14 +199,16 @@ func anythingOf(ofSource, ofTarget []schema.Collection, rules *transform.Set) er
 // name on the other side means a view or a time-series collection has nothing to
 // be paired with: that they are of different types is for the catalogs'
 // comparison to say.
-func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set) []Pair {
-	var pairs []Pair
+func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set) (pairs []Pair, err error) {
 	source, target := virtual(ofSource), virtual(ofTarget)
 	paired := map[string]bool{}
 	for _, c := range ofSource {
 		p := Pair{SourceNS: c.DataNS(), TargetNS: rules.Target(c.DataNS())}
 		p.Keep, p.Skips = rules.Keep(p.SourceNS, nil), rules.Skips(c.NS)
 		p.Unmarked = rules.Unmarked(p.SourceNS)
+		if p.Expired, err = expired(c, rules); err != nil {
+			return nil, err
+		}
 		if p.Map, p.Strip = rules.Comparer(p.SourceNS); p.Map != nil {
 			p.Unmapped = transform.IsUnmapped
 		}
@@ -220,7 +226,21 @@ func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set) []Pair
 			pairs = append(pairs, Pair{SourceNS: ns, TargetNS: c.DataNS(), Skips: rules.Skips(ns), Unmarked: rules.Unmarked(ns)})
 		}
 	}
-	return pairs
+	return pairs, nil
+}
+
+// expired recognizes documents that have expired by the settings that the source has now,
+// where those stay on the target; nil where none do.
+func expired(c schema.Collection, rules *transform.Set) (func(doc []byte) bool, error) {
+	c, _, err := schema.Mapped(c, rules)
+	if err != nil {
+		return nil, err
+	}
+	settings, err := schema.ExpiryOf(c, rules)
+	if err != nil || len(settings) == 0 {
+		return nil, err
+	}
+	return func(doc []byte) bool { return settings.Expired(doc, time.Now().UnixMilli()) }, nil
 }
 
 // virtual are the names under which no documents are kept: of views, and of

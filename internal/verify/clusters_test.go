@@ -13,7 +13,7 @@ func TestPairUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := pairUp([]schema.Collection{
+	got, err := pairUp([]schema.Collection{
 		{NS: "shop.orders", Type: schema.TypeCollection},
 		{NS: "shop.view", Type: schema.TypeView},
 		{NS: "shop.weather", Type: schema.TypeTimeSeries},
@@ -32,6 +32,9 @@ func TestPairUp(t *testing.T) {
 		{NS: "store.extraView", Type: schema.TypeView},
 		{NS: "crm.extra", Type: schema.TypeTimeSeries},
 	}, rules)
+	if err != nil {
+		t.Fatal(err)
+	}
 	want := []Pair{
 		{SourceNS: "shop.orders", TargetNS: "store.orders"},
 		{SourceNS: "shop.system.buckets.weather", TargetNS: "store.system.buckets.weather"},

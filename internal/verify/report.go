@@ -3,6 +3,7 @@ package verify
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -127,7 +128,10 @@ func (c *collection) differ(a, b []byte, note string) {
 			kind = unmapped
 		}
 	}
-	c.add(kind, keyOf(a, b), func() string {
+	expired := func() bool {
+		return kind == Extra && c.pair.Expired != nil && !slices.ContainsFunc(apart(b), func(doc []byte) bool { return !c.pair.Expired(doc) })
+	}
+	c.add(kind, keyOf(a, b), expired, func() string {
 		var details []string
 		x, y := apart(a), apart(b)
 		switch {
@@ -145,7 +149,7 @@ func (c *collection) differ(a, b []byte, note string) {
 
 // add counts a difference, once a document but for its place in the order, and
 // lists it while there is room.
-func (c *collection) add(kind Kind, key string, detail func() string) {
+func (c *collection) add(kind Kind, key string, expired func() bool, detail func() string) {
 	f := &c.e.findings
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -163,7 +167,7 @@ func (c *collection) add(kind Kind, key string, detail func() string) {
 		c.row.Unmapped++
 		return
 	}
-	if c.pair.expects(kind) {
+	if c.pair.expects(kind, expired) {
 		c.row.Skipped = c.row.Skipped.plus(c.pair.Skips, kind)
 		return
 	}

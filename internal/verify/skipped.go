@@ -46,8 +46,9 @@ func (s *Skipped) plus(ops changes.Ops, kind Kind) *Skipped {
 	return s
 }
 
-// expects reports that an operation that is left out may be why documents differ.
-func (p *Pair) expects(kind Kind) bool {
+// expects reports that an operation that is left out may be why documents differ. expired
+// tells of documents of the target alone whether they have.
+func (p *Pair) expects(kind Kind, expired func() bool) bool {
 	const gone, made, changed = changes.OpDelete | changes.OpDrop, changes.OpInsert | changes.OpCreate, changes.OpUpdate | changes.OpReplace
 	if p.Skips == 0 || kind == Order {
 		return false
@@ -61,7 +62,7 @@ func (p *Pair) expects(kind Kind) bool {
 	}
 	switch kind {
 	case Extra:
-		return p.Skips.Has(gone)
+		return p.Skips.Has(gone) || p.Skips.Has(changes.OpTTL) && expired()
 	case Missing:
 		return p.Skips.Has(made)
 	}

@@ -36,6 +36,9 @@ type Pair struct {
 	// Skips are the operations that were left out: what they would have changed differs
 	// as it has to.
 	Skips changes.Ops
+	// Expired recognizes documents of the target that the source may have deleted because
+	// they had expired, where those deletions were left out; nil is none.
+	Expired func(doc []byte) bool
 }
 
 // Options shape a run. The zero value compares offline with sensible limits.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 
 	"github.com/millrace/millrace/internal/docwrite"
+	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/sink/mongo/resolve"
@@ -75,6 +76,10 @@ type Names struct {
 	// Stale tells of a source namespace of which some operations on documents are left
 	// out, so that updates may not fit. Asked like Absent; nil is none.
 	Stale func(ns string) bool
+	// Expiry tells how documents of a source namespace, which has the target's name, expire
+	// on the source, where they are to stay on the target, and what counts those; nil is
+	// none. Asked like Absent.
+	Expiry func(ctx context.Context, ns, targetNS string) (expiry.Settings, func(n int64), error)
 	// Traits reads a target collection's traits; asked once per namespace and
 	// again after each schema change.
 	Traits func(ctx context.Context, targetNS string) (Traits, error)

@@ -142,6 +142,11 @@ func (e *Engine) destination(ctx context.Context, ev *stream.Event) (*destinatio
 	}
 	t.Source, t.Partial = ev.NS, e.o.Names.Partial != nil && e.o.Names.Partial(ev.NS)
 	t.Stale = e.o.Names.Stale != nil && e.o.Names.Stale(ev.NS)
+	if e.o.Names.Expiry != nil {
+		if t.Expiry, t.Left, err = e.o.Names.Expiry(ctx, ev.NS, ns); err != nil {
+			return nil, err
+		}
+	}
 	if ev.UUID != nil {
 		t.UUID = new([16]byte) // the event's keeps a whole reply in memory
 		*t.UUID = *ev.UUID

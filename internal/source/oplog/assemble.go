@@ -121,9 +121,11 @@ func (a *assembler) command(ctx context.Context, e *entry, live bool) error {
 		if !live {
 			return nil
 		}
-		a.byUser = a.usersOwn(e, c)
+		if a.byUser = a.usersOwn(e, c); !a.byUser && e.txn.lsid == nil {
+			a.wall = e.wall
+		}
 		err := a.applyOps(ctx, c.ops, e.at)
-		a.byUser = false
+		a.byUser, a.wall = false, 0
 		return err
 	case "commitTransaction":
 		if e.prev.IsZero() {

@@ -29,6 +29,7 @@ type entry struct {
 	prev        mongo.OpTime
 	separate    bool // multiOpType 1: operations that belong to no transaction
 	fromMigrate bool
+	wall        int64 // milliseconds since 1970
 }
 
 // txnID names a transaction: a session and a number that grows within it.
@@ -84,6 +85,10 @@ func (e *entry) field(f bsonraw.Element) (ok bool) {
 	case "multiOpType":
 		n, isInt := integer(f)
 		e.separate, ok = n == 1, isInt
+	case "wall":
+		if ok = true; f.Type == bson.TypeDateTime {
+			e.wall = int64(binary.LittleEndian.Uint64(f.Value))
+		}
 	case "fromMigrate":
 		e.fromMigrate, ok = truth(f), true
 	default:

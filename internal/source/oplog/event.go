@@ -22,6 +22,7 @@ type interpreter struct {
 	version      mongo.Version
 	skipMigrated bool
 	byUser       bool  // the operations at hand are of a user's applyOps
+	wall         int64 // when the server did by itself what an entry groups; 0 of what users do
 	inner        entry // the operation at hand
 }
 
@@ -79,6 +80,9 @@ func (in *interpreter) document(ev *stream.Event, e *entry, info *nsInfo) error 
 		ev.Kind, ev.Doc, key, ev.Key.Shard = stream.Update, e.o, e.o2, e.o2
 	case "d":
 		ev.Kind, ev.Key.Shard = stream.Delete, e.o
+		if ev.Wall = in.wall; e.txn.lsid == nil && ev.Wall == 0 { // nothing expires in a session
+			ev.Wall = e.wall
+		}
 	default:
 		return fmt.Errorf("%w: unknown kind of operation", errMalformed)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/docwrite"
+	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -21,8 +22,11 @@ import (
 type naive map[int32]bson.Raw
 
 // do executes an operation as a server would; what it refuses is an error.
-func (n naive) do(o *Op) error {
+func (n naive) do(t *Target, o *Op) error {
 	id, _ := o.ID.AsInt32OK()
+	if o.Spares(t, n[id]) {
+		return nil
+	}
 	switch o.Kind {
 	case stream.Insert:
 		if n[id] != nil {
@@ -77,7 +81,11 @@ type source struct {
 }
 
 func newSource(t *testing.T, seed uint64) *source {
-	return &source{Rand: rand.New(rand.NewPCG(seed, 3)), t: t, now: naive{}, to: NewTarget("d.c")}
+	s := &source{Rand: rand.New(rand.NewPCG(seed, 3)), t: t, now: naive{}, to: NewTarget("d.c")}
+	if seed%2 == 0 { // some deletions are none
+		s.to.Expiry = expiry.Settings{{Field: "at"}}
+	}
+	return s
 }
 
 func (s *source) raw(d bson.D) bson.Raw {
@@ -94,6 +102,9 @@ func (s *source) document(id int32) bson.Raw {
 		if s.IntN(2) == 0 {
 			d = append(d, bson.E{Key: f, Value: s.IntN(1000)})
 		}
+	}
+	if s.IntN(2) == 0 {
+		d = append(d, bson.E{Key: "at", Value: bson.DateTime(s.IntN(10_000))})
 	}
 	return s.raw(append(d, bson.E{Key: "o", Value: bson.D{{Key: "x", Value: s.IntN(1000)}}}, bson.E{Key: "pad", Value: make([]byte, s.IntN(700))}))
 }
@@ -130,7 +141,7 @@ func (s *source) next() *Item {
 	case was == nil:
 		ev.Kind, ev.Doc = stream.Insert, s.document(id)
 	case k == 0:
-		ev.Kind = stream.Delete
+		ev.Kind, ev.Wall = stream.Delete, int64(s.IntN(10_000))
 	case k == 1:
 		ev.Kind, ev.Doc = stream.Replace, s.document(id)
 	default:
@@ -139,7 +150,7 @@ func (s *source) next() *Item {
 	it := &Item{Event: ev, Target: s.to, Hash: s.to.Hash(nil, ev.Key.ID)}
 	o, err := NewOp(it)
 	if err == nil {
-		err = s.now.do(&o)
+		err = s.now.do(s.to, &o)
 	}
 	if err != nil {
 		s.t.Fatal(err)
@@ -152,7 +163,7 @@ func (s *source) send(b *Batch, there naive) {
 	s.t.Helper()
 	for _, g := range b.Groups {
 		for _, i := range s.Perm(len(g.Ops)) {
-			if err := there.do(&g.Ops[i]); err != nil {
+			if err := there.do(g.Target, &g.Ops[i]); err != nil {
 				s.t.Fatalf("operation %d: %v", i, err)
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/docwrite"
+	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -23,10 +24,12 @@ type Target struct {
 	Partial      bool // of the source's documents it holds those of a filter: an update may be of another one
 	Stale        bool // some operations are left out: an update may not fit
 	Key          docwrite.Key
-	Source       string      // namespace on the source; empty where no event said
-	UUID         *[16]byte   // of the source's collection; nil where no event said
-	Seed         uint64      // hash of the name
-	Contested    atomic.Bool // documents of it were parked: order matters, nothing is kept back
+	Expiry       expiry.Settings // of the source, where documents stay that have expired
+	Left         func(n int64)   // counts those, roughly; may be nil
+	Source       string          // namespace on the source; empty where no event said
+	UUID         *[16]byte       // of the source's collection; nil where no event said
+	Seed         uint64          // hash of the name
+	Contested    atomic.Bool     // documents of it were parked: order matters, nothing is kept back
 }
 
 // NewTarget is the collection of a namespace.
@@ -70,6 +73,9 @@ type Op struct {
 	Delta delta.Delta
 	At    mongo.OpTime // of the latest event in it
 	since bson.Timestamp
+	// Wall is not 0 of a deletion that is one only of a document which had not expired at
+	// that time, in milliseconds since 1970.
+	Wall int64
 }
 
 // NewOp is the operation of one event.
@@ -78,6 +84,9 @@ func NewOp(it *Item) (Op, error) {
 	o := Op{Kind: ev.Kind, ID: ev.Key.ID, Hash: it.Hash, Overlap: it.Overlap, At: ev.At, since: ev.At.TS}
 	if !it.Overlap { // else the target may have it elsewhere
 		o.Where = it.Target.Key.Of(ev.Key.Shard)
+	}
+	if len(it.Target.Expiry) > 0 {
+		o.Wall = ev.Wall
 	}
 	switch ev.Kind {
 	case stream.Insert, stream.Replace, stream.Put:
@@ -131,6 +140,11 @@ func (o *Op) Clone() Op {
 
 // size is what the operation adds to a batch, roughly.
 func (o *Op) size() int { return max(len(o.Doc), len(o.Delta.Raw())) + len(o.ID.Data) + 32 }
+
+// Spares reports that the operation leaves a document as it is, for that has expired.
+func (o *Op) Spares(t *Target, doc bson.Raw) bool {
+	return o.Wall != 0 && t.Expiry.Expired(doc, o.Wall)
+}
 
 // room is what a new Doc or Delta may be written over, nil for none.
 func (o *Op) room() []byte {

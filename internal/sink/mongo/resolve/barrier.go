@@ -268,6 +268,10 @@ func (r *round) aim(ctx context.Context, d *Document, doc bson.Raw) (*goal, erro
 // replay applies one parked operation; a refusal says that the document is not
 // what it has to be.
 func (r *round) replay(g *goal, o *fold.Op) (*refusal, error) {
+	if o.Wall != 0 && (g.doc == nil || o.Spares(g.Target, g.doc)) {
+		r.skipped.remove(Key(g.Target.NS, o.ID))
+		return nil, nil
+	}
 	switch o.Kind {
 	case stream.Delete:
 		g.doc = nil

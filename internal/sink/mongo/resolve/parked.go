@@ -26,7 +26,11 @@ type Document struct {
 }
 
 func (d *Document) deleted() bool {
-	return len(d.Steps) > 0 && d.Steps[len(d.Steps)-1].Kind == stream.Delete
+	if len(d.Steps) == 0 {
+		return false
+	}
+	last := &d.Steps[len(d.Steps)-1]
+	return last.Kind == stream.Delete && last.Wall == 0
 }
 
 // Parked are the documents of one partition that wait for a barrier. It is for

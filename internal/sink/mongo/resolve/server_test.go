@@ -10,7 +10,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/docwrite"
+	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
@@ -36,7 +38,7 @@ func TestServer(t *testing.T) {
 	c := connect(t)
 	for name, test := range map[string]func(*bed){
 		"trades": testTrades, "carries": testCarries, "stops": testStops, "skips": testSkips, "overwrites": testOverwrites,
-		"missing": testMissing, "untangles": testUntangles, "not whole": testNotWhole,
+		"missing": testMissing, "spared": testSpared, "untangles": testUntangles, "not whole": testNotWhole,
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t, c, name)
@@ -86,6 +88,24 @@ func (b *bed) policy(p deadletter.Policy, overwrite bool) {
 		b.o.Policy.Letters = b.letters
 	}
 	b.r = New(b.o)
+}
+
+// testSpared: what is parked deletes no document that had expired by then.
+func testSpared(b *bed) {
+	b.to.Expiry = expiry.Settings{{Field: "at"}}
+	date := func(id, k int, when bson.DateTime) bson.Raw {
+		return docOf(b, id, bson.E{Key: "k", Value: k}, bson.E{Key: "at", Value: when})
+	}
+	put := func(id, k int, when bson.DateTime) fold.Op {
+		d := date(id, k, when)
+		return fold.Op{Kind: stream.Put, ID: bsonraw.IDOf(d), Doc: d, At: at(60)}
+	}
+	unless := func(id int) fold.Op {
+		return fold.Op{Kind: stream.Delete, ID: bsonraw.IDOf(date(id, 0, 0)), Wall: 10_000, At: at(61)}
+	}
+	b.insert(date(1, 1, 5_000), date(2, 2, 50_000), date(3, 3, 5_000))
+	b.resolve(outside, b.parked(put(1, 10, 50_000), unless(1), put(2, 20, 5_000), unless(2), unless(3), unless(4)))
+	b.want(date(2, 20, 5_000), date(3, 3, 5_000))
 }
 
 func (b *bed) run(cmd bson.D) {

@@ -42,7 +42,7 @@ func (w *Writer) Write(ctx context.Context, t *fold.Target, ops []fold.Op) (resu
 	p := &w.plan
 	defer p.reset()
 	p.fill(ops, t.Key)
-	return inTurn(ctx, t, step{p.deletes, w.deletes}, step{p.updates, w.updates}, step{p.guarded, w.guarded},
+	return inTurn(ctx, t, step{p.deletes, w.deletes}, step{p.spared, w.spared}, step{p.updates, w.updates}, step{p.guarded, w.guarded},
 		step{p.rewrites, w.rewrite}, step{p.inserts, w.inserts})
 }
 
@@ -108,7 +108,7 @@ func (w *Writer) frame(t *fold.Target, body bsoncore.Document, name string, list
 	w.msg.Grow(size)
 	for i := range list[:n] {
 		before := w.msg.Len()
-		w.msg.BuildDocument(func(dst []byte) []byte { return list[i].append(dst, name, t.Key) })
+		w.msg.BuildDocument(func(dst []byte) []byte { return list[i].append(dst, name, t) })
 		if i > 0 && w.msg.Len() > maxMessageBytes {
 			w.msg.Unbuild(before)
 			return i
@@ -181,6 +181,45 @@ func (w *Writer) deletes(ctx context.Context, t *fold.Target, list []statement) 
 	}
 	w.Stats.Missing.Add(documents - res.N)
 	return nil, nil
+}
+
+// spared sends deletions of documents that have not expired, and marks in place of them.
+// One that matches nothing met a document that has, or none.
+func (w *Writer) spared(ctx context.Context, t *fold.Target, list []statement) (results []Result, err error) {
+	var deletes, marks []statement
+	for _, s := range list {
+		if s.op.Kind == stream.Delete {
+			deletes = append(deletes, s)
+		} else {
+			marks = append(marks, s)
+		}
+	}
+	matched := int64(0)
+	if deletes, err = w.located(ctx, t, deletes); err == nil {
+		var res wire.WriteResult
+		if res, err = w.send(ctx, "delete", t, deletes, false); err == nil && len(res.Errors) > 0 {
+			e := res.Errors[0]
+			err = deletes[e.Index].op.Fail("delete", t.NS, e)
+		}
+		matched += res.N
+	}
+	if err == nil {
+		marks, err = w.located(ctx, t, marks)
+	}
+	if err != nil {
+		return nil, err
+	}
+	res, err := w.send(ctx, "update", t, marks, false)
+	if err != nil {
+		return nil, err
+	}
+	if _, results, err = judge(t, marks, res.Errors); err != nil {
+		return nil, err
+	}
+	if n := int64(len(deletes)+len(marks)) - matched - res.N - int64(len(results)); n > 0 && t.Left != nil {
+		t.Left(n)
+	}
+	return results, nil
 }
 
 // updates sends updates and whole documents. Of what does not fit, the result is

@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
@@ -46,7 +47,7 @@ func TestServer(t *testing.T) {
 	for name, test := range map[string]func(*bed){
 		"outcomes": testOutcomes, "ordered": testOrdered, "reinsert": testReinsert, "exchange": testExchange, "special": testSpecial,
 		"read": testRead, "batched": testBatched, "term": testTerm, "failed": testFailed, "capped": testCapped, "rewrite": testRewrite,
-		"near": testNear, "histories": testHistories,
+		"near": testNear, "histories": testHistories, "spared": testSpared,
 	} {
 		t.Run(name, func(t *testing.T) {
 			terms := 0
@@ -110,6 +111,48 @@ func (b *bed) want(id any, doc bson.Raw) {
 }
 
 func field(name string, v any) bson.E { return bson.E{Key: name, Value: v} }
+
+// testSpared: a deletion of what has not expired leaves what has, and so does a mark.
+func testSpared(b *bed) {
+	left := int64(0)
+	b.to.Expiry, b.to.Left = expiry.Settings{{Field: "at", Seconds: 10}}, func(n int64) { left += n }
+	date := func(s int64) bson.E { return field("at", bson.DateTime(s*1000)) }
+	for id := range 10 {
+		at := int64(100)
+		if id >= 5 {
+			at = 5
+		}
+		b.applied(b.op(stream.Insert, id, date(at)))
+	}
+	unless := func(o fold.Op) fold.Op {
+		o.Wall = 20_000
+		return o
+	}
+	mark := func(id int) fold.Op {
+		return unless(updateOp(b, id, bson.D{{Key: "i", Value: bson.D{{Key: "gone", Value: true}}}}))
+	}
+	b.applied(unless(b.op(stream.Delete, 0)), unless(b.op(stream.Delete, 5)), b.op(stream.Delete, 1), b.op(stream.Delete, 6), unless(b.op(stream.Delete, 77)),
+		mark(2), mark(7), mark(78))
+	for range 2 { // again, after a crash
+		b.applied(unless(b.op(stream.Delete, 5)), mark(2))
+	}
+	for id := range 10 {
+		doc := bson.D{{Key: "_id", Value: id}, date(100)}
+		switch {
+		case id == 0 || id == 1 || id == 6:
+			b.want(id, nil)
+			continue
+		case id == 2:
+			doc = append(doc, field("gone", true))
+		case id >= 5:
+			doc[1] = date(5)
+		}
+		b.want(id, rawOf(b, doc))
+	}
+	if left < 4 {
+		b.Errorf("%d are counted", left)
+	}
+}
 
 // testOutcomes: each operation that is not applied has its result, the others are
 // on the target.

@@ -35,9 +35,8 @@ func (s *statement) size() int {
 	return n + len(s.op.ID.Data) + 32
 }
 
-// append writes the statement as an element of a command's sequence, for a collection
-// with the shard key.
-func (s *statement) append(dst []byte, command string, key docwrite.Key) []byte {
+// append writes the statement as an element of a command's sequence.
+func (s *statement) append(dst []byte, command string, t *fold.Target) []byte {
 	switch command {
 	case "insert":
 		start := len(dst)
@@ -45,7 +44,7 @@ func (s *statement) append(dst []byte, command string, key docwrite.Key) []byte 
 		s.suspect = delta.MayHoldEmptyTimestamp(dst[start:]) // while it is in the processor's cache
 		return dst
 	case "update":
-		return s.appendUpdate(dst, key)
+		return s.appendUpdate(dst, t)
 	}
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	limit := int32(1)
@@ -53,16 +52,16 @@ func (s *statement) append(dst []byte, command string, key docwrite.Key) []byte 
 		limit = 0
 		dst = bsoncore.AppendDocumentElement(dst, "q", s.doc)
 	} else {
-		dst = s.appendQuery(dst, key)
+		dst = s.appendQuery(dst, t)
 	}
 	dst = bsoncore.AppendInt32Element(dst, "limit", limit)
 	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
 	return dst
 }
 
-func (s *statement) appendUpdate(dst []byte, key docwrite.Key) []byte {
+func (s *statement) appendUpdate(dst []byte, t *fold.Target) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
-	dst = s.appendQuery(dst, key)
+	dst = s.appendQuery(dst, t)
 	upsert := s.op.Kind == stream.Put || s.op.Upsert
 	if s.op.Kind == stream.Update {
 		dst = bsoncore.AppendDocumentElement(dst, "u", s.doc)
@@ -70,7 +69,7 @@ func (s *statement) appendUpdate(dst []byte, key docwrite.Key) []byte {
 		start := len(dst)
 		dst = bsoncore.AppendDocumentElement(dst, "u", s.op.Doc)
 		s.suspect = delta.MayHoldEmptyTimestamp(dst[start+len("\x03u\x00"):])
-		if !key.IsZero() { // it may have been elsewhere
+		if key := t.Key; !key.IsZero() { // it may have been elsewhere
 			dst, upsert = key.AppendCollation(dst), true
 		}
 	}
@@ -81,10 +80,10 @@ func (s *statement) appendUpdate(dst []byte, key docwrite.Key) []byte {
 	return dst
 }
 
-func (s *statement) appendQuery(dst []byte, key docwrite.Key) []byte {
+func (s *statement) appendQuery(dst []byte, t *fold.Target) []byte {
 	qi, dst := bsoncore.AppendDocumentElementStart(dst, "q")
 	dst = bsoncore.AppendValueElement(dst, "_id", s.op.ID)
-	switch {
+	switch key := t.Key; {
 	case key.IsZero():
 	case s.whole():
 		dst = key.AppendEquals(dst, s.op.Doc)
@@ -93,6 +92,9 @@ func (s *statement) appendQuery(dst []byte, key docwrite.Key) []byte {
 	}
 	if s.guarded {
 		dst = delta.AppendGuard(dst, s.op.Delta)
+	}
+	if s.op.Wall != 0 {
+		dst = t.Expiry.AppendLive(dst, s.op.Wall)
 	}
 	dst, _ = bsoncore.AppendDocumentEnd(dst, qi)
 	return dst
@@ -104,7 +106,7 @@ func (s *statement) whole() bool { return s.op.Kind != stream.Update && s.op.Kin
 // plan is a batch's statements by the command that carries them. They live
 // until it is reset.
 type plan struct {
-	deletes, updates, guarded, rewrites, inserts []statement
+	deletes, spared, updates, guarded, rewrites, inserts []statement
 
 	buf []byte // what was translated
 }
@@ -113,7 +115,7 @@ type plan struct {
 const bufferKept = 16 << 20
 
 func (p *plan) reset() {
-	for _, list := range []*[]statement{&p.deletes, &p.updates, &p.guarded, &p.rewrites, &p.inserts} {
+	for _, list := range []*[]statement{&p.deletes, &p.spared, &p.updates, &p.guarded, &p.rewrites, &p.inserts} {
 		clear(*list)
 		*list = (*list)[:0]
 	}
@@ -131,7 +133,7 @@ func (p *plan) fill(ops []fold.Op, key docwrite.Key) {
 	}
 	p.buf = slices.Grow(p.buf, size)
 	for i := range ops {
-		if o := &ops[i]; o.Kind == stream.Update && !key.IsZero() && (o.Upsert || key.Touched(o.Delta.Touches)) {
+		if o := &ops[i]; o.Kind == stream.Update && o.Wall == 0 && !key.IsZero() && (o.Upsert || key.Touched(o.Delta.Touches)) {
 			p.rewrites = append(p.rewrites, statement{op: o}) // for it may belong elsewhere then
 		} else {
 			p.add(o)
@@ -140,6 +142,14 @@ func (p *plan) fill(ops []fold.Op, key docwrite.Key) {
 }
 
 func (p *plan) add(o *fold.Op) {
+	if o.Wall != 0 {
+		s := statement{op: o}
+		if o.Kind == stream.Update {
+			s, _ = p.translate(o) // a guard that fails has met a mark
+		}
+		p.spared = append(p.spared, s)
+		return
+	}
 	switch o.Kind {
 	case stream.Delete:
 		p.deletes = append(p.deletes, statement{op: o})

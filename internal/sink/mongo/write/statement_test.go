@@ -70,7 +70,7 @@ func TestStatements(t *testing.T) {
 			t.Errorf("%s: %d statements of its command", c.name, len(list))
 			continue
 		}
-		got := bson.Raw(list[0].append(nil, c.command, docwrite.Key{}))
+		got := bson.Raw(list[0].append(nil, c.command, &fold.Target{}))
 		j, err := bson.MarshalExtJSON(got, false, false)
 		if err != nil || string(j) != c.want {
 			t.Errorf("%s: %s (%v), want %s", c.name, j, err, c.want)
@@ -148,7 +148,7 @@ func TestGrouped(t *testing.T) {
 	}
 	seen := map[string]int{}
 	for _, s := range p.grouped(p.deletes) {
-		stmt := bson.Raw(s.append(nil, "delete", docwrite.Key{}))
+		stmt := bson.Raw(s.append(nil, "delete", &fold.Target{}))
 		limit := stmt.Lookup("limit").Int32()
 		if s.doc == nil {
 			if limit != 1 {
@@ -209,7 +209,7 @@ func TestSuspect(t *testing.T) {
 	} {
 		for _, command := range []string{"insert", "update"} {
 			s := statement{op: &fold.Op{Kind: stream.Put, ID: valueOf(t, 1), Doc: rawOf(t, c.doc)}}
-			s.append([]byte("before"), command, docwrite.Key{})
+			s.append([]byte("before"), command, &fold.Target{})
 			if s.suspect != c.suspect {
 				t.Errorf("%s of %v: suspect %v", command, c.doc, s.suspect)
 			}
