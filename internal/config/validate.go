@@ -231,6 +231,7 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	c.bad(len(s.targetShards) > 0 && !s.Verify, flagTargetShard, "says where --verify reads the target, and nothing is verified", "add --verify, or leave it out")
 	c.namespaces(s.Rules)
 	c.keys(s.Shard)
+	c.zones(s.Zones)
 	c.start(s)
 	c.bad(s.AllowOverlap && s.OnExisting == job.ExistingDrop, "allow-overlap", "cannot go with --on-existing drop, which drops what the other job has made",
 		"use --on-existing merge")
@@ -286,6 +287,13 @@ func (c *checker) keys(rules []string) {
 	}
 	if _, err := placing.ParseRules(rules); err != nil && len(c.problems) == before {
 		fail(whole, err)
+	}
+}
+
+// zones checks which shards are to be in which zones.
+func (c *checker) zones(rules []string) {
+	if _, err := placing.ParseZones(rules); err != nil {
+		c.fail(flagZone, err.Error(), "write for example EU=shard0,shard1 or EU=none, each zone once")
 	}
 }
 
