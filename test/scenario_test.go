@@ -29,6 +29,8 @@ type scenario struct {
 	// since is the first version, as in "5.0", that has the feature; empty
 	// is every one.
 	since string
+	// alike: only where both sides are of 7.0 or newer, or neither is.
+	alike bool
 	// setup is what exists before, change what happens then. Each may be nil.
 	// Neither runs a command that needs the whole server for itself, which
 	// would wait for a find that is held up while a job copies.
@@ -130,6 +132,9 @@ func drawWays(r *rand.Rand, sc scenario) []string {
 // runs reports whether the scenario exists on the clusters at hand and in this way.
 func (sc scenario) runs(way string) bool {
 	if len(sc.only) > 0 && !slices.Contains(sc.only, way) {
+		return false
+	}
+	if sc.alike && shared.sourceVer.AtLeast(7, 0) != shared.targetVer.AtLeast(7, 0) {
 		return false
 	}
 	if sc.since == "" {

@@ -3,6 +3,7 @@ package crash
 import (
 	"context"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -18,8 +19,8 @@ import (
 // source is written to, starts it again, and wants an identical target.
 func TestKillInEachPhase(t *testing.T) {
 	t.Parallel()
-	src := lab.ForTest(t, lab.Options{})
-	dst := lab.ForTest(t, lab.Options{})
+	src := lab.ForTest(t, lab.Options{Version: os.Getenv("MILLRACE_TEST_SOURCE")})
+	dst := lab.ForTest(t, lab.Options{Version: os.Getenv("MILLRACE_TEST_TARGET")})
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	bin := test.BuildMillrace(t, raceFlag()...)
