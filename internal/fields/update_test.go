@@ -26,7 +26,7 @@ func TestUpdate(t *testing.T) {
 		{`{"rename": {"a": "b"}}`, `{"$v": 2, "diff": {"d": {"x": false}, "i": {"a": 2}, "sb": {"u": {"q": 1}}}}`, Translated, `{"$v": 2, "diff": {"d": {"x": false}, "i": {"b": 2}}}`},
 		{`{"rename": {"a": "b"}}`, `{"$v": 2, "diff": {"sa": {"u": {"q": 1}}}}`, Translated, `{"$v": 2, "diff": {"sb": {"u": {"q": 1}}}}`},
 		{`{"rename": {"a": "b"}}`, `{"$v": 2, "diff": {"d": {"a": false}}}`, Translated, `{"$v": 2, "diff": {"d": {"b": false}}}`},
-		{`{"mask": {"a": "null"}}`, `{"$v": 2, "diff": {"u": {"a": "xyz"}}}`, Translated, `{"$v": 2, "diff": {"u": {"a": "**z"}}}`},
+		{`{"mask": {"a": {"last": 1}}}`, `{"$v": 2, "diff": {"u": {"a": "xyz"}}}`, Translated, `{"$v": 2, "diff": {"u": {"a": "**z"}}}`},
 		{`{"mask": {"a": {"last": 1}}}`, `{"$v": 2, "diff": {"sa": {"u": {"q": 1}}}}`, State, ""},
 		{`{"mask": {"a": "null"}}`, `{"$v": 2, "diff": {"sa": {"u": {"q": 1}}}}`, Nothing, ""},
 		{`{"mask": {"a.b": {"last": 1}}}`, `{"$v": 2, "diff": {"sa": {"a": true, "l": 3, "u0": {"b": "xy"}, "s2": {"i": {"b": "z"}, "sc": {"u": {"b": "q"}}}}}}`, Translated,

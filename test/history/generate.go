@@ -261,7 +261,11 @@ func (g *Generator) histories(s *Settings) {
 		}
 		for _, coll := range colls {
 			other := func(rule string) bool { return strings.HasPrefix(rule, "DB."+coll+"=") }
-			s.Filter, s.Fields, s.SoftDelete = slices.DeleteFunc(s.Filter, other), slices.DeleteFunc(s.Fields, other), slices.DeleteFunc(s.SoftDelete, other)
+			for _, rules := range []*[]string{&s.Filter, &s.Fields, &s.SoftDelete} {
+				if *rules = slices.DeleteFunc(*rules, other); len(*rules) == 0 {
+					*rules = nil // as a file has it
+				}
+			}
 			s.History = append(s.History, "DB."+coll)
 		}
 	}
