@@ -175,7 +175,7 @@ func zoneJoins(b *bed, source *sharded.Cluster) {
 	p, joins := b.placer("joins"), 0
 	p.step = func(step string) {
 		if step == "zone.join" {
-			if joins++; joins == 1 { // is sent all the same
+			if joins++; joins == 2 { // which is not sent then
 				cancel()
 			}
 		}
