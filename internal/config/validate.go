@@ -104,29 +104,21 @@ func (c *checker) uri(setting, uri string) {
 // then the renames together, because they may contradict each other.
 func (c *checker) namespaces(all transform.Config) {
 	before := len(c.problems)
-	for i := range all.Include {
-		c.rules("include", i, transform.Config{Include: all.Include[i : i+1]})
-	}
-	for i := range all.Exclude {
-		c.rules("exclude", i, transform.Config{Exclude: all.Exclude[i : i+1]})
-	}
-	for i := range all.Rename {
-		c.rules("rename", i, transform.Config{Rename: all.Rename[i : i+1]})
-	}
-	for i := range all.Filter {
-		c.rules("filter", i, transform.Config{Filter: all.Filter[i : i+1]})
-	}
-	for i := range all.Skip {
-		c.rules("skip", i, transform.Config{Skip: all.Skip[i : i+1]})
-	}
-	for i := range all.SoftDelete {
-		c.rules("soft-delete", i, transform.Config{SoftDelete: all.SoftDelete[i : i+1]})
-	}
-	for i := range all.History {
-		c.rules("history", i, transform.Config{History: all.History[i : i+1]})
-	}
-	for i := range all.Fields {
-		c.rules("fields", i, transform.Config{Fields: all.Fields[i : i+1]})
+	var one transform.Config
+	for _, list := range []struct {
+		setting string
+		items   []string
+		alone   *[]string // in one
+	}{
+		{"include", all.Include, &one.Include}, {"exclude", all.Exclude, &one.Exclude}, {"rename", all.Rename, &one.Rename},
+		{"filter", all.Filter, &one.Filter}, {"skip", all.Skip, &one.Skip}, {"soft-delete", all.SoftDelete, &one.SoftDelete},
+		{"history", all.History, &one.History}, {"fields", all.Fields, &one.Fields},
+	} {
+		for i := range list.items {
+			*list.alone = list.items[i : i+1]
+			c.rules(list.setting, i, one)
+		}
+		*list.alone = nil
 	}
 	if len(c.problems) == before {
 		c.rules("rename", whole, all)
