@@ -73,10 +73,32 @@ func StartWith(t *testing.T, env []string, bin string, args ...string) *Process 
 		close(p.done)
 	}()
 	t.Cleanup(func() {
+		if t.Failed() {
+			p.tell()
+		}
 		_ = p.cmd.Process.Kill()
 		<-p.done
 	})
 	return p
+}
+
+// tell logs what the process printed and, where it still runs, what its goroutines wait
+// for, which ends it.
+func (p *Process) tell() {
+	printed := p.Output()
+	p.t.Logf("%s printed:\n%s", p.bin, printed[max(0, len(printed)-8<<10):])
+	select {
+	case <-p.done:
+		return
+	default:
+	}
+	_ = p.cmd.Process.Signal(syscall.SIGQUIT)
+	select {
+	case <-p.done:
+	case <-time.After(10 * time.Second):
+	}
+	stacks := p.Output()[len(printed):]
+	p.t.Logf("its goroutines:\n%s", stacks[:min(len(stacks), 48<<10)])
 }
 
 // Command runs another command of the program, such as status, that finds this
