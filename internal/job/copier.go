@@ -340,6 +340,10 @@ func (c *copier) deferTTL(ctx context.Context) error {
 func (c *copier) task(ctx context.Context, coll schema.Collection, target string, after mongo.OpTime) copy.Task {
 	t := copy.Task{Source: coll, Target: schema.Collection{NS: target, Type: coll.Type}.DataNS()}
 	t.Keep, t.Map = c.rules.Keep(coll.NS, c.tally), c.rules.Mapper(coll.NS, after.TS, c.tally)
+	if q := c.rules.Sent(coll.NS); q != nil {
+		t.Sift = &scan.Sift{Filter: q.Raw(), Match: func(doc []byte) bool { return q.Match(doc) }}
+		t.Unread = c.tally.Unread(c.rules, coll.NS)
+	}
 	if leaves := c.leaves(); leaves != nil && t.Map != nil {
 		t.Map = leavingOut(ctx, leaves, t, after)
 	}

@@ -14,6 +14,7 @@ type Query struct {
 	deps  []dependency
 	texts bool
 	mods  bool
+	regs  bool
 }
 
 // Match reports whether find with the filter would return the document. Of a
@@ -42,6 +43,10 @@ func (q *Query) ComparesText() bool { return q.texts }
 // manual has the change in 4.4.10 and 5.0.4).
 func (q *Query) HasMod() bool { return q.mods }
 
+// HasRegex reports a regex. A server may give up on a text that it would have to try too
+// many ways on, and find less than Match.
+func (q *Query) HasRegex() bool { return q.regs }
+
 // Parse reads a filter. Whatever cannot be evaluated exactly as servers do is an
 // error, which says what and where it is.
 func Parse(filter bson.Raw) (*Query, error) {
@@ -54,5 +59,5 @@ func Parse(filter bson.Raw) (*Query, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Query{raw: raw, root: root, deps: sortDependencies(p.deps), texts: p.texts, mods: p.mods}, nil
+	return &Query{raw: raw, root: root, deps: sortDependencies(p.deps), texts: p.texts, mods: p.mods, regs: p.regs}, nil
 }
