@@ -208,22 +208,23 @@ endif
 hunt: ## Trials of each of THEMES for SOAK until one fails, which is shrunk and printed as a script
 	MILLRACE_TRIAL_THEME=$(THEMES) MILLRACE_TRIAL_FOR=$(SOAK) MILLRACE_TRIAL_SHRINK=5m $(GO) test -count=1 -v -timeout 0 -run TestHunt ./test/trial
 
-# PAIRS are versions of a source and a target. Servers of 7.0 also suffer the faults
-# of test/failover; wine64 runs them, where there is no mongod of that version.
+# PAIRS are versions of a source and a target. With servers of 7.0 go also the faults of
+# test/failover and the kills of test/crash; wine64 runs them, where there is no mongod of that version.
 PAIRS ?= 4.2:4.4 4.4:5.0 5.0:6.0 4.2:6.0 6.0.27:6.0.27 6.0:7.0 7.0:7.0
 .PHONY: matrix
 matrix: build ## The scenarios between the server versions PAIRS, 4.2 to 7.0, and what else depends on them
 	@seven="$$MILLRACE_MONGOD_7_0 $$(command -v wine64 /usr/lib/wine/wine64; mongod --version 2>/dev/null | grep 'version v7\.0')"; \
 	for pair in $(PAIRS); do \
 		echo "== $${pair%:*} to $${pair#*:}"; faults=; \
-		case $$pair in *7.0*) faults=./test/failover; test "$$seven" != " " || { \
+		case $$pair in *7.0*) faults="./test/failover ./test/crash"; test "$$seven" != " " || { \
 			echo "skipped: needs wine64 (Debian, Ubuntu: apt-get install --no-install-recommends wine64), or a mongod 7.0 in MILLRACE_MONGOD_7_0"; continue; };; esac; \
 		MILLRACE_TEST_MATRIX=1 MILLRACE_TEST_SOURCE=$${pair%:*} MILLRACE_TEST_TARGET=$${pair#*:} MILLRACE_TEST_PROGRAM=$(CURDIR)/$(BIN)/millrace \
 			$(GO) test -p 1 -count=1 -timeout 60m ./test ./internal/schema $$faults || failed="$$failed $$pair"; \
 	done; \
 	MILLRACE_TEST_MATRIX=1 $(GO) test -p 1 -count=1 -timeout 60m ./internal/lab ./internal/state ./internal/lab/sharded ./internal/delta \
 		./internal/source/shards ./internal/job ./internal/seed ./internal/bench ./test/seed ./test/sharded || failed="$$failed older servers"; \
-	for version in 4.2 4.4 5.0; do \
+	for version in 4.2 4.4 5.0 7.0; do \
+		case $$version in 7.0) test "$$seven" != " " || { echo "skipped: 7.0 in test/access"; continue; };; esac; \
 		MILLRACE_TEST_VERSION=$$version $(GO) test -count=1 -timeout 60m ./test/access || failed="$$failed access:$$version"; \
 	done; \
 	for version in 4.4 5.0; do \

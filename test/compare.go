@@ -36,6 +36,10 @@ type CompareOptions struct {
 	// Marked is the field that marks documents on the target which the source has deleted;
 	// they are left out. "" is none.
 	Marked func(ns string) string
+	// History are the source namespaces of which the target holds versions in place of
+	// documents: the newest are compared, and nothing else of such a collection. Patterns
+	// are those of Filters.
+	History []string
 	// Fields are the stages by which the server maps documents of a source namespace; nil
 	// leaves them as they are. Of such a collection validators and indexes are left out.
 	Fields func(ns string) bson.A
@@ -53,6 +57,18 @@ func Marks(rules []string) func(ns string) string {
 		}
 		return ""
 	}
+}
+
+// recorded reports a source namespace that is among the histories.
+func (o *CompareOptions) recorded(ns string) bool {
+	db, _, _ := strings.Cut(ns, ".")
+	return slices.ContainsFunc(o.History, func(p string) bool { return p == ns || p == db+".*" })
+}
+
+// recordedAs reports a target namespace that has versions.
+func (o *CompareOptions) recordedAs(target string) bool {
+	db, _, _ := strings.Cut(target, ".")
+	return slices.ContainsFunc(o.History, func(p string) bool { return o.Name(p) == target || p == db+".*" })
 }
 
 // Filters reads what CompareOptions.Filter is from the settings of a job.
@@ -124,13 +140,19 @@ func Compare(ctx context.Context, source, target *mongo.Client, o CompareOptions
 	if o.Fields == nil {
 		o.Fields = func(string) bson.A { return nil }
 	}
-	c := comparison{source: source, target: target, name: o.Name, filter: o.Filter, mapping: o.Fields, marked: o.Marked}
+	c := comparison{source: source, target: target, name: o.Name, filter: o.Filter, mapping: o.Fields, marked: o.Marked, history: o.recorded}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)
 	for _, ns := range slices.Sorted(maps.Keys(want)) {
 		w, name := want[ns], o.Name(ns)
 		h, ok := have[name]
 		delete(have, name)
+		if on, is := w.Options.Lookup("viewOn").StringValueOK(); is && o.recorded(w.db+"."+on) {
+			if ok {
+				c.add(ns, "a view of versions is on the target")
+			}
+			continue
+		}
 		if !ok {
 			c.add(ns, "%s is not on the target (as %s)", w.Type, name)
 			continue
@@ -138,6 +160,11 @@ func Compare(ctx context.Context, source, target *mongo.Client, o CompareOptions
 		g.Go(func() error { return c.collection(gctx, w, h) })
 	}
 	for _, ns := range slices.Sorted(maps.Keys(have)) {
+		if o.recordedAs(ns) { // no document of it may be left
+			e := have[ns]
+			g.Go(func() error { return c.ended(gctx, e) })
+			continue
+		}
 		c.add(ns, "%s is on the target alone", have[ns].Type)
 	}
 	if err := g.Wait(); err != nil {
@@ -198,6 +225,7 @@ type comparison struct {
 	filter         func(string) bson.Raw
 	mapping        func(string) bson.A
 	marked         func(string) string
+	history        func(string) bool
 	mu             sync.Mutex
 	found          []Difference
 }
@@ -212,6 +240,12 @@ func (c *comparison) collection(ctx context.Context, w, h entry) error {
 	if w.Type != h.Type {
 		c.add(w.ns(), "type %s on the source, %s on the target", w.Type, h.Type)
 		return nil
+	}
+	if w.Type == "collection" && c.history(w.ns()) {
+		if len(h.Options) > 5 {
+			c.add(w.ns(), "a collection of versions with options: %s", h.Options)
+		}
+		return c.documents(ctx, w, h)
 	}
 	mapped := c.mapping(w.ns()) != nil && w.Type == "collection"
 	want := c.options(w, true)
@@ -418,6 +452,31 @@ func firstOf(filter bson.Raw) any {
 	return filter
 }
 
+// ended compares a collection of versions that the source has no more.
+func (c *comparison) ended(ctx context.Context, e entry) error {
+	cur, err := newestVersions(ctx, c.target, e)
+	if err != nil {
+		return err
+	}
+	left, _, err := rest(ctx, cur, cur.Next(ctx))
+	if err == nil && len(left) > 0 {
+		c.add(e.ns(), "%d documents have not ended, such as %s", len(left), strings.Join(first(slices.Sorted(maps.Keys(left))), ", "))
+	}
+	return err
+}
+
+// newestVersions has the server find the newest version of each document.
+func newestVersions(ctx context.Context, client *mongo.Client, e entry) (*mongo.Cursor, error) {
+	by := func(key string, v any) bson.D { return bson.D{{Key: key, Value: v}} }
+	return client.Database(e.db).Collection(e.Name).Aggregate(ctx, bson.A{
+		by("$sort", by("_id", -1)),
+		by("$group", bson.D{{Key: "_id", Value: "$_id.k"}, {Key: "doc", Value: by("$first", by("$ifNull", bson.A{"$doc", nil}))}}),
+		by("$match", by("doc", by("$type", "object"))),
+		by("$replaceRoot", by("newRoot", "$doc")),
+		by("$sort", by("_id", 1)),
+	}, options.Aggregate().SetAllowDiskUse(true))
+}
+
 // maxListed is how many documents of a collection are listed as different.
 const maxListed = 3
 
@@ -428,6 +487,9 @@ func (c *comparison) documents(ctx context.Context, w, h entry) error {
 		if stages := c.mapping(w.ns()); client == c.source && stages != nil {
 			pipeline := bson.A{bson.D{{Key: "$match", Value: firstOf(filter)}}, bson.D{{Key: "$sort", Value: bson.D{{Key: "_id", Value: 1}}}}}
 			return client.Database(e.db).Collection(e.Name).Aggregate(ctx, append(pipeline, stages...), options.Aggregate().SetAllowDiskUse(true))
+		}
+		if client == c.target && c.history(w.ns()) {
+			return newestVersions(ctx, client, e)
 		}
 		order := bson.E{Key: "sort", Value: bson.D{{Key: "_id", Value: 1}}}
 		if e.capped() {
@@ -479,6 +541,9 @@ func (c *comparison) documents(ctx context.Context, w, h entry) error {
 		return err
 	}
 	c.differing(w, n, want, have)
+	if c.history(w.ns()) { // whose order is that of another collation
+		return nil
+	}
 	if sameSet(wantOrder, haveOrder) && !slices.Equal(wantOrder, haveOrder) {
 		c.add(w.ns(), "the order differs after %d documents: %s on the source, %s on the target",
 			n, strings.Join(first(wantOrder), ", "), strings.Join(first(haveOrder), ", "))

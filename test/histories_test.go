@@ -202,7 +202,7 @@ func (p *player) play(h history.History) (err error) {
 		}
 	}()
 	p.spec = job.Spec{Job: newJob(p.base),
-		Rules: transform.Config{Include: []string{p.base, p.base + "-*"}, Exclude: p.named(h.Job.Exclude), Rename: p.named(h.Job.Rename), Filter: p.named(h.Job.Filter), Fields: p.named(h.Job.Fields), SoftDelete: p.named(h.Job.SoftDelete)}, Partitions: h.Job.Partitions, Readers: h.Job.Readers, Writers: h.Job.Writers, Limits: pace.Rates{Docs: h.Job.Docs, Bytes: h.Job.Bytes}}
+		Rules: transform.Config{Include: []string{p.base, p.base + "-*"}, Exclude: p.named(h.Job.Exclude), Rename: p.named(h.Job.Rename), Filter: p.named(h.Job.Filter), Fields: p.named(h.Job.Fields), SoftDelete: p.named(h.Job.SoftDelete), History: p.named(h.Job.History)}, Partitions: h.Job.Partitions, Readers: h.Job.Readers, Writers: h.Job.Writers, Limits: pace.Rates{Docs: h.Job.Docs, Bytes: h.Job.Bytes}}
 	if history.MayFail(h.Job.Fields) {
 		p.spec.OnConflict = deadletter.Skip
 	}
@@ -308,7 +308,7 @@ func (p *player) compare() error {
 	ours := func(ns string) bool { return strings.HasPrefix(ns, p.base+".") || strings.HasPrefix(ns, p.base+"-") }
 	diffs, err := Compare(p.ctx, shared.sourceDB, shared.targetDB, CompareOptions{
 		Source: func(ns string) bool { return ours(ns) && !excluded(p.spec.Rules.Exclude, ns) },
-		Target: ours, Name: newNames(p.spec.Rules.Rename).target, Filter: Filters(p.spec.Rules.Filter), Fields: Mappings(p.spec.Rules.Fields), Marked: Marks(p.spec.Rules.SoftDelete),
+		Target: ours, Name: newNames(p.spec.Rules.Rename).target, Filter: Filters(p.spec.Rules.Filter), Fields: Mappings(p.spec.Rules.Fields), Marked: Marks(p.spec.Rules.SoftDelete), History: p.spec.Rules.History,
 	})
 	if err == nil && len(diffs) > 0 {
 		return differences(diffs)

@@ -1,6 +1,7 @@
 package test
 
 import (
+	"bytes"
 	"fmt"
 	"time"
 
@@ -23,6 +24,7 @@ func kindScenarios() []scenario {
 		{name: "storage_options", setup: storageSetup, change: storageChange},
 		{name: "auto_index_id", setup: autoIndexIDSetup, change: autoIndexIDChange},
 		{name: "system_js", setup: systemJSSetup, change: systemJSChange},
+		{name: "queryable_encryption", since: "6.0", alike: true, setup: encryptedSetup, change: encryptedChange},
 		{name: "no_documents_left", setup: emptiedSetup, change: emptiedChange},
 	}
 }
@@ -115,6 +117,70 @@ func clusteredTTLChange(s *site) {
 	s.collMod("c", "expireAfterSeconds", 1800)
 	s.create("new", "clusteredIndex", d("key", d("_id", 1), "unique", true), "expireAfterSeconds", 60)
 	s.insert("new", d("_id", bson.NewDateTimeFromTime(time.Unix(2000, 0))))
+}
+
+// cipher is what a client sends in place of a value: a binary of the subtype of
+// encryption, n of which tells from others. Servers do not look into it.
+func cipher(n int) bson.Binary {
+	return bson.Binary{Subtype: 6, Data: append([]byte{14}, fmt.Sprintf("%064d", n)...)}
+}
+
+// tag is what a server adds for a value that can be asked for.
+func tag(n int) bson.Binary { return bson.Binary{Data: fmt.Appendf(nil, "%032d", n)} }
+
+// encrypted makes a collection with queryable encryption and those of its metadata, as
+// a client does.
+func (s *site) encrypted(coll string) {
+	key := bson.Binary{Subtype: 4, Data: make([]byte, 16)}
+	fields := a(d("keyId", key, "path", "ssn", "bsonType", "string", "queries", d("queryType", "equality", "contention", int64(4))))
+	state := a("esc", "ecoc")
+	if shared.sourceVer.AtLeast(7, 0) {
+		fields = append(fields, d("keyId", bson.Binary{Subtype: 4, Data: bytes.Repeat([]byte{1}, 16)}, "path", "age", "bsonType", "int",
+			"queries", d("queryType", "rangePreview", "min", 0, "max", 100, "sparsity", int64(1), "contention", int64(0))))
+	} else {
+		state = append(state, "ecc")
+	}
+	for _, name := range state {
+		s.create(fmt.Sprintf("enxcol_.%s.%s", coll, name), "clusteredIndex", d("key", d("_id", 1), "unique", true))
+	}
+	s.create(coll, "encryptedFields", d("fields", fields))
+	s.index(coll, d("__safeContent__", 1))
+}
+
+// encryptedDocs writes what an insert through the server's encryption leaves.
+func (s *site) encryptedDocs(coll string, from, to int) {
+	for i := from; i < to; i++ {
+		s.bypass(coll, d("_id", i, "ssn", cipher(i), "age", cipher(i+1000), "open", i, "__safeContent__", a(tag(i), tag(i+1000))))
+		s.insert("enxcol_."+coll+".esc", d("_id", tag(i)))
+		s.insert("enxcol_."+coll+".ecoc", d("_id", i, "fieldName", "ssn", "value", tag(i)))
+	}
+}
+
+func encryptedSetup(s *site) {
+	s.encrypted("c")
+	s.encryptedDocs("c", 0, 20)
+}
+
+func encryptedChange(s *site) {
+	s.encrypted("new")
+	s.encryptedDocs("new", 0, 3)
+	s.encryptedDocs("c", 20, 30)
+	write := func(id int, u any) { // as the server does when a client's update has encrypted values
+		s.run(d("update", "c", "updates", a(d("q", d("_id", id), "u", u)), "bypassDocumentValidation", true))
+	}
+	write(1, d("$set", d("ssn", cipher(5001)), "$push", d("__safeContent__", tag(5001))))
+	write(1, d("$pull", d("__safeContent__", tag(1))))
+	write(2, a(d("$set", d("ssn", cipher(5002), "__safeContent__", a(tag(5002))))))
+	write(3, d("_id", 3, "ssn", cipher(5003), "__safeContent__", a(tag(5003)), "replaced", true))
+	write(4, d("$unset", d("ssn", 1, "__safeContent__", 1)))
+	write(5, d("$set", d("open", "changed")))
+	s.remove("c", d("_id", 6))
+	s.collMod("c", "validator", d("open", d("$exists", true)))
+	// A compaction of the metadata: a rename, a new collection, deletes, a drop.
+	s.rename(s.ns("enxcol_.c.ecoc"), s.ns("enxcol_.c.ecoc.compact"))
+	s.create("enxcol_.c.ecoc", "clusteredIndex", d("key", d("_id", 1), "unique", true))
+	s.remove("enxcol_.c.esc", d("_id", d("$in", a(tag(1), tag(2)))))
+	s.drop("enxcol_.c.ecoc.compact")
 }
 
 // Documents that a validator refuses, as an older application or one with

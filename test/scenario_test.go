@@ -29,13 +29,15 @@ type scenario struct {
 	// since is the first version, as in "5.0", that has the feature; empty
 	// is every one.
 	since string
+	// alike: only where both sides are of 7.0 or newer, or neither is.
+	alike bool
 	// setup is what exists before, change what happens then. Each may be nil.
 	// Neither runs a command that needs the whole server for itself, which
 	// would wait for a find that is held up while a job copies.
 	setup, change func(*site)
-	// exclude, rename, filter, skip, fields and softDelete are rules of the job. DB stands for the name of the
+	// exclude, rename, filter, skip, fields, softDelete and history are rules of the job. DB stands for the name of the
 	// scenario's database.
-	exclude, rename, filter, skip, fields, softDelete []string
+	exclude, rename, filter, skip, fields, softDelete, history []string
 	// want makes of what setup has made what the target is to hold, where skip leaves
 	// operations out. The source is not compared then, unless all happens before the job.
 	want func(*site)
@@ -66,7 +68,7 @@ const (
 // scenarios are all of them, by subject.
 func scenarios() []scenario {
 	return slices.Concat(typeScenarios(), idScenarios(), updateScenarios(), writeScenarios(), kindScenarios(), cappedScenarios(), seriesScenarios(),
-		viewScenarios(), indexScenarios(), indexChangeScenarios(), ddlScenarios(), renameScenarios(), filterScenarios(), rowScenarios(), skipScenarios(), ttlScenarios(), fieldScenarios(), unmappedScenarios(), softScenarios(),
+		viewScenarios(), indexScenarios(), indexChangeScenarios(), ddlScenarios(), renameScenarios(), filterScenarios(), rowScenarios(), skipScenarios(), ttlScenarios(), fieldScenarios(), unmappedScenarios(), softScenarios(), versionScenarios(),
 		mappingScenarios(), txnScenarios(), uniqueScenarios(), knownLossScenarios())
 }
 
@@ -130,6 +132,9 @@ func drawWays(r *rand.Rand, sc scenario) []string {
 // runs reports whether the scenario exists on the clusters at hand and in this way.
 func (sc scenario) runs(way string) bool {
 	if len(sc.only) > 0 && !slices.Contains(sc.only, way) {
+		return false
+	}
+	if sc.alike && shared.sourceVer.AtLeast(7, 0) != shared.targetVer.AtLeast(7, 0) {
 		return false
 	}
 	if sc.since == "" {
@@ -353,6 +358,7 @@ func rules(cases []*trial) transform.Config {
 		r.Filter = append(r.Filter, c.rules(c.sc.filter)...)
 		r.Skip = append(r.Skip, c.rules(c.sc.skip)...)
 		r.SoftDelete = append(r.SoftDelete, c.rules(c.sc.softDelete)...)
+		r.History = append(r.History, c.rules(c.sc.history)...)
 		r.Fields = append(r.Fields, c.rules(c.sc.fields)...)
 	}
 	r.Include = append(r.Include, ballast)
@@ -411,7 +417,7 @@ func compareAll(ctx context.Context, cases []*trial) {
 		Name:   newNames(config.Rename).target,
 		Filter: Filters(config.Filter),
 		Fields: Mappings(config.Fields),
-		Marked: Marks(config.SoftDelete),
+		Marked: Marks(config.SoftDelete), History: config.History,
 	})
 	for _, diff := range diffs {
 		of(diff.NS).failed(errors.New(diff.String()))

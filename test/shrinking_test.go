@@ -16,8 +16,8 @@ import (
 func TestHistoriesShrink(t *testing.T) {
 	lab.Drawn(t, 3)
 	h := generate(7)
-	h.Free, h.Job.Exclude, h.Job.Rename, h.Job.Filter, h.Job.Fields, h.Job.SoftDelete = false, nil, nil, nil, nil, nil // what is planted stays, under its name
-	h.Steps = slices.DeleteFunc(h.Steps, func(s history.Step) bool {                                                   // a short one
+	h.Free, h.Job.Exclude, h.Job.Rename, h.Job.Filter, h.Job.Fields, h.Job.SoftDelete, h.Job.History = false, nil, nil, nil, nil, nil, nil // what is planted stays, under its name
+	h.Steps = slices.DeleteFunc(h.Steps, func(s history.Step) bool {                                                                       // a short one
 		return s.Collection() != "plain" && s.Collection() != "hot" || s.Part != before && len(s.String())%9 > 0 || len(s.String())%3 > 0
 	})
 	plant := func(part int, do history.Action, cmd bson.D) {

@@ -218,12 +218,33 @@ func (s *site) transaction(step func(*site)) {
 			x.commit()
 		})
 		x.end()
-		var labeled mongo.LabeledError
-		if !errors.As(err, &labeled) || !labeled.HasErrorLabel("TransientTransactionError") {
+		if !transient(err) {
 			check(err)
 			return
 		}
 	}
+}
+
+// open begins a transaction with its first step, again where the server cannot take that
+// at the moment.
+func (s *site) open(step func(*site)) *txn {
+	for {
+		x := s.begin()
+		err := attempt(func() { step(x.site) })
+		if err == nil {
+			return x
+		}
+		x.end()
+		if !transient(err) {
+			check(err)
+		}
+	}
+}
+
+// transient reports that a transaction is to be tried again.
+func transient(err error) bool {
+	var labeled mongo.LabeledError
+	return errors.As(err, &labeled) && labeled.HasErrorLabel("TransientTransactionError")
 }
 
 // txn is an open transaction.

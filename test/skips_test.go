@@ -33,6 +33,7 @@ func skipScenarios() []scenario {
 		{name: "skip_first_rule", skip: []string{"DB.c=none", "DB.*=delete"}, setup: rowsSetup, change: skipFirst, want: wantFirst},
 		{name: "skip_and_filter", skip: all("delete"), filter: []string{`DB.c={"s":"open"}`}, setup: skipFilterSetup, change: skipFilter, want: wantFilter},
 		{name: "skip_renamed_on_the_way", skip: []string{"DB.c=delete"}, rename: []string{"DB.c=DB.e"}, setup: skipMappedSetup, change: skipMapped, want: wantMapped},
+		{name: "skip_delete_of_an_equal_id", skip: all("delete"), setup: collatedSetup, change: collatedChange, want: wantCollated},
 		{name: "skip_renamed_elsewhere", skip: []string{"DB.c=delete"}, setup: rowsSetup, change: softRenamedChange, want: softRenamedChange},
 	}
 }

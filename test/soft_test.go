@@ -18,8 +18,37 @@ func softScenarios() []scenario {
 		{name: "soft_delete_of_mapped", softDelete: soft, fields: []string{`DB.c={"drop":["o"],"rename":{"s":"status"}}`}, setup: rowsSetup, change: skipDelete, only: []string{wayChange, wayLate}},
 		{name: "soft_delete_dropped", softDelete: soft, setup: rowsSetup, change: rowsDroppedChange},
 		{name: "soft_delete_renamed", softDelete: soft, setup: rowsSetup, change: rowsRenamedChange},
+		{name: "soft_delete_of_an_equal_id", softDelete: soft, setup: collatedSetup, change: collatedChange},
 		{name: "soft_delete_renamed_elsewhere", softDelete: []string{"DB.c=deletedAt"}, setup: rowsSetup, change: softRenamedChange},
 	}
+}
+
+func collatedSetup(s *site) {
+	s.create("c", "collation", d("locale", "en", "strength", 2))
+	s.fill("c", 8, func(i int) bson.D { return d("_id", fmt.Sprint("key", i), "n", i) })
+}
+
+// collatedChange has documents made anew whose _ids are the same for the server as those of
+// documents that were deleted, in other bytes.
+func collatedChange(s *site) {
+	for i := range 4 {
+		s.remove("c", d("_id", fmt.Sprint("key", i)))
+		s.insert("c", d("_id", fmt.Sprint("KEY", i), "anew", true))
+	}
+	s.set("c", "KEY1", d("$set", d("more", 1)))
+	s.remove("c", d("_id", "KEY2"))
+	s.remove("c", d("_id", "KEY3"))
+	s.insert("c", d("_id", "Key3", "anew", true))
+}
+
+func wantCollated(s *site) {
+	for i := range 4 {
+		s.remove("c", d("_id", fmt.Sprint("key", i)))
+		s.insert("c", d("_id", fmt.Sprint("KEY", i), "anew", true))
+	}
+	s.set("c", "KEY1", d("$set", d("more", 1)))
+	s.remove("c", d("_id", "KEY3"))
+	s.insert("c", d("_id", "Key3", "anew", true))
 }
 
 // softRenamedChange takes marked documents to a name where there are to be none.

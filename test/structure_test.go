@@ -70,6 +70,8 @@ func structureOf(t *testing.T, cases []*trial) {
 		Name:   newNames(config.Rename).target,
 		Filter: none,
 		Fields: Mappings(config.Fields),
+		// Versions are documents: there are none.
+		History: config.History,
 	})
 	if err != nil {
 		t.Error(err)

@@ -174,10 +174,11 @@ func txnPreparedLargeChange(s *site) {
 
 // A transaction commits after schema changes of other collections.
 func txnAroundChange(s *site) {
-	x := s.begin()
+	x := s.open(func(x *site) {
+		x.insert("c", d("_id", "t", "k", "t"))
+		x.set("c", 1, d("$set", d("t", 1)))
+	})
 	defer x.end()
-	x.insert("c", d("_id", "t", "k", "t"))
-	x.set("c", 1, d("$set", d("t", 1)))
 	s.create("meanwhile")
 	s.rename(s.ns("other"), s.ns("renamed"))
 	s.index("meanwhile", d("a", 1))

@@ -12,7 +12,7 @@ func (sc scenario) explained() bool {
 	if sc.name == "skip_ttl_settings" { // verify knows the settings of now alone
 		return false
 	}
-	return sc.skip != nil || sc.softDelete != nil || sc.leavesOut
+	return sc.skip != nil || sc.softDelete != nil || sc.history != nil || sc.leavesOut
 }
 
 // unmappedScenarios have documents that the rules cannot map, and jobs that go on

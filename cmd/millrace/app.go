@@ -65,6 +65,9 @@ func (a *app) run(ctx context.Context, args []string) int {
 	a.stdout, a.stderr, a.results = &safe{out: a.stdout}, &safe{out: a.stderr}, results{}
 	root := a.rootCommand()
 	root.SetArgs(javaFlags(args))
+	if len(args) > 0 && args[0] == cobra.ShellCompRequestCmd {
+		plainUsages(root)
+	}
 	cmd, err := root.ExecuteContextC(ctx)
 	return a.finish(ctx, cmd, args, err)
 }

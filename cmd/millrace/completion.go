@@ -26,6 +26,17 @@ func (a *app) completeValues(cmd *cobra.Command) {
 	}
 }
 
+// plainUsages takes the marks off that name a flag's value in its usage: the help
+// reads them, and a shell shows the usage beside the flag as it stands.
+func plainUsages(cmd *cobra.Command) {
+	for _, flags := range []*pflag.FlagSet{cmd.LocalFlags(), cmd.InheritedFlags()} {
+		flags.VisitAll(func(f *pflag.Flag) { _, f.Usage = pflag.UnquoteUsage(f) })
+	}
+	for _, sub := range cmd.Commands() {
+		plainUsages(sub)
+	}
+}
+
 // values are those that a flag takes, nil where anything may stand.
 func (a *app) values(cmd *cobra.Command, f *pflag.Flag) cobra.CompletionFunc {
 	words := config.Choices(f)

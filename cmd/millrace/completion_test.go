@@ -72,6 +72,25 @@ func TestCompletionOfValues(t *testing.T) {
 	}
 }
 
+// What a shell shows beside a flag is plain text.
+func TestCompletionDescribesFlags(t *testing.T) {
+	for line, want := range map[string]string{
+		"sync --mo":          "--mode\tmode of the job: all ",
+		"seed local --to-db": "--to-dbpath\t",
+		"verify --outp":      "--output\tform of the ",
+	} {
+		a := newApp()
+		var out, errs output
+		a.stdout, a.stderr = &out, &errs
+		if code := a.run(t.Context(), append([]string{cobra.ShellCompRequestCmd}, strings.Fields(line)...)); code != exitOK {
+			t.Fatalf("%s: exit code %d: %s", line, code, &errs)
+		}
+		if got := out.String(); !strings.HasPrefix(got, want) || strings.Contains(got, "`") {
+			t.Errorf("%s: got %q, want it to begin with %q and to have no marks", line, got, want)
+		}
+	}
+}
+
 // The commands that talk to a running sync are offered those that run.
 func TestCompletionOfJobs(t *testing.T) {
 	j := newFakeJob()

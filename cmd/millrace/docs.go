@@ -16,7 +16,7 @@ import (
 )
 
 func docsCommand() *cobra.Command {
-	var dir string
+	var dir, date string
 	var man bool
 	cmd := &cobra.Command{
 		Use:    "docs",
@@ -24,13 +24,14 @@ func docsCommand() *cobra.Command {
 		Hidden: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if man {
-				return writeDocs(dir, "*.1", manPages(cmd.Root()))
+				return writeDocs(dir, "*.1", manPages(cmd.Root(), date))
 			}
 			return writeDocs(dir, "*.md", docPages(cmd.Root()))
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "docs/cli", "`directory` to write to; its other pages of that form are removed")
 	cmd.Flags().BoolVar(&man, "man", false, "write man pages")
+	cmd.Flags().StringVar(&date, "date", "", "`day` that the man pages bear, as 2026-01-02")
 	return cmd
 }
 

@@ -61,12 +61,12 @@ func TestSchemaIsUpToDate(t *testing.T) {
 // names its flags as they are typed.
 func TestManPages(t *testing.T) {
 	root := newApp().rootCommand()
-	pages := manPages(root)
+	pages := manPages(root, "2026-01-02")
 	if len(pages) != len(docPages(root)) {
 		t.Errorf("%d man pages, %d of Markdown", len(pages), len(docPages(root)))
 	}
 	sync := string(pages["millrace-sync.1"])
-	for _, want := range []string{".TH MILLRACE\\-SYNC 1", `.SS What is copied`, `\fB\-\-on\-existing\fR \fIpolicy\fR`, "(default fail)", ".BR millrace (1)"} {
+	for _, want := range []string{".TH MILLRACE\\-SYNC 1 \"2026-01-02\"", `.SS What is copied`, `\fB\-\-on\-existing\fR \fIpolicy\fR`, "(default fail)", ".BR millrace (1)"} {
 		if !strings.Contains(sync, want) {
 			t.Errorf("the page of sync lacks %q:\n%s", want, sync)
 		}

@@ -11,18 +11,19 @@ import (
 	"github.com/millrace/millrace/internal/config"
 )
 
-// manPages renders one man page for each visible command, by file name.
-func manPages(root *cobra.Command) map[string][]byte {
+// manPages renders one man page for each visible command, by file name. The date is
+// what a page says of its own.
+func manPages(root *cobra.Command, date string) map[string][]byte {
 	pages := map[string][]byte{}
-	eachCommand(root, func(c *cobra.Command) { pages[manName(c)+".1"] = manPage(c) })
+	eachCommand(root, func(c *cobra.Command) { pages[manName(c)+".1"] = manPage(c, date) })
 	return pages
 }
 
 func manName(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(), " ", "-") }
 
-func manPage(c *cobra.Command) []byte {
+func manPage(c *cobra.Command, date string) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, ".TH %s 1 \"\" \"millrace %s\"\n.nh\n.ad l\n", roff(strings.ToUpper(manName(c))), roff(c.Root().Version))
+	fmt.Fprintf(&b, ".TH %s 1 \"%s\" \"millrace %s\"\n.nh\n.ad l\n", roff(strings.ToUpper(manName(c))), date, roff(c.Root().Version))
 	fmt.Fprintf(&b, ".SH NAME\n%s \\- %s\n", roff(manName(c)), roff(c.Short))
 	fmt.Fprintf(&b, ".SH SYNOPSIS\n.B %s\n", roff(c.UseLine()))
 	manLines(&b, "DESCRIPTION", c.Long)

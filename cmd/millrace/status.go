@@ -253,6 +253,12 @@ func (t facts) following(f job.FollowStatus) {
 	t.add("oplog window", seconds(f.WindowSeconds))
 	t.add("durable up to", f.Applied+" of "+f.Source)
 	t.add("open transactions", f.OpenTransactions)
+	if text := holdingText(f.Holding); text != "" {
+		t.add("shards", text)
+	}
+	if f.Located+f.Broadcast > 0 {
+		t.add("broadcast", count(float64(f.Located))+" documents looked for on all shards, "+count(float64(f.Broadcast))+" updates sent to all")
+	}
 	if f.SpoolBytes > 0 {
 		t.add("spooled", size(float64(f.SpoolBytes)))
 	}

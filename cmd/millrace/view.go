@@ -177,7 +177,23 @@ func (v *viewer) following() {
 	for _, c := range v.s.Skips[:min(len(v.s.Skips), 6)] {
 		v.add(label("skipped")+plain(c.Rule), skippedText(c.Skipped))
 	}
+	if text := holdingText(f.Holding); text != "" {
+		v.add(label("shards") + text)
+	}
 	v.add(label("behind")+seconds(f.LagSeconds), "oplog window "+seconds(f.WindowSeconds), "at "+f.Applied)
+}
+
+// holdingText says which shard the others wait for, where that takes longer than it
+// does again and again.
+func holdingText(h *job.Holding) string {
+	if h == nil || h.Seconds < 1 {
+		return ""
+	}
+	text := fmt.Sprintf("the others wait for %s, %s at %s", plain(h.Shard), seconds(h.Seconds), h.At)
+	if h.Undecided {
+		text += ", where a transaction is prepared and not decided"
+	}
+	return text
 }
 
 // skippedText says how many operations were left out, by name.

@@ -52,13 +52,16 @@ func TestViewOfFollowing(t *testing.T) {
 	s := copying(3)
 	s.Phase, s.Paused, s.Waiting = job.PhaseFollowing, true, "the operator to resume"
 	s.Follow = job.FollowStatus{Operations: 12_345_678, OperationsRate: 1234, BytesRate: 1.1e6, Applied: "1700000000:1",
-		LagSeconds: 0.4, WindowSeconds: 23 * 3600, SchemaChanges: 4, Folded: 900}
+		LagSeconds: 0.4, WindowSeconds: 23 * 3600, SchemaChanges: 4, Folded: 900, Located: 5, Broadcast: 2,
+		Holding: &job.Holding{Shard: "shard1", Seconds: 12, At: "1700000000:2", Undecided: true}}
 	got := view(s, now(), 120, 24)
 	want := []string{
 		"orders: following, paused  0:01:23  cpu 180%  327 MB",
 		"            mongodb://source:27017 → mongodb://target:27017",
 		"  copy      ████████████████████████ 100%  1.20M docs  1.40 GB",
 		"  changes   12.3M ops  1.23k ops/s  1.10 MB/s  4 schema changes  900 folded",
+		"  broadcast 5 documents looked for  2 updates sent to all",
+		"  shards    the others wait for shard1, 12 s at 1700000000:2, where a transaction is prepared and not decided",
 		"  behind    0.4 s  oplog window 23.0 h  at 1700000000:1",
 		"  waiting   the operator to resume",
 		"  errors    retry 2",

@@ -239,7 +239,9 @@ func (r *fileReader) shape(key string, below int, n ast.Node, how string) {
 	r.fail(at, key, what, how)
 }
 
-func isListKey(key string) bool { return key == "include" || key == "exclude" || key == "rename" }
+func isListKey(key string) bool {
+	return key == "include" || key == "exclude" || key == "rename" || key == "history"
+}
 
 func splitList(s string) []string {
 	var out []string

@@ -110,6 +110,17 @@ func TestLists(t *testing.T) {
 	}
 }
 
+// Text is a list wherever the flag is one.
+func TestTextOfLists(t *testing.T) {
+	s, _, err := load(t, []string{"--config=conf.yaml"}, nil, "exclude: a.x, b\nhistory: c.x, d.*\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(s.Rules.Exclude, []string{"a.x", "b"}) || !slices.Equal(s.Rules.History, []string{"c.x", "d.*"}) {
+		t.Errorf("%q %q", s.Rules.Exclude, s.Rules.History)
+	}
+}
+
 func TestFileValuesStayText(t *testing.T) {
 	s, o, err := load(t, []string{"--config=conf.yaml"}, nil, `# a comment
 job: 6.0

@@ -134,6 +134,7 @@ func bindRules(fs *pflag.FlagSet, r *transform.Config) {
 	fs.StringArrayVar(&r.Filter, "filter", nil, "of the collections that match a pattern only the documents that find returns for a `filter`, as 'db.coll={\"status\": \"open\"}'; may be repeated")
 	fs.StringArrayVar(&r.Skip, "skip", nil, "of the collections that match a pattern leave out some `operations`, as 'db.coll=delete,drop', or with 'db.coll=ttl' only the deletions of documents that have expired; may be repeated")
 	fs.StringArrayVar(&r.SoftDelete, "soft-delete", nil, "have documents that the source deletes stay, with the time in a `field`, as 'db.coll=deletedAt'; may be repeated")
+	fs.StringSliceVar(&r.History, "history", nil, "of the documents of collections that match this `pattern` keep all versions on the target, each as a document with its position and operation; may be repeated")
 	fs.StringArrayVar(&r.Fields, "fields", nil, "map the fields of the documents of collections that match a pattern, as 'db.coll={\"drop\": [\"card\"]}'; may be `repeated`, see docs/transforms.md")
 	fs.StringSliceVar(&r.Rename, "rename", nil, "give a database or a collection another name on the target, as `from=to`; may be repeated")
 }
@@ -169,7 +170,8 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	section(fs, "Source and target")
 	bindRules(fs, &s.Rules)
 	fs.StringArrayVar(&s.Shard, flagShard, nil, "by which key a collection of the source is sharded on a sharded target, as `db.coll=key`: the key as fields (customer:1,_id:hashed), as JSON, or none; by default as on a sharded source; may be repeated")
-	fs.BoolVar(&s.AllowMissing, "allow-missing", false, "permit an --include, or a --shard, that matches nothing on the source yet")
+	fs.StringArrayVar(&s.Zones, flagZone, nil, "which `zone=shard,shard` of a sharded target are to be in a zone of a sharded source, or zone=none to leave it out; by default the shards that are in a zone of that name, else those with the names of the source's; may be repeated")
+	fs.BoolVar(&s.AllowMissing, "allow-missing", false, "permit an --include, a --shard or a --zone that matches nothing on the source yet")
 	Choice(fs, (*string)(&s.Mode), "mode", "all", "`mode` of the job: all (copy, then follow), full (copy only), incremental (follow only) or structure (collections with their options, indexes and views, no documents)", "all", "full", "incremental", "structure")
 	fs.StringVar(&s.StartAt, "start-at", "", "`position` where incremental mode begins: seconds:increment, a time (RFC 3339) or checkpoint")
 	Choice(fs, (*string)(&s.OnExisting), "on-existing", "fail", "`policy` for target collections that exist: fail (before anything is written), merge or drop", "fail", "merge", "drop")
@@ -313,6 +315,7 @@ const (
 	flagSource      = "source"
 	flagSourceShard = "source-shard"
 	flagShard       = "shard"
+	flagZone        = "zone"
 	flagTarget      = "target"
 	flagTargetShard = "target-shard"
 	flagToken       = "token"

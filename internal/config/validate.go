@@ -104,26 +104,21 @@ func (c *checker) uri(setting, uri string) {
 // then the renames together, because they may contradict each other.
 func (c *checker) namespaces(all transform.Config) {
 	before := len(c.problems)
-	for i := range all.Include {
-		c.rules("include", i, transform.Config{Include: all.Include[i : i+1]})
-	}
-	for i := range all.Exclude {
-		c.rules("exclude", i, transform.Config{Exclude: all.Exclude[i : i+1]})
-	}
-	for i := range all.Rename {
-		c.rules("rename", i, transform.Config{Rename: all.Rename[i : i+1]})
-	}
-	for i := range all.Filter {
-		c.rules("filter", i, transform.Config{Filter: all.Filter[i : i+1]})
-	}
-	for i := range all.Skip {
-		c.rules("skip", i, transform.Config{Skip: all.Skip[i : i+1]})
-	}
-	for i := range all.SoftDelete {
-		c.rules("soft-delete", i, transform.Config{SoftDelete: all.SoftDelete[i : i+1]})
-	}
-	for i := range all.Fields {
-		c.rules("fields", i, transform.Config{Fields: all.Fields[i : i+1]})
+	var one transform.Config
+	for _, list := range []struct {
+		setting string
+		items   []string
+		alone   *[]string // in one
+	}{
+		{"include", all.Include, &one.Include}, {"exclude", all.Exclude, &one.Exclude}, {"rename", all.Rename, &one.Rename},
+		{"filter", all.Filter, &one.Filter}, {"skip", all.Skip, &one.Skip}, {"soft-delete", all.SoftDelete, &one.SoftDelete},
+		{"history", all.History, &one.History}, {"fields", all.Fields, &one.Fields},
+	} {
+		for i := range list.items {
+			*list.alone = list.items[i : i+1]
+			c.rules(list.setting, i, one)
+		}
+		*list.alone = nil
 	}
 	if len(c.problems) == before {
 		c.rules("rename", whole, all)
@@ -231,6 +226,7 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	c.bad(len(s.targetShards) > 0 && !s.Verify, flagTargetShard, "says where --verify reads the target, and nothing is verified", "add --verify, or leave it out")
 	c.namespaces(s.Rules)
 	c.keys(s.Shard)
+	c.zones(s.Zones)
 	c.start(s)
 	c.bad(s.AllowOverlap && s.OnExisting == job.ExistingDrop, "allow-overlap", "cannot go with --on-existing drop, which drops what the other job has made",
 		"use --on-existing merge")
@@ -286,6 +282,13 @@ func (c *checker) keys(rules []string) {
 	}
 	if _, err := placing.ParseRules(rules); err != nil && len(c.problems) == before {
 		fail(whole, err)
+	}
+}
+
+// zones checks which shards are to be in which zones.
+func (c *checker) zones(rules []string) {
+	if _, err := placing.ParseZones(rules); err != nil {
+		c.fail(flagZone, err.Error(), "write for example EU=shard0,shard1 or EU=none, each zone once")
 	}
 }
 

@@ -50,6 +50,7 @@
 //	shard.noted, shard.held,          after it, the balancer noted, and told to leave it alone,
 //	shard.split, shard.moved,         a bound, a range moved,
 //	shard.placed                      all placed
+//	zone.join, zone.range             a shard is to be in a zone, a range in one or in none
 //	release.before                    the balancer is as before, and that is to be forgotten
 //	final.before, final.after         the position at which to finalize
 //	finalize.before, finalize.after   the last drain, the last save

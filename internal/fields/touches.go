@@ -149,3 +149,13 @@ func (r read) byPath(text []byte) bool {
 	}
 	return true
 }
+
+// Translates reports that Update never needs the document's state: the rules are about
+// whole fields at the top level, and about nothing that is in others.
+func (m *Map) Translates() bool {
+	top := func(p path) bool { return len(p.names) == 1 }
+	return len(m.volatile) == 0 && len(m.reads) == 0 &&
+		!slices.ContainsFunc(m.keep, func(p path) bool { return !top(p) }) &&
+		!slices.ContainsFunc(m.claims, func(c claim) bool { return !top(c.path) || c.rule != nil }) &&
+		!slices.ContainsFunc(m.outputs, func(o output) bool { return !top(o.path) || o.make.kind != makeConstant })
+}

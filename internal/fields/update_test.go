@@ -203,3 +203,45 @@ func applied(t *testing.T, o, doc bson.Raw) bson.Raw {
 	}
 	return out
 }
+
+// TestTranslates: of rules that are said to translate every update, none asks for the
+// document.
+func TestTranslates(t *testing.T) {
+	g := newGen(seedOf(t))
+	simple := 0
+	for range 3000 {
+		names := []string{"a", "b", "c", "d", "e", "f", "g", "h", "0", "9", "s", "u"}
+		g.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+		rules := bson.D{{Key: "rename", Value: d(names[0], names[1], names[2], "new")}, {Key: "set", Value: d("tenant", 1, names[4], bson.D{})}}
+		if g.One(2) {
+			rules = append(rules, bson.E{Key: "drop", Value: bson.A{names[5], names[6]}})
+		} else {
+			rules = append(rules, bson.E{Key: "keep", Value: bson.A{names[0], names[2], names[3], names[7]}})
+		}
+		if g.One(4) {
+			rules = g.rules()
+		}
+		m, err := Parse(raw(t, rules), testSecrets)
+		if err != nil || !m.Translates() {
+			continue
+		}
+		simple++
+		for range 12 {
+			doc := g.document()
+			if u, err := parseDelta(raw(t, g.update(doc))); err == nil {
+				if _, verdict := m.Update(nil, u, Meta{Namespace: "db.c"}); verdict == State {
+					t.Fatalf("%s: the document is needed for %s", m, u.Raw())
+				}
+			}
+		}
+	}
+	if simple < 500 {
+		t.Errorf("%d rules are simple", simple)
+	}
+	for _, rules := range []string{`{"drop": ["a.b"]}`, `{"keep": ["a.b"]}`, `{"mask": {"a": {"last": 1}}}`, `{"from": {"a": "b"}}`, `{"from": {"a": "$clusterTime"}}`, `{"convert": {"a": {"to": "int"}}}`,
+		`{"move": {"a": "b.c"}}`, `{"set": {"a.b": 1}}`, `{"compute": {"a": "doc.b"}}`} {
+		if mustParse(t, rules).Translates() {
+			t.Error(rules)
+		}
+	}
+}

@@ -109,6 +109,10 @@ func (a *Ask) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.Val
 	if err != nil {
 		return mongosink.Reread{}, err
 	}
+	if a.Rules.History(a.sourceOf(from)) {
+		return mongosink.Reread{}, mongo.WithHint(fmt.Errorf("the target does not take a version of a document of %s as it is", a.sourceOf(from)),
+			"something else changes the collection of versions on the target; start again with --restart")
+	}
 	before, err := a.Committed(ctx, at)
 	if err != nil {
 		return mongosink.Reread{}, err
@@ -236,7 +240,7 @@ func (a *Ask) OnSource(ctx context.Context, from mongosink.Origin, ids []bson.Ra
 	}
 	has := make([]bool, len(ids))
 	partial := a.partial(from)
-	docs, err := a.Source.Find(ctx, of, lookup.Question{IDs: ids, At: at, OnlyIDs: !partial})
+	docs, err := a.Source.Find(ctx, of, lookup.Question{IDs: a.sourceIDs(from, ids), At: at, OnlyIDs: !partial})
 	if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
 		return has, nil
 	}

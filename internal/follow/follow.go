@@ -82,6 +82,7 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 	failpoint.Hit("window.after")
 	f.sink = o.Sink(pos, mongosink.Options{Schema: f.schema, Overlap: mongosink.Overlap{End: f.overlapEnd, RereadUntil: job.Consistent, Capped: capped,
 		Refused: job.Refused, Skipped: skipped}})
+	f.stage.Record(transform.Histories{Start: job.Start, Copied: job.Copied, Versions: targetVersions{o.Target, f.sink}})
 	f.Progress.Following(f.sink, o.Source)
 	return f.run(ctx, pos)
 }
@@ -387,7 +388,7 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, before mongo.Op
 	o := schema.ApplyOptions{
 		// After a restart the target is not ahead of a schema change: none is
 		// passed without a checkpoint.
-		Overlap: !f.job.Consistent.Before(ev.At), Maybe: f.intent == ev.At, Rules: f.Rules, Existing: f.existing(ev.At), Names: f.Ask.Names}
+		Overlap: !f.job.Consistent.Before(ev.At), Recorded: f.job.Copied.Before(ev.At), Maybe: f.intent == ev.At, Rules: f.Rules, Existing: f.existing(ev.At), Names: f.Ask.Names}
 	if err := f.Schema.MakeWay(ctx, *ev.Change, o); err != nil {
 		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
 	}
@@ -453,7 +454,11 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 	if ev.Change.Kind == stream.ChangeRename {
 		coll.NS = ev.Change.To // by which it is filtered; it may have yet another name by now
 	}
-	if err := errors.Join(schema.CheckFilter(coll, f.Rules), schema.CheckSkip(coll, f.Rules), schema.CheckFields(coll, f.Rules, nil)); err != nil {
+	if f.Rules.History(coll.NS) {
+		return mongo.WithHint(fmt.Errorf("%s becomes %s, whose history is kept, amid the copy, and is to be copied anew: its documents would have two beginnings", ev.Change.NS, coll.NS),
+			"start the job again with --restart")
+	}
+	if err := errors.Join(schema.CheckFilter(coll, f.Rules), schema.CheckSkip(coll, f.Rules), schema.CheckFields(coll, f.Rules, nil), schema.CheckHistory(coll, f.Rules)); err != nil {
 		return err
 	}
 	if coll, _, err = schema.Mapped(coll, f.Rules); err != nil {

@@ -50,16 +50,20 @@ func (c *copier) prepare(ctx context.Context, job state.Job) error {
 		return c.prepareIncremental(ctx)
 	}
 	snap := c.snap
-	mapped := make([]state.Mapped, len(snap.Collections))
-	for i, one := range snap.Collections {
+	mapped := make([]state.Mapped, 0, len(snap.Collections))
+	for _, one := range snap.Collections {
+		if schema.OfVersions(one, c.rules) {
+			c.log.Warn("left out on the target, for it reads a collection of versions", "view", one.NS)
+			continue
+		}
 		one, left, err := schema.Mapped(one, c.rules)
 		if err != nil {
 			return err
 		}
 		for _, what := range left {
-			c.log.Warn("left out on the target, for fields are mapped", "ns", one.NS, "what", what)
+			c.log.Warn("left out on the target, which has other documents", "ns", one.NS, "what", what)
 		}
-		mapped[i] = state.Mapped{Collection: one, Target: c.rules.Target(one.NS)}
+		mapped = append(mapped, state.Mapped{Collection: one, Target: c.rules.Target(one.NS)})
 	}
 	// In the phase that it is in, the job may have a catalog that it cannot use.
 	g, gctx := errgroup.WithContext(ctx)
@@ -316,7 +320,7 @@ func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mappe
 	if !indexes {
 		next = PhaseOverlap
 	}
-	return c.savePhase(ctx, next, bson.E{Key: "consistent", Value: newest})
+	return c.savePhase(ctx, next, bson.E{Key: "consistent", Value: newest}, bson.E{Key: "copied", Value: newest})
 }
 
 // deferTTL defers what expires, and what goes from capped collections, on the target

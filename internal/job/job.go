@@ -84,6 +84,10 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--shard: %w", err)
 	}
+	zones, err := placing.ParseZones(spec.Zones)
+	if err != nil {
+		return nil, fmt.Errorf("--zone: %w", err)
+	}
 	wc, err := mongo.ParseWriteConcern(spec.WriteConcern)
 	if err != nil {
 		return nil, err
@@ -107,7 +111,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	}
 	j.letters = deadletter.New(j.dst, j.id, j.store.SameTerm)
 	shape := schema.TargetOptions{Job: j.id, Log: j.log, SameTerm: j.store.SameTerm, KeepsExpired: j.keepsExpired}
-	if j.wishes = (&placing.Source{Cluster: j.src, Shards: j.shards, Rules: keys}); j.dst.Info.Kind == mongo.KindSharded {
+	if j.wishes = (&placing.Source{Cluster: j.src, Shards: j.shards, Rules: keys, Zones: zones}); j.dst.Info.Kind == mongo.KindSharded {
 		j.placer = placing.New(j.dst, placing.Options{Job: j.id, Source: j.wishes, Log: j.log})
 		shape.Sharding = j.placer
 	}
@@ -214,7 +218,7 @@ func identity(c *mongo.Cluster) string {
 func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 	in := precheck.Input{Job: j.id, Source: j.src, Shards: j.shards, Target: j.dst, Rules: j.rules, Store: j.store, Schema: j.cat, Wishes: j.wishes, Router: j.router,
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, StartAt: j.spec.StartAt, Restart: j.spec.Restart,
-		AllowDowngrade: j.spec.AllowDowngrade, AllowMissing: j.spec.AllowMissing, AllowOverlap: j.spec.AllowOverlap, WarnWindow: j.spec.WarnWindow, Spool: j.spooler,
+		AllowDowngrade: j.spec.AllowDowngrade, AllowMissing: j.spec.AllowMissing, AllowOverlap: j.spec.AllowOverlap, Skips: j.spec.OnConflict != ConflictStop, WarnWindow: j.spec.WarnWindow, Spool: j.spooler,
 		ReadFrom: func(job state.Job) (mongo.OpTime, error) { return j.origin.ReadFrom(positionOf(job)) }}
 	j.plan = nil
 	err = j.patience.Try(ctx, time.Minute, func() (err error) {

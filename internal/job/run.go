@@ -434,6 +434,23 @@ func (j *Job) compare(ctx context.Context) ([]schema.Difference, error) {
 	return schema.Diff(ctx, j.src, j.dst, j.rules, o)
 }
 
+// rezone gives the job's collections the zones that the source has now: changes of zones
+// are in no shard's oplog.
+func (j *Job) rezone(ctx context.Context) (diffs []schema.Difference, err error) {
+	if j.placer == nil {
+		return nil, nil
+	}
+	var pairs []placing.Pair
+	for _, n := range j.ask.Names.All() {
+		pairs = append(pairs, placing.Pair{NS: n.NS, Target: n.Target})
+	}
+	left, err := j.placer.Rezone(ctx, pairs)
+	for _, l := range left {
+		diffs = append(diffs, schema.Difference{NS: l.NS, What: "zones", Source: l.Source, Target: l.Target})
+	}
+	return diffs, err
+}
+
 // tellKeys tells of collections that the source has sharded otherwise since they were
 // made on the target.
 func (j *Job) tellKeys(ctx context.Context) error {
@@ -463,8 +480,12 @@ func (j *Job) tellKeys(ctx context.Context) error {
 
 // finish notes how the catalogs differ, and ends the job.
 func (j *Job) finish(ctx context.Context, end follow.Final) error {
+	zones, err := j.rezone(ctx)
+	if err != nil {
+		return err
+	}
 	var lines []string
-	for _, d := range end.Differences {
+	for _, d := range append(end.Differences, zones...) {
 		if d.Skipped != "" {
 			j.log.Info("target differs from the source as it has to", "difference", d.String())
 			continue
@@ -482,7 +503,7 @@ func (j *Job) finish(ctx context.Context, end follow.Final) error {
 		}
 	}
 	j.progress.SetFinal(lines, fallBack)
-	err := j.savePhase(ctx, PhaseFinalized, append(end.Set, bson.E{Key: "differences", Value: lines[:min(len(lines), mostDifferences)]},
+	err = j.savePhase(ctx, PhaseFinalized, append(end.Set, bson.E{Key: "differences", Value: lines[:min(len(lines), mostDifferences)]},
 		bson.E{Key: "finalizedAt", Value: j.spec.Now().UTC()}, bson.E{Key: "targetPosition", Value: end.At})...)
 	if err == nil && j.placer != nil {
 		if ferr := j.placer.ForgetAll(ctx); ferr != nil {

@@ -36,6 +36,7 @@ type (
 	CollectionStatus = progress.Collection
 	IndexStatus      = progress.Index
 	FollowStatus     = progress.Follow
+	Holding          = progress.Holding
 	StructureStatus  = progress.Structure
 	MadeStatus       = progress.Made
 	ConflictStatus   = progress.Conflicts
@@ -111,6 +112,8 @@ type Spec struct {
 	SourceShards map[string]string
 	// Shard are rules by which keys collections are sharded on a sharded target.
 	Shard []string
+	// Zones are rules which shards of a sharded target are to be in a zone of the source.
+	Zones []string
 	Mode  Mode
 	// StartAt is where incremental mode begins: an optime ("sec:inc"), a time
 	// (RFC 3339) or "checkpoint".

@@ -130,7 +130,7 @@ func (c *Cluster) prepare(ctx context.Context) (err error) {
 		return fmt.Errorf("make the data directory: %w", err)
 	}
 	if c.opts.TLS && c.byWine() {
-		return errors.New("TLS is not to be had from a mongod that wine runs; leave it out, or use an older version")
+		return ErrNoTLS
 	}
 	if c.opts.Secrets == "" {
 		return c.writeSecrets(c.dir)

@@ -30,12 +30,19 @@ func (c *Cluster) ownerOf(conn net.Conn) int {
 // some seconds without noticing, and what it writes then will roll back.
 func (c *Cluster) Isolate(i int) error { return c.isolate(i, true) }
 
+// CanIsolate reports whether it can be told whose connections are. Those of servers that
+// wine runs are its own server's.
+func (c *Cluster) CanIsolate() bool { return c.opts.Proxy && !c.byWine() }
+
 // Rejoin ends Isolate.
 func (c *Cluster) Rejoin(i int) error { return c.isolate(i, false) }
 
 func (c *Cluster) isolate(i int, yes bool) error {
 	if !c.opts.Proxy {
 		return fmt.Errorf("lab: cluster %s has no proxies; start it with Options.Proxy", c.Name())
+	}
+	if !c.CanIsolate() {
+		return fmt.Errorf("lab: which member of cluster %s a connection comes from cannot be told, for wine runs them", c.Name())
 	}
 	for _, m := range c.members {
 		if m.Index == i {

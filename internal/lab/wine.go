@@ -21,6 +21,13 @@ import (
 var errNoWine = errors.New("wine64, which runs its Windows build, is not installed; " +
 	"install it (Debian, Ubuntu: apt-get install --no-install-recommends wine64)")
 
+// ErrNoTLS is what a cluster with TLS ends with whose mongod wine runs. Windows decodes
+// the servers' keys and builds their certificate chains; wine (8.0) refuses a key in PKCS 8
+// ("CryptDecodeObjectEx failed"), and with one in PKCS 1 the chains of an authority
+// ("CertCreateCertificateChainEngine failed: Invalid parameter").
+var ErrNoTLS = errors.New("TLS is not to be had from a mongod that wine runs, for wine makes no certificate chains " +
+	"(CertCreateCertificateChainEngine failed: Invalid parameter); leave it out, or use an older version")
+
 // wineScript is the file's name by which a Windows build is started.
 const wineScript = "mongod-by-wine"
 

@@ -3,7 +3,6 @@ package placing
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
@@ -14,7 +13,7 @@ import (
 )
 
 // placedCollection keeps what is sharded for jobs, in the target's database
-// mongo.StateDB: one document for each job and collection.
+// mongo.StateDB: one document for each job and collection, and for each zone whose shards were chosen.
 const placedCollection = "placed"
 
 // note is what a job is to do, or has done, to a collection of the target. It is
@@ -30,6 +29,10 @@ type note struct {
 	// one more.
 	Cuts   [][]byte `bson:"cuts,omitempty"`
 	Owners []string `bson:"owners,omitempty"`
+	// Zones are the ranges that the job has given to zones, or is about to; Foreign says
+	// that the target had some before, which stay.
+	Zones   []notedZone `bson:"zones,omitempty"`
+	Foreign bool        `bson:"foreign,omitempty"`
 	// StandIn says that an index of ours stands in for one of the source's that is
 	// not to be built yet.
 	StandIn bool `bson:"standIn,omitempty"`
@@ -52,16 +55,22 @@ func (p *Placer) id(ns string) noteID { return noteID{p.o.Job, ns} }
 
 // note reads what is noted of a collection.
 func (p *Placer) note(ctx context.Context, ns string) (n note, found bool, err error) {
-	err = p.stored().FindOne(ctx, bson.D{{Key: "_id", Value: p.id(ns)}}).Decode(&n)
+	found, err = p.find(ctx, p.id(ns), &n)
+	return n, found, mongo.Wrap(err, "read how %s is to be sharded", ns)
+}
+
+// find reads what is noted under an _id.
+func (p *Placer) find(ctx context.Context, id, into any) (found bool, err error) {
+	err = p.stored().FindOne(ctx, bson.D{{Key: "_id", Value: id}}).Decode(into)
 	if errors.Is(err, driver.ErrNoDocuments) {
-		return n, false, nil
+		return false, nil
 	}
-	return n, err == nil, mongo.Wrap(err, "read how %s is to be sharded", ns)
+	return err == nil, err
 }
 
 // notes reads all of the job.
 func (p *Placer) notes(ctx context.Context) (all []note, err error) {
-	cur, err := p.stored().Find(ctx, bson.D{{Key: "_id.job", Value: p.o.Job}}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
+	cur, err := p.stored().Find(ctx, bson.D{{Key: "_id.job", Value: p.o.Job}, {Key: "_id.ns", Value: bson.D{{Key: "$exists", Value: true}}}}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
 	if err == nil {
 		err = cur.All(ctx, &all)
 	}
@@ -74,11 +83,14 @@ func (p *Placer) stored() *driver.Collection {
 
 // save notes durably.
 func (p *Placer) save(ctx context.Context, n note) error {
-	statement := bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: n.ID}}}, {Key: "u", Value: n}, {Key: "upsert", Value: true}}
-	if _, err := p.c.UpdateState(ctx, placedCollection, "majority", statement); err != nil {
-		return fmt.Errorf("note how %s is sharded: %w", n.ID.NS, err)
-	}
-	return nil
+	return mongo.Wrap(p.saveAs(ctx, n.ID, n), "note how %s is sharded", n.ID.NS)
+}
+
+// saveAs notes something durably under an _id.
+func (p *Placer) saveAs(ctx context.Context, id, what any) error {
+	statement := bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: id}}}, {Key: "u", Value: what}, {Key: "upsert", Value: true}}
+	_, err := p.c.UpdateState(ctx, placedCollection, "majority", statement)
+	return err
 }
 
 // forget removes notes.

@@ -29,10 +29,12 @@ type Options struct {
 // Placer shards collections of a target. Its methods may be called concurrently for
 // different collections.
 type Placer struct {
-	c    *mongo.Cluster
-	o    Options
-	turn chan struct{} // a shard takes part in one move at a time
-	step func(string)  // for tests: told of each step
+	c       *mongo.Cluster
+	o       Options
+	turn    chan struct{}       // a shard takes part in one move at a time
+	joining chan struct{}       // guards joined, and what is done to get there
+	joined  map[string][]string // the shards of zones, by zone
+	step    func(string)        // for tests: told of each step
 }
 
 // New prepares sharding on c; it sends nothing yet.
@@ -40,7 +42,7 @@ func New(c *mongo.Cluster, o Options) *Placer {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Placer{c: c, o: o, turn: make(chan struct{}, 1), step: failpoint.Hit}
+	return &Placer{c: c, o: o, turn: make(chan struct{}, 1), joining: make(chan struct{}, 1), joined: map[string][]string{}, step: failpoint.Hit}
 }
 
 // Prepare notes how a collection is to be sharded that is about to be made. One that
@@ -73,12 +75,16 @@ func (p *Placer) Prepare(ctx context.Context, coll schema.Collection, ns string,
 
 // plan chooses ranges and their shards.
 func (p *Placer) plan(ctx context.Context, coll schema.Collection, wish Wish, n *note) error {
+	zones, err := p.zones(ctx, wish, n)
+	if err != nil {
+		return err
+	}
 	shards, err := p.shards(ctx)
 	if err != nil || len(shards) < 2 {
 		return err
 	}
 	key, ranges := shardkey.Parse(wish.Key), rangesFor(coll.Bytes, len(shards))
-	if key[0].Hashed {
+	if key[0].Hashed && len(zones) == 0 {
 		n.Chunks = ranges
 		return nil
 	}
@@ -87,7 +93,10 @@ func (p *Placer) plan(ctx context.Context, coll schema.Collection, wish Wish, n 
 	if err != nil {
 		return err
 	}
-	cuts, weights := cut(wish.bounds, sample, ranges)
+	cuts, weights, of := cutStretches(stretches(zones, key, shards), wish.bounds, sample, ranges)
+	if len(cuts) == 0 && len(zones) == 0 {
+		return nil // it stays where it is made
+	}
 	for _, c := range cuts {
 		doc, err := c.document(key)
 		if err != nil {
@@ -95,7 +104,7 @@ func (p *Placer) plan(ctx context.Context, coll schema.Collection, wish Wish, n 
 		}
 		n.Cuts = append(n.Cuts, doc)
 	}
-	n.Owners = owners(weights, shards)
+	n.Owners = owners(weights, of)
 	return nil
 }
 
@@ -125,6 +134,14 @@ func (p *Placer) Shard(ctx context.Context, ns string) error {
 		return err
 	}
 	p.step("shard.held")
+	for _, z := range n.Zones { // chosen by an earlier run, perhaps
+		if _, err := p.members(ctx, z.Tag); err != nil {
+			return err
+		}
+	}
+	if err := p.setZones(ctx, ns, n.Zones, nil); err != nil {
+		return err
+	}
 	if err := p.place(ctx, n, e); err != nil {
 		return err
 	}
@@ -256,11 +273,8 @@ const (
 // shards. Others may move chunks, too, and hinder it: what cannot be placed for some time is
 // left where it is.
 func (p *Placer) place(ctx context.Context, n note, e Entry) error {
-	if len(n.Cuts) == 0 {
+	if len(n.Owners) == 0 {
 		return nil
-	}
-	if zoned, err := p.zoned(ctx, n.ID.NS); err != nil || zoned {
-		return err
 	}
 	select {
 	case p.turn <- struct{}{}:
@@ -292,7 +306,7 @@ func (p *Placer) tryPlace(ctx context.Context, n note, e Entry) error {
 	if err != nil {
 		return err
 	}
-	key, ns := shardkey.Parse(n.Key), n.ID.NS
+	ns := n.ID.NS
 	for _, at := range n.Cuts {
 		if _, exact := chunkOf(have, at); exact {
 			continue
@@ -309,19 +323,12 @@ func (p *Placer) tryPlace(ctx context.Context, n note, e Entry) error {
 	if have, err = p.chunks(ctx, e); err != nil {
 		return err
 	}
-	for i, owner := range n.Owners {
-		from, to, err := n.bounds(i, key)
-		if err != nil {
-			return err
-		}
-		at, exact := chunkOf(have, from)
-		if !exact || at.Shard == owner || !slices.Contains(shards, owner) {
+	for _, c := range have {
+		owner := n.ownerOf(c)
+		if c.Shard == owner || !slices.Contains(shards, owner) {
 			continue // a shard that has gone since has nothing
 		}
-		if shardkey.CompareKeys(shardkey.Bound(at.Max), shardkey.Bound(to)) != 0 {
-			continue // somebody has cut it further
-		}
-		if err := p.run(ctx, bson.D{{Key: "moveChunk", Value: ns}, {Key: "bounds", Value: bson.A{at.Min, at.Max}}, {Key: "to", Value: owner}}); err != nil {
+		if err := p.run(ctx, bson.D{{Key: "moveChunk", Value: ns}, {Key: "bounds", Value: bson.A{c.Min, c.Max}}, {Key: "to", Value: owner}}); err != nil {
 			return fmt.Errorf("move a range of %s to shard %s: %w", ns, owner, err)
 		}
 		p.step("shard.moved")
@@ -329,23 +336,17 @@ func (p *Placer) tryPlace(ctx context.Context, n note, e Entry) error {
 	return nil
 }
 
-// bounds are those of a range.
-func (n note) bounds(i int, key shardkey.Pattern) (from, to bson.Raw, err error) {
-	low, high := bound{}, bound{}
-	for range key {
-		low, high = append(low, shardkey.MinKey()), append(high, shardkey.MaxKey())
+// ownerOf is the shard that is to have a chunk. Servers, or somebody else, may have cut a
+// range further.
+func (n note) ownerOf(c chunk) string {
+	at := shardkey.Bound(c.Min)
+	i, exact := slices.BinarySearchFunc(n.Cuts, at, func(cut []byte, at []bson.RawValue) int {
+		return shardkey.CompareKeys(shardkey.Bound(cut), at)
+	})
+	if exact {
+		i++
 	}
-	if from, err = low.document(key); err != nil {
-		return nil, nil, err
-	}
-	to, err = high.document(key)
-	if i > 0 {
-		from = n.Cuts[i-1]
-	}
-	if i < len(n.Cuts) {
-		to = n.Cuts[i]
-	}
-	return from, to, err
+	return n.Owners[i]
 }
 
 // chunkOf is the chunk that begins at a bound.

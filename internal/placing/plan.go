@@ -97,12 +97,10 @@ func weigh(bounds []bound, sample []point) (below []float64, total float64) {
 	return below, sums[len(sample)]
 }
 
-// owners gives ranges to shards, the heaviest first and each to the shard that has
-// least. Ranges that weigh about the same go to shards in turn.
-func owners(weights []float64, shards []string) []string {
-	if len(shards) == 0 {
-		return nil
-	}
+// owners gives ranges to shards, each to one of those that may have it: the heaviest
+// first, and each to the shard that has least. Ranges that fewer shards may have come
+// before all others. Ranges that weigh about the same go to shards in turn.
+func owners(weights []float64, of [][]string) []string {
 	total := 0.0
 	for _, w := range weights {
 		total += w
@@ -112,21 +110,116 @@ func owners(weights []float64, shards []string) []string {
 	for i, w := range weights {
 		order[i], rounded[i] = i, int(math.Round(4*w*float64(len(weights))/max(total, 1)))
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(rounded[b], rounded[a]) })
-	load, count := make([]int, len(shards)), make([]int, len(shards))
+	slices.SortStableFunc(order, func(a, b int) int {
+		return cmp.Or(cmp.Compare(len(of[a]), len(of[b])), cmp.Compare(rounded[b], rounded[a]))
+	})
+	load, count := map[string]int{}, map[string]int{}
 	all := make([]string, len(weights))
 	for _, i := range order {
-		best := 0
-		for s := range shards {
-			if load[s] < load[best] || load[s] == load[best] && count[s] < count[best] {
+		best := ""
+		for _, s := range of[i] {
+			if best == "" || load[s] < load[best] || load[s] == load[best] && count[s] < count[best] {
 				best = s
 			}
 		}
 		load[best] += rounded[i]
 		count[best]++
-		all[i] = shards[best]
+		all[i] = best
 	}
 	return all
+}
+
+// stretch is all keys of a zone's range, or all between two of them.
+type stretch struct {
+	from, to bound // to is excluded
+	of       []string
+}
+
+// stretches cuts all keys at the bounds of zones, which are in order. What is in no zone
+// may be on any shard.
+func stretches(zones []zoned, key shardkey.Pattern, shards []string) (all []stretch) {
+	at, end := lowest(key), highest(key)
+	for _, z := range zones {
+		from, to := bound(shardkey.Bound(z.Min)), bound(shardkey.Bound(z.Max))
+		if shardkey.CompareKeys(at, from) < 0 {
+			all = append(all, stretch{at, from, shards})
+		}
+		all = append(all, stretch{from, to, z.of})
+		at = to
+	}
+	if shardkey.CompareKeys(at, end) < 0 {
+		all = append(all, stretch{at, end, shards})
+	}
+	return all
+}
+
+// cutStretches is cut of each stretch by itself, which gets ranges by what is in it. of
+// says which shards may have a range.
+func cutStretches(all []stretch, given []bound, sample []point, n int) (cuts []bound, weights []float64, of [][]string) {
+	whole := weight(given, sample, len(sample) > 0)
+	for i, s := range all {
+		if i > 0 {
+			cuts = append(cuts, s.from)
+		}
+		inside, each := s.cut(given, sample, float64(n)/max(whole, 1))
+		cuts, weights = append(cuts, inside...), append(weights, each...)
+		for range each {
+			of = append(of, s.of)
+		}
+	}
+	return cuts, weights, of
+}
+
+// cut is cut of what is inside. Where that is anything there is at least one range for
+// each shard, if bounds suffice.
+func (s stretch) cut(given []bound, sample []point, rangesPerWeight float64) ([]bound, []float64) {
+	inside, points := s.within(given, sample)
+	own := weight(inside, points, len(sample) > 0)
+	if own == 0 {
+		return nil, []float64{0}
+	}
+	return cut(inside, points, max(int(math.Round(own*rangesPerWeight)), len(s.of)))
+}
+
+// weight is that of all ranges together, as cut has it.
+func weight(given []bound, sample []point, sampled bool) (total float64) {
+	if !sampled {
+		return float64(len(given) + 1)
+	}
+	for _, p := range sample {
+		total += p.weight
+	}
+	return total
+}
+
+// within are the bounds and keys inside of a stretch.
+func (s stretch) within(given []bound, sample []point) (bounds []bound, points []point) {
+	for _, b := range given {
+		if shardkey.CompareKeys(s.from, b) < 0 && shardkey.CompareKeys(b, s.to) < 0 {
+			bounds = append(bounds, b)
+		}
+	}
+	for _, p := range sample {
+		if shardkey.CompareKeys(s.from, p.key) <= 0 && shardkey.CompareKeys(p.key, s.to) < 0 {
+			points = append(points, p)
+		}
+	}
+	return bounds, points
+}
+
+// lowest and highest are below and above all keys.
+func lowest(key shardkey.Pattern) (b bound) {
+	for range key {
+		b = append(b, shardkey.MinKey())
+	}
+	return b
+}
+
+func highest(key shardkey.Pattern) (b bound) {
+	for range key {
+		b = append(b, shardkey.MaxKey())
+	}
+	return b
 }
 
 // document is a bound with the names of the key's fields.

@@ -182,6 +182,8 @@ func TestPlacing(t *testing.T) {
 		other := b.from(t, router, origin.NewSharded(s), "d")
 		fromSharded(other, c)
 		sharding(other, c)
+		zoneJoins(b.from(t, router, other.sharded, "j"), c)
+		zonesCome(b.from(t, router, other.sharded, "z"), c)
 	})
 }
 

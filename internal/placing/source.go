@@ -21,6 +21,12 @@ type Source struct {
 	Cluster *mongo.Cluster
 	Shards  *origin.Sharded // behind Cluster, if it is a router
 	Rules   Rules
+	Zones   ZoneRules
+}
+
+// Kept are the zones of a collection without those that rules leave out.
+func (s *Source) Kept(zones []Zone) []Zone {
+	return slices.DeleteFunc(slices.Clone(zones), func(z Zone) bool { return s.Zones.Out(z.Tag) })
 }
 
 // Wish is how a collection of the source is to be sharded on the target.
@@ -28,8 +34,12 @@ type Wish struct {
 	Key    bson.Raw // nil: not at all
 	ByRule bool
 	// Why says why a sharded collection of the source is not to be, "" otherwise.
-	Why    string
-	bounds []bound // of the source's chunks, where its key is the same
+	Why string
+	// Zones are the source's, where its key is the same, but for those that rules leave
+	// out; Unzoned says that it has some and the key is another one, or none.
+	Zones   []Zone
+	Unzoned bool
+	bounds  []bound // of the source's chunks, where its key is the same
 }
 
 // Wish reads how a collection is to be sharded: by its rule, else as the source has it
@@ -56,7 +66,22 @@ func (s *Source) Wish(ctx context.Context, coll schema.Collection) (w Wish, err 
 			w.bounds = append(w.bounds, clone(shardkey.Bound(c.Min)))
 		}
 	}
-	return w, nil
+	return w, s.zones(ctx, t, &w)
+}
+
+// zones reads those of a sharded collection.
+func (s *Source) zones(ctx context.Context, t *origin.Table, w *Wish) error {
+	if t == nil {
+		return nil
+	}
+	all, err := Zones(ctx, s.Cluster, []string{t.NS})
+	kept := s.Kept(all[t.NS])
+	if w.Key != nil && SameKey(t.Key, w.Key) {
+		w.Zones = kept
+	} else {
+		w.Unzoned = len(kept) > 0
+	}
+	return err
 }
 
 // table is that of a sharded collection of the source, nil where it is not sharded.

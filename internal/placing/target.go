@@ -2,7 +2,6 @@ package placing
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -64,6 +63,7 @@ type Shard struct {
 	Name     string   `bson:"_id"`
 	Host     string   `bson:"host"` // set/host:port,…
 	Draining bool     `bson:"draining"`
+	Zones    []string `bson:"tags"`
 	Hosts    []string `bson:"-"`
 }
 
@@ -102,15 +102,6 @@ func (p *Placer) chunks(ctx context.Context, e Entry) (list []chunk, err error) 
 		err = cur.All(ctx, &list)
 	}
 	return list, mongo.Wrap(err, "read the chunks of %s", e.NS)
-}
-
-// zoned reports that the target has zones for a collection, which say where it goes.
-func (p *Placer) zoned(ctx context.Context, ns string) (bool, error) {
-	err := config(p.c, "tags").FindOne(ctx, bson.D{{Key: "ns", Value: ns}}).Err()
-	if errors.Is(err, driver.ErrNoDocuments) {
-		return false, nil
-	}
-	return err == nil, mongo.Wrap(err, "read the zones of %s", ns)
 }
 
 // has reports a collection of the target that exists, sharded or not.

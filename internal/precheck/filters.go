@@ -41,9 +41,12 @@ func (p *planner) filters(ctx context.Context) error {
 	}
 	sampled := 0
 	for i, c := range colls {
-		if err := errors.Join(schema.CheckSkip(c, p.Rules), schema.CheckFields(c, p.Rules, nil)); err != nil {
+		if err := errors.Join(schema.CheckSkip(c, p.Rules), schema.CheckFields(c, p.Rules, nil), schema.CheckHistory(c, p.Rules)); err != nil {
 			p.add(Fail, "rules", mongo.HintOf(err), "%v", err)
 			continue
+		}
+		if schema.OfVersions(c, p.Rules) {
+			p.add(Warn, "rules", "", "view %s is left out: it reads a collection of which the target holds versions", c.NS)
 		}
 		if s, err := schema.ExpiryOf(c, p.Rules); err == nil && len(s) > 0 {
 			p.ok("rules", "%s: documents that expire (%s) stay on the target, which expires none by itself", c.NS, s)

@@ -39,7 +39,7 @@ func unused(rules []transform.Rule, names []string, allowed bool) (out List) {
 		if best := meant(r.Text, names); best != "" {
 			hint = "did you mean " + best + "?"
 		}
-		if (r.Kind == "include" || r.Kind == "filter" || r.Kind == "skip" || r.Kind == "fields" || r.Kind == "soft-delete") && !allowed {
+		if (r.Kind == "include" || r.Kind == "filter" || r.Kind == "skip" || r.Kind == "fields" || r.Kind == "soft-delete" || r.Kind == "history") && !allowed {
 			level, hint = Fail, strings.TrimPrefix(hint+" --allow-missing accepts what is yet to come", " ")
 		}
 		out.Add(level, "names", fmt.Sprintf("--%s %s matches nothing on the source", r.Kind, r.Text), hint)

@@ -75,6 +75,7 @@ type Input struct {
 	Restart, AllowDowngrade bool
 	AllowMissing            bool // an include that matches nothing yet
 	AllowOverlap            bool
+	Skips                   bool // documents that the target refuses are left out
 	WarnWindow              time.Duration
 
 	// Router opens one of the target's routers.
@@ -126,7 +127,7 @@ func Make(ctx context.Context, in Input) (*Plan, error) {
 
 // steps are the checks of what both sides have answered.
 func (p *planner) steps() []func(context.Context) error {
-	all := []func(context.Context) error{p.resume, p.rivals, p.collections, p.filters, p.names, p.sharding, p.privileges, p.existing}
+	all := []func(context.Context) error{p.resume, p.history, p.rivals, p.collections, p.filters, p.names, p.sharding, p.privileges, p.existing}
 	if p.Mode == state.ModeStructure { // which copies no documents and reads no oplog
 		return all
 	}
@@ -250,7 +251,7 @@ func (p *planner) resume(context.Context) error {
 	case (job.Mode == state.ModeStructure) != (p.Mode == state.ModeStructure):
 		p.add(Fail, "mode", "use the same --mode, another --job, or --restart", "job %s was begun with --mode %s, and goes on with no other", p.Job, job.Mode)
 	case job.Rules != p.Rules.String():
-		p.add(Fail, "rules", "use the same --include, --exclude, --rename, --filter, --skip, --fields and --soft-delete, another --job, or --restart", "job %s was begun with other rules", p.Job)
+		p.add(Fail, "rules", "use the same --include, --exclude, --rename, --filter, --skip, --fields, --soft-delete and --history, another --job, or --restart", "job %s was begun with other rules", p.Job)
 	case job.SourceSet != p.Source.Info.SetID || job.TargetSet != p.Target.Info.SetID:
 		p.add(Fail, "job", "use another --job, or --restart", "job %s was begun between other clusters", p.Job)
 	case job.Phase == state.PhaseFinalized:

@@ -160,6 +160,9 @@ func (p *planner) routedNeeds(now *needs) {
 	for _, name := range []string{"shards", "databases", "collections", "chunks"} {
 		now.on("config."+name, "find")
 	}
+	if p.Target.Info.Kind == mongo.KindSharded {
+		now.on("config.tags", "find")
+	}
 }
 
 // configNeeds are those on the config servers, which tell before 6.0 who owned what.
@@ -226,6 +229,7 @@ func (p *planner) shardedNeeds(now *needs) {
 		}
 	}
 	now.on("config.collections", balance)
+	p.zoneNeeds(now, s)
 }
 
 func (p *planner) targetNeeds(now, later *needs) {

@@ -18,10 +18,12 @@ import (
 
 // sharding is how collections are to be sharded, and are on the target.
 type sharding struct {
-	wishes map[string]placing.Wish  // by names of the source
-	have   map[string]placing.Entry // by names of the target
-	shards []placing.Shard          // of the target
-	ids    map[string]string        // of the clusters behind the target's routers; "" says that one does not answer
+	wishes map[string]placing.Wish   // by names of the source
+	have   map[string]placing.Entry  // by names of the target
+	shards []placing.Shard           // of the target
+	zones  map[string][]placing.Zone // by names of the target
+	from   []placing.Shard           // of a sharded source
+	ids    map[string]string         // of the clusters behind the target's routers; "" says that one does not answer
 }
 
 // wished reads both for the collections of a plan.
@@ -54,7 +56,7 @@ func (p *planner) wished(ctx context.Context, colls []schema.Collection) (s shar
 		return s, err
 	}
 	s.ids = p.routers(ctx)
-	return s, nil
+	return s, p.zonesOf(ctx, &s, targets)
 }
 
 // routers asks each router of the target for its cluster.
@@ -104,6 +106,9 @@ func (p *planner) sharding(ctx context.Context) error {
 	}
 	rules := p.Wishes.Rules.Names()
 	if p.Target.Info.Kind != mongo.KindSharded {
+		if zones := p.Wishes.Zones.Names(); len(zones) > 0 {
+			p.add(Fail, "zones", "leave --zone out, or name routers of a sharded cluster", "the target is no sharded cluster, so that it has no zones")
+		}
 		if len(rules) > 0 {
 			p.add(Fail, "sharding", "leave --shard out, or name routers of a sharded cluster", "the target is no sharded cluster, so that nothing can be sharded there")
 		}
@@ -128,6 +133,7 @@ func (p *planner) sharding(ctx context.Context) error {
 			texts = append(texts, text)
 		}
 	}
+	p.zones(colls, s)
 	if p.Mode == state.ModeIncremental {
 		return nil
 	}

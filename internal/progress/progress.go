@@ -273,7 +273,11 @@ func (p *Progress) followStatus() Follow {
 		}
 	}
 	if p.source != nil {
-		out.OpenTransactions = p.source.Stats().OpenTransactions
+		st := p.source.Stats()
+		out.OpenTransactions = st.OpenTransactions
+		if w := st.Waits; w.Part != "" {
+			out.Holding = &Holding{Shard: w.Part, Seconds: w.For.Seconds(), At: w.Since.String(), Undecided: w.Undecided}
+		}
 	}
 	return out
 }

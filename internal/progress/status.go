@@ -141,6 +141,17 @@ type Follow struct {
 	// looked for there, to know which has them, and updates that were sent to all.
 	Located   int64 `json:"located,omitempty"`
 	Broadcast int64 `json:"broadcast,omitempty"`
+	// Holding is the shard of the source for which the others wait, if there is one.
+	Holding *Holding `json:"holding,omitempty"`
+}
+
+// Holding is a shard of which is not known yet what it does before the others' changes.
+type Holding struct {
+	Shard   string  `json:"shard"`
+	Seconds float64 `json:"seconds"` // for which it has told of nothing new
+	At      string  `json:"at"`      // its position
+	// Undecided says that it has a transaction that is prepared and not decided.
+	Undecided bool `json:"undecided,omitempty"`
 }
 
 // Conflicts counts the documents that the target refused, and those

@@ -18,6 +18,8 @@ type ApplyOptions struct {
 	// Overlap: the target may be ahead of the change. Indexes that refuse
 	// documents are deferred, and what the change expects may be gone.
 	Overlap bool
+	// Recorded: histories have begun. What the source drops or renames stays.
+	Recorded bool
 	// Maybe: the change may have been applied already, before a restart.
 	Maybe bool
 	// Existing says what becomes of a collection of the target where the source
@@ -67,8 +69,13 @@ func (c *changer) MakeWay(ctx context.Context, ch stream.Change, o ApplyOptions)
 	default:
 		return nil
 	}
-	if !o.Rules.Match(ns) || to && o.Rules.Match(ch.NS) && o.Rules.Target(ch.NS) == o.Rules.Target(ns) || o.leftOut(ch) {
+	if !o.Rules.Match(ns) || to && o.Recorded && o.Rules.History(ns) || to && o.Rules.Match(ch.NS) && o.Rules.Target(ch.NS) == o.Rules.Target(ns) || o.leftOut(ch) {
 		return nil
+	}
+	if o.Recorded && o.Rules.History(ns) {
+		if err := c.mayRecord(ctx, o.Rules.Target(ns)); err != nil {
+			return err
+		}
 	}
 	if err := c.makeWay(ctx, ch, ns, o); err != nil {
 		return fmt.Errorf("apply %s of %s: %w", ch.Kind, ch.NS, err)
@@ -113,7 +120,7 @@ func (o ApplyOptions) lenient() bool { return o.Overlap || o.Maybe }
 // existing is what becomes of a collection where the source makes one. The one that
 // was left there by a skipped operation goes on as the new one.
 func (o ApplyOptions) existing(sourceNS string) Existing {
-	if o.Rules.Skips(sourceNS).Has(leaving) {
+	if o.Rules.Skips(sourceNS).Has(leaving) || o.Recorded && o.Rules.History(sourceNS) {
 		return KeepExisting
 	}
 	return o.Existing
@@ -152,6 +159,9 @@ func (c *changer) Apply(ctx context.Context, ch stream.Change, o ApplyOptions) (
 func (c *changer) apply(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
 	if o.leftOut(ch) {
 		return o.leave(ch), nil
+	}
+	if effect, done, err := c.applyRecorded(ctx, ch, o); done || err != nil {
+		return effect, err
 	}
 	if ch.Kind == stream.ChangeCreateIndexes && o.Rules.Match(ch.NS) {
 		if err := checkKept(Collection{NS: ch.NS, Type: TypeCollection, Indexes: ch.Indexes}, o.Rules); err != nil {
@@ -203,7 +213,7 @@ func (c *changer) applyCreate(ctx context.Context, ch stream.Change, ns string, 
 	if ch.Buckets {
 		coll.Type = TypeTimeSeries
 	}
-	if err := errors.Join(CheckFilter(coll, o.Rules), CheckSkip(coll, o.Rules), CheckFields(coll, o.Rules, nil)); err != nil {
+	if err := errors.Join(CheckFilter(coll, o.Rules), CheckSkip(coll, o.Rules), CheckFields(coll, o.Rules, nil), CheckHistory(coll, o.Rules)); err != nil {
 		return Effect{}, err
 	}
 	if skips := o.Rules.Skips(ch.NS); skips.Has(stream.OpTTL) && skips.Has(leaving) { // what was left goes on as this one
@@ -254,6 +264,13 @@ func (c *changer) applyView(ctx context.Context, ch stream.Change, ns string, o 
 	if err != nil {
 		return Effect{}, err
 	}
+	if OfVersions(coll, o.Rules) {
+		effect := skipped("it is a view of documents of which the target holds versions")
+		if ok && have.Type == TypeView { // of others before
+			effect.Dropped, err = []string{ns}, c.colls.Drop(ctx, ns)
+		}
+		return effect, err
+	}
 	if !ok || have.Type != TypeView {
 		return Effect{Applied: true}, c.colls.Create(ctx, coll, ns, o.Rules)
 	}
@@ -302,7 +319,7 @@ func (c *changer) dropNames(ctx context.Context, ch stream.Change, o ApplyOption
 	}
 	effect := Effect{Applied: true}
 	for _, one := range list {
-		if o.Rules.Skips(one.NS).Has(stream.OpDrop) {
+		if o.Rules.Skips(one.NS).Has(stream.OpDrop) || o.Recorded && o.Rules.History(one.NS) {
 			effect.Dropped = append(effect.Dropped, one.Target)
 			continue
 		}

@@ -43,6 +43,9 @@ func (c *creator) create(ctx context.Context, coll Collection, targetNS string, 
 		return mongo.WithHint(wrap(fmt.Errorf("%s", strings.Join(gaps, "; "))), "exclude it or choose a newer target")
 	}
 	options := coll.Options
+	if coll.Type == TypeCollection && rules != nil && rules.History(coll.NS) {
+		options = noOptions()
+	}
 	var err error
 	if coll.Type == TypeView {
 		if options, err = MapView(coll.NS, options, rules); err != nil {
@@ -86,7 +89,11 @@ func (c *creator) create(ctx context.Context, coll Collection, targetNS string, 
 	}
 	if err = c.runCreate(ctx, targetNS, options); err == nil {
 		c.o.Log.Debug("created on the target", "ns", targetNS, "type", coll.Type)
-		return c.finish(ctx, coll, targetNS, early)
+		if err := c.finish(ctx, coll, targetNS, early); err != nil || ours || !c.c.Info.Version.AtLeast(7, 0) {
+			return err
+		}
+		// 7.0 says so of a collection that is there with the same options, too.
+		return c.expiries.DeferExpiries(ctx, []string{targetNS})
 	}
 	switch mongo.Classify(err) {
 	case mongo.ClassExists:

@@ -124,6 +124,12 @@ func diff(source, target []Collection, rules Rules, o DiffOptions) ([]Difference
 		if c, _, err = Mapped(c, rules); err != nil {
 			return nil, err
 		}
+		if OfVersions(c, rules) {
+			continue
+		}
+		if c.Type == TypeCollection && rules.History(c.NS) {
+			c.Options = noOptions()
+		}
 		name := rules.Target(c.NS)
 		t, ok := byName[name]
 		delete(byName, name)

@@ -16,8 +16,11 @@ func validation() []string { return []string{"validator", "validationLevel", "va
 
 // Mapped is a collection as it is to be on the target where the rules map the fields of
 // its documents: without a validator, and with the indexes that can be had of mapped
-// documents. left says what is left out, and why.
+// documents. Where the target holds versions of its documents, it has no indexes. left says what is left out, and why.
 func Mapped(c Collection, rules Rules) (out Collection, left []string, err error) {
+	if c.Type != TypeView && rules.History(c.NS) {
+		return recorded(c)
+	}
 	m := rules.Fields(c.NS)
 	if m == nil || c.Type == TypeView {
 		return c, nil, nil

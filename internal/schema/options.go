@@ -102,8 +102,9 @@ func Unsupported(coll Collection, v mongo.Version) []string {
 	need(truthyField(coll.Options, "changeStreamPreAndPostImages", "enabled"), 6, 0, "changeStreamPreAndPostImages")
 	need(truthyField(coll.Options, "recordPreImages"), 4, 4, "recordPreImages")
 	need(has(sub(coll.Options, "timeseries"), "bucketRoundingSeconds"), 7, 0, "a time-series collection with bucketRoundingSeconds")
-	if has(coll.Options, "encryptedFields") {
-		out = append(out, coll.NS+": queryable encryption is not supported")
+	// 7.0 keeps its metadata in another form than 6.0, which has a third collection of it.
+	if fields := sub(coll.Options, "encryptedFields"); fields != nil && has(fields, "eccCollection") == v.AtLeast(7, 0) {
+		out = append(out, coll.NS+": queryable encryption of 6.0 and that of 7.0 and newer differ, and one cannot become the other")
 	}
 	for _, ix := range coll.Indexes {
 		kind := indexKind(ix.Spec)

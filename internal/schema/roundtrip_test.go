@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/transform"
@@ -162,15 +164,15 @@ func TestCreateIsIdempotent(t *testing.T) {
 	}
 }
 
-// TestQueryableEncryptionIsRefused: before anything of it is on the target, and
-// only the collection that is encrypted.
-func TestQueryableEncryptionIsRefused(t *testing.T) {
+// TestQueryableEncryption: its options are carried, and what the target's server would
+// keep in another form is refused before anything of it is there.
+func TestQueryableEncryption(t *testing.T) {
 	t.Parallel()
 	db := newDB()
 	rules := newRules(t, transform.Config{})
 	r := newReplica(t, rules, db)
-	if !src.Info.Version.AtLeast(6, 0) {
-		t.Skip("needs a source of 6.0")
+	if !src.Info.Version.AtLeast(6, 0) || !dst.Info.Version.AtLeast(6, 0) {
+		t.Skip("needs a source and a target of 6.0")
 	}
 	do(t, src, db, `{"create":"secret","encryptedFields":{"fields":[{"keyId":{"$binary":{"base64":"AAAAAAAAAAAAAAAAAAAAAA==","subType":"04"}},"path":"ssn","bsonType":"string","queries":{"queryType":"equality"}}]}}`)
 	do(t, src, db, `{"create":"enxcol_.secret.esc","clusteredIndex":{"key":{"_id":1},"unique":true}}`)
@@ -179,11 +181,45 @@ func TestQueryableEncryptionIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	same := src.Info.Version.AtLeast(7, 0) == dst.Info.Version.AtLeast(7, 0)
 	for _, c := range colls {
 		err := r.target.Create(t.Context(), c, c.NS, rules)
-		refused := err != nil && strings.Contains(err.Error(), db+".secret: queryable encryption is not supported") && mongo.HintOf(err) != ""
-		if want := c.NS == db+".secret"; refused != want || err != nil != want {
+		refused := err != nil && strings.Contains(err.Error(), db+".secret: queryable encryption of 6.0") && mongo.HintOf(err) != ""
+		if want := !same && c.NS == db+".secret"; refused != want || err != nil != want {
 			t.Errorf("%s: %v", c.NS, err)
+		}
+	}
+	if same {
+		r.same(DiffOptions{})
+	}
+}
+
+// Of a collection with queryable encryption it is told by its options which form it has.
+func TestQueryableEncryptionBetweenVersions(t *testing.T) {
+	t.Parallel()
+	of := func(names ...string) bson.Raw {
+		fields := bson.D{{Key: "fields", Value: bson.A{}}}
+		for _, n := range names {
+			fields = append(fields, bson.E{Key: n, Value: "enxcol_.c"})
+		}
+		raw, err := bson.Marshal(bson.D{{Key: "encryptedFields", Value: fields}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw
+	}
+	old, now := of("escCollection", "eccCollection", "ecocCollection"), of("escCollection", "ecocCollection")
+	for _, c := range []struct {
+		options bson.Raw
+		target  string
+		refused bool
+	}{{old, "6.0.5", false}, {old, "7.0.28", true}, {old, "8.0.1", true}, {now, "6.0.5", true}, {now, "7.0.28", false}, {now, "8.0.1", false}} {
+		v, err := mongo.ParseVersion(c.target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := Unsupported(Collection{NS: "d.c", Type: TypeCollection, Options: c.options}, v); len(got) > 0 != c.refused {
+			t.Errorf("%v to %s: %v", c.options, c.target, got)
 		}
 	}
 }

@@ -74,6 +74,9 @@ func explain(list []Difference, rules Rules) {
 		if d.Source == "" && !strings.Contains(d.What, " ") { // only the target has it
 			ns, _ = rules.Source(d.NS)
 		}
+		if d.Source == "" && d.What == string(TypeCollection) && rules.History(ns) {
+			d.Skipped = stream.OpDrop.String() // the history stays
+		}
 		if ops := causes(d) & rules.Skips(ns); ops != 0 {
 			d.Skipped = ops.String()
 		}

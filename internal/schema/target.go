@@ -31,6 +31,8 @@ type Rules interface {
 	Fields(ns string) *mapping.Map
 	Skips(ns string) stream.Ops
 	SoftDelete(ns string) string
+	History(ns string) bool
+	NoHistory(ns string) string
 }
 
 // Sharding shards collections of a target that is a sharded cluster.

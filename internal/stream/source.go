@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
 )
@@ -25,4 +26,16 @@ type SourceStats struct {
 	// OpenTransactions and BufferedBytes belong to uncommitted transactions.
 	OpenTransactions int
 	BufferedBytes    int64
+	// Waits says which part of a source holds the others up.
+	Waits Wait
+}
+
+// Wait is a part of a source, such as a shard, for which the others wait: what it may
+// still tell comes before what they have told.
+type Wait struct {
+	Part  string        // empty: nobody waits
+	For   time.Duration // how long it has not moved
+	Since mongo.OpTime  // where it stands
+	// Undecided says that it has a transaction that is prepared and not decided.
+	Undecided bool
 }

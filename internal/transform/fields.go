@@ -57,6 +57,15 @@ const OperationCopy = "copy"
 // read from the source at a time, counted; nil leaves documents as they are. The
 // function is safe for concurrent use.
 func (s *Set) Mapper(ns string, at bson.Timestamp, t *Tally) func(dst, doc []byte) ([]byte, error) {
+	to := s.mapper(ns, at, t)
+	if s.History(ns) {
+		return copied(at, to)
+	}
+	return to
+}
+
+// mapper maps fields alone.
+func (s *Set) mapper(ns string, at bson.Timestamp, t *Tally) func(dst, doc []byte) ([]byte, error) {
 	i := s.fieldsOf(ns)
 	if i < 0 {
 		return nil
@@ -86,7 +95,7 @@ func (s *Set) Comparer(ns string) (apply, strip func(dst, doc []byte) ([]byte, e
 	if m == nil {
 		return nil, nil
 	}
-	mapper := s.Mapper(ns, bson.Timestamp{}, nil)
+	mapper := s.mapper(ns, bson.Timestamp{}, nil)
 	apply = func(dst, doc []byte) ([]byte, error) {
 		out, err := mapper(dst, doc)
 		if why, ok := Unmappable(err); ok {

@@ -90,7 +90,7 @@ func (s *Set) mayFail() bool {
 // becomes.
 func (s *Set) SameDocuments(a, b string) bool {
 	m := s.Fields(a)
-	return s.Filter(a) == s.Filter(b) && m == s.Fields(b) && (m == nil || !m.NamesNamespace()) && s.leftAlike(a, b)
+	return s.Filter(a) == s.Filter(b) && m == s.Fields(b) && (m == nil || !m.NamesNamespace()) && s.History(a) == s.History(b) && s.leftAlike(a, b)
 }
 
 // leftAlike reports whether what the rules for operations leave on the target under a may

@@ -22,7 +22,7 @@ func Parse(text string) (*Set, error) {
 // ParseConfig gives rules whose String is the text, if there are any.
 func ParseConfig(text string) (c Config) {
 	into := map[string]*[]string{"include": &c.Include, "exclude": &c.Exclude, "rename": &c.Rename, "filter": &c.Filter,
-		"skip": &c.Skip, "fields": &c.Fields, "soft-delete": &c.SoftDelete}
+		"skip": &c.Skip, "fields": &c.Fields, "soft-delete": &c.SoftDelete, "history": &c.History}
 	for text != "" && text != (*Set)(nil).String() {
 		end, escaped := len(text), false
 		for i, r := range text {

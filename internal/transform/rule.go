@@ -37,6 +37,8 @@ type Config struct {
 	// SoftDelete holds "pattern=field": documents that the source deletes stay on the
 	// target, with the time in that field; the first that matches counts.
 	SoftDelete []string
+	// History holds patterns: of the documents of what matches the target holds all versions.
+	History []string
 	// Secret gives what a reference of Fields names; nil is ReadSecret.
 	Secret func(ref string) (string, error)
 }
@@ -52,6 +54,7 @@ type Set struct {
 	skips            []skip              // as well
 	mappings         []mapping           // as well
 	softDeletes      []softDelete        // as well
+	histories        []pattern
 	text             string
 }
 
@@ -80,6 +83,9 @@ func New(c Config) (*Set, error) {
 		return nil, err
 	}
 	if s.softDeletes, err = compileSoftDeletes(c.SoftDelete); err != nil {
+		return nil, err
+	}
+	if s.histories, err = compileHistories(c.History); err != nil {
 		return nil, err
 	}
 	s.dbSources, s.collSources = invert(s.dbs), invert(s.colls)
@@ -117,7 +123,7 @@ func (s *Set) Match(ns string) bool {
 }
 
 // Rule is one of a set, in canonical form.
-type Rule struct{ Kind, Text string } // include, exclude, rename, filter, skip, fields or soft-delete
+type Rule struct{ Kind, Text string } // include, exclude, rename, filter, skip, fields, soft-delete or history
 
 // Unused are the rules that mean none of the names: patterns that match none, and
 // renames of others.
@@ -133,7 +139,7 @@ func (s *Set) Unused(names []string) (out []Rule) {
 	for _, kind := range []struct {
 		name     string
 		patterns []pattern
-	}{{"include", s.include}, {"exclude", s.exclude}} {
+	}{{"include", s.include}, {"exclude", s.exclude}, {"history", s.histories}} {
 		for _, p := range kind.patterns {
 			if !slices.ContainsFunc(names, func(ns string) bool { return p.matches(mongo.SplitNS(ns)) }) {
 				out = append(out, Rule{kind.name, p.String()})
@@ -343,5 +349,10 @@ func (s *Set) canonical() string {
 	for i := range s.softDeletes {
 		parts = append(parts, "soft-delete "+s.softDeletes[i].String())
 	}
+	var histories []string
+	for _, p := range s.histories {
+		histories = append(histories, p.String())
+	}
+	add("history", histories)
 	return strings.Join(parts, "; ")
 }

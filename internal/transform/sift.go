@@ -104,6 +104,10 @@ func (st *Stage) pass(ctx context.Context, b *stream.Batch, mark string, read Re
 	if err != nil {
 		return err
 	}
+	if st.recorder != nil {
+		handOn := next
+		next = func(ctx context.Context, b *stream.Batch) error { return st.recorder.pass(ctx, b, handOn) }
+	}
 	if len(open) == 0 {
 		st.mark = mark
 		return next(ctx, b)

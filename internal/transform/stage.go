@@ -20,6 +20,8 @@ type Stage struct {
 	last string
 	dest destination
 
+	recorder *recorder // nil: there are no histories
+
 	leaves LeftOut // nil: a document that cannot be mapped ends the job
 	made   arena
 	mark   string // of the last batch that was passed on whole
@@ -38,6 +40,8 @@ type destination struct {
 	soft   string      // the field that marks what is deleted, "" has it deleted
 	fields *fields.Map // nil maps nothing
 	mapped *mapCount
+
+	history bool // changes become versions
 }
 
 // NewStage makes a stage of rules for events from a position on, which counts in a tally.
@@ -138,6 +142,7 @@ func (st *Stage) of(ns string) *destination {
 				skips: st.rules.Skips(ns), left: st.tally.skipped(st.rules.skipOf(ns)),
 				fields: st.mapping(ns), mapped: st.tally.mapped(st.rules.fieldsOf(ns))}
 			d.soft, d.marked = st.rules.SoftDelete(ns), st.tally.marked(st.rules.softDeleteOf(ns))
+			d.history = st.rules.History(ns)
 			d.rules = d.soft != "" || d.skips != 0 || d.keep != nil || d.fields != nil
 		}
 		st.known[ns] = d

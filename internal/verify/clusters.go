@@ -205,7 +205,7 @@ func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set) (pairs
 	for _, c := range ofSource {
 		p := Pair{SourceNS: c.DataNS(), TargetNS: rules.Target(c.DataNS())}
 		p.Keep, p.Skips = rules.Keep(p.SourceNS, nil), rules.Skips(c.NS)
-		p.Unmarked = rules.Unmarked(p.SourceNS)
+		p.Unmarked, p.History = rules.Unmarked(p.SourceNS), rules.History(p.SourceNS)
 		if p.Expired, err = expired(c, rules); err != nil {
 			return nil, err
 		}
@@ -223,7 +223,7 @@ func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set) (pairs
 			continue
 		}
 		if ns, ok := rules.Source(c.DataNS()); ok && !source[ns] {
-			pairs = append(pairs, Pair{SourceNS: ns, TargetNS: c.DataNS(), Skips: rules.Skips(ns), Unmarked: rules.Unmarked(ns)})
+			pairs = append(pairs, Pair{SourceNS: ns, TargetNS: c.DataNS(), Skips: rules.Skips(ns), Unmarked: rules.Unmarked(ns), History: rules.History(ns)})
 		}
 	}
 	return pairs, nil

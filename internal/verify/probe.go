@@ -55,6 +55,9 @@ func (p *probe) free() {
 func (p *probe) fetch(ctx context.Context, keys []string) error {
 	p.free()
 	return p.read(ctx, scan.Member{}, func(r *scan.Reader) (err error) {
+		if p.history {
+			return p.newest(ctx, r, keys)
+		}
 		alone := keys
 		if !p.Clustered() { // there, $in would walk the whole collection
 			if alone, err = p.byList(ctx, r, keys); err != nil {

@@ -55,7 +55,7 @@ func (c *collection) tasks(ctx context.Context) ([]task, error) {
 		return nil, err
 	}
 	src, dst := &c.sides[source], &c.sides[target]
-	dst.chosen = c.pair.Unmarked
+	dst.chosen, dst.history = c.pair.Unmarked, c.pair.History
 	src.chosen, src.mapped, dst.mapped = c.pair.Keep, c.pair.Map, c.pair.Strip
 	c.e.c.estDocs.Add(src.Count + dst.Count)
 	var tasks []task
@@ -123,7 +123,7 @@ func (c *collection) rangeTasks(ctx context.Context) ([]task, error) {
 // both, provided that both order alike; if not, there is one range.
 func (c *collection) bounds(ctx context.Context) (bounds []scan.Bound, err error) {
 	from, other := &c.sides[source], &c.sides[target]
-	if from.order != scan.ByKey && (other.order == scan.ByKey || other.Bytes > from.Bytes) {
+	if !c.pair.History && from.order != scan.ByKey && (other.order == scan.ByKey || other.Bytes > from.Bytes) {
 		from, other = other, from
 	}
 	n := min(from.Bytes/c.e.o.RangeBytes+1, maxRanges, from.Count/2)

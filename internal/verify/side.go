@@ -28,8 +28,11 @@ type side struct {
 	owned  *scan.Owned                           // and owns; nil is all that it has
 	chosen func(doc []byte) bool                 // nil keeps all
 	mapped func(dst, doc []byte) ([]byte, error) // nil takes them as they are
-	asOf   bson.Timestamp                        // it is read as it was at that time; zero is now
-	uuid   bson.Binary                           // of a sharded cluster's collection: its routers take names alone
+
+	history bool // it holds versions, the newest of which are its documents
+
+	asOf bson.Timestamp // it is read as it was at that time; zero is now
+	uuid bson.Binary    // of a sharded cluster's collection: its routers take names alone
 }
 
 func (s *side) cluster() *mongo.Cluster {

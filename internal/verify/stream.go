@@ -64,38 +64,57 @@ func (c *collection) stream(ctx context.Context, sl scan.Slice, idsOnly bool,
 // ctx ends it returns although nobody takes its page.
 func (st *stream) fill(ctx context.Context, s *side, sl scan.Slice, want scan.Want) error {
 	defer close(st.pages)
+	if s.history {
+		st.err = st.fillNewest(ctx, s, sl, want)
+		return st.err
+	}
 	st.err = s.walk(ctx, sl, want, func(part *scan.Part) error {
-		var p *page
-		select {
-		case p = <-st.spare:
-		default:
-			p = &page{}
-		}
-		p.size = part.Size
-		var bytes int64
+		p := st.page(part.Size)
 		err := part.Each(func(doc []byte) error {
 			p.docs = append(p.docs, doc)
-			bytes += int64(len(doc))
 			return nil
 		})
-		if err != nil || len(p.docs) == 0 {
+		if err != nil {
 			return err
 		}
-		st.docs += int64(len(p.docs))
-		st.bytes += bytes
-		if !want.IDsOnly {
-			st.e.c.read(len(p.docs), bytes)
-		}
-		st.e.c.account(p.size)
-		select {
-		case st.pages <- p:
-			return nil
-		case <-ctx.Done():
-			st.e.c.account(-p.size)
-			return ctx.Err()
-		}
+		return st.send(ctx, p, want)
 	})
 	return st.err
+}
+
+// page is an empty one for what has so many bytes.
+func (st *stream) page(size int) (p *page) {
+	select {
+	case p = <-st.spare:
+	default:
+		p = &page{}
+	}
+	p.size = size
+	return p
+}
+
+// send hands a page to whoever walks the stream.
+func (st *stream) send(ctx context.Context, p *page, want scan.Want) error {
+	if len(p.docs) == 0 {
+		return nil
+	}
+	var bytes int64
+	for _, doc := range p.docs {
+		bytes += int64(len(doc))
+	}
+	st.docs += int64(len(p.docs))
+	st.bytes += bytes
+	if !want.IDsOnly {
+		st.e.c.read(len(p.docs), bytes)
+	}
+	st.e.c.account(p.size)
+	select {
+	case st.pages <- p:
+		return nil
+	case <-ctx.Done():
+		st.e.c.account(-p.size)
+		return ctx.Err()
+	}
 }
 
 // peek returns the document at the head, nil at the end.

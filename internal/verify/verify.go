@@ -27,6 +27,9 @@ type Pair struct {
 	Keep func(doc []byte) bool
 	// Unmarked chooses the documents of the target that are compared, nil all.
 	Unmarked func(doc []byte) bool
+	// History says that the target holds versions of the documents: the newest ones are
+	// compared.
+	History bool
 	// Map appends what is compared in place of a document of the source, Strip in place
 	// of one of the target; nil compares them as they are.
 	Map, Strip func(dst, doc []byte) ([]byte, error)

@@ -30,7 +30,7 @@ acc   4.2 {"create":"viewofview","viewOn":"view","pipeline":[]}
 acc   4.2 {"insert":"system.js","documents":[{"_id":"f","value":{"$code":"function(){return 1}"}}]}
 acc   5.0 {"create":"series","timeseries":{"timeField":"t","metaField":"m"},"expireAfterSeconds":360000000}
 acc   5.0 {"insert":"series","documents":[{"t":{"$date":"2026-01-01T00:00:00Z"},"m":1,"v":1},{"t":{"$date":"2026-01-01T00:01:00Z"},"m":2,"v":"x"}]}
-acc   5.0 {"createIndexes":"series","indexes":[{"key":{"m":1,"t":1},"name":"mt"}]}
+acc   5.0 {"createIndexes":"series","indexes":[{"key":{"m":1,"t":-1},"name":"mt"}]}
 acc   6.0 {"create":"clustered","clusteredIndex":{"key":{"_id":1},"unique":true},"expireAfterSeconds":360000000}
 acc   6.0 {"insert":"clustered","documents":[{"_id":1},{"_id":"x"}]}
 acc   6.0 {"create":"images","changeStreamPreAndPostImages":{"enabled":true}}

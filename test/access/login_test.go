@@ -17,6 +17,9 @@ func TestPasswords(t *testing.T) {
 
 // TestCertificates runs a job with X.509 users.
 func TestCertificates(t *testing.T) {
+	if shared.source.X509URI() == "" {
+		t.Skip(lab.ErrNoTLS)
+	}
 	lab.Drawn(t, 2)
 	succeeds(t, shared.source.X509URI(), shared.target.X509URI())
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/millrace/millrace/test"
 )
 
-// sides are the clusters that all tests share, both with users and TLS, and
+// sides are the clusters that all tests share, both with users and, where it is to be had, TLS, and
 // root's clients of them.
 type sides struct {
 	source, target     *lab.Cluster
@@ -60,7 +60,12 @@ func (s *sides) start(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	start := func(cluster **lab.Cluster, client **driver.Client) {
 		g.Go(func() (err error) {
-			if *cluster, err = lab.Start(gctx, lab.Options{Auth: true, TLS: true, LeanJournal: true, Version: os.Getenv("MILLRACE_TEST_VERSION")}); err != nil {
+			o := lab.Options{Auth: true, TLS: true, LeanJournal: true, Version: os.Getenv("MILLRACE_TEST_VERSION")}
+			if *cluster, err = lab.Start(gctx, o); errors.Is(err, lab.ErrNoTLS) {
+				o.TLS = false // and the tests that need it are skipped
+				*cluster, err = lab.Start(gctx, o)
+			}
+			if err != nil {
 				return err
 			}
 			*client, err = driver.Connect(options.Client().ApplyURI((*cluster).URI()))

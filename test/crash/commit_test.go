@@ -1,6 +1,7 @@
 package crash
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -17,8 +18,8 @@ import (
 // next process has to end that, and to apply them.
 func TestKillBeforeCommit(t *testing.T) {
 	t.Parallel()
-	src := lab.ForTest(t, lab.Options{})
-	dst := lab.ForTest(t, lab.Options{SetParameters: map[string]string{"enableTestCommands": "1", "transactionLifetimeLimitSeconds": "3600"}})
+	src := lab.ForTest(t, lab.Options{Version: os.Getenv("MILLRACE_TEST_SOURCE")})
+	dst := lab.ForTest(t, lab.Options{Version: os.Getenv("MILLRACE_TEST_TARGET"), SetParameters: map[string]string{"enableTestCommands": "1", "transactionLifetimeLimitSeconds": "3600"}})
 	bin := test.BuildMillrace(t, raceFlag()...)
 	sc, dc := test.Connect(t, src.URI()), test.Connect(t, dst.URI())
 

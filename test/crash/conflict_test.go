@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -24,8 +25,8 @@ import (
 // of somebody else likewise.
 func TestKillAmongConflicts(t *testing.T) {
 	t.Parallel()
-	src := lab.ForTest(t, lab.Options{})
-	dst := lab.ForTest(t, lab.Options{})
+	src := lab.ForTest(t, lab.Options{Version: os.Getenv("MILLRACE_TEST_SOURCE")})
+	dst := lab.ForTest(t, lab.Options{Version: os.Getenv("MILLRACE_TEST_TARGET")})
 	bin := test.BuildMillrace(t, raceFlag()...)
 	for _, policy := range []string{"skip", "overwrite"} {
 		t.Run(policy, func(t *testing.T) {

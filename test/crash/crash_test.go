@@ -3,6 +3,8 @@ package crash
 import (
 	"context"
 	"math/rand/v2"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,8 +19,8 @@ import (
 // source is written to, starts it again, and wants an identical target.
 func TestKillInEachPhase(t *testing.T) {
 	t.Parallel()
-	src := lab.ForTest(t, lab.Options{})
-	dst := lab.ForTest(t, lab.Options{})
+	src := lab.ForTest(t, lab.Options{Version: os.Getenv("MILLRACE_TEST_SOURCE")})
+	dst := lab.ForTest(t, lab.Options{Version: os.Getenv("MILLRACE_TEST_TARGET")})
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	bin := test.BuildMillrace(t, raceFlag()...)
@@ -29,14 +31,17 @@ func TestKillInEachPhase(t *testing.T) {
 
 	histories := writeHistories(t, sc, seed)
 
-	filters := history.FiltersOf(seed, "crash")
+	kept, filters, mappings := history.HistoriesOf(seed, "crash", history.FiltersOf(seed, "crash"), history.FieldsOf(seed, "crash"))
+	t.Logf("histories of %v", kept)
 	args := []string{"sync", "--source", src.URI(), "--target", dst.URI(), "--include", "crash.*", "--include", "crash-x.*", "--allow-missing", "--job", "crash"}
 	for _, rule := range filters {
 		args = append(args, "--filter", rule)
 	}
-	mappings := history.FieldsOf(seed, "crash")
 	for _, rule := range mappings {
 		args = append(args, "--fields", rule)
+	}
+	for _, pattern := range kept {
+		args = append(args, "--history", pattern)
 	}
 	if history.MayFail(mappings) {
 		args = append(args, "--on-conflict", "skip")
@@ -67,9 +72,18 @@ func TestKillInEachPhase(t *testing.T) {
 		t.Fatalf("last run: %v\n%s", err, p.Output())
 	}
 	t.Logf("%d operations and %d steps of histories written meanwhile", churn.Operations(), steps.Done)
-	diffs, err := test.Compare(t.Context(), sc, dc, test.CompareOptions{Filter: test.Filters(filters), Fields: test.Mappings(mappings)})
+	diffs, err := test.Compare(t.Context(), sc, dc, test.CompareOptions{Filter: test.Filters(filters), Fields: test.Mappings(mappings), History: kept})
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, pattern := range kept {
+		if strings.HasSuffix(pattern, ".plain") || strings.HasSuffix(pattern, ".txn2") { // no others keep their names
+			more, err := test.CompareVersions(t.Context(), sc, dc, test.VersionsOf{Source: pattern, Target: pattern, Most: 1000})
+			if err != nil {
+				t.Fatal(err)
+			}
+			diffs = append(diffs, more...)
+		}
 	}
 	for _, d := range diffs {
 		t.Errorf("seed %d: %s", seed, d)

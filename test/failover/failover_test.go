@@ -86,7 +86,10 @@ func TestFaultsWhileCopying(t *testing.T) {
 		b.copies(p, f.Name+", killed")
 	}
 	b.unleash(p, "all faults")
+	b.awaitPhase(p, job.PhaseOverlap)
+	goOn := b.churn.Hold() // on slow servers the writers would run away from the job
 	b.awaitPhase(p, job.PhaseFollowing)
+	goOn()
 	b.mark(p, "the copy")
 	b.finish(p)
 }

@@ -45,9 +45,11 @@ func Of(side string, c *lab.Cluster, lose string) []Fault {
 		{Name: "network silent", Strike: f.each((*lab.Proxy).Stall), Heal: f.each((*lab.Proxy).Restore)},
 		{Name: "slow network", Strike: f.each(func(p *lab.Proxy) { p.Latency(80*time.Millisecond, 40*time.Millisecond); p.Bandwidth(2000) }), Heal: f.each((*lab.Proxy).Restore)},
 		{Name: "sessions and cursors killed", Strike: f.killSessions, Heal: f.nothing},
-		{Name: "primary isolated", Strike: f.isolatePrimary, Heal: f.rejoin},
 		{Name: "a member moved", Strike: f.moveOne, Heal: f.nothing},
 		{Name: "all members moved", Strike: f.moveAll, Heal: f.nothing},
+	}
+	if c.CanIsolate() {
+		all = append(all, Fault{Name: "primary isolated", Strike: f.isolatePrimary, Heal: f.rejoin})
 	}
 	if c.Members()[0].Disk() != nil {
 		all = append(all, Fault{Name: "disks full", Strike: f.fillAll, Heal: f.freeAll, Stops: side == "target"},

@@ -35,10 +35,13 @@ func newSmall(t *testing.T) *small {
 	var g errgroup.Group
 	g.Go(func() error {
 		// The servers never cut off what came after the last checkpoint.
-		s.source = lab.ForTest(t, lab.Options{OplogMB: 8, Args: []string{"--syncdelay", "1"}})
+		s.source = lab.ForTest(t, lab.Options{Version: os.Getenv("MILLRACE_TEST_SOURCE"), OplogMB: 8, Args: []string{"--syncdelay", "1"}})
 		return nil
 	})
-	g.Go(func() error { s.target = lab.ForTest(t, lab.Options{}); return nil })
+	g.Go(func() error {
+		s.target = lab.ForTest(t, lab.Options{Version: os.Getenv("MILLRACE_TEST_TARGET")})
+		return nil
+	})
 	_ = g.Wait()
 	if t.Failed() {
 		t.FailNow()

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
@@ -218,12 +219,56 @@ func (g *Generator) settings() Settings {
 			s.SoftDelete = append(s.SoftDelete, "DB."+coll+"=gone_at")
 		}
 	}
+	g.histories(&s)
 	if g.one(2) {
 		s.Docs = int64(1 + g.r.IntN(2*g.size))
 	} else {
 		s.Bytes = int64(1000 + g.r.IntN(300*g.size))
 	}
 	return s
+}
+
+// HistoriesOf are rules for a database, by a seed: of which collections histories are kept,
+// and what is left of other rules then.
+func HistoriesOf(seed uint64, db string, filters, fields []string) (histories, filtersLeft, fieldsLeft []string) {
+	s := Settings{}
+	for _, rules := range []struct {
+		from []string
+		to   *[]string
+	}{{filters, &s.Filter}, {fields, &s.Fields}} {
+		for _, rule := range rules.from {
+			*rules.to = append(*rules.to, "DB."+strings.TrimPrefix(rule, db+"."))
+		}
+	}
+	NewGenerator(Options{Seed: seed}).histories(&s)
+	for _, rules := range [][]string{s.History, s.Filter, s.Fields} {
+		for i := range rules {
+			rules[i] = db + strings.TrimPrefix(rules[i], "DB")
+		}
+	}
+	return s.History, s.Filter, s.Fields
+}
+
+// histories are kept of collections to which no user's applyOps command goes, in place of
+// other rules. One that is renamed gets the name of one of which a history is kept, too.
+func (g *Generator) histories(s *Settings) {
+	if strings.Contains(strings.Join(s.Fields, ""), `"fail"`) { // goes with a job that leaves documents out
+		return
+	}
+	for _, colls := range [][]string{{"plain"}, {"folded"}, {"moving", "moved"}, {"txn2"}} {
+		if !g.one(4) || colls[0] == "moving" && s.Exclude != nil {
+			continue
+		}
+		for _, coll := range colls {
+			other := func(rule string) bool { return strings.HasPrefix(rule, "DB."+coll+"=") }
+			for _, rules := range []*[]string{&s.Filter, &s.Fields, &s.SoftDelete} {
+				if *rules = slices.DeleteFunc(*rules, other); len(*rules) == 0 {
+					*rules = nil // as a file has it
+				}
+			}
+			s.History = append(s.History, "DB."+coll)
+		}
+	}
 }
 
 func (g *Generator) since(major, minor int) bool { return g.o.Since != nil && g.o.Since(major, minor) }

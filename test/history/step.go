@@ -72,13 +72,14 @@ type Settings struct {
 	// Held holds the changes back while part 3 is run, so that many are
 	// applied at once.
 	Held bool `json:"held,omitempty"`
-	// Exclude, Rename, Filter, Fields and SoftDelete are the job's rules. DB stands for the history's
+	// Exclude, Rename, Filter, Fields, SoftDelete and History are the job's rules. DB stands for the history's
 	// database; what is renamed goes to others of it, see Databases.
 	Exclude    []string `json:"exclude,omitempty"`
 	Rename     []string `json:"rename,omitempty"`
 	Filter     []string `json:"filter,omitempty"`
 	Fields     []string `json:"fields,omitempty"`
 	SoftDelete []string `json:"softDelete,omitempty"`
+	History    []string `json:"history,omitempty"`
 }
 
 // Databases are those that a history has on either side, see Name.

@@ -128,26 +128,46 @@ func TestKeysOfShards(t *testing.T) {
 		b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "shardCollection", Value: "d." + name}, {Key: "key", Value: key}}).Err())
 	}
 	x := bson.D{{Key: "x", Value: 1}}
+	zone := func(zone any, name, field string, from, to any) {
+		t.Helper()
+		b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "updateZoneKeyRange", Value: "d." + name}, {Key: "min", Value: bson.D{{Key: field, Value: from}}},
+			{Key: "max", Value: bson.D{{Key: field, Value: to}}}, {Key: "zone", Value: zone}}).Err())
+	}
+	b.inZone(b.source, "addShardToZone", "s0", "EU")
+	b.inZone(b.source, "addShardToZone", "s1", "US")
 	for _, name := range []string{"orders", "again", "ruled", "resharded"} {
 		shard(name, x)
 		b.insert(name, 0, 500)
 	}
+	zone("EU", "orders", "x", bson.MinKey{}, 100)
+	zone("US", "orders", "x", 100, 300)
+	zone("US", "again", "x", 0, 10)
+	zone("EU", "ruled", "x", 0, 10)
 	b.insert("plain", 0, 500)
 	b.insert("later", 0, 10)
 	spec := b.spec()
 	spec.Shard = []string{"d.ruled=none"}
+	b.zonePlans(spec)
+	spec.Zones = []string{"US=s1"}
 	j, done := b.start(spec)
 	b.following(j, done)
+	b.sameZones("orders", "again")
+	b.compliant("orders", "again")
 	b.wants("following", "again x:1 off, orders x:1 off, resharded x:1 off")
 	config := b.client(from.ConfigURI()).Database("admin")
 	b.ok(config.RunCommand(t.Context(), bson.D{{Key: "setParameter", Value: 1}, {Key: "reshardingMinimumOperationDurationMillis", Value: 0}}).Err())
 	b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "reshardCollection", Value: "d.resharded"}, {Key: "key", Value: bson.D{{Key: "y", Value: 1}}},
 		{Key: "unique", Value: false}, {Key: "collation", Value: bson.D{{Key: "locale", Value: "simple"}}}}).Err())
 	b.insert("resharded", 500, 600)
+	zone("EU", "resharded", "y", 0, 10)
+	zone(nil, "orders", "x", bson.MinKey{}, 100)
+	zone("EU", "orders", "x", 50, 100)
 	shard("made", bson.D{{Key: "_id", Value: "hashed"}})
+	zone("US", "made", "_id", int64(0), bson.MaxKey{})
 	b.insert("made", 0, 100)
 	b.ok(b.source.Database("d").Collection("again").Drop(t.Context()))
 	shard("again", bson.D{{Key: "y", Value: 1}, {Key: "x", Value: 1}})
+	zone("US", "again", "y", 7, 9)
 	b.insert("again", 0, 100)
 	b.insert("unsharded", 0, 10)
 	b.index("later", "x", false)
@@ -158,6 +178,82 @@ func TestKeysOfShards(t *testing.T) {
 	})
 	b.same(j, done, "orders", "again", "ruled", "plain", "made", "unsharded", "later", "resharded")
 	b.wants("finalized", "again y:1 x:1, made _id:hashed, orders x:1, resharded y:1")
+	b.sameZones("orders", "again", "made", "resharded")
+
+	killed := b.killedAt(nil)
+	for _, point := range []string{"zone.join", "zone.range:2"} {
+		for _, name := range []string{"d", "millrace"} {
+			b.ok(b.target.Database(name).Drop(t.Context()))
+		}
+		b.inZone(b.target, "removeShardFromZone", "s0", "EU")
+		b.inZone(b.target, "removeShardFromZone", "s1", "US")
+		killed(point)
+		b.sameZones("orders", "again", "made", "resharded")
+		b.compliant("orders", "again", "made", "resharded")
+		b.sameDocuments("orders", "again", "made", "resharded")
+	}
+}
+
+// inZone puts a shard into a zone, or takes it out.
+func (b *bed) inZone(c *driver.Client, command, shard, zone string) {
+	b.Helper()
+	b.ok(c.Database("admin").RunCommand(b.Context(), bson.D{{Key: command, Value: shard}, {Key: "zone", Value: zone}}).Err())
+}
+
+// zonePlans: what stands in the way of zones is named before anything is written.
+func (b *bed) zonePlans(spec job.Spec) {
+	b.Helper()
+	with := func(rules ...string) job.Spec {
+		s := spec
+		s.Zones = rules
+		return s
+	}
+	b.says(spec, "ok zones: the target's shards are in these zones: EU has s0 (s0 is added for the name that the source's shard has); US has s1 (s1 is",
+		"warn zones: d.ruled has zones on the source, which do not come along: its shard key on the target is none")
+	b.says(with("EU=s1,s0", "US=none"), "zones: EU has s0, s1 (s0, s1 are added)")
+	b.says(with("EU=s7"), "fail zones: --zone EU=s7: the target has no such shard s7, or it is being removed | did you mean s0? the target has s0, s1")
+	b.says(with("UZ=s0"), "fail zones: --zone UZ matches no zone of the source | did you mean")
+	b.inZone(b.target, "addShardToZone", "s0", "other")
+	b.says(spec, "fail zones: zone EU of d.orders has no shard on the target; on the source it has s0 | name shards of the target with --zone EU=shard,shard, or leave the zone out with --zone EU=none")
+	b.says(with("EU=s0"), "EU has s0 (s0 is added); US has s1")
+	b.inZone(b.target, "removeShardFromZone", "s0", "other")
+	set := with("EU=s0")
+	set.Source = lab.ForTest(b.T, lab.Options{}).URI()
+	set.Shard, set.AllowMissing = nil, true
+	b.says(set, "fail zones: the source is no sharded cluster")
+	set.Source, set.Target = spec.Source, set.Source
+	b.says(set, "fail zones: the target is no sharded cluster")
+}
+
+// sameZones wants collections to have the same zones on both sides.
+func (b *bed) sameZones(names ...string) {
+	b.Helper()
+	zones := func(c *driver.Client) (texts []string) {
+		for _, name := range names {
+			cur, err := c.Database("config").Collection("tags").Find(b.Context(), bson.D{{Key: "ns", Value: "d." + name}},
+				options.Find().SetSort(bson.D{{Key: "min", Value: 1}}).SetProjection(bson.D{{Key: "_id", Value: 0}}))
+			b.ok(err)
+			for cur.Next(b.Context()) {
+				texts = append(texts, cur.Current.String())
+			}
+		}
+		return texts
+	}
+	if want, got := zones(b.source), zones(b.target); fmt.Sprint(want) != fmt.Sprint(got) || len(want) < len(names) {
+		b.Errorf("zones %s, want %s", got, want)
+	}
+}
+
+// compliant wants the balancer of the target to have nothing to move.
+func (b *bed) compliant(names ...string) {
+	b.Helper()
+	for _, name := range names {
+		raw, err := b.target.Database("admin").RunCommand(b.Context(), bson.D{{Key: "balancerCollectionStatus", Value: "d." + name}}).Raw()
+		b.ok(err)
+		if ok, _ := raw.Lookup("balancerCompliant").BooleanOK(); !ok {
+			b.Errorf("%s: %s", name, raw)
+		}
+	}
 }
 
 // TestBalancerComesBack: a job that is broken off leaves the balancer as it was when it

@@ -38,7 +38,7 @@ func (b *bed) checks(spec job.Spec) string {
 	b.ok(err)
 	var lines []string
 	for _, c := range plan.Checks {
-		if c.Level != precheck.OK || c.Name == "sharding" {
+		if c.Level != precheck.OK || c.Name == "sharding" || c.Name == "zones" {
 			lines = append(lines, string(c.Level)+" "+c.Name+": "+c.Message+" | "+c.Hint)
 		}
 	}

@@ -68,6 +68,14 @@ func newBedOf(t *testing.T, shards int, auth bool) *bed {
 	return b
 }
 
+// electing gives the bed a source of which all sets have several members.
+func (b *bed) electing() {
+	b.Helper()
+	b.lab = sharded.ForTest(b.T, sharded.Options{Options: lab.Options{Topology: "sharded:2x3", SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}, ConfigMembers: 3, Routers: 1})
+	b.sourceURI, b.targetURI = b.lab.URI(), lab.ForTest(b.T, lab.Options{}).URI()
+	b.source, b.target = b.client(b.sourceURI), b.client(b.targetURI)
+}
+
 // newCluster starts a sharded cluster of shards x members, with two routers.
 func (b *bed) newCluster(shape string) (c *sharded.Cluster, uri string, routers []*routerProcess) {
 	b.Helper()

@@ -257,8 +257,34 @@ func targetDies(t *testing.T, fromShards bool) {
 	for range times(4, 15) {
 		b.trouble(r)
 	}
+	b.shared(j, done)
 	end()
 	b.finish(j, done)
+}
+
+// shared wants each router to get its share, also one that has died and come back.
+func (b *targetBed) shared(j *job.Job, done <-chan error) {
+	b.Helper()
+	taken := func() (all []int64) {
+		for _, r := range b.routers {
+			t := r.Taken()
+			all = append(all, t.Inserts+t.Updates+t.Deletes)
+		}
+		return all
+	}
+	began := taken()
+	b.until(done, func() bool { // the job knows of both
+		now := taken()
+		return now[0] > began[0] && now[1] > began[1]
+	})
+	began = taken()
+	b.applies(j, done, j.Status().Follow.Operations+1000)
+	now := taken()
+	first, second := now[0]-began[0], now[1]-began[1]
+	b.Logf("the routers took %d and %d statements", first, second)
+	if share := 100 * first / (first + second); share < 40 || share > 60 { // by bytes it is within 5 %: TestSpread of wire
+		b.Errorf("the routers took %d and %d statements", first, second)
+	}
 }
 
 // TestTargetRollsBack: a shard's primary takes documents that no other member gets, and

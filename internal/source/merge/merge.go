@@ -62,21 +62,14 @@ type Source struct {
 	opt   Options
 
 	mu    sync.Mutex
-	waits Wait
+	waits stream.Wait
 }
 
 // New makes a source of parts, of which there must be one at least.
 func New(parts []Part, o Options) *Source { return &Source{parts: parts, opt: o.withDefaults()} }
 
-// Wait says who holds the others up.
-type Wait struct {
-	Part  string        // empty: nobody
-	For   time.Duration // how long it has not moved
-	Since mongo.OpTime  // where it stands
-}
-
 // Waits is the wait of this moment.
-func (s *Source) Waits() Wait {
+func (s *Source) Waits() stream.Wait {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.waits
@@ -84,7 +77,7 @@ func (s *Source) Waits() Wait {
 
 // Stats implements stream.Source: sums, and the newest position of any part.
 func (s *Source) Stats() stream.SourceStats {
-	var all stream.SourceStats
+	all := stream.SourceStats{Waits: s.Waits()}
 	for _, p := range s.parts {
 		st := p.Source.Stats()
 		all.Entries += st.Entries
@@ -125,7 +118,7 @@ func (s *Source) Run(ctx context.Context, pos stream.Position, emit func(context
 	group.Go(func() error { return m.run(ctx) })
 	err = group.Wait()
 	s.mu.Lock()
-	s.waits = Wait{}
+	s.waits = stream.Wait{}
 	s.mu.Unlock()
 	return err
 }

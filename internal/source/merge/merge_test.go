@@ -372,7 +372,7 @@ func TestWaits(t *testing.T) {
 		if len(b.Events) > 0 {
 			t.Error("an event came while it was not known whether it is the first")
 		}
-		if wait := s.Waits(); wait.Part == "s1" && wait.Since == at(0) {
+		if wait := s.Waits(); wait.Part == "s1" && wait.Since == at(0) && s.Stats().Waits == wait {
 			cancel(errEnough)
 		}
 		return nil

@@ -227,9 +227,9 @@ func (m *merger) keepUp() {
 			last = f
 		}
 	}
-	w := Wait{}
+	w := stream.Wait{}
 	if last.floor().Before(newest) {
-		w = Wait{Part: last.part.Name, For: time.Since(last.moved), Since: last.floor()}
+		w = stream.Wait{Part: last.part.Name, For: time.Since(last.moved), Since: last.floor(), Undecided: !last.undecided.IsZero()}
 	}
 	for _, f := range m.feeds {
 		if f.floor().Before(newest) {

@@ -283,7 +283,7 @@ func (r *round) replay(g *goal, o *fold.Op) (*refusal, error) {
 			return &refusal{cause: deadletter.CauseID, text: textTaken}, nil
 		}
 		if g.doc != nil || o.Kind != stream.Replace || !g.Target.Stale { // else its insert was left out
-			g.doc = o.Doc
+			g.doc, g.whole = o.Doc, o.Kind == stream.Put
 		}
 	}
 	return nil, nil
@@ -459,8 +459,8 @@ func (r *round) putFailed(ctx context.Context, g *goal, res write.Result) (again
 		return true, nil
 	case docwrite.Of(res.Reply) != docwrite.OtherID:
 		return false, r.refuse(ctx, g, refusedBy(res.Reply))
-	case g.overlap || r.o.Overwrite:
-		return true, nil // a document whose _id has other bytes is ahead
+	case g.overlap || g.whole || r.o.Overwrite:
+		return true, nil // a document whose _id has other bytes is ahead, or was left
 	}
 	g.refused = &refusal{cause: deadletter.CauseID, code: res.Reply.Code, text: textTaken}
 	return false, r.refuse(ctx, g, g.refused)

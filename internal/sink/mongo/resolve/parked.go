@@ -5,6 +5,7 @@ import (
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/state/deadletter"
@@ -151,7 +152,7 @@ func (s *Parked) Decide(ctx context.Context, w *write.Writer, t *fold.Target, re
 		case over && !t.Serial():
 			o.Kind = stream.Put
 			puts = append(puts, o)
-		case over:
+		case over, o.Kind == stream.Put && docwrite.Of(res.Reply) == docwrite.OtherID: // it takes the place of what is there
 			err = s.overTaken(ctx, w, t, o)
 		default:
 			err = s.decide(t, res)

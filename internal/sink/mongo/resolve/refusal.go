@@ -116,6 +116,7 @@ type goal struct {
 	duplicate *refusal // when it was tried
 	there     bool     // the target has the very document
 	overlap   bool     // the target may be ahead of it
+	whole     bool     // it takes the place of what is there
 }
 
 // document is what the target is to have.

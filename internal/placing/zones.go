@@ -1,0 +1,437 @@
+package placing
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Zone is a range of shard keys, Max excluded, that belongs on the shards of a zone.
+type Zone struct {
+	NS  string   `bson:"ns"`
+	Min bson.Raw `bson:"min"`
+	Max bson.Raw `bson:"max"`
+	Tag string   `bson:"tag"`
+}
+
+// same reports that two ranges and their zones are the same.
+func (z Zone) same(o Zone) bool {
+	return z.Tag == o.Tag && bytes.Equal(z.Min, o.Min) && bytes.Equal(z.Max, o.Max)
+}
+
+// Zones reads the zones of the given collections of a sharded cluster, by namespace and
+// in the order of keys.
+func Zones(ctx context.Context, c *mongo.Cluster, names []string) (map[string][]Zone, error) {
+	cur, err := config(c, "tags").Find(ctx, bson.D{{Key: "ns", Value: bson.D{{Key: "$in", Value: append([]string{}, names...)}}}},
+		options.Find().SetSort(bson.D{{Key: "ns", Value: 1}, {Key: "min", Value: 1}}))
+	var list []Zone
+	if err == nil {
+		err = cur.All(ctx, &list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the zones of %s: %w", c.Address(), err)
+	}
+	all := map[string][]Zone{}
+	for _, z := range list {
+		all[z.NS] = append(all[z.NS], z)
+	}
+	return all, nil
+}
+
+// SameZones reports that two collections have the same ranges in the same zones.
+func SameZones(a, b []Zone) bool { return slices.EqualFunc(a, b, Zone.same) }
+
+// ZonesText is the zones of a collection for people, "none" where it has none.
+func ZonesText(zones []Zone) string {
+	var all []string
+	for _, z := range zones {
+		all = append(all, fmt.Sprintf("%s from %s to %s", z.Tag, z.Min, z.Max))
+	}
+	return cmp.Or(strings.Join(all, "; "), "none")
+}
+
+// ZoneRules say which shards of the target are to be in a zone of the source. The zero
+// value says nothing.
+type ZoneRules struct{ shards map[string][]string }
+
+// ParseZones reads rules such as EU=shard0,shard1, and EU=none for a zone that is not to
+// come along.
+func ParseZones(texts []string) (ZoneRules, error) {
+	r := ZoneRules{shards: map[string][]string{}}
+	for _, text := range texts {
+		name, list, ok := strings.Cut(text, "=")
+		if name = strings.TrimSpace(name); !ok || name == "" {
+			return r, fmt.Errorf("%q is not zone=shard,shard", text)
+		}
+		if _, twice := r.shards[name]; twice {
+			return r, fmt.Errorf("names zone %s twice", name)
+		}
+		r.shards[name] = nil
+		if strings.TrimSpace(list) == "none" {
+			continue
+		}
+		for shard := range strings.SplitSeq(list, ",") {
+			if shard = strings.TrimSpace(shard); shard == "" {
+				return r, fmt.Errorf("%q names a shard without a name", text)
+			}
+			if !slices.Contains(r.shards[name], shard) {
+				r.shards[name] = append(r.shards[name], shard)
+			}
+		}
+	}
+	return r, nil
+}
+
+// Of are the shards of a rule for a zone, none for one that is to be left out; ok says
+// that there is a rule.
+func (r ZoneRules) Of(zone string) (shards []string, ok bool) {
+	shards, ok = r.shards[zone]
+	return shards, ok
+}
+
+// Out reports a zone that is to be left out.
+func (r ZoneRules) Out(zone string) bool {
+	shards, ok := r.shards[zone]
+	return ok && len(shards) == 0
+}
+
+// Names are the zones that rules name, sorted.
+func (r ZoneRules) Names() []string { return slices.Sorted(maps.Keys(r.shards)) }
+
+// Join is how shards of the target come to be in a zone.
+type Join struct {
+	Has    []string // these are in it already
+	Add    []string // these are to be
+	ByName bool     // Add are those with the names of the source's
+}
+
+// JoinOf finds the shards of a target for a zone of the source: those of its rule beside
+// those that are in it already, else the latter, else those of the same names as the
+// source's. Of these it takes none that somebody has put into a zone which the source's
+// is not in: where shards belong is decided there. Shards that are being removed do not
+// count.
+func JoinOf(zone string, rules ZoneRules, source, target []Shard) (j Join) {
+	listed, ruled := rules.Of(zone)
+	byName := map[string]Shard{}
+	for _, s := range source {
+		byName[s.Name] = s
+	}
+	var namesakes []string
+	for _, s := range target {
+		switch twin := byName[s.Name]; {
+		case s.Draining:
+		case slices.Contains(s.Zones, zone):
+			j.Has = append(j.Has, s.Name)
+		case slices.Contains(listed, s.Name):
+			j.Add = append(j.Add, s.Name)
+		case slices.Contains(twin.Zones, zone) && !slices.ContainsFunc(s.Zones, func(z string) bool { return !slices.Contains(twin.Zones, z) }):
+			namesakes = append(namesakes, s.Name)
+		}
+	}
+	if !ruled && len(j.Has) == 0 {
+		j.Add, j.ByName = namesakes, len(namesakes) > 0
+	}
+	return j
+}
+
+// zoneNote remembers the shards that were chosen for a zone by their names: once some are
+// in it, the target no longer tells that others are to follow.
+type zoneNote struct {
+	ID     zoneNoteID `bson:"_id"`
+	Shards []string   `bson:"shards"`
+}
+
+type zoneNoteID struct {
+	Job  string `bson:"job"`
+	Zone string `bson:"zone"`
+}
+
+// members sees to it that a zone has its shards, and says which these are; none says that
+// the target has no shard for it.
+func (p *Placer) members(ctx context.Context, zone string) ([]string, error) {
+	select {
+	case p.joining <- struct{}{}:
+		defer func() { <-p.joining }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if of, known := p.joined[zone]; known {
+		return of, nil
+	}
+	target, err := Shards(ctx, p.c)
+	if err != nil {
+		return nil, err
+	}
+	source, err := Shards(ctx, p.o.Source.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	j := JoinOf(zone, p.o.Source.Zones, source, target)
+	if _, ruled := p.o.Source.Zones.Of(zone); !ruled {
+		if err := p.chosen(ctx, zone, target, &j); err != nil {
+			return nil, err
+		}
+	}
+	for _, shard := range j.Add {
+		p.step("zone.join")
+		if err := p.run(ctx, bson.D{{Key: "addShardToZone", Value: shard}, {Key: "zone", Value: zone}}); err != nil {
+			return nil, fmt.Errorf("add shard %s of the target to zone %s: %w", shard, zone, err)
+		}
+		p.o.Log.Info("added a shard of the target to a zone", "shard", shard, "zone", zone)
+	}
+	all := append(j.Has, j.Add...)
+	slices.Sort(all)
+	if len(all) > 0 {
+		p.joined[zone] = all
+	}
+	return all, nil
+}
+
+// chosen notes a choice by names before it is made, and goes on with one that was noted.
+func (p *Placer) chosen(ctx context.Context, zone string, target []Shard, j *Join) error {
+	n := zoneNote{ID: zoneNoteID{p.o.Job, zone}, Shards: j.Add}
+	if len(j.Add) > 0 {
+		return p.saveAs(ctx, n.ID, n)
+	}
+	found, err := p.find(ctx, n.ID, &n)
+	if err != nil || !found {
+		return err
+	}
+	for _, s := range target {
+		if !s.Draining && slices.Contains(n.Shards, s.Name) && !slices.Contains(s.Zones, zone) {
+			j.Add = append(j.Add, s.Name)
+		}
+	}
+	return nil
+}
+
+// zoned is a range of a zone with the shards that may have it.
+type zoned struct {
+	Zone
+	of []string
+}
+
+// zones chooses the zones of a collection that is about to be made, and notes those that
+// are to be set. What the target has for its name already stays as it is.
+func (p *Placer) zones(ctx context.Context, wish Wish, n *note) (all []zoned, err error) {
+	have, err := Zones(ctx, p.c, []string{n.ID.NS})
+	if err != nil {
+		return nil, err
+	}
+	if there := have[n.ID.NS]; len(there) > 0 {
+		n.Foreign = true
+		return p.foreign(ctx, there)
+	}
+	all, err = p.shardedZones(ctx, wish.Zones, n.ID.NS)
+	for _, z := range all {
+		n.Zones = append(n.Zones, noted(z.Zone))
+	}
+	return all, err
+}
+
+// shardedZones are the zones for which the target has shards. Others are warned of: they
+// are no reason to keep documents from coming.
+func (p *Placer) shardedZones(ctx context.Context, zones []Zone, ns string) (all []zoned, err error) {
+	of := map[string][]string{}
+	for _, z := range zones {
+		if _, known := of[z.Tag]; !known {
+			if of[z.Tag], err = p.members(ctx, z.Tag); err != nil {
+				return nil, err
+			}
+			if len(of[z.Tag]) == 0 {
+				p.o.Log.Warn("a zone has no shard on the target, and is left out", "ns", ns, "zone", z.Tag, "hint", ZoneHint(z.Tag))
+			}
+		}
+		if len(of[z.Tag]) > 0 {
+			all = append(all, zoned{z, of[z.Tag]})
+		}
+	}
+	return all, nil
+}
+
+// ZoneHint says what to do about a zone without shards.
+func ZoneHint(tag string) string {
+	return fmt.Sprintf("name shards of the target with --zone %s=shard,shard, or leave the zone out with --zone %s=none", tag, tag)
+}
+
+// foreign are zones that the target has already. One that has no shards binds nothing.
+func (p *Placer) foreign(ctx context.Context, zones []Zone) (all []zoned, err error) {
+	shards, err := Shards(ctx, p.c)
+	if err != nil {
+		return nil, err
+	}
+	for _, z := range zones {
+		var of []string
+		for _, s := range shards {
+			if !s.Draining && slices.Contains(s.Zones, z.Tag) {
+				of = append(of, s.Name)
+			}
+		}
+		if len(of) > 0 {
+			all = append(all, zoned{z, of})
+		}
+	}
+	return all, nil
+}
+
+// notedZone is a range as notes have it: as bytes, for the names of its fields may have
+// dots.
+type notedZone struct {
+	Min []byte `bson:"min"`
+	Max []byte `bson:"max"`
+	Tag string `bson:"tag"`
+}
+
+func noted(z Zone) notedZone { return notedZone{z.Min, z.Max, z.Tag} }
+
+func (z notedZone) zone() Zone { return Zone{Min: z.Min, Max: z.Max, Tag: z.Tag} }
+
+// setZones gives a collection the ranges that are noted and takes away others that the
+// job had set.
+func (p *Placer) setZones(ctx context.Context, ns string, want, had []notedZone) error {
+	all, err := Zones(ctx, p.c, []string{ns})
+	if err != nil {
+		return err
+	}
+	have := all[ns]
+	in := func(list []notedZone, z Zone) bool {
+		return slices.ContainsFunc(list, func(o notedZone) bool { return o.zone().same(z) })
+	}
+	for _, z := range have {
+		if in(had, z) && !in(want, z) {
+			if err := p.setZone(ctx, ns, z, nil); err != nil {
+				return err
+			}
+		}
+	}
+	for _, n := range want {
+		if z := n.zone(); !slices.ContainsFunc(have, z.same) {
+			if err := p.setZone(ctx, ns, z, z.Tag); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// setZone gives a range to a zone, to none where that is nil.
+func (p *Placer) setZone(ctx context.Context, ns string, z Zone, to any) error {
+	p.step("zone.range")
+	err := p.run(ctx, bson.D{{Key: "updateZoneKeyRange", Value: ns}, {Key: "min", Value: z.Min}, {Key: "max", Value: z.Max}, {Key: "zone", Value: to}})
+	return mongo.Wrap(mongo.WithHint(err, "see which zones the collection has on the target, and which shards are in zone "+z.Tag), "set zone %s of %s from %s to %s on the target", z.Tag, ns, z.Min, z.Max)
+}
+
+// Pair is a collection of the source and its name on the target.
+type Pair struct{ NS, Target string }
+
+// Rezoned is what of a collection's zones is not on the target as on the source.
+type Rezoned struct {
+	Pair
+	Source, Target string // both for people
+}
+
+// Rezone gives the job's collections the zones that the source has now, and tells of those
+// with which that is not possible. Collections with another shard key than the source's,
+// and those for which the target had zones before the job, keep what they have. Done
+// again after a crash it goes on where it stopped.
+func (p *Placer) Rezone(ctx context.Context, pairs []Pair) (left []Rezoned, err error) {
+	all, err := p.rezonings(ctx, pairs)
+	if err != nil {
+		return nil, err
+	}
+	var targets []string
+	for _, r := range all {
+		targets = append(targets, r.ID.NS)
+		err := p.rezone(ctx, r)
+		if err != nil && (ctx.Err() != nil || mongo.Classify(err) == mongo.ClassRetry) {
+			return nil, err
+		}
+		if err != nil {
+			p.o.Log.Warn("the zones of a collection cannot be set as on the source", "ns", r.ID.NS, "error", err)
+		}
+	}
+	have, err := Zones(ctx, p.c, targets)
+	for _, r := range all {
+		if SameZones(r.want, have[r.ID.NS]) {
+			continue
+		}
+		if r.Foreign {
+			p.o.Log.Warn("a collection has zones on the target that are not the job's, and stay", "ns", r.ID.NS, "source", ZonesText(r.want), "target", ZonesText(have[r.ID.NS]))
+			continue
+		}
+		left = append(left, Rezoned{r.Pair, ZonesText(r.want), ZonesText(have[r.ID.NS])})
+	}
+	return left, err
+}
+
+// rezoning is a collection of the job with the zones that it is to have.
+type rezoning struct {
+	note
+	Pair
+	want []Zone
+}
+
+// rezonings are the job's collections that have the shard key of the source.
+func (p *Placer) rezonings(ctx context.Context, pairs []Pair) (all []rezoning, err error) {
+	if p.o.Source == nil || p.o.Source.Shards == nil {
+		return nil, nil
+	}
+	notes, err := p.notes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sources := map[string]string{}
+	for _, one := range pairs {
+		sources[one.Target] = one.NS
+	}
+	var names []string
+	for _, n := range notes {
+		if ns := sources[n.ID.NS]; ns != "" {
+			all, names = append(all, rezoning{note: n, Pair: Pair{ns, n.ID.NS}}), append(names, ns)
+		}
+	}
+	entries, err := Entries(ctx, p.o.Source.Cluster, names)
+	if err != nil {
+		return nil, err
+	}
+	zones, err := Zones(ctx, p.o.Source.Cluster, names)
+	for i := range all {
+		all[i].want = p.o.Source.Kept(zones[all[i].Pair.NS])
+	}
+	return slices.DeleteFunc(all, func(r rezoning) bool { return !SameKey(entries[r.Pair.NS].Key, r.Key) }), err
+}
+
+// rezone sets the zones of one collection.
+func (p *Placer) rezone(ctx context.Context, r rezoning) error {
+	n := r.note
+	if n.Foreign || len(r.want) == 0 && len(n.Zones) == 0 {
+		return nil
+	}
+	had := n.Zones
+	want, err := p.shardedZones(ctx, r.want, n.ID.NS)
+	if err != nil {
+		return err
+	}
+	next := make([]notedZone, 0, len(want))
+	for _, z := range want {
+		next = append(next, noted(z.Zone))
+	}
+	n.Zones = append(slices.Clone(had), next...)
+	if err := p.save(ctx, n); err != nil {
+		return err
+	}
+	if err := p.setZones(ctx, n.ID.NS, next, had); err != nil {
+		return err
+	}
+	n.Zones = next
+	return p.save(ctx, n)
+}
