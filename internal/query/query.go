@@ -43,9 +43,10 @@ func (q *Query) ComparesText() bool { return q.texts }
 // manual has the change in 4.4.10 and 5.0.4).
 func (q *Query) HasMod() bool { return q.mods }
 
-// HasRegex reports a regex. A server may give up on a text that it would have to try too
-// many ways on, and find less than Match.
-func (q *Query) HasRegex() bool { return q.regs }
+// OfAll reports that every server finds by the filter what Match keeps. Of $mod see HasMod.
+// By a regex a server may find less: it gives up on a text that it would have to try in too
+// many ways.
+func (q *Query) OfAll() bool { return !q.mods && !q.regs }
 
 // Parse reads a filter. Whatever cannot be evaluated exactly as servers do is an
 // error, which says what and where it is.

@@ -305,3 +305,46 @@ func TestSiftLarge(t *testing.T) {
 		}
 	}
 }
+
+// TestSiftUnderCollation: texts are compared byte by byte also where the collection has a
+// collation, as they are here.
+func TestSiftUnderCollation(t *testing.T) {
+	for _, version := range lab.Versions("4.4", "5.0") {
+		c, db := server(t, version), "siftcollated"
+		t.Cleanup(func() { _ = c.Client.Database(db).Drop(context.Background()) })
+		must(t, c, db, bson.D{{Key: "create", Value: "c"}, {Key: "collation", Value: bson.D{{Key: "locale", Value: "en"}, {Key: "strength", Value: 2}}}})
+		texts := []string{"a", "A", "b", "B", "c", "C", "D", "E", "F"}
+		var docs bson.A
+		var want []any
+		for i := range 1200 {
+			id, text := fmt.Sprint("id", i), texts[i%len(texts)]
+			docs = append(docs, bson.D{{Key: "_id", Value: id}, {Key: "text", Value: text}})
+			if text > "F" {
+				want = append(want, id)
+			}
+		}
+		must(t, c, db, bson.D{{Key: "insert", Value: "c"}, {Key: "documents", Value: docs}})
+		filter, err := bson.Marshal(bson.D{{Key: "text", Value: bson.D{{Key: "$gt", Value: "F"}}}}) // by the collation nothing
+		if err != nil {
+			t.Fatal(err)
+		}
+		match := func(doc []byte) bool { return bson.Raw(doc).Lookup("text").StringValue() > "F" }
+		r, col := reader(t, c), describe(t, c, db, "c")
+		bounds, _, err := r.Cut(t.Context(), col, ByRecord, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		all := 0
+		for _, one := range Slices(Slice{Strategy: ByRecord}, bounds) {
+			ids, parts := given(t, r, col, one, Want{Batch: 40, Measure: true, Keep: match, Sift: &Sift{Filter: filter, Match: match}})
+			got = append(got, ids...)
+			docs, _ := read(parts)
+			all += docs
+		}
+		if all > 800 {
+			t.Errorf("%s: %d documents were read", version, all)
+		}
+		once(t, keys(t, want), got)
+	}
+}

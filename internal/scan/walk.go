@@ -276,6 +276,9 @@ func (w *Walk) how() (more bson.D) {
 		more = append(more, requestToken())
 		if w.sifted() {
 			add("filter", w.sift.filter(w.s.Upper))
+			if w.c.Collated() { // by which the server would find other texts than Keep
+				add("collation", bson.D{{Key: "locale", Value: "simple"}})
+			}
 		}
 		if w.start != 0 {
 			add("$_resumeAfter", bson.D{{Key: "$recordId", Value: w.start}})

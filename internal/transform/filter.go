@@ -63,10 +63,8 @@ func (s *Set) Keep(ns string, t *Tally) func(doc []byte) bool {
 }
 
 // Sent is the filter of a namespace if a server finds by it, too, what is kept; else nil.
-// Left out are regexes, on which servers may give up, and $mod, which servers before 5.0.4
-// compute otherwise.
 func (s *Set) Sent(ns string) *query.Query {
-	if q := s.Filter(ns); q != nil && !q.HasRegex() && !q.HasMod() {
+	if q := s.Filter(ns); q != nil && q.OfAll() {
 		return q
 	}
 	return nil
