@@ -96,6 +96,7 @@ var keeping = []struct {
 	{"the last", func(i int) bool { return i > 5400 }},
 	{"the first", func(i int) bool { return i < 2000 }},
 	{"runs", func(i int) bool { return i/500%3 == 1 }},
+	{"a third", func(i int) bool { return i%3 == 1 }},
 }
 
 func read(parts []*Part) (docs int, unread int64) {

@@ -210,8 +210,10 @@ func (w *Walk) step(ctx context.Context) (*Part, error) {
 		w.cur, w.tail = nil, true
 	}
 	w.over = p.Last
-	if w.sift != nil && w.sift.pays(p) {
-		w.Close(ctx) // the next one goes on with the filter
+	if w.sift != nil && w.sift.pays(p) && w.cur != nil {
+		// The next one goes on with the filter, over the same connection: it has to wait.
+		w.cur.Close(ctx)
+		w.cur = nil
 	}
 	return p, nil
 }
