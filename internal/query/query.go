@@ -43,7 +43,8 @@ func (q *Query) ComparesText() bool { return q.texts }
 // manual has the change in 4.4.10 and 5.0.4).
 func (q *Query) HasMod() bool { return q.mods }
 
-// OfAll reports that every server finds by the filter what Match keeps. Of $mod see HasMod.
+// OfAll reports that servers of 4.4, 5.0 and 6.0 all find by the filter what Match keeps. Of
+// $mod see HasMod.
 // By a regex a server may find less: it gives up on a text that it would have to try in too
 // many ways.
 func (q *Query) OfAll() bool { return !q.mods && !q.regs }

@@ -56,7 +56,7 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestOfAll: which filters every server evaluates as Match does.
+// TestOfAll: which filters servers evaluate as Match does.
 func TestOfAll(t *testing.T) {
 	for text, want := range map[string]bool{
 		`{"a": 1, "b": {"$in": ["x", 2]}}`:                                           true,
