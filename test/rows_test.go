@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/transform"
 )
@@ -256,6 +257,7 @@ func rowsBesideChange(s *site) {
 // the copy, which is slowed, passes them by, with the source leaving most of them out. Half
 // of the time the job is broken off on the way.
 func TestRowsWhileCopied(t *testing.T) {
+	lab.Drawn(t, 3)
 	seed := number(t, "MILLRACE_TEST_SEED", uint64(time.Now().UnixNano()))
 	t.Logf("MILLRACE_TEST_SEED=%d", seed)
 	r := rand.New(rand.NewPCG(seed, 3))
