@@ -54,14 +54,17 @@ func TestTransactionsOpenAcrossRestart(t *testing.T) {
 	var committed, aborted, plain *txn
 	var commit func()
 	must(attempt(func() {
-		committed, aborted, plain = src.begin(), src.begin(), src.begin()
-		committed.insert("c", d("_id", "committed", "k", "committed"))
-		committed.set("c", 1, d("$set", d("n", "committed")))
-		committed.insert("other", d("_id", "large", "pad", pad(12<<20)))
-		committed.insert("other", d("_id", "large2", "pad", pad(12<<20)))
-		aborted.insert("c", d("_id", "aborted", "k", "aborted"))
-		aborted.remove("c", d("_id", 2))
-		plain.set("c", 3, d("$set", d("n", "plain")))
+		committed = src.open(func(x *site) {
+			x.insert("c", d("_id", "committed", "k", "committed"))
+			x.set("c", 1, d("$set", d("n", "committed")))
+			x.insert("other", d("_id", "large", "pad", pad(12<<20)))
+			x.insert("other", d("_id", "large2", "pad", pad(12<<20)))
+		})
+		aborted = src.open(func(x *site) {
+			x.insert("c", d("_id", "aborted", "k", "aborted"))
+			x.remove("c", d("_id", 2))
+		})
+		plain = src.open(func(x *site) { x.set("c", 3, d("$set", d("n", "plain"))) })
 		commit = committed.prepare()
 		aborted.prepare()
 		src.fill("more", 2000, func(i int) bson.D { return d("_id", i, "pad", pad(500)) })
@@ -103,11 +106,12 @@ func TestTransactionPreparedBeforeStart(t *testing.T) {
 	must(attempt(func() {
 		docsSetup(src)
 		src.fill("many", 5000, func(i int) bson.D { return d("_id", i, "pad", pad(100)) })
-		x, y = src.begin(), src.begin()
-		x.insert("c", d("_id", "x", "k", "x"))
-		x.set("c", 1, d("$set", d("n", "x")))
-		x.remove("many", d("_id", 4000))
-		y.set("many", 10, d("$set", d("y", 1)))
+		x = src.open(func(x *site) {
+			x.insert("c", d("_id", "x", "k", "x"))
+			x.set("c", 1, d("$set", d("n", "x")))
+			x.remove("many", d("_id", 4000))
+		})
+		y = src.open(func(y *site) { y.set("many", 10, d("$set", d("y", 1))) })
 		commit = x.prepare()
 		y.prepare()
 		src.insert("many", d("_id", -1))

@@ -50,15 +50,14 @@ func txnCollectionsChange(s *site) {
 }
 
 func txnAbortedChange(s *site) {
-	x := s.begin()
+	x := s.open(func(x *site) {
+		x.insert("c", d("_id", "never", "k", "never"))
+		x.remove("c", d("_id", 1))
+	})
 	defer x.end()
-	x.insert("c", d("_id", "never", "k", "never"))
-	x.remove("c", d("_id", 1))
 	x.abort()
 	s.insert("c", d("_id", "after", "k", "after"))
-	y := s.begin()
-	y.insert("c", d("_id", "left", "k", "left"))
-	y.end() // aborts
+	s.open(func(y *site) { y.insert("c", d("_id", "left", "k", "left")) }).end() // aborts
 }
 
 func txnSameChange(s *site) {
@@ -113,15 +112,19 @@ func txnCreatesChange(s *site) {
 		x.insert("by_index", d("_id", 1, "b", 1))
 		x.in("new").insert("c", d("_id", 1))
 	})
-	x := s.begin()
+	x := s.open(func(x *site) {
+		x.create("never")
+		x.insert("never", d("_id", 1))
+	})
 	defer x.end()
-	x.create("never")
-	x.insert("never", d("_id", 1))
 	x.abort()
 }
 
 func txnInterleavedChange(s *site) {
-	x, y, z := s.begin(), s.begin(), s.begin()
+	first := func(name string) *txn {
+		return s.open(func(x *site) { x.insert("c", d("_id", name, "k", name)) })
+	}
+	x, y, z := first("x"), first("y"), first("z")
 	defer x.end()
 	defer y.end()
 	defer z.end()
@@ -140,15 +143,18 @@ func txnInterleavedChange(s *site) {
 }
 
 func txnPreparedChange(s *site) {
-	x, y, z := s.begin(), s.begin(), s.begin()
+	x := s.open(func(x *site) {
+		x.insert("c", d("_id", "x", "k", "x"))
+		x.set("c", 1, d("$set", d("x", 1)))
+	})
 	defer x.end()
+	y := s.open(func(y *site) { y.insert("c", d("_id", "y", "k", "y")) })
 	defer y.end()
+	z := s.open(func(z *site) {
+		z.insert("c", d("_id", "z", "k", "z"))
+		z.remove("c", d("_id", 3))
+	})
 	defer z.end()
-	x.insert("c", d("_id", "x", "k", "x"))
-	x.set("c", 1, d("$set", d("x", 1)))
-	y.insert("c", d("_id", "y", "k", "y"))
-	z.insert("c", d("_id", "z", "k", "z"))
-	z.remove("c", d("_id", 3))
 	commitX := x.prepare()
 	z.prepare()
 	s.insert("other", d("_id", "between"))
@@ -162,11 +168,12 @@ func txnPreparedChange(s *site) {
 
 func txnPreparedLargeChange(s *site) {
 	s.create("big")
-	x := s.begin()
+	x := s.open(func(x *site) {
+		for i := range 4 {
+			x.insert("big", d("_id", i, "pad", pad(6<<20)))
+		}
+	})
 	defer x.end()
-	for i := range 4 {
-		x.insert("big", d("_id", i, "pad", pad(6<<20)))
-	}
 	commit := x.prepare()
 	s.insert("other", d("_id", "between"))
 	commit()

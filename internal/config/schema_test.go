@@ -1,7 +1,6 @@
 package config
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,6 +10,8 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/internal/config/schematest"
 )
 
 func compiled(t *testing.T) *jsonschema.Schema {
@@ -19,19 +20,7 @@ func compiled(t *testing.T) *jsonschema.Schema {
 	if err != nil {
 		t.Fatal(err)
 	}
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := jsonschema.NewCompiler()
-	if err := c.AddResource("millrace.schema.json", doc); err != nil {
-		t.Fatal(err)
-	}
-	s, err := c.Compile("millrace.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return schematest.Compile(t, text)
 }
 
 func validate(s *jsonschema.Schema, file string) error {
@@ -39,11 +28,7 @@ func validate(s *jsonschema.Schema, file string) error {
 	if err != nil {
 		return err
 	}
-	v, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
-	if err != nil {
-		return err
-	}
-	return s.Validate(v)
+	return schematest.Validate(s, text)
 }
 
 // TestSchemaTakesTheExamples: of the docs, and what the other tests give to a sync.

@@ -1,47 +1,16 @@
 package fields
 
 import (
-	"bytes"
-	"encoding/json"
 	"testing"
 
-	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/config/schematest"
 )
-
-func compiled(t *testing.T) *jsonschema.Schema {
-	t.Helper()
-	text, err := json.Marshal(map[string]any{"$ref": "#/$defs/fields", "$defs": Schema()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := jsonschema.NewCompiler()
-	if err := c.AddResource("fields.json", doc); err != nil {
-		t.Fatal(err)
-	}
-	s, err := c.Compile("fields.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-func validate(t *testing.T, s *jsonschema.Schema, text string) error {
-	t.Helper()
-	v, err := jsonschema.UnmarshalJSON(bytes.NewReader([]byte(text)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s.Validate(v)
-}
 
 // TestSchemaTakesWhatParseTakes: an editor complains of no rules that work.
 func TestSchemaTakesWhatParseTakes(t *testing.T) {
-	s := compiled(t)
+	s := schematest.Part(t, "fields", Schema())
 	g := newGen(seedOf(t))
 	taken := 0
 	for range roundsOf(t, 2000) {
@@ -54,7 +23,7 @@ func TestSchemaTakesWhatParseTakes(t *testing.T) {
 			continue
 		}
 		taken++
-		if err := validate(t, s, string(text)); err != nil {
+		if err := schematest.Validate(s, text); err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}
 	}
@@ -66,7 +35,7 @@ func TestSchemaTakesWhatParseTakes(t *testing.T) {
 		if _, err := Parse(parseDoc(t, rules), testSecrets); err != nil {
 			t.Error(err)
 		}
-		if err := validate(t, s, rules); err != nil {
+		if err := schematest.Validate(s, []byte(rules)); err != nil {
 			t.Errorf("%s: %v", rules, err)
 		}
 	}
@@ -74,7 +43,7 @@ func TestSchemaTakesWhatParseTakes(t *testing.T) {
 
 // TestSchemaRefuses: an editor finds what Parse refuses, where it is a matter of form.
 func TestSchemaRefuses(t *testing.T) {
-	s := compiled(t)
+	s := schematest.Part(t, "fields", Schema())
 	for _, rules := range []string{
 		`{"dorp": ["a"]}`, `{"drop": ["a"], "keep": ["b"]}`, `{"drop": "a"}`, `{"drop": []}`, `{"keep": []}`, `{"drop": [1]}`, `{"drop": ["a", ""]}`,
 		`{"drop": ["a..b"]}`, `{"drop": ["a."]}`, `{"drop": ["a.0.b"]}`, `{"drop": ["$a"]}`, `{"drop": ["a.$b"]}`, `{"drop": ["_id"]}`, `{"drop": ["_id.a"]}`, `{"keep": ["_id.a"]}`,
@@ -84,7 +53,7 @@ func TestSchemaRefuses(t *testing.T) {
 		`{"mask": {"a": "x"}}`, `{"mask": {"a": {}}}`, `{"mask": {"a": 1}}`, `{"mask": {"a": {"last": 4, "first": 1}}}`, `{"mask": {"a": {"last": 0}}}`, `{"mask": {"a": {"first": "x"}}}`, `{"mask": {"a": {"hmac": "secret"}}}`,
 		`{"compute": {"a": 1}}`, `{"compute": {"a": {"when": "doc.b"}}}`, `{"compute": {"a": {"expr": "1", "otherwise": "keep"}}}`,
 	} {
-		if validate(t, s, rules) == nil {
+		if schematest.Validate(s, []byte(rules)) == nil {
 			t.Errorf("%s is valid", rules)
 		}
 		if _, err := Parse(parseDoc(t, rules), testSecrets); err == nil {

@@ -135,7 +135,7 @@ func (j *Job) connect(ctx context.Context) (err error) {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		if j.src, err = j.spec.Connect(gctx, j.spec.Source, reading); err == nil && j.src.Info.Kind == mongo.KindSharded {
-			j.shards, err = openShards(gctx, j.src, shards.Options{URI: j.spec.Source, Shards: j.spec.SourceShards, Mongo: reading, Connect: j.spec.Connect})
+			j.shards, err = openShards(gctx, j.src, shards.Options{URI: j.spec.Source, Shards: j.spec.SourceShards, Mongo: reading, Waiting: func(reason string) { j.progress.Wait(reason) }, Connect: j.spec.Connect})
 		}
 		return mongo.Wrap(err, "source")
 	})

@@ -14,8 +14,9 @@ import (
 
 const (
 	// startTimeout bounds Start when the caller's context has no deadline. It
-	// does not count the download of a mongod.
-	startTimeout = 2 * time.Minute
+	// does not count the download of a mongod. On busy processors several members under
+	// wine64 take minutes; one that ends by itself is noticed at once.
+	startTimeout = 10 * time.Minute
 	// fetchTimeout bounds the download.
 	fetchTimeout = 15 * time.Minute
 	// portAttempts is how often Start chooses other ports when some process

@@ -345,7 +345,7 @@ func TestMembersDieWithTheirParent(t *testing.T) {
 	NeedServers(t)
 	cmd := exec.Command(os.Args[0])
 	tmp := t.TempDir()
-	cmd.Env = append(os.Environ(), childEnv+"=1", "TMPDIR="+tmp)
+	cmd.Env = append(os.Environ(), childEnv+"=1", "MILLRACE_LAB_DIR="+tmp) // where no other test tidies up
 	stdin, err := cmd.StdinPipe()
 	must(t, err)
 	defer stdin.Close()
@@ -367,7 +367,7 @@ func TestMembersDieWithTheirParent(t *testing.T) {
 	if _, err := os.Stat(dir); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("TMPDIR", tmp)
+	t.Setenv("MILLRACE_LAB_DIR", tmp)
 	removeLeftOvers()
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("directory %s is still there: %v", dir, err)

@@ -182,6 +182,9 @@ func (p *Placer) shard(ctx context.Context, n note) (e Entry, err error) {
 
 // run runs a command that changes the cluster.
 func (p *Placer) run(ctx context.Context, cmd bson.D) error {
+	if ctx.Err() != nil { // the driver may send it all the same
+		return context.Cause(ctx)
+	}
 	majority := bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}
 	_, err := p.c.Write(ctx, "admin", append(cmd, majority))
 	return err

@@ -1,49 +1,18 @@
 package query
 
 import (
-	"bytes"
-	"encoding/json"
 	"maps"
 	"slices"
 	"testing"
 
-	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/config/schematest"
 )
-
-func compiled(t *testing.T) *jsonschema.Schema {
-	t.Helper()
-	text, err := json.Marshal(map[string]any{"$ref": "#/$defs/filter", "$defs": Schema()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := jsonschema.NewCompiler()
-	if err := c.AddResource("filter.json", doc); err != nil {
-		t.Fatal(err)
-	}
-	s, err := c.Compile("filter.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-func validate(t *testing.T, s *jsonschema.Schema, text string) error {
-	t.Helper()
-	v, err := jsonschema.UnmarshalJSON(bytes.NewReader([]byte(text)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s.Validate(v)
-}
 
 // TestSchemaTakesWhatParseTakes: an editor complains of no filter that works.
 func TestSchemaTakesWhatParseTakes(t *testing.T) {
-	s := compiled(t)
+	s := schematest.Part(t, "filter", Schema())
 	g := newGen(seedOf(t))
 	taken := 0
 	for range roundsOf(t, 3000) {
@@ -65,7 +34,7 @@ func TestSchemaTakesWhatParseTakes(t *testing.T) {
 			continue
 		}
 		taken++
-		if err := validate(t, s, string(text)); err != nil {
+		if err := schematest.Validate(s, text); err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}
 	}
@@ -76,7 +45,7 @@ func TestSchemaTakesWhatParseTakes(t *testing.T) {
 
 // TestSchemaRefuses: an editor finds what Parse refuses, where it is no matter of a regex.
 func TestSchemaRefuses(t *testing.T) {
-	s := compiled(t)
+	s := schematest.Part(t, "filter", Schema())
 	for _, filter := range []string{
 		`{"$where": "1"}`, `{"$or": []}`, `{"$or": {"a": 1}}`, `{"$and": [1]}`, `{"$gt": 1}`, `{"a": {"$foo": 1}}`, `{"a": {"$gt": 1, "z": 1}}`,
 		`{"a": {"$ref": "c", "$id": 1}}`, `{"a.": 1}`, `{"a..b": 1}`, `{"a": {"$in": 1}}`, `{"a": {"$in": [{"$gt": 1}]}}`, `{"a": {"$in": [1, null]}}`, `{"a": {"$regex": 1}}`,
@@ -84,7 +53,7 @@ func TestSchemaRefuses(t *testing.T) {
 		`{"a": {"$size": -1}}`, `{"a": {"$size": 1.5}}`, `{"a": {"$mod": [2]}}`, `{"a": {"$all": 1}}`, `{"a": {"$elemMatch": 1}}`,
 		`{"a": {"$elemMatch": {"b": {"$where": "1"}}}}`, `{"a": {"$bitsAllSet": -1}}`, `{"a": {"$bitsAnySet": "x"}}`, `[]`, `"a"`,
 	} {
-		if validate(t, s, filter) == nil {
+		if schematest.Validate(s, []byte(filter)) == nil {
 			t.Errorf("%s is valid", filter)
 		}
 		if filter[0] == '{' {

@@ -35,111 +35,128 @@ func (c *creator) CreateOurs(ctx context.Context, coll Collection, targetNS stri
 	return c.create(ctx, coll, targetNS, rules, true)
 }
 
+// creation is a collection that is to be made.
+type creation struct {
+	Collection        // as the source has it
+	target     string // its name on the target
+	rules      Rules
+	ours       bool           // nobody but the job makes it
+	asked      bson.Raw       // the options that it is to have
+	now        bson.Raw       // those of them that are not deferred
+	early      []stream.Index // what sharding it needs
+}
+
+func (n *creation) wrap(err error) error {
+	return fmt.Errorf("create %s %s on the target: %w", n.Type, n.target, err)
+}
+
 func (c *creator) create(ctx context.Context, coll Collection, targetNS string, rules Rules, ours bool) error {
-	wrap := func(err error) error {
-		return fmt.Errorf("create %s %s on the target: %w", coll.Type, targetNS, err)
+	n := &creation{Collection: coll, target: targetNS, rules: rules, ours: ours}
+	if err := c.prepare(ctx, n); err != nil {
+		return n.wrap(err)
 	}
-	if gaps := Unsupported(Collection{NS: coll.NS, Type: coll.Type, Options: coll.Options}, c.c.Info.Version); len(gaps) > 0 {
-		return mongo.WithHint(wrap(fmt.Errorf("%s", strings.Join(gaps, "; "))), "exclude it or choose a newer target")
+	if truthyField(n.now, "capped") && has(n.now, "clusteredIndex") {
+		return c.createCappedClustered(ctx, n)
 	}
-	options := coll.Options
-	if coll.Type == TypeCollection && rules != nil && rules.History(coll.NS) {
+	if c.o.Sharding != nil {
+		var err error
+		if n.early, err = c.o.Sharding.Prepare(ctx, coll, targetNS, ours); err != nil {
+			return n.wrap(err)
+		}
+	}
+	err := c.runCreate(ctx, targetNS, n.now)
+	switch class := mongo.Classify(err); {
+	case err == nil:
+	case class == mongo.ClassExists:
+		return c.existing(ctx, n)
+	case class == mongo.ClassRetry:
+		return n.wrap(err)
+	default:
+		return mongo.WithHint(n.wrap(err), "the target refuses an option of the source's collection: exclude the collection, or change the option on the source")
+	}
+	c.o.Log.Debug("created on the target", "ns", targetNS, "type", coll.Type)
+	if err := c.finish(ctx, n); err != nil || ours || !c.c.Info.Version.AtLeast(7, 0) {
+		return err
+	}
+	// 7.0 says so of a collection that is there with the same options, too.
+	return c.expiries.DeferExpiries(ctx, []string{targetNS})
+}
+
+// prepare chooses the options of a collection, and notes what is deferred of them.
+func (c *creator) prepare(ctx context.Context, n *creation) (err error) {
+	if gaps := Unsupported(Collection{NS: n.NS, Type: n.Type, Options: n.Options}, c.c.Info.Version); len(gaps) > 0 {
+		return mongo.WithHint(errors.New(strings.Join(gaps, "; ")), "exclude it or choose a newer target")
+	}
+	options := n.Options
+	switch {
+	case n.Type == TypeCollection && n.rules != nil && n.rules.History(n.NS):
 		options = noOptions()
-	}
-	var err error
-	if coll.Type == TypeView {
-		if options, err = MapView(coll.NS, options, rules); err != nil {
-			return wrap(err)
+	case n.Type == TypeView:
+		if options, err = MapView(n.NS, options, n.rules); err != nil {
+			return err
 		}
 	}
 	options, expire, err := createOptions(options, c.dialect())
 	if err != nil {
-		return wrap(err)
-	}
-	asked := options
-	var later []Deferred
-	if expire != nil {
-		later = append(later, Deferred{DeferredID: c.deferred.id(targetNS, ""), Expire: expire})
-	}
-	if limits := limitsOf(options); c.room && limits != nil {
-		later = append(later, Deferred{DeferredID: c.deferred.id(targetNS, limitsIndex), Expire: limits})
-		if options, err = withRoom(options); err != nil {
-			return wrap(err)
-		}
-	}
-	if len(later) > 0 {
-		if err := c.deferred.save(ctx, later...); err != nil {
-			return wrap(err)
-		}
-	}
-	if truthyField(options, "capped") && has(options, "clusteredIndex") {
-		if err := c.createCappedClustered(ctx, coll, targetNS, options, ours); err != nil {
-			return err
-		}
-		if err := c.checkSame(ctx, Collection{NS: targetNS, Type: coll.Type, Options: asked}); err != nil || ours {
-			return err
-		}
-		return c.expiries.DeferExpiries(ctx, []string{targetNS})
-	}
-	var early []stream.Index
-	if c.o.Sharding != nil {
-		if early, err = c.o.Sharding.Prepare(ctx, coll, targetNS, ours); err != nil {
-			return wrap(err)
-		}
-	}
-	if err = c.runCreate(ctx, targetNS, options); err == nil {
-		c.o.Log.Debug("created on the target", "ns", targetNS, "type", coll.Type)
-		if err := c.finish(ctx, coll, targetNS, early); err != nil || ours || !c.c.Info.Version.AtLeast(7, 0) {
-			return err
-		}
-		// 7.0 says so of a collection that is there with the same options, too.
-		return c.expiries.DeferExpiries(ctx, []string{targetNS})
-	}
-	switch mongo.Classify(err) {
-	case mongo.ClassExists:
-	case mongo.ClassRetry:
-		return wrap(err)
-	default:
-		return mongo.WithHint(wrap(err), "the target refuses an option of the source's collection: exclude the collection, or change the option on the source")
-	}
-	if err := c.checkSame(ctx, Collection{NS: targetNS, Type: coll.Type, Options: asked}); err != nil {
-		if !ours {
-			return err
-		}
-		if err := c.dropDifferent(ctx, targetNS, err); err != nil {
-			return err
-		}
-		return c.create(ctx, coll, targetNS, rules, false)
-	}
-	if !ours {
-		if err := c.shard(ctx, targetNS, early); err != nil {
-			return err
-		}
-		return c.expiries.DeferExpiries(ctx, []string{targetNS})
-	}
-	if empty, err := c.isEmpty(ctx, targetNS); err != nil || !empty {
 		return err
 	}
-	return c.finish(ctx, coll, targetNS, early)
+	n.asked, n.now = options, options
+	var later []Deferred
+	if expire != nil {
+		later = append(later, Deferred{DeferredID: c.deferred.id(n.target, ""), Expire: expire})
+	}
+	if limits := limitsOf(options); c.room && limits != nil {
+		later = append(later, Deferred{DeferredID: c.deferred.id(n.target, limitsIndex), Expire: limits})
+		if n.now, err = withRoom(options); err != nil {
+			return err
+		}
+	}
+	if len(later) == 0 {
+		return nil
+	}
+	return c.deferred.save(ctx, later...)
+}
+
+// existing takes a collection that is there already.
+func (c *creator) existing(ctx context.Context, n *creation) error {
+	if err := c.checkSame(ctx, Collection{NS: n.target, Type: n.Type, Options: n.asked}); err != nil {
+		if !n.ours {
+			return err
+		}
+		if err := c.dropDifferent(ctx, n.target, err); err != nil {
+			return err
+		}
+		return c.create(ctx, n.Collection, n.target, n.rules, false)
+	}
+	if !n.ours {
+		if err := c.shard(ctx, n); err != nil {
+			return err
+		}
+		return c.expiries.DeferExpiries(ctx, []string{n.target})
+	}
+	if empty, err := c.isEmpty(ctx, n.target); err != nil || !empty {
+		return err
+	}
+	return c.finish(ctx, n)
 }
 
 // finish makes a new collection ready for documents.
-func (c *creator) finish(ctx context.Context, coll Collection, targetNS string, early []stream.Index) error {
-	if err := c.finishTimeSeries(ctx, coll, targetNS); err != nil {
+func (c *creator) finish(ctx context.Context, n *creation) error {
+	if err := c.finishTimeSeries(ctx, n.Collection, n.target); err != nil {
 		return err
 	}
-	return c.shard(ctx, targetNS, early)
+	return c.shard(ctx, n)
 }
 
 // shard shards a collection that was prepared for it.
-func (c *creator) shard(ctx context.Context, ns string, early []stream.Index) error {
+func (c *creator) shard(ctx context.Context, n *creation) error {
 	if c.o.Sharding == nil {
 		return nil
 	}
-	if err := c.expiries.indexes.BuildIndexes(ctx, ns, early, BeforeConsistent); err != nil {
+	if err := c.expiries.indexes.BuildIndexes(ctx, n.target, n.early, BeforeConsistent); err != nil {
 		return err
 	}
-	return c.o.Sharding.Shard(ctx, ns)
+	return c.o.Sharding.Shard(ctx, n.target)
 }
 
 func (c *creator) runCreate(ctx context.Context, ns string, options bson.Raw) error {
@@ -173,23 +190,26 @@ func (e *differentError) Error() string { return e.text }
 
 // createCappedClustered makes what a server refuses to create, and yet makes of
 // a clustered collection by convertToCapped (6.0).
-func (c *creator) createCappedClustered(ctx context.Context, coll Collection, targetNS string, options bson.Raw, ours bool) error {
-	plain, err := without(options, "capped", "size", "max")
+func (c *creator) createCappedClustered(ctx context.Context, n *creation) error {
+	plain, err := without(n.now, "capped", "size", "max")
 	if err != nil {
-		return err
+		return n.wrap(err)
 	}
-	have, ok, err := c.find(ctx, targetNS)
+	have, ok, err := c.find(ctx, n.target)
 	if err == nil && (!ok || !have.Capped()) {
-		err = c.create(ctx, Collection{NS: coll.NS, Type: coll.Type, Options: plain}, targetNS, nil, ours)
+		err = c.create(ctx, Collection{NS: n.NS, Type: n.Type, Options: plain}, n.target, nil, n.ours)
 		if err == nil {
-			db, name := mongo.SplitNS(targetNS)
-			err = c.change(ctx, db, bson.D{{Key: "convertToCapped", Value: name}, {Key: "size", Value: options.Lookup("size")}})
+			db, name := mongo.SplitNS(n.target)
+			err = c.change(ctx, db, bson.D{{Key: "convertToCapped", Value: name}, {Key: "size", Value: n.now.Lookup("size")}})
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("create capped clustered collection %s on the target: %w", targetNS, err)
+		return fmt.Errorf("create capped clustered collection %s on the target: %w", n.target, err)
 	}
-	return nil
+	if err := c.checkSame(ctx, Collection{NS: n.target, Type: n.Type, Options: n.asked}); err != nil || n.ours {
+		return err
+	}
+	return c.expiries.DeferExpiries(ctx, []string{n.target})
 }
 
 // finishTimeSeries makes a new time-series collection ready for the buckets of

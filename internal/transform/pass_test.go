@@ -147,6 +147,9 @@ type sink struct {
 var errKilled = errors.New("killed")
 
 func (k *sink) feed(_ context.Context, b *stream.Batch) error {
+	if err := marked(b); err != nil {
+		return err
+	}
 	if b.End.Before(b.Until) {
 		k.until = mongo.MaxOpTime(k.until, b.Until)
 	}
@@ -280,19 +283,20 @@ func (p *passing) check(at uint32) error {
 
 // run passes all events on, in random batches.
 func (p *passing) run(ctx context.Context) error {
-	st, k := NewStage(p.rules, stream.Position{}, nil, p.sink.kept), p.sink
+	st, k := NewStage(p.rules, stream.Position{Mark: "0"}, nil, p.sink.kept), p.sink
 	for from, start := 0, uint32(0); from < len(p.events); {
 		to := min(from+1+p.r.IntN(10), len(p.events))
 		last := p.events[to-1].At.TS.T
-		b := &stream.Batch{Events: slices.Clone(p.events[from:to]), Start: when(start), End: when(last), Mark: strconv.Itoa(to)}
+		b := &stream.Batch{Events: slices.Clone(p.events[from:to]), Start: when(start), End: when(last)}
 		if to < len(p.events) && p.events[to].At.TS.T == last {
 			b.End, b.Partial = when(last-1), true
 		}
+		b.Mark = strconv.Itoa(int(b.End.TS.T))
 		err := st.Pass(ctx, b, p.read(p.exact), k.feed)
 		from, start = to, b.End.TS.T
 		switch {
 		case errors.Is(err, errKilled):
-			start, st, k.until = k.fed.TS.T, NewStage(p.rules, stream.Position{At: k.fed}, nil, k.kept), p.at()
+			start, st, k.until = k.fed.TS.T, NewStage(p.rules, stream.Position{At: k.fed, Mark: strconv.Itoa(int(k.fed.TS.T))}, nil, k.kept), p.at()
 			from = slices.IndexFunc(p.events, func(ev stream.Event) bool { return k.fed.Before(ev.At) })
 			if from < 0 {
 				from = len(p.events)

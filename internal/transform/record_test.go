@@ -44,6 +44,9 @@ func (k *recordSink) feed(_ context.Context, b *stream.Batch) error {
 	if k.kill() {
 		return errKilled
 	}
+	if err := marked(b); err != nil {
+		return err
+	}
 	for i := range b.Events {
 		if ev := &b.Events[i]; ev.Kind == stream.SchemaChange {
 			k.fed = append(k.fed, fedBatch{events: slices.Clone(b.Events[:i])})
@@ -60,6 +63,15 @@ func (k *recordSink) feed(_ context.Context, b *stream.Batch) error {
 	}
 	k.fed = append(k.fed, fedBatch{slices.Clone(b.Events), b.End})
 	return k.some(k.r.IntN(4))
+}
+
+// marked checks that nothing is lost when the source is read again from a batch's end: its
+// mark is the number of a position, and not behind that end.
+func marked(b *stream.Batch) error {
+	if mark, err := strconv.Atoi(b.Mark); err != nil || mark > int(b.End.TS.T) {
+		return fmt.Errorf("a batch that ends at %s has the mark %q", b.End, b.Mark)
+	}
+	return nil
 }
 
 // some applies so many events, of documents in any order.
@@ -270,7 +282,7 @@ func (c *recordCase) expected() map[string]bson.Raw {
 func (c *recordCase) run(ctx context.Context, rules *Set) error {
 	k := c.sink
 	stage := func(at mongo.OpTime) *Stage {
-		st := NewStage(rules, stream.Position{At: at}, nil, nil)
+		st := NewStage(rules, stream.Position{At: at, Mark: strconv.Itoa(int(at.TS.T))}, nil, nil)
 		st.Record(Histories{Start: when(c.start), Copied: when(c.copied), Versions: k})
 		st.atOnce = 1 + c.r.IntN(3)
 		st.recorder.atOnce = 1 + c.r.IntN(3)
@@ -282,10 +294,11 @@ func (c *recordCase) run(ctx context.Context, rules *Set) error {
 	for from < len(c.events) {
 		to := min(from+1+c.r.IntN(10), len(c.events))
 		last := c.events[to-1].At.TS.T
-		b := &stream.Batch{Events: slices.Clone(c.events[from:to]), Start: when(start), End: when(last), Mark: strconv.Itoa(to)}
+		b := &stream.Batch{Events: slices.Clone(c.events[from:to]), Start: when(start), End: when(last)}
 		if to < len(c.events) && c.events[to].At.TS.T == last {
 			b.End, b.Partial = when(last-1), true
 		}
+		b.Mark = strconv.Itoa(int(b.End.TS.T))
 		err := st.Pass(ctx, b, nil, k.feed)
 		from, start = to, b.End.TS.T
 		switch {

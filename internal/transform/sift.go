@@ -109,8 +109,11 @@ func (st *Stage) pass(ctx context.Context, b *stream.Batch, mark string, read Re
 		next = func(ctx context.Context, b *stream.Batch) error { return st.recorder.pass(ctx, b, handOn) }
 	}
 	if len(open) == 0 {
+		if err := next(ctx, b); err != nil { // which may hand it on in parts, with the mark before
+			return err
+		}
 		st.mark = mark
-		return next(ctx, b)
+		return nil
 	}
 	d := decision{stage: st, b: b, at: b.Events[len(b.Events)-1].At, open: map[int]bool{}, states: map[string]*document{}}
 	for _, i := range open {

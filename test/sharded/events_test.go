@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -139,6 +140,7 @@ func TestUndecided(t *testing.T) {
 	go func() { committed <- b.across("large", 12, 1_500_000) }()
 	b.until(committed, func() bool { return b.entries(0, prepared) > 0 && b.entries(1, prepared) > 0 })
 	j, ended, breakOff := b.begin(b.spec())
+	b.until(ended, func() bool { return strings.Contains(j.Status().Waiting, "the decision on a transaction that shard ") })
 	pause(1000) // until it is decided there is no position to begin at
 	if n, phase := arrived(), j.Status().Phase; n != 0 || phase == job.PhaseCopying || phase == job.PhaseFollowing {
 		t.Errorf("%d documents in phase %s before the decision", n, phase)
@@ -151,6 +153,9 @@ func TestUndecided(t *testing.T) {
 	let()
 	b.ok(<-committed)
 	b.following(j, ended)
+	if w := j.Status().Waiting; w != "" {
+		t.Errorf("follows and waits for %s", w)
+	}
 
 	for i := range b.lab.Shards() {
 		b.halt(b.lab.Shards()[i].URI(), "hangBeforeWritingDecision", "alwaysOn", nil)

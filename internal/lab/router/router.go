@@ -13,7 +13,7 @@ import (
 const (
 	defaultListen = "127.0.0.1:0"
 	// startTimeout bounds Start when the caller's context has no deadline.
-	startTimeout = time.Minute
+	startTimeout = 5 * time.Minute
 	// reapEvery is how often cursors and transactions are looked at that nobody
 	// uses any more.
 	reapEvery = 10 * time.Second

@@ -51,6 +51,8 @@ type Options struct {
 	Data bool
 	// Mongo is how they are opened.
 	Mongo mongo.Options
+	// Waiting is told what Start waits for, and "" once it goes on; nil is not told.
+	Waiting func(reason string)
 	// Connect opens one; nil is mongo.Connect.
 	Connect func(ctx context.Context, uri string, o mongo.Options) (*mongo.Cluster, error)
 }

@@ -52,14 +52,13 @@ func (c *Cluster) Start(ctx context.Context) (stream.Position, error) {
 	if err != nil {
 		return stream.Position{}, err
 	}
-	err = c.Each(ctx, func(ctx context.Context, i int) error {
-		if err := c.Pass(ctx, c.Shards[i], newest); err != nil {
-			return err
-		}
-		return decided(ctx, c.Shards[i], newest)
-	})
-	if err != nil {
+	if err := c.Each(ctx, func(ctx context.Context, i int) error { return c.Pass(ctx, c.Shards[i], newest) }); err != nil {
 		return stream.Position{}, err
+	}
+	for _, s := range c.Shards {
+		if err := c.decided(ctx, s, newest); err != nil {
+			return stream.Position{}, fmt.Errorf("shard %s: %w", s.Name, err)
+		}
 	}
 	var names []string
 	byName := map[string]stream.Position{}
@@ -102,23 +101,34 @@ func prepared(ctx context.Context, s Shard) (all []undecided, err error) {
 }
 
 // decided waits until all that a shard had prepared at a time is decided.
-func decided(ctx context.Context, s Shard, at mongo.OpTime) error {
+func (c *Cluster) decided(ctx context.Context, s Shard, at mongo.OpTime) error {
+	told := false
 	for {
 		all, err := prepared(ctx, s)
 		if err != nil {
 			return err
 		}
-		waiting := false
-		for _, t := range all {
-			waiting = waiting || !at.Before(t.Prepared)
+		all = slices.DeleteFunc(all, func(t undecided) bool { return at.Before(t.Prepared) })
+		if c.opt.Waiting != nil && told != (len(all) > 0) {
+			told = !told
+			c.opt.Waiting(waitsFor(s.Name, all))
 		}
-		if !waiting {
+		if len(all) == 0 {
 			return nil
 		}
 		if err := pace.Pause(ctx, decisionPoll); err != nil {
 			return err
 		}
 	}
+}
+
+// waitsFor names the oldest of a shard's undecided transactions, "" where there is none.
+func waitsFor(shard string, all []undecided) string {
+	if len(all) == 0 {
+		return ""
+	}
+	oldest := slices.MinFunc(all, func(a, b undecided) int { return a.Prepared.Compare(b.Prepared) })
+	return fmt.Sprintf("the decision on a transaction that shard %s prepared at %s", shard, oldest.Prepared)
 }
 
 // Latest is the latest of the shards' positions.
