@@ -1,10 +1,20 @@
 package test
 
 import (
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
+	"sync"
+	"testing"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // rowScenarios are about filters that keep some documents of a collection.
@@ -26,6 +36,7 @@ func rowScenarios() []scenario {
 		{name: "rows_renamed_on_the_way", filter: open, rename: []string{"DB.c=DB-x.other"}, setup: rowsSetup, change: rowsInOutChange},
 		{name: "rows_renamed_in", filter: open, exclude: []string{"DB.out*"}, setup: rowsSetup, change: rowsRenamedInChange},
 		{name: "rows_dropped", filter: open, setup: rowsSetup, change: rowsDroppedChange},
+		{name: "rows_many", filter: []string{`DB.c={"s":{"$in":["open","paid"]},"n":{"$gte":20}}`, `DB.d={"$nor":[{"s":"closed"},{"list":{"$exists":true}}]}`}, setup: rowsManySetup, change: rowsManyChange},
 		{name: "rows_beside_others", filter: []string{`DB.c={"s":"open"}`, `DB.*={"n":{"$gte":10}}`}, setup: rowsSetup, change: rowsBesideChange},
 	}
 }
@@ -207,9 +218,129 @@ func rowsDroppedChange(s *site) {
 	s.set("d", 2, d("$set", d("s", "closed")))
 }
 
+// rowsManySetup makes documents of which few are kept, and more than are read before that
+// is known: the source leaves out the others.
+func rowsManySetup(s *site) {
+	s.fill("c", 3000, func(i int) bson.D {
+		return d("_id", i, "s", []string{"closed", "none", "closed", "closed", "open"}[max(i%7-2, 0)], "n", i, "pad", strings.Repeat("x", 40))
+	})
+	s.fill("d", 1500, func(i int) bson.D {
+		if i%40 == 0 || i > 1490 {
+			return d("_id", fmt.Sprint(i), "s", "open")
+		}
+		return d("_id", fmt.Sprint(i), "s", "open", "list", a(i))
+	})
+}
+
+// rowsManyChange takes documents in and out all over the collections, the first and the
+// last ones too.
+func rowsManyChange(s *site) {
+	s.update("c", d("_id", d("$mod", a(11, 3))), d("$set", d("s", "open")), "multi", true)
+	s.update("c", d("_id", d("$mod", a(14, 7))), d("$set", d("s", "closed")), "multi", true)
+	s.update("c", d("n", d("$gt", 2900, "$lt", 2950)), d("$set", d("s", "paid"), "$inc", d("n", -2890)), "multi", true)
+	s.remove("c", d("_id", d("$mod", a(100, 3))))
+	s.fillFrom("c", 3000, 3100, func(i int) bson.D { return d("_id", i, "s", []string{"open", "closed"}[i%2], "n", i) })
+	s.update("d", d("list", d("$lt", 700)), d("$unset", d("list", 1)), "multi", true)
+	s.update("d", d("_id", d("$gt", "8")), d("$push", d("list", 1)), "multi", true)
+	s.set("d", "1499", d("$set", d("s", "closed")))
+	s.set("d", "1", d("$set", d("s", "paid")))
+}
+
 func rowsBesideChange(s *site) {
 	rowsInOutChange(s)
 	s.fill("e", 20, func(i int) bson.D { return d("_id", i, "n", i) })
 	s.update("e", d("_id", d("$lt", 15)), d("$inc", d("n", 5)), "multi", true)
 	s.update("d", d(), d("$mul", d("n", -1)), "multi", true)
+}
+
+// TestRowsWhileCopied: documents come into a filter and go out of it all the while that
+// the copy, which is slowed, passes them by, with the source leaving most of them out. Half
+// of the time the job is broken off on the way.
+func TestRowsWhileCopied(t *testing.T) {
+	lab.Drawn(t, 3)
+	seed := number(t, "MILLRACE_TEST_SEED", uint64(time.Now().UnixNano()))
+	t.Logf("MILLRACE_TEST_SEED=%d", seed)
+	r := rand.New(rand.NewPCG(seed, 3))
+	const docs = 40_000
+	s := structureSite(t, "rowscopied")
+	s.fill("c", docs, func(i int) bson.D { return d("_id", i, "in", r.IntN(50) == 0, "n", i) })
+	rule := `rowscopied.c={"in":true}`
+	spec := job.Spec{Job: newJob("rowscopied"), Rules: transform.Config{Include: []string{s.base}, Filter: []string{rule}}, Readers: 1}
+	spec.Limits = pace.Rates{Docs: 400}
+	live, err := startJob(t, spec)
+	if err == nil {
+		err = live.reach(job.PhaseCopying)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := make(chan struct{})
+	var writer sync.WaitGroup
+	written := 0
+	writer.Go(func() {
+		err := attempt(func() {
+			for ; ; written++ {
+				select {
+				case <-end:
+					return
+				case <-time.After(2 * time.Millisecond):
+				}
+				rowsToggle(s, r.IntN(docs+docs/20), r)
+			}
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	stop := sync.OnceFunc(func() { close(end); writer.Wait() })
+	defer stop()
+	brokenOff := seed%2 == 0
+	if brokenOff {
+		if err := live.until("some documents", func(st job.Status) bool { return st.Copy.Docs > docs/4 || st.Phase != job.PhaseCopying }); err != nil {
+			t.Fatal(err)
+		}
+		live.stop()
+		if live, err = startJob(t, spec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := live.reach(job.PhaseIndexing); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	if err := live.SetLimits(t.Context(), pace.Rates{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(live.reach(job.PhaseFollowing), live.finalize(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	counts := live.Status().Filters[0]
+	t.Logf("%d writes, broken off: %v; %+v", written, brokenOff, counts)
+	if counts.Unread < docs/4 {
+		t.Errorf("the source left out %d documents", counts.Unread)
+	}
+	own := func(ns string) bool { return strings.HasPrefix(ns, s.base+".") }
+	diffs, err := Compare(t.Context(), shared.sourceDB, shared.targetDB, CompareOptions{Source: own, Target: own, Filter: Filters([]string{rule})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, diff := range diffs {
+		t.Error(diff)
+	}
+}
+
+// rowsToggle does one of the writes that may bring a document into {in: true}, or take it
+// out.
+func rowsToggle(s *site, id int, r *rand.Rand) {
+	in := r.IntN(3) == 0
+	switch r.IntN(5) {
+	case 0:
+		s.remove("c", d("_id", id))
+	case 1:
+		s.update("c", d("_id", id), d("in", in, "n", -id), "upsert", true)
+	case 2:
+		s.update("c", d("_id", d("$gte", id, "$lt", id+3)), d("$set", d("in", in)), "multi", true)
+	default:
+		s.update("c", d("_id", id), d("$set", d("in", in), "$inc", d("n", 1)), "upsert", true)
+	}
 }

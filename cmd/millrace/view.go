@@ -165,7 +165,11 @@ func (v *viewer) following() {
 		v.add(label("broadcast")+count(float64(f.Located))+" documents looked for", count(float64(f.Broadcast))+" updates sent to all")
 	}
 	for _, c := range v.s.Filters[:min(len(v.s.Filters), 6)] {
-		v.add(label("filter")+c.Rule, count(float64(c.Copied))+" copied", count(float64(c.LeftOut))+" left out", count(float64(c.Entered))+" entered", count(float64(c.Left))+" left")
+		out := count(float64(c.LeftOut)) + " left out"
+		if c.Unread > 0 {
+			out += " and about " + count(float64(c.Unread)) + " by the source"
+		}
+		v.add(label("filter")+c.Rule, count(float64(c.Copied))+" copied", out, count(float64(c.Entered))+" entered", count(float64(c.Left))+" left")
 	}
 	for _, c := range v.s.Fields[:min(len(v.s.Fields), 6)] {
 		v.add(label("fields")+plain(c.Rule), count(float64(c.Copied))+" copied", count(float64(c.Changed))+" of them changed",

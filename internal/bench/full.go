@@ -295,20 +295,38 @@ func (w *fullWork) complete(ctx context.Context) error {
 	return w.target.holds(ctx, "the target", w.data)
 }
 
-// completeAs checks some documents besides, as they are after a rule.
+// completeAs checks the number of documents, and some besides, as they are after a rule.
 func (w *fullWork) completeAs(r ruled) func(context.Context) error {
 	return func(ctx context.Context) error {
-		if err := w.complete(ctx); err != nil {
+		all := w.data
+		keys := all.kept(r)
+		all.docs = len(keys)
+		if err := w.target.holds(ctx, "the target", all); err != nil {
 			return err
 		}
-		for key := 0; key < w.data.docs; key += w.data.docs/sampled + 1 {
-			doc := w.data.shape.appendDoc(nil, uint32(key), nil)
+		for i := 0; i < len(keys); i += len(keys)/sampled + 1 {
+			key := keys[i]
+			doc := all.shape.appendDoc(nil, uint32(key), nil)
 			if err := w.target.has(ctx, collection(key%w.data.collections), doc, r); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
+}
+
+// kept are the numbers of the documents that a rule keeps.
+func (d dataset) kept(r ruled) (keys []int) {
+	var doc []byte
+	for key := range d.docs {
+		if r.keeps != nil {
+			if doc = d.shape.appendDoc(doc[:0], uint32(key), nil); !r.keeps(doc) {
+				continue
+			}
+		}
+		keys = append(keys, key)
+	}
+	return keys
 }
 
 // holds checks that a cluster has a dataset's number of documents.

@@ -7,26 +7,41 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// ruled is a rule that a sync has besides, and which it keeps all documents with: so what
-// the rule costs is seen, and not what is saved by what is left out.
+// ruled is a rule that a sync has besides.
 type ruled struct {
 	name, flag, rule string
 	// becomes makes of a document what the target has to hold; nil is the document.
 	becomes func(doc bson.Raw) (bson.Raw, error)
+	// keeps says which documents the target has to hold; nil is all: so what the rule costs
+	// is seen, and not what is saved by what is left out.
+	keeps func(doc bson.Raw) bool
 }
 
-// filterings are filters: by a field that no update changes, and by one of those that
-// they do.
+// filterings are filters that keep all documents: by a field that no update changes, and
+// by one of those that they do.
 func filterings() []ruled {
 	return []ruled{
-		{"filter, no update touches it", "--filter", `{"_id":{"$gte":""}}`, nil},
-		{"filter, updates touch it", "--filter", `{"field0":{"$exists":true}}`, nil},
+		{name: "filter, no update touches it", flag: "--filter", rule: `{"_id":{"$gte":""}}`},
+		{name: "filter, updates touch it", flag: "--filter", rule: `{"field0":{"$exists":true}}`},
+	}
+}
+
+// choosings are filters for a copy: one that keeps all, and one that keeps a hundredth, as
+// the _ids are hashes.
+func choosings() []ruled {
+	const from, to = "user100", "user102"
+	return []ruled{
+		{name: "filter that keeps all", flag: "--filter", rule: `{"field0":{"$exists":true}}`},
+		{name: "filter that keeps 1 %", flag: "--filter", rule: `{"_id":{"$gte":"` + from + `","$lt":"` + to + `"}}`, keeps: func(doc bson.Raw) bool {
+			id := doc.Lookup("_id").StringValue()
+			return id >= from && id < to
+		}},
 	}
 }
 
 // mappings are of three of the ten fields that documents have and updates change.
 func mappings() []ruled {
-	return []ruled{{"rename, drop and mask", "--fields", `{"rename":{"field0":"first"},"drop":["field1"],"mask":{"field2":{"last":4}}}`, mapped}}
+	return []ruled{{name: "rename, drop and mask", flag: "--fields", rule: `{"rename":{"field0":"first"},"drop":["field1"],"mask":{"field2":{"last":4}}}`, becomes: mapped}}
 }
 
 // mapped is a document after the rule of mappings: new names stand behind _id.

@@ -40,6 +40,11 @@ type Task struct {
 
 	// Keep chooses the documents that are copied, nil all. Several goroutines ask it.
 	Keep func(doc []byte) bool
+	// Sift has the source leave out some of the others, where that pays; nil is nothing.
+	Sift *scan.Sift
+	// Unread is told how many documents the source has left out, which is an estimate. Several
+	// goroutines call it; nil is nobody.
+	Unread func(docs int64)
 	// Map appends what is written in place of a document, nil writes it as it is.
 	// Several goroutines ask it.
 	Map func(dst, doc []byte) ([]byte, error)

@@ -73,12 +73,15 @@ func (s *slice) state() scan.Slice {
 	return s.st
 }
 
-// add counts documents that reached the target.
+// add counts documents that reached the target, or were left out.
 func (c *collection) add(p scan.Progress) {
+	if c.Unread != nil && p.Unread > 0 {
+		c.Unread(p.Unread)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.progress.Docs += int64(p.Docs)
-	c.progress.Bytes += p.Bytes
+	c.progress.Docs += int64(p.Docs) + p.Unread
+	c.progress.Bytes += p.Bytes + p.UnreadBytes
 }
 
 // sliceDone counts a finished slice and ends the collection with the last.

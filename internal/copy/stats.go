@@ -18,7 +18,8 @@ const (
 )
 
 // CollectionStats is a collection's progress. Documents and bytes are those
-// acknowledged by the target, in this run and before.
+// acknowledged by the target, in this run and before, and those that were left out; of
+// what the source has left out (Task.Sift) they are an estimate.
 type CollectionStats struct {
 	Source, Target        string
 	State                 CollectionState

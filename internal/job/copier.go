@@ -344,10 +344,20 @@ func (c *copier) deferTTL(ctx context.Context) error {
 func (c *copier) task(ctx context.Context, coll schema.Collection, target string, after mongo.OpTime) copy.Task {
 	t := copy.Task{Source: coll, Target: schema.Collection{NS: target, Type: coll.Type}.DataNS()}
 	t.Keep, t.Map = c.rules.Keep(coll.NS, c.tally), c.rules.Mapper(coll.NS, after.TS, c.tally)
+	if q := c.rules.Sent(coll.NS); q != nil && findsAlike(c.src.Info.Version) {
+		t.Sift = &scan.Sift{Filter: q.Raw(), Match: func(doc []byte) bool { return q.Match(doc) }}
+		t.Unread = c.tally.Unread(c.rules, coll.NS)
+	}
 	if leaves := c.leaves(); leaves != nil && t.Map != nil {
 		t.Map = leavingOut(ctx, leaves, t, after)
 	}
 	return t
+}
+
+// findsAlike reports a version whose servers are known to find by query.OfAll's filters what
+// millrace keeps. 7.0 finds less by $bitsAnySet with binary operands.
+func findsAlike(v mongo.Version) bool {
+	return v.AtLeast(4, 4) && !v.AtLeast(4, 5) || v.AtLeast(5, 0) && !v.AtLeast(5, 1) || v.AtLeast(6, 0) && !v.AtLeast(6, 1)
 }
 
 // leavingOut maps documents for a task's copy, and has the target go without those that

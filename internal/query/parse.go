@@ -18,6 +18,7 @@ type parser struct {
 	deps  []dependency
 	texts bool
 	mods  bool
+	regs  bool
 }
 
 // place is where in a filter something stands: what is written on the way there, for

@@ -14,6 +14,7 @@ type Query struct {
 	deps  []dependency
 	texts bool
 	mods  bool
+	regs  bool
 }
 
 // Match reports whether find with the filter would return the document. Of a
@@ -42,6 +43,12 @@ func (q *Query) ComparesText() bool { return q.texts }
 // manual has the change in 4.4.10 and 5.0.4).
 func (q *Query) HasMod() bool { return q.mods }
 
+// OfAll reports that servers of 4.4, 5.0 and 6.0 all find by the filter what Match keeps. Of
+// $mod see HasMod.
+// By a regex a server may find less: it gives up on a text that it would have to try in too
+// many ways.
+func (q *Query) OfAll() bool { return !q.mods && !q.regs }
+
 // Parse reads a filter. Whatever cannot be evaluated exactly as servers do is an
 // error, which says what and where it is.
 func Parse(filter bson.Raw) (*Query, error) {
@@ -54,5 +61,5 @@ func Parse(filter bson.Raw) (*Query, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Query{raw: raw, root: root, deps: sortDependencies(p.deps), texts: p.texts, mods: p.mods}, nil
+	return &Query{raw: raw, root: root, deps: sortDependencies(p.deps), texts: p.texts, mods: p.mods, regs: p.regs}, nil
 }

@@ -55,3 +55,26 @@ func TestTables(t *testing.T) {
 		}
 	}
 }
+
+// TestOfAll: which filters servers evaluate as Match does.
+func TestOfAll(t *testing.T) {
+	for text, want := range map[string]bool{
+		`{"a": 1, "b": {"$in": ["x", 2]}}`:                                           true,
+		`{"$comment": "$mod and $regex", "a": {"$mod": [2, 0]}}`:                     false,
+		`{"a": {"$mod": [2, 0]}}`:                                                    false,
+		`{"$or": [{"a": 1}, {"a": {"$not": {"$mod": [2, 0]}}}]}`:                     false,
+		`{"a": {"$elemMatch": {"b": {"$regex": "x"}}}}`:                              false,
+		`{"a": {"$in": [{"$regularExpression": {"pattern": "x", "options": ""}}]}}`:  false,
+		`{"a": {"$all": [{"$regularExpression": {"pattern": "x", "options": ""}}]}}`: false,
+		`{"a": {"$not": {"$regularExpression": {"pattern": "x", "options": ""}}}}`:   false,
+		`{"a": {"$type": "regex"}}`:                                                  true,
+	} {
+		q, err := Parse(raw(t, parseDoc(t, text)))
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		if q.OfAll() != want {
+			t.Errorf("%s: %v", text, !want)
+		}
+	}
+}

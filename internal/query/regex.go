@@ -45,12 +45,14 @@ func (l *regexLeaf) find(text []byte) bool {
 
 // regexValue reads a BSON regex.
 func (p *parser) regexValue(v value, at place) (*regexLeaf, error) {
+	p.regs = true
 	pattern, options := v.regex()
 	return newRegex(string(pattern), string(options), at)
 }
 
 // regexOperator reads $regex, and the $options beside it in ops.
 func (p *parser) regexOperator(ops []byte, v value, at place) (*regexLeaf, error) {
+	p.regs = true
 	options, beside, err := optionsBeside(ops, at)
 	if err != nil {
 		return nil, err

@@ -38,9 +38,11 @@ type Slice struct {
 	// was inserted since is not there.
 	At mongo.OpTime `bson:"at,omitempty"`
 
-	Done        bool  `bson:"done"`
-	Dropped     bool  `bson:"dropped,omitempty"` // the collection vanished from the source
-	Docs, Bytes int64 // acknowledged up to Position
+	Done    bool `bson:"done"`
+	Dropped bool `bson:"dropped,omitempty"` // the collection vanished from the source
+	// Docs and Bytes are what was acknowledged up to Position, with estimates of what the
+	// source has left out.
+	Docs, Bytes int64
 }
 
 // from is where reading begins: the position, or else the lower bound.
@@ -56,6 +58,8 @@ type Progress struct {
 	Docs     int
 	Bytes    int64
 	Position bson.Raw // of the last document; nil leaves it where it is
+	// Unread and UnreadBytes are estimates of what the server has left out (Want.Sift).
+	Unread, UnreadBytes int64
 }
 
 // Advance adds the next part's progress.
@@ -64,8 +68,8 @@ func (s *Slice) Advance(p Progress) {
 		s.Back = remember(s.Back, Record(s.from()))
 		s.Position = p.Position
 	}
-	s.Docs += int64(p.Docs)
-	s.Bytes += p.Bytes
+	s.Docs += int64(p.Docs) + p.Unread
+	s.Bytes += p.Bytes + p.UnreadBytes
 }
 
 // trail is how many recent places to start from are kept. Older ones are those

@@ -17,6 +17,7 @@ import (
 var (
 	errNoToken  = errors.New("the server's reply in record order has no resume token")
 	errNoRecord = errors.New("the server's reply has no record ids")
+	errEnough   = errors.New("enough documents were seen")
 )
 
 // Want says what a walk gives. Batch is how many documents to ask for a reply.
@@ -30,7 +31,10 @@ type Want struct {
 	Keep func(doc []byte) bool
 	// Map appends to dst what Part.Each gives in place of a document, or nothing where it
 	// is to be left out; nil gives it as it is. It is asked for what Keep chooses, under the same conditions.
-	Map   func(dst, doc []byte) ([]byte, error)
+	Map func(dst, doc []byte) ([]byte, error)
+	// Sift has the server leave out some of what Keep does not choose, ByRecord and without
+	// IDsOnly; nil is nothing.
+	Sift  *Sift
 	Range *Range
 	// Routed: the slice is read through a router, which gives documents of several
 	// shards in the order of _id only if it is asked to.
@@ -61,6 +65,7 @@ type Walk struct {
 	start int64    // where the cursor starts, at or below floor; 0 is the beginning
 	back  []int64  // places to start from when start was deleted
 	token int64    // where the latest reply has ended
+	sift  *sifting // nil: the server leaves nothing out
 }
 
 // Part is what one reply has of a slice.
@@ -83,6 +88,9 @@ func (r *Reader) Walk(c *schema.Collection, s *Slice, want Want) *Walk {
 	w := &Walk{r: r, c: c, s: s, want: want, at: s.from(), back: s.Back, upper: Record(s.Upper)}
 	w.floor = Record(w.at)
 	w.start, w.token = w.floor, w.floor
+	if s.Strategy == ByRecord && want.Sift != nil && !want.IDsOnly {
+		w.sift = newSifting(want.Sift, want.Batch)
+	}
 	if s.Strategy != ByRecord && len(s.Position) > 0 {
 		w.first = true
 		w.over = markID(s.Position).Type == bsoncore.TypeMaxKey // nothing is after it
@@ -147,6 +155,9 @@ func (w *Walk) again(err error) bool {
 	switch {
 	case mongo.IsCode(err, codeKeyNotFound) && w.stepBack():
 		return true
+	case w.sifted() && (optional(err) || errors.Is(err, errNoToken)):
+		w.sift = nil // it may be because of the filter
+		return true
 	case !CursorLost(err) || w.idle == patience || w.given && !w.resumable():
 		return false
 	}
@@ -156,6 +167,9 @@ func (w *Walk) again(err error) bool {
 	}
 	return true
 }
+
+// sifted reports that the server leaves documents out.
+func (w *Walk) sifted() bool { return w.sift != nil && w.sift.on }
 
 func (w *Walk) resumable() bool { return w.s.Strategy.Resumable() }
 
@@ -196,16 +210,26 @@ func (w *Walk) step(ctx context.Context) (*Part, error) {
 		w.cur, w.tail = nil, true
 	}
 	w.over = p.Last
+	if w.sift != nil && w.sift.pays(p) && w.cur != nil {
+		// The next one goes on with the filter, over the same connection: it has to wait.
+		w.cur.Close(ctx)
+		w.cur = nil
+	}
 	return p, nil
 }
 
 // wanted is how many documents to ask for: in record order those of the slice
 // are no more than the numbers to its end.
 func (w *Walk) wanted() int {
-	if w.s.Strategy != ByRecord || w.upper == 0 {
-		return w.want.Batch
+	n, left := w.want.Batch, int64(0)
+	if w.s.Strategy == ByRecord && w.upper != 0 {
+		left = max(w.upper-w.token, 1)
+		n = int(min(left, int64(n)))
 	}
-	return int(max(min(w.upper-w.token, int64(w.want.Batch)), 1))
+	if w.sift != nil {
+		n = w.sift.wanted(n, left)
+	}
+	return n
 }
 
 func (w *Walk) command() bson.D {
@@ -252,6 +276,12 @@ func (w *Walk) how() (more bson.D) {
 		add("filter", keyRange(w.at, w.s.Upper))
 	case w.s.Strategy == ByRecord:
 		more = append(more, requestToken())
+		if w.sifted() {
+			add("filter", w.sift.filter(w.s.Upper))
+			if w.c.Collated() { // by which the server would find other texts than Keep
+				add("collation", bson.D{{Key: "locale", Value: "simple"}})
+			}
+		}
 		if w.start != 0 {
 			add("$_resumeAfter", bson.D{{Key: "$recordId", Value: w.start}})
 		}
@@ -284,6 +314,9 @@ func (w *Walk) part(b *wire.Batch) (*Part, error) {
 	var until bsoncore.Value // the slice ends in this batch, after this _id if it is there
 	if w.s.Strategy == ByRecord {
 		rid = tokenRecord(b.Token)
+		if w.sifted() {
+			w.sift.passed(b, rid-w.token)
+		}
 		switch {
 		case rid == 0 && !b.Done:
 			return nil, errNoToken
@@ -295,7 +328,7 @@ func (w *Walk) part(b *wire.Batch) (*Part, error) {
 		}
 		w.token = rid
 	}
-	if w.want.Measure || w.first || until.Type != 0 || w.s.Strategy == ByID || w.s.Strategy == ByKey {
+	if w.want.Measure || w.sift != nil || w.first || until.Type != 0 || w.s.Strategy == ByID || w.s.Strategy == ByKey {
 		if err := w.measure(p, until); err != nil {
 			return nil, err
 		}
@@ -342,6 +375,9 @@ func (w *Walk) measure(p *Part, until bsoncore.Value) error {
 		}
 		p.Docs++
 		p.Bytes += int64(len(doc))
+		if w.sifted() {
+			w.sift.unread(&p.Progress, doc, until)
+		}
 		last = doc
 		ended = until.Type != 0 && bsonraw.IDOf(doc).Equal(until)
 		return nil
@@ -353,13 +389,16 @@ func (w *Walk) measure(p *Part, until bsoncore.Value) error {
 	return err
 }
 
-// position sets where a measured part ends, and whether more follows.
+// position sets where a measured part ends, and whether more follows. At the end of the
+// collection the server's token is that of the last document that it has looked at, which
+// need not be the last that it gives: that is no position, which names a document.
 func (w *Walk) position(p *Part, last []byte, until bsoncore.Value) {
 	rid := w.token
 	switch {
 	case p.Docs == 0:
 	case until.Type != 0:
 		p.Position = w.s.Upper
+	case w.sifted() && p.Last:
 	case rid != 0 || w.s.Strategy != ByRecord:
 		p.Position = mark(w.s.Strategy, rid, bsonraw.IDOf(last))
 	}

@@ -62,6 +62,14 @@ func (s *Set) Keep(ns string, t *Tally) func(doc []byte) bool {
 	}
 }
 
+// Sent is the filter of a namespace if a server finds by it, too, what is kept; else nil.
+func (s *Set) Sent(ns string) *query.Query {
+	if q := s.Filter(ns); q != nil && q.OfAll() {
+		return q
+	}
+	return nil
+}
+
 // Sifts reports whether some documents of a source namespace may not be kept.
 func (s *Set) Sifts(ns string) bool { return s.Filter(ns) != nil }
 

@@ -112,8 +112,8 @@ type SkipCount struct {
 
 // count is of one filter.
 type count struct {
-	rule                                          string
-	copied, leftOut, kept, dropped, entered, left atomic.Int64
+	rule                                                  string
+	copied, leftOut, unread, kept, dropped, entered, left atomic.Int64
 }
 
 // FilterCount is what one filter has done since the process started.
@@ -122,8 +122,11 @@ type FilterCount struct {
 	Seen    int64  `json:"seen"`    // documents of the copy and changes, all of those below
 	Copied  int64  `json:"copied"`  // documents of the copy that it kept
 	LeftOut int64  `json:"leftOut"` // and those that it did not
-	Kept    int64  `json:"kept"`    // changes that passed
-	Dropped int64  `json:"dropped"` // changes of documents that are not in it
+	// Unread is about how many documents the source has left out of the copy by the filter: an
+	// estimate, of documents that were not seen.
+	Unread  int64 `json:"unread"`
+	Kept    int64 `json:"kept"`    // changes that passed
+	Dropped int64 `json:"dropped"` // changes of documents that are not in it
 	// Entered and Left are documents that a change may have brought into the filter, or
 	// taken out of it, and that were in it then, or not.
 	Entered int64 `json:"entered"`
@@ -192,6 +195,16 @@ func (t *Tally) Expired(s *Set, ns string) func(n int64) {
 	return func(n int64) { t.skips[i].ttl.Add(n) }
 }
 
+// Unread gives what counts documents of a source namespace that the source has left out of
+// the copy; nil counts nothing.
+func (t *Tally) Unread(s *Set, ns string) func(n int64) {
+	i := s.filterOf(ns)
+	if t == nil || i < 0 {
+		return nil
+	}
+	return func(n int64) { t.filters[i].unread.Add(n) }
+}
+
 // of counts for the filter with an index, which is below 0 for none.
 func (t *Tally) of(i int) *count {
 	if t == nil || i < 0 {
@@ -207,7 +220,7 @@ func (t *Tally) List() (out []FilterCount) {
 	}
 	for i := range t.filters {
 		c := &t.filters[i]
-		one := FilterCount{Rule: c.rule, Copied: c.copied.Load(), LeftOut: c.leftOut.Load(), Kept: c.kept.Load(), Dropped: c.dropped.Load(),
+		one := FilterCount{Rule: c.rule, Copied: c.copied.Load(), LeftOut: c.leftOut.Load(), Unread: c.unread.Load(), Kept: c.kept.Load(), Dropped: c.dropped.Load(),
 			Entered: c.entered.Load(), Left: c.left.Load()}
 		one.Seen = one.Copied + one.LeftOut + one.Kept + one.Dropped + one.Entered + one.Left
 		out = append(out, one)

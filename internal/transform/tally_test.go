@@ -35,10 +35,11 @@ func TestTally(t *testing.T) {
 	if _, err := NewStage(rules, stream.Position{}, tally, nil).Batch(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
+	tally.Unread(rules, "a.b")(700)
 	filter, mapped, skip, soft := tally.List()[0], tally.Fields()[0], tally.Skips()[0], tally.Marks()[0]
 	filter.Rule, mapped.Rule, skip.Rule, soft.Rule = "", "", "", ""
 	for _, c := range []struct{ got, want any }{
-		{filter, FilterCount{Seen: 7, Copied: 3, LeftOut: 1, Kept: 2, Dropped: 1}},
+		{filter, FilterCount{Seen: 7, Copied: 3, LeftOut: 1, Unread: 700, Kept: 2, Dropped: 1}},
 		{mapped, FieldsCount{Seen: 4, Copied: 3, Changed: 1, Written: 1, Failed: 1}},
 		{skip, SkipCount{Seen: 4, Kept: 3, Skipped: map[string]int64{"replace": 1}}},
 		{soft, MarkCount{Marked: 1}},

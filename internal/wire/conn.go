@@ -14,8 +14,11 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/wiremessage"
 )
 
-// errClosed is what a released Conn answers.
-var errClosed = errors.New("connection was released")
+var (
+	// errClosed is what a released Conn answers.
+	errClosed = errors.New("connection was released")
+	errBroken = errors.New("an earlier exchange failed half-way, and its reply may still come")
+)
 
 // Conn is one checked-out connection. It is not safe for concurrent use.
 type Conn struct {
@@ -104,6 +107,9 @@ func (c *Conn) RoundTrip(ctx context.Context, m *Message) (bsoncore.Document, er
 func (c *Conn) send(ctx context.Context, m *Message) error {
 	if c.mc == nil {
 		return errClosed
+	}
+	if c.broken {
+		return networkError("write "+c.Addr(), errBroken)
 	}
 	if err := c.pool.Allowed(); err != nil {
 		return err

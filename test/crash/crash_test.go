@@ -32,7 +32,7 @@ func TestKillInEachPhase(t *testing.T) {
 	histories := writeHistories(t, sc, seed)
 
 	kept, filters, mappings := history.HistoriesOf(seed, "crash", history.FiltersOf(seed, "crash"), history.FieldsOf(seed, "crash"))
-	t.Logf("histories of %v", kept)
+	t.Logf("histories of %v, filters %v", kept, filters)
 	args := []string{"sync", "--source", src.URI(), "--target", dst.URI(), "--include", "crash.*", "--include", "crash-x.*", "--allow-missing", "--job", "crash"}
 	for _, rule := range filters {
 		args = append(args, "--filter", rule)

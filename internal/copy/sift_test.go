@@ -1,0 +1,93 @@
+package copy
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/scan"
+)
+
+// sifted has the source leave out most documents of mixedDocs.
+func sifted(t *testing.T, task Task) Task {
+	t.Helper()
+	task.Keep = keepsFew
+	filter, err := bson.Marshal(bson.D{{Key: "n", Value: bson.D{{Key: "$mod", Value: bson.A{20, 3}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	task.Sift = &scan.Sift{Filter: filter, Match: keepsFew}
+	return task
+}
+
+func keepsFew(doc []byte) bool {
+	n, ok := bson.Raw(doc).Lookup("n").AsInt64OK()
+	return ok && n%20 == 3
+}
+
+func few(docs [][]byte) (out [][]byte) {
+	for _, doc := range docs {
+		if keepsFew(doc) {
+			out = append(out, doc)
+		}
+	}
+	return out
+}
+
+// TestSiftedCrashes is TestCrashes of documents that the source leaves out for the most
+// part, while some are deleted at which slices end.
+func TestSiftedCrashes(t *testing.T) {
+	lab.Drawn(t, 2)
+	rnd := seed(t)
+	dst := server(t, "6.0")
+	for _, version := range lab.Versions("4.4", "5.0") {
+		src := server(t, version)
+		db := "sifted" + strings.ReplaceAll(version, ".", "")
+		insert(t, src, db, "c", mixedDocs(8000))
+		task := sifted(t, Task{Source: source(t, src, db, "c"), Target: db + "_t.c"})
+		store := newStore()
+		plan := planned(t, src, dst, store, task)
+		for i, st := range plan[:len(plan)-1] {
+			if i%3 == 0 {
+				must(t, src, db, bson.D{{Key: "delete", Value: "c"}, {Key: "deletes", Value: bson.A{bson.D{
+					{Key: "q", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: st.Upper.Lookup("_id")}}}}}, {Key: "limit", Value: 1}}}}})
+			}
+		}
+		var unread int64
+		rounds := 0
+		for ; ; rounds++ {
+			e := New(src, dst, store, small(t, src))
+			ctx, cancel := context.WithCancel(t.Context())
+			limit, hard := store.writes.Load()+1+rnd.Int64N(20), rnd.IntN(2) == 0
+			store.onWrite = func(n int64) {
+				if n != limit {
+					return
+				}
+				if hard {
+					store.crash()
+				}
+				cancel()
+			}
+			err := e.Run(ctx, []Task{task})
+			cancel()
+			if err == nil {
+				unread = e.Stats().Docs
+				break
+			}
+			if !errors.Is(err, context.Canceled) && !errors.Is(err, errCrashed) {
+				t.Fatal(err)
+			}
+		}
+		t.Logf("%s: done after %d crashes, %d slices, %d documents passed of %d", version, rounds, len(plan), unread, task.Source.Count)
+		same(t, few(dump(t, src, db, "c")), dump(t, dst, db+"_t", "c"))
+		for _, st := range store.states {
+			if st.Plan != plan[0].Plan {
+				t.Fatal("the collection was read again")
+			}
+		}
+	}
+}

@@ -1,0 +1,29 @@
+package query
+
+import (
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// Wild makes documents and filters as the tests of this package have them, for those that
+// look from outside.
+type Wild struct{ g *gen }
+
+// NewWild is one with a seed that is printed.
+func NewWild(t *testing.T) Wild { return Wild{newGen(seedOf(t))} }
+
+// Documents makes n documents, for which Filter makes filters then.
+func (w Wild) Documents(t *testing.T, n int) (docs []bson.Raw) {
+	w.g.docs = nil
+	for i := range n {
+		docs = append(docs, raw(t, w.g.document(i)))
+	}
+	return docs
+}
+
+// Filter is a random filter.
+func (w Wild) Filter(t *testing.T) bson.Raw { return raw(t, w.g.filter(2)) }
+
+// Rounds is how many rounds a random test has, usually so many.
+func Rounds(t *testing.T, usual int) int { return roundsOf(t, usual) }
