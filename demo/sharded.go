@@ -28,6 +28,7 @@ type cluster interface {
 func (d *demo) startCluster(ctx context.Context, name, topology string) (c cluster, client *mongo.Client, err error) {
 	o := lab.Options{
 		Name: name, Topology: topology, Version: mongodVersion,
+		ElectionTimeout: 30 * time.Second, // no primary is to change because the machine is busy
 		// Expired documents go within a second, not a minute, as the demo is short.
 		SetParameters: map[string]string{"ttlMonitorSleepSecs": "1"}}
 	if sharded.Is(topology) {

@@ -70,6 +70,9 @@ type Options struct {
 	// LeanJournal makes journal files small and when they are needed, in place of
 	// three of 100 MB ahead: a member starts sooner and takes less room.
 	LeanJournal bool
+	// ElectionTimeout is how long a set waits for its primary before it elects another; 0 means
+	// two seconds.
+	ElectionTimeout time.Duration
 	// SetParameters are passed on as --setParameter.
 	SetParameters map[string]string
 	// TestCommands lets servers take commands that are for tests, such as

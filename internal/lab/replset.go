@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,10 +17,10 @@ import (
 const (
 	// statePoll is how often a member's state is asked for.
 	statePoll = 20 * time.Millisecond
-	// electionTimeoutMillis and heartbeatMillis make failover tests quick; the
-	// timeout stays well above what a loaded machine delays a heartbeat.
-	electionTimeoutMillis = 2000
-	heartbeatMillis       = 250
+	// electionTimeout and heartbeatMillis make failover tests quick; the timeout
+	// stays well above what a loaded machine delays a heartbeat.
+	electionTimeout = 2 * time.Second
+	heartbeatMillis = 250
 )
 
 // helloReply is what a member says of its state.
@@ -86,7 +87,7 @@ func (c *Cluster) setConfig() bson.D {
 	return append(config,
 		bson.E{Key: "members", Value: members},
 		bson.E{Key: "settings", Value: bson.D{
-			{Key: "electionTimeoutMillis", Value: electionTimeoutMillis},
+			{Key: "electionTimeoutMillis", Value: cmp.Or(c.opts.ElectionTimeout, electionTimeout).Milliseconds()},
 			{Key: "heartbeatIntervalMillis", Value: heartbeatMillis},
 		}})
 }
