@@ -30,6 +30,7 @@ type Options struct {
 func Generate(o Options) History {
 	g := NewGenerator(o)
 	h := History{Seed: o.Seed, Job: g.settings(), Free: !o.NoFreeOrder && g.one(5)}
+	g.marked = h.Job.SoftDelete
 	h.Steps = g.Setup()
 	for part, n := range o.Parts {
 		for i := range n {
@@ -60,7 +61,8 @@ type Generator struct {
 	size     int // documents of the larger collections
 	bigTxns  int // that may still come
 	restarts int
-	ids      []any // hard ones
+	ids      []any    // hard ones
+	marked   []string // rules that leave what is deleted on the target
 }
 
 // kind is a sort of thing that writers do, and how often.

@@ -2,6 +2,7 @@ package history
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -80,6 +81,9 @@ func (g *Generator) indexSpec(coll string) bson.D {
 	n := g.r.IntN(12)
 	if n == 2 && !g.since(6, 0) && (coll == "capped" || strings.HasPrefix(coll, "extra")) {
 		n = 11 // a server of 6.0 refuses it in a capped collection, older ones do not
+	}
+	if (n == 0 || n == 8) && slices.Contains(g.marked, "DB."+coll+"=gone_at") {
+		n = 11 // what is deleted on the source keeps its keys on the target: a conflict that has to be told
 	}
 	switch n {
 	case 0:
