@@ -31,16 +31,11 @@ func collatedSetup(s *site) {
 // collatedChange has documents made anew whose _ids are the same for the server as those of
 // documents that were deleted, in other bytes.
 func collatedChange(s *site) {
-	for i := range 4 {
-		s.remove("c", d("_id", fmt.Sprint("key", i)))
-		s.insert("c", d("_id", fmt.Sprint("KEY", i), "anew", true))
-	}
-	s.set("c", "KEY1", d("$set", d("more", 1)))
+	wantCollated(s)
 	s.remove("c", d("_id", "KEY2"))
-	s.remove("c", d("_id", "KEY3"))
-	s.insert("c", d("_id", "Key3", "anew", true))
 }
 
+// wantCollated is collatedChange without the deletion that leaves a document on the target.
 func wantCollated(s *site) {
 	for i := range 4 {
 		s.remove("c", d("_id", fmt.Sprint("key", i)))

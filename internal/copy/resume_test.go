@@ -29,6 +29,33 @@ func seed(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(n, 1))
 }
 
+// crashing runs a copy until it is done, and returns how many runs were ended: each at a
+// random one of its next writes, half of them without a last save.
+func (s *memStore) crashing(t *testing.T, rnd *rand.Rand, most int64, run func(context.Context) error) (rounds int) {
+	t.Helper()
+	for ; ; rounds++ {
+		ctx, cancel := context.WithCancel(t.Context())
+		limit, hard := s.writes.Load()+1+rnd.Int64N(most), rnd.IntN(2) == 0
+		s.onWrite = func(n int64) {
+			if n != limit {
+				return
+			}
+			if hard {
+				s.crash()
+			}
+			cancel()
+		}
+		err := run(ctx)
+		cancel()
+		if err == nil {
+			return rounds
+		}
+		if !errors.Is(err, context.Canceled) && !errors.Is(err, errCrashed) {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestCrashes ends runs at random moments, half of them without a last save,
 // and goes on from what the store holds.
 func TestCrashes(t *testing.T) {
@@ -44,29 +71,7 @@ func TestCrashes(t *testing.T) {
 			{Source: source(t, src, db, "d"), Target: db + "_t.d"},
 		}
 		store := newStore()
-		rounds := 0
-		for ; ; rounds++ {
-			e := New(src, dst, store, small(t, src))
-			ctx, cancel := context.WithCancel(t.Context())
-			limit, hard := store.writes.Load()+1+rnd.Int64N(30), rnd.IntN(2) == 0
-			store.onWrite = func(n int64) {
-				if n != limit {
-					return
-				}
-				if hard {
-					store.crash()
-				}
-				cancel()
-			}
-			err := e.Run(ctx, tasks)
-			cancel()
-			if err == nil {
-				break
-			}
-			if !errors.Is(err, context.Canceled) && !errors.Is(err, errCrashed) {
-				t.Fatal(err)
-			}
-		}
+		rounds := store.crashing(t, rnd, 30, func(ctx context.Context) error { return New(src, dst, store, small(t, src)).Run(ctx, tasks) })
 		t.Logf("%s: done after %d crashes", version, rounds)
 		same(t, dump(t, src, db, "c"), dump(t, dst, db+"_t", "c"))
 		same(t, dump(t, src, db, "d"), dump(t, dst, db+"_t", "d"))

@@ -2,7 +2,6 @@ package copy
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
 
@@ -57,32 +56,14 @@ func TestSiftedCrashes(t *testing.T) {
 					{Key: "q", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: st.Upper.Lookup("_id")}}}}}, {Key: "limit", Value: 1}}}}})
 			}
 		}
-		var unread int64
-		rounds := 0
-		for ; ; rounds++ {
+		passed := int64(0)
+		rounds := store.crashing(t, rnd, 20, func(ctx context.Context) error {
 			e := New(src, dst, store, small(t, src))
-			ctx, cancel := context.WithCancel(t.Context())
-			limit, hard := store.writes.Load()+1+rnd.Int64N(20), rnd.IntN(2) == 0
-			store.onWrite = func(n int64) {
-				if n != limit {
-					return
-				}
-				if hard {
-					store.crash()
-				}
-				cancel()
-			}
 			err := e.Run(ctx, []Task{task})
-			cancel()
-			if err == nil {
-				unread = e.Stats().Docs
-				break
-			}
-			if !errors.Is(err, context.Canceled) && !errors.Is(err, errCrashed) {
-				t.Fatal(err)
-			}
-		}
-		t.Logf("%s: done after %d crashes, %d slices, %d documents passed of %d", version, rounds, len(plan), unread, task.Source.Count)
+			passed = e.Stats().Docs
+			return err
+		})
+		t.Logf("%s: done after %d crashes, %d slices, %d documents passed of %d", version, rounds, len(plan), passed, task.Source.Count)
 		same(t, few(dump(t, src, db, "c")), dump(t, dst, db+"_t", "c"))
 		for _, st := range store.states {
 			if st.Plan != plan[0].Plan {
