@@ -31,17 +31,17 @@ func seed(t *testing.T) *rand.Rand {
 
 // crashing runs a copy until it is done, and returns how many runs were ended: each at a
 // random one of its next writes, half of them without a last save.
-func (s *memStore) crashing(t *testing.T, rnd *rand.Rand, most int64, run func(context.Context) error) (rounds int) {
+func (m *memStore) crashing(t *testing.T, rnd *rand.Rand, most int64, run func(context.Context) error) (rounds int) {
 	t.Helper()
 	for ; ; rounds++ {
 		ctx, cancel := context.WithCancel(t.Context())
-		limit, hard := s.writes.Load()+1+rnd.Int64N(most), rnd.IntN(2) == 0
-		s.onWrite = func(n int64) {
+		limit, hard := m.writes.Load()+1+rnd.Int64N(most), rnd.IntN(2) == 0
+		m.onWrite = func(n int64) {
 			if n != limit {
 				return
 			}
 			if hard {
-				s.crash()
+				m.crash()
 			}
 			cancel()
 		}
