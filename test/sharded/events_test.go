@@ -226,11 +226,22 @@ func TestMovesFail(t *testing.T) {
 	} {
 		b.ok(b.lab.MoveChunk(t.Context(), "d.ranged", key(150), names[donor]))
 		reached := b.halt(servers[c.on].URI(), c.point, "alwaysOn", nil)
-		broken := make(chan error, 1)
+		broken, there := make(chan error, 1), make(chan struct{})
 		go func() {
-			broken <- b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "moveChunk", Value: "d.ranged"}, {Key: "find", Value: key(150)}, {Key: "to", Value: names[recipient]}}).Err()
+			for { // what the last one left may be in its way for a while
+				err := b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "moveChunk", Value: "d.ranged"}, {Key: "find", Value: key(150)}, {Key: "to", Value: names[recipient]}}).Err()
+				select {
+				case <-there:
+					broken <- err
+					return
+				case <-t.Context().Done():
+					return
+				case <-time.After(100 * time.Millisecond):
+				}
+			}
 		}()
 		reached()
+		close(there)
 		b.ok(servers[c.on].Members()[0].Kill())
 		b.ok(servers[c.on].Members()[0].Start(t.Context()))
 		t.Log(c.point, <-broken)
