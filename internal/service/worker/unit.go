@@ -52,7 +52,12 @@ func (u *unit) run() {
 	keep, done := context.WithCancel(context.WithoutCancel(u.ctx))
 	keeping.Go(func() { u.keep(keep) })
 	d, err := u.definition()
-	if err == nil && !d.Wish.Removed {
+	switch {
+	case err != nil:
+	case d.Wish.Removed:
+		err = errRemoved
+		u.cancel(err)
+	default:
 		u.tell()
 		err = u.work(d)
 	}
