@@ -6,4 +6,6 @@ import (
 	"github.com/millrace/millrace/internal/config"
 )
 
-func (r *session) frontHandler(_ *config.Serve, _ *front) (http.Handler, error) { return http.NewServeMux(), nil }
+func (r *session) frontHandler(_ *config.Serve, _ *front) (http.Handler, error) {
+	return http.NewServeMux(), nil
+}

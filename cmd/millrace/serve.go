@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -85,7 +86,7 @@ func (r *session) serve(ctx context.Context, s *config.Serve) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return view.Run(gctx) })
 	if !s.NoWorker {
-		g.Go(func() error { return r.newWorker(&s.Work, store, view).Run(gctx) })
+		g.Go(func() error { return r.work(gctx, &s.Work, store, view) })
 	}
 	g.Go(func() error { return r.serveAPI(gctx, s, &front{store: store, view: view, token: token}) })
 	return r.ended(ctx, g.Wait())
@@ -163,6 +164,31 @@ func secret(path string) (string, error) {
 	return text, nil
 }
 
+// work runs jobs in this process, with its guardian, until ctx ends.
+func (r *session) work(ctx context.Context, w *config.Work, store *hub.Hub, view *hub.View) error {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program, to start the worker's guardian: %w", err)
+	}
+	guardian := worker.Guardian{Command: []string{self, "guard-worker", "--limit", store.Lease().String()}, Limit: store.Lease(), Log: r.log}
+	r.log.Info("worker runs", "name", w.Name, "labels", w.Labels)
+	// The guardian is there until all is let go.
+	guarded, end := context.WithCancel(context.WithoutCancel(ctx))
+	g, gctx := errgroup.WithContext(guarded)
+	g.Go(func() error { return guardian.Run(gctx) })
+	g.Go(func() error { defer end(); return r.newWorker(w, store, view).Run(ctx) })
+	return g.Wait()
+}
+
+// guardWorkerCommand is a worker's guardian; the worker starts it.
+func guardWorkerCommand() *cobra.Command {
+	var limit time.Duration
+	cmd := &cobra.Command{Use: "guard-worker", Short: "Kill a worker that hangs", Hidden: true,
+		RunE: func(*cobra.Command, []string) error { return withCode(exitFailure, worker.Guard(os.Stdin, limit)) }}
+	cmd.Flags().DurationVar(&limit, "limit", 0, "how long the worker may say nothing")
+	return cmd
+}
+
 // newWorker makes the worker of this process.
 func (r *session) newWorker(w *config.Work, store *hub.Hub, view *hub.View) *worker.Worker {
 	o := worker.Options{Name: w.Name, Version: buildInfo().Version, Labels: w.Labels, MaxJobs: w.MaxJobs, SpoolDir: w.SpoolDir,
@@ -185,10 +211,7 @@ func (r *session) worker(ctx context.Context, s *config.Worker) error {
 	view := store.NewView()
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return view.Run(gctx) })
-	g.Go(func() error {
-		r.log.Info("worker runs", "name", s.Name, "labels", s.Labels)
-		return r.newWorker(&s.Work, store, view).Run(gctx)
-	})
+	g.Go(func() error { return r.work(gctx, &s.Work, store, view) })
 	return r.ended(ctx, g.Wait())
 }
 

@@ -341,7 +341,9 @@ const (
 )
 
 // secretFiles are the settings that name a file which holds a secret.
-func secretFiles() []string { return []string{flagListenKey, "tls-key", "token-file", "nats-token-file", "nats-creds", "tokens"} }
+func secretFiles() []string {
+	return []string{flagListenKey, "tls-key", "token-file", "nats-token-file", "nats-creds", "tokens"}
+}
 
 // settingNames lists each command's settings, so that one file may serve several
 // commands.

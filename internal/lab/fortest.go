@@ -103,3 +103,15 @@ func ProxyForTest(t TB, upstream string) *Proxy {
 	t.Cleanup(p.close)
 	return p
 }
+
+// PortForTest is a port that nothing listens on, and that no other test gets.
+func PortForTest(t TB) int {
+	t.Helper()
+	var l leases
+	ports, err := l.free(1)
+	t.Cleanup(l.release)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return ports[0]
+}

@@ -292,4 +292,3 @@ func TestHungWorker(t *testing.T) {
 		}
 	}
 }
-
