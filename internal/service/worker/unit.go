@@ -53,7 +53,10 @@ func (u *unit) run() {
 	keeping.Go(func() { u.keep(keep) })
 	d, err := u.definition()
 	switch {
+	case errors.Is(err, hub.ErrNotFound) || errors.Is(err, hub.ErrChanged):
+		u.cancel(err) // there is nobody to speak of it to
 	case err != nil:
+		u.cancel(fmt.Errorf("the definition cannot be read: %w", err))
 	case d.Wish.Removed:
 		err = errRemoved
 		u.cancel(err)
