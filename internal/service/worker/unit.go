@@ -52,7 +52,15 @@ func (u *unit) run() {
 	keep, done := context.WithCancel(context.WithoutCancel(u.ctx))
 	keeping.Go(func() { u.keep(keep) })
 	d, err := u.definition()
-	if err == nil && !d.Wish.Removed {
+	switch {
+	case errors.Is(err, hub.ErrNotFound) || errors.Is(err, hub.ErrChanged):
+		u.cancel(err) // there is nobody to speak of it to
+	case err != nil:
+		u.cancel(fmt.Errorf("the definition cannot be read: %w", err))
+	case d.Wish.Removed:
+		err = errRemoved
+		u.cancel(err)
+	default:
 		u.tell()
 		err = u.work(d)
 	}
