@@ -61,7 +61,8 @@ func (g *guesses) wrong(from string, now time.Time) {
 	l.AllowN(now, 1)
 }
 
-// room forgets those who have waited, and else anybody, so that memory is bounded.
+// room forgets those who have waited, and where that is few also others, so that memory
+// is bounded, and looking for room costs little for each who comes.
 func (g *guesses) room(now time.Time) {
 	if len(g.by) < maxGuessers {
 		return
@@ -72,7 +73,7 @@ func (g *guesses) room(now time.Time) {
 		}
 	}
 	for key := range g.by {
-		if len(g.by) < maxGuessers {
+		if len(g.by) <= maxGuessers/4*3 {
 			return
 		}
 		delete(g.by, key)
