@@ -35,6 +35,9 @@ func TestRolesByRoute(t *testing.T) {
 			t.Errorf("%s %s: no role is written down for it", rt.method, rt.path)
 			continue
 		}
+		if rt.role != needed {
+			t.Errorf("%s %s: it asks for %q, not %q", rt.method, rt.path, rt.role, needed)
+		}
 		at := strings.ReplaceAll(rt.path, "{name}", "none")
 		for _, who := range []string{"", "viewer", "operator", "admin"} {
 			if rt.path == PathEvents && service.Role(who).May(needed) && who != "" {
@@ -188,6 +191,7 @@ func TestWishes(t *testing.T) {
 		{"POST", "/a/pause", "", 200}, {"POST", "/a/pause", "", 200}, {"POST", "/a/resume", "", 200}, {"POST", "/b/pause", "", 404},
 		{"DELETE", "/a/finalize", "", 409}, {"POST", "/a/finalize", "", 409}, {"POST", "/a/finalize", `{"whenCaughtUp": 1}`, 400}, {"POST", "/a/finalize", `{"whenCaughtUp": true}`, 200},
 		{"DELETE", "/a/finalize", "", 200}, {"POST", "/../a/pause", "", 404}, {"POST", "/a%2Fpause", "", 405}, {"POST", "/%2e%2e/pause", "", 404}, {"POST", "/a/paus", "", 404},
+		{"POST", "/%C2%84/pause", "", 404}, {"POST", "/*/pause", "", 404}, {"POST", "/%3E/resume", "", 404}, {"POST", "/a%20b/pause", "", 404}, {"DELETE", "/a..b/finalize", "", 404},
 	} {
 		if a := r.ask("operator", c.method, PathJobs+c.path, c.body); a.code != c.code {
 			t.Errorf("%s %s %s: %d %s", c.method, c.path, c.body, a.code, a.body)

@@ -5,9 +5,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/millrace/millrace/internal/job"
@@ -25,13 +27,13 @@ type event struct{ kind, data string }
 
 func (r *rig) listen(who string) *stream {
 	r.t.Helper()
-	req, err := http.NewRequestWithContext(r.t.Context(), "GET", r.url+PathEvents, nil)
+	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, r.url+PathEvents, nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	req.Header.Set("Authorization", "Bearer "+r.tokens[who])
 	res, err := http.DefaultClient.Do(req)
-	if err != nil || res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" {
+	if err != nil || res.StatusCode != http.StatusOK || res.Header.Get("Content-Type") != "text/event-stream" {
 		r.t.Fatal(res, err)
 	}
 	r.t.Cleanup(func() { res.Body.Close() })
@@ -111,19 +113,33 @@ func (s *stream) until(kind string) event {
 	}
 }
 
-// TestNoChangeIsMissedBetweenTwoLooks: one that comes while the board is young is told
-// as soon as others are, not when somebody looks again by the clock.
+// TestNoChangeIsMissedBetweenTwoLooks: what a look is too young for is not called known,
+// and who was told such is told again after the pause.
 func TestNoChangeIsMissedBetweenTwoLooks(t *testing.T) {
 	r := newRig(t)
 	a := r.make("a")
-	first, second := r.listen("viewer"), r.listen("admin")
-	first.until("snapshot")
-	r.run(a, &job.Status{Job: "a", Phase: job.PhaseCopying})
-	second.until("snapshot")
-	for _, s := range []*stream{first, second} {
-		for !strings.Contains(s.until("job").data, "copying") {
-		}
+	var b board
+	if _, fresh, err := b.look(r.view); err != nil || !fresh {
+		t.Fatal(fresh, err)
 	}
+	r.run(a, &job.Status{Job: "a", Phase: job.PhaseCopying})
+	b.at = time.Now()
+	if now, fresh, err := b.look(r.view); err != nil || fresh || strings.Contains(string(now[0].text), "copying") {
+		t.Errorf("%s %v %v", now[0].text, fresh, err)
+	}
+	b.at = time.Now().Add(-boardAge)
+	if now, fresh, err := b.look(r.view); err != nil || !fresh || !strings.Contains(string(now[0].text), "copying") {
+		t.Errorf("%s %v %v", now[0].text, fresh, err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		for fresh, want := range map[bool]time.Duration{false: eventsEvery, true: lookAgain} {
+			l := &listener{call: &call{Request: httptest.NewRequest(http.MethodGet, PathEvents, nil)}, fresh: fresh}
+			began := time.Now()
+			if err := (&API{}).sleep(l, nil); err != nil || time.Since(began) != want {
+				t.Errorf("fresh %v: %s, %v", fresh, time.Since(began), err)
+			}
+		}
+	})
 }
 
 // TestSlowListener: one that reads nothing holds nobody, and what waits for it does not grow.

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -40,7 +41,7 @@ func TestTokenFileProblems(t *testing.T) {
 	} {
 		write(t, file, text)
 		_, err := OpenTokens(file, slog.New(slog.DiscardHandler))
-		problems, ok := err.(config.Problems)
+		problems, ok := errors.AsType[config.Problems](err)
 		if !ok || len(problems) == 0 || !strings.Contains(fmt.Sprint(problems[0].Where, " ", problems[0].Setting, " ", problems[0].What), want) || problems[0].How == "" || strings.Contains(err.Error(), "supersecret") {
 			t.Errorf("%.200q: %v", text, err)
 		}
@@ -121,11 +122,11 @@ func TestWrongTokens(t *testing.T) {
 	now := time.Now()
 	tokens.now = func() time.Time { return now }
 	for range guessBurst {
-		if _, err := tokens.Enter("wrong", "10.0.0.1"); err != ErrWrongToken {
+		if _, err := tokens.Enter("wrong", "10.0.0.1"); !errors.Is(err, ErrWrongToken) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := tokens.Enter("right", "10.0.0.1"); err != ErrTooMany {
+	if _, err := tokens.Enter("right", "10.0.0.1"); !errors.Is(err, ErrTooMany) {
 		t.Errorf("the next: %v", err)
 	}
 	if c, err := tokens.Enter("right", "10.0.0.2"); err != nil || c.From != "10.0.0.2" || c.Role != service.Admin {
@@ -138,7 +139,7 @@ func TestWrongTokens(t *testing.T) {
 	for i := range 100 { // of one network
 		_, _ = tokens.Enter("wrong", fmt.Sprintf("2001:db8::%x", i))
 	}
-	if _, err := tokens.Enter("right", "2001:db8::ffff"); err != ErrTooMany {
+	if _, err := tokens.Enter("right", "2001:db8::ffff"); !errors.Is(err, ErrTooMany) {
 		t.Errorf("another address of the network: %v", err)
 	}
 	for i := range 3 * maxGuessers {
@@ -148,7 +149,7 @@ func TestWrongTokens(t *testing.T) {
 		t.Errorf("%d addresses are remembered", n)
 	}
 	for range 3 * guessBurst { // who has none guesses nothing
-		if _, err := tokens.Enter("", "10.9.9.9"); err != ErrWrongToken {
+		if _, err := tokens.Enter("", "10.9.9.9"); !errors.Is(err, ErrWrongToken) {
 			t.Fatal(err)
 		}
 	}

@@ -260,6 +260,9 @@ func (d *Desk) Remove(ctx context.Context, c *service.Caller, name string) (*ser
 
 // change stores a changed wish, and what was changed in the audit trail.
 func (d *Desk) change(ctx context.Context, c *service.Caller, needed service.Role, what, name string, do func(*service.Job, *service.Wish) error) (*service.Job, error) {
+	if service.CheckName(name) != nil { // no key of the store, nor a subject of the trail
+		return nil, missing(name)
+	}
 	if err := allowed(c, needed, name); err != nil {
 		return nil, d.refused(ctx, c, what, name, err)
 	}
