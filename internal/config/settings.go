@@ -302,6 +302,9 @@ const (
 	CommandThrottle = "throttle"
 	CommandFinalize = "finalize"
 
+	CommandServe  = "serve"
+	CommandWorker = "worker"
+
 	CommandSeedLocal = "seed-local"
 	CommandSeedServe = "seed-serve"
 	CommandSeedPull  = "seed-pull"
@@ -338,7 +341,9 @@ const (
 )
 
 // secretFiles are the settings that name a file which holds a secret.
-func secretFiles() []string { return []string{flagListenKey, "tls-key", "token-file"} }
+func secretFiles() []string {
+	return []string{flagListenKey, "tls-key", "token-file", "nats-token-file", "nats-creds", "tokens"}
+}
 
 // settingNames lists each command's settings, so that one file may serve several
 // commands.
@@ -358,6 +363,7 @@ func settingFlags() map[string]*pflag.FlagSet {
 		new(Control):   {CommandStatus, CommandPause, CommandResume, CommandThrottle, CommandFinalize},
 		new(Seed):      {CommandSeedLocal, CommandSeedServe, CommandSeedPull},
 		new(Transform): {CommandTransformTest},
+		new(Serve):     {CommandServe}, new(Worker): {CommandWorker},
 	} {
 		for _, c := range commands {
 			fs := pflag.NewFlagSet(c, pflag.ContinueOnError)

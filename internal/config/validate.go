@@ -195,21 +195,26 @@ func (c *checker) address(setting, value string) {
 	c.bad(strings.ContainsAny(host, "/@ "), setting, fmt.Sprintf("%q has no usable host", value), "write for example 127.0.0.1:7000")
 }
 
-// listen checks the control API's address and what protects it.
-func (c *checker) listen(s *Sync) {
-	c.address("listen", s.Listen)
-	if s.TLSCert == "" {
-		c.bad(s.TLSKey != "", flagListenKey, "is half of what is needed", "add --"+flagListenCert)
-		_, _, err := net.SplitHostPort(s.Listen) // its form is checked already
-		c.bad(err == nil && !loopback.Host(s.Listen) && !s.Insecure, "listen",
-			fmt.Sprintf("%q is open to other machines, and the token would cross the network in the clear", s.Listen),
-			"give --"+flagListenCert+", listen on 127.0.0.1 behind a tunnel, or accept it with --listen-insecure")
+// listen checks the address of an API and what protects it; open permits it to do without.
+func (c *checker) listen(address string, cert, key *string, open bool) {
+	c.address("listen", address)
+	if *cert == "" {
+		c.bad(*key != "", flagListenKey, "is half of what is needed", "add --"+flagListenCert)
+		c.closed("listen", address, open)
 		return
 	}
-	s.TLSKey = cmp.Or(s.TLSKey, s.TLSCert)
-	if _, err := tls.LoadX509KeyPair(s.TLSCert, s.TLSKey); err != nil {
+	*key = cmp.Or(*key, *cert)
+	if _, err := tls.LoadX509KeyPair(*cert, *key); err != nil {
 		c.fail(flagListenCert, "and "+flagListenKey+" cannot be used: "+err.Error(), "give a certificate and its key in PEM form")
 	}
+}
+
+// closed refuses an address that other machines reach without TLS.
+func (c *checker) closed(setting, address string, open bool) {
+	how := "give --" + flagListenCert + ", listen on 127.0.0.1 behind a tunnel, or accept it with --listen-insecure"
+	_, _, err := net.SplitHostPort(address) // its form is checked already
+	c.bad(err == nil && !loopback.Host(address) && !open, setting,
+		fmt.Sprintf("%q is open to other machines, and the token would cross the network in the clear", address), how)
 }
 
 func (c *checker) token(token string) {
@@ -248,7 +253,7 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	if s.SteadyInterval = s.ProgressInterval; o[flagProgress].Kind == FromDefault {
 		s.SteadyInterval = 5 * time.Minute
 	}
-	c.listen(s)
+	c.listen(s.Listen, &s.TLSCert, &s.TLSKey, s.Insecure)
 	c.token(s.Token)
 	return c.problems
 }

@@ -65,12 +65,14 @@ type Job struct {
 func (j *Job) State() State {
 	d, r := &j.Definition, j.Report
 	current := r != nil && r.UID == d.UID
+	// The word of a run that has lost its lease does not count against the next one's.
+	last := current && (j.Lease == nil || j.Lease.Run == r.Run)
 	switch {
-	case current && r.State == Finished:
+	case last && r.State == Finished:
 		return Finished
-	case current && r.State == Failed && r.Try >= d.Wish.Try:
+	case last && r.State == Failed && r.Try >= d.Wish.Try:
 		return Failed
-	case j.Lease != nil && current && r.Run == j.Lease.Run:
+	case j.Lease != nil && last:
 		return r.State
 	case j.Lease != nil:
 		return Starting
@@ -82,8 +84,7 @@ func (j *Job) State() State {
 
 // Wanted reports whether a worker is to run the job.
 func (j *Job) Wanted() bool {
-	s := j.State()
-	return s == Waiting && !j.Definition.Wish.Removed
+	return j.State() == Waiting && !j.Definition.Wish.Removed
 }
 
 // Worker is a process that runs jobs, as it says of itself.

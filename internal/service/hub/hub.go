@@ -143,6 +143,20 @@ func (h *Hub) make(ctx context.Context, replicas int) error {
 // Lease is how long a worker that says nothing keeps what it runs.
 func (h *Hub) Lease() time.Duration { return h.lease }
 
+// identity tells this store from one that was made anew in its place, by when its
+// buckets were made.
+func (h *Hub) identity(ctx context.Context) (string, error) {
+	id := ""
+	for _, bucket := range []string{bucketJobs, bucketReports, bucketLeases, bucketWorkers} {
+		s, err := h.js.Stream(ctx, "KV_"+bucket) // the stream below a bucket, by the protocol of NATS (ADR-8)
+		if err != nil {
+			return "", fmt.Errorf("look at bucket %s: %w", bucket, err)
+		}
+		id += s.CachedInfo().Created.String()
+	}
+	return id, nil
+}
+
 // Ready says why the store does not answer, nil if it does.
 func (h *Hub) Ready(ctx context.Context) error {
 	if _, err := h.jobs.Status(ctx); err != nil {

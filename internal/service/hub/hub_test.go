@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/service"
 )
 
@@ -203,6 +204,66 @@ func TestStoreOutlivesItsProcess(t *testing.T) {
 	}
 	if trail, err := h.Trail(t.Context(), "a", 0, 10); err != nil || len(trail) != 1 || trail[0].What != "create" {
 		t.Errorf("%+v, %v", trail, err)
+	}
+}
+
+// TestEmptied: a store that lost everything while others were connected is taken as it
+// is: nothing of the old one is seen, all of the new one is.
+func TestEmptied(t *testing.T) {
+	const token = "sesame, open up"
+	log := slog.New(slog.DiscardHandler)
+	start := func(port int) *Embedded {
+		e, err := Embed(t.Context(), EmbedOptions{Dir: t.TempDir(), Host: "127.0.0.1", Port: port, Token: token, Log: log})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(e.Close)
+		return e
+	}
+	port := lab.PortForTest(t)
+	e := start(port)
+	uri := "nats://" + e.Address()
+	away, err := Open(t.Context(), Options{URI: uri, Token: token, Lease: 2 * time.Second, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer away.Close()
+	for _, name := range []string{"a", "b", "c"} {
+		if err := away.Create(t.Context(), definition(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v := away.NewView()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- v.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	<-v.Loaded()
+	held, err := away.Take(ctx, Control("a"), service.Lease{Worker: "w1", Run: "r1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Close()
+	h := dialed(t, start(port), 2*time.Second)
+	if err := h.Create(t.Context(), definition("d")); err != nil {
+		t.Fatal(err)
+	}
+	for v.Job("d") == nil || v.Job("a") != nil {
+		select {
+		case err := <-done:
+			t.Fatalf("the view ended: %v", err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	for { // as soon as its connection is there again
+		err := held.Renew(t.Context())
+		if errors.Is(err, ErrHeld) {
+			break
+		}
+		if err == nil {
+			t.Fatal("a lease of the old store is renewed")
+		}
+		time.Sleep(20 * time.Millisecond)
 	}
 }
 

@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +14,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/service"
 )
 
@@ -29,6 +32,7 @@ type View struct {
 	version uint64
 	changed chan struct{} // closed and replaced at each change
 	loaded  chan struct{} // closed once all was read
+	once    sync.Once     // that is
 }
 
 // leased is a lease with the time at which it was heard of, by this process' clock:
@@ -49,8 +53,47 @@ func (h *Hub) NewView() *View {
 		workers: map[string]worked{}, changed: make(chan struct{}), loaded: make(chan struct{})}
 }
 
-// Run keeps the view up to date until ctx ends.
+// Run keeps the view up to date until ctx ends. It fails where the store cannot be read
+// at first; later it goes on once it can be again.
 func (v *View) Run(ctx context.Context) error {
+	for {
+		err := v.watch(ctx)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		select {
+		case <-v.loaded:
+		default:
+			return err
+		}
+		if !errors.Is(err, errAnew) {
+			v.hub.log.Warn("the store of the service cannot be read; trying again", "error", err)
+			if err := pace.Pause(ctx, time.Second); err != nil {
+				return err
+			}
+		} else {
+			v.hub.log.Warn("the store of the service was made anew; what was known of it is forgotten",
+				"hint", "jobs that are missing have to be defined again; their data and checkpoints are on their targets")
+		}
+		v.change(func() { // it is all told again
+			clear(v.jobs)
+			clear(v.reports)
+			clear(v.leases)
+			clear(v.workers)
+		})
+	}
+}
+
+// errAnew says that the store lost what it held: watchers of what it was would see
+// nothing of what it is.
+var errAnew = errors.New("the store was made anew")
+
+// watch follows the store as long as it is the same.
+func (v *View) watch(ctx context.Context) error {
+	id, err := v.hub.identity(ctx)
+	if err != nil {
+		return err
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	var loading sync.WaitGroup
 	follow := func(kv jetstream.KeyValue, take func(jetstream.KeyValueEntry, bool)) {
@@ -62,20 +105,21 @@ func (v *View) Run(ctx context.Context) error {
 	follow(v.hub.leases, v.takeLease)
 	follow(v.hub.workers, v.takeWorker)
 	g.Go(func() error {
-		done := make(chan struct{})
-		go func() { loading.Wait(); close(done) }()
-		select {
-		case <-done:
-			close(v.loaded)
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
+		loading.Wait() // also when those that load end
+		if ctx.Err() == nil {
+			v.once.Do(func() { close(v.loaded) })
 		}
+		return nil
 	})
-	if err := g.Wait(); ctx.Err() == nil {
-		return err
-	}
-	return context.Cause(ctx)
+	g.Go(func() error {
+		return retry.Every(ctx, v.hub.lease/4, func() error {
+			if now, err := v.hub.identity(ctx); err == nil && now != id {
+				return errAnew
+			}
+			return nil
+		})
+	})
+	return g.Wait()
 }
 
 // follow takes each change of a bucket. A watcher goes on by itself after NATS was away.
@@ -117,7 +161,8 @@ func (v *View) change(do func()) {
 func (v *View) takeJob(e jetstream.KeyValueEntry, there bool) {
 	d, err := decodeDefinition(e)
 	v.change(func() {
-		if delete(v.jobs, e.Key()); there && err == nil {
+		delete(v.jobs, e.Key())
+		if there && err == nil {
 			v.jobs[e.Key()] = d
 		}
 	})
@@ -130,7 +175,8 @@ func (v *View) takeReport(e jetstream.KeyValueEntry, there bool) {
 	var r service.Report
 	ok := there && json.Unmarshal(e.Value(), &r) == nil
 	v.change(func() {
-		if delete(v.reports, e.Key()); ok {
+		delete(v.reports, e.Key())
+		if ok {
 			v.reports[e.Key()] = &r
 		}
 	})
@@ -140,7 +186,8 @@ func (v *View) takeLease(e jetstream.KeyValueEntry, there bool) {
 	var l service.Lease
 	ok := there && json.Unmarshal(e.Value(), &l) == nil
 	v.change(func() {
-		if delete(v.leases, e.Key()); ok {
+		delete(v.leases, e.Key())
+		if ok {
 			v.leases[e.Key()] = leased{l, time.Now()}
 		}
 	})
@@ -150,7 +197,8 @@ func (v *View) takeWorker(e jetstream.KeyValueEntry, there bool) {
 	var w service.Worker
 	ok := there && json.Unmarshal(e.Value(), &w) == nil
 	v.change(func() {
-		if delete(v.workers, e.Key()); ok {
+		delete(v.workers, e.Key())
+		if ok {
 			v.workers[e.Key()] = worked{w, time.Now()}
 		}
 	})

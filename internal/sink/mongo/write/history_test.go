@@ -98,10 +98,10 @@ func (g *maker) update(id int) *try {
 	case 0:
 		k := int32(g.IntN(40))
 		diff, change = set("k", k), func(d bson.D) (bson.D, Outcome) { return with(d, "k", k), 0 }
-	case 1: // two fields that are new, in their order
+	case 1: // two fields that come to the end in their order, also where they are there
 		p, q := fmt.Sprint("p", v), fmt.Sprint("o", v)
 		diff = bson.D{{Key: "i", Value: bson.D{{Key: p, Value: v}, {Key: q, Value: v}}}}
-		change = func(d bson.D) (bson.D, Outcome) { return with(with(d, p, v), q, v), 0 }
+		change = func(d bson.D) (bson.D, Outcome) { return with(with(without(d, p, q), p, v), q, v), 0 }
 	case 2: // cut and changed at once
 		diff = bson.D{{Key: "sa", Value: bson.D{{Key: "a", Value: true}, {Key: "l", Value: int32(2)}, {Key: "u1", Value: v}}}}
 		change = func(d bson.D) (bson.D, Outcome) {
@@ -135,6 +135,11 @@ func with(d bson.D, name string, v any) bson.D {
 		return next
 	}
 	return append(next, bson.E{Key: name, Value: v})
+}
+
+// without is the document without some fields.
+func without(d bson.D, names ...string) bson.D {
+	return slices.DeleteFunc(slices.Clone(d), func(e bson.E) bool { return slices.Contains(names, e.Key) })
 }
 
 // batch is operations of different documents. No two of them are after one key:
