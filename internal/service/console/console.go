@@ -128,7 +128,9 @@ func (c *console) guard(next http.Handler) http.Handler {
 		h := w.Header()
 		h.Set("Content-Security-Policy", policy)
 		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Referrer-Policy", "no-referrer")
+		// With no-referrer, browsers send the origin of forms as null, which is refused
+		// where they send no Sec-Fetch-Site.
+		h.Set("Referrer-Policy", "same-origin")
 		h.Set("Cache-Control", "no-store")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		if c.Loopback && !loopback.Host(r.Host) {

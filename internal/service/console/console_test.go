@@ -30,6 +30,8 @@ type rig struct {
 	hub    *hub.Hub
 	view   *hub.View
 	server *httptest.Server
+	// options are those of the server.
+	options Options
 
 	mu    sync.Mutex
 	users map[string]*service.Caller
@@ -52,13 +54,14 @@ func newRig(t *testing.T) *rig {
 		"t-admin": {Name: "ada", Role: service.Admin}, "t-op": {Name: "otto", Role: service.Operator}, "t-view": {Name: "vera", Role: service.Viewer, Jobs: []string{"shop.*"}}}}
 	go func() { _ = r.view.Run(t.Context()) }()
 	<-r.view.Loaded()
-	r.server = httptest.NewServer(New(Options{Desk: &operate.Desk{Hub: h, View: r.view, Now: time.Now}, Log: log, Loopback: true,
+	r.options = Options{Desk: &operate.Desk{Hub: h, View: r.view, Now: time.Now}, Log: log, Loopback: true,
 		Login: func(token string) (*service.Caller, bool) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			c, ok := r.users[token]
 			return c, ok
-		}}))
+		}}
+	r.server = httptest.NewServer(New(r.options))
 	t.Cleanup(r.server.Close)
 	return r
 }

@@ -162,7 +162,7 @@ func (c *console) sure(w http.ResponseWriter, r *http.Request, v *visit) {
 		return
 	}
 	f := c.jobFrame(v, j, "")
-	f.Title = what + " " + j.Definition.Name
+	f.Title = map[string]string{"finalize": "Finalize ", "remove": "Remove "}[what] + j.Definition.Name
 	c.show(w, http.StatusOK, what, f)
 }
 

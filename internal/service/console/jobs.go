@@ -49,7 +49,10 @@ type counted struct {
 	Chosen        bool
 }
 
-type column struct{ Name, Address, Sorted string }
+type column struct {
+	Name, Address, Sorted string
+	Figure                bool
+}
 
 type link struct{ Name, Address string }
 
@@ -146,29 +149,30 @@ func incremental(s *job.Status) bar {
 	return b
 }
 
+// order is a column, and how rows are sorted by it, nil for not at all.
+type order struct {
+	name   string
+	figure bool
+	by     func(a, b *row) int
+}
+
 // orders are the columns that can be sorted by.
-func orders() []struct {
-	name string
-	by   func(a, b *row) int
-} {
+func orders() []order {
 	figure := func(of func(*row) float64) func(a, b *row) int {
 		return func(a, b *row) int { return cmp.Compare(of(a), of(b)) }
 	}
 	word := func(of func(*row) string) func(a, b *row) int {
 		return func(a, b *row) int { return strings.Compare(of(a), of(b)) }
 	}
-	return []struct {
-		name string
-		by   func(a, b *row) int
-	}{
-		{"name", word(func(r *row) string { return r.Name })},
-		{"state", word(func(r *row) string { return r.State })},
-		{"progress", nil},
-		{"docs/s", figure(func(r *row) float64 { return r.docs })},
-		{"bytes/s", figure(func(r *row) float64 { return r.bytes })},
-		{"lag", figure(func(r *row) float64 { return r.lag })},
-		{"ETA", figure(func(r *row) float64 { return r.eta })},
-		{"worker", word(func(r *row) string { return r.Worker })},
+	return []order{
+		{"name", false, word(func(r *row) string { return r.Name })},
+		{"state", false, word(func(r *row) string { return r.State })},
+		{"progress", false, nil},
+		{"docs/s", true, figure(func(r *row) float64 { return r.docs })},
+		{"bytes/s", true, figure(func(r *row) float64 { return r.bytes })},
+		{"lag", true, figure(func(r *row) float64 { return r.lag })},
+		{"ETA", true, figure(func(r *row) float64 { return r.eta })},
+		{"worker", false, word(func(r *row) string { return r.Worker })},
 	}
 }
 
@@ -214,7 +218,7 @@ func (c *console) jobs(w http.ResponseWriter, r *http.Request, v *visit) {
 func (l *list) order(address func(key, value string) string) {
 	by, down := strings.CutPrefix(l.Sort, "-")
 	for _, o := range orders() {
-		col := column{Name: o.name}
+		col := column{Name: o.name, Figure: o.figure}
 		if o.by != nil {
 			if col.Address = address("sort", o.name); by == o.name {
 				if col.Sorted = "ascending"; down {
