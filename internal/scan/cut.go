@@ -50,12 +50,24 @@ func Slices(like Slice, bounds []Bound) []Slice {
 	return plan
 }
 
+// cutTries is how often a collection is cut again after what passes at once.
+const cutTries = 5
+
 // Cut looks for the bounds of n slices, fewer where the server gives no more. The
 // strategy changes from ByRecord to ByOrder's when the server refuses record order.
-func (r *Reader) Cut(ctx context.Context, c *schema.Collection, strategy Strategy, n int) ([]Bound, Strategy, error) {
+func (r *Reader) Cut(ctx context.Context, c *schema.Collection, strategy Strategy, n int) (bounds []Bound, served Strategy, err error) {
 	if n < 2 || !strategy.Resumable() {
 		return nil, strategy, nil
 	}
+	for range cutTries { // a rename kills the queries under way
+		if bounds, served, err = r.cut(ctx, c, strategy, n); !mongo.IsCode(err, mongo.CodeQueryPlanKilled) {
+			break
+		}
+	}
+	return bounds, served, err
+}
+
+func (r *Reader) cut(ctx context.Context, c *schema.Collection, strategy Strategy, n int) ([]Bound, Strategy, error) {
 	ids, strategy, err := r.sampleNow(ctx, c, strategy, min(n*oversample, max(maxSample, 2*n)))
 	if err != nil || len(ids) == 0 {
 		return nil, strategy, err
@@ -124,7 +136,6 @@ func (r *Reader) Rejoin(ctx context.Context, c *schema.Collection, parts []Slice
 
 // sampleNow samples the collection under the name it has at the moment.
 func (r *Reader) sampleNow(ctx context.Context, c *schema.Collection, strategy Strategy, size int) ([]bson.RawValue, Strategy, error) {
-	const patience = 5
 	for i := 1; ; i++ {
 		name, err := r.Name(ctx, c, strategy)
 		if strategy == ByRecord && Refused(err) {
@@ -135,7 +146,7 @@ func (r *Reader) sampleNow(ctx context.Context, c *schema.Collection, strategy S
 			return nil, strategy, err
 		}
 		ids, err := r.sample(ctx, c, name, size)
-		if i < patience && (mongo.IsCode(err, mongo.CodeQueryPlanKilled) || mongo.IsCode(err, mongo.CodeSampleFailed)) {
+		if i < cutTries && mongo.IsCode(err, mongo.CodeSampleFailed) {
 			continue
 		}
 		if optional(err) {

@@ -475,6 +475,22 @@ func TestSampleRefused(t *testing.T) {
 	}
 }
 
+// TestCutOfRenamed: queries that a rename kills are asked again.
+func TestCutOfRenamed(t *testing.T) {
+	c := server(t, "6.0")
+	col := fill(t, c, "renamedcut", someIDs(1000))
+	r := reader(t, c)
+	for _, command := range []string{"find", "aggregate"} {
+		for _, strategy := range []Strategy{ByRecord, ByID} {
+			must(t, c, "admin", bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: 3}}},
+				{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{command}}, {Key: "errorCode", Value: mongo.CodeQueryPlanKilled}}}})
+			if bounds, served, err := r.Cut(t.Context(), col, strategy, 4); err != nil || served != strategy || len(bounds) != 3 {
+				t.Errorf("%s, %s: %d bounds by %s, %v", command, strategy, len(bounds), served, err)
+			}
+		}
+	}
+}
+
 // TestRecordOrderRefused: a server that does not read in record order is cut by _id.
 func TestRecordOrderRefused(t *testing.T) {
 	c := server(t, "4.2")

@@ -4,6 +4,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
 )
@@ -203,20 +205,48 @@ func status(j *service.Job) *job.Status {
 // Limit holds a job back; what is nil stays as it is.
 func (d *Desk) Limit(ctx context.Context, c *service.Caller, name string, rates *pace.Rates, loads *pace.Loads) (*service.Job, error) {
 	return d.change(ctx, c, service.Operator, "limits", name, func(_ *service.Job, w *service.Wish) error {
-		if rates != nil {
-			if rates.Docs < 0 || rates.Bytes < 0 {
-				return refuse(Invalid, "0 is unlimited", "%d documents and %d bytes a second are no rates", rates.Docs, rates.Bytes)
-			}
-			w.Limits = rates
+		return limit(w, rates, loads)
+	})
+}
+
+// Adjust is Limit with some rates or loads; what is nil stays as it is wished, or else
+// as the settings have it.
+func (d *Desk) Adjust(ctx context.Context, c *service.Caller, name string, l server.Limits) (*service.Job, error) {
+	return d.change(ctx, c, service.Operator, "limits", name, func(j *service.Job, w *service.Wish) error {
+		if l == (server.Limits{}) {
+			return refuse(Invalid, "name docsPerSecond, bytesPerSecond, sourceLoad or targetLoad", "nothing is to be changed")
 		}
-		if loads != nil {
-			if err := loads.Check(); err != nil {
-				return refuse(Invalid, "", "%s", err)
+		own, _ := config.Definition(name, j.Definition.Settings, config.Placeholder)
+		rates, loads := *cmp.Or(w.Limits, &own.Limits), *cmp.Or(w.Loads, &own.Loads)
+		rates.Docs, rates.Bytes = *cmp.Or(l.Docs, &rates.Docs), *cmp.Or(l.Bytes, &rates.Bytes)
+		loads.Source, loads.Target = *cmp.Or(l.Source, &loads.Source), *cmp.Or(l.Target, &loads.Target)
+		if l.Docs != nil || l.Bytes != nil {
+			if err := limit(w, &rates, nil); err != nil {
+				return err
 			}
-			w.Loads = loads
+		}
+		if l.Source != nil || l.Target != nil {
+			return limit(w, nil, &loads)
 		}
 		return nil
 	})
+}
+
+// limit wishes for rates and loads that are not nil.
+func limit(w *service.Wish, rates *pace.Rates, loads *pace.Loads) error {
+	if rates != nil {
+		if rates.Docs < 0 || rates.Bytes < 0 {
+			return refuse(Invalid, "0 is unlimited", "%d documents and %d bytes a second are no rates", rates.Docs, rates.Bytes)
+		}
+		w.Limits = rates
+	}
+	if loads != nil {
+		if err := loads.Check(); err != nil {
+			return refuse(Invalid, "", "%s", err)
+		}
+		w.Loads = loads
+	}
+	return nil
 }
 
 // Remove has a job forgotten by the service. What it has copied, and its checkpoint,
