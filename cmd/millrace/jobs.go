@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/shown"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
@@ -243,7 +244,7 @@ func (j *jobInfo) lifeText() string {
 }
 
 // agoText is how long something is past; the clocks of machines differ.
-func agoText(at time.Time) string { return seconds(max(0, time.Since(at).Seconds())) + " ago" }
+func agoText(at time.Time) string { return shown.Seconds(max(0, time.Since(at).Seconds())) + " ago" }
 
 func (j *jobInfo) appliedText() string {
 	if j.AppliedAt == nil {
@@ -356,7 +357,7 @@ func (j *jobInfo) text() string {
 	if j.Slices != nil && j.Slices.Total > 0 {
 		t.add("slices copied", fmt.Sprintf("%d of %d", j.Slices.Done, j.Slices.Total))
 	}
-	t.add("dead letters", conflictText(j.Letters))
+	t.add("dead letters", j.Letters.Text())
 	t.list("deferred", j.Deferred)
 	t.list("refused", j.Refused)
 	var b strings.Builder
@@ -411,7 +412,7 @@ func (d *dropped) text(what string) string {
 			t.add(coll, n)
 		}
 	}
-	t.add("dead letters", conflictText(d.Letters))
+	t.add("dead letters", d.Letters.Text())
 	t.list("deferred", d.Deferred)
 	t.add("replicated data", "stay as they are")
 	return t.Render() + "\n"
