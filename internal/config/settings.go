@@ -220,6 +220,28 @@ func bindPace(fs *pflag.FlagSet, docs *int64, bytes *string, l *pace.Loads) {
 		"`load` that the target may bear: low (one write at a time, and as long a pause after each as it took), normal (by the cores of this machine) or max (more, as far as the copy gets faster)", "low", "normal", "max")
 }
 
+// Pace are limits as flags, of a command without settings of its own.
+type Pace struct {
+	rates pace.Rates
+	bytes string
+	loads pace.Loads
+}
+
+// Bind registers the flags.
+func (p *Pace) Bind(fs *pflag.FlagSet) { bindPace(fs, &p.rates.Docs, &p.bytes, &p.loads) }
+
+// Given are the limits that were given.
+func (p *Pace) Given(fs *pflag.FlagSet) (server.Limits, Problems) {
+	o := Origins{}
+	fs.VisitAll(func(f *pflag.Flag) {
+		if f.Changed {
+			o[f.Name] = Origin{Kind: FromFlag, Name: f.Name}
+		}
+	})
+	c := &checker{origins: o}
+	return c.limits(&p.rates, p.bytes, &p.loads), c.problems
+}
+
 // Verify are the settings of `millrace verify`.
 type Verify struct {
 	Common

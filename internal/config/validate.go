@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/outfile"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/placing"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/transform"
@@ -382,13 +383,19 @@ func (s *Control) Validate(o Origins, _ []string) Problems {
 	c.bad(s.Watch && s.Interval < 100*time.Millisecond, "interval", s.Interval.String()+" is too short", "use 100ms or more")
 	c.bad(s.Cancel && s.WhenCaughtUp, "cancel", "cannot go with --when-caught-up", "leave out one of the two")
 	if s.command == CommandThrottle {
-		s.rates.Bytes = c.rates(s.rates.Docs, s.maxRateBytes)
-		s.Limits = server.Limits{Docs: given(o, flagRateDocs, &s.rates.Docs), Bytes: given(o, flagRateBytes, &s.rates.Bytes),
-			Source: given(o, flagSourceLoad, &s.loads.Source), Target: given(o, flagTargetLoad, &s.loads.Target)}
-		c.bad(s.Limits == server.Limits{}, flagRateDocs, "is missing, and so are "+flagRateBytes+", "+flagSourceLoad+" and "+flagTargetLoad,
-			"give what is to change; a limit of 0 lifts it")
+		s.Limits = c.limits(&s.rates, s.maxRateBytes, &s.loads)
 	}
 	return c.problems
+}
+
+// limits are those that were given.
+func (c *checker) limits(rates *pace.Rates, bytes string, loads *pace.Loads) server.Limits {
+	rates.Bytes = c.rates(rates.Docs, bytes)
+	l := server.Limits{Docs: given(c.origins, flagRateDocs, &rates.Docs), Bytes: given(c.origins, flagRateBytes, &rates.Bytes),
+		Source: given(c.origins, flagSourceLoad, &loads.Source), Target: given(c.origins, flagTargetLoad, &loads.Target)}
+	c.bad(l == server.Limits{}, flagRateDocs, "is missing, and so are "+flagRateBytes+", "+flagSourceLoad+" and "+flagTargetLoad,
+		"give what is to change; a limit of 0 lifts it")
+	return l
 }
 
 // given is the value of a setting, nil where that is the default.
