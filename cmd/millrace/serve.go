@@ -73,10 +73,6 @@ func (r *session) serve(ctx context.Context, s *config.Serve) error {
 	if err := os.MkdirAll(s.DataDir, 0o700); err != nil {
 		return withCode(exitUsage, fmt.Errorf("make --data-dir: %w", err))
 	}
-	token, err := secret(filepath.Join(s.DataDir, "token"))
-	if err != nil {
-		return withCode(exitUsage, err)
-	}
 	store, closeStore, err := r.store(ctx, s)
 	if err != nil {
 		return withCode(exitUsage, err)
@@ -88,7 +84,7 @@ func (r *session) serve(ctx context.Context, s *config.Serve) error {
 	if !s.NoWorker {
 		g.Go(func() error { return r.work(gctx, &s.Work, store, view) })
 	}
-	g.Go(func() error { return r.serveAPI(gctx, s, &front{store: store, view: view, token: token}) })
+	g.Go(func() error { return r.serveAPI(gctx, s, store, view) })
 	return r.ended(ctx, g.Wait())
 }
 
