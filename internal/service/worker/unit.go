@@ -34,7 +34,6 @@ type unit struct {
 
 	mu     sync.Mutex
 	report service.Report
-	told   service.Report // the last one that was stored
 }
 
 // Why a unit ends before its job does.
