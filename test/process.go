@@ -182,6 +182,9 @@ func (p *Process) Kill() {
 	}
 }
 
+// Freeze stops the process where it is (SIGSTOP).
+func (p *Process) Freeze() { _ = p.cmd.Process.Signal(syscall.SIGSTOP) }
+
 // Interrupt asks for a graceful end and waits for it.
 func (p *Process) Interrupt() {
 	p.t.Helper()

@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/internal/shown"
 	"github.com/millrace/millrace/internal/state"
 )
 
@@ -54,7 +55,7 @@ func (a *app) writeSlices(list []bson.Raw) error {
 			return fmt.Errorf("read a slice: %w", err)
 		}
 		t.AppendRow(table.Row{s.NS, fmt.Sprintf("%d of %d", s.N+1, s.Of), s.Strategy, bound(s.Lower), bound(s.Upper), bound(s.Position),
-			count(float64(s.Docs)), size(float64(s.Bytes)), sliceState(&s)})
+			shown.Count(float64(s.Docs)), shown.Size(float64(s.Bytes)), sliceState(&s)})
 	}
 	t.SortBy([]table.SortBy{{Number: 1}, {Number: 2, Mode: table.AscAlphaNumeric}})
 	_, err := fmt.Fprintln(a.stdout, t.Render())

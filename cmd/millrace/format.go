@@ -1,75 +1,10 @@
 package main
 
 import (
-	"fmt"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/jedib0t/go-pretty/v6/text"
 )
-
-// count shortens a number of things: 950, 48.1k, 1.20M.
-func count(n float64) string { return shorten(n, "", "k", "M", "G") }
-
-// size shortens a number of bytes in decimal units.
-func size(n float64) string { return shorten(n, " B", " kB", " MB", " GB", " TB") }
-
-// shorten writes a number in the unit in which it has up to three digits, and
-// keeps three of a fraction.
-func shorten(n float64, units ...string) string {
-	i, digits := 0, 0
-	for ; n >= 1000 && i < len(units)-1; i++ {
-		n /= 1000
-	}
-	switch {
-	case i > 0 && n < 10:
-		digits = 2
-	case i > 0 && n < 100:
-		digits = 1
-	}
-	return strconv.FormatFloat(n, 'f', digits, 64) + units[i]
-}
-
-// clock writes a duration as 1:02:03 or 4d 01:02:03.
-func clock(d time.Duration) string {
-	s := max(0, int64(d.Round(time.Second)/time.Second)) // the wall clock may have been set back
-	out := fmt.Sprintf("%d:%02d:%02d", s/3600%24, s/60%60, s%60)
-	if days := s / 86400; days > 0 {
-		out = fmt.Sprintf("%dd %02d:%02d:%02d", days, s/3600%24, s/60%60, s%60)
-	}
-	return out
-}
-
-// seconds writes a figure of the status: "0.4 s", "12 s", "3.2 h", "unknown"
-// when negative.
-func seconds(s float64) string {
-	switch {
-	case s < 0:
-		return "unknown"
-	case s < 10:
-		return strconv.FormatFloat(s, 'f', 1, 64) + " s"
-	case s < 120:
-		return strconv.FormatFloat(s, 'f', 0, 64) + " s"
-	case s < 7200:
-		return strconv.FormatFloat(s/60, 'f', 0, 64) + " min"
-	case s < 48*3600:
-		return strconv.FormatFloat(s/3600, 'f', 1, 64) + " h"
-	}
-	return strconv.FormatFloat(s/86400, 'f', 1, 64) + " d"
-}
-
-// share is done/total within 0 and 1. The totals are estimates of the server,
-// so that done may exceed them.
-func share(done, total int64, finished bool) float64 {
-	switch {
-	case finished:
-		return 1
-	case total <= 0:
-		return 0
-	}
-	return min(max(float64(done)/float64(total), 0), 1)
-}
 
 // width is how many columns a plain text takes.
 func width(s string) int { return text.StringWidthWithoutEscSequences(s) }

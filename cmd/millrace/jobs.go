@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/shown"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
@@ -29,14 +30,22 @@ import (
 func (a *app) jobsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "jobs",
-		Short: "Show the jobs that a target knows, and remove them",
-		Long: `Shows what the target's database millrace holds of jobs, whether a process runs
-them or not, and removes what it holds of a job that is over or given up.`,
-		Example: `  millrace jobs list --target mongodb://b:27017
+		Short: "Define, show, steer and remove the jobs of a service, or of a target",
+		Long: `With --server: defines jobs for a service of many jobs (millrace serve), shows and
+steers them. Its token goes into MILLRACE_TOKEN, its address may be in
+MILLRACE_SERVER.
+
+With --target: shows what the target's database millrace holds of jobs, whether a
+process runs them or not, and removes what it holds of a job that is over or given
+up.`,
+		Example: `  millrace jobs create --server 127.0.0.1:8470 --name orders --file orders.yaml
+  millrace jobs list --server 127.0.0.1:8470
+  millrace jobs list --target mongodb://b:27017
   millrace jobs show --job orders --output json
   millrace jobs drop --job orders --yes`,
 	}
-	cmd.AddCommand(a.jobsListCommand(), a.jobsShowCommand(), a.jobsDropCommand())
+	cmd.AddCommand(a.jobsCreateCommand(), a.jobsListCommand(), a.jobsShowCommand(), a.jobsPauseCommand(), a.jobsResumeCommand(), a.jobsThrottleCommand(),
+		a.jobsFinalizeCommand(), a.jobsRemoveCommand(), a.jobsDropCommand())
 	return cmd
 }
 
@@ -164,10 +173,12 @@ func quoted(words []string) string {
 
 func (a *app) jobsListCommand() *cobra.Command {
 	var s stored
-	return a.targetCommand(&cobra.Command{
-		Use:   "list --target URI",
-		Short: "List the jobs that a target knows",
-		Long: `Lists the jobs in the target's database millrace. A job is running when its
+	return a.orRemote(a.targetCommand(&cobra.Command{
+		Use:   "list --server URL | --target URI",
+		Short: "List the jobs of a service, or those that a target knows",
+		Long: `With --server: lists the jobs of a service.
+
+With --target: lists the jobs in the target's database millrace. A job is running when its
 owner gives a sign of life, silent when it gives none for some seconds (its
 machine may be cut off), stopped when nobody owns it or its process is dead, and
 finalized when nothing is left to do.`,
@@ -181,7 +192,7 @@ finalized when nothing is left to do.`,
 			errs = append(errs, j.err)
 		}
 		return errors.Join(errs...)
-	})
+	}), &s, a.listRemote)
 }
 
 // listJobs shows the jobs of a target, one or with no name all.
@@ -243,7 +254,7 @@ func (j *jobInfo) lifeText() string {
 }
 
 // agoText is how long something is past; the clocks of machines differ.
-func agoText(at time.Time) string { return seconds(max(0, time.Since(at).Seconds())) + " ago" }
+func agoText(at time.Time) string { return shown.Seconds(max(0, time.Since(at).Seconds())) + " ago" }
 
 func (j *jobInfo) appliedText() string {
 	if j.AppliedAt == nil {
@@ -254,10 +265,12 @@ func (j *jobInfo) appliedText() string {
 
 func (a *app) jobsShowCommand() *cobra.Command {
 	var s stored
-	return a.storedCommand(&cobra.Command{
-		Use:   "show --target URI",
-		Short: "Show all that a target knows of a job",
-		Long: `Shows a job as its target's database millrace has it: what it replicates, its
+	return a.orRemote(a.storedCommand(&cobra.Command{
+		Use:   "show --server URL | --target URI",
+		Short: "Show all that a service, or a target, knows of a job",
+		Long: `With --server: shows a job of a service, with the last report of its worker.
+
+With --target: shows a job as its target's database millrace has it: what it replicates, its
 phase, its positions, its dead letters, what is deferred, how the target differed
 when it was finalized, and which command goes on with it.`,
 	}, &s, func(ctx context.Context) error {
@@ -266,7 +279,7 @@ when it was finalized, and which command goes on with it.`,
 			return err
 		}
 		return a.tell(s.output, info, info.text())
-	})
+	}), &s, a.showRemote)
 }
 
 // findJob shows one job of a target.
@@ -356,7 +369,7 @@ func (j *jobInfo) text() string {
 	if j.Slices != nil && j.Slices.Total > 0 {
 		t.add("slices copied", fmt.Sprintf("%d of %d", j.Slices.Done, j.Slices.Total))
 	}
-	t.add("dead letters", conflictText(j.Letters))
+	t.add("dead letters", j.Letters.Text())
 	t.list("deferred", j.Deferred)
 	t.list("refused", j.Refused)
 	var b strings.Builder
@@ -411,7 +424,7 @@ func (d *dropped) text(what string) string {
 			t.add(coll, n)
 		}
 	}
-	t.add("dead letters", conflictText(d.Letters))
+	t.add("dead letters", d.Letters.Text())
 	t.list("deferred", d.Deferred)
 	t.add("replicated data", "stay as they are")
 	return t.Render() + "\n"

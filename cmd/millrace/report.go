@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/precheck"
+	"github.com/millrace/millrace/internal/shown"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/verify"
 )
@@ -45,14 +46,14 @@ func summaryText(sum summary) string {
 		return text
 	}
 	t := facts{newTable(s.Job, ended(sum))}
-	t.add("duration", clock(time.Duration(sum.Seconds*float64(time.Second))))
+	t.add("duration", shown.Clock(time.Duration(sum.Seconds*float64(time.Second))))
 	if s.Structure != nil {
 		t.structure(s.Structure)
 	} else {
 		t.replicated(s)
 	}
-	t.add("errors met", errorCounts(s.Errors))
-	t.add("millrace itself", fmt.Sprintf("%.1f s of CPU, at most %s of memory", s.Process.CPUSeconds, size(float64(s.Process.Peak))))
+	t.add("errors met", shown.Counts(s.Errors))
+	t.add("millrace itself", fmt.Sprintf("%.1f s of CPU, at most %s of memory", s.Process.CPUSeconds, shown.Size(float64(s.Process.Peak))))
 	if sum.Finalized {
 		t.add("differences", len(s.Differences))
 	}
@@ -70,8 +71,8 @@ func summaryText(sum summary) string {
 func (t facts) replicated(s job.Status) {
 	copying := s.PhaseSeconds[job.PhaseCopying]
 	t.add("collections", len(s.Copy.Collections))
-	t.add("documents copied", fmt.Sprintf("%d%s", s.Copy.Docs, average(float64(s.Copy.Docs), copying, count)))
-	t.add("size copied", size(float64(s.Copy.Bytes))+average(float64(s.Copy.Bytes), copying, size))
+	t.add("documents copied", fmt.Sprintf("%d%s", s.Copy.Docs, average(float64(s.Copy.Docs), copying, shown.Count)))
+	t.add("size copied", shown.Size(float64(s.Copy.Bytes))+average(float64(s.Copy.Bytes), copying, shown.Size))
 	t.add("changes applied", s.Follow.Operations)
 	t.add("schema changes", s.Follow.SchemaChanges)
 	t.add("durable up to", s.Follow.Applied)
@@ -143,10 +144,10 @@ func planText(p *job.Plan) string {
 		if c.Target == c.Source {
 			target = ""
 		}
-		t.AppendRow(table.Row{c.Source, target, c.Type, c.Docs, size(float64(c.Bytes)), c.Indexes})
+		t.AppendRow(table.Row{c.Source, target, c.Type, c.Docs, shown.Size(float64(c.Bytes)), c.Indexes})
 		docs, bytes = docs+c.Docs, bytes+c.Bytes
 	}
-	t.AppendFooter(table.Row{plural(len(p.Collections), "collection"), "", "", docs, size(float64(bytes)), ""})
+	t.AppendFooter(table.Row{plural(len(p.Collections), "collection"), "", "", docs, shown.Size(float64(bytes)), ""})
 	alignRight(t, 4, 5, 6)
 	fmt.Fprintf(&b, "%s\n\n", t.Render())
 	if len(p.Rules) > 0 {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/shown"
 )
 
 const redrawEvery = 250 * time.Millisecond
@@ -174,7 +175,7 @@ func logProgress(log *slog.Logger, s job.Status) {
 		add("etaSeconds", rounded(c.ETASeconds), c.ETASeconds >= 0)
 	case s.Phase == job.PhaseIndexing:
 		out = append(out, "building", len(s.Indexes))
-	case afterCopy(s.Phase):
+	case s.Phase.AfterCopy():
 		f := s.Follow
 		out = append(out, "operations", f.Operations, "operationsRate", rate(f.OperationsRate), "bytesRate", bytesOf(f.BytesRate))
 		add("lagSeconds", rounded(f.LagSeconds), f.LagSeconds >= 0)
@@ -205,10 +206,10 @@ func (f figure) String() string               { return f.text }
 func (f figure) MarshalJSON() ([]byte, error) { return json.Marshal(math.Round(f.n*10) / 10) }
 
 // bytesOf is an amount of bytes, or of bytes a second.
-func bytesOf[N int64 | float64](n N) figure { return figure{float64(n), size(float64(n))} }
+func bytesOf[N int64 | float64](n N) figure { return figure{float64(n), shown.Size(float64(n))} }
 
 // rate is how many things happen in a second.
-func rate(n float64) figure { return figure{n, count(n)} }
+func rate(n float64) figure { return figure{n, shown.Count(n)} }
 
 // rounded is a time as precise as a log needs it.
 func rounded(seconds float64) float64 { return math.Round(seconds*10) / 10 }

@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/seed"
 	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/shown"
 )
 
 func (a *app) seedCommand() *cobra.Command {
@@ -145,24 +146,24 @@ type seedReport struct {
 
 func seededText(s *config.Seed, r *seed.Result) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "copied %s in %s by %s, in %.1f s\n", size(float64(r.Bytes)), plural(r.Files, "file"), r.Way, r.Seconds)
+	fmt.Fprintf(&b, "copied %s in %s by %s, in %.1f s\n", shown.Size(float64(r.Bytes)), plural(r.Files, "file"), r.Way, r.Seconds)
 	if r.ClonedBytes > 0 {
-		fmt.Fprintf(&b, "  cloned       %s, which share their blocks with the source, in %s\n", size(float64(r.ClonedBytes)), seconds(r.FreezeSeconds))
+		fmt.Fprintf(&b, "  cloned       %s, which share their blocks with the source, in %s\n", shown.Size(float64(r.ClonedBytes)), shown.Seconds(r.FreezeSeconds))
 	} else {
-		fmt.Fprintf(&b, "  first pass   %s in %s\n", size(float64(r.CopiedBytes)), seconds(r.CopySeconds))
+		fmt.Fprintf(&b, "  first pass   %s in %s\n", shown.Size(float64(r.CopiedBytes)), shown.Seconds(r.CopySeconds))
 	}
 	if r.Way == seed.WayLock {
-		fmt.Fprintf(&b, "  locked       %.2f s, %s changed meanwhile\n", r.LockSeconds, size(float64(r.ChangedBytes)))
-		fmt.Fprintf(&b, "  second pass  %s in %s\n", size(float64(r.AgainBytes)), seconds(r.FinishSeconds))
+		fmt.Fprintf(&b, "  locked       %.2f s, %s changed meanwhile\n", r.LockSeconds, shown.Size(float64(r.ChangedBytes)))
+		fmt.Fprintf(&b, "  second pass  %s in %s\n", shown.Size(float64(r.AgainBytes)), shown.Seconds(r.FinishSeconds))
 	}
 	if r.Way == seed.WayCursor {
-		fmt.Fprintf(&b, "  extended     by %s of journal, in %s\n", size(float64(r.AgainBytes)), seconds(r.FreezeSeconds+r.FinishSeconds))
+		fmt.Fprintf(&b, "  extended     by %s of journal, in %s\n", shown.Size(float64(r.AgainBytes)), shown.Seconds(r.FreezeSeconds+r.FinishSeconds))
 	}
 	if r.Position != "" {
-		fmt.Fprintf(&b, "  recovered    %s\n", seconds(r.RecoverSeconds))
+		fmt.Fprintf(&b, "  recovered    %s\n", shown.Seconds(r.RecoverSeconds))
 	}
 	if r.Member != "" {
-		fmt.Fprintf(&b, "  started      %s\n  caught up    %s\n", seconds(r.StartSeconds), seconds(r.CatchUpSeconds))
+		fmt.Fprintf(&b, "  started      %s\n  caught up    %s\n", shown.Seconds(r.StartSeconds), shown.Seconds(r.CatchUpSeconds))
 	}
 	switch {
 	case r.Position != "":
@@ -211,8 +212,8 @@ func clonedText(s *config.Seed, r *seed.Result) string {
 func seedPlanText(p *seed.Plan) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "way      %s: %s\n", p.Way, plain(p.Why))
-	fmt.Fprintf(&b, "source   %s %s, version %s, %s behind\n", plain(p.Origin.Host), p.Origin.State, plain(p.Origin.Version), seconds(p.Origin.LagSecs))
-	fmt.Fprintf(&b, "size     %s in %s\n", size(float64(p.Bytes)), plural(p.Files, "file"))
+	fmt.Fprintf(&b, "source   %s %s, version %s, %s behind\n", plain(p.Origin.Host), p.Origin.State, plain(p.Origin.Version), shown.Seconds(p.Origin.LagSecs))
+	fmt.Fprintf(&b, "size     %s in %s\n", shown.Size(float64(p.Bytes)), plural(p.Files, "file"))
 	if len(p.Checks) > 0 {
 		fmt.Fprintf(&b, "\n%s\n", checksTable(p.Checks))
 	}
@@ -242,11 +243,11 @@ func seedETA(s seed.Snapshot) float64 {
 
 func seedView(s seed.Snapshot, elapsed time.Duration, columns int) []string {
 	v := viewer{columns: max(columns, 10)}
-	v.add("seed: "+string(s.Phase), clock(elapsed))
+	v.add("seed: "+string(s.Phase), shown.Clock(elapsed))
 	if s.Total > 0 {
-		p := share(s.Done, s.Total, false)
-		v.add(label("files")+v.bar(p)+"  "+size(float64(s.Done)),
-			size(float64(s.Done)/max(s.PhaseSeconds, 0.001))+"/s", "eta "+seconds(seedETA(s)))
+		p := shown.Share(s.Done, s.Total, false)
+		v.add(label("files")+v.bar(p)+"  "+shown.Size(float64(s.Done)),
+			shown.Size(float64(s.Done)/max(s.PhaseSeconds, 0.001))+"/s", "eta "+shown.Seconds(seedETA(s)))
 	}
 	return v.lines
 }

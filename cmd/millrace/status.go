@@ -17,8 +17,8 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/shown"
 	"github.com/millrace/millrace/internal/state"
-	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
 func (a *app) statusCommand() *cobra.Command {
@@ -151,7 +151,7 @@ func statusText(s job.Status) string {
 	t := facts{newTable(s.Job, phaseText(s.Phase, s.Paused))}
 	t.AppendRows([]table.Row{{"source", s.Source}, {"target", s.Target}})
 	if !s.StartedAt.IsZero() {
-		t.add("runs for", clock(time.Since(s.StartedAt)))
+		t.add("runs for", shown.Clock(time.Since(s.StartedAt)))
 	}
 	if s.Structure != nil {
 		t.structure(s.Structure)
@@ -167,13 +167,13 @@ func statusText(s job.Status) string {
 	t.conflicts(s.Conflicts)
 	t.add("finalize", finalizeText(s))
 	t.add("waiting for", s.Waiting)
-	t.add("errors", errorCounts(s.Errors))
+	t.add("errors", shown.Counts(s.Errors))
 	t.add("last error", s.Error)
 	t.add("hint", s.Hint)
-	t.add("process", fmt.Sprintf("%d, %.0f%% of a core, %s of memory", s.Process.PID, s.Process.CPUPercent, size(float64(s.Process.Resident))))
+	t.add("process", fmt.Sprintf("%d, %.0f%% of a core, %s of memory", s.Process.PID, s.Process.CPUPercent, shown.Size(float64(s.Process.Resident))))
 	var b strings.Builder
 	fmt.Fprintln(&b, t.Render())
-	if !afterCopy(s.Phase) && len(s.Copy.Collections) > 0 {
+	if !s.Phase.AfterCopy() && len(s.Copy.Collections) > 0 {
 		fmt.Fprintln(&b, collectionsTable(s.Copy.Collections).Render())
 	}
 	writeDifferences(&b, s.Differences)
@@ -202,24 +202,10 @@ func (t facts) add(name string, value any) {
 }
 
 func (t facts) conflicts(c job.ConflictStatus) {
-	if text := conflictText(c.Stats); text != "" {
+	if text := c.Stats.Text(); text != "" {
 		t.add("conflicts", text)
 		t.AppendRow(table.Row{"dead letters", c.Where})
 	}
-}
-
-// conflictText counts what the target refused and what was removed from it.
-func conflictText(c deadletter.Stats) string {
-	var parts []string
-	for _, p := range []struct {
-		n    int64
-		what string
-	}{{c.Open, "not on the target"}, {c.Undecided, "undecided"}, {c.Settled, "settled"}, {c.Removed, "removed from the target"}, {c.Unmapped, "that the rules cannot map"}} {
-		if p.n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
-		}
-	}
-	return strings.Join(parts, ", ")
 }
 
 func phaseText(phase state.Phase, paused bool) string {
@@ -230,17 +216,17 @@ func phaseText(phase state.Phase, paused bool) string {
 }
 
 func (t facts) copying(s job.Status) {
-	c, done := s.Copy, afterCopy(s.Phase)
+	c, done := s.Copy, s.Phase.AfterCopy()
 	if c.Docs == 0 && c.DocsTotal == 0 {
 		return
 	}
-	t.add("copied", fmt.Sprintf("%.0f%%, %s of %s documents, %s", 100*copyShare(c, done), count(float64(c.Docs)), count(float64(c.DocsTotal)), size(float64(c.Bytes))))
+	t.add("copied", fmt.Sprintf("%.0f%%, %s of %s documents, %s", 100*c.Share(done), shown.Count(float64(c.Docs)), shown.Count(float64(c.DocsTotal)), shown.Size(float64(c.Bytes))))
 	if !done {
-		t.add("rate", count(c.DocsRate)+" docs/s, "+size(c.BytesRate)+"/s")
-		t.add("time left", seconds(c.ETASeconds))
+		t.add("rate", shown.Count(c.DocsRate)+" docs/s, "+shown.Size(c.BytesRate)+"/s")
+		t.add("time left", shown.Seconds(c.ETASeconds))
 	}
 	for _, x := range s.Indexes {
-		t.add("index", fmt.Sprintf("%s %.0f%%", x.NS, 100*share(x.Done, x.Total, false)))
+		t.add("index", fmt.Sprintf("%s %.0f%%", x.NS, 100*shown.Share(x.Done, x.Total, false)))
 	}
 }
 
@@ -248,19 +234,19 @@ func (t facts) following(f job.FollowStatus) {
 	if f.Applied == "" {
 		return
 	}
-	t.add("changes", fmt.Sprintf("%s applied, %s/s, %s/s, %d schema changes", count(float64(f.Operations)), count(f.OperationsRate), size(f.BytesRate), f.SchemaChanges))
-	t.add("behind", seconds(f.LagSeconds))
-	t.add("oplog window", seconds(f.WindowSeconds))
+	t.add("changes", fmt.Sprintf("%s applied, %s/s, %s/s, %d schema changes", shown.Count(float64(f.Operations)), shown.Count(f.OperationsRate), shown.Size(f.BytesRate), f.SchemaChanges))
+	t.add("behind", shown.Seconds(f.LagSeconds))
+	t.add("oplog window", shown.Seconds(f.WindowSeconds))
 	t.add("durable up to", f.Applied+" of "+f.Source)
 	t.add("open transactions", f.OpenTransactions)
 	if text := holdingText(f.Holding); text != "" {
 		t.add("shards", text)
 	}
 	if f.Located+f.Broadcast > 0 {
-		t.add("broadcast", count(float64(f.Located))+" documents looked for on all shards, "+count(float64(f.Broadcast))+" updates sent to all")
+		t.add("broadcast", shown.Count(float64(f.Located))+" documents looked for on all shards, "+shown.Count(float64(f.Broadcast))+" updates sent to all")
 	}
 	if f.SpoolBytes > 0 {
-		t.add("spooled", size(float64(f.SpoolBytes)))
+		t.add("spooled", shown.Size(float64(f.SpoolBytes)))
 	}
 }
 
@@ -271,7 +257,7 @@ func collectionsTable(cs []job.CollectionStatus) table.Writer {
 			t.AppendRow(table.Row{fmt.Sprintf("and %d more", len(cs)-i)})
 			break
 		}
-		t.AppendRow(table.Row{c.Source, c.Docs, c.DocsTotal, size(float64(c.Bytes)), fmt.Sprintf("%.0f", 100*share(c.Docs, c.DocsTotal, c.Done))})
+		t.AppendRow(table.Row{c.Source, c.Docs, c.DocsTotal, shown.Size(float64(c.Bytes)), fmt.Sprintf("%.0f", 100*shown.Share(c.Docs, c.DocsTotal, c.Done))})
 	}
 	alignRight(t, 2, 3, 4, 5)
 	return t

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/shown"
 )
 
 // structure adds what a job has made that copies no documents.
@@ -28,6 +29,6 @@ func ofAll(n, all int) string {
 func (v *viewer) structure() {
 	s := v.s.Structure
 	all, done := s.CollectionsTotal+s.ViewsTotal+s.IndexesTotal, s.Collections+s.Views+s.Indexes
-	v.add(label("made")+v.bar(share(int64(done), int64(all), v.s.Phase == job.PhaseFinalized)), ofAll(s.Collections, s.CollectionsTotal)+" collections",
+	v.add(label("made")+v.bar(shown.Share(int64(done), int64(all), v.s.Phase == job.PhaseFinalized)), ofAll(s.Collections, s.CollectionsTotal)+" collections",
 		ofAll(s.Views, s.ViewsTotal)+" views", ofAll(s.Indexes, s.IndexesTotal)+" indexes")
 }

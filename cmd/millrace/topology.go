@@ -14,6 +14,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/internal/shown"
 	"github.com/millrace/millrace/internal/topology"
 )
 
@@ -227,7 +228,7 @@ func stateText(m *topology.Member) string {
 	if m.AgeSeconds < 0 {
 		return s + " (not heard of)"
 	}
-	return s + fmt.Sprintf(" (heard %s ago)", seconds(m.AgeSeconds))
+	return s + fmt.Sprintf(" (heard %s ago)", shown.Seconds(m.AgeSeconds))
 }
 
 // role is what the configuration makes of a member.
@@ -263,7 +264,7 @@ func lagText(m *topology.Member, lag float64) string {
 	if m.Arbiter || m.State == topology.StatePrimary || !m.Healthy {
 		return ""
 	}
-	return seconds(lag)
+	return shown.Seconds(lag)
 }
 
 func cpuText(cores float64) string {
@@ -277,7 +278,7 @@ func ago(now, then time.Time) string {
 	if then.IsZero() || !then.Before(now) {
 		return ""
 	}
-	return seconds(now.Sub(then).Seconds())
+	return shown.Seconds(now.Sub(then).Seconds())
 }
 
 func tagText(tags map[string]string) string {

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/shown"
 	"github.com/millrace/millrace/internal/topology"
 )
 
@@ -161,9 +162,9 @@ func rateText(v, first float64) string {
 	case v == 0:
 		return "none"
 	case v == first || first == 0:
-		return count(v) + "/s"
+		return shown.Count(v) + "/s"
 	}
-	return fmt.Sprintf("%s/s %+.0f %%", count(v), 100*(v/first-1))
+	return fmt.Sprintf("%s/s %+.0f %%", shown.Count(v), 100*(v/first-1))
 }
 
 func percent(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }

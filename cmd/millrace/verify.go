@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/shown"
 	"github.com/millrace/millrace/internal/verify"
 )
 
@@ -155,11 +156,11 @@ func verifiedTable(r *verify.Report) table.Writer {
 		if c.TargetNS != c.NS && c.TargetNS != "" {
 			name += " → " + c.TargetNS
 		}
-		t.AppendRow(table.Row{name, c.SourceDocs, c.TargetDocs, size(float64(c.SourceBytes)), c.Rechecked, c.Differences})
+		t.AppendRow(table.Row{name, c.SourceDocs, c.TargetDocs, shown.Size(float64(c.SourceBytes)), c.Rechecked, c.Differences})
 		source, target, bytes, rechecked = source+c.SourceDocs, target+c.TargetDocs, bytes+c.SourceBytes, rechecked+c.Rechecked
 	}
 	t.AppendFooter(table.Row{plural(len(r.Collections), "collection") + " in " + r.End.Sub(r.Start).Round(time.Millisecond).String(),
-		source, target, size(float64(bytes)), rechecked, r.Count})
+		source, target, shown.Size(float64(bytes)), rechecked, r.Count})
 	alignRight(t, 2, 3, 4, 5, 6)
 	return t
 }
@@ -179,11 +180,11 @@ func (r *session) watchVerify(ctx context.Context, interval time.Duration, stats
 // columns.
 func verifyView(st verify.Stats, elapsed time.Duration, columns int) []string {
 	v := viewer{columns: max(columns, 10)}
-	p := share(st.Docs, st.EstimatedDocs, false)
+	p := shown.Share(st.Docs, st.EstimatedDocs, false)
 	per := max(elapsed.Seconds(), 0.001)
-	v.add("comparing "+fmt.Sprintf("%d of %d collections", st.CollectionsDone, st.Collections), clock(elapsed))
-	v.add(label("documents")+v.bar(p)+"  "+count(float64(st.Docs)),
-		count(float64(st.Docs)/per)+"/s", size(float64(st.Bytes)/per)+"/s")
-	v.add(label("differ")+count(float64(st.Differences)), fmt.Sprintf("rechecking %d", st.Waiting), fmt.Sprintf("settled %d", st.Settled))
+	v.add("comparing "+fmt.Sprintf("%d of %d collections", st.CollectionsDone, st.Collections), shown.Clock(elapsed))
+	v.add(label("documents")+v.bar(p)+"  "+shown.Count(float64(st.Docs)),
+		shown.Count(float64(st.Docs)/per)+"/s", shown.Size(float64(st.Bytes)/per)+"/s")
+	v.add(label("differ")+shown.Count(float64(st.Differences)), fmt.Sprintf("rechecking %d", st.Waiting), fmt.Sprintf("settled %d", st.Settled))
 	return v.lines
 }

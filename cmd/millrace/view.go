@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/shown"
 )
 
 // view draws a job's status as lines of at most columns columns, at most rows
@@ -49,9 +50,9 @@ func (v *viewer) head(now time.Time) {
 	s := v.s
 	var elapsed string
 	if !s.StartedAt.IsZero() {
-		elapsed = clock(now.Sub(s.StartedAt))
+		elapsed = shown.Clock(now.Sub(s.StartedAt))
 	}
-	v.add(plain(s.Job)+": "+phaseText(s.Phase, s.Paused), elapsed, fmt.Sprintf("cpu %.0f%%", s.Process.CPUPercent), size(float64(s.Process.Resident)))
+	v.add(plain(s.Job)+": "+phaseText(s.Phase, s.Paused), elapsed, fmt.Sprintf("cpu %.0f%%", s.Process.CPUPercent), shown.Size(float64(s.Process.Resident)))
 	if s.Source != "" {
 		v.add(label("") + plain(s.Source) + " → " + plain(s.Target))
 	}
@@ -71,29 +72,16 @@ func (v *viewer) copying() {
 	if c.DocsTotal == 0 && c.Docs == 0 && len(c.Collections) == 0 {
 		return
 	}
-	done := afterCopy(v.s.Phase)
-	p := copyShare(c, done)
+	done := v.s.Phase.AfterCopy()
+	p := c.Share(done)
 	parts := []string{label("copy") + v.bar(p)}
 	if !done {
 		if c.ETASeconds >= 0 {
-			parts = append(parts, "ETA "+clock(time.Duration(c.ETASeconds*float64(time.Second))))
+			parts = append(parts, "ETA "+shown.Clock(time.Duration(c.ETASeconds*float64(time.Second))))
 		}
-		parts = append(parts, count(c.DocsRate)+" docs/s", size(c.BytesRate)+"/s")
+		parts = append(parts, shown.Count(c.DocsRate)+" docs/s", shown.Size(c.BytesRate)+"/s")
 	}
-	v.add(append(parts, count(float64(c.Docs))+" docs", size(float64(c.Bytes)))...)
-}
-
-// copyShare goes by bytes, which cost the time, where they are known.
-func copyShare(c job.CopyStatus, done bool) float64 {
-	if c.BytesTotal > 0 {
-		return share(c.Bytes, c.BytesTotal, done)
-	}
-	return share(c.Docs, c.DocsTotal, done)
-}
-
-// afterCopy reports phases in which the copy is complete.
-func afterCopy(p job.Phase) bool {
-	return slices.Contains([]job.Phase{job.PhaseIndexing, job.PhaseOverlap, job.PhaseFollowing, job.PhaseFinalizing, job.PhaseFinalized}, p)
+	v.add(append(parts, shown.Count(float64(c.Docs))+" docs", shown.Size(float64(c.Bytes)))...)
 }
 
 // bar is a share as a figure, drawn over a fifth of the line if that is not narrow.
@@ -112,7 +100,7 @@ func (v *viewer) item(name string, p float64, more string) {
 
 // collections adds the largest unfinished ones, as many as there is room for.
 func (v *viewer) collections(room int) {
-	if afterCopy(v.s.Phase) || room < 2 {
+	if v.s.Phase.AfterCopy() || room < 2 {
 		return
 	}
 	var open []job.CollectionStatus
@@ -129,12 +117,12 @@ func (v *viewer) collections(room int) {
 	slices.SortFunc(open, func(a, b job.CollectionStatus) int {
 		return cmp.Or(cmp.Compare(min(b.Docs, 1), min(a.Docs, 1)), cmp.Compare(b.BytesTotal, a.BytesTotal), strings.Compare(a.Source, b.Source))
 	})
-	shown := min(len(open), room-1)
-	for _, c := range open[:shown] {
-		v.item(c.Source, share(c.Docs, c.DocsTotal, c.Done), count(float64(c.Docs))+" of "+count(float64(c.DocsTotal)))
+	listed := min(len(open), room-1)
+	for _, c := range open[:listed] {
+		v.item(c.Source, shown.Share(c.Docs, c.DocsTotal, c.Done), shown.Count(float64(c.Docs))+" of "+shown.Count(float64(c.DocsTotal)))
 	}
 	var rest []string
-	if more := len(open) - shown; more > 0 {
+	if more := len(open) - listed; more > 0 {
 		rest = append(rest, fmt.Sprintf("%d more", more))
 	}
 	if finished > 0 {
@@ -150,33 +138,33 @@ func (v *viewer) indexes() {
 		return
 	}
 	for _, x := range v.s.Indexes[:min(len(v.s.Indexes), 6)] {
-		v.item(x.NS, share(x.Done, x.Total, false), "index")
+		v.item(x.NS, shown.Share(x.Done, x.Total, false), "index")
 	}
 }
 
 func (v *viewer) following() {
 	f := v.s.Follow
-	if !afterCopy(v.s.Phase) || v.s.Phase == job.PhaseIndexing {
+	if !v.s.Phase.AfterCopy() || v.s.Phase == job.PhaseIndexing {
 		return
 	}
-	v.add(label("changes")+count(float64(f.Operations))+" ops", count(f.OperationsRate)+" ops/s", size(f.BytesRate)+"/s",
-		fmt.Sprintf("%d schema changes", f.SchemaChanges), count(float64(f.Folded))+" folded")
+	v.add(label("changes")+shown.Count(float64(f.Operations))+" ops", shown.Count(f.OperationsRate)+" ops/s", shown.Size(f.BytesRate)+"/s",
+		fmt.Sprintf("%d schema changes", f.SchemaChanges), shown.Count(float64(f.Folded))+" folded")
 	if f.Located+f.Broadcast > 0 {
-		v.add(label("broadcast")+count(float64(f.Located))+" documents looked for", count(float64(f.Broadcast))+" updates sent to all")
+		v.add(label("broadcast")+shown.Count(float64(f.Located))+" documents looked for", shown.Count(float64(f.Broadcast))+" updates sent to all")
 	}
 	for _, c := range v.s.Filters[:min(len(v.s.Filters), 6)] {
-		out := count(float64(c.LeftOut)) + " left out"
+		out := shown.Count(float64(c.LeftOut)) + " left out"
 		if c.Unread > 0 {
-			out += " and about " + count(float64(c.Unread)) + " by the source"
+			out += " and about " + shown.Count(float64(c.Unread)) + " by the source"
 		}
-		v.add(label("filter")+c.Rule, count(float64(c.Copied))+" copied", out, count(float64(c.Entered))+" entered", count(float64(c.Left))+" left")
+		v.add(label("filter")+c.Rule, shown.Count(float64(c.Copied))+" copied", out, shown.Count(float64(c.Entered))+" entered", shown.Count(float64(c.Left))+" left")
 	}
 	for _, c := range v.s.Fields[:min(len(v.s.Fields), 6)] {
-		v.add(label("fields")+plain(c.Rule), count(float64(c.Copied))+" copied", count(float64(c.Changed))+" of them changed",
-			count(float64(c.Written+c.Translated+c.Read))+" changes mapped", count(float64(c.Failed))+" failed")
+		v.add(label("fields")+plain(c.Rule), shown.Count(float64(c.Copied))+" copied", shown.Count(float64(c.Changed))+" of them changed",
+			shown.Count(float64(c.Written+c.Translated+c.Read))+" changes mapped", shown.Count(float64(c.Failed))+" failed")
 	}
 	for _, c := range v.s.SoftDeletes[:min(len(v.s.SoftDeletes), 6)] {
-		v.add(label("marked")+plain(c.Rule), count(float64(c.Marked))+" deleted on the source")
+		v.add(label("marked")+plain(c.Rule), shown.Count(float64(c.Marked))+" deleted on the source")
 	}
 	for _, c := range v.s.Skips[:min(len(v.s.Skips), 6)] {
 		v.add(label("skipped")+plain(c.Rule), skippedText(c.Skipped))
@@ -184,7 +172,7 @@ func (v *viewer) following() {
 	if text := holdingText(f.Holding); text != "" {
 		v.add(label("shards") + text)
 	}
-	v.add(label("behind")+seconds(f.LagSeconds), "oplog window "+seconds(f.WindowSeconds), "at "+f.Applied)
+	v.add(label("behind")+shown.Seconds(f.LagSeconds), "oplog window "+shown.Seconds(f.WindowSeconds), "at "+f.Applied)
 }
 
 // holdingText says which shard the others wait for, where that takes longer than it
@@ -193,7 +181,7 @@ func holdingText(h *job.Holding) string {
 	if h == nil || h.Seconds < 1 {
 		return ""
 	}
-	text := fmt.Sprintf("the others wait for %s, %s at %s", plain(h.Shard), seconds(h.Seconds), h.At)
+	text := fmt.Sprintf("the others wait for %s, %s at %s", plain(h.Shard), shown.Seconds(h.Seconds), h.At)
 	if h.Undecided {
 		text += ", where a transaction is prepared and not decided"
 	}
@@ -204,7 +192,7 @@ func holdingText(h *job.Holding) string {
 func skippedText(counts map[string]int64) string {
 	var parts []string
 	for _, op := range slices.Sorted(maps.Keys(counts)) {
-		parts = append(parts, count(float64(counts[op]))+" "+op)
+		parts = append(parts, shown.Count(float64(counts[op]))+" "+op)
 	}
 	return cmp.Or(strings.Join(parts, ", "), "nothing yet")
 }
@@ -218,22 +206,12 @@ func (v *viewer) trouble() (out []string) {
 		}
 	}
 	add("waiting", plain(s.Waiting), "")
-	add("conflicts", conflictText(s.Conflicts.Stats), plain(s.Conflicts.Where))
-	add("errors", errorCounts(s.Errors), "")
+	add("conflicts", s.Conflicts.Stats.Text(), plain(s.Conflicts.Where))
+	add("errors", shown.Counts(s.Errors), "")
 	add("failed", plain(s.Error), "")
 	add("hint", plain(s.Hint), "")
 	if n := len(s.Differences); n > 0 {
 		add("differs", fmt.Sprintf("%d from the source", n), "")
 	}
 	return out
-}
-
-func errorCounts(errors map[string]int64) string {
-	var parts []string
-	for _, class := range slices.Sorted(maps.Keys(errors)) {
-		if n := errors[class]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%s %d", class, n))
-		}
-	}
-	return strings.Join(parts, ", ")
 }

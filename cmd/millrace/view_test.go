@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/shown"
 	"github.com/millrace/millrace/internal/verify"
 )
 
@@ -128,10 +129,10 @@ func TestVerifyView(t *testing.T) {
 
 func TestFigures(t *testing.T) {
 	for _, c := range []struct{ got, want string }{
-		{count(0), "0"}, {count(950), "950"}, {count(48100), "48.1k"}, {count(1.2e6), "1.20M"}, {count(3.5e9), "3.50G"},
-		{size(0), "0 B"}, {size(999), "999 B"}, {size(1500), "1.50 kB"}, {size(56.2e6), "56.2 MB"}, {size(2e12), "2.00 TB"},
-		{seconds(-1), "unknown"}, {seconds(0.44), "0.4 s"}, {seconds(45), "45 s"}, {seconds(600), "10 min"}, {seconds(3 * 3600), "3.0 h"}, {seconds(5 * 86400), "5.0 d"},
-		{clock(83 * time.Second), "0:01:23"}, {clock(25*time.Hour + time.Second), "1d 01:00:01"},
+		{shown.Count(0), "0"}, {shown.Count(950), "950"}, {shown.Count(48100), "48.1k"}, {shown.Count(1.2e6), "1.20M"}, {shown.Count(3.5e9), "3.50G"},
+		{shown.Size(0), "0 B"}, {shown.Size(999), "999 B"}, {shown.Size(1500), "1.50 kB"}, {shown.Size(56.2e6), "56.2 MB"}, {shown.Size(2e12), "2.00 TB"},
+		{shown.Seconds(-1), "unknown"}, {shown.Seconds(0.44), "0.4 s"}, {shown.Seconds(45), "45 s"}, {shown.Seconds(600), "10 min"}, {shown.Seconds(3 * 3600), "3.0 h"}, {shown.Seconds(5 * 86400), "5.0 d"},
+		{shown.Clock(83 * time.Second), "0:01:23"}, {shown.Clock(25*time.Hour + time.Second), "1d 01:00:01"},
 		{cut("abcdef", 4), "abc…"}, {cut("生命生命", 5), "生命…"}, {pad("ab", 4), "ab  "}, {plain("a\x1b[2J\nb"), `a\u001b[2J\nb`},
 		{bar(0.5, 4), "██░░"}, {fit(10, "abc", "def", "ghi"), "abc  def"}, {fit(2, "abc"), "a…"}, {fit(10, "", "x"), "x"},
 	} {
@@ -139,7 +140,7 @@ func TestFigures(t *testing.T) {
 			t.Errorf("%q, want %q", c.got, c.want)
 		}
 	}
-	if share(5, 0, false) != 0 || share(5, 2, false) != 1 || share(0, 0, true) != 1 {
+	if shown.Share(5, 0, false) != 0 || shown.Share(5, 2, false) != 1 || shown.Share(0, 0, true) != 1 {
 		t.Error("share leaves 0 to 1")
 	}
 }

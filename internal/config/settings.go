@@ -220,6 +220,28 @@ func bindPace(fs *pflag.FlagSet, docs *int64, bytes *string, l *pace.Loads) {
 		"`load` that the target may bear: low (one write at a time, and as long a pause after each as it took), normal (by the cores of this machine) or max (more, as far as the copy gets faster)", "low", "normal", "max")
 }
 
+// Pace are limits as flags, of a command without settings of its own.
+type Pace struct {
+	rates pace.Rates
+	bytes string
+	loads pace.Loads
+}
+
+// Bind registers the flags.
+func (p *Pace) Bind(fs *pflag.FlagSet) { bindPace(fs, &p.rates.Docs, &p.bytes, &p.loads) }
+
+// Given are the limits that were given.
+func (p *Pace) Given(fs *pflag.FlagSet) (server.Limits, Problems) {
+	o := Origins{}
+	fs.VisitAll(func(f *pflag.Flag) {
+		if f.Changed {
+			o[f.Name] = Origin{Kind: FromFlag, Name: f.Name}
+		}
+	})
+	c := &checker{origins: o}
+	return c.limits(&p.rates, p.bytes, &p.loads), c.problems
+}
+
 // Verify are the settings of `millrace verify`.
 type Verify struct {
 	Common
@@ -302,6 +324,9 @@ const (
 	CommandThrottle = "throttle"
 	CommandFinalize = "finalize"
 
+	CommandServe  = "serve"
+	CommandWorker = "worker"
+
 	CommandSeedLocal = "seed-local"
 	CommandSeedServe = "seed-serve"
 	CommandSeedPull  = "seed-pull"
@@ -338,7 +363,9 @@ const (
 )
 
 // secretFiles are the settings that name a file which holds a secret.
-func secretFiles() []string { return []string{flagListenKey, "tls-key", "token-file"} }
+func secretFiles() []string {
+	return []string{flagListenKey, "tls-key", "token-file", "nats-token-file", "nats-creds", "tokens"}
+}
 
 // settingNames lists each command's settings, so that one file may serve several
 // commands.
@@ -358,6 +385,7 @@ func settingFlags() map[string]*pflag.FlagSet {
 		new(Control):   {CommandStatus, CommandPause, CommandResume, CommandThrottle, CommandFinalize},
 		new(Seed):      {CommandSeedLocal, CommandSeedServe, CommandSeedPull},
 		new(Transform): {CommandTransformTest},
+		new(Serve):     {CommandServe}, new(Worker): {CommandWorker},
 	} {
 		for _, c := range commands {
 			fs := pflag.NewFlagSet(c, pflag.ContinueOnError)

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/outfile"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/placing"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/transform"
@@ -195,21 +196,26 @@ func (c *checker) address(setting, value string) {
 	c.bad(strings.ContainsAny(host, "/@ "), setting, fmt.Sprintf("%q has no usable host", value), "write for example 127.0.0.1:7000")
 }
 
-// listen checks the control API's address and what protects it.
-func (c *checker) listen(s *Sync) {
-	c.address("listen", s.Listen)
-	if s.TLSCert == "" {
-		c.bad(s.TLSKey != "", flagListenKey, "is half of what is needed", "add --"+flagListenCert)
-		_, _, err := net.SplitHostPort(s.Listen) // its form is checked already
-		c.bad(err == nil && !loopback.Host(s.Listen) && !s.Insecure, "listen",
-			fmt.Sprintf("%q is open to other machines, and the token would cross the network in the clear", s.Listen),
-			"give --"+flagListenCert+", listen on 127.0.0.1 behind a tunnel, or accept it with --listen-insecure")
+// listen checks the address of an API and what protects it; open permits it to do without.
+func (c *checker) listen(address string, cert, key *string, open bool) {
+	c.address("listen", address)
+	if *cert == "" {
+		c.bad(*key != "", flagListenKey, "is half of what is needed", "add --"+flagListenCert)
+		c.closed("listen", address, open)
 		return
 	}
-	s.TLSKey = cmp.Or(s.TLSKey, s.TLSCert)
-	if _, err := tls.LoadX509KeyPair(s.TLSCert, s.TLSKey); err != nil {
+	*key = cmp.Or(*key, *cert)
+	if _, err := tls.LoadX509KeyPair(*cert, *key); err != nil {
 		c.fail(flagListenCert, "and "+flagListenKey+" cannot be used: "+err.Error(), "give a certificate and its key in PEM form")
 	}
+}
+
+// closed refuses an address that other machines reach without TLS.
+func (c *checker) closed(setting, address string, open bool) {
+	how := "give --" + flagListenCert + ", listen on 127.0.0.1 behind a tunnel, or accept it with --listen-insecure"
+	_, _, err := net.SplitHostPort(address) // its form is checked already
+	c.bad(err == nil && !loopback.Host(address) && !open, setting,
+		fmt.Sprintf("%q is open to other machines, and the token would cross the network in the clear", address), how)
 }
 
 func (c *checker) token(token string) {
@@ -248,7 +254,7 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	if s.SteadyInterval = s.ProgressInterval; o[flagProgress].Kind == FromDefault {
 		s.SteadyInterval = 5 * time.Minute
 	}
-	c.listen(s)
+	c.listen(s.Listen, &s.TLSCert, &s.TLSKey, s.Insecure)
 	c.token(s.Token)
 	return c.problems
 }
@@ -377,13 +383,19 @@ func (s *Control) Validate(o Origins, _ []string) Problems {
 	c.bad(s.Watch && s.Interval < 100*time.Millisecond, "interval", s.Interval.String()+" is too short", "use 100ms or more")
 	c.bad(s.Cancel && s.WhenCaughtUp, "cancel", "cannot go with --when-caught-up", "leave out one of the two")
 	if s.command == CommandThrottle {
-		s.rates.Bytes = c.rates(s.rates.Docs, s.maxRateBytes)
-		s.Limits = server.Limits{Docs: given(o, flagRateDocs, &s.rates.Docs), Bytes: given(o, flagRateBytes, &s.rates.Bytes),
-			Source: given(o, flagSourceLoad, &s.loads.Source), Target: given(o, flagTargetLoad, &s.loads.Target)}
-		c.bad(s.Limits == server.Limits{}, flagRateDocs, "is missing, and so are "+flagRateBytes+", "+flagSourceLoad+" and "+flagTargetLoad,
-			"give what is to change; a limit of 0 lifts it")
+		s.Limits = c.limits(&s.rates, s.maxRateBytes, &s.loads)
 	}
 	return c.problems
+}
+
+// limits are those that were given.
+func (c *checker) limits(rates *pace.Rates, bytes string, loads *pace.Loads) server.Limits {
+	rates.Bytes = c.rates(rates.Docs, bytes)
+	l := server.Limits{Docs: given(c.origins, flagRateDocs, &rates.Docs), Bytes: given(c.origins, flagRateBytes, &rates.Bytes),
+		Source: given(c.origins, flagSourceLoad, &loads.Source), Target: given(c.origins, flagTargetLoad, &loads.Target)}
+	c.bad(l == server.Limits{}, flagRateDocs, "is missing, and so are "+flagRateBytes+", "+flagSourceLoad+" and "+flagTargetLoad,
+		"give what is to change; a limit of 0 lifts it")
+	return l
 }
 
 // given is the value of a setting, nil where that is the default.

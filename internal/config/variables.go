@@ -36,10 +36,10 @@ func variables(f *pflag.Flag) []string {
 	return []string{EnvName(f.Name)}
 }
 
-// otherVariables are those that no flag stands for: of the lab, of tests, and what
-// Kubernetes sets for a service named millrace. One that ends in _ is a beginning.
+// otherVariables are those that no flag stands for: of the lab, of tests, secrets of the
+// service's jobs, and what Kubernetes sets for a service named millrace. One that ends in _ is a beginning.
 func otherVariables() []string {
-	return []string{"MONGOD_", "LAB_", "FAILPOINTS", "TEST_", "TRIAL", "TRIAL_", "SOAK", "SEED_", "SERVICE_", "PORT_"}
+	return []string{"MONGOD_", "LAB_", "FAILPOINTS", "TEST_", "TRIAL", "TRIAL_", "SOAK", "SEED_", "SECRET_", "SERVICE_", "PORT_"}
 }
 
 // Unknown finds what in an environment (NAME=value) is called like a variable of

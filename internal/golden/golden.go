@@ -37,6 +37,9 @@ func Equal(t testing.TB, name, got string) {
 	}
 }
 
+// Updating reports whether the test runs with -update.
+func Updating() bool { return *update }
+
 // firstDifference gives the first lines that differ, and their number from 1.
 func firstDifference(want, got string) (line int, w, g string) {
 	a, b := strings.Split(want, "\n"), strings.Split(got, "\n")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"hash/fnv"
 	"io"
+	"net"
 	"os"
 	"strings"
 )
@@ -90,4 +91,27 @@ func Versions(older ...string) []string {
 		return []string{"6.0"}
 	}
 	return append(older, "6.0")
+}
+
+// ProxyForTest is a proxy before any server that a test has.
+func ProxyForTest(t TB, upstream string) *Proxy {
+	t.Helper()
+	p, err := newProxy(0, upstream, func(net.Conn) int { return client }, 0)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(p.close)
+	return p
+}
+
+// PortForTest is a port that nothing listens on, and that no other test gets.
+func PortForTest(t TB) int {
+	t.Helper()
+	var l leases
+	ports, err := l.free(1)
+	t.Cleanup(l.release)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return ports[0]
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/procstat"
+	"github.com/millrace/millrace/internal/shown"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/transform"
@@ -96,6 +97,15 @@ type Copy struct {
 	BytesRate   float64      `json:"bytesRate"`
 	ETASeconds  float64      `json:"etaSeconds"` // -1 when unknown
 	Collections []Collection `json:"collections"`
+}
+
+// Share is how much of the copy is done, within 0 and 1. It goes by bytes, which cost
+// the time, where they are known.
+func (c Copy) Share(done bool) float64 {
+	if c.BytesTotal > 0 {
+		return shown.Share(c.Bytes, c.BytesTotal, done)
+	}
+	return shown.Share(c.Docs, c.DocsTotal, done)
 }
 
 // Collection is the progress of one collection.

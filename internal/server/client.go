@@ -34,10 +34,17 @@ type Client struct {
 	http           *http.Client
 }
 
-// NewClient returns a client for the API at address: host:port, behind http:// or
-// https://. What has none of these is http on this machine, and else https, for
-// the token goes to whoever answers. It may be empty where none is asked for.
+// NewClient returns a client for the API at address (see Endpoint). The token may be
+// empty where none is asked for.
 func NewClient(address, token string) *Client {
+	url, c, t := Endpoint(address)
+	return &Client{address: url, token: token, tls: t, http: c}
+}
+
+// Endpoint is the URL of an API at address: host:port, behind http:// or https://. What
+// has none of these is http on this machine, and else https, for the token goes to
+// whoever answers. With it goes an HTTP client, and its TLS settings.
+func Endpoint(address string) (string, *http.Client, *tls.Config) {
 	switch {
 	case strings.Contains(address, "://"):
 	case loopback.Host(address):
@@ -54,12 +61,16 @@ func NewClient(address, token string) *Client {
 	}
 	// The API redirects nobody; a token must not follow where something else points.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &Client{address: address, token: token, tls: transport.TLSClientConfig, http: &http.Client{Transport: transport, CheckRedirect: stay}}
+	return strings.TrimSuffix(address, "/"), &http.Client{Transport: transport, CheckRedirect: stay}, transport.TLSClientConfig
 }
 
 // TrustAuthorities has the client trust the certificate authorities of a file, and
 // not the system's; "" names none.
-func (c *Client) TrustAuthorities(file string) error {
+func (c *Client) TrustAuthorities(file string) error { return TrustAuthorities(c.tls, file) }
+
+// TrustAuthorities has TLS trust the certificate authorities of a file, and not the
+// system's; "" names none.
+func TrustAuthorities(t *tls.Config, file string) error {
 	if file == "" {
 		return nil
 	}
@@ -67,8 +78,8 @@ func (c *Client) TrustAuthorities(file string) error {
 	if err != nil {
 		return fmt.Errorf("read the certificate authority: %w", err)
 	}
-	c.tls.RootCAs = x509.NewCertPool()
-	if !c.tls.RootCAs.AppendCertsFromPEM(raw) {
+	t.RootCAs = x509.NewCertPool()
+	if !t.RootCAs.AppendCertsFromPEM(raw) {
 		return fmt.Errorf("%s holds no certificate in PEM form", file)
 	}
 	return nil

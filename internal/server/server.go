@@ -84,7 +84,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	s := &Server{options: o, job: o.Job, log: o.Log, token: cmp.Or(o.Token, rand.Text()), listener: l, farewell: defaultFarewell, deadline: replyTime}
 	s.loopback = loopback.Addr(l.Addr())
 	if o.Cert != "" {
-		get := certificates(o.Cert, o.Key, o.Log)
+		get := Certificates(o.Cert, o.Key, o.Log)
 		if _, err := get(nil); err != nil {
 			return nil, errors.Join(fmt.Errorf("listen for control: %w", err), l.Close())
 		}
@@ -94,9 +94,9 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// certificates reads the files for each connection, so that they may be renewed
+// Certificates reads the files for each connection, so that they may be renewed
 // meanwhile. While they cannot be used, the last that could be is.
-func certificates(cert, key string, log *slog.Logger) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+func Certificates(cert, key string, log *slog.Logger) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	var last atomic.Pointer[tls.Certificate]
 	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		now, err := tls.LoadX509KeyPair(cert, key)

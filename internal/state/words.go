@@ -56,6 +56,15 @@ const (
 	PhaseFailed     Phase = "failed"
 )
 
+// AfterCopy reports phases in which the copy is complete.
+func (p Phase) AfterCopy() bool {
+	switch p {
+	case PhaseIndexing, PhaseOverlap, PhaseFollowing, PhaseFinalizing, PhaseFinalized:
+		return true
+	}
+	return false
+}
+
 // PositionFields are the fields of a job's document that say where it stands.
 func PositionFields(p stream.Position) bson.D {
 	return bson.D{{Key: "applied", Value: p.At}, {Key: "mark", Value: p.Mark}}

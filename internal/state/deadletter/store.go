@@ -3,6 +3,7 @@ package deadletter
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -76,6 +77,20 @@ type Stats struct {
 	Settled   int64 `json:"settled"`   // reached the target later, or are gone from the source
 	Removed   int64 `json:"removed"`   // of somebody else, taken off the target
 	Unmapped  int64 `json:"unmapped"`  // that the rules for fields cannot map
+}
+
+// Text says what the target refused and what was removed from it, "" where that is nothing.
+func (st Stats) Text() string {
+	var parts []string
+	for _, p := range []struct {
+		n    int64
+		what string
+	}{{st.Open, "not on the target"}, {st.Undecided, "undecided"}, {st.Settled, "settled"}, {st.Removed, "removed from the target"}, {st.Unmapped, "that the rules cannot map"}} {
+		if p.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 // New prepares the letters of a job, kept in the target itself; observe is told

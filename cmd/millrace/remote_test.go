@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/api"
+	"github.com/millrace/millrace/internal/service/hub"
+	"github.com/millrace/millrace/internal/service/operate"
+)
+
+// serviceBench is a service without a worker, and the commands that ask it.
+type serviceBench struct {
+	t    *testing.T
+	hub  *hub.Hub
+	view *hub.View
+	url  string
+	env  map[string]string
+}
+
+func newServiceBench(t *testing.T) *serviceBench {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	e, err := hub.Embed(t.Context(), hub.EmbedOptions{Dir: t.TempDir(), Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	b := &serviceBench{t: t}
+	if b.hub, err = hub.Open(t.Context(), hub.Options{Embedded: e, Lease: time.Minute, Log: log}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.hub.Close)
+	b.view = b.hub.NewView()
+	var running sync.WaitGroup
+	running.Go(func() { _ = b.view.Run(t.Context()) })
+	t.Cleanup(running.Wait)
+	<-b.view.Loaded()
+	a, err := api.New(api.Options{Desk: &operate.Desk{Hub: b.hub, View: b.view, Now: time.Now}, Tokens: api.OneToken("op", "right"), Log: log, Loopback: true, Ready: b.hub.Ready})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(a)
+	t.Cleanup(s.Close)
+	b.url = s.URL
+	b.env = map[string]string{"MILLRACE_SERVER": s.URL, "MILLRACE_TOKEN": "right"}
+	return b
+}
+
+// expect runs a command and wants its exit code, and texts in what it prints.
+func (b *serviceBench) expect(code int, line string, texts ...string) string {
+	b.t.Helper()
+	return b.expectIn(b.t.Context(), code, line, texts...)
+}
+
+func (b *serviceBench) expectIn(ctx context.Context, code int, line string, texts ...string) string {
+	b.t.Helper()
+	var out, errs output
+	a := newApp()
+	a.stdout, a.stderr = &out, &errs
+	a.screen = func() *screen { return nil }
+	a.environ, a.lookupEnv = nil, func(name string) (string, bool) { v, ok := b.env[name]; return v, ok }
+	if got := a.run(ctx, strings.Fields(line)); got != code {
+		b.t.Errorf("%s: exit code %d, want %d\n%s%s", line, got, code, &out, &errs)
+	}
+	for _, w := range texts {
+		if !strings.Contains(out.String()+errs.String(), w) {
+			b.t.Errorf("%s: no %q in\n%s%s", line, w, &out, &errs)
+		}
+	}
+	return out.String()
+}
+
+// report has a worker say how a job stands, and waits until that is seen.
+func (b *serviceBench) report(name string, r service.Report) {
+	b.t.Helper()
+	r.UID, r.Run, r.Worker, r.At = b.view.Job(name).Definition.UID, "r1", "w1", time.Now().UTC()
+	if err := b.hub.Tell(b.t.Context(), name, &r); err != nil {
+		b.t.Fatal(err)
+	}
+	b.until(func() bool { j := b.view.Job(name); return j.Report != nil && j.Report.At.Equal(r.At) })
+}
+
+func (b *serviceBench) until(holds func() bool) {
+	b.t.Helper()
+	for {
+		changed, _ := b.view.Changed()
+		if holds() {
+			return
+		}
+		select {
+		case <-changed:
+		case <-b.t.Context().Done():
+			b.t.Fatal("it does not happen")
+		}
+	}
+}
+
+// TestJobsOfAService: a job from its definition to its end, by the command line.
+func TestJobsOfAService(t *testing.T) {
+	b := newServiceBench(t)
+	file := filepath.Join(t.TempDir(), "orders.yaml")
+	put := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("source: env:A\ntarget: env:B\n")
+	b.expect(exitOK, "jobs list", "has no job")
+	b.expect(exitOK, "jobs create --name orders --label dc=east -f "+file, "orders: created (waiting)")
+	b.expect(exitOK, "jobs create --name orders --label dc=east -f "+file, "orders: is there already")
+	put("source: env:A\ntarget: mongodb://u:hidden@b/\nmoed: all\n")
+	b.expect(exitUsage, "jobs create --name orders -f "+file, "line 3", "line 2", "password")
+	put("source: env:A\ntarget: env:C\n")
+	b.expect(exitUsage, "jobs create --name orders -f "+file, "there is another job", "hint:")
+	b.expect(exitUsage, "jobs create --name a/b -f "+file, "no name of a job")
+	b.expect(exitUsage, "jobs create --name a -f "+file+"x", "no such file")
+	b.expect(exitUsage, "jobs create --name a --label x -f "+file, "key=value")
+	b.until(func() bool { return b.view.Job("orders") != nil })
+
+	b.expect(exitOK, "jobs pause --job orders", "orders: is to pause (paused)")
+	b.expect(exitOK, "jobs resume --job orders", "orders: is to go on")
+	b.expect(exitUsage, "jobs pause --job none", `there is no job "none"`)
+	b.expect(exitUsage, "jobs pause", `required flag(s) "job"`)
+	b.expect(exitUsage, "jobs throttle --job orders", "max-rate-docs is missing")
+	b.expect(exitUsage, "jobs throttle --job orders --max-rate-bytes lots", "no amount of bytes")
+	b.expect(exitUsage, "jobs throttle --job orders --source-load lots", "lots")
+	b.expect(exitOK, "jobs throttle --job orders --max-rate-bytes 20MB --source-load low", "has other limits")
+	if d, err := b.hub.Definition(t.Context(), "orders"); err != nil || d.Wish.Limits.Bytes != 20e6 || d.Wish.Loads.Source != "low" || d.Wish.Loads.Target != "normal" {
+		t.Errorf("%+v %v", d, err)
+	}
+
+	if _, err := b.hub.Take(t.Context(), hub.Control("orders"), service.Lease{Worker: "w1", Run: "r1"}); err != nil {
+		t.Fatal(err)
+	}
+	st := &job.Status{Job: "orders", Phase: job.PhaseCopying, CannotFinalize: "it copies"}
+	b.report("orders", service.Report{State: service.Running, Status: st})
+	b.until(func() bool { j := b.view.Job("orders"); return j.State() == service.Running })
+	b.expect(exitOK, "jobs list", "orders", "running, copying", "w1", "0%")
+	b.expect(exitOK, "jobs show", "orders", "dc=east", "by op")
+	b.expect(exitUsage, "jobs finalize --job orders", "it copies")
+	b.expect(exitUsage, "jobs finalize --job orders --cancel", "nobody has asked")
+	b.expect(exitOK, "jobs finalize --job orders --when-caught-up", "is to be finalized (running, copying, to be finalized)")
+	b.expect(exitOK, "jobs finalize --job orders --cancel", "taken back")
+	b.expect(exitUsage, "jobs finalize --job orders --cancel --wait", "cannot go with")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	b.expectIn(ctx, exitFailure, "jobs finalize --job orders --when-caught-up --wait")
+	var waiting sync.WaitGroup
+	waiting.Go(func() {
+		b.until(func() bool { return b.view.Job("orders").Definition.Wish.Finalize })
+		b.report("orders", service.Report{State: service.Finished, Status: &job.Status{Job: "orders", Phase: job.PhaseFinalized, TargetPosition: "7:1", Differences: []string{"an index"}}})
+	})
+	b.expect(exitFailure, "jobs finalize --job orders --when-caught-up --wait", "finalized at", "--start-at 7:1", "an index")
+	waiting.Wait()
+	var j api.Job
+	if err := json.Unmarshal([]byte(b.expect(exitOK, "jobs show --job orders --output json")), &j); err != nil || j.State != service.Finished {
+		t.Errorf("%+v %v", j, err)
+	}
+	b.expect(exitOK, "jobs remove --job orders", "is to be forgotten")
+}
+
+// TestFailedWhileItIsAwaited: the reason is the job's.
+func TestFailedWhileItIsAwaited(t *testing.T) {
+	b := newServiceBench(t)
+	file := filepath.Join(t.TempDir(), "orders.yaml")
+	if err := os.WriteFile(file, []byte("source: env:A\ntarget: env:B\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.expect(exitOK, "jobs create --name a -f "+file)
+	b.until(func() bool { return b.view.Job("a") != nil })
+	b.report("a", service.Report{State: service.Failed, Error: "no \x1b[2Jroom", Hint: "make some"})
+	if out := b.expect(exitFailure, "jobs finalize --job a --when-caught-up --wait", `no \u001b[2Jroom`, "make some"); strings.Contains(out, "\x1b") {
+		t.Errorf("%q", out)
+	}
+	b.expect(exitOK, "jobs show --job a", `no \u001b[2Jroom`)
+}
+
+// TestServiceOrTarget: one has to be named; a flag wins over the environment.
+func TestServiceOrTarget(t *testing.T) {
+	b := newServiceBench(t)
+	b.expect(exitUsage, "jobs list --target mongodb://x/ --server "+b.url+"/", "both a service and a target")
+	b.env["MILLRACE_TARGET"] = "mongodb://x:1/?serverSelectionTimeoutMS=1"
+	b.expect(exitUsage, "jobs list", "both a service and a target")
+	b.expect(exitOK, "jobs list --server "+b.url+"/", "has no job")
+	b.expect(exitFailure, "jobs list --target mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=1", "127.0.0.1:1")
+	b.env = map[string]string{}
+	b.expect(exitUsage, "jobs list", "neither a service nor a target", "--server or --target")
+	b.expect(exitUsage, "jobs pause --job a", "no service is given")
+	b.expect(exitUsage, "jobs list --server "+b.url, "token is missing or wrong", "MILLRACE_TOKEN")
+	b.expect(exitFailure, "jobs list --server 127.0.0.1:1", "check that millrace serve runs")
+	b.expect(exitFailure, "jobs list --server "+strings.Replace(b.url, "http:", "https:", 1), "http://")
+	b.expect(exitUsage, "jobs list --server "+b.url+" --ca-file /nothing", "certificate authority")
+	b.env = map[string]string{"MILLRACE_SERVER": b.url, "MILLRACE_TOKEN": "right"}
+	if out := b.expect(exitOK, "__complete jobs pause --job "); !strings.Contains(out, ":4") {
+		t.Errorf("%s", out)
+	}
+}

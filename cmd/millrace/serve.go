@@ -1,0 +1,221 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/outfile"
+	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/service/hub"
+	"github.com/millrace/millrace/internal/service/worker"
+)
+
+func (a *app) serveCommand() *cobra.Command {
+	var s config.Serve
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run many jobs as a service",
+		Long: `Runs the service: jobs are defined over its API, and are run by this process and by
+those of millrace worker, on this machine or on others.
+
+What is defined, who runs what and how jobs stand is kept in NATS JetStream: in a
+server of this process, with its files below --data-dir, or in a cluster (--nats).
+The truth about data stays where it is: a job's checkpoint is on its target.
+
+An interrupt has jobs stop at their checkpoints; the next start goes on with them.`,
+		Example: `  # everything on this machine
+  millrace serve
+
+  # for workers of other machines, too
+  millrace serve --listen 10.0.0.5:8470 --nats-listen 10.0.0.5:4222 --listen-tls-cert service.pem`,
+	}
+	return a.configured(cmd, config.CommandServe, &s, func(ctx context.Context, run *session) error { return run.serve(ctx, &s) })
+}
+
+func (a *app) workerCommand() *cobra.Command {
+	var s config.Worker
+	cmd := &cobra.Command{
+		Use:   "worker --nats URI",
+		Short: "Run jobs of a service on this machine",
+		Long: `Runs jobs of the service whose NATS it is given. Jobs are shared evenly among the
+workers whose labels they ask for. One that dies, hangs or cannot reach NATS loses
+its jobs after --lease; the next owner first makes sure that nothing of it arrives
+at the target any more.
+
+An interrupt gives all jobs back: others take them at once.`,
+		Example: `  millrace worker --nats tls://10.0.0.5:4222 --nats-token-file nats-token --label dc=east`,
+	}
+	return a.configured(cmd, config.CommandWorker, &s, func(ctx context.Context, run *session) error { return run.worker(ctx, &s) })
+}
+
+// serve runs the service until ctx ends.
+func (r *session) serve(ctx context.Context, s *config.Serve) error {
+	if s.DataDir == "" {
+		dir, err := server.StateDir(r.lookupEnv)
+		if err != nil {
+			return withCode(exitUsage, err)
+		}
+		s.DataDir = filepath.Join(dir, "service")
+	}
+	if err := os.MkdirAll(s.DataDir, 0o700); err != nil {
+		return withCode(exitUsage, fmt.Errorf("make --data-dir: %w", err))
+	}
+	store, closeStore, err := r.store(ctx, s)
+	if err != nil {
+		return withCode(exitUsage, err)
+	}
+	defer closeStore()
+	view := store.NewView()
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return view.Run(gctx) })
+	if !s.NoWorker {
+		g.Go(func() error { return r.work(gctx, &s.Work, store, view) })
+	}
+	g.Go(func() error { return r.serveAPI(gctx, s, store, view) })
+	return r.ended(ctx, g.Wait())
+}
+
+// store opens what keeps the service: a NATS server of its own, or a cluster.
+func (r *session) store(ctx context.Context, s *config.Serve) (*hub.Hub, func(), error) {
+	if s.URI != "" {
+		h, err := r.cluster(ctx, &s.NATS)
+		if err != nil {
+			return nil, nil, err
+		}
+		return h, h.Close, nil
+	}
+	o := hub.EmbedOptions{Dir: filepath.Join(s.DataDir, "nats"), Log: r.log}
+	if s.NATSListen != "" {
+		var err error
+		if o.Token, err = secret(filepath.Join(s.DataDir, "nats-token")); err != nil {
+			return nil, nil, err
+		}
+		var port string
+		o.Host, port, _ = net.SplitHostPort(s.NATSListen) // checked
+		if o.Port, _ = strconv.Atoi(port); o.Port == 0 {
+			o.Port = -1 // NATS takes a free one then
+		}
+		if s.TLSCert != "" {
+			pair, err := tls.LoadX509KeyPair(s.TLSCert, s.TLSKey)
+			if err != nil {
+				return nil, nil, fmt.Errorf("read the certificate: %w", err)
+			}
+			o.TLS = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}
+		}
+	}
+	e, err := hub.Embed(ctx, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	h, err := hub.Open(ctx, hub.Options{Embedded: e, Lease: s.Lease, Log: r.log})
+	if err != nil {
+		e.Close()
+		return nil, nil, err
+	}
+	if at := e.Address(); at != "" {
+		r.log.Info("workers of other machines reach NATS", "nats", at, "tokenFile", filepath.Join(s.DataDir, "nats-token"))
+	}
+	return h, func() { h.Close(); e.Close() }, nil
+}
+
+// cluster connects to a NATS cluster.
+func (r *session) cluster(ctx context.Context, n *config.NATS) (*hub.Hub, error) {
+	o := hub.Options{URI: n.URI, Creds: n.Creds, Lease: n.Lease, Log: r.log}
+	if n.TokenFile != "" {
+		raw, err := os.ReadFile(n.TokenFile)
+		if err != nil {
+			return nil, fmt.Errorf("read --nats-token-file: %w", err)
+		}
+		o.Token = strings.TrimSpace(string(raw))
+	}
+	return hub.Open(ctx, o)
+}
+
+// secret is what a file holds for its owner alone; a new one where there is none.
+func secret(path string) (string, error) {
+	raw, err := os.ReadFile(path)
+	if err == nil && len(strings.TrimSpace(string(raw))) >= 16 {
+		return strings.TrimSpace(string(raw)), nil
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("read the secret in %s: %w", path, err)
+	}
+	text := rand.Text()
+	if err := outfile.Replace(path, func(f *os.File) error { _, err := f.WriteString(text + "\n"); return err }); err != nil {
+		return "", fmt.Errorf("write a secret to %s: %w", path, err)
+	}
+	return text, nil
+}
+
+// work runs jobs in this process, with its guardian, until ctx ends.
+func (r *session) work(ctx context.Context, w *config.Work, store *hub.Hub, view *hub.View) error {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program, to start the worker's guardian: %w", err)
+	}
+	guardian := worker.Guardian{Command: []string{self, "guard-worker", "--limit", store.Lease().String()}, Limit: store.Lease(), Log: r.log}
+	r.log.Info("worker runs", "name", w.Name, "labels", w.Labels)
+	// The guardian is there until all is let go.
+	guarded, end := context.WithCancel(context.WithoutCancel(ctx))
+	g, gctx := errgroup.WithContext(guarded)
+	g.Go(func() error { return guardian.Run(gctx) })
+	g.Go(func() error { defer end(); return r.newWorker(w, store, view).Run(ctx) })
+	return g.Wait()
+}
+
+// guardWorkerCommand is a worker's guardian; the worker starts it.
+func guardWorkerCommand() *cobra.Command {
+	var limit time.Duration
+	cmd := &cobra.Command{Use: "guard-worker", Short: "Kill a worker that hangs", Hidden: true,
+		RunE: func(*cobra.Command, []string) error { return withCode(exitFailure, worker.Guard(os.Stdin, limit)) }}
+	cmd.Flags().DurationVar(&limit, "limit", 0, "how long the worker may say nothing")
+	return cmd
+}
+
+// newWorker makes the worker of this process.
+func (r *session) newWorker(w *config.Work, store *hub.Hub, view *hub.View) *worker.Worker {
+	o := worker.Options{Name: w.Name, Version: buildInfo().Version, Labels: w.Labels, MaxJobs: w.MaxJobs, SpoolDir: w.SpoolDir,
+		Hub: store, View: view, Resolve: w.Resolver(r.lookupEnv), Log: r.log}
+	if o.SpoolDir == "" {
+		if dir, err := server.StateDir(r.lookupEnv); err == nil {
+			o.SpoolDir = filepath.Join(dir, "spool")
+		}
+	}
+	return worker.New(o)
+}
+
+// worker runs jobs until ctx ends.
+func (r *session) worker(ctx context.Context, s *config.Worker) error {
+	store, err := r.cluster(ctx, &s.NATS)
+	if err != nil {
+		return withCode(exitUsage, err)
+	}
+	defer store.Close()
+	view := store.NewView()
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return view.Run(gctx) })
+	g.Go(func() error { return r.work(gctx, &s.Work, store, view) })
+	return r.ended(ctx, g.Wait())
+}
+
+// ended is nil where the service was told to end.
+func (r *session) ended(ctx context.Context, err error) error {
+	if signal, ok := errors.AsType[stopped](context.Cause(ctx)); ok {
+		r.log.Info(signal.Error() + "; jobs are at their checkpoints")
+		return nil
+	}
+	return withCode(exitFailure, err)
+}

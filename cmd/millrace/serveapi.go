@@ -1,0 +1,66 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"time"
+
+	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/loopback"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/api"
+	"github.com/millrace/millrace/internal/service/console"
+	"github.com/millrace/millrace/internal/service/hub"
+	"github.com/millrace/millrace/internal/service/operate"
+)
+
+// farewell is how long replies under way may take when the service ends.
+const farewell = 5 * time.Second
+
+// serveAPI answers until ctx ends.
+func (r *session) serveAPI(ctx context.Context, s *config.Serve, store *hub.Hub, view *hub.View) error {
+	tokens, err := r.tokens(s)
+	if err != nil {
+		return err
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Listen)
+	if err != nil {
+		return mongo.WithHint(fmt.Errorf("listen for the API: %w", err), "choose another address with --listen; port 0 takes a free one")
+	}
+	build, desk, local := buildInfo(), &operate.Desk{Hub: store, View: view, Now: time.Now}, loopback.Addr(l.Addr())
+	login := func(token string) (*service.Caller, bool) { c := tokens.Whose(token); return c, c != nil }
+	a, err := api.New(api.Options{Desk: desk, Tokens: tokens, Log: r.log, Loopback: local, Ready: store.Ready, Version: build.Version, Revision: build.Revision,
+		Pages: console.New(console.Options{Desk: desk, Login: login, Log: r.log, Secure: s.TLSCert != "", Loopback: local})})
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	url := "http://" + l.Addr().String()
+	if s.TLSCert != "" {
+		url = "https://" + l.Addr().String()
+		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: server.Certificates(s.TLSCert, s.TLSKey, r.log)})
+	}
+	r.log.Info("service runs", "console", url+"/", "tokens", cmp.Or(s.Tokens, tokenFile(s)))
+	hs := a.Server()
+	return server.Until(ctx, hs, farewell, func() error { return hs.Serve(l) })
+}
+
+func tokenFile(s *config.Serve) string { return filepath.Join(s.DataDir, "token") }
+
+// tokens are those of the file, or one that is made for the operator of the machine.
+func (r *session) tokens(s *config.Serve) (*api.Tokens, error) {
+	if s.Tokens != "" {
+		return api.OpenTokens(s.Tokens, r.log)
+	}
+	token, err := secret(tokenFile(s))
+	if err != nil {
+		return nil, err
+	}
+	return api.OneToken("operator", token), nil
+}

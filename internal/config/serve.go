@@ -1,0 +1,185 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/internal/service"
+)
+
+// Work are the settings of a process that runs jobs of the service.
+type Work struct {
+	Name       string
+	Labels     map[string]string
+	MaxJobs    int
+	SpoolDir   string
+	SecretsDir string
+
+	labels []string
+}
+
+func (w *Work) bind(fs *pflag.FlagSet) {
+	fs.StringVar(&w.Name, "name", "", "`name` of the worker; by default the machine's and the number of the process")
+	fs.StringArrayVar(&w.labels, "label", nil, "`key=value` that jobs may ask of their worker; may be repeated")
+	fs.IntVar(&w.MaxJobs, "max-jobs", 0, "most jobs run at once; 0 is any number")
+	fs.StringVar(&w.SpoolDir, "spool-dir", "", "`directory` on local disk for changes that a source's oplog may forget before its copy is done; by default millrace/spool below $XDG_STATE_HOME or ~/.local/state")
+	fs.StringVar(&w.SecretsDir, "secrets-dir", "", "`directory` whose files settings of jobs may refer to as file:NAME; without it they refer to variables alone, env:NAME being MILLRACE_SECRET_NAME")
+}
+
+func (w *Work) validate(c *checker) {
+	var err error
+	if w.Labels, err = service.ParseLabels(w.labels); err != nil {
+		c.fail("label", "cannot be used: "+err.Error(), "write --label dc=east")
+	}
+	c.notBelowZero("max-jobs", w.MaxJobs)
+	if w.Name == "" {
+		host, _ := os.Hostname()
+		w.Name = strings.Map(keyRune, fmt.Sprintf("%s-%d", host, os.Getpid()))
+	}
+	if err := service.CheckName(w.Name); err != nil {
+		c.fail("name", "cannot be used: "+err.Error(), "choose another one")
+	}
+	if w.SecretsDir != "" {
+		info, err := os.Stat(w.SecretsDir)
+		c.bad(err != nil || !info.IsDir(), "secrets-dir", "is no directory", "make it, for the user of this process alone")
+	}
+}
+
+// keyRune keeps what a name may have.
+func keyRune(r rune) rune {
+	if r < 0x80 && (r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z') {
+		return r
+	}
+	return '-'
+}
+
+// secretEnv begins the variables that settings of jobs may refer to. Others are not
+// theirs to read: who makes jobs need not be who runs the machine.
+const secretEnv = "MILLRACE_SECRET_"
+
+// Resolver reads what definitions refer to.
+func (w *Work) Resolver(lookupEnv func(string) (string, bool)) Resolver {
+	return func(reference string) (string, error) {
+		if name, ok := strings.CutPrefix(reference, "env:"); ok {
+			if value, ok := lookupEnv(secretEnv + name); ok && value != "" {
+				return value, nil
+			}
+			return "", fmt.Errorf("the variable %s%s is not set", secretEnv, name)
+		}
+		name, _ := strings.CutPrefix(reference, "file:")
+		if w.SecretsDir == "" {
+			return "", fmt.Errorf("this process has no --secrets-dir")
+		}
+		root, err := os.OpenRoot(w.SecretsDir) // nothing outside, also not through a link
+		if err != nil {
+			return "", err
+		}
+		defer func() { _ = root.Close() }()
+		raw, err := root.ReadFile(filepath.Clean(name))
+		if err != nil {
+			return "", fmt.Errorf("%w in --secrets-dir", err)
+		}
+		return string(raw), nil
+	}
+}
+
+// NATS are the settings of a connection to a NATS cluster.
+type NATS struct {
+	URI, Creds, TokenFile string
+	Lease                 time.Duration
+}
+
+func (n *NATS) bind(fs *pflag.FlagSet, uri string) {
+	fs.StringVar(&n.URI, "nats", "", uri)
+	fs.StringVar(&n.Creds, "nats-creds", "", "`file` with the credentials for NATS")
+	fs.StringVar(&n.TokenFile, "nats-token-file", "", "`file` with the secret for NATS")
+	fs.DurationVar(&n.Lease, "lease", 15*time.Second, "time after which others take the jobs of a worker that says nothing; the same for all processes of a service")
+}
+
+func (n *NATS) validate(c *checker) {
+	for _, uri := range strings.Split(n.URI, ",") {
+		scheme, rest, ok := strings.Cut(uri, "://")
+		c.bad(n.URI != "" && (!ok || scheme != "nats" && scheme != "tls" || strings.Contains(rest, "@")), "nats", "cannot be used",
+			"write nats://host:4222 or tls://host:4222, several with commas; give a secret with --nats-token-file or --nats-creds")
+	}
+	c.bad(n.Lease < 3*time.Second, "lease", "is too short", "give at least 3s")
+}
+
+// Serve are the settings of `millrace serve`.
+type Serve struct {
+	Common
+	Work
+	NATS
+	DataDir         string
+	Listen          string
+	TLSCert, TLSKey string
+	Tokens          string
+	Insecure        bool
+	NATSListen      string
+	NoWorker        bool
+}
+
+// Bind implements Settings.
+func (s *Serve) Bind(fs *pflag.FlagSet, _ string) {
+	fs.StringVar(&s.Listen, "listen", "127.0.0.1:8470", "`address` of API and console, host:port; port 0 takes a free one")
+	fs.StringVar(&s.TLSCert, flagListenCert, "", "`file` with the TLS certificate and those of its authorities, in PEM form; it and the key are read again for each connection")
+	fs.StringVar(&s.TLSKey, flagListenKey, "", "`file` with its key; by default the same as --listen-tls-cert")
+	fs.BoolVar(&s.Insecure, "listen-insecure", false, "let other machines reach API, console and NATS without TLS: whoever sees the traffic on the way can use the tokens")
+	fs.StringVar(&s.Tokens, "tokens", "", "`file` of the tokens with their roles; without it one token for everything is made, and is handed over in the file token of --data-dir")
+	section(fs, "API and console")
+	fs.StringVar(&s.DataDir, "data-dir", "", "`directory` of the service's own NATS; by default millrace/service below $XDG_STATE_HOME or ~/.local/state")
+	s.NATS.bind(fs, "`URI` of a NATS cluster with JetStream that keeps definitions, leases and reports, nats://host:4222, several with commas; by default this process has a server of its own")
+	fs.StringVar(&s.NATSListen, "nats-listen", "", "`address` at which the own NATS server is reached by workers of other machines, host:port; they give the secret in the file nats-token of --data-dir")
+	section(fs, "Store")
+	fs.BoolVar(&s.NoWorker, "no-worker", false, "run no jobs here: other processes do (millrace worker)")
+	s.Work.bind(fs)
+	section(fs, "Running jobs")
+	s.Common.bind(fs)
+	section(fs, outputSection)
+}
+
+// Validate implements Settings.
+func (s *Serve) Validate(o Origins, _ []string) Problems {
+	c := newChecker(&s.Common, o)
+	c.listen(s.Listen, &s.TLSCert, &s.TLSKey, s.Insecure)
+	if s.NATSListen != "" {
+		c.address("nats-listen", s.NATSListen)
+		c.closed("nats-listen", s.NATSListen, s.Insecure || s.TLSCert != "")
+		c.bad(s.URI != "", "nats-listen", "is of the own NATS server, and --nats names another", "leave one of them out")
+	}
+	c.bad(s.URI == "" && (s.Creds != "" || s.TokenFile != ""), "nats", "is missing", "--nats-creds and --nats-token-file are for a cluster that --nats names")
+	s.NATS.validate(c)
+	s.Work.validate(c)
+	return c.problems
+}
+
+// Worker are the settings of `millrace worker`.
+type Worker struct {
+	Common
+	Work
+	NATS
+}
+
+// Bind implements Settings.
+func (s *Worker) Bind(fs *pflag.FlagSet, _ string) {
+	s.NATS.bind(fs, "`URI` of the service's NATS, nats://host:4222, several with commas")
+	section(fs, "Store")
+	s.Work.bind(fs)
+	section(fs, "Running jobs")
+	s.Common.bind(fs)
+	section(fs, outputSection)
+}
+
+// Validate implements Settings.
+func (s *Worker) Validate(o Origins, _ []string) Problems {
+	c := newChecker(&s.Common, o)
+	c.bad(s.URI == "", "nats", "is missing", "give --nats, "+EnvName("nats")+" or a config file")
+	s.NATS.validate(c)
+	s.Work.validate(c)
+	return c.problems
+}

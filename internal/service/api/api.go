@@ -1,0 +1,241 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/internal/loopback"
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/operate"
+)
+
+const (
+	// maxBody bounds a request's body; the settings of a job, as a text in JSON, fit.
+	maxBody = 1 << 20
+	// maxHeader bounds a request's header.
+	maxHeader = 16 << 10
+	// replyTime is how long a request and its reply may take, except for events.
+	replyTime = 20 * time.Second
+	// storeTime is how long the store may take to answer, which is less.
+	storeTime = 10 * time.Second
+)
+
+// Options shape the API.
+type Options struct {
+	Desk   *operate.Desk
+	Tokens *Tokens
+	Log    *slog.Logger
+	// Loopback says that only this machine can reach it: then it answers to no other name.
+	Loopback bool
+	// Ready says why the service cannot do its work, nil if it can.
+	Ready func(context.Context) error
+	// Version and Revision are those of the program.
+	Version, Revision string
+	// Pages serves all paths that are not the API's; nil has none.
+	Pages http.Handler
+}
+
+// API answers. End ends its events.
+type API struct {
+	o       Options
+	handler http.Handler
+	openapi []byte
+	board   board
+	ended   chan struct{}
+	end     func()
+}
+
+// New makes an API.
+func New(o Options) (*API, error) {
+	a := &API{o: o, ended: make(chan struct{})}
+	a.end = sync.OnceFunc(func() { close(a.ended) })
+	var err error
+	if a.openapi, err = document(); err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	methods := map[string][]string{}
+	for _, rt := range a.routes() {
+		mux.Handle(rt.method+" "+rt.path, a.serve(rt))
+		methods[rt.path] = append(methods[rt.path], rt.method)
+	}
+	for at, list := range methods {
+		mux.Handle(at, a.wrongMethod(list))
+	}
+	unknown := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.fail(w, r, refuse(http.StatusNotFound, operate.NotFound, "see "+PathOpenAPI, "there is no such path"))
+	})
+	mux.Handle("/api/", unknown)
+	if mux.Handle("/", unknown); o.Pages != nil {
+		mux = around(mux, o.Pages)
+	}
+	origin := http.NewCrossOriginProtection()
+	origin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.fail(w, r, refuse(http.StatusForbidden, CodeForeign, "use the millrace command", "a web page of another origin may not do this"))
+	}))
+	a.handler = a.local(origin.Handler(a.clean(mux, unknown)))
+	return a, nil
+}
+
+// around has pages serve what mux does not.
+func around(mux *http.ServeMux, pages http.Handler) *http.ServeMux {
+	outer := http.NewServeMux()
+	outer.Handle("/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, pattern := mux.Handler(r); pattern == "/" {
+			w.Header().Del("Cache-Control") // theirs
+			pages.ServeHTTP(w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	}))
+	return outer
+}
+
+// ServeHTTP implements http.Handler.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.handler.ServeHTTP(w, r) }
+
+// End ends the events, so that a server can end.
+func (a *API) End() { a.end() }
+
+// Server is a server of the API, with limits of time and size. Its end ends the events.
+func (a *API) Server() *http.Server {
+	s := &http.Server{
+		Handler: a, ReadHeaderTimeout: replyTime, ReadTimeout: replyTime, WriteTimeout: replyTime, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(a.o.Log.Handler(), slog.LevelDebug),
+	}
+	s.RegisterOnShutdown(a.End)
+	return s
+}
+
+// local refuses requests to a loopback server under a foreign name: a web page whose
+// name was made to point here would otherwise pass as this machine.
+func (a *API) local(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Cache-Control", "no-store")
+		h.Set("X-Content-Type-Options", "nosniff")
+		if a.o.Loopback && !loopback.Host(r.Host) {
+			a.fail(w, r, refuse(http.StatusForbidden, CodeForeign, "use the host and port that the service printed", "this address is for this machine only"))
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		next.ServeHTTP(w, r)
+	})
+}
+
+// clean keeps from the mux paths that it would answer with a page that leads elsewhere.
+func (a *API) clean(next, unknown http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodConnect || !strings.HasPrefix(r.URL.Path, "/") || path.Clean(r.URL.Path) != strings.TrimSuffix(r.URL.Path, "/") && r.URL.Path != "/" {
+			unknown.ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// route is one thing that the API does. Who has no role may do what needs none.
+type route struct {
+	method, path string
+	role         service.Role
+	do           func(*call) error
+}
+
+// call is a request of somebody.
+type call struct {
+	*http.Request
+	w      http.ResponseWriter
+	caller *service.Caller
+	token  string
+}
+
+// ok replies.
+func (c *call) ok(code int, body any) error {
+	reply(c.w, code, body)
+	return nil
+}
+
+// wrongMethod answers to methods that a path does not have.
+func (a *API) wrongMethod(has []string) http.Handler {
+	if slices.Contains(has, http.MethodGet) {
+		has = append(has, http.MethodHead)
+	}
+	slices.Sort(has)
+	allow := strings.Join(has, ", ")
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Allow", allow)
+		a.fail(w, r, refuse(http.StatusMethodNotAllowed, CodeMethod, "it has "+allow, "this path has no such method"))
+	})
+}
+
+// serve is the handler of a route, behind its role.
+func (a *API) serve(rt route) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := &call{Request: r, w: w}
+		if rt.role != "" {
+			if err := a.enter(c, rt.role); err != nil {
+				a.fail(w, r, err)
+				return
+			}
+		}
+		if err := rt.do(c); err != nil {
+			a.fail(w, r, err)
+		}
+	})
+}
+
+// enter asks for the token, and for the role.
+func (a *API) enter(c *call, needed service.Role) error {
+	from, _, err := net.SplitHostPort(c.RemoteAddr)
+	if err != nil {
+		from = c.RemoteAddr
+	}
+	kind, token, _ := strings.Cut(c.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(kind, "Bearer") {
+		token = ""
+	}
+	switch c.caller, err = a.o.Tokens.Enter(token, from); {
+	case errors.Is(err, ErrTooMany):
+		c.w.Header().Set("Retry-After", "10")
+		return refuse(http.StatusTooManyRequests, CodeTooMany, "wait a little", "%s", err)
+	case err != nil:
+		c.w.Header().Set("WWW-Authenticate", "Bearer")
+		return refuse(http.StatusUnauthorized, CodeNoToken, "send Authorization: Bearer and a token of the service; millrace takes it from MILLRACE_TOKEN", "%s", err)
+	case !c.caller.Role.May(needed):
+		return refuse(http.StatusForbidden, operate.Forbidden, "ask for a token of the role "+string(needed), "the role %s may not do this", c.caller.Role)
+	}
+	select {
+	case <-a.o.Desk.View.Loaded():
+	default:
+		c.w.Header().Set("Retry-After", "1")
+		return refuse(http.StatusServiceUnavailable, CodeUnavailable, "try again in a moment", "the service starts: it has not read its store yet")
+	}
+	c.token = token
+	return nil
+}
+
+func (a *API) livez(c *call) error { return c.ok(http.StatusOK, map[string]string{"status": "ok"}) }
+
+func (a *API) readyz(c *call) error {
+	err := errors.New("the store has not been read yet")
+	select {
+	case <-a.o.Desk.View.Loaded():
+		ctx, cancel := context.WithTimeout(c.Context(), storeTime)
+		defer cancel()
+		err = a.o.Ready(ctx)
+	default:
+	}
+	if err != nil {
+		a.o.Log.Warn("not ready", "error", err)
+		return refuse(http.StatusServiceUnavailable, CodeUnavailable, "the service's log says why", "the service is not ready")
+	}
+	return c.ok(http.StatusOK, map[string]string{"status": "ok"})
+}

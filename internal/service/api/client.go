@@ -1,0 +1,219 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/service/operate"
+)
+
+const (
+	// maxReply bounds what a client takes as a reply.
+	maxReply = 64 << 20
+	// answerTime is how long a client waits for a reply: longer than the service tries.
+	answerTime = 30 * time.Second
+)
+
+// Client talks to the API of a service. It is safe for concurrent use.
+type Client struct {
+	address, token string
+	tls            *tls.Config
+	http           *http.Client
+}
+
+// NewClient returns a client for the service at address (see server.Endpoint).
+func NewClient(address, token string) *Client {
+	at, c, t := server.Endpoint(address)
+	c.Timeout = answerTime
+	return &Client{address: at, token: token, tls: t, http: c}
+}
+
+// TrustAuthorities has the client trust the certificate authorities of a file, and not
+// the system's; "" names none.
+func (c *Client) TrustAuthorities(file string) error { return server.TrustAuthorities(c.tls, file) }
+
+// Close releases idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Refused is a refusal of the service.
+type Refused struct {
+	Failure
+	Status int
+}
+
+func (r *Refused) Error() string { return strings.Join(r.Lines(), "\n") }
+
+// Lines are the text, and what is wrong with a definition.
+func (r *Refused) Lines() []string {
+	lines := []string{r.Failure.Error}
+	for _, p := range r.Problems {
+		lines = append(lines, "  "+config.Problem(p).String())
+	}
+	return lines
+}
+
+// Create makes a job; made is false where it was there already.
+func (c *Client) Create(ctx context.Context, n NewJob) (j Job, made bool, err error) {
+	code, err := c.call(ctx, http.MethodPost, PathJobs, n, &j)
+	return j, code == http.StatusCreated, err
+}
+
+// Jobs are all jobs, by name. What is not "" chooses among them.
+func (c *Client) Jobs(ctx context.Context, state, search string) ([]Summary, error) {
+	all := []Summary{}
+	q := url.Values{"limit": {strconv.Itoa(maxPage)}}
+	if state != "" {
+		q.Set("state", state)
+	}
+	if search != "" {
+		q.Set("q", search)
+	}
+	for {
+		var page Jobs
+		if _, err := c.call(ctx, http.MethodGet, PathJobs+"?"+q.Encode(), nil, &page); err != nil {
+			return nil, err
+		}
+		all = append(all, page.Jobs...)
+		if page.Next == "" {
+			return all, nil
+		}
+		if page.Next <= q.Get("cursor") {
+			return nil, fmt.Errorf("the service at %s gives the same page again", c.address)
+		}
+		q.Set("cursor", page.Next)
+	}
+}
+
+// Job is all that is known of a job.
+func (c *Client) Job(ctx context.Context, name string) (Job, error) {
+	return c.job(ctx, http.MethodGet, PathJob, name, nil)
+}
+
+// Pause has a job stop where it stands.
+func (c *Client) Pause(ctx context.Context, name string) (Job, error) {
+	return c.job(ctx, http.MethodPost, PathPause, name, nil)
+}
+
+// Resume has a job go on, also one that has failed.
+func (c *Client) Resume(ctx context.Context, name string) (Job, error) {
+	return c.job(ctx, http.MethodPost, PathResume, name, nil)
+}
+
+// Finalize has a job end. It does not wait for it.
+func (c *Client) Finalize(ctx context.Context, name string, whenCaughtUp bool) (Job, error) {
+	return c.job(ctx, http.MethodPost, PathFinalize, name, Finalize{whenCaughtUp})
+}
+
+// CancelFinalize takes the wish to finalize back.
+func (c *Client) CancelFinalize(ctx context.Context, name string) (Job, error) {
+	return c.job(ctx, http.MethodDelete, PathFinalize, name, nil)
+}
+
+// Limit changes how fast a job may work.
+func (c *Client) Limit(ctx context.Context, name string, l server.Limits) (Job, error) {
+	return c.job(ctx, http.MethodPatch, PathLimits, name, l)
+}
+
+// Remove has a job forgotten.
+func (c *Client) Remove(ctx context.Context, name string) (Job, error) {
+	return c.job(ctx, http.MethodDelete, PathJob, name, nil)
+}
+
+func (c *Client) job(ctx context.Context, method, path, name string, what any) (j Job, err error) {
+	_, err = c.call(ctx, method, strings.Replace(path, "{name}", url.PathEscape(name), 1), what, &j)
+	return j, err
+}
+
+// call sends what as the body, nothing if it is nil.
+func (c *Client) call(ctx context.Context, method, path string, what, into any) (int, error) {
+	var sent io.Reader
+	if what != nil {
+		text, err := json.Marshal(what)
+		if err != nil {
+			return 0, fmt.Errorf("request to %s: %w", c.address, err)
+		}
+		sent = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.address+path, sent)
+	if err != nil {
+		return 0, fmt.Errorf("request to the service: %w", err)
+	}
+	if what != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		if inner := errors.Unwrap(err); inner != nil { // without the method and the URL
+			err = inner
+		}
+		return 0, mongo.WithHint(fmt.Errorf("request to the service at %s: %w", c.address, err), unreached(err))
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxReply))
+	if err != nil {
+		return 0, fmt.Errorf("reply of the service at %s: %w", c.address, err)
+	}
+	if res.StatusCode >= http.StatusMultipleChoices {
+		return res.StatusCode, c.refused(res, body)
+	}
+	if err := json.Unmarshal(body, into); err != nil {
+		return 0, mongo.WithHint(fmt.Errorf("the reply from %s is not one of a service of millrace: %w", c.address, err), "check the address")
+	}
+	return res.StatusCode, nil
+}
+
+// unreached is what to do about a request without a reply.
+func unreached(err error) string {
+	var untrusted *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &untrusted):
+		return "name the authority of the service's certificate with --ca-file, and the host as the certificate does"
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return "the service listens without TLS: write http:// before the address"
+	}
+	return "check that millrace serve runs and that the address is the one that it printed"
+}
+
+func (c *Client) refused(res *http.Response, body []byte) error {
+	if strings.Contains(string(body), "HTTP request to an HTTPS server") {
+		return mongo.WithHint(fmt.Errorf("the service at %s listens with TLS", c.address), "write https:// before the address")
+	}
+	r := &Refused{Status: res.StatusCode}
+	if json.Unmarshal(body, &r.Failure) != nil || r.Failure.Error == "" {
+		return mongo.WithHint(fmt.Errorf("the service at %s replies %s", c.address, res.Status), "check the address: it may be of something else")
+	}
+	hint := r.Hint
+	if r.Code == CodeNoToken {
+		hint = "set MILLRACE_TOKEN to a token of the service; the one that millrace serve makes is in the file token of its --data-dir"
+	}
+	return mongo.WithHint(r, hint)
+}
+
+// IsRefusal reports that the service has understood a request and changed nothing, and
+// that the same will be refused again until something else changes.
+func IsRefusal(err error) bool {
+	r, ok := errors.AsType[*Refused](err)
+	return ok && r.Status < http.StatusInternalServerError && r.Code != CodeTooMany
+}
+
+// IsNotFound reports that there is no such job.
+func IsNotFound(err error) bool {
+	r, ok := errors.AsType[*Refused](err)
+	return ok && r.Code == operate.NotFound
+}

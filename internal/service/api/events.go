@@ -1,0 +1,229 @@
+package api
+
+import (
+	"bytes"
+	"errors"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace/millrace/internal/service/hub"
+)
+
+const (
+	// eventsEvery is how often at most a job is told of.
+	eventsEvery = time.Second
+	// boardAge is how old the summaries may be that are sent.
+	boardAge = eventsEvery / 2
+	// lookAgain is when jobs are looked at though nothing was heard: a lease ends by itself.
+	lookAgain = 5 * time.Second
+	// heartbeatEvery is how often something is sent though there is nothing to tell.
+	heartbeatEvery = 15 * time.Second
+	// maxListeners bounds those who listen to events.
+	maxListeners = 200
+	// sendTime is how long a listener may take to take what is sent.
+	sendTime = 10 * time.Second
+)
+
+// board is what all listeners are told from: the summaries, written once for all. A
+// listener remembers which writing of each job it was told, and nothing else.
+type board struct {
+	listeners atomic.Int64
+
+	mu      sync.Mutex
+	at      time.Time
+	version uint64 // of the view
+	count   uint64
+	now     []posted
+}
+
+// posted is a summary as it is sent. What it holds is not changed.
+type posted struct {
+	name string
+	text []byte
+	n    uint64 // another one each time that the text is another
+}
+
+// look is the board as it stands. What is younger than boardAge is not written anew,
+// however many look; fresh says that nothing has happened since.
+func (b *board) look(view *hub.View) (now []posted, fresh bool, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, version := view.Changed() // before the look, which may see more
+	if age := time.Since(b.at); age < boardAge || version == b.version && age < lookAgain {
+		return b.now, version == b.version, nil
+	}
+	before := make(map[string]posted, len(b.now))
+	for _, p := range b.now {
+		before[p.name] = p
+	}
+	var next []posted
+	for _, j := range view.Jobs() {
+		text, err := encode(summary(&j))
+		if err != nil {
+			return nil, false, err
+		}
+		p := posted{name: j.Definition.Name, text: text}
+		if was, ok := before[p.name]; ok && bytes.Equal(was.text, text) {
+			p = was
+		} else {
+			b.count++
+			p.n = b.count
+		}
+		next = append(next, p)
+	}
+	b.now, b.at, b.version = next, time.Now(), version
+	return next, true, nil
+}
+
+// listener is one who listens.
+type listener struct {
+	*call
+	rc   *http.ResponseController
+	told map[string]uint64 // which writing of each job
+	// changed is closed at a change after the last look; fresh is false where there
+	// was one before it.
+	changed <-chan struct{}
+	fresh   bool
+}
+
+// events tells of jobs until the listener goes, the token is no more, or the server ends.
+func (a *API) events(c *call) error {
+	if _, err := c.query(); err != nil {
+		return err
+	}
+	defer a.board.listeners.Add(-1)
+	if a.board.listeners.Add(1) > maxListeners {
+		c.w.Header().Set("Retry-After", "60")
+		return refuse(http.StatusTooManyRequests, CodeTooMany, "end some of them", "%d listen to events already", maxListeners)
+	}
+	l := &listener{call: c, rc: http.NewResponseController(c.w), told: map[string]uint64{}}
+	_ = l.rc.SetReadDeadline(time.Time{}) // where it passes, the request is canceled
+	c.w.Header().Set("Content-Type", "text/event-stream")
+	c.w.Header().Set("X-Accel-Buffering", "no")
+	// A write that fails has nobody to tell it to.
+	if a.tell(l, true) == nil {
+		a.follow(l)
+	}
+	return nil
+}
+
+func (a *API) follow(l *listener) {
+	heartbeat := time.NewTicker(heartbeatEvery)
+	defer heartbeat.Stop()
+	for a.sleep(l, heartbeat.C) == nil && a.tell(l, false) == nil {
+	}
+}
+
+// sleep waits for something to tell, and at least so long that what happens meanwhile
+// is told together.
+func (a *API) sleep(l *listener, heartbeat <-chan time.Time) error {
+	pause, again := time.NewTimer(eventsEvery), time.NewTimer(lookAgain)
+	defer pause.Stop()
+	defer again.Stop()
+	var changed <-chan struct{} // not before the pause is over
+	for {
+		select {
+		case <-pause.C:
+			if !l.fresh {
+				return nil
+			}
+			changed = l.changed
+		case <-changed:
+			return nil
+		case <-again.C:
+			return nil
+		case <-heartbeat:
+			if err := a.beat(l); err != nil {
+				return err
+			}
+		case <-l.Context().Done():
+			return l.Context().Err()
+		case <-a.ended:
+			return http.ErrServerClosed
+		}
+	}
+}
+
+// beat shows that the connection lives, and ends it where the token is another's by now.
+func (a *API) beat(l *listener) error {
+	now := a.o.Tokens.Whose(l.token)
+	if now == nil || now.Name != l.caller.Name || now.Role != l.caller.Role || !slices.Equal(now.Jobs, l.caller.Jobs) {
+		return ErrWrongToken
+	}
+	return errors.Join(l.send([]byte(": heartbeat\n\n")), l.rc.Flush())
+}
+
+// tell sends what is new to the listener: all of it in one event, or an event each.
+func (a *API) tell(l *listener, all bool) error {
+	l.changed, _ = a.o.Desk.View.Changed()
+	jobs, fresh, err := a.board.look(a.o.Desk.View)
+	if l.fresh = fresh; err != nil {
+		return err
+	}
+	gone := make(map[string]bool, len(l.told))
+	for name := range l.told {
+		gone[name] = true
+	}
+	var texts [][]byte
+	for _, p := range jobs {
+		if !l.caller.Sees(p.name) {
+			continue
+		}
+		delete(gone, p.name)
+		if l.told[p.name] != p.n {
+			l.told[p.name] = p.n
+			texts = append(texts, p.text)
+		}
+	}
+	if all {
+		return l.snapshot(texts)
+	}
+	for _, text := range texts {
+		if err := l.send([]byte("event: job\ndata: "), text, []byte("\n\n")); err != nil {
+			return err
+		}
+	}
+	for name := range gone {
+		delete(l.told, name)
+		text, err := encode(Removed{name})
+		if err != nil {
+			return err
+		}
+		if err := l.send([]byte("event: removed\ndata: "), text, []byte("\n\n")); err != nil {
+			return err
+		}
+	}
+	return l.rc.Flush()
+}
+
+func (l *listener) snapshot(texts [][]byte) error {
+	if err := l.send([]byte("event: snapshot\ndata: {\"jobs\":[")); err != nil {
+		return err
+	}
+	for i, text := range texts {
+		comma := []byte(",")
+		if i == 0 {
+			comma = nil
+		}
+		if err := l.send(comma, text); err != nil {
+			return err
+		}
+	}
+	return errors.Join(l.send([]byte("]}\n\n")), l.rc.Flush())
+}
+
+// send writes to the listener alone: one that does not read is given up after a while.
+func (l *listener) send(parts ...[]byte) error {
+	if err := l.rc.SetWriteDeadline(time.Now().Add(sendTime)); err != nil {
+		return err
+	}
+	for _, p := range parts {
+		if _, err := l.w.Write(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}

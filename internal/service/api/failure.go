@@ -1,0 +1,151 @@
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/service/hub"
+	"github.com/millrace/millrace/internal/service/operate"
+)
+
+// The codes of failures, beside those of operate.
+const (
+	CodeNoToken     operate.Code = "noToken"     // missing or wrong
+	CodeTooMany     operate.Code = "tooMany"     // wrong tokens, or listeners
+	CodeForeign     operate.Code = "foreign"     // another origin, or another host's name
+	CodeMethod      operate.Code = "method"      // that the path does not have
+	CodeTooLarge    operate.Code = "tooLarge"    // the body
+	CodeMediaType   operate.Code = "mediaType"   // of the body
+	CodeUnavailable operate.Code = "unavailable" // the store does not answer, or is being read
+	CodeInternal    operate.Code = "internal"    // the log has what it was
+)
+
+// Failure is the body of every reply that is not a success.
+type Failure struct {
+	Error string `json:"error"`
+	Hint  string `json:"hint,omitempty"`
+	// Code does not change with the text.
+	Code     operate.Code `json:"code"`
+	Problems []Problem    `json:"problems,omitempty"`
+}
+
+// Problem is a setting that cannot be used.
+type Problem struct {
+	Setting string `json:"setting"`
+	Where   string `json:"where"`
+	What    string `json:"what"`
+	How     string `json:"how"`
+}
+
+// maxText bounds a text that may hold what somebody sent.
+const maxText = 2000
+
+// refusal is an error with what is replied.
+type refusal struct {
+	status int
+	Failure
+}
+
+func (r *refusal) Error() string { return r.Failure.Error }
+
+func refuse(status int, code operate.Code, hint, format string, args ...any) error {
+	return &refusal{status, Failure{Error: fmt.Sprintf(format, args...), Hint: hint, Code: code}}
+}
+
+// status is that of a code of operate.
+func status(code operate.Code) int {
+	switch code {
+	case operate.NotFound:
+		return http.StatusNotFound
+	case operate.Exists, operate.Conflict:
+		return http.StatusConflict
+	case operate.Forbidden:
+		return http.StatusForbidden
+	}
+	return http.StatusBadRequest
+}
+
+// failure is what is replied to an error. Of one that nobody meant to be seen only a
+// number is told, by which the log has it.
+func (a *API) failure(r *http.Request, err error) (int, Failure) {
+	var own *refusal
+	var refused *operate.Error
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &own):
+		return own.status, own.Failure
+	case errors.As(err, &refused):
+		f := Failure{Error: short(refused.Text, maxText), Hint: refused.Hint, Code: refused.Code}
+		for _, p := range refused.Problems {
+			f.Problems = append(f.Problems, Problem(p))
+		}
+		if joined, ok := err.(interface{ Unwrap() []error }); ok && len(joined.Unwrap()) > 1 { //nolint:errorlint // what is joined to it
+			a.o.Log.Error("a refusal is not in the audit trail", "error", mongo.Brief(err))
+		}
+		return status(refused.Code), f
+	case errors.As(err, &large):
+		return http.StatusRequestEntityTooLarge, Failure{Error: fmt.Sprintf("the body is larger than %d bytes", large.Limit), Hint: "use patterns in place of lists", Code: CodeTooLarge}
+	case errors.Is(err, hub.ErrChanged):
+		return http.StatusConflict, Failure{Error: hub.ErrChanged.Error(), Hint: "look at it, and try again", Code: operate.Conflict}
+	}
+	id := rand.Text()[:10]
+	a.o.Log.Error("request failed", "request", r.Method+" "+r.Pattern, "id", id, "error", mongo.Brief(err))
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return http.StatusServiceUnavailable, Failure{Error: "the store of the service does not answer", Hint: "try again; the service's log has more under " + id, Code: CodeUnavailable}
+	}
+	return http.StatusInternalServerError, Failure{Error: "the service could not do this", Hint: "its log says why, under " + id, Code: CodeInternal}
+}
+
+// fail replies with an error.
+func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
+	code, f := a.failure(r, err)
+	reply(w, code, f)
+}
+
+// reply writes a body as JSON.
+func reply(w http.ResponseWriter, code int, body any) {
+	raw, err := encode(body)
+	if err != nil {
+		code, raw = http.StatusInternalServerError, []byte(`{"error":"the reply cannot be written as JSON","code":"internal"}`)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_, _ = w.Write(append(raw, '\n'))
+}
+
+// encode is JSON in which nothing acts on a terminal or a page that shows it: what is
+// no graphic character is an escape.
+func encode(v any) ([]byte, error) {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	if !strings.ContainsFunc(string(raw), notPlain) {
+		return raw, nil
+	}
+	out := make([]byte, 0, len(raw)+len(raw)/8)
+	for len(raw) > 0 {
+		r, n := utf8.DecodeRune(raw)
+		if notPlain(r) {
+			for _, u := range utf16.AppendRune(nil, r) {
+				out = fmt.Appendf(out, `\u%04x`, u)
+			}
+		} else {
+			out = append(out, raw[:n]...)
+		}
+		raw = raw[n:]
+	}
+	return out, nil
+}
+
+// notPlain reports what is no graphic character.
+func notPlain(r rune) bool { return (r < ' ' || r > '~') && !unicode.IsGraphic(r) }

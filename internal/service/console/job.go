@@ -1,0 +1,265 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/precheck"
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/shown"
+)
+
+// maxCollections bounds those that a page lists.
+const maxCollections = 500
+
+// settleTime is how long an answer waits for the view to show what was changed.
+const settleTime = 2 * time.Second
+
+type fact struct{ Name, Value string }
+
+type collection struct {
+	Source, Target, Docs, Size string
+	bar
+}
+
+// onePage is the page of a job.
+type onePage struct {
+	Row                   row
+	Definition            service.Definition
+	Phase, Unmet, Blocked string
+	Since                 *time.Time
+	Facts                 []fact
+	Checks                []precheck.Check
+	Collections           []collection
+	Found, All            int
+	Search                string
+	Operator, Admin       bool
+	Rates                 pace.Rates
+	Loads                 pace.Loads
+	Reported              time.Time
+}
+
+func (c *console) job(w http.ResponseWriter, r *http.Request, v *visit) {
+	j, err := c.Desk.Job(v.who, r.PathValue("name"))
+	if err != nil {
+		code, text, hint := c.refusal(err)
+		c.fail(w, v, code, text, hint)
+		return
+	}
+	f := c.jobFrame(v, j, r.URL.Query().Get("q"))
+	f.Live = r.URL.RequestURI()
+	if done := r.URL.Query().Get("done"); done != "" {
+		f.Notice = "It is noted. The worker brings the job there."
+	}
+	c.show(w, http.StatusOK, "job", f)
+}
+
+func (c *console) jobFrame(v *visit, j *service.Job, search string) frame {
+	p := onePage{Row: rowOf(j), Definition: j.Definition, Search: search, Operator: v.who.Role.May(service.Operator), Admin: v.who.Role.May(service.Admin)}
+	p.Rates, p.Loads = limits(j)
+	p.Blocked = "it does not run"
+	if r := j.Report; r != nil && r.UID == j.Definition.UID {
+		p.Reported, p.Unmet = r.At, r.Unmet
+		for _, check := range r.Checks {
+			if check.Level != precheck.OK {
+				p.Checks = append(p.Checks, check)
+			}
+		}
+	}
+	if s := statusOf(j); s != nil {
+		p.Phase, p.Facts = string(s.Phase), facts(s)
+		if p.Since = s.WaitingSince; live(j) {
+			p.Blocked = s.CannotFinalize
+		}
+		p.collections(s)
+	}
+	return c.page(v, "job", j.Definition.Name, p)
+}
+
+// facts are what the terminal shows of a job, too.
+func facts(s *job.Status) (list []fact) {
+	add := func(name, value string) {
+		if value != "" {
+			list = append(list, fact{name, value})
+		}
+	}
+	add("source", s.Source)
+	add("target", s.Target)
+	copied, f := s.Copy, s.Follow
+	if copied.DocsTotal > 0 || copied.Docs > 0 {
+		add("copied", fmt.Sprintf("%s of %s documents, %s", shown.Count(float64(copied.Docs)), shown.Count(float64(copied.DocsTotal)), shown.Size(float64(copied.Bytes))))
+	}
+	if f.Applied != "" {
+		add("changes", fmt.Sprintf("%s applied, %s/s, %d schema changes", shown.Count(float64(f.Operations)), shown.Count(f.OperationsRate), f.SchemaChanges))
+		add("behind", shown.Seconds(f.LagSeconds))
+		add("durable up to", f.Applied+" of "+f.Source)
+	}
+	if f.Applied != "" || f.WindowSeconds > 0 {
+		add("oplog window", shown.Seconds(f.WindowSeconds))
+	}
+	if f.SpoolBytes > 0 {
+		add("spooled", shown.Size(float64(f.SpoolBytes)))
+	}
+	add("conflicts", s.Conflicts.Text())
+	add("dead letters", s.Conflicts.Where)
+	add("errors met", shown.Counts(s.Errors))
+	if n := len(s.Differences); n > 0 {
+		add("differs", strconv.Itoa(n)+" from the source")
+	}
+	add("last error", s.Error)
+	add("remedy", s.Hint)
+	return list
+}
+
+// collections are the first of those whose name holds what is searched for.
+func (p *onePage) collections(s *job.Status) {
+	p.All = len(s.Copy.Collections)
+	for _, c := range s.Copy.Collections {
+		if !strings.Contains(c.Source, p.Search) && !strings.Contains(c.Target, p.Search) {
+			continue
+		}
+		if p.Found++; p.Found <= maxCollections {
+			percent := int(100 * shown.Share(c.Docs, c.DocsTotal, c.Done))
+			p.Collections = append(p.Collections, collection{Source: c.Source, Target: c.Target, Size: shown.Size(float64(c.Bytes)),
+				Docs: shown.Count(float64(c.Docs)) + " of " + shown.Count(float64(c.DocsTotal)), bar: bar{Percent: percent, Text: strconv.Itoa(percent) + "%"}})
+		}
+	}
+}
+
+// limits are those that hold: wished for, or of the settings.
+func limits(j *service.Job) (pace.Rates, pace.Loads) {
+	loads := pace.Loads{Source: pace.Normal, Target: pace.Normal}
+	var rates pace.Rates
+	if s := statusOf(j); s != nil {
+		rates = s.Limits
+		loads.Source, loads.Target = cmp.Or(s.Load.Source, loads.Source), cmp.Or(s.Load.Target, loads.Target)
+	}
+	if j.Definition.Wish.Limits != nil {
+		rates = *j.Definition.Wish.Limits
+	}
+	if j.Definition.Wish.Loads != nil {
+		loads = *j.Definition.Wish.Loads
+	}
+	return rates, loads
+}
+
+// sure asks before a thing that cannot be taken back.
+func (c *console) sure(w http.ResponseWriter, r *http.Request, v *visit) {
+	what := r.PathValue("sure")
+	j, err := c.Desk.Job(v.who, r.PathValue("name"))
+	if err != nil || what != "finalize" && what != "remove" {
+		c.fail(w, v, http.StatusNotFound, "there is no such page", "see the list of jobs")
+		return
+	}
+	f := c.jobFrame(v, j, "")
+	f.Title = map[string]string{"finalize": "Finalize ", "remove": "Remove "}[what] + j.Definition.Name
+	c.show(w, http.StatusOK, what, f)
+}
+
+// act is a form of a job's page.
+func (c *console) act(w http.ResponseWriter, r *http.Request, v *visit) {
+	name, d, ctx := r.PathValue("name"), c.Desk, r.Context()
+	var j *service.Job
+	var err error
+	switch act := r.PathValue("act"); act {
+	case "pause":
+		j, err = d.Pause(ctx, v.who, name)
+	case "resume":
+		j, err = d.Resume(ctx, v.who, name)
+	case "finalize":
+		j, err = d.Finalize(ctx, v.who, name, r.PostForm.Get("when") != "now")
+	case "cancel-finalize":
+		j, err = d.CancelFinalize(ctx, v.who, name)
+	case "remove":
+		j, err = d.Remove(ctx, v.who, name)
+	case "limits":
+		rates, loads, wrong := wished(r)
+		if wrong != nil {
+			c.again(w, v, name, http.StatusUnprocessableEntity, wrong.Error(), "whole numbers; bytes with a unit, such as 20MB; 0 is unlimited")
+			return
+		}
+		j, err = d.Limit(ctx, v.who, name, rates, loads)
+	default:
+		c.fail(w, v, http.StatusNotFound, "there is no such form", "")
+		return
+	}
+	if err != nil {
+		code, text, hint := c.refusal(err)
+		c.again(w, v, name, code, text, hint)
+		return
+	}
+	if r.PathValue("act") == "remove" { // whose page may be gone
+		http.Redirect(w, r, "/jobs", http.StatusSeeOther)
+		return
+	}
+	c.settle(ctx, name, j.Definition.Revision+1)
+	http.Redirect(w, r, "/jobs/"+name+"?done=1", http.StatusSeeOther)
+}
+
+// wished reads the form of limits.
+func wished(r *http.Request) (*pace.Rates, *pace.Loads, error) {
+	docs, err := strconv.ParseInt(cmp.Or(strings.TrimSpace(r.PostForm.Get("docs")), "0"), 10, 64)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%q is no number of documents", r.PostForm.Get("docs"))
+	}
+	size, err := humanize.ParseBytes(cmp.Or(strings.TrimSpace(r.PostForm.Get("bytes")), "0"))
+	if err != nil || size > 1<<62 {
+		return nil, nil, fmt.Errorf("%q is no number of bytes", r.PostForm.Get("bytes"))
+	}
+	return &pace.Rates{Docs: docs, Bytes: int64(size)},
+		&pace.Loads{Source: pace.Load(r.PostForm.Get("source")), Target: pace.Load(r.PostForm.Get("target"))}, nil
+}
+
+// again shows a job's page with what was refused.
+func (c *console) again(w http.ResponseWriter, v *visit, name string, code int, text, hint string) {
+	j, err := c.Desk.Job(v.who, name)
+	if err != nil {
+		c.fail(w, v, code, text, hint)
+		return
+	}
+	f := c.jobFrame(v, j, "")
+	f.Alert, f.Hint = text, hint
+	c.show(w, code, "job", f)
+}
+
+// settle waits until the view has a job at a revision, so that the next page shows it.
+func (c *console) settle(ctx context.Context, name string, revision uint64) {
+	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	for {
+		changed, _ := c.Desk.View.Changed()
+		if j := c.Desk.View.Job(name); j != nil && j.Definition.Revision >= revision {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// draft is the form of a new job.
+type draft struct {
+	Name, Labels, Settings string
+	Paused                 bool
+	Problems               config.Problems
+}
+
+func (c *console) newPage(w http.ResponseWriter, _ *http.Request, v *visit) {
+	if !v.who.Role.May(service.Admin) {
+		c.fail(w, v, http.StatusForbidden, "the role "+string(v.who.Role)+" may not make jobs", "ask for a token of the role admin")
+		return
+	}
+	c.show(w, http.StatusOK, "new", c.page(v, "new", "New job", draft{}))
+}

@@ -1,0 +1,258 @@
+package console
+
+import (
+	"cmp"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/shown"
+)
+
+// maxRows bounds the jobs of one page.
+const maxRows = 1000
+
+// bar is how far a phase is.
+type bar struct {
+	Name, Text string
+	Percent    int
+}
+
+// row is a job in the list.
+type row struct {
+	Name, State, Cause, Hint, Worker string
+	Bars                             []bar
+	DocsRate, BytesRate, Lag, ETA    string
+
+	docs, bytes, lag, eta float64 // to sort by; -1 unknown
+}
+
+// list is the page of jobs.
+type list struct {
+	Search, State, Sort string
+	Counts              []counted
+	Columns             []column
+	Rows                []row
+	Found, From, Pages  int
+	Links               []link
+	At                  time.Time
+}
+
+type counted struct {
+	Name, Address string
+	N             int
+	Chosen        bool
+}
+
+type column struct {
+	Name, Address, Sorted string
+	Figure                bool
+}
+
+type link struct{ Name, Address string }
+
+// statusOf is what a job's present worker, or the last, said of it; nil where nothing is
+// known of the job of this definition.
+func statusOf(j *service.Job) *job.Status {
+	if j.Report == nil || j.Report.UID != j.Definition.UID {
+		return nil
+	}
+	return j.Report.Status
+}
+
+// live reports whether figures of now are to be had: somebody runs the job and has spoken.
+func live(j *service.Job) bool {
+	return j.Lease != nil && j.Report != nil && j.Report.UID == j.Definition.UID && j.Report.Run == j.Lease.Run && j.Report.Status != nil
+}
+
+func rowOf(j *service.Job) row {
+	r := row{Name: j.Definition.Name, State: string(j.State()), DocsRate: "–", BytesRate: "–", Lag: "–", ETA: "–", docs: -1, bytes: -1, lag: -1, eta: -1}
+	s := statusOf(j)
+	r.Bars = bars(s)
+	r.Cause, r.Hint = trouble(j)
+	if j.Lease != nil {
+		r.Worker = j.Lease.Worker
+	}
+	if !live(j) {
+		return r
+	}
+	copying := !s.Phase.AfterCopy()
+	r.docs, r.bytes = s.Follow.OperationsRate, s.Follow.BytesRate
+	if copying {
+		r.docs, r.bytes, r.eta = s.Copy.DocsRate, s.Copy.BytesRate, s.Copy.ETASeconds
+	} else {
+		r.lag = s.Follow.LagSeconds
+	}
+	r.DocsRate, r.BytesRate = shown.Count(r.docs), shown.Size(r.bytes)+"/s"
+	if r.eta >= 0 {
+		r.ETA = shown.Clock(time.Duration(r.eta * float64(time.Second)))
+	}
+	if r.lag >= 0 {
+		r.Lag = shown.Seconds(r.lag)
+	}
+	return r
+}
+
+// trouble is why a job has failed or waits, and what can be done.
+func trouble(j *service.Job) (cause, hint string) {
+	r := j.Report
+	if r == nil || r.UID != j.Definition.UID {
+		return "", ""
+	}
+	switch state := j.State(); {
+	case state == service.Failed:
+		return cmp.Or(r.Error, "the worker did not say why"), r.Hint
+	case state == service.Running && r.Status != nil && r.Status.Waiting != "":
+		return "waits: " + r.Status.Waiting, r.Status.Hint
+	}
+	return "", ""
+}
+
+// bars are the three phases of a job: structure, full, incremental.
+func bars(s *job.Status) []bar {
+	if s == nil {
+		return nil
+	}
+	part := func(name string, share float64) bar {
+		p := int(share * 100)
+		return bar{Name: name, Text: strconv.Itoa(p) + "%", Percent: p}
+	}
+	if x := s.Structure; x != nil {
+		return []bar{part("structure", shown.Share(int64(x.Collections+x.Views+x.Indexes), int64(x.CollectionsTotal+x.ViewsTotal+x.IndexesTotal), s.Phase == job.PhaseFinalized))}
+	}
+	made := s.Phase.AfterCopy() || s.Phase == job.PhaseCopying || s.Copy.Docs > 0
+	return []bar{part("structure", shown.Share(0, 1, made)), part("full", s.Copy.Share(s.Phase.AfterCopy())), incremental(s)}
+}
+
+// incremental has no total to go by: it is full where the target has caught up.
+func incremental(s *job.Status) bar {
+	b := bar{Name: "incremental"}
+	switch s.Phase {
+	case job.PhaseOverlap:
+		b.Text = "catches up"
+	case job.PhaseFollowing:
+		if b.Text = "follows"; s.Follow.LagSeconds >= 0 && s.Follow.LagSeconds < 10 {
+			b.Percent = 100
+		}
+	case job.PhaseFinalizing:
+		b.Text, b.Percent = "finalizes", 100
+	case job.PhaseFinalized:
+		b.Text, b.Percent = "done", 100
+	default:
+		b.Text = "not yet"
+	}
+	return b
+}
+
+// order is a column, and how rows are sorted by it, nil for not at all.
+type order struct {
+	name   string
+	figure bool
+	by     func(a, b *row) int
+}
+
+// orders are the columns that can be sorted by.
+func orders() []order {
+	figure := func(of func(*row) float64) func(a, b *row) int {
+		return func(a, b *row) int { return cmp.Compare(of(a), of(b)) }
+	}
+	word := func(of func(*row) string) func(a, b *row) int {
+		return func(a, b *row) int { return strings.Compare(of(a), of(b)) }
+	}
+	return []order{
+		{"name", false, word(func(r *row) string { return r.Name })},
+		{"state", false, word(func(r *row) string { return r.State })},
+		{"progress", false, nil},
+		{"docs/s", true, figure(func(r *row) float64 { return r.docs })},
+		{"bytes/s", true, figure(func(r *row) float64 { return r.bytes })},
+		{"lag", true, figure(func(r *row) float64 { return r.lag })},
+		{"ETA", true, figure(func(r *row) float64 { return r.eta })},
+		{"worker", false, word(func(r *row) string { return r.Worker })},
+	}
+}
+
+// jobs is the page of all jobs. With names n it has those rows alone, for the script.
+func (c *console) jobs(w http.ResponseWriter, r *http.Request, v *visit) {
+	q := r.URL.Query()
+	l := list{Search: q.Get("q"), State: q.Get("state"), Sort: q.Get("sort"), At: c.Now()}
+	address := func(key, value string) string {
+		to := url.Values{"q": {l.Search}, "state": {l.State}, "sort": {l.Sort}}
+		to.Set(key, value)
+		for k := range to {
+			if to.Get(k) == "" {
+				to.Del(k)
+			}
+		}
+		return "/jobs?" + to.Encode()
+	}
+	counts := map[string]int{}
+	only := q["n"]
+	for _, j := range c.Desk.Jobs(v.who) {
+		if !strings.Contains(strings.ToLower(j.Definition.Name), strings.ToLower(l.Search)) {
+			continue
+		}
+		state := string(j.State())
+		counts[state]++
+		counts[""]++
+		if len(only) > 0 && slices.Contains(only, j.Definition.Name) || len(only) == 0 && (l.State == "" || state == l.State) {
+			l.Rows = append(l.Rows, rowOf(&j))
+		}
+	}
+	l.Counts = append(l.Counts, counted{"all", address("state", ""), counts[""], l.State == ""})
+	for _, s := range service.States() {
+		l.Counts = append(l.Counts, counted{string(s), address("state", string(s)), counts[string(s)], l.State == string(s)})
+	}
+	l.order(address)
+	l.cut(q.Get("page"), address)
+	f := c.page(v, "jobs", "Jobs", l)
+	f.Live = r.URL.RequestURI()
+	c.show(w, http.StatusOK, "jobs", f)
+}
+
+// order sorts the rows, and makes the heads of the columns.
+func (l *list) order(address func(key, value string) string) {
+	by, down := strings.CutPrefix(l.Sort, "-")
+	for _, o := range orders() {
+		col := column{Name: o.name, Figure: o.figure}
+		if o.by != nil {
+			if col.Address = address("sort", o.name); by == o.name {
+				if col.Sorted = "ascending"; down {
+					col.Sorted = "descending"
+				} else {
+					col.Address = address("sort", "-"+o.name)
+				}
+				slices.SortStableFunc(l.Rows, func(a, b row) int {
+					if down {
+						return o.by(&b, &a)
+					}
+					return o.by(&a, &b)
+				})
+			}
+		}
+		l.Columns = append(l.Columns, col)
+	}
+}
+
+// cut leaves one page of the rows.
+func (l *list) cut(page string, address func(key, value string) string) {
+	l.Found = len(l.Rows)
+	l.Pages = max((l.Found+maxRows-1)/maxRows, 1)
+	n, err := strconv.Atoi(page)
+	if err != nil {
+		n = 1
+	}
+	n = min(max(n, 1), l.Pages)
+	l.From = (n - 1) * maxRows
+	l.Rows = l.Rows[l.From:min(l.From+maxRows, l.Found)]
+	if n > 1 {
+		l.Links = append(l.Links, link{"previous page", address("page", strconv.Itoa(n-1))})
+	}
+	if n < l.Pages {
+		l.Links = append(l.Links, link{"next page", address("page", strconv.Itoa(n+1))})
+	}
+}

@@ -1,0 +1,116 @@
+package console
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/operate"
+)
+
+// maxTrail bounds the entries of the audit trail on a page.
+const maxTrail = 100
+
+func (c *console) create(w http.ResponseWriter, r *http.Request, v *visit) {
+	d := draft{Name: strings.TrimSpace(r.PostForm.Get("name")), Labels: r.PostForm.Get("labels"), Paused: r.PostForm.Get("paused") != "",
+		Settings: strings.ReplaceAll(r.PostForm.Get("settings"), "\r\n", "\n")}
+	refuse := func(code int, text, hint string) {
+		f := c.page(v, "new", "New job", d)
+		f.Alert, f.Hint = text, hint
+		c.show(w, code, "new", f)
+	}
+	labels, err := service.ParseLabels(strings.Fields(d.Labels))
+	if err != nil {
+		refuse(http.StatusUnprocessableEntity, err.Error(), "separate labels by spaces")
+		return
+	}
+	j, _, err := c.Desk.Create(r.Context(), v.who, service.Definition{Name: d.Name, Settings: d.Settings, Labels: labels, Wish: service.Wish{Paused: d.Paused}})
+	if err != nil {
+		if e, ok := errors.AsType[*operate.Error](err); ok {
+			d.Problems = e.Problems
+		}
+		code, text, hint := c.refusal(err)
+		refuse(code, text, hint)
+		return
+	}
+	c.settle(r.Context(), d.Name, j.Definition.Revision)
+	http.Redirect(w, r, "/jobs/"+d.Name, http.StatusSeeOther)
+}
+
+// workers shows those that are there, with the jobs that the visitor sees.
+func (c *console) workers(w http.ResponseWriter, r *http.Request, v *visit) {
+	list := slices.Clone(c.Desk.Workers())
+	for i := range list {
+		list[i].Jobs = slices.DeleteFunc(slices.Clone(list[i].Jobs), func(name string) bool { return !v.who.Sees(name) })
+	}
+	f := c.page(v, "workers", "Workers", list)
+	f.Live = r.URL.RequestURI()
+	c.show(w, http.StatusOK, "workers", f)
+}
+
+// entry is one of the audit trail.
+type entry struct {
+	service.Change
+	Differs string
+}
+
+type trail struct {
+	Job     string
+	Entries []entry
+	Before  uint64 // of the next page, 0 for none
+}
+
+func (c *console) audit(w http.ResponseWriter, r *http.Request, v *visit) {
+	t := trail{Job: strings.TrimSpace(r.URL.Query().Get("job"))}
+	before, err := strconv.ParseUint(cmp.Or(r.URL.Query().Get("before"), "0"), 10, 64)
+	if err != nil {
+		c.fail(w, v, http.StatusBadRequest, "this is no place in the audit trail", "open the page anew")
+		return
+	}
+	changes, err := c.Desk.Trail(r.Context(), v.who, t.Job, before, maxTrail)
+	if err != nil {
+		code, text, hint := c.refusal(err)
+		c.fail(w, v, code, text, hint)
+		return
+	}
+	for _, change := range changes {
+		t.Entries = append(t.Entries, entry{change, difference(change.Before, change.After)})
+	}
+	if len(changes) == maxTrail {
+		t.Before = changes[maxTrail-1].Seq
+	}
+	c.show(w, http.StatusOK, "audit", c.page(v, "audit", "Audit trail", t))
+}
+
+// difference says what a change has changed of a wish.
+func difference(before, after *service.Wish) string {
+	if after == nil {
+		return ""
+	}
+	was := service.Wish{}
+	if before != nil {
+		was = *before
+	}
+	var parts []string
+	add := func(name string, a, b any) {
+		if x, y := fmt.Sprint(a), fmt.Sprint(b); x != y {
+			parts = append(parts, name+": "+x+" → "+y)
+		}
+	}
+	add("paused", was.Paused, after.Paused)
+	add("finalize", was.Finalize, after.Finalize)
+	add("removed", was.Removed, after.Removed)
+	add("try", was.Try, after.Try)
+	if after.Limits != nil && (was.Limits == nil || *was.Limits != *after.Limits) {
+		parts = append(parts, fmt.Sprintf("limits: %d documents, %d bytes a second", after.Limits.Docs, after.Limits.Bytes))
+	}
+	if after.Loads != nil && (was.Loads == nil || *was.Loads != *after.Loads) {
+		parts = append(parts, fmt.Sprintf("loads: source %s, target %s", after.Loads.Source, after.Loads.Target))
+	}
+	return strings.Join(parts, "; ")
+}

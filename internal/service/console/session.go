@@ -1,0 +1,96 @@
+package console
+
+import (
+	"crypto/rand"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/internal/service"
+)
+
+const (
+	// sessionTime is how long somebody stays logged in.
+	sessionTime = 12 * time.Hour
+	// maxSessions bounds the sessions, maxOfOne those of one token's name. The oldest
+	// make room.
+	maxSessions = 1000
+	maxOfOne    = 20
+)
+
+// session is somebody who is logged in. The token is kept to ask at each request
+// whether it is good still, and for which role.
+type session struct {
+	token, name string
+	form        string // what the forms of the session carry
+	began       time.Time
+}
+
+// sessions are those of this process: its end ends them.
+type sessions struct {
+	now func() time.Time
+
+	mu   sync.Mutex
+	byID map[string]*session
+}
+
+// begin makes a session, and gives its id.
+func (s *sessions) begin(token string, c *service.Caller) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tidy()
+	if s.count(c.Name) >= maxOfOne {
+		s.dropOldest(c.Name)
+	}
+	if len(s.byID) >= maxSessions {
+		s.dropOldest("")
+	}
+	id := rand.Text()
+	s.byID[id] = &session{token: token, name: c.Name, form: rand.Text(), began: s.now()}
+	return id
+}
+
+func (s *sessions) tidy() {
+	for id, one := range s.byID {
+		if s.now().Sub(one.began) >= sessionTime {
+			delete(s.byID, id)
+		}
+	}
+}
+
+func (s *sessions) count(name string) (n int) {
+	for _, one := range s.byID {
+		if one.name == name {
+			n++
+		}
+	}
+	return n
+}
+
+// dropOldest ends the oldest session of a name, "" of all.
+func (s *sessions) dropOldest(name string) {
+	oldest := ""
+	for id, one := range s.byID {
+		if (name == "" || one.name == name) && (oldest == "" || one.began.Before(s.byID[oldest].began)) {
+			oldest = id
+		}
+	}
+	delete(s.byID, oldest)
+}
+
+// find is the session of an id, nil where there is none any more.
+func (s *sessions) find(id string) *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one := s.byID[id]
+	if one == nil || s.now().Sub(one.began) >= sessionTime {
+		delete(s.byID, id)
+		return nil
+	}
+	return one
+}
+
+func (s *sessions) end(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byID, id)
+}

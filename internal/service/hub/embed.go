@@ -1,0 +1,145 @@
+package hub
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+const (
+	// maxPayload bounds a message: a definition, or a report of many collections.
+	maxPayload = 4 << 20
+	// maxStore bounds what JetStream has on disk.
+	maxStore = 4 << 30
+	// syncEvery is how often what is written goes to the disk. A power cut loses at
+	// most that much: definitions and wishes, never data.
+	syncEvery = 2 * time.Second
+	// startTime is how long the server may take to come up.
+	startTime = time.Minute
+)
+
+// EmbedOptions are those of a NATS server in this process.
+type EmbedOptions struct {
+	// Dir holds its files. It is made, for its owner alone.
+	Dir string
+	// Host and Port are where workers of other machines reach it; "" is nowhere. Port -1
+	// takes a free one.
+	Host string
+	Port int
+	// Token is the secret that they give.
+	Token string
+	// TLS encrypts what they send; nil does not.
+	TLS *tls.Config
+	Log *slog.Logger
+}
+
+// Embedded is a NATS server in this process. Close ends it.
+type Embedded struct {
+	server *server.Server
+	token  string
+	lock   *os.File
+}
+
+// Embed starts a NATS server, whose files no other process may use meanwhile.
+func Embed(ctx context.Context, o EmbedOptions) (_ *Embedded, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("start NATS in %s: %w", o.Dir, err)
+		}
+	}()
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	lock, err := lockDir(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	s, err := server.NewServer(&server.Options{
+		ServerName: "millrace", StoreDir: o.Dir, JetStream: true,
+		DontListen: o.Host == "", Host: o.Host, Port: o.Port, Authorization: o.Token,
+		TLSConfig: o.TLS, TLS: o.TLS != nil,
+		NoSigs: true, NoSystemAccount: false, DisableJetStreamBanner: true,
+		MaxPayload: maxPayload, JetStreamMaxStore: maxStore, JetStreamMaxMemory: 64 << 20, SyncInterval: syncEvery,
+	})
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	s.SetLoggerV2(serverLog{o.Log}, false, false, false)
+	go s.Start() // returns once it is up; Close waits for its end
+	e := &Embedded{server: s, token: o.Token, lock: lock}
+	up, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	for !s.ReadyForConnections(100 * time.Millisecond) {
+		if up.Err() != nil {
+			e.Close()
+			return nil, mongo.WithHint(fmt.Errorf("it is not ready after %s", startTime), "the log says why; the directory may lie on a full or very slow disk")
+		}
+	}
+	if !s.JetStreamEnabled() {
+		e.Close()
+		return nil, mongo.WithHint(errors.New("JetStream did not start"), "check that the directory can be written and has room")
+	}
+	return e, nil
+}
+
+// lockDir keeps the directory for this process, also from one that ends without a word.
+func lockDir(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(mongo.WithHint(fmt.Errorf("another process uses the directory: %w", err), "give this one another --data-dir, or end the other"), f.Close())
+	}
+	return f, nil
+}
+
+// Address is where it listens, "" for nowhere.
+func (e *Embedded) Address() string {
+	if a := e.server.Addr(); a != nil {
+		return a.String()
+	}
+	return ""
+}
+
+// Close ends the server, and returns when all is written.
+func (e *Embedded) Close() {
+	e.server.Shutdown()
+	e.server.WaitForShutdown()
+	_ = e.lock.Close()
+}
+
+// serverLog gives what the server says to the log: its errors as warnings, for it goes on.
+type serverLog struct{ log *slog.Logger }
+
+func (l serverLog) say(level slog.Level, format string, v []any) {
+	l.log.Log(context.Background(), level, "nats: "+fmt.Sprintf(format, v...))
+}
+
+// Noticef and the others implement server.Logger.
+func (l serverLog) Noticef(format string, v ...any) { l.say(slog.LevelDebug, format, v) }
+
+// Warnf implements server.Logger.
+func (l serverLog) Warnf(format string, v ...any) { l.say(slog.LevelDebug, format, v) }
+
+// Fatalf implements server.Logger.
+func (l serverLog) Fatalf(format string, v ...any) { l.say(slog.LevelError, format, v) }
+
+// Errorf implements server.Logger.
+func (l serverLog) Errorf(format string, v ...any) { l.say(slog.LevelWarn, format, v) }
+
+// Debugf implements server.Logger.
+func (l serverLog) Debugf(string, ...any) {}
+
+// Tracef implements server.Logger.
+func (l serverLog) Tracef(string, ...any) {}

@@ -1,0 +1,190 @@
+package hub
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// DefaultLease is how long a worker that says nothing keeps what it runs.
+const DefaultLease = 15 * time.Second
+
+// The buckets and the stream. A prefix keeps them apart from what else a cluster holds.
+const (
+	bucketJobs    = "millrace-jobs"
+	bucketLeases  = "millrace-leases"
+	bucketReports = "millrace-reports"
+	bucketWorkers = "millrace-workers"
+	streamAudit   = "millrace-audit"
+	subjectAudit  = "millrace.audit"
+)
+
+// Options say where the hub keeps things.
+type Options struct {
+	// Embedded is a server of this process; else URI names a cluster.
+	Embedded *Embedded
+	// URI is nats://host:4222, several with commas; Creds a file of NATS credentials,
+	// Token a secret.
+	URI, Creds, Token string
+	// Lease is how long a worker that says nothing keeps what it runs; 0 is
+	// DefaultLease. All processes of a service have the same.
+	Lease time.Duration
+	// Replicas are how many nodes of a cluster keep everything; 0 is one.
+	Replicas int
+	Log      *slog.Logger
+}
+
+// Hub is a connection to the store of the service. It is safe for concurrent use.
+type Hub struct {
+	conn  *nats.Conn
+	js    jetstream.JetStream
+	lease time.Duration
+	log   *slog.Logger
+
+	jobs, leases, reports, workers jetstream.KeyValue
+	audit                          jetstream.Stream
+}
+
+// The errors that callers tell apart.
+var (
+	ErrExists   = errors.New("a job of this name is there already")
+	ErrNotFound = errors.New("there is no job of this name")
+	ErrChanged  = errors.New("somebody else has changed the job meanwhile")
+	ErrHeld     = errors.New("somebody else has the lease")
+)
+
+// Open connects, and makes the buckets that are not there.
+func Open(ctx context.Context, o Options) (*Hub, error) {
+	if o.Lease == 0 {
+		o.Lease = DefaultLease
+	}
+	conn, err := dial(o)
+	if err != nil {
+		return nil, mongo.WithHint(fmt.Errorf("connect to NATS: %w", err), "check --nats and its credentials, and that the cluster has JetStream")
+	}
+	h := &Hub{conn: conn, lease: o.Lease, log: o.Log}
+	if h.js, err = jetstream.New(conn); err == nil {
+		err = h.make(ctx, max(o.Replicas, 1))
+	}
+	if err != nil {
+		h.Close()
+		return nil, fmt.Errorf("open the store of the service: %w", err)
+	}
+	return h, nil
+}
+
+func dial(o Options) (*nats.Conn, error) {
+	options := []nats.Option{
+		nats.Name("millrace"), nats.MaxReconnects(-1), nats.ReconnectWait(500 * time.Millisecond), nats.RetryOnFailedConnect(false), nats.Timeout(10 * time.Second),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil {
+				o.Log.Warn("NATS cannot be reached; trying again", "error", err)
+			}
+		}),
+		nats.ReconnectHandler(func(*nats.Conn) { o.Log.Info("NATS can be reached again") }),
+	}
+	uri := o.URI
+	if o.Embedded != nil {
+		options, uri = append(options, nats.InProcessServer(o.Embedded.server)), ""
+		if o.Token == "" {
+			o.Token = o.Embedded.token
+		}
+	}
+	if o.Token != "" {
+		options = append(options, nats.Token(o.Token))
+	}
+	if o.Creds != "" {
+		options = append(options, nats.UserCredentials(o.Creds))
+	}
+	return nats.Connect(uri, options...)
+}
+
+// make makes what is not there, and leaves what is.
+func (h *Hub) make(ctx context.Context, replicas int) error {
+	kv := func(c jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
+		c.Replicas = replicas
+		kv, err := h.js.CreateOrUpdateKeyValue(ctx, c)
+		if err != nil {
+			return nil, fmt.Errorf("bucket %s: %w", c.Bucket, err)
+		}
+		return kv, nil
+	}
+	var err error
+	if h.jobs, err = kv(jetstream.KeyValueConfig{Bucket: bucketJobs, Description: "what jobs there are to be", MaxBytes: 512 << 20}); err != nil {
+		return err
+	}
+	if h.leases, err = kv(jetstream.KeyValueConfig{Bucket: bucketLeases, Description: "who runs what", TTL: h.lease, LimitMarkerTTL: time.Minute, MaxBytes: 16 << 20}); err != nil {
+		return err
+	}
+	if h.reports, err = kv(jetstream.KeyValueConfig{Bucket: bucketReports, Description: "how jobs stand", MaxBytes: 512 << 20}); err != nil {
+		return err
+	}
+	if h.workers, err = kv(jetstream.KeyValueConfig{Bucket: bucketWorkers, Description: "which workers there are", TTL: h.lease, LimitMarkerTTL: time.Minute, MaxBytes: 16 << 20}); err != nil {
+		return err
+	}
+	h.audit, err = h.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+		Name: streamAudit, Description: "who has changed what", Subjects: []string{subjectAudit + ".>"},
+		MaxBytes: 256 << 20, Discard: jetstream.DiscardOld, Replicas: replicas, DenyDelete: true,
+	})
+	if err != nil {
+		return fmt.Errorf("stream %s: %w", streamAudit, err)
+	}
+	return nil
+}
+
+// Lease is how long a worker that says nothing keeps what it runs.
+func (h *Hub) Lease() time.Duration { return h.lease }
+
+// identity tells this store from one that was made anew in its place, by when its
+// buckets were made.
+func (h *Hub) identity(ctx context.Context) (string, error) {
+	id := ""
+	for _, bucket := range []string{bucketJobs, bucketReports, bucketLeases, bucketWorkers} {
+		s, err := h.js.Stream(ctx, "KV_"+bucket) // the stream below a bucket, by the protocol of NATS (ADR-8)
+		if err != nil {
+			return "", fmt.Errorf("look at bucket %s: %w", bucket, err)
+		}
+		id += s.CachedInfo().Created.String()
+	}
+	return id, nil
+}
+
+// Ready says why the store does not answer, nil if it does.
+func (h *Hub) Ready(ctx context.Context) error {
+	if _, err := h.jobs.Status(ctx); err != nil {
+		return fmt.Errorf("ask NATS: %w", err)
+	}
+	return nil
+}
+
+// Close disconnects.
+func (h *Hub) Close() { h.conn.Close() }
+
+// encode is a value of a bucket.
+func encode(v any) ([]byte, error) {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("write %T as JSON: %w", v, err)
+	}
+	if len(raw) > maxValue {
+		return nil, fmt.Errorf("%T takes %d bytes, more than the %d that the store takes", v, len(raw), maxValue)
+	}
+	return raw, nil
+}
+
+// maxValue bounds a value: what a NATS server takes by default.
+const maxValue = 1<<20 - 4<<10
+
+// conflict reports that a key is at another revision than was expected, or is there.
+func conflict(err error) bool {
+	var api *jetstream.APIError
+	return errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
+}

@@ -1,0 +1,74 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/millrace/millrace/internal/service"
+)
+
+// Held is a lease that this process has. Its methods are called one at a time.
+type Held struct {
+	hub   *Hub
+	unit  string
+	value []byte
+	rev   uint64
+	until time.Time // by this process' monotonic clock
+}
+
+// Take takes the lease of a unit of work, ErrHeld where somebody has it.
+func (h *Hub) Take(ctx context.Context, unit string, l service.Lease) (*Held, error) {
+	raw, err := encode(l)
+	if err != nil {
+		return nil, err
+	}
+	// The store counts from the moment it has the lease, which is later.
+	began := time.Now()
+	rev, err := h.leases.Create(ctx, unit, raw)
+	if conflict(err) {
+		err = ErrHeld
+	}
+	if err != nil {
+		return nil, fmt.Errorf("take the lease of %s: %w", unit, err)
+	}
+	return &Held{hub: h, unit: unit, value: raw, rev: rev, until: began.Add(h.lease)}, nil
+}
+
+// Until is when the lease ends unless it is renewed, on the safe side.
+func (l *Held) Until() time.Time { return l.until }
+
+// Renew keeps the lease. ErrHeld says that it is lost; after another error it is held
+// until Until.
+func (l *Held) Renew(ctx context.Context) error {
+	began := time.Now()
+	rev, err := l.hub.leases.Update(ctx, l.unit, l.value, l.rev)
+	if conflict(err) {
+		// An answer that was lost has stored it all the same.
+		e, getErr := l.hub.leases.Get(ctx, l.unit)
+		if getErr == nil && string(e.Value()) == string(l.value) {
+			l.rev = e.Revision()
+			return fmt.Errorf("renew the lease of %s: its last renewal was answered late", l.unit)
+		}
+		if getErr == nil || errors.Is(getErr, jetstream.ErrKeyNotFound) {
+			err = ErrHeld
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("renew the lease of %s: %w", l.unit, err)
+	}
+	l.rev, l.until = rev, began.Add(l.hub.lease)
+	return nil
+}
+
+// Release gives the lease back. One that is lost meanwhile is left alone.
+func (l *Held) Release(ctx context.Context) error {
+	err := l.hub.leases.Delete(ctx, l.unit, jetstream.LastRevision(l.rev))
+	if err != nil && !conflict(err) {
+		return fmt.Errorf("release the lease of %s: %w", l.unit, err)
+	}
+	return nil
+}

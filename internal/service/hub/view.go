@@ -1,0 +1,266 @@
+package hub
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/retry"
+	"github.com/millrace/millrace/internal/service"
+)
+
+// View is what the store holds, kept up to date in memory: lists of a thousand jobs
+// are answered from it. It is safe for concurrent use.
+type View struct {
+	hub *Hub
+
+	mu      sync.Mutex
+	jobs    map[string]*service.Definition
+	reports map[string]*service.Report
+	leases  map[string]leased
+	workers map[string]worked
+	version uint64
+	changed chan struct{} // closed and replaced at each change
+	loaded  chan struct{} // closed once all was read
+	once    sync.Once     // that is
+}
+
+// leased is a lease with the time at which it was heard of, by this process' clock:
+// the store's word that it has ended may be lost.
+type leased struct {
+	service.Lease
+	heard time.Time
+}
+
+type worked struct {
+	service.Worker
+	heard time.Time
+}
+
+// NewView makes a view. It is empty until Run.
+func (h *Hub) NewView() *View {
+	return &View{hub: h, jobs: map[string]*service.Definition{}, reports: map[string]*service.Report{}, leases: map[string]leased{},
+		workers: map[string]worked{}, changed: make(chan struct{}), loaded: make(chan struct{})}
+}
+
+// Run keeps the view up to date until ctx ends. It fails where the store cannot be read
+// at first; later it goes on once it can be again.
+func (v *View) Run(ctx context.Context) error {
+	for {
+		err := v.watch(ctx)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		select {
+		case <-v.loaded:
+		default:
+			return err
+		}
+		if !errors.Is(err, errAnew) {
+			v.hub.log.Warn("the store of the service cannot be read; trying again", "error", err)
+			if err := pace.Pause(ctx, time.Second); err != nil {
+				return err
+			}
+		} else {
+			v.hub.log.Warn("the store of the service was made anew; what was known of it is forgotten",
+				"hint", "jobs that are missing have to be defined again; their data and checkpoints are on their targets")
+		}
+		v.change(func() { // it is all told again
+			clear(v.jobs)
+			clear(v.reports)
+			clear(v.leases)
+			clear(v.workers)
+		})
+	}
+}
+
+// errAnew says that the store lost what it held: watchers of what it was would see
+// nothing of what it is.
+var errAnew = errors.New("the store was made anew")
+
+// watch follows the store as long as it is the same.
+func (v *View) watch(ctx context.Context) error {
+	id, err := v.hub.identity(ctx)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	var loading sync.WaitGroup
+	follow := func(kv jetstream.KeyValue, take func(jetstream.KeyValueEntry, bool)) {
+		loading.Add(1)
+		g.Go(func() error { return v.follow(ctx, kv, loading.Done, take) })
+	}
+	follow(v.hub.jobs, v.takeJob)
+	follow(v.hub.reports, v.takeReport)
+	follow(v.hub.leases, v.takeLease)
+	follow(v.hub.workers, v.takeWorker)
+	g.Go(func() error {
+		loading.Wait() // also when those that load end
+		if ctx.Err() == nil {
+			v.once.Do(func() { close(v.loaded) })
+		}
+		return nil
+	})
+	g.Go(func() error {
+		return retry.Every(ctx, v.hub.lease/4, func() error {
+			if now, err := v.hub.identity(ctx); err == nil && now != id {
+				return errAnew
+			}
+			return nil
+		})
+	})
+	return g.Wait()
+}
+
+// follow takes each change of a bucket. A watcher goes on by itself after NATS was away.
+func (v *View) follow(ctx context.Context, kv jetstream.KeyValue, loaded func(), take func(jetstream.KeyValueEntry, bool)) error {
+	w, err := kv.WatchAll(ctx)
+	if err != nil {
+		return fmt.Errorf("watch bucket %s: %w", kv.Bucket(), err)
+	}
+	defer func() { _ = w.Stop() }()
+	once := sync.OnceFunc(loaded)
+	defer once()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case e, ok := <-w.Updates():
+			if !ok {
+				return fmt.Errorf("watch bucket %s: it has ended", kv.Bucket())
+			}
+			if e == nil { // all that was there
+				once()
+				continue
+			}
+			take(e, e.Operation() == jetstream.KeyValuePut)
+		}
+	}
+}
+
+// change is a change of the view, told to those who wait for one.
+func (v *View) change(do func()) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	do()
+	v.version++
+	close(v.changed)
+	v.changed = make(chan struct{})
+}
+
+func (v *View) takeJob(e jetstream.KeyValueEntry, there bool) {
+	d, err := decodeDefinition(e)
+	v.change(func() {
+		delete(v.jobs, e.Key())
+		if there && err == nil {
+			v.jobs[e.Key()] = d
+		}
+	})
+	if there && err != nil {
+		v.hub.log.Warn("a definition cannot be read, and its job is passed over", "error", err)
+	}
+}
+
+func (v *View) takeReport(e jetstream.KeyValueEntry, there bool) {
+	var r service.Report
+	ok := there && json.Unmarshal(e.Value(), &r) == nil
+	v.change(func() {
+		delete(v.reports, e.Key())
+		if ok {
+			v.reports[e.Key()] = &r
+		}
+	})
+}
+
+func (v *View) takeLease(e jetstream.KeyValueEntry, there bool) {
+	var l service.Lease
+	ok := there && json.Unmarshal(e.Value(), &l) == nil
+	v.change(func() {
+		delete(v.leases, e.Key())
+		if ok {
+			v.leases[e.Key()] = leased{l, time.Now()}
+		}
+	})
+}
+
+func (v *View) takeWorker(e jetstream.KeyValueEntry, there bool) {
+	var w service.Worker
+	ok := there && json.Unmarshal(e.Value(), &w) == nil
+	v.change(func() {
+		delete(v.workers, e.Key())
+		if ok {
+			v.workers[e.Key()] = worked{w, time.Now()}
+		}
+	})
+}
+
+// Loaded is closed once the view holds all that was there when it began.
+func (v *View) Loaded() <-chan struct{} { return v.loaded }
+
+// Changed is closed at the next change; version is the present one's number.
+func (v *View) Changed() (changed <-chan struct{}, version uint64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.changed, v.version
+}
+
+// Job is one job, nil where there is none. What it points to is not to be changed.
+func (v *View) Job(name string) *service.Job {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	d := v.jobs[name]
+	if d == nil {
+		return nil
+	}
+	j := v.job(d)
+	return &j
+}
+
+func (v *View) job(d *service.Definition) service.Job {
+	j := service.Job{Definition: *d, Report: v.reports[d.Name]}
+	if l, ok := v.leases[Control(d.Name)]; ok && v.fresh(l.heard) {
+		j.Lease = &l.Lease
+	}
+	return j
+}
+
+// fresh reports that what was heard of then is there still.
+func (v *View) fresh(heard time.Time) bool { return time.Since(heard) < v.hub.lease+time.Second }
+
+// Jobs are all jobs, by name.
+func (v *View) Jobs() []service.Job {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	list := make([]service.Job, 0, len(v.jobs))
+	for _, d := range v.jobs {
+		list = append(list, v.job(d))
+	}
+	slices.SortFunc(list, func(a, b service.Job) int { return strings.Compare(a.Definition.Name, b.Definition.Name) })
+	return list
+}
+
+// Workers are those that are there, by name.
+func (v *View) Workers() []service.Worker {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	list := []service.Worker{}
+	for _, name := range slices.Sorted(maps.Keys(v.workers)) {
+		if w := v.workers[name]; v.fresh(w.heard) {
+			list = append(list, w.Worker)
+		}
+	}
+	return list
+}
+
+// Control is the unit of work that is a job's control and its stream of changes.
+func Control(job string) string { return "control." + job }

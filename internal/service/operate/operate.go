@@ -1,0 +1,313 @@
+// Package operate is what a person may do to the jobs of the service: it checks who
+// asks, changes what is wanted, and keeps the audit trail. API and console both stand
+// on it. It runs nothing.
+package operate
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/hub"
+)
+
+// Code is why something was refused, in a word that does not change with the text.
+type Code string
+
+// The codes of refusals.
+const (
+	NotFound  Code = "notFound"
+	Exists    Code = "exists"
+	Invalid   Code = "invalid"
+	Forbidden Code = "forbidden"
+	Conflict  Code = "conflict"
+)
+
+// Error is a refusal.
+type Error struct {
+	Code Code
+	Text string
+	Hint string
+	// Problems are what is wrong with a definition.
+	Problems config.Problems
+}
+
+// Error is the text, with what is wrong.
+func (e *Error) Error() string {
+	return strings.Join(append([]string{e.Text}, e.Problems.Lines()...), "\n")
+}
+
+func refuse(code Code, hint, format string, args ...any) *Error {
+	return &Error{Code: code, Text: fmt.Sprintf(format, args...), Hint: hint}
+}
+
+// Desk is where wishes are taken. It is safe for concurrent use.
+type Desk struct {
+	Hub  *hub.Hub
+	View *hub.View
+	Now  func() time.Time
+}
+
+// allowed refuses who may not do a thing to a job; a job that somebody may not see is
+// none for them.
+func allowed(c *service.Caller, needed service.Role, name string) error {
+	switch {
+	case name != "" && !c.Sees(name):
+		return missing(name)
+	case !c.Role.May(needed):
+		return refuse(Forbidden, "ask for a token of the role "+string(needed), "the role %s may not do this", c.Role)
+	}
+	return nil
+}
+
+func missing(name string) error {
+	return refuse(NotFound, "see the list of jobs", "there is no job %q", name)
+}
+
+// Create makes a job. The same definition once more is the same job: made is false
+// then. Another one under the same name is refused.
+func (d *Desk) Create(ctx context.Context, c *service.Caller, wanted service.Definition) (_ *service.Job, made bool, err error) {
+	if err := service.CheckName(wanted.Name); err != nil {
+		return nil, false, refuse(Invalid, "choose another name", "%s", err)
+	}
+	if err := allowed(c, service.Admin, wanted.Name); err != nil {
+		return nil, false, d.refused(ctx, c, "create", wanted.Name, err)
+	}
+	if len(wanted.Settings) > service.MaxSettings {
+		return nil, false, refuse(Invalid, "use patterns in place of lists", "the settings take %d bytes, more than %d", len(wanted.Settings), service.MaxSettings)
+	}
+	if _, problems := config.Definition(wanted.Name, wanted.Settings, config.Placeholder); len(problems) > 0 {
+		e := refuse(Invalid, "see `millrace sync --help` for the settings", "the settings of job %q cannot be used", wanted.Name)
+		e.Problems = problems
+		return nil, false, e
+	}
+	def := service.Definition{Name: wanted.Name, UID: rand.Text(), Settings: wanted.Settings, Labels: wanted.Labels,
+		Wish: service.Wish{Paused: wanted.Wish.Paused}, CreatedAt: d.Now().UTC(), CreatedBy: c.Name}
+	err = d.Hub.Create(ctx, &def)
+	if errors.Is(err, hub.ErrExists) {
+		was, getErr := d.Hub.Definition(ctx, def.Name)
+		if getErr != nil {
+			return nil, false, getErr
+		}
+		if was.Settings != def.Settings || !maps.Equal(was.Labels, def.Labels) || was.Wish.Removed {
+			return nil, false, d.refused(ctx, c, "create", def.Name, refuse(Exists, "choose another name, or remove the other first", "there is another job %q already", def.Name))
+		}
+		return d.with(was), false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	return d.with(&def), true, d.note(ctx, c, service.Change{What: "create", Job: def.Name, After: &def.Wish})
+}
+
+// with is a job of which the store's definition may be newer than the view's.
+func (d *Desk) with(def *service.Definition) *service.Job {
+	j := d.View.Job(def.Name)
+	if j == nil {
+		j = &service.Job{}
+	}
+	j.Definition = *def
+	return j
+}
+
+// Job is one that the caller sees.
+func (d *Desk) Job(c *service.Caller, name string) (*service.Job, error) {
+	if err := allowed(c, service.Viewer, name); err != nil {
+		return nil, err
+	}
+	j := d.View.Job(name)
+	if j == nil {
+		return nil, missing(name)
+	}
+	return j, nil
+}
+
+// Jobs are those that the caller sees, by name.
+func (d *Desk) Jobs(c *service.Caller) []service.Job {
+	all := d.View.Jobs()
+	list := make([]service.Job, 0, len(all))
+	for _, j := range all {
+		if c.Sees(j.Definition.Name) {
+			list = append(list, j)
+		}
+	}
+	return list
+}
+
+// Pause has a job stop where it stands.
+func (d *Desk) Pause(ctx context.Context, c *service.Caller, name string) (*service.Job, error) {
+	return d.change(ctx, c, service.Operator, "pause", name, func(_ *service.Job, w *service.Wish) error {
+		w.Paused = true
+		return nil
+	})
+}
+
+// Resume has a job go on, also one that has failed.
+func (d *Desk) Resume(ctx context.Context, c *service.Caller, name string) (*service.Job, error) {
+	return d.change(ctx, c, service.Operator, "resume", name, func(j *service.Job, w *service.Wish) error {
+		if w.Paused = false; j.State() == service.Failed {
+			w.Try++
+		}
+		return nil
+	})
+}
+
+// Finalize has a job end. One that does not follow yet is refused, but for
+// whenCaughtUp, which has it end as soon as it does.
+func (d *Desk) Finalize(ctx context.Context, c *service.Caller, name string, whenCaughtUp bool) (*service.Job, error) {
+	return d.change(ctx, c, service.Operator, "finalize", name, func(j *service.Job, w *service.Wish) error {
+		if j.State() == service.Finished {
+			return nil
+		}
+		why := "it does not run"
+		if j.State() == service.Running && j.Report.Status != nil {
+			why = j.Report.Status.CannotFinalize
+		}
+		if why != "" && !whenCaughtUp {
+			return refuse(Conflict, "wait until it follows, or ask for it when it has caught up", "job %q cannot be finalized now: %s", name, why)
+		}
+		w.Finalize = true
+		return nil
+	})
+}
+
+// CancelFinalize takes the wish to finalize back, until the job has begun to.
+func (d *Desk) CancelFinalize(ctx context.Context, c *service.Caller, name string) (*service.Job, error) {
+	return d.change(ctx, c, service.Operator, "cancel finalize", name, func(j *service.Job, w *service.Wish) error {
+		switch s := status(j); {
+		case !w.Finalize:
+			return refuse(Conflict, "", "nobody has asked to finalize job %q", name)
+		case s != nil && (s.Phase == job.PhaseFinalizing || s.Phase == job.PhaseFinalized):
+			return refuse(Conflict, "", "job %q has begun to finalize, which cannot be taken back", name)
+		}
+		w.Finalize = false
+		return nil
+	})
+}
+
+func status(j *service.Job) *job.Status {
+	if j.Report == nil || j.Report.UID != j.Definition.UID {
+		return nil
+	}
+	return j.Report.Status
+}
+
+// Limit holds a job back; what is nil stays as it is.
+func (d *Desk) Limit(ctx context.Context, c *service.Caller, name string, rates *pace.Rates, loads *pace.Loads) (*service.Job, error) {
+	return d.change(ctx, c, service.Operator, "limits", name, func(_ *service.Job, w *service.Wish) error {
+		return limit(w, rates, loads)
+	})
+}
+
+// Adjust is Limit with some rates or loads; what is nil stays as it is wished, or else
+// as the settings have it.
+func (d *Desk) Adjust(ctx context.Context, c *service.Caller, name string, l server.Limits) (*service.Job, error) {
+	return d.change(ctx, c, service.Operator, "limits", name, func(j *service.Job, w *service.Wish) error {
+		if l == (server.Limits{}) {
+			return refuse(Invalid, "name docsPerSecond, bytesPerSecond, sourceLoad or targetLoad", "nothing is to be changed")
+		}
+		own, _ := config.Definition(name, j.Definition.Settings, config.Placeholder)
+		rates, loads := *cmp.Or(w.Limits, &own.Limits), *cmp.Or(w.Loads, &own.Loads)
+		rates.Docs, rates.Bytes = *cmp.Or(l.Docs, &rates.Docs), *cmp.Or(l.Bytes, &rates.Bytes)
+		loads.Source, loads.Target = *cmp.Or(l.Source, &loads.Source), *cmp.Or(l.Target, &loads.Target)
+		if l.Docs != nil || l.Bytes != nil {
+			if err := limit(w, &rates, nil); err != nil {
+				return err
+			}
+		}
+		if l.Source != nil || l.Target != nil {
+			return limit(w, nil, &loads)
+		}
+		return nil
+	})
+}
+
+// limit wishes for rates and loads that are not nil.
+func limit(w *service.Wish, rates *pace.Rates, loads *pace.Loads) error {
+	if rates != nil {
+		if rates.Docs < 0 || rates.Bytes < 0 {
+			return refuse(Invalid, "0 is unlimited", "%d documents and %d bytes a second are no rates", rates.Docs, rates.Bytes)
+		}
+		w.Limits = rates
+	}
+	if loads != nil {
+		if err := loads.Check(); err != nil {
+			return refuse(Invalid, "", "%s", err)
+		}
+		w.Loads = loads
+	}
+	return nil
+}
+
+// Remove has a job forgotten by the service. What it has copied, and its checkpoint,
+// stay on its target.
+func (d *Desk) Remove(ctx context.Context, c *service.Caller, name string) (*service.Job, error) {
+	return d.change(ctx, c, service.Admin, "remove", name, func(_ *service.Job, w *service.Wish) error {
+		w.Removed = true
+		return nil
+	})
+}
+
+// change stores a changed wish, and what was changed in the audit trail.
+func (d *Desk) change(ctx context.Context, c *service.Caller, needed service.Role, what, name string, do func(*service.Job, *service.Wish) error) (*service.Job, error) {
+	if service.CheckName(name) != nil { // no key of the store, nor a subject of the trail
+		return nil, missing(name)
+	}
+	if err := allowed(c, needed, name); err != nil {
+		return nil, d.refused(ctx, c, what, name, err)
+	}
+	var now *service.Job
+	before, after, err := d.Hub.Change(ctx, name, "", func(def *service.Definition) error {
+		now = d.with(def)
+		if err := do(now, &now.Definition.Wish); err != nil {
+			return err
+		}
+		def.Wish = now.Definition.Wish
+		return nil
+	})
+	if errors.Is(err, hub.ErrNotFound) {
+		return nil, missing(name)
+	}
+	if err != nil {
+		return nil, d.refused(ctx, c, what, name, err)
+	}
+	return now, d.note(ctx, c, service.Change{What: what, Job: name, Before: &before, After: &after})
+}
+
+// refused notes who was refused what, and gives the refusal.
+func (d *Desk) refused(ctx context.Context, c *service.Caller, what, name string, why error) error {
+	var e *Error
+	if !errors.As(why, &e) {
+		return why
+	}
+	return errors.Join(why, d.note(ctx, c, service.Change{What: what, Job: name, Refused: e.Text}))
+}
+
+func (d *Desk) note(ctx context.Context, c *service.Caller, change service.Change) error {
+	change.At, change.Who, change.From = d.Now().UTC(), c.Name, c.From
+	return d.Hub.Note(ctx, &change)
+}
+
+// Trail are entries of the audit trail (see hub.Hub.Trail), for those who may read it.
+func (d *Desk) Trail(ctx context.Context, c *service.Caller, name string, before uint64, limit int) ([]service.Change, error) {
+	if err := allowed(c, service.Admin, name); err != nil {
+		return nil, err
+	}
+	if name == "" && len(c.Jobs) > 0 {
+		return nil, refuse(Forbidden, "ask for one job", "the trail of all jobs is not for a token of some jobs")
+	}
+	return d.Hub.Trail(ctx, name, before, limit)
+}
+
+// Workers are those that are there, by name.
+func (d *Desk) Workers() []service.Worker { return d.View.Workers() }

@@ -1,0 +1,115 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"github.com/millrace/millrace/internal/spawn"
+)
+
+// Guard is the guardian of a worker, a process of its own: it kills its parent once
+// this has said nothing on in for as long as limit. A worker that hangs, or was
+// stopped by a signal, keeps its connections, over which writes of a job that another
+// worker has by then could still arrive at the target. It returns when the parent ends.
+func Guard(in io.Reader, limit time.Duration) error {
+	parent := os.Getppid()
+	beats := make(chan error)
+	go func() {
+		buf := make([]byte, 64)
+		for {
+			_, err := in.Read(buf)
+			beats <- err
+			if err != nil {
+				return
+			}
+		}
+	}()
+	late := time.NewTimer(limit)
+	defer late.Stop()
+	for {
+		select {
+		case err := <-beats:
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err != nil {
+				return fmt.Errorf("listen to the worker: %w", err)
+			}
+			late.Reset(limit)
+		case <-late.C:
+			if os.Getppid() != parent {
+				return nil
+			}
+			if err := syscall.Kill(parent, syscall.SIGKILL); err != nil {
+				return fmt.Errorf("kill the worker, which says nothing: %w", err)
+			}
+			return fmt.Errorf("killed worker %d, which has said nothing for %s", parent, limit)
+		}
+	}
+}
+
+// Guardian starts the guardian of this process, again if it ends.
+type Guardian struct {
+	// Command starts the program that calls Guard: its name and arguments.
+	Command []string
+	// Limit is how long this process may say nothing.
+	Limit time.Duration
+	Log   *slog.Logger
+}
+
+// Run has this process guarded until ctx ends.
+func (g *Guardian) Run(ctx context.Context) error {
+	for {
+		err := g.once(ctx)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		g.Log.Warn("the worker's guardian has ended, and is started again", "error", err)
+		if err := pause(ctx, time.Second); err != nil {
+			return err
+		}
+	}
+}
+
+// once starts a guardian and tells it that this process lives, until either ends.
+func (g *Guardian) once(ctx context.Context) error {
+	cmd := spawn.Command(g.Command[0], g.Command[1:]...) // it ends with its standard input
+	// A signal from the terminal is for the worker.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return fmt.Errorf("start the guardian: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start the guardian: %w", err)
+	}
+	return errors.Join(g.beat(ctx, in), in.Close(), ended(cmd))
+}
+
+func (g *Guardian) beat(ctx context.Context, in io.Writer) error {
+	for {
+		if _, err := in.Write([]byte{'.'}); err != nil {
+			return fmt.Errorf("tell the guardian: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(g.Limit / 10):
+		}
+	}
+}
+
+func ended(cmd *exec.Cmd) error {
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("the guardian: %w", err)
+	}
+	return nil
+}

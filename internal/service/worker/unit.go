@@ -1,0 +1,322 @@
+package worker
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/procstat"
+	"github.com/millrace/millrace/internal/retry"
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/hub"
+)
+
+func newRun() string { return rand.Text() }
+
+// unit is one job that this worker runs, from the lease to its end.
+type unit struct {
+	worker *Worker
+	name   string
+	uid    string
+	lease  service.Lease
+	held   *hub.Held
+	log    *slog.Logger
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+
+	mu     sync.Mutex
+	report service.Report
+}
+
+// Why a unit ends before its job does.
+var (
+	errLost    = errors.New("the lease was lost")
+	errRemoved = errors.New("the job was removed")
+)
+
+// run runs the job until it ends, or somebody wants it to.
+func (u *unit) run() {
+	defer u.cancel(nil)
+	u.log.Info("job taken", "run", u.lease.Run)
+	u.report = service.Report{UID: u.uid, Run: u.lease.Run, Worker: u.worker.Name, State: service.Starting}
+	var keeping sync.WaitGroup
+	keep, done := context.WithCancel(context.WithoutCancel(u.ctx))
+	keeping.Go(func() { u.keep(keep) })
+	d, err := u.definition()
+	switch {
+	case errors.Is(err, hub.ErrNotFound) || errors.Is(err, hub.ErrChanged):
+		u.cancel(err) // there is nobody to speak of it to
+	case err != nil:
+		u.cancel(fmt.Errorf("the definition cannot be read: %w", err))
+	case d.Wish.Removed:
+		err = errRemoved
+		u.cancel(err)
+	default:
+		u.tell()
+		err = u.work(d)
+	}
+	u.end(err)
+	done()
+	keeping.Wait()
+	u.letGo()
+}
+
+// definition is what is wanted of the job this unit was taken for.
+func (u *unit) definition() (*service.Definition, error) {
+	d, err := u.worker.Hub.Definition(u.ctx, u.name)
+	if err == nil && d.UID != u.uid {
+		err = fmt.Errorf("job %s was made anew: %w", u.name, hub.ErrChanged)
+	}
+	return d, err
+}
+
+// keep renews the lease until ctx ends, and ends the work when it is lost. It goes on
+// while the job lets go, which may take a while.
+func (u *unit) keep(ctx context.Context) {
+	every := u.worker.Hub.Lease() / 5
+	for pause(ctx, every) == nil {
+		try, cancel := context.WithTimeout(ctx, every)
+		err := u.held.Renew(try)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			u.log.Warn("the lease could not be renewed", "error", err)
+		}
+		if errors.Is(err, hub.ErrHeld) || time.Until(u.held.Until()) < every {
+			u.cancel(errLost)
+			return
+		}
+	}
+}
+
+// work opens the job and runs it, again after what passes by itself.
+func (u *unit) work(d *service.Definition) error {
+	s, problems := config.Definition(u.name, d.Settings, u.worker.Resolve)
+	if len(problems) > 0 {
+		return mongo.WithHint(fmt.Errorf("the settings cannot be used here: %w", problems), "mend them, or give this worker what they refer to")
+	}
+	spec := s.Spec
+	spec.Deps = u.worker.Deps
+	spec.Log, spec.Usage = u.log, func() procstat.Usage { return procstat.Usage{} }
+	if spec.SpoolDir == "" {
+		spec.SpoolDir = u.worker.SpoolDir
+	}
+	u.set(func(r *service.Report) { r.Try = d.Wish.Try })
+	patience := retry.Patience{Waiting: func(failure error, pause time.Duration) {
+		u.set(func(r *service.Report) {
+			if r.Error, r.Hint = "", ""; failure != nil {
+				r.Error, r.Hint = mongo.Brief(failure), mongo.HintOf(failure)
+			}
+		})
+		if failure != nil {
+			u.log.Warn("the job cannot be begun yet", "error", failure, "retryIn", pause)
+			u.tell()
+		}
+	}}
+	var j *job.Job
+	var plan *job.Plan
+	err := patience.Try(u.ctx, 0, func() (err error) {
+		if j, err = job.Open(u.ctx, spec); err != nil {
+			return err
+		}
+		if plan, err = j.Plan(u.ctx); err != nil {
+			j.Close()
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer j.Close()
+	switch {
+	case plan.Finalized != nil:
+		st := j.Status()
+		st.Phase, st.TargetPosition = job.PhaseFinalized, plan.TargetPosition
+		u.set(func(r *service.Report) { r.Status = &st })
+		return nil
+	case plan.Checks.Failed():
+		return &job.PrecheckError{Plan: plan}
+	}
+	plan.Checks.LogWarnings(u.log)
+	return u.follow(j, d)
+}
+
+// follow runs the job, and brings it to what is wanted of it meanwhile.
+func (u *unit) follow(j *job.Job, d *service.Definition) error {
+	w := &wishes{unit: u, job: j}
+	defer w.wait()
+	// Spoken out whatever it is: the checkpoint remembers what was wanted last.
+	w.meet(&service.Wish{Try: d.Wish.Try, Paused: !d.Wish.Paused}, &d.Wish)
+	ended := make(chan error, 1)
+	go func() { ended <- j.Run(u.ctx) }()
+	was := d.Wish
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		changed, _ := u.worker.View.Changed()
+		if now := u.wish(); now != nil {
+			w.meet(&was, now)
+			was = *now
+		}
+		u.show(j)
+		select {
+		case err := <-ended:
+			st := j.Status()
+			u.set(func(r *service.Report) { r.Status = &st })
+			return err
+		case <-tick.C:
+			u.tell()
+		case <-changed:
+			// Changes of other jobs come often; those of this one may wait that long.
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-u.ctx.Done():
+			}
+		}
+	}
+}
+
+// wish is what is wanted now, nil where the view does not know.
+func (u *unit) wish() *service.Wish {
+	j := u.worker.View.Job(u.name)
+	if j == nil || j.Definition.UID != u.uid {
+		return nil
+	}
+	if j.Definition.Wish.Removed {
+		u.cancel(errRemoved)
+	}
+	return &j.Definition.Wish
+}
+
+// show takes the job's status into the report.
+func (u *unit) show(j *job.Job) {
+	st := j.Status()
+	u.set(func(r *service.Report) {
+		if r.State = service.Running; st.Paused {
+			r.State = service.Paused
+		}
+		r.Status, r.Error, r.Hint = &st, st.Error, st.Hint
+	})
+}
+
+func (u *unit) set(do func(*service.Report)) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	do(&u.report)
+}
+
+// tell stores the report. One that cannot be stored is not missed: the next says more.
+func (u *unit) tell() {
+	u.mu.Lock()
+	r := u.report
+	r.At = time.Now().UTC()
+	u.mu.Unlock()
+	if time.Now().After(u.held.Until()) {
+		return // it is for another one to speak of the job
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(u.ctx), 3*time.Second)
+	defer cancel()
+	if err := u.worker.Hub.Tell(ctx, u.name, &r); err != nil {
+		u.log.Debug("report not stored", "error", err)
+	}
+}
+
+// end says how the work has ended.
+func (u *unit) end(err error) {
+	cause := context.Cause(u.ctx)
+	switch {
+	case cause != nil && err != nil:
+		u.log.Info("job let go", "why", cause)
+	case err != nil:
+		u.set(func(r *service.Report) {
+			r.State, r.Error, r.Hint = service.Failed, mongo.Brief(err), mongo.HintOf(err)
+			if refused, ok := errors.AsType[*job.PrecheckError](err); ok {
+				r.Checks = refused.Plan.Checks
+			}
+		})
+		u.log.Error("job failed", "error", err, "hint", mongo.HintOf(err))
+	default:
+		u.set(func(r *service.Report) { r.State, r.Error, r.Hint = service.Finished, "", "" })
+		u.log.Info("job finished")
+	}
+	if err == nil || cause == nil {
+		u.tell()
+	}
+}
+
+// letGo gives the lease back, and forgets the job where it was removed.
+func (u *unit) letGo() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(u.ctx), 5*time.Second)
+	defer cancel()
+	d, err := u.worker.Hub.Definition(ctx, u.name)
+	if err == nil && d.UID == u.uid && d.Wish.Removed && time.Now().Before(u.held.Until()) {
+		if err := u.worker.Hub.Forget(ctx, d); err != nil {
+			u.log.Warn("the job could not be forgotten", "error", err)
+		} else {
+			u.log.Info("job removed; what it has copied and its checkpoint stay on the target")
+		}
+	}
+	if err := u.held.Release(ctx); err != nil {
+		u.log.Warn("the lease could not be given back; it ends by itself", "error", err)
+	}
+}
+
+// wishes brings a running job to what is wanted of it.
+type wishes struct {
+	unit *unit
+	job  *job.Job
+	wg   sync.WaitGroup
+}
+
+// meet does what has changed from one wish to the next.
+func (w *wishes) meet(was, now *service.Wish) {
+	if reflect.DeepEqual(was, now) {
+		return
+	}
+	ctx, u := w.unit.ctx, w.unit
+	note := func(what string, err error) {
+		if err != nil && ctx.Err() == nil {
+			u.log.Warn("a wish could not be met", "wish", what, "error", err)
+			u.set(func(r *service.Report) { r.Unmet = what + ": " + mongo.Brief(err) })
+		}
+	}
+	u.set(func(r *service.Report) { r.Unmet = "" })
+	if was.Paused != now.Paused {
+		if now.Paused {
+			note("pause", w.job.Pause(ctx))
+		} else {
+			note("resume", w.job.Resume(ctx))
+		}
+	}
+	if now.Limits != nil && (was.Limits == nil || *was.Limits != *now.Limits) {
+		note("limits", w.job.SetLimits(ctx, *now.Limits))
+	}
+	if now.Loads != nil && (was.Loads == nil || *was.Loads != *now.Loads) {
+		note("loads", w.job.SetLoads(ctx, *now.Loads))
+	}
+	switch {
+	case now.Finalize && !was.Finalize:
+		w.wg.Go(func() {
+			if err := w.job.Finalize(ctx, true); err != nil {
+				if refused, ok := errors.AsType[*job.Refusal](err); !ok || refused.Code != job.CodeWithdrawn {
+					note("finalize", err)
+				}
+			}
+		})
+	case was.Finalize && !now.Finalize:
+		note("cancel finalize", w.job.CancelFinalize(ctx))
+	}
+}
+
+// wait ends with the job: until then a finalize waits for it.
+func (w *wishes) wait() { w.wg.Wait() }

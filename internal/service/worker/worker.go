@@ -1,0 +1,287 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/retry"
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/hub"
+)
+
+// Options are those of a worker.
+type Options struct {
+	// Name is the worker's, another one for each process.
+	Name, Version string
+	// Labels say which jobs it may run.
+	Labels map[string]string
+	// MaxJobs is how many it runs at once; 0 is any number.
+	MaxJobs int
+	// SpoolDir is where jobs keep changes that the oplog may forget, where their
+	// settings name no directory; "" is nowhere.
+	SpoolDir string
+	Hub      *hub.Hub
+	View     *hub.View
+	// Resolve reads what definitions refer to.
+	Resolve config.Resolver
+	// Deps are what jobs have of the process.
+	Deps job.Deps
+	Log  *slog.Logger
+}
+
+// Worker runs jobs. Run is called once; Drain is safe for concurrent use with it.
+type Worker struct {
+	Options
+	started time.Time
+	drain   chan struct{}
+	once    sync.Once
+
+	mu    sync.Mutex
+	units map[string]*unit // by job
+	seen  map[string]time.Time
+	ended chan struct{} // takes a word when a unit ends
+}
+
+// New makes a worker.
+func New(o Options) *Worker {
+	return &Worker{Options: o, started: time.Now(), drain: make(chan struct{}), units: map[string]*unit{}, seen: map[string]time.Time{}, ended: make(chan struct{}, 1)}
+}
+
+// Drain has the worker take nothing more and give back what it has. Run goes on.
+func (w *Worker) Drain() { w.once.Do(func() { close(w.drain) }) }
+
+func (w *Worker) draining() bool {
+	select {
+	case <-w.drain:
+		return true
+	default:
+		return false
+	}
+}
+
+// lookEvery is how often the worker looks for jobs without being told of a change.
+const lookEvery = time.Second
+
+// Run takes jobs and runs them until ctx ends. It returns when all have let go.
+func (w *Worker) Run(ctx context.Context) error {
+	select {
+	case <-w.View.Loaded():
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return w.present(gctx) })
+	g.Go(func() error { return w.take(gctx, g) })
+	err := g.Wait()
+	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+	defer cancel()
+	if leaveErr := w.Hub.Leave(leaving, w.Name); leaveErr != nil {
+		w.Log.Debug("leave not told", "error", leaveErr)
+	}
+	return err
+}
+
+// present says that the worker is there, again and again.
+func (w *Worker) present(ctx context.Context) error {
+	host, _ := os.Hostname()
+	tell := func() error {
+		w.mu.Lock()
+		jobs := slices.Sorted(maps.Keys(w.units))
+		w.mu.Unlock()
+		err := w.Hub.Present(ctx, &service.Worker{Name: w.Name, Version: w.Version, Host: host, PID: os.Getpid(), Labels: w.Labels, Jobs: jobs,
+			MaxJobs: w.MaxJobs, Draining: w.draining(), StartedAt: w.started.UTC(), At: time.Now().UTC()})
+		if err != nil && ctx.Err() == nil {
+			w.Log.Warn("the worker cannot be announced", "error", err)
+		}
+		return nil
+	}
+	if err := tell(); err != nil {
+		return err
+	}
+	return retry.Every(ctx, min(w.Hub.Lease()/5, lookEvery), tell)
+}
+
+// take looks for jobs that nobody runs, whenever something changes.
+func (w *Worker) take(ctx context.Context, g *errgroup.Group) error {
+	drain := w.drain
+	for {
+		changed, _ := w.View.Changed()
+		w.look(ctx, g)
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-drain:
+			drain = nil
+			w.giveBack()
+		case <-w.ended:
+		case <-changed:
+			// One change seldom comes alone.
+			if err := pause(ctx, 20*time.Millisecond); err != nil {
+				return err
+			}
+		case <-time.After(lookEvery):
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// giveBack ends all units.
+func (w *Worker) giveBack() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, u := range w.units {
+		u.cancel(errDrained)
+	}
+}
+
+var errDrained = errors.New("the worker is drained")
+
+// otherTurn is how long a job is left to the worker that is to have it.
+const otherTurn = 3 * time.Second
+
+// look takes the jobs that this worker is to have, and those that others were to have
+// and did not take.
+func (w *Worker) look(ctx context.Context, g *errgroup.Group) {
+	if w.draining() {
+		return
+	}
+	jobs := w.View.Jobs()
+	sharing, seen := w.sharing(jobs), map[string]time.Time{}
+	for i := range jobs {
+		d := &jobs[i].Definition
+		forget := d.Wish.Removed && jobs[i].Lease == nil
+		if w.has(d.Name) || !jobs[i].Wanted() && !forget {
+			continue
+		}
+		since, known := w.seen[d.Name]
+		if !known {
+			since = time.Now()
+		}
+		seen[d.Name] = since
+		late := time.Since(since) > otherTurn && w.room() && (forget || d.Fits(w.Labels))
+		if to := sharing.next(d, forget); to == w.Name || late {
+			w.start(ctx, g, *d)
+		}
+	}
+	w.seen = seen
+}
+
+func (w *Worker) has(name string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.units[name] != nil
+}
+
+// room reports whether the worker may run one more.
+func (w *Worker) room() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.MaxJobs == 0 || len(w.units) < w.MaxJobs
+}
+
+// sharing gives jobs to workers. Workers that see the same come to the same result.
+type sharing struct {
+	workers []service.Worker
+	loads   map[string]int
+}
+
+func (w *Worker) sharing(jobs []service.Job) *sharing {
+	s := &sharing{loads: map[string]int{}}
+	for _, o := range w.View.Workers() {
+		if o.Name != w.Name && !o.Draining {
+			s.workers = append(s.workers, o)
+		}
+	}
+	s.workers = append(s.workers, service.Worker{Name: w.Name, Labels: w.Labels, MaxJobs: w.MaxJobs})
+	for i := range jobs {
+		if l := jobs[i].Lease; l != nil {
+			s.loads[l.Worker]++
+		}
+	}
+	s.loads[w.Name] = len(w.Jobs())
+	return s
+}
+
+// next is the worker for a job: that with the fewest of those that fit and have room,
+// "" where there is none. Whoever forgets a job need not fit.
+func (s *sharing) next(d *service.Definition, forget bool) string {
+	best := ""
+	for _, o := range s.workers {
+		n := s.loads[o.Name]
+		if !forget && !d.Fits(o.Labels) || o.MaxJobs > 0 && n >= o.MaxJobs {
+			continue
+		}
+		if best == "" || n < s.loads[best] || n == s.loads[best] && o.Name < best {
+			best = o.Name
+		}
+	}
+	if best != "" {
+		s.loads[best]++
+	}
+	return best
+}
+
+// start takes a job, unless somebody else is faster.
+func (w *Worker) start(ctx context.Context, g *errgroup.Group, d service.Definition) {
+	u, err := w.hold(ctx, d)
+	switch {
+	case errors.Is(err, hub.ErrHeld):
+		return
+	case err != nil:
+		w.Log.Warn("a job cannot be taken", "job", d.Name, "error", err)
+		return
+	}
+	w.mu.Lock()
+	w.units[d.Name] = u
+	w.mu.Unlock()
+	g.Go(func() error {
+		u.run()
+		w.mu.Lock()
+		delete(w.units, d.Name)
+		w.mu.Unlock()
+		select {
+		case w.ended <- struct{}{}:
+		default:
+		}
+		return nil
+	})
+}
+
+// hold takes the lease of a job's control.
+func (w *Worker) hold(ctx context.Context, d service.Definition) (*unit, error) {
+	u := &unit{worker: w, name: d.Name, uid: d.UID, log: w.Log.With("job", d.Name), lease: service.Lease{Worker: w.Name, Run: newRun(), Since: time.Now().UTC()}}
+	var err error
+	if u.held, err = w.Hub.Take(ctx, hub.Control(d.Name), u.lease); err != nil {
+		return nil, err
+	}
+	u.ctx, u.cancel = context.WithCancelCause(ctx)
+	return u, nil
+}
+
+// Jobs are the names of those that the worker runs.
+func (w *Worker) Jobs() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Sorted(maps.Keys(w.units))
+}
+
+func (w *Worker) String() string { return fmt.Sprintf("worker %s", w.Name) }

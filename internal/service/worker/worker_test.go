@@ -1,0 +1,294 @@
+package worker_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/hub"
+	"github.com/millrace/millrace/internal/service/operate"
+	"github.com/millrace/millrace/internal/service/worker"
+	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/internal/verify"
+)
+
+// lease is short, so that what is lost is taken soon.
+const lease = 3 * time.Second
+
+// bed is a service with workers, and two clusters.
+type bed struct {
+	*testing.T
+	src, dst *lab.Cluster
+	source   *driver.Client
+	nats     *hub.Embedded
+	desk     *operate.Desk
+	admin    *service.Caller
+}
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	b := &bed{T: t, src: lab.ForTest(t, lab.Options{}), dst: lab.ForTest(t, lab.Options{}), admin: &service.Caller{Name: "test", Role: service.Admin, From: "here"}}
+	var err error
+	b.source, err = driver.Connect(options.Client().ApplyURI(b.src.URI()))
+	b.ok(err)
+	t.Cleanup(func() { _ = b.source.Disconnect(context.Background()) })
+	b.nats, err = hub.Embed(t.Context(), hub.EmbedOptions{Dir: t.TempDir(), Host: "127.0.0.1", Port: -1, Token: "sesame, open up", Log: b.log("nats")})
+	b.ok(err)
+	t.Cleanup(b.nats.Close)
+	h, v := b.connect(b.nats.Address())
+	b.desk = &operate.Desk{Hub: h, View: v, Now: time.Now}
+	return b
+}
+
+func (b *bed) ok(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// log is what a part says, shown where the test fails.
+func (b *bed) log(name string) *slog.Logger {
+	return slog.New(slog.NewTextHandler(b.Output(), nil)).With("of", name)
+}
+
+// connect is a process of its own, as far as the store knows.
+func (b *bed) connect(address string) (*hub.Hub, *hub.View) {
+	b.Helper()
+	h, err := hub.Open(b.Context(), hub.Options{URI: "nats://" + address, Token: "sesame, open up", Lease: lease, Log: b.log("hub")})
+	b.ok(err)
+	v := h.NewView()
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := v.Run(ctx); ctx.Err() == nil {
+			b.Errorf("the view ended: %v", err)
+		}
+	})
+	b.Cleanup(func() { cancel(); wg.Wait(); h.Close() })
+	<-v.Loaded()
+	return h, v
+}
+
+// worker runs one until the test ends, or it is stopped, which returns when it has let go.
+func (b *bed) worker(address string, o worker.Options) (w *worker.Worker, stop func()) {
+	b.Helper()
+	o.Hub, o.View = b.connect(address)
+	o.Log, o.SpoolDir = b.log(o.Name), b.TempDir()
+	o.Resolve = func(ref string) (string, error) {
+		uri, ok := map[string]string{"env:SOURCE": b.src.URI(), "env:TARGET": b.dst.URI()}[ref]
+		if !ok {
+			return "", fmt.Errorf("there is no %s", ref)
+		}
+		return uri, nil
+	}
+	w = worker.New(o)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := w.Run(ctx); ctx.Err() == nil {
+			b.Errorf("worker %s ended: %v", o.Name, err)
+		}
+	})
+	stop = sync.OnceFunc(func() { cancel(); wg.Wait() })
+	b.Cleanup(stop)
+	return w, stop
+}
+
+// create makes a job of one database.
+func (b *bed) create(name, db, more string) {
+	b.Helper()
+	_, made, err := b.desk.Create(b.Context(), b.admin, service.Definition{Name: name, Settings: "source: env:SOURCE\ntarget: env:TARGET\ninclude: [" + db + ".*]\nallow-missing: true\n" + more})
+	if err != nil || !made {
+		b.Fatalf("made %v: %v", made, err)
+	}
+}
+
+// until waits until a job is as wanted.
+func (b *bed) until(name, what string, holds func(*service.Job) bool) *service.Job {
+	b.Helper()
+	for {
+		changed, _ := b.desk.View.Changed()
+		if j := b.desk.View.Job(name); j != nil && holds(j) {
+			return j
+		}
+		select {
+		case <-changed:
+		case <-time.After(200 * time.Millisecond):
+		case <-b.Context().Done():
+			b.Fatalf("%s: %s did not come", name, what)
+		}
+	}
+}
+
+func following(j *service.Job) bool {
+	return j.State() == service.Running && j.Report.Status != nil && j.Report.Status.Phase == job.PhaseFollowing
+}
+
+func (b *bed) insert(db string, from, n int) {
+	b.Helper()
+	docs := make([]any, 0, n)
+	for i := range n {
+		docs = append(docs, bson.D{{Key: "_id", Value: from + i}, {Key: "text", Value: strings.Repeat("x", 100)}})
+	}
+	_, err := b.source.Database(db).Collection("c").InsertMany(b.Context(), docs)
+	b.ok(err)
+}
+
+// same compares what a job has brought over.
+func (b *bed) same(db string) {
+	b.Helper()
+	r, err := verify.Clusters(b.Context(), verify.Spec{Source: b.src.URI(), Target: b.dst.URI(), Rules: transform.Config{Include: []string{db + ".*"}}})
+	b.ok(err)
+	if !r.Same || len(r.Collections) != 1 {
+		b.Errorf("%s differs: %+v", db, r)
+	}
+}
+
+// TestJobs: a job that is wanted is run; it is paused, resumed, finalized and removed
+// as its definition says.
+func TestJobs(t *testing.T) {
+	b := newBed(t)
+	b.insert("jobs", 0, 2000)
+	b.create("first", "jobs", "")
+	if s := b.desk.View; s.Job("first") != nil && s.Job("first").State() != service.Waiting {
+		t.Errorf("without a worker: %s", s.Job("first").State())
+	}
+	b.worker(b.nats.Address(), worker.Options{Name: "w1"})
+	b.until("first", "following", following)
+	_, err := b.desk.Pause(t.Context(), b.admin, "first")
+	b.ok(err)
+	b.until("first", "the pause", func(j *service.Job) bool { return j.State() == service.Paused })
+	b.insert("jobs", 2000, 500)
+	if _, err := b.desk.Finalize(t.Context(), b.admin, "first", false); err == nil {
+		t.Error("a paused job is finalized")
+	}
+	_, err = b.desk.Resume(t.Context(), b.admin, "first")
+	b.ok(err)
+	b.until("first", "following", following)
+	_, err = b.desk.Finalize(t.Context(), b.admin, "first", true)
+	b.ok(err)
+	b.until("first", "its end", func(j *service.Job) bool { return j.State() == service.Finished && j.Lease == nil })
+	b.same("jobs")
+	_, err = b.desk.Remove(t.Context(), b.admin, "first")
+	b.ok(err)
+	for b.desk.View.Job("first") != nil {
+		time.Sleep(20 * time.Millisecond)
+	}
+	// The same name again is the same job on the target, and is done already.
+	b.create("first", "jobs", "")
+	b.until("first", "its end", func(j *service.Job) bool { return j.State() == service.Finished })
+}
+
+// TestFailed: a job that cannot be run says why and waits; when it is resumed it is
+// tried again.
+func TestFailed(t *testing.T) {
+	b := newBed(t)
+	b.insert("failed", 0, 10)
+	target, err := driver.Connect(options.Client().ApplyURI(b.dst.URI()))
+	b.ok(err)
+	defer func() { _ = target.Disconnect(context.Background()) }()
+	_, err = target.Database("failed").Collection("c").InsertOne(t.Context(), bson.D{{Key: "_id", Value: "in the way"}})
+	b.ok(err)
+	b.worker(b.nats.Address(), worker.Options{Name: "w1"})
+	b.create("failed", "failed", "")
+	j := b.until("failed", "the refusal", func(j *service.Job) bool { return j.State() == service.Failed && j.Lease == nil })
+	if !strings.Contains(j.Report.Error, "failed.c") || j.Report.Hint == "" || len(j.Report.Checks) == 0 {
+		t.Errorf("%+v", j.Report)
+	}
+	b.create("unknown", "other", "max-rate-docs: 5\nsource-shard: [\"a=env:NONE\"]\n")
+	j = b.until("unknown", "the refusal", func(j *service.Job) bool { return j.State() == service.Failed })
+	if !strings.Contains(j.Report.Error, "env:NONE") {
+		t.Errorf("%+v", j.Report)
+	}
+	b.ok(target.Database("failed").Collection("c").Drop(t.Context()))
+	_, err = b.desk.Resume(t.Context(), b.admin, "failed")
+	b.ok(err)
+	b.until("failed", "following", following)
+	_, err = b.desk.Finalize(t.Context(), b.admin, "failed", true)
+	b.ok(err)
+	b.until("failed", "its end", func(j *service.Job) bool { return j.State() == service.Finished })
+	b.same("failed")
+}
+
+// TestSharing: jobs are shared evenly among workers that fit; one that is drained gives
+// its jobs to the others.
+func TestSharing(t *testing.T) {
+	b := newBed(t)
+	east := map[string]string{"dc": "east"}
+	w1, _ := b.worker(b.nats.Address(), worker.Options{Name: "w1", Labels: east})
+	w2, _ := b.worker(b.nats.Address(), worker.Options{Name: "w2"})
+	for i := range 4 {
+		b.create(fmt.Sprintf("job%d", i), fmt.Sprintf("sharing%d", i), "")
+	}
+	_, _, err := b.desk.Create(t.Context(), b.admin, service.Definition{Name: "east", Labels: east,
+		Settings: "source: env:SOURCE\ntarget: env:TARGET\ninclude: [sharing-east.*]\nallow-missing: true\n"})
+	b.ok(err)
+	all := []string{"job0", "job1", "job2", "job3", "east"}
+	for _, name := range all {
+		b.until(name, "following", following)
+	}
+	if n1, n2 := len(w1.Jobs()), len(w2.Jobs()); n1+n2 != 5 || n1 < 2 || n2 < 2 {
+		t.Errorf("w1 has %v, w2 %v", w1.Jobs(), w2.Jobs())
+	}
+	if j := b.desk.View.Job("east"); j.Lease.Worker != "w1" {
+		t.Errorf("a job for dc=east is run by %s", j.Lease.Worker)
+	}
+	w1.Drain()
+	for _, name := range all[:4] {
+		b.until(name, "w2", func(j *service.Job) bool { return following(j) && j.Lease.Worker == "w2" })
+	}
+	b.until("east", "nobody", func(j *service.Job) bool { return j.State() == service.Waiting })
+}
+
+// TestCutOff: a worker that cannot reach NATS ends its jobs before another has them,
+// and none of them is run twice or loses a change.
+func TestCutOff(t *testing.T) {
+	b := newBed(t)
+	cut := lab.ProxyForTest(t, b.nats.Address())
+	w1, _ := b.worker(cut.Addr(), worker.Options{Name: "w1"})
+	b.insert("cut", 0, 3000)
+	b.create("cut", "cut", "")
+	first := b.until("cut", "following", following)
+	if first.Lease.Worker != "w1" {
+		t.Fatalf("run by %s", first.Lease.Worker)
+	}
+	b.worker(b.nats.Address(), worker.Options{Name: "w2"})
+	cut.Stall()
+	b.insert("cut", 3000, 1000)
+	b.until("cut", "the other worker", func(j *service.Job) bool { return following(j) && j.Lease.Worker == "w2" })
+	for len(w1.Jobs()) > 0 {
+		time.Sleep(20 * time.Millisecond)
+	}
+	cut.Restore()
+	b.insert("cut", 4000, 1000)
+	_, err := b.desk.Finalize(t.Context(), b.admin, "cut", true)
+	b.ok(err)
+	b.until("cut", "its end", func(j *service.Job) bool { return j.State() == service.Finished })
+	b.same("cut")
+}
+
+// TestHungWorker: what a worker that hung says of a job that another has does not count.
+func TestHungWorker(t *testing.T) {
+	d := service.Definition{Name: "a", UID: "u"}
+	late := &service.Report{UID: "u", Run: "old", State: service.Failed}
+	for _, c := range []struct {
+		lease *service.Lease
+		want  service.State
+	}{{&service.Lease{Run: "new"}, service.Starting}, {&service.Lease{Run: "old"}, service.Failed}, {nil, service.Failed}} {
+		if s := (&service.Job{Definition: d, Report: late, Lease: c.lease}).State(); s != c.want {
+			t.Errorf("lease %+v: %s, want %s", c.lease, s, c.want)
+		}
+	}
+}
