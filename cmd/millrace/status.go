@@ -170,7 +170,9 @@ func statusText(s job.Status) string {
 	t.add("errors", shown.Counts(s.Errors))
 	t.add("last error", s.Error)
 	t.add("hint", s.Hint)
-	t.add("process", fmt.Sprintf("%d, %.0f%% of a core, %s of memory", s.Process.PID, s.Process.CPUPercent, shown.Size(float64(s.Process.Resident))))
+	if s.Process.PID > 0 { // else it is one of many jobs of a process
+		t.add("process", fmt.Sprintf("%d, %.0f%% of a core, %s of memory", s.Process.PID, s.Process.CPUPercent, shown.Size(float64(s.Process.Resident))))
+	}
 	var b strings.Builder
 	fmt.Fprintln(&b, t.Render())
 	if !s.Phase.AfterCopy() && len(s.Copy.Collections) > 0 {
