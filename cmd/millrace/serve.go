@@ -166,7 +166,7 @@ func (r *session) work(ctx context.Context, w *config.Work, store *hub.Hub, view
 	if err != nil {
 		return fmt.Errorf("find this program, to start the worker's guardian: %w", err)
 	}
-	guardian := worker.Guardian{Command: []string{self, "guard-worker", "--limit", store.Lease().String()}, Limit: store.Lease(), Log: r.log}
+	guardian := worker.Guardian{Command: []string{self, "guardian", "--limit", store.Lease().String()}, Limit: store.Lease(), Log: r.log}
 	r.log.Info("worker runs", "name", w.Name, "labels", w.Labels)
 	// The guardian is there until all is let go.
 	guarded, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -179,7 +179,7 @@ func (r *session) work(ctx context.Context, w *config.Work, store *hub.Hub, view
 // guardWorkerCommand is a worker's guardian; the worker starts it.
 func guardWorkerCommand() *cobra.Command {
 	var limit time.Duration
-	cmd := &cobra.Command{Use: "guard-worker", Short: "Kill a worker that hangs", Hidden: true,
+	cmd := &cobra.Command{Use: "guardian", Short: "Kill a worker that hangs", Hidden: true,
 		RunE: func(*cobra.Command, []string) error { return withCode(exitFailure, worker.Guard(os.Stdin, limit)) }}
 	cmd.Flags().DurationVar(&limit, "limit", 0, "how long the worker may say nothing")
 	return cmd
