@@ -37,12 +37,12 @@ type tab struct {
 // chromium is the browser's program; a test without one is skipped.
 func chromium(t *testing.T) string {
 	t.Helper()
-	for _, name := range []string{os.Getenv("MILLRACE_CHROMIUM"), "chromium", "chromium-browser", "google-chrome"} {
+	for _, name := range []string{os.Getenv("MILLRACE_TEST_CHROMIUM"), "chromium", "chromium-browser", "google-chrome"} {
 		if path, err := exec.LookPath(name); name != "" && err == nil {
 			return path
 		}
 	}
-	t.Skip("no chromium on PATH, nor by MILLRACE_CHROMIUM")
+	t.Skip("no chromium on PATH, nor by MILLRACE_TEST_CHROMIUM")
 	return ""
 }
 
@@ -416,11 +416,11 @@ func shot(b *tab, name string) {
 	picture(b, filepath.Join("..", "..", "..", "docs", name))
 }
 
-// look writes a picture of the page to the directory MILLRACE_CONSOLE_PICTURES, to be
+// look writes a picture of the page to the directory MILLRACE_TEST_PICTURES, to be
 // looked at.
 func look(b *tab, name string) {
 	b.t.Helper()
-	if dir := os.Getenv("MILLRACE_CONSOLE_PICTURES"); dir != "" {
+	if dir := os.Getenv("MILLRACE_TEST_PICTURES"); dir != "" {
 		picture(b, filepath.Join(dir, name))
 	}
 }
