@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -11,12 +12,15 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// Held is a lease that this process has. Its methods are called one at a time.
+// Held is a lease that this process has. Renew and Release are called one at a time,
+// Until also meanwhile.
 type Held struct {
 	hub   *Hub
 	unit  string
 	value []byte
 	rev   uint64
+
+	mu    sync.Mutex
 	until time.Time // by this process' monotonic clock
 }
 
@@ -39,7 +43,11 @@ func (h *Hub) Take(ctx context.Context, unit string, l service.Lease) (*Held, er
 }
 
 // Until is when the lease ends unless it is renewed, on the safe side.
-func (l *Held) Until() time.Time { return l.until }
+func (l *Held) Until() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.until
+}
 
 // Renew keeps the lease. ErrHeld says that it is lost; after another error it is held
 // until Until.
@@ -60,7 +68,10 @@ func (l *Held) Renew(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("renew the lease of %s: %w", l.unit, err)
 	}
-	l.rev, l.until = rev, began.Add(l.hub.lease)
+	l.rev = rev
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.until = began.Add(l.hub.lease)
 	return nil
 }
 
