@@ -21,6 +21,31 @@ import (
 // maxFile bounds a configuration file; a larger one is a wrong path.
 const maxFile = 256 << 10
 
+// maxNesting bounds how deep a file may be nested: the parser needs memory by the square
+// of that.
+const maxNesting = 1000
+
+// nesting is how deep brackets and items within items may nest, with those that are only
+// text.
+func nesting(raw []byte) (deepest int) {
+	brackets, items := 0, 0
+	for i, c := range raw {
+		switch {
+		case c == '[' || c == '{':
+			brackets++
+		case c == ']' || c == '}':
+			brackets = max(0, brackets-1)
+		case (c == '-' || c == '?') && i+1 < len(raw) && (raw[i+1] == ' ' || raw[i+1] == '\t'):
+			items++
+		}
+		if c == '\n' {
+			items = 0
+		}
+		deepest = max(deepest, brackets+items)
+	}
+	return deepest
+}
+
 // entry is one setting found in a file.
 type entry struct {
 	key    string
@@ -69,6 +94,10 @@ func (r *fileReader) parse(raw []byte) (doc []*ast.MappingValueNode) {
 			doc = nil
 		}
 	}()
+	if nesting(raw) > maxNesting {
+		r.fail(0, "", fmt.Sprintf("is nested more than %d deep", maxNesting), how)
+		return nil
+	}
 	file, err := parser.ParseBytes(raw, 0)
 	if err != nil {
 		at, what := syntaxError(err)

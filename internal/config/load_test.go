@@ -251,3 +251,21 @@ func FuzzFile(f *testing.F) {
 		}
 	})
 }
+
+// TestDeepFile: what is nested so deep that the parser would take all memory is refused
+// before it is parsed.
+func TestDeepFile(t *testing.T) {
+	for what, text := range map[string]string{
+		"lists": "source: " + strings.Repeat("[", maxNesting+1), "mappings": strings.Repeat("{a: ", maxNesting+1), "items": strings.Repeat("- ", maxNesting+1), "keys": strings.Repeat("? ", maxNesting+1),
+		"both": strings.Repeat("- ", maxNesting/2) + strings.Repeat("[", maxNesting/2+1), "all that fits": strings.Repeat("[", maxFile),
+	} {
+		_, problems := Definition("a", text, Placeholder)
+		if !strings.Contains(problems.Error(), "is nested more than") {
+			t.Errorf("%s: %s", what, problems)
+		}
+	}
+	wide := "source: env:A\ntarget: env:B\nexclude:\n" + strings.Repeat("- a.b\n", 2*maxNesting)
+	if _, problems := Definition("a", wide, Placeholder); strings.Contains(problems.Error(), "nested") {
+		t.Errorf("a long list: %s", problems)
+	}
+}
