@@ -107,7 +107,35 @@ func (d *Desk) Create(ctx context.Context, c *service.Caller, wanted service.Def
 	if err != nil {
 		return nil, false, err
 	}
-	return d.with(&def), true, d.note(ctx, c, service.Change{What: "create", Job: def.Name, After: &def.Wish})
+	err = d.note(ctx, c, service.Change{What: "create", Job: def.Name, After: &def.Wish})
+	d.seen(ctx, def.Name, def.Revision-1)
+	return d.with(&def), true, err
+}
+
+// noteTime is how long an entry of the audit trail may take.
+const noteTime = 5 * time.Second
+
+// seenTime is how long a change waits for the view to have it.
+const seenTime = time.Second
+
+// seen waits until the view has a definition that is newer than a revision, so that
+// whoever changes a job and looks at it sees the change.
+func (d *Desk) seen(ctx context.Context, name string, revision uint64) {
+	late := time.NewTimer(seenTime)
+	defer late.Stop()
+	for {
+		changed, _ := d.View.Changed()
+		if j := d.View.Job(name); j != nil && j.Definition.Revision > revision {
+			return
+		}
+		select {
+		case <-changed:
+		case <-late.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // with is a job of which the store's definition may be newer than the view's.
@@ -267,8 +295,9 @@ func (d *Desk) change(ctx context.Context, c *service.Caller, needed service.Rol
 		return nil, d.refused(ctx, c, what, name, err)
 	}
 	var now *service.Job
+	var revision uint64
 	before, after, err := d.Hub.Change(ctx, name, "", func(def *service.Definition) error {
-		now = d.with(def)
+		now, revision = d.with(def), def.Revision
 		if err := do(now, &now.Definition.Wish); err != nil {
 			return err
 		}
@@ -281,7 +310,9 @@ func (d *Desk) change(ctx context.Context, c *service.Caller, needed service.Rol
 	if err != nil {
 		return nil, d.refused(ctx, c, what, name, err)
 	}
-	return now, d.note(ctx, c, service.Change{What: what, Job: name, Before: &before, After: &after})
+	err = d.note(ctx, c, service.Change{What: what, Job: name, Before: &before, After: &after})
+	d.seen(ctx, name, revision)
+	return now, err
 }
 
 // refused notes who was refused what, and gives the refusal.
@@ -295,6 +326,8 @@ func (d *Desk) refused(ctx context.Context, c *service.Caller, what, name string
 
 func (d *Desk) note(ctx context.Context, c *service.Caller, change service.Change) error {
 	change.At, change.Who, change.From = d.Now().UTC(), c.Name, c.From
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTime) // what was done is noted, also for who has gone
+	defer cancel()
 	return d.Hub.Note(ctx, &change)
 }
 
