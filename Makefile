@@ -88,8 +88,8 @@ test-plain: export MILLRACE_TRIAL_PROGRAM = $(PROGRAM)-failpoint
 test-race race: export MILLRACE_TEST_PROGRAM_RACE = $(PROGRAM)-race
 
 # What takes longest begins first.
-LONG = ./test ./test/sharded ./test/failover ./internal/seed ./internal/job ./internal/bench ./test/seed ./test/trial \
-	./cmd/millrace ./internal/sink/mongo ./internal/copy ./internal/verify
+LONG = ./test ./test/sharded ./test/failover ./internal/seed ./internal/job ./internal/bench ./test/service ./test/seed ./test/trial \
+	./cmd/millrace ./internal/sink/mongo ./internal/copy ./internal/verify ./internal/service/worker
 # -count=1: millrace runs as a process, and Go's test cache does not see it change.
 .PHONY: test-plain
 test-plain: build
