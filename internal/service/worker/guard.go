@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/spawn"
 )
 
@@ -72,7 +73,7 @@ func (g *Guardian) Run(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		g.Log.Warn("the worker's guardian has ended, and is started again", "error", err)
-		if err := pause(ctx, time.Second); err != nil {
+		if err := pace.Pause(ctx, time.Second); err != nil {
 			return err
 		}
 	}

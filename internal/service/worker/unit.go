@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,13 +12,12 @@ import (
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/procstat"
 	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
 )
-
-func newRun() string { return rand.Text() }
 
 // unit is one job that this worker runs, from the lease to its end.
 type unit struct {
@@ -82,7 +80,7 @@ func (u *unit) definition() (*service.Definition, error) {
 // while the job lets go, which may take a while.
 func (u *unit) keep(ctx context.Context) {
 	every := u.worker.Hub.Lease() / 5
-	for pause(ctx, every) == nil {
+	for pace.Pause(ctx, every) == nil {
 		try, cancel := context.WithTimeout(ctx, every)
 		err := u.held.Renew(try)
 		cancel()
@@ -168,20 +166,17 @@ func (u *unit) follow(j *job.Job, d *service.Definition) error {
 			w.meet(&was, now)
 			was = *now
 		}
-		u.show(j)
 		select {
 		case err := <-ended:
 			st := j.Status()
 			u.set(func(r *service.Report) { r.Status = &st })
 			return err
 		case <-tick.C:
+			u.show(j)
 			u.tell()
 		case <-changed:
 			// Changes of other jobs come often; those of this one may wait that long.
-			select {
-			case <-time.After(100 * time.Millisecond):
-			case <-u.ctx.Done():
-			}
+			_ = pace.Pause(u.ctx, 100*time.Millisecond) // ended tells of its end
 		}
 	}
 }

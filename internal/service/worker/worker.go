@@ -2,8 +2,8 @@ package worker
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"os"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
@@ -96,10 +97,7 @@ func (w *Worker) Run(ctx context.Context) error {
 func (w *Worker) present(ctx context.Context) error {
 	host, _ := os.Hostname()
 	tell := func() error {
-		w.mu.Lock()
-		jobs := slices.Sorted(maps.Keys(w.units))
-		w.mu.Unlock()
-		err := w.Hub.Present(ctx, &service.Worker{Name: w.Name, Version: w.Version, Host: host, PID: os.Getpid(), Labels: w.Labels, Jobs: jobs,
+		err := w.Hub.Present(ctx, &service.Worker{Name: w.Name, Version: w.Version, Host: host, PID: os.Getpid(), Labels: w.Labels, Jobs: w.Jobs(),
 			MaxJobs: w.MaxJobs, Draining: w.draining(), StartedAt: w.started.UTC(), At: time.Now().UTC()})
 		if err != nil && ctx.Err() == nil {
 			w.Log.Warn("the worker cannot be announced", "error", err)
@@ -127,20 +125,11 @@ func (w *Worker) take(ctx context.Context, g *errgroup.Group) error {
 		case <-w.ended:
 		case <-changed:
 			// One change seldom comes alone.
-			if err := pause(ctx, 20*time.Millisecond); err != nil {
+			if err := pace.Pause(ctx, 20*time.Millisecond); err != nil {
 				return err
 			}
 		case <-time.After(lookEvery):
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
 	}
 }
 
@@ -268,7 +257,7 @@ func (w *Worker) start(ctx context.Context, g *errgroup.Group, d service.Definit
 
 // hold takes the lease of a job's control.
 func (w *Worker) hold(ctx context.Context, d service.Definition) (*unit, error) {
-	u := &unit{worker: w, name: d.Name, uid: d.UID, log: w.Log.With("job", d.Name), lease: service.Lease{Worker: w.Name, Run: newRun(), Since: time.Now().UTC()}}
+	u := &unit{worker: w, name: d.Name, uid: d.UID, log: w.Log.With("job", d.Name), lease: service.Lease{Worker: w.Name, Run: rand.Text(), Since: time.Now().UTC()}}
 	var err error
 	if u.held, err = w.Hub.Take(ctx, hub.Control(d.Name), u.lease); err != nil {
 		return nil, err
@@ -283,5 +272,3 @@ func (w *Worker) Jobs() []string {
 	defer w.mu.Unlock()
 	return slices.Sorted(maps.Keys(w.units))
 }
-
-func (w *Worker) String() string { return fmt.Sprintf("worker %s", w.Name) }
