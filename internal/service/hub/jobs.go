@@ -116,22 +116,6 @@ func (h *Hub) Tell(ctx context.Context, name string, r *service.Report) error {
 	return nil
 }
 
-// Report is the last one on a job, nil where there is none.
-func (h *Hub) Report(ctx context.Context, name string) (*service.Report, error) {
-	e, err := h.reports.Get(ctx, name)
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		return nil, nil
-	}
-	var r service.Report
-	if err == nil {
-		err = json.Unmarshal(e.Value(), &r)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the report on job %s: %w", name, err)
-	}
-	return &r, nil
-}
-
 // Present says that a worker is there, for the time of a lease.
 func (h *Hub) Present(ctx context.Context, w *service.Worker) error {
 	raw, err := encode(w)

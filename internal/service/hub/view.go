@@ -27,30 +27,25 @@ type View struct {
 	mu      sync.Mutex
 	jobs    map[string]*service.Definition
 	reports map[string]*service.Report
-	leases  map[string]leased
-	workers map[string]worked
+	leases  map[string]heard[service.Lease]
+	workers map[string]heard[service.Worker]
 	version uint64
 	changed chan struct{} // closed and replaced at each change
 	loaded  chan struct{} // closed once all was read
 	once    sync.Once     // that is
 }
 
-// leased is a lease with the time at which it was heard of, by this process' clock:
-// the store's word that it has ended may be lost.
-type leased struct {
-	service.Lease
-	heard time.Time
-}
-
-type worked struct {
-	service.Worker
-	heard time.Time
+// heard is what ends by itself, with the time at which it was heard of, by this
+// process' clock: the store's word that it has ended may be lost.
+type heard[T any] struct {
+	of T
+	at time.Time
 }
 
 // NewView makes a view. It is empty until Run.
 func (h *Hub) NewView() *View {
-	return &View{hub: h, jobs: map[string]*service.Definition{}, reports: map[string]*service.Report{}, leases: map[string]leased{},
-		workers: map[string]worked{}, changed: make(chan struct{}), loaded: make(chan struct{})}
+	return &View{hub: h, jobs: map[string]*service.Definition{}, reports: map[string]*service.Report{}, leases: map[string]heard[service.Lease]{},
+		workers: map[string]heard[service.Worker]{}, changed: make(chan struct{}), loaded: make(chan struct{})}
 }
 
 // Run keeps the view up to date until ctx ends. It fails where the store cannot be read
@@ -158,14 +153,19 @@ func (v *View) change(do func()) {
 	v.changed = make(chan struct{})
 }
 
-func (v *View) takeJob(e jetstream.KeyValueEntry, there bool) {
-	d, err := decodeDefinition(e)
+// put has a map of the view hold a value, or nothing.
+func put[T any](v *View, m map[string]T, key string, value T, there bool) {
 	v.change(func() {
-		delete(v.jobs, e.Key())
-		if there && err == nil {
-			v.jobs[e.Key()] = d
+		delete(m, key)
+		if there {
+			m[key] = value
 		}
 	})
+}
+
+func (v *View) takeJob(e jetstream.KeyValueEntry, there bool) {
+	d, err := decodeDefinition(e)
+	put(v, v.jobs, e.Key(), d, there && err == nil)
 	if there && err != nil {
 		v.hub.log.Warn("a definition cannot be read, and its job is passed over", "error", err)
 	}
@@ -173,35 +173,19 @@ func (v *View) takeJob(e jetstream.KeyValueEntry, there bool) {
 
 func (v *View) takeReport(e jetstream.KeyValueEntry, there bool) {
 	var r service.Report
-	ok := there && json.Unmarshal(e.Value(), &r) == nil
-	v.change(func() {
-		delete(v.reports, e.Key())
-		if ok {
-			v.reports[e.Key()] = &r
-		}
-	})
+	put(v, v.reports, e.Key(), &r, there && json.Unmarshal(e.Value(), &r) == nil)
 }
 
 func (v *View) takeLease(e jetstream.KeyValueEntry, there bool) {
-	var l service.Lease
-	ok := there && json.Unmarshal(e.Value(), &l) == nil
-	v.change(func() {
-		delete(v.leases, e.Key())
-		if ok {
-			v.leases[e.Key()] = leased{l, time.Now()}
-		}
-	})
+	l := heard[service.Lease]{at: time.Now()}
+	there = there && json.Unmarshal(e.Value(), &l.of) == nil
+	put(v, v.leases, e.Key(), l, there)
 }
 
 func (v *View) takeWorker(e jetstream.KeyValueEntry, there bool) {
-	var w service.Worker
-	ok := there && json.Unmarshal(e.Value(), &w) == nil
-	v.change(func() {
-		delete(v.workers, e.Key())
-		if ok {
-			v.workers[e.Key()] = worked{w, time.Now()}
-		}
-	})
+	w := heard[service.Worker]{at: time.Now()}
+	there = there && json.Unmarshal(e.Value(), &w.of) == nil
+	put(v, v.workers, e.Key(), w, there)
 }
 
 // Loaded is closed once the view holds all that was there when it began.
@@ -228,14 +212,14 @@ func (v *View) Job(name string) *service.Job {
 
 func (v *View) job(d *service.Definition) service.Job {
 	j := service.Job{Definition: *d, Report: v.reports[d.Name]}
-	if l, ok := v.leases[Control(d.Name)]; ok && v.fresh(l.heard) {
-		j.Lease = &l.Lease
+	if l, ok := v.leases[Control(d.Name)]; ok && v.fresh(l.at) {
+		j.Lease = &l.of
 	}
 	return j
 }
 
-// fresh reports that what was heard of then is there still.
-func (v *View) fresh(heard time.Time) bool { return time.Since(heard) < v.hub.lease+time.Second }
+// fresh reports that what was heard of at a time is there still.
+func (v *View) fresh(at time.Time) bool { return time.Since(at) < v.hub.lease+time.Second }
 
 // Jobs are all jobs, by name.
 func (v *View) Jobs() []service.Job {
@@ -255,8 +239,8 @@ func (v *View) Workers() []service.Worker {
 	defer v.mu.Unlock()
 	list := []service.Worker{}
 	for _, name := range slices.Sorted(maps.Keys(v.workers)) {
-		if w := v.workers[name]; v.fresh(w.heard) {
-			list = append(list, w.Worker)
+		if w := v.workers[name]; v.fresh(w.at) {
+			list = append(list, w.of)
 		}
 	}
 	return list
