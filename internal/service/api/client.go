@@ -17,7 +17,6 @@ import (
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/server"
-	"github.com/millrace/millrace/internal/service/operate"
 )
 
 const (
@@ -210,10 +209,4 @@ func (c *Client) refused(res *http.Response, body []byte) error {
 func IsRefusal(err error) bool {
 	r, ok := errors.AsType[*Refused](err)
 	return ok && r.Status < http.StatusInternalServerError && r.Code != CodeTooMany
-}
-
-// IsNotFound reports that there is no such job.
-func IsNotFound(err error) bool {
-	r, ok := errors.AsType[*Refused](err)
-	return ok && r.Code == operate.NotFound
 }

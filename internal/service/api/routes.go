@@ -121,7 +121,7 @@ func (a *API) limits(c *call) error {
 		return err
 	}
 	return a.change(func(ctx context.Context, who *service.Caller, name string) (*service.Job, error) {
-		return a.o.Desk.Adjust(ctx, who, name, l)
+		return a.o.Desk.Limit(ctx, who, name, l)
 	})(c)
 }
 

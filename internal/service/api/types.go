@@ -112,7 +112,7 @@ func summary(j *service.Job) Summary {
 	if st := r.Status; st != nil {
 		s.Phase = st.Phase
 		s.LagSeconds, s.WindowSeconds, s.ETASeconds = st.Follow.LagSeconds, st.Follow.WindowSeconds, st.Copy.ETASeconds
-		s.CopyPercent = percent(st)
+		s.CopyPercent = 100 * st.Copy.Share(st.Phase.AfterCopy())
 		s.Conflicts = st.Conflicts.Open + st.Conflicts.Undecided + st.Conflicts.Unmapped
 		if s.State == service.Running { // else they are of the past
 			s.DocsRate, s.OperationsRate = st.Copy.DocsRate, st.Follow.OperationsRate
@@ -123,22 +123,6 @@ func summary(j *service.Job) Summary {
 		}
 	}
 	return s
-}
-
-// percent goes by bytes, which cost the time, where they are known.
-func percent(st *job.Status) float64 {
-	switch st.Phase {
-	case job.PhaseIndexing, job.PhaseOverlap, job.PhaseFollowing, job.PhaseFinalizing, job.PhaseFinalized:
-		return 100
-	}
-	done, total := st.Copy.Bytes, st.Copy.BytesTotal
-	if total <= 0 {
-		done, total = st.Copy.Docs, st.Copy.DocsTotal
-	}
-	if total <= 0 {
-		return 0
-	}
-	return min(max(float64(done)/float64(total), 0), 1) * 100
 }
 
 // whole is a job with all that is known of it.

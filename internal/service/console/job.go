@@ -2,7 +2,6 @@ package console
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -15,15 +14,13 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/precheck"
+	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/shown"
 )
 
 // maxCollections bounds those that a page lists.
 const maxCollections = 500
-
-// settleTime is how long an answer waits for the view to show what was changed.
-const settleTime = 2 * time.Second
 
 type fact struct{ Name, Value string }
 
@@ -169,26 +166,25 @@ func (c *console) sure(w http.ResponseWriter, r *http.Request, v *visit) {
 // act is a form of a job's page.
 func (c *console) act(w http.ResponseWriter, r *http.Request, v *visit) {
 	name, d, ctx := r.PathValue("name"), c.Desk, r.Context()
-	var j *service.Job
 	var err error
 	switch act := r.PathValue("act"); act {
 	case "pause":
-		j, err = d.Pause(ctx, v.who, name)
+		_, err = d.Pause(ctx, v.who, name)
 	case "resume":
-		j, err = d.Resume(ctx, v.who, name)
+		_, err = d.Resume(ctx, v.who, name)
 	case "finalize":
-		j, err = d.Finalize(ctx, v.who, name, r.PostForm.Get("when") != "now")
+		_, err = d.Finalize(ctx, v.who, name, r.PostForm.Get("when") != "now")
 	case "cancel-finalize":
-		j, err = d.CancelFinalize(ctx, v.who, name)
+		_, err = d.CancelFinalize(ctx, v.who, name)
 	case "remove":
-		j, err = d.Remove(ctx, v.who, name)
+		_, err = d.Remove(ctx, v.who, name)
 	case "limits":
-		rates, loads, wrong := wished(r)
+		limits, wrong := wished(r)
 		if wrong != nil {
 			c.again(w, v, name, http.StatusUnprocessableEntity, wrong.Error(), "whole numbers; bytes with a unit, such as 20MB; 0 is unlimited")
 			return
 		}
-		j, err = d.Limit(ctx, v.who, name, rates, loads)
+		_, err = d.Limit(ctx, v.who, name, limits)
 	default:
 		c.fail(w, v, http.StatusNotFound, "there is no such form", "")
 		return
@@ -202,22 +198,21 @@ func (c *console) act(w http.ResponseWriter, r *http.Request, v *visit) {
 		http.Redirect(w, r, "/jobs", http.StatusSeeOther)
 		return
 	}
-	c.settle(ctx, name, j.Definition.Revision+1)
 	http.Redirect(w, r, "/jobs/"+name+"?done=1", http.StatusSeeOther)
 }
 
 // wished reads the form of limits.
-func wished(r *http.Request) (*pace.Rates, *pace.Loads, error) {
+func wished(r *http.Request) (l server.Limits, err error) {
 	docs, err := strconv.ParseInt(cmp.Or(strings.TrimSpace(r.PostForm.Get("docs")), "0"), 10, 64)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%q is no number of documents", r.PostForm.Get("docs"))
+		return l, fmt.Errorf("%q is no number of documents", r.PostForm.Get("docs"))
 	}
 	size, err := humanize.ParseBytes(cmp.Or(strings.TrimSpace(r.PostForm.Get("bytes")), "0"))
 	if err != nil || size > 1<<62 {
-		return nil, nil, fmt.Errorf("%q is no number of bytes", r.PostForm.Get("bytes"))
+		return l, fmt.Errorf("%q is no number of bytes", r.PostForm.Get("bytes"))
 	}
-	return &pace.Rates{Docs: docs, Bytes: int64(size)},
-		&pace.Loads{Source: pace.Load(r.PostForm.Get("source")), Target: pace.Load(r.PostForm.Get("target"))}, nil
+	bytes, source, target := int64(size), pace.Load(r.PostForm.Get("source")), pace.Load(r.PostForm.Get("target"))
+	return server.Limits{Docs: &docs, Bytes: &bytes, Source: &source, Target: &target}, nil
 }
 
 // again shows a job's page with what was refused.
@@ -230,23 +225,6 @@ func (c *console) again(w http.ResponseWriter, v *visit, name string, code int, 
 	f := c.jobFrame(v, j, "")
 	f.Alert, f.Hint = text, hint
 	c.show(w, code, "job", f)
-}
-
-// settle waits until the view has a job at a revision, so that the next page shows it.
-func (c *console) settle(ctx context.Context, name string, revision uint64) {
-	ctx, cancel := context.WithTimeout(ctx, settleTime)
-	defer cancel()
-	for {
-		changed, _ := c.Desk.View.Changed()
-		if j := c.Desk.View.Job(name); j != nil && j.Definition.Revision >= revision {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-		}
-	}
 }
 
 // draft is the form of a new job.

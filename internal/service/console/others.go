@@ -29,7 +29,7 @@ func (c *console) create(w http.ResponseWriter, r *http.Request, v *visit) {
 		refuse(http.StatusUnprocessableEntity, err.Error(), "separate labels by spaces")
 		return
 	}
-	j, _, err := c.Desk.Create(r.Context(), v.who, service.Definition{Name: d.Name, Settings: d.Settings, Labels: labels, Wish: service.Wish{Paused: d.Paused}})
+	_, _, err = c.Desk.Create(r.Context(), v.who, service.Definition{Name: d.Name, Settings: d.Settings, Labels: labels, Wish: service.Wish{Paused: d.Paused}})
 	if err != nil {
 		if e, ok := errors.AsType[*operate.Error](err); ok {
 			d.Problems = e.Problems
@@ -38,7 +38,6 @@ func (c *console) create(w http.ResponseWriter, r *http.Request, v *visit) {
 		refuse(code, text, hint)
 		return
 	}
-	c.settle(r.Context(), d.Name, j.Definition.Revision)
 	http.Redirect(w, r, "/jobs/"+d.Name, http.StatusSeeOther)
 }
 

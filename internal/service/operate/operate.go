@@ -102,6 +102,7 @@ func (d *Desk) Create(ctx context.Context, c *service.Caller, wanted service.Def
 		if was.Settings != def.Settings || !maps.Equal(was.Labels, def.Labels) || was.Wish.Removed {
 			return nil, false, d.refused(ctx, c, "create", def.Name, refuse(Exists, "choose another name, or remove the other first", "there is another job %q already", def.Name))
 		}
+		d.seen(ctx, was.Name, was.Revision-1)
 		return d.with(was), false, nil
 	}
 	if err != nil {
@@ -116,7 +117,7 @@ func (d *Desk) Create(ctx context.Context, c *service.Caller, wanted service.Def
 const noteTime = 5 * time.Second
 
 // seenTime is how long a change waits for the view to have it.
-const seenTime = time.Second
+const seenTime = 2 * time.Second
 
 // seen waits until the view has a definition that is newer than a revision, so that
 // whoever changes a job and looks at it sees the change.
@@ -230,16 +231,9 @@ func status(j *service.Job) *job.Status {
 	return j.Report.Status
 }
 
-// Limit holds a job back; what is nil stays as it is.
-func (d *Desk) Limit(ctx context.Context, c *service.Caller, name string, rates *pace.Rates, loads *pace.Loads) (*service.Job, error) {
-	return d.change(ctx, c, service.Operator, "limits", name, func(_ *service.Job, w *service.Wish) error {
-		return limit(w, rates, loads)
-	})
-}
-
-// Adjust is Limit with some rates or loads; what is nil stays as it is wished, or else
-// as the settings have it.
-func (d *Desk) Adjust(ctx context.Context, c *service.Caller, name string, l server.Limits) (*service.Job, error) {
+// Limit holds a job back; what is nil stays as it is wished, or else as the settings
+// have it.
+func (d *Desk) Limit(ctx context.Context, c *service.Caller, name string, l server.Limits) (*service.Job, error) {
 	return d.change(ctx, c, service.Operator, "limits", name, func(j *service.Job, w *service.Wish) error {
 		if l == (server.Limits{}) {
 			return refuse(Invalid, "name docsPerSecond, bytesPerSecond, sourceLoad or targetLoad", "nothing is to be changed")
