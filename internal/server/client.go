@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -173,49 +174,76 @@ func (c *Client) job(ctx context.Context, method, path string) (s job.Status, er
 
 // call sends what as the body, nothing if it is nil.
 func (c *Client) call(ctx context.Context, method, path string, what, into any) error {
-	var sent io.Reader
-	if what != nil {
-		text, err := json.Marshal(what)
-		if err != nil {
-			return fmt.Errorf("control request to %s: %w", c.address, err)
-		}
-		sent = bytes.NewReader(text)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, c.address+path, sent)
+	res, err := Exchange(ctx, c.http, Request{Method: method, URL: c.address + path, Token: c.token, What: what})
 	if err != nil {
-		return fmt.Errorf("control request to %s: %w", c.address, err)
+		return mongo.WithHint(fmt.Errorf("control request to %s: %w", c.address, err), cmp.Or(TLSHint(err, "the sync"), "check that the sync still runs and that the address is the one it printed"))
 	}
-	if c.token != "" {
-		req.Header.Set("Authorization", "Bearer "+c.token)
+	if res.Code != http.StatusOK {
+		return c.failure(res.Status, res.Body)
 	}
-	res, err := c.http.Do(req)
-	if err != nil {
-		return mongo.WithHint(fmt.Errorf("control request to %s: %w", c.address, bare(err)), unreached(err))
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxReply))
-	if err != nil {
-		return fmt.Errorf("control reply from %s: %w", c.address, err)
-	}
-	if res.StatusCode != http.StatusOK {
-		return c.failure(res.Status, body)
-	}
-	if err := json.Unmarshal(body, into); err != nil {
+	if err := json.Unmarshal(res.Body, into); err != nil {
 		return mongo.WithHint(fmt.Errorf("control reply from %s is not one of millrace: %w", c.address, err), "check the address")
 	}
 	return nil
 }
 
-// unreached is what to do about a request without a reply.
-func unreached(err error) string {
+// Request is one of an API that takes JSON.
+type Request struct {
+	Method, URL string
+	Token       string // "" sends none
+	What        any    // the body; nil is none
+}
+
+// Reply is what an API replies.
+type Reply struct {
+	Code   int
+	Status string // the code in words
+	Body   []byte
+}
+
+// Exchange sends a request and reads the reply, whatever its code.
+func Exchange(ctx context.Context, c *http.Client, r Request) (reply Reply, err error) {
+	var sent io.Reader
+	if r.What != nil {
+		text, err := json.Marshal(r.What)
+		if err != nil {
+			return reply, err
+		}
+		sent = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, r.Method, r.URL, sent)
+	if err != nil {
+		return reply, err
+	}
+	if r.What != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if r.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+r.Token)
+	}
+	res, err := c.Do(req)
+	if err != nil {
+		return reply, bare(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxReply))
+	if err != nil {
+		return reply, fmt.Errorf("read the reply: %w", err)
+	}
+	return Reply{res.StatusCode, res.Status, body}, nil
+}
+
+// TLSHint is what to do about a request to somebody, such as "the sync", that had no
+// reply because of TLS; "" where that is not why.
+func TLSHint(err error, who string) string {
 	var untrusted *tls.CertificateVerificationError
 	switch {
 	case errors.As(err, &untrusted):
-		return "name the authority of the sync's certificate with --ca-file, and the host as the certificate does"
+		return "name the authority of " + who + "'s certificate with --ca-file, and the host as the certificate does"
 	case errors.Is(err, http.ErrSchemeMismatch):
-		return "the sync listens without TLS: write http:// before the address"
+		return who + " listens without TLS: write http:// before the address"
 	}
-	return "check that the sync still runs and that the address is the one it printed"
+	return ""
 }
 
 // bare drops the method and URL that the HTTP client puts before an error.

@@ -1,13 +1,12 @@
 package api
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -19,12 +18,8 @@ import (
 	"github.com/millrace/millrace/internal/server"
 )
 
-const (
-	// maxReply bounds what a client takes as a reply.
-	maxReply = 64 << 20
-	// answerTime is how long a client waits for a reply: longer than the service tries.
-	answerTime = 30 * time.Second
-)
+// answerTime is how long a client waits for a reply: longer than the service tries.
+const answerTime = 30 * time.Second
 
 // Client talks to the API of a service. It is safe for concurrent use.
 type Client struct {
@@ -138,63 +133,26 @@ func (c *Client) job(ctx context.Context, method, path, name string, what any) (
 
 // call sends what as the body, nothing if it is nil.
 func (c *Client) call(ctx context.Context, method, path string, what, into any) (int, error) {
-	var sent io.Reader
-	if what != nil {
-		text, err := json.Marshal(what)
-		if err != nil {
-			return 0, fmt.Errorf("request to %s: %w", c.address, err)
-		}
-		sent = bytes.NewReader(text)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, c.address+path, sent)
+	res, err := server.Exchange(ctx, c.http, server.Request{Method: method, URL: c.address + path, Token: c.token, What: what})
 	if err != nil {
-		return 0, fmt.Errorf("request to the service: %w", err)
+		return 0, mongo.WithHint(fmt.Errorf("request to the service at %s: %w", c.address, err),
+			cmp.Or(server.TLSHint(err, "the service"), "check that millrace serve runs and that the address is the one that it printed"))
 	}
-	if what != nil {
-		req.Header.Set("Content-Type", "application/json")
+	if res.Code >= http.StatusMultipleChoices {
+		return res.Code, c.refused(res)
 	}
-	if c.token != "" {
-		req.Header.Set("Authorization", "Bearer "+c.token)
-	}
-	res, err := c.http.Do(req)
-	if err != nil {
-		if inner := errors.Unwrap(err); inner != nil { // without the method and the URL
-			err = inner
-		}
-		return 0, mongo.WithHint(fmt.Errorf("request to the service at %s: %w", c.address, err), unreached(err))
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxReply))
-	if err != nil {
-		return 0, fmt.Errorf("reply of the service at %s: %w", c.address, err)
-	}
-	if res.StatusCode >= http.StatusMultipleChoices {
-		return res.StatusCode, c.refused(res, body)
-	}
-	if err := json.Unmarshal(body, into); err != nil {
+	if err := json.Unmarshal(res.Body, into); err != nil {
 		return 0, mongo.WithHint(fmt.Errorf("the reply from %s is not one of a service of millrace: %w", c.address, err), "check the address")
 	}
-	return res.StatusCode, nil
+	return res.Code, nil
 }
 
-// unreached is what to do about a request without a reply.
-func unreached(err error) string {
-	var untrusted *tls.CertificateVerificationError
-	switch {
-	case errors.As(err, &untrusted):
-		return "name the authority of the service's certificate with --ca-file, and the host as the certificate does"
-	case errors.Is(err, http.ErrSchemeMismatch):
-		return "the service listens without TLS: write http:// before the address"
-	}
-	return "check that millrace serve runs and that the address is the one that it printed"
-}
-
-func (c *Client) refused(res *http.Response, body []byte) error {
-	if strings.Contains(string(body), "HTTP request to an HTTPS server") {
+func (c *Client) refused(res server.Reply) error {
+	if strings.Contains(string(res.Body), "HTTP request to an HTTPS server") {
 		return mongo.WithHint(fmt.Errorf("the service at %s listens with TLS", c.address), "write https:// before the address")
 	}
-	r := &Refused{Status: res.StatusCode}
-	if json.Unmarshal(body, &r.Failure) != nil || r.Failure.Error == "" {
+	r := &Refused{Status: res.Code}
+	if json.Unmarshal(res.Body, &r.Failure) != nil || r.Failure.Error == "" {
 		return mongo.WithHint(fmt.Errorf("the service at %s replies %s", c.address, res.Status), "check the address: it may be of something else")
 	}
 	hint := r.Hint
