@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/service/hub"
+	"github.com/millrace/millrace/internal/service/hub/hubtest"
 	"github.com/millrace/millrace/internal/service/operate"
 )
 
@@ -31,21 +32,8 @@ type serviceBench struct {
 func newServiceBench(t *testing.T) *serviceBench {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	e, err := hub.Embed(t.Context(), hub.EmbedOptions{Dir: t.TempDir(), Log: log})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(e.Close)
 	b := &serviceBench{t: t}
-	if b.hub, err = hub.Open(t.Context(), hub.Options{Embedded: e, Lease: time.Minute, Log: log}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.hub.Close)
-	b.view = b.hub.NewView()
-	var running sync.WaitGroup
-	running.Go(func() { _ = b.view.Run(t.Context()) })
-	t.Cleanup(running.Wait)
-	<-b.view.Loaded()
+	b.hub, b.view = hubtest.Start(t, time.Minute)
 	a, err := api.New(api.Options{Desk: &operate.Desk{Hub: b.hub, View: b.view, Now: time.Now}, Tokens: api.OneToken("op", "right"), Log: log, Loopback: true, Ready: b.hub.Ready})
 	if err != nil {
 		t.Fatal(err)

@@ -3,7 +3,6 @@
 package service
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -11,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
+	"github.com/millrace/millrace/internal/service/hub/hubtest"
 	"github.com/millrace/millrace/internal/service/operate"
 	"github.com/millrace/millrace/test"
 )
@@ -71,17 +70,8 @@ func (b *bed) connect() {
 		}
 		return err == nil
 	})
-	v := h.NewView()
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := v.Run(ctx); ctx.Err() == nil {
-			b.Errorf("the view ended: %v", err)
-		}
-	})
-	b.Cleanup(func() { cancel(); wg.Wait(); h.Close() })
-	<-v.Loaded()
-	b.desk = &operate.Desk{Hub: h, View: v, Now: time.Now}
+	b.Cleanup(h.Close)
+	b.desk = &operate.Desk{Hub: h, View: hubtest.Watch(b, h), Now: time.Now}
 }
 
 func (b *bed) until(what string, holds func() bool) {

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
+	"github.com/millrace/millrace/internal/service/hub/hubtest"
 	"github.com/millrace/millrace/internal/service/operate"
 )
 
@@ -63,20 +64,7 @@ func newRig(t testing.TB) *rig {
 	t.Helper()
 	r := &rig{t: t, log: &lockedBuffer{}, tokens: map[string]string{}}
 	log := slog.New(slog.NewTextHandler(r.log, nil))
-	e, err := hub.Embed(t.Context(), hub.EmbedOptions{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(e.Close)
-	if r.hub, err = hub.Open(t.Context(), hub.Options{Embedded: e, Lease: time.Minute, Log: slog.New(slog.DiscardHandler)}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(r.hub.Close)
-	r.view = r.hub.NewView()
-	var running sync.WaitGroup
-	running.Go(func() { _ = r.view.Run(t.Context()) })
-	t.Cleanup(running.Wait)
-	<-r.view.Loaded()
+	r.hub, r.view = hubtest.Start(t, time.Minute)
 
 	r.file = filepath.Join(t.TempDir(), "tokens.yaml")
 	text := "tokens:\n"
@@ -101,8 +89,9 @@ func newRig(t testing.TB) *rig {
 		t.Fatal(err)
 	}
 	s := r.api.Server()
-	running.Go(func() { _ = s.Serve(l) })
-	t.Cleanup(func() { _ = s.Close() })
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = s.Serve(l) })
+	t.Cleanup(func() { _ = s.Close(); serving.Wait() })
 	r.url = "http://" + l.Addr().String()
 	return r
 }

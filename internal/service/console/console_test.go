@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
+	"github.com/millrace/millrace/internal/service/hub/hubtest"
 	"github.com/millrace/millrace/internal/service/operate"
 )
 
@@ -40,20 +41,9 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	e, err := hub.Embed(t.Context(), hub.EmbedOptions{Dir: t.TempDir(), Log: log})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(e.Close)
-	h, err := hub.Open(t.Context(), hub.Options{Embedded: e, Lease: time.Hour, Log: log})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(h.Close)
-	r := &rig{t: t, hub: h, view: h.NewView(), users: map[string]*service.Caller{
+	h, v := hubtest.Start(t, time.Hour)
+	r := &rig{t: t, hub: h, view: v, users: map[string]*service.Caller{
 		"t-admin": {Name: "ada", Role: service.Admin}, "t-op": {Name: "otto", Role: service.Operator}, "t-view": {Name: "vera", Role: service.Viewer, Jobs: []string{"shop.*"}}}}
-	go func() { _ = r.view.Run(t.Context()) }()
-	<-r.view.Loaded()
 	r.options = Options{Desk: &operate.Desk{Hub: h, View: r.view, Now: time.Now}, Log: log, Loopback: true,
 		Login: func(token string) (*service.Caller, bool) {
 			r.mu.Lock()

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
+	"github.com/millrace/millrace/internal/service/hub/hubtest"
 	"github.com/millrace/millrace/internal/service/operate"
 	"github.com/millrace/millrace/internal/service/worker"
 	"github.com/millrace/millrace/internal/transform"
@@ -68,17 +69,8 @@ func (b *bed) connect(address string) (*hub.Hub, *hub.View) {
 	b.Helper()
 	h, err := hub.Open(b.Context(), hub.Options{URI: "nats://" + address, Token: "sesame, open up", Lease: lease, Log: b.log("hub")})
 	b.ok(err)
-	v := h.NewView()
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := v.Run(ctx); ctx.Err() == nil {
-			b.Errorf("the view ended: %v", err)
-		}
-	})
-	b.Cleanup(func() { cancel(); wg.Wait(); h.Close() })
-	<-v.Loaded()
-	return h, v
+	b.Cleanup(h.Close)
+	return h, hubtest.Watch(b, h)
 }
 
 // worker runs one until the test ends, or it is stopped, which returns when it has let go.
