@@ -39,9 +39,8 @@ func mappingOf(rules bson.Raw) (stages bson.A) {
 		return els
 	}
 	for _, e := range section("convert") { // of what does not fit there is no document
-		if e.Value().Document().Lookup("otherwise").StringValue() == "fail" {
-			fits := bson.D{{Key: "$convert", Value: bson.D{{Key: "input", Value: "$" + e.Key()},
-				{Key: "to", Value: e.Value().Document().Lookup("to").StringValue()}, {Key: "onError", Value: misfit}}}}
+		if rule := e.Value().Document(); rule.Lookup("otherwise").StringValue() == "fail" {
+			fits := converted("$"+e.Key(), rule.Lookup("to").StringValue(), misfit)
 			stages = append(stages, bson.D{{Key: "$match", Value: bson.D{{Key: "$expr", Value: bson.D{{Key: "$ne", Value: bson.A{fits, misfit}}}}}}})
 		}
 	}
@@ -121,15 +120,31 @@ func valueOf(rule bson.RawValue) any {
 		panic(fmt.Sprintf("tests know no mask %s", rule))
 	}
 	doc := rule.Document()
-	out := bson.D{{Key: "input", Value: "$$f.v"}, {Key: "to", Value: doc.Lookup("to").StringValue()}}
+	to := doc.Lookup("to").StringValue()
 	switch doc.Lookup("otherwise").StringValue() {
 	case "keep":
-		out = append(out, bson.E{Key: "onError", Value: "$$f.v"})
+		return converted("$$f.v", to, "$$f.v")
 	case "null":
-		out = append(out, bson.E{Key: "onError", Value: nil})
+		return converted("$$f.v", to, nil)
 	case "fail":
+		return converted("$$f.v", to, misfit)
 	default:
 		panic(fmt.Sprintf("tests know no conversion %s", rule))
 	}
-	return bson.D{{Key: "$convert", Value: out}}
+}
+
+// converted is the value of another type, or otherwise where it does not fit. A date
+// whose year has not four digits makes no string, and onError does not help there: the
+// server ends the query.
+func converted(value, to string, otherwise any) bson.D {
+	convert := bson.D{{Key: "$convert", Value: bson.D{{Key: "input", Value: value}, {Key: "to", Value: to}, {Key: "onError", Value: otherwise}}}}
+	if to != "string" {
+		return convert
+	}
+	const first, last = bson.DateTime(-62167219200000), bson.DateTime(253402300799999)
+	fits := bson.D{{Key: "$and", Value: bson.A{bson.D{{Key: "$gte", Value: bson.A{value, first}}}, bson.D{{Key: "$lte", Value: bson.A{value, last}}}}}}
+	date := bson.D{{Key: "$eq", Value: bson.A{bson.D{{Key: "$type", Value: value}}, "date"}}}
+	return bson.D{{Key: "$switch", Value: bson.D{
+		{Key: "branches", Value: bson.A{bson.D{{Key: "case", Value: bson.D{{Key: "$and", Value: bson.A{date, bson.D{{Key: "$not", Value: bson.A{fits}}}}}}}, {Key: "then", Value: otherwise}}}},
+		{Key: "default", Value: convert}}}}
 }

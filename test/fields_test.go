@@ -2,6 +2,7 @@ package test
 
 import (
 	"fmt"
+	"math"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
@@ -27,6 +28,7 @@ func fieldScenarios() []scenario {
 		{name: "fields_renamed_on_the_way", fields: some, rename: []string{"DB.c=DB-x.other"}, setup: rowsSetup, change: rowsInOutChange},
 		{name: "fields_dropped", fields: some, setup: rowsSetup, change: rowsDroppedChange},
 		{name: "fields_indexes", fields: []string{`DB.c={"rename":{"s":"status"},"drop":["n"]}`}, setup: fieldsIndexSetup, change: fieldsIndexChange, check: fieldsIndexCheck},
+		{name: "fields_dates_to_text", fields: []string{`DB.c={"convert":{"n":{"to":"string","otherwise":"keep"},"m":{"to":"string","otherwise":"null"}}}`}, setup: fieldsDatesSetup, change: fieldsDatesChange},
 		{name: "fields_validator", fields: some, setup: fieldsValidatorSetup, change: rowsInOutChange},
 	}
 }
@@ -35,6 +37,28 @@ func fieldsSetup(s *site) {
 	s.fill("c", 40, func(i int) bson.D {
 		return d("_id", i, "tel", fmt.Sprint(i), "gone", i, "o", d("a", i, "b", i), "iban", "DE", "n", i, "v", a(1, d("a", 2)), "tenant", "source", "phone", "source")
 	})
+}
+
+// fieldsDates are about the first and the last date that servers make a text of.
+func fieldsDates() []bson.DateTime {
+	return []bson.DateTime{math.MinInt64, -62167219200001, -62167219200000, 0, 253402300799999, 253402300800000, math.MaxInt64}
+}
+
+func fieldsDatesSetup(s *site) {
+	dates := fieldsDates()
+	s.fill("c", 2*len(dates), func(i int) bson.D {
+		at := dates[i%len(dates)]
+		return d("_id", i, "n", at, "m", at)
+	})
+}
+
+func fieldsDatesChange(s *site) {
+	dates := fieldsDates()
+	for i, at := range dates {
+		s.set("c", i, d("$set", d("m", dates[len(dates)-1-i], "n", 5)))
+		s.set("c", i, d("$set", d("n", at)))
+		s.insert("c", d("_id", 100+i, "n", at, "m", at))
+	}
 }
 
 func fieldsChange(s *site) {
