@@ -133,7 +133,7 @@ func (r *session) store(ctx context.Context, s *config.Serve) (*hub.Hub, func(),
 
 // cluster connects to a NATS cluster.
 func (r *session) cluster(ctx context.Context, n *config.NATS) (*hub.Hub, error) {
-	o := hub.Options{URI: n.URI, Creds: n.Creds, Lease: n.Lease, Log: r.log}
+	o := hub.Options{URI: n.URI, Creds: n.Creds, Replicas: n.Replicas, Lease: n.Lease, Log: r.log}
 	if n.TokenFile != "" {
 		raw, err := os.ReadFile(n.TokenFile)
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -91,6 +92,7 @@ func (w *Work) Resolver(lookupEnv func(string) (string, bool)) Resolver {
 // NATS are the settings of a connection to a NATS cluster.
 type NATS struct {
 	URI, Creds, TokenFile string
+	Replicas              int
 	Lease                 time.Duration
 }
 
@@ -98,6 +100,7 @@ func (n *NATS) bind(fs *pflag.FlagSet, uri string) {
 	fs.StringVar(&n.URI, "nats", "", uri)
 	fs.StringVar(&n.Creds, "nats-creds", "", "`file` with the credentials for NATS")
 	fs.StringVar(&n.TokenFile, "nats-token-file", "", "`file` with the secret for NATS")
+	fs.IntVar(&n.Replicas, "nats-replicas", 0, "nodes of a NATS cluster that keep everything, 1, 3 or 5; 0 is 3 of a cluster, and 1 of a single server; the same for all processes of a service")
 	fs.DurationVar(&n.Lease, "lease", 15*time.Second, "time after which others take the jobs of a worker that says nothing; the same for all processes of a service")
 }
 
@@ -107,6 +110,7 @@ func (n *NATS) validate(c *checker) {
 		c.bad(n.URI != "" && (!ok || scheme != "nats" && scheme != "tls" || strings.Contains(rest, "@")), "nats", "cannot be used",
 			"write nats://host:4222 or tls://host:4222, several with commas; give a secret with --nats-token-file or --nats-creds")
 	}
+	c.bad(!slices.Contains([]int{0, 1, 3, 5}, n.Replicas), "nats-replicas", "cannot be used", "give 1, 3 or 5")
 	c.bad(n.Lease < 3*time.Second, "lease", "is too short", "give at least 3s")
 }
 
@@ -152,7 +156,7 @@ func (s *Serve) Validate(o Origins, _ []string) Problems {
 		c.closed("nats-listen", s.NATSListen, s.Insecure || s.TLSCert != "")
 		c.bad(s.URI != "", "nats-listen", "is of the own NATS server, and --nats names another", "leave one of them out")
 	}
-	c.bad(s.URI == "" && (s.Creds != "" || s.TokenFile != ""), "nats", "is missing", "--nats-creds and --nats-token-file are for a cluster that --nats names")
+	c.bad(s.URI == "" && (s.Creds != "" || s.TokenFile != "" || s.Replicas != 0), "nats", "is missing", "--nats-creds, --nats-token-file and --nats-replicas are for a cluster that --nats names")
 	s.NATS.validate(c)
 	s.Work.validate(c)
 	return c.problems

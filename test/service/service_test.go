@@ -28,7 +28,8 @@ import (
 type bed struct {
 	*testing.T
 	bin, dir string
-	nats     string // host:port
+	nats     string   // host:port
+	cluster  *cluster // nil where serve has a server of its own
 	env      []string
 	sc, dc   *mongo.Client
 	serve    *test.Process
@@ -38,10 +39,11 @@ type bed struct {
 	run      string // that phase saw last
 }
 
-func newBed(t *testing.T) *bed {
+// newBed starts serve with a NATS of its own, or with that of a cluster.
+func newBed(t *testing.T, c *cluster) *bed {
 	t.Helper()
 	src, dst := lab.ForTest(t, lab.Options{}), lab.ForTest(t, lab.Options{})
-	b := &bed{T: t, bin: test.BuildMillrace(t), dir: t.TempDir(), nats: fmt.Sprintf("127.0.0.1:%d", lab.PortForTest(t)),
+	b := &bed{T: t, cluster: c, bin: test.BuildMillrace(t), dir: t.TempDir(), nats: fmt.Sprintf("127.0.0.1:%d", lab.PortForTest(t)),
 		env: []string{"MILLRACE_SECRET_SRC=" + src.URI(), "MILLRACE_SECRET_DST=" + dst.URI()},
 		sc:  test.Connect(t, src.URI()), dc: test.Connect(t, dst.URI()),
 		workers: map[string]*test.Process{}, admin: service.Caller{Name: "test", Role: service.Admin, From: "here"}}
@@ -51,11 +53,31 @@ func newBed(t *testing.T) *bed {
 }
 
 func (b *bed) startServe() {
-	b.serve = test.StartWith(b.T, b.env, b.bin, "serve", "--no-worker", "--data-dir", b.dir, "--listen", "127.0.0.1:0", "--nats-listen", b.nats, "--lease", "8s", "--log-level", "debug")
+	args := []string{"serve", "--no-worker", "--data-dir", b.dir, "--listen", "127.0.0.1:0", "--lease", "8s", "--log-level", "debug"}
+	if b.cluster != nil {
+		args = append(args, "--nats", b.uri(), "--nats-token-file", b.tokenFile())
+	} else {
+		args = append(args, "--nats-listen", b.nats)
+	}
+	b.serve = test.StartWith(b.T, b.env, b.bin, args...)
 }
 
 func (b *bed) startWorker(name string) {
-	b.workers[name] = test.StartWith(b.T, b.env, b.bin, "worker", "--nats", "nats://"+b.nats, "--nats-token-file", filepath.Join(b.dir, "nats-token"), "--name", name, "--lease", "8s")
+	b.workers[name] = test.StartWith(b.T, b.env, b.bin, "worker", "--nats", b.uri(), "--nats-token-file", b.tokenFile(), "--name", name, "--lease", "8s")
+}
+
+func (b *bed) uri() string {
+	if b.cluster != nil {
+		return b.cluster.uri()
+	}
+	return "nats://" + b.nats
+}
+
+func (b *bed) tokenFile() string {
+	if b.cluster != nil {
+		return b.cluster.tokenFile
+	}
+	return filepath.Join(b.dir, "nats-token")
 }
 
 // connect is the test's own way to the store.
@@ -63,10 +85,17 @@ func (b *bed) connect() {
 	b.Helper()
 	log := slog.New(slog.NewTextHandler(b.Output(), nil))
 	var h *hub.Hub
+	var err error
+	defer func() {
+		if h == nil {
+			b.Log(err)
+		}
+	}()
 	b.until("NATS", func() bool {
-		token, err := os.ReadFile(filepath.Join(b.dir, "nats-token"))
+		var token []byte
+		token, err = os.ReadFile(b.tokenFile())
 		if err == nil {
-			h, err = hub.Open(b.Context(), hub.Options{URI: "nats://" + b.nats, Token: strings.TrimSpace(string(token)), Lease: 8 * time.Second, Log: log})
+			h, err = hub.Open(b.Context(), hub.Options{URI: b.uri(), Token: strings.TrimSpace(string(token)), Lease: 8 * time.Second, Log: log})
 		}
 		return err == nil
 	})
@@ -110,16 +139,11 @@ func (b *bed) phase(another bool, phases ...job.Phase) (worker string) {
 // killed, while a job copies and follows. There is one owner each time, and the target
 // is the same in the end.
 func TestProcessesDie(t *testing.T) {
-	b := newBed(t)
-	test.LoadChurn(t, b.sc.Database("svc"))
-	churn := test.StartChurn(t, b.sc.Database("svc"), test.ChurnOptions{Seed: uint64(time.Now().UnixNano()), SchemaEvery: 200 * time.Millisecond, Pause: 5 * time.Millisecond})
+	b := newBed(t, nil)
+	churn := b.churn()
 	b.startWorker("w1")
 	b.startWorker("w2")
-	_, made, err := b.desk.Create(t.Context(), &b.admin, service.Definition{Name: "churn",
-		Settings: "source: env:SRC\ntarget: env:DST\ninclude: ['svc.*', 'svc-x.*']\nallow-missing: true\nmax-rate-docs: 4000\n"})
-	if err != nil || !made {
-		t.Fatal(made, err)
-	}
+	b.create()
 	begun := []job.Phase{job.PhaseCopying, job.PhaseIndexing, job.PhaseOverlap, job.PhaseFollowing}
 	owner := b.phase(true, begun...)
 	b.workers[owner].Kill()
@@ -136,32 +160,65 @@ func TestProcessesDie(t *testing.T) {
 	}
 	b.startWorker(owner)
 
-	func() { // on a busy machine it would never catch up
-		defer churn.Hold()()
-		b.phase(false, job.PhaseFollowing)
-	}()
+	b.catchUp(churn)
 	b.serve.Kill()
 	b.startServe()
 	b.phase(false, job.PhaseFollowing)
 	churn.Stop()
-	if _, err := b.desk.Finalize(t.Context(), &b.admin, "churn", true); err != nil {
-		t.Fatal(err)
+	b.finish()
+	t.Logf("%d operations written meanwhile", churn.Operations())
+	b.endAll()
+}
+
+// churn fills a database, and changes it until the end.
+func (b *bed) churn() *test.Churn {
+	b.Helper()
+	test.LoadChurn(b.T, b.sc.Database("svc"))
+	return test.StartChurn(b.T, b.sc.Database("svc"), test.ChurnOptions{Seed: uint64(time.Now().UnixNano()), SchemaEvery: 200 * time.Millisecond, Pause: 5 * time.Millisecond})
+}
+
+// create makes the job of the churn.
+func (b *bed) create() {
+	b.Helper()
+	_, made, err := b.desk.Create(b.Context(), &b.admin, service.Definition{Name: "churn",
+		Settings: "source: env:SRC\ntarget: env:DST\ninclude: ['svc.*', 'svc-x.*']\nallow-missing: true\nmax-rate-docs: 4000\n"})
+	if err != nil || !made {
+		b.Fatal(made, err)
+	}
+}
+
+// catchUp has the job follow. On a busy machine it never would beside the writes.
+func (b *bed) catchUp(churn *test.Churn) {
+	b.Helper()
+	defer churn.Hold()()
+	b.phase(false, job.PhaseFollowing)
+}
+
+// finish finalizes the job, and compares.
+func (b *bed) finish() {
+	b.Helper()
+	if _, err := b.desk.Finalize(b.Context(), &b.admin, "churn", true); err != nil {
+		b.Fatal(err)
 	}
 	b.until("its end", func() bool { j := b.job(); return j != nil && j.State() == service.Finished })
-	diffs, err := test.Compare(t.Context(), b.sc, b.dc, test.CompareOptions{})
+	diffs, err := test.Compare(b.Context(), b.sc, b.dc, test.CompareOptions{})
 	if err != nil {
-		t.Fatal(err)
+		b.Fatal(err)
 	}
 	for _, d := range diffs {
-		t.Error(d)
+		b.Error(d)
 	}
-	t.Logf("%d operations written meanwhile", churn.Operations())
-	for name, w := range b.workers { // at its end each gives back what it has, and has not failed
+}
+
+// endAll ends all processes: each gives back what it has, and has not failed.
+func (b *bed) endAll() {
+	b.Helper()
+	for name, w := range b.workers {
 		if w.Interrupt(); w.ExitCode() != 0 {
-			t.Errorf("worker %s ended with %d", name, w.ExitCode())
+			b.Errorf("worker %s ended with %d", name, w.ExitCode())
 		}
 	}
 	if b.serve.Interrupt(); b.serve.ExitCode() != 0 {
-		t.Errorf("serve ended with %d", b.serve.ExitCode())
+		b.Errorf("serve ended with %d", b.serve.ExitCode())
 	}
 }

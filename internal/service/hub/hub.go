@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 )
 
 // DefaultLease is how long a worker that says nothing keeps what it runs.
@@ -37,7 +38,8 @@ type Options struct {
 	// Lease is how long a worker that says nothing keeps what it runs; 0 is
 	// DefaultLease. All processes of a service have the same.
 	Lease time.Duration
-	// Replicas are how many nodes of a cluster keep everything; 0 is one.
+	// Replicas are how many nodes keep everything; 0 is three of a cluster, and one
+	// without. All processes of a service have the same.
 	Replicas int
 	Log      *slog.Logger
 }
@@ -72,10 +74,13 @@ func Open(ctx context.Context, o Options) (*Hub, error) {
 	}
 	h := &Hub{conn: conn, lease: o.Lease, log: o.Log}
 	if h.js, err = jetstream.New(conn); err == nil {
-		err = h.make(ctx, max(o.Replicas, 1))
+		err = h.prepare(ctx, h.replicas(o.Replicas))
 	}
 	if err != nil {
 		h.Close()
+		if few(err) {
+			err = mongo.WithHint(err, "start the other nodes of the NATS cluster, with JetStream and room for files, or give all processes of the service --nats-replicas 1")
+		}
 		return nil, fmt.Errorf("open the store of the service: %w", err)
 	}
 	return h, nil
@@ -107,7 +112,67 @@ func dial(o Options) (*nats.Conn, error) {
 	return nats.Connect(uri, options...)
 }
 
-// make makes what is not there, and leaves what is.
+// replicasOfCluster are as many as one of them may be lost of.
+const replicasOfCluster = 3
+
+func (h *Hub) replicas(wanted int) int {
+	switch {
+	case wanted > 0:
+		return wanted
+	case h.conn.ConnectedClusterName() != "":
+		return replicasOfCluster
+	}
+	return 1
+}
+
+// electTime is how long the nodes of a cluster may take to find their leaders, makeTime
+// how long one of them may take to answer.
+const (
+	electTime = time.Minute
+	makeTime  = 5 * time.Second
+)
+
+// prepare makes what is not there, also in a cluster that has just been started.
+func (h *Hub) prepare(ctx context.Context, replicas int) error {
+	for end := time.Now().Add(electTime); ; {
+		try, cancel := context.WithTimeout(ctx, makeTime)
+		err := h.make(try, replicas)
+		cancel()
+		if err == nil || ctx.Err() != nil || !electing(err) || time.Now().After(end) {
+			return err
+		}
+		h.log.Warn("NATS is not ready to keep the store of the service; trying again", "error", err)
+		if err := pace.Pause(ctx, time.Second); err != nil {
+			return err
+		}
+	}
+}
+
+// electing reports an error that passes once the nodes of a cluster have found each
+// other.
+func electing(err error) bool {
+	var api *jetstream.APIError
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, nats.ErrNoResponders) ||
+		errors.As(err, &api) && (api.ErrorCode == errNoPeers || api.ErrorCode == errNotReady)
+}
+
+// few reports that a cluster has fewer nodes than are to keep something.
+func few(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && (api.ErrorCode == errNoPeers || api.ErrorCode == errNoCluster)
+}
+
+// Error codes of NATS servers (nats-server, errors.json: JSClusterNoPeersErrF,
+// JSClusterNotAvailErr, JSStreamReplicasNotSupportedErr,
+// JSStreamWrongLastSequenceConstantErr).
+const (
+	errNoPeers       jetstream.ErrorCode = 10005
+	errNotReady      jetstream.ErrorCode = 10008
+	errNoCluster     jetstream.ErrorCode = 10074
+	errWrongRevision jetstream.ErrorCode = 10164 // of a node that does not say which one is right
+)
+
+// make makes what is not there, and has what is there kept by as many nodes.
 func (h *Hub) make(ctx context.Context, replicas int) error {
 	kv := func(c jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
 		c.Replicas = replicas
@@ -186,5 +251,5 @@ const maxValue = 1<<20 - 4<<10
 // conflict reports that a key is at another revision than was expected, or is there.
 func conflict(err error) bool {
 	var api *jetstream.APIError
-	return errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
+	return errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == errWrongRevision)
 }
