@@ -35,6 +35,7 @@ type Engine struct {
 	carried      int                     // documents parked beyond the last barrier
 	fed          mongo.OpTime            // end of the last batch that was routed whole
 	until        mongo.OpTime            // until where single documents may be ahead
+	parts        parts                   // of the batch that is being fed
 }
 
 // shared is what the partitions and the engine share.
@@ -108,6 +109,7 @@ func (e *Engine) Feed(ctx context.Context, b *stream.Batch) error {
 	s.ledger.release(seg, rest)
 	s.ledger.done(seg, rest)
 	e.fed = b.End
+	e.parts.add(b)
 	return nil
 }
 

@@ -105,7 +105,7 @@ func (e *Engine) schema(ctx context.Context, b *stream.Batch, i int) error {
 		return err
 	}
 	ev := &b.Events[i]
-	before := b.Start
+	before := mongo.MaxOpTime(b.Start, e.parts.upTo(ev.At))
 	for j := i - 1; j >= 0; j-- {
 		if b.Events[j].At.Before(ev.At) {
 			before = b.Events[j].At
@@ -124,6 +124,41 @@ func (e *Engine) schema(ctx context.Context, b *stream.Batch, i int) error {
 	e.shared.schema.Add(1)
 	clear(e.destinations)
 	return nil
+}
+
+// parts says how far a batch has come that goes on in several. The positions of those
+// are its own: that of the batch before, until the last of them.
+type parts struct {
+	last, before mongo.OpTime // of the last event, and of the last one at an earlier position
+}
+
+// add takes note of a batch that was routed.
+func (p *parts) add(b *stream.Batch) {
+	if !b.Partial {
+		*p = parts{}
+		return
+	}
+	if len(b.Events) == 0 {
+		return
+	}
+	was := *p
+	p.last, p.before = b.Events[len(b.Events)-1].At, mongo.OpTime{}
+	for i := len(b.Events) - 1; i >= 0 && p.before.IsZero(); i-- {
+		if at := b.Events[i].At; at.Before(p.last) {
+			p.before = at
+		}
+	}
+	if p.before.IsZero() {
+		p.before = was.upTo(p.last)
+	}
+}
+
+// upTo is the last position of an event that came before one at a position.
+func (p *parts) upTo(at mongo.OpTime) mongo.OpTime {
+	if p.last.Before(at) {
+		return p.last
+	}
+	return p.before
 }
 
 // destination finds where an event goes, nil when nothing is applied to that.

@@ -223,6 +223,34 @@ func TestRouterSchema(t *testing.T) {
 	}
 }
 
+// TestRouterSchemaInParts: a batch that goes on in several has the position of the one
+// before until its last part, and a schema change in a later part does not come before
+// the changes of an earlier one.
+func TestRouterSchemaInParts(t *testing.T) {
+	part := func(events ...stream.Event) *stream.Batch {
+		b := batchOf(1, 1, events...)
+		b.Partial = true
+		return b
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	r := newRouted(t, 3, Options{})
+	r.take(ctx)
+	r.feed(ctx,
+		part(dropAt("src.a", 2), insertAt("src.a", 1, 2)),
+		part(dropAt("src.b", 3), insertAt("src.b", 1, 4)),
+		part(),
+		part(dropAt("src.c", 4), insertAt("src.c", 1, 4)),
+		part(dropAt("src.d", 4)),
+		batchOf(1, 6, dropAt("src.e", 5), insertAt("src.e", 1, 6)),
+		batchOf(6, 8, dropAt("src.f", 7)),
+	)
+	cancel()
+	want := []string{"src.a before 1 last false", "src.b before 2 last false", "src.c before 3 last false", "src.d before 3 last false", "src.e before 4 last true", "src.f before 6 last true"}
+	if !slices.Equal(r.schema, want) {
+		t.Errorf("schema changes %q\nwant %q", r.schema, want)
+	}
+}
+
 // TestRouterCapped: events of a capped collection that the target has are left out.
 func TestRouterCapped(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
