@@ -37,7 +37,7 @@ func (r *session) serveAPI(ctx context.Context, s *config.Serve, store *hub.Hub,
 	build, desk, local := buildInfo(), &operate.Desk{Hub: store, View: view, Now: time.Now}, loopback.Addr(l.Addr())
 	login := func(token string) (*service.Caller, bool) { c := tokens.Whose(token); return c, c != nil }
 	a, err := api.New(api.Options{Desk: desk, Tokens: tokens, Log: r.log, Loopback: local, Ready: store.Ready, Version: build.Version, Revision: build.Revision,
-		Pages: console.New(console.Options{Desk: desk, Login: login, Log: r.log, Secure: s.TLSCert != "", Loopback: local})})
+		Pages: console.New(console.Options{Desk: desk, Login: login, Enter: tokens.Enter, Log: r.log, Secure: s.TLSCert != "", Loopback: local})})
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}

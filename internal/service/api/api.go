@@ -32,7 +32,9 @@ const (
 type Options struct {
 	Desk   *operate.Desk
 	Tokens *Tokens
-	Log    *slog.Logger
+	// Elsewhere says whose a token of a provider is, where people log in; nil is nobody's.
+	Elsewhere func(ctx context.Context, token string) *service.Caller
+	Log       *slog.Logger
 	// Loopback says that only this machine can reach it: then it answers to no other name.
 	Loopback bool
 	// Ready says why the service cannot do its work, nil if it can.
@@ -154,7 +156,7 @@ type call struct {
 	*http.Request
 	w      http.ResponseWriter
 	caller *service.Caller
-	token  string
+	again  func() *service.Caller // who the caller is by now, nil for nobody
 }
 
 // ok replies.
@@ -202,7 +204,7 @@ func (a *API) enter(c *call, needed service.Role) error {
 	if !strings.EqualFold(kind, "Bearer") {
 		token = ""
 	}
-	switch c.caller, err = a.o.Tokens.Enter(token, from); {
+	switch c.caller, c.again, err = a.whose(c.Context(), token, from); {
 	case errors.Is(err, ErrTooMany):
 		c.w.Header().Set("Retry-After", "10")
 		return refuse(http.StatusTooManyRequests, CodeTooMany, "wait a little", "%s", err)
@@ -218,8 +220,20 @@ func (a *API) enter(c *call, needed service.Role) error {
 		c.w.Header().Set("Retry-After", "1")
 		return refuse(http.StatusServiceUnavailable, CodeUnavailable, "try again in a moment", "the service starts: it has not read its store yet")
 	}
-	c.token = token
 	return nil
+}
+
+// whose is who has a token, and how to ask for that again.
+func (a *API) whose(ctx context.Context, token, from string) (who *service.Caller, again func() *service.Caller, err error) {
+	if a.o.Elsewhere != nil && strings.Count(token, ".") == 2 { // as a JSON web token has
+		again = func() *service.Caller { return a.o.Elsewhere(ctx, token) }
+		if who = again(); who != nil {
+			who.From = from
+			return who, again, nil
+		}
+	}
+	who, err = a.o.Tokens.Enter(token, from)
+	return who, func() *service.Caller { return a.o.Tokens.Whose(token) }, err
 }
 
 func (a *API) livez(c *call) error { return c.ok(http.StatusOK, map[string]string{"status": "ok"}) }

@@ -149,7 +149,7 @@ func (a *API) sleep(l *listener, heartbeat <-chan time.Time) error {
 
 // beat shows that the connection lives, and ends it where the token is another's by now.
 func (a *API) beat(l *listener) error {
-	now := a.o.Tokens.Whose(l.token)
+	now := l.again()
 	if now == nil || now.Name != l.caller.Name || now.Role != l.caller.Role || !slices.Equal(now.Jobs, l.caller.Jobs) {
 		return ErrWrongToken
 	}

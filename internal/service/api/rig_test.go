@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -79,7 +80,14 @@ func newRig(t testing.TB) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.api, err = New(Options{Desk: &operate.Desk{Hub: r.hub, View: r.view, Now: time.Now}, Tokens: tokens, Log: log, Loopback: true, Ready: r.hub.Ready, Version: "v1", Revision: "abc"})
+	r.tokens["elsewhere"], r.tokens["nowhere"] = "head.body.good", "head.body.bad"
+	elsewhere := func(_ context.Context, token string) *service.Caller {
+		if token != r.tokens["elsewhere"] {
+			return nil
+		}
+		return &service.Caller{Name: "ada@example.org", Role: service.Operator, Jobs: []string{"shop-*"}}
+	}
+	r.api, err = New(Options{Desk: &operate.Desk{Hub: r.hub, View: r.view, Now: time.Now}, Tokens: tokens, Elsewhere: elsewhere, Log: log, Loopback: true, Ready: r.hub.Ready, Version: "v1", Revision: "abc"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -105,7 +105,8 @@ func TestTokenFileIsReadAgain(t *testing.T) {
 // TestRevokedListener: the events end at the next sign of life.
 func TestRevokedListener(t *testing.T) {
 	r := newRig(t)
-	c := &call{token: r.tokens["some"], caller: r.api.o.Tokens.Whose(r.tokens["some"])}
+	again := func() *service.Caller { return r.api.o.Tokens.Whose(r.tokens["some"]) }
+	c := &call{again: again, caller: again()}
 	_, sum := NewToken()
 	write(t, r.file, "tokens:\n  - {name: some, role: admin, sha256: "+sum+"}\n")
 	now := time.Now()

@@ -37,7 +37,12 @@ type Options struct {
 	Desk *operate.Desk
 	// Login says who has a token.
 	Login func(token string) (*service.Caller, bool)
-	Log   *slog.Logger
+	// Enter is Login for somebody who comes from an address; it counts wrong tokens, and
+	// says why nobody may enter.
+	Enter func(token, from string) (*service.Caller, error)
+	// Provider is where people may log in elsewhere; nil is nowhere.
+	Provider Provider
+	Log      *slog.Logger
 	// Secure says that clients come by TLS alone.
 	Secure bool
 	// Loopback says that only this machine reaches the server; other names are refused.
@@ -75,6 +80,10 @@ func New(o Options) http.Handler {
 	})
 	mux.HandleFunc("GET /login", c.loginPage)
 	mux.HandleFunc("POST /login", c.login)
+	if o.Provider != nil {
+		mux.HandleFunc("GET "+pathElsewhere, c.elsewhere)
+		mux.HandleFunc("GET "+pathElsewhere+"/back", c.back)
+	}
 	mux.HandleFunc("POST /logout", c.with(c.logout))
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/jobs", http.StatusSeeOther) })
 	mux.HandleFunc("GET /jobs", c.with(c.jobs))
@@ -198,7 +207,7 @@ func (c *console) visitor(r *http.Request) *visit {
 	if s == nil {
 		return nil
 	}
-	who, ok := c.Login(s.token)
+	who, ok := s.ask()
 	if !ok {
 		c.sessions.end(cookie.Value)
 		return nil
@@ -227,7 +236,7 @@ func next(wish string) string {
 }
 
 func (c *console) loginPage(w http.ResponseWriter, r *http.Request) {
-	c.show(w, http.StatusOK, "login", frame{Title: "Log in", Data: next(r.URL.Query().Get("next"))})
+	c.show(w, http.StatusOK, "login", frame{Title: "Log in", Data: c.ways(next(r.URL.Query().Get("next")))})
 }
 
 func (c *console) login(w http.ResponseWriter, r *http.Request) {
@@ -236,17 +245,23 @@ func (c *console) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	to, token := next(r.PostForm.Get("next")), strings.TrimSpace(r.PostForm.Get("token"))
-	who, ok := c.Login(token)
-	if token == "" || !ok {
-		c.Log.Warn("a login to the console was refused", "from", address(r))
-		c.show(w, http.StatusUnauthorized, "login", frame{Title: "Log in", Alert: "This token is not known.", Hint: "Ask who runs the service for one.", Data: to})
+	who, err := c.Enter(token, address(r))
+	if err != nil {
+		c.Log.Warn("a login to the console was refused", "from", address(r), "error", err)
+		c.loginAgain(w, http.StatusUnauthorized, to, "This is not possible: "+err.Error()+".", "Ask who runs the service for a token.")
 		return
 	}
+	c.enter(w, r, func() (*service.Caller, bool) { return c.Login(token) }, who)
+	http.Redirect(w, r, to, http.StatusSeeOther)
+}
+
+// enter begins the session of somebody in place of the one before; ask says whether they
+// may go on, and as who.
+func (c *console) enter(w http.ResponseWriter, r *http.Request, ask func() (*service.Caller, bool), who *service.Caller) {
 	if old, err := r.Cookie(c.cookieName()); err == nil {
 		c.sessions.end(old.Value)
 	}
-	c.setCookie(w, c.sessions.begin(token, who), int(sessionTime/time.Second))
-	http.Redirect(w, r, to, http.StatusSeeOther)
+	c.setCookie(w, c.sessions.begin(ask, who), int(sessionTime/time.Second))
 }
 
 func (c *console) setCookie(w http.ResponseWriter, value string, age int) {

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -51,6 +52,12 @@ func newRig(t *testing.T) *rig {
 			c, ok := r.users[token]
 			return c, ok
 		}}
+	r.options.Enter = func(token, _ string) (*service.Caller, error) {
+		if c, ok := r.options.Login(token); ok {
+			return c, nil
+		}
+		return nil, errors.New("this token is not known")
+	}
 	r.server = httptest.NewServer(New(r.options))
 	t.Cleanup(r.server.Close)
 	return r
@@ -345,23 +352,23 @@ func TestMany(t *testing.T) {
 func TestSessions(t *testing.T) {
 	now := time.Now()
 	s := &sessions{now: func() time.Time { return now }, byID: map[string]*session{}}
-	first := s.begin("t", &service.Caller{Name: "a"})
-	other := s.begin("t", &service.Caller{Name: "b"})
+	first := s.begin(nil, &service.Caller{Name: "a"})
+	other := s.begin(nil, &service.Caller{Name: "b"})
 	for range maxOfOne {
 		now = now.Add(time.Second)
-		s.begin("t", &service.Caller{Name: "a"})
+		s.begin(nil, &service.Caller{Name: "a"})
 	}
 	if s.find(first) != nil || s.find(other) == nil {
 		t.Error("the oldest of a name makes room for its newest, and no other")
 	}
 	for i := range maxSessions {
 		now = now.Add(time.Second)
-		s.begin("t", &service.Caller{Name: strconv.Itoa(i)})
+		s.begin(nil, &service.Caller{Name: strconv.Itoa(i)})
 	}
 	if len(s.byID) > maxSessions {
 		t.Errorf("%d sessions", len(s.byID))
 	}
-	last := s.begin("t", &service.Caller{Name: "z"})
+	last := s.begin(nil, &service.Caller{Name: "z"})
 	if now = now.Add(sessionTime); s.find(last) != nil {
 		t.Error("a session outlives its time")
 	}

@@ -17,12 +17,13 @@ const (
 	maxOfOne    = 20
 )
 
-// session is somebody who is logged in. The token is kept to ask at each request
-// whether it is good still, and for which role.
+// session is somebody who is logged in.
 type session struct {
-	token, name string
-	form        string // what the forms of the session carry
-	began       time.Time
+	name string
+	// ask says at each request whether they may go on, and as who.
+	ask   func() (*service.Caller, bool)
+	form  string // what the forms of the session carry
+	began time.Time
 }
 
 // sessions are those of this process: its end ends them.
@@ -34,7 +35,7 @@ type sessions struct {
 }
 
 // begin makes a session, and gives its id.
-func (s *sessions) begin(token string, c *service.Caller) string {
+func (s *sessions) begin(ask func() (*service.Caller, bool), c *service.Caller) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tidy()
@@ -45,7 +46,7 @@ func (s *sessions) begin(token string, c *service.Caller) string {
 		s.dropOldest("")
 	}
 	id := rand.Text()
-	s.byID[id] = &session{token: token, name: c.Name, form: rand.Text(), began: s.now()}
+	s.byID[id] = &session{ask: ask, name: c.Name, form: rand.Text(), began: s.now()}
 	return id
 }
 

@@ -1,0 +1,205 @@
+package oidc
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"golang.org/x/oauth2"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/service"
+)
+
+const (
+	// PathBack is where the provider sends people back to.
+	PathBack = "/login/oidc/back"
+	// answerTime is how long the provider may take.
+	answerTime = 10 * time.Second
+	// maxToken bounds a token that is looked at, in bytes.
+	maxToken = 16 << 10
+)
+
+// Provider is where people log in. It is asked when somebody does, so that it need not
+// be there when the service starts. It is safe for concurrent use.
+type Provider struct {
+	Settings
+	client *http.Client
+
+	mu    sync.Mutex
+	found *oidc.Provider
+}
+
+// New makes a provider, which client reaches; nil is a client of its own.
+func New(s Settings, client *http.Client) *Provider {
+	if client == nil {
+		client = &http.Client{}
+	}
+	own := *client
+	own.Timeout = answerTime
+	// The library follows where an answer leads; a provider's document stays at its address.
+	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &Provider{Settings: s, client: &own}
+}
+
+// Host is the provider's, for people to read.
+func (p *Provider) Host() string {
+	u, err := url.Parse(p.Issuer)
+	if err != nil {
+		return p.Issuer
+	}
+	return u.Host
+}
+
+// provider is what the provider's document says. It is read once.
+func (p *Provider) provider(ctx context.Context) (*oidc.Provider, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.found != nil {
+		return p.found, nil
+	}
+	// The library keeps the context for its keys: not that of one request.
+	found, err := oidc.NewProvider(oidc.ClientContext(context.WithoutCancel(ctx), p.client), p.Issuer)
+	if err != nil {
+		return nil, mongo.WithHint(fmt.Errorf("read the document of %s: %w", p.Issuer, err), "check issuer in the file of --oidc, and that this machine reaches it")
+	}
+	p.found = found
+	return found, nil
+}
+
+func (p *Provider) exchange(found *oidc.Provider) *oauth2.Config {
+	scopes := append([]string{oidc.ScopeOpenID, "email", "profile"}, p.Scopes...)
+	slices.Sort(scopes)
+	return &oauth2.Config{ClientID: p.ClientID, ClientSecret: p.ClientSecret, Endpoint: found.Endpoint(), RedirectURL: strings.TrimSuffix(p.URL, "/") + PathBack, Scopes: slices.Compact(scopes)}
+}
+
+// kept is what a browser keeps while somebody logs in.
+type kept struct {
+	State, Nonce, Verifier, Next string
+}
+
+// Begin is the address at which somebody logs in, and what their browser keeps until
+// End, where next is the page that they want.
+func (p *Provider) Begin(ctx context.Context, next string) (address, keep string, err error) {
+	found, err := p.provider(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	k := kept{State: rand.Text(), Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier(), Next: next}
+	raw, err := json.Marshal(k)
+	if err != nil {
+		return "", "", fmt.Errorf("write what the browser keeps: %w", err)
+	}
+	return p.exchange(found).AuthCodeURL(k.State, oidc.Nonce(k.Nonce), oauth2.S256ChallengeOption(k.Verifier)), base64.RawURLEncoding.EncodeToString(raw), nil
+}
+
+// ErrNobody says that somebody is known to the provider, and no rule gives them a role.
+var ErrNobody = errors.New("no rule gives you a role")
+
+// End is who has logged in, from what their browser kept and what the provider sent it
+// back with. The page that they want is said for every end.
+func (p *Provider) End(ctx context.Context, keep string, back url.Values) (who *service.Caller, next string, err error) {
+	raw, err := base64.RawURLEncoding.DecodeString(keep)
+	var k kept
+	if err == nil {
+		err = json.Unmarshal(raw, &k)
+	}
+	if err != nil || k.State == "" || subtle.ConstantTimeCompare([]byte(k.State), []byte(back.Get("state"))) != 1 {
+		return nil, "", errors.New("this login was not begun here, or too long ago")
+	}
+	if said := back.Get("error"); said != "" {
+		return nil, k.Next, fmt.Errorf("%s refused it: %s", p.Host(), short(plain(said+" "+back.Get("error_description"))))
+	}
+	found, err := p.provider(ctx)
+	if err != nil {
+		return nil, k.Next, err
+	}
+	ctx = oidc.ClientContext(ctx, p.client)
+	token, err := p.exchange(found).Exchange(ctx, back.Get("code"), oauth2.VerifierOption(k.Verifier))
+	if err != nil {
+		return nil, k.Next, fmt.Errorf("ask %s for the token: %w", p.Host(), told(err))
+	}
+	text, _ := token.Extra("id_token").(string)
+	id, claims, err := p.verify(ctx, found, text)
+	if err != nil {
+		return nil, k.Next, err
+	}
+	if subtle.ConstantTimeCompare([]byte(id.Nonce), []byte(k.Nonce)) != 1 {
+		return nil, k.Next, errors.New("the token is of another login")
+	}
+	if who = p.caller(claims); who == nil {
+		return nil, k.Next, ErrNobody
+	}
+	return who, k.Next, nil
+}
+
+// Whose is who has a token of the provider that was made for this service; nil is
+// nobody.
+func (p *Provider) Whose(ctx context.Context, token string) *service.Caller {
+	if len(token) > maxToken || strings.Count(token, ".") != 2 {
+		return nil
+	}
+	found, err := p.provider(ctx)
+	if err != nil {
+		return nil
+	}
+	_, claims, err := p.verify(oidc.ClientContext(ctx, p.client), found, token)
+	if err != nil {
+		return nil
+	}
+	return p.caller(claims)
+}
+
+// verify reads a token, if it is the provider's, for this service, and good still.
+func (p *Provider) verify(ctx context.Context, found *oidc.Provider, text string) (*oidc.IDToken, map[string]any, error) {
+	id, err := found.VerifierContext(ctx, &oidc.Config{ClientID: p.ClientID}).Verify(ctx, text)
+	if err != nil {
+		return nil, nil, fmt.Errorf("check the token of %s: %w", p.Host(), err)
+	}
+	claims := map[string]any{}
+	if err := id.Claims(&claims); err != nil {
+		return nil, nil, fmt.Errorf("read the token of %s: %w", p.Host(), err)
+	}
+	if id.Subject == "" {
+		return nil, nil, fmt.Errorf("the token of %s is of nobody", p.Host())
+	}
+	return id, claims, nil
+}
+
+// told is an error without the body that the provider sent, which may hold anything.
+func told(err error) error {
+	if e, ok := errors.AsType[*oauth2.RetrieveError](err); ok {
+		return fmt.Errorf("it answered %s %s", e.Response.Status, short(plain(e.ErrorCode)))
+	}
+	return err
+}
+
+// plain leaves out what is no graphic character.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsGraphic(r) {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(s, ""))
+}
+
+// short is a text of at most maxName bytes.
+func short(s string) string {
+	if len(s) <= maxName {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxName], "") + "…"
+}
