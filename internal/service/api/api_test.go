@@ -112,6 +112,8 @@ func TestCreate(t *testing.T) {
 		{"a number", `{"name": "shop-n", "settings": 5}`, "application/json", "", 400, operate.Invalid},
 		{"no settings", `{"name": "shop-n"}`, "application/json", "", 400, operate.Invalid},
 		{"settings of null", `{"name": "shop-n", "settings": null}`, "application/json", "", 400, operate.Invalid},
+		{"labels of null", `{"name": "shop-n", "settings": ` + someSettings + `, "labels": null}`, "application/json", "", 400, operate.Invalid},
+		{"a query beside JSON", `{"name": "shop-q", "settings": ` + someSettings + `}`, "application/json", "?paused=true", 400, operate.Invalid},
 		{"a list", `[]`, "application/json", "", 400, operate.Invalid},
 		{"null", `null`, "application/json", "", 400, operate.Invalid},
 		{"two objects", `{"name": "x", "settings": ` + someSettings + `}{}`, "application/json", "", 400, operate.Invalid},

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -78,6 +79,9 @@ func (a *API) change(do changes) func(*call) error { return a.changing(http.Stat
 
 func (a *API) changing(code int, do changes) func(*call) error {
 	return func(c *call) error {
+		if _, err := c.query(); err != nil {
+			return err
+		}
 		ctx, cancel := context.WithTimeout(c.Context(), storeTime)
 		defer cancel()
 		j, err := do(ctx, c.caller, c.PathValue("name"))
@@ -158,6 +162,14 @@ func decode(raw []byte, into any, form string) error {
 	if t := bytes.TrimSpace(raw); len(t) == 0 || t[0] != '{' {
 		return bad("it is no object")
 	}
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(raw, &fields) == nil {
+		for name, value := range fields { // which the decoder would take for what is left out
+			if string(value) == "null" {
+				return bad(short(name, 40) + " is null: leave it out")
+			}
+		}
+	}
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
@@ -215,6 +227,9 @@ func (c *call) definition() (d service.Definition, err error) {
 			return d, invalid("give label=key%%3Dvalue", "%s", short(err.Error(), 200))
 		}
 	case "application/json":
+		if _, err := c.query(); err != nil {
+			return d, err
+		}
 		var n NewJob
 		if err := decode(raw, &n, `{"name": "orders", "settings": {"source": "env:SOURCE", "target": "env:TARGET"}}`); err != nil {
 			return d, err
@@ -279,7 +294,7 @@ func (c *call) query(known ...string) (url.Values, error) {
 	}
 	for name, values := range q {
 		if !slices.Contains(known, name) {
-			return nil, invalid("it has "+strings.Join(known, ", "), "the query has %q, which means nothing here", short(name, 40))
+			return nil, invalid(cmp.Or(strings.Join(known, ", "), "nothing")+" may be asked for here", "the query has %q, which means nothing here", short(name, 40))
 		}
 		if len(values) > 1 && name != "label" {
 			return nil, invalid("give it once", "the query has %s twice", name)
