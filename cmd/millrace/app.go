@@ -21,6 +21,7 @@ import (
 
 // app holds what the commands take from the world around them.
 type app struct {
+	stdin          io.Reader
 	stdout, stderr io.Writer
 	lookupEnv      func(string) (string, bool)
 	environ        []string // all of it, NAME=value
@@ -44,6 +45,7 @@ type syncJob interface {
 
 func newApp() *app {
 	return &app{
+		stdin:     os.Stdin,
 		stdout:    os.Stdout,
 		stderr:    os.Stderr,
 		lookupEnv: os.LookupEnv,
@@ -99,6 +101,7 @@ shows many things one after the other (--watch, debug oplog) has a line for each
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
+	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.SetUsageFunc(a.usage)
@@ -106,7 +109,7 @@ shows many things one after the other (--watch, debug oplog) has a line for each
 	root.Version = b.Version
 	root.SetVersionTemplate(b.text())
 	root.AddCommand(
-		a.syncCommand(), a.statusCommand(), a.pauseCommand(), a.resumeCommand(), a.throttleCommand(), a.finalizeCommand(), a.verifyCommand(), a.transformCommand(), a.configCommand(),
+		a.syncCommand(), a.statusCommand(), a.pauseCommand(), a.resumeCommand(), a.throttleCommand(), a.finalizeCommand(), a.verifyCommand(), a.transformCommand(), a.configCommand(), a.secretsCommand(),
 		a.serveCommand(), a.workerCommand(), guardWorkerCommand(), a.jobsCommand(), a.deadlettersCommand(), a.seedCommand(), a.topologyCommand(), a.ycsbCommand(), a.benchCommand(), a.labCommand(), a.debugCommand(), a.versionCommand(), docsCommand(),
 	)
 	root.InitDefaultCompletionCmd()

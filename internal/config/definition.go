@@ -10,7 +10,8 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// Resolver gives the value that a reference stands for: env:NAME, or file:PATH.
+// Resolver gives the value that a reference stands for: env:NAME, file:NAME, or
+// sealed:JOB:TEXT, which is a sealed value that a job wants.
 type Resolver func(reference string) (string, error)
 
 // Placeholder resolves each reference to an address that is none, for checks where the
@@ -19,7 +20,7 @@ func Placeholder(string) (string, error) { return "mongodb://reference.invalid/"
 
 // IsReference reports whether a value stands for another one.
 func IsReference(value string) bool {
-	return strings.HasPrefix(value, "env:") || strings.HasPrefix(value, "file:")
+	return strings.HasPrefix(value, "env:") || strings.HasPrefix(value, "file:") || strings.HasPrefix(value, sealedPrefix)
 }
 
 // ofProcess are settings of sync that belong to a process, or that would do a thing
@@ -36,7 +37,7 @@ func Definition(name, text string, resolve Resolver) (*Sync, Problems) {
 	var s Sync
 	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	s.Bind(fs, CommandSync)
-	l := loader{fs: fs, origins: Origins{}}
+	l := loader{fs: fs, origins: Origins{}, job: name}
 	entries, problems := parseFile("settings", []byte(text), CommandSync)
 	l.problems = problems
 	for _, e := range entries {
@@ -69,10 +70,18 @@ func (l *loader) secret(key, value string, o Origin, resolve Resolver) string {
 	switch {
 	case mongo.HasPassword(value):
 		problem.What, problem.How = "holds a password, which everybody could read who may look at the job",
-			"write env:NAME or file:/path, and give the connection string to the workers under that name"
+			"write env:NAME or file:NAME, and give the connection string to the workers under that name, or seal it (millrace secrets seal)"
 		value, _ = Placeholder("")
 	case IsReference(value):
-		text, err := resolve(value)
+		reference, err := value, error(nil)
+		if strings.HasPrefix(value, sealedPrefix) {
+			reference, err = sealedFor(l.job, value), checkSealed(value)
+			value = "the sealed value"
+		}
+		text := ""
+		if err == nil {
+			text, err = resolve(reference)
+		}
 		if err == nil {
 			return prefix + strings.TrimSpace(text)
 		}

@@ -86,6 +86,7 @@ type loader struct {
 	fs       *pflag.FlagSet
 	origins  Origins
 	problems Problems
+	job      string // of a definition
 }
 
 func (l *loader) file(command string, read func(string) ([]byte, error)) {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ type Work struct {
 	MaxJobs    int
 	SpoolDir   string
 	SecretsDir string
+	SecretsKey string
 
 	labels []string
 }
@@ -30,6 +32,7 @@ func (w *Work) bind(fs *pflag.FlagSet) {
 	fs.IntVar(&w.MaxJobs, "max-jobs", 0, "most jobs run at once; 0 is any number")
 	fs.StringVar(&w.SpoolDir, "spool-dir", "", "`directory` on local disk for changes that a source's oplog may forget before its copy is done; by default millrace/spool below $XDG_STATE_HOME or ~/.local/state")
 	fs.StringVar(&w.SecretsDir, "secrets-dir", "", "`directory` whose files settings of jobs may refer to as file:NAME; without it they refer to variables alone, env:NAME being MILLRACE_SECRET_NAME")
+	fs.StringVar(&w.SecretsKey, "secrets-key", "", "`file` with the key of sealed values in settings of jobs, as millrace secrets keygen writes it")
 }
 
 func (w *Work) validate(c *checker) {
@@ -48,6 +51,11 @@ func (w *Work) validate(c *checker) {
 	if w.SecretsDir != "" {
 		info, err := os.Stat(w.SecretsDir)
 		c.bad(err != nil || !info.IsDir(), "secrets-dir", "is no directory", "make it, for the user of this process alone")
+	}
+	if w.SecretsKey != "" {
+		info, err := os.Stat(w.SecretsKey)
+		c.bad(err != nil, "secrets-key", "cannot be read", "make it with millrace secrets keygen")
+		c.bad(err == nil && info.Mode().Perm()&0o077 != 0, "secrets-key", "can be read or written by other users", "chmod 600 it")
 	}
 }
 
@@ -71,6 +79,13 @@ func (w *Work) Resolver(lookupEnv func(string) (string, bool)) Resolver {
 				return value, nil
 			}
 			return "", fmt.Errorf("the variable %s%s is not set", secretEnv, name)
+		}
+		if text, ok := strings.CutPrefix(reference, sealedPrefix); ok {
+			job, text, _ := strings.Cut(text, ":")
+			if w.SecretsKey == "" {
+				return "", errors.New("this process has no --secrets-key")
+			}
+			return unseal(w.SecretsKey, job, text)
 		}
 		name, _ := strings.CutPrefix(reference, "file:")
 		if w.SecretsDir == "" {

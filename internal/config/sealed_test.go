@@ -1,0 +1,77 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestSealed: a sealed value is read by processes with the key, for jobs that it was
+// sealed for; everything else is told without the value and without the key.
+func TestSealed(t *testing.T) {
+	const uri = "mongodb://shop:hidden@shop.example/"
+	key, recipient, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, _, _ := NewKey()
+	file := func(text string) string {
+		name := filepath.Join(t.TempDir(), "key")
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	some, err := Seal(recipient+"\n", []string{"shop-*", "bill"}, uri)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := Seal(recipient, nil, uri)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := some[:len(some)-8]
+	changed := some[:len(some)-4] + "AAAA"
+	for name, c := range map[string]struct {
+		key, job, value, fault string
+	}{
+		"for this job":     {key, "shop-a", some, ""},
+		"another pattern":  {key, "bill", some, ""},
+		"for all":          {key, "x", all, ""},
+		"older keys too":   {other + "\n# a comment\n" + key, "x", all, ""},
+		"for other jobs":   {key, "stolen", some, "other names"},
+		"another key":      {other, "shop-a", some, "another key"},
+		"no key":           {"", "shop-a", some, "no --secrets-key"},
+		"a broken key":     {key[:20], "shop-a", some, "holds no key"},
+		"cut off":          {key, "shop-a", cut, "cannot be had"},
+		"changed":          {key, "shop-a", changed, "cannot be had"},
+		"no sealed value":  {key, "shop-a", "sealed:bW9uZ29kYg", "secrets seal"},
+		"not even encoded": {key, "shop-a", "sealed:mongodb://x", "secrets seal"},
+	} {
+		w := Work{}
+		if c.key != "" {
+			w.SecretsKey = file(c.key)
+		}
+		s, problems := Definition(c.job, "source: '"+c.value+"'\ntarget: mongodb://t.example/\n", w.Resolver(func(string) (string, bool) { return "", false }))
+		switch text := problems.Error(); {
+		case c.fault == "" && (len(problems) > 0 || s.Source != uri):
+			t.Errorf("%s: %q, %s", name, s.Source, text)
+		case c.fault != "" && (!strings.Contains(text, c.fault) || !strings.Contains(text, "line 1")):
+			t.Errorf("%s: %s", name, text)
+		case c.fault != "" && (strings.Contains(text, "hidden") || strings.Contains(text, key[:20]) || strings.Contains(text, some[20:40])):
+			t.Errorf("%s: a secret is told: %s", name, text)
+		}
+	}
+	if _, problems := Definition("shop-a", "source: '"+some+"'\ntarget: env:T\n", Placeholder); len(problems) > 0 {
+		t.Errorf("where the key is not to be had: %s", problems)
+	}
+	for _, c := range [][2]string{{"age1nobody", uri}, {recipient, ""}} {
+		if text, err := Seal(c[0], nil, c[1]); err == nil {
+			t.Errorf("%v was sealed as %s", c, text)
+		}
+	}
+	if _, err := Seal(recipient, []string{"[a"}, uri); err == nil {
+		t.Error("a pattern that is none")
+	}
+}
