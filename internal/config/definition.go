@@ -52,6 +52,10 @@ func Definition(name, text string, resolve Resolver) (*Sync, Problems) {
 		l.set(e.key, o, e.values...)
 	}
 	s.Job = name
+	s.Rules.Secret = func(ref string) (string, error) { // as for connection strings
+		text, err := resolve(ref)
+		return strings.TrimRight(text, "\r\n"), err
+	}
 	return &s, append(l.problems, s.Validate(l.origins, nil)...)
 }
 

@@ -75,3 +75,17 @@ func TestSealed(t *testing.T) {
 		t.Error("a pattern that is none")
 	}
 }
+
+// TestMaskKeys: the key of a mask is what connection strings are: whoever makes a job
+// reads no other variable and no other file by it.
+func TestMaskKeys(t *testing.T) {
+	env := map[string]string{"MILLRACE_SECRET_A": "mongodb://a.example/", "MILLRACE_SECRET_KEY": "a key of more than 16 bytes", "OTHER": "another of more than 16 bytes"}
+	lookup := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
+	t.Setenv("OTHER", env["OTHER"])
+	for ref, ok := range map[string]bool{"env:KEY": true, "env:OTHER": false, "file:/etc/passwd": false} {
+		_, problems := Definition("a", "source: env:A\ntarget: mongodb://t.example/\nfields:\n  shop.c: {mask: {mail: {hmac: \""+ref+"\"}}}\n", (&Work{}).Resolver(lookup))
+		if (len(problems) == 0) != ok {
+			t.Errorf("%s: %s", ref, problems)
+		}
+	}
+}

@@ -105,7 +105,7 @@ func (c *checker) uri(setting, uri string) {
 // then the renames together, because they may contradict each other.
 func (c *checker) namespaces(all transform.Config) {
 	before := len(c.problems)
-	var one transform.Config
+	one := transform.Config{Secret: all.Secret}
 	for _, list := range []struct {
 		setting string
 		items   []string
