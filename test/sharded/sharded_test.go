@@ -839,14 +839,18 @@ func (b *bed) finish(j *job.Job, done <-chan error) {
 	b.sameDocuments("ranged", "hashed", "plain")
 }
 
-// until waits for a condition, or fails when the job ends before.
+// until waits for a condition, or fails when the job ends before, or when it does not
+// come in a time that is enough on a busy machine, too.
 func (b *bed) until(done <-chan error, holds func() bool) {
 	b.Helper()
+	late := time.After(5 * time.Minute)
 	for !holds() {
 		select {
 		case err := <-done:
 			b.history(err)
 			b.Fatalf("seed %d: the job ended: %v", b.seed, err)
+		case <-late:
+			b.Fatalf("seed %d: what is waited for does not come", b.seed)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

@@ -382,6 +382,33 @@ func TestWaits(t *testing.T) {
 	}
 }
 
+// TestWaitsForAll: a transaction that all parts have prepared at one time, and none has
+// decided, holds up what comes after it.
+func TestWaitsForAll(t *testing.T) {
+	w := &world{}
+	for range 2 {
+		w.parts = append(w.parts, &invented{woken: make(chan struct{}, 1), records: []record{{at: at(2), prepares: true}}})
+	}
+	w.parts[1].records = append(w.parts[1].records, record{at: at(3), events: []stream.Event{{At: at(3)}}})
+	s := w.source(Options{Beat: time.Millisecond})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- s.Run(ctx, w.start(t), func(context.Context, *stream.Batch) error { return nil }) }()
+	for wait := s.Waits(); wait.Part == "" || !wait.Undecided || wait.Since != before(at(2)); wait = s.Waits() {
+		select {
+		case err := <-ran:
+			t.Fatal(err)
+		case <-t.Context().Done():
+			t.Fatalf("%+v", wait)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	cancel(errEnough)
+	if err := <-ran; !errors.Is(err, errEnough) {
+		t.Error(err)
+	}
+}
+
 func TestPositions(t *testing.T) {
 	w := invent(1, 3, 5)
 	for text, pos := range map[string]stream.Position{

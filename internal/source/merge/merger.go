@@ -218,17 +218,18 @@ func (m *merger) mark(at mongo.OpTime) string {
 }
 
 // keepUp has the parts that are behind the newest pass it, and notes who is
-// the last.
+// the last. A transaction that is not decided holds up all that was read after it, also
+// where all parts take part in it, and none is behind.
 func (m *merger) keepUp() {
-	newest, last := m.feeds[0].floor(), m.feeds[0]
+	newest, read, last := m.feeds[0].floor(), m.feeds[0].end(), m.feeds[0]
 	for _, f := range m.feeds[1:] {
-		newest = mongo.MaxOpTime(newest, f.floor())
-		if f.floor().Before(last.floor()) {
+		newest, read = mongo.MaxOpTime(newest, f.floor()), mongo.MaxOpTime(read, f.end())
+		if floor := f.floor(); floor.Before(last.floor()) || floor == last.floor() && last.undecided.IsZero() {
 			last = f
 		}
 	}
 	w := stream.Wait{}
-	if last.floor().Before(newest) {
+	if last.floor().Before(newest) || !last.undecided.IsZero() && last.undecided.Before(read) {
 		w = stream.Wait{Part: last.part.Name, For: time.Since(last.moved), Since: last.floor(), Undecided: !last.undecided.IsZero()}
 	}
 	for _, f := range m.feeds {
