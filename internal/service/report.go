@@ -103,6 +103,15 @@ type Worker struct {
 	At        time.Time `json:"at"`
 }
 
+// Drain is the wish that a worker takes nothing more and gives back what it has, for an
+// upgrade of its machine.
+type Drain struct {
+	// StartedAt is the worker's: the next process of its name is another one.
+	StartedAt time.Time `json:"startedAt"`
+	By        string    `json:"by"`
+	At        time.Time `json:"at"`
+}
+
 // Change is an entry of the audit trail.
 type Change struct {
 	At   time.Time `json:"at"`
@@ -110,6 +119,8 @@ type Change struct {
 	From string    `json:"from"` // the address of the client
 	What string    `json:"what"` // create, pause, …
 	Job  string    `json:"job,omitempty"`
+	// Worker is that of a change which is about no job.
+	Worker string `json:"worker,omitempty"`
 	// Before and After are the wish; nil where there was or is none.
 	Before *Wish `json:"before,omitempty"`
 	After  *Wish `json:"after,omitempty"`

@@ -51,7 +51,7 @@ const (
 
 // routes are all that the API does.
 func (a *API) routes() []route {
-	return []route{
+	return append(a.workerRoutes(), []route{
 		{http.MethodGet, PathLive, "", a.livez},
 		{http.MethodGet, PathReady, "", a.readyz},
 		{http.MethodGet, PathMetrics, service.Viewer, a.metrics},
@@ -65,10 +65,9 @@ func (a *API) routes() []route {
 		{http.MethodPost, PathFinalize, service.Operator, a.finalize},
 		{http.MethodDelete, PathFinalize, service.Operator, a.change(a.o.Desk.CancelFinalize)},
 		{http.MethodPatch, PathLimits, service.Operator, a.limits},
-		{http.MethodGet, PathWorkers, service.Viewer, a.workers},
 		{http.MethodGet, PathAudit, service.Admin, a.audit},
 		{http.MethodGet, PathEvents, service.Viewer, a.events},
-	}
+	}...)
 }
 
 // changes is something that operate does to a job.

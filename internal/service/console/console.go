@@ -93,6 +93,8 @@ func New(o Options) http.Handler {
 	mux.HandleFunc("GET /new", c.with(c.newPage))
 	mux.HandleFunc("POST /new", c.with(c.create))
 	mux.HandleFunc("GET /workers", c.with(c.workers))
+	mux.HandleFunc("POST /workers/{name}/drain", c.with(c.drain(true)))
+	mux.HandleFunc("POST /workers/{name}/undrain", c.with(c.drain(false)))
 	mux.HandleFunc("GET /audit", c.with(c.audit))
 	mux.HandleFunc("/", c.with(func(w http.ResponseWriter, r *http.Request, v *visit) {
 		c.fail(w, v, http.StatusNotFound, "there is no such page", "")

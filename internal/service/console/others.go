@@ -47,9 +47,27 @@ func (c *console) workers(w http.ResponseWriter, r *http.Request, v *visit) {
 	for i := range list {
 		list[i].Jobs = slices.DeleteFunc(slices.Clone(list[i].Jobs), func(name string) bool { return !v.who.Sees(name) })
 	}
-	f := c.page(v, "workers", "Workers", list)
+	f := c.page(v, "workers", "Workers", workersPage{list, v.who.Role.May(service.Admin) && len(v.who.Jobs) == 0})
 	f.Live = r.URL.RequestURI()
 	c.show(w, http.StatusOK, "workers", f)
+}
+
+// workersPage are workers; Drains says that the visitor may drain them.
+type workersPage struct {
+	Workers []service.Worker
+	Drains  bool
+}
+
+// drain has a worker give back what it has, or take jobs again.
+func (c *console) drain(drain bool) func(http.ResponseWriter, *http.Request, *visit) {
+	return func(w http.ResponseWriter, r *http.Request, v *visit) {
+		if _, err := c.Desk.Drain(r.Context(), v.who, r.PathValue("name"), drain); err != nil {
+			code, text, hint := c.refusal(err)
+			c.fail(w, v, code, text, hint)
+			return
+		}
+		http.Redirect(w, r, "/workers", http.StatusSeeOther)
+	}
 }
 
 // entry is one of the audit trail.

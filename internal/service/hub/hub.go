@@ -24,6 +24,7 @@ const (
 	bucketLeases  = "millrace-leases"
 	bucketReports = "millrace-reports"
 	bucketWorkers = "millrace-workers"
+	bucketDrains  = "millrace-drains"
 	streamAudit   = "millrace-audit"
 	subjectAudit  = "millrace.audit"
 )
@@ -51,8 +52,8 @@ type Hub struct {
 	lease time.Duration
 	log   *slog.Logger
 
-	jobs, leases, reports, workers jetstream.KeyValue
-	audit                          jetstream.Stream
+	jobs, leases, reports, workers, drains jetstream.KeyValue
+	audit                                  jetstream.Stream
 }
 
 // The errors that callers tell apart.
@@ -193,6 +194,9 @@ func (h *Hub) make(ctx context.Context, replicas int) error {
 		return err
 	}
 	if h.workers, err = kv(jetstream.KeyValueConfig{Bucket: bucketWorkers, Description: "which workers there are", TTL: h.lease, LimitMarkerTTL: time.Minute, MaxBytes: 16 << 20}); err != nil {
+		return err
+	}
+	if h.drains, err = kv(jetstream.KeyValueConfig{Bucket: bucketDrains, Description: "which workers are to give back what they have", MaxBytes: 16 << 20}); err != nil {
 		return err
 	}
 	h.audit, err = h.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{

@@ -29,6 +29,7 @@ type View struct {
 	reports map[string]*service.Report
 	leases  map[string]heard[service.Lease]
 	workers map[string]heard[service.Worker]
+	drains  map[string]service.Drain // by worker
 	version uint64
 	changed chan struct{} // closed and replaced at each change
 	loaded  chan struct{} // closed once all was read
@@ -45,7 +46,7 @@ type heard[T any] struct {
 // NewView makes a view. It is empty until Run.
 func (h *Hub) NewView() *View {
 	return &View{hub: h, jobs: map[string]*service.Definition{}, reports: map[string]*service.Report{}, leases: map[string]heard[service.Lease]{},
-		workers: map[string]heard[service.Worker]{}, changed: make(chan struct{}), loaded: make(chan struct{})}
+		workers: map[string]heard[service.Worker]{}, drains: map[string]service.Drain{}, changed: make(chan struct{}), loaded: make(chan struct{})}
 }
 
 // Run keeps the view up to date until ctx ends. It fails where the store cannot be read
@@ -75,6 +76,7 @@ func (v *View) Run(ctx context.Context) error {
 			clear(v.reports)
 			clear(v.leases)
 			clear(v.workers)
+			clear(v.drains)
 		})
 	}
 }
@@ -99,6 +101,7 @@ func (v *View) watch(ctx context.Context) error {
 	follow(v.hub.reports, v.takeReport)
 	follow(v.hub.leases, v.takeLease)
 	follow(v.hub.workers, v.takeWorker)
+	follow(v.hub.drains, v.takeDrain)
 	g.Go(func() error {
 		loading.Wait() // also when those that load end
 		if ctx.Err() == nil {
@@ -240,7 +243,9 @@ func (v *View) Workers() []service.Worker {
 	list := []service.Worker{}
 	for _, name := range slices.Sorted(maps.Keys(v.workers)) {
 		if w := v.workers[name]; v.fresh(w.at) {
-			list = append(list, w.of)
+			one := w.of
+			one.Draining = one.Draining || v.draining(name, one.StartedAt)
+			list = append(list, one)
 		}
 	}
 	return list

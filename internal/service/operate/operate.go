@@ -311,11 +311,16 @@ func (d *Desk) change(ctx context.Context, c *service.Caller, needed service.Rol
 
 // refused notes who was refused what, and gives the refusal.
 func (d *Desk) refused(ctx context.Context, c *service.Caller, what, name string, why error) error {
+	return d.notedRefusal(ctx, c, service.Change{What: what, Job: name}, why)
+}
+
+func (d *Desk) notedRefusal(ctx context.Context, c *service.Caller, change service.Change, why error) error {
 	var e *Error
 	if !errors.As(why, &e) {
 		return why
 	}
-	return errors.Join(why, d.note(ctx, c, service.Change{What: what, Job: name, Refused: e.Text}))
+	change.Refused = e.Text
+	return errors.Join(why, d.note(ctx, c, change))
 }
 
 func (d *Desk) note(ctx context.Context, c *service.Caller, change service.Change) error {

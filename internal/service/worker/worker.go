@@ -41,12 +41,10 @@ type Options struct {
 	Log  *slog.Logger
 }
 
-// Worker runs jobs. Run is called once; Drain is safe for concurrent use with it.
+// Worker runs jobs. Run is called once.
 type Worker struct {
 	Options
 	started time.Time
-	drain   chan struct{}
-	once    sync.Once
 
 	mu    sync.Mutex
 	units map[string]*unit // by job
@@ -56,20 +54,11 @@ type Worker struct {
 
 // New makes a worker.
 func New(o Options) *Worker {
-	return &Worker{Options: o, started: time.Now(), drain: make(chan struct{}), units: map[string]*unit{}, seen: map[string]time.Time{}, ended: make(chan struct{}, 1)}
+	return &Worker{Options: o, started: time.Now().UTC(), units: map[string]*unit{}, seen: map[string]time.Time{}, ended: make(chan struct{}, 1)}
 }
 
-// Drain has the worker take nothing more and give back what it has. Run goes on.
-func (w *Worker) Drain() { w.once.Do(func() { close(w.drain) }) }
-
-func (w *Worker) draining() bool {
-	select {
-	case <-w.drain:
-		return true
-	default:
-		return false
-	}
-}
+// draining reports that the worker is to take nothing more and give back what it has.
+func (w *Worker) draining() bool { return w.View.Draining(w.Name, w.started) }
 
 // lookEvery is how often the worker looks for jobs without being told of a change.
 const lookEvery = time.Second
@@ -98,7 +87,7 @@ func (w *Worker) present(ctx context.Context) error {
 	host, _ := os.Hostname()
 	tell := func() error {
 		err := w.Hub.Present(ctx, &service.Worker{Name: w.Name, Version: w.Version, Host: host, PID: os.Getpid(), Labels: w.Labels, Jobs: w.Jobs(),
-			MaxJobs: w.MaxJobs, Draining: w.draining(), StartedAt: w.started.UTC(), At: time.Now().UTC()})
+			MaxJobs: w.MaxJobs, Draining: w.draining(), StartedAt: w.started, At: time.Now().UTC()})
 		if err != nil && ctx.Err() == nil {
 			w.Log.Warn("the worker cannot be announced", "error", err)
 		}
@@ -112,16 +101,16 @@ func (w *Worker) present(ctx context.Context) error {
 
 // take looks for jobs that nobody runs, whenever something changes.
 func (w *Worker) take(ctx context.Context, g *errgroup.Group) error {
-	drain := w.drain
 	for {
 		changed, _ := w.View.Changed()
-		w.look(ctx, g)
+		if w.draining() {
+			w.giveBack()
+		} else {
+			w.look(ctx, g)
+		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-drain:
-			drain = nil
-			w.giveBack()
 		case <-w.ended:
 		case <-changed:
 			// One change seldom comes alone.
@@ -150,9 +139,6 @@ const otherTurn = 3 * time.Second
 // look takes the jobs that this worker is to have, and those that others were to have
 // and did not take.
 func (w *Worker) look(ctx context.Context, g *errgroup.Group) {
-	if w.draining() {
-		return
-	}
 	jobs := w.View.Jobs()
 	sharing, seen := w.sharing(jobs), map[string]time.Time{}
 	for i := range jobs {

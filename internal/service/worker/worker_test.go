@@ -215,11 +215,12 @@ func TestFailed(t *testing.T) {
 }
 
 // TestSharing: jobs are shared evenly among workers that fit; one that is drained gives
-// its jobs to the others.
+// its jobs to the others, and takes jobs again when that is taken back. The next process
+// of its name is not drained.
 func TestSharing(t *testing.T) {
 	b := newBed(t)
 	east := map[string]string{"dc": "east"}
-	w1, _ := b.worker(b.nats.Address(), worker.Options{Name: "w1", Labels: east})
+	w1, stop := b.worker(b.nats.Address(), worker.Options{Name: "w1", Labels: east})
 	w2, _ := b.worker(b.nats.Address(), worker.Options{Name: "w2"})
 	for i := range 4 {
 		b.create(fmt.Sprintf("job%d", i), fmt.Sprintf("sharing%d", i), "")
@@ -237,11 +238,26 @@ func TestSharing(t *testing.T) {
 	if j := b.desk.View.Job("east"); j.Lease.Worker != "w1" {
 		t.Errorf("a job for dc=east is run by %s", j.Lease.Worker)
 	}
-	w1.Drain()
+	drain := func(on bool) {
+		t.Helper()
+		w, err := b.desk.Drain(t.Context(), b.admin, "w1", on)
+		b.ok(err)
+		if w.Draining != on {
+			t.Errorf("w1 drains: %v, not %v", w.Draining, on)
+		}
+	}
+	drain(true)
 	for _, name := range all[:4] {
 		b.until(name, "w2", func(j *service.Job) bool { return following(j) && j.Lease.Worker == "w2" })
 	}
 	b.until("east", "nobody", func(j *service.Job) bool { return j.State() == service.Waiting })
+	drain(false)
+	b.until("east", "w1 again", func(j *service.Job) bool { return following(j) && j.Lease.Worker == "w1" })
+	drain(true)
+	b.until("east", "nobody", func(j *service.Job) bool { return j.State() == service.Waiting })
+	stop()
+	b.worker(b.nats.Address(), worker.Options{Name: "w1", Labels: east})
+	b.until("east", "the next w1", func(j *service.Job) bool { return following(j) && j.Lease.Worker == "w1" })
 }
 
 // TestCutOff: a worker that cannot reach NATS ends its jobs before another has them,
