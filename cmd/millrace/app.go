@@ -110,7 +110,7 @@ shows many things one after the other (--watch, debug oplog) has a line for each
 	root.SetVersionTemplate(b.text())
 	root.AddCommand(
 		a.syncCommand(), a.statusCommand(), a.pauseCommand(), a.resumeCommand(), a.throttleCommand(), a.finalizeCommand(), a.verifyCommand(), a.transformCommand(), a.configCommand(), a.secretsCommand(),
-		a.serveCommand(), a.workerCommand(), guardWorkerCommand(), a.jobsCommand(), a.deadlettersCommand(), a.seedCommand(), a.topologyCommand(), a.ycsbCommand(), a.benchCommand(), a.labCommand(), a.debugCommand(), a.versionCommand(), docsCommand(),
+		a.serveCommand(), a.workerCommand(), guardWorkerCommand(), a.jobsCommand(), a.workersCommand(), a.deadlettersCommand(), a.seedCommand(), a.topologyCommand(), a.ycsbCommand(), a.benchCommand(), a.labCommand(), a.debugCommand(), a.versionCommand(), docsCommand(),
 	)
 	root.InitDefaultCompletionCmd()
 	failWithCode(root)

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/service"
 )
 
 // answerTime is how long a client waits for a reply: longer than the service tries.
@@ -124,6 +125,23 @@ func (c *Client) Limit(ctx context.Context, name string, l server.Limits) (Job, 
 // Remove has a job forgotten.
 func (c *Client) Remove(ctx context.Context, name string) (Job, error) {
 	return c.job(ctx, http.MethodDelete, PathJob, name, nil)
+}
+
+// Workers are those that are there.
+func (c *Client) Workers(ctx context.Context) ([]service.Worker, error) {
+	var w Workers
+	_, err := c.call(ctx, http.MethodGet, PathWorkers, nil, &w)
+	return w.Workers, err
+}
+
+// Drain has a worker give back what it has, or takes that back.
+func (c *Client) Drain(ctx context.Context, name string, drain bool) (w service.Worker, err error) {
+	method := http.MethodPost
+	if !drain {
+		method = http.MethodDelete
+	}
+	_, err = c.call(ctx, method, strings.Replace(PathDrain, "{name}", url.PathEscape(name), 1), nil, &w)
+	return w, err
 }
 
 func (c *Client) job(ctx context.Context, method, path, name string, what any) (j Job, err error) {
