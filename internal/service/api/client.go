@@ -127,7 +127,7 @@ func (c *Client) Remove(ctx context.Context, name string) (Job, error) {
 }
 
 func (c *Client) job(ctx context.Context, method, path, name string, what any) (j Job, err error) {
-	_, err = c.call(ctx, method, strings.Replace(path, "{name}", url.PathEscape(name), 1), what, &j)
+	_, err = c.call(ctx, method, jobPath(path, name), what, &j)
 	return j, err
 }
 

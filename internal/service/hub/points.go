@@ -164,11 +164,11 @@ func (h *Hub) PointsOf(ctx context.Context, uid string, every time.Duration, fro
 		if err := json.Unmarshal(m.Data, &one); err != nil {
 			return false, fmt.Errorf("read point %d: %w", m.Sequence, err)
 		}
-		if p := one.point(); !p.From.Before(from) && p.From.Before(to) {
+		p := one.point()
+		if !p.From.Before(from) && p.From.Before(to) {
 			each(p)
 		}
-		// The shortest are stored at once; longer ones may come when the next worker does.
-		return every == service.PointEvery && m.Time.After(to.Add(10*clockSlack)), nil
+		return p.From.After(to.Add(clockSlack)), nil // they come by time, but for the clocks
 	})
 }
 
