@@ -348,7 +348,7 @@ func pause(t *testing.T, b *tab, r *rig) {
 	b.open("/jobs?q=" + name)
 	b.do(chromedp.Click("tr[data-job] a"))
 	b.until(`location.pathname === "/jobs/` + name + `"`)
-	past(t, b, r, name)
+	curves(t, b, r, name)
 	b.do(chromedp.Click(`form[action$="/pause"] button`))
 	b.until(`document.body.innerText.includes("Wanted: paused.")`)
 	if w := r.view.Job(name).Definition.Wish; !w.Paused {
@@ -369,9 +369,9 @@ func pause(t *testing.T, b *tab, r *rig) {
 	b.until(`document.querySelector('form[action$="/pause"]') !== null`)
 }
 
-// past sees the curves of a job, and a new entry of its log without a reload, while a
+// curves sees the curves of a job, and a new entry of its log without a reload, while a
 // table that somebody has opened stays open.
-func past(t *testing.T, b *tab, r *rig, name string) {
+func curves(t *testing.T, b *tab, r *rig, name string) {
 	r.past("u-" + name)
 	b.open("/jobs/" + name)
 	b.until(`document.querySelectorAll("svg.curve path.stroke").length >= 12`)
