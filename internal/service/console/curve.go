@@ -42,7 +42,7 @@ func charts() []chart {
 			return service.Range{Mean: b.Rate(a), Least: a.Least, Most: a.Most, Seconds: b.Seconds}
 		}
 	}
-	percent := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) + "%" }
+	percent := func(v float64) string { return few(v) + "%" }
 	perSecond := func(v float64) string { return shown.Size(v) + "/s" }
 	return []chart{
 		{"rate", "Documents copied and operations applied a second", few, []curve{
@@ -66,13 +66,8 @@ func few(v float64) string {
 	return shown.Count(v)
 }
 
-// span is a number of seconds, short enough for an axis.
-func span(v float64) string {
-	if v == 0 {
-		return "0 s"
-	}
-	return strings.Replace(shown.Seconds(v), ".0 ", " ", 1)
-}
+// span is a number of seconds.
+func span(v float64) string { return tick(shown.Seconds(v)) }
 
 // spanBase are the seconds of the unit in which span writes a number.
 func spanBase(v float64) float64 {
@@ -173,7 +168,7 @@ func ceiling(v float64) float64 {
 func (c *canvas) axes(unit func(float64) string) {
 	for _, share := range []float64{0, 0.5, 1} {
 		y := c.y(share * c.top)
-		fmt.Fprintf(&c.b, `<path class="rule" d="M%d %.1fH%d"/><text class="tick end" x="%d" y="%.1f">%s</text>`, chartLeft, y, chartWidth-chartRight, chartLeft-4, y+4, template.HTMLEscapeString(unit(share*c.top)))
+		fmt.Fprintf(&c.b, `<path class="rule" d="M%d %.1fH%d"/><text class="tick end" x="%d" y="%.1f">%s</text>`, chartLeft, y, chartWidth-chartRight, chartLeft-4, y+4, template.HTMLEscapeString(tick(unit(share*c.top))))
 	}
 	every, form := ticks(c.to.Sub(c.from))
 	for t := c.from.Truncate(every).Add(every); t.Before(c.to); t = t.Add(every) {
@@ -183,6 +178,18 @@ func (c *canvas) axes(unit func(float64) string) {
 		}
 		fmt.Fprintf(&c.b, `<path class="rule" d="M%.1f %dv4"/><text class="tick mid" x="%.1f" y="%d">%s</text>`, x, chartHeight-chartUnder, x, chartHeight-4, t.UTC().Format(form))
 	}
+}
+
+// tick is a figure as an axis has room for it: 60 MB in place of 60.0 MB.
+func tick(text string) string {
+	number, unit := text, ""
+	if i := strings.IndexFunc(text, func(r rune) bool { return r != '.' && (r < '0' || r > '9') }); i >= 0 {
+		number, unit = text[:i], text[i:]
+	}
+	if strings.Contains(number, ".") {
+		number = strings.TrimRight(strings.TrimRight(number, "0"), ".")
+	}
+	return number + unit
 }
 
 // ticks are the marks of an axis of time.

@@ -131,6 +131,11 @@ func TestCurve(t *testing.T) {
 			t.Errorf("no %s in %s", labels, d.SVG)
 		}
 	}
+	for text, want := range map[string]string{"60.0 MB/s": "60 MB/s", "1.20k": "1.2k", "100": "100", "0 s": "0 s", "50%": "50%", "1.00 GB": "1 GB"} {
+		if got := tick(text); got != want {
+			t.Errorf("%s on an axis: %s", text, got)
+		}
+	}
 	for v, want := range map[float64]float64{0: 1, 1: 1, 1.1: 2, 21: 40, 99: 100, 0.03: 0.04, 5e9: 6e9} {
 		if got := ceiling(v); math.Abs(got-want) > 1e-9*want {
 			t.Errorf("above %v: %v", v, got)
