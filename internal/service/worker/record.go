@@ -50,7 +50,7 @@ type recorder struct {
 	queue  []record
 	bytes  int
 	lost   int64
-	hidden []string // connection strings
+	hidden []string // secrets
 	closed bool
 	wake   chan struct{} // holds a word when there is something to do
 
@@ -104,11 +104,17 @@ func (r *recorder) awake() {
 	}
 }
 
-// hide has entries not show a connection string, nor its password.
-func (r *recorder) hide(uri string) {
+// minHidden is the shortest secret that is looked for: shorter ones are in many words.
+const minHidden = 4
+
+// hide has entries not show a secret: a connection string with its password, or a key.
+func (r *recorder) hide(secret string) {
+	if secret = strings.TrimSpace(secret); len(secret) < minHidden {
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.hidden = append(r.hidden, uri)
+	r.hidden = append(r.hidden, secret)
 }
 
 // event notes that something has happened.
@@ -178,8 +184,8 @@ func (r *recorder) fit(e *service.Entry) int {
 
 // safe is a text without secrets, in UTF-8, of bounded length. It is called with mu held.
 func (r *recorder) safe(text string) string {
-	for _, uri := range r.hidden {
-		text = mongo.Hide(text, uri)
+	for _, secret := range r.hidden {
+		text = mongo.Hide(text, secret)
 	}
 	return cut(strings.ToValidUTF8(text, "\ufffd"), maxText)
 }

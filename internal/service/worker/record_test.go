@@ -134,9 +134,12 @@ func TestRecorderSafe(t *testing.T) {
 	k := newKeep()
 	r := newRecorder(k, "u", "r", "w", spans(), slog.New(slog.DiscardHandler))
 	r.hide("mongodb://ada:p%40ss-word@a:1,b:2/?replicaSet=rs")
+	r.hide("a key of a mask\n")
+	r.hide("")
+	r.hide("a")
 	r.start(t.Context())
 	log := slog.New(&jobLog{to: r}).With("side", "source").WithGroup("of")
-	log.Error("reach mongodb://ada:p%40ss-word@a:1,b:2/?replicaSet=rs", "error", errors.New("p@ss-word is wrong"), slog.Group("g", "k", "p%40ss-word"), "bad", "\xff")
+	log.Error("reach mongodb://ada:p%40ss-word@a:1,b:2/?replicaSet=rs", "error", errors.New("p@ss-word is wrong"), slog.Group("g", "k", "p%40ss-word, a key of a mask"), "bad", "\xff")
 	log.Warn(strings.Repeat("\x00", 5000), "a", strings.Repeat("\x01", 5000))
 	log.Debug("no")
 	r.close()
@@ -144,13 +147,13 @@ func TestRecorderSafe(t *testing.T) {
 		t.Fatalf("%+v", k.entries)
 	}
 	text := fmt.Sprintf("%+v", k.entries)
-	for _, secret := range []string{"p@ss", "p%40ss"} {
+	for _, secret := range []string{"p@ss", "p%40ss", "of a mask"} {
 		if strings.Contains(text, secret) {
 			t.Errorf("%s is shown: %.600q", secret, text)
 		}
 	}
 	e := k.entries[0]
-	if e.Level != "error" || e.Worker != "w" || len(e.Fields) != 4 || e.Fields[0] != (service.Field{Name: "side", Value: "source"}) || e.Fields[2].Name != "of.g.k" || e.Fields[3].Value != "\ufffd" {
+	if e.Level != "error" || !strings.HasPrefix(e.Text, "reach mongodb://a:1,b:2") || e.Worker != "w" || len(e.Fields) != 4 || e.Fields[0] != (service.Field{Name: "side", Value: "source"}) || e.Fields[2].Name != "of.g.k" || e.Fields[3].Value != "\ufffd" {
 		t.Errorf("%+v", e)
 	}
 	if e = k.entries[1]; r.fit(&e) > service.MaxEntry {
