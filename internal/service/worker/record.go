@@ -311,6 +311,9 @@ const catchUpAge = 30 * 24 * time.Hour
 // again does what may fail until it does not, or ctx ends.
 func (r *recorder) again(ctx context.Context, do func(context.Context) error) error {
 	for told := false; ; told = true {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		try, cancel := context.WithTimeout(ctx, recordTry)
 		err := do(try)
 		cancel()
