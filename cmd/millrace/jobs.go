@@ -44,7 +44,7 @@ up.`,
   millrace jobs show --job orders --output json
   millrace jobs drop --job orders --yes`,
 	}
-	cmd.AddCommand(a.jobsCreateCommand(), a.jobsListCommand(), a.jobsShowCommand(), a.jobsPauseCommand(), a.jobsResumeCommand(), a.jobsThrottleCommand(),
+	cmd.AddCommand(a.jobsCreateCommand(), a.jobsListCommand(), a.jobsShowCommand(), a.jobsLogCommand(), a.jobsPauseCommand(), a.jobsResumeCommand(), a.jobsThrottleCommand(),
 		a.jobsFinalizeCommand(), a.jobsRemoveCommand(), a.jobsDropCommand())
 	return cmd
 }

@@ -32,6 +32,8 @@ func (s *slice) size() int64 {
 // ack records that chunk n is on the target.
 func (s *slice) ack(n int, p scan.Progress) {
 	s.c.add(p)
+	s.run.e.count.docs.Add(int64(p.Docs))
+	s.run.e.count.bytes.Add(p.Bytes)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.early[n] = p

@@ -41,7 +41,7 @@ type Stats struct {
 	Buffered int64 // bytes in flight now
 }
 
-type counters struct{ refused, replaced, exact atomic.Int64 }
+type counters struct{ refused, replaced, exact, docs, bytes atomic.Int64 }
 
 // Stats returns the progress of the latest Run.
 func (e *Engine) Stats() Stats {
@@ -66,6 +66,10 @@ func (e *Engine) Stats() Stats {
 	}
 	return s
 }
+
+// Done is the documents and bytes that the target has acknowledged since New, those that
+// were read again included.
+func (e *Engine) Done() (docs, bytes int64) { return e.count.docs.Load(), e.count.bytes.Load() }
 
 // Copied is the documents and bytes of Stats alone.
 func (e *Engine) Copied() (docs, bytes int64) {

@@ -97,12 +97,14 @@ func (c *control) inherit(paused bool) {
 	}
 }
 
-// ask is an operator's pause or resume.
-func (c *control) ask(paused bool) {
+// ask is an operator's pause or resume. It reports whether that is another wish than
+// before.
+func (c *control) ask(paused bool) (other bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asked = true
+	c.asked, other = true, c.paused != paused
 	c.set(paused)
+	return other
 }
 
 // set is called with mu held.
@@ -162,15 +164,18 @@ func (c *control) finish(err error) {
 // Pause stops reading and writing after a checkpoint; the job stays owned. The
 // wish survives a restart.
 func (j *Job) Pause(ctx context.Context) error {
-	j.control.ask(true)
-	j.log.Info("paused by operator")
+	if j.control.ask(true) {
+		j.log.Info("paused by operator")
+	}
 	return ctx.Err()
 }
 
-// Resume goes on after Pause.
+// Resume goes on after Pause. Before Run it says that the job is not to be paused,
+// whatever its checkpoint remembers.
 func (j *Job) Resume(ctx context.Context) error {
-	j.control.ask(false)
-	j.log.Info("resumed by operator")
+	if j.control.ask(false) {
+		j.log.Info("resumed by operator")
+	}
 	return ctx.Err()
 }
 
@@ -203,6 +208,9 @@ func (j *Job) SetLimits(_ context.Context, r pace.Rates) error {
 	if r.Docs < 0 || r.Bytes < 0 {
 		return mongo.WithHint(fmt.Errorf("limits: %d documents and %d bytes a second are no rates", r.Docs, r.Bytes), "0 is unlimited")
 	}
+	if r == j.limit.Rates() {
+		return nil
+	}
 	j.limit.Set(r)
 	j.log.Info("limits changed by operator", "docsPerSecond", r.Docs, "bytesPerSecond", r.Bytes)
 	return nil
@@ -213,6 +221,11 @@ func (j *Job) SetLimits(_ context.Context, r pace.Rates) error {
 func (j *Job) SetLoads(_ context.Context, l pace.Loads) error {
 	if err := l.Check(); err != nil {
 		return err
+	}
+	source, _ := j.srcGate.Load()
+	target, _ := j.dstGate.Load()
+	if l == (pace.Loads{Source: source, Target: target}) {
+		return nil
 	}
 	j.srcGate.SetLoad(l.Source)
 	j.dstGate.SetLoad(l.Target)

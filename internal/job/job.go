@@ -266,6 +266,9 @@ func (j *Job) Status() Status {
 	return st
 }
 
+// Done is what the job has done in this process.
+func (j *Job) Done() Done { return j.progress.Done() }
+
 // readable is a namespace of the source that the user may read.
 func readable(p *Plan) string {
 	const none = ".millrace-none"

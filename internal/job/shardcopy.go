@@ -413,6 +413,15 @@ func (all copies) Stats() (sum copy.Stats) {
 	return sum
 }
 
+// Done are the sums.
+func (all copies) Done() (docs, bytes int64) {
+	for _, e := range all {
+		d, b := e.Done()
+		docs, bytes = docs+d, bytes+b
+	}
+	return docs, bytes
+}
+
 // Copied is the documents and bytes of Stats alone.
 func (all copies) Copied() (docs, bytes int64) {
 	for _, e := range all {

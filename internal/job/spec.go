@@ -37,6 +37,7 @@ type (
 	IndexStatus      = progress.Index
 	FollowStatus     = progress.Follow
 	Holding          = progress.Holding
+	Done             = progress.Done
 	StructureStatus  = progress.Structure
 	MadeStatus       = progress.Made
 	ConflictStatus   = progress.Conflicts

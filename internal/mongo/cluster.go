@@ -291,15 +291,21 @@ func Redact(uri string) string {
 // scrub removes the connection string and its password from an error's text,
 // for the driver quotes parts of it.
 func scrub(err error, uri string) error {
-	text := strings.ReplaceAll(err.Error(), uri, Redact(uri))
-	if u, perr := url.Parse(uri); perr == nil && u.User != nil {
+	text := Hide(err.Error(), uri)
+	if text == err.Error() {
+		return err
+	}
+	return errors.New(text)
+}
+
+// Hide removes a connection string and its password from a text.
+func Hide(text, uri string) string {
+	text = strings.ReplaceAll(text, uri, Redact(uri))
+	if u, err := url.Parse(uri); err == nil && u.User != nil {
 		if p, set := u.User.Password(); set && len(p) > 2 {
 			text = strings.ReplaceAll(text, p, "***")
 			text = strings.ReplaceAll(text, url.QueryEscape(p), "***")
 		}
 	}
-	if text == err.Error() {
-		return err
-	}
-	return errors.New(text)
+	return text
 }

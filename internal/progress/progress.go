@@ -49,6 +49,7 @@ type Progress struct {
 	sink    stream.Sink
 	source  stream.Source
 	before  stream.SinkStats // of earlier sinks of this process
+	earlier Done             // of earlier copies of this process
 
 	durable, readFrom mongo.OpTime
 	positions         mongo.Positions
@@ -113,10 +114,43 @@ func (p *Progress) CountError(class string) { p.set(func() { p.st.Errors[class]+
 type copying interface {
 	Stats() copy.Stats
 	Copied() (docs, bytes int64)
+	Done() (docs, bytes int64)
 }
 
 // Copying shows a copy.
-func (p *Progress) Copying(e copying) { p.set(func() { p.copying = e }) }
+func (p *Progress) Copying(e copying) {
+	p.set(func() {
+		p.earlier = p.done()
+		p.copying = e
+	})
+}
+
+// Done is what a job has done in this process. It only grows.
+type Done struct {
+	Docs, Bytes int64 // copied, those included that were read again
+	// Operations were applied; AppliedBytes are those of the changes that were read for it.
+	Operations, AppliedBytes int64
+}
+
+// Done is what the job has done in this process.
+func (p *Progress) Done() (d Done) {
+	p.set(func() { d = p.done() })
+	return d
+}
+
+// done is called with mu held.
+func (p *Progress) done() Done {
+	d := Done{Docs: p.earlier.Docs, Bytes: p.earlier.Bytes, Operations: p.before.Operations, AppliedBytes: p.before.Bytes}
+	if p.copying != nil {
+		docs, bytes := p.copying.Done()
+		d.Docs, d.Bytes = d.Docs+docs, d.Bytes+bytes
+	}
+	if p.sink != nil {
+		st := p.sink.Stats()
+		d.Operations, d.AppliedBytes = d.Operations+st.Operations, d.AppliedBytes+st.Bytes
+	}
+	return d
+}
 
 // Following shows a run of continuous replication.
 func (p *Progress) Following(sink stream.Sink, src stream.Source) {
@@ -125,6 +159,7 @@ func (p *Progress) Following(sink stream.Sink, src stream.Source) {
 			st := p.sink.Stats()
 			p.before.Operations += st.Operations
 			p.before.Schema += st.Schema
+			p.before.Bytes += st.Bytes
 		}
 		p.sink, p.source = sink, src
 	})

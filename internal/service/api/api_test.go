@@ -29,6 +29,7 @@ func TestRolesByRoute(t *testing.T) {
 		"POST /api/v1/jobs/{name}/finalize": service.Operator, "DELETE /api/v1/jobs/{name}/finalize": service.Operator, "PATCH /api/v1/jobs/{name}/limits": service.Operator,
 		"POST /api/v1/workers/{name}/drain": service.Admin, "DELETE /api/v1/workers/{name}/drain": service.Admin,
 		"GET /api/v1/workers": service.Viewer, "GET /api/v1/audit": service.Admin, "GET /api/v1/events": service.Viewer,
+		"GET /api/v1/jobs/{name}/points": service.Viewer, "GET /api/v1/jobs/{name}/log": service.Viewer,
 	}
 	for _, rt := range r.api.routes() {
 		needed, known := want[rt.method+" "+rt.path]
@@ -270,7 +271,7 @@ func TestHiddenJobs(t *testing.T) {
 	}
 	r.until("bank", func(*service.Job) bool { return len(r.view.Workers()) == 1 })
 	none := r.ask("some", "GET", PathJobs+"/nothing", "").failure(t).Error
-	for _, c := range [][2]string{{"GET", ""}, {"DELETE", ""}, {"POST", "/pause"}, {"POST", "/resume"}, {"POST", "/finalize"}, {"DELETE", "/finalize"}} {
+	for _, c := range [][2]string{{"GET", ""}, {"DELETE", ""}, {"POST", "/pause"}, {"POST", "/resume"}, {"POST", "/finalize"}, {"DELETE", "/finalize"}, {"GET", "/points"}, {"GET", "/log"}} {
 		if a := r.ask("some", c[0], PathJobs+"/bank"+c[1], ""); a.code != 404 || a.failure(t).Error != strings.ReplaceAll(none, "nothing", "bank") {
 			t.Errorf("%v: %d %s", c, a.code, a.body)
 		}

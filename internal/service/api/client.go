@@ -145,7 +145,7 @@ func (c *Client) Drain(ctx context.Context, name string, drain bool) (w service.
 }
 
 func (c *Client) job(ctx context.Context, method, path, name string, what any) (j Job, err error) {
-	_, err = c.call(ctx, method, strings.Replace(path, "{name}", url.PathEscape(name), 1), what, &j)
+	_, err = c.call(ctx, method, jobPath(path, name), what, &j)
 	return j, err
 }
 

@@ -51,7 +51,7 @@ const (
 
 // routes are all that the API does.
 func (a *API) routes() []route {
-	return append(a.workerRoutes(), []route{
+	return slices.Concat(a.workerRoutes(), a.recordRoutes(), []route{
 		{http.MethodGet, PathLive, "", a.livez},
 		{http.MethodGet, PathReady, "", a.readyz},
 		{http.MethodGet, PathMetrics, service.Viewer, a.metrics},
@@ -67,7 +67,7 @@ func (a *API) routes() []route {
 		{http.MethodPatch, PathLimits, service.Operator, a.limits},
 		{http.MethodGet, PathAudit, service.Admin, a.audit},
 		{http.MethodGet, PathEvents, service.Viewer, a.events},
-	}...)
+	})
 }
 
 // changes is something that operate does to a job.
@@ -372,11 +372,9 @@ func (a *API) audit(c *call) error {
 	if err != nil {
 		return err
 	}
-	var before uint64
-	if q.Has("before") {
-		if before, err = strconv.ParseUint(q.Get("before"), 10, 63); err != nil {
-			return invalid("give the next of the page before", "before is %q: want a number", short(q.Get("before"), 40))
-		}
+	before, err := before(q)
+	if err != nil {
+		return err
 	}
 	if name := q.Get("job"); q.Has("job") {
 		if err := service.CheckName(name); err != nil {

@@ -348,7 +348,7 @@ func pause(t *testing.T, b *tab, r *rig) {
 	b.open("/jobs?q=" + name)
 	b.do(chromedp.Click("tr[data-job] a"))
 	b.until(`location.pathname === "/jobs/` + name + `"`)
-	shot(b, "console-job.png")
+	curves(t, b, r, name)
 	b.do(chromedp.Click(`form[action$="/pause"] button`))
 	b.until(`document.body.innerText.includes("Wanted: paused.")`)
 	if w := r.view.Job(name).Definition.Wish; !w.Paused {
@@ -367,6 +367,41 @@ func pause(t *testing.T, b *tab, r *rig) {
 	}
 	b.do(chromedp.Click(`form[action$="/resume"] button`))
 	b.until(`document.querySelector('form[action$="/pause"]') !== null`)
+}
+
+// curves sees the curves of a job, and a new entry of its log without a reload, while a
+// table that somebody has opened stays open.
+func curves(t *testing.T, b *tab, r *rig, name string) {
+	r.past("u-" + name)
+	b.open("/jobs/" + name)
+	b.until(`document.querySelectorAll("svg.curve path.stroke").length >= 12`)
+	b.size(1280, 1500)
+	shot(b, "console-job.png")
+	b.size(1280, 800)
+	if got := ask[string](b, `(() => { const s = getComputedStyle(document.querySelector("svg.curve .s1")); return s.stroke + " " + s.fill + " " + (s.strokeDasharray !== "none"); })()`); got != "rgb(122, 74, 0) none true" {
+		t.Errorf("the second line: %s", got)
+	}
+	if got := ask[int](b, `[...document.querySelectorAll("svg.curve")].filter(s => { const box = s.getBoundingClientRect(); return [...s.querySelectorAll("text")].some(t => { const at = t.getBoundingClientRect(); return at.left < box.left - 1 || at.right > box.right + 1 || at.height < 8; }); }).length`); got > 0 {
+		t.Errorf("%d charts have text that is cut off or too small", got)
+	}
+	b.do(chromedp.Click("#curves summary"))
+	ask[bool](b, `window.kept = true`)
+	e := &service.Entry{At: time.Now(), Kind: service.KindEvent, Level: "info", Text: "it is new <i>here</i>", Worker: "worker-1"}
+	if err := r.hub.AddEntry(t.Context(), "u-"+name, "new", e); err != nil {
+		t.Fatal(err)
+	}
+	b.until(`document.querySelector("#log").innerText.includes("it is new <i>here</i>")`)
+	if !ask[bool](b, `window.kept && document.querySelector("#curves details").open && document.querySelectorAll("#curves tbody tr").length > 5`) {
+		t.Error("the table is closed, or the page was loaded anew")
+	}
+	b.do(chromedp.Click(`#curves a[href*="span=month"]`))
+	b.until(`location.search.includes("span=month") && document.querySelector("#curves [aria-current]").textContent === "month"`)
+	b.size(360, 900)
+	if got := ask[float64](b, `Math.min(...[...document.querySelectorAll("svg.curve text")].map(t => t.getBoundingClientRect().height))`); got < 9 {
+		t.Errorf("on a telephone the text of a chart is %v high", got)
+	}
+	b.size(1280, 800)
+	b.open("/jobs/" + name)
 }
 
 // TestBrowserName uses the console without TLS by a name that is not this machine's, as

@@ -44,6 +44,10 @@ type onePage struct {
 	Rates                 pace.Rates
 	Loads                 pace.Loads
 	Reported              time.Time
+	// Waits is what it waits for, where the row's cause does not say so.
+	Waits string
+	// Past is nil on pages that do not show it.
+	Past *past
 }
 
 func (c *console) job(w http.ResponseWriter, r *http.Request, v *visit) {
@@ -54,6 +58,10 @@ func (c *console) job(w http.ResponseWriter, r *http.Request, v *visit) {
 		return
 	}
 	f := c.jobFrame(v, j, r.URL.Query().Get("q"))
+	if p, ok := f.Data.(onePage); ok {
+		p.Past = c.past(r, v, j.Definition.Name)
+		f.Data = p
+	}
 	f.Live = r.URL.RequestURI()
 	if done := r.URL.Query().Get("done"); done != "" {
 		f.Notice = "It is noted. The worker brings the job there."
@@ -75,8 +83,11 @@ func (c *console) jobFrame(v *visit, j *service.Job, search string) frame {
 	}
 	if s := statusOf(j); s != nil {
 		p.Phase, p.Facts = string(s.Phase), facts(s)
-		if p.Since = s.WaitingSince; live(j) {
-			p.Blocked = s.CannotFinalize
+		if live(j) {
+			p.Blocked, p.Since = s.CannotFinalize, s.WaitingSince
+			if p.Row.Cause == "" {
+				p.Waits = s.Waiting
+			}
 		}
 		p.collections(s)
 	}

@@ -3,10 +3,7 @@ package hub
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/millrace/millrace/internal/service"
 )
@@ -33,32 +30,20 @@ func (h *Hub) Note(ctx context.Context, c *service.Change) error {
 // Trail are up to limit entries of the audit trail that come before one, the newest
 // first; before 0 is the end. job "" is all.
 func (h *Hub) Trail(ctx context.Context, job string, before uint64, limit int) ([]service.Change, error) {
-	info, err := h.audit.Info(ctx)
+	about := subjectAudit + ".>"
+	if job != "" {
+		about = subjectAudit + "." + job
+	}
+	messages, err := h.newest(ctx, h.audit, about, before, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read the audit trail: %w", err)
 	}
-	seq := info.State.LastSeq
-	if before > 0 {
-		seq = min(seq, before-1)
-	}
-	list := []service.Change{}
-	for ; seq >= max(info.State.FirstSeq, 1) && len(list) < limit; seq-- {
-		m, err := h.audit.GetMsg(ctx, seq)
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			continue
+	list := make([]service.Change, len(messages))
+	for i, m := range messages {
+		if err := json.Unmarshal(m.Data, &list[i]); err != nil {
+			return nil, fmt.Errorf("read entry %d of the audit trail: %w", m.Sequence, err)
 		}
-		if err != nil {
-			return nil, fmt.Errorf("read entry %d of the audit trail: %w", seq, err)
-		}
-		if job != "" && m.Subject != subjectAudit+"."+job {
-			continue
-		}
-		var c service.Change
-		if err := json.Unmarshal(m.Data, &c); err != nil {
-			return nil, fmt.Errorf("read entry %d of the audit trail: %w", seq, err)
-		}
-		c.Seq = seq
-		list = append(list, c)
+		list[i].Seq = m.Sequence
 	}
 	return list, nil
 }

@@ -20,7 +20,7 @@ const (
 	// maxPayload bounds a message: a definition, or a report of many collections.
 	maxPayload = 4 << 20
 	// maxStore bounds what JetStream has on disk.
-	maxStore = 4 << 30
+	maxStore = 8 << 30
 	// syncEvery is how often what is written goes to the disk. A power cut loses at
 	// most that much: definitions and wishes, never data.
 	syncEvery = 2 * time.Second

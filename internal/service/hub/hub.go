@@ -18,7 +18,7 @@ import (
 // DefaultLease is how long a worker that says nothing keeps what it runs.
 const DefaultLease = 15 * time.Second
 
-// The buckets and the stream. A prefix keeps them apart from what else a cluster holds.
+// The buckets and the trail. A prefix keeps them apart from what else a cluster holds.
 const (
 	bucketJobs    = "millrace-jobs"
 	bucketLeases  = "millrace-leases"
@@ -53,7 +53,8 @@ type Hub struct {
 	log   *slog.Logger
 
 	jobs, leases, reports, workers, drains jetstream.KeyValue
-	audit                                  jetstream.Stream
+	audit, events                          jetstream.Stream
+	points                                 []series // the finest first
 }
 
 // The errors that callers tell apart.
@@ -201,12 +202,12 @@ func (h *Hub) make(ctx context.Context, replicas int) error {
 	}
 	h.audit, err = h.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name: streamAudit, Description: "who has changed what", Subjects: []string{subjectAudit + ".>"},
-		MaxBytes: 256 << 20, Discard: jetstream.DiscardOld, Replicas: replicas, DenyDelete: true,
+		MaxBytes: 256 << 20, Discard: jetstream.DiscardOld, Replicas: replicas, DenyDelete: true, AllowDirect: true,
 	})
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", streamAudit, err)
 	}
-	return nil
+	return h.makeRecords(ctx, replicas)
 }
 
 // Lease is how long a worker that says nothing keeps what it runs.

@@ -81,9 +81,13 @@ func (h *Hub) Change(ctx context.Context, name, uid string, do func(*service.Def
 	return before, before, fmt.Errorf("change job %s: %w", name, ErrChanged)
 }
 
-// Forget removes the definition and the report of a job that nobody runs: the caller
-// has its lease. A job of the same name that was made since stays.
+// Forget removes the definition, the report, the points and the log of a job that nobody
+// runs: the caller has its lease. A job of the same name that was made since stays.
 func (h *Hub) Forget(ctx context.Context, d *service.Definition) error {
+	// The definition last: a removal that was cut off is done again as long as it is there.
+	if err := h.forgetRecords(ctx, d.UID); err != nil {
+		return fmt.Errorf("remove job %s: %w", d.Name, err)
+	}
 	err := h.jobs.Delete(ctx, d.Name, jetstream.LastRevision(d.Revision))
 	if conflict(err) {
 		return fmt.Errorf("remove job %s: %w", d.Name, ErrChanged)

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,8 +28,11 @@ type unit struct {
 	lease  service.Lease
 	held   *hub.Held
 	log    *slog.Logger
-	ctx    context.Context
-	cancel context.CancelCauseFunc
+	record *recorder
+	// earlier is how the run before left the job, nil where nothing is known of one.
+	earlier *job.Status
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
 
 	mu     sync.Mutex
 	report service.Report
@@ -48,6 +52,8 @@ func (u *unit) run() {
 	var keeping sync.WaitGroup
 	keep, done := context.WithCancel(context.WithoutCancel(u.ctx))
 	keeping.Go(func() { u.keep(keep) })
+	u.record = newRecorder(u.worker.Hub, u.uid, u.lease.Run, u.worker.Name, hub.Spans(), u.log)
+	u.record.start(u.ctx)
 	d, err := u.definition()
 	switch {
 	case errors.Is(err, hub.ErrNotFound) || errors.Is(err, hub.ErrChanged):
@@ -58,10 +64,14 @@ func (u *unit) run() {
 		err = errRemoved
 		u.cancel(err)
 	default:
+		u.record.event(slog.LevelInfo, "taken by worker "+u.worker.Name)
+		u.earlier = u.before()
 		u.tell()
 		err = u.work(d)
+		u.told(err)
 	}
 	u.end(err)
+	u.record.close() // before the job is forgotten, for which this worker needs its lease
 	done()
 	keeping.Wait()
 	u.letGo()
@@ -99,13 +109,15 @@ func (u *unit) keep(ctx context.Context) {
 
 // work opens the job and runs it, again after what passes by itself.
 func (u *unit) work(d *service.Definition) error {
-	s, problems := config.Definition(u.name, d.Settings, u.worker.Resolve)
+	s, problems := config.Definition(u.name, d.Settings, u.resolve)
 	if len(problems) > 0 {
 		return mongo.WithHint(fmt.Errorf("the settings cannot be used here: %w", problems), "mend them, or give this worker what they refer to")
 	}
 	spec := s.Spec
 	spec.Deps = u.worker.Deps
-	spec.Log, spec.Usage = u.log, func() procstat.Usage { return procstat.Usage{} }
+	spec.Log = slog.New(slog.NewMultiHandler(u.log.Handler(), &jobLog{to: u.record}))
+	spec.Usage = func() procstat.Usage { return procstat.Usage{} }
+	spec.Limits, spec.Loads = *cmp.Or(d.Wish.Limits, &spec.Limits), *cmp.Or(d.Wish.Loads, &spec.Loads)
 	if spec.SpoolDir == "" {
 		spec.SpoolDir = u.worker.SpoolDir
 	}
@@ -117,7 +129,7 @@ func (u *unit) work(d *service.Definition) error {
 			}
 		})
 		if failure != nil {
-			u.log.Warn("the job cannot be begun yet", "error", failure, "retryIn", pause)
+			spec.Log.Warn("the job cannot be begun yet", "error", failure, "retryIn", pause)
 			u.tell()
 		}
 	}}
@@ -145,7 +157,7 @@ func (u *unit) work(d *service.Definition) error {
 	case plan.Checks.Failed():
 		return &job.PrecheckError{Plan: plan}
 	}
-	plan.Checks.LogWarnings(u.log)
+	plan.Checks.LogWarnings(spec.Log)
 	return u.follow(j, d)
 }
 
@@ -153,6 +165,7 @@ func (u *unit) work(d *service.Definition) error {
 func (u *unit) follow(j *job.Job, d *service.Definition) error {
 	w := &wishes{unit: u, job: j}
 	defer w.wait()
+	seen, meter := newNotices(u.record, u.earlier), newMeter(cmp.Or(u.worker.PointEvery, service.PointEvery))
 	// Spoken out whatever it is: the checkpoint remembers what was wanted last.
 	w.meet(&service.Wish{Try: d.Wish.Try, Paused: !d.Wish.Paused}, &d.Wish)
 	ended := make(chan error, 1)
@@ -163,6 +176,7 @@ func (u *unit) follow(j *job.Job, d *service.Definition) error {
 	for {
 		changed, _ := u.worker.View.Changed()
 		if now := u.wish(); now != nil {
+			seen.wish(&was, now)
 			w.meet(&was, now)
 			was = *now
 		}
@@ -170,9 +184,13 @@ func (u *unit) follow(j *job.Job, d *service.Definition) error {
 		case err := <-ended:
 			st := j.Status()
 			u.set(func(r *service.Report) { r.Status = &st })
+			seen.look(&st)
+			u.point(meter, &st, j.Done(), true)
 			return err
 		case <-tick.C:
-			u.show(j)
+			st := u.show(j)
+			seen.look(st)
+			u.point(meter, st, j.Done(), false)
 			u.tell()
 		case <-changed:
 			// Changes of other jobs come often; those of this one may wait that long.
@@ -193,8 +211,50 @@ func (u *unit) wish() *service.Wish {
 	return &j.Definition.Wish
 }
 
+// resolve is the worker's, and has nothing that is recorded of the job show the value.
+func (u *unit) resolve(reference string) (string, error) {
+	value, err := u.worker.Resolve(reference)
+	if err == nil {
+		u.record.hide(value)
+	}
+	return value, err
+}
+
+// before is what was said of the job before this run, nil for nothing.
+func (u *unit) before() *job.Status {
+	j := u.worker.View.Job(u.name)
+	if j == nil || j.Report == nil || j.Report.UID != u.uid || j.Report.Run == u.lease.Run {
+		return nil
+	}
+	return j.Report.Status
+}
+
+func (u *unit) point(m *meter, s *job.Status, done job.Done, end bool) {
+	if p := m.look(s, done, end); p != nil {
+		u.record.point(p)
+	}
+}
+
+// told notes how the work has ended.
+func (u *unit) told(err error) {
+	hint := func(err error) (list []service.Field) {
+		if h := mongo.HintOf(err); h != "" {
+			list = append(list, service.Field{Name: "hint", Value: h})
+		}
+		return list
+	}
+	switch cause := context.Cause(u.ctx); {
+	case cause != nil && err != nil:
+		u.record.event(slog.LevelInfo, fmt.Sprintf("let go by worker %s: %s", u.worker.Name, mongo.Brief(cause)))
+	case err != nil:
+		u.record.event(slog.LevelError, "failed: "+mongo.Brief(err), hint(err)...)
+	default:
+		u.record.event(slog.LevelInfo, "finished")
+	}
+}
+
 // show takes the job's status into the report.
-func (u *unit) show(j *job.Job) {
+func (u *unit) show(j *job.Job) *job.Status {
 	st := j.Status()
 	u.set(func(r *service.Report) {
 		if r.State = service.Running; st.Paused {
@@ -202,6 +262,7 @@ func (u *unit) show(j *job.Job) {
 		}
 		r.Status, r.Error, r.Hint = &st, st.Error, st.Hint
 	})
+	return &st
 }
 
 func (u *unit) set(do func(*service.Report)) {
@@ -283,6 +344,7 @@ func (w *wishes) meet(was, now *service.Wish) {
 		if err != nil && ctx.Err() == nil {
 			u.log.Warn("a wish could not be met", "wish", what, "error", err)
 			u.set(func(r *service.Report) { r.Unmet = what + ": " + mongo.Brief(err) })
+			u.record.event(slog.LevelWarn, "a wish could not be met: "+what+": "+mongo.Brief(err))
 		}
 	}
 	u.set(func(r *service.Report) { r.Unmet = "" })

@@ -36,6 +36,8 @@ type Options struct {
 	View     *hub.View
 	// Resolve reads what definitions refer to.
 	Resolve config.Resolver
+	// PointEvery is how often a point of each job is written; 0 is service.PointEvery.
+	PointEvery time.Duration
 	// Deps are what jobs have of the process.
 	Deps job.Deps
 	Log  *slog.Logger

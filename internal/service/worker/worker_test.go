@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
 	"github.com/millrace/millrace/internal/service/hub/hubtest"
@@ -298,5 +300,103 @@ func TestHungWorker(t *testing.T) {
 		if s := (&service.Job{Definition: d, Report: late, Lease: c.lease}).State(); s != c.want {
 			t.Errorf("lease %+v: %s, want %s", c.lease, s, c.want)
 		}
+	}
+}
+
+// TestRecords: a job's points add up to what it copied and applied, whoever had it; its
+// log says what happened, in order; both are gone with the job.
+func TestRecords(t *testing.T) {
+	b := newBed(t)
+	h, _ := b.connect(b.nats.Address())
+	ctx := t.Context()
+	b.insert("records", 0, 3000)
+	b.create("records", "records", "")
+	began := time.Now()
+	_, stop := b.worker(b.nats.Address(), worker.Options{Name: "w1", PointEvery: time.Second})
+	uid := b.until("records", "following", following).Definition.UID
+	b.insert("records", 3000, 500)
+	// total waits until as much was done as is given here. What follows the checkpoint is
+	// applied once more after a restart.
+	total := func(docs, operations, again int64) (list []service.Bucket) {
+		t.Helper()
+		for {
+			var err error
+			list, err = h.Points(ctx, uid, began, time.Now().Add(time.Minute), service.PointEvery)
+			b.ok(err)
+			var d, o int64
+			for i := range list {
+				d, o = d+list[i].Docs.Sum, o+list[i].Operations.Sum
+			}
+			if d == docs && o >= operations && o <= operations+again {
+				return list
+			}
+			if d > docs || o > operations+again {
+				t.Fatalf("%d documents, %d operations: more than were done", d, o)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
+	total(3000, 500, 0)
+	stop()
+	b.until("records", "nobody", func(j *service.Job) bool { return j.Lease == nil })
+	b.insert("records", 3500, 250)
+	b.worker(b.nats.Address(), worker.Options{Name: "w2", PointEvery: time.Second})
+	b.until("records", "following", following)
+	list := total(3000, 750, 500)
+	last := list[len(list)-1]
+	if !last.Memory.Known() || last.Memory.Mean < 1<<20 || !last.CPU.Known() || !last.Window.Known() || !last.Lag.Known() {
+		t.Errorf("%+v", last)
+	}
+	_, err := b.desk.Limit(ctx, b.admin, "records", server.Limits{Docs: new(int64(100_000))})
+	b.ok(err)
+	_, err = b.desk.Pause(ctx, b.admin, "records")
+	b.ok(err)
+	b.until("records", "the pause", func(j *service.Job) bool { return j.State() == service.Paused })
+	_, err = b.desk.Resume(ctx, b.admin, "records")
+	b.ok(err)
+	b.until("records", "following", following)
+	_, err = b.desk.Finalize(ctx, b.admin, "records", true)
+	b.ok(err)
+	b.until("records", "its end", func(j *service.Job) bool { return j.State() == service.Finished && j.Lease == nil })
+	// The longer ones have it, too: they are written at the end.
+	hours, err := h.Points(ctx, uid, began, time.Now().Add(time.Hour), time.Hour)
+	b.ok(err)
+	if p, err := h.LastPoint(ctx, uid, time.Hour); err != nil || p == nil || len(hours) > 2 || hours[0].Docs.Sum != 3000 {
+		t.Errorf("%+v, %+v, %v", p, hours, err)
+	}
+	entries, err := h.Entries(ctx, uid, "", 0, 1000)
+	b.ok(err)
+	var events, lines []string
+	for _, e := range slices.Backward(entries) {
+		if e.Kind == service.KindEvent {
+			events = append(events, e.Text)
+		} else {
+			lines = append(lines, e.Text)
+		}
+	}
+	rest := strings.Join(events, " | ")
+	for _, want := range []string{"taken by worker w1", "the copy has begun", "the copy has ended: 3000 documents", "it follows", "let go by worker w1", "taken by worker w2", "it follows",
+		"limits changed: 100000 documents a second", "paused", "resumed", "it is to finalize", "finished"} {
+		_, after, found := strings.Cut(rest, want)
+		if !found {
+			t.Errorf("no %q in %s", want, strings.Join(events, " | "))
+		}
+		rest = after
+	}
+	all := strings.Join(lines, " | ")
+	if n := strings.Count(all, "resumed by operator"); n != 1 || !strings.Contains(all, "documents copied") || strings.Count(all, "limits changed by operator") != 1 {
+		t.Errorf("resumed %d times: %s", n, all)
+	}
+	_, err = b.desk.Remove(ctx, b.admin, "records")
+	b.ok(err)
+	for b.desk.View.Job("records") != nil {
+		time.Sleep(20 * time.Millisecond)
+	}
+	hours, err = h.Points(ctx, uid, began, time.Now().Add(time.Hour), service.PointEvery)
+	b.ok(err)
+	entries, err = h.Entries(ctx, uid, "", 0, 1000)
+	b.ok(err)
+	if len(hours) > 0 || len(entries) > 0 {
+		t.Errorf("after the removal: %d points, %+v", len(hours), entries)
 	}
 }

@@ -21,7 +21,7 @@
       return;
     }
     if (now.nodeType !== Node.ELEMENT_NODE) { now.nodeValue = then.nodeValue; return; }
-    for (const a of [...now.attributes]) if (!then.hasAttribute(a.name)) now.removeAttribute(a.name);
+    for (const a of [...now.attributes]) if (!then.hasAttribute(a.name) && a.name !== "open") now.removeAttribute(a.name);
     for (const a of then.attributes) if (now.getAttribute(a.name) !== a.value) now.setAttribute(a.name, a.value);
     if (now.childNodes.length === then.childNodes.length) {
       const to = [...then.childNodes];
@@ -37,7 +37,7 @@
       if (word(row) !== word(then)) told.push(row.dataset.job + ": " + word(then));
       patch(row, then);
     }
-    for (const id of ["counts", "now", "actions", "facts", "collections", "workers"]) {
+    for (const id of ["counts", "now", "actions", "facts", "curves", "log", "collections", "workers"]) {
       const now = document.getElementById(id), then = page.getElementById(id);
       if (!now || !then) continue;
       if (id === "now" && word(now) !== word(then)) told.push("now " + word(then));

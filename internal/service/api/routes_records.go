@@ -1,0 +1,229 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/internal/service"
+)
+
+// The paths of what became of a job.
+const (
+	PathPoints = PathJob + "/points"
+	PathLog    = PathJob + "/log"
+)
+
+// defaultLast is how far back points go where nothing is said.
+const defaultLast = time.Hour
+
+// recordRoutes are those of figures over time and of the log.
+func (a *API) recordRoutes() []route {
+	return []route{
+		{http.MethodGet, PathPoints, service.Viewer, a.points},
+		{http.MethodGet, PathLog, service.Viewer, a.log},
+	}
+}
+
+// Points are figures of a job over time.
+type Points struct {
+	From        time.Time `json:"from"`
+	To          time.Time `json:"to"`
+	StepSeconds int64     `json:"stepSeconds"`
+	// Points come by time. Where no worker had the job there is none.
+	Points []Point `json:"points"`
+}
+
+// Point is what a job did in a step, and how it stood meanwhile.
+type Point struct {
+	At time.Time `json:"at"` // when the step begins
+	// Seconds are those of the step that are known.
+	Seconds float64 `json:"seconds"`
+
+	Docs         Amount `json:"docs"`
+	Bytes        Amount `json:"bytes"`
+	Operations   Amount `json:"operations"`
+	AppliedBytes Amount `json:"appliedBytes"`
+
+	// What is not known is nil.
+	LagSeconds    *Range `json:"lagSeconds"`
+	WindowSeconds *Range `json:"windowSeconds"`
+	CPUPercent    *Range `json:"cpuPercent"`
+	MemoryBytes   *Range `json:"memoryBytes"`
+}
+
+// Amount is how much was done, and at which rates a second.
+type Amount struct {
+	Sum  int64   `json:"sum"`
+	Mean float64 `json:"mean"`
+	Min  float64 `json:"min"`
+	Max  float64 `json:"max"`
+}
+
+// Range is how a figure stood.
+type Range struct {
+	Mean float64 `json:"mean"`
+	Min  float64 `json:"min"`
+	Max  float64 `json:"max"`
+}
+
+// Log is a page of what happened to a job, the newest first. Next is the before of the
+// one after it, 0 at the end.
+type Log struct {
+	Entries []service.Entry `json:"entries"`
+	Next    uint64          `json:"next"`
+}
+
+func pointOf(b *service.Bucket) Point {
+	amount := func(a service.Amount) Amount { return Amount{a.Sum, b.Rate(a), a.Least, a.Most} }
+	span := func(r service.Range) *Range {
+		if !r.Known() {
+			return nil
+		}
+		return &Range{r.Mean, r.Least, r.Most}
+	}
+	return Point{At: b.Start, Seconds: b.Seconds, Docs: amount(b.Docs), Bytes: amount(b.Bytes), Operations: amount(b.Operations), AppliedBytes: amount(b.AppliedBytes),
+		LagSeconds: span(b.Lag), WindowSeconds: span(b.Window), CPUPercent: span(b.CPU), MemoryBytes: span(b.Memory)}
+}
+
+func (a *API) points(c *call) error {
+	q, err := c.query("from", "to", "last", "step")
+	if err != nil {
+		return err
+	}
+	from, to, err := span(q, time.Now().UTC())
+	if err != nil {
+		return err
+	}
+	var step time.Duration
+	if q.Has("step") {
+		if step, err = length(q, "step"); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), storeTime)
+	defer cancel()
+	curve, err := a.o.Desk.Points(ctx, c.caller, c.PathValue("name"), from, to, step)
+	if err != nil {
+		return err
+	}
+	out := Points{From: curve.From, To: curve.To, StepSeconds: int64(curve.Step / time.Second), Points: make([]Point, len(curve.Points))}
+	for i := range curve.Points {
+		out.Points[i] = pointOf(&curve.Points[i])
+	}
+	return c.ok(http.StatusOK, out)
+}
+
+// span is the time that a query asks for: from and to, or the last of now.
+func span(q url.Values, now time.Time) (from, to time.Time, err error) {
+	if q.Has("last") {
+		if q.Has("from") || q.Has("to") {
+			return from, to, invalid("leave one out", "last does not go with from and to")
+		}
+		last, err := length(q, "last")
+		return now.Add(-last), now, err
+	}
+	at := func(name string, or time.Time) (time.Time, error) {
+		if !q.Has(name) {
+			return or, nil
+		}
+		t, err := time.Parse(time.RFC3339, q.Get(name))
+		if err != nil || t.Year() < 1970 || t.Year() > 9000 {
+			return t, invalid("", "%s is %q: want a time like 2026-01-02T15:04:05Z", name, short(q.Get(name), 40))
+		}
+		return t.UTC(), nil
+	}
+	if to, err = at("to", now); err != nil {
+		return from, to, err
+	}
+	from, err = at("from", to.Add(-defaultLast))
+	return from, to, err
+}
+
+// length is a length of time in a query: a number and s, m, h or d.
+func length(q url.Values, name string) (time.Duration, error) {
+	const most = 10_000
+	text := q.Get(name)
+	units := map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}
+	number := strings.TrimRight(text, "smhd")
+	n, err := strconv.ParseUint(number, 10, 31)
+	unit, known := units[strings.TrimPrefix(text, number)]
+	if err != nil || !known || n == 0 || n > most {
+		return 0, invalid("", "%s is %q: want a length like 10s, 5m, 1h or 30d", name, short(text, 40))
+	}
+	return time.Duration(n) * unit, nil
+}
+
+func (a *API) log(c *call) error {
+	q, err := c.query("kind", "before", "limit")
+	if err != nil {
+		return err
+	}
+	n, err := limit(q)
+	if err != nil {
+		return err
+	}
+	before, err := before(q)
+	if err != nil {
+		return err
+	}
+	kind := service.EntryKind(q.Get("kind"))
+	if q.Has("kind") && !slices.Contains([]service.EntryKind{service.KindEvent, service.KindLog}, kind) {
+		return invalid("use event or log", "kind %q is none", short(string(kind), 40))
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), storeTime)
+	defer cancel()
+	list, err := a.o.Desk.Log(ctx, c.caller, c.PathValue("name"), kind, before, n)
+	if err != nil {
+		return err
+	}
+	out := Log{Entries: list}
+	if len(list) == n {
+		out.Next = list[n-1].Seq
+	}
+	return c.ok(http.StatusOK, out)
+}
+
+// before is the place in a trail that a page ends before, 0 for its end.
+func before(q url.Values) (n uint64, err error) {
+	if !q.Has("before") {
+		return 0, nil
+	}
+	if n, err = strconv.ParseUint(q.Get("before"), 10, 63); err != nil {
+		return 0, invalid("give the next of the page before", "before is %q: want a number", short(q.Get("before"), 40))
+	}
+	return n, nil
+}
+
+func jobPath(path, name string) string {
+	return strings.Replace(path, "{name}", url.PathEscape(name), 1)
+}
+
+// Points are figures of a job over the last time, in steps; "" leaves it to the service.
+func (c *Client) Points(ctx context.Context, name, last, step string) (p Points, err error) {
+	q := url.Values{}
+	for key, value := range map[string]string{"last": last, "step": step} {
+		if value != "" {
+			q.Set(key, value)
+		}
+	}
+	_, err = c.call(ctx, http.MethodGet, jobPath(PathPoints, name)+"?"+q.Encode(), nil, &p)
+	return p, err
+}
+
+// Log is a page of a job's log, the newest first. before 0 is the end, kind "" is all.
+func (c *Client) Log(ctx context.Context, name string, kind service.EntryKind, before uint64, limit int) (l Log, err error) {
+	q := url.Values{"limit": {strconv.Itoa(limit)}}
+	if kind != "" {
+		q.Set("kind", string(kind))
+	}
+	if before > 0 {
+		q.Set("before", strconv.FormatUint(before, 10))
+	}
+	_, err = c.call(ctx, http.MethodGet, jobPath(PathLog, name)+"?"+q.Encode(), nil, &l)
+	return l, err
+}

@@ -1,0 +1,154 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/millrace/millrace/internal/service"
+)
+
+const (
+	// maxEntries bounds the entries of a job's log on a page.
+	maxEntries = 50
+	// recordTime is how long the store may take to tell of the past: a page comes without.
+	recordTime = 5 * time.Second
+)
+
+// period is how far back the curves of a page go.
+type period struct {
+	Name, Address string
+	Chosen        bool
+
+	back, step, rows time.Duration // rows are the steps of the table
+}
+
+func periods() []period {
+	const day = 24 * time.Hour
+	return []period{
+		{Name: "hour", back: time.Hour, step: service.PointEvery, rows: 5 * time.Minute},
+		{Name: "day", back: day, step: 5 * time.Minute, rows: time.Hour},
+		{Name: "month", back: 30 * day, step: time.Hour, rows: day},
+	}
+}
+
+// past is what a job's page shows of the past.
+type past struct {
+	Job     string
+	Periods []period
+	Charts  []drawn
+	Heads   []string
+	Rows    []pastRow
+	Unread  bool // the figures cannot be read now
+	Period  string
+
+	Entries   []service.Entry
+	Kinds     []link
+	Kind      string
+	Older     string // the address of the next page
+	Newest    string // the address of the first, where this is another
+	UnreadLog bool
+}
+
+type pastRow struct {
+	At     time.Time
+	Values []string
+}
+
+// past reads what the query of a job's page asks for.
+func (c *console) past(r *http.Request, v *visit, name string) *past {
+	ctx, cancel := context.WithTimeout(r.Context(), recordTime)
+	defer cancel()
+	q := r.URL.Query()
+	p := &past{Job: name}
+	p.curves(ctx, c, v, q)
+	p.log(ctx, c, v, q)
+	return p
+}
+
+// address is that of the page with another value in its query.
+func (p *past) address(q url.Values, name, value, at string) string {
+	to := url.Values{}
+	for key := range q {
+		if key != "done" && key != "before" && key != "n" {
+			to.Set(key, q.Get(key))
+		}
+	}
+	if to.Set(name, value); value == "" {
+		to.Del(name)
+	}
+	return "/jobs/" + url.PathEscape(p.Job) + "?" + to.Encode() + at
+}
+
+func (p *past) curves(ctx context.Context, c *console, v *visit, q url.Values) {
+	p.Periods = periods()
+	chosen := &p.Periods[0]
+	for i := range p.Periods {
+		one := &p.Periods[i]
+		if one.Address = p.address(q, "span", one.Name, "#curves"); one.Name == q.Get("span") {
+			chosen = one
+		}
+	}
+	chosen.Chosen, p.Period = true, chosen.Name
+	to := c.Now().UTC()
+	got, err := c.Desk.Points(ctx, v.who, p.Job, to.Add(-chosen.back), to, chosen.step)
+	if err != nil {
+		p.Unread = true
+		c.Log.Warn("the figures of a job cannot be read", "job", p.Job, "error", err)
+		return
+	}
+	rows := service.NewBuckets(chosen.rows)
+	for i := range got.Points {
+		rows.Add(&got.Points[i].Point)
+	}
+	list := rows.List()
+	for i := len(list) - 1; i >= 0; i-- {
+		p.Rows = append(p.Rows, pastRow{At: list[i].Start})
+	}
+	for _, ch := range charts() {
+		p.Charts = append(p.Charts, ch.draw(got.Points, got.From, got.To, got.Step))
+		for _, cu := range ch.curves {
+			head := ch.ID
+			if len(ch.curves) > 1 {
+				head += " " + cu.Name
+			}
+			p.Heads = append(p.Heads, head)
+			for i := range p.Rows {
+				text := "–"
+				if r := cu.at(&list[len(list)-1-i]); r.Known() {
+					text = ch.unit(r.Mean)
+				}
+				p.Rows[i].Values = append(p.Rows[i].Values, text)
+			}
+		}
+	}
+}
+
+func (p *past) log(ctx context.Context, c *console, v *visit, q url.Values) {
+	kind := service.EntryKind(q.Get("kind"))
+	for _, k := range []link{{"all", ""}, {"events", string(service.KindEvent)}, {"log", string(service.KindLog)}} {
+		if k.Address == string(kind) {
+			p.Kind = k.Name
+		}
+		p.Kinds = append(p.Kinds, link{k.Name, p.address(q, "kind", k.Address, "#log")})
+	}
+	if p.Kind == "" {
+		p.Kind, kind = "all", ""
+	}
+	before, _ := strconv.ParseUint(cmp.Or(q.Get("before"), "0"), 10, 63)
+	if before > 0 {
+		p.Newest = p.address(q, "before", "", "#log")
+	}
+	var err error
+	if p.Entries, err = c.Desk.Log(ctx, v.who, p.Job, kind, before, maxEntries); err != nil {
+		p.UnreadLog = true
+		c.Log.Warn("the log of a job cannot be read", "job", p.Job, "error", err)
+		return
+	}
+	if len(p.Entries) == maxEntries {
+		p.Older = p.address(q, "before", strconv.FormatUint(p.Entries[maxEntries-1].Seq, 10), "#log")
+	}
+}

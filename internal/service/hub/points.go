@@ -1,0 +1,198 @@
+package hub
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/millrace/millrace/internal/service"
+)
+
+// clockSlack is how far the clocks of workers and of NATS may differ.
+const clockSlack = time.Minute
+
+// storedPoint is a point as it is stored: short names, and numbers of few digits.
+type storedPoint struct {
+	From    int64   `json:"t"` // milliseconds
+	To      int64   `json:"e"`
+	Seconds figure  `json:"n"`
+	Docs    figures `json:"d,omitempty"`
+	Bytes   figures `json:"b,omitempty"`
+	Ops     figures `json:"o,omitempty"`
+	Applied figures `json:"a,omitempty"`
+	Lag     figures `json:"l,omitempty"`
+	Window  figures `json:"w,omitempty"`
+	CPU     figures `json:"c,omitempty"`
+	Memory  figures `json:"m,omitempty"`
+}
+
+// figure is a number that is written in up to five digits, or whole.
+type figure float64
+
+// MarshalJSON implements json.Marshaler.
+func (f figure) MarshalJSON() ([]byte, error) {
+	v := float64(f)
+	if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
+		return strconv.AppendInt(nil, int64(v), 10), nil
+	}
+	return json.Marshal(strconvRound(v))
+}
+
+func strconvRound(v float64) float64 {
+	r, err := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 5, 64), 64)
+	if err != nil {
+		return 0
+	}
+	return r
+}
+
+// figures are those of an amount: its sum, with the lowest and the highest rate where
+// they differ; or of a range: its mean, with the lowest, the highest and the seconds.
+type figures []figure
+
+func amounts(a service.Amount) figures {
+	switch {
+	case a == service.Amount{}:
+		return nil
+	case a.Least == a.Most:
+		return figures{figure(a.Sum)}
+	}
+	return figures{figure(a.Sum), figure(a.Least), figure(a.Most)}
+}
+
+func ranges(r service.Range, seconds float64) figures {
+	switch {
+	case !r.Known():
+		return nil
+	case r.Least == r.Most && r.Seconds == seconds:
+		return figures{figure(r.Mean)}
+	}
+	return figures{figure(r.Mean), figure(r.Least), figure(r.Most), figure(r.Seconds)}
+}
+
+func (f figures) amount(seconds float64) service.Amount {
+	switch len(f) {
+	case 0:
+		return service.Amount{}
+	case 1, 2:
+		return service.NewAmount(int64(f[0]), seconds)
+	}
+	return service.Amount{Sum: int64(f[0]), Least: float64(f[1]), Most: float64(f[2])}
+}
+
+func (f figures) span(seconds float64) service.Range {
+	switch len(f) {
+	case 0:
+		return service.Range{}
+	case 1, 2, 3:
+		return service.NewRange(float64(f[0]), seconds)
+	}
+	return service.Range{Mean: float64(f[0]), Least: float64(f[1]), Most: float64(f[2]), Seconds: float64(f[3])}
+}
+
+func stored(p *service.Point) *storedPoint {
+	s := p.Seconds
+	return &storedPoint{From: p.From.UnixMilli(), To: p.To.UnixMilli(), Seconds: figure(s),
+		Docs: amounts(p.Docs), Bytes: amounts(p.Bytes), Ops: amounts(p.Operations), Applied: amounts(p.AppliedBytes),
+		Lag: ranges(p.Lag, s), Window: ranges(p.Window, s), CPU: ranges(p.CPU, s), Memory: ranges(p.Memory, s)}
+}
+
+func (s *storedPoint) point() *service.Point {
+	n := float64(s.Seconds)
+	return &service.Point{From: time.UnixMilli(s.From).UTC(), To: time.UnixMilli(s.To).UTC(), Seconds: n,
+		Docs: s.Docs.amount(n), Bytes: s.Bytes.amount(n), Operations: s.Ops.amount(n), AppliedBytes: s.Applied.amount(n),
+		Lag: s.Lag.span(n), Window: s.Window.span(n), CPU: s.CPU.span(n), Memory: s.Memory.span(n)}
+}
+
+// Spans are the lengths of the points that are kept, the shortest first.
+func Spans() (all []time.Duration) {
+	for _, s := range allSeries() {
+		all = append(all, s.every)
+	}
+	return all
+}
+
+func (h *Hub) of(every time.Duration) *series {
+	i := slices.IndexFunc(h.points, func(s series) bool { return s.every == every })
+	return &h.points[max(i, 0)]
+}
+
+// AddPoint stores a point of a job among those of one of the lengths of Spans. It is
+// stored once, however often it is sent under one id.
+func (h *Hub) AddPoint(ctx context.Context, uid, id string, every time.Duration, p *service.Point) error {
+	raw, err := encode(stored(p))
+	if err != nil {
+		return err
+	}
+	return h.publish(ctx, h.of(every).subject+"."+uid, id, raw)
+}
+
+// LastPoint is the newest point of a job of one length, nil where there is none.
+func (h *Hub) LastPoint(ctx context.Context, uid string, every time.Duration) (*service.Point, error) {
+	s := h.of(every)
+	stream, err := h.js.Stream(ctx, s.stream)
+	if err != nil {
+		return nil, fmt.Errorf("look at stream %s: %w", s.stream, err)
+	}
+	m, err := stream.GetLastMsgForSubject(ctx, s.subject+"."+uid)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil, nil //nolint:nilnil // none is an answer
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the last point of stream %s: %w", s.stream, err)
+	}
+	var one storedPoint
+	if err := json.Unmarshal(m.Data, &one); err != nil {
+		return nil, fmt.Errorf("read point %d of stream %s: %w", m.Sequence, s.stream, err)
+	}
+	return one.point(), nil
+}
+
+// PointsOf gives each the points of a job of one length that begin in [from, to), as they
+// were stored.
+func (h *Hub) PointsOf(ctx context.Context, uid string, every time.Duration, from, to time.Time, each func(*service.Point)) error {
+	s := h.of(every)
+	return h.forward(ctx, s.stream, s.subject+"."+uid, start{at: from.Add(-clockSlack)}, func(m *jetstream.RawStreamMsg) (bool, error) {
+		var one storedPoint
+		if err := json.Unmarshal(m.Data, &one); err != nil {
+			return false, fmt.Errorf("read point %d: %w", m.Sequence, err)
+		}
+		p := one.point()
+		if !p.From.Before(from) && p.From.Before(to) {
+			each(p)
+		}
+		return p.From.After(to.Add(clockSlack)), nil // they come by time, but for the clocks
+	})
+}
+
+// Points are what a job did in [from, to), in spans of step. It reads the longest points
+// that are no longer than step, and shorter ones for what these do not have yet.
+func (h *Hub) Points(ctx context.Context, uid string, from, to time.Time, step time.Duration) ([]service.Bucket, error) {
+	from = from.Truncate(step)
+	buckets := service.NewBuckets(step)
+	for i := len(h.points) - 1; i >= 0; i-- {
+		if h.points[i].every > step && i > 0 {
+			continue
+		}
+		// What a longer point tells of, shorter ones are not to tell again.
+		next := from
+		err := h.PointsOf(ctx, uid, h.points[i].every, from, to, func(p *service.Point) {
+			buckets.Add(p)
+			if p.To.After(next) {
+				next = p.To
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		from = next
+	}
+	return buckets.List(), nil
+}

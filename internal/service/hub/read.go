@@ -1,0 +1,128 @@
+package hub
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/synadia-io/orbit.go/jetstreamext"
+)
+
+const (
+	// batchSize is how many messages one request asks for, batchBytes about how much.
+	batchSize  = 1000
+	batchBytes = 2 << 20
+	// firstWindow is how far back newest looks at first, in messages of all subjects.
+	firstWindow = 512
+)
+
+// start is where reading begins: at a sequence, or where that is 0 at a time. most bounds
+// what a request asks for; 0 is batchSize.
+type start struct {
+	seq  uint64
+	at   time.Time
+	most int
+}
+
+// forward gives each the messages of a subject in their order, many by one request, until
+// each has enough or there are no more. It fails where it may have missed one.
+func (h *Hub) forward(ctx context.Context, stream, subject string, from start, each func(*jetstream.RawStreamMsg) (enough bool, err error)) error {
+	for {
+		last, enough, err := h.batch(ctx, stream, subject, from, each)
+		switch {
+		case errors.Is(err, jetstreamext.ErrNoMessages):
+			return nil
+		case err != nil:
+			return fmt.Errorf("read %s of stream %s: %w", subject, stream, err)
+		case enough:
+			return nil
+		}
+		from = start{seq: last + 1, most: from.most}
+	}
+}
+
+// batch is one request of forward; last is the sequence that it came to.
+func (h *Hub) batch(ctx context.Context, stream, subject string, from start, each func(*jetstream.RawStreamMsg) (bool, error)) (last uint64, enough bool, err error) {
+	begin := jetstreamext.GetBatchStartTime(from.at)
+	if from.seq > 0 {
+		begin = jetstreamext.GetBatchSeq(from.seq)
+	}
+	// The loop below may leave early; what was asked for ends with it.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	messages, err := jetstreamext.GetBatch(ctx, h.js, stream, cmp.Or(from.most, batchSize), jetstreamext.GetBatchSubject(subject), jetstreamext.GetBatchMaxBytes(batchBytes), begin)
+	if err != nil {
+		return 0, false, err
+	}
+	pending := ""
+	for m, err := range messages {
+		if err != nil {
+			if errors.Is(err, jetstreamext.ErrNoMessages) && last > 0 {
+				break
+			}
+			return last, false, err
+		}
+		// Each says which came before it: the client drops what it cannot hold.
+		if before := m.Header.Get("Nats-Last-Sequence"); before != strconv.FormatUint(last, 10) {
+			return last, false, fmt.Errorf("messages between %d and %d were lost on their way", last, m.Sequence)
+		}
+		last, pending = m.Sequence, m.Header.Get("Nats-Num-Pending")
+		if enough, err := each(m); enough || err != nil {
+			return last, true, err
+		}
+	}
+	if last == 0 { // it ends so where the time is over, too
+		return 0, false, cmp.Or(ctx.Err(), errors.New("the store does not answer"))
+	}
+	return last, pending == "0", nil
+}
+
+// newest are up to limit messages of a subject that come before a sequence, the newest
+// first; before 0 is the end. Streams are read forwards: it looks at windows that grow,
+// from the end.
+func (h *Hub) newest(ctx context.Context, s jetstream.Stream, subject string, before uint64, limit int) ([]*jetstream.RawStreamMsg, error) {
+	info, err := s.Info(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("look at stream %s: %w", s.CachedInfo().Config.Name, err)
+	}
+	first, end := max(info.State.FirstSeq, 1), info.State.LastSeq+1
+	if before > 0 {
+		end = min(end, before)
+	}
+	var found []*jetstream.RawStreamMsg // the oldest first
+	window := uint64(max(firstWindow, 2*limit))
+	for end > first && len(found) < limit {
+		from := first
+		if end-first > window {
+			from = end - window
+		}
+		part, err := h.last(ctx, info.Config.Name, subject, from, end, limit-len(found))
+		if err != nil {
+			return nil, err
+		}
+		found = append(part, found...)
+		end, window = from, window*4
+	}
+	slices.Reverse(found)
+	return found, nil
+}
+
+// last are the last messages of a subject in [from, end), up to limit, the oldest first.
+func (h *Hub) last(ctx context.Context, stream, subject string, from, end uint64, limit int) ([]*jetstream.RawStreamMsg, error) {
+	var part []*jetstream.RawStreamMsg
+	err := h.forward(ctx, stream, subject, start{seq: from, most: int(min(batchSize, end-from))}, func(m *jetstream.RawStreamMsg) (bool, error) {
+		if m.Sequence >= end {
+			return true, nil
+		}
+		if part = append(part, m); len(part) >= 2*limit {
+			part = slices.Delete(part, 0, len(part)-limit)
+		}
+		return m.Sequence == end-1, nil
+	})
+	return part[max(len(part)-limit, 0):], err
+}

@@ -1,0 +1,130 @@
+package service
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// PointEvery is how often a point is written of a job that a worker has.
+const PointEvery = 10 * time.Second
+
+// Point is what a job did in a span of time, and how it stood meanwhile. Points that
+// follow each other make one of a longer span (see Merge).
+type Point struct {
+	// From and To are the first and the last moment that it tells of.
+	From, To time.Time
+	// Seconds are those of the span in which a worker had the job.
+	Seconds float64
+
+	// Docs and Bytes were copied; Operations were applied, and AppliedBytes came with them.
+	Docs, Bytes, Operations, AppliedBytes Amount
+	// Lag and Window are seconds. CPU is the percentage of one core, Memory the bytes that
+	// the worker's process takes, which may have other jobs, too.
+	Lag, Window, CPU, Memory Range
+}
+
+// Amount is how much was done. Least and Most are the lowest and the highest rate a
+// second among the shortest spans.
+type Amount struct {
+	Sum         int64
+	Least, Most float64
+}
+
+// NewAmount is what was done in a span that is not divided.
+func NewAmount(sum int64, seconds float64) Amount {
+	rate := 0.0
+	if seconds > 0 {
+		rate = float64(sum) / seconds
+	}
+	return Amount{sum, rate, rate}
+}
+
+func (a Amount) merge(b Amount) Amount {
+	return Amount{a.Sum + b.Sum, min(a.Least, b.Least), max(a.Most, b.Most)}
+}
+
+// Range is how a figure stood. Seconds are those for which it was known; 0 is never.
+type Range struct{ Mean, Least, Most, Seconds float64 }
+
+// NewRange is a figure that was looked at once. One below 0 is not known.
+func NewRange(v, seconds float64) Range {
+	if v < 0 || seconds <= 0 {
+		return Range{}
+	}
+	return Range{v, v, v, seconds}
+}
+
+// Known reports whether there is anything to show.
+func (r Range) Known() bool { return r.Seconds > 0 }
+
+func (r Range) merge(b Range) Range {
+	switch {
+	case !b.Known():
+		return r
+	case !r.Known():
+		return b
+	}
+	all := r.Seconds + b.Seconds
+	return Range{(r.Mean*r.Seconds + b.Mean*b.Seconds) / all, min(r.Least, b.Least), max(r.Most, b.Most), all}
+}
+
+// Merge takes another point into this one.
+func (p *Point) Merge(b *Point) {
+	if p.Seconds == 0 && p.To.IsZero() {
+		*p = *b
+		return
+	}
+	if b.From.Before(p.From) {
+		p.From = b.From
+	}
+	if b.To.After(p.To) {
+		p.To = b.To
+	}
+	p.Seconds += b.Seconds
+	p.Docs, p.Bytes = p.Docs.merge(b.Docs), p.Bytes.merge(b.Bytes)
+	p.Operations, p.AppliedBytes = p.Operations.merge(b.Operations), p.AppliedBytes.merge(b.AppliedBytes)
+	p.Lag, p.Window, p.CPU, p.Memory = p.Lag.merge(b.Lag), p.Window.merge(b.Window), p.CPU.merge(b.CPU), p.Memory.merge(b.Memory)
+}
+
+// Rate is how much was done in a second of the span.
+func (p *Point) Rate(a Amount) float64 {
+	if p.Seconds <= 0 {
+		return 0
+	}
+	return float64(a.Sum) / p.Seconds
+}
+
+// Bucket is a point of the span that begins at From, of a whole multiple of some length.
+type Bucket struct {
+	Start time.Time
+	Point
+}
+
+// Buckets are points put together by spans of one length. Spans of which nothing is known
+// are none.
+type Buckets struct {
+	step time.Duration
+	by   map[int64]*Point
+}
+
+// NewBuckets has spans of a length.
+func NewBuckets(step time.Duration) *Buckets { return &Buckets{step, map[int64]*Point{}} }
+
+// Add takes a point into the span in which it begins.
+func (b *Buckets) Add(p *Point) {
+	at := p.From.Truncate(b.step).UnixMilli()
+	if b.by[at] == nil {
+		b.by[at] = &Point{}
+	}
+	b.by[at].Merge(p)
+}
+
+// List are all of them by time.
+func (b *Buckets) List() []Bucket {
+	list := make([]Bucket, 0, len(b.by))
+	for _, at := range slices.Sorted(maps.Keys(b.by)) {
+		list = append(list, Bucket{time.UnixMilli(at).UTC(), *b.by[at]})
+	}
+	return list
+}

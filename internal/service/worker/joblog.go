@@ -1,0 +1,76 @@
+package worker
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/service"
+)
+
+// jobLog takes what a job logs to its recorder.
+type jobLog struct {
+	to     *recorder
+	group  string // with a dot behind it
+	fields []service.Field
+}
+
+// Enabled implements slog.Handler.
+func (h *jobLog) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
+
+// Handle implements slog.Handler.
+func (h *jobLog) Handle(_ context.Context, line slog.Record) error {
+	e := &service.Entry{At: line.Time.UTC(), Kind: service.KindLog, Level: levelName(line.Level), Text: line.Message, Fields: slices.Clone(h.fields)}
+	line.Attrs(func(a slog.Attr) bool {
+		e.Fields = addField(e.Fields, h.group, a)
+		return len(e.Fields) < maxFields
+	})
+	h.to.entry(e)
+	return nil
+}
+
+// WithAttrs implements slog.Handler.
+func (h *jobLog) WithAttrs(list []slog.Attr) slog.Handler {
+	more := *h
+	more.fields = slices.Clone(h.fields)
+	for _, a := range list {
+		more.fields = addField(more.fields, h.group, a)
+	}
+	return &more
+}
+
+// WithGroup implements slog.Handler.
+func (h *jobLog) WithGroup(name string) slog.Handler {
+	more := *h
+	if name != "" {
+		more.group += name + "."
+	}
+	return &more
+}
+
+// addField adds an attribute as text, those of a group one by one.
+func addField(fields []service.Field, group string, a slog.Attr) []service.Field {
+	v := a.Value.Resolve()
+	if v.Kind() == slog.KindGroup {
+		if a.Key != "" {
+			group += a.Key + "."
+		}
+		for _, inner := range v.Group() {
+			fields = addField(fields, group, inner)
+		}
+		return fields
+	}
+	if a.Equal(slog.Attr{}) {
+		return fields
+	}
+	text := v.String()
+	switch v := v.Any().(type) {
+	case error:
+		text = mongo.Brief(v)
+	case time.Time:
+		text = v.UTC().Format(time.RFC3339)
+	}
+	return append(fields, service.Field{Name: group + a.Key, Value: text})
+}

@@ -1,0 +1,89 @@
+package worker
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/shown"
+)
+
+// conflictsEvery is how often conflicts are told of at most: there may be many.
+const conflictsEvery = time.Minute
+
+// notices tells what happens to a job, by how its status changes.
+type notices struct {
+	to        *recorder
+	told      map[job.Phase]bool
+	paused    bool
+	conflicts int64
+	last      time.Time // when conflicts were told of
+}
+
+// newNotices goes on from what was said of the job last; nil is nothing.
+func newNotices(to *recorder, before *job.Status) *notices {
+	n := &notices{to: to, told: map[job.Phase]bool{}}
+	if before != nil {
+		n.paused, n.conflicts = before.Paused, conflictsOf(before)
+	}
+	return n
+}
+
+func conflictsOf(s *job.Status) int64 {
+	c := s.Conflicts
+	return c.Open + c.Undecided + c.Settled + c.Removed + c.Unmapped
+}
+
+// look tells what is new.
+func (n *notices) look(s *job.Status) {
+	for _, phase := range []job.Phase{job.PhaseCopying, job.PhaseIndexing, job.PhaseOverlap, job.PhaseFollowing, job.PhaseFinalizing} {
+		if _, passed := s.PhaseSeconds[phase]; passed && !n.told[phase] {
+			n.phase(phase, s)
+		}
+	}
+	if s.Paused != n.paused {
+		n.paused = s.Paused
+		n.to.event(slog.LevelInfo, map[bool]string{true: "paused", false: "resumed"}[s.Paused])
+	}
+	if now := conflictsOf(s); now > n.conflicts && time.Since(n.last) >= conflictsEvery {
+		n.to.event(slog.LevelWarn, fmt.Sprintf("conflict: the target refused %d documents more, which are kept as dead letters", now-n.conflicts), service.Field{Name: "dead letters", Value: s.Conflicts.Text()})
+		n.conflicts, n.last = now, time.Now()
+	}
+}
+
+func (n *notices) phase(phase job.Phase, s *job.Status) {
+	n.told[phase] = true
+	if phase != job.PhaseCopying && n.told[job.PhaseCopying] && !n.told[""] {
+		n.told[""] = true
+		n.to.event(slog.LevelInfo, fmt.Sprintf("the copy has ended: %d documents, %s", s.Copy.Docs, shown.Size(float64(s.Copy.Bytes))))
+	}
+	text := map[job.Phase]string{job.PhaseCopying: "the copy has begun", job.PhaseIndexing: "indexes are built", job.PhaseOverlap: "changes made during the copy are applied",
+		job.PhaseFollowing: "it follows", job.PhaseFinalizing: "it finalizes"}[phase]
+	n.to.event(slog.LevelInfo, text)
+}
+
+// wish tells of other limits, and of the wish to finalize.
+func (n *notices) wish(was, now *service.Wish) {
+	if now.Limits != nil && (was.Limits == nil || *was.Limits != *now.Limits) {
+		n.limits(*now.Limits)
+	}
+	if l := now.Loads; l != nil && (was.Loads == nil || *was.Loads != *l) {
+		n.to.event(slog.LevelInfo, fmt.Sprintf("loads changed: source %s, target %s", l.Source, l.Target))
+	}
+	if was.Finalize != now.Finalize {
+		n.to.event(slog.LevelInfo, map[bool]string{true: "it is to finalize as soon as it follows", false: "the wish to finalize was taken back"}[now.Finalize])
+	}
+}
+
+func (n *notices) limits(r pace.Rates) {
+	per := func(v int64, unit string) string {
+		if v == 0 {
+			return "no limit of " + unit
+		}
+		return fmt.Sprintf("%d %s a second", v, unit)
+	}
+	n.to.event(slog.LevelInfo, "limits changed: "+per(r.Docs, "documents")+", "+per(r.Bytes, "bytes"))
+}

@@ -1,0 +1,358 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/service"
+)
+
+const (
+	// recordQueue bounds what waits to be written of a job, in bytes.
+	recordQueue = 256 << 10
+	// pointSize is what a point counts for there.
+	pointSize = 512
+	// recordTry is how long one write may take, recordPause how long the next waits
+	// after one that failed.
+	recordTry   = 5 * time.Second
+	recordPause = 500 * time.Millisecond
+	// recordEnd is how long the end of a job waits for what is not written yet.
+	recordEnd = 3 * time.Second
+	// maxText bounds a text of an entry, in bytes; maxFields how many it has besides.
+	maxText   = 1000
+	maxFields = 12
+)
+
+// records is where a recorder writes.
+type records interface {
+	AddEntry(ctx context.Context, uid, id string, e *service.Entry) error
+	AddPoint(ctx context.Context, uid, id string, every time.Duration, p *service.Point) error
+	LastPoint(ctx context.Context, uid string, every time.Duration) (*service.Point, error)
+	PointsOf(ctx context.Context, uid string, every time.Duration, from, to time.Time, each func(*service.Point)) error
+}
+
+// recorder writes a job's points and entries to the store, in their order. Whoever hands
+// one in does not wait: what the store does not take in time is kept in a queue, whose
+// oldest make room. A recorder is safe for concurrent use.
+type recorder struct {
+	to               records
+	uid, run, worker string
+	log              *slog.Logger // not the one that writes here
+
+	mu     sync.Mutex
+	queue  []record
+	bytes  int
+	lost   int64
+	hidden []string // secrets
+	closed bool
+	wake   chan struct{} // holds a word when there is something to do
+
+	n       int // records so far, for their ids
+	rollers []*roller
+	done    chan struct{}
+	cancel  context.CancelFunc
+}
+
+// record is a point or an entry.
+type record struct {
+	point *service.Point
+	entry *service.Entry
+	size  int
+}
+
+// newRecorder makes one that writes points of spans, the shortest of which comes first.
+func newRecorder(to records, uid, run, worker string, spans []time.Duration, log *slog.Logger) *recorder {
+	r := &recorder{to: to, uid: uid, run: run, worker: worker, log: log, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	for _, every := range spans[1:] {
+		r.rollers = append(r.rollers, &roller{every: every})
+	}
+	return r
+}
+
+// start has it write until close.
+func (r *recorder) start(ctx context.Context) {
+	ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	go func() {
+		defer close(r.done)
+		r.write(ctx)
+	}()
+}
+
+// close returns when all is written, or when that takes too long.
+func (r *recorder) close() {
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	r.awake()
+	late := time.AfterFunc(recordEnd, r.cancel)
+	<-r.done
+	late.Stop()
+	r.cancel()
+}
+
+func (r *recorder) awake() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// minHidden is the shortest secret that is looked for: shorter ones are in many words.
+const minHidden = 4
+
+// hide has entries not show a secret: a connection string with its password, or a key.
+func (r *recorder) hide(secret string) {
+	if secret = strings.TrimSpace(secret); len(secret) < minHidden {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hidden = append(r.hidden, secret)
+}
+
+// event notes that something has happened.
+func (r *recorder) event(level slog.Level, text string, fields ...service.Field) {
+	r.entry(&service.Entry{At: time.Now().UTC(), Kind: service.KindEvent, Level: levelName(level), Text: text, Fields: fields})
+}
+
+func levelName(l slog.Level) string {
+	switch {
+	case l >= slog.LevelError:
+		return "error"
+	case l >= slog.LevelWarn:
+		return "warn"
+	}
+	return "info"
+}
+
+func (r *recorder) entry(e *service.Entry) {
+	e.Worker = r.worker
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	size := r.fit(e)
+	r.put(record{entry: e, size: size})
+}
+
+func (r *recorder) point(p *service.Point) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.put(record{point: p, size: pointSize})
+}
+
+// put is called with mu held.
+func (r *recorder) put(one record) {
+	if r.closed {
+		return
+	}
+	r.queue, r.bytes = append(r.queue, one), r.bytes+one.size
+	for r.bytes > recordQueue {
+		if r.queue[0].entry != nil {
+			r.lost += 1 + r.queue[0].entry.Lost
+		}
+		r.bytes -= r.queue[0].size
+		r.queue = r.queue[1:]
+	}
+	r.awake()
+}
+
+// fit makes an entry safe and small, and says how large it is. It is called with mu held.
+func (r *recorder) fit(e *service.Entry) int {
+	e.Text = r.safe(e.Text)
+	e.Fields = e.Fields[:min(len(e.Fields), maxFields)]
+	for i := range e.Fields {
+		e.Fields[i].Name, e.Fields[i].Value = r.safe(e.Fields[i].Name), r.safe(e.Fields[i].Value)
+	}
+	for {
+		raw, err := json.Marshal(e)
+		switch {
+		case err == nil && len(raw) <= service.MaxEntry:
+			return len(raw)
+		case len(e.Fields) > 0:
+			e.Fields = e.Fields[:len(e.Fields)-1]
+		default: // many characters that take six bytes
+			e.Text = cut(e.Text, len(e.Text)/2)
+		}
+	}
+}
+
+// safe is a text without secrets, in UTF-8, of bounded length. It is called with mu held.
+func (r *recorder) safe(text string) string {
+	for _, secret := range r.hidden {
+		text = mongo.Hide(text, secret)
+	}
+	return cut(strings.ToValidUTF8(text, "\ufffd"), maxText)
+}
+
+func cut(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	return strings.ToValidUTF8(text[:n], "") + "…"
+}
+
+// next is the oldest record, after a wait; false at the end.
+func (r *recorder) next(ctx context.Context) (one record, ok bool) {
+	for {
+		r.mu.Lock()
+		if len(r.queue) > 0 {
+			one, r.queue = r.queue[0], r.queue[1:]
+			if r.bytes -= one.size; one.entry != nil {
+				one.entry.Lost, r.lost = r.lost, 0
+			}
+			r.mu.Unlock()
+			return one, true
+		}
+		closed := r.closed
+		r.mu.Unlock()
+		if closed {
+			return one, false
+		}
+		select {
+		case <-r.wake:
+		case <-ctx.Done():
+			return one, false
+		}
+	}
+}
+
+// write writes records until close, in their order.
+func (r *recorder) write(ctx context.Context) {
+	if r.again(ctx, r.catchUp) != nil {
+		return
+	}
+	for {
+		one, ok := r.next(ctx)
+		if !ok {
+			break
+		}
+		if one.entry != nil {
+			id := r.id()
+			if r.again(ctx, func(ctx context.Context) error { return r.to.AddEntry(ctx, r.uid, id, one.entry) }) != nil {
+				return
+			}
+		} else if r.addPoint(ctx, service.PointEvery, one.point) != nil || r.roll(ctx, one.point) != nil {
+			return
+		}
+	}
+	for _, o := range r.rollers {
+		if r.addPoint(ctx, o.every, o.take()) != nil {
+			return
+		}
+	}
+}
+
+// id is another one for each record of all runs.
+func (r *recorder) id() string {
+	r.n++
+	return fmt.Sprintf("%s-%d", r.run, r.n)
+}
+
+// addPoint stores a point; nil is none.
+func (r *recorder) addPoint(ctx context.Context, every time.Duration, p *service.Point) error {
+	if p == nil {
+		return nil
+	}
+	id := r.id()
+	return r.again(ctx, func(ctx context.Context) error { return r.to.AddPoint(ctx, r.uid, id, every, p) })
+}
+
+// roll takes a point into the longer ones, and stores those that it ends.
+func (r *recorder) roll(ctx context.Context, p *service.Point) error {
+	for _, o := range r.rollers {
+		if err := r.addPoint(ctx, o.every, o.add(p)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// catchUp takes the points into the longer ones that an earlier worker has not: it
+// may have been killed.
+func (r *recorder) catchUp(ctx context.Context) error {
+	for _, o := range r.rollers {
+		last, err := r.to.LastPoint(ctx, r.uid, o.every)
+		if err != nil {
+			return err
+		}
+		now := time.Now()
+		from := now.Add(-catchUpAge)
+		if last != nil {
+			from = last.To
+		}
+		var ended []*service.Point
+		o.clear()
+		err = r.to.PointsOf(ctx, r.uid, service.PointEvery, from, now.Add(time.Hour), func(p *service.Point) {
+			if done := o.add(p); done != nil {
+				ended = append(ended, done)
+			}
+		})
+		if err != nil {
+			return err
+		}
+		for _, p := range ended {
+			if err := r.to.AddPoint(ctx, r.uid, fmt.Sprintf("%s-%s-%d", r.run, o.every, p.From.UnixMilli()), o.every, p); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// catchUpAge is how old points may be that are taken into longer ones late.
+const catchUpAge = 30 * 24 * time.Hour
+
+// again does what may fail until it does not, or ctx ends.
+func (r *recorder) again(ctx context.Context, do func(context.Context) error) error {
+	for told := false; ; told = true {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		try, cancel := context.WithTimeout(ctx, recordTry)
+		err := do(try)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if !told && ctx.Err() == nil {
+			r.log.Warn("the figures and the log of a job cannot be stored; trying again", "error", err)
+		}
+		if err := pace.Pause(ctx, recordPause); err != nil {
+			return err
+		}
+	}
+}
+
+// roller puts points together to one of a longer span.
+type roller struct {
+	every time.Duration
+	begin time.Time
+	now   *service.Point
+}
+
+// add takes a point, and gives the longer one that ends with the one before it.
+func (o *roller) add(p *service.Point) (ended *service.Point) {
+	if begin := p.From.Truncate(o.every); !begin.Equal(o.begin) {
+		ended, o.begin = o.take(), begin
+	}
+	if o.now == nil {
+		o.now = new(service.Point)
+	}
+	o.now.Merge(p)
+	return ended
+}
+
+// take gives what there is; nil is nothing.
+func (o *roller) take() *service.Point {
+	p := o.now
+	o.clear()
+	return p
+}
+
+func (o *roller) clear() { o.now, o.begin = nil, time.Time{} }
