@@ -50,7 +50,7 @@ func (n *node) serve() error {
 	for _, port := range n.Others {
 		routes = append(routes, fmt.Sprintf("nats://127.0.0.1:%d", port))
 	}
-	s, err := server.NewServer(&server.Options{ServerName: n.Name, Host: "127.0.0.1", Port: n.Port, Authorization: n.Token, StoreDir: n.Dir, JetStream: true, JetStreamMaxStore: 4 << 30,
+	s, err := server.NewServer(&server.Options{ServerName: n.Name, Host: "127.0.0.1", Port: n.Port, Authorization: n.Token, StoreDir: n.Dir, JetStream: true, JetStreamMaxStore: 16 << 30,
 		Cluster: server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: n.Routing}, Routes: server.RoutesFromStr(strings.Join(routes, ","))})
 	if err != nil {
 		return err
