@@ -54,6 +54,7 @@ type Hub struct {
 
 	jobs, leases, reports, workers, drains jetstream.KeyValue
 	audit                                  jetstream.Stream
+	alerts                                 jetstream.KeyValue
 }
 
 // The errors that callers tell apart.
@@ -206,7 +207,7 @@ func (h *Hub) make(ctx context.Context, replicas int) error {
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", streamAudit, err)
 	}
-	return nil
+	return h.makeAlerts(ctx, replicas)
 }
 
 // Lease is how long a worker that says nothing keeps what it runs.
