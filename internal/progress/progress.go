@@ -53,7 +53,7 @@ type Progress struct {
 	durable, readFrom mongo.OpTime
 	positions         mongo.Positions
 	oldest            mongo.OpTime
-	held              bool // the oplog forgets nothing that is needed
+	held              bool      // the oplog forgets nothing that is needed
 	asked             time.Time // when positions were got
 	unasked           error     // why they are older than that
 
