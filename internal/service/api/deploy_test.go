@@ -67,8 +67,10 @@ func TestDeployedNamesExist(t *testing.T) {
 	}
 	var board struct {
 		Title, UID string
-		Templating struct{ List []struct{ Name, Query string } }
-		Panels     []struct {
+		Templating struct {
+			List []struct{ Name, Query string }
+		}
+		Panels []struct {
 			ID      int
 			Title   string
 			GridPos struct{ X, Y, W, H int }
