@@ -223,3 +223,31 @@ func TestNoticeIsPlain(t *testing.T) {
 		t.Errorf("%d %.60q", len(n.Text), n.Text)
 	}
 }
+
+// TestFaster: of two keepers that have found the same at one time, one tells of it: when
+// it fires, and when it is over.
+func TestFaster(t *testing.T) {
+	h, v := hubtest.Start(t, time.Minute)
+	b := newInbox(t)
+	keepers := []*Keeper{}
+	for range 2 {
+		keepers = append(keepers, New(Options{Hub: h, View: v, Settings: b.settings(), Log: slog.New(slog.DiscardHandler)}))
+	}
+	found := service.Alert{Kind: service.AlertFailed, Job: "shop-1", UID: "u", FiredAt: time.Now()}
+	both := func(c change) {
+		for i, k := range keepers {
+			if c.Firing() {
+				c.ID = fmt.Sprint("by", i)
+			}
+			if err := k.store(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	both(change{Alert: found})
+	until(t, v, func(present, _ []service.Alert) bool { return len(present) == 1 && present[0].Told })
+	both(change{Alert: over(v.Alerts()[0], time.Now(), "mended")})
+	until(t, v, func(present, past []service.Alert) bool { return len(present) == 0 && len(past) == 1 })
+	run(t, h, b.settings())
+	b.await("fired failed shop-1", "resolved failed shop-1")
+}
