@@ -34,6 +34,11 @@ demo-sharded: build ## The same with three shards to two, and chunks that move a
 	$(GO) build $(VCS) -o $(BIN)/demo ./demo
 	$(BIN)/demo --millrace $(BIN)/millrace --source sharded:3x1 --target $(DEMO_TARGET) --docs 100000
 
+.PHONY: demo-service
+demo-service: build ## The same by the service: serve, one more worker, a job made by the API, the console's address
+	$(GO) build $(VCS) -o $(BIN)/demo ./demo
+	$(BIN)/demo --millrace $(BIN)/millrace --service --source rs:1 --docs 60000
+
 # What the sharded demo copies to.
 DEMO_TARGET ?= sharded:2x1
 

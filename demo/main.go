@@ -1,7 +1,8 @@
 // Command demo shows millrace at work on two real replica sets of its own: it
 // loads data of several kinds, keeps writing while `millrace sync` copies and
 // follows, cuts over right after a burst of writes, and proves that nothing
-// differs. Everything it starts ends with it.
+// differs. With --service the same is a job of `millrace serve`, which has one more
+// worker. Everything it starts ends with it.
 package main
 
 import (
@@ -32,6 +33,7 @@ type demo struct {
 	from, to string // topologies
 	docs     int
 	follow   time.Duration
+	service  bool
 
 	out   *log.Logger // the demo's own lines
 	began time.Time
@@ -58,6 +60,7 @@ func main() {
 	flag.StringVar(&d.to, "target", "rs:1", "topology of the target")
 	flag.IntVar(&d.docs, "docs", 200_000, "documents to load, about")
 	flag.DurationVar(&d.follow, "follow", 5*time.Second, "how long to follow before the cut-over")
+	flag.BoolVar(&d.service, "service", false, "have the service run the job, with one more worker")
 	flag.Parse()
 	os.Exit(d.run())
 }
@@ -81,7 +84,11 @@ func (d *demo) run() int {
 
 // show runs the demo from the clusters' start to the summary.
 func (d *demo) show(ctx context.Context) error {
-	if err := inTurn(ctx, d.startClusters, d.load, d.moveUnderWrites, d.compare); err != nil {
+	move := d.moveUnderWrites
+	if d.service {
+		move = d.serveUnderWrites
+	}
+	if err := inTurn(ctx, d.startClusters, d.load, move, d.compare); err != nil {
 		return err
 	}
 	return d.summary()

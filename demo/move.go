@@ -31,8 +31,11 @@ const jobName = "demo"
 // asked to end, and killed ten seconds later.
 func (d *demo) start(ctx context.Context, out, errOut io.Writer, args ...string) (*lab.Child, error) {
 	cmd := spawn.CommandContext(ctx, d.millrace, args...)
-	cmd.Env = append(cmd.Env,
-		"MILLRACE_SOURCE="+d.source.URI(), "MILLRACE_TARGET="+d.target.URI(), "XDG_STATE_HOME="+d.dir)
+	source, target := "MILLRACE_SOURCE=", "MILLRACE_TARGET="
+	if args[0] == "serve" || args[0] == "worker" { // whose jobs refer to them
+		source, target = "MILLRACE_SECRET_SOURCE=", "MILLRACE_SECRET_TARGET="
+	}
+	cmd.Env = append(cmd.Env, source+d.source.URI(), target+d.target.URI(), "XDG_STATE_HOME="+d.dir)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Stdout, cmd.Stderr = out, errOut
@@ -57,22 +60,26 @@ func (d *demo) ask(ctx context.Context, into any, args ...string) error {
 	return nil
 }
 
-// move is the sync under way, with what it says of itself.
+// move is the job under way, with what it says of itself.
 type move struct {
 	*demo
-	sync    *lab.Child
-	watched chan struct{} // closed when nobody looks at the sync any more
+	// over says why the job has ended before its time, nil while it goes on.
+	over    func() error
+	sync    *lab.Child    // nil where the service has the job
+	watched chan struct{} // closed when nobody looks at the job any more
 
 	mu           sync.Mutex
 	last         job.Status
 	following    time.Time // since when
 	maxLag       float64   // while following
 	finalizeTook time.Duration
+	worker       string // that has the job, of the service
+	workers      int    // how many there are
 }
 
-// moveUnderWrites lets millrace copy and follow while the writers are at work,
-// and cuts over.
-func (d *demo) moveUnderWrites(ctx context.Context) (err error) {
+// underWrites does something while the writers are at work, who have ended when it
+// returns.
+func (d *demo) underWrites(ctx context.Context, do func(context.Context) error) (err error) {
 	d.writes = startWriters(ctx, d.sourceDB)
 	defer func() {
 		if failed := d.writes.stop(); !errors.Is(err, failed) {
@@ -88,6 +95,19 @@ func (d *demo) moveUnderWrites(ctx context.Context) (err error) {
 		trades = "chunks that move"
 	}
 	d.out.Printf("Writers at work: inserts, updates, deletes, transactions, %s, schema changes", trades)
+	return do(ctx)
+}
+
+// stopWriters has the writers finish what they do.
+func (d *demo) stopWriters(context.Context) error { return d.writes.stop() }
+
+// moveUnderWrites lets millrace copy and follow while the writers are at work,
+// and cuts over.
+func (d *demo) moveUnderWrites(ctx context.Context) error {
+	return d.underWrites(ctx, d.syncAndFinalize)
+}
+
+func (d *demo) syncAndFinalize(ctx context.Context) (err error) {
 	d.out.Printf("\n$ millrace sync --source … --target … --job %s", jobName)
 	// A child draws on the terminal: the demo's own lines wait until it has ended.
 	var held bytes.Buffer
@@ -105,14 +125,19 @@ func (d *demo) moveUnderWrites(ctx context.Context) (err error) {
 	if m.sync, err = d.start(running, io.Discard, os.Stderr, "sync", "--job", jobName); err != nil {
 		return err
 	}
+	m.over = func() error {
+		if !m.ended() {
+			return nil
+		}
+		return fmt.Errorf("millrace sync ended before its time: %w", cmp.Or(m.sync.Wait(), errors.New("without an error")))
+	}
 	go m.watch(running)
 	defer func() {
 		end()
 		<-m.sync.Done()
 		<-m.watched
 	}()
-	stopWriters := func(context.Context) error { return d.writes.stop() }
-	return inTurn(ctx, m.awaitFollowing, d.awaitExpiry, d.writeBurst, stopWriters, m.finalize)
+	return inTurn(ctx, m.awaitFollowing, d.awaitExpiry, d.writeBurst, d.stopWriters, m.finalize)
 }
 
 // watch looks at the sync until it has ended.
@@ -160,9 +185,8 @@ func (m *move) take(s job.Status) {
 // drains whatever is left.
 func (m *move) awaitFollowing(ctx context.Context) error {
 	return poll(ctx, func() (bool, error) {
-		if m.ended() {
-			how := cmp.Or(m.sync.Wait(), errors.New("without an error"))
-			return false, fmt.Errorf("millrace sync ended before its time: %w", how)
+		if err := m.over(); err != nil {
+			return false, err
 		}
 		m.mu.Lock()
 		defer m.mu.Unlock()

@@ -102,7 +102,11 @@ func (d *demo) summary() error {
 	row("phases", "%s", strings.Join(phases, ", "))
 	row("behind, at most", "%.1f s while following", m.maxLag)
 	row("finalize took", "%s", seconds(m.finalizeTook))
-	row("millrace itself", "%.1f s of CPU, %s of memory at most", s.Process.CPUSeconds, size(s.Process.Peak))
+	if d.service {
+		row("run by", "%s, one of %d workers", m.worker, m.workers)
+	} else { // a worker may run other jobs, too
+		row("millrace itself", "%.1f s of CPU, %s of memory at most", s.Process.CPUSeconds, size(s.Process.Peak))
+	}
 	row("compared", "%s documents, %s, byte for byte, in %s",
 		grouped(compared), size(bytes), seconds(d.report.End.Sub(d.report.Start)))
 	if d.hashed > 0 {
@@ -111,16 +115,7 @@ func (d *demo) summary() error {
 	row("differences", "%d", different)
 	row("all of it took", "%s", since(d.began))
 	fmt.Printf("\n%s\n", t.Render())
-	fmt.Printf(`
-Try it by hand:
-  src=$(bin/millrace lab up --name a --topology %s --output uri)
-  dst=$(bin/millrace lab up --name b --topology %s --output uri)
-  bin/millrace sync --source "$src" --target "$dst"      # write to $src meanwhile
-  bin/millrace status --watch                            # in another shell
-  bin/millrace finalize
-  bin/millrace verify --source "$src" --target "$dst"
-  bin/millrace lab down --name a; bin/millrace lab down --name b
-`, d.from, d.to)
+	d.tryByHand()
 	if different == 0 {
 		return nil
 	}
@@ -133,3 +128,28 @@ Try it by hand:
 func grouped(n int64) string { return humanize.Comma(n) }
 
 func size(n int64) string { return humanize.Bytes(uint64(n)) }
+
+// tryByHand prints the commands that do the same.
+func (d *demo) tryByHand() {
+	fmt.Printf(`
+Try it by hand:
+  src=$(bin/millrace lab up --name a --topology %s --output uri)
+  dst=$(bin/millrace lab up --name b --topology %s --output uri)
+`, d.from, d.to)
+	if d.service {
+		fmt.Print(`  MILLRACE_SECRET_SRC=$src MILLRACE_SECRET_DST=$dst bin/millrace serve    # it prints the console's address
+  export MILLRACE_SERVER=127.0.0.1:8470 MILLRACE_TOKEN=$(cat ~/.local/state/millrace/service/token)
+  printf 'source: env:SRC\ntarget: env:DST\n' > orders.yaml
+  bin/millrace jobs create --name orders --file orders.yaml              # in another shell; write to $src meanwhile
+  bin/millrace jobs finalize --job orders --when-caught-up --wait
+`)
+	} else {
+		fmt.Print(`  bin/millrace sync --source "$src" --target "$dst"      # write to $src meanwhile
+  bin/millrace status --watch                            # in another shell
+  bin/millrace finalize
+`)
+	}
+	fmt.Print(`  bin/millrace verify --source "$src" --target "$dst"
+  bin/millrace lab down --name a; bin/millrace lab down --name b
+`)
+}

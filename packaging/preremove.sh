@@ -4,7 +4,7 @@ set -e
 case "$1" in
 remove | 0)
 	if [ -d /run/systemd/system ]; then
-		systemctl stop 'millrace@*.service'
+		systemctl stop 'millrace@*.service' millrace-serve.service millrace-worker.service
 	fi
 	;;
 esac

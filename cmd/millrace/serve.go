@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/outfile"
 	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/service/alert"
 	"github.com/millrace/millrace/internal/service/hub"
 	"github.com/millrace/millrace/internal/service/worker"
 )
@@ -79,13 +80,30 @@ func (r *session) serve(ctx context.Context, s *config.Serve) error {
 	}
 	defer closeStore()
 	view := store.NewView()
+	alerts, err := r.alerts(s, store, view)
+	if err != nil {
+		return withCode(exitUsage, err)
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return view.Run(gctx) })
+	g.Go(func() error { return alerts.Run(gctx) })
 	if !s.NoWorker {
 		g.Go(func() error { return r.work(gctx, &s.Work, store, view) })
 	}
 	g.Go(func() error { return r.serveAPI(gctx, s, store, view) })
 	return r.ended(ctx, g.Wait())
+}
+
+// alerts makes what has operators told.
+func (r *session) alerts(s *config.Serve, store *hub.Hub, view *hub.View) (*alert.Keeper, error) {
+	settings := alert.Defaults()
+	if s.Alerts != "" {
+		var err error
+		if settings, err = alert.Open(s.Alerts, s.Work.Resolver(r.lookupEnv)); err != nil {
+			return nil, err
+		}
+	}
+	return alert.New(alert.Options{Hub: store, View: view, Settings: settings, Log: r.log}), nil
 }
 
 // store opens what keeps the service: a NATS server of its own, or a cluster.

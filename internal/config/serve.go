@@ -138,6 +138,7 @@ type Serve struct {
 	Listen          string
 	TLSCert, TLSKey string
 	Tokens          string
+	Alerts          string
 	Insecure        bool
 	NATSListen      string
 	NoWorker        bool
@@ -151,6 +152,8 @@ func (s *Serve) Bind(fs *pflag.FlagSet, _ string) {
 	fs.BoolVar(&s.Insecure, "listen-insecure", false, "let other machines reach API, console and NATS without TLS: whoever sees the traffic on the way can use the tokens")
 	fs.StringVar(&s.Tokens, "tokens", "", "`file` of the tokens with their roles; without it one token for everything is made, and is handed over in the file token of --data-dir")
 	section(fs, "API and console")
+	fs.StringVar(&s.Alerts, "alerts", "", "`file` of the rules of alerts, and of webhooks and mail addresses that are told; without it API and console alone show what the usual rules find")
+	section(fs, "Alerts")
 	fs.StringVar(&s.DataDir, "data-dir", "", "`directory` of the service's own NATS; by default millrace/service below $XDG_STATE_HOME or ~/.local/state")
 	s.NATS.bind(fs, "`URI` of a NATS cluster with JetStream that keeps definitions, leases and reports, nats://host:4222, several with commas; by default this process has a server of its own")
 	fs.StringVar(&s.NATSListen, "nats-listen", "", "`address` at which the own NATS server is reached by workers of other machines, host:port; they give the secret in the file nats-token of --data-dir")

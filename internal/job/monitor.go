@@ -15,6 +15,8 @@ type monitor struct {
 	*Job
 	ticks  int
 	warned time.Time // of the oplog window
+	full   bool      // the oplog was, when it was asked last
+	asked  time.Time
 }
 
 func (m *monitor) run(ctx context.Context) error {
@@ -72,17 +74,27 @@ func (m *monitor) checkOplog(ctx context.Context, oldest mongo.OpTime) error {
 			"make the oplog larger (replSetResizeOplog) or the copy shorter, then begin anew with --restart and --on-existing drop")
 	}
 	left := time.Duration(int64(need.TS.T)-int64(oldest.TS.T)) * time.Second
+	held := m.spooler.Covers(phase == PhaseCopying || phase == PhaseIndexing) || !m.forgets(ctx)
+	m.progress.WindowHeld(held)
 	w := m.spec.WarnWindow
-	if w <= 0 || left >= w || time.Since(m.warned) < time.Minute || !m.origin.Full(ctx) {
-		return nil
-	}
-	if m.spooler.Covers(phase == PhaseCopying || phase == PhaseIndexing) {
+	if w <= 0 || left >= w || time.Since(m.warned) < time.Minute || held {
 		return nil
 	}
 	m.warned = time.Now()
 	m.log.Warn("the oplog window is getting short", "remaining", left, "warnBelow", w,
 		"hint", "make the source's oplog larger (replSetResizeOplog) or ease the load")
 	return nil
+}
+
+// fullFor is how long it counts what was asked of the oplog's size.
+const fullFor = 30 * time.Second
+
+// forgets reports whether the oplog is so full that it gives up its oldest entries.
+func (m *monitor) forgets(ctx context.Context) bool {
+	if m.asked.IsZero() || time.Since(m.asked) >= fullFor {
+		m.full, m.asked = m.origin.Full(ctx), time.Now()
+	}
+	return m.full
 }
 
 func (m *monitor) watchIndexes(ctx context.Context) {

@@ -54,6 +54,7 @@ type Progress struct {
 	durable, readFrom mongo.OpTime
 	positions         mongo.Positions
 	oldest            mongo.OpTime
+	held              bool      // the oplog forgets nothing that is needed
 	asked             time.Time // when positions were got
 	unasked           error     // why they are older than that
 
@@ -195,6 +196,9 @@ func (p *Progress) SourceAt(at mongo.Positions, oldest mongo.OpTime) {
 	})
 }
 
+// WindowHeld notes whether the source's oplog forgets nothing that the job needs.
+func (p *Progress) WindowHeld(held bool) { p.set(func() { p.held = held }) }
+
 // SourceSilent notes that the source's primary does not say where it stands.
 func (p *Progress) SourceSilent(err error) { p.set(func() { p.unasked = err }) }
 
@@ -271,6 +275,7 @@ func (p *Progress) Status(end func(readFrom mongo.OpTime) mongo.OpTime) Status {
 	}
 	if need := end(p.readFrom); !need.IsZero() && !p.oldest.IsZero() {
 		st.Follow.WindowSeconds = float64(int64(need.TS.T) - int64(p.oldest.TS.T))
+		st.Follow.WindowHeld = p.held
 	}
 	p.rates(&st)
 	return st

@@ -139,6 +139,9 @@ type Follow struct {
 	// WindowSeconds is how much older the applied position may get before the
 	// source's oplog no longer holds it; -1 unknown.
 	WindowSeconds float64 `json:"windowSeconds"`
+	// WindowHeld says that the oplog forgets nothing that the job needs: it has room left,
+	// or what it may forget is kept on local disk.
+	WindowHeld bool `json:"windowHeld,omitempty"`
 	// SpoolBytes is what is kept on local disk of the changes to come.
 	SpoolBytes int64 `json:"spoolBytes"`
 	// SpooledTo is how far they reach; empty when none are kept.

@@ -28,8 +28,8 @@ func TestRolesByRoute(t *testing.T) {
 		"POST /api/v1/jobs/{name}/pause": service.Operator, "POST /api/v1/jobs/{name}/resume": service.Operator,
 		"POST /api/v1/jobs/{name}/finalize": service.Operator, "DELETE /api/v1/jobs/{name}/finalize": service.Operator, "PATCH /api/v1/jobs/{name}/limits": service.Operator,
 		"POST /api/v1/workers/{name}/drain": service.Admin, "DELETE /api/v1/workers/{name}/drain": service.Admin,
-		"GET /api/v1/workers": service.Viewer, "GET /api/v1/audit": service.Admin, "GET /api/v1/events": service.Viewer,
 		"GET /api/v1/jobs/{name}/points": service.Viewer, "GET /api/v1/jobs/{name}/log": service.Viewer,
+		"GET /api/v1/workers": service.Viewer, "GET /api/v1/alerts": service.Viewer, "GET /api/v1/audit": service.Admin, "GET /api/v1/events": service.Viewer,
 	}
 	for _, rt := range r.api.routes() {
 		needed, known := want[rt.method+" "+rt.path]

@@ -11,6 +11,7 @@ import (
 // since each sees jobs of their own.
 type gauges struct {
 	jobs              []service.Job
+	alerts            []service.Alert
 	workers           int
 	version, revision string
 }
@@ -25,6 +26,9 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	}
 	send(prometheus.GaugeValue, "build_info", "The program that answers; always 1.", 1, map[string]string{"version": g.version, "revision": g.revision})
 	send(prometheus.GaugeValue, "workers", "Workers that are there.", float64(g.workers), nil)
+	for _, a := range g.alerts {
+		send(prometheus.GaugeValue, "alert", "What an operator should know of a job: 1 for each alert that fires.", 1, map[string]string{"job": a.Job, "kind": string(a.Kind)})
+	}
 	for i := range g.jobs {
 		s := summary(&g.jobs[i])
 		job := map[string]string{"job": s.Name}
@@ -40,6 +44,12 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 		if s.WindowSeconds >= 0 {
 			send(prometheus.GaugeValue, "oplog_window_seconds", "How much further behind it may fall before the source's oplog has lost what it needs.", s.WindowSeconds, job)
 		}
+		if s.WindowSeconds >= 0 {
+			send(prometheus.GaugeValue, "oplog_window_held", "1 where the source's oplog forgets nothing that is needed: it has room left, or the changes are kept on local disk.", bit(st.Follow.WindowHeld), job)
+		}
+		if h := st.Follow.Holding; h != nil {
+			send(prometheus.GaugeValue, "shard_silent_seconds", "For how long a shard of the source for which the others wait has told of nothing new.", h.Seconds, map[string]string{"job": s.Name, "shard": h.Shard})
+		}
 		send(prometheus.CounterValue, "copied_bytes_total", "Bytes of documents copied.", float64(st.Copy.Bytes), job)
 		send(prometheus.CounterValue, "copied_documents_total", "Documents copied.", float64(st.Copy.Docs), job)
 		send(prometheus.CounterValue, "applied_operations_total", "Operations applied since the job's run began.", float64(st.Follow.Operations), job)
@@ -49,9 +59,17 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
+func bit(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
 func (a *API) metrics(c *call) error {
 	registry := prometheus.NewRegistry()
-	if err := registry.Register(&gauges{a.o.Desk.Jobs(c.caller), len(a.o.Desk.Workers()), a.o.Version, a.o.Revision}); err != nil {
+	alerts, _ := a.o.Desk.Alerts(c.caller, 0)
+	if err := registry.Register(&gauges{a.o.Desk.Jobs(c.caller), alerts, len(a.o.Desk.Workers()), a.o.Version, a.o.Revision}); err != nil {
 		return err
 	}
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError, DisableCompression: true}).ServeHTTP(c.w, c.Request)

@@ -65,6 +65,7 @@ func (a *API) routes() []route {
 		{http.MethodPost, PathFinalize, service.Operator, a.finalize},
 		{http.MethodDelete, PathFinalize, service.Operator, a.change(a.o.Desk.CancelFinalize)},
 		{http.MethodPatch, PathLimits, service.Operator, a.limits},
+		{http.MethodGet, PathAlerts, service.Viewer, a.alerts},
 		{http.MethodGet, PathAudit, service.Admin, a.audit},
 		{http.MethodGet, PathEvents, service.Viewer, a.events},
 	})

@@ -284,7 +284,7 @@ func keyboard(t *testing.T, b *tab) {
 	}
 	got := strings.Join(seen, " | ")
 	t.Log(got)
-	const head = "Skip to the content | Jobs | Workers | Audit | New job | Log out | q | Search | all 1000"
+	const head = "Skip to the content | Jobs | Workers | Alerts | Audit | New job | Log out | q | Search | all 1000"
 	if !strings.HasPrefix(got, head) {
 		t.Errorf("the order of Tab: %s", got)
 	}
@@ -426,7 +426,7 @@ func TestBrowserName(t *testing.T) {
 // widths has each page fit windows from a telephone's to a wall's, in light and dark.
 func widths(t *testing.T, b *tab) {
 	job := "/jobs/" + fleetName(4)
-	for _, page := range []string{"/jobs", job, job + "/finalize", job + "/remove", "/workers", "/audit", "/new"} {
+	for _, page := range []string{"/jobs", job, job + "/finalize", job + "/remove", "/workers", "/alerts", "/audit", "/new"} {
 		b.open(page)
 		for _, width := range []int64{360, 1280, 3840} {
 			b.size(width, 900)

@@ -60,7 +60,7 @@ type console struct {
 }
 
 // New makes the handler of the console. It serves /, /login, /logout, /jobs, /new,
-// /workers, /audit and /assets/.
+// /workers, /alerts, /audit and /assets/.
 func New(o Options) http.Handler {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -95,6 +95,7 @@ func New(o Options) http.Handler {
 	mux.HandleFunc("GET /workers", c.with(c.workers))
 	mux.HandleFunc("POST /workers/{name}/drain", c.with(c.drain(true)))
 	mux.HandleFunc("POST /workers/{name}/undrain", c.with(c.drain(false)))
+	mux.HandleFunc("GET /alerts", c.with(c.alerts))
 	mux.HandleFunc("GET /audit", c.with(c.audit))
 	mux.HandleFunc("/", c.with(func(w http.ResponseWriter, r *http.Request, v *visit) {
 		c.fail(w, v, http.StatusNotFound, "there is no such page", "")

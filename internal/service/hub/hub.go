@@ -55,6 +55,7 @@ type Hub struct {
 	jobs, leases, reports, workers, drains jetstream.KeyValue
 	audit, events                          jetstream.Stream
 	points                                 []series // the finest first
+	alerts                                 jetstream.KeyValue
 }
 
 // The errors that callers tell apart.
@@ -207,7 +208,10 @@ func (h *Hub) make(ctx context.Context, replicas int) error {
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", streamAudit, err)
 	}
-	return h.makeRecords(ctx, replicas)
+	if err := h.makeRecords(ctx, replicas); err != nil {
+		return err
+	}
+	return h.makeAlerts(ctx, replicas)
 }
 
 // Lease is how long a worker that says nothing keeps what it runs.

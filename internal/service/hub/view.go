@@ -29,7 +29,8 @@ type View struct {
 	reports map[string]*service.Report
 	leases  map[string]heard[service.Lease]
 	workers map[string]heard[service.Worker]
-	drains  map[string]service.Drain // by worker
+	drains  map[string]service.Drain  // by worker
+	alerts  map[string]*service.Alert // by key, past ones too
 	version uint64
 	changed chan struct{} // closed and replaced at each change
 	loaded  chan struct{} // closed once all was read
@@ -46,7 +47,7 @@ type heard[T any] struct {
 // NewView makes a view. It is empty until Run.
 func (h *Hub) NewView() *View {
 	return &View{hub: h, jobs: map[string]*service.Definition{}, reports: map[string]*service.Report{}, leases: map[string]heard[service.Lease]{},
-		workers: map[string]heard[service.Worker]{}, drains: map[string]service.Drain{}, changed: make(chan struct{}), loaded: make(chan struct{})}
+		workers: map[string]heard[service.Worker]{}, drains: map[string]service.Drain{}, alerts: map[string]*service.Alert{}, changed: make(chan struct{}), loaded: make(chan struct{})}
 }
 
 // Run keeps the view up to date until ctx ends. It fails where the store cannot be read
@@ -77,6 +78,7 @@ func (v *View) Run(ctx context.Context) error {
 			clear(v.leases)
 			clear(v.workers)
 			clear(v.drains)
+			clear(v.alerts)
 		})
 	}
 }
@@ -102,6 +104,7 @@ func (v *View) watch(ctx context.Context) error {
 	follow(v.hub.leases, v.takeLease)
 	follow(v.hub.workers, v.takeWorker)
 	follow(v.hub.drains, v.takeDrain)
+	follow(v.hub.alerts, v.takeAlert)
 	g.Go(func() error {
 		loading.Wait() // also when those that load end
 		if ctx.Err() == nil {

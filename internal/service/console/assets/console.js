@@ -37,7 +37,7 @@
       if (word(row) !== word(then)) told.push(row.dataset.job + ": " + word(then));
       patch(row, then);
     }
-    for (const id of ["counts", "now", "actions", "facts", "curves", "log", "collections", "workers"]) {
+    for (const id of ["counts", "now", "actions", "facts", "curves", "log", "collections", "workers", "present", "past"]) {
       const now = document.getElementById(id), then = page.getElementById(id);
       if (!now || !then) continue;
       if (id === "now" && word(now) !== word(then)) told.push("now " + word(then));

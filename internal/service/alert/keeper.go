@@ -1,0 +1,183 @@
+package alert
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/retry"
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/hub"
+)
+
+const (
+	// lookEvery is how often jobs are looked at.
+	lookEvery = 5 * time.Second
+	// storeTime is how long the store may take for one thing.
+	storeTime = 5 * time.Second
+	// lateAfter is when another process tells of what one has stored and not told of.
+	lateAfter = 30 * time.Second
+)
+
+// Options are those of a keeper.
+type Options struct {
+	Hub  *hub.Hub
+	View *hub.View
+	// Settings are the rules, and whom to tell.
+	Settings *Settings
+	// Every is how often jobs are looked at; 0 is each five seconds. Settle is how long
+	// the store has to have answered before anything is judged; 0 is a little more than
+	// the time of a lease, after which all that lives has been heard of.
+	Every, Settle time.Duration
+	Log           *slog.Logger
+}
+
+// Keeper judges jobs, and has receivers told. Run is called once.
+type Keeper struct {
+	Options
+	watch    *watch
+	answered time.Time // since when the store answers, zero: it does not
+}
+
+// New makes a keeper.
+func New(o Options) *Keeper {
+	if o.Every == 0 {
+		o.Every = lookEvery
+	}
+	if o.Settle == 0 {
+		o.Settle = o.Hub.Lease() + 2*time.Second
+	}
+	return &Keeper{Options: o, watch: newWatch(o.Settings.Rules, rand.Text)}
+}
+
+// Run judges and tells until ctx ends. Whatever fails is in the log, and tried again.
+func (k *Keeper) Run(ctx context.Context) error {
+	select {
+	case <-k.View.Loaded():
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		return retry.Every(gctx, k.Every, func() error { k.look(gctx, time.Now()); return nil })
+	})
+	for _, r := range k.Settings.Receivers {
+		g.Go(func() error {
+			t := &teller{receiver: r, log: k.Log.With("receiver", r.Name), pause: firstPause}
+			return k.Hub.Notices(gctx, r.Name, t.take)
+		})
+	}
+	return g.Wait()
+}
+
+// look judges all jobs once.
+func (k *Keeper) look(ctx context.Context, now time.Time) {
+	if !k.settled(ctx, now) {
+		return
+	}
+	stored := k.View.Alerts()
+	for _, c := range k.watch.step(now.UTC(), k.View.Jobs(), k.View.Workers(), stored) {
+		if err := k.store(ctx, c); err != nil {
+			k.failed(ctx, err)
+			return // the next look finds the same
+		}
+	}
+	for i := range stored { // whose process has ended, perhaps
+		if a := stored[i]; !a.Told && now.Sub(a.Since()) > lateAfter {
+			if err := k.tell(ctx, &a); err != nil {
+				k.failed(ctx, err)
+				return
+			}
+		}
+	}
+}
+
+// settled reports whether the store has answered long enough: after it was away, leases
+// and reports are old for a moment, and nothing is to be concluded from that.
+func (k *Keeper) settled(ctx context.Context, now time.Time) bool {
+	ctx, cancel := context.WithTimeout(ctx, storeTime)
+	defer cancel()
+	if err := k.Hub.Ready(ctx); err != nil {
+		k.answered = time.Time{}
+		k.watch.forget()
+		return false
+	}
+	if k.answered.IsZero() {
+		k.answered = now
+	}
+	return now.Sub(k.answered) >= k.Settle
+}
+
+func (k *Keeper) failed(ctx context.Context, err error) {
+	if ctx.Err() == nil {
+		k.Log.Warn("an alert cannot be stored; trying again", "error", err)
+	}
+}
+
+// store stores a change, and tells of it. One that another process was faster with is
+// not this one's.
+func (k *Keeper) store(ctx context.Context, c change) error {
+	storing, cancel := context.WithTimeout(ctx, storeTime)
+	defer cancel()
+	var err error
+	if c.gone {
+		err = k.Hub.DropAlert(storing, &c.Alert)
+	} else {
+		err = k.Hub.SetAlert(storing, &c.Alert)
+	}
+	switch {
+	case errors.Is(err, hub.ErrChanged):
+		return nil
+	case err != nil || c.gone || c.Told:
+		return err
+	}
+	if c.Firing() {
+		k.Log.Warn("alert", "job", c.Job, "kind", c.Kind, "text", c.Text, "hint", c.Hint)
+	} else {
+		k.Log.Info("alert is over", "job", c.Job, "kind", c.Kind, "why", c.Ending)
+	}
+	return k.tell(ctx, &c.Alert)
+}
+
+// tell leaves notices for the receivers of an alert, and notes that it has. Done twice it
+// is as if done once.
+func (k *Keeper) tell(ctx context.Context, a *service.Alert) error {
+	ctx, cancel := context.WithTimeout(ctx, storeTime)
+	defer cancel()
+	event := Resolved
+	if a.Firing() {
+		event = Fired
+	}
+	raw, err := json.Marshal(notice(event, a))
+	if err != nil {
+		return fmt.Errorf("write a notice of alert %s of job %s: %w", a.Kind, a.Job, err)
+	}
+	for _, r := range k.Settings.Receivers {
+		if r.wants(a.Job) {
+			if err := k.Hub.Announce(ctx, r.Name, a.ID+"."+string(event), raw); err != nil {
+				return err
+			}
+		}
+	}
+	told := *a
+	told.Told = true
+	if a.Firing() {
+		err = k.Hub.SetAlert(ctx, &told)
+	} else if err = k.Hub.KeepPastAlert(ctx, k.View, &told); err == nil {
+		if a.Kind == service.AlertConflict { // it remembers what was told of
+			err = k.Hub.SetAlert(ctx, &told)
+		} else {
+			err = k.Hub.DropAlert(ctx, &told)
+		}
+	}
+	if errors.Is(err, hub.ErrChanged) { // another has told of it, too
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,59 @@
+package alert
+
+import (
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/millrace/millrace/internal/service"
+)
+
+// Event is what has become of an alert.
+type Event string
+
+// The events.
+const (
+	Fired    Event = "fired"
+	Resolved Event = "resolved"
+)
+
+// Notice is what a receiver is told, as JSON.
+type Notice struct {
+	Event Event `json:"event"`
+	// ID is the alert's: that of fired and of resolved are the same. Both together are of
+	// one notice, also when it comes twice.
+	ID   string            `json:"id"`
+	Kind service.AlertKind `json:"kind"`
+	Job  string            `json:"job"`
+	// Text says what is wrong, Hint what can be done, Ending why it is over.
+	Text       string     `json:"text"`
+	Hint       string     `json:"hint"`
+	Ending     string     `json:"ending"`
+	FiredAt    time.Time  `json:"firedAt"`
+	ResolvedAt *time.Time `json:"resolvedAt"`
+}
+
+// maxText bounds a text of a notice, in bytes.
+const maxText = 2000
+
+func notice(event Event, a *service.Alert) Notice {
+	return Notice{Event: event, ID: a.ID, Kind: a.Kind, Job: a.Job, Text: plain(a.Text), Hint: plain(a.Hint), Ending: plain(a.Ending), FiredAt: a.FiredAt, ResolvedAt: a.ResolvedAt}
+}
+
+// plain is a text of others without what acts on who shows it: one line of characters
+// that can be seen.
+func plain(text string) string {
+	text = strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsGraphic(r):
+			return r
+		case unicode.IsSpace(r):
+			return ' '
+		}
+		return unicode.ReplacementChar
+	}, strings.ToValidUTF8(text, string(unicode.ReplacementChar)))
+	if len(text) > maxText {
+		text = strings.ToValidUTF8(text[:maxText], "") + "…"
+	}
+	return text
+}
