@@ -53,6 +53,7 @@ type Hub struct {
 	log   *slog.Logger
 
 	jobs, leases, reports, workers, drains jetstream.KeyValue
+	verifications, findings                jetstream.KeyValue
 	audit                                  jetstream.Stream
 }
 
@@ -197,6 +198,9 @@ func (h *Hub) make(ctx context.Context, replicas int) error {
 		return err
 	}
 	if h.drains, err = kv(jetstream.KeyValueConfig{Bucket: bucketDrains, Description: "which workers are to give back what they have", MaxBytes: 16 << 20}); err != nil {
+		return err
+	}
+	if err = h.makeVerifications(kv); err != nil {
 		return err
 	}
 	h.audit, err = h.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
