@@ -84,6 +84,7 @@ func failingArgs(t *testing.T) map[string]string {
 		"jobs resume":        "--server=127.0.0.1:1 --job=x",
 		"jobs throttle":      "--server=127.0.0.1:1 --job=x --max-rate-docs=1",
 		"jobs finalize":      "--server=127.0.0.1:1 --job=x",
+		"jobs verify":        "--server=127.0.0.1:1 --job=x",
 		"jobs remove":        "--server=127.0.0.1:1 --job=x",
 		"serve":              "--listen=nowhere",
 		"worker":             "--nats=nats://127.0.0.1:1",

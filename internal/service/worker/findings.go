@@ -219,10 +219,19 @@ func fieldsText(doc []byte, show func(name string) bool) (string, bool) {
 			fmt.Fprintf(&b, "… %s of %d bytes", e.Type, len(e.Value))
 			continue
 		}
-		b.WriteString(bson.RawValue{Type: e.Type, Value: e.Value}.String())
+		b.WriteString(valueText(bson.RawValue{Type: e.Type, Value: e.Value}))
 	}
 	b.WriteByte('}')
 	return b.String(), whole
+}
+
+// valueText is a value as canonical extended JSON.
+func valueText(v bson.RawValue) string {
+	raw, err := bson.MarshalExtJSON(bson.D{{Key: "v", Value: v}}, true, false)
+	if err != nil {
+		return v.String()
+	}
+	return strings.TrimSuffix(strings.TrimPrefix(string(raw), `{"v":`), "}")
 }
 
 // hiddenText is in place of a value of the target that a rule masks.
