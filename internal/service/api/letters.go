@@ -93,7 +93,7 @@ func (a *API) exportLetters(c *call) error {
 		return err
 	}
 	rc := http.NewResponseController(c.w)
-	_ = rc.SetReadDeadline(time.Time{})
+	_ = rc.SetReadDeadline(time.Time{}) // where it passes, the request is canceled
 	_ = rc.SetWriteDeadline(time.Now().Add(2 * lettersTime))
 	begun := false
 	err = a.o.Desk.ExportLetters(c.Context(), c.caller, c.PathValue("name"), service.LetterFilter{NS: q.Get("ns"), State: q.Get("state")}, func() io.Writer {

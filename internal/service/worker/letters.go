@@ -70,7 +70,7 @@ func (w *Worker) reply(life context.Context, question []byte) []byte {
 	if err == nil {
 		var body any
 		if body, err = w.answered(ctx, life, &q); err == nil {
-			a.Body, err = json.Marshal(body)
+			a.Body, err = plainJSON(body)
 		}
 	}
 	if err == nil && len(a.Body) > hub.MaxAnswer-1024 {
@@ -85,11 +85,21 @@ func (w *Worker) reply(life context.Context, question []byte) []byte {
 			a.Code = service.NoSuchLetter
 		}
 	}
-	raw, err := json.Marshal(a)
+	raw, err := plainJSON(a)
 	if err != nil {
 		raw = []byte(`{"code":"trouble","error":"the answer cannot be written"}`)
 	}
 	return raw
+}
+
+// plainJSON is JSON in which documents stay as they are: whoever shows them escapes
+// what acts there.
+func plainJSON(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return b.Bytes(), err
 }
 
 // answered is the answer's body. life is the worker's, for what goes on after it.
