@@ -118,7 +118,11 @@ func (w *slowWriter) Write(p []byte) (int, error) {
 	if err := w.rc.SetWriteDeadline(time.Now().Add(2 * lettersTime)); err != nil {
 		return 0, err
 	}
-	return w.Writer.Write(p)
+	n, err := w.Writer.Write(p)
+	if err == nil {
+		err = w.rc.Flush() // an export that breaks off has begun for the client, too
+	}
+	return n, err
 }
 
 func (a *API) retryLetters(c *call) error {
