@@ -33,7 +33,10 @@ func (r *rig) told(name, id string, report service.VerifyReport, f *service.Find
 	if err := r.hub.TellVerification(r.t.Context(), name, id, &report); err != nil {
 		r.t.Fatal(err)
 	}
-	r.await(name, func(*service.Job) bool { v := r.view.Verification(name, id); return v.Report != nil && v.Report.State == report.State })
+	r.await(name, func(*service.Job) bool {
+		v := r.view.Verification(name, id)
+		return v.Report != nil && v.Report.State == report.State
+	})
 }
 
 // TestVerificationPages: a verification is asked for, watched, called off, and shows both
