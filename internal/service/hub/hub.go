@@ -220,7 +220,7 @@ func (h *Hub) Lease() time.Duration { return h.lease }
 // buckets were made.
 func (h *Hub) identity(ctx context.Context) (string, error) {
 	id := ""
-	for _, bucket := range []string{bucketJobs, bucketReports, bucketLeases, bucketWorkers} {
+	for _, bucket := range []string{bucketJobs, bucketReports, bucketLeases, bucketWorkers, bucketVerifications, bucketFindings} {
 		s, err := h.js.Stream(ctx, "KV_"+bucket) // the stream below a bucket, by the protocol of NATS (ADR-8)
 		if err != nil {
 			return "", fmt.Errorf("look at bucket %s: %w", bucket, err)
