@@ -32,11 +32,13 @@ func (a *app) deadlettersCommand() *cobra.Command {
 		Short: "Show, export and try again the documents that a target refused",
 		Long: `Shows the dead letters on a target: documents that it refused, and those of
 somebody else that were removed from it to make room; and those that rules for
-fields cannot map. See --on-conflict of millrace sync.`,
+fields cannot map. See --on-conflict of millrace sync. With --server a worker of a
+service of many jobs reads and tries them.`,
 		Example: `  millrace deadletters list --job orders --state open
   millrace deadletters show --target mongodb://b:27017 orders/5f2b…/1700000000:1
   millrace deadletters export --job orders --file letters.jsonl
-  millrace deadletters retry --job orders`,
+  millrace deadletters retry --job orders
+  millrace deadletters list --server 127.0.0.1:8470 --job orders`,
 	}
 	cmd.AddCommand(a.lettersListCommand(), a.lettersShowCommand(), a.lettersRetryCommand(), a.lettersExportCommand())
 	return cmd
@@ -96,11 +98,11 @@ func readLetter(raw bson.Raw) (l letterInfo, err error) {
 
 func (a *app) lettersListCommand() *cobra.Command {
 	var l letterLook
-	return a.lettersCommand(&cobra.Command{
+	return a.orService(a.lettersCommand(&cobra.Command{
 		Use:   "list --target URI",
 		Short: "List dead letters",
 		Long:  `Lists dead letters without their documents; as JSON, one a line.`,
-	}, &l, func(ctx context.Context) error { return a.listLetters(ctx, &l) })
+	}, &l, func(ctx context.Context) error { return a.listLetters(ctx, &l) }), &l.stored, func(ctx context.Context, r *remote) error { return a.listRemoteLetters(ctx, r, &l) })
 }
 
 // listLetters writes as it reads: there may be a hundred thousand.
@@ -128,7 +130,7 @@ func (a *app) listLetters(ctx context.Context, l *letterLook) error {
 
 func (a *app) lettersShowCommand() *cobra.Command {
 	var s stored
-	return a.targetCommand(&cobra.Command{
+	cmd := a.targetCommand(&cobra.Command{
 		Use:   "show --target URI LETTER",
 		Short: "Show a dead letter, its document, and what stands in its way",
 		Long: `Shows a letter by its id, as list prints it: why the target refused the
@@ -136,6 +138,8 @@ document, the document itself, and what the target has now under its _id or
 holds its key.`,
 		Args: cobra.ExactArgs(1),
 	}, &s, func(ctx context.Context) error { return a.showLetter(ctx, &s, s.args[0]) })
+	cmd.Flags().StringVar(&s.job, "job", "", "`name` of the job whose letter it is")
+	return a.orService(cmd, &s, func(ctx context.Context, r *remote) error { return a.showRemoteLetter(ctx, r, cmd.Flags().Arg(0)) })
 }
 
 // shownLetter is what show prints.
@@ -229,7 +233,7 @@ func (a *app) lettersExportCommand() *cobra.Command {
 standard output or to a file that its owner alone may read. Nothing is removed.`,
 	}, &l, func(ctx context.Context) error { return a.exportLetters(ctx, &l, file) })
 	cmd.Flags().StringVar(&file, "file", "", "write to this `file`, with mode 0600, instead of standard output")
-	return cmd
+	return a.orService(cmd, &l.stored, func(ctx context.Context, r *remote) error { return a.exportRemoteLetters(ctx, r, &l, file) })
 }
 
 func (a *app) exportLetters(ctx context.Context, l *letterLook, file string) error {
@@ -259,7 +263,8 @@ func (a *app) exportLetters(ctx context.Context, l *letterLook, file string) err
 
 func (a *app) lettersRetryCommand() *cobra.Command {
 	var s stored
-	return a.storedCommand(&cobra.Command{
+	var id string
+	cmd := a.storedCommand(&cobra.Command{
 		Use:   "retry --target URI",
 		Short: "Try a job's open dead letters once more",
 		Long: `Tries the open letters of a job once more, after what stood in their way was
@@ -268,7 +273,14 @@ user. A job that is stopped does it by itself when it starts. For a finalized jo
 the documents are written by this command: where the target has none of the same
 _id, for nothing that it has is replaced. Exit code 1 when letters stay open.
 What rules cannot map is not tried: it comes once the source has changed it.`,
-	}, &s, func(ctx context.Context) error { return a.retryLetters(ctx, &s) })
+	}, &s, func(ctx context.Context) error {
+		if id != "" {
+			return withCode(exitUsage, errors.New("--id is for jobs of a service"))
+		}
+		return a.retryLetters(ctx, &s)
+	})
+	cmd.Flags().StringVar(&id, "id", "", "try this `letter` alone; for jobs of a service")
+	return a.orService(cmd, &s, func(ctx context.Context, r *remote) error { return a.retryRemoteLetters(ctx, r, id) })
 }
 
 // retried is what retry prints.

@@ -181,12 +181,23 @@ func (j *Job) Resume(ctx context.Context) error {
 
 // RetryLetters has each open dead letter tried once more, now, and waits until
 // that is done, but not for ever: while there is a backlog it comes later.
-func (j *Job) RetryLetters(ctx context.Context) error {
+func (j *Job) RetryLetters(ctx context.Context) error { return j.retryLetters(ctx, nil) }
+
+// RetryLetter does so with one letter.
+func (j *Job) RetryLetter(ctx context.Context, id string) error {
+	return j.retryLetters(ctx, []string{id})
+}
+
+func (j *Job) retryLetters(ctx context.Context, ids []string) error {
 	const patience = 8 * time.Second
 	if j.control.isPaused() {
 		return mongo.WithHint(errors.New("the job is paused"), "resume it (millrace resume): that tries all open dead letters")
 	}
-	j.letters.RetryAll()
+	if len(ids) == 0 {
+		j.letters.RetryAll()
+	} else {
+		j.letters.Choose(ids, false)
+	}
 	j.log.Info("open dead letters are tried again on request")
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -130,8 +130,9 @@ var ErrUnfinished = errors.New("the job is not finalized: it tries its open dead
 // stands in their way any more; told learns what became of each. Only for a
 // finalized job is it done so. Applications may have written to the target by
 // now: nothing is replaced, and a document whose _id is taken stays a letter,
-// unless the target has the very same document.
-func (s *Stopped) RetryLetters(ctx context.Context, told func(l deadletter.Letter, refused error)) error {
+// unless the target has the very same document. Of letters that are named no others are
+// tried.
+func (s *Stopped) RetryLetters(ctx context.Context, told func(l deadletter.Letter, refused error), ids ...string) error {
 	if s.job.Phase != PhaseFinalized {
 		return ErrUnfinished
 	}
@@ -139,6 +140,9 @@ func (s *Stopped) RetryLetters(ctx context.Context, told func(l deadletter.Lette
 	letters := deadletter.New(s.target, s.job.ID, s.store.SameTerm)
 	if err := letters.Load(ctx, false); err != nil {
 		return err
+	}
+	if len(ids) > 0 {
+		letters.Choose(ids, true)
 	}
 	for letters.AnyDue(letters.Until()) {
 		due, err := letters.Due(ctx, letters.Until(), some)

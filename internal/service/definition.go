@@ -42,6 +42,8 @@ type Wish struct {
 	// Limits and Loads hold the job back where they are not nil; else its settings do.
 	Limits *pace.Rates `json:"limits,omitempty"`
 	Loads  *pace.Loads `json:"loads,omitempty"`
+	// Verify has the job verified again and again while it follows; nil does not.
+	Verify *VerifySchedule `json:"verify,omitempty"`
 }
 
 // maxName bounds a job's name, in bytes.

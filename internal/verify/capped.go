@@ -27,7 +27,7 @@ func (c *collection) order(ctx context.Context) error {
 			return err
 		}
 		if !o.Online || time.Since(begin) >= min(o.Recheck.Quiet, o.Recheck.For) {
-			c.add(Order, id, nil, func() string { return detail })
+			c.add(Order, id, [2][]byte{}, nil, func() string { return detail })
 			return nil
 		}
 		select {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -98,6 +99,13 @@ func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
 	if err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}
+	if only := e.o.Only; only != nil {
+		pairs = slices.DeleteFunc(pairs, func(p Pair) bool { return !only(p.SourceNS) })
+		others = nil // they were not asked for
+		if len(pairs) == 0 {
+			return nil, mongo.WithHint(errors.New("verify: none of the collections that the rules keep was chosen"), "look for a mistyped name; patterns are db.coll or db.*")
+		}
+	}
 	if e.o.StructureOnly {
 		pairs = nil
 	}
@@ -121,6 +129,9 @@ func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
 		return nil, fmt.Errorf("verify: compare catalogs: %w", err)
 	}
 	for _, d := range diffs {
+		if only := e.o.Only; only != nil && !only(d.NS) && !slices.ContainsFunc(rules.Sources(d.NS), only) {
+			continue
+		}
 		one := SchemaDifference{NS: d.NS, What: d.What, Detail: strings.TrimPrefix(d.String(), d.NS+": "+d.What+": "), Deferred: d.Deferred}
 		if d.Skipped != "" || d.Deferred {
 			report.Expected = append(report.Expected, one)

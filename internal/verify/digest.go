@@ -223,7 +223,7 @@ const digestLeast = 1 << 20
 // digestible reports whether the collection can be compared by digests.
 func (c *collection) digestible() bool {
 	o, src, dst := &c.e.o, &c.sides[source], &c.sides[target]
-	if c.pair.History || o.Method == Ranges || o.Method == Auto && max(src.Bytes, dst.Bytes) < digestLeast {
+	if c.pair.History || o.sampled() || o.Method == Ranges || o.Method == Auto && max(src.Bytes, dst.Bytes) < digestLeast {
 		return false
 	}
 	return !o.IgnoreFieldOrder && src.order != scan.Sorted && dst.order != scan.Sorted

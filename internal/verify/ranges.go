@@ -67,7 +67,7 @@ func (c *collection) tasks(ctx context.Context) ([]task, error) {
 	} else if tasks, err = c.rangeTasks(ctx); err != nil {
 		return nil, err
 	}
-	if src.Capped() && dst.Capped() {
+	if src.Capped() && dst.Capped() && !c.e.o.sampled() {
 		tasks = append(tasks, task{what: "compare the order of " + c.pair.SourceNS, slots: 1, run: c.order})
 	}
 	return tasks, nil
@@ -110,7 +110,7 @@ func (c *collection) rangeTasks(ctx context.Context) ([]task, error) {
 		return nil, err
 	}
 	var tasks []task
-	for _, sl := range scan.Slices(scan.Slice{}, bounds) {
+	for _, sl := range c.e.o.sample(scan.Slices(scan.Slice{}, bounds)) {
 		run := func(ctx context.Context) error { return c.compare(ctx, sl) }
 		tasks = append(tasks, task{what: "compare a range of " + c.pair.SourceNS, slots: 1, run: run})
 	}
@@ -126,7 +126,7 @@ func (c *collection) bounds(ctx context.Context) (bounds []scan.Bound, err error
 	if !c.pair.History && from.order != scan.ByKey && (other.order == scan.ByKey || other.Bytes > from.Bytes) {
 		from, other = other, from
 	}
-	n := min(from.Bytes/c.e.o.RangeBytes+1, maxRanges, from.Count/2)
+	n := min(max(from.Bytes/c.e.o.RangeBytes+1, c.e.o.leastRanges()), maxRanges, from.Count/2)
 	if n < 2 || other.order == scan.Sorted || from.exists && other.exists && !sameCollation(from, other) {
 		return nil, nil
 	}

@@ -161,6 +161,10 @@ func (r *rechecker) decide(cand *candidate, a, b []byte, now time.Time) {
 // reports whether that is final.
 func (r *rechecker) judge(cand *candidate, a, b digest, now time.Time) (note string, final bool) {
 	o := r.e.o.Recheck
+	if o.Hold != nil && o.Hold() {
+		cand.looks = 0
+		return "", false
+	}
 	if cand.looks == 0 {
 		cand.first, cand.since = now, now
 	} else if a != cand.a || b != cand.b {

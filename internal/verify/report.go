@@ -75,14 +75,16 @@ type Collection struct {
 }
 
 // Report is the outcome of a run that came to its end: every document of every
-// pair was compared, unless it is StructureOnly.
+// pair was compared, unless it is StructureOnly or has a Share.
 type Report struct {
 	Same   bool `json:"same"`
 	Online bool `json:"online"`
 	// StructureOnly says that no document was compared.
-	StructureOnly bool      `json:"structureOnly,omitempty"`
-	Start         time.Time `json:"start"`
-	End           time.Time `json:"end"`
+	StructureOnly bool `json:"structureOnly,omitempty"`
+	// Share is how much of each collection was compared, where that is not all of it.
+	Share float64   `json:"share,omitempty"`
+	Start time.Time `json:"start"`
+	End   time.Time `json:"end"`
 
 	Collections []Collection `json:"collections"`
 	// Count is how many documents differ; Differences describes the first of
@@ -131,7 +133,7 @@ func (c *collection) differ(a, b []byte, note string) {
 	expired := func() bool {
 		return kind == Extra && c.pair.Expired != nil && !slices.ContainsFunc(apart(b), func(doc []byte) bool { return !c.pair.Expired(doc) })
 	}
-	c.add(kind, keyOf(a, b), expired, func() string {
+	c.add(kind, keyOf(a, b), [2][]byte{a, b}, expired, func() string {
 		var details []string
 		x, y := apart(a), apart(b)
 		switch {
@@ -149,7 +151,7 @@ func (c *collection) differ(a, b []byte, note string) {
 
 // add counts a difference, once a document but for its place in the order, and
 // lists it while there is room.
-func (c *collection) add(kind Kind, key string, expired func() bool, detail func() string) {
+func (c *collection) add(kind Kind, key string, sides [2][]byte, expired func() bool, detail func() string) {
 	f := &c.e.findings
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -171,8 +173,14 @@ func (c *collection) add(kind Kind, key string, expired func() bool, detail func
 		c.row.Skipped = c.row.Skipped.plus(c.pair.Skips, kind)
 		return
 	}
-	if len(f.list) < c.e.o.MaxDifferences {
-		f.list = append(f.list, Difference{c.pair.SourceNS, c.pair.TargetNS, DocumentID{idValue(key)}, kind, detail()})
+	d := Difference{NS: c.pair.SourceNS, TargetNS: c.pair.TargetNS, ID: DocumentID{idValue(key)}, Kind: kind}
+	if list, tell := len(f.list) < c.e.o.MaxDifferences, c.e.o.Found; list || tell != nil {
+		if d.Detail = detail(); list {
+			f.list = append(f.list, d)
+		}
+		if tell != nil {
+			tell(d, apart(sides[source]), apart(sides[target]))
+		}
 	}
 	c.row.Differences++
 	c.e.c.differences.Add(1)
@@ -185,6 +193,9 @@ func (e *Engine) report(begin time.Time, cols []*collection) *Report {
 		Collections: make([]Collection, 0, len(cols)),
 		Count:       count, Truncated: count > int64(len(e.findings.list)),
 		Differences: append([]Difference{}, e.findings.list...), Schema: []SchemaDifference{},
+	}
+	if e.o.sampled() {
+		r.Share = e.o.Share
 	}
 	e.notes.mu.Lock()
 	r.Notes = append(r.Notes, e.notes.all...)

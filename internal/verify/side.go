@@ -208,15 +208,18 @@ func (s *side) walk(ctx context.Context, sl scan.Slice, want scan.Want, fn func(
 	return s.read(ctx, sl.Member, func(r *scan.Reader) error {
 		w := r.Walk(&s.Collection, &sl, want)
 		defer w.Close(ctx)
-		return parts(ctx, w, fn)
+		return s.handOver(ctx, w, fn)
 	})
 }
 
-// parts hands over what a walk gives.
-func parts(ctx context.Context, w *scan.Walk, fn func(p *scan.Part) error) error {
+// handOver hands over what a walk gives, at the rate of scans.
+func (s *side) handOver(ctx context.Context, w *scan.Walk, fn func(p *scan.Part) error) error {
 	for {
 		p, err := w.Next(ctx)
 		if err != nil || p == nil {
+			return err
+		}
+		if err := s.e.rate.Wait(ctx, 0, int64(p.Size)); err != nil {
 			return err
 		}
 		if err := fn(p); err != nil || p.Last {

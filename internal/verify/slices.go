@@ -100,7 +100,7 @@ func (s *side) scanSlice(ctx context.Context, sl scan.Slice, do reading) error {
 // scanWalk reads a slice to its end.
 func (s *side) scanWalk(ctx context.Context, w *scan.Walk, do reading) error {
 	var key []byte
-	return parts(ctx, w, func(p *scan.Part) error {
+	return s.handOver(ctx, w, func(p *scan.Part) error {
 		s.e.c.account(p.Size)
 		err := p.Each(func(doc []byte) error {
 			var ok bool

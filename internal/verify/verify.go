@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
+	"github.com/millrace/millrace/internal/pace"
 	changes "github.com/millrace/millrace/internal/stream"
 )
 
@@ -61,6 +62,18 @@ type Options struct {
 	// document size, so a collection of very uneven documents may exceed it by
 	// one reply (16 MB at most) a connection.
 	MaxBufferedBytes int64
+	// Share is how much of each collection is compared, between 0 and 1: ranges of _id
+	// that are drawn anew each time, at least one of each; 0 is all of it.
+	Share float64
+	// Only chooses collections among those that the rules keep, by their names on the
+	// source; nil is all.
+	Only func(ns string) bool
+	// BytesPerSecond holds the scans of both sides together to a rate; 0 does not.
+	BytesPerSecond int64
+	// Found, when set, learns of each document that differs, also of those that are not
+	// described, with what was compared of both sides. Of a sharded cluster a side may
+	// have several. It is called for one at a time, and keeps nothing of them.
+	Found func(d Difference, source, target [][]byte)
 	// IgnoreFieldOrder lets documents differ in the order of their fields, at
 	// any depth. The order of array elements always counts.
 	IgnoreFieldOrder bool
@@ -84,6 +97,10 @@ type RecheckOptions struct {
 	// Quiet is how long both sides have to stand still, byte for byte, to be
 	// called different; it has to exceed the replication's lag. Default 10 s.
 	Quiet time.Duration
+	// Hold, when set, reports that the target may be further behind the source than
+	// Quiet, because replication stands still or lags. As long as it does nothing is
+	// called a difference, and the time that counts for it begins when it ends.
+	Hold func() bool
 }
 
 func (o Options) withDefaults() Options {
@@ -123,6 +140,7 @@ type Engine struct {
 	c        counters
 	limits   limits
 	slots    *semaphore.Weighted // comparisons at a time
+	rate     *pace.Limiter       // of scans
 	findings findings
 	notes    notes
 	recheck  *rechecker
@@ -157,7 +175,8 @@ type limits struct {
 func New(src, dst *mongo.Cluster, o Options) *Engine {
 	o = o.withDefaults()
 	share := int(o.MaxBufferedBytes) / (o.Workers + 1)
-	e := &Engine{clusters: [2]*mongo.Cluster{src, dst}, o: o, slots: semaphore.NewWeighted(int64(o.Workers))}
+	e := &Engine{clusters: [2]*mongo.Cluster{src, dst}, o: o, slots: semaphore.NewWeighted(int64(o.Workers)),
+		rate: pace.New(pace.Rates{Bytes: o.BytesPerSecond})}
 	e.limits = limits{
 		batch:   max(min(share/8, 4<<20), 16<<10),
 		scan:    max(min(share/4, 8<<20), 16<<10),

@@ -3,6 +3,7 @@
 package service
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -10,9 +11,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/job"
@@ -220,5 +223,70 @@ func (b *bed) endAll() {
 	}
 	if b.serve.Interrupt(); b.serve.ExitCode() != 0 {
 		b.Errorf("serve ended with %d", b.serve.ExitCode())
+	}
+}
+
+// TestVerifyProcessesDie: the worker that verifies is killed, and serve with its NATS,
+// while writes go on. Another begins again, and finds what was changed behind the job's
+// back, and nothing else.
+func TestVerifyProcessesDie(t *testing.T) {
+	b := newBed(t, nil)
+	source := b.sc.Database("svc").Collection("c")
+	docs := make([]any, 5000)
+	for i := range docs {
+		docs[i] = bson.D{{Key: "_id", Value: i}, {Key: "n", Value: 0}}
+	}
+	if _, err := source.InsertMany(t.Context(), docs); err != nil {
+		t.Fatal(err)
+	}
+	b.startWorker("w1")
+	b.startWorker("w2")
+	_, made, err := b.desk.Create(t.Context(), &b.admin, service.Definition{Name: "churn", Settings: "source: env:SRC\ntarget: env:DST\ninclude: ['svc.*']\n"})
+	if err != nil || !made {
+		t.Fatal(made, err)
+	}
+	b.phase(false, job.PhaseFollowing)
+	if _, err := b.dc.Database("svc").Collection("c").DeleteOne(t.Context(), bson.D{{Key: "_id", Value: 4321}}); err != nil {
+		t.Fatal(err)
+	}
+	writing, stop := context.WithCancel(context.Background())
+	var writers sync.WaitGroup
+	writers.Go(func() {
+		for i := 0; writing.Err() == nil; i++ {
+			if _, err := source.UpdateOne(context.WithoutCancel(writing), bson.D{{Key: "_id", Value: i * 13 % 4000}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}}); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	defer writers.Wait()
+	defer stop()
+	if _, _, err := b.desk.Verify(t.Context(), &b.admin, "churn", "v", service.VerifyOptions{BytesPerSecond: service.LeastVerifyRate}); err != nil {
+		t.Fatal(err)
+	}
+	running := func(attempt int) (worker string) {
+		b.until(fmt.Sprintf("attempt %d", attempt), func() bool {
+			v := b.desk.View.Verification("churn", "v")
+			if v == nil || v.State() != service.VerifyRunning || v.Report.Attempt != attempt || v.Report.Progress.Docs == 0 {
+				return false
+			}
+			worker = v.Report.Worker
+			return true
+		})
+		return worker
+	}
+	w := running(1)
+	b.workers[w].Kill()
+	again := running(2)
+	if again == w {
+		t.Errorf("worker %s verifies, which was killed", w)
+	}
+	b.startWorker(w)
+	b.serve.Kill()
+	b.startServe()
+	b.until("the result", func() bool { v := b.desk.View.Verification("churn", "v"); return v != nil && v.State().Final() })
+	v, found, err := b.desk.Verification(t.Context(), &b.admin, "churn", "v")
+	if err != nil || v.State() != service.VerifyDifferent || found == nil || len(found.Differences) != 1 || found.Differences[0].ID != `{"$numberInt":"4321"}` || found.Differences[0].Kind != "missing" {
+		t.Errorf("%+v %+v %+v, %v", v.Wish, v.Report, found, err)
 	}
 }

@@ -30,6 +30,11 @@ func TestRolesByRoute(t *testing.T) {
 		"POST /api/v1/workers/{name}/drain": service.Admin, "DELETE /api/v1/workers/{name}/drain": service.Admin,
 		"GET /api/v1/jobs/{name}/points": service.Viewer, "GET /api/v1/jobs/{name}/log": service.Viewer,
 		"GET /api/v1/workers": service.Viewer, "GET /api/v1/alerts": service.Viewer, "GET /api/v1/audit": service.Admin, "GET /api/v1/events": service.Viewer,
+		"POST /api/v1/jobs/{name}/verifications": service.Operator, "GET /api/v1/jobs/{name}/verifications": service.Viewer,
+		"GET /api/v1/jobs/{name}/verifications/{id}": service.Viewer, "DELETE /api/v1/jobs/{name}/verifications/{id}": service.Operator,
+		"PUT /api/v1/jobs/{name}/verify-schedule": service.Operator, "DELETE /api/v1/jobs/{name}/verify-schedule": service.Operator,
+		"GET /api/v1/jobs/{name}/deadletters": service.Viewer, "GET /api/v1/jobs/{name}/deadletters/letter": service.Operator,
+		"GET /api/v1/jobs/{name}/deadletters/export": service.Operator, "POST /api/v1/jobs/{name}/deadletters/retry": service.Operator,
 	}
 	for _, rt := range r.api.routes() {
 		needed, known := want[rt.method+" "+rt.path]
@@ -40,7 +45,7 @@ func TestRolesByRoute(t *testing.T) {
 		if rt.role != needed {
 			t.Errorf("%s %s: it asks for %q, not %q", rt.method, rt.path, rt.role, needed)
 		}
-		at := strings.ReplaceAll(rt.path, "{name}", "none")
+		at := strings.NewReplacer("{name}", "none", "{id}", "none").Replace(rt.path)
 		for _, who := range []string{"", "viewer", "operator", "admin"} {
 			if rt.path == PathEvents && service.Role(who).May(needed) && who != "" {
 				continue // it does not end

@@ -51,7 +51,11 @@ const (
 
 // routes are all that the API does.
 func (a *API) routes() []route {
-	return slices.Concat(a.workerRoutes(), a.recordRoutes(), []route{
+	return slices.Concat(a.workerRoutes(), a.recordRoutes(), a.jobRoutes(), a.verifyRoutes(), a.letterRoutes())
+}
+
+func (a *API) jobRoutes() []route {
+	return []route{
 		{http.MethodGet, PathLive, "", a.livez},
 		{http.MethodGet, PathReady, "", a.readyz},
 		{http.MethodGet, PathMetrics, service.Viewer, a.metrics},
@@ -68,7 +72,7 @@ func (a *API) routes() []route {
 		{http.MethodGet, PathAlerts, service.Viewer, a.alerts},
 		{http.MethodGet, PathAudit, service.Admin, a.audit},
 		{http.MethodGet, PathEvents, service.Viewer, a.events},
-	})
+	}
 }
 
 // changes is something that operate does to a job.

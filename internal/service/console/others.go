@@ -129,5 +129,11 @@ func difference(before, after *service.Wish) string {
 	if after.Loads != nil && (was.Loads == nil || *was.Loads != *after.Loads) {
 		parts = append(parts, fmt.Sprintf("loads: source %s, target %s", after.Loads.Source, after.Loads.Target))
 	}
+	switch {
+	case after.Verify != nil && (was.Verify == nil || *was.Verify != *after.Verify):
+		parts = append(parts, fmt.Sprintf("verified every %d hours, %g%%, %d bytes a second", after.Verify.EveryHours, after.Verify.SamplePercent, after.Verify.BytesPerSecond))
+	case after.Verify == nil && was.Verify != nil:
+		parts = append(parts, "verified when it is asked for alone")
+	}
 	return strings.Join(parts, "; ")
 }

@@ -56,6 +56,7 @@ type Hub struct {
 	audit, events                          jetstream.Stream
 	points                                 []series // the finest first
 	alerts                                 jetstream.KeyValue
+	verifications, findings                jetstream.KeyValue
 }
 
 // The errors that callers tell apart.
@@ -201,6 +202,9 @@ func (h *Hub) make(ctx context.Context, replicas int) error {
 	if h.drains, err = kv(jetstream.KeyValueConfig{Bucket: bucketDrains, Description: "which workers are to give back what they have", MaxBytes: 16 << 20}); err != nil {
 		return err
 	}
+	if err = h.makeVerifications(kv); err != nil {
+		return err
+	}
 	h.audit, err = h.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name: streamAudit, Description: "who has changed what", Subjects: []string{subjectAudit + ".>"},
 		MaxBytes: 256 << 20, Discard: jetstream.DiscardOld, Replicas: replicas, DenyDelete: true, AllowDirect: true,
@@ -221,7 +225,7 @@ func (h *Hub) Lease() time.Duration { return h.lease }
 // buckets were made.
 func (h *Hub) identity(ctx context.Context) (string, error) {
 	id := ""
-	for _, bucket := range []string{bucketJobs, bucketReports, bucketLeases, bucketWorkers} {
+	for _, bucket := range []string{bucketJobs, bucketReports, bucketLeases, bucketWorkers, bucketVerifications, bucketFindings} {
 		s, err := h.js.Stream(ctx, "KV_"+bucket) // the stream below a bucket, by the protocol of NATS (ADR-8)
 		if err != nil {
 			return "", fmt.Errorf("look at bucket %s: %w", bucket, err)

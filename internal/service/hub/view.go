@@ -31,10 +31,14 @@ type View struct {
 	workers map[string]heard[service.Worker]
 	drains  map[string]service.Drain  // by worker
 	alerts  map[string]*service.Alert // by key, past ones too
-	version uint64
-	changed chan struct{} // closed and replaced at each change
-	loaded  chan struct{} // closed once all was read
-	once    sync.Once     // that is
+	// wishes are verifications by their keys, verified their reports.
+	wishes   map[string]*service.VerifyWish
+	verified map[string]*service.VerifyReport
+	byJob    map[string]map[string]bool // keys of wishes
+	version  uint64
+	changed  chan struct{} // closed and replaced at each change
+	loaded   chan struct{} // closed once all was read
+	once     sync.Once     // that is
 }
 
 // heard is what ends by itself, with the time at which it was heard of, by this
@@ -47,7 +51,8 @@ type heard[T any] struct {
 // NewView makes a view. It is empty until Run.
 func (h *Hub) NewView() *View {
 	return &View{hub: h, jobs: map[string]*service.Definition{}, reports: map[string]*service.Report{}, leases: map[string]heard[service.Lease]{},
-		workers: map[string]heard[service.Worker]{}, drains: map[string]service.Drain{}, alerts: map[string]*service.Alert{}, changed: make(chan struct{}), loaded: make(chan struct{})}
+		workers: map[string]heard[service.Worker]{}, drains: map[string]service.Drain{}, alerts: map[string]*service.Alert{}, wishes: map[string]*service.VerifyWish{},
+		verified: map[string]*service.VerifyReport{}, byJob: map[string]map[string]bool{}, changed: make(chan struct{}), loaded: make(chan struct{})}
 }
 
 // Run keeps the view up to date until ctx ends. It fails where the store cannot be read
@@ -79,6 +84,9 @@ func (v *View) Run(ctx context.Context) error {
 			clear(v.workers)
 			clear(v.drains)
 			clear(v.alerts)
+			clear(v.wishes)
+			clear(v.verified)
+			clear(v.byJob)
 		})
 	}
 }
@@ -105,6 +113,7 @@ func (v *View) watch(ctx context.Context) error {
 	follow(v.hub.workers, v.takeWorker)
 	follow(v.hub.drains, v.takeDrain)
 	follow(v.hub.alerts, v.takeAlert)
+	follow(v.hub.verifications, v.takeVerification)
 	g.Go(func() error {
 		loading.Wait() // also when those that load end
 		if ctx.Err() == nil {

@@ -187,14 +187,7 @@ func (r *recorder) safe(text string) string {
 	for _, secret := range r.hidden {
 		text = mongo.Hide(text, secret)
 	}
-	return cut(strings.ToValidUTF8(text, "\ufffd"), maxText)
-}
-
-func cut(text string, n int) string {
-	if len(text) <= n {
-		return text
-	}
-	return strings.ToValidUTF8(text[:n], "") + "…"
+	return cut(text, maxText)
 }
 
 // next is the oldest record, after a wait; false at the end.

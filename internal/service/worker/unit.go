@@ -36,6 +36,7 @@ type unit struct {
 
 	mu     sync.Mutex
 	report service.Report
+	job    *job.Job // while it runs
 }
 
 // Why a unit ends before its job does.
@@ -88,20 +89,23 @@ func (u *unit) definition() (*service.Definition, error) {
 
 // keep renews the lease until ctx ends, and ends the work when it is lost. It goes on
 // while the job lets go, which may take a while.
-func (u *unit) keep(ctx context.Context) {
-	every := u.worker.Hub.Lease() / 5
+func (u *unit) keep(ctx context.Context) { u.worker.keep(ctx, u.held, u.log, u.cancel) }
+
+// keep renews a lease until ctx ends, and ends what stands on it when it is lost.
+func (w *Worker) keep(ctx context.Context, held *hub.Held, log *slog.Logger, end context.CancelCauseFunc) {
+	every := w.Hub.Lease() / 5
 	for pace.Pause(ctx, every) == nil {
 		try, cancel := context.WithTimeout(ctx, every)
-		err := u.held.Renew(try)
+		err := held.Renew(try)
 		cancel()
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			u.log.Warn("the lease could not be renewed", "error", err)
+			log.Warn("the lease could not be renewed", "error", err)
 		}
-		if errors.Is(err, hub.ErrHeld) || time.Until(u.held.Until()) < every {
-			u.cancel(errLost)
+		if errors.Is(err, hub.ErrHeld) || time.Until(held.Until()) < every {
+			end(errLost)
 			return
 		}
 	}
@@ -166,6 +170,8 @@ func (u *unit) follow(j *job.Job, d *service.Definition) error {
 	w := &wishes{unit: u, job: j}
 	defer w.wait()
 	seen, meter := newNotices(u.record, u.earlier), newMeter(cmp.Or(u.worker.PointEvery, service.PointEvery))
+	u.has(j)
+	defer u.has(nil)
 	// Spoken out whatever it is: the checkpoint remembers what was wanted last.
 	w.meet(&service.Wish{Try: d.Wish.Try, Paused: !d.Wish.Paused}, &d.Wish)
 	ended := make(chan error, 1)
@@ -197,6 +203,20 @@ func (u *unit) follow(j *job.Job, d *service.Definition) error {
 			_ = pace.Pause(u.ctx, 100*time.Millisecond) // ended tells of its end
 		}
 	}
+}
+
+// has says which job runs, nil for none.
+func (u *unit) has(j *job.Job) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.job = j
+}
+
+// running is the job while it runs, nil else.
+func (u *unit) running() *job.Job {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.job
 }
 
 // wish is what is wanted now, nil where the view does not know.
@@ -319,6 +339,7 @@ func (u *unit) letGo() {
 		if err := u.worker.Hub.Forget(ctx, d); err != nil {
 			u.log.Warn("the job could not be forgotten", "error", err)
 		} else {
+			u.worker.forgetVerifications(ctx, u.name)
 			u.log.Info("job removed; what it has copied and its checkpoint stay on the target")
 		}
 	}

@@ -48,15 +48,23 @@ type Worker struct {
 	Options
 	started time.Time
 
+	background sync.WaitGroup // what goes on after an answer
+
 	mu    sync.Mutex
 	units map[string]*unit // by job
 	seen  map[string]time.Time
-	ended chan struct{} // takes a word when a unit ends
+	// checks are verifications by job, waits since when they wait for a worker.
+	checks   map[string]*check
+	waits    map[string]time.Time
+	verified time.Time       // when verifications were looked at last
+	retrying map[string]bool // jobs whose dead letters are tried again
+	ended    chan struct{}   // takes a word when a unit ends
 }
 
 // New makes a worker.
 func New(o Options) *Worker {
-	return &Worker{Options: o, started: time.Now().UTC(), units: map[string]*unit{}, seen: map[string]time.Time{}, ended: make(chan struct{}, 1)}
+	return &Worker{Options: o, started: time.Now().UTC(), units: map[string]*unit{}, seen: map[string]time.Time{},
+		checks: map[string]*check{}, waits: map[string]time.Time{}, retrying: map[string]bool{}, ended: make(chan struct{}, 1)}
 }
 
 // draining reports that the worker is to take nothing more and give back what it has.
@@ -75,6 +83,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return w.present(gctx) })
 	g.Go(func() error { return w.take(gctx, g) })
+	g.Go(func() error { return w.answer(gctx) })
 	err := g.Wait()
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 	defer cancel()
@@ -109,6 +118,7 @@ func (w *Worker) take(ctx context.Context, g *errgroup.Group) error {
 			w.giveBack()
 		} else {
 			w.look(ctx, g)
+			w.lookVerify(ctx, g)
 		}
 		select {
 		case <-ctx.Done():
@@ -130,6 +140,9 @@ func (w *Worker) giveBack() {
 	defer w.mu.Unlock()
 	for _, u := range w.units {
 		u.cancel(errDrained)
+	}
+	for _, c := range w.checks {
+		c.cancel(errDrained)
 	}
 }
 
@@ -235,12 +248,17 @@ func (w *Worker) start(ctx context.Context, g *errgroup.Group, d service.Definit
 		w.mu.Lock()
 		delete(w.units, d.Name)
 		w.mu.Unlock()
-		select {
-		case w.ended <- struct{}{}:
-		default:
-		}
+		w.lookAgain()
 		return nil
 	})
+}
+
+// lookAgain has the worker look for work without being told of a change.
+func (w *Worker) lookAgain() {
+	select {
+	case w.ended <- struct{}{}:
+	default:
+	}
 }
 
 // hold takes the lease of a job's control.

@@ -18,6 +18,9 @@ type Filter struct {
 	ID, Job string
 	NS      string // a collection of the target, or a database
 	State   State
+	// After is the id of a letter, whose followers are chosen; Limit is how many at most.
+	After string
+	Limit int64
 }
 
 func (f Filter) query() bson.D {
@@ -26,6 +29,9 @@ func (f Filter) query() bson.D {
 		if e.value != "" {
 			q = append(q, bson.E{Key: e.field, Value: e.value})
 		}
+	}
+	if f.After != "" {
+		q = append(q, bson.E{Key: "$and", Value: bson.A{bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: f.After}}}}}})
 	}
 	switch {
 	case strings.Contains(f.NS, "."):
@@ -68,7 +74,7 @@ func Counts(ctx context.Context, c *mongo.Cluster) (map[string]Stats, error) {
 // the others have none.
 func Browse(ctx context.Context, c *mongo.Cluster, f Filter, whole bool, do func(letter bson.Raw) error) error {
 	db := c.Client.Database(mongo.StateDB, options.Database().SetReadPreference(readpref.Primary()))
-	find := options.Find().SetSort(bson.D{{Key: "_id", Value: 1}})
+	find := options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}).SetLimit(f.Limit)
 	if !whole {
 		find.SetProjection(bson.D{{Key: "document", Value: 0}})
 	}

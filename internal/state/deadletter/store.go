@@ -3,6 +3,7 @@ package deadletter
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -264,6 +265,26 @@ func (s *Store) RetryAll() {
 		for _, c := range docs {
 			if c.State == Open {
 				s.pending[c] = true
+			}
+		}
+	}
+}
+
+// Choose has those open letters tried once more that are named. only has no others be
+// tried that wait for it.
+func (s *Store) Choose(ids []string, only bool) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, docs := range s.disputes {
+		for _, c := range docs {
+			switch {
+			case c.State == Open && slices.Contains(ids, c.ID):
+				s.pending[c] = true
+			case only && !slices.Contains(ids, c.ID):
+				delete(s.pending, c)
 			}
 		}
 	}

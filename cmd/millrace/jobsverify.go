@@ -1,0 +1,239 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/api"
+	"github.com/millrace/millrace/internal/shown"
+)
+
+// verifyWish is one run of jobs verify: its flags.
+type verifyWish struct {
+	remote
+
+	ask    api.NewVerification
+	rate   string
+	every  int
+	wait   bool
+	cancel bool
+	show   bool
+}
+
+func (a *app) jobsVerifyCommand() *cobra.Command {
+	var v verifyWish
+	cmd := a.remoteJobCommand(&cobra.Command{
+		Use:   "verify --server URL --job NAME",
+		Short: "Have a job of a service verified",
+		Long: `Asks for a verification of a job: a worker compares source and target as millrace
+verify does, with the settings of the job. One is asked for at a time, and only once
+the job follows. While the job lags or is paused, nothing is called a difference.
+
+With --wait it returns at the end. Exit codes, as diff has them: 0 when nothing
+differs, 1 when something does, 2 when there is no answer. Without it 0 says that the
+verification is asked for. An interrupt ends the waiting, not the verification.
+
+--show tells of the last verification, or of that of --id, with the same exit codes.
+--every has the job verified again and again while it follows; --every 0 ends that.`,
+		Example: `  millrace jobs verify --job orders --wait
+  millrace jobs verify --job orders --sample 5 --include 'shop.*' --wait
+  millrace jobs verify --job orders --every 24 --sample 5 --max-rate-bytes 10MB
+  millrace jobs verify --job orders --show --output json`,
+		Annotations: map[string]string{failsWith: "trouble"},
+	}, &v.remote, nil)
+	fs := cmd.Flags()
+	fs.StringVar(&v.ask.ID, "id", "", "`name` of the verification: the same once more asks for no other; with --show and --cancel, which one")
+	fs.Float64Var(&v.ask.SamplePercent, "sample", 0, "compare this `percent` of each collection; 0 is all")
+	fs.StringSliceVar(&v.ask.Include, "include", nil, "only collections of the source that match this `pattern`, of those that the job keeps; may be repeated")
+	fs.IntVar(&v.ask.PatienceSeconds, "recheck-for", 0, "`seconds` for which a document that changes again and again is looked at before it counts as different; 0 is 60")
+	fs.StringVar(&v.rate, "max-rate-bytes", "0", "most `bytes` a second that are read of both sides together, such as 10MB; 0 is unlimited")
+	fs.BoolVar(&v.ask.NoValues, "no-values", false, "have the service keep no values of documents, but _ids and names of fields")
+	fs.IntVar(&v.every, "every", 0, "verify a sample every so many `hours` while the job follows, in place of now; 0 ends that")
+	fs.BoolVar(&v.wait, "wait", false, "return when the verification has ended")
+	fs.BoolVar(&v.cancel, "cancel", false, "call the verification off")
+	fs.BoolVar(&v.show, "show", false, "show a verification, and ask for none")
+	cmd.MarkFlagsMutuallyExclusive("wait", "cancel", "show", "every")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := v.reach(); err != nil {
+			return err
+		}
+		defer v.Close()
+		rate, err := humanize.ParseBytes(v.rate)
+		if err != nil || rate > 1<<62 {
+			return withCode(exitUsage, fmt.Errorf("--max-rate-bytes: %q is no number of bytes", plain(v.rate)))
+		}
+		v.ask.BytesPerSecond = int64(rate)
+		return verifyTrouble(a.verifyRemote(cmd.Context(), &v, cmd.Flags().Changed("every")))
+	}
+	return cmd
+}
+
+// verifyTrouble gives what is no result the exit code of trouble.
+func verifyTrouble(err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*differs](err); ok {
+		return withCode(exitFailure, err)
+	}
+	return withCode(exitUsage, err)
+}
+
+// differs is the error of a job whose target differs.
+type differs struct{ text string }
+
+func (d *differs) Error() string { return d.text }
+
+func (a *app) verifyRemote(ctx context.Context, v *verifyWish, every bool) error {
+	switch {
+	case every:
+		return a.scheduleRemote(ctx, v)
+	case v.show || v.cancel:
+		return a.oldVerification(ctx, v)
+	}
+	got, made, err := v.Verify(ctx, v.job, v.ask)
+	if err != nil {
+		return err
+	}
+	if !v.wait {
+		done := "is asked for"
+		if !made {
+			done = "was asked for already"
+		}
+		return a.tell(v.output, got, fmt.Sprintf("%s: verification %s %s (%s)\n", plain(v.job), plain(got.ID), done, got.State))
+	}
+	return a.awaitVerified(ctx, v, got)
+}
+
+func (a *app) scheduleRemote(ctx context.Context, v *verifyWish) error {
+	var s *service.VerifySchedule
+	done := "is verified when it is asked for"
+	if v.every != 0 {
+		s = &service.VerifySchedule{EveryHours: v.every, SamplePercent: v.ask.SamplePercent, BytesPerSecond: v.ask.BytesPerSecond, NoValues: v.ask.NoValues}
+		done = fmt.Sprintf("is verified every %s", plural(v.every, "hour"))
+	}
+	j, err := v.ScheduleVerifications(ctx, v.job, s)
+	return then(err, func() error { return a.toldJob(&v.remote, &j, done) })
+}
+
+// oldVerification shows one, or calls it off.
+func (a *app) oldVerification(ctx context.Context, v *verifyWish) error {
+	id := v.ask.ID
+	if id == "" {
+		list, err := v.Verifications(ctx, v.job)
+		if err != nil {
+			return err
+		}
+		if len(list.Verifications) == 0 {
+			return mongo.WithHint(fmt.Errorf("job %s was not verified", plain(v.job)), "millrace jobs verify asks for it")
+		}
+		id = list.Verifications[0].ID
+	}
+	if v.cancel {
+		got, err := v.CancelVerification(ctx, v.job, id)
+		return then(err, func() error {
+			return a.tell(v.output, got, fmt.Sprintf("%s: verification %s is called off\n", plain(v.job), plain(got.ID)))
+		})
+	}
+	got, err := v.Verification(ctx, v.job, id)
+	return then(err, func() error { return a.toldVerified(v, &got) })
+}
+
+// awaitVerified looks again and again until the verification has ended. A service that
+// does not answer for a while is asked again: the wish is stored.
+func (a *app) awaitVerified(ctx context.Context, v *verifyWish, got api.Verification) error {
+	const giveUp = 2 * time.Minute
+	heard := time.Now()
+	for {
+		now, err := v.Verification(ctx, v.job, got.ID)
+		switch {
+		case err == nil && now.State.Final():
+			return a.toldVerified(v, &now)
+		case err == nil:
+			heard = time.Now()
+		case ctx.Err() == nil && (api.IsRefusal(err) || time.Since(heard) > giveUp):
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return mongo.WithHint(fmt.Errorf("%w; the verification goes on nevertheless", context.Cause(ctx)), "millrace jobs verify --show tells of it, --cancel calls it off")
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// toldVerified tells of a verification, and is an error where it has not found both
+// sides the same.
+func (a *app) toldVerified(v *verifyWish, got *api.Verification) error {
+	if err := a.tell(v.output, got, remoteVerified(v.job, got)); err != nil {
+		return err
+	}
+	switch got.State {
+	case service.VerifySame:
+		return nil
+	case service.VerifyDifferent:
+		return &differs{fmt.Sprintf("the clusters differ: %s, %s of collections, indexes or options", plural(int(got.Differences), "document"), plural(int(got.SchemaDifferences), "difference"))}
+	case service.VerifyFailed:
+		return mongo.WithHint(errors.New(plain(got.Error)), plain(got.Hint))
+	}
+	return fmt.Errorf("verification %s has no result: it is %s", plain(got.ID), got.State)
+}
+
+// remoteVerified is a verification as text.
+func remoteVerified(job string, v *api.Verification) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: verification %s: %s", plain(job), plain(v.ID), v.State)
+	if v.Worker != "" {
+		fmt.Fprintf(&b, ", by %s", plain(v.Worker))
+	}
+	if v.Options.SamplePercent > 0 && v.Options.SamplePercent < 100 {
+		fmt.Fprintf(&b, ", a sample of %g percent", v.Options.SamplePercent)
+	}
+	b.WriteByte('\n')
+	p := v.Progress
+	fmt.Fprintf(&b, "%d of %d collections, %s documents and %s read of both sides, %d looked at again\n", p.Collections, p.CollectionsTotal, humanize.Comma(p.Docs), shown.Size(float64(p.Bytes)), p.Rechecking)
+	if v.Waits != "" {
+		fmt.Fprintf(&b, "differences wait: %s\n", plain(v.Waits))
+	}
+	f := v.Findings
+	if f == nil {
+		return b.String()
+	}
+	t := newTable("collection", "source documents", "target documents", "size", "rechecked", "differences")
+	for _, c := range f.Collections[:min(len(f.Collections), maxListed)] {
+		name := c.NS
+		if c.TargetNS != c.NS && c.TargetNS != "" {
+			name += " → " + c.TargetNS
+		}
+		t.AppendRow(table.Row{plain(name), c.SourceDocs, c.TargetDocs, shown.Size(float64(c.Bytes)), c.Rechecked, c.Differences})
+	}
+	alignRight(t, 2, 3, 4, 5, 6)
+	fmt.Fprintln(&b, t.Render())
+	for _, line := range listed(f.Schema, func(d service.SchemaDifference) string { return d.NS + ": " + d.What + ": " + d.Detail }) {
+		fmt.Fprintf(&b, "  %s\n", plain(line))
+	}
+	for _, d := range f.Differences[:min(len(f.Differences), maxListed)] {
+		fmt.Fprintf(&b, "  %s: %s _id %s%s\n", d.Kind, plain(d.NS), plain(cut(d.ID, 120)), detail(strings.Join(d.Fields, ", ")))
+		for _, side := range []struct{ name, text string }{{"source", d.Source}, {"target", d.Target}} {
+			if side.text != "" {
+				fmt.Fprintf(&b, "    %s %s\n", side.name, plain(cut(side.text, 300)))
+			}
+		}
+	}
+	if n := v.Differences - int64(min(len(f.Differences), maxListed)); n > 0 {
+		fmt.Fprintf(&b, "  and %d documents more\n", n)
+	}
+	for _, n := range f.Notes {
+		fmt.Fprintf(&b, "note: %s\n", plain(n))
+	}
+	return b.String()
+}

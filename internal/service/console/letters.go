@@ -1,0 +1,180 @@
+package console
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/operate"
+)
+
+const (
+	// lettersOnPage are dead letters on a page.
+	lettersOnPage = 50
+	// lettersTime is how long a worker may take to answer.
+	lettersTime = 19 * time.Second
+)
+
+// lettersPage is the page of a job's dead letters.
+type lettersPage struct {
+	Job              string
+	Operator         bool
+	States           []string
+	State, NS, After string
+	Letters          []service.Letter
+	Next             string
+	Asked            bool // they were read
+}
+
+func lettersPath(job string) string { return "/jobs/" + url.PathEscape(job) + "/deadletters" }
+
+func (c *console) letters(w http.ResponseWriter, r *http.Request, v *visit) {
+	c.showLetters(w, r, v, http.StatusOK, "", "")
+}
+
+func (c *console) showLetters(w http.ResponseWriter, r *http.Request, v *visit, code int, alert, hint string) {
+	name, q := r.PathValue("name"), r.URL.Query()
+	if _, err := c.Desk.Job(v.who, name); err != nil {
+		code, text, hint := c.refusal(err)
+		c.fail(w, v, code, text, hint)
+		return
+	}
+	p := lettersPage{Job: name, Operator: v.who.Role.May(service.Operator), States: operate.LetterStates(), State: q.Get("state"), NS: q.Get("ns"), After: q.Get("cursor")}
+	ctx, cancel := context.WithTimeout(r.Context(), lettersTime)
+	defer cancel()
+	list, err := c.Desk.Letters(ctx, v.who, name, service.LetterFilter{NS: p.NS, State: p.State, After: p.After, Limit: lettersOnPage})
+	f := c.page(v, "job", "Dead letters of "+name, p)
+	if f.Alert, f.Hint = alert, hint; err != nil {
+		var text string
+		if code, text, hint = c.refusal(err); f.Alert == "" {
+			f.Alert, f.Hint = text, hint
+		}
+	} else {
+		p.Letters, p.Next, p.Asked = list.Letters, list.Next, true
+		f.Data = p
+	}
+	if done := r.URL.Query().Get("tried"); done != "" && r.Method == http.MethodGet {
+		f.Notice = triedText(q)
+	}
+	c.show(w, code, "letters", f)
+}
+
+// triedText says what has come of trying letters again, from numbers alone.
+func triedText(q url.Values) string {
+	number := func(key string) int {
+		n := 0
+		_, _ = fmt.Sscanf(q.Get(key), "%d", &n)
+		return n
+	}
+	text := fmt.Sprintf("%d tried, %d settled, %d open.", number("tried"), number("settled"), number("open"))
+	if q.Get("more") != "" {
+		text += " A worker still tries."
+	}
+	return text
+}
+
+// letterPage is the page of a dead letter.
+type letterPage struct {
+	Job    string
+	Letter service.Letter
+	Parts  []letterPart
+}
+
+type letterPart struct{ Name, Text string }
+
+func (c *console) letter(w http.ResponseWriter, r *http.Request, v *visit) {
+	c.showLetter(w, r, v, r.URL.Query().Get("id"), http.StatusOK, "", "")
+}
+
+func (c *console) showLetter(w http.ResponseWriter, r *http.Request, v *visit, id string, code int, alert, hint string) {
+	name := r.PathValue("name")
+	ctx, cancel := context.WithTimeout(r.Context(), lettersTime)
+	defer cancel()
+	l, err := c.Desk.Letter(ctx, v.who, name, id)
+	if err != nil {
+		code, text, more := c.refusal(err)
+		c.fail(w, v, code, cmp.Or(alert, text), cmp.Or(hint, more))
+		return
+	}
+	p := letterPage{Job: name, Letter: l.Letter}
+	for _, part := range []struct {
+		name string
+		raw  json.RawMessage
+	}{{"The document", l.Whole}, {"On the target, with this _id", l.SameID}, {"On the target, with the key", l.Other}} {
+		if len(part.raw) > 0 && !bytes.Equal(part.raw, []byte("null")) {
+			p.Parts = append(p.Parts, letterPart{part.name, indented(part.raw)})
+		}
+	}
+	f := c.page(v, "job", "Dead letter of "+name, p)
+	f.Alert, f.Hint = alert, hint
+	c.show(w, code, "letter", f)
+}
+
+// indented is JSON as people read it.
+func indented(raw json.RawMessage) string {
+	var b bytes.Buffer
+	if err := json.Indent(&b, raw, "", "  "); err != nil {
+		return string(raw)
+	}
+	return b.String()
+}
+
+// retryLetters is the form that has one letter tried again, or all.
+func (c *console) retryLetters(w http.ResponseWriter, r *http.Request, v *visit) {
+	name, id := r.PathValue("name"), r.PostForm.Get("id")
+	ctx, cancel := context.WithTimeout(r.Context(), lettersTime)
+	defer cancel()
+	res, err := c.Desk.RetryLetters(ctx, v.who, name, id)
+	if err != nil {
+		code, text, hint := c.refusal(err)
+		if id != "" {
+			c.showLetter(w, r, v, id, code, text, hint)
+			return
+		}
+		c.showLetters(w, r, v, code, text, hint)
+		return
+	}
+	to := fmt.Sprintf("%s?tried=%d&settled=%d&open=%d", lettersPath(name), res.Tried, res.Written, res.Open)
+	if !res.Done {
+		to += "&more=1"
+	}
+	http.Redirect(w, r, to, http.StatusSeeOther)
+}
+
+// exportLetters sends letters as a file. It is a form, so that a link of elsewhere
+// cannot have it read.
+func (c *console) exportLetters(w http.ResponseWriter, r *http.Request, v *visit) {
+	name := r.PathValue("name")
+	f := service.LetterFilter{NS: r.PostForm.Get("ns"), State: r.PostForm.Get("state")}
+	rc, begun := http.NewResponseController(w), false
+	_ = rc.SetReadDeadline(time.Time{}) // where it passes, the request is canceled
+	err := c.Desk.ExportLetters(r.Context(), v.who, name, f, func() io.Writer {
+		begun = true
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		w.Header().Set("Content-Disposition", `attachment; filename="deadletters.jsonl"`)
+		return writer(func(p []byte) (int, error) {
+			_ = rc.SetWriteDeadline(time.Now().Add(2 * lettersTime)) // each piece has time of its own
+			return w.Write(p)
+		})
+	})
+	switch {
+	case err != nil && begun:
+		c.Log.Warn("an export of dead letters is broken off", "job", name, "error", err)
+		panic(http.ErrAbortHandler) // the browser tells of it
+	case err != nil:
+		code, text, hint := c.refusal(err)
+		c.showLetters(w, r, v, code, text, hint)
+	}
+}
+
+type writer func([]byte) (int, error)
+
+// Write implements io.Writer.
+func (w writer) Write(p []byte) (int, error) { return w(p) }

@@ -1,0 +1,219 @@
+package console
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/shown"
+)
+
+// verificationRow is a verification in a list, or at the head of its page.
+type verificationRow struct {
+	service.Verification
+	ID          string
+	State       service.VerifyState
+	Sample      string // of what it compares
+	Progress    bar
+	Read        string
+	Differences int64
+	Schema      int64
+	Open        bool
+}
+
+// verifyPage is the page of a job's verifications.
+type verifyPage struct {
+	Job      string
+	Operator bool
+	Rows     []verificationRow
+	Schedule *service.VerifySchedule
+}
+
+func verificationRowOf(v *service.Verification) verificationRow {
+	row := verificationRow{Verification: *v, ID: v.Wish.ID, State: v.State(), Sample: "all", Open: v.Open()}
+	if p := v.Wish.Options.SamplePercent; p > 0 && p < 100 {
+		row.Sample = fmt.Sprintf("%g%%", p)
+	}
+	if n := len(v.Wish.Options.Include); n > 0 {
+		row.Sample += " of " + strings.Join(v.Wish.Options.Include[:min(n, 3)], ", ")
+		if n > 3 {
+			row.Sample += ", …"
+		}
+	}
+	if r := v.Report; r != nil {
+		p := r.Progress
+		row.Differences, row.Schema = p.Differences, r.Schema
+		row.Read = fmt.Sprintf("%s documents, %s", shown.Count(float64(p.Docs)), shown.Size(float64(p.Bytes)))
+		percent := int(100 * shown.Share(p.Docs, p.DocsTotal, row.State == service.VerifySame || row.State == service.VerifyDifferent))
+		if row.Sample != "all" { // what is estimated is all of it
+			percent = int(100 * shown.Share(p.Collections, p.CollectionsTotal, false))
+		}
+		row.Progress = bar{Name: "compared", Percent: percent, Text: strconv.Itoa(percent) + "%"}
+	}
+	return row
+}
+
+// verifications is the page of a job's verifications.
+func (c *console) verifications(w http.ResponseWriter, r *http.Request, v *visit) {
+	c.showVerifications(w, r, v, http.StatusOK, "", "")
+}
+
+func (c *console) showVerifications(w http.ResponseWriter, r *http.Request, v *visit, code int, alert, hint string) {
+	name := r.PathValue("name")
+	list, err := c.Desk.Verifications(v.who, name)
+	if err != nil {
+		code, text, hint := c.refusal(err)
+		c.fail(w, v, code, text, hint)
+		return
+	}
+	p := verifyPage{Job: name, Operator: v.who.Role.May(service.Operator)}
+	if j, err := c.Desk.Job(v.who, name); err == nil {
+		p.Schedule = j.Definition.Wish.Verify
+	}
+	for i := range list {
+		p.Rows = append(p.Rows, verificationRowOf(&list[i]))
+	}
+	f := c.page(v, "job", "Verification of "+name, p)
+	f.Alert, f.Hint = alert, hint
+	if r.Method == http.MethodGet {
+		f.Live = r.URL.RequestURI()
+	}
+	if r.Method == http.MethodGet && r.URL.Query().Get("done") != "" {
+		f.Notice = "It is noted."
+	}
+	c.show(w, code, "verification", f)
+}
+
+// verify is the form that asks for a verification.
+func (c *console) verify(w http.ResponseWriter, r *http.Request, v *visit) {
+	name := r.PathValue("name")
+	o, err := verifyOptions(r)
+	if err == nil {
+		var made *service.Verification
+		if made, _, err = c.Desk.Verify(r.Context(), v.who, name, "", o); err == nil {
+			http.Redirect(w, r, verificationPath(name, made.Wish.ID), http.StatusSeeOther)
+			return
+		}
+		code, text, hint := c.refusal(err)
+		c.showVerifications(w, r, v, code, text, hint)
+		return
+	}
+	c.showVerifications(w, r, v, http.StatusUnprocessableEntity, err.Error(), "")
+}
+
+func verificationPath(job, id string) string {
+	return "/jobs/" + url.PathEscape(job) + "/verification/" + url.PathEscape(id)
+}
+
+// verifyOptions reads the form of a verification.
+func verifyOptions(r *http.Request) (o service.VerifyOptions, err error) {
+	if o.SamplePercent, err = percent(r); err != nil {
+		return o, err
+	}
+	if o.BytesPerSecond, err = byteRate(r); err != nil {
+		return o, err
+	}
+	o.Include, o.NoValues = strings.Fields(r.PostForm.Get("include")), r.PostForm.Get("values") == ""
+	if o.PatienceSeconds, err = strconv.Atoi(cmp.Or(strings.TrimSpace(r.PostForm.Get("patience")), "0")); err != nil {
+		return o, fmt.Errorf("%q is no number of seconds", r.PostForm.Get("patience"))
+	}
+	return o, nil
+}
+
+func percent(r *http.Request) (float64, error) {
+	p, err := strconv.ParseFloat(cmp.Or(strings.TrimSpace(r.PostForm.Get("sample")), "0"), 64)
+	if err != nil {
+		return 0, fmt.Errorf("%q is no percentage", r.PostForm.Get("sample"))
+	}
+	return p, nil
+}
+
+func byteRate(r *http.Request) (int64, error) {
+	size, err := humanize.ParseBytes(cmp.Or(strings.TrimSpace(r.PostForm.Get("rate")), "0"))
+	if err != nil || size > 1<<62 {
+		return 0, fmt.Errorf("%q is no number of bytes", r.PostForm.Get("rate"))
+	}
+	return int64(size), nil
+}
+
+// verifySchedule is the form of the schedule; every 0 ends it.
+func (c *console) verifySchedule(w http.ResponseWriter, r *http.Request, v *visit) {
+	name := r.PathValue("name")
+	s, err := scheduleOf(r)
+	if err != nil {
+		c.showVerifications(w, r, v, http.StatusUnprocessableEntity, err.Error(), "")
+		return
+	}
+	if _, err := c.Desk.ScheduleVerifications(r.Context(), v.who, name, s); err != nil {
+		code, text, hint := c.refusal(err)
+		c.showVerifications(w, r, v, code, text, hint)
+		return
+	}
+	http.Redirect(w, r, "/jobs/"+url.PathEscape(name)+"/verification?done=1", http.StatusSeeOther)
+}
+
+func scheduleOf(r *http.Request) (*service.VerifySchedule, error) {
+	every, err := strconv.Atoi(cmp.Or(strings.TrimSpace(r.PostForm.Get("every")), "0"))
+	if err != nil {
+		return nil, fmt.Errorf("%q is no number of hours", r.PostForm.Get("every"))
+	}
+	if every == 0 {
+		return nil, nil
+	}
+	s := service.VerifySchedule{EveryHours: every, NoValues: r.PostForm.Get("values") == ""}
+	if s.SamplePercent, err = percent(r); err != nil {
+		return nil, err
+	}
+	s.BytesPerSecond, err = byteRate(r)
+	return &s, err
+}
+
+// verifiedPage is the page of a verification.
+type verifiedPage struct {
+	Job      string
+	Operator bool
+	Row      verificationRow
+	Findings *service.Findings
+	// Untold is how many documents differ beyond those on the page.
+	Untold int64
+}
+
+func (c *console) verification(w http.ResponseWriter, r *http.Request, v *visit) {
+	c.showVerification(w, r, v, http.StatusOK, "", "")
+}
+
+func (c *console) showVerification(w http.ResponseWriter, r *http.Request, v *visit, code int, alert, hint string) {
+	name, id := r.PathValue("name"), r.PathValue("id")
+	one, found, err := c.Desk.Verification(r.Context(), v.who, name, id)
+	if err != nil {
+		code, text, hint := c.refusal(err)
+		c.fail(w, v, code, text, hint)
+		return
+	}
+	p := verifiedPage{Job: name, Operator: v.who.Role.May(service.Operator), Row: verificationRowOf(one), Findings: found}
+	if found != nil {
+		p.Untold = p.Row.Differences - int64(len(found.Differences))
+	}
+	f := c.page(v, "job", "Verification of "+name, p)
+	if f.Alert, f.Hint = alert, hint; p.Row.Open {
+		f.Live = verificationPath(name, id)
+	}
+	c.show(w, code, "verified", f)
+}
+
+// cancelVerification is the form that calls one off.
+func (c *console) cancelVerification(w http.ResponseWriter, r *http.Request, v *visit) {
+	name, id := r.PathValue("name"), r.PathValue("id")
+	if _, err := c.Desk.CancelVerification(r.Context(), v.who, name, id); err != nil {
+		code, text, hint := c.refusal(err)
+		c.showVerification(w, r, v, code, text, hint)
+		return
+	}
+	http.Redirect(w, r, verificationPath(name, id), http.StatusSeeOther)
+}

@@ -1,0 +1,67 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+	"golang.org/x/sync/errgroup"
+)
+
+// subjectAsk is what questions to workers are sent under, followed by the worker's name.
+const subjectAsk = "millrace.ask"
+
+const (
+	// asksAtOnce bounds the questions that a worker answers at once, asksWaiting those
+	// that wait for that.
+	asksAtOnce  = 4
+	asksWaiting = 64
+	// MaxAnswer bounds an answer, in bytes: what a NATS server takes by default.
+	MaxAnswer = maxValue
+)
+
+// ErrNoAnswer says that a worker is not there, or does not answer.
+var ErrNoAnswer = errors.New("the worker does not answer")
+
+// Ask asks a worker, and waits for its answer until ctx ends.
+func (h *Hub) Ask(ctx context.Context, worker string, question []byte) ([]byte, error) {
+	m, err := h.conn.RequestWithContext(ctx, subjectAsk+"."+worker, question)
+	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
+		err = errors.Join(ErrNoAnswer, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask worker %s: %w", worker, err)
+	}
+	return m.Data, nil
+}
+
+// Answer answers what a worker is asked until ctx ends, and returns when all answers
+// are given. An answer of more than MaxAnswer bytes is not sent.
+func (h *Hub) Answer(ctx context.Context, worker string, answer func(ctx context.Context, question []byte) []byte) error {
+	asked := make(chan *nats.Msg, asksWaiting)
+	sub, err := h.conn.ChanSubscribe(subjectAsk+"."+worker, asked)
+	if err != nil {
+		return fmt.Errorf("listen to questions: %w", err)
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	var g errgroup.Group
+	g.SetLimit(asksAtOnce)
+	defer func() { _ = g.Wait() }()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case m, ok := <-asked:
+			if !ok {
+				return errors.New("listen to questions: the connection has ended")
+			}
+			g.Go(func() error {
+				if err := m.Respond(answer(ctx, m.Data)); err != nil {
+					h.log.Warn("an answer cannot be sent", "error", err)
+				}
+				return nil
+			})
+		}
+	}
+}

@@ -1,0 +1,109 @@
+package service
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Question is what is asked of a worker that can reach the clusters of a job: secrets
+// stay with it.
+type Question struct {
+	Job string `json:"job"`
+	// UID is that of the job's definition.
+	UID  string       `json:"uid"`
+	What QuestionKind `json:"what"`
+	// Letters chooses dead letters.
+	Letters LetterFilter `json:"letters"`
+}
+
+// QuestionKind is what a question is about.
+type QuestionKind string
+
+// The kinds of questions.
+const (
+	AskLetters       QuestionKind = "letters"        // a page of them
+	AskLetter        QuestionKind = "letter"         // one with its document
+	AskLettersExport QuestionKind = "letters export" // a piece of the export
+	AskLettersRetry  QuestionKind = "letters retry"
+)
+
+// LetterFilter chooses dead letters of a job; what is empty chooses all.
+type LetterFilter struct {
+	ID    string `json:"id,omitempty"`
+	NS    string `json:"ns,omitempty"` // a collection of the target, or a database
+	State string `json:"state,omitempty"`
+	// After is the id of the last letter of the page before.
+	After string `json:"after,omitempty"`
+	Limit int    `json:"limit,omitempty"`
+	// Offset and Sum go on within a line of the export, that of the letter after After,
+	// whose line has that sum.
+	Offset int    `json:"offset,omitempty"`
+	Sum    string `json:"sum,omitempty"`
+}
+
+// AnswerCode is why a question has no answer.
+type AnswerCode string
+
+// The codes of refusals.
+const (
+	NoSuchLetter AnswerCode = "noSuchLetter"
+	NotNow       AnswerCode = "notNow" // as things stand
+	Trouble      AnswerCode = "trouble"
+)
+
+// Answer is what a worker replies: Body, or why there is none.
+type Answer struct {
+	Body  json.RawMessage `json:"body,omitempty"`
+	Code  AnswerCode      `json:"code,omitempty"`
+	Error string          `json:"error,omitempty"`
+	Hint  string          `json:"hint,omitempty"`
+}
+
+// Letter is a dead letter of a job, without its document.
+type Letter struct {
+	ID string `json:"id"`
+	NS string `json:"ns"`
+	// Document is the document's _id as text.
+	Document string `json:"documentId"`
+	State    string `json:"state"`
+	Cause    string `json:"cause"`
+	// Reason may quote values; viewers do not get it.
+	Reason   string    `json:"reason"`
+	Index    string    `json:"index,omitempty"`
+	Position string    `json:"position"`
+	Time     time.Time `json:"time"`
+	Updated  time.Time `json:"updated"`
+	Settled  string    `json:"settledBy,omitempty"`
+	Bytes    int64     `json:"bytes"`
+}
+
+// Letters are a page of them. Next is the cursor of the one after it, "" at the end.
+type Letters struct {
+	Letters []Letter `json:"letters"`
+	Next    string   `json:"next"`
+}
+
+// WholeLetter is a letter with its document, and what stands in its way on the target.
+// Each is extended JSON, null for none, or a text that says that it is too large.
+type WholeLetter struct {
+	Letter
+	Whole  json.RawMessage `json:"document"`
+	SameID json.RawMessage `json:"sameId"`
+	Other  json.RawMessage `json:"other"`
+}
+
+// LettersPiece is a piece of an export: lines of extended JSON, of which the last may
+// be cut. Next goes on; nil is the end.
+type LettersPiece struct {
+	Lines []byte        `json:"lines"`
+	Next  *LetterFilter `json:"next,omitempty"`
+}
+
+// LettersRetried is what has come of trying letters again.
+type LettersRetried struct {
+	Tried   int64 `json:"tried"`
+	Written int64 `json:"written"`
+	Open    int64 `json:"open"`
+	// Done is false where the worker still tries.
+	Done bool `json:"done"`
+}

@@ -1,0 +1,180 @@
+package operate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/hub"
+	"github.com/millrace/millrace/internal/state/deadletter"
+)
+
+// askTime is how long a worker may take to answer: longer than it tries.
+const askTime = 18 * time.Second
+
+// LetterStates are what dead letters are chosen by.
+func LetterStates() []string {
+	return []string{string(deadletter.Open), string(deadletter.Undecided), string(deadletter.Settled), string(deadletter.Removed), string(deadletter.Unmapped)}
+}
+
+// Letters are a page of a job's dead letters. Why they were refused may quote values,
+// and is for operators.
+func (d *Desk) Letters(ctx context.Context, c *service.Caller, name string, f service.LetterFilter) (*service.Letters, error) {
+	j, err := d.lettersOf(c, service.Viewer, name, f)
+	if err != nil {
+		return nil, err
+	}
+	var out service.Letters
+	if err := d.ask(ctx, j, service.AskLetters, f, &out); err != nil {
+		return nil, err
+	}
+	if !c.Role.May(service.Operator) {
+		for i := range out.Letters {
+			out.Letters[i].Reason = ""
+		}
+	}
+	return &out, nil
+}
+
+// Letter is one with its document, and what stands in its way.
+func (d *Desk) Letter(ctx context.Context, c *service.Caller, name, id string) (*service.WholeLetter, error) {
+	f := service.LetterFilter{ID: id}
+	j, err := d.lettersOf(c, service.Operator, name, f)
+	if err == nil && id == "" {
+		err = refuse(Invalid, "give the id of a letter, as the list has it", "no letter is named")
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out service.WholeLetter
+	return &out, d.ask(ctx, j, service.AskLetter, f, &out)
+}
+
+// ExportLetters writes letters with their documents as canonical extended JSON, one a
+// line. begun is called before the first is written: until then nothing is sent.
+func (d *Desk) ExportLetters(ctx context.Context, c *service.Caller, name string, f service.LetterFilter, begun func() io.Writer) error {
+	const what = "export dead letters"
+	j, err := d.lettersOf(c, service.Operator, name, f)
+	if err != nil {
+		return d.refused(ctx, c, what, name, err)
+	}
+	if err := d.note(ctx, c, service.Change{What: what, Job: name}); err != nil {
+		return err
+	}
+	var w io.Writer
+	for {
+		var piece service.LettersPiece
+		if err := d.ask(ctx, j, service.AskLettersExport, f, &piece); err != nil {
+			return err
+		}
+		if w == nil {
+			w = begun()
+		}
+		if _, err := w.Write(piece.Lines); err != nil {
+			return fmt.Errorf("send dead letters: %w", err)
+		}
+		if piece.Next == nil {
+			return nil
+		}
+		if len(piece.Lines) == 0 {
+			return fmt.Errorf("export dead letters of job %s: the worker gives nothing more, and not the end", name)
+		}
+		f = *piece.Next
+	}
+}
+
+// RetryLetters has a job's open dead letters be tried once more, or the one that is
+// named.
+func (d *Desk) RetryLetters(ctx context.Context, c *service.Caller, name, id string) (*service.LettersRetried, error) {
+	const what = "retry dead letters"
+	f := service.LetterFilter{ID: id}
+	j, err := d.lettersOf(c, service.Operator, name, f)
+	if err != nil {
+		return nil, d.refused(ctx, c, what, name, err)
+	}
+	if err := d.note(ctx, c, service.Change{What: what, Job: name}); err != nil {
+		return nil, err
+	}
+	var out service.LettersRetried
+	return &out, d.ask(ctx, j, service.AskLettersRetry, f, &out)
+}
+
+const maxLetterText = 1000
+
+// lettersOf is the job whose letters somebody may look at.
+func (d *Desk) lettersOf(c *service.Caller, needed service.Role, name string, f service.LetterFilter) (*service.Job, error) {
+	if service.CheckName(name) != nil {
+		return nil, missing(name)
+	}
+	if err := allowed(c, needed, name); err != nil {
+		return nil, err
+	}
+	if f.State != "" && !slices.Contains(LetterStates(), f.State) {
+		return nil, refuse(Invalid, fmt.Sprintf("use one of %v", LetterStates()), "%.40q is no state of a dead letter", f.State)
+	}
+	if len(f.ID) > maxLetterText || len(f.NS) > maxLetterText || len(f.After) > maxLetterText {
+		return nil, refuse(Invalid, "", "an id or a name of a dead letter takes up to %d bytes", maxLetterText)
+	}
+	j := d.View.Job(name)
+	if j == nil {
+		return nil, missing(name)
+	}
+	return j, nil
+}
+
+// ask asks the worker that runs the job, or another one that may: the connection
+// strings are theirs.
+func (d *Desk) ask(ctx context.Context, j *service.Job, what service.QuestionKind, f service.LetterFilter, into any) error {
+	name := j.Definition.Name
+	worker := d.answerer(j)
+	if worker == "" {
+		return refuse(Conflict, "start a worker that has the job's labels", "no worker can look at the target of job %q", name)
+	}
+	raw, err := json.Marshal(service.Question{Job: name, UID: j.Definition.UID, What: what, Letters: f})
+	if err != nil {
+		return fmt.Errorf("write a question: %w", err)
+	}
+	waiting, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	raw, err = d.Hub.Ask(waiting, worker, raw)
+	if errors.Is(err, hub.ErrNoAnswer) && ctx.Err() == nil {
+		return refuse(Conflict, "try again in a moment; the worker's log may say more", "worker %q does not answer", worker)
+	}
+	if err != nil {
+		return err
+	}
+	var a service.Answer
+	if err := json.Unmarshal(raw, &a); err != nil {
+		return fmt.Errorf("read the answer of worker %s: %w", worker, err)
+	}
+	switch a.Code {
+	case "":
+	case service.NoSuchLetter:
+		return refuse(NotFound, "see the list of dead letters", "%s", a.Error)
+	default: // what the worker says is meant for people
+		return refuse(Conflict, a.Hint, "%s", a.Error)
+	}
+	if err := json.Unmarshal(a.Body, into); err != nil {
+		return fmt.Errorf("read the answer of worker %s: %w", worker, err)
+	}
+	return nil
+}
+
+// answerer is the worker that is asked about a job, "" where none can be.
+func (d *Desk) answerer(j *service.Job) string {
+	if j.Lease != nil {
+		return j.Lease.Worker
+	}
+	best, least := "", 0
+	for _, w := range d.View.Workers() {
+		if j.Definition.Fits(w.Labels) && !w.Draining && (best == "" || len(w.Jobs) < least) {
+			best, least = w.Name, len(w.Jobs)
+		}
+	}
+	return best
+}

@@ -1,0 +1,200 @@
+package operate
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"reflect"
+	"strings"
+
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/hub"
+	"github.com/millrace/millrace/internal/transform"
+)
+
+// Verify asks for a verification of a job. The same id once more is the same
+// verification: made is false then. One at a time is asked for of a job, and only once
+// it follows. id "" is one that is made up.
+func (d *Desk) Verify(ctx context.Context, c *service.Caller, name, id string, o service.VerifyOptions) (v *service.Verification, made bool, err error) {
+	if service.CheckName(name) != nil {
+		return nil, false, missing(name)
+	}
+	if err := allowed(c, service.Operator, name); err != nil {
+		return nil, false, d.refused(ctx, c, "verify", name, err)
+	}
+	if id == "" {
+		id = rand.Text()
+	}
+	if err := service.CheckVerifyID(id); err != nil {
+		return nil, false, refuse(Invalid, "choose another id, or leave it out", "%s", err)
+	}
+	if err := checkVerify(&o); err != nil {
+		return nil, false, refuse(Invalid, "", "%s", err)
+	}
+	j := d.View.Job(name)
+	if j == nil {
+		return nil, false, missing(name)
+	}
+	if was := d.View.Verification(name, id); was != nil {
+		return d.again(ctx, c, was, o)
+	}
+	if err := d.verifiable(j); err != nil {
+		return nil, false, d.refused(ctx, c, "verify", name, err)
+	}
+	w := service.VerifyWish{ID: id, Job: name, UID: j.Definition.UID, Options: o, CreatedAt: d.Now().UTC(), CreatedBy: c.Name}
+	switch err := d.Hub.Verify(ctx, &w); {
+	case errors.Is(err, hub.ErrExists): // somebody was faster, or it is of a job that is no more
+		was, err := d.Hub.VerifyWish(ctx, name, id)
+		if err != nil {
+			return nil, false, err
+		}
+		if was.UID != w.UID {
+			return nil, false, d.refused(ctx, c, "verify", name, refuse(Exists, "choose another id", "an earlier job %q has a verification %q", name, id))
+		}
+		return d.again(ctx, c, &service.Verification{Wish: *was}, o)
+	case err != nil:
+		return nil, false, err
+	}
+	err = d.note(ctx, c, service.Change{What: "verify " + id, Job: name})
+	d.await(ctx, func() bool { return d.View.Verification(name, id) != nil })
+	return &service.Verification{Wish: w}, true, err
+}
+
+// again is a verification that is asked for once more.
+func (d *Desk) again(ctx context.Context, c *service.Caller, was *service.Verification, o service.VerifyOptions) (*service.Verification, bool, error) {
+	if !reflect.DeepEqual(was.Wish.Options, o) {
+		return nil, false, d.refused(ctx, c, "verify", was.Wish.Job, refuse(Exists, "choose another id", "there is another verification %q already", was.Wish.ID))
+	}
+	return was, false, nil
+}
+
+func checkVerify(o *service.VerifyOptions) error {
+	if len(o.Include) == 0 {
+		o.Include = nil
+	}
+	if err := o.Check(); err != nil {
+		return err
+	}
+	_, err := transform.New(transform.Config{Include: o.Include})
+	return err
+}
+
+// verifiable refuses jobs whose target is not yet at a state of the source, and those
+// that are verified already.
+func (d *Desk) verifiable(j *service.Job) error {
+	name := j.Definition.Name
+	for _, v := range d.View.Verifications(name) {
+		if v.Open() {
+			return refuse(Conflict, "wait for it, or cancel it", "verification %q of job %q is %s already", v.Wish.ID, name, v.State())
+		}
+	}
+	if s := status(j); j.State() == service.Finished || s != nil && (s.Phase == job.PhaseFollowing || s.Phase == job.PhaseFinalizing || s.Phase == job.PhaseFinalized) {
+		return nil
+	}
+	return refuse(Conflict, "wait until it follows", "job %q has not brought its target to a state of the source yet: everything would differ", name)
+}
+
+// await waits until the view has something.
+func (d *Desk) await(ctx context.Context, holds func() bool) {
+	ctx, cancel := context.WithTimeout(ctx, seenTime)
+	defer cancel()
+	for {
+		changed, _ := d.View.Changed()
+		if holds() {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Verifications are those of a job, the newest first.
+func (d *Desk) Verifications(c *service.Caller, name string) ([]service.Verification, error) {
+	if _, err := d.Job(c, name); err != nil {
+		return nil, err
+	}
+	return d.View.Verifications(name), nil
+}
+
+// Verification is one of a job's with what it has found, which is nil before its end.
+// Values are for operators.
+func (d *Desk) Verification(ctx context.Context, c *service.Caller, name, id string) (*service.Verification, *service.Findings, error) {
+	if _, err := d.Job(c, name); err != nil {
+		return nil, nil, err
+	}
+	v := d.View.Verification(name, id)
+	if v == nil {
+		return nil, nil, missingVerification(name, id)
+	}
+	if s := v.State(); s != service.VerifySame && s != service.VerifyDifferent {
+		return v, nil, nil
+	}
+	f, err := d.Hub.Findings(ctx, name, id)
+	if errors.Is(err, hub.ErrNotFound) {
+		return v, nil, nil
+	}
+	if err == nil && !c.Role.May(service.Operator) {
+		f.WithValues = false
+		for i := range f.Differences {
+			one := &f.Differences[i]
+			one.Source, one.Target, one.Cut = "", "", false
+		}
+	}
+	return v, f, err
+}
+
+func missingVerification(name, id string) error {
+	return refuse(NotFound, "see the list of verifications", "job %q has no verification %q", name, strings.ToValidUTF8(id[:min(len(id), 64)], ""))
+}
+
+// CancelVerification calls a verification off that has not ended.
+func (d *Desk) CancelVerification(ctx context.Context, c *service.Caller, name, id string) (*service.Verification, error) {
+	const what = "cancel verification"
+	if service.CheckName(name) != nil {
+		return nil, missing(name)
+	}
+	if err := allowed(c, service.Operator, name); err != nil {
+		return nil, d.refused(ctx, c, what, name, err)
+	}
+	if d.View.Job(name) == nil {
+		return nil, missing(name)
+	}
+	v := d.View.Verification(name, id)
+	switch {
+	case v == nil:
+		return nil, missingVerification(name, id)
+	case v.State() == service.VerifyCanceled:
+		return v, nil
+	case !v.Open():
+		return nil, d.refused(ctx, c, what, name, refuse(Conflict, "", "verification %q has ended: %s", id, v.State()))
+	}
+	w, err := d.Hub.CancelVerification(ctx, name, id, c.Name)
+	if errors.Is(err, hub.ErrNotFound) {
+		return nil, missingVerification(name, id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	err = d.note(ctx, c, service.Change{What: what + " " + id, Job: name})
+	d.await(ctx, func() bool { now := d.View.Verification(name, id); return now == nil || now.Wish.CanceledBy != "" })
+	v.Wish = *w
+	return v, err
+}
+
+// ScheduleVerifications has a job be verified again and again while it follows; nil has
+// it not.
+func (d *Desk) ScheduleVerifications(ctx context.Context, c *service.Caller, name string, s *service.VerifySchedule) (*service.Job, error) {
+	return d.change(ctx, c, service.Operator, "verify schedule", name, func(_ *service.Job, w *service.Wish) error {
+		if s != nil {
+			if err := s.Check(); err != nil {
+				return refuse(Invalid, "", "%s", err)
+			}
+		}
+		w.Verify = s
+		return nil
+	})
+}

@@ -1,0 +1,290 @@
+package worker
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/internal/verify"
+)
+
+// What is kept of a verification, in bytes of JSON where nothing else is said. All of
+// it is less than a value of the store may take.
+const (
+	perCollection    = 20 // differences
+	differencesBytes = 512 << 10
+	collectionsBytes = 192 << 10
+	schemaBytes      = 96 << 10
+	notesBytes       = 16 << 10
+	sideBytes        = 4 << 10
+	valueBytes       = 2 << 10
+	idBytes          = 400
+	nameBytes        = 120
+	maxNames         = 20
+	detailBytes      = 500
+)
+
+// collector keeps the first differences of each collection. It is told of one at a time.
+type collector struct {
+	rules   *transform.Set
+	values  bool
+	of      map[string]int // how many are kept, by collection
+	bytes   int
+	kept    []service.DocumentDifference
+	leftOut int64
+}
+
+func newCollector(rules *transform.Set, values bool) *collector {
+	return &collector{rules: rules, values: values, of: map[string]int{}, kept: []service.DocumentDifference{}}
+}
+
+// take keeps a difference if there is room.
+func (c *collector) take(d verify.Difference, source, target [][]byte) {
+	if c.of[d.NS] >= perCollection || c.bytes >= differencesBytes {
+		c.leftOut++
+		return
+	}
+	out := service.DocumentDifference{NS: d.NS, TargetNS: d.TargetNS, ID: cut(d.ID.String(), idBytes), Kind: string(d.Kind), Fields: []string{}}
+	if len(source) == 1 && len(target) == 1 {
+		out.Fields = differing(source[0], target[0])
+	}
+	var masked []string
+	if m := c.rules.Fields(d.NS); m != nil {
+		masked = m.Masked()
+	}
+	if d.Kind == verify.Extra && slices.Contains(masked, "_id") {
+		out.ID = hiddenText
+	}
+	if c.values {
+		out.Source = c.side(&out, source, nil)
+		out.Target = c.side(&out, target, masked)
+	}
+	raw, err := json.Marshal(out)
+	if err != nil || c.bytes+len(raw) > differencesBytes {
+		c.leftOut++
+		return
+	}
+	c.bytes += len(raw)
+	c.of[d.NS]++
+	c.kept = append(c.kept, out)
+}
+
+// side is what one side has, as text. What was masked on the way is masked in the
+// source's documents; what the target has in its place may be anybody's.
+func (c *collector) side(d *service.DocumentDifference, docs [][]byte, masked []string) string {
+	texts := make([]string, 0, len(docs))
+	for _, doc := range docs {
+		text, whole := sideText(hidden(doc, masked), d.Fields)
+		d.Cut = d.Cut || !whole
+		texts = append(texts, text)
+	}
+	if all := strings.Join(texts, "\n"); len(all) > sideBytes {
+		d.Cut = true
+		return cut(all, sideBytes)
+	}
+	return strings.Join(texts, "\n")
+}
+
+// findings are what is stored.
+func (c *collector) findings(r *verify.Report) *service.Findings {
+	f := &service.Findings{Collections: []service.VerifiedCollection{}, Differences: c.kept, DifferencesLeftOut: c.leftOut, Schema: []service.SchemaDifference{},
+		Expected: len(r.Expected), WithValues: c.values}
+	slices.SortStableFunc(r.Collections, func(a, b verify.Collection) int { return int(min(b.Differences, 1) - min(a.Differences, 1)) }) // those that differ first
+	room := collectionsBytes
+	for i := range r.Collections {
+		one := &r.Collections[i]
+		if one.Skipped != nil || one.Unmapped > 0 {
+			f.Expected++
+		}
+		out := service.VerifiedCollection{NS: one.NS, TargetNS: one.TargetNS, SourceDocs: one.SourceDocs, TargetDocs: one.TargetDocs, Bytes: one.SourceBytes,
+			Rechecked: one.Rechecked, Settled: one.Settled, Differences: one.Differences}
+		if !fits(&room, out) {
+			f.CollectionsLeftOut++
+			continue
+		}
+		f.Collections = append(f.Collections, out)
+	}
+	room = schemaBytes
+	for _, d := range r.Schema {
+		out := service.SchemaDifference{NS: d.NS, What: cut(d.What, detailBytes), Detail: cut(d.Detail, detailBytes)}
+		if !fits(&room, out) {
+			f.SchemaLeftOut++
+			continue
+		}
+		f.Schema = append(f.Schema, out)
+	}
+	room = notesBytes
+	for _, n := range r.Notes {
+		if n = cut(n, detailBytes); fits(&room, n) {
+			f.Notes = append(f.Notes, n)
+		}
+	}
+	return f
+}
+
+// fits takes the room that a value needs.
+func fits(room *int, v any) bool {
+	raw, err := json.Marshal(v)
+	if err != nil || len(raw)+1 > *room {
+		return false
+	}
+	*room -= len(raw) + 1
+	return true
+}
+
+// cut is a text of at most n bytes, and a mark where it was longer.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return strings.ToValidUTF8(s, "\ufffd")
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return strings.ToValidUTF8(s[:n], "\ufffd") + "…"
+}
+
+// differing are the names of fields at the top level that two documents do not share.
+func differing(a, b []byte) []string {
+	x, y := byName(a), byName(b)
+	out := []string{}
+	for _, side := range []map[string][]byte{x, y} {
+		for name := range side {
+			if string(x[name]) == string(y[name]) {
+				continue
+			}
+			if name = cut(name, nameBytes); !slices.Contains(out, name) {
+				out = append(out, name)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out[:min(len(out), maxNames)]
+}
+
+// byName are the elements of a document; those of one name follow each other.
+func byName(doc []byte) map[string][]byte {
+	out := map[string][]byte{}
+	for e, ok := range bsonraw.Fields(doc) {
+		if !ok {
+			break
+		}
+		out[string(e.Name)] = append(out[string(e.Name)], e.Raw...)
+	}
+	return out
+}
+
+// sideText is a document as extended JSON; of a long one _id and the fields that
+// differ, of long values their size. whole says that all is there.
+func sideText(doc []byte, fields []string) (text string, whole bool) {
+	text, whole = fieldsText(doc, func(string) bool { return true })
+	if whole && len(text) <= sideBytes {
+		return text, true
+	}
+	text, _ = fieldsText(doc, func(name string) bool { return name == "_id" || slices.Contains(fields, cut(name, nameBytes)) })
+	return text, false
+}
+
+func fieldsText(doc []byte, show func(name string) bool) (string, bool) {
+	var b strings.Builder
+	whole := true
+	b.WriteByte('{')
+	for e, ok := range bsonraw.Fields(doc) {
+		if !ok {
+			return b.String() + "… not valid BSON", false
+		}
+		if b.Len() > sideBytes {
+			whole = false
+			break
+		}
+		name := string(e.Name)
+		if !show(name) {
+			continue
+		}
+		if b.Len() > 1 {
+			b.WriteByte(',')
+		}
+		label, _ := json.Marshal(cut(name, valueBytes))
+		b.Write(label)
+		b.WriteByte(':')
+		if len(e.Value) > valueBytes {
+			whole = false
+			fmt.Fprintf(&b, "… %s of %d bytes", e.Type, len(e.Value))
+			continue
+		}
+		b.WriteString(valueText(bson.RawValue{Type: e.Type, Value: e.Value}))
+	}
+	b.WriteByte('}')
+	return b.String(), whole
+}
+
+// valueText is a value as canonical extended JSON.
+func valueText(v bson.RawValue) string {
+	raw, err := bson.MarshalExtJSON(bson.D{{Key: "v", Value: v}}, true, false)
+	if err != nil {
+		return v.String()
+	}
+	return strings.TrimSuffix(strings.TrimPrefix(string(raw), `{"v":`), "}")
+}
+
+// hiddenText is in place of a value of the target that a rule masks.
+const hiddenText = "(hidden: a mask rule)"
+
+// hidden is a document in which a text stands in place of values at some paths.
+func hidden(doc []byte, paths []string) []byte {
+	if len(paths) == 0 {
+		return doc
+	}
+	out := bsoncore.NewDocumentBuilder()
+	for e, ok := range bsonraw.Fields(doc) {
+		if !ok {
+			return nil // what cannot be read is not shown
+		}
+		name := string(e.Name)
+		var inner []string
+		hide := false
+		for _, p := range paths {
+			if p == name {
+				hide = true
+			} else if rest, ok := strings.CutPrefix(p, name+"."); ok {
+				inner = append(inner, rest)
+			}
+		}
+		v := bsoncore.Value{Type: bsoncore.Type(e.Type), Data: e.Value}
+		switch {
+		case hide:
+			out.AppendString(name, hiddenText)
+		case len(inner) > 0:
+			out.AppendValue(name, hiddenIn(v, inner))
+		default:
+			out.AppendValue(name, v)
+		}
+	}
+	return out.Build()
+}
+
+// hiddenIn is a value in which values at some paths are hidden; rules go into the
+// documents of arrays.
+func hiddenIn(v bsoncore.Value, paths []string) bsoncore.Value {
+	switch v.Type {
+	case bsoncore.TypeEmbeddedDocument:
+		v.Data = hidden(v.Data, paths)
+	case bsoncore.TypeArray:
+		out := bsoncore.NewArrayBuilder()
+		for e, ok := range bsonraw.Fields(v.Data) {
+			if !ok {
+				return bsoncore.Value{Type: bsoncore.TypeNull}
+			}
+			out.AppendValue(hiddenIn(bsoncore.Value{Type: bsoncore.Type(e.Type), Data: e.Value}, paths))
+		}
+		v.Data = out.Build()
+	}
+	return v
+}

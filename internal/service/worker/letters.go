@@ -1,0 +1,450 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/hub"
+	"github.com/millrace/millrace/internal/state/deadletter"
+)
+
+const (
+	// answerTime is how long an answer may take.
+	answerTime = 15 * time.Second
+	// maxLetters bounds a page of dead letters, answerBytes what an answer holds.
+	maxLetters  = 200
+	answerBytes = 512 << 10
+	// documentBytes bounds a document that is shown whole; the export has all of it.
+	documentBytes = 200 << 10
+	textBytes     = 1000
+	// lettersApp is what servers call the connections of looks.
+	lettersApp = "millrace-service"
+)
+
+// answer answers questions about the clusters of jobs until ctx ends.
+func (w *Worker) answer(ctx context.Context) error {
+	defer w.background.Wait()
+	for {
+		err := w.Hub.Answer(ctx, w.Name, w.reply)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		w.Log.Warn("questions cannot be heard; trying again", "error", err)
+		if err := pace.Pause(ctx, lookEvery); err != nil {
+			return err
+		}
+	}
+}
+
+// notNow is a question that has no answer as things stand.
+type notNow struct{ error }
+
+// Unwrap is the error with its hint.
+func (e notNow) Unwrap() error { return e.error }
+
+// missingLetter is a letter that is not there.
+type missingLetter struct{ error }
+
+// reply is the answer to a question.
+func (w *Worker) reply(life context.Context, question []byte) []byte {
+	ctx, cancel := context.WithTimeout(life, answerTime)
+	defer cancel()
+	var q service.Question
+	var a service.Answer
+	err := json.Unmarshal(question, &q)
+	if err == nil {
+		var body any
+		if body, err = w.answered(ctx, life, &q); err == nil {
+			a.Body, err = plainJSON(body)
+		}
+	}
+	if err == nil && len(a.Body) > hub.MaxAnswer-1024 {
+		err = fmt.Errorf("the answer has %d bytes, more than %d", len(a.Body), hub.MaxAnswer)
+	}
+	if err != nil {
+		a = service.Answer{Code: service.Trouble, Error: mongo.Brief(err), Hint: mongo.HintOf(err)}
+		if _, ok := errors.AsType[notNow](err); ok {
+			a.Code = service.NotNow
+		}
+		if _, ok := errors.AsType[missingLetter](err); ok {
+			a.Code = service.NoSuchLetter
+		}
+	}
+	raw, err := plainJSON(a)
+	if err != nil {
+		raw = []byte(`{"code":"trouble","error":"the answer cannot be written"}`)
+	}
+	return raw
+}
+
+// plainJSON is JSON in which documents stay as they are: whoever shows them escapes
+// what acts there.
+func plainJSON(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return b.Bytes(), err
+}
+
+// answered is the answer's body. life is the worker's, for what goes on after it.
+func (w *Worker) answered(ctx, life context.Context, q *service.Question) (any, error) {
+	d, err := w.Hub.Definition(ctx, q.Job)
+	if err == nil && d.UID != q.UID {
+		err = fmt.Errorf("job %s was made anew: %w", q.Job, hub.ErrChanged)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s, problems := config.Definition(q.Job, d.Settings, w.Resolve)
+	if len(problems) > 0 {
+		return nil, mongo.WithHint(fmt.Errorf("the settings cannot be used by worker %s: %w", w.Name, problems), "give this worker what they refer to")
+	}
+	c, err := mongo.Connect(ctx, s.Target, mongo.Options{AppName: lettersApp})
+	if err != nil {
+		return nil, fmt.Errorf("target: %w", err)
+	}
+	defer c.Close()
+	l := &lettersOf{Worker: w, job: q.Job, target: c, filter: q.Letters}
+	switch q.What {
+	case service.AskLetters:
+		return l.page(ctx)
+	case service.AskLetter:
+		return l.one(ctx)
+	case service.AskLettersExport:
+		return l.export(ctx)
+	case service.AskLettersRetry:
+		return l.retry(ctx, life, s.Target)
+	}
+	return nil, fmt.Errorf("worker %s of version %s does not know %q", w.Name, w.Version, q.What)
+}
+
+// lettersOf are the dead letters of a job.
+type lettersOf struct {
+	*Worker
+	job    string
+	target *mongo.Cluster
+	filter service.LetterFilter
+}
+
+func (l *lettersOf) chosen() deadletter.Filter {
+	f := deadletter.Filter{ID: l.filter.ID, Job: l.job, NS: l.filter.NS, State: deadletter.State(l.filter.State)}
+	if l.filter.ID == "" {
+		f.After = l.filter.After
+	}
+	return f
+}
+
+// storedLetter is a letter as the target keeps it, but for its document.
+type storedLetter struct {
+	ID       string `bson:"_id"`
+	NS       string
+	Document string `bson:"documentIdText"`
+	State    string
+	Cause    string
+	Reason   string
+	Index    string
+	Position mongo.OpTime
+	Time     time.Time
+	Updated  time.Time
+	Settled  string `bson:"settledBy"`
+	Bytes    int64
+	DocID    bson.RawValue `bson:"documentId"`
+	Other    bson.RawValue `bson:"otherId"`
+}
+
+func readLetter(raw bson.Raw) (s storedLetter, l service.Letter, err error) {
+	if err := bson.Unmarshal(raw, &s); err != nil {
+		return s, l, fmt.Errorf("read a dead letter: %w", err)
+	}
+	return s, service.Letter{ID: s.ID, NS: s.NS, Document: cut(s.Document, textBytes), State: s.State, Cause: s.Cause, Reason: cut(s.Reason, textBytes), Index: cut(s.Index, textBytes),
+		Position: s.Position.String(), Time: s.Time.UTC(), Updated: s.Updated.UTC(), Settled: cut(s.Settled, textBytes), Bytes: s.Bytes}, nil
+}
+
+// errEnough ends a look at letters.
+var errEnough = errors.New("enough")
+
+// page are the letters after one, as many as an answer has room for.
+func (l *lettersOf) page(ctx context.Context) (*service.Letters, error) {
+	limit := min(max(l.filter.Limit, 1), maxLetters)
+	f := l.chosen()
+	f.Limit = int64(limit) + 1
+	out := &service.Letters{Letters: []service.Letter{}}
+	room := answerBytes
+	err := deadletter.Browse(ctx, l.target, f, false, func(raw bson.Raw) error {
+		_, one, err := readLetter(raw)
+		if err != nil {
+			return err
+		}
+		if n := len(out.Letters); n == limit || n > 0 && !fits(&room, one) {
+			out.Next = out.Letters[n-1].ID
+			return errEnough
+		}
+		out.Letters = append(out.Letters, one)
+		return nil
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		return nil, err
+	}
+	return out, nil
+}
+
+// one is a letter with its document and what stands in its way.
+func (l *lettersOf) one(ctx context.Context) (*service.WholeLetter, error) {
+	var out *service.WholeLetter
+	var docID, other bson.RawValue
+	err := deadletter.Browse(ctx, l.target, l.chosen(), true, func(raw bson.Raw) error {
+		s, one, err := readLetter(raw)
+		if err != nil {
+			return err
+		}
+		doc, _ := raw.Lookup("document").DocumentOK()
+		if docID, other = s.DocID, s.Other; docID.IsZero() {
+			docID = bsonraw.RawValue(bsonraw.IDOf(doc))
+		}
+		docID.Value, other.Value = bytes.Clone(docID.Value), bytes.Clone(other.Value)
+		out = &service.WholeLetter{Letter: one, Whole: asJSON(doc)}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case out == nil:
+		return nil, l.missing()
+	}
+	if out.SameID, err = l.onTarget(ctx, out.NS, docID); err != nil {
+		return nil, err
+	}
+	out.Other, err = l.onTarget(ctx, out.NS, other)
+	return out, err
+}
+
+func (l *lettersOf) missing() error {
+	return missingLetter{fmt.Errorf("job %s has no dead letter %s", l.job, cut(l.filter.ID, textBytes))}
+}
+
+// asJSON is a document as extended JSON, or a text that says how large it is.
+func asJSON(doc bson.Raw) json.RawMessage {
+	if len(doc) == 0 {
+		return json.RawMessage("null")
+	}
+	if len(doc) <= documentBytes {
+		if raw, err := bson.MarshalExtJSON(doc, true, false); err == nil && len(raw) <= answerBytes/2 {
+			return raw
+		}
+	}
+	raw, _ := json.Marshal(fmt.Sprintf("a document of %d bytes; the export has it", len(doc)))
+	return raw
+}
+
+// onTarget is the target's document with an _id.
+func (l *lettersOf) onTarget(ctx context.Context, ns string, id bson.RawValue) (json.RawMessage, error) {
+	if id.IsZero() || id.Type == 0 {
+		return asJSON(nil), nil
+	}
+	db, coll := mongo.SplitNS(ns)
+	doc, err := l.target.Client.Database(db).Collection(coll).FindOne(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: id}}}}).Raw()
+	if errors.Is(err, driver.ErrNoDocuments) {
+		return asJSON(nil), nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", ns, err)
+	}
+	return asJSON(doc), nil
+}
+
+// export is the next piece of the export. A line of which a part was sent has to be the
+// same still.
+func (l *lettersOf) export(ctx context.Context) (*service.LettersPiece, error) {
+	f := l.chosen()
+	out := &service.LettersPiece{}
+	next, offset := l.filter, l.filter.Offset
+	next.Offset, next.Sum = 0, ""
+	err := deadletter.Browse(ctx, l.target, f, true, func(raw bson.Raw) error {
+		line, err := bson.MarshalExtJSON(raw, true, false)
+		if err != nil {
+			return fmt.Errorf("write a dead letter as JSON: %w", err)
+		}
+		line = append(line, '\n')
+		if sum := sumOf(line); offset > 0 && (sum != l.filter.Sum || offset >= len(line)) {
+			return notNow{mongo.WithHint(errors.New("a dead letter has changed while it was exported"), "export again")}
+		}
+		room := answerBytes - len(out.Lines)
+		if rest := line[offset:]; len(rest) > room {
+			if len(out.Lines) == 0 { // it is longer than a piece
+				out.Lines = append(out.Lines, rest[:room]...)
+				next.Offset, next.Sum = offset+room, sumOf(line)
+			}
+			out.Next = &next
+			return errEnough
+		}
+		out.Lines = append(out.Lines, line[offset:]...)
+		offset = 0
+		next.After, _ = raw.Lookup("_id").StringValueOK()
+		return nil
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		return nil, err
+	}
+	if l.filter.Offset > 0 && len(out.Lines) == 0 {
+		return nil, notNow{mongo.WithHint(errors.New("a dead letter went while it was exported"), "export again")}
+	}
+	return out, nil
+}
+
+func sumOf(line []byte) string {
+	sum := sha256.Sum256(line)
+	return hex.EncodeToString(sum[:8])
+}
+
+// retryTime is how long a question waits for letters that are tried again, retryLimit
+// how long they are tried at most.
+const (
+	retryTime  = 10 * time.Second
+	retryLimit = 5 * time.Minute
+)
+
+// retry has open letters be tried once more. What takes long goes on without the one
+// who has asked.
+func (l *lettersOf) retry(ctx, life context.Context, target string) (*service.LettersRetried, error) {
+	tried, err := l.open(ctx)
+	if err == nil && l.filter.ID != "" && tried == 0 {
+		err = l.notOpen(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	try, err := l.way(target)
+	if err != nil {
+		return nil, err
+	}
+	ended, ok := l.inBackground(life, l.job, try)
+	if !ok {
+		return nil, notNow{mongo.WithHint(fmt.Errorf("letters of job %s are tried already", l.job), "look again in a moment")}
+	}
+	out := &service.LettersRetried{Tried: tried}
+	select {
+	case err = <-ended:
+		if err != nil {
+			return nil, err
+		}
+		out.Done = true
+	case <-time.After(retryTime):
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if out.Open, err = l.open(ctx); err != nil {
+		return nil, err
+	}
+	out.Written = max(0, out.Tried-out.Open)
+	return out, nil
+}
+
+// inBackground does something about the letters of a job; ok is false where that is
+// done already.
+func (w *Worker) inBackground(life context.Context, job string, do func(context.Context) error) (ended <-chan error, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.retrying[job] {
+		return nil, false
+	}
+	w.retrying[job] = true
+	done := make(chan error, 1)
+	w.background.Go(func() {
+		ctx, cancel := context.WithTimeout(life, retryLimit)
+		defer cancel()
+		err := do(ctx)
+		if err != nil {
+			w.Log.Warn("dead letters could not be tried again", "job", job, "error", err)
+		}
+		w.mu.Lock()
+		delete(w.retrying, job)
+		w.mu.Unlock()
+		done <- err
+	})
+	return done, true
+}
+
+// way is how letters are tried again: by the job that runs here, or of a finalized one
+// by this worker.
+func (l *lettersOf) way(target string) (func(context.Context) error, error) {
+	l.mu.Lock()
+	u := l.units[l.job]
+	l.mu.Unlock()
+	var j *job.Job
+	if u != nil {
+		j = u.running()
+	}
+	state := service.Waiting
+	if known := l.View.Job(l.job); known != nil {
+		state = known.State()
+	}
+	switch {
+	case j != nil && state == service.Paused:
+		return nil, notNow{mongo.WithHint(fmt.Errorf("job %s is paused", l.job), "resume it: that tries all open dead letters")}
+	case j != nil && l.filter.ID != "":
+		return func(ctx context.Context) error { return j.RetryLetter(ctx, l.filter.ID) }, nil
+	case j != nil:
+		return j.RetryLetters, nil
+	case u != nil || state != service.Finished:
+		return nil, notNow{mongo.WithHint(job.ErrUnfinished, "have it run; it is "+string(state)+" now")}
+	}
+	return func(ctx context.Context) error {
+		c, err := mongo.Connect(ctx, target, mongo.Options{AppName: mongo.TargetApp})
+		if err != nil {
+			return fmt.Errorf("target: %w", err)
+		}
+		defer c.Close()
+		var ids []string
+		if l.filter.ID != "" {
+			ids = []string{l.filter.ID}
+		}
+		return job.Hold(ctx, c, l.job, l.Log, func(ctx context.Context, held *job.Stopped) error {
+			return held.RetryLetters(ctx, func(deadletter.Letter, error) {}, ids...)
+		})
+	}, nil
+}
+
+// open counts the letters that can be tried, of those that are chosen.
+func (l *lettersOf) open(ctx context.Context) (int64, error) {
+	if l.filter.ID == "" {
+		counts, err := deadletter.Counts(ctx, l.target)
+		c := counts[l.job]
+		return c.Open + c.Undecided, err
+	}
+	n := int64(0)
+	err := deadletter.Browse(ctx, l.target, l.chosen(), false, func(raw bson.Raw) error {
+		s, _, err := readLetter(raw)
+		if state := deadletter.State(s.State); state == deadletter.Open || state == deadletter.Undecided {
+			n++
+		}
+		return err
+	})
+	return n, err
+}
+
+// notOpen says why a letter cannot be tried.
+func (l *lettersOf) notOpen(ctx context.Context) error {
+	why := l.missing()
+	err := deadletter.Browse(ctx, l.target, l.chosen(), false, func(raw bson.Raw) error {
+		_, one, err := readLetter(raw)
+		why = notNow{mongo.WithHint(fmt.Errorf("the letter is %s, and only open ones are tried", one.State), "")}
+		return err
+	})
+	return errors.Join(err, why)
+}

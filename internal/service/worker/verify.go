@@ -1,0 +1,445 @@
+package worker
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/hub"
+	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/internal/verify"
+)
+
+const (
+	// maxChecks bounds the verifications that a worker runs at once, checkMemory the
+	// bytes of documents that each holds.
+	maxChecks   = 2
+	checkMemory = 64 << 20
+	// maxWait is how long differences may wait for a job that does not follow.
+	maxWait = 10 * time.Minute
+)
+
+// lookVerify takes verifications that nobody runs, and asks for those that are due.
+func (w *Worker) lookVerify(ctx context.Context, g *errgroup.Group) {
+	if w.draining() || time.Since(w.verified) < lookEvery/2 {
+		return // the view changes often, and mostly for other reasons
+	}
+	w.verified = time.Now()
+	w.schedule(ctx)
+	waits := map[string]time.Time{}
+	for _, v := range w.View.OpenVerifications() {
+		j := w.View.Job(v.Wish.Job)
+		if j == nil || j.Definition.Wish.Removed || v.Lease != nil || w.checking(v.Wish.Job) {
+			continue
+		}
+		key := v.Wish.Job + "." + v.Wish.ID
+		since, known := w.waits[key]
+		if !known {
+			since = time.Now()
+		}
+		waits[key] = since
+		// Whoever runs the job has what it takes; another one where that one has no room.
+		mine := j.Lease != nil && j.Lease.Worker == w.Name
+		if mine || time.Since(since) > otherTurn && j.Definition.Fits(w.Labels) {
+			w.startCheck(ctx, g, v.Wish)
+		}
+	}
+	w.waits = waits
+}
+
+// checking reports that the worker verifies a job, or has no room to.
+func (w *Worker) checking(job string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.checks[job] != nil || len(w.checks) >= maxChecks
+}
+
+// schedule asks for the verifications that are due of the jobs that this worker runs.
+func (w *Worker) schedule(ctx context.Context) {
+	for _, name := range w.Jobs() {
+		j := w.View.Job(name)
+		if j == nil || j.Definition.Wish.Verify == nil || j.Definition.Wish.Removed || j.State() != service.Running ||
+			j.Report.Status == nil || j.Report.Status.Phase != job.PhaseFollowing {
+			continue
+		}
+		s, now := j.Definition.Wish.Verify, time.Now().UTC()
+		id, due := s.Slot(now), true
+		for _, v := range w.View.Verifications(name) {
+			due = due && !v.Open() && v.Wish.ID != id
+		}
+		if !due {
+			continue
+		}
+		err := w.Hub.Verify(ctx, &service.VerifyWish{ID: id, Job: name, UID: j.Definition.UID, Options: s.Options(), Scheduled: true, CreatedAt: now, CreatedBy: "schedule"})
+		if err != nil && !errors.Is(err, hub.ErrExists) && ctx.Err() == nil {
+			w.Log.Warn("a verification that is due cannot be asked for", "job", name, "error", err)
+		}
+	}
+}
+
+// check is a verification that this worker runs, from the lease to its end.
+type check struct {
+	worker *Worker
+	wish   service.VerifyWish
+	lease  service.Lease
+	held   *hub.Held
+	log    *slog.Logger
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	lag    lagging
+
+	mu     sync.Mutex
+	report service.VerifyReport
+	stats  func() verify.Stats
+}
+
+// Why a check ends before its result.
+var (
+	errCanceled = errors.New("the verification was canceled")
+	errWaited   = errors.New("differences cannot be told from changes that are not applied yet")
+)
+
+// startCheck takes the lease of a job's verifications, unless somebody else is faster.
+func (w *Worker) startCheck(ctx context.Context, g *errgroup.Group, wish service.VerifyWish) {
+	c := &check{worker: w, wish: wish, log: w.Log.With("job", wish.Job, "verification", wish.ID),
+		lease: service.Lease{Worker: w.Name, Run: rand.Text(), Since: time.Now().UTC()}}
+	var err error
+	if c.held, err = w.Hub.Take(ctx, hub.Verifying(wish.Job), c.lease); err != nil {
+		if !errors.Is(err, hub.ErrHeld) {
+			w.Log.Warn("a verification cannot be taken", "job", wish.Job, "error", err)
+		}
+		return
+	}
+	c.ctx, c.cancel = context.WithCancelCause(ctx)
+	c.lag = lagging{view: w.View, job: wish.Job, now: time.Now}
+	w.mu.Lock()
+	w.checks[wish.Job] = c
+	w.mu.Unlock()
+	g.Go(func() error {
+		c.run()
+		w.mu.Lock()
+		delete(w.checks, wish.Job)
+		w.mu.Unlock()
+		w.lookAgain()
+		return nil
+	})
+}
+
+// run compares until the end, or until somebody wants it no more.
+func (c *check) run() {
+	defer c.cancel(nil)
+	var keeping sync.WaitGroup
+	keep, done := context.WithCancel(context.WithoutCancel(c.ctx))
+	keeping.Go(func() { c.worker.keep(keep, c.held, c.log, c.cancel) })
+	if c.begin() {
+		report, found, err := c.compare()
+		c.end(report, found, err)
+	}
+	done()
+	keeping.Wait()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), 5*time.Second)
+	defer cancel()
+	if err := c.held.Release(ctx); err != nil {
+		c.log.Warn("the lease could not be given back; it ends by itself", "error", err)
+	}
+}
+
+// begin says that the verification runs. What the view showed may be of the past: the
+// store says whether it is to be run still.
+func (c *check) begin() bool {
+	h, w := c.worker.Hub, &c.wish
+	now, err := h.VerifyWish(c.ctx, w.Job, w.ID)
+	var was *service.VerifyReport
+	if err == nil {
+		was, err = h.VerifyReport(c.ctx, w.Job, w.ID)
+	}
+	switch {
+	case errors.Is(err, hub.ErrNotFound):
+		return false
+	case err != nil:
+		c.log.Warn("the verification cannot be read", "error", err)
+		return false
+	case now.CanceledBy != "" || was != nil && was.State.Final():
+		return false
+	}
+	c.report = service.VerifyReport{Run: c.lease.Run, Worker: c.worker.Name, Attempt: 1, State: service.VerifyRunning, StartedAt: time.Now().UTC()}
+	if was != nil {
+		c.report.Attempt = was.Attempt + 1
+	}
+	c.log.Info("verification begins", "attempt", c.report.Attempt)
+	return c.tell() == nil
+}
+
+// compare compares as the job's settings have it.
+func (c *check) compare() (*verify.Report, *collector, error) {
+	spec, found, err := c.spec()
+	if err != nil {
+		return nil, nil, err
+	}
+	var report *verify.Report
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		report, err = verify.Clusters(c.ctx, spec)
+		ended <- err
+	}()
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		changed, _ := c.worker.View.Changed()
+		c.look()
+		select {
+		case err := <-ended:
+			c.show()
+			return report, found, err
+		case <-tick.C:
+			c.show()
+			_ = c.tell() // the next says more
+		case <-changed:
+			_ = pace.Pause(c.ctx, 100*time.Millisecond) // ended tells of its end
+		}
+	}
+}
+
+// spec is what is compared.
+func (c *check) spec() (spec verify.Spec, found *collector, err error) {
+	w := &c.wish
+	d, err := c.worker.Hub.Definition(c.ctx, w.Job)
+	if err == nil && d.UID != w.UID {
+		err = hub.ErrChanged
+	}
+	if err != nil {
+		return spec, nil, err
+	}
+	s, problems := config.Definition(w.Job, d.Settings, c.worker.Resolve)
+	if len(problems) > 0 {
+		return spec, nil, mongo.WithHint(fmt.Errorf("the settings cannot be used here: %w", problems), "mend them, or give this worker what they refer to")
+	}
+	rules, err := transform.New(s.Rules)
+	if err != nil {
+		return spec, nil, err
+	}
+	found = newCollector(rules, !w.Options.NoValues)
+	spec = verify.Spec{Source: s.Source, Target: s.Target, SourceShards: s.SourceShards, Rules: s.Rules, Options: verify.Options{
+		StructureOnly: s.Mode == job.ModeStructure, MaxBufferedBytes: checkMemory, MaxDifferences: 1, Online: true, Log: c.log, Found: found.take,
+		Recheck:        verify.RecheckOptions{For: time.Duration(w.Options.PatienceSeconds) * time.Second, Hold: func() bool { return c.lag.why() != "" }},
+		BytesPerSecond: w.Options.BytesPerSecond,
+	}}
+	if w.Options.SamplePercent > 0 && w.Options.SamplePercent < 100 {
+		spec.Share = w.Options.SamplePercent / 100
+	}
+	if spec.BytesPerSecond > 0 {
+		spec.Workers = 1 // the rate is the limit, and readers that wait hold cursors
+	}
+	if len(w.Options.Include) > 0 {
+		only, err := transform.New(transform.Config{Include: w.Options.Include})
+		if err != nil {
+			return spec, nil, err
+		}
+		spec.Only = only.Match
+	}
+	spec.Observe = func(stats func() verify.Stats) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.stats = stats
+	}
+	return spec, found, nil
+}
+
+// look ends the verification where it is wanted no more, or waits in vain.
+func (c *check) look() {
+	now := c.worker.View.Verification(c.wish.Job, c.wish.ID)
+	j := c.worker.View.Job(c.wish.Job)
+	switch {
+	case now != nil && now.Wish.CanceledBy != "", j != nil && (j.Definition.UID != c.wish.UID || j.Definition.Wish.Removed):
+		c.cancel(errCanceled)
+	case c.lag.waited() > maxWait:
+		c.cancel(mongo.WithHint(fmt.Errorf("%w for %s: %s", errWaited, maxWait, c.lag.why()), "have the job follow, and verify again"))
+	}
+}
+
+// show takes the progress into the report.
+func (c *check) show() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stats == nil {
+		return
+	}
+	st := c.stats()
+	c.report.Progress = service.VerifyProgress{Docs: st.Docs, DocsTotal: st.EstimatedDocs, Bytes: st.Bytes, Collections: st.CollectionsDone, CollectionsTotal: st.Collections,
+		Rechecking: st.Waiting, Differences: st.Differences}
+	if c.report.Waits = ""; st.Waiting > 0 {
+		c.report.Waits = c.lag.why()
+	}
+}
+
+// tell stores the report, unless it is for another one to speak of the verification.
+func (c *check) tell() error {
+	c.mu.Lock()
+	r := c.report
+	c.mu.Unlock()
+	r.At = time.Now().UTC()
+	if r.At.After(c.held.Until()) {
+		return errLost
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), 3*time.Second)
+	defer cancel()
+	err := c.worker.Hub.TellVerification(ctx, c.wish.Job, c.wish.ID, &r)
+	if err != nil {
+		c.log.Warn("the report on the verification could not be stored", "error", err)
+	}
+	return err
+}
+
+// end stores the result. One that has none, because the worker ends or has lost the
+// lease, is left to another worker, which begins again.
+func (c *check) end(report *verify.Report, found *collector, err error) {
+	cause := context.Cause(c.ctx)
+	now := time.Now().UTC()
+	c.mu.Lock()
+	r := &c.report
+	r.EndedAt, r.Waits = &now, ""
+	switch {
+	case err == nil:
+		r.State, r.Schema, r.Progress.Differences = service.VerifySame, int64(len(report.Schema)), report.Count
+		if !report.Same {
+			r.State = service.VerifyDifferent
+		}
+	case errors.Is(cause, errCanceled):
+		r.State = service.VerifyCanceled
+	case cause != nil && !errors.Is(cause, errWaited):
+		c.mu.Unlock()
+		c.log.Info("verification let go", "why", cause)
+		return
+	default:
+		if cause != nil {
+			err = cause
+		}
+		r.State, r.Error, r.Hint = service.VerifyFailed, mongo.Brief(err), mongo.HintOf(err)
+	}
+	state := r.State
+	c.mu.Unlock()
+	c.log.Info("verification ended", "state", state, "error", err)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), 10*time.Second)
+	defer cancel()
+	if report != nil && err == nil {
+		c.keepFindings(ctx, found.findings(report))
+	}
+	if c.tell() == nil {
+		if err := c.worker.Hub.Prune(ctx, c.worker.View.Verifications(c.wish.Job)); err != nil {
+			c.log.Warn("old verifications could not be forgotten", "error", err)
+		}
+	}
+}
+
+// keepFindings stores what was found. Where the store has no room for it the result
+// counts all the same.
+func (c *check) keepFindings(ctx context.Context, f *service.Findings) {
+	if time.Now().After(c.held.Until()) {
+		return
+	}
+	err := c.worker.Hub.PutFindings(ctx, c.wish.Job, c.wish.ID, f)
+	if err == nil {
+		return
+	}
+	c.log.Warn("what was found could not be stored; its figures are", "error", err)
+	f = &service.Findings{CollectionsLeftOut: len(f.Collections) + f.CollectionsLeftOut, DifferencesLeftOut: int64(len(f.Differences)) + f.DifferencesLeftOut,
+		SchemaLeftOut: len(f.Schema) + f.SchemaLeftOut, Expected: f.Expected, Notes: []string{"the store had no room for what was found"}}
+	if err := c.worker.Hub.PutFindings(ctx, c.wish.Job, c.wish.ID, f); err != nil {
+		c.log.Debug("findings not stored", "error", err)
+	}
+}
+
+// forgetVerifications forgets those of a job that was removed.
+func (w *Worker) forgetVerifications(ctx context.Context, job string) {
+	for _, v := range append(w.View.Verifications(job), w.View.LeftVerifications(job)...) {
+		if err := w.Hub.DropVerification(ctx, job, v.Wish.ID); err != nil {
+			w.Log.Warn("a verification could not be forgotten", "job", job, "error", err)
+		}
+	}
+}
+
+const (
+	// mostBehind and mostSilent together are less than what a difference has to stand
+	// still for to be one (verify.RecheckOptions.Quiet).
+	mostBehind = 4 * time.Second
+	mostSilent = 5 * time.Second
+)
+
+// lagging tells whether a job follows closely enough that what differs for a while is
+// no change that it has yet to apply. It is safe for concurrent use.
+type lagging struct {
+	view *hub.View
+	job  string
+	now  func() time.Time
+
+	mu    sync.Mutex
+	told  time.Time // of the job's last report, by its worker's clock
+	heard time.Time // when that was heard of, by ours
+	since time.Time // it has not followed since then; zero: it does
+}
+
+// why says why the job does not follow closely, "" if it does or has ended.
+func (l *lagging) why() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	why, now := l.reason(), l.now()
+	switch {
+	case why == "":
+		l.since = time.Time{}
+	case l.since.IsZero():
+		l.since = now
+	}
+	return why
+}
+
+// waited is for how long it has not followed by now.
+func (l *lagging) waited() time.Duration {
+	if l.why() == "" {
+		return 0
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.now().Sub(l.since)
+}
+
+func (l *lagging) reason() string {
+	j, now := l.view.Job(l.job), l.now()
+	if j == nil {
+		return "the job is not known"
+	}
+	state := j.State()
+	if state == service.Finished {
+		return ""
+	}
+	if r := j.Report; r != nil && !r.At.Equal(l.told) {
+		l.told, l.heard = r.At, now
+	}
+	if state != service.Running || j.Report.Status == nil {
+		return "the job is " + string(state)
+	}
+	s := j.Report.Status
+	behind := time.Duration(s.Follow.LagSeconds * float64(time.Second))
+	switch {
+	case now.Sub(l.heard) > mostSilent:
+		return "the job's worker says nothing"
+	case s.Phase != job.PhaseFollowing && s.Phase != job.PhaseFinalizing:
+		return "the job is in phase " + string(s.Phase)
+	case behind < 0:
+		return "it is not known how far the job is behind"
+	case behind > mostBehind:
+		return fmt.Sprintf("the job is %s behind the source", behind)
+	}
+	return ""
+}
