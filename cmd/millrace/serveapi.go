@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/service/console"
 	"github.com/millrace/millrace/internal/service/hub"
+	"github.com/millrace/millrace/internal/service/oidc"
 	"github.com/millrace/millrace/internal/service/operate"
 )
 
@@ -30,14 +31,23 @@ func (r *session) serveAPI(ctx context.Context, s *config.Serve, store *hub.Hub,
 	if err != nil {
 		return err
 	}
+	provider, err := r.provider(s)
+	if err != nil {
+		return err
+	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Listen)
 	if err != nil {
 		return mongo.WithHint(fmt.Errorf("listen for the API: %w", err), "choose another address with --listen; port 0 takes a free one")
 	}
 	build, desk, local := buildInfo(), &operate.Desk{Hub: store, View: view, Now: time.Now}, loopback.Addr(l.Addr())
 	login := func(token string) (*service.Caller, bool) { c := tokens.Whose(token); return c, c != nil }
-	a, err := api.New(api.Options{Desk: desk, Tokens: tokens, Log: r.log, Loopback: local, Ready: store.Ready, Version: build.Version, Revision: build.Revision,
-		Pages: console.New(console.Options{Desk: desk, Login: login, Enter: tokens.Enter, Log: r.log, Secure: s.TLSCert != "", Loopback: local})})
+	co := console.Options{Desk: desk, Login: login, Enter: tokens.Enter, Log: r.log, Secure: s.TLSCert != "", Loopback: local}
+	ao := api.Options{Desk: desk, Tokens: tokens, Log: r.log, Loopback: local, Ready: store.Ready, Version: build.Version, Revision: build.Revision}
+	if provider != nil {
+		co.Provider, ao.Elsewhere = provider, provider.Whose
+	}
+	ao.Pages = console.New(co)
+	a, err := api.New(ao)
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
@@ -49,6 +59,18 @@ func (r *session) serveAPI(ctx context.Context, s *config.Serve, store *hub.Hub,
 	r.log.Info("service runs", "console", url+"/", "tokens", cmp.Or(s.Tokens, tokenFile(s)))
 	hs := a.Server()
 	return server.Until(ctx, hs, farewell, func() error { return hs.Serve(l) })
+}
+
+// provider is where people log in besides, nil for nowhere.
+func (r *session) provider(s *config.Serve) (*oidc.Provider, error) {
+	if s.OIDC == "" {
+		return nil, nil //nolint:nilnil // there is none, and nothing is wrong
+	}
+	settings, err := oidc.Open(s.OIDC, s.Resolver(r.lookupEnv))
+	if err != nil {
+		return nil, withCode(exitUsage, err)
+	}
+	return oidc.New(settings, nil), nil
 }
 
 func tokenFile(s *config.Serve) string { return filepath.Join(s.DataDir, "token") }

@@ -46,6 +46,15 @@ func nesting(raw []byte) (deepest int) {
 	return deepest
 }
 
+// CheckNesting refuses what is nested so deep that the parser would need memory without
+// bounds.
+func CheckNesting(raw []byte) error {
+	if nesting(raw) > maxNesting {
+		return fmt.Errorf("is nested more than %d deep", maxNesting)
+	}
+	return nil
+}
+
 // entry is one setting found in a file.
 type entry struct {
 	key    string
@@ -94,8 +103,8 @@ func (r *fileReader) parse(raw []byte) (doc []*ast.MappingValueNode) {
 			doc = nil
 		}
 	}()
-	if nesting(raw) > maxNesting {
-		r.fail(0, "", fmt.Sprintf("is nested more than %d deep", maxNesting), how)
+	if err := CheckNesting(raw); err != nil {
+		r.fail(0, "", err.Error(), how)
 		return nil
 	}
 	file, err := parser.ParseBytes(raw, 0)

@@ -138,6 +138,7 @@ type Serve struct {
 	Listen          string
 	TLSCert, TLSKey string
 	Tokens          string
+	OIDC            string
 	Alerts          string
 	Insecure        bool
 	NATSListen      string
@@ -151,6 +152,7 @@ func (s *Serve) Bind(fs *pflag.FlagSet, _ string) {
 	fs.StringVar(&s.TLSKey, flagListenKey, "", "`file` with its key; by default the same as --listen-tls-cert")
 	fs.BoolVar(&s.Insecure, "listen-insecure", false, "let other machines reach API, console and NATS without TLS: whoever sees the traffic on the way can use the tokens")
 	fs.StringVar(&s.Tokens, "tokens", "", "`file` of the tokens with their roles; without it one token for everything is made, and is handed over in the file token of --data-dir")
+	fs.StringVar(&s.OIDC, "oidc", "", "`file` of the provider of OpenID Connect at which people log in to the console, and of the roles that follow from its claims; the API takes its tokens, too")
 	section(fs, "API and console")
 	fs.StringVar(&s.Alerts, "alerts", "", "`file` of the rules of alerts, and of webhooks and mail addresses that are told; without it API and console alone show what the usual rules find")
 	section(fs, "Alerts")

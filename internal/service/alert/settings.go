@@ -9,21 +9,18 @@ import (
 	netmail "net/mail"
 	"net/url"
 	"os"
-	"path"
 	"strconv"
 	"strings"
-
-	"github.com/goccy/go-yaml/ast"
 
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/yamlfile"
 )
 
 const (
-	// maxFile bounds the file of alerts, maxReceivers those whom it names, maxMails the
+	// maxReceivers bounds those whom it names, maxMails the
 	// addresses of one of them.
-	maxFile      = 256 << 10
 	maxReceivers = 20
 	maxMails     = 50
 )
@@ -48,7 +45,7 @@ func Open(file string, resolve config.Resolver) (*Settings, error) {
 		return nil, config.Problems{{Setting: "alerts", Where: "file " + file, What: "cannot be read: " + err.Error(), How: "give the path of a YAML file"}}
 	}
 	defer func() { _ = f.Close() }()
-	raw, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	raw, err := io.ReadAll(io.LimitReader(f, yamlfile.MaxFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("read the file of alerts: %w", err)
 	}
@@ -56,25 +53,26 @@ func Open(file string, resolve config.Resolver) (*Settings, error) {
 }
 
 func parse(file string, raw []byte, resolve config.Resolver) (*Settings, error) {
-	r := &reader{file: file, resolve: resolve}
+	r := &yamlfile.Reader{File: file, Resolve: resolve}
 	out := Defaults()
-	if len(raw) > maxFile {
-		r.fail(nil, "", fmt.Sprintf("is larger than %d bytes", maxFile), "check the path")
-	} else if root := r.root(raw, fileForm); root != nil {
-		if s, ok := r.section(root, "", fileForm, "rules", "webhooks", "mails"); ok {
-			s.rules(out.Rules)
-			s.receivers(out)
+	if root := r.Root(raw, fileForm); root != nil {
+		if s, ok := r.Section(root, "", fileForm, "rules", "webhooks", "mails"); ok {
+			section{s}.rules(out.Rules)
+			section{s}.receivers(out)
 		}
 	}
-	if len(r.problems) > 0 {
-		return nil, r.problems
+	if len(r.Problems) > 0 {
+		return nil, r.Problems
 	}
 	return out, nil
 }
 
+// section is a part of the file.
+type section struct{ yamlfile.Section }
+
 // rules reads the rules over the defaults.
 func (s section) rules(into Rules) {
-	n := s.values["rules"]
+	n := s.Values["rules"]
 	if n == nil {
 		return
 	}
@@ -82,17 +80,17 @@ func (s section) rules(into Rules) {
 	for _, kind := range service.AlertKinds() {
 		known = append(known, string(kind))
 	}
-	all, ok := s.section(n, "rules", "write each rule below its name", known...)
+	all, ok := s.Section.Section(n, "rules", "write each rule below its name", known...)
 	if !ok {
 		return
 	}
 	for _, name := range known {
-		n, kind := all.values[name], service.AlertKind(name)
+		n, kind := all.Values[name], service.AlertKind(name)
 		if n == nil {
 			continue
 		}
 		rule := into[kind]
-		if text, ok := scalar(n); ok && (text == "off" || text == "false") {
+		if text, ok := yamlfile.Scalar(n); ok && (text == "off" || text == "false") {
 			rule.Off = true
 			into[kind] = rule
 			continue
@@ -108,28 +106,17 @@ func (s section) rules(into Rules) {
 		if limit != "" {
 			keys = append([]string{limit}, keys...)
 		}
-		one, ok := all.section(n, all.at(name), "write off, or "+strings.Join(keys, ", ")+" below it", keys...)
+		one, ok := all.Section(n, all.At(name), "write off, or "+strings.Join(keys, ", ")+" below it", keys...)
 		if !ok {
 			continue
 		}
-		one.duration("for", &rule.For)
+		one.Duration("for", &rule.For)
 		if limit != "" {
-			one.duration(limit, &rule.Limit)
+			one.Duration(limit, &rule.Limit)
 		}
-		rule.Jobs = one.patterns()
+		rule.Jobs = one.Patterns()
 		into[kind] = rule
 	}
-}
-
-// patterns are those of names of jobs.
-func (s section) patterns() []string {
-	list := s.texts("jobs", "write patterns of names, as in [shop-*], or leave it out for all jobs")
-	for _, p := range list {
-		if _, err := path.Match(p, ""); err != nil {
-			s.bad("jobs", fmt.Sprintf("%.40q is no pattern of names", p), "use * and ?, as in shop-*")
-		}
-	}
-	return list
 }
 
 // receivers reads webhooks and mails.
@@ -143,62 +130,54 @@ func (s section) receivers(into *Settings) {
 		{"webhooks", []string{"name", "jobs", "url", "secret", "ca-file", "insecure"}, section.webhook},
 		{"mails", []string{"name", "jobs", "server", "security", "user", "password", "from", "to", "ca-file", "insecure"}, section.mailer},
 	} {
-		n := s.values[kind.key]
-		if n == nil {
-			continue
-		}
-		list, ok := n.(*ast.SequenceNode)
-		if !ok {
-			s.bad(kind.key, "is no list", "write each as an item, with "+strings.Join(kind.keys, ", "))
-			continue
-		}
-		for i, n := range list.Values {
-			one, ok := s.section(n, fmt.Sprintf("%s[%d]", kind.key, i), "write "+strings.Join(kind.keys, ", "), kind.keys...)
+		how := "write each as an item, with " + strings.Join(kind.keys, ", ")
+		for i, n := range s.Items(kind.key, how) {
+			one, ok := s.Section.Section(n, fmt.Sprintf("%s[%d]", kind.key, i), how, kind.keys...)
 			if !ok {
 				continue
 			}
-			name := one.text("name")
+			name := one.Text("name")
 			if service.CheckName(name) != nil || strings.Contains(name, ".") {
-				one.bad("name", "is missing, or has more than letters, digits, dashes and underlines", "name the receiver: what it is still to be told is kept under its name")
+				one.Bad("name", "is missing, or has more than letters, digits, dashes and underlines", "name the receiver: what it is still to be told is kept under its name")
 			} else if names[name] {
-				one.bad("name", fmt.Sprintf("%q is there twice", name), "give each receiver a name of its own")
+				one.Bad("name", fmt.Sprintf("%q is there twice", name), "give each receiver a name of its own")
 			}
 			names[name] = true
-			into.Receivers = append(into.Receivers, Receiver{Name: name, Jobs: one.patterns(), send: kind.read(one)})
+			into.Receivers = append(into.Receivers, Receiver{Name: name, Jobs: one.Patterns(), send: kind.read(section{one})})
 		}
 	}
 	if len(into.Receivers) > maxReceivers {
-		s.fail(s.node, "", fmt.Sprintf("names %d receivers", len(into.Receivers)), fmt.Sprintf("name at most %d", maxReceivers))
+		s.Fail(s.Node, "", fmt.Sprintf("names %d receivers", len(into.Receivers)), fmt.Sprintf("name at most %d", maxReceivers))
 	}
 }
 
 // insecure is whether what is sent may be read on its way.
 func (s section) insecure() bool {
-	text := s.text("insecure")
+	text := s.Text("insecure")
 	b, err := strconv.ParseBool(text)
 	if text != "" && err != nil {
-		s.bad("insecure", fmt.Sprintf("%.40q is neither true nor false", text), "leave it out")
+		s.Bad("insecure", fmt.Sprintf("%.40q is neither true nor false", text), "leave it out")
 	}
 	return b
 }
 
 // webhook reads one. Its address may be a reference: those of some services are secrets.
 func (s section) webhook() sender {
-	address := s.text("url")
+	address := s.Text("url")
 	if config.IsReference(address) {
-		if address = s.resolved("url", address); address == "" {
+		if address = s.Resolved("url", address); address == "" {
 			return nil
 		}
 	}
 	u, err := url.Parse(address)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-		s.bad("url", "is missing, or is no address", "write https://host/path, or env:NAME or file:NAME that stands for it")
+		s.Bad("url", "is missing, or is no address", "write https://host/path, or env:NAME or file:NAME that stands for it")
 		return nil
 	case u.Scheme == "http" && !loopback.Host(u.Host) && !s.insecure():
-		s.bad("url", "sends without TLS to another machine", "write https://, or insecure: true where the network between may read it")
+		s.Bad("url", "sends without TLS to another machine", "write https://, or insecure: true where the network between may read it")
 	}
-	w := newWebhook(address, []byte(s.secret("secret")))
+	w := newWebhook(address, []byte(s.Secret("secret")))
 	if c := s.tls(); c != nil {
 		w.client.Transport = transport(c)
 	}
@@ -207,53 +186,53 @@ func (s section) webhook() sender {
 
 // tls trusts the authorities of a file, nil trusts the system's.
 func (s section) tls() *tls.Config {
-	file := s.text("ca-file")
+	file := s.Text("ca-file")
 	if file == "" {
 		return nil
 	}
 	raw, err := os.ReadFile(file) //nolint:gosec // the operator names it
 	pool := x509.NewCertPool()
 	if err != nil || !pool.AppendCertsFromPEM(raw) {
-		s.bad("ca-file", fmt.Sprintf("%.200q cannot be read, or has no certificate", file), "give the certificates of its authorities in PEM form")
+		s.Bad("ca-file", fmt.Sprintf("%.200q cannot be read, or has no certificate", file), "give the certificates of its authorities in PEM form")
 		return nil
 	}
 	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}
 }
 
 func (s section) mailer() sender {
-	m := &mailer{security: s.text("security"), user: s.text("user"), password: s.secret("password"), from: s.text("from"), tls: s.tls()}
+	m := &mailer{security: s.Text("security"), user: s.Text("user"), password: s.Secret("password"), from: s.Text("from"), tls: s.tls()}
 	ports := map[string]int{securityStartTLS: 587, securityTLS: 465, securityNone: 25}
 	if m.security == "" {
 		m.security = securityStartTLS
 	}
 	if m.port = ports[m.security]; m.port == 0 {
-		s.bad("security", fmt.Sprintf("%.40q is unknown", m.security), "use starttls, tls or none")
+		s.Bad("security", fmt.Sprintf("%.40q is unknown", m.security), "use starttls, tls or none")
 	}
-	server := s.text("server")
+	server := s.Text("server")
 	if host, port, err := net.SplitHostPort(server); err == nil {
 		if m.port, err = strconv.Atoi(port); err != nil || m.port < 1 || m.port > 65535 {
-			s.bad("server", fmt.Sprintf("has no port %.20q", port), "write host:587")
+			s.Bad("server", fmt.Sprintf("has no port %.20q", port), "write host:587")
 		}
 		m.host = host
 	} else {
 		m.host = server
 	}
 	if m.host == "" || strings.ContainsAny(m.host, "/ @") {
-		s.bad("server", "is missing, or is no host", "write the mail server as host:587")
+		s.Bad("server", "is missing, or is no host", "write the mail server as host:587")
 	}
 	if m.security == securityNone && !loopback.Host(m.host) && !s.insecure() {
-		s.bad("security", "is none, to another machine", "use starttls or tls, or insecure: true where the network between may read the mails and the password")
+		s.Bad("security", "is none, to another machine", "use starttls or tls, or insecure: true where the network between may read the mails and the password")
 	}
-	if (m.user == "") != (s.values["password"] == nil) {
-		s.bad("user", "and password belong together", "give both or none")
+	if (m.user == "") != (s.Values["password"] == nil) {
+		s.Bad("user", "and password belong together", "give both or none")
 	}
-	m.to = s.texts("to", "write the addresses as a list")
+	m.to = s.Texts("to", "write the addresses as a list")
 	if len(m.to) == 0 || len(m.to) > maxMails {
-		s.bad("to", fmt.Sprintf("has %d addresses", len(m.to)), fmt.Sprintf("name 1 to %d", maxMails))
+		s.Bad("to", fmt.Sprintf("has %d addresses", len(m.to)), fmt.Sprintf("name 1 to %d", maxMails))
 	}
 	for i, a := range append([]string{m.from}, m.to...) {
 		if _, err := netmail.ParseAddress(a); err != nil {
-			s.bad([]string{"from", "to"}[min(i, 1)], fmt.Sprintf("%.60q is no address of mail", a), "write name@example.org")
+			s.Bad([]string{"from", "to"}[min(i, 1)], fmt.Sprintf("%.60q is no address of mail", a), "write name@example.org")
 		}
 	}
 	return m

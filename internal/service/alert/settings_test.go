@@ -77,7 +77,7 @@ func TestMistakes(t *testing.T) {
 		"rules:\n  failed: {above: 1s}":      `line 2.*rules.failed.above.*is unknown`,
 		"rules:\n  lag: soon":                `line 2.*rules.lag.*is no mapping.*write off`,
 		"rules:\n  lag: {jobs: ['[']}":       `line 2.*is no pattern`,
-		"rules:\n  lag: {jobs: []}":          `line 2.*rules.lag.jobs.*is no list`,
+		"rules:\n  lag: {jobs: []}":          `line 2.*rules.lag.jobs.*is an empty list`,
 		"webhook: []":                        `line 1.*webhook.*did you mean webhooks`,
 		"webhooks: {}":                       `webhooks.*is no list`,
 		"webhooks:\n  - {url: https://x/}":   `line 2.*webhooks\[0\].name.*is missing`,

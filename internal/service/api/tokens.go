@@ -10,25 +10,20 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"path"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
-
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/yamlfile"
 )
 
 const (
-	// maxTokens bounds what a file of tokens may hold, maxTokenFile its bytes.
-	maxTokens    = 1000
-	maxTokenFile = 1 << 20
+	// maxTokens bounds what a file of tokens may hold.
+	maxTokens = 1000
 	// lookEvery is how often at most a file of tokens is looked at again.
 	lookEvery = time.Second
 	// maxToken bounds what is given as a token, in bytes.
@@ -179,143 +174,67 @@ func readTokens(file string) ([]holder, stamp, error) {
 	if info.Mode().Perm()&0o077 != 0 {
 		return nil, stamp{}, config.Problems{{Where: "file " + file, What: "can be read or written by other users, and says who may enter", How: "chmod 600 " + file}}
 	}
-	raw, err := io.ReadAll(io.LimitReader(f, maxTokenFile+1))
+	raw, err := io.ReadAll(io.LimitReader(f, yamlfile.MaxFile+1))
 	if err != nil {
 		return nil, stamp{}, fmt.Errorf("read the tokens: %w", err)
 	}
-	r := tokenReader{file: file}
-	list := r.read(raw)
-	if len(r.problems) > 0 {
-		return nil, stamp{}, r.problems
-	}
-	return list, stampOf(info), nil
-}
-
-// tokenReader reads tokens, and gathers what is wrong with them.
-type tokenReader struct {
-	file     string
-	problems config.Problems
-}
-
-func (r *tokenReader) fail(line int, setting, what, how string) {
-	where := "file " + r.file
-	if line > 0 {
-		where = fmt.Sprintf("%s line %d", where, line)
-	}
-	r.problems = append(r.problems, config.Problem{Setting: setting, Where: where, What: what, How: how})
-}
-
-// tokenEntry is a token as the file has it.
-type tokenEntry struct {
-	Name string   `yaml:"name"`
-	Role string   `yaml:"role"`
-	Jobs []string `yaml:"jobs"`
-	Sum  string   `yaml:"sha256"`
+	list, err := parseTokens(file, raw)
+	return list, stampOf(info), err
 }
 
 const tokensForm = "write tokens: with a list below it, each of name, role, sha256 and, if it is for some jobs, jobs"
 
-func (r *tokenReader) read(raw []byte) (list []holder) {
-	// The parser indexes its tokens unchecked: what it cannot cope with must end nothing.
-	defer func() {
-		if recover() != nil {
-			r.fail(0, "", "is not YAML", tokensForm)
+// parseTokens reads the tokens of a file. What is wrong with it is a config.Problems.
+func parseTokens(file string, raw []byte) ([]holder, error) {
+	r := &yamlfile.Reader{File: file}
+	var list []holder
+	if root := r.Root(raw, tokensForm); root != nil {
+		if all, ok := r.Section(root, "", tokensForm, "tokens"); ok {
+			list = readHolders(all)
 		}
-	}()
-	if len(raw) > maxTokenFile {
-		r.fail(0, "", fmt.Sprintf("is larger than %d bytes", maxTokenFile), "check the path")
+	}
+	if len(r.Problems) > 0 {
+		return nil, r.Problems
+	}
+	return list, nil
+}
+
+func readHolders(all yamlfile.Section) (list []holder) {
+	items := all.Items("tokens", tokensForm)
+	if len(items) == 0 || len(items) > maxTokens {
+		all.Bad("tokens", fmt.Sprintf("has %d entries", len(items)), fmt.Sprintf("have at least one, and at most %d", maxTokens))
 		return nil
 	}
-	nodes, ok := r.nodes(raw)
-	if !ok {
-		return nil
-	}
-	if len(nodes) == 0 || len(nodes) > maxTokens {
-		r.fail(0, "tokens", fmt.Sprintf("has %d entries", len(nodes)), fmt.Sprintf("have at least one, and at most %d", maxTokens))
-		return nil
-	}
-	for _, n := range nodes {
-		var e tokenEntry
-		line := n.GetToken().Position.Line
-		if m, ok := n.(*ast.MappingNode); ok && len(m.Values) > 0 {
-			line = m.Values[0].Key.GetToken().Position.Line
-		}
-		if err := yaml.NodeToValue(n, &e, yaml.DisallowUnknownField()); err != nil {
-			r.fail(line, "tokens", "has an entry that is no token: "+brief(err), tokensForm)
+	for i, n := range items {
+		one, ok := all.Section(n, fmt.Sprintf("tokens[%d]", i), tokensForm, "name", "role", "sha256", "jobs")
+		if !ok {
 			continue
 		}
-		if h, ok := r.holder(e, line, list); ok {
+		if h, ok := readHolder(one, list); ok {
 			list = append(list, h)
 		}
 	}
 	return list
 }
 
-// nodes are the entries of the file.
-func (r *tokenReader) nodes(raw []byte) ([]ast.Node, bool) {
-	parsed, err := parser.ParseBytes(raw, 0)
-	if err != nil {
-		line := 0
-		if e, ok := errors.AsType[yaml.Error](err); ok && e.GetToken() != nil && e.GetToken().Position != nil {
-			line = e.GetToken().Position.Line
-		}
-		r.fail(line, "", "is not YAML: "+brief(err), tokensForm)
-		return nil, false
+func readHolder(s yamlfile.Section, before []holder) (holder, bool) {
+	h := holder{name: s.Text("name"), role: service.Role(s.Text("role"))}
+	n := len(s.Problems)
+	if h.name == "" || len(h.name) > 100 || strings.ContainsFunc(h.name, notPlain) {
+		s.Bad("name", "is missing, longer than 100 bytes or has characters that cannot be shown", "name whoever has the token: the audit trail says so")
 	}
-	var root []*ast.MappingValueNode
-	if len(parsed.Docs) == 1 {
-		switch n := parsed.Docs[0].Body.(type) {
-		case *ast.MappingNode:
-			root = n.Values
-		case *ast.MappingValueNode:
-			root = []*ast.MappingValueNode{n}
-		}
-	}
-	if len(root) != 1 || root[0].Key.String() != "tokens" {
-		r.fail(0, "", "is no file of tokens", tokensForm)
-		return nil, false
-	}
-	list, ok := root[0].Value.(*ast.SequenceNode)
-	if !ok {
-		r.fail(root[0].Key.GetToken().Position.Line, "tokens", "is no list", tokensForm)
-		return nil, false
-	}
-	return list.Values, true
-}
-
-// brief is what a parser says, without the part of the file that it shows.
-func brief(err error) string {
-	if e, ok := errors.AsType[yaml.Error](err); ok {
-		return e.GetMessage()
-	}
-	return err.Error()
-}
-
-func (r *tokenReader) holder(e tokenEntry, line int, before []holder) (holder, bool) {
-	h := holder{name: e.Name, role: service.Role(e.Role), jobs: e.Jobs}
-	n := len(r.problems)
-	if e.Name == "" || len(e.Name) > 100 || strings.ContainsFunc(e.Name, notPlain) {
-		r.fail(line, "name", "is missing, longer than 100 bytes or has characters that cannot be shown", "name whoever has the token: the audit trail says so")
-	}
-	if slices.ContainsFunc(before, func(o holder) bool { return o.name == e.Name }) {
-		r.fail(line, "name", fmt.Sprintf("%q is there twice", e.Name), "give each token a name of its own")
+	if slices.ContainsFunc(before, func(o holder) bool { return o.name == h.name }) {
+		s.Bad("name", fmt.Sprintf("%q is there twice", h.name), "give each token a name of its own")
 	}
 	if !slices.Contains(service.Roles(), h.role) {
-		r.fail(line, "role", fmt.Sprintf("%q is no role", e.Role), "use viewer, operator or admin")
+		s.Bad("role", fmt.Sprintf("%.40q is no role", h.role), "use viewer, operator or admin")
 	}
-	for _, p := range e.Jobs {
-		if _, err := path.Match(p, ""); err != nil || p == "" {
-			r.fail(line, "jobs", fmt.Sprintf("%q is no pattern of names", p), "use * and ?, as in shop-*")
-		}
-	}
-	if e.Jobs != nil && len(e.Jobs) == 0 {
-		r.fail(line, "jobs", "is an empty list", "leave it out for all jobs")
-	}
-	sum, err := hex.DecodeString(e.Sum)
+	h.jobs = s.Patterns()
+	sum, err := hex.DecodeString(s.Text("sha256"))
 	if err != nil || len(sum) != len(h.sum) {
-		r.fail(line, "sha256", "is no SHA-256 in hex, of 64 digits", "write what printf %s \"$TOKEN\" | sha256sum prints")
+		s.Bad("sha256", "is no SHA-256 in hex, of 64 digits", "write what printf %s \"$TOKEN\" | sha256sum prints")
 	} else if copy(h.sum[:], sum); slices.ContainsFunc(before, func(o holder) bool { return o.sum == h.sum }) {
-		r.fail(line, "sha256", "is that of another entry", "give everybody a token of their own")
+		s.Bad("sha256", "is that of another entry", "give everybody a token of their own")
 	}
-	return h, len(r.problems) == n
+	return h, len(s.Problems) == n
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/yamlfile"
 )
 
 // TestTokenFileProblems: each mistake is told with its line, and nothing of a secret.
@@ -20,24 +21,25 @@ func TestTokenFileProblems(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens")
 	good := "  - {name: a, role: viewer, sha256: " + sum + "}\n"
 	for text, want := range map[string]string{
-		"":                  "is no file of tokens",
+		"":                  "has no settings",
 		"tokens: []\n":      "0 entries",
 		"tokens:\n  a: b\n": "tokens is no list",
-		"other: 1\n":        "is no file of tokens",
+		"other: 1\n":        "other is unknown",
 		"tokens: [\n":       "is not YAML",
 		"\x00\xff":          "",
 		"tokens:\n  - 5\n":  "line 2",
 		"tokens:\n" + good + "  - {name: b, role: root, sha256: " + Sum("b") + "}\n":     "line 3",
 		"tokens:\n" + good + "  - {name: a, role: admin, sha256: " + Sum("b") + "}\n":    "is there twice",
 		"tokens:\n" + good + "  - {name: b, role: admin, sha256: " + sum + "}\n":         "of another entry",
-		"tokens:\n" + good + "\n  - name: b\n    role: admin\n    sha256: secret\n":      "line 4",
+		"tokens:\n" + good + "\n  - name: b\n    role: admin\n    sha256: secret\n":      "line 6",
 		"tokens:\n  - {name: b, role: admin, sha256: " + sum + ", jobs: ['[']}\n":        "is no pattern",
 		"tokens:\n  - {name: b, role: admin, sha256: " + sum + ", jobs: []}\n":           "is an empty list",
 		"tokens:\n  - {name: b, role: admin, sha256: " + sum + ", job: [x]}\n":           "line 2",
 		"tokens:\n  - {role: admin, sha256: " + sum + "}\n":                              "name",
 		"tokens:\n  - {name: \"a\\e[2J\", role: admin, sha256: " + sum + "}\n":           "cannot be shown",
 		"tokens:\n  - {name: b, role: admin, token: supersecret, sha256: " + sum + "}\n": "line 2",
-		strings.Repeat("#", maxTokenFile+1):                                              "is larger",
+		strings.Repeat("#", yamlfile.MaxFile+1):                                          "is larger",
+		"tokens: " + strings.Repeat("[", 100_000):                                        "is nested more than",
 	} {
 		write(t, file, text)
 		_, err := OpenTokens(file, slog.New(slog.DiscardHandler))

@@ -1,0 +1,260 @@
+package yamlfile
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+
+	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/near"
+)
+
+// MaxFile bounds a file, in bytes.
+const MaxFile = 1 << 20
+
+// Reader reads a file, and gathers what is wrong with it. It tells of no
+// value that may be a secret.
+type Reader struct {
+	File     string
+	Resolve  config.Resolver
+	Problems config.Problems
+}
+
+// Fail notes what is wrong at a node, nil for the whole file, and how to mend it.
+func (r *Reader) Fail(n ast.Node, setting, what, how string) {
+	where := "file " + r.File
+	if at := line(n); at > 0 {
+		where = fmt.Sprintf("%s line %d", where, at)
+	}
+	r.Problems = append(r.Problems, config.Problem{Setting: setting, Where: where, What: what, How: how})
+}
+
+func line(n ast.Node) int {
+	if n == nil || n.GetToken() == nil || n.GetToken().Position == nil {
+		return 0
+	}
+	return n.GetToken().Position.Line
+}
+
+// Root is the mapping that the file is, nil where it is none.
+func (r *Reader) Root(raw []byte, how string) ast.Node {
+	// The parser indexes its tokens unchecked: what it cannot cope with must end nothing.
+	defer func() {
+		if recover() != nil {
+			r.Fail(nil, "", "is not YAML", how)
+		}
+	}()
+	if len(raw) > MaxFile {
+		r.Fail(nil, "", fmt.Sprintf("is larger than %d bytes", MaxFile), "check the path")
+		return nil
+	}
+	if err := config.CheckNesting(raw); err != nil {
+		r.Fail(nil, "", err.Error(), how)
+		return nil
+	}
+	parsed, err := parser.ParseBytes(raw, 0)
+	if err != nil {
+		what, where := "is not YAML", "file "+r.File
+		if e, ok := errors.AsType[yaml.Error](err); ok {
+			what += ": " + e.GetMessage()
+			if t := e.GetToken(); t != nil && t.Position != nil {
+				where = fmt.Sprintf("%s line %d", where, t.Position.Line)
+			}
+		}
+		r.Problems = append(r.Problems, config.Problem{Where: where, What: what, How: how})
+		return nil
+	}
+	if len(parsed.Docs) != 1 || parsed.Docs[0].Body == nil {
+		r.Fail(nil, "", "has no settings", how)
+		return nil
+	}
+	return parsed.Docs[0].Body
+}
+
+// Section is a mapping of the file whose keys are known.
+type Section struct {
+	*Reader
+	// Node is where it is, Name its own for problems.
+	Node ast.Node
+	Name string
+	// Values are the settings that it has.
+	Values map[string]ast.Node
+}
+
+// Section reads a mapping.
+func (r *Reader) Section(n ast.Node, name, how string, known ...string) (Section, bool) {
+	s := Section{Reader: r, Node: n, Name: name, Values: map[string]ast.Node{}}
+	var list []*ast.MappingValueNode
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		if list = n.Values; len(list) > 0 {
+			s.Node = list[0].Key
+		}
+	case *ast.MappingValueNode:
+		list = []*ast.MappingValueNode{n}
+		s.Node = n.Key
+	default:
+		r.Fail(n, name, "is no mapping", how)
+		return s, false
+	}
+	for _, v := range list {
+		key := v.Key.String()
+		switch best := near.Name(key, known); {
+		case !contains(known, key) && best != "":
+			r.Fail(v.Key, s.At(key), "is unknown", "did you mean "+best+"?")
+		case !contains(known, key):
+			r.Fail(v.Key, s.At(key), "is unknown", "use "+strings.Join(known, ", "))
+		case s.Values[key] != nil:
+			r.Fail(v.Key, s.At(key), "is there twice", "leave one of them out")
+		default:
+			s.Values[key] = v.Value
+		}
+	}
+	return s, true
+}
+
+func contains(list []string, s string) bool {
+	for _, one := range list {
+		if one == s {
+			return true
+		}
+	}
+	return false
+}
+
+// At is the name of a setting of the section.
+func (s Section) At(key string) string {
+	if s.Name == "" {
+		return key
+	}
+	return s.Name + "." + key
+}
+
+// where is the node of a setting, or else of the section.
+func (s Section) where(key string) ast.Node {
+	if n := s.Values[key]; n != nil {
+		return n
+	}
+	return s.Node
+}
+
+// Bad notes what is wrong with a setting.
+func (s Section) Bad(key, what, how string) { s.Fail(s.where(key), s.At(key), what, how) }
+
+// Text is a single value, "" where there is none.
+func (s Section) Text(key string) string {
+	n := s.Values[key]
+	if n == nil {
+		return ""
+	}
+	text, ok := Scalar(n)
+	if !ok {
+		s.Bad(key, "is no single value", "write a text")
+	}
+	return text
+}
+
+// Scalar is the text of a single value.
+func Scalar(n ast.Node) (string, bool) {
+	switch v := n.(type) {
+	case *ast.StringNode:
+		return v.Value, true
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
+		return strings.TrimSpace(n.GetToken().Value), true
+	}
+	return "", false
+}
+
+// Texts are a list of values, none where it is left out.
+func (s Section) Texts(key, how string) (out []string) {
+	n := s.Values[key]
+	if n == nil {
+		return nil
+	}
+	list := s.Items(key, how)
+	if _, ok := n.(*ast.SequenceNode); ok && len(list) == 0 {
+		s.Bad(key, "is an empty list", how)
+	}
+	for _, v := range list {
+		text, ok := Scalar(v)
+		if !ok || text == "" {
+			s.Fail(v, s.At(key), "has an item that is no text", how)
+			continue
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+// Items are those of a list, none where it is left out.
+func (s Section) Items(key, how string) []ast.Node {
+	n := s.Values[key]
+	if n == nil {
+		return nil
+	}
+	list, ok := n.(*ast.SequenceNode)
+	if !ok {
+		s.Bad(key, "is no list", how)
+		return nil
+	}
+	return list.Values
+}
+
+// Patterns are those of names of jobs, below the key jobs.
+func (s Section) Patterns() []string {
+	list := s.Texts("jobs", "write patterns of names, as in [shop-*], or leave it out for all jobs")
+	for _, p := range list {
+		if _, err := path.Match(p, ""); err != nil {
+			s.Bad("jobs", fmt.Sprintf("%.40q is no pattern of names", p), "use * and ?, as in shop-*")
+		}
+	}
+	return list
+}
+
+// Duration is a time that is not negative, or the one that is there already.
+func (s Section) Duration(key string, into *time.Duration) {
+	text := s.Text(key)
+	if text == "" {
+		return
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		s.Bad(key, fmt.Sprintf("%.40q is no time", text), "use a duration such as 30s, 10m or 2h")
+		return
+	}
+	*into = d
+}
+
+// Secret is what a reference stands for, "" where it is left out. What is no reference
+// is told to be one, and is not repeated.
+func (s Section) Secret(key string) string {
+	text := s.Text(key)
+	switch {
+	case text == "":
+		return ""
+	case !config.IsReference(text):
+		s.Bad(key, "holds the secret itself", "write env:NAME for the variable MILLRACE_SECRET_NAME of serve, or file:NAME for a file of --secrets-dir")
+		return ""
+	}
+	return s.Resolved(key, text)
+}
+
+// Resolved is what a reference stands for.
+func (s Section) Resolved(key, reference string) string {
+	value, err := s.Resolve(reference)
+	if value = strings.TrimSpace(value); err != nil || value == "" {
+		what := fmt.Sprintf("%.100s cannot be had", reference)
+		if err != nil {
+			what += ": " + err.Error()
+		}
+		s.Bad(key, what, "give it to serve")
+		return ""
+	}
+	return value
+}
